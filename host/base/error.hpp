@@ -1,0 +1,74 @@
+// The one exception type of the host, and the exit code it leads to.
+// A message names the thing, both numbers and what to try; positions point into the user's files.
+#pragma once
+
+#include <exception>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace chassis {
+
+enum class ExitCode : int {
+  kOk = 0,
+  kInternal = 1,
+  kConfig = 2,
+  kPlugin = 3,
+  kOutOfMemory = 4,
+  kCommunication = 5,
+  kNumeric = 6,
+  kStorage = 7,
+  kStopped = 75,
+};
+
+// A place in a file of the user's; line and column start at 1, 0 means unknown.
+struct SourcePosition {
+  std::string file;
+  int line = 0;
+  int column = 0;
+
+  // "file:line:column", shorter where parts are unknown.
+  std::string text() const;
+};
+
+class Error : public std::exception {
+ public:
+  Error(ExitCode code, std::string message);
+  Error(ExitCode code, SourcePosition where, std::string message);
+
+  // What to try, shown on a line of its own.
+  Error& hint(std::string text);
+  // A fact such as ("rank", "3"), shown behind the message.
+  Error& with(std::string key, std::string value);
+  // The error behind this one, shown on lines "caused by: …".
+  Error& caused_by(const std::exception& cause);
+
+  ExitCode code() const noexcept { return code_; }
+  const SourcePosition& where() const noexcept { return where_; }
+  const std::string& message() const noexcept { return message_; }
+  const std::string& hint_text() const noexcept { return hint_; }
+  const std::vector<std::pair<std::string, std::string>>& facts() const noexcept { return facts_; }
+  // The whole text: position, message, facts, causes, hint.
+  const char* what() const noexcept override;
+
+ private:
+  void render();
+  ExitCode code_;
+  SourcePosition where_;
+  std::string message_, hint_, cause_, text_;
+  std::vector<std::pair<std::string, std::string>> facts_;
+};
+
+// Short forms for the usual codes.
+Error config_error(std::string message);
+Error plugin_error(std::string message);
+Error storage_error(std::string message);
+Error internal_error(std::string message);
+
+// A broken invariant; checked in release builds too. Throws internal_error with file and line.
+[[noreturn]] void invariant_failed(const char* expression, const char* file, int line, std::string_view detail);
+#define CHASSIS_CHECK(expression, detail) \
+  ((expression) ? (void)0 : ::chassis::invariant_failed(#expression, __FILE__, __LINE__, (detail)))
+
+}  // namespace chassis
