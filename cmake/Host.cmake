@@ -1,0 +1,76 @@
+# chassis_host_library() and chassis_test(): the two ways to add code of the host.
+
+# The layers of the host, lowest first; a folder may depend on earlier ones only.
+set(CHASSIS_HOST_LAYERS base config plugin mesh state service program data checkpoint train command)
+
+# chassis_host_library(<folder> SOURCES … [DEPS <folder>…] [EXTERNAL <target>…] [TORCH])
+# makes the static library chassis_host_<folder>. TORCH gives its sources, never its headers, LibTorch.
+function(chassis_host_library folder)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "SOURCES;DEPS;EXTERNAL")
+  if(arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "chassis_host_library(${folder}): unknown argument ${arg_UNPARSED_ARGUMENTS}")
+  endif()
+  list(FIND CHASSIS_HOST_LAYERS ${folder} layer)
+  set(target chassis_host_${folder})
+  add_library(${target} STATIC ${arg_SOURCES})
+  target_include_directories(${target} PUBLIC "${PROJECT_SOURCE_DIR}")
+  target_link_libraries(${target} PUBLIC chassis_sdk ${arg_EXTERNAL})
+  foreach(dep IN LISTS arg_DEPS)
+    list(FIND CHASSIS_HOST_LAYERS ${dep} dep_layer)
+    if(dep_layer LESS 0 OR NOT dep_layer LESS layer)
+      message(FATAL_ERROR "host/${folder} may not depend on host/${dep}: the order is ${CHASSIS_HOST_LAYERS}")
+    endif()
+    target_link_libraries(${target} PUBLIC chassis_host_${dep})
+  endforeach()
+  if(arg_TORCH)
+    target_link_libraries(${target} PRIVATE chassis_torch)
+    chassis_use_openmp(${target})
+  endif()
+endfunction()
+
+# at::parallel_for is a header template that is serial without OpenMP. The run-time library must be the libgomp beside
+# LibTorch, so only gcc, whose code calls libgomp, gets the flag; clang would bring a second pool of threads.
+function(chassis_use_openmp target)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND TARGET chassis_torch_gomp)
+    target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-fopenmp>")
+    target_link_libraries(${target} PRIVATE chassis_torch_gomp)
+  endif()
+endfunction()
+
+# chassis_test(<name> SOURCES … [LIBS …] [LABELS …] [PLUGINS <id>…] [ENVIRONMENT VAR=value…] [ARGS …] [TIMEOUT s]
+#              [TORCH] [OWN_MAIN])
+# A GoogleTest program: test "host/state/save_plan" in tests/host/state is the target test_host_state_save_plan.
+# PLUGINS are built before it. It sees CHASSIS_TEST_SOURCE_DIR (the tree), CHASSIS_TEST_BINARY_DIR (the build folder)
+# and CHASSIS_TEST_PLUGIN_DIR as macros.
+function(chassis_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;OWN_MAIN" "TIMEOUT" "SOURCES;LIBS;LABELS;PLUGINS;ENVIRONMENT;ARGS")
+  if(arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "chassis_test(${name}): unknown argument ${arg_UNPARSED_ARGUMENTS}")
+  endif()
+  cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY "${PROJECT_SOURCE_DIR}/tests" OUTPUT_VARIABLE folder)
+  string(MAKE_C_IDENTIFIER "test_${folder}_${name}" target)
+  add_executable(${target} ${arg_SOURCES})
+  set_target_properties(${target} PROPERTIES
+    OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests/${folder}")
+  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
+  target_compile_definitions(${target} PRIVATE
+    CHASSIS_TEST_SOURCE_DIR="${PROJECT_SOURCE_DIR}" CHASSIS_TEST_BINARY_DIR="${PROJECT_BINARY_DIR}"
+    CHASSIS_TEST_PLUGIN_DIR="${CHASSIS_PLUGIN_OUTPUT_DIR}")
+  target_link_libraries(${target} PRIVATE chassis_sdk ${arg_LIBS} GTest::gtest)
+  if(NOT arg_OWN_MAIN)
+    target_link_libraries(${target} PRIVATE GTest::gtest_main)
+  endif()
+  if(arg_TORCH)
+    target_link_libraries(${target} PRIVATE chassis_torch)
+    chassis_use_openmp(${target})
+  endif()
+  foreach(id IN LISTS arg_PLUGINS)
+    add_dependencies(${target} chassis_plugin_${id})
+  endforeach()
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 300)
+  endif()
+  add_test(NAME ${folder}/${name} COMMAND ${target} --gtest_brief=1 ${arg_ARGS})
+  set_tests_properties(${folder}/${name} PROPERTIES
+    TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}" ENVIRONMENT "OMP_WAIT_POLICY=PASSIVE;${arg_ENVIRONMENT}")
+endfunction()

@@ -1,0 +1,1 @@
+# The installed prefix: relocatable, enough to run and to build plugins against.

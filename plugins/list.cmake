@@ -1,0 +1,3 @@
+# One line per plugin: its folder, plugins/<kind>/<name>.
+set(CHASSIS_PLUGINS
+)

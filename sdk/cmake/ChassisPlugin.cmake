@@ -1,0 +1,82 @@
+# chassis_add_plugin(): one call builds and audits a plugin, in this tree and against an installed prefix alike.
+
+set(CHASSIS_PLUGIN_CMAKE_DIR "${CMAKE_CURRENT_LIST_DIR}")
+
+# chassis_add_plugin(<id> SOURCES … [TIER T0|T1|T2] [VERSION x.y.z] [KINDS <kind>…] [LIBS …])
+# makes the module <id>.so (target chassis_plugin_<id>) from C, C++ or CUDA sources. It exports one symbol,
+# chassis_plugin_entry_v1. TIER T0 (the default) uses the SDK only; T1 also LibTorch's stable C shim; T2 its C++ API.
+function(chassis_add_plugin id)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIER;VERSION" "SOURCES;KINDS;LIBS")
+  if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
+    message(FATAL_ERROR "chassis_add_plugin(${id}): SOURCES missing, or unknown argument ${arg_UNPARSED_ARGUMENTS}")
+  endif()
+  if(NOT arg_TIER)
+    set(arg_TIER T0)
+  endif()
+  if(NOT arg_TIER MATCHES "^T[012]$")
+    message(FATAL_ERROR "chassis_add_plugin(${id}): TIER is ${arg_TIER}, expected T0, T1 or T2")
+  endif()
+  if(NOT arg_VERSION)
+    set(arg_VERSION 0.1.0)
+  endif()
+
+  set(target chassis_plugin_${id})
+  add_library(${target} MODULE ${arg_SOURCES})
+  set_target_properties(${target} PROPERTIES
+    PREFIX "" SUFFIX .so OUTPUT_NAME ${id}
+    C_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
+    C_STANDARD 11 CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF CUDA_STANDARD 17
+    CUDA_RUNTIME_LIBRARY Static POSITION_INDEPENDENT_CODE ON
+    BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "")
+  if(CHASSIS_PLUGIN_OUTPUT_DIR)
+    set_target_properties(${target} PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${CHASSIS_PLUGIN_OUTPUT_DIR}")
+  endif()
+  target_link_libraries(${target} PRIVATE Chassis::sdk ${arg_LIBS})
+
+  # What the ELF note says about this plugin.
+  set(torch "")
+  if(arg_TIER STREQUAL "T1")
+    set(torch 2.10)
+    target_compile_definitions(${target} PRIVATE TORCH_TARGET_VERSION=0x020a000000000000)
+  endif()
+  if(NOT arg_TIER STREQUAL "T0")
+    chassis_find_torch()
+    target_link_libraries(${target} PRIVATE chassis_torch)
+  endif()
+  if(arg_TIER STREQUAL "T2")
+    set(torch "${CHASSIS_TORCH_VERSION}")
+  endif()
+  set(cuda "")
+  set(sm "")
+  if("${arg_SOURCES}" MATCHES "\\.cu(;|$)")
+    string(REGEX MATCH "^[0-9]+" cuda "${CMAKE_CUDA_COMPILER_VERSION}")
+    get_target_property(sm ${target} CUDA_ARCHITECTURES)
+    string(REGEX REPLACE "-(real|virtual)" "" sm "${sm}")
+  endif()
+  execute_process(COMMAND git log -1 --format=%h -- . WORKING_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}"
+                  OUTPUT_VARIABLE git OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  string(REPLACE ";" "," kinds "${arg_KINDS}")
+  string(REPLACE ";" "," sm "${sm}")
+  target_compile_definitions(${target} PRIVATE
+    CHASSIS_PLUGIN_ID="${id}" CHASSIS_PLUGIN_VERSION="${arg_VERSION}" CHASSIS_PLUGIN_TIER="${arg_TIER}"
+    CHASSIS_PLUGIN_KINDS="${kinds}" CHASSIS_PLUGIN_GIT="${git}" CHASSIS_PLUGIN_TORCH="${torch}"
+    CHASSIS_PLUGIN_CUDA="${cuda}" CHASSIS_PLUGIN_SM="${sm}")
+
+  # One exported symbol, nothing left undefined, nothing unique across libraries.
+  set(script "${CMAKE_CURRENT_BINARY_DIR}/${id}.map")
+  file(CONFIGURE OUTPUT "${script}" CONTENT "{ global: chassis_plugin_entry_v1; local: *; };\n")
+  set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS "${script}")
+  target_compile_options(${target} PRIVATE
+    "$<$<COMPILE_LANG_AND_ID:C,GNU>:-fno-gnu-unique>" "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fno-gnu-unique>")
+  if(CMAKE_CUDA_COMPILER AND (CMAKE_CXX_COMPILER_ID STREQUAL "GNU"))
+    target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-fno-gnu-unique>")
+  endif()
+  target_link_options(${target} PRIVATE "LINKER:--version-script=${script}" "LINKER:-z,now" "LINKER:--exclude-libs,ALL")
+  get_directory_property(link_options LINK_OPTIONS)
+  if(NOT "${link_options};${CMAKE_CXX_FLAGS};${CMAKE_C_FLAGS}" MATCHES "-fsanitize" OR CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_link_options(${target} PRIVATE "LINKER:--no-undefined")   # clang's sanitizer run-time lives in the host
+  endif()
+
+  add_custom_command(TARGET ${target} POST_BUILD VERBATIM
+    COMMAND sh "${CHASSIS_PLUGIN_CMAKE_DIR}/audit-plugin.sh" "$<TARGET_FILE:${target}>" ${arg_TIER} "${CMAKE_READELF}")
+endfunction()
