@@ -15,7 +15,7 @@
 #define CHASSIS_EXTERN_C extern "C"
 #else
 #define CHASSIS_EXTERN_C extern
-
+#endif
 #define CHASSIS_EXPORT CHASSIS_EXTERN_C __attribute__((visibility("default")))
 
 /* Ownership of a pointer parameter. They expand to nothing and are read by people and by generators.
@@ -33,7 +33,6 @@ typedef struct chassis_str {
   const char* ptr;
   uint64_t len;
 } chassis_str_t;
-
 
 /* A member in use, chassis/plugin.h: the first argument of every function in its interfaces. */
 struct chassis_instance;
