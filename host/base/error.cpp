@@ -1,0 +1,66 @@
+// Rendering of Error: one text with position, message, facts, causes and hint.
+#include "host/base/error.hpp"
+
+namespace chassis {
+
+std::string SourcePosition::text() const {
+  std::string out = file;
+  if (line > 0) {
+    if (!out.empty()) out += ':';
+    out += std::to_string(line);
+    if (column > 0) out += ':' + std::to_string(column);
+  }
+  return out;
+}
+
+Error::Error(ExitCode code, std::string message) : Error(code, SourcePosition{}, std::move(message)) {}
+
+Error::Error(ExitCode code, SourcePosition where, std::string message)
+    : code_(code), where_(std::move(where)), message_(std::move(message)) {
+  render();
+}
+
+Error& Error::hint(std::string text) {
+  hint_ = std::move(text);
+  render();
+  return *this;
+}
+
+Error& Error::with(std::string key, std::string value) {
+  facts_.emplace_back(std::move(key), std::move(value));
+  render();
+  return *this;
+}
+
+Error& Error::caused_by(const std::exception& cause) {
+  if (!cause_.empty()) cause_ += "\ncaused by: ";
+  cause_ += cause.what();
+  render();
+  return *this;
+}
+
+const char* Error::what() const noexcept { return text_.c_str(); }
+
+void Error::render() {
+  text_ = where_.text();
+  if (!text_.empty()) text_ += ": ";
+  text_ += message_;
+  for (size_t i = 0; i < facts_.size(); ++i) {
+    text_ += (i == 0 ? " (" : ", ") + facts_[i].first + ": " + facts_[i].second;
+  }
+  if (!facts_.empty()) text_ += ')';
+  if (!cause_.empty()) text_ += "\ncaused by: " + cause_;
+  if (!hint_.empty()) text_ += "\nhint: " + hint_;
+}
+
+Error config_error(std::string message) { return Error(ExitCode::kConfig, std::move(message)); }
+Error plugin_error(std::string message) { return Error(ExitCode::kPlugin, std::move(message)); }
+Error storage_error(std::string message) { return Error(ExitCode::kStorage, std::move(message)); }
+Error internal_error(std::string message) { return Error(ExitCode::kInternal, std::move(message)); }
+
+void invariant_failed(const char* expression, const char* file, int line, std::string_view detail) {
+  std::string message = "broken invariant: " + std::string(detail) + " [" + expression + "]";
+  throw Error(ExitCode::kInternal, SourcePosition{file, line, 0}, std::move(message));
+}
+
+}  // namespace chassis

@@ -1,0 +1,231 @@
+// POSIX calls behind file.hpp, retried when interrupted.
+#include "host/base/file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "host/base/error.hpp"
+#include "host/base/units.hpp"
+
+namespace chassis {
+namespace {
+
+constexpr size_t kLargestTransfer = size_t{1} << 30;
+
+Error failure(const std::string& what, const std::string& path, int error) {
+  Error e = storage_error(what + " '" + path + "': " + std::generic_category().message(error));
+  if (error == ENOSPC || error == EDQUOT) e.hint("free some space, or choose another run.output_dir");
+  return e;
+}
+
+std::string amount(size_t num_bytes, uint64_t offset) {
+  return std::to_string(num_bytes) + " bytes at offset " + std::to_string(offset);
+}
+
+int open_retrying(int directory, const std::string& path, int flags, unsigned mode) {
+  for (;;) {
+    const int descriptor = ::openat(directory, path.c_str(), flags | O_CLOEXEC, static_cast<mode_t>(mode));
+    if (descriptor >= 0 || errno != EINTR) return descriptor;
+  }
+}
+
+std::string parent_of(const std::string& path) {
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
+}  // namespace
+
+File::File(File&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)), path_(std::move(other.path_)) {}
+
+File& File::operator=(File&& other) noexcept {
+  if (this != &other) {
+    if (descriptor_ >= 0) ::close(descriptor_);
+    descriptor_ = std::exchange(other.descriptor_, -1);
+    path_ = std::move(other.path_);
+  }
+  return *this;
+}
+
+File::~File() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+File File::adopt(int descriptor, std::string path) { return File(descriptor, std::move(path)); }
+
+File File::open_read(const std::string& path) {
+  const int descriptor = open_retrying(AT_FDCWD, path, O_RDONLY, 0);
+  if (descriptor < 0) throw failure("can not open", path, errno);
+  return File(descriptor, path);
+}
+
+File File::create_exclusive(const std::string& path, unsigned mode) {
+  const int descriptor = open_retrying(AT_FDCWD, path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, mode);
+  if (descriptor < 0) throw failure("can not create", path, errno);
+  return File(descriptor, path);
+}
+
+File File::open_write(const std::string& path, unsigned mode) {
+  const int descriptor = open_retrying(AT_FDCWD, path, O_RDWR | O_CREAT, mode);
+  if (descriptor < 0) throw failure("can not open for writing", path, errno);
+  return File(descriptor, path);
+}
+
+File File::open_directory(const std::string& path) {
+  const int descriptor = open_retrying(AT_FDCWD, path, O_RDONLY | O_DIRECTORY, 0);
+  if (descriptor < 0) throw failure("can not open the directory", path, errno);
+  return File(descriptor, path);
+}
+
+File File::open_read_at(const File& directory, const std::string& name) {
+  const std::string path = directory.path() + "/" + name;
+  const int descriptor = open_retrying(directory.descriptor(), name, O_RDONLY | O_NOFOLLOW, 0);
+  if (descriptor < 0) throw failure("can not open", path, errno);
+  return File(descriptor, path);
+}
+
+File File::create_exclusive_at(const File& directory, const std::string& name, unsigned mode) {
+  const std::string path = directory.path() + "/" + name;
+  const int descriptor = open_retrying(directory.descriptor(), name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, mode);
+  if (descriptor < 0) throw failure("can not create", path, errno);
+  return File(descriptor, path);
+}
+
+File File::open_directory_at(const File& directory, const std::string& name) {
+  const std::string path = directory.path() + "/" + name;
+  const int descriptor = open_retrying(directory.descriptor(), name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0);
+  if (descriptor < 0) throw failure("can not open the directory", path, errno);
+  return File(descriptor, path);
+}
+
+uint64_t File::size() const {
+  struct stat info {};
+  if (::fstat(descriptor_, &info) != 0) throw failure("can not find the size of", path_, errno);
+  return static_cast<uint64_t>(info.st_size);
+}
+
+size_t File::pread_some(void* data, size_t num_bytes, uint64_t offset) const {
+  for (;;) {
+    const ssize_t got = ::pread(descriptor_, data, std::min(num_bytes, kLargestTransfer), static_cast<off_t>(offset));
+    if (got >= 0) return static_cast<size_t>(got);
+    if (errno != EINTR) throw failure("can not read " + amount(num_bytes, offset) + " of", path_, errno);
+  }
+}
+
+void File::pread_exact(void* data, size_t num_bytes, uint64_t offset) const {
+  auto* out = static_cast<char*>(data);
+  for (size_t done = 0; done < num_bytes;) {
+    const size_t got = pread_some(out + done, num_bytes - done, offset + done);
+    if (got == 0) {
+      throw storage_error("can not read " + amount(num_bytes, offset) + " of '" + path_ + "': it ends after " +
+                          std::to_string(size()) + " bytes");
+    }
+    done += got;
+  }
+}
+
+void File::pwrite_exact(const void* data, size_t num_bytes, uint64_t offset) {
+  const auto* in = static_cast<const char*>(data);
+  for (size_t done = 0; done < num_bytes;) {
+    const ssize_t put = ::pwrite(descriptor_, in + done, std::min(num_bytes - done, kLargestTransfer),
+                                 static_cast<off_t>(offset + done));
+    if (put < 0) {
+      if (errno == EINTR) continue;
+      throw failure("can not write " + amount(num_bytes, offset) + " of", path_, errno);
+    }
+    done += static_cast<size_t>(put);
+  }
+}
+
+void File::preallocate(uint64_t num_bytes) {
+  if (num_bytes == 0) return truncate(0);
+  for (;;) {
+    if (::fallocate(descriptor_, 0, 0, static_cast<off_t>(num_bytes)) == 0) break;
+    if (errno == EINTR) continue;
+    if (errno != EOPNOTSUPP && errno != ENOSYS) {
+      throw failure("can not reserve " + bytes_text(num_bytes) + " for", path_, errno);
+    }
+    break;
+  }
+  truncate(num_bytes);
+}
+
+void File::truncate(uint64_t num_bytes) {
+  while (::ftruncate(descriptor_, static_cast<off_t>(num_bytes)) != 0) {
+    if (errno != EINTR)
+      throw failure("can not set the size to " + std::to_string(num_bytes) + " bytes of", path_, errno);
+  }
+}
+
+void File::fsync() {
+  while (::fsync(descriptor_) != 0) {
+    if (errno != EINTR) throw failure("can not flush to disk", path_, errno);
+  }
+}
+
+void File::close() {
+  const int descriptor = std::exchange(descriptor_, -1);
+  if (descriptor >= 0 && ::close(descriptor) != 0 && errno != EINTR) throw failure("can not close", path_, errno);
+}
+
+std::string read_file(const std::string& path) {
+  const File file = File::open_read(path);
+  std::string bytes;
+  bytes.resize(file.size());
+  size_t done = 0;
+  for (;;) {
+    // One byte of room, so that files whose size is not known beforehand (pipes aside) are read to the end.
+    if (done == bytes.size()) bytes.resize(done + std::max<size_t>(done / 2, 4096));
+    const size_t got = file.pread_some(bytes.data() + done, bytes.size() - done, done);
+    if (got == 0) break;
+    done += got;
+  }
+  bytes.resize(done);
+  return bytes;
+}
+
+void write_file_atomic(const std::string& path, std::string_view bytes) {
+  const std::string temporary = path + ".tmp." + std::to_string(::getpid());
+  ::unlink(temporary.c_str());
+  try {
+    File file = File::create_exclusive(temporary);
+    file.pwrite_exact(bytes.data(), bytes.size(), 0);
+    file.fsync();
+    file.close();
+    rename_durably(temporary, path);
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+}
+
+void fsync_directory(const std::string& path) { File::open_directory(path).fsync(); }
+
+void rename_durably(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) throw failure("can not rename '" + from + "' to", to, errno);
+  fsync_directory(parent_of(to));
+}
+
+void create_directories(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) throw failure("can not create the directory", path, error.value());
+}
+
+uint64_t free_bytes(const std::string& path) {
+  struct statvfs info {};
+  if (::statvfs(path.c_str(), &info) != 0) throw failure("can not find the free space at", path, errno);
+  return static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
+}
+
+}  // namespace chassis

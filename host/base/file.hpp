@@ -1,0 +1,67 @@
+// Files by descriptor: exact reads and writes, durable replacement. Every failure is a storage error that names the
+// path, the bytes and the system's reason. Rationale: a program that may meet a file size limit must ignore SIGXFSZ.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace chassis {
+
+// An open file; moves, closes itself.
+class File {
+ public:
+  File() = default;
+  File(File&& other) noexcept;
+  File& operator=(File&& other) noexcept;
+  ~File();
+
+  static File open_read(const std::string& path);
+  // Fails if the file exists.
+  static File create_exclusive(const std::string& path, unsigned mode = 0644);
+  // For reading and writing; created if absent, never truncated.
+  static File open_write(const std::string& path, unsigned mode = 0644);
+  static File open_directory(const std::string& path);
+  // `name` inside an open directory; neither follows a symbolic link.
+  static File open_read_at(const File& directory, const std::string& name);
+  static File create_exclusive_at(const File& directory, const std::string& name, unsigned mode = 0644);
+  static File open_directory_at(const File& directory, const std::string& name);
+  // Takes over a descriptor; `path` is for messages.
+  static File adopt(int descriptor, std::string path);
+
+  bool is_open() const { return descriptor_ >= 0; }
+  int descriptor() const { return descriptor_; }
+  const std::string& path() const { return path_; }
+
+  uint64_t size() const;
+  // Up to num_bytes; 0 at the end of the file.
+  size_t pread_some(void* data, size_t num_bytes, uint64_t offset) const;
+  // Fails if the file ends before.
+  void pread_exact(void* data, size_t num_bytes, uint64_t offset) const;
+  void pwrite_exact(const void* data, size_t num_bytes, uint64_t offset);
+  // Reserves blocks where the file system can, and sets the size.
+  void preallocate(uint64_t num_bytes);
+  void truncate(uint64_t num_bytes);
+  void fsync();
+  // Like the destructor, but reports a failure of the system's delayed writes.
+  void close();
+
+ private:
+  File(int descriptor, std::string path) : descriptor_(descriptor), path_(std::move(path)) {}
+  int descriptor_ = -1;
+  std::string path_;
+};
+
+std::string read_file(const std::string& path);
+// The old content or the new is there at every moment, also after a power failure.
+void write_file_atomic(const std::string& path, std::string_view bytes);
+void fsync_directory(const std::string& path);
+// Renames within a file system and makes it durable.
+void rename_durably(const std::string& from, const std::string& to);
+void create_directories(const std::string& path);
+// Bytes that an unprivileged process may still write beside `path`.
+uint64_t free_bytes(const std::string& path);
+
+}  // namespace chassis

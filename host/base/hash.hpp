@@ -1,0 +1,42 @@
+// Hashes: SHA-256 for identity, CRC32C for checksums of bytes on disk, XXH64 for keys of tables and random streams.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace chassis {
+
+class Sha256 {
+ public:
+  Sha256();
+  void update(const void* data, size_t num_bytes);
+  void update(std::string_view text) { update(text.data(), text.size()); }
+  // 64 lower-case hex digits. The object is spent afterwards.
+  std::string hex();
+
+ private:
+  void block(const unsigned char* bytes);
+  std::array<uint32_t, 8> state_;
+  std::array<unsigned char, 64> pending_;
+  uint64_t num_bytes_ = 0;
+};
+
+std::string sha256_hex(std::string_view bytes);
+// Reads the file in pieces; throws a storage error if it can not be read.
+std::string sha256_file(const std::string& path);
+
+// CRC32C (Castagnoli). `seed` is the checksum of what came before, 0 at the start, so that
+// crc32c(crc32c(0, a), b) is that of a followed by b. Uses the processor's instruction where it has one.
+uint32_t crc32c(uint32_t seed, const void* data, size_t num_bytes);
+// The same from a table on any processor; for tests.
+uint32_t crc32c_portable(uint32_t seed, const void* data, size_t num_bytes);
+// The checksum of a followed by b from theirs alone; num_bytes_b is the length of b.
+uint32_t crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t num_bytes_b);
+
+// XXH64: the same value on every machine and in every version.
+uint64_t hash64(std::string_view bytes, uint64_t seed);
+
+}  // namespace chassis

@@ -1,0 +1,105 @@
+// Strict JSON access on top of nlohmann-json.
+#include "host/base/json.hpp"
+
+#include <unordered_set>
+#include <vector>
+
+namespace chassis {
+namespace {
+
+constexpr int kMaxDepth = 64;
+
+SourcePosition position_of_byte(std::string_view text, const std::string& name, size_t byte) {
+  SourcePosition at{name, 1, 1};
+  for (size_t i = 0; i < byte && i < text.size(); ++i) {
+    if (text[i] == '\n') {
+      ++at.line;
+      at.column = 1;
+    } else {
+      ++at.column;
+    }
+  }
+  return at;
+}
+
+[[noreturn]] void wrong_type(const Json& value, std::string_view key, const char* wanted, const std::string& where) {
+  throw Error(ExitCode::kConfig,
+              where + ": '" + std::string(key) + "' must be " + wanted + ", not " + value.type_name());
+}
+
+bool absent(const Json& object, std::string_view key, const std::string& where) {
+  if (!object.is_object()) throw config_error(where + ": expected an object, found " + object.type_name());
+  const auto it = object.find(std::string(key));
+  return it == object.end() || it->is_null();
+}
+
+}  // namespace
+
+Json parse_json(std::string_view text, const std::string& name, ExitCode code) {
+  std::vector<std::unordered_set<std::string>> open_objects;
+  const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    if (depth > kMaxDepth) throw Error(code, SourcePosition{name}, "nested deeper than " + std::to_string(kMaxDepth));
+    if (event == Json::parse_event_t::object_start) open_objects.emplace_back();
+    if (event == Json::parse_event_t::object_end) open_objects.pop_back();
+    if (event == Json::parse_event_t::key) {
+      const auto& key = parsed.get_ref<const std::string&>();
+      if (!open_objects.back().insert(key).second)
+        throw Error(code, SourcePosition{name}, "duplicate key '" + key + "'");
+    }
+    return true;
+  };
+  try {
+    return Json::parse(text.begin(), text.end(), check);
+  } catch (const nlohmann::json::parse_error& cause) {
+    std::string detail = cause.what();
+    if (const size_t start = detail.find("syntax error"); start != std::string::npos) detail = detail.substr(start);
+    throw Error(code, position_of_byte(text, name, cause.byte > 0 ? cause.byte - 1 : 0), "not valid JSON: " + detail);
+  }
+}
+
+const Json& json_at(const Json& object, std::string_view key, const std::string& where) {
+  if (absent(object, key, where)) throw config_error(where + ": '" + std::string(key) + "' is missing");
+  return *object.find(std::string(key));
+}
+
+bool json_bool(const Json& object, std::string_view key, const std::string& where) {
+  const Json& value = json_at(object, key, where);
+  if (!value.is_boolean()) wrong_type(value, key, "true or false", where);
+  return value.get<bool>();
+}
+
+int64_t json_int(const Json& object, std::string_view key, const std::string& where) {
+  const Json& value = json_at(object, key, where);
+  if (!value.is_number_integer()) wrong_type(value, key, "an integer", where);
+  if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
+    throw config_error(where + ": '" + std::string(key) + "' is larger than a 64-bit integer: " + value.dump());
+  }
+  return value.get<int64_t>();
+}
+
+double json_number(const Json& object, std::string_view key, const std::string& where) {
+  const Json& value = json_at(object, key, where);
+  if (!value.is_number()) wrong_type(value, key, "a number", where);
+  return value.get<double>();
+}
+
+std::string json_string(const Json& object, std::string_view key, const std::string& where) {
+  const Json& value = json_at(object, key, where);
+  if (!value.is_string()) wrong_type(value, key, "a string", where);
+  return value.get<std::string>();
+}
+
+bool json_bool_or(const Json& object, std::string_view key, bool fallback, const std::string& where) {
+  return absent(object, key, where) ? fallback : json_bool(object, key, where);
+}
+int64_t json_int_or(const Json& object, std::string_view key, int64_t fallback, const std::string& where) {
+  return absent(object, key, where) ? fallback : json_int(object, key, where);
+}
+double json_number_or(const Json& object, std::string_view key, double fallback, const std::string& where) {
+  return absent(object, key, where) ? fallback : json_number(object, key, where);
+}
+std::string json_string_or(const Json& object, std::string_view key, std::string fallback, const std::string& where) {
+  return absent(object, key, where) ? std::move(fallback) : json_string(object, key, where);
+}
+
+}  // namespace chassis

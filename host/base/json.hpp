@@ -1,0 +1,30 @@
+// JSON with the order of keys kept, and strict access to it: what is missing or of another type is an Error in words.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "host/base/error.hpp"
+#include "host/base/json_fwd.hpp"
+
+namespace chassis {
+
+// Refuses trailing text, duplicate keys, invalid UTF-8 and nesting deeper than 64. `name` is the file in messages.
+Json parse_json(std::string_view text, const std::string& name, ExitCode code = ExitCode::kConfig);
+
+// `where` names the object in messages, such as "models/x/config.json".
+const Json& json_at(const Json& object, std::string_view key, const std::string& where);
+bool json_bool(const Json& object, std::string_view key, const std::string& where);
+int64_t json_int(const Json& object, std::string_view key, const std::string& where);
+double json_number(const Json& object, std::string_view key, const std::string& where);
+std::string json_string(const Json& object, std::string_view key, const std::string& where);
+
+// The same for keys that may be absent or null.
+bool json_bool_or(const Json& object, std::string_view key, bool fallback, const std::string& where);
+int64_t json_int_or(const Json& object, std::string_view key, int64_t fallback, const std::string& where);
+double json_number_or(const Json& object, std::string_view key, double fallback, const std::string& where);
+std::string json_string_or(const Json& object, std::string_view key, std::string fallback, const std::string& where);
+
+}  // namespace chassis

@@ -1,0 +1,146 @@
+// spdlog behind log.hpp: one console sink whose info lines are plain, any number of file sinks with times.
+#include "host/base/log.hpp"
+
+#include <spdlog/pattern_formatter.h>
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <mutex>
+
+#include "host/base/error.hpp"
+
+namespace chassis::log {
+namespace {
+
+spdlog::level::level_enum to_spdlog(Level level) {
+  switch (level) {
+    case Level::kDebug:
+      return spdlog::level::debug;
+    case Level::kInfo:
+      return spdlog::level::info;
+    case Level::kWarn:
+      return spdlog::level::warn;
+    case Level::kError:
+      return spdlog::level::err;
+    case Level::kOff:
+      break;
+  }
+  return spdlog::level::off;
+}
+
+// "%*": nothing for information, "warning: " and the like for the rest.
+class PrefixFlag : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
+    std::string_view prefix;
+    if (message.level == spdlog::level::debug) prefix = "debug: ";
+    if (message.level == spdlog::level::warn) prefix = "warning: ";
+    if (message.level == spdlog::level::err) prefix = "error: ";
+    out.append(prefix.data(), prefix.data() + prefix.size());
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<PrefixFlag>(); }
+};
+
+struct State {
+  std::mutex mutex;
+  std::shared_ptr<spdlog::sinks::stderr_color_sink_mt> console =
+      std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
+  std::vector<std::shared_ptr<spdlog::sinks::sink>> files;
+  std::vector<std::pair<std::string, uint64_t>> counted;
+
+  State() {
+    auto formatter = std::make_unique<spdlog::pattern_formatter>();
+    formatter->add_flag<PrefixFlag>('*').set_pattern("%^%*%$%v");
+    console->set_formatter(std::move(formatter));
+    console->set_level(spdlog::level::info);
+  }
+};
+
+// Never destroyed, so that threads and destructors may log until the very end.
+State& state() {
+  static State* const instance = new State;
+  return *instance;
+}
+
+}  // namespace
+
+void set_level(Level level) { state().console->set_level(to_spdlog(level)); }
+
+bool enabled(Level level) {
+  State& s = state();
+  if (s.console->should_log(to_spdlog(level))) return true;
+  std::lock_guard lock(s.mutex);
+  return !s.files.empty();
+}
+
+void add_file(const std::string& path) {
+  std::shared_ptr<spdlog::sinks::sink> sink;
+  try {
+    sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
+  } catch (const spdlog::spdlog_ex& cause) {
+    throw storage_error("can not open the log file '" + path + "'").caused_by(cause);
+  }
+  sink->set_pattern("%Y-%m-%d %H:%M:%S.%e %l: %v");
+  std::lock_guard lock(state().mutex);
+  state().files.push_back(std::move(sink));
+}
+
+void close_files() {
+  flush();
+  std::lock_guard lock(state().mutex);
+  state().files.clear();
+}
+
+void flush() {
+  State& s = state();
+  s.console->flush();
+  std::lock_guard lock(s.mutex);
+  for (auto& file : s.files) file->flush();
+}
+
+void write(Level level, std::string_view text) {
+  State& s = state();
+  const spdlog::details::log_msg message(spdlog::string_view_t(), to_spdlog(level), {text.data(), text.size()});
+  if (s.console->should_log(message.level)) {
+    s.console->log(message);
+    s.console->flush();
+  }
+  std::lock_guard lock(s.mutex);
+  for (auto& file : s.files) {
+    // Rationale: a full disk must not end a run through its log; the checkpoint reports it properly.
+    try {
+      file->log(message);
+      if (level != Level::kDebug) file->flush();
+    } catch (const spdlog::spdlog_ex&) {
+    }
+  }
+}
+
+void counted_warning(std::string key, std::string text, uint64_t times) {
+  if (times == 0) return;
+  State& s = state();
+  {
+    std::lock_guard lock(s.mutex);
+    for (auto& [known, count] : s.counted) {
+      if (known == key) {
+        count += times;
+        return;
+      }
+    }
+    s.counted.emplace_back(std::move(key), times);
+  }
+  write(Level::kWarn, text);
+}
+
+std::vector<std::pair<std::string, uint64_t>> counted_warnings() {
+  std::lock_guard lock(state().mutex);
+  return state().counted;
+}
+
+void reset_counted_warnings() {
+  std::lock_guard lock(state().mutex);
+  state().counted.clear();
+}
+
+}  // namespace chassis::log

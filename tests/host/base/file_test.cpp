@@ -1,0 +1,95 @@
+#include "host/base/file.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <filesystem>
+#include <functional>
+
+#include "host/base/error.hpp"
+
+namespace chassis {
+namespace {
+
+class FileTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = testing::TempDir() + "/chassis_file_test";
+    std::filesystem::remove_all(folder_);
+    create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::string folder_;
+};
+
+std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::kStorage);
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST_F(FileTest, WritesAndReadsAtOffsets) {
+  File file = File::create_exclusive(folder_ + "/a");
+  file.preallocate(100);
+  EXPECT_EQ(file.size(), 100u);
+  file.pwrite_exact("hello", 5, 95);
+  char back[5];
+  file.pread_exact(back, 5, 95);
+  EXPECT_EQ(std::string(back, 5), "hello");
+  file.truncate(7);
+  file.fsync();
+  file.close();
+  EXPECT_EQ(read_file(folder_ + "/a").size(), 7u);
+}
+
+TEST_F(FileTest, ReplacesAFileAndLeavesNothingElseBehind) {
+  write_file_atomic(folder_ + "/a", "one");
+  write_file_atomic(folder_ + "/a", "two");
+  EXPECT_EQ(read_file(folder_ + "/a"), "two");
+  int num_files = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder_)) ++num_files;
+  EXPECT_EQ(num_files, 1);
+}
+
+TEST_F(FileTest, AFailureNamesPathBytesAndReason) {
+  EXPECT_EQ(message_of([&] { read_file(folder_ + "/none"); }),
+            "can not open '" + folder_ + "/none': No such file or directory");
+  write_file_atomic(folder_ + "/a", "12345");
+  const File file = File::open_read(folder_ + "/a");
+  char bytes[8];
+  EXPECT_EQ(message_of([&] { file.pread_exact(bytes, 8, 1); }),
+            "can not read 8 bytes at offset 1 of '" + folder_ + "/a': it ends after 5 bytes");
+  EXPECT_NE(message_of([&] { File::create_exclusive(folder_ + "/a"); }).find("File exists"), std::string::npos);
+}
+
+TEST_F(FileTest, DoesNotFollowALinkInsideADirectory) {
+  write_file_atomic(folder_ + "/a", "secret");
+  std::filesystem::create_symlink("a", folder_ + "/link");
+  const File directory = File::open_directory(folder_);
+  EXPECT_EQ(File::open_read_at(directory, "a").size(), 6u);
+  EXPECT_NE(message_of([&] { File::open_read_at(directory, "link"); }).find("symbolic link"), std::string::npos);
+}
+
+TEST_F(FileTest, AFullDiskIsAStorageErrorAndTheOldFileStays) {
+  write_file_atomic(folder_ + "/a", "old");
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  rlimit small = before;
+  small.rlim_cur = 1000;
+  std::signal(SIGXFSZ, SIG_IGN);
+  setrlimit(RLIMIT_FSIZE, &small);
+  const std::string message = message_of([&] { write_file_atomic(folder_ + "/a", std::string(5000, 'x')); });
+  setrlimit(RLIMIT_FSIZE, &before);
+  EXPECT_NE(message.find("File too large"), std::string::npos) << message;
+  EXPECT_EQ(read_file(folder_ + "/a"), "old");
+}
+
+TEST_F(FileTest, FreeBytesIsPositive) { EXPECT_GT(free_bytes(folder_), 0u); }
+
+}  // namespace
+}  // namespace chassis

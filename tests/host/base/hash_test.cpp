@@ -1,0 +1,66 @@
+#include "host/base/hash.hpp"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "host/base/file.hpp"
+
+namespace chassis {
+namespace {
+
+TEST(Sha256, MatchesThePublishedVectors) {
+  EXPECT_EQ(sha256_hex(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(sha256_hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(sha256_hex("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"),
+            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+  EXPECT_EQ(sha256_hex(std::string(1000000, 'a')), "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+}
+
+TEST(Sha256, DoesNotDependOnThePieces) {
+  const std::string text(1000, 'x');
+  for (size_t cut = 0; cut < 200; ++cut) {
+    Sha256 sha;
+    sha.update(text.substr(0, cut));
+    sha.update(text.substr(cut));
+    ASSERT_EQ(sha.hex(), sha256_hex(text)) << cut;
+  }
+}
+
+TEST(Sha256, OfAFileIsThatOfItsBytes) {
+  const std::string path = testing::TempDir() + "/chassis_sha256_test";
+  write_file_atomic(path, std::string(3000000, 'q'));
+  EXPECT_EQ(sha256_file(path), sha256_hex(std::string(3000000, 'q')));
+  std::filesystem::remove(path);
+}
+
+TEST(Crc32c, MatchesThePublishedVectors) {
+  EXPECT_EQ(crc32c(0, "123456789", 9), 0xe3069283u);
+  EXPECT_EQ(crc32c_portable(0, "123456789", 9), 0xe3069283u);
+  EXPECT_EQ(crc32c(0, std::string(32, '\0').data(), 32), 0x8a9136aau);
+  EXPECT_EQ(crc32c(0, "", 0), 0u);
+}
+
+TEST(Crc32c, InstructionAndTableAgreeAndContinue) {
+  std::string bytes;
+  for (int i = 0; i < 777; ++i) bytes += static_cast<char>(i * 31 + i / 7);
+  const uint32_t whole = crc32c(0, bytes.data(), bytes.size());
+  EXPECT_EQ(whole, crc32c_portable(0, bytes.data(), bytes.size()));
+  for (size_t cut = 0; cut < bytes.size(); cut += 13) {
+    const uint32_t a = crc32c(0, bytes.data(), cut);
+    const uint32_t b = crc32c(0, bytes.data() + cut, bytes.size() - cut);
+    ASSERT_EQ(crc32c(a, bytes.data() + cut, bytes.size() - cut), whole);
+    ASSERT_EQ(crc32c_combine(a, b, bytes.size() - cut), whole) << cut;
+  }
+}
+
+TEST(Hash64, MatchesThePublishedVectors) {
+  EXPECT_EQ(hash64("", 0), 0xef46db3751d8e999u);
+  EXPECT_EQ(hash64("a", 0), 0xd24ec4f1a98c6e5bu);
+  EXPECT_EQ(hash64("abc", 0), 0x44bc2cf5ad770999u);
+  EXPECT_EQ(hash64("Nobody inspects the spammish repetition", 0), 0xfbcea83c8a378bf1u);
+  EXPECT_NE(hash64("abc", 1), hash64("abc", 0));
+}
+
+}  // namespace
+}  // namespace chassis

@@ -1,0 +1,48 @@
+#include "host/base/json.hpp"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+namespace chassis {
+namespace {
+
+std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST(Json, KeepsTheOrderOfKeys) { EXPECT_EQ(parse_json(R"({"b":1,"a":2})", "x").dump(), R"({"b":1,"a":2})"); }
+
+TEST(Json, RefusesTextThatIsNotJsonWithItsPosition) {
+  EXPECT_EQ(message_of([] { parse_json("{\n  \"a\": }", "c.json"); }).substr(0, 14), "c.json:2:8: no");
+  EXPECT_NE(message_of([] { parse_json("{} x", "c.json"); }), "no error");
+  EXPECT_NE(message_of([] { parse_json("\"\xff\"", "c.json"); }), "no error");
+}
+
+TEST(Json, RefusesDuplicateKeysAndDeepNesting) {
+  EXPECT_EQ(message_of([] { parse_json(R"({"a":1,"b":{"a":1},"a":2})", "c.json"); }), "c.json: duplicate key 'a'");
+  EXPECT_EQ(message_of([] { parse_json(R"([{"a":1},{"a":2}])", "c.json"); }), "no error");
+  EXPECT_NE(message_of([] { parse_json(std::string(100000, '['), "c.json"); }).find("nested deeper"),
+            std::string::npos);
+}
+
+TEST(Json, AccessIsTyped) {
+  const Json object = parse_json(R"({"i":3,"f":1.5,"s":"x","n":null,"big":18446744073709551615})", "c.json");
+  EXPECT_EQ(json_int(object, "i", "c"), 3);
+  EXPECT_EQ(json_number(object, "i", "c"), 3.0);
+  EXPECT_EQ(json_number(object, "f", "c"), 1.5);
+  EXPECT_EQ(json_int_or(object, "n", 7, "c"), 7);
+  EXPECT_EQ(json_string_or(object, "none", "d", "c"), "d");
+  EXPECT_EQ(message_of([&] { json_int(object, "f", "c"); }), "c: 'f' must be an integer, not number");
+  EXPECT_EQ(message_of([&] { json_int(object, "n", "c"); }), "c: 'n' is missing");
+  EXPECT_NE(message_of([&] { json_int(object, "big", "c"); }).find("larger than"), std::string::npos);
+  EXPECT_EQ(message_of([&] { json_bool(object, "s", "c"); }), "c: 's' must be true or false, not string");
+}
+
+}  // namespace
+}  // namespace chassis
