@@ -1,0 +1,117 @@
+// The configuration of a run: files with `extends`, overrides and defaults, merged; strict; every key knows its origin.
+//
+// Three phases: load_config() reads, merges and checks the host's keys; check_plugin_options() checks what stands beside
+// them, once for each of plugin_slots(), when the plugin is loaded; finish() checks keys against each other and throws
+// everything found on the way as one Error. Paths in `extends` are relative to the file that contains them, all other
+// paths to the current directory.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "host/base/error.hpp"
+#include "host/base/json_fwd.hpp"
+#include "host/config/option.hpp"
+#include "host/config/schema.hpp"
+#include "host/config/value.hpp"
+
+namespace chassis {
+
+// A plugin that the configuration asks for.
+struct PluginSlot {
+  std::string key;     // of the table that holds its options: "optimizer", "parallel.0", "kernels.fused"
+  std::string table;   // of the schema: "optimizer", "parallel", "kernels"
+  std::string kind;    // "optimizer", "parallel", "ops"
+  std::string plugin;  // "adamw"; "" if the host has to find it (a model by its architecture)
+  SourcePosition where;
+};
+
+class Config {
+ public:
+  // Keys are dotted; numbers index arrays: "data.train.0.path". Asking for a key that is unset or of another type is a
+  // broken invariant, unless problems are pending: then they are thrown.
+  bool has(std::string_view key) const;
+  bool get_bool(std::string_view key) const;
+  int64_t get_int(std::string_view key) const;
+  double get_double(std::string_view key) const;
+  const std::string& get_string(std::string_view key) const;
+  std::vector<std::string> get_list(std::string_view key) const;
+  // Number of items of an array, such as "data.train"; 0 if it is absent.
+  size_t count(std::string_view key) const;
+  // Any value or table.
+  Json json(std::string_view key) const;
+  // Everything.
+  Json json() const;
+
+  Origin origin(std::string_view key) const;
+  // Of the key, or of the nearest table around it that is written down; for error messages.
+  SourcePosition position(std::string_view key) const;
+  // True if a file or the command line sets it.
+  bool set_by_user(std::string_view key) const;
+
+  // In the order of the schema.
+  std::vector<PluginSlot> plugin_slots() const;
+  // Checks what stands beside the host's keys in the table of `slot_key` and fills in the plugin's defaults.
+  // Findings are kept for finish(). Throws a plugin error if an option has the name of a key of the host.
+  void check_plugin_options(const std::string& slot_key, const std::string& plugin,
+                            const std::vector<OptionSpec>& options);
+  // The plugin's own options, defaults included.
+  Json plugin_options(const std::string& slot_key) const;
+
+  // Keeps a finding about `key` for finish().
+  void add_problem(std::string_view key, std::string text);
+  void add_problem_at(SourcePosition where, std::string text);
+  size_t num_problems() const { return problems_.size(); }
+  void throw_if_problems() const;
+  // Derives the remaining defaults, checks keys against each other, and throws all findings, sorted by position.
+  void finish();
+
+  // The file given to load_config.
+  const std::string& file() const { return file_; }
+  // TOML with every key and its origin as a comment; parses back to the same values.
+  std::string resolved_toml() const;
+
+ private:
+  friend Config make_config(Value root, std::string file, const Schema& schema);
+  const Value* find(std::string_view key) const;
+  const Value& at(std::string_view key, ValueType type) const;
+  void check_table(Value& table, const TableSpec& spec, const std::string& key);
+  void check_child(Value& child, Value& table, const TableSpec& spec, const std::string& key, size_t& index);
+  bool check_value(Value& value, const OptionSpec& spec, const std::string& key);
+  void fill_defaults(Value& table, const TableSpec& spec, const std::string& key);
+  void unknown_key(const Value& child, const std::string& key, const std::vector<std::string>& known);
+  void derive_defaults();
+  void cross_check();
+
+  const Schema* schema_ = nullptr;
+  std::string file_;
+  Value root_;
+  struct Problem {
+    SourcePosition where;
+    std::string text;
+  };
+  std::vector<Problem> problems_;
+  std::set<std::string, std::less<>> invalid_;                   // keys with a finding, for cross_check
+  std::map<std::string, std::set<std::string>> checked_slots_;  // slot key → names of the plugin's options
+};
+
+// Overrides are "key=value". Throws at once if a file can not be read or parsed, or an override has no form.
+Config load_config(const std::string& path, const std::vector<std::string>& overrides,
+                   const Schema& schema = host_schema());
+// The same from text; `name` stands for the file in messages and as the place from which `extends` looks.
+Config load_config_text(std::string_view text, const std::string& name, const std::vector<std::string>& overrides,
+                        const Schema& schema = host_schema());
+
+// How a global batch is cut. Throws a config error with the numbers and the nearest legal ones if it does not divide.
+struct BatchSizes {
+  int64_t micro_batch_size = 0;   // sequences in one forward pass of one rank
+  int64_t global_batch_size = 0;  // sequences in one optimizer step of all ranks
+  int64_t num_microbatches = 0;   // of one rank in one step: the accumulation
+};
+BatchSizes batch_sizes(const Config& config, int64_t data_parallel_size);
+
+}  // namespace chassis

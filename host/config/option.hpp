@@ -1,0 +1,29 @@
+// One key of the configuration: name, type, default, range, doc. Host keys and the options of plugins share this form.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace chassis {
+
+enum class OptionType { kBool, kInt, kFloat, kString, kStringList, kIntList, kFloatList, kTable };
+
+struct OptionSpec {
+  std::string name;
+  OptionType type = OptionType::kString;
+  std::string default_json;  // JSON text; empty: none, the key stays unset unless it is required
+  std::optional<double> min = std::nullopt, max = std::nullopt;  // of a number, and of every number in a list
+  std::vector<std::string> choices = {};                         // of a string, and of every string in a list
+  std::string doc = {};
+  bool required = false;
+};
+
+// "an integer", "a list of strings", …
+const char* type_text(OptionType type);
+// "at least 1", "between 0 and 1", empty without a range.
+std::string range_text(const OptionSpec& spec);
+// "\"auto\", \"cpu\" or \"cuda\"", empty without choices.
+std::string choices_text(const std::vector<std::string>& choices);
+
+}  // namespace chassis

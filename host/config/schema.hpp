@@ -1,0 +1,45 @@
+// Which tables and keys the host understands. A table may also be the slot of a plugin, whose own options stand beside
+// the host's keys and are checked once the plugin is loaded.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "host/config/option.hpp"
+
+namespace chassis {
+
+// How the members of a kind are chosen in a table.
+enum class SlotForm {
+  kNone,  // not a slot
+  kOne,   // plugin = "name", options beside it
+  kList,  // a list of names in `list_key`; the options of NAME stand in [table.NAME]
+};
+
+struct TableSpec {
+  std::string name;       // "" is the top level; "data.train" is inside "data"
+  bool is_array = false;  // [[name]]
+  bool is_optional = false;  // absent unless the user writes it: no defaults are filled in
+  SlotForm slot = SlotForm::kNone;
+  std::string kind = {};      // of plugin
+  std::string list_key = {};  // kList
+  std::vector<std::string> built_in = {};  // kList: names that are no plugins
+  std::string doc = {};
+  std::vector<OptionSpec> keys = {};
+
+  const OptionSpec* find(std::string_view key) const;
+};
+
+struct Schema {
+  std::vector<TableSpec> tables;
+  const TableSpec* find(std::string_view table) const;
+};
+
+// Everything that the host understands.
+const Schema& host_schema();
+
+// The only version of the schema so far.
+constexpr int kSchemaVersion = 1;
+
+}  // namespace chassis

@@ -1,0 +1,60 @@
+// A value of the configuration tree, and where it came from.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "host/base/error.hpp"
+#include "host/base/json_fwd.hpp"
+
+namespace chassis {
+
+struct Origin {
+  enum class Kind { kFile, kOverride, kDefault, kPluginDefault };
+  Kind kind = Kind::kDefault;
+  SourcePosition where = {};  // kFile: of the value; kOverride: the file is the words "command line 'a=b'"
+  std::string plugin = {};    // kPluginDefault
+
+  // "configs/a.toml:3:8", "command line 'run.seed=1'", "default", "default of adamw"
+  std::string text() const;
+  bool by_user() const { return kind == Kind::kFile || kind == Kind::kOverride; }
+};
+
+enum class ValueType { kBool, kInt, kFloat, kString, kArray, kTable, kTime };
+
+struct Value {
+  ValueType type = ValueType::kTable;
+  bool boolean = false;
+  int64_t integer = 0;
+  double number = 0;
+  std::string string;
+  std::string name;             // in a table: the key
+  std::vector<Value> children;  // of an array, or of a table in order of appearance
+  Origin origin;
+  SourcePosition key_where;
+  std::string typed_text;  // from the command line: what was typed behind "="
+
+  bool is_table() const { return type == ValueType::kTable; }
+  bool is_array() const { return type == ValueType::kArray; }
+  const Value* find(std::string_view key) const;
+  Value* find(std::string_view key);
+  // Adds or replaces a key of a table.
+  Value& set(std::string_view key, Value value);
+  void erase(std::string_view key);
+};
+
+// As the user would have typed it, in one line: 3, 0.1, "text", [1, 2], { a = 1 }.
+std::string toml_text(const Value& value);
+// A key, quoted if it must be.
+std::string toml_key(const std::string& key);
+// "an integer", "a string", …: what a value is.
+const char* type_text(ValueType type);
+Json to_json(const Value& value);
+// From JSON (no nulls), for defaults.
+Value from_json(const Json& json, const Origin& origin);
+// Same type and content; origins are not compared.
+bool same_value(const Value& a, const Value& b);
+
+}  // namespace chassis
