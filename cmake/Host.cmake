@@ -40,8 +40,8 @@ endfunction()
 # chassis_test(<name> SOURCES … [LIBS …] [LABELS …] [PLUGINS <id>…] [ENVIRONMENT VAR=value…] [ARGS …] [TIMEOUT s]
 #              [TORCH] [OWN_MAIN])
 # A GoogleTest program: test "host/state/save_plan" in tests/host/state is the target test_host_state_save_plan.
-# PLUGINS are built before it. It sees CHASSIS_TEST_SOURCE_DIR (the tree), CHASSIS_TEST_BINARY_DIR (the build folder)
-# and CHASSIS_TEST_PLUGIN_DIR as macros.
+# PLUGINS are built before it. It sees as macros CHASSIS_TEST_SOURCE_DIR (the tree), CHASSIS_TEST_BINARY_DIR (the build
+# folder), CHASSIS_TEST_PLUGIN_DIR (the plugins of plugins/) and CHASSIS_TEST_STUB_DIR (those of tests/).
 function(chassis_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;OWN_MAIN" "TIMEOUT" "SOURCES;LIBS;LABELS;PLUGINS;ENVIRONMENT;ARGS")
   if(arg_UNPARSED_ARGUMENTS)
@@ -55,7 +55,8 @@ function(chassis_test name)
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
   target_compile_definitions(${target} PRIVATE
     CHASSIS_TEST_SOURCE_DIR="${PROJECT_SOURCE_DIR}" CHASSIS_TEST_BINARY_DIR="${PROJECT_BINARY_DIR}"
-    CHASSIS_TEST_PLUGIN_DIR="${CHASSIS_PLUGIN_OUTPUT_DIR}")
+    CHASSIS_TEST_PLUGIN_DIR="${PROJECT_BINARY_DIR}/lib/chassis/plugins"
+    CHASSIS_TEST_STUB_DIR="${PROJECT_BINARY_DIR}/tests/plugins")
   target_link_libraries(${target} PRIVATE chassis_sdk ${arg_LIBS} GTest::gtest)
   if(NOT arg_OWN_MAIN)
     target_link_libraries(${target} PRIVATE GTest::gtest_main)

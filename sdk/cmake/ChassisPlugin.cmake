@@ -1,7 +1,5 @@
 # chassis_add_plugin(): one call builds and audits a plugin, in this tree and against an installed prefix alike.
 
-set(CHASSIS_PLUGIN_CMAKE_DIR "${CMAKE_CURRENT_LIST_DIR}")
-
 # chassis_add_plugin(<id> SOURCES … [TIER T0|T1|T2] [VERSION x.y.z] [KINDS <kind>…] [LIBS …])
 # makes the module <id>.so (target chassis_plugin_<id>) from C, C++ or CUDA sources. It exports one symbol,
 # chassis_plugin_entry_v1. TIER T0 (the default) uses the SDK only; T1 also LibTorch's stable C shim; T2 its C++ API.
@@ -78,5 +76,5 @@ function(chassis_add_plugin id)
   endif()
 
   add_custom_command(TARGET ${target} POST_BUILD VERBATIM
-    COMMAND sh "${CHASSIS_PLUGIN_CMAKE_DIR}/audit-plugin.sh" "$<TARGET_FILE:${target}>" ${arg_TIER} "${CMAKE_READELF}")
+    COMMAND sh "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/audit-plugin.sh" "$<TARGET_FILE:${target}>" ${arg_TIER} "${CMAKE_READELF}")
 endfunction()
