@@ -81,8 +81,8 @@ typedef struct chassis_infer {
   uint32_t keeps_inputs;        /* bit i: backward reads inputs[i] */
   uint32_t keeps_outputs;       /* bit i: backward reads outputs[i] */
   uint32_t num_saved;           /* further tensors from forward to backward, at most 4 */
-  int32_t overwrites_input;     /* output 0 may lie in the memory of this input if it dies here; -1: never.
-                                   Needs HOST_OUTPUTS */
+  uint32_t overwrites_inputs;   /* bit i: output 0 may lie in the memory of inputs[i] if that dies here; needs
+                                   HOST_OUTPUTS */
   chassis_saved_t saved[4];
   uint64_t workspace_forward_bytes;
   uint64_t workspace_backward_bytes;
@@ -97,7 +97,8 @@ typedef struct chassis_infer {
 typedef struct chassis_call {
   uint32_t struct_size;
   uint32_t flags; /* CHASSIS_CALL_… */
-  const chassis_tensor_t* inputs;  /* backward: NULL unless kept */
+  /* NULL for an absent optional (no document_ids: one document a row); backward: NULL unless kept. */
+  const chassis_tensor_t* inputs;
   const chassis_tensor_t* params;  /* NULL for an absent optional */
   /* forward: filled by the kernel, OWNED by the host; those non-NULL on entry are written in place.
    * backward: NULL unless kept, borrowed. */
@@ -123,7 +124,7 @@ typedef struct chassis_ops {
   /* [control] NULL: claimed, and *cost is an estimate in nanoseconds (0: unknown). UNIMPLEMENTED: refused, with the
    * reason in words ("head_dim 80 is not a multiple of 16"). Any other status is an error. */
   chassis_status_t* (*claim)(struct chassis_instance* self, const chassis_node_t* node, double* cost);
-  /* [control] Pure; `out` comes zeroed with struct_size set and overwrites_input -1. */
+  /* [control] Pure; `out` comes zeroed with struct_size set. */
   chassis_status_t* (*infer)(struct chassis_instance* self, const chassis_node_t* node, chassis_infer_t* out);
   /* [control] `node` is borrowed for the call; copy what the kernel needs. */
   chassis_status_t* (*create_kernel)(struct chassis_instance* self, const chassis_node_t* node,

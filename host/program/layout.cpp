@@ -1,0 +1,250 @@
+#include "host/program/layout.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "host/base/error.hpp"
+
+namespace chassis {
+namespace {
+
+using Kind = Sharding::Kind;
+
+bool contains(const std::vector<DimId>& dims, DimId dim) { return std::find(dims.begin(), dims.end(), dim) != dims.end(); }
+
+// Walks one block for one axis and rebuilds its op list.
+class BlockLayout {
+ public:
+  BlockLayout(const Program& program, BlockType& block, const LayoutStrategy& strategy, size_t axis)
+      : program_(program), block_(block), strategy_(strategy), axis_(axis) {}
+
+  void run() {
+    for (Slot& slot : block_.slots) slot.sharding.resize(axis_ + 1);
+    for (Value& value : block_.values) value.sharding.resize(axis_ + 1);
+    for (Slot& slot : block_.slots) place_slot(slot);
+    if (strategy_.sequence_parallel())
+      for (const auto& [name, value] : block_.inputs) of(value) = {Kind::kShard, CHASSIS_DIM_TIME};
+    const std::vector<Op> recorded = std::move(block_.ops);
+    block_.ops.clear();
+    for (Op op : recorded) place(std::move(op));
+    for (auto& [name, value] : block_.outputs) finish_output(name, value);
+  }
+
+ private:
+  [[noreturn]] void refuse(const Op& op, const std::string& why) const {
+    throw config_error("axis '" + strategy_.axis() + "' can not divide block '" + block_.name + "': " + op.id + " '" +
+                       op.name + "' " + why);
+  }
+
+  Sharding& of(ValueId value) { return block_.values[value].sharding[axis_]; }
+  Sharding& of_slot(SlotId slot) { return block_.slots[slot].sharding[axis_]; }
+
+  bool divides(DimId dim) const { return strategy_.divides(program_.dims[dim].name); }
+
+  void place_slot(Slot& slot) {
+    for (const auto& axis : slot.axes)
+      for (DimId dim : axis) {
+        if (!divides(dim)) continue;
+        const Dim& d = program_.dims[dim];
+        if (d.size % strategy_.axis_size() != 0 && !strategy_.pads(d.name))
+          throw config_error("axis '" + strategy_.axis() + "' of size " + std::to_string(strategy_.axis_size()) +
+                             " can not divide " + d.name + " = " + std::to_string(d.size))
+              .hint("choose a size that divides " + std::to_string(d.size));
+        slot.sharding[axis_] = {Kind::kShard, dim};
+        return;
+      }
+  }
+
+  // A value in the given placement, converted once and reused.
+  ValueId as(ValueId value, Sharding wanted) {
+    if (of(value) == wanted) return value;
+    const auto key = std::make_pair(value, std::make_pair(wanted.kind, wanted.dim));
+    if (auto known = converted_.find(key); known != converted_.end()) return known->second;
+    const Sharding have = of(value);
+    std::string collective;
+    DimId moved = 0;
+    if (have.kind == Kind::kPartial && wanted.kind == Kind::kReplicate) collective = "comm.all_reduce";
+    if (have.kind == Kind::kPartial && wanted.kind == Kind::kShard) collective = "comm.reduce_scatter", moved = wanted.dim;
+    if (have.kind == Kind::kShard && wanted.kind == Kind::kReplicate) collective = "comm.all_gather", moved = have.dim;
+    if (collective.empty())
+      throw internal_error("no collective leads value '" + block_.values[value].name + "' to its placement");
+    return converted_[key] = insert(collective, value, wanted, moved);
+  }
+
+  // What a column-divided linear reads: whole, with gradients summed over the axis on the way back.
+  ValueId entering(ValueId value) {
+    if (of(value).kind == Kind::kShard) return as(value, {});  // gather; its backward reduces
+    auto [known, fresh] = entered_.try_emplace(value, 0);
+    if (fresh) known->second = insert("comm.copy", value, {}, 0);
+    return known->second;
+  }
+
+  ValueId insert(const std::string& collective, ValueId value, Sharding placed, DimId moved) {
+    Value result = block_.values[value];
+    result.sharding[axis_] = placed;
+    Op op;
+    op.id = collective;
+    op.name = strategy_.axis() + "." + result.name;
+    op.attrs.emplace_back("axis", strategy_.axis());
+    if (collective == "comm.all_gather" || collective == "comm.reduce_scatter") {
+      const auto at = std::find(result.dims.begin(), result.dims.end(), moved);
+      op.attrs.emplace_back("dim", static_cast<int64_t>(at - result.dims.begin()));
+    }
+    op.inputs = {value};
+    op.outputs = {block_.add_value(std::move(result))};
+    block_.ops.push_back(op);
+    return block_.ops.back().outputs[0];
+  }
+
+  void append(Op op, Sharding result) {
+    of(op.outputs[0]) = result;
+    block_.ops.push_back(std::move(op));
+  }
+
+  void place(Op op) {
+    for (ValueId& input : op.inputs)
+      if (input != kAbsent)
+        if (auto renamed = renamed_.find(input); renamed != renamed_.end()) input = renamed->second;
+    if (op.id == "linear") return place_linear(std::move(op));
+    if (op.id == "embedding") return place_embedding(std::move(op));
+    if (op.id == "attention") return place_attention(std::move(op));
+    if (op.id == "cross_entropy") return place_loss(std::move(op));
+    place_pointwise(std::move(op));
+  }
+
+  void place_linear(Op op) {
+    const Slot& weight = block_.slots[op.params[0]];
+    const Sharding placed = weight.sharding[axis_];
+    if (placed.kind != Kind::kShard) return place_pointwise(std::move(op));
+    if (contains(weight.axes[0], placed.dim)) {
+      op.inputs[0] = entering(op.inputs[0]);
+      return append(std::move(op), {Kind::kShard, placed.dim});
+    }
+    if (of(op.inputs[0]) != placed)
+      refuse(op, "contracts '" + program_.dims[placed.dim].name + "', but its input is not divided along it");
+    if (op.params.size() > 1) refuse(op, "has a bias, which every rank of the axis would add");
+    const ValueId output = op.outputs[0];
+    append(std::move(op), {Kind::kPartial, 0});
+    resolve(output);
+  }
+
+  void place_embedding(Op op) {
+    const Sharding placed = block_.slots[op.params[0]].sharding[axis_];
+    const ValueId output = op.outputs[0];
+    if (placed.kind == Kind::kShard && contains(block_.slots[op.params[0]].axes[0], placed.dim)) {
+      op.attrs.emplace_back("divided_by", strategy_.axis());
+      append(std::move(op), {Kind::kPartial, 0});
+    } else if (strategy_.sequence_parallel()) {
+      op.inputs[0] = slice_time(op.inputs[0]);
+      append(std::move(op), {Kind::kShard, CHASSIS_DIM_TIME});
+      for (SlotId slot : block_.ops.back().params) block_.slots[slot].partial_gradient = true;
+      return;
+    } else {
+      append(std::move(op), {});
+      return;
+    }
+    resolve(output);
+  }
+
+  // Ids are replicated; this rank's stretch of them is a local cut without communication.
+  ValueId slice_time(ValueId ids) { return insert("comm.slice", ids, {Kind::kShard, CHASSIS_DIM_TIME}, CHASSIS_DIM_TIME); }
+
+  void place_attention(Op op) {
+    const Sharding q = of(op.inputs[0]), k = of(op.inputs[1]);
+    if ((q.kind == Kind::kShard) != (k.kind == Kind::kShard))
+      refuse(op, "has divided heads on one side only");
+    append(std::move(op), q);
+  }
+
+  void place_loss(Op op) {
+    const Sharding logits = of(op.inputs[0]);
+    if (logits.kind == Kind::kShard && logits.dim == CHASSIS_DIM_TIME)
+      refuse(op, "has logits divided along T, but whole labels; divide the vocabulary as well");
+    if (logits.kind == Kind::kShard) op.attrs.emplace_back("divided_by", strategy_.axis());
+    append(std::move(op), {});
+  }
+
+  // Everything that acts on each position by itself takes its inputs as they are, if they agree.
+  void place_pointwise(Op op) {
+    Sharding common{};
+    bool first = true;
+    for (ValueId input : op.inputs) {
+      if (input == kAbsent || block_.values[input].type != ValueType::kCompute) continue;
+      if (!first && of(input) != common) refuse(op, "has inputs of different placement");
+      common = of(input);
+      first = false;
+    }
+    if (common.kind == Kind::kShard && common.dim == CHASSIS_DIM_TIME)
+      for (SlotId slot : op.params) block_.slots[slot].partial_gradient = true;
+    append(std::move(op), common);
+  }
+
+  // A partial sum is completed at once: reduced for all, or scattered along T.
+  void resolve(ValueId value) {
+    const Sharding wanted = strategy_.sequence_parallel() ? Sharding{Kind::kShard, CHASSIS_DIM_TIME} : Sharding{};
+    renamed_[value] = as(value, wanted);
+  }
+
+  void finish_output(const std::string& name, ValueId& value) {
+    if (auto renamed = renamed_.find(value); renamed != renamed_.end()) value = renamed->second;
+    if (of(value).kind == Kind::kPartial)
+      throw internal_error("block '" + block_.name + "' puts out the partial value '" + name + "'");
+  }
+
+  const Program& program_;
+  BlockType& block_;
+  const LayoutStrategy& strategy_;
+  const size_t axis_;
+  std::map<std::pair<ValueId, std::pair<Kind, DimId>>, ValueId> converted_;
+  std::map<ValueId, ValueId> entered_, renamed_;
+};
+
+int64_t divided(int64_t size, int64_t ways) { return (size + ways - 1) / ways; }
+
+}  // namespace
+
+std::string dual_of(std::string_view collective) {
+  if (collective == "comm.copy") return "comm.all_reduce";
+  if (collective == "comm.all_reduce") return "comm.copy";
+  if (collective == "comm.all_gather") return "comm.reduce_scatter";
+  if (collective == "comm.reduce_scatter") return "comm.all_gather";
+  return {};
+}
+
+std::vector<int64_t> Layout::local_shape(const Program& program, const Value& value, int64_t batch, int64_t time) const {
+  std::vector<int64_t> shape;
+  for (DimId dim : value.dims) {
+    int64_t size = dim == CHASSIS_DIM_BATCH ? batch : dim == CHASSIS_DIM_TIME ? time : program.dims[dim].size;
+    for (size_t a = 0; a < value.sharding.size(); ++a)
+      if (value.sharding[a] == Sharding{Kind::kShard, dim}) size = divided(size, axes[a].size);
+    shape.push_back(size);
+  }
+  return shape;
+}
+
+std::vector<int64_t> Layout::local_shape(const Program& program, const Slot& slot) const {
+  std::vector<int64_t> shape;
+  for (const auto& axis : slot.axes) {
+    int64_t size = 1;
+    for (DimId dim : axis) {
+      int64_t local = program.dims[dim].size;
+      for (size_t a = 0; a < slot.sharding.size(); ++a)
+        if (slot.sharding[a] == Sharding{Kind::kShard, dim}) local = divided(local, axes[a].size);
+      size *= local;
+    }
+    shape.push_back(size);
+  }
+  return shape;
+}
+
+Layout apply_layout(Program& program, std::span<const LayoutStrategy* const> stack) {
+  Layout layout;
+  for (const LayoutStrategy* strategy : stack) {
+    const size_t axis = layout.axes.size();
+    layout.axes.push_back({strategy->axis(), strategy->axis_size()});
+    for (BlockType& block : program.blocks) BlockLayout(program, block, *strategy, axis).run();
+  }
+  return layout;
+}
+
+}  // namespace chassis

@@ -1,0 +1,164 @@
+// The dims of every op in the vocabulary of chassis/op.h.
+#include <algorithm>
+
+#include "host/base/error.hpp"
+#include "host/program/record.hpp"
+
+namespace chassis {
+namespace {
+
+class Rule {
+ public:
+  Rule(const Program& program, BlockType& block, Op& op) : program_(program), block_(block), op_(op) {}
+
+  [[noreturn]] void fail(const std::string& what) const {
+    throw plugin_error("block '" + block_.name + "', op " + op_.id + " '" + op_.name + "': " + what);
+  }
+
+  void operands(size_t min_inputs, size_t max_inputs, size_t min_params, size_t max_params) const {
+    if (op_.inputs.size() < min_inputs || op_.inputs.size() > max_inputs)
+      fail("takes " + range(min_inputs, max_inputs) + " inputs, got " + std::to_string(op_.inputs.size()));
+    if (op_.params.size() < min_params || op_.params.size() > max_params)
+      fail("takes " + range(min_params, max_params) + " parameters, got " + std::to_string(op_.params.size()));
+    for (size_t i = 0; i < min_inputs; ++i)
+      if (op_.inputs[i] == kAbsent) fail("input " + std::to_string(i) + " is required");
+  }
+
+  const std::vector<DimId>& dims(size_t input) const { return block_.values[op_.inputs[input]].dims; }
+  const Slot& param(size_t i) const { return block_.slots[op_.params[i]]; }
+
+  void expect_dims(size_t input, const std::vector<DimId>& wanted) const {
+    if (dims(input) != wanted)
+      fail("input " + std::to_string(input) + " is " + program_.dims_text(dims(input)) + ", expected " +
+           program_.dims_text(wanted));
+  }
+  void expect_type(size_t input, ValueType type, const char* word) const {
+    if (block_.values[op_.inputs[input]].type != type) fail("input " + std::to_string(input) + " must be " + word);
+  }
+  void expect_rank(size_t input, size_t rank) const {
+    if (dims(input).size() != rank)
+      fail("input " + std::to_string(input) + " is " + program_.dims_text(dims(input)) + ", expected " +
+           std::to_string(rank) + " dims");
+  }
+  void expect_axis(size_t i, size_t axis, const std::vector<DimId>& wanted) const {
+    const Slot& slot = param(i);
+    if (slot.axes.size() <= axis || slot.axes[axis] != wanted)
+      fail("axis " + std::to_string(axis) + " of parameter '" + slot.name + "' must be " + program_.dims_text(wanted));
+  }
+
+  std::vector<DimId> joined(std::vector<DimId> head, const std::vector<DimId>& tail) const {
+    head.insert(head.end(), tail.begin(), tail.end());
+    return head;
+  }
+
+  void output(std::vector<DimId> dims, ValueType type = ValueType::kCompute) {
+    op_.outputs.push_back(block_.add_value({op_.name, std::move(dims), type, {}}));
+  }
+
+ private:
+  static std::string range(size_t low, size_t high) {
+    return low == high ? std::to_string(low) : std::to_string(low) + " to " + std::to_string(high);
+  }
+  const Program& program_;
+  BlockType& block_;
+  Op& op_;
+};
+
+constexpr DimId kB = CHASSIS_DIM_BATCH;
+constexpr DimId kT = CHASSIS_DIM_TIME;
+
+void embedding(Rule& r) {
+  r.operands(1, 1, 1, 1);
+  r.expect_type(0, ValueType::kInt32, "ids");
+  r.output(r.joined(r.dims(0), r.param(0).axes.at(1)));
+}
+
+void linear(Rule& r, const Op& op, const std::vector<DimId>& output_dims) {
+  r.operands(1, 1, 1, 2);
+  const Slot& weight = r.param(0);
+  if (weight.axes.size() != 2) r.fail("weight '" + weight.name + "' must have two axes");
+  const auto& in = weight.axes[1];
+  const auto& x = r.dims(0);
+  if (x.size() < in.size() || !std::equal(in.rbegin(), in.rend(), x.rbegin()))
+    r.fail("input does not end in the dims that weight '" + weight.name + "' contracts");
+  const auto& out = output_dims.empty() ? weight.axes[0] : output_dims;
+  r.expect_axis(0, 0, out);
+  if (op.params.size() == 2) r.expect_axis(1, 0, out);
+  r.output(r.joined({x.begin(), x.end() - static_cast<std::ptrdiff_t>(in.size())}, out));
+}
+
+void norm(Rule& r, size_t max_params) {
+  r.operands(1, 1, 1, max_params);
+  r.expect_axis(0, 0, {r.dims(0).back()});
+  r.output(r.dims(0));
+}
+
+void rope(Rule& r, const Program& program, const Op& op) {
+  r.operands(2, 2, 0, 0);
+  r.expect_rank(0, 4);
+  r.expect_dims(1, {kB, kT});
+  const AttrValue* inv_freq = op.attr("inv_freq");
+  if (!inv_freq || !std::holds_alternative<std::vector<double>>(*inv_freq)) r.fail("attribute inv_freq is missing");
+  const int64_t head_dim = program.dims[r.dims(0)[3]].size;
+  const auto count = static_cast<int64_t>(std::get<std::vector<double>>(*inv_freq).size());
+  if (head_dim != 2 * count)
+    r.fail("head_dim " + std::to_string(head_dim) + " needs " + std::to_string(head_dim / 2) + " inv_freq, got " +
+           std::to_string(count));
+  r.output(r.dims(0));
+}
+
+void attention(Rule& r, const Program& program) {
+  r.operands(3, 5, 0, 0);
+  for (size_t i = 0; i < 3; ++i) r.expect_rank(i, 4);
+  const auto &q = r.dims(0), &k = r.dims(1), &v = r.dims(2);
+  if (q[3] != k[3]) r.fail("query and key differ in their last dim");
+  if (k[2] != v[2]) r.fail("key and value differ in their heads");
+  const int64_t heads = program.dims[q[2]].size, kv_heads = program.dims[k[2]].size;
+  if (kv_heads == 0 || heads % kv_heads != 0)
+    r.fail(std::to_string(heads) + " heads can not share " + std::to_string(kv_heads) + " key-value heads evenly");
+  r.output({q[0], q[1], q[2], v[3]});
+}
+
+void elementwise(Rule& r) {
+  r.operands(2, 2, 0, 0);
+  r.expect_dims(1, r.dims(0));
+  r.output(r.dims(0));
+}
+
+}  // namespace
+
+void infer_outputs(const Program& program, BlockType& block, Op& op, const std::vector<DimId>& output_dims) {
+  Rule r(program, block, op);
+  if (op.id == "embedding") return embedding(r);
+  if (op.id == "linear") return linear(r, op, output_dims);
+  if (op.id == "rms_norm") return norm(r, 1);
+  if (op.id == "layer_norm") return norm(r, 2);
+  if (op.id == "rope") return rope(r, program, op);
+  if (op.id == "attention") return attention(r, program);
+  if (op.id == "gated_activation" || op.id == "add" || op.id == "mul") return elementwise(r);
+  if (op.id == "activation") {
+    r.operands(1, 1, 0, 0);
+    return r.output(r.dims(0));
+  }
+  if (op.id == "reshape") {
+    r.operands(1, 1, 0, 0);
+    if (program.dim_product(output_dims) != program.dim_product(r.dims(0)))
+      r.fail("can not view " + program.dims_text(r.dims(0)) + " as " + program.dims_text(output_dims));
+    return r.output(output_dims);
+  }
+  if (op.id == "cross_entropy") {
+    r.operands(2, 2, 0, 0);
+    r.expect_dims(1, {kB, kT});
+    r.expect_type(1, ValueType::kInt32, "labels");
+    return r.output({}, ValueType::kFloat32);
+  }
+  if (op.id == "score") {
+    r.operands(2, 2, 1, 1);
+    return r.output(r.joined({kB}, r.param(0).axes.at(0)));
+  }
+  if (op.id.find('/') == std::string::npos)
+    r.fail("no such op; a plugin's own op is named \"domain/name\"");
+  r.output(output_dims);
+}
+
+}  // namespace chassis

@@ -1,0 +1,71 @@
+#include "host/program/program.hpp"
+
+#include "host/base/error.hpp"
+
+namespace chassis {
+
+const AttrValue* Op::attr(std::string_view key) const {
+  for (const auto& [name, value] : attrs)
+    if (name == key) return &value;
+  return nullptr;
+}
+
+int64_t Op::attr_int(std::string_view key, int64_t fallback) const {
+  const AttrValue* value = attr(key);
+  return value && std::holds_alternative<int64_t>(*value) ? std::get<int64_t>(*value) : fallback;
+}
+
+ValueId BlockType::add_value(Value value) {
+  values.push_back(std::move(value));
+  return static_cast<ValueId>(values.size() - 1);
+}
+
+SlotId BlockType::add_slot(Slot slot) {
+  slots.push_back(std::move(slot));
+  return static_cast<SlotId>(slots.size() - 1);
+}
+
+std::string Chain::prefix_of(size_t index) const {
+  const size_t at = prefix.find("{i}");
+  return at == std::string::npos ? prefix : prefix.substr(0, at) + std::to_string(index) + prefix.substr(at + 3);
+}
+
+std::string Chain::parameter_name(size_t index, const Slot& slot) const {
+  const std::string head = prefix_of(index);
+  return head.empty() ? slot.name : head + "." + slot.name;
+}
+
+std::optional<DimId> Program::find_dim(std::string_view name) const {
+  for (size_t i = 0; i < dims.size(); ++i)
+    if (dims[i].name == name) return static_cast<DimId>(i);
+  return std::nullopt;
+}
+
+int64_t Program::dim_product(const std::vector<DimId>& ids) const {
+  int64_t product = 1;
+  for (DimId id : ids) product *= dims[id].size;
+  return product;
+}
+
+std::string Program::dims_text(const std::vector<DimId>& ids) const {
+  std::string text = "[";
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const Dim& dim = dims[ids[i]];
+    text += (i ? ", " : "") + dim.name + (dim.size ? "=" + std::to_string(dim.size) : "");
+  }
+  return text + "]";
+}
+
+std::vector<int64_t> Program::global_shape(const Slot& slot) const {
+  std::vector<int64_t> shape;
+  for (const auto& axis : slot.axes) shape.push_back(dim_product(axis));
+  return shape;
+}
+
+size_t Program::num_units() const {
+  size_t count = 0;
+  for (const Chain& chain : chains) count += chain.blocks.size();
+  return count;
+}
+
+}  // namespace chassis

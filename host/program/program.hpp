@@ -1,0 +1,112 @@
+// The recorded program: chains of blocks, each block type a list of ops over named dims. Pure data, as the model plugin
+// recorded it or as a rewrite left it; nothing here knows a device, a provider or a plugin.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "chassis/kind/model.h"
+#include "host/state/dtype.hpp"
+
+namespace chassis {
+
+using DimId = uint32_t;
+using ValueId = uint32_t;
+using SlotId = uint32_t;
+inline constexpr uint32_t kAbsent = CHASSIS_ABSENT;
+
+struct Dim {
+  std::string name;
+  int64_t size = 0;  // logical, undivided; 0: known at run time (B, T)
+};
+
+using AttrValue = std::variant<int64_t, double, std::string, std::vector<int64_t>, std::vector<double>>;
+using Attrs = std::vector<std::pair<std::string, AttrValue>>;
+
+enum class ValueType : uint32_t {
+  kCompute,  // the precision of the run
+  kInt32,    // ids, labels, positions
+  kFloat32,  // losses
+};
+
+// What one mesh axis does to a value.
+struct Sharding {
+  enum class Kind { kReplicate, kShard, kPartial };
+  Kind kind = Kind::kReplicate;
+  DimId dim = 0;  // of kShard
+  bool operator==(const Sharding&) const = default;
+};
+
+struct Value {
+  std::string name;
+  std::vector<DimId> dims;
+  ValueType type = ValueType::kCompute;
+  std::vector<Sharding> sharding;  // by axis of the layout; empty: replicated
+};
+
+// A parameter of a block type. Which tensor it is in block i is the parameter table's business.
+struct Slot {
+  std::string name;
+  std::vector<std::vector<DimId>> axes;
+  uint32_t role = CHASSIS_ROLE_WEIGHT;
+  uint32_t init = CHASSIS_INIT_ZEROS;
+  double init_std = 0.0;
+  std::string tied_to;
+  std::string storage;             // scheme of a quantised parameter; empty: plain
+  std::vector<Sharding> sharding;  // by axis of the layout
+  bool partial_gradient = false;   // its gradient is a partial sum over an axis that divides T
+};
+
+struct Op {
+  std::string id;
+  std::string name;
+  std::vector<ValueId> inputs;  // kAbsent where left out
+  std::vector<SlotId> params;
+  std::vector<ValueId> outputs;
+  Attrs attrs;
+
+  const AttrValue* attr(std::string_view key) const;
+  int64_t attr_int(std::string_view key, int64_t fallback) const;
+};
+
+struct BlockType {
+  std::string name;
+  std::vector<Value> values;
+  std::vector<Slot> slots;
+  std::vector<Op> ops;
+  std::map<std::string, ValueId> inputs;   // from the block before
+  std::map<std::string, ValueId> fields;   // of the batch
+  std::map<std::string, ValueId> outputs;
+
+  ValueId add_value(Value value);
+  SlotId add_slot(Slot slot);
+};
+
+struct Chain {
+  std::string name;
+  std::string prefix;            // may contain "{i}"
+  std::vector<uint32_t> blocks;  // block type of each position
+
+  std::string prefix_of(size_t index) const;
+  // "model.layers.3.self_attn.q_proj.weight"
+  std::string parameter_name(size_t index, const Slot& slot) const;
+};
+
+struct Program {
+  std::vector<Dim> dims;
+  std::vector<BlockType> blocks;
+  std::vector<Chain> chains;
+
+  std::optional<DimId> find_dim(std::string_view name) const;
+  int64_t dim_product(const std::vector<DimId>& ids) const;
+  std::string dims_text(const std::vector<DimId>& ids) const;  // "[B, T, heads=6, head_dim=64]"
+  std::vector<int64_t> global_shape(const Slot& slot) const;
+  size_t num_units() const;  // blocks of all chains
+};
+
+}  // namespace chassis

@@ -1,0 +1,239 @@
+#include "host/program/record.hpp"
+
+#include <set>
+
+#include "host/base/error.hpp"
+#include "host/plugin/status.hpp"
+
+namespace chassis {
+namespace {
+
+std::string text(chassis_str_t s) { return s.len ? std::string(s.ptr, s.len) : std::string(); }
+
+class Recorder {
+ public:
+  Recorder() {
+    program_.dims = {{"B", 0}, {"T", 0}};
+    table_.struct_size = sizeof(table_);
+    table_.impl = this;
+    table_.dim = [](auto* b, chassis_str_t name, int64_t size, chassis_dim_t* out) {
+      return guarded([&] { *out = self(b).dim(text(name), size); });
+    };
+    table_.begin_block = [](auto* b, chassis_str_t name, chassis_block_t* out) {
+      return guarded([&] { *out = self(b).begin_block(text(name)); });
+    };
+    table_.end_block = [](auto* b) { return guarded([&] { self(b).end_block(); }); };
+    table_.input = [](auto* b, chassis_str_t name, const chassis_dim_t* dims, uint32_t n, chassis_value_t* out) {
+      return guarded([&] { *out = self(b).input(text(name), {dims, dims + n}); });
+    };
+    table_.field = [](auto* b, chassis_str_t name, chassis_value_t* out) {
+      return guarded([&] { *out = self(b).field(text(name)); });
+    };
+    table_.slot = [](auto* b, const chassis_slot_desc_t* desc, chassis_slot_t* out) {
+      return guarded([&] { *out = self(b).slot(*desc); });
+    };
+    table_.op = [](auto* b, const chassis_op_desc_t* desc, chassis_value_t* out) {
+      return guarded([&] { *out = self(b).op(*desc); });
+    };
+    table_.output = [](auto* b, chassis_str_t name, chassis_value_t value) {
+      return guarded([&] { self(b).output(text(name), value); });
+    };
+    table_.chain = [](auto* b, chassis_str_t name, chassis_str_t prefix, const chassis_block_t* blocks, uint32_t n) {
+      return guarded([&] { self(b).chain(text(name), text(prefix), {blocks, blocks + n}); });
+    };
+  }
+
+  const chassis_builder_t* table() const { return &table_; }
+
+  Program finish() {
+    if (open_) throw plugin_error("block '" + block().name + "' was begun and never ended");
+    check_chains();
+    check_parameters();
+    return std::move(program_);
+  }
+
+ private:
+  static Recorder& self(const chassis_builder_t* b) { return *static_cast<Recorder*>(b->impl); }
+
+  DimId dim(std::string name, int64_t size) {
+    if (size < 1) throw plugin_error("dim '" + name + "' has size " + std::to_string(size) + ", expected at least 1");
+    if (auto known = program_.find_dim(name)) {
+      if (program_.dims[*known].size == size) return *known;
+      throw plugin_error("dim '" + name + "' is declared with size " + std::to_string(program_.dims[*known].size) +
+                         " and again with " + std::to_string(size));
+    }
+    program_.dims.push_back({std::move(name), size});
+    return static_cast<DimId>(program_.dims.size() - 1);
+  }
+
+  uint32_t begin_block(std::string name) {
+    if (open_) throw plugin_error("block '" + name + "' begins inside block '" + block().name + "'");
+    program_.blocks.emplace_back().name = std::move(name);
+    open_ = true;
+    return static_cast<uint32_t>(program_.blocks.size() - 1);
+  }
+
+  void end_block() {
+    if (block().outputs.empty()) throw plugin_error("block '" + block().name + "' has no output");
+    open_ = false;
+  }
+
+  ValueId input(std::string name, std::vector<DimId> dims) {
+    for (DimId d : dims) check_dim(d);
+    if (block().inputs.count(name)) return block().inputs[name];
+    const ValueId id = block().add_value({name, std::move(dims), ValueType::kCompute, {}});
+    block().inputs[name] = id;
+    return id;
+  }
+
+  ValueId field(std::string name) {
+    static const std::set<std::string> kFields = {"input_ids", "positions", "document_ids", "labels"};
+    if (!kFields.count(name))
+      throw plugin_error("block '" + block().name + "': a batch has no field '" + name + "'")
+          .hint("fields: input_ids, positions, document_ids, labels");
+    if (block().fields.count(name)) return block().fields[name];
+    const ValueId id = block().add_value({name, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME}, ValueType::kInt32, {}});
+    block().fields[name] = id;
+    return id;
+  }
+
+  SlotId slot(const chassis_slot_desc_t& desc) {
+    Slot slot;
+    slot.name = text(desc.name);
+    for (uint32_t i = 0; i < desc.num_axes; ++i) {
+      slot.axes.emplace_back(desc.axes[i].dims, desc.axes[i].dims + desc.axes[i].num_dims);
+      for (DimId d : slot.axes.back()) check_dim(d);
+    }
+    slot.role = desc.role;
+    slot.init = desc.init;
+    slot.init_std = desc.init_std;
+    slot.tied_to = text(desc.tied_to);
+    for (const Slot& other : block().slots)
+      if (other.name == slot.name)
+        throw plugin_error("block '" + block().name + "' declares parameter '" + slot.name + "' twice");
+    return block().add_slot(std::move(slot));
+  }
+
+  ValueId op(const chassis_op_desc_t& desc) {
+    Op op;
+    op.id = text(desc.id);
+    op.name = desc.name.len ? text(desc.name) : op.id;
+    op.inputs.assign(desc.inputs, desc.inputs + desc.num_inputs);
+    while (!op.inputs.empty() && op.inputs.back() == kAbsent) op.inputs.pop_back();
+    for (ValueId v : op.inputs)
+      if (v != kAbsent && v >= block().values.size())
+        throw plugin_error("block '" + block().name + "', op '" + op.name + "': no value " + std::to_string(v));
+    op.params.assign(desc.params, desc.params + desc.num_params);
+    for (SlotId s : op.params)
+      if (s >= block().slots.size())
+        throw plugin_error("block '" + block().name + "', op '" + op.name + "': no parameter " + std::to_string(s));
+    for (uint32_t i = 0; i < desc.num_attrs; ++i) op.attrs.emplace_back(text(desc.attrs[i].name), attr(desc.attrs[i]));
+    std::vector<DimId> dims(desc.output_dims, desc.output_dims + desc.num_output_dims);
+    for (DimId d : dims) check_dim(d);
+    infer_outputs(program_, block(), op, dims);
+    const ValueId out = op.outputs.front();
+    block().ops.push_back(std::move(op));
+    return out;
+  }
+
+  static AttrValue attr(const chassis_attr_t& a) {
+    switch (a.tag) {
+      case CHASSIS_ATTR_INT: return a.value.i;
+      case CHASSIS_ATTR_FLOAT: return a.value.f;
+      case CHASSIS_ATTR_STRING: return std::string(static_cast<const char*>(a.value.list.ptr), a.value.list.len);
+      case CHASSIS_ATTR_INT_LIST: {
+        auto* p = static_cast<const int64_t*>(a.value.list.ptr);
+        return std::vector<int64_t>(p, p + a.value.list.len);
+      }
+      case CHASSIS_ATTR_FLOAT_LIST: {
+        auto* p = static_cast<const double*>(a.value.list.ptr);
+        return std::vector<double>(p, p + a.value.list.len);
+      }
+      default: throw plugin_error("attribute '" + text(a.name) + "' has unknown tag " + std::to_string(a.tag));
+    }
+  }
+
+  void output(std::string name, ValueId value) {
+    if (value >= block().values.size()) throw plugin_error("output '" + name + "' names no value");
+    block().outputs[std::move(name)] = value;
+  }
+
+  void chain(std::string name, std::string prefix, std::vector<uint32_t> blocks) {
+    if (blocks.empty()) throw plugin_error("chain '" + name + "' has no block");
+    for (uint32_t b : blocks)
+      if (b >= program_.blocks.size()) throw plugin_error("chain '" + name + "' names no block type " + std::to_string(b));
+    if (blocks.size() > 1 && prefix.find("{i}") == std::string::npos)
+      throw plugin_error("chain '" + name + "' has " + std::to_string(blocks.size()) +
+                         " blocks, but its prefix '" + prefix + "' has no {i}");
+    program_.chains.push_back({std::move(name), std::move(prefix), std::move(blocks)});
+  }
+
+  void check_dim(DimId d) const {
+    if (d >= program_.dims.size()) throw plugin_error("no dim " + std::to_string(d) + " was declared");
+  }
+
+  // Every input must be an output of the block before, with the same dims.
+  void check_chains() const {
+    if (program_.chains.empty()) throw plugin_error("the model recorded no chain");
+    const BlockType* before = nullptr;
+    for (const Chain& chain : program_.chains)
+      for (uint32_t type : chain.blocks) {
+        const BlockType& block = program_.blocks[type];
+        for (const auto& [name, value] : block.inputs) {
+          const auto found = before ? before->outputs.find(name) : std::map<std::string, ValueId>::const_iterator{};
+          if (!before || found == before->outputs.end())
+            throw plugin_error("block '" + block.name + "' reads '" + name + "', which the block before " +
+                               (before ? "('" + before->name + "') does not put out" : "does not exist"));
+          const auto &have = before->values[found->second].dims, &want = block.values[value].dims;
+          if (have != want)
+            throw plugin_error("block '" + block.name + "' reads '" + name + "' as " + program_.dims_text(want) +
+                               ", block '" + before->name + "' puts out " + program_.dims_text(have));
+        }
+        before = &block;
+      }
+  }
+
+  // Full names are unique, ties lead to an existing parameter of the same shape.
+  void check_parameters() const {
+    std::map<std::string, std::vector<int64_t>> shapes;
+    for (const Chain& chain : program_.chains)
+      for (size_t i = 0; i < chain.blocks.size(); ++i)
+        for (const Slot& slot : program_.blocks[chain.blocks[i]].slots) {
+          const std::string name = chain.parameter_name(i, slot);
+          if (!slot.tied_to.empty()) continue;
+          if (!shapes.emplace(name, program_.global_shape(slot)).second)
+            throw plugin_error("parameter '" + name + "' exists twice");
+        }
+    for (const Chain& chain : program_.chains)
+      for (size_t i = 0; i < chain.blocks.size(); ++i)
+        for (const Slot& slot : program_.blocks[chain.blocks[i]].slots) {
+          if (slot.tied_to.empty()) continue;
+          const auto owner = shapes.find(slot.tied_to);
+          if (owner == shapes.end())
+            throw plugin_error("parameter '" + chain.parameter_name(i, slot) + "' is tied to '" + slot.tied_to +
+                               "', which does not exist");
+          if (owner->second != program_.global_shape(slot))
+            throw plugin_error("parameter '" + chain.parameter_name(i, slot) + "' is tied to '" + slot.tied_to +
+                               "' of another shape");
+        }
+  }
+
+  BlockType& block() {
+    if (!open_) throw plugin_error("nothing can be recorded outside begin_block and end_block");
+    return program_.blocks.back();
+  }
+
+  Program program_;
+  bool open_ = false;
+  chassis_builder_t table_{};
+};
+
+}  // namespace
+
+Program record_program(const std::function<chassis_status_t*(const chassis_builder_t*)>& record) {
+  Recorder recorder;
+  throw_if_failed(record(recorder.table()), "recording the model");
+  return recorder.finish();
+}
+
+}  // namespace chassis
