@@ -28,7 +28,7 @@ chassis_status_t* make_status(int32_t code, std::string_view message) noexcept;
 chassis_status_t* status_of_current_exception() noexcept;
 
 int32_t status_code(const chassis_status_t* status) noexcept;
-// Message, facts and causes on one line each.
+// Message with facts, then its causes, one a line.
 std::string status_text(const chassis_status_t* status);
 void status_release(chassis_status_t* status) noexcept;
 

@@ -1,0 +1,45 @@
+// Reads what the plugin layer needs from a 64-bit little-endian ELF shared object, checking every offset.
+// It does not load, relocate or interpret code.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace chassis {
+
+struct ElfNote {
+  std::string name;
+  uint32_t type = 0;
+  std::string body;
+};
+
+struct ElfSymbol {
+  std::string name;
+  bool defined = false;
+  bool unique = false;  // STB_GNU_UNIQUE: one object for the whole process
+};
+
+struct ElfFacts {
+  std::vector<ElfNote> notes;       // those named "Chassis"; a note found twice is listed once
+  std::vector<std::string> needed;  // DT_NEEDED
+  std::string soname;
+  std::string runpath;  // DT_RUNPATH or DT_RPATH
+};
+
+// Random access to a file or to memory; false if the range is not inside.
+struct ElfSource {
+  uint64_t num_bytes = 0;
+  std::function<bool(uint64_t offset, void* out, uint64_t num_bytes)> read;
+};
+
+ElfSource elf_source(std::string_view bytes);
+
+// Throws a plugin error that names `name` if this is no shared object for this machine, or a damaged one.
+ElfFacts read_elf(const ElfSource& source, const std::string& name);
+// Global dynamic symbols, imported and exported.
+std::vector<ElfSymbol> read_elf_symbols(const ElfSource& source, const std::string& name);
+
+}  // namespace chassis

@@ -1,0 +1,85 @@
+// One member in use: created with its own services, led through its life in order, destroyed when it goes.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "chassis/plugin.h"
+#include "host/plugin/library.hpp"
+#include "host/plugin/services.hpp"
+#include "host/plugin/status.hpp"
+
+namespace chassis {
+
+enum class InstanceState { kCreated, kPrepared, kActive, kQuiesced, kDeactivated, kFailed };
+std::string_view instance_state_text(InstanceState state);
+
+class Instance {
+ public:
+  // Both must outlive it. Throws what the plugin's create says.
+  Instance(std::shared_ptr<const PluginLibrary> library, InstanceContext context, ServiceProvider& services);
+  // Ends its life in order from wherever it is. Tensors that it still holds are a counted warning.
+  ~Instance();
+  Instance(const Instance&) = delete;
+  Instance& operator=(const Instance&) = delete;
+
+  // [control] Each is legal in one state only, in this order; anything else is a broken invariant.
+  // After a failure the instance can only be destroyed.
+  void prepare();
+  void activate();
+  void quiesce(std::chrono::nanoseconds deadline = std::chrono::seconds(10));
+  void deactivate();
+  InstanceState state() const { return state_; }
+
+  // The plugin's table `id` as the host knows it: fields that an older plugin lacks read as zero. Throws a plugin error
+  // if it is not offered or shorter than min_bytes. Valid as long as the instance.
+  template <class T>
+  const T& interface(std::string_view id, size_t min_bytes = sizeof(T)) const {
+    const T* table = interface_or_null<T>(id, min_bytes);
+    if (table == nullptr) throw interface_missing(id);
+    return *table;
+  }
+  template <class T>
+  const T* interface_or_null(std::string_view id, size_t min_bytes = sizeof(T)) const {
+    return static_cast<const T*>(find_interface(id, sizeof(T), min_bytes));
+  }
+
+  // First argument of every function of an interface.
+  chassis_instance_t* get() const { return instance_; }
+  // throw_if_failed with the name of this plugin and member in front.
+  void check(chassis_status_t* status) const {
+    if (status != nullptr) throw_if_failed(status, who_);
+  }
+
+  // "plugin 'sdpa' 0.1.0 (ops/sdpa)" or, if library and member have one name, "plugin 'sdpa' 0.1.0".
+  const std::string& who() const { return who_; }
+  const std::string& id() const { return context_.member_id; }
+  const InstanceContext& context() const { return context_; }
+  const PluginLibrary& library() const { return *library_; }
+  int64_t live_tensors() const;
+
+ private:
+  void expect(InstanceState state, std::string_view action) const;
+  // Calls a hook, which may be NULL; moves on to `next`, or to kFailed.
+  void step(InstanceState next, std::string_view action, const std::function<chassis_status_t*()>& hook);
+  const void* find_interface(std::string_view id, size_t host_bytes, size_t min_bytes) const;
+  Error interface_missing(std::string_view id) const;
+
+  std::shared_ptr<const PluginLibrary> library_;
+  InstanceContext context_;
+  std::string who_;
+  std::unique_ptr<InstanceServices> services_;
+  std::unique_ptr<HostTable> host_;
+  chassis_instance_t* instance_ = nullptr;
+  chassis_instance_t hooks_{};  // copied: the tail that an older plugin lacks is zero
+  InstanceState state_ = InstanceState::kCreated;
+  mutable std::map<std::string, std::vector<uint64_t>, std::less<>> interfaces_;
+};
+
+}  // namespace chassis

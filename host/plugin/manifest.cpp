@@ -1,0 +1,237 @@
+#include "host/plugin/manifest.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+
+#include "chassis/plugin.h"
+#include "host/base/error.hpp"
+#include "host/base/file.hpp"
+
+namespace chassis {
+namespace {
+
+constexpr std::string_view kFirstLine = "chassis-manifest=1";
+constexpr size_t kMaxMembers = 256;
+
+Error bad_line(const std::string& name, int line, std::string_view key, std::string_view value,
+               std::string_view expected) {
+  return plugin_error(fmt::format("{}: manifest line {}: {} is '{}', expected {}", name, line, key, value, expected));
+}
+
+bool parse_int(std::string_view text, int& out) {
+  if (text.empty() || text.size() > 9) return false;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  return error == std::errc() && end == text.data() + text.size() && out >= 0;
+}
+
+bool parse_abi(std::string_view text, AbiVersion& out) {
+  const size_t dot = text.find('.');
+  return dot != std::string_view::npos && parse_int(text.substr(0, dot), out.major) &&
+         parse_int(text.substr(dot + 1), out.minor);
+}
+
+// Ids end up in file names, messages and TOML keys.
+bool is_name(std::string_view text, std::string_view extra) {
+  return !text.empty() && text.size() <= 128 && text.front() != '.' &&
+         std::all_of(text.begin(), text.end(), [&](char c) {
+           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                  extra.find(c) != std::string_view::npos;
+         });
+}
+
+bool is_version(std::string_view text) { return is_name(text, ".+-") && text.front() >= '0' && text.front() <= '9'; }
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (size_t at = 0;;) {
+    const size_t end = text.find(separator, at);
+    parts.push_back(text.substr(at, end - at));
+    if (end == std::string_view::npos) return parts;
+    at = end + 1;
+  }
+}
+
+void check_text(std::string_view text, const std::string& name) {
+  int line = 1;
+  for (const char c : text) {
+    if (c == '\n')
+      ++line;
+    else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      throw plugin_error(
+          fmt::format("{}: manifest line {}: byte 0x{:02x} is no text", name, line, static_cast<unsigned char>(c)));
+    }
+  }
+}
+
+PluginFile read_plugin(const ElfSource& source, const std::string& name) {
+  PluginFile file{name, {}, read_elf(source, name)};
+  const auto is_ours = [](const ElfNote& note) { return note.type == CHASSIS_NOTE_TYPE; };
+  const auto num_notes = std::count_if(file.elf.notes.begin(), file.elf.notes.end(), is_ours);
+  if (num_notes == 0) {
+    throw plugin_error(fmt::format("{} is no Chassis plugin: it has no manifest note", name))
+        .hint("a plugin defines one with CHASSIS_MANIFEST, and chassis_add_plugin() keeps it");
+  }
+  if (num_notes > 1) {
+    throw plugin_error(fmt::format("{} has {} different manifest notes, expected 1", name, num_notes));
+  }
+  file.manifest = parse_manifest(std::find_if(file.elf.notes.begin(), file.elf.notes.end(), is_ours)->body, name);
+  return file;
+}
+
+}  // namespace
+
+std::string AbiVersion::text() const { return fmt::format("{}.{}", major, minor); }
+
+std::string_view tier_text(Tier tier) {
+  switch (tier) {
+    case Tier::kT0:
+      return "T0";
+    case Tier::kT1:
+      return "T1";
+    case Tier::kT2:
+      return "T2";
+  }
+  return "?";
+}
+
+std::string Manifest::who() const { return fmt::format("plugin '{}' {}", id, version); }
+
+Manifest parse_manifest(std::string_view text, const std::string& name) {
+  while (!text.empty() && text.back() == '\0') text.remove_suffix(1);
+  check_text(text, name);
+  const std::vector<std::string_view> lines = split(text, '\n');
+  if (lines.front() != kFirstLine) {
+    throw plugin_error(fmt::format("{}: its manifest begins with '{}', this host reads '{}'", name,
+                                   lines.front().substr(0, 64), kFirstLine));
+  }
+  Manifest m;
+  std::set<std::string_view> seen;
+  for (size_t i = 1; i < lines.size(); ++i) {
+    const std::string_view line = lines[i];
+    const int number = static_cast<int>(i) + 1;
+    if (line.empty()) continue;
+    const size_t equals = line.find('=');
+    if (equals == std::string_view::npos) {
+      throw plugin_error(fmt::format("{}: manifest line {}: '{}' is not key=value", name, number, line.substr(0, 64)));
+    }
+    const std::string_view key = line.substr(0, equals), value = line.substr(equals + 1);
+    const auto refuse = [&](std::string_view expected) { return bad_line(name, number, key, value, expected); };
+    if (key == "member") {
+      const size_t slash = value.find('/');
+      MemberName member;
+      if (slash != std::string_view::npos) {
+        member = {std::string(value.substr(0, slash)), std::string(value.substr(slash + 1))};
+      }
+      if (!is_name(member.kind, "_-") || !is_name(member.id, "_-.")) throw refuse("kind/id");
+      if (m.members.size() == kMaxMembers) throw refuse(fmt::format("at most {} members", kMaxMembers));
+      if (std::find(m.members.begin(), m.members.end(), member) != m.members.end()) throw refuse("each member once");
+      m.members.push_back(std::move(member));
+      continue;
+    }
+    if (key == "requires") {
+      if (!is_name(value, "_-./")) throw refuse("a service such as chassis.log/1");
+      m.required_services.emplace_back(value);
+      continue;
+    }
+    if (key == "architecture") {
+      if (value.empty()) throw refuse("a name");
+      m.architectures.emplace_back(value);
+      continue;
+    }
+    if (key == "op") {
+      if (value.find('(') == std::string_view::npos) throw refuse("an operator with its schema");
+      m.operators.emplace_back(value);
+      continue;
+    }
+    if (!seen.insert(key).second) throw plugin_error(fmt::format("{}: manifest line {}: {} twice", name, number, key));
+    if (key == "id") {
+      if (!is_name(value, "_-.")) throw refuse("letters, digits, '_', '-' and '.'");
+      m.id = value;
+    } else if (key == "version") {
+      if (!is_version(value)) throw refuse("a version such as 0.1.0");
+      m.version = value;
+    } else if (key == "abi") {
+      if (!parse_abi(value, m.abi)) throw refuse("major.minor");
+    } else if (key == "abi-min-host") {
+      if (!parse_abi(value, m.abi_min_host)) throw refuse("major.minor");
+    } else if (key == "tier") {
+      if (value == "T0")
+        m.tier = Tier::kT0;
+      else if (value == "T1")
+        m.tier = Tier::kT1;
+      else if (value == "T2")
+        m.tier = Tier::kT2;
+      else
+        throw refuse("T0, T1 or T2");
+    } else if (key == "torch") {
+      if (!is_version(value)) throw refuse("a version such as 2.11.0");
+      m.torch = value;
+    } else if (key == "cuda") {
+      if (!parse_int(value, m.cuda) || m.cuda == 0) throw refuse("a CUDA major version such as 13");
+    } else if (key == "sm") {
+      for (const std::string_view part : split(value, ',')) {
+        int sm = 0;
+        if (!parse_int(part, sm) || sm == 0) throw refuse("compute capabilities such as 80,90");
+        m.sm.push_back(sm);
+      }
+    } else if (key == "swappable") {
+      if (value != "0" && value != "1") throw refuse("0 or 1");
+      m.swappable = value == "1";
+    } else if (key == "license") {
+      m.license = value;
+    } else if (key == "git") {
+      m.git = value;
+    }
+  }
+  for (const std::string_view key : {"id", "version", "abi", "abi-min-host", "tier"}) {
+    if (!seen.contains(key)) throw plugin_error(fmt::format("{}: its manifest lacks '{}'", name, key));
+  }
+  if (m.members.empty()) throw plugin_error(fmt::format("{}: its manifest lacks 'member'", name));
+  if (m.tier != Tier::kT0 && m.torch.empty()) {
+    throw plugin_error(fmt::format("{}: its manifest says tier {} but lacks 'torch'", name, tier_text(m.tier)));
+  }
+  if (m.tier == Tier::kT0 && !m.torch.empty()) {
+    throw plugin_error(
+        fmt::format("{}: its manifest says tier T0 and torch {}; a T0 plugin uses no LibTorch", name, m.torch));
+  }
+  if (m.abi_min_host.major != m.abi.major || m.abi_min_host.minor > m.abi.minor) {
+    throw plugin_error(fmt::format("{}: its manifest says ABI {} and abi-min-host {}, which can not be later", name,
+                                   m.abi.text(), m.abi_min_host.text()));
+  }
+  return m;
+}
+
+PluginFile read_plugin_file(const std::string& path) {
+  const File file = File::open_read(path);
+  const ElfSource source{file.size(), [&file](uint64_t offset, void* out, uint64_t num_bytes) {
+                           file.pread_exact(out, num_bytes, offset);
+                           return true;
+                         }};
+  return read_plugin(source, path);
+}
+
+PluginFile read_plugin_bytes(std::string_view bytes, const std::string& name) {
+  return read_plugin(elf_source(bytes), name);
+}
+
+int compare_versions(std::string_view a, std::string_view b) {
+  a = a.substr(0, a.find_first_of("+-"));
+  b = b.substr(0, b.find_first_of("+-"));
+  while (!a.empty() || !b.empty()) {
+    const auto next = [](std::string_view& text) {
+      const size_t dot = text.find('.');
+      int number = 0;
+      parse_int(text.substr(0, dot), number);
+      text.remove_prefix(dot == std::string_view::npos ? text.size() : dot + 1);
+      return number;
+    };
+    const int x = next(a), y = next(b);
+    if (x != y) return x < y ? -1 : 1;
+  }
+  return 0;
+}
+
+}  // namespace chassis

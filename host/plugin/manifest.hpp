@@ -1,0 +1,71 @@
+// What a plugin file says about itself, read without loading it: the text of its ELF note, chassis/plugin.h.
+// It trusts nothing in the file; every refusal is a plugin error that names the file.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "host/plugin/elf.hpp"
+
+namespace chassis {
+
+struct AbiVersion {
+  int major = 0;
+  int minor = 0;
+
+  std::string text() const;  // "0.1"
+  friend bool operator==(const AbiVersion&, const AbiVersion&) = default;
+};
+
+enum class Tier { kT0, kT1, kT2 };
+std::string_view tier_text(Tier tier);  // "T0"
+
+struct MemberName {
+  std::string kind;  // "ops"
+  std::string id;    // "sdpa"
+
+  std::string text() const { return kind + "/" + id; }
+  friend bool operator==(const MemberName&, const MemberName&) = default;
+};
+
+struct Manifest {
+  std::string id;
+  std::string version;  // semver
+  AbiVersion abi;
+  AbiVersion abi_min_host;
+  Tier tier = Tier::kT0;
+  std::string torch;  // T1: the oldest LibTorch, T2: the very version; empty for T0
+  std::vector<MemberName> members;
+  std::vector<std::string> required_services;
+  std::vector<std::string> architectures;
+  std::vector<std::string> operators;  // "aten::mm(Tensor self, Tensor mat2) -> Tensor"
+  int cuda = 0;                        // CUDA major, 0 if none
+  std::vector<int> sm;                 // 80, 90, 100
+  bool swappable = false;
+  std::string license;
+  std::string git;
+
+  // "plugin 'sdpa' 0.1.0", the beginning of most messages.
+  std::string who() const;
+};
+
+// `name` is the file in messages.
+Manifest parse_manifest(std::string_view text, const std::string& name);
+
+// A manifest and what else can be known of the file without loading it.
+struct PluginFile {
+  std::string path;
+  Manifest manifest;
+  ElfFacts elf;
+};
+
+// Throws a plugin error if the file is no plugin of this machine's kind.
+PluginFile read_plugin_file(const std::string& path);
+// The same from memory; for tests and the fuzzer.
+PluginFile read_plugin_bytes(std::string_view bytes, const std::string& name);
+
+// Dotted numbers: negative if a < b, 0 if equal, positive if a > b. What follows a '+' or '-' does not count.
+int compare_versions(std::string_view a, std::string_view b);
+
+}  // namespace chassis

@@ -1,0 +1,52 @@
+// The plugins of a run: found, loaded when first needed, and made into instances. Nothing is loaded that is not used.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "host/base/json_fwd.hpp"
+#include "host/config/option.hpp"
+#include "host/plugin/instance.hpp"
+#include "host/plugin/library.hpp"
+#include "host/plugin/search.hpp"
+#include "host/plugin/services.hpp"
+
+namespace chassis {
+
+// [control] All of it.
+class PluginRegistry {
+ public:
+  // `services` must outlive it and its instances. Pins of plugins that are not there are a counted warning.
+  PluginRegistry(PluginIndex index, LoadPolicy policy, ServiceProvider& services);
+
+  const PluginIndex& index() const { return index_; }
+  // Throws a plugin error if there is no such member or its library is refused.
+  std::shared_ptr<const PluginLibrary> library(std::string_view kind, std::string_view id);
+  // The options that a member takes; loads its library.
+  const std::vector<OptionSpec>& option_specs(std::string_view kind, std::string_view id);
+  // `options` are checked and complete; `origins` tells where each comes from.
+  std::unique_ptr<Instance> create(std::string_view kind, std::string_view id, Json options,
+                                   std::map<std::string, std::string> origins = {});
+  // The same with the defaults of all options. Throws a config error if one has none.
+  std::unique_ptr<Instance> create_default(std::string_view kind, std::string_view id);
+
+  MemberName model_for_architecture(std::string_view architecture) const {
+    return index_.model_for_architecture(architecture);
+  }
+
+  // What was loaded, for plugins.lock: id, version, path, sha256, ABI built and negotiated, tier, torch, members used.
+  Json lock() const;
+
+ private:
+  PluginIndex index_;
+  LoadPolicy policy_;
+  ServiceProvider& services_;
+  std::map<std::string, std::shared_ptr<const PluginLibrary>> libraries_;  // by path
+  std::map<std::string, std::vector<OptionSpec>> specs_;                   // by "kind/id"
+  std::map<std::string, std::vector<std::string>> used_;                   // path → "kind/id"
+};
+
+}  // namespace chassis

@@ -1,0 +1,213 @@
+#include "host/plugin/status.hpp"
+
+#include <fmt/core.h>
+
+#include <atomic>
+#include <memory>
+#include <new>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "host/base/log.hpp"
+#include "host/plugin/services.hpp"
+
+// Only its address crosses the boundary.
+struct chassis_status {
+  int32_t code = CHASSIS_UNKNOWN;
+  std::string message;
+  std::vector<std::pair<std::string, std::string>> facts;
+  std::unique_ptr<chassis_status> cause;
+  std::optional<chassis::ExitCode> exit_code;  // of the host's Error that it was made from
+  std::string text;                            // what status_message lends out
+};
+
+namespace chassis {
+namespace {
+
+// What is handed out when there is no memory for a status; never freed.
+chassis_status& exhausted_status() {
+  static chassis_status status{CHASSIS_RESOURCE_EXHAUSTED, "no memory for an error message", {}, nullptr, {}, {}};
+  return status;
+}
+
+std::string own_text(const chassis_status& status) {
+  std::string text = status.message.empty() ? std::string(status_code_text(status.code)) : status.message;
+  for (size_t i = 0; i < status.facts.size(); ++i) {
+    text += fmt::format("{}{}={}", i == 0 ? " (" : ", ", status.facts[i].first, status.facts[i].second);
+  }
+  if (!status.facts.empty()) text += ')';
+  return text;
+}
+
+int32_t code_of(ExitCode code) {
+  switch (code) {
+    case ExitCode::kConfig:
+      return CHASSIS_INVALID_ARGUMENT;
+    case ExitCode::kPlugin:
+      return CHASSIS_FAILED_PRECONDITION;
+    case ExitCode::kOutOfMemory:
+      return CHASSIS_RESOURCE_EXHAUSTED;
+    case ExitCode::kCommunication:
+      return CHASSIS_ABORTED;
+    case ExitCode::kStorage:
+      return CHASSIS_DATA_LOSS;
+    case ExitCode::kStopped:
+      return CHASSIS_CANCELLED;
+    default:
+      return CHASSIS_INTERNAL;
+  }
+}
+
+ExitCode exit_code_of(const chassis_status& status) {
+  for (const chassis_status* s = &status; s != nullptr; s = s->cause.get()) {
+    if (s->exit_code) return *s->exit_code;
+  }
+  switch (status.code) {
+    case CHASSIS_INVALID_ARGUMENT:
+      return ExitCode::kConfig;
+    case CHASSIS_RESOURCE_EXHAUSTED:
+      return ExitCode::kOutOfMemory;
+    case CHASSIS_ABORTED:
+    case CHASSIS_UNAVAILABLE:
+      return ExitCode::kCommunication;
+    case CHASSIS_DATA_LOSS:
+      return ExitCode::kStorage;
+    case CHASSIS_CANCELLED:
+      return ExitCode::kStopped;
+    default:
+      return ExitCode::kPlugin;
+  }
+}
+
+// The functions of chassis_host_t. None lets an exception out.
+
+const void* get_service(const chassis_host_t* host, chassis_str_t id) {
+  auto* services = static_cast<InstanceServices*>(host->impl);
+  if (services == nullptr) return nullptr;
+  try {
+    return services->get(view_of(id));
+  } catch (const std::exception& error) {
+    try {
+      log::error("service {}: {}", view_of(id), error.what());
+    } catch (...) {
+    }
+    return nullptr;
+  } catch (...) {
+    return nullptr;
+  }
+}
+
+chassis_status_t* status_new(const chassis_host_t*, int32_t code, chassis_str_t message, chassis_status_t* cause) {
+  std::unique_ptr<chassis_status> stolen(cause == &exhausted_status() ? nullptr : cause);
+  chassis_status_t* status = make_status(code, view_of(message));
+  if (status != &exhausted_status()) status->cause = std::move(stolen);
+  return status;
+}
+
+void status_add(chassis_status_t* status, chassis_str_t key, chassis_str_t value) {
+  if (status == nullptr || status == &exhausted_status()) return;
+  try {
+    status->facts.emplace_back(view_of(key), view_of(value));
+  } catch (...) {  // no memory: the status stands without this fact
+  }
+}
+
+chassis_str_t status_message(const chassis_status_t* status) {
+  if (status == nullptr) return {nullptr, 0};
+  if (status == &exhausted_status()) return str_of(status->message);
+  try {
+    auto& text = const_cast<chassis_status_t*>(status)->text;
+    text = status_text(status);
+    return str_of(text);
+  } catch (...) {
+    return str_of(status->message);
+  }
+}
+
+}  // namespace
+
+std::string_view status_code_text(int32_t code) {
+  constexpr std::string_view kNames[] = {
+      "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
+      "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
+      "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
+      "DATA_LOSS"};
+  return code >= 0 && code <= CHASSIS_DATA_LOSS ? kNames[code] : "UNKNOWN";
+}
+
+chassis_status_t* make_status(int32_t code, std::string_view message) noexcept {
+  try {
+    auto status = std::make_unique<chassis_status>();
+    // OK is no failure: whoever makes a status means one.
+    status->code = code > CHASSIS_OK && code <= CHASSIS_DATA_LOSS ? code : CHASSIS_UNKNOWN;
+    status->message = message;
+    return status.release();
+  } catch (...) {
+    return &exhausted_status();
+  }
+}
+
+chassis_status_t* status_of_current_exception() noexcept {
+  const auto made = [](int32_t code, std::string_view text, std::optional<ExitCode> exit_code) {
+    chassis_status_t* status = make_status(code, text);
+    if (status != &exhausted_status()) status->exit_code = exit_code;
+    return status;
+  };
+  try {
+    throw;
+  } catch (const Error& error) {
+    return made(code_of(error.code()), error.what(), error.code());
+  } catch (const std::bad_alloc&) {
+    return made(CHASSIS_RESOURCE_EXHAUSTED, "out of memory", ExitCode::kOutOfMemory);
+  } catch (const std::exception& error) {
+    return made(CHASSIS_INTERNAL, error.what(), std::nullopt);
+  } catch (...) {
+    return made(CHASSIS_INTERNAL, "an exception of unknown type", std::nullopt);
+  }
+}
+
+int32_t status_code(const chassis_status_t* status) noexcept { return status == nullptr ? CHASSIS_OK : status->code; }
+
+std::string status_text(const chassis_status_t* status) {
+  if (status == nullptr) return "OK";
+  std::string text = own_text(*status);
+  for (const chassis_status* cause = status->cause.get(); cause != nullptr; cause = cause->cause.get()) {
+    text += "\ncaused by: " + own_text(*cause);
+  }
+  return text;
+}
+
+void status_release(chassis_status_t* status) noexcept {
+  if (status == &exhausted_status()) return;
+  // One by one: a long chain must not become a deep recursion.
+  std::unique_ptr<chassis_status> next(status);
+  while (next) next = std::move(next->cause);
+}
+
+void throw_if_failed(chassis_status_t* status, std::string_view who) {
+  if (status == nullptr) return;
+  const std::unique_ptr<chassis_status, void (*)(chassis_status*)> owned(status, status_release);
+  Error error(exit_code_of(*status),
+              fmt::format("{}: {}", who,
+                          status->message.empty() ? std::string(status_code_text(status->code)) : status->message));
+  for (const auto& [key, value] : status->facts) error.with(key, value);
+  if (status->cause) error.caused_by(std::runtime_error(status_text(status->cause.get())));
+  throw error;
+}
+
+HostTable::HostTable(AbiVersion negotiated, InstanceServices* services) : table_{} {
+  table_.struct_size = sizeof(table_);
+  table_.abi_major = static_cast<uint16_t>(negotiated.major);
+  table_.abi_minor = static_cast<uint16_t>(negotiated.minor);
+  table_.impl = services;
+  table_.get_service = get_service;
+  table_.status_new = status_new;
+  table_.status_add = status_add;
+  table_.status_code = [](const chassis_status_t* status) { return status_code(status); };
+  table_.status_message = status_message;
+  table_.status_release = [](chassis_status_t* status) { status_release(status); };
+}
+
+}  // namespace chassis
