@@ -1,4 +1,4 @@
-# chassis_host_library() and chassis_test(): the two ways to add code of the host.
+# chassis_host_library(), chassis_test() and chassis_fuzz(): the ways to add code of the host.
 
 # The layers of the host, lowest first; a folder may depend on earlier ones only.
 set(CHASSIS_HOST_LAYERS base config plugin mesh state service program data checkpoint train command)
@@ -74,4 +74,20 @@ function(chassis_test name)
   add_test(NAME ${folder}/${name} COMMAND ${target} --gtest_brief=1 ${arg_ARGS})
   set_tests_properties(${folder}/${name} PROPERTIES
     TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}" ENVIRONMENT "OMP_WAIT_POLICY=PASSIVE;${arg_ENVIRONMENT}")
+endfunction()
+
+# chassis_fuzz(<name> SOURCES … [LIBS …]): a libFuzzer program, built by the preset "fuzz" only and run by tools/fuzz.
+function(chassis_fuzz name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBS")
+  set(target fuzz_${name})
+  add_executable(${target} EXCLUDE_FROM_ALL ${arg_SOURCES})
+  set_target_properties(${target} PROPERTIES
+    OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests/fuzz")
+  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
+  target_link_libraries(${target} PRIVATE chassis_sdk ${arg_LIBS})
+  target_link_options(${target} PRIVATE -fsanitize=fuzzer)
+  if(NOT TARGET fuzz)
+    add_custom_target(fuzz)
+  endif()
+  add_dependencies(fuzz ${target})
 endfunction()

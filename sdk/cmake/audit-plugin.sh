@@ -11,13 +11,13 @@ fail() {
 
 symbols=$(LC_ALL=C "$readelf" --dyn-syms -W "$file") || fail "not readable by $readelf"
 # Columns: Num: Value Size Type Bind Vis Ndx Name
-exported=$(echo "$symbols" | awk '$1 ~ /^[0-9]+:$/ && $7 != "UND" && $5 != "LOCAL" { sub(/@.*/, "", $8); print $8 }')
+exported=$(echo "$symbols" | awk '$1 ~ /^[0-9]+:$/ && $7 != "UND" && $5 != "LOCAL" { sub(/@.*/, "", $8); print $8 }' | sort)
 [ "$exported" = chassis_plugin_entry_v1 ] ||
   fail "exports [$(echo $exported)], expected exactly chassis_plugin_entry_v1"
-unique=$(echo "$symbols" | awk '$5 == "UNIQUE" && $7 != "UND" { print $8 }')
+unique=$(echo "$symbols" | awk '$5 == "UNIQUE" && $7 != "UND" { print $8 }' | sort)
 [ -z "$unique" ] || fail "has unique symbols [$(echo $unique)]; compile with -fno-gnu-unique"
 
-undefined=$(echo "$symbols" | awk '$1 ~ /^[0-9]+:$/ && $7 == "UND" && $8 != "" { sub(/@.*/, "", $8); print $8 }')
+undefined=$(echo "$symbols" | awk '$1 ~ /^[0-9]+:$/ && $7 == "UND" && $8 != "" { sub(/@.*/, "", $8); print $8 }' | sort)
 shim=$(echo "$undefined" | grep -E '^(aoti_torch_|torch_)' | head -5)
 # Mangled names in the namespaces at, c10, torch and caffe2.
 mangled=$(echo "$undefined" | grep -E '^_Z(N|NK|TI|TV|TS|TIN|TVN|TSN|GVN)?(2at|3c10|5torch|6caffe2)' | head -5)

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# audit_test.sh AUDIT: the post-link audit accepts a plugin of one symbol and refuses each kind of bad one, with gcc and
+# clang, in words.
+set -euo pipefail
+audit=$1
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+cd "$scratch"
+echo '{ global: chassis_plugin_entry_v1; local: *; };' > one.map
+note='__attribute__((used, aligned(4), section(".note.chassis"))) static const struct { unsigned n, d, t; char name[8], body[8]; }
+      note = {8, 6, 1, "Chassis", "id=abc"};'
+entry='void* chassis_plugin_entry_v1(void) { return 0; }'
+tests=0
+
+# expect WORDS TIER SOURCE COMPILER FLAGS…: the audit says WORDS of the library, or nothing.
+expect() {
+  local words=$1 tier=$2 source=$3 said
+  shift 3
+  echo "$source" > plugin.c
+  "$@" -shared -fPIC -w -o plugin.so plugin.c
+  said=$(sh "$audit" "$PWD/plugin.so" "$tier" 2>&1 || true)
+  tests=$((tests + 1))
+  [[ -n $words && $said == *"$words"* || -z $words && -z $said ]] || {
+    echo "'$*' on: $source" $'\n'"said: '$said'"$'\n'"expected: '$words'"
+    exit 1
+  }
+  [ -z "$words" ] || [ ! -e plugin.so ] || { echo "a refused plugin was left in place"; exit 1; }
+}
+
+echo 'void at_stub(void) {}' > torch.c
+gcc -shared -fPIC -Wl,-soname,libtorch_cpu.so -o libtorch_cpu.so torch.c
+for compiler in gcc clang; do
+  command -v $compiler > /dev/null || continue
+  script=(-Wl,--version-script=one.map)
+  expect '' T0 "$note $entry" $compiler "${script[@]}"
+  expect 'expected exactly chassis_plugin_entry_v1' T0 "$note void* other(void) { return 0; }" $compiler
+  expect 'exports [chassis_plugin_entry_v1 other]' T0 "$note $entry void other(void) {}" $compiler
+  expect 'no allocated .note.chassis' T0 "$entry" $compiler "${script[@]}"
+  expect 'is T0 but uses LibTorch: [aoti_torch_zeros]' T0 \
+    "$note void aoti_torch_zeros(void); void* chassis_plugin_entry_v1(void) { aoti_torch_zeros(); return 0; }" \
+    $compiler "${script[@]}"
+  cxx='void _ZN2at5emptyEv(void); void* chassis_plugin_entry_v1(void) { _ZN2at5emptyEv(); return 0; }'
+  expect 'is T0 but uses LibTorch: [_ZN2at5emptyEv]' T0 "$note $cxx" $compiler "${script[@]}"
+  expect "is T1 but uses LibTorch's C++ API" T1 "$note $cxx" $compiler "${script[@]}"
+  expect '' T2 "$note $cxx" $compiler "${script[@]}"
+  expect 'is T0 but needs [libtorch_cpu.so]' T0 "$note $entry" $compiler "${script[@]}" -Wl,--no-as-needed libtorch_cpu.so
+  expect 'could load a second one' T2 "$note $entry" $compiler "${script[@]}" -Wl,--no-as-needed libtorch_cpu.so \
+    -Wl,-rpath,/opt/torch
+  expect 'expected exactly' T7 "$note int x;" $compiler
+  expect 'tier T7 is unknown' T7 "$note $entry" $compiler "${script[@]}"
+done
+expect 'instead of bringing OpenMP' T0 "$note $entry" gcc "${script[@]}" -Wl,--no-as-needed -fopenmp
+expect 'not readable' T0 "$note $entry" sh -c 'echo "no library" > plugin.so' sh
+echo "audit: $tests cases passed"
