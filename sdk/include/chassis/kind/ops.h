@@ -103,7 +103,7 @@ typedef struct chassis_call {
   /* forward: filled by the kernel, OWNED by the host; those non-NULL on entry are written in place.
    * backward: NULL unless kept, borrowed. */
   chassis_tensor_t* outputs;
-  chassis_tensor_t* saved;             /* forward: OWNED, num_saved of infer; backward: borrowed */
+  chassis_tensor_t* saved;             /* forward: NULL on entry, then OWNED, num_saved of infer; backward: borrowed */
   const chassis_tensor_t* grad_outputs; /* backward; NULL = zero */
   /* backward_inputs: one per input, OWNED by the host when made. Non-NULL on entry: add to it. Left NULL: no gradient. */
   chassis_tensor_t* grad_inputs;

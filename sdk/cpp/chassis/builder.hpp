@@ -1,0 +1,253 @@
+// Records a model, op by op: q = b.linear(b.rms_norm(x, "input_layernorm.weight", eps), "q_proj", {heads, head_dim}).
+// Sizes are stated once, by dim(); everything else names dims. The ops themselves are described in chassis/op.h.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "chassis/attrs.hpp"
+#include "chassis/host.hpp"
+#include "chassis/kind/model.h"
+
+CHASSIS_SDK_BEGIN
+
+struct Dim {
+  chassis_dim_t id;
+};
+inline constexpr Dim kBatch{CHASSIS_DIM_BATCH};
+inline constexpr Dim kTime{CHASSIS_DIM_TIME};
+
+using Dims = std::vector<Dim>;
+
+// What an op put out, within the block being recorded. A default one is absent.
+struct Value {
+  chassis_value_t id = CHASSIS_ABSENT;
+  Dims dims;
+  explicit operator bool() const noexcept { return id != CHASSIS_ABSENT; }
+};
+
+struct Slot {
+  chassis_slot_t id;
+};
+
+struct Block {
+  chassis_block_t id;
+};
+
+// A parameter; each axis is the product of its dims.
+struct SlotDesc {
+  std::string name;
+  std::vector<Dims> axes;
+  uint32_t role = CHASSIS_ROLE_WEIGHT;
+  uint32_t init = CHASSIS_INIT_NORMAL;
+  double init_std = 0.02;
+  std::string tied_to = {};  // full name of the parameter that this one is
+};
+
+struct LinearOptions {
+  bool bias = false;
+  uint32_t role = CHASSIS_ROLE_WEIGHT;
+  std::string tied_to = {};
+};
+
+struct Rope {
+  std::vector<double> inv_freq;  // head_dim/2
+  double factor = 1.0;           // on cos and sin
+  bool interleaved = false;      // pairs (0,1), (2,3), … instead of the two halves
+};
+
+// Which keys a query sees; see chassis/op.h. Zero or absent: no such limit.
+struct Mask {
+  bool causal = false;
+  int64_t window = 0;
+  int64_t chunk = 0;
+  Value document_ids = {};
+  Value prefix_lens = {};
+};
+
+// All [control]. Throws with the block, op and dims at fault.
+class Builder {
+ public:
+  Builder(const Host& host, const chassis_builder_t& raw) : host_(host), raw_(raw) {}
+  Builder(const Builder&) = delete;
+  Builder& operator=(const Builder&) = delete;
+
+  // Deviation of the weights that linear and embedding declare.
+  double init_std = 0.02;
+
+  Dim dim(std::string_view name, int64_t size) {
+    Dim out{};
+    host_.check(raw_.dim(&raw_, str(name), size, &out.id));
+    return out;
+  }
+
+  // Records a block type: b.block("layer", [&] { … });
+  template <typename Body>
+  Block block(std::string_view name, Body&& body) {
+    Block out{};
+    host_.check(raw_.begin_block(&raw_, str(name), &out.id));
+    body();
+    host_.check(raw_.end_block(&raw_));
+    return out;
+  }
+
+  // What the previous block put out under this name: [B, T, behind…].
+  Value input(std::string_view name, const Dims& behind) {
+    Value out{0, behind_time(behind)};
+    const auto ids = ids_of(out.dims);
+    host_.check(raw_.input(&raw_, str(name), ids.data(), static_cast<uint32_t>(ids.size()), &out.id));
+    return out;
+  }
+  // A field of the batch, [B, T].
+  Value field(std::string_view name) {
+    Value out{0, {kBatch, kTime}};
+    host_.check(raw_.field(&raw_, str(name), &out.id));
+    return out;
+  }
+  void output(std::string_view name, const Value& value) { host_.check(raw_.output(&raw_, str(name), value.id)); }
+
+  // Blocks in program order; "{i}" in the prefix is the block's index.
+  void chain(std::string_view name, std::string_view prefix, const std::vector<Block>& blocks) {
+    std::vector<chassis_block_t> ids;
+    for (Block block : blocks) ids.push_back(block.id);
+    host_.check(raw_.chain(&raw_, str(name), str(prefix), ids.data(), static_cast<uint32_t>(ids.size())));
+  }
+  void chain(std::string_view name, std::string_view prefix, Block block, int64_t count = 1) {
+    chain(name, prefix, std::vector<Block>(static_cast<size_t>(count), block));
+  }
+
+  Slot slot(const SlotDesc& desc) {
+    std::vector<std::vector<chassis_dim_t>> dims;
+    std::vector<chassis_axis_t> axes;
+    for (const Dims& axis : desc.axes) dims.push_back(ids_of(axis));
+    for (const auto& axis : dims) axes.push_back({axis.data(), axis.size()});
+    const chassis_slot_desc_t raw = {sizeof(chassis_slot_desc_t),
+                                     static_cast<uint32_t>(axes.size()),
+                                     str(desc.name),
+                                     axes.data(),
+                                     desc.role,
+                                     desc.init,
+                                     desc.init_std,
+                                     str(desc.tied_to)};
+    Slot out{};
+    host_.check(raw_.slot(&raw_, &raw, &out.id));
+    return out;
+  }
+
+  // Rows of `weight` [rows, behind…] picked by ids.
+  Value embedding(const Value& ids, std::string weight, Dim rows, const Dims& behind) {
+    const Slot table =
+        slot({std::move(weight), {{rows}, behind}, CHASSIS_ROLE_EMBEDDING, CHASSIS_INIT_NORMAL, init_std});
+    return op("embedding", "embedding", {ids}, {table}, {}, behind, behind_time(behind));
+  }
+
+  // x · weightᵀ + bias, with the parameters `name`.weight and `name`.bias. Reads all of x behind [B, T] as one.
+  Value linear(const Value& x, const std::string& name, const Dims& out, const LinearOptions& options = {}) {
+    const Dims in(x.dims.begin() + 2, x.dims.end());
+    std::vector<Slot> params = {
+        slot({name + ".weight", {out, in}, options.role, CHASSIS_INIT_NORMAL, init_std, options.tied_to})};
+    if (options.bias) params.push_back(slot({name + ".bias", {out}, CHASSIS_ROLE_BIAS, CHASSIS_INIT_ZEROS, 0}));
+    return op("linear", name, {x}, params, {}, out, behind_time(out));
+  }
+
+  Value rms_norm(const Value& x, std::string weight, double eps) {
+    const Slot gain = norm_gain(x, weight);
+    return op("rms_norm", weight, {x}, {gain}, Attrs().set("eps", eps), {}, x.dims);
+  }
+
+  // With the parameters `name`.weight and, unless bias is false, `name`.bias.
+  Value layer_norm(const Value& x, const std::string& name, double eps, bool bias = true) {
+    std::vector<Slot> params = {norm_gain(x, name + ".weight")};
+    if (bias) params.push_back(slot({name + ".bias", {{x.dims.back()}}, CHASSIS_ROLE_BIAS, CHASSIS_INIT_ZEROS, 0}));
+    return op("layer_norm", name, {x}, params, Attrs().set("eps", eps), {}, x.dims);
+  }
+
+  Value rope(const Value& x, const Value& positions, const Rope& rope) {
+    Attrs attrs;
+    attrs.set("inv_freq", rope.inv_freq).set("factor", rope.factor).set("interleaved", rope.interleaved);
+    return op("rope", "rope", {x, positions}, {}, attrs, {}, x.dims);
+  }
+
+  // q [B, T, heads, Dqk], k [B, T, kv_heads, Dqk], v [B, T, kv_heads, Dv] → [B, T, heads, Dv].
+  Value attention(const Value& q, const Value& k, const Value& v, const Mask& mask, double scale) {
+    std::vector<Value> inputs = {q, k, v};
+    if (mask.document_ids || mask.prefix_lens) inputs.push_back(mask.document_ids);
+    if (mask.prefix_lens) inputs.push_back(mask.prefix_lens);
+    Attrs attrs;
+    attrs.set("scale", scale).set("causal", mask.causal).set("window", mask.window).set("chunk", mask.chunk);
+    attrs.set("document", static_cast<bool>(mask.document_ids)).set("prefix", static_cast<bool>(mask.prefix_lens));
+    return op("attention", "attention", inputs, {}, attrs, {}, {q.dims[0], q.dims[1], q.dims[2], v.dims[3]});
+  }
+
+  // silu, gelu, gelu_tanh, relu.
+  Value activation(const Value& x, std::string_view function) {
+    return op("activation", function, {x}, {}, Attrs().set("function", function), {}, x.dims);
+  }
+  // function(gate) · up.
+  Value gated_activation(const Value& gate, const Value& up, std::string_view function) {
+    return op("gated_activation", function, {gate, up}, {}, Attrs().set("function", function), {}, gate.dims);
+  }
+  Value add(const Value& a, const Value& b) { return op("add", "add", {a, b}, {}, {}, {}, a.dims); }
+  Value mul(const Value& a, const Value& b) { return op("mul", "mul", {a, b}, {}, {}, {}, a.dims); }
+  // All dims, in order.
+  Value reshape(const Value& x, const Dims& dims) { return op("reshape", "reshape", {x}, {}, {}, dims, dims); }
+
+  // The sum over labels other than ignore_index: output it as "loss".
+  Value cross_entropy(const Value& logits, const Value& labels, int64_t ignore_index = -100) {
+    return op("cross_entropy", "cross_entropy", {logits, labels}, {}, Attrs().set("ignore_index", ignore_index), {},
+              {});
+  }
+  // x at the last position of each row, projected: [B, labels].
+  Value score(const Value& x, const Value& lens, std::string weight, Dim labels) {
+    const Slot head = slot({weight, {{labels}, {x.dims.back()}}, CHASSIS_ROLE_HEAD, CHASSIS_INIT_NORMAL, init_std});
+    return op("score", weight, {x, lens}, {head}, {}, {labels}, {kBatch, labels});
+  }
+
+  // Any op; a plugin's own is "domain/name" and takes all its output dims. `dims` are those of the value that comes
+  // out.
+  Value op(std::string_view id, std::string_view name, const std::vector<Value>& inputs,
+           const std::vector<Slot>& params, const Attrs& attrs, const Dims& output_dims, Dims dims) {
+    std::vector<chassis_value_t> input_ids;
+    std::vector<chassis_slot_t> param_ids;
+    for (const Value& input : inputs) input_ids.push_back(input.id);
+    for (Slot param : params) param_ids.push_back(param.id);
+    const auto output_ids = ids_of(output_dims);
+    const chassis_op_desc_t raw = {sizeof(chassis_op_desc_t),
+                                   static_cast<uint32_t>(input_ids.size()),
+                                   str(id),
+                                   str(name),
+                                   input_ids.data(),
+                                   param_ids.data(),
+                                   attrs.raw().data(),
+                                   output_ids.data(),
+                                   static_cast<uint32_t>(param_ids.size()),
+                                   static_cast<uint32_t>(attrs.raw().size()),
+                                   static_cast<uint32_t>(output_ids.size()),
+                                   0};
+    Value out{0, std::move(dims)};
+    host_.check(raw_.op(&raw_, &raw, &out.id));
+    return out;
+  }
+
+ private:
+  static std::vector<chassis_dim_t> ids_of(const Dims& dims) {
+    std::vector<chassis_dim_t> ids;
+    for (Dim dim : dims) ids.push_back(dim.id);
+    return ids;
+  }
+  static Dims behind_time(const Dims& behind) {
+    Dims out = {kBatch, kTime};
+    out.insert(out.end(), behind.begin(), behind.end());
+    return out;
+  }
+  Slot norm_gain(const Value& x, const std::string& weight) {
+    return slot({weight, {{x.dims.back()}}, CHASSIS_ROLE_NORM, CHASSIS_INIT_ONES, 0});
+  }
+
+  const Host& host_;
+  const chassis_builder_t& raw_;
+};
+
+CHASSIS_SDK_END

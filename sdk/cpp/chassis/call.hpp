@@ -1,0 +1,90 @@
+// The arguments of one kernel call.
+#pragma once
+
+#include <vector>
+
+#include "chassis/kind/ops.h"
+#include "chassis/tensor.hpp"
+
+CHASSIS_SDK_BEGIN
+
+// How many operands the node of a kernel has, in the order of its arrays.
+struct CallCounts {
+  uint32_t inputs = 0, params = 0, outputs = 0, saved = 0;
+};
+
+// What stands in a slot on success goes to the host; what was put there before a throw is released again.
+class Call {
+ public:
+  Call(const Host& host, chassis_call_t& raw, const CallCounts& counts) : host_(host), raw_(raw), counts_(counts) {}
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+  ~Call() {
+    for (chassis_tensor_t* slot : made_) Tensor(host_, std::exchange(*slot, nullptr));
+  }
+
+  const Host& host() const noexcept { return host_; }
+  chassis_call_t& raw() noexcept { return raw_; }
+
+  // Will a backward read what save() is given?
+  bool training() const noexcept { return (raw_.flags & CHASSIS_CALL_TRAINING) != 0; }
+  int64_t query_offset() const noexcept { return raw_.query_offset; }
+
+  // Absent where optional and left out; in a backward, unless infer() kept them.
+  BorrowedTensor input(uint32_t i) const { return at(raw_.inputs, i, counts_.inputs); }
+  BorrowedTensor param(uint32_t i) const { return at(raw_.params, i, counts_.params); }
+  BorrowedTensor output(uint32_t i) const { return at(raw_.outputs, i, counts_.outputs); }
+
+  // Forward: what the host allocated, else a new tensor that it gets.
+  BorrowedTensor make_output(uint32_t i, uint32_t dtype, std::span<const int64_t> sizes) {
+    if (BorrowedTensor made = output(i)) return made;
+    const BorrowedTensor like = input(0) ? input(0) : param(0);
+    set_output(i, Tensor::create(host_, dtype, sizes, like ? like.device_type() : CHASSIS_DEVICE_CPU,
+                                 like ? like.view().device_index : 0));
+    return output(i);
+  }
+  // Forward, for outputs that the host did not allocate.
+  void set_output(uint32_t i, Tensor tensor) { put(raw_.outputs, i, counts_.outputs, std::move(tensor)); }
+
+  // From forward to backward; dropped unless training().
+  void save(uint32_t i, Tensor tensor) {
+    if (training()) put(raw_.saved, i, counts_.saved, std::move(tensor));
+  }
+  BorrowedTensor saved(uint32_t i) const { return at(raw_.saved, i, counts_.saved); }
+
+  // Backward. An absent gradient is zero.
+  BorrowedTensor grad_output(uint32_t i) const { return at(raw_.grad_outputs, i, counts_.outputs); }
+  bool wants_grad_input(uint32_t i) const {
+    return i < counts_.inputs && (raw_.needs_grad_inputs == nullptr || raw_.needs_grad_inputs[i] != 0);
+  }
+  // Present only if gradients are to be added to it (ADDS_GRAD_INPUTS).
+  BorrowedTensor grad_input(uint32_t i) const { return at(raw_.grad_inputs, i, counts_.inputs); }
+  void set_grad_input(uint32_t i, Tensor tensor) { put(raw_.grad_inputs, i, counts_.inputs, std::move(tensor)); }
+
+  // The fp32 buffer of a parameter's gradient; absent if it is not wanted. Beta 0: overwrite, 1: add.
+  BorrowedTensor grad_param(uint32_t i) const { return at(raw_.grad_params, i, counts_.params); }
+  float grad_param_beta(uint32_t i) const {
+    return raw_.grad_params_beta != nullptr && i < counts_.params ? raw_.grad_params_beta[i] : 0.0f;
+  }
+
+  // For the glue: everything that was put stays.
+  void commit() noexcept { made_.clear(); }
+
+ private:
+  BorrowedTensor at(const chassis_tensor_t* array, uint32_t i, uint32_t count) const {
+    return array == nullptr || i >= count ? BorrowedTensor() : BorrowedTensor(host_, array[i]);
+  }
+  void put(chassis_tensor_t* array, uint32_t i, uint32_t count, Tensor tensor) {
+    if (array == nullptr || i >= count) throw Failure(CHASSIS_INTERNAL, "there is no place ", i, " for this tensor");
+    if (array[i] != nullptr) throw Failure(CHASSIS_INTERNAL, "place ", i, " holds a tensor already");
+    made_.push_back(&array[i]);
+    array[i] = tensor.release();
+  }
+
+  const Host& host_;
+  chassis_call_t& raw_;
+  const CallCounts counts_;
+  std::vector<chassis_tensor_t*> made_;
+};
+
+CHASSIS_SDK_END

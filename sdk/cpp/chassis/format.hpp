@@ -1,0 +1,150 @@
+// The base of checkpoint formats: says which bytes stand where; the host reads and writes them.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "chassis/kind/format.h"
+#include "chassis/member.hpp"
+
+CHASSIS_SDK_BEGIN
+
+class LayoutSink {
+ public:
+  LayoutSink(const Host& host, const chassis_layout_sink_t& raw) : host_(host), raw_(raw) {}
+
+  // A file of num_bytes in all that begins with header, written by rank. Returns its index.
+  uint32_t file(std::string_view path, std::string_view header, uint64_t num_bytes, uint32_t rank = 0) {
+    host_.check(raw_.file(&raw_, str(path), str(header), num_bytes, rank));
+    return num_files_++;
+  }
+  // Tensor `tensor` of the request lies in `file` from byte `offset` on. Exactly once for each.
+  void place(uint32_t tensor, uint32_t file, uint64_t offset) { host_.check(raw_.place(&raw_, tensor, file, offset)); }
+  // A small file that rank 0 writes whole, such as an index.
+  void text_file(std::string_view path, std::string_view bytes) {
+    host_.check(raw_.text_file(&raw_, str(path), str(bytes)));
+  }
+
+ private:
+  const Host& host_;
+  const chassis_layout_sink_t& raw_;
+  uint32_t num_files_ = 0;
+};
+
+// A directory, read only.
+class Directory {
+ public:
+  struct Entry {
+    std::string_view path;  // relative; lives as long as the directory
+    uint64_t num_bytes;
+  };
+
+  Directory(const Host& host, const chassis_directory_t& raw) : host_(host), raw_(raw) {}
+
+  uint32_t num_files() const noexcept { return raw_.num_files; }
+  // Sorted by path.
+  Entry entry(uint32_t i) const {
+    chassis_str_t path{};
+    uint64_t num_bytes = 0;
+    host_.check(raw_.entry(&raw_, i, &path, &num_bytes));
+    return {text_of(path), num_bytes};
+  }
+  // Exactly out.size() bytes from offset on, or DATA_LOSS.
+  void read(uint32_t i, uint64_t offset, std::span<std::byte> out) const {
+    host_.check(raw_.read(&raw_, i, offset, out.size(), out.data()));
+  }
+  std::string read_text(uint32_t i, uint64_t offset, uint64_t num_bytes) const {
+    std::string text(num_bytes, '\0');
+    host_.check(raw_.read(&raw_, i, offset, num_bytes, text.data()));
+    return text;
+  }
+
+ private:
+  const Host& host_;
+  const chassis_directory_t& raw_;
+};
+
+class ScanSink {
+ public:
+  ScanSink(const Host& host, const chassis_scan_sink_t& raw) : host_(host), raw_(raw) {}
+
+  // A box that lies in file `file` of the directory from byte `offset` on.
+  void tensor(const chassis_disk_tensor_t& tensor, uint32_t file, uint64_t offset) {
+    host_.check(raw_.tensor(&raw_, &tensor, file, offset));
+  }
+  // A whole tensor.
+  void tensor(std::string_view name, uint32_t dtype, std::span<const int64_t> global_shape, uint64_t num_bytes,
+              uint32_t file, uint64_t offset) {
+    static constexpr int64_t kOrigin[64] = {};
+    if (global_shape.size() > 64)
+      throw Failure(CHASSIS_DATA_LOSS, "tensor ", name, " has ", global_shape.size(), " dims");
+    const chassis_disk_tensor_t whole = {sizeof(chassis_disk_tensor_t),
+                                         dtype,
+                                         str(name),
+                                         global_shape.data(),
+                                         kOrigin,
+                                         global_shape.data(),
+                                         static_cast<uint32_t>(global_shape.size()),
+                                         0,
+                                         num_bytes};
+    tensor(whole, file, offset);
+  }
+  void metadata(std::string_view key, std::string_view value) {
+    host_.check(raw_.metadata(&raw_, str(key), str(value)));
+  }
+
+ private:
+  const Host& host_;
+  const chassis_scan_sink_t& raw_;
+};
+
+// All [io].
+class Format : public Member {
+ public:
+  static constexpr std::string_view kKind = "format";
+  using Member::Member;
+
+  // Pure: every byte of the files but the tensors' own.
+  virtual void layout(const chassis_save_request_t& request, LayoutSink& out) = 0;
+  // Lists every tensor, trusting no header. NOT_FOUND if the directory is not of this format.
+  virtual void scan(const Directory& directory, ScanSink& out) = 0;
+  // Only if the format has trailers: fills the bytes behind the last tensor of a file.
+  virtual void finish(uint32_t /*file*/, std::span<const uint32_t> /*crc32c*/, std::span<std::byte> /*trailer*/) {}
+
+  template <typename T>
+  static const void* interface(std::string_view id) noexcept {
+    constexpr bool kHasTrailers = kOverridden<&Format::finish, &T::finish>;
+    static constexpr chassis_format_t kTable = {sizeof(chassis_format_t), 0, &layout_entry, &scan_entry,
+                                                kHasTrailers ? &finish_entry : nullptr};
+    return id == CHASSIS_FORMAT_ID ? &kTable : nullptr;
+  }
+
+ private:
+  static chassis_status_t* layout_entry(chassis_instance* self, const chassis_save_request_t* request,
+                                        const chassis_layout_sink_t* out) noexcept {
+    Format& format = member_of<Format>(self);
+    return guard(format.host().table(), [&] {
+      LayoutSink sink(format.host(), *out);
+      format.layout(*request, sink);
+    });
+  }
+  static chassis_status_t* scan_entry(chassis_instance* self, const chassis_directory_t* directory,
+                                      const chassis_scan_sink_t* out) noexcept {
+    Format& format = member_of<Format>(self);
+    return guard(format.host().table(), [&] {
+      ScanSink sink(format.host(), *out);
+      format.scan(Directory(format.host(), *directory), sink);
+    });
+  }
+  static chassis_status_t* finish_entry(chassis_instance* self, uint32_t file, const uint32_t* crc32c,
+                                        uint32_t num_tensors, void* trailer, uint64_t num_bytes) noexcept {
+    Format& format = member_of<Format>(self);
+    return guard(format.host().table(), [&] {
+      format.finish(file, {crc32c, num_tensors}, {static_cast<std::byte*>(trailer), num_bytes});
+    });
+  }
+};
+
+CHASSIS_SDK_END

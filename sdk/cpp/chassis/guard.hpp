@@ -1,0 +1,96 @@
+// Exceptions on this side, statuses on the other: Failure carries what a status carries, guard() turns whatever is
+// thrown into a status, check() turns a status into a Failure.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "chassis/host.h"
+#include "chassis/str.hpp"
+
+CHASSIS_SDK_BEGIN
+
+class Failure : public std::exception {
+ public:
+  // throw Failure(CHASSIS_INVALID_ARGUMENT, "rope type '", type, "' is not supported");
+  template <typename... Parts>
+  explicit Failure(int32_t code, const Parts&... parts) : code_(code), message_(join(parts...)) {}
+
+  // What a host function returned; its causes and facts travel on. Takes over `status`.
+  Failure(const chassis_host_t* host, CHASSIS_STOLEN chassis_status_t* status)
+      : code_(host->status_code(status)),
+        message_(text_of(host->status_message(status))),
+        received_(std::make_shared<Received>(Received{host, status})) {}
+
+  // Attaches a fact, such as ("tensor", "lm_head.weight").
+  Failure& with(std::string key, std::string value) {
+    facts_.emplace_back(std::move(key), std::move(value));
+    return *this;
+  }
+
+  int32_t code() const noexcept { return code_; }
+  const char* what() const noexcept override { return message_.c_str(); }
+
+  // As a status; one that came from the host goes back as it was, with the facts added since.
+  CHASSIS_OWNED chassis_status_t* to_status(const chassis_host_t* host) const noexcept {
+    chassis_status_t* status = received_ ? std::exchange(received_->status, nullptr) : nullptr;
+    if (status == nullptr) status = host->status_new(host, code_, str(message_), nullptr);
+    for (const auto& [key, value] : facts_) host->status_add(status, str(key), str(value));
+    return status;
+  }
+
+ private:
+  struct Received {
+    const chassis_host_t* host;
+    chassis_status_t* status;
+    ~Received() {
+      if (status != nullptr) host->status_release(status);
+    }
+  };
+
+  int32_t code_;
+  std::string message_;
+  std::vector<std::pair<std::string, std::string>> facts_;
+  std::shared_ptr<Received> received_;
+};
+
+// The user's configuration or data is wrong.
+template <typename... Parts>
+[[noreturn]] void fail_invalid(const Parts&... parts) {
+  throw Failure(CHASSIS_INVALID_ARGUMENT, parts...);
+}
+
+// From claim(): the reason why the next provider is asked.
+template <typename... Parts>
+[[noreturn]] void refuse(const Parts&... parts) {
+  throw Failure(CHASSIS_UNIMPLEMENTED, parts...);
+}
+
+// Throws the status unless it is NULL.
+inline void check(const chassis_host_t* host, CHASSIS_STOLEN chassis_status_t* status) {
+  if (status != nullptr) throw Failure(host, status);
+}
+
+// Runs body; nothing but a status comes out.
+template <typename Body>
+chassis_status_t* guard(const chassis_host_t* host, Body&& body) noexcept {
+  try {
+    body();
+    return nullptr;
+  } catch (const Failure& failure) {
+    return failure.to_status(host);
+  } catch (const std::bad_alloc&) {
+    return host->status_new(host, CHASSIS_RESOURCE_EXHAUSTED, str("out of memory"), nullptr);
+  } catch (const std::exception& error) {
+    return host->status_new(host, CHASSIS_INTERNAL, str(error.what()), nullptr);
+  } catch (...) {
+    return host->status_new(host, CHASSIS_INTERNAL, str("an exception of unknown type"), nullptr);
+  }
+}
+
+CHASSIS_SDK_END

@@ -1,0 +1,162 @@
+// A readable look at the node that an ops plugin is asked about.
+#pragma once
+
+#include <algorithm>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "chassis/dtype.hpp"
+#include "chassis/guard.hpp"
+#include "chassis/kind/ops.h"
+
+CHASSIS_SDK_BEGIN
+
+class OperandView {
+ public:
+  explicit OperandView(const chassis_operand_t& operand) : operand_(&operand) {}
+
+  uint32_t dtype() const noexcept { return operand_->dtype; }
+  bool needs_grad() const noexcept { return operand_->needs_grad != 0; }
+  int num_dims() const noexcept { return static_cast<int>(operand_->num_dims); }
+  std::span<const int64_t> local_shape() const noexcept { return {operand_->local_shape, operand_->num_dims}; }
+  // dim -1 is the last one.
+  int64_t size(int dim) const { return operand_->local_shape[index(dim)]; }
+  std::string_view dim(int dim) const { return text_of(operand_->dims[index(dim)]); }
+  int64_t num_elements() const noexcept {
+    int64_t n = 1;
+    for (int64_t size : local_shape()) n *= size;
+    return n;
+  }
+
+ private:
+  size_t index(int dim) const {
+    if (dim < -num_dims() || dim >= num_dims()) {
+      throw Failure(CHASSIS_INTERNAL, "dim ", dim, " of an operand with ", num_dims(), " dims");
+    }
+    return static_cast<size_t>(dim < 0 ? dim + num_dims() : dim);
+  }
+
+  const chassis_operand_t* operand_;
+};
+
+// One recorded op inside a node.
+class OpView {
+ public:
+  OpView(const chassis_node_t& node, const chassis_op_view_t& op) : node_(&node), op_(&op) {}
+
+  std::string_view id() const noexcept { return text_of(op_->id); }
+
+  int num_inputs() const noexcept { return static_cast<int>(op_->num_inputs); }
+  bool has_input(int i) const noexcept { return i < num_inputs() && op_->inputs[i] != CHASSIS_ABSENT; }
+  OperandView input(int i) const { return operand(has_input(i) ? op_->inputs[i] : CHASSIS_ABSENT, "input", i); }
+  bool has_param(int i) const noexcept {
+    return i < static_cast<int>(op_->num_params) && op_->params[i] != CHASSIS_ABSENT;
+  }
+  OperandView param(int i) const { return operand(has_param(i) ? op_->params[i] : CHASSIS_ABSENT, "param", i); }
+  OperandView output(int i) const {
+    return operand(i < static_cast<int>(op_->num_outputs) ? op_->outputs[i] : CHASSIS_ABSENT, "output", i);
+  }
+
+  // From claim(): an attribute that the provider does not know may not be ignored.
+  void refuse_attrs_other_than(std::initializer_list<std::string_view> known) const {
+    for (uint32_t i = 0; i < op_->num_attrs; ++i) {
+      const std::string_view name = text_of(op_->attrs[i].name);
+      if (std::find(known.begin(), known.end(), name) == known.end()) refuse("attribute '", name, "' is not supported");
+    }
+  }
+
+  // Attributes: with a fallback where they may be left out, else they must be there.
+  int64_t attr_int(std::string_view name, int64_t fallback) const {
+    const chassis_attr_t* attr = find(name, CHASSIS_ATTR_INT);
+    return attr ? attr->value.i : fallback;
+  }
+  int64_t attr_int(std::string_view name) const { return need(name, CHASSIS_ATTR_INT).value.i; }
+  double attr_float(std::string_view name, double fallback) const {
+    const chassis_attr_t* attr = find(name, CHASSIS_ATTR_FLOAT);
+    return attr ? attr->value.f : fallback;
+  }
+  double attr_float(std::string_view name) const { return need(name, CHASSIS_ATTR_FLOAT).value.f; }
+  std::string_view attr_string(std::string_view name) const {
+    const auto& list = need(name, CHASSIS_ATTR_STRING).value.list;
+    return {static_cast<const char*>(list.ptr), list.len};
+  }
+  std::span<const int64_t> attr_ints(std::string_view name) const {
+    const auto& list = need(name, CHASSIS_ATTR_INT_LIST).value.list;
+    return {static_cast<const int64_t*>(list.ptr), list.len};
+  }
+  std::span<const double> attr_floats(std::string_view name) const {
+    const auto& list = need(name, CHASSIS_ATTR_FLOAT_LIST).value.list;
+    return {static_cast<const double*>(list.ptr), list.len};
+  }
+
+ private:
+  OperandView operand(uint32_t index, const char* what, int i) const {
+    if (index == CHASSIS_ABSENT) throw Failure(CHASSIS_INTERNAL, "op ", id(), " has no ", what, " ", i);
+    return OperandView(node_->operands[index]);
+  }
+  const chassis_attr_t* find(std::string_view name, uint32_t tag) const {
+    for (uint32_t i = 0; i < op_->num_attrs; ++i) {
+      if (text_of(op_->attrs[i].name) != name) continue;
+      if (op_->attrs[i].tag != tag) {
+        throw Failure(CHASSIS_INTERNAL, "attribute ", name, " of op ", id(), " has type ", op_->attrs[i].tag,
+                      ", expected ", tag);
+      }
+      return &op_->attrs[i];
+    }
+    return nullptr;
+  }
+  const chassis_attr_t& need(std::string_view name, uint32_t tag) const {
+    const chassis_attr_t* attr = find(name, tag);
+    if (attr == nullptr) throw Failure(CHASSIS_INTERNAL, "op ", id(), " has no attribute ", name);
+    return *attr;
+  }
+
+  const chassis_node_t* node_;
+  const chassis_op_view_t* op_;
+};
+
+// One op, or a run of ops that a pattern matched. Operands are those of the node as a whole, in the order of calls.
+class NodeView {
+ public:
+  explicit NodeView(const chassis_node_t& node) : node_(&node) {}
+
+  const chassis_node_t& raw() const noexcept { return *node_; }
+  std::string_view name() const noexcept { return text_of(node_->name); }
+  bool training() const noexcept { return (node_->flags & CHASSIS_NODE_TRAINING) != 0; }
+  uint32_t device_type() const noexcept { return node_->device_type; }
+
+  int num_ops() const noexcept { return static_cast<int>(node_->num_ops); }
+  OpView op(int i) const {
+    if (i < 0 || i >= num_ops()) throw Failure(CHASSIS_INTERNAL, "op ", i, " of a node with ", num_ops());
+    return OpView(*node_, node_->ops[i]);
+  }
+  // The pattern that it matched: "add+rms_norm".
+  std::string pattern() const {
+    std::string out;
+    for (int i = 0; i < num_ops(); ++i) out += (i ? "+" : "") + std::string(op(i).id());
+    return out;
+  }
+
+  int num_inputs() const noexcept { return static_cast<int>(node_->num_inputs); }
+  int num_params() const noexcept { return static_cast<int>(node_->num_params); }
+  int num_outputs() const noexcept { return static_cast<int>(node_->num_outputs); }
+  bool has_input(int i) const noexcept { return i < num_inputs() && node_->inputs[i] != CHASSIS_ABSENT; }
+  bool has_param(int i) const noexcept { return i < num_params() && node_->params[i] != CHASSIS_ABSENT; }
+  OperandView input(int i) const { return operand(has_input(i) ? node_->inputs[i] : CHASSIS_ABSENT, "input", i); }
+  OperandView param(int i) const { return operand(has_param(i) ? node_->params[i] : CHASSIS_ABSENT, "param", i); }
+  OperandView output(int i) const {
+    return operand(i < num_outputs() ? node_->outputs[i] : CHASSIS_ABSENT, "output", i);
+  }
+
+ private:
+  OperandView operand(uint32_t index, const char* what, int i) const {
+    if (index == CHASSIS_ABSENT) throw Failure(CHASSIS_INTERNAL, "node ", name(), " has no ", what, " ", i);
+    return OperandView(node_->operands[index]);
+  }
+
+  const chassis_node_t* node_;
+};
+
+CHASSIS_SDK_END

@@ -1,0 +1,139 @@
+// The base of ops plugins: claim nodes of the program, say what they take, compute them.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <span>
+
+#include "chassis/call.hpp"
+#include "chassis/member.hpp"
+#include "chassis/node.hpp"
+
+CHASSIS_SDK_BEGIN
+
+// What running a node takes; see chassis_infer_t for the meaning of each field.
+class Infer {
+ public:
+  explicit Infer(chassis_infer_t& raw) : raw_(raw) {}
+
+  chassis_infer_t& raw() noexcept { return raw_; }
+  Infer& flags(uint32_t flags) { return raw_.flags |= flags, *this; }
+  // Backward reads these.
+  Infer& keeps_input(uint32_t i) { return raw_.keeps_inputs |= 1u << i, *this; }
+  Infer& keeps_output(uint32_t i) { return raw_.keeps_outputs |= 1u << i, *this; }
+  // One more tensor from forward to backward; the first is saved(0).
+  Infer& saves(uint32_t dtype, std::span<const int64_t> sizes) {
+    if (raw_.num_saved == std::size(raw_.saved)) throw Failure(CHASSIS_INTERNAL, "more than 4 saved tensors");
+    chassis_saved_t& saved = raw_.saved[raw_.num_saved++];
+    if (sizes.size() > std::size(saved.sizes))
+      throw Failure(CHASSIS_INTERNAL, "a saved tensor of ", sizes.size(), " dims");
+    saved.dtype = dtype;
+    saved.num_dims = static_cast<uint32_t>(sizes.size());
+    std::copy(sizes.begin(), sizes.end(), saved.sizes);
+    return *this;
+  }
+  Infer& saves(uint32_t dtype, std::initializer_list<int64_t> sizes) {
+    return saves(dtype, std::span(sizes.begin(), sizes.size()));
+  }
+  Infer& workspace(uint64_t forward_bytes, uint64_t backward_bytes) {
+    raw_.workspace_forward_bytes = forward_bytes;
+    raw_.workspace_backward_bytes = backward_bytes;
+    return *this;
+  }
+  Infer& overwrites_input(uint32_t i) { return raw_.overwrites_inputs |= 1u << i, *this; }
+
+ private:
+  chassis_infer_t& raw_;
+};
+
+// Computes one node. All [step]; forward may be called again for recompute and must give the same bits.
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+  virtual void forward(Call& call) = 0;
+  virtual void backward_inputs(Call&) { throw Failure(CHASSIS_INTERNAL, "this kernel has no backward_inputs"); }
+  virtual void backward_params(Call&) { throw Failure(CHASSIS_INTERNAL, "this kernel has no backward_params"); }
+  virtual void forward_backward(Call&) { throw Failure(CHASSIS_INTERNAL, "this kernel has no forward_backward"); }
+};
+
+// Also states what it is asked about, longest first where they overlap:
+//   static constexpr std::string_view kPatterns[] = {"attention"};
+class Ops : public Member {
+ public:
+  static constexpr std::string_view kKind = "ops";
+  using Member::Member;
+
+  // [control] An estimate in nanoseconds (0: unknown). refuse("why") leaves the node to the next provider.
+  virtual double claim(const NodeView& node) = 0;
+  // [control] Pure.
+  virtual void infer(const NodeView& node, Infer& out) = 0;
+  // [control] The node is borrowed for the call.
+  virtual std::unique_ptr<Kernel> create_kernel(const NodeView& node) = 0;
+
+  template <typename T>
+  static const void* interface(std::string_view id) noexcept {
+    static constexpr auto kPatternStrs = [] {
+      std::array<chassis_str_t, std::size(T::kPatterns)> out{};
+      for (size_t i = 0; i < out.size(); ++i) out[i] = str(T::kPatterns[i]);
+      return out;
+    }();
+    static constexpr chassis_ops_t kTable = {sizeof(chassis_ops_t),
+                                             static_cast<uint32_t>(kPatternStrs.size()),
+                                             kPatternStrs.data(),
+                                             &claim_entry,
+                                             &infer_entry,
+                                             &create_kernel_entry,
+                                             &destroy_kernel_entry,
+                                             &run_entry<&Kernel::forward>,
+                                             &run_entry<&Kernel::backward_inputs>,
+                                             &run_entry<&Kernel::backward_params>,
+                                             &run_entry<&Kernel::forward_backward>};
+    return id == CHASSIS_OPS_ID ? &kTable : nullptr;
+  }
+
+ private:
+  struct Running {
+    std::unique_ptr<Kernel> kernel;
+    CallCounts counts;
+  };
+
+  static chassis_status_t* claim_entry(chassis_instance* self, const chassis_node_t* node, double* cost) noexcept {
+    Ops& ops = member_of<Ops>(self);
+    return guard(ops.host().table(), [&] { *cost = ops.claim(NodeView(*node)); });
+  }
+  static chassis_status_t* infer_entry(chassis_instance* self, const chassis_node_t* node,
+                                       chassis_infer_t* out) noexcept {
+    Ops& ops = member_of<Ops>(self);
+    return guard(ops.host().table(), [&] {
+      Infer infer(*out);
+      ops.infer(NodeView(*node), infer);
+    });
+  }
+  static chassis_status_t* create_kernel_entry(chassis_instance* self, const chassis_node_t* node,
+                                               void** kernel) noexcept {
+    Ops& ops = member_of<Ops>(self);
+    return guard(ops.host().table(), [&] {
+      const NodeView view(*node);
+      chassis_infer_t inferred{};
+      Infer infer(inferred);
+      ops.infer(view, infer);
+      const CallCounts counts{node->num_inputs, node->num_params, node->num_outputs, inferred.num_saved};
+      auto running = std::make_unique<Running>(Running{ops.create_kernel(view), counts});
+      *kernel = running.release();
+    });
+  }
+  static void destroy_kernel_entry(chassis_instance*, void* kernel) noexcept { delete static_cast<Running*>(kernel); }
+
+  template <void (Kernel::*Function)(Call&)>
+  static chassis_status_t* run_entry(chassis_instance* self, void* kernel, chassis_call_t* raw) noexcept {
+    const Host& host = member_of<Ops>(self).host();
+    return guard(host.table(), [&] {
+      Running& running = *static_cast<Running*>(kernel);
+      Call call(host, *raw, running.counts);
+      (running.kernel.get()->*Function)(call);
+      call.commit();
+    });
+  }
+};
+
+CHASSIS_SDK_END

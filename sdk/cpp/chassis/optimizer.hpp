@@ -1,0 +1,70 @@
+// The base of optimizers: a state schema, and a step over many tensors at once.
+#pragma once
+
+#include <span>
+
+#include "chassis/kind/optimizer.h"
+#include "chassis/member.hpp"
+#include "chassis/tensor.hpp"
+
+CHASSIS_SDK_BEGIN
+
+// An fp32 state of the parameter's shape that may be cut anywhere; its role names it on disk.
+constexpr chassis_state_desc_t element_state(std::string_view role) {
+  return {sizeof(chassis_state_desc_t), CHASSIS_DTYPE_F32,           str(role),
+          CHASSIS_STATE_LIKE_PARAMETER, CHASSIS_GRANULARITY_ELEMENT, 1};
+}
+
+class OptimizerStep {
+ public:
+  OptimizerStep(const Host& host, const chassis_optimizer_step_t& raw, size_t num_states)
+      : host_(host), raw_(raw), num_states_(num_states) {}
+
+  uint32_t num_tensors() const noexcept { return raw_.num_tensors; }
+  // 1 for the first.
+  int64_t step() const noexcept { return raw_.step; }
+  double grad_scale() const noexcept { return raw_.grad_scale; }
+  double lr(uint32_t i) const noexcept { return raw_.lr * (raw_.lr_scale ? raw_.lr_scale[i] : 1.0); }
+  double weight_decay(uint32_t i) const noexcept { return raw_.weight_decay[i]; }
+  BorrowedTensor param(uint32_t i) const { return {host_, raw_.params[i]}; }
+  BorrowedTensor grad(uint32_t i) const { return {host_, raw_.grads[i]}; }
+  BorrowedTensor state(uint32_t i, size_t j) const { return {host_, raw_.states[i * num_states_ + j]}; }
+
+ private:
+  const Host& host_;
+  const chassis_optimizer_step_t& raw_;
+  size_t num_states_;
+};
+
+class Optimizer : public Member {
+ public:
+  static constexpr std::string_view kKind = "optimizer";
+  using Member::Member;
+
+  // [control] One of each per parameter, zero at the start. The same for the life of the instance.
+  virtual std::span<const chassis_state_desc_t> states() const = 0;
+  // [step] Same inputs, same bits, whatever the number of threads.
+  virtual void step(const OptimizerStep& step) = 0;
+
+  template <typename T>
+  static const void* interface(std::string_view id) noexcept {
+    static constexpr chassis_optimizer_t kTable = {sizeof(chassis_optimizer_t), 0, &num_states_entry, &state_entry,
+                                                   &step_entry};
+    return id == CHASSIS_OPTIMIZER_ID ? &kTable : nullptr;
+  }
+
+ private:
+  static uint32_t num_states_entry(chassis_instance* self) noexcept {
+    return static_cast<uint32_t>(member_of<Optimizer>(self).states().size());
+  }
+  static const chassis_state_desc_t* state_entry(chassis_instance* self, uint32_t i) noexcept {
+    return &member_of<Optimizer>(self).states()[i];
+  }
+  static chassis_status_t* step_entry(chassis_instance* self, const chassis_optimizer_step_t* raw) noexcept {
+    Optimizer& optimizer = member_of<Optimizer>(self);
+    return guard(optimizer.host().table(),
+                 [&] { optimizer.step(OptimizerStep(optimizer.host(), *raw, optimizer.states().size())); });
+  }
+};
+
+CHASSIS_SDK_END

@@ -1,0 +1,180 @@
+// CHASSIS_PLUGIN(lines, Class, …): makes the manifest note, the factory and the exported entry of a plugin. Once per
+// library. `lines` are further manifest lines (op=, requires=, architecture=, swappable=, license=; see
+// chassis/plugin.h), each ending in \n; the rest is known from chassis_add_plugin() and the classes.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string_view>
+
+#include "chassis/member.hpp"
+#include "chassis/plugin.h"
+
+#if !defined(CHASSIS_PLUGIN_ID) || !defined(CHASSIS_PLUGIN_VERSION) || !defined(CHASSIS_PLUGIN_TIER)
+#error "build plugins with chassis_add_plugin(): it says what the manifest needs"
+#endif
+
+CHASSIS_SDK_BEGIN
+
+template <typename T>
+constexpr std::string_view member_id() {
+  if constexpr (requires { T::kId; }) {
+    return T::kId;
+  } else {
+    return CHASSIS_PLUGIN_ID;
+  }
+}
+
+// Text made at compile time, in two passes over the same code: one counts, one writes.
+struct ManifestWriter {
+  char* out;
+  size_t size = 0;
+  constexpr void put(std::string_view text) {
+    for (char c : text) {
+      if (out != nullptr) out[size] = c;
+      ++size;
+    }
+  }
+  constexpr void line(std::string_view key, std::string_view value) {
+    if (value.empty()) return;
+    put(key), put("="), put(value), put("\n");
+  }
+};
+
+#define CHASSIS_SDK_TEXT2(x) #x
+#define CHASSIS_SDK_TEXT(x) CHASSIS_SDK_TEXT2(x)
+
+template <typename... Members>
+constexpr void write_manifest(ManifestWriter& w, std::string_view lines) {
+  w.line("chassis-manifest", "1");
+  w.line("id", CHASSIS_PLUGIN_ID);
+  w.line("version", CHASSIS_PLUGIN_VERSION);
+  w.line("abi", CHASSIS_SDK_TEXT(CHASSIS_ABI_MAJOR) "." CHASSIS_SDK_TEXT(CHASSIS_ABI_MINOR));
+  w.line("abi-min-host", CHASSIS_SDK_TEXT(CHASSIS_ABI_MAJOR) ".1");
+  w.line("tier", CHASSIS_PLUGIN_TIER);
+  (..., (w.put("member="), w.put(Members::kKind), w.put("/"), w.put(member_id<Members>()), w.put("\n")));
+#ifdef CHASSIS_PLUGIN_TORCH
+  w.line("torch", CHASSIS_PLUGIN_TORCH);
+#endif
+#ifdef CHASSIS_PLUGIN_CUDA
+  w.line("cuda", CHASSIS_PLUGIN_CUDA);
+#endif
+#ifdef CHASSIS_PLUGIN_SM
+  w.line("sm", CHASSIS_PLUGIN_SM);
+#endif
+#ifdef CHASSIS_PLUGIN_GIT
+  w.line("git", CHASSIS_PLUGIN_GIT);
+#endif
+  w.put(lines);
+}
+
+template <typename... Members>
+constexpr size_t manifest_size(std::string_view lines) {
+  ManifestWriter w{nullptr};
+  write_manifest<Members...>(w, lines);
+  return w.size;
+}
+
+template <size_t Size>
+struct ManifestNote {
+  uint32_t name_bytes = 8, text_bytes = Size, type = CHASSIS_NOTE_TYPE;
+  char name[8] = CHASSIS_NOTE_NAME;
+  char text[(Size + 3) & ~size_t{3}] = {};
+};
+
+template <size_t Size, typename... Members>
+constexpr ManifestNote<Size> make_manifest(std::string_view lines) {
+  ManifestNote<Size> note;
+  ManifestWriter w{note.text};
+  write_manifest<Members...>(w, lines);
+  return note;
+}
+
+// A member in use: the table that the host sees, and the object behind it.
+template <typename T>
+struct InstanceOf {
+  explicit InstanceOf(const chassis_host_t* table) : host(table), object(host) {
+    instance = {sizeof(chassis_instance_t),
+                0,
+                static_cast<Member*>(&object),
+                &get_interface,
+                &prepare,
+                &activate,
+                &quiesce,
+                &deactivate,
+                &destroy};
+  }
+
+  static InstanceOf& of(chassis_instance* self) noexcept { return *reinterpret_cast<InstanceOf*>(self); }
+  static const void* get_interface(const chassis_instance*, chassis_str_t id) noexcept {
+    return T::template interface<T>(text_of(id));
+  }
+  static chassis_status_t* prepare(chassis_instance* self) noexcept {
+    return guard(of(self).host.table(), [&] { of(self).object.prepare(); });
+  }
+  static chassis_status_t* activate(chassis_instance* self) noexcept {
+    return guard(of(self).host.table(), [&] { of(self).object.activate(); });
+  }
+  static chassis_status_t* quiesce(chassis_instance* self, uint64_t deadline_ns) noexcept {
+    return guard(of(self).host.table(), [&] { of(self).object.quiesce(deadline_ns); });
+  }
+  static chassis_status_t* deactivate(chassis_instance* self) noexcept {
+    return guard(of(self).host.table(), [&] { of(self).object.deactivate(); });
+  }
+  static void destroy(chassis_instance* self) noexcept { delete &of(self); }
+
+  chassis_instance_t instance;  // first: self is this
+  Host host;
+  T object;
+};
+
+template <typename... Members>
+struct FactoryOf {
+  static constexpr size_t kNumMembers = sizeof...(Members);
+
+  static const chassis_member_t* member(uint32_t i) noexcept {
+    static const std::array<chassis_member_t, kNumMembers> members = {describe<Members>()...};
+    return i < kNumMembers ? &members[i] : nullptr;
+  }
+
+  static chassis_status_t* create(const chassis_host_t* host, chassis_str_t kind, chassis_str_t id,
+                                  chassis_instance_t** out) noexcept {
+    return guard(host, [&] {
+      if (!(create_if<Members>(host, text_of(kind), text_of(id), out) || ...)) {
+        throw Failure(CHASSIS_NOT_FOUND, "this library has no member ", text_of(kind), "/", text_of(id));
+      }
+    });
+  }
+
+  static constexpr chassis_factory_t kTable = {sizeof(chassis_factory_t), kNumMembers, &member, &create};
+
+ private:
+  template <typename T>
+  static chassis_member_t describe() {
+    chassis_member_t member = {sizeof(chassis_member_t), 0, str(T::kKind), str(member_id<T>()), str(T::kDoc), nullptr};
+    if constexpr (requires { T::options(); }) {
+      const auto& schema = static_cast<const Options&>(T::options()).schema();
+      member.num_options = static_cast<uint32_t>(schema.size());
+      member.options = schema.data();
+    }
+    return member;
+  }
+
+  template <typename T>
+  static bool create_if(const chassis_host_t* host, std::string_view kind, std::string_view id,
+                        chassis_instance_t** out) {
+    if (kind != T::kKind || id != member_id<T>()) return false;
+    *out = &std::make_unique<InstanceOf<T>>(host).release()->instance;
+    return true;
+  }
+};
+
+CHASSIS_SDK_END
+
+#define CHASSIS_PLUGIN(lines, ...)                                                                                     \
+  __attribute__((used, aligned(4), section(CHASSIS_NOTE_SECTION))) static const constinit auto chassis_manifest_note = \
+      ::chassis::make_manifest<::chassis::manifest_size<__VA_ARGS__>(lines), __VA_ARGS__>(lines);                      \
+  CHASSIS_EXPORT chassis_status_t* chassis_plugin_entry_v1(const chassis_host_t*, const chassis_factory_t** out) {     \
+    *out = &::chassis::FactoryOf<__VA_ARGS__>::kTable;                                                                 \
+    return nullptr;                                                                                                    \
+  }
