@@ -1,3 +1,4 @@
 # One line per plugin: its folder, plugins/<kind>/<name>.
 set(CHASSIS_PLUGINS
+  ops/cuda_rms_norm
 )

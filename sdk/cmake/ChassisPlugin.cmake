@@ -23,8 +23,8 @@ function(chassis_add_plugin id)
   set_target_properties(${target} PROPERTIES
     PREFIX "" SUFFIX .so OUTPUT_NAME ${id}
     C_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
-    C_STANDARD 11 CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF CUDA_STANDARD 17
-    CUDA_RUNTIME_LIBRARY Static POSITION_INDEPENDENT_CODE ON
+    C_STANDARD 11 CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF
+    CUDA_STANDARD 17 CUDA_RUNTIME_LIBRARY Static POSITION_INDEPENDENT_CODE ON
     BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "")
   if(CHASSIS_PLUGIN_OUTPUT_DIR)
     set_target_properties(${target} PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${CHASSIS_PLUGIN_OUTPUT_DIR}")
@@ -66,7 +66,7 @@ function(chassis_add_plugin id)
   set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS "${script}")
   target_compile_options(${target} PRIVATE
     "$<$<COMPILE_LANG_AND_ID:C,GNU>:-fno-gnu-unique>" "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fno-gnu-unique>")
-  if(CMAKE_CUDA_COMPILER AND (CMAKE_CXX_COMPILER_ID STREQUAL "GNU"))
+  if(CMAKE_CUDA_COMPILER AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-fno-gnu-unique>")
   endif()
   target_link_options(${target} PRIVATE "LINKER:--version-script=${script}" "LINKER:-z,now" "LINKER:--exclude-libs,ALL")
