@@ -59,13 +59,15 @@ void check_permissions(const std::string& path);
 void check_plugin_file(const PluginFile& file, const LoadPolicy& policy, const ServiceProvider& services);
 
 struct PrivateCopy {
-  std::string path;    // <cache>/<sha256>.so
-  std::string sha256;  // of the bytes that are there
+  std::string path;           // <cache>/<sha256>.so
+  std::string sha256;         // of the bytes that are there
+  bool is_temporary = false;  // in a folder of its own, to be removed once it is mapped
 };
 // Copies the file under its hash and proves the copy. Falls back to a temporary folder of this run, with a counted
 // warning, if the cache can not be used. With `pin`, another hash is refused.
 PrivateCopy make_private_copy(const std::string& path, const std::string& cache_folder, const PluginPin* pin,
                               const std::string& who);
+void remove_temporary(const PrivateCopy& copy);
 
 // A plugin library in this process. Libraries stay mapped to the end: destroying this frees nothing of them.
 class PluginLibrary {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "chassis/host.h"
 #include "chassis/status.h"
@@ -26,6 +27,17 @@ std::string_view status_code_text(int32_t code);
 chassis_status_t* make_status(int32_t code, std::string_view message) noexcept;
 // To be called in a catch block.
 chassis_status_t* status_of_current_exception() noexcept;
+
+// Runs `body` and turns what it throws into a status: the body of the table functions that the host hands out.
+template <class F>
+chassis_status_t* guarded(F&& body) noexcept {
+  try {
+    std::forward<F>(body)();
+    return nullptr;
+  } catch (...) {
+    return status_of_current_exception();
+  }
+}
 
 int32_t status_code(const chassis_status_t* status) noexcept;
 // Message with facts, then its causes, one a line.

@@ -1,0 +1,330 @@
+#include "host/plugin/library.hpp"
+
+#include <dlfcn.h>
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+#include <link.h>
+
+#include <algorithm>
+#include <array>
+#define BOOST_DLL_USE_STD_FS
+#include <boost/dll/shared_library.hpp>
+#include <filesystem>
+#include <mutex>
+
+#include "host/plugin/sized.hpp"
+#include "host/plugin/status.hpp"
+
+namespace chassis {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Names of libraries of which a process can hold one version only.
+constexpr std::array<std::string_view, 9> kSingleLibraries = {
+    "libtorch", "libtorch_cpu", "libtorch_cuda", "libtorch_python", "libtorch_global_deps",
+    "libc10",   "libc10_cuda",  "libnccl",       "libgomp"};
+
+// "libnccl" of "/x/libnccl.so.2" and of "libnccl-1a2b.so".
+std::string_view stem_of(std::string_view path) {
+  path = path.substr(path.rfind('/') + 1);
+  return path.substr(0, std::min(path.find(".so"), path.find('-')));
+}
+
+bool is_torch(std::string_view stem) { return stem.starts_with("libtorch") || stem.starts_with("libc10"); }
+
+// The folders of DT_RUNPATH in which `name` exists.
+std::string in_runpath(const PluginFile& file, const std::string& name) {
+  std::string_view list = file.elf.runpath;
+  while (!list.empty()) {
+    const size_t end = std::min(list.find(':'), list.size());
+    std::string folder(list.substr(0, end));
+    for (const std::string_view origin : {"$ORIGIN", "${ORIGIN}"}) {
+      const size_t at = folder.find(origin);
+      if (at != std::string::npos) folder.replace(at, origin.size(), fs::path(file.path).parent_path().string());
+    }
+    std::error_code error;
+    if (!folder.empty() && fs::exists(fs::path(folder) / name, error)) return (fs::path(folder) / name).string();
+    list.remove_prefix(std::min(end + 1, list.size()));
+  }
+  return "";
+}
+
+bool same_file(const std::string& a, const std::string& b) {
+  std::error_code error;
+  return fs::equivalent(a, b, error);
+}
+
+// A library that was mapped, with what its entry was given and gave.
+struct Mapped {
+  Mapped(boost::dll::shared_library library, AbiVersion negotiated)
+      : library(std::move(library)), host(negotiated, nullptr) {}
+  boost::dll::shared_library library;
+  HostTable host;
+  chassis_factory_t factory{};
+  std::vector<chassis_member_t> members;
+};
+
+// Rationale: process-wide, like the mappings themselves, and never freed. Unloading a library whose threads, tensors or
+// CUDA modules live on crashes or computes zeros, and a reopened path may be the old code.
+struct Arena {
+  std::mutex mutex;
+  std::map<std::string, std::unique_ptr<Mapped>> libraries;  // by hash and minor
+
+  static Arena& get() {
+    static Arena& arena = *new Arena;
+    return arena;
+  }
+};
+
+const Mapped& map_library(const PluginFile& file, const PrivateCopy& copy, AbiVersion negotiated) {
+  Arena& arena = Arena::get();
+  const std::lock_guard lock(arena.mutex);
+  std::unique_ptr<Mapped>& slot = arena.libraries[copy.sha256 + "@" + negotiated.text()];
+  if (slot) return *slot;
+
+  const std::string who = file.manifest.who();
+  boost::dll::shared_library library;
+  try {
+    library.load(copy.path, boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
+  } catch (const std::exception& error) {
+    Error refusal = plugin_error(fmt::format("{} can not be loaded from {}: {}", who, file.path, error.what()));
+    if (file.elf.runpath.find("ORIGIN") != std::string::npos) {
+      refusal.hint(
+          "it is loaded from a private copy, so $ORIGIN in its RUNPATH is not its own folder; link the libraries "
+          "that it brings statically");
+    }
+    throw refusal;
+  }
+  auto mapped = std::make_unique<Mapped>(std::move(library), negotiated);
+  // From here on nothing may unmap it, whatever the entry does; boost::dll has no mode for that.
+  ::dlopen(copy.path.c_str(), RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+  if (!mapped->library.has(CHASSIS_ENTRY_SYMBOL)) {
+    throw plugin_error(fmt::format("{} ({}) does not export {}", who, file.path, CHASSIS_ENTRY_SYMBOL))
+        .hint("build it with chassis_add_plugin()");
+  }
+  auto* entry =
+      &mapped->library.get<chassis_status_t*(const chassis_host_t*, const chassis_factory_t**)>(CHASSIS_ENTRY_SYMBOL);
+  mapped->factory = enter_plugin(entry, mapped->host.get(), file.manifest);
+  mapped->members = read_members(mapped->factory, file.manifest);
+  slot = std::move(mapped);
+  return *slot;
+}
+
+std::string abi_mismatch(const PluginFile& file, const HostAbi& abi) {
+  return fmt::format(
+      "{} ({}) was built for ABI {} and needs a host of at least {}; this host speaks ABI {} and takes "
+      "plugins from {}.{}",
+      file.manifest.who(), file.path, file.manifest.abi.text(), file.manifest.abi_min_host.text(), abi.version.text(),
+      abi.version.major, abi.min_plugin_minor);
+}
+
+}  // namespace
+
+void check_abi(const PluginFile& file, const HostAbi& abi) {
+  const Manifest& m = file.manifest;
+  if (m.abi.major != abi.version.major) {
+    throw plugin_error(
+        fmt::format("{}: the majors {} and {} differ", abi_mismatch(file, abi), m.abi.major, abi.version.major))
+        .hint("rebuild the plugin with this host's SDK");
+  }
+  if (m.abi_min_host.minor > abi.version.minor) {
+    throw plugin_error(fmt::format("{}: the host is too old", abi_mismatch(file, abi)))
+        .hint("update the host, or use an older version of the plugin");
+  }
+  if (m.abi.minor < abi.min_plugin_minor) {
+    throw plugin_error(fmt::format("{}: the plugin is too old", abi_mismatch(file, abi)))
+        .hint("rebuild the plugin with this host's SDK");
+  }
+}
+
+void check_tier(const PluginFile& file, const std::string& torch_version) {
+  const Manifest& m = file.manifest;
+  if (m.tier == Tier::kT0) return;
+  const std::string who = fmt::format("{} ({}) is of tier {}", m.who(), file.path, tier_text(m.tier));
+  if (torch_version.empty()) {
+    throw plugin_error(fmt::format("{} and needs LibTorch {}; this program runs without LibTorch", who, m.torch));
+  }
+  if (m.tier == Tier::kT1 && compare_versions(torch_version, m.torch) < 0) {
+    throw plugin_error(
+        fmt::format("{} and needs LibTorch {} or later; this host has LibTorch {}", who, m.torch, torch_version));
+  }
+  if (m.tier == Tier::kT2 && compare_versions(torch_version, m.torch) != 0) {
+    throw plugin_error(
+        fmt::format("{} and was built with LibTorch {}; this host has LibTorch {}", who, m.torch, torch_version))
+        .hint("a plugin of tier T2 works with the very LibTorch it was built with; rebuild it");
+  }
+}
+
+void check_cuda(const PluginFile& file, const std::optional<CudaFacts>& cuda) {
+  const Manifest& m = file.manifest;
+  if (m.cuda == 0 || !cuda) return;
+  if (m.cuda != cuda->major) {
+    throw plugin_error(fmt::format("{} ({}) was built for CUDA {}; this host's LibTorch uses CUDA {}", m.who(),
+                                   file.path, m.cuda, cuda->major));
+  }
+  // Code for 8.0 runs on 8.6, not on 9.0.
+  const auto runs = [&](int sm) { return sm / 10 == cuda->sm / 10 && sm <= cuda->sm; };
+  if (!m.sm.empty() && std::none_of(m.sm.begin(), m.sm.end(), runs)) {
+    throw plugin_error(fmt::format("{} ({}) has kernels for sm {}; the device is sm {}", m.who(), file.path,
+                                   fmt::join(m.sm, ", "), cuda->sm));
+  }
+}
+
+void check_services(const PluginFile& file, const ServiceProvider& services) {
+  for (const std::string& id : file.manifest.required_services) {
+    if (services.offers(id)) continue;
+    throw plugin_error(fmt::format("{} ({}) requires the service {}, which this host (ABI {}.{}) does not offer",
+                                   file.manifest.who(), file.path, id, CHASSIS_ABI_MAJOR, CHASSIS_ABI_MINOR));
+  }
+}
+
+void check_needed(const PluginFile& file, const std::vector<std::string>& loaded) {
+  const auto refuse = [&](const std::string& needed, const std::string& detail) {
+    return plugin_error(fmt::format("{} ({}) needs {}, {}", file.manifest.who(), file.path, needed, detail));
+  };
+  for (const std::string& needed : file.elf.needed) {
+    const std::string_view stem = stem_of(needed);
+    if (std::find(kSingleLibraries.begin(), kSingleLibraries.end(), stem) == kSingleLibraries.end()) continue;
+    if (is_torch(stem) && file.manifest.tier == Tier::kT0) {
+      throw refuse(needed, "but its manifest says tier T0, which uses no LibTorch");
+    }
+    const std::string name = needed.substr(needed.rfind('/') + 1);
+    const std::string own = needed.find('/') != std::string::npos ? needed : in_runpath(file, name);
+    const auto there =
+        std::find_if(loaded.begin(), loaded.end(), [&](const std::string& path) { return stem_of(path) == stem; });
+    if (there != loaded.end()) {
+      const std::string there_name = there->substr(there->rfind('/') + 1);
+      // The loaded name may be longer: libnccl.so.2.28 is opened for libnccl.so.2.
+      if (!there_name.starts_with(name) && !name.starts_with(there_name)) {
+        throw refuse(needed, fmt::format("but this process has {}; a second one can not be together with it", *there));
+      }
+      if (!own.empty() && !same_file(own, *there)) {
+        throw refuse(needed, fmt::format("and its library path leads to {}, but this process has {}", own, *there));
+      }
+    } else if (!own.empty() && is_torch(stem)) {
+      // Not loaded yet, as libtorch_cuda in a run on the CPU: it must come from where the rest came from.
+      const auto torch = std::find_if(loaded.begin(), loaded.end(),
+                                      [](const std::string& path) { return stem_of(path) == "libtorch_cpu"; });
+      if (torch != loaded.end() && !same_file(fs::path(own).parent_path(), fs::path(*torch).parent_path())) {
+        throw refuse(needed, fmt::format("and its library path leads to {}, but this process has {}", own, *torch));
+      }
+    }
+  }
+}
+
+std::vector<std::string> loaded_libraries() {
+  std::vector<std::string> paths;
+  ::dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* out) {
+        if (info->dlpi_name != nullptr && info->dlpi_name[0] != '\0') {
+          static_cast<std::vector<std::string>*>(out)->emplace_back(info->dlpi_name);
+        }
+        return 0;
+      },
+      &paths);
+  return paths;
+}
+
+void check_plugin_file(const PluginFile& file, const LoadPolicy& policy, const ServiceProvider& services) {
+  check_abi(file, policy.abi);
+  check_tier(file, services.torch_version());
+  if (file.manifest.cuda != 0 && policy.cuda) check_cuda(file, policy.cuda());
+  check_needed(file, loaded_libraries());
+  check_services(file, services);
+  services.check_operators(file.manifest);
+}
+
+chassis_factory_t enter_plugin(PluginEntry entry, const chassis_host_t* host, const Manifest& manifest) {
+  const std::string who = manifest.who();
+  const chassis_factory_t* factory = nullptr;
+  chassis_status_t* status = nullptr;
+  try {
+    status = entry(host, &factory);
+  } catch (const std::exception& error) {
+    throw plugin_error(fmt::format("{} threw an exception out of its entry: {}", who, error.what()));
+  } catch (...) {
+    throw plugin_error(fmt::format("{} threw an exception of unknown type out of its entry", who));
+  }
+  throw_if_failed(status, who + " refused to be entered");
+  if (factory == nullptr) throw plugin_error(fmt::format("{} returned no factory from its entry", who));
+  if (factory->struct_size < sizeof(chassis_factory_t)) {
+    throw plugin_error(fmt::format("{} returned a factory of {} bytes, expected at least {}", who, factory->struct_size,
+                                   sizeof(chassis_factory_t)));
+  }
+  if (factory->member == nullptr || factory->create == nullptr) {
+    throw plugin_error(
+        fmt::format("{} returned a factory without {}", who, factory->member == nullptr ? "member()" : "create()"));
+  }
+  return read_sized(factory);
+}
+
+std::vector<chassis_member_t> read_members(const chassis_factory_t& factory, const Manifest& manifest) {
+  const std::string who = manifest.who();
+  if (factory.num_members != manifest.members.size()) {
+    throw plugin_error(
+        fmt::format("{} has {} members, but its manifest names {}", who, factory.num_members, manifest.members.size()));
+  }
+  std::vector<chassis_member_t> members;
+  for (uint32_t i = 0; i < factory.num_members; ++i) {
+    const std::string expected = manifest.members[i].text();
+    const chassis_member_t* member = nullptr;
+    try {
+      member = factory.member(i);
+    } catch (...) {
+      throw plugin_error(fmt::format("{} threw an exception when asked for member {}", who, i));
+    }
+    if (member == nullptr || member->struct_size < sizeof(chassis_member_t)) {
+      throw plugin_error(fmt::format("{} describes member {} ({}) in {} bytes, expected at least {}", who, i, expected,
+                                     member == nullptr ? 0 : member->struct_size, sizeof(chassis_member_t)));
+    }
+    const std::string found = fmt::format("{}/{}", view_of(member->kind), view_of(member->id));
+    if (found != expected) {
+      throw plugin_error(fmt::format("{}: member {} is {}, but its manifest says {}", who, i, found, expected));
+    }
+    members.push_back(read_sized(member));
+  }
+  return members;
+}
+
+PluginLibrary PluginLibrary::load(const PluginFile& file, const LoadPolicy& policy) {
+  check_permissions(file.path);
+  const auto pin = policy.pins.find(file.manifest.id);
+  const std::string cache = policy.cache_folder.empty() ? plugin_cache_folder() : policy.cache_folder;
+  const PrivateCopy copy =
+      make_private_copy(file.path, cache, pin == policy.pins.end() ? nullptr : &pin->second, file.manifest.who());
+  PluginLibrary library;
+  library.file_ = file;
+  library.sha256_ = copy.sha256;
+  library.mapped_path_ = copy.path;
+  library.negotiated_ = {policy.abi.version.major, std::min(policy.abi.version.minor, file.manifest.abi.minor)};
+  try {
+    // What was checked must be what is mapped.
+    const PluginFile copied = read_plugin_file(copy.path);
+    const bool same =
+        copied.elf.needed == file.elf.needed && copied.elf.runpath == file.elf.runpath &&
+        std::equal(copied.elf.notes.begin(), copied.elf.notes.end(), file.elf.notes.begin(), file.elf.notes.end(),
+                   [](const ElfNote& a, const ElfNote& b) { return a.body == b.body; });
+    if (!same) {
+      throw plugin_error(fmt::format("{} ({}) changed while it was being loaded", file.manifest.who(), file.path))
+          .hint("try again");
+    }
+    const Mapped& mapped = map_library(file, copy, library.negotiated_);
+    library.factory_ = mapped.factory;
+    library.members_ = mapped.members;
+  } catch (...) {
+    remove_temporary(copy);
+    throw;
+  }
+  remove_temporary(copy);
+  return library;
+}
+
+const chassis_member_t& PluginLibrary::member(std::string_view kind, std::string_view id) const {
+  for (const chassis_member_t& member : members_) {
+    if (view_of(member.kind) == kind && view_of(member.id) == id) return member;
+  }
+  throw internal_error(fmt::format("{} has no member {}/{}", manifest().who(), kind, id));
+}
+
+}  // namespace chassis

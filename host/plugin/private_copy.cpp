@@ -1,0 +1,210 @@
+// The content-addressed copies that libraries are loaded from: what was hashed is what runs, and a file that is
+// replaced while a run goes on does not matter.
+#include <fmt/core.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cctype>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <vector>
+
+#include "host/base/file.hpp"
+#include "host/base/hash.hpp"
+#include "host/base/log.hpp"
+#include "host/plugin/library.hpp"
+
+namespace chassis {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr auto kKeepUnused = std::chrono::hours(24 * 30);
+
+// Why the folder can not be trusted; empty if it can.
+std::string prepare_folder(const std::string& folder) {
+  if (folder.empty()) return "neither XDG_CACHE_HOME nor HOME is set";
+  std::error_code error;
+  fs::create_directories(fs::path(folder).parent_path(), error);
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    return fmt::format("{} can not be made: {}", folder, std::strerror(errno));
+  }
+  struct stat status;
+  if (::lstat(folder.c_str(), &status) != 0) return fmt::format("{}: {}", folder, std::strerror(errno));
+  if (!S_ISDIR(status.st_mode)) return folder + " is no folder";
+  if (status.st_uid != ::geteuid()) {
+    return fmt::format("{} belongs to user {}, not to {}", folder, status.st_uid, ::geteuid());
+  }
+  if ((status.st_mode & 077) != 0 && ::chmod(folder.c_str(), 0700) != 0) {
+    return fmt::format("{} is open to others (mode {:o})", folder, status.st_mode & 0777);
+  }
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) return fmt::format("{} is not writable", folder);
+  return "";
+}
+
+// Copies and returns the hash of what was written.
+std::string copy_hashed(const std::string& from, const std::string& to) {
+  const File in = File::open_read(from);
+  File out = File::create_exclusive(to, 0600);
+  Sha256 hash;
+  std::vector<char> piece(1 << 20);
+  uint64_t offset = 0;
+  while (const size_t num_bytes = in.pread_some(piece.data(), piece.size(), offset)) {
+    hash.update(piece.data(), num_bytes);
+    out.pwrite_exact(piece.data(), num_bytes, offset);
+    offset += num_bytes;
+  }
+  out.close();
+  return hash.hex();
+}
+
+// Copies that no run has used for long; a mapped one stays mapped.
+void drop_unused(const std::string& folder) {
+  std::error_code error;
+  const auto now = fs::file_time_type::clock::now();
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    std::error_code ignored;
+    const auto used = entry->last_write_time(ignored);
+    if (!ignored && now - used > kKeepUnused) fs::remove(entry->path(), ignored);
+  }
+}
+
+PrivateCopy copy_into(const std::string& path, const std::string& folder) {
+  PrivateCopy copy{{}, sha256_file(path), false};
+  copy.path = folder + "/" + copy.sha256 + ".so";
+  std::error_code error;
+  if (fs::exists(copy.path, error) && sha256_file(copy.path) == copy.sha256) {
+    fs::last_write_time(copy.path, fs::file_time_type::clock::now(), error);
+    return copy;
+  }
+  drop_unused(folder);
+  const std::string unfinished = fmt::format("{}/{}.{}.tmp", folder, copy.sha256, ::getpid());
+  fs::remove(unfinished, error);
+  try {
+    // The file may have changed since it was hashed; its name follows what was written.
+    copy.sha256 = copy_hashed(path, unfinished);
+    copy.path = folder + "/" + copy.sha256 + ".so";
+    fs::rename(unfinished, copy.path);
+  } catch (...) {
+    fs::remove(unfinished, error);
+    throw;
+  }
+  const std::string written = sha256_file(copy.path);
+  if (written != copy.sha256) {
+    fs::remove(copy.path, error);
+    throw storage_error(
+        fmt::format("the copy of {} in {} has hash {}, expected {}", path, folder, written, copy.sha256));
+  }
+  return copy;
+}
+
+PrivateCopy copy_into_new_folder(const std::string& path) {
+  std::error_code error;
+  std::string folder = (fs::temp_directory_path(error) / "chassis-plugins-XXXXXX").string();
+  if (::mkdtemp(folder.data()) == nullptr) {
+    throw storage_error(fmt::format("no folder for a private copy of {}: {}: {}", path, folder, std::strerror(errno)));
+  }
+  try {
+    PrivateCopy copy = copy_into(path, folder);
+    copy.is_temporary = true;
+    return copy;
+  } catch (...) {
+    fs::remove_all(folder, error);
+    throw;
+  }
+}
+
+void check_pin(const PrivateCopy& copy, const PluginPin* pin, const std::string& who, const std::string& path) {
+  if (pin == nullptr || pin->sha256 == copy.sha256) return;
+  throw Error(ExitCode::kPlugin, pin->where,
+              fmt::format("{} ({}) has sha256:{}, but it is pinned to sha256:{}", who, path, copy.sha256, pin->sha256));
+}
+
+}  // namespace
+
+std::string plugin_cache_folder() {
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && cache[0] == '/') {
+    return std::string(cache) + "/chassis/plugins";
+  }
+  if (const char* home = std::getenv("HOME"); home != nullptr && home[0] == '/') {
+    return std::string(home) + "/.cache/chassis/plugins";
+  }
+  return "";
+}
+
+PluginPin parse_pin(const std::string& id, const std::string& value, const SourcePosition& where) {
+  constexpr std::string_view kPrefix = "sha256:";
+  PluginPin pin{value.starts_with(kPrefix) ? value.substr(kPrefix.size()) : "", where};
+  bool is_hex = pin.sha256.size() == 64;
+  for (char& c : pin.sha256) {
+    is_hex = is_hex && std::isxdigit(static_cast<unsigned char>(c)) != 0;
+    c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  if (!is_hex) {
+    throw Error(ExitCode::kConfig, where,
+                fmt::format("the pin of plugin '{}' is '{}', expected \"sha256:\" and 64 hex digits", id, value))
+        .hint("`chassis plugins list` prints the hashes");
+  }
+  return pin;
+}
+
+void check_permissions(const std::string& path) {
+  struct stat status;
+  std::error_code error;
+  const fs::path real = fs::canonical(path, error);
+  if (error || ::stat(real.c_str(), &status) != 0) {
+    throw storage_error(fmt::format("{}: {}", path, error ? error.message() : std::strerror(errno)));
+  }
+  if ((status.st_mode & S_IWOTH) != 0) {
+    throw plugin_error(fmt::format("{} is writable by everyone (mode {:o}), so anyone could change what runs",
+                                   real.string(), status.st_mode & 07777))
+        .hint("chmod o-w " + real.string());
+  }
+  const fs::path folder = real.parent_path();
+  // In a sticky folder such as /tmp nobody can replace the file of another.
+  if (::stat(folder.c_str(), &status) == 0 && (status.st_mode & S_IWOTH) != 0 && (status.st_mode & S_ISVTX) == 0) {
+    throw plugin_error(
+        fmt::format("{} lies in {}, which is writable by everyone (mode {:o}), so anyone could replace it",
+                    real.string(), folder.string(), status.st_mode & 07777))
+        .hint("chmod o-w " + folder.string());
+  }
+}
+
+PrivateCopy make_private_copy(const std::string& path, const std::string& cache_folder, const PluginPin* pin,
+                              const std::string& who) {
+  std::string reason = prepare_folder(cache_folder);
+  if (reason.empty()) {
+    try {
+      const PrivateCopy copy = copy_into(path, cache_folder);
+      check_pin(copy, pin, who, path);
+      return copy;
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::kStorage) throw;
+      reason = error.message();
+    } catch (const fs::filesystem_error& error) {
+      reason = error.what();
+    }
+  }
+  counted_warning(
+      "plugins copied to a temporary folder",
+      fmt::format("the plugin cache can not be used: {}; {} is loaded from a temporary copy", reason, path));
+  PrivateCopy copy = copy_into_new_folder(path);
+  try {
+    check_pin(copy, pin, who, path);
+  } catch (...) {
+    remove_temporary(copy);
+    throw;
+  }
+  return copy;
+}
+
+void remove_temporary(const PrivateCopy& copy) {
+  if (!copy.is_temporary) return;
+  std::error_code error;
+  fs::remove_all(fs::path(copy.path).parent_path(), error);
+}
+
+}  // namespace chassis

@@ -1,0 +1,94 @@
+#include "host/plugin/registry.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "host/base/json.hpp"
+#include "host/base/log.hpp"
+#include "host/plugin/option_schema.hpp"
+
+namespace chassis {
+
+PluginRegistry::PluginRegistry(PluginIndex index, LoadPolicy policy, ServiceProvider& services)
+    : index_(std::move(index)), policy_(std::move(policy)), services_(services) {
+  for (const auto& [id, pin] : policy_.pins) {
+    if (index_.library(id) == nullptr) {
+      counted_warning("pins without a plugin", fmt::format("plugin '{}' is pinned but not installed", id));
+    }
+  }
+}
+
+std::shared_ptr<const PluginLibrary> PluginRegistry::library(std::string_view kind, std::string_view id) {
+  const PluginFile& file = index_.at(kind, id);
+  std::shared_ptr<const PluginLibrary>& library = libraries_[file.path];
+  if (!library) {
+    check_plugin_file(file, policy_, services_);
+    library = std::make_shared<const PluginLibrary>(PluginLibrary::load(file, policy_));
+    log::debug("loaded {} from {}, sha256:{}, ABI {}", file.manifest.who(), file.path, library->sha256(),
+               library->negotiated().text());
+  }
+  return library;
+}
+
+const std::vector<OptionSpec>& PluginRegistry::option_specs(std::string_view kind, std::string_view id) {
+  const std::string name = fmt::format("{}/{}", kind, id);
+  const auto known = specs_.find(name);
+  if (known != specs_.end()) return known->second;
+  const auto library = this->library(kind, id);
+  return specs_.emplace(name, read_option_specs(library->member(kind, id), library->manifest().who())).first->second;
+}
+
+std::unique_ptr<Instance> PluginRegistry::create(std::string_view kind, std::string_view id, Json options,
+                                                 std::map<std::string, std::string> origins) {
+  const auto library = this->library(kind, id);
+  const std::vector<OptionSpec>& specs = option_specs(kind, id);
+  const std::string who = library->manifest().who();
+  for (const OptionSpec& spec : specs) {
+    const auto value = options.find(spec.name);
+    if (value == options.end()) {
+      throw config_error(fmt::format("{}: option '{}' is not set and has no default", who, spec.name));
+    }
+    check_option(spec, *value, who);
+    origins.try_emplace(spec.name, "default");
+  }
+  for (const auto& item : options.items()) {
+    const bool known =
+        std::any_of(specs.begin(), specs.end(), [&](const OptionSpec& s) { return s.name == item.key(); });
+    if (!known) throw config_error(fmt::format("{}: has no option '{}'", who, item.key()));
+  }
+  std::vector<std::string>& used = used_[library->file().path];
+  const std::string name = fmt::format("{}/{}", kind, id);
+  if (std::find(used.begin(), used.end(), name) == used.end()) used.push_back(name);
+  InstanceContext context{library->manifest().id, std::string(kind),  std::string(id),
+                          &library->manifest(),   std::move(options), std::move(origins)};
+  return std::make_unique<Instance>(library, std::move(context), services_);
+}
+
+std::unique_ptr<Instance> PluginRegistry::create_default(std::string_view kind, std::string_view id) {
+  return create(kind, id, default_options(option_specs(kind, id), index_.at(kind, id).manifest.who()));
+}
+
+Json PluginRegistry::lock() const {
+  Json plugins = Json::array();
+  for (const auto& [path, library] : libraries_) {
+    if (!library) continue;
+    const Manifest& m = library->manifest();
+    const auto used = used_.find(path);
+    plugins.push_back({{"id", m.id},
+                       {"version", m.version},
+                       {"path", path},
+                       {"sha256", library->sha256()},
+                       {"abi_built", m.abi.text()},
+                       {"abi_negotiated", library->negotiated().text()},
+                       {"tier", std::string(tier_text(m.tier))},
+                       {"torch", m.torch},
+                       {"git", m.git},
+                       {"members", used == used_.end() ? std::vector<std::string>() : used->second}});
+  }
+  return {{"plugins_lock", 1},
+          {"host", {{"abi", policy_.abi.version.text()}, {"torch", services_.torch_version()}}},
+          {"plugins", std::move(plugins)}};
+}
+
+}  // namespace chassis
