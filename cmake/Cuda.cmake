@@ -11,6 +11,7 @@ if(CHASSIS_CUDA)
     if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
       set(CMAKE_CUDA_ARCHITECTURES "80;90;100")
     endif()
+    set(CMAKE_CUDA_STANDARD 17)   # CMake 3.25 knows no later one
     set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
     set(CMAKE_CUDA_HOST_COMPILER "${CMAKE_CXX_COMPILER}")
     enable_language(CUDA)
