@@ -20,7 +20,7 @@ class BlockLayout {
 
   void run() {
     for (Slot& slot : block_.slots) slot.sharding.resize(axis_ + 1);
-    for (Value& value : block_.values) value.sharding.resize(axis_ + 1);
+    for (GraphValue& value : block_.values) value.sharding.resize(axis_ + 1);
     for (Slot& slot : block_.slots) place_slot(slot);
     if (strategy_.sequence_parallel())
       for (const auto& [name, value] : block_.inputs) of(value) = {Kind::kShard, CHASSIS_DIM_TIME};
@@ -80,7 +80,7 @@ class BlockLayout {
   }
 
   ValueId insert(const std::string& collective, ValueId value, Sharding placed, DimId moved) {
-    Value result = block_.values[value];
+    GraphValue result = block_.values[value];
     result.sharding[axis_] = placed;
     Op op;
     op.id = collective;
@@ -169,7 +169,7 @@ class BlockLayout {
     Sharding common{};
     bool first = true;
     for (ValueId input : op.inputs) {
-      if (input == kAbsent || block_.values[input].type != ValueType::kCompute) continue;
+      if (input == kAbsent || block_.values[input].type != GraphValueType::kCompute) continue;
       if (!first && of(input) != common) refuse(op, "has inputs of different placement");
       common = of(input);
       first = false;
@@ -211,7 +211,7 @@ std::string dual_of(std::string_view collective) {
   return {};
 }
 
-std::vector<int64_t> Layout::local_shape(const Program& program, const Value& value, int64_t batch, int64_t time) const {
+std::vector<int64_t> ProgramLayout::local_shape(const Program& program, const GraphValue& value, int64_t batch, int64_t time) const {
   std::vector<int64_t> shape;
   for (DimId dim : value.dims) {
     int64_t size = dim == CHASSIS_DIM_BATCH ? batch : dim == CHASSIS_DIM_TIME ? time : program.dims[dim].size;
@@ -222,7 +222,7 @@ std::vector<int64_t> Layout::local_shape(const Program& program, const Value& va
   return shape;
 }
 
-std::vector<int64_t> Layout::local_shape(const Program& program, const Slot& slot) const {
+std::vector<int64_t> ProgramLayout::local_shape(const Program& program, const Slot& slot) const {
   std::vector<int64_t> shape;
   for (const auto& axis : slot.axes) {
     int64_t size = 1;
@@ -237,8 +237,8 @@ std::vector<int64_t> Layout::local_shape(const Program& program, const Slot& slo
   return shape;
 }
 
-Layout apply_layout(Program& program, std::span<const LayoutStrategy* const> stack) {
-  Layout layout;
+ProgramLayout apply_layout(Program& program, std::span<const LayoutStrategy* const> stack) {
+  ProgramLayout layout;
   for (const LayoutStrategy* strategy : stack) {
     const size_t axis = layout.axes.size();
     layout.axes.push_back({strategy->axis(), strategy->axis_size()});

@@ -31,11 +31,11 @@ struct LayoutAxis {
   int64_t size = 1;
 };
 
-struct Layout {
+struct ProgramLayout {
   std::vector<LayoutAxis> axes;
 
   // Sizes on one rank; `batch` and `time` stand for B and T, as they are before any split.
-  std::vector<int64_t> local_shape(const Program& program, const Value& value, int64_t batch, int64_t time) const;
+  std::vector<int64_t> local_shape(const Program& program, const GraphValue& value, int64_t batch, int64_t time) const;
   std::vector<int64_t> local_shape(const Program& program, const Slot& slot) const;
 };
 
@@ -45,6 +45,6 @@ inline constexpr std::string_view kCommPrefix = "comm.";
 std::string dual_of(std::string_view collective);
 
 // Throws a config error where a dim can not be divided or a combination has no meaning.
-Layout apply_layout(Program& program, std::span<const LayoutStrategy* const> stack);
+ProgramLayout apply_layout(Program& program, std::span<const LayoutStrategy* const> stack);
 
 }  // namespace chassis

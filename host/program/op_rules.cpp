@@ -32,7 +32,7 @@ class Rule {
       fail("input " + std::to_string(input) + " is " + program_.dims_text(dims(input)) + ", expected " +
            program_.dims_text(wanted));
   }
-  void expect_type(size_t input, ValueType type, const char* word) const {
+  void expect_type(size_t input, GraphValueType type, const char* word) const {
     if (block_.values[op_.inputs[input]].type != type) fail("input " + std::to_string(input) + " must be " + word);
   }
   void expect_rank(size_t input, size_t rank) const {
@@ -51,7 +51,7 @@ class Rule {
     return head;
   }
 
-  void output(std::vector<DimId> dims, ValueType type = ValueType::kCompute) {
+  void output(std::vector<DimId> dims, GraphValueType type = GraphValueType::kCompute) {
     op_.outputs.push_back(block_.add_value({op_.name, std::move(dims), type, {}}));
   }
 
@@ -69,7 +69,7 @@ constexpr DimId kT = CHASSIS_DIM_TIME;
 
 void embedding(Rule& r) {
   r.operands(1, 1, 1, 1);
-  r.expect_type(0, ValueType::kInt32, "ids");
+  r.expect_type(0, GraphValueType::kInt32, "ids");
   r.output(r.joined(r.dims(0), r.param(0).axes.at(1)));
 }
 
@@ -149,8 +149,8 @@ void infer_outputs(const Program& program, BlockType& block, Op& op, const std::
   if (op.id == "cross_entropy") {
     r.operands(2, 2, 0, 0);
     r.expect_dims(1, {kB, kT});
-    r.expect_type(1, ValueType::kInt32, "labels");
-    return r.output({}, ValueType::kFloat32);
+    r.expect_type(1, GraphValueType::kInt32, "labels");
+    return r.output({}, GraphValueType::kFloat32);
   }
   if (op.id == "score") {
     r.operands(2, 2, 1, 1);

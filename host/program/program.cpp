@@ -15,7 +15,7 @@ int64_t Op::attr_int(std::string_view key, int64_t fallback) const {
   return value && std::holds_alternative<int64_t>(*value) ? std::get<int64_t>(*value) : fallback;
 }
 
-ValueId BlockType::add_value(Value value) {
+ValueId BlockType::add_value(GraphValue value) {
   values.push_back(std::move(value));
   return static_cast<ValueId>(values.size() - 1);
 }

@@ -28,7 +28,7 @@ struct Dim {
 using AttrValue = std::variant<int64_t, double, std::string, std::vector<int64_t>, std::vector<double>>;
 using Attrs = std::vector<std::pair<std::string, AttrValue>>;
 
-enum class ValueType : uint32_t {
+enum class GraphValueType : uint32_t {
   kCompute,  // the precision of the run
   kInt32,    // ids, labels, positions
   kFloat32,  // losses
@@ -42,10 +42,10 @@ struct Sharding {
   bool operator==(const Sharding&) const = default;
 };
 
-struct Value {
+struct GraphValue {
   std::string name;
   std::vector<DimId> dims;
-  ValueType type = ValueType::kCompute;
+  GraphValueType type = GraphValueType::kCompute;
   std::vector<Sharding> sharding;  // by axis of the layout; empty: replicated
 };
 
@@ -76,14 +76,14 @@ struct Op {
 
 struct BlockType {
   std::string name;
-  std::vector<Value> values;
+  std::vector<GraphValue> values;
   std::vector<Slot> slots;
   std::vector<Op> ops;
   std::map<std::string, ValueId> inputs;   // from the block before
   std::map<std::string, ValueId> fields;   // of the batch
   std::map<std::string, ValueId> outputs;
 
-  ValueId add_value(Value value);
+  ValueId add_value(GraphValue value);
   SlotId add_slot(Slot slot);
 };
 

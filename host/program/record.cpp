@@ -81,7 +81,7 @@ class Recorder {
   ValueId input(std::string name, std::vector<DimId> dims) {
     for (DimId d : dims) check_dim(d);
     if (block().inputs.count(name)) return block().inputs[name];
-    const ValueId id = block().add_value({name, std::move(dims), ValueType::kCompute, {}});
+    const ValueId id = block().add_value({name, std::move(dims), GraphValueType::kCompute, {}});
     block().inputs[name] = id;
     return id;
   }
@@ -92,7 +92,7 @@ class Recorder {
       throw plugin_error("block '" + block().name + "': a batch has no field '" + name + "'")
           .hint("fields: input_ids, positions, document_ids, labels");
     if (block().fields.count(name)) return block().fields[name];
-    const ValueId id = block().add_value({name, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME}, ValueType::kInt32, {}});
+    const ValueId id = block().add_value({name, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME}, GraphValueType::kInt32, {}});
     block().fields[name] = id;
     return id;
   }

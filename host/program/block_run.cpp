@@ -1,0 +1,325 @@
+#include "host/program/block_run.hpp"
+
+#include <algorithm>
+
+#include "host/base/error.hpp"
+#include "host/plugin/status.hpp"
+#include "host/service/memory.hpp"
+
+namespace chassis {
+namespace {
+
+std::string who(const Node& node) { return "provider '" + node.provider->name + "' on " + node.name; }
+
+// The arrays behind a chassis_call_t, reused from node to node.
+class Call {
+ public:
+  chassis_call_t raw{};
+  std::vector<chassis_tensor_t> inputs, params, outputs, saved, grad_outputs, grad_inputs, grad_params;
+  std::vector<float> beta;
+
+  void reset(const Node& node) {
+    inputs.assign(node.inputs.size(), nullptr);
+    params.assign(node.params.size(), nullptr);
+    outputs.assign(node.outputs.size(), nullptr);
+    saved.assign(node.infer.num_saved, nullptr);
+    grad_outputs.assign(node.outputs.size(), nullptr);
+    grad_inputs.assign(node.inputs.size(), nullptr);
+    grad_params.assign(node.params.size(), nullptr);
+    beta.assign(node.params.size(), 0.0f);
+    raw = {};
+    raw.struct_size = sizeof(raw);
+    raw.inputs = inputs.data();
+    raw.params = params.data();
+    raw.outputs = outputs.data();
+    raw.saved = saved.data();
+    raw.grad_outputs = grad_outputs.data();
+    raw.grad_inputs = grad_inputs.data();
+    raw.needs_grad_inputs = node.input_needs_grad.data();
+    raw.grad_params = grad_params.data();
+    raw.grad_params_beta = beta.data();
+  }
+};
+
+class BlockRun {
+ public:
+  BlockRun(const ResolvedBlock& block, const RunContext& context, Frame& frame)
+      : block_(block), context_(context), frame_(frame) {}
+
+  std::map<std::string, Tensor> forward(const std::map<std::string, Tensor>& inputs, const Fields& fields,
+                                        bool training) {
+    MemoryTag tag(MemoryCategory::kActivations);
+    frame_.values.assign(block_.block.values.size(), {});
+    frame_.gradients.assign(block_.block.values.size(), {});
+    frame_.saved.assign(block_.nodes.size(), {});
+    frame_.done.assign(block_.nodes.size(), 0);
+    for (const auto& [name, value] : block_.block.inputs) frame_.values[value] = inputs.at(name);
+    for (const auto& [name, value] : block_.block.fields)
+      if (auto field = fields.find(name); field != fields.end()) frame_.values[value] = field->second;
+    for (size_t n = 0; n < block_.nodes.size(); ++n) {
+      const Node& node = block_.nodes[n];
+      if (node.provider) forward_node(n, training);
+      else forward_collective(node);
+      for (ValueId v : node.dead_after_forward) frame_.values[v].reset();
+    }
+    std::map<std::string, Tensor> outputs;
+    for (const auto& [name, value] : block_.block.outputs) {
+      outputs[name] = frame_.values[value];
+      const bool kept = std::find(block_.kept.begin(), block_.kept.end(), value) != block_.kept.end();
+      if (!kept || !training) frame_.values[value].reset();
+    }
+    return outputs;
+  }
+
+  std::map<std::string, Tensor> backward(std::map<std::string, Tensor> output_gradients) {
+    MemoryTag tag(MemoryCategory::kActivations);
+    for (auto& [name, gradient] : output_gradients)
+      if (auto found = block_.block.outputs.find(name); found != block_.block.outputs.end())
+        accumulate(found->second, std::move(gradient));
+    output_gradients.clear();
+    for (size_t n = block_.nodes.size(); n-- > 0;) {
+      const Node& node = block_.nodes[n];
+      if (node.has_backward && !frame_.done[n]) {
+        if (node.provider) backward_node(n);
+        else backward_collective(node);
+      }
+      frame_.saved[n].clear();
+      for (ValueId v : node.outputs) frame_.gradients[v].reset();
+      for (ValueId v : node.dead_after_backward) frame_.values[v].reset();
+    }
+    std::map<std::string, Tensor> gradients;
+    for (const auto& [name, value] : block_.block.inputs)
+      if (frame_.gradients[value]) gradients[name] = std::move(frame_.gradients[value]);
+    return gradients;
+  }
+
+ private:
+  chassis_tensor_t handle(ValueId v) const { return v == kAbsent ? nullptr : frame_.values[v].handle(); }
+
+  void forward_node(size_t n, bool training) {
+    const Node& node = block_.nodes[n];
+    call_.reset(node);
+    call_.raw.flags = training && node.has_backward ? CHASSIS_CALL_TRAINING : 0;
+    for (size_t i = 0; i < node.inputs.size(); ++i) call_.inputs[i] = handle(node.inputs[i]);
+    for (size_t i = 0; i < node.params.size(); ++i) call_.params[i] = parameter(node.params[i]).value.handle();
+    Tensor cached[2];
+    if (context_.cache && block_.block.ops[node.ops[0]].id == "attention") read_cache(node, cached);
+    if (node.flag(CHASSIS_KERNEL_HOST_OUTPUTS)) make_outputs(node);
+    const bool with_gradients =
+        training && node.has_backward && node.flag(CHASSIS_KERNEL_FORWARD_BACKWARD) && is_loss(node);
+    if (with_gradients) forward_backward(n);
+    else check(node, node.provider->table->forward(node.provider->self, node.kernel.get(), &call_.raw));
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      if (!call_.outputs[i]) throw plugin_error(who(node) + ": forward left output " + std::to_string(i) + " empty");
+      frame_.values[node.outputs[i]] = Tensor::adopt(call_.outputs[i]);
+    }
+    for (chassis_tensor_t saved : call_.saved)
+      if (saved) frame_.saved[n].push_back(Tensor::adopt(saved));
+    if ((call_.raw.flags & CHASSIS_CALL_TRAINING) && !with_gradients) check_saved(n);
+  }
+
+  // Keys are those of all positions so far, queries the new ones. Documents do not matter: a row is one.
+  void read_cache(const Node& node, Tensor (&cached)[2]) {
+    for (uint32_t i = 0; i < 2; ++i) {
+      cached[i] = context_.cache->append(context_.unit, node.ops[0], i == 1, frame_.values[node.inputs[1 + i]]);
+      call_.inputs[1 + i] = cached[i].handle();
+    }
+    call_.raw.query_offset = context_.cache->length();
+  }
+
+  void make_outputs(const Node& node) {
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      if (i == 0 && node.overwritten_input >= 0) {
+        call_.outputs[0] = Tensor(frame_.values[node.inputs[node.overwritten_input]]).release();
+        continue;
+      }
+      const GraphValue& value = block_.block.values[node.outputs[i]];
+      const Dtype dtype = value.type == GraphValueType::kCompute ? context_.options->compute : Dtype::f32;
+      call_.outputs[i] = Tensor::empty(context_.layout->local_shape(*context_.program, value, context_.batch, context_.time),
+                                       dtype, context_.options->device)
+                             .release();
+    }
+  }
+
+  bool is_loss(const Node& node) const {
+    return node.outputs.size() == 1 && block_.block.values[node.outputs[0]].dims.empty();
+  }
+
+  void forward_backward(size_t n) {
+    const Node& node = block_.nodes[n];
+    const Tensor scale = loss_gradient();
+    call_.grad_outputs[0] = scale.handle();
+    pass_param_gradients(node);
+    check(node, node.provider->table->forward_backward(node.provider->self, node.kernel.get(), &call_.raw));
+    mark_written(node);
+    adopt_input_gradients(node);
+    frame_.done[n] = 1;
+  }
+
+  Tensor loss_gradient() const {
+    Tensor scale = Tensor::empty({}, Dtype::f32, context_.options->device);
+    scale.fill(context_.loss_scale);
+    return scale;
+  }
+
+  // What the kernel saved is what infer said it would, at the planned sizes.
+  void check_saved(size_t n) const {
+    const Node& node = block_.nodes[n];
+    if (frame_.saved[n].size() != node.infer.num_saved)
+      throw plugin_error(who(node) + ": infer promised " + std::to_string(node.infer.num_saved) +
+                         " saved tensors, forward made " + std::to_string(frame_.saved[n].size()));
+    if (context_.batch != context_.options->batch || context_.time != context_.options->time) return;
+    for (uint32_t i = 0; i < node.infer.num_saved; ++i) {
+      const chassis_saved_t& said = node.infer.saved[i];
+      int64_t elements = 1;
+      for (uint32_t d = 0; d < said.num_dims; ++d) elements *= said.sizes[d];
+      const Tensor& made = frame_.saved[n][i];
+      if (made.num_elements() != elements || static_cast<uint32_t>(made.dtype()) != said.dtype)
+        throw plugin_error(who(node) + ": infer promised " + std::to_string(elements) + " elements of saved tensor " +
+                           std::to_string(i) + ", forward made " + std::to_string(made.num_elements()));
+    }
+  }
+
+  void forward_collective(const Node& node) {
+    const Op& op = block_.block.ops[node.ops[0]];
+    const Tensor& input = frame_.values[node.inputs[0]];
+    frame_.values[node.outputs[0]] = op.id == "comm.copy" ? input : collective(op, op.id, input);
+  }
+
+  void backward_collective(const Node& node) {
+    const Op& op = block_.block.ops[node.ops[0]];
+    Tensor& gradient = frame_.gradients[node.outputs[0]];
+    if (!gradient || !node.input_needs_grad[0]) return;
+    const std::string dual = dual_of(op.id);
+    accumulate(node.inputs[0], dual == "comm.copy" ? std::move(gradient) : collective(op, dual, gradient));
+  }
+
+  Tensor collective(const Op& op, const std::string& id, const Tensor& input) {
+    CHASSIS_CHECK(context_.collectives, "the program has collectives, but there is no communication");
+    return context_.collectives->run(id, std::get<std::string>(*op.attr("axis")),
+                                     static_cast<int>(op.attr_int("dim", 0)), input);
+  }
+
+  void backward_node(size_t n) {
+    const Node& node = block_.nodes[n];
+    call_.reset(node);
+    call_.raw.flags = CHASSIS_CALL_TRAINING;
+    Tensor loss_scale;
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      if (is_loss(node)) loss_scale = loss_gradient(), call_.grad_outputs[i] = loss_scale.handle();
+      else call_.grad_outputs[i] = frame_.gradients[node.outputs[i]].handle();
+      if (node.keeps_output(i)) call_.outputs[i] = handle(node.outputs[i]);
+    }
+    if (std::all_of(call_.grad_outputs.begin(), call_.grad_outputs.end(), [](auto h) { return h == nullptr; })) return;
+    for (size_t i = 0; i < node.inputs.size(); ++i)
+      if (node.keeps_input(i)) call_.inputs[i] = handle(node.inputs[i]);
+    for (size_t i = 0; i < node.params.size(); ++i) call_.params[i] = parameter(node.params[i]).value.handle();
+    for (size_t i = 0; i < frame_.saved[n].size(); ++i) call_.saved[i] = frame_.saved[n][i].handle();
+    pass_param_gradients(node);
+
+    if (node.flag(CHASSIS_KERNEL_COMPOSED)) {
+      run_composed_backward(node, call_.raw);
+    } else {
+      if (std::count(node.input_needs_grad.begin(), node.input_needs_grad.end(), 1)) {
+        lend_input_gradients(node);
+        check(node, node.provider->table->backward_inputs(node.provider->self, node.kernel.get(), &call_.raw));
+      }
+      if (std::any_of(call_.grad_params.begin(), call_.grad_params.end(), [](auto h) { return h != nullptr; }))
+        check(node, node.provider->table->backward_params(node.provider->self, node.kernel.get(), &call_.raw));
+    }
+    mark_written(node);
+    adopt_input_gradients(node);
+  }
+
+  // A provider that can add is given the gradient that other readers of the input have left so far.
+  void lend_input_gradients(const Node& node) {
+    if (!node.flag(CHASSIS_KERNEL_ADDS_GRAD_INPUTS)) return;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (!node.input_needs_grad[i]) continue;
+      if (std::count(node.inputs.begin(), node.inputs.begin() + static_cast<std::ptrdiff_t>(i), node.inputs[i])) continue;
+      Tensor& gradient = frame_.gradients[node.inputs[i]];
+      if (gradient && owned(node.inputs[i])) call_.grad_inputs[i] = gradient.release();
+    }
+  }
+
+  void adopt_input_gradients(const Node& node) {
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (!call_.grad_inputs[i]) continue;
+      Tensor gradient = Tensor::adopt(call_.grad_inputs[i]);
+      if (node.input_needs_grad[i]) accumulate(node.inputs[i], std::move(gradient));
+    }
+  }
+
+  // A gradient may be the very tensor that came as a gradient of an output (add hands its own through), so what is
+  // added to must be known to be nobody else's.
+  void accumulate(ValueId value, Tensor gradient) {
+    if (!gradient) return;
+    Tensor& sum = frame_.gradients[value];
+    if (!sum) {
+      sum = std::move(gradient);
+      return;
+    }
+    if (!owned(value)) sum = sum.clone();
+    sum.add(gradient);
+  }
+
+  // No other value's gradient lies in the same storage.
+  bool owned(ValueId value) const {
+    const Tensor& gradient = frame_.gradients[value];
+    for (ValueId v = 0; v < frame_.gradients.size(); ++v)
+      if (v != value && frame_.gradients[v] && frame_.gradients[v].shares_storage_with(gradient)) return false;
+    return true;
+  }
+
+  void pass_param_gradients(const Node& node) {
+    for (size_t i = 0; i < node.params.size(); ++i) {
+      Parameter& p = parameter(node.params[i]);
+      if (!block_.slot_trainable[node.params[i]]) continue;
+      if (!p.gradient) {
+        MemoryTag tag(MemoryCategory::kGradients);
+        p.gradient = Tensor::empty(p.value.sizes(), Dtype::f32, context_.options->device);
+      }
+      call_.grad_params[i] = p.gradient.handle();
+      call_.beta[i] = p.gradient_written ? 1.0f : 0.0f;
+    }
+  }
+
+  void mark_written(const Node& node) {
+    for (size_t i = 0; i < node.params.size(); ++i)
+      if (call_.grad_params[i]) parameter(node.params[i]).gradient_written = true;
+  }
+
+  Parameter& parameter(SlotId slot) const { return *(*context_.parameters)[slot]; }
+
+  static void check(const Node& node, chassis_status_t* status) {
+    if (status) throw_if_failed(status, who(node));
+  }
+
+  const ResolvedBlock& block_;
+  const RunContext& context_;
+  Frame& frame_;
+  Call call_;
+};
+
+}  // namespace
+
+uint64_t Frame::num_bytes() const {
+  uint64_t bytes = 0;
+  for (const Tensor& t : values) bytes += t ? t.num_bytes() : 0;
+  for (const auto& node : saved)
+    for (const Tensor& t : node) bytes += t.num_bytes();
+  return bytes;
+}
+
+std::map<std::string, Tensor> run_forward(const ResolvedBlock& block, const RunContext& context,
+                                          const std::map<std::string, Tensor>& inputs, const Fields& fields,
+                                          bool training, Frame& frame) {
+  return BlockRun(block, context, frame).forward(inputs, fields, training);
+}
+
+std::map<std::string, Tensor> run_backward(const ResolvedBlock& block, const RunContext& context,
+                                           std::map<std::string, Tensor> output_gradients, Frame& frame) {
+  return BlockRun(block, context, frame).backward(std::move(output_gradients));
+}
+
+}  // namespace chassis

@@ -1,0 +1,61 @@
+// Runs one block: forward node by node, backward in reverse, dropping every tensor when it was read for the last time.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "host/program/kv_cache.hpp"
+#include "host/program/layout.hpp"
+#include "host/program/parameters.hpp"
+#include "host/program/resolve.hpp"
+
+namespace chassis {
+
+// The fields of a micro-batch, by name; see host/data/batch.hpp.
+using Fields = std::map<std::string, Tensor>;
+
+// [step] Carries out the collectives that the layout pass inserted. `op` is "comm.all_gather" …; `dim` as in the op.
+class Collectives {
+ public:
+  virtual ~Collectives() = default;
+  virtual Tensor run(const std::string& op, const std::string& axis, int dim, const Tensor& input) = 0;
+};
+
+struct RunContext {
+  const Program* program = nullptr;
+  const ProgramLayout* layout = nullptr;
+  const ResolveOptions* options = nullptr;
+  const std::vector<Parameter*>* parameters = nullptr;  // by slot
+  Collectives* collectives = nullptr;
+  KeyValueCache* cache = nullptr;
+  size_t unit = 0;
+  int64_t batch = 0;  // B and T of this micro-batch
+  int64_t time = 0;
+  double loss_scale = 1.0;
+};
+
+// What a forward leaves for its backward.
+struct Frame {
+  std::vector<Tensor> values;              // by ValueId; none where dropped
+  std::vector<std::vector<Tensor>> saved;  // by node
+  std::vector<Tensor> gradients;           // by ValueId
+  std::vector<uint8_t> done;               // nodes whose gradients came with their forward
+
+  uint64_t num_bytes() const;
+};
+
+// Returns the block's outputs by name. For training, `frame` then holds what run_backward needs.
+std::map<std::string, Tensor> run_forward(const ResolvedBlock& block, const RunContext& context,
+                                          const std::map<std::string, Tensor>& inputs, const Fields& fields,
+                                          bool training, Frame& frame);
+
+// Takes the gradients of the outputs and returns those of the inputs; parameter gradients go to their buffers.
+std::map<std::string, Tensor> run_backward(const ResolvedBlock& block, const RunContext& context,
+                                           std::map<std::string, Tensor> output_gradients, Frame& frame);
+
+// Differentiates a node whose provider offers no backward, with LibTorch's autograd (composed.cpp). Outputs as
+// chassis_ops_t's backward functions: grad_inputs made or added to, grad_params written or added to.
+void run_composed_backward(const Node& node, chassis_call_t& call);
+
+}  // namespace chassis

@@ -1,0 +1,85 @@
+#include "host/program/graph.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include "host/base/units.hpp"
+
+namespace chassis {
+namespace {
+
+class GraphText {
+ public:
+  GraphText(const Program& program, const ProgramLayout& layout, const ResolveOptions& options)
+      : program_(program), layout_(layout), options_(options) {}
+
+  void block(const ResolvedBlock& block, const std::string& where) {
+    text_ += "block " + block.block.name + " (" + where + ")\n";
+    for (const auto& [name, value] : block.block.inputs) text_ += "  in   " + shown(block, value, name) + "\n";
+    for (const Node& node : block.nodes) this->node(block, node);
+    for (const auto& [name, value] : block.block.outputs) text_ += "  out  " + shown(block, value, name) + "\n";
+    text_ += "  keeps " + bytes_text(block.kept_bytes + block.saved_bytes) + " for backward (" +
+             bytes_text(block.kept_bytes) + " values, " + bytes_text(block.saved_bytes) + " saved), workspace " +
+             bytes_text(block.workspace_bytes) + "\n";
+  }
+
+  std::string take() { return std::move(text_); }
+
+ private:
+  void node(const ResolvedBlock& block, const Node& node) {
+    text_ += "  " + padded(node.name.substr(block.block.name.size() + 1), 22) + padded(node.pattern, 24) +
+             padded(node.provider ? node.provider->name : "(collective)", 12);
+    for (size_t i = 0; i < node.outputs.size(); ++i)
+      text_ += (i ? ", " : " -> ") + shown(block, node.outputs[i], "");
+    std::string notes;
+    if (node.overwritten_input >= 0) notes += " in place of input " + std::to_string(node.overwritten_input);
+    if (node.flag(CHASSIS_KERNEL_COMPOSED)) notes += " composed";
+    if (node.infer.num_saved && node.has_backward) notes += " saves " + std::to_string(node.infer.num_saved);
+    for (size_t i = 0; i < node.inputs.size(); ++i)
+      if (node.has_backward && node.keeps_input(i)) notes += " keeps in" + std::to_string(i);
+    for (size_t i = 0; i < node.outputs.size(); ++i)
+      if (node.has_backward && node.keeps_output(i)) notes += " keeps out" + std::to_string(i);
+    text_ += (notes.empty() ? "" : "  ;" + notes) + "\n";
+    for (const Refusal& refusal : node.refusals)
+      text_ += "      refused by " + refusal.provider + " (" + refusal.pattern + "): " + refusal.reason + "\n";
+  }
+
+  std::string shown(const ResolvedBlock& block, ValueId id, const std::string& name) {
+    const GraphValue& value = block.block.values[id];
+    const auto shape = layout_.local_shape(program_, value, options_.batch, options_.time);
+    std::string text = (name.empty() ? "" : name + " ") + std::string("[");
+    for (size_t i = 0; i < shape.size(); ++i)
+      text += (i ? ", " : "") + program_.dims[value.dims[i]].name + "=" + std::to_string(shape[i]);
+    return text + "]";
+  }
+
+  static std::string padded(std::string text, size_t width) {
+    if (text.size() < width) text.resize(width, ' ');
+    return text + " ";
+  }
+
+  const Program& program_;
+  const ProgramLayout& layout_;
+  const ResolveOptions& options_;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string graph_text(const Program& program, const ProgramLayout& layout, const ResolvedProgram& resolved,
+                       const ResolveOptions& options) {
+  GraphText text(program, layout, options);
+  std::set<const ResolvedBlock*> shown;
+  size_t unit = 0;
+  for (const Chain& chain : program.chains)
+    for (size_t i = 0; i < chain.blocks.size(); ++i, ++unit) {
+      const ResolvedBlock* block = resolved.units[unit].get();
+      if (!shown.insert(block).second) continue;
+      const auto times = std::count_if(resolved.units.begin(), resolved.units.end(),
+                                       [&](const auto& other) { return other.get() == block; });
+      text.block(*block, "chain " + chain.name + ", " + std::to_string(times) + (times == 1 ? " unit" : " units"));
+    }
+  return text.take();
+}
+
+}  // namespace chassis

@@ -1,0 +1,31 @@
+// Keys and values of the positions seen so far, for every attention op of every unit.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <utility>
+
+#include "host/service/tensor.hpp"
+
+namespace chassis {
+
+class KeyValueCache {
+ public:
+  explicit KeyValueCache(int64_t capacity) : capacity_(capacity) {}
+
+  int64_t length() const { return length_; }
+  int64_t capacity() const { return capacity_; }
+  // After all units ran.
+  void advance(int64_t positions) { length_ += positions; }
+
+  // Puts k or v [B, T, heads, dim] behind what is there and returns all of it, [B, length + T, heads, dim].
+  // Throws a config error if capacity is exceeded.
+  Tensor append(size_t unit, uint32_t op, bool is_value, const Tensor& fresh);
+
+ private:
+  int64_t capacity_;
+  int64_t length_ = 0;
+  std::map<std::pair<std::pair<size_t, uint32_t>, bool>, Tensor> stored_;
+};
+
+}  // namespace chassis

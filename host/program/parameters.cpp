@@ -1,0 +1,120 @@
+#include "host/program/parameters.hpp"
+
+#include <algorithm>
+
+#include "host/base/error.hpp"
+#include "host/service/memory.hpp"
+#include "host/service/rng.hpp"
+
+namespace chassis {
+namespace {
+
+Descriptor describe(const Program& program, const ProgramLayout& layout, const Slot& slot, std::string name) {
+  Descriptor descriptor = Descriptor::plain(std::move(name), Dtype::f32, Shape(program.global_shape(slot)));
+  for (size_t a = 0; a < slot.sharding.size(); ++a) {
+    if (slot.sharding[a].kind != Sharding::Kind::kShard) continue;
+    for (size_t dim = 0; dim < slot.axes.size(); ++dim)
+      if (std::find(slot.axes[dim].begin(), slot.axes[dim].end(), slot.sharding[a].dim) != slot.axes[dim].end())
+        descriptor.placements.push_back(Placement::dim_chunk({layout.axes[a].name}, static_cast<int>(dim)));
+  }
+  return descriptor;
+}
+
+// In pieces of fixed size, so that a device tensor needs little host memory.
+void initialize_normal(const Parameter& p, const Tensor& target, uint64_t seed) {
+  constexpr int64_t kPiece = 4 << 20;
+  const int64_t count = target.num_elements();
+  const Tensor flat = target.flat();
+  std::vector<float> piece(static_cast<size_t>(std::min(kPiece, count)));
+  for (int64_t begin = 0; begin < count; begin += kPiece) {
+    const int64_t length = std::min(kPiece, count - begin);
+    random_normal(seed, p.name, static_cast<uint64_t>(begin), {piece.data(), static_cast<size_t>(length)});
+    const int64_t sizes[] = {length};
+    const Tensor slice = flat.narrow(0, begin, length);
+    slice.copy_from(Tensor::borrow(piece.data(), sizes, Dtype::f32));
+    slice.multiply(p.init_std);
+  }
+}
+
+}  // namespace
+
+ParameterTable::ParameterTable(const Program& program, const ProgramLayout& layout) {
+  std::vector<std::pair<size_t, size_t>> ties;
+  for (const Chain& chain : program.chains)
+    for (size_t i = 0; i < chain.blocks.size(); ++i) {
+      auto& unit = units_.emplace_back();
+      for (const Slot& slot : program.blocks[chain.blocks[i]].slots) {
+        if (!slot.tied_to.empty()) {
+          ties.emplace_back(units_.size() - 1, unit.size());
+          unit.push_back(nullptr);
+          continue;
+        }
+        auto parameter = std::make_unique<Parameter>();
+        parameter->name = chain.parameter_name(i, slot);
+        parameter->descriptor = describe(program, layout, slot, parameter->name);
+        parameter->role = slot.role;
+        parameter->init = slot.init;
+        parameter->init_std = slot.init_std;
+        unit.push_back(parameter.get());
+        parameters_.push_back(std::move(parameter));
+      }
+    }
+  size_t unit = 0;
+  for (const Chain& chain : program.chains)
+    for (uint32_t type : chain.blocks) {
+      const auto& slots = program.blocks[type].slots;
+      for (size_t s = 0; s < slots.size(); ++s)
+        if (!slots[s].tied_to.empty()) units_[unit][s] = find(slots[s].tied_to);
+      ++unit;
+    }
+}
+
+Parameter* ParameterTable::find(std::string_view name) const {
+  for (const auto& parameter : parameters_)
+    if (parameter->name == name) return parameter.get();
+  return nullptr;
+}
+
+int64_t ParameterTable::num_elements(bool trainable_only) const {
+  int64_t count = 0;
+  for (const auto& p : parameters_) {
+    if (trainable_only && !p->trainable) continue;
+    int64_t elements = 1;
+    for (int64_t size : p->descriptor.global_shape) elements *= size;
+    count += elements;
+  }
+  return count;
+}
+
+void ParameterTable::allocate(Dtype compute, Device device) {
+  MemoryTag tag(MemoryCategory::kParameters);
+  for (auto& p : parameters_) {
+    const Shape& shape = p->descriptor.global_shape;
+    const std::span<const int64_t> sizes(shape.begin(), static_cast<size_t>(shape.ndim()));
+    p->value = Tensor::empty(sizes, compute, device);
+    if (compute == Dtype::f32) p->master = p->value;
+    else if (p->trainable) p->master = Tensor::empty(sizes, Dtype::f32, device);
+  }
+}
+
+void ParameterTable::initialize(uint64_t seed) {
+  for (auto& p : parameters_) {
+    const Tensor& target = p->master ? p->master : p->value;
+    if (p->init == CHASSIS_INIT_ZEROS) target.zero();
+    if (p->init == CHASSIS_INIT_ONES) target.fill(1.0);
+    if (p->init == CHASSIS_INIT_NORMAL) initialize_normal(*p, target, seed);
+  }
+  publish_masters();
+}
+
+void ParameterTable::publish_masters() {
+  for (auto& p : parameters_)
+    if (p->master && p->master.handle() != p->value.handle() && !p->master.shares_storage_with(p->value))
+      p->value.copy_from(p->master);
+}
+
+void ParameterTable::start_step() {
+  for (auto& p : parameters_) p->gradient_written = false;
+}
+
+}  // namespace chassis

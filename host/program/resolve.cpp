@@ -1,0 +1,358 @@
+#include "host/program/resolve.hpp"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "host/base/error.hpp"
+#include "host/plugin/status.hpp"
+#include "host/program/node_view.hpp"
+#include "host/program/parameters.hpp"
+
+namespace chassis {
+namespace {
+
+constexpr size_t kNever = static_cast<size_t>(-1);
+
+std::vector<std::string> split_pattern(chassis_str_t pattern) {
+  std::vector<std::string> ids(1);
+  for (uint64_t i = 0; i < pattern.len; ++i) {
+    if (pattern.ptr[i] == '+') ids.emplace_back();
+    else ids.back() += pattern.ptr[i];
+  }
+  return ids;
+}
+
+bool is_collective(const Op& op) { return op.id.rfind(kCommPrefix, 0) == 0; }
+
+class BlockResolver {
+ public:
+  BlockResolver(const Program& program, const ProgramLayout& layout, const ResolveOptions& options, ResolvedBlock& out)
+      : program_(program), layout_(layout), options_(options), out_(out) {}
+
+  void run() {
+    keep_needed_outputs();
+    drop_dead_ops();
+    find_gradients();
+    for (size_t at = 0; at < block().ops.size();) at += take(at);
+    find_lifetimes();
+    add_up();
+  }
+
+ private:
+  BlockType& block() { return out_.block; }
+
+  void keep_needed_outputs() {
+    block().outputs.erase(options_.purpose == Purpose::kLogits ? "loss" : "logits");
+  }
+
+  void drop_dead_ops() {
+    std::vector<uint8_t> needed(block().values.size());
+    for (const auto& [name, value] : block().outputs) needed[value] = 1;
+    std::vector<Op> live;
+    for (auto op = block().ops.rbegin(); op != block().ops.rend(); ++op) {
+      if (std::none_of(op->outputs.begin(), op->outputs.end(), [&](ValueId v) { return needed[v]; })) continue;
+      for (ValueId v : op->inputs)
+        if (v != kAbsent) needed[v] = 1;
+      live.push_back(std::move(*op));
+    }
+    block().ops.assign(std::make_move_iterator(live.rbegin()), std::make_move_iterator(live.rend()));
+    std::erase_if(block().fields, [&](const auto& field) { return !needed[field.second]; });
+  }
+
+  void find_gradients() {
+    auto& needs = out_.value_needs_grad;
+    needs.assign(block().values.size(), 0);
+    if (options_.purpose != Purpose::kTraining) return;
+    for (const auto& [name, value] : block().inputs) needs[value] = out_.inputs_need_grad;
+    for (const Op& op : block().ops) {
+      bool any = false;
+      for (ValueId v : op.inputs) any |= v != kAbsent && needs[v];
+      for (SlotId s : op.params) any |= out_.slot_trainable[s] != 0;
+      for (ValueId v : op.outputs) needs[v] = any && block().values[v].type != GraphValueType::kInt32;
+    }
+  }
+
+  // Takes the op at `at`, with as many behind it as the first willing provider wants. Returns how many.
+  size_t take(size_t at) {
+    if (is_collective(block().ops[at])) {
+      out_.nodes.push_back(make_node(at, 1));
+      finish_gradients(out_.nodes.back());
+      return 1;
+    }
+    std::vector<Refusal> refusals;
+    const bool attention = block().ops[at].id == "attention";
+    if (attention)
+      for (const OpsProvider& provider : options_.attention)
+        if (size_t taken = offer(provider, at, refusals)) return taken;
+    for (const OpsProvider& provider : options_.kernels)
+      if (size_t taken = offer(provider, at, refusals)) return taken;
+    throw unclaimed(block().ops[at], refusals);
+  }
+
+  size_t offer(const OpsProvider& provider, size_t at, std::vector<Refusal>& refusals) {
+    std::vector<std::vector<std::string>> patterns;
+    for (uint32_t i = 0; i < provider.table->num_patterns; ++i)
+      patterns.push_back(split_pattern(provider.table->patterns[i]));
+    std::stable_sort(patterns.begin(), patterns.end(), [](auto& a, auto& b) { return a.size() > b.size(); });
+    for (const auto& pattern : patterns) {
+      if (!matches(pattern, at)) continue;
+      Node node = make_node(at, pattern.size());
+      NodeView view(program_, layout_, block(), node, out_.value_needs_grad, out_.slot_trainable, options_);
+      chassis_status_t* status = provider.table->claim(provider.self, view.get(), &node.cost_ns);
+      if (status && status_code(status) == CHASSIS_UNIMPLEMENTED) {
+        refusals.push_back({provider.name, node.pattern, status_text(status)});
+        status_release(status);
+        continue;
+      }
+      throw_if_failed(status, "provider '" + provider.name + "' on " + node.name);
+      claim(provider, view, node);
+      node.refusals = std::move(refusals);
+      out_.nodes.push_back(std::move(node));
+      return pattern.size();
+    }
+    return 0;
+  }
+
+  bool matches(const std::vector<std::string>& pattern, size_t at) {
+    const auto& ops = block().ops;
+    if (at + pattern.size() > ops.size()) return false;
+    std::set<ValueId> seen;
+    for (size_t i = 0; i < pattern.size(); ++i) {
+      const Op& op = ops[at + i];
+      if (op.id != pattern[i]) return false;
+      const bool joined = std::any_of(op.inputs.begin(), op.inputs.end(), [&](ValueId v) { return seen.count(v) != 0; });
+      if (i > 0 && !joined) return false;
+      for (ValueId v : op.inputs)
+        if (v != kAbsent) seen.insert(v);
+      seen.insert(op.outputs.begin(), op.outputs.end());
+    }
+    return true;
+  }
+
+  Node make_node(size_t at, size_t count) {
+    Node node;
+    std::set<ValueId> made;
+    for (size_t i = at; i < at + count; ++i) {
+      const Op& op = block().ops[i];
+      node.ops.push_back(static_cast<uint32_t>(i));
+      node.pattern += (i > at ? "+" : "") + op.id;
+      node.name = node.name.empty() ? block().name + "." + op.name : node.name + "+" + op.name;
+      for (ValueId v : op.inputs) {
+        if (made.count(v)) continue;
+        const bool known = std::find(node.inputs.begin(), node.inputs.end(), v) != node.inputs.end();
+        if (count == 1 || (!known && v != kAbsent)) node.inputs.push_back(v);
+      }
+      for (SlotId s : op.params)
+        if (count == 1 || std::find(node.params.begin(), node.params.end(), s) == node.params.end())
+          node.params.push_back(s);
+      made.insert(op.outputs.begin(), op.outputs.end());
+    }
+    for (size_t i = at; i < at + count; ++i)
+      for (ValueId v : block().ops[i].outputs)
+        if (count == 1 || used_outside(v, at, at + count)) node.outputs.push_back(v);
+    return node;
+  }
+
+  bool used_outside(ValueId value, size_t begin, size_t end) {
+    for (const auto& [name, output] : block().outputs)
+      if (output == value) return true;
+    for (size_t i = end; i < block().ops.size(); ++i) {
+      const auto& inputs = block().ops[i].inputs;
+      if (std::find(inputs.begin(), inputs.end(), value) != inputs.end()) return true;
+    }
+    (void)begin;
+    return false;
+  }
+
+  void claim(const OpsProvider& provider, const NodeView& view, Node& node) {
+    const std::string context = "provider '" + provider.name + "' on " + node.name;
+    node.infer.struct_size = sizeof(node.infer);
+    throw_if_failed(provider.table->infer(provider.self, view.get(), &node.infer), context);
+    if (node.infer.num_saved > 4)
+      throw plugin_error(context + ": infer names " + std::to_string(node.infer.num_saved) + " saved tensors, at most 4");
+    void* kernel = nullptr;
+    throw_if_failed(provider.table->create_kernel(provider.self, view.get(), &kernel), context);
+    node.kernel = std::shared_ptr<void>(kernel, [table = provider.table, self = provider.self](void* k) {
+      if (table->destroy_kernel) table->destroy_kernel(self, k);
+    });
+    node.provider = &provider;
+    finish_gradients(node);
+    const bool composed = node.flag(CHASSIS_KERNEL_COMPOSED);
+    if (!node.has_backward || composed) return;
+    const bool any_input = std::count(node.input_needs_grad.begin(), node.input_needs_grad.end(), 1) > 0;
+    const bool any_param = std::any_of(node.params.begin(), node.params.end(),
+                                       [&](SlotId s) { return out_.slot_trainable[s] != 0; });
+    if (any_input && !provider.table->backward_inputs)
+      throw plugin_error(context + ": claimed for training, but offers no backward_inputs");
+    if (any_param && !provider.table->backward_params)
+      throw plugin_error(context + ": claimed for training, but offers no backward_params");
+  }
+
+  void finish_gradients(Node& node) {
+    for (ValueId v : node.inputs) node.input_needs_grad.push_back(v != kAbsent && out_.value_needs_grad[v]);
+    node.has_backward = std::any_of(node.outputs.begin(), node.outputs.end(),
+                                    [&](ValueId v) { return out_.value_needs_grad[v] != 0; });
+  }
+
+  Error unclaimed(const Op& op, const std::vector<Refusal>& refusals) {
+    std::string text = "no provider computes " + op.id + " '" + block().name + "." + op.name + "'";
+    for (const Refusal& r : refusals) text += "\n  " + r.provider + " (" + r.pattern + "): " + r.reason;
+    if (refusals.empty()) text += ": none of the plugins in [attention] and [kernels] knows the op";
+    return plugin_error(text).hint("add a plugin that offers it to [kernels] plugins, for example \"aten\"");
+  }
+
+  void find_lifetimes() {
+    auto& nodes = out_.nodes;
+    const size_t num_values = block().values.size();
+    std::vector<size_t> last_use(num_values, 0), first_keeper(num_values, kNever), maker(num_values, kNever);
+    std::vector<uint8_t> lives_on(num_values, 0);  // leaves the block, or is not the block's own
+    for (const auto& [name, value] : block().outputs) lives_on[value] = 1;
+    for (size_t n = 0; n < nodes.size(); ++n) {
+      for (ValueId v : nodes[n].outputs) last_use[v] = n, maker[v] = n;
+      for (ValueId v : nodes[n].inputs)
+        if (v != kAbsent) last_use[v] = n;
+    }
+    for (size_t n = 0; n < nodes.size(); ++n) {
+      Node& node = nodes[n];
+      if (!node.has_backward) continue;
+      auto keep = [&](ValueId v) {
+        if (v != kAbsent && first_keeper[v] == kNever) first_keeper[v] = n;
+      };
+      for (size_t i = 0; i < node.inputs.size(); ++i)
+        if (node.keeps_input(i)) keep(node.inputs[i]);
+      for (size_t i = 0; i < node.outputs.size(); ++i)
+        if (node.keeps_output(i)) keep(node.outputs[i]);
+    }
+    for (ValueId v = 0; v < num_values; ++v) {
+      const bool used = maker[v] != kNever || last_use[v] > 0 || is_input(v);
+      if (!used) continue;
+      if (first_keeper[v] != kNever) {
+        out_.kept.push_back(v);
+        nodes[first_keeper[v]].dead_after_backward.push_back(v);
+      } else if (!lives_on[v] && !nodes.empty()) {
+        nodes[last_use[v]].dead_after_forward.push_back(v);
+      }
+    }
+    for (Node& node : nodes) choose_overwritten(node, maker, lives_on);
+  }
+
+  bool is_input(ValueId v) {
+    for (const auto& [name, value] : block().inputs)
+      if (value == v) return true;
+    for (const auto& [name, value] : block().fields)
+      if (value == v) return true;
+    return false;
+  }
+
+  // Only what a node of this block made, and that no reshape aliases, may be overwritten.
+  void choose_overwritten(Node& node, const std::vector<size_t>& maker, const std::vector<uint8_t>& lives_on) {
+    if (!node.provider || !node.flag(CHASSIS_KERNEL_HOST_OUTPUTS) || node.outputs.empty()) return;
+    for (size_t i = 0; i < node.inputs.size() && i < 32; ++i) {
+      const ValueId v = node.inputs[i];
+      if (!(node.infer.overwrites_inputs >> i & 1u) || v == kAbsent || maker[v] == kNever || lives_on[v]) continue;
+      const auto& dead = node.dead_after_forward;
+      if (std::find(dead.begin(), dead.end(), v) == dead.end()) continue;
+      if (std::count(node.inputs.begin(), node.inputs.end(), v) != 1 || aliased(v)) continue;
+      const GraphValue &in = block().values[v], &out = block().values[node.outputs[0]];
+      if (in.dims != out.dims || in.type != out.type || in.sharding != out.sharding) continue;
+      node.overwritten_input = static_cast<int>(i);
+      return;
+    }
+  }
+
+  bool aliased(ValueId v) {
+    for (const Op& op : block().ops) {
+      if (op.id != "reshape" && !is_collective(op)) continue;
+      if (std::find(op.inputs.begin(), op.inputs.end(), v) != op.inputs.end()) return true;
+      if (std::find(op.outputs.begin(), op.outputs.end(), v) != op.outputs.end()) return true;
+    }
+    return false;
+  }
+
+  uint64_t bytes_of(ValueId v) {
+    const GraphValue& value = block().values[v];
+    uint64_t bytes = static_cast<uint64_t>(value.type == GraphValueType::kCompute ? size_bytes(options_.compute) : 4);
+    for (int64_t size : layout_.local_shape(program_, value, options_.batch, options_.time))
+      bytes *= static_cast<uint64_t>(size);
+    return bytes;
+  }
+
+  void add_up() {
+    for (ValueId v : out_.kept)
+      if (!is_input(v)) out_.kept_bytes += bytes_of(v);
+    for (const auto& [name, value] : block().inputs) out_.input_bytes += bytes_of(value);
+    uint64_t live = 0;
+    for (const Node& node : out_.nodes) {
+      if (node.has_backward)
+        for (uint32_t i = 0; i < node.infer.num_saved; ++i) {
+          const chassis_saved_t& saved = node.infer.saved[i];
+          uint64_t bytes = static_cast<uint64_t>(size_bytes(static_cast<Dtype>(saved.dtype)));
+          for (uint32_t d = 0; d < saved.num_dims; ++d) bytes *= static_cast<uint64_t>(saved.sizes[d]);
+          out_.saved_bytes += bytes;
+        }
+      if (node.overwritten_input < 0)
+        for (ValueId v : node.outputs) live += bytes_of(v);
+      out_.workspace_bytes = std::max({out_.workspace_bytes, node.infer.workspace_forward_bytes,
+                                       node.infer.workspace_backward_bytes});
+      out_.peak_forward_bytes = std::max(out_.peak_forward_bytes, live + node.infer.workspace_forward_bytes);
+      for (ValueId v : node.dead_after_forward)
+        if (!is_input(v) && !(node.overwritten_input >= 0 && node.inputs[node.overwritten_input] == v))
+          live -= std::min(live, bytes_of(v));
+    }
+  }
+
+  const Program& program_;
+  const ProgramLayout& layout_;
+  const ResolveOptions& options_;
+  ResolvedBlock& out_;
+};
+
+}  // namespace
+
+bool Node::keeps_input(size_t i) const {
+  if (!provider) return false;
+  return flag(CHASSIS_KERNEL_COMPOSED) || (i < 32 && (infer.keeps_inputs >> i & 1u));
+}
+
+bool Node::keeps_output(size_t i) const {
+  return provider && !flag(CHASSIS_KERNEL_COMPOSED) && i < 32 && (infer.keeps_outputs >> i & 1u);
+}
+
+ResolvedBlock resolve_block(const Program& program, const ProgramLayout& layout, uint32_t type,
+                            std::span<const uint8_t> slot_trainable, bool inputs_need_grad,
+                            const ResolveOptions& options) {
+  ResolvedBlock resolved;
+  resolved.type = type;
+  resolved.block = program.blocks[type];
+  resolved.slot_trainable.assign(slot_trainable.begin(), slot_trainable.end());
+  resolved.inputs_need_grad = inputs_need_grad;
+  BlockResolver(program, layout, options, resolved).run();
+  return resolved;
+}
+
+ResolvedProgram resolve_program(const Program& program, const ProgramLayout& layout, const ParameterTable& parameters,
+                                const ResolveOptions& options) {
+  ResolvedProgram resolved;
+  resolved.purpose = options.purpose;
+  const bool training = options.purpose == Purpose::kTraining;
+  std::map<std::tuple<uint32_t, std::vector<uint8_t>, bool>, std::shared_ptr<const ResolvedBlock>> known;
+  bool anything_trained = false;  // in the units so far: then gradients must reach them
+  size_t unit = 0;
+  for (const Chain& chain : program.chains)
+    for (uint32_t type : chain.blocks) {
+      std::vector<uint8_t> trainable;
+      for (const Parameter* p : parameters.of_unit(unit)) trainable.push_back(training && p->trainable);
+      auto& block = known[{type, trainable, anything_trained}];
+      if (!block)
+        block = std::make_shared<const ResolvedBlock>(
+            resolve_block(program, layout, type, trainable, anything_trained, options));
+      resolved.units.push_back(block);
+      anything_trained |= std::count(trainable.begin(), trainable.end(), 1) > 0;
+      ++unit;
+    }
+  return resolved;
+}
+
+}  // namespace chassis

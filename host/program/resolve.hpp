@@ -1,0 +1,103 @@
+// From ops to nodes: every op, or run of ops that a pattern matches, goes to the first provider that claims it; then
+// liveness says when each value can go. The result is what the executor walks.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "chassis/kind/ops.h"
+#include "host/program/layout.hpp"
+#include "host/program/program.hpp"
+#include "host/service/tensor.hpp"
+
+namespace chassis {
+
+// An activated instance of kind ops, under the name the user wrote.
+struct OpsProvider {
+  std::string name;
+  chassis_instance* self = nullptr;
+  const chassis_ops_t* table = nullptr;
+};
+
+enum class Purpose {
+  kTraining,  // loss and its gradients
+  kLoss,      // loss alone
+  kLogits,    // generation
+};
+
+struct ResolveOptions {
+  Purpose purpose = Purpose::kTraining;
+  Device device;
+  Dtype compute = Dtype::f32;
+  int64_t batch = 1;  // B and T that claims and memory are planned with
+  int64_t time = 1;
+  std::vector<OpsProvider> attention;  // asked first for ops of that id
+  std::vector<OpsProvider> kernels;    // in the user's priority
+};
+
+struct Refusal {
+  std::string provider;
+  std::string pattern;
+  std::string reason;
+};
+
+struct Node {
+  std::vector<uint32_t> ops;    // of the block, in order
+  std::string pattern;          // their ids, joined by '+'
+  std::string name;             // "decoder.q_proj"
+  std::vector<ValueId> inputs;  // kAbsent where left out
+  std::vector<SlotId> params;
+  std::vector<ValueId> outputs;
+
+  const OpsProvider* provider = nullptr;  // none: a collective
+  std::shared_ptr<void> kernel;
+  chassis_infer_t infer{};
+  double cost_ns = 0.0;
+  std::vector<Refusal> refusals;
+
+  bool has_backward = false;
+  std::vector<uint8_t> input_needs_grad;
+  int overwritten_input = -1;                  // output 0 takes over its memory
+  std::vector<ValueId> dead_after_forward;     // training: what no backward reads
+  std::vector<ValueId> dead_after_backward;
+
+  bool flag(uint32_t bit) const { return (infer.flags & bit) != 0; }
+  bool keeps_input(size_t i) const;
+  bool keeps_output(size_t i) const;
+};
+
+// A block type as one kind of unit runs it: which of its slots are trained, and whether its inputs need gradients,
+// changes what must be kept.
+struct ResolvedBlock {
+  uint32_t type = 0;
+  BlockType block;  // ops that the purpose does not need are gone
+  std::vector<uint8_t> slot_trainable;
+  bool inputs_need_grad = false;
+  std::vector<uint8_t> value_needs_grad;
+  std::vector<Node> nodes;
+  std::vector<ValueId> kept;     // values alive between forward and backward
+  uint64_t kept_bytes = 0;       // of those that the block itself makes, at the planned B and T
+  uint64_t saved_bytes = 0;      // further tensors that kernels save
+  uint64_t input_bytes = 0;      // what recompute keeps instead
+  uint64_t peak_forward_bytes = 0;   // most that is alive at once inside the block, forward
+  uint64_t workspace_bytes = 0;      // largest of any node
+};
+
+// Throws a plugin error that lists every refusal if no provider claims an op.
+ResolvedBlock resolve_block(const Program& program, const ProgramLayout& layout, uint32_t type,
+                            std::span<const uint8_t> slot_trainable, bool inputs_need_grad,
+                            const ResolveOptions& options);
+
+// All units of the program, for one purpose. Units of the same block type that train the same slots share a block.
+struct ResolvedProgram {
+  Purpose purpose = Purpose::kTraining;
+  std::vector<std::shared_ptr<const ResolvedBlock>> units;
+};
+
+class ParameterTable;
+ResolvedProgram resolve_program(const Program& program, const ProgramLayout& layout, const ParameterTable& parameters,
+                                const ResolveOptions& options);
+
+}  // namespace chassis
