@@ -1,0 +1,20 @@
+// Whether operators that a plugin calls on this thread record for LibTorch's autograd. They do not, except inside
+// composed ops, which have no backward of their own.
+#pragma once
+
+namespace chassis {
+
+bool autograd_recording();
+
+class AutogradRecording {
+ public:
+  AutogradRecording();
+  ~AutogradRecording();
+  AutogradRecording(const AutogradRecording&) = delete;
+  AutogradRecording& operator=(const AutogradRecording&) = delete;
+
+ private:
+  bool previous_;
+};
+
+}  // namespace chassis

@@ -1,0 +1,141 @@
+#include "host/service/device.hpp"
+
+#include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
+#include <dlfcn.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <mutex>
+
+#include "host/base/error.hpp"
+#include "host/service/handle.hpp"
+#include "host/service/memory.hpp"
+
+namespace chassis {
+namespace {
+
+std::string dl_error() {
+  const char* text = dlerror();
+  return text ? text : "unknown reason";
+}
+
+// A line "Key:   value" of a file in /proc.
+std::string proc_line(const char* path, std::string_view key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with(key)) {
+      const size_t start = line.find_first_not_of(" \t:", key.size());
+      return start == std::string::npos ? "" : line.substr(start);
+    }
+  return "";
+}
+
+uint64_t proc_kib(const char* path, std::string_view key) {
+  return std::strtoull(proc_line(path, key).c_str(), nullptr, 10) * 1024;
+}
+
+}  // namespace
+
+std::string load_cuda() {
+  static std::once_flag once;
+  static auto* problem = new std::string;
+  std::call_once(once, [] {
+    if (!dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) {
+      *problem = "no CUDA driver: " + dl_error();
+    } else if (!dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL)) {
+      *problem = "LibTorch's CUDA part does not load: " + dl_error();
+    } else if (!at::globalContext().hasCUDA() || at::accelerator::deviceCount() == 0) {
+      *problem = "no CUDA device is visible";
+    }
+  });
+  return *problem;
+}
+
+Device choose_device(std::string_view setting) {
+  if (setting == "cpu") return {};
+  if (setting == "auto") return load_cuda().empty() ? Device{Device::Type::kCuda, 0} : Device{};
+  if (setting == "cuda" || setting.starts_with("cuda:")) {
+    int index = 0;
+    if (setting.size() > 5) {
+      const std::string number(setting.substr(5));
+      char* end = nullptr;
+      index = static_cast<int>(std::strtol(number.c_str(), &end, 10));
+      if (*end || index < 0) throw config_error("run.device: \"" + std::string(setting) + "\" is no device");
+    }
+    if (const std::string problem = load_cuda(); !problem.empty())
+      throw config_error("run.device = \"" + std::string(setting) + "\": " + problem)
+          .hint("set run.device = \"auto\" or \"cpu\"");
+    if (const int count = at::accelerator::deviceCount(); index >= count)
+      throw config_error("run.device = \"" + std::string(setting) + "\": this machine has " + std::to_string(count) +
+                         " CUDA device(s)");
+    return {Device::Type::kCuda, index};
+  }
+  throw config_error("run.device: \"" + std::string(setting) + "\" is no device")
+      .hint("use \"auto\", \"cpu\", \"cuda\" or \"cuda:<index>\"");
+}
+
+DeviceMemory device_memory(Device device) {
+  if (device.type == Device::Type::kMeta) return {};
+  if (device.type == Device::Type::kCpu) {
+    const MemoryUsage usage = memory_usage();
+    return {usage.live_bytes, usage.system_bytes, usage.peak_bytes, usage.peak_system_bytes,
+            proc_kib("/proc/meminfo", "MemAvailable"), proc_kib("/proc/meminfo", "MemTotal")};
+  }
+  return translate_errors([&] {
+    const auto index = static_cast<c10::DeviceIndex>(device.index);
+    const auto stats = at::accelerator::getDeviceStats(index);
+    const auto [free_bytes, total_bytes] = at::accelerator::getMemoryInfo(index);
+    const auto& active = stats.active_bytes[0];
+    const auto& reserved = stats.reserved_bytes[0];
+    return DeviceMemory{static_cast<uint64_t>(active.current), static_cast<uint64_t>(reserved.current),
+                        static_cast<uint64_t>(active.peak),    static_cast<uint64_t>(reserved.peak),
+                        free_bytes,                            total_bytes};
+  });
+}
+
+void reset_peak_device_memory(Device device) {
+  if (device.type == Device::Type::kCpu) reset_peak_memory();
+  if (device.type == Device::Type::kCuda)
+    translate_errors([&] { at::accelerator::resetPeakStats(static_cast<c10::DeviceIndex>(device.index)); });
+}
+
+void synchronize(Device device) {
+  if (device.type == Device::Type::kCuda)
+    translate_errors([&] { at::accelerator::synchronizeDevice(static_cast<c10::DeviceIndex>(device.index)); });
+}
+
+std::string device_name(Device device) {
+  if (device.type == Device::Type::kCpu) {
+    const std::string model = proc_line("/proc/cpuinfo", "model name");
+    return model.empty() ? "cpu" : model;
+  }
+  if (device.type == Device::Type::kCuda) {
+    // The driver's own answer, so that no CUDA header is needed.
+    if (void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) {
+      using DeviceGet = int (*)(int*, int);
+      using DeviceGetName = int (*)(char*, int, int);
+      const auto get = reinterpret_cast<DeviceGet>(dlsym(driver, "cuDeviceGet"));
+      const auto get_name = reinterpret_cast<DeviceGetName>(dlsym(driver, "cuDeviceGetName"));
+      char name[256] = {};
+      int ordinal = 0;
+      if (get && get_name && get(&ordinal, device.index) == 0 && get_name(name, sizeof name - 1, ordinal) == 0)
+        return name;
+    }
+  }
+  return device.text();
+}
+
+uint64_t resident_bytes() { return proc_kib("/proc/self/status", "VmRSS"); }
+uint64_t peak_resident_bytes() { return proc_kib("/proc/self/status", "VmHWM"); }
+
+bool has_fast_bf16(Device device) {
+  if (device.type == Device::Type::kCuda) return true;
+  const std::string flags = " " + proc_line("/proc/cpuinfo", "flags") + " ";
+  return flags.find(" amx_bf16 ") != std::string::npos || flags.find(" avx512_bf16 ") != std::string::npos;
+}
+
+}  // namespace chassis

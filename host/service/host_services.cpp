@@ -1,0 +1,75 @@
+#include "host/service/host_services.hpp"
+
+#include <torch/headeronly/version.h>
+
+#include <array>
+
+#include "chassis/service/dispatch.h"
+#include "chassis/service/log.h"
+#include "chassis/service/memory.h"
+#include "chassis/service/metrics.h"
+#include "chassis/service/options.h"
+#include "chassis/service/rng.h"
+#include "chassis/service/task.h"
+#include "chassis/service/tensor.h"
+#include "host/service/memory.hpp"
+#include "host/service/operators.hpp"
+#include "host/service/tables.hpp"
+
+namespace chassis {
+namespace {
+
+struct Offer {
+  std::string_view id;
+  std::unique_ptr<Table> (*make)(const Instance& instance);
+};
+constexpr std::array<Offer, 8> kOffers = {{
+    {CHASSIS_LOG_ID, make_log_table},
+    {CHASSIS_OPTIONS_ID, make_options_table},
+    {CHASSIS_TENSOR_ID, make_tensor_table},
+    {CHASSIS_DISPATCH_ID, make_dispatch_table},
+    {CHASSIS_MEMORY_ID, make_memory_table},
+    {CHASSIS_RNG_ID, make_rng_table},
+    {CHASSIS_METRICS_ID, make_metrics_table},
+    {CHASSIS_TASK_ID, make_task_table},
+}};
+
+class Tables final : public InstanceServices {
+ public:
+  explicit Tables(Instance instance) : instance_(std::move(instance)) {
+    for (size_t i = 0; i < kOffers.size(); ++i) tables_[i] = kOffers[i].make(instance_);
+  }
+  const void* get(std::string_view id) override {
+    for (size_t i = 0; i < kOffers.size(); ++i)
+      if (kOffers[i].id == id) return tables_[i]->get();
+    return nullptr;
+  }
+  int64_t live_tensors() const override { return instance_.handles->load(); }
+
+ private:
+  const Instance instance_;
+  std::array<std::unique_ptr<Table>, kOffers.size()> tables_;
+};
+
+}  // namespace
+
+bool HostServices::offers(std::string_view id) const {
+  for (const Offer& offer : kOffers)
+    if (offer.id == id) return true;
+  return false;
+}
+
+void HostServices::check_operators(const Manifest& manifest) const { check_operator_schemas(manifest); }
+
+std::string HostServices::torch_version() const { return TORCH_VERSION; }
+
+std::unique_ptr<InstanceServices> HostServices::attach(const InstanceContext& context) {
+  Instance instance;
+  instance.context = context;
+  instance.memory_owner = memory_owner(context.plugin_id);
+  instance.seed = seed_;
+  instance.metrics = &metrics_;
+  return std::make_unique<Tables>(std::move(instance));
+}
+
+}  // namespace chassis

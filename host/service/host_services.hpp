@@ -1,0 +1,29 @@
+// The services of this host as plugins see them: one set of C tables per plugin instance.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "host/plugin/services.hpp"
+#include "host/service/metrics.hpp"
+
+namespace chassis {
+
+class HostServices final : public ServiceProvider {
+ public:
+  // `seed` is the run's; streams of chassis.rng depend on it. `metrics` outlives the instances.
+  HostServices(uint64_t seed, MetricsStore& metrics) : seed_(seed), metrics_(metrics) {}
+
+  bool offers(std::string_view id) const override;
+  void check_operators(const Manifest& manifest) const override;
+  std::string torch_version() const override;
+  std::unique_ptr<InstanceServices> attach(const InstanceContext& context) override;
+
+ private:
+  uint64_t seed_;
+  MetricsStore& metrics_;
+};
+
+}  // namespace chassis

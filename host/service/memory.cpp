@@ -1,0 +1,350 @@
+#include "host/service/memory.hpp"
+
+#include <ATen/core/TensorBody.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/util/Exception.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <list>
+#include <map>
+#include <mutex>
+
+#include "host/base/error.hpp"
+#include "host/base/units.hpp"
+#include "host/service/handle.hpp"
+#include "host/service/tensor.hpp"
+
+namespace chassis {
+namespace {
+
+constexpr uint64_t kMiB = 1024 * 1024;
+constexpr uint64_t kCachedFrom = 1 * kMiB;
+constexpr uint64_t kHugeFrom = 4 * kMiB;
+constexpr uint64_t kHugePage = 2 * kMiB;
+constexpr uint64_t kPage = 4096;
+constexpr uint64_t kMagic = 0x6368617373697331;  // "chassis1"
+constexpr size_t kMaxOwners = 256;
+
+struct Tag {
+  uint16_t category = 0;
+  uint16_t owner = 0;
+};
+thread_local Tag current_tag;
+
+// Before the data of every block.
+struct alignas(64) Header {
+  uint64_t magic;
+  uint64_t num_bytes;     // as asked for
+  uint64_t system_bytes;  // as reserved, header included
+  Tag tag;
+};
+static_assert(sizeof(Header) == 64);
+
+struct Gauge {
+  std::atomic<int64_t> live{0};
+  std::atomic<int64_t> peak{0};
+
+  int64_t add(int64_t bytes) {
+    const int64_t now = live.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+    int64_t seen = peak.load(std::memory_order_relaxed);
+    while (now > seen && !peak.compare_exchange_weak(seen, now, std::memory_order_relaxed)) {
+    }
+    return now;
+  }
+  void restart() { peak.store(live.load(std::memory_order_relaxed), std::memory_order_relaxed); }
+};
+
+// Free blocks by size, the oldest first out.
+class FreeLists {
+ public:
+  // A block of at least this size and not much more; NULL if there is none.
+  Header* take(uint64_t system_bytes) {
+    auto at = blocks_.lower_bound(system_bytes);
+    if (at == blocks_.end() || at->first > system_bytes + system_bytes / 8) return nullptr;
+    Header* block = at->second.back();
+    remove(at, std::prev(at->second.end()));
+    return block;
+  }
+  void put(Header* block) {
+    std::list<Header*>& same = blocks_[block->system_bytes];
+    same.push_back(block);
+    age_.push_back({block->system_bytes, std::prev(same.end())});
+    where_[block] = std::prev(age_.end());
+    cached_bytes_ += block->system_bytes;
+  }
+  Header* take_oldest() {
+    if (age_.empty()) return nullptr;
+    const Aged oldest = age_.front();
+    Header* block = *oldest.in_list;
+    remove(blocks_.find(oldest.system_bytes), oldest.in_list);
+    return block;
+  }
+  uint64_t cached_bytes() const { return cached_bytes_; }
+
+ private:
+  struct Aged {
+    uint64_t system_bytes;
+    std::list<Header*>::iterator in_list;
+  };
+  using Blocks = std::map<uint64_t, std::list<Header*>>;
+
+  void remove(Blocks::iterator size, std::list<Header*>::iterator in_list) {
+    const auto aged = where_.find(*in_list);
+    age_.erase(aged->second);
+    where_.erase(aged);
+    cached_bytes_ -= size->first;
+    size->second.erase(in_list);
+    if (size->second.empty()) blocks_.erase(size);
+  }
+
+  Blocks blocks_;
+  std::list<Aged> age_;
+  std::map<Header*, std::list<Aged>::iterator> where_;
+  uint64_t cached_bytes_ = 0;
+};
+
+Header* reserve_large(uint64_t system_bytes) {
+  const bool huge = system_bytes >= kHugeFrom;
+  const uint64_t slack = huge ? kHugePage : 0;
+  void* mapped = mmap(nullptr, system_bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  if (!huge) return static_cast<Header*>(mapped);
+  const auto begin = reinterpret_cast<uintptr_t>(mapped);
+  const uintptr_t aligned = (begin + kHugePage - 1) / kHugePage * kHugePage;
+  if (aligned > begin) munmap(mapped, aligned - begin);
+  if (const uintptr_t tail = begin + slack - aligned; tail > 0)
+    munmap(reinterpret_cast<void*>(aligned + system_bytes), tail);
+  madvise(reinterpret_cast<void*>(aligned), system_bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
+  return reinterpret_cast<Header*>(aligned);
+}
+
+class CountingAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t num_bytes) override {
+    if (num_bytes == 0) return {nullptr, nullptr, &release, c10::Device(c10::kCPU)};
+    void* data = allocate_raw(num_bytes);
+    return {data, data, &release, c10::Device(c10::kCPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, size_t num_bytes) const override { std::memcpy(to, from, num_bytes); }
+
+  void* allocate_raw(uint64_t num_bytes) {
+    const Tag tag = current_tag;
+    const uint64_t limit = limit_bytes_.load(std::memory_order_relaxed);
+    if (limit && static_cast<uint64_t>(total_.live.load(std::memory_order_relaxed)) + num_bytes > limit)
+      out_of_memory(num_bytes, tag, limit);
+    const uint64_t wanted = num_bytes + sizeof(Header);
+    Header* block = wanted >= kCachedFrom ? reserve((wanted + kPage - 1) / kPage * kPage) : reserve_small(wanted);
+    if (!block) out_of_memory(num_bytes, tag, 0);
+    block->magic = kMagic;
+    block->num_bytes = num_bytes;
+    block->tag = tag;
+    count(static_cast<int64_t>(num_bytes), tag);
+    return block + 1;
+  }
+
+  static Header* header_of(void* data) {
+    Header* block = static_cast<Header*>(data) - 1;
+    CHASSIS_CHECK(block->magic == kMagic, "a block was overwritten before its start, or is not ours");
+    return block;
+  }
+
+  static void release(void* data);
+
+  void free(Header* block) {
+    count(-static_cast<int64_t>(block->num_bytes), block->tag);
+    if (block->system_bytes < kCachedFrom) {
+      system_.add(-static_cast<int64_t>(block->system_bytes));
+      std::free(block);
+      return;
+    }
+    const std::lock_guard lock(mutex_);
+    lists_.put(block);
+    trim(cache_bytes_);
+  }
+
+  void count(int64_t bytes, Tag tag) {
+    categories_[tag.category].add(bytes);
+    owners_[tag.owner].add(bytes);
+    const int64_t peak = total_.peak.load(std::memory_order_relaxed);
+    const int64_t now = total_.add(bytes);
+    if (now <= peak) return;
+    for (size_t i = 0; i < categories_.size(); ++i)
+      at_peak_[i].store(categories_[i].live.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  }
+
+  void drop_cache() {
+    const std::lock_guard lock(mutex_);
+    trim(0);
+  }
+  void set_cache_bytes(uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    cache_bytes_ = bytes;
+    trim(bytes);
+  }
+  void set_limit(uint64_t bytes) { limit_bytes_ = bytes; }
+
+  void restart_peaks() {
+    for (Gauge& gauge : categories_) gauge.restart();
+    for (Gauge& gauge : owners_) gauge.restart();
+    total_.restart();
+    system_.restart();
+    for (size_t i = 0; i < categories_.size(); ++i) at_peak_[i] = categories_[i].live.load();
+  }
+
+  MemoryUsage usage() {
+    MemoryUsage usage;
+    for (size_t i = 0; i < categories_.size(); ++i)
+      usage.categories[i] = {bytes(categories_[i].live), bytes(categories_[i].peak), bytes(at_peak_[i])};
+    usage.live_bytes = bytes(total_.live);
+    usage.peak_bytes = bytes(total_.peak);
+    usage.system_bytes = bytes(system_.live);
+    usage.peak_system_bytes = bytes(system_.peak);
+    const std::lock_guard lock(mutex_);
+    usage.cached_bytes = lists_.cached_bytes();
+    return usage;
+  }
+
+  uint16_t owner(std::string_view plugin) {
+    if (plugin.empty()) return 0;
+    const std::lock_guard lock(mutex_);
+    const auto known = std::find(owner_names_.begin(), owner_names_.end(), plugin);
+    if (known != owner_names_.end()) return static_cast<uint16_t>(known - owner_names_.begin());
+    if (owner_names_.size() == kMaxOwners) return 0;
+    owner_names_.emplace_back(plugin);
+    return static_cast<uint16_t>(owner_names_.size() - 1);
+  }
+  std::vector<PluginMemory> by_owner() {
+    const std::lock_guard lock(mutex_);
+    std::vector<PluginMemory> out;
+    for (size_t i = 0; i < owner_names_.size(); ++i)
+      out.push_back({owner_names_[i], bytes(owners_[i].live), bytes(owners_[i].peak)});
+    return out;
+  }
+
+ private:
+  static uint64_t bytes(const std::atomic<int64_t>& value) {
+    return static_cast<uint64_t>(std::max<int64_t>(0, value.load(std::memory_order_relaxed)));
+  }
+
+  Header* reserve_small(uint64_t wanted) {
+    const uint64_t system_bytes = (wanted + 63) / 64 * 64;
+    auto* block = static_cast<Header*>(std::aligned_alloc(64, system_bytes));
+    if (!block) return nullptr;
+    block->system_bytes = system_bytes;
+    system_.add(static_cast<int64_t>(system_bytes));
+    return block;
+  }
+
+  // From the free lists, else from the system. Cached blocks make room first where the process would otherwise grow
+  // past what it needed before, so that caching costs no resident memory.
+  Header* reserve(uint64_t system_bytes) {
+    const std::lock_guard lock(mutex_);
+    if (Header* block = lists_.take(system_bytes)) return block;
+    const uint64_t needed_before = bytes(total_.peak) + kMiB * 32;
+    const uint64_t others = bytes(system_.live) - lists_.cached_bytes() + system_bytes;
+    trim(needed_before > others ? needed_before - others : 0);
+    Header* block = reserve_large(system_bytes);
+    if (!block) {
+      trim(0);
+      block = reserve_large(system_bytes);
+      if (!block) return nullptr;
+    }
+    block->system_bytes = system_bytes;
+    system_.add(static_cast<int64_t>(system_bytes));
+    return block;
+  }
+
+  // With mutex_ held.
+  void trim(uint64_t most) {
+    while (lists_.cached_bytes() > most) {
+      Header* block = lists_.take_oldest();
+      system_.add(-static_cast<int64_t>(block->system_bytes));
+      munmap(block, block->system_bytes);
+    }
+  }
+
+  [[noreturn]] void out_of_memory(uint64_t num_bytes, Tag tag, uint64_t limit) {
+    std::string text = "out of memory on the CPU: " + bytes_text(num_bytes) + " requested for " +
+                       std::string(memory_category_name(static_cast<MemoryCategory>(tag.category)));
+    {
+      const std::lock_guard lock(mutex_);
+      if (tag.owner) text += " of plugin " + owner_names_[tag.owner];
+    }
+    text += "; live " + bytes_text(bytes(total_.live));
+    if (limit) text += " of a limit of " + bytes_text(limit);
+    for (size_t i = 0; i < categories_.size(); ++i)
+      if (const uint64_t live = bytes(categories_[i].live))
+        text += std::string(i ? ", " : ": ") + std::string(memory_category_name(static_cast<MemoryCategory>(i))) + " " +
+                bytes_text(live);
+    TORCH_CHECK_WITH(OutOfMemoryError, false, text);
+    std::abort();
+  }
+
+  std::array<Gauge, kNumMemoryCategories> categories_;
+  std::array<std::atomic<int64_t>, kNumMemoryCategories> at_peak_{};
+  std::array<Gauge, kMaxOwners> owners_;
+  Gauge total_, system_;
+  std::atomic<uint64_t> limit_bytes_{0};
+  std::mutex mutex_;
+  FreeLists lists_;
+  uint64_t cache_bytes_ = 4096 * kMiB;
+  std::vector<std::string> owner_names_{""};
+};
+
+// Never destroyed: tensors may outlive main.
+CountingAllocator& allocator() {
+  static auto* instance = new CountingAllocator;
+  return *instance;
+}
+
+void CountingAllocator::release(void* data) {
+  if (data) allocator().free(header_of(data));
+}
+
+}  // namespace
+
+std::string_view memory_category_name(MemoryCategory category) {
+  constexpr std::array<std::string_view, kNumMemoryCategories> names = {
+      "other", "parameters", "gradients", "optimizer", "activations", "workspace", "communication", "checkpoint", "data"};
+  const auto index = static_cast<size_t>(category);
+  return index < names.size() ? names[index] : "unknown";
+}
+
+void install_memory_allocator() {
+  static std::once_flag once;
+  std::call_once(once, [] { c10::SetCPUAllocator(&allocator(), 100); });
+}
+
+MemoryUsage memory_usage() { return allocator().usage(); }
+std::vector<PluginMemory> memory_by_plugin() { return allocator().by_owner(); }
+void reset_peak_memory() { allocator().restart_peaks(); }
+void drop_memory_cache() { allocator().drop_cache(); }
+void set_memory_cache_bytes(uint64_t bytes) { allocator().set_cache_bytes(bytes); }
+void set_memory_limit(uint64_t bytes) { allocator().set_limit(bytes); }
+uint16_t memory_owner(std::string_view plugin) { return allocator().owner(plugin); }
+
+MemoryTag::MemoryTag(MemoryCategory category) : MemoryTag(category, current_tag.owner) {}
+
+MemoryTag::MemoryTag(MemoryCategory category, uint16_t owner)
+    : previous_category_(current_tag.category), previous_owner_(current_tag.owner) {
+  current_tag = {static_cast<uint16_t>(category), owner};
+}
+
+MemoryTag::~MemoryTag() { current_tag = {previous_category_, previous_owner_}; }
+
+void retag_memory(const Tensor& tensor, MemoryCategory category) {
+  const c10::DataPtr& data = tensor_of(tensor.handle()).storage().data_ptr();
+  if (!data || data.get_deleter() != allocator().raw_deleter()) return;
+  Header* block = CountingAllocator::header_of(data.get_context());
+  const auto bytes = static_cast<int64_t>(block->num_bytes);
+  allocator().count(-bytes, block->tag);
+  block->tag.category = static_cast<uint16_t>(category);
+  allocator().count(bytes, block->tag);
+}
+
+}  // namespace chassis

@@ -1,0 +1,39 @@
+// The C tables of chassis/service/, one class behind each; made per plugin instance by HostServices.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "host/plugin/services.hpp"
+#include "host/service/ledger.hpp"
+#include "host/service/metrics.hpp"
+
+namespace chassis {
+
+// What the tables of one instance have in common.
+struct Instance {
+  InstanceContext context;
+  ledger::Account handles = std::make_shared<std::atomic<int64_t>>(0);
+  uint16_t memory_owner = 0;
+  uint64_t seed = 0;
+  MetricsStore* metrics = nullptr;
+};
+
+class Table {
+ public:
+  virtual ~Table() = default;
+  virtual const void* get() const = 0;
+};
+
+std::unique_ptr<Table> make_log_table(const Instance& instance);
+std::unique_ptr<Table> make_options_table(const Instance& instance);
+std::unique_ptr<Table> make_tensor_table(const Instance& instance);
+std::unique_ptr<Table> make_dispatch_table(const Instance& instance);
+std::unique_ptr<Table> make_memory_table(const Instance& instance);
+std::unique_ptr<Table> make_rng_table(const Instance& instance);
+std::unique_ptr<Table> make_metrics_table(const Instance& instance);
+std::unique_ptr<Table> make_task_table(const Instance& instance);
+
+}  // namespace chassis

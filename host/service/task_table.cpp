@@ -1,0 +1,33 @@
+// chassis.task/1: LibTorch's own intra-op threads, so that a process has one pool.
+#include "chassis/service/task.h"
+
+#include <ATen/Parallel.h>
+
+#include "host/service/tables.hpp"
+
+namespace chassis {
+namespace {
+
+class TaskTable final : public Table {
+ public:
+  TaskTable() {
+    table_.struct_size = sizeof table_;
+    table_.num_threads = [](const chassis_task_t*) { return static_cast<uint32_t>(at::get_num_threads()); };
+    table_.parallel_for = [](const chassis_task_t*, int64_t count, int64_t grain,
+                             void (*body)(void*, int64_t, int64_t), void* context) {
+      if (count <= 0) return;
+      at::parallel_for(0, count, grain > 0 ? grain : 1,
+                       [=](int64_t begin, int64_t end) { body(context, begin, end); });
+    };
+  }
+  const void* get() const override { return &table_; }
+
+ private:
+  chassis_task_t table_{};
+};
+
+}  // namespace
+
+std::unique_ptr<Table> make_task_table(const Instance&) { return std::make_unique<TaskTable>(); }
+
+}  // namespace chassis

@@ -1,0 +1,139 @@
+// chassis.tensor/1.
+#include "chassis/service/tensor.h"
+
+#include <ATen/DLConvertor.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/TensorBody.h>
+#include <ATen/dlpack.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+
+#include "host/base/log.hpp"
+#include "host/plugin/manifest.hpp"
+#include "host/plugin/status.hpp"
+#include "host/service/handle.hpp"
+#include "host/service/tables.hpp"
+#include "host/service/tensor.hpp"
+
+namespace chassis {
+namespace {
+
+at::TensorOptions options_of(uint32_t dtype, uint32_t device_type, int32_t device_index) {
+  const Dtype type = static_cast<Dtype>(dtype);
+  if (size_bytes(type) == 0) throw plugin_error("dtype " + std::to_string(dtype) + " is unknown");
+  at::Device device(at::kCPU);
+  switch (device_type) {
+    case CHASSIS_DEVICE_CPU: break;
+    case CHASSIS_DEVICE_CUDA: device = at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device_index)); break;
+    case CHASSIS_DEVICE_META: device = at::Device(at::kMeta); break;
+    default: throw plugin_error("device type " + std::to_string(device_type) + " is unknown");
+  }
+  return at::TensorOptions(scalar_type(type)).device(device);
+}
+
+at::IntArrayRef shape_of(const int64_t* sizes, uint32_t num_dims) {
+  if (num_dims > 0 && !sizes) throw plugin_error("sizes are NULL");
+  for (uint32_t i = 0; i < num_dims; ++i)
+    if (sizes[i] < 0) throw plugin_error("size " + std::to_string(sizes[i]) + " is negative");
+  return {sizes, num_dims};
+}
+
+uint32_t device_type_of(const at::Device& device) {
+  if (device.is_cuda()) return CHASSIS_DEVICE_CUDA;
+  if (device.is_meta()) return CHASSIS_DEVICE_META;
+  return CHASSIS_DEVICE_CPU;
+}
+
+void view(chassis_tensor_t handle, chassis_tensor_view_t* out) {
+  const at::Tensor& tensor = tensor_of(handle);
+  chassis_tensor_view_t full{};
+  full.struct_size = out->struct_size;
+  try {
+    full.dtype = static_cast<uint32_t>(dtype_of(tensor.scalar_type()));
+  } catch (const Error&) {
+    full.dtype = 0;  // a type without a word in the ABI
+  }
+  const at::Device device = tensor.device();
+  full.device_type = device_type_of(device);
+  full.device_index = device.is_cuda() ? device.index() : 0;
+  full.num_elements = tensor.numel();
+  full.data = full.device_type == CHASSIS_DEVICE_META || full.num_elements == 0 ? nullptr : tensor.mutable_data_ptr();
+  full.num_dims = static_cast<uint32_t>(tensor.dim());
+  full.is_contiguous = tensor.is_contiguous();
+  full.sizes = tensor.sizes().data();
+  full.strides = tensor.strides().data();
+  std::memcpy(out, &full, std::min<size_t>(out->struct_size, sizeof full));
+}
+
+class TensorTable final : public Table {
+ public:
+  explicit TensorTable(const Instance& instance) : instance_(instance) {
+    table_.struct_size = sizeof table_;
+    table_.impl = this;
+    table_.view = view;
+    table_.create = [](const chassis_tensor_service_t* t, uint32_t dtype, uint32_t device_type, int32_t device_index,
+                       uint32_t num_dims, const int64_t* sizes, chassis_tensor_t* out) {
+      return self(t).give(out, [&] {
+        return at::empty(shape_of(sizes, num_dims), options_of(dtype, device_type, device_index));
+      });
+    };
+    table_.from_memory = [](const chassis_tensor_service_t* t, void* data, uint32_t dtype, uint32_t device_type,
+                            int32_t device_index, uint32_t num_dims, const int64_t* sizes, void (*release)(void*),
+                            void* context, chassis_tensor_t* out) {
+      return self(t).give(out, [&] {
+        const auto shape = shape_of(sizes, num_dims);
+        const auto options = options_of(dtype, device_type, device_index);
+        if (!release) return at::from_blob(data, shape, options);
+        return at::from_blob(data, shape, [release, context](void*) { release(context); }, options);
+      });
+    };
+    table_.retain = [](const chassis_tensor_service_t* t, chassis_tensor_t tensor, chassis_tensor_t* out) {
+      return self(t).give(out, [&] { return at::Tensor(tensor_of(tensor)); });
+    };
+    table_.release = [](const chassis_tensor_service_t* t, chassis_tensor_t tensor) {
+      if (!tensor) return;
+      if (ledger::leave(tensor) || self(t).may_have_made_) return delete_handle(tensor);
+      // Rationale: freeing what it never owned would corrupt the heap; keeping it only leaks at worst.
+      counted_warning(self(t).instance_.context.member_id + "/foreign_release",
+                      self(t).instance_.context.member_id + " released a tensor that it does not own; ignored");
+    };
+    table_.to_dlpack = [](const chassis_tensor_service_t*, chassis_tensor_t tensor, DLManagedTensorVersioned** out) {
+      return guarded([&] { translate_errors([&] { *out = at::toDLPackVersioned(tensor_of(tensor)); }); });
+    };
+    table_.from_dlpack = [](const chassis_tensor_service_t* t, DLManagedTensorVersioned* dlpack, chassis_tensor_t* out) {
+      if (dlpack->version.major != DLPACK_MAJOR_VERSION)
+        return make_status(CHASSIS_UNIMPLEMENTED, "DLPack " + std::to_string(dlpack->version.major) + "." +
+                                                     std::to_string(dlpack->version.minor) + " is not readable, " +
+                                                     std::to_string(DLPACK_MAJOR_VERSION) + ".x is");
+      return self(t).give(out, [&] { return at::fromDLPackVersioned(dlpack); });
+    };
+  }
+  const void* get() const override { return &table_; }
+
+ private:
+  static const TensorTable& self(const chassis_tensor_service_t* t) { return *static_cast<const TensorTable*>(t->impl); }
+
+  template <typename Make>
+  chassis_status_t* give(chassis_tensor_t* out, Make make) const noexcept {
+    return guarded([&] {
+      translate_errors([&] {
+        at::AutoDispatchBelowADInplaceOrView guard;
+        *out = new_handle(make());
+        ledger::enter(*out, instance_.handles);
+      });
+    });
+  }
+
+  const Instance& instance_;
+  // T1 and T2 plugins make handles through LibTorch itself, past the ledger.
+  const bool may_have_made_ = instance_.context.manifest && instance_.context.manifest->tier != Tier::kT0;
+  chassis_tensor_service_t table_{};
+};
+
+}  // namespace
+
+std::unique_ptr<Table> make_tensor_table(const Instance& instance) { return std::make_unique<TensorTable>(instance); }
+
+}  // namespace chassis
