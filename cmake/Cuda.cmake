@@ -9,7 +9,7 @@ if(CHASSIS_CUDA)
       set(CMAKE_CUDA_COMPILER "${CHASSIS_NVCC}")
     endif()
     if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-      set(CMAKE_CUDA_ARCHITECTURES "80;90;100")
+      set(CMAKE_CUDA_ARCHITECTURES "80-real;90-real;100")
     endif()
     set(CMAKE_CUDA_STANDARD 17)   # CMake 3.25 knows no later one
     set(CMAKE_CUDA_RUNTIME_LIBRARY Static)

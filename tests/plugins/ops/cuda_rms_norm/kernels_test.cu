@@ -61,7 +61,8 @@ void compare_with_cpu(int64_t num_rows, int64_t n) {
       dweight[i] += dy[at] * x[at] * inverse;
     }
   }
-  const Device d_x(x), d_weight(weight), d_dy(dy), d_y(x), d_inverse(std::vector<float>(num_rows)), d_dx(x);
+  const Device d_x(x), d_weight(weight), d_dy(dy), d_y(x), d_dx(x);
+  const Device d_inverse{std::vector<float>(num_rows)};
   const Device d_dweight(std::vector<float>(n, 1.0f));
   const Device d_partial(std::vector<float>(cuda_rms_norm::num_partials(num_rows) * n));
   ASSERT_EQ(cuda_rms_norm::forward(problem, d_x.data(), d_weight.data(), d_y.data(), d_inverse.data()), nullptr);
