@@ -156,6 +156,7 @@ class Operator {
   template <typename... Args>
   void call(chassis_boxed_t* results, uint32_t num_results, const Args&... args) const {
     constexpr size_t kCount = sizeof...(Args);
+    if (op_ == nullptr) throw Failure(CHASSIS_FAILED_PRECONDITION, "an operator is called that was never looked up");
     const std::array<Boxed, kCount> boxes{Boxed(args)...};
     std::array<chassis_boxed_t, kCount> raw;
     for (size_t i = 0; i < kCount; ++i) raw[i] = boxes[i].raw();

@@ -20,7 +20,7 @@ class Model : public Member {
   virtual void record(Builder& b) = 0;
   // config.json for an export: complete, readable by the family's reference implementation.
   virtual std::string config() const = 0;
-  // The name on disk of a parameter. Override both or neither.
+  // The name on disk of a parameter; equal unless overridden.
   virtual std::string disk_name(std::string_view parameter) const { return std::string(parameter); }
   // The parameter of a name on disk; empty if that tensor is to be skipped.
   virtual std::string parameter_name(std::string_view disk_name) const { return std::string(disk_name); }

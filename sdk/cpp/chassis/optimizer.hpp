@@ -1,10 +1,13 @@
 // The base of optimizers: a state schema, and a step over many tensors at once.
 #pragma once
 
+#include <algorithm>
 #include <span>
+#include <vector>
 
 #include "chassis/kind/optimizer.h"
 #include "chassis/member.hpp"
+#include "chassis/task.hpp"
 #include "chassis/tensor.hpp"
 
 CHASSIS_SDK_BEGIN
@@ -29,6 +32,22 @@ class OptimizerStep {
   BorrowedTensor param(uint32_t i) const { return {host_, raw_.params[i]}; }
   BorrowedTensor grad(uint32_t i) const { return {host_, raw_.grads[i]}; }
   BorrowedTensor state(uint32_t i, size_t j) const { return {host_, raw_.states[i * num_states_ + j]}; }
+
+  // Calls body(i, begin, end) over element ranges that cover all tensors, on the host's threads.
+  template <typename Body>
+  void for_each_range(Body&& body) const {
+    constexpr int64_t kGrain = 16384;
+    std::vector<int64_t> ends;
+    int64_t total = 0;
+    for (uint32_t i = 0; i < num_tensors(); ++i) ends.push_back(total += param(i).num_elements());
+    parallel_for(host_, total, kGrain, [&](int64_t begin, int64_t end) {
+      auto i = static_cast<uint32_t>(std::upper_bound(ends.begin(), ends.end(), begin) - ends.begin());
+      for (; begin < end; begin = ends[i], ++i) {
+        const int64_t start = i == 0 ? 0 : ends[i - 1];
+        if (begin < ends[i]) body(i, begin - start, std::min(end, ends[i]) - start);
+      }
+    });
+  }
 
  private:
   const Host& host_;
