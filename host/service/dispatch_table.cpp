@@ -82,7 +82,7 @@ std::string describe(const c10::IValue& value) {
 
 class DispatchTable final : public Table {
  public:
-  explicit DispatchTable(const Instance& instance) : instance_(instance) {
+  explicit DispatchTable(const TableContext& context) : context_(context) {
     table_.struct_size = sizeof table_;
     table_.impl = this;
     table_.find = [](const chassis_dispatch_t* t, chassis_str_t name, const chassis_operator_t** out) {
@@ -116,12 +116,12 @@ class DispatchTable final : public Table {
         return nullptr;
       }
       const std::string* declared = nullptr;
-      if (instance_.context.manifest)
-        for (const std::string& schema : instance_.context.manifest->operators)
+      if (context_.instance.manifest)
+        for (const std::string& schema : context_.instance.manifest->operators)
           if (operator_name(schema) == name) declared = &schema;
       if (!declared)
         return make_status(CHASSIS_NOT_FOUND, "operator " + std::string(name) + " is not declared in the manifest of " +
-                                                 instance_.context.plugin_id + " (op=…)");
+                                                 context_.instance.plugin_id + " (op=…)");
       const auto handle = find_operator(name);
       if (!handle)
         return make_status(CHASSIS_NOT_FOUND, "this LibTorch has no operator " + std::string(name));
@@ -169,7 +169,7 @@ class DispatchTable final : public Table {
   chassis_tensor_t own(at::Tensor tensor) {
     if (!tensor.defined()) return nullptr;
     chassis_tensor_t handle = new_handle(std::move(tensor));
-    ledger::enter(handle, instance_.handles);
+    ledger::enter(handle, context_.handles);
     return handle;
   }
 
@@ -213,7 +213,7 @@ class DispatchTable final : public Table {
     }
   }
 
-  const Instance& instance_;
+  const TableContext& context_;
   std::mutex mutex_;
   std::map<std::string, std::unique_ptr<chassis_operator>, std::less<>> found_;
   chassis_dispatch_t table_{};
@@ -240,8 +240,8 @@ void check_operator_schemas(const Manifest& manifest) {
   }
 }
 
-std::unique_ptr<Table> make_dispatch_table(const Instance& instance) {
-  return std::make_unique<DispatchTable>(instance);
+std::unique_ptr<Table> make_dispatch_table(const TableContext& context) {
+  return std::make_unique<DispatchTable>(context);
 }
 
 }  // namespace chassis

@@ -21,7 +21,7 @@ namespace {
 
 struct Offer {
   std::string_view id;
-  std::unique_ptr<Table> (*make)(const Instance& instance);
+  std::unique_ptr<Table> (*make)(const TableContext& context);
 };
 constexpr std::array<Offer, 8> kOffers = {{
     {CHASSIS_LOG_ID, make_log_table},
@@ -36,18 +36,18 @@ constexpr std::array<Offer, 8> kOffers = {{
 
 class Tables final : public InstanceServices {
  public:
-  explicit Tables(Instance instance) : instance_(std::move(instance)) {
-    for (size_t i = 0; i < kOffers.size(); ++i) tables_[i] = kOffers[i].make(instance_);
+  explicit Tables(TableContext context) : context_(std::move(context)) {
+    for (size_t i = 0; i < kOffers.size(); ++i) tables_[i] = kOffers[i].make(context_);
   }
   const void* get(std::string_view id) override {
     for (size_t i = 0; i < kOffers.size(); ++i)
       if (kOffers[i].id == id) return tables_[i]->get();
     return nullptr;
   }
-  int64_t live_tensors() const override { return instance_.handles->load(); }
+  int64_t live_tensors() const override { return context_.handles->load(); }
 
  private:
-  const Instance instance_;
+  const TableContext context_;
   std::array<std::unique_ptr<Table>, kOffers.size()> tables_;
 };
 
@@ -64,12 +64,12 @@ void HostServices::check_operators(const Manifest& manifest) const { check_opera
 std::string HostServices::torch_version() const { return TORCH_VERSION; }
 
 std::unique_ptr<InstanceServices> HostServices::attach(const InstanceContext& context) {
-  Instance instance;
-  instance.context = context;
-  instance.memory_owner = memory_owner(context.plugin_id);
-  instance.seed = seed_;
-  instance.metrics = &metrics_;
-  return std::make_unique<Tables>(std::move(instance));
+  TableContext tables;
+  tables.instance = context;
+  tables.memory_owner = memory_owner(context.plugin_id);
+  tables.seed = seed_;
+  tables.metrics = &metrics_;
+  return std::make_unique<Tables>(std::move(tables));
 }
 
 }  // namespace chassis

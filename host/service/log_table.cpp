@@ -19,7 +19,7 @@ log::Level level_of(uint32_t level) {
 
 class LogTable final : public Table {
  public:
-  explicit LogTable(const Instance& instance) : name_(instance.context.member_id) {
+  explicit LogTable(const TableContext& context) : name_(context.instance.member_id) {
     table_.struct_size = sizeof table_;
     table_.impl = this;
     table_.enabled = [](const chassis_log_t*, uint32_t level) -> uint32_t { return log::enabled(level_of(level)); };
@@ -47,6 +47,6 @@ class LogTable final : public Table {
 
 }  // namespace
 
-std::unique_ptr<Table> make_log_table(const Instance& instance) { return std::make_unique<LogTable>(instance); }
+std::unique_ptr<Table> make_log_table(const TableContext& context) { return std::make_unique<LogTable>(context); }
 
 }  // namespace chassis

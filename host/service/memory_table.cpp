@@ -13,7 +13,7 @@ namespace {
 
 class MemoryTable final : public Table {
  public:
-  explicit MemoryTable(const Instance& instance) : owner_(instance.memory_owner) {
+  explicit MemoryTable(const TableContext& context) : owner_(context.memory_owner) {
     table_.struct_size = sizeof table_;
     table_.impl = this;
     table_.alloc = [](const chassis_memory_t* t, uint64_t bytes, void** out) {
@@ -44,6 +44,6 @@ class MemoryTable final : public Table {
 
 }  // namespace
 
-std::unique_ptr<Table> make_memory_table(const Instance& instance) { return std::make_unique<MemoryTable>(instance); }
+std::unique_ptr<Table> make_memory_table(const TableContext& context) { return std::make_unique<MemoryTable>(context); }
 
 }  // namespace chassis

@@ -9,8 +9,8 @@ namespace {
 
 class MetricsTable final : public Table {
  public:
-  explicit MetricsTable(const Instance& instance)
-      : prefix_(instance.context.member_id + "/"), store_(*instance.metrics) {
+  explicit MetricsTable(const TableContext& context)
+      : prefix_(context.instance.member_id + "/"), store_(*context.metrics) {
     table_.struct_size = sizeof table_;
     table_.impl = this;
     table_.set = [](const chassis_metrics_t* t, chassis_str_t name, double value) {
@@ -31,6 +31,6 @@ class MetricsTable final : public Table {
 
 }  // namespace
 
-std::unique_ptr<Table> make_metrics_table(const Instance& instance) { return std::make_unique<MetricsTable>(instance); }
+std::unique_ptr<Table> make_metrics_table(const TableContext& context) { return std::make_unique<MetricsTable>(context); }
 
 }  // namespace chassis

@@ -13,7 +13,7 @@ namespace {
 
 class OptionsTable final : public Table {
  public:
-  explicit OptionsTable(const Instance& instance) : instance_(instance) {
+  explicit OptionsTable(const TableContext& context) : context_(context) {
     table_.struct_size = sizeof table_;
     table_.impl = this;
     table_.get_bool = [](const chassis_options_t* t, chassis_str_t name, uint32_t* out) {
@@ -41,7 +41,7 @@ class OptionsTable final : public Table {
     };
     table_.origin = [](const chassis_options_t* t, chassis_str_t name, chassis_str_t* out) {
       return read(t, name, "", nullptr, [&](const Json&) {
-        const auto& origins = self(t).instance_.context.origins;
+        const auto& origins = self(t).context_.instance.origins;
         const auto at = origins.find(std::string(view_of(name)));
         *out = at == origins.end() ? str_of("default") : str_of(at->second);
       });
@@ -56,7 +56,7 @@ class OptionsTable final : public Table {
   static chassis_status_t* read(const chassis_options_t* t, chassis_str_t name, const char* type,
                                 bool (Json::*has_type)() const noexcept, Use use) noexcept {
     try {
-      const InstanceContext& context = self(t).instance_.context;
+      const InstanceContext& context = self(t).context_.instance;
       const std::string key(view_of(name));
       const auto at = context.options.find(key);
       if (at == context.options.end())
@@ -72,7 +72,7 @@ class OptionsTable final : public Table {
     }
   }
 
-  const Instance& instance_;
+  const TableContext& context_;
   std::mutex mutex_;
   std::map<std::string, std::string> json_texts_;
   chassis_options_t table_{};
@@ -80,6 +80,6 @@ class OptionsTable final : public Table {
 
 }  // namespace
 
-std::unique_ptr<Table> make_options_table(const Instance& instance) { return std::make_unique<OptionsTable>(instance); }
+std::unique_ptr<Table> make_options_table(const TableContext& context) { return std::make_unique<OptionsTable>(context); }
 
 }  // namespace chassis

@@ -24,7 +24,7 @@ void on_all_threads(uint64_t seed, std::string_view name, uint64_t begin, uint64
 
 class RngTable final : public Table {
  public:
-  explicit RngTable(const Instance& instance) : seed_(instance.seed) {
+  explicit RngTable(const TableContext& context) : seed_(context.seed) {
     table_.struct_size = sizeof table_;
     table_.impl = this;
     table_.uniform = [](const chassis_rng_t* t, chassis_str_t name, uint64_t begin, uint64_t count, float* out) {
@@ -52,6 +52,6 @@ void random_normal(uint64_t seed, std::string_view name, uint64_t begin, std::sp
   on_all_threads(seed, name, begin, out.size(), out.data(), philox_normal);
 }
 
-std::unique_ptr<Table> make_rng_table(const Instance& instance) { return std::make_unique<RngTable>(instance); }
+std::unique_ptr<Table> make_rng_table(const TableContext& context) { return std::make_unique<RngTable>(context); }
 
 }  // namespace chassis

@@ -13,8 +13,8 @@
 namespace chassis {
 
 // What the tables of one instance have in common.
-struct Instance {
-  InstanceContext context;
+struct TableContext {
+  InstanceContext instance;
   ledger::Account handles = std::make_shared<std::atomic<int64_t>>(0);
   uint16_t memory_owner = 0;
   uint64_t seed = 0;
@@ -27,13 +27,13 @@ class Table {
   virtual const void* get() const = 0;
 };
 
-std::unique_ptr<Table> make_log_table(const Instance& instance);
-std::unique_ptr<Table> make_options_table(const Instance& instance);
-std::unique_ptr<Table> make_tensor_table(const Instance& instance);
-std::unique_ptr<Table> make_dispatch_table(const Instance& instance);
-std::unique_ptr<Table> make_memory_table(const Instance& instance);
-std::unique_ptr<Table> make_rng_table(const Instance& instance);
-std::unique_ptr<Table> make_metrics_table(const Instance& instance);
-std::unique_ptr<Table> make_task_table(const Instance& instance);
+std::unique_ptr<Table> make_log_table(const TableContext& context);
+std::unique_ptr<Table> make_options_table(const TableContext& context);
+std::unique_ptr<Table> make_tensor_table(const TableContext& context);
+std::unique_ptr<Table> make_dispatch_table(const TableContext& context);
+std::unique_ptr<Table> make_memory_table(const TableContext& context);
+std::unique_ptr<Table> make_rng_table(const TableContext& context);
+std::unique_ptr<Table> make_metrics_table(const TableContext& context);
+std::unique_ptr<Table> make_task_table(const TableContext& context);
 
 }  // namespace chassis

@@ -28,6 +28,6 @@ class TaskTable final : public Table {
 
 }  // namespace
 
-std::unique_ptr<Table> make_task_table(const Instance&) { return std::make_unique<TaskTable>(); }
+std::unique_ptr<Table> make_task_table(const TableContext&) { return std::make_unique<TaskTable>(); }
 
 }  // namespace chassis

@@ -69,7 +69,7 @@ void view(chassis_tensor_t handle, chassis_tensor_view_t* out) {
 
 class TensorTable final : public Table {
  public:
-  explicit TensorTable(const Instance& instance) : instance_(instance) {
+  explicit TensorTable(const TableContext& context) : context_(context) {
     table_.struct_size = sizeof table_;
     table_.impl = this;
     table_.view = view;
@@ -96,8 +96,8 @@ class TensorTable final : public Table {
       if (!tensor) return;
       if (ledger::leave(tensor) || self(t).may_have_made_) return delete_handle(tensor);
       // Rationale: freeing what it never owned would corrupt the heap; keeping it only leaks at worst.
-      counted_warning(self(t).instance_.context.member_id + "/foreign_release",
-                      self(t).instance_.context.member_id + " released a tensor that it does not own; ignored");
+      counted_warning(self(t).context_.instance.member_id + "/foreign_release",
+                      self(t).context_.instance.member_id + " released a tensor that it does not own; ignored");
     };
     table_.to_dlpack = [](const chassis_tensor_service_t*, chassis_tensor_t tensor, DLManagedTensorVersioned** out) {
       return guarded([&] { translate_errors([&] { *out = at::toDLPackVersioned(tensor_of(tensor)); }); });
@@ -121,19 +121,19 @@ class TensorTable final : public Table {
       translate_errors([&] {
         at::AutoDispatchBelowADInplaceOrView guard;
         *out = new_handle(make());
-        ledger::enter(*out, instance_.handles);
+        ledger::enter(*out, context_.handles);
       });
     });
   }
 
-  const Instance& instance_;
+  const TableContext& context_;
   // T1 and T2 plugins make handles through LibTorch itself, past the ledger.
-  const bool may_have_made_ = instance_.context.manifest && instance_.context.manifest->tier != Tier::kT0;
+  const bool may_have_made_ = context_.instance.manifest && context_.instance.manifest->tier != Tier::kT0;
   chassis_tensor_service_t table_{};
 };
 
 }  // namespace
 
-std::unique_ptr<Table> make_tensor_table(const Instance& instance) { return std::make_unique<TensorTable>(instance); }
+std::unique_ptr<Table> make_tensor_table(const TableContext& context) { return std::make_unique<TensorTable>(context); }
 
 }  // namespace chassis

@@ -1,0 +1,129 @@
+// activation, gated_activation, add, mul, reshape.
+#include <cmath>
+#include <numbers>
+#include <string>
+
+#include "values.hpp"
+
+namespace reference {
+namespace {
+
+struct Function {
+  double value, slope;
+};
+
+Function evaluate(std::string_view name, double x) {
+  if (name == "silu") {
+    const double s = 1 / (1 + std::exp(-x));
+    return {x * s, s * (1 + x * (1 - s))};
+  }
+  if (name == "relu") return {x > 0 ? x : 0, x > 0 ? 1.0 : 0.0};
+  if (name == "gelu") {
+    const double phi = 0.5 * (1 + std::erf(x / std::numbers::sqrt2));
+    return {x * phi, phi + x * std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi)};
+  }
+  const double c = std::sqrt(2 / std::numbers::pi);  // gelu_tanh
+  const double t = std::tanh(c * (x + 0.044715 * x * x * x));
+  return {0.5 * x * (1 + t), 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x)};
+}
+
+class Activation : public Kernel {
+ public:
+  Activation(std::string function, bool gated) : function_(std::move(function)), gated_(gated) {}
+
+  void forward(Call& call) override {
+    const BorrowedTensor x = call.input(0);
+    Values y = read(x), up = gated_ ? read(call.input(1)) : Values(y.size(), 1.0);
+    for (size_t i = 0; i < y.size(); ++i) y[i] = evaluate(function_, y[i]).value * up[i];
+    write_output(call, 0, x.dtype(), {x.sizes().begin(), x.sizes().end()}, y);
+  }
+
+  void backward_inputs(Call& call) override {
+    const BorrowedTensor x = call.input(0);
+    Values dx = read(x), up = gated_ ? read(call.input(1)) : Values(dx.size(), 1.0);
+    const Values dy = read_grad_output(call, dx.size());
+    for (size_t i = 0; i < dx.size(); ++i) {
+      const Function f = evaluate(function_, dx[i]);
+      dx[i] = dy[i] * f.slope * up[i];
+      up[i] = dy[i] * f.value;
+    }
+    give_grad_input(call, 0, x.dtype(), x.sizes(), dx);
+    if (gated_) give_grad_input(call, 1, x.dtype(), x.sizes(), up);
+  }
+
+ private:
+  std::string function_;
+  bool gated_;
+};
+
+class Add : public Kernel {
+ public:
+  void forward(Call& call) override {
+    const BorrowedTensor a = call.input(0);
+    Values y = read(a);
+    const Values b = read(call.input(1));
+    for (size_t i = 0; i < y.size(); ++i) y[i] += b[i];
+    write_output(call, 0, a.dtype(), {a.sizes().begin(), a.sizes().end()}, y);
+  }
+
+  void backward_inputs(Call& call) override {
+    const BorrowedTensor dy = call.grad_output(0);
+    if (!dy) return;
+    for (uint32_t i = 0; i < 2; ++i) give_grad_input(call, i, dy.dtype(), dy.sizes(), read(dy));
+  }
+};
+
+class Mul : public Kernel {
+ public:
+  void forward(Call& call) override {
+    const BorrowedTensor a = call.input(0);
+    Values y = read(a);
+    const Values b = read(call.input(1));
+    for (size_t i = 0; i < y.size(); ++i) y[i] *= b[i];
+    write_output(call, 0, a.dtype(), {a.sizes().begin(), a.sizes().end()}, y);
+  }
+
+  void backward_inputs(Call& call) override {
+    const BorrowedTensor dy = call.grad_output(0);
+    if (!dy) return;
+    for (uint32_t i = 0; i < 2; ++i) {
+      Values gradient = read(dy);
+      const Values other = read(call.input(1 - i));
+      for (size_t j = 0; j < gradient.size(); ++j) gradient[j] *= other[j];
+      give_grad_input(call, i, dy.dtype(), dy.sizes(), gradient);
+    }
+  }
+};
+
+class Reshape : public Kernel {
+ public:
+  explicit Reshape(const NodeView& node)
+      : planned_x_(shape_of(node.input(0))), planned_y_(shape_of(node.output(0))) {}
+
+  void forward(Call& call) override {
+    const BorrowedTensor x = call.input(0);
+    write_output(call, 0, x.dtype(), output_sizes(x, planned_y_), read(x));
+  }
+
+  void backward_inputs(Call& call) override {
+    const BorrowedTensor dy = call.grad_output(0);
+    if (dy) give_grad_input(call, 0, dy.dtype(), output_sizes(dy, planned_x_), read(dy));
+  }
+
+ private:
+  std::vector<int64_t> planned_x_, planned_y_;
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_activation(const NodeView& node) {
+  return std::make_unique<Activation>(std::string(node.op(0).attr_string("function")), false);
+}
+std::unique_ptr<Kernel> make_gated_activation(const NodeView& node) {
+  return std::make_unique<Activation>(std::string(node.op(0).attr_string("function")), true);
+}
+std::unique_ptr<Kernel> make_add(const NodeView&) { return std::make_unique<Add>(); }
+std::unique_ptr<Kernel> make_mul(const NodeView&) { return std::make_unique<Mul>(); }
+std::unique_ptr<Kernel> make_reshape(const NodeView& node) { return std::make_unique<Reshape>(node); }
+
+}  // namespace reference

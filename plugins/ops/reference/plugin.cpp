@@ -1,0 +1,81 @@
+// The ops provider "reference": every op but attention by naive loops on the CPU; what others are checked against.
+#include "chassis/plugin.hpp"
+#include "values.hpp"
+
+namespace {
+
+using namespace chassis;
+
+struct Entry {
+  std::string_view pattern;
+  std::unique_ptr<Kernel> (*make)(const NodeView& node);
+  uint32_t keeps_inputs;  // that backward reads
+  std::initializer_list<std::string_view> attrs;
+};
+
+const Entry kEntries[] = {
+    {"embedding", reference::make_embedding, 1, {}},
+    {"linear", reference::make_linear, 1, {}},
+    {"rms_norm", reference::make_rms_norm, 1, {"eps"}},
+    {"layer_norm", reference::make_layer_norm, 1, {"eps"}},
+    {"rope", reference::make_rope, 2, {"inv_freq", "factor", "interleaved"}},
+    {"activation", reference::make_activation, 1, {"function"}},
+    {"gated_activation", reference::make_gated_activation, 3, {"function"}},
+    {"add", reference::make_add, 0, {}},
+    {"mul", reference::make_mul, 3, {}},
+    {"reshape", reference::make_reshape, 0, {}},
+    {"cross_entropy", reference::make_cross_entropy, 3, {"ignore_index"}},
+    {"score", reference::make_score, 3, {}},
+};
+
+const Entry& entry_of(const NodeView& node) {
+  for (const Entry& entry : kEntries)
+    if (entry.pattern == node.op(0).id()) return entry;
+  refuse("op '", node.op(0).id(), "' is not known");
+}
+
+class Reference : public Ops {
+ public:
+  static constexpr std::string_view kDoc = "naive and readable, in double precision on the CPU; the oracle of tests";
+  static constexpr std::string_view kPatterns[] = {"embedding",  "linear",           "rms_norm", "layer_norm",
+                                                   "rope",       "activation",       "gated_activation",
+                                                   "add",        "mul",              "reshape",
+                                                   "cross_entropy", "score"};
+  using Ops::Ops;
+
+  double claim(const NodeView& node) override {
+    const Entry& entry = entry_of(node);
+    node.op(0).refuse_attrs_other_than(entry.attrs);
+    if (node.device_type() != CHASSIS_DEVICE_CPU) refuse("runs on the CPU only");
+    for (int i = 0; i < node.num_inputs(); ++i)
+      if (node.has_input(i)) check_dtype(node.input(i).dtype());
+    for (int i = 0; i < node.num_params(); ++i)
+      if (node.has_param(i)) check_dtype(node.param(i).dtype());
+    if (entry.pattern.ends_with("activation")) {
+      const auto function = node.op(0).attr_string("function");
+      if (function != "silu" && function != "gelu" && function != "gelu_tanh" && function != "relu")
+        refuse("activation '", function, "' is not known");
+    }
+    return 0;
+  }
+
+  void infer(const NodeView& node, Infer& out) override {
+    out.flags(CHASSIS_KERNEL_HOST_OUTPUTS | CHASSIS_KERNEL_ADDS_GRAD_INPUTS);
+    if (!node.training()) return;
+    for (uint32_t i = 0; i < 2; ++i)
+      if (entry_of(node).keeps_inputs >> i & 1) out.keeps_input(i);
+  }
+
+  std::unique_ptr<Kernel> create_kernel(const NodeView& node) override { return entry_of(node).make(node); }
+
+ private:
+  static void check_dtype(uint32_t dtype) {
+    if (dtype != CHASSIS_DTYPE_F32 && dtype != CHASSIS_DTYPE_F64 && dtype != CHASSIS_DTYPE_BF16 &&
+        dtype != CHASSIS_DTYPE_I32)
+      refuse(dtype_name(dtype), " is not supported; float32, float64 and bfloat16 are");
+  }
+};
+
+}  // namespace
+
+CHASSIS_PLUGIN("requires=chassis.tensor/1\nrequires=chassis.task/1\nlicense=Apache-2.0\n", Reference)
