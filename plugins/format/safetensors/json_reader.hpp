@@ -1,0 +1,57 @@
+// A strict reader of JSON that comes from strangers: RFC 8259 and valid UTF-8, nothing else. It builds no tree; strings
+// are decoded in place, so it takes no memory of its own.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace safetensors {
+
+// What is wrong with a file; the reader of the file adds its name.
+class Defect : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// False for overlong forms, surrogates and what lies beyond U+10FFFF.
+bool is_utf8(std::string_view text);
+
+class JsonReader {
+ public:
+  static constexpr int kMaxDepth = 32;
+
+  // Overwrites the text as it decodes strings.
+  explicit JsonReader(std::string& text) : begin_(text.data()), at_(begin_), end_(begin_ + text.size()) {}
+
+  // The next character that is not white space; 0 at the end.
+  char peek();
+  // Takes it if it is `c`.
+  bool consume(char c);
+  void expect(char c, const char* where);
+  // A string, decoded; it lies in the text.
+  std::string_view string(const char* what);
+  // Decimal digits only: no sign, fraction, exponent or leading zero.
+  uint64_t unsigned_integer(const char* what);
+  // Any value, checked and passed over.
+  void skip_value(int depth = 0);
+  // Nothing but white space is left.
+  void finish();
+
+  size_t offset_of(std::string_view part) const { return static_cast<size_t>(part.data() - begin_); }
+  size_t position() const { return static_cast<size_t>(at_ - begin_); }
+  [[noreturn]] void fail(const std::string& what) const;
+
+ private:
+  uint32_t hex4();
+  char* escape(char* out);
+  void skip_number();
+  void skip_word(std::string_view word);
+
+  char* begin_;
+  char* at_;
+  char* end_;
+};
+
+}  // namespace safetensors

@@ -1,0 +1,110 @@
+// Headers in and out of files.
+#include "layout.hpp"
+
+#include <algorithm>
+
+namespace safetensors {
+
+int64_t Source::find(std::string_view path) const {
+  const auto it = std::lower_bound(files.begin(), files.end(), path,
+                                   [](const SourceFile& file, std::string_view wanted) { return file.path < wanted; });
+  return it != files.end() && it->path == path ? it - files.begin() : -1;
+}
+
+void add_file(SaveLayout& layout, std::string path, std::vector<FileTensor> tensors, const Metadata& metadata,
+              uint32_t rank) {
+  std::sort(tensors.begin(), tensors.end(), [](const FileTensor& a, const FileTensor& b) {
+    return a.type != b.type ? a.type > b.type : a.name < b.name;
+  });
+  std::vector<NewTensor> lines;
+  lines.reserve(tensors.size());
+  for (const FileTensor& t : tensors) lines.push_back({t.name, t.type, t.shape, t.num_bytes});
+
+  NewFile file{std::move(path), header_bytes(lines, metadata), 0, rank};
+  const auto index = static_cast<uint32_t>(layout.files.size());
+  uint64_t at = file.header.size();
+  for (const FileTensor& t : tensors) {
+    for (const auto& [box, offset] : t.boxes) layout.places[box] = {index, at + offset};
+    at += t.num_bytes;
+  }
+  file.num_bytes = at;
+  layout.files.push_back(std::move(file));
+}
+
+Metadata request_metadata(const chassis_save_request_t& request) {
+  // "format" is what transformers insists on.
+  Metadata pairs = {{"format", "pt"}};
+  for (uint32_t i = 0; i < request.num_metadata; ++i) {
+    std::string key(view_of(request.metadata[i].key));
+    if (key != "format") pairs.emplace_back(std::move(key), view_of(request.metadata[i].value));
+  }
+  std::sort(pairs.begin(), pairs.end());
+  for (size_t i = 1; i < pairs.size(); ++i) {
+    if (pairs[i - 1].first == pairs[i].first) throw Defect("metadata has the key '" + pairs[i].first + "' twice");
+  }
+  return pairs;
+}
+
+void check_request(const chassis_disk_tensor_t& tensor) {
+  const std::string_view name = view_of(tensor.name);
+  check_tensor_name(name);
+  uint64_t num_bits = type_bits(type_from_abi(tensor.dtype));
+  for (uint32_t dim = 0; dim < tensor.num_dims; ++dim) {
+    const int64_t size = tensor.box_shape[dim];
+    if (size < 0 || __builtin_mul_overflow(num_bits, static_cast<uint64_t>(size), &num_bits)) {
+      throw Defect("tensor '" + std::string(name) + "': its size overflows");
+    }
+  }
+  if (num_bits / 8 != tensor.num_bytes) {
+    throw Defect("tensor '" + std::string(name) + "': its box takes " + std::to_string(num_bits / 8) + " bytes, " +
+                 std::to_string(tensor.num_bytes) + " are declared");
+  }
+}
+
+namespace {
+
+uint64_t header_length(const Source& source, uint32_t file) {
+  const uint64_t num_bytes = source.files[file].num_bytes;
+  if (num_bytes < 8) {
+    throw Defect("the file has " + std::to_string(num_bytes) + " bytes, fewer than the 8 of the header's length");
+  }
+  unsigned char raw[8];
+  source.read(file, 0, 8, raw);
+  uint64_t length = 0;
+  for (int i = 7; i >= 0; --i) length = length << 8 | raw[i];
+  if (length > num_bytes - 8) {
+    throw Defect("the header claims " + std::to_string(length) + " bytes, the file has " + std::to_string(num_bytes - 8) +
+                 " behind its length");
+  }
+  if (length > kMaxHeaderBytes) {
+    throw Defect("the header claims " + std::to_string(length) + " bytes, at most " + std::to_string(kMaxHeaderBytes) +
+                 " are allowed");
+  }
+  return length;
+}
+
+}  // namespace
+
+Header read_header(const Source& source, uint32_t file) {
+  try {
+    const uint64_t length = header_length(source, file);
+    std::string json(length, '\0');
+    source.read(file, 8, length, json.data());
+    return Header::parse(std::move(json), source.files[file].num_bytes - 8 - length);
+  } catch (const Defect& defect) {
+    throw Defect(source.files[file].path + ": " + defect.what());
+  }
+}
+
+uint64_t data_start(const Source& source, uint32_t file) { return 8 + header_length(source, file); }
+
+uint32_t host_dtype(const Header& header, size_t i) {
+  const uint32_t dtype = abi_dtype(header.type(i));
+  if (dtype == 0) {
+    throw Defect("tensor '" + std::string(header.name(i)) + "' has the dtype " + std::string(type_name(header.type(i))) +
+                 ", which is not supported");
+  }
+  return dtype;
+}
+
+}  // namespace safetensors

@@ -1,0 +1,94 @@
+// What both members of the library share: plain values for a layout and for a scan, with no boundary in sight.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "chassis/kind/format.h"
+#include "container.hpp"
+
+namespace safetensors {
+
+struct NewFile {
+  std::string path;
+  std::string header;
+  uint64_t num_bytes = 0;
+  uint32_t rank = 0;
+};
+
+struct Place {
+  uint32_t file = 0;
+  uint64_t offset = 0;
+};
+
+struct SaveLayout {
+  std::vector<NewFile> files;
+  std::vector<Place> places;  // one for every tensor of the request
+  std::vector<std::pair<std::string, std::string>> text_files;
+};
+
+// The directory of a scan.
+struct SourceFile {
+  std::string path;
+  uint64_t num_bytes = 0;
+};
+struct Source {
+  std::vector<SourceFile> files;  // sorted by path
+  std::function<void(uint32_t file, uint64_t offset, uint64_t num_bytes, void* out)> read;
+
+  // Index of the path, or -1.
+  int64_t find(std::string_view path) const;
+};
+
+// A box found in a file.
+struct FoundTensor {
+  std::string_view name;
+  uint32_t dtype = 0;  // CHASSIS_DTYPE_…
+  std::vector<int64_t> global_shape, box_offset, box_shape;
+  uint64_t num_bytes = 0;
+  uint32_t rank = 0;
+  uint32_t file = 0;
+  uint64_t offset = 0;
+};
+
+struct ScanSink {
+  std::function<void(const FoundTensor&)> tensor;
+  std::function<void(std::string_view key, std::string_view value)> metadata;
+  // Something odd that does not make the files unreadable.
+  std::function<void(std::string_view key, std::string_view text)> warning;
+};
+
+// The directory is not of this format; the message says what was looked for.
+class NotFound : public Defect {
+ public:
+  using Defect::Defect;
+};
+
+// Boxes to be written one behind the other into one file: sorts `tensors`, indices into the request, as the reference
+// writer would, prints the header, and places them.
+struct FileTensor {
+  std::string_view name;
+  Type type;
+  std::span<const int64_t> shape;
+  uint64_t num_bytes;
+  std::vector<std::pair<uint32_t, uint64_t>> boxes;  // index in the request, byte offset in the tensor
+};
+void add_file(SaveLayout& layout, std::string path, std::vector<FileTensor> tensors, const Metadata& metadata,
+              uint32_t rank);
+
+Metadata request_metadata(const chassis_save_request_t& request);
+// Checks what both members demand of a tensor.
+void check_request(const chassis_disk_tensor_t& tensor);
+Header read_header(const Source& source, uint32_t file);
+uint64_t data_start(const Source& source, uint32_t file);
+// Dtypes that the host has no word for are a Defect that names the tensor.
+uint32_t host_dtype(const Header& header, size_t i);
+
+inline std::string_view view_of(chassis_str_t text) {
+  return text.len == 0 ? std::string_view() : std::string_view(text.ptr, text.len);
+}
+
+}  // namespace safetensors
