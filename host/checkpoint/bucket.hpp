@@ -1,0 +1,28 @@
+// The memory of a save or a load: two buckets, reserved when the run starts, so that saving never allocates.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace chassis {
+
+class BucketPair {
+ public:
+  static constexpr uint64_t kMinBytes = 4096;
+
+  // Rounded up to pages; touched, so that it is really there.
+  explicit BucketPair(uint64_t bucket_bytes);
+  ~BucketPair();
+  BucketPair(const BucketPair&) = delete;
+  BucketPair& operator=(const BucketPair&) = delete;
+
+  uint64_t bucket_bytes() const { return bucket_bytes_; }
+  std::span<std::byte> bucket(int i) const { return {memory_ + static_cast<uint64_t>(i) * bucket_bytes_, bucket_bytes_}; }
+
+ private:
+  std::byte* memory_ = nullptr;
+  uint64_t bucket_bytes_ = 0;
+};
+
+}  // namespace chassis

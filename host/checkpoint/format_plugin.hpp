@@ -1,0 +1,87 @@
+// A checkpoint format as the host uses it: a plugin's table with its answers checked. It sees names, shapes and header
+// bytes; planning and all reading and writing of tensors are the host's.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "chassis/kind/format.h"
+#include "host/checkpoint/source_directory.hpp"
+#include "host/plugin/instance.hpp"
+#include "host/state/box.hpp"
+#include "host/state/dtype.hpp"
+
+namespace chassis {
+
+// Headers above this are legal, but other readers refuse them.
+inline constexpr uint64_t kMaxHeaderBytes = 25'000'000;
+
+// A box of a tensor as it lies on disk: contiguous, row-major.
+struct DiskBox {
+  std::string name;
+  Dtype dtype = Dtype::f32;
+  Shape global_shape;
+  Box box;
+  int rank = 0;  // who writes it
+
+  uint64_t num_bytes() const { return static_cast<uint64_t>(numel(box) * size_bytes(dtype)); }
+};
+
+struct DiskPlace {
+  uint32_t file = 0;
+  uint64_t offset = 0;
+};
+
+// Every byte of a checkpoint's files but the tensors' own.
+struct FormatLayout {
+  struct NewFile {
+    std::string path;
+    std::string header;
+    uint64_t num_bytes = 0;
+    int rank = 0;
+  };
+  std::vector<NewFile> files;
+  std::vector<DiskPlace> places;  // one for every box
+  std::vector<std::pair<std::string, std::string>> text_files;
+};
+
+struct FormatScan {
+  struct Found {
+    DiskBox box;
+    DiskPlace place;
+  };
+  std::vector<Found> boxes;
+  std::vector<std::pair<std::string, std::string>> metadata;
+};
+
+using MetadataPairs = std::vector<std::pair<std::string, std::string>>;
+
+class FormatPlugin {
+ public:
+  // An active instance of a member of kind "format"; must outlive it.
+  explicit FormatPlugin(const Instance& instance);
+  FormatPlugin(std::string name, const chassis_format_t& table, chassis_instance_t* self);
+
+  const std::string& name() const { return name_; }
+
+  // Throws unless every box has one place, boxes do not overlap, paths are plain and headers reasonable.
+  FormatLayout layout(std::span<const DiskBox> boxes, const MetadataPairs& metadata, int num_ranks,
+                      uint64_t max_file_bytes) const;
+  // Throws a storage error unless everything that is found lies inside its file.
+  FormatScan scan(SourceDirectory& directory) const;
+  // The bytes behind the last tensor of a file; empty if it has none.
+  std::string trailer(uint32_t file, std::span<const uint32_t> crc32c, uint64_t num_bytes) const;
+
+ private:
+  void check(const FormatLayout& layout, std::span<const DiskBox> boxes) const;
+
+  std::string name_;
+  std::string who_;
+  const chassis_format_t& table_;
+  chassis_instance_t* self_;
+};
+
+}  // namespace chassis

@@ -1,0 +1,90 @@
+// A checkpoint or model directory to load from: its tensors by name, and the owned byte ranges of them brought to where
+// they belong. No header is trusted, no link followed, no tensor held.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "host/checkpoint/bucket.hpp"
+#include "host/checkpoint/manifest.hpp"
+#include "host/checkpoint/writer.hpp"
+
+namespace chassis {
+
+struct DiskTensor {
+  std::string name;
+  Dtype dtype = Dtype::f32;
+  Shape global_shape;
+  std::vector<uint32_t> boxes;  // indices into the scan
+};
+
+struct LoadTensor {
+  Descriptor descriptor;
+  std::string disk_name;  // empty: the FQN
+};
+
+struct LoadOptions {
+  int rank = 0;
+  // True for a name on disk that nobody misses: a tied copy, a stored buffer, the optimizer state of a model to export.
+  std::function<bool(const std::string& disk_name)> skip;
+  // Tensors of the model that need not be there, such as those of a new head; they stay as they are.
+  std::function<bool(const Descriptor& tensor)> optional;
+  size_t max_listed = 8;  // of each sort of misfit in the message
+  std::function<void(uint64_t bytes_done, uint64_t bytes_total)> progress;
+};
+
+struct LoadResult {
+  uint64_t num_bytes = 0;      // read
+  uint64_t num_tensors = 0;
+  uint64_t num_verified = 0;   // whose checksum was compared
+  std::vector<std::string> absent;  // FQNs of optional tensors that were not there
+};
+
+class CheckpointReader {
+ public:
+  // Scans the directory, compares it with its manifest if it has one, and proves that the boxes of every tensor cover it.
+  CheckpointReader(const std::string& path, const FormatPlugin& format);
+  ~CheckpointReader();
+
+  const std::string& path() const;
+  const std::vector<DiskTensor>& tensors() const { return tensors_; }
+  const DiskTensor* find(const std::string& name) const;
+  const MetadataPairs& metadata() const { return scan_.metadata; }
+  // NULL for a directory that this program did not write.
+  const CheckpointManifest* manifest() const { return manifest_ ? &*manifest_ : nullptr; }
+
+  // Throws one storage error that lists missing, unexpected and misshaped tensors by name, with both shapes.
+  void check(std::span<const LoadTensor> tensors, const LoadOptions& options = {}) const;
+  // Checks, then fills what `local` gives for every tensor that is not tied: only the byte ranges that this rank holds are
+  // read, cast on the way; padding is left alone. Where the manifest has the checksum of a box that is read whole, it is
+  // compared.
+  LoadResult load(std::span<const LoadTensor> tensors, const MeshShape& mesh, const BucketPair& buckets,
+                  const LocalTensors& local, const LoadOptions& options = {});
+
+ private:
+  struct Job;
+  void index_tensors();
+  void compare_with_manifest();
+  void prove_boxes() const;
+  uint64_t load_one(const LoadTensor& tensor, const DiskTensor& from, const MeshShape& mesh, const BucketPair& buckets,
+                    Tensor local, const LoadOptions& options, LoadResult& result);
+
+  std::unique_ptr<SourceDirectory> directory_;
+  FormatScan scan_;
+  std::vector<DiskTensor> tensors_;
+  std::unordered_map<std::string, size_t> by_name_;
+  std::optional<CheckpointManifest> manifest_;
+  std::vector<uint32_t> manifest_crc_;  // by box of the scan
+};
+
+// What differs between what a plan would write and what a directory holds: names, shapes, dtypes. One line each; empty if
+// nothing does. Compares an export with the model it came from before anything is trained.
+std::vector<std::string> compare_with_directory(const SavePlan& plan, const CheckpointReader& directory);
+
+}  // namespace chassis

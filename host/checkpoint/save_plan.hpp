@@ -1,0 +1,53 @@
+// What a save will write, worked out from descriptors alone: no tensor is touched, no file either. Making one is the
+// dry-save proof: exact cover, unique names, headers and offsets of every file.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "host/checkpoint/format_plugin.hpp"
+#include "host/state/descriptor.hpp"
+#include "host/state/mesh_shape.hpp"
+
+namespace chassis {
+
+// A tensor of the run and what it is called on disk. One with components is stored as these, named disk_name + suffix;
+// one that is tied to another is not stored.
+struct SaveTensor {
+  Descriptor descriptor;
+  std::string disk_name;  // empty: the FQN
+  Dtype disk_dtype = Dtype::f32;
+
+  // Stored as it is.
+  static SaveTensor plain(Descriptor descriptor);
+};
+
+struct SavePlanOptions {
+  MetadataPairs metadata;       // free text for headers that can carry it
+  uint64_t max_file_bytes = 0;  // 0: the format's own limit
+};
+
+struct SavePlan {
+  MeshShape mesh;
+  std::string format;
+  std::vector<SaveTensor> tensors;  // stored ones, composites expanded
+  std::vector<DiskBox> boxes;       // of all ranks, in order of declaration
+  std::vector<uint32_t> tensor_of;  // by box, index of its tensor
+  std::vector<uint32_t> order;      // boxes by file and offset: the order of writing
+  FormatLayout layout;
+  uint64_t tensor_bytes = 0;
+  uint64_t file_bytes = 0;          // headers and trailers too, without text files
+
+  uint64_t bytes_of_rank(int rank) const;
+  uint64_t largest_header() const;
+  // "291 tensors, 14.9 GiB in 4 files of format safetensors"
+  std::string text() const;
+};
+
+// Throws before anything is written: with FQN, ranks and likely cause if the cover is not exact, with both FQNs if two
+// tensors have one name on disk, with the format's own words if it can not hold a name.
+SavePlan plan_save(std::vector<SaveTensor> tensors, const MeshShape& mesh, const FormatPlugin& format,
+                   const SavePlanOptions& options = {});
+
+}  // namespace chassis

@@ -1,0 +1,70 @@
+// A save: streamed through two buckets into a hidden directory, checked off in a manifest, published by one rename.
+// At every moment, whatever is killed, the previous checkpoint or the new one is there and whole.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "host/base/json.hpp"
+#include "host/checkpoint/bucket.hpp"
+#include "host/checkpoint/manifest.hpp"
+#include "host/checkpoint/save_plan.hpp"
+#include "host/service/tensor.hpp"
+
+namespace chassis {
+
+// The rank's local tensor, contiguous, with the run-time shape and dtype of the descriptor. Called when it is the
+// tensor's turn to be read or written.
+using LocalTensors = std::function<Tensor(const Descriptor& tensor, int rank)>;
+
+struct SaveRequest {
+  std::string parent;  // the directory that gets it
+  std::string name;    // "step-000500"
+  int64_t step = 0;
+  bool resumable = false;
+  Json about = Json::object();
+  Json state = Json::object();
+  LocalTensors tensors;
+  // Written beside the tensors: config.json, resolved.toml …
+  std::vector<std::pair<std::string, std::string>> text_files;
+  // Copied from elsewhere: path of a file, its name here.
+  std::vector<std::pair<std::string, std::string>> carried_files;
+  // Called between the stages of the commit, for tests.
+  std::function<void(const char* stage)> on_stage;
+};
+
+struct SaveResult {
+  std::string path;
+  uint64_t num_bytes = 0;  // of all files
+  double seconds = 0;
+  double sync_seconds = 0;  // of these, waiting for the disk at the end
+
+  // "step-000500 published: 1.2 GiB in 0.9 s (1.3 GB/s), resumable"
+  std::string line;
+};
+
+class CheckpointWriter {
+ public:
+  // Both must outlive it.
+  CheckpointWriter(const FormatPlugin& format, const BucketPair& buckets) : format_(format), buckets_(buckets) {}
+
+  // Space and permissions, before a tensor is touched. Throws a storage error that names both numbers.
+  void preflight(const SavePlan& plan, const std::string& parent) const;
+
+  // In one process, which writes the boxes of all ranks of the plan. Replaces a checkpoint of this name if this program
+  // wrote it. Any failure is a storage error; what was published before stays as it is and the half-made one is removed.
+  SaveResult save(const SavePlan& plan, const SaveRequest& request) const;
+
+ private:
+  const FormatPlugin& format_;
+  const BucketPair& buckets_;
+};
+
+// The files of a Hugging Face directory that an export takes along: config, generation_config, tokenizer, chat template.
+// As SaveRequest::carried_files.
+std::vector<std::pair<std::string, std::string>> files_to_carry(const std::string& model_directory);
+
+}  // namespace chassis
