@@ -1,8 +1,10 @@
 # One line per plugin: its folder, plugins/<kind>/<name>.
 set(CHASSIS_PLUGINS
-  ops/cuda_rms_norm
   model/llama
+  ops/reference
+  ops/cuda_rms_norm
   optimizer/adamw
   optimizer/sgd
+  format/safetensors
   tokenizer/bytes
 )
