@@ -1,9 +1,9 @@
 // The configuration of a run: files with `extends`, overrides and defaults, merged; strict; every key knows its origin.
 //
-// Three phases: load_config() reads, merges and checks the host's keys; check_plugin_options() checks what stands beside
-// them, once for each of plugin_slots(), when the plugin is loaded; finish() checks keys against each other and throws
-// everything found on the way as one Error. Paths in `extends` are relative to the file that contains them, all other
-// paths to the current directory.
+// Three phases: load_config() reads, merges and checks the host's keys; check_plugin_options() checks what stands
+// beside them, once for each of plugin_slots(), when the plugin is loaded; finish() checks keys against each other and
+// throws everything found on the way as one Error. Paths in `extends` are relative to the file that contains them, all
+// other paths to the current directory.
 #pragma once
 
 #include <cstdint>
@@ -72,12 +72,15 @@ class Config {
 
   // The file given to load_config.
   const std::string& file() const { return file_; }
+  // Origins are not compared.
+  bool same_values(const Config& other) const { return same_value(root_, other.root_); }
   // TOML with every key and its origin as a comment; parses back to the same values.
   std::string resolved_toml() const;
 
  private:
   friend Config make_config(Value root, std::string file, const Schema& schema);
   const Value* find(std::string_view key) const;
+  Value* find(std::string_view key);
   const Value& at(std::string_view key, ValueType type) const;
   void check_table(Value& table, const TableSpec& spec, const std::string& key);
   void check_child(Value& child, Value& table, const TableSpec& spec, const std::string& key, size_t& index);
@@ -95,7 +98,7 @@ class Config {
     std::string text;
   };
   std::vector<Problem> problems_;
-  std::set<std::string, std::less<>> invalid_;                   // keys with a finding, for cross_check
+  std::set<std::string, std::less<>> invalid_;                  // keys with a finding, for cross_check
   std::map<std::string, std::set<std::string>> checked_slots_;  // slot key → names of the plugin's options
 };
 

@@ -10,9 +10,9 @@ namespace chassis {
 enum class OptionType { kBool, kInt, kFloat, kString, kStringList, kIntList, kFloatList, kTable };
 
 struct OptionSpec {
-  std::string name;
+  std::string name = {};
   OptionType type = OptionType::kString;
-  std::string default_json;  // JSON text; empty: none, the key stays unset unless it is required
+  std::string default_json = {};  // JSON text; empty: none, the key stays unset unless it is required
   std::optional<double> min = std::nullopt, max = std::nullopt;  // of a number, and of every number in a list
   std::vector<std::string> choices = {};                         // of a string, and of every string in a list
   std::string doc = {};

@@ -18,12 +18,12 @@ enum class SlotForm {
 };
 
 struct TableSpec {
-  std::string name;       // "" is the top level; "data.train" is inside "data"
-  bool is_array = false;  // [[name]]
+  std::string name;          // "" is the top level; "data.train" is inside "data"
+  bool is_array = false;     // [[name]]
   bool is_optional = false;  // absent unless the user writes it: no defaults are filled in
   SlotForm slot = SlotForm::kNone;
-  std::string kind = {};      // of plugin
-  std::string list_key = {};  // kList
+  std::string kind = {};                   // of plugin
+  std::string list_key = {};               // kList
   std::vector<std::string> built_in = {};  // kList: names that are no plugins
   std::string doc = {};
   std::vector<OptionSpec> keys = {};

@@ -1,0 +1,400 @@
+// Every key against its specification: the host's keys at once, those of a plugin when it is there.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "host/base/json.hpp"
+#include "host/config/config.hpp"
+#include "host/config/foreign.hpp"
+#include "host/config/suggest.hpp"
+
+namespace chassis {
+namespace {
+
+constexpr size_t kMostNames = 16;  // that are listed in a message
+
+std::string joined(const std::string& table, const std::string& key) { return table.empty() ? key : table + "." + key; }
+
+// "parallel.0" is in the schema as "parallel".
+std::string without_indexes(const std::string& key) {
+  std::string out;
+  for (size_t start = 0; start <= key.size();) {
+    const size_t end = std::min(key.find('.', start), key.size());
+    const std::string part = key.substr(start, end - start);
+    if (part.find_first_not_of("0123456789") != std::string::npos) out += (out.empty() ? "" : ".") + part;
+    start = end + 1;
+  }
+  return out;
+}
+
+SourcePosition where_of(const Value& value) {
+  return value.key_where.file.empty() ? value.origin.where : value.key_where;
+}
+
+// A value in a message, not too long.
+std::string shown(const Value& value) {
+  std::string text = toml_text(value);
+  if (text.size() > 60) text = text.substr(0, 57) + "…";
+  return text;
+}
+
+// The item type of a list, or the type itself.
+ValueType wanted_type(OptionType type) {
+  switch (type) {
+    case OptionType::kBool:
+      return ValueType::kBool;
+    case OptionType::kInt:
+    case OptionType::kIntList:
+      return ValueType::kInt;
+    case OptionType::kFloat:
+    case OptionType::kFloatList:
+      return ValueType::kFloat;
+    case OptionType::kString:
+    case OptionType::kStringList:
+      return ValueType::kString;
+    case OptionType::kTable:
+      break;
+  }
+  return ValueType::kTable;
+}
+
+bool is_list(OptionType type) {
+  return type == OptionType::kStringList || type == OptionType::kIntList || type == OptionType::kFloatList;
+}
+
+// What to change so that the type fits; empty if nothing simple does.
+std::string type_advice(const OptionSpec& spec, const Value& value) {
+  if (is_list(spec.type) && value.type == wanted_type(spec.type)) return " (write [" + toml_text(value) + "])";
+  if (value.type == ValueType::kString && spec.type != OptionType::kTable && !is_list(spec.type)) {
+    const bool plain = !value.string.empty() && value.string.find_first_not_of("0123456789.+-eE_") == std::string::npos;
+    const bool truth = value.string == "true" || value.string == "false";
+    if (spec.type == OptionType::kBool ? truth : plain) return " (remove the quotes)";
+  }
+  if (spec.type == OptionType::kInt && value.type == ValueType::kFloat && std::floor(value.number) == value.number &&
+      std::abs(value.number) < 1e15) {
+    return fmt::format(" (write {})", static_cast<int64_t>(value.number));
+  }
+  if (spec.type == OptionType::kString && value.type != ValueType::kTable && value.type != ValueType::kArray) {
+    return " (put it in quotes)";
+  }
+  return "";
+}
+
+// Range and choices of one number or string; empty if it may be.
+std::string content_problem(const OptionSpec& spec, const Value& value, const std::string& key) {
+  if (value.type == ValueType::kInt || value.type == ValueType::kFloat) {
+    const double number = value.type == ValueType::kInt ? static_cast<double>(value.integer) : value.number;
+    if (!std::isfinite(number)) return fmt::format("{} = {} is not a finite number", key, shown(value));
+    if ((spec.min && number < *spec.min) || (spec.max && number > *spec.max)) {
+      return fmt::format("{} = {} is out of range: must be {}", key, shown(value), range_text(spec));
+    }
+  }
+  if (value.type == ValueType::kString && !spec.choices.empty() &&
+      std::find(spec.choices.begin(), spec.choices.end(), value.string) == spec.choices.end()) {
+    std::string text = fmt::format("{} = {} is not {}", key, shown(value), choices_text(spec.choices));
+    const std::string near = nearest(value.string, spec.choices);
+    return near.empty() ? text : text + " (did you mean \"" + near + "\"?)";
+  }
+  return "";
+}
+
+std::vector<std::string> names_of(const std::vector<OptionSpec>& specs) {
+  std::vector<std::string> names;
+  for (const OptionSpec& spec : specs) names.push_back(spec.name);
+  return names;
+}
+
+// Tables of the schema directly inside `table`, by their last name.
+std::vector<std::string> tables_inside(const Schema& schema, const std::string& table) {
+  std::vector<std::string> names;
+  for (const TableSpec& spec : schema.tables) {
+    const size_t dot = spec.name.rfind('.');
+    const std::string parent = dot == std::string::npos ? "" : spec.name.substr(0, dot);
+    if (!spec.name.empty() && parent == table)
+      names.push_back(dot == std::string::npos ? spec.name : spec.name.substr(dot + 1));
+  }
+  return names;
+}
+
+// The dotted name of a key of the host that is called `key`, in whatever table; empty if there is none or several.
+std::string key_elsewhere(const Schema& schema, const std::string& key) {
+  std::string found;
+  for (const TableSpec& table : schema.tables) {
+    if (table.find(key) == nullptr || table.name.empty()) continue;
+    if (!found.empty()) return "";
+    found = joined(table.name, key);
+  }
+  return found;
+}
+
+bool knows_any_key_inside(const Value& table, const std::string& key) {
+  return is_foreign_table(key) || std::any_of(table.children.begin(), table.children.end(), [&](const Value& child) {
+           return find_foreign_key(joined(key, child.name)) != nullptr;
+         });
+}
+
+}  // namespace
+
+void Config::unknown_key(const Value& child, const std::string& key, const std::vector<std::string>& known) {
+  const bool is_group =
+      child.is_table() || (child.is_array() && !child.children.empty() && child.children[0].is_table());
+  if (child.is_table() && !child.children.empty() && knows_any_key_inside(child, key)) {
+    for (const Value& inside : child.children) unknown_key(inside, joined(key, inside.name), {});
+    return;
+  }
+  const std::string leaf = key.substr(key.rfind('.') == std::string::npos ? 0 : key.rfind('.') + 1);
+  std::string text = "unknown key '" + key + "'";
+  if (is_group) text = child.is_array() ? "unknown table [[" + key + "]]" : "unknown table [" + key + "]";
+  if (const ForeignKey* foreign = find_foreign_key(key)) {
+    text += fmt::format(" of {}: {}", foreign->trainer, foreign->answer);
+  } else if (const std::string near = nearest(leaf, known); !near.empty()) {
+    text += fmt::format(" (did you mean '{}'?)", near);
+  } else if (const std::string elsewhere = key_elsewhere(*schema_, leaf); !elsewhere.empty() && !is_group) {
+    text += fmt::format(" (it is a key of another table: {})", elsewhere);
+  } else if (!known.empty() && known.size() <= kMostNames) {
+    std::string all;
+    for (const std::string& name : known) all += (all.empty() ? "" : ", ") + name;
+    text += fmt::format(" (known here: {})", all);
+  }
+  problems_.push_back({where_of(child), std::move(text)});
+}
+
+bool Config::check_value(Value& value, const OptionSpec& spec, const std::string& key) {
+  const ValueType wanted = wanted_type(spec.type);
+  // On the command line run.name=123 means the text.
+  if (spec.type == OptionType::kString && value.origin.kind == Origin::Kind::kOverride &&
+      value.type != ValueType::kString && !value.is_table() && !value.is_array()) {
+    value.type = ValueType::kString;
+    value.string = value.typed_text;
+  }
+  const auto widen = [&](Value& v) {
+    if (wanted == ValueType::kFloat && v.type == ValueType::kInt) {
+      v.type = ValueType::kFloat;
+      v.number = static_cast<double>(v.integer);
+    }
+  };
+  widen(value);
+  const bool fits = is_list(spec.type) ? value.is_array() : value.type == wanted;
+  std::string problem;
+  if (!fits) {
+    problem = fmt::format("{} must be {}, not {} ({}){}", key, type_text(spec.type), type_text(value.type),
+                          shown(value), type_advice(spec, value));
+  } else if (is_list(spec.type)) {
+    for (Value& item : value.children) {
+      widen(item);
+      if (!problem.empty()) continue;
+      problem = item.type != wanted ? fmt::format("{} must be {}; {} is {}", key, type_text(spec.type), shown(item),
+                                                  type_text(item.type))
+                                    : content_problem(spec, item, key);
+    }
+  } else {
+    problem = content_problem(spec, value, key);
+  }
+  if (problem.empty()) return true;
+  invalid_.insert(key);
+  problems_.push_back({value.origin.where, std::move(problem)});
+  return false;
+}
+
+void Config::check_table(Value& table, const TableSpec& spec, const std::string& key) {
+  for (size_t i = 0; i < table.children.size(); ++i) check_child(table.children[i], table, spec, key, i);
+  for (const OptionSpec& option : spec.keys) {
+    if (!option.required || table.find(option.name) != nullptr) continue;
+    const std::string missing = joined(key, option.name);
+    if (invalid_.insert(missing).second) {
+      problems_.push_back({position(key), fmt::format("{} is missing: {}", missing, option.doc)});
+    }
+  }
+}
+
+// May remove the child, if it is invalid; then steps `index` back.
+void Config::check_child(Value& child, Value& table, const TableSpec& spec, const std::string& key, size_t& index) {
+  const std::string child_key = joined(key, child.name);
+  if (const OptionSpec* option = spec.find(child.name)) {
+    if (!check_value(child, *option, child_key)) {
+      table.children.erase(table.children.begin() + static_cast<ptrdiff_t>(index));
+      --index;
+    }
+    return;
+  }
+  if (const TableSpec* inner = schema_->find(joined(spec.name, child.name))) {
+    if (inner->is_array && !child.is_array()) {
+      problems_.push_back(
+          {where_of(child), fmt::format("{} must be a list of tables: write [[{}]]", child_key, child_key)});
+      table.children.erase(table.children.begin() + static_cast<ptrdiff_t>(index--));
+    } else if (!inner->is_array && !child.is_table()) {
+      problems_.push_back({where_of(child), fmt::format("{} must be a table, not {} ({}): write [{}]", child_key,
+                                                        type_text(child.type), shown(child), child_key)});
+      table.children.erase(table.children.begin() + static_cast<ptrdiff_t>(index--));
+    } else if (inner->is_array) {
+      for (size_t i = 0; i < child.children.size(); ++i) {
+        const std::string item_key = joined(child_key, std::to_string(i));
+        Value& item = child.children[i];
+        if (item.is_table()) {
+          check_table(item, *inner, item_key);
+        } else {
+          problems_.push_back({item.origin.where, fmt::format("{} must be a table, not {} ({})", item_key,
+                                                              type_text(item.type), shown(item))});
+        }
+      }
+    } else {
+      check_table(child, *inner, child_key);
+    }
+    return;
+  }
+  if (spec.slot == SlotForm::kOne) return;  // perhaps an option of the plugin: check_plugin_options() knows
+  std::vector<std::string> known = names_of(spec.keys);
+  for (std::string& name : tables_inside(*schema_, spec.name)) known.push_back(std::move(name));
+  if (spec.slot == SlotForm::kList && child.is_table()) {
+    std::vector<std::string> members;
+    const Value* list = table.find(spec.list_key);
+    const Value preset = from_json(parse_json(spec.find(spec.list_key)->default_json, spec.list_key), Origin{});
+    for (const Value& item : (list != nullptr && list->is_array() ? *list : preset).children) {
+      members.push_back(item.string);
+    }
+    const bool built_in = std::find(spec.built_in.begin(), spec.built_in.end(), child.name) != spec.built_in.end();
+    if (!built_in && std::find(members.begin(), members.end(), child.name) != members.end()) return;
+    std::string text = built_in
+                           ? fmt::format("[{}]: '{}' is built in and has no options", child_key, child.name)
+                           : fmt::format("[{}]: '{}' is not in {}", child_key, child.name, joined(key, spec.list_key));
+    if (const std::string near = nearest(child.name, members); !built_in && !near.empty()) {
+      text += fmt::format(" (did you mean '{}'?)", near);
+    }
+    problems_.push_back({where_of(child), std::move(text)});
+    return;
+  }
+  unknown_key(child, child_key, known);
+}
+
+void Config::fill_defaults(Value& parent, const TableSpec& spec, const std::string& key) {
+  const std::string leaf = key.substr(key.rfind('.') == std::string::npos ? 0 : key.rfind('.') + 1);
+  Value* table = spec.name.empty() ? &parent : parent.find(leaf);
+  if (table == nullptr) {
+    if (spec.is_optional || spec.is_array) return;
+    table = &parent.set(leaf, Value{});
+  }
+  const auto fill = [&](Value& one) {
+    for (const OptionSpec& option : spec.keys) {
+      if (option.default_json.empty() || one.find(option.name) != nullptr) continue;
+      Value value = from_json(parse_json(option.default_json, option.name), Origin{});
+      if (option.type == OptionType::kFloat && value.type == ValueType::kInt) {
+        value.type = ValueType::kFloat;
+        value.number = static_cast<double>(value.integer);
+      }
+      one.set(option.name, std::move(value));
+    }
+  };
+  if (spec.is_array) {
+    for (Value& item : table->children) fill(item);
+    return;
+  }
+  fill(*table);
+  if (spec.name.empty()) return;
+  for (const std::string& name : tables_inside(*schema_, spec.name)) {
+    fill_defaults(*table, *schema_->find(joined(spec.name, name)), joined(key, name));
+  }
+}
+
+std::vector<PluginSlot> Config::plugin_slots() const {
+  std::vector<PluginSlot> slots;
+  const auto add_one = [&](const TableSpec& spec, const std::string& key) {
+    const Value* name = find(joined(key, "plugin"));
+    if (name != nullptr) {
+      slots.push_back({key, spec.name, spec.kind, name->string, position(joined(key, "plugin"))});
+    } else if (spec.name == "model" || set_by_user(key)) {
+      slots.push_back({key, spec.name, spec.kind, "", position(key)});
+    }
+  };
+  for (const TableSpec& spec : schema_->tables) {
+    if (spec.slot == SlotForm::kOne && spec.is_array) {
+      for (size_t i = 0; i < count(spec.name); ++i) add_one(spec, joined(spec.name, std::to_string(i)));
+    } else if (spec.slot == SlotForm::kOne) {
+      add_one(spec, spec.name);
+    } else if (spec.slot == SlotForm::kList) {
+      const std::string list_key = joined(spec.name, spec.list_key);
+      for (const std::string& name : get_list(list_key)) {
+        if (std::find(spec.built_in.begin(), spec.built_in.end(), name) != spec.built_in.end()) continue;
+        slots.push_back({joined(spec.name, name), spec.name, spec.kind, name, position(list_key)});
+      }
+    }
+  }
+  return slots;
+}
+
+void Config::check_plugin_options(const std::string& slot_key, const std::string& plugin,
+                                  const std::vector<OptionSpec>& options) {
+  const TableSpec* spec = schema_->find(without_indexes(slot_key));
+  const bool in_list = spec == nullptr;  // [kernels.NAME] holds nothing but options
+  if (!in_list) {
+    for (const OptionSpec& option : options) {
+      if (spec->find(option.name) == nullptr) continue;
+      throw plugin_error(fmt::format("plugin '{}' has an option '{}', which is a key of the host in [{}]", plugin,
+                                     option.name, spec->name));
+    }
+  }
+  Value* table = find(slot_key);
+  if (table == nullptr) {
+    const size_t dot = slot_key.rfind('.');
+    Value* parent = dot == std::string::npos ? &root_ : find(slot_key.substr(0, dot));
+    CHASSIS_CHECK(parent != nullptr && parent->is_table(), "the slot '" + slot_key + "' is in the configuration");
+    if (options.empty()) {
+      checked_slots_[slot_key];
+      return;
+    }
+    table = &parent->set(slot_key.substr(dot == std::string::npos ? 0 : dot + 1), Value{});
+  }
+  CHASSIS_CHECK(table->is_table(), "the slot '" + slot_key + "' is a table");
+
+  std::vector<std::string> known = names_of(options);
+  if (!in_list) {
+    for (const OptionSpec& host_key : spec->keys) known.push_back(host_key.name);
+  }
+  std::set<std::string> names;
+  for (const OptionSpec& option : options) names.insert(option.name);
+  checked_slots_[slot_key] = names;
+  for (size_t i = 0; i < table->children.size(); ++i) {
+    Value& child = table->children[i];
+    if (!in_list && spec->find(child.name) != nullptr) continue;
+    const std::string key = joined(slot_key, child.name);
+    const auto option =
+        std::find_if(options.begin(), options.end(), [&](const OptionSpec& o) { return o.name == child.name; });
+    if (option == options.end()) {
+      unknown_key(child, key, known);
+    } else if (!check_value(child, *option, key)) {
+      table->children.erase(table->children.begin() + static_cast<ptrdiff_t>(i--));
+    }
+  }
+  for (const OptionSpec& option : options) {
+    const std::string key = joined(slot_key, option.name);
+    if (table->find(option.name) != nullptr || invalid_.contains(key)) continue;
+    if (!option.default_json.empty()) {
+      Value value =
+          from_json(parse_json(option.default_json, "default of " + plugin + "." + option.name, ExitCode::kPlugin),
+                    Origin{Origin::Kind::kPluginDefault, {}, plugin});
+      const size_t before = problems_.size();
+      if (!check_value(value, option, key)) {
+        std::string text = problems_.back().text;
+        problems_.resize(before);
+        throw plugin_error("the default of an option of plugin '" + plugin + "' is wrong: " + text);
+      }
+      table->set(option.name, std::move(value));
+    } else if (option.required) {
+      invalid_.insert(key);
+      problems_.push_back(
+          {position(slot_key), fmt::format("{} is missing: plugin '{}' needs it: {}", key, plugin, option.doc)});
+    }
+  }
+}
+
+Json Config::plugin_options(const std::string& slot_key) const {
+  const auto checked = checked_slots_.find(slot_key);
+  CHASSIS_CHECK(checked != checked_slots_.end(), "the options of '" + slot_key + "' are checked before they are used");
+  Json out = Json::object();
+  for (const std::string& name : checked->second) {
+    if (const Value* value = find(slot_key + "." + name)) out[name] = to_json(*value);
+  }
+  return out;
+}
+
+}  // namespace chassis

@@ -1,0 +1,164 @@
+// Access to a Config, and the order in which it is made.
+#include "host/config/config.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <tuple>
+#include <utility>
+
+#include "host/base/json.hpp"
+#include "host/config/read.hpp"
+
+namespace chassis {
+namespace {
+
+const Value* child_of(const Value& parent, std::string_view part) {
+  if (!parent.is_array()) return parent.find(part);
+  size_t index = 0;
+  const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
+  const bool valid = error == std::errc() && end == part.data() + part.size() && index < parent.children.size();
+  return valid ? &parent.children[index] : nullptr;
+}
+
+}  // namespace
+
+const Value* Config::find(std::string_view key) const {
+  const Value* node = &root_;
+  while (node != nullptr && !key.empty()) {
+    const size_t dot = key.find('.');
+    node = child_of(*node, key.substr(0, dot));
+    key = dot == std::string_view::npos ? std::string_view() : key.substr(dot + 1);
+  }
+  return node;
+}
+
+Value* Config::find(std::string_view key) { return const_cast<Value*>(std::as_const(*this).find(key)); }
+
+const Value& Config::at(std::string_view key, ValueType type) const {
+  const Value* value = find(key);
+  if (value == nullptr || value->type != type) {
+    throw_if_problems();
+    throw internal_error("the configuration has no '" + std::string(key) + "' that is " + type_text(type));
+  }
+  return *value;
+}
+
+bool Config::has(std::string_view key) const { return find(key) != nullptr; }
+bool Config::get_bool(std::string_view key) const { return at(key, ValueType::kBool).boolean; }
+int64_t Config::get_int(std::string_view key) const { return at(key, ValueType::kInt).integer; }
+double Config::get_double(std::string_view key) const { return at(key, ValueType::kFloat).number; }
+const std::string& Config::get_string(std::string_view key) const { return at(key, ValueType::kString).string; }
+
+std::vector<std::string> Config::get_list(std::string_view key) const {
+  std::vector<std::string> out;
+  for (const Value& item : at(key, ValueType::kArray).children) out.push_back(item.string);
+  return out;
+}
+
+size_t Config::count(std::string_view key) const {
+  const Value* value = find(key);
+  return value != nullptr && value->is_array() ? value->children.size() : 0;
+}
+
+Json Config::json(std::string_view key) const {
+  const Value* value = find(key);
+  if (value == nullptr) {
+    throw_if_problems();
+    throw internal_error("the configuration has no '" + std::string(key) + "'");
+  }
+  return to_json(*value);
+}
+
+Json Config::json() const { return to_json(root_); }
+
+Origin Config::origin(std::string_view key) const {
+  const Value* value = find(key);
+  return value != nullptr ? value->origin : Origin{};
+}
+
+SourcePosition Config::position(std::string_view key) const {
+  for (;;) {
+    const Value* value = find(key);
+    if (value != nullptr && value != &root_ && value->origin.by_user()) {
+      return value->is_table() || value->is_array() ? value->key_where : value->origin.where;
+    }
+    const size_t dot = key.rfind('.');
+    if (dot == std::string_view::npos) return {file_, 0, 0};
+    key = key.substr(0, dot);
+  }
+}
+
+bool Config::set_by_user(std::string_view key) const {
+  const Value* value = find(key);
+  return value != nullptr && value->origin.by_user();
+}
+
+void Config::add_problem(std::string_view key, std::string text) {
+  invalid_.emplace(key);
+  problems_.push_back({position(key), std::move(text)});
+}
+
+void Config::add_problem_at(SourcePosition where, std::string text) {
+  problems_.push_back({std::move(where), std::move(text)});
+}
+
+void Config::throw_if_problems() const {
+  if (problems_.empty()) return;
+  std::vector<Problem> sorted = problems_;
+  std::stable_sort(sorted.begin(), sorted.end(), [&](const Problem& a, const Problem& b) {
+    // The file itself first, then those that it extends; inside, by line.
+    const auto order = [&](const Problem& p) {
+      return std::tuple(p.where.file != file_, p.where.file, p.where.line, p.where.column);
+    };
+    return order(a) < order(b);
+  });
+  if (sorted.size() == 1) throw Error(ExitCode::kConfig, sorted[0].where, sorted[0].text);
+  std::string text = std::to_string(sorted.size()) + " errors in the configuration:";
+  for (const Problem& problem : sorted) text += "\n" + problem.where.text() + ": " + problem.text;
+  throw config_error(std::move(text));
+}
+
+Config make_config(Value root, std::string file, const Schema& schema) {
+  Config config;
+  config.schema_ = &schema;
+  config.file_ = std::move(file);
+  config.root_ = std::move(root);
+  const TableSpec* top = schema.find("");
+  CHASSIS_CHECK(top != nullptr, "a schema has a top level");
+  // Tables that are not written down exist too, so that what is required in them is missed.
+  for (const TableSpec& spec : schema.tables) {
+    const bool always = !spec.is_array && !spec.is_optional && spec.name.find('.') == std::string::npos;
+    if (always && !spec.name.empty() && config.root_.find(spec.name) == nullptr) config.root_.set(spec.name, Value{});
+  }
+  config.check_table(config.root_, *top, "");
+  for (const TableSpec& spec : schema.tables) {
+    if (spec.name.find('.') == std::string::npos) config.fill_defaults(config.root_, spec, spec.name);
+  }
+  config.derive_defaults();
+  return config;
+}
+
+Config load_config(const std::string& path, const std::vector<std::string>& overrides, const Schema& schema) {
+  Value root = read_config_file(path);
+  for (const std::string& assignment : overrides) apply_override(root, assignment, schema);
+  return make_config(std::move(root), path, schema);
+}
+
+Config load_config_text(std::string_view text, const std::string& name, const std::vector<std::string>& overrides,
+                        const Schema& schema) {
+  Value root = read_config_text(text, name);
+  for (const std::string& assignment : overrides) apply_override(root, assignment, schema);
+  return make_config(std::move(root), name, schema);
+}
+
+void Config::finish() {
+  // What stands in a slot beside the host's keys, and no plugin was there to know it.
+  for (const PluginSlot& slot : plugin_slots()) {
+    const bool nameless = invalid_.contains(slot.key + ".plugin");
+    if (!nameless && !checked_slots_.contains(slot.key)) check_plugin_options(slot.key, slot.plugin, {});
+  }
+  cross_check();
+  throw_if_problems();
+}
+
+}  // namespace chassis

@@ -1,0 +1,271 @@
+// Keys that depend on each other: defaults derived from others, contradictions, keys without effect.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <regex>
+#include <set>
+
+#include "host/base/json.hpp"
+#include "host/config/config.hpp"
+#include "host/config/suggest.hpp"
+
+namespace chassis {
+namespace {
+
+// What is agreed on but not built yet: silence would be worse than this list.
+struct Unavailable {
+  const char* key;
+  const char* value;
+  const char* instead;
+};
+constexpr Unavailable kUnavailable[] = {
+    {"train.task", "sft", "\"pretrain\"; tokens with labels train what the labels say"},
+    {"train.task", "reward", "\"pretrain\""},
+    {"recompute.mode", "selective", "\"auto\", \"none\" and \"full\""},
+    {"precision.compute", "fp16", "\"auto\", \"fp32\" and \"bf16\""},
+    {"precision.reduce", "bf16", "\"fp32\""},
+};
+
+Value default_string(std::string text) {
+  Value value;
+  value.type = ValueType::kString;
+  value.string = std::move(text);
+  return value;
+}
+
+// Multiples of `unit` around `number`: "8", "8 or 16".
+std::string multiples_near(int64_t number, int64_t unit) {
+  const int64_t below = number / unit * unit;
+  return below == 0 ? std::to_string(unit) : fmt::format("{} or {}", below, below + unit);
+}
+
+bool is_sha256(const std::string& text) {
+  return text.size() == 71 && text.starts_with("sha256:") &&
+         text.find_first_not_of("0123456789abcdef", 7) == std::string::npos;
+}
+
+}  // namespace
+
+BatchSizes batch_sizes(const Config& config, int64_t data_parallel_size) {
+  CHASSIS_CHECK(data_parallel_size > 0, "there is at least one data-parallel rank");
+  BatchSizes sizes;
+  sizes.micro_batch_size = config.get_int("train.micro_batch_size");
+  const int64_t per_pass = sizes.micro_batch_size * data_parallel_size;
+  sizes.global_batch_size =
+      config.has("train.global_batch_size") ? config.get_int("train.global_batch_size") : per_pass;
+  if (sizes.global_batch_size % per_pass != 0) {
+    const std::string product = data_parallel_size == 1
+                                    ? fmt::format("train.micro_batch_size = {}", sizes.micro_batch_size)
+                                    : fmt::format("train.micro_batch_size × data-parallel ranks = {} × {} = {}",
+                                                  sizes.micro_batch_size, data_parallel_size, per_pass);
+    throw Error(ExitCode::kConfig, config.position("train.global_batch_size"),
+                fmt::format("train.global_batch_size = {} is not a multiple of {} (try {})", sizes.global_batch_size,
+                            product, multiples_near(sizes.global_batch_size, per_pass)));
+  }
+  sizes.num_microbatches = sizes.global_batch_size / per_pass;
+  return sizes;
+}
+
+void Config::derive_defaults() {
+  if (Value* run = find("run"); run != nullptr && !has("run.output_dir") && has("run.name")) {
+    run->set("output_dir", default_string("out/" + get_string("run.name")));
+  }
+  if (Value* model = find("model"); model != nullptr && !has("model.init")) {
+    if (has("model.path") || has("model.config")) {
+      model->set("init", default_string(has("model.path") ? "pretrained" : "random"));
+    }
+  }
+  for (size_t i = 0; i < count("data.eval"); ++i) {
+    const std::string key = fmt::format("data.eval.{}", i);
+    if (has(key + ".name") || !has(key + ".path")) continue;
+    const std::string stem = std::filesystem::path(get_string(key + ".path")).stem().string();
+    find(key)->set("name", default_string(count("data.eval") == 1 ? "eval" : stem));
+  }
+}
+
+void Config::cross_check() {
+  // A key without effect counts only if it differs from its default: a resolved configuration spells all of them.
+  const auto valid = [&](const std::string& key) { return has(key) && !invalid_.contains(key); };
+  const auto both = [&](const std::string& a, const std::string& b) { return valid(a) && valid(b); };
+  const auto is = [&](const std::string& key, std::string_view text) { return valid(key) && get_string(key) == text; };
+  const auto shown = [&](const std::string& key) { return fmt::format("{} = {}", key, toml_text(*find(key))); };
+
+  if (valid("schema_version") && get_int("schema_version") != kSchemaVersion) {
+    add_problem("schema_version", fmt::format("schema_version {} is unknown: this program understands version {}",
+                                              get_int("schema_version"), kSchemaVersion));
+  }
+  for (const Unavailable& entry : kUnavailable) {
+    if (is(entry.key, entry.value)) {
+      add_problem(entry.key,
+                  fmt::format("{} is not available in this version (there is {})", shown(entry.key), entry.instead));
+    }
+  }
+  if (valid("checkpoint.async") && get_bool("checkpoint.async")) {
+    add_problem("checkpoint.async", "checkpoint.async = true is not available in this version: saves are synchronous");
+  }
+  for (const char* key : {"data.template", "data.roles_to_train"}) {
+    if (set_by_user(key)) {
+      add_problem(key, fmt::format("{} has no effect: no data format of this version has conversations", key));
+    }
+  }
+
+  // run
+  if (both("run.max_steps", "run.epochs")) {
+    const bool steps = get_int("run.max_steps") > 0, epochs = get_double("run.epochs") > 0;
+    if (!steps && !epochs) add_problem("run", "the run has no length: set run.max_steps or run.epochs");
+    if (steps && epochs) {
+      add_problem("run.epochs", fmt::format("{} and {} both say how long the run is (set one of them to 0)",
+                                            shown("run.max_steps"), shown("run.epochs")));
+    }
+  }
+  if (valid("run.resume") && !is("run.resume", "auto") && !is("run.resume", "never") &&
+      !std::filesystem::exists(get_string("run.resume"))) {
+    const std::string near = nearest(get_string("run.resume"), {"auto", "never"});
+    add_problem("run.resume",
+                fmt::format("{} is neither \"auto\" nor \"never\" nor an existing checkpoint{}", shown("run.resume"),
+                            near.empty() ? "" : " (did you mean \"" + near + "\"?)"));
+  }
+  if (Value* pins = find("plugins.pin"); pins != nullptr && pins->is_table()) {
+    for (const Value& pin : pins->children) {
+      if (pin.type == ValueType::kString && is_sha256(pin.string)) continue;
+      problems_.push_back({pin.origin.where, fmt::format("plugins.pin.{} = {} is no pin: \"sha256:\" and 64 hex digits",
+                                                         toml_key(pin.name), toml_text(pin))});
+    }
+  }
+
+  // model
+  const bool path = has("model.path"), described = has("model.config");
+  const bool model_invalid = invalid_.contains("model.path") || invalid_.contains("model.config");
+  if (!path && !described && !model_invalid) {
+    add_problem("model", "the model is missing: set model.path, or model.plugin and model.config");
+  } else if (path && described) {
+    add_problem("model.config",
+                fmt::format("{} and model.config both say what the model is (remove one)", shown("model.path")));
+  } else if (described && !has("model.plugin") && !invalid_.contains("model.plugin")) {
+    add_problem("model.config", "model.config needs model.plugin (chassis plugins list shows the models)");
+  } else if (described && is("model.init", "pretrained")) {
+    add_problem("model.init", "model.init = \"pretrained\" needs model.path: model.config has no weights");
+  }
+  for (const char* key : {"freeze.patterns", "freeze.train_only"}) {
+    if (!valid(key)) continue;
+    for (const std::string& pattern : get_list(key)) {
+      try {
+        std::regex parsed(pattern);
+      } catch (const std::regex_error& cause) {
+        add_problem(key, fmt::format("{}: \"{}\" is not a regular expression: {}", key, pattern, cause.what()));
+      }
+    }
+  }
+  if (both("freeze.patterns", "freeze.train_only") && !get_list("freeze.patterns").empty() &&
+      !get_list("freeze.train_only").empty()) {
+    add_problem("freeze.train_only", "freeze.patterns and freeze.train_only contradict each other (use one of them)");
+  }
+
+  // data
+  if (count("data.train") == 0 && find("data") != nullptr && find("data.train") == nullptr) {
+    add_problem("data", "there is no training data: add [[data.train]] with a path");
+  } else if (count("data.train") == 0) {
+    add_problem("data.train", "there is no training data: data.train is empty");
+  }
+  size_t num_weights = 0;
+  std::set<std::string> eval_names;
+  for (const std::string sets : {"data.train", "data.eval"}) {
+    for (size_t i = 0; i < count(sets); ++i) {
+      const std::string key = fmt::format("{}.{}", sets, i);
+      if (is(key + ".format", "text") && !has("tokenizer.plugin") && !invalid_.contains("tokenizer.plugin")) {
+        add_problem(key,
+                    fmt::format("{} is text, which needs a tokenizer: set tokenizer.plugin, such as \"bytes\"", key));
+      }
+      if (has(key + ".weight")) {
+        ++num_weights;
+        if (get_double(key + ".weight") == 0) {
+          add_problem(key + ".weight", fmt::format("{}.weight = 0.0 would never be visited (remove the set)", key));
+        }
+      }
+      if (has(key + ".name") && !eval_names.insert(get_string(key + ".name")).second) {
+        add_problem(
+            key, fmt::format("two evaluation sets are called \"{}\": give {} a name", get_string(key + ".name"), key));
+      }
+      if (has(key + ".documents") && !is(key + ".documents", "line") && is(key + ".format", "tokens")) {
+        add_problem(key + ".documents", fmt::format("{}.documents has no effect with format = \"tokens\"", key));
+      }
+    }
+  }
+  if (num_weights > 0 && num_weights < count("data.train")) {
+    add_problem("data.train", fmt::format("{} of {} training sets have a weight: give one to all of them or to none",
+                                          num_weights, count("data.train")));
+  }
+  if (valid("data.overflow") && !is("data.overflow", "error") && is("data.packing", "concat_split")) {
+    add_problem("data.overflow", fmt::format("{} has no effect with {}, which splits documents", shown("data.overflow"),
+                                             shown("data.packing")));
+  }
+  for (const char* key : {"eval.every_steps", "eval.max_batches"}) {
+    if (set_by_user(key) && valid(key) && get_int(key) > 0 && count("data.eval") == 0) {
+      add_problem(key, fmt::format("{}, but there is no [[data.eval]]", shown(key)));
+    }
+  }
+
+  // batches and mesh
+  int64_t data_parallel_size = 1, num_rests = 0;
+  for (const char* key : {"mesh.dp_replicate", "mesh.dp_shard"}) {
+    if (!valid(key)) continue;
+    if (get_int(key) == 0)
+      add_problem(key, fmt::format("{} = 0 is out of range: must be at least 1, or -1 for the rest", key));
+    if (get_int(key) > 0) data_parallel_size *= get_int(key);
+    if (get_int(key) == -1) ++num_rests;
+  }
+  if (num_rests == 2) {
+    add_problem(
+        "mesh.dp_replicate",
+        "mesh.dp_replicate and mesh.dp_shard are both -1: only one can be the rest (mesh.dp_shard is -1 by default)");
+  }
+  if (both("train.micro_batch_size", "train.global_batch_size")) {
+    try {
+      batch_sizes(*this, data_parallel_size);
+    } catch (const Error& e) {
+      add_problem("train.global_batch_size", e.message());
+    }
+  }
+
+  // schedule
+  const std::string schedule = valid("schedule.name") ? get_string("schedule.name") : "";
+  const int64_t max_steps = valid("run.max_steps") ? get_int("run.max_steps") : 0;
+  const int64_t warmup = valid("schedule.warmup_steps") ? get_int("schedule.warmup_steps") : 0;
+  const int64_t decay = valid("schedule.decay_steps") ? get_int("schedule.decay_steps") : 0;
+  if (schedule == "wsd" && decay == 0 && valid("schedule.decay_steps")) {
+    add_problem("schedule.name", "schedule.name = \"wsd\" needs schedule.decay_steps");
+  }
+  if (!schedule.empty() && schedule != "wsd" && set_by_user("schedule.decay_steps") && decay > 0) {
+    add_problem("schedule.decay_steps", fmt::format("{} has no effect with {} (it belongs to \"wsd\")",
+                                                    shown("schedule.decay_steps"), shown("schedule.name")));
+  }
+  if (schedule == "constant" && set_by_user("schedule.min_lr_ratio") && valid("schedule.min_lr_ratio") &&
+      get_double("schedule.min_lr_ratio") > 0) {
+    add_problem("schedule.min_lr_ratio",
+                fmt::format("{} has no effect with schedule.name = \"constant\" (try \"cosine\")",
+                            shown("schedule.min_lr_ratio")));
+  }
+  if (max_steps > 0 && warmup > max_steps) {
+    add_problem("schedule.warmup_steps",
+                fmt::format("{} is longer than the run: {}", shown("schedule.warmup_steps"), shown("run.max_steps")));
+  } else if (max_steps > 0 && schedule == "wsd" && warmup + decay > max_steps) {
+    add_problem("schedule.decay_steps",
+                fmt::format("schedule.warmup_steps + schedule.decay_steps = {} + {} = {} is longer than the run: {}",
+                            warmup, decay, warmup + decay, shown("run.max_steps")));
+  }
+
+  // lists of plugins
+  for (const TableSpec& table : schema_->tables) {
+    const std::string key = table.name + "." + table.list_key;
+    if (table.slot != SlotForm::kList || !valid(key)) continue;
+    std::set<std::string> seen;
+    for (const std::string& name : get_list(key)) {
+      if (!seen.insert(name).second) add_problem(key, fmt::format("{} names \"{}\" twice", key, name));
+    }
+    if (seen.empty() && table.built_in.empty())
+      add_problem(key, fmt::format("{} is empty: nobody would compute anything", key));
+  }
+}
+
+}  // namespace chassis

@@ -1,0 +1,267 @@
+// Collected from the documentation of Axolotl, LLaMA-Factory (LF), HF Trainer, TRL, DeepSpeed, torchtitan, torchtune
+// and ColossalAI. Names of ours in the answers are proven by a test to exist.
+#include "host/config/foreign.hpp"
+
+#include <algorithm>
+
+namespace chassis {
+namespace {
+
+constexpr std::string_view kAxolotl = "Axolotl", kLf = "LLaMA-Factory", kHf = "HF Trainer", kDs = "DeepSpeed",
+                           kTitan = "torchtitan", kTune = "torchtune", kColossal = "ColossalAI", kTrl = "TRL";
+
+constexpr ForeignKey kKeys[] = {
+    // model
+    {"base_model", kAxolotl, "use model.path, an HF model directory"},
+    {"model_name_or_path", kLf, "use model.path, an HF model directory"},
+    {"base_model_config", kAxolotl, "model.path holds config.json too; without a path use model.config"},
+    {"model_type", kAxolotl, "config.json in model.path names the architecture; or use model.plugin"},
+    {"tokenizer_type", kAxolotl, "use tokenizer.plugin"},
+    {"trust_remote_code", kHf, "no code of a model directory is ever run; remove it"},
+    {"hf_assets_path", kTitan, "use model.path"},
+    {"flavor", kTitan, "sizes come from config.json in model.path, or from model.config"},
+    {"low_cpu_mem_usage", kHf, "each rank reads only the bytes that it owns; remove it"},
+    {"device_map", kHf, "use run.device, and [mesh] to divide a model"},
+    {"resize_vocab", kLf, "the vocabulary is never resized silently; prepare the model directory instead"},
+    {"resize_token_embeddings_to_32x", kAxolotl, "padding of the vocabulary is a run-time detail here; remove it"},
+    // what is trained
+    {"stage", kLf, "use train.task: pt is \"pretrain\", sft is \"sft\", rm is \"reward\""},
+    {"finetuning_type", kLf, "full: nothing to set; freeze: freeze.patterns; lora: adapter.plugin"},
+    {"reward_model", kAxolotl, "use train.task = \"reward\""},
+    {"rl", kAxolotl, "reinforcement learning and preference losses are not available"},
+    {"unfrozen_parameters", kAxolotl, "use freeze.train_only"},
+    {"freeze_trainable_layers", kLf, "use freeze.train_only with a regular expression on the layers' names"},
+    {"freeze_vision_tower", kLf, "use freeze.groups = [\"vision_tower\"]"},
+    {"freeze_multi_modal_projector", kLf, "use freeze.groups = [\"projector\"]"},
+    {"freeze_language_model", kLf, "use freeze.groups = [\"language_model\"]"},
+    {"freeze_mm_modules", kAxolotl, "use freeze.groups"},
+    {"adapter_type", kHf, "use adapter.plugin"},
+    {"lora_r", kAxolotl, "use [adapter] with plugin = \"lora\" and rank"},
+    {"lora_rank", kLf, "use [adapter] with plugin = \"lora\" and rank"},
+    {"lora_alpha", kAxolotl, "use [adapter] with plugin = \"lora\" and alpha"},
+    {"lora_dropout", kAxolotl, "use [adapter] with plugin = \"lora\" and dropout"},
+    {"lora_target", kLf, "use [adapter] with plugin = \"lora\" and targets"},
+    {"lora_target_modules", kAxolotl, "use [adapter] with plugin = \"lora\" and targets"},
+    {"lora_target_linear", kAxolotl, "use [adapter] with plugin = \"lora\" and targets"},
+    {"lora_modules_to_save", kAxolotl, "use [adapter] with plugin = \"lora\" and save_modules"},
+    {"use_peft", kTrl, "use adapter.plugin"},
+    {"load_in_4bit", kAxolotl, "use quant.plugin"},
+    {"load_in_8bit", kAxolotl, "use quant.plugin"},
+    {"quantization_bit", kLf, "use quant.plugin"},
+    {"quantization_method", kLf, "use quant.plugin"},
+    {"double_quantization", kLf, "an option of the plugin in [quant]"},
+    {"bnb_4bit_quant_type", kHf, "an option of the plugin in [quant]"},
+    {"bnb_4bit_use_double_quant", kHf, "an option of the plugin in [quant]"},
+    {"bnb_4bit_compute_dtype", kHf, "use precision.compute"},
+    // data
+    {"datasets", kAxolotl, "use [[data.train]] with path and format"},
+    {"dataset", kLf, "use [[data.train]] with path and format"},
+    {"dataset_dir", kLf, "use [[data.train]] with path and format"},
+    {"dataset_path", kTitan, "use [[data.train]] with path and format"},
+    {"pretraining_dataset", kAxolotl, "use [[data.train]] and train.task = \"pretrain\""},
+    {"test_datasets", kAxolotl, "use [[data.eval]]"},
+    {"eval_dataset", kLf, "use [[data.eval]]"},
+    {"val_set_size", kAxolotl, "write the held-out documents to a file of their own and use [[data.eval]]"},
+    {"val_size", kLf, "write the held-out documents to a file of their own and use [[data.eval]]"},
+    {"dataset_prepared_path", kAxolotl, "use data.cache_dir; entries are found by content, never stale"},
+    {"tokenized_path", kLf, "use data.cache_dir; entries are found by content, never stale"},
+    {"overwrite_cache", kLf, "the cache is keyed by content, so it is never stale; remove it"},
+    {"mix_strategy", kLf, "use weight in each [[data.train]]"},
+    {"interleave_probs", kLf, "use weight in each [[data.train]]"},
+    {"max_samples", kLf, "use run.max_steps, or a smaller file"},
+    {"shuffle_merged_datasets", kAxolotl, "use data.shuffle"},
+    {"streaming", kHf, "data is always read in pieces; remove it"},
+    {"preprocessing_num_workers", kLf, "use run.threads"},
+    {"dataset_processes", kAxolotl, "use run.threads"},
+    {"dataloader_num_workers", kHf, "use data.prefetch"},
+    {"cutoff_len", kLf, "use train.seq_len, and data.overflow for longer documents"},
+    {"sequence_len", kAxolotl, "use train.seq_len"},
+    {"sequence_length", kColossal, "use train.seq_len"},
+    {"max_seq_len", kTune, "use train.seq_len"},
+    {"max_seq_length", kTrl, "use train.seq_len"},
+    {"max_length", kTrl, "use train.seq_len"},
+    {"block_size", kHf, "use train.seq_len"},
+    {"excess_length_strategy", kAxolotl, "use data.overflow"},
+    {"sample_packing", kAxolotl, "use data.packing = \"concat_split\" or \"none\""},
+    {"neat_packing", kLf, "use data.packing; documents never attend to each other"},
+    {"pad_to_sequence_len", kAxolotl, "rows have train.seq_len tokens; choose data.packing"},
+    {"group_by_length", kHf, "use data.packing = \"concat_split\", which has no padding"},
+    {"packed", kTune, "use data.packing"},
+    {"chat_template", kAxolotl, "use data.template"},
+    {"train_on_inputs", kAxolotl, "use data.roles_to_train"},
+    {"train_on_prompt", kLf, "use data.roles_to_train"},
+    // steps and batches
+    {"training.steps", kTitan, "use run.max_steps"},
+    {"max_train_steps", kHf, "use run.max_steps"},
+    {"max_steps_per_epoch", kTune, "use run.max_steps"},
+    {"num_epochs", kAxolotl, "use run.epochs"},
+    {"num_train_epochs", kHf, "use run.epochs"},
+    {"per_device_train_batch_size", kHf, "use train.micro_batch_size"},
+    {"per_device_eval_batch_size", kHf, "evaluation uses train.micro_batch_size"},
+    {"eval_batch_size", kAxolotl, "evaluation uses train.micro_batch_size"},
+    {"train_micro_batch_size_per_gpu", kDs, "use train.micro_batch_size"},
+    {"train_batch_size", kDs, "use train.global_batch_size"},
+    {"local_batch_size", kTitan, "use train.micro_batch_size"},
+    {"batch_size", kTune, "use train.micro_batch_size and train.global_batch_size"},
+    {"gradient_accumulation_steps", kHf,
+     "accumulation is derived: train.global_batch_size = train.micro_batch_size × ranks × accumulation"},
+    {"accumulation_steps", kColossal,
+     "accumulation is derived: train.global_batch_size = train.micro_batch_size × ranks × accumulation"},
+    {"auto_find_batch_size", kHf, "batch sizes are never changed silently; set train.micro_batch_size"},
+    {"do_train", kLf, "the verb says it: chassis train"},
+    {"do_eval", kHf, "use [[data.eval]] and eval.every_steps"},
+    // optimizer and schedule
+    {"learning_rate", kHf, "use optimizer.lr"},
+    {"optim", kHf, "use optimizer.plugin"},
+    {"optim_args", kHf, "options of the optimizer stand in [optimizer]"},
+    {"adam_beta1", kHf, "use betas in [optimizer]"},
+    {"adam_beta2", kHf, "use betas in [optimizer]"},
+    {"adam_epsilon", kHf, "use eps in [optimizer]"},
+    {"max_norm", kTitan, "use optimizer.max_grad_norm"},
+    {"gradient_clipping", kDs, "use optimizer.max_grad_norm"},
+    {"grad_clip", kColossal, "use optimizer.max_grad_norm"},
+    {"clip_grad_norm", kTune, "use optimizer.max_grad_norm"},
+    {"lr_scheduler", kAxolotl, "use schedule.name"},
+    {"lr_scheduler_type", kHf, "use schedule.name"},
+    {"lr_scheduler_kwargs", kHf, "use schedule.min_lr_ratio and schedule.decay_steps"},
+    {"warmup_ratio", kHf, "use schedule.warmup_steps, a number of steps"},
+    {"num_warmup_steps", kTune, "use schedule.warmup_steps"},
+    {"cosine_min_lr_ratio", kAxolotl, "use schedule.min_lr_ratio"},
+    {"min_lr_factor", kTitan, "use schedule.min_lr_ratio"},
+    {"decay_ratio", kTitan, "use schedule.decay_steps, a number of steps"},
+    {"decay_type", kTitan, "use schedule.name"},
+    // precision, memory, kernels
+    {"bf16", kHf, "use precision.compute = \"bf16\""},
+    {"fp16", kHf, "use precision.compute = \"fp16\""},
+    {"fp32", kAxolotl, "use precision.compute = \"fp32\""},
+    {"fp8", kAxolotl, "not available; precision.compute knows fp32, bf16 and fp16"},
+    {"tf32", kHf, "not available; use precision.compute = \"bf16\" for speed"},
+    {"pure_bf16", kLf, "master weights are always fp32; use precision.compute = \"bf16\""},
+    {"bfloat16", kAxolotl, "master weights are always fp32; use precision.compute = \"bf16\""},
+    {"float16", kAxolotl, "master weights are always fp32; use precision.compute = \"fp16\""},
+    {"torch_dtype", kHf, "use precision.compute for training and export.dtype for what is written"},
+    {"mixed_precision", kColossal, "use precision.compute"},
+    {"mixed_precision_param", kTitan, "use precision.compute"},
+    {"mixed_precision_reduce", kTitan, "use precision.reduce"},
+    {"gradient_checkpointing", kHf, "use recompute.mode = \"full\", \"none\" or \"auto\""},
+    {"gradient_checkpointing_kwargs", kHf, "there is only one way to recompute; use recompute.mode"},
+    {"disable_gradient_checkpointing", kLf, "use recompute.mode = \"none\""},
+    {"enable_activation_checkpointing", kTune, "use recompute.mode"},
+    {"activation_checkpoint.mode", kTitan, "use recompute.mode"},
+    {"activation_checkpointing", kDs, "use recompute.mode"},
+    {"enable_gradient_checkpointing", kColossal, "use recompute.mode"},
+    {"grad_checkpoint", kColossal, "use recompute.mode"},
+    {"activation_offloading", kAxolotl, "not available; use recompute.mode"},
+    {"flash_attn", kLf, "use attention.plugin"},
+    {"flash_attention", kAxolotl, "use attention.plugin"},
+    {"sdp_attention", kAxolotl, "use attention.plugin"},
+    {"attn_implementation", kHf, "use attention.plugin"},
+    {"enable_flash_attention", kColossal, "use attention.plugin"},
+    {"use_liger_kernel", kHf, "use kernels.plugins"},
+    {"enable_liger_kernel", kLf, "use kernels.plugins"},
+    {"chunked_cross_entropy", kAxolotl, "logits never exist as a whole here; remove it"},
+    {"torch_compile", kHf, "not available; operations are fused by kernels.plugins"},
+    {"compile", kTitan, "not available; operations are fused by kernels.plugins"},
+    // parallelism
+    {"deepspeed", kHf, "use [[parallel]] and [mesh]"},
+    {"zero_optimization.stage", kDs, "use [[parallel]] with plugin = \"zero\" and stage, sizes in [mesh]"},
+    {"zero_optimization.offload_optimizer", kDs, "an option of the plugin in [[parallel]]"},
+    {"zero_optimization.offload_param", kDs, "an option of the plugin in [[parallel]]"},
+    {"zero_optimization.stage3_gather_16bit_weights_on_model_save", kDs,
+     "saving streams and never gathers the model; use [export]"},
+    {"zero_optimization", kDs, "use [[parallel]] with plugin = \"zero\", sizes in [mesh]"},
+    {"zero_stage", kColossal, "use [[parallel]] with plugin = \"zero\" and stage, sizes in [mesh]"},
+    {"fsdp", kHf, "use [[parallel]] with plugin = \"fsdp2\" and mesh.dp_shard"},
+    {"fsdp_config", kHf, "use [[parallel]] with plugin = \"fsdp2\" and mesh.dp_shard"},
+    {"fsdp_version", kAxolotl, "use [[parallel]] with plugin = \"fsdp2\""},
+    {"dp_shard_size", kAxolotl, "use mesh.dp_shard"},
+    {"dp_replicate_size", kAxolotl, "use mesh.dp_replicate"},
+    {"data_parallel_shard_degree", kTitan, "use mesh.dp_shard"},
+    {"data_parallel_replicate_degree", kTitan, "use mesh.dp_replicate"},
+    {"tensor_parallel_size", kAxolotl, "use mesh.tp"},
+    {"tensor_parallel_degree", kTitan, "use mesh.tp"},
+    {"tp_size", kColossal, "use mesh.tp"},
+    {"pp_size", kColossal, "use mesh.pp"},
+    {"sp_size", kColossal, "use mesh.cp"},
+    {"pipeline_parallel_degree", kTitan, "use mesh.pp"},
+    {"context_parallel_size", kAxolotl, "use mesh.cp"},
+    {"context_parallel_degree", kTitan, "use mesh.cp"},
+    {"sequence_parallel_size", kLf, "use mesh.cp"},
+    {"expert_parallel_size", kAxolotl, "use mesh.ep"},
+    {"expert_parallel_degree", kTitan, "use mesh.ep"},
+    {"ddp_timeout", kHf, "data is prepared before ranks wait for each other; remove it"},
+    {"ddp_backend", kHf, "use comm.plugin"},
+    {"local_rank", kHf, "ranks come from the launcher; remove it"},
+    // saving, evaluation, logs
+    {"output_dir", kHf, "use run.output_dir"},
+    {"dump_folder", kTitan, "use run.output_dir"},
+    {"overwrite_output_dir", kHf, "use another run.output_dir, or run.resume = \"never\" in an empty one"},
+    {"save_steps", kHf, "use checkpoint.every_steps"},
+    {"save_interval", kColossal, "use checkpoint.every_steps"},
+    {"saves_per_epoch", kAxolotl, "use checkpoint.every_steps or checkpoint.every_minutes"},
+    {"save_strategy", kHf, "use checkpoint.every_steps or checkpoint.every_minutes"},
+    {"save_total_limit", kHf, "use checkpoint.keep_last"},
+    {"keep_latest_k", kTitan, "use checkpoint.keep_last"},
+    {"save_first_step", kAxolotl, "use checkpoint.self_test, which is on"},
+    {"enable_first_step_checkpoint", kTitan, "use checkpoint.self_test, which is on"},
+    {"save_only_model", kHf, "checkpoints can always be resumed; for the model alone use export.when"},
+    {"save_safetensors", kHf, "use export.plugin"},
+    {"async_mode", kTitan, "use checkpoint.async"},
+    {"export_dtype", kTitan, "use export.dtype"},
+    {"last_save_in_hf", kTitan, "use export.when = \"last\""},
+    {"export_dir", kLf, "exports go to final/ in run.output_dir; choose export.when"},
+    {"resume_from_checkpoint", kHf, "use run.resume"},
+    {"auto_resume_from_checkpoints", kAxolotl, "use run.resume = \"auto\""},
+    {"eval_steps", kHf, "use eval.every_steps"},
+    {"eval_strategy", kHf, "use eval.every_steps"},
+    {"evaluation_strategy", kHf, "use eval.every_steps"},
+    {"evals_per_epoch", kAxolotl, "use eval.every_steps"},
+    {"run_val_every_n_steps", kTune, "use eval.every_steps"},
+    {"load_best_model_at_end", kHf, "not available; checkpoint.keep_last = 0 keeps all of them"},
+    {"early_stopping_patience", kAxolotl, "not available; stop with Ctrl-C, which leaves a checkpoint"},
+    {"logging_steps", kHf, "use log.every_steps"},
+    {"log_freq", kTitan, "use log.every_steps"},
+    {"log_every_n_steps", kTune, "use log.every_steps"},
+    {"logging_dir", kHf, "metrics go to run.output_dir"},
+    {"report_to", kHf, "use log.sinks"},
+    {"use_wandb", kHf, "use log.sinks"},
+    {"wandb_project", kAxolotl, "use log.sinks"},
+    {"wandb_config", kColossal, "use log.sinks"},
+    {"run_name", kHf, "use run.name"},
+    {"plot_loss", kLf, "losses are in metrics.jsonl in run.output_dir"},
+    {"data_seed", kHf, "use run.seed"},
+    {"use_cpu", kHf, "use run.device = \"cpu\""},
+    {"no_cuda", kHf, "use run.device = \"cpu\""},
+    {"loss_watchdog_threshold", kAxolotl, "use train.nonfinite for losses that are not finite"},
+};
+
+std::string_view last_parts(std::string_view key, int num_parts) {
+  size_t at = key.size();
+  for (int i = 0; i < num_parts; ++i) {
+    if (at == 0) return key;
+    at = key.rfind('.', at - 1);
+    if (at == std::string_view::npos) return key;
+  }
+  return key.substr(at + 1);
+}
+
+}  // namespace
+
+std::span<const ForeignKey> foreign_keys() { return kKeys; }
+
+const ForeignKey* find_foreign_key(std::string_view dotted_key) {
+  for (const std::string_view wanted : {dotted_key, last_parts(dotted_key, 2), last_parts(dotted_key, 1)}) {
+    for (const ForeignKey& known : kKeys) {
+      if (known.key == wanted) return &known;
+    }
+  }
+  return nullptr;
+}
+
+bool is_foreign_table(std::string_view prefix) {
+  return std::any_of(std::begin(kKeys), std::end(kKeys), [&](const ForeignKey& known) {
+    return known.key.size() > prefix.size() && known.key.starts_with(prefix) && known.key[prefix.size()] == '.';
+  });
+}
+
+}  // namespace chassis

@@ -1,0 +1,51 @@
+// Words for types, ranges and choices, the same in errors and in documentation.
+#include "host/config/option.hpp"
+
+#include <fmt/core.h>
+
+namespace chassis {
+namespace {
+
+std::string number(double value) { return fmt::format("{}", value); }
+
+}  // namespace
+
+const char* type_text(OptionType type) {
+  switch (type) {
+    case OptionType::kBool:
+      return "true or false";
+    case OptionType::kInt:
+      return "an integer";
+    case OptionType::kFloat:
+      return "a number";
+    case OptionType::kString:
+      return "a string";
+    case OptionType::kStringList:
+      return "a list of strings";
+    case OptionType::kIntList:
+      return "a list of integers";
+    case OptionType::kFloatList:
+      return "a list of numbers";
+    case OptionType::kTable:
+      break;
+  }
+  return "a table";
+}
+
+std::string range_text(const OptionSpec& spec) {
+  if (spec.min && spec.max) return "between " + number(*spec.min) + " and " + number(*spec.max);
+  if (spec.min) return "at least " + number(*spec.min);
+  if (spec.max) return "at most " + number(*spec.max);
+  return "";
+}
+
+std::string choices_text(const std::vector<std::string>& choices) {
+  std::string text;
+  for (size_t i = 0; i < choices.size(); ++i) {
+    if (i > 0) text += i + 1 == choices.size() ? " or " : ", ";
+    text += '"' + choices[i] + '"';
+  }
+  return text;
+}
+
+}  // namespace chassis

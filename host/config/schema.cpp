@@ -1,0 +1,291 @@
+// The tables and keys of the host. Defaults may name members of plugins as text; no code of the host does.
+#include "host/config/schema.hpp"
+
+#include <algorithm>
+
+namespace chassis {
+namespace {
+
+constexpr double kMost = 9.2e18;  // of an integer
+
+OptionSpec flag(std::string name, bool preset, std::string doc) {
+  return {.name = std::move(name),
+          .type = OptionType::kBool,
+          .default_json = preset ? "true" : "false",
+          .doc = std::move(doc)};
+}
+OptionSpec integer(std::string name, std::string preset, double min, double max, std::string doc) {
+  return {.name = std::move(name),
+          .type = OptionType::kInt,
+          .default_json = std::move(preset),
+          .min = min,
+          .max = max == kMost ? std::nullopt : std::optional(max),
+          .doc = std::move(doc)};
+}
+OptionSpec number(std::string name, std::string preset, double min, std::optional<double> max, std::string doc) {
+  return {.name = std::move(name),
+          .type = OptionType::kFloat,
+          .default_json = std::move(preset),
+          .min = min,
+          .max = max,
+          .doc = std::move(doc)};
+}
+OptionSpec text(std::string name, std::string preset_json, std::string doc) {
+  return {.name = std::move(name), .default_json = std::move(preset_json), .doc = std::move(doc)};
+}
+OptionSpec choice(std::string name, std::string preset, std::vector<std::string> choices, std::string doc) {
+  return {.name = std::move(name),
+          .default_json = preset.empty() ? "" : "\"" + preset + "\"",
+          .choices = std::move(choices),
+          .doc = std::move(doc)};
+}
+OptionSpec list(std::string name, std::string preset_json, std::string doc) {
+  return {.name = std::move(name),
+          .type = OptionType::kStringList,
+          .default_json = std::move(preset_json),
+          .doc = std::move(doc)};
+}
+OptionSpec table(std::string name, std::string preset_json, std::string doc) {
+  return {.name = std::move(name),
+          .type = OptionType::kTable,
+          .default_json = std::move(preset_json),
+          .doc = std::move(doc)};
+}
+OptionSpec required(OptionSpec spec) {
+  spec.required = true;
+  return spec;
+}
+OptionSpec plugin(std::string preset, std::string doc) {
+  OptionSpec spec = text("plugin", preset.empty() ? "" : "\"" + preset + "\"", std::move(doc));
+  spec.required = preset.empty();
+  return spec;
+}
+
+TableSpec data_set(std::string name, std::string doc) {
+  return {
+      .name = std::move(name),
+      .is_array = true,
+      .doc = std::move(doc),
+      .keys = {required(text("path", "", "a .txt or .jsonl file, or a folder of such files")),
+               choice("format", "text", {"text", "tokens"},
+                      "text: documents, every token trained; tokens: .jsonl with input_ids and optional labels, "
+                      "aligned as in HF and not shifted"),
+               choice("documents", "line", {"line", "paragraph", "file"}, "how a .txt file is cut into documents")}};
+}
+
+Schema make_schema() {
+  Schema schema;
+  auto& tables = schema.tables;
+  tables.push_back(
+      {.name = "",
+       .doc = "the top level",
+       .keys = {
+           integer("schema_version", "1", 1, kMost, "of the configuration; this program knows 1"),
+           list("extends", "[]", "files merged below this one, relative to it; later ones win, arrays are replaced")}});
+  tables.push_back(
+      {.name = "run",
+       .doc = "what is run, and where its results go",
+       .keys = {
+           text("name", "\"run\"", "of the run, in logs and metrics"),
+           text("output_dir", "", "the run directory; default out/<run.name>"),
+           integer("seed", "42", 0, kMost, "of initial weights, shuffling and dropout"),
+           integer("max_steps", "0", 0, kMost, "optimizer steps; 0: unset, then run.epochs counts"),
+           number("epochs", "0", 0, std::nullopt, "passes over the training data; 0: unset, then run.max_steps counts"),
+           text("resume", "\"auto\"",
+                "\"auto\": from the newest checkpoint in output_dir if there is one; \"never\"; or the path of a "
+                "checkpoint"),
+           choice("device", "auto", {"auto", "cpu", "cuda"}, "auto: CUDA if there is a device"),
+           integer("threads", "0", 0, 4096, "CPU threads of this process; 0: all cores")}});
+  tables.push_back({.name = "plugins",
+                    .doc = "where plugins are found, and which files are trusted",
+                    .keys = {list("path", "[]", "folders searched before the others"),
+                             table("pin", "{}", "plugin = \"sha256:…\": refuse the plugin if its file is another")}});
+  tables.push_back({.name = "model",
+                    .slot = SlotForm::kOne,
+                    .kind = "model",
+                    .doc = "what is trained",
+                    .keys = {
+                        text("path", "", "an HF model directory; config.json names the architecture"),
+                        text("plugin", "", "the model's plugin; with model.path it is found by architecture"),
+                        table("config", "", "without a path: what config.json would say"),
+                        choice("init", "", {"pretrained", "random"},
+                               "where weights come from; default pretrained with a path, random without"),
+                    }});
+  tables.push_back(
+      {.name = "freeze",
+       .doc = "which parameters are not trained",
+       .keys = {list("patterns", "[]", "regular expressions; a parameter whose name contains a match is frozen"),
+                list("groups", "[]", "groups named by the model's plugin, such as vision_tower"),
+                list("train_only", "[]", "regular expressions; every parameter without a match is frozen")}});
+  OptionSpec tokenizer = plugin("", "the tokenizer; needed wherever data is text");
+  tokenizer.required = false;
+  tables.push_back(
+      {.name = "tokenizer", .slot = SlotForm::kOne, .kind = "tokenizer", .doc = "text to ids", .keys = {tokenizer}});
+  tables.push_back(
+      {.name = "data",
+       .doc = "how documents become batches",
+       .keys = {
+           choice("packing", "concat_split", {"concat_split", "none"},
+                  "concat_split: rows filled with documents, no attention across them; none: one document per row, "
+                  "padded"),
+           flag("shuffle", true, "visit training documents in an order drawn from run.seed"),
+           choice("overflow", "error", {"error", "truncate", "drop"},
+                  "a document longer than train.seq_len, if packing is none; counted"),
+           text("cache_dir", "\".cache/chassis\"", "where tokenised data is kept, by content"),
+           flag("prefetch", true, "build the next batch on a thread of its own; changes no result"),
+           text("template", "", "how conversations become text"),
+           list("roles_to_train", "", "whose messages are trained")}});
+  TableSpec train_set = data_set("data.train", "a training set");
+  train_set.keys.push_back({.name = "weight",
+                            .type = OptionType::kFloat,
+                            .min = 0,
+                            .doc = "its share of the rows, relative to the other sets'; all sets have one or none"});
+  tables.push_back(train_set);
+  TableSpec eval_set = data_set("data.eval", "an evaluation set");
+  eval_set.keys.push_back(
+      text("name", "", "in metrics; default \"eval\", or the name of the file if there are several"));
+  tables.push_back(eval_set);
+  tables.push_back(
+      {.name = "train",
+       .doc = "what a step is",
+       .keys = {
+           choice("task", "pretrain", {"pretrain", "sft", "reward"}, "what is learned"),
+           required(integer("seq_len", "", 1, 1 << 24, "tokens per row")),
+           integer("micro_batch_size", "1", 1, 1 << 24, "rows in one forward pass of one rank"),
+           integer(
+               "global_batch_size", "", 1, 1 << 30,
+               "rows in one optimizer step of all ranks; accumulation is derived; default one micro-batch per rank"),
+           choice("nonfinite", "stop", {"stop", "skip"},
+                  "a loss or gradient that is not finite: stop with exit code 6, or skip the step; it is never "
+                  "applied")}});
+  tables.push_back({.name = "eval",
+                    .doc = "when [[data.eval]] is run",
+                    .keys = {integer("every_steps", "0", 0, kMost, "0: only after the last step"),
+                             integer("max_batches", "0", 0, kMost, "per set and evaluation; 0: all")}});
+  tables.push_back(
+      {.name = "precision",
+       .doc = "number formats; parameters and optimizer states are fp32",
+       .keys = {choice("compute", "auto", {"auto", "fp32", "bf16", "fp16"},
+                       "of forward and backward; auto: bf16 on CUDA, fp32 on CPU"),
+                choice("reduce", "fp32", {"fp32", "bf16"}, "in which gradients are accumulated and reduced")}});
+  tables.push_back({.name = "recompute",
+                    .doc = "activations: kept, or computed again in the backward pass",
+                    .keys = {choice("mode", "auto", {"auto", "none", "full", "selective"},
+                                    "auto: the cheapest that fits the device; full: keep the inputs of blocks only")}});
+  tables.push_back(
+      {.name = "optimizer",
+       .slot = SlotForm::kOne,
+       .kind = "optimizer",
+       .doc = "how gradients change parameters",
+       .keys = {plugin("adamw", "the optimizer"), required(number("lr", "", 0, std::nullopt, "peak learning rate")),
+                number("weight_decay", "0.0", 0, std::nullopt, "decoupled; parameters of one dimension are spared"),
+                number("max_grad_norm", "1.0", 0, std::nullopt, "gradients are scaled down to this norm; 0: never")}});
+  tables.push_back(
+      {.name = "schedule",
+       .doc = "the learning rate over the run",
+       .keys = {
+           choice("name", "constant", {"constant", "linear", "cosine", "wsd"},
+                  "after warm-up: constant; linear or cosine down to min_lr_ratio; wsd: constant, then linear decay in "
+                  "the last decay_steps"),
+           integer("warmup_steps", "0", 0, kMost, "step k of n runs at lr·k/n"),
+           number("min_lr_ratio", "0.0", 0, 1, "the last learning rate as a part of the peak"),
+           integer("decay_steps", "0", 0, kMost, "wsd: length of the decay")}});
+  const auto axis = [](const char* name, const char* preset, double min, const char* doc) {
+    return integer(name, preset, min, 1 << 20, doc);
+  };
+  tables.push_back({.name = "mesh",
+                    .doc = "how ranks are arranged; -1: whatever is left",
+                    .keys = {axis("dp_replicate", "1", -1, "data parallel, parameters replicated"),
+                             axis("dp_shard", "-1", -1, "data parallel, parameters sharded"),
+                             axis("cp", "1", 1, "context parallel"), axis("ep", "1", 1, "expert parallel"),
+                             axis("tp", "1", 1, "tensor parallel"), axis("pp", "1", 1, "pipeline parallel")}});
+  tables.push_back({.name = "parallel",
+                    .is_array = true,
+                    .slot = SlotForm::kOne,
+                    .kind = "parallel",
+                    .doc = "a parallel strategy; several are a stack, applied in this order",
+                    .keys = {plugin("", "the strategy")}});
+  tables.push_back({.name = "comm",
+                    .slot = SlotForm::kOne,
+                    .kind = "comm",
+                    .doc = "collectives between ranks",
+                    .keys = {plugin("auto", "auto: the best whose manifest fits the device; none with one rank")}});
+  tables.push_back({.name = "attention",
+                    .slot = SlotForm::kOne,
+                    .kind = "ops",
+                    .doc = "who computes attention",
+                    .keys = {plugin("sdpa", "the provider; what it refuses goes to [kernels]")}});
+  tables.push_back({.name = "kernels",
+                    .slot = SlotForm::kList,
+                    .kind = "ops",
+                    .list_key = "plugins",
+                    .doc = "who computes the other operations",
+                    .keys = {list("plugins", "[\"aten\"]", "providers, the first that claims an operation gets it")}});
+  tables.push_back({.name = "quant",
+                    .is_optional = true,
+                    .slot = SlotForm::kOne,
+                    .kind = "quant",
+                    .doc = "how frozen parameters are stored",
+                    .keys = {plugin("", "the quantization")}});
+  tables.push_back({.name = "adapter",
+                    .is_optional = true,
+                    .slot = SlotForm::kOne,
+                    .kind = "adapter",
+                    .doc = "parameters added beside frozen ones",
+                    .keys = {plugin("", "the adapter")}});
+  tables.push_back(
+      {.name = "checkpoint",
+       .slot = SlotForm::kOne,
+       .kind = "format",
+       .doc = "how a run is saved; the last step always is",
+       .keys = {plugin("native", "the file format"), integer("every_steps", "500", 0, kMost, "0: not by steps"),
+                number("every_minutes", "0.0", 0, std::nullopt, "0: not by time"),
+                integer("keep_last", "2", 0, kMost, "older ones are removed; 0: keep all"),
+                flag("async", false, "go on training while a checkpoint is written"),
+                choice("on_error", "stop", {"stop", "warn"}, "a save that fails: stop, or go on and count it"),
+                integer("bucket_mib", "64", 1, 65536, "size of each of the two buffers through which a save streams"),
+                flag("self_test", true, "before step 1, prove that what is declared can be saved")}});
+  tables.push_back({.name = "export",
+                    .slot = SlotForm::kOne,
+                    .kind = "format",
+                    .doc = "how the model is handed to others",
+                    .keys = {plugin("safetensors", "the file format"),
+                             choice("when", "last", {"last", "every", "never"},
+                                    "last: after the last step, into final/; every: also with each checkpoint"),
+                             choice("dtype", "auto", {"auto", "fp32", "bf16", "fp16"},
+                                    "auto: what the model directory says; fp32 for a new model")}});
+  tables.push_back({.name = "generate",
+                    .doc = "what `chassis generate` does unless told otherwise",
+                    .keys = {integer("max_new_tokens", "128", 1, 1 << 24, "at most so many"),
+                             number("temperature", "0.0", 0, 100, "0: greedy"),
+                             number("top_p", "1.0", 0, 1, "sample from the smallest set of this probability")}});
+  tables.push_back(
+      {.name = "log",
+       .slot = SlotForm::kList,
+       .kind = "sink",
+       .list_key = "sinks",
+       .built_in = {"console", "jsonl"},
+       .doc = "what a run says while it runs",
+       .keys = {integer("every_steps", "1", 1, kMost, "console lines and metrics"),
+                list("sinks", "[\"console\", \"jsonl\"]", "who gets metrics; console and jsonl are built in")}});
+  return schema;
+}
+
+}  // namespace
+
+const OptionSpec* TableSpec::find(std::string_view key) const {
+  const auto it = std::find_if(keys.begin(), keys.end(), [&](const OptionSpec& spec) { return spec.name == key; });
+  return it == keys.end() ? nullptr : &*it;
+}
+
+const TableSpec* Schema::find(std::string_view table) const {
+  const auto it = std::find_if(tables.begin(), tables.end(), [&](const TableSpec& spec) { return spec.name == table; });
+  return it == tables.end() ? nullptr : &*it;
+}
+
+const Schema& host_schema() {
+  static const Schema schema = make_schema();
+  return schema;
+}
+
+}  // namespace chassis

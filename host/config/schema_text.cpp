@@ -1,0 +1,100 @@
+// One paragraph per key: type, default, range, doc.
+#include "host/config/schema_text.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "host/base/error.hpp"
+#include "host/config/foreign.hpp"
+#include "host/config/suggest.hpp"
+
+namespace chassis {
+namespace {
+
+std::string heading(const TableSpec& table) {
+  if (table.name.empty()) return "top level";
+  return table.is_array ? "[[" + table.name + "]]" : "[" + table.name + "]";
+}
+
+// "integer, at least 1, default 1"
+std::string facts(const OptionSpec& spec) {
+  std::string text = spec.choices.empty() ? type_text(spec.type) : choices_text(spec.choices);
+  if (!spec.choices.empty() && spec.type == OptionType::kStringList) text = "a list of " + text;
+  if (const std::string range = range_text(spec); !range.empty()) text += ", " + range;
+  if (spec.required) text += ", required";
+  if (!spec.default_json.empty()) text += ", default " + spec.default_json;
+  return text;
+}
+
+std::string option_text(const std::string& prefix, const OptionSpec& spec) {
+  return fmt::format("  {}{}\n      {}\n      {}\n", prefix, spec.name, facts(spec), spec.doc);
+}
+
+std::string plugin_text(const PluginDoc& plugin) {
+  std::string out = fmt::format("\nplugin \"{}\" ({}): {}\n", plugin.name, plugin.kind, plugin.doc);
+  if (plugin.options.empty()) out += "  no options\n";
+  for (const OptionSpec& option : plugin.options) out += option_text("", option);
+  return out;
+}
+
+std::string table_text(const TableSpec& table, const std::vector<PluginDoc>& plugins) {
+  std::string out = fmt::format("{}: {}\n", heading(table), table.doc);
+  for (const OptionSpec& option : table.keys) out += option_text("", option);
+  if (table.slot == SlotForm::kNone) return out;
+  const bool is_list = table.slot == SlotForm::kList;
+  if (is_list) out += fmt::format("  options of a plugin stand in [{}.NAME]\n", table.name);
+  for (const PluginDoc& plugin : plugins) {
+    if (plugin.kind == table.kind) out += plugin_text(plugin);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string schema_text(const Schema& schema, const std::vector<PluginDoc>& plugins, const std::string& key) {
+  std::string out;
+  if (key.empty()) {
+    for (const TableSpec& table : schema.tables) out += (out.empty() ? "" : "\n") + table_text(table, {});
+    return out + "\nOptions of plugins: chassis schema TABLE, such as chassis schema optimizer.\n";
+  }
+  std::vector<std::string> known;
+  for (const TableSpec& table : schema.tables) {
+    if (table.name == key) return table_text(table, plugins);
+    const std::string prefix = table.name.empty() ? "" : table.name + ".";
+    if (!table.name.empty()) known.push_back(table.name);
+    for (const OptionSpec& option : table.keys) {
+      known.push_back(prefix + option.name);
+      if (prefix + option.name == key) out += option_text(prefix, option);
+    }
+    if (table.slot == SlotForm::kNone) continue;
+    for (const PluginDoc& plugin : plugins) {
+      if (plugin.kind != table.kind) continue;
+      for (const OptionSpec& option : plugin.options) {
+        const bool is_list = table.slot == SlotForm::kList;
+        const std::string name = prefix + (is_list ? plugin.name + "." : "") + option.name;
+        known.push_back(name);
+        if (name == key) {
+          out += option_text(name.substr(0, name.size() - option.name.size()), option);
+          out += fmt::format("      an option of plugin \"{}\"\n", plugin.name);
+        }
+      }
+    }
+  }
+  if (!out.empty()) return out;
+  // A bare key, in whatever table.
+  for (const std::string& name : known) {
+    const std::string leaf = name.substr(name.rfind('.') == std::string::npos ? 0 : name.rfind('.') + 1);
+    if (leaf == key && leaf != name) out += schema_text(schema, plugins, name);
+  }
+  if (!out.empty()) return out;
+  Error error = config_error(fmt::format("there is no key or table '{}'", key));
+  if (const ForeignKey* foreign = find_foreign_key(key)) {
+    error.hint(fmt::format("known from {}: {}", foreign->trainer, foreign->answer));
+  } else if (const std::string near = nearest(key, known); !near.empty()) {
+    error.hint("did you mean '" + near + "'?");
+  }
+  throw error;
+}
+
+}  // namespace chassis

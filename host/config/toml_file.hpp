@@ -1,0 +1,18 @@
+// TOML text to a tree of values with positions. The only place that knows the parser.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "host/config/value.hpp"
+
+namespace chassis {
+
+// Throws a config error with the position of the first mistake. `name` is the file in positions.
+Value parse_toml(std::string_view text, const std::string& name);
+
+// The value of `text` alone, such as 3, "x" or [1, 2]; nothing if it is no TOML value.
+std::optional<Value> parse_toml_value(const std::string& text, const Origin& origin);
+
+}  // namespace chassis

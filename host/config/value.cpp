@@ -1,0 +1,200 @@
+// The tree of values, and its two spellings: JSON and one-line TOML.
+#include "host/config/value.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "host/base/json.hpp"
+
+namespace chassis {
+namespace {
+
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (c == '\n') {
+      out += "\\n";
+    } else if (c == '\t') {
+      out += "\\t";
+    } else if (byte < 0x20 || byte == 0x7f) {
+      out += fmt::format("\\u{:04X}", byte);
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+std::string float_text(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
+  std::string text = fmt::format("{}", value);
+  if (text.find_first_of(".e") == std::string::npos) text += ".0";
+  return text;
+}
+
+}  // namespace
+
+std::string Origin::text() const {
+  switch (kind) {
+    case Kind::kFile:
+    case Kind::kOverride:
+      return where.text();
+    case Kind::kPluginDefault:
+      return "default of " + plugin;
+    case Kind::kDefault:
+      break;
+  }
+  return "default";
+}
+
+const Value* Value::find(std::string_view key) const {
+  if (!is_table()) return nullptr;
+  const auto it = std::find_if(children.begin(), children.end(), [&](const Value& child) { return child.name == key; });
+  return it == children.end() ? nullptr : &*it;
+}
+
+Value* Value::find(std::string_view key) { return const_cast<Value*>(static_cast<const Value*>(this)->find(key)); }
+
+Value& Value::set(std::string_view key, Value value) {
+  value.name = key;
+  if (Value* old = find(key)) return *old = std::move(value);
+  return children.emplace_back(std::move(value));
+}
+
+void Value::erase(std::string_view key) {
+  std::erase_if(children, [&](const Value& child) { return child.name == key; });
+}
+
+const char* type_text(ValueType type) {
+  switch (type) {
+    case ValueType::kBool:
+      return "true or false";
+    case ValueType::kInt:
+      return "an integer";
+    case ValueType::kFloat:
+      return "a number with a decimal point";
+    case ValueType::kString:
+      return "a string";
+    case ValueType::kArray:
+      return "a list";
+    case ValueType::kTable:
+      return "a table";
+    case ValueType::kTime:
+      break;
+  }
+  return "a date or time";
+}
+
+std::string toml_key(const std::string& key) {
+  const bool bare = !key.empty() && std::all_of(key.begin(), key.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+  });
+  return bare ? key : quoted(key);
+}
+
+std::string toml_text(const Value& value) {
+  switch (value.type) {
+    case ValueType::kBool:
+      return value.boolean ? "true" : "false";
+    case ValueType::kInt:
+      return std::to_string(value.integer);
+    case ValueType::kFloat:
+      return float_text(value.number);
+    case ValueType::kString:
+      return quoted(value.string);
+    case ValueType::kTime:
+      return value.string;
+    case ValueType::kArray:
+    case ValueType::kTable:
+      break;
+  }
+  std::string items;
+  for (const Value& child : value.children) {
+    if (!items.empty()) items += ", ";
+    items += value.is_table() ? toml_key(child.name) + " = " + toml_text(child) : toml_text(child);
+  }
+  if (value.is_array()) return "[" + items + "]";
+  return items.empty() ? "{}" : "{ " + items + " }";
+}
+
+Json to_json(const Value& value) {
+  switch (value.type) {
+    case ValueType::kBool:
+      return value.boolean;
+    case ValueType::kInt:
+      return value.integer;
+    case ValueType::kFloat:
+      return value.number;
+    case ValueType::kString:
+    case ValueType::kTime:
+      return value.string;
+    case ValueType::kArray: {
+      Json out = Json::array();
+      for (const Value& child : value.children) out.push_back(to_json(child));
+      return out;
+    }
+    case ValueType::kTable:
+      break;
+  }
+  Json out = Json::object();
+  for (const Value& child : value.children) out[child.name] = to_json(child);
+  return out;
+}
+
+Value from_json(const Json& json, const Origin& origin) {
+  Value value;
+  value.origin = origin;
+  if (json.is_boolean()) {
+    value.type = ValueType::kBool;
+    value.boolean = json.get<bool>();
+  } else if (json.is_number_integer()) {
+    value.type = ValueType::kInt;
+    value.integer = json.get<int64_t>();
+  } else if (json.is_number()) {
+    value.type = ValueType::kFloat;
+    value.number = json.get<double>();
+  } else if (json.is_string()) {
+    value.type = ValueType::kString;
+    value.string = json.get<std::string>();
+  } else if (json.is_array()) {
+    value.type = ValueType::kArray;
+    for (const Json& item : json) value.children.push_back(from_json(item, origin));
+  } else {
+    CHASSIS_CHECK(json.is_object(), "a default is not null");
+    value.type = ValueType::kTable;
+    for (const auto& [key, item] : json.items()) value.set(key, from_json(item, origin));
+  }
+  return value;
+}
+
+bool same_value(const Value& a, const Value& b) {
+  if (a.type != b.type || a.children.size() != b.children.size()) return false;
+  switch (a.type) {
+    case ValueType::kBool:
+      return a.boolean == b.boolean;
+    case ValueType::kInt:
+      return a.integer == b.integer;
+    case ValueType::kFloat:
+      return a.number == b.number;
+    case ValueType::kString:
+    case ValueType::kTime:
+      return a.string == b.string;
+    case ValueType::kArray:
+      return std::equal(a.children.begin(), a.children.end(), b.children.begin(), same_value);
+    case ValueType::kTable:
+      break;
+  }
+  return std::all_of(a.children.begin(), a.children.end(), [&](const Value& child) {
+    const Value* other = b.find(child.name);
+    return other != nullptr && same_value(child, *other);
+  });
+}
+
+}  // namespace chassis

@@ -1,0 +1,120 @@
+#include <gtest/gtest.h>
+
+#include "host/config/foreign.hpp"
+#include "host/config/suggest.hpp"
+#include "tests/host/config/example.hpp"
+
+namespace chassis {
+namespace {
+
+TEST(Suggest, CountsEdits) {
+  EXPECT_EQ(edit_distance("", "abc"), 3u);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3u);
+  EXPECT_EQ(edit_distance("form", "from"), 1u);
+  EXPECT_EQ(edit_distance("same", "same"), 0u);
+}
+
+TEST(Suggest, FindsWhatWasMeantAndNothingElse) {
+  const std::vector<std::string> keys = {"max_steps", "micro_batch_size", "global_batch_size", "seq_len", "lr"};
+  EXPECT_EQ(nearest("max_step", keys), "max_steps");
+  EXPECT_EQ(nearest("Seq-Len", keys), "seq_len");
+  EXPECT_EQ(nearest("micro_batch", keys), "micro_batch_size");
+  EXPECT_EQ(nearest("batch_size", keys), "");  // two candidates
+  EXPECT_EQ(nearest("banana", keys), "");
+  EXPECT_EQ(nearest("x", keys), "");
+}
+
+TEST(ForeignKeys, AreManyAndUnique) {
+  EXPECT_GE(foreign_keys().size(), 60u);
+  std::set<std::string_view> seen;
+  for (const ForeignKey& key : foreign_keys()) EXPECT_TRUE(seen.insert(key.key).second) << key.key;
+}
+
+TEST(ForeignKeys, NameOnlyKeysThatExist) {
+  // Words such as "train.seq_len": a table of ours, a dot, a key.
+  for (const ForeignKey& foreign : foreign_keys()) {
+    const std::string answer(foreign.answer);
+    for (size_t dot = answer.find('.'); dot != std::string::npos; dot = answer.find('.', dot + 1)) {
+      const auto is_word = [&](size_t i) {
+        return i < answer.size() && (std::isalnum(static_cast<unsigned char>(answer[i])) || answer[i] == '_');
+      };
+      size_t start = dot, end = dot + 1;
+      while (start > 0 && is_word(start - 1)) --start;
+      while (is_word(end)) ++end;
+      const TableSpec* table = host_schema().find(answer.substr(start, dot - start));
+      const std::string key = answer.substr(dot + 1, end - dot - 1);
+      if (table == nullptr && (key == "json" || key == "jsonl")) continue;
+      if (host_schema().find(answer.substr(start, end - start)) != nullptr) continue;
+      ASSERT_NE(table, nullptr) << answer;
+      EXPECT_NE(table->find(key), nullptr) << answer;
+    }
+  }
+}
+
+TEST(ForeignKeys, AreAnsweredWhereverTheyStand) {
+  EXPECT_EQ(what_is_wrong("cutoff_len = 3\n" + kExample),
+            "a.toml:1:1: unknown key 'cutoff_len' of LLaMA-Factory: use train.seq_len, and data.overflow for longer "
+            "documents");
+  EXPECT_EQ(what_is_wrong(kExample, {"optimizer.learning_rate=1"}),
+            "command line 'optimizer.learning_rate=1': unknown key 'optimizer.learning_rate' of HF Trainer: use "
+            "optimizer.lr");
+  EXPECT_EQ(
+      what_is_wrong(kExample + "[zero_optimization]\nstage = 3\noverlap_comm = true\n"),
+      "2 errors in the configuration:\n"
+      "a.toml:24:1: unknown key 'zero_optimization.stage' of DeepSpeed: use [[parallel]] with plugin = \"zero\" and "
+      "stage, sizes in [mesh]\n"
+      "a.toml:25:1: unknown key 'zero_optimization.overlap_comm'");
+  EXPECT_EQ(what_is_wrong(kExample + "[training]\nsteps = 3\nseq_len = 4\n"),
+            "2 errors in the configuration:\n"
+            "a.toml:24:1: unknown key 'training.steps' of torchtitan: use run.max_steps\n"
+            "a.toml:25:1: unknown key 'training.seq_len' (it is a key of another table: train.seq_len)");
+}
+
+TEST(Check, SaysWhatIsWrongWithAType) {
+  EXPECT_EQ(what_is_wrong(kExample, {"train.seq_len='512'"}),
+            "command line 'train.seq_len='512'': train.seq_len must be an integer, not a string (\"512\") (remove the "
+            "quotes)");
+  EXPECT_EQ(what_is_wrong(kExample, {"train.seq_len=512.0"}),
+            "command line 'train.seq_len=512.0': train.seq_len must be an integer, not a number with a decimal point "
+            "(512.0) (write 512)");
+  EXPECT_EQ(what_is_wrong(kExample, {"log.sinks=console"}),
+            "command line 'log.sinks=console': log.sinks must be a list of strings, not a string (\"console\") (write "
+            "[\"console\"])");
+  EXPECT_EQ(what_is_wrong(kExample, {"log.sinks=[1]"}),
+            "command line 'log.sinks=[1]': log.sinks must be a list of strings; 1 is an integer");
+  EXPECT_EQ(what_is_wrong(kExample, {"optimizer.lr=nan"}),
+            "command line 'optimizer.lr=nan': optimizer.lr = nan is not a finite number");
+  EXPECT_EQ(what_is_wrong("train = 3\n"), what_is_wrong("train = 3\n"));
+}
+
+TEST(Check, TablesAndListsOfTablesAreToldApart) {
+  EXPECT_NE(what_is_wrong(kExample + "[parallel]\nplugin = \"zero\"\n")
+                .find("a.toml:23:2: parallel must be a list of tables: write [[parallel]]"),
+            std::string::npos)
+      << what_is_wrong(kExample + "[parallel]\nplugin = \"zero\"\n");
+  EXPECT_EQ(what_is_wrong(kExample + "[[mesh]]\ntp = 1\n").substr(0, 60),
+            "a.toml:23:3: mesh must be a table, not a list ([{ tp = 1 }])");
+  EXPECT_NE(
+      what_is_wrong("log = 3\n" + kExample).find("a.toml:1:1: log must be a table, not an integer (3): write [log]"),
+      std::string::npos);
+}
+
+TEST(Check, UnknownTablesAreOneError) {
+  EXPECT_EQ(what_is_wrong(kExample + "[optimiser]\na = 1\nb = 2\n"),
+            "a.toml:23:2: unknown table [optimiser] (did you mean 'optimizer'?)");
+}
+
+TEST(Schema, DefaultsAreLegal) {
+  // Every default of the host passes the host's own checks.
+  std::string text = kExample;
+  EXPECT_EQ(what_is_wrong(text), "nothing");
+  for (const TableSpec& table : host_schema().tables) {
+    for (const OptionSpec& option : table.keys) {
+      EXPECT_FALSE(option.doc.empty()) << table.name << "." << option.name;
+      EXPECT_FALSE(option.required && !option.default_json.empty()) << table.name << "." << option.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace chassis

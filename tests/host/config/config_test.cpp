@@ -1,0 +1,206 @@
+#include "host/config/config.hpp"
+
+#include <gtest/gtest.h>
+
+#include "host/base/json.hpp"
+#include "tests/host/config/example.hpp"
+
+namespace chassis {
+namespace {
+
+Config example(const std::vector<std::string>& overrides = {}) {
+  return load_whole(load_config_text(kExample, "a.toml", overrides));
+}
+
+TEST(Config, GivesTypedValuesAndDefaults) {
+  const Config config = example();
+  EXPECT_EQ(config.get_int("train.seq_len"), 512);
+  EXPECT_EQ(config.get_double("optimizer.lr"), 3e-4);
+  EXPECT_EQ(config.get_string("precision.compute"), "auto");
+  EXPECT_TRUE(config.get_bool("data.shuffle"));
+  EXPECT_EQ(config.get_list("log.sinks"), (std::vector<std::string>{"console", "jsonl"}));
+  EXPECT_EQ(config.count("data.train"), 1u);
+  EXPECT_EQ(config.get_string("data.train.0.path"), "tiny.txt");
+  EXPECT_EQ(config.get_string("data.train.0.format"), "text");
+  EXPECT_EQ(config.count("data.eval"), 0u);
+  EXPECT_FALSE(config.has("quant"));
+  EXPECT_EQ(config.json("model.config").dump(),
+            R"({"hidden_size":256,"num_hidden_layers":4,"rope_theta":500000.0,"nested":{"a":[1,2]}})");
+}
+
+TEST(Config, DerivesDefaultsFromOtherKeys) {
+  const Config config = example();
+  EXPECT_EQ(config.get_string("run.output_dir"), "out/quickstart");
+  EXPECT_EQ(config.get_string("model.init"), "random");
+  const Config named = example({"data.eval.0.path=held/out.txt"});
+  EXPECT_EQ(named.get_string("data.eval.0.name"), "eval");
+  const Config two = example({"data.eval.0.path=held/out.txt", "data.eval.1.path=b.txt"});
+  EXPECT_EQ(two.get_string("data.eval.0.name"), "out");
+}
+
+TEST(Config, EveryKeyKnowsItsOrigin) {
+  const Config config = example({"run.seed=7"});
+  EXPECT_EQ(config.origin("train.seq_len").text(), "a.toml:11:11");
+  EXPECT_EQ(config.origin("run.seed").text(), "command line 'run.seed=7'");
+  EXPECT_EQ(config.origin("run.device").text(), "default");
+  EXPECT_EQ(config.origin("optimizer.betas").text(), "a.toml:18:9");
+  EXPECT_EQ(config.origin("optimizer.eps").text(), "default of adamw");
+  EXPECT_EQ(config.position("train.task").text(), "a.toml:10:2");
+  EXPECT_EQ(config.position("eval.every_steps").text(), "a.toml");
+}
+
+TEST(Config, AskingForWhatIsNotThereIsABrokenInvariant) {
+  const Config config = example();
+  try {
+    config.get_int("run.name");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::kInternal);
+  }
+}
+
+TEST(Config, AskingForWhatIsInvalidThrowsTheFindings) {
+  const Config config = load_config_text("[train]\nseq_len = \"x\"\n", "a.toml", {});
+  try {
+    config.get_int("train.seq_len");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::kConfig);
+    EXPECT_NE(std::string(e.what()).find("a.toml:2:11: train.seq_len must be an integer"), std::string::npos);
+  }
+}
+
+TEST(Config, ListsThePluginsThatItAsksFor) {
+  const Config config = load_config_text(
+      kExample +
+          "[kernels]\nplugins = [\"fused\", \"aten\"]\n[[parallel]]\nplugin = \"zero\"\n[log]\nsinks = [\"console\", "
+          "\"tensorboard\"]\n",
+      "a.toml", {});
+  std::string all;
+  for (const PluginSlot& slot : config.plugin_slots()) all += slot.key + ":" + slot.kind + ":" + slot.plugin + " ";
+  EXPECT_EQ(all,
+            "model:model:llama tokenizer:tokenizer:bytes optimizer:optimizer:adamw parallel.0:parallel:zero "
+            "comm:comm:auto attention:ops:sdpa kernels.fused:ops:fused kernels.aten:ops:aten checkpoint:format:native "
+            "export:format:safetensors log.tensorboard:sink:tensorboard ");
+}
+
+TEST(Config, AModelWithAPathMayLeaveItsPluginOpen) {
+  const Config config = load_config_text("[model]\npath = \"m\"\n", "a.toml", {});
+  ASSERT_FALSE(config.plugin_slots().empty());
+  EXPECT_EQ(config.plugin_slots()[0].plugin, "");
+  EXPECT_EQ(config.plugin_slots()[0].where.text(), "a.toml:1:2");
+}
+
+TEST(Config, OptionsOfAPluginAreCheckedAndFilledIn) {
+  const Config config = example();
+  EXPECT_EQ(config.plugin_options("optimizer").dump(), R"({"betas":[0.9,0.95],"eps":1e-08})");
+  EXPECT_EQ(what_is_wrong(kExample, {"optimizer.betas=[0.9, 2]"}),
+            "command line 'optimizer.betas=[0.9, 2]': optimizer.betas = 2.0 is out of range: must be between 0 and 1");
+  EXPECT_EQ(what_is_wrong(kExample, {"optimizer.epsilon=1e-3"}),
+            "command line 'optimizer.epsilon=1e-3': unknown key 'optimizer.epsilon' (did you mean 'eps'?)");
+}
+
+TEST(Config, OptionsOfListedPluginsStandInTablesOfTheirOwn) {
+  Config config = load_config_text(kExample + "[kernels.aten]\nfast = false\n", "a.toml", {});
+  config.check_plugin_options("optimizer", "adamw", adam_options());
+  config.check_plugin_options("kernels.aten", "aten",
+                              {{.name = "fast", .type = OptionType::kBool, .default_json = "true"},
+                               {.name = "size", .type = OptionType::kInt, .default_json = "3"}});
+  config.finish();
+  EXPECT_EQ(config.plugin_options("kernels.aten").dump(), R"({"fast":false,"size":3})");
+  EXPECT_EQ(what_is_wrong(kExample + "[kernels.atem]\nfast = false\n"),
+            "a.toml:23:10: [kernels.atem]: 'atem' is not in kernels.plugins (did you mean 'aten'?)");
+}
+
+TEST(Config, APluginsRequiredOptionMustBeSet) {
+  Config config = load_config_text(kExample, "a.toml", {});
+  config.check_plugin_options("optimizer", "adamw", adam_options());
+  config.check_plugin_options("tokenizer", "hf", {{.name = "file", .doc = "tokenizer.json", .required = true}});
+  try {
+    config.finish();
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(), "a.toml:8:2: tokenizer.file is missing: plugin 'hf' needs it: tokenizer.json");
+  }
+}
+
+TEST(Config, APluginMayNotClaimAKeyOfTheHost) {
+  Config config = load_config_text(kExample, "a.toml", {});
+  try {
+    config.check_plugin_options("optimizer", "adamw", {{.name = "lr", .type = OptionType::kFloat}});
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::kPlugin);
+  }
+}
+
+TEST(Config, AllErrorsComeAtOnceInTheOrderOfTheFile) {
+  EXPECT_EQ(what_is_wrong(R"([run]
+max_step = 3
+seed = -1
+[model]
+path = "m"
+[train]
+seq_len = 12.5
+[optimizer]
+lr = 1e-3
+beta = 1
+[[data.train]]
+path = "x.jsonl"
+format = "token"
+)"),
+            R"(6 errors in the configuration:
+a.toml:1:2: the run has no length: set run.max_steps or run.epochs
+a.toml:2:1: unknown key 'run.max_step' (did you mean 'max_steps'?)
+a.toml:3:8: run.seed = -1 is out of range: must be at least 0
+a.toml:7:11: train.seq_len must be an integer, not a number with a decimal point (12.5)
+a.toml:10:1: unknown key 'optimizer.beta' (did you mean 'betas'?)
+a.toml:13:10: data.train.0.format = "token" is not "text" or "tokens" (did you mean "tokens"?))");
+}
+
+TEST(Config, TheResolvedFileParsesBackToItself) {
+  const Config config = example({"run.name=a \"b\"\\ c\n", "data.eval.0.path=e.txt", "optimizer.lr=1e-30",
+                                 "plugins.pin={ \"x.y\" = \"sha256:" + std::string(64, 'a') + "\" }"});
+  const std::string text = config.resolved_toml();
+  const Config again = load_whole(load_config_text(text, "resolved.toml", {}));
+  EXPECT_TRUE(again.same_values(config)) << text;
+  const Config third = load_whole(load_config_text(again.resolved_toml(), "resolved.toml", {}));
+  EXPECT_TRUE(third.same_values(config));
+  EXPECT_FALSE(example({"run.seed=1"}).same_values(config));
+  EXPECT_NE(text.find("seq_len = 512                               # a.toml:11:11\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("# default of adamw\n"), std::string::npos);
+}
+
+TEST(Config, TheResolvedFileHoldsTablesOfListedPlugins) {
+  const std::string more =
+      "[kernels]\nplugins = [\"fused\", \"aten\"]\n[kernels.fused]\nfast = false\n[[parallel]]\nplugin = "
+      "\"zero\"\nstage = 3\n";
+  const auto load = [](const std::string& text) {
+    Config config = load_config_text(text, "a.toml", {});
+    config.check_plugin_options("optimizer", "adamw", adam_options());
+    config.check_plugin_options("kernels.fused", "fused", {{.name = "fast", .type = OptionType::kBool}});
+    config.check_plugin_options("parallel.0", "zero", {{.name = "stage", .type = OptionType::kInt}});
+    config.finish();
+    return config;
+  };
+  const Config config = load(kExample + more);
+  EXPECT_TRUE(load(config.resolved_toml()).same_values(config)) << config.resolved_toml();
+}
+
+TEST(Config, BatchSizesDeriveAccumulation) {
+  const Config config = example();
+  EXPECT_EQ(batch_sizes(config, 1).num_microbatches, 4);
+  EXPECT_EQ(batch_sizes(config, 2).num_microbatches, 2);
+  try {
+    batch_sizes(config, 3);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_STREQ(
+        e.what(),
+        "a.toml:13:21: train.global_batch_size = 32 is not a multiple of train.micro_batch_size × data-parallel "
+        "ranks = 8 × 3 = 24 (try 24 or 48)");
+  }
+}
+
+}  // namespace
+}  // namespace chassis

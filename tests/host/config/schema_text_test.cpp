@@ -1,0 +1,53 @@
+#include "host/config/schema_text.hpp"
+
+#include <gtest/gtest.h>
+
+#include "host/base/error.hpp"
+#include "tests/host/config/example.hpp"
+
+namespace chassis {
+namespace {
+
+std::string text_of(const std::string& key) {
+  return schema_text(host_schema(), {{"optimizer", "adamw", "Adam with decoupled decay", adam_options()}}, key);
+}
+
+TEST(SchemaText, DescribesAKey) {
+  EXPECT_EQ(text_of("train.seq_len"),
+            "  train.seq_len\n      an integer, between 1 and 16777216, required\n      tokens per row\n");
+  EXPECT_EQ(text_of("seq_len"), text_of("train.seq_len"));
+}
+
+TEST(SchemaText, DescribesATableWithItsPlugins) {
+  const std::string text = text_of("optimizer");
+  EXPECT_NE(text.find("[optimizer]: "), std::string::npos);
+  EXPECT_NE(text.find("plugin \"adamw\" (optimizer): Adam with decoupled decay\n  betas\n"), std::string::npos) << text;
+}
+
+TEST(SchemaText, DescribesAnOptionOfAPlugin) {
+  EXPECT_EQ(text_of("optimizer.eps"),
+            "  optimizer.eps\n      a number, at least 0, default 1e-8\n      added to the root\n"
+            "      an option of plugin \"adamw\"\n");
+}
+
+TEST(SchemaText, ListsEverything) {
+  const std::string text = text_of("");
+  for (const TableSpec& table : host_schema().tables) EXPECT_NE(text.find(table.name), std::string::npos);
+}
+
+TEST(SchemaText, AnswersTyposAndKeysOfOtherTrainers) {
+  const auto error_of = [](const std::string& key) -> std::string {
+    try {
+      return text_of(key);
+    } catch (const Error& e) {
+      return e.what();
+    }
+  };
+  EXPECT_EQ(error_of("train.seq_lenn"),
+            "there is no key or table 'train.seq_lenn'\nhint: did you mean 'train.seq_len'?");
+  EXPECT_EQ(error_of("learning_rate"),
+            "there is no key or table 'learning_rate'\nhint: known from HF Trainer: use optimizer.lr");
+}
+
+}  // namespace
+}  // namespace chassis
