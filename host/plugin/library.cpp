@@ -61,6 +61,7 @@ struct Mapped {
       : library(std::move(library)), host(negotiated, nullptr) {}
   boost::dll::shared_library library;
   HostTable host;
+  PluginEntry entry = nullptr;
   chassis_factory_t factory{};
   std::vector<chassis_member_t> members;
 };
@@ -103,9 +104,9 @@ const Mapped& map_library(const PluginFile& file, const PrivateCopy& copy, AbiVe
     throw plugin_error(fmt::format("{} ({}) does not export {}", who, file.path, CHASSIS_ENTRY_SYMBOL))
         .hint("build it with chassis_add_plugin()");
   }
-  auto* entry =
-      &mapped->library.get<chassis_status_t*(const chassis_host_t*, const chassis_factory_t**)>(CHASSIS_ENTRY_SYMBOL);
-  mapped->factory = enter_plugin(entry, mapped->host.get(), file.manifest);
+  mapped->entry = &mapped->library.get<chassis_status_t*(const chassis_host_t*, const chassis_factory_t**)>(
+      CHASSIS_ENTRY_SYMBOL);
+  mapped->factory = enter_plugin(mapped->entry, mapped->host.get(), file.manifest);
   mapped->members = read_members(mapped->factory, file.manifest);
   slot = std::move(mapped);
   return *slot;
@@ -310,6 +311,7 @@ PluginLibrary PluginLibrary::load(const PluginFile& file, const LoadPolicy& poli
           .hint("try again");
     }
     const Mapped& mapped = map_library(file, copy, library.negotiated_);
+    library.entry_ = mapped.entry;
     library.factory_ = mapped.factory;
     library.members_ = mapped.members;
   } catch (...) {

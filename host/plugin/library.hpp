@@ -69,6 +69,8 @@ PrivateCopy make_private_copy(const std::string& path, const std::string& cache_
                               const std::string& who);
 void remove_temporary(const PrivateCopy& copy);
 
+using PluginEntry = chassis_status_t* (*)(const chassis_host_t*, const chassis_factory_t**);
+
 // A plugin library in this process. Libraries stay mapped to the end: destroying this frees nothing of them.
 class PluginLibrary {
  public:
@@ -80,6 +82,8 @@ class PluginLibrary {
   const std::string& sha256() const { return sha256_; }
   const std::string& mapped_path() const { return mapped_path_; }
   AbiVersion negotiated() const { return negotiated_; }
+  // Was called once already.
+  PluginEntry entry() const { return entry_; }
   // As copied out of the plugin's own: what lies beyond its struct_size reads as zero.
   const chassis_factory_t& factory() const { return factory_; }
   const std::vector<chassis_member_t>& members() const { return members_; }
@@ -91,13 +95,13 @@ class PluginLibrary {
   std::string sha256_;
   std::string mapped_path_;
   AbiVersion negotiated_;
+  PluginEntry entry_ = nullptr;
   chassis_factory_t factory_{};
   std::vector<chassis_member_t> members_;
 };
 
 // Calls an entry function and proves what it returns; exceptions become plugin errors. Members that the manifest does
 // not name, or names otherwise, are refused.
-using PluginEntry = chassis_status_t* (*)(const chassis_host_t*, const chassis_factory_t**);
 chassis_factory_t enter_plugin(PluginEntry entry, const chassis_host_t* host, const Manifest& manifest);
 std::vector<chassis_member_t> read_members(const chassis_factory_t& factory, const Manifest& manifest);
 

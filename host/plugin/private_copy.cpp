@@ -146,7 +146,7 @@ PluginPin parse_pin(const std::string& id, const std::string& value, const Sourc
   if (!is_hex) {
     throw Error(ExitCode::kConfig, where,
                 fmt::format("the pin of plugin '{}' is '{}', expected \"sha256:\" and 64 hex digits", id, value))
-        .hint("`chassis plugins list` prints the hashes");
+        .hint(fmt::format("`chassis plugins info {}` prints the hash", id));
   }
   return pin;
 }

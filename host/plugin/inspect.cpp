@@ -1,0 +1,97 @@
+#include "host/plugin/inspect.hpp"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+#include "host/base/hash.hpp"
+
+namespace chassis {
+namespace {
+
+void line(std::string& out, std::string_view key, const std::string& value) {
+  if (!value.empty()) out += fmt::format("  {:<14} {}\n", key, value);
+}
+
+}  // namespace
+
+std::string plugin_list_text(const PluginIndex& index) {
+  std::vector<std::array<std::string, 5>> rows;
+  for (const PluginFile& file : index.files()) {
+    for (const MemberName& member : file.manifest.members) {
+      if (index.find(member.kind, member.id) != &file) continue;
+      rows.push_back({member.kind, member.id, file.manifest.id + " " + file.manifest.version,
+                      std::string(tier_text(file.manifest.tier)), file.path});
+    }
+  }
+  std::sort(rows.begin(), rows.end());
+  std::string out;
+  if (rows.empty()) {
+    out += "no plugins found\n";
+  } else {
+    rows.insert(rows.begin(), {"kind", "member", "plugin", "tier", "path"});
+    std::array<size_t, 5> widths{};
+    for (const auto& row : rows) {
+      for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+    }
+    for (const auto& row : rows) {
+      for (size_t i = 0; i + 1 < row.size(); ++i) out += fmt::format("{:<{}}  ", row[i], widths[i]);
+      out += row.back() + "\n";
+    }
+  }
+  for (const ShadowedMember& member : index.shadowed()) {
+    out += fmt::format("shadowed: {} in {}, by {}\n", member.name.text(), member.path, member.used);
+  }
+  for (const IgnoredFile& file : index.ignored()) out += fmt::format("ignored: {}\n", file.reason);
+  out += "searched:\n";
+  for (const PluginFolder& folder : index.folders()) out += fmt::format("  {} ({})\n", folder.path, folder.origin);
+  return out;
+}
+
+std::string plugin_info_text(const PluginFile& file) {
+  const Manifest& m = file.manifest;
+  std::string out = fmt::format("{} {}\n", m.id, m.version);
+  line(out, "path", file.path);
+  line(out, "hash", "sha256:" + sha256_file(file.path));
+  line(out, "ABI", fmt::format("{}, needs a host of at least {}", m.abi.text(), m.abi_min_host.text()));
+  switch (m.tier) {
+    case Tier::kT0:
+      line(out, "tier", "T0: uses no LibTorch");
+      break;
+    case Tier::kT1:
+      line(out, "tier", "T1: LibTorch " + m.torch + " or later");
+      break;
+    case Tier::kT2:
+      line(out, "tier", "T2: LibTorch " + m.torch + " and no other");
+      break;
+  }
+  if (m.cuda != 0) line(out, "CUDA", fmt::format("{}, sm {}", m.cuda, fmt::join(m.sm, ", ")));
+  line(out, "swappable", m.swappable ? "yes" : "no");
+  line(out, "license", m.license);
+  line(out, "git", m.git);
+  for (const MemberName& member : m.members) line(out, "member", member.text());
+  for (const std::string& architecture : m.architectures) line(out, "architecture", architecture);
+  for (const std::string& service : m.required_services) line(out, "requires", service);
+  for (const std::string& schema : m.operators) line(out, "operator", schema);
+  for (const std::string& needed : file.elf.needed) line(out, "links", needed);
+  line(out, "library path", file.elf.runpath);
+  return out;
+}
+
+std::string member_options_text(const MemberName& member, const std::string& doc,
+                                const std::vector<OptionSpec>& options) {
+  std::string out = fmt::format("{}{}{}\n", member.text(), doc.empty() ? "" : ": ", doc);
+  if (options.empty()) out += "  takes no options\n";
+  for (const OptionSpec& option : options) {
+    out += fmt::format("  {} = {}  # {}", option.name, option.required ? "(required)" : option.default_json,
+                       type_text(option.type));
+    if (const std::string range = range_text(option); !range.empty()) out += ", " + range;
+    if (!option.choices.empty()) out += ": " + choices_text(option.choices);
+    out += option.doc.empty() ? "\n" : "\n      " + option.doc + "\n";
+  }
+  return out;
+}
+
+}  // namespace chassis
