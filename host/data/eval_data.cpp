@@ -1,0 +1,55 @@
+// Rows are dealt to the ranks batch by batch; every rank walks over all of them.
+#include "host/data/eval_data.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "host/base/error.hpp"
+#include "host/data/train_data.hpp"
+
+namespace chassis {
+namespace {
+
+RowOptions one_pass(const DataConfig& data) {
+  RowOptions options;
+  options.packing = data.packing;
+  options.overflow = data.overflow;
+  options.seq_len = data.seq_len;
+  options.one_pass = true;
+  return options;
+}
+
+}  // namespace
+
+EvalData::EvalData(const DataSetConfig& set, const DataConfig& data, const Tokenizer* tokenizer,
+                   const PrepareCallback& progress)
+    : seq_len_(data.seq_len),
+      pad_id_(data.pad_id),
+      source_(prepare_data_set(set, tokenizer, {data.cache_dir, data.vocab_size, progress}), one_pass(data), set),
+      num_rows_(static_cast<uint64_t>(std::ceil(source_.num_rows()))) {
+  const uint64_t num_long = source_.num_long_documents();
+  count_long_documents(set, seq_len_, data.overflow == Overflow::kTruncate ? num_long : 0,
+                       data.overflow == Overflow::kDrop ? num_long : 0);
+}
+
+std::optional<Batch> EvalData::next(int64_t micro_batch_size, int64_t rank, int64_t num_ranks) {
+  CHASSIS_CHECK(micro_batch_size > 0 && rank >= 0 && rank < num_ranks, "the shape of the batch");
+  const auto left = static_cast<int64_t>(num_rows_ - cursor_.num_rows);
+  if (left == 0) return std::nullopt;
+  const int64_t rows_per_rank = std::min(micro_batch_size, (left + num_ranks - 1) / num_ranks);
+  std::optional<Batch> mine;
+  for (int64_t r = 0; r < num_ranks; ++r) {
+    Batch batch(rows_per_rank, seq_len_, pad_id_);
+    for (int64_t row = 0; row < rows_per_rank && cursor_.num_rows < num_rows_; ++row) {
+      const RowCounts counts = source_.fill(cursor_, BatchRow(batch, row));
+      batch.num_tokens += counts.num_tokens;
+      batch.num_trained_tokens += counts.num_trained_tokens;
+    }
+    if (r == rank) mine = std::move(batch);
+  }
+  return mine;
+}
+
+void EvalData::rewind() { cursor_ = {}; }
+
+}  // namespace chassis

@@ -1,0 +1,39 @@
+// The data of an evaluation: one set, in its own order, once.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "host/data/batch.hpp"
+#include "host/data/data_config.hpp"
+#include "host/data/packing.hpp"
+#include "host/data/prepare.hpp"
+#include "host/data/tokenizer.hpp"
+
+namespace chassis {
+
+class EvalData {
+ public:
+  // Packing, overflow, seq_len and the cache are those of `data`; nothing is shuffled and nothing comes twice.
+  EvalData(const DataSetConfig& set, const DataConfig& data, const Tokenizer* tokenizer,
+           const PrepareCallback& progress = {});
+
+  // This rank's next micro-batch, nothing at the end. Every rank gets equally many batches of equally many rows; near
+  // the end there are fewer rows, and rows beyond the data are padding.
+  std::optional<Batch> next(int64_t micro_batch_size, int64_t rank = 0, int64_t num_ranks = 1);
+  // Back to the first row.
+  void rewind();
+
+  uint64_t num_rows() const { return num_rows_; }
+  uint64_t num_tokens() const { return source_.store().facts().num_tokens; }
+  const DataSetConfig& config() const { return source_.config(); }
+
+ private:
+  int64_t seq_len_;
+  int32_t pad_id_;
+  RowSource source_;
+  uint64_t num_rows_;
+  SetCursor cursor_;
+};
+
+}  // namespace chassis

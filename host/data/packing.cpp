@@ -1,0 +1,144 @@
+// concat_split and none. Labels are shifted here and nowhere else.
+#include "host/data/packing.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "host/base/error.hpp"
+
+namespace chassis {
+namespace {
+
+// Tokens [offset, offset + length) of a document, placed at `column`. `end` is where the document ends for this row:
+// the token before it has no target. Returns the number of trained tokens. Rationale: positions start at 0 in each
+// piece and not in each document. What lies before the piece can not be attended to, and a book in one document would
+// run past every model's last position.
+uint64_t place(const TokenStore& store, DocumentSpan document, uint64_t offset, size_t length, uint64_t end,
+               BatchRow& row, size_t column, int32_t document_id) {
+  const auto ids = row.input_ids.subspan(column, length);
+  const auto labels = row.labels.subspan(column, length);
+  store.read_ids(document.begin + offset, ids);
+  const size_t num_targets = offset + length < end ? length : length - 1;
+  store.read_labels(document.begin + offset + 1, labels.first(num_targets));
+  if (num_targets < length) labels.back() = kIgnoreLabel;
+  std::iota(row.positions.begin() + static_cast<ptrdiff_t>(column),
+            row.positions.begin() + static_cast<ptrdiff_t>(column + length), 0);
+  std::fill_n(row.document_ids.begin() + static_cast<ptrdiff_t>(column), length, document_id);
+  return length - static_cast<uint64_t>(std::count(labels.begin(), labels.end(), kIgnoreLabel));
+}
+
+}  // namespace
+
+RowSource::RowSource(TokenStore store, const RowOptions& options, const DataSetConfig& config)
+    : store_(std::move(store)), options_(options), config_(config), num_usable_documents_(store_.num_documents()) {
+  CHASSIS_CHECK(options_.seq_len > 0, "seq_len is positive");
+  const auto seq_len = static_cast<uint64_t>(options_.seq_len);
+  if (options_.packing == Packing::kConcatSplit) {
+    if (!options_.one_pass && store_.facts().num_tokens < seq_len) {
+      throw data_set_error(
+          config_, fmt::format("the corpus is shorter than one sequence: {} has {} tokens, seq_len is {}", config_.path,
+                               store_.facts().num_tokens, seq_len))
+          .hint("use more text or a smaller train.seq_len");
+    }
+    return;
+  }
+  const TokenStore::LongDocuments longer = store_.longer_than(seq_len);
+  num_long_documents_ = longer.count;
+  if (longer.count == 0) return;
+  if (options_.overflow == Overflow::kError) {
+    throw Error(ExitCode::kConfig, store_.origin(longer.first),
+                fmt::format("the document has {} tokens, seq_len is {}; {} of {} documents are too long",
+                            store_.document(longer.first).length, seq_len, longer.count, store_.num_documents()))
+        .hint(
+            "raise train.seq_len, or set data.overflow to \"truncate\" or \"drop\", or data.packing to "
+            "\"concat_split\"");
+  }
+  if (options_.overflow == Overflow::kDrop) {
+    num_usable_documents_ -= longer.count;
+    if (num_usable_documents_ == 0) {
+      throw data_set_error(
+          config_, fmt::format("every document would be dropped: all {} of {} are longer than seq_len {}", longer.count,
+                               config_.path, seq_len));
+    }
+  }
+}
+
+double RowSource::num_rows() const {
+  if (options_.packing == Packing::kNone) return static_cast<double>(num_usable_documents_);
+  return static_cast<double>(store_.facts().num_tokens) / static_cast<double>(options_.seq_len);
+}
+
+void RowSource::require_inside(const SetCursor& cursor) const {
+  if (cursor.document >= store_.num_documents()) {
+    throw data_set_error(config_, fmt::format("the saved place is document {}, {} has {}", cursor.document,
+                                              config_.path, store_.num_documents()));
+  }
+  if (options_.packing == Packing::kNone && cursor.offset > 0) {
+    throw data_set_error(
+        config_,
+        fmt::format("the saved place is inside a document (token {}), packing \"none\" has none", cursor.offset))
+        .hint("resume with the packing that the run was started with");
+  }
+  if (const uint64_t length = next_document(cursor).length; cursor.offset >= length) {
+    throw data_set_error(config_,
+                         fmt::format("the saved place is token {} of a document of {} tokens", cursor.offset, length));
+  }
+}
+
+DocumentSpan RowSource::next_document(const SetCursor& cursor) const {
+  if (!options_.shuffle) return store_.document(cursor.document);
+  const Permutation order(store_.num_documents(), options_.seed, options_.stream, cursor.epoch);
+  return store_.document(order(cursor.document));
+}
+
+void RowSource::leave_document(SetCursor& cursor) const {
+  cursor.offset = 0;
+  if (++cursor.document == store_.num_documents()) {
+    cursor.document = 0;
+    ++cursor.epoch;
+  }
+}
+
+RowCounts RowSource::fill(SetCursor& cursor, BatchRow row) const {
+  ++cursor.num_rows;
+  return options_.packing == Packing::kConcatSplit ? fill_packed(cursor, row) : fill_single(cursor, row);
+}
+
+RowCounts RowSource::fill_packed(SetCursor& cursor, BatchRow& row) const {
+  RowCounts counts;
+  const uint64_t epoch = cursor.epoch;
+  size_t column = 0;
+  for (int32_t piece = 0; column < row.input_ids.size(); ++piece) {
+    if (options_.one_pass && cursor.epoch != epoch) break;
+    const DocumentSpan document = next_document(cursor);
+    const size_t length =
+        static_cast<size_t>(std::min<uint64_t>(row.input_ids.size() - column, document.length - cursor.offset));
+    counts.num_trained_tokens += place(store_, document, cursor.offset, length, document.length, row, column, piece);
+    column += length;
+    cursor.offset += length;
+    if (cursor.offset == document.length) leave_document(cursor);
+  }
+  counts.num_tokens = column;
+  return counts;
+}
+
+RowCounts RowSource::fill_single(SetCursor& cursor, BatchRow& row) const {
+  RowCounts counts;
+  const uint64_t seq_len = row.input_ids.size();
+  DocumentSpan document = next_document(cursor);
+  while (document.length > seq_len && options_.overflow == Overflow::kDrop) {
+    ++counts.num_dropped_documents;
+    leave_document(cursor);
+    document = next_document(cursor);
+  }
+  if (document.length > seq_len) ++counts.num_truncated_documents;
+  const uint64_t length = std::min(document.length, seq_len);
+  counts.num_trained_tokens = place(store_, document, 0, static_cast<size_t>(length), length, row, 0, 0);
+  counts.num_tokens = length;
+  leave_document(cursor);
+  return counts;
+}
+
+}  // namespace chassis

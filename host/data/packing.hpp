@@ -1,0 +1,73 @@
+// From documents to rows: one data set in the order of training, cut into rows of seq_len.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "host/data/batch.hpp"
+#include "host/data/data_config.hpp"
+#include "host/data/permutation.hpp"
+#include "host/data/token_store.hpp"
+
+namespace chassis {
+
+// Where a set stands: the next token is `offset` tokens into the `document`-th document of pass `epoch`.
+struct SetCursor {
+  uint64_t epoch = 0;
+  uint64_t document = 0;
+  uint64_t offset = 0;
+  uint64_t num_rows = 0;  // taken so far
+  bool operator==(const SetCursor&) const = default;
+};
+
+struct RowCounts {
+  uint64_t num_tokens = 0;
+  uint64_t num_trained_tokens = 0;
+  uint64_t num_truncated_documents = 0;
+  uint64_t num_dropped_documents = 0;
+};
+
+struct RowOptions {
+  Packing packing = Packing::kConcatSplit;
+  Overflow overflow = Overflow::kError;
+  int64_t seq_len = 0;
+  bool shuffle = false;
+  uint64_t seed = 0;
+  uint64_t stream = 0;    // number of the set, so that equal sets are shuffled differently
+  bool one_pass = false;  // evaluation: ends after the last document, padding the last row
+};
+
+class RowSource {
+ public:
+  // Applies the overflow rule; throws a config error at the first document that is too long if the rule is "error".
+  RowSource(TokenStore store, const RowOptions& options, const DataSetConfig& config);
+
+  // Fills the next row, which must be all padding, and moves the cursor past it. Training never ends: after the last
+  // document comes the first of the next pass, in another order if shuffled.
+  RowCounts fill(SetCursor& cursor, BatchRow row) const;
+
+  // Of one pass: a fraction if rows run on into the next pass.
+  double num_rows() const;
+  // A config error naming both numbers unless the cursor lies inside the data.
+  void require_inside(const SetCursor& cursor) const;
+
+  // Documents longer than seq_len, if there is no packing.
+  uint64_t num_long_documents() const { return num_long_documents_; }
+
+  const TokenStore& store() const { return store_; }
+  const DataSetConfig& config() const { return config_; }
+
+ private:
+  DocumentSpan next_document(const SetCursor& cursor) const;
+  RowCounts fill_packed(SetCursor& cursor, BatchRow& row) const;
+  RowCounts fill_single(SetCursor& cursor, BatchRow& row) const;
+  void leave_document(SetCursor& cursor) const;
+
+  TokenStore store_;
+  RowOptions options_;
+  DataSetConfig config_;
+  uint64_t num_long_documents_ = 0;
+  uint64_t num_usable_documents_;
+};
+
+}  // namespace chassis

@@ -1,0 +1,246 @@
+// A kept set is a folder <name>-<hash> of the cache, renamed into place when it is whole. Its manifest repeats what it
+// was made from, so that a stale one is told by name and made again.
+#include "host/data/prepare.hpp"
+
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "host/base/file.hpp"
+#include "host/base/hash.hpp"
+#include "host/base/json.hpp"
+#include "host/base/log.hpp"
+#include "host/base/units.hpp"
+
+namespace chassis {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kStoreVersion = 1;
+constexpr size_t kSampleBytes = size_t{64} << 10;
+
+// Held for as long as it lives. The file stays: removing it would let two holders in.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::string& path) : file_(File::open_write(path)) {
+    while (::flock(file_.descriptor(), LOCK_EX) != 0) {
+      if (errno != EINTR) throw storage_error(fmt::format("{}: can not lock: {}", path, std::strerror(errno)));
+    }
+  }
+
+ private:
+  File file_;
+};
+
+struct Modified {
+  int64_t seconds;
+  int64_t nanoseconds;
+};
+
+Modified modification_time(const File& file) {
+  struct stat info {};
+  if (::fstat(file.descriptor(), &info) != 0) {
+    throw storage_error(fmt::format("{}: {}", file.path(), std::strerror(errno)));
+  }
+  return {info.st_mtim.tv_sec, info.st_mtim.tv_nsec};
+}
+
+// Identity of a file without reading all of it.
+Json file_key(const std::string& path) {
+  const File file = File::open_read(path);
+  const uint64_t size = file.size();
+  std::string sample(static_cast<size_t>(std::min<uint64_t>(size, kSampleBytes)), '\0');
+  file.pread_exact(sample.data(), sample.size(), 0);
+  uint64_t hash = hash64(sample, 1);
+  file.pread_exact(sample.data(), sample.size(), size - sample.size());
+  hash = hash64(sample, hash);
+  const Modified modified = modification_time(file);
+  Json key;
+  key["path"] = path;
+  key["bytes"] = size;
+  key["modified"] = fmt::format("{}.{:09}", modified.seconds, modified.nanoseconds);
+  key["head_and_tail"] = fmt::format("{:016x}", hash);
+  return key;
+}
+
+// All that the ids of a set depend on.
+Json store_key(const DataSetConfig& config, const std::vector<std::string>& files, const Tokenizer* tokenizer) {
+  const bool text = config.format == DataFormat::kText;
+  Json key;
+  key["version"] = kStoreVersion;
+  key["format"] = to_text(config.format);
+  key["documents"] = text ? to_text(config.documents) : "";
+  key["tokenizer"] = text && tokenizer ? tokenizer->fingerprint() : "";
+  key["bos_id"] = text && tokenizer ? tokenizer->bos_id() : -1;
+  key["eos_id"] = text && tokenizer ? tokenizer->eos_id() : -1;
+  key["files"] = Json::array();
+  for (const std::string& file : files) key["files"].push_back(file_key(file));
+  return key;
+}
+
+std::string show(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+
+// The first difference in words; empty if there is none.
+std::string difference(const Json& kept, const Json& wanted, const std::string& prefix = "") {
+  for (const auto& [name, value] : wanted.items()) {
+    const auto found = kept.find(name);
+    if (found == kept.end()) return fmt::format("{}{} is new", prefix, name);
+    if (name == "files") {
+      if (!found->is_array() || found->size() != value.size()) return "the number of files changed";
+      for (size_t i = 0; i < value.size(); ++i) {
+        const std::string file = value.size() > 1 ? show(value[i]["path"]) + ": " : "";
+        if (std::string text = difference((*found)[i], value[i], file); !text.empty()) return text;
+      }
+    } else if (*found != value) {
+      return fmt::format("{}{} changed from {} to {}", prefix, name, show(*found), show(value));
+    }
+  }
+  return "";
+}
+
+std::string store_folder(const DataSetConfig& config, const std::string& cache_dir) {
+  const std::string absolute = fs::absolute(config.path).lexically_normal().string();
+  const std::string name = fs::path(absolute).filename().string();
+  const std::string id = fmt::format("{}\n{}\n{}", absolute, to_text(config.format), to_text(config.documents));
+  return fmt::format("{}/{}-{:08x}", cache_dir, name, hash64(id, 0) >> 32);
+}
+
+void write_store(const DataSetConfig& config, const std::vector<std::string>& files, const Tokenizer* tokenizer,
+                 const PrepareOptions& options, const Json& key, const std::string& folder) {
+  const bool narrow = options.vocab_size > 0 && options.vocab_size <= 0xFFFF;
+  TokenStoreWriter writer(folder, narrow ? 2 : 4);
+  uint64_t num_bytes = 0, num_bytes_before = 0, reported = 0;
+  for (const Json& file : key["files"]) num_bytes += file["bytes"].get<uint64_t>();
+  auto report = [&](uint64_t done) {
+    reported = done;
+    if (!options.progress) return;
+    options.progress({config.path, done, num_bytes, writer.facts().num_documents, writer.facts().num_tokens});
+  };
+  Document document;
+  for (size_t i = 0; i < files.size(); ++i) {
+    const auto reader = open_documents(files[i], config, tokenizer, options.vocab_size);
+    while (reader->next(document)) {
+      writer.add(document, i);
+      const uint64_t done = num_bytes_before + reader->num_bytes_read();
+      if (done - reported >= uint64_t{1} << 20) report(done);
+    }
+    num_bytes_before += reader->num_bytes_read();
+    writer.add_notes(reader->notes());
+  }
+  report(num_bytes_before);
+  const TokenStoreFacts facts = writer.finish();
+  if (facts.num_documents == 0) {
+    throw data_set_error(config, fmt::format("the corpus is empty: {} has no document", config.path));
+  }
+  Json manifest;
+  manifest["key"] = key;
+  manifest["store"] = to_json(facts);
+  write_file_atomic(folder + "/manifest.json", manifest.dump(2) + "\n");
+}
+
+struct Kept {
+  bool fresh = false;
+  std::string reason;  // why it is not; empty if there is none
+  TokenStoreFacts facts;
+};
+
+Kept look_up(const std::string& folder, const Json& key) {
+  Kept kept;
+  const std::string manifest_path = folder + "/manifest.json";
+  if (!fs::exists(manifest_path)) return kept;
+  try {
+    const Json manifest = parse_json(read_file(manifest_path), manifest_path, ExitCode::kStorage);
+    kept.reason = difference(json_at(manifest, "key", manifest_path), key);
+    if (!kept.reason.empty()) return kept;
+    kept.facts = token_store_facts_from_json(json_at(manifest, "store", manifest_path), manifest_path);
+    TokenStore(folder, kept.facts, {});
+    kept.fresh = true;
+  } catch (const std::exception& error) {
+    kept.reason = fmt::format("the kept one can not be used: {}", error.what());
+  }
+  return kept;
+}
+
+void require_ids_below(const DataSetConfig& config, const TokenStore& store, int64_t vocab_size) {
+  if (vocab_size <= 0 || store.facts().max_id < vocab_size) return;
+  throw Error(ExitCode::kConfig, store.origin(store.facts().max_id_document),
+              fmt::format("token id {}, the vocabulary has {} ids", store.facts().max_id, vocab_size))
+      .hint(fmt::format("the ids of {} do not belong to this model", config.key));
+}
+
+void count_notes(const DataSetConfig& config, const ReadNotes& notes) {
+  if (notes.num_empty_documents > 0) {
+    counted_warning("data.empty_documents " + config.path,
+                    fmt::format("{}: documents without a token are passed over", config.path),
+                    notes.num_empty_documents);
+  }
+  for (const auto& [name, rows] : notes.unused_columns) {
+    counted_warning(
+        fmt::format("data.unused_column {} {}", config.path, name),
+        fmt::format("{}: the key \"{}\" is not used by format \"{}\"", config.path, name, to_text(config.format)),
+        rows);
+  }
+}
+
+void make_store(const DataSetConfig& config, const std::vector<std::string>& files, const Tokenizer* tokenizer,
+                const PrepareOptions& options, const Json& key, const std::string& folder) {
+  const std::string unfinished = folder + ".unfinished";
+  std::error_code ignored;
+  fs::remove_all(unfinished, ignored);
+  create_directories(unfinished);
+  try {
+    write_store(config, files, tokenizer, options, key, unfinished);
+    fs::remove_all(folder, ignored);
+    rename_durably(unfinished, folder);
+  } catch (...) {
+    fs::remove_all(unfinished, ignored);
+    throw;
+  }
+}
+
+TokenStore open_or_make(const DataSetConfig& config, const std::vector<std::string>& files, const Tokenizer* tokenizer,
+                        const PrepareOptions& options) {
+  create_directories(options.cache_dir);
+  const std::string folder = store_folder(config, options.cache_dir);
+  const Json key = store_key(config, files, tokenizer);
+  const FolderLock lock(folder + ".lock");
+  Kept kept = look_up(folder, key);
+  if (!kept.fresh) {
+    if (!kept.reason.empty()) log::info("{} is tokenised again: {}", config.path, kept.reason);
+    make_store(config, files, tokenizer, options, key, folder);
+    kept = look_up(folder, key);
+    CHASSIS_CHECK(kept.fresh, kept.reason);
+  }
+  return TokenStore(folder, kept.facts, files);
+}
+
+}  // namespace
+
+TokenStore prepare_data_set(const DataSetConfig& config, const Tokenizer* tokenizer, const PrepareOptions& options) {
+  const std::vector<std::string> files = data_files(config);
+  if (config.format == DataFormat::kText && !tokenizer) {
+    throw data_set_error(config, "format \"text\" needs a tokenizer").hint("set plugin in [tokenizer]");
+  }
+  TokenStore store = open_or_make(config, files, tokenizer, options);
+  const TokenStoreFacts& facts = store.facts();
+  require_ids_below(config, store, options.vocab_size);
+  if (facts.num_trained_tokens == 0) {
+    throw data_set_error(config, fmt::format("all labels of {} are masked: of {} tokens none would be trained",
+                                             config.path, facts.num_tokens))
+        .hint("a token is trained if its label is not -100 and a token comes before it in its document");
+  }
+  count_notes(config, facts.notes);
+  log::debug("{}: {} documents, {} tokens, {} trained", config.path, facts.num_documents, facts.num_tokens,
+             facts.num_trained_tokens);
+  return store;
+}
+
+}  // namespace chassis

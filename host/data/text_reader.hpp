@@ -1,0 +1,28 @@
+// Plain text, and the way from a text to the ids of a document.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "host/data/document_reader.hpp"
+
+namespace chassis {
+
+// Tokenises a document: BOS in front and EOS behind, where the tokenizer has them and the text does not begin or end
+// with them already.
+class TextEncoder {
+ public:
+  TextEncoder(const Tokenizer& tokenizer, int64_t vocab_size);
+  // Fills ids and labels. Throws at `where` if the tokenizer gives an id that the vocabulary does not have.
+  void encode(std::string_view text, const SourcePosition& where, Document& document) const;
+
+ private:
+  const Tokenizer* tokenizer_;
+  int64_t vocab_size_;
+};
+
+std::unique_ptr<DocumentReader> open_plain_text(const std::string& path, DocumentSplit split, TextEncoder encoder);
+
+}  // namespace chassis

@@ -1,0 +1,272 @@
+// The files of a tokenised set. A masked label is stored as an id with all bits set.
+#include "host/data/token_store.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "host/base/hash.hpp"
+#include "host/data/line_reader.hpp"
+
+namespace chassis {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "stores are little-endian");
+
+constexpr size_t kBufferBytes = size_t{1} << 20;
+constexpr int kLineBits = 40;
+
+struct DocumentEntry {
+  uint64_t begin;
+  uint64_t origin;  // file << kLineBits | line
+};
+
+// Widens in place: the narrow values lie in the upper half and are read before they are overwritten.
+void widen(std::span<int32_t> values) {
+  auto* bytes = reinterpret_cast<unsigned char*>(values.data());
+  const unsigned char* narrow = bytes + values.size() * 2;
+  for (size_t i = 0; i < values.size(); ++i) {
+    uint16_t value;
+    std::memcpy(&value, narrow + 2 * i, 2);
+    const int32_t wide = value == 0xFFFF ? kIgnoreLabel : value;
+    std::memcpy(bytes + 4 * i, &wide, 4);
+  }
+}
+
+uint64_t chain(uint64_t hash, std::span<const int32_t> values, uint64_t tag) {
+  return hash64({reinterpret_cast<const char*>(values.data()), values.size_bytes()}, hash + tag);
+}
+
+void require_size(const File& file, uint64_t expected) {
+  if (const uint64_t size = file.size(); size != expected) {
+    throw storage_error(fmt::format("{}: has {} bytes, its manifest says {}", file.path(), size, expected));
+  }
+}
+
+}  // namespace
+
+TokenStore::TokenStore(const std::string& folder, const TokenStoreFacts& facts, std::vector<std::string> source_files)
+    : facts_(facts), source_files_(std::move(source_files)) {
+  const uint64_t num_bytes = facts_.num_tokens * static_cast<uint64_t>(facts_.id_bytes);
+  ids_ = File::open_read(folder + "/ids.bin");
+  require_size(ids_, num_bytes);
+  documents_ = File::open_read(folder + "/documents.bin");
+  require_size(documents_, (facts_.num_documents + 1) * sizeof(DocumentEntry));
+  if (facts_.has_labels) {
+    labels_ = File::open_read(folder + "/labels.bin");
+    require_size(labels_, num_bytes);
+  }
+}
+
+DocumentSpan TokenStore::document(uint64_t index) const {
+  CHASSIS_CHECK(index < facts_.num_documents, "document number out of range");
+  std::array<DocumentEntry, 2> entries;
+  documents_.pread_exact(entries.data(), sizeof entries, index * sizeof(DocumentEntry));
+  if (entries[0].begin >= entries[1].begin || entries[1].begin > facts_.num_tokens) {
+    throw storage_error(fmt::format("{}: document {} spans tokens {} to {} of {}", documents_.path(), index,
+                                    entries[0].begin, entries[1].begin, facts_.num_tokens))
+        .hint("remove the folder; it is made again");
+  }
+  return {entries[0].begin, entries[1].begin - entries[0].begin};
+}
+
+SourcePosition TokenStore::origin(uint64_t index) const {
+  CHASSIS_CHECK(index < facts_.num_documents, "document number out of range");
+  DocumentEntry entry;
+  documents_.pread_exact(&entry, sizeof entry, index * sizeof(DocumentEntry));
+  const uint64_t file = entry.origin >> kLineBits;
+  return line_position(file < source_files_.size() ? source_files_[file] : documents_.path(),
+                       entry.origin & ((uint64_t{1} << kLineBits) - 1));
+}
+
+void TokenStore::read_ids(uint64_t token, std::span<int32_t> ids) const { read(ids_, token, ids); }
+
+void TokenStore::read_labels(uint64_t token, std::span<int32_t> labels) const {
+  read(facts_.has_labels ? labels_ : ids_, token, labels);
+}
+
+void TokenStore::read(const File& file, uint64_t token, std::span<int32_t> values) const {
+  if (values.empty()) return;
+  CHASSIS_CHECK(token + values.size() <= facts_.num_tokens, "token out of range");
+  if (facts_.id_bytes == 2) {
+    auto* upper_half = reinterpret_cast<unsigned char*>(values.data()) + values.size() * 2;
+    file.pread_exact(upper_half, values.size() * 2, token * 2);
+    widen(values);
+    return;
+  }
+  file.pread_exact(values.data(), values.size_bytes(), token * 4);
+  for (int32_t& value : values) value = value == -1 ? kIgnoreLabel : value;
+}
+
+TokenStore::LongDocuments TokenStore::longer_than(uint64_t limit) const {
+  LongDocuments result;
+  if (facts_.longest_document <= limit) return result;
+  std::vector<DocumentEntry> block(4096);
+  uint64_t index = 0, begin = 0;
+  for (uint64_t entry = 0; entry <= facts_.num_documents; entry += block.size()) {
+    block.resize(static_cast<size_t>(std::min<uint64_t>(block.size(), facts_.num_documents + 1 - entry)));
+    documents_.pread_exact(block.data(), block.size() * sizeof(DocumentEntry), entry * sizeof(DocumentEntry));
+    for (size_t i = 0; i < block.size(); ++i) {
+      if (entry + i > 0) {
+        if (block[i].begin - begin > limit && result.count++ == 0) result.first = index;
+        ++index;
+      }
+      begin = block[i].begin;
+    }
+  }
+  return result;
+}
+
+TokenStoreWriter::Output::Output(const std::string& path) : file_(File::create_exclusive(path)) {
+  pending_.reserve(kBufferBytes);
+}
+
+void TokenStoreWriter::Output::append(const void* data, size_t num_bytes) {
+  pending_.append(static_cast<const char*>(data), num_bytes);
+  if (pending_.size() >= kBufferBytes) flush();
+}
+
+void TokenStoreWriter::Output::flush() {
+  file_.pwrite_exact(pending_.data(), pending_.size(), written_);
+  written_ += pending_.size();
+  pending_.clear();
+}
+
+void TokenStoreWriter::Output::finish() {
+  flush();
+  file_.fsync();
+  file_.close();
+}
+
+TokenStoreWriter::TokenStoreWriter(std::string folder, int64_t id_bytes)
+    : folder_(std::move(folder)), ids_(folder_ + "/ids.bin"), documents_(folder_ + "/documents.bin"), hash_{1, 2} {
+  CHASSIS_CHECK(id_bytes == 2 || id_bytes == 4, "ids have 2 or 4 bytes");
+  facts_.id_bytes = id_bytes;
+}
+
+void TokenStoreWriter::append_values(Output& output, std::span<const int32_t> values) {
+  // Small pieces, so that a document of any length needs no second copy.
+  std::array<char, 4096 * 4> bytes;
+  const size_t width = static_cast<size_t>(facts_.id_bytes);
+  for (size_t begin = 0; begin < values.size(); begin += 4096) {
+    const auto piece = values.subspan(begin, std::min<size_t>(4096, values.size() - begin));
+    for (size_t i = 0; i < piece.size(); ++i) {
+      const uint32_t value = piece[i] == kIgnoreLabel ? 0xFFFFFFFFu : static_cast<uint32_t>(piece[i]);
+      std::memcpy(bytes.data() + i * width, &value, width);
+    }
+    output.append(bytes.data(), piece.size() * width);
+  }
+}
+
+void TokenStoreWriter::append_origin(uint64_t origin) {
+  const DocumentEntry entry{facts_.num_tokens, origin};
+  documents_.append(&entry, sizeof entry);
+}
+
+// So far every label was its id: the file starts as a copy of ids.bin.
+void TokenStoreWriter::begin_labels() {
+  labels_.emplace_back(folder_ + "/labels.bin");
+  ids_.flush();
+  const File written = File::open_read(folder_ + "/ids.bin");
+  std::vector<char> block(kBufferBytes);
+  for (uint64_t offset = 0, size = written.size(); offset < size;) {
+    const size_t num_bytes = static_cast<size_t>(std::min<uint64_t>(block.size(), size - offset));
+    written.pread_exact(block.data(), num_bytes, offset);
+    labels_.front().append(block.data(), num_bytes);
+    offset += num_bytes;
+  }
+}
+
+void TokenStoreWriter::add(const Document& document, uint64_t file_index) {
+  const std::vector<int32_t>& ids = document.ids;
+  const std::vector<int32_t>& labels = document.labels;
+  CHASSIS_CHECK(!ids.empty(), "a document without a token");
+  CHASSIS_CHECK(labels.empty() || labels.size() == ids.size(), "one label per id");
+  const int32_t max_id = *std::max_element(ids.begin(), ids.end());
+  CHASSIS_CHECK(facts_.id_bytes == 4 || max_id < 0xFFFF, "an id that does not fit into two bytes");
+
+  append_origin(file_index << kLineBits | document.line);
+  if (labels_.empty() && !labels.empty() && labels != ids) begin_labels();
+  append_values(ids_, ids);
+  if (!labels_.empty()) append_values(labels_.front(), labels.empty() ? ids : labels);
+
+  for (uint64_t& hash : hash_) {
+    hash = chain(hash, ids, 0);
+    if (!labels.empty() && labels != ids) hash = chain(hash, labels, 1);
+  }
+  if (max_id > facts_.max_id) {
+    facts_.max_id = max_id;
+    facts_.max_id_document = facts_.num_documents;
+  }
+  facts_.num_trained_tokens +=
+      labels.empty() ? ids.size() - 1
+                     : static_cast<uint64_t>(labels.size() - 1) -
+                           static_cast<uint64_t>(std::count(labels.begin() + 1, labels.end(), kIgnoreLabel));
+  facts_.longest_document = std::max<uint64_t>(facts_.longest_document, ids.size());
+  facts_.num_tokens += ids.size();
+  ++facts_.num_documents;
+}
+
+void TokenStoreWriter::add_notes(const ReadNotes& notes) {
+  facts_.notes.num_empty_documents += notes.num_empty_documents;
+  for (const auto& [name, rows] : notes.unused_columns) facts_.notes.unused_columns[name] += rows;
+}
+
+TokenStoreFacts TokenStoreWriter::finish() {
+  append_origin(0);
+  ids_.finish();
+  documents_.finish();
+  for (Output& labels : labels_) labels.finish();
+  facts_.has_labels = !labels_.empty();
+  facts_.content_hash = fmt::format("{:016x}{:016x}", hash_[0], hash_[1]);
+  return facts_;
+}
+
+Json to_json(const TokenStoreFacts& facts) {
+  Json json;
+  json["id_bytes"] = facts.id_bytes;
+  json["num_documents"] = facts.num_documents;
+  json["num_tokens"] = facts.num_tokens;
+  json["num_trained_tokens"] = facts.num_trained_tokens;
+  json["longest_document"] = facts.longest_document;
+  json["has_labels"] = facts.has_labels;
+  json["max_id"] = facts.max_id;
+  json["max_id_document"] = facts.max_id_document;
+  json["content_hash"] = facts.content_hash;
+  json["num_empty_documents"] = facts.notes.num_empty_documents;
+  json["unused_columns"] = Json::object();
+  for (const auto& [name, rows] : facts.notes.unused_columns) json["unused_columns"][name] = rows;
+  return json;
+}
+
+TokenStoreFacts token_store_facts_from_json(const Json& json, const std::string& where) {
+  auto count = [&](std::string_view key) {
+    const int64_t value = json_int(json, key, where);
+    if (value < 0) throw storage_error(fmt::format("{}: \"{}\" is {}", where, key, value));
+    return static_cast<uint64_t>(value);
+  };
+  TokenStoreFacts facts;
+  facts.id_bytes = json_int(json, "id_bytes", where);
+  if (facts.id_bytes != 2 && facts.id_bytes != 4) {
+    throw storage_error(fmt::format("{}: \"id_bytes\" is {}, not 2 or 4", where, facts.id_bytes));
+  }
+  facts.num_documents = count("num_documents");
+  facts.num_tokens = count("num_tokens");
+  facts.num_trained_tokens = count("num_trained_tokens");
+  facts.longest_document = count("longest_document");
+  facts.has_labels = json_bool(json, "has_labels", where);
+  facts.max_id = static_cast<int32_t>(json_int(json, "max_id", where));
+  facts.max_id_document = count("max_id_document");
+  facts.content_hash = json_string(json, "content_hash", where);
+  facts.notes.num_empty_documents = count("num_empty_documents");
+  for (const auto& [name, rows] : json_at(json, "unused_columns", where).items()) {
+    facts.notes.unused_columns[name] = rows.get<uint64_t>();
+  }
+  return facts;
+}
+
+}  // namespace chassis

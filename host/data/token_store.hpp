@@ -1,0 +1,109 @@
+// A tokenised data set on disk: any piece of any document by its number, in memory that does not depend on its size.
+// Rationale: read by pread and not mapped, because mapped pages count as this process's memory, and because a file
+// that shrinks under a mapping kills the process instead of giving an error.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "host/base/file.hpp"
+#include "host/base/json.hpp"
+#include "host/data/document_reader.hpp"
+
+namespace chassis {
+
+// What is known of a set without reading its tokens. Stored as manifest.json.
+struct TokenStoreFacts {
+  int64_t id_bytes = 4;  // 2 or 4: the width of an id in ids.bin and labels.bin
+  uint64_t num_documents = 0;
+  uint64_t num_tokens = 0;
+  // Labels that are not masked and have a token before them in their document.
+  uint64_t num_trained_tokens = 0;
+  uint64_t longest_document = 0;
+  bool has_labels = false;
+  int32_t max_id = -1;
+  uint64_t max_id_document = 0;
+  // Identity of the ids and labels, document by document.
+  std::string content_hash;
+  ReadNotes notes;
+};
+
+// A document's place among all tokens of the set.
+struct DocumentSpan {
+  uint64_t begin = 0;
+  uint64_t length = 0;
+};
+
+// Files of a store: ids.bin and, if any label differs from its id, labels.bin, one entry per token; documents.bin, two
+// u64 per document (first token, place of origin) and a last one; manifest.json. Little-endian.
+class TokenStore {
+ public:
+  // Throws a storage error if a file does not have the size that the manifest asks for.
+  TokenStore(const std::string& folder, const TokenStoreFacts& facts, std::vector<std::string> source_files);
+
+  const TokenStoreFacts& facts() const { return facts_; }
+  uint64_t num_documents() const { return facts_.num_documents; }
+
+  DocumentSpan document(uint64_t index) const;
+  // Where the document came from.
+  SourcePosition origin(uint64_t index) const;
+  // The tokens from `token` on, counted over the whole set.
+  void read_ids(uint64_t token, std::span<int32_t> ids) const;
+  void read_labels(uint64_t token, std::span<int32_t> labels) const;
+
+  struct LongDocuments {
+    uint64_t count = 0;
+    uint64_t first = 0;  // number of the first one
+  };
+  // Documents with more tokens than `limit`; walks over all documents unless none is longer.
+  LongDocuments longer_than(uint64_t limit) const;
+
+ private:
+  void read(const File& file, uint64_t token, std::span<int32_t> values) const;
+  TokenStoreFacts facts_;
+  std::vector<std::string> source_files_;
+  File ids_, labels_, documents_;
+};
+
+// Writes a store front to back, through small buffers.
+class TokenStoreWriter {
+ public:
+  // `folder` must exist and be empty. Ids below 65535 fit into two bytes.
+  TokenStoreWriter(std::string folder, int64_t id_bytes);
+  void add(const Document& document, uint64_t file_index);
+  void add_notes(const ReadNotes& notes);
+  // Everything is on disk when this returns, but for the manifest, which is the caller's to write.
+  TokenStoreFacts finish();
+  const TokenStoreFacts& facts() const { return facts_; }
+
+ private:
+  class Output {
+   public:
+    explicit Output(const std::string& path);
+    void append(const void* data, size_t num_bytes);
+    void flush();
+    void finish();
+
+   private:
+    File file_;
+    uint64_t written_ = 0;
+    std::string pending_;
+  };
+  void append_values(Output& output, std::span<const int32_t> values);
+  void append_origin(uint64_t origin);
+  void begin_labels();
+
+  std::string folder_;
+  TokenStoreFacts facts_;
+  Output ids_, documents_;
+  std::vector<Output> labels_;  // one, from the first label on that differs from its id
+  uint64_t hash_[2];
+};
+
+Json to_json(const TokenStoreFacts& facts);
+TokenStoreFacts token_store_facts_from_json(const Json& json, const std::string& where);
+
+}  // namespace chassis

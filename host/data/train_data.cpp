@@ -1,0 +1,222 @@
+// Steps as a function of the cursor: saving, resuming and reading ahead need nothing else.
+#include "host/data/train_data.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "host/base/error.hpp"
+#include "host/base/hash.hpp"
+#include "host/base/log.hpp"
+
+namespace chassis {
+namespace {
+
+constexpr int kCursorVersion = 1;
+
+// The weights, or the sizes of the sets if there are none.
+std::vector<double> shares_of(const std::vector<RowSource>& sets) {
+  std::vector<double> shares;
+  for (const RowSource& set : sets) {
+    const DataSetConfig& config = set.config();
+    if (config.weight.has_value() != sets.front().config().weight.has_value()) {
+      throw data_set_error(
+          config, fmt::format("has {} weight, unlike {}", config.weight ? "a" : "no", sets.front().config().key))
+          .hint("give a weight to every set, or to none: they are then mixed by size");
+    }
+    if (config.weight && !(*config.weight > 0 && std::isfinite(*config.weight))) {
+      throw data_set_error(config, fmt::format("weight = {} is not a positive number", *config.weight));
+    }
+    shares.push_back(config.weight.value_or(set.num_rows()));
+  }
+  return shares;
+}
+
+}  // namespace
+
+void count_long_documents(const DataSetConfig& config, int64_t seq_len, uint64_t num_truncated, uint64_t num_dropped) {
+  if (num_truncated > 0) {
+    counted_warning("data.truncated " + config.path,
+                    fmt::format("{}: documents are cut to seq_len {}", config.path, seq_len), num_truncated);
+  }
+  if (num_dropped > 0) {
+    counted_warning("data.dropped " + config.path,
+                    fmt::format("{}: documents longer than seq_len {} are dropped", config.path, seq_len), num_dropped);
+  }
+}
+
+TrainData::TrainData(const DataConfig& config, const Tokenizer* tokenizer, const PrepareCallback& progress)
+    : config_(config), tokenizer_fingerprint_(tokenizer ? tokenizer->fingerprint() : "") {
+  if (config_.train.empty()) {
+    throw config_error("there is no training data").hint("add a [[data.train]] table with a path");
+  }
+  if (config_.seq_len <= 0) {
+    throw config_error(fmt::format("seq_len is {}, it must be at least 1", config_.seq_len));
+  }
+  for (const DataSetConfig& set : config_.train) {
+    RowOptions options;
+    options.packing = config_.packing;
+    options.overflow = config_.overflow;
+    options.seq_len = config_.seq_len;
+    options.shuffle = config_.shuffle;
+    options.seed = config_.seed;
+    options.stream = sets_.size();
+    sets_.emplace_back(prepare_data_set(set, tokenizer, {config_.cache_dir, config_.vocab_size, progress}), options,
+                       set);
+    num_rows_per_epoch_ += sets_.back().num_rows();
+  }
+  mixture_.emplace(shares_of(sets_), config_.seed);
+  cursor_.sets.resize(sets_.size());
+}
+
+TrainData::~TrainData() { drop_prefetched(); }
+
+void TrainData::drop_prefetched() {
+  if (prefetched_.valid()) prefetched_.wait();
+  prefetched_ = {};
+}
+
+TrainData::Built TrainData::build(const StepShape& shape, DataCursor cursor) const {
+  Built built;
+  built.counts.resize(sets_.size());
+  std::vector<uint64_t> rows_taken;
+  for (const SetCursor& set : cursor.sets) rows_taken.push_back(set.num_rows);
+  for (int64_t m = 0; m < shape.num_micro_batches; ++m) {
+    for (int64_t rank = 0; rank < shape.num_ranks; ++rank) {
+      // Rows of other ranks are read too: their trained tokens count, and reading is cheap beside training.
+      Batch batch(shape.micro_batch_size, config_.seq_len, config_.pad_id);
+      for (int64_t row = 0; row < shape.micro_batch_size; ++row) {
+        const size_t set = mixture_->next(rows_taken);
+        ++rows_taken[set];
+        const RowCounts counts = sets_[set].fill(cursor.sets[set], BatchRow(batch, row));
+        batch.num_tokens += counts.num_tokens;
+        batch.num_trained_tokens += counts.num_trained_tokens;
+        built.counts[set].num_truncated_documents += counts.num_truncated_documents;
+        built.counts[set].num_dropped_documents += counts.num_dropped_documents;
+      }
+      built.step.num_tokens += batch.num_tokens;
+      built.step.num_trained_tokens += batch.num_trained_tokens;
+      if (rank == shape.rank) built.step.micro_batches.push_back(std::move(batch));
+    }
+  }
+  built.after = std::move(cursor);
+  return built;
+}
+
+StepData TrainData::next_step(const StepShape& shape) {
+  CHASSIS_CHECK(shape.micro_batch_size > 0 && shape.num_micro_batches > 0 && shape.num_ranks > 0 && shape.rank >= 0 &&
+                    shape.rank < shape.num_ranks,
+                "the shape of the step");
+  Built built;
+  if (prefetched_.valid() && prefetched_shape_ == shape) {
+    built = prefetched_.get();
+  } else {
+    drop_prefetched();
+    built = build(shape, cursor_);
+  }
+  if (built.step.num_trained_tokens == 0) {
+    throw config_error(fmt::format("all labels are masked in this step: of {} tokens in {} rows none is trained",
+                                   built.step.num_tokens, shape.num_rows()))
+        .hint("check the labels of the data, or raise train.global_batch_size");
+  }
+  cursor_ = built.after;
+  stats_.num_rows += static_cast<uint64_t>(shape.num_rows());
+  stats_.num_tokens += built.step.num_tokens;
+  stats_.num_trained_tokens += built.step.num_trained_tokens;
+  stats_.num_padding += static_cast<uint64_t>(shape.num_rows() * config_.seq_len) - built.step.num_tokens;
+  for (size_t i = 0; i < sets_.size(); ++i) {
+    const RowCounts& counts = built.counts[i];
+    stats_.num_truncated_documents += counts.num_truncated_documents;
+    stats_.num_dropped_documents += counts.num_dropped_documents;
+    count_long_documents(sets_[i].config(), config_.seq_len, counts.num_truncated_documents,
+                         counts.num_dropped_documents);
+  }
+  if (config_.prefetch) {
+    prefetched_shape_ = shape;
+    prefetched_ = std::async(std::launch::async, [this, shape, cursor = cursor_] { return build(shape, cursor); });
+  }
+  return std::move(built.step);
+}
+
+Json TrainData::order() const {
+  Json order;
+  order["packing"] = to_text(config_.packing);
+  order["shuffle"] = config_.shuffle;
+  if (config_.shuffle || sets_.size() > 1) order["seed"] = config_.seed;
+  if (sets_.size() > 1 && config_.train.front().weight) order["weights"] = mixture_->shares();
+  return order;
+}
+
+Json TrainData::save() const {
+  Json saved;
+  saved["version"] = kCursorVersion;
+  saved["data_hash"] = data_hash();
+  saved["order"] = order();
+  saved["sets"] = to_json(cursor_);
+  return saved;
+}
+
+void TrainData::restore(const Json& saved, const std::string& where) {
+  if (const int64_t version = json_int(saved, "version", where); version != kCursorVersion) {
+    throw config_error(fmt::format("{}: version {}, this program reads {}", where, version, kCursorVersion));
+  }
+  if (const std::string hash = json_string(saved, "data_hash", where); hash != data_hash()) {
+    throw config_error(fmt::format("{}: the run was trained on other data or with another tokenizer (hash {}, now {})",
+                                   where, hash.substr(0, 12), data_hash().substr(0, 12)))
+        .hint("start a new run, or bring the data and the tokenizer back");
+  }
+  const Json now = order();
+  const Json& then = json_at(saved, "order", where);
+  for (const char* key : {"packing", "shuffle", "seed", "weights"}) {
+    const Json before = then.value(key, Json()), after = now.value(key, Json());
+    if (before == after) continue;
+    throw config_error(
+        fmt::format("{}: the run was started with data {} = {}, now it is {}", where, key, before.dump(), after.dump()))
+        .hint("the order of the data can not change in the middle of a run");
+  }
+  DataCursor cursor = data_cursor_from_json(json_at(saved, "sets", where), where);
+  if (cursor.sets.size() != sets_.size()) {
+    throw config_error(
+        fmt::format("{}: {} data sets were saved, there are {}", where, cursor.sets.size(), sets_.size()));
+  }
+  for (size_t i = 0; i < sets_.size(); ++i) sets_[i].require_inside(cursor.sets[i]);
+  drop_prefetched();
+  cursor_ = std::move(cursor);
+}
+
+uint64_t TrainData::num_steps(double epochs, int64_t global_batch_size) const {
+  CHASSIS_CHECK(epochs > 0 && global_batch_size > 0, "epochs and batch size are positive");
+  // A little below, so that a product that should be whole is not rounded up.
+  const double steps = epochs * num_rows_per_epoch_ / static_cast<double>(global_batch_size);
+  return std::max<uint64_t>(1, static_cast<uint64_t>(std::ceil(steps * (1 - 1e-12))));
+}
+
+double TrainData::epoch() const {
+  uint64_t num_rows = 0;
+  for (const SetCursor& set : cursor_.sets) num_rows += set.num_rows;
+  return static_cast<double>(num_rows) / num_rows_per_epoch_;
+}
+
+std::vector<double> TrainData::passes() const {
+  std::vector<double> passes;
+  for (size_t i = 0; i < sets_.size(); ++i) {
+    const SetCursor& set = cursor_.sets[i];
+    passes.push_back(static_cast<double>(set.epoch) +
+                     static_cast<double>(set.document) / static_cast<double>(sets_[i].store().num_documents()));
+  }
+  return passes;
+}
+
+Json TrainData::identity() const {
+  Json identity;
+  identity["tokenizer"] = tokenizer_fingerprint_;
+  identity["sets"] = Json::array();
+  for (const RowSource& set : sets_) identity["sets"].push_back(set.store().facts().content_hash);
+  return identity;
+}
+
+std::string TrainData::data_hash() const { return sha256_hex(identity().dump()); }
+
+}  // namespace chassis

@@ -1,0 +1,111 @@
+// The data of training: an endless sequence of steps, decided by the configuration and a cursor alone.
+#pragma once
+
+#include <cstdint>
+#include <future>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "host/base/json.hpp"
+#include "host/data/batch.hpp"
+#include "host/data/cursor.hpp"
+#include "host/data/data_config.hpp"
+#include "host/data/mixture.hpp"
+#include "host/data/packing.hpp"
+#include "host/data/prepare.hpp"
+#include "host/data/tokenizer.hpp"
+
+namespace chassis {
+
+// How a step is cut: micro-batch m of rank r holds the rows from (m · num_ranks + r) · micro_batch_size on, so that the
+// step is the same rows for any number of ranks with the same global batch.
+struct StepShape {
+  int64_t micro_batch_size = 1;
+  int64_t num_micro_batches = 1;
+  int64_t rank = 0;
+  int64_t num_ranks = 1;
+  int64_t num_rows() const { return micro_batch_size * num_micro_batches * num_ranks; }
+  bool operator==(const StepShape&) const = default;
+};
+
+struct StepData {
+  std::vector<Batch> micro_batches;  // of this rank
+  // Of all micro-batches of all ranks; no communication is needed to agree on them.
+  uint64_t num_tokens = 0;
+  uint64_t num_trained_tokens = 0;
+};
+
+// Since this object was made, over all ranks.
+struct DataStats {
+  uint64_t num_rows = 0;
+  uint64_t num_tokens = 0;
+  uint64_t num_trained_tokens = 0;
+  uint64_t num_padding = 0;
+  uint64_t num_truncated_documents = 0;
+  uint64_t num_dropped_documents = 0;
+};
+
+// Not for several threads at once.
+class TrainData {
+ public:
+  // Prepares the sets that are not kept. `tokenizer` is needed for text only. Throws config errors, for the data's own
+  // mistakes too.
+  TrainData(const DataConfig& config, const Tokenizer* tokenizer, const PrepareCallback& progress = {});
+  ~TrainData();
+  TrainData(const TrainData&) = delete;
+  TrainData& operator=(const TrainData&) = delete;
+
+  // Blocks until the next step is built. A step without a trained token is a config error.
+  StepData next_step(const StepShape& shape);
+  StepData next_step(int64_t micro_batch_size, int64_t num_micro_batches) {
+    return next_step(StepShape{micro_batch_size, num_micro_batches, 0, 1});
+  }
+
+  // Where the next step begins. restore() costs the same anywhere, and refuses a cursor of other data, order or
+  // packing; seq_len and the batch sizes may differ.
+  Json save() const;
+  void restore(const Json& saved, const std::string& where = "data cursor");
+  const DataCursor& cursor() const { return cursor_; }
+
+  // One epoch is as many rows as all sets have together: without weights it sees every document once.
+  double num_rows_per_epoch() const { return num_rows_per_epoch_; }
+  // Steps that see `epochs` epochs; the last one may run on into the next epoch.
+  uint64_t num_steps(double epochs, int64_t global_batch_size) const;
+  // Epochs so far, from the start of training.
+  double epoch() const;
+  // Passes over each set so far, in the order of the configuration.
+  std::vector<double> passes() const;
+
+  // Identity of tokens and tokenizer: {"tokenizer": …, "sets": […]}, and its SHA-256. Not of their order.
+  Json identity() const;
+  std::string data_hash() const;
+  const DataStats& stats() const { return stats_; }
+  const std::vector<RowSource>& sets() const { return sets_; }
+
+ private:
+  struct Built {
+    StepData step;
+    DataCursor after;
+    std::vector<RowCounts> counts;  // per set
+  };
+  // Depends on its arguments only, and may run on another thread.
+  Built build(const StepShape& shape, DataCursor cursor) const;
+  void drop_prefetched();
+  Json order() const;
+
+  DataConfig config_;
+  std::string tokenizer_fingerprint_;
+  std::vector<RowSource> sets_;
+  std::optional<Mixture> mixture_;
+  double num_rows_per_epoch_ = 0;
+  DataCursor cursor_;
+  DataStats stats_;
+  StepShape prefetched_shape_;
+  std::future<Built> prefetched_;
+};
+
+// Adds to the counted warnings what became of documents that are too long.
+void count_long_documents(const DataSetConfig& config, int64_t seq_len, uint64_t num_truncated, uint64_t num_dropped);
+
+}  // namespace chassis
