@@ -1,0 +1,99 @@
+#include "host/state/composite.hpp"
+
+#include <numeric>
+
+#include "host/base/error.hpp"
+
+namespace chassis {
+
+namespace {
+
+// From elements of the tensor to values of the component.
+class Scale {
+ public:
+  Scale(const Descriptor& composite, const Component& component) : composite_(composite), component_(component) {}
+
+  int64_t exact(int64_t elements, const std::string& what) const {
+    if (elements % component_.unit_elements != 0)
+      throw config_error("tensor '" + composite_.fqn + "' " + text(composite_.global_shape) + ": " + what + " at " +
+                         std::to_string(elements) + " elements divides a unit of '" + component_.suffix + "', " +
+                         std::to_string(component_.unit_elements) + " elements");
+    return elements / component_.unit_elements * component_.unit_values;
+  }
+  int64_t rounded_up(int64_t elements) const {
+    return (elements + component_.unit_elements - 1) / component_.unit_elements * component_.unit_values;
+  }
+
+ private:
+  const Descriptor& composite_;
+  const Component& component_;
+};
+
+}  // namespace
+
+Descriptor component_descriptor(const Descriptor& composite, const Component& component) {
+  Descriptor out = composite;
+  out.fqn += component.suffix;
+  if (!out.tie.empty()) out.tie += component.suffix;
+  out.dtype = component.dtype;
+  out.components.clear();
+  out.granularity = Granularity::element();
+
+  if (component.unit_elements == 0) {
+    out.global_shape = out.padded_shape = component.whole_shape;
+    out.cuts = {};
+    std::erase_if(out.placements, [](const Placement& p) { return p.kind != Placement::Kind::kOnlyOn; });
+    return out;
+  }
+
+  const Scale scale(composite, component);
+  const Shape& shape = composite.global_shape;
+  const int64_t block = composite.block_elements();
+  const int last = shape.ndim() - 1;
+  const bool keeps_dims = last >= 0 && shape[last] % component.unit_elements == 0 &&
+                          composite.padded_shape[last] % component.unit_elements == 0;
+  const int64_t row_elements = keeps_dims || last < 0 || shape[0] == 0 ? 1 : numel(shape) / shape[0];
+
+  out.granularity = Granularity::block_of(scale.exact(block, "a block"));
+  if (keeps_dims) {
+    out.global_shape[last] = scale.exact(shape[last], "the last dim");
+    out.padded_shape[last] = scale.exact(composite.padded_shape[last], "the last dim");
+  } else {
+    for (int k = 1; k <= last; ++k)
+      if (composite.padded_shape[k] != shape[k])
+        throw config_error("tensor '" + composite.fqn + "' " + text(shape) + " is padded to " +
+                           text(composite.padded_shape) + ": that moves the units of '" + component.suffix + "'");
+    out.global_shape = Shape{scale.rounded_up(numel(shape))};
+    out.padded_shape = Shape{scale.rounded_up(numel(composite.padded_shape))};
+  }
+
+  if (!composite.cuts.parts.empty() && (!keeps_dims || composite.cuts.dim == last)) {
+    if (!keeps_dims && composite.cuts.dim != 0)
+      throw config_error("tensor '" + composite.fqn + "' " + text(shape) + ": sub-parameters along dim " +
+                         std::to_string(composite.cuts.dim) + " divide units of '" + component.suffix + "'");
+    for (SubParameter& part : out.cuts.parts) part.size = scale.exact(part.size * row_elements, "a sub-parameter");
+  }
+
+  for (Placement& placement : out.placements) {
+    if (placement.kind == Placement::Kind::kDimChunk) {
+      if (keeps_dims && placement.dim != last) continue;
+      if (!keeps_dims && placement.dim != 0)
+        throw config_error("tensor '" + composite.fqn + "' " + text(shape) + ": " + placement.text() +
+                           " divides units of '" + component.suffix + "', " + std::to_string(component.unit_elements) +
+                           " elements");
+      const int64_t unit = std::lcm(placement.unit, block / std::gcd(block, row_elements));
+      placement.unit = scale.exact(unit * row_elements, "a cut");
+    } else if (placement.kind == Placement::Kind::kFlatRange) {
+      placement.buffer_offset = scale.exact(placement.buffer_offset, "the buffer's offset");
+      placement.buffer_numel = scale.rounded_up(placement.buffer_numel);
+      for (FlatRange& range : placement.ranges) {
+        const int64_t end = scale.rounded_up(range.offset + range.length);
+        range.offset = scale.exact(range.offset, "a range");
+        range.length = end - range.offset;
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace chassis

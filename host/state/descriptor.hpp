@@ -1,0 +1,130 @@
+// The shard descriptor: everything that is to be known about one logical tensor and how ranks hold it.
+// Plain data, the same on every rank; layout.hpp answers what it means for one of them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "host/state/dtype.hpp"
+#include "host/state/shape.hpp"
+
+namespace chassis {
+
+// Elements [offset, offset + length) of a flattened tensor.
+struct FlatRange {
+  int64_t offset = 0;
+  int64_t length = 0;
+  bool operator==(const FlatRange&) const = default;
+};
+
+// One step of sharding. Each placement of a descriptor divides what the one before it left to a rank, along one mesh
+// axis or along several joined into one (the first listed varies slowest). Mesh axes that no placement names replicate.
+struct Placement {
+  enum class Kind {
+    kDimChunk,   // ceil chunks of one dim, as torch.chunk and FSDP2 cut; later ranks may get less, or nothing
+    kFlatRange,  // a range of the row-major elements; from here on the local tensor is one-dimensional
+    kReplicate,  // every coordinate holds the same
+    kPartial,    // every coordinate holds a term of a sum that is still to be reduced; has no owner
+    kOnlyOn,     // one coordinate holds it, the others have no such tensor (a pipeline stage, a whole-matrix optimizer)
+  };
+
+  Kind kind = Kind::kReplicate;
+  std::vector<std::string> axes;
+
+  int dim = 0;            // kDimChunk
+  bool per_part = false;  // kDimChunk: cut each sub-parameter by itself and join the pieces (TP of a fused qkv)
+  bool pad_even = false;  // kDimChunk: the local tensor of every coordinate has the full chunk size
+  int64_t unit = 1;       // kDimChunk: cuts fall on multiples of this many indices (a head's rows)
+  int replicas = 1;       // kDimChunk: that many neighbouring coordinates share a chunk (kv heads fewer than tp)
+
+  // kFlatRange. By default an even partition of ceil(numel / n) elements each, the last ones padded (ZeRO-3).
+  // With buffer_numel > 0 the tensor starts at buffer_offset of a buffer of that size, shared with other tensors, and
+  // the buffer is partitioned evenly. With ranges, one per coordinate, nothing is derived.
+  int64_t buffer_offset = 0;
+  int64_t buffer_numel = 0;
+  std::vector<FlatRange> ranges;
+
+  int coordinate = 0;  // kOnlyOn
+
+  static Placement dim_chunk(std::vector<std::string> axes, int dim);
+  static Placement dim_chunk_per_part(std::vector<std::string> axes, int dim);
+  static Placement flat_range(std::vector<std::string> axes);
+  static Placement flat_range_of_buffer(std::vector<std::string> axes, int64_t buffer_offset, int64_t buffer_numel);
+  static Placement flat_ranges(std::vector<std::string> axes, std::vector<FlatRange> ranges);
+  static Placement replicate(std::vector<std::string> axes);
+  static Placement partial(std::vector<std::string> axes);
+  static Placement only_on(std::vector<std::string> axes, int coordinate);
+
+  // "dim_chunk(0) over tp"
+  std::string text() const;
+  bool operator==(const Placement&) const = default;
+};
+
+// Which of several ranks with the same elements writes them and counts them in a norm.
+enum class OwnerRule {
+  kFirst,   // coordinate 0 on every replicated axis
+  kSpread,  // chosen by the tensor's name, so that the tensors of a model spread over all replicas
+};
+
+// A fused parameter: consecutive parts along one dim, such as q, k and v, or gate and up.
+struct SubParameter {
+  int64_t size = 0;
+  int replicas = 1;  // neighbouring coordinates that share a chunk of this part under dim_chunk_per_part
+  bool operator==(const SubParameter&) const = default;
+};
+struct SubParameterCuts {
+  int dim = 0;
+  std::vector<SubParameter> parts;  // none: not fused
+  bool operator==(const SubParameterCuts&) const = default;
+};
+
+// Where a tensor may be cut, in row-major elements of its logical shape.
+struct Granularity {
+  enum class Kind { kElement, kBlock, kMatrix };
+  Kind kind = Kind::kElement;
+  int64_t block = 1;  // kBlock: only at multiples of this many elements
+
+  static Granularity element() { return {}; }
+  static Granularity block_of(int64_t elements) { return {Kind::kBlock, elements}; }
+  static Granularity matrix() { return {Kind::kMatrix, 1}; }  // the last two dims stay whole
+  bool operator==(const Granularity&) const = default;
+};
+
+// A stored piece of a tensor that is not stored as itself. A 4-bit weight has 32 bytes and one absmax for every 64 of
+// its elements, and a code table as a whole.
+struct Component {
+  std::string suffix;  // behind the tensor's FQN
+  Dtype dtype = Dtype::u8;
+  int64_t unit_elements = 0;  // elements of the tensor in one unit; 0: not divided, replicated as a whole
+  int64_t unit_values = 1;    // values of this component for one unit
+  Shape whole_shape;          // unit_elements == 0
+
+  static Component per_unit(std::string suffix, Dtype dtype, int64_t unit_elements, int64_t unit_values);
+  static Component whole(std::string suffix, Dtype dtype, Shape whole_shape);
+  bool operator==(const Component&) const = default;
+};
+
+struct Descriptor {
+  std::string fqn;
+  Shape global_shape;  // logical: what files, norms and users see
+  Shape padded_shape;  // at run time; what lies beyond global_shape never reaches a file
+  Dtype dtype = Dtype::f32;
+  std::vector<Placement> placements;  // in order of application
+  OwnerRule owner = OwnerRule::kFirst;
+  std::string tie;  // FQN of the tensor whose storage this one shares; empty: it has its own
+  SubParameterCuts cuts;
+  Granularity granularity;
+  std::vector<Component> components;  // none: stored as itself
+
+  // Unpadded and replicated everywhere.
+  static Descriptor plain(std::string fqn, Dtype dtype, Shape global_shape);
+
+  bool is_padded() const { return padded_shape != global_shape; }
+  // Row-major elements between legal cuts: the granularity and every component's unit together.
+  int64_t block_elements() const;
+  // One line for logs and messages.
+  std::string text() const;
+  bool operator==(const Descriptor&) const = default;
+};
+
+}  // namespace chassis

@@ -1,0 +1,385 @@
+#include "host/state/layout.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "host/base/error.hpp"
+
+namespace chassis {
+
+namespace {
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// FNV-1a with splitmix64's finalizer: the same on every machine, as all ranks must agree on owners.
+uint64_t name_hash(const std::string& name) {
+  uint64_t h = 0xcbf29ce484222325u;
+  for (char c : name) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9u;
+  h = (h ^ (h >> 27)) * 0x94d049bb133111ebu;
+  return h ^ (h >> 31);
+}
+
+// The replica that owns, among `size` of them; uses up that much of the seed.
+int owner_digit(uint64_t& seed, int size) {
+  const auto n = static_cast<uint64_t>(size);
+  const int digit = static_cast<int>(seed % n);
+  seed /= n;
+  return digit;
+}
+
+}  // namespace
+
+StridedView Piece::view(const Box& part) const {
+  StridedView out = local;
+  for (int k = 0; k < box.ndim(); ++k) {
+    CHASSIS_CHECK(part.begin[k] >= box.begin[k] && part.end[k] <= box.end[k], "a view must lie within its piece");
+    out.offset += (part.begin[k] - box.begin[k]) * local.strides[k];
+  }
+  return out;
+}
+
+StridedView row_major_view(const Shape& global_shape, const Box& box) {
+  StridedView out{0, row_major_strides(global_shape)};
+  for (int k = 0; k < box.ndim(); ++k) out.offset += box.begin[k] * out.strides[k];
+  return out;
+}
+
+// ---- checking
+
+Layout::Layout(Descriptor descriptor, MeshShape mesh) : descriptor_(std::move(descriptor)), mesh_(std::move(mesh)) {
+  check_tensor();
+  check_cuts();
+  block_elements_ = descriptor_.block_elements();
+  if (descriptor_.owner == OwnerRule::kSpread) owner_seed_ = name_hash(descriptor_.fqn);
+
+  std::array<bool, MeshShape::kMaxAxes> used{};
+  int index = 0;
+  for (const Placement& placement : descriptor_.placements) {
+    Step step = resolve(placement, index++, is_flat_);
+    for (int axis : step.axes) {
+      if (std::exchange(used[static_cast<size_t>(axis)], true))
+        refuse(placement, "mesh axis '" + mesh_.axes()[static_cast<size_t>(axis)].name + "' is already placed");
+      if (placement.kind == Placement::Kind::kReplicate) replicated_axes_.push_back(axis);
+    }
+    is_flat_ |= placement.kind == Placement::Kind::kFlatRange;
+    is_partial_ |= placement.kind == Placement::Kind::kPartial && step.num_coordinates > 1;
+    steps_.push_back(std::move(step));
+  }
+  for (int axis = 0; axis < mesh_.num_axes(); ++axis)
+    if (!used[static_cast<size_t>(axis)]) replicated_axes_.push_back(axis);
+  std::sort(replicated_axes_.begin(), replicated_axes_.end());
+}
+
+void Layout::check_tensor() const {
+  const Descriptor& d = descriptor_;
+  if (d.fqn.empty()) throw plugin_error("a shard descriptor without a name");
+  const auto fail = [&](const std::string& why) { throw plugin_error("tensor '" + d.fqn + "': " + why); };
+  if (size_bytes(d.dtype) == 0) fail("unknown dtype " + std::to_string(static_cast<uint32_t>(d.dtype)));
+  if (d.global_shape.ndim() != d.padded_shape.ndim())
+    fail("padded shape " + text(d.padded_shape) + " has not as many dims as " + text(d.global_shape));
+  numel(d.global_shape);
+  numel(d.padded_shape);
+  for (int k = 0; k < d.global_shape.ndim(); ++k)
+    if (d.padded_shape[k] < d.global_shape[k])
+      fail("padded shape " + text(d.padded_shape) + " is smaller than " + text(d.global_shape));
+  if (d.granularity.kind == Granularity::Kind::kBlock && d.granularity.block < 1)
+    fail("blocks of " + std::to_string(d.granularity.block) + " elements");
+  for (const Component& c : d.components)
+    if (c.unit_elements < 0 || c.unit_values < 1)
+      fail("component '" + c.suffix + "' has " + std::to_string(c.unit_values) + " values for every " +
+           std::to_string(c.unit_elements) + " elements");
+}
+
+void Layout::check_cuts() const {
+  const Descriptor& d = descriptor_;
+  if (d.cuts.parts.empty()) return;
+  const auto fail = [&](const std::string& why) { throw plugin_error("tensor '" + d.fqn + "': " + why); };
+  if (d.cuts.dim < 0 || d.cuts.dim >= d.global_shape.ndim())
+    fail("sub-parameters along dim " + std::to_string(d.cuts.dim) + " of " + text(d.global_shape));
+  int64_t sum = 0;
+  for (const SubParameter& part : d.cuts.parts) {
+    if (part.size < 0 || part.replicas < 1) fail("a sub-parameter of size " + std::to_string(part.size));
+    sum += part.size;
+  }
+  if (sum != d.global_shape[d.cuts.dim])
+    fail("sub-parameters add up to " + std::to_string(sum) + ", dim " + std::to_string(d.cuts.dim) + " has " +
+         std::to_string(d.global_shape[d.cuts.dim]));
+  if (d.padded_shape[d.cuts.dim] != d.global_shape[d.cuts.dim])
+    fail("dim " + std::to_string(d.cuts.dim) + " of sub-parameters cannot be padded");
+}
+
+void Layout::refuse(const Placement& placement, const std::string& why) const {
+  throw plugin_error("tensor '" + descriptor_.fqn + "' " + chassis::text(descriptor_.global_shape) + ": " +
+                     placement.text() + ": " + why);
+}
+
+Layout::Step Layout::resolve(const Placement& placement, int index, bool after_flat) const {
+  Step step;
+  step.placement = index;
+  if (placement.axes.empty()) refuse(placement, "names no mesh axis");
+  for (const std::string& name : placement.axes) {
+    const int axis = mesh_.find(name);
+    if (axis < 0) refuse(placement, "the mesh has no axis '" + name + "' (it has " + mesh_.text() + ")");
+    step.axes.push_back(axis);
+    step.num_coordinates *= mesh_.size(axis);
+  }
+  const int n = step.num_coordinates;
+
+  switch (placement.kind) {
+    case Placement::Kind::kDimChunk: {
+      if (after_flat) refuse(placement, "dims cannot be cut after a flat range; flat ranges come last in the stack");
+      if (placement.dim < 0 || placement.dim >= descriptor_.global_shape.ndim()) refuse(placement, "no such dim");
+      if (placement.unit < 1) refuse(placement, "cuts at multiples of " + std::to_string(placement.unit));
+      if (placement.per_part && (descriptor_.cuts.parts.empty() || descriptor_.cuts.dim != placement.dim))
+        refuse(placement, "the tensor has no sub-parameters along this dim");
+      const auto check_replicas = [&](int replicas) {
+        if (replicas < 1 || n % replicas != 0)
+          refuse(placement, std::to_string(replicas) + " replicas do not divide " + std::to_string(n) + " coordinates");
+      };
+      check_replicas(placement.replicas);
+      if (placement.per_part)
+        for (const SubParameter& part : descriptor_.cuts.parts) check_replicas(part.replicas * placement.replicas);
+      const int64_t stride = row_major_strides(descriptor_.global_shape)[placement.dim];
+      const int64_t block = descriptor_.block_elements();
+      step.unit = std::lcm(placement.unit, block / std::gcd(block, stride));
+      break;
+    }
+    case Placement::Kind::kFlatRange:
+      if (!placement.ranges.empty() && placement.ranges.size() != static_cast<size_t>(n))
+        refuse(placement,
+               std::to_string(placement.ranges.size()) + " ranges for " + std::to_string(n) + " coordinates");
+      if (placement.buffer_offset < 0 || placement.buffer_numel < 0)
+        refuse(placement, "a negative place in the buffer");
+      break;
+    case Placement::Kind::kOnlyOn:
+      if (placement.coordinate < 0 || placement.coordinate >= n)
+        refuse(placement, "there are " + std::to_string(n) + " coordinates");
+      break;
+    case Placement::Kind::kReplicate:
+    case Placement::Kind::kPartial:
+      break;
+  }
+  return step;
+}
+
+// ---- dividing
+
+int Layout::coordinate(const Step& step, const MeshShape::Coordinates& at) const {
+  int out = 0;
+  for (int axis : step.axes) out = out * mesh_.size(axis) + at[static_cast<size_t>(axis)];
+  return out;
+}
+
+Layout::Region Layout::region(int rank) const {
+  const Descriptor& d = descriptor_;
+  const MeshShape::Coordinates at = mesh_.coordinates(rank);
+  Region out;
+  out.owned = d.tie.empty() && !is_partial_;
+  uint64_t seed = owner_seed_;
+  for (int axis : replicated_axes_) out.owned &= at[static_cast<size_t>(axis)] == owner_digit(seed, mesh_.size(axis));
+
+  for (int k = 0; k < d.global_shape.ndim(); ++k) {
+    Segments& segments = out.dims[static_cast<size_t>(k)];
+    if (!d.cuts.parts.empty() && d.cuts.dim == k) {
+      int64_t begin = 0;
+      for (size_t part = 0; part < d.cuts.parts.size(); ++part) {
+        if (d.cuts.parts[part].size > 0)
+          segments.push_back({begin, d.cuts.parts[part].size, static_cast<int>(part), true});
+        begin += d.cuts.parts[part].size;
+      }
+    } else {
+      segments.push_back({0, d.global_shape[k], 0, true});
+      if (const int64_t extra = d.padded_shape[k] - d.global_shape[k]; extra > 0)
+        segments.push_back({kPadding, extra, 0, true});
+    }
+  }
+
+  bool flat = false;
+  for (const Step& step : steps_) {
+    const Placement& placement = this->placement(step);
+    const int c = coordinate(step, at);
+    if (placement.kind == Placement::Kind::kDimChunk) {
+      Segments& segments = out.dims[static_cast<size_t>(placement.dim)];
+      segments = chunk_dim(segments, step, c);
+    } else if (placement.kind == Placement::Kind::kFlatRange) {
+      if (!std::exchange(flat, true)) out.flat_size = out.flat_end = numel(region_shape(out));
+      narrow_flat(out, step, c, rank);
+    } else if (placement.kind == Placement::Kind::kOnlyOn) {
+      out.held &= c == placement.coordinate;
+    }
+  }
+  if (!flat) out.flat_size = out.flat_end = numel(region_shape(out));
+  return out;
+}
+
+Shape Layout::region_shape(const Region& region) const {
+  Shape out = descriptor_.global_shape;
+  for (int k = 0; k < out.ndim(); ++k) {
+    out[k] = 0;
+    for (const Segment& segment : region.dims[static_cast<size_t>(k)]) out[k] += segment.length;
+  }
+  return out;
+}
+
+Layout::Segments Layout::chunk_dim(const Segments& segments, const Step& step, int coordinate) const {
+  Segments out;
+  const Segment* end = segments.data() + segments.size();
+  if (!placement(step).per_part) {
+    add_chunk(segments.data(), end, placement(step).replicas, step, coordinate, out);
+    return out;
+  }
+  for (const Segment* first = segments.data(); first != end;) {
+    const Segment* last = first;
+    while (last != end && last->part == first->part) ++last;
+    const int replicas = descriptor_.cuts.parts[static_cast<size_t>(first->part)].replicas * placement(step).replicas;
+    add_chunk(first, last, replicas, step, coordinate, out);
+    first = last;
+  }
+  return out;
+}
+
+void Layout::add_chunk(const Segment* first, const Segment* last, int replicas, const Step& step, int coordinate,
+                       Segments& out) const {
+  if (first == last) return;
+  int64_t length = 0;
+  for (const Segment* s = first; s != last; ++s) length += s->length;
+  const int64_t chunk = ceil_div(ceil_div(length, step.unit), step.num_coordinates / replicas) * step.unit;
+  const int64_t begin = std::min(length, chunk * (coordinate / replicas));
+  const int64_t end = std::min(length, begin + chunk);
+  uint64_t seed = owner_seed_;
+  const bool owned = coordinate % replicas == owner_digit(seed, replicas);
+
+  int64_t at = 0;
+  int last_part = first->part;
+  for (const Segment* s = first; s != last; at += s->length, ++s) {
+    const int64_t from = std::max(begin, at), to = std::min(end, at + s->length);
+    if (from >= to) continue;
+    out.push_back({s->begin == kPadding ? kPadding : s->begin + (from - at), to - from, s->part, s->owned && owned});
+    last_part = s->part;
+  }
+  if (placement(step).pad_even && end - begin < chunk)
+    out.push_back({kPadding, chunk - (end - begin), last_part, true});
+}
+
+void Layout::narrow_flat(Region& region, const Step& step, int coordinate, int rank) const {
+  const Placement& placement = this->placement(step);
+  int64_t begin = 0, size = 0;  // relative to what the rank had
+  if (!placement.ranges.empty()) {
+    const FlatRange& range = placement.ranges[static_cast<size_t>(coordinate)];
+    begin = range.offset;
+    size = range.length;
+    if (begin < 0 || size < 0 || begin > region.flat_size || size > region.flat_size - begin)
+      refuse(placement, "rank " + std::to_string(rank) + " is given " + std::to_string(size) + " elements at " +
+                            std::to_string(begin) + ", its local tensor has " + std::to_string(region.flat_size));
+  } else if (placement.buffer_numel > 0) {
+    const int64_t offset = placement.buffer_offset;
+    if (offset > placement.buffer_numel || region.flat_size > placement.buffer_numel - offset)
+      refuse(placement, "the buffer has " + std::to_string(placement.buffer_numel) + " elements, the tensor ends at " +
+                            std::to_string(offset + region.flat_size));
+    const int64_t part = ceil_div(placement.buffer_numel, step.num_coordinates);
+    begin = std::clamp<int64_t>(part * coordinate - offset, 0, region.flat_size);
+    size = std::clamp<int64_t>(part * (coordinate + 1) - offset, 0, region.flat_size) - begin;
+  } else {
+    size = ceil_div(ceil_div(region.flat_size, block_elements_), step.num_coordinates) * block_elements_;
+    begin = size * coordinate;
+  }
+  region.flat_begin = std::min(region.flat_end, region.flat_begin + begin);
+  region.flat_end = std::min(region.flat_end, region.flat_begin + size);
+  region.flat_size = size;
+}
+
+// ---- answering
+
+bool Layout::holds(int rank) const {
+  const MeshShape::Coordinates at = mesh_.coordinates(rank);
+  for (const Step& step : steps_)
+    if (placement(step).kind == Placement::Kind::kOnlyOn && coordinate(step, at) != placement(step).coordinate)
+      return false;
+  return true;
+}
+
+Shape Layout::local_shape(int rank) const {
+  const Region r = region(rank);
+  if (!r.held) return Shape::filled(is_flat_ ? 1 : std::max(1, descriptor_.global_shape.ndim()), 0);
+  return is_flat_ ? Shape{r.flat_size} : region_shape(r);
+}
+
+std::vector<Piece> Layout::pieces(int rank) const {
+  const Region r = region(rank);
+  std::vector<Piece> out;
+  if (!r.held) return out;
+
+  const Shape shape = region_shape(r);
+  const Shape strides = row_major_strides(shape);
+  const int ndim = shape.ndim();
+
+  // The non-padding segments of every dim, neighbours joined, with their place in the local tensor.
+  struct Run {
+    int64_t local, begin, length;
+    bool owned;
+  };
+  std::array<std::vector<Run>, Shape::kMaxDims> runs;
+  for (int k = 0; k < ndim; ++k) {
+    auto& list = runs[static_cast<size_t>(k)];
+    int64_t at = 0;
+    for (const Segment& s : r.dims[static_cast<size_t>(k)]) {
+      if (s.begin != kPadding && s.length > 0) {
+        const bool joins = !list.empty() && list.back().local + list.back().length == at &&
+                           list.back().begin + list.back().length == s.begin && list.back().owned == s.owned;
+        if (joins)
+          list.back().length += s.length;
+        else
+          list.push_back({at, s.begin, s.length, s.owned});
+      }
+      at += s.length;
+    }
+  }
+
+  // One piece for every combination of runs that meets the local box.
+  const auto add_local_box = [&](const Box& local) {
+    std::array<size_t, Shape::kMaxDims> at{};
+    for (int k = 0; k < ndim; ++k)
+      if (runs[static_cast<size_t>(k)].empty()) return;
+    while (true) {
+      Piece piece{{Shape::filled(ndim, 0), Shape::filled(ndim, 0)}, {-r.flat_begin, strides}, r.owned};
+      for (int k = 0; k < ndim; ++k) {
+        const Run& run = runs[static_cast<size_t>(k)][at[static_cast<size_t>(k)]];
+        const int64_t from = std::max(local.begin[k], run.local);
+        const int64_t to = std::min(local.end[k], run.local + run.length);
+        piece.box.begin[k] = run.begin + (from - run.local);
+        piece.box.end[k] = run.begin + (to - run.local);
+        piece.local.offset += from * strides[k];
+        piece.owned &= run.owned;
+      }
+      if (!piece.box.empty()) out.push_back(piece);
+      int k = ndim - 1;
+      while (k >= 0 && ++at[static_cast<size_t>(k)] == runs[static_cast<size_t>(k)].size())
+        at[static_cast<size_t>(k--)] = 0;
+      if (k < 0) return;
+    }
+  };
+
+  if (is_flat_) {
+    for (const Box& local : flat_range_boxes(shape, r.flat_begin, r.flat_end)) add_local_box(local);
+  } else {
+    add_local_box(Box::whole(shape));
+  }
+  return out;
+}
+
+std::vector<Box> Layout::boxes(int rank) const {
+  std::vector<Box> out;
+  for (Piece& piece : pieces(rank)) out.push_back(piece.box);
+  return out;
+}
+
+std::vector<Box> Layout::owned_boxes(int rank) const {
+  std::vector<Box> out;
+  for (Piece& piece : pieces(rank))
+    if (piece.owned) out.push_back(piece.box);
+  return out;
+}
+
+}  // namespace chassis

@@ -1,0 +1,116 @@
+// What a descriptor means on a mesh: every rank's local shape and the logical elements it holds and owns. Pure
+// arithmetic.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "host/state/box.hpp"
+#include "host/state/descriptor.hpp"
+#include "host/state/mesh_shape.hpp"
+
+namespace chassis {
+
+// A box of elements in memory or in a file: element offset of its first element, and strides.
+struct StridedView {
+  int64_t offset = 0;
+  Shape strides;
+  bool operator==(const StridedView&) const = default;
+};
+
+// Some logical elements and where they lie in the rank's local tensor.
+struct Piece {
+  Box box;            // logical and never empty; padding belongs to no piece
+  StridedView local;  // in elements of the local tensor's storage
+  bool owned = true;  // this rank, among all that hold these elements, writes and counts them
+
+  // Where a box within this piece lies.
+  StridedView view(const Box& part) const;
+};
+
+// Where a box lies in a row-major tensor, such as a file's.
+StridedView row_major_view(const Shape& global_shape, const Box& box);
+
+class Layout {
+ public:
+  // Checks the descriptor against the mesh; throws an Error that names tensor, placement and both numbers.
+  Layout(Descriptor descriptor, MeshShape mesh);
+
+  const Descriptor& descriptor() const { return descriptor_; }
+  const MeshShape& mesh() const { return mesh_; }
+  int world_size() const { return mesh_.world_size(); }
+
+  // The local tensor is a one-dimensional range.
+  bool is_flat() const { return is_flat_; }
+  // What ranks hold are terms of a sum: nobody owns it and it cannot be saved.
+  bool is_partial() const { return is_partial_; }
+  // False where an only_on placement leaves the rank without the tensor; a rank may also hold it with no elements.
+  bool holds(int rank) const;
+
+  // The run-time shape, padding included; zeros in every dim where the rank does not hold the tensor.
+  Shape local_shape(int rank) const;
+  int64_t local_bytes(int rank) const { return numel(local_shape(rank)) * size_bytes(descriptor_.dtype); }
+
+  // In ascending order of the local storage.
+  std::vector<Piece> pieces(int rank) const;
+  std::vector<Box> boxes(int rank) const;
+  // Empty for partial tensors and for those tied to another.
+  std::vector<Box> owned_boxes(int rank) const;
+
+ private:
+  static constexpr int64_t kPadding = -1;
+
+  // Consecutive indices of one dim, or padding.
+  struct Segment {
+    int64_t begin = 0;  // logical index, or kPadding
+    int64_t length = 0;
+    int part = 0;  // the sub-parameter it belongs to
+    bool owned = true;
+  };
+  using Segments = std::vector<Segment>;
+
+  // A placement with its axes found and its cuts rounded to legal ones.
+  struct Step {
+    int placement = 0;  // index into the descriptor's
+    std::vector<int> axes;
+    int num_coordinates = 1;
+    int64_t unit = 1;
+  };
+
+  // What one rank is left with.
+  struct Region {
+    std::array<Segments, Shape::kMaxDims> dims;
+    bool held = true;
+    bool owned = true;
+    int64_t flat_begin = 0, flat_end = 0;  // row-major elements of the dims above
+    int64_t flat_size = 0;                 // with padding
+  };
+
+  void check_tensor() const;
+  void check_cuts() const;
+  Step resolve(const Placement& placement, int index, bool after_flat) const;
+  [[noreturn]] void refuse(const Placement& placement, const std::string& why) const;
+
+  const Placement& placement(const Step& step) const {
+    return descriptor_.placements[static_cast<size_t>(step.placement)];
+  }
+  int coordinate(const Step& step, const MeshShape::Coordinates& at) const;
+  Region region(int rank) const;
+  Shape region_shape(const Region& region) const;
+  Segments chunk_dim(const Segments& segments, const Step& step, int coordinate) const;
+  void add_chunk(const Segment* first, const Segment* last, int replicas, const Step& step, int coordinate,
+                 Segments& out) const;
+  void narrow_flat(Region& region, const Step& step, int coordinate, int rank) const;
+
+  Descriptor descriptor_;
+  MeshShape mesh_;
+  std::vector<Step> steps_;
+  std::vector<int> replicated_axes_;
+  uint64_t owner_seed_ = 0;
+  int64_t block_elements_ = 1;
+  bool is_flat_ = false;
+  bool is_partial_ = false;
+};
+
+}  // namespace chassis

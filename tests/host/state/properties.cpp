@@ -1,0 +1,262 @@
+#include "tests/host/state/properties.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "host/base/error.hpp"
+#include "host/state/composite.hpp"
+#include "host/state/cover.hpp"
+#include "host/state/intersect.hpp"
+#include "tests/host/state/random_layout.hpp"
+
+namespace chassis::testing {
+
+namespace {
+
+void count(const Box& box, const Shape& shape, std::vector<int>& counts) {
+  const Shape strides = row_major_strides(shape);
+  Shape at = box.begin;
+  for (int64_t left = numel(box); left > 0; --left) {
+    int64_t id = 0;
+    for (int k = 0; k < shape.ndim(); ++k) id += at[k] * strides[k];
+    ++counts[static_cast<size_t>(id)];
+    for (int k = shape.ndim() - 1; k >= 0; --k) {
+      if (++at[k] < box.end[k]) break;
+      at[k] = box.begin[k];
+    }
+  }
+}
+
+// Every maximal run of elements begins and ends at a block.
+bool cut_at_blocks(const std::vector<int>& mine, int64_t block) {
+  const auto n = static_cast<int64_t>(mine.size());
+  for (int64_t k = 1; k < n; ++k)
+    if (k % block != 0 && (mine[static_cast<size_t>(k)] != 0) != (mine[static_cast<size_t>(k) - 1] != 0)) return false;
+  return true;
+}
+
+int64_t element_number(const Shape& at, const Shape& shape) {
+  const Shape strides = row_major_strides(shape);
+  int64_t id = 0;
+  for (int k = 0; k < shape.ndim(); ++k) id += at[k] * strides[k];
+  return id;
+}
+
+}  // namespace
+
+void check_layout(uint64_t seed) {
+  Dice dice(seed);
+  const MeshShape mesh = random_mesh(dice, 64);
+  const Shape shape = random_shape(dice, 160);
+  const Layout layout(random_descriptor(dice, mesh, shape), mesh);
+  const Descriptor& d = layout.descriptor();
+  SCOPED_TRACE("seed " + std::to_string(seed) + ": " + d.text() + " on " + mesh.text());
+
+  const int64_t block = d.block_elements();
+  const auto total = static_cast<size_t>(numel(shape));
+  std::vector<int> owners(total);
+  bool legal = true;
+  Cover cover(mesh.world_size());
+  for (int rank = 0; rank < mesh.world_size(); ++rank) {
+    const LocalArray expected = local_array(d, mesh, rank);
+    const std::vector<Piece> pieces = layout.pieces(rank);
+    ASSERT_EQ(layout.holds(rank), expected.held) << "rank " << rank;
+    ASSERT_EQ(layout.local_shape(rank), expected.shape)
+        << "rank " << rank << " " << text(layout.local_shape(rank)) << " " << text(expected.shape);
+    ASSERT_EQ(fill_from_pieces(layout, rank, pieces), expected.elements) << "rank " << rank;
+
+    std::vector<int> mine(total);
+    for (const Piece& piece : pieces)
+      if (piece.owned) count(piece.box, shape, mine);
+    for (size_t k = 0; k < total; ++k) owners[k] += mine[k];
+    legal &= cut_at_blocks(mine, block);
+    cover.declare(layout, rank);
+
+    const bool plain = d.cuts.parts.empty() && d.padded_shape == shape &&
+                       std::none_of(d.placements.begin(), d.placements.end(),
+                                    [](const Placement& p) { return p.kind == Placement::Kind::kDimChunk; });
+    if (plain && shape.ndim() > 0) {
+      ASSERT_LE(pieces.size(), static_cast<size_t>(2 * shape.ndim() - 1));
+    }
+  }
+  for (size_t k = 0; k < total; ++k) ASSERT_EQ(owners[k], 1) << "element " << k;
+
+  const std::vector<CoverFault> faults = cover.faults();
+  if (faults.empty()) {
+    ASSERT_TRUE(legal) << "cut within a block of " << block;
+  } else {
+    ASSERT_EQ(faults[0].cause, CoverFault::Cause::kIllegalCut) << faults[0].message;
+  }
+  // Dim 0 and even flat partitions can always be cut legally, and are.
+  const bool always_legal =
+      d.padded_shape == shape && d.cuts.parts.empty() &&
+      std::all_of(d.placements.begin(), d.placements.end(), [](const Placement& p) {
+        return (p.kind != Placement::Kind::kDimChunk || p.dim == 0) && p.ranges.empty() && p.buffer_numel == 0;
+      });
+  if (always_legal) {
+    ASSERT_TRUE(faults.empty()) << faults[0].message;
+  }
+}
+
+void check_round_trip(uint64_t seed) {
+  Dice dice(seed);
+  const Shape shape = random_shape(dice, 120);
+  const MeshShape mesh_a = random_mesh(dice, dice.chance(10) ? 64 : 12);
+  const MeshShape mesh_b = random_mesh(dice, dice.chance(10) ? 64 : 12);
+  const Layout a(random_descriptor(dice, mesh_a, shape), mesh_a);
+  const Layout b(random_descriptor(dice, mesh_b, shape), mesh_b);
+  SCOPED_TRACE("seed " + std::to_string(seed) + ": " + a.descriptor().text() + " on " + mesh_a.text() + "  →  " +
+               b.descriptor().text() + " on " + mesh_b.text());
+
+  using Buffers = std::vector<std::vector<int64_t>>;
+  const auto load = [&](const Layout& layout) {
+    Buffers out;
+    for (int rank = 0; rank < layout.world_size(); ++rank)
+      out.push_back(local_array(layout.descriptor(), layout.mesh(), rank).elements);
+    return out;
+  };
+  const auto move = [&](const Layout& from, const Buffers& source, const Layout& to) {
+    std::vector<std::vector<Piece>> held(static_cast<size_t>(from.world_size()));
+    for (int rank = 0; rank < from.world_size(); ++rank) held[static_cast<size_t>(rank)] = from.pieces(rank);
+    Buffers out;
+    for (int j = 0; j < to.world_size(); ++j) {
+      std::vector<int64_t> local(static_cast<size_t>(numel(to.local_shape(j))), -1);
+      const std::vector<Piece> wanted = to.pieces(j);
+      for (const auto& pieces : held)
+        for (const Copy& copy : copies(pieces, wanted)) {
+          const auto& sender = source[static_cast<size_t>(&pieces - held.data())];
+          for_each_run(copy, [&](int64_t from_offset, int64_t to_offset, int64_t length) {
+            for (int64_t k = 0; k < length; ++k) {
+              int64_t& slot = local.at(static_cast<size_t>(to_offset + k));
+              slot = slot == -1 ? sender.at(static_cast<size_t>(from_offset + k)) : -2;
+            }
+          });
+        }
+      out.push_back(std::move(local));
+    }
+    return out;
+  };
+  const Buffers at_a = load(a);
+  const Buffers at_b = move(a, at_a, b);
+  ASSERT_EQ(at_b, load(b));
+  ASSERT_EQ(move(b, at_b, a), at_a);
+}
+
+void check_damaged_cover(uint64_t seed) {
+  Dice dice(seed);
+  const MeshShape mesh = random_mesh(dice, 16);
+  Shape shape = random_shape(dice, 150);
+  Descriptor d = random_descriptor(dice, mesh, shape);
+  d.granularity = Granularity::element();
+  const Layout layout(d, mesh);
+  std::vector<std::pair<int, Box>> claims;
+  for (int rank = 0; rank < mesh.world_size(); ++rank)
+    for (const Box& box : layout.owned_boxes(rank)) claims.push_back({rank, box});
+  if (claims.empty()) return;
+
+  for (int64_t damages = dice.roll(1, 3); damages > 0 && !claims.empty(); --damages) {
+    const auto victim = static_cast<size_t>(dice.roll(0, static_cast<int64_t>(claims.size()) - 1));
+    const int64_t kind = dice.roll(0, 2);
+    if (kind == 0) {
+      claims.erase(claims.begin() + static_cast<std::ptrdiff_t>(victim));
+    } else if (kind == 1 || shape.ndim() == 0) {
+      claims.push_back({static_cast<int>(dice.roll(0, mesh.world_size() - 1)), claims[victim].second});
+    } else {
+      const int k = static_cast<int>(dice.roll(0, shape.ndim() - 1));
+      claims[victim].second.begin[k] = dice.roll(0, shape[k]);
+      claims[victim].second.end[k] = dice.roll(claims[victim].second.begin[k], shape[k]);
+    }
+  }
+  std::vector<int> counts(static_cast<size_t>(numel(shape)));
+  Cover cover(mesh.world_size());
+  for (int rank = 0; rank < mesh.world_size(); ++rank) {
+    std::vector<Box> owned;
+    for (const auto& [claimant, box] : claims)
+      if (claimant == rank) owned.push_back(box);
+    cover.declare(d, rank, owned);
+  }
+  for (const auto& [rank, box] : claims) count(box, shape, counts);
+  const auto wrong = std::find_if(counts.begin(), counts.end(), [](int c) { return c != 1; });
+
+  SCOPED_TRACE("seed " + std::to_string(seed) + ": " + d.text() + " on " + mesh.text());
+  const std::vector<CoverFault> faults = cover.faults();
+  ASSERT_EQ(faults.empty(), wrong == counts.end());
+  if (faults.empty()) return;
+  const CoverFault& fault = faults[0];
+  using Cause = CoverFault::Cause;
+  const bool is_gap = fault.cause == Cause::kGap || fault.cause == Cause::kMissingRankState;
+  ASSERT_EQ(is_gap, *wrong == 0) << fault.message;
+  const auto first = static_cast<int64_t>(wrong - counts.begin());
+  if (is_gap) {
+    ASSERT_EQ(element_number(fault.where.begin, shape), first) << fault.message;
+    std::vector<int> gap(counts.size());
+    count(fault.where, shape, gap);
+    for (size_t k = 0; k < gap.size(); ++k) ASSERT_TRUE(gap[k] == 0 || counts[k] == 0) << fault.message;
+  } else {
+    ASSERT_GE(fault.rank_a, 0);
+    ASSERT_GE(fault.rank_b, 0);
+    std::vector<int> shared(counts.size());
+    count(fault.where, shape, shared);
+    ASSERT_EQ(shared[static_cast<size_t>(first)], 1) << fault.message;
+  }
+}
+
+void check_composite(uint64_t seed) {
+  Dice dice(seed);
+  const MeshShape mesh = random_mesh(dice, 32);
+  const int64_t unit = int64_t{2} << dice.roll(0, 2);
+  const int64_t nested = unit * dice.roll(1, 4);
+  const bool whole_units = dice.chance(60);
+  const bool three_dims = dice.chance(30);
+  Shape shape = three_dims ? Shape{dice.roll(1, 3), dice.roll(1, 6), 0} : Shape{dice.roll(1, 12), 0};
+  const int last = shape.ndim() - 1;
+  shape[last] = whole_units ? nested * dice.roll(1, 3) : dice.roll(1, 20);
+
+  Descriptor d = Descriptor::plain("w", Dtype::bf16, shape);
+  d.components = {
+      Component::per_unit("", Dtype::u8, unit, unit / 2), Component::per_unit(".absmax", Dtype::u8, unit, 1),
+      Component::per_unit(".nested_absmax", Dtype::f32, nested, 1), Component::whole(".quant_map", Dtype::f32, {16})};
+  std::vector<int> order;
+  for (int k = 0; k < mesh.num_axes(); ++k) order.insert(order.begin() + dice.roll(0, k), k);
+  bool flat = false;
+  for (int axis : order) {
+    const std::vector<std::string> axes = {mesh.axes()[static_cast<size_t>(axis)].name};
+    if (dice.chance(20)) continue;
+    if (!flat && dice.chance(70)) {
+      Placement p = Placement::dim_chunk(axes, whole_units ? static_cast<int>(dice.roll(0, last)) : 0);
+      if (dice.chance(20)) p.unit = dice.roll(1, 3);
+      d.placements.push_back(p);
+    } else {
+      d.placements.push_back(Placement::flat_range(axes));
+      flat = true;
+    }
+  }
+  const Layout layout(d, mesh);
+  SCOPED_TRACE("seed " + std::to_string(seed) + ": unit " + std::to_string(unit) + ", nested " +
+               std::to_string(nested) + ", " + d.text() + " on " + mesh.text());
+  prove_cover({&layout, 1});
+
+  for (const Component& component : d.components) {
+    const Layout part(component_descriptor(d, component), mesh);
+    prove_cover({&part, 1});
+    if (component.unit_elements == 0) continue;
+    const Shape& part_shape = part.descriptor().global_shape;
+    for (int rank = 0; rank < mesh.world_size(); ++rank) {
+      std::vector<int> elements(static_cast<size_t>(numel(shape)));
+      for (const Box& box : layout.boxes(rank)) count(box, shape, elements);
+      std::vector<int> expected(static_cast<size_t>(numel(part_shape))), actual(expected.size());
+      for (size_t e = 0; e < elements.size(); ++e)
+        if (elements[e] != 0)
+          for (int64_t v = 0; v < component.unit_values; ++v)
+            expected[e / static_cast<size_t>(component.unit_elements) * static_cast<size_t>(component.unit_values) +
+                     static_cast<size_t>(v)] = 1;
+      for (const Box& box : part.boxes(rank)) count(box, part_shape, actual);
+      ASSERT_EQ(actual, expected) << component.suffix << " on rank " << rank;
+    }
+  }
+}
+
+}  // namespace chassis::testing

@@ -1,0 +1,24 @@
+// Random layouts over worlds of 1 to 64 ranks, with fixed seeds; property_slow_test.cpp does the same a hundred times
+// more.
+#include <gtest/gtest.h>
+
+#include "tests/host/state/properties.hpp"
+
+namespace chassis::testing {
+namespace {
+
+template <class Check>
+void repeat(uint64_t first_seed, uint64_t num_cases, Check check) {
+  for (uint64_t k = 0; k < num_cases; ++k) {
+    check(first_seed + k);
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+}
+
+TEST(RandomLayouts, PlaceEveryElementExactlyOnce) { repeat(1'000'000, 2000, check_layout); }
+TEST(RandomLayouts, ReturnEveryElementAfterARoundTrip) { repeat(2'000'000, 1000, check_round_trip); }
+TEST(RandomLayouts, ShowTheFirstWrongElementWhenDamaged) { repeat(3'000'000, 2000, check_damaged_cover); }
+TEST(RandomLayouts, KeepComponentsWithTheirElements) { repeat(4'000'000, 1000, check_composite); }
+
+}  // namespace
+}  // namespace chassis::testing

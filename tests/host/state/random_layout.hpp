@@ -1,0 +1,300 @@
+// Random descriptors on random meshes, and a slow, obvious second implementation of what they mean: it slices arrays of
+// element numbers as a strategy would slice the tensor. Shared by the default and the slow property tests.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "host/state/layout.hpp"
+
+namespace chassis::testing {
+
+class Dice {
+ public:
+  explicit Dice(uint64_t seed) : engine_(seed) {}
+  // Uniform in [low, high].
+  int64_t roll(int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(engine_() % static_cast<uint64_t>(high - low + 1));
+  }
+  bool chance(int percent) { return roll(1, 100) <= percent; }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+inline MeshShape random_mesh(Dice& dice, int max_world) {
+  static const char* const kNames[] = {"pp", "dp_replicate", "dp_shard", "cp", "tp"};
+  std::vector<MeshAxis> axes;
+  int left = max_world;
+  const int64_t n = dice.roll(0, 4);
+  for (int64_t k = 0; k < n; ++k) {
+    const int size = static_cast<int>(dice.roll(1, std::min<int64_t>(left, dice.chance(20) ? 64 : 8)));
+    axes.push_back({kNames[k], size});
+    left /= size;
+  }
+  return MeshShape(axes);
+}
+
+inline Shape random_shape(Dice& dice, int64_t max_numel) {
+  Shape shape = Shape::filled(static_cast<int>(dice.roll(0, 4)), 1);
+  for (int k = 0; k < shape.ndim(); ++k) {
+    shape[k] = dice.chance(3) ? 0 : dice.roll(1, dice.chance(30) ? 40 : 7);
+    if (numel(shape) > max_numel) shape[k] = 1;
+  }
+  return shape;
+}
+
+inline int num_coordinates(const MeshShape& mesh, const Placement& placement) {
+  int n = 1;
+  for (const std::string& axis : placement.axes) n *= mesh.size(mesh.find(axis));
+  return n;
+}
+
+inline int random_divisor(Dice& dice, int n) {
+  std::vector<int> divisors;
+  for (int k = 1; k <= n; ++k)
+    if (n % k == 0) divisors.push_back(k);
+  return divisors[static_cast<size_t>(dice.roll(0, static_cast<int64_t>(divisors.size()) - 1))];
+}
+
+// Flat ranges of other ranks' sizes come from partitioning `numel` at random points.
+inline std::vector<FlatRange> random_partition(Dice& dice, int64_t numel, int n) {
+  std::vector<int64_t> at = {0, numel};
+  for (int k = 1; k < n; ++k) at.push_back(dice.roll(0, numel));
+  std::sort(at.begin(), at.end());
+  std::vector<FlatRange> out;
+  for (int k = 0; k < n; ++k)
+    out.push_back({at[static_cast<size_t>(k)], at[static_cast<size_t>(k) + 1] - at[static_cast<size_t>(k)]});
+  return out;
+}
+
+inline Descriptor random_descriptor(Dice& dice, const MeshShape& mesh, const Shape& global_shape) {
+  Descriptor d = Descriptor::plain("layer." + std::to_string(dice.roll(0, 99)), Dtype::f32, global_shape);
+  const int ndim = global_shape.ndim();
+  if (dice.chance(50)) d.owner = OwnerRule::kSpread;
+  if (dice.chance(25)) d.granularity = dice.chance(20) ? Granularity::matrix() : Granularity::block_of(dice.roll(1, 9));
+  if (ndim > 0 && dice.chance(30)) {
+    d.cuts.dim = static_cast<int>(dice.roll(0, ndim - 1));
+    for (const FlatRange& part : random_partition(dice, global_shape[d.cuts.dim], static_cast<int>(dice.roll(1, 3))))
+      d.cuts.parts.push_back({part.length, 1});
+  }
+  for (int k = 0; k < ndim; ++k)
+    if (dice.chance(15) && (d.cuts.parts.empty() || d.cuts.dim != k)) d.padded_shape[k] += dice.roll(1, 5);
+
+  std::vector<int> order;
+  for (int k = 0; k < mesh.num_axes(); ++k) order.insert(order.begin() + dice.roll(0, k), k);
+  bool flat = false, whole = true;
+  for (size_t k = 0; k < order.size(); ++k) {
+    std::vector<std::string> axes = {mesh.axes()[static_cast<size_t>(order[k])].name};
+    if (k + 1 < order.size() && dice.chance(20)) axes.push_back(mesh.axes()[static_cast<size_t>(order[++k])].name);
+    const int64_t kind = dice.roll(0, 99);
+    if (kind < 10) continue;  // an axis that no placement names
+    if (kind < 20) {
+      d.placements.push_back(Placement::replicate(axes));
+    } else if (kind < 28) {
+      Placement p = Placement::only_on(axes, 0);
+      p.coordinate = static_cast<int>(dice.roll(0, num_coordinates(mesh, p) - 1));
+      d.placements.push_back(p);
+    } else if (kind < 75 && !flat && ndim > 0) {
+      Placement p = Placement::dim_chunk(axes, static_cast<int>(dice.roll(0, ndim - 1)));
+      if (!d.cuts.parts.empty() && dice.chance(60)) {
+        p.dim = d.cuts.dim;
+        p.per_part = true;
+        for (SubParameter& part : d.cuts.parts)
+          if (d.placements.empty() && dice.chance(30)) part.replicas = random_divisor(dice, num_coordinates(mesh, p));
+        for (const SubParameter& part : d.cuts.parts)
+          if (num_coordinates(mesh, p) % part.replicas != 0) p.per_part = false;
+      } else if (dice.chance(15)) {
+        p.replicas = random_divisor(dice, num_coordinates(mesh, p));
+      }
+      if (dice.chance(20)) p.unit = dice.roll(1, 4);
+      if (dice.chance(20)) p.pad_even = true;
+      d.placements.push_back(p);
+      whole = false;
+    } else {
+      Placement p = Placement::flat_range(axes);
+      const int64_t size = numel(d.padded_shape);
+      if (whole && dice.chance(25)) {
+        p.buffer_offset = dice.roll(0, 50);
+        p.buffer_numel = p.buffer_offset + size + dice.roll(0, 50) + 1;
+      } else if (whole && dice.chance(25)) {
+        p.ranges = random_partition(dice, size, num_coordinates(mesh, p));
+      }
+      d.placements.push_back(p);
+      flat = true;
+      whole = false;
+    }
+  }
+  return d;
+}
+
+// ---- the oracle
+
+struct LocalArray {
+  Shape shape;
+  std::vector<int64_t> elements;  // row-major logical element number, or -1 for padding
+  bool held = true;
+};
+
+namespace oracle {
+
+// The array's indices `keep` along dim; -1 makes padding.
+inline LocalArray take(const LocalArray& in, int dim, const std::vector<int64_t>& keep) {
+  int64_t outer = 1, inner = 1;
+  for (int k = 0; k < in.shape.ndim(); ++k) (k < dim ? outer : k > dim ? inner : outer) *= k == dim ? 1 : in.shape[k];
+  LocalArray out{in.shape, {}, in.held};
+  out.shape[dim] = static_cast<int64_t>(keep.size());
+  for (int64_t o = 0; o < outer; ++o)
+    for (int64_t index : keep)
+      for (int64_t i = 0; i < inner; ++i)
+        out.elements.push_back(index < 0 ? -1
+                                         : in.elements[static_cast<size_t>((o * in.shape[dim] + index) * inner + i)]);
+  return out;
+}
+
+inline int64_t legal_unit(const Descriptor& d, int dim, int64_t unit) {
+  int64_t stride = 1;
+  for (int k = dim + 1; k < d.global_shape.ndim(); ++k) stride *= d.global_shape[k];
+  int64_t out = unit;
+  while (out * stride % d.block_elements() != 0) out += unit;
+  return out;
+}
+
+// torch.chunk(n_chunks)[index] of 0…size-1, in units; padded with -1 to the first chunk's size on demand.
+inline std::vector<int64_t> chunk(const std::vector<int64_t>& indices, int64_t unit, int n_chunks, int index,
+                                  bool pad) {
+  const auto size = static_cast<int64_t>(indices.size());
+  int64_t per_chunk = 0;
+  while (per_chunk * n_chunks < size) per_chunk += unit;
+  std::vector<int64_t> out;
+  for (int64_t k = per_chunk * index; k < per_chunk * (index + 1); ++k) {
+    if (k < size)
+      out.push_back(indices[static_cast<size_t>(k)]);
+    else if (pad)
+      out.push_back(-1);
+  }
+  return out;
+}
+
+}  // namespace oracle
+
+inline LocalArray local_array(const Descriptor& d, const MeshShape& mesh, int rank) {
+  using Kind = Placement::Kind;
+  const MeshShape::Coordinates at = mesh.coordinates(rank);
+  const int ndim = d.global_shape.ndim();
+  LocalArray a{d.padded_shape, {}, true};
+  for (int64_t flat = 0; flat < numel(d.padded_shape); ++flat) {
+    int64_t rest = flat, id = 0, weight = 1;
+    for (int k = ndim - 1; k >= 0; --k) {
+      const int64_t index = rest % d.padded_shape[k];
+      rest /= d.padded_shape[k];
+      if (index >= d.global_shape[k]) id = -1;
+      if (id >= 0) id += index * weight;
+      weight *= d.global_shape[k];
+    }
+    a.elements.push_back(id);
+  }
+  std::vector<int> part_of;  // along cuts.dim of the local array
+  for (size_t part = 0; part < d.cuts.parts.size(); ++part)
+    part_of.insert(part_of.end(), static_cast<size_t>(d.cuts.parts[part].size), static_cast<int>(part));
+
+  bool flat = false;
+  for (const Placement& p : d.placements) {
+    int c = 0;
+    for (const std::string& axis : p.axes)
+      c = c * mesh.size(mesh.find(axis)) + at[static_cast<size_t>(mesh.find(axis))];
+    const int n = num_coordinates(mesh, p);
+    if (p.kind == Kind::kOnlyOn && c != p.coordinate) a.held = false;
+    if (p.kind == Kind::kDimChunk) {
+      const int64_t unit = oracle::legal_unit(d, p.dim, p.unit);
+      std::vector<int64_t> keep;
+      const auto add = [&](const std::vector<int64_t>& indices, int replicas, int part) {
+        for (int64_t index : oracle::chunk(indices, unit, n / replicas, c / replicas, p.pad_even)) {
+          keep.push_back(index);
+          if (part >= 0) part_of.push_back(part);
+        }
+      };
+      const bool cut_dim = !d.cuts.parts.empty() && d.cuts.dim == p.dim;
+      const std::vector<int> parts_before = part_of;
+      if (cut_dim) part_of.clear();
+      if (p.per_part) {
+        for (size_t part = 0; part < d.cuts.parts.size(); ++part) {
+          std::vector<int64_t> indices;
+          for (size_t k = 0; k < parts_before.size(); ++k)
+            if (parts_before[k] == static_cast<int>(part)) indices.push_back(static_cast<int64_t>(k));
+          add(indices, d.cuts.parts[part].replicas * p.replicas, static_cast<int>(part));
+        }
+      } else {
+        std::vector<int64_t> indices;
+        for (int64_t k = 0; k < a.shape[p.dim]; ++k) indices.push_back(k);
+        add(indices, p.replicas, -1);
+        if (cut_dim)
+          for (int64_t index : keep)
+            part_of.push_back(index >= 0             ? parts_before[static_cast<size_t>(index)]
+                              : parts_before.empty() ? 0
+                              : part_of.empty()      ? parts_before.front()
+                                                     : part_of.back());
+      }
+      a = oracle::take(a, p.dim, keep);
+    }
+    if (p.kind == Kind::kFlatRange) {
+      flat = true;
+      const auto size = static_cast<int64_t>(a.elements.size());
+      int64_t begin = 0, length = 0;
+      if (!p.ranges.empty()) {
+        begin = p.ranges[static_cast<size_t>(c)].offset;
+        length = p.ranges[static_cast<size_t>(c)].length;
+      } else if (p.buffer_numel > 0) {
+        int64_t part = 0;
+        while (part * n < p.buffer_numel) ++part;
+        begin = size;
+        for (int64_t k = size - 1; k >= 0; --k)
+          if ((k + p.buffer_offset) / part == c) begin = k, ++length;
+        if (length == 0) begin = 0;
+      } else {
+        while (length * n < size) length += d.block_elements();
+        begin = length * c;
+      }
+      std::vector<int64_t> kept;
+      for (int64_t k = begin; k < begin + length; ++k)
+        kept.push_back(k < size ? a.elements[static_cast<size_t>(k)] : -1);
+      a.elements = kept;
+      a.shape = Shape{length};
+    }
+  }
+  if (!a.held) {
+    a.elements.clear();
+    a.shape = Shape::filled(flat ? 1 : std::max(1, ndim), 0);
+  }
+  return a;
+}
+
+// What a layout says lies in the local storage, in the oracle's form. Elements said twice become -2.
+inline std::vector<int64_t> fill_from_pieces(const Layout& layout, int rank, const std::vector<Piece>& pieces) {
+  std::vector<int64_t> out(static_cast<size_t>(numel(layout.local_shape(rank))), -1);
+  const Shape& shape = layout.descriptor().global_shape;
+  const Shape global_strides = row_major_strides(shape);
+  for (const Piece& piece : pieces) {
+    Shape at = piece.box.begin;
+    for (int64_t left = numel(piece.box); left > 0; --left) {
+      int64_t id = 0, offset = piece.local.offset;
+      for (int k = 0; k < shape.ndim(); ++k) {
+        id += at[k] * global_strides[k];
+        offset += (at[k] - piece.box.begin[k]) * piece.local.strides[k];
+      }
+      int64_t& slot = out.at(static_cast<size_t>(offset));
+      slot = slot == -1 ? id : -2;
+      for (int k = shape.ndim() - 1; k >= 0; --k) {
+        if (++at[k] < piece.box.end[k]) break;
+        at[k] = piece.box.begin[k];
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace chassis::testing
