@@ -1,7 +1,10 @@
 #include "host/data/prepare.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <atomic>
+#include <csignal>
 #include <filesystem>
 #include <thread>
 #include <vector>
@@ -83,6 +86,30 @@ TEST_F(Prepare, LeavesNothingBehindWhenInterrupted) {
   EXPECT_TRUE(contains(error_of([&] { prepare_data_set(text_set(path), &tokenizer, interrupted); }), "stop"));
   EXPECT_EQ(num_folders(), 0u);
   EXPECT_EQ(prepare_data_set(text_set(path), &tokenizer, options()).num_documents(), 2u);
+}
+
+TEST_F(Prepare, LeavesNothingBehindOnAFullDisk) {
+  const std::string path = folder.write("a.txt", std::string(3'000'000, 'x'));
+  const ByteTokenizer tokenizer;
+  struct rlimit old {};
+  ::getrlimit(RLIMIT_FSIZE, &old);
+  auto* handler = std::signal(SIGXFSZ, SIG_IGN);
+  const struct rlimit small { 1 << 20, old.rlim_max };
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  const std::string message = error_of([&] { prepare_data_set(text_set(path), &tokenizer, options()); });
+  ::setrlimit(RLIMIT_FSIZE, &old);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_TRUE(contains(message, "ids.bin"));
+  EXPECT_TRUE(contains(message, "File too large"));
+  EXPECT_EQ(num_folders(), 0u);
+}
+
+TEST_F(Prepare, NamesACacheFolderItCanNotMake) {
+  PrepareOptions blocked = options();
+  blocked.cache_dir = folder.write("file", "") + "/cache";
+  const ByteTokenizer tokenizer;
+  const std::string path = folder.write("a.txt", "one\n");
+  EXPECT_TRUE(contains(error_of([&] { prepare_data_set(text_set(path), &tokenizer, blocked); }), "file/cache"));
 }
 
 TEST_F(Prepare, IgnoresWhatAKilledProcessLeft) {
