@@ -86,20 +86,25 @@ int64_t ParameterTable::num_elements(bool trainable_only) const {
   return count;
 }
 
-void ParameterTable::allocate(Dtype compute, Device device) {
+void ParameterTable::set_precision(Dtype compute) {
+  compute_ = compute;
+  for (auto& p : parameters_) p->descriptor.dtype = p->trainable ? Dtype::f32 : compute;
+}
+
+void ParameterTable::allocate(Device device) {
   MemoryTag tag(MemoryCategory::kParameters);
   for (auto& p : parameters_) {
     const Shape& shape = p->descriptor.global_shape;
     const std::span<const int64_t> sizes(shape.begin(), static_cast<size_t>(shape.ndim()));
-    p->value = Tensor::empty(sizes, compute, device);
-    if (compute == Dtype::f32) p->master = p->value;
+    p->value = Tensor::empty(sizes, compute_, device);
+    if (compute_ == Dtype::f32) p->master = p->value;
     else if (p->trainable) p->master = Tensor::empty(sizes, Dtype::f32, device);
   }
 }
 
 void ParameterTable::initialize(uint64_t seed) {
   for (auto& p : parameters_) {
-    const Tensor& target = p->master ? p->master : p->value;
+    const Tensor& target = p->stored();
     if (p->init == CHASSIS_INIT_ZEROS) target.zero();
     if (p->init == CHASSIS_INIT_ONES) target.fill(1.0);
     if (p->init == CHASSIS_INIT_NORMAL) initialize_normal(*p, target, seed);

@@ -24,6 +24,8 @@ struct Parameter {
 
   Tensor value;     // what ops read, in the precision of the run
   Tensor master;    // fp32: what the optimizer updates; the same tensor as value if the run computes in fp32
+  // The stored one: master if there is one.
+  const Tensor& stored() const { return master ? master : value; }
   Tensor gradient;  // fp32; none before the first backward
   bool gradient_written = false;  // in this step; an unwritten gradient counts as zero
 };
@@ -41,8 +43,10 @@ class ParameterTable {
 
   int64_t num_elements(bool trainable_only) const;
 
-  // Creates value, and master unless `trainable` is false, on the device; contents are undefined.
-  void allocate(Dtype compute, Device device);
+  // Decides the stored dtype of every parameter: fp32 masters for what is trained, else the precision of the run.
+  void set_precision(Dtype compute);
+  // Creates values and masters on the device; contents are undefined.
+  void allocate(Device device);
   // Fills masters and values from the counter-based generator: what a parameter gets depends on seed and name alone.
   void initialize(uint64_t seed);
   // value = cast(master), where they are two tensors.
@@ -52,6 +56,7 @@ class ParameterTable {
  private:
   std::vector<std::unique_ptr<Parameter>> parameters_;
   std::vector<std::vector<Parameter*>> units_;
+  Dtype compute_ = Dtype::f32;
 };
 
 }  // namespace chassis

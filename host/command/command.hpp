@@ -1,0 +1,39 @@
+// The verbs of the command line, one file each: add_… declares the arguments, and what it returns runs the verb.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "host/config/config.hpp"
+
+namespace chassis {
+
+// Throws, or returns the exit code.
+using Verb = std::function<int()>;
+
+// What every verb that reads a configuration takes.
+struct ConfigArguments {
+  std::string file;
+  std::vector<std::string> overrides;
+  std::vector<std::string> plugin_path;
+
+  void add_to(CLI::App& app);
+  Config load() const { return load_config(file, overrides); }
+};
+
+Verb add_train(CLI::App& app);
+Verb add_check(CLI::App& app);
+Verb add_eval(CLI::App& app);
+Verb add_generate(CLI::App& app);
+Verb add_ckpt(CLI::App& app);
+Verb add_plugins(CLI::App& app);
+Verb add_schema(CLI::App& app);
+Verb add_version(CLI::App& app);
+
+// Waiting threads sleep instead of burning cores of others; LibTorch's run-time library reads this when it is loaded, so
+// the program starts itself again, once.
+void restart_with_passive_waiting(char** argv);
+
+}  // namespace chassis

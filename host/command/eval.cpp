@@ -1,0 +1,34 @@
+// `chassis eval`: the evaluation sets, once, with the newest weights.
+#include <cstdio>
+
+#include "host/base/units.hpp"
+#include "host/command/command.hpp"
+#include "host/train/saver.hpp"
+#include "host/train/session.hpp"
+#include "host/train/trainer.hpp"
+
+namespace chassis {
+
+Verb add_eval(CLI::App& app) {
+  auto arguments = std::make_shared<ConfigArguments>();
+  auto from = std::make_shared<std::string>();
+  arguments->add_to(app);
+  app.add_option("--from", *from, "a checkpoint or model directory; default: the newest checkpoint of the run");
+  return [=] {
+    Session session(arguments->load(), {.plugin_path = arguments->plugin_path, .for_training = false});
+    const Config& config = session.config();
+    auto sets = session.open_eval_data();
+    if (sets.empty()) throw config_error("there is no [[data.eval]] to evaluate");
+    session.parameters().allocate(session.device());
+    load_weights(session, *from);
+    for (size_t i = 0; i < sets.size(); ++i) {
+      const EvalRecord record = evaluate(session.executor(), *sets[i], config.get_int("train.micro_batch_size"),
+                                         config.get_int("eval.max_batches"), session.device());
+      std::printf("%s loss %.6f perplexity %.4f tokens %llu\n", session.eval_name(i).c_str(), record.loss,
+                  record.perplexity, static_cast<unsigned long long>(record.trained_tokens));
+    }
+    return 0;
+  };
+}
+
+}  // namespace chassis

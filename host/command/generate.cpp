@@ -1,0 +1,55 @@
+// `chassis generate`: continues a text with the newest weights of a run, or of a model directory.
+#include <cstdio>
+
+#include "host/command/command.hpp"
+#include "host/train/generate.hpp"
+#include "host/train/saver.hpp"
+#include "host/train/session.hpp"
+
+namespace chassis {
+namespace {
+
+struct Arguments {
+  ConfigArguments config;
+  std::string prompt;
+  std::string from;
+  bool no_cache = false;
+};
+
+}  // namespace
+
+Verb add_generate(CLI::App& app) {
+  auto arguments = std::make_shared<Arguments>();
+  arguments->config.add_to(app);
+  app.add_option("--prompt", arguments->prompt, "the text to continue")->required();
+  app.add_option("--from", arguments->from, "a checkpoint or model directory; default: the newest checkpoint of the run");
+  app.add_flag("--no-cache", arguments->no_cache, "compute every row again, without the key-value cache");
+  return [=] {
+    Session session(arguments->config.load(), {.plugin_path = arguments->config.plugin_path, .for_training = false});
+    const Config& config = session.config();
+    if (!session.tokenizer())
+      throw config_error("generate needs a tokenizer").hint("add [tokenizer] plugin = \"bytes\"");
+    session.parameters().allocate(session.device());
+    load_weights(session, arguments->from);
+    GenerateOptions options;
+    options.max_new_tokens = config.get_int("generate.max_new_tokens");
+    options.temperature = config.get_double("generate.temperature");
+    options.top_p = config.get_double("generate.top_p");
+    options.seed = static_cast<uint64_t>(config.get_int("run.seed"));
+    options.eos_id = session.tokenizer()->eos_id();
+    options.use_cache = !arguments->no_cache;
+    std::vector<int32_t> prompt;
+    session.tokenizer()->encode(arguments->prompt, prompt);
+    if (session.tokenizer()->bos_id() >= 0) prompt.insert(prompt.begin(), session.tokenizer()->bos_id());
+    std::fwrite(arguments->prompt.data(), 1, arguments->prompt.size(), stdout);
+    generate(session.executor(), prompt, options, session.device(), [&](int32_t id) {
+      const std::string text = session.tokenizer()->decode(std::span(&id, 1));
+      std::fwrite(text.data(), 1, text.size(), stdout);
+      std::fflush(stdout);
+    });
+    std::printf("\n");
+    return 0;
+  };
+}
+
+}  // namespace chassis

@@ -1,0 +1,62 @@
+// chassis: the program. Parses the command line, runs a verb, turns errors into messages and exit codes.
+#include <signal.h>
+
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "host/base/error.hpp"
+#include "host/base/log.hpp"
+#include "host/command/command.hpp"
+
+namespace {
+
+int run(int argc, char** argv) {
+  using namespace chassis;
+  CLI::App app("Trains language models by composing hot-loadable strategy modules.", "chassis");
+  app.require_subcommand(1);
+  app.fallthrough(false);
+  std::vector<std::pair<CLI::App*, Verb>> verbs;
+  auto add = [&](const char* name, const char* doc, Verb (*declare)(CLI::App&)) {
+    CLI::App* verb = app.add_subcommand(name, doc);
+    verbs.emplace_back(verb, declare(*verb));
+  };
+  add("train", "train or fine-tune a model", add_train);
+  add("check", "prove a configuration without a device", add_check);
+  add("eval", "loss and perplexity of the evaluation sets", add_eval);
+  add("generate", "continue a text", add_generate);
+  add("ckpt", "list and verify checkpoints", add_ckpt);
+  add("plugins", "list, describe and test plugins", add_plugins);
+  add("schema", "document every option", add_schema);
+  add("version", "print versions", add_version);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : static_cast<int>(ExitCode::kConfig);
+  }
+  for (auto& [verb, body] : verbs)
+    if (verb->parsed()) return body();
+  return static_cast<int>(ExitCode::kConfig);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  signal(SIGXFSZ, SIG_IGN);  // a file size limit is an error of the write, not the end of the process
+  signal(SIGPIPE, SIG_IGN);
+  try {
+    chassis::restart_with_passive_waiting(argv);
+    return run(argc, argv);
+  } catch (const chassis::Error& e) {
+    chassis::log::error("{}", e.what());
+    return static_cast<int>(e.code());
+  } catch (const std::bad_alloc&) {
+    chassis::log::error("out of host memory");
+    return static_cast<int>(chassis::ExitCode::kOutOfMemory);
+  } catch (const std::exception& e) {
+    chassis::log::error("internal error: {}", e.what());
+    return static_cast<int>(chassis::ExitCode::kInternal);
+  }
+}

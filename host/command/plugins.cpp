@@ -1,0 +1,81 @@
+// `chassis plugins`: what is installed, what it says of itself, and whether it keeps the contract.
+#include <cstdio>
+
+#include "host/command/command.hpp"
+#include "host/plugin/check.hpp"
+#include "host/plugin/inspect.hpp"
+#include "host/plugin/registry.hpp"
+#include "host/service/host_services.hpp"
+
+namespace chassis {
+namespace {
+
+struct Arguments {
+  std::vector<std::string> plugin_path;
+  std::string name;
+  std::string test;
+  std::vector<std::string> only;
+};
+
+PluginIndex index_of(const Arguments& arguments) {
+  return PluginIndex(plugin_folders(arguments.plugin_path, {}, {}));
+}
+
+int info(const Arguments& arguments) {
+  const PluginIndex index = index_of(arguments);
+  const PluginFile* file = index.library(arguments.name);
+  for (const PluginFile& candidate : index.files())
+    for (const MemberName& member : candidate.manifest.members)
+      if (!file && (member.id == arguments.name || member.text() == arguments.name || candidate.path == arguments.name))
+        file = &candidate;
+  if (!file) throw plugin_error("no plugin '" + arguments.name + "' is installed").hint("see `chassis plugins list`");
+  std::printf("%s", plugin_info_text(*file).c_str());
+  MetricsStore metrics;
+  HostServices services(0, metrics);
+  PluginRegistry registry(index, {}, services);
+  for (const MemberName& member : file->manifest.members)
+    std::printf("%s", member_options_text(member, "", registry.option_specs(member.kind, member.id)).c_str());
+  return 0;
+}
+
+int check(const Arguments& arguments) {
+  CheckRequest request;
+  request.path = arguments.name;
+  request.self = program_file();
+  request.only = arguments.only;
+  return check_plugin(std::move(request));
+}
+
+int check_in_process(const Arguments& arguments) {
+  MetricsStore metrics;
+  HostServices services(0, metrics);
+  return run_check_in_process(arguments.name, arguments.test, services);
+}
+
+}  // namespace
+
+Verb add_plugins(CLI::App& app) {
+  app.require_subcommand(1);
+  auto arguments = std::make_shared<Arguments>();
+  app.add_option("--plugin-path", arguments->plugin_path, "folders with plugins, searched first");
+  CLI::App* list = app.add_subcommand("list", "every member that is installed");
+  CLI::App* describe = app.add_subcommand("info", "a plugin's manifest and options");
+  describe->add_option("name", arguments->name, "of the plugin, of a member, or a file")->required();
+  CLI::App* conform = app.add_subcommand("check", "test a plugin against the contract, each test in its own process");
+  conform->add_option("file", arguments->name, "FILE.so")->required();
+  conform->add_option("--only", arguments->only, "tests or groups of tests");
+  CLI::App* hidden = app.add_subcommand("check-in-process", "")->group("");
+  hidden->add_option("file", arguments->name)->required();
+  hidden->add_option("test", arguments->test)->required();
+  return [=]() -> int {
+    if (list->parsed()) {
+      std::printf("%s", plugin_list_text(index_of(*arguments)).c_str());
+      return 0;
+    }
+    if (describe->parsed()) return info(*arguments);
+    if (conform->parsed()) return check(*arguments);
+    return check_in_process(*arguments);
+  };
+}
+
+}  // namespace chassis

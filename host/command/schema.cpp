@@ -1,0 +1,31 @@
+// `chassis schema`: every key of the host and of every installed plugin.
+#include <cstdio>
+
+#include "host/command/command.hpp"
+#include "host/config/schema_text.hpp"
+#include "host/plugin/registry.hpp"
+#include "host/service/host_services.hpp"
+
+namespace chassis {
+
+Verb add_schema(CLI::App& app) {
+  auto key = std::make_shared<std::string>();
+  auto plugin_path = std::make_shared<std::vector<std::string>>();
+  app.add_option("key", *key, "a table or key, such as optimizer or train.seq_len; default: all");
+  app.add_option("--plugin-path", *plugin_path, "folders with plugins, searched first");
+  return [=] {
+    MetricsStore metrics;
+    HostServices services(0, metrics);
+    PluginRegistry registry(PluginIndex(plugin_folders(*plugin_path, {}, {})), {}, services);
+    std::vector<PluginDoc> plugins;
+    for (const PluginFile& file : registry.index().files())
+      for (const MemberName& member : file.manifest.members) {
+        if (registry.index().find(member.kind, member.id) != &file) continue;
+        plugins.push_back({member.kind, member.id, "", registry.option_specs(member.kind, member.id)});
+      }
+    std::printf("%s", schema_text(host_schema(), plugins, *key).c_str());
+    return 0;
+  };
+}
+
+}  // namespace chassis

@@ -1,0 +1,12 @@
+#include "host/command/command.hpp"
+#include "host/train/run.hpp"
+
+namespace chassis {
+
+Verb add_train(CLI::App& app) {
+  auto arguments = std::make_shared<ConfigArguments>();
+  arguments->add_to(app);
+  return [=] { return run_training(arguments->load(), arguments->plugin_path); };
+}
+
+}  // namespace chassis

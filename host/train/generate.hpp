@@ -1,0 +1,29 @@
+// Text from a model, one token at a time, with a key-value cache.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "host/program/executor.hpp"
+
+namespace chassis {
+
+struct GenerateOptions {
+  int64_t max_new_tokens = 128;
+  double temperature = 0.0;  // 0: the most likely token
+  double top_p = 1.0;        // the smallest set of tokens with this probability (Holtzman et al. 2020)
+  uint64_t seed = 0;
+  int32_t eos_id = -1;       // ends the text; -1: nothing does
+  bool use_cache = true;     // without, the whole row is computed again for every token
+};
+
+// [step] The new ids, without eos. `on_token` hears each as it comes. The prompt must not be empty.
+std::vector<int32_t> generate(Executor& executor, const std::vector<int32_t>& prompt, const GenerateOptions& options,
+                              Device device, const std::function<void(int32_t)>& on_token);
+
+// Which token follows, given its logits; `draw` is uniform in [0, 1).
+int32_t choose_token(const std::vector<float>& logits, double temperature, double top_p, double draw);
+
+}  // namespace chassis

@@ -1,0 +1,85 @@
+#include "host/train/optimizer_driver.hpp"
+
+#include <cmath>
+
+#include "host/base/error.hpp"
+#include "host/service/memory.hpp"
+
+namespace chassis {
+namespace {
+
+Descriptor state_descriptor(const Parameter& parameter, const chassis_state_desc_t& desc, const std::string& role) {
+  Descriptor descriptor = parameter.descriptor;
+  descriptor.fqn = parameter.name + "." + role;
+  descriptor.dtype = static_cast<Dtype>(desc.dtype);
+  if (desc.shape == CHASSIS_STATE_SCALAR) {
+    descriptor = Descriptor::plain(descriptor.fqn, descriptor.dtype, Shape{1});
+  } else if (desc.granularity == CHASSIS_GRANULARITY_BLOCK) {
+    descriptor.granularity = Granularity::block_of(desc.block);
+  } else if (desc.granularity == CHASSIS_GRANULARITY_MATRIX) {
+    descriptor.granularity = Granularity::matrix();
+  }
+  return descriptor;
+}
+
+}  // namespace
+
+OptimizerDriver::OptimizerDriver(std::unique_ptr<Instance> instance, ParameterTable& parameters, double weight_decay)
+    : instance_(std::move(instance)), table_(&instance_->interface<chassis_optimizer_t>(CHASSIS_OPTIMIZER_ID)) {
+  num_states_ = table_->num_states(instance_->get());
+  for (const auto& parameter : parameters.all()) {
+    if (!parameter->trainable) continue;
+    trained_.push_back(parameter.get());
+    weight_decay_.push_back(parameter->descriptor.global_shape.ndim() >= 2 ? weight_decay : 0.0);
+    for (uint32_t i = 0; i < num_states_; ++i) {
+      const chassis_state_desc_t* desc = table_->state(instance_->get(), i);
+      if (!desc) throw plugin_error(instance_->who() + ": state " + std::to_string(i) + " has no description");
+      std::string role(view_of(desc->role));
+      states_.push_back({parameter.get(), role, state_descriptor(*parameter, *desc, role), {}});
+    }
+  }
+}
+
+void OptimizerDriver::allocate(Device device) {
+  MemoryTag tag(MemoryCategory::kOptimizer);
+  for (OptimizerState& state : states_) {
+    const Shape& shape = state.descriptor.global_shape;
+    state.tensor = Tensor::zeros({shape.begin(), static_cast<size_t>(shape.ndim())}, state.descriptor.dtype, device);
+  }
+}
+
+void OptimizerDriver::step(int64_t step, double lr, double grad_scale) {
+  std::vector<chassis_tensor_t> params, grads, states;
+  for (Parameter* p : trained_) {
+    if (!p->gradient) {
+      MemoryTag tag(MemoryCategory::kGradients);
+      p->gradient = Tensor::zeros(p->master.sizes(), Dtype::f32, p->master.device());
+    } else if (!p->gradient_written) {
+      p->gradient.zero();
+    }
+    params.push_back(p->master.handle());
+    grads.push_back(p->gradient.handle());
+  }
+  for (const OptimizerState& state : states_) states.push_back(state.tensor.handle());
+  chassis_optimizer_step_t args{};
+  args.struct_size = sizeof(args);
+  args.num_tensors = static_cast<uint32_t>(params.size());
+  args.step = step;
+  args.lr = lr;
+  args.grad_scale = grad_scale;
+  args.params = params.data();
+  args.grads = grads.data();
+  args.states = states.data();
+  args.weight_decay = weight_decay_.data();
+  MemoryTag tag(MemoryCategory::kWorkspace);
+  instance_->check(table_->step(instance_->get(), &args));
+}
+
+double gradient_norm(const std::vector<Parameter*>& parameters) {
+  double sum = 0.0;
+  for (const Parameter* p : parameters)
+    if (p->gradient && p->gradient_written) sum += p->gradient.sum_of_squares();
+  return std::sqrt(sum);
+}
+
+}  // namespace chassis

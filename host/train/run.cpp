@@ -1,0 +1,254 @@
+#include "host/train/run.hpp"
+
+#include <chrono>
+#include <filesystem>
+
+#include "host/base/log.hpp"
+#include "host/base/units.hpp"
+#include "host/service/device.hpp"
+#include "host/service/memory.hpp"
+#include "host/service/threads.hpp"
+#include "host/train/run_directory.hpp"
+#include "host/train/saver.hpp"
+#include "host/train/session.hpp"
+#include "host/train/signals.hpp"
+#include "host/train/sinks.hpp"
+#include "host/train/trainer.hpp"
+
+namespace chassis {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+class Run {
+ public:
+  Run(Config config, const std::vector<std::string>& plugin_path)
+      : session_(std::move(config), {.plugin_path = plugin_path}), directory_(session_.config().get_string("run.output_dir")) {}
+
+  int operator()() {
+    prepare();
+    bool stopped = false;
+    while (trainer_->state().step < trainer_->options().max_steps) {
+      if ((stopped = signals_.requested())) break;
+      const StepRecord record = take_step();
+      if (evaluation_due(record.step)) evaluate_all(record.step);
+      if (save_due(record.step)) save();
+    }
+    finish(stopped);
+    return stopped ? static_cast<int>(ExitCode::kStopped) : 0;
+  }
+
+ private:
+  Config& config() { return session_.config(); }
+
+  void prepare() {
+    data_ = session_.open_train_data([this] {
+      if (signals_.requested()) throw Error(ExitCode::kStopped, "stopped while preparing data; nothing was trained");
+    });
+    eval_data_ = session_.open_eval_data();
+    open_run_directory(directory_, session_, {session_.model_hash(), data_->data_hash()});
+    log::add_file(directory_ + "/log.txt");
+    session_.parameters().allocate(session_.device());
+    session_.optimizer().allocate(session_.device());
+    saver_ = std::make_unique<Saver>(session_, directory_);
+    choose_recompute();
+    make_trainer();
+    const std::string checkpoint = saver_->to_resume();
+    if (checkpoint.empty()) start_anew();
+    else resume(checkpoint);
+    make_sinks();
+    announce();
+    last_save_ = Clock::now();
+  }
+
+  void start_anew() {
+    const bool pretrained = config().has("model.path") && config().get_string("model.init") == "pretrained";
+    if (pretrained) load_weights(session_, config().get_string("model.path"));
+    else session_.parameters().initialize(static_cast<uint64_t>(config().get_int("run.seed")));
+  }
+
+  void resume(const std::string& checkpoint) {
+    const Json state = saver_->resume(checkpoint);
+    const std::string where = checkpoint + "/manifest.json";
+    TrainerState& trainer = trainer_->state();
+    trainer.step = json_int(state, "step", where);
+    trainer.tokens = static_cast<uint64_t>(json_int(state, "tokens", where));
+    trainer.trained_tokens = static_cast<uint64_t>(json_int(state, "trained_tokens", where));
+    trainer.skipped_steps = static_cast<uint64_t>(json_int(state, "skipped_steps", where));
+    const int64_t seed = json_int(state, "seed", where);
+    if (seed != config().get_int("run.seed"))
+      throw Error(ExitCode::kConfig, config().position("run.seed"),
+                  "run.seed is " + std::to_string(config().get_int("run.seed")) + ", the run in " + directory_ +
+                      " has " + std::to_string(seed))
+          .hint("a resumed run keeps its seed");
+    data_->restore(json_at(state, "data", where), where);
+    log::info("resumed from {} at step {}", checkpoint, trainer.step);
+  }
+
+  Json state_to_save() const {
+    const TrainerState& state = trainer_->state();
+    return {{"step", state.step},
+            {"tokens", state.tokens},
+            {"trained_tokens", state.trained_tokens},
+            {"skipped_steps", state.skipped_steps},
+            {"seed", session_.config().get_int("run.seed")},
+            {"data", data_->save()}};
+  }
+
+  // The cheapest that fits: none unless what is kept for backward exceeds the device's free memory.
+  void choose_recompute() {
+    const std::string mode = config().get_string("recompute.mode");
+    Executor& executor = session_.executor();
+    if (mode == "selective")
+      throw Error(ExitCode::kConfig, config().position("recompute.mode"), "recompute.mode = \"selective\" is not supported yet")
+          .hint("use \"auto\", \"none\" or \"full\"");
+    const uint64_t none = executor.planned_activation_bytes(Recompute::kNone);
+    const uint64_t full = executor.planned_activation_bytes(Recompute::kFull);
+    const uint64_t gradients = 4 * static_cast<uint64_t>(session_.parameters().num_elements(true));
+    const uint64_t free = device_memory(session_.device()).free_bytes;
+    const bool fits = none + gradients <= free;
+    executor.set_recompute(mode == "full" || (mode == "auto" && !fits) ? Recompute::kFull : Recompute::kNone);
+    planned_bytes_ = executor.recompute() == Recompute::kFull ? full : none;
+    log::info("recompute {}{}: activations {} (none {}, full {}), {} free", mode == "auto" ? "auto -> " : "",
+              executor.recompute() == Recompute::kFull ? "full" : "none", bytes_text(planned_bytes_), bytes_text(none),
+              bytes_text(full), bytes_text(free));
+    if (planned_bytes_ + gradients > free)
+      log::counted_warning("may not fit", "activations and gradients are planned at " + bytes_text(planned_bytes_ + gradients) +
+                                              ", " + bytes_text(free) + " are free; lower train.micro_batch_size");
+  }
+
+  void make_trainer() {
+    const BatchSizes sizes = batch_sizes(config(), 1);
+    TrainerOptions options;
+    options.shape = {sizes.micro_batch_size, sizes.num_microbatches, 0, 1};
+    options.max_steps = config().get_int("run.max_steps");
+    if (options.max_steps == 0)
+      options.max_steps = static_cast<int64_t>(data_->num_steps(config().get_double("run.epochs"), sizes.global_batch_size));
+    options.max_grad_norm = config().get_double("optimizer.max_grad_norm");
+    options.nonfinite = config().get_string("train.nonfinite") == "skip" ? NonFinite::kSkip : NonFinite::kStop;
+    options.log_every_steps = config().get_int("log.every_steps");
+    options.schedule = {config().get_string("schedule.name"), config().get_double("optimizer.lr"),
+                        config().get_int("schedule.warmup_steps"), config().get_int("schedule.decay_steps"),
+                        config().get_double("schedule.min_lr_ratio"), options.max_steps};
+    trainer_ = std::make_unique<Trainer>(session_.executor(), session_.parameters(), session_.optimizer(), *data_,
+                                         session_.device(), options);
+  }
+
+  void make_sinks() {
+    const std::string device = device_name(session_.device());
+    ConsoleFacts facts;
+    facts.max_steps = trainer_->options().max_steps;
+    facts.first_step = trainer_->state().step;
+    facts.flops_per_token = session_.flops_per_token();
+    facts.peak_flops = peak_flops(device, session_.compute() == Dtype::bf16);
+    facts.total_memory_bytes = device_memory(session_.device()).total_bytes;
+    for (const std::string& sink : config().get_list("log.sinks")) {
+      if (sink == "console") sinks_.push_back(make_console_sink(facts));
+      if (sink == "jsonl") sinks_.push_back(make_jsonl_sink(directory_ + "/metrics.jsonl", facts.first_step));
+    }
+  }
+
+  void announce() {
+    log::info("{} on {}, {} threads, {} | {} parameters, {} trained | {} steps of {} tokens", config().get_string("run.name"),
+              device_name(session_.device()), num_threads(), dtype_name(session_.compute()),
+              count_text(static_cast<double>(session_.parameters().num_elements(false))),
+              count_text(static_cast<double>(session_.parameters().num_elements(true))), trainer_->options().max_steps,
+              count_text(static_cast<double>(trainer_->options().shape.num_rows() * config().get_int("train.seq_len"))));
+    start_ = Clock::now();
+    first_tokens_ = trainer_->state().tokens;
+  }
+
+  StepRecord take_step() {
+    StepRecord record = trainer_->step();
+    record.extra = session_.metrics().take();
+    const bool last = record.step == trainer_->options().max_steps;
+    if (record.step % trainer_->options().log_every_steps == 0 || last || record.skipped)
+      for (auto& sink : sinks_) sink->step(record);
+    if (!told_memory_) tell_memory();
+    return record;
+  }
+
+  void tell_memory() {
+    told_memory_ = true;
+    if (session_.device().type != Device::Type::kCpu) return;
+    const MemoryUsage usage = memory_usage();
+    log::info("memory peak {}: activations {} (planned {}), parameters {}, gradients {}, optimizer {}; process {}",
+              bytes_text(usage.peak_bytes), bytes_text(usage.of(MemoryCategory::kActivations).peak_bytes),
+              bytes_text(planned_bytes_), bytes_text(usage.of(MemoryCategory::kParameters).peak_bytes),
+              bytes_text(usage.of(MemoryCategory::kGradients).peak_bytes),
+              bytes_text(usage.of(MemoryCategory::kOptimizer).peak_bytes), bytes_text(peak_resident_bytes()));
+  }
+
+  bool evaluation_due(int64_t step) {
+    if (eval_data_.empty()) return false;
+    const int64_t every = config().get_int("eval.every_steps");
+    return step == trainer_->options().max_steps || (every > 0 && step % every == 0);
+  }
+
+  void evaluate_all(int64_t step) {
+    for (size_t i = 0; i < eval_data_.size(); ++i) {
+      EvalRecord record = evaluate(session_.executor(), *eval_data_[i], config().get_int("train.micro_batch_size"),
+                                   config().get_int("eval.max_batches"), session_.device());
+      record.step = step;
+      record.name = session_.eval_name(i);
+      for (auto& sink : sinks_) sink->evaluation(record);
+    }
+  }
+
+  bool save_due(int64_t step) {
+    const int64_t every = config().get_int("checkpoint.every_steps");
+    const double minutes = config().get_double("checkpoint.every_minutes");
+    return (every > 0 && step % every == 0) || (minutes > 0.0 && seconds_since(last_save_) >= 60.0 * minutes);
+  }
+
+  void save() {
+    const int64_t step = trainer_->state().step;
+    if (saved_step_ == step) return;
+    try {
+      log::info("{}", saver_->save(step, state_to_save()).line);
+      if (config().get_string("export.when") == "every")
+        log::info("{}", saver_->export_model("export-" + step_directory_name(step), step).line);
+      saved_step_ = step;
+    } catch (const Error& e) {
+      if (e.code() != ExitCode::kStorage || config().get_string("checkpoint.on_error") != "warn") throw;
+      log::counted_warning("save failed", e.what());
+    }
+    last_save_ = Clock::now();
+  }
+
+  void finish(bool stopped) {
+    const TrainerState& state = trainer_->state();
+    if (state.step > 0) save();
+    if (!stopped && config().get_string("export.when") != "never")
+      log::info("{}", saver_->export_model("final", state.step).line);
+    const double seconds = seconds_since(start_);
+    const double tokens = static_cast<double>(state.tokens - first_tokens_);
+    log::info("{} at step {} of {}: {} tokens in {}, {} tok/s, peak {}", stopped ? signals_.name() : "done", state.step,
+              trainer_->options().max_steps, count_text(tokens), duration_text(seconds),
+              count_text(seconds > 0.0 ? tokens / seconds : 0.0), bytes_text(device_memory(session_.device()).peak_active_bytes));
+    if (stopped) log::info("resume with the same command; exit code 75");
+    for (const auto& [key, count] : counted_warnings()) log::info("warning: {} ({} times)", key, count);
+  }
+
+  StopSignals signals_;
+  Session session_;
+  std::string directory_;
+  std::unique_ptr<TrainData> data_;
+  std::vector<std::unique_ptr<EvalData>> eval_data_;
+  std::unique_ptr<Saver> saver_;
+  std::unique_ptr<Trainer> trainer_;
+  std::vector<std::unique_ptr<MetricsSink>> sinks_;
+  Clock::time_point start_, last_save_;
+  uint64_t first_tokens_ = 0;
+  uint64_t planned_bytes_ = 0;
+  int64_t saved_step_ = -1;
+  bool told_memory_ = false;
+};
+
+}  // namespace
+
+int run_training(Config config, const std::vector<std::string>& plugin_path) { return Run(std::move(config), plugin_path)(); }
+
+}  // namespace chassis

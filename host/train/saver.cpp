@@ -1,0 +1,199 @@
+#include "host/train/saver.hpp"
+
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "host/base/log.hpp"
+#include "host/base/units.hpp"
+#include "host/train/progress.hpp"
+
+namespace chassis {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::unique_ptr<Instance> slot_format(Session& session, const std::string& slot) {
+  return session.create(slot, "format", session.config().get_string(slot + ".plugin"));
+}
+
+uint64_t bucket_bytes(const Session& session) {
+  return static_cast<uint64_t>(session.config().get_int("checkpoint.bucket_mib")) << 20;
+}
+
+// Everything a resumed run needs: parameters by name, optimizer states by parameter and role.
+std::vector<Descriptor> training_tensors(Session& session) {
+  std::vector<Descriptor> tensors;
+  for (const auto& p : session.parameters().all()) tensors.push_back(p->descriptor);
+  for (const OptimizerState& state : session.optimizer().states()) tensors.push_back(state.descriptor);
+  return tensors;
+}
+
+LocalTensors local_tensors(Session& session, bool with_states) {
+  auto by_name = std::make_shared<std::map<std::string, Tensor>>();
+  for (const auto& p : session.parameters().all()) (*by_name)[p->name] = p->stored();
+  if (with_states)
+    for (const OptimizerState& state : session.optimizer().states()) (*by_name)[state.descriptor.fqn] = state.tensor;
+  return [by_name](const Descriptor& tensor, int) { return by_name->at(tensor.fqn); };
+}
+
+SavePlan plan_checkpoint(Session& session, const FormatPlugin& format) {
+  std::vector<SaveTensor> tensors;
+  for (Descriptor& descriptor : training_tensors(session)) tensors.push_back(SaveTensor::plain(std::move(descriptor)));
+  return plan_save(std::move(tensors), MeshShape(), format);
+}
+
+Dtype export_dtype(Session& session) {
+  std::string name = session.config().get_string("export.dtype");
+  if (name == "auto") name = session.stored_dtype();
+  if (name == "bf16" || name == "bfloat16") return Dtype::bf16;
+  if (name == "fp16" || name == "float16") return Dtype::f16;
+  return Dtype::f32;
+}
+
+SavePlan plan_export(Session& session, const FormatPlugin& format) {
+  std::vector<SaveTensor> tensors;
+  for (const auto& p : session.parameters().all()) {
+    const std::string name = session.disk_name(p->name);
+    if (!name.empty()) tensors.push_back({p->descriptor, name, export_dtype(session)});
+  }
+  return plan_save(std::move(tensors), MeshShape(), format);
+}
+
+// The format of a directory: its manifest says, or else it is what exports are written in.
+std::string format_of(Session& session, const std::string& path) {
+  if (!fs::exists(fs::path(path) / kManifestName)) return session.config().get_string("export.plugin");
+  SourceDirectory directory(path);
+  return CheckpointManifest::read(directory).format;
+}
+
+void prove(Session& session, const FormatPlugin& checkpoint, const FormatPlugin& exported) {
+  plan_checkpoint(session, checkpoint);
+  const SavePlan plan = plan_export(session, exported);
+  const Config& config = session.config();
+  if (!config.has("model.path") || config.get_string("model.init") != "pretrained") return;
+  std::vector<std::string> differences =
+      compare_with_directory(plan, CheckpointReader(config.get_string("model.path"), exported));
+  for (const std::string& difference : differences) log::counted_warning("export differs from the model it starts from", difference);
+}
+
+}  // namespace
+
+void load_weights(Session& session, const std::string& from) {
+  const Config& config = session.config();
+  std::string path = from;
+  if (path.empty())
+    if (const auto newest = newest_checkpoint(config.get_string("run.output_dir") + "/checkpoints")) path = newest->path;
+  if (path.empty() && config.has("model.path")) path = config.get_string("model.path");
+  if (path.empty())
+    throw storage_error("there are no weights: " + config.get_string("run.output_dir") + "/checkpoints has no checkpoint")
+        .hint("train first, or give --from with a checkpoint or model directory");
+  const std::string format_name = format_of(session, path);
+  const auto instance = session.registry().create_default("format", format_name);
+  instance->prepare();
+  instance->activate();
+  const FormatPlugin format(*instance);
+  CheckpointReader reader(path, format);
+
+  const bool ours = reader.manifest() && reader.manifest()->resumable;
+  std::map<std::string, std::string> disk_names;  // by parameter
+  std::set<std::string> skipped;
+  for (const DiskTensor& tensor : reader.tensors()) {
+    const std::string name = ours ? tensor.name : session.parameter_name(tensor.name);
+    if (name.empty() || (ours && !session.parameters().find(name))) skipped.insert(tensor.name);
+    else disk_names[name] = tensor.name;
+  }
+  std::vector<LoadTensor> tensors;
+  for (const auto& p : session.parameters().all()) {
+    const auto found = disk_names.find(p->name);
+    tensors.push_back({p->descriptor, found != disk_names.end() ? found->second : session.disk_name(p->name)});
+  }
+  ProgressBar bar("loading " + path);
+  LoadOptions options;
+  options.skip = [&](const std::string& name) { return skipped.count(name) != 0; };
+  options.progress = [&](uint64_t done, uint64_t total) { bar.update(done, total, "weights"); };
+  const BucketPair buckets(bucket_bytes(session));
+  const LoadResult result = reader.load(tensors, MeshShape(), buckets, local_tensors(session, false), options);
+  session.parameters().publish_masters();
+  log::info("loaded {} tensors, {} from {}", result.num_tensors, bytes_text(result.num_bytes), path);
+}
+
+void prove_saving(Session& session) {
+  const auto checkpoint = slot_format(session, "checkpoint"), exported = slot_format(session, "export");
+  prove(session, FormatPlugin(*checkpoint), FormatPlugin(*exported));
+}
+
+Saver::Saver(Session& session, std::string directory)
+    : session_(session),
+      directory_(std::move(directory)),
+      checkpoint_instance_(slot_format(session, "checkpoint")),
+      export_instance_(slot_format(session, "export")),
+      checkpoint_format_(*checkpoint_instance_),
+      export_format_(*export_instance_),
+      buckets_(bucket_bytes(session)),
+      root_(directory_ + "/checkpoints") {
+  if (session.config().get_bool("checkpoint.self_test")) prove(session, checkpoint_format_, export_format_);
+}
+
+std::string Saver::to_resume() const {
+  const std::string resume = session_.config().get_string("run.resume");
+  if (resume == "never") return {};
+  if (resume != "auto") return resume;
+  const auto newest = newest_checkpoint(root_.path());
+  return newest ? newest->path : std::string();
+}
+
+SaveResult Saver::save(int64_t step, const Json& state) {
+  const SavePlan plan = plan_checkpoint(session_, checkpoint_format_);
+  CheckpointWriter writer(checkpoint_format_, buckets_);
+  SaveRequest request;
+  request.parent = root_.path();
+  request.name = step_directory_name(step);
+  request.step = step;
+  request.resumable = true;
+  request.state = state;
+  request.about = {{"model", session_.model_member()}, {"plugins", session_.registry().lock()}};
+  request.tensors = local_tensors(session_, true);
+  request.text_files = {{"config.json", session_.model_config()}, {"resolved.toml", session_.config().resolved_toml()}};
+  writer.preflight(plan, root_.path());
+  SaveResult result = writer.save(plan, request);
+  root_.set_latest(request.name);
+  root_.prune(static_cast<int>(session_.config().get_int("checkpoint.keep_last")));
+  return result;
+}
+
+Json Saver::resume(const std::string& path) {
+  const std::string format_name = format_of(session_, path);
+  if (format_name != checkpoint_format_.name())
+    throw storage_error(path + " is of format '" + format_name + "', [checkpoint] plugin is '" +
+                        checkpoint_format_.name() + "'")
+        .hint("set checkpoint.plugin = \"" + format_name + "\"");
+  CheckpointReader reader(path, checkpoint_format_);
+  if (!reader.manifest() || !reader.manifest()->resumable)
+    throw storage_error(path + " holds weights alone and can not be resumed")
+        .hint("start from it instead: model.path = \"" + path + "\"");
+  std::vector<LoadTensor> tensors;
+  for (Descriptor& descriptor : training_tensors(session_)) tensors.push_back({std::move(descriptor), ""});
+  reader.load(tensors, MeshShape(), buckets_, local_tensors(session_, true));
+  session_.parameters().publish_masters();
+  return reader.manifest()->state;
+}
+
+SaveResult Saver::export_model(const std::string& name, int64_t step) {
+  const Config& config = session_.config();
+  const SavePlan plan = plan_export(session_, export_format_);
+  CheckpointWriter writer(export_format_, buckets_);
+  SaveRequest request;
+  request.parent = directory_;
+  request.name = name;
+  request.step = step;
+  request.tensors = local_tensors(session_, false);
+  request.text_files = {{"config.json", session_.model_config()}};
+  if (config.has("model.path"))
+    for (auto& file : files_to_carry(config.get_string("model.path")))
+      if (file.second != "config.json") request.carried_files.push_back(std::move(file));
+  writer.preflight(plan, directory_);
+  return writer.save(plan, request);
+}
+
+}  // namespace chassis

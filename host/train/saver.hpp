@@ -1,0 +1,50 @@
+// Between a session and the checkpoint engine: which tensors are saved under which names, what comes back, what is
+// exported. The engine's guarantees are in host/checkpoint.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "host/checkpoint/bucket.hpp"
+#include "host/checkpoint/checkpoint_root.hpp"
+#include "host/checkpoint/format_plugin.hpp"
+#include "host/checkpoint/reader.hpp"
+#include "host/checkpoint/save_plan.hpp"
+#include "host/checkpoint/writer.hpp"
+#include "host/train/session.hpp"
+
+namespace chassis {
+
+// Fills the parameters from a checkpoint or model directory. `from` empty: the newest checkpoint of the run, else
+// model.path. Throws a storage error if there is neither.
+void load_weights(Session& session, const std::string& from);
+
+// Plans the checkpoint and the export of a session without writing, and compares the export with the model directory it
+// starts from. Throws what a save would fail with, hours later.
+void prove_saving(Session& session);
+
+class Saver {
+ public:
+  // Reserves the buckets and takes the lock of `directory`/checkpoints.
+  Saver(Session& session, std::string directory);
+
+  // Publishes step-N with all training state, points `latest` at it, removes old ones.
+  SaveResult save(int64_t step, const Json& state);
+  // Loads parameters and optimizer states; returns the state that was saved with them.
+  Json resume(const std::string& checkpoint);
+  // The checkpoint that run.resume means, empty if training starts anew.
+  std::string to_resume() const;
+  // The model for others, into `directory`/final or a checkpoint's folder.
+  SaveResult export_model(const std::string& name, int64_t step);
+
+ private:
+  Session& session_;
+  std::string directory_;
+  std::unique_ptr<Instance> checkpoint_instance_, export_instance_;
+  FormatPlugin checkpoint_format_, export_format_;
+  BucketPair buckets_;
+  CheckpointRoot root_;
+};
+
+}  // namespace chassis

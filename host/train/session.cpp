@@ -1,0 +1,347 @@
+#include "host/train/session.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <regex>
+
+#include "host/base/file.hpp"
+#include "host/base/hash.hpp"
+#include "host/base/log.hpp"
+#include "host/plugin/search.hpp"
+#include "host/program/record.hpp"
+#include "host/service/device.hpp"
+#include "host/service/memory.hpp"
+#include "host/service/threads.hpp"
+#include "host/train/progress.hpp"
+
+namespace chassis {
+namespace {
+
+// Collects what a plugin hands to a text sink.
+class TextSink {
+ public:
+  TextSink() {
+    raw_.struct_size = sizeof(raw_);
+    raw_.impl = &text_;
+    raw_.text = [](const chassis_text_sink_t* sink, chassis_str_t text) {
+      *static_cast<std::string*>(sink->impl) = std::string(view_of(text));
+    };
+  }
+  const chassis_text_sink_t* get() const { return &raw_; }
+  std::string take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+  chassis_text_sink_t raw_{};
+};
+
+PluginPin read_pin(const Config& config, const std::string& id, const Json& pin) {
+  const SourcePosition where = config.position("plugins.pin." + id);
+  if (!pin.is_string()) throw Error(ExitCode::kConfig, where, "plugins.pin." + id + " must be a string \"sha256:…\"");
+  return parse_pin(id, pin.get<std::string>(), where);
+}
+
+Dtype dtype_from_setting(const std::string& setting, Device device) {
+  if (setting == "auto") return device.type == Device::Type::kCuda ? Dtype::bf16 : Dtype::f32;
+  if (setting == "bf16") return Dtype::bf16;
+  return Dtype::f32;
+}
+
+}  // namespace
+
+Session::Session(Config config, const SessionOptions& options) : config_(std::move(config)) {
+  install_memory_allocator();
+  services_ = std::make_unique<HostServices>(static_cast<uint64_t>(config_.get_int("run.seed")), metrics_);
+  load_plugins(options);
+  choose_device(options);
+  build_program();
+  if (options.for_training) {
+    const std::string name = config_.get_string("optimizer.plugin");
+    optimizer_ = std::make_unique<OptimizerDriver>(create("optimizer", "optimizer", name), *parameters_,
+                                                   config_.get_double("optimizer.weight_decay"));
+  }
+}
+
+Session::~Session() = default;
+
+void Session::load_plugins(const SessionOptions& options) {
+  LoadPolicy policy;
+  const Json pins = config_.json("plugins.pin");
+  for (const auto& [id, pin] : pins.items()) policy.pins[id] = read_pin(config_, id, pin);
+  PluginIndex index(plugin_folders(options.plugin_path, config_.get_list("plugins.path"), config_.position("plugins.path")));
+  registry_ = std::make_unique<PluginRegistry>(std::move(index), std::move(policy), *services_);
+  try {
+    for (const PluginSlot& slot : config_.plugin_slots()) {
+      std::string id = slot.plugin;
+      if (slot.kind == "model" && id.empty()) {
+        choose_model();
+        id = model_member_;
+      }
+      if (id.empty() || (slot.kind == "comm" && id == "auto")) continue;
+      if (slot.kind == "optimizer" && !options.for_training) continue;
+      try {
+        config_.check_plugin_options(slot.key, id, registry_->option_specs(slot.kind, id));
+      } catch (Error& error) {
+        if (error.code() == ExitCode::kPlugin && error.where().file.empty() && !slot.where.file.empty())
+          throw Error(error.code(), slot.where, error.message()).hint(error.hint_text());
+        throw;
+      }
+    }
+  } catch (const Error&) {
+    config_.throw_if_problems();
+    throw;
+  }
+  if (model_member_.empty()) choose_model();
+  config_.finish();
+  for (const char* unused : {"data.template", "data.roles_to_train", "freeze.groups"})
+    if (config_.set_by_user(unused) && !config_.json(unused).empty())
+      throw Error(ExitCode::kConfig, config_.position(unused), std::string(unused) + " is not supported yet")
+          .hint("remove it; nothing would honour it");
+  if (config_.get_string("train.task") != "pretrain")
+    throw Error(ExitCode::kConfig, config_.position("train.task"),
+                "train.task = \"" + config_.get_string("train.task") + "\" is not supported yet")
+        .hint("use \"pretrain\"; for supervised data give format = \"tokens\" with labels");
+  if (config_.get_string("precision.compute") == "fp16")
+    throw Error(ExitCode::kConfig, config_.position("precision.compute"),
+                "precision.compute = \"fp16\" needs loss scaling, which is not supported yet")
+        .hint("use \"bf16\" or \"fp32\"");
+  if (config_.get_string("precision.reduce") != "fp32")
+    throw Error(ExitCode::kConfig, config_.position("precision.reduce"),
+                "precision.reduce = \"bf16\" is not supported yet: gradients are accumulated in fp32");
+  if (config_.get_bool("checkpoint.async"))
+    throw Error(ExitCode::kConfig, config_.position("checkpoint.async"), "checkpoint.async is not supported yet")
+        .hint("remove it: the save streams through two buckets and blocks the step it follows");
+}
+
+void Session::choose_model() {
+  if (config_.has("model.path")) {
+    const std::string folder = config_.get_string("model.path");
+    const std::string path = folder + "/config.json";
+    if (!std::filesystem::exists(path))
+      throw Error(ExitCode::kConfig, config_.position("model.path"), "model.path: there is no " + path)
+          .hint("give a folder as saved by transformers' save_pretrained");
+    model_config_text_ = read_file(path);
+    const Json json = parse_json(model_config_text_, path);
+    if (config_.has("model.plugin") && !config_.get_string("model.plugin").empty()) {
+      model_member_ = config_.get_string("model.plugin");
+      return;
+    }
+    if (!json.contains("architectures") || !json["architectures"].is_array() || json["architectures"].empty())
+      throw config_error(path + " names no architecture").hint("set model.plugin");
+    model_member_ = registry_->model_for_architecture(json["architectures"][0].get<std::string>()).id;
+    return;
+  }
+  if (!config_.has("model.plugin") || !config_.has("model.config"))
+    throw Error(ExitCode::kConfig, config_.position("model"), "[model] needs path, or plugin and config")
+        .hint("path = \"models/x\" reads an HF directory; plugin = \"llama\", config = { … } makes a new model");
+  model_member_ = config_.get_string("model.plugin");
+  model_config_text_ = config_.json("model.config").dump();
+}
+
+std::unique_ptr<Instance> Session::create(const std::string& slot_key, const std::string& kind, const std::string& id) {
+  Json options = config_.plugin_options(slot_key);
+  std::map<std::string, std::string> origins;
+  for (const auto& [name, value] : options.items()) origins[name] = config_.origin(slot_key + "." + name).text();
+  auto instance = registry_->create(kind, id, std::move(options), std::move(origins));
+  instance->prepare();
+  instance->activate();
+  return instance;
+}
+
+void Session::choose_device(const SessionOptions& options) {
+  if (const int64_t threads = config_.get_int("run.threads")) set_threads(static_cast<int>(threads));
+  const std::string setting = config_.get_string("run.device");
+  resolve_.device = options.without_device ? Device{} : chassis::choose_device(setting);
+  resolve_.compute = dtype_from_setting(config_.get_string("precision.compute"), resolve_.device);
+  if (resolve_.compute == Dtype::bf16 && !options.without_device && !has_fast_bf16(resolve_.device))
+    counted_warning("slow bf16", "bf16 matrix products are up to 8 times slower than fp32 on this processor, which has "
+                                 "neither AMX nor AVX512-BF16; precision.compute = \"fp32\" is faster");
+  resolve_.batch = config_.get_int("train.micro_batch_size");
+  resolve_.time = config_.get_int("train.seq_len");
+}
+
+void Session::build_program() {
+  model_ = create("model", "model", model_member_);
+  model_table_ = &model_->interface<chassis_model_t>(CHASSIS_MODEL_ID);
+  model_->check(model_table_->configure(model_->get(), str_of(model_config_text_)));
+  program_ = record_program([&](const chassis_builder_t* b) { return model_table_->record(model_->get(), b); });
+  layout_ = apply_layout(program_, {});
+  parameters_ = std::make_unique<ParameterTable>(program_, layout_);
+  freeze();
+  parameters_->set_precision(resolve_.compute);
+
+  auto provider = [&](const std::string& slot_key, const std::string& id) {
+    providers_.push_back(create(slot_key, "ops", id));
+    return OpsProvider{id, providers_.back()->get(), &providers_.back()->interface<chassis_ops_t>(CHASSIS_OPS_ID)};
+  };
+  resolve_.attention.push_back(provider("attention", config_.get_string("attention.plugin")));
+  for (const std::string& id : config_.get_list("kernels.plugins"))
+    resolve_.kernels.push_back(provider("kernels." + id, id));
+  executor_ = std::make_unique<Executor>(program_, layout_, *parameters_, resolve_, Recompute::kNone);
+
+  if (config_.has("tokenizer.plugin") && !config_.get_string("tokenizer.plugin").empty()) {
+    tokenizer_ = std::make_unique<PluginTokenizer>(
+        create("tokenizer", "tokenizer", config_.get_string("tokenizer.plugin")));
+    if (tokenizer_->vocab_size() > vocab_size())
+      throw Error(ExitCode::kConfig, config_.position("tokenizer.plugin"),
+                  "tokenizer '" + config_.get_string("tokenizer.plugin") + "' has " +
+                      std::to_string(tokenizer_->vocab_size()) + " ids, the model's vocabulary has " +
+                      std::to_string(vocab_size()))
+          .hint("set vocab_size of the model to at least " + std::to_string(tokenizer_->vocab_size()));
+  }
+}
+
+void Session::freeze() {
+  auto compile = [&](const std::string& key) {
+    std::vector<std::regex> patterns;
+    size_t index = 0;
+    for (const std::string& text : config_.get_list(key)) {
+      try {
+        patterns.emplace_back(text);
+      } catch (const std::regex_error& e) {
+        throw Error(ExitCode::kConfig, config_.position(key), key + "[" + std::to_string(index) + "] = \"" + text +
+                                                                  "\" is not a regular expression: " + e.what());
+      }
+      ++index;
+    }
+    return patterns;
+  };
+  const auto frozen = compile("freeze.patterns"), trained = compile("freeze.train_only");
+  std::vector<size_t> uses(frozen.size()), train_uses(trained.size());
+  for (const auto& p : parameters_->all()) {
+    for (size_t i = 0; i < frozen.size(); ++i)
+      if (std::regex_search(p->name, frozen[i])) p->trainable = false, ++uses[i];
+    bool wanted = trained.empty();
+    for (size_t i = 0; i < trained.size(); ++i)
+      if (std::regex_search(p->name, trained[i])) wanted = true, ++train_uses[i];
+    p->trainable &= wanted;
+  }
+  auto refuse_unused = [&](const std::string& key, const std::vector<size_t>& counts) {
+    const auto texts = config_.get_list(key);
+    for (size_t i = 0; i < counts.size(); ++i)
+      if (counts[i] == 0)
+        throw Error(ExitCode::kConfig, config_.position(key), key + ": \"" + texts[i] + "\" matches no parameter")
+            .hint("names look like " + parameters_->all().front()->name);
+  };
+  refuse_unused("freeze.patterns", uses);
+  refuse_unused("freeze.train_only", train_uses);
+  if (parameters_->num_elements(true) == 0)
+    throw Error(ExitCode::kConfig, config_.position("freeze"), "[freeze] leaves no parameter to train");
+}
+
+int64_t Session::vocab_size() const {
+  const auto dim = program_.find_dim("vocab");
+  return dim ? program_.dims[*dim].size : 0;
+}
+
+std::string Session::stored_dtype() const {
+  const Json json = parse_json(model_config_text_, "the model's config");
+  return json_string_or(json, "dtype", json_string_or(json, "torch_dtype", "float32", "config"), "config");
+}
+
+std::string Session::model_config() const {
+  TextSink sink;
+  model_->check(model_table_->config(model_->get(), sink.get()));
+  return sink.take();
+}
+
+std::string Session::disk_name(const std::string& parameter) const {
+  if (!model_table_->disk_name) return parameter;
+  TextSink sink;
+  model_->check(model_table_->disk_name(model_->get(), str_of(parameter), sink.get()));
+  return sink.take();
+}
+
+std::string Session::parameter_name(const std::string& disk_name) const {
+  if (!model_table_->parameter_name) return disk_name;
+  TextSink sink;
+  model_->check(model_table_->parameter_name(model_->get(), str_of(disk_name), sink.get()));
+  return sink.take();
+}
+
+std::string Session::model_hash() const {
+  Json shapes = Json::object();
+  for (const auto& p : parameters_->all())
+    shapes[p->name] = std::vector<int64_t>(p->descriptor.global_shape.begin(), p->descriptor.global_shape.end());
+  return sha256_hex(model_member_ + "\n" + shapes.dump());
+}
+
+DataSetConfig Session::data_set(const std::string& key) const {
+  DataSetConfig set;
+  set.path = config_.get_string(key + ".path");
+  set.format = data_format_from_text(config_.get_string(key + ".format"));
+  set.documents = document_split_from_text(config_.get_string(key + ".documents"));
+  if (config_.has(key + ".weight")) set.weight = config_.get_double(key + ".weight");
+  set.key = key;
+  set.where = config_.position(key + ".path");
+  if (set.format == DataFormat::kText && !tokenizer_)
+    throw Error(ExitCode::kConfig, set.where, key + " is text, but there is no tokenizer")
+        .hint("add [tokenizer] plugin = \"bytes\", or give format = \"tokens\"");
+  return set;
+}
+
+DataConfig Session::data_config() const {
+  DataConfig data;
+  data.packing = packing_from_text(config_.get_string("data.packing"));
+  data.overflow = overflow_from_text(config_.get_string("data.overflow"));
+  data.shuffle = config_.get_bool("data.shuffle");
+  data.seed = static_cast<uint64_t>(config_.get_int("run.seed"));
+  data.seq_len = config_.get_int("train.seq_len");
+  data.vocab_size = vocab_size();
+  data.pad_id = tokenizer_ && tokenizer_->pad_id() >= 0 ? tokenizer_->pad_id() : 0;
+  data.cache_dir = config_.get_string("data.cache_dir");
+  data.prefetch = config_.get_bool("data.prefetch");
+  return data;
+}
+
+std::unique_ptr<TrainData> Session::open_train_data(const std::function<void()>& poll) {
+  DataConfig data = data_config();
+  for (size_t i = 0; i < config_.count("data.train"); ++i) data.train.push_back(data_set("data.train." + std::to_string(i)));
+  if (data.train.empty())
+    throw Error(ExitCode::kConfig, config_.position("data"), "there is no training data")
+        .hint("add [[data.train]] with path = \"…\"");
+  ProgressBar bar("preparing data");
+  return std::make_unique<TrainData>(data, tokenizer_.get(), [&](const PrepareProgress& p) {
+    if (poll) poll();
+    bar.update(p.num_bytes_done, p.num_bytes, p.path);
+  });
+}
+
+std::vector<std::unique_ptr<EvalData>> Session::open_eval_data() {
+  std::vector<std::unique_ptr<EvalData>> sets;
+  const DataConfig data = data_config();
+  for (size_t i = 0; i < config_.count("data.eval"); ++i)
+    sets.push_back(std::make_unique<EvalData>(data_set("data.eval." + std::to_string(i)), data, tokenizer_.get()));
+  return sets;
+}
+
+std::string Session::eval_name(size_t index) const {
+  const std::string key = "data.eval." + std::to_string(index);
+  if (config_.has(key + ".name")) return config_.get_string(key + ".name");
+  if (config_.count("data.eval") == 1) return "eval";
+  return std::filesystem::path(config_.get_string(key + ".path")).stem().string();
+}
+
+double Session::flops_per_token() const {
+  double products = 0.0;
+  const double time = static_cast<double>(resolve_.time);
+  for (const Chain& chain : program_.chains)
+    for (uint32_t type : chain.blocks)
+      for (const Op& op : program_.blocks[type].ops) {
+        const BlockType& block = program_.blocks[type];
+        if (op.id == "linear") {
+          const auto shape = program_.global_shape(block.slots[op.params[0]]);
+          products += static_cast<double>(shape[0] * shape[1]);
+        }
+        if (op.id == "attention") {
+          const auto& q = block.values[op.inputs[0]].dims;
+          const auto& v = block.values[op.inputs[2]].dims;
+          const double heads = static_cast<double>(program_.dims[q[2]].size);
+          const double dims = static_cast<double>(program_.dims[q[3]].size + program_.dims[v[3]].size);
+          products += heads * dims * time * (op.attr_int("causal", 0) ? 0.5 : 1.0);
+        }
+      }
+  return 6.0 * products;  // a product is two operations, and backward is two products for each of forward
+}
+
+}  // namespace chassis

@@ -1,0 +1,99 @@
+// Everything that a configuration names, put together: plugins, model, program, parameters, executor, data. The verbs of
+// the command line start from here.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "host/config/config.hpp"
+#include "host/data/eval_data.hpp"
+#include "host/data/train_data.hpp"
+#include "host/plugin/registry.hpp"
+#include "host/program/executor.hpp"
+#include "host/service/host_services.hpp"
+#include "host/service/metrics.hpp"
+#include "host/train/optimizer_driver.hpp"
+#include "host/train/plugin_tokenizer.hpp"
+
+namespace chassis {
+
+struct SessionOptions {
+  std::vector<std::string> plugin_path;  // --plugin-path
+  bool for_training = true;              // generation needs neither optimizer nor training data
+  bool without_device = false;           // `check`: claims and shapes on the CPU, nothing is allocated
+};
+
+class Session {
+ public:
+  // Loads plugins, checks all options, records and resolves the program. Throws every mistake of the configuration at
+  // once. Allocates no parameter.
+  Session(Config config, const SessionOptions& options);
+  ~Session();
+
+  Config& config() { return config_; }
+  const Config& config() const { return config_; }
+  PluginRegistry& registry() { return *registry_; }
+  MetricsStore& metrics() { return metrics_; }
+  Program& program() { return program_; }
+  const ProgramLayout& layout() const { return layout_; }
+  ParameterTable& parameters() { return *parameters_; }
+  Executor& executor() { return *executor_; }
+  OptimizerDriver& optimizer() { return *optimizer_; }
+  // NULL if the configuration names none.
+  const PluginTokenizer* tokenizer() const { return tokenizer_.get(); }
+  const ResolveOptions& resolve_options() const { return resolve_; }
+  Device device() const { return resolve_.device; }
+  Dtype compute() const { return resolve_.compute; }
+  int64_t vocab_size() const;
+
+  const std::string& model_member() const { return model_member_; }
+  // What config.json, or [model] config, says about the dtype of stored weights: "float32" if nothing.
+  std::string stored_dtype() const;
+  // config.json of the model, as the plugin would have it written.
+  std::string model_config() const;
+  // Disk name ↔ parameter, by the model's mapping; an empty text: not stored, or to be skipped.
+  std::string disk_name(const std::string& parameter) const;
+  std::string parameter_name(const std::string& disk_name) const;
+  // SHA-256 of config and parameter shapes: what makes two runs runs of the same model.
+  std::string model_hash() const;
+
+  // An activated instance of the member that the slot names, with the options beside it.
+  std::unique_ptr<Instance> create(const std::string& slot_key, const std::string& kind, const std::string& id);
+
+  // Prepares the data that the configuration names; shows progress. `poll` is called now and then and may throw.
+  std::unique_ptr<TrainData> open_train_data(const std::function<void()>& poll = {});
+  std::vector<std::unique_ptr<EvalData>> open_eval_data();
+  std::string eval_name(size_t index) const;
+
+  // Floating point operations of forward and backward for one token, products alone.
+  double flops_per_token() const;
+
+ private:
+  void load_plugins(const SessionOptions& options);
+  void choose_model();
+  void choose_device(const SessionOptions& options);
+  void build_program();
+  void freeze();
+  DataConfig data_config() const;
+  DataSetConfig data_set(const std::string& key) const;
+
+  Config config_;
+  MetricsStore metrics_;
+  std::unique_ptr<HostServices> services_;
+  std::unique_ptr<PluginRegistry> registry_;
+  std::string model_member_, model_config_text_;
+  std::unique_ptr<Instance> model_;
+  const chassis_model_t* model_table_ = nullptr;
+  std::unique_ptr<PluginTokenizer> tokenizer_;
+  std::vector<std::unique_ptr<Instance>> providers_;
+  ResolveOptions resolve_;
+  Program program_;
+  ProgramLayout layout_;
+  std::unique_ptr<ParameterTable> parameters_;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<OptimizerDriver> optimizer_;
+};
+
+}  // namespace chassis

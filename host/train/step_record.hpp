@@ -1,0 +1,42 @@
+// What is known about one optimizer step when it is over: the line that every sink gets.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace chassis {
+
+struct StepRecord {
+  int64_t step = 0;
+  double loss = 0.0;       // Σ cross entropy ÷ trained tokens, of the whole global batch
+  double grad_norm = 0.0;  // before clipping
+  double lr = 0.0;
+  double epoch = 0.0;
+  uint64_t tokens = 0;
+  uint64_t trained_tokens = 0;
+  double step_ms = 0.0;
+  double data_ms = 0.0;
+  double forward_ms = 0.0;
+  double backward_ms = 0.0;
+  double optimizer_ms = 0.0;
+  uint64_t peak_memory_bytes = 0;  // active, since the run began
+  uint64_t active_memory_bytes = 0;
+  uint64_t reserved_memory_bytes = 0;
+  bool skipped = false;  // not finite, and not applied
+  std::vector<std::pair<std::string, double>> extra;  // of plugins
+
+  double tokens_per_second() const { return step_ms > 0.0 ? static_cast<double>(tokens) * 1000.0 / step_ms : 0.0; }
+};
+
+struct EvalRecord {
+  int64_t step = 0;
+  std::string name;
+  double loss = 0.0;
+  double perplexity = 0.0;
+  uint64_t trained_tokens = 0;
+  double seconds = 0.0;
+};
+
+}  // namespace chassis

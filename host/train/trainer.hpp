@@ -1,0 +1,76 @@
+// The training loop. It knows no plugin by name.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "host/data/eval_data.hpp"
+#include "host/data/train_data.hpp"
+#include "host/program/executor.hpp"
+#include "host/train/optimizer_driver.hpp"
+#include "host/train/schedule.hpp"
+#include "host/train/sinks.hpp"
+#include "host/train/step_record.hpp"
+
+namespace chassis {
+
+// One entry of a schedule of micro-batches. The default is forward and backward of each in turn; pipelines are other data.
+struct Work {
+  enum class Kind { kForward, kBackward } kind;
+  int microbatch;
+};
+std::vector<Work> sequential_schedule(int64_t num_microbatches);
+
+enum class NonFinite { kStop, kSkip };
+
+struct TrainerOptions {
+  StepShape shape;
+  LearningRateSchedule schedule;
+  double max_grad_norm = 1.0;  // 0: never clipped
+  NonFinite nonfinite = NonFinite::kStop;
+  int64_t max_steps = 0;
+  int64_t log_every_steps = 1;
+};
+
+// What is to be saved beside tensors, and comes back on resume.
+struct TrainerState {
+  int64_t step = 0;  // done
+  uint64_t tokens = 0;
+  uint64_t trained_tokens = 0;
+  uint64_t skipped_steps = 0;
+};
+
+class Trainer {
+ public:
+  // All must outlive it.
+  Trainer(Executor& executor, ParameterTable& parameters, OptimizerDriver& optimizer, TrainData& data, Device device,
+          TrainerOptions options);
+
+  // [step] One optimizer step over a global batch. Throws a numeric error if loss or gradients are not finite and the
+  // policy is to stop; parameters are then as before the step.
+  StepRecord step();
+
+  TrainerState& state() { return state_; }
+  const TrainerOptions& options() const { return options_; }
+
+ private:
+  // Counts it, or throws.
+  void refuse_step(StepRecord& record);
+
+  Executor& executor_;
+  ParameterTable& parameters_;
+  OptimizerDriver& optimizer_;
+  TrainData& data_;
+  Device device_;
+  TrainerOptions options_;
+  std::vector<Work> schedule_;
+  TrainerState state_;
+};
+
+// The mean loss over a whole set, batch by batch.
+EvalRecord evaluate(Executor& executor, EvalData& data, int64_t micro_batch_size, int64_t max_batches, Device device);
+
+}  // namespace chassis
