@@ -1,12 +1,9 @@
-// SHA-256 after FIPS 180-4, CRC32C (polynomial 0x1EDC6F41, reflected), XXH64 after its published specification.
+// CRC32C (polynomial 0x1EDC6F41, reflected), XXH64 after its published specification.
 #include "host/base/hash.hpp"
 
-#include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
-#include <vector>
-
-#include "host/base/file.hpp"
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
@@ -14,20 +11,6 @@
 
 namespace chassis {
 namespace {
-
-constexpr std::array<uint32_t, 64> kSha256Rounds = {
-    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
-    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
-    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
-    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
-    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
-    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
-    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
-    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
-
-uint32_t load_big_endian(const unsigned char* p) {
-  return uint32_t{p[0]} << 24 | uint32_t{p[1]} << 16 | uint32_t{p[2]} << 8 | uint32_t{p[3]};
-}
 
 template <class T>
 T load(const unsigned char* p) {
@@ -87,77 +70,6 @@ uint64_t xxh_round(uint64_t accumulator, uint64_t input) {
 }
 
 }  // namespace
-
-Sha256::Sha256()
-    : state_{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19} {}
-
-void Sha256::block(const unsigned char* bytes) {
-  std::array<uint32_t, 64> w;
-  for (size_t i = 0; i < 16; ++i) w[i] = load_big_endian(bytes + 4 * i);
-  for (size_t i = 16; i < 64; ++i) {
-    const uint32_t s0 = std::rotr(w[i - 15], 7) ^ std::rotr(w[i - 15], 18) ^ (w[i - 15] >> 3);
-    const uint32_t s1 = std::rotr(w[i - 2], 17) ^ std::rotr(w[i - 2], 19) ^ (w[i - 2] >> 10);
-    w[i] = w[i - 16] + s0 + w[i - 7] + s1;
-  }
-  auto [a, b, c, d, e, f, g, h] = state_;
-  for (size_t i = 0; i < 64; ++i) {
-    const uint32_t s1 = std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25);
-    const uint32_t t1 = h + s1 + ((e & f) ^ (~e & g)) + kSha256Rounds[i] + w[i];
-    const uint32_t s0 = std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22);
-    const uint32_t t2 = s0 + ((a & b) ^ (a & c) ^ (b & c));
-    h = g, g = f, f = e, e = d + t1, d = c, c = b, b = a, a = t1 + t2;
-  }
-  const std::array<uint32_t, 8> worked = {a, b, c, d, e, f, g, h};
-  for (size_t i = 0; i < 8; ++i) state_[i] += worked[i];
-}
-
-void Sha256::update(const void* data, size_t num_bytes) {
-  const auto* bytes = static_cast<const unsigned char*>(data);
-  size_t filled = num_bytes_ % 64;
-  num_bytes_ += num_bytes;
-  if (filled > 0) {
-    const size_t take = std::min(64 - filled, num_bytes);
-    if (take > 0) std::memcpy(pending_.data() + filled, bytes, take);
-    bytes += take, num_bytes -= take, filled += take;
-    if (filled < 64) return;
-    block(pending_.data());
-  }
-  for (; num_bytes >= 64; num_bytes -= 64, bytes += 64) block(bytes);
-  if (num_bytes > 0) std::memcpy(pending_.data(), bytes, num_bytes);
-}
-
-std::string Sha256::hex() {
-  const uint64_t num_bits = num_bytes_ * 8;
-  const unsigned char one = 0x80, zero = 0;
-  update(&one, 1);
-  while (num_bytes_ % 64 != 56) update(&zero, 1);
-  std::array<unsigned char, 8> length;
-  for (size_t i = 0; i < 8; ++i) length[i] = static_cast<unsigned char>(num_bits >> (56 - 8 * i));
-  update(length.data(), length.size());
-  std::string out;
-  for (uint32_t word : state_) {
-    for (int shift = 28; shift >= 0; shift -= 4) out += "0123456789abcdef"[(word >> shift) & 15];
-  }
-  return out;
-}
-
-std::string sha256_hex(std::string_view bytes) {
-  Sha256 sha;
-  sha.update(bytes);
-  return sha.hex();
-}
-
-std::string sha256_file(const std::string& path) {
-  const File file = File::open_read(path);
-  std::vector<char> piece(1 << 20);
-  Sha256 sha;
-  for (uint64_t offset = 0;;) {
-    const size_t got = file.pread_some(piece.data(), piece.size(), offset);
-    if (got == 0) return sha.hex();
-    sha.update(piece.data(), got);
-    offset += got;
-  }
-}
 
 uint32_t crc32c_portable(uint32_t seed, const void* data, size_t num_bytes) {
   const auto* p = static_cast<const unsigned char*>(data);

@@ -11,17 +11,19 @@ namespace chassis {
 
 class Sha256 {
  public:
-  Sha256();
+  // portable: without the processor's instructions; for tests.
+  explicit Sha256(bool portable = false);
   void update(const void* data, size_t num_bytes);
   void update(std::string_view text) { update(text.data(), text.size()); }
   // 64 lower-case hex digits. The object is spent afterwards.
   std::string hex();
 
  private:
-  void block(const unsigned char* bytes);
+  void blocks(const unsigned char* bytes, size_t num_blocks);
   std::array<uint32_t, 8> state_;
   std::array<unsigned char, 64> pending_;
   uint64_t num_bytes_ = 0;
+  bool portable_;
 };
 
 std::string sha256_hex(std::string_view bytes);

@@ -27,6 +27,15 @@ TEST(Sha256, DoesNotDependOnThePieces) {
   }
 }
 
+TEST(Sha256, InstructionsAndPortableCodeAgree) {
+  for (size_t size = 0; size < 400; size += 7) {
+    const std::string text(size, static_cast<char>(size));
+    Sha256 portable(true);
+    portable.update(text);
+    ASSERT_EQ(portable.hex(), sha256_hex(text)) << size;
+  }
+}
+
 TEST(Sha256, OfAFileIsThatOfItsBytes) {
   const std::string path = testing::TempDir() + "/chassis_sha256_test";
   write_file_atomic(path, std::string(3000000, 'q'));
