@@ -68,12 +68,11 @@ class CheckpointReader {
                   const LocalTensors& local, const LoadOptions& options = {});
 
  private:
-  struct Job;
   void index_tensors();
   void compare_with_manifest();
   void prove_boxes() const;
-  uint64_t load_one(const LoadTensor& tensor, const DiskTensor& from, const MeshShape& mesh, const BucketPair& buckets,
-                    Tensor local, const LoadOptions& options, LoadResult& result);
+  void load_one(const LoadTensor& tensor, const DiskTensor& from, const MeshShape& mesh, const BucketPair& buckets,
+                const LocalTensors& local, const LoadOptions& options, LoadResult& result);
 
   std::unique_ptr<SourceDirectory> directory_;
   FormatScan scan_;

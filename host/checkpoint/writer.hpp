@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -64,7 +65,8 @@ class CheckpointWriter {
 };
 
 // The files of a Hugging Face directory that an export takes along: config, generation_config, tokenizer, chat template.
-// As SaveRequest::carried_files.
-std::vector<std::pair<std::string, std::string>> files_to_carry(const std::string& model_directory);
+// As SaveRequest::carried_files. `except`: those that are given as text.
+std::vector<std::pair<std::string, std::string>> files_to_carry(const std::string& model_directory,
+                                                                 const std::set<std::string>& except = {});
 
 }  // namespace chassis

@@ -1,0 +1,234 @@
+// The tables handed to a format, and the checks of what comes back.
+#include "host/checkpoint/format_plugin.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "host/base/error.hpp"
+#include "host/base/units.hpp"
+#include "host/checkpoint/manifest.hpp"
+#include "host/plugin/status.hpp"
+
+namespace chassis {
+namespace {
+
+// Bytes between two tensors of a file that no tensor fills; a format may align, not waste.
+constexpr uint64_t kMaxGapBytes = 4095;
+
+struct LayoutReceiver {
+  FormatLayout layout;
+  std::vector<bool> placed;
+};
+
+chassis_layout_sink_t layout_sink(LayoutReceiver& receiver) {
+  chassis_layout_sink_t sink{};
+  sink.struct_size = sizeof sink;
+  sink.impl = &receiver;
+  sink.file = [](const chassis_layout_sink_t* s, chassis_str_t path, chassis_str_t header, uint64_t num_bytes, uint32_t rank) {
+    return guarded([&] {
+      static_cast<LayoutReceiver*>(s->impl)->layout.files.push_back(
+          {std::string(view_of(path)), std::string(view_of(header)), num_bytes, static_cast<int>(rank)});
+    });
+  };
+  sink.place = [](const chassis_layout_sink_t* s, uint32_t tensor, uint32_t file, uint64_t offset) {
+    return guarded([&] {
+      auto& receiver = *static_cast<LayoutReceiver*>(s->impl);
+      if (tensor >= receiver.placed.size()) throw plugin_error("place: there is no tensor " + std::to_string(tensor));
+      if (receiver.placed[tensor]) throw plugin_error("place: tensor " + std::to_string(tensor) + " is placed twice");
+      receiver.placed[tensor] = true;
+      receiver.layout.places[tensor] = {file, offset};
+    });
+  };
+  sink.text_file = [](const chassis_layout_sink_t* s, chassis_str_t path, chassis_str_t bytes) {
+    return guarded([&] {
+      static_cast<LayoutReceiver*>(s->impl)->layout.text_files.emplace_back(view_of(path), view_of(bytes));
+    });
+  };
+  return sink;
+}
+
+Dtype checked_dtype(uint32_t raw, const std::string& name) {
+  const auto dtype = static_cast<Dtype>(raw);
+  if (size_bytes(dtype) == 0) throw plugin_error("tensor '" + name + "' has the unknown dtype " + std::to_string(raw));
+  return dtype;
+}
+
+Shape checked_shape(const int64_t* sizes, uint32_t num_dims, const std::string& name) {
+  if (num_dims > static_cast<uint32_t>(Shape::kMaxDims)) {
+    throw storage_error("tensor '" + name + "' has " + std::to_string(num_dims) + " dims, at most " +
+                        std::to_string(Shape::kMaxDims) + " are supported");
+  }
+  const Shape shape(std::span<const int64_t>(sizes, num_dims));
+  for (const int64_t size : shape) {
+    if (size < 0) throw plugin_error("tensor '" + name + "' has a negative size");
+  }
+  numel(shape);
+  return shape;
+}
+
+struct ScanReceiver {
+  FormatScan scan;
+  const SourceDirectory* directory;
+};
+
+DiskBox checked_box(const chassis_disk_tensor_t& raw) {
+  DiskBox found;
+  found.name = view_of(raw.name);
+  found.dtype = checked_dtype(raw.dtype, found.name);
+  found.global_shape = checked_shape(raw.global_shape, raw.num_dims, found.name);
+  const Shape begin = checked_shape(raw.box_offset, raw.num_dims, found.name);
+  const Shape sizes = checked_shape(raw.box_shape, raw.num_dims, found.name);
+  found.box = {begin, sizes};
+  for (int dim = 0; dim < sizes.ndim(); ++dim) {
+    if (__builtin_add_overflow(begin[dim], sizes[dim], &found.box.end[dim]) || found.box.end[dim] > found.global_shape[dim]) {
+      throw storage_error("tensor '" + found.name + "': a box of " + text(sizes) + " at " + text(begin) + " is not inside of " +
+                          text(found.global_shape));
+    }
+  }
+  found.rank = static_cast<int>(std::min<uint32_t>(raw.rank, 1u << 20));
+  int64_t bytes = 0;
+  if (__builtin_mul_overflow(numel(sizes), size_bytes(found.dtype), &bytes) || static_cast<uint64_t>(bytes) != raw.num_bytes) {
+    throw plugin_error("tensor '" + found.name + "' has " + std::to_string(raw.num_bytes) + " bytes, its box of " + text(sizes) +
+                       " does not");
+  }
+  return found;
+}
+
+chassis_scan_sink_t scan_sink(ScanReceiver& receiver) {
+  chassis_scan_sink_t sink{};
+  sink.struct_size = sizeof sink;
+  sink.impl = &receiver;
+  sink.tensor = [](const chassis_scan_sink_t* s, const chassis_disk_tensor_t* tensor, uint32_t file, uint64_t offset) {
+    return guarded([&] {
+      auto& receiver = *static_cast<ScanReceiver*>(s->impl);
+      DiskBox box = checked_box(*tensor);
+      const auto& files = receiver.directory->files();
+      if (file >= files.size()) throw plugin_error("tensor '" + box.name + "' lies in file " + std::to_string(file));
+      if (offset > files[file].num_bytes || tensor->num_bytes > files[file].num_bytes - offset) {
+        throw storage_error("tensor '" + box.name + "' reaches behind the end of '" + files[file].path + "'");
+      }
+      receiver.scan.boxes.push_back({std::move(box), {file, offset}});
+    });
+  };
+  sink.metadata = [](const chassis_scan_sink_t* s, chassis_str_t key, chassis_str_t value) {
+    return guarded([&] {
+      static_cast<ScanReceiver*>(s->impl)->scan.metadata.emplace_back(view_of(key), view_of(value));
+    });
+  };
+  return sink;
+}
+
+}  // namespace
+
+FormatPlugin::FormatPlugin(const Instance& instance)
+    : name_(instance.id()), who_(instance.who()), table_(instance.interface<chassis_format_t>(CHASSIS_FORMAT_ID)), self_(instance.get()) {}
+
+FormatPlugin::FormatPlugin(std::string name, const chassis_format_t& table, chassis_instance_t* self)
+    : name_(std::move(name)), who_("format '" + name_ + "'"), table_(table), self_(self) {}
+
+FormatLayout FormatPlugin::layout(std::span<const DiskBox> boxes, const MetadataPairs& metadata, int num_ranks,
+                                  uint64_t max_file_bytes) const {
+  std::vector<chassis_disk_tensor_t> tensors;
+  std::vector<Shape> sizes;  // referred to by `tensors`
+  tensors.reserve(boxes.size());
+  sizes.reserve(boxes.size());
+  for (const DiskBox& box : boxes) {
+    sizes.push_back(box.box.sizes());
+    tensors.push_back({sizeof(chassis_disk_tensor_t), static_cast<uint32_t>(box.dtype), str_of(box.name),
+                       box.global_shape.begin(), box.box.begin.begin(), sizes.back().begin(),
+                       static_cast<uint32_t>(box.global_shape.ndim()), static_cast<uint32_t>(box.rank), box.num_bytes()});
+  }
+  std::vector<chassis_disk_pair_t> pairs;
+  for (const auto& [key, value] : metadata) pairs.push_back({str_of(key), str_of(value)});
+  const chassis_save_request_t request = {
+      sizeof request, static_cast<uint32_t>(tensors.size()), tensors.data(), pairs.data(), static_cast<uint32_t>(pairs.size()),
+      static_cast<uint32_t>(num_ranks), max_file_bytes};
+
+  LayoutReceiver receiver;
+  receiver.layout.places.resize(boxes.size());
+  receiver.placed.resize(boxes.size());
+  const chassis_layout_sink_t sink = layout_sink(receiver);
+  throw_if_failed(table_.layout(self_, &request, &sink), who_);
+  for (size_t i = 0; i < boxes.size(); ++i) {
+    if (!receiver.placed[i]) throw plugin_error(who_ + ": tensor '" + boxes[i].name + "' has no place");
+  }
+  check(receiver.layout, boxes);
+  return std::move(receiver.layout);
+}
+
+void FormatPlugin::check(const FormatLayout& layout, std::span<const DiskBox> boxes) const {
+  std::set<std::string> paths = {kManifestName};
+  const auto claim = [&](const std::string& path) {
+    if (!is_plain_path(path)) throw plugin_error(who_ + ": '" + path + "' is no path for a file of a checkpoint");
+    if (!paths.insert(path).second) throw plugin_error(who_ + ": there are two files '" + path + "'");
+  };
+  for (const auto& file : layout.files) {
+    claim(file.path);
+    if (file.header.size() >= kMaxHeaderBytes) {
+      throw plugin_error(who_ + ": the header of '" + file.path + "' has " + std::to_string(file.header.size()) +
+                         " bytes; other readers refuse more than " + std::to_string(kMaxHeaderBytes));
+    }
+  }
+  for (const auto& [path, bytes] : layout.text_files) claim(path);
+
+  std::vector<uint32_t> order(boxes.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+    const DiskPlace &x = layout.places[a], &y = layout.places[b];
+    return std::tuple(x.file, x.offset, boxes[a].num_bytes()) < std::tuple(y.file, y.offset, boxes[b].num_bytes());
+  });
+  std::vector<uint64_t> reached;
+  for (const auto& file : layout.files) reached.push_back(file.header.size());
+  for (const uint32_t i : order) {
+    const DiskPlace& place = layout.places[i];
+    if (place.file >= layout.files.size()) {
+      throw plugin_error(who_ + ": tensor '" + boxes[i].name + "' is placed in file " + std::to_string(place.file) + " of " +
+                         std::to_string(layout.files.size()));
+    }
+    const auto& file = layout.files[place.file];
+    uint64_t& at = reached[place.file];
+    const uint64_t num_bytes = boxes[i].num_bytes();
+    if (place.offset < at || place.offset - at > kMaxGapBytes || place.offset > file.num_bytes ||
+        num_bytes > file.num_bytes - place.offset) {
+      throw plugin_error(who_ + ": tensor '" + boxes[i].name + "' is placed at byte " + std::to_string(place.offset) + " of '" +
+                         file.path + "', expected " + std::to_string(at));
+    }
+    at = place.offset + num_bytes;
+  }
+  for (size_t i = 0; i < layout.files.size(); ++i) {
+    if (reached[i] > layout.files[i].num_bytes || (reached[i] < layout.files[i].num_bytes && table_.finish == nullptr)) {
+      throw plugin_error(who_ + ": '" + layout.files[i].path + "' is to have " + std::to_string(layout.files[i].num_bytes) +
+                         " bytes, its header and tensors have " + std::to_string(reached[i]));
+    }
+  }
+}
+
+FormatScan FormatPlugin::scan(SourceDirectory& directory) const {
+  ScanReceiver receiver{{}, &directory};
+  const chassis_directory_t source = directory.table();
+  const chassis_scan_sink_t sink = scan_sink(receiver);
+  chassis_status_t* status = table_.scan(self_, &source, &sink);
+  if (status_code(status) == CHASSIS_NOT_FOUND) {
+    const std::string what = status_text(status);
+    status_release(status);
+    Error error = storage_error("'" + directory.path() + "' is not of format " + name_ + ": " + what);
+    if (!directory.links().empty()) {
+      error.hint("symbolic links are not followed, such as '" + directory.links().front() + "'; copy the files with cp -L");
+    }
+    throw error;
+  }
+  throw_if_failed(status, "'" + directory.path() + "'");
+  return std::move(receiver.scan);
+}
+
+std::string FormatPlugin::trailer(uint32_t file, std::span<const uint32_t> crc32c, uint64_t num_bytes) const {
+  std::string bytes(num_bytes, '\0');
+  if (num_bytes > 0) {
+    CHASSIS_CHECK(table_.finish != nullptr, "a trailer without finish()");
+    throw_if_failed(table_.finish(self_, file, crc32c.data(), static_cast<uint32_t>(crc32c.size()), bytes.data(), num_bytes), who_);
+  }
+  return bytes;
+}
+
+}  // namespace chassis

@@ -1,0 +1,181 @@
+#include "host/checkpoint/inspect.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <map>
+
+#include "host/base/hash.hpp"
+#include "host/base/units.hpp"
+
+namespace chassis {
+namespace {
+
+// A stretch of a file: a box, or what lies between boxes (box < 0).
+struct Extent {
+  uint64_t begin, end;
+  int64_t box;
+  uint32_t crc = 0;
+};
+
+// Extents of one file in order; empty if boxes overlap.
+std::vector<Extent> extents_of(const CheckpointManifest& manifest, uint32_t file) {
+  std::vector<Extent> out;
+  for (size_t i = 0; i < manifest.boxes.size(); ++i) {
+    const auto& entry = manifest.boxes[i];
+    if (entry.place.file != file || entry.box.num_bytes() == 0) continue;
+    out.push_back({entry.place.offset, entry.place.offset + entry.box.num_bytes(), static_cast<int64_t>(i)});
+  }
+  std::sort(out.begin(), out.end(), [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
+  std::vector<Extent> whole;
+  uint64_t at = 0;
+  for (const Extent& extent : out) {
+    if (extent.begin < at) return {};
+    if (extent.begin > at) whole.push_back({at, extent.begin, -1});
+    whole.push_back(extent);
+    at = extent.end;
+  }
+  if (at < manifest.files[file].num_bytes) whole.push_back({at, manifest.files[file].num_bytes, -1});
+  return whole;
+}
+
+void verify_file(SourceDirectory& directory, const CheckpointManifest& manifest, uint32_t index, const BucketPair& buckets,
+                 VerifyResult& result, const std::function<void(uint64_t, uint64_t)>& progress, uint64_t total_bytes) {
+  const auto& entry = manifest.files[index];
+  const int64_t found = directory.find(entry.path);
+  if (found < 0) {
+    result.defects.push_back(entry.path + ": missing");
+    return;
+  }
+  const uint64_t num_bytes = directory.files()[static_cast<size_t>(found)].num_bytes;
+  if (num_bytes != entry.num_bytes) {
+    result.defects.push_back(fmt::format("{}: {} bytes, expected {}", entry.path, num_bytes, entry.num_bytes));
+    return;
+  }
+  std::vector<Extent> extents = extents_of(manifest, index);
+  const File& file = directory.open(static_cast<size_t>(found));
+  const std::span<std::byte> bucket = buckets.bucket(0);
+  uint32_t whole = 0;
+  size_t extent = 0;
+  for (uint64_t at = 0; at < num_bytes;) {
+    const uint64_t count = std::min<uint64_t>(bucket.size(), num_bytes - at);
+    file.pread_exact(bucket.data(), count, at);
+    whole = crc32c(whole, bucket.data(), count);
+    for (; extent < extents.size(); ++extent) {
+      Extent& e = extents[extent];
+      const uint64_t from = std::max(e.begin, at), to = std::min(e.end, at + count);
+      if (from < to) e.crc = crc32c(e.crc, bucket.data() + (from - at), to - from);
+      if (e.end > at + count) break;
+    }
+    at += count;
+    result.num_bytes += count;
+    if (progress) progress(result.num_bytes, total_bytes);
+  }
+  ++result.num_files;
+  if (whole == entry.crc32c) return;
+  bool is_named = false;
+  for (const Extent& e : extents) {
+    if (e.box < 0) continue;
+    const auto& box = manifest.boxes[static_cast<size_t>(e.box)];
+    if (box.crc32c == e.crc) continue;
+    is_named = true;
+    result.defects.push_back(fmt::format("{}: tensor '{}' is damaged: CRC32C {:08x}, expected {:08x}", entry.path, box.box.name, e.crc, box.crc32c));
+  }
+  if (!is_named) {
+    result.defects.push_back(fmt::format("{}: damaged{}: CRC32C {:08x}, expected {:08x}", entry.path,
+                                         extents.size() > 1 ? " in its header" : "", whole, entry.crc32c));
+  }
+}
+
+CheckpointManifest read_manifest(const std::string& path) {
+  SourceDirectory directory(path);
+  return CheckpointManifest::read(directory);
+}
+
+std::string shown(const CheckpointManifest::BoxEntry& entry) {
+  return std::string(dtype_name(entry.box.dtype)) + text(entry.box.global_shape);
+}
+
+// By name; a tensor in several boxes has several checksums, in order of their offsets.
+std::map<std::string, std::vector<const CheckpointManifest::BoxEntry*>> by_name(const CheckpointManifest& manifest) {
+  std::map<std::string, std::vector<const CheckpointManifest::BoxEntry*>> out;
+  for (const auto& entry : manifest.boxes) out[entry.box.name].push_back(&entry);
+  return out;
+}
+
+}  // namespace
+
+VerifyResult verify_checkpoint(const std::string& path, const BucketPair& buckets,
+                               const std::function<void(uint64_t done, uint64_t total)>& progress) {
+  SourceDirectory directory(path);
+  const CheckpointManifest manifest = CheckpointManifest::read(directory);
+  VerifyResult result;
+  result.num_tensors = static_cast<uint64_t>(manifest.num_tensors());
+  for (uint32_t i = 0; i < manifest.files.size(); ++i) {
+    verify_file(directory, manifest, i, buckets, result, progress, manifest.num_bytes());
+  }
+  return result;
+}
+
+std::vector<std::string> describe_checkpoint(const std::string& path, bool with_tensors) {
+  const CheckpointManifest manifest = read_manifest(path);
+  std::vector<std::string> lines;
+  lines.push_back(fmt::format("{}: step {}, format {}, {}", path, manifest.step, manifest.format,
+                              manifest.resumable ? "resumable" : "weights only"));
+  lines.push_back("created " + manifest.created);
+  lines.push_back(fmt::format("written by {} rank{}{}", manifest.mesh.world_size(), manifest.mesh.world_size() == 1 ? "" : "s",
+                              manifest.mesh.num_axes() == 0 ? "" : " (" + manifest.mesh.text() + ")"));
+  lines.push_back(fmt::format("{} tensors, {} in {} files", manifest.num_tensors(), bytes_text(manifest.num_bytes()), manifest.files.size()));
+  for (const auto& [key, value] : manifest.about.items()) lines.push_back(key + ": " + (value.is_string() ? value.get<std::string>() : value.dump()));
+  for (const auto& file : manifest.files) {
+    lines.push_back(fmt::format("  {:>10}  {:08x}  {}", bytes_text(file.num_bytes), file.crc32c, file.path));
+  }
+  if (!with_tensors) return lines;
+  for (const auto& entry : manifest.boxes) {
+    const bool is_whole = entry.box.box == Box::whole(entry.box.global_shape);
+    lines.push_back(fmt::format("  {}  {}{}  {:08x}", entry.box.name, shown(entry), is_whole ? "" : " " + text(entry.box.box), entry.crc32c));
+  }
+  return lines;
+}
+
+std::vector<std::string> diff_checkpoints(const std::string& path_a, const std::string& path_b) {
+  const CheckpointManifest a = read_manifest(path_a), b = read_manifest(path_b);
+  const auto in_a = by_name(a), in_b = by_name(b);
+  std::vector<std::string> lines;
+  for (const auto& [name, boxes] : in_a) {
+    const auto it = in_b.find(name);
+    if (it == in_b.end()) {
+      lines.push_back("- " + name + " " + shown(*boxes.front()));
+      continue;
+    }
+    const auto& others = it->second;
+    if (shown(*boxes.front()) != shown(*others.front())) {
+      lines.push_back("! " + name + " " + shown(*boxes.front()) + " → " + shown(*others.front()));
+      continue;
+    }
+    const auto same_box = [](const auto* x, const auto* y) { return x->box.box == y->box.box; };
+    if (boxes.size() != others.size() || !std::equal(boxes.begin(), boxes.end(), others.begin(), same_box)) {
+      lines.push_back("? " + name + " is cut differently; contents are not compared");
+    } else if (!std::equal(boxes.begin(), boxes.end(), others.begin(), [](const auto* x, const auto* y) { return x->crc32c == y->crc32c; })) {
+      lines.push_back("~ " + name + " " + shown(*boxes.front()) + " has other contents");
+    }
+  }
+  for (const auto& [name, boxes] : in_b) {
+    if (!in_a.contains(name)) lines.push_back("+ " + name + " " + shown(*boxes.front()));
+  }
+  return lines;
+}
+
+std::vector<std::string> checkpoint_table(const std::vector<CheckpointInfo>& checkpoints) {
+  size_t width = 10;
+  for (const auto& info : checkpoints) width = std::max(width, info.name.size());
+  std::vector<std::string> lines;
+  for (const auto& info : checkpoints) {
+    lines.push_back(fmt::format("{:<{}}  {:>8}  {:>10}  {:<20}  {:<11}  {}", info.name, width, info.step, bytes_text(info.num_bytes),
+                                info.created, info.format,
+                                !info.defect.empty() ? "damaged: " + info.defect : info.resumable ? "resumable" : "weights only"));
+  }
+  return lines;
+}
+
+}  // namespace chassis

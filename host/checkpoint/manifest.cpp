@@ -1,0 +1,187 @@
+// One line per file and per box, so that people and diff can read it.
+#include "host/checkpoint/manifest.hpp"
+
+#include <cstdio>
+#include <set>
+
+#include "host/base/error.hpp"
+#include "host/base/hash.hpp"
+
+namespace chassis {
+namespace {
+
+constexpr uint64_t kMaxManifestBytes = uint64_t{1} << 30;
+constexpr std::string_view kPrefix = "{\n\"chassis_checkpoint\": 1,\n\"crc32c\": \"";
+constexpr std::string_view kNoChecksum = "00000000";
+
+std::string hex(uint32_t value) {
+  char text[9];
+  std::snprintf(text, sizeof text, "%08x", value);
+  return text;
+}
+
+uint32_t parse_hex(const std::string& text) {
+  if (text.size() != 8 || text.find_first_not_of("0123456789abcdef") != text.npos) {
+    throw storage_error("'" + text + "' is not a checksum of 8 hexadecimal digits");
+  }
+  return static_cast<uint32_t>(std::stoul(text, nullptr, 16));
+}
+
+Json json_of(const Shape& shape) {
+  Json out = Json::array();
+  for (const int64_t size : shape) out.push_back(size);
+  return out;
+}
+
+Shape shape_of(const Json& list, const std::string& where) {
+  if (!list.is_array() || list.size() > static_cast<size_t>(Shape::kMaxDims)) throw storage_error(where + " is not a shape");
+  std::vector<int64_t> sizes;
+  for (const Json& size : list) {
+    if (!size.is_number_integer() || size.get<int64_t>() < 0) throw storage_error(where + " is not a shape");
+    sizes.push_back(size.get<int64_t>());
+  }
+  return Shape(sizes);
+}
+
+CheckpointManifest::BoxEntry box_of(const Json& line, size_t num_files, const std::string& where) {
+  CheckpointManifest::BoxEntry entry;
+  DiskBox& box = entry.box;
+  box.name = json_string(line, "name", where);
+  const auto dtype = dtype_from_name(json_string(line, "dtype", where));
+  if (!dtype) throw storage_error(where + ": tensor '" + box.name + "' has an unknown dtype");
+  box.dtype = *dtype;
+  box.global_shape = shape_of(json_at(line, "shape", where), where);
+  box.box = Box::whole(box.global_shape);
+  if (line.contains("box")) {
+    const Json& corners = line["box"];
+    if (!corners.is_array() || corners.size() != 2) throw storage_error(where + ": 'box' is not a pair");
+    box.box = {shape_of(corners[0], where), shape_of(corners[1], where)};
+    bool fits = box.box.begin.ndim() == box.global_shape.ndim() && box.box.end.ndim() == box.global_shape.ndim();
+    for (int dim = 0; fits && dim < box.global_shape.ndim(); ++dim) {
+      fits = box.box.begin[dim] <= box.box.end[dim] && box.box.end[dim] <= box.global_shape[dim];
+    }
+    if (!fits) throw storage_error(where + ": a box of tensor '" + box.name + "' is not inside of it");
+  }
+  numel(box.global_shape);
+  box.rank = static_cast<int>(json_int_or(line, "rank", 0, where));
+  const int64_t file = json_int(line, "file", where), at = json_int(line, "at", where);
+  if (file < 0 || static_cast<size_t>(file) >= num_files || at < 0) throw storage_error(where + ": tensor '" + box.name + "' has no place");
+  entry.place = {static_cast<uint32_t>(file), static_cast<uint64_t>(at)};
+  entry.crc32c = parse_hex(json_string(line, "crc32c", where));
+  return entry;
+}
+
+MeshShape mesh_of(const Json& axes, const std::string& where) {
+  std::vector<MeshAxis> out;
+  if (!axes.is_object()) throw storage_error(where + ": 'mesh' is not an object");
+  for (const auto& [name, size] : axes.items()) {
+    if (!size.is_number_integer()) throw storage_error(where + ": 'mesh' has an axis without a size");
+    out.push_back({name, size.get<int>()});
+  }
+  return MeshShape(std::move(out));
+}
+
+CheckpointManifest parse_checked(const std::string& text, const std::string& name) {
+  const Json json = parse_json(text, name, ExitCode::kStorage);
+  CheckpointManifest manifest;
+  manifest.step = json_int(json, "step", name);
+  manifest.format = json_string(json, "format", name);
+  manifest.created = json_string(json, "created", name);
+  manifest.mesh = mesh_of(json_at(json, "mesh", name), name);
+  manifest.resumable = json_bool(json, "resumable", name);
+  manifest.about = json_at(json, "about", name);
+  manifest.state = json_at(json, "state", name);
+  std::set<std::string> paths;
+  for (const Json& line : json_at(json, "files", name)) {
+    const std::string path = json_string(line, "path", name);
+    const int64_t num_bytes = json_int(line, "bytes", name);
+    if (!is_plain_path(path) || num_bytes < 0 || !paths.insert(path).second) throw storage_error(name + ": bad file '" + path + "'");
+    manifest.files.push_back({path, static_cast<uint64_t>(num_bytes), parse_hex(json_string(line, "crc32c", name))});
+  }
+  for (const Json& line : json_at(json, "tensors", name)) {
+    manifest.boxes.push_back(box_of(line, manifest.files.size(), name));
+    const auto& entry = manifest.boxes.back();
+    const auto& file = manifest.files[entry.place.file];
+    if (entry.place.offset > file.num_bytes || entry.box.num_bytes() > file.num_bytes - entry.place.offset) {
+      throw storage_error(name + ": tensor '" + entry.box.name + "' reaches behind the end of '" + file.path + "'");
+    }
+  }
+  return manifest;
+}
+
+}  // namespace
+
+uint64_t CheckpointManifest::num_bytes() const {
+  uint64_t sum = 0;
+  for (const FileEntry& file : files) sum += file.num_bytes;
+  return sum;
+}
+
+int64_t CheckpointManifest::num_tensors() const {
+  std::set<std::string_view> names;
+  for (const BoxEntry& entry : boxes) names.insert(entry.box.name);
+  return static_cast<int64_t>(names.size());
+}
+
+std::string CheckpointManifest::dump() const {
+  std::string out = std::string(kPrefix) + std::string(kNoChecksum) + "\",\n";
+  const auto add = [&](const char* key, const Json& value) { out += "\"" + std::string(key) + "\": " + value.dump() + ",\n"; };
+  Json axes = Json::object();
+  for (const MeshAxis& axis : mesh.axes()) axes[axis.name] = axis.size;
+  add("step", step);
+  add("format", format);
+  add("created", created);
+  add("mesh", axes);
+  add("resumable", resumable);
+  add("about", about.is_null() ? Json::object() : about);
+  add("state", state.is_null() ? Json::object() : state);
+  out += "\"files\": [";
+  for (size_t i = 0; i < files.size(); ++i) {
+    const Json line = {{"path", files[i].path}, {"bytes", files[i].num_bytes}, {"crc32c", hex(files[i].crc32c)}};
+    out += (i > 0 ? ",\n  " : "\n  ") + line.dump();
+  }
+  out += "\n],\n\"tensors\": [";
+  for (size_t i = 0; i < boxes.size(); ++i) {
+    const BoxEntry& entry = boxes[i];
+    Json line = {{"name", entry.box.name}, {"dtype", dtype_name(entry.box.dtype)}, {"shape", json_of(entry.box.global_shape)}};
+    if (entry.box.box != Box::whole(entry.box.global_shape)) {
+      line["box"] = Json::array({json_of(entry.box.box.begin), json_of(entry.box.box.end)});
+    }
+    if (entry.box.rank != 0) line["rank"] = entry.box.rank;
+    line["file"] = entry.place.file;
+    line["at"] = entry.place.offset;
+    line["crc32c"] = hex(entry.crc32c);
+    out += (i > 0 ? ",\n  " : "\n  ") + line.dump();
+  }
+  out += "\n]\n}\n";
+  out.replace(kPrefix.size(), kNoChecksum.size(), hex(crc32c(0, out.data(), out.size())));
+  return out;
+}
+
+CheckpointManifest CheckpointManifest::parse(const std::string& text, const std::string& name) {
+  if (!text.starts_with(kPrefix) || text.size() < kPrefix.size() + kNoChecksum.size()) {
+    throw storage_error("'" + name + "' is not the manifest of a checkpoint, or is damaged in its first line");
+  }
+  const std::string written = text.substr(kPrefix.size(), kNoChecksum.size());
+  uint32_t found = crc32c(0, text.data(), kPrefix.size());
+  found = crc32c(found, kNoChecksum.data(), kNoChecksum.size());
+  const size_t behind = kPrefix.size() + kNoChecksum.size();
+  found = crc32c(found, text.data() + behind, text.size() - behind);
+  if (written != hex(found)) {
+    throw storage_error("'" + name + "' is damaged: its checksum is " + hex(found) + ", it says " + written);
+  }
+  try {
+    return parse_checked(text, name);
+  } catch (const Error& error) {
+    throw storage_error(error.what());
+  }
+}
+
+CheckpointManifest CheckpointManifest::read(SourceDirectory& directory) {
+  if (directory.find(kManifestName) < 0) {
+    throw storage_error("'" + directory.path() + "' is not a checkpoint: it has no " + kManifestName);
+  }
+  return parse(directory.read_text(kManifestName, kMaxManifestBytes), directory.path() + "/" + kManifestName);
+}
+
+}  // namespace chassis

@@ -1,0 +1,277 @@
+#include "host/checkpoint/reader.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+
+#include "host/base/hash.hpp"
+#include "host/base/log.hpp"
+#include "host/checkpoint/element_copy.hpp"
+#include "host/state/cover.hpp"
+#include "host/state/intersect.hpp"
+
+namespace chassis {
+namespace {
+
+bool is_float(Dtype dtype) {
+  return dtype == Dtype::f32 || dtype == Dtype::f64 || dtype == Dtype::f16 || dtype == Dtype::bf16;
+}
+bool can_cast(Dtype from, Dtype to) { return from == to || (is_float(from) && is_float(to)); }
+
+std::string shown(Dtype dtype, const Shape& shape) { return std::string(dtype_name(dtype)) + text(shape); }
+
+std::string hex(uint32_t value) {
+  char out[9];
+  std::snprintf(out, sizeof out, "%08x", value);
+  return out;
+}
+
+const std::string& name_on_disk(const LoadTensor& tensor) {
+  return tensor.disk_name.empty() ? tensor.descriptor.fqn : tensor.disk_name;
+}
+
+// What a file gives of a tensor, as if it were a rank's local storage.
+Piece piece_of_file(const Box& box) {
+  Piece piece;
+  piece.box = box;
+  piece.local = row_major_view(box.sizes(), Box::whole(box.sizes()));
+  return piece;
+}
+
+// One sort of misfit, with the first few spelled out.
+void add_list(std::string& message, const char* what, const std::vector<std::string>& lines, size_t max_listed) {
+  if (lines.empty()) return;
+  message += "\n  " + std::to_string(lines.size()) + " " + what + ":";
+  for (size_t i = 0; i < std::min(lines.size(), max_listed); ++i) message += "\n    " + lines[i];
+  if (lines.size() > max_listed) message += "\n    … and " + std::to_string(lines.size() - max_listed) + " more";
+}
+
+}  // namespace
+
+CheckpointReader::CheckpointReader(const std::string& path, const FormatPlugin& format)
+    : directory_(std::make_unique<SourceDirectory>(path)) {
+  if (directory_->find(kManifestName) >= 0) {
+    manifest_ = CheckpointManifest::read(*directory_);
+    if (manifest_->format != format.name()) {
+      throw storage_error("'" + path + "' is of format " + manifest_->format + ", not " + format.name());
+    }
+  }
+  scan_ = format.scan(*directory_);
+  index_tensors();
+  if (manifest_) compare_with_manifest();
+  prove_boxes();
+}
+
+CheckpointReader::~CheckpointReader() = default;
+
+const std::string& CheckpointReader::path() const { return directory_->path(); }
+
+const DiskTensor* CheckpointReader::find(const std::string& name) const {
+  const auto it = by_name_.find(name);
+  return it == by_name_.end() ? nullptr : &tensors_[it->second];
+}
+
+void CheckpointReader::index_tensors() {
+  for (uint32_t i = 0; i < scan_.boxes.size(); ++i) {
+    const DiskBox& box = scan_.boxes[i].box;
+    const auto [it, is_new] = by_name_.emplace(box.name, tensors_.size());
+    if (is_new) tensors_.push_back({box.name, box.dtype, box.global_shape, {}});
+    DiskTensor& tensor = tensors_[it->second];
+    if (tensor.dtype != box.dtype || tensor.global_shape != box.global_shape) {
+      throw storage_error("'" + path() + "': tensor '" + box.name + "' is " + shown(tensor.dtype, tensor.global_shape) +
+                          " in one file and " + shown(box.dtype, box.global_shape) + " in another");
+    }
+    tensor.boxes.push_back(i);
+  }
+}
+
+void CheckpointReader::compare_with_manifest() {
+  const auto differs = [&](const std::string& what) {
+    return storage_error("'" + path() + "' is not what its " + kManifestName + " says: " + what)
+        .hint("it is damaged, or was changed by hand; use another checkpoint");
+  };
+  std::map<std::pair<std::string, std::string>, const CheckpointManifest::BoxEntry*> by_place;
+  for (const auto& entry : manifest_->boxes) {
+    const auto& file = manifest_->files[entry.place.file];
+    const int64_t found = directory_->find(file.path);
+    if (found < 0) throw differs("'" + file.path + "' is missing");
+    const uint64_t num_bytes = directory_->files()[static_cast<size_t>(found)].num_bytes;
+    if (num_bytes != file.num_bytes) {
+      throw differs("'" + file.path + "' has " + std::to_string(num_bytes) + " bytes, expected " + std::to_string(file.num_bytes));
+    }
+    if (!by_place.emplace(std::pair(file.path, entry.box.name), &entry).second) {
+      throw differs("'" + file.path + "' has tensor '" + entry.box.name + "' twice");
+    }
+  }
+  for (const auto& found : scan_.boxes) {
+    const std::string& file = directory_->files()[found.place.file].path;
+    const auto it = by_place.find({file, found.box.name});
+    if (it == by_place.end()) throw differs("'" + file + "' has the tensor '" + found.box.name + "', which is not listed");
+    const auto& entry = *it->second;
+    if (entry.box.dtype != found.box.dtype || entry.box.global_shape != found.box.global_shape || entry.box.box != found.box.box ||
+        entry.place.offset != found.place.offset) {
+      throw differs("tensor '" + found.box.name + "' is " + shown(found.box.dtype, found.box.global_shape) + " " +
+                    text(found.box.box) + " at byte " + std::to_string(found.place.offset) + " of '" + file + "', expected " +
+                    shown(entry.box.dtype, entry.box.global_shape) + " " + text(entry.box.box) + " at " +
+                    std::to_string(entry.place.offset));
+    }
+    manifest_crc_.push_back(entry.crc32c);
+  }
+  if (scan_.boxes.size() != manifest_->boxes.size()) {
+    throw differs("it has " + std::to_string(scan_.boxes.size()) + " tensors or parts of them, expected " +
+                  std::to_string(manifest_->boxes.size()));
+  }
+}
+
+void CheckpointReader::prove_boxes() const {
+  std::map<int, int> shards;  // as found → dense
+  for (const auto& found : scan_.boxes) shards.emplace(found.box.rank, 0);
+  int num_shards = 0;
+  for (auto& [rank, index] : shards) index = num_shards++;
+  Cover cover(std::max(num_shards, 1));
+  bool has_parts = false;
+  for (const DiskTensor& tensor : tensors_) {
+    if (tensor.boxes.size() == 1 && scan_.boxes[tensor.boxes[0]].box.box == Box::whole(tensor.global_shape)) continue;
+    has_parts = true;
+    const Descriptor descriptor = Descriptor::plain(tensor.name, tensor.dtype, tensor.global_shape);
+    cover.expect(descriptor);
+    std::map<int, std::vector<Box>> boxes;
+    for (const auto& [rank, index] : shards) boxes[index];
+    for (const uint32_t i : tensor.boxes) {
+      if (!scan_.boxes[i].box.box.empty()) boxes[shards.at(scan_.boxes[i].box.rank)].push_back(scan_.boxes[i].box.box);
+    }
+    for (const auto& [rank, owned] : boxes) cover.declare(descriptor, rank, owned);
+  }
+  if (!has_parts) return;
+  const std::vector<CoverFault> faults = cover.faults(1);
+  if (!faults.empty()) throw storage_error("'" + path() + "' does not hold whole tensors: " + faults.front().message);
+}
+
+void CheckpointReader::check(std::span<const LoadTensor> tensors, const LoadOptions& options) const {
+  std::vector<std::string> missing, misshaped, unexpected;
+  std::unordered_map<std::string_view, bool> wanted;
+  for (const LoadTensor& tensor : tensors) {
+    const std::string& name = name_on_disk(tensor);
+    const Descriptor& descriptor = tensor.descriptor;
+    CHASSIS_CHECK(descriptor.components.empty(), "'" + descriptor.fqn + "': components are loaded one by one");
+    CHASSIS_CHECK(wanted.emplace(name, true).second, "two tensors are to be loaded from '" + name + "'");
+    const DiskTensor* found = find(name);
+    if (!descriptor.tie.empty()) continue;
+    if (found == nullptr) {
+      if (!options.optional || !options.optional(descriptor)) missing.push_back(name + " " + text(descriptor.global_shape));
+    } else if (found->global_shape != descriptor.global_shape) {
+      misshaped.push_back(name + " is " + text(found->global_shape) + " on disk, " + text(descriptor.global_shape) + " in the model");
+    } else if (!can_cast(found->dtype, descriptor.dtype)) {
+      misshaped.push_back(name + " is " + std::string(dtype_name(found->dtype)) + " on disk, " +
+                          std::string(dtype_name(descriptor.dtype)) + " in the model");
+    }
+  }
+  for (const DiskTensor& tensor : tensors_) {
+    if (wanted.contains(tensor.name) || (options.skip && options.skip(tensor.name))) continue;
+    unexpected.push_back(tensor.name + " " + text(tensor.global_shape));
+  }
+  if (missing.empty() && misshaped.empty() && unexpected.empty()) return;
+  std::string message = "'" + path() + "' does not fit the model:";
+  add_list(message, "missing", missing, options.max_listed);
+  add_list(message, "of another shape or type", misshaped, options.max_listed);
+  add_list(message, "unexpected", unexpected, options.max_listed);
+  throw storage_error(message);
+}
+
+LoadResult CheckpointReader::load(std::span<const LoadTensor> tensors, const MeshShape& mesh, const BucketPair& buckets,
+                                  const LocalTensors& local, const LoadOptions& options) {
+  check(tensors, options);
+  LoadResult result;
+  uint64_t total_bytes = 0;
+  for (const LoadTensor& tensor : tensors) {
+    const DiskTensor* found = tensor.descriptor.tie.empty() ? find(name_on_disk(tensor)) : nullptr;
+    if (found != nullptr) total_bytes += static_cast<uint64_t>(numel(found->global_shape) * size_bytes(found->dtype));
+  }
+  uint64_t done_bytes = 0;
+  for (const LoadTensor& tensor : tensors) {
+    const DiskTensor* found = find(name_on_disk(tensor));
+    if (!tensor.descriptor.tie.empty()) {
+      if (found != nullptr) {
+        counted_warning("tied-copy", "'" + found->name + "' is stored, but tied to '" + tensor.descriptor.tie + "'; the copy is not read");
+      }
+      continue;
+    }
+    if (found == nullptr) {
+      result.absent.push_back(tensor.descriptor.fqn);
+      continue;
+    }
+    load_one(tensor, *found, mesh, buckets, local, options, result);
+    done_bytes += static_cast<uint64_t>(numel(found->global_shape) * size_bytes(found->dtype));
+    if (options.progress) options.progress(done_bytes, total_bytes);
+  }
+  return result;
+}
+
+void CheckpointReader::load_one(const LoadTensor& tensor, const DiskTensor& from, const MeshShape& mesh, const BucketPair& buckets,
+                                const LocalTensors& local, const LoadOptions& options, LoadResult& result) {
+  const Layout layout(tensor.descriptor, mesh);
+  if (!layout.holds(options.rank)) return;
+  const Tensor target = local(tensor.descriptor, options.rank);
+  CHASSIS_CHECK(static_cast<bool>(target), "no local tensor for '" + tensor.descriptor.fqn + "'");
+  const Shape target_shape{std::span<const int64_t>(target.sizes())}, wanted = layout.local_shape(options.rank);
+  if (target_shape != wanted || target.dtype() != tensor.descriptor.dtype || !target.is_contiguous()) {
+    throw internal_error("tensor '" + tensor.descriptor.fqn + "' is " + shown(target.dtype(), target_shape) +
+                         "; its descriptor says " + shown(tensor.descriptor.dtype, wanted));
+  }
+  const Tensor flat = target.flat();
+  const std::vector<Piece> pieces = layout.pieces(options.rank);
+  const auto element_bytes = static_cast<uint64_t>(size_bytes(from.dtype));
+  const std::span<std::byte> bucket = buckets.bucket(0);
+  bool all_verified = !manifest_crc_.empty();
+  for (const uint32_t i : from.boxes) {
+    const FormatScan::Found& found = scan_.boxes[i];
+    if (found.box.box.empty()) continue;
+    const File& file = directory_->open(found.place.file);
+    for (const Copy& copy : copies({piece_of_file(found.box.box)}, pieces)) {
+      uint32_t crc = 0;
+      for_each_run(copy, [&](int64_t at, int64_t to, int64_t length) {
+        while (length > 0) {
+          std::byte* const direct = direct_memory(flat, to, from.dtype);
+          const int64_t count = direct != nullptr ? length : std::min(length, static_cast<int64_t>(bucket.size() / element_bytes));
+          std::byte* const memory = direct != nullptr ? direct : bucket.data();
+          const uint64_t num_bytes = static_cast<uint64_t>(count) * element_bytes;
+          file.pread_exact(memory, num_bytes, found.place.offset + static_cast<uint64_t>(at) * element_bytes);
+          crc = crc32c(crc, memory, num_bytes);
+          if (direct == nullptr) write_elements(flat, to, count, from.dtype, memory);
+          result.num_bytes += num_bytes;
+          at += count, to += count, length -= count;
+        }
+      });
+      if (copy.box != found.box.box) {
+        all_verified = false;
+      } else if (!manifest_crc_.empty() && crc != manifest_crc_[i]) {
+        throw storage_error("tensor '" + from.name + "' in '" + file.path() + "' is damaged: its CRC32C is " + hex(crc) +
+                            ", the manifest says " + hex(manifest_crc_[i]))
+            .hint("resume from an older checkpoint; `chassis ckpt verify` lists all damage");
+      }
+    }
+  }
+  ++result.num_tensors;
+  result.num_verified += all_verified;
+}
+
+std::vector<std::string> compare_with_directory(const SavePlan& plan, const CheckpointReader& directory) {
+  std::vector<std::string> lines;
+  std::unordered_map<std::string_view, bool> planned;
+  for (const SaveTensor& tensor : plan.tensors) {
+    planned.emplace(tensor.disk_name, true);
+    const DiskTensor* found = directory.find(tensor.disk_name);
+    const std::string ours = shown(tensor.disk_dtype, tensor.descriptor.global_shape);
+    if (found == nullptr) {
+      lines.push_back(tensor.disk_name + " " + ours + " is not in the directory");
+    } else if (found->global_shape != tensor.descriptor.global_shape || found->dtype != tensor.disk_dtype) {
+      lines.push_back(tensor.disk_name + " would be " + ours + ", it is " + shown(found->dtype, found->global_shape));
+    }
+  }
+  for (const DiskTensor& tensor : directory.tensors()) {
+    if (!planned.contains(tensor.name)) lines.push_back(tensor.name + " " + shown(tensor.dtype, tensor.global_shape) + " would not be written");
+  }
+  return lines;
+}
+
+}  // namespace chassis

@@ -1,0 +1,230 @@
+// Hidden names are .<name>.<what>-<16 hex digits>, what being inprogress, replaced or deleting.
+#include "host/checkpoint/staged_directory.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <random>
+#include <set>
+#include <system_error>
+
+#include "host/base/error.hpp"
+#include "host/base/log.hpp"
+#include "host/checkpoint/manifest.hpp"
+
+namespace chassis {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kMarker[] = ".inprogress";
+
+std::string new_id() {
+  std::random_device random;
+  char text[17];
+  std::snprintf(text, sizeof text, "%08x%08x", random(), random());
+  return text;
+}
+
+Error failure(const std::string& what, const std::string& path, int error) {
+  return storage_error(what + " '" + path + "': " + std::generic_category().message(error));
+}
+
+struct HiddenName {
+  std::string name, what, id;
+};
+
+std::optional<HiddenName> parse_hidden(const std::string& text) {
+  const size_t dash = text.rfind('-'), dot = text.rfind('.', dash);
+  if (text.empty() || text[0] != '.' || dash == text.npos || dot == text.npos || dot == 0) return std::nullopt;
+  HiddenName hidden{text.substr(1, dot - 1), text.substr(dot + 1, dash - dot - 1), text.substr(dash + 1)};
+  if (hidden.id.size() != 16 || hidden.id.find_first_not_of("0123456789abcdef") != hidden.id.npos) return std::nullopt;
+  if (hidden.what != "inprogress" && hidden.what != "replaced" && hidden.what != "deleting") return std::nullopt;
+  return hidden;
+}
+
+// All but the manifest, then the manifest, then the directory: what is left of a killed removal is still recognised.
+void remove_tree(const std::string& path) {
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
+    if (entry.path().filename() == kManifestName || entry.path().filename() == kMarker) continue;
+    fs::remove_all(entry.path(), error);
+    if (error) throw failure("can not remove", entry.path().string(), error.value());
+  }
+  for (const char* last : {kMarker, kManifestName}) fs::remove(fs::path(path) / last, error);
+  fs::remove(path, error);
+  if (error) throw failure("can not remove", path, error.value());
+}
+
+bool exists(const std::string& path) {
+  std::error_code error;
+  return fs::symlink_status(path, error).type() != fs::file_type::not_found;
+}
+
+// Nobody holds the marker's lock: the process that made the directory is gone.
+bool has_dead_marker(const std::string& path) {
+  const int descriptor = ::open((path + "/" + kMarker).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  if (descriptor < 0) return false;
+  const File marker = File::adopt(descriptor, path + "/" + kMarker);
+  return ::flock(descriptor, LOCK_EX | LOCK_NB) == 0;
+}
+
+bool is_empty(const std::string& path) {
+  std::error_code error;
+  return fs::is_empty(path, error) && !error;
+}
+
+}  // namespace
+
+StagedDirectory::StagedDirectory(const std::string& parent, const std::string& name)
+    : parent_(parent), name_(name), id_(new_id()) {
+  create_directories(parent);
+  collect_leftovers(parent, name);
+  path_ = parent + "/." + name + ".inprogress-" + id_;
+  if (::mkdir(path_.c_str(), 0755) != 0) throw failure("can not create the directory", path_, errno);
+  try {
+    marker_ = File::create_exclusive(path_ + "/" + kMarker);
+    if (::flock(marker_.descriptor(), LOCK_EX | LOCK_NB) != 0) throw failure("can not lock", marker_.path(), errno);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+    throw;
+  }
+}
+
+StagedDirectory::~StagedDirectory() {
+  if (published_) return;
+  try {
+    remove_tree(path_);
+  } catch (const std::exception& error) {
+    counted_warning("checkpoint-leftover", std::string("a failed save is left behind until the next start: ") + error.what());
+  }
+}
+
+File StagedDirectory::create(const std::string& path) {
+  CHASSIS_CHECK(is_plain_path(path), path);
+  if (const size_t slash = path.find('/'); slash != path.npos) {
+    const std::string folder = path_ + "/" + path.substr(0, slash);
+    if (std::find(folders_.begin(), folders_.end(), folder) == folders_.end()) {
+      if (::mkdir(folder.c_str(), 0755) != 0) throw failure("can not create the directory", folder, errno);
+      folders_.push_back(folder);
+    }
+  }
+  return File::create_exclusive(path_ + "/" + path);
+}
+
+void StagedDirectory::publish(const std::function<void(const char* stage)>& at) {
+  const std::string target = parent_ + "/" + name_;
+  for (const std::string& folder : folders_) fsync_directory(folder);
+  fsync_directory(path_);
+  at("synced");
+  if (::unlink((path_ + "/" + kMarker).c_str()) != 0) throw failure("can not remove", path_ + "/" + kMarker, errno);
+  fsync_directory(path_);
+  at("unmarked");
+
+  bool replaces = false;
+  if (exists(target)) {
+    check_replaceable(target);
+    if (is_empty(target)) {
+      fs::remove(target);
+    } else {
+      replaces = true;
+    }
+  }
+  std::string old = path_;  // where the replaced one lies afterwards
+  if (!replaces) {
+    rename_durably(path_, target);
+  } else if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) {
+    published_ = true;
+    fsync_directory(parent_);
+  } else if (errno == EINVAL || errno == ENOSYS) {
+    // This file system can not exchange: the old one steps aside, and comes back if we die before the next rename.
+    old = parent_ + "/." + name_ + ".replaced-" + id_;
+    rename_durably(target, old);
+    rename_durably(path_, target);
+  } else {
+    throw failure("can not replace", target, errno);
+  }
+  published_ = true;
+  at("renamed");
+  if (!replaces) return;
+  try {
+    remove_tree(old);
+  } catch (const Error& error) {
+    counted_warning("checkpoint-leftover", std::string("a replaced checkpoint is left behind until the next start: ") + error.what());
+  }
+}
+
+std::vector<std::string> foreign_files(const std::string& checkpoint) {
+  std::set<std::string> own = {kManifestName};
+  try {
+    SourceDirectory directory(checkpoint);
+    for (const auto& file : CheckpointManifest::read(directory).files) own.insert(file.path);
+  } catch (const Error&) {
+    own.clear();
+  }
+  std::vector<std::string> foreign;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(checkpoint)) {
+    const std::string path = fs::relative(entry.path(), checkpoint).string();
+    const bool holds_own = entry.symlink_status().type() == fs::file_type::directory &&
+                           std::any_of(own.begin(), own.end(), [&](const std::string& p) { return p.starts_with(path + "/"); });
+    if (!holds_own && !own.contains(path)) foreign.push_back(path);
+  }
+  std::sort(foreign.begin(), foreign.end());
+  return foreign;
+}
+
+void check_replaceable(const std::string& path) {
+  if (!exists(path)) return;
+  if (!fs::is_directory(fs::symlink_status(path))) throw storage_error("'" + path + "' is in the way: it is not a directory");
+  if (is_empty(path)) return;
+  if (!exists(path + "/" + kManifestName)) {
+    throw storage_error("'" + path + "' is in the way: it has no " + kManifestName + ", so it is not a checkpoint of this program")
+        .hint("move it away, or choose another directory");
+  }
+  const std::vector<std::string> foreign = foreign_files(path);
+  if (!foreign.empty()) {
+    throw storage_error("'" + path + "' can not be replaced: it holds '" + foreign.front() + "'" +
+                        (foreign.size() > 1 ? " and " + std::to_string(foreign.size() - 1) + " other files" : "") +
+                        " that this program did not write")
+        .hint("move it away, or choose another directory");
+  }
+}
+
+void collect_leftovers(const std::string& parent, const std::string& name) {
+  std::error_code error;
+  std::vector<std::string> found;
+  for (const fs::directory_entry& entry : fs::directory_iterator(parent, error)) found.push_back(entry.path().filename().string());
+  std::sort(found.begin(), found.end());
+  for (const std::string& text : found) {
+    const auto hidden = parse_hidden(text);
+    if (!hidden || (!name.empty() && hidden->name != name)) continue;
+    const std::string path = parent + "/" + text;
+    if (!fs::is_directory(fs::symlink_status(path, error))) continue;
+    const bool is_checkpoint = exists(path + "/" + kManifestName);
+    if (hidden->what == "replaced" && is_checkpoint && !exists(parent + "/" + hidden->name)) {
+      rename_durably(path, parent + "/" + hidden->name);
+      log::info("checkpoint {}: put back after an interrupted replacement", hidden->name);
+    } else if (exists(path + "/" + kMarker) ? has_dead_marker(path) : is_checkpoint || is_empty(path)) {
+      remove_tree(path);
+      log::info("removed what an interrupted save left: {}", path);
+    } else if (!exists(path + "/" + kMarker)) {
+      counted_warning("checkpoint-leftover", "'" + path + "' looks like an interrupted save, but is not marked as one; it stays");
+    }
+  }
+}
+
+void unpublish_and_remove(const std::string& parent, const std::string& name) {
+  const std::string hidden = parent + "/." + name + ".deleting-" + new_id();
+  rename_durably(parent + "/" + name, hidden);
+  remove_tree(hidden);
+}
+
+}  // namespace chassis

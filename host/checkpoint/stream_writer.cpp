@@ -1,0 +1,93 @@
+#include "host/checkpoint/stream_writer.hpp"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "host/base/error.hpp"
+
+namespace chassis {
+
+StreamWriter::StreamWriter(const BucketPair& buckets) : buckets_(buckets), thread_([this] { run(); }) {}
+
+StreamWriter::~StreamWriter() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+std::span<std::byte> StreamWriter::reserve(File& file, uint64_t offset, uint64_t num_bytes, uint64_t element_bytes) {
+  CHASSIS_CHECK(num_bytes > 0 && num_bytes % element_bytes == 0, "not a whole number of elements");
+  if (buckets_.bucket_bytes() - filled_bytes_ < element_bytes) submit();
+  uint64_t room = std::min(num_bytes, buckets_.bucket_bytes() - filled_bytes_);
+  room -= room % element_bytes;
+  const bool continues = !segments_.empty() && segments_.back().file == &file &&
+                         segments_.back().offset + segments_.back().num_bytes == offset;
+  if (continues) {
+    segments_.back().num_bytes += room;
+  } else {
+    segments_.push_back({&file, offset, filled_bytes_, room});
+  }
+  const std::span<std::byte> out = buckets_.bucket(filling_).subspan(filled_bytes_, room);
+  filled_bytes_ += room;
+  return out;
+}
+
+void StreamWriter::submit() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return !has_work_; });
+  rethrow();
+  std::swap(to_write_, segments_);
+  segments_.clear();
+  writing_ = filling_;
+  has_work_ = true;
+  filling_ = 1 - filling_;
+  filled_bytes_ = 0;
+  lock.unlock();
+  changed_.notify_all();
+}
+
+void StreamWriter::flush() {
+  if (!segments_.empty()) submit();
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return !has_work_; });
+  rethrow();
+}
+
+void StreamWriter::rethrow() {
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+void StreamWriter::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return has_work_ || stopping_; });
+    if (stopping_) return;
+    lock.unlock();
+    std::exception_ptr failure;
+    try {
+      write_all();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    lock.lock();
+    failure_ = failure;
+    has_work_ = false;
+    changed_.notify_all();
+  }
+}
+
+void StreamWriter::write_all() const {
+  for (const Segment& segment : to_write_) {
+    segment.file->pwrite_exact(buckets_.bucket(writing_).data() + segment.begin, segment.num_bytes, segment.offset);
+    // Begins to write back now, so that the fsync at the end finds little left. A hint: failures show up there.
+    ::sync_file_range(segment.file->descriptor(), static_cast<off64_t>(segment.offset), static_cast<off64_t>(segment.num_bytes),
+                      SYNC_FILE_RANGE_WRITE);
+  }
+}
+
+}  // namespace chassis

@@ -1,0 +1,58 @@
+// The pipeline of a save: one bucket is filled while a thread writes the other to its place in the files.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "host/base/file.hpp"
+#include "host/checkpoint/bucket.hpp"
+
+namespace chassis {
+
+class StreamWriter {
+ public:
+  explicit StreamWriter(const BucketPair& buckets);
+  // What was not flushed is lost.
+  ~StreamWriter();
+  StreamWriter(const StreamWriter&) = delete;
+  StreamWriter& operator=(const StreamWriter&) = delete;
+
+  // Room for at most num_bytes, a multiple of `element_bytes`, that will stand at `offset` of `file`. The caller fills all
+  // of it before the next call. Throws what an earlier write failed with. Files must live until flush().
+  std::span<std::byte> reserve(File& file, uint64_t offset, uint64_t num_bytes, uint64_t element_bytes = 1);
+  // Returns when every byte has been handed to the system.
+  void flush();
+
+ private:
+  struct Segment {
+    File* file;
+    uint64_t offset;
+    uint64_t begin;  // in the bucket
+    uint64_t num_bytes;
+  };
+
+  void submit();
+  void run();
+  void write_all() const;
+  void rethrow();
+
+  const BucketPair& buckets_;
+  int filling_ = 0;
+  uint64_t filled_bytes_ = 0;
+  std::vector<Segment> segments_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool has_work_ = false, stopping_ = false;
+  int writing_ = 0;
+  std::vector<Segment> to_write_;
+  std::exception_ptr failure_;
+  std::thread thread_;
+};
+
+}  // namespace chassis

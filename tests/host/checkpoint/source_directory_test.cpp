@@ -1,0 +1,95 @@
+// Directories that are not to be trusted.
+#include "host/checkpoint/source_directory.hpp"
+
+#include <sys/stat.h>
+
+#include "fixture.hpp"
+
+namespace chassis {
+namespace {
+
+using namespace testing;
+
+std::vector<std::string> paths_in(const std::string& path) {
+  std::vector<std::string> out;
+  for (const auto& file : SourceDirectory(path).files()) out.push_back(file.path);
+  return out;
+}
+
+TEST(SourceDirectory, ListsPlainFilesTwoLevelsDeep) {
+  const TemporaryDirectory dir;
+  write_text(dir / "b", "12");
+  write_text(dir / ".hidden", "x");
+  write_text(dir / "odd name", "x");
+  fs::create_directories(dir / "sharded/deeper");
+  write_text(dir / "sharded/a", "1");
+  write_text(dir / "sharded/deeper/x", "1");
+  ASSERT_EQ(::mkfifo((dir / "pipe").c_str(), 0600), 0);
+  EXPECT_EQ(paths_in(dir.path()), (std::vector<std::string>{"b", "sharded/a"}));
+  SourceDirectory source(dir.path());
+  EXPECT_EQ(source.files()[0].num_bytes, 2u);
+  EXPECT_EQ(source.find("sharded/a"), 1);
+  EXPECT_EQ(source.find("sharded"), -1);
+  EXPECT_EQ(source.read_text("b", 10), "12");
+  EXPECT_NE(error_of([&] { source.read_text("b", 1); }).find("has 2 bytes, at most 1"), std::string::npos);
+}
+
+TEST(SourceDirectory, FollowsNoLinks) {
+  const TemporaryDirectory dir;
+  write_text(dir / "secret", "secret");
+  fs::create_directories(dir / "model/folder");
+  fs::create_symlink("../secret", dir / "model/model.safetensors");
+  fs::create_symlink("/etc", dir / "model/etc");
+  fs::create_symlink("../../secret", dir / "model/folder/x");
+  SourceDirectory source(dir / "model");
+  EXPECT_TRUE(source.files().empty());
+  EXPECT_EQ(source.links(), (std::vector<std::string>{"etc", "folder/x", "model.safetensors"}));
+}
+
+TEST(SourceDirectory, RefusesAFileThatBecameALinkOrAnotherSizeSinceItWasListed) {
+  const TemporaryDirectory dir;
+  write_text(dir / "secret", "secret");
+  fs::create_directories(dir / "model/sub");
+  write_text(dir / "model/a", "aaaaaa");
+  write_text(dir / "model/b", "bbbbbb");
+  write_text(dir / "model/sub/c", "cccccc");
+  SourceDirectory source(dir / "model");
+  fs::remove(dir / "model/a");
+  fs::create_symlink("../secret", dir / "model/a");
+  write_text(dir / "model/b", "b");
+  fs::remove_all(dir / "model/sub");
+  fs::create_symlink("..", dir / "model/sub");
+  EXPECT_NE(error_of([&] { source.open(0); }), "no error");
+  EXPECT_NE(error_of([&] { source.open(1); }).find("has 1 bytes, 6 when it was listed"), std::string::npos);
+  EXPECT_NE(error_of([&] { source.open(2); }), "no error");
+}
+
+TEST(SourceDirectory, FollowsTheLinksOfTheHuggingFaceCacheOnly) {
+  const TemporaryDirectory dir;
+  const std::string hash(64, 'a');
+  fs::create_directories(dir / "blobs");
+  fs::create_directories(dir / "snapshots/rev");
+  write_text(dir / ("blobs/" + hash), "{}");
+  write_text(dir / "blobs/name", "x");
+  fs::create_symlink("../../blobs/" + hash, dir / "snapshots/rev/config.json");
+  fs::create_symlink("../../blobs/name", dir / "snapshots/rev/other");
+  fs::create_symlink("../../blobs/../secret" + hash, dir / "snapshots/rev/third");
+  SourceDirectory source(dir / "snapshots/rev");
+  ASSERT_EQ(source.files().size(), 1u);
+  EXPECT_EQ(source.read_text("config.json", 10), "{}");
+  EXPECT_EQ(source.links().size(), 2u);
+}
+
+TEST(SourceDirectory, NamesWhatIsNotThere) {
+  EXPECT_NE(error_of([] { SourceDirectory("/nowhere/at/all"); }).find("/nowhere/at/all"), std::string::npos);
+}
+
+TEST(PlainPath, AdmitsNothingThatLeavesTheDirectory) {
+  for (const char* good : {"a", "model-00001-of-00002.safetensors", "sharded/x.y"}) EXPECT_TRUE(is_plain_path(good)) << good;
+  for (const char* bad : {"", ".", "..", "/a", "a/", "../a", "a/../b", "a/b/c", ".a", "a/.b", "a b", "a\nb", "ä"}) {
+    EXPECT_FALSE(is_plain_path(bad)) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace chassis
