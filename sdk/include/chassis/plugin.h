@@ -36,7 +36,7 @@
     uint32_t name_bytes, text_bytes, type;                                                  \
     char name[8];                                                                           \
     char body[(sizeof(text) + 3u) & ~3u];                                                   \
-  } chassis_manifest_note = {8u, (uint32_t)sizeof(text) - 1u, CHASSIS_NOTE_TYPE, CHASSIS_NOTE_NAME, text}
+  } chassis_manifest_note = {8u, (uint32_t)((sizeof(text) + 3u) & ~3u), CHASSIS_NOTE_TYPE, CHASSIS_NOTE_NAME, text}
 
 /* One member in use. The host enforces the order
  *   create → prepare → activate → … → quiesce → deactivate → destroy
