@@ -6,6 +6,7 @@
 #include "host/base/error.hpp"
 #include "host/plugin/status.hpp"
 #include "host/program/block_run.hpp"
+#include "host/service/autograd.hpp"
 #include "host/service/handle.hpp"
 
 namespace chassis {
@@ -45,18 +46,20 @@ void run_composed_backward(const Node& node, chassis_call_t& call) {
     forward.params = param_handles.data();
     forward.outputs = outputs.data();
     forward.saved = saved.data();
-    throw_if_failed(node.provider->table->forward(node.provider->self, node.kernel.get(), &forward),
-                    "provider '" + node.provider->name + "' on " + node.name);
+    {
+      AutogradRecording recording;
+      throw_if_failed(node.provider->table->forward(node.provider->self, node.kernel.get(), &forward),
+                      "provider '" + node.provider->name + "' on " + node.name);
+    }
     torch::autograd::variable_list roots, root_gradients, leaves;
     for (size_t i = 0; i < num_outputs; ++i) {
       if (call.grad_outputs[i] && tensor_of(outputs[i]).requires_grad()) {
         roots.push_back(tensor_of(outputs[i]));
         root_gradients.push_back(tensor_of(call.grad_outputs[i]));
       }
-      delete_handle(outputs[i]);
     }
-    for (chassis_tensor_t handle : saved)
-      if (handle) delete_handle(handle);
+    for (chassis_tensor_t handle : outputs) Tensor::adopt(handle);
+    for (chassis_tensor_t handle : saved) Tensor::adopt(handle);
     for (size_t i = 0; i < num_inputs; ++i)
       if (inputs_need[i]) leaves.push_back(inputs[i]);
     for (size_t i = 0; i < num_params; ++i)
