@@ -101,9 +101,6 @@ class Run {
   void choose_recompute() {
     const std::string mode = config().get_string("recompute.mode");
     Executor& executor = session_.executor();
-    if (mode == "selective")
-      throw Error(ExitCode::kConfig, config().position("recompute.mode"), "recompute.mode = \"selective\" is not supported yet")
-          .hint("use \"auto\", \"none\" or \"full\"");
     const uint64_t none = executor.planned_activation_bytes(Recompute::kNone);
     const uint64_t full = executor.planned_activation_bytes(Recompute::kFull);
     const uint64_t gradients = 4 * static_cast<uint64_t>(session_.parameters().num_elements(true));

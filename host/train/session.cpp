@@ -93,24 +93,23 @@ void Session::load_plugins(const SessionOptions& options) {
   }
   if (model_member_.empty()) choose_model();
   config_.finish();
-  for (const char* unused : {"data.template", "data.roles_to_train", "freeze.groups"})
-    if (config_.set_by_user(unused) && !config_.json(unused).empty())
-      throw Error(ExitCode::kConfig, config_.position(unused), std::string(unused) + " is not supported yet")
-          .hint("remove it; nothing would honour it");
-  if (config_.get_string("train.task") != "pretrain")
-    throw Error(ExitCode::kConfig, config_.position("train.task"),
-                "train.task = \"" + config_.get_string("train.task") + "\" is not supported yet")
-        .hint("use \"pretrain\"; for supervised data give format = \"tokens\" with labels");
-  if (config_.get_string("precision.compute") == "fp16")
-    throw Error(ExitCode::kConfig, config_.position("precision.compute"),
-                "precision.compute = \"fp16\" needs loss scaling, which is not supported yet")
-        .hint("use \"bf16\" or \"fp32\"");
-  if (config_.get_string("precision.reduce") != "fp32")
-    throw Error(ExitCode::kConfig, config_.position("precision.reduce"),
-                "precision.reduce = \"bf16\" is not supported yet: gradients are accumulated in fp32");
-  if (config_.get_bool("checkpoint.async"))
-    throw Error(ExitCode::kConfig, config_.position("checkpoint.async"), "checkpoint.async is not supported yet")
-        .hint("remove it: the save streams through two buckets and blocks the step it follows");
+  refuse_other_ranks();
+}
+
+// One process is a mesh of ones.
+void Session::refuse_other_ranks() const {
+  for (const char* axis : {"dp_replicate", "dp_shard", "cp", "ep", "tp", "pp"}) {
+    const std::string key = std::string("mesh.") + axis;
+    const int64_t size = config_.get_int(key);
+    if (size > 1)
+      throw Error(ExitCode::kConfig, config_.position(key),
+                  key + " = " + std::to_string(size) + ", but this run has 1 process")
+          .hint("remove it: only one process is supported yet");
+  }
+  if (!config_.json("freeze.groups").empty())
+    throw Error(ExitCode::kConfig, config_.position("freeze.groups"),
+                "freeze.groups: model '" + model_member_ + "' names no groups")
+        .hint("use freeze.patterns");
 }
 
 void Session::choose_model() {

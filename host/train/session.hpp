@@ -73,6 +73,7 @@ class Session {
  private:
   void load_plugins(const SessionOptions& options);
   void choose_model();
+  void refuse_other_ranks() const;
   void choose_device(const SessionOptions& options);
   void build_program();
   void freeze();

@@ -1,0 +1,21 @@
+// Prints the GFLOP/s of LibTorch's fp32 matrix product on the shapes of tools/bench: the limit of what any of the peers
+// can reach on this machine.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/rand.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+int main() {
+  const at::Tensor x = at::rand({2048, 384}), w = at::rand({384, 1024});
+  double best = 0.0;
+  for (int round = 0; round < 20; ++round) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < 10; ++i) at::mm(x, w);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    best = std::max(best, 10 * 2.0 * 2048 * 384 * 1024 / seconds / 1e9);
+  }
+  std::printf("%.1f\n", best);
+}
