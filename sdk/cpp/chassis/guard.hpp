@@ -25,7 +25,7 @@ class Failure : public std::exception {
   Failure(const chassis_host_t* host, CHASSIS_STOLEN chassis_status_t* status)
       : code_(host->status_code(status)),
         message_(text_of(host->status_message(status))),
-        received_(std::make_shared<Received>(Received{host, status})) {}
+        received_(std::make_shared<Received>(host, status)) {}
 
   // Attaches a fact, such as ("tensor", "lm_head.weight").
   Failure& with(std::string key, std::string value) {
@@ -46,11 +46,14 @@ class Failure : public std::exception {
 
  private:
   struct Received {
-    const chassis_host_t* host;
-    chassis_status_t* status;
+    Received(const chassis_host_t* host, chassis_status_t* status) : host(host), status(status) {}
+    Received(const Received&) = delete;
+    Received& operator=(const Received&) = delete;
     ~Received() {
       if (status != nullptr) host->status_release(status);
     }
+    const chassis_host_t* host;
+    chassis_status_t* status;
   };
 
   int32_t code_;

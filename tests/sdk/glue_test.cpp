@@ -1,0 +1,296 @@
+// The C++ glue: exceptions, options, calls, tasks, the manifest, all against a fake host.
+#include <gtest/gtest.h>
+
+#include "chassis/dispatch.hpp"
+#include "chassis/ops.hpp"
+#include "chassis/plugin.hpp"
+#include "chassis/task.hpp"
+#include "tests/support/fake_host.hpp"
+
+namespace {
+
+using namespace chassis;
+
+struct Copy final : Kernel {
+  void forward(Call& call) override {
+    const BorrowedTensor x = call.input(0);
+    Tensor y = Tensor::create_like(call.host(), x);
+    std::copy_n(x.data<float>(), x.num_elements(), y.data<float>());
+    call.set_output(0, std::move(y));
+    call.save(0, x.retain());
+    if (x.data<float>()[0] < 0) fail_invalid("negative");
+  }
+};
+
+struct CopyOps final : Ops {
+  static constexpr std::string_view kId = "copy", kDoc = "copies";
+  static constexpr std::string_view kPatterns[] = {"activation", "add+rms_norm"};
+  static const Options& options() {
+    static const Options schema = {option("eps", 1.0).range(0, 2).doc("small"),
+                                   option("mode", "slow").choices({"slow", "fast"}), required<int64_t>("rank"),
+                                   option("sizes", std::vector<int64_t>{1, 2}), table("extra")};
+    return schema;
+  }
+  using Ops::Ops;
+  void prepare() override { throw std::bad_alloc(); }
+  double claim(const NodeView& node) override {
+    node.op(0).refuse_attrs_other_than({"function"});
+    return 7;
+  }
+  void infer(const NodeView&, Infer& out) override { out.keeps_input(0).saves(CHASSIS_DTYPE_F32, {2}); }
+  std::unique_ptr<Kernel> create_kernel(const NodeView&) override { return std::make_unique<Copy>(); }
+};
+
+struct Second final : Ops {
+  static constexpr std::string_view kId = "second", kDoc = "another";
+  static constexpr std::string_view kPatterns[] = {"mul"};
+  using Ops::Ops;
+  double claim(const NodeView&) override { return 0; }
+  void infer(const NodeView&, Infer&) override {}
+  std::unique_ptr<Kernel> create_kernel(const NodeView&) override { throw 1; }
+};
+
+using Factory = FactoryOf<CopyOps, Second>;
+
+TEST(Guard, TurnsEveryExceptionIntoAStatus) {
+  fake::Host host;
+  const auto message = [&](auto body) { return host.message(guard(host.table(), body)); };
+  EXPECT_EQ(message([] {}), "ok");
+  EXPECT_EQ(message([] { throw Failure(CHASSIS_NOT_FOUND, "no ", 3, " of ", 0.5).with("tensor", "w"); }),
+            "no 3 of 0.5 [tensor=w]");
+  EXPECT_EQ(message([] { throw std::runtime_error("plain"); }), "plain");
+  EXPECT_EQ(message([] { throw std::bad_alloc(); }), "out of memory");
+  EXPECT_EQ(message([] { throw 42; }), "an exception of unknown type");
+}
+
+TEST(Guard, HandsAStatusOfTheHostOnAsItWas) {
+  fake::Host host;
+  chassis_status_t* status = host.table()->status_new(host.table(), CHASSIS_DATA_LOSS, str("torn"), nullptr);
+  chassis_status_t* out = guard(host.table(), [&] {
+    try {
+      check(host.table(), status);
+    } catch (Failure& failure) {
+      EXPECT_EQ(failure.code(), CHASSIS_DATA_LOSS);
+      failure.with("file", "a");
+      throw;
+    }
+  });
+  EXPECT_EQ(out, status);
+  EXPECT_EQ(host.message(out), "torn [file=a]");
+}
+
+TEST(Options, BecomeASchema) {
+  const chassis_member_t& member = *Factory::member(0);
+  ASSERT_EQ(member.num_options, 5u);
+  EXPECT_EQ(text_of(member.options[0].default_json), "1.0");
+  EXPECT_EQ(member.options[0].max, 2);
+  EXPECT_EQ(text_of(member.options[1].default_json), "\"slow\"");
+  ASSERT_EQ(member.options[1].num_choices, 2u);
+  EXPECT_EQ(text_of(member.options[1].choices[1]), "fast");
+  EXPECT_EQ(text_of(member.options[2].default_json), "");
+  EXPECT_EQ(text_of(member.options[3].default_json), "[1, 2]");
+  EXPECT_EQ(member.options[4].type, CHASSIS_OPTION_TABLE);
+}
+
+TEST(Options, AreReadByType) {
+  fake::Host table;
+  table.options = {{"eps", "0.25"}, {"mode", "\"fast\""}, {"on", "true"}, {"names", R"(["a,b", "c\"d"])"}, {"f", "[]"}};
+  const Host host(table.table());
+  EXPECT_EQ(option_value<double>(host, "eps"), 0.25);
+  EXPECT_EQ(option_value<std::string>(host, "mode"), "fast");
+  EXPECT_TRUE(option_value<bool>(host, "on"));
+  EXPECT_EQ(option_value<std::vector<std::string>>(host, "names"), (std::vector<std::string>{"a,b", "c\"d"}));
+  EXPECT_TRUE(option_value<std::vector<double>>(host, "f").empty());
+  EXPECT_THROW(option_value<double>(host, "other"), Failure);
+}
+
+TEST(Factory, HasSeveralMembers) {
+  fake::Host host;
+  EXPECT_EQ(Factory::kTable.num_members, 2u);
+  EXPECT_EQ(text_of(Factory::member(1)->id), "second");
+  EXPECT_EQ(Factory::member(2), nullptr);
+  chassis_instance_t* instance = nullptr;
+  EXPECT_EQ(host.message(Factory::create(host.table(), str("ops"), str("third"), &instance)),
+            "this library has no member ops/third");
+  EXPECT_EQ(instance, nullptr);
+  ASSERT_EQ(Factory::create(host.table(), str("ops"), str("second"), &instance), nullptr);
+  EXPECT_NE(instance->get_interface(instance, str("chassis.ops/1")), nullptr);
+  EXPECT_EQ(instance->get_interface(instance, str("chassis.ops/2")), nullptr);
+  instance->destroy(instance);
+}
+
+TEST(Manifest, KnowsTheBuildAndTheMembers) {
+  static constexpr auto kNote =
+      make_manifest<manifest_size<CopyOps, Second>("license=MIT\n"), CopyOps, Second>("license=MIT\n");
+  EXPECT_EQ(std::string(kNote.text, kNote.text_bytes),
+            "chassis-manifest=1\nid=glue\nversion=1.2.3\nabi=0.1\nabi-min-host=0.1\ntier=T0\nmember=ops/copy\n"
+            "member=ops/second\nlicense=MIT\n");
+  EXPECT_EQ(sizeof kNote % 4, 0u);
+}
+
+class OneOp : public testing::Test {
+ protected:
+  OneOp() {
+    chassis_instance_t* made = nullptr;
+    host_.check(Factory::create(host_.table(), str("ops"), str("copy"), &made));
+    instance_ = made;
+    table_ = static_cast<const chassis_ops_t*>(made->get_interface(made, str(CHASSIS_OPS_ID)));
+  }
+  ~OneOp() override { instance_->destroy(instance_); }
+
+  chassis_node_t node() {
+    chassis_node_t node{};
+    node.struct_size = sizeof node;
+    node.name = str("layer.act");
+    node.operands = operands_;
+    node.ops = &op_;
+    node.inputs = inputs_;
+    node.outputs = outputs_;
+    node.num_operands = 2;
+    node.num_ops = node.num_inputs = node.num_outputs = 1;
+    return node;
+  }
+
+  fake::Host host_;
+  chassis_instance_t* instance_;
+  const chassis_ops_t* table_;
+  chassis_attr_t attr_ = {str("function"), CHASSIS_ATTR_STRING, 0, {.list = {"silu", 4}}};
+  int64_t shape_[2] = {1, 2};
+  chassis_operand_t operands_[2] = {{sizeof(chassis_operand_t), CHASSIS_DTYPE_F32, 2, 1, shape_, nullptr},
+                                    {sizeof(chassis_operand_t), CHASSIS_DTYPE_F32, 2, 1, shape_, nullptr}};
+  uint32_t inputs_[1] = {0}, outputs_[1] = {1};
+  chassis_op_view_t op_ = {sizeof op_, 1, str("activation"), &attr_, inputs_, nullptr, outputs_, 1, 0, 1, 0};
+};
+
+TEST_F(OneOp, RefusesAttributesThatItDoesNotKnow) {
+  double cost = 0;
+  const chassis_node_t plain = node();
+  EXPECT_EQ(host_.message(table_->claim(instance_, &plain, &cost)), "ok");
+  EXPECT_EQ(cost, 7);
+  attr_.name = str("storage");
+  EXPECT_EQ(host_.message(table_->claim(instance_, &plain, &cost)), "attribute 'storage' is not supported");
+}
+
+TEST_F(OneOp, ReadsOpsAndAttributes) {
+  const chassis_node_t raw = node();
+  const NodeView view(raw);
+  EXPECT_EQ(view.pattern(), "activation");
+  EXPECT_EQ(view.op(0).attr_string("function"), "silu");
+  EXPECT_EQ(view.op(0).attr_int("window", 5), 5);
+  EXPECT_THROW(view.op(0).attr_int("function", 0), Failure);
+  EXPECT_THROW(view.op(0).attr_float("eps"), Failure);
+  EXPECT_EQ(view.input(0).size(-1), 2);
+  EXPECT_FALSE(view.has_param(0));
+}
+
+TEST_F(OneOp, HandsOutputsOverOrReleasesThem) {
+  const chassis_node_t raw = node();
+  void* kernel = nullptr;
+  host_.check(table_->create_kernel(instance_, &raw, &kernel));
+  const chassis_tensor_t x = host_.make(CHASSIS_DTYPE_F32, {1, 2});
+  chassis_tensor_t y = nullptr, saved = nullptr;
+  chassis_call_t call{};
+  call.struct_size = sizeof call;
+  call.flags = CHASSIS_CALL_TRAINING;
+  call.inputs = &x;
+  call.outputs = &y;
+  call.saved = &saved;
+  ASSERT_EQ(table_->forward(instance_, kernel, &call), nullptr);
+  EXPECT_EQ(saved, x);
+  EXPECT_EQ(host_.live_tensors, 2);
+  delete fake::tensor(y);
+  y = saved = nullptr;
+  host_.live_tensors = 1;
+  static_cast<float*>(fake::tensor(x)->view.data)[0] = -1;
+  EXPECT_EQ(host_.message(table_->forward(instance_, kernel, &call)), "negative");
+  EXPECT_EQ(y, nullptr);
+  EXPECT_EQ(host_.live_tensors, 1);
+  EXPECT_EQ(host_.message(table_->backward_inputs(instance_, kernel, &call)), "this kernel has no backward_inputs");
+  table_->destroy_kernel(instance_, kernel);
+  delete fake::tensor(x);
+}
+
+TEST_F(OneOp, ReportsWhatItsHooksThrow) { EXPECT_EQ(host_.message(instance_->prepare(instance_)), "out of memory"); }
+
+TEST(Host, NamesAMissingService) {
+  fake::Host table;
+  const Host host(table.table());
+  try {
+    host.service<chassis_rng_t>();
+    FAIL();
+  } catch (const Failure& failure) {
+    EXPECT_STREQ(failure.what(), "this host has no service chassis.rng/1");
+    EXPECT_EQ(failure.code(), CHASSIS_FAILED_PRECONDITION);
+  }
+}
+
+TEST(ParallelFor, CoversAllAndThrowsOn) {
+  fake::Host table;
+  const Host host(table.table());
+  std::vector<int> seen(1000);
+  parallel_for(host, 1000, 7, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) ++seen[i];
+  });
+  EXPECT_EQ(seen, std::vector<int>(1000, 1));
+  EXPECT_THROW(parallel_for(host, 10, 1, [](int64_t, int64_t) { throw Failure(CHASSIS_INTERNAL, "in a task"); }),
+               Failure);
+}
+
+TEST(Tensor, ChecksTypeAndDims) {
+  fake::Host table;
+  const Host host(table.table());
+  Tensor x = Tensor::create(host, CHASSIS_DTYPE_F32, {2, 3});
+  EXPECT_EQ(x.size(-1), 3);
+  EXPECT_EQ(x.stride(0), 3);
+  EXPECT_THROW(x.size(2), Failure);
+  EXPECT_THROW(x.data<double>(), Failure);
+  const Tensor second = x.retain();
+  x.reset();
+  EXPECT_FALSE(x);
+  EXPECT_EQ(table.live_tensors, 1);
+}
+
+// A dispatcher that notes what it is called with.
+struct Noted {
+  static inline std::vector<chassis_boxed_t> arguments;
+  static chassis_status_t* find(const chassis_dispatch_t*, chassis_str_t, const chassis_operator_t** out) {
+    *out = reinterpret_cast<const chassis_operator_t*>(&arguments);
+    return nullptr;
+  }
+  static chassis_status_t* call(const chassis_dispatch_t* d, const chassis_operator_t*, const chassis_boxed_t* in,
+                                uint32_t count, chassis_boxed_t* out, uint32_t num_results) {
+    arguments.assign(in, in + count);
+    auto& host = *static_cast<fake::Host*>(d->impl);
+    if (num_results > 0) out[0] = {CHASSIS_BOXED_TENSOR, 0, {.tensor = host.make(CHASSIS_DTYPE_F32, {4})}};
+    if (num_results > 1) out[1] = {CHASSIS_BOXED_INT, 0, {.i = 9}};
+    return nullptr;
+  }
+};
+
+TEST(Operator, BoxesEveryKindOfArgument) {
+  fake::Host table;
+  const chassis_dispatch_t dispatch = {
+      sizeof dispatch, 0, &table, &Noted::find, &Noted::call, [](const chassis_dispatch_t*, chassis_boxed_t*) {}};
+  table.more_services[CHASSIS_DISPATCH_ID] = &dispatch;
+  const Host host(table.table());
+  const Operator op(host, "aten::anything");
+  const Tensor x = Tensor::create(host, CHASSIS_DTYPE_F32, {2});
+  const Tensor y = op(x, 3, 0.5, true, std::nullopt, Tensor(), std::vector<int64_t>{1, 2}, DtypeArg{CHASSIS_DTYPE_BF16},
+                      "mean", std::array{true, false}, std::optional<double>());
+  EXPECT_EQ(y.size(0), 4);
+  const uint32_t tags[] = {CHASSIS_BOXED_TENSOR, CHASSIS_BOXED_INT,       CHASSIS_BOXED_FLOAT,    CHASSIS_BOXED_BOOL,
+                           CHASSIS_BOXED_NONE,   CHASSIS_BOXED_NONE,      CHASSIS_BOXED_INT_LIST, CHASSIS_BOXED_DTYPE,
+                           CHASSIS_BOXED_STRING, CHASSIS_BOXED_BOOL_LIST, CHASSIS_BOXED_NONE};
+  ASSERT_EQ(Noted::arguments.size(), std::size(tags));
+  for (size_t i = 0; i < std::size(tags); ++i) EXPECT_EQ(Noted::arguments[i].tag, tags[i]) << i;
+  EXPECT_EQ(Noted::arguments[0].value.tensor, x.handle());
+
+  const auto mixed = op.results<2>(std::vector<BorrowedTensor>{x, y});
+  EXPECT_EQ(mixed[1].i, 9);
+  EXPECT_EQ(Noted::arguments[0].tag, CHASSIS_BOXED_TENSOR_LIST);
+  EXPECT_EQ(Noted::arguments[0].value.list.len, 2u);
+  op.run(x);
+  EXPECT_EQ(table.live_tensors, 3);
+}
+
+}  // namespace
