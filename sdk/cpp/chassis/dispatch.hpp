@@ -49,7 +49,12 @@ class Boxed {
     set(CHASSIS_BOXED_TENSOR_LIST, handles_.data(), handles_.size());
   }
   template <typename T>
-  Boxed(const std::optional<T>& value) : Boxed(value ? Boxed(*value) : Boxed(std::nullopt)) {}
+  Boxed(const std::optional<T>& value) {
+    if (!value) return;
+    Boxed inner(*value);
+    boxed_ = inner.boxed_;
+    handles_ = std::move(inner.handles_);
+  }
   Boxed(const void*) = delete;  // no pointer becomes a bool
   Boxed(const Boxed&) = delete;
   Boxed& operator=(const Boxed&) = delete;
