@@ -1,6 +1,7 @@
 # One line per plugin: its folder, plugins/<kind>/<name>.
 set(CHASSIS_PLUGINS
   model/llama
+  ops/aten
   ops/reference
   ops/cuda_rms_norm
   optimizer/adamw

@@ -1,0 +1,40 @@
+// cross_entropy of logits that are there as a whole.
+#include "loss.hpp"
+
+namespace aten {
+namespace {
+
+class CrossEntropy : public AtenKernel {
+ public:
+  CrossEntropy(const Operators& aten, int64_t ignore_index) : AtenKernel(aten), rows_(aten, ignore_index) {}
+
+  void forward(Call& call) override {
+    const BorrowedTensor logits = call.input(0);
+    const BorrowedTensor loss = call.make_output(0, wide(logits.dtype()), Shape{});
+    aten_.zero_(loss);
+    rows_.add_loss(copy_of(logits), rows_.labels(call.input(1)), loss);
+  }
+
+  void backward_inputs(Call& call) override {
+    const BorrowedTensor logits = call.input(0), scale = call.grad_output(0);
+    if (!scale || !call.wants_grad_input(0)) return;
+    const Tensor gradient = copy_of(logits);
+    aten_.log_softmax_out(gradient, -1, false, gradient);
+    rows_.to_gradient(gradient, rows_.labels(call.input(1)), scale);
+    give_grad_input(call, 0, logits.dtype(), aten_.view(gradient, shape_of(logits)));
+  }
+
+ private:
+  Tensor copy_of(const BorrowedTensor& logits) const {
+    return aten_.to_dtype(matrix(logits, logits.size(-1)), DtypeArg{wide(logits.dtype())}, false, true);
+  }
+  LossRows rows_;
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_cross_entropy(const Operators& aten, const NodeView& node) {
+  return std::make_unique<CrossEntropy>(aten, node.op(0).attr_int("ignore_index", -100));
+}
+
+}  // namespace aten

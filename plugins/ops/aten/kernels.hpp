@@ -1,0 +1,86 @@
+// What the kernels of this plugin share: operators, shapes, and where gradients go.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "chassis/ops.hpp"
+#include "operators.hpp"
+
+namespace aten {
+
+using Shape = std::vector<int64_t>;
+
+inline Shape shape_of(const BorrowedTensor& tensor) { return {tensor.sizes().begin(), tensor.sizes().end()}; }
+inline Shape shape_of(const OperandView& operand) {
+  return {operand.local_shape().begin(), operand.local_shape().end()};
+}
+
+// Norms, angles and losses are computed in this dtype.
+constexpr uint32_t wide(uint32_t dtype) { return dtype == CHASSIS_DTYPE_F64 ? CHASSIS_DTYPE_F64 : CHASSIS_DTYPE_F32; }
+
+class AtenKernel : public Kernel {
+ public:
+  explicit AtenKernel(const Operators& aten) : aten_(aten) {}
+
+ protected:
+  // [rows, columns] of a contiguous tensor.
+  Tensor matrix(const BorrowedTensor& x, int64_t columns) const {
+    return aten_.view(x, Shape{columns == 0 ? 0 : x.num_elements() / columns, columns});
+  }
+  // The same tensor if it has the dtype already.
+  Tensor cast(const BorrowedTensor& x, uint32_t dtype) const {
+    return x.dtype() == dtype ? x.retain() : aten_.to_dtype(x, DtypeArg{dtype});
+  }
+  Tensor create(const Call& call, const BorrowedTensor& like, uint32_t dtype, const Shape& shape) const {
+    return Tensor::create(call.host(), dtype, shape, like.device_type(), like.view().device_index);
+  }
+
+  // B and T of this call before the planned dims behind them.
+  static Shape with_rows_of(const BorrowedTensor& x, Shape planned) {
+    for (size_t i = 0; i < 2 && i < planned.size(); ++i) planned[i] = x.sizes()[i];
+    return planned;
+  }
+
+  // Takes the gradient of input i, adding it to what the host lends.
+  void give_grad_input(Call& call, uint32_t i, uint32_t dtype, Tensor gradient) const {
+    if (!call.wants_grad_input(i)) return;
+    if (const BorrowedTensor sum = call.grad_input(i)) aten_.add_(sum, gradient);
+    else call.set_grad_input(i, cast(gradient, dtype));
+  }
+  // Takes the gradient of parameter i into its buffer.
+  void give_grad_param(Call& call, uint32_t i, const Tensor& gradient) const {
+    const BorrowedTensor buffer = call.grad_param(i);
+    if (!buffer) return;
+    if (call.grad_param_beta(i) != 0) aten_.add_(buffer, gradient);
+    else aten_.copy_(buffer, gradient);
+  }
+  // buffer = beta · buffer + a · b, in the buffer's dtype.
+  void accumulate_product(const BorrowedTensor& buffer, double beta, const Tensor& a, const Tensor& b) const {
+    const Tensor wide_a = cast(a, buffer.dtype()), wide_b = cast(b, buffer.dtype());
+    if (beta != 0) aten_.addmm_(buffer, wide_a, wide_b, beta, 1.0);
+    else aten_.mm_out(wide_a, wide_b, buffer);
+  }
+
+  const Operators& aten_;
+};
+
+std::unique_ptr<Kernel> make_embedding(const Operators& aten, const NodeView& node);
+std::unique_ptr<Kernel> make_score(const Operators& aten, const NodeView& node);
+std::unique_ptr<Kernel> make_linear(const Operators& aten, const NodeView& node);
+std::unique_ptr<Kernel> make_rms_norm(const Operators& aten, const NodeView& node);
+std::unique_ptr<Kernel> make_layer_norm(const Operators& aten, const NodeView& node);
+std::unique_ptr<Kernel> make_rope(const Operators& aten, const NodeView& node);
+std::unique_ptr<Kernel> make_activation(const Operators& aten, const NodeView& node);
+std::unique_ptr<Kernel> make_gated_activation(const Operators& aten, const NodeView& node);
+std::unique_ptr<Kernel> make_add(const Operators& aten, const NodeView& node);
+std::unique_ptr<Kernel> make_mul(const Operators& aten, const NodeView& node);
+std::unique_ptr<Kernel> make_reshape(const Operators& aten, const NodeView& node);
+std::unique_ptr<Kernel> make_cross_entropy(const Operators& aten, const NodeView& node);
+std::unique_ptr<Kernel> make_linear_cross_entropy(const Operators& aten, const NodeView& node);
+
+// Rows of logits that are made at once, and the bytes that a pass over them takes.
+int64_t loss_chunk_rows(int64_t rows, int64_t vocab);
+uint64_t loss_chunk_bytes(int64_t rows, int64_t vocab, uint32_t dtype);
+
+}  // namespace aten

@@ -1,0 +1,49 @@
+// Cross entropy over rows of logits in place; used whole and by chunks.
+#pragma once
+
+#include "kernels.hpp"
+
+namespace aten {
+
+// Which rows count, and their labels where gather may read them.
+struct Labels {
+  Tensor index;    // [rows, 1] i64, 0 where ignored
+  Tensor ignored;  // [rows, 1] bool
+};
+
+class LossRows {
+ public:
+  LossRows(const Operators& aten, int64_t ignore_index) : aten_(aten), ignore_index_(ignore_index) {}
+
+  Labels labels(const BorrowedTensor& labels) const {
+    Tensor index = aten_.to_dtype(aten_.view(labels, Shape{labels.num_elements(), 1}), DtypeArg{CHASSIS_DTYPE_I64},
+                                  false, true);
+    Tensor ignored = aten_.eq_scalar(index, ignore_index_);
+    aten_.masked_fill_(index, ignored, 0);
+    return {std::move(index), std::move(ignored)};
+  }
+
+  // logits become log probabilities; loss (a scalar) grows by the rows' sum.
+  void add_loss(const BorrowedTensor& logits, const Labels& labels, const BorrowedTensor& loss) const {
+    aten_.log_softmax_out(logits, -1, false, logits);
+    const Tensor picked = aten_.gather(logits, 1, labels.index);
+    aten_.masked_fill_(picked, labels.ignored, 0);
+    aten_.sub_(loss, aten_.sum(picked));
+  }
+
+  // Log probabilities become the gradient of scale · loss by the logits.
+  void to_gradient(const BorrowedTensor& log_probabilities, const Labels& labels, const BorrowedTensor& scale) const {
+    aten_.exp_(log_probabilities);
+    const Tensor minus_one = Tensor(aten_.to_dtype(labels.index, DtypeArg{log_probabilities.dtype()}, false, true));
+    aten_.fill_(minus_one, -1);
+    aten_.scatter_add_(log_probabilities, 1, labels.index, minus_one);
+    aten_.mul_(log_probabilities, scale);
+    aten_.masked_fill_(log_probabilities, labels.ignored, 0);
+  }
+
+ private:
+  const Operators& aten_;
+  int64_t ignore_index_;
+};
+
+}  // namespace aten

@@ -1,0 +1,114 @@
+// rms_norm by formula, since ATen has no backward of its own for it on the CPU; layer_norm by ATen's kernels.
+#include "kernels.hpp"
+
+namespace aten {
+namespace {
+
+// saved(0): 1 / sqrt(mean(x²) + eps), [B, T, 1].
+class RmsNorm : public AtenKernel {
+ public:
+  RmsNorm(const Operators& aten, double eps) : AtenKernel(aten), eps_(eps) {}
+
+  void forward(Call& call) override {
+    const BorrowedTensor x = call.input(0);
+    const Tensor wide_x = cast(x, wide(x.dtype()));
+    const Tensor squares = aten_.vector_norm(wide_x, 2.0, Shape{-1}, true);
+    aten_.mul_(squares, squares);
+    aten_.mul_scalar_(squares, 1.0 / static_cast<double>(x.size(-1)));
+    aten_.add_scalar_(squares, eps_);
+    Tensor inverse = aten_.rsqrt(squares);
+    const BorrowedTensor y = call.make_output(0, x.dtype(), x.sizes());
+    aten_.mul_out(wide_x, inverse, y);
+    aten_.mul_(y, cast(call.param(0), x.dtype()));
+    call.save(0, std::move(inverse));
+  }
+
+  // dx = inverse · (d - x̂ · mean(d · x̂)), d = dy · weight, x̂ = x · inverse.
+  void backward_inputs(Call& call) override {
+    const BorrowedTensor dy = call.grad_output(0), x = call.input(0), inverse = call.saved(0);
+    if (!dy || !call.wants_grad_input(0)) return;
+    const uint32_t dtype = wide(x.dtype());
+    const Tensor unit = aten_.mul(cast(x, dtype), inverse);
+    Tensor d = aten_.mul(cast(dy, dtype), cast(call.param(0), dtype));
+    const Tensor mean = aten_.sum_dims(aten_.mul(d, unit), Shape{-1}, true);
+    aten_.mul_scalar_(mean, -1.0 / static_cast<double>(x.size(-1)));
+    aten_.addcmul_(d, unit, mean);
+    aten_.mul_(d, inverse);
+    give_grad_input(call, 0, x.dtype(), std::move(d));
+  }
+
+  void backward_params(Call& call) override {
+    const BorrowedTensor dy = call.grad_output(0), x = call.input(0), buffer = call.grad_param(0);
+    if (!buffer) return;
+    if (!dy) {
+      if (call.grad_param_beta(0) == 0) aten_.zero_(buffer);
+      return;
+    }
+    const uint32_t dtype = wide(x.dtype());
+    const Tensor product = aten_.mul(cast(x, dtype), call.saved(0));
+    aten_.mul_(product, dy);
+    give_grad_param(call, 0, aten_.sum_dims(matrix(product, x.size(-1)), Shape{0}));
+  }
+
+ private:
+  double eps_;
+};
+
+// saved: mean and 1 / deviation, [B, T, 1].
+class LayerNorm : public AtenKernel {
+ public:
+  LayerNorm(const Operators& aten, double eps) : AtenKernel(aten), eps_(eps) {}
+
+  void forward(Call& call) override {
+    const BorrowedTensor x = call.input(0);
+    const uint32_t dtype = wide(x.dtype());
+    auto [y, mean, inverse] = aten_.native_layer_norm.tensors<3>(cast(x, dtype), Shape{x.size(-1)},
+                                                                 cast(call.param(0), dtype), wide_bias(call, dtype),
+                                                                 eps_);
+    call.set_output(0, cast(y, x.dtype()));
+    call.save(0, std::move(mean));
+    call.save(1, std::move(inverse));
+  }
+
+  void backward_inputs(Call& call) override {
+    if (!call.grad_output(0) || !call.wants_grad_input(0)) return;
+    give_grad_input(call, 0, call.input(0).dtype(), std::move(backward(call, {true, false, false})[0]));
+  }
+
+  void backward_params(Call& call) override {
+    if (!call.grad_output(0)) {
+      for (uint32_t i = 0; i < 2; ++i)
+        if (call.grad_param(i) && call.grad_param_beta(i) == 0) aten_.zero_(call.grad_param(i));
+      return;
+    }
+    const bool weight = static_cast<bool>(call.grad_param(0)), bias = static_cast<bool>(call.grad_param(1));
+    const auto gradients = backward(call, {false, weight, bias});
+    if (weight) give_grad_param(call, 0, gradients[1]);
+    if (bias) give_grad_param(call, 1, gradients[2]);
+  }
+
+ private:
+  Tensor wide_bias(const Call& call, uint32_t dtype) const {
+    return call.param(1) ? cast(call.param(1), dtype) : Tensor();
+  }
+  std::array<Tensor, 3> backward(const Call& call, std::array<bool, 3> wanted) const {
+    const BorrowedTensor x = call.input(0);
+    const uint32_t dtype = wide(x.dtype());
+    return aten_.native_layer_norm_backward.tensors<3>(cast(call.grad_output(0), dtype), cast(x, dtype),
+                                                       Shape{x.size(-1)}, call.saved(0), call.saved(1),
+                                                       cast(call.param(0), dtype), wide_bias(call, dtype), wanted);
+  }
+
+  double eps_;
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_rms_norm(const Operators& aten, const NodeView& node) {
+  return std::make_unique<RmsNorm>(aten, node.op(0).attr_float("eps"));
+}
+std::unique_ptr<Kernel> make_layer_norm(const Operators& aten, const NodeView& node) {
+  return std::make_unique<LayerNorm>(aten, node.op(0).attr_float("eps"));
+}
+
+}  // namespace aten

@@ -1,0 +1,135 @@
+// The ops provider "aten": every op but attention by LibTorch's operators, on the CPU and on CUDA alike.
+#include "chassis/plugin.hpp"
+#include "kernels.hpp"
+
+namespace {
+
+using namespace chassis;
+using aten::Operators;
+
+struct Entry {
+  std::string_view pattern;
+  std::unique_ptr<Kernel> (*make)(const Operators& aten, const NodeView& node);
+  uint32_t keeps_inputs;       // that backward reads
+  uint32_t overwrites_inputs;  // whose memory the output may take
+  std::initializer_list<std::string_view> attrs;
+};
+
+// layer_norm has no out variant that takes undefined parameters, so it makes its own outputs.
+const Entry kEntries[] = {
+    {"linear+cross_entropy", aten::make_linear_cross_entropy, 0b11, 0, {"ignore_index"}},
+    {"embedding", aten::make_embedding, 0b1, 0, {}},
+    {"linear", aten::make_linear, 0b1, 0, {}},
+    {"rms_norm", aten::make_rms_norm, 0b1, 0b1, {"eps"}},
+    {"layer_norm", aten::make_layer_norm, 0b1, 0, {"eps"}},
+    {"rope", aten::make_rope, 0b10, 0, {"inv_freq", "factor", "interleaved"}},
+    {"activation", aten::make_activation, 0b1, 0b1, {"function"}},
+    {"gated_activation", aten::make_gated_activation, 0b11, 0b1, {"function"}},
+    {"add", aten::make_add, 0, 0b11, {}},
+    {"mul", aten::make_mul, 0b11, 0b11, {}},
+    {"reshape", aten::make_reshape, 0, 0b1, {}},
+    {"cross_entropy", aten::make_cross_entropy, 0b11, 0, {"ignore_index"}},
+    {"score", aten::make_score, 0b11, 0, {}},
+};
+
+const Entry& entry_of(const NodeView& node) {
+  const std::string pattern = node.pattern();
+  for (const Entry& entry : kEntries)
+    if (entry.pattern == pattern) return entry;
+  refuse("op '", pattern, "' is not known");
+}
+
+bool is_float(uint32_t dtype) {
+  return dtype == CHASSIS_DTYPE_F32 || dtype == CHASSIS_DTYPE_F64 || dtype == CHASSIS_DTYPE_BF16 ||
+         dtype == CHASSIS_DTYPE_F16;
+}
+
+class Aten : public Ops {
+ public:
+  static constexpr std::string_view kDoc = "every op but attention, by LibTorch's operators; CPU and CUDA";
+  static constexpr std::string_view kPatterns[] = {"linear+cross_entropy",
+                                                   "embedding",
+                                                   "linear",
+                                                   "rms_norm",
+                                                   "layer_norm",
+                                                   "rope",
+                                                   "activation",
+                                                   "gated_activation",
+                                                   "add",
+                                                   "mul",
+                                                   "reshape",
+                                                   "cross_entropy",
+                                                   "score"};
+  explicit Aten(const Host& host) : Ops(host), aten_(host) {}
+
+  double claim(const NodeView& node) override {
+    const Entry& entry = entry_of(node);
+    for (int i = 0; i < node.num_ops(); ++i) node.op(i).refuse_attrs_other_than(entry.attrs);
+    for (int i = 0; i < node.num_params(); ++i)
+      if (node.has_param(i) && !is_float(node.param(i).dtype()))
+        refuse("parameter ", i, " is ", dtype_name(node.param(i).dtype()), "; floats are supported");
+    if (entry.pattern.ends_with("activation")) {
+      const auto function = node.op(0).attr_string("function");
+      if (function != "silu" && function != "gelu" && function != "gelu_tanh" && function != "relu")
+        refuse("activation '", function, "' is not known");
+    }
+    return 0;
+  }
+
+  void infer(const NodeView& node, Infer& out) override {
+    const Entry& entry = entry_of(node);
+    const bool norm = entry.pattern == "rms_norm" || entry.pattern == "layer_norm";
+    const bool makes_outputs = entry.pattern == "layer_norm";
+    out.flags(CHASSIS_KERNEL_ADDS_GRAD_INPUTS | (makes_outputs ? 0 : CHASSIS_KERNEL_HOST_OUTPUTS));
+    out.raw().overwrites_inputs = entry.overwrites_inputs;
+    if (node.training()) {
+      out.raw().keeps_inputs = entry.keeps_inputs;
+      if (norm) {
+        auto shape = aten::shape_of(node.input(0));
+        shape.back() = 1;
+        for (int i = 0; i < (makes_outputs ? 2 : 1); ++i) out.saves(aten::wide(node.input(0).dtype()), shape);
+      }
+    }
+    workspace(node, entry, out);
+  }
+
+  std::unique_ptr<Kernel> create_kernel(const NodeView& node) override {
+    return entry_of(node).make(aten_, node);
+  }
+
+ private:
+  // Temporaries beside outputs and gradients, as the formulas make them.
+  static void workspace(const NodeView& node, const Entry& entry, Infer& out) {
+    const uint32_t dtype = node.has_param(0) ? node.param(0).dtype() : node.input(0).dtype();
+    const uint64_t input = static_cast<uint64_t>(node.input(0).num_elements());
+    const uint64_t wide_bytes = dtype_bytes(aten::wide(dtype)), narrow = dtype == aten::wide(dtype) ? 0 : 1;
+    if (entry.pattern == "linear+cross_entropy") {
+      out.flags(CHASSIS_KERNEL_FORWARD_BACKWARD);
+      const uint64_t chunk = aten::loss_chunk_bytes(node.input(1).num_elements(), node.param(0).size(0), dtype);
+      out.workspace(chunk, chunk);
+    } else if (entry.pattern == "cross_entropy") {
+      out.workspace(input * wide_bytes, narrow * input * wide_bytes);
+    } else if (entry.pattern == "embedding") {
+      out.workspace(0, static_cast<uint64_t>(node.param(0).num_elements()) * wide_bytes);
+    } else if (entry.pattern == "rms_norm") {
+      out.workspace(narrow * input * wide_bytes, (2 + 2 * narrow) * input * wide_bytes);
+    } else if (entry.pattern == "layer_norm") {
+      out.workspace(2 * narrow * input * wide_bytes, 3 * narrow * input * wide_bytes);
+    } else if (entry.pattern == "rope") {
+      const uint64_t angles = 3 * input / static_cast<uint64_t>(std::max<int64_t>(1, 2 * node.input(0).size(2)));
+      out.workspace((angles + 2 * narrow * input) * wide_bytes, (angles + (2 + 2 * narrow) * input) * wide_bytes);
+    } else if (entry.pattern == "gated_activation") {
+      out.workspace(0, input * dtype_bytes(dtype));
+    } else if (entry.pattern == "linear" && narrow) {
+      const uint64_t output = static_cast<uint64_t>(node.output(0).num_elements());
+      out.workspace(0, (input + output) * wide_bytes);
+    }
+  }
+
+  Operators aten_;
+};
+
+}  // namespace
+
+CHASSIS_PLUGIN(ATEN_OPERATORS(ATEN_LINE) "requires=chassis.dispatch/1\nrequires=chassis.tensor/1\nlicense=Apache-2.0\n",
+               Aten)

@@ -1,0 +1,87 @@
+// Rotary position embedding, in fp32; backward turns the other way.
+#include "kernels.hpp"
+
+namespace aten {
+namespace {
+
+class Rope : public AtenKernel {
+ public:
+  Rope(const Operators& aten, const OpView& op)
+      : AtenKernel(aten),
+        factor_(op.attr_float("factor", 1.0)),
+        interleaved_(op.attr_int("interleaved", 0) != 0) {
+    for (double frequency : op.attr_floats("inv_freq")) inv_freq_.push_back(static_cast<float>(frequency));
+  }
+
+  void forward(Call& call) override {
+    const BorrowedTensor x = call.input(0);
+    turn(call, x, call.make_output(0, x.dtype(), x.sizes()), +1);
+  }
+
+  void backward_inputs(Call& call) override {
+    const BorrowedTensor dy = call.grad_output(0);
+    if (!dy || !call.wants_grad_input(0)) return;
+    Tensor dx = Tensor::create_like(call.host(), dy);
+    turn(call, dy, dx, -1);
+    give_grad_input(call, 0, dy.dtype(), std::move(dx));
+  }
+
+ private:
+  // (a, b) → (a·cos - b·sin, b·cos + a·sin) for both members of every pair.
+  void turn(Call& call, const BorrowedTensor& x, const BorrowedTensor& y, int direction) {
+    const uint32_t dtype = wide(x.dtype());
+    auto [cosine, sine] = angles(call, dtype, direction);
+    const Tensor wide_x = cast(x, dtype);
+    // ATen writes an element before it has read its partner: y may not lie in x's memory.
+    const Tensor wide_y = y.dtype() == dtype ? y.retain() : create(call, x, dtype, shape_of(x));
+    const auto [a, b] = halves(wide_x);
+    const auto [turned_a, turned_b] = halves(wide_y);
+    aten_.mul_out(a, cosine, turned_a);
+    aten_.mul_out(b, cosine, turned_b);
+    aten_.addcmul_(turned_a, b, sine, -1.0);
+    aten_.addcmul_(turned_b, a, sine);
+    if (y.dtype() != dtype) aten_.copy_(y, wide_y);
+  }
+
+  // [B, T, 1, head_dim / 2].
+  std::pair<Tensor, Tensor> angles(Call& call, uint32_t dtype, int direction) {
+    const BorrowedTensor positions = call.input(1);
+    if (!frequencies_ || frequencies_.device_type() != positions.device_type()) upload(call, positions);
+    const Tensor angle = aten_.mul(
+        aten_.view(aten_.to_dtype(positions, DtypeArg{CHASSIS_DTYPE_F32}), Shape{positions.size(0), positions.size(1), 1, 1}),
+        frequencies_);
+    const Tensor exact = cast(angle, dtype);
+    Tensor cosine = aten_.cos(exact), sine = aten_.sin(exact);
+    if (factor_ != 1.0) aten_.mul_scalar_(cosine, factor_);
+    if (factor_ * direction != 1.0) aten_.mul_scalar_(sine, factor_ * direction);
+    return {std::move(cosine), std::move(sine)};
+  }
+
+  std::pair<Tensor, Tensor> halves(const Tensor& x) const {
+    const int64_t half = x.size(-1) / 2;
+    if (!interleaved_) return {aten_.narrow(x, -1, 0, half), aten_.narrow(x, -1, half, half)};
+    const Tensor pairs = aten_.view(x, Shape{x.size(0), x.size(1), x.size(2), half, 2});
+    return {aten_.select(pairs, -1, 0), aten_.select(pairs, -1, 1)};
+  }
+
+  void upload(const Call& call, const BorrowedTensor& like) {
+    const auto half = static_cast<int64_t>(inv_freq_.size());
+    const Tensor here = Tensor::create(call.host(), CHASSIS_DTYPE_F32, {half});
+    std::copy(inv_freq_.begin(), inv_freq_.end(), here.data<float>());
+    frequencies_ = create(call, like, CHASSIS_DTYPE_F32, Shape{half});
+    aten_.copy_(frequencies_, here);
+  }
+
+  std::vector<float> inv_freq_;
+  double factor_;
+  bool interleaved_;
+  Tensor frequencies_;  // on the device of the calls
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_rope(const Operators& aten, const NodeView& node) {
+  return std::make_unique<Rope>(aten, node.op(0));
+}
+
+}  // namespace aten
