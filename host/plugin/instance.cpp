@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kInstanceBytes = offsetof(chassis_instance_t, destroy) + sizeof(chassis_instance_t::destroy);
 constexpr size_t kMaxInterfaceBytes = 1 << 16;
 
-chassis_status_t* guarded(const std::function<chassis_status_t*()>& call) {
+chassis_status_t* call_plugin(const std::function<chassis_status_t*()>& call) {
   try {
     return call();
   } catch (const std::exception& error) {
@@ -52,7 +52,7 @@ Instance::Instance(std::shared_ptr<const PluginLibrary> library, InstanceContext
   }
   services_ = services.attach(context_);
   host_ = std::make_unique<HostTable>(library_->negotiated(), services_.get());
-  check(guarded([&] {
+  check(call_plugin([&] {
     return library_->factory().create(host_->get(), str_of(context_.kind), str_of(context_.member_id), &instance_);
   }));
   if (instance_ == nullptr) throw plugin_error(fmt::format("{}: create returned no instance and no error", who_));
@@ -91,7 +91,7 @@ void Instance::expect(InstanceState state, std::string_view action) const {
 }
 
 void Instance::step(InstanceState next, std::string_view action, const std::function<chassis_status_t*()>& hook) {
-  chassis_status_t* status = hook ? guarded(hook) : nullptr;
+  chassis_status_t* status = hook ? call_plugin(hook) : nullptr;
   state_ = status == nullptr ? next : InstanceState::kFailed;
   if (status != nullptr) throw_if_failed(status, fmt::format("{}: {} failed", who_, action));
 }

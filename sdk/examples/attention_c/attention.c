@@ -29,6 +29,8 @@ CHASSIS_MANIFEST(
 #define STR(text) \
   { text, sizeof(text) - 1 }
 
+static int is(chassis_str_t s, const char* text) { return s.len == strlen(text) && memcmp(s.ptr, text, s.len) == 0; }
+
 typedef struct attention {
   chassis_instance_t base; /* first: the host's pointer to it is a pointer to this */
   const chassis_host_t* host;
@@ -51,8 +53,7 @@ static chassis_status_t* fail(const attention_t* self, int32_t code, const char*
 
 static const chassis_attr_t* find_attr(const chassis_op_view_t* op, const char* name) {
   for (uint32_t i = 0; i < op->num_attrs; ++i) {
-    const chassis_str_t s = op->attrs[i].name;
-    if (s.len == strlen(name) && memcmp(s.ptr, name, s.len) == 0) return &op->attrs[i];
+    if (is(op->attrs[i].name, name)) return &op->attrs[i];
   }
   return NULL;
 }
@@ -280,7 +281,7 @@ static const chassis_ops_t ops = {.struct_size = sizeof ops,
 
 static const void* get_interface(const chassis_instance_t* self, chassis_str_t id) {
   (void)self;
-  return id.len == strlen(CHASSIS_OPS_ID) && memcmp(id.ptr, CHASSIS_OPS_ID, id.len) == 0 ? &ops : NULL;
+  return is(id, CHASSIS_OPS_ID) ? &ops : NULL;
 }
 static void destroy(chassis_instance_t* self) { free(self); }
 
@@ -296,8 +297,12 @@ static chassis_status_t* create(const chassis_host_t* host, chassis_str_t kind, 
                                 chassis_instance_t** out) {
   static const chassis_str_t tensor_id = STR(CHASSIS_TENSOR_ID), task_id = STR(CHASSIS_TASK_ID);
   static const chassis_str_t no_memory = STR("out of memory for an instance");
-  attention_t* self = calloc(1, sizeof *self);
-  (void)kind, (void)id; /* there is one member */
+  static const chassis_str_t no_member = STR("this library has one member, ops/" CHASSIS_PLUGIN_ID);
+  attention_t* self;
+  if (!is(kind, "ops") || !is(id, CHASSIS_PLUGIN_ID)) {
+    return host->status_new(host, CHASSIS_NOT_FOUND, no_member, NULL);
+  }
+  self = calloc(1, sizeof *self);
   if (self == NULL) return host->status_new(host, CHASSIS_RESOURCE_EXHAUSTED, no_memory, NULL);
   self->base.struct_size = sizeof self->base;
   self->base.get_interface = get_interface;
