@@ -23,6 +23,7 @@
 #include "host/checkpoint/writer.hpp"
 #include "host/plugin/services.hpp"
 #include "host/plugin/status.hpp"
+#include "host/state/intersect.hpp"
 #include "host/state/layout.hpp"
 
 namespace chassis::testing {

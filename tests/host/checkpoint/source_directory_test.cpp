@@ -12,7 +12,8 @@ using namespace testing;
 
 std::vector<std::string> paths_in(const std::string& path) {
   std::vector<std::string> out;
-  for (const auto& file : SourceDirectory(path).files()) out.push_back(file.path);
+  const SourceDirectory directory(path);
+  for (const auto& file : directory.files()) out.push_back(file.path);
   return out;
 }
 

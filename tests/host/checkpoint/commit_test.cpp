@@ -1,0 +1,222 @@
+// The commit protocol: names, locks, retention, leftovers, replacement, and directories that are not ours.
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+
+#include "fixture.hpp"
+#include "host/base/log.hpp"
+#include "host/checkpoint/checkpoint_root.hpp"
+#include "host/checkpoint/staged_directory.hpp"
+
+namespace chassis {
+namespace {
+
+using namespace testing;
+
+const BucketPair& buckets() {
+  static const BucketPair pair(4096);
+  return pair;
+}
+
+void save_step(const std::string& root, int64_t step, uint64_t seed = 1) {
+  Model model;
+  model.add(Descriptor::plain("w", Dtype::f32, {100}), seed);
+  CheckpointWriter(native(), buckets()).save(plan_save(model.save_tensors(), {}, native()), request_for(model, root, step_directory_name(step), step));
+}
+std::vector<std::string> names(const std::string& root) {
+  std::vector<std::string> out;
+  for (const auto& info : list_checkpoints(root)) out.push_back(info.name);
+  return out;
+}
+std::vector<std::string> entries(const std::string& path) {
+  std::vector<std::string> out;
+  for (const auto& entry : fs::directory_iterator(path)) out.push_back(entry.path().filename().string());
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+TEST(Commit, LeavesNothingButTheCheckpoint) {
+  const TemporaryDirectory dir;
+  save_step(dir.path(), 500);
+  EXPECT_EQ(entries(dir.path()), std::vector<std::string>{"step-000500"});
+  EXPECT_EQ(entries(dir / "step-000500"), (std::vector<std::string>{"manifest.json", "sharded"}));
+}
+
+TEST(Commit, PassesItsStagesInOrder) {
+  const TemporaryDirectory dir;
+  const Model model = small_model();
+  SaveRequest request = request_for(model, dir.path(), "x");
+  std::vector<std::string> stages;
+  request.on_stage = [&](const char* stage) {
+    stages.push_back(stage);
+    EXPECT_EQ(fs::exists(dir / "x"), std::string(stage) == "renamed");
+  };
+  CheckpointWriter(native(), buckets()).save(plan_save(model.save_tensors(), {}, native()), request);
+  EXPECT_EQ(stages, (std::vector<std::string>{"staged", "allocated", "streamed", "written", "manifest", "synced", "unmarked", "renamed"}));
+}
+
+TEST(Commit, ReplacesItsOwnCheckpointOfTheSameName) {
+  const TemporaryDirectory dir;
+  save_step(dir.path(), 1, 1);
+  const std::string before = read_file(dir / "step-000001/manifest.json");
+  save_step(dir.path(), 1, 2);
+  EXPECT_NE(read_file(dir / "step-000001/manifest.json"), before);
+  EXPECT_EQ(entries(dir.path()), std::vector<std::string>{"step-000001"});
+}
+
+TEST(Commit, RefusesToReplaceWhatIsNotItsOwn) {
+  const TemporaryDirectory dir;
+  fs::create_directories(dir / "step-000001");
+  write_text(dir / "step-000001/thesis.txt", "years of work");
+  const std::string text = error_of([&] { save_step(dir.path(), 1); });
+  EXPECT_NE(text.find("is in the way: it has no manifest.json"), std::string::npos) << text;
+  EXPECT_EQ(read_file(dir / "step-000001/thesis.txt"), "years of work");
+
+  save_step(dir.path(), 2);
+  write_text(dir / "step-000002/notes.txt", "keep");
+  EXPECT_NE(error_of([&] { save_step(dir.path(), 2); }).find("it holds 'notes.txt' that this program did not write"), std::string::npos);
+  EXPECT_NE(error_of([&] { delete_checkpoint(dir / "step-000002"); }).find("notes.txt"), std::string::npos);
+  EXPECT_EQ(entries(dir.path()), (std::vector<std::string>{"step-000001", "step-000002"}));
+
+  write_text(dir / "step-000003", "a file");
+  EXPECT_NE(error_of([&] { save_step(dir.path(), 3); }).find("is not a directory"), std::string::npos);
+  fs::create_directory_symlink(dir / "step-000001", dir / "step-000004");
+  EXPECT_NE(error_of([&] { save_step(dir.path(), 4); }).find("is not a directory"), std::string::npos);
+}
+
+TEST(Commit, RefusesNamesThatLeaveTheDirectory) {
+  const TemporaryDirectory dir;
+  const Model model = small_model();
+  for (const char* name : {"../x", "/tmp/x", "a/b", ".hidden", ""}) {
+    EXPECT_NE(error_of([&] {
+                CheckpointWriter(native(), buckets()).save(plan_save(model.save_tensors(), {}, native()), request_for(model, dir.path(), name));
+              }).find("is no name for a checkpoint"),
+              std::string::npos);
+  }
+  SaveRequest request = request_for(model, dir.path(), "x");
+  request.text_files = {{"../evil", "x"}};
+  EXPECT_NE(error_of([&] { CheckpointWriter(native(), buckets()).save(plan_save(model.save_tensors(), {}, native()), request); }).find("is no path"), std::string::npos);
+  request.text_files = {{"manifest.json", "x"}};
+  EXPECT_NE(error_of([&] { CheckpointWriter(native(), buckets()).save(plan_save(model.save_tensors(), {}, native()), request); }).find("two files"), std::string::npos);
+  EXPECT_TRUE(entries(dir.path()).empty());
+}
+
+TEST(CheckpointRoot, RefusesASecondJobInTheSameDirectory) {
+  const TemporaryDirectory dir;
+  CheckpointRoot first(dir / "checkpoints");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const std::string text = error_of([&] { CheckpointRoot second(dir / "checkpoints"); });
+    ::_exit(text.find("is in use by another run, process " + std::to_string(::getppid())) != std::string::npos ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(CheckpointRoot, CanBeTakenAgainAfterItsHolderIsGone) {
+  const TemporaryDirectory dir;
+  { CheckpointRoot first(dir / "checkpoints"); }
+  CheckpointRoot second(dir / "checkpoints");
+}
+
+TEST(CheckpointRoot, NamesTheLatestAtomically) {
+  const TemporaryDirectory dir;
+  CheckpointRoot root(dir.path());
+  EXPECT_FALSE(newest_checkpoint(dir.path()).has_value());
+  save_step(dir.path(), 1);
+  save_step(dir.path(), 2);
+  EXPECT_EQ(newest_checkpoint(dir.path())->name, "step-000002");
+  root.set_latest("step-000001");
+  EXPECT_EQ(fs::read_symlink(dir / "latest"), "step-000001");
+  EXPECT_EQ(newest_checkpoint(dir.path())->name, "step-000001");
+  root.set_latest("step-000002");
+  EXPECT_EQ(newest_checkpoint(dir.path())->name, "step-000002");
+  fs::remove(dir / "latest");
+  write_text(dir / "latest", "step-000001\n");  // as where there are no links
+  EXPECT_EQ(newest_checkpoint(dir.path())->name, "step-000001");
+  EXPECT_EQ(names(dir.path()), (std::vector<std::string>{"step-000001", "step-000002"}));
+}
+
+TEST(CheckpointRoot, IgnoresAHostileLatest) {
+  const TemporaryDirectory dir;
+  save_step(dir.path(), 1);
+  for (const char* target : {"../../etc", "/etc", "nowhere", "."}) {
+    fs::remove(dir / "latest");
+    fs::create_symlink(target, dir / "latest");
+    EXPECT_EQ(newest_checkpoint(dir.path())->name, "step-000001") << target;
+  }
+  fs::remove(dir / "latest");
+  write_text(dir / "latest", std::string(100'000, 'x'));
+  EXPECT_EQ(newest_checkpoint(dir.path())->name, "step-000001");
+}
+
+TEST(CheckpointRoot, PassesOverADamagedCheckpointLoudly) {
+  const TemporaryDirectory dir;
+  CheckpointRoot root(dir.path());
+  for (int step = 1; step <= 3; ++step) save_step(dir.path(), step);
+  root.set_latest("step-000003");
+  fs::resize_file(dir / "step-000003/sharded/shard-00001-model-00001-of-00001.safetensors", 100);
+  fs::remove(dir / "step-000002/manifest.json");
+  log::reset_counted_warnings();
+  EXPECT_EQ(newest_checkpoint(dir.path())->name, "step-000001");
+  ASSERT_EQ(counted_warnings().size(), 1u);
+  EXPECT_EQ(counted_warnings()[0].first, "checkpoint-damaged");
+}
+
+TEST(CheckpointRoot, KeepsTheNewestAndTheLatest) {
+  const TemporaryDirectory dir;
+  CheckpointRoot root(dir.path());
+  for (int step = 1; step <= 5; ++step) save_step(dir.path(), step);
+  root.set_latest("step-000001");
+  EXPECT_TRUE(root.prune(0).empty());
+  EXPECT_EQ(root.prune(2), (std::vector<std::string>{"step-000002", "step-000003"}));
+  EXPECT_EQ(names(dir.path()), (std::vector<std::string>{"step-000001", "step-000004", "step-000005"}));
+}
+
+TEST(CheckpointRoot, DeletesNothingThatItDidNotMake) {
+  const TemporaryDirectory dir;
+  CheckpointRoot root(dir.path());
+  for (int step = 1; step <= 3; ++step) save_step(dir.path(), step);
+  write_text(dir / "step-000001/notes.txt", "mine");
+  fs::create_directories(dir / "step-000000");
+  write_text(dir / "step-000000/data", "mine");
+  log::reset_counted_warnings();
+  EXPECT_EQ(root.prune(1), std::vector<std::string>{"step-000002"});
+  EXPECT_EQ(counted_warnings()[0].first, "checkpoint-kept");
+  EXPECT_TRUE(fs::exists(dir / "step-000000/data"));
+  EXPECT_TRUE(fs::exists(dir / "step-000001/notes.txt"));
+}
+
+TEST(CheckpointRoot, CollectsWhatKilledSavesLeftAndNothingElse) {
+  const TemporaryDirectory dir;
+  save_step(dir.path(), 1);
+  const std::string dead = dir / ".step-000002.inprogress-0123456789abcdef", empty = dir / ".step-000003.inprogress-0123456789abcdef";
+  const std::string deleting = dir / ".step-000000.deleting-0123456789abcdef", foreign = dir / ".step-000004.inprogress-0123456789abcdef";
+  const std::string replaced = dir / ".step-000009.replaced-0123456789abcdef", alive = dir / ".step-000005.inprogress-0123456789abcdef";
+  for (const auto& path : {dead, empty, foreign, alive}) fs::create_directories(path + (path == dead ? "/sharded" : ""));
+  write_text(dead + "/.inprogress", "");
+  write_text(dead + "/sharded/x", "partial");
+  write_text(foreign + "/precious", "x");
+  write_text(alive + "/.inprogress", "");
+  fs::copy(dir / "step-000001", deleting, fs::copy_options::recursive);
+  fs::copy(dir / "step-000001", replaced, fs::copy_options::recursive);
+  fs::create_directories(dir / ".my-own-directory");
+  const int lock = ::open((alive + "/.inprogress").c_str(), O_RDWR);
+  ASSERT_EQ(::flock(lock, LOCK_EX | LOCK_NB), 0);
+
+  const CheckpointRoot root(dir.path());
+  EXPECT_FALSE(fs::exists(dead));
+  EXPECT_FALSE(fs::exists(empty));
+  EXPECT_FALSE(fs::exists(deleting));
+  EXPECT_FALSE(fs::exists(replaced));
+  EXPECT_TRUE(fs::exists(dir / "step-000009/manifest.json"));  // came back
+  EXPECT_TRUE(fs::exists(foreign + "/precious"));
+  EXPECT_TRUE(fs::exists(alive));
+  EXPECT_TRUE(fs::exists(dir / ".my-own-directory"));
+  EXPECT_TRUE(fs::exists(dir / "step-000001/manifest.json"));
+  ::close(lock);
+}
+
+}  // namespace
+}  // namespace chassis

@@ -1,0 +1,196 @@
+// Damage of every kind is found, and the tensor named.
+#include <random>
+
+#include "fixture.hpp"
+#include "host/checkpoint/inspect.hpp"
+
+namespace chassis {
+namespace {
+
+using namespace testing;
+
+struct Saved {
+  TemporaryDirectory dir;
+  BucketPair buckets{4096};
+  Model model = small_model();
+  std::string path;
+
+  explicit Saved(const FormatPlugin& format = native()) : path(dir / "step-000001") {
+    SaveRequest request = request_for(model, dir.path(), "step-000001", 1);
+    request.state = {{"rng", "abc"}};
+    CheckpointWriter(format, buckets).save(plan_save(model.save_tensors(), {}, format), request);
+  }
+  std::string shard() const { return path + "/sharded/shard-00001-model-00001-of-00001.safetensors"; }
+  // Empty if nothing is wrong.
+  std::string load_error(const FormatPlugin& format = native()) {
+    try {
+      CheckpointReader reader(path, format);
+      load_all(reader, model.load_tensors(), buckets);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kStorage) << error.what();
+      return error.what();
+    }
+    return "";
+  }
+};
+
+void flip(const std::string& path, uint64_t byte, int bit) {
+  std::string bytes = read_file(path);
+  bytes[byte] = static_cast<char>(bytes[byte] ^ (1 << bit));
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+TEST(Verify, PassesAnIntactCheckpoint) {
+  const Saved saved;
+  const VerifyResult result = verify_checkpoint(saved.path, saved.buckets);
+  EXPECT_TRUE(result.ok());
+  EXPECT_EQ(result.num_tensors, 6u);
+  EXPECT_EQ(result.num_files, 1u);
+}
+
+TEST(Verify, NamesTheTensorOfEveryFlippedBit) {
+  Saved saved;
+  CheckpointReader reader(saved.path, native());
+  const auto boxes = reader.manifest()->boxes;
+  std::mt19937 random(3);
+  for (const auto& entry : boxes) {
+    for (int round = 0; entry.box.num_bytes() > 0 && round < 4; ++round) {
+      const uint64_t byte = entry.place.offset + random() % entry.box.num_bytes();
+      const int bit = static_cast<int>(random() % 8);
+      flip(saved.shard(), byte, bit);
+      const VerifyResult result = verify_checkpoint(saved.path, saved.buckets);
+      ASSERT_EQ(result.defects.size(), 1u);
+      EXPECT_NE(result.defects[0].find("tensor '" + entry.box.name + "' is damaged"), std::string::npos) << result.defects[0];
+      const std::string text = saved.load_error();
+      EXPECT_NE(text.find("tensor '" + entry.box.name + "'"), std::string::npos) << text;
+      flip(saved.shard(), byte, bit);
+    }
+  }
+  EXPECT_EQ(saved.load_error(), "");
+}
+
+TEST(Verify, FindsEveryFlippedByteOfHeaderAndManifest) {
+  Saved saved;
+  const uint64_t header_bytes = read_file(saved.shard()).size() - (37 * 8 * 4 + 30 + 20 + 8 + 3);
+  for (uint64_t byte = 0; byte < header_bytes; byte += 3) {
+    flip(saved.shard(), byte, static_cast<int>(byte % 8));
+    EXPECT_FALSE(verify_checkpoint(saved.path, saved.buckets).ok()) << byte;
+    flip(saved.shard(), byte, static_cast<int>(byte % 8));
+  }
+  const std::string manifest = saved.path + "/manifest.json";
+  const uint64_t manifest_bytes = read_file(manifest).size();
+  for (uint64_t byte = 0; byte < manifest_bytes; ++byte) {
+    flip(manifest, byte, static_cast<int>(byte % 8));
+    EXPECT_NE(saved.load_error(), "") << byte;
+    EXPECT_NE(error_of([&] { verify_checkpoint(saved.path, saved.buckets); }), "no error") << byte;
+    flip(manifest, byte, static_cast<int>(byte % 8));
+  }
+  EXPECT_EQ(saved.load_error(), "");
+}
+
+TEST(Load, FindsTruncationAtEveryLength) {
+  Saved saved;
+  const std::string whole = read_file(saved.shard());
+  for (uint64_t size = 0; size < whole.size(); size += 37) {
+    std::ofstream(saved.shard(), std::ios::binary | std::ios::trunc) << whole.substr(0, size);
+    EXPECT_NE(saved.load_error(), "") << size;
+    EXPECT_FALSE(verify_checkpoint(saved.path, saved.buckets).ok());
+  }
+}
+
+TEST(Load, FindsTruncationWithoutAManifestToo) {
+  Saved saved(huggingface());
+  fs::remove(saved.path + "/manifest.json");
+  const std::string file = saved.path + "/model.safetensors", whole = read_file(file);
+  EXPECT_EQ(saved.load_error(huggingface()), "");
+  for (uint64_t size = 0; size < whole.size(); size += 41) {
+    std::ofstream(file, std::ios::binary | std::ios::trunc) << whole.substr(0, size);
+    EXPECT_NE(saved.load_error(huggingface()), "") << size;
+  }
+  std::ofstream(file, std::ios::binary | std::ios::trunc) << whole << "x";
+  EXPECT_NE(saved.load_error(huggingface()).find("trailing bytes"), std::string::npos);
+}
+
+TEST(Load, FindsFilesOfAnotherCheckpoint) {
+  Saved a, b;
+  Model other;
+  other.add("embed.weight", Dtype::f32, {37, 8}).add("layer.0.weight", Dtype::bf16, {5, 3}).add("layer.0.bias", Dtype::f32, {5});
+  other.add("step", Dtype::i64, {}).add("empty", Dtype::f32, {0, 4}).add(Descriptor::plain("mask", Dtype::u8, {3}), 99);
+  fs::remove_all(b.path);
+  CheckpointWriter(native(), b.buckets).save(plan_save(other.save_tensors(), {}, native()), request_for(other, b.dir.path(), "step-000001"));
+  fs::copy_file(b.shard(), a.shard(), fs::copy_options::overwrite_existing);
+  EXPECT_NE(a.load_error().find("tensor 'mask'"), std::string::npos);
+}
+
+TEST(Load, FindsAMissingShard) {
+  const TemporaryDirectory dir;
+  const BucketPair buckets(4096);
+  const MeshShape mesh({{"dp", 4}});
+  Model model;
+  Descriptor d = Descriptor::plain("w", Dtype::f32, {16, 4});
+  d.placements = {Placement::dim_chunk({"dp"}, 0)};
+  model.add(d);
+  CheckpointWriter(native(), buckets).save(plan_save(model.save_tensors(), mesh, native()), request_for(model, dir.path(), "c", 1, mesh));
+  fs::remove(dir / "c/sharded/shard-00004-model-00001-of-00001.safetensors");
+  EXPECT_NE(error_of([&] { CheckpointReader(dir / "c", native()); }).find("is missing"), std::string::npos);
+  fs::remove(dir / "c/manifest.json");  // as written by another system: the last shard is missed by its global shape
+  const std::string text = error_of([&] { CheckpointReader(dir / "c", native()); });
+  EXPECT_NE(text.find("does not hold whole tensors"), std::string::npos) << text;
+  EXPECT_NE(text.find("'w'"), std::string::npos) << text;
+}
+
+TEST(Manifest, ComesBackAsItWas) {
+  const Saved saved;
+  SourceDirectory directory(saved.path);
+  const CheckpointManifest manifest = CheckpointManifest::read(directory);
+  EXPECT_EQ(manifest.state["rng"], "abc");
+  EXPECT_EQ(CheckpointManifest::parse(manifest.dump(), "x").dump(), manifest.dump());
+  EXPECT_EQ(manifest.boxes.size(), 6u);
+  EXPECT_EQ(manifest.format, "native");
+}
+
+TEST(Manifest, RefusesNonsenseEvenWithAValidChecksum) {
+  CheckpointManifest manifest;
+  manifest.format = "native";
+  manifest.files = {{"f", 100, 0}};
+  CheckpointManifest::BoxEntry entry;
+  entry.box = {"t", Dtype::f32, {4}, Box::whole({4}), 0};
+  manifest.boxes = {entry};
+  EXPECT_EQ(error_of([&] { CheckpointManifest::parse(manifest.dump(), "m"); }), "no error");
+  const auto refused = [&](auto change) {
+    CheckpointManifest broken = manifest;
+    change(broken);
+    return error_of([&] { CheckpointManifest::parse(broken.dump(), "m"); });
+  };
+  EXPECT_NE(refused([](auto& m) { m.files[0].path = "../f"; }).find("bad file"), std::string::npos);
+  EXPECT_NE(refused([](auto& m) { m.files.push_back(m.files[0]); }).find("bad file"), std::string::npos);
+  EXPECT_NE(refused([](auto& m) { m.boxes[0].place.file = 1; }).find("has no place"), std::string::npos);
+  EXPECT_NE(refused([](auto& m) { m.boxes[0].place.offset = 90; }).find("reaches behind the end"), std::string::npos);
+  EXPECT_NE(refused([](auto& m) { m.boxes[0].box.box.end = {5}; }).find("not inside of it"), std::string::npos);
+  EXPECT_NE(refused([](auto& m) { m.boxes[0].box.global_shape = {int64_t{1} << 40, int64_t{1} << 40}; }), "no error");
+}
+
+TEST(Inspect, ListsDescribesAndCompares) {
+  const Saved saved;
+  const std::vector<CheckpointInfo> all = list_checkpoints(saved.dir.path());
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_EQ(all[0].num_tensors, 6);
+  EXPECT_TRUE(all[0].resumable);
+  EXPECT_NE(checkpoint_table(all)[0].find("step-000001"), std::string::npos);
+  EXPECT_NE(describe_checkpoint(saved.path, true).back().find("mask  u8[3]"), std::string::npos);
+
+  Model other = small_model();
+  other.add(Descriptor::plain("layer.0.bias", Dtype::f32, {5}), 9);  // other values
+  other.descriptors.erase(other.descriptors.begin() + 2);
+  other.descriptors.erase(other.descriptors.begin() + 4);  // mask
+  other.add("new", Dtype::u8, {2}).add("embed.weight", Dtype::f32, {38, 8});
+  other.descriptors.erase(other.descriptors.begin());
+  const BucketPair buckets(4096);
+  CheckpointWriter(native(), buckets).save(plan_save(other.save_tensors(), {}, native()), request_for(other, saved.dir.path(), "other"));
+  EXPECT_EQ(diff_checkpoints(saved.path, saved.dir / "other"),
+            (std::vector<std::string>{"! embed.weight f32[37, 8] → f32[38, 8]", "~ layer.0.bias f32[5] has other contents", "- mask u8[3]", "+ new u8[2]"}));
+  EXPECT_TRUE(diff_checkpoints(saved.path, saved.path).empty());
+}
+
+}  // namespace
+}  // namespace chassis

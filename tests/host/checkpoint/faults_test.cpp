@@ -1,0 +1,219 @@
+// What the system refuses: no space, file size limits, directories that can not be written. The previous checkpoint stays
+// whole, nothing half-made is left, and the message names path and bytes.
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <cstdio>
+#include <functional>
+
+#include "fixture.hpp"
+#include "host/checkpoint/checkpoint_root.hpp"
+#include "host/checkpoint/inspect.hpp"
+#include "host/checkpoint/stream_writer.hpp"
+
+namespace chassis {
+namespace {
+
+using namespace testing;
+
+Model model_of(int64_t kib) {
+  Model model;
+  model.add("a", Dtype::f32, {kib * 128}).add("b", Dtype::f32, {kib * 128});
+  return model;
+}
+
+std::string save_error(const Model& model, const std::string& parent, int64_t step, ExitCode* code = nullptr) {
+  const BucketPair buckets(1 << 16);
+  try {
+    CheckpointWriter(native(), buckets).save(plan_save(model.save_tensors(), {}, native()), request_for(model, parent, step_directory_name(step), step));
+  } catch (const Error& error) {
+    if (code != nullptr) *code = error.code();
+    return error.what();
+  }
+  return "no error";
+}
+
+std::vector<std::string> hidden(const std::string& path) {
+  std::vector<std::string> out;
+  for (const auto& entry : fs::directory_iterator(path)) {
+    if (entry.path().filename().string()[0] == '.') out.push_back(entry.path().filename().string());
+  }
+  return out;
+}
+
+// In a process of its own, since limits and mounts would stay. Its failures are printed; true if there were none.
+bool passes_in_child(const std::function<void()>& body) {
+  std::fflush(nullptr);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    body();
+    std::fflush(nullptr);
+    ::_exit(::testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+TEST(Save, SurvivesAFileSizeLimit) {
+  const TemporaryDirectory dir;
+  EXPECT_TRUE(passes_in_child([&] {
+    std::signal(SIGXFSZ, SIG_IGN);
+    ASSERT_EQ(save_error(model_of(64), dir.path(), 1), "no error");
+    const rlimit limit = {1 << 20, 1 << 20};
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+    ExitCode code{};
+    const std::string text = save_error(model_of(2048), dir.path(), 2, &code);
+    EXPECT_EQ(code, ExitCode::kStorage);
+    EXPECT_NE(text.find("step-000002' was not saved; what was published before is untouched"), std::string::npos) << text;
+    EXPECT_NE(text.find("File too large"), std::string::npos) << text;
+    EXPECT_TRUE(hidden(dir.path()).empty());
+    EXPECT_FALSE(fs::exists(dir / "step-000002"));
+    EXPECT_TRUE(verify_checkpoint(dir / "step-000001", BucketPair(4096)).ok());
+    EXPECT_EQ(save_error(model_of(64), dir.path(), 3), "no error");
+  }));
+}
+
+// A small tmpfs over the directory, in this process alone.
+bool mount_small_disk(const std::string& path) {
+  if (::unshare(CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
+  ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
+  return ::mount("none", path.c_str(), "tmpfs", 0, "size=4m") == 0;
+}
+
+TEST(Save, SurvivesAFullDisk) {
+  const TemporaryDirectory dir;
+  if (!passes_in_child([&] { EXPECT_TRUE(mount_small_disk(dir.path())); })) GTEST_SKIP() << "no right to mount a tmpfs";
+  EXPECT_TRUE(passes_in_child([&] {
+    ASSERT_TRUE(mount_small_disk(dir.path()));
+    ASSERT_EQ(save_error(model_of(512), dir.path(), 1), "no error");
+    ExitCode code{};
+    std::string text = save_error(model_of(8192), dir.path(), 2, &code);
+    EXPECT_EQ(code, ExitCode::kStorage);
+    EXPECT_NE(text.find("free, a checkpoint takes"), std::string::npos) << text;
+    EXPECT_TRUE(hidden(dir.path()).empty());
+
+    // The space goes between preflight and streaming.
+    const Model model = model_of(1024);
+    const BucketPair buckets(1 << 16);
+    SaveRequest request = request_for(model, dir.path(), "step-000003", 3);
+    request.on_stage = [&](const char* stage) {
+      if (std::string(stage) == "staged") write_text(dir / "filler", std::string(std::size_t{3} << 20, 'x'));
+    };
+    text = error_of([&] { CheckpointWriter(native(), buckets).save(plan_save(model.save_tensors(), {}, native()), request); });
+    EXPECT_NE(text.find("No space left on device"), std::string::npos) << text;
+    EXPECT_TRUE(hidden(dir.path()).empty());
+    EXPECT_FALSE(fs::exists(dir / "step-000003"));
+
+    // It goes while small files are written: carried ones are not reserved beforehand.
+    fs::remove(dir / "filler");
+    write_text(dir / "filler", std::string((std::size_t{5} << 19), 'x'));
+    const Model small = model_of(16);
+    SaveRequest carrying = request_for(small, dir.path(), "step-000004", 4);
+    carrying.text_files = {{"big.txt", std::string(std::size_t{1} << 20, 'x')}};
+    text = error_of([&] { CheckpointWriter(native(), buckets).save(plan_save(small.save_tensors(), {}, native()), carrying); });
+    EXPECT_NE(text, "no error");
+    EXPECT_TRUE(hidden(dir.path()).empty());
+    EXPECT_TRUE(verify_checkpoint(dir / "step-000001", buckets).ok());
+    fs::remove(dir / "filler");
+    EXPECT_EQ(save_error(model_of(512), dir.path(), 5), "no error");
+  }));
+}
+
+TEST(Save, RefusesADirectoryThatCanNotBeMade) {
+  const TemporaryDirectory dir;
+  write_text(dir / "file", "x");
+  const std::string text = save_error(model_of(1), dir / "file/checkpoints", 1);
+  EXPECT_NE(text.find("file/checkpoints"), std::string::npos) << text;
+  EXPECT_NE(error_of([&] { CheckpointRoot(dir / "file/checkpoints"); }).find("file/checkpoints"), std::string::npos);
+}
+
+TEST(Save, RefusesADirectoryThatIsNotWritable) {
+  const TemporaryDirectory dir;
+  EXPECT_TRUE(passes_in_child([&] {
+    fs::create_directories(dir / "ro");
+    ::chmod((dir / "ro").c_str(), 0555);
+    ::chmod(dir.path().c_str(), 0755);
+    if (::getuid() == 0 && ::setuid(65534) != 0) return;
+    ExitCode code{};
+    const std::string text = save_error(model_of(1), dir / "ro", 1, &code);
+    EXPECT_EQ(code, ExitCode::kStorage);
+    EXPECT_NE(text.find("Permission denied"), std::string::npos) << text;
+    EXPECT_NE(error_of([&] { CheckpointRoot(dir / "ro"); }).find("Permission denied"), std::string::npos);
+  }));
+}
+
+TEST(Save, RefusesMoreThanIsFree) {
+  const TemporaryDirectory dir;
+  const BucketPair buckets(4096);
+  SaveTensor huge = SaveTensor::plain(Descriptor::plain("huge", Dtype::f32, {int64_t{1} << 50}));
+  const SavePlan plan = plan_save({huge}, {}, native());
+  const std::string text = error_of([&] { CheckpointWriter(native(), buckets).preflight(plan, dir.path()); });
+  EXPECT_NE(text.find("free, a checkpoint takes 4 PiB"), std::string::npos) << text;
+  EXPECT_NE(text.find("needed_bytes: 4503599628419"), std::string::npos) << text;
+}
+
+TEST(Save, ReportsAFailureOfTheTensorsThemselves) {
+  const TemporaryDirectory dir;
+  const Model model = model_of(1);
+  const BucketPair buckets(4096);
+  SaveRequest request = request_for(model, dir.path(), "x");
+  request.tensors = [&](const Descriptor& d, int rank) {
+    if (d.fqn == "b") throw internal_error("the device is gone");
+    return model.local(d, {}, rank);
+  };
+  const std::string text = error_of([&] { CheckpointWriter(native(), buckets).save(plan_save(model.save_tensors(), {}, native()), request); });
+  EXPECT_NE(text.find("the device is gone"), std::string::npos) << text;
+  EXPECT_TRUE(fs::is_empty(dir.path()));
+}
+
+TEST(StreamWriter, PassesOnWhatTheWritingThreadMet) {
+  const BucketPair buckets(4096);
+  const TemporaryDirectory dir;
+  write_text(dir / "f", "x");
+  File file = File::open_read(dir / "f");  // not open for writing: every write fails
+  StreamWriter writer(buckets);
+  const std::string text = error_of([&] {
+    for (uint64_t at = 0; at < 100'000;) at += writer.reserve(file, at, 100'000 - at).size();
+    writer.flush();
+  });
+  EXPECT_NE(text.find("Bad file descriptor"), std::string::npos) << text;
+}
+
+TEST(StreamWriter, CutsAtWholeElements) {
+  const BucketPair buckets(4096);
+  const TemporaryDirectory dir;
+  File file = File::create_exclusive(dir / "f");
+  StreamWriter writer(buckets);
+  EXPECT_EQ(writer.reserve(file, 0, 3, 1).size(), 3u);
+  EXPECT_EQ(writer.reserve(file, 3, 8000, 8).size(), 4088u);
+  EXPECT_EQ(writer.reserve(file, 4091, 8, 8).size(), 8u);  // 5 bytes were left
+  writer.flush();
+  EXPECT_EQ(file.size(), 4099u);
+}
+
+// A hundred saves leave the number of open files and threads as it was.
+TEST(Save, LeaksNoFilesAndThreads) {
+  const TemporaryDirectory dir;
+  const auto count = [](const char* path) { return std::distance(fs::directory_iterator(path), fs::directory_iterator()); };
+  const Model model = model_of(1);
+  CheckpointRoot root(dir.path());
+  const auto save = [&](int64_t step) {
+    ASSERT_EQ(save_error(model, dir.path(), step), "no error");
+    root.set_latest(step_directory_name(step));
+    root.prune(2);
+  };
+  save(1);
+  const auto files = count("/proc/self/fd"), threads = count("/proc/self/task");
+  for (int64_t step = 2; step <= 100; ++step) save(step);
+  EXPECT_EQ(count("/proc/self/fd"), files);
+  EXPECT_EQ(count("/proc/self/task"), threads);
+  EXPECT_EQ(list_checkpoints(dir.path()).size(), 2u);
+}
+
+}  // namespace
+}  // namespace chassis

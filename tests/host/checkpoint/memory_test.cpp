@@ -1,0 +1,99 @@
+// The peak of a save and of a load: two buckets and a little, whatever the size of the model.
+// Argument: size of the model in MiB.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+
+#include "fixture.hpp"
+
+namespace chassis {
+namespace {
+
+using namespace testing;
+
+int64_t model_mib = 256;
+constexpr uint64_t kMib = 1 << 20;
+constexpr uint64_t kBucketBytes = 16 * kMib;
+constexpr uint64_t kAllowance = 16 * kMib;
+
+uint64_t status_bytes(const std::string& key) {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(key + ":")) return std::stoull(line.substr(key.size() + 1)) * 1024;
+  }
+  throw std::runtime_error(key);
+}
+// The peak of resident memory starts anew.
+void reset_peak() { std::ofstream("/proc/self/clear_refs") << "5"; }
+
+// One large tensor of a third of the model, and many of 8 MiB.
+struct BigModel {
+  std::vector<Descriptor> descriptors;
+  std::map<std::string, Tensor> tensors;
+
+  explicit BigModel(uint64_t num_bytes) {
+    const auto add = [&](const std::string& fqn, uint64_t bytes) {
+      const auto columns = static_cast<int64_t>(bytes / 4 / 1024);
+      descriptors.push_back(Descriptor::plain(fqn, Dtype::f32, {1024, columns}));
+      Tensor t = Tensor::empty(std::vector<int64_t>{1024, columns}, Dtype::f32);
+      for (int64_t i = 0; i < t.num_elements(); ++i) t.data_as<float>()[i] = static_cast<float>(i % 9973);
+      tensors[fqn] = t;
+    };
+    add("embed", num_bytes / 3 / 4096 * 4096);
+    for (uint64_t at = num_bytes / 3; at < num_bytes; at += 8 * kMib) add("layer." + std::to_string(at / kMib), 8 * kMib);
+  }
+  LocalTensors locals() const {
+    return [this](const Descriptor& d, int) { return tensors.at(d.fqn); };
+  }
+};
+
+class Peak : public ::testing::TestWithParam<std::pair<const char*, Dtype>> {};
+
+TEST_P(Peak, IsTwoBucketsAndALittle) {
+  const TemporaryDirectory dir;
+  const FormatPlugin& format = std::string(GetParam().first) == "native" ? native() : huggingface();
+  const BigModel model(static_cast<uint64_t>(model_mib) * kMib);
+  std::vector<SaveTensor> tensors;
+  std::vector<LoadTensor> loads;
+  for (const Descriptor& d : model.descriptors) {
+    tensors.push_back(SaveTensor::plain(d));
+    tensors.back().disk_dtype = GetParam().second;
+    loads.push_back({d, ""});
+  }
+  const uint64_t before = status_bytes("VmRSS");
+  reset_peak();
+  const BucketPair buckets(kBucketBytes);
+  SaveRequest request;
+  request.parent = dir.path();
+  request.name = "c";
+  request.tensors = model.locals();
+  const SavePlan plan = plan_save(tensors, {}, format);
+  const SaveResult result = CheckpointWriter(format, buckets).save(plan, request);
+  const uint64_t save_peak = status_bytes("VmHWM") - before;
+  reset_peak();
+  CheckpointReader reader(dir / "c", format);
+  const auto start = std::chrono::steady_clock::now();
+  reader.load(loads, {}, buckets, model.locals());
+  const double load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const uint64_t load_peak = status_bytes("VmHWM") - before;
+  std::printf("%s %s, %lld MiB: %s, of which %.2f s sync; save +%.1f MiB, load +%.1f MiB in %.2f s\n", GetParam().first,
+              std::string(dtype_name(GetParam().second)).c_str(), static_cast<long long>(model_mib), result.line.c_str(),
+              result.sync_seconds, static_cast<double>(save_peak) / kMib, static_cast<double>(load_peak) / kMib, load_seconds);
+  EXPECT_LE(save_peak, 2 * kBucketBytes + kAllowance);
+  EXPECT_LE(load_peak, 2 * kBucketBytes + kAllowance);
+}
+
+INSTANTIATE_TEST_SUITE_P(Save, Peak,
+                         ::testing::Values(std::pair("native", Dtype::f32), std::pair("safetensors", Dtype::f32),
+                                           std::pair("safetensors", Dtype::bf16)));
+
+}  // namespace
+}  // namespace chassis
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  if (argc > 1) chassis::model_mib = std::atoll(argv[1]);
+  return RUN_ALL_TESTS();
+}
