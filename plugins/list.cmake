@@ -2,6 +2,7 @@
 set(CHASSIS_PLUGINS
   model/llama
   ops/aten
+  ops/fused
   ops/reference
   ops/cuda_rms_norm
   optimizer/adamw

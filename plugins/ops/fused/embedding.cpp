@@ -1,0 +1,41 @@
+// Rows of a table by id. The gradient is scattered straight into the parameter's buffer, each column by one thread, so
+// that it does not depend on how many there are.
+#include "kernels.hpp"
+
+namespace fused {
+namespace {
+
+class Embedding final : public Kernel {
+ public:
+  void forward(Call& call) override {
+    const BorrowedTensor ids = call.input(0), weight = call.param(0);
+    const int32_t* id = ids.data<int32_t>();
+    const int64_t tokens = ids.num_elements(), n = weight.size(1);
+    for (int64_t i = 0; i < tokens; ++i)
+      if (id[i] < 0 || id[i] >= weight.size(0))
+        throw Failure(CHASSIS_OUT_OF_RANGE, "token id ", id[i], " is outside the vocabulary of ", weight.size(0));
+    const float* from = weight.data<float>();
+    float* to = call.output(0).data<float>();
+    parallel_for(call.host(), tokens, row_grain(n), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) std::copy_n(from + id[i] * n, n, to + i * n);
+    });
+  }
+
+  void backward_params(Call& call) override {
+    float* dweight = grad_param(call, 0);
+    const BorrowedTensor dy = call.grad_output(0), ids = call.input(0);
+    if (!dweight || !dy) return;
+    const int32_t* id = ids.data<int32_t>();
+    const int64_t tokens = ids.num_elements(), n = call.param(0).size(1);
+    const float* d = dy.data<float>();
+    parallel_for(call.host(), n, kColumnGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = 0; i < tokens; ++i) loops().add(d + i * n + begin, dweight + id[i] * n + begin, end - begin);
+    });
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_embedding() { return std::make_unique<Embedding>(); }
+
+}  // namespace fused

@@ -1,0 +1,34 @@
+// silu(gate) · up (Shazeer 2020) in one sweep; backward recomputes the sigmoid, so nothing is saved.
+#include "kernels.hpp"
+
+namespace fused {
+namespace {
+
+class GatedActivation final : public Kernel {
+ public:
+  void forward(Call& call) override {
+    const float *gate = call.input(0).data<float>(), *up = call.input(1).data<float>();
+    float* y = call.output(0).data<float>();
+    parallel_for(call.host(), call.input(0).num_elements(), 16384,
+                 [&](int64_t begin, int64_t end) { loops().silu_mul(gate + begin, up + begin, y + begin, end - begin); });
+  }
+
+  void backward_inputs(Call& call) override {
+    const BorrowedTensor dy = call.grad_output(0), gate = call.input(0), up = call.input(1);
+    if (!dy) return;
+    Tensor dgate = Tensor::create_like(call.host(), gate), dup = Tensor::create_like(call.host(), up);
+    const float *d = dy.data<float>(), *g = gate.data<float>(), *u = up.data<float>();
+    float *to_gate = dgate.data<float>(), *to_up = dup.data<float>();
+    parallel_for(call.host(), gate.num_elements(), 16384, [&](int64_t begin, int64_t end) {
+      loops().silu_mul_backward(d + begin, g + begin, u + begin, to_gate + begin, to_up + begin, end - begin);
+    });
+    if (call.wants_grad_input(0)) call.set_grad_input(0, std::move(dgate));
+    if (call.wants_grad_input(1)) call.set_grad_input(1, std::move(dup));
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_gated_activation() { return std::make_unique<GatedActivation>(); }
+
+}  // namespace fused

@@ -1,0 +1,130 @@
+// linear and cross entropy as one: logits exist for a chunk of rows only, and become their own gradient in place. With the
+// gradient of the loss known beforehand, three products for each chunk give loss and all gradients (as in Hsu et al.,
+// Liger Kernel, 2024).
+#include "kernels.hpp"
+
+namespace fused {
+
+int64_t head_chunk_rows(int64_t rows, int64_t vocab) {
+  constexpr int64_t kChunkElements = 4 << 20;
+  return std::clamp<int64_t>(kChunkElements / std::max<int64_t>(1, vocab), 1, std::max<int64_t>(1, rows));
+}
+
+namespace {
+
+class Head final : public Kernel {
+ public:
+  Head(const Operators& operators, int64_t ignore_index) : op_(operators), ignore_index_(ignore_index) {}
+
+  void forward(Call& call) override {
+    double loss = 0.0;
+    for_chunks(call, [&](const Chunk& chunk) { loss += loss_of(call, chunk, nullptr); });
+    give_loss(call, loss);
+  }
+
+  void backward_inputs(Call& call) override {
+    const float scale = *call.grad_output(0).data<float>();
+    run(call, &scale, call.wants_grad_input(0), false);
+  }
+
+  void backward_params(Call& call) override {
+    const float scale = *call.grad_output(0).data<float>();
+    run(call, &scale, false, true);
+  }
+
+  void forward_backward(Call& call) override {
+    const float scale = *call.grad_output(0).data<float>();
+    give_loss(call, run(call, &scale, call.wants_grad_input(0), true));
+  }
+
+ private:
+  struct Chunk {
+    int64_t begin, rows, vocab;
+    Tensor x;       // [rows, in]
+    Tensor logits;  // [rows, vocab]
+    const int32_t* labels;
+  };
+
+  double run(Call& call, const float* scale, bool with_input, bool with_param) const {
+    const BorrowedTensor x = call.input(0), weight = call.param(0), dweight = call.grad_param(0);
+    const bool adds = static_cast<bool>(call.grad_input(0));
+    if (with_input && !adds) call.set_grad_input(0, Tensor::create_like(call.host(), x));
+    const Tensor dx = with_input ? rows_of(call.grad_input(0), weight.size(1)) : Tensor();
+    double loss = 0.0;
+    float beta = call.grad_param_beta(0);
+    for_chunks(call, [&](const Chunk& chunk) {
+      loss += loss_of(call, chunk, scale);
+      if (with_input) {
+        const Tensor part = op_.narrow(dx, 0, chunk.begin, chunk.rows);
+        if (adds) op_.addmm_(part, chunk.logits, weight, 1.0, 1.0);
+        else op_.mm_out(chunk.logits, weight, part);
+      }
+      if (with_param && dweight) {
+        const Tensor transposed = op_.t(chunk.logits);
+        if (beta == 0.0f) op_.mm_out(transposed, chunk.x, dweight);
+        else op_.addmm_(dweight, transposed, chunk.x, 1.0, 1.0);
+        beta = 1.0f;
+      }
+    });
+    return loss;
+  }
+
+  // The rows' summed loss. With a scale, logits become the gradient of scale · loss.
+  double loss_of(Call& call, const Chunk& chunk, const float* scale) const {
+    Scratch<float> losses(call.host(), chunk.rows);
+    float* logits = chunk.logits.data<float>();
+    parallel_for(call.host(), chunk.rows, row_grain(chunk.vocab), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        float* x = logits + row * chunk.vocab;
+        const int32_t label = chunk.labels[row];
+        losses[row] = 0.0f;
+        if (label == ignore_index_) {
+          if (scale) std::fill_n(x, chunk.vocab, 0.0f);
+          continue;
+        }
+        if (label < 0 || label >= chunk.vocab)
+          throw Failure(CHASSIS_OUT_OF_RANGE, "label ", label, " is outside the vocabulary of ", chunk.vocab);
+        const float lse = loops().log_sum_exp(x, chunk.vocab);
+        losses[row] = lse - x[label];
+        if (!scale) continue;
+        loops().softmax_scaled(x, chunk.vocab, lse, *scale);
+        x[label] -= *scale;
+      }
+    });
+    double sum = 0.0;
+    for (float loss : losses.span()) sum += loss;
+    return sum;
+  }
+
+  template <typename Body>
+  void for_chunks(Call& call, Body&& body) const {
+    const BorrowedTensor labels = call.input(1), weight = call.param(0);
+    const int64_t rows = labels.num_elements(), vocab = weight.size(0), step = head_chunk_rows(rows, vocab);
+    const Tensor all_x = rows_of(call.input(0), weight.size(1)), weight_t = op_.t(weight);
+    const Tensor buffer = Tensor::create(call.host(), CHASSIS_DTYPE_F32, {std::min(step, rows), vocab});
+    for (int64_t begin = 0; begin < rows; begin += step) {
+      Chunk chunk{begin, std::min(step, rows - begin), vocab, {}, {}, labels.data<int32_t>() + begin};
+      chunk.x = op_.narrow(all_x, 0, begin, chunk.rows);
+      chunk.logits = op_.narrow(buffer, 0, 0, chunk.rows);
+      op_.mm_out(chunk.x, weight_t, chunk.logits);
+      body(chunk);
+    }
+  }
+
+  Tensor rows_of(const BorrowedTensor& x, int64_t columns) const {
+    return op_.view(x, std::vector<int64_t>{x.num_elements() / columns, columns});
+  }
+
+  static void give_loss(Call& call, double loss) { *call.output(0).data<float>() = static_cast<float>(loss); }
+
+  const Operators& op_;
+  int64_t ignore_index_;
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_head(Shared& shared, const NodeView& node) {
+  return std::make_unique<Head>(shared.operators, node.op(1).attr_int("ignore_index", -100));
+}
+
+}  // namespace fused

@@ -1,0 +1,90 @@
+// What the kernels of this plugin share.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "chassis/dispatch.hpp"
+#include "chassis/memory.hpp"
+#include "chassis/ops.hpp"
+#include "chassis/task.hpp"
+#include "loops.hpp"
+
+namespace fused {
+
+using namespace chassis;
+
+// Rows in one chunk of a parallel loop, so that a chunk is about 64 KiB of floats.
+inline int64_t row_grain(int64_t row_elements) { return std::max<int64_t>(1, 16384 / std::max<int64_t>(1, row_elements)); }
+
+// Elements [begin, end) of equal columns for a sum over rows: each column is summed by one thread, in order.
+constexpr int64_t kColumnGrain = 64;
+
+// The gradient of input i: what the host lends, to be added to (`carry` is then its data), or a new tensor like `like`.
+struct GradInput {
+  float* data = nullptr;
+  const float* carry = nullptr;
+};
+inline GradInput grad_input(Call& call, uint32_t i, const BorrowedTensor& like) {
+  if (const BorrowedTensor lent = call.grad_input(i)) return {lent.data<float>(), lent.data<float>()};
+  call.set_grad_input(i, Tensor::create_like(call.host(), like));
+  return {call.grad_input(i).data<float>(), nullptr};
+}
+
+// A parameter's buffer, zeroed where it is to be overwritten; NULL if no gradient is wanted.
+inline float* grad_param(Call& call, uint32_t i) {
+  const BorrowedTensor buffer = call.grad_param(i);
+  if (!buffer) return nullptr;
+  float* data = buffer.data<float>();
+  if (call.grad_param_beta(i) == 0.0f) std::fill(data, data + buffer.num_elements(), 0.0f);
+  return data;
+}
+
+// The operators of GEMMs and views.
+struct Operators {
+  explicit Operators(const Host& host)
+      : mm_out(host, "aten::mm.out"),
+        addmm_(host, "aten::addmm_"),
+        t(host, "aten::t"),
+        view(host, "aten::view"),
+        narrow(host, "aten::narrow") {}
+  Operator mm_out, addmm_, t, view, narrow;
+};
+
+// cos and sin of position · inv_freq · factor, by position, grown as positions come. Shared by all rope kernels.
+class AngleTable {
+ public:
+  AngleTable(std::vector<double> inv_freq, double factor);
+  bool serves(std::span<const double> inv_freq, double factor) const;
+  // Makes positions below `count` available.
+  void grow(int64_t count);
+  const float* cosine(int64_t position) const { return cosine_.data() + position * half_; }
+  const float* sine(int64_t position) const { return sine_.data() + position * half_; }
+
+ private:
+  std::vector<double> inv_freq_;
+  double factor_;
+  int64_t half_;
+  std::vector<float> cosine_, sine_;
+};
+
+struct Shared {
+  explicit Shared(const Host& host) : operators(host) {}
+  std::shared_ptr<AngleTable> angles(std::span<const double> inv_freq, double factor);
+
+  Operators operators;
+  std::vector<std::shared_ptr<AngleTable>> tables;
+};
+
+std::unique_ptr<Kernel> make_norm(const NodeView& node, bool with_add);
+std::unique_ptr<Kernel> make_rope(Shared& shared, const NodeView& node);
+std::unique_ptr<Kernel> make_gated_activation();
+std::unique_ptr<Kernel> make_embedding();
+std::unique_ptr<Kernel> make_head(Shared& shared, const NodeView& node);
+
+// Rows of logits that are made at once.
+int64_t head_chunk_rows(int64_t rows, int64_t vocab);
+
+}  // namespace fused

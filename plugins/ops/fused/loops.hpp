@@ -1,0 +1,45 @@
+// The inner loops of this plugin, over fp32 rows on the CPU: one table for each instruction set, chosen once.
+#pragma once
+
+#include <cstdint>
+
+namespace fused {
+
+struct Loops {
+  const char* name;
+
+  // y = x · r · weight with r = 1 / sqrt(mean(x²) + eps); returns r.
+  float (*norm)(const float* x, const float* weight, float* y, int64_t n, float eps);
+  // sum = a + b, y = sum · r · weight; returns r.
+  float (*add_norm)(const float* a, const float* b, const float* weight, float* sum, float* y, int64_t n, float eps);
+  // dx = carry + r · (dy · weight) - x · r³/n · Σ dy·weight·x; carry NULL: 0. dx may be carry.
+  void (*norm_backward)(const float* dy, const float* x, const float* weight, const float* carry, float* dx, int64_t n,
+                        float r);
+  // dweight[i] += dy[i] · x[i] · r
+  void (*norm_weight)(const float* dy, const float* x, float* dweight, int64_t n, float r);
+
+  // Rotate-half pairs (x[i], x[i + half]); direction +1 or -1. y may be x.
+  void (*rotate)(const float* x, const float* cosine, const float* sine, float* y, int64_t half, float direction);
+
+  // y = silu(gate) · up; the gradients recompute the sigmoid. Each output may lie in its own input's place.
+  void (*silu_mul)(const float* gate, const float* up, float* y, int64_t n);
+  void (*silu_mul_backward)(const float* dy, const float* gate, const float* up, float* dgate, float* dup, int64_t n);
+
+  // Returns log Σ exp(x).
+  float (*log_sum_exp)(const float* x, int64_t n);
+  // x = exp(x - lse) · scale
+  void (*softmax_scaled)(float* x, int64_t n, float lse, float scale);
+
+  void (*add)(const float* a, float* sum, int64_t n);  // sum += a
+};
+
+extern const Loops kBaseline;
+#if defined(__x86_64__)
+extern const Loops kAvx2;
+extern const Loops kAvx512;
+#endif
+
+// The best that this processor runs.
+const Loops& loops();
+
+}  // namespace fused

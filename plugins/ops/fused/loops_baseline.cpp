@@ -1,0 +1,3 @@
+#define FUSED_LOOPS kBaseline
+#define FUSED_NAME "baseline"
+#include "loops_body.hpp"

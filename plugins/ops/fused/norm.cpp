@@ -1,0 +1,95 @@
+// rms_norm, alone or behind the residual's add: one sweep forward, one backward, one float saved for each row.
+#include "kernels.hpp"
+
+namespace fused {
+namespace {
+
+// Inputs x, or a and b of the add; outputs y, or sum and y. saved(0): r, [rows].
+class Norm final : public Kernel {
+ public:
+  Norm(float eps, bool with_add) : eps_(eps), with_add_(with_add) {}
+
+  void forward(Call& call) override {
+    const BorrowedTensor x = call.input(0);
+    const int64_t n = x.size(-1), rows = n ? x.num_elements() / n : 0;
+    Tensor saved = Tensor::create(call.host(), CHASSIS_DTYPE_F32, {rows});
+    const float *a = x.data<float>(), *b = with_add_ ? call.input(1).data<float>() : nullptr;
+    const float* weight = call.param(0).data<float>();
+    float *sum = with_add_ ? call.output(0).data<float>() : nullptr, *y = call.output(with_add_).data<float>();
+    float* r = saved.data<float>();
+    parallel_for(call.host(), rows, row_grain(n), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const int64_t at = row * n;
+        r[row] = with_add_ ? loops().add_norm(a + at, b + at, weight, sum + at, y + at, n, eps_)
+                           : loops().norm(a + at, weight, y + at, n, eps_);
+      }
+    });
+    call.save(0, std::move(saved));
+  }
+
+  void backward_inputs(Call& call) override {
+    const BorrowedTensor dy = call.grad_output(with_add_), x = normed(call);
+    const BorrowedTensor dsum = with_add_ ? call.grad_output(0) : BorrowedTensor();
+    if (!with_add_) {
+      if (dy && call.wants_grad_input(0)) {
+        const GradInput dx = grad_input(call, 0, x);
+        sweep(call, dy, x, dx.carry, dx.data);
+      }
+      return;
+    }
+    // Both summands get the same gradient; it is made once and handed out twice.
+    Tensor total = Tensor::create_like(call.host(), x);
+    if (dy) sweep(call, dy, x, dsum ? dsum.data<float>() : nullptr, total.data<float>());
+    else std::copy_n(dsum.data<float>(), x.num_elements(), total.data<float>());
+    for (uint32_t i = 0; i < 2; ++i) {
+      if (!call.wants_grad_input(i)) continue;
+      if (const BorrowedTensor lent = call.grad_input(i)) {
+        const float* add = total.data<float>();
+        float* to = lent.data<float>();
+        parallel_for(call.host(), x.num_elements(), 16384,
+                     [&](int64_t begin, int64_t end) { loops().add(add + begin, to + begin, end - begin); });
+      } else {
+        call.set_grad_input(i, total.retain());
+      }
+    }
+  }
+
+  void backward_params(Call& call) override {
+    const BorrowedTensor dy = call.grad_output(with_add_), x = normed(call);
+    float* dweight = grad_param(call, 0);
+    if (!dweight || !dy) return;
+    const int64_t n = x.size(-1), rows = x.num_elements() / n;
+    const float *d = dy.data<float>(), *v = x.data<float>(), *r = call.saved(0).data<float>();
+    parallel_for(call.host(), n, kColumnGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t row = 0; row < rows; ++row)
+        loops().norm_weight(d + row * n + begin, v + row * n + begin, dweight + begin, end - begin, r[row]);
+    });
+  }
+
+ private:
+  // What was normalised: the input, or the sum.
+  BorrowedTensor normed(Call& call) const { return with_add_ ? call.output(0) : call.input(0); }
+
+  void sweep(Call& call, const BorrowedTensor& dy, const BorrowedTensor& x, const float* carry, float* dx) const {
+    const int64_t n = x.size(-1), rows = x.num_elements() / n;
+    const float *d = dy.data<float>(), *v = x.data<float>(), *r = call.saved(0).data<float>();
+    const float* weight = call.param(0).data<float>();
+    parallel_for(call.host(), rows, row_grain(n), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const int64_t at = row * n;
+        loops().norm_backward(d + at, v + at, weight, carry ? carry + at : nullptr, dx + at, n, r[row]);
+      }
+    });
+  }
+
+  float eps_;
+  bool with_add_;
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_norm(const NodeView& node, bool with_add) {
+  return std::make_unique<Norm>(static_cast<float>(node.op(with_add).attr_float("eps")), with_add);
+}
+
+}  // namespace fused

@@ -1,0 +1,87 @@
+// The ops provider "fused": norms, rope, gated activation, embedding and the head by own loops, in fp32 on the CPU. What
+// it does not take (linear, other dtypes, other devices) goes to the next provider.
+#include "chassis/plugin.hpp"
+#include "kernels.hpp"
+
+namespace {
+
+using namespace chassis;
+using fused::Shared;
+
+class Fused final : public Ops {
+ public:
+  static constexpr std::string_view kDoc = "norm, rope, gated activation, embedding and head by fused loops; fp32 on the CPU";
+  static constexpr std::string_view kPatterns[] = {"linear+cross_entropy", "add+rms_norm", "rms_norm",
+                                                   "rope",                 "gated_activation", "embedding"};
+  explicit Fused(const Host& host) : Ops(host), shared_(host) {}
+
+  double claim(const NodeView& node) override {
+    if (node.device_type() != CHASSIS_DEVICE_CPU) refuse("runs on the CPU");
+    for (int i = 0; i < node.num_params(); ++i) require_f32(node.param(i));
+    for (int i = 0; i < node.num_outputs(); ++i) require_f32(node.output(i));
+    const std::string pattern = node.pattern();
+    for (int i = 0; i < node.num_ops(); ++i)
+      node.op(i).refuse_attrs_other_than({"eps", "inv_freq", "factor", "interleaved", "function", "ignore_index"});
+    if (pattern == "linear+cross_entropy" && node.num_params() != 1) refuse("has no bias");
+    if (pattern == "linear+cross_entropy" && node.op(1).input(1).num_elements() != node.input(1).num_elements())
+      refuse("labels must be the second input");
+    if (pattern == "rope" && node.op(0).attr_int("interleaved", 0) != 0) refuse("turns halves, not interleaved pairs");
+    if (pattern == "gated_activation" && node.op(0).attr_string("function") != "silu")
+      refuse("knows silu, not ", node.op(0).attr_string("function"));
+    if (pattern == "add+rms_norm" && node.num_outputs() != 2) refuse("the sum is not used elsewhere");
+    return 0;
+  }
+
+  void infer(const NodeView& node, Infer& out) override {
+    const std::string pattern = node.pattern();
+    out.flags(CHASSIS_KERNEL_HOST_OUTPUTS);
+    if (pattern == "linear+cross_entropy") {
+      const int64_t vocab = node.param(0).size(0), rows = node.input(1).num_elements();
+      const auto bytes = static_cast<uint64_t>(fused::head_chunk_rows(rows, vocab) * (vocab + 1) * 4);
+      out.flags(CHASSIS_KERNEL_FORWARD_BACKWARD | CHASSIS_KERNEL_ADDS_GRAD_INPUTS).keeps_input(0).keeps_input(1);
+      out.workspace(bytes, bytes);
+    } else if (pattern == "rope") {
+      out.keeps_input(1).overwrites_input(0);
+    } else if (pattern == "gated_activation") {
+      out.keeps_input(0).keeps_input(1).overwrites_input(0).overwrites_input(1);
+    } else if (pattern == "embedding") {
+      out.keeps_input(0);
+    } else {
+      const OperandView x = node.input(0);
+      out.flags(CHASSIS_KERNEL_ADDS_GRAD_INPUTS).saves(CHASSIS_DTYPE_F32, {x.num_elements() / x.size(-1)});
+      if (pattern == "rms_norm") out.keeps_input(0);
+      else out.keeps_output(0).overwrites_input(0).overwrites_input(1);
+    }
+  }
+
+  std::unique_ptr<Kernel> create_kernel(const NodeView& node) override {
+    const std::string pattern = node.pattern();
+    if (pattern == "linear+cross_entropy") return fused::make_head(shared_, node);
+    if (pattern == "rope") return fused::make_rope(shared_, node);
+    if (pattern == "gated_activation") return fused::make_gated_activation();
+    if (pattern == "embedding") return fused::make_embedding();
+    return fused::make_norm(node, pattern == "add+rms_norm");
+  }
+
+ private:
+  static void require_f32(const OperandView& operand) {
+    if (operand.dtype() != CHASSIS_DTYPE_F32) refuse("computes in f32, not ", dtype_name(operand.dtype()));
+  }
+
+  Shared shared_;
+};
+
+}  // namespace
+
+CHASSIS_PLUGIN(
+    "requires=chassis.dispatch/1\n"
+    "requires=chassis.tensor/1\n"
+    "requires=chassis.task/1\n"
+    "requires=chassis.memory/1\n"
+    "op=aten::mm.out(Tensor self, Tensor mat2, *, Tensor(a!) out) -> Tensor(a!)\n"
+    "op=aten::addmm_(Tensor(a!) self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor(a!)\n"
+    "op=aten::t(Tensor(a) self) -> Tensor(a)\n"
+    "op=aten::view(Tensor(a) self, SymInt[] size) -> Tensor(a)\n"
+    "op=aten::narrow(Tensor(a) self, int dim, SymInt start, SymInt length) -> Tensor(a)\n"
+    "license=Apache-2.0\n",
+    Fused)

@@ -1,0 +1,87 @@
+// Rotary position embedding, rotate-half: angles come from a table by position; backward turns the other way.
+#include <cmath>
+
+#include "kernels.hpp"
+
+namespace fused {
+
+AngleTable::AngleTable(std::vector<double> inv_freq, double factor)
+    : inv_freq_(std::move(inv_freq)), factor_(factor), half_(static_cast<int64_t>(inv_freq_.size())) {}
+
+bool AngleTable::serves(std::span<const double> inv_freq, double factor) const {
+  return factor == factor_ && std::equal(inv_freq.begin(), inv_freq.end(), inv_freq_.begin(), inv_freq_.end());
+}
+
+void AngleTable::grow(int64_t count) {
+  const int64_t have = half_ ? static_cast<int64_t>(cosine_.size()) / half_ : count;
+  if (count <= have) return;
+  const int64_t target = std::max(count, 2 * have);
+  cosine_.resize(static_cast<size_t>(target * half_));
+  sine_.resize(static_cast<size_t>(target * half_));
+  for (int64_t p = have; p < target; ++p)
+    for (int64_t i = 0; i < half_; ++i) {
+      // The angle is rounded to fp32, as the reference implementation's is.
+      const double angle = static_cast<float>(p) * static_cast<float>(inv_freq_[static_cast<size_t>(i)]);
+      cosine_[static_cast<size_t>(p * half_ + i)] = static_cast<float>(std::cos(angle) * factor_);
+      sine_[static_cast<size_t>(p * half_ + i)] = static_cast<float>(std::sin(angle) * factor_);
+    }
+}
+
+std::shared_ptr<AngleTable> Shared::angles(std::span<const double> inv_freq, double factor) {
+  for (const auto& table : tables)
+    if (table->serves(inv_freq, factor)) return table;
+  return tables.emplace_back(
+      std::make_shared<AngleTable>(std::vector<double>(inv_freq.begin(), inv_freq.end()), factor));
+}
+
+namespace {
+
+class Rope final : public Kernel {
+ public:
+  explicit Rope(std::shared_ptr<AngleTable> angles) : angles_(std::move(angles)) {}
+
+  void forward(Call& call) override {
+    turn(call, call.input(0), call.output(0).data<float>(), 1.0f);
+  }
+
+  void backward_inputs(Call& call) override {
+    const BorrowedTensor dy = call.grad_output(0);
+    if (!dy || !call.wants_grad_input(0)) return;
+    Tensor dx = Tensor::create_like(call.host(), dy);
+    turn(call, dy, dx.data<float>(), -1.0f);
+    call.set_grad_input(0, std::move(dx));
+  }
+
+ private:
+  void turn(Call& call, const BorrowedTensor& x, float* y, float direction) {
+    const BorrowedTensor positions = call.input(1);
+    const int32_t* position = positions.data<int32_t>();
+    const int64_t tokens = positions.num_elements(), heads = x.size(2), dim = x.size(3);
+    int32_t last = -1;
+    for (int64_t i = 0; i < tokens; ++i) {
+      if (position[i] < 0) throw Failure(CHASSIS_INVALID_ARGUMENT, "position ", position[i], " is below 0");
+      last = std::max(last, position[i]);
+    }
+    angles_->grow(last + 1);
+    const float* from = x.data<float>();
+    parallel_for(call.host(), tokens, row_grain(heads * dim), [&](int64_t begin, int64_t end) {
+      for (int64_t token = begin; token < end; ++token) {
+        const float *cosine = angles_->cosine(position[token]), *sine = angles_->sine(position[token]);
+        for (int64_t head = 0; head < heads; ++head) {
+          const int64_t at = (token * heads + head) * dim;
+          loops().rotate(from + at, cosine, sine, y + at, dim / 2, direction);
+        }
+      }
+    });
+  }
+
+  std::shared_ptr<AngleTable> angles_;
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_rope(Shared& shared, const NodeView& node) {
+  return std::make_unique<Rope>(shared.angles(node.op(0).attr_floats("inv_freq"), node.op(0).attr_float("factor", 1.0)));
+}
+
+}  // namespace fused
