@@ -1,0 +1,274 @@
+#include "host/plugin/library.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "host/base/hash.hpp"
+#include "host/base/log.hpp"
+#include "tests/host/plugin/fake_services.hpp"
+#include "tests/host/plugin/plugin_files.hpp"
+
+namespace chassis {
+namespace {
+
+class PluginLoad : public testing::Test {
+ protected:
+  PluginLoad() { policy_.cache_folder = scratch_ / "cache"; }
+
+  PluginLibrary load(const std::string& path) {
+    const PluginFile file = read_plugin_file(path);
+    check_plugin_file(file, policy_, services_);
+    return PluginLibrary::load(file, policy_);
+  }
+  // The text with which a file is refused, always with the exit code of plugins.
+  std::string refusal(const std::string& path) {
+    const Thrown thrown = thrown_by([&] { load(path); });
+    EXPECT_EQ(thrown.code, ExitCode::kPlugin) << thrown.text;
+    return thrown.text;
+  }
+
+  ScratchFolder scratch_;
+  LoadPolicy policy_;
+  FakeServices services_;
+};
+
+PluginFile described(const std::string& lines) {
+  PluginFile file;
+  file.path = "/p/x.so";
+  file.manifest = parse_manifest(
+      "chassis-manifest=1\nid=x\nversion=1.0.0\nabi=0.1\nabi-min-host=0.1\nmember=ops/x\n" + lines, "x.so");
+  return file;
+}
+
+TEST_F(PluginLoad, MapsAPrivateCopyUnderItsHash) {
+  const PluginLibrary library = load(fixture("good/plain.so"));
+  EXPECT_EQ(library.sha256(), sha256_file(fixture("good/plain.so")));
+  EXPECT_EQ(library.mapped_path(), policy_.cache_folder + "/" + library.sha256() + ".so");
+  EXPECT_EQ(library.negotiated(), (AbiVersion{0, 1}));
+  ASSERT_EQ(library.members().size(), 2u);
+  EXPECT_EQ(view_of(library.member("ops", "plain").doc), "does nothing");
+  const auto loaded = loaded_libraries();
+  EXPECT_NE(std::find(loaded.begin(), loaded.end(), library.mapped_path()), loaded.end());
+  struct stat status;
+  ASSERT_EQ(::stat(policy_.cache_folder.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0700u);
+}
+
+TEST_F(PluginLoad, KeepsTheLibraryMappedAfterTheObjectIsGone) {
+  std::string path;
+  { path = load(fixture("good/plain.so")).mapped_path(); }
+  const auto loaded = loaded_libraries();
+  // Loaded by whichever test came first, so under that test's cache.
+  EXPECT_TRUE(std::any_of(loaded.begin(), loaded.end(), [&](const std::string& other) {
+    return std::filesystem::path(other).filename() == std::filesystem::path(path).filename();
+  }));
+}
+
+TEST_F(PluginLoad, ReplacesADamagedCopyInTheCache) {
+  const std::string hash = sha256_file(fixture("good/plain.so"));
+  ASSERT_EQ(::mkdir(policy_.cache_folder.c_str(), 0700), 0);
+  write_file_atomic(policy_.cache_folder + "/" + hash + ".so", "rubbish");
+  const PrivateCopy copy = make_private_copy(fixture("good/plain.so"), policy_.cache_folder, nullptr, "x");
+  EXPECT_EQ(sha256_file(copy.path), hash);
+}
+
+TEST_F(PluginLoad, FallsBackToATemporaryCopyAndSaysSo) {
+  write_file_atomic(scratch_ / "file", "in the way");
+  log::reset_counted_warnings();
+  const PrivateCopy copy = make_private_copy(fixture("good/plain.so"), scratch_ / "file", nullptr, "x");
+  EXPECT_TRUE(copy.is_temporary);
+  EXPECT_EQ(sha256_file(copy.path), copy.sha256);
+  ASSERT_EQ(counted_warnings().size(), 1u);
+  EXPECT_EQ(counted_warnings()[0].first, "plugins copied to a temporary folder");
+  remove_temporary(copy);
+  EXPECT_FALSE(std::filesystem::exists(copy.path));
+}
+
+TEST_F(PluginLoad, ClosesACacheThatIsOpenToOthers) {
+  ASSERT_EQ(::mkdir(policy_.cache_folder.c_str(), 0700), 0);
+  ASSERT_EQ(::chmod(policy_.cache_folder.c_str(), 0777), 0);
+  EXPECT_FALSE(make_private_copy(fixture("good/plain.so"), policy_.cache_folder, nullptr, "x").is_temporary);
+  struct stat status;
+  ASSERT_EQ(::stat(policy_.cache_folder.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0700u);
+}
+
+TEST_F(PluginLoad, AcceptsTheRightPinAndRefusesAnother) {
+  const std::string hash = sha256_file(fixture("good/plain.so"));
+  policy_.pins["plain"] = parse_pin("plain", "sha256:" + hash, {"run.toml", 3, 8});
+  EXPECT_NO_THROW(load(fixture("good/plain.so")));
+  policy_.pins["plain"] = parse_pin("plain", "sha256:" + std::string(64, 'A'), {"run.toml", 3, 8});
+  const std::string text = refusal(fixture("good/plain.so"));
+  EXPECT_TRUE(text.starts_with("run.toml:3:8: plugin 'plain' 1.2.3 (")) << text;
+  EXPECT_TEXT(text, "has sha256:" + hash + ", but it is pinned to sha256:" + std::string(64, 'a'));
+}
+
+TEST_F(PluginLoad, RefusesAPinThatIsNoHash) {
+  for (const std::string value : {"", "sha256:", "md5:00", "sha256:xyz"}) {
+    const Thrown thrown = thrown_by([&] { parse_pin("plain", value, {"run.toml", 3, 8}); });
+    EXPECT_EQ(thrown.code, ExitCode::kConfig);
+    EXPECT_TEXT(thrown.text, "run.toml:3:8: the pin of plugin 'plain' is '" + value + "'");
+  }
+}
+
+TEST_F(PluginLoad, RefusesAFileOrAFolderThatEveryoneMayWrite) {
+  const std::string path = patched_plain(scratch_, "git=0123abcd", "git=0123abce");
+  ASSERT_EQ(::chmod(path.c_str(), 0666), 0);
+  EXPECT_TEXT(refusal(path), "is writable by everyone (mode 666)");
+  ASSERT_EQ(::chmod(path.c_str(), 0644), 0);
+  ASSERT_EQ(::chmod(scratch_.path().c_str(), 0777), 0);
+  EXPECT_TEXT(refusal(path), "which is writable by everyone (mode 777)");
+  // In a sticky folder nobody can replace the file of another.
+  ASSERT_EQ(::chmod(scratch_.path().c_str(), 01777), 0);
+  EXPECT_NO_THROW(load(path));
+}
+
+TEST_F(PluginLoad, RefusesAnotherAbiMajorAndNamesBoth) {
+  const std::string path = patched_plain(scratch_, "abi=0.1\nabi-min-host=0.1", "abi=9.1\nabi-min-host=9.1");
+  const std::string text = refusal(path);
+  EXPECT_TEXT(text, "plugin 'plain' 1.2.3 (" + path + ") was built for ABI 9.1");
+  EXPECT_TEXT(text, "this host speaks ABI 0.1");
+  EXPECT_TEXT(text, "the majors 9 and 0 differ");
+}
+
+TEST_F(PluginLoad, RefusesAPluginThatNeedsANewerHost) {
+  const std::string path = patched_plain(scratch_, "abi=0.1\nabi-min-host=0.1", "abi=0.9\nabi-min-host=0.5");
+  const std::string text = refusal(path);
+  EXPECT_TEXT(text, "was built for ABI 0.9 and needs a host of at least 0.5; this host speaks ABI 0.1");
+  EXPECT_TEXT(text, "the host is too old");
+}
+
+TEST_F(PluginLoad, RefusesAPluginThatIsTooOldForTheHost) {
+  policy_.abi = {{0, 8}, 4};
+  EXPECT_TEXT(refusal(fixture("good/plain.so")), "takes plugins from 0.4: the plugin is too old");
+}
+
+TEST_F(PluginLoad, NegotiatesTheSmallerMinor) {
+  const std::string newer = patched_plain(scratch_, "abi=0.1\nabi-min-host=0.1", "abi=0.9\nabi-min-host=0.1");
+  EXPECT_EQ(load(newer).negotiated(), (AbiVersion{0, 1}));
+  policy_.abi = {{0, 5}, 1};
+  EXPECT_EQ(load(fixture("good/plain.so")).negotiated(), (AbiVersion{0, 1}));
+  EXPECT_EQ(load(newer).negotiated(), (AbiVersion{0, 5}));
+}
+
+TEST_F(PluginLoad, RefusesAMissingServiceByName) {
+  services_.offered.erase(CHASSIS_OPTIONS_ID);
+  EXPECT_TEXT(refusal(fixture("good/plain.so")),
+              "requires the service chassis.options/1, which this host (ABI 0.1) does not offer");
+}
+
+TEST_F(PluginLoad, RefusesAChangedOperatorWithBothSchemas) {
+  services_.operators["aten::mm"] = "aten::mm(Tensor a, Tensor b) -> Tensor";
+  const std::string text = refusal(fixture("good/plain.so"));
+  EXPECT_TEXT(text, "aten::mm(Tensor self, Tensor mat2) -> Tensor");
+  EXPECT_TEXT(text, "aten::mm(Tensor a, Tensor b) -> Tensor");
+}
+
+TEST(PluginTier, T2TakesOneLibTorchAndT1AllLater) {
+  const PluginFile t2 = described("tier=T2\ntorch=2.11.0\n"), t1 = described("tier=T1\ntorch=2.10\n");
+  EXPECT_NO_THROW(check_tier(t2, "2.11.0+cpu"));
+  EXPECT_TEXT(
+      thrown_by([&] { check_tier(t2, "2.12.0"); }).text,
+      "plugin 'x' 1.0.0 (/p/x.so) is of tier T2 and was built with LibTorch 2.11.0; this host has LibTorch 2.12.0");
+  EXPECT_NO_THROW(check_tier(t1, "2.12.0"));
+  EXPECT_TEXT(thrown_by([&] { check_tier(t1, "2.9.1"); }).text,
+              "is of tier T1 and needs LibTorch 2.10 or later; this host has LibTorch 2.9.1");
+  EXPECT_TEXT(thrown_by([&] { check_tier(t1, ""); }).text, "this program runs without LibTorch");
+  EXPECT_NO_THROW(check_tier(described("tier=T0\n"), ""));
+}
+
+TEST(PluginCuda, MajorAndDeviceMustFit) {
+  const PluginFile file = described("tier=T0\ncuda=13\nsm=80,90\n");
+  EXPECT_NO_THROW(check_cuda(file, std::nullopt));
+  EXPECT_NO_THROW(check_cuda(file, CudaFacts{13, 86}));
+  EXPECT_TEXT(thrown_by([&] {
+                check_cuda(file, CudaFacts{12, 80});
+              }).text,
+              "was built for CUDA 13; this host's LibTorch uses CUDA 12");
+  EXPECT_TEXT(thrown_by([&] {
+                check_cuda(file, CudaFacts{13, 100});
+              }).text,
+              "has kernels for sm 80, 90; the device is sm 100");
+  EXPECT_NO_THROW(check_cuda(described("tier=T0\n"), CudaFacts{12, 80}));
+}
+
+TEST(PluginNeeded, RefusesASecondLibTorchOrNccl) {
+  const std::vector<std::string> loaded = {"/t/lib/libtorch_cpu.so", "/t/lib/libc10.so", "/t/lib/libnccl.so.2"};
+  PluginFile file = described("tier=T2\ntorch=2.11.0\n");
+  file.elf.needed = {"libtorch_cpu.so", "libnccl.so.2", "libm.so.6"};
+  EXPECT_NO_THROW(check_needed(file, loaded));
+  file.elf.needed = {"libnccl.so.3"};
+  EXPECT_TEXT(thrown_by([&] { check_needed(file, loaded); }).text,
+              "needs libnccl.so.3, but this process has /t/lib/libnccl.so.2");
+  file.elf.needed = {"libtorch_cpu-1a2b.so"};
+  EXPECT_TEXT(thrown_by([&] { check_needed(file, loaded); }).text, "needs libtorch_cpu-1a2b.so, but this process has");
+  file.elf.needed = {"/other/libtorch_cpu.so"};
+  EXPECT_TEXT(thrown_by([&] { check_needed(file, loaded); }).text, "leads to /other/libtorch_cpu.so");
+}
+
+TEST(PluginNeeded, RefusesALibraryPathToAnotherLibTorch) {
+  const ScratchFolder folder;
+  write_file_atomic(folder / "libtorch_cpu.so", "another");
+  PluginFile file = described("tier=T2\ntorch=2.11.0\n");
+  file.path = folder / "x.so";
+  file.elf.needed = {"libtorch_cpu.so"};
+  file.elf.runpath = "/nowhere:$ORIGIN";
+  EXPECT_TEXT(
+      thrown_by([&] { check_needed(file, {"/t/lib/libtorch_cpu.so"}); }).text,
+      "its library path leads to " + folder.path() + "/libtorch_cpu.so, but this process has /t/lib/libtorch_cpu.so");
+  EXPECT_NO_THROW(check_needed(file, {folder / "libtorch_cpu.so"}));
+}
+
+TEST(PluginNeeded, RefusesLibTorchInATierThatUsesNone) {
+  PluginFile file = described("tier=T0\n");
+  file.elf.needed = {"libc10.so"};
+  EXPECT_TEXT(thrown_by([&] { check_needed(file, {}); }).text, "needs libc10.so, but its manifest says tier T0");
+}
+
+TEST_F(PluginLoad, RefusesALibraryWithoutEntry) {
+  EXPECT_TEXT(refusal(fixture("bad/no_entry.so")), "does not export chassis_plugin_entry_v1");
+}
+
+TEST_F(PluginLoad, CatchesAnEntryThatThrows) {
+  EXPECT_TEXT(refusal(fixture("bad/entry_throws.so")), "threw an exception out of its entry: no thanks");
+}
+
+TEST_F(PluginLoad, PassesOnWhatAnEntrySays) {
+  const Thrown thrown = thrown_by([&] { load(fixture("bad/entry_fails.so")); });
+  EXPECT_TEXT(thrown.text, "plugin 'careless' 0.1.0 refused to be entered: closed on Sundays");
+}
+
+TEST_F(PluginLoad, RefusesABadFactory) {
+  EXPECT_TEXT(refusal(fixture("bad/no_factory.so")), "returned no factory from its entry");
+  EXPECT_TEXT(refusal(fixture("bad/small_factory.so")), "returned a factory of 16 bytes, expected at least 24");
+}
+
+TEST_F(PluginLoad, RefusesMembersThatTheManifestDoesNotName) {
+  EXPECT_TEXT(refusal(fixture("bad/other_member.so")), "member 0 is ops/other, but its manifest says ops/careless");
+  const std::string fewer = patched_plain(scratch_, "member=model/needy\n", "licensx=model/need\n");
+  EXPECT_TEXT(refusal(fewer), "has 2 members, but its manifest names 1");
+}
+
+TEST_F(PluginLoad, RefusesAFileThatChangedSinceItWasChecked) {
+  const std::string path = patched_plain(scratch_, "git=0123abcd", "git=0123abc0");
+  const PluginFile file = read_plugin_file(path);
+  patched_plain(scratch_, "tier=T0\n", "tier=T0\n");
+  EXPECT_TEXT(thrown_by([&] { PluginLibrary::load(file, policy_); }).text, "changed while it was being loaded");
+}
+
+TEST(PluginCache, FollowsTheEnvironment) {
+  const char* home = std::getenv("HOME");
+  const std::string old_home = home == nullptr ? "" : home;
+  ::setenv("XDG_CACHE_HOME", "/xdg", 1);
+  EXPECT_EQ(plugin_cache_folder(), "/xdg/chassis/plugins");
+  ::unsetenv("XDG_CACHE_HOME");
+  ::setenv("HOME", "/home/u", 1);
+  EXPECT_EQ(plugin_cache_folder(), "/home/u/.cache/chassis/plugins");
+  ::unsetenv("HOME");
+  EXPECT_EQ(plugin_cache_folder(), "");
+  if (home != nullptr) ::setenv("HOME", old_home.c_str(), 1);
+}
+
+}  // namespace
+}  // namespace chassis

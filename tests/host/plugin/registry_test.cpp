@@ -1,0 +1,121 @@
+#include "host/plugin/registry.hpp"
+
+#include <gtest/gtest.h>
+
+#include "host/base/hash.hpp"
+#include "host/base/json.hpp"
+#include "host/base/log.hpp"
+#include "tests/host/plugin/fake_services.hpp"
+#include "tests/host/plugin/plugin_files.hpp"
+
+namespace chassis {
+namespace {
+
+class Registry : public testing::Test {
+ protected:
+  Registry() { policy_.cache_folder = scratch_ / "cache"; }
+  PluginRegistry registry() {
+    return PluginRegistry(PluginIndex({{fixture("good"), "test", true, {}}, {fixture("moody"), "test", true, {}}}),
+                          policy_, services_);
+  }
+
+  ScratchFolder scratch_;
+  LoadPolicy policy_;
+  FakeServices services_;
+};
+
+TEST_F(Registry, ReadsTheOptionSchema) {
+  PluginRegistry plugins = registry();
+  const std::vector<OptionSpec>& specs = plugins.option_specs("ops", "plain");
+  ASSERT_EQ(specs.size(), 8u);
+  EXPECT_EQ(specs[1].name, "block");
+  EXPECT_EQ(specs[1].type, OptionType::kInt);
+  EXPECT_EQ(specs[1].default_json, "64");
+  EXPECT_EQ(specs[1].min, 1.0);
+  EXPECT_EQ(specs[1].max, 4096.0);
+  EXPECT_EQ(specs[1].doc, "rows of a block");
+  EXPECT_FALSE(specs[1].required);
+  EXPECT_EQ(specs[3].choices, (std::vector<std::string>{"red", "green"}));
+  EXPECT_TRUE(plugins.option_specs("model", "needy")[0].required);
+}
+
+TEST_F(Registry, RefusesSchemasThatContradictThemselves) {
+  PluginRegistry plugins = registry();
+  EXPECT_TEXT(thrown_by([&] { plugins.option_specs("ops", "bad_default"); }).text,
+              "plugin 'moody' 0.1.0: option 'rows' has the default \"many\", expected an integer");
+  EXPECT_TEXT(thrown_by([&] { plugins.option_specs("ops", "two_of_a_name"); }).text, "has two options 'rows'");
+  EXPECT_TEXT(thrown_by([&] { plugins.option_specs("ops", "bad_range"); }).text,
+              "has the default 9, expected between 1 and 8");
+}
+
+TEST_F(Registry, MakesInstancesWithTheirOptions) {
+  PluginRegistry plugins = registry();
+  const auto a = plugins.create_default("ops", "plain");
+  EXPECT_EQ(services_.last_options["block"], 64);
+  EXPECT_EQ(a->context().origins.at("block"), "default");
+  Json options = a->context().options;
+  options["block"] = 128;
+  const auto b = plugins.create("ops", "plain", options, {{"block", "run.toml:3:1"}});
+  EXPECT_EQ(services_.last_options["block"], 128);
+  EXPECT_EQ(b->context().origins.at("block"), "run.toml:3:1");
+  EXPECT_EQ(&a->library(), &b->library());
+}
+
+TEST_F(Registry, RefusesOptionsOutsideTheSchema) {
+  PluginRegistry plugins = registry();
+  const auto instance = plugins.create_default("ops", "plain");
+  const auto refusal = [&](const char* key, const Json& value) {
+    Json options = instance->context().options;
+    options[key] = value;
+    const Thrown thrown = thrown_by([&] { plugins.create("ops", "plain", options); });
+    EXPECT_EQ(thrown.code, ExitCode::kConfig);
+    return thrown.text;
+  };
+  EXPECT_TEXT(refusal("block", 0), "option 'block' is 0, expected between 1 and 4096");
+  EXPECT_TEXT(refusal("block", 1.5), "option 'block' is 1.5, expected an integer");
+  EXPECT_TEXT(refusal("alpha", "x"), "option 'alpha' is \"x\", expected a number");
+  EXPECT_TEXT(refusal("colour", "blue"), "option 'colour' is \"blue\", expected \"red\" or \"green\"");
+  EXPECT_TEXT(refusal("sizes", Json::array({1, 9})), "option 'sizes' is [1,9], expected between 1 and 8");
+  EXPECT_TEXT(refusal("names", Json::array({1})), "expected a list of strings");
+  EXPECT_TEXT(refusal("extra", 3), "expected a table");
+  EXPECT_TEXT(refusal("speed", 3), "has no option 'speed'");
+  EXPECT_TEXT(thrown_by([&] { plugins.create("ops", "plain", Json::object()); }).text, "option 'fast' is not set");
+  EXPECT_TEXT(thrown_by([&] { plugins.create_default("model", "needy"); }).text, "option 'path' has no default");
+}
+
+TEST_F(Registry, LoadsOnlyWhatIsUsed) {
+  PluginRegistry plugins = registry();
+  EXPECT_TRUE(plugins.lock()["plugins"].empty());
+  plugins.create_default("ops", "plain");
+  const Json lock = plugins.lock();
+  ASSERT_EQ(lock["plugins"].size(), 1u);
+  const Json& entry = lock["plugins"][0];
+  EXPECT_EQ(entry["id"], "plain");
+  EXPECT_EQ(entry["version"], "1.2.3");
+  EXPECT_EQ(entry["path"], fixture("good/plain.so"));
+  EXPECT_EQ(entry["sha256"], sha256_file(fixture("good/plain.so")));
+  EXPECT_EQ(entry["abi_built"], "0.1");
+  EXPECT_EQ(entry["abi_negotiated"], "0.1");
+  EXPECT_EQ(entry["tier"], "T0");
+  EXPECT_EQ(entry["members"], Json::array({"ops/plain"}));
+  EXPECT_EQ(lock["host"]["torch"], "2.11.0");
+}
+
+TEST_F(Registry, RefusesAtLoadWhatTheManifestAsksInVain) {
+  services_.offered.erase(CHASSIS_OPTIONS_ID);
+  PluginRegistry plugins = registry();
+  EXPECT_TEXT(thrown_by([&] { plugins.create_default("ops", "plain"); }).text,
+              "requires the service chassis.options/1");
+  EXPECT_TRUE(plugins.lock()["plugins"].empty());
+}
+
+TEST_F(Registry, CountsPinsWithoutAPlugin) {
+  log::reset_counted_warnings();
+  policy_.pins["fsdp2"] = parse_pin("fsdp2", "sha256:" + std::string(64, '0'), {});
+  registry();
+  ASSERT_FALSE(counted_warnings().empty());
+  EXPECT_EQ(counted_warnings()[0].first, "pins without a plugin");
+}
+
+}  // namespace
+}  // namespace chassis

@@ -1,0 +1,144 @@
+#include "host/plugin/search.hpp"
+
+#include <gtest/gtest.h>
+
+#include "host/base/log.hpp"
+#include "host/plugin/inspect.hpp"
+#include "tests/host/plugin/plugin_files.hpp"
+
+namespace chassis {
+namespace {
+
+uint64_t times_warned(const std::string& key) {
+  for (const auto& [name, count] : counted_warnings()) {
+    if (name == key) return count;
+  }
+  return 0;
+}
+
+PluginIndex index_of(const std::vector<std::string>& folders) {
+  std::vector<PluginFolder> list;
+  for (const std::string& path : folders) list.push_back({path, "test", true, {}});
+  return PluginIndex(list);
+}
+
+TEST(PluginSearch, ListsTheFoldersInOrder) {
+  ::setenv("CHASSIS_PLUGIN_PATH", "/env/a::/env/b", 1);
+  const auto folders = plugin_folders({"/line"}, {"/config"}, {"run.toml", 4, 9});
+  ::unsetenv("CHASSIS_PLUGIN_PATH");
+  ASSERT_EQ(folders.size(), 5u);
+  EXPECT_EQ(folders[0].path, "/line");
+  EXPECT_EQ(folders[1].path, "/config");
+  EXPECT_EQ(folders[1].origin, "run.toml:4:9");
+  EXPECT_EQ(folders[2].path, "/env/a");
+  EXPECT_EQ(folders[3].path, "/env/b");
+  EXPECT_TRUE(folders[4].path.ends_with("/lib/chassis/plugins")) << folders[4].path;
+}
+
+TEST(PluginSearch, IndexesMembersByKindAndId) {
+  const PluginIndex index = index_of({fixture("good"), fixture("moody")});
+  ASSERT_NE(index.find("ops", "plain"), nullptr);
+  EXPECT_EQ(index.find("optimizer", "plain"), nullptr);
+  EXPECT_EQ(index.at("model", "needy").manifest.id, "plain");
+  EXPECT_EQ(index.library("moody")->manifest.id, "moody");
+  EXPECT_EQ(index.ids("model"), std::vector<std::string>{"needy"});
+}
+
+TEST(PluginSearch, RefusesAFolderThatTheUserNamedAndThatIsNotThere) {
+  const PluginFolder line{"/no/such/folder", "--plugin-path", true, {}};
+  Thrown thrown = thrown_by([&] { PluginIndex{{line}}; });
+  EXPECT_EQ(thrown.code, ExitCode::kConfig);
+  EXPECT_TEXT(thrown.text, "plugin folder /no/such/folder does not exist (from --plugin-path)");
+  const PluginFolder config{fixture("good/plain.so"), "run.toml:4:9", true, {"run.toml", 4, 9}};
+  thrown = thrown_by([&] { PluginIndex{{config}}; });
+  EXPECT_TRUE(thrown.text.starts_with("run.toml:4:9: plugin folder ")) << thrown.text;
+  EXPECT_TEXT(thrown.text, "is a file, expected a folder");
+}
+
+TEST(PluginSearch, CountsAMissingFolderOfTheEnvironment) {
+  log::reset_counted_warnings();
+  PluginIndex{{{"/no/such/folder", "CHASSIS_PLUGIN_PATH", false, {}}, {"/nor/this", "installed", false, {}}}};
+  EXPECT_EQ(times_warned("plugin folders ignored"), 1u);
+}
+
+TEST(PluginSearch, TakesTheFirstOfTwoAndCountsTheSecond) {
+  const ScratchFolder folder;
+  std::filesystem::copy(fixture("good/plain.so"), folder / "again.so");
+  log::reset_counted_warnings();
+  const PluginIndex index = index_of({folder.path(), fixture("good"), folder.path() + "/."});
+  EXPECT_EQ(index.at("ops", "plain").path, folder / "again.so");
+  EXPECT_EQ(index.shadowed().size(), 2u);
+  EXPECT_EQ(times_warned("plugins found twice"), 2u);
+}
+
+TEST(PluginSearch, CountsFilesThatAreNoPlugins) {
+  const ScratchFolder folder;
+  write_file_atomic(folder / "text.so", "hello");
+  write_file_atomic(folder / "readme.txt", "hello");
+  log::reset_counted_warnings();
+  const PluginIndex index = index_of({folder.path()});
+  ASSERT_EQ(index.ignored().size(), 1u);
+  EXPECT_TEXT(index.ignored()[0].reason, "text.so is no shared library");
+  EXPECT_EQ(times_warned("plugin files ignored"), 1u);
+}
+
+TEST(PluginSearch, SuggestsAndListsWhatIsInstalled) {
+  const PluginIndex index = index_of({fixture("good"), fixture("moody")});
+  std::string text = thrown_by([&] { index.at("ops", "plan"); }).text;
+  EXPECT_TEXT(text, "unknown plugin 'plan' of kind 'ops' (did you mean 'plain'?)");
+  EXPECT_TEXT(text, "installed: bad_default, ");
+  EXPECT_TEXT(text, "searched " + fixture("good") + " (test)");
+  text = thrown_by([&] { index.at("ops", "needy"); }).text;
+  EXPECT_TEXT(text, "there is 'needy' of kind 'model'");
+}
+
+TEST(PluginSearch, SaysWhenNoPluginOfAKindIsInstalled) {
+  const PluginIndex index = index_of({fixture("good")});
+  EXPECT_TEXT(thrown_by([&] { index.at("quant", "bnb4"); }).text,
+              "no plugin of kind 'quant' is installed, so 'bnb4' can not be used");
+  EXPECT_TEXT(thrown_by([&] { PluginIndex().at("quant", "bnb4"); }).text, "searched nowhere: no folder is given");
+}
+
+TEST(PluginSearch, ShowsWhyAFileOfThatNameWasIgnored) {
+  const ScratchFolder folder;
+  std::filesystem::copy(fixture("good/plain.so"), folder / "plain.so");
+  write_file_atomic(folder / "sdpa.so", "hello");
+  const PluginIndex index = index_of({folder.path()});
+  EXPECT_TEXT(thrown_by([&] { index.at("ops", "sdpa"); }).text,
+              "caused by: " + folder.path() + "/sdpa.so is no shared");
+}
+
+TEST(PluginSearch, FindsTheModelOfAnArchitecture) {
+  const PluginIndex index = index_of({fixture("good")});
+  EXPECT_EQ(index.model_for_architecture("PlainForCausalLM"), (MemberName{"model", "needy"}));
+  EXPECT_TEXT(thrown_by([&] { index.model_for_architecture("PlaneForCausalLM"); }).text,
+              "no installed model plugin supports the architecture PlaneForCausalLM (did you mean PlainForCausalLM?)");
+}
+
+TEST(PluginInspect, ListsMembersAndWhatWasIgnored) {
+  const ScratchFolder folder;
+  write_file_atomic(folder / "text.so", "hello");
+  const std::string text = plugin_list_text(index_of({fixture("good"), folder.path()}));
+  EXPECT_TEXT(text, "model  needy   plain 1.2.3  T0    " + fixture("good/plain.so"));
+  EXPECT_TEXT(text, "ignored: " + folder.path() + "/text.so");
+  EXPECT_TEXT(text, fixture("good") + " (test)");
+}
+
+TEST(PluginInspect, ShowsTheManifestAndTheHash) {
+  const std::string text = plugin_info_text(read_plugin_file(fixture("good/plain.so")));
+  EXPECT_TEXT(text, "plain 1.2.3\n");
+  EXPECT_TEXT(text, "hash           sha256:");
+  EXPECT_TEXT(text, "operator       aten::mm(Tensor self, Tensor mat2) -> Tensor");
+  EXPECT_TEXT(text, "links          libc.so.6");
+}
+
+TEST(PluginInspect, ShowsTheOptions) {
+  OptionSpec lr{"lr", OptionType::kFloat, "0.1", 0.0, 1.0, {}, "how far", false};
+  OptionSpec path{"path", OptionType::kString, "", {}, {}, {"a", "b"}, "", true};
+  const std::string text = member_options_text({"optimizer", "adamw"}, "AdamW", {lr, path});
+  EXPECT_TEXT(text, "optimizer/adamw: AdamW\n  lr = 0.1  # a number, between 0 and 1\n      how far\n");
+  EXPECT_TEXT(text, "  path = (required)  # a string: \"a\" or \"b\"\n");
+}
+
+}  // namespace
+}  // namespace chassis

@@ -1,0 +1,104 @@
+#include "host/plugin/status.hpp"
+
+#include <gtest/gtest.h>
+
+#include <new>
+#include <stdexcept>
+
+#include "tests/host/plugin/fake_services.hpp"
+#include "tests/host/plugin/plugin_files.hpp"
+
+namespace chassis {
+namespace {
+
+chassis_status_t* status_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (...) {
+    return status_of_current_exception();
+  }
+  return nullptr;
+}
+
+TEST(Status, BecomesAnErrorWithMessageFactsAndCauses) {
+  const HostTable table({0, 1}, nullptr);
+  const chassis_host_t* host = table.get();
+  chassis_status_t* cause = host->status_new(host, CHASSIS_NOT_FOUND, str_of("no such file"), nullptr);
+  host->status_add(cause, str_of("path"), str_of("a.bin"));
+  chassis_status_t* status = host->status_new(host, CHASSIS_INVALID_ARGUMENT, str_of("can not start"), cause);
+  host->status_add(status, str_of("rank"), str_of("3"));
+  EXPECT_EQ(host->status_code(status), CHASSIS_INVALID_ARGUMENT);
+  EXPECT_EQ(view_of(host->status_message(status)), "can not start (rank=3)\ncaused by: no such file (path=a.bin)");
+  const Thrown thrown = thrown_by([&] { throw_if_failed(status, "plugin 'x' 1.0.0"); });
+  EXPECT_EQ(thrown.code, ExitCode::kConfig);
+  EXPECT_EQ(thrown.text, "plugin 'x' 1.0.0: can not start (rank: 3)\ncaused by: no such file (path=a.bin)");
+}
+
+TEST(Status, CodesLeadToExitCodes) {
+  const std::pair<int32_t, ExitCode> pairs[] = {
+      {CHASSIS_INVALID_ARGUMENT, ExitCode::kConfig}, {CHASSIS_RESOURCE_EXHAUSTED, ExitCode::kOutOfMemory},
+      {CHASSIS_ABORTED, ExitCode::kCommunication},   {CHASSIS_UNAVAILABLE, ExitCode::kCommunication},
+      {CHASSIS_DATA_LOSS, ExitCode::kStorage},       {CHASSIS_CANCELLED, ExitCode::kStopped},
+      {CHASSIS_INTERNAL, ExitCode::kPlugin},         {CHASSIS_UNIMPLEMENTED, ExitCode::kPlugin},
+      {CHASSIS_NOT_FOUND, ExitCode::kPlugin}};
+  for (const auto& [code, exit_code] : pairs) {
+    EXPECT_EQ(thrown_by([&, c = code] { throw_if_failed(make_status(c, "m"), "x"); }).code, exit_code) << code;
+  }
+  EXPECT_NO_THROW(throw_if_failed(nullptr, "x"));
+}
+
+TEST(Status, KeepsTheExitCodeOfAHostErrorBehindAPluginsWords) {
+  chassis_status_t* service = status_of([] { throw Error(ExitCode::kNumeric, "loss is nan"); });
+  const HostTable table({0, 1}, nullptr);
+  chassis_status_t* status = table.get()->status_new(table.get(), CHASSIS_INTERNAL, str_of("step failed"), service);
+  const Thrown thrown = thrown_by([&] { throw_if_failed(status, "x"); });
+  EXPECT_EQ(thrown.code, ExitCode::kNumeric);
+  EXPECT_TEXT(thrown.text, "caused by: loss is nan");
+}
+
+TEST(Status, IsMadeOfEveryException) {
+  chassis_status_t* status = status_of([] { throw std::bad_alloc(); });
+  EXPECT_EQ(status_code(status), CHASSIS_RESOURCE_EXHAUSTED);
+  status_release(status);
+  status = status_of([] { throw std::runtime_error("odd"); });
+  EXPECT_EQ(status_code(status), CHASSIS_INTERNAL);
+  EXPECT_EQ(status_text(status), "odd");
+  status_release(status);
+  status = status_of([] { throw 7; });
+  EXPECT_EQ(status_text(status), "an exception of unknown type");
+  status_release(status);
+}
+
+TEST(Status, NeverHasTheCodeOfSuccess) {
+  for (const int32_t code : {CHASSIS_OK, -1, 99}) {
+    chassis_status_t* status = make_status(code, "");
+    EXPECT_EQ(status_code(status), CHASSIS_UNKNOWN);
+    EXPECT_EQ(status_text(status), "UNKNOWN");
+    status_release(status);
+  }
+  EXPECT_EQ(status_code(nullptr), CHASSIS_OK);
+}
+
+TEST(Status, FreesLongChainsWithoutRecursion) {
+  const HostTable table({0, 1}, nullptr);
+  chassis_status_t* status = nullptr;
+  for (int i = 0; i < 200000; ++i) status = table.get()->status_new(table.get(), CHASSIS_INTERNAL, str_of("x"), status);
+  status_release(status);
+}
+
+TEST(HostTable, AnswersWithTheNegotiatedMinorAndTheInstancesServices) {
+  const std::set<std::string> offered = {CHASSIS_LOG_ID, "chassis.broken/1"};
+  FakeInstanceServices services(offered);
+  const HostTable table({0, 7}, &services);
+  const chassis_host_t* host = table.get();
+  EXPECT_EQ(host->struct_size, sizeof(chassis_host_t));
+  EXPECT_EQ(host->abi_minor, 7);
+  EXPECT_NE(host->get_service(host, str_of(CHASSIS_LOG_ID)), nullptr);
+  EXPECT_EQ(host->get_service(host, str_of("chassis.nothing/1")), nullptr);
+  EXPECT_EQ(host->get_service(host, str_of("chassis.broken/1")), nullptr);
+  const HostTable empty({0, 1}, nullptr);
+  EXPECT_EQ(empty.get()->get_service(empty.get(), str_of(CHASSIS_LOG_ID)), nullptr);
+}
+
+}  // namespace
+}  // namespace chassis
