@@ -1,0 +1,416 @@
+#include "tests/support/ops_cases.hpp"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+namespace chassis::test {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+constexpr auto kInt = at::kInt;
+constexpr auto kDouble = at::kDouble;
+
+at::Tensor random(std::vector<int64_t> sizes, double scale = 1.0) {
+  return at::randn(sizes, at::TensorOptions(kDouble)) * scale;
+}
+at::Tensor ints(std::vector<int32_t> values, std::vector<int64_t> sizes) {
+  return at::tensor(at::ArrayRef<int32_t>(values), at::TensorOptions(kInt)).view(sizes);
+}
+
+// One op whose operands stand in the order inputs, params, output.
+std::function<NodeSpec(c10::ScalarType)> single(std::string id, Tensors inputs, Tensors params,
+                                                std::vector<int64_t> output, Attrs attrs = {}, bool is_loss = false) {
+  return [=](c10::ScalarType dtype) {
+    NodeSpec node;
+    const auto add = [&](const at::Tensor& tensor) {
+      if (!tensor.defined()) return -1;
+      const bool is_float = tensor.scalar_type() == kDouble;
+      return node.operand(tensor.sizes().vec(), is_float ? dtype : kInt, is_float);
+    };
+    for (const at::Tensor& tensor : inputs) node.inputs.push_back(add(tensor));
+    for (const at::Tensor& tensor : params) node.params.push_back(add(tensor));
+    const auto loss_dtype = dtype == kDouble ? kDouble : at::kFloat;
+    node.outputs.push_back(node.operand(output, is_loss ? loss_dtype : dtype, true));
+    node.ops.push_back({id, node.inputs, node.params, node.outputs, attrs});
+    return node;
+  };
+}
+
+OpsCase make(std::string name, std::string id, Tensors inputs, Tensors params, std::vector<int64_t> output, Attrs attrs,
+             std::function<at::Tensor(const Tensors&, const Tensors&)> expected, bool is_loss = false) {
+  return {std::move(name), single(std::move(id), inputs, params, std::move(output), std::move(attrs), is_loss), inputs,
+          params, std::move(expected)};
+}
+
+at::Tensor apply_function(const std::string& name, const at::Tensor& x) {
+  if (name == "silu") return at::silu(x);
+  if (name == "relu") return at::relu(x);
+  return at::gelu(x, name == "gelu_tanh" ? "tanh" : "none");
+}
+
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  return x * at::rsqrt(x.square().mean(-1, true) + eps) * weight;
+}
+
+at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& labels) {
+  return at::nll_loss(at::log_softmax(logits.reshape({-1, logits.size(-1)}), -1), labels.reshape({-1}).to(at::kLong),
+                      {}, at::Reduction::Sum, -100);
+}
+
+void add_linear(std::vector<OpsCase>& cases) {
+  cases.push_back(make("linear", "linear", {random({2, 5, 12})}, {random({7, 12}, 0.3)}, {2, 5, 7}, {},
+                       [](const Tensors& x, const Tensors& p) { return at::linear(x[0], p[0]); }));
+  cases.push_back(make("linear with a bias over divided dims", "linear", {random({2, 3, 2, 6})},
+                       {random({20, 12}, 0.3), random({20})}, {2, 3, 4, 5}, {},
+                       [](const Tensors& x, const Tensors& p) {
+                         return at::linear(x[0].reshape({2, 3, 12}), p[0], p[1]).view({2, 3, 4, 5});
+                       }));
+}
+
+void add_norms(std::vector<OpsCase>& cases) {
+  for (int64_t n : {8, 24, 37})
+    cases.push_back(make("rms_norm of " + std::to_string(n), "rms_norm", {random({3, 5, n}, 2.0)}, {random({n})},
+                         {3, 5, n}, {{"eps", 1e-5}},
+                         [](const Tensors& x, const Tensors& p) { return rms_norm(x[0], p[0], 1e-5); }));
+  for (bool bias : {true, false})
+    cases.push_back(make(bias ? "layer_norm" : "layer_norm without a bias", "layer_norm", {random({3, 5, 24}) + 0.5},
+                         {random({24}), bias ? random({24}) : at::Tensor()}, {3, 5, 24}, {{"eps", 1e-5}},
+                         [](const Tensors& x, const Tensors& p) {
+                           return at::layer_norm(x[0], {24}, p[0], p[1], 1e-5);
+                         }));
+}
+
+void add_rope(std::vector<OpsCase>& cases) {
+  const std::vector<double> inv_freq = {1.0, 0.31, 0.1, 0.031};
+  for (bool interleaved : {false, true})
+    for (double factor : {1.0, 1.25})
+      cases.push_back(make(
+          std::string("rope") + (interleaved ? " interleaved" : "") + (factor != 1 ? " scaled" : ""), "rope",
+          {random({2, 3, 5, 8}), ints({0, 1, 2, 100, 3, 4}, {2, 3})}, {}, {2, 3, 5, 8},
+          {{"inv_freq", inv_freq}, {"factor", factor}, {"interleaved", int64_t{interleaved}}},
+          [=](const Tensors& x, const Tensors&) {
+            const at::Tensor freq =
+                at::tensor(at::ArrayRef<double>(inv_freq), at::TensorOptions(kDouble)).to(at::kFloat);
+            const at::Tensor angle = (x[1].to(at::kFloat).view({2, 3, 1, 1}) * freq).to(kDouble);
+            const at::Tensor c = angle.cos() * factor, s = angle.sin() * factor;
+            if (interleaved) {
+              const at::Tensor pairs = x[0].view({2, 3, 5, 4, 2});
+              const at::Tensor a = pairs.select(-1, 0), b = pairs.select(-1, 1);
+              return at::stack({a * c - b * s, b * c + a * s}, -1).view({2, 3, 5, 8});
+            }
+            const at::Tensor a = x[0].narrow(-1, 0, 4), b = x[0].narrow(-1, 4, 4);
+            return at::cat({a * c - b * s, b * c + a * s}, -1);
+          }));
+}
+
+void add_elementwise(std::vector<OpsCase>& cases) {
+  for (const std::string function : {"silu", "gelu", "gelu_tanh", "relu"}) {
+    cases.push_back(make("activation " + function, "activation", {random({2, 5, 9}, 2.0)}, {}, {2, 5, 9},
+                         {{"function", function}},
+                         [=](const Tensors& x, const Tensors&) { return apply_function(function, x[0]); }));
+    cases.push_back(make("gated_activation " + function, "gated_activation",
+                         {random({2, 5, 37}, 2.0), random({2, 5, 37})}, {}, {2, 5, 37}, {{"function", function}},
+                         [=](const Tensors& x, const Tensors&) { return apply_function(function, x[0]) * x[1]; }));
+  }
+  cases.push_back(make("add", "add", {random({2, 5, 8}), random({2, 5, 8})}, {}, {2, 5, 8}, {},
+                       [](const Tensors& x, const Tensors&) { return x[0] + x[1]; }));
+  cases.push_back(make("mul", "mul", {random({2, 5, 8}), random({2, 5, 8})}, {}, {2, 5, 8}, {},
+                       [](const Tensors& x, const Tensors&) { return x[0] * x[1]; }));
+  cases.push_back(make("reshape", "reshape", {random({2, 5, 8})}, {}, {2, 5, 4, 2}, {},
+                       [](const Tensors& x, const Tensors&) { return x[0].view({2, 5, 4, 2}); }));
+}
+
+void add_lookups(std::vector<OpsCase>& cases) {
+  cases.push_back(make("embedding", "embedding", {ints({0, 3, 3, 6, 1, 3}, {2, 3})}, {random({7, 8})}, {2, 3, 8}, {},
+                       [](const Tensors& x, const Tensors& p) { return at::embedding(p[0], x[0].to(at::kLong)); }));
+  cases.push_back(make("score", "score", {random({3, 5, 8}), ints({1, 5, 3}, {3})}, {random({2, 8})}, {3, 2}, {},
+                       [](const Tensors& x, const Tensors& p) {
+                         Tensors rows;
+                         for (int64_t b = 0; b < 3; ++b)
+                           rows.push_back(x[0].select(0, b).select(0, x[1][b].item<int>() - 1));
+                         return at::linear(at::stack(rows), p[0]);
+                       }));
+  cases.push_back(make("cross_entropy", "cross_entropy",
+                       {random({2, 3, 11}, 3.0), ints({0, -100, 10, 4, 4, -100}, {2, 3})}, {}, {},
+                       {{"ignore_index", int64_t{-100}}},
+                       [](const Tensors& x, const Tensors&) { return cross_entropy(x[0], x[1]); }, true));
+}
+
+// add+rms_norm puts out the sum as well; the pattern's outputs are sum and norm.
+OpsCase add_rms_norm(int64_t n) {
+  const at::Tensor a = random({2, 3, n}), b = random({2, 3, n}), weight = random({n});
+  OpsCase out;
+  out.name = "add+rms_norm of " + std::to_string(n);
+  out.inputs = {a, b};
+  out.params = {weight};
+  out.node = [n](c10::ScalarType dtype) {
+    NodeSpec node;
+    const int first = node.operand({2, 3, n}, dtype, true), second = node.operand({2, 3, n}, dtype, true);
+    const int gain = node.operand({n}, dtype, true);
+    const int sum = node.operand({2, 3, n}, dtype, true), norm = node.operand({2, 3, n}, dtype, true);
+    node.inputs = {first, second};
+    node.params = {gain};
+    node.outputs = {sum, norm};
+    node.ops = {{"add", {first, second}, {}, {sum}, {}}, {"rms_norm", {sum}, {gain}, {norm}, {{"eps", 1e-5}}}};
+    return node;
+  };
+  // Both outputs in one tensor, which the check takes apart.
+  out.expected = [](const Tensors& x, const Tensors& p) {
+    const at::Tensor sum = x[0] + x[1];
+    return at::stack({sum, rms_norm(sum, p[0], 1e-5)});
+  };
+  return out;
+}
+
+OpsCase linear_cross_entropy(std::string name, int64_t rows, int64_t hidden, int64_t vocab, bool bias) {
+  const at::Tensor x = random({2, rows, hidden}), weight = random({vocab, hidden}, 0.3);
+  at::Tensor labels = at::randint(vocab, {2, rows}, at::TensorOptions(kInt));
+  labels.view({-1})[1] = -100;
+  labels.view({-1})[2 * rows - 1] = -100;
+  OpsCase out;
+  out.name = std::move(name);
+  out.inputs = {x, labels};
+  out.params = {weight, bias ? random({vocab}) : at::Tensor()};
+  if (!bias) out.params.pop_back();
+  out.node = [=](c10::ScalarType dtype) {
+    NodeSpec node;
+    const int in = node.operand({2, rows, hidden}, dtype, true), label = node.operand({2, rows}, kInt, false);
+    const int logits = node.operand({2, rows, vocab}, dtype, true);
+    const int loss = node.operand({}, dtype == kDouble ? kDouble : at::kFloat, true);
+    node.inputs = {in, label};
+    node.params = {node.operand({vocab, hidden}, dtype, true)};
+    if (bias) node.params.push_back(node.operand({vocab}, dtype, true));
+    node.outputs = {loss};
+    node.ops = {{"linear", {in}, node.params, {logits}, {}},
+                {"cross_entropy", {logits, label}, {}, {loss}, {{"ignore_index", int64_t{-100}}}}};
+    return node;
+  };
+  out.expected = [](const Tensors& x, const Tensors& p) {
+    return cross_entropy(at::linear(x[0], p[0], p.size() > 1 ? p[1] : at::Tensor()), x[1]);
+  };
+  return out;
+}
+
+struct Mask {
+  std::string name;
+  bool causal = false;
+  int64_t window = 0, chunk = 0;
+  at::Tensor documents = {}, prefixes = {};
+};
+
+// [B, T, S], true where query t sees key s; straight from chassis/op.h.
+at::Tensor visible(const Mask& mask, int64_t batch, int64_t time, int64_t keys, int64_t offset) {
+  at::Tensor out = at::ones({batch, time, keys}, at::TensorOptions(at::kBool));
+  auto seen = out.accessor<bool, 3>();
+  for (int64_t b = 0; b < batch; ++b)
+    for (int64_t i = 0; i < time; ++i)
+      for (int64_t s = 0; s < keys; ++s) {
+        const int64_t t = i + offset;
+        const bool in_prefix = mask.prefixes.defined() && s < mask.prefixes[b].item<int>();
+        if (mask.causal && s > t && !in_prefix) seen[b][i][s] = false;
+        if (mask.window > 0 && t - s >= mask.window) seen[b][i][s] = false;
+        if (mask.chunk > 0 && s / mask.chunk != t / mask.chunk) seen[b][i][s] = false;
+        if (mask.documents.defined()) {
+          const int of_query = mask.documents[b][i].item<int>(), of_key = mask.documents[b][s].item<int>();
+          if (of_query != of_key || of_query < 0) seen[b][i][s] = false;
+        }
+      }
+  return out;
+}
+
+OpsCase attention(const Mask& mask, int64_t batch, int64_t time, int64_t keys, int64_t heads, int64_t kv_heads,
+                  int64_t qk_dim, int64_t v_dim, int64_t offset) {
+  const double scale = 0.4;
+  OpsCase out;
+  out.name = "attention " + mask.name + " " + std::to_string(heads) + "/" + std::to_string(kv_heads) + " heads of " +
+             std::to_string(qk_dim) + (v_dim != qk_dim ? "/" + std::to_string(v_dim) : "") + ", " +
+             std::to_string(time) + "x" + std::to_string(keys);
+  out.query_offset = offset;
+  out.inputs = {random({batch, time, heads, qk_dim}), random({batch, keys, kv_heads, qk_dim}),
+                random({batch, keys, kv_heads, v_dim})};
+  if (mask.documents.defined() || mask.prefixes.defined()) out.inputs.push_back(mask.documents);
+  if (mask.prefixes.defined()) out.inputs.push_back(mask.prefixes);
+  out.node = single("attention", out.inputs, {}, {batch, time, heads, v_dim},
+                    {{"scale", scale},
+                     {"causal", int64_t{mask.causal}},
+                     {"window", mask.window},
+                     {"chunk", mask.chunk},
+                     {"document", int64_t{mask.documents.defined()}},
+                     {"prefix", int64_t{mask.prefixes.defined()}}});
+  out.expected = [=](const Tensors& x, const Tensors&) {
+    const at::Tensor seen = visible(mask, batch, time, keys, offset).unsqueeze(1);
+    const at::Tensor q = x[0].transpose(1, 2), k = x[1].transpose(1, 2).repeat_interleave(heads / kv_heads, 1),
+                     v = x[2].transpose(1, 2).repeat_interleave(heads / kv_heads, 1);
+    const at::Tensor scores = at::matmul(q, k.transpose(2, 3)) * scale;
+    const at::Tensor weights = at::softmax(at::where(seen, scores, at::scalar_tensor(-1e30, scores.options())), -1);
+    return at::matmul(weights * seen.any(-1, true), v).transpose(1, 2).contiguous();
+  };
+  return out;
+}
+
+double difference(const at::Tensor& got, const at::Tensor& wanted) {
+  if (!got.defined() || got.sizes() != wanted.sizes()) return INFINITY;
+  if (wanted.numel() == 0) return 0;
+  const double largest = wanted.abs().max().item<double>();
+  const double off = (got.to(kDouble) - wanted).abs().max().item<double>();
+  return std::isfinite(off) ? off / std::max(largest, 1e-6) : INFINITY;
+}
+
+struct Expected {
+  at::Tensor output, grad_output;
+  Tensors grad_inputs, grad_params;
+};
+
+// Of the tensors as rounded to dtype, so that only the provider's own rounding counts.
+Expected expect(const OpsCase& ops_case, const Tensors& inputs, const Tensors& params, c10::ScalarType dtype) {
+  const c10::AutoGradMode on(true);
+  Tensors leaves, x, p;
+  const auto leaf = [&](const at::Tensor& tensor) {
+    if (!tensor.defined() || tensor.scalar_type() == kInt) return tensor;
+    leaves.push_back(tensor.to(kDouble).clone().detach().requires_grad_(true));
+    return leaves.back();
+  };
+  for (const at::Tensor& tensor : inputs) x.push_back(leaf(tensor));
+  for (const at::Tensor& tensor : params) p.push_back(leaf(tensor));
+  Expected out;
+  out.output = ops_case.expected(x, p);
+  out.grad_output = at::randn_like(out.output).detach();
+  if (out.output.dim() == 0) out.grad_output.fill_(0.37);
+  out.grad_output = out.grad_output.to(dtype).to(kDouble);
+  const Tensors gradients = torch::autograd::grad({out.output}, leaves, {out.grad_output}, {}, false, true);
+  size_t next = 0;
+  const auto gradient = [&](const at::Tensor& tensor) {
+    if (!tensor.defined() || tensor.scalar_type() == kInt) return at::Tensor();
+    const at::Tensor found = gradients[next++];
+    return found.defined() ? found : at::zeros_like(tensor, at::TensorOptions(kDouble));
+  };
+  for (const at::Tensor& tensor : inputs) out.grad_inputs.push_back(gradient(tensor));
+  for (const at::Tensor& tensor : params) out.grad_params.push_back(gradient(tensor));
+  out.output = out.output.detach();
+  return out;
+}
+
+}  // namespace
+
+std::vector<OpsCase> vocabulary_cases() {
+  at::manual_seed(1);
+  std::vector<OpsCase> cases;
+  add_linear(cases);
+  add_norms(cases);
+  add_rope(cases);
+  add_elementwise(cases);
+  add_lookups(cases);
+  return cases;
+}
+
+std::vector<OpsCase> fused_cases() {
+  at::manual_seed(2);
+  return {add_rms_norm(8), add_rms_norm(37), linear_cross_entropy("linear+cross_entropy", 5, 12, 11, false),
+          linear_cross_entropy("linear+cross_entropy with a bias", 5, 12, 11, true),
+          linear_cross_entropy("linear+cross_entropy in chunks", 40, 4, 70001, false)};
+}
+
+std::vector<OpsCase> attention_cases() {
+  at::manual_seed(3);
+  const at::Tensor packed = ints({0, 0, 0, 1, 1, 2, 2, -1, 5, 5, 5, 5, 5, 5, 5, 5}, {2, 8});
+  const at::Tensor whole = ints(std::vector<int32_t>(16, 3), {2, 8});
+  const at::Tensor padded = ints({0, 0, 0, 0, 0, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, -1}, {2, 8});
+  const at::Tensor returning = ints({0, 0, 1, 1, 0, 0, 1, 1, 2, 2, 2, 3, 3, 3, 2, 2}, {2, 8});
+  const at::Tensor prefixes = ints({3, 0}, {2});
+  const std::vector<Mask> masks = {{"full"},
+                                   {"causal", true},
+                                   {"window", true, 3},
+                                   {"window without causal", false, 3},
+                                   {"chunk", true, 0, 3},
+                                   {"causal window chunk", true, 2, 4},
+                                   {"packed", true, 0, 0, packed},
+                                   {"packed, not causal", false, 0, 0, packed},
+                                   {"one document a row", true, 0, 0, whole},
+                                   {"padded", true, 0, 0, padded},
+                                   {"padded, not causal", false, 0, 0, padded},
+                                   {"returning documents", true, 0, 0, returning},
+                                   {"packed window", true, 2, 0, packed},
+                                   {"prefix", true, 0, 0, {}, prefixes},
+                                   {"packed prefix", true, 0, 0, packed, prefixes}};
+  std::vector<OpsCase> cases;
+  for (const Mask& mask : masks) cases.push_back(attention(mask, 2, 8, 8, 4, 2, 8, 8, 0));
+  for (const Mask& mask : masks)
+    if (!mask.documents.defined() && !mask.prefixes.defined()) {
+      cases.push_back(attention(mask, 2, 1, 8, 4, 2, 8, 8, 7));
+      cases.push_back(attention(mask, 2, 3, 8, 2, 1, 8, 8, 5));
+    }
+  cases.push_back(attention(masks[1], 1, 70, 70, 3, 3, 24, 24, 0));
+  cases.push_back(attention(masks[1], 2, 8, 8, 4, 4, 8, 5, 0));
+  const at::Tensor long_rows = at::cat({at::zeros({1, 40}, at::TensorOptions(kInt)), at::ones({1, 57}, at::TensorOptions(kInt)),
+                                        at::full({1, 3}, -1, at::TensorOptions(kInt))}, 1);
+  cases.push_back(attention({"two long documents", true, 0, 0, long_rows}, 1, 100, 100, 4, 2, 16, 16, 0));
+  cases.push_back(attention({"long causal", true}, 1, 200, 200, 4, 2, 64, 64, 0));
+  return cases;
+}
+
+Bounds bounds_of(c10::ScalarType dtype) {
+  switch (dtype) {
+    case at::kDouble: return {1e-12, 1e-11};
+    case at::kFloat: return {3e-6, 1e-5};
+    default: return {2e-2, 3e-2};
+  }
+}
+
+bool check_case(OpsProvider& provider, const OpsCase& ops_case, c10::ScalarType dtype, Bounds bounds) {
+  NodeSpec node = ops_case.node(dtype);
+  if (!provider.refusal(node).empty()) return false;
+  SCOPED_TRACE(ops_case.name + " in " + c10::toString(dtype));
+  const auto rounded = [&](const Tensors& tensors) {
+    Tensors out;
+    for (const at::Tensor& tensor : tensors)
+      out.push_back(tensor.defined() && tensor.scalar_type() == kDouble ? tensor.to(dtype) : tensor);
+    return out;
+  };
+  const Tensors inputs = rounded(ops_case.inputs), params = rounded(ops_case.params);
+  const chassis_infer_t infer = provider.infer(node);
+  const bool two_outputs = node.outputs.size() == 2;
+
+  std::vector<std::pair<std::string, NodeCall>> ways = {{"plainly", {}}};
+  ways.push_back({"adding gradients", {true, true, true}});
+  if (infer.flags & CHASSIS_KERNEL_FORWARD_BACKWARD) {
+    ways.push_back({"in one call", {true, false, false, true}});
+    ways.push_back({"in one call, adding gradients", {true, true, true, true}});
+  }
+  for (int i = 0; i < 2; ++i)
+    if (infer.overwrites_inputs >> i & 1) {
+      NodeCall how;
+      how.overwrite_input = i;
+      // The host overwrites nothing that backward reads.
+      how.training = !(infer.keeps_inputs >> i & 1);
+      ways.push_back({"over input " + std::to_string(i), how});
+    }
+  for (auto& [way, how] : ways) {
+    SCOPED_TRACE(way);
+    how.query_offset = ops_case.query_offset;
+    const auto output_dtype = node.dtype(node.outputs.back());
+    const Expected wanted = expect(ops_case, inputs, params, output_dtype);
+    const at::Tensor grad_output = wanted.grad_output.to(output_dtype);
+    try {
+      const NodeResult got = provider.run(node, inputs, params,
+                                          two_outputs ? Tensors{grad_output[0], grad_output[1]} : Tensors{grad_output}, how);
+      EXPECT_LE(difference(two_outputs ? at::stack({got.outputs[0], got.outputs[1]}) : got.outputs[0], wanted.output),
+                bounds.output);
+      if (!how.training) continue;
+      for (size_t i = 0; i < inputs.size(); ++i)
+        if (wanted.grad_inputs[i].defined()) {
+          EXPECT_LE(difference(got.grad_inputs[i], wanted.grad_inputs[i]), bounds.gradient) << "input " << i;
+        }
+      for (size_t i = 0; i < params.size(); ++i)
+        if (wanted.grad_params[i].defined()) {
+          EXPECT_LE(difference(got.grad_params[i], wanted.grad_params[i]), bounds.gradient) << "parameter " << i;
+        }
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << error.what();
+    }
+  }
+  return true;
+}
+
+}  // namespace chassis::test

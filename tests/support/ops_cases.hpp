@@ -1,0 +1,36 @@
+// Nodes of every op of the vocabulary with what LibTorch's autograd makes of them in double precision; run against any
+// provider that claims them.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/support/ops_provider.hpp"
+
+namespace chassis::test {
+
+struct OpsCase {
+  std::string name;
+  std::function<NodeSpec(c10::ScalarType dtype)> node;
+  std::vector<at::Tensor> inputs, params;  // double, or i32; undefined where absent
+  // Of the same tensors in double; differentiable.
+  std::function<at::Tensor(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& params)> expected;
+  int64_t query_offset = 0;
+};
+
+std::vector<OpsCase> vocabulary_cases();  // all but attention
+std::vector<OpsCase> attention_cases();
+// The patterns add+rms_norm and linear+cross_entropy.
+std::vector<OpsCase> fused_cases();
+
+struct Bounds {
+  double output = 0, gradient = 0;  // largest difference, relative to the largest value
+};
+Bounds bounds_of(c10::ScalarType dtype);
+
+// Runs the case in every way that the kernel allows; adds a GoogleTest failure for each that is off. Returns false if
+// the provider refuses the node.
+bool check_case(OpsProvider& provider, const OpsCase& ops_case, c10::ScalarType dtype, Bounds bounds);
+
+}  // namespace chassis::test
