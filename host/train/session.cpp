@@ -140,7 +140,10 @@ void Session::choose_model() {
 std::unique_ptr<Instance> Session::create(const std::string& slot_key, const std::string& kind, const std::string& id) {
   Json options = config_.plugin_options(slot_key);
   std::map<std::string, std::string> origins;
-  for (const auto& [name, value] : options.items()) origins[name] = config_.origin(slot_key + "." + name).text();
+  for (const auto& [name, value] : options.items()) {
+    const Origin origin = config_.origin(slot_key + "." + name);
+    origins[name] = origin.by_user() ? origin.text() : "default";  // the words of chassis.options/1
+  }
   auto instance = registry_->create(kind, id, std::move(options), std::move(origins));
   instance->prepare();
   instance->activate();
