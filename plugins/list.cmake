@@ -1,6 +1,7 @@
 # One line per plugin: its folder, plugins/<kind>/<name>.
 set(CHASSIS_PLUGINS
   model/llama
+  attention/interval
   ops/aten
   ops/fused
   ops/reference

@@ -12,7 +12,7 @@ Verb add_schema(CLI::App& app) {
   auto key = std::make_shared<std::string>();
   auto plugin_path = std::make_shared<std::vector<std::string>>();
   app.add_option("key", *key, "a table or key, such as optimizer or train.seq_len; default: all");
-  app.add_option("--plugin-path", *plugin_path, "folders with plugins, searched first");
+  app.add_option("--plugin-path", *plugin_path, "folders with plugins, searched first")->allow_extra_args(false);
   return [=] {
     MetricsStore metrics;
     HostServices services(0, metrics);

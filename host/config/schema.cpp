@@ -220,7 +220,7 @@ Schema make_schema() {
                     .kind = "ops",
                     .list_key = "plugins",
                     .doc = "who computes the other operations",
-                    .keys = {list("plugins", "[\"aten\"]", "providers, the first that claims an operation gets it")}});
+                    .keys = {list("plugins", "[\"fused\", \"aten\"]", "providers, the first that claims an operation gets it")}});
   tables.push_back({.name = "quant",
                     .is_optional = true,
                     .slot = SlotForm::kOne,

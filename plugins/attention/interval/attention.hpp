@@ -1,0 +1,16 @@
+// The attention kernel of this plugin.
+#pragma once
+
+#include <memory>
+
+#include "chassis/ops.hpp"
+
+namespace interval {
+
+// Bytes that one thread works in, forward and backward.
+uint64_t forward_scratch_bytes(int64_t keys);
+uint64_t backward_scratch_bytes(int64_t keys, int64_t dim, int64_t value_dim);
+
+std::unique_ptr<chassis::Kernel> make_attention(const chassis::NodeView& node);
+
+}  // namespace interval

@@ -1,0 +1,62 @@
+#include "intervals.hpp"
+
+#include <algorithm>
+#include <set>
+
+namespace interval {
+
+using namespace chassis;
+
+namespace {
+
+// The stretch of equal ids around each position; empty for padding.
+std::vector<KeyInterval> documents_of(const int32_t* ids, int64_t length, int64_t row) {
+  std::vector<KeyInterval> found(static_cast<size_t>(length));
+  std::set<int32_t> seen;
+  for (int64_t begin = 0; begin < length;) {
+    int64_t end = begin;
+    while (end < length && ids[end] == ids[begin]) ++end;
+    if (ids[begin] >= 0 && !seen.insert(ids[begin]).second)
+      throw Failure(CHASSIS_INVALID_ARGUMENT, "document ", ids[begin], " of row ", row, " comes back at position ", begin,
+                    ": documents must be contiguous");
+    if (ids[begin] >= 0) std::fill(found.begin() + begin, found.begin() + end, KeyInterval{begin, end});
+    begin = end;
+  }
+  return found;
+}
+
+}  // namespace
+
+Mask::Mask(const OpView& op)
+    : causal(op.attr_int("causal", 0) != 0),
+      window(op.attr_int("window", 0)),
+      chunk(op.attr_int("chunk", 0)),
+      document(op.attr_int("document", 0) != 0),
+      prefix(op.attr_int("prefix", 0) != 0) {}
+
+std::vector<KeyInterval> key_intervals(const Mask& mask, int64_t rows, int64_t queries, int64_t keys, int64_t query_offset,
+                                       const BorrowedTensor& document_ids, const BorrowedTensor& prefix_lens) {
+  std::vector<KeyInterval> all(static_cast<size_t>(rows * queries));
+  const bool documents = mask.document && document_ids;
+  if (documents && (query_offset != 0 || keys != queries))
+    throw Failure(CHASSIS_INVALID_ARGUMENT, "documents with cached keys: ", queries, " queries, ", keys, " keys");
+  for (int64_t b = 0; b < rows; ++b) {
+    const auto own = documents ? documents_of(document_ids.data<int32_t>() + b * queries, queries, b)
+                               : std::vector<KeyInterval>(static_cast<size_t>(queries), KeyInterval{0, keys});
+    const int64_t prefix = mask.prefix && prefix_lens ? prefix_lens.data<int32_t>()[b] : 0;
+    for (int64_t t = 0; t < queries; ++t) {
+      KeyInterval seen = own[static_cast<size_t>(t)];
+      const int64_t at = query_offset + t;
+      if (mask.causal) seen.end = std::min(seen.end, std::max(at + 1, prefix));
+      if (mask.window > 0) seen.begin = std::max(seen.begin, at - mask.window + 1);
+      if (mask.chunk > 0) {
+        seen.begin = std::max(seen.begin, at / mask.chunk * mask.chunk);
+        seen.end = std::min(seen.end, (at / mask.chunk + 1) * mask.chunk);
+      }
+      all[static_cast<size_t>(b * queries + t)] = seen;
+    }
+  }
+  return all;
+}
+
+}  // namespace interval

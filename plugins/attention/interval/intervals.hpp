@@ -1,0 +1,32 @@
+// Every mask of the vocabulary, and every combination of them, lets a query see one interval of keys.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "chassis/call.hpp"
+#include "chassis/node.hpp"
+
+namespace interval {
+
+struct Mask {
+  bool causal = false;
+  int64_t window = 0;  // 0: none
+  int64_t chunk = 0;
+  bool document = false;
+  bool prefix = false;
+
+  explicit Mask(const chassis::OpView& op);
+};
+
+struct KeyInterval {
+  int64_t begin = 0, end = 0;  // none if end <= begin
+};
+
+// For query t of row b, at [b * T + t]. `document_ids` and `prefix_lens` may be absent. Throws INVALID_ARGUMENT if a
+// document id comes back after another: then its keys are no interval.
+std::vector<KeyInterval> key_intervals(const Mask& mask, int64_t rows, int64_t queries, int64_t keys, int64_t query_offset,
+                                       const chassis::BorrowedTensor& document_ids,
+                                       const chassis::BorrowedTensor& prefix_lens);
+
+}  // namespace interval

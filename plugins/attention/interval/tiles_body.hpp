@@ -1,0 +1,126 @@
+// The tiles in vector extensions of gcc and clang; included by one source per instruction set, which says how wide a
+// vector is and how many of them make the columns of a register tile.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "tiles.hpp"
+
+namespace interval {
+namespace {
+
+typedef float Vector __attribute__((vector_size(TILES_VECTOR_BYTES)));
+constexpr int64_t kWidth = TILES_VECTOR_BYTES / 4;
+constexpr int kVectors = TILES_VECTORS;
+constexpr int kRows = 6;
+
+inline Vector load(const float* p) {
+  Vector v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+inline void store(float* p, Vector v) { std::memcpy(p, &v, sizeof v); }
+
+// M rows and N vectors of columns, all sums in registers.
+template <int M, int N>
+void register_tile(int64_t k, const float* a, int64_t a_row, int64_t a_col, const float* b, int64_t ldb, float* c,
+                   int64_t ldc, bool add) {
+  Vector sum[M][N] = {};
+  for (int64_t p = 0; p < k; ++p) {
+    Vector row[N];
+#pragma GCC unroll 8
+    for (int j = 0; j < N; ++j) row[j] = load(b + p * ldb + j * kWidth);
+#pragma GCC unroll 8
+    for (int i = 0; i < M; ++i) {
+      const float factor = a[i * a_row + p * a_col];
+#pragma GCC unroll 8
+      for (int j = 0; j < N; ++j) sum[i][j] += factor * row[j];
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < M; ++i)
+#pragma GCC unroll 8
+    for (int j = 0; j < N; ++j) {
+      float* to = c + i * ldc + j * kWidth;
+      store(to, add ? load(to) + sum[i][j] : sum[i][j]);
+    }
+}
+
+template <int N>
+void row_tiles(int64_t m, int64_t k, const float* a, int64_t a_row, int64_t a_col, const float* b, int64_t ldb, float* c,
+               int64_t ldc, bool add) {
+  int64_t i = 0;
+  for (; i + kRows <= m; i += kRows)
+    register_tile<kRows, N>(k, a + i * a_row, a_row, a_col, b, ldb, c + i * ldc, ldc, add);
+  for (; i + 2 <= m; i += 2) register_tile<2, N>(k, a + i * a_row, a_row, a_col, b, ldb, c + i * ldc, ldc, add);
+  for (; i < m; ++i) register_tile<1, N>(k, a + i * a_row, a_row, a_col, b, ldb, c + i * ldc, ldc, add);
+}
+
+void product(int64_t m, int64_t n, int64_t k, const float* a, int64_t a_row, int64_t a_col, const float* b, int64_t ldb,
+             float* c, int64_t ldc, bool add) {
+  int64_t j = 0;
+  for (; j + kVectors * kWidth <= n; j += kVectors * kWidth)
+    row_tiles<kVectors>(m, k, a, a_row, a_col, b + j, ldb, c + j, ldc, add);
+  for (; j + kWidth <= n; j += kWidth) row_tiles<1>(m, k, a, a_row, a_col, b + j, ldb, c + j, ldc, add);
+  for (int64_t i = 0; i < m && j < n; ++i)
+    for (int64_t column = j; column < n; ++column) {
+      float sum = add ? c[i * ldc + column] : 0.0f;
+      for (int64_t p = 0; p < k; ++p) sum += a[i * a_row + p * a_col] * b[p * ldb + column];
+      c[i * ldc + column] = sum;
+    }
+}
+
+// e^x within 2 ulp for x in [-87, 88], 0 below (Cephes expf).
+inline float exponential(float x) {
+  const float clamped = std::min(std::max(x, -87.3f), 88.0f);
+  const float k = std::floor(clamped * 1.44269504088896341f + 0.5f);
+  const float r = (clamped - k * 0.693359375f) + k * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  const float value = (p * r * r + r + 1.0f) * std::bit_cast<float>((static_cast<int32_t>(k) + 127) << 23);
+  return x < -87.3f ? 0.0f : value;
+}
+
+float softmax(float* x, int64_t n, int64_t lo, int64_t hi, float scale) {
+  std::fill(x, x + std::min(lo, n), 0.0f);
+  std::fill(x + std::max(lo, hi), x + n, 0.0f);
+  if (hi <= lo) return 0.0f;
+  float largest = -std::numeric_limits<float>::infinity();
+  for (int64_t i = lo; i < hi; ++i) largest = std::max(largest, x[i]);
+  float sum = 0.0f;
+  for (int64_t i = lo; i < hi; ++i) {
+    x[i] = exponential((x[i] - largest) * scale);
+    sum += x[i];
+  }
+  const float inverse = 1.0f / sum;
+  for (int64_t i = lo; i < hi; ++i) x[i] *= inverse;
+  return largest * scale + std::log(sum);
+}
+
+void probabilities(float* x, int64_t n, int64_t lo, int64_t hi, float scale, float lse) {
+  std::fill(x, x + std::min(lo, n), 0.0f);
+  std::fill(x + std::max(lo, hi), x + n, 0.0f);
+  for (int64_t i = lo; i < hi; ++i) x[i] = exponential(x[i] * scale - lse);
+}
+
+void score_gradient(float* p, const float* dp, int64_t n, float delta, float scale) {
+  for (int64_t i = 0; i < n; ++i) p[i] = p[i] * (dp[i] - delta) * scale;
+}
+
+float dot(const float* a, const float* b, int64_t n) {
+  float sum = 0.0f;
+  for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+}  // namespace
+
+const Tiles TILES = {TILES_NAME, product, softmax, probabilities, score_gradient, dot};
+
+}  // namespace interval
