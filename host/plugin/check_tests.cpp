@@ -22,9 +22,8 @@
 #include "chassis/service/tensor.h"
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
-#include "host/plugin/check.hpp"
+#include "host/plugin/check_bench.hpp"
 #include "host/plugin/option_schema.hpp"
-#include "host/plugin/search.hpp"
 #include "host/plugin/sized.hpp"
 
 namespace chassis {
@@ -37,139 +36,12 @@ constexpr std::array<std::string_view, 8> kServices = {CHASSIS_LOG_ID,    CHASSI
                                                        CHASSIS_MEMORY_ID, CHASSIS_RNG_ID,     CHASSIS_METRICS_ID,
                                                        CHASSIS_TASK_ID,   CHASSIS_DISPATCH_ID};
 
-struct Skip {
-  std::string reason;
-};
+using check::Bench;
+using check::PoisonedHost;
+using check::Skip;
+using check::WithoutService;
 
 Error failed(std::string text) { return plugin_error(std::move(text)); }
-
-// Hides one service.
-class WithoutService : public ServiceProvider {
- public:
-  WithoutService(ServiceProvider& inner, std::string hidden) : inner_(inner), hidden_(std::move(hidden)) {}
-  bool offers(std::string_view id) const override { return id != hidden_ && inner_.offers(id); }
-  void check_operators(const Manifest& manifest) const override { inner_.check_operators(manifest); }
-  std::string torch_version() const override { return inner_.torch_version(); }
-  std::unique_ptr<InstanceServices> attach(const InstanceContext& context) override {
-    return std::make_unique<Services>(inner_.attach(context), hidden_);
-  }
-
- private:
-  class Services : public InstanceServices {
-   public:
-    Services(std::unique_ptr<InstanceServices> inner, std::string hidden)
-        : inner_(std::move(inner)), hidden_(std::move(hidden)) {}
-    const void* get(std::string_view id) override { return id == hidden_ ? nullptr : inner_->get(id); }
-    int64_t live_tensors() const override { return inner_->live_tensors(); }
-
-   private:
-    std::unique_ptr<InstanceServices> inner_;
-    std::string hidden_;
-  };
-  ServiceProvider& inner_;
-  std::string hidden_;
-};
-
-// A host table whose tail is poison, of the size that the host claims or beyond it.
-class PoisonedHost {
- public:
-  PoisonedHost(AbiVersion negotiated, InstanceServices* services, uint32_t struct_size) : plain_(negotiated, services) {
-    std::memset(bytes_, 0xA5, sizeof(bytes_));
-    std::memcpy(bytes_, plain_.get(), sizeof(chassis_host_t));
-    std::memcpy(bytes_, &struct_size, sizeof(struct_size));
-  }
-  const chassis_host_t* get() const { return reinterpret_cast<const chassis_host_t*>(bytes_); }
-
- private:
-  HostTable plain_;
-  alignas(16) unsigned char bytes_[sizeof(chassis_host_t) + 256];
-};
-
-// What one test works with.
-struct Bench {
-  std::string path;
-  ServiceProvider& services;
-  const CheckHooks& hooks;
-
-  PluginFile file() const { return read_plugin_file(path); }
-
-  std::shared_ptr<const PluginLibrary> load() const {
-    const PluginFile plugin = file();
-    check_plugin_file(plugin, LoadPolicy(), services);
-    return std::make_shared<const PluginLibrary>(PluginLibrary::load(plugin, LoadPolicy()));
-  }
-
-  std::vector<OptionSpec> specs(const PluginLibrary& library, const MemberName& member) const {
-    return read_option_specs(library.member(member.kind, member.id), library.manifest().who());
-  }
-
-  // Defaults, and a guess for what has none. `sure` is false if there was a guess.
-  Json options(const PluginLibrary& library, const MemberName& member, bool& sure) const {
-    const std::vector<OptionSpec> all = specs(library, member);
-    sure = true;
-    if (hooks.sample_options) {
-      Json sample = hooks.sample_options(member, all);
-      if (!sample.is_null()) return sample;
-    }
-    Json options = Json::object();
-    for (const OptionSpec& spec : all) {
-      options[spec.name] = spec.required ? guess(spec) : parse_json(spec.default_json, spec.name, ExitCode::kPlugin);
-      sure = sure && !spec.required;
-    }
-    return options;
-  }
-
-  InstanceContext context(const PluginLibrary& library, const MemberName& member) const {
-    bool sure = true;
-    InstanceContext context{library.manifest().id,          member.kind, member.id, &library.manifest(),
-                            options(library, member, sure), {}};
-    for (const auto& item : context.options.items()) context.origins[item.key()] = "default";
-    return context;
-  }
-
-  // NULL if a member with options that were guessed refuses them in words.
-  std::unique_ptr<Instance> make(const std::shared_ptr<const PluginLibrary>& library, const MemberName& member) const {
-    try {
-      return std::make_unique<Instance>(library, context(*library, member), services);
-    } catch (const Error& error) {
-      bool sure = true;
-      options(*library, member, sure);
-      if (sure || error.code() != ExitCode::kConfig) throw;
-      return nullptr;
-    }
-  }
-
-  // Calls `test` for every member that can be made.
-  void each(const std::shared_ptr<const PluginLibrary>& library,
-            const std::function<void(const MemberName&, std::unique_ptr<Instance>)>& test) const {
-    size_t num_tested = 0;
-    for (const MemberName& member : library->manifest().members) {
-      if (auto instance = make(library, member)) {
-        test(member, std::move(instance));
-        ++num_tested;
-      }
-    }
-    if (num_tested == 0) throw Skip{"no member can be made without options that only the user knows"};
-  }
-
-  static Json guess(const OptionSpec& spec) {
-    const double low = spec.min.value_or(std::min(1.0, spec.max.value_or(1.0)));
-    switch (spec.type) {
-      case OptionType::kBool:
-        return false;
-      case OptionType::kInt:
-        return static_cast<int64_t>(low);
-      case OptionType::kFloat:
-        return low;
-      case OptionType::kString:
-        return spec.choices.empty() ? "x" : spec.choices.front();
-      case OptionType::kTable:
-        return Json::object();
-      default:
-        return Json::array();
-    }
-  }
-};
 
 void run_life(Instance& instance) {
   instance.prepare();
@@ -280,9 +152,6 @@ void load_twice(Bench& bench) {
   const PluginFile file = bench.file();
   std::string folder = std::filesystem::temp_directory_path() / "chassis-check-XXXXXX";
   if (::mkdtemp(folder.data()) == nullptr) throw Skip{"no temporary folder"};
-  LoadPolicy policy;
-  policy.cache_folder = folder + "/copies";
-  policy.abi.version.minor = library->negotiated().minor;
   try {
     const std::string copy = folder + "/other.so";
     std::filesystem::copy_file(bench.path, copy);

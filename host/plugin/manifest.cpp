@@ -180,6 +180,9 @@ Manifest parse_manifest(std::string_view text, const std::string& name) {
     } else if (key == "swappable") {
       if (value != "0" && value != "1") throw refuse("0 or 1");
       m.swappable = value == "1";
+    } else if (key == "oracle") {
+      if (value != "0" && value != "1") throw refuse("0 or 1");
+      m.oracle = value == "1";
     } else if (key == "license") {
       m.license = value;
     } else if (key == "git") {

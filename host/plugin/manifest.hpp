@@ -43,6 +43,7 @@ struct Manifest {
   int cuda = 0;                        // CUDA major, 0 if none
   std::vector<int> sm;                 // 80, 90, 100
   bool swappable = false;
+  bool oracle = false;
   std::string license;
   std::string git;
 
