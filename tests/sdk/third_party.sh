@@ -1,0 +1,78 @@
+#!/bin/sh
+# Third-party plugins from end to end: the examples are built against an installed prefix, with gcc and with clang, and
+# used by changing one line; their losses are those of the provider that comes with the program.
+#   third_party.sh BUILD_DIR
+set -eu
+build=$1
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+# Quiet unless it fails.
+quietly() { "$@" > "$scratch/log" 2>&1 || { echo "failed: $*"; tail -40 "$scratch/log"; exit 1; }; }
+
+quietly cmake --install "$build" --prefix "$scratch/installed"
+prefix=$scratch/moved   # the prefix may be moved
+mv "$scratch/installed" "$prefix"
+
+i=0
+while [ $i -lt 400 ]; do
+  echo "line $i of a text that counts: $((i * i)), $((i * 7919 % 1009))"
+  i=$((i + 1))
+done > "$scratch/text.txt"
+cat > "$scratch/run.toml" << END
+schema_version = 1
+[run]
+max_steps = 5
+seed = 3
+device = "cpu"
+resume = "never"
+[model]
+plugin = "llama"
+[model.config]
+vocab_size = 259
+hidden_size = 48
+intermediate_size = 64
+num_hidden_layers = 2
+num_attention_heads = 4
+num_key_value_heads = 2
+[tokenizer]
+plugin = "bytes"
+[[data.train]]
+path = "$scratch/text.txt"
+[train]
+seq_len = 64
+micro_batch_size = 2
+global_batch_size = 4
+[optimizer]
+plugin = "sgd"
+lr = 0.1
+[attention]
+plugin = "sdpa"
+[log]
+every_steps = 1
+END
+
+# train NAME ARGUMENT…: writes the losses of a run to losses.NAME
+train() {
+  name=$1
+  shift
+  quietly "$prefix/bin/chassis" train "$@" "$scratch/run.toml" "run.output_dir=$scratch/out-$name"
+  sed -n 's/.*"loss": *\([-0-9.e+]*\).*/\1/p' "$scratch/out-$name/metrics.jsonl" > "$scratch/losses.$name"
+  [ "$(wc -l < "$scratch/losses.$name")" -ge 5 ] || { echo "$name: too few losses"; cat "$scratch/out-$name/metrics.jsonl"; exit 1; }
+}
+train sdpa
+sed -i 's/plugin = "sdpa"/plugin = "THIRD"/' "$scratch/run.toml"
+
+for compiler in gcc clang; do
+  command -v $compiler > /dev/null || { echo "no $compiler here: not tried"; continue; }
+  for example in attention_cpp attention_c; do
+    dir=$scratch/$example-$compiler
+    quietly cmake -S "$prefix/share/chassis/examples/$example" -B "$dir" "-DCMAKE_PREFIX_PATH=$prefix" \
+      -DCMAKE_C_COMPILER=$compiler -DCMAKE_CXX_COMPILER="$(echo $compiler | sed 's/gcc/g++/; s/clang/clang++/')"
+    quietly cmake --build "$dir"
+    quietly "$prefix/bin/chassis" plugins check "$dir/$example.so"
+    train $example-$compiler --plugin-path "$dir" "attention.plugin=$example"
+    paste "$scratch/losses.sdpa" "$scratch/losses.$example-$compiler" | awk -v name=$example-$compiler '
+      { d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > worst) worst = d }
+      END { printf "%s: losses differ by %.1e\n", name, worst; exit !(worst <= 2e-6) }'
+  done
+done
