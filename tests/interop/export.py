@@ -1,0 +1,67 @@
+"""A model directory that goes through chassis untrained comes out as it was: every tensor to the bit, every name, the dtype,
+the configuration and the files beside it; transformers reads it without a missing or unexpected key."""
+
+import json
+
+import torch
+from safetensors.torch import load_file, safe_open
+from transformers import LlamaForCausalLM
+
+import models
+from suite import Suite, error
+
+CASES = {
+    "plain": (dict(), {}),
+    "tied": (dict(tie_word_embeddings=True), {}),
+    "biases": (dict(attention_bias=True, mlp_bias=True, head_dim=10), models.SHARDED),
+    "llama3_v4": (dict(rope=models.LLAMA3), dict(old_spelling=True)),
+    "linear_v4_sharded": (dict(rope=models.LINEAR), dict(old_spelling=True, **models.SHARDED)),
+    "bfloat16": (dict(), dict(dtype=torch.bfloat16)),
+    "float16_v4": (dict(), dict(dtype=torch.float16, old_spelling=True)),
+}
+
+
+
+def configuration(model):
+    """What transformers made of config.json; it keeps the old spelling of a rope type beside the new one."""
+    keys = {key: value for key, value in model.config.to_dict().items() if not key.startswith("_")}
+    keys["rope_parameters"] = {key: value for key, value in keys["rope_parameters"].items() if key != "type"}
+    return keys
+
+
+suite = Suite(__doc__)
+data = suite.folder / "tokens.jsonl"
+data.write_text(json.dumps({"input_ids": [number % 100 for number in range(100)]}) + "\n")
+for number, (name, (changes, saved)) in enumerate(CASES.items()):
+    if suite.args.only not in name:
+        continue
+    dtype = saved.pop("dtype", torch.float32)
+    model = models.make(seed=200 + number, **changes).to(dtype)
+    source = models.save(model, suite.folder / name, **saved)
+    (source / "tokenizer_config.json").write_text('{"model_max_length": 256}')
+    suite.run("train", suite.config(name, source, optimizer={"lr": 0.0}, data={"cache_dir": str(suite.folder)}))
+    final = suite.folder / (name + "-run") / "final"
+
+    before = {key: value for file in source.glob("*.safetensors") for key, value in load_file(file).items()}
+    after = {key: value for file in final.glob("*.safetensors") for key, value in load_file(file).items()}
+    suite.check(f"{name}: names", before.keys() == after.keys(), f"{len(after)} of {len(before)}")
+    changed = [key for key in before.keys() & after.keys()
+               if before[key].dtype != after[key].dtype or not torch.equal(before[key], after[key])]
+    suite.check(f"{name}: every tensor to the bit, {dtype}", not changed, " ".join(changed))
+    suite.check(f"{name}: files say that they are of PyTorch",
+                all(safe_open(file, "pt").metadata().get("format") == "pt" for file in final.glob("*.safetensors")))
+    for file in ("generation_config.json", "tokenizer_config.json"):
+        suite.check(f"{name}: {file}", (final / file).read_bytes() == (source / file).read_bytes())
+
+    reloaded, info = LlamaForCausalLM.from_pretrained(final, output_loading_info=True, attn_implementation="eager",
+                                                      dtype="auto")
+    suite.check(f"{name}: no missing or unexpected key", not any(info.values()), str({k: v for k, v in info.items() if v}))
+    original = LlamaForCausalLM.from_pretrained(source, attn_implementation="eager", dtype="auto")
+    ours, theirs = configuration(reloaded), configuration(original)
+    different = {key: (ours.get(key), theirs.get(key)) for key in ours.keys() | theirs.keys()
+                 if ours.get(key) != theirs.get(key)}
+    suite.check(f"{name}: config.json", not different, str(different))
+    ids = torch.randint(0, model.config.vocab_size, (2, 40), generator=torch.Generator().manual_seed(number))
+    with torch.no_grad():
+        suite.at_most(f"{name}: logits", error(reloaded.eval()(ids).logits, original.eval()(ids).logits), 1e-6)
+suite.close()

@@ -1,0 +1,42 @@
+"""Greedy continuation: chassis with its key-value cache, without it, and transformers' generate give the same bytes."""
+
+import torch
+
+import models
+from suite import Suite
+
+BOS, EOS, PAD, VOCAB = 256, 257, 258, 259   # of the tokenizer "bytes"
+CASES = {
+    "gqa": dict(),
+    "mqa_tied": dict(num_key_value_heads=1, tie_word_embeddings=True),
+    "llama3_biases": dict(rope=models.LLAMA3, attention_bias=True, mlp_bias=True, head_dim=20),
+}
+PROMPTS = ["The quick brown fox", "x", "Grüße: ∀x"]
+NEW = 60
+
+suite = Suite(__doc__)
+for number, (name, changes) in enumerate(CASES.items()):
+    if suite.args.only not in name:
+        continue
+    model = models.make(seed=300 + number, vocab_size=VOCAB, initializer_range=0.25, bos_token_id=BOS, eos_token_id=EOS,
+                        pad_token_id=PAD, **changes)
+    folder = models.save(model, suite.folder / name)
+    config = suite.config(name, folder, tokenizer={"plugin": "bytes"}, generate={"max_new_tokens": NEW})
+    for prompt in PROMPTS:
+        ids = torch.tensor([[BOS, *prompt.encode()]])
+        out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW, do_sample=False,
+                             return_dict_in_generate=True, output_scores=True)
+        fresh = out.sequences[0, ids.shape[1]:].tolist()
+        top = torch.stack(out.scores).topk(2).values
+        margin = (top[..., 0] - top[..., 1]).min().item()
+        expected = prompt.encode() + bytes(id for id in fresh if id < BOS) + b"\n"
+        cached = suite.run("generate", config, "--prompt", prompt, "--from", folder)
+        plain = suite.run("generate", config, "--prompt", prompt, "--from", folder, "--no-cache")
+        detail = f"{len(fresh)} tokens, {len(set(fresh))} different, smallest margin {margin:.1e}"
+        suite.check(f"{name} '{prompt}': cached as transformers", cached == expected, detail)
+        suite.check(f"{name} '{prompt}': cached as not cached", cached == plain)
+        for seed in (1, 2):
+            sampled = [suite.run("generate", config, "--prompt", prompt, "--from", folder, *how, "generate.temperature=0.8",
+                                 "generate.top_p=0.9", f"run.seed={seed}") for how in ((), ("--no-cache",))]
+            suite.check(f"{name} '{prompt}': sampled with seed {seed}, cached as not cached", sampled[0] == sampled[1])
+suite.close()

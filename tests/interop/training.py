@@ -1,0 +1,181 @@
+"""Ten training steps of a tiny Llama: chassis against a plain PyTorch loop over the same batches, in float32.
+
+The batches are derived here from the rules that host/data documents, without shuffling: labels are shifted once, the last
+token of a document has no target, positions restart in each piece of a document and attention ends there, padding is not
+attended to. The loss is the sum of cross entropies over the trained tokens of all micro-batches, divided by their number.
+"""
+
+import copy
+import json
+import os
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from transformers import LlamaForCausalLM
+
+import models
+from suite import Suite, error, metrics, relative_l2
+
+SEQ_LEN, MICRO, GLOBAL, STEPS = 48, 2, 8, 10
+LR, WARMUP, DECAY, EPS, BETAS, CLIP = 2e-3, 3, 0.1, 1e-4, (0.9, 0.95), 2.1
+
+
+def documents(seed, vocab, lengths, count):
+    """Rows of a tokens file: some with labels, of which a random part is masked."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for number in range(count):
+        ids = rng.integers(0, vocab, rng.integers(*lengths)).tolist()
+        row = {"input_ids": ids}
+        if number % 3 != 0:
+            masked = rng.random(len(ids)) < rng.uniform(0.1, 0.9)
+            row["labels"] = [-100 if hide else id for hide, id in zip(masked, ids)]
+        rows.append(row)
+    return rows
+
+
+def rows_of(rows, packing):
+    """Endless (input_ids, labels, positions, document_ids), each of SEQ_LEN."""
+    def blank():
+        return np.stack([np.zeros(SEQ_LEN), np.full(SEQ_LEN, -100), np.zeros(SEQ_LEN), np.full(SEQ_LEN, -1)]).astype(np.int64)
+
+    row, column, piece = blank(), 0, 0
+    while True:
+        for document in rows:
+            ids = np.array(document["input_ids"])
+            labels = np.array(document.get("labels", document["input_ids"]))
+            targets = np.append(labels[1:], -100)
+            begin = 0
+            while begin < len(ids):
+                length = min(SEQ_LEN - column, len(ids) - begin)
+                span = slice(column, column + length)
+                row[0, span], row[1, span] = ids[begin:begin + length], targets[begin:begin + length]
+                row[2, span], row[3, span] = np.arange(length), piece
+                begin, column, piece = begin + length, column + length, piece + 1
+                if column == SEQ_LEN or packing == "none":
+                    yield row
+                    row, column, piece = blank(), 0, 0
+
+
+def attention_mask(document_ids, dtype):
+    """Causal inside each document; added to the scores."""
+    T = document_ids.shape[1]
+    visible = (document_ids[:, :, None] == document_ids[:, None, :]) & torch.ones(T, T, dtype=torch.bool).tril()
+    return torch.zeros(visible.shape, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)[:, None]
+
+
+def learning_rate(step):
+    """Step k of a warm-up of n runs at lr·k/n; then half a cosine, down to a tenth."""
+    if step <= WARMUP:
+        return LR * step / WARMUP
+    progress = (step - WARMUP) / (STEPS - WARMUP)
+    return LR * (0.1 + 0.9 * 0.5 * (1 + np.cos(np.pi * progress)))
+
+
+def train(model, rows, packing, clip=CLIP):
+    """The plain loop. Returns losses and gradient norms."""
+    model = model.train()
+    decayed = [p for p in model.parameters() if p.dim() >= 2]
+    spared = [p for p in model.parameters() if p.dim() < 2]
+    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": DECAY}, {"params": spared, "weight_decay": 0.0}],
+                                  lr=LR, betas=BETAS, eps=EPS)
+    dtype = next(model.parameters()).dtype
+    source, losses, norms, counts = rows_of(rows, packing), [], [], []
+    for step in range(1, STEPS + 1):
+        batch = torch.from_numpy(np.stack([next(source) for _ in range(GLOBAL)]))
+        count = (batch[:, 1] != -100).sum().item()
+        loss_sum = 0.0
+        for part in batch.split(MICRO):
+            ids, labels, positions, document_ids = part.unbind(1)
+            logits = model(input_ids=ids, position_ids=positions, use_cache=False,
+                           attention_mask=attention_mask(document_ids, dtype)).logits
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100,
+                                                     reduction="sum")
+            (loss / count).backward()
+            loss_sum += loss.item()
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), clip).item())
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss_sum / count)
+        counts.append(count)
+    return losses, norms, counts
+
+
+def largest_relative(ours, theirs):
+    return max(abs(a - b) / abs(b) for a, b in zip(ours, theirs))
+
+
+CASES = {
+    "none": (dict(attention_bias=True, mlp_bias=True), "none", (5, SEQ_LEN + 1)),
+    "concat_split": (dict(rope=models.LLAMA3, head_dim=20), "concat_split", (3, 130)),
+    "tied": (dict(tie_word_embeddings=True, num_key_value_heads=1), "concat_split", (3, 70)),
+}
+
+suite = Suite(__doc__)
+for number, (name, (changes, packing, lengths)) in enumerate(CASES.items()):
+    if suite.args.only not in name:
+        continue
+    model = models.make(seed=100 + number, **changes)
+    source = models.save(model, suite.folder / name, max_shard_size="100KB")
+    rows = documents(number, model.config.vocab_size, lengths, 70)
+    data = suite.folder / (name + ".jsonl")
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = suite.config(
+        name, source, run={"max_steps": STEPS}, data={"packing": packing, "shuffle": False, "cache_dir": str(suite.folder)},
+        data__train=[{"path": str(data), "format": "tokens"}],
+        train={"seq_len": SEQ_LEN, "micro_batch_size": MICRO, "global_batch_size": GLOBAL},
+        optimizer={"lr": LR, "weight_decay": DECAY, "max_grad_norm": CLIP, "eps": EPS, "betas": list(BETAS)},
+        schedule={"name": "cosine", "warmup_steps": WARMUP, "min_lr_ratio": 0.1})
+    suite.run("train", config)
+    run = suite.folder / (name + "-run")
+    lines = metrics(run)
+
+    exact = copy.deepcopy(model).double()
+    exact_losses, _, _ = train(exact, rows, packing)
+    trained = copy.deepcopy(model)
+    losses, norms, counts = train(trained, rows, packing)
+    print(f"     {name}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, gradient norms {min(norms):.2f} … {max(norms):.2f}, "
+          f"trained tokens {min(counts)} … {max(counts)}")
+    suite.check(f"{name} clips some steps, trains unequal counts", min(norms) < CLIP < max(norms) and len(set(counts)) > 1)
+    suite.check(f"{name} trained tokens", [line["trained_tokens"] for line in lines] == counts)
+    ours = [line["loss"] for line in lines]
+    suite.at_most(f"{name} losses", largest_relative(ours, losses), 2e-6,
+                  f"to float64: ours {largest_relative(ours, exact_losses):.1e}, "
+                  f"theirs {largest_relative(losses, exact_losses):.1e}")
+    suite.at_most(f"{name} gradient norms", largest_relative([line["grad_norm"] for line in lines], norms), 1e-5)
+    suite.at_most(f"{name} learning rates", largest_relative([line["lr"] for line in lines],
+                                                             [learning_rate(step + 1) for step in range(STEPS)]), 1e-12)
+
+    final = {key: value for file in (run / "final").glob("*.safetensors") for key, value in load_file(file).items()}
+    before = {key: value for file in source.glob("*.safetensors") for key, value in load_file(file).items()}
+    theirs, truth = trained.state_dict(), exact.state_dict()
+    suite.check(f"{name} export has the names and shapes of its source",
+                {k: v.shape for k, v in final.items()} == {k: v.shape for k, v in before.items()})
+    suite.at_most(f"{name} weights", max(error(final[key], theirs[key]) for key in final), 2e-6,
+                  f"to float64: ours {max(error(final[key], truth[key]) for key in final):.1e}, "
+                  f"theirs {max(error(theirs[key], truth[key]) for key in final):.1e}")
+    suite.at_most(f"{name} weights, relative L2", max(relative_l2(final[key], theirs[key]) for key in final), 2e-6)
+    moved = min(relative_l2(before[key], theirs[key]) for key in final)
+    suite.check(f"{name} every tensor moved", moved > 1e-3, f"{moved:.1e}")
+
+    reloaded, info = LlamaForCausalLM.from_pretrained(run / "final", output_loading_info=True, attn_implementation="eager")
+    suite.check(f"{name} transformers reloads the export", not any(info.values()), str({k: len(v) for k, v in info.items()}))
+    suite.check(f"{name} the export is {reloaded.dtype}", reloaded.dtype == torch.float32)
+    ids = torch.randint(0, model.config.vocab_size, (2, SEQ_LEN), generator=torch.Generator().manual_seed(number))
+    trained.eval()
+    same = copy.deepcopy(trained)
+    same.load_state_dict(final, strict=not model.config.tie_word_embeddings)
+    with torch.no_grad():
+        expected, again = same(ids).logits, reloaded.eval()(ids).logits
+    suite.at_most(f"{name} logits of the reloaded export", error(again, expected), 1e-6)
+    logits = suite.logits(suite.config(name + "-final", run / "final", train={"seq_len": SEQ_LEN, "micro_batch_size": 2}), ids)
+    suite.at_most(f"{name} logits by chassis of its export", error(logits, expected), 1e-5)
+    keys = ("hidden_size", "num_key_value_heads", "head_dim", "rope_parameters", "tie_word_embeddings", "attention_bias",
+            "mlp_bias", "rms_norm_eps", "vocab_size", "bos_token_id", "eos_token_id", "max_position_embeddings")
+    suite.check(f"{name} config.json", all(getattr(reloaded.config, k) == getattr(model.config, k) for k in keys),
+                str({k: (getattr(reloaded.config, k), getattr(model.config, k)) for k in keys
+                     if getattr(reloaded.config, k) != getattr(model.config, k)}))
+suite.close()
