@@ -13,9 +13,16 @@ Descriptor describe(const Program& program, const ProgramLayout& layout, const S
   Descriptor descriptor = Descriptor::plain(std::move(name), Dtype::f32, Shape(program.global_shape(slot)));
   for (size_t a = 0; a < slot.sharding.size(); ++a) {
     if (slot.sharding[a].kind != Sharding::Kind::kShard) continue;
-    for (size_t dim = 0; dim < slot.axes.size(); ++dim)
-      if (std::find(slot.axes[dim].begin(), slot.axes[dim].end(), slot.sharding[a].dim) != slot.axes[dim].end())
-        descriptor.placements.push_back(Placement::dim_chunk({layout.axes[a].name}, static_cast<int>(dim)));
+    for (size_t dim = 0; dim < slot.axes.size(); ++dim) {
+      const auto& axis = slot.axes[dim];
+      const auto divided = std::find(axis.begin(), axis.end(), slot.sharding[a].dim);
+      if (divided == axis.end()) continue;
+      CHASSIS_CHECK(divided == axis.begin(), "only the outermost dim of a parameter's axis can be divided");
+      Placement placement = Placement::dim_chunk({layout.axes[a].name}, static_cast<int>(dim));
+      placement.unit = program.dim_product({divided + 1, axis.end()});  // a head's rows stay together
+      placement.pad_even = true;
+      descriptor.placements.push_back(std::move(placement));
+    }
   }
   return descriptor;
 }
@@ -52,6 +59,7 @@ ParameterTable::ParameterTable(const Program& program, const ProgramLayout& layo
         auto parameter = std::make_unique<Parameter>();
         parameter->name = chain.parameter_name(i, slot);
         parameter->descriptor = describe(program, layout, slot, parameter->name);
+        parameter->local_shape = layout.local_shape(program, slot);
         parameter->role = slot.role;
         parameter->init = slot.init;
         parameter->init_std = slot.init_std;
@@ -94,11 +102,9 @@ void ParameterTable::set_precision(Dtype compute) {
 void ParameterTable::allocate(Device device) {
   MemoryTag tag(MemoryCategory::kParameters);
   for (auto& p : parameters_) {
-    const Shape& shape = p->descriptor.global_shape;
-    const std::span<const int64_t> sizes(shape.begin(), static_cast<size_t>(shape.ndim()));
-    p->value = Tensor::empty(sizes, compute_, device);
+    p->value = Tensor::empty(p->local_shape, compute_, device);
     if (compute_ == Dtype::f32) p->master = p->value;
-    else if (p->trainable) p->master = Tensor::empty(sizes, Dtype::f32, device);
+    else if (p->trainable) p->master = Tensor::empty(p->local_shape, Dtype::f32, device);
   }
 }
 

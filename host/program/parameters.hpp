@@ -17,6 +17,7 @@ namespace chassis {
 struct Parameter {
   std::string name;
   Descriptor descriptor;
+  std::vector<int64_t> local_shape;  // this rank's part, padded where the split is uneven
   uint32_t role = CHASSIS_ROLE_WEIGHT;
   uint32_t init = CHASSIS_INIT_ZEROS;
   double init_std = 0.0;

@@ -43,8 +43,9 @@ OptimizerDriver::OptimizerDriver(std::unique_ptr<Instance> instance, ParameterTa
 void OptimizerDriver::allocate(Device device) {
   MemoryTag tag(MemoryCategory::kOptimizer);
   for (OptimizerState& state : states_) {
-    const Shape& shape = state.descriptor.global_shape;
-    state.tensor = Tensor::zeros({shape.begin(), static_cast<size_t>(shape.ndim())}, state.descriptor.dtype, device);
+    const bool like_parameter = state.descriptor.global_shape == state.parameter->descriptor.global_shape;
+    const std::vector<int64_t> scalar = {1};
+    state.tensor = Tensor::zeros(like_parameter ? state.parameter->local_shape : scalar, state.descriptor.dtype, device);
   }
 }
 

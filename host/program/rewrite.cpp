@@ -1,0 +1,36 @@
+#include "host/program/rewrite.hpp"
+
+#include <algorithm>
+#include <iterator>
+
+#include "host/base/error.hpp"
+#include "host/program/record.hpp"
+
+namespace chassis {
+
+Op make_op(const Program& program, BlockType& block, std::string id, std::string name, std::vector<ValueId> inputs,
+           std::vector<SlotId> params, const std::vector<DimId>& output_dims) {
+  Op op;
+  op.id = std::move(id);
+  op.name = std::move(name);
+  op.inputs = std::move(inputs);
+  op.params = std::move(params);
+  infer_outputs(program, block, op, output_dims);
+  return op;
+}
+
+void insert_after(BlockType& block, size_t op_index, std::vector<Op> ops) {
+  CHASSIS_CHECK(op_index < block.ops.size(), "no op " + std::to_string(op_index) + " in block '" + block.name + "'");
+  block.ops.insert(block.ops.begin() + static_cast<std::ptrdiff_t>(op_index) + 1, std::make_move_iterator(ops.begin()),
+                   std::make_move_iterator(ops.end()));
+}
+
+void replace_uses(BlockType& block, ValueId from, ValueId to, size_t first_op) {
+  CHASSIS_CHECK(block.values[from].dims == block.values[to].dims, "a use can only be replaced by a value of the same dims");
+  for (size_t i = first_op; i < block.ops.size(); ++i)
+    std::replace(block.ops[i].inputs.begin(), block.ops[i].inputs.end(), from, to);
+  for (auto& [name, value] : block.outputs)
+    if (value == from) value = to;
+}
+
+}  // namespace chassis
