@@ -34,7 +34,8 @@ std::vector<float> last_logits(const Tensor& logits) {
 
 int32_t choose_token(const std::vector<float>& logits, double temperature, double top_p, double draw) {
   const auto best = std::max_element(logits.begin(), logits.end());
-  if (!std::isfinite(*best)) throw Error(ExitCode::kNumeric, "the model's logits are not finite");
+  if (!std::isfinite(*best) || std::any_of(logits.begin(), logits.end(), [](float x) { return std::isnan(x); }))
+    throw Error(ExitCode::kNumeric, "the model's logits are not finite");
   if (temperature <= 0.0) return static_cast<int32_t>(best - logits.begin());
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);

@@ -84,6 +84,7 @@ class Run {
                       " has " + std::to_string(seed))
           .hint("a resumed run keeps its seed");
     data_->restore(json_at(state, "data", where), where);
+    if (checkpoint.starts_with(directory_ + "/checkpoints/")) saved_step_ = trainer.step;
     log::info("resumed from {} at step {}", checkpoint, trainer.step);
   }
 
