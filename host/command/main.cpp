@@ -1,6 +1,7 @@
 // chassis: the program. Parses the command line, runs a verb, turns errors into messages and exit codes.
 #include <signal.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -10,6 +11,7 @@
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
 #include "host/command/command.hpp"
+#include "host/config/suggest.hpp"
 
 namespace {
 
@@ -31,6 +33,13 @@ int run(int argc, char** argv) {
   add("plugins", "list, describe and test plugins", add_plugins);
   add("schema", "document every option", add_schema);
   add("version", "print versions", add_version);
+  std::vector<std::string> names;
+  for (const auto& [verb, body] : verbs) names.push_back(verb->get_name());
+  if (argc > 1 && argv[1][0] != '-' && std::find(names.begin(), names.end(), argv[1]) == names.end()) {
+    const std::string meant = nearest(argv[1], names);
+    throw config_error("unknown command '" + std::string(argv[1]) + "'" + (meant.empty() ? "" : " (did you mean '" + meant + "'?)"))
+        .hint("see chassis --help");
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

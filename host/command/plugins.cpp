@@ -5,7 +5,9 @@
 #include "host/plugin/check.hpp"
 #include "host/plugin/inspect.hpp"
 #include "host/plugin/registry.hpp"
+#include "host/program/conformance.hpp"
 #include "host/service/host_services.hpp"
+#include "host/service/memory.hpp"
 
 namespace chassis {
 namespace {
@@ -46,10 +48,38 @@ int check(const Arguments& arguments) {
   return check_plugin(std::move(request));
 }
 
+// Compares an ops provider with the members whose libraries say that they are oracles.
+bool compare_ops(PluginRegistry& registry, Instance& instance) {
+  if (instance.context().kind != "ops") return false;
+  std::vector<std::unique_ptr<Instance>> instances;
+  std::vector<OpsProvider> oracles;
+  for (const PluginFile& file : registry.index().files()) {
+    if (!file.manifest.oracle) continue;
+    for (const MemberName& member : file.manifest.members) {
+      if (member.kind != "ops") continue;
+      instances.push_back(registry.create_default(member.kind, member.id));
+      instances.back()->prepare();
+      instances.back()->activate();
+      oracles.push_back({member.id, instances.back()->get(), &instances.back()->interface<chassis_ops_t>(CHASSIS_OPS_ID)});
+    }
+  }
+  if (oracles.empty()) return false;
+  const OpsProvider provider{instance.id(), instance.get(), &instance.interface<chassis_ops_t>(CHASSIS_OPS_ID)};
+  const ConformanceResult result = compare_with_oracles(provider, oracles);
+  if (result.failures.empty()) return result.num_compared > 0;
+  std::string text = std::to_string(result.failures.size()) + " results differ from the reference:";
+  for (const std::string& failure : result.failures) text += "\n  " + failure;
+  throw plugin_error(text);
+}
+
 int check_in_process(const Arguments& arguments) {
+  install_memory_allocator();
   MetricsStore metrics;
   HostServices services(0, metrics);
-  return run_check_in_process(arguments.name, arguments.test, services);
+  PluginRegistry registry(index_of(arguments), {}, services);
+  CheckHooks hooks;
+  hooks.numerics = [&](Instance& instance) { return compare_ops(registry, instance); };
+  return run_check_in_process(arguments.name, arguments.test, services, hooks);
 }
 
 }  // namespace

@@ -23,6 +23,7 @@
  *   cuda=13                       CUDA major, absent if none
  *   sm=80,90,100                  compute capabilities of the kernels
  *   swappable=1                   instances may be replaced while a run goes on
+ *   oracle=1                      its members are what others of their kind are compared with
  *   license=Apache-2.0
  *   git=0123abcd                  what it was built from
  * Unknown keys are ignored; a missing required key refuses the file. */
