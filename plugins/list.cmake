@@ -1,6 +1,8 @@
 # One line per plugin: its folder, plugins/<kind>/<name>.
 set(CHASSIS_PLUGINS
   model/llama
+  attention/naive
+  attention/sdpa
   attention/interval
   ops/aten
   ops/fused

@@ -1,0 +1,52 @@
+// What a query may see, and the cheapest way to compute it on the CPU: LibTorch's causal or full kernel on everything,
+// the same kernel on segments of rows, or an explicit mask.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "chassis/ops.hpp"
+
+namespace sdpa {
+
+using namespace chassis;
+using Shape = std::vector<int64_t>;
+
+// As recorded; chassis/op.h says what each means.
+struct MaskSpec {
+  explicit MaskSpec(const OpView& op);
+  bool operator==(const MaskSpec&) const = default;
+
+  bool causal = false;
+  int64_t window = 0;
+  int64_t chunk = 0;
+  bool document = false;
+  bool prefix = false;
+};
+
+// One call: its sizes, and the ids that came with it (empty where absent).
+struct Problem {
+  int64_t batch = 0, time = 0, keys = 0, offset = 0;
+  std::vector<int32_t> documents;  // [batch, keys]
+  std::vector<int32_t> prefixes;   // [batch]
+  bool operator==(const Problem&) const = default;
+};
+
+// Positions [begin, end) of rows [row, row + rows), which attend to themselves alone.
+struct Segment {
+  int64_t row, rows, begin, end;
+};
+
+struct Plan {
+  enum class Way { kWhole, kSegments, kMask } way = Way::kMask;
+  bool causal = false;            // kWhole, kSegments: with LibTorch's causal flag
+  std::vector<Segment> segments;  // kSegments; padding stands in none
+  bool has_padding = false;
+};
+Plan plan_of(const MaskSpec& spec, const Problem& problem);
+
+// Query t (from the row's first key) of row b sees key s. Padding sees itself, so that no row of a softmax is empty.
+bool sees(const MaskSpec& spec, const Problem& problem, int64_t b, int64_t t, int64_t s);
+
+}  // namespace sdpa
