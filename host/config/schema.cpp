@@ -243,7 +243,7 @@ Schema make_schema() {
                 integer("keep_last", "2", 0, kMost, "older ones are removed; 0: keep all"),
                 flag("async", false, "go on training while a checkpoint is written"),
                 choice("on_error", "stop", {"stop", "warn"}, "a save that fails: stop, or go on and count it"),
-                integer("bucket_mib", "64", 1, 65536, "size of each of the two buffers through which a save streams"),
+                integer("bucket_mib", "16", 1, 65536, "size of each of the two buffers through which a save streams"),
                 flag("self_test", true, "before step 1, prove that what is declared can be saved")}});
   tables.push_back({.name = "export",
                     .slot = SlotForm::kOne,
