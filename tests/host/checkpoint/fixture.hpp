@@ -148,7 +148,7 @@ class Model {
     const Layout layout(descriptor, mesh);
     const Shape shape = layout.local_shape(rank);
     Tensor out = Tensor::empty(std::vector<int64_t>(shape.begin(), shape.end()), descriptor.dtype);
-    std::memset(out.data(), 0xEE, out.num_bytes());
+    if (out.num_bytes() > 0) std::memset(out.data(), 0xEE, out.num_bytes());
     const Tensor& whole = wholes.at(descriptor.fqn);
     const auto size = static_cast<size_t>(size_bytes(descriptor.dtype));
     for (const Piece& piece : layout.pieces(rank)) {
@@ -200,7 +200,7 @@ inline std::map<std::string, Tensor> load_all(CheckpointReader& reader, const st
   const LoadResult found = reader.load(tensors, mesh, buckets, [&](const Descriptor& d, int r) {
     const Shape shape = Layout(d, mesh).local_shape(r);
     Tensor t = Tensor::empty(std::vector<int64_t>(shape.begin(), shape.end()), d.dtype);
-    std::memset(t.data(), 0xEE, t.num_bytes());
+    if (t.num_bytes() > 0) std::memset(t.data(), 0xEE, t.num_bytes());
     out[d.fqn] = t;
     return t;
   }, options);
