@@ -55,7 +55,7 @@ END
 train() {
   name=$1
   shift
-  quietly "$prefix/bin/chassis" train "$@" "$scratch/run.toml" "run.output_dir=$scratch/out-$name"
+  quietly "$prefix/bin/chassis" train "$scratch/run.toml" "run.output_dir=$scratch/out-$name" "$@"
   sed -n 's/.*"loss": *\([-0-9.e+]*\).*/\1/p' "$scratch/out-$name/metrics.jsonl" > "$scratch/losses.$name"
   [ "$(wc -l < "$scratch/losses.$name")" -ge 5 ] || { echo "$name: too few losses"; cat "$scratch/out-$name/metrics.jsonl"; exit 1; }
 }
@@ -70,7 +70,7 @@ for compiler in gcc clang; do
       -DCMAKE_C_COMPILER=$compiler -DCMAKE_CXX_COMPILER="$(echo $compiler | sed 's/gcc/g++/; s/clang/clang++/')"
     quietly cmake --build "$dir"
     quietly "$prefix/bin/chassis" plugins check "$dir/$example.so"
-    train $example-$compiler --plugin-path "$dir" "attention.plugin=$example"
+    train $example-$compiler "attention.plugin=$example" --plugin-path "$dir"
     paste "$scratch/losses.sdpa" "$scratch/losses.$example-$compiler" | awk -v name=$example-$compiler '
       { d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > worst) worst = d }
       END { printf "%s: losses differ by %.1e\n", name, worst; exit !(worst <= 2e-6) }'
