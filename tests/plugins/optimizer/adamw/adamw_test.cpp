@@ -6,7 +6,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/optimizer_run.hpp"
+#include "tests/support/fused_dispatch.hpp"
 
 namespace {
 
@@ -56,6 +56,10 @@ TEST_F(AdamW, MatchesTheFusedKernelOfPyTorch) {
     EXPECT_LE((copy_of(run.states[2 * i]) - averages[i]).abs().max().item<float>(), 1e-7) << i;
     EXPECT_LE((copy_of(run.states[2 * i + 1]) - squares[i]).abs().max().item<float>(), 1e-7) << i;
   }
+}
+
+TEST_F(AdamW, GoesThroughATenOnOtherDevices) {
+  EXPECT_LE(fake::largest_difference(host_, plugin_, "adamw", {{"betas", "[0.9, 0.95]"}}), 1e-6);
 }
 
 TEST_F(AdamW, GivesTheSameBitsWithAnyNumberOfThreads) {

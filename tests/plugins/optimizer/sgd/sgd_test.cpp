@@ -5,7 +5,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/optimizer_run.hpp"
+#include "tests/support/fused_dispatch.hpp"
 
 namespace {
 
@@ -52,6 +52,11 @@ TEST_F(Sgd, MatchesPyTorchWithoutMomentum) { compare(0, 0, false); }
 TEST_F(Sgd, MatchesPyTorchWithMomentum) { compare(0.9, 0, false); }
 TEST_F(Sgd, MatchesPyTorchWithDampening) { compare(0.9, 0.25, false); }
 TEST_F(Sgd, MatchesPyTorchWithNesterov) { compare(0.9, 0, true); }
+
+TEST_F(Sgd, GoesThroughATenOnOtherDevices) {
+  EXPECT_LE(fake::largest_difference(host_, plugin_, "sgd", {{"momentum", "0.9"}, {"nesterov", "true"}}), 1e-6);
+  EXPECT_LE(fake::largest_difference(host_, plugin_, "sgd", {}), 1e-6);
+}
 
 TEST_F(Sgd, RefusesNesterovWithoutMomentum) {
   try {

@@ -1,0 +1,55 @@
+// The plugins of the build, through the real registry and the real services.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "chassis/kind/model.h"
+#include "chassis/kind/ops.h"
+#include "host/plugin/registry.hpp"
+#include "host/program/record.hpp"
+#include "host/program/resolve.hpp"
+#include "host/service/host_services.hpp"
+
+namespace chassis::test {
+
+class LoadedPlugins {
+ public:
+  explicit LoadedPlugins(std::vector<std::string> folders = {CHASSIS_TEST_PLUGIN_DIR}) {
+    std::vector<PluginFolder> found;
+    for (std::string& folder : folders) found.push_back({std::move(folder), "test", true, {}});
+    registry_ = std::make_unique<PluginRegistry>(PluginIndex(std::move(found)), LoadPolicy{}, services_);
+  }
+
+  // Activated, with the defaults of all options.
+  std::unique_ptr<Instance> make(const std::string& kind, const std::string& id) {
+    auto instance = registry_->create_default(kind, id);
+    instance->prepare();
+    instance->activate();
+    return instance;
+  }
+  Instance& create(const std::string& kind, const std::string& id) {
+    instances_.push_back(make(kind, id));
+    return *instances_.back();
+  }
+  OpsProvider ops(const std::string& id) {
+    Instance& instance = create("ops", id);
+    return {id, instance.get(), &instance.interface<chassis_ops_t>(CHASSIS_OPS_ID)};
+  }
+  // The program that a model plugin records for this config.json.
+  Program record_model(const std::string& id, const std::string& config_json) {
+    Instance& instance = create("model", id);
+    const auto& table = instance.interface<chassis_model_t>(CHASSIS_MODEL_ID);
+    instance.check(table.configure(instance.get(), str_of(config_json)));
+    return record_program([&](const chassis_builder_t* b) { return table.record(instance.get(), b); });
+  }
+
+ private:
+  MetricsStore metrics_;
+  HostServices services_{0, metrics_};
+  std::unique_ptr<PluginRegistry> registry_;
+  std::vector<std::unique_ptr<Instance>> instances_;
+};
+
+}  // namespace chassis::test
