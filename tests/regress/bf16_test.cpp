@@ -1,0 +1,38 @@
+// Training in bf16 with fp32 masters stays near fp32: bf16 keeps 8 bits, so a value may be off by 2^-9 of itself, and a sum
+// of products of such values by little more.
+#include "tests/regress/small_run.hpp"
+
+namespace chassis::test {
+namespace {
+
+class Bf16 : public WithProviders {};
+INSTANTIATE_TEST_SUITE_P(, Bf16, testing::Values(Providers{"sdpa", "[\"aten\"]"}));
+
+TEST_P(Bf16, TrainsWithinTheBoundsOfItsPrecision) {
+  const SmallRun run(GetParam());
+  run.write(random_documents({9, 40, 3, 77, 21, 14, 35, 2, 60, 18}));
+  const std::vector<std::string> overrides = {"train.micro_batch_size=2", "train.global_batch_size=4"};
+  auto half = overrides;
+  half.push_back("precision.compute=bf16");
+  const Trained exact = train(run, 8, overrides), rounded = train(run, 8, half);
+  EXPECT_NE(rounded.losses, exact.losses);
+  for (size_t i = 0; i < exact.losses.size(); ++i) {
+    EXPECT_LE(relative(rounded.losses[i], exact.losses[i]), 0x1p-8);
+    EXPECT_LE(relative(rounded.grad_norms[i], exact.grad_norms[i]), 0x1p-5);
+  }
+  EXPECT_LE(relative_l2(rounded.gradients, exact.gradients), 0x1p-4);
+  EXPECT_LE(relative_l2(rounded.weights, exact.weights), 0x1p-8);
+}
+
+TEST_P(Bf16, AnUpdateTooSmallForBf16IsNotLost) {
+  const SmallRun run(GetParam());
+  run.write(random_documents({9, 40, 3, 77, 21, 14, 35, 2, 60, 18}));
+  const std::vector<std::string> overrides = {"train.micro_batch_size=4", "precision.compute=bf16", "optimizer.lr=1e-6"};
+  const Trained one = train(run, 1, overrides), many = train(run, 20, overrides);
+  const double moved = relative_l2(many.weights, one.weights);
+  EXPECT_GT(moved, 1e-6);   // 19 steps of at most 1e-6 beside weights of 0.1
+  EXPECT_LT(moved, 1e-3);
+}
+
+}  // namespace
+}  // namespace chassis::test

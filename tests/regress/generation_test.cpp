@@ -1,0 +1,72 @@
+// The key-value cache changes how logits are computed, not what they are.
+#include <numeric>
+
+#include "host/train/generate.hpp"
+#include "tests/regress/small_run.hpp"
+
+namespace chassis::test {
+namespace {
+
+class Generation : public WithProviders {
+ protected:
+  Generation() : run_(GetParam()), session_(run_.open({}, false)) {}
+
+  Tensor logits(const std::vector<int32_t>& ids, size_t begin, size_t end, KeyValueCache* cache) {
+    const int64_t sizes[] = {1, static_cast<int64_t>(end - begin)};
+    std::vector<int32_t> positions(end - begin);
+    std::iota(positions.begin(), positions.end(), static_cast<int32_t>(begin));
+    const Fields fields = {
+        {"input_ids", Tensor::borrow(const_cast<int32_t*>(ids.data()) + begin, sizes, Dtype::i32).clone()},
+        {"positions", Tensor::borrow(positions.data(), sizes, Dtype::i32).clone()}};
+    return session_->executor().logits(fields, cache, false);
+  }
+
+  std::vector<int32_t> generate_from(const std::vector<int32_t>& prompt, GenerateOptions options, bool use_cache) {
+    options.use_cache = use_cache;
+    return generate(session_->executor(), prompt, options, session_->device(), {});
+  }
+
+  SmallRun run_;
+  std::unique_ptr<Session> session_;
+};
+INSTANTIATE_TEST_SUITE_P(, Generation, WithProviders::all());
+
+TEST_P(Generation, LogitsWithTheCacheAreThoseWithout) {
+  const std::vector<int32_t> ids = random_documents({29})[0].ids;
+  const std::vector<float> whole = floats_of(logits(ids, 0, ids.size(), nullptr));
+  // A prompt of 11, then pieces of several tokens and of one.
+  KeyValueCache cache(static_cast<int64_t>(ids.size()));
+  std::vector<float> pieces;
+  size_t begin = 0;
+  for (size_t end : {11, 12, 13, 17, 18, 19, 20, 26, 27, 28, 29}) {
+    const std::vector<float> piece = floats_of(logits(ids, begin, end, &cache));
+    pieces.insert(pieces.end(), piece.begin(), piece.end());
+    begin = end;
+  }
+  ASSERT_EQ(pieces.size(), whole.size());
+  float largest = 0.0f;
+  for (size_t i = 0; i < whole.size(); ++i) largest = std::max(largest, std::abs(pieces[i] - whole[i]));
+  EXPECT_LE(largest, 1e-5f);
+}
+
+TEST_P(Generation, TokensWithTheCacheAreThoseWithout) {
+  for (const std::vector<int32_t>& prompt : {std::vector<int32_t>{5}, std::vector<int32_t>{1, 2, 3, 4, 100, 99}}) {
+    GenerateOptions greedy;
+    greedy.max_new_tokens = 40;
+    const auto expected = generate_from(prompt, greedy, false);
+    EXPECT_EQ(expected.size(), 40u);
+    EXPECT_EQ(generate_from(prompt, greedy, true), expected);
+    GenerateOptions sampled = greedy;
+    sampled.temperature = 1.0;
+    sampled.top_p = 0.95;
+    sampled.seed = 3;
+    const auto drawn = generate_from(prompt, sampled, false);
+    EXPECT_EQ(generate_from(prompt, sampled, true), drawn);
+    EXPECT_NE(drawn, expected);
+    sampled.seed = 4;
+    EXPECT_NE(generate_from(prompt, sampled, true), drawn);
+  }
+}
+
+}  // namespace
+}  // namespace chassis::test
