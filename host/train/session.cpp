@@ -78,7 +78,6 @@ void Session::load_plugins(const SessionOptions& options) {
         id = model_member_;
       }
       if (id.empty() || (slot.kind == "comm" && id == "auto")) continue;
-      if (slot.kind == "optimizer" && !options.for_training) continue;
       try {
         config_.check_plugin_options(slot.key, id, registry_->option_specs(slot.kind, id));
       } catch (Error& error) {
