@@ -1,0 +1,36 @@
+#!/bin/sh
+# A run that asks for a broken plugin stops, and says in the plugin's own case what is wrong.
+#   refusals.sh CHASSIS FIXTURE_DIR
+set -u
+chassis=$1 fixtures=$2
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+. "$(dirname "$0")/tiny_run.sh"
+failed=0
+
+# refuse DEFECT EXIT_CODE TEXT
+refuse() {
+  mkdir "$scratch/$1"
+  cp -p "$fixtures/broken_$1.so" "$scratch/$1/"
+  "$chassis" train "$scratch/run.toml" "run.output_dir=$scratch/out-$1" "kernels.plugins=[\"broken_$1\", \"aten\"]" \
+    --plugin-path "$scratch/$1" > "$scratch/log" 2>&1
+  code=$?
+  if [ $code -ne "$2" ] || ! grep -qF -- "$3" "$scratch/log"; then
+    echo "broken_$1: exit code $code, expected $2 and the text: $3"
+    tail -5 "$scratch/log"
+    failed=1
+  fi
+}
+
+refuse abi_major 3 "was built for ABI 9.1"
+refuse no_note 3 "has no manifest note"
+refuse missing_service 3 "requires the service chassis.teleport/1, which this host"
+refuse changed_schema 3 'expects "aten::mm(Tensor self, Tensor mat2, bool fast) -> Tensor", this LibTorch has "aten::mm('
+refuse unknown_operator 3 "calls operator aten::no_such_operator, which this LibTorch does not have"
+refuse entry_throws 3 "the entry threw"
+refuse create_fails 2 "this member is never satisfied"
+refuse create_throws 3 "create threw"
+refuse world_writable 3 "is writable by everyone"
+refuse forward_fails 3 "the kernel gave up"
+refuse forward_throws 3 "an exception of unknown type"
+exit $failed
