@@ -18,7 +18,9 @@ class BucketPair {
   BucketPair& operator=(const BucketPair&) = delete;
 
   uint64_t bucket_bytes() const { return bucket_bytes_; }
-  std::span<std::byte> bucket(int i) const { return {memory_ + static_cast<uint64_t>(i) * bucket_bytes_, bucket_bytes_}; }
+  std::span<std::byte> bucket(int i) const {
+    return {memory_ + static_cast<uint64_t>(i) * bucket_bytes_, bucket_bytes_};
+  }
 
  private:
   std::byte* memory_ = nullptr;

@@ -42,7 +42,8 @@ CheckpointInfo describe(const std::string& root, const std::string& name) {
       const int64_t found = directory.find(file.path);
       if (found < 0) {
         info.defect = "'" + file.path + "' is missing";
-      } else if (const uint64_t num_bytes = directory.files()[static_cast<size_t>(found)].num_bytes; num_bytes != file.num_bytes) {
+      } else if (const uint64_t num_bytes = directory.files()[static_cast<size_t>(found)].num_bytes;
+                 num_bytes != file.num_bytes) {
         info.defect = "'" + file.path + "' has " + std::to_string(num_bytes) + " bytes, the manifest says " +
                       std::to_string(file.num_bytes);
       }
@@ -70,7 +71,8 @@ std::string read_latest(const std::string& root) {
     while (!name.empty() && name.back() == '\n') name.pop_back();
   }
   const bool is_name = is_plain_path(name) && name.find('/') == name.npos;
-  if (!name.empty() && !is_name) counted_warning("checkpoint-latest", "'" + path + "' names no checkpoint; it is ignored");
+  if (!name.empty() && !is_name)
+    counted_warning("checkpoint-latest", "'" + path + "' names no checkpoint; it is ignored");
   return is_name ? name : "";
 }
 

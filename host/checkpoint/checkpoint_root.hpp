@@ -27,7 +27,8 @@ struct CheckpointInfo {
 
 // Published checkpoints, oldest step first; damaged ones too. Needs no lock. Empty if the directory is not there.
 std::vector<CheckpointInfo> list_checkpoints(const std::string& root);
-// The one that `latest` names, or else the highest step that is not defective. Every one passed over is a counted warning.
+// The one that `latest` names, or else the highest step that is not defective. Every one passed over is a counted
+// warning.
 std::optional<CheckpointInfo> newest_checkpoint(const std::string& root);
 
 class CheckpointRoot {
@@ -39,8 +40,9 @@ class CheckpointRoot {
   const std::string& path() const { return path_; }
   // `latest` names this checkpoint from now on; also after a power failure.
   void set_latest(const std::string& name);
-  // Deletes all but the newest `keep_last` (0: none is deleted), never the one that `latest` names, and nothing that this
-  // program did not write: a directory with foreign files stays, with a counted warning. Returns the names deleted.
+  // Deletes all but the newest `keep_last` (0: none is deleted), never the one that `latest` names, and nothing that
+  // this program did not write: a directory with foreign files stays, with a counted warning. Returns the names
+  // deleted.
   std::vector<std::string> prune(int keep_last);
 
  private:
@@ -50,8 +52,8 @@ class CheckpointRoot {
   File lock_;
 };
 
-// Removes a published checkpoint: unpublished by one rename, then deleted file by file, its manifest last. Refuses if it
-// holds files that are not in its manifest.
+// Removes a published checkpoint: unpublished by one rename, then deleted file by file, its manifest last. Refuses if
+// it holds files that are not in its manifest.
 void delete_checkpoint(const std::string& path);
 
 }  // namespace chassis

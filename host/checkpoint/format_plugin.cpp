@@ -25,7 +25,8 @@ chassis_layout_sink_t layout_sink(LayoutReceiver& receiver) {
   chassis_layout_sink_t sink{};
   sink.struct_size = sizeof sink;
   sink.impl = &receiver;
-  sink.file = [](const chassis_layout_sink_t* s, chassis_str_t path, chassis_str_t header, uint64_t num_bytes, uint32_t rank) {
+  sink.file = [](const chassis_layout_sink_t* s, chassis_str_t path, chassis_str_t header, uint64_t num_bytes,
+                 uint32_t rank) {
     return guarded([&] {
       static_cast<LayoutReceiver*>(s->impl)->layout.files.push_back(
           {std::string(view_of(path)), std::string(view_of(header)), num_bytes, static_cast<int>(rank)});
@@ -41,9 +42,8 @@ chassis_layout_sink_t layout_sink(LayoutReceiver& receiver) {
     });
   };
   sink.text_file = [](const chassis_layout_sink_t* s, chassis_str_t path, chassis_str_t bytes) {
-    return guarded([&] {
-      static_cast<LayoutReceiver*>(s->impl)->layout.text_files.emplace_back(view_of(path), view_of(bytes));
-    });
+    return guarded(
+        [&] { static_cast<LayoutReceiver*>(s->impl)->layout.text_files.emplace_back(view_of(path), view_of(bytes)); });
   };
   return sink;
 }
@@ -81,16 +81,18 @@ DiskBox checked_box(const chassis_disk_tensor_t& raw) {
   const Shape sizes = checked_shape(raw.box_shape, raw.num_dims, found.name);
   found.box = {begin, sizes};
   for (int dim = 0; dim < sizes.ndim(); ++dim) {
-    if (__builtin_add_overflow(begin[dim], sizes[dim], &found.box.end[dim]) || found.box.end[dim] > found.global_shape[dim]) {
-      throw storage_error("tensor '" + found.name + "': a box of " + text(sizes) + " at " + text(begin) + " is not inside of " +
-                          text(found.global_shape));
+    if (__builtin_add_overflow(begin[dim], sizes[dim], &found.box.end[dim]) ||
+        found.box.end[dim] > found.global_shape[dim]) {
+      throw storage_error("tensor '" + found.name + "': a box of " + text(sizes) + " at " + text(begin) +
+                          " is not inside of " + text(found.global_shape));
     }
   }
   found.rank = static_cast<int>(std::min<uint32_t>(raw.rank, 1u << 20));
   int64_t bytes = 0;
-  if (__builtin_mul_overflow(numel(sizes), size_bytes(found.dtype), &bytes) || static_cast<uint64_t>(bytes) != raw.num_bytes) {
-    throw plugin_error("tensor '" + found.name + "' has " + std::to_string(raw.num_bytes) + " bytes, its box of " + text(sizes) +
-                       " does not");
+  if (__builtin_mul_overflow(numel(sizes), size_bytes(found.dtype), &bytes) ||
+      static_cast<uint64_t>(bytes) != raw.num_bytes) {
+    throw plugin_error("tensor '" + found.name + "' has " + std::to_string(raw.num_bytes) + " bytes, its box of " +
+                       text(sizes) + " does not");
   }
   return found;
 }
@@ -112,9 +114,8 @@ chassis_scan_sink_t scan_sink(ScanReceiver& receiver) {
     });
   };
   sink.metadata = [](const chassis_scan_sink_t* s, chassis_str_t key, chassis_str_t value) {
-    return guarded([&] {
-      static_cast<ScanReceiver*>(s->impl)->scan.metadata.emplace_back(view_of(key), view_of(value));
-    });
+    return guarded(
+        [&] { static_cast<ScanReceiver*>(s->impl)->scan.metadata.emplace_back(view_of(key), view_of(value)); });
   };
   return sink;
 }
@@ -122,7 +123,10 @@ chassis_scan_sink_t scan_sink(ScanReceiver& receiver) {
 }  // namespace
 
 FormatPlugin::FormatPlugin(const Instance& instance)
-    : name_(instance.id()), who_(instance.who()), table_(instance.interface<chassis_format_t>(CHASSIS_FORMAT_ID)), self_(instance.get()) {}
+    : name_(instance.id()),
+      who_(instance.who()),
+      table_(instance.interface<chassis_format_t>(CHASSIS_FORMAT_ID)),
+      self_(instance.get()) {}
 
 FormatPlugin::FormatPlugin(std::string name, const chassis_format_t& table, chassis_instance_t* self)
     : name_(std::move(name)), who_("format '" + name_ + "'"), table_(table), self_(self) {}
@@ -137,13 +141,15 @@ FormatLayout FormatPlugin::layout(std::span<const DiskBox> boxes, const Metadata
     sizes.push_back(box.box.sizes());
     tensors.push_back({sizeof(chassis_disk_tensor_t), static_cast<uint32_t>(box.dtype), str_of(box.name),
                        box.global_shape.begin(), box.box.begin.begin(), sizes.back().begin(),
-                       static_cast<uint32_t>(box.global_shape.ndim()), static_cast<uint32_t>(box.rank), box.num_bytes()});
+                       static_cast<uint32_t>(box.global_shape.ndim()), static_cast<uint32_t>(box.rank),
+                       box.num_bytes()});
   }
   std::vector<chassis_disk_pair_t> pairs;
   for (const auto& [key, value] : metadata) pairs.push_back({str_of(key), str_of(value)});
   const chassis_save_request_t request = {
-      sizeof request, static_cast<uint32_t>(tensors.size()), tensors.data(), pairs.data(), static_cast<uint32_t>(pairs.size()),
-      static_cast<uint32_t>(num_ranks), max_file_bytes};
+      sizeof request, static_cast<uint32_t>(tensors.size()), tensors.data(),
+      pairs.data(),   static_cast<uint32_t>(pairs.size()),   static_cast<uint32_t>(num_ranks),
+      max_file_bytes};
 
   LayoutReceiver receiver;
   receiver.layout.places.resize(boxes.size());
@@ -183,23 +189,25 @@ void FormatPlugin::check(const FormatLayout& layout, std::span<const DiskBox> bo
   for (const uint32_t i : order) {
     const DiskPlace& place = layout.places[i];
     if (place.file >= layout.files.size()) {
-      throw plugin_error(who_ + ": tensor '" + boxes[i].name + "' is placed in file " + std::to_string(place.file) + " of " +
-                         std::to_string(layout.files.size()));
+      throw plugin_error(who_ + ": tensor '" + boxes[i].name + "' is placed in file " + std::to_string(place.file) +
+                         " of " + std::to_string(layout.files.size()));
     }
     const auto& file = layout.files[place.file];
     uint64_t& at = reached[place.file];
     const uint64_t num_bytes = boxes[i].num_bytes();
     if (place.offset < at || place.offset - at > kMaxGapBytes || place.offset > file.num_bytes ||
         num_bytes > file.num_bytes - place.offset) {
-      throw plugin_error(who_ + ": tensor '" + boxes[i].name + "' is placed at byte " + std::to_string(place.offset) + " of '" +
-                         file.path + "', expected " + std::to_string(at));
+      throw plugin_error(who_ + ": tensor '" + boxes[i].name + "' is placed at byte " + std::to_string(place.offset) +
+                         " of '" + file.path + "', expected " + std::to_string(at));
     }
     at = place.offset + num_bytes;
   }
   for (size_t i = 0; i < layout.files.size(); ++i) {
-    if (reached[i] > layout.files[i].num_bytes || (reached[i] < layout.files[i].num_bytes && table_.finish == nullptr)) {
-      throw plugin_error(who_ + ": '" + layout.files[i].path + "' is to have " + std::to_string(layout.files[i].num_bytes) +
-                         " bytes, its header and tensors have " + std::to_string(reached[i]));
+    if (reached[i] > layout.files[i].num_bytes ||
+        (reached[i] < layout.files[i].num_bytes && table_.finish == nullptr)) {
+      throw plugin_error(who_ + ": '" + layout.files[i].path + "' is to have " +
+                         std::to_string(layout.files[i].num_bytes) + " bytes, its header and tensors have " +
+                         std::to_string(reached[i]));
     }
   }
 }
@@ -214,7 +222,8 @@ FormatScan FormatPlugin::scan(SourceDirectory& directory) const {
     status_release(status);
     Error error = storage_error("'" + directory.path() + "' is not of format " + name_ + ": " + what);
     if (!directory.links().empty()) {
-      error.hint("symbolic links are not followed, such as '" + directory.links().front() + "'; copy the files with cp -L");
+      error.hint("symbolic links are not followed, such as '" + directory.links().front() +
+                 "'; copy the files with cp -L");
     }
     throw error;
   }
@@ -226,7 +235,8 @@ std::string FormatPlugin::trailer(uint32_t file, std::span<const uint32_t> crc32
   std::string bytes(num_bytes, '\0');
   if (num_bytes > 0) {
     CHASSIS_CHECK(table_.finish != nullptr, "a trailer without finish()");
-    throw_if_failed(table_.finish(self_, file, crc32c.data(), static_cast<uint32_t>(crc32c.size()), bytes.data(), num_bytes), who_);
+    throw_if_failed(
+        table_.finish(self_, file, crc32c.data(), static_cast<uint32_t>(crc32c.size()), bytes.data(), num_bytes), who_);
   }
   return bytes;
 }

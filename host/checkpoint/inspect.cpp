@@ -39,8 +39,9 @@ std::vector<Extent> extents_of(const CheckpointManifest& manifest, uint32_t file
   return whole;
 }
 
-void verify_file(SourceDirectory& directory, const CheckpointManifest& manifest, uint32_t index, const BucketPair& buckets,
-                 VerifyResult& result, const std::function<void(uint64_t, uint64_t)>& progress, uint64_t total_bytes) {
+void verify_file(SourceDirectory& directory, const CheckpointManifest& manifest, uint32_t index,
+                 const BucketPair& buckets, VerifyResult& result,
+                 const std::function<void(uint64_t, uint64_t)>& progress, uint64_t total_bytes) {
   const auto& entry = manifest.files[index];
   const int64_t found = directory.find(entry.path);
   if (found < 0) {
@@ -79,7 +80,8 @@ void verify_file(SourceDirectory& directory, const CheckpointManifest& manifest,
     const auto& box = manifest.boxes[static_cast<size_t>(e.box)];
     if (box.crc32c == e.crc) continue;
     is_named = true;
-    result.defects.push_back(fmt::format("{}: tensor '{}' is damaged: CRC32C {:08x}, expected {:08x}", entry.path, box.box.name, e.crc, box.crc32c));
+    result.defects.push_back(fmt::format("{}: tensor '{}' is damaged: CRC32C {:08x}, expected {:08x}", entry.path,
+                                         box.box.name, e.crc, box.crc32c));
   }
   if (!is_named) {
     result.defects.push_back(fmt::format("{}: damaged{}: CRC32C {:08x}, expected {:08x}", entry.path,
@@ -123,17 +125,21 @@ std::vector<std::string> describe_checkpoint(const std::string& path, bool with_
   lines.push_back(fmt::format("{}: step {}, format {}, {}", path, manifest.step, manifest.format,
                               manifest.resumable ? "resumable" : "weights only"));
   lines.push_back("created " + manifest.created);
-  lines.push_back(fmt::format("written by {} rank{}{}", manifest.mesh.world_size(), manifest.mesh.world_size() == 1 ? "" : "s",
+  lines.push_back(fmt::format("written by {} rank{}{}", manifest.mesh.world_size(),
+                              manifest.mesh.world_size() == 1 ? "" : "s",
                               manifest.mesh.num_axes() == 0 ? "" : " (" + manifest.mesh.text() + ")"));
-  lines.push_back(fmt::format("{} tensors, {} in {} files", manifest.num_tensors(), bytes_text(manifest.num_bytes()), manifest.files.size()));
-  for (const auto& [key, value] : manifest.about.items()) lines.push_back(key + ": " + (value.is_string() ? value.get<std::string>() : value.dump()));
+  lines.push_back(fmt::format("{} tensors, {} in {} files", manifest.num_tensors(), bytes_text(manifest.num_bytes()),
+                              manifest.files.size()));
+  for (const auto& [key, value] : manifest.about.items())
+    lines.push_back(key + ": " + (value.is_string() ? value.get<std::string>() : value.dump()));
   for (const auto& file : manifest.files) {
     lines.push_back(fmt::format("  {:>10}  {:08x}  {}", bytes_text(file.num_bytes), file.crc32c, file.path));
   }
   if (!with_tensors) return lines;
   for (const auto& entry : manifest.boxes) {
     const bool is_whole = entry.box.box == Box::whole(entry.box.global_shape);
-    lines.push_back(fmt::format("  {}  {}{}  {:08x}", entry.box.name, shown(entry), is_whole ? "" : " " + text(entry.box.box), entry.crc32c));
+    lines.push_back(fmt::format("  {}  {}{}  {:08x}", entry.box.name, shown(entry),
+                                is_whole ? "" : " " + text(entry.box.box), entry.crc32c));
   }
   return lines;
 }
@@ -156,7 +162,8 @@ std::vector<std::string> diff_checkpoints(const std::string& path_a, const std::
     const auto same_box = [](const auto* x, const auto* y) { return x->box.box == y->box.box; };
     if (boxes.size() != others.size() || !std::equal(boxes.begin(), boxes.end(), others.begin(), same_box)) {
       lines.push_back("? " + name + " is cut differently; contents are not compared");
-    } else if (!std::equal(boxes.begin(), boxes.end(), others.begin(), [](const auto* x, const auto* y) { return x->crc32c == y->crc32c; })) {
+    } else if (!std::equal(boxes.begin(), boxes.end(), others.begin(),
+                           [](const auto* x, const auto* y) { return x->crc32c == y->crc32c; })) {
       lines.push_back("~ " + name + " " + shown(*boxes.front()) + " has other contents");
     }
   }
@@ -171,9 +178,11 @@ std::vector<std::string> checkpoint_table(const std::vector<CheckpointInfo>& che
   for (const auto& info : checkpoints) width = std::max(width, info.name.size());
   std::vector<std::string> lines;
   for (const auto& info : checkpoints) {
-    lines.push_back(fmt::format("{:<{}}  {:>8}  {:>10}  {:<20}  {:<11}  {}", info.name, width, info.step, bytes_text(info.num_bytes),
-                                info.created, info.format,
-                                !info.defect.empty() ? "damaged: " + info.defect : info.resumable ? "resumable" : "weights only"));
+    lines.push_back(fmt::format("{:<{}}  {:>8}  {:>10}  {:<20}  {:<11}  {}", info.name, width, info.step,
+                                bytes_text(info.num_bytes), info.created, info.format,
+                                !info.defect.empty() ? "damaged: " + info.defect
+                                : info.resumable     ? "resumable"
+                                                     : "weights only"));
   }
   return lines;
 }

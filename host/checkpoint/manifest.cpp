@@ -34,7 +34,8 @@ Json json_of(const Shape& shape) {
 }
 
 Shape shape_of(const Json& list, const std::string& where) {
-  if (!list.is_array() || list.size() > static_cast<size_t>(Shape::kMaxDims)) throw storage_error(where + " is not a shape");
+  if (!list.is_array() || list.size() > static_cast<size_t>(Shape::kMaxDims))
+    throw storage_error(where + " is not a shape");
   std::vector<int64_t> sizes;
   for (const Json& size : list) {
     if (!size.is_number_integer() || size.get<int64_t>() < 0) throw storage_error(where + " is not a shape");
@@ -65,7 +66,8 @@ CheckpointManifest::BoxEntry box_of(const Json& line, size_t num_files, const st
   numel(box.global_shape);
   box.rank = static_cast<int>(json_int_or(line, "rank", 0, where));
   const int64_t file = json_int(line, "file", where), at = json_int(line, "at", where);
-  if (file < 0 || static_cast<size_t>(file) >= num_files || at < 0) throw storage_error(where + ": tensor '" + box.name + "' has no place");
+  if (file < 0 || static_cast<size_t>(file) >= num_files || at < 0)
+    throw storage_error(where + ": tensor '" + box.name + "' has no place");
   entry.place = {static_cast<uint32_t>(file), static_cast<uint64_t>(at)};
   entry.crc32c = parse_hex(json_string(line, "crc32c", where));
   return entry;
@@ -95,7 +97,8 @@ CheckpointManifest parse_checked(const std::string& text, const std::string& nam
   for (const Json& line : json_at(json, "files", name)) {
     const std::string path = json_string(line, "path", name);
     const int64_t num_bytes = json_int(line, "bytes", name);
-    if (!is_plain_path(path) || num_bytes < 0 || !paths.insert(path).second) throw storage_error(name + ": bad file '" + path + "'");
+    if (!is_plain_path(path) || num_bytes < 0 || !paths.insert(path).second)
+      throw storage_error(name + ": bad file '" + path + "'");
     manifest.files.push_back({path, static_cast<uint64_t>(num_bytes), parse_hex(json_string(line, "crc32c", name))});
   }
   for (const Json& line : json_at(json, "tensors", name)) {
@@ -125,7 +128,9 @@ int64_t CheckpointManifest::num_tensors() const {
 
 std::string CheckpointManifest::dump() const {
   std::string out = std::string(kPrefix) + std::string(kNoChecksum) + "\",\n";
-  const auto add = [&](const char* key, const Json& value) { out += "\"" + std::string(key) + "\": " + value.dump() + ",\n"; };
+  const auto add = [&](const char* key, const Json& value) {
+    out += "\"" + std::string(key) + "\": " + value.dump() + ",\n";
+  };
   Json axes = Json::object();
   for (const MeshAxis& axis : mesh.axes()) axes[axis.name] = axis.size;
   add("step", step);
@@ -143,7 +148,8 @@ std::string CheckpointManifest::dump() const {
   out += "\n],\n\"tensors\": [";
   for (size_t i = 0; i < boxes.size(); ++i) {
     const BoxEntry& entry = boxes[i];
-    Json line = {{"name", entry.box.name}, {"dtype", dtype_name(entry.box.dtype)}, {"shape", json_of(entry.box.global_shape)}};
+    Json line = {
+        {"name", entry.box.name}, {"dtype", dtype_name(entry.box.dtype)}, {"shape", json_of(entry.box.global_shape)}};
     if (entry.box.box != Box::whole(entry.box.global_shape)) {
       line["box"] = Json::array({json_of(entry.box.box.begin), json_of(entry.box.box.end)});
     }

@@ -97,7 +97,8 @@ void CheckpointReader::compare_with_manifest() {
     if (found < 0) throw differs("'" + file.path + "' is missing");
     const uint64_t num_bytes = directory_->files()[static_cast<size_t>(found)].num_bytes;
     if (num_bytes != file.num_bytes) {
-      throw differs("'" + file.path + "' has " + std::to_string(num_bytes) + " bytes, expected " + std::to_string(file.num_bytes));
+      throw differs("'" + file.path + "' has " + std::to_string(num_bytes) + " bytes, expected " +
+                    std::to_string(file.num_bytes));
     }
     if (!by_place.emplace(std::pair(file.path, entry.box.name), &entry).second) {
       throw differs("'" + file.path + "' has tensor '" + entry.box.name + "' twice");
@@ -106,14 +107,15 @@ void CheckpointReader::compare_with_manifest() {
   for (const auto& found : scan_.boxes) {
     const std::string& file = directory_->files()[found.place.file].path;
     const auto it = by_place.find({file, found.box.name});
-    if (it == by_place.end()) throw differs("'" + file + "' has the tensor '" + found.box.name + "', which is not listed");
+    if (it == by_place.end())
+      throw differs("'" + file + "' has the tensor '" + found.box.name + "', which is not listed");
     const auto& entry = *it->second;
-    if (entry.box.dtype != found.box.dtype || entry.box.global_shape != found.box.global_shape || entry.box.box != found.box.box ||
-        entry.place.offset != found.place.offset) {
+    if (entry.box.dtype != found.box.dtype || entry.box.global_shape != found.box.global_shape ||
+        entry.box.box != found.box.box || entry.place.offset != found.place.offset) {
       throw differs("tensor '" + found.box.name + "' is " + shown(found.box.dtype, found.box.global_shape) + " " +
-                    text(found.box.box) + " at byte " + std::to_string(found.place.offset) + " of '" + file + "', expected " +
-                    shown(entry.box.dtype, entry.box.global_shape) + " " + text(entry.box.box) + " at " +
-                    std::to_string(entry.place.offset));
+                    text(found.box.box) + " at byte " + std::to_string(found.place.offset) + " of '" + file +
+                    "', expected " + shown(entry.box.dtype, entry.box.global_shape) + " " + text(entry.box.box) +
+                    " at " + std::to_string(entry.place.offset));
     }
     manifest_crc_.push_back(entry.crc32c);
   }
@@ -158,9 +160,11 @@ void CheckpointReader::check(std::span<const LoadTensor> tensors, const LoadOpti
     const DiskTensor* found = find(name);
     if (!descriptor.tie.empty()) continue;
     if (found == nullptr) {
-      if (!options.optional || !options.optional(descriptor)) missing.push_back(name + " " + text(descriptor.global_shape));
+      if (!options.optional || !options.optional(descriptor))
+        missing.push_back(name + " " + text(descriptor.global_shape));
     } else if (found->global_shape != descriptor.global_shape) {
-      misshaped.push_back(name + " is " + text(found->global_shape) + " on disk, " + text(descriptor.global_shape) + " in the model");
+      misshaped.push_back(name + " is " + text(found->global_shape) + " on disk, " + text(descriptor.global_shape) +
+                          " in the model");
     } else if (!can_cast(found->dtype, descriptor.dtype)) {
       misshaped.push_back(name + " is " + std::string(dtype_name(found->dtype)) + " on disk, " +
                           std::string(dtype_name(descriptor.dtype)) + " in the model");
@@ -192,7 +196,8 @@ LoadResult CheckpointReader::load(std::span<const LoadTensor> tensors, const Mes
     const DiskTensor* found = find(name_on_disk(tensor));
     if (!tensor.descriptor.tie.empty()) {
       if (found != nullptr) {
-        counted_warning("tied-copy", "'" + found->name + "' is stored, but tied to '" + tensor.descriptor.tie + "'; the copy is not read");
+        counted_warning("tied-copy", "'" + found->name + "' is stored, but tied to '" + tensor.descriptor.tie +
+                                         "'; the copy is not read");
       }
       continue;
     }
@@ -207,8 +212,9 @@ LoadResult CheckpointReader::load(std::span<const LoadTensor> tensors, const Mes
   return result;
 }
 
-void CheckpointReader::load_one(const LoadTensor& tensor, const DiskTensor& from, const MeshShape& mesh, const BucketPair& buckets,
-                                const LocalTensors& local, const LoadOptions& options, LoadResult& result) {
+void CheckpointReader::load_one(const LoadTensor& tensor, const DiskTensor& from, const MeshShape& mesh,
+                                const BucketPair& buckets, const LocalTensors& local, const LoadOptions& options,
+                                LoadResult& result) {
   const Layout layout(tensor.descriptor, mesh);
   if (!layout.holds(options.rank)) return;
   const Tensor target = local(tensor.descriptor, options.rank);
@@ -232,7 +238,8 @@ void CheckpointReader::load_one(const LoadTensor& tensor, const DiskTensor& from
       for_each_run(copy, [&](int64_t at, int64_t to, int64_t length) {
         while (length > 0) {
           std::byte* const direct = direct_memory(flat, to, from.dtype);
-          const int64_t count = direct != nullptr ? length : std::min(length, static_cast<int64_t>(bucket.size() / element_bytes));
+          const int64_t count =
+              direct != nullptr ? length : std::min(length, static_cast<int64_t>(bucket.size() / element_bytes));
           std::byte* const memory = direct != nullptr ? direct : bucket.data();
           const uint64_t num_bytes = static_cast<uint64_t>(count) * element_bytes;
           file.pread_exact(memory, num_bytes, found.place.offset + static_cast<uint64_t>(at) * element_bytes);
@@ -245,8 +252,8 @@ void CheckpointReader::load_one(const LoadTensor& tensor, const DiskTensor& from
       if (copy.box != found.box.box) {
         all_verified = false;
       } else if (!manifest_crc_.empty() && crc != manifest_crc_[i]) {
-        throw storage_error("tensor '" + from.name + "' in '" + file.path() + "' is damaged: its CRC32C is " + hex(crc) +
-                            ", the manifest says " + hex(manifest_crc_[i]))
+        throw storage_error("tensor '" + from.name + "' in '" + file.path() + "' is damaged: its CRC32C is " +
+                            hex(crc) + ", the manifest says " + hex(manifest_crc_[i]))
             .hint("resume from an older checkpoint; `chassis ckpt verify` lists all damage");
       }
     }
@@ -269,7 +276,8 @@ std::vector<std::string> compare_with_directory(const SavePlan& plan, const Chec
     }
   }
   for (const DiskTensor& tensor : directory.tensors()) {
-    if (!planned.contains(tensor.name)) lines.push_back(tensor.name + " " + shown(tensor.dtype, tensor.global_shape) + " would not be written");
+    if (!planned.contains(tensor.name))
+      lines.push_back(tensor.name + " " + shown(tensor.dtype, tensor.global_shape) + " would not be written");
   }
   return lines;
 }

@@ -40,15 +40,16 @@ struct LoadOptions {
 };
 
 struct LoadResult {
-  uint64_t num_bytes = 0;      // read
+  uint64_t num_bytes = 0;  // read
   uint64_t num_tensors = 0;
-  uint64_t num_verified = 0;   // whose checksum was compared
+  uint64_t num_verified = 0;        // whose checksum was compared
   std::vector<std::string> absent;  // FQNs of optional tensors that were not there
 };
 
 class CheckpointReader {
  public:
-  // Scans the directory, compares it with its manifest if it has one, and proves that the boxes of every tensor cover it.
+  // Scans the directory, compares it with its manifest if it has one, and proves that the boxes of every tensor cover
+  // it.
   CheckpointReader(const std::string& path, const FormatPlugin& format);
   ~CheckpointReader();
 
@@ -61,9 +62,9 @@ class CheckpointReader {
 
   // Throws one storage error that lists missing, unexpected and misshaped tensors by name, with both shapes.
   void check(std::span<const LoadTensor> tensors, const LoadOptions& options = {}) const;
-  // Checks, then fills what `local` gives for every tensor that is not tied: only the byte ranges that this rank holds are
-  // read, cast on the way; padding is left alone. Where the manifest has the checksum of a box that is read whole, it is
-  // compared.
+  // Checks, then fills what `local` gives for every tensor that is not tied: only the byte ranges that this rank holds
+  // are read, cast on the way; padding is left alone. Where the manifest has the checksum of a box that is read whole,
+  // it is compared.
   LoadResult load(std::span<const LoadTensor> tensors, const MeshShape& mesh, const BucketPair& buckets,
                   const LocalTensors& local, const LoadOptions& options = {});
 
@@ -82,8 +83,8 @@ class CheckpointReader {
   std::vector<uint32_t> manifest_crc_;  // by box of the scan
 };
 
-// What differs between what a plan would write and what a directory holds: names, shapes, dtypes. One line each; empty if
-// nothing does. Compares an export with the model it came from before anything is trained.
+// What differs between what a plan would write and what a directory holds: names, shapes, dtypes. One line each; empty
+// if nothing does. Compares an export with the model it came from before anything is trained.
 std::vector<std::string> compare_with_directory(const SavePlan& plan, const CheckpointReader& directory);
 
 }  // namespace chassis

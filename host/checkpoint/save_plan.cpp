@@ -24,7 +24,8 @@ std::vector<SaveTensor> stored_tensors(std::vector<SaveTensor> tensors) {
       continue;
     }
     for (const Component& component : tensor.descriptor.components) {
-      stored.push_back({component_descriptor(tensor.descriptor, component), tensor.disk_name + component.suffix, component.dtype});
+      stored.push_back(
+          {component_descriptor(tensor.descriptor, component), tensor.disk_name + component.suffix, component.dtype});
     }
   }
   return stored;
@@ -35,8 +36,8 @@ void check_names(const std::vector<SaveTensor>& tensors) {
   for (const SaveTensor& tensor : tensors) {
     const auto [it, is_new] = by_name.emplace(tensor.disk_name, &tensor);
     if (!is_new) {
-      throw plugin_error("two tensors are called '" + tensor.disk_name + "' on disk: '" + it->second->descriptor.fqn + "' and '" +
-                         tensor.descriptor.fqn + "'");
+      throw plugin_error("two tensors are called '" + tensor.disk_name + "' on disk: '" + it->second->descriptor.fqn +
+                         "' and '" + tensor.descriptor.fqn + "'");
     }
   }
 }
@@ -103,8 +104,8 @@ uint64_t SavePlan::largest_header() const {
 }
 
 std::string SavePlan::text() const {
-  return std::to_string(tensors.size()) + " tensors, " + bytes_text(tensor_bytes) + " in " + std::to_string(layout.files.size()) +
-         (layout.files.size() == 1 ? " file" : " files") + " of format " + format;
+  return std::to_string(tensors.size()) + " tensors, " + bytes_text(tensor_bytes) + " in " +
+         std::to_string(layout.files.size()) + (layout.files.size() == 1 ? " file" : " files") + " of format " + format;
 }
 
 }  // namespace chassis

@@ -37,7 +37,7 @@ struct SavePlan {
   std::vector<uint32_t> order;      // boxes by file and offset: the order of writing
   FormatLayout layout;
   uint64_t tensor_bytes = 0;
-  uint64_t file_bytes = 0;          // headers and trailers too, without text files
+  uint64_t file_bytes = 0;  // headers and trailers too, without text files
 
   uint64_t bytes_of_rank(int rank) const;
   uint64_t largest_header() const;

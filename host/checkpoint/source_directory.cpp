@@ -32,7 +32,8 @@ std::vector<std::string> names_in(const File& directory) {
   if (stream == nullptr) {
     const int error = errno;
     if (descriptor >= 0) ::close(descriptor);
-    throw storage_error("can not list the directory '" + directory.path() + "': " + std::generic_category().message(error));
+    throw storage_error("can not list the directory '" + directory.path() +
+                        "': " + std::generic_category().message(error));
   }
   const std::unique_ptr<DIR, int (*)(DIR*)> owned(stream, ::closedir);
   std::vector<std::string> names;
@@ -72,7 +73,8 @@ SourceDirectory::SourceDirectory(const std::string& path) : path_(path), root_(F
 void SourceDirectory::list(const File& directory, const std::string& prefix) {
   for (const std::string& name : names_in(directory)) {
     struct stat info {};
-    if (!is_plain_name(name) || ::fstatat(directory.descriptor(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) continue;
+    if (!is_plain_name(name) || ::fstatat(directory.descriptor(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0)
+      continue;
     if (S_ISREG(info.st_mode)) {
       files_.push_back({prefix + name, static_cast<uint64_t>(info.st_size)});
     } else if (S_ISDIR(info.st_mode) && prefix.empty()) {
@@ -89,7 +91,8 @@ void SourceDirectory::list(const File& directory, const std::string& prefix) {
 bool SourceDirectory::add_hub_link(const File& directory, const std::string& name) {
   const std::string target = link_target(directory, name);
   struct stat info {};
-  if (!is_hub_blob(target) || ::fstatat(directory.descriptor(), target.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) return false;
+  if (!is_hub_blob(target) || ::fstatat(directory.descriptor(), target.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0)
+    return false;
   if (!S_ISREG(info.st_mode)) return false;
   files_.push_back({name, static_cast<uint64_t>(info.st_size)});
   blobs_.emplace(name, target);
@@ -127,8 +130,8 @@ std::string SourceDirectory::read_text(std::string_view path, uint64_t max_bytes
   if (file < 0) throw storage_error("there is no '" + std::string(path) + "' in '" + path_ + "'");
   const uint64_t num_bytes = files_[static_cast<size_t>(file)].num_bytes;
   if (num_bytes > max_bytes) {
-    throw storage_error("'" + path_ + "/" + std::string(path) + "' has " + std::to_string(num_bytes) + " bytes, at most " +
-                        std::to_string(max_bytes) + " are expected");
+    throw storage_error("'" + path_ + "/" + std::string(path) + "' has " + std::to_string(num_bytes) +
+                        " bytes, at most " + std::to_string(max_bytes) + " are expected");
   }
   std::string text(num_bytes, '\0');
   open(static_cast<size_t>(file)).pread_exact(text.data(), num_bytes, 0);
@@ -151,7 +154,8 @@ chassis_directory_t SourceDirectory::table() {
   table.read = [](const chassis_directory_t* d, uint32_t i, uint64_t offset, uint64_t num_bytes, void* out) {
     return guarded([&] {
       auto& self = *static_cast<SourceDirectory*>(d->impl);
-      if (i >= self.files_.size()) throw internal_error("file " + std::to_string(i) + " of " + std::to_string(self.files_.size()));
+      if (i >= self.files_.size())
+        throw internal_error("file " + std::to_string(i) + " of " + std::to_string(self.files_.size()));
       self.open(i).pread_exact(out, num_bytes, offset);
     });
   };

@@ -104,7 +104,8 @@ StagedDirectory::~StagedDirectory() {
   try {
     remove_tree(path_);
   } catch (const std::exception& error) {
-    counted_warning("checkpoint-leftover", std::string("a failed save is left behind until the next start: ") + error.what());
+    counted_warning("checkpoint-leftover",
+                    std::string("a failed save is left behind until the next start: ") + error.what());
   }
 }
 
@@ -158,7 +159,8 @@ void StagedDirectory::publish(const std::function<void(const char* stage)>& at) 
   try {
     remove_tree(old);
   } catch (const Error& error) {
-    counted_warning("checkpoint-leftover", std::string("a replaced checkpoint is left behind until the next start: ") + error.what());
+    counted_warning("checkpoint-leftover",
+                    std::string("a replaced checkpoint is left behind until the next start: ") + error.what());
   }
 }
 
@@ -173,8 +175,9 @@ std::vector<std::string> foreign_files(const std::string& checkpoint) {
   std::vector<std::string> foreign;
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(checkpoint)) {
     const std::string path = fs::relative(entry.path(), checkpoint).string();
-    const bool holds_own = entry.symlink_status().type() == fs::file_type::directory &&
-                           std::any_of(own.begin(), own.end(), [&](const std::string& p) { return p.starts_with(path + "/"); });
+    const bool holds_own =
+        entry.symlink_status().type() == fs::file_type::directory &&
+        std::any_of(own.begin(), own.end(), [&](const std::string& p) { return p.starts_with(path + "/"); });
     if (!holds_own && !own.contains(path)) foreign.push_back(path);
   }
   std::sort(foreign.begin(), foreign.end());
@@ -183,10 +186,12 @@ std::vector<std::string> foreign_files(const std::string& checkpoint) {
 
 void check_replaceable(const std::string& path) {
   if (!exists(path)) return;
-  if (!fs::is_directory(fs::symlink_status(path))) throw storage_error("'" + path + "' is in the way: it is not a directory");
+  if (!fs::is_directory(fs::symlink_status(path)))
+    throw storage_error("'" + path + "' is in the way: it is not a directory");
   if (is_empty(path)) return;
   if (!exists(path + "/" + kManifestName)) {
-    throw storage_error("'" + path + "' is in the way: it has no " + kManifestName + ", so it is not a checkpoint of this program")
+    throw storage_error("'" + path + "' is in the way: it has no " + kManifestName +
+                        ", so it is not a checkpoint of this program")
         .hint("move it away, or choose another directory");
   }
   const std::vector<std::string> foreign = foreign_files(path);
@@ -201,7 +206,8 @@ void check_replaceable(const std::string& path) {
 void collect_leftovers(const std::string& parent, const std::string& name) {
   std::error_code error;
   std::vector<std::string> found;
-  for (const fs::directory_entry& entry : fs::directory_iterator(parent, error)) found.push_back(entry.path().filename().string());
+  for (const fs::directory_entry& entry : fs::directory_iterator(parent, error))
+    found.push_back(entry.path().filename().string());
   std::sort(found.begin(), found.end());
   for (const std::string& text : found) {
     const auto hidden = parse_hidden(text);
@@ -216,7 +222,8 @@ void collect_leftovers(const std::string& parent, const std::string& name) {
       remove_tree(path);
       log::info("removed what an interrupted save left: {}", path);
     } else if (!exists(path + "/" + kMarker)) {
-      counted_warning("checkpoint-leftover", "'" + path + "' looks like an interrupted save, but is not marked as one; it stays");
+      counted_warning("checkpoint-leftover",
+                      "'" + path + "' looks like an interrupted save, but is not marked as one; it stays");
     }
   }
 }

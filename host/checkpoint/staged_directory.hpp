@@ -23,8 +23,8 @@ class StagedDirectory {
   const std::string& path() const { return path_; }
   // A new file of a plain path; makes its folder.
   File create(const std::string& path);
-  // Files must be flushed before. `at` is called with "synced", "unmarked", "renamed". Replaces parent/name if that is a
-  // checkpoint; it must have passed check_replaceable.
+  // Files must be flushed before. `at` is called with "synced", "unmarked", "renamed". Replaces parent/name if that is
+  // a checkpoint; it must have passed check_replaceable.
   void publish(const std::function<void(const char* stage)>& at);
 
  private:
@@ -38,8 +38,8 @@ class StagedDirectory {
 void check_replaceable(const std::string& path);
 // Files in a checkpoint directory that its manifest does not name; everything if there is no readable manifest.
 std::vector<std::string> foreign_files(const std::string& checkpoint);
-// Removes hidden directories of dead saves and deletions; `name` empty: of all names. Puts back what a replacement moved
-// away, if the new one did not come. What is not recognised stays, with a counted warning.
+// Removes hidden directories of dead saves and deletions; `name` empty: of all names. Puts back what a replacement
+// moved away, if the new one did not come. What is not recognised stays, with a counted warning.
 void collect_leftovers(const std::string& parent, const std::string& name);
 // Renames parent/name to a hidden name, then removes it file by file, the manifest last.
 void unpublish_and_remove(const std::string& parent, const std::string& name);

@@ -85,8 +85,8 @@ void StreamWriter::write_all() const {
   for (const Segment& segment : to_write_) {
     segment.file->pwrite_exact(buckets_.bucket(writing_).data() + segment.begin, segment.num_bytes, segment.offset);
     // Begins to write back now, so that the fsync at the end finds little left. A hint: failures show up there.
-    ::sync_file_range(segment.file->descriptor(), static_cast<off64_t>(segment.offset), static_cast<off64_t>(segment.num_bytes),
-                      SYNC_FILE_RANGE_WRITE);
+    ::sync_file_range(segment.file->descriptor(), static_cast<off64_t>(segment.offset),
+                      static_cast<off64_t>(segment.num_bytes), SYNC_FILE_RANGE_WRITE);
   }
 }
 

@@ -22,8 +22,8 @@ class StreamWriter {
   StreamWriter(const StreamWriter&) = delete;
   StreamWriter& operator=(const StreamWriter&) = delete;
 
-  // Room for at most num_bytes, a multiple of `element_bytes`, that will stand at `offset` of `file`. The caller fills all
-  // of it before the next call. Throws what an earlier write failed with. Files must live until flush().
+  // Room for at most num_bytes, a multiple of `element_bytes`, that will stand at `offset` of `file`. The caller fills
+  // all of it before the next call. Throws what an earlier write failed with. Files must live until flush().
   std::span<std::byte> reserve(File& file, uint64_t offset, uint64_t num_bytes, uint64_t element_bytes = 1);
   // Returns when every byte has been handed to the system.
   void flush();

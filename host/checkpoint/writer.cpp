@@ -79,13 +79,15 @@ std::vector<uint32_t> stream_boxes(const SavePlan& plan, std::vector<File>& file
     const Tensor flat = checked_flat(layout, box.rank, tensors);
     const std::vector<Piece> pieces = layout.pieces(box.rank);
     const Shape sizes = box.box.sizes();
-    const Copy copy{box.box, piece_with(pieces, box.box, descriptor.fqn).view(box.box), row_major_view(sizes, Box::whole(sizes))};
+    const Copy copy{box.box, piece_with(pieces, box.box, descriptor.fqn).view(box.box),
+                    row_major_view(sizes, Box::whole(sizes))};
     const auto element_bytes = static_cast<uint64_t>(size_bytes(box.dtype));
     const DiskPlace& place = plan.layout.places[i];
     for_each_run(copy, [&](int64_t from, int64_t to, int64_t length) {
       while (length > 0) {
         const uint64_t offset = place.offset + static_cast<uint64_t>(to) * element_bytes;
-        const auto room = writer.reserve(files[place.file], offset, static_cast<uint64_t>(length) * element_bytes, element_bytes);
+        const auto room =
+            writer.reserve(files[place.file], offset, static_cast<uint64_t>(length) * element_bytes, element_bytes);
         const auto count = static_cast<int64_t>(room.size() / element_bytes);
         read_elements(flat, from, count, box.dtype, room.data());
         crc[i] = crc32c(crc[i], room.data(), room.size());
@@ -100,7 +102,8 @@ std::vector<uint32_t> stream_boxes(const SavePlan& plan, std::vector<File>& file
 // The checksum of a whole file from those of its parts.
 class FileChecksum {
  public:
-  explicit FileChecksum(const std::string& header) : crc_(crc32c(0, header.data(), header.size())), at_(header.size()) {}
+  explicit FileChecksum(const std::string& header)
+      : crc_(crc32c(0, header.data(), header.size())), at_(header.size()) {}
   void add(uint64_t offset, uint32_t crc, uint64_t num_bytes) {
     if (num_bytes == 0) return;
     if (offset > at_) crc_ = crc32c_combine(crc_, crc_of_zeros(offset - at_), offset - at_);
@@ -115,7 +118,8 @@ class FileChecksum {
   uint64_t at_;
 };
 
-void write_text(StagedDirectory& staged, CheckpointManifest& manifest, const std::string& path, const std::string& bytes) {
+void write_text(StagedDirectory& staged, CheckpointManifest& manifest, const std::string& path,
+                const std::string& bytes) {
   File file = staged.create(path);
   file.pwrite_exact(bytes.data(), bytes.size(), 0);
   file.fsync();
@@ -123,8 +127,8 @@ void write_text(StagedDirectory& staged, CheckpointManifest& manifest, const std
   manifest.files.push_back({path, bytes.size(), crc32c(0, bytes.data(), bytes.size())});
 }
 
-void copy_file(StagedDirectory& staged, CheckpointManifest& manifest, const BucketPair& buckets, const std::string& from,
-               const std::string& path) {
+void copy_file(StagedDirectory& staged, CheckpointManifest& manifest, const BucketPair& buckets,
+               const std::string& from, const std::string& path) {
   const File source = File::open_read(from);
   File file = staged.create(path);
   const std::span<std::byte> bucket = buckets.bucket(0);
@@ -189,7 +193,8 @@ SaveResult CheckpointWriter::save(const SavePlan& plan, const SaveRequest& reque
       files.back().preallocate(file.num_bytes);  // no room is found out here, before a tensor is touched
     }
     at("allocated");
-    for (size_t i = 0; i < files.size(); ++i) files[i].pwrite_exact(plan.layout.files[i].header.data(), plan.layout.files[i].header.size(), 0);
+    for (size_t i = 0; i < files.size(); ++i)
+      files[i].pwrite_exact(plan.layout.files[i].header.data(), plan.layout.files[i].header.size(), 0);
     const std::vector<uint32_t> crc = stream_boxes(plan, files, buckets_, request.tensors);
     at("streamed");
 
@@ -220,7 +225,8 @@ SaveResult CheckpointWriter::save(const SavePlan& plan, const SaveRequest& reque
       manifest.files.push_back({plan.layout.files[i].path, num_bytes, sums[i].value()});
     }
     result.sync_seconds = seconds_since(sync_start);
-    for (uint32_t i = 0; i < plan.boxes.size(); ++i) manifest.boxes.push_back({plan.boxes[i], plan.layout.places[i], crc[i]});
+    for (uint32_t i = 0; i < plan.boxes.size(); ++i)
+      manifest.boxes.push_back({plan.boxes[i], plan.layout.places[i], crc[i]});
     for (const auto& [path, text] : plan.layout.text_files) write_text(staged, manifest, path, text);
     for (const auto& [path, text] : request.text_files) write_text(staged, manifest, path, text);
     for (const auto& [from, path] : request.carried_files) copy_file(staged, manifest, buckets_, from, path);
@@ -240,22 +246,34 @@ SaveResult CheckpointWriter::save(const SavePlan& plan, const SaveRequest& reque
         .hint(cause.hint_text());
   }
   result.seconds = seconds_since(start);
-  result.line = fmt::format("{} published: {} in {:.2f} s ({:.2f} GB/s), {}", request.name, bytes_text(result.num_bytes),
-                            result.seconds, static_cast<double>(result.num_bytes) / result.seconds / 1e9,
-                            request.resumable ? "resumable" : "weights only");
+  result.line = fmt::format(
+      "{} published: {} in {:.2f} s ({:.2f} GB/s), {}", request.name, bytes_text(result.num_bytes), result.seconds,
+      static_cast<double>(result.num_bytes) / result.seconds / 1e9, request.resumable ? "resumable" : "weights only");
   return result;
 }
 
 std::vector<std::pair<std::string, std::string>> files_to_carry(const std::string& model_directory,
-                                                                 const std::set<std::string>& except) {
-  static const std::set<std::string, std::less<>> kNames = {
-      "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
-      "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "spiece.model",
-      "chat_template.jinja", "chat_template.json", "preprocessor_config.json", "processor_config.json"};
+                                                                const std::set<std::string>& except) {
+  static const std::set<std::string, std::less<>> kNames = {"config.json",
+                                                            "generation_config.json",
+                                                            "tokenizer.json",
+                                                            "tokenizer_config.json",
+                                                            "tokenizer.model",
+                                                            "special_tokens_map.json",
+                                                            "added_tokens.json",
+                                                            "vocab.json",
+                                                            "vocab.txt",
+                                                            "merges.txt",
+                                                            "spiece.model",
+                                                            "chat_template.jinja",
+                                                            "chat_template.json",
+                                                            "preprocessor_config.json",
+                                                            "processor_config.json"};
   std::vector<std::pair<std::string, std::string>> carried;
   const SourceDirectory directory(model_directory);
   for (const auto& file : directory.files()) {
-    if (kNames.contains(file.path) && !except.contains(file.path)) carried.emplace_back(model_directory + "/" + file.path, file.path);
+    if (kNames.contains(file.path) && !except.contains(file.path))
+      carried.emplace_back(model_directory + "/" + file.path, file.path);
   }
   return carried;
 }

@@ -56,7 +56,8 @@ class CheckpointWriter {
   void preflight(const SavePlan& plan, const std::string& parent) const;
 
   // In one process, which writes the boxes of all ranks of the plan. Replaces a checkpoint of this name if this program
-  // wrote it. Any failure is a storage error; what was published before stays as it is and the half-made one is removed.
+  // wrote it. Any failure is a storage error; what was published before stays as it is and the half-made one is
+  // removed.
   SaveResult save(const SavePlan& plan, const SaveRequest& request) const;
 
  private:
@@ -64,9 +65,9 @@ class CheckpointWriter {
   const BucketPair& buckets_;
 };
 
-// The files of a Hugging Face directory that an export takes along: config, generation_config, tokenizer, chat template.
-// As SaveRequest::carried_files. `except`: those that are given as text.
+// The files of a Hugging Face directory that an export takes along: config, generation_config, tokenizer, chat
+// template. As SaveRequest::carried_files. `except`: those that are given as text.
 std::vector<std::pair<std::string, std::string>> files_to_carry(const std::string& model_directory,
-                                                                 const std::set<std::string>& except = {});
+                                                                const std::set<std::string>& except = {});
 
 }  // namespace chassis

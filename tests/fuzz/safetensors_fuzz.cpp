@@ -1,4 +1,5 @@
-// The input is a header: whatever it says, parsing ends in a header that tiles its file or in a Defect. Both scans run too.
+// The input is a header: whatever it says, parsing ends in a header that tiles its file or in a Defect. Both scans run
+// too.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -19,7 +20,8 @@ void run(Scan&& scan, const std::string& path, const std::string& bytes, uint64_
   source.read = [&](uint32_t, uint64_t offset, uint64_t num_bytes, void* out) {
     if (offset > bytes.size() + data_bytes || num_bytes > bytes.size() + data_bytes - offset) std::abort();
     std::memset(out, 0, num_bytes);
-    if (offset < bytes.size()) std::memcpy(out, bytes.data() + offset, std::min<uint64_t>(num_bytes, bytes.size() - offset));
+    if (offset < bytes.size())
+      std::memcpy(out, bytes.data() + offset, std::min<uint64_t>(num_bytes, bytes.size() - offset));
   };
   ScanSink sink;
   uint64_t total_bytes = 0;

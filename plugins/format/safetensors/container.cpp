@@ -18,12 +18,28 @@ struct TypeFacts {
 };
 
 constexpr std::array<TypeFacts, kNumTypes> kTypes = {{
-    {"BOOL", 8, CHASSIS_DTYPE_BOOL}, {"F4", 4, 0}, {"F6_E2M3", 6, 0}, {"F6_E3M2", 6, 0},
-    {"U8", 8, CHASSIS_DTYPE_U8}, {"I8", 8, CHASSIS_DTYPE_I8}, {"F8_E5M2", 8, 0}, {"F8_E4M3", 8, 0},
-    {"F8_E8M0", 8, 0}, {"F8_E4M3FNUZ", 8, 0}, {"F8_E5M2FNUZ", 8, 0}, {"I16", 16, CHASSIS_DTYPE_I16},
-    {"U16", 16, 0}, {"F16", 16, CHASSIS_DTYPE_F16}, {"BF16", 16, CHASSIS_DTYPE_BF16}, {"I32", 32, CHASSIS_DTYPE_I32},
-    {"U32", 32, 0}, {"F32", 32, CHASSIS_DTYPE_F32}, {"C64", 64, 0}, {"F64", 64, CHASSIS_DTYPE_F64},
-    {"I64", 64, CHASSIS_DTYPE_I64}, {"U64", 64, 0},
+    {"BOOL", 8, CHASSIS_DTYPE_BOOL},
+    {"F4", 4, 0},
+    {"F6_E2M3", 6, 0},
+    {"F6_E3M2", 6, 0},
+    {"U8", 8, CHASSIS_DTYPE_U8},
+    {"I8", 8, CHASSIS_DTYPE_I8},
+    {"F8_E5M2", 8, 0},
+    {"F8_E4M3", 8, 0},
+    {"F8_E8M0", 8, 0},
+    {"F8_E4M3FNUZ", 8, 0},
+    {"F8_E5M2FNUZ", 8, 0},
+    {"I16", 16, CHASSIS_DTYPE_I16},
+    {"U16", 16, 0},
+    {"F16", 16, CHASSIS_DTYPE_F16},
+    {"BF16", 16, CHASSIS_DTYPE_BF16},
+    {"I32", 32, CHASSIS_DTYPE_I32},
+    {"U32", 32, 0},
+    {"F32", 32, CHASSIS_DTYPE_F32},
+    {"C64", 64, 0},
+    {"F64", 64, CHASSIS_DTYPE_F64},
+    {"I64", 64, CHASSIS_DTYPE_I64},
+    {"U64", 64, 0},
 }};
 
 const TypeFacts& facts(Type type) { return kTypes[static_cast<size_t>(type)]; }
@@ -71,7 +87,8 @@ void check_tensor_name(std::string_view name) {
 
 Header Header::parse(std::string json, uint64_t data_bytes) {
   if (json.size() > kMaxHeaderBytes) {
-    throw Defect("the header has " + number(json.size()) + " bytes, at most " + number(kMaxHeaderBytes) + " are allowed");
+    throw Defect("the header has " + number(json.size()) + " bytes, at most " + number(kMaxHeaderBytes) +
+                 " are allowed");
   }
   if (json.empty() || json.front() != '{') throw Defect("the header does not begin with '{'");
 
@@ -197,7 +214,8 @@ void Header::check_names() {
   std::iota(by_name_.begin(), by_name_.end(), 0u);
   std::sort(by_name_.begin(), by_name_.end(), [&](uint32_t a, uint32_t b) { return name(a) < name(b); });
   for (size_t i = 1; i < by_name_.size(); ++i) {
-    if (name(by_name_[i - 1]) == name(by_name_[i])) throw Defect("tensor " + shown(name(by_name_[i])) + " is there twice");
+    if (name(by_name_[i - 1]) == name(by_name_[i]))
+      throw Defect("tensor " + shown(name(by_name_[i])) + " is there twice");
   }
 }
 
@@ -211,13 +229,14 @@ void Header::check_offsets(uint64_t data_bytes) const {
   for (const uint32_t i : order) {
     if (entries_[i].begin != at) {
       throw Defect("tensor " + shown(name(i)) + " starts at byte " + number(entries_[i].begin) +
-                   (entries_[i].begin < at ? ", inside the one before it" : ", behind a hole") + " (expected " + number(at) + ")");
+                   (entries_[i].begin < at ? ", inside the one before it" : ", behind a hole") + " (expected " +
+                   number(at) + ")");
     }
     at = entries_[i].end;
   }
   if (at != data_bytes) {
-    throw Defect("the tensors take " + number(at) + " bytes, the file has " + number(data_bytes) + " behind the header" +
-                 (at > data_bytes ? ": it is cut short" : ": there are trailing bytes"));
+    throw Defect("the tensors take " + number(at) + " bytes, the file has " + number(data_bytes) +
+                 " behind the header" + (at > data_bytes ? ": it is cut short" : ": there are trailing bytes"));
   }
 }
 
@@ -260,13 +279,27 @@ void append_json_string(std::string& out, std::string_view text) {
   out += '"';
   for (const char c : text) {
     switch (c) {
-      case '"': out += "\\\""; break;
-      case '\\': out += "\\\\"; break;
-      case '\b': out += "\\b"; break;
-      case '\f': out += "\\f"; break;
-      case '\n': out += "\\n"; break;
-      case '\r': out += "\\r"; break;
-      case '\t': out += "\\t"; break;
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\b':
+        out += "\\b";
+        break;
+      case '\f':
+        out += "\\f";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
       default:
         if (static_cast<unsigned char>(c) < 0x20) {
           out += "\\u00";
@@ -314,7 +347,8 @@ std::string header_bytes(std::span<const NewTensor> tensors, const Metadata& met
   out.resize((out.size() + 7) / 8 * 8, ' ');
   uint64_t num_bytes = out.size() - 8;
   if (num_bytes > kMaxHeaderBytes) {
-    throw Defect("the header would have " + number(num_bytes) + " bytes, at most " + number(kMaxHeaderBytes) + " are allowed");
+    throw Defect("the header would have " + number(num_bytes) + " bytes, at most " + number(kMaxHeaderBytes) +
+                 " are allowed");
   }
   for (int i = 0; i < 8; ++i, num_bytes >>= 8) out[static_cast<size_t>(i)] = static_cast<char>(num_bytes & 0xFF);
   return out;

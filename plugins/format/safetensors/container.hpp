@@ -19,15 +19,35 @@ inline constexpr int kMaxDims = 64;                       // by us
 
 // In the order by which the reference writer sorts a file, the last first.
 enum class Type : uint8_t {
-  kBool, kF4, kF6E2m3, kF6E3m2, kU8, kI8, kF8E5m2, kF8E4m3, kF8E8m0, kF8E4m3fnuz, kF8E5m2fnuz, kI16, kU16, kF16, kBf16,
-  kI32, kU32, kF32, kC64, kF64, kI64, kU64,
+  kBool,
+  kF4,
+  kF6E2m3,
+  kF6E3m2,
+  kU8,
+  kI8,
+  kF8E5m2,
+  kF8E4m3,
+  kF8E8m0,
+  kF8E4m3fnuz,
+  kF8E5m2fnuz,
+  kI16,
+  kU16,
+  kF16,
+  kBf16,
+  kI32,
+  kU32,
+  kF32,
+  kC64,
+  kF64,
+  kI64,
+  kU64,
 };
 inline constexpr size_t kNumTypes = 22;
 
-std::string_view type_name(Type type);    // "F32"
+std::string_view type_name(Type type);  // "F32"
 uint32_t type_bits(Type type);
-uint32_t abi_dtype(Type type);            // CHASSIS_DTYPE_…, 0 if the host has no such type
-Type type_from_abi(uint32_t abi_dtype);   // Defect if unknown
+uint32_t abi_dtype(Type type);           // CHASSIS_DTYPE_…, 0 if the host has no such type
+Type type_from_abi(uint32_t abi_dtype);  // Defect if unknown
 
 using Metadata = std::vector<std::pair<std::string, std::string>>;
 

@@ -20,8 +20,8 @@ std::string shard_name(size_t index, size_t count) {
   return name;
 }
 
-// Where the box starts in its tensor's row-major bytes. Only boxes that lie there in one piece can be written into a file
-// that holds the whole tensor: single indices, then one range, then whole dims.
+// Where the box starts in its tensor's row-major bytes. Only boxes that lie there in one piece can be written into a
+// file that holds the whole tensor: single indices, then one range, then whole dims.
 uint64_t offset_in_tensor(const chassis_disk_tensor_t& t) {
   uint64_t element = 0;
   bool is_inside_range = false;
@@ -77,7 +77,8 @@ std::vector<FileTensor> whole_tensors(const chassis_save_request_t& request) {
 }
 
 std::string index_text(const std::vector<std::pair<std::string_view, std::string>>& file_of, uint64_t total_bytes) {
-  std::string out = "{\n  \"metadata\": {\n    \"total_size\": " + std::to_string(total_bytes) + "\n  },\n  \"weight_map\": {";
+  std::string out =
+      "{\n  \"metadata\": {\n    \"total_size\": " + std::to_string(total_bytes) + "\n  },\n  \"weight_map\": {";
   bool is_first = true;
   for (const auto& [name, file] : file_of) {
     out += is_first ? "\n    " : ",\n    ";
@@ -100,7 +101,8 @@ struct Index {
 void check_file_name(std::string_view name) {
   bool is_plain = !name.empty() && name.front() != '.' && name.size() < 256;
   for (const char c : name) {
-    is_plain = is_plain && ((c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || c == '.' || c == '_' || c == '-');
+    is_plain = is_plain &&
+               ((c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || c == '.' || c == '_' || c == '-');
   }
   if (!is_plain) {
     std::string shown;
@@ -135,7 +137,8 @@ Index parse_index(const Source& source, uint32_t file) {
           const std::string_view path = json.string("a file's name");
           check_tensor_name(name);
           check_file_name(path);
-          if (!index.file_of.emplace(name, path).second) throw Defect("weight_map has '" + std::string(name) + "' twice");
+          if (!index.file_of.emplace(name, path).second)
+            throw Defect("weight_map has '" + std::string(name) + "' twice");
         } while (json.consume(','));
         json.expect('}', "behind weight_map");
       } else if (key == "metadata") {
@@ -221,8 +224,9 @@ void scan_shards(const Source& source, uint32_t index_file, const ScanSink& sink
     emit(source, static_cast<uint32_t>(file), header, sink);
   }
   if (index.has_total && index.total_bytes != total_bytes) {
-    sink.warning("index-total-size", std::string(kIndex) + " gives a total_size of " + std::to_string(index.total_bytes) +
-                                         " bytes, the tensors have " + std::to_string(total_bytes));
+    sink.warning("index-total-size", std::string(kIndex) + " gives a total_size of " +
+                                         std::to_string(index.total_bytes) + " bytes, the tensors have " +
+                                         std::to_string(total_bytes));
   }
 }
 

@@ -123,14 +123,28 @@ char* JsonReader::escape(char* out) {
   switch (c) {
     case '"':
     case '\\':
-    case '/': *out++ = c; return out;
-    case 'b': *out++ = '\b'; return out;
-    case 'f': *out++ = '\f'; return out;
-    case 'n': *out++ = '\n'; return out;
-    case 'r': *out++ = '\r'; return out;
-    case 't': *out++ = '\t'; return out;
-    case 'u': break;
-    default: fail("an unknown escape");
+    case '/':
+      *out++ = c;
+      return out;
+    case 'b':
+      *out++ = '\b';
+      return out;
+    case 'f':
+      *out++ = '\f';
+      return out;
+    case 'n':
+      *out++ = '\n';
+      return out;
+    case 'r':
+      *out++ = '\r';
+      return out;
+    case 't':
+      *out++ = '\t';
+      return out;
+    case 'u':
+      break;
+    default:
+      fail("an unknown escape");
   }
   uint32_t code = hex4();
   if (code >= 0xDC00 && code <= 0xDFFF) fail("a lone surrogate");
@@ -151,7 +165,8 @@ uint64_t JsonReader::unsigned_integer(const char* what) {
   uint64_t value = 0;
   for (; at_ < end_ && is_digit(*at_); ++at_) {
     const auto digit = static_cast<uint64_t>(*at_ - '0');
-    if (__builtin_mul_overflow(value, uint64_t{10}, &value) || __builtin_add_overflow(value, digit, &value)) fail(wanted);
+    if (__builtin_mul_overflow(value, uint64_t{10}, &value) || __builtin_add_overflow(value, digit, &value))
+      fail(wanted);
   }
   if (at_ < end_ && (*at_ == '.' || (*at_ | 0x20) == 'e')) fail(wanted);
   return value;
@@ -177,7 +192,8 @@ void JsonReader::skip_number() {
 }
 
 void JsonReader::skip_word(std::string_view word) {
-  if (static_cast<size_t>(end_ - at_) < word.size() || std::string_view(at_, word.size()) != word) fail("not a JSON value");
+  if (static_cast<size_t>(end_ - at_) < word.size() || std::string_view(at_, word.size()) != word)
+    fail("not a JSON value");
   at_ += word.size();
 }
 

@@ -73,8 +73,8 @@ uint64_t header_length(const Source& source, uint32_t file) {
   uint64_t length = 0;
   for (int i = 7; i >= 0; --i) length = length << 8 | raw[i];
   if (length > num_bytes - 8) {
-    throw Defect("the header claims " + std::to_string(length) + " bytes, the file has " + std::to_string(num_bytes - 8) +
-                 " behind its length");
+    throw Defect("the header claims " + std::to_string(length) + " bytes, the file has " +
+                 std::to_string(num_bytes - 8) + " behind its length");
   }
   if (length > kMaxHeaderBytes) {
     throw Defect("the header claims " + std::to_string(length) + " bytes, at most " + std::to_string(kMaxHeaderBytes) +
@@ -101,8 +101,8 @@ uint64_t data_start(const Source& source, uint32_t file) { return 8 + header_len
 uint32_t host_dtype(const Header& header, size_t i) {
   const uint32_t dtype = abi_dtype(header.type(i));
   if (dtype == 0) {
-    throw Defect("tensor '" + std::string(header.name(i)) + "' has the dtype " + std::string(type_name(header.type(i))) +
-                 ", which is not supported");
+    throw Defect("tensor '" + std::string(header.name(i)) + "' has the dtype " +
+                 std::string(type_name(header.type(i))) + ", which is not supported");
   }
   return dtype;
 }

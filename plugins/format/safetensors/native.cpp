@@ -39,8 +39,8 @@ std::string sharding_info(const chassis_save_request_t& request, const std::vect
 }
 
 // The files of one rank: a second box of the same name goes into the next file.
-std::vector<std::vector<uint32_t>> files_of_rank(const chassis_save_request_t& request, const std::vector<uint32_t>& boxes,
-                                                 uint64_t max_bytes) {
+std::vector<std::vector<uint32_t>> files_of_rank(const chassis_save_request_t& request,
+                                                 const std::vector<uint32_t>& boxes, uint64_t max_bytes) {
   std::vector<std::vector<uint32_t>> files;
   std::vector<uint64_t> bytes;
   std::vector<std::unordered_set<std::string_view>> names;
@@ -74,7 +74,8 @@ struct ShardName {
 std::optional<ShardName> parse_name(std::string_view path) {
   std::string text(path.starts_with("sharded/") ? path.substr(8) : path);
   ShardName name;
-  if (std::sscanf(text.c_str(), "shard-%5u-model-%5u-of-%5u", &name.shard, &name.index, &name.count) != 3) return std::nullopt;
+  if (std::sscanf(text.c_str(), "shard-%5u-model-%5u-of-%5u", &name.shard, &name.index, &name.count) != 3)
+    return std::nullopt;
   if (name.shard == 0 || name.index == 0 || name.index > name.count) return std::nullopt;
   // sscanf is lenient; the name must be the one that we would write.
   if ("sharded/" + text != file_name(name.shard - 1, name.index - 1, name.count)) return std::nullopt;
@@ -156,15 +157,16 @@ Shard read_shard(const Source& source, uint32_t file, uint32_t rank) {
     if (it == shard.boxes.end()) throw Defect(path + ": tensor '" + name + "' is not in " + kShardingInfo);
     const std::vector<int64_t> shape = shard.header.shape(i);
     const BoxInfo& box = it->second;
-    bool fits = box.offsets.size() == shape.size() && (box.global_shape.empty() || box.global_shape.size() == shape.size());
+    bool fits =
+        box.offsets.size() == shape.size() && (box.global_shape.empty() || box.global_shape.size() == shape.size());
     for (size_t dim = 0; fits && dim < shape.size(); ++dim) {
       int64_t end = 0;
       fits = !__builtin_add_overflow(box.offsets[dim], shape[dim], &end) &&
              (box.global_shape.empty() || end <= box.global_shape[dim]);
     }
     if (!fits) {
-      throw Defect(path + ": tensor '" + name + "' with shape " + numbers(shape) + " does not fit at " + numbers(box.offsets) +
-                   " of " + numbers(box.global_shape));
+      throw Defect(path + ": tensor '" + name + "' with shape " + numbers(shape) + " does not fit at " +
+                   numbers(box.offsets) + " of " + numbers(box.global_shape));
     }
   }
   return shard;
@@ -182,7 +184,8 @@ std::vector<Shard> read_shards(const Source& source) {
     const auto name = parse_name(path);
     if (!name || path.starts_with("sharded/") != has_folder) continue;
     const auto it = counts.try_emplace(name->shard, name->count, 0u).first;
-    if (it->second.first != name->count) throw Defect(path + ": other files of this shard are of " + std::to_string(it->second.first));
+    if (it->second.first != name->count)
+      throw Defect(path + ": other files of this shard are of " + std::to_string(it->second.first));
     ++it->second.second;
     shards.push_back(read_shard(source, i, name->shard - 1));
   }
@@ -197,7 +200,8 @@ std::vector<Shard> read_shards(const Source& source) {
 }
 
 // The whole of each tensor: as written by us, else the furthest end of its boxes.
-std::unordered_map<std::string_view, std::vector<int64_t>> global_shapes(const Source& source, const std::vector<Shard>& shards) {
+std::unordered_map<std::string_view, std::vector<int64_t>> global_shapes(const Source& source,
+                                                                         const std::vector<Shard>& shards) {
   std::unordered_map<std::string_view, std::vector<int64_t>> declared, reached;
   for (const Shard& shard : shards) {
     for (size_t i = 0; i < shard.header.size(); ++i) {
@@ -215,7 +219,8 @@ std::unordered_map<std::string_view, std::vector<int64_t>> global_shapes(const S
       if (furthest.size() != shape.size()) {
         throw Defect("tensor '" + std::string(name) + "' has different numbers of dims in different files");
       }
-      for (size_t dim = 0; dim < shape.size(); ++dim) furthest[dim] = std::max(furthest[dim], box.offsets[dim] + shape[dim]);
+      for (size_t dim = 0; dim < shape.size(); ++dim)
+        furthest[dim] = std::max(furthest[dim], box.offsets[dim] + shape[dim]);
     }
   }
   for (auto& [name, shape] : declared) reached[name] = std::move(shape);
@@ -252,7 +257,8 @@ SaveLayout native_layout(const chassis_save_request_t& request) {
       std::vector<FileTensor> tensors;
       for (const uint32_t box : files[index]) {
         const chassis_disk_tensor_t& t = request.tensors[box];
-        tensors.push_back({view_of(t.name), type_from_abi(t.dtype), {t.box_shape, t.num_dims}, t.num_bytes, {{box, 0}}});
+        tensors.push_back(
+            {view_of(t.name), type_from_abi(t.dtype), {t.box_shape, t.num_dims}, t.num_bytes, {{box, 0}}});
       }
       add_file(layout, file_name(rank, index, files.size()), std::move(tensors), metadata, rank);
     }

@@ -1,5 +1,5 @@
-// Shards as PyTorch's DCP HuggingFaceStorageWriter makes them: sharded/shard-00001-model-00001-of-00001.safetensors, one
-// box per tensor and file, whose place in the whole is in the header's metadata.
+// Shards as PyTorch's DCP HuggingFaceStorageWriter makes them: sharded/shard-00001-model-00001-of-00001.safetensors,
+// one box per tensor and file, whose place in the whole is in the header's metadata.
 #pragma once
 
 #include "layout.hpp"

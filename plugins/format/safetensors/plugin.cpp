@@ -1,6 +1,6 @@
 // The two members, format/safetensors and format/native: their layouts and scans carried across the boundary.
-#include "chassis/format.hpp"
 #include "chassis/plugin.hpp"
+#include "chassis/format.hpp"
 #include "huggingface.hpp"
 #include "native.hpp"
 
@@ -46,9 +46,15 @@ class SafetensorsFormat : public chassis::Format {
   void scan_by(ScanFunction function, const chassis::Directory& directory, chassis::ScanSink& out) const {
     ScanSink sink;
     sink.tensor = [&out](const FoundTensor& t) {
-      const chassis_disk_tensor_t raw = {sizeof raw, t.dtype, chassis::str(t.name), t.global_shape.data(),
-                                         t.box_offset.data(), t.box_shape.data(),
-                                         static_cast<uint32_t>(t.box_shape.size()), t.rank, t.num_bytes};
+      const chassis_disk_tensor_t raw = {sizeof raw,
+                                         t.dtype,
+                                         chassis::str(t.name),
+                                         t.global_shape.data(),
+                                         t.box_offset.data(),
+                                         t.box_shape.data(),
+                                         static_cast<uint32_t>(t.box_shape.size()),
+                                         t.rank,
+                                         t.num_bytes};
       out.tensor(raw, t.file, t.offset);
     };
     sink.metadata = [&out](std::string_view key, std::string_view value) { out.metadata(key, value); };
@@ -80,11 +86,14 @@ class Native final : public SafetensorsFormat {
  public:
   using SafetensorsFormat::SafetensorsFormat;
   static constexpr std::string_view kId = "native";
-  static constexpr std::string_view kDoc = "Safetensors shards, one set per rank, that torch.distributed.checkpoint reads";
+  static constexpr std::string_view kDoc =
+      "Safetensors shards, one set per rank, that torch.distributed.checkpoint reads";
   void layout(const chassis_save_request_t& request, chassis::LayoutSink& out) override {
     layout_by(native_layout, request, out);
   }
-  void scan(const chassis::Directory& directory, chassis::ScanSink& out) override { scan_by(native_scan, directory, out); }
+  void scan(const chassis::Directory& directory, chassis::ScanSink& out) override {
+    scan_by(native_scan, directory, out);
+  }
 };
 
 }  // namespace

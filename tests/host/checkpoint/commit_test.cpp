@@ -21,7 +21,8 @@ const BucketPair& buckets() {
 void save_step(const std::string& root, int64_t step, uint64_t seed = 1) {
   Model model;
   model.add(Descriptor::plain("w", Dtype::f32, {100}), seed);
-  CheckpointWriter(native(), buckets()).save(plan_save(model.save_tensors(), {}, native()), request_for(model, root, step_directory_name(step), step));
+  CheckpointWriter(native(), buckets())
+      .save(plan_save(model.save_tensors(), {}, native()), request_for(model, root, step_directory_name(step), step));
 }
 std::vector<std::string> names(const std::string& root) {
   std::vector<std::string> out;
@@ -52,7 +53,8 @@ TEST(Commit, PassesItsStagesInOrder) {
     EXPECT_EQ(fs::exists(dir / "x"), std::string(stage) == "renamed");
   };
   CheckpointWriter(native(), buckets()).save(plan_save(model.save_tensors(), {}, native()), request);
-  EXPECT_EQ(stages, (std::vector<std::string>{"staged", "allocated", "streamed", "written", "manifest", "synced", "unmarked", "renamed"}));
+  EXPECT_EQ(stages, (std::vector<std::string>{"staged", "allocated", "streamed", "written", "manifest", "synced",
+                                              "unmarked", "renamed"}));
 }
 
 TEST(Commit, ReplacesItsOwnCheckpointOfTheSameName) {
@@ -74,7 +76,8 @@ TEST(Commit, RefusesToReplaceWhatIsNotItsOwn) {
 
   save_step(dir.path(), 2);
   write_text(dir / "step-000002/notes.txt", "keep");
-  EXPECT_NE(error_of([&] { save_step(dir.path(), 2); }).find("it holds 'notes.txt' that this program did not write"), std::string::npos);
+  EXPECT_NE(error_of([&] { save_step(dir.path(), 2); }).find("it holds 'notes.txt' that this program did not write"),
+            std::string::npos);
   EXPECT_NE(error_of([&] { delete_checkpoint(dir / "step-000002"); }).find("notes.txt"), std::string::npos);
   EXPECT_EQ(entries(dir.path()), (std::vector<std::string>{"step-000001", "step-000002"}));
 
@@ -89,15 +92,22 @@ TEST(Commit, RefusesNamesThatLeaveTheDirectory) {
   const Model model = small_model();
   for (const char* name : {"../x", "/tmp/x", "a/b", ".hidden", ""}) {
     EXPECT_NE(error_of([&] {
-                CheckpointWriter(native(), buckets()).save(plan_save(model.save_tensors(), {}, native()), request_for(model, dir.path(), name));
+                CheckpointWriter(native(), buckets())
+                    .save(plan_save(model.save_tensors(), {}, native()), request_for(model, dir.path(), name));
               }).find("is no name for a checkpoint"),
               std::string::npos);
   }
   SaveRequest request = request_for(model, dir.path(), "x");
   request.text_files = {{"../evil", "x"}};
-  EXPECT_NE(error_of([&] { CheckpointWriter(native(), buckets()).save(plan_save(model.save_tensors(), {}, native()), request); }).find("is no path"), std::string::npos);
+  EXPECT_NE(error_of([&] {
+              CheckpointWriter(native(), buckets()).save(plan_save(model.save_tensors(), {}, native()), request);
+            }).find("is no path"),
+            std::string::npos);
   request.text_files = {{"manifest.json", "x"}};
-  EXPECT_NE(error_of([&] { CheckpointWriter(native(), buckets()).save(plan_save(model.save_tensors(), {}, native()), request); }).find("two files"), std::string::npos);
+  EXPECT_NE(error_of([&] {
+              CheckpointWriter(native(), buckets()).save(plan_save(model.save_tensors(), {}, native()), request);
+            }).find("two files"),
+            std::string::npos);
   EXPECT_TRUE(entries(dir.path()).empty());
 }
 
@@ -191,10 +201,14 @@ TEST(CheckpointRoot, DeletesNothingThatItDidNotMake) {
 TEST(CheckpointRoot, CollectsWhatKilledSavesLeftAndNothingElse) {
   const TemporaryDirectory dir;
   save_step(dir.path(), 1);
-  const std::string dead = dir / ".step-000002.inprogress-0123456789abcdef", empty = dir / ".step-000003.inprogress-0123456789abcdef";
-  const std::string deleting = dir / ".step-000000.deleting-0123456789abcdef", foreign = dir / ".step-000004.inprogress-0123456789abcdef";
-  const std::string replaced = dir / ".step-000009.replaced-0123456789abcdef", alive = dir / ".step-000005.inprogress-0123456789abcdef";
-  for (const auto& path : {dead, empty, foreign, alive}) fs::create_directories(path + (path == dead ? "/sharded" : ""));
+  const std::string dead = dir / ".step-000002.inprogress-0123456789abcdef",
+                    empty = dir / ".step-000003.inprogress-0123456789abcdef";
+  const std::string deleting = dir / ".step-000000.deleting-0123456789abcdef",
+                    foreign = dir / ".step-000004.inprogress-0123456789abcdef";
+  const std::string replaced = dir / ".step-000009.replaced-0123456789abcdef",
+                    alive = dir / ".step-000005.inprogress-0123456789abcdef";
+  for (const auto& path : {dead, empty, foreign, alive})
+    fs::create_directories(path + (path == dead ? "/sharded" : ""));
   write_text(dead + "/.inprogress", "");
   write_text(dead + "/sharded/x", "partial");
   write_text(foreign + "/precious", "x");

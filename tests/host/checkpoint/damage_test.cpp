@@ -60,7 +60,8 @@ TEST(Verify, NamesTheTensorOfEveryFlippedBit) {
       flip(saved.shard(), byte, bit);
       const VerifyResult result = verify_checkpoint(saved.path, saved.buckets);
       ASSERT_EQ(result.defects.size(), 1u);
-      EXPECT_NE(result.defects[0].find("tensor '" + entry.box.name + "' is damaged"), std::string::npos) << result.defects[0];
+      EXPECT_NE(result.defects[0].find("tensor '" + entry.box.name + "' is damaged"), std::string::npos)
+          << result.defects[0];
       const std::string text = saved.load_error();
       EXPECT_NE(text.find("tensor '" + entry.box.name + "'"), std::string::npos) << text;
       flip(saved.shard(), byte, bit);
@@ -114,10 +115,13 @@ TEST(Load, FindsTruncationWithoutAManifestToo) {
 TEST(Load, FindsFilesOfAnotherCheckpoint) {
   Saved a, b;
   Model other;
-  other.add("embed.weight", Dtype::f32, {37, 8}).add("layer.0.weight", Dtype::bf16, {5, 3}).add("layer.0.bias", Dtype::f32, {5});
+  other.add("embed.weight", Dtype::f32, {37, 8})
+      .add("layer.0.weight", Dtype::bf16, {5, 3})
+      .add("layer.0.bias", Dtype::f32, {5});
   other.add("step", Dtype::i64, {}).add("empty", Dtype::f32, {0, 4}).add(Descriptor::plain("mask", Dtype::u8, {3}), 99);
   fs::remove_all(b.path);
-  CheckpointWriter(native(), b.buckets).save(plan_save(other.save_tensors(), {}, native()), request_for(other, b.dir.path(), "step-000001"));
+  CheckpointWriter(native(), b.buckets)
+      .save(plan_save(other.save_tensors(), {}, native()), request_for(other, b.dir.path(), "step-000001"));
   fs::copy_file(b.shard(), a.shard(), fs::copy_options::overwrite_existing);
   EXPECT_NE(a.load_error().find("tensor 'mask'"), std::string::npos);
 }
@@ -130,7 +134,8 @@ TEST(Load, FindsAMissingShard) {
   Descriptor d = Descriptor::plain("w", Dtype::f32, {16, 4});
   d.placements = {Placement::dim_chunk({"dp"}, 0)};
   model.add(d);
-  CheckpointWriter(native(), buckets).save(plan_save(model.save_tensors(), mesh, native()), request_for(model, dir.path(), "c", 1, mesh));
+  CheckpointWriter(native(), buckets)
+      .save(plan_save(model.save_tensors(), mesh, native()), request_for(model, dir.path(), "c", 1, mesh));
   fs::remove(dir / "c/sharded/shard-00004-model-00001-of-00001.safetensors");
   EXPECT_NE(error_of([&] { CheckpointReader(dir / "c", native()); }).find("is missing"), std::string::npos);
   fs::remove(dir / "c/manifest.json");  // as written by another system: the last shard is missed by its global shape
@@ -186,9 +191,11 @@ TEST(Inspect, ListsDescribesAndCompares) {
   other.add("new", Dtype::u8, {2}).add("embed.weight", Dtype::f32, {38, 8});
   other.descriptors.erase(other.descriptors.begin());
   const BucketPair buckets(4096);
-  CheckpointWriter(native(), buckets).save(plan_save(other.save_tensors(), {}, native()), request_for(other, saved.dir.path(), "other"));
+  CheckpointWriter(native(), buckets)
+      .save(plan_save(other.save_tensors(), {}, native()), request_for(other, saved.dir.path(), "other"));
   EXPECT_EQ(diff_checkpoints(saved.path, saved.dir / "other"),
-            (std::vector<std::string>{"! embed.weight f32[37, 8] → f32[38, 8]", "~ layer.0.bias f32[5] has other contents", "- mask u8[3]", "+ new u8[2]"}));
+            (std::vector<std::string>{"! embed.weight f32[37, 8] → f32[38, 8]",
+                                      "~ layer.0.bias f32[5] has other contents", "- mask u8[3]", "+ new u8[2]"}));
   EXPECT_TRUE(diff_checkpoints(saved.path, saved.path).empty());
 }
 

@@ -1,5 +1,5 @@
-// What the system refuses: no space, file size limits, directories that can not be written. The previous checkpoint stays
-// whole, nothing half-made is left, and the message names path and bytes.
+// What the system refuses: no space, file size limits, directories that can not be written. The previous checkpoint
+// stays whole, nothing half-made is left, and the message names path and bytes.
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
@@ -29,7 +29,9 @@ Model model_of(int64_t kib) {
 std::string save_error(const Model& model, const std::string& parent, int64_t step, ExitCode* code = nullptr) {
   const BucketPair buckets(1 << 16);
   try {
-    CheckpointWriter(native(), buckets).save(plan_save(model.save_tensors(), {}, native()), request_for(model, parent, step_directory_name(step), step));
+    CheckpointWriter(native(), buckets)
+        .save(plan_save(model.save_tensors(), {}, native()),
+              request_for(model, parent, step_directory_name(step), step));
   } catch (const Error& error) {
     if (code != nullptr) *code = error.code();
     return error.what();
@@ -69,7 +71,8 @@ TEST(Save, SurvivesAFileSizeLimit) {
     ExitCode code{};
     const std::string text = save_error(model_of(2048), dir.path(), 2, &code);
     EXPECT_EQ(code, ExitCode::kStorage);
-    EXPECT_NE(text.find("step-000002' was not saved; what was published before is untouched"), std::string::npos) << text;
+    EXPECT_NE(text.find("step-000002' was not saved; what was published before is untouched"), std::string::npos)
+        << text;
     EXPECT_NE(text.find("File too large"), std::string::npos) << text;
     EXPECT_TRUE(hidden(dir.path()).empty());
     EXPECT_FALSE(fs::exists(dir / "step-000002"));
@@ -87,7 +90,8 @@ bool mount_small_disk(const std::string& path) {
 
 TEST(Save, SurvivesAFullDisk) {
   const TemporaryDirectory dir;
-  if (!passes_in_child([&] { ::_exit(mount_small_disk(dir.path()) ? 0 : 1); })) GTEST_SKIP() << "no right to mount a tmpfs";
+  if (!passes_in_child([&] { ::_exit(mount_small_disk(dir.path()) ? 0 : 1); }))
+    GTEST_SKIP() << "no right to mount a tmpfs";
   EXPECT_TRUE(passes_in_child([&] {
     ASSERT_TRUE(mount_small_disk(dir.path()));
     ASSERT_EQ(save_error(model_of(512), dir.path(), 1), "no error");
@@ -104,7 +108,8 @@ TEST(Save, SurvivesAFullDisk) {
     request.on_stage = [&](const char* stage) {
       if (std::string(stage) == "staged") write_text(dir / "filler", std::string(std::size_t{3} << 20, 'x'));
     };
-    text = error_of([&] { CheckpointWriter(native(), buckets).save(plan_save(model.save_tensors(), {}, native()), request); });
+    text = error_of(
+        [&] { CheckpointWriter(native(), buckets).save(plan_save(model.save_tensors(), {}, native()), request); });
     EXPECT_NE(text.find("No space left on device"), std::string::npos) << text;
     EXPECT_TRUE(hidden(dir.path()).empty());
     EXPECT_FALSE(fs::exists(dir / "step-000003"));
@@ -115,7 +120,8 @@ TEST(Save, SurvivesAFullDisk) {
     const Model small = model_of(16);
     SaveRequest carrying = request_for(small, dir.path(), "step-000004", 4);
     carrying.text_files = {{"big.txt", std::string(std::size_t{1} << 20, 'x')}};
-    text = error_of([&] { CheckpointWriter(native(), buckets).save(plan_save(small.save_tensors(), {}, native()), carrying); });
+    text = error_of(
+        [&] { CheckpointWriter(native(), buckets).save(plan_save(small.save_tensors(), {}, native()), carrying); });
     EXPECT_NE(text, "no error");
     EXPECT_TRUE(hidden(dir.path()).empty());
     EXPECT_TRUE(verify_checkpoint(dir / "step-000001", buckets).ok());
@@ -166,7 +172,8 @@ TEST(Save, ReportsAFailureOfTheTensorsThemselves) {
     if (d.fqn == "b") throw internal_error("the device is gone");
     return model.local(d, {}, rank);
   };
-  const std::string text = error_of([&] { CheckpointWriter(native(), buckets).save(plan_save(model.save_tensors(), {}, native()), request); });
+  const std::string text = error_of(
+      [&] { CheckpointWriter(native(), buckets).save(plan_save(model.save_tensors(), {}, native()), request); });
   EXPECT_NE(text.find("the device is gone"), std::string::npos) << text;
   EXPECT_TRUE(fs::is_empty(dir.path()));
 }
@@ -199,7 +206,9 @@ TEST(StreamWriter, CutsAtWholeElements) {
 // A hundred saves leave the number of open files and threads as it was.
 TEST(Save, LeaksNoFilesAndThreads) {
   const TemporaryDirectory dir;
-  const auto count = [](const char* path) { return std::distance(fs::directory_iterator(path), fs::directory_iterator()); };
+  const auto count = [](const char* path) {
+    return std::distance(fs::directory_iterator(path), fs::directory_iterator());
+  };
   const Model model = model_of(1);
   CheckpointRoot root(dir.path());
   const auto save = [&](int64_t step) {

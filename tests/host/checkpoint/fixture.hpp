@@ -1,4 +1,5 @@
-// What the tests of the engine share: the real format plugin without a registry, directories that go away, small models.
+// What the tests of the engine share: the real format plugin without a registry, directories that go away, small
+// models.
 #pragma once
 
 #include <dlfcn.h>
@@ -49,7 +50,9 @@ class TemporaryDirectory {
   std::string path_;
 };
 
-inline void write_text(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
+inline void write_text(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
 
 template <class Body>
 std::string error_of(Body&& body) {
@@ -92,7 +95,8 @@ class RealFormat {
     const chassis_factory_t* factory = nullptr;
     throw_if_failed(entry(host_.get(), &factory), "entry");
     throw_if_failed(factory->create(host_.get(), str_of("format"), str_of(id), &instance_), "create");
-    const auto* table = static_cast<const chassis_format_t*>(instance_->get_interface(instance_, str_of(CHASSIS_FORMAT_ID)));
+    const auto* table =
+        static_cast<const chassis_format_t*>(instance_->get_interface(instance_, str_of(CHASSIS_FORMAT_ID)));
     format_ = std::make_unique<FormatPlugin>(id, *table, instance_);
   }
   ~RealFormat() { instance_->destroy(instance_); }
@@ -120,7 +124,8 @@ inline const FormatPlugin& huggingface() {
 class Model {
  public:
   Model& add(const Descriptor& descriptor, uint64_t seed = 1) {
-    Tensor whole = Tensor::empty(std::vector<int64_t>(descriptor.global_shape.begin(), descriptor.global_shape.end()), descriptor.dtype);
+    Tensor whole = Tensor::empty(std::vector<int64_t>(descriptor.global_shape.begin(), descriptor.global_shape.end()),
+                                 descriptor.dtype);
     auto* bytes = whole.data_as<unsigned char>();
     uint64_t state = seed * 0x9E3779B97F4A7C15ull + std::hash<std::string>()(descriptor.fqn);
     for (uint64_t i = 0; i < whole.num_bytes(); ++i) {
@@ -131,7 +136,9 @@ class Model {
     wholes[descriptor.fqn] = whole;
     return *this;
   }
-  Model& add(const std::string& fqn, Dtype dtype, const Shape& shape) { return add(Descriptor::plain(fqn, dtype, shape)); }
+  Model& add(const std::string& fqn, Dtype dtype, const Shape& shape) {
+    return add(Descriptor::plain(fqn, dtype, shape));
+  }
 
   std::vector<SaveTensor> save_tensors() const {
     std::vector<SaveTensor> out;
@@ -154,8 +161,8 @@ class Model {
     for (const Piece& piece : layout.pieces(rank)) {
       const Copy copy{piece.box, row_major_view(descriptor.global_shape, piece.box), piece.local};
       for_each_run(copy, [&](int64_t from, int64_t to, int64_t length) {
-        std::memcpy(out.data_as<char>() + static_cast<size_t>(to) * size, whole.data_as<char>() + static_cast<size_t>(from) * size,
-                    static_cast<size_t>(length) * size);
+        std::memcpy(out.data_as<char>() + static_cast<size_t>(to) * size,
+                    whole.data_as<char>() + static_cast<size_t>(from) * size, static_cast<size_t>(length) * size);
       });
     }
     return out;
@@ -174,7 +181,9 @@ inline bool same_bytes(const Tensor& a, const Tensor& b) {
 
 inline Model small_model() {
   Model model;
-  model.add("embed.weight", Dtype::f32, {37, 8}).add("layer.0.weight", Dtype::bf16, {5, 3}).add("layer.0.bias", Dtype::f32, {5});
+  model.add("embed.weight", Dtype::f32, {37, 8})
+      .add("layer.0.weight", Dtype::bf16, {5, 3})
+      .add("layer.0.bias", Dtype::f32, {5});
   model.add("step", Dtype::i64, {}).add("empty", Dtype::f32, {0, 4}).add("mask", Dtype::u8, {3});
   return model;
 }
@@ -197,13 +206,16 @@ inline std::map<std::string, Tensor> load_all(CheckpointReader& reader, const st
   std::map<std::string, Tensor> out;
   LoadOptions options;
   options.rank = rank;
-  const LoadResult found = reader.load(tensors, mesh, buckets, [&](const Descriptor& d, int r) {
-    const Shape shape = Layout(d, mesh).local_shape(r);
-    Tensor t = Tensor::empty(std::vector<int64_t>(shape.begin(), shape.end()), d.dtype);
-    if (t.num_bytes() > 0) std::memset(t.data(), 0xEE, t.num_bytes());
-    out[d.fqn] = t;
-    return t;
-  }, options);
+  const LoadResult found = reader.load(
+      tensors, mesh, buckets,
+      [&](const Descriptor& d, int r) {
+        const Shape shape = Layout(d, mesh).local_shape(r);
+        Tensor t = Tensor::empty(std::vector<int64_t>(shape.begin(), shape.end()), d.dtype);
+        if (t.num_bytes() > 0) std::memset(t.data(), 0xEE, t.num_bytes());
+        out[d.fqn] = t;
+        return t;
+      },
+      options);
   if (result != nullptr) *result = found;
   return out;
 }

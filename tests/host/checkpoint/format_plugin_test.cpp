@@ -64,29 +64,110 @@ TEST(FormatPlugin, RefusesLayoutsThatAreNotSound) {
   };
   const auto ok = static_cast<chassis_status_t*>(nullptr);
   const std::vector<Case> cases = {
-      {"tensor 'b' has no place", [=](const auto&, const auto& s) { s.file(&s, str_of("f"), str_of(""), 8, 0); s.place(&s, 0, 0, 0); return ok; }},
-      {"is placed twice", [=](const auto&, const auto& s) { s.place(&s, 0, 0, 0); return s.place(&s, 0, 0, 0); }},
+      {"tensor 'b' has no place",
+       [=](const auto&, const auto& s) {
+         s.file(&s, str_of("f"), str_of(""), 8, 0);
+         s.place(&s, 0, 0, 0);
+         return ok;
+       }},
+      {"is placed twice",
+       [=](const auto&, const auto& s) {
+         s.place(&s, 0, 0, 0);
+         return s.place(&s, 0, 0, 0);
+       }},
       {"there is no tensor 7", [=](const auto&, const auto& s) { return s.place(&s, 7, 0, 0); }},
-      {"placed in file 3 of 1", [=](const auto&, const auto& s) { s.file(&s, str_of("f"), str_of(""), 8, 0); s.place(&s, 0, 0, 0); s.place(&s, 1, 3, 0); return ok; }},
-      {"at byte 4 of 'f', expected 8", [=](const auto&, const auto& s) { s.file(&s, str_of("f"), str_of(""), 11, 0); s.place(&s, 0, 0, 0); s.place(&s, 1, 0, 4); return ok; }},
-      {"at byte 2 of 'f', expected 4", [=](const auto&, const auto& s) { s.file(&s, str_of("f"), str_of("head"), 15, 0); s.place(&s, 0, 0, 2); s.place(&s, 1, 0, 12); return ok; }},
-      {"is placed at byte 8", [=](const auto&, const auto& s) { s.file(&s, str_of("f"), str_of(""), 9, 0); s.place(&s, 0, 0, 0); s.place(&s, 1, 0, 8); return ok; }},
-      {"is placed at byte 18446744073709551615", [=](const auto&, const auto& s) { s.file(&s, str_of("f"), str_of(""), 11, 0); s.place(&s, 0, 0, 0); s.place(&s, 1, 0, UINT64_MAX); return ok; }},
-      {"is to have 12 bytes, its header and tensors have 11", [=](const auto&, const auto& s) { s.file(&s, str_of("f"), str_of(""), 12, 0); s.place(&s, 0, 0, 0); s.place(&s, 1, 0, 8); return ok; }},
-      {"'../f' is no path", [=](const auto&, const auto& s) { s.file(&s, str_of("../f"), str_of(""), 11, 0); s.place(&s, 0, 0, 0); s.place(&s, 1, 0, 8); return ok; }},
-      {"'/etc/passwd' is no path", [=](const auto&, const auto& s) { s.text_file(&s, str_of("/etc/passwd"), str_of("x")); s.file(&s, str_of("f"), str_of(""), 11, 0); s.place(&s, 0, 0, 0); s.place(&s, 1, 0, 8); return ok; }},
-      {"two files 'f'", [=](const auto&, const auto& s) { s.text_file(&s, str_of("f"), str_of("x")); s.file(&s, str_of("f"), str_of(""), 11, 0); s.place(&s, 0, 0, 0); s.place(&s, 1, 0, 8); return ok; }},
-      {"two files 'manifest.json'", [=](const auto&, const auto& s) { s.text_file(&s, str_of("manifest.json"), str_of("x")); s.file(&s, str_of("f"), str_of(""), 11, 0); s.place(&s, 0, 0, 0); s.place(&s, 1, 0, 8); return ok; }},
-      {"other readers refuse more than 25000000", [=](const auto&, const auto& s) { const std::string h(25'000'000, ' '); s.file(&s, str_of("f"), str_of(h), h.size() + 11, 0); s.place(&s, 0, 0, h.size()); s.place(&s, 1, 0, h.size() + 8); return ok; }},
+      {"placed in file 3 of 1",
+       [=](const auto&, const auto& s) {
+         s.file(&s, str_of("f"), str_of(""), 8, 0);
+         s.place(&s, 0, 0, 0);
+         s.place(&s, 1, 3, 0);
+         return ok;
+       }},
+      {"at byte 4 of 'f', expected 8",
+       [=](const auto&, const auto& s) {
+         s.file(&s, str_of("f"), str_of(""), 11, 0);
+         s.place(&s, 0, 0, 0);
+         s.place(&s, 1, 0, 4);
+         return ok;
+       }},
+      {"at byte 2 of 'f', expected 4",
+       [=](const auto&, const auto& s) {
+         s.file(&s, str_of("f"), str_of("head"), 15, 0);
+         s.place(&s, 0, 0, 2);
+         s.place(&s, 1, 0, 12);
+         return ok;
+       }},
+      {"is placed at byte 8",
+       [=](const auto&, const auto& s) {
+         s.file(&s, str_of("f"), str_of(""), 9, 0);
+         s.place(&s, 0, 0, 0);
+         s.place(&s, 1, 0, 8);
+         return ok;
+       }},
+      {"is placed at byte 18446744073709551615",
+       [=](const auto&, const auto& s) {
+         s.file(&s, str_of("f"), str_of(""), 11, 0);
+         s.place(&s, 0, 0, 0);
+         s.place(&s, 1, 0, UINT64_MAX);
+         return ok;
+       }},
+      {"is to have 12 bytes, its header and tensors have 11",
+       [=](const auto&, const auto& s) {
+         s.file(&s, str_of("f"), str_of(""), 12, 0);
+         s.place(&s, 0, 0, 0);
+         s.place(&s, 1, 0, 8);
+         return ok;
+       }},
+      {"'../f' is no path",
+       [=](const auto&, const auto& s) {
+         s.file(&s, str_of("../f"), str_of(""), 11, 0);
+         s.place(&s, 0, 0, 0);
+         s.place(&s, 1, 0, 8);
+         return ok;
+       }},
+      {"'/etc/passwd' is no path",
+       [=](const auto&, const auto& s) {
+         s.text_file(&s, str_of("/etc/passwd"), str_of("x"));
+         s.file(&s, str_of("f"), str_of(""), 11, 0);
+         s.place(&s, 0, 0, 0);
+         s.place(&s, 1, 0, 8);
+         return ok;
+       }},
+      {"two files 'f'",
+       [=](const auto&, const auto& s) {
+         s.text_file(&s, str_of("f"), str_of("x"));
+         s.file(&s, str_of("f"), str_of(""), 11, 0);
+         s.place(&s, 0, 0, 0);
+         s.place(&s, 1, 0, 8);
+         return ok;
+       }},
+      {"two files 'manifest.json'",
+       [=](const auto&, const auto& s) {
+         s.text_file(&s, str_of("manifest.json"), str_of("x"));
+         s.file(&s, str_of("f"), str_of(""), 11, 0);
+         s.place(&s, 0, 0, 0);
+         s.place(&s, 1, 0, 8);
+         return ok;
+       }},
+      {"other readers refuse more than 25000000",
+       [=](const auto&, const auto& s) {
+         const std::string h(25'000'000, ' ');
+         s.file(&s, str_of("f"), str_of(h), h.size() + 11, 0);
+         s.place(&s, 0, 0, h.size());
+         s.place(&s, 1, 0, h.size() + 8);
+         return ok;
+       }},
       {"no room", [=](const auto&, const auto&) { return make_status(CHASSIS_INVALID_ARGUMENT, "no room"); }},
   };
-  for (const Case& c : cases) EXPECT_NE(layout_error(c.script).find(c.expected), std::string::npos) << layout_error(c.script);
+  for (const Case& c : cases)
+    EXPECT_NE(layout_error(c.script).find(c.expected), std::string::npos) << layout_error(c.script);
 }
 
 TEST(FormatPlugin, RefusesScansThatReachOutOfTheirFiles) {
   const TemporaryDirectory dir;
   write_text(dir / "f", "0123456789");
-  const int64_t shape[] = {4}, origin[] = {0}, huge[] = {int64_t{1} << 62}, negative[] = {-1}, nine[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
+  const int64_t shape[] = {4}, origin[] = {0}, huge[] = {int64_t{1} << 62}, negative[] = {-1},
+                nine[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
   const auto scan_error = [&](chassis_disk_tensor_t tensor, uint32_t file, uint64_t offset) {
     ScriptedFormat format;
     format.scan = [&](const auto&, const auto& s) { return s.tensor(&s, &tensor, file, offset); };
@@ -95,7 +176,8 @@ TEST(FormatPlugin, RefusesScansThatReachOutOfTheirFiles) {
       format.plugin.scan(directory);
     });
   };
-  const auto tensor = [&](uint32_t dtype, const int64_t* global, const int64_t* begin, const int64_t* box, uint32_t dims, uint64_t bytes) {
+  const auto tensor = [&](uint32_t dtype, const int64_t* global, const int64_t* begin, const int64_t* box,
+                          uint32_t dims, uint64_t bytes) {
     return chassis_disk_tensor_t{sizeof(chassis_disk_tensor_t), dtype, str_of("t"), global, begin, box, dims, 0, bytes};
   };
   const auto good = tensor(CHASSIS_DTYPE_U8, shape, origin, shape, 1, 4);
@@ -104,11 +186,14 @@ TEST(FormatPlugin, RefusesScansThatReachOutOfTheirFiles) {
   EXPECT_NE(scan_error(good, 0, UINT64_MAX).find("reaches behind the end"), std::string::npos);
   EXPECT_NE(scan_error(good, 1, 0).find("lies in file 1"), std::string::npos);
   EXPECT_NE(scan_error(tensor(99, shape, origin, shape, 1, 4), 0, 0).find("unknown dtype 99"), std::string::npos);
-  EXPECT_NE(scan_error(tensor(CHASSIS_DTYPE_U8, shape, shape, shape, 1, 4), 0, 0).find("is not inside of"), std::string::npos);
+  EXPECT_NE(scan_error(tensor(CHASSIS_DTYPE_U8, shape, shape, shape, 1, 4), 0, 0).find("is not inside of"),
+            std::string::npos);
   EXPECT_NE(scan_error(tensor(CHASSIS_DTYPE_F64, huge, origin, huge, 1, 0), 0, 0), "no error");
   EXPECT_NE(scan_error(tensor(CHASSIS_DTYPE_U8, negative, origin, negative, 1, 0), 0, 0), "no error");
-  EXPECT_NE(scan_error(tensor(CHASSIS_DTYPE_U8, nine, nine, nine, 9, 1), 0, 0).find("at most 8 are supported"), std::string::npos);
-  EXPECT_NE(scan_error(tensor(CHASSIS_DTYPE_U8, shape, origin, shape, 1, 5), 0, 0).find("has 5 bytes"), std::string::npos);
+  EXPECT_NE(scan_error(tensor(CHASSIS_DTYPE_U8, nine, nine, nine, 9, 1), 0, 0).find("at most 8 are supported"),
+            std::string::npos);
+  EXPECT_NE(scan_error(tensor(CHASSIS_DTYPE_U8, shape, origin, shape, 1, 5), 0, 0).find("has 5 bytes"),
+            std::string::npos);
 }
 
 TEST(FormatPlugin, SaysWhichLinksItDidNotFollow) {

@@ -18,7 +18,8 @@ namespace {
 
 using namespace testing;
 
-constexpr const char* kStages[] = {"staged", "allocated", "streamed", "written", "manifest", "synced", "unmarked", "renamed"};
+constexpr const char* kStages[] = {"staged",   "allocated", "streamed", "written",
+                                   "manifest", "synced",    "unmarked", "renamed"};
 
 Model model_of_step(int64_t step) {
   Model model;
@@ -60,7 +61,8 @@ Shared* new_shared() {
     shared.stage = -1;
     if (!same_name) {
       root.set_latest(request.name);
-      if (kill_stage != nullptr && step == first + 1 && std::string(kill_stage) == "latest") ::kill(::getpid(), SIGKILL);
+      if (kill_stage != nullptr && step == first + 1 && std::string(kill_stage) == "latest")
+        ::kill(::getpid(), SIGKILL);
       root.prune(2);
     }
   }
@@ -80,7 +82,8 @@ int64_t check_directory(const std::string& path, int64_t at_least) {
     const Model model = model_of_step(info.step);
     CheckpointReader reader(info.path, native());
     const auto loaded = load_all(reader, model.load_tensors(), buckets);
-    for (const auto& [fqn, whole] : model.wholes) EXPECT_TRUE(same_bytes(loaded.at(fqn), whole)) << info.path << " " << fqn;
+    for (const auto& [fqn, whole] : model.wholes)
+      EXPECT_TRUE(same_bytes(loaded.at(fqn), whole)) << info.path << " " << fqn;
   }
   const auto newest = newest_checkpoint(path);
   if (at_least > 0) {

@@ -42,7 +42,8 @@ struct BigModel {
       tensors[fqn] = t;
     };
     add("embed", num_bytes / 3 / 4096 * 4096);
-    for (uint64_t at = num_bytes / 3; at < num_bytes; at += 8 * kMib) add("layer." + std::to_string(at / kMib), 8 * kMib);
+    for (uint64_t at = num_bytes / 3; at < num_bytes; at += 8 * kMib)
+      add("layer." + std::to_string(at / kMib), 8 * kMib);
   }
   LocalTensors locals() const {
     return [this](const Descriptor& d, int) { return tensors.at(d.fqn); };
@@ -79,8 +80,9 @@ TEST_P(Peak, IsTwoBucketsAndALittle) {
   const double load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const uint64_t load_peak = status_bytes("VmHWM") - before;
   std::printf("%s %s, %lld MiB: %s, of which %.2f s sync; save +%.1f MiB, load +%.1f MiB in %.2f s\n", GetParam().first,
-              std::string(dtype_name(GetParam().second)).c_str(), static_cast<long long>(model_mib), result.line.c_str(),
-              result.sync_seconds, static_cast<double>(save_peak) / kMib, static_cast<double>(load_peak) / kMib, load_seconds);
+              std::string(dtype_name(GetParam().second)).c_str(), static_cast<long long>(model_mib),
+              result.line.c_str(), result.sync_seconds, static_cast<double>(save_peak) / kMib,
+              static_cast<double>(load_peak) / kMib, load_seconds);
   EXPECT_LE(save_peak, 2 * kBucketBytes + kAllowance);
   EXPECT_LE(load_peak, 2 * kBucketBytes + kAllowance);
 }

@@ -7,8 +7,8 @@ namespace {
 
 using namespace testing;
 
-SavePlan save(const Model& model, const FormatPlugin& format, const std::string& parent, const std::string& name, const BucketPair& buckets,
-              const MeshShape& mesh = {}, uint64_t max_file_bytes = 0) {
+SavePlan save(const Model& model, const FormatPlugin& format, const std::string& parent, const std::string& name,
+              const BucketPair& buckets, const MeshShape& mesh = {}, uint64_t max_file_bytes = 0) {
   SavePlanOptions options;
   options.max_file_bytes = max_file_bytes;
   const SavePlan plan = plan_save(model.save_tensors(), mesh, format, options);
@@ -16,7 +16,8 @@ SavePlan save(const Model& model, const FormatPlugin& format, const std::string&
   return plan;
 }
 
-void expect_loads(const Model& model, const FormatPlugin& format, const std::string& path, const BucketPair& buckets, const MeshShape& mesh = {}) {
+void expect_loads(const Model& model, const FormatPlugin& format, const std::string& path, const BucketPair& buckets,
+                  const MeshShape& mesh = {}) {
   CheckpointReader reader(path, format);
   for (int rank = 0; rank < mesh.world_size(); ++rank) {
     const auto loaded = load_all(reader, model.load_tensors(), buckets, mesh, rank);
@@ -50,7 +51,10 @@ TEST(SaveAndLoad, PassATensorThatIsMuchLargerThanABucket) {
   const TemporaryDirectory dir;
   const BucketPair buckets(4096);
   Model model;
-  model.add("big", Dtype::f32, {1000, 101}).add("odd", Dtype::u8, {4097}).add("wide", Dtype::i64, {513, 3}).add("tail", Dtype::bf16, {3});
+  model.add("big", Dtype::f32, {1000, 101})
+      .add("odd", Dtype::u8, {4097})
+      .add("wide", Dtype::i64, {513, 3})
+      .add("tail", Dtype::bf16, {3});
   save(model, native(), dir.path(), "a", buckets);
   expect_loads(model, native(), dir / "a", buckets);
   save(model, huggingface(), dir.path(), "b", buckets, {}, 100'000);
@@ -86,7 +90,8 @@ Model sharded_model() {
     d.placements = std::move(placements);
     return d;
   };
-  Descriptor embed = with("embed", Dtype::f32, {307, 4}, {Placement::dim_chunk({"tp"}, 0), Placement::dim_chunk({"dp"}, 0)});
+  Descriptor embed =
+      with("embed", Dtype::f32, {307, 4}, {Placement::dim_chunk({"tp"}, 0), Placement::dim_chunk({"dp"}, 0)});
   embed.padded_shape = {312, 4};
   model.add(embed);
   model.add(with("column", Dtype::bf16, {16, 6}, {Placement::dim_chunk({"tp"}, 0), Placement::dim_chunk({"dp"}, 0)}));
@@ -101,7 +106,8 @@ TEST(SaveAndLoad, WorkFromAnyMeshToAnyOther) {
   const BucketPair buckets(4096);
   const Model model = sharded_model();
   const std::vector<MeshShape> meshes = {MeshShape({{"dp", 1}, {"tp", 1}}), MeshShape({{"dp", 2}, {"tp", 1}}),
-                                         MeshShape({{"dp", 2}, {"tp", 2}}), MeshShape({{"dp", 3}, {"tp", 1}}), MeshShape({{"dp", 4}, {"tp", 2}})};
+                                         MeshShape({{"dp", 2}, {"tp", 2}}), MeshShape({{"dp", 3}, {"tp", 1}}),
+                                         MeshShape({{"dp", 4}, {"tp", 2}})};
   for (size_t from = 0; from < meshes.size(); ++from) {
     const std::string name = "mesh" + std::to_string(from);
     save(model, native(), dir.path(), name, buckets, meshes[from]);
@@ -166,14 +172,17 @@ TEST(Load, ListsWhatDoesNotFit) {
   const Model model = small_model();
   save(model, huggingface(), dir.path(), "m", buckets);
   Model other;
-  other.add("embed.weight", Dtype::f32, {38, 8}).add("layer.0.weight", Dtype::f32, {5, 3}).add("layer.0.bias", Dtype::f32, {5});
+  other.add("embed.weight", Dtype::f32, {38, 8})
+      .add("layer.0.weight", Dtype::f32, {5, 3})
+      .add("layer.0.bias", Dtype::f32, {5});
   other.add("step", Dtype::i32, {}).add("new", Dtype::f32, {2, 2});
   CheckpointReader reader(dir / "m", huggingface());
   const std::string text = error_of([&] { load_all(reader, other.load_tensors(), buckets); });
   EXPECT_NE(text.find("1 missing:\n    new [2, 2]"), std::string::npos) << text;
   EXPECT_NE(text.find("2 of another shape or type:\n    embed.weight is [37, 8] on disk, [38, 8] in the model\n"
                       "    step is i64 on disk, i32 in the model"),
-            std::string::npos) << text;
+            std::string::npos)
+      << text;
   EXPECT_NE(text.find("2 unexpected:\n    empty [0, 4]\n    mask [3]"), std::string::npos) << text;
 }
 
@@ -222,7 +231,8 @@ TEST(Load, RefusesAnotherFormat) {
   const TemporaryDirectory dir;
   const BucketPair buckets(4096);
   save(small_model(), huggingface(), dir.path(), "m", buckets);
-  EXPECT_NE(error_of([&] { CheckpointReader(dir / "m", native()); }).find("is of format safetensors, not native"), std::string::npos);
+  EXPECT_NE(error_of([&] { CheckpointReader(dir / "m", native()); }).find("is of format safetensors, not native"),
+            std::string::npos);
 }
 
 TEST(CompareWithDirectory, NamesEveryDifference) {
@@ -236,7 +246,8 @@ TEST(CompareWithDirectory, NamesEveryDifference) {
   tensors[0].disk_name = "renamed";
   tensors[2].disk_dtype = Dtype::bf16;
   EXPECT_EQ(compare_with_directory(plan_save(tensors, {}, huggingface()), reader),
-            (std::vector<std::string>{"renamed f32[37, 8] is not in the directory", "layer.0.bias would be bf16[5], it is f32[5]",
+            (std::vector<std::string>{"renamed f32[37, 8] is not in the directory",
+                                      "layer.0.bias would be bf16[5], it is f32[5]",
                                       "embed.weight f32[37, 8] would not be written"}));
 }
 
@@ -246,7 +257,8 @@ TEST(Save, RefusesATensorThatIsNotAsDescribed) {
   const Model model = small_model();
   SaveRequest request = request_for(model, dir.path(), "m");
   request.tensors = [](const Descriptor&, int) { return Tensor::zeros(std::vector<int64_t>{1}, Dtype::f32); };
-  const std::string text = error_of([&] { CheckpointWriter(native(), buckets).save(plan_save(model.save_tensors(), {}, native()), request); });
+  const std::string text = error_of(
+      [&] { CheckpointWriter(native(), buckets).save(plan_save(model.save_tensors(), {}, native()), request); });
   EXPECT_NE(text.find("its descriptor says"), std::string::npos) << text;
   EXPECT_TRUE(fs::is_empty(dir.path()));
 }

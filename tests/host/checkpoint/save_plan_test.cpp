@@ -8,7 +8,8 @@ namespace {
 
 using namespace testing;
 
-std::string plan_error(const std::vector<SaveTensor>& tensors, const MeshShape& mesh = {}, const FormatPlugin& format = native()) {
+std::string plan_error(const std::vector<SaveTensor>& tensors, const MeshShape& mesh = {},
+                       const FormatPlugin& format = native()) {
   return error_of([&] { plan_save(tensors, mesh, format); });
 }
 
@@ -31,8 +32,10 @@ TEST(SavePlan, PlacesEveryTensorOnce) {
 TEST(SavePlan, IsTheSameOnEveryRankAndForEveryCall) {
   const MeshShape mesh({{"dp_shard", 4}});
   Model model;
-  model.add(sharded("a", {10, 3}, Placement::dim_chunk({"dp_shard"}, 0))).add(sharded("b", {7}, Placement::dim_chunk({"dp_shard"}, 0)));
-  const SavePlan a = plan_save(model.save_tensors(), mesh, native()), b = plan_save(model.save_tensors(), mesh, native());
+  model.add(sharded("a", {10, 3}, Placement::dim_chunk({"dp_shard"}, 0)))
+      .add(sharded("b", {7}, Placement::dim_chunk({"dp_shard"}, 0)));
+  const SavePlan a = plan_save(model.save_tensors(), mesh, native()),
+                 b = plan_save(model.save_tensors(), mesh, native());
   ASSERT_EQ(a.layout.files.size(), 4u);
   for (size_t i = 0; i < 4; ++i) EXPECT_EQ(a.layout.files[i].header, b.layout.files[i].header);
   EXPECT_EQ(a.boxes.size(), 8u);
@@ -62,7 +65,8 @@ TEST(SavePlan, RefusesATensorWithAGap) {
 }
 
 TEST(SavePlan, RefusesWhatIsNotReduced) {
-  const std::string text = plan_error({SaveTensor::plain(sharded("grad", {8}, Placement::partial({"dp"})))}, MeshShape({{"dp", 2}}));
+  const std::string text =
+      plan_error({SaveTensor::plain(sharded("grad", {8}, Placement::partial({"dp"})))}, MeshShape({{"dp", 2}}));
   EXPECT_NE(text.find("grad"), std::string::npos) << text;
 }
 
@@ -70,7 +74,9 @@ TEST(SavePlan, RefusesTwoTensorsOfOneNameOnDisk) {
   std::vector<SaveTensor> tensors = small_model().save_tensors();
   tensors[1].disk_name = "embed.weight";
   const std::string text = plan_error(tensors);
-  EXPECT_NE(text.find("two tensors are called 'embed.weight' on disk: 'embed.weight' and 'layer.0.weight'"), std::string::npos) << text;
+  EXPECT_NE(text.find("two tensors are called 'embed.weight' on disk: 'embed.weight' and 'layer.0.weight'"),
+            std::string::npos)
+      << text;
 }
 
 TEST(SavePlan, RefusesNamesThatTheFormatCanNotHold) {
@@ -86,7 +92,8 @@ TEST(SavePlan, RefusesNamesThatTheFormatCanNotHold) {
 TEST(SavePlan, RefusesHeadersThatOtherReadersRefuse) {
   std::vector<SaveTensor> tensors;
   for (int i = 0; i < 30; ++i) {
-    tensors.push_back(SaveTensor::plain(Descriptor::plain(std::string(1'000'000, 'x') + std::to_string(i), Dtype::u8, {1})));
+    tensors.push_back(
+        SaveTensor::plain(Descriptor::plain(std::string(1'000'000, 'x') + std::to_string(i), Dtype::u8, {1})));
   }
   EXPECT_NE(plan_error(tensors, {}, huggingface()).find("other readers refuse more than 25000000"), std::string::npos);
 }
@@ -126,7 +133,8 @@ TEST(SavePlan, CutsFlatRangesIntoBoxesOfSeveralFiles) {
 
 TEST(SavePlan, TakesAHundredThousandTensors) {
   std::vector<SaveTensor> tensors;
-  for (int i = 0; i < 100'000; ++i) tensors.push_back(SaveTensor::plain(Descriptor::plain("t" + std::to_string(i), Dtype::u8, {1})));
+  for (int i = 0; i < 100'000; ++i)
+    tensors.push_back(SaveTensor::plain(Descriptor::plain("t" + std::to_string(i), Dtype::u8, {1})));
   const SavePlan plan = plan_save(tensors, {}, native());
   EXPECT_EQ(plan.boxes.size(), 100'000u);
 }

@@ -86,7 +86,8 @@ TEST(SourceDirectory, NamesWhatIsNotThere) {
 }
 
 TEST(PlainPath, AdmitsNothingThatLeavesTheDirectory) {
-  for (const char* good : {"a", "model-00001-of-00002.safetensors", "sharded/x.y"}) EXPECT_TRUE(is_plain_path(good)) << good;
+  for (const char* good : {"a", "model-00001-of-00002.safetensors", "sharded/x.y"})
+    EXPECT_TRUE(is_plain_path(good)) << good;
   for (const char* bad : {"", ".", "..", "/a", "a/", "../a", "a/../b", "a/b/c", ".a", "a/.b", "a b", "a\nb", "ä"}) {
     EXPECT_FALSE(is_plain_path(bad)) << bad;
   }

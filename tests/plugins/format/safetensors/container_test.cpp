@@ -14,14 +14,17 @@ std::string refusal(std::string json, uint64_t data_bytes) {
   return defect_of([&] { Header::parse(std::move(json), data_bytes); });
 }
 
-std::string entry(const std::string& name, const std::string& dtype, const std::string& shape, const std::string& offsets) {
+std::string entry(const std::string& name, const std::string& dtype, const std::string& shape,
+                  const std::string& offsets) {
   return "\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape + ",\"data_offsets\":" + offsets + "}";
 }
 
 TEST(Header, ReadsTensorsAndMetadata) {
   const Header header = Header::parse(
-      "{\"__metadata__\":{\"format\":\"pt\",\"k\":\"v\\n\\u00e9\\ud83d\\ude00\"},\"b\":{\"dtype\":\"BF16\",\"shape\":[2,3],"
-      "\"data_offsets\":[4,16]}, \"a\\u002fx\" : { \"shape\" : [ ] , \"data_offsets\" : [ 0 , 4 ] , \"dtype\" : \"F32\" } }   ",
+      "{\"__metadata__\":{\"format\":\"pt\",\"k\":\"v\\n\\u00e9\\ud83d\\ude00\"},\"b\":{\"dtype\":\"BF16\",\"shape\":["
+      "2,3],"
+      "\"data_offsets\":[4,16]}, \"a\\u002fx\" : { \"shape\" : [ ] , \"data_offsets\" : [ 0 , 4 ] , \"dtype\" : "
+      "\"F32\" } }   ",
       16);
   ASSERT_EQ(header.size(), 2u);
   EXPECT_EQ(header.name(0), "b");
@@ -46,8 +49,9 @@ TEST(Header, ReadsEmptyFilesScalarsAndZeroSizes) {
 }
 
 TEST(Header, KnowsEveryDtypeOfTheReference) {
-  for (const char* name : {"BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I16", "U16",
-                           "F16", "BF16", "I32", "U32", "F32", "C64", "F64", "I64", "U64", "F4", "F6_E2M3", "F6_E3M2"}) {
+  for (const char* name : {"BOOL", "U8",  "I8",  "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ",
+                           "I16",  "U16", "F16", "BF16",    "I32",     "U32",     "F32",         "C64",
+                           "F64",  "I64", "U64", "F4",      "F6_E2M3", "F6_E3M2"}) {
     const std::string text = std::string("{") + entry("t", name, "[0]", "[0,0]") + "}";
     EXPECT_EQ(type_name(Header::parse(text, 0).type(0)), name);
   }
@@ -89,23 +93,30 @@ TEST(Header, RefusesOffsetsThatDoNotTile) {
   EXPECT_EQ(refusal(two("[1,5]", "[5,9]"), 9), "tensor 'a' starts at byte 1, behind a hole (expected 0)");
   EXPECT_EQ(refusal(two("[0,4]", "[4,8]"), 9),
             "the tensors take 8 bytes, the file has 9 behind the header: there are trailing bytes");
-  EXPECT_EQ(refusal(two("[0,4]", "[4,8]"), 7), "the tensors take 8 bytes, the file has 7 behind the header: it is cut short");
+  EXPECT_EQ(refusal(two("[0,4]", "[4,8]"), 7),
+            "the tensors take 8 bytes, the file has 7 behind the header: it is cut short");
   EXPECT_EQ(refusal("{" + entry("a", "U8", "[4]", "[0,5]") + "}", 5),
             "tensor 'a' has data_offsets [0, 5], but its shape and dtype take 4 bytes");
   EXPECT_NE(refusal("{" + entry("a", "U8", "[4]", "[4,0]") + "}", 4).find("data_offsets [4, 0]"), std::string::npos);
 }
 
 TEST(Header, RefusesNumbersThatAreNotSmallWholeNumbers) {
-  for (const char* number : {"-1", "-0", "1.0", "1e0", "1E2", "01", "0x1", "18446744073709551616", "\"1\"", "null", "true",
-                             "[1]", "+1", ".5", "1."}) {
-    EXPECT_NE(refusal("{" + entry("a", "U8", std::string("[") + number + "]", "[0,1]") + "}", 1), "nothing was wrong") << number;
-    EXPECT_NE(refusal("{" + entry("a", "U8", "[1]", std::string("[0,") + number + "]") + "}", 1), "nothing was wrong") << number;
+  for (const char* number : {"-1", "-0", "1.0", "1e0", "1E2", "01", "0x1", "18446744073709551616", "\"1\"", "null",
+                             "true", "[1]", "+1", ".5", "1."}) {
+    EXPECT_NE(refusal("{" + entry("a", "U8", std::string("[") + number + "]", "[0,1]") + "}", 1), "nothing was wrong")
+        << number;
+    EXPECT_NE(refusal("{" + entry("a", "U8", "[1]", std::string("[0,") + number + "]") + "}", 1), "nothing was wrong")
+        << number;
   }
-  EXPECT_EQ(refusal("{" + entry("a", "U8", "[4294967296,4294967296]", "[0,0]") + "}", 0), "tensor 'a': its shape overflows");
-  EXPECT_EQ(refusal("{" + entry("a", "U8", "[9223372036854775808]", "[0,0]") + "}", 0), "tensor 'a': its shape overflows");
-  EXPECT_EQ(refusal("{" + entry("a", "F64", "[4611686018427387904]", "[0,0]") + "}", 0), "tensor 'a': its size overflows");
+  EXPECT_EQ(refusal("{" + entry("a", "U8", "[4294967296,4294967296]", "[0,0]") + "}", 0),
+            "tensor 'a': its shape overflows");
+  EXPECT_EQ(refusal("{" + entry("a", "U8", "[9223372036854775808]", "[0,0]") + "}", 0),
+            "tensor 'a': its shape overflows");
+  EXPECT_EQ(refusal("{" + entry("a", "F64", "[4611686018427387904]", "[0,0]") + "}", 0),
+            "tensor 'a': its size overflows");
   // 2^61 * 64 bits wraps to 0.
-  EXPECT_EQ(refusal("{" + entry("a", "F64", "[288230376151711744]", "[0,0]") + "}", 0), "tensor 'a': its size overflows");
+  EXPECT_EQ(refusal("{" + entry("a", "F64", "[288230376151711744]", "[0,0]") + "}", 0),
+            "tensor 'a': its size overflows");
   std::string dims = "[1";
   for (int i = 0; i < 64; ++i) dims += ",1";
   EXPECT_EQ(refusal("{" + entry("a", "U8", dims + "]", "[0,1]") + "}", 1), "a tensor has more than 64 dims");
@@ -119,7 +130,8 @@ TEST(Header, RefusesNamesThatAreNotText) {
   EXPECT_EQ(named("a/../b"), "the name 'a/../b' looks like a path");
   EXPECT_EQ(named("/etc/passwd"), "the name '/etc/passwd' looks like a path");
   EXPECT_EQ(named(std::string("a\0b", 3)), "JSON byte 3: a control character in a string");
-  for (const char* bad : {"\xff", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x82", "\xf8\x88\x80\x80\x80", "\x80"}) {
+  for (const char* bad :
+       {"\xff", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x82", "\xf8\x88\x80\x80\x80", "\x80"}) {
     EXPECT_NE(named(bad).find("invalid UTF-8"), std::string::npos) << bad;
   }
   for (const char* bad : {"\\ud800", "\\udc00", "\\ud800\\u0041", "\\x41", "\\u12", "\\u12g4"}) {
@@ -146,7 +158,8 @@ TEST(Header, RefusesLengthsThatTheFileDoesNotHave) {
   EXPECT_EQ(read("1234567"), "f: the file has 7 bytes, fewer than the 8 of the header's length");
   EXPECT_EQ(read(std::string("\0\0\0\0\0\0\0\x80{}", 10)),
             "f: the header claims 9223372036854775808 bytes, the file has 2 behind its length");
-  EXPECT_EQ(read(std::string("\x03\0\0\0\0\0\0\0{}", 10)), "f: the header claims 3 bytes, the file has 2 behind its length");
+  EXPECT_EQ(read(std::string("\x03\0\0\0\0\0\0\0{}", 10)),
+            "f: the header claims 3 bytes, the file has 2 behind its length");
   EXPECT_EQ(read(file_of("{}", 0)), "nothing was wrong");
   std::string huge = file_of("{" + std::string(100'000'000, ' ') + "}", 0);
   EXPECT_EQ(read(huge), "f: the header claims 100000002 bytes, at most 100000000 are allowed");
@@ -200,9 +213,14 @@ TEST(Header, SurvivesRandomEdits) {
     for (int edits = 1 + static_cast<int>(random() % 4); edits > 0; --edits) {
       const size_t at = random() % text.size();
       switch (random() % 3) {
-        case 0: text[at] = alphabet[random() % (sizeof alphabet - 1)]; break;
-        case 1: text.erase(at, 1 + random() % 5); break;
-        default: text.insert(at, text.substr(random() % text.size(), random() % 12));
+        case 0:
+          text[at] = alphabet[random() % (sizeof alphabet - 1)];
+          break;
+        case 1:
+          text.erase(at, 1 + random() % 5);
+          break;
+        default:
+          text.insert(at, text.substr(random() % text.size(), random() % 12));
       }
       if (text.empty()) text = "{";
     }

@@ -21,8 +21,12 @@ Request same_tensors() {
   r.whole("model.embed_tokens.weight", CHASSIS_DTYPE_BF16, {5, 4});
   r.whole("model.layers.0.self_attn.q_proj.weight", CHASSIS_DTYPE_F32, {3, 2});
   r.whole("model.layers.0.mlp.bias", CHASSIS_DTYPE_F16, {7}).whole("step", CHASSIS_DTYPE_I64, {});
-  r.whole("empty", CHASSIS_DTYPE_F32, {0, 3}).whole("mask", CHASSIS_DTYPE_BOOL, {3}).whole("bytes", CHASSIS_DTYPE_U8, {5});
-  r.whole("counts", CHASSIS_DTYPE_I32, {2}).whole("short", CHASSIS_DTYPE_I16, {1}).whole("signed", CHASSIS_DTYPE_I8, {2});
+  r.whole("empty", CHASSIS_DTYPE_F32, {0, 3})
+      .whole("mask", CHASSIS_DTYPE_BOOL, {3})
+      .whole("bytes", CHASSIS_DTYPE_U8, {5});
+  r.whole("counts", CHASSIS_DTYPE_I32, {2})
+      .whole("short", CHASSIS_DTYPE_I16, {1})
+      .whole("signed", CHASSIS_DTYPE_I8, {2});
   return std::move(r.whole("double", CHASSIS_DTYPE_F64, {2}).whole("na\u00efve \"name\"", CHASSIS_DTYPE_F32, {1}));
 }
 

@@ -45,10 +45,11 @@ TEST(HuggingFaceLayout, PutsASmallModelIntoOneFileWithoutIndex) {
 TEST(HuggingFaceLayout, SplitsInOrderAndWritesASortedIndex) {
   const Files files = write_model(four_tensors(), 32);
   ASSERT_EQ(files.size(), 3u);
-  EXPECT_EQ(files.at(kIndex),
-            "{\n  \"metadata\": {\n    \"total_size\": 51\n  },\n  \"weight_map\": {\n"
-            "    \"a\": \"model-00002-of-00002.safetensors\",\n    \"b\": \"model-00002-of-00002.safetensors\",\n"
-            "    \"c\": \"model-00001-of-00002.safetensors\",\n    \"d\": \"model-00001-of-00002.safetensors\"\n  }\n}\n");
+  EXPECT_EQ(
+      files.at(kIndex),
+      "{\n  \"metadata\": {\n    \"total_size\": 51\n  },\n  \"weight_map\": {\n"
+      "    \"a\": \"model-00002-of-00002.safetensors\",\n    \"b\": \"model-00002-of-00002.safetensors\",\n"
+      "    \"c\": \"model-00001-of-00002.safetensors\",\n    \"d\": \"model-00001-of-00002.safetensors\"\n  }\n}\n");
   const Scanned found = scan(huggingface_scan, files);
   EXPECT_EQ(found.boxes.size(), 4u);
   EXPECT_TRUE(found.warnings.empty());
@@ -99,7 +100,8 @@ TEST(HuggingFaceScan, RefusesAStaleIndex) {
   const Files fresh = files;
 
   files.erase("model-00002-of-00002.safetensors");
-  EXPECT_EQ(scan_refusal(files), "model.safetensors.index.json names the file 'model-00002-of-00002.safetensors', which is not there");
+  EXPECT_EQ(scan_refusal(files),
+            "model.safetensors.index.json names the file 'model-00002-of-00002.safetensors', which is not there");
 
   files = fresh;
   std::swap(files["model-00001-of-00002.safetensors"], files["model-00002-of-00002.safetensors"]);
@@ -109,12 +111,15 @@ TEST(HuggingFaceScan, RefusesAStaleIndex) {
   more.whole("e", CHASSIS_DTYPE_U8, {1});
   files = fresh;
   files["model-00002-of-00002.safetensors"] = write_model(more, 32).at("model-00002-of-00002.safetensors");
-  EXPECT_EQ(scan_refusal(files), "model-00002-of-00002.safetensors holds the tensor 'e', which model.safetensors.index.json does not name: the index is stale");
+  EXPECT_EQ(scan_refusal(files),
+            "model-00002-of-00002.safetensors holds the tensor 'e', which model.safetensors.index.json does not name: "
+            "the index is stale");
 
   files = write_model(more, 32);
   files["model-00002-of-00002.safetensors"] = fresh.at("model-00002-of-00002.safetensors");
   EXPECT_EQ(scan_refusal(files),
-            "model.safetensors.index.json places the tensor 'e' in 'model-00002-of-00002.safetensors', which does not hold it: the index is stale");
+            "model.safetensors.index.json places the tensor 'e' in 'model-00002-of-00002.safetensors', which does not "
+            "hold it: the index is stale");
 
   files = fresh;
   files["model.safetensors"] = write_model(old_model).at("model.safetensors");
@@ -134,8 +139,10 @@ TEST(HuggingFaceScan, RefusesHostileIndexes) {
     files[kIndex] = text;
     return scan_refusal(files);
   };
-  for (const std::string path : {"../x.safetensors", "/etc/passwd", "a/b.safetensors", ".hidden", "", "a\\u0000b", "a b"}) {
-    EXPECT_NE(with_index("{\"weight_map\":{\"a\":\"" + path + "\"}}").find("only plain names"), std::string::npos) << path;
+  for (const std::string path :
+       {"../x.safetensors", "/etc/passwd", "a/b.safetensors", ".hidden", "", "a\\u0000b", "a b"}) {
+    EXPECT_NE(with_index("{\"weight_map\":{\"a\":\"" + path + "\"}}").find("only plain names"), std::string::npos)
+        << path;
   }
   EXPECT_NE(with_index("{\"weight_map\":{\"a\":\"f\",\"a\":\"g\"}}").find("'a' twice"), std::string::npos);
   EXPECT_NE(with_index("{}").find("no weight_map"), std::string::npos);
@@ -152,7 +159,8 @@ TEST(HuggingFaceScan, SaysWhatItLookedFor) {
 }
 
 TEST(HuggingFaceScan, NamesTensorsOfUnsupportedDtype) {
-  const Files files = {{"model.safetensors", file_of("{\"w\":{\"dtype\":\"F8_E4M3\",\"shape\":[4],\"data_offsets\":[0,4]}}", 4)}};
+  const Files files = {
+      {"model.safetensors", file_of("{\"w\":{\"dtype\":\"F8_E4M3\",\"shape\":[4],\"data_offsets\":[0,4]}}", 4)}};
   EXPECT_EQ(scan_refusal(files), "tensor 'w' has the dtype F8_E4M3, which is not supported");
 }
 

@@ -49,19 +49,32 @@ struct Request {
 
   Request& box(std::string name, uint32_t dtype, std::vector<int64_t> global_shape, std::vector<int64_t> offset,
                std::vector<int64_t> shape, uint32_t rank = 0) {
-    Tensor& t = tensors.emplace_back(Tensor{std::move(name), std::move(global_shape), std::move(offset), std::move(shape)});
+    Tensor& t =
+        tensors.emplace_back(Tensor{std::move(name), std::move(global_shape), std::move(offset), std::move(shape)});
     uint64_t num_bytes = type_bits(type_from_abi(dtype)) / 8;
     for (int64_t size : t.shape) num_bytes *= static_cast<uint64_t>(size);
-    raw.push_back({sizeof(chassis_disk_tensor_t), dtype, {t.name.data(), t.name.size()}, t.global_shape.data(),
-                   t.offset.data(), t.shape.data(), static_cast<uint32_t>(t.shape.size()), rank, num_bytes});
+    raw.push_back({sizeof(chassis_disk_tensor_t),
+                   dtype,
+                   {t.name.data(), t.name.size()},
+                   t.global_shape.data(),
+                   t.offset.data(),
+                   t.shape.data(),
+                   static_cast<uint32_t>(t.shape.size()),
+                   rank,
+                   num_bytes});
     return *this;
   }
   Request& whole(std::string name, uint32_t dtype, std::vector<int64_t> shape, uint32_t rank = 0) {
     return box(std::move(name), dtype, shape, std::vector<int64_t>(shape.size(), 0), shape, rank);
   }
   chassis_save_request_t get(uint64_t max_file_bytes = 0) const {
-    return {sizeof(chassis_save_request_t), static_cast<uint32_t>(raw.size()), raw.data(), pairs.data(),
-            static_cast<uint32_t>(pairs.size()), 1, max_file_bytes};
+    return {sizeof(chassis_save_request_t),
+            static_cast<uint32_t>(raw.size()),
+            raw.data(),
+            pairs.data(),
+            static_cast<uint32_t>(pairs.size()),
+            1,
+            max_file_bytes};
   }
 };
 
@@ -106,8 +119,8 @@ Scanned scan(Scan&& function, const Files& files) {
   Scanned out;
   ScanSink sink;
   sink.tensor = [&](const FoundTensor& t) {
-    out.boxes.push_back({std::string(t.name), t.dtype, t.global_shape, t.box_offset, t.box_shape, t.rank, t.file, t.offset,
-                         t.num_bytes});
+    out.boxes.push_back({std::string(t.name), t.dtype, t.global_shape, t.box_offset, t.box_shape, t.rank, t.file,
+                         t.offset, t.num_bytes});
   };
   sink.metadata = [&](std::string_view key, std::string_view value) { out.metadata.emplace(key, value); };
   sink.warning = [&](std::string_view, std::string_view text) { out.warnings.emplace_back(text); };

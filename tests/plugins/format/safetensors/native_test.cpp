@@ -26,14 +26,18 @@ TEST(NativeLayout, GivesEveryRankItsShard) {
   ASSERT_EQ(files.size(), 2u);
   const Scanned found = scan(native_scan, files);
   ASSERT_EQ(found.boxes.size(), 3u);
-  const Header first = Header::parse(files.at("sharded/shard-00001-model-00001-of-00001.safetensors").substr(8, 1000).substr(
-                                         0, static_cast<unsigned char>(files.at("sharded/shard-00001-model-00001-of-00001.safetensors")[0]) +
-                                                256u * static_cast<unsigned char>(files.at("sharded/shard-00001-model-00001-of-00001.safetensors")[1])),
-                                     32);
+  const Header first = Header::parse(
+      files.at("sharded/shard-00001-model-00001-of-00001.safetensors")
+          .substr(8, 1000)
+          .substr(0, static_cast<unsigned char>(files.at("sharded/shard-00001-model-00001-of-00001.safetensors")[0]) +
+                         256u * static_cast<unsigned char>(
+                                    files.at("sharded/shard-00001-model-00001-of-00001.safetensors")[1])),
+      32);
   EXPECT_EQ(first.metadata_value("DCP_VERSION"), "1.0");
   EXPECT_EQ(first.metadata_value("format"), "pt");
   EXPECT_EQ(first.metadata_value("DCP_SHARDING_INFO"),
-            "{\"t\": {\"saved_offsets\": [0, 0], \"global_shape\": [5, 2]}, \"s\": {\"saved_offsets\": [], \"global_shape\": []}}");
+            "{\"t\": {\"saved_offsets\": [0, 0], \"global_shape\": [5, 2]}, \"s\": {\"saved_offsets\": [], "
+            "\"global_shape\": []}}");
   for (const auto& box : found.boxes) {
     if (box.name == "s") continue;
     EXPECT_EQ(box.global_shape, (std::vector<int64_t>{5, 2}));
@@ -69,9 +73,9 @@ TEST(NativeLayout, RefusesDtypesThatDcpMisreads) {
 
 TEST(NativeScan, DerivesGlobalShapesThatAreNotWritten) {
   const auto shard = [](const char* offsets, const char* shape, int bytes) {
-    return file_of(std::string("{\"__metadata__\":{\"DCP_SHARDING_INFO\":\"{\\\"t\\\":{\\\"saved_offsets\\\":") + offsets +
-                       "}}\",\"DCP_VERSION\":\"1.0\"},\"t\":{\"dtype\":\"U8\",\"shape\":" + shape + ",\"data_offsets\":[0," +
-                       std::to_string(bytes) + "]}}",
+    return file_of(std::string("{\"__metadata__\":{\"DCP_SHARDING_INFO\":\"{\\\"t\\\":{\\\"saved_offsets\\\":") +
+                       offsets + "}}\",\"DCP_VERSION\":\"1.0\"},\"t\":{\"dtype\":\"U8\",\"shape\":" + shape +
+                       ",\"data_offsets\":[0," + std::to_string(bytes) + "]}}",
                    static_cast<uint64_t>(bytes));
   };
   const Files files = {{"shard-00001-model-00001-of-00001.safetensors", shard("[0,0]", "[2,3]", 6)},
@@ -86,7 +90,8 @@ TEST(NativeScan, RefusesSetsThatAreNotWhole) {
   files.erase("sharded/shard-00001-model-00002-of-00003.safetensors");
   EXPECT_EQ(scan_refusal(files), "shard 1 has 2 of 3 files");
   EXPECT_EQ(scan_refusal({}), "no sharded/shard-…-model-…-of-….safetensors");
-  EXPECT_EQ(scan_refusal({{"sharded/shard-1-model-1-of-1.safetensors", "x"}}), "no sharded/shard-…-model-…-of-….safetensors");
+  EXPECT_EQ(scan_refusal({{"sharded/shard-1-model-1-of-1.safetensors", "x"}}),
+            "no sharded/shard-…-model-…-of-….safetensors");
 }
 
 TEST(NativeScan, RefusesShardingInfoThatContradictsTheHeader) {
@@ -105,7 +110,8 @@ TEST(NativeScan, RefusesShardingInfoThatContradictsTheHeader) {
   EXPECT_NE(with_info("{\"t\":{\"saved_offsets\":[9223372036854775807]}}").find("does not fit"), std::string::npos);
   EXPECT_NE(with_info("{\"t\":{\"saved_offsets\":[-1]}}").find("expected a whole number"), std::string::npos);
   EXPECT_NE(with_info("{\"t\":{}}").find("expected a string"), std::string::npos);
-  EXPECT_NE(with_info("{\"t\":{\"saved_offsets\":[0]},\"t\":{\"saved_offsets\":[0]}}").find("twice"), std::string::npos);
+  EXPECT_NE(with_info("{\"t\":{\"saved_offsets\":[0]},\"t\":{\"saved_offsets\":[0]}}").find("twice"),
+            std::string::npos);
 }
 
 }  // namespace
