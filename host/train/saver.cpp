@@ -60,6 +60,16 @@ SavePlan plan_export(Session& session, const FormatPlugin& format) {
   return plan_save(std::move(tensors), MeshShape(), format);
 }
 
+// The model's config with the dtype that the export is written in, under both of its names.
+std::string export_config(Session& session) {
+  Json config = parse_json(session.model_config(), "the model's config");
+  const Dtype dtype = export_dtype(session);
+  const char* name = dtype == Dtype::bf16 ? "bfloat16" : dtype == Dtype::f16 ? "float16" : "float32";
+  for (const char* key : {"dtype", "torch_dtype"})
+    if (config.contains(key) || std::string_view(key) == "torch_dtype") config[key] = name;
+  return config.dump(2) + "\n";
+}
+
 // The format of a directory: its manifest says, or else it is what exports are written in.
 std::string format_of(Session& session, const std::string& path) {
   if (!fs::exists(fs::path(path) / kManifestName)) return session.config().get_string("export.plugin");
@@ -188,7 +198,7 @@ SaveResult Saver::export_model(const std::string& name, int64_t step) {
   request.name = name;
   request.step = step;
   request.tensors = local_tensors(session_, false);
-  request.text_files = {{"config.json", session_.model_config()}};
+  request.text_files = {{"config.json", export_config(session_)}};
   if (config.has("model.path"))
     for (auto& file : files_to_carry(config.get_string("model.path")))
       if (file.second != "config.json") request.carried_files.push_back(std::move(file));
