@@ -16,6 +16,11 @@ class GraphText {
   void block(const ResolvedBlock& block, const std::string& where) {
     text_ += "block " + block.block.name + " (" + where + ")\n";
     for (const auto& [name, value] : block.block.inputs) text_ += "  in   " + shown(block, value, name) + "\n";
+    name_width_ = pattern_width_ = 0;
+    for (const Node& node : block.nodes) {
+      name_width_ = std::max(name_width_, short_name(block, node).size());
+      pattern_width_ = std::max(pattern_width_, node.pattern.size());
+    }
     for (const Node& node : block.nodes) this->node(block, node);
     for (const auto& [name, value] : block.block.outputs) text_ += "  out  " + shown(block, value, name) + "\n";
     text_ += "  keeps " + bytes_text(block.kept_bytes + block.saved_bytes) + " for backward (" +
@@ -27,7 +32,7 @@ class GraphText {
 
  private:
   void node(const ResolvedBlock& block, const Node& node) {
-    text_ += "  " + padded(node.name.substr(block.block.name.size() + 1), 22) + padded(node.pattern, 24) +
+    text_ += "  " + padded(short_name(block, node), name_width_) + padded(node.pattern, pattern_width_) +
              padded(node.provider ? node.provider->name : "(collective)", 12);
     for (size_t i = 0; i < node.outputs.size(); ++i)
       text_ += (i ? ", " : " -> ") + shown(block, node.outputs[i], "");
@@ -53,6 +58,10 @@ class GraphText {
     return text + "]";
   }
 
+  static std::string short_name(const ResolvedBlock& block, const Node& node) {
+    return node.name.substr(block.block.name.size() + 1);
+  }
+
   static std::string padded(std::string text, size_t width) {
     if (text.size() < width) text.resize(width, ' ');
     return text + " ";
@@ -62,6 +71,7 @@ class GraphText {
   const ProgramLayout& layout_;
   const ResolveOptions& options_;
   std::string text_;
+  size_t name_width_ = 0, pattern_width_ = 0;
 };
 
 }  // namespace

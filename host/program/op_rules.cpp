@@ -1,5 +1,6 @@
 // The dims of every op in the vocabulary of chassis/op.h.
 #include <algorithm>
+#include <tuple>
 
 #include "host/base/error.hpp"
 #include "host/program/record.hpp"
@@ -119,6 +120,13 @@ void attention(Rule& r, const Program& program) {
   r.output({q[0], q[1], q[2], v[3]});
 }
 
+// What a reshape must keep: the product of the sizes that are known, and B and T, which are not.
+std::tuple<int64_t, int64_t, int64_t> extent(const Program& program, const std::vector<DimId>& dims) {
+  std::vector<DimId> known = dims;
+  std::erase_if(known, [](DimId d) { return d == kB || d == kT; });
+  return {program.dim_product(known), std::count(dims.begin(), dims.end(), kB), std::count(dims.begin(), dims.end(), kT)};
+}
+
 void elementwise(Rule& r) {
   r.operands(2, 2, 0, 0);
   r.expect_dims(1, r.dims(0));
@@ -142,7 +150,7 @@ void infer_outputs(const Program& program, BlockType& block, Op& op, const std::
   }
   if (op.id == "reshape") {
     r.operands(1, 1, 0, 0);
-    if (program.dim_product(output_dims) != program.dim_product(r.dims(0)))
+    if (extent(program, output_dims) != extent(program, r.dims(0)))
       r.fail("can not view " + program.dims_text(r.dims(0)) + " as " + program.dims_text(output_dims));
     return r.output(output_dims);
   }
