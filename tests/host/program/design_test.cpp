@@ -1,0 +1,302 @@
+// That the design holds: the real Llama, recorded by its plugin, is divided, quantised, adapted and fused by passes and
+// providers that it knows nothing of. On meta tensors, with strategies and providers written here.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "host/program/executor.hpp"
+#include "host/program/rewrite.hpp"
+#include "host/state/cover.hpp"
+#include "tests/host/program/program_text.hpp"
+#include "tests/host/program/stub_provider.hpp"
+#include "tests/support/loaded_plugins.hpp"
+
+namespace chassis {
+namespace {
+
+using test::LoadedPlugins;
+using test::program_text;
+using test::StubNode;
+using test::StubProvider;
+using Lines = std::vector<std::string>;
+
+constexpr int64_t kBatch = 2, kTime = 8, kWays = 2;
+const Device kMeta{Device::Type::kMeta, 0};
+// 51 ids: the vocabulary does not divide and is padded.
+const char* kLlama = R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 32, "num_hidden_layers": 2,
+  "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 64, "vocab_size": 51})";
+
+class TensorParallel final : public LayoutStrategy {
+ public:
+  explicit TensorParallel(bool sequence) : sequence_(sequence) {}
+  std::string axis() const override { return "tp"; }
+  int64_t axis_size() const override { return kWays; }
+  bool divides(std::string_view dim) const override {
+    return dim == "heads" || dim == "kv_heads" || dim == "ffn" || dim == "vocab";
+  }
+  bool pads(std::string_view dim) const override { return dim == "vocab"; }
+  bool sequence_parallel() const override { return sequence_; }
+
+ private:
+  bool sequence_;
+};
+
+// Moves nothing; gives what would come back its shape.
+class RecordingCollectives final : public Collectives {
+ public:
+  Lines log;
+
+  Tensor run(const std::string& op, const std::string& axis, int dim, const Tensor& input) override {
+    std::vector<int64_t> shape = input.sizes();
+    const bool moves = op == "comm.all_gather" || op == "comm.reduce_scatter" || op == "comm.slice";
+    log.push_back(op.substr(5) + " " + axis + (moves ? " dim " + std::to_string(dim) : "") + " " + StubNode::text(shape));
+    int64_t& size = shape[static_cast<size_t>(dim)];
+    if (op == "comm.all_gather") size *= kWays;
+    else if (moves) size /= kWays;
+    return Tensor::empty(shape, input.dtype(), input.device());
+  }
+};
+
+// LoRA in small: y = W x becomes y = W x + B A x on every linear of the decoder layers. The base is frozen later.
+void add_adapters(Program& program) {
+  program.dims.push_back({"lora_rank", 4});
+  const auto rank = static_cast<DimId>(program.dims.size() - 1);
+  for (BlockType& block : program.blocks) {
+    for (size_t i = 0; i < block.ops.size(); ++i) {
+      if (block.ops[i].id != "linear" || block.slots[block.ops[i].params[0]].role != CHASSIS_ROLE_WEIGHT) continue;
+      const Op base = block.ops[i];
+      const auto axes = block.slots[base.params[0]].axes;
+      auto slot = [&](const char* name, std::vector<std::vector<DimId>> axes) {
+        Slot added;
+        added.name = base.name + name;
+        added.axes = std::move(axes);
+        return block.add_slot(std::move(added));
+      };
+      const SlotId a = slot(".lora_a.weight", {{rank}, axes[1]}), b = slot(".lora_b.weight", {axes[0], {rank}});
+      Op down = make_op(program, block, "linear", base.name + ".lora_a", {base.inputs[0]}, {a}, {rank});
+      Op up = make_op(program, block, "linear", base.name + ".lora_b", {down.outputs[0]}, {b}, axes[0]);
+      Op sum = make_op(program, block, "add", base.name + ".lora", {base.outputs[0], up.outputs[0]}, {}, {});
+      const ValueId result = sum.outputs[0];
+      insert_after(block, i, {down, up, sum});
+      replace_uses(block, base.outputs[0], result, i + 4);
+      i += 3;
+    }
+  }
+}
+
+// A 4-bit scheme in small: only its provider knows linears whose weight is stored so.
+void quantise(Program& program) {
+  for (BlockType& block : program.blocks)
+    for (Slot& slot : block.slots)
+      if (slot.role == CHASSIS_ROLE_WEIGHT && slot.name.find("lora") == std::string::npos) slot.storage = "nf4";
+}
+
+struct Rewrites {
+  bool adapter = false, quant = false, fused = false;
+};
+
+// A Llama with everything that was asked for, run once forward and backward on meta tensors.
+class MetaRun {
+ public:
+  MetaRun(const LayoutStrategy* strategy, Rewrites rewrites = {}) {
+    LoadedPlugins plugins;
+    recorded = plugins.record_model("llama", kLlama);
+    const std::string before = program_text(recorded);
+    program = recorded;
+    if (rewrites.adapter) add_adapters(program);
+    std::vector<const LayoutStrategy*> stack;
+    if (strategy) stack.push_back(strategy);
+    layout = apply_layout(program, stack);
+    if (rewrites.quant) quantise(program);
+    untouched = before == program_text(recorded) && before == program_text(plugins.record_model("llama", kLlama));
+
+    parameters = std::make_unique<ParameterTable>(program, layout);
+    if (rewrites.adapter)
+      for (const auto& p : parameters->all()) p->trainable = p->name.find("lora") != std::string::npos;
+    parameters->allocate(kMeta);
+
+    general.refuse = [](const StubNode& node) {
+      return node.has_attr(".storage=") ? std::string("reads plain weights alone, not storage nf4") : std::string();
+    };
+    quant.refuse = [](const StubNode& node) {
+      return node.has_attr(".storage=nf4") ? std::string() : std::string("the weight is not stored as nf4");
+    };
+    ResolveOptions options;
+    options.device = kMeta;
+    options.batch = kBatch;
+    options.time = kTime;
+    if (rewrites.fused) options.kernels.push_back(fused.provider());
+    if (rewrites.quant) options.kernels.push_back(quant.provider());
+    options.kernels.push_back(general.provider());
+    executor = std::make_unique<Executor>(program, layout, *parameters, options, Recompute::kNone, nullptr, &collectives);
+  }
+
+  void run() {
+    const int64_t sizes[] = {kBatch, kTime};
+    Fields fields;
+    for (const char* name : {"input_ids", "positions", "document_ids", "labels"})
+      fields[name] = Tensor::empty(sizes, Dtype::i32, kMeta);
+    executor->forward(0, fields, 1.0);
+    forward = std::exchange(collectives.log, {});
+    executor->backward(0);
+    backward = std::exchange(collectives.log, {});
+  }
+
+  const ResolvedBlock& unit(size_t i) { return *executor->resolved(Purpose::kTraining).units[i]; }
+  const StubNode& node(const std::string& name) {
+    for (const StubProvider* provider : {&general, &quant, &fused})
+      for (const StubNode& node : provider->nodes)
+        if (node.name == name) return node;
+    throw internal_error("no node " + name);
+  }
+
+  Program recorded, program;
+  bool untouched = false;
+  ProgramLayout layout;
+  StubProvider general{"general"}, quant{"nf4", {"linear"}}, fused{"fused", {"add+rms_norm"}};
+  RecordingCollectives collectives;
+  std::unique_ptr<ParameterTable> parameters;
+  std::unique_ptr<Executor> executor;
+  Lines forward, backward;
+};
+
+Lines join(std::initializer_list<Lines> parts) {
+  Lines all;
+  for (const Lines& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+const std::string kReduce = "all_reduce tp [2, 8, 32]";
+const std::string kGather = "all_gather tp dim 1 [2, 4, 32]", kScatter = "reduce_scatter tp dim 1 [2, 8, 32]";
+
+TEST(Design, WithoutAStackNothingIsInserted) {
+  MetaRun run(nullptr);
+  EXPECT_EQ(program_text(run.program), program_text(run.recorded));
+  run.run();
+  EXPECT_EQ(run.forward, Lines());
+  EXPECT_EQ(run.backward, Lines());
+  EXPECT_EQ(run.node("layer.attention").inputs[0].shape, (std::vector<int64_t>{kBatch, kTime, 4, 8}));
+}
+
+TEST(Design, TensorParallelHasExactlyTheExpectedCollectives) {
+  const TensorParallel tp(false);
+  MetaRun run(&tp);
+  run.run();
+  const Lines layer = {kReduce, kReduce};
+  EXPECT_EQ(run.forward, join({{kReduce}, layer, layer}));   // embedding; o_proj and down_proj of each layer
+  EXPECT_EQ(run.backward, join({{kReduce}, layer, layer}));  // lm_head; inputs of the MLP and of attention
+  EXPECT_TRUE(run.untouched);
+}
+
+TEST(Design, SequenceParallelHasExactlyTheExpectedCollectives) {
+  const TensorParallel sp(true);
+  MetaRun run(&sp);
+  run.run();
+  const Lines forward = {kGather, kScatter, kGather, kScatter}, backward = {kGather, kScatter, kGather, kScatter};
+  EXPECT_EQ(run.forward, join({{kScatter}, forward, forward, {kGather}}));
+  EXPECT_EQ(run.backward, join({{kScatter}, backward, backward, {kGather}}));
+  EXPECT_TRUE(run.untouched);
+  for (const Slot& slot : run.program.blocks[1].slots)
+    EXPECT_EQ(slot.partial_gradient, slot.role == CHASSIS_ROLE_NORM) << slot.name;
+}
+
+TEST(Design, EachRankHasItsShareOfHeadsAndWidths) {
+  for (bool sequence : {false, true}) {
+    const TensorParallel strategy(sequence);
+    MetaRun run(&strategy);
+    run.run();
+    const int64_t time = sequence ? kTime / 2 : kTime;  // between the divided regions
+    using Shape = std::vector<int64_t>;
+    const StubNode attention = run.node("layer.attention");
+    EXPECT_EQ(attention.inputs[0].shape, (Shape{kBatch, kTime, 2, 8}));
+    EXPECT_EQ(attention.inputs[1].shape, (Shape{kBatch, kTime, 1, 8}));
+    EXPECT_EQ(attention.inputs[2].shape, (Shape{kBatch, kTime, 1, 8}));
+    EXPECT_EQ(attention.inputs[0].dims, (Lines{"B", "T", "heads", "head_dim"}));
+    EXPECT_EQ(run.node("layer.self_attn.q_proj").params[0].shape, (Shape{16, 32}));
+    EXPECT_EQ(run.node("layer.self_attn.k_proj").params[0].shape, (Shape{8, 32}));
+    EXPECT_EQ(run.node("layer.self_attn.o_proj").params[0].shape, (Shape{32, 16}));
+    EXPECT_EQ(run.node("layer.mlp.gate_proj").outputs[0].shape, (Shape{kBatch, kTime, 32}));
+    EXPECT_EQ(run.node("layer.mlp.down_proj").params[0].shape, (Shape{32, 32}));
+    EXPECT_EQ(run.node("layer.input_layernorm.weight").inputs[0].shape, (Shape{kBatch, time, 32}));
+    EXPECT_EQ(run.node("head.lm_head").outputs[0].shape, (Shape{kBatch, kTime, 26}));
+    EXPECT_TRUE(run.node("head.cross_entropy").has_attr("divided_by=tp"));
+    EXPECT_TRUE(run.node("embed.embedding").has_attr("divided_by=tp"));
+    EXPECT_EQ(run.parameters->find("lm_head.weight")->value.sizes(), (Shape{26, 32}));
+    EXPECT_EQ(run.parameters->find("lm_head.weight")->descriptor.global_shape, (::chassis::Shape{51, 32}));
+  }
+}
+
+TEST(Design, TheShardsOfAllRanksCoverEveryParameterOnce) {
+  const TensorParallel tp(false);
+  MetaRun run(&tp);
+  const MeshShape mesh({{"tp", kWays}});
+  std::vector<Layout> layouts;
+  for (const auto& p : run.parameters->all()) layouts.emplace_back(p->descriptor, mesh);
+  EXPECT_NO_THROW(prove_cover(layouts));
+  for (const Layout& layout : layouts) {
+    const Parameter& p = *run.parameters->find(layout.descriptor().fqn);
+    EXPECT_EQ(layout.local_shape(1), ::chassis::Shape(p.local_shape)) << p.name;
+  }
+}
+
+TEST(Design, AdaptersAddTheirOwnSmallCollectivesUnderTensorParallelism) {
+  const TensorParallel tp(false);
+  MetaRun run(&tp, {.adapter = true});
+  run.run();
+  const std::string rank = "all_reduce tp [2, 8, 4]";  // of the low-rank product alone
+  const Lines forward = {kReduce, rank, kReduce, rank};
+  EXPECT_EQ(run.forward, join({{kReduce}, forward, forward}));
+  const Lines mlp = {rank, rank, kReduce}, attention = {rank, rank, rank};  // up, gate; v, k, q
+  // Below the first adapters nothing is trained: their layer's input needs no gradient.
+  EXPECT_EQ(run.backward, join({{kReduce}, mlp, attention, {kReduce}, mlp, attention}));
+  EXPECT_EQ(run.parameters->find("model.layers.1.mlp.up_proj.lora_b.weight")->value.sizes(), (std::vector<int64_t>{32, 4}));
+  EXPECT_EQ(run.parameters->find("model.layers.1.mlp.down_proj.lora_a.weight")->value.sizes(), (std::vector<int64_t>{4, 32}));
+  EXPECT_TRUE(run.untouched);
+}
+
+TEST(Design, QuantAdapterAndFusedProviderResolveInTheSameProgram) {
+  for (bool sequence : {false, true}) {
+    const TensorParallel strategy(sequence);
+    MetaRun run(&strategy, {.adapter = true, .quant = true, .fused = true});
+    int written = 0;
+    run.quant.backward_params = [&](const StubNode&, chassis_call_t&) { ++written; };
+    run.run();
+    EXPECT_EQ(written, 0) << "the base is frozen";
+    EXPECT_TRUE(run.untouched);
+
+    Lines quantised, fused;
+    for (const Node& node : run.unit(1).nodes) {
+      if (node.provider && node.provider->name == "nf4") quantised.push_back(node.name);
+      if (node.provider && node.provider->name == "fused") fused.push_back(node.name);
+    }
+    EXPECT_EQ(quantised, (Lines{"layer.self_attn.q_proj", "layer.self_attn.k_proj", "layer.self_attn.v_proj",
+                                "layer.self_attn.o_proj", "layer.mlp.gate_proj", "layer.mlp.up_proj",
+                                "layer.mlp.down_proj"}));
+    EXPECT_EQ(fused, (Lines{"layer.add+post_attention_layernorm.weight"}));
+    const StubNode both = run.node(fused[0]);
+    EXPECT_EQ(both.pattern, "add+rms_norm");
+    EXPECT_EQ(both.inputs.size(), 2u);
+    EXPECT_EQ(both.params.size(), 1u);
+    EXPECT_EQ(both.outputs.size(), 2u);  // the sum goes on as the residual
+    EXPECT_EQ(both.outputs[0].shape, (std::vector<int64_t>{kBatch, sequence ? kTime / 2 : kTime, 32}));
+  }
+}
+
+TEST(Design, WithoutItsProviderAQuantisedWeightIsRefusedInWords) {
+  try {
+    MetaRun run(nullptr, {.quant = true});
+    run.executor = nullptr;
+    ResolveOptions options;
+    options.device = kMeta;
+    options.kernels = {run.general.provider()};
+    Executor(run.program, run.layout, *run.parameters, options, Recompute::kNone).resolved(Purpose::kTraining);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::kPlugin);
+    EXPECT_NE(std::string(e.what()).find("general (linear): reads plain weights alone, not storage nf4"), std::string::npos)
+        << e.what();
+  }
+}
+
+}  // namespace
+}  // namespace chassis

@@ -1,0 +1,158 @@
+#include "host/program/resolve.hpp"
+
+#include <gtest/gtest.h>
+
+#include "host/program/parameters.hpp"
+#include "tests/host/program/recorder.hpp"
+#include "tests/host/program/stub_provider.hpp"
+#include "tests/support/expect_has.hpp"
+
+namespace chassis {
+namespace {
+
+using test::SmallModel;
+using test::StubNode;
+using test::StubProvider;
+using Lines = std::vector<std::string>;
+
+struct Resolution {
+  explicit Resolution(std::vector<OpsProvider> kernels, Purpose purpose = Purpose::kTraining) {
+    options.kernels = std::move(kernels);
+    options.purpose = purpose;
+    options.batch = 2;
+    options.time = 3;
+  }
+  ResolvedProgram operator()() const { return resolve_program(program, layout, parameters, options); }
+  std::string refusal() const { return test::refusal([&] { (*this)(); }); }
+  static Lines providers(const ResolvedBlock& block) {
+    Lines names;
+    for (const Node& node : block.nodes) names.push_back(node.pattern + " " + node.provider->name);
+    return names;
+  }
+
+  Program program = SmallModel{}.program();
+  ProgramLayout layout;
+  ParameterTable parameters{program, layout};
+  ResolveOptions options;
+};
+
+TEST(Resolve, TheFirstProviderThatClaimsGetsTheNode) {
+  StubProvider picky("picky", {"linear", "activation"}), all("all");
+  picky.refuse = [](const StubNode& node) { return node.params.size() > 1 ? "has no bias" : std::string(); };
+  const Resolution program_of({picky.provider(), all.provider()});
+  const ResolvedProgram program = program_of();
+  EXPECT_EQ(Resolution::providers(*program.units[1]),
+            (Lines{"rms_norm all", "linear all", "activation picky", "linear picky", "add all"}));
+  const Node& up = program.units[1]->nodes[1];
+  ASSERT_EQ(up.refusals.size(), 1u);
+  EXPECT_EQ(up.refusals[0].provider + " " + up.refusals[0].pattern + " " + up.refusals[0].reason, "picky linear has no bias");
+}
+
+TEST(Resolve, LongerPatternsComeFirst) {
+  StubProvider fused("fused", {"linear", "linear+activation", "linear+activation+linear"}), all("all");
+  const Resolution program_of({fused.provider(), all.provider()});
+  const ResolvedProgram program = program_of();
+  EXPECT_EQ(Resolution::providers(*program.units[1]), (Lines{"rms_norm all", "linear+activation+linear fused", "add all"}));
+  const Node& node = program.units[1]->nodes[1];
+  EXPECT_EQ(node.inputs.size(), 1u);
+  EXPECT_EQ(node.params.size(), 3u);
+  EXPECT_EQ(node.outputs.size(), 1u);  // nobody else reads what is inside
+  EXPECT_EQ(node.name, "layer.up+gelu+down");
+}
+
+TEST(Resolve, ARefusedPatternFallsBackToAShorterOne) {
+  StubProvider fused("fused", {"linear+activation+linear", "linear+activation", "linear"}), all("all");
+  fused.refuse = [](const StubNode& node) {
+    return node.pattern == "linear+activation+linear" ? "gelu in between" : std::string();
+  };
+  const Resolution program_of({fused.provider(), all.provider()});
+  const ResolvedProgram program = program_of();
+  EXPECT_EQ(Resolution::providers(*program.units[1]),
+            (Lines{"rms_norm all", "linear+activation fused", "linear fused", "add all"}));
+}
+
+TEST(Resolve, OpsThatDoNotFeedEachOtherAreNoPattern) {
+  StubProvider fused("fused", {"add+linear"}), all("all");  // the head's linear does not read this block's add
+  const Resolution program_of({fused.provider(), all.provider()});
+  const ResolvedProgram program = program_of();
+  for (const auto& unit : program.units)
+    for (const Node& node : unit->nodes) EXPECT_EQ(node.provider->name, "all");
+}
+
+TEST(Resolve, EveryRefusalIsTold) {
+  StubProvider a("first"), b("second");
+  a.refuse = [](const StubNode& node) { return node.pattern == "activation" ? "gelu is not built in" : std::string(); };
+  b.refuse = [](const StubNode& node) { return node.pattern == "activation" ? "needs CUDA" : std::string(); };
+  const std::string said = Resolution({a.provider(), b.provider()}).refusal();
+  EXPECT_HAS(said, "no provider computes activation 'layer.gelu'");
+  EXPECT_HAS(said, "first (activation): gelu is not built in");
+  EXPECT_HAS(said, "second (activation): needs CUDA");
+  EXPECT_HAS(said, "[kernels]");
+}
+
+TEST(Resolve, AnOpThatNobodyKnowsIsTold) {
+  StubProvider a("first", {"embedding", "linear"});
+  EXPECT_HAS(Resolution({a.provider()}).refusal(), "none of the plugins in [attention] and [kernels] knows the op");
+}
+
+TEST(Resolve, AnErrorOfAClaimIsNoRefusal) {
+  StubProvider bad("bad");
+  bad.table().claim = [](chassis_instance*, const chassis_node_t*, double*) { return make_status(CHASSIS_INTERNAL, "out of tune"); };
+  EXPECT_HAS(Resolution({bad.provider()}).refusal(), "provider 'bad' on embed.embedding: out of tune");
+}
+
+TEST(Resolve, AnEvaluationKeepsNothingAndDropsWhatNobodyReads) {
+  StubProvider all("all");
+  all.plan = [](const StubNode& node, chassis_infer_t& out) {
+    if (node.training) out.keeps_inputs = ~0u;
+  };
+  const Resolution loss_of({all.provider()}, Purpose::kLoss);
+  const ResolvedProgram loss = loss_of();
+  for (const auto& unit : loss.units) EXPECT_EQ(unit->kept_bytes, 0u);
+  const Resolution logits_of({all.provider()}, Purpose::kLogits);
+  const ResolvedProgram logits = logits_of();
+  EXPECT_EQ(Resolution::providers(*logits.units.back()), (Lines{"linear all"}));  // no loss
+  EXPECT_FALSE(logits.units.back()->block.fields.count("labels"));
+  const Resolution training_of({all.provider()});
+  const ResolvedProgram training = training_of();
+  EXPECT_GT(training.units[1]->kept_bytes, 0u);
+}
+
+TEST(Resolve, UnitsOfOneKindShareOneBlock) {
+  StubProvider all("all");
+  const Resolution program_of({all.provider()});
+  const ResolvedProgram program = program_of();
+  EXPECT_EQ(program.units[1], program.units[2]);
+  EXPECT_EQ(all.nodes.size(), 1u + 5u + 2u);
+}
+
+TEST(Resolve, KernelsGoWithTheLastBlockThatUsesThem) {
+  StubProvider all("all");
+  Resolution({all.provider()})();
+  EXPECT_EQ(all.live_kernels, 0);
+}
+
+TEST(Resolve, AnOutputTakesTheMemoryOfAnInputThatDies) {
+  StubProvider all("all");
+  all.plan = [](const StubNode& node, chassis_infer_t& out) {
+    out.flags = CHASSIS_KERNEL_HOST_OUTPUTS;
+    if (node.pattern == "activation") out.overwrites_inputs = 1;
+    if (node.pattern == "add") out.overwrites_inputs = 3;  // of x, which the block was given, and of the branch
+  };
+  const Resolution program_of({all.provider()}, Purpose::kLoss);
+  const ResolvedProgram program = program_of();
+  const auto& nodes = program.units[1]->nodes;
+  EXPECT_EQ(nodes[2].overwritten_input, 0);
+  EXPECT_EQ(nodes[4].overwritten_input, 1);
+  all.plan = [](const StubNode& node, chassis_infer_t& out) {
+    out.flags = CHASSIS_KERNEL_HOST_OUTPUTS;
+    out.overwrites_inputs = ~0u;
+    out.keeps_inputs = node.training ? ~0u : 0u;  // backward reads it: it does not die
+  };
+  const Resolution training_of({all.provider()});
+  const ResolvedProgram training = training_of();
+  for (const Node& node : training.units[1]->nodes) EXPECT_EQ(node.overwritten_input, -1) << node.name;
+}
+
+}  // namespace
+}  // namespace chassis
