@@ -1,0 +1,84 @@
+// What users get wrong, through the real program: tests/golden/run/NN-name.toml beside NN-name.expected, whose first line
+// is the exit code; every further line must be in what the program says. In the TOML,
+//   # sh: COMMAND   prepares the folder: a copy of golden/run/base, with a model saved by an earlier run in model/
+//   # run: COMMAND  replaces `exec "$CHASSIS" train FILE`; with "$FILE" for the name of the TOML
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/support/expect_has.hpp"
+#include "tests/support/process.hpp"
+
+namespace chassis {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kFolder = CHASSIS_TEST_SOURCE_DIR "/tests/golden/run";
+
+std::vector<std::string> golden_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(kFolder))
+    if (entry.path().extension() == ".toml") names.push_back(entry.path().stem().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<std::string> lines_with(const std::string& text, const std::string& mark) {
+  std::vector<std::string> found;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);)
+    if (line.rfind(mark, 0) == 0) found.push_back(line.substr(mark.size()));
+  return found;
+}
+
+class BadInput : public testing::TestWithParam<std::string> {
+ protected:
+  // One good run makes the model that cases start from and damage.
+  static void SetUpTestSuite() {
+    if (!shared_) shared_ = new test::ScratchDirectory;
+    if (fs::exists(*shared_ / "model")) return;
+    fs::copy(kFolder + "/base", shared_->path(), fs::copy_options::recursive);
+    const test::Outcome run = shell("exec \"$CHASSIS\" train model.toml", shared_->path());
+    ASSERT_EQ(run.exit_code, 0) << run.output;
+    fs::rename(*shared_ / "model-run/final", *shared_ / "model");
+    fs::remove_all(*shared_ / "model-run");
+  }
+  static test::Outcome shell(const std::string& script, const std::string& directory, const std::string& file = "") {
+    return test::run_process({"/bin/sh", "-c", script}, directory,
+                             {{"CHASSIS", CHASSIS_TEST_BINARY_DIR "/bin/chassis"}, {"FILE", file}});
+  }
+  static test::ScratchDirectory* shared_;
+};
+test::ScratchDirectory* BadInput::shared_ = nullptr;
+
+TEST_P(BadInput, IsRefusedWithItsCodeAndInWords) {
+  const std::string name = GetParam(), toml = test::text_of_file(kFolder + "/" + name + ".toml");
+  test::ScratchDirectory scratch;
+  fs::copy(shared_->path(), scratch.path(), fs::copy_options::recursive);
+  test::write_text(scratch / (name + ".toml"), toml);
+  for (const std::string& line : lines_with(toml, "# sh: ")) {
+    const test::Outcome prepared = shell(line, scratch.path());
+    ASSERT_EQ(prepared.exit_code, 0) << line << "\n" << prepared.output;
+  }
+  std::string script = "exec \"$CHASSIS\" train \"$FILE\"";
+  for (const std::string& line : lines_with(toml, "# run: ")) script = line;
+  const test::Outcome run = shell(script, scratch.path(), name + ".toml");
+
+  std::istringstream expected(test::text_of_file(kFolder + "/" + name + ".expected"));
+  std::string line;
+  ASSERT_TRUE(std::getline(expected, line)) << name << ".expected is missing; the program said\n" << run.exit_code << "\n" << run.output;
+  EXPECT_EQ(run.exit_code, std::stoi(line)) << run.output;
+  while (std::getline(expected, line)) EXPECT_HAS(run.output, line);
+  EXPECT_EQ(run.output.find("internal error"), std::string::npos) << run.output;
+}
+
+std::string test_name(const testing::TestParamInfo<std::string>& info) {
+  std::string name = info.param;
+  std::replace_if(name.begin(), name.end(), [](unsigned char c) { return !std::isalnum(c); }, '_');
+  return name;
+}
+INSTANTIATE_TEST_SUITE_P(Golden, BadInput, testing::ValuesIn(golden_names()), test_name);
+
+}  // namespace
+}  // namespace chassis

@@ -1,0 +1,163 @@
+#include "host/train/trainer.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "tests/host/program/cpu_run.hpp"
+#include "tests/support/expect_has.hpp"
+#include "tests/support/process.hpp"
+
+namespace chassis {
+namespace {
+
+using test::CpuRun;
+using test::LoadedPlugins;
+using test::SmallModel;
+using test::ScratchDirectory;
+
+class TrainerTest : public testing::Test {
+ protected:
+  TrainerTest() {
+    std::string lines;
+    for (int i = 0; i < 40; ++i) {
+      lines += "{\"input_ids\": [";
+      for (int j = 0; j < 3 + i % 5; ++j) lines += (j ? ", " : "") + std::to_string((i * 7 + j * 3) % 11);
+      lines += "]}\n";
+    }
+    test::write_text(scratch_ / "data.jsonl", lines);
+    learning_.name = "constant";
+    learning_.peak = 0.5;
+    make();
+  }
+
+  // From the same weights and the beginning of the data.
+  void make(double max_grad_norm = 0.0, NonFinite nonfinite = NonFinite::kStop, int64_t rows = 1, int64_t micro_batches = 4) {
+    run_ = std::make_unique<CpuRun>(SmallModel{}.program(), std::vector<OpsProvider>{reference_}, std::vector<OpsProvider>{}, 1, 6);
+    optimizer_ = std::make_unique<OptimizerDriver>(plugins_.make("optimizer", "sgd"), run_->parameters, 0.0);
+    optimizer_->allocate({});
+    DataConfig data;
+    data.train.emplace_back();
+    data.train[0].path = scratch_ / "data.jsonl";
+    data.train[0].format = DataFormat::kTokens;
+    data.seq_len = 6;
+    data.packing = Packing::kNone;
+    data.overflow = Overflow::kTruncate;
+    data.vocab_size = 11;
+    data.cache_dir = scratch_ / "cache";
+    data_ = std::make_unique<TrainData>(data, nullptr);
+    TrainerOptions options;
+    options.shape = {rows, micro_batches, 0, 1};
+    options.schedule = learning_;
+    options.max_grad_norm = max_grad_norm;
+    options.nonfinite = nonfinite;
+    options.max_steps = 100;
+    trainer_ = std::make_unique<Trainer>(*run_->executor, run_->parameters, *optimizer_, *data_, Device{}, options);
+  }
+
+  std::map<std::string, std::vector<float>> weights() const {
+    std::map<std::string, std::vector<float>> all;
+    for (const auto& p : run_->parameters.all()) all[p->name] = test::values_of(p->value);
+    return all;
+  }
+  // Bit for bit, NaN too.
+  void expect_unchanged(const std::map<std::string, std::vector<float>>& before) const {
+    for (const auto& [name, values] : weights())
+      EXPECT_EQ(std::memcmp(values.data(), before.at(name).data(), values.size() * sizeof(float)), 0) << name;
+  }
+  float& weight() { return run_->parameters.find("layers.1.up.weight")->value.data_as<float>()[3]; }
+
+  ScratchDirectory scratch_;
+  LoadedPlugins plugins_;
+  OpsProvider reference_ = plugins_.ops("reference");
+  LearningRateSchedule learning_;
+  std::unique_ptr<CpuRun> run_;
+  std::unique_ptr<OptimizerDriver> optimizer_;
+  std::unique_ptr<TrainData> data_;
+  std::unique_ptr<Trainer> trainer_;
+};
+
+TEST_F(TrainerTest, ScalesGradientsDownToTheNorm) {
+  const auto before = weights();
+  const StepRecord free = trainer_->step();
+  const auto moved = weights();
+  make(free.grad_norm / 4.0);
+  const StepRecord clipped = trainer_->step();
+  EXPECT_EQ(clipped.grad_norm, free.grad_norm) << "the norm is told as it was before clipping";
+  for (const auto& [name, values] : weights())
+    for (size_t i = 0; i < values.size(); ++i)
+      EXPECT_NEAR(values[i] - before.at(name)[i], (moved.at(name)[i] - before.at(name)[i]) / 4.0f, 1e-6) << name;
+  make(free.grad_norm * 2.0);
+  trainer_->step();
+  EXPECT_EQ(weights(), moved) << "a smaller norm is left alone";
+}
+
+TEST_F(TrainerTest, TheLossIsTheMeanOverAllTrainedTokensHoweverTheBatchIsCut) {
+  const StepRecord four = trainer_->step();
+  const auto after = weights();
+  make(0.0, NonFinite::kStop, 4, 1);
+  const StepRecord one = trainer_->step();
+  EXPECT_EQ(one.trained_tokens, four.trained_tokens);
+  EXPECT_NEAR(one.loss, four.loss, 1e-6);
+  EXPECT_NEAR(one.grad_norm, four.grad_norm, 1e-5);
+  for (const auto& [name, values] : weights())
+    for (size_t i = 0; i < values.size(); ++i) EXPECT_NEAR(values[i], after.at(name)[i], 1e-6) << name;
+}
+
+TEST_F(TrainerTest, LearnsAndCounts) {
+  const double first = trainer_->step().loss;
+  double last = first;
+  for (int i = 0; i < 60; ++i) last = trainer_->step().loss;
+  EXPECT_LT(last, first - 0.3);
+  EXPECT_EQ(trainer_->state().step, 61);
+  EXPECT_GT(trainer_->state().tokens, trainer_->state().trained_tokens);
+}
+
+TEST_F(TrainerTest, AStepThatIsNotFiniteStopsTheRunUnapplied) {
+  trainer_->step();
+  for (float bad : {NAN, INFINITY, 3e38f}) {
+    const float good = std::exchange(weight(), bad);
+    const auto before = weights();
+    try {
+      trainer_->step();
+      FAIL() << bad;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ExitCode::kNumeric);
+      EXPECT_HAS(e.what(), "the step was not applied");
+      EXPECT_HAS(e.what(), "train.nonfinite");
+    }
+    expect_unchanged(before);
+    EXPECT_EQ(trainer_->state().step, 1);
+    weight() = good;
+  }
+}
+
+TEST_F(TrainerTest, OrIsSkippedAndCounted) {
+  make(1.0, NonFinite::kSkip);
+  const float good = std::exchange(weight(), NAN);
+  const auto before = weights();
+  const StepRecord record = trainer_->step();
+  EXPECT_TRUE(record.skipped);
+  expect_unchanged(before);
+  for (const OptimizerState& state : optimizer_->states()) EXPECT_EQ(state.tensor.sum_of_squares(), 0.0);
+  EXPECT_EQ(trainer_->state().skipped_steps, 1u);
+  EXPECT_EQ(trainer_->state().step, 1);
+  weight() = good;
+  const StepRecord next = trainer_->step();
+  EXPECT_FALSE(next.skipped);
+  EXPECT_TRUE(std::isfinite(next.loss));
+  EXPECT_EQ(next.step, 2);
+}
+
+TEST(SequentialSchedule, IsForwardAndBackwardInTurn) {
+  const auto schedule = sequential_schedule(2);
+  ASSERT_EQ(schedule.size(), 4u);
+  EXPECT_EQ(schedule[1].kind, Work::Kind::kBackward);
+  EXPECT_EQ(schedule[1].microbatch, 0);
+  EXPECT_EQ(schedule[2].kind, Work::Kind::kForward);
+  EXPECT_EQ(schedule[2].microbatch, 1);
+}
+
+}  // namespace
+}  // namespace chassis
