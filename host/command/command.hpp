@@ -32,8 +32,4 @@ Verb add_plugins(CLI::App& app);
 Verb add_schema(CLI::App& app);
 Verb add_version(CLI::App& app);
 
-// Waiting threads sleep instead of burning cores of others; LibTorch's run-time library reads this when it is loaded, so
-// the program starts itself again, once.
-void restart_with_passive_waiting(char** argv);
-
 }  // namespace chassis
