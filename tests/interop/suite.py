@@ -43,6 +43,9 @@ class Suite:
         print(f"{'ok  ' if holds else 'FAIL'} {what}{': ' + detail if detail else ''}", flush=True)
 
     def at_most(self, what, value, limit, detail=""):
+        """On a GPU sums run in other orders: 1e-4 is its bound."""
+        if self.args.device != "cpu":
+            limit = max(limit, 1e-4)
         self.check(what, bool(value <= limit), f"{value:.2e} <= {limit:.0e}{' (' + detail + ')' if detail else ''}")
 
     def close(self):

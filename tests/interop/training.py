@@ -6,8 +6,10 @@ attended to. The loss is the sum of cross entropies over the trained tokens of a
 """
 
 import copy
+import dataclasses
+import itertools
 import json
-import os
+import re
 
 import numpy as np
 import torch
@@ -17,8 +19,38 @@ from transformers import LlamaForCausalLM
 import models
 from suite import Suite, error, metrics, relative_l2
 
-SEQ_LEN, MICRO, GLOBAL, STEPS = 48, 2, 8, 10
-LR, WARMUP, DECAY, EPS, BETAS, CLIP = 2e-3, 3, 0.1, 1e-4, (0.9, 0.95), 2.1
+MICRO, STEPS, WARMUP, DECAY = 2, 10, 3, 0.1
+
+
+@dataclasses.dataclass
+class Case:
+    model: dict
+    packing: str = "concat_split"
+    lengths: tuple = (3, 130)     # of documents
+    seq_len: int = 48
+    global_batch: int = 8
+    clip: float = 2.1
+    lr: float = 2e-3
+    frozen: str = ""              # a regular expression
+    optimizer: dict = dataclasses.field(default_factory=lambda: {"plugin": "adamw", "eps": 1e-4, "betas": [0.9, 0.95]})
+
+    def make_optimizer(self, groups):
+        options = {key: value for key, value in self.optimizer.items() if key != "plugin"}
+        if self.optimizer["plugin"] == "sgd":
+            return torch.optim.SGD(groups, lr=self.lr, **options)
+        return torch.optim.AdamW(groups, lr=self.lr, **options)
+
+
+CASES = {
+    "none": Case(dict(attention_bias=True, mlp_bias=True), packing="none", lengths=(5, 49)),
+    "concat_split": Case(dict(rope=models.LLAMA3, head_dim=20)),
+    "tied": Case(dict(tie_word_embeddings=True, num_key_value_heads=1), lengths=(3, 70)),
+    "frozen": Case(dict(tie_word_embeddings=True), frozen=r"layers\.[01]\.|embed_tokens", clip=0.68),
+    "sgd": Case(dict(), lr=0.05, optimizer={"plugin": "sgd", "momentum": 0.9}),
+    "larger": Case(dict(vocab_size=517, hidden_size=160, intermediate_size=330, num_hidden_layers=2,
+                        num_attention_heads=4, num_key_value_heads=2, initializer_range=0.05), lengths=(20, 500), seq_len=150, global_batch=4,
+                   clip=2.3),
+}
 
 
 def documents(seed, vocab, lengths, count):
@@ -35,27 +67,26 @@ def documents(seed, vocab, lengths, count):
     return rows
 
 
-def rows_of(rows, packing):
-    """Endless (input_ids, labels, positions, document_ids), each of SEQ_LEN."""
+def rows_of(rows, case):
+    """Endless (input_ids, labels, positions, document_ids), each of seq_len."""
     def blank():
-        return np.stack([np.zeros(SEQ_LEN), np.full(SEQ_LEN, -100), np.zeros(SEQ_LEN), np.full(SEQ_LEN, -1)]).astype(np.int64)
+        return np.repeat(np.array([[0], [-100], [0], [-1]]), case.seq_len, axis=1)
 
     row, column, piece = blank(), 0, 0
-    while True:
-        for document in rows:
-            ids = np.array(document["input_ids"])
-            labels = np.array(document.get("labels", document["input_ids"]))
-            targets = np.append(labels[1:], -100)
-            begin = 0
-            while begin < len(ids):
-                length = min(SEQ_LEN - column, len(ids) - begin)
-                span = slice(column, column + length)
-                row[0, span], row[1, span] = ids[begin:begin + length], targets[begin:begin + length]
-                row[2, span], row[3, span] = np.arange(length), piece
-                begin, column, piece = begin + length, column + length, piece + 1
-                if column == SEQ_LEN or packing == "none":
-                    yield row
-                    row, column, piece = blank(), 0, 0
+    for document in itertools.cycle(rows):
+        ids = np.array(document["input_ids"])
+        labels = np.array(document.get("labels", document["input_ids"]))
+        targets = np.append(labels[1:], -100)
+        begin = 0
+        while begin < len(ids):
+            length = min(case.seq_len - column, len(ids) - begin)
+            span = slice(column, column + length)
+            row[0, span], row[1, span] = ids[begin:begin + length], targets[begin:begin + length]
+            row[2, span], row[3, span] = np.arange(length), piece
+            begin, column, piece = begin + length, column + length, piece + 1
+            if column == case.seq_len or case.packing == "none":
+                yield row
+                row, column, piece = blank(), 0, 0
 
 
 def attention_mask(document_ids, dtype):
@@ -65,25 +96,26 @@ def attention_mask(document_ids, dtype):
     return torch.zeros(visible.shape, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)[:, None]
 
 
-def learning_rate(step):
+def learning_rate(case, step):
     """Step k of a warm-up of n runs at lr·k/n; then half a cosine, down to a tenth."""
     if step <= WARMUP:
-        return LR * step / WARMUP
+        return case.lr * step / WARMUP
     progress = (step - WARMUP) / (STEPS - WARMUP)
-    return LR * (0.1 + 0.9 * 0.5 * (1 + np.cos(np.pi * progress)))
+    return case.lr * (0.1 + 0.9 * 0.5 * (1 + np.cos(np.pi * progress)))
 
 
-def train(model, rows, packing, clip=CLIP):
-    """The plain loop. Returns losses and gradient norms."""
+def train(model, rows, case):
+    """The plain loop. Returns losses, gradient norms and numbers of trained tokens."""
     model = model.train()
-    decayed = [p for p in model.parameters() if p.dim() >= 2]
-    spared = [p for p in model.parameters() if p.dim() < 2]
-    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": DECAY}, {"params": spared, "weight_decay": 0.0}],
-                                  lr=LR, betas=BETAS, eps=EPS)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(not (case.frozen and re.search(case.frozen, name)))
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = case.make_optimizer([{"params": [p for p in trained if p.dim() >= 2], "weight_decay": DECAY},
+                                     {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0}])
     dtype = next(model.parameters()).dtype
-    source, losses, norms, counts = rows_of(rows, packing), [], [], []
+    source, losses, norms, counts = rows_of(rows, case), [], [], []
     for step in range(1, STEPS + 1):
-        batch = torch.from_numpy(np.stack([next(source) for _ in range(GLOBAL)]))
+        batch = torch.from_numpy(np.stack([next(source) for _ in range(case.global_batch)]))
         count = (batch[:, 1] != -100).sum().item()
         loss_sum = 0.0
         for part in batch.split(MICRO):
@@ -94,9 +126,9 @@ def train(model, rows, packing, clip=CLIP):
                                                      reduction="sum")
             (loss / count).backward()
             loss_sum += loss.item()
-        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), clip).item())
+        norms.append(torch.nn.utils.clip_grad_norm_(trained, case.clip).item())
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step)
+            group["lr"] = learning_rate(case, step)
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss_sum / count)
@@ -108,38 +140,33 @@ def largest_relative(ours, theirs):
     return max(abs(a - b) / abs(b) for a, b in zip(ours, theirs))
 
 
-CASES = {
-    "none": (dict(attention_bias=True, mlp_bias=True), "none", (5, SEQ_LEN + 1)),
-    "concat_split": (dict(rope=models.LLAMA3, head_dim=20), "concat_split", (3, 130)),
-    "tied": (dict(tie_word_embeddings=True, num_key_value_heads=1), "concat_split", (3, 70)),
-}
-
 suite = Suite(__doc__)
-for number, (name, (changes, packing, lengths)) in enumerate(CASES.items()):
+for number, (name, case) in enumerate(CASES.items()):
     if suite.args.only not in name:
         continue
-    model = models.make(seed=100 + number, **changes)
+    model = models.make(seed=100 + number, **case.model)
     source = models.save(model, suite.folder / name, max_shard_size="100KB")
-    rows = documents(number, model.config.vocab_size, lengths, 70)
+    rows = documents(number, model.config.vocab_size, case.lengths, 70)
     data = suite.folder / (name + ".jsonl")
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = suite.config(
-        name, source, run={"max_steps": STEPS}, data={"packing": packing, "shuffle": False, "cache_dir": str(suite.folder)},
+        name, source, run={"max_steps": STEPS}, data={"packing": case.packing, "shuffle": False, "cache_dir": str(suite.folder)},
         data__train=[{"path": str(data), "format": "tokens"}],
-        train={"seq_len": SEQ_LEN, "micro_batch_size": MICRO, "global_batch_size": GLOBAL},
-        optimizer={"lr": LR, "weight_decay": DECAY, "max_grad_norm": CLIP, "eps": EPS, "betas": list(BETAS)},
+        train={"seq_len": case.seq_len, "micro_batch_size": MICRO, "global_batch_size": case.global_batch},
+        optimizer={"lr": case.lr, "weight_decay": DECAY, "max_grad_norm": case.clip, **case.optimizer},
+        freeze={"patterns": [case.frozen] if case.frozen else []},
         schedule={"name": "cosine", "warmup_steps": WARMUP, "min_lr_ratio": 0.1})
     suite.run("train", config)
     run = suite.folder / (name + "-run")
     lines = metrics(run)
 
     exact = copy.deepcopy(model).double()
-    exact_losses, _, _ = train(exact, rows, packing)
+    exact_losses, _, _ = train(exact, rows, case)
     trained = copy.deepcopy(model)
-    losses, norms, counts = train(trained, rows, packing)
+    losses, norms, counts = train(trained, rows, case)
     print(f"     {name}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, gradient norms {min(norms):.2f} … {max(norms):.2f}, "
           f"trained tokens {min(counts)} … {max(counts)}")
-    suite.check(f"{name} clips some steps, trains unequal counts", min(norms) < CLIP < max(norms) and len(set(counts)) > 1)
+    suite.check(f"{name} clips some steps, trains unequal counts", min(norms) < case.clip < max(norms) and len(set(counts)) > 1)
     suite.check(f"{name} trained tokens", [line["trained_tokens"] for line in lines] == counts)
     ours = [line["loss"] for line in lines]
     suite.at_most(f"{name} losses", largest_relative(ours, losses), 2e-6,
@@ -147,7 +174,7 @@ for number, (name, (changes, packing, lengths)) in enumerate(CASES.items()):
                   f"theirs {largest_relative(losses, exact_losses):.1e}")
     suite.at_most(f"{name} gradient norms", largest_relative([line["grad_norm"] for line in lines], norms), 1e-5)
     suite.at_most(f"{name} learning rates", largest_relative([line["lr"] for line in lines],
-                                                             [learning_rate(step + 1) for step in range(STEPS)]), 1e-12)
+                                                             [learning_rate(case, step + 1) for step in range(STEPS)]), 1e-12)
 
     final = {key: value for file in (run / "final").glob("*.safetensors") for key, value in load_file(file).items()}
     before = {key: value for file in source.glob("*.safetensors") for key, value in load_file(file).items()}
@@ -158,20 +185,22 @@ for number, (name, (changes, packing, lengths)) in enumerate(CASES.items()):
                   f"to float64: ours {max(error(final[key], truth[key]) for key in final):.1e}, "
                   f"theirs {max(error(theirs[key], truth[key]) for key in final):.1e}")
     suite.at_most(f"{name} weights, relative L2", max(relative_l2(final[key], theirs[key]) for key in final), 2e-6)
-    moved = min(relative_l2(before[key], theirs[key]) for key in final)
-    suite.check(f"{name} every tensor moved", moved > 1e-3, f"{moved:.1e}")
+    frozen = {key for key in final if case.frozen and re.search(case.frozen, key)}
+    moved = min(relative_l2(before[key], theirs[key]) for key in final.keys() - frozen)
+    suite.check(f"{name} every trained tensor moved", moved > 1e-3, f"{moved:.1e}")
+    suite.check(f"{name} no frozen tensor moved", all(torch.equal(before[key], final[key]) for key in frozen), f"{len(frozen)}")
 
     reloaded, info = LlamaForCausalLM.from_pretrained(run / "final", output_loading_info=True, attn_implementation="eager")
     suite.check(f"{name} transformers reloads the export", not any(info.values()), str({k: len(v) for k, v in info.items()}))
     suite.check(f"{name} the export is {reloaded.dtype}", reloaded.dtype == torch.float32)
-    ids = torch.randint(0, model.config.vocab_size, (2, SEQ_LEN), generator=torch.Generator().manual_seed(number))
+    ids = torch.randint(0, model.config.vocab_size, (2, case.seq_len), generator=torch.Generator().manual_seed(number))
     trained.eval()
     same = copy.deepcopy(trained)
     same.load_state_dict(final, strict=not model.config.tie_word_embeddings)
     with torch.no_grad():
         expected, again = same(ids).logits, reloaded.eval()(ids).logits
     suite.at_most(f"{name} logits of the reloaded export", error(again, expected), 1e-6)
-    logits = suite.logits(suite.config(name + "-final", run / "final", train={"seq_len": SEQ_LEN, "micro_batch_size": 2}), ids)
+    logits = suite.logits(suite.config(name + "-final", run / "final", train={"seq_len": case.seq_len, "micro_batch_size": 2}), ids)
     suite.at_most(f"{name} logits by chassis of its export", error(logits, expected), 1e-5)
     keys = ("hidden_size", "num_key_value_heads", "head_dim", "rope_parameters", "tie_word_embeddings", "attention_bias",
             "mlp_bias", "rms_norm_eps", "vocab_size", "bos_token_id", "eos_token_id", "max_position_embeddings")
