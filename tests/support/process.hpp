@@ -53,22 +53,27 @@ struct Outcome {
 
 class Process {
  public:
-  // Both streams go to `directory`/output.txt; NAME=value in `environment` is added.
+  // Both streams go to `directory`/output.txt; `environment` comes before what is inherited.
   Process(const std::vector<std::string>& command, const std::string& directory,
           const std::vector<std::pair<std::string, std::string>>& environment = {})
       : output_(directory + "/output.txt") {
+    // Nothing is allocated between fork and exec: other threads may hold the allocator.
+    std::vector<std::string> variables;
+    for (const auto& [name, value] : environment) variables.push_back(name + "=" + value);
+    std::vector<char*> arguments, inherited;
+    for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
+    arguments.push_back(nullptr);
+    for (const std::string& variable : variables) inherited.push_back(const_cast<char*>(variable.c_str()));
+    for (char** variable = environ; *variable; ++variable) inherited.push_back(*variable);
+    inherited.push_back(nullptr);
     pid_ = fork();
     if (pid_ < 0) throw std::runtime_error("fork failed");
     if (pid_ > 0) return;
-    const int file = open(output_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    const int file = open(output_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     dup2(file, STDOUT_FILENO);
     dup2(file, STDERR_FILENO);
     if (chdir(directory.c_str()) != 0) _exit(126);
-    for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
-    std::vector<char*> arguments;
-    for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
-    arguments.push_back(nullptr);
-    execv(arguments[0], arguments.data());
+    execve(arguments[0], arguments.data(), inherited.data());
     _exit(127);
   }
   ~Process() {
