@@ -1,6 +1,7 @@
 #include "host/program/block_run.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "host/base/error.hpp"
 #include "host/plugin/status.hpp"
@@ -11,14 +12,22 @@ namespace {
 
 std::string who(const Node& node) { return "provider '" + node.provider->name + "' on " + node.name; }
 
-// The arrays behind a chassis_call_t, reused from node to node.
+// The arrays behind a chassis_call_t, reused from node to node. What a kernel handed out and nobody took, since
+// something failed, goes with the next node or the run.
 class Call {
  public:
+  Call() = default;
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+  ~Call() { drop(); }
+
   chassis_call_t raw{};
   std::vector<chassis_tensor_t> inputs, params, outputs, saved, grad_outputs, grad_inputs, grad_params;
   std::vector<float> beta;
 
-  void reset(const Node& node) {
+  void reset(const Node& node, bool forward) {
+    drop();
+    owns_outputs_ = forward;
     inputs.assign(node.inputs.size(), nullptr);
     params.assign(node.params.size(), nullptr);
     outputs.assign(node.outputs.size(), nullptr);
@@ -39,6 +48,19 @@ class Call {
     raw.grad_params = grad_params.data();
     raw.grad_params_beta = beta.data();
   }
+
+  // Takes what the kernel put there.
+  static Tensor take(chassis_tensor_t& handle) { return Tensor::adopt(std::exchange(handle, nullptr)); }
+
+ private:
+  void drop() {
+    if (owns_outputs_) {
+      for (chassis_tensor_t& handle : outputs) take(handle);
+      for (chassis_tensor_t& handle : saved) take(handle);
+    }
+    for (chassis_tensor_t& handle : grad_inputs) take(handle);
+  }
+  bool owns_outputs_ = false;  // backward borrows them
 };
 
 class BlockRun {
@@ -98,7 +120,7 @@ class BlockRun {
 
   void forward_node(size_t n, bool training) {
     const Node& node = block_.nodes[n];
-    call_.reset(node);
+    call_.reset(node, true);
     call_.raw.flags = training && node.has_backward ? CHASSIS_CALL_TRAINING : 0;
     for (size_t i = 0; i < node.inputs.size(); ++i) call_.inputs[i] = handle(node.inputs[i]);
     for (size_t i = 0; i < node.params.size(); ++i) call_.params[i] = parameter(node.params[i]).value.handle();
@@ -111,10 +133,10 @@ class BlockRun {
     else check(node, node.provider->table->forward(node.provider->self, node.kernel.get(), &call_.raw));
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       if (!call_.outputs[i]) throw plugin_error(who(node) + ": forward left output " + std::to_string(i) + " empty");
-      frame_.values[node.outputs[i]] = Tensor::adopt(call_.outputs[i]);
+      frame_.values[node.outputs[i]] = Call::take(call_.outputs[i]);
     }
-    for (chassis_tensor_t saved : call_.saved)
-      if (saved) frame_.saved[n].push_back(Tensor::adopt(saved));
+    for (chassis_tensor_t& saved : call_.saved)
+      if (saved) frame_.saved[n].push_back(Call::take(saved));
     if ((call_.raw.flags & CHASSIS_CALL_TRAINING) && !with_gradients) check_saved(n);
   }
 
@@ -202,7 +224,7 @@ class BlockRun {
 
   void backward_node(size_t n) {
     const Node& node = block_.nodes[n];
-    call_.reset(node);
+    call_.reset(node, false);
     call_.raw.flags = CHASSIS_CALL_TRAINING;
     Tensor loss_scale;
     for (size_t i = 0; i < node.outputs.size(); ++i) {
@@ -245,7 +267,7 @@ class BlockRun {
   void adopt_input_gradients(const Node& node) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (!call_.grad_inputs[i]) continue;
-      Tensor gradient = Tensor::adopt(call_.grad_inputs[i]);
+      Tensor gradient = Call::take(call_.grad_inputs[i]);
       if (node.input_needs_grad[i]) accumulate(node.inputs[i], std::move(gradient));
     }
   }

@@ -253,6 +253,23 @@ TEST_F(ExecutorTest, WhatAKernelThrowsNamesProviderAndNode) {
   EXPECT_EQ(memory_usage().of(MemoryCategory::kActivations).live_bytes, 0u);
 }
 
+TEST_F(ExecutorTest, AFailedBackwardLeavesNothingBehind) {
+  const uint64_t before = memory_usage().live_bytes;
+  {
+    StubProvider broken("broken", {"activation"});
+    const auto plain = broken.backward_inputs;
+    broken.backward_inputs = [&](const StubNode& node, chassis_call_t& call) {
+      plain(node, call);
+      throw plugin_error("too late");
+    };
+    CpuRun run(SmallModel{}.program(), {broken.provider(), reference_});
+    run.executor->forward(0, fields_of(kIds, 2), 1.0);
+    EXPECT_HAS(test::refusal([&] { run.executor->backward(0); }), "provider 'broken' on layer.gelu: too late");
+    EXPECT_HAS(test::refusal([&] { run.executor->backward(0); }), "backward of a micro-batch whose forward did not run");
+  }
+  EXPECT_EQ(memory_usage().live_bytes, before);
+}
+
 TEST_F(ExecutorTest, NothingIsLeftAliveAfterAStep) {
   CpuRun run = run_of({.layers = 4});
   const uint64_t before = memory_usage().of(MemoryCategory::kActivations).live_bytes;
