@@ -1,0 +1,96 @@
+// What each command prints of a good configuration.
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "tests/support/expect_has.hpp"
+#include "tests/support/process.hpp"
+
+namespace chassis {
+namespace {
+
+using test::Outcome;
+using test::ScratchDirectory;
+
+class Verbs : public testing::Test {
+ protected:
+  Verbs() {
+    std::filesystem::copy(CHASSIS_TEST_SOURCE_DIR "/tests/golden/run/base", scratch_.path(),
+                          std::filesystem::copy_options::recursive);
+  }
+  Outcome chassis(std::vector<std::string> words) {
+    words.insert(words.begin(), CHASSIS_TEST_BINARY_DIR "/bin/chassis");
+    return test::run_process(words, scratch_.path());
+  }
+  ScratchDirectory scratch_;
+};
+
+TEST_F(Verbs, CheckProvesAConfigurationInASecondOrTwo) {
+  const auto start = std::chrono::steady_clock::now();
+  const Outcome check = chassis({"check", "good.toml"});
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  EXPECT_EQ(check.exit_code, 0) << check.output;
+  EXPECT_HAS(check.output, "model       4 units");
+  EXPECT_HAS(check.output, "ok          good.toml");
+  EXPECT_LT(seconds, 10.0);  // 0.4 s alone; a slow machine that builds something else may take longer
+  EXPECT_FALSE(std::filesystem::exists(scratch_ / "out")) << "it writes nothing";
+}
+
+TEST_F(Verbs, CheckShowsTheGraphAndTheOriginOfEveryKey) {
+  const Outcome check = chassis({"check", "good.toml", "--graph", "--resolved", "train.seq_len=8"});
+  EXPECT_EQ(check.exit_code, 0) << check.output;
+  EXPECT_HAS(check.output, "block layer (chain layers, 2 units)");
+  EXPECT_HAS(check.output, "attention");
+  EXPECT_HAS(check.output, "naive");
+  EXPECT_HAS(check.output, "[B=2, T=8, heads=2, head_dim=8]");
+  EXPECT_HAS(check.output, "seq_len = 8");
+  EXPECT_HAS(check.output, "command line");
+  EXPECT_HAS(check.output, "model.toml:");
+}
+
+TEST_F(Verbs, GenerateEvalAndCkptReadWhatTrainLeft) {
+  ASSERT_EQ(chassis({"train", "good.toml"}).exit_code, 0);
+  const Outcome greedy = chassis({"generate", "good.toml", "--prompt", "Row 1", "generate.max_new_tokens=12"});
+  EXPECT_EQ(greedy.exit_code, 0) << greedy.output;
+  EXPECT_HAS(greedy.output, "Row 1");
+  const Outcome uncached = chassis({"generate", "good.toml", "--prompt", "Row 1", "--no-cache", "generate.max_new_tokens=12"});
+  EXPECT_EQ(uncached.output, greedy.output);
+  const Outcome drawn = chassis({"generate", "good.toml", "--prompt", "Row 1", "generate.max_new_tokens=12", "generate.temperature=1.0"});
+  EXPECT_NE(drawn.output, greedy.output);
+  EXPECT_EQ(chassis({"generate", "good.toml", "--prompt", "Row 1", "generate.max_new_tokens=12", "generate.temperature=1.0"}).output,
+            drawn.output) << "one seed draws one text";
+  const Outcome from = chassis({"generate", "good.toml", "--prompt", "Row 1", "--from", "out/final", "generate.max_new_tokens=12"});
+  EXPECT_EQ(from.exit_code, 0) << from.output;
+
+  test::write_text(scratch_ / "eval.toml", "extends = [\"good.toml\"]\n[[data.eval]]\npath = \"corpus.txt\"\n");
+  const Outcome eval = chassis({"eval", "eval.toml"});
+  EXPECT_EQ(eval.exit_code, 0) << eval.output;
+  EXPECT_HAS(eval.output, "eval loss 5.");
+  EXPECT_HAS(eval.output, "perplexity");
+
+  const Outcome list = chassis({"ckpt", "ls", "out"});
+  EXPECT_EQ(list.exit_code, 0) << list.output;
+  EXPECT_HAS(list.output, "step-000001");
+  const Outcome verify = chassis({"ckpt", "verify", "out"});
+  EXPECT_EQ(verify.exit_code, 0) << verify.output;
+  EXPECT_HAS(verify.output, "ok out/checkpoints/step-000001");
+}
+
+TEST_F(Verbs, SchemaPluginsAndVersionNeedNoConfiguration) {
+  const Outcome schema = chassis({"schema", "optimizer"});
+  EXPECT_EQ(schema.exit_code, 0);
+  for (const char* key : {"lr", "weight_decay", "betas", "eps"}) EXPECT_HAS(schema.output, key);
+  const Outcome list = chassis({"plugins", "list"});
+  EXPECT_EQ(list.exit_code, 0);
+  for (const char* name : {"llama", "reference", "adamw", "bytes", "safetensors", "naive"}) EXPECT_HAS(list.output, name);
+  const Outcome info = chassis({"plugins", "info", "adamw"});
+  EXPECT_EQ(info.exit_code, 0);
+  EXPECT_HAS(info.output, "betas");
+  const Outcome version = chassis({"version"});
+  EXPECT_HAS(version.output, "ABI 0.1");
+  EXPECT_HAS(version.output, "LibTorch 2.");
+  EXPECT_EQ(chassis({"--help"}).exit_code, 0);
+}
+
+}  // namespace
+}  // namespace chassis
