@@ -277,10 +277,12 @@ class CountingAllocator final : public c10::Allocator {
     }
     text += "; live " + bytes_text(bytes(total_.live));
     if (limit) text += " of a limit of " + bytes_text(limit);
+    const char* separator = ": ";
     for (size_t i = 0; i < categories_.size(); ++i)
-      if (const uint64_t live = bytes(categories_[i].live))
-        text += std::string(i ? ", " : ": ") + std::string(memory_category_name(static_cast<MemoryCategory>(i))) + " " +
-                bytes_text(live);
+      if (const uint64_t live = bytes(categories_[i].live)) {
+        text += separator + std::string(memory_category_name(static_cast<MemoryCategory>(i))) + " " + bytes_text(live);
+        separator = ", ";
+      }
     TORCH_CHECK_WITH(OutOfMemoryError, false, text);
     std::abort();
   }
