@@ -87,10 +87,16 @@ inline float exponential(float x) {
   return x < -87.3f ? 0.0f : value;
 }
 
+// Zero but for [lo, hi); false if that is empty. The interval of padding may lie before the block's first key.
+bool hide_outside(float* x, int64_t n, int64_t lo, int64_t hi) {
+  const bool sees_any = hi > lo;
+  std::fill(x, x + (sees_any ? lo : n), 0.0f);
+  if (sees_any) std::fill(x + hi, x + n, 0.0f);
+  return sees_any;
+}
+
 float softmax(float* x, int64_t n, int64_t lo, int64_t hi, float scale) {
-  std::fill(x, x + std::min(lo, n), 0.0f);
-  std::fill(x + std::max(lo, hi), x + n, 0.0f);
-  if (hi <= lo) return 0.0f;
+  if (!hide_outside(x, n, lo, hi)) return 0.0f;
   float largest = -std::numeric_limits<float>::infinity();
   for (int64_t i = lo; i < hi; ++i) largest = std::max(largest, x[i]);
   float sum = 0.0f;
@@ -104,8 +110,7 @@ float softmax(float* x, int64_t n, int64_t lo, int64_t hi, float scale) {
 }
 
 void probabilities(float* x, int64_t n, int64_t lo, int64_t hi, float scale, float lse) {
-  std::fill(x, x + std::min(lo, n), 0.0f);
-  std::fill(x + std::max(lo, hi), x + n, 0.0f);
+  if (!hide_outside(x, n, lo, hi)) return;
   for (int64_t i = lo; i < hi; ++i) x[i] = exponential(x[i] * scale - lse);
 }
 
