@@ -151,18 +151,17 @@ class BlockResolver {
     }
     for (size_t i = at; i < at + count; ++i)
       for (ValueId v : block().ops[i].outputs)
-        if (count == 1 || used_outside(v, at, at + count)) node.outputs.push_back(v);
+        if (count == 1 || used_after(v, at + count)) node.outputs.push_back(v);
     return node;
   }
 
-  bool used_outside(ValueId value, size_t begin, size_t end) {
+  bool used_after(ValueId value, size_t end) {
     for (const auto& [name, output] : block().outputs)
       if (output == value) return true;
     for (size_t i = end; i < block().ops.size(); ++i) {
       const auto& inputs = block().ops[i].inputs;
       if (std::find(inputs.begin(), inputs.end(), value) != inputs.end()) return true;
     }
-    (void)begin;
     return false;
   }
 

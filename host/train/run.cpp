@@ -138,13 +138,12 @@ class Run {
     const std::string device = device_name(session_.device());
     ConsoleFacts facts;
     facts.max_steps = trainer_->options().max_steps;
-    facts.first_step = trainer_->state().step;
     facts.flops_per_token = session_.flops_per_token();
     facts.peak_flops = peak_flops(device, session_.compute() == Dtype::bf16);
     facts.total_memory_bytes = device_memory(session_.device()).total_bytes;
     for (const std::string& sink : config().get_list("log.sinks")) {
       if (sink == "console") sinks_.push_back(make_console_sink(facts));
-      if (sink == "jsonl") sinks_.push_back(make_jsonl_sink(directory_ + "/metrics.jsonl", facts.first_step));
+      if (sink == "jsonl") sinks_.push_back(make_jsonl_sink(directory_ + "/metrics.jsonl", trainer_->state().step));
     }
   }
 

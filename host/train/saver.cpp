@@ -200,8 +200,7 @@ SaveResult Saver::export_model(const std::string& name, int64_t step) {
   request.tensors = local_tensors(session_, false);
   request.text_files = {{"config.json", export_config(session_)}};
   if (config.has("model.path"))
-    for (auto& file : files_to_carry(config.get_string("model.path")))
-      if (file.second != "config.json") request.carried_files.push_back(std::move(file));
+    request.carried_files = files_to_carry(config.get_string("model.path"), {"config.json"});
   writer.preflight(plan, directory_);
   return writer.save(plan, request);
 }

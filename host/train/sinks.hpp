@@ -19,7 +19,6 @@ class MetricsSink {
 
 struct ConsoleFacts {
   int64_t max_steps = 0;
-  int64_t first_step = 0;         // done before this run began
   double flops_per_token = 0.0;
   double peak_flops = 0.0;        // of the device; 0: unknown, then no MFU
   uint64_t total_memory_bytes = 0;
