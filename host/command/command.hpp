@@ -20,7 +20,7 @@ struct ConfigArguments {
   std::vector<std::string> plugin_path;
 
   void add_to(CLI::App& app);
-  Config load() const { return load_config(file, overrides); }
+  Config load(ConfigUse use = ConfigUse::kTraining) const { return load_config(file, overrides, use); }
 };
 
 Verb add_train(CLI::App& app);

@@ -15,10 +15,9 @@ Verb add_eval(CLI::App& app) {
   arguments->add_to(app);
   app.add_option("--from", *from, "a checkpoint or model directory; default: the newest checkpoint of the run");
   return [=] {
-    Session session(arguments->load(), {.plugin_path = arguments->plugin_path, .for_training = false});
+    Session session(arguments->load(ConfigUse::kEvaluation), {.plugin_path = arguments->plugin_path});
     const Config& config = session.config();
     auto sets = session.open_eval_data();
-    if (sets.empty()) throw config_error("there is no [[data.eval]] to evaluate");
     session.parameters().allocate(session.device());
     load_weights(session, *from);
     for (size_t i = 0; i < sets.size(); ++i) {

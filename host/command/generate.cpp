@@ -25,10 +25,8 @@ Verb add_generate(CLI::App& app) {
   app.add_option("--from", arguments->from, "a checkpoint or model directory; default: the newest checkpoint of the run");
   app.add_flag("--no-cache", arguments->no_cache, "compute every row again, without the key-value cache");
   return [=] {
-    Session session(arguments->config.load(), {.plugin_path = arguments->config.plugin_path, .for_training = false});
+    Session session(arguments->config.load(ConfigUse::kGeneration), {.plugin_path = arguments->config.plugin_path});
     const Config& config = session.config();
-    if (!session.tokenizer())
-      throw config_error("generate needs a tokenizer").hint("add [tokenizer] plugin = \"bytes\"");
     session.parameters().allocate(session.device());
     load_weights(session, arguments->from);
     GenerateOptions options;

@@ -202,6 +202,7 @@ void Config::check_table(Value& table, const TableSpec& spec, const std::string&
   for (const OptionSpec& option : spec.keys) {
     if (!option.required || table.find(option.name) != nullptr) continue;
     const std::string missing = joined(key, option.name);
+    if (!is_needed(missing, use_)) continue;
     if (invalid_.insert(missing).second) {
       problems_.push_back({position(key), fmt::format("{} is missing: {}", missing, option.doc)});
     }

@@ -118,9 +118,10 @@ void Config::throw_if_problems() const {
   throw config_error(std::move(text));
 }
 
-Config make_config(Value root, std::string file, const Schema& schema) {
+Config make_config(Value root, std::string file, ConfigUse use, const Schema& schema) {
   Config config;
   config.schema_ = &schema;
+  config.use_ = use;
   config.file_ = std::move(file);
   config.root_ = std::move(root);
   const TableSpec* top = schema.find("");
@@ -138,17 +139,18 @@ Config make_config(Value root, std::string file, const Schema& schema) {
   return config;
 }
 
-Config load_config(const std::string& path, const std::vector<std::string>& overrides, const Schema& schema) {
+Config load_config(const std::string& path, const std::vector<std::string>& overrides, ConfigUse use,
+                   const Schema& schema) {
   Value root = read_config_file(path);
   for (const std::string& assignment : overrides) apply_override(root, assignment, schema);
-  return make_config(std::move(root), path, schema);
+  return make_config(std::move(root), path, use, schema);
 }
 
 Config load_config_text(std::string_view text, const std::string& name, const std::vector<std::string>& overrides,
-                        const Schema& schema) {
+                        ConfigUse use, const Schema& schema) {
   Value root = read_config_text(text, name);
   for (const std::string& assignment : overrides) apply_override(root, assignment, schema);
-  return make_config(std::move(root), name, schema);
+  return make_config(std::move(root), name, use, schema);
 }
 
 void Config::finish() {

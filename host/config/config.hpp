@@ -70,6 +70,7 @@ class Config {
   // Derives the remaining defaults, checks keys against each other, and throws all findings, sorted by position.
   void finish();
 
+  ConfigUse use() const { return use_; }
   // The file given to load_config.
   const std::string& file() const { return file_; }
   // Origins are not compared.
@@ -78,7 +79,7 @@ class Config {
   std::string resolved_toml() const;
 
  private:
-  friend Config make_config(Value root, std::string file, const Schema& schema);
+  friend Config make_config(Value root, std::string file, ConfigUse use, const Schema& schema);
   const Value* find(std::string_view key) const;
   Value* find(std::string_view key);
   const Value& at(std::string_view key, ValueType type) const;
@@ -91,6 +92,7 @@ class Config {
   void cross_check();
 
   const Schema* schema_ = nullptr;
+  ConfigUse use_ = ConfigUse::kTraining;
   std::string file_;
   Value root_;
   struct Problem {
@@ -104,10 +106,10 @@ class Config {
 
 // Overrides are "key=value". Throws at once if a file can not be read or parsed, or an override has no form.
 Config load_config(const std::string& path, const std::vector<std::string>& overrides,
-                   const Schema& schema = host_schema());
+                   ConfigUse use = ConfigUse::kTraining, const Schema& schema = host_schema());
 // The same from text; `name` stands for the file in messages and as the place from which `extends` looks.
 Config load_config_text(std::string_view text, const std::string& name, const std::vector<std::string>& overrides,
-                        const Schema& schema = host_schema());
+                        ConfigUse use = ConfigUse::kTraining, const Schema& schema = host_schema());
 
 // How a global batch is cut. Throws a config error with the numbers and the nearest legal ones if it does not divide.
 struct BatchSizes {

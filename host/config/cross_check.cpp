@@ -113,7 +113,8 @@ void Config::cross_check() {
   // run
   if (both("run.max_steps", "run.epochs")) {
     const bool steps = get_int("run.max_steps") > 0, epochs = get_double("run.epochs") > 0;
-    if (!steps && !epochs) add_problem("run", "the run has no length: set run.max_steps or run.epochs");
+    if (!steps && !epochs && is_needed("run.max_steps", use_))
+      add_problem("run", "the run has no length: set run.max_steps or run.epochs");
     if (steps && epochs) {
       add_problem("run.epochs", fmt::format("{} and {} both say how long the run is (set one of them to 0)",
                                             shown("run.max_steps"), shown("run.epochs")));
@@ -163,11 +164,15 @@ void Config::cross_check() {
   }
 
   // data
-  if (count("data.train") == 0 && find("data") != nullptr && find("data.train") == nullptr) {
-    add_problem("data", "there is no training data: add [[data.train]] with a path");
-  } else if (count("data.train") == 0) {
-    add_problem("data.train", "there is no training data: data.train is empty");
+  for (const auto& [sets, what] : {std::pair("data.train", "training data"), {"data.eval", "evaluation data"}}) {
+    if (count(sets) > 0 || !is_needed(sets, use_)) continue;
+    const bool empty = find(sets) != nullptr;
+    const std::string why = empty ? fmt::format("{} is empty", sets) : fmt::format("add [[{}]] with a path", sets);
+    add_problem(empty ? sets : "data", fmt::format("there is no {}: {}", what, why));
   }
+  const bool without_tokenizer = !has("tokenizer.plugin") || is("tokenizer.plugin", "");
+  if (is_needed("tokenizer.plugin", use_) && without_tokenizer && !invalid_.contains("tokenizer.plugin"))
+    add_problem("tokenizer", "there is no tokenizer for the prompt: set tokenizer.plugin, such as \"bytes\"");
   size_t num_weights = 0;
   std::set<std::string> eval_names;
   for (const std::string sets : {"data.train", "data.eval"}) {

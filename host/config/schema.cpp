@@ -283,6 +283,15 @@ const TableSpec* Schema::find(std::string_view table) const {
   return it == tables.end() ? nullptr : &*it;
 }
 
+bool is_needed(std::string_view key, ConfigUse use) {
+  if (key == "train.seq_len") return use != ConfigUse::kGeneration;
+  if (key == "data.eval") return use == ConfigUse::kEvaluation;
+  if (key == "tokenizer.plugin") return use == ConfigUse::kGeneration;
+  for (const char* training : {"run.max_steps", "data.train", "optimizer.lr"})
+    if (key == training) return use == ConfigUse::kTraining;
+  return true;
+}
+
 const Schema& host_schema() {
   static const Schema schema = make_schema();
   return schema;

@@ -36,6 +36,13 @@ struct Schema {
   const TableSpec* find(std::string_view table) const;
 };
 
+// What a configuration is read for.
+enum class ConfigUse { kTraining, kEvaluation, kGeneration };
+
+// False if `use` does without a key or list of tables that the host otherwise insists on. What is written down is checked
+// all the same.
+bool is_needed(std::string_view key, ConfigUse use);
+
 // Everything that the host understands.
 const Schema& host_schema();
 

@@ -55,7 +55,7 @@ Session::Session(Config config, const SessionOptions& options) : config_(std::mo
   load_plugins(options);
   choose_device(options);
   build_program();
-  if (options.for_training) {
+  if (config_.use() == ConfigUse::kTraining) {
     const std::string name = config_.get_string("optimizer.plugin");
     optimizer_ = std::make_unique<OptimizerDriver>(create("optimizer", "optimizer", name), *parameters_,
                                                    config_.get_double("optimizer.weight_decay"));
@@ -158,7 +158,7 @@ void Session::choose_device(const SessionOptions& options) {
     counted_warning("slow bf16", "bf16 matrix products are up to 8 times slower than fp32 on this processor, which has "
                                  "neither AMX nor AVX512-BF16; precision.compute = \"fp32\" is faster");
   resolve_.batch = config_.get_int("train.micro_batch_size");
-  resolve_.time = config_.get_int("train.seq_len");
+  resolve_.time = config_.get_int(config_.has("train.seq_len") ? "train.seq_len" : "generate.max_new_tokens");
 }
 
 void Session::build_program() {

@@ -21,7 +21,6 @@ namespace chassis {
 
 struct SessionOptions {
   std::vector<std::string> plugin_path;  // --plugin-path
-  bool for_training = true;              // generation needs neither optimizer nor training data
   bool without_device = false;           // `check`: claims and shapes on the CPU, nothing is allocated
 };
 
@@ -40,6 +39,7 @@ class Session {
   const ProgramLayout& layout() const { return layout_; }
   ParameterTable& parameters() { return *parameters_; }
   Executor& executor() { return *executor_; }
+  // Of a configuration that is read for training.
   OptimizerDriver& optimizer() { return *optimizer_; }
   // NULL if the configuration names none.
   const PluginTokenizer* tokenizer() const { return tokenizer_.get(); }

@@ -9,7 +9,7 @@ namespace {
 
 class Generation : public WithProviders {
  protected:
-  Generation() : run_(GetParam()), session_(run_.open({}, false)) {}
+  Generation() : run_(GetParam()), session_(run_.open({})) {}
 
   Tensor logits(const std::vector<int32_t>& ids, size_t begin, size_t end, KeyValueCache* cache) {
     const int64_t sizes[] = {1, static_cast<int64_t>(end - begin)};

@@ -104,10 +104,9 @@ plugins = )" + providers.kernels + "\n";
     write_text(folder_ / "tokens.jsonl", text);
   }
 
-  std::unique_ptr<Session> open(const std::vector<std::string>& overrides, bool for_training = true) const {
+  std::unique_ptr<Session> open(const std::vector<std::string>& overrides) const {
     auto session = std::make_unique<Session>(
-        load_config(config_path(), overrides),
-        SessionOptions{.plugin_path = {CHASSIS_TEST_PLUGIN_DIR}, .for_training = for_training});
+        load_config(config_path(), overrides), SessionOptions{.plugin_path = {CHASSIS_TEST_PLUGIN_DIR}});
     session->parameters().allocate(session->device());
     session->parameters().initialize(static_cast<uint64_t>(session->config().get_int("run.seed")));
     return session;

@@ -35,8 +35,7 @@ TEST_P(Transformers, LogitsAreTheirs) {
                  "\"\n[[data.train]]\npath = \"none.jsonl\"\nformat = \"tokens\"\n[train]\nseq_len = 41\n"
                  "[precision]\ncompute = \"fp32\"\n[optimizer]\nlr = 1e-3\n[attention]\nplugin = \"" +
                  GetParam().attention + "\"\n[kernels]\nplugins = " + GetParam().kernels + "\n");
-  Session session(load_config(run.folder() / "model.toml", {}),
-                  {.plugin_path = {CHASSIS_TEST_PLUGIN_DIR}, .for_training = false});
+  Session session(load_config(run.folder() / "model.toml", {}), {.plugin_path = {CHASSIS_TEST_PLUGIN_DIR}});
   session.parameters().allocate(session.device());
   load_weights(session, kFolder);
 

@@ -76,6 +76,29 @@ TEST_F(Verbs, GenerateEvalAndCkptReadWhatTrainLeft) {
   EXPECT_HAS(verify.output, "ok out/checkpoints/step-000001");
 }
 
+TEST_F(Verbs, EvalAndGenerateOfAModelDirectoryNeedNothingOfTraining) {
+  ASSERT_EQ(chassis({"train", "model.toml"}).exit_code, 0);
+  const std::string model = "[model]\npath = \"model-run/final\"\n";
+  const std::string tokenizer = "[tokenizer]\nplugin = \"bytes\"\n";
+
+  test::write_text(scratch_ / "generate.toml", model + tokenizer);
+  const Outcome text = chassis({"generate", "generate.toml", "--prompt", "Row 1", "generate.max_new_tokens=3"});
+  EXPECT_EQ(text.exit_code, 0) << text.output;
+  EXPECT_HAS(text.output, "Row 1");
+
+  test::write_text(scratch_ / "eval.toml", model + tokenizer + "[train]\nseq_len = 16\n[[data.eval]]\npath = \"corpus.txt\"\n");
+  const Outcome eval = chassis({"eval", "eval.toml"});
+  EXPECT_EQ(eval.exit_code, 0) << eval.output;
+  EXPECT_HAS(eval.output, "eval loss 5.");
+
+  const Outcome refused = chassis({"train", "eval.toml"});
+  EXPECT_EQ(refused.exit_code, 2);
+  for (const char* missing : {"optimizer.lr", "run.max_steps", "[[data.train]]"}) EXPECT_HAS(refused.output, missing);
+  const Outcome checked = chassis({"eval", "eval.toml", "optimizer.lr=-1", "optimizer.beta=0.9"});
+  EXPECT_EQ(checked.exit_code, 2);
+  for (const char* given : {"optimizer.lr = -1", "unknown key 'optimizer.beta'"}) EXPECT_HAS(checked.output, given);
+}
+
 TEST_F(Verbs, SchemaPluginsAndVersionNeedNoConfiguration) {
   const Outcome schema = chassis({"schema", "optimizer"});
   EXPECT_EQ(schema.exit_code, 0);

@@ -104,6 +104,29 @@ TEST(Check, UnknownTablesAreOneError) {
             "a.toml:23:2: unknown table [optimiser] (did you mean 'optimizer'?)");
 }
 
+TEST(Check, AsksOnlyForWhatTheUseReads) {
+  EXPECT_EQ(what_is_wrong("", {}, ConfigUse::kEvaluation),
+            "3 errors in the configuration:\n"
+            "a.toml: train.seq_len is missing: tokens per row\n"
+            "a.toml: the model is missing: set model.path, or model.plugin and model.config\n"
+            "a.toml: there is no evaluation data: add [[data.eval]] with a path");
+  EXPECT_EQ(what_is_wrong("", {}, ConfigUse::kGeneration),
+            "2 errors in the configuration:\n"
+            "a.toml: the model is missing: set model.path, or model.plugin and model.config\n"
+            "a.toml: there is no tokenizer for the prompt: set tokenizer.plugin, such as \"bytes\"");
+  const std::string model = "[model]\npath = \"m\"\n";
+  EXPECT_EQ(what_is_wrong(model + "[tokenizer]\nplugin = \"bytes\"\n", {}, ConfigUse::kGeneration), "nothing");
+  EXPECT_EQ(what_is_wrong(model + "[train]\nseq_len = 8\n[[data.eval]]\npath = \"a.jsonl\"\nformat = \"tokens\"\n", {},
+                          ConfigUse::kEvaluation),
+            "nothing");
+}
+
+TEST(Check, ChecksAlsoWhatTheUseDoesNotRead) {
+  EXPECT_EQ(what_is_wrong(kExample, {"optimizer.lr=-1"}, ConfigUse::kGeneration),
+            "command line 'optimizer.lr=-1': optimizer.lr = -1.0 is out of range: must be at least 0");
+  EXPECT_EQ(what_is_wrong(kExample, {"run.epochs=2"}, ConfigUse::kGeneration), what_is_wrong(kExample, {"run.epochs=2"}));
+}
+
 TEST(Schema, DefaultsAreLegal) {
   // Every default of the host passes the host's own checks.
   std::string text = kExample;

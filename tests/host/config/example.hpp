@@ -52,9 +52,10 @@ inline Config load_whole(Config config) {
   return config;
 }
 
-inline std::string what_is_wrong(const std::string& text, const std::vector<std::string>& overrides = {}) {
+inline std::string what_is_wrong(const std::string& text, const std::vector<std::string>& overrides = {},
+                                 ConfigUse use = ConfigUse::kTraining) {
   try {
-    load_whole(load_config_text(text, "a.toml", overrides));
+    load_whole(load_config_text(text, "a.toml", overrides, use));
   } catch (const Error& e) {
     return e.what();
   }
