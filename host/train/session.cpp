@@ -164,7 +164,12 @@ void Session::choose_device(const SessionOptions& options) {
 void Session::build_program() {
   model_ = create("model", "model", model_member_);
   model_table_ = &model_->interface<chassis_model_t>(CHASSIS_MODEL_ID);
-  model_->check(model_table_->configure(model_->get(), str_of(model_config_text_)));
+  try {
+    model_->check(model_table_->configure(model_->get(), str_of(model_config_text_)));
+  } catch (const Error& e) {
+    const char* key = config_.has("model.path") ? "model.path" : "model.config";
+    throw Error(e.code(), config_.position(key), e.message()).hint(e.hint_text());
+  }
   program_ = record_program([&](const chassis_builder_t* b) { return model_table_->record(model_->get(), b); });
   layout_ = apply_layout(program_, {});
   parameters_ = std::make_unique<ParameterTable>(program_, layout_);

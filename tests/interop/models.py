@@ -47,7 +47,8 @@ def save(model, folder, old_spelling=False, **options):
     return folder
 
 
-# Name → (changes of the configuration, how it is saved).
+# Name → (changes of the configuration, how it is saved). transformers too refuses a head_dim that is odd; those below
+# are no powers of two and no multiples of 8.
 SHARDED = dict(max_shard_size="60KB")
 CASES = {
     "mha": (dict(num_key_value_heads=4), {}),
@@ -57,6 +58,8 @@ CASES = {
     "attention_bias": (dict(attention_bias=True), {}),
     "mlp_bias": (dict(mlp_bias=True), {}),
     "head_dim_10": (dict(head_dim=10, hidden_size=48, num_attention_heads=6, num_key_value_heads=3), {}),
+    "head_dim_20": (dict(head_dim=20), {}),
+    "head_dim_36": (dict(head_dim=36, hidden_size=45, intermediate_size=77, num_attention_heads=5, num_key_value_heads=1), {}),
     "head_dim_wide": (dict(head_dim=40, num_attention_heads=3, num_key_value_heads=1, hidden_size=72), {}),
     "rope_theta": (dict(rope=dict(rope_type="default", rope_theta=500000.0)), {}),
     "rope_linear": (dict(rope=LINEAR), {}),

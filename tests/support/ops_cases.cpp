@@ -82,13 +82,15 @@ void add_norms(std::vector<OpsCase>& cases) {
                          }));
 }
 
-void add_rope(std::vector<OpsCase>& cases) {
-  const std::vector<double> inv_freq = {1.0, 0.31, 0.1, 0.031};
+void add_rope(std::vector<OpsCase>& cases, int64_t head_dim) {
+  const int64_t half = head_dim / 2;
+  std::vector<double> inv_freq = {1.0};
+  while (static_cast<int64_t>(inv_freq.size()) < half) inv_freq.push_back(inv_freq.back() * 0.31);
   for (bool interleaved : {false, true})
     for (double factor : {1.0, 1.25})
       cases.push_back(make(
-          std::string("rope") + (interleaved ? " interleaved" : "") + (factor != 1 ? " scaled" : ""), "rope",
-          {random({2, 3, 5, 8}), ints({0, 1, 2, 100, 3, 4}, {2, 3})}, {}, {2, 3, 5, 8},
+          "rope of " + std::to_string(head_dim) + (interleaved ? " interleaved" : "") + (factor != 1 ? " scaled" : ""),
+          "rope", {random({2, 3, 5, head_dim}), ints({0, 1, 2, 100, 3, 4}, {2, 3})}, {}, {2, 3, 5, head_dim},
           {{"inv_freq", inv_freq}, {"factor", factor}, {"interleaved", int64_t{interleaved}}},
           [=](const Tensors& x, const Tensors&) {
             const at::Tensor freq =
@@ -96,11 +98,11 @@ void add_rope(std::vector<OpsCase>& cases) {
             const at::Tensor angle = (x[1].to(at::kFloat).view({2, 3, 1, 1}) * freq).to(kDouble);
             const at::Tensor c = angle.cos() * factor, s = angle.sin() * factor;
             if (interleaved) {
-              const at::Tensor pairs = x[0].view({2, 3, 5, 4, 2});
+              const at::Tensor pairs = x[0].view({2, 3, 5, half, 2});
               const at::Tensor a = pairs.select(-1, 0), b = pairs.select(-1, 1);
-              return at::stack({a * c - b * s, b * c + a * s}, -1).view({2, 3, 5, 8});
+              return at::stack({a * c - b * s, b * c + a * s}, -1).view({2, 3, 5, head_dim});
             }
-            const at::Tensor a = x[0].narrow(-1, 0, 4), b = x[0].narrow(-1, 4, 4);
+            const at::Tensor a = x[0].narrow(-1, 0, half), b = x[0].narrow(-1, half, half);
             return at::cat({a * c - b * s, b * c + a * s}, -1);
           }));
 }
@@ -299,7 +301,7 @@ std::vector<OpsCase> vocabulary_cases() {
   std::vector<OpsCase> cases;
   add_linear(cases);
   add_norms(cases);
-  add_rope(cases);
+  for (int64_t head_dim : {8, 10, 36}) add_rope(cases, head_dim);
   add_elementwise(cases);
   add_lookups(cases);
   return cases;
@@ -343,6 +345,7 @@ std::vector<OpsCase> attention_cases() {
     }
   cases.push_back(attention(masks[1], 1, 70, 70, 3, 3, 24, 24, 0));
   cases.push_back(attention(masks[1], 2, 8, 8, 4, 4, 8, 5, 0));
+  for (int64_t head_dim : {5, 10, 20, 36}) cases.push_back(attention(masks[1], 2, 19, 19, 4, 2, head_dim, head_dim, 0));
   const at::Tensor long_rows = at::cat({at::zeros({1, 40}, at::TensorOptions(kInt)), at::ones({1, 57}, at::TensorOptions(kInt)),
                                         at::full({1, 3}, -1, at::TensorOptions(kInt))}, 1);
   cases.push_back(attention({"two long documents", true, 0, 0, long_rows}, 1, 100, 100, 4, 2, 16, 16, 0));

@@ -232,7 +232,7 @@ void read_heads(Reader& reader, Config& config) {
   config.head_dim = reader.size("head_dim", config.hidden_size / config.num_attention_heads);
   if (config.head_dim % 2 != 0) {
     fail_invalid("head_dim ", config.head_dim, " is odd (hidden_size ", config.hidden_size, ", num_attention_heads ",
-                 config.num_attention_heads, "); rope rotates pairs");
+                 config.num_attention_heads, "): rope rotates pairs, so it must be even");
   }
 }
 
