@@ -1,10 +1,11 @@
 # chassis_add_plugin(): one call builds and audits a plugin, in this tree and against an installed prefix alike.
 
-# chassis_add_plugin(<id> SOURCES … [TIER T0|T1|T2] [VERSION x.y.z] [KINDS <kind>…] [LIBS …])
+# chassis_add_plugin(<id> SOURCES … [ISA_SOURCES …] [TIER T0|T1|T2] [VERSION x.y.z] [KINDS <kind>…] [LIBS …])
 # makes the module <id>.so (target chassis_plugin_<id>) from C, C++ or CUDA sources. It exports one symbol,
 # chassis_plugin_entry_v1. TIER T0 (the default) uses the SDK only; T1 also LibTorch's stable C shim; T2 its C++ API.
+# ISA_SOURCES hold inner loops, compiled once for each instruction set and chosen from at run time: chassis/simd.hpp.
 function(chassis_add_plugin id)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIER;VERSION" "SOURCES;KINDS;LIBS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIER;VERSION" "SOURCES;ISA_SOURCES;KINDS;LIBS")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
     message(FATAL_ERROR "chassis_add_plugin(${id}): SOURCES missing, or unknown argument ${arg_UNPARSED_ARGUMENTS}")
   endif()
@@ -21,15 +22,17 @@ function(chassis_add_plugin id)
   set(target chassis_plugin_${id})
   add_library(${target} MODULE ${arg_SOURCES})
   set_target_properties(${target} PROPERTIES
-    PREFIX "" SUFFIX .so OUTPUT_NAME ${id}
+    PREFIX "" SUFFIX .so OUTPUT_NAME ${id} BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH ""
     C_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
     C_STANDARD 11 CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF
-    CUDA_STANDARD 17 CUDA_RUNTIME_LIBRARY Static POSITION_INDEPENDENT_CODE ON
-    BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "")
+    CUDA_STANDARD 17 CUDA_RUNTIME_LIBRARY Static POSITION_INDEPENDENT_CODE ON)
   if(CHASSIS_PLUGIN_OUTPUT_DIR)
     set_target_properties(${target} PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${CHASSIS_PLUGIN_OUTPUT_DIR}")
   endif()
   target_link_libraries(${target} PRIVATE Chassis::sdk ${arg_LIBS})
+  if(arg_ISA_SOURCES)
+    chassis_add_isa_sources(${target} ${arg_ISA_SOURCES})
+  endif()
 
   # What the ELF note says about this plugin.
   set(torch "")
@@ -77,4 +80,30 @@ function(chassis_add_plugin id)
 
   add_custom_command(TARGET ${target} POST_BUILD VERBATIM
     COMMAND sh "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/audit-plugin.sh" "$<TARGET_FILE:${target}>" ${arg_TIER} "${CMAKE_READELF}")
+endfunction()
+
+# chassis_add_isa_sources(<target> <source>…) compiles C++ sources once for each instruction set, with CHASSIS_ISA naming
+# it, into a target. Sums may be reordered and divisions become products, so that loops vectorise; NaN and infinity stay
+# what they are. Each instruction set is repeatable for itself.
+function(chassis_add_isa_sources target)
+  set(options_Baseline "")
+  set(options_Avx2 -march=x86-64-v3)
+  set(options_Avx512 -march=x86-64-v4 -mprefer-vector-width=512)
+  set(isas Baseline)
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    list(APPEND isas Avx2 Avx512)
+  endif()
+  foreach(isa IN LISTS isas)
+    set(objects isa_${target}_${isa})
+    add_library(${objects} OBJECT ${ARGN})
+    set_target_properties(${objects} PROPERTIES
+      CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
+      CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
+    target_link_libraries(${objects} PRIVATE Chassis::sdk)
+    target_include_directories(${objects} PRIVATE $<TARGET_PROPERTY:${target},INCLUDE_DIRECTORIES>)
+    target_compile_definitions(${objects} PRIVATE CHASSIS_ISA=${isa})
+    target_compile_options(${objects} PRIVATE ${options_${isa}}
+      -O3 -fno-math-errno -fno-trapping-math -fassociative-math -fno-signed-zeros -freciprocal-math)
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:${objects}>)
+  endforeach()
 endfunction()

@@ -28,10 +28,11 @@ sed -i 's/plugin = "sdpa"/plugin = "THIRD"/' "$scratch/run.toml"
 
 for compiler in gcc clang; do
   command -v $compiler > /dev/null || { echo "no $compiler here: not tried"; continue; }
+  cxx=$(echo $compiler | sed 's/gcc/g++/; s/clang/clang++/')
   for example in attention_cpp attention_c; do
     dir=$scratch/$example-$compiler
     quietly cmake -S "$prefix/share/chassis/examples/$example" -B "$dir" "-DCMAKE_PREFIX_PATH=$prefix" \
-      -DCMAKE_C_COMPILER=$compiler -DCMAKE_CXX_COMPILER="$(echo $compiler | sed 's/gcc/g++/; s/clang/clang++/')"
+      -DCMAKE_C_COMPILER=$compiler "-DCMAKE_CXX_COMPILER=$cxx"
     quietly cmake --build "$dir"
     quietly "$prefix/bin/chassis" plugins check "$dir/$example.so"
     train $example-$compiler "attention.plugin=$example" --plugin-path "$dir"
@@ -39,4 +40,15 @@ for compiler in gcc clang; do
       { d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > worst) worst = d }
       END { printf "%s: losses differ by %.1e\n", name, worst; exit !(worst <= 2e-6) }'
   done
+  # A plugin of the tree with ISA_SOURCES, as if it were somebody else's.
+  dir=$scratch/fused-$compiler
+  mkdir "$dir"
+  cp "$(dirname "$0")"/../../plugins/ops/fused/*.?pp "$dir"
+  { printf 'cmake_minimum_required(VERSION 3.25)\nproject(fused LANGUAGES CXX)\nfind_package(Chassis REQUIRED)\n'
+    printf 'set(CHASSIS_PLUGIN_OUTPUT_DIR "${PROJECT_BINARY_DIR}")\n'
+    cat "$(dirname "$0")/../../plugins/ops/fused/CMakeLists.txt"; } > "$dir/CMakeLists.txt"
+  quietly cmake -S "$dir" -B "$dir/build" "-DCMAKE_PREFIX_PATH=$prefix" -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_COMPILER=$cxx"
+  quietly cmake --build "$dir/build" -j
+  quietly "$prefix/bin/chassis" plugins check "$dir/build/fused.so"
+  echo "fused-$compiler: passes the conformance tests"
 done

@@ -1,13 +1,13 @@
-// Products and softmax of small tiles, fp32 on the CPU: one table for each instruction set, chosen once.
+// Products and softmax of small tiles, fp32 on the CPU: one table for each instruction set.
 #pragma once
 
 #include <cstdint>
 
+#include "chassis/simd.hpp"
+
 namespace interval {
 
 struct Tiles {
-  const char* name;
-
   // c[m, n] = or += a[m, k] · b[k, n]. a has any strides, b and c have contiguous rows ldb and ldc apart.
   void (*product)(int64_t m, int64_t n, int64_t k, const float* a, int64_t a_row, int64_t a_col, const float* b,
                   int64_t ldb, float* c, int64_t ldc, bool add);
@@ -20,13 +20,14 @@ struct Tiles {
   float (*dot)(const float* a, const float* b, int64_t n);
 };
 
-extern const Tiles kBaseline;
-#if defined(__x86_64__)
-extern const Tiles kAvx2;
-extern const Tiles kAvx512;
-#endif
+const Tiles& tiles(chassis::isa::Baseline);
+const Tiles& tiles(chassis::isa::Avx2);
+const Tiles& tiles(chassis::isa::Avx512);
 
 // The best that this processor runs.
-const Tiles& tiles();
+inline const Tiles& tiles() {
+  static const Tiles& best = chassis::for_best_isa([](auto isa) -> const Tiles& { return tiles(isa); });
+  return best;
+}
 
 }  // namespace interval

@@ -1,13 +1,13 @@
-// The inner loops of this plugin, over fp32 rows on the CPU: one table for each instruction set, chosen once.
+// The inner loops of this plugin, over fp32 rows on the CPU: one table for each instruction set.
 #pragma once
 
 #include <cstdint>
 
+#include "chassis/simd.hpp"
+
 namespace fused {
 
 struct Loops {
-  const char* name;
-
   // y = x · r · weight with r = 1 / sqrt(mean(x²) + eps); returns r.
   float (*norm)(const float* x, const float* weight, float* y, int64_t n, float eps);
   // sum = a + b, y = sum · r · weight; returns r.
@@ -33,13 +33,14 @@ struct Loops {
   void (*add)(const float* a, float* sum, int64_t n);  // sum += a
 };
 
-extern const Loops kBaseline;
-#if defined(__x86_64__)
-extern const Loops kAvx2;
-extern const Loops kAvx512;
-#endif
+const Loops& loops(chassis::isa::Baseline);
+const Loops& loops(chassis::isa::Avx2);
+const Loops& loops(chassis::isa::Avx512);
 
 // The best that this processor runs.
-const Loops& loops();
+inline const Loops& loops() {
+  static const Loops& best = chassis::for_best_isa([](auto isa) -> const Loops& { return loops(isa); });
+  return best;
+}
 
 }  // namespace fused

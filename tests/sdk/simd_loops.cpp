@@ -1,0 +1,14 @@
+#include "tests/sdk/simd_loops.hpp"
+
+namespace {
+
+void exponentials(const float* x, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = chassis::exponential(x[i]);
+}
+
+}  // namespace
+
+const Loops& loops(chassis::ThisIsa) {
+  static constexpr Loops table = {chassis::ThisIsa::kVectorBytes, exponentials};
+  return table;
+}
