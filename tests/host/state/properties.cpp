@@ -10,6 +10,7 @@
 #include "host/state/composite.hpp"
 #include "host/state/cover.hpp"
 #include "host/state/intersect.hpp"
+#include "host/state/reshard.hpp"
 #include "tests/host/state/random_layout.hpp"
 
 namespace chassis::testing {
@@ -143,6 +144,126 @@ void check_round_trip(uint64_t seed) {
   const Buffers at_b = move(a, at_a, b);
   ASSERT_EQ(at_b, load(b));
   ASSERT_EQ(move(b, at_b, a), at_a);
+}
+
+void check_reshard(uint64_t seed) {
+  Dice dice(seed);
+  const int max_world = dice.chance(10) ? 64 : 10;
+  const MeshShape mesh_a = random_mesh(dice, max_world), mesh_b = random_mesh(dice, max_world);
+  const bool is_broadcast = dice.chance(25);
+  std::vector<ReshardTensor> tensors;
+  for (int64_t n = dice.roll(1, 4); n > 0; --n) {
+    const Shape shape = random_shape(dice, 120);
+    Layout from(random_descriptor(dice, mesh_a, shape), mesh_a);
+    tensors.push_back({from, is_broadcast ? from : Layout(random_descriptor(dice, mesh_b, shape), mesh_b)});
+  }
+  ReshardOptions options;
+  options.budget_bytes = 4 * dice.roll(1, dice.chance(50) ? 8 : 200);
+  options.replicas_are_filled = !is_broadcast && dice.chance(70);
+  const int num_ranks = std::max(mesh_a.world_size(), mesh_b.world_size());
+  std::string trace = "seed " + std::to_string(seed) + ", budget " + std::to_string(options.budget_bytes);
+  for (const ReshardTensor& t : tensors)
+    trace += "\n" + t.from.descriptor().text() + " on " + mesh_a.text() + "  →  " + t.to.descriptor().text() + " on " +
+             t.to.mesh().text();
+  SCOPED_TRACE(trace);
+
+  const ReshardPlan plan = plan_reshard(tensors, options, -1);
+  ASSERT_EQ(plan.lifetimes.size(), tensors.size());
+  std::vector<std::vector<std::vector<int64_t>>> local(tensors.size());  // by tensor and rank
+  std::vector<std::vector<LocalArray>> source(tensors.size());
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    for (int rank = 0; rank < mesh_a.world_size(); ++rank)
+      source[t].push_back(local_array(tensors[t].from.descriptor(), mesh_a, rank));
+    for (int rank = 0; rank < tensors[t].to.world_size(); ++rank)
+      local[t].emplace_back(static_cast<size_t>(numel(tensors[t].to.local_shape(rank))), -1);
+  }
+  for (uint32_t r = 0; r < plan.rounds.size(); ++r) {
+    std::vector<int64_t> out(static_cast<size_t>(num_ranks)), in(out.size());
+    for (const ReshardMove& move : plan.rounds[r].moves) {
+      const auto from = static_cast<size_t>(move.from_rank), to = static_cast<size_t>(move.to_rank);
+      ASSERT_GE(r, plan.lifetimes[move.tensor].first_round);
+      ASSERT_LE(r, plan.lifetimes[move.tensor].last_round);
+      ASSERT_EQ(move.num_bytes, numel(move.copy.box) * 4);
+      if (!move.is_local()) out[from] += move.num_bytes, in[to] += move.num_bytes;
+      ASSERT_TRUE(move.is_local() || !plan.rounds[r].is_local);
+      for_each_run(move.copy, [&](int64_t at, int64_t where, int64_t length) {
+        for (int64_t k = 0; k < length; ++k) {
+          int64_t& slot = local[move.tensor][to].at(static_cast<size_t>(where + k));
+          slot = slot == -1 ? source[move.tensor][from].elements.at(static_cast<size_t>(at + k)) : -2;
+        }
+      });
+    }
+    for (size_t rank = 0; rank < out.size(); ++rank) {
+      ASSERT_LE(out[rank], options.budget_bytes) << "sent by rank " << rank << " in round " << r;
+      ASSERT_LE(in[rank], options.budget_bytes) << "received by rank " << rank << " in round " << r;
+    }
+  }
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    for (int rank = 0; rank < tensors[t].to.world_size(); ++rank)
+      ASSERT_EQ(local[t][static_cast<size_t>(rank)],
+                local_array(tensors[t].to.descriptor(), tensors[t].to.mesh(), rank).elements)
+          << "tensor " << t << " on rank " << rank;
+    if (t > 0) {
+      ASSERT_EQ(plan.lifetimes[t].first_round, plan.lifetimes[t - 1].last_round);
+    }
+  }
+
+  const int one = static_cast<int>(dice.roll(0, num_ranks - 1));
+  const ReshardPlan mine = plan_reshard(tensors, options, one);
+  ASSERT_EQ(mine.rounds.size(), plan.rounds.size());
+  ASSERT_EQ(mine.travelling_bytes, plan.travelling_bytes);
+  for (size_t r = 0; r < plan.rounds.size(); ++r) {
+    std::vector<ReshardMove> expected;
+    for (const ReshardMove& move : plan.rounds[r].moves)
+      if (move.from_rank == one || move.to_rank == one) expected.push_back(move);
+    ASSERT_EQ(mine.rounds[r].is_local, plan.rounds[r].is_local);
+    ASSERT_EQ(mine.rounds[r].moves.size(), expected.size());
+    for (size_t k = 0; k < expected.size(); ++k) {
+      ASSERT_EQ(mine.rounds[r].moves[k].copy.box, expected[k].copy.box);
+      ASSERT_EQ(mine.rounds[r].moves[k].copy.from, expected[k].copy.from);
+      ASSERT_EQ(mine.rounds[r].moves[k].copy.to, expected[k].copy.to);
+    }
+  }
+}
+
+void check_flat_buffer(uint64_t seed) {
+  Dice dice(seed);
+  const int num_ranks = static_cast<int>(dice.roll(1, 64)), tp = static_cast<int>(dice.roll(1, 3));
+  const MeshShape mesh({{"dp_shard", num_ranks}, {"tp", tp}});
+  // What one rank of TP has of every tensor lies in its buffer, one behind the other, with gaps where they are aligned.
+  std::vector<Descriptor> tensors;
+  std::vector<int64_t> begins, sizes;
+  int64_t at = 0;
+  for (int64_t n = dice.roll(1, 6); n > 0; --n) {
+    Descriptor d = Descriptor::plain("t" + std::to_string(n), Dtype::f32, random_shape(dice, 80));
+    if (d.global_shape.ndim() > 0 && dice.chance(40)) {
+      d.placements = {Placement::dim_chunk({"tp"}, static_cast<int>(dice.roll(0, d.global_shape.ndim() - 1)))};
+      d.placements[0].pad_even = true;  // the same buffer on every rank of TP
+    }
+    const int64_t align = dice.chance(30) ? dice.roll(1, 16) : 1;
+    at = (at + align - 1) / align * align;
+    begins.push_back(at);
+    sizes.push_back(numel(Layout(d, mesh).local_shape(0)));
+    at += sizes.back();
+    tensors.push_back(std::move(d));
+  }
+  const int64_t buffer = at + dice.roll(at == 0 ? 1 : 0, 2 * num_ranks), part = (buffer + num_ranks - 1) / num_ranks;
+  SCOPED_TRACE("seed " + std::to_string(seed) + ": " + std::to_string(tensors.size()) + " tensors in a buffer of " +
+               std::to_string(buffer) + " on " + mesh.text());
+  std::vector<Layout> layouts;
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    tensors[t].placements.push_back(Placement::flat_range_of_buffer({"dp_shard"}, begins[t], buffer));
+    layouts.emplace_back(tensors[t], mesh);
+  }
+  ASSERT_NO_THROW(prove_cover(layouts));
+  for (int rank = 0; rank < mesh.world_size(); ++rank) {
+    const int64_t first = mesh.coordinates(rank)[0] * part;
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      const int64_t begin = std::clamp(first, begins[t], begins[t] + sizes[t]);
+      const int64_t end = std::clamp(first + part, begins[t], begins[t] + sizes[t]);
+      ASSERT_EQ(layouts[t].local_shape(rank), Shape{end - begin}) << tensors[t].text() << " on rank " << rank;
+    }
+  }
 }
 
 void check_damaged_cover(uint64_t seed) {
