@@ -29,6 +29,22 @@ TEST(Simd, TheBestLoopsAreOfTheWidestVectors) {
   EXPECT_EQ(&best_loops(), all_loops().back());
 }
 
+TEST(Simd, ExponentialIsWithinTwoUlp) {
+  std::vector<float> x;
+  for (float value = -87.0f; value <= 88.0f; value += 0.0007f) x.push_back(value);
+  for (const Loops* loops : all_loops()) {
+    std::vector<float> y(x.size());
+    loops->exponentials(x.data(), y.data(), static_cast<int64_t>(x.size()));
+    double worst = 0.0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      const float exact = static_cast<float>(std::exp(static_cast<double>(x[i])));
+      const double ulp = static_cast<double>(std::nextafter(exact, INFINITY)) - exact;
+      worst = std::max(worst, std::abs(static_cast<double>(y[i]) - exact) / ulp);
+    }
+    EXPECT_LE(worst, 2.0) << loops->vector_bytes;
+  }
+}
+
 TEST(Simd, ExponentialEndsAtZeroAndAtTheLargestPower) {
   const std::vector<float> x = {-INFINITY, -1e30f, -88.0f, 0.0f, 88.0f, 1e30f, INFINITY};
   for (const Loops* loops : all_loops()) {
