@@ -65,7 +65,7 @@ class Run {
 
   void start_anew() {
     const bool pretrained = config().has("model.path") && config().get_string("model.init") == "pretrained";
-    if (pretrained) load_weights(session_, config().get_string("model.path"));
+    if (pretrained) saver_->start_from(config().get_string("model.path"));
     else session_.parameters().initialize(static_cast<uint64_t>(config().get_int("run.seed")));
   }
 

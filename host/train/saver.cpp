@@ -77,9 +77,7 @@ std::string format_of(Session& session, const std::string& path) {
   return CheckpointManifest::read(directory).format;
 }
 
-void prove(Session& session, const FormatPlugin& checkpoint, const FormatPlugin& exported) {
-  plan_checkpoint(session, checkpoint);
-  const SavePlan plan = plan_export(session, exported);
+void compare_with_model(Session& session, const SavePlan& plan, const FormatPlugin& exported) {
   const Config& config = session.config();
   if (!config.has("model.path") || config.get_string("model.init") != "pretrained") return;
   std::vector<std::string> differences =
@@ -87,17 +85,7 @@ void prove(Session& session, const FormatPlugin& checkpoint, const FormatPlugin&
   for (const std::string& difference : differences) log::counted_warning("export differs from the model it starts from", difference);
 }
 
-}  // namespace
-
-void load_weights(Session& session, const std::string& from) {
-  const Config& config = session.config();
-  std::string path = from;
-  if (path.empty())
-    if (const auto newest = newest_checkpoint(config.get_string("run.output_dir") + "/checkpoints")) path = newest->path;
-  if (path.empty() && config.has("model.path")) path = config.get_string("model.path");
-  if (path.empty())
-    throw storage_error("there are no weights: " + config.get_string("run.output_dir") + "/checkpoints has no checkpoint")
-        .hint("train first, or give --from with a checkpoint or model directory");
+void load_weights(Session& session, const std::string& path, const BucketPair& buckets) {
   const std::string format_name = format_of(session, path);
   const auto instance = session.registry().create_default("format", format_name);
   instance->prepare();
@@ -122,15 +110,30 @@ void load_weights(Session& session, const std::string& from) {
   LoadOptions options;
   options.skip = [&](const std::string& name) { return skipped.count(name) != 0; };
   options.progress = [&](uint64_t done, uint64_t total) { bar.update(done, total, "weights"); };
-  const BucketPair buckets(bucket_bytes(session));
   const LoadResult result = reader.load(tensors, MeshShape(), buckets, local_tensors(session, false), options);
   session.parameters().publish_masters();
   log::info("loaded {} tensors, {} from {}", result.num_tensors, bytes_text(result.num_bytes), path);
 }
 
+}  // namespace
+
+void load_weights(Session& session, const std::string& from) {
+  const Config& config = session.config();
+  std::string path = from;
+  if (path.empty())
+    if (const auto newest = newest_checkpoint(config.get_string("run.output_dir") + "/checkpoints")) path = newest->path;
+  if (path.empty() && config.has("model.path")) path = config.get_string("model.path");
+  if (path.empty())
+    throw storage_error("there are no weights: " + config.get_string("run.output_dir") + "/checkpoints has no checkpoint")
+        .hint("train first, or give --from with a checkpoint or model directory");
+  load_weights(session, path, BucketPair(bucket_bytes(session)));
+}
+
 void prove_saving(Session& session) {
   const auto checkpoint = slot_format(session, "checkpoint"), exported = slot_format(session, "export");
-  prove(session, FormatPlugin(*checkpoint), FormatPlugin(*exported));
+  const FormatPlugin exported_format(*exported);
+  plan_checkpoint(session, FormatPlugin(*checkpoint));
+  compare_with_model(session, plan_export(session, exported_format), exported_format);
 }
 
 Saver::Saver(Session& session, std::string directory)
@@ -142,8 +145,22 @@ Saver::Saver(Session& session, std::string directory)
       export_format_(*export_instance_),
       buckets_(bucket_bytes(session)),
       root_(directory_ + "/checkpoints") {
-  if (session.config().get_bool("checkpoint.self_test")) prove(session, checkpoint_format_, export_format_);
+  if (!session.config().get_bool("checkpoint.self_test")) return;
+  checkpoint_plan();
+  compare_with_model(session, export_plan(), export_format_);
 }
+
+const SavePlan& Saver::checkpoint_plan() {
+  if (!checkpoint_plan_) checkpoint_plan_ = plan_checkpoint(session_, checkpoint_format_);
+  return *checkpoint_plan_;
+}
+
+const SavePlan& Saver::export_plan() {
+  if (!export_plan_) export_plan_ = plan_export(session_, export_format_);
+  return *export_plan_;
+}
+
+void Saver::start_from(const std::string& model) { load_weights(session_, model, buckets_); }
 
 std::string Saver::to_resume() const {
   const std::string resume = session_.config().get_string("run.resume");
@@ -154,7 +171,7 @@ std::string Saver::to_resume() const {
 }
 
 SaveResult Saver::save(int64_t step, const Json& state) {
-  const SavePlan plan = plan_checkpoint(session_, checkpoint_format_);
+  const SavePlan& plan = checkpoint_plan();
   CheckpointWriter writer(checkpoint_format_, buckets_);
   SaveRequest request;
   request.parent = root_.path();
@@ -191,7 +208,7 @@ Json Saver::resume(const std::string& path) {
 
 SaveResult Saver::export_model(const std::string& name, int64_t step) {
   const Config& config = session_.config();
-  const SavePlan plan = plan_export(session_, export_format_);
+  const SavePlan& plan = export_plan();
   CheckpointWriter writer(export_format_, buckets_);
   SaveRequest request;
   request.parent = directory_;

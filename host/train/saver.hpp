@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,8 +17,8 @@
 
 namespace chassis {
 
-// Fills the parameters from a checkpoint or model directory. `from` empty: the newest checkpoint of the run, else
-// model.path. Throws a storage error if there is neither.
+// Fills the parameters from a checkpoint or model directory, through buckets of its own. `from` empty: the newest
+// checkpoint of the run, else model.path. Throws a storage error if there is neither.
 void load_weights(Session& session, const std::string& from);
 
 // Plans the checkpoint and the export of a session without writing, and compares the export with the model directory it
@@ -26,8 +27,11 @@ void prove_saving(Session& session);
 
 class Saver {
  public:
-  // Reserves the buckets and takes the lock of `directory`/checkpoints.
+  // Reserves the buckets of all saves and loads and takes the lock of `directory`/checkpoints.
   Saver(Session& session, std::string directory);
+
+  // Fills the parameters from a model directory.
+  void start_from(const std::string& model);
 
   // Publishes step-N with all training state, points `latest` at it, removes old ones.
   SaveResult save(int64_t step, const Json& state);
@@ -39,10 +43,15 @@ class Saver {
   SaveResult export_model(const std::string& name, int64_t step);
 
  private:
+  // Made once: what is declared does not change in a run.
+  const SavePlan& checkpoint_plan();
+  const SavePlan& export_plan();
+
   Session& session_;
   std::string directory_;
   std::unique_ptr<Instance> checkpoint_instance_, export_instance_;
   FormatPlugin checkpoint_format_, export_format_;
+  std::optional<SavePlan> checkpoint_plan_, export_plan_;
   BucketPair buckets_;
   CheckpointRoot root_;
 };
