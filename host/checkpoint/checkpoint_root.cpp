@@ -98,20 +98,28 @@ std::vector<CheckpointInfo> list_checkpoints(const std::string& root) {
   return found;
 }
 
-std::optional<CheckpointInfo> newest_checkpoint(const std::string& root) {
+std::vector<CheckpointInfo> checkpoints_to_resume(const std::string& root) {
   std::vector<CheckpointInfo> all = list_checkpoints(root);
+  std::reverse(all.begin(), all.end());
   const std::string latest = read_latest(root);
   const auto is_latest = [&](const CheckpointInfo& info) { return info.name == latest; };
-  // The one that `latest` names goes first, then the highest step.
-  std::stable_partition(all.begin(), all.end(), [&](const CheckpointInfo& info) { return !is_latest(info); });
-  if (!latest.empty() && (all.empty() || !is_latest(all.back()))) {
+  std::stable_partition(all.begin(), all.end(), is_latest);
+  if (!latest.empty() && (all.empty() || !is_latest(all.front()))) {
     counted_warning("checkpoint-latest", "'" + root + "/" + kLatest + "' names '" + latest + "', which is not there");
   }
-  for (auto it = all.rbegin(); it != all.rend(); ++it) {
-    if (it->defect.empty()) return *it;
-    counted_warning("checkpoint-damaged", "checkpoint '" + it->path + "' is passed over: " + it->defect);
+  return all;
+}
+
+std::optional<CheckpointInfo> newest_checkpoint(const std::string& root) {
+  for (const CheckpointInfo& info : checkpoints_to_resume(root)) {
+    if (info.defect.empty()) return info;
+    pass_over(info, info.defect);
   }
   return std::nullopt;
+}
+
+void pass_over(const CheckpointInfo& checkpoint, const std::string& why) {
+  counted_warning("checkpoint-damaged " + checkpoint.name, "checkpoint '" + checkpoint.path + "' is passed over: " + why);
 }
 
 CheckpointRoot::CheckpointRoot(std::string path) : path_(std::move(path)) {

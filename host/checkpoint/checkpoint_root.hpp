@@ -27,9 +27,12 @@ struct CheckpointInfo {
 
 // Published checkpoints, oldest step first; damaged ones too. Needs no lock. Empty if the directory is not there.
 std::vector<CheckpointInfo> list_checkpoints(const std::string& root);
-// The one that `latest` names, or else the highest step that is not defective. Every one passed over is a counted
-// warning.
+// The same, best to resume from first: the one that `latest` names, then from the highest step down.
+std::vector<CheckpointInfo> checkpoints_to_resume(const std::string& root);
+// The first of these that is not defective. Every one passed over is a counted warning.
 std::optional<CheckpointInfo> newest_checkpoint(const std::string& root);
+// Says so, and counts it.
+void pass_over(const CheckpointInfo& checkpoint, const std::string& why);
 
 class CheckpointRoot {
  public:

@@ -87,8 +87,9 @@ void CheckpointReader::index_tensors() {
 
 void CheckpointReader::compare_with_manifest() {
   const auto differs = [&](const std::string& what) {
-    return storage_error("'" + path() + "' is not what its " + kManifestName + " says: " + what)
-        .hint("it is damaged, or was changed by hand; use another checkpoint");
+    DamagedCheckpoint error("'" + path() + "' is not what its " + kManifestName + " says: " + what);
+    error.hint("it is damaged, or was changed by hand; use another checkpoint");
+    return error;
   };
   std::map<std::pair<std::string, std::string>, const CheckpointManifest::BoxEntry*> by_place;
   for (const auto& entry : manifest_->boxes) {
@@ -252,9 +253,10 @@ void CheckpointReader::load_one(const LoadTensor& tensor, const DiskTensor& from
       if (copy.box != found.box.box) {
         all_verified = false;
       } else if (!manifest_crc_.empty() && crc != manifest_crc_[i]) {
-        throw storage_error("tensor '" + from.name + "' in '" + file.path() + "' is damaged: its CRC32C is " +
-                            hex(crc) + ", the manifest says " + hex(manifest_crc_[i]))
-            .hint("resume from an older checkpoint; `chassis ckpt verify` lists all damage");
+        DamagedCheckpoint error("tensor '" + from.name + "' in '" + file.path() + "' is damaged: its CRC32C is " +
+                                hex(crc) + ", the manifest says " + hex(manifest_crc_[i]));
+        error.hint("resume from an older checkpoint; `chassis ckpt verify` lists all damage");
+        throw error;
       }
     }
   }

@@ -11,11 +11,18 @@
 #include <unordered_map>
 #include <vector>
 
+#include "host/base/error.hpp"
 #include "host/checkpoint/bucket.hpp"
 #include "host/checkpoint/manifest.hpp"
 #include "host/checkpoint/writer.hpp"
 
 namespace chassis {
+
+// What is on disk is not what was written there: the manifest says otherwise.
+class DamagedCheckpoint : public Error {
+ public:
+  explicit DamagedCheckpoint(std::string message) : Error(ExitCode::kStorage, std::move(message)) {}
+};
 
 struct DiskTensor {
   std::string name;
@@ -48,8 +55,8 @@ struct LoadResult {
 
 class CheckpointReader {
  public:
-  // Scans the directory, compares it with its manifest if it has one, and proves that the boxes of every tensor cover
-  // it.
+  // Scans the directory, compares it with its manifest if it has one (DamagedCheckpoint if they differ), and proves that
+  // the boxes of every tensor cover it.
   CheckpointReader(const std::string& path, const FormatPlugin& format);
   ~CheckpointReader();
 
@@ -64,7 +71,7 @@ class CheckpointReader {
   void check(std::span<const LoadTensor> tensors, const LoadOptions& options = {}) const;
   // Checks, then fills what `local` gives for every tensor that is not tied: only the byte ranges that this rank holds
   // are read, cast on the way; padding is left alone. Where the manifest has the checksum of a box that is read whole,
-  // it is compared.
+  // it is compared: DamagedCheckpoint, with a part of the tensors filled, names tensor, file and both checksums.
   LoadResult load(std::span<const LoadTensor> tensors, const MeshShape& mesh, const BucketPair& buckets,
                   const LocalTensors& local, const LoadOptions& options = {});
 

@@ -55,9 +55,8 @@ class Run {
     saver_ = std::make_unique<Saver>(session_, directory_);
     choose_recompute();
     make_trainer();
-    const std::string checkpoint = saver_->to_resume();
-    if (checkpoint.empty()) start_anew();
-    else resume(checkpoint);
+    if (const auto resumed = saver_->resume()) resume(resumed->checkpoint, resumed->state);
+    else start_anew();
     make_sinks();
     announce();
     last_save_ = Clock::now();
@@ -69,8 +68,7 @@ class Run {
     else session_.parameters().initialize(static_cast<uint64_t>(config().get_int("run.seed")));
   }
 
-  void resume(const std::string& checkpoint) {
-    const Json state = saver_->resume(checkpoint);
+  void resume(const std::string& checkpoint, const Json& state) {
     const std::string where = checkpoint + "/manifest.json";
     TrainerState& trainer = trainer_->state();
     trainer.step = json_int(state, "step", where);

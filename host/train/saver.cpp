@@ -162,14 +162,6 @@ const SavePlan& Saver::export_plan() {
 
 void Saver::start_from(const std::string& model) { load_weights(session_, model, buckets_); }
 
-std::string Saver::to_resume() const {
-  const std::string resume = session_.config().get_string("run.resume");
-  if (resume == "never") return {};
-  if (resume != "auto") return resume;
-  const auto newest = newest_checkpoint(root_.path());
-  return newest ? newest->path : std::string();
-}
-
 SaveResult Saver::save(int64_t step, const Json& state) {
   const SavePlan& plan = checkpoint_plan();
   CheckpointWriter writer(checkpoint_format_, buckets_);
@@ -189,7 +181,26 @@ SaveResult Saver::save(int64_t step, const Json& state) {
   return result;
 }
 
-Json Saver::resume(const std::string& path) {
+std::optional<Saver::Resumed> Saver::resume() {
+  const std::string wanted = session_.config().get_string("run.resume");
+  if (wanted == "never") return std::nullopt;
+  if (wanted != "auto") return load_checkpoint(wanted);
+  std::optional<DamagedCheckpoint> damage;
+  for (const CheckpointInfo& checkpoint : checkpoints_to_resume(root_.path())) {
+    try {
+      if (!checkpoint.defect.empty()) throw DamagedCheckpoint("'" + checkpoint.path + "': " + checkpoint.defect);
+      return load_checkpoint(checkpoint.path);
+    } catch (const DamagedCheckpoint& error) {
+      pass_over(checkpoint, error.message());
+      damage = error;
+    }
+  }
+  if (!damage) return std::nullopt;
+  damage->hint("no checkpoint of this run is whole; to start anew, move " + root_.path() + " away");
+  throw *damage;
+}
+
+Saver::Resumed Saver::load_checkpoint(const std::string& path) {
   const std::string format_name = format_of(session_, path);
   if (format_name != checkpoint_format_.name())
     throw storage_error(path + " is of format '" + format_name + "', [checkpoint] plugin is '" +
@@ -203,7 +214,7 @@ Json Saver::resume(const std::string& path) {
   for (Descriptor& descriptor : training_tensors(session_)) tensors.push_back({std::move(descriptor), ""});
   reader.load(tensors, MeshShape(), buckets_, local_tensors(session_, true));
   session_.parameters().publish_masters();
-  return reader.manifest()->state;
+  return {path, reader.manifest()->state};
 }
 
 SaveResult Saver::export_model(const std::string& name, int64_t step) {

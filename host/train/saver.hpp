@@ -35,14 +35,19 @@ class Saver {
 
   // Publishes step-N with all training state, points `latest` at it, removes old ones.
   SaveResult save(int64_t step, const Json& state);
-  // Loads parameters and optimizer states; returns the state that was saved with them.
-  Json resume(const std::string& checkpoint);
-  // The checkpoint that run.resume means, empty if training starts anew.
-  std::string to_resume() const;
+  struct Resumed {
+    std::string checkpoint;
+    Json state;  // as given to save()
+  };
+  // Loads parameters and optimizer states of the checkpoint that run.resume means; nothing if training starts anew. With
+  // "auto", one that turns out to be damaged is passed over for the one before it, with a counted warning; if all are,
+  // that is an error.
+  std::optional<Resumed> resume();
   // The model for others, into `directory`/final or a checkpoint's folder.
   SaveResult export_model(const std::string& name, int64_t step);
 
  private:
+  Resumed load_checkpoint(const std::string& path);
   // Made once: what is declared does not change in a run.
   const SavePlan& checkpoint_plan();
   const SavePlan& export_plan();

@@ -171,7 +171,7 @@ TEST(CheckpointRoot, PassesOverADamagedCheckpointLoudly) {
   log::reset_counted_warnings();
   EXPECT_EQ(newest_checkpoint(dir.path())->name, "step-000001");
   ASSERT_EQ(counted_warnings().size(), 1u);
-  EXPECT_EQ(counted_warnings()[0].first, "checkpoint-damaged");
+  EXPECT_EQ(counted_warnings()[0].first, "checkpoint-damaged step-000003");
 }
 
 TEST(CheckpointRoot, KeepsTheNewestAndTheLatest) {

@@ -1,15 +1,22 @@
 // What a run saves, exports and loads through one Saver.
 #include "host/train/saver.hpp"
 
+#include "host/base/log.hpp"
 #include "tests/regress/small_run.hpp"
+#include "tests/support/expect_has.hpp"
 
 namespace chassis::test {
 namespace {
 
 class SaverTest : public testing::Test {
  protected:
-  SaverTest() : run_({"naive", "[\"reference\"]"}), session_(run_.open({})) {
+  SaverTest() : run_({"naive", "[\"reference\"]"}) { open(); }
+
+  void open(const std::vector<std::string>& overrides = {}) {
+    saver_.reset();
+    session_ = run_.open(overrides);
     session_->optimizer().allocate(session_->device());
+    saver_ = std::make_unique<Saver>(*session_, directory());
   }
 
   void fill(double value) {
@@ -19,28 +26,83 @@ class SaverTest : public testing::Test {
     for (const auto& p : session_->parameters().all())
       for (float x : floats_of(p->stored())) ASSERT_EQ(x, value) << p->name;
   }
+  // Steps 1 and 2, filled with their numbers.
+  void save_two() {
+    for (int step : {1, 2}) {
+      fill(step);
+      EXPECT_EQ(saver_->save(step, {{"at", step}}).path, checkpoint(step));
+    }
+    fill(0);
+  }
+  // Changes a byte of the last tensor of a checkpoint.
+  void damage(int step) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(checkpoint(step))) {
+      if (entry.path().extension() != ".safetensors") continue;
+      std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(-100, std::ios::end);
+      file.put('\x55');
+    }
+  }
   std::string directory() const { return run_.folder() / "run"; }
+  std::string checkpoint(int step) const { return directory() + "/checkpoints/" + step_directory_name(step); }
 
   SmallRun run_;
   std::unique_ptr<Session> session_;
+  std::unique_ptr<Saver> saver_;
 };
 
 TEST_F(SaverTest, OnePlanServesEverySaveAndExport) {
-  Saver saver(*session_, directory());
+  save_two();
   for (int step : {1, 2}) {
     fill(step);
-    EXPECT_EQ(saver.save(step, {{"at", step}}).path, directory() + "/checkpoints/" + step_directory_name(step));
-    saver.export_model("export-" + std::to_string(step), step);
+    saver_->export_model("export-" + std::to_string(step), step);
   }
   for (int step : {1, 2}) {
-    fill(0);
-    EXPECT_EQ(saver.resume(directory() + "/checkpoints/" + step_directory_name(step)), (Json{{"at", step}}));
+    open({"run.resume=" + checkpoint(step)});
+    EXPECT_EQ(saver_->resume()->state, (Json{{"at", step}}));
     expect_filled_with(static_cast<float>(step));
     fill(0);
-    saver.start_from(directory() + "/export-" + std::to_string(step));
+    saver_->start_from(directory() + "/export-" + std::to_string(step));
     expect_filled_with(static_cast<float>(step));
   }
 }
+
+TEST_F(SaverTest, ADamagedCheckpointIsPassedOverForTheOneBeforeIt) {
+  save_two();
+  damage(2);
+  log::reset_counted_warnings();
+  testing::internal::CaptureStderr();
+  const auto resumed = saver_->resume();
+  log::flush();
+  const std::string said = testing::internal::GetCapturedStderr();
+  ASSERT_TRUE(resumed);
+  EXPECT_EQ(resumed->checkpoint, checkpoint(1));
+  EXPECT_EQ(resumed->state, (Json{{"at", 1}}));
+  expect_filled_with(1.0f);
+  const std::pair<std::string, uint64_t> counted = {"checkpoint-damaged step-000002", 1};
+  EXPECT_EQ(log::counted_warnings(), std::vector{counted});
+  for (const char* part : {"step-000002' is passed over", "tensor '", ".safetensors'", "its CRC32C is ", "the manifest says "})
+    EXPECT_HAS(said, part);
+  fill(3);
+  EXPECT_EQ(saver_->save(2, {{"at", 3}}).path, checkpoint(2)) << "the damaged one is replaced";
+  EXPECT_EQ(saver_->resume()->state, (Json{{"at", 3}}));
+}
+
+TEST_F(SaverTest, ADamagedCheckpointThatWasAskedForIsAnError) {
+  save_two();
+  damage(2);
+  open({"run.resume=" + checkpoint(2)});
+  EXPECT_THROW(saver_->resume(), DamagedCheckpoint);
+}
+
+TEST_F(SaverTest, NothingIsStartedAnewWhereAllCheckpointsAreDamaged) {
+  save_two();
+  damage(1);
+  damage(2);
+  EXPECT_THROW(saver_->resume(), DamagedCheckpoint);
+}
+
+TEST_F(SaverTest, WithoutACheckpointTrainingStartsAnew) { EXPECT_FALSE(saver_->resume()); }
 
 }  // namespace
 }  // namespace chassis::test
