@@ -24,6 +24,8 @@ function(chassis_host_library folder)
   endforeach()
   if(arg_TORCH)
     target_link_libraries(${target} PRIVATE chassis_torch)
+    # LibTorch's include folder has an fmt of its own that comes first and has no library.
+    target_compile_definitions(${target} PRIVATE FMT_HEADER_ONLY)
     chassis_use_openmp(${target})
   endif()
 endfunction()

@@ -8,6 +8,12 @@ set(CHASSIS_PLUGINS
   ops/fused
   ops/reference
   ops/cuda_rms_norm
+  parallel/ddp
+  parallel/fsdp2
+  parallel/zero
+  comm/fake
+  comm/gloo
+  comm/nccl
   optimizer/adamw
   optimizer/sgd
   format/safetensors

@@ -29,18 +29,29 @@ spdlog::level::level_enum to_spdlog(Level level) {
   return spdlog::level::off;
 }
 
-// "%*": nothing for information, "warning: " and the like for the rest.
+// "%*": nothing for information, "warning: " and the like for the rest, behind the rank if there is more than one.
 class PrefixFlag : public spdlog::custom_flag_formatter {
  public:
+  explicit PrefixFlag(std::string rank) : rank_(std::move(rank)) {}
   void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
+    out.append(rank_.data(), rank_.data() + rank_.size());
     std::string_view prefix;
     if (message.level == spdlog::level::debug) prefix = "debug: ";
     if (message.level == spdlog::level::warn) prefix = "warning: ";
     if (message.level == spdlog::level::err) prefix = "error: ";
     out.append(prefix.data(), prefix.data() + prefix.size());
   }
-  std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<PrefixFlag>(); }
+  std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<PrefixFlag>(rank_); }
+
+ private:
+  std::string rank_;
 };
+
+std::unique_ptr<spdlog::formatter> console_formatter(std::string rank) {
+  auto formatter = std::make_unique<spdlog::pattern_formatter>();
+  formatter->add_flag<PrefixFlag>('*', std::move(rank)).set_pattern("%^%*%$%v");
+  return formatter;
+}
 
 struct State {
   std::mutex mutex;
@@ -50,9 +61,7 @@ struct State {
   std::vector<std::pair<std::string, uint64_t>> counted;
 
   State() {
-    auto formatter = std::make_unique<spdlog::pattern_formatter>();
-    formatter->add_flag<PrefixFlag>('*').set_pattern("%^%*%$%v");
-    console->set_formatter(std::move(formatter));
+    console->set_formatter(console_formatter(""));
     console->set_level(spdlog::level::info);
   }
 };
@@ -66,6 +75,12 @@ State& state() {
 }  // namespace
 
 void set_level(Level level) { state().console->set_level(to_spdlog(level)); }
+
+void set_rank(int rank) {
+  if (rank == 0) return;
+  state().console->set_formatter(console_formatter("[rank " + std::to_string(rank) + "] "));
+  state().console->set_level(spdlog::level::warn);
+}
 
 bool enabled(Level level) {
   State& s = state();

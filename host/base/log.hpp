@@ -17,6 +17,9 @@ enum class Level { kDebug, kInfo, kWarn, kError, kOff };
 // All of these may be called from any thread.
 void set_level(Level level);
 bool enabled(Level level);
+// This process is one of several: the first one speaks, of the others only warnings and errors are shown, marked
+// "[rank 2]".
+void set_rank(int rank);
 // Also writes to this file from now on, with times, at level debug. Throws a storage error if it can not be opened.
 void add_file(const std::string& path);
 // Closes what add_file opened.

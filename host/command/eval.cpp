@@ -18,11 +18,11 @@ Verb add_eval(CLI::App& app) {
     Session session(arguments->load(ConfigUse::kEvaluation), {.plugin_path = arguments->plugin_path});
     const Config& config = session.config();
     auto sets = session.open_eval_data();
-    session.parameters().allocate(session.device());
+    session.allocate();
     load_weights(session, *from);
     for (size_t i = 0; i < sets.size(); ++i) {
       const EvalRecord record = evaluate(session.executor(), *sets[i], config.get_int("train.micro_batch_size"),
-                                         config.get_int("eval.max_batches"), session.device());
+                                         config.get_int("eval.max_batches"), session.ranks(), session.device());
       std::printf("%s loss %.6f perplexity %.4f tokens %llu\n", session.eval_name(i).c_str(), record.loss,
                   record.perplexity, static_cast<unsigned long long>(record.trained_tokens));
     }

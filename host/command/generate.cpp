@@ -27,7 +27,7 @@ Verb add_generate(CLI::App& app) {
   return [=] {
     Session session(arguments->config.load(ConfigUse::kGeneration), {.plugin_path = arguments->config.plugin_path});
     const Config& config = session.config();
-    session.parameters().allocate(session.device());
+    session.allocate();
     load_weights(session, arguments->from);
     GenerateOptions options;
     options.max_new_tokens = config.get_int("generate.max_new_tokens");

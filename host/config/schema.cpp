@@ -209,7 +209,9 @@ Schema make_schema() {
                     .slot = SlotForm::kOne,
                     .kind = "comm",
                     .doc = "collectives between ranks",
-                    .keys = {plugin("auto", "auto: the best whose manifest fits the device; none with one rank")}});
+                    .keys = {plugin("auto", "auto: the first that serves the device; none with one rank"),
+                             integer("timeout_s", "600", 1, 1 << 20, "seconds that ranks wait for each other in a collective before they give up"),
+                             integer("init_timeout_s", "300", 1, 1 << 20, "seconds that ranks wait for each other at the start")}});
   tables.push_back({.name = "attention",
                     .slot = SlotForm::kOne,
                     .kind = "ops",

@@ -178,7 +178,10 @@ void load_unknown_id(Bench& bench) {
     chassis_status_t* status = library->factory().create(host.get(), str_of(wrong.kind), str_of(wrong.id), &instance);
     const bool refused = status != nullptr;
     status_release(status);
-    if (!refused) throw failed(fmt::format("creates {}, which is none of its members", wrong.text()));
+    if (!refused) {
+      if (instance != nullptr && instance != &untouched) instance->destroy(instance);
+      throw failed(fmt::format("creates {}, which is none of its members", wrong.text()));
+    }
     if (instance != &untouched) throw failed(fmt::format("refuses {} but changes *out", wrong.text()));
   }
 }

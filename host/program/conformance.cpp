@@ -183,7 +183,7 @@ std::vector<Named> run_case(const Program& program, const ResolveOptions& option
     random(p->name, p->stored());
     p->gradient_written = false;
   }
-  parameters.publish_masters();
+  parameters.publish();
   std::map<std::string, Tensor> inputs, gradients;
   Fields fields;
   for (const auto& [name, value] : program.blocks[0].inputs) {

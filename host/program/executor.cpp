@@ -62,13 +62,13 @@ std::map<std::string, Tensor> Executor::run_units(const ResolvedProgram& resolve
       run.time = 1;
     }
     const bool again = training && recomputes(unit);
-    if (events_) events_->pre_forward(unit, false);
+    if (events_) events_->pre_forward(unit, {.training = training});
     Frame scratch;
     if (training && !again) mb.frames[unit] = std::make_unique<Frame>();
     if (again) mb.inputs[unit] = stream;
     stream = run_forward(*resolved.units[unit], run, stream, mb.fields, training && !again,
                          training && !again ? *mb.frames[unit] : scratch);
-    if (events_) events_->post_forward(unit, false);
+    if (events_) events_->post_forward(unit, {.training = training});
   }
   return stream;
 }
@@ -84,7 +84,8 @@ Tensor Executor::forward(int microbatch, const Fields& fields, double loss_scale
   return loss->second;
 }
 
-void Executor::backward(int microbatch) {
+void Executor::backward(int microbatch, bool last) {
+  const UnitEvents::Flags flags{.last_microbatch = last}, again{.recompute = true, .last_microbatch = last};
   const ResolvedProgram& program = resolved(Purpose::kTraining);
   auto node = microbatches_.extract(microbatch);
   CHASSIS_CHECK(!node.empty(), "backward of a micro-batch whose forward did not run");
@@ -96,17 +97,17 @@ void Executor::backward(int microbatch) {
                         std::count(block.slot_trainable.begin(), block.slot_trainable.end(), 1) > 0;
     if (!needed) break;  // nothing before it is trained either
     const RunContext run = context(unit, mb, nullptr);
-    if (events_) events_->pre_backward(unit);
+    if (events_) events_->pre_backward(unit, flags);
     if (recomputes(unit)) {
-      if (events_) events_->pre_forward(unit, true);
+      if (events_) events_->pre_forward(unit, again);
       mb.frames[unit] = std::make_unique<Frame>();
       run_forward(block, run, mb.inputs[unit], mb.fields, true, *mb.frames[unit]);
       mb.inputs[unit].clear();
-      if (events_) events_->post_forward(unit, true);
+      if (events_) events_->post_forward(unit, again);
     }
     gradients = run_backward(block, run, std::move(gradients), *mb.frames[unit]);
     mb.frames[unit].reset();
-    if (events_) events_->post_backward(unit);
+    if (events_) events_->post_backward(unit, flags);
   }
 }
 

@@ -25,11 +25,16 @@ enum class Recompute {
 class UnitEvents {
  public:
   virtual ~UnitEvents() = default;
-  virtual void pre_forward(size_t unit, bool recompute) = 0;
-  virtual void post_forward(size_t unit, bool recompute) = 0;
-  virtual void pre_backward(size_t unit) = 0;
-  // All gradients of the unit's parameters of this micro-batch are in their buffers.
-  virtual void post_backward(size_t unit) = 0;
+  struct Flags {
+    bool training = true;          // a backward will come, or this is one
+    bool recompute = false;        // a forward that is run again for its backward
+    bool last_microbatch = false;  // backward alone: the step's gradients end here
+  };
+  virtual void pre_forward(size_t unit, Flags flags) = 0;
+  virtual void post_forward(size_t unit, Flags flags) = 0;
+  virtual void pre_backward(size_t unit, Flags flags) = 0;
+  // All that this unit adds to gradients in this micro-batch is in their buffers.
+  virtual void post_backward(size_t unit, Flags flags) = 0;
 };
 
 class Executor {
@@ -43,8 +48,8 @@ class Executor {
   // [step] Runs one micro-batch forward and keeps what its backward needs. Returns the summed loss, a scalar on the
   // device. Gradients will be those of loss_scale · loss.
   Tensor forward(int microbatch, const Fields& fields, double loss_scale);
-  // [step] Adds the gradients of that micro-batch to the parameters' buffers and forgets it.
-  void backward(int microbatch);
+  // [step] Adds the gradients of that micro-batch to the parameters' buffers and forgets it. `last` of the step's.
+  void backward(int microbatch, bool last = true);
   // [step] Drops what a failed step left behind.
   void abandon();
 
@@ -56,6 +61,8 @@ class Executor {
   const ResolvedProgram& resolved(Purpose purpose);
   Recompute recompute() const { return recompute_; }
   void set_recompute(Recompute recompute) { recompute_ = recompute; }
+  bool recomputes(size_t unit) const;
+  void set_events(UnitEvents* events) { events_ = events; }
 
   // By `infer`, at the planned sizes: bytes alive at the peak of a training micro-batch, without parameters, gradients
   // and optimizer states.
@@ -71,7 +78,6 @@ class Executor {
 
   std::map<std::string, Tensor> run_units(const ResolvedProgram& resolved, Microbatch& mb, KeyValueCache* cache,
                                           bool last_position_only);
-  bool recomputes(size_t unit) const;
   RunContext context(size_t unit, const Microbatch& mb, KeyValueCache* cache) const;
 
   const Program& program_;

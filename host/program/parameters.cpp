@@ -5,6 +5,7 @@
 #include "host/base/error.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/rng.hpp"
+#include "host/state/intersect.hpp"
 
 namespace chassis {
 namespace {
@@ -27,25 +28,29 @@ Descriptor describe(const Program& program, const ProgramLayout& layout, const S
   return descriptor;
 }
 
-// In pieces of fixed size, so that a device tensor needs little host memory.
-void initialize_normal(const Parameter& p, const Tensor& target, uint64_t seed) {
+// Elements [index, index + count) of the logical tensor, row-major, into consecutive elements of `target` from `begin`
+// on. In pieces of fixed size, so that a device tensor needs little host memory.
+void initialize_normal(const Parameter& p, const Tensor& target, int64_t begin, int64_t index, int64_t count, uint64_t seed) {
   constexpr int64_t kPiece = 4 << 20;
-  const int64_t count = target.num_elements();
-  const Tensor flat = target.flat();
   std::vector<float> piece(static_cast<size_t>(std::min(kPiece, count)));
-  for (int64_t begin = 0; begin < count; begin += kPiece) {
-    const int64_t length = std::min(kPiece, count - begin);
-    random_normal(seed, p.name, static_cast<uint64_t>(begin), {piece.data(), static_cast<size_t>(length)});
+  for (int64_t done = 0; done < count; done += kPiece) {
+    const int64_t length = std::min(kPiece, count - done);
+    random_normal(seed, p.name, static_cast<uint64_t>(index + done), {piece.data(), static_cast<size_t>(length)});
     const int64_t sizes[] = {length};
-    const Tensor slice = flat.narrow(0, begin, length);
+    const Tensor slice = target.narrow(0, begin + done, length);
     slice.copy_from(Tensor::borrow(piece.data(), sizes, Dtype::f32));
     slice.multiply(p.init_std);
   }
 }
 
+std::vector<int64_t> sizes_of(const Shape& shape) { return {shape.begin(), shape.end()}; }
+
 }  // namespace
 
 ParameterTable::ParameterTable(const Program& program, const ProgramLayout& layout) {
+  std::vector<MeshAxis> axes;
+  for (const LayoutAxis& axis : layout.axes) axes.push_back({axis.name, static_cast<int>(axis.size)});
+  mesh_ = MeshShape(std::move(axes));
   std::vector<std::pair<size_t, size_t>> ties;
   for (const Chain& chain : program.chains)
     for (size_t i = 0; i < chain.blocks.size(); ++i) {
@@ -99,33 +104,54 @@ void ParameterTable::set_precision(Dtype compute) {
   for (auto& p : parameters_) p->descriptor.dtype = p->trainable ? Dtype::f32 : compute;
 }
 
+void ParameterTable::place(MeshShape mesh, int rank) {
+  mesh_ = std::move(mesh);
+  rank_ = rank;
+}
+
 void ParameterTable::allocate(Device device) {
   MemoryTag tag(MemoryCategory::kParameters);
   for (auto& p : parameters_) {
-    p->value = Tensor::empty(p->local_shape, compute_, device);
-    if (compute_ == Dtype::f32) p->master = p->value;
-    else if (p->trainable) p->master = Tensor::empty(p->local_shape, Dtype::f32, device);
+    const Layout layout(p->descriptor, mesh_);
+    const auto pieces = layout.pieces(rank_);
+    p->owned = std::any_of(pieces.begin(), pieces.end(), [](const Piece& piece) { return piece.owned; });
+    const std::vector<int64_t> shape = sizes_of(layout.local_shape(rank_));
+    p->shard = Tensor::empty(shape, p->descriptor.dtype, device);
+    if (p->descriptor.is_padded() || layout.is_flat()) p->shard.zero();
+    if (shape != p->local_shape) continue;
+    p->value = p->descriptor.dtype == compute_ ? p->shard : Tensor::empty(shape, compute_, device);
   }
 }
 
 void ParameterTable::initialize(uint64_t seed) {
   for (auto& p : parameters_) {
-    const Tensor& target = p->stored();
-    if (p->init == CHASSIS_INIT_ZEROS) target.zero();
-    if (p->init == CHASSIS_INIT_ONES) target.fill(1.0);
-    if (p->init == CHASSIS_INIT_NORMAL) initialize_normal(*p, target, seed);
+    if (p->init == CHASSIS_INIT_ZEROS) p->shard.zero();
+    if (p->init == CHASSIS_INIT_ZEROS) continue;
+    const Tensor flat = p->shard.flat();
+    const Shape& global_shape = p->descriptor.global_shape;
+    for (const Piece& piece : Layout(p->descriptor, mesh_).pieces(rank_)) {
+      const Copy fill{piece.box, row_major_view(global_shape, piece.box), piece.local};
+      for_each_run(fill, [&](int64_t index, int64_t begin, int64_t count) {
+        if (p->init == CHASSIS_INIT_ONES) flat.narrow(0, begin, count).fill(1.0);
+        if (p->init == CHASSIS_INIT_NORMAL) initialize_normal(*p, flat, begin, index, count, seed);
+      });
+    }
   }
-  publish_masters();
+  publish();
 }
 
-void ParameterTable::publish_masters() {
+void ParameterTable::publish() {
   for (auto& p : parameters_)
-    if (p->master && p->master.handle() != p->value.handle() && !p->master.shares_storage_with(p->value))
-      p->value.copy_from(p->master);
+    if (p->value && p->value.handle() != p->shard.handle() && !p->shard.shares_storage_with(p->value) &&
+        p->value.sizes() == p->shard.sizes())
+      p->value.copy_from(p->shard);
 }
 
 void ParameterTable::start_step() {
-  for (auto& p : parameters_) p->gradient_written = false;
+  for (auto& p : parameters_) {
+    p->gradient_written = false;
+    p->reduced.reset();
+  }
 }
 
 }  // namespace chassis

@@ -11,24 +11,31 @@
 #include "host/program/program.hpp"
 #include "host/service/tensor.hpp"
 #include "host/state/descriptor.hpp"
+#include "host/state/layout.hpp"
 
 namespace chassis {
 
 struct Parameter {
   std::string name;
   Descriptor descriptor;
-  std::vector<int64_t> local_shape;  // this rank's part, padded where the split is uneven
+  std::vector<int64_t> local_shape;  // whole, as ops read it on this rank; padded where a split is uneven
   uint32_t role = CHASSIS_ROLE_WEIGHT;
   uint32_t init = CHASSIS_INIT_ZEROS;
   double init_std = 0.0;
   bool trainable = true;
 
-  Tensor value;     // what ops read, in the precision of the run
-  Tensor master;    // fp32: what the optimizer updates; the same tensor as value if the run computes in fp32
-  // The stored one: master if there is one.
-  const Tensor& stored() const { return master ? master : value; }
-  Tensor gradient;  // fp32; none before the first backward
+  Tensor value;   // what ops read, in the precision of the run; none while it is not gathered
+  Tensor shard;   // what this rank stores, loads and saves: fp32 if it is trained, else in the precision of the run. The
+                  // same memory as value where nothing divides or casts
+  Tensor gradient;                // of value, fp32; none before the first backward
   bool gradient_written = false;  // in this step; an unwritten gradient counts as zero
+  // Of the shard, summed over the data-parallel ranks: what the optimizer reads. None: the gradient itself is.
+  Tensor reduced;
+  bool owned = true;  // this rank, among all that store the shard, counts it in norms
+
+  const Tensor& stored() const { return shard; }
+  // What the step is taken with; none if nothing was written.
+  Tensor step_gradient() const { return reduced ? reduced : gradient_written ? gradient : Tensor(); }
 };
 
 class ParameterTable {
@@ -44,20 +51,30 @@ class ParameterTable {
 
   int64_t num_elements(bool trainable_only) const;
 
-  // Decides the stored dtype of every parameter: fp32 masters for what is trained, else the precision of the run.
+  // Decides the stored dtype of every parameter: fp32 for what is trained, else the precision of the run.
   void set_precision(Dtype compute);
-  // Creates values and masters on the device; contents are undefined.
+  Dtype compute() const { return compute_; }
+  // Creates shards on the device, and values where they are not gathered; contents are undefined, padding is zero.
   void allocate(Device device);
-  // Fills masters and values from the counter-based generator: what a parameter gets depends on seed and name alone.
+  // Fills the shards from the counter-based generator: what an element gets depends on seed, name and index alone, so
+  // that any layout holds the same values. Then publishes.
   void initialize(uint64_t seed);
-  // value = cast(master), where they are two tensors.
-  void publish_masters();
+  // value = cast(shard), where they are two tensors of one shape. What is divided is its strategy's business.
+  void publish();
   void start_step();  // gradients count as zero again
+
+  // How shards lie on a mesh, and which this rank has; before allocate. Without it: rank 0 of
+  // the program's own axes.
+  void place(MeshShape mesh, int rank);
+  const MeshShape& mesh() const { return mesh_; }
+  int rank() const { return rank_; }
 
  private:
   std::vector<std::unique_ptr<Parameter>> parameters_;
   std::vector<std::vector<Parameter*>> units_;
   Dtype compute_ = Dtype::f32;
+  MeshShape mesh_;
+  int rank_ = 0;
 };
 
 }  // namespace chassis

@@ -45,23 +45,28 @@ void OptimizerDriver::allocate(Device device) {
   for (OptimizerState& state : states_) {
     const bool like_parameter = state.descriptor.global_shape == state.parameter->descriptor.global_shape;
     const std::vector<int64_t> scalar = {1};
-    state.tensor = Tensor::zeros(like_parameter ? state.parameter->local_shape : scalar, state.descriptor.dtype, device);
+    state.tensor = Tensor::zeros(like_parameter ? state.parameter->shard.sizes() : scalar, state.descriptor.dtype, device);
   }
 }
 
 void OptimizerDriver::step(int64_t step, double lr, double grad_scale) {
   std::vector<chassis_tensor_t> params, grads, states;
-  for (Parameter* p : trained_) {
-    if (!p->gradient) {
+  std::vector<double> weight_decay;
+  for (size_t i = 0; i < trained_.size(); ++i) {
+    Parameter* p = trained_[i];
+    if (p->shard.num_elements() == 0) continue;
+    Tensor& gradient = p->reduced ? p->reduced : p->gradient;
+    if (!p->step_gradient()) {  // nothing was written: it counts as zero
       MemoryTag tag(MemoryCategory::kGradients);
-      p->gradient = Tensor::zeros(p->master.sizes(), Dtype::f32, p->master.device());
-    } else if (!p->gradient_written) {
-      p->gradient.zero();
+      gradient = Tensor::zeros(p->shard.sizes(), Dtype::f32, p->shard.device());
     }
-    params.push_back(p->master.handle());
-    grads.push_back(p->gradient.handle());
+    params.push_back(p->shard.handle());
+    grads.push_back(gradient.handle());
+    weight_decay.push_back(weight_decay_[i]);
   }
-  for (const OptimizerState& state : states_) states.push_back(state.tensor.handle());
+  for (const OptimizerState& state : states_)
+    if (state.parameter->shard.num_elements() > 0) states.push_back(state.tensor.handle());
+  if (params.empty()) return;  // this rank stores nothing that is trained
   chassis_optimizer_step_t args{};
   args.struct_size = sizeof(args);
   args.num_tensors = static_cast<uint32_t>(params.size());
@@ -71,16 +76,16 @@ void OptimizerDriver::step(int64_t step, double lr, double grad_scale) {
   args.params = params.data();
   args.grads = grads.data();
   args.states = states.data();
-  args.weight_decay = weight_decay_.data();
+  args.weight_decay = weight_decay.data();
   MemoryTag tag(MemoryCategory::kWorkspace);
   instance_->check(table_->step(instance_->get(), &args));
 }
 
-double gradient_norm(const std::vector<Parameter*>& parameters) {
+double sum_of_squares(const std::vector<Parameter*>& parameters) {
   double sum = 0.0;
   for (const Parameter* p : parameters)
-    if (p->gradient && p->gradient_written) sum += p->gradient.sum_of_squares();
-  return std::sqrt(sum);
+    if (p->owned && p->step_gradient()) sum += p->step_gradient().sum_of_squares();
+  return sum;
 }
 
 }  // namespace chassis

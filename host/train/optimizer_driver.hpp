@@ -42,7 +42,7 @@ class OptimizerDriver {
   uint32_t num_states_ = 0;
 };
 
-// Over the gradients of all parameters, as one vector; in fp64.
-double gradient_norm(const std::vector<Parameter*>& parameters);
+// Of the gradients that this rank owns, in fp64; over all ranks they add up to the squared norm of the whole gradient.
+double sum_of_squares(const std::vector<Parameter*>& parameters);
 
 }  // namespace chassis

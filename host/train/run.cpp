@@ -24,51 +24,93 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 class Run {
  public:
-  Run(Config config, const std::vector<std::string>& plugin_path)
-      : session_(std::move(config), {.plugin_path = plugin_path}), directory_(session_.config().get_string("run.output_dir")) {}
+  Run(Config config, const std::vector<std::string>& plugin_path, World& world)
+      : world_(world),
+        session_(std::move(config), {.plugin_path = plugin_path, .world = &world}),
+        directory_(session_.config().get_string("run.output_dir")) {}
 
+  // A failure is reported before anything is destroyed: connections that close would be what the others see first.
   int operator()() {
+    try {
+      return train();
+    } catch (const Error& error) {
+      world_.report_failure(error);
+      throw;
+    } catch (const std::exception& error) {
+      world_.report_failure(internal_error(error.what()));
+      throw;
+    }
+  }
+
+ private:
+  int train() {
     prepare();
     bool stopped = false;
     while (trainer_->state().step < trainer_->options().max_steps) {
-      if ((stopped = signals_.requested())) break;
+      const Wishes wishes = agree_on_wishes();
+      if ((stopped = wishes.stop)) break;
       const StepRecord record = take_step();
       if (evaluation_due(record.step)) evaluate_all(record.step);
-      if (save_due(record.step)) save();
+      if (wishes.save || save_due(record.step)) save();
     }
     finish(stopped);
     return stopped ? static_cast<int>(ExitCode::kStopped) : 0;
   }
 
- private:
   Config& config() { return session_.config(); }
+  bool first_rank() const { return world_.rank() == 0; }
 
   void prepare() {
-    data_ = session_.open_train_data([this] {
-      if (signals_.requested()) throw Error(ExitCode::kStopped, "stopped while preparing data; nothing was trained");
+    // The first rank of a machine prepares what the others then find.
+    world_.together("preparing data", [&] {
+      if (world_.launch().local_rank == 0) open_data();
     });
-    eval_data_ = session_.open_eval_data();
-    open_run_directory(directory_, session_, {session_.model_hash(), data_->data_hash()});
-    log::add_file(directory_ + "/log.txt");
-    session_.parameters().allocate(session_.device());
-    session_.optimizer().allocate(session_.device());
-    saver_ = std::make_unique<Saver>(session_, directory_);
+    if (!data_) open_data();
+    world_.expect_same("data", data_->data_hash());
+    world_.together("opening the run directory", [&] {
+      if (!first_rank()) return;
+      open_run_directory(directory_, session_, {session_.model_hash(), data_->data_hash()});
+      log::add_file(directory_ + "/log.txt");
+    });
+    session_.allocate();
+    if (first_rank()) saver_ = std::make_unique<Saver>(session_, directory_);
     choose_recompute();
     make_trainer();
-    if (const auto resumed = saver_->resume()) resume(resumed->checkpoint, resumed->state);
+    if (const auto resumed = world_.size() == 1 ? saver_->resume() : std::nullopt) resume(resumed->checkpoint, resumed->state);
     else start_anew();
     make_sinks();
     announce();
     last_save_ = Clock::now();
   }
 
+  void open_data() {
+    data_ = session_.open_train_data([this] {
+      if (signals_.requested()) throw Error(ExitCode::kStopped, "stopped while preparing data; nothing was trained");
+    });
+    eval_data_ = session_.open_eval_data();
+  }
+
+  struct Wishes {
+    bool stop = false;  // a signal reached some rank: all stop before the same step
+    bool save = false;  // the first rank's clock says so
+  };
+  Wishes agree_on_wishes() {
+    const double minutes = config().get_double("checkpoint.every_minutes");
+    double sums[] = {signals_.requested() ? 1.0 : 0.0,
+                     first_rank() && minutes > 0.0 && seconds_since(last_save_) >= 60.0 * minutes ? 1.0 : 0.0};
+    session_.ranks().sum(sums, "stop or save");
+    return {sums[0] > 0.0, sums[1] > 0.0};
+  }
+
   void start_anew() {
     const bool pretrained = config().has("model.path") && config().get_string("model.init") == "pretrained";
     if (pretrained) saver_->start_from(config().get_string("model.path"));
     else session_.parameters().initialize(static_cast<uint64_t>(config().get_int("run.seed")));
+    session_.publish();
   }
 
   void resume(const std::string& checkpoint, const Json& state) {
+    session_.publish();
     const std::string where = checkpoint + "/manifest.json";
     TrainerState& trainer = trainer_->state();
     trainer.step = json_int(state, "step", where);
@@ -103,7 +145,7 @@ class Run {
     const uint64_t none = executor.planned_activation_bytes(Recompute::kNone);
     const uint64_t full = executor.planned_activation_bytes(Recompute::kFull);
     const uint64_t gradients = 4 * static_cast<uint64_t>(session_.parameters().num_elements(true));
-    const uint64_t free = device_memory(session_.device()).free_bytes;
+    const uint64_t free = device_memory(session_.device()).free_bytes / static_cast<uint64_t>(world_.launch().local_world_size);
     const bool fits = none + gradients <= free;
     executor.set_recompute(mode == "full" || (mode == "auto" && !fits) ? Recompute::kFull : Recompute::kNone);
     planned_bytes_ = executor.recompute() == Recompute::kFull ? full : none;
@@ -116,9 +158,10 @@ class Run {
   }
 
   void make_trainer() {
-    const BatchSizes sizes = batch_sizes(config(), 1);
+    const Ranks ranks = session_.ranks();
+    const BatchSizes sizes = batch_sizes(config(), ranks.num_data_ranks());
     TrainerOptions options;
-    options.shape = {sizes.micro_batch_size, sizes.num_microbatches, 0, 1};
+    options.shape = {sizes.micro_batch_size, sizes.num_microbatches, ranks.data_rank(), ranks.num_data_ranks()};
     options.max_steps = config().get_int("run.max_steps");
     if (options.max_steps == 0)
       options.max_steps = static_cast<int64_t>(data_->num_steps(config().get_double("run.epochs"), sizes.global_batch_size));
@@ -129,10 +172,11 @@ class Run {
                         config().get_int("schedule.warmup_steps"), config().get_int("schedule.decay_steps"),
                         config().get_double("schedule.min_lr_ratio"), options.max_steps};
     trainer_ = std::make_unique<Trainer>(session_.executor(), session_.parameters(), session_.optimizer(), *data_,
-                                         session_.device(), options);
+                                         ranks, session_.device(), options);
   }
 
   void make_sinks() {
+    if (!first_rank()) return;
     const std::string device = device_name(session_.device());
     ConsoleFacts facts;
     facts.max_steps = trainer_->options().max_steps;
@@ -146,8 +190,9 @@ class Run {
   }
 
   void announce() {
-    log::info("{} on {}, {} threads, {} | {} parameters, {} trained | {} steps of {} tokens", config().get_string("run.name"),
-              device_name(session_.device()), num_threads(), dtype_name(session_.compute()),
+    log::info("{} on {}{}, {} threads, {} | {} parameters, {} trained | {} steps of {} tokens", config().get_string("run.name"),
+              device_name(session_.device()),
+              world_.size() > 1 ? " × " + std::to_string(world_.size()) + " ranks (" + session_.mesh().text() + ")" : "", num_threads(), dtype_name(session_.compute()),
               count_text(static_cast<double>(session_.parameters().num_elements(false))),
               count_text(static_cast<double>(session_.parameters().num_elements(true))), trainer_->options().max_steps,
               count_text(static_cast<double>(trainer_->options().shape.num_rows() * config().get_int("train.seq_len"))));
@@ -185,7 +230,7 @@ class Run {
   void evaluate_all(int64_t step) {
     for (size_t i = 0; i < eval_data_.size(); ++i) {
       EvalRecord record = evaluate(session_.executor(), *eval_data_[i], config().get_int("train.micro_batch_size"),
-                                   config().get_int("eval.max_batches"), session_.device());
+                                   config().get_int("eval.max_batches"), session_.ranks(), session_.device());
       record.step = step;
       record.name = session_.eval_name(i);
       for (auto& sink : sinks_) sink->evaluation(record);
@@ -194,8 +239,7 @@ class Run {
 
   bool save_due(int64_t step) {
     const int64_t every = config().get_int("checkpoint.every_steps");
-    const double minutes = config().get_double("checkpoint.every_minutes");
-    return (every > 0 && step % every == 0) || (minutes > 0.0 && seconds_since(last_save_) >= 60.0 * minutes);
+    return every > 0 && step % every == 0;
   }
 
   void save() {
@@ -215,7 +259,7 @@ class Run {
 
   void finish(bool stopped) {
     const TrainerState& state = trainer_->state();
-    if (state.step > 0) save();
+    if (state.step > 0 && world_.size() == 1) save();
     if (!stopped && config().get_string("export.when") != "never")
       log::info("{}", saver_->export_model("final", state.step).line);
     const double seconds = seconds_since(start_);
@@ -228,6 +272,7 @@ class Run {
   }
 
   StopSignals signals_;
+  World& world_;
   Session session_;
   std::string directory_;
   std::unique_ptr<TrainData> data_;
@@ -244,6 +289,16 @@ class Run {
 
 }  // namespace
 
-int run_training(Config config, const std::vector<std::string>& plugin_path) { return Run(std::move(config), plugin_path)(); }
+int run_training(Config config, const std::vector<std::string>& plugin_path) {
+  const Launch launch = discover_launch(process_environment());
+  if (launch.alone()) {
+    World world;
+    return Run(std::move(config), plugin_path, world)();
+  }
+  log::set_rank(launch.rank);
+  World world(launch, std::chrono::seconds(config.get_int("comm.init_timeout_s")));
+  world.set_deadline(std::chrono::seconds(config.get_int("comm.timeout_s")));
+  return Run(std::move(config), plugin_path, world)();
+}
 
 }  // namespace chassis

@@ -40,7 +40,7 @@ LocalTensors local_tensors(Session& session, bool with_states) {
 SavePlan plan_checkpoint(Session& session, const FormatPlugin& format) {
   std::vector<SaveTensor> tensors;
   for (Descriptor& descriptor : training_tensors(session)) tensors.push_back(SaveTensor::plain(std::move(descriptor)));
-  return plan_save(std::move(tensors), MeshShape(), format);
+  return plan_save(std::move(tensors), session.mesh(), format);
 }
 
 Dtype export_dtype(Session& session) {
@@ -57,7 +57,7 @@ SavePlan plan_export(Session& session, const FormatPlugin& format) {
     const std::string name = session.disk_name(p->name);
     if (!name.empty()) tensors.push_back({p->descriptor, name, export_dtype(session)});
   }
-  return plan_save(std::move(tensors), MeshShape(), format);
+  return plan_save(std::move(tensors), session.mesh(), format);
 }
 
 // The model's config with the dtype that the export is written in, under both of its names.
@@ -108,10 +108,11 @@ void load_weights(Session& session, const std::string& path, const BucketPair& b
   }
   ProgressBar bar("loading " + path);
   LoadOptions options;
+  options.rank = session.rank();
   options.skip = [&](const std::string& name) { return skipped.count(name) != 0; };
   options.progress = [&](uint64_t done, uint64_t total) { bar.update(done, total, "weights"); };
-  const LoadResult result = reader.load(tensors, MeshShape(), buckets, local_tensors(session, false), options);
-  session.parameters().publish_masters();
+  const LoadResult result = reader.load(tensors, session.mesh(), buckets, local_tensors(session, false), options);
+  session.publish();
   log::info("loaded {} tensors, {} from {}", result.num_tensors, bytes_text(result.num_bytes), path);
 }
 
@@ -212,8 +213,10 @@ Saver::Resumed Saver::load_checkpoint(const std::string& path) {
         .hint("start from it instead: model.path = \"" + path + "\"");
   std::vector<LoadTensor> tensors;
   for (Descriptor& descriptor : training_tensors(session_)) tensors.push_back({std::move(descriptor), ""});
-  reader.load(tensors, MeshShape(), buckets_, local_tensors(session_, true));
-  session_.parameters().publish_masters();
+  LoadOptions options;
+  options.rank = session_.rank();
+  reader.load(tensors, session_.mesh(), buckets_, local_tensors(session_, true), options);
+  session_.parameters().publish();
   return {path, reader.manifest()->state};
 }
 

@@ -51,10 +51,14 @@ Dtype dtype_from_setting(const std::string& setting, Device device) {
 
 Session::Session(Config config, const SessionOptions& options) : config_(std::move(config)) {
   install_memory_allocator();
+  if (options.world) world_ = options.world;
   services_ = std::make_unique<HostServices>(static_cast<uint64_t>(config_.get_int("run.seed")), metrics_);
   load_plugins(options);
+  make_mesh(options);
   choose_device(options);
+  make_communicator(options);
   build_program();
+  resolve_parallel();
   if (config_.use() == ConfigUse::kTraining) {
     const std::string name = config_.get_string("optimizer.plugin");
     optimizer_ = std::make_unique<OptimizerDriver>(create("optimizer", "optimizer", name), *parameters_,
@@ -92,19 +96,6 @@ void Session::load_plugins(const SessionOptions& options) {
   }
   if (model_member_.empty()) choose_model();
   config_.finish();
-  refuse_other_ranks();
-}
-
-// One process is a mesh of ones.
-void Session::refuse_other_ranks() const {
-  for (const char* axis : {"dp_replicate", "dp_shard", "cp", "ep", "tp", "pp"}) {
-    const std::string key = std::string("mesh.") + axis;
-    const int64_t size = config_.get_int(key);
-    if (size > 1)
-      throw Error(ExitCode::kConfig, config_.position(key),
-                  key + " = " + std::to_string(size) + ", but this run has 1 process")
-          .hint("remove it: only one process is supported yet");
-  }
   if (!config_.json("freeze.groups").empty())
     throw Error(ExitCode::kConfig, config_.position("freeze.groups"),
                 "freeze.groups: model '" + model_member_ + "' names no groups")
@@ -151,7 +142,9 @@ std::unique_ptr<Instance> Session::create(const std::string& slot_key, const std
 
 void Session::choose_device(const SessionOptions& options) {
   if (const int64_t threads = config_.get_int("run.threads")) set_threads(static_cast<int>(threads));
-  const std::string setting = config_.get_string("run.device");
+  else if (const int local = world_->launch().local_world_size; local > 1) set_threads(std::max(1, thread_facts().cores / local));
+  std::string setting = config_.get_string("run.device");
+  if (const int local = world_->launch().local_rank; local > 0 && setting == "cuda") setting += ":" + std::to_string(local);
   resolve_.device = options.without_device ? Device{} : chassis::choose_device(setting);
   resolve_.compute = dtype_from_setting(config_.get_string("precision.compute"), resolve_.device);
   if (resolve_.compute == Dtype::bf16 && !options.without_device && !has_fast_bf16(resolve_.device))

@@ -11,17 +11,25 @@
 #include "host/data/eval_data.hpp"
 #include "host/data/train_data.hpp"
 #include "host/plugin/registry.hpp"
-#include "host/program/executor.hpp"
+#include "host/mesh/world.hpp"
+#include "host/program/parallel_stack.hpp"
+#include "host/service/comm.hpp"
 #include "host/service/host_services.hpp"
 #include "host/service/metrics.hpp"
 #include "host/train/optimizer_driver.hpp"
 #include "host/train/plugin_tokenizer.hpp"
+#include "host/train/ranks.hpp"
 
 namespace chassis {
 
 struct SessionOptions {
   std::vector<std::string> plugin_path;  // --plugin-path
   bool without_device = false;           // `check`: claims and shapes on the CPU, nothing is allocated
+  World* world = nullptr;                // NULL: one process
+  // A rank of a world that is not there, for plans: as many ranks, this one of them, on that comm plugin.
+  int world_size = 0;
+  int rank = 0;
+  std::string comm;
 };
 
 class Session {
@@ -38,6 +46,10 @@ class Session {
   Program& program() { return program_; }
   const ProgramLayout& layout() const { return layout_; }
   ParameterTable& parameters() { return *parameters_; }
+  World& world() { return *world_; }
+  const MeshShape& mesh() const { return mesh_; }
+  int rank() const { return rank_; }
+  Ranks ranks() const { return {stack_.get(), communicator_.get()}; }
   Executor& executor() { return *executor_; }
   // Of a configuration that is read for training.
   OptimizerDriver& optimizer() { return *optimizer_; }
@@ -59,6 +71,11 @@ class Session {
   // SHA-256 of config and parameter shapes: what makes two runs runs of the same model.
   std::string model_hash() const;
 
+  // [all-ranks] Parameters and optimizer states of this rank, and what strategies need; contents are undefined.
+  void allocate();
+  // [step][all-ranks] What ops read shows what was loaded, initialized or stepped.
+  void publish();
+
   // An activated instance of the member that the slot names, with the options beside it.
   std::unique_ptr<Instance> create(const std::string& slot_key, const std::string& kind, const std::string& id);
 
@@ -73,7 +90,10 @@ class Session {
  private:
   void load_plugins(const SessionOptions& options);
   void choose_model();
-  void refuse_other_ranks() const;
+  void make_mesh(const SessionOptions& options);
+  void make_communicator(const SessionOptions& options);
+  std::unique_ptr<Instance> choose_comm();
+  void resolve_parallel();
   void choose_device(const SessionOptions& options);
   void build_program();
   void freeze();
@@ -82,8 +102,14 @@ class Session {
 
   Config config_;
   MetricsStore metrics_;
+  World alone_;
+  World* world_ = &alone_;
+  MeshShape mesh_;
+  int rank_ = 0;
   std::unique_ptr<HostServices> services_;
   std::unique_ptr<PluginRegistry> registry_;
+  std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<ParallelStack> stack_;
   std::string model_member_, model_config_text_;
   std::unique_ptr<Instance> model_;
   const chassis_model_t* model_table_ = nullptr;

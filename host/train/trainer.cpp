@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <optional>
 
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
@@ -37,11 +38,12 @@ std::vector<Work> sequential_schedule(int64_t num_microbatches) {
 }
 
 Trainer::Trainer(Executor& executor, ParameterTable& parameters, OptimizerDriver& optimizer, TrainData& data,
-                 Device device, TrainerOptions options)
+                 Ranks ranks, Device device, TrainerOptions options)
     : executor_(executor),
       parameters_(parameters),
       optimizer_(optimizer),
       data_(data),
+      ranks_(ranks),
       device_(device),
       options_(std::move(options)),
       schedule_(sequential_schedule(options_.shape.num_micro_batches)) {}
@@ -65,20 +67,26 @@ StepRecord Trainer::step() {
       loss_sum += executor_.forward(work.microbatch, fields, loss_scale).item();
       record.forward_ms += watch.lap();
     } else {
-      executor_.backward(work.microbatch);
+      executor_.backward(work.microbatch, &work == &schedule_.back());
       record.backward_ms += watch.lap();
     }
   }
 
-  record.loss = loss_sum * loss_scale;
-  record.grad_norm = gradient_norm(optimizer_.trained());
+  // Every rank has its part of one vector of gradients, and of one sum of losses; not finite anywhere is not finite
+  // everywhere, so all ranks step or none does.
+  if (ranks_.stack) ranks_.stack->finish_grads();
+  double sums[] = {loss_sum, sum_of_squares(optimizer_.trained())};
+  ranks_.sum(sums, "loss and gradient norm");
+  record.loss = sums[0] * loss_scale;
+  record.grad_norm = std::sqrt(sums[1]);
   record.lr = options_.schedule.at(record.step);
   const bool finite = std::isfinite(record.loss) && std::isfinite(record.grad_norm);
   if (finite) {
     const double limit = options_.max_grad_norm;
     const double grad_scale = limit > 0.0 ? std::min(1.0, limit / (record.grad_norm + 1e-6)) : 1.0;
     optimizer_.step(record.step, record.lr, grad_scale);
-    parameters_.publish_masters();
+    if (ranks_.stack) ranks_.stack->refresh();
+    else parameters_.publish();
   } else {
     refuse_step(record);
   }
@@ -108,21 +116,36 @@ void Trainer::refuse_step(StepRecord& record) {
   counted_warning("non-finite step skipped", what);
 }
 
-EvalRecord evaluate(Executor& executor, EvalData& data, int64_t micro_batch_size, int64_t max_batches, Device device) {
+EvalRecord evaluate(Executor& executor, EvalData& data, int64_t micro_batch_size, int64_t max_batches, Ranks ranks,
+                    Device device) {
   Stopwatch watch;
   EvalRecord record;
-  double loss_sum = 0.0;
+  double sums[] = {0.0, 0.0};  // of losses; of trained tokens
   data.rewind();
-  for (int64_t batches = 0; max_batches == 0 || batches < max_batches; ++batches) {
-    const auto batch = data.next(micro_batch_size);
-    if (!batch) break;
-    if (batch->num_trained_tokens == 0) continue;
-    loss_sum += executor.loss(to_fields(*batch, device)).item();
-    record.trained_tokens += batch->num_trained_tokens;
+  const int num_ranks = ranks.num_data_ranks();
+  bool more = true;
+  for (int64_t batches = 0; more && (max_batches == 0 || batches < max_batches);) {
+    // One batch for each rank. All run as often as the others: a rank for which none is left runs padding.
+    std::optional<Batch> mine;
+    int taken = 0;
+    for (; taken < num_ranks && more && (max_batches == 0 || batches < max_batches); ++taken, ++batches) {
+      auto batch = data.next(micro_batch_size);
+      if (!batch) {
+        more = false;
+        break;
+      }
+      if (taken == ranks.data_rank() || !mine) mine = taken == ranks.data_rank() ? std::move(*batch) : Batch(batch->num_rows, batch->seq_len, 0);
+    }
+    if (taken == 0) break;
+    if (mine->num_trained_tokens == 0 && num_ranks == 1) continue;
+    sums[0] += executor.loss(to_fields(*mine, device)).item();
+    sums[1] += static_cast<double>(mine->num_trained_tokens);
   }
+  ranks.sum(sums, "evaluation");
+  record.trained_tokens = static_cast<uint64_t>(sums[1]);
   if (record.trained_tokens == 0)
     throw Error(ExitCode::kConfig, data.config().where, "evaluation set '" + data.config().path + "' has no trained token");
-  record.loss = loss_sum / static_cast<double>(record.trained_tokens);
+  record.loss = sums[0] / sums[1];
   record.perplexity = std::exp(record.loss);
   record.seconds = watch.lap() / 1000.0;
   return record;

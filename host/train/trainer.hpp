@@ -11,6 +11,7 @@
 #include "host/data/train_data.hpp"
 #include "host/program/executor.hpp"
 #include "host/train/optimizer_driver.hpp"
+#include "host/train/ranks.hpp"
 #include "host/train/schedule.hpp"
 #include "host/train/sinks.hpp"
 #include "host/train/step_record.hpp"
@@ -46,8 +47,8 @@ struct TrainerState {
 class Trainer {
  public:
   // All must outlive it.
-  Trainer(Executor& executor, ParameterTable& parameters, OptimizerDriver& optimizer, TrainData& data, Device device,
-          TrainerOptions options);
+  Trainer(Executor& executor, ParameterTable& parameters, OptimizerDriver& optimizer, TrainData& data, Ranks ranks,
+          Device device, TrainerOptions options);
 
   // [step] One optimizer step over a global batch. Throws a numeric error if loss or gradients are not finite and the
   // policy is to stop; parameters are then as before the step.
@@ -64,13 +65,15 @@ class Trainer {
   ParameterTable& parameters_;
   OptimizerDriver& optimizer_;
   TrainData& data_;
+  Ranks ranks_;
   Device device_;
   TrainerOptions options_;
   std::vector<Work> schedule_;
   TrainerState state_;
 };
 
-// The mean loss over a whole set, batch by batch.
-EvalRecord evaluate(Executor& executor, EvalData& data, int64_t micro_batch_size, int64_t max_batches, Device device);
+// [all-ranks] The mean loss over a whole set; batch i is rank i's, modulo the number of data-parallel ranks.
+EvalRecord evaluate(Executor& executor, EvalData& data, int64_t micro_batch_size, int64_t max_batches, Ranks ranks,
+                    Device device);
 
 }  // namespace chassis

@@ -24,10 +24,10 @@ using Lines = std::vector<std::string>;
 class EventLog final : public UnitEvents {
  public:
   Lines lines;
-  void pre_forward(size_t unit, bool recompute) override { note(recompute ? "again " : "forward ", unit); }
-  void post_forward(size_t unit, bool recompute) override { note(recompute ? "/again " : "/forward ", unit); }
-  void pre_backward(size_t unit) override { note("backward ", unit); }
-  void post_backward(size_t unit) override { note("/backward ", unit); }
+  void pre_forward(size_t unit, Flags flags) override { note(flags.recompute ? "again " : "forward ", unit); }
+  void post_forward(size_t unit, Flags flags) override { note(flags.recompute ? "/again " : "/forward ", unit); }
+  void pre_backward(size_t unit, Flags) override { note("backward ", unit); }
+  void post_backward(size_t unit, Flags) override { note("/backward ", unit); }
 
  private:
   void note(const char* what, size_t unit) { lines.push_back(what + std::to_string(unit)); }

@@ -1,0 +1,282 @@
+#include "host/program/parallel_stack.hpp"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+
+#include "host/base/error.hpp"
+#include "host/plugin/status.hpp"
+
+namespace chassis {
+
+struct ParallelStack::Problem {
+  chassis_parallel_problem_t raw{};
+  std::vector<chassis_mesh_axis_t> axes;
+  std::vector<chassis_parallel_parameter_t> parameters;
+  std::deque<std::vector<uint32_t>> units;
+  std::deque<std::string> unit_texts;
+  std::vector<chassis_str_t> unit_names;
+};
+
+namespace {
+
+// The host's end of resolve().
+class Sink {
+ public:
+  Sink(const std::string& who, const MeshShape& mesh, const ParameterTable& parameters, std::vector<ShardRule>& rules,
+       std::vector<std::string>& placed_by, std::vector<std::string>& claims)
+      : who_(who), mesh_(mesh), parameters_(parameters), rules_(rules), placed_by_(placed_by), claims_(claims) {
+    raw_.struct_size = sizeof raw_;
+    raw_.impl = this;
+    raw_.claim = [](const chassis_parallel_sink_t* s, chassis_str_t axis) {
+      return guarded([&] { self(s).claim(std::string(view_of(axis))); });
+    };
+    raw_.place = [](const chassis_parallel_sink_t* s, const chassis_shard_rule_t* rule) {
+      return guarded([&] { self(s).place(*rule); });
+    };
+  }
+  const chassis_parallel_sink_t* get() const { return &raw_; }
+
+ private:
+  static Sink& self(const chassis_parallel_sink_t* s) { return *static_cast<Sink*>(s->impl); }
+
+  void claim(const std::string& axis) {
+    if (mesh_.find(axis) < 0) throw plugin_error(who_ + " claims axis '" + axis + "'; the mesh is " + mesh_.text());
+    if (std::find(claims_.begin(), claims_.end(), axis) == claims_.end()) claims_.push_back(axis);
+  }
+
+  void place(const chassis_shard_rule_t& raw) {
+    if (raw.parameter >= rules_.size())
+      throw plugin_error(who_ + " places parameter " + std::to_string(raw.parameter) + " of " + std::to_string(rules_.size()));
+    const Parameter& p = *parameters_.all()[raw.parameter];
+    if (std::string& by = placed_by_[raw.parameter]; !by.empty())
+      throw config_error("parameter '" + p.name + "' is placed by " + by + " and by " + who_)
+          .hint("one strategy of [[parallel]] divides parameters; remove the other");
+    else
+      by = who_;
+    if (raw.kind < CHASSIS_SHARD_REPLICATE || raw.kind > CHASSIS_SHARD_FLAT)
+      throw plugin_error(who_ + " places '" + p.name + "' in the unknown way " + std::to_string(raw.kind));
+    if (raw.kind == CHASSIS_SHARD_DIM && raw.dim != 0)
+      throw plugin_error(who_ + " divides dim " + std::to_string(raw.dim) + " of '" + p.name + "'; only dim 0 can be");
+    ShardRule& rule = rules_[raw.parameter];
+    rule.kind = raw.kind;
+    for (uint32_t i = 0; i < raw.num_axes; ++i) {
+      rule.axes.emplace_back(view_of(raw.axes[i]));
+      if (std::find(claims_.begin(), claims_.end(), rule.axes.back()) == claims_.end())
+        throw plugin_error(who_ + " divides '" + p.name + "' along '" + rule.axes.back() + "', which it has not claimed");
+    }
+    if (rule.kind == CHASSIS_SHARD_REPLICATE) rule.axes.clear();
+    rule.resident = raw.resident != 0 || rule.kind == CHASSIS_SHARD_REPLICATE;
+    rule.gather_dtype = raw.gather_dtype ? static_cast<Dtype>(raw.gather_dtype) : parameters_.compute();
+    rule.reduce_dtype = raw.reduce_dtype ? static_cast<Dtype>(raw.reduce_dtype) : Dtype::f32;
+    rule.offload_parameter = raw.offload_parameter != 0;
+    rule.offload_gradient = raw.offload_gradient != 0;
+    rule.offload_optimizer = raw.offload_optimizer != 0;
+  }
+
+  const std::string& who_;
+  const MeshShape& mesh_;
+  const ParameterTable& parameters_;
+  std::vector<ShardRule>& rules_;
+  std::vector<std::string>& placed_by_;
+  std::vector<std::string>& claims_;
+  chassis_parallel_sink_t raw_{};
+};
+
+uint32_t bits(UnitEvents::Flags flags) {
+  return (flags.recompute ? CHASSIS_EVENT_RECOMPUTE : 0) | (flags.last_microbatch ? CHASSIS_EVENT_LAST_MICROBATCH : 0) |
+         (flags.training ? CHASSIS_EVENT_TRAINING : 0);
+}
+
+}  // namespace
+
+ParallelStack::ParallelStack(std::vector<std::unique_ptr<Instance>> members) {
+  for (auto& instance : members) {
+    const auto* table = &instance->interface<chassis_parallel_t>(CHASSIS_PARALLEL_ID);
+    members_.push_back({std::move(instance), table});
+  }
+}
+
+ParallelStack::~ParallelStack() = default;
+
+std::string ParallelStack::home_axis() const {
+  return members_.empty() ? std::string() : std::string(view_of(members_.front().table->home_axis));
+}
+
+void ParallelStack::resolve(const Program& program, ParameterTable& parameters, const StackFacts& facts) {
+  facts_ = facts;
+  parameters_ = &parameters;
+  const auto& all = parameters.all();
+  auto problem = std::make_unique<Problem>();
+  const auto at = facts.mesh.coordinates(facts.rank);
+  for (int a = 0; a < facts.mesh.num_axes(); ++a)
+    problem->axes.push_back({str_of(facts.mesh.axes()[static_cast<size_t>(a)].name),
+                             static_cast<uint32_t>(facts.mesh.size(a)), static_cast<uint32_t>(at[static_cast<size_t>(a)])});
+  for (const Chain& chain : program.chains)
+    for (size_t i = 0; i < chain.blocks.size(); ++i)
+      problem->unit_texts.push_back(chain.blocks.size() > 1 ? chain.name + "." + std::to_string(i) : chain.name);
+  for (const std::string& text : problem->unit_texts) problem->unit_names.push_back(str_of(text));
+  std::map<const Parameter*, std::vector<uint32_t>> units;
+  const auto num_units = static_cast<uint32_t>(program.num_units());
+  for (uint32_t unit = 0; unit < num_units; ++unit)
+    for (const Parameter* p : parameters.of_unit(unit))
+      if (auto& list = units[p]; list.empty() || list.back() != unit) list.push_back(unit);
+  ready_at_.assign(num_units, {});
+  for (uint32_t i = 0; i < all.size(); ++i) {
+    const Parameter& p = *all[i];
+    const std::vector<uint32_t>& of = problem->units.emplace_back(std::move(units[&p]));
+    if (!of.empty() && p.trainable) ready_at_[of.front()].push_back(i);
+    chassis_parallel_parameter_t raw{};
+    raw.struct_size = sizeof raw;
+    raw.num_dims = static_cast<uint32_t>(p.local_shape.size());
+    raw.shape = p.local_shape.data();
+    raw.name = str_of(p.name);
+    raw.num_elements = 1;
+    for (int64_t size : p.local_shape) raw.num_elements *= size;
+    raw.trainable = p.trainable;
+    raw.num_units = static_cast<uint32_t>(of.size());
+    raw.units = of.data();
+    problem->parameters.push_back(raw);
+  }
+  chassis_parallel_problem_t& raw = problem->raw;
+  raw.struct_size = sizeof raw;
+  raw.num_axes = static_cast<uint32_t>(problem->axes.size());
+  raw.axes = problem->axes.data();
+  raw.num_parameters = static_cast<uint32_t>(problem->parameters.size());
+  raw.num_units = num_units;
+  raw.parameters = problem->parameters.data();
+  raw.unit_names = problem->unit_names.data();
+  raw.compute_dtype = static_cast<uint32_t>(parameters.compute());
+  raw.reduce_dtype = static_cast<uint32_t>(facts.reduce_dtype);
+  raw.device_type = static_cast<uint32_t>(facts.device.type);
+  raw.num_microbatches = static_cast<uint32_t>(facts.num_microbatches);
+  raw.recomputes = facts.recomputes;
+
+  rules_.assign(all.size(), {});
+  std::vector<std::string> placed_by(all.size());
+  std::vector<std::vector<std::string>> claims(members_.size());
+  for (size_t m = 0; m < members_.size(); ++m) {
+    const Sink sink(members_[m].instance->who(), facts.mesh, parameters, rules_, placed_by, claims[m]);
+    members_[m].instance->check(members_[m].table->resolve(members_[m].instance->get(), &raw, sink.get()));
+  }
+  problem_ = std::move(problem);
+  check_axes(claims);
+  data_axes_.clear();
+  for (const MeshAxis& axis : facts.mesh.axes())
+    for (const auto& claimed : claims)
+      if (std::find(claimed.begin(), claimed.end(), axis.name) != claimed.end()) data_axes_.push_back(axis.name);
+  for (size_t i = 0; i < all.size(); ++i)
+    if (placed_by[i].empty()) throw plugin_error("no strategy of [[parallel]] says where parameter '" + all[i]->name + "' lives");
+  place(parameters);
+}
+
+void ParallelStack::check_axes(const std::vector<std::vector<std::string>>& claims) const {
+  std::map<std::string, size_t> claimed_by;
+  for (size_t m = 0; m < claims.size(); ++m) {
+    const std::string& who = members_[m].instance->who();
+    if (claims[m].empty())
+      throw config_error(who + " has nothing to divide: the mesh is " + facts_.mesh.text())
+          .hint("give its axis a size in [mesh], or remove it from [[parallel]]");
+    for (const std::string& axis : claims[m])
+      if (const auto [known, fresh] = claimed_by.emplace(axis, m); !fresh)
+        throw config_error("axis '" + axis + "' is served by " + members_[known->second].instance->who() + " and by " + who)
+            .hint("each axis of the mesh has one strategy; remove one of them from [[parallel]]");
+  }
+  for (const MeshAxis& axis : facts_.mesh.axes())
+    if (axis.size > 1 && !claimed_by.contains(axis.name))
+      throw config_error("mesh." + axis.name + " = " + std::to_string(axis.size) + ", but no strategy of [[parallel]] serves this axis")
+          .hint("add one that does, or set mesh." + axis.name + " = 1; `chassis plugins list` shows what there is");
+}
+
+// Descriptors say what the rules mean; from here on load, save, norms and optimizer follow.
+void ParallelStack::place(ParameterTable& parameters) {
+  num_data_ranks_ = 1;
+  data_rank_ = 0;
+  const auto at = facts_.mesh.coordinates(facts_.rank);
+  for (const std::string& name : data_axes_) {
+    const int axis = facts_.mesh.find(name);
+    num_data_ranks_ *= facts_.mesh.size(axis);
+    data_rank_ = data_rank_ * facts_.mesh.size(axis) + at[static_cast<size_t>(axis)];
+  }
+  parameters.place(facts_.mesh, facts_.rank);
+  for (size_t i = 0; i < rules_.size(); ++i) {
+    ShardRule& rule = rules_[i];
+    for (const std::string& axis : data_axes_)
+      if (std::find(rule.axes.begin(), rule.axes.end(), axis) == rule.axes.end()) rule.replica_axes.push_back(axis);
+    Descriptor& descriptor = parameters.all()[i]->descriptor;
+    std::erase_if(descriptor.placements, [&](const Placement& p) {
+      return std::all_of(p.axes.begin(), p.axes.end(), [&](const std::string& axis) {
+        return std::find(data_axes_.begin(), data_axes_.end(), axis) != data_axes_.end();
+      });
+    });
+    if (rule.kind == CHASSIS_SHARD_DIM) descriptor.placements.push_back(Placement::dim_chunk(rule.axes, 0));
+    if (rule.kind == CHASSIS_SHARD_FLAT) descriptor.placements.push_back(Placement::flat_range(rule.axes));
+    descriptor.owner = OwnerRule::kSpread;
+  }
+}
+
+void ParallelStack::bind(Communicator* communicator, Device device) {
+  CHASSIS_CHECK(parameters_, "resolve comes before bind");
+  shards_ = std::make_unique<Shards>(*parameters_, rules_, communicator, device);
+  shards_->allocate();
+  for (const Member& m : members_)
+    if (m.table->bind) m.instance->check(m.table->bind(m.instance->get(), shards_->table()));
+}
+
+void ParallelStack::call(const Member& member, UnitHook hook, uint32_t which, Flags flags) {
+  if (const auto function = member.table->*hook) member.instance->check(function(member.instance->get(), which, bits(flags)));
+}
+
+void ParallelStack::call(const Member& member, Hook hook) {
+  if (const auto function = member.table->*hook) member.instance->check(function(member.instance->get()));
+}
+
+void ParallelStack::pre_forward(size_t unit, Flags flags) {
+  for (const Member& m : members_) call(m, &chassis_parallel_t::pre_forward, static_cast<uint32_t>(unit), flags);
+  for (const Parameter* p : parameters_->of_unit(unit))
+    if (!p->value) throw plugin_error("parameter '" + p->name + "' is not whole when unit " + std::to_string(unit) + " begins");
+}
+
+void ParallelStack::post_forward(size_t unit, Flags flags) {
+  for (size_t m = members_.size(); m-- > 0;) call(members_[m], &chassis_parallel_t::post_forward, static_cast<uint32_t>(unit), flags);
+}
+
+void ParallelStack::pre_backward(size_t unit, Flags flags) {
+  for (const Member& m : members_) call(m, &chassis_parallel_t::pre_backward, static_cast<uint32_t>(unit), flags);
+}
+
+void ParallelStack::post_backward(size_t unit, Flags flags) {
+  for (size_t m = members_.size(); m-- > 0;) {
+    for (uint32_t parameter : ready_at_[unit]) call(members_[m], &chassis_parallel_t::grad_ready, parameter, flags);
+    call(members_[m], &chassis_parallel_t::post_backward, static_cast<uint32_t>(unit), flags);
+  }
+}
+
+void ParallelStack::finish_grads() {
+  for (const Member& m : members_) call(m, &chassis_parallel_t::finish_grads);
+  for (const auto& p : parameters_->all())
+    if (p->gradient_written)
+      throw plugin_error("the gradient of '" + p->name + "' was not reduced by the end of the step");
+}
+
+void ParallelStack::refresh() {
+  shards_->touch();
+  for (const Member& m : members_) call(m, &chassis_parallel_t::post_optimizer);
+  if (const auto stale = shards_->stale(); !stale.empty())
+    throw plugin_error("parameter '" + stale.front() + "' still shows the values from before the step");
+}
+
+void ParallelStack::drain() {
+  for (const Member& m : members_) call(m, &chassis_parallel_t::drain);
+  shards_->settle();
+}
+
+void ParallelStack::abandon() {
+  for (const Member& m : members_)
+    if (m.table->drain) {
+      if (chassis_status_t* status = m.table->drain(m.instance->get())) status_release(status);
+    }
+  if (shards_) shards_->abandon();
+}
+
+}  // namespace chassis

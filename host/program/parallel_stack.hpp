@@ -1,0 +1,84 @@
+// The stack of parallel strategies ([[parallel]]): asks each where shards live, proves that together they place every
+// parameter and serve every axis, and passes the executor's events on: in list order before a unit, reversed after it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "chassis/kind/parallel.h"
+#include "host/plugin/instance.hpp"
+#include "host/program/executor.hpp"
+#include "host/program/shards.hpp"
+
+namespace chassis {
+
+struct StackFacts {
+  MeshShape mesh;
+  int rank = 0;
+  Dtype reduce_dtype = Dtype::f32;
+  Device device;
+  int64_t num_microbatches = 1;
+  bool recomputes = false;
+};
+
+class ParallelStack final : public UnitEvents {
+ public:
+  explicit ParallelStack(std::vector<std::unique_ptr<Instance>> members);
+  ~ParallelStack() override;
+
+  // The axis that takes the ranks that nobody asked for; empty without members.
+  std::string home_axis() const;
+
+  // [control] Sets placements of the parameters' descriptors and their mesh. Throws a config error in words where an axis
+  // has no strategy or two, a strategy no axis, a parameter no place or two. May be called again, before bind.
+  void resolve(const Program& program, ParameterTable& parameters, const StackFacts& facts);
+  // Along which the batch is divided and gradients are summed, in mesh order.
+  const std::vector<std::string>& data_axes() const { return data_axes_; }
+  // Of the ranks along the data axes: how many, and which this one is.
+  int num_data_ranks() const { return num_data_ranks_; }
+  int data_rank() const { return data_rank_; }
+
+  // [control] After the parameters are allocated. `communicator` may be NULL in a mesh of one rank.
+  void bind(Communicator* communicator, Device device);
+  Shards& shards() { return *shards_; }
+
+  // [step][all-ranks]
+  void pre_forward(size_t unit, Flags flags) override;
+  void post_forward(size_t unit, Flags flags) override;
+  void pre_backward(size_t unit, Flags flags) override;
+  void post_backward(size_t unit, Flags flags) override;
+  void finish_grads();
+  // Resident tensors show their shards again: after a load, an initialization, an optimizer step. Throws a plugin error
+  // that names a parameter which a strategy has forgotten.
+  void refresh();
+  void drain();
+  void abandon();
+
+ private:
+  struct Member {
+    std::unique_ptr<Instance> instance;
+    const chassis_parallel_t* table = nullptr;
+  };
+  struct Problem;  // what resolve() shows, with its memory
+  using UnitHook = chassis_status_t* (*chassis_parallel_t::*)(chassis_instance*, uint32_t, uint32_t);
+  using Hook = chassis_status_t* (*chassis_parallel_t::*)(chassis_instance*);
+
+  void call(const Member& member, UnitHook hook, uint32_t which, Flags flags);
+  void call(const Member& member, Hook hook);
+  void check_axes(const std::vector<std::vector<std::string>>& claims) const;
+  void place(ParameterTable& parameters);
+
+  std::vector<Member> members_;
+  std::unique_ptr<Problem> problem_;
+  StackFacts facts_;
+  ParameterTable* parameters_ = nullptr;
+  std::vector<ShardRule> rules_;
+  std::vector<std::string> data_axes_;
+  int num_data_ranks_ = 1, data_rank_ = 0;
+  std::vector<std::vector<uint32_t>> ready_at_;  // by unit: parameters whose gradients are complete after its backward
+  std::unique_ptr<Shards> shards_;
+};
+
+}  // namespace chassis

@@ -1,0 +1,460 @@
+#include "host/program/shards.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "host/base/error.hpp"
+#include "host/plugin/status.hpp"
+#include "host/service/memory.hpp"
+#include "host/state/intersect.hpp"
+
+namespace chassis {
+namespace {
+
+Shards& self_of(const chassis_shards_t* table) { return *static_cast<Shards*>(table->impl); }
+
+int64_t product(const std::vector<int64_t>& sizes) {
+  int64_t elements = 1;
+  for (int64_t size : sizes) elements *= size;
+  return elements;
+}
+
+Tensor flat_buffer(int64_t elements, Dtype dtype, Device device) {
+  MemoryTag tag(MemoryCategory::kCommunication);
+  const int64_t sizes[] = {elements};
+  return Tensor::empty(sizes, dtype, device);
+}
+
+}  // namespace
+
+// Several parameters in one collective: of a gather [rank][parameter], of a reduction the same on the sending side.
+struct Shards::Flight {
+  CommWork work;
+  CommGroup* group = nullptr;
+  std::vector<uint32_t> ids;
+  std::vector<int64_t> offsets;  // of each parameter in a rank's row
+  int64_t row = 0;               // elements of a rank's row
+  Tensor send, recv;
+  bool keep = false;             // a reduction that the replicas do not join yet
+  std::string name;
+};
+
+Shards::Shards(ParameterTable& parameters, std::vector<ShardRule> rules, Communicator* communicator, Device device)
+    : parameters_(parameters), communicator_(communicator), device_(device), entries_(parameters.all().size()) {
+  CHASSIS_CHECK(rules.size() == entries_.size(), "one rule for each parameter");
+  const MeshShape& mesh = parameters.mesh();
+  auto group_of = [&](const std::vector<std::string>& axes) -> CommGroup* {
+    int size = 1;
+    for (const std::string& axis : axes) size *= mesh.size(mesh.find(axis));
+    if (size == 1) return nullptr;
+    CHASSIS_CHECK(communicator_, "an axis of several ranks, but no communication");
+    return &communicator_->group(axes);
+  };
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    Entry& e = entries_[i];
+    e.parameter = parameters.all()[i].get();
+    e.rule = std::move(rules[i]);
+    if (e.rule.kind != CHASSIS_SHARD_REPLICATE) e.group = group_of(e.rule.axes);
+    e.replicas = group_of(e.rule.replica_axes);
+    const int64_t elements = product(e.parameter->local_shape);
+    const int ways = group_size(e);
+    if (e.rule.kind == CHASSIS_SHARD_DIM) {
+      const int64_t rows = e.parameter->local_shape.empty() ? 1 : e.parameter->local_shape[0];
+      const int64_t row = rows ? elements / rows : 0;
+      for (Part part : even_parts(rows, ways)) e.parts.push_back({part.begin * row, part.length * row});
+    } else if (e.rule.kind == CHASSIS_SHARD_FLAT) {
+      e.parts = even_parts(elements, ways);
+    } else {
+      e.parts = {{0, elements}};
+    }
+    e.padded = e.parts[0].length;
+  }
+  table_.struct_size = sizeof table_;
+  table_.impl = this;
+  table_.gather = [](const chassis_shards_t* s, const uint32_t* ids, uint32_t n, uint32_t flags, chassis_str_t name) {
+    return guarded([&] { self_of(s).gather({ids, n}, flags, std::string(view_of(name))); });
+  };
+  table_.wait_gathered = [](const chassis_shards_t* s, const uint32_t* ids, uint32_t n) {
+    return guarded([&] { self_of(s).wait_gathered({ids, n}); });
+  };
+  table_.release = [](const chassis_shards_t* s, const uint32_t* ids, uint32_t n) {
+    return guarded([&] { self_of(s).release({ids, n}); });
+  };
+  table_.shrink = [](const chassis_shards_t* s, const uint32_t* ids, uint32_t n, uint32_t ways) {
+    return guarded([&] { self_of(s).shrink({ids, n}, static_cast<int>(ways)); });
+  };
+  table_.reduce = [](const chassis_shards_t* s, const uint32_t* ids, uint32_t n, uint32_t flags, chassis_str_t name) {
+    return guarded([&] { self_of(s).reduce({ids, n}, flags, std::string(view_of(name))); });
+  };
+  table_.wait_reduced = [](const chassis_shards_t* s, const uint32_t* ids, uint32_t n) {
+    return guarded([&] { self_of(s).wait_reduced({ids, n}); });
+  };
+  table_.is_whole = [](const chassis_shards_t* s, uint32_t id) -> int32_t { return self_of(s).is_whole(id); };
+  table_.gathered_bytes = [](const chassis_shards_t* s) { return self_of(s).gathered_bytes(); };
+}
+
+Shards::~Shards() = default;
+
+// Chunks of ceil(count / ways); the last ones may be short or empty.
+std::vector<Shards::Part> Shards::even_parts(int64_t count, int ways) {
+  const int64_t chunk = (count + ways - 1) / ways;
+  std::vector<Part> parts;
+  for (int r = 0; r < ways; ++r) {
+    const int64_t begin = std::min(count, r * chunk);
+    parts.push_back({begin, std::min(count, begin + chunk) - begin});
+  }
+  return parts;
+}
+
+Shards::Entry& Shards::entry(uint32_t id) {
+  if (id >= entries_.size())
+    throw plugin_error("a strategy named parameter " + std::to_string(id) + " of " + std::to_string(entries_.size()));
+  return entries_[id];
+}
+
+const ShardRule& Shards::rule(uint32_t id) const { return entries_.at(id).rule; }
+
+void Shards::allocate() {
+  for (Entry& e : entries_) {
+    Parameter& p = *e.parameter;
+    if (!e.rule.resident) {
+      p.value.reset();
+      continue;
+    }
+    if (p.value) continue;  // of one shape with its shard: the table has made it
+    MemoryTag tag(MemoryCategory::kParameters);
+    if (e.rule.kind != CHASSIS_SHARD_FLAT || p.shard.dtype() != parameters_.compute()) {
+      p.value = Tensor::empty(p.local_shape, parameters_.compute(), device_);
+      continue;
+    }
+    // The shard is a stretch of the whole tensor, whose memory ends in the padding.
+    const int64_t sizes[] = {e.padded * group_size(e)};
+    const Tensor whole = Tensor::zeros(sizes, p.shard.dtype(), device_);
+    p.value = whole.narrow(0, 0, product(p.local_shape)).view(p.local_shape);
+    p.shard = whole.narrow(0, group_rank(e) * e.padded, e.padded);
+  }
+}
+
+void Shards::touch() {
+  for (Entry& e : entries_) {
+    const Parameter& p = *e.parameter;
+    e.fresh = e.rule.resident && !e.group && p.value && p.value.shares_storage_with(p.shard);
+    if (e.rule.resident) e.state = e.fresh ? State::kWhole : State::kSharded;
+  }
+}
+
+std::vector<std::string> Shards::stale() const {
+  std::vector<std::string> names;
+  for (const Entry& e : entries_)
+    if (e.rule.resident && !e.fresh) names.push_back(e.parameter->name);
+  return names;
+}
+
+bool Shards::is_whole(uint32_t id) const { return entries_.at(id).state == State::kWhole; }
+
+// ---- gather
+
+void Shards::gather(std::span<const uint32_t> ids, uint32_t, const std::string& name) {
+  std::map<std::pair<CommGroup*, Dtype>, std::vector<uint32_t>> batches;  // one collective each
+  std::vector<std::pair<CommGroup*, Dtype>> order;                        // the same on every rank
+  for (uint32_t id : ids) {
+    Entry& e = entry(id);
+    ++e.uses;
+    if (e.state != State::kSharded) continue;
+    CommGroup* group = e.kept ? e.kept_group : e.group;
+    if (!group) {
+      make_whole_alone(e);
+      continue;
+    }
+    e.state = State::kGathering;
+    const std::pair key(group, e.kept ? e.kept.dtype() : e.rule.gather_dtype);
+    if (!batches.contains(key)) order.push_back(key);
+    batches[key].push_back(id);
+  }
+  for (const auto& key : order) start_gather(*key.first, key.second, batches[key], name);
+}
+
+void Shards::make_whole_alone(Entry& e) {
+  Parameter& p = *e.parameter;
+  if (e.rule.resident && p.value) {
+    if (!p.value.shares_storage_with(p.shard)) p.value.flat().copy_from(p.shard.flat());
+  } else {
+    MemoryTag tag(MemoryCategory::kParameters);
+    p.value = p.shard.flat().to(device_).to(parameters_.compute()).view(p.local_shape);
+  }
+  e.state = State::kWhole;
+  e.fresh = true;
+}
+
+void Shards::start_gather(CommGroup& group, Dtype dtype, const std::vector<uint32_t>& ids, const std::string& name) {
+  auto flight = std::make_shared<Flight>();
+  flight->group = &group;
+  flight->ids = ids;
+  flight->name = name;
+  for (uint32_t id : ids) {
+    Entry& e = entry(id);
+    flight->offsets.push_back(flight->row);
+    flight->row += e.kept ? e.kept.num_elements() : e.padded;
+    counts_.gathered_elements += static_cast<uint64_t>(product(e.parameter->local_shape));
+  }
+  flight->send = flat_buffer(flight->row, dtype, device_);
+  flight->recv = flat_buffer(flight->row * group.size(), dtype, device_);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    Entry& e = entry(ids[i]);
+    const Tensor& from = e.kept ? e.kept : e.parameter->shard;
+    const int64_t count = from.num_elements();
+    if (count > 0) flight->send.narrow(0, flight->offsets[i], count).copy_from(from.flat());
+    e.gathering = flight;
+  }
+  ++counts_.gathers;
+  Collective call;
+  call.op = CHASSIS_COMM_ALL_GATHER;
+  call.send = flight->send;
+  call.recv = flight->recv;
+  call.name = name;
+  std::vector<Collective> calls;
+  calls.push_back(std::move(call));
+  flight->work = communicator_->start(group, std::move(calls));
+}
+
+void Shards::wait_gathered(std::span<const uint32_t> ids) {
+  for (uint32_t id : ids) {
+    Entry& e = entry(id);
+    if (e.state == State::kWhole) continue;
+    if (e.state != State::kGathering)
+      throw plugin_error("a strategy waits for parameter '" + e.parameter->name + "', which it does not gather");
+    const std::shared_ptr<Flight> flight = e.gathering;
+    finish_gather(*flight);
+  }
+}
+
+void Shards::finish_gather(Flight& flight) {
+  communicator_->wait(flight.work);
+  flight.send.reset();
+  const int ranks = flight.group->size();
+  for (size_t i = 0; i < flight.ids.size(); ++i) {
+    Entry& e = entry(flight.ids[i]);
+    Parameter& p = *e.parameter;
+    e.gathering.reset();
+    if (!e.rule.resident) {
+      if (e.uses == 0) {  // asked for and given up again: nobody reads it
+        e.state = State::kSharded;
+        continue;
+      }
+      MemoryTag tag(MemoryCategory::kParameters);
+      hold_whole(e, Tensor::empty(p.local_shape, parameters_.compute(), device_));
+    }
+    const std::vector<Part> parts = e.kept ? even_parts(product(p.local_shape), ranks) : e.parts;
+    const Tensor whole = p.value.flat();
+    for (int r = 0; r < ranks; ++r) {
+      const Part part = parts[static_cast<size_t>(r)];
+      if (part.length == 0) continue;
+      if (e.rule.resident && r == group_rank(e) && p.shard.shares_storage_with(p.value)) continue;
+      whole.narrow(0, part.begin, part.length)
+          .copy_from(flight.recv.narrow(0, r * flight.row + flight.offsets[i], part.length));
+    }
+    e.kept.reset();
+    e.kept_group = nullptr;
+    e.state = State::kWhole;
+    e.fresh = true;
+  }
+  flight.recv.reset();
+}
+
+void Shards::hold_whole(Entry& e, Tensor value) {
+  e.parameter->value = std::move(value);
+  gathered_bytes_ += e.parameter->value.num_bytes();
+  counts_.peak_gathered_bytes = std::max(counts_.peak_gathered_bytes, gathered_bytes_);
+}
+
+void Shards::free_whole(Entry& e) {
+  if (e.group) gathered_bytes_ -= e.parameter->value.num_bytes();
+  e.parameter->value.reset();
+  e.state = State::kSharded;
+}
+
+void Shards::release(std::span<const uint32_t> ids) {
+  for (uint32_t id : ids) {
+    Entry& e = entry(id);
+    if (e.uses == 0) throw plugin_error("a strategy releases parameter '" + e.parameter->name + "' more often than it gathers it");
+    if (--e.uses == 0 && !e.rule.resident && e.state == State::kWhole) free_whole(e);
+  }
+}
+
+void Shards::shrink(std::span<const uint32_t> ids, int ways) {
+  for (uint32_t id : ids) {
+    Entry& e = entry(id);
+    if (e.uses == 0) throw plugin_error("a strategy releases parameter '" + e.parameter->name + "' more often than it gathers it");
+    if (--e.uses > 0 || e.rule.resident || e.state != State::kWhole) continue;
+    const int size = group_size(e);
+    if (ways < 1 || size % ways != 0)
+      throw config_error("parameter '" + e.parameter->name + "' is divided over " + std::to_string(size) +
+                         " ranks; they can not be cut into groups of " + std::to_string(ways))
+          .hint("choose a number that divides " + std::to_string(size));
+    if (ways > 1 && e.group) {
+      e.kept_group = &communicator_->group(e.rule.axes, ways);
+      const Tensor whole = e.parameter->value.flat();
+      const std::vector<Part> parts = even_parts(whole.num_elements(), ways);
+      const Part part = parts[static_cast<size_t>(e.kept_group->rank())];
+      MemoryTag tag(MemoryCategory::kParameters);
+      const int64_t sizes[] = {parts[0].length};
+      e.kept = Tensor::zeros(sizes, whole.dtype(), device_);
+      if (part.length > 0) e.kept.narrow(0, 0, part.length).copy_from(whole.narrow(0, part.begin, part.length));
+    }
+    free_whole(e);
+  }
+}
+
+// ---- reduce
+
+// The whole gradient leaves the executor's hands; none if this micro-batch wrote none.
+Tensor Shards::take_gradient(Entry& e) {
+  Parameter& p = *e.parameter;
+  Tensor gradient = p.gradient_written ? std::move(p.gradient) : Tensor();
+  p.gradient.reset();
+  p.gradient_written = false;
+  return gradient;
+}
+
+void Shards::reduce(std::span<const uint32_t> ids, uint32_t flags, const std::string& name) {
+  const bool keep = flags & CHASSIS_REDUCE_KEEP;
+  std::map<std::pair<CommGroup*, Dtype>, std::vector<uint32_t>> batches;
+  std::vector<std::pair<CommGroup*, Dtype>> order;
+  for (uint32_t id : ids) {
+    Entry& e = entry(id);
+    if (!e.parameter->trainable) continue;
+    if (e.reducing) finish_reduce(*std::shared_ptr<Flight>(e.reducing));
+    const std::pair key(e.group, e.rule.reduce_dtype);
+    if (!batches.contains(key)) order.push_back(key);
+    batches[key].push_back(id);
+  }
+  for (const auto& key : order) start_reduce(key.first, key.second, batches[key], keep, name);
+}
+
+void Shards::start_reduce(CommGroup* group, Dtype dtype, const std::vector<uint32_t>& ids, bool keep,
+                          const std::string& name) {
+  auto flight = std::make_shared<Flight>();
+  flight->group = group;
+  flight->ids = ids;
+  flight->keep = keep && !ids.empty() && entry(ids[0]).replicas;  // else nothing is left for later
+  flight->name = name;
+  const int ranks = group ? group->size() : 1;
+  for (uint32_t id : ids) {
+    flight->offsets.push_back(flight->row);
+    flight->row += entry(id).padded;
+    counts_.reduced_elements += static_cast<uint64_t>(product(entry(id).parameter->local_shape));
+  }
+  flight->send = flat_buffer(flight->row * ranks, dtype, device_);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    Entry& e = entry(ids[i]);
+    const Tensor gradient = take_gradient(e);
+    const Tensor flat = gradient ? gradient.flat() : Tensor();
+    for (int r = 0; r < ranks; ++r) {
+      const Part part = e.parts[static_cast<size_t>(r)];
+      const Tensor place = flight->send.narrow(0, r * flight->row + flight->offsets[i], e.padded);
+      if (part.length < e.padded || !gradient) place.zero();
+      if (part.length > 0 && gradient)
+        place.narrow(0, 0, part.length).copy_from(flat.narrow(0, part.begin, part.length));
+    }
+    e.reducing = flight;
+  }
+  if (!group) {  // this rank has it all; replicas add below
+    flight->recv = std::move(flight->send);
+    return;
+  }
+  flight->recv = flat_buffer(flight->row, dtype, device_);
+  ++counts_.reduces;
+  Collective call;
+  call.op = CHASSIS_COMM_REDUCE_SCATTER;
+  call.send = flight->send;
+  call.recv = flight->recv;
+  call.name = name;
+  std::vector<Collective> calls;
+  calls.push_back(std::move(call));
+  flight->work = communicator_->start(*group, std::move(calls));
+}
+
+void Shards::wait_reduced(std::span<const uint32_t> ids) {
+  for (uint32_t id : ids)
+    if (const std::shared_ptr<Flight> flight = entry(id).reducing) finish_reduce(*flight);
+}
+
+void Shards::finish_reduce(Flight& flight) {
+  if (flight.work) communicator_->wait(flight.work);
+  flight.send.reset();
+  CommGroup* replicas = flight.ids.empty() ? nullptr : entry(flight.ids[0]).replicas;
+  for (size_t i = 0; i < flight.ids.size(); ++i) {
+    Entry& e = entry(flight.ids[i]);
+    CHASSIS_CHECK(e.replicas == replicas, "parameters of one reduction have the same replicas");
+    const Tensor sum = flight.recv.narrow(0, flight.offsets[i], e.padded);
+    if (!flight.keep && e.partial) {
+      sum.add(e.partial.to(sum.dtype()));
+      e.partial.reset();
+    }
+  }
+  if (replicas && !flight.keep) {
+    ++counts_.reduces;
+    Collective call;
+    call.op = CHASSIS_COMM_ALL_REDUCE;
+    call.send = flight.recv;
+    call.recv = flight.recv;
+    call.name = flight.name;
+    communicator_->run(*replicas, std::move(call));
+  }
+  for (size_t i = 0; i < flight.ids.size(); ++i) {
+    Entry& e = entry(flight.ids[i]);
+    e.reducing.reset();
+    const Tensor sum = flight.recv.narrow(0, flight.offsets[i], e.padded).to(Dtype::f32);
+    if (flight.keep) {
+      if (e.partial) e.partial.add(sum);
+      else e.partial = sum;
+    } else {
+      add_reduced(e, sum);
+    }
+  }
+  flight.recv.reset();
+}
+
+void Shards::add_reduced(Entry& e, Tensor sum) {
+  Parameter& p = *e.parameter;
+  const Tensor own = sum.narrow(0, 0, p.shard.num_elements()).view(p.shard.sizes());
+  if (p.reduced) p.reduced.add(own);
+  else p.reduced = own;
+  retag_memory(p.reduced, MemoryCategory::kGradients);
+}
+
+// ---- ends
+
+void Shards::settle() {
+  for (Entry& e : entries_) {
+    if (e.gathering) finish_gather(*std::shared_ptr<Flight>(e.gathering));
+    if (e.reducing) finish_reduce(*std::shared_ptr<Flight>(e.reducing));
+    if (e.rule.resident) continue;
+    if (e.uses > 0)
+      throw plugin_error("parameter '" + e.parameter->name + "' is still gathered: its strategy released it " +
+                         std::to_string(e.uses) + " times too few");
+    if (e.state == State::kWhole) free_whole(e);
+    e.kept.reset();
+  }
+}
+
+void Shards::abandon() {
+  for (Entry& e : entries_) {
+    e.gathering.reset();
+    e.reducing.reset();
+    e.partial.reset();
+    e.kept.reset();
+    e.uses = 0;
+    if (!e.rule.resident && e.state == State::kWhole) free_whole(e);
+    if (e.state == State::kGathering) e.state = State::kSharded;
+  }
+}
+
+ShardCounts Shards::take_counts() {
+  ShardCounts counts = counts_;
+  counts_ = {};
+  counts_.peak_gathered_bytes = gathered_bytes_;
+  return counts;
+}
+
+}  // namespace chassis

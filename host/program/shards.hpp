@@ -1,0 +1,116 @@
+// The shards of parameters in motion: gathers whole tensors, frees them, reduces gradients. What chassis_shards_t offers
+// to a parallel strategy; it decides when, this knows how. Lengths and places come from the descriptors alone.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "chassis/kind/parallel.h"
+#include "host/program/parameters.hpp"
+#include "host/service/comm.hpp"
+
+namespace chassis {
+
+// How one parameter is divided, as a strategy placed it.
+struct ShardRule {
+  uint32_t kind = CHASSIS_SHARD_REPLICATE;
+  std::vector<std::string> axes;  // of the shards
+  std::vector<std::string> replica_axes;  // the other data-parallel ones
+  bool resident = false;
+  Dtype gather_dtype = Dtype::f32;
+  Dtype reduce_dtype = Dtype::f32;
+  bool offload_parameter = false, offload_gradient = false, offload_optimizer = false;
+};
+
+// Counted since the last take_counts().
+struct ShardCounts {
+  uint64_t gathers = 0, reduces = 0;                // collectives
+  uint64_t gathered_elements = 0, reduced_elements = 0;  // of whole tensors
+  uint64_t peak_gathered_bytes = 0;                 // of whole tensors that are not resident
+};
+
+class Shards {
+ public:
+  // `rules` by parameter, in the table's order. `communicator` may be NULL if all axes have size 1.
+  Shards(ParameterTable& parameters, std::vector<ShardRule> rules, Communicator* communicator, Device device);
+  ~Shards();
+
+  // [control] After the table's allocate: resident tensors, which share the memory of their shards where they can.
+  void allocate();
+  // [step] Resident tensors no longer show their shards: after a load, an initialization or an optimizer step.
+  void touch();
+  // Names of resident parameters that are out of date.
+  std::vector<std::string> stale() const;
+
+  // [step][all-ranks] As chassis_shards_t.
+  void gather(std::span<const uint32_t> ids, uint32_t flags, const std::string& name);
+  void wait_gathered(std::span<const uint32_t> ids);
+  void release(std::span<const uint32_t> ids);
+  void shrink(std::span<const uint32_t> ids, int ways);
+  void reduce(std::span<const uint32_t> ids, uint32_t flags, const std::string& name);
+  void wait_reduced(std::span<const uint32_t> ids);
+  bool is_whole(uint32_t id) const;
+  uint64_t gathered_bytes() const { return gathered_bytes_; }
+  // [step] Waits for everything in flight; throws if something is still gathered that is not resident.
+  void settle();
+  // After a failed step: gives up what is in flight and gathered.
+  void abandon();
+
+  const chassis_shards_t* table() const { return &table_; }
+  const ShardRule& rule(uint32_t id) const;
+  size_t size() const { return entries_.size(); }
+  ShardCounts take_counts();
+
+ private:
+  enum class State { kSharded, kGathering, kWhole };
+
+  // Where a rank of the group has its part in the whole tensor, in elements; it always starts at 0 of the shard.
+  struct Part {
+    int64_t begin = 0;
+    int64_t length = 0;
+  };
+  struct Flight;  // one collective of several parameters
+  struct Entry {
+    Parameter* parameter = nullptr;
+    ShardRule rule;
+    CommGroup* group = nullptr;     // that share the parameter; NULL: this rank alone
+    CommGroup* replicas = nullptr;  // that hold the same shard; NULL: this rank alone
+    std::vector<Part> parts;        // by rank of the group
+    int64_t padded = 0;             // elements that every rank sends: the longest part
+    State state = State::kSharded;
+    uint32_t uses = 0;
+    bool fresh = false;             // a resident value shows its shard
+    std::shared_ptr<Flight> gathering, reducing;
+    Tensor partial;                 // gradient summed over the group, not yet over the replicas
+    // After shrink: this rank's piece of the whole among `kept_group`.
+    CommGroup* kept_group = nullptr;
+    Tensor kept;
+  };
+
+  Entry& entry(uint32_t id);
+  int group_size(const Entry& entry) const { return entry.group ? entry.group->size() : 1; }
+  int group_rank(const Entry& entry) const { return entry.group ? entry.group->rank() : 0; }
+  void start_gather(CommGroup& group, Dtype dtype, const std::vector<uint32_t>& ids, const std::string& name);
+  void finish_gather(Flight& flight);
+  void make_whole_alone(Entry& entry);
+  void free_whole(Entry& entry);
+  void hold_whole(Entry& entry, Tensor value);
+  Tensor take_gradient(Entry& entry);
+  void start_reduce(CommGroup* group, Dtype dtype, const std::vector<uint32_t>& ids, bool keep, const std::string& name);
+  void finish_reduce(Flight& flight);
+  void add_reduced(Entry& entry, Tensor sum);
+  static std::vector<Part> even_parts(int64_t count, int ways);
+
+  ParameterTable& parameters_;
+  Communicator* communicator_;
+  Device device_;
+  std::vector<Entry> entries_;
+  uint64_t gathered_bytes_ = 0;
+  ShardCounts counts_;
+  chassis_shards_t table_{};
+};
+
+}  // namespace chassis

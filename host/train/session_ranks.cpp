@@ -1,0 +1,126 @@
+// The part of a session that makes one run of several processes: the mesh, its communication and the parallel stack.
+#include <algorithm>
+
+#include "chassis/kind/comm.h"
+#include "host/base/hash.hpp"
+#include "host/base/log.hpp"
+#include "host/mesh/axes.hpp"
+#include "host/plugin/manifest.hpp"
+#include "host/plugin/status.hpp"
+#include "host/train/session.hpp"
+
+namespace chassis {
+namespace {
+
+// Slowest first: ranks that talk most are neighbours.
+constexpr const char* kAxes[] = {"pp", "dp_replicate", "dp_shard", "cp", "ep", "tp"};
+
+}  // namespace
+
+void Session::make_mesh(const SessionOptions& options) {
+  std::vector<std::unique_ptr<Instance>> members;
+  for (size_t i = 0; i < config_.count("parallel"); ++i) {
+    const std::string key = "parallel." + std::to_string(i);
+    members.push_back(create(key, "parallel", config_.get_string(key + ".plugin")));
+  }
+  if (!members.empty()) stack_ = std::make_unique<ParallelStack>(std::move(members));
+
+  std::vector<AxisRequest> requests;
+  bool rest_is_given = false;
+  for (const char* name : kAxes) {
+    const std::string key = std::string("mesh.") + name;
+    AxisRequest request{name, 1, config_.origin(key).by_user(), config_.position(key)};
+    if (request.by_user) request.size = config_.get_int(key);
+    rest_is_given |= request.size == -1;
+    requests.push_back(request);
+  }
+  const int world_size = options.world_size > 0 ? options.world_size : world_->size();
+  const std::string home = stack_ ? stack_->home_axis() : "dp_shard";
+  for (AxisRequest& request : requests)
+    if (request.name == home && !request.by_user && !rest_is_given) request.size = -1;
+  std::vector<MeshAxis> axes;
+  for (const auto& [name, size] : axis_sizes(requests, world_size)) axes.push_back({name, size});
+  mesh_ = MeshShape(std::move(axes));
+  rank_ = options.world_size > 0 ? options.rank : world_->rank();
+  if (!stack_ && world_size > 1)
+    throw Error(ExitCode::kConfig, config_.position("parallel"),
+                "the run has " + std::to_string(world_size) + " processes, but [[parallel]] names no strategy to divide it")
+        .hint("add [[parallel]] plugin = \"…\"; `chassis plugins list` shows what there is");
+}
+
+void Session::make_communicator(const SessionOptions& options) {
+  if (mesh_.world_size() == 1) return;
+  std::string id = options.world_size > 0 ? options.comm : config_.get_string("comm.plugin");
+  std::unique_ptr<Instance> backend;
+  if (id != "auto") {
+    backend = options.world_size > 0 ? registry_->create_default("comm", id) : create("comm", "comm", id);
+    if (options.world_size > 0) backend->prepare(), backend->activate();
+    const auto& table = backend->interface<chassis_comm_backend_t>(CHASSIS_COMM_BACKEND_ID);
+    const Device device = resolve_.device;
+    if (options.world_size == 0)
+      backend->check(table.supports(backend->get(), static_cast<uint32_t>(device.type), device.index));
+  } else {
+    backend = choose_comm();
+  }
+  if (options.world_size == 0) {
+    world_->expect_same("configuration", sha256_hex(config_.resolved_toml()));
+    world_->expect_same("plugins", registry_->lock().dump());
+  }
+  communicator_ = std::make_unique<Communicator>(std::move(backend), *world_, mesh_, rank_, resolve_.device);
+  services_->set_communicator(communicator_.get());
+}
+
+// The first that serves this device: those made for it before those for any.
+std::unique_ptr<Instance> Session::choose_comm() {
+  const bool cuda = resolve_.device.type == Device::Type::kCuda;
+  std::vector<std::string> ids = registry_->index().ids("comm");
+  std::stable_partition(ids.begin(), ids.end(), [&](const std::string& id) {
+    return (registry_->index().at("comm", id).manifest.cuda > 0) == cuda;
+  });
+  std::string refusals;
+  for (const std::string& id : ids) {
+    try {
+      auto backend = registry_->create_default("comm", id);
+      backend->prepare();
+      backend->activate();
+      const auto& table = backend->interface<chassis_comm_backend_t>(CHASSIS_COMM_BACKEND_ID);
+      if (table.properties & CHASSIS_COMM_MOVES_NOTHING) continue;
+      backend->check(table.supports(backend->get(), static_cast<uint32_t>(resolve_.device.type), resolve_.device.index));
+      return backend;
+    } catch (const Error& error) {
+      refusals += "\n  " + std::string(error.what());
+    }
+  }
+  throw Error(ExitCode::kCommunication, config_.position("comm"),
+              "no comm plugin serves " + resolve_.device.text() + (refusals.empty() ? "" : ":" + refusals))
+      .hint("install one, or name it in [comm] plugin; `chassis plugins list` shows what there is");
+}
+
+void Session::resolve_parallel() {
+  if (!stack_) return;
+  StackFacts facts;
+  facts.mesh = mesh_;
+  facts.rank = rank_;
+  facts.device = resolve_.device;
+  facts.recomputes = config_.get_string("recompute.mode") == "full";
+  if (config_.get_string("precision.reduce") == "bf16") facts.reduce_dtype = Dtype::bf16;
+  if (config_.use() == ConfigUse::kTraining) {
+    const int data_ranks = mesh_.size(mesh_.find("dp_replicate")) * mesh_.size(mesh_.find("dp_shard"));
+    facts.num_microbatches = batch_sizes(config_, data_ranks).num_microbatches;
+  }
+  stack_->resolve(program_, *parameters_, facts);
+  executor_->set_events(stack_.get());
+}
+
+void Session::allocate() {
+  parameters_->allocate(device());
+  if (stack_) stack_->bind(communicator_.get(), device());
+  if (optimizer_) optimizer_->allocate(device());
+}
+
+void Session::publish() {
+  if (stack_) stack_->refresh();
+  else parameters_->publish();
+}
+
+}  // namespace chassis

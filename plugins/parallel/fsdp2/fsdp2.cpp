@@ -1,0 +1,179 @@
+// Fully sharded data parallelism, as FSDP2 of PyTorch lays it out: every parameter in chunks of its first dim, gathered
+// one unit (block) at a time before it is used, freed after it, its gradients reduced and scattered when backward leaves
+// the unit. Over dp_replicate, the shards are replicated (HSDP).
+#include <algorithm>
+#include <vector>
+
+#include "chassis/options.hpp"
+#include "chassis/parallel.hpp"
+#include "chassis/plugin.hpp"
+
+namespace {
+
+using namespace chassis;
+
+constexpr uint32_t kNone = UINT32_MAX;
+
+uint32_t dtype_option(const Host& host, std::string_view name) {
+  const auto text = option_value<std::string>(host, name);
+  return text == "fp32" ? CHASSIS_DTYPE_F32 : text == "bf16" ? CHASSIS_DTYPE_BF16 : text == "fp16" ? CHASSIS_DTYPE_F16 : 0;
+}
+
+class Fsdp2 final : public Parallel {
+ public:
+  static constexpr std::string_view kDoc = "parameters, gradients and optimizer states in chunks of dim 0, gathered unit by unit";
+  static constexpr std::string_view kHomeAxis = "dp_shard";
+
+  static const Options& options() {
+    static const Options schema = {
+        option("reshard_after_forward", "default")
+            .choices({"default", "always", "never"})
+            .doc("free a unit's parameters after its forward and gather them again for backward; default: all but the "
+                 "last unit, whose backward comes next"),
+        option("reshard_to", 0).range(0, 1 << 20).doc("after forward keep parameters divided over so many neighbouring "
+                                                      "ranks instead of all; 0: all"),
+        option("forward_prefetch", -1).range(-1, 64).doc("units gathered ahead in forward; -1: 1 on CUDA, 0 on the CPU"),
+        option("backward_prefetch", -1).range(-1, 64).doc("units gathered ahead in backward; -1: 1 on CUDA, 0 on the CPU"),
+        option("reduce_every_microbatch", true).doc("false: whole gradients add up and are reduced once a step, which "
+                                                    "takes their memory and saves communication"),
+        option("all_reduce_every_microbatch", false).doc("HSDP: sum over dp_replicate in each micro-batch, not once a step"),
+        option("param_dtype", "auto").choices({"auto", "fp32", "bf16", "fp16"}).doc("what is sent when parameters are gathered; "
+                                                                                    "auto: [precision] compute"),
+        option("reduce_dtype", "auto").choices({"auto", "fp32", "bf16", "fp16"}).doc("what is sent when gradients are reduced; "
+                                                                                     "auto: [precision] reduce"),
+        option("output_dtype", "auto").choices({"auto", "fp32", "bf16", "fp16"}).doc("of values between units; only "
+                                                                                     "[precision] compute is possible"),
+        option("offload", "none").choices({"none", "cpu"}).doc("cpu: parameters, gradients and optimizer states stay in "
+                                                               "host memory, and the optimizer steps there"),
+        option("pin_memory", true).doc("offload to pinned pages"),
+    };
+    return schema;
+  }
+
+  explicit Fsdp2(const Host& host)
+      : Parallel(host),
+        reshard_(option_value<std::string>(host, "reshard_after_forward")),
+        reshard_to_(static_cast<uint32_t>(option_value<int64_t>(host, "reshard_to"))),
+        forward_prefetch_(static_cast<int>(option_value<int64_t>(host, "forward_prefetch"))),
+        backward_prefetch_(static_cast<int>(option_value<int64_t>(host, "backward_prefetch"))),
+        reduce_every_microbatch_(option_value<bool>(host, "reduce_every_microbatch")),
+        all_reduce_every_microbatch_(option_value<bool>(host, "all_reduce_every_microbatch")),
+        offload_(option_value<std::string>(host, "offload") == "cpu"),
+        pin_memory_(option_value<bool>(host, "pin_memory")) {
+    if (reshard_to_ > 1 && reshard_ == "never")
+      fail_invalid(option_origin(host, "reshard_to"), ": reshard_to is ", reshard_to_,
+                   ", but reshard_after_forward = \"never\" keeps parameters whole; set one or the other");
+  }
+
+  void resolve(const ParallelProblem& problem, ParallelSink& sink) override {
+    sink.claim(kHomeAxis);
+    if (problem.axis_size("dp_replicate") > 1) sink.claim("dp_replicate");
+    const uint32_t ranks = problem.axis_size(kHomeAxis);
+    if (reshard_to_ > 0 && ranks % reshard_to_ != 0)
+      fail_invalid(option_origin(host(), "reshard_to"), ": reshard_to = ", reshard_to_, " does not divide the ", ranks,
+                   " ranks of dp_shard");
+    if (const uint32_t output = dtype_option(host(), "output_dtype"); output && output != problem.compute_dtype())
+      fail_invalid(option_origin(host(), "output_dtype"), ": units put out [precision] compute; leave output_dtype at \"auto\"");
+    const bool cuda = problem.device_type() == CHASSIS_DEVICE_CUDA;
+    if (forward_prefetch_ < 0) forward_prefetch_ = cuda;
+    if (backward_prefetch_ < 0) backward_prefetch_ = cuda;
+
+    units_ = problem.parameters_by_unit();
+    names_.clear(), trained_.clear(), bucket_.clear();
+    for (uint32_t u = 0; u < problem.num_units(); ++u) names_.emplace_back(problem.unit_name(u));
+    held_.assign(units_.size(), 0);
+    first_trained_unit_ = kNone;
+    const auto parameters = problem.parameters();
+    for (uint32_t i = 0; i < parameters.size(); ++i) {
+      sink.place(i, {.kind = CHASSIS_SHARD_DIM,
+                     .axes = {kHomeAxis},
+                     .gather_dtype = dtype_option(host(), "param_dtype"),
+                     .reduce_dtype = dtype_option(host(), "reduce_dtype"),
+                     .offload_parameter = offload_,
+                     .offload_gradient = offload_,
+                     .offload_optimizer = offload_,
+                     .pin_memory = pin_memory_});
+      if (!parameters[i].trainable) continue;
+      trained_.push_back(i);
+      first_trained_unit_ = std::min(first_trained_unit_, parameters[i].units[0]);
+    }
+  }
+
+  void pre_forward(uint32_t unit, UnitFlags flags) override {
+    if (flags.recompute) return;  // backward holds it
+    hold(unit);
+    for (int ahead = 1; ahead <= forward_prefetch_ && unit + ahead < units_.size(); ++ahead) hold(unit + ahead);
+    shards().wait_gathered(units_[unit]);
+  }
+
+  void post_forward(uint32_t unit, UnitFlags flags) override {
+    if (flags.recompute) return;
+    if (!flags.training) return let_go(unit);
+    if (reshard_ == "never" || (reshard_ == "default" && unit + 1 == units_.size())) return;
+    if (reshard_to_ > 1) return shrink(unit);
+    let_go(unit);
+  }
+
+  void pre_backward(uint32_t unit, UnitFlags) override {
+    hold(unit);
+    for (uint32_t ahead = 1; ahead <= static_cast<uint32_t>(backward_prefetch_) && unit >= first_trained_unit_ + ahead; ++ahead)
+      hold(unit - ahead);
+    shards().wait_gathered(units_[unit]);
+  }
+
+  void grad_ready(uint32_t parameter, UnitFlags) override { bucket_.push_back(parameter); }
+
+  void post_backward(uint32_t unit, UnitFlags flags) override {
+    let_go(unit);
+    if (flags.last_microbatch || reduce_every_microbatch_) {
+      shards().wait_reduced(in_flight_);  // at most two units' whole gradients live
+      const bool keep = !flags.last_microbatch && !all_reduce_every_microbatch_;
+      shards().reduce(bucket_, names_[unit], keep ? CHASSIS_REDUCE_KEEP : 0);
+      in_flight_ = std::move(bucket_);
+    }
+    bucket_.clear();
+  }
+
+  void finish_grads() override {
+    drain();
+    shards().wait_reduced(trained_);
+    in_flight_.clear();
+  }
+
+  void drain() override {
+    for (uint32_t unit = 0; unit < units_.size(); ++unit)
+      if (held_[unit]) let_go(unit);
+  }
+
+ private:
+  void hold(uint32_t unit) {
+    if (held_[unit]) return;
+    held_[unit] = 1;
+    shards().gather(units_[unit], names_[unit]);
+  }
+  void let_go(uint32_t unit) {
+    held_[unit] = 0;
+    shards().release(units_[unit]);
+  }
+  void shrink(uint32_t unit) {
+    held_[unit] = 0;
+    shards().shrink(units_[unit], reshard_to_);
+  }
+
+  const std::string reshard_;
+  const uint32_t reshard_to_;
+  int forward_prefetch_, backward_prefetch_;
+  const bool reduce_every_microbatch_, all_reduce_every_microbatch_, offload_, pin_memory_;
+
+  std::vector<std::vector<uint32_t>> units_;
+  std::vector<std::string> names_;
+  std::vector<uint8_t> held_;      // by unit: gathered, or on its way
+  std::vector<uint32_t> trained_;
+  std::vector<uint32_t> bucket_;   // gradients that are ready
+  std::vector<uint32_t> in_flight_;
+  uint32_t first_trained_unit_ = kNone;  // backward ends there
+};
+
+}  // namespace
+
+CHASSIS_PLUGIN("license=Apache-2.0\n", Fsdp2)

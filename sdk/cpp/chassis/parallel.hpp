@@ -1,0 +1,197 @@
+// The base of parallel strategies: where shards live, and what happens around the units of a program.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "chassis/kind/parallel.h"
+#include "chassis/member.hpp"
+
+CHASSIS_SDK_BEGIN
+
+// What is to be divided; lives as long as the instance.
+class ParallelProblem {
+ public:
+  explicit ParallelProblem(const chassis_parallel_problem_t& raw) : raw_(&raw) {}
+
+  std::span<const chassis_mesh_axis_t> axes() const noexcept { return {raw_->axes, raw_->num_axes}; }
+  // Ranks along an axis; 1 if the mesh has none of that name.
+  uint32_t axis_size(std::string_view name) const noexcept {
+    for (const chassis_mesh_axis_t& axis : axes())
+      if (text_of(axis.name) == name) return axis.size;
+    return 1;
+  }
+  std::span<const chassis_parallel_parameter_t> parameters() const noexcept {
+    return {raw_->parameters, raw_->num_parameters};
+  }
+  uint32_t num_units() const noexcept { return raw_->num_units; }
+  std::string_view unit_name(uint32_t unit) const noexcept { return text_of(raw_->unit_names[unit]); }
+  uint32_t compute_dtype() const noexcept { return raw_->compute_dtype; }
+  uint32_t reduce_dtype() const noexcept { return raw_->reduce_dtype; }
+  uint32_t device_type() const noexcept { return raw_->device_type; }
+  uint32_t num_microbatches() const noexcept { return raw_->num_microbatches; }
+  bool recomputes() const noexcept { return raw_->recomputes != 0; }
+  // Parameters by unit, each where it is read; tied ones in several.
+  std::vector<std::vector<uint32_t>> parameters_by_unit() const {
+    std::vector<std::vector<uint32_t>> units(num_units());
+    for (uint32_t i = 0; i < raw_->num_parameters; ++i)
+      for (uint32_t u = 0; u < raw_->parameters[i].num_units; ++u) units[raw_->parameters[i].units[u]].push_back(i);
+    return units;
+  }
+
+ private:
+  const chassis_parallel_problem_t* raw_;
+};
+
+// How one parameter is stored.
+struct ShardPlacement {
+  uint32_t kind = CHASSIS_SHARD_REPLICATE;
+  std::vector<std::string_view> axes = {};
+  bool resident = false;
+  uint32_t gather_dtype = 0, reduce_dtype = 0;  // 0: the problem's
+  bool offload_parameter = false, offload_gradient = false, offload_optimizer = false, pin_memory = false;
+};
+
+class ParallelSink {
+ public:
+  ParallelSink(const Host& host, const chassis_parallel_sink_t& raw) : host_(host), raw_(raw) {}
+
+  void claim(std::string_view axis) { host_.check(raw_.claim(&raw_, str(axis))); }
+  void place(uint32_t parameter, const ShardPlacement& placement) {
+    std::vector<chassis_str_t> axes;
+    for (std::string_view axis : placement.axes) axes.push_back(str(axis));
+    chassis_shard_rule_t rule{};
+    rule.struct_size = sizeof rule;
+    rule.parameter = parameter;
+    rule.kind = placement.kind;
+    rule.num_axes = static_cast<uint32_t>(axes.size());
+    rule.axes = axes.data();
+    rule.resident = placement.resident;
+    rule.gather_dtype = placement.gather_dtype;
+    rule.reduce_dtype = placement.reduce_dtype;
+    rule.offload_parameter = placement.offload_parameter;
+    rule.offload_gradient = placement.offload_gradient;
+    rule.offload_optimizer = placement.offload_optimizer;
+    rule.pin_memory = placement.pin_memory;
+    host_.check(raw_.place(&raw_, &rule));
+  }
+
+ private:
+  const Host& host_;
+  const chassis_parallel_sink_t& raw_;
+};
+
+// chassis_shards_t with exceptions; see there.
+class ShardMover {
+ public:
+  ShardMover() = default;
+  ShardMover(const Host& host, const chassis_shards_t& raw) : host_(&host), raw_(&raw) {}
+
+  void gather(std::span<const uint32_t> ids, std::string_view name, uint32_t flags = 0) const {
+    if (!ids.empty()) host_->check(raw_->gather(raw_, ids.data(), size(ids), flags, str(name)));
+  }
+  void wait_gathered(std::span<const uint32_t> ids) const {
+    if (!ids.empty()) host_->check(raw_->wait_gathered(raw_, ids.data(), size(ids)));
+  }
+  void release(std::span<const uint32_t> ids) const {
+    if (!ids.empty()) host_->check(raw_->release(raw_, ids.data(), size(ids)));
+  }
+  void shrink(std::span<const uint32_t> ids, uint32_t ways) const {
+    if (!ids.empty()) host_->check(raw_->shrink(raw_, ids.data(), size(ids), ways));
+  }
+  void reduce(std::span<const uint32_t> ids, std::string_view name, uint32_t flags = 0) const {
+    if (!ids.empty()) host_->check(raw_->reduce(raw_, ids.data(), size(ids), flags, str(name)));
+  }
+  void wait_reduced(std::span<const uint32_t> ids) const {
+    if (!ids.empty()) host_->check(raw_->wait_reduced(raw_, ids.data(), size(ids)));
+  }
+  bool is_whole(uint32_t id) const noexcept { return raw_->is_whole(raw_, id) != 0; }
+  uint64_t gathered_bytes() const noexcept { return raw_->gathered_bytes(raw_); }
+
+ private:
+  static uint32_t size(std::span<const uint32_t> ids) { return static_cast<uint32_t>(ids.size()); }
+  const Host* host_ = nullptr;
+  const chassis_shards_t* raw_ = nullptr;
+};
+
+struct UnitFlags {
+  bool recompute = false, last_microbatch = false, training = false;
+  explicit UnitFlags(uint32_t bits)
+      : recompute(bits & CHASSIS_EVENT_RECOMPUTE),
+        last_microbatch(bits & CHASSIS_EVENT_LAST_MICROBATCH),
+        training(bits & CHASSIS_EVENT_TRAINING) {}
+};
+
+// A strategy says as `static constexpr std::string_view kHomeAxis` which axis takes the ranks that [mesh] leaves over.
+class Parallel : public Member {
+ public:
+  static constexpr std::string_view kKind = "parallel";
+  using Member::Member;
+
+  // [control] Claims axes and places parameters, or refuses in words. Allocates nothing; may come again.
+  virtual void resolve(const ParallelProblem& problem, ParallelSink& sink) = 0;
+  // [step][all-ranks] See chassis_parallel_t.
+  virtual void bound() {}
+  virtual void pre_forward(uint32_t /*unit*/, UnitFlags) {}
+  virtual void post_forward(uint32_t /*unit*/, UnitFlags) {}
+  virtual void pre_backward(uint32_t /*unit*/, UnitFlags) {}
+  virtual void grad_ready(uint32_t /*parameter*/, UnitFlags) {}
+  virtual void post_backward(uint32_t /*unit*/, UnitFlags) {}
+  virtual void finish_grads() {}
+  virtual void post_optimizer() {}
+  virtual void drain() {}
+
+  const ShardMover& shards() const noexcept { return shards_; }
+
+  template <typename T>
+  static const void* interface(std::string_view id) noexcept {
+    static constexpr chassis_parallel_t kTable = {sizeof(chassis_parallel_t),
+                                                  0,
+                                                  str(T::kHomeAxis),
+                                                  &resolve_entry,
+                                                  &bind_entry,
+                                                  &unit_entry<&Parallel::pre_forward>,
+                                                  &unit_entry<&Parallel::post_forward>,
+                                                  &unit_entry<&Parallel::pre_backward>,
+                                                  &unit_entry<&Parallel::grad_ready>,
+                                                  &unit_entry<&Parallel::post_backward>,
+                                                  &entry<&Parallel::finish_grads>,
+                                                  &entry<&Parallel::post_optimizer>,
+                                                  &entry<&Parallel::drain>};
+    return id == CHASSIS_PARALLEL_ID ? &kTable : nullptr;
+  }
+
+ private:
+  static chassis_status_t* resolve_entry(chassis_instance* self, const chassis_parallel_problem_t* problem,
+                                         const chassis_parallel_sink_t* out) noexcept {
+    Parallel& strategy = member_of<Parallel>(self);
+    return guard(strategy.host().table(), [&] {
+      ParallelSink sink(strategy.host(), *out);
+      strategy.resolve(ParallelProblem(*problem), sink);
+    });
+  }
+  static chassis_status_t* bind_entry(chassis_instance* self, const chassis_shards_t* shards) noexcept {
+    Parallel& strategy = member_of<Parallel>(self);
+    return guard(strategy.host().table(), [&] {
+      strategy.shards_ = ShardMover(strategy.host(), *shards);
+      strategy.bound();
+    });
+  }
+  template <void (Parallel::*Hook)(uint32_t, UnitFlags)>
+  static chassis_status_t* unit_entry(chassis_instance* self, uint32_t which, uint32_t flags) noexcept {
+    Parallel& strategy = member_of<Parallel>(self);
+    return guard(strategy.host().table(), [&] { (strategy.*Hook)(which, UnitFlags(flags)); });
+  }
+  template <void (Parallel::*Hook)()>
+  static chassis_status_t* entry(chassis_instance* self) noexcept {
+    Parallel& strategy = member_of<Parallel>(self);
+    return guard(strategy.host().table(), [&] { (strategy.*Hook)(); });
+  }
+
+  ShardMover shards_;
+};
+
+CHASSIS_SDK_END
