@@ -1,6 +1,7 @@
 // `chassis plugins`: what is installed, what it says of itself, and whether it keeps the contract.
 #include <cstdio>
 
+#include "host/checkpoint/format_conformance.hpp"
 #include "host/command/command.hpp"
 #include "host/plugin/check.hpp"
 #include "host/plugin/inspect.hpp"
@@ -8,6 +9,7 @@
 #include "host/program/conformance.hpp"
 #include "host/service/host_services.hpp"
 #include "host/service/memory.hpp"
+#include "host/train/optimizer_conformance.hpp"
 
 namespace chassis {
 namespace {
@@ -48,9 +50,15 @@ int check(const Arguments& arguments) {
   return check_plugin(std::move(request));
 }
 
+void expect_none(const std::vector<std::string>& failures, const std::string& what) {
+  if (failures.empty()) return;
+  std::string text = std::to_string(failures.size()) + " " + what + ":";
+  for (const std::string& failure : failures) text += "\n  " + failure;
+  throw plugin_error(text);
+}
+
 // Compares an ops provider with the members whose libraries say that they are oracles.
 bool compare_ops(PluginRegistry& registry, Instance& instance) {
-  if (instance.context().kind != "ops") return false;
   std::vector<std::unique_ptr<Instance>> instances;
   std::vector<OpsProvider> oracles;
   for (const PluginFile& file : registry.index().files()) {
@@ -66,10 +74,24 @@ bool compare_ops(PluginRegistry& registry, Instance& instance) {
   if (oracles.empty()) return false;
   const OpsProvider provider{instance.id(), instance.get(), &instance.interface<chassis_ops_t>(CHASSIS_OPS_ID)};
   const ConformanceResult result = compare_with_oracles(provider, oracles);
-  if (result.failures.empty()) return result.num_compared > 0;
-  std::string text = std::to_string(result.failures.size()) + " results differ from the reference:";
-  for (const std::string& failure : result.failures) text += "\n  " + failure;
-  throw plugin_error(text);
+  expect_none(result.failures, "results differ from the reference");
+  return result.num_compared > 0;
+}
+
+// What a member computes or gives back. False: its kind has nothing to compare with.
+bool check_numerics(PluginRegistry& registry, Instance& instance) {
+  const std::string& kind = instance.context().kind;
+  if (kind == "ops") return compare_ops(registry, instance);
+  if (kind == "optimizer") {
+    const auto& table = instance.interface<chassis_optimizer_t>(CHASSIS_OPTIMIZER_ID);
+    expect_none(optimizer_failures(table, instance.get(), instance.who()), "promises of an optimizer are broken");
+    return true;
+  }
+  if (kind == "format") {
+    expect_none(format_failures(FormatPlugin(instance)), "promises of a format are broken");
+    return true;
+  }
+  return false;
 }
 
 int check_in_process(const Arguments& arguments) {
@@ -78,7 +100,7 @@ int check_in_process(const Arguments& arguments) {
   HostServices services(0, metrics);
   PluginRegistry registry(index_of(arguments), {}, services);
   CheckHooks hooks;
-  hooks.numerics = [&](Instance& instance) { return compare_ops(registry, instance); };
+  hooks.numerics = [&](Instance& instance) { return check_numerics(registry, instance); };
   return run_check_in_process(arguments.name, arguments.test, services, hooks);
 }
 

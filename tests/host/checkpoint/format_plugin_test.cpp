@@ -1,41 +1,13 @@
 // A format's answers are checked: what a broken or hostile one says never reaches a file.
 #include "host/checkpoint/format_plugin.hpp"
 
-#include <functional>
-
 #include "fixture.hpp"
+#include "scripted_format.hpp"
 
 namespace chassis {
 namespace {
 
 using namespace testing;
-
-// A format made of two functions.
-class ScriptedFormat {
- public:
-  using LayoutScript = std::function<chassis_status_t*(const chassis_save_request_t&, const chassis_layout_sink_t&)>;
-  using ScanScript = std::function<chassis_status_t*(const chassis_directory_t&, const chassis_scan_sink_t&)>;
-
-  ScriptedFormat() : plugin("scripted", table_, &instance_) {
-    instance_.impl = this;
-    table_.struct_size = sizeof table_;
-    table_.layout = [](chassis_instance* self, const chassis_save_request_t* r, const chassis_layout_sink_t* s) {
-      return static_cast<ScriptedFormat*>(self->impl)->layout(*r, *s);
-    };
-    table_.scan = [](chassis_instance* self, const chassis_directory_t* d, const chassis_scan_sink_t* s) {
-      return static_cast<ScriptedFormat*>(self->impl)->scan(*d, *s);
-    };
-  }
-  LayoutScript layout;
-  ScanScript scan;
-
- private:
-  chassis_format_t table_{};
-  chassis_instance_t instance_{};
-
- public:
-  FormatPlugin plugin;
-};
 
 std::vector<DiskBox> two_boxes() {
   return {{"a", Dtype::f32, {2}, Box::whole({2}), 0}, {"b", Dtype::u8, {3}, Box::whole({3}), 0}};

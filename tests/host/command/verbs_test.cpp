@@ -99,6 +99,15 @@ TEST_F(Verbs, EvalAndGenerateOfAModelDirectoryNeedNothingOfTraining) {
   for (const char* given : {"optimizer.lr = -1", "unknown key 'optimizer.beta'"}) EXPECT_HAS(checked.output, given);
 }
 
+TEST_F(Verbs, PluginsCheckLooksAtWhatOptimizersAndFormatsDo) {
+  for (const char* plugin : {"adamw", "safetensors", "naive"}) {
+    const std::string file = std::string(CHASSIS_TEST_PLUGIN_DIR "/") + plugin + ".so";
+    const Outcome check = chassis({"plugins", "check", file, "--only", "numerics"});
+    EXPECT_EQ(check.exit_code, 0) << check.output;
+    EXPECT_HAS(check.output, "1 passed, 0 failed, 0 skipped");
+  }
+}
+
 TEST_F(Verbs, SchemaPluginsAndVersionNeedNoConfiguration) {
   const Outcome schema = chassis({"schema", "optimizer"});
   EXPECT_EQ(schema.exit_code, 0);
