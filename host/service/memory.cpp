@@ -16,6 +16,8 @@
 #include "host/base/error.hpp"
 #include "host/base/units.hpp"
 #include "host/service/handle.hpp"
+#include "host/service/memory_account.hpp"
+#include "host/service/meta_memory.hpp"
 #include "host/service/tensor.hpp"
 
 namespace chassis {
@@ -27,36 +29,17 @@ constexpr uint64_t kHugeFrom = 4 * kMiB;
 constexpr uint64_t kHugePage = 2 * kMiB;
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kMagic = 0x6368617373697331;  // "chassis1"
-constexpr size_t kMaxOwners = 256;
 
-struct Tag {
-  uint16_t category = 0;
-  uint16_t owner = 0;
-};
-thread_local Tag current_tag;
+thread_local MemoryLabel current_label;
 
 // Before the data of every block.
 struct alignas(64) Header {
   uint64_t magic;
   uint64_t num_bytes;     // as asked for
   uint64_t system_bytes;  // as reserved, header included
-  Tag tag;
+  MemoryLabel label;
 };
 static_assert(sizeof(Header) == 64);
-
-struct Gauge {
-  std::atomic<int64_t> live{0};
-  std::atomic<int64_t> peak{0};
-
-  int64_t add(int64_t bytes) {
-    const int64_t now = live.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-    int64_t seen = peak.load(std::memory_order_relaxed);
-    while (now > seen && !peak.compare_exchange_weak(seen, now, std::memory_order_relaxed)) {
-    }
-    return now;
-  }
-  void restart() { peak.store(live.load(std::memory_order_relaxed), std::memory_order_relaxed); }
-};
 
 // Free blocks by size, the oldest first out.
 class FreeLists {
@@ -133,17 +116,16 @@ class CountingAllocator final : public c10::Allocator {
   void copy_data(void* to, const void* from, size_t num_bytes) const override { std::memcpy(to, from, num_bytes); }
 
   void* allocate_raw(uint64_t num_bytes) {
-    const Tag tag = current_tag;
+    const MemoryLabel label = current_label;
     const uint64_t limit = limit_bytes_.load(std::memory_order_relaxed);
-    if (limit && static_cast<uint64_t>(total_.live.load(std::memory_order_relaxed)) + num_bytes > limit)
-      out_of_memory(num_bytes, tag, limit);
+    if (limit && account_.live() + num_bytes > limit) out_of_memory(num_bytes, label, limit);
     const uint64_t wanted = num_bytes + sizeof(Header);
     Header* block = wanted >= kCachedFrom ? reserve((wanted + kPage - 1) / kPage * kPage) : reserve_small(wanted);
-    if (!block) out_of_memory(num_bytes, tag, 0);
+    if (!block) out_of_memory(num_bytes, label, 0);
     block->magic = kMagic;
     block->num_bytes = num_bytes;
-    block->tag = tag;
-    count(static_cast<int64_t>(num_bytes), tag);
+    block->label = label;
+    account_.add(static_cast<int64_t>(num_bytes), label);
     return block + 1;
   }
 
@@ -156,7 +138,7 @@ class CountingAllocator final : public c10::Allocator {
   static void release(void* data);
 
   void free(Header* block) {
-    count(-static_cast<int64_t>(block->num_bytes), block->tag);
+    account_.add(-static_cast<int64_t>(block->num_bytes), block->label);
     if (block->system_bytes < kCachedFrom) {
       system_.add(-static_cast<int64_t>(block->system_bytes));
       std::free(block);
@@ -167,14 +149,11 @@ class CountingAllocator final : public c10::Allocator {
     trim(cache_bytes_);
   }
 
-  void count(int64_t bytes, Tag tag) {
-    categories_[tag.category].add(bytes);
-    owners_[tag.owner].add(bytes);
-    const int64_t peak = total_.peak.load(std::memory_order_relaxed);
-    const int64_t now = total_.add(bytes);
-    if (now <= peak) return;
-    for (size_t i = 0; i < categories_.size(); ++i)
-      at_peak_[i].store(categories_[i].live.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  void relabel(Header* block, MemoryCategory category) {
+    const auto bytes = static_cast<int64_t>(block->num_bytes);
+    account_.add(-bytes, block->label);
+    block->label.category = static_cast<uint16_t>(category);
+    account_.add(bytes, block->label);
   }
 
   void drop_cache() {
@@ -189,21 +168,14 @@ class CountingAllocator final : public c10::Allocator {
   void set_limit(uint64_t bytes) { limit_bytes_ = bytes; }
 
   void restart_peaks() {
-    for (Gauge& gauge : categories_) gauge.restart();
-    for (Gauge& gauge : owners_) gauge.restart();
-    total_.restart();
+    account_.restart_peaks();
     system_.restart();
-    for (size_t i = 0; i < categories_.size(); ++i) at_peak_[i] = categories_[i].live.load();
   }
 
   MemoryUsage usage() {
-    MemoryUsage usage;
-    for (size_t i = 0; i < categories_.size(); ++i)
-      usage.categories[i] = {bytes(categories_[i].live), bytes(categories_[i].peak), bytes(at_peak_[i])};
-    usage.live_bytes = bytes(total_.live);
-    usage.peak_bytes = bytes(total_.peak);
-    usage.system_bytes = bytes(system_.live);
-    usage.peak_system_bytes = bytes(system_.peak);
+    MemoryUsage usage = account_.usage();
+    usage.system_bytes = system_.live();
+    usage.peak_system_bytes = system_.peak();
     const std::lock_guard lock(mutex_);
     usage.cached_bytes = lists_.cached_bytes();
     return usage;
@@ -214,7 +186,7 @@ class CountingAllocator final : public c10::Allocator {
     const std::lock_guard lock(mutex_);
     const auto known = std::find(owner_names_.begin(), owner_names_.end(), plugin);
     if (known != owner_names_.end()) return static_cast<uint16_t>(known - owner_names_.begin());
-    if (owner_names_.size() == kMaxOwners) return 0;
+    if (owner_names_.size() == kMaxMemoryOwners) return 0;
     owner_names_.emplace_back(plugin);
     return static_cast<uint16_t>(owner_names_.size() - 1);
   }
@@ -222,15 +194,11 @@ class CountingAllocator final : public c10::Allocator {
     const std::lock_guard lock(mutex_);
     std::vector<PluginMemory> out;
     for (size_t i = 0; i < owner_names_.size(); ++i)
-      out.push_back({owner_names_[i], bytes(owners_[i].live), bytes(owners_[i].peak)});
+      out.push_back({owner_names_[i], account_.owner(i).live(), account_.owner(i).peak()});
     return out;
   }
 
  private:
-  static uint64_t bytes(const std::atomic<int64_t>& value) {
-    return static_cast<uint64_t>(std::max<int64_t>(0, value.load(std::memory_order_relaxed)));
-  }
-
   Header* reserve_small(uint64_t wanted) {
     const uint64_t system_bytes = (wanted + 63) / 64 * 64;
     auto* block = static_cast<Header*>(std::aligned_alloc(64, system_bytes));
@@ -245,8 +213,8 @@ class CountingAllocator final : public c10::Allocator {
   Header* reserve(uint64_t system_bytes) {
     const std::lock_guard lock(mutex_);
     if (Header* block = lists_.take(system_bytes)) return block;
-    const uint64_t needed_before = bytes(total_.peak) + kMiB * 32;
-    const uint64_t others = bytes(system_.live) - lists_.cached_bytes() + system_bytes;
+    const uint64_t needed_before = account_.peak() + kMiB * 32;
+    const uint64_t others = system_.live() - lists_.cached_bytes() + system_bytes;
     trim(needed_before > others ? needed_before - others : 0);
     Header* block = reserve_large(system_bytes);
     if (!block) {
@@ -268,18 +236,18 @@ class CountingAllocator final : public c10::Allocator {
     }
   }
 
-  [[noreturn]] void out_of_memory(uint64_t num_bytes, Tag tag, uint64_t limit) {
+  [[noreturn]] void out_of_memory(uint64_t num_bytes, MemoryLabel label, uint64_t limit) {
     std::string text = "out of memory on the CPU: " + bytes_text(num_bytes) + " requested for " +
-                       std::string(memory_category_name(static_cast<MemoryCategory>(tag.category)));
+                       std::string(memory_category_name(static_cast<MemoryCategory>(label.category)));
     {
       const std::lock_guard lock(mutex_);
-      if (tag.owner) text += " of plugin " + owner_names_[tag.owner];
+      if (label.owner) text += " of plugin " + owner_names_[label.owner];
     }
-    text += "; live " + bytes_text(bytes(total_.live));
+    text += "; live " + bytes_text(account_.live());
     if (limit) text += " of a limit of " + bytes_text(limit);
     const char* separator = ": ";
-    for (size_t i = 0; i < categories_.size(); ++i)
-      if (const uint64_t live = bytes(categories_[i].live)) {
+    for (size_t i = 0; i < kNumMemoryCategories; ++i)
+      if (const uint64_t live = account_.category(i).live()) {
         text += separator + std::string(memory_category_name(static_cast<MemoryCategory>(i))) + " " + bytes_text(live);
         separator = ", ";
       }
@@ -287,10 +255,8 @@ class CountingAllocator final : public c10::Allocator {
     std::abort();
   }
 
-  std::array<Gauge, kNumMemoryCategories> categories_;
-  std::array<std::atomic<int64_t>, kNumMemoryCategories> at_peak_{};
-  std::array<Gauge, kMaxOwners> owners_;
-  Gauge total_, system_;
+  MemoryAccount account_;
+  MemoryGauge system_;
   std::atomic<uint64_t> limit_bytes_{0};
   std::mutex mutex_;
   FreeLists lists_;
@@ -312,7 +278,8 @@ void CountingAllocator::release(void* data) {
 
 std::string_view memory_category_name(MemoryCategory category) {
   constexpr std::array<std::string_view, kNumMemoryCategories> names = {
-      "other", "parameters", "gradients", "optimizer", "activations", "workspace", "communication", "checkpoint", "data"};
+      "other",         "parameters", "gradients", "optimizer", "activations", "workspace",
+      "communication", "checkpoint", "data",      "logits",    "gathered"};
   const auto index = static_cast<size_t>(category);
   return index < names.size() ? names[index] : "unknown";
 }
@@ -330,23 +297,22 @@ void set_memory_cache_bytes(uint64_t bytes) { allocator().set_cache_bytes(bytes)
 void set_memory_limit(uint64_t bytes) { allocator().set_limit(bytes); }
 uint16_t memory_owner(std::string_view plugin) { return allocator().owner(plugin); }
 
-MemoryTag::MemoryTag(MemoryCategory category) : MemoryTag(category, current_tag.owner) {}
+MemoryLabel current_memory_label() { return current_label; }
+
+MemoryTag::MemoryTag(MemoryCategory category) : MemoryTag(category, current_label.owner) {}
 
 MemoryTag::MemoryTag(MemoryCategory category, uint16_t owner)
-    : previous_category_(current_tag.category), previous_owner_(current_tag.owner) {
-  current_tag = {static_cast<uint16_t>(category), owner};
+    : previous_category_(current_label.category), previous_owner_(current_label.owner) {
+  current_label = {static_cast<uint16_t>(category), owner};
 }
 
-MemoryTag::~MemoryTag() { current_tag = {previous_category_, previous_owner_}; }
+MemoryTag::~MemoryTag() { current_label = {previous_category_, previous_owner_}; }
 
 void retag_memory(const Tensor& tensor, MemoryCategory category) {
+  if (retag_meta_memory(tensor, category)) return;
   const c10::DataPtr& data = tensor_of(tensor.handle()).storage().data_ptr();
   if (!data || data.get_deleter() != allocator().raw_deleter()) return;
-  Header* block = CountingAllocator::header_of(data.get_context());
-  const auto bytes = static_cast<int64_t>(block->num_bytes);
-  allocator().count(-bytes, block->tag);
-  block->tag.category = static_cast<uint16_t>(category);
-  allocator().count(bytes, block->tag);
+  allocator().relabel(CountingAllocator::header_of(data.get_context()), category);
 }
 
 }  // namespace chassis

@@ -24,6 +24,8 @@ enum class MemoryCategory : uint16_t {
   kCommunication = CHASSIS_MEMORY_COMMUNICATION,
   kCheckpoint = CHASSIS_MEMORY_CHECKPOINT,
   kData = CHASSIS_MEMORY_DATA,
+  kLogits = CHASSIS_MEMORY_LOGITS,
+  kGathered = CHASSIS_MEMORY_GATHERED,
 };
 inline constexpr size_t kNumMemoryCategories = CHASSIS_MEMORY_NUM_CATEGORIES;
 std::string_view memory_category_name(MemoryCategory category);  // "activations"

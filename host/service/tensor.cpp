@@ -14,6 +14,7 @@
 
 #include "host/service/handle.hpp"
 #include "host/service/ledger.hpp"
+#include "host/service/meta_memory.hpp"
 
 namespace chassis {
 namespace {
@@ -25,7 +26,7 @@ at::Device torch_device(Device device) {
   switch (device.type) {
     case Device::Type::kCpu: return at::Device(at::kCPU);
     case Device::Type::kCuda: return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device.index));
-    case Device::Type::kMeta: return at::Device(at::kMeta);
+    case Device::Type::kMeta: return at::Device(at::kMeta, static_cast<c10::DeviceIndex>(device.index));
   }
   throw internal_error("device type " + std::to_string(static_cast<uint32_t>(device.type)) + " is unknown");
 }
@@ -86,6 +87,7 @@ Tensor Tensor::share(chassis_tensor_t borrowed) { return Tensor(new_handle(at::T
 Tensor Tensor::empty(std::span<const int64_t> sizes, Dtype dtype, Device device) {
   return translate_errors([&] {
     NoAutograd guard;
+    const MetaPlace place(device);
     return Tensor(new_handle(at::empty(shape_of(sizes), at::dtype(scalar_type(dtype)).device(torch_device(device)))));
   });
 }
@@ -121,7 +123,7 @@ Device Tensor::device() const {
   const at::Device device = tensor_of(handle_).device();
   if (device.is_cpu()) return {};
   if (device.is_cuda()) return {Device::Type::kCuda, device.index()};
-  if (device.is_meta()) return {Device::Type::kMeta, 0};
+  if (device.is_meta()) return {Device::Type::kMeta, std::max<int>(0, device.index())};
   throw internal_error("device " + device.str() + " has no word in the ABI");
 }
 
@@ -156,6 +158,7 @@ Tensor Tensor::flat() const {
 Tensor Tensor::contiguous() const {
   return translate_errors([&] {
     NoAutograd guard;
+    const MetaPlace place(this->device());
     return Tensor(new_handle(tensor_of(handle_).contiguous()));
   });
 }
@@ -163,6 +166,7 @@ Tensor Tensor::contiguous() const {
 Tensor Tensor::clone() const {
   return translate_errors([&] {
     NoAutograd guard;
+    const MetaPlace place(this->device());
     return Tensor(new_handle(tensor_of(handle_).clone()));
   });
 }
@@ -170,6 +174,7 @@ Tensor Tensor::clone() const {
 Tensor Tensor::to(Dtype dtype) const {
   return translate_errors([&] {
     NoAutograd guard;
+    const MetaPlace place(this->device());
     return Tensor(new_handle(tensor_of(handle_).to(scalar_type(dtype))));
   });
 }
@@ -177,6 +182,7 @@ Tensor Tensor::to(Dtype dtype) const {
 Tensor Tensor::to(Device device) const {
   return translate_errors([&] {
     NoAutograd guard;
+    const MetaPlace place(device);
     return Tensor(new_handle(tensor_of(handle_).to(torch_device(device))));
   });
 }

@@ -16,7 +16,9 @@
 #define CHASSIS_MEMORY_COMMUNICATION 6u
 #define CHASSIS_MEMORY_CHECKPOINT 7u
 #define CHASSIS_MEMORY_DATA 8u
-#define CHASSIS_MEMORY_NUM_CATEGORIES 9u
+#define CHASSIS_MEMORY_LOGITS 9u   /* values over the vocabulary, and what computes them */
+#define CHASSIS_MEMORY_GATHERED 10u /* whole parameters that a strategy will free again */
+#define CHASSIS_MEMORY_NUM_CATEGORIES 11u
 
 typedef struct chassis_memory {
   uint32_t struct_size;
