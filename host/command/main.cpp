@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "host/base/log.hpp"
 #include "host/command/command.hpp"
 #include "host/config/suggest.hpp"
+#include "host/mesh/world.hpp"
 
 namespace {
 
@@ -79,6 +81,12 @@ int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
   try {
     return run(argc, argv);
+  } catch (const chassis::RemoteError& e) {
+    // The rank that failed tells it in full.
+    const std::string text = e.what();
+    chassis::log::set_level(chassis::log::Level::kInfo);
+    chassis::log::info("stopped: {}", text.substr(0, text.find('\n')));
+    return static_cast<int>(e.code());
   } catch (const chassis::Error& e) {
     chassis::log::error("{}", e.what());
     return static_cast<int>(e.code());

@@ -1,0 +1,57 @@
+#include "host/mesh/axes.hpp"
+
+#include <fmt/format.h>
+
+namespace chassis {
+namespace {
+
+std::string shown(const AxisRequest& axis) { return fmt::format("mesh.{} = {}", axis.name, axis.size); }
+
+// "mesh.dp_shard = 3, mesh.tp = 2": what the user chose, or everything if nothing was chosen.
+std::string shown(const std::vector<AxisRequest>& axes) {
+  std::string text;
+  for (const AxisRequest& axis : axes)
+    if (axis.by_user && axis.size != 1) text += (text.empty() ? "" : ", ") + shown(axis);
+  return text.empty() ? "the mesh" : text;
+}
+
+Error axis_error(const AxisRequest& axis, std::string message) {
+  return Error(ExitCode::kConfig, axis.where, std::move(message));
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, int>> axis_sizes(const std::vector<AxisRequest>& requests, int world_size) {
+  std::vector<AxisRequest> axes = requests;
+  const AxisRequest* last_given = nullptr;
+  AxisRequest* rest = nullptr;
+  int64_t product = 1;
+  for (AxisRequest& axis : axes) {
+    if (axis.by_user) last_given = &axis;
+    if (axis.size < -1 || axis.size == 0)
+      throw axis_error(axis, shown(axis) + " is out of range: must be at least 1, or -1 for the rest");
+    if (axis.size > 0) {
+      product = std::min<int64_t>(product, world_size) * std::min<int64_t>(axis.size, int64_t{1} << 31);
+      continue;
+    }
+    if (rest && rest->by_user && axis.by_user)
+      throw axis_error(axis, fmt::format("{} and {}: only one axis can be the rest", shown(*rest), shown(axis)));
+    // A rest that the user chose takes the place of the one that is preset.
+    AxisRequest* const other = !rest || axis.by_user ? std::exchange(rest, &axis) : &axis;
+    if (other) other->size = 1;
+  }
+  const AxisRequest& blamed = last_given ? *last_given : axes.front();
+  if (rest) {
+    if (world_size % product != 0)
+      throw axis_error(blamed, fmt::format("{}: the {} ranks are no multiple of {}", shown(axes), world_size, product))
+          .hint(fmt::format("mesh.{} is the rest", rest->name));
+    rest->size = world_size / product;
+  } else if (product != world_size) {
+    throw axis_error(blamed, fmt::format("{} make {} ranks, but there are {}", shown(axes), product, world_size));
+  }
+  std::vector<std::pair<std::string, int>> sizes;
+  for (const AxisRequest& axis : axes) sizes.emplace_back(axis.name, static_cast<int>(axis.size));
+  return sizes;
+}
+
+}  // namespace chassis

@@ -1,0 +1,339 @@
+#include "host/mesh/world.hpp"
+
+#include <fmt/format.h>
+#include <limits.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <exception>
+#include <new>
+#include <optional>
+#include <thread>
+
+#include "host/base/file.hpp"
+#include "host/base/json.hpp"
+#include "host/base/log.hpp"
+#include "host/mesh/address.hpp"
+#include "host/mesh/failure.hpp"
+
+namespace chassis {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kWatchInterval = 100ms;
+constexpr auto kFirstWord = 2s, kNextWord = 5s;  // of who is missing
+constexpr auto kCauseTimeout = 1s;               // for what lies behind a broken connection to be reported
+constexpr auto kLeaveTimeout = 30s, kLeaveTimeoutAfterFailure = 5s;
+
+double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+// "4, 6, 7", shortened where there are many.
+std::string list_text(const std::vector<int>& ranks) {
+  constexpr size_t kMostShown = 16;
+  std::string text;
+  for (size_t i = 0; i < std::min(ranks.size(), kMostShown); ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);
+  return ranks.size() > kMostShown ? text + fmt::format(" and {} more", ranks.size() - kMostShown) : text;
+}
+
+std::vector<int> cores_of_this_process() {
+  std::vector<int> cores;
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0)
+    for (int core = 0; core < CPU_SETSIZE; ++core)
+      if (CPU_ISSET(core, &set)) cores.push_back(core);
+  return cores;
+}
+
+// The same for all processes of a machine, also in its containers.
+std::string machine_id() {
+  constexpr const char* kBootId = "/proc/sys/kernel/random/boot_id";
+  if (access(kBootId, R_OK) == 0) return read_file(kBootId);
+  char name[HOST_NAME_MAX + 1] = {};
+  gethostname(name, HOST_NAME_MAX);
+  return name;
+}
+
+std::string remote_text(int rank, const std::string& text) { return fmt::format("rank {}: {}", rank, text); }
+
+bool is_loopback(const std::string& address) { return resolve(address, 0).front().is_loopback(); }
+
+}  // namespace
+
+// What all ranks set under key + rank.
+struct World::Gathering {
+  Gathering(std::string key, int num_ranks) : key(std::move(key)), texts(static_cast<size_t>(num_ranks)) {
+    for (int rank = 0; rank < num_ranks; ++rank) missing.push_back(rank);
+  }
+  std::string key;
+  std::vector<std::string> texts;
+  std::vector<int> missing;
+};
+
+World::World() : num_cores_(std::max<int>(1, static_cast<int>(cores_of_this_process().size()))) {}
+
+World::World(Launch launch, std::chrono::milliseconds timeout) : World() {
+  launch_ = std::move(launch);
+  if (launch_.alone()) return;
+  if (rank() == 0 && !launch_.store_is_elsewhere) {
+    const bool one_machine = launch_.local_world_size == size() && is_loopback(launch_.master_address);
+    server_ = std::make_unique<StoreServer>(one_machine ? launch_.master_address : "", launch_.master_port);
+  }
+  store_ = connect_store(launch_.master_address, launch_.master_port, timeout, launch_.store_prefix);
+  if (store_->add(fmt::format("starts/{}", rank()), 1) != 1)
+    throw Error(ExitCode::kCommunication, fmt::format("there are two of rank {} at the store at {}:{}", rank(),
+                                                      launch_.master_address, launch_.master_port))
+        .hint("another run uses this port, or two processes were started as the same rank");
+  try {
+    run([&] { return meet(timeout), 0; });
+  } catch (...) {
+    leave();
+    throw;
+  }
+}
+
+World::~World() { leave(); }
+
+void World::leave() noexcept {
+  if (!store_) return;
+  try {
+    const auto end =
+        Clock::now() + (failed_ || std::uncaught_exceptions() > 0 ? kLeaveTimeoutAfterFailure : kLeaveTimeout);
+    int64_t num_left = store_->add("left", 1);
+    while (server_ && num_left < size() && Clock::now() < end) {
+      std::this_thread::sleep_for(10ms);
+      num_left = store_->add("left", 0);
+    }
+  } catch (const std::exception&) {  // the store has gone before us
+  }
+}
+
+void World::meet(std::chrono::milliseconds timeout) {
+  const char* const chosen = std::getenv("CHASSIS_HOST_ADDRESS");
+  host_address_ = chosen ? chosen : local_address_towards(launch_.master_address);
+  if (host_address_.empty()) host_address_ = "127.0.0.1";
+  const Json mine = {{"world_size", size()},
+                     {"machine", machine_id()},
+                     {"cores", cores_of_this_process()},
+                     {"address", host_address_}};
+  const std::vector<std::string> arrivals = await_arrivals(mine.dump(), timeout);
+
+  std::vector<Json> ranks;
+  for (const std::string& arrival : arrivals) ranks.push_back(Json::parse(arrival));
+  const auto on_this_machine = [&](const Json& other) { return other["machine"] == mine["machine"]; };
+  const auto cores = mine["cores"].get<std::vector<int>>();
+  const auto shares_cores = [&](const Json& other) {
+    const auto others = other["cores"].get<std::vector<int>>();
+    return on_this_machine(other) &&
+           std::find_first_of(cores.begin(), cores.end(), others.begin(), others.end()) != cores.end();
+  };
+  const auto num_sharing = std::count_if(ranks.begin(), ranks.end(), shares_cores);
+  num_cores_ = std::max(1, static_cast<int>(cores.size()) / std::max(1, static_cast<int>(num_sharing)));
+
+  // The master may know itself by its loopback address alone, which leads other machines nowhere.
+  if (chosen || !is_loopback(host_address_)) return;
+  for (const Json& other : ranks) {
+    const std::string there = other["address"];
+    if (on_this_machine(other) || is_loopback(there)) continue;
+    if (const std::string here = local_address_towards(there); !here.empty()) host_address_ = here;
+    return;
+  }
+}
+
+std::vector<std::string> World::await_arrivals(const std::string& mine, std::chrono::milliseconds timeout) {
+  const auto start = Clock::now();
+  store_->set(fmt::format("arrived/{}", rank()), mine);
+  if (rank() != 0) {
+    std::optional<std::string> all;
+    // A little longer than rank 0, which knows who is missing.
+    wait_until(
+        start + timeout + 5s, [&] { return (all = store_->find("arrived/all")).has_value(); },
+        [&] { return fmt::format("rank 0 did not start the run within {:.3g} s", seconds(Clock::now() - start)); });
+    return unpack(*all);
+  }
+  Gathering arrivals("arrived/", size());
+  auto next_word = start + kFirstWord;
+  const auto all_have_come = [&] {
+    if (gather(arrivals)) return true;
+    if (Clock::now() >= next_word) {
+      log::info("waiting for {} of {} ranks: {}", arrivals.missing.size(), size(), list_text(arrivals.missing));
+      next_word = Clock::now() + kNextWord;
+    }
+    return false;
+  };
+  wait_until(start + timeout, all_have_come, [&] {
+    return fmt::format("{} of {} ranks did not come within {:.3g} s: {}", arrivals.missing.size(), size(),
+                       seconds(timeout), list_text(arrivals.missing));
+  });
+  for (int other = 1; other < size(); ++other) {
+    const int64_t its_size = Json::parse(arrivals.texts[static_cast<size_t>(other)])["world_size"];
+    if (its_size != size())
+      throw config_error(
+          fmt::format("rank {} was started as one of {} ranks, rank 0 as one of {}", other, its_size, size()));
+  }
+  store_->set("arrived/all", pack(arrivals.texts));
+  return arrivals.texts;
+}
+
+// Takes what has come since the last call. Returns whether that is all.
+bool World::gather(Gathering& gathering) {
+  std::erase_if(gathering.missing, [&](int other) {
+    auto text = store_->find(gathering.key + std::to_string(other));
+    if (text) gathering.texts[static_cast<size_t>(other)] = std::move(*text);
+    return text.has_value();
+  });
+  return gathering.missing.empty();
+}
+
+std::vector<std::string> World::exchange(const std::string& what, const std::string& mine) {
+  if (size() == 1) return {mine};
+  const auto key = [](uint64_t round) { return fmt::format("exchange/{}/", round); };
+  const std::string here = key(num_exchanges_);
+  store_->set(here + std::to_string(rank()), pack({what, mine}));
+  Gathering gathering(here, size());
+  const auto late = [&] {
+    gather(gathering);
+    const std::vector<int>& missing = gathering.missing;
+    return fmt::format("{}: waited {:.3g} s for {}", what, seconds(deadline_),
+                       missing.empty() ? "rank 0" : (missing.size() == 1 ? "rank " : "ranks ") + list_text(missing));
+  };
+  if (rank() != 0) {
+    std::optional<std::string> all;
+    wait_for([&] { return (all = store_->find(here + "all")).has_value(); }, late);
+    ++num_exchanges_;
+    return unpack(*all);
+  }
+  wait_for([&] { return gather(gathering); }, late);
+  for (int other = 0; other < size(); ++other) {
+    std::string& text = gathering.texts[static_cast<size_t>(other)];
+    const std::vector<std::string> parts = unpack(text);
+    if (parts[0] != what)
+      throw internal_error(
+          fmt::format("the ranks are not at the same place: rank {} at '{}', rank 0 at '{}'", other, parts[0], what));
+    text = parts[1];
+  }
+  store_->set(here + "all", pack(gathering.texts));
+  // Nothing stays behind but the last round's answer: who takes part in this round has read that of the one before.
+  for (int other = 0; other < size(); ++other) store_->erase(here + std::to_string(other));
+  if (num_exchanges_ > 0) store_->erase(key(num_exchanges_ - 1) + "all");
+  ++num_exchanges_;
+  return gathering.texts;
+}
+
+void World::expect_same(const std::string& what, const std::string& mine) {
+  const std::vector<std::string> texts = exchange(what, mine);
+  for (int other = 1; other < size(); ++other) {
+    const std::string& its = texts[static_cast<size_t>(other)];
+    if (its == texts[0]) continue;
+    const std::string message =
+        fmt::format("{} differs between ranks: '{}' on rank {}, '{}' on rank 0", what, its, other, texts[0]);
+    if (other == rank()) throw config_error(message);
+    throw RemoteError(ExitCode::kConfig, remote_text(other, message));
+  }
+}
+
+void World::together(const std::string& what, const std::function<void()>& part) {
+  std::exception_ptr own;
+  std::string told;
+  const auto keep = [&](ExitCode code, const char* text) {
+    own = std::current_exception();
+    told = pack({std::to_string(static_cast<int>(code)), text});
+  };
+  try {
+    part();
+  } catch (const RemoteError&) {
+    throw;
+  } catch (const Error& e) {
+    keep(e.code(), e.what());
+  } catch (const std::bad_alloc&) {
+    keep(ExitCode::kOutOfMemory, "out of host memory");
+  } catch (const std::exception& e) {
+    keep(ExitCode::kInternal, e.what());
+  }
+  const std::vector<std::string> all = exchange(what, told);
+  if (own) std::rethrow_exception(own);
+  for (int other = 0; other < size(); ++other) {
+    if (all[static_cast<size_t>(other)].empty()) continue;
+    const std::vector<std::string> error = unpack(all[static_cast<size_t>(other)]);
+    throw RemoteError(static_cast<ExitCode>(std::stoi(error[0])), remote_text(other, error[1]));
+  }
+}
+
+int World::run(const std::function<int()>& body) {
+  try {
+    return body();
+  } catch (const RemoteError&) {
+    throw;
+  } catch (const Error& e) {
+    if (store_ && e.code() == ExitCode::kCommunication) await_cause();
+    report_failure(e);
+    // All ranks make the same mistake at the same time: one of them tells it.
+    if (const auto first = first_failure();
+        first && first->rank != rank() && first->text == remote_text(first->rank, e.what()))
+      throw RemoteError(first->code, first->text);
+    throw;
+  } catch (const std::bad_alloc&) {
+    report_failure(Error(ExitCode::kOutOfMemory, "out of host memory"));
+    throw;
+  } catch (const std::exception& e) {
+    report_failure(internal_error(e.what()));
+    throw;
+  }
+}
+
+void World::await_cause() {
+  for (const auto end = Clock::now() + kCauseTimeout; Clock::now() < end; std::this_thread::sleep_for(10ms)) {
+    const auto first = first_failure();
+    if (first && first->rank != rank()) throw RemoteError(first->code, first->text);
+  }
+}
+
+std::optional<Failure> World::first_failure() noexcept {
+  try {
+    return store_ ? find_failure(*store_) : std::nullopt;
+  } catch (const std::exception&) {  // the store has gone
+    return std::nullopt;
+  }
+}
+
+void World::report_failure(const Error& error) noexcept {
+  if (!store_ || dynamic_cast<const RemoteError*>(&error)) return;
+  failed_ = true;
+  try {
+    post_failure(*store_, {rank(), error.code(), remote_text(rank(), error.what())});
+  } catch (const std::exception&) {  // the store has gone; the others notice that themselves
+  }
+}
+
+void World::throw_if_another_failed() {
+  if (!store_) return;
+  const auto failure = find_failure(*store_);
+  if (!failure || failure->rank == rank()) return;
+  failed_ = true;
+  throw RemoteError(failure->code, failure->text);
+}
+
+void World::wait_for(const std::function<bool()>& ready, const std::function<std::string()>& late) {
+  wait_until(Clock::now() + deadline_, ready, late);
+}
+
+void World::wait_until(Clock::time_point end, const std::function<bool()>& ready,
+                       const std::function<std::string()>& late) {
+  auto next_look = Clock::now() + kWatchInterval;
+  auto pause = 50us;
+  while (!ready()) {
+    const auto now = Clock::now();
+    if (now >= next_look || now >= end) {
+      throw_if_another_failed();
+      next_look = now + kWatchInterval;
+    }
+    if (now >= end) throw Error(ExitCode::kCommunication, late());
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 3 / 2, std::chrono::microseconds(5000));
+  }
+}
+
+}  // namespace chassis
