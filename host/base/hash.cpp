@@ -48,19 +48,24 @@ __attribute__((target("sse4.2"))) uint32_t crc32c_sse42(uint32_t seed, const uns
 }
 #endif
 
-uint32_t times(const std::array<uint32_t, 32>& matrix, uint32_t vector) {
+// a · b modulo the polynomial, reflected: bit 31 is the coefficient of x^0.
+constexpr uint32_t product(uint32_t a, uint32_t b) {
   uint32_t sum = 0;
-  for (int bit = 0; vector != 0; ++bit, vector >>= 1) {
-    if (vector & 1) sum ^= matrix[static_cast<size_t>(bit)];
+  for (; a != 0; a <<= 1) {
+    if (a & 0x80000000u) sum ^= b;
+    b = (b >> 1) ^ ((b & 1) ? kCrc32cReflected : 0);
   }
   return sum;
 }
 
-std::array<uint32_t, 32> squared(const std::array<uint32_t, 32>& matrix) {
-  std::array<uint32_t, 32> out{};
-  for (size_t i = 0; i < 32; ++i) out[i] = times(matrix, matrix[i]);
+// x^(8 · 2^k): what 2^k zero bytes do.
+constexpr std::array<uint32_t, 64> make_zero_bytes() {
+  std::array<uint32_t, 64> out{};
+  out[0] = 0x80000000u >> 8;
+  for (size_t k = 1; k < out.size(); ++k) out[k] = product(out[k - 1], out[k - 1]);
   return out;
 }
+constexpr auto kZeroBytes = make_zero_bytes();
 
 constexpr uint64_t kPrime1 = 0x9E3779B185EBCA87, kPrime2 = 0xC2B2AE3D27D4EB4F, kPrime3 = 0x165667B19E3779F9,
                    kPrime4 = 0x85EBCA77C2B2AE63, kPrime5 = 0x27D4EB2F165667C5;
@@ -91,17 +96,14 @@ uint32_t crc32c(uint32_t seed, const void* data, size_t num_bytes) {
   return crc32c_portable(seed, data, num_bytes);
 }
 
+uint32_t crc32c_shift(uint32_t remainder, uint64_t num_bytes) {
+  for (size_t k = 0; num_bytes != 0; ++k, num_bytes >>= 1)
+    if (num_bytes & 1) remainder = product(kZeroBytes[k], remainder);
+  return remainder;
+}
+
 uint32_t crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t num_bytes_b) {
-  // The operator "append one zero bit" as a matrix over GF(2), squared as often as the length needs (after zlib).
-  std::array<uint32_t, 32> zero_bits{};
-  zero_bits[0] = kCrc32cReflected;
-  for (size_t i = 1; i < 32; ++i) zero_bits[i] = 1u << (i - 1);
-  auto zero_bytes = squared(squared(squared(zero_bits)));
-  for (; num_bytes_b != 0; num_bytes_b >>= 1) {
-    if (num_bytes_b & 1) crc_a = times(zero_bytes, crc_a);
-    zero_bytes = squared(zero_bytes);
-  }
-  return crc_a ^ crc_b;
+  return crc32c_shift(crc_a, num_bytes_b) ^ crc_b;
 }
 
 uint64_t hash64(std::string_view bytes, uint64_t seed) {

@@ -37,6 +37,8 @@ uint32_t crc32c(uint32_t seed, const void* data, size_t num_bytes);
 uint32_t crc32c_portable(uint32_t seed, const void* data, size_t num_bytes);
 // The checksum of a followed by b from theirs alone; num_bytes_b is the length of b.
 uint32_t crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t num_bytes_b);
+// The remainder of a polynomial over GF(2) after so many zero bytes behind it: the linear part of a checksum.
+uint32_t crc32c_shift(uint32_t remainder, uint64_t num_bytes);
 
 // XXH64: the same value on every machine and in every version.
 uint64_t hash64(std::string_view bytes, uint64_t seed);

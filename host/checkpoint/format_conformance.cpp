@@ -106,7 +106,7 @@ class Examination {
     if (!plan) return;
     try {
       const std::string path = save(*plan, sample, what);
-      if (sample.mesh.world_size() == 1) load(what + " with its manifest", sample, path);
+      load(what + " with its manifest", sample, path);
       fs::remove(fs::path(path) / kManifestName);
       load(what + " without a manifest", sample, path);
       if (must_be_taken) expect_refusal_when_cut(what, sample, path);

@@ -66,6 +66,8 @@ class FormatPlugin {
   FormatPlugin(std::string name, const chassis_format_t& table, chassis_instance_t* self);
 
   const std::string& name() const { return name_; }
+  // Files hold whole tensors: layout() is not to be asked about parts of them.
+  bool whole_tensors() const { return table_.whole_tensors != 0; }
 
   // Throws unless every box has one place, boxes do not overlap, paths are plain and headers reasonable.
   FormatLayout layout(std::span<const DiskBox> boxes, const MetadataPairs& metadata, int num_ranks,

@@ -218,15 +218,9 @@ void CheckpointReader::load_one(const LoadTensor& tensor, const DiskTensor& from
                                 LoadResult& result) {
   const Layout layout(tensor.descriptor, mesh);
   if (!layout.holds(options.rank)) return;
-  const Tensor target = local(tensor.descriptor, options.rank);
-  CHASSIS_CHECK(static_cast<bool>(target), "no local tensor for '" + tensor.descriptor.fqn + "'");
-  const Shape target_shape{std::span<const int64_t>(target.sizes())}, wanted = layout.local_shape(options.rank);
-  if (target_shape != wanted || target.dtype() != tensor.descriptor.dtype || !target.is_contiguous()) {
-    throw internal_error("tensor '" + tensor.descriptor.fqn + "' is " + shown(target.dtype(), target_shape) +
-                         "; its descriptor says " + shown(tensor.descriptor.dtype, wanted));
-  }
-  const Tensor flat = target.flat();
-  const std::vector<Piece> pieces = layout.pieces(options.rank);
+  const Tensor flat = checked_flat(layout, options.rank, local);
+  std::vector<Piece> pieces = layout.pieces(options.rank);
+  if (options.owned_only) std::erase_if(pieces, [](const Piece& piece) { return !piece.owned; });
   const auto element_bytes = static_cast<uint64_t>(size_bytes(from.dtype));
   const std::span<std::byte> bucket = buckets.bucket(0);
   bool all_verified = !manifest_crc_.empty();

@@ -38,6 +38,9 @@ struct LoadTensor {
 
 struct LoadOptions {
   int rank = 0;
+  // Only what this rank owns among its replicas is read, so that all ranks together read every byte once; the caller
+  // brings it to the others (host/checkpoint/reshard.hpp).
+  bool owned_only = false;
   // True for a name on disk that nobody misses: a tied copy, a stored buffer, the optimizer state of a model to export.
   std::function<bool(const std::string& disk_name)> skip;
   // Tensors of the model that need not be there, such as those of a new head; they stay as they are.

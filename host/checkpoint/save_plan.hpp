@@ -28,18 +28,28 @@ struct SavePlanOptions {
   uint64_t max_file_bytes = 0;  // 0: the format's own limit
 };
 
+// What one rank writes of a box: all of it, or a part if the format holds whole tensors and several ranks have it.
+struct SavePart {
+  uint32_t box = 0;
+  Box region;  // logical elements of the tensor
+  int rank = 0;
+};
+
 struct SavePlan {
   MeshShape mesh;
   std::string format;
   std::vector<SaveTensor> tensors;  // stored ones, composites expanded
-  std::vector<DiskBox> boxes;       // of all ranks, in order of declaration
+  std::vector<DiskBox> boxes;       // contiguous on disk, in order of declaration
   std::vector<uint32_t> tensor_of;  // by box, index of its tensor
-  std::vector<uint32_t> order;      // boxes by file and offset: the order of writing
+  std::vector<uint32_t> order;      // boxes by file and offset
+  std::vector<SavePart> parts;      // of all ranks, in the order of writing
   FormatLayout layout;
   uint64_t tensor_bytes = 0;
   uint64_t file_bytes = 0;  // headers and trailers too, without text files
 
   uint64_t bytes_of_rank(int rank) const;
+  // The same on ranks that are about to write the same bytes to the same places.
+  uint64_t fingerprint() const;
   uint64_t largest_header() const;
   // "291 tensors, 14.9 GiB in 4 files of format safetensors"
   std::string text() const;

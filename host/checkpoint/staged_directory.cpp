@@ -121,6 +121,14 @@ File StagedDirectory::create(const std::string& path) {
   return File::create_exclusive(path_ + "/" + path);
 }
 
+File StagedDirectory::open(const std::string& directory, const std::string& path) {
+  CHASSIS_CHECK(is_plain_path(path), path);
+  const std::string whole = directory + "/" + path;
+  const int descriptor = ::open(whole.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  if (descriptor < 0) throw failure("can not open", whole, errno);
+  return File::adopt(descriptor, whole);
+}
+
 void StagedDirectory::publish(const std::function<void(const char* stage)>& at) {
   const std::string target = parent_ + "/" + name_;
   for (const std::string& folder : folders_) fsync_directory(folder);

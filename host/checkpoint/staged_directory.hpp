@@ -23,6 +23,8 @@ class StagedDirectory {
   const std::string& path() const { return path_; }
   // A new file of a plain path; makes its folder.
   File create(const std::string& path);
+  // A file that was created in such a directory, also by another rank, for writing.
+  static File open(const std::string& directory, const std::string& path);
   // Files must be flushed before. `at` is called with "synced", "unmarked", "renamed". Replaces parent/name if that is
   // a checkpoint; it must have passed check_replaceable.
   void publish(const std::function<void(const char* stage)>& at);

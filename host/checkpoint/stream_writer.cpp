@@ -9,6 +9,13 @@
 
 namespace chassis {
 
+namespace {
+
+// In one bucket: the list of them stays small beside it, however short the runs of a tensor are.
+constexpr size_t kMaxSegments = 1 << 16;
+
+}  // namespace
+
 StreamWriter::StreamWriter(const BucketPair& buckets) : buckets_(buckets), thread_([this] { run(); }) {}
 
 StreamWriter::~StreamWriter() {
@@ -22,7 +29,7 @@ StreamWriter::~StreamWriter() {
 
 std::span<std::byte> StreamWriter::reserve(File& file, uint64_t offset, uint64_t num_bytes, uint64_t element_bytes) {
   CHASSIS_CHECK(num_bytes > 0 && num_bytes % element_bytes == 0, "not a whole number of elements");
-  if (buckets_.bucket_bytes() - filled_bytes_ < element_bytes) submit();
+  if (buckets_.bucket_bytes() - filled_bytes_ < element_bytes || segments_.size() == kMaxSegments) submit();
   uint64_t room = std::min(num_bytes, buckets_.bucket_bytes() - filled_bytes_);
   room -= room % element_bytes;
   const bool continues = !segments_.empty() && segments_.back().file == &file &&
@@ -82,11 +89,18 @@ void StreamWriter::run() {
 }
 
 void StreamWriter::write_all() const {
-  for (const Segment& segment : to_write_) {
+  for (const Segment& segment : to_write_)
     segment.file->pwrite_exact(buckets_.bucket(writing_).data() + segment.begin, segment.num_bytes, segment.offset);
-    // Begins to write back now, so that the fsync at the end finds little left. A hint: failures show up there.
-    ::sync_file_range(segment.file->descriptor(), static_cast<off64_t>(segment.offset),
-                      static_cast<off64_t>(segment.num_bytes), SYNC_FILE_RANGE_WRITE);
+  // Begins to write back now, so that the fsync at the end finds little left. A hint: failures show up there.
+  for (size_t first = 0, last; first < to_write_.size(); first = last) {
+    File* const file = to_write_[first].file;
+    uint64_t begin = to_write_[first].offset, end = begin;
+    for (last = first; last < to_write_.size() && to_write_[last].file == file; ++last) {
+      begin = std::min(begin, to_write_[last].offset);
+      end = std::max(end, to_write_[last].offset + to_write_[last].num_bytes);
+    }
+    ::sync_file_range(file->descriptor(), static_cast<off64_t>(begin), static_cast<off64_t>(end - begin),
+                      SYNC_FILE_RANGE_WRITE);
   }
 }
 

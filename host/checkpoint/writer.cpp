@@ -1,22 +1,22 @@
-// The stages of a save, in order: check, stage, stream, sync, manifest, publish.
+// The stages of a save, in order: agree, prepare, stream, sync, publish. Ranks vote behind each, so that all go on or
+// none does.
 #include "host/checkpoint/writer.hpp"
 
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
+#include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <optional>
 #include <set>
 
-#include "host/base/hash.hpp"
 #include "host/base/log.hpp"
 #include "host/base/units.hpp"
-#include "host/checkpoint/element_copy.hpp"
+#include "host/checkpoint/checksum.hpp"
+#include "host/checkpoint/part_stream.hpp"
 #include "host/checkpoint/staged_directory.hpp"
-#include "host/checkpoint/stream_writer.hpp"
-#include "host/state/intersect.hpp"
 
 namespace chassis {
 namespace {
@@ -36,99 +36,16 @@ std::string utc_now() {
   return text;
 }
 
-uint32_t crc_of_zeros(uint64_t num_bytes) {
-  static constexpr std::array<char, 4096> kZeros{};
-  uint32_t crc = 0;
-  for (; num_bytes > 0; num_bytes -= std::min<uint64_t>(num_bytes, kZeros.size())) {
-    crc = crc32c(crc, kZeros.data(), std::min<uint64_t>(num_bytes, kZeros.size()));
-  }
-  return crc;
-}
-
-// The local tensor as a flat range of elements, after a look whether it is what the descriptor says.
-Tensor checked_flat(const Layout& layout, int rank, const LocalTensors& tensors) {
-  const Descriptor& descriptor = layout.descriptor();
-  const Tensor local = tensors(descriptor, rank);
-  CHASSIS_CHECK(static_cast<bool>(local), "no local tensor for '" + descriptor.fqn + "'");
-  const Shape found{std::span<const int64_t>(local.sizes())}, wanted = layout.local_shape(rank);
-  if (found != wanted || local.dtype() != descriptor.dtype || !local.is_contiguous()) {
-    throw internal_error("tensor '" + descriptor.fqn + "' is " + std::string(dtype_name(local.dtype())) + text(found) +
-                         (local.is_contiguous() ? "" : ", not contiguous") + " on rank " + std::to_string(rank) +
-                         "; its descriptor says " + std::string(dtype_name(descriptor.dtype)) + text(wanted));
-  }
-  return local.flat();
-}
-
-const Piece& piece_with(const std::vector<Piece>& pieces, const Box& box, const std::string& fqn) {
-  for (const Piece& piece : pieces) {
-    if (intersection(piece.box, box) == box) return piece;
-  }
-  throw internal_error("a box of '" + fqn + "' is in no piece of its rank");
-}
-
-// Sends every box through the buckets to its place. Returns the checksum of each.
-std::vector<uint32_t> stream_boxes(const SavePlan& plan, std::vector<File>& files, const BucketPair& buckets,
-                                   const LocalTensors& tensors) {
-  std::vector<uint32_t> crc(plan.boxes.size(), 0);
-  StreamWriter writer(buckets);
-  for (const uint32_t i : plan.order) {
-    const DiskBox& box = plan.boxes[i];
-    if (box.box.empty()) continue;
-    const Descriptor& descriptor = plan.tensors[plan.tensor_of[i]].descriptor;
-    const Layout layout(descriptor, plan.mesh);
-    const Tensor flat = checked_flat(layout, box.rank, tensors);
-    const std::vector<Piece> pieces = layout.pieces(box.rank);
-    const Shape sizes = box.box.sizes();
-    const Copy copy{box.box, piece_with(pieces, box.box, descriptor.fqn).view(box.box),
-                    row_major_view(sizes, Box::whole(sizes))};
-    const auto element_bytes = static_cast<uint64_t>(size_bytes(box.dtype));
-    const DiskPlace& place = plan.layout.places[i];
-    for_each_run(copy, [&](int64_t from, int64_t to, int64_t length) {
-      while (length > 0) {
-        const uint64_t offset = place.offset + static_cast<uint64_t>(to) * element_bytes;
-        const auto room =
-            writer.reserve(files[place.file], offset, static_cast<uint64_t>(length) * element_bytes, element_bytes);
-        const auto count = static_cast<int64_t>(room.size() / element_bytes);
-        read_elements(flat, from, count, box.dtype, room.data());
-        crc[i] = crc32c(crc[i], room.data(), room.size());
-        from += count, to += count, length -= count;
-      }
-    });
-  }
-  writer.flush();
-  return crc;
-}
-
-// The checksum of a whole file from those of its parts.
-class FileChecksum {
- public:
-  explicit FileChecksum(const std::string& header)
-      : crc_(crc32c(0, header.data(), header.size())), at_(header.size()) {}
-  void add(uint64_t offset, uint32_t crc, uint64_t num_bytes) {
-    if (num_bytes == 0) return;
-    if (offset > at_) crc_ = crc32c_combine(crc_, crc_of_zeros(offset - at_), offset - at_);
-    crc_ = crc32c_combine(crc_, crc, num_bytes);
-    at_ = offset + num_bytes;
-  }
-  uint64_t at() const { return at_; }
-  uint32_t value() const { return crc_; }
-
- private:
-  uint32_t crc_;
-  uint64_t at_;
-};
-
-void write_text(StagedDirectory& staged, CheckpointManifest& manifest, const std::string& path,
-                const std::string& bytes) {
+CheckpointManifest::FileEntry write_text(StagedDirectory& staged, const std::string& path, const std::string& bytes) {
   File file = staged.create(path);
   file.pwrite_exact(bytes.data(), bytes.size(), 0);
   file.fsync();
   file.close();
-  manifest.files.push_back({path, bytes.size(), crc32c(0, bytes.data(), bytes.size())});
+  return {path, bytes.size(), crc32c(0, bytes.data(), bytes.size())};
 }
 
-void copy_file(StagedDirectory& staged, CheckpointManifest& manifest, const BucketPair& buckets,
-               const std::string& from, const std::string& path) {
+CheckpointManifest::FileEntry copy_file(StagedDirectory& staged, const BucketPair& buckets, const std::string& from,
+                                        const std::string& path) {
   const File source = File::open_read(from);
   File file = staged.create(path);
   const std::span<std::byte> bucket = buckets.bucket(0);
@@ -141,7 +58,7 @@ void copy_file(StagedDirectory& staged, CheckpointManifest& manifest, const Buck
   }
   file.fsync();
   file.close();
-  manifest.files.push_back({path, at, crc});
+  return {path, at, crc};
 }
 
 void check_request(const SavePlan& plan, const SaveRequest& request) {
@@ -160,6 +77,209 @@ void check_request(const SavePlan& plan, const SaveRequest& request) {
   for (const auto& [from, path] : request.carried_files) claim(path);
 }
 
+// One save as one rank sees it. Rank 0 makes, commits and publishes the directory; the others write into its files.
+class Save {
+ public:
+  Save(const CheckpointWriter& writer, const FormatPlugin& format, const BucketPair& buckets, const SavePlan& plan,
+       const SaveRequest& request, World& world)
+      : writer_(writer),
+        format_(format),
+        buckets_(buckets),
+        plan_(plan),
+        request_(request),
+        world_(world),
+        owner_{world.rank(), world.size() == 1},
+        is_first_(world.rank() == 0) {
+    CHASSIS_CHECK(world.size() == 1 || world.size() == plan.mesh.world_size(),
+                  std::to_string(world.size()) + " ranks save a plan for " + plan.mesh.text());
+    result_.path = request.parent + "/" + request.name;
+  }
+
+  SaveResult run() {
+    try {
+      agree();
+      together("prepare", [&] { prepare(); });
+      directory_ = exchange("directory", is_first_ ? staged_->path() : "")[0];
+      together("stream", [&] { stream(); });
+      const std::vector<std::string> remainders = exchange("checksums", bytes_of(remainders_));
+      together("sync", [&] {
+        if (is_first_) collect_checksums(remainders);
+        sync();
+      });
+      together("publish", [&] {
+        if (is_first_) publish();
+      });
+    } catch (const RemoteError& cause) {
+      RemoteError error(exit_code(cause), not_saved());
+      error.caused_by(cause).hint(cause.hint_text());
+      throw error;
+    } catch (const Error& cause) {
+      throw Error(exit_code(cause), not_saved()).caused_by(cause).hint(cause.hint_text());
+    }
+    share_result();
+    return std::move(result_);
+  }
+
+ private:
+  std::string occasion(const char* stage) const { return "save " + request_.name + ": " + stage; }
+  void together(const char* stage, const std::function<void()>& part) { world_.together(occasion(stage), part); }
+  std::vector<std::string> exchange(const char* what, const std::string& mine) {
+    return world_.exchange(occasion(what), mine);
+  }
+  void at(const char* stage) const {
+    if (request_.on_stage) request_.on_stage(stage);
+  }
+  std::string not_saved() const {
+    return "checkpoint '" + result_.path + "' was not saved; what was published before is untouched";
+  }
+  static ExitCode exit_code(const Error& cause) {
+    const bool stays = cause.code() == ExitCode::kInternal || cause.code() == ExitCode::kOutOfMemory ||
+                       cause.code() == ExitCode::kCommunication;
+    return stays ? cause.code() : ExitCode::kStorage;
+  }
+
+  void agree() {
+    if (world_.size() == 1) return;
+    world_.expect_same(occasion("plan"),
+                       fmt::format("{} as {}, plan {:016x}", plan_.text(), request_.name, plan_.fingerprint()));
+  }
+
+  void prepare() {
+    check_request(plan_, request_);
+    has_parts_ = files_with_parts(plan_, owner_);
+    files_.resize(plan_.layout.files.size());
+    if (!is_first_) return;
+    writer_.preflight(plan_, request_.parent);
+    check_replaceable(result_.path);
+    staged_.emplace(request_.parent, request_.name);
+    at("staged");
+    for (size_t i = 0; i < files_.size(); ++i) {
+      const auto& planned = plan_.layout.files[i];
+      File file = staged_->create(planned.path);
+      file.preallocate(planned.num_bytes);  // no room is found out here, before a tensor is touched
+      file.pwrite_exact(planned.header.data(), planned.header.size(), 0);
+      if (has_parts_[i]) files_[i] = std::move(file);
+    }
+    at("allocated");
+  }
+
+  void stream() {
+    for (size_t i = 0; i < files_.size(); ++i)
+      if (has_parts_[i]) open(i);
+    remainders_ = stream_parts(plan_, owner_, files_, buckets_, request_.tensors);
+    at("streamed");
+  }
+
+  void open(size_t file) {
+    if (!files_[file].is_open()) files_[file] = StagedDirectory::open(directory_, plan_.layout.files[file].path);
+  }
+
+  static std::string bytes_of(const std::vector<uint32_t>& numbers) {
+    return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(uint32_t)};
+  }
+
+  // Of every box, from the remainders of its parts, which each rank lists in the plan's order.
+  void collect_checksums(const std::vector<std::string>& all) {
+    crc_.assign(plan_.boxes.size(), 0);
+    std::vector<size_t> at(all.size());
+    for (const SavePart& part : plan_.parts) {
+      const size_t from = owner_.writes_all ? 0 : static_cast<size_t>(part.rank);
+      CHASSIS_CHECK(at[from] + sizeof(uint32_t) <= all[from].size(), "a rank sent too few checksums");
+      uint32_t remainder = 0;
+      std::memcpy(&remainder, all[from].data() + at[from], sizeof remainder);
+      at[from] += sizeof remainder;
+      crc_[part.box] ^= remainder;
+    }
+    for (size_t i = 0; i < crc_.size(); ++i) crc_[i] = box_checksum(crc_[i], plan_.boxes[i].num_bytes());
+  }
+
+  // Rank 0 syncs every file, since it wrote the headers and trailers; ranks on other machines what they wrote.
+  void sync() {
+    const auto start = Clock::now();
+    std::vector<FileChecksum> sums;
+    std::vector<std::vector<uint32_t>> crc_of_file(files_.size());
+    if (is_first_) {
+      for (const auto& file : plan_.layout.files) sums.emplace_back(file.header);
+      for (const uint32_t i : plan_.order) {
+        const DiskPlace& place = plan_.layout.places[i];
+        sums[place.file].add(place.offset, crc_[i], plan_.boxes[i].num_bytes());
+        crc_of_file[place.file].push_back(crc_[i]);
+      }
+    }
+    for (size_t i = 0; i < files_.size(); ++i) {
+      if (!is_first_ && !has_parts_[i]) continue;
+      open(i);
+      if (is_first_) {
+        const auto& planned = plan_.layout.files[i];
+        const uint64_t end = sums[i].at();
+        const std::string trailer = format_.trailer(static_cast<uint32_t>(i), crc_of_file[i], planned.num_bytes - end);
+        files_[i].pwrite_exact(trailer.data(), trailer.size(), end);
+        sums[i].add(end, crc32c(0, trailer.data(), trailer.size()), trailer.size());
+        manifest_.files.push_back({planned.path, planned.num_bytes, sums[i].value()});
+      }
+      files_[i].fsync();
+      files_[i].close();
+    }
+    result_.sync_seconds = seconds_since(start);
+  }
+
+  void publish() {
+    manifest_.step = request_.step;
+    manifest_.format = plan_.format;
+    manifest_.created = utc_now();
+    manifest_.mesh = plan_.mesh;
+    manifest_.resumable = request_.resumable;
+    manifest_.about = request_.about;
+    manifest_.state = request_.state;
+    for (uint32_t i = 0; i < plan_.boxes.size(); ++i)
+      manifest_.boxes.push_back({plan_.boxes[i], plan_.layout.places[i], crc_[i]});
+    for (const auto& [path, text] : plan_.layout.text_files)
+      manifest_.files.push_back(write_text(*staged_, path, text));
+    for (const auto& [path, text] : request_.text_files) manifest_.files.push_back(write_text(*staged_, path, text));
+    for (const auto& [from, path] : request_.carried_files)
+      manifest_.files.push_back(copy_file(*staged_, buckets_, from, path));
+    at("written");
+
+    write_text(*staged_, kManifestName, manifest_.dump());
+    at("manifest");
+    staged_->publish([this](const char* stage) { at(stage); });
+  }
+
+  // What rank 0 says of it is what all ranks say.
+  void share_result() {
+    result_.num_bytes = manifest_.num_bytes();
+    result_.seconds = seconds_since(start_);
+    const Json mine = {{"bytes", result_.num_bytes}, {"seconds", result_.seconds}, {"sync", result_.sync_seconds}};
+    const Json first = Json::parse(exchange("result", mine.dump())[0]);
+    result_.num_bytes = first["bytes"].get<uint64_t>();
+    result_.seconds = first["seconds"].get<double>();
+    result_.sync_seconds = first["sync"].get<double>();
+    result_.line =
+        fmt::format("{} published: {} in {:.2f} s ({:.2f} GB/s), {}", request_.name, bytes_text(result_.num_bytes),
+                    result_.seconds, static_cast<double>(result_.num_bytes) / result_.seconds / 1e9,
+                    request_.resumable ? "resumable" : "weights only");
+  }
+
+  const CheckpointWriter& writer_;
+  const FormatPlugin& format_;
+  const BucketPair& buckets_;
+  const SavePlan& plan_;
+  const SaveRequest& request_;
+  World& world_;
+  const PartOwner owner_;
+  const bool is_first_;
+  const Clock::time_point start_ = Clock::now();
+
+  std::optional<StagedDirectory> staged_;  // of rank 0; goes with this object unless it was published
+  std::string directory_;
+  std::vector<bool> has_parts_;  // by file
+  std::vector<File> files_;      // open where this rank writes
+  std::vector<uint32_t> remainders_;
+  std::vector<uint32_t> crc_;  // by box
+  CheckpointManifest manifest_;
+  SaveResult result_;
+};
+
 }  // namespace
 
 void CheckpointWriter::preflight(const SavePlan& plan, const std::string& parent) const {
@@ -174,82 +294,12 @@ void CheckpointWriter::preflight(const SavePlan& plan, const std::string& parent
 }
 
 SaveResult CheckpointWriter::save(const SavePlan& plan, const SaveRequest& request) const {
-  const auto start = Clock::now();
-  const auto at = [&](const char* stage) {
-    if (request.on_stage) request.on_stage(stage);
-  };
-  SaveResult result;
-  result.path = request.parent + "/" + request.name;
-  try {
-    check_request(plan, request);
-    preflight(plan, request.parent);
-    check_replaceable(result.path);
-    StagedDirectory staged(request.parent, request.name);
-    at("staged");
+  World alone;
+  return save(plan, request, alone);
+}
 
-    std::vector<File> files;
-    for (const auto& file : plan.layout.files) {
-      files.push_back(staged.create(file.path));
-      files.back().preallocate(file.num_bytes);  // no room is found out here, before a tensor is touched
-    }
-    at("allocated");
-    for (size_t i = 0; i < files.size(); ++i)
-      files[i].pwrite_exact(plan.layout.files[i].header.data(), plan.layout.files[i].header.size(), 0);
-    const std::vector<uint32_t> crc = stream_boxes(plan, files, buckets_, request.tensors);
-    at("streamed");
-
-    CheckpointManifest manifest;
-    manifest.step = request.step;
-    manifest.format = plan.format;
-    manifest.created = utc_now();
-    manifest.mesh = plan.mesh;
-    manifest.resumable = request.resumable;
-    manifest.about = request.about;
-    manifest.state = request.state;
-    std::vector<FileChecksum> sums;
-    std::vector<std::vector<uint32_t>> crc_of_file(files.size());
-    for (const auto& file : plan.layout.files) sums.emplace_back(file.header);
-    for (const uint32_t i : plan.order) {
-      const DiskPlace& place = plan.layout.places[i];
-      sums[place.file].add(place.offset, crc[i], plan.boxes[i].num_bytes());
-      crc_of_file[place.file].push_back(crc[i]);
-    }
-    const auto sync_start = Clock::now();
-    for (size_t i = 0; i < files.size(); ++i) {
-      const uint64_t end = sums[i].at(), num_bytes = plan.layout.files[i].num_bytes;
-      const std::string trailer = format_.trailer(static_cast<uint32_t>(i), crc_of_file[i], num_bytes - end);
-      files[i].pwrite_exact(trailer.data(), trailer.size(), end);
-      sums[i].add(end, crc32c(0, trailer.data(), trailer.size()), trailer.size());
-      files[i].fsync();
-      files[i].close();
-      manifest.files.push_back({plan.layout.files[i].path, num_bytes, sums[i].value()});
-    }
-    result.sync_seconds = seconds_since(sync_start);
-    for (uint32_t i = 0; i < plan.boxes.size(); ++i)
-      manifest.boxes.push_back({plan.boxes[i], plan.layout.places[i], crc[i]});
-    for (const auto& [path, text] : plan.layout.text_files) write_text(staged, manifest, path, text);
-    for (const auto& [path, text] : request.text_files) write_text(staged, manifest, path, text);
-    for (const auto& [from, path] : request.carried_files) copy_file(staged, manifest, buckets_, from, path);
-    result.num_bytes = manifest.num_bytes();
-    at("written");
-
-    const std::string text = manifest.dump();
-    CheckpointManifest unused;
-    write_text(staged, unused, kManifestName, text);
-    at("manifest");
-    staged.publish(at);
-  } catch (const Error& cause) {
-    const bool is_ours = cause.code() == ExitCode::kInternal || cause.code() == ExitCode::kOutOfMemory;
-    throw Error(is_ours ? cause.code() : ExitCode::kStorage,
-                "checkpoint '" + result.path + "' was not saved; what was published before is untouched")
-        .caused_by(cause)
-        .hint(cause.hint_text());
-  }
-  result.seconds = seconds_since(start);
-  result.line = fmt::format(
-      "{} published: {} in {:.2f} s ({:.2f} GB/s), {}", request.name, bytes_text(result.num_bytes), result.seconds,
-      static_cast<double>(result.num_bytes) / result.seconds / 1e9, request.resumable ? "resumable" : "weights only");
-  return result;
+SaveResult CheckpointWriter::save(const SavePlan& plan, const SaveRequest& request, World& world) const {
+  return Save(*this, format_, buckets_, plan, request, world).run();
 }
 
 std::vector<std::pair<std::string, std::string>> files_to_carry(const std::string& model_directory,

@@ -11,15 +11,12 @@
 
 #include "host/base/json.hpp"
 #include "host/checkpoint/bucket.hpp"
+#include "host/checkpoint/local_tensors.hpp"
 #include "host/checkpoint/manifest.hpp"
 #include "host/checkpoint/save_plan.hpp"
-#include "host/service/tensor.hpp"
+#include "host/mesh/world.hpp"
 
 namespace chassis {
-
-// The rank's local tensor, contiguous, with the run-time shape and dtype of the descriptor. Called when it is the
-// tensor's turn to be read or written.
-using LocalTensors = std::function<Tensor(const Descriptor& tensor, int rank)>;
 
 struct SaveRequest {
   std::string parent;  // the directory that gets it
@@ -33,7 +30,7 @@ struct SaveRequest {
   std::vector<std::pair<std::string, std::string>> text_files;
   // Copied from elsewhere: path of a file, its name here.
   std::vector<std::pair<std::string, std::string>> carried_files;
-  // Called between the stages of the commit, for tests.
+  // Called between the stages of the commit, for tests; from "written" on by rank 0 alone.
   std::function<void(const char* stage)> on_stage;
 };
 
@@ -55,10 +52,11 @@ class CheckpointWriter {
   // Space and permissions, before a tensor is touched. Throws a storage error that names both numbers.
   void preflight(const SavePlan& plan, const std::string& parent) const;
 
-  // In one process, which writes the boxes of all ranks of the plan. Replaces a checkpoint of this name if this program
-  // wrote it. Any failure is a storage error; what was published before stays as it is and the half-made one is
-  // removed.
-  SaveResult save(const SavePlan& plan, const SaveRequest& request) const;
+  // [all-ranks] Each rank writes what it owns to its final place, and all return the same result. One process writes
+  // for all ranks of the plan. Replaces a checkpoint of this name if this program wrote it. A failure on any rank is
+  // one on all; what was published before stays as it is and the half-made one is removed.
+  SaveResult save(const SavePlan& plan, const SaveRequest& request, World& world) const;
+  SaveResult save(const SavePlan& plan, const SaveRequest& request) const;  // in one process
 
  private:
   const FormatPlugin& format_;

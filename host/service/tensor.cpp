@@ -8,6 +8,7 @@
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/sum.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -153,6 +154,27 @@ Tensor Tensor::view(std::span<const int64_t> sizes) const {
 Tensor Tensor::flat() const {
   const int64_t all[] = {num_elements()};
   return view(all);
+}
+
+Tensor Tensor::strided(std::span<const int64_t> sizes, std::span<const int64_t> strides, int64_t offset) const {
+  CHASSIS_CHECK(num_dims() == 1 && is_contiguous() && sizes.size() == strides.size(), "strided view of a flat tensor");
+  int64_t last = offset;
+  for (size_t k = 0; k < sizes.size(); ++k) last += std::max<int64_t>(0, sizes[k] - 1) * strides[k];
+  CHASSIS_CHECK(offset >= 0 && last < num_elements(), "strided view beyond its tensor");
+  return translate_errors([&] {
+    NoAutograd guard;
+    const at::Tensor& whole = tensor_of(handle_);
+    return Tensor(
+        new_handle(whole.as_strided(shape_of(sizes), shape_of(strides), whole.storage_offset() + offset)));
+  });
+}
+
+Tensor Tensor::reinterpret(Dtype dtype) const {
+  CHASSIS_CHECK(num_dims() == 1 && is_contiguous(), "the bytes of a flat tensor");
+  return translate_errors([&] {
+    NoAutograd guard;
+    return Tensor(new_handle(tensor_of(handle_).view(scalar_type(dtype))));
+  });
 }
 
 Tensor Tensor::contiguous() const {

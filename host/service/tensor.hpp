@@ -63,6 +63,9 @@ class Tensor {
   Tensor narrow(int dim, int64_t start, int64_t length) const;
   Tensor view(std::span<const int64_t> sizes) const;  // contiguous tensors only
   Tensor flat() const;                                // [num_elements]
+  // Elements `strides` apart, the first at element `offset` of a one-dimensional tensor; all of them within it.
+  Tensor strided(std::span<const int64_t> sizes, std::span<const int64_t> strides, int64_t offset) const;
+  Tensor reinterpret(Dtype dtype) const;  // the same bytes of a one-dimensional tensor
 
   Tensor contiguous() const;
   Tensor clone() const;

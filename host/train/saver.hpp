@@ -17,14 +17,16 @@
 
 namespace chassis {
 
-// Fills the parameters from a checkpoint or model directory, through buckets of its own. `from` empty: the newest
-// checkpoint of the run, else model.path. Throws a storage error if there is neither.
+// [all-ranks] Fills the parameters from a checkpoint or model directory, through buckets of its own. `from` empty: the
+// newest checkpoint of the run, else model.path. Throws a storage error if there is neither.
 void load_weights(Session& session, const std::string& from);
 
 // Plans the checkpoint and the export of a session without writing, and compares the export with the model directory it
 // starts from. Throws what a save would fail with, hours later.
 void prove_saving(Session& session);
 
+// All of it [all-ranks], of the session's world: each rank writes and reads its shards, rank 0 commits, and a failure on
+// one is one on all.
 class Saver {
  public:
   // Reserves the buckets of all saves and loads and takes the lock of `directory`/checkpoints.
@@ -47,7 +49,11 @@ class Saver {
   SaveResult export_model(const std::string& name, int64_t step);
 
  private:
+  std::string checkpoints() const { return directory_ + "/checkpoints"; }
+  std::vector<CheckpointInfo> candidates();
   Resumed load_checkpoint(const std::string& path);
+  LoadResult read_checkpoint(const std::string& path, const std::vector<LoadTensor>& tensors, const LocalTensors& local,
+                             Json& state);
   // Made once: what is declared does not change in a run.
   const SavePlan& checkpoint_plan();
   const SavePlan& export_plan();
@@ -58,7 +64,7 @@ class Saver {
   FormatPlugin checkpoint_format_, export_format_;
   std::optional<SavePlan> checkpoint_plan_, export_plan_;
   BucketPair buckets_;
-  CheckpointRoot root_;
+  std::optional<CheckpointRoot> root_;  // of rank 0
 };
 
 }  // namespace chassis

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
-#include <unordered_map>
+#include <unordered_set>
 
 namespace safetensors {
 namespace {
@@ -20,58 +20,18 @@ std::string shard_name(size_t index, size_t count) {
   return name;
 }
 
-// Where the box starts in its tensor's row-major bytes. Only boxes that lie there in one piece can be written into a
-// file that holds the whole tensor: single indices, then one range, then whole dims.
-uint64_t offset_in_tensor(const chassis_disk_tensor_t& t) {
-  uint64_t element = 0;
-  bool is_inside_range = false;
-  for (uint32_t dim = 0; dim < t.num_dims; ++dim) {
-    const bool is_whole = t.box_shape[dim] == t.global_shape[dim];
-    if (is_inside_range && !is_whole) {
-      throw Defect("tensor '" + std::string(view_of(t.name)) +
-                   "': a box is not contiguous in the whole tensor; cut it along its first dim");
-    }
-    if (t.box_shape[dim] != 1) is_inside_range = true;
-    element = element * static_cast<uint64_t>(t.global_shape[dim]) + static_cast<uint64_t>(t.box_offset[dim]);
-  }
-  return element * type_bits(type_from_abi(t.dtype)) / 8;
-}
-
-bool same_shape(const chassis_disk_tensor_t& a, const chassis_disk_tensor_t& b) {
-  return a.num_dims == b.num_dims && a.dtype == b.dtype &&
-         std::equal(a.global_shape, a.global_shape + a.num_dims, b.global_shape);
-}
-
-// Whole tensors in order of declaration, each with its boxes.
+// In order of declaration.
 std::vector<FileTensor> whole_tensors(const chassis_save_request_t& request) {
   std::vector<FileTensor> tensors;
-  std::unordered_map<std::string_view, size_t> by_name;
+  std::unordered_set<std::string_view> names;
   for (uint32_t i = 0; i < request.num_tensors; ++i) {
     const chassis_disk_tensor_t& t = request.tensors[i];
     check_request(t);
-    const std::string_view name = view_of(t.name);
-    const auto [it, is_new] = by_name.emplace(name, tensors.size());
-    if (is_new) {
-      FileTensor tensor{name, type_from_abi(t.dtype), {t.global_shape, t.num_dims}, 0, {}};
-      tensor.num_bytes = type_bits(tensor.type) / 8;
-      for (const int64_t size : tensor.shape) {
-        if (size < 0 || __builtin_mul_overflow(tensor.num_bytes, static_cast<uint64_t>(size), &tensor.num_bytes)) {
-          throw Defect("tensor '" + std::string(name) + "': its size overflows");
-        }
-      }
-      tensors.push_back(std::move(tensor));
-    } else if (!same_shape(t, request.tensors[tensors[it->second].boxes.front().first])) {
-      throw Defect("tensor '" + std::string(name) + "' is declared with two shapes or dtypes");
-    }
-    tensors[it->second].boxes.emplace_back(i, offset_in_tensor(t));
-  }
-  for (const FileTensor& tensor : tensors) {
-    uint64_t covered = 0;
-    for (const auto& [box, offset] : tensor.boxes) covered += request.tensors[box].num_bytes;
-    if (covered != tensor.num_bytes) {
-      throw Defect("tensor '" + std::string(tensor.name) + "' has " + std::to_string(tensor.num_bytes) +
-                   " bytes, its boxes have " + std::to_string(covered));
-    }
+    tensors.push_back(file_tensor(request, i));
+    const std::string name(tensors.back().name);
+    if (!std::equal(t.box_shape, t.box_shape + t.num_dims, t.global_shape))
+      throw Defect("a part of tensor '" + name + "' where a whole one belongs");
+    if (!names.insert(tensors.back().name).second) throw Defect("tensor '" + name + "' is there twice");
   }
   return tensors;
 }
@@ -269,8 +229,7 @@ SaveLayout huggingface_layout(const chassis_save_request_t& request) {
   for (size_t i = 0; i < shards.size(); ++i) {
     const std::string path = shards.size() == 1 ? kSingle : shard_name(i, shards.size());
     for (const FileTensor& tensor : shards[i]) file_of.emplace_back(tensor.name, path);
-    const uint32_t rank = shards[i].empty() ? 0 : request.tensors[shards[i].front().boxes.front().first].rank;
-    add_file(layout, path, std::move(shards[i]), metadata, rank);
+    add_file(layout, path, std::move(shards[i]), metadata, 0);
   }
   if (shards.size() > 1) {
     std::sort(file_of.begin(), file_of.end());

@@ -11,6 +11,11 @@ int64_t Source::find(std::string_view path) const {
   return it != files.end() && it->path == path ? it - files.begin() : -1;
 }
 
+FileTensor file_tensor(const chassis_save_request_t& request, uint32_t index) {
+  const chassis_disk_tensor_t& t = request.tensors[index];
+  return {view_of(t.name), type_from_abi(t.dtype), {t.box_shape, t.num_dims}, t.num_bytes, index};
+}
+
 void add_file(SaveLayout& layout, std::string path, std::vector<FileTensor> tensors, const Metadata& metadata,
               uint32_t rank) {
   std::sort(tensors.begin(), tensors.end(), [](const FileTensor& a, const FileTensor& b) {
@@ -24,7 +29,7 @@ void add_file(SaveLayout& layout, std::string path, std::vector<FileTensor> tens
   const auto index = static_cast<uint32_t>(layout.files.size());
   uint64_t at = file.header.size();
   for (const FileTensor& t : tensors) {
-    for (const auto& [box, offset] : t.boxes) layout.places[box] = {index, at + offset};
+    layout.places[t.index] = {index, at};
     at += t.num_bytes;
   }
   file.num_bytes = at;

@@ -67,15 +67,18 @@ class NotFound : public Defect {
   using Defect::Defect;
 };
 
-// Boxes to be written one behind the other into one file: sorts `tensors`, indices into the request, as the reference
-// writer would, prints the header, and places them.
+// A tensor as a file's header has it.
 struct FileTensor {
   std::string_view name;
   Type type;
   std::span<const int64_t> shape;
   uint64_t num_bytes;
-  std::vector<std::pair<uint32_t, uint64_t>> boxes;  // index in the request, byte offset in the tensor
+  uint32_t index;  // in the request
 };
+FileTensor file_tensor(const chassis_save_request_t& request, uint32_t index);
+
+// Tensors to be written one behind the other into one file: sorts them as the reference writer would, prints the header,
+// and places them.
 void add_file(SaveLayout& layout, std::string path, std::vector<FileTensor> tensors, const Metadata& metadata,
               uint32_t rank);
 

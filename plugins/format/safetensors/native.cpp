@@ -255,11 +255,7 @@ SaveLayout native_layout(const chassis_save_request_t& request) {
       metadata.emplace_back("DCP_VERSION", "1.0");
       std::sort(metadata.begin(), metadata.end());
       std::vector<FileTensor> tensors;
-      for (const uint32_t box : files[index]) {
-        const chassis_disk_tensor_t& t = request.tensors[box];
-        tensors.push_back(
-            {view_of(t.name), type_from_abi(t.dtype), {t.box_shape, t.num_dims}, t.num_bytes, {{box, 0}}});
-      }
+      for (const uint32_t box : files[index]) tensors.push_back(file_tensor(request, box));
       add_file(layout, file_name(rank, index, files.size()), std::move(tensors), metadata, rank);
     }
   }

@@ -73,6 +73,7 @@ class HuggingFace final : public SafetensorsFormat {
  public:
   using SafetensorsFormat::SafetensorsFormat;
   static constexpr std::string_view kId = "safetensors";
+  static constexpr bool kWholeTensors = true;
   static constexpr std::string_view kDoc = "Hugging Face directory: model.safetensors, split by size, with an index";
   void layout(const chassis_save_request_t& request, chassis::LayoutSink& out) override {
     layout_by(huggingface_layout, request, out);

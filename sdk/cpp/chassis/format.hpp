@@ -104,6 +104,8 @@ class ScanSink {
 class Format : public Member {
  public:
   static constexpr std::string_view kKind = "format";
+  // True in a format whose files hold whole tensors: its requests have no other, and ranks write their parts in place.
+  static constexpr bool kWholeTensors = false;
   using Member::Member;
 
   // Pure: every byte of the files but the tensors' own.
@@ -116,8 +118,8 @@ class Format : public Member {
   template <typename T>
   static const void* interface(std::string_view id) noexcept {
     constexpr bool kHasTrailers = kOverridden<&Format::finish, &T::finish>;
-    static constexpr chassis_format_t kTable = {sizeof(chassis_format_t), 0, &layout_entry, &scan_entry,
-                                                kHasTrailers ? &finish_entry : nullptr};
+    static constexpr chassis_format_t kTable = {sizeof(chassis_format_t), T::kWholeTensors ? 1u : 0u, &layout_entry,
+                                                &scan_entry, kHasTrailers ? &finish_entry : nullptr};
     return id == CHASSIS_FORMAT_ID ? &kTable : nullptr;
   }
 

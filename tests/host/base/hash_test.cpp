@@ -63,6 +63,16 @@ TEST(Crc32c, InstructionAndTableAgreeAndContinue) {
   }
 }
 
+TEST(Crc32c, OfALongFileIsCombinedFromItsParts) {
+  std::string bytes(3'000'001, '\0');
+  for (size_t i = 0; i < bytes.size(); i += 997) bytes[i] = static_cast<char>(i);
+  for (const size_t cut : {0ul, 1ul, 65'536ul, 1'500'000ul, bytes.size()}) {
+    const uint32_t a = crc32c(0, bytes.data(), cut), b = crc32c(0, bytes.data() + cut, bytes.size() - cut);
+    EXPECT_EQ(crc32c_combine(a, b, bytes.size() - cut), crc32c(0, bytes.data(), bytes.size()));
+  }
+  EXPECT_EQ(crc32c_shift(crc32c_shift(1, 12'345'678'901), 98'765'432'109), crc32c_shift(1, 111'111'111'010));
+}
+
 TEST(Hash64, MatchesThePublishedVectors) {
   EXPECT_EQ(hash64("", 0), 0xef46db3751d8e999u);
   EXPECT_EQ(hash64("a", 0), 0xd24ec4f1a98c6e5bu);

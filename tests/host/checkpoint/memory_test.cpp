@@ -1,12 +1,16 @@
 // The peak of a save and of a load: two buckets and a little, whatever the size of the model.
 // Argument: size of the model in MiB.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
 
-#include "fixture.hpp"
+#include "ranks.hpp"
 
 namespace chassis {
 namespace {
@@ -85,6 +89,100 @@ TEST_P(Peak, IsTwoBucketsAndALittle) {
               static_cast<double>(load_peak) / kMib, load_seconds);
   EXPECT_LE(save_peak, 2 * kBucketBytes + kAllowance);
   EXPECT_LE(load_peak, 2 * kBucketBytes + kAllowance);
+}
+
+// Shards in every way, saved and loaded by processes that see only theirs.
+struct ShardedModel {
+  static constexpr int kNumRanks = 4;
+  MeshShape mesh = MeshShape({{"dp", kNumRanks}});
+  std::vector<Descriptor> descriptors;
+
+  explicit ShardedModel(uint64_t num_bytes) {
+    const Placement ways[] = {Placement::dim_chunk({"dp"}, 0), Placement::flat_range({"dp"}),
+                              Placement::dim_chunk({"dp"}, 1)};
+    const auto add = [&](const std::string& fqn, uint64_t bytes) {
+      Descriptor d = Descriptor::plain(fqn, Dtype::f32, {1021, static_cast<int64_t>(bytes / 4 / 1021)});
+      d.placements = {ways[descriptors.size() % 3]};
+      descriptors.push_back(d);
+    };
+    add("embed", num_bytes / 3);
+    for (uint64_t at = num_bytes / 3; at < num_bytes; at += 8 * kMib)
+      add("layer." + std::to_string(at / kMib), 8 * kMib);
+  }
+};
+
+// In a process of its own. The peaks above what its shard takes, in MiB.
+std::pair<double, double> peaks_of_rank(const FormatPlugin& format, int rank, int port, const std::string& parent) {
+  const ShardedModel model(static_cast<uint64_t>(model_mib) * kMib);
+  World world(launch_of(rank, ShardedModel::kNumRanks, port), std::chrono::seconds(60));
+  std::map<std::string, Tensor> shards;
+  std::vector<SaveTensor> tensors;
+  std::vector<LoadTensor> loads;
+  for (const Descriptor& d : model.descriptors) {
+    const Shape shape = Layout(d, model.mesh).local_shape(rank);
+    shards[d.fqn] = Tensor::empty(std::vector<int64_t>(shape.begin(), shape.end()), d.dtype);
+    shards[d.fqn].fill(rank);
+    tensors.push_back(SaveTensor::plain(d));
+    loads.push_back({d, ""});
+  }
+  SaveRequest request;
+  request.parent = parent;
+  request.name = format.name();
+  request.tensors = [&](const Descriptor& d, int) { return shards.at(d.fqn); };
+  world.barrier("start");
+  const uint64_t before = status_bytes("VmRSS");
+  reset_peak();
+  const BucketPair buckets(kBucketBytes);
+  const SaveResult result =
+      CheckpointWriter(format, buckets).save(plan_save(tensors, model.mesh, format), request, world);
+  const uint64_t save_peak = status_bytes("VmHWM") - before;
+  reset_peak();
+  LoadOptions options;
+  options.rank = rank;
+  CheckpointReader(result.path, format).load(loads, model.mesh, buckets, request.tensors, options);
+  const uint64_t load_peak = status_bytes("VmHWM") - before;
+  if (rank == 0)
+    std::printf("%s, 4 ranks, %lld MiB: %s\n", format.name().c_str(), static_cast<long long>(model_mib),
+                result.line.c_str());
+  return {static_cast<double>(save_peak) / kMib, static_cast<double>(load_peak) / kMib};
+}
+
+TEST(PeakOfARank, IsTwoBucketsAndALittle) {
+  struct Shared {
+    std::atomic<int> port;
+    std::pair<double, double> peaks[ShardedModel::kNumRanks];
+  };
+  for (const FormatPlugin* format : {&native(), &huggingface()}) {
+    const TemporaryDirectory dir;
+    auto* shared =
+        new (::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Shared;
+    shared->port = 0;
+    std::vector<pid_t> ranks;
+    std::fflush(nullptr);
+    for (int rank = 0; rank < ShardedModel::kNumRanks; ++rank) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        while (shared->port == 0) ::usleep(100);
+        shared->peaks[rank] = peaks_of_rank(*format, rank, shared->port, dir.path());
+        std::fflush(nullptr);
+        ::_exit(0);
+      }
+      ranks.push_back(child);
+    }
+    StoreServer server("127.0.0.1", 0);
+    shared->port = server.port();
+    for (const pid_t rank : ranks) {
+      int status = 0;
+      ::waitpid(rank, &status, 0);
+      EXPECT_EQ(status, 0);
+    }
+    for (int rank = 0; rank < ShardedModel::kNumRanks; ++rank) {
+      const auto& [save, load] = shared->peaks[rank];
+      std::printf("  rank %d: save +%.1f MiB, load +%.1f MiB\n", rank, save, load);
+      EXPECT_LE(save, static_cast<double>(2 * kBucketBytes + kAllowance) / kMib);
+      EXPECT_LE(load, static_cast<double>(2 * kBucketBytes + kAllowance) / kMib);
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Save, Peak,

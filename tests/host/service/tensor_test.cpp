@@ -46,6 +46,24 @@ TEST(Tensor, ViewsAreOfTheSameStorage) {
   EXPECT_THROW(columns.view(shape), Error);
 }
 
+TEST(Tensor, StridedViewsStayWithinTheirTensor) {
+  const Tensor whole = counting(12), a = whole.narrow(0, 2, 10);
+  const int64_t sizes[] = {2, 3}, strides[] = {4, 1}, far[] = {8, 1};
+  const Tensor box = a.strided(sizes, strides, 1).contiguous();
+  EXPECT_EQ(box.data_as<float>()[0], 3);
+  EXPECT_EQ(box.data_as<float>()[5], 9);
+  EXPECT_THROW(a.strided(sizes, far, 0), Error);
+  EXPECT_THROW(a.strided(sizes, strides, 4), Error);
+  EXPECT_THROW(a.strided(sizes, strides, -1), Error);
+}
+
+TEST(Tensor, BytesAreReadAsAnotherDtype) {
+  const Tensor bytes = counting(4).reinterpret(Dtype::u8);
+  EXPECT_EQ(bytes.num_elements(), 16);
+  EXPECT_EQ(bytes.narrow(0, 4, 8).reinterpret(Dtype::f32).data_as<float>()[1], 2);
+  EXPECT_THROW(bytes.narrow(0, 0, 3).reinterpret(Dtype::f32), Error);
+}
+
 TEST(Tensor, CopiesCastElementByElement) {
   const int64_t sizes[] = {3};
   const Tensor narrow = Tensor::zeros(sizes, Dtype::bf16), wide = counting(3);

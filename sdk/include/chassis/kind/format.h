@@ -75,7 +75,9 @@ typedef struct chassis_scan_sink {
 
 typedef struct chassis_format {
   uint32_t struct_size;
-  uint32_t reserved0;
+  /* 1: files hold whole tensors, and a request has no other; ranks write their parts of them in place. 0: each box that
+   * a rank holds is stored by itself, and a tensor may come in many. */
+  uint32_t whole_tensors;
   /* [io] Pure: every byte of the files but the tensors' own. Names that the format can not hold are refused. */
   chassis_status_t* (*layout)(struct chassis_instance* self, const chassis_save_request_t* request,
                               const chassis_layout_sink_t* out);

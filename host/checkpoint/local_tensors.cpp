@@ -1,0 +1,22 @@
+#include "host/checkpoint/local_tensors.hpp"
+
+#include <string>
+
+#include "host/base/error.hpp"
+
+namespace chassis {
+
+Tensor checked_flat(const Layout& layout, int rank, const LocalTensors& tensors) {
+  const Descriptor& descriptor = layout.descriptor();
+  const Tensor local = tensors(descriptor, rank);
+  CHASSIS_CHECK(static_cast<bool>(local), "no local tensor for '" + descriptor.fqn + "'");
+  const Shape found{std::span<const int64_t>(local.sizes())}, wanted = layout.local_shape(rank);
+  if (found != wanted || local.dtype() != descriptor.dtype || !local.is_contiguous()) {
+    throw internal_error("tensor '" + descriptor.fqn + "' is " + std::string(dtype_name(local.dtype())) + text(found) +
+                         (local.is_contiguous() ? "" : ", not contiguous") + " on rank " + std::to_string(rank) +
+                         "; its descriptor says " + std::string(dtype_name(descriptor.dtype)) + text(wanted));
+  }
+  return local.flat();
+}
+
+}  // namespace chassis

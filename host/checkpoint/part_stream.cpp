@@ -1,0 +1,69 @@
+#include "host/checkpoint/part_stream.hpp"
+
+#include "host/base/error.hpp"
+#include "host/checkpoint/checksum.hpp"
+#include "host/checkpoint/element_copy.hpp"
+#include "host/checkpoint/stream_writer.hpp"
+#include "host/state/intersect.hpp"
+
+namespace chassis {
+namespace {
+
+const Piece& piece_with(const std::vector<Piece>& pieces, const Box& box, const std::string& fqn) {
+  for (const Piece& piece : pieces) {
+    if (intersection(piece.box, box) == box) return piece;
+  }
+  throw internal_error("a box of '" + fqn + "' is in no piece of its rank");
+}
+
+// From the rank's storage to the box on disk.
+Copy copy_to_disk(const Layout& layout, const SavePart& part, const DiskBox& box) {
+  const std::vector<Piece> pieces = layout.pieces(part.rank);
+  const Piece& piece = piece_with(pieces, part.region, layout.descriptor().fqn);
+  Box in_box = part.region;
+  for (int dim = 0; dim < in_box.ndim(); ++dim) {
+    in_box.begin[dim] -= box.box.begin[dim];
+    in_box.end[dim] -= box.box.begin[dim];
+  }
+  return {part.region, piece.view(part.region), row_major_view(box.box.sizes(), in_box)};
+}
+
+}  // namespace
+
+std::vector<bool> files_with_parts(const SavePlan& plan, const PartOwner& owner) {
+  std::vector<bool> out(plan.layout.files.size());
+  for (const SavePart& part : plan.parts)
+    if (owner.writes(part)) out[plan.layout.places[part.box].file] = true;
+  return out;
+}
+
+std::vector<uint32_t> stream_parts(const SavePlan& plan, const PartOwner& owner, std::vector<File>& files,
+                                   const BucketPair& buckets, const LocalTensors& tensors) {
+  std::vector<uint32_t> remainders;
+  StreamWriter writer(buckets);
+  for (const SavePart& part : plan.parts) {
+    if (!owner.writes(part)) continue;
+    const DiskBox& box = plan.boxes[part.box];
+    const DiskPlace& place = plan.layout.places[part.box];
+    const Layout layout(plan.tensors[plan.tensor_of[part.box]].descriptor, plan.mesh);
+    const Tensor flat = checked_flat(layout, part.rank, tensors);
+    const auto element_bytes = static_cast<uint64_t>(size_bytes(box.dtype));
+    PartChecksum checksum;
+    for_each_run(copy_to_disk(layout, part, box), [&](int64_t from, int64_t to, int64_t length) {
+      while (length > 0) {
+        const uint64_t at = static_cast<uint64_t>(to) * element_bytes;
+        const auto room = writer.reserve(files[place.file], place.offset + at,
+                                         static_cast<uint64_t>(length) * element_bytes, element_bytes);
+        const auto count = static_cast<int64_t>(room.size() / element_bytes);
+        read_elements(flat, from, count, box.dtype, room.data());
+        checksum.add(at, room);
+        from += count, to += count, length -= count;
+      }
+    });
+    remainders.push_back(checksum.remainder(box.num_bytes()));
+  }
+  writer.flush();
+  return remainders;
+}
+
+}  // namespace chassis

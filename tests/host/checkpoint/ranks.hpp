@@ -1,0 +1,86 @@
+// Ranks as threads of the test, each with a World of its own, and tensors that are cut in every way that strategies
+// cut.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "fixture.hpp"
+#include "host/mesh/store.hpp"
+#include "host/mesh/world.hpp"
+
+namespace chassis::testing {
+
+inline Launch launch_of(int rank, int num_ranks, int port) {
+  Launch launch;
+  launch.source = "test";
+  launch.rank = launch.local_rank = rank;
+  launch.world_size = launch.local_world_size = num_ranks;
+  launch.master_port = port;
+  launch.store_is_elsewhere = true;
+  return launch;
+}
+
+// What each rank failed with, or "".
+inline std::vector<std::string> run_ranks(int num_ranks, const std::function<void(World&)>& body) {
+  StoreServer server("127.0.0.1", 0);
+  std::vector<std::string> errors(static_cast<size_t>(num_ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        World world(launch_of(rank, num_ranks, server.port()), std::chrono::seconds(30));
+        world.set_deadline(std::chrono::seconds(30));
+        body(world);
+      } catch (const Error& error) {
+        errors[static_cast<size_t>(rank)] = "[" + std::to_string(static_cast<int>(error.code())) + "] " + error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+inline void expect_ranks_pass(int num_ranks, const std::function<void(World&)>& body) {
+  const std::vector<std::string> errors = run_ranks(num_ranks, body);
+  for (int rank = 0; rank < num_ranks; ++rank) EXPECT_EQ(errors[static_cast<size_t>(rank)], "") << "rank " << rank;
+}
+
+// Sizes that nothing divides; axes dp and tp.
+inline Model sharded_model() {
+  Model model;
+  const auto add = [&](const std::string& fqn, Dtype dtype, const Shape& shape, std::vector<Placement> placements) {
+    Descriptor d = Descriptor::plain(fqn, dtype, shape);
+    d.placements = std::move(placements);
+    model.add(d);
+  };
+  const Placement tp_rows = Placement::dim_chunk({"tp"}, 0), tp_columns = Placement::dim_chunk({"tp"}, 1),
+                  fsdp = Placement::dim_chunk({"dp"}, 0), zero = Placement::flat_range({"dp"});
+  Descriptor embed = Descriptor::plain("embed", Dtype::f32, {307, 4});
+  embed.padded_shape = {312, 4};
+  embed.placements = {tp_rows, fsdp};
+  model.add(embed);
+  add("column", Dtype::bf16, {16, 6}, {tp_rows, fsdp});
+  add("row", Dtype::bf16, {10, 23}, {tp_columns, fsdp});
+  add("row_of_zero", Dtype::f32, {9, 11}, {tp_columns, zero});
+  add("zero", Dtype::f32, {13, 7}, {zero});
+  add("zero_stack", Dtype::f32, {3, 5, 7}, {zero});
+  add("norm", Dtype::f32, {11}, {});
+  add("few_rows", Dtype::f32, {2, 3}, {fsdp});
+  add("step", Dtype::i64, {}, {});
+  add("empty", Dtype::f32, {0, 4}, {fsdp});
+  Descriptor fused = Descriptor::plain("qkv", Dtype::f32, {24, 3});
+  fused.cuts = {0, {{16, 1}, {4, 1}, {4, 1}}};
+  fused.placements = {Placement::dim_chunk_per_part({"tp"}, 0), zero};
+  model.add(fused);
+  Descriptor spread = Descriptor::plain("spread", Dtype::f32, {40});
+  spread.owner = OwnerRule::kSpread;
+  model.add(spread);
+  return model;
+}
+
+inline MeshShape mesh_of(int dp, int tp) { return MeshShape({{"dp", dp}, {"tp", tp}}); }
+
+}  // namespace chassis::testing

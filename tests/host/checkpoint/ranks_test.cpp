@@ -1,0 +1,209 @@
+// A save by many ranks: the same bytes as by one, each written by its owner, and one outcome on all.
+#include "ranks.hpp"
+
+#include <mutex>
+#include <set>
+
+#include "host/checkpoint/inspect.hpp"
+
+namespace chassis {
+namespace {
+
+using namespace testing;
+
+constexpr uint64_t kBucketBytes = 4096;
+
+SaveResult save_on(World& world, const Model& model, const FormatPlugin& format, const MeshShape& mesh,
+                   SaveRequest request) {
+  const BucketPair buckets(kBucketBytes);
+  return CheckpointWriter(format, buckets).save(plan_save(model.save_tensors(), mesh, format), request, world);
+}
+
+void save_by_ranks(const Model& model, const FormatPlugin& format, const MeshShape& mesh, const std::string& parent,
+                   const std::string& name) {
+  expect_ranks_pass(mesh.world_size(), [&](World& world) {
+    save_on(world, model, format, mesh, request_for(model, parent, name, 7, mesh));
+  });
+}
+
+void expect_loads(const Model& model, const FormatPlugin& format, const std::string& path, const MeshShape& mesh) {
+  const BucketPair buckets(kBucketBytes);
+  CheckpointReader reader(path, format);
+  for (int rank = 0; rank < mesh.world_size(); ++rank) {
+    const auto loaded = load_all(reader, model.load_tensors(), buckets, mesh, rank);
+    for (const Descriptor& d : model.descriptors)
+      EXPECT_TRUE(same_bytes(loaded.at(d.fqn), model.local(d, mesh, rank))) << d.fqn << " on rank " << rank;
+  }
+}
+
+std::map<std::string, std::string> files_of(const std::string& path) {
+  std::map<std::string, std::string> out;
+  for (const auto& entry : fs::recursive_directory_iterator(path))
+    if (entry.is_regular_file()) out[fs::relative(entry.path(), path).string()] = read_file(entry.path().string());
+  return out;
+}
+
+const std::vector<MeshShape>& meshes() {
+  static const std::vector<MeshShape> all = {mesh_of(2, 1), mesh_of(1, 2), mesh_of(2, 2), mesh_of(3, 1), mesh_of(4, 2)};
+  return all;
+}
+
+TEST(ManyRanks, WriteTheBytesThatOneProcessWritesForThem) {
+  const Model model = sharded_model();
+  const BucketPair buckets(kBucketBytes);
+  for (const FormatPlugin* format : {&native(), &huggingface()}) {
+    for (const MeshShape& mesh : meshes()) {
+      SCOPED_TRACE(format->name() + " on " + mesh.text());
+      const TemporaryDirectory dir;
+      CheckpointWriter(*format, buckets)
+          .save(plan_save(model.save_tensors(), mesh, *format), request_for(model, dir.path(), "one", 7, mesh));
+      save_by_ranks(model, *format, mesh, dir.path(), "many");
+      std::map<std::string, std::string> one = files_of(dir / "one"), many = files_of(dir / "many");
+      // The manifests differ in when they were written, and in their own checksum.
+      const auto a = CheckpointManifest::parse(one[kManifestName], "one"),
+                 b = CheckpointManifest::parse(many[kManifestName], "many");
+      ASSERT_EQ(a.boxes.size(), b.boxes.size());
+      for (size_t i = 0; i < a.boxes.size(); ++i) EXPECT_EQ(a.boxes[i].crc32c, b.boxes[i].crc32c) << i;
+      one.erase(kManifestName), many.erase(kManifestName);
+      EXPECT_EQ(one, many);
+      EXPECT_TRUE(verify_checkpoint(dir / "many", buckets).ok());
+    }
+  }
+}
+
+TEST(ManyRanks, ExportTheSameHuggingFaceFileFromEverySharding) {
+  const TemporaryDirectory dir;
+  const Model model = sharded_model();
+  save_by_ranks(model, huggingface(), mesh_of(1, 1), dir.path(), "one");
+  for (const MeshShape& mesh : meshes()) {
+    const std::string name = std::to_string(mesh.size(0)) + "x" + std::to_string(mesh.size(1));
+    save_by_ranks(model, huggingface(), mesh, dir.path(), name);
+    EXPECT_EQ(read_file(dir / (name + "/model.safetensors")), read_file(dir / "one/model.safetensors")) << name;
+    expect_loads(model, huggingface(), dir / name, mesh_of(2, 1));
+  }
+}
+
+TEST(ManyRanks, SaveWhatAnyOtherMeshLoads) {
+  const TemporaryDirectory dir;
+  const Model model = sharded_model();
+  for (size_t from = 0; from < meshes().size(); ++from) {
+    const std::string name = "mesh" + std::to_string(from);
+    save_by_ranks(model, native(), meshes()[from], dir.path(), name);
+    expect_loads(model, native(), dir / name, mesh_of(1, 1));
+    for (const MeshShape& to : meshes()) expect_loads(model, native(), dir / name, to);
+  }
+}
+
+// As torch.distributed.checkpoint demands: its reader has one entry for each name in a file.
+TEST(ManyRanks, NeverPutTwoBoxesOfATensorIntoOneNativeFile) {
+  const Model model = sharded_model();
+  for (const MeshShape& mesh : meshes()) {
+    const SavePlan plan = plan_save(model.save_tensors(), mesh, native());
+    std::set<std::pair<uint32_t, std::string>> seen;
+    for (size_t i = 0; i < plan.boxes.size(); ++i)
+      EXPECT_TRUE(seen.emplace(plan.layout.places[i].file, plan.boxes[i].name).second) << plan.boxes[i].name;
+    // A flat range of a matrix is at most three boxes, of a stack of them five: so many files has a rank.
+    EXPECT_LE(plan.layout.files.size(), static_cast<size_t>(5 * mesh.world_size()));
+  }
+}
+
+TEST(ManyRanks, AskEachRankForItsOwnTensorsOnlyAndTellAllTheSame) {
+  const TemporaryDirectory dir;
+  const Model model = sharded_model();
+  const MeshShape mesh = mesh_of(2, 2);
+  std::mutex mutex;
+  std::vector<SaveResult> results;
+  expect_ranks_pass(4, [&](World& world) {
+    SaveRequest request = request_for(model, dir.path(), "c", 7, mesh);
+    request.text_files = {{"config.json", "{}"}};
+    request.tensors = [&](const Descriptor& d, int rank) {
+      if (rank != world.rank()) throw internal_error("asked for another rank's");
+      return model.local(d, mesh, rank);
+    };
+    const SaveResult result = save_on(world, model, native(), mesh, request);
+    const std::lock_guard lock(mutex);
+    results.push_back(result);
+  });
+  ASSERT_EQ(results.size(), 4u);
+  uint64_t num_bytes = 0;
+  for (const auto& [path, bytes] : files_of(dir / "c")) num_bytes += path == kManifestName ? 0 : bytes.size();
+  for (const SaveResult& result : results) {
+    EXPECT_EQ(result.line, results[0].line);
+    EXPECT_EQ(result.path, dir / "c");
+    EXPECT_EQ(result.num_bytes, num_bytes);
+  }
+}
+
+// Rows of two elements, every other one of this rank: more runs in a bucket than it keeps a list of.
+TEST(ManyRanks, ShareATensorElementByElement) {
+  const TemporaryDirectory dir;
+  Model model;
+  Descriptor d = Descriptor::plain("w", Dtype::f32, {100'000, 2});
+  d.placements = {Placement::dim_chunk({"tp"}, 1)};
+  model.add(d).add("tail", Dtype::u8, {3});
+  expect_ranks_pass(2, [&](World& world) {
+    const BucketPair buckets(1 << 20);
+    const SavePlan plan = plan_save(model.save_tensors(), mesh_of(1, 2), huggingface());
+    CheckpointWriter(huggingface(), buckets).save(plan, request_for(model, dir.path(), "c", 0, mesh_of(1, 2)), world);
+  });
+  expect_loads(model, huggingface(), dir / "c", mesh_of(1, 1));
+  EXPECT_TRUE(verify_checkpoint(dir / "c", BucketPair(4096)).ok());
+}
+
+class FailingRank : public ::testing::TestWithParam<std::tuple<int, const char*>> {};
+
+TEST_P(FailingRank, FailsTheSaveOnAllAndLeavesWhatWasThere) {
+  const auto& [bad_rank, where] = GetParam();
+  const std::string stage = where;
+  const TemporaryDirectory dir;
+  const Model model = sharded_model();
+  const MeshShape mesh = mesh_of(2, 2);
+  save_by_ranks(model, native(), mesh, dir.path(), "c");
+  const auto before = files_of(dir / "c");
+  const std::vector<std::string> errors = run_ranks(4, [&](World& world) {
+    SaveRequest request = request_for(model, dir.path(), "c", 8, mesh);
+    const bool fails = world.rank() == bad_rank;
+    if (fails && stage == "tensors")
+      request.tensors = [&](const Descriptor&, int) -> Tensor { throw internal_error("the device is gone"); };
+    if (fails && stage == "request") request.text_files = {{"../x", ""}};
+    request.on_stage = [&](const char* reached) {
+      if (fails && stage == reached) throw storage_error("the device is gone");
+    };
+    save_on(world, model, native(), mesh, request);
+  });
+  for (int rank = 0; rank < 4; ++rank) {
+    const std::string& error = errors[static_cast<size_t>(rank)];
+    EXPECT_NE(error.find("was not saved; what was published before is untouched"), std::string::npos) << error;
+    EXPECT_NE(error.find(stage == "request" ? "is no path" : "the device is gone"), std::string::npos) << error;
+    EXPECT_EQ(error.find("rank " + std::to_string(bad_rank) + ": ") != std::string::npos, rank != bad_rank) << error;
+    EXPECT_EQ(error.substr(0, 3), stage == "tensors" ? "[1]" : "[7]") << error;
+  }
+  EXPECT_EQ(files_of(dir / "c"), before);
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir.path()), fs::directory_iterator()), 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(InEveryStage, FailingRank,
+                         ::testing::Values(std::tuple(0, "request"), std::tuple(2, "request"), std::tuple(0, "staged"),
+                                           std::tuple(0, "allocated"), std::tuple(0, "tensors"),
+                                           std::tuple(3, "tensors"), std::tuple(0, "streamed"),
+                                           std::tuple(1, "streamed"), std::tuple(0, "written"),
+                                           std::tuple(0, "manifest"), std::tuple(0, "synced")));
+
+TEST(ManyRanks, RefuseToSaveByDifferentPlans) {
+  const TemporaryDirectory dir;
+  const MeshShape mesh = mesh_of(2, 1);
+  const std::vector<std::string> errors = run_ranks(2, [&](World& world) {
+    Model model;
+    model.add("w", Dtype::f32, {4}).add("state", Dtype::f32, {4});
+    // Optimizer state that only one rank has made.
+    if (world.rank() == 1) model.add("late", Dtype::f32, {4});
+    save_on(world, model, native(), mesh, request_for(model, dir.path(), "c", 0, mesh));
+  });
+  EXPECT_NE(errors[0].find("2 tensors"), std::string::npos) << errors[0];
+  EXPECT_NE(errors[1].find("2 tensors"), std::string::npos) << errors[1];
+  EXPECT_NE(errors[1].find("3 tensors"), std::string::npos) << errors[1];
+  EXPECT_TRUE(fs::is_empty(dir.path()));
+}
+
+}  // namespace
+}  // namespace chassis
