@@ -5,6 +5,7 @@
 
 #include "host/base/error.hpp"
 #include "host/plugin/status.hpp"
+#include "host/program/rehearsal.hpp"
 #include "host/service/memory.hpp"
 
 namespace chassis {
@@ -120,6 +121,7 @@ class BlockRun {
 
   void forward_node(size_t n, bool training) {
     const Node& node = block_.nodes[n];
+    const MemoryTag tag(node.has_logits ? MemoryCategory::kLogits : MemoryCategory::kActivations);
     call_.reset(node, true);
     call_.raw.flags = training && node.has_backward ? CHASSIS_CALL_TRAINING : 0;
     for (size_t i = 0; i < node.inputs.size(); ++i) call_.inputs[i] = handle(node.inputs[i]);
@@ -130,10 +132,12 @@ class BlockRun {
     const bool with_gradients =
         training && node.has_backward && node.flag(CHASSIS_KERNEL_FORWARD_BACKWARD) && is_loss(node);
     if (with_gradients) forward_backward(n);
-    else check(node, node.provider->table->forward(node.provider->self, node.kernel.get(), &call_.raw));
+    else run(node, node.provider->table->forward);
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       if (!call_.outputs[i]) throw plugin_error(who(node) + ": forward left output " + std::to_string(i) + " empty");
-      frame_.values[node.outputs[i]] = Call::take(call_.outputs[i]);
+      Tensor& output = frame_.values[node.outputs[i]];
+      output = Call::take(call_.outputs[i]);
+      if (node.has_logits) retag_memory(output, category_of(node.outputs[i]));
     }
     for (chassis_tensor_t& saved : call_.saved)
       if (saved) frame_.saved[n].push_back(Call::take(saved));
@@ -156,9 +160,8 @@ class BlockRun {
         continue;
       }
       const GraphValue& value = block_.block.values[node.outputs[i]];
-      const Dtype dtype = value.type == GraphValueType::kCompute ? context_.options->compute : Dtype::f32;
       call_.outputs[i] = Tensor::empty(context_.layout->local_shape(*context_.program, value, context_.batch, context_.time),
-                                       dtype, context_.options->device)
+                                       dtype_of(value, context_.options->compute), device())
                              .release();
     }
   }
@@ -172,14 +175,14 @@ class BlockRun {
     const Tensor scale = loss_gradient();
     call_.grad_outputs[0] = scale.handle();
     pass_param_gradients(node);
-    check(node, node.provider->table->forward_backward(node.provider->self, node.kernel.get(), &call_.raw));
+    run(node, node.provider->table->forward_backward);
     mark_written(node);
     adopt_input_gradients(node);
     frame_.done[n] = 1;
   }
 
   Tensor loss_gradient() const {
-    Tensor scale = Tensor::empty({}, Dtype::f32, context_.options->device);
+    Tensor scale = Tensor::empty({}, Dtype::f32, device());
     scale.fill(context_.loss_scale);
     return scale;
   }
@@ -224,6 +227,7 @@ class BlockRun {
 
   void backward_node(size_t n) {
     const Node& node = block_.nodes[n];
+    const MemoryTag tag(node.has_logits ? MemoryCategory::kLogits : MemoryCategory::kActivations);
     call_.reset(node, false);
     call_.raw.flags = CHASSIS_CALL_TRAINING;
     Tensor loss_scale;
@@ -239,15 +243,15 @@ class BlockRun {
     for (size_t i = 0; i < frame_.saved[n].size(); ++i) call_.saved[i] = frame_.saved[n][i].handle();
     pass_param_gradients(node);
 
-    if (node.flag(CHASSIS_KERNEL_COMPOSED)) {
+    if (node.flag(CHASSIS_KERNEL_COMPOSED) && !context_.rehearsal) {
       run_composed_backward(node, call_.raw);
     } else {
       if (std::count(node.input_needs_grad.begin(), node.input_needs_grad.end(), 1)) {
         lend_input_gradients(node);
-        check(node, node.provider->table->backward_inputs(node.provider->self, node.kernel.get(), &call_.raw));
+        run(node, node.provider->table->backward_inputs);
       }
       if (std::any_of(call_.grad_params.begin(), call_.grad_params.end(), [](auto h) { return h != nullptr; }))
-        check(node, node.provider->table->backward_params(node.provider->self, node.kernel.get(), &call_.raw));
+        run(node, node.provider->table->backward_params);
     }
     mark_written(node);
     adopt_input_gradients(node);
@@ -268,6 +272,7 @@ class BlockRun {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (!call_.grad_inputs[i]) continue;
       Tensor gradient = Call::take(call_.grad_inputs[i]);
+      if (node.has_logits) retag_memory(gradient, category_of(node.inputs[i]));
       if (node.input_needs_grad[i]) accumulate(node.inputs[i], std::move(gradient));
     }
   }
@@ -299,7 +304,7 @@ class BlockRun {
       if (!block_.slot_trainable[node.params[i]]) continue;
       if (!p.gradient) {
         MemoryTag tag(MemoryCategory::kGradients);
-        p.gradient = Tensor::empty(p.value.sizes(), Dtype::f32, context_.options->device);
+        p.gradient = Tensor::empty(p.value.sizes(), Dtype::f32, device());
       }
       call_.grad_params[i] = p.gradient.handle();
       call_.beta[i] = p.gradient_written ? 1.0f : 0.0f;
@@ -312,6 +317,18 @@ class BlockRun {
   }
 
   Parameter& parameter(SlotId slot) const { return *(*context_.parameters)[slot]; }
+  Device device() const { return context_.rehearsal ? *context_.rehearsal : context_.options->device; }
+  MemoryCategory category_of(ValueId value) const {
+    return context_.program->is_logits(block_.block.values[value]) ? MemoryCategory::kLogits : MemoryCategory::kActivations;
+  }
+
+  using Kernel = chassis_status_t* (*)(chassis_instance*, void*, chassis_call_t*);
+  void run(const Node& node, Kernel kernel) {
+    const auto* table = node.provider->table;
+    if (!context_.rehearsal) return check(node, kernel(node.provider->self, node.kernel.get(), &call_.raw));
+    if (kernel == table->forward || kernel == table->forward_backward) rehearse_forward(block_, node, context_, call_.raw);
+    if (kernel != table->forward) rehearse_backward(block_, node, context_, call_.raw);
+  }
 
   static void check(const Node& node, chassis_status_t* status) {
     if (status) throw_if_failed(status, who(node));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,7 @@ struct RunContext {
   int64_t batch = 0;  // B and T of this micro-batch
   int64_t time = 0;
   double loss_scale = 1.0;
+  std::optional<Device> rehearsal;  // a meta device: tensors lie there and kernels are not called
 };
 
 // What a forward leaves for its backward.

@@ -44,6 +44,7 @@ RunContext Executor::context(size_t unit, const Microbatch& mb, KeyValueCache* c
   context.batch = ids.size(0);
   context.time = ids.size(1);
   context.loss_scale = mb.loss_scale;
+  context.rehearsal = rehearsal_;
   return context;
 }
 

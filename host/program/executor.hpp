@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,8 @@ class Executor {
   void set_recompute(Recompute recompute) { recompute_ = recompute; }
   bool recomputes(size_t unit) const;
   void set_events(UnitEvents* events) { events_ = events; }
+  // From now on tensors lie on that meta device and kernels are not called: a step shows what it would take.
+  void rehearse_on(Device meta) { rehearsal_ = meta; }
 
   // By `infer`, at the planned sizes: bytes alive at the peak of a training micro-batch, without parameters, gradients
   // and optimizer states.
@@ -87,6 +90,7 @@ class Executor {
   Recompute recompute_;
   UnitEvents* events_;
   Collectives* collectives_;
+  std::optional<Device> rehearsal_;
   std::vector<uint8_t> unit_repeats_;  // belongs to a chain of more than one block
   std::map<Purpose, ResolvedProgram> resolved_;
   std::map<int, Microbatch> microbatches_;

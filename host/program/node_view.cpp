@@ -60,11 +60,8 @@ uint32_t NodeView::value_operand(ValueId id) {
   const GraphValue& value = block_.values[id];
   std::vector<std::string> dims;
   for (DimId d : value.dims) dims.push_back(program_.dims[d].name);
-  const Dtype dtype = value.type == GraphValueType::kCompute ? options_.compute
-                      : value.type == GraphValueType::kInt32 ? Dtype::i32
-                                                        : Dtype::f32;
   return value_index_[id] = add_operand(layout_.local_shape(program_, value, options_.batch, options_.time),
-                                        std::move(dims), dtype, value_needs_grad_[id] != 0);
+                                        std::move(dims), dtype_of(value, options_.compute), value_needs_grad_[id] != 0);
 }
 
 uint32_t NodeView::slot_operand(SlotId id) {

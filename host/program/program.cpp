@@ -1,5 +1,7 @@
 #include "host/program/program.hpp"
 
+#include <algorithm>
+
 #include "host/base/error.hpp"
 
 namespace chassis {
@@ -25,6 +27,10 @@ SlotId BlockType::add_slot(Slot slot) {
   return static_cast<SlotId>(slots.size() - 1);
 }
 
+Dtype dtype_of(const GraphValue& value, Dtype compute) {
+  return value.type == GraphValueType::kCompute ? compute : value.type == GraphValueType::kInt32 ? Dtype::i32 : Dtype::f32;
+}
+
 std::string Chain::prefix_of(size_t index) const {
   const size_t at = prefix.find("{i}");
   return at == std::string::npos ? prefix : prefix.substr(0, at) + std::to_string(index) + prefix.substr(at + 3);
@@ -39,6 +45,10 @@ std::optional<DimId> Program::find_dim(std::string_view name) const {
   for (size_t i = 0; i < dims.size(); ++i)
     if (dims[i].name == name) return static_cast<DimId>(i);
   return std::nullopt;
+}
+
+bool Program::is_logits(const GraphValue& value) const {
+  return std::any_of(value.dims.begin(), value.dims.end(), [&](DimId dim) { return dims[dim].name == "vocab"; });
 }
 
 int64_t Program::dim_product(const std::vector<DimId>& ids) const {

@@ -48,6 +48,7 @@ struct GraphValue {
   GraphValueType type = GraphValueType::kCompute;
   std::vector<Sharding> sharding;  // by axis of the layout; empty: replicated
 };
+Dtype dtype_of(const GraphValue& value, Dtype compute);
 
 // A parameter of a block type. Which tensor it is in block i is the parameter table's business.
 struct Slot {
@@ -104,6 +105,7 @@ struct Program {
 
   std::optional<DimId> find_dim(std::string_view name) const;
   int64_t dim_product(const std::vector<DimId>& ids) const;
+  bool is_logits(const GraphValue& value) const;  // has the dim "vocab"
   std::string dims_text(const std::vector<DimId>& ids) const;  // "[B, T, heads=6, head_dim=64]"
   std::vector<int64_t> global_shape(const Slot& slot) const;
   size_t num_units() const;  // blocks of all chains

@@ -133,6 +133,9 @@ class BlockResolver {
 
   Node make_node(size_t at, size_t count) {
     Node node;
+    for (size_t i = at; i < at + count; ++i)
+      for (const auto* values : {&block().ops[i].inputs, &block().ops[i].outputs})
+        for (ValueId v : *values) node.has_logits |= v != kAbsent && program_.is_logits(block().values[v]);
     std::set<ValueId> made;
     for (size_t i = at; i < at + count; ++i) {
       const Op& op = block().ops[i];
@@ -272,7 +275,7 @@ class BlockResolver {
 
   uint64_t bytes_of(ValueId v) {
     const GraphValue& value = block().values[v];
-    uint64_t bytes = static_cast<uint64_t>(value.type == GraphValueType::kCompute ? size_bytes(options_.compute) : 4);
+    auto bytes = static_cast<uint64_t>(size_bytes(dtype_of(value, options_.compute)));
     for (int64_t size : layout_.local_shape(program_, value, options_.batch, options_.time))
       bytes *= static_cast<uint64_t>(size);
     return bytes;

@@ -57,6 +57,7 @@ struct Node {
   double cost_ns = 0.0;
   std::vector<Refusal> refusals;
 
+  bool has_logits = false;  // makes or reads values over the vocabulary
   bool has_backward = false;
   std::vector<uint8_t> input_needs_grad;
   int overwritten_input = -1;                  // output 0 takes over its memory
