@@ -73,10 +73,10 @@ class Run {
       log::add_file(directory_ + "/log.txt");
     });
     session_.allocate();
-    if (first_rank()) saver_ = std::make_unique<Saver>(session_, directory_);
+    saver_ = std::make_unique<Saver>(session_, directory_);
     choose_recompute();
     make_trainer();
-    if (const auto resumed = world_.size() == 1 ? saver_->resume() : std::nullopt) resume(resumed->checkpoint, resumed->state);
+    if (const auto resumed = saver_->resume()) resume(resumed->checkpoint, resumed->state);
     else start_anew();
     make_sinks();
     announce();
@@ -259,7 +259,7 @@ class Run {
 
   void finish(bool stopped) {
     const TrainerState& state = trainer_->state();
-    if (state.step > 0 && world_.size() == 1) save();
+    if (state.step > 0) save();
     if (!stopped && config().get_string("export.when") != "never")
       log::info("{}", saver_->export_model("final", state.step).line);
     const double seconds = seconds_since(start_);
