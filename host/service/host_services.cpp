@@ -1,9 +1,12 @@
 #include "host/service/host_services.hpp"
 
+#include <fmt/core.h>
 #include <torch/headeronly/version.h>
 
+#include <algorithm>
 #include <array>
 
+#include "chassis/service/comm.h"
 #include "chassis/service/dispatch.h"
 #include "chassis/service/log.h"
 #include "chassis/service/memory.h"
@@ -12,6 +15,7 @@
 #include "chassis/service/rng.h"
 #include "chassis/service/task.h"
 #include "chassis/service/tensor.h"
+#include "host/plugin/manifest.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/operators.hpp"
 #include "host/service/tables.hpp"
@@ -23,7 +27,7 @@ struct Offer {
   std::string_view id;
   std::unique_ptr<Table> (*make)(const TableContext& context);
 };
-constexpr std::array<Offer, 8> kOffers = {{
+constexpr std::array<Offer, 9> kOffers = {{
     {CHASSIS_LOG_ID, make_log_table},
     {CHASSIS_OPTIONS_ID, make_options_table},
     {CHASSIS_TENSOR_ID, make_tensor_table},
@@ -32,6 +36,7 @@ constexpr std::array<Offer, 8> kOffers = {{
     {CHASSIS_RNG_ID, make_rng_table},
     {CHASSIS_METRICS_ID, make_metrics_table},
     {CHASSIS_TASK_ID, make_task_table},
+    {CHASSIS_COMM_ID, make_comm_table},
 }};
 
 class Tables final : public InstanceServices {
@@ -64,11 +69,16 @@ void HostServices::check_operators(const Manifest& manifest) const { check_opera
 std::string HostServices::torch_version() const { return TORCH_VERSION; }
 
 std::unique_ptr<InstanceServices> HostServices::attach(const InstanceContext& context) {
+  const auto& required = context.manifest->required_services;
+  if (!communicator_ && std::find(required.begin(), required.end(), CHASSIS_COMM_ID) != required.end())
+    throw plugin_error(fmt::format("{} requires " CHASSIS_COMM_ID ", and this run has one process",
+                                   context.manifest->who()));
   TableContext tables;
   tables.instance = context;
   tables.memory_owner = memory_owner(context.plugin_id);
   tables.seed = seed_;
   tables.metrics = &metrics_;
+  tables.communicator = &communicator_;
   return std::make_unique<Tables>(std::move(tables));
 }
 

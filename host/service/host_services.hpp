@@ -11,10 +11,16 @@
 
 namespace chassis {
 
+class Communicator;
+
 class HostServices final : public ServiceProvider {
  public:
   // `seed` is the run's; streams of chassis.rng depend on it. `metrics` outlives the instances.
   HostServices(uint64_t seed, MetricsStore& metrics) : seed_(seed), metrics_(metrics) {}
+
+  // From now on chassis.comm is there for instances, also those made before; NULL takes it away. Without one a plugin
+  // whose manifest requires it gets no instance.
+  void set_communicator(Communicator* communicator) { communicator_ = communicator; }
 
   bool offers(std::string_view id) const override;
   void check_operators(const Manifest& manifest) const override;
@@ -24,6 +30,7 @@ class HostServices final : public ServiceProvider {
  private:
   uint64_t seed_;
   MetricsStore& metrics_;
+  Communicator* communicator_ = nullptr;
 };
 
 }  // namespace chassis

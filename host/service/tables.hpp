@@ -12,6 +12,8 @@
 
 namespace chassis {
 
+class Communicator;
+
 // What the tables of one instance have in common.
 struct TableContext {
   InstanceContext instance;
@@ -19,6 +21,7 @@ struct TableContext {
   uint16_t memory_owner = 0;
   uint64_t seed = 0;
   MetricsStore* metrics = nullptr;
+  Communicator* const* communicator = nullptr;  // NULL behind it while the run has none
 };
 
 class Table {
@@ -35,5 +38,6 @@ std::unique_ptr<Table> make_memory_table(const TableContext& context);
 std::unique_ptr<Table> make_rng_table(const TableContext& context);
 std::unique_ptr<Table> make_metrics_table(const TableContext& context);
 std::unique_ptr<Table> make_task_table(const TableContext& context);
+std::unique_ptr<Table> make_comm_table(const TableContext& context);
 
 }  // namespace chassis

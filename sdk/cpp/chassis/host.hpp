@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "chassis/guard.hpp"
+#include "chassis/service/comm.h"
 #include "chassis/service/dispatch.h"
 #include "chassis/service/log.h"
 #include "chassis/service/memory.h"
@@ -35,6 +36,8 @@ template <>
 inline constexpr std::string_view service_id<chassis_metrics_t> = CHASSIS_METRICS_ID;
 template <>
 inline constexpr std::string_view service_id<chassis_task_t> = CHASSIS_TASK_ID;
+template <>
+inline constexpr std::string_view service_id<chassis_comm_t> = CHASSIS_COMM_ID;
 
 // One per instance; lives as long as it.
 class Host {
@@ -82,7 +85,8 @@ class Host {
   mutable std::tuple<std::atomic<const chassis_log_t*>, std::atomic<const chassis_options_t*>,
                      std::atomic<const chassis_tensor_service_t*>, std::atomic<const chassis_dispatch_t*>,
                      std::atomic<const chassis_memory_t*>, std::atomic<const chassis_rng_t*>,
-                     std::atomic<const chassis_metrics_t*>, std::atomic<const chassis_task_t*>>
+                     std::atomic<const chassis_metrics_t*>, std::atomic<const chassis_task_t*>,
+                     std::atomic<const chassis_comm_t*>>
       services_{};
 };
 

@@ -1,0 +1,30 @@
+// chassis_store_t: the part of the run's store that belongs to one group.
+#pragma once
+
+#include <string>
+
+#include "chassis/kind/comm.h"
+#include "host/mesh/world.hpp"
+
+namespace chassis {
+
+class CommStore {
+ public:
+  // Keys get `prefix` in front. `world` must have a store.
+  CommStore(World& world, std::string prefix);
+  CommStore(const CommStore&) = delete;
+  CommStore& operator=(const CommStore&) = delete;
+
+  const chassis_store_t* table() const { return &table_; }
+
+ private:
+  static CommStore& self(const chassis_store_t* s) { return *static_cast<CommStore*>(s->impl); }
+  std::string key(chassis_str_t name) const;
+  chassis_status_t* get(const std::string& key, uint64_t timeout_ns, void (*take)(void*, chassis_str_t), void* context);
+
+  World& world_;
+  std::string prefix_;
+  chassis_store_t table_{};
+};
+
+}  // namespace chassis

@@ -1,0 +1,76 @@
+#include "host/service/comm_watch.hpp"
+
+namespace chassis {
+
+using Clock = std::chrono::steady_clock;
+
+StreamWatch::StreamWatch(const Instance& backend, const chassis_comm_backend_t& table, World& world, Flights& flights)
+    : backend_(backend), table_(table), world_(world), flights_(flights) {}
+
+StreamWatch::~StreamWatch() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  stopping_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  for (const Watched& watched : works_) release(watched);
+}
+
+void StreamWatch::add(chassis_backend_work_t* work, chassis_backend_group_t* group, const Flight& flight) {
+  const std::lock_guard lock(mutex_);
+  works_.push_back({work, group, &flight, Clock::now()});
+  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+}
+
+void StreamWatch::throw_if_failed() {
+  const std::lock_guard lock(mutex_);
+  release_done();
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+// Works are done in the order of their start, but for those of different groups.
+void StreamWatch::release_done() {
+  for (auto watched = works_.begin(); watched != works_.end();) {
+    if (!table_.done(backend_.get(), watched->work)) {
+      ++watched;
+      continue;
+    }
+    try {
+      backend_.check(table_.wait(backend_.get(), watched->work, 0));
+    } catch (...) {
+      if (!failure_) failure_ = std::current_exception();
+    }
+    release(*watched);
+    watched = works_.erase(watched);
+  }
+}
+
+void StreamWatch::release(const Watched& watched) {
+  table_.release(backend_.get(), watched.work);
+  flights_.end(*watched.flight);
+}
+
+void StreamWatch::run() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_.wait_for(lock, std::chrono::milliseconds(100), [&] { return stop_; }) && !failure_) {
+    release_done();
+    if (failure_ || works_.empty()) continue;
+    try {
+      look();
+    } catch (...) {
+      failure_ = std::current_exception();
+      for (const Watched& watched : works_) table_.abort(backend_.get(), watched.group);
+    }
+  }
+}
+
+void StreamWatch::look() {
+  world_.throw_if_another_failed();
+  const Watched& oldest = works_.front();
+  const Clock::duration age = Clock::now() - oldest.start;
+  flights_.look(*oldest.flight, age, world_.deadline());
+  if (age >= world_.deadline()) throw flights_.late(*oldest.flight, age);
+}
+
+}  // namespace chassis

@@ -1,0 +1,59 @@
+// Works that a stream waits for instead of the host. A thread releases them when they are done, and gives their groups
+// up when one takes too long or a rank fails, so that the stream, and who waits for it, goes on.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "chassis/kind/comm.h"
+#include "host/mesh/world.hpp"
+#include "host/plugin/instance.hpp"
+#include "host/service/comm_flight.hpp"
+
+namespace chassis {
+
+class StreamWatch {
+ public:
+  // All outlive it.
+  StreamWatch(const Instance& backend, const chassis_comm_backend_t& table, World& world, Flights& flights);
+  // Releases what is left.
+  ~StreamWatch();
+  StreamWatch(const StreamWatch&) = delete;
+  StreamWatch& operator=(const StreamWatch&) = delete;
+
+  // Takes over the work and its flight.
+  void add(chassis_backend_work_t* work, chassis_backend_group_t* group, const Flight& flight);
+  // What was seen since; the same one every time.
+  void throw_if_failed();
+
+ private:
+  struct Watched {
+    chassis_backend_work_t* work;
+    chassis_backend_group_t* group;
+    const Flight* flight;
+    std::chrono::steady_clock::time_point start;
+  };
+
+  void run();
+  void look();
+  void release_done();
+  void release(const Watched& watched);
+
+  const Instance& backend_;
+  const chassis_comm_backend_t& table_;
+  World& world_;
+  Flights& flights_;
+  std::mutex mutex_;
+  std::condition_variable stopping_;
+  bool stop_ = false;
+  std::list<Watched> works_;  // oldest first
+  std::exception_ptr failure_;
+  std::thread thread_;
+};
+
+}  // namespace chassis
