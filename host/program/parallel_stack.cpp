@@ -5,6 +5,7 @@
 #include <map>
 
 #include "host/base/error.hpp"
+#include "host/base/log.hpp"
 #include "host/plugin/status.hpp"
 
 namespace chassis {
@@ -199,6 +200,7 @@ void ParallelStack::place(ParameterTable& parameters) {
     data_rank_ = data_rank_ * facts_.mesh.size(axis) + at[static_cast<size_t>(axis)];
   }
   parameters.place(facts_.mesh, facts_.rank);
+  bool offloads = false;
   for (size_t i = 0; i < rules_.size(); ++i) {
     ShardRule& rule = rules_[i];
     for (const std::string& axis : data_axes_)
@@ -212,7 +214,11 @@ void ParallelStack::place(ParameterTable& parameters) {
     if (rule.kind == CHASSIS_SHARD_DIM) descriptor.placements.push_back(Placement::dim_chunk(rule.axes, 0));
     if (rule.kind == CHASSIS_SHARD_FLAT) descriptor.placements.push_back(Placement::flat_range(rule.axes));
     descriptor.owner = OwnerRule::kSpread;
+    parameters.all()[i]->offloaded = rule.offload_parameter || rule.offload_optimizer;
+    offloads |= parameters.all()[i]->offloaded;
   }
+  if (offloads && facts_.device.type == Device::Type::kCpu)
+    counted_warning("offload", "offloading to the CPU changes nothing: the run's device is the CPU");
 }
 
 void ParallelStack::bind(Communicator* communicator, Device device) {

@@ -116,10 +116,11 @@ void ParameterTable::allocate(Device device) {
     const auto pieces = layout.pieces(rank_);
     p->owned = std::any_of(pieces.begin(), pieces.end(), [](const Piece& piece) { return piece.owned; });
     const std::vector<int64_t> shape = sizes_of(layout.local_shape(rank_));
-    p->shard = Tensor::empty(shape, p->descriptor.dtype, device);
+    const Device home = p->offloaded ? device.host() : device;
+    p->shard = Tensor::empty(shape, p->descriptor.dtype, home);
     if (p->descriptor.is_padded() || layout.is_flat()) p->shard.zero();
     if (shape != p->local_shape) continue;
-    p->value = p->descriptor.dtype == compute_ ? p->shard : Tensor::empty(shape, compute_, device);
+    p->value = p->descriptor.dtype == compute_ && home == device ? p->shard : Tensor::empty(shape, compute_, device);
   }
 }
 

@@ -123,7 +123,7 @@ void Shards::allocate() {
     }
     if (p.value) continue;  // of one shape with its shard: the table has made it
     MemoryTag tag(MemoryCategory::kParameters);
-    if (e.rule.kind != CHASSIS_SHARD_FLAT || p.shard.dtype() != parameters_.compute()) {
+    if (e.rule.kind != CHASSIS_SHARD_FLAT || p.shard.dtype() != parameters_.compute() || p.shard.device() != device_) {
       p.value = Tensor::empty(p.local_shape, parameters_.compute(), device_);
       continue;
     }
@@ -417,7 +417,7 @@ void Shards::finish_reduce(Flight& flight) {
 
 void Shards::add_reduced(Entry& e, Tensor sum) {
   Parameter& p = *e.parameter;
-  const Tensor own = sum.narrow(0, 0, p.shard.num_elements()).view(p.shard.sizes());
+  const Tensor own = sum.narrow(0, 0, p.shard.num_elements()).view(p.shard.sizes()).to(p.shard.device());
   if (p.reduced) p.reduced.add(own);
   else p.reduced = own;
   retag_memory(p.reduced, MemoryCategory::kGradients);

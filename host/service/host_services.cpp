@@ -9,6 +9,7 @@
 #include "chassis/service/comm.h"
 #include "chassis/service/dispatch.h"
 #include "chassis/service/log.h"
+#include "chassis/service/members.h"
 #include "chassis/service/memory.h"
 #include "chassis/service/metrics.h"
 #include "chassis/service/options.h"
@@ -27,7 +28,7 @@ struct Offer {
   std::string_view id;
   std::unique_ptr<Table> (*make)(const TableContext& context);
 };
-constexpr std::array<Offer, 9> kOffers = {{
+constexpr std::array<Offer, 10> kOffers = {{
     {CHASSIS_LOG_ID, make_log_table},
     {CHASSIS_OPTIONS_ID, make_options_table},
     {CHASSIS_TENSOR_ID, make_tensor_table},
@@ -37,6 +38,7 @@ constexpr std::array<Offer, 9> kOffers = {{
     {CHASSIS_METRICS_ID, make_metrics_table},
     {CHASSIS_TASK_ID, make_task_table},
     {CHASSIS_COMM_ID, make_comm_table},
+    {CHASSIS_MEMBERS_ID, make_members_table},
 }};
 
 class Tables final : public InstanceServices {
@@ -79,6 +81,7 @@ std::unique_ptr<InstanceServices> HostServices::attach(const InstanceContext& co
   tables.seed = seed_;
   tables.metrics = &metrics_;
   tables.communicator = &communicator_;
+  tables.registry = &registry_;
   return std::make_unique<Tables>(std::move(tables));
 }
 

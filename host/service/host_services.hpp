@@ -12,6 +12,7 @@
 namespace chassis {
 
 class Communicator;
+class PluginRegistry;
 
 class HostServices final : public ServiceProvider {
  public:
@@ -22,6 +23,9 @@ class HostServices final : public ServiceProvider {
   // whose manifest requires it gets no instance.
   void set_communicator(Communicator* communicator) { communicator_ = communicator; }
 
+  // Likewise chassis.members.
+  void set_registry(PluginRegistry* registry) { registry_ = registry; }
+
   bool offers(std::string_view id) const override;
   void check_operators(const Manifest& manifest) const override;
   std::string torch_version() const override;
@@ -31,6 +35,7 @@ class HostServices final : public ServiceProvider {
   uint64_t seed_;
   MetricsStore& metrics_;
   Communicator* communicator_ = nullptr;
+  PluginRegistry* registry_ = nullptr;
 };
 
 }  // namespace chassis

@@ -13,6 +13,7 @@
 namespace chassis {
 
 class Communicator;
+class PluginRegistry;
 
 // What the tables of one instance have in common.
 struct TableContext {
@@ -22,6 +23,7 @@ struct TableContext {
   uint64_t seed = 0;
   MetricsStore* metrics = nullptr;
   Communicator* const* communicator = nullptr;  // NULL behind it while the run has none
+  PluginRegistry* const* registry = nullptr;    // likewise
 };
 
 class Table {
@@ -39,5 +41,6 @@ std::unique_ptr<Table> make_rng_table(const TableContext& context);
 std::unique_ptr<Table> make_metrics_table(const TableContext& context);
 std::unique_ptr<Table> make_task_table(const TableContext& context);
 std::unique_ptr<Table> make_comm_table(const TableContext& context);
+std::unique_ptr<Table> make_members_table(const TableContext& context);
 
 }  // namespace chassis

@@ -67,6 +67,8 @@ std::string Device::text() const {
   return "unknown";
 }
 
+Device Device::host() const { return type == Type::kMeta ? kMetaHost : Device{}; }
+
 Tensor::Tensor(const Tensor& other) : handle_(nullptr) {
   if (other.handle_) handle_ = new_handle(at::Tensor(tensor_of(other.handle_)));
 }

@@ -18,6 +18,7 @@ struct Device {
   int index = 0;
 
   std::string text() const;  // "cpu", "cuda:0", "meta"
+  Device host() const;       // where what is offloaded from it lies
   bool operator==(const Device&) const = default;
 };
 

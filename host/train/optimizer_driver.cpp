@@ -1,5 +1,6 @@
 #include "host/train/optimizer_driver.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "host/base/error.hpp"
@@ -45,28 +46,36 @@ void OptimizerDriver::allocate(Device device) {
   for (OptimizerState& state : states_) {
     const bool like_parameter = state.descriptor.global_shape == state.parameter->descriptor.global_shape;
     const std::vector<int64_t> scalar = {1};
-    state.tensor = Tensor::zeros(like_parameter ? state.parameter->shard.sizes() : scalar, state.descriptor.dtype, device);
+    const Device home = state.parameter->offloaded ? device.host() : device;
+    state.tensor = Tensor::zeros(like_parameter ? state.parameter->shard.sizes() : scalar, state.descriptor.dtype, home);
   }
 }
 
 void OptimizerDriver::step(int64_t step, double lr, double grad_scale) {
+  std::vector<Device> devices;  // offloaded shards are stepped where they are
+  for (const Parameter* p : trained_)
+    if (std::find(devices.begin(), devices.end(), p->shard.device()) == devices.end()) devices.push_back(p->shard.device());
+  for (Device device : devices) step_on(device, step, lr, grad_scale);
+}
+
+void OptimizerDriver::step_on(Device device, int64_t step, double lr, double grad_scale) {
   std::vector<chassis_tensor_t> params, grads, states;
   std::vector<double> weight_decay;
   for (size_t i = 0; i < trained_.size(); ++i) {
     Parameter* p = trained_[i];
-    if (p->shard.num_elements() == 0) continue;
+    // A rank may store nothing of a small tensor.
+    if (p->shard.num_elements() == 0 || p->shard.device() != device) continue;
     Tensor& gradient = p->reduced ? p->reduced : p->gradient;
     if (!p->step_gradient()) {  // nothing was written: it counts as zero
       MemoryTag tag(MemoryCategory::kGradients);
-      gradient = Tensor::zeros(p->shard.sizes(), Dtype::f32, p->shard.device());
+      gradient = Tensor::zeros(p->shard.sizes(), Dtype::f32, device);
     }
     params.push_back(p->shard.handle());
     grads.push_back(gradient.handle());
     weight_decay.push_back(weight_decay_[i]);
+    for (uint32_t j = 0; j < num_states_; ++j) states.push_back(states_[i * num_states_ + j].tensor.handle());
   }
-  for (const OptimizerState& state : states_)
-    if (state.parameter->shard.num_elements() > 0) states.push_back(state.tensor.handle());
-  if (params.empty()) return;  // this rank stores nothing that is trained
+  if (params.empty()) return;
   chassis_optimizer_step_t args{};
   args.struct_size = sizeof(args);
   args.num_tensors = static_cast<uint32_t>(params.size());

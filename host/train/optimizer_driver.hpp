@@ -25,6 +25,7 @@ class OptimizerDriver {
   // Asks the plugin for its schema; allocates nothing. Decay spares parameters of one dimension, as HF Trainer does.
   OptimizerDriver(std::unique_ptr<Instance> instance, ParameterTable& parameters, double weight_decay);
 
+  // Beside the shards.
   void allocate(Device device);
   // [step] `step` counts from 1; `grad_scale` multiplies every gradient first.
   void step(int64_t step, double lr, double grad_scale);
@@ -34,6 +35,8 @@ class OptimizerDriver {
   const Instance& instance() const { return *instance_; }
 
  private:
+  void step_on(Device device, int64_t step, double lr, double grad_scale);
+
   std::unique_ptr<Instance> instance_;
   const chassis_optimizer_t* table_;
   std::vector<Parameter*> trained_;

@@ -74,6 +74,7 @@ void Session::load_plugins(const SessionOptions& options) {
   for (const auto& [id, pin] : pins.items()) policy.pins[id] = read_pin(config_, id, pin);
   PluginIndex index(plugin_folders(options.plugin_path, config_.get_list("plugins.path"), config_.position("plugins.path")));
   registry_ = std::make_unique<PluginRegistry>(std::move(index), std::move(policy), *services_);
+  services_->set_registry(registry_.get());
   try {
     for (const PluginSlot& slot : config_.plugin_slots()) {
       std::string id = slot.plugin;
@@ -145,7 +146,9 @@ void Session::choose_device(const SessionOptions& options) {
   else if (const int local = world_->launch().local_world_size; local > 1) set_threads(std::max(1, thread_facts().cores / local));
   std::string setting = config_.get_string("run.device");
   if (const int local = world_->launch().local_rank; local > 0 && setting == "cuda") setting += ":" + std::to_string(local);
-  resolve_.device = options.without_device ? Device{} : chassis::choose_device(setting);
+  const bool cuda_by_name = options.as_configured && setting.starts_with("cuda");
+  if (options.without_device) resolve_.device = cuda_by_name ? Device{Device::Type::kCuda, 0} : Device{};
+  else resolve_.device = chassis::choose_device(setting);
   resolve_.compute = dtype_from_setting(config_.get_string("precision.compute"), resolve_.device);
   if (resolve_.compute == Dtype::bf16 && !options.without_device && !has_fast_bf16(resolve_.device))
     counted_warning("slow bf16", "bf16 matrix products are up to 8 times slower than fp32 on this processor, which has "

@@ -23,13 +23,15 @@
 namespace chassis {
 
 struct SessionOptions {
-  std::vector<std::string> plugin_path;  // --plugin-path
+  std::vector<std::string> plugin_path = {};  // --plugin-path
   bool without_device = false;           // `check`: claims and shapes on the CPU, nothing is allocated
   World* world = nullptr;                // NULL: one process
-  // A rank of a world that is not there, for plans: as many ranks, this one of them, on that comm plugin.
+  bool as_configured = false;  // without a device: claims are for the one that run.device names, there or not
+  // A rank of a world that is not there, for plans: as many ranks, this one of them, on that comm plugin; empty: the
+  // first that moves nothing.
   int world_size = 0;
   int rank = 0;
-  std::string comm;
+  std::string comm = {};
 };
 
 class Session {
@@ -92,7 +94,7 @@ class Session {
   void choose_model();
   void make_mesh(const SessionOptions& options);
   void make_communicator(const SessionOptions& options);
-  std::unique_ptr<Instance> choose_comm();
+  std::unique_ptr<Instance> choose_comm(bool moves_nothing);
   void resolve_parallel();
   void choose_device(const SessionOptions& options);
   void build_program();

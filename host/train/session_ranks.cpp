@@ -52,27 +52,31 @@ void Session::make_communicator(const SessionOptions& options) {
   if (mesh_.world_size() == 1) return;
   std::string id = options.world_size > 0 ? options.comm : config_.get_string("comm.plugin");
   std::unique_ptr<Instance> backend;
-  if (id != "auto") {
-    backend = options.world_size > 0 ? registry_->create_default("comm", id) : create("comm", "comm", id);
-    if (options.world_size > 0) backend->prepare(), backend->activate();
+  const bool planned = options.world_size > 0;
+  if (planned && id.empty()) {
+    backend = choose_comm(true);
+  } else if (id != "auto") {
+    backend = planned ? registry_->create_default("comm", id) : create("comm", "comm", id);
+    if (planned) backend->prepare(), backend->activate();
     const auto& table = backend->interface<chassis_comm_backend_t>(CHASSIS_COMM_BACKEND_ID);
     const Device device = resolve_.device;
-    if (options.world_size == 0)
+    if (!planned)
       backend->check(table.supports(backend->get(), static_cast<uint32_t>(device.type), device.index));
   } else {
-    backend = choose_comm();
+    backend = choose_comm(false);
   }
-  if (options.world_size == 0) {
+  if (!planned) {
     world_->expect_same("configuration", sha256_hex(config_.resolved_toml()));
     world_->expect_same("plugins", registry_->lock().dump());
   }
-  communicator_ = std::make_unique<Communicator>(std::move(backend), *world_, mesh_, rank_, resolve_.device);
+  const Device device = planned ? Device{} : resolve_.device;
+  communicator_ = std::make_unique<Communicator>(std::move(backend), *world_, mesh_, rank_, device);
   services_->set_communicator(communicator_.get());
 }
 
-// The first that serves this device: those made for it before those for any.
-std::unique_ptr<Instance> Session::choose_comm() {
-  const bool cuda = resolve_.device.type == Device::Type::kCuda;
+// The first that serves this device: those made for it before those for any. Or the first that needs none.
+std::unique_ptr<Instance> Session::choose_comm(bool moves_nothing) {
+  const bool cuda = !moves_nothing && resolve_.device.type == Device::Type::kCuda;
   std::vector<std::string> ids = registry_->index().ids("comm");
   std::stable_partition(ids.begin(), ids.end(), [&](const std::string& id) {
     return (registry_->index().at("comm", id).manifest.cuda > 0) == cuda;
@@ -84,7 +88,8 @@ std::unique_ptr<Instance> Session::choose_comm() {
       backend->prepare();
       backend->activate();
       const auto& table = backend->interface<chassis_comm_backend_t>(CHASSIS_COMM_BACKEND_ID);
-      if (table.properties & CHASSIS_COMM_MOVES_NOTHING) continue;
+      if (((table.properties & CHASSIS_COMM_MOVES_NOTHING) != 0) != moves_nothing) continue;
+      if (moves_nothing) return backend;
       backend->check(table.supports(backend->get(), static_cast<uint32_t>(resolve_.device.type), resolve_.device.index));
       return backend;
     } catch (const Error& error) {

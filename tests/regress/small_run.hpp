@@ -144,7 +144,7 @@ inline Trained train(const SmallRun& run, int64_t num_steps, std::vector<std::st
   options.schedule = {"constant", session->config().get_double("optimizer.lr"), 0, 0, 0.0, num_steps};
   options.max_grad_norm = session->config().get_double("optimizer.max_grad_norm");
   options.max_steps = num_steps;
-  Trainer trainer(session->executor(), session->parameters(), session->optimizer(), *data, session->device(), options);
+  Trainer trainer(session->executor(), session->parameters(), session->optimizer(), *data, Ranks{}, session->device(), options);
   Trained trained;
   for (int64_t step = 0; step < num_steps; ++step) {
     const StepRecord record = trainer.step();

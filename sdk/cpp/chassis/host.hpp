@@ -9,6 +9,7 @@
 #include "chassis/service/comm.h"
 #include "chassis/service/dispatch.h"
 #include "chassis/service/log.h"
+#include "chassis/service/members.h"
 #include "chassis/service/memory.h"
 #include "chassis/service/metrics.h"
 #include "chassis/service/options.h"
@@ -38,6 +39,8 @@ template <>
 inline constexpr std::string_view service_id<chassis_task_t> = CHASSIS_TASK_ID;
 template <>
 inline constexpr std::string_view service_id<chassis_comm_t> = CHASSIS_COMM_ID;
+template <>
+inline constexpr std::string_view service_id<chassis_members_t> = CHASSIS_MEMBERS_ID;
 
 // One per instance; lives as long as it.
 class Host {
@@ -86,7 +89,7 @@ class Host {
                      std::atomic<const chassis_tensor_service_t*>, std::atomic<const chassis_dispatch_t*>,
                      std::atomic<const chassis_memory_t*>, std::atomic<const chassis_rng_t*>,
                      std::atomic<const chassis_metrics_t*>, std::atomic<const chassis_task_t*>,
-                     std::atomic<const chassis_comm_t*>>
+                     std::atomic<const chassis_comm_t*>, std::atomic<const chassis_members_t*>>
       services_{};
 };
 

@@ -53,7 +53,7 @@ class TrainerTest : public testing::Test {
     options.max_grad_norm = max_grad_norm;
     options.nonfinite = nonfinite;
     options.max_steps = 100;
-    trainer_ = std::make_unique<Trainer>(*run_->executor, run_->parameters, *optimizer_, *data_, Device{}, options);
+    trainer_ = std::make_unique<Trainer>(*run_->executor, run_->parameters, *optimizer_, *data_, Ranks{}, Device{}, options);
   }
 
   std::map<std::string, std::vector<float>> weights() const {
