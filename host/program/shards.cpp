@@ -179,7 +179,7 @@ void Shards::make_whole_alone(Entry& e) {
   if (e.rule.resident && p.value) {
     if (!p.value.shares_storage_with(p.shard)) p.value.flat().copy_from(p.shard.flat());
   } else {
-    MemoryTag tag(MemoryCategory::kParameters);
+    MemoryTag tag(MemoryCategory::kGathered);
     p.value = p.shard.flat().to(device_).to(parameters_.compute()).view(p.local_shape);
   }
   e.state = State::kWhole;
@@ -241,7 +241,7 @@ void Shards::finish_gather(Flight& flight) {
         e.state = State::kSharded;
         continue;
       }
-      MemoryTag tag(MemoryCategory::kParameters);
+      MemoryTag tag(MemoryCategory::kGathered);
       hold_whole(e, Tensor::empty(p.local_shape, parameters_.compute(), device_));
     }
     const std::vector<Part> parts = e.kept ? even_parts(product(p.local_shape), ranks) : e.parts;
@@ -296,7 +296,7 @@ void Shards::shrink(std::span<const uint32_t> ids, int ways) {
       const Tensor whole = e.parameter->value.flat();
       const std::vector<Part> parts = even_parts(whole.num_elements(), ways);
       const Part part = parts[static_cast<size_t>(e.kept_group->rank())];
-      MemoryTag tag(MemoryCategory::kParameters);
+      MemoryTag tag(MemoryCategory::kGathered);
       const int64_t sizes[] = {parts[0].length};
       e.kept = Tensor::zeros(sizes, whole.dtype(), device_);
       if (part.length > 0) e.kept.narrow(0, 0, part.length).copy_from(whole.narrow(0, part.begin, part.length));
