@@ -202,6 +202,8 @@ class Run {
 
   StepRecord take_step() {
     StepRecord record = trainer_->step();
+    if (Communicator* communicator = session_.ranks().communicator)
+      write_metrics(communicator->take_counts(), session_.metrics());
     record.extra = session_.metrics().take();
     const bool last = record.step == trainer_->options().max_steps;
     if (record.step % trainer_->options().log_every_steps == 0 || last || record.skipped)

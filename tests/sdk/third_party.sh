@@ -40,6 +40,21 @@ for compiler in gcc clang; do
       { d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > worst) worst = d }
       END { printf "%s: losses differ by %.1e\n", name, worst; exit !(worst <= 2e-6) }'
   done
+  # A strategy and a backend: two processes train as one does.
+  for example in parallel_cpp comm_cpp; do
+    dir=$scratch/$example-$compiler
+    quietly cmake -S "$prefix/share/chassis/examples/$example" -B "$dir" "-DCMAKE_PREFIX_PATH=$prefix" \
+      -DCMAKE_C_COMPILER=$compiler "-DCMAKE_CXX_COMPILER=$cxx"
+    quietly cmake --build "$dir"
+    quietly "$prefix/bin/chassis" plugins check "$dir/$example.so"
+  done
+  cp "$scratch/run.toml" "$scratch/run.saved"
+  printf '[[parallel]]\nplugin = "parallel_cpp"\n[comm]\nplugin = "comm_cpp"\n' >> "$scratch/run.toml"
+  train two-$compiler attention.plugin=sdpa --nproc 2 --plugin-path "$scratch/parallel_cpp-$compiler" "$scratch/comm_cpp-$compiler"
+  mv "$scratch/run.saved" "$scratch/run.toml"
+  paste "$scratch/losses.sdpa" "$scratch/losses.two-$compiler" | awk -v name="parallel_cpp and comm_cpp-$compiler" '
+    { d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > worst) worst = d }
+    END { printf "%s: losses differ by %.1e\n", name, worst; exit !(worst <= 2e-6) }'
   # A plugin of the tree with ISA_SOURCES, as if it were somebody else's.
   dir=$scratch/fused-$compiler
   mkdir "$dir"

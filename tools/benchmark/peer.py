@@ -1,4 +1,5 @@
-"""The peers of tools/bench: a plain eager PyTorch loop over transformers' Llama, and HF Trainer, on the same batches."""
+"""The peers of tools/bench, on the same batches: a plain eager PyTorch loop over transformers' Llama, HF Trainer, and
+PyTorch's FSDP2 over gloo (under torchrun)."""
 import json
 import sys
 import time
@@ -43,5 +44,35 @@ def trainer() -> None:
     Trainer(model=model, args=arguments, train_dataset=data, callbacks=[Said()]).train()
 
 
+def fsdp2() -> None:
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    mesh = init_device_mesh("cpu", (ranks,))
+    for layer in model.model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    decay = [p for p in model.parameters() if p.dim() > 1]
+    rest = [p for p in model.parameters() if p.dim() <= 1]
+    optimizer = torch.optim.AdamW([{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}], lr=1e-4)
+    share = BATCH // ranks
+    for step in range(steps):
+        first = step * BATCH + rank * share
+        ids = torch.tensor(rows[first:first + share])
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        mean = loss.detach().clone()
+        dist.all_reduce(mean)
+        if rank == 0:
+            print(f"STEP {step + 1} {mean.item() / ranks:.4f}", flush=True)
+    dist.destroy_process_group()
+
+
 print(f"peer {kind} ready at {time.time():.2f}", flush=True)
-eager() if kind == "eager" else trainer()
+{"eager": eager, "trainer": trainer, "fsdp2": fsdp2}[kind]()

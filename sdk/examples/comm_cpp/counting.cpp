@@ -74,7 +74,6 @@ class Group final : public BackendGroup {
 class Counting final : public CommBackend {
  public:
   static constexpr std::string_view kDoc = "example: counts the calls of another backend";
-  static constexpr uint32_t kProperties = CHASSIS_COMM_MISMATCH_IS_FATAL;  // whatever the other one is
   static const Options& options() {
     static const Options schema = {option("wraps", "gloo").doc("the backend that does the work")};
     return schema;
