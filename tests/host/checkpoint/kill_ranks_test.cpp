@@ -55,7 +55,7 @@ struct Failpoint {
 // One rank of a run that saves step after step. At a failpoint it kills itself, in the save of its second step.
 void run(const std::string& path, Shared& shared, int rank, const Failpoint& failpoint) {
   while (shared.port == 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
-  World world(launch_of(rank, kNumRanks, shared.port), std::chrono::seconds(10));
+  World world(test::test_launch(rank, kNumRanks, shared.port), std::chrono::seconds(10));
   world.set_deadline(std::chrono::seconds(10));
   const BucketPair buckets(1 << 16);
   std::optional<CheckpointRoot> root;

@@ -114,7 +114,7 @@ struct ShardedModel {
 // In a process of its own. The peaks above what its shard takes, in MiB.
 std::pair<double, double> peaks_of_rank(const FormatPlugin& format, int rank, int port, const std::string& parent) {
   const ShardedModel model(static_cast<uint64_t>(model_mib) * kMib);
-  World world(launch_of(rank, ShardedModel::kNumRanks, port), std::chrono::seconds(60));
+  World world(test::test_launch(rank, ShardedModel::kNumRanks, port), std::chrono::seconds(60));
   std::map<std::string, Tensor> shards;
   std::vector<SaveTensor> tensors;
   std::vector<LoadTensor> loads;

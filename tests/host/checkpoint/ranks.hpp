@@ -10,33 +10,24 @@
 #include "fixture.hpp"
 #include "host/mesh/store.hpp"
 #include "host/mesh/world.hpp"
+#include "tests/support/comm_ranks.hpp"
 
 namespace chassis::testing {
 
-inline Launch launch_of(int rank, int num_ranks, int port) {
-  Launch launch;
-  launch.source = "test";
-  launch.rank = launch.local_rank = rank;
-  launch.world_size = launch.local_world_size = num_ranks;
-  launch.master_port = port;
-  launch.store_is_elsewhere = true;
-  return launch;
-}
-
-// What each rank failed with, or "".
+// What each rank failed with, its exit code in front, or "".
 inline std::vector<std::string> run_ranks(int num_ranks, const std::function<void(World&)>& body) {
   StoreServer server("127.0.0.1", 0);
   std::vector<std::string> errors(static_cast<size_t>(num_ranks));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < num_ranks; ++rank) {
     threads.emplace_back([&, rank] {
-      try {
-        World world(launch_of(rank, num_ranks, server.port()), std::chrono::seconds(30));
+      const test::RankEnd end = test::rank_end([&] {
+        World world(test::test_launch(rank, num_ranks, server.port()), std::chrono::seconds(30));
         world.set_deadline(std::chrono::seconds(30));
         body(world);
-      } catch (const Error& error) {
-        errors[static_cast<size_t>(rank)] = "[" + std::to_string(static_cast<int>(error.code())) + "] " + error.what();
-      }
+      });
+      if (end.failed)
+        errors[static_cast<size_t>(rank)] = "[" + std::to_string(static_cast<int>(end.code)) + "] " + end.text;
     });
   }
   for (std::thread& thread : threads) thread.join();
