@@ -40,7 +40,7 @@ std::vector<std::pair<std::string, int>> axis_sizes(const std::vector<AxisReques
     AxisRequest* const other = !rest || axis.by_user ? std::exchange(rest, &axis) : &axis;
     if (other) other->size = 1;
   }
-  const AxisRequest& blamed = last_given ? *last_given : axes.front();
+  const AxisRequest blamed = last_given ? *last_given : AxisRequest{};
   if (rest) {
     if (world_size % product != 0)
       throw axis_error(blamed, fmt::format("{}: the {} ranks are no multiple of {}", shown(axes), world_size, product))

@@ -38,10 +38,10 @@ class QuietTorch {
  public:
   QuietTorch() {
     usual_level();
-    if (count_++ == 0) FLAGS_caffe2_log_level = c10::GLOG_FATAL;
+    if (count_++ == 0) set_level(c10::GLOG_FATAL);
   }
   ~QuietTorch() {
-    if (--count_ == 0) FLAGS_caffe2_log_level = usual_level();
+    if (--count_ == 0) set_level(usual_level());
   }
 
  private:
@@ -49,6 +49,7 @@ class QuietTorch {
     static const int level = FLAGS_caffe2_log_level;
     return level;
   }
+  static void set_level(int level) { std::atomic_ref(FLAGS_caffe2_log_level).store(level, std::memory_order_relaxed); }
   static inline std::atomic<int> count_ = 0;
 };
 

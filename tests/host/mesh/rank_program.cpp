@@ -75,6 +75,11 @@ int act(World& world, const std::vector<std::string>& words) {
     if (chosen) throw Error(ExitCode::kNumeric, "loss is nan");
     std::this_thread::sleep_for(5min);
   }
+  if (what == "work") {
+    signal(SIGTERM, SIG_IGN);
+    say(fmt::format("rank {} is {}", world.rank(), getpid()));
+    for (int step = 0;; ++step) world.exchange("step", std::to_string(step));
+  }
   if (what == "signals") {  // stops as a run does, at the end of the step
     say(fmt::format("rank {} is {}", world.rank(), getpid()));
     while (num_interrupts == 0) std::this_thread::sleep_for(5ms);

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <tuple>
 
 #include "tests/support/expect_has.hpp"
 #include "tests/support/process.hpp"
@@ -102,16 +103,29 @@ TEST_F(Spawn, TheErrorOfOneRankEndsAllAndIsToldOnce) {
 }
 
 TEST_F(Spawn, ARankThatIsKilledIsNamedAndEndsAll) {
-  for (const auto& [number, name] :
-       {std::pair(SIGKILL, "SIGKILL"), std::pair(SIGSEGV, "SIGSEGV"), std::pair(SIGTERM, "SIGTERM")})
-    for (int rank : {0, 2}) {
-      const Outcome run = spawn(3, {"die", std::to_string(rank), std::to_string(number)});
-      EXPECT_EQ(run.exit_code, 5) << run.output;
-      const std::string text = "rank " + std::to_string(rank) + " was killed by " + name;
-      EXPECT_EQ(count(run.output, "error: " + text + " (process "), 1) << run.output;
-      EXPECT_EQ(count(run.output, "stopped: " + text), 2) << run.output;
-      EXPECT_EQ(count(run.output, "hint: the system kills a process when memory runs out"), number == SIGKILL ? 1 : 0);
-    }
+  const std::tuple<int, int, std::string> cases[] = {
+      {0, SIGKILL, "SIGKILL"}, {2, SIGABRT, "SIGABRT"}, {1, SIGTERM, "SIGTERM"}};
+  for (const auto& [rank, number, name] : cases) {
+    const Outcome run = spawn(3, {"die", std::to_string(rank), std::to_string(number)});
+    EXPECT_EQ(run.exit_code, 5) << run.output;
+    const std::string text = "rank " + std::to_string(rank) + " was killed by " + name;
+    EXPECT_EQ(count(run.output, "error: " + text + " (process "), 1) << run.output;
+    EXPECT_EQ(count(run.output, "stopped: " + text), 2) << run.output;
+    EXPECT_EQ(count(run.output, "hint: the system kills a process when memory runs out"), number == SIGKILL ? 1 : 0);
+  }
+}
+
+TEST_F(Spawn, ARankThatIsKilledAmidExchangesEndsAll) {
+  for (int rank : {0, 2}) {
+    const test::ScratchDirectory scratch;
+    Process run(command(3, {"work"}), scratch.path());
+    for (const char* any : {"0", "1", "2"})
+      ASSERT_TRUE(run.wait_for(std::string("rank ") + any + " is ")) << run.output_so_far();
+    kill(process_of(rank, run.output_so_far()), SIGKILL);
+    const Outcome end = run.wait();
+    EXPECT_EQ(end.exit_code, 5) << end.output;
+    EXPECT_EQ(count(end.output, "stopped: rank " + std::to_string(rank) + " was killed by SIGKILL"), 2) << end.output;
+  }
 }
 
 TEST_F(Spawn, ARankThatLeavesWithoutAWordIsNamedAndEndsAll) {
@@ -179,13 +193,16 @@ TEST_F(Spawn, ASignalBeforeARankIsReadyEndsTheRun) {
 }
 
 TEST_F(Spawn, RanksEndWithTheProcessThatStartedThem) {
-  Process run(command(2, {"sleep"}), scratch_.path());
-  for (const char* rank : {"0", "1"})
-    ASSERT_TRUE(run.wait_for(std::string("rank ") + rank + " is ")) << run.output_so_far();
-  const std::string output = run.output_so_far();
-  run.send(SIGKILL);
-  run.wait();
-  for (int rank : {0, 1}) EXPECT_TRUE(ends(process_of(rank, output))) << rank;
+  for (const char* what : {"sleep", "work"}) {  // by the signal, and by the loss of the store
+    const test::ScratchDirectory scratch;
+    Process run(command(2, {what}), scratch.path());
+    for (const char* rank : {"0", "1"})
+      ASSERT_TRUE(run.wait_for(std::string("rank ") + rank + " is ")) << run.output_so_far();
+    const std::string output = run.output_so_far();
+    run.send(SIGKILL);
+    run.wait();
+    for (int rank : {0, 1}) EXPECT_TRUE(ends(process_of(rank, output))) << rank;
+  }
 }
 
 TEST_F(Spawn, ARankOfAnotherLauncherStartsNoRanks) {
