@@ -12,7 +12,7 @@ namespace chassis {
 //   - a layout is a function of its request
 //   - tensors of every dtype, of no dims, of no elements and with a name that needs quoting come back, names and bytes,
 //     with the manifest and without it; a format may refuse what it can not hold, but not fp32
-//   - so do tensors of which two ranks hold a part, without the manifest, unless the format refuses parts
+//   - so do tensors of which two ranks hold a part, unless the format refuses parts
 //   - a file that is cut off is refused in words
 std::vector<std::string> format_failures(const FormatPlugin& format);
 
