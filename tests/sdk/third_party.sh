@@ -50,7 +50,7 @@ for compiler in gcc clang; do
   done
   cp "$scratch/run.toml" "$scratch/run.saved"
   printf '[[parallel]]\nplugin = "parallel_cpp"\n[comm]\nplugin = "comm_cpp"\n' >> "$scratch/run.toml"
-  train two-$compiler attention.plugin=sdpa --nproc 2 --plugin-path "$scratch/parallel_cpp-$compiler" "$scratch/comm_cpp-$compiler"
+  train two-$compiler attention.plugin=sdpa --nproc 2 --plugin-path "$scratch/parallel_cpp-$compiler" --plugin-path "$scratch/comm_cpp-$compiler"
   mv "$scratch/run.saved" "$scratch/run.toml"
   paste "$scratch/losses.sdpa" "$scratch/losses.two-$compiler" | awk -v name="parallel_cpp and comm_cpp-$compiler" '
     { d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > worst) worst = d }
