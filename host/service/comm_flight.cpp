@@ -100,7 +100,7 @@ void Flights::end(const Flight& flight) {
     if (told) told_waiting_ = nullptr;
     flights_.remove_if([&](const Flight& known) { return &known == &flight; });
   }
-  if (told) store_->erase(key_of(rank_));
+  if (told) world_.store()->erase(key_of(world_.rank()));
 }
 
 void Flights::tell(const Flight& waiting) {
@@ -112,22 +112,30 @@ void Flights::tell(const Flight& waiting) {
     told_waiting_ = &waiting;
     for (const Flight& flight : flights_) parts.push_back(told_text(flight));
   }
-  store_->set(key_of(rank_), pack(parts));
+  world_.store()->set(key_of(world_.rank()), pack(parts));
 }
 
-void Flights::look(const Flight& flight, std::chrono::nanoseconds waited, std::chrono::nanoseconds deadline) {
-  if (!store_ || waited < std::min<std::chrono::nanoseconds>(kPatience, deadline / 2)) return;
-  tell(flight);
-  // Where calls differ, they differ between neighbours.
-  const int size = static_cast<int>(flight.ranks->size());
-  std::set<int> others = {(flight.rank + 1) % size, (flight.rank + size - 1) % size};
-  for (const auto& [peer, hashes] : flight.batch.between()) others.insert(peer);
-  for (int other : others) compare(flight, other);
+void Flights::look(const Flight& flight, std::chrono::nanoseconds waited) {
+  const std::chrono::nanoseconds deadline = world_.deadline();
+  world_.throw_if_another_failed();
+  if (waited < std::min<std::chrono::nanoseconds>(kPatience, deadline / 2)) return;
+  try {
+    tell(flight);
+    // Where calls differ, they differ between neighbours.
+    const int size = static_cast<int>(flight.ranks->size());
+    std::set<int> others = {(flight.rank + 1) % size, (flight.rank + size - 1) % size};
+    for (const auto& [peer, hashes] : flight.batch.between()) others.insert(peer);
+    for (int other : others) compare(flight, other);
+    if (waited >= deadline) throw late(flight, waited);
+  } catch (const Error& error) {
+    world_.report_failure(error);  // before this rank's connections close
+    throw;
+  }
 }
 
 void Flights::compare(const Flight& mine, int other) {
   const int ranks[] = {(*mine.ranks)[static_cast<size_t>(mine.rank)], (*mine.ranks)[static_cast<size_t>(other)]};
-  const std::optional<std::string> text = store_->find(key_of(ranks[1]));
+  const std::optional<std::string> text = world_.store()->find(key_of(ranks[1]));
   if (!text) return;
   std::vector<std::string> parts = unpack(*text);
   const auto differ = [&](const std::string& what, std::string own, std::string its) {
@@ -163,7 +171,7 @@ Error Flights::late(const Flight& flight, std::chrono::nanoseconds waited) {
   // A little longer than the patience of one that has just come.
   for (const auto end = Clock::now() + kPatience + 200ms;;) {
     for (size_t i = 0; i < told.size(); ++i) {
-      if (!told[i]) told[i] = store_->find(key_of((*flight.ranks)[i]));
+      if (!told[i]) told[i] = world_.store()->find(key_of((*flight.ranks)[i]));
     }
     if (Clock::now() >= end || std::all_of(told.begin(), told.end(), [](const auto& t) { return t.has_value(); }))
       break;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "host/base/error.hpp"
-#include "host/mesh/store.hpp"
+#include "host/mesh/world.hpp"
 #include "host/service/comm_call.hpp"
 
 namespace chassis {
@@ -32,25 +32,24 @@ struct Flight {
 // [any]
 class Flights {
  public:
-  // NULL: there is nobody to wait for.
-  Flights(Store* store, int rank) : store_(store), rank_(rank) {}
+  explicit Flights(World& world) : world_(world) {}
 
   const Flight& start(Flight flight);
   // Of an object that start returned; it is gone afterwards.
   void end(const Flight& flight);
 
-  // For who has waited for `flight` so long, about every 100 ms; throws a communication error if a rank that it should
-  // meet there has other calls in flight. Costs nothing in the first second (half of the deadline, if that is less).
-  void look(const Flight& flight, std::chrono::nanoseconds waited, std::chrono::nanoseconds deadline);
-  // When the deadline is over: who waits for what, and who gave no sign.
-  Error late(const Flight& flight, std::chrono::nanoseconds waited);
+  // For who has waited for `flight` so long, about every 100 ms. Throws RemoteError if another rank failed; a
+  // communication error, which the others are told at once, if a rank that it should meet there has other calls in
+  // flight, or the deadline is over. In the first second (half of the deadline, if that is less) nothing is compared.
+  void look(const Flight& flight, std::chrono::nanoseconds waited);
 
  private:
   void tell(const Flight& waiting);
   void compare(const Flight& mine, int other);
+  // Who waits for what, and who gave no sign.
+  Error late(const Flight& flight, std::chrono::nanoseconds waited);
 
-  Store* store_;
-  const int rank_;  // of the run
+  World& world_;
   std::mutex mutex_;
   std::list<Flight> flights_;
   bool changed_ = true;                   // since it was told

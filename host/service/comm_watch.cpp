@@ -4,8 +4,8 @@ namespace chassis {
 
 using Clock = std::chrono::steady_clock;
 
-StreamWatch::StreamWatch(const Instance& backend, const chassis_comm_backend_t& table, World& world, Flights& flights)
-    : backend_(backend), table_(table), world_(world), flights_(flights) {}
+StreamWatch::StreamWatch(const Instance& backend, const chassis_comm_backend_t& table, Flights& flights)
+    : backend_(backend), table_(table), flights_(flights) {}
 
 StreamWatch::~StreamWatch() {
   {
@@ -57,20 +57,12 @@ void StreamWatch::run() {
     release_done();
     if (failure_ || works_.empty()) continue;
     try {
-      look();
+      flights_.look(*works_.front().flight, Clock::now() - works_.front().start);
     } catch (...) {
       failure_ = std::current_exception();
       for (const Watched& watched : works_) table_.abort(backend_.get(), watched.group);
     }
   }
-}
-
-void StreamWatch::look() {
-  world_.throw_if_another_failed();
-  const Watched& oldest = works_.front();
-  const Clock::duration age = Clock::now() - oldest.start;
-  flights_.look(*oldest.flight, age, world_.deadline());
-  if (age >= world_.deadline()) throw flights_.late(*oldest.flight, age);
 }
 
 }  // namespace chassis

@@ -11,7 +11,6 @@
 #include <thread>
 
 #include "chassis/kind/comm.h"
-#include "host/mesh/world.hpp"
 #include "host/plugin/instance.hpp"
 #include "host/service/comm_flight.hpp"
 
@@ -20,7 +19,7 @@ namespace chassis {
 class StreamWatch {
  public:
   // All outlive it.
-  StreamWatch(const Instance& backend, const chassis_comm_backend_t& table, World& world, Flights& flights);
+  StreamWatch(const Instance& backend, const chassis_comm_backend_t& table, Flights& flights);
   // Releases what is left.
   ~StreamWatch();
   StreamWatch(const StreamWatch&) = delete;
@@ -40,13 +39,11 @@ class StreamWatch {
   };
 
   void run();
-  void look();
   void release_done();
   void release(const Watched& watched);
 
   const Instance& backend_;
   const chassis_comm_backend_t& table_;
-  World& world_;
   Flights& flights_;
   std::mutex mutex_;
   std::condition_variable stopping_;

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <new>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -37,12 +37,14 @@ inline RankEnd rank_end(const std::function<void()>& body) {
   }
 }
 
-// The plugins of the build for one rank.
+// The plugins of the build for one rank. Ranks load them one after the other: a plugin cache is made for processes.
 class RankPlugins {
  public:
   RankPlugins() : registry_(PluginIndex({{CHASSIS_TEST_PLUGIN_DIR, "test", true, {}}}), LoadPolicy{}, services_) {}
   // Active; `options` replace defaults.
   std::unique_ptr<Instance> make(const std::string& kind, const std::string& id, const Json& options = Json::object()) {
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
     Json all = Json::object();
     for (const OptionSpec& spec : registry_.option_specs(kind, id)) all[spec.name] = Json::parse(spec.default_json);
     all.update(options);
