@@ -25,13 +25,14 @@ std::vector<std::pair<std::string, int>> axis_sizes(const std::vector<AxisReques
   std::vector<AxisRequest> axes = requests;
   const AxisRequest* last_given = nullptr;
   AxisRequest* rest = nullptr;
+  constexpr int64_t kLargest = int64_t{1} << 31;
   int64_t product = 1;
   for (AxisRequest& axis : axes) {
     if (axis.by_user) last_given = &axis;
     if (axis.size < -1 || axis.size == 0)
       throw axis_error(axis, shown(axis) + " is out of range: must be at least 1, or -1 for the rest");
     if (axis.size > 0) {
-      product = std::min<int64_t>(product, world_size) * std::min<int64_t>(axis.size, int64_t{1} << 31);
+      product = std::min(product, kLargest) * std::min(axis.size, kLargest);
       continue;
     }
     if (rest && rest->by_user && axis.by_user)

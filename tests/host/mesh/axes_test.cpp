@@ -51,6 +51,10 @@ TEST(Axes, AProductThatIsNotTheNumberOfRanksIsRefusedWithBoth) {
   EXPECT_HAS(refusal({given("tp", 2)}, 1), "mesh.tp = 2 make 2 ranks, but there are 1");
 }
 
+TEST(Axes, AProductAboveTheNumberOfRanksIsRefusedWhateverComesAfterIt) {
+  EXPECT_HAS(refusal({given("dp_shard", 3), preset("cp", 1), preset("tp", 1)}, 2), "mesh.dp_shard = 3 make 3 ranks, but there are 2");
+}
+
 TEST(Axes, ARestThatDoesNotDivideIsRefusedWithBoth) {
   const std::string text = refusal({preset("dp_shard", -1), given("tp", 3)}, 8);
   EXPECT_HAS(text, "run.toml:7:1: mesh.tp = 3: the 8 ranks are no multiple of 3");
