@@ -1,0 +1,171 @@
+// A checkpoint of one strategy on some ranks is resumed by any other on more or fewer: bit for bit the same parameters
+// and optimizer states, and the same export. On the ranks that saved it, training ends in the bits of a run without a
+// stop.
+#include <algorithm>
+
+#include "host/checkpoint/bucket.hpp"
+#include "host/checkpoint/reader.hpp"
+#include "tests/regress/small_run.hpp"
+#include "tests/support/loaded_plugins.hpp"
+
+namespace chassis::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Sharding {
+  const char* name;
+  int ranks;
+  const char* toml;
+};
+
+const std::vector<Sharding> kShardings = {
+    {"alone", 1, ""},
+    {"fsdp2", 3, "[[parallel]]\nplugin = \"fsdp2\"\n"},
+    {"zero3", 2, "[[parallel]]\nplugin = \"zero\"\nstage = 3\n"},
+    {"ddp", 2, "[[parallel]]\nplugin = \"ddp\"\n"},
+    {"hsdp", 4, "[mesh]\ndp_replicate = 2\ndp_shard = 2\n[[parallel]]\nplugin = \"fsdp2\"\n"},
+    {"zero1", 3, "[[parallel]]\nplugin = \"zero\"\nstage = 1\n"},
+    {"zero2", 2, "[[parallel]]\nplugin = \"zero\"\nstage = 2\n"},
+};
+
+class ShardedRun : public testing::Test {
+ protected:
+  ShardedRun() : run_({"sdpa", "[\"aten\"]"}) {
+    run_.write(random_documents({9, 40, 3, 77, 21, 14, 35, 2, 60, 18, 33, 50, 6}));
+    for (const Sharding& sharding : kShardings)
+      write_text(run_.folder() / (std::string(sharding.name) + ".toml"),
+                 std::string("schema_version = 1\nextends = [\"run.toml\"]\n") + sharding.toml);
+  }
+
+  std::string directory(const std::string& name) const { return run_.folder() / name; }
+  std::string checkpoint(const std::string& name, int step) const {
+    return directory(name) + "/checkpoints/step-00000" + std::to_string(step);
+  }
+
+  void train(const Sharding& sharding, const std::string& name, const std::vector<std::string>& overrides) const {
+    std::vector<std::string> words = {CHASSIS_PROGRAM,
+                                      "train",
+                                      run_.folder() / (std::string(sharding.name) + ".toml"),
+                                      "run.output_dir=" + directory(name),
+                                      "run.threads=1",
+                                      "train.micro_batch_size=1",
+                                      "train.global_batch_size=12",
+                                      "--nproc",
+                                      std::to_string(sharding.ranks),
+                                      "--plugin-path",
+                                      CHASSIS_TEST_PLUGIN_DIR};
+    words.insert(words.begin() + 3, overrides.begin(), overrides.end());
+    const Outcome outcome = run_process(words, run_.folder().path());
+    ASSERT_EQ(outcome.exit_code, 0) << name << ": " << outcome.output;
+  }
+
+  // Every tensor of a checkpoint, whole.
+  std::map<std::string, std::string> tensors(const std::string& path) {
+    const FormatPlugin format(plugins_.create("format", "native"));
+    const BucketPair buckets(1 << 16);
+    CheckpointReader reader(path, format);
+    std::vector<LoadTensor> wanted;
+    std::map<std::string, Tensor> found;
+    for (const DiskTensor& t : reader.tensors()) {
+      wanted.push_back({Descriptor::plain(t.name, t.dtype, t.global_shape), ""});
+      found[t.name] = Tensor::zeros(std::vector<int64_t>(t.global_shape.begin(), t.global_shape.end()), t.dtype);
+    }
+    reader.load(wanted, {}, buckets, [&](const Descriptor& d, int) { return found.at(d.fqn); });
+    std::map<std::string, std::string> out;
+    for (const auto& [name, tensor] : found) out[name].assign(tensor.data_as<char>(), tensor.num_bytes());
+    return out;
+  }
+
+  void expect_same_state(const std::string& ours, const std::string& theirs) {
+    const auto a = tensors(ours), b = tensors(theirs);
+    ASSERT_EQ(a.size(), b.size());
+    EXPECT_GE(std::count_if(b.begin(), b.end(), [](const auto& t) { return t.first.ends_with(".exp_avg"); }), 20);
+    for (const auto& [name, bytes] : b) EXPECT_TRUE(a.at(name) == bytes) << name << " of " << ours;
+  }
+  void expect_same_export(const std::string& ours, const std::string& theirs) const {
+    const std::string bytes = text_of_file(directory(theirs) + "/final/model.safetensors");
+    EXPECT_GT(bytes.size(), 10'000u);
+    EXPECT_TRUE(text_of_file(directory(ours) + "/final/model.safetensors") == bytes) << ours;
+  }
+
+  SmallRun run_;
+  LoadedPlugins plugins_;
+};
+
+// From one sharding to those that come so far behind it in the list.
+struct Change {
+  size_t from;
+  std::vector<size_t> distances;
+  friend void PrintTo(const Change& change, std::ostream* out) { *out << kShardings[change.from].name; }
+};
+std::vector<Change> changes(const std::vector<size_t>& distances) {
+  std::vector<Change> out;
+  for (size_t from = 0; from < kShardings.size(); ++from) out.push_back({from, distances});
+  return out;
+}
+
+class ChangeOfStrategy : public ShardedRun, public testing::WithParamInterface<Change> {};
+
+TEST_P(ChangeOfStrategy, KeepsEveryBit) {
+  const Sharding& from = kShardings[GetParam().from];
+  train(from, "short", {"run.max_steps=3"});
+  for (const size_t distance : GetParam().distances) {
+    const Sharding& to = kShardings[(GetParam().from + distance) % kShardings.size()];
+    SCOPED_TRACE(std::string(from.name) + " on " + std::to_string(from.ranks) + " → " + to.name + " on " +
+                 std::to_string(to.ranks));
+    // Nothing is left to train: it is loaded, saved and exported.
+    train(to, to.name, {"run.max_steps=3", "run.resume=" + checkpoint("short", 3)});
+    expect_same_state(checkpoint(to.name, 3), checkpoint("short", 3));
+    expect_same_export(to.name, "short");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Neighbours, ChangeOfStrategy, testing::ValuesIn(changes({1, 2})),
+                         [](const auto& info) { return kShardings[info.param.from].name; });
+INSTANTIATE_TEST_SUITE_P(Others, ChangeOfStrategy, testing::ValuesIn(changes({3, 4, 5, 6})),
+                         [](const auto& info) { return kShardings[info.param.from].name; });
+
+class SameStrategy : public ShardedRun, public testing::WithParamInterface<size_t> {};
+
+TEST_P(SameStrategy, GoesOnAsIfItHadNeverStopped) {
+  const Sharding& sharding = kShardings[GetParam()];
+  train(sharding, "whole", {"run.max_steps=5", "checkpoint.every_steps=3"});
+  train(sharding, "resumed", {"run.max_steps=5", "run.resume=" + checkpoint("whole", 3)});
+  expect_same_state(checkpoint("resumed", 5), checkpoint("whole", 5));
+  expect_same_export("resumed", "whole");
+}
+
+INSTANTIATE_TEST_SUITE_P(, SameStrategy, testing::Range(size_t{1}, kShardings.size()),
+                         [](const auto& info) { return kShardings[info.param].name; });
+
+class DamagedShard : public ShardedRun, public testing::WithParamInterface<size_t> {};
+
+// Only one rank reads the damage; all go back to the checkpoint before.
+TEST_P(DamagedShard, IsPassedOverByAllRanks) {
+  const Sharding& sharding = kShardings[GetParam()];
+  train(sharding, "run", {"run.max_steps=4", "checkpoint.every_steps=2"});
+  const auto before = tensors(checkpoint("run", 4));
+  std::string damaged;
+  for (const auto& entry : fs::recursive_directory_iterator(checkpoint("run", 4)))
+    if (entry.path().extension() == ".safetensors") damaged = std::max(damaged, entry.path().string());
+  {
+    std::fstream file(damaged, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(-1, std::ios::end);
+    const char last = static_cast<char>(file.get());
+    file.seekp(-1, std::ios::end);
+    file.put(static_cast<char>(last ^ 1));
+  }
+  train(sharding, "run", {"run.max_steps=4"});
+  const std::string log = text_of_file(directory("run") + "/log.txt");
+  EXPECT_NE(log.find("step-000004' is passed over: "), std::string::npos) << log;
+  EXPECT_NE(log.find("is damaged: its CRC32C is "), std::string::npos) << log;
+  EXPECT_NE(log.find("resumed from " + checkpoint("run", 2) + " at step 2"), std::string::npos) << log;
+  EXPECT_TRUE(tensors(checkpoint("run", 4)) == before) << "trained and saved anew";
+}
+
+INSTANTIATE_TEST_SUITE_P(, DamagedShard, testing::Values(1, 3),
+                         [](const auto& info) { return kShardings[info.param].name; });
+
+}  // namespace
+}  // namespace chassis::test
