@@ -24,7 +24,8 @@ struct ConfigArguments {
   void add_to(CLI::App& app);
   void add_ranks_to(CLI::App& app);
   // With --nproc: starts the ranks, each with the verb, these arguments and `more`, and returns the exit code of the run.
-  std::optional<int> run_ranks(const std::string& verb, const std::vector<std::string>& more = {}) const;
+  std::optional<int> run_ranks(const std::string& verb, ConfigUse use = ConfigUse::kTraining,
+                               const std::vector<std::string>& more = {}) const;
   Config load(ConfigUse use = ConfigUse::kTraining) const { return load_config(file, overrides, use); }
 };
 

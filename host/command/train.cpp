@@ -8,9 +8,8 @@ Verb add_train(CLI::App& app) {
   arguments->add_to(app);
   arguments->add_ranks_to(app);
   return [=] {
-    Config config = arguments->load();  // before any rank starts, so that mistakes are told once
     if (const auto exit_code = arguments->run_ranks("train")) return *exit_code;
-    return run_training(std::move(config), arguments->plugin_path);
+    return run_training(arguments->load(), arguments->plugin_path);
   };
 }
 

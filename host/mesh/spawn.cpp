@@ -201,7 +201,9 @@ class Ranks {
   // Tells the other ranks, which have some time from now. Returns whether they did not know yet.
   bool end_run(const Failure& failure) {
     if (!kill_at_) kill_at_ = Clock::now() + kTimeToEnd;
-    return post_failure(*store_, failure);
+    const bool is_news = post_failure(*store_, failure);
+    send(SIGCONT);  // one that was stopped is to hear of it too
+    return is_news;
   }
 
   void kill_the_rest() {

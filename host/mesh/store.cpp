@@ -13,6 +13,8 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <mutex>
+#include <stdexcept>
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStoreBackend.hpp>
@@ -187,16 +189,22 @@ class TcpStore : public Store {
 
   template <class Request>
   std::invoke_result_t<Request> ask(Request request) {
+    const std::lock_guard lock(mutex_);
     try {
+      // A late answer would be taken for that of the next request.
+      if (lost_) throw std::runtime_error("an earlier request failed");
       QuietTorch quiet;
       return request();
     } catch (const std::exception& e) {
+      lost_ = true;
       throw communication_error("lost the store at " + name_ + ": " + reason_of(e))
           .hint("the process that serves it has ended or hangs: rank 0, or the launcher");
     }
   }
 
   std::string name_, prefix_;
+  std::mutex mutex_;
+  bool lost_ = false;
   c10::intrusive_ptr<c10d::TCPStore> store_;
 };
 

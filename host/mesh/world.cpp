@@ -10,6 +10,7 @@
 #include <exception>
 #include <new>
 #include <optional>
+#include <string_view>
 #include <thread>
 
 #include "host/base/file.hpp"
@@ -58,6 +59,12 @@ std::string machine_id() {
 }
 
 std::string remote_text(int rank, const std::string& text) { return fmt::format("rank {}: {}", rank, text); }
+
+// All ranks make the same mistake at the same time, or one meets another's failure in the words of a plugin.
+bool is_the_same(const Error& error, const Failure& failure) {
+  return failure.text == remote_text(failure.rank, error.what()) ||
+         std::string_view(error.what()).find(failure.text) != std::string_view::npos;
+}
 
 bool is_loopback(const std::string& address) { return resolve(address, 0).front().is_loopback(); }
 
@@ -270,9 +277,7 @@ int World::run(const std::function<int()>& body) {
   } catch (const Error& e) {
     if (store_ && e.code() == ExitCode::kCommunication) await_cause();
     report_failure(e);
-    // All ranks make the same mistake at the same time: one of them tells it.
-    if (const auto first = first_failure();
-        first && first->rank != rank() && first->text == remote_text(first->rank, e.what()))
+    if (const auto first = first_failure(); first && first->rank != rank() && is_the_same(e, *first))
       throw RemoteError(first->code, first->text);
     throw;
   } catch (const std::bad_alloc&) {
@@ -288,6 +293,7 @@ void World::await_cause() {
   for (const auto end = Clock::now() + kCauseTimeout; Clock::now() < end; std::this_thread::sleep_for(10ms)) {
     const auto first = first_failure();
     if (first && first->rank != rank()) throw RemoteError(first->code, first->text);
+    if (first) return;
   }
 }
 

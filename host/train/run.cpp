@@ -31,15 +31,7 @@ class Run {
 
   // A failure is reported before anything is destroyed: connections that close would be what the others see first.
   int operator()() {
-    try {
-      return train();
-    } catch (const Error& error) {
-      world_.report_failure(error);
-      throw;
-    } catch (const std::exception& error) {
-      world_.report_failure(internal_error(error.what()));
-      throw;
-    }
+    return world_.run([this] { return train(); });
   }
 
  private:
@@ -300,7 +292,7 @@ int run_training(Config config, const std::vector<std::string>& plugin_path) {
   log::set_rank(launch.rank);
   World world(launch, std::chrono::seconds(config.get_int("comm.init_timeout_s")));
   world.set_deadline(std::chrono::seconds(config.get_int("comm.timeout_s")));
-  return Run(std::move(config), plugin_path, world)();
+  return world.run([&] { return Run(std::move(config), plugin_path, world)(); });
 }
 
 }  // namespace chassis

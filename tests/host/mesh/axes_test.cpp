@@ -52,7 +52,8 @@ TEST(Axes, AProductThatIsNotTheNumberOfRanksIsRefusedWithBoth) {
 }
 
 TEST(Axes, AProductAboveTheNumberOfRanksIsRefusedWhateverComesAfterIt) {
-  EXPECT_HAS(refusal({given("dp_shard", 3), preset("cp", 1), preset("tp", 1)}, 2), "mesh.dp_shard = 3 make 3 ranks, but there are 2");
+  EXPECT_HAS(refusal({given("dp_shard", 3), preset("cp", 1), preset("tp", 1)}, 2),
+             "mesh.dp_shard = 3 make 3 ranks, but there are 2");
 }
 
 TEST(Axes, ARestThatDoesNotDivideIsRefusedWithBoth) {

@@ -153,6 +153,17 @@ TEST_F(Spawn, RanksThatDoNotEndAreKilled) {
     EXPECT_HAS(run.output, std::string("error: rank ") + rank + " has not ended within 10 s");
 }
 
+TEST_F(Spawn, ARankThatWasStoppedEndsWithTheOthers) {
+  Process run(command(3, {"work"}), scratch_.path());
+  for (const char* rank : {"0", "1", "2"})
+    ASSERT_TRUE(run.wait_for(std::string("rank ") + rank + " is ")) << run.output_so_far();
+  kill(process_of(1, run.output_so_far()), SIGSTOP);
+  kill(process_of(2, run.output_so_far()), SIGKILL);
+  const Outcome end = run.wait();
+  EXPECT_EQ(end.exit_code, 5) << end.output;
+  EXPECT_HAS(end.output, "[rank 1] stopped: rank 2 was killed by SIGKILL");
+}
+
 TEST_F(Spawn, ASignalReachesEveryRankOnce) {
   for (int number : {SIGINT, SIGTERM, SIGUSR1}) {
     const test::ScratchDirectory scratch;

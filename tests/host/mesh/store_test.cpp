@@ -205,6 +205,7 @@ class ServerProcess {
     kill(process_, SIGSTOP);
     waitpid(process_, nullptr, WUNTRACED);
   }
+  void resume() const { kill(process_, SIGCONT); }
 
  private:
   pid_t process_ = 0;
@@ -234,6 +235,8 @@ TEST(Store, AServerThatHangsIsGivenUp) {
   auto store = connect_store("127.0.0.1", server.port(), 10s);
   server.stop();
   EXPECT_HAS(refusal([&] { store->find("key"); }), "lost the store");
+  server.resume();  // the answer comes now, and is not taken for that of another request
+  EXPECT_HAS(refusal([&] { store->add("counter", 1); }), "an earlier request failed");
 }
 
 TEST(Failure, OnlyTheFirstIsKept) {

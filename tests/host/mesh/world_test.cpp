@@ -253,6 +253,20 @@ TEST(World, TheMistakeOfAllRanksIsToldByOne) {
   for (const End& end : ends) EXPECT_EQ(end.code, ExitCode::kConfig);
 }
 
+TEST(World, AFailureThatComesBackThroughAPluginIsStillTheOtherRanks) {
+  const auto ends = run(2, [&](World& world) -> int {
+    world.barrier("start");
+    if (world.rank() == 1) throw Error(ExitCode::kOutOfMemory, "out of device memory").hint("buy more");
+    try {
+      world.barrier("next");
+    } catch (const RemoteError& e) {
+      throw plugin_error("plugin 'fsdp2': " + std::string(e.what()));
+    }
+    return 0;
+  });
+  expect_origin(ends, 1, ExitCode::kOutOfMemory, "out of device memory");
+}
+
 TEST(World, ExceptionsOfOtherKindsEndTheRunToo) {
   expect_origin(run(2,
                     [&](World& world) -> int {
