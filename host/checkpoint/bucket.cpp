@@ -10,8 +10,9 @@
 
 namespace chassis {
 
-BucketPair::BucketPair(uint64_t bucket_bytes) {
-  bucket_bytes_ = (std::max(bucket_bytes, kMinBytes) + kMinBytes - 1) / kMinBytes * kMinBytes;
+BucketPair::BucketPair(uint64_t bucket_bytes)
+    : bucket_bytes_((std::max(bucket_bytes, kMinBytes) + kMinBytes - 1) / kMinBytes * kMinBytes),
+      counted_(2 * bucket_bytes_, MemoryCategory::kCheckpoint) {
   void* memory = ::mmap(nullptr, 2 * bucket_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
     throw Error(ExitCode::kOutOfMemory, "no memory for two buckets of " + bytes_text(bucket_bytes_) + " each")

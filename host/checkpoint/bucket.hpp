@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <span>
 
+#include "host/service/memory.hpp"
+
 namespace chassis {
 
 class BucketPair {
@@ -23,8 +25,9 @@ class BucketPair {
   }
 
  private:
+  const uint64_t bucket_bytes_;
+  const MemoryCharge counted_;
   std::byte* memory_ = nullptr;
-  uint64_t bucket_bytes_ = 0;
 };
 
 }  // namespace chassis

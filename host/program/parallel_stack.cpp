@@ -15,7 +15,7 @@ struct ParallelStack::Problem {
   std::vector<chassis_mesh_axis_t> axes;
   std::vector<chassis_parallel_parameter_t> parameters;
   std::deque<std::vector<uint32_t>> units;
-  std::deque<std::string> unit_texts;
+  std::vector<std::string> unit_texts;
   std::vector<chassis_str_t> unit_names;
 };
 
@@ -113,9 +113,7 @@ void ParallelStack::resolve(const Program& program, ParameterTable& parameters, 
   for (int a = 0; a < facts.mesh.num_axes(); ++a)
     problem->axes.push_back({str_of(facts.mesh.axes()[static_cast<size_t>(a)].name),
                              static_cast<uint32_t>(facts.mesh.size(a)), static_cast<uint32_t>(at[static_cast<size_t>(a)])});
-  for (const Chain& chain : program.chains)
-    for (size_t i = 0; i < chain.blocks.size(); ++i)
-      problem->unit_texts.push_back(chain.blocks.size() > 1 ? chain.name + "." + std::to_string(i) : chain.name);
+  problem->unit_texts = program.unit_names();
   for (const std::string& text : problem->unit_texts) problem->unit_names.push_back(str_of(text));
   std::map<const Parameter*, std::vector<uint32_t>> units;
   const auto num_units = static_cast<uint32_t>(program.num_units());

@@ -78,4 +78,12 @@ size_t Program::num_units() const {
   return count;
 }
 
+std::vector<std::string> Program::unit_names() const {
+  std::vector<std::string> names;
+  for (const Chain& chain : chains)
+    for (size_t i = 0; i < chain.blocks.size(); ++i)
+      names.push_back(chain.blocks.size() > 1 ? chain.name + "." + std::to_string(i) : chain.name);
+  return names;
+}
+
 }  // namespace chassis

@@ -109,6 +109,7 @@ struct Program {
   std::string dims_text(const std::vector<DimId>& ids) const;  // "[B, T, heads=6, head_dim=64]"
   std::vector<int64_t> global_shape(const Slot& slot) const;
   size_t num_units() const;  // blocks of all chains
+  std::vector<std::string> unit_names() const;  // "embed", "layers.3"
 };
 
 }  // namespace chassis

@@ -12,7 +12,7 @@ Tensor value_tensor(const ResolvedBlock& block, ValueId id, const RunContext& co
 }
 
 // Counted as what kernels make on the way is.
-MetaBytes workspace(const Node& node, uint64_t num_bytes, const RunContext& context) {
+MemoryCharge workspace(const Node& node, uint64_t num_bytes, const RunContext& context) {
   const auto category = node.has_logits ? MemoryCategory::kLogits : MemoryCategory::kActivations;
   return {num_bytes, category, *context.rehearsal};
 }

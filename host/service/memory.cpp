@@ -181,6 +181,8 @@ class CountingAllocator final : public c10::Allocator {
     return usage;
   }
 
+  MemoryAccount& account() { return account_; }
+
   uint16_t owner(std::string_view plugin) {
     if (plugin.empty()) return 0;
     const std::lock_guard lock(mutex_);
@@ -301,12 +303,25 @@ MemoryLabel current_memory_label() { return current_label; }
 
 MemoryTag::MemoryTag(MemoryCategory category) : MemoryTag(category, current_label.owner) {}
 
-MemoryTag::MemoryTag(MemoryCategory category, uint16_t owner)
-    : previous_category_(current_label.category), previous_owner_(current_label.owner) {
+MemoryTag::MemoryTag(MemoryCategory category, uint16_t owner) : previous_(current_label) {
   current_label = {static_cast<uint16_t>(category), owner};
 }
 
-MemoryTag::~MemoryTag() { current_label = {previous_category_, previous_owner_}; }
+MemoryTag::~MemoryTag() { current_label = previous_; }
+
+MemoryAccount& memory_account() { return allocator().account(); }
+
+MemoryCharge::MemoryCharge(MemoryAccount& account, uint64_t num_bytes, MemoryCategory category)
+    : account_(account),
+      num_bytes_(static_cast<int64_t>(num_bytes)),
+      label_({static_cast<uint16_t>(category), current_label.owner}) {
+  account_.add(num_bytes_, label_);
+}
+MemoryCharge::MemoryCharge(uint64_t num_bytes, MemoryCategory category)
+    : MemoryCharge(memory_account(), num_bytes, category) {}
+MemoryCharge::MemoryCharge(uint64_t num_bytes, MemoryCategory category, Device meta)
+    : MemoryCharge(meta_memory_account(meta), num_bytes, category) {}
+MemoryCharge::~MemoryCharge() { account_.add(-num_bytes_, label_); }
 
 void retag_memory(const Tensor& tensor, MemoryCategory category) {
   if (retag_meta_memory(tensor, category)) return;

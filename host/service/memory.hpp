@@ -9,10 +9,11 @@
 #include <vector>
 
 #include "chassis/service/memory.h"
+#include "host/service/tensor.hpp"
 
 namespace chassis {
 
-class Tensor;
+class MemoryAccount;
 
 enum class MemoryCategory : uint16_t {
   kOther = CHASSIS_MEMORY_OTHER,
@@ -52,6 +53,12 @@ struct PluginMemory {
   uint64_t peak_bytes = 0;
 };
 
+// What an allocation counts for.
+struct MemoryLabel {
+  uint16_t category = 0;
+  uint16_t owner = 0;
+};
+
 // Makes it LibTorch's CPU allocator; once, before the first tensor that is to be counted. Later calls do nothing.
 void install_memory_allocator();
 
@@ -79,8 +86,23 @@ class MemoryTag {
   MemoryTag& operator=(const MemoryTag&) = delete;
 
  private:
-  uint16_t previous_category_;
-  uint16_t previous_owner_;
+  MemoryLabel previous_;
+};
+
+// Bytes that no allocator gave out, counted while it lives: as memory of the process, or of meta_memory.hpp's devices.
+class MemoryCharge {
+ public:
+  MemoryCharge(uint64_t num_bytes, MemoryCategory category);
+  MemoryCharge(uint64_t num_bytes, MemoryCategory category, Device meta);
+  ~MemoryCharge();
+  MemoryCharge(const MemoryCharge&) = delete;
+  MemoryCharge& operator=(const MemoryCharge&) = delete;
+
+ private:
+  MemoryCharge(MemoryAccount& account, uint64_t num_bytes, MemoryCategory category);
+  MemoryAccount& account_;
+  int64_t num_bytes_;
+  MemoryLabel label_;
 };
 
 // Counts the tensor's storage for another category from now on; nothing if it came from elsewhere.

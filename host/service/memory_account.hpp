@@ -13,11 +13,6 @@ namespace chassis {
 
 inline constexpr size_t kMaxMemoryOwners = 256;
 
-// What an allocation counts for.
-struct MemoryLabel {
-  uint16_t category = 0;
-  uint16_t owner = 0;
-};
 // Of this thread, as its MemoryTags say.
 MemoryLabel current_memory_label();
 
@@ -78,5 +73,9 @@ class MemoryAccount {
   std::array<MemoryGauge, kMaxMemoryOwners> owners_;
   MemoryGauge total_;
 };
+
+// Of the process, and of the devices of meta_memory.hpp.
+MemoryAccount& memory_account();
+MemoryAccount& meta_memory_account(Device device);
 
 }  // namespace chassis

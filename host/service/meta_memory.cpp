@@ -73,9 +73,7 @@ void reset_peak_meta_memory() {
   for (MemoryAccount& account : accounts()) account.restart_peaks();
 }
 
-MetaBytes::MetaBytes(uint64_t num_bytes, MemoryCategory category, Device device)
-    : counted_(new Counted(num_bytes, {static_cast<uint16_t>(category), current_memory_label().owner}, place_of(device))) {}
-MetaBytes::~MetaBytes() { release(counted_); }
+MemoryAccount& meta_memory_account(Device device) { return account_of(place_of(device)); }
 
 MetaPlace::MetaPlace(Device device) : previous_(current_place) {
   if (device.type == Device::Type::kMeta) current_place = place_of(device);

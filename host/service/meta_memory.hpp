@@ -19,18 +19,6 @@ MemoryUsage meta_memory_usage(Device device);
 // Peaks start again from what is live now.
 void reset_peak_meta_memory();
 
-// Bytes that are no tensor's, counted while it lives.
-class MetaBytes {
- public:
-  MetaBytes(uint64_t num_bytes, MemoryCategory category, Device device);
-  ~MetaBytes();
-  MetaBytes(const MetaBytes&) = delete;
-  MetaBytes& operator=(const MetaBytes&) = delete;
-
- private:
-  void* counted_;
-};
-
 // While it lives, meta tensors that this thread makes lie there; nothing for other devices.
 class MetaPlace {
  public:

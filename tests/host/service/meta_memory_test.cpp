@@ -95,13 +95,19 @@ TEST_F(MetaMemory, RetaggingMovesTheBytes) {
   EXPECT_EQ(usage.live_bytes, 4u * kMiB);
 }
 
-TEST_F(MetaMemory, BytesCountWhileTheyLive) {
+TEST_F(MetaMemory, ChargesCountWhileTheyLive) {
   {
-    const MetaBytes scratch(123, MemoryCategory::kWorkspace, kMetaHost);
+    const MemoryCharge scratch(123, MemoryCategory::kWorkspace, kMetaHost);
     EXPECT_EQ(meta_memory_usage(kMetaHost).of(MemoryCategory::kWorkspace).live_bytes, 123u);
   }
   EXPECT_EQ(live(kMetaHost), 0u);
   EXPECT_EQ(peak(kMetaHost), 123u);
+  const uint64_t before = memory_usage().live_bytes;
+  {
+    const MemoryCharge mapped(4096, MemoryCategory::kCheckpoint);
+    EXPECT_EQ(memory_usage().live_bytes, before + 4096);
+  }
+  EXPECT_EQ(memory_usage().live_bytes, before);
 }
 
 }  // namespace
