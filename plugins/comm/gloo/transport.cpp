@@ -1,6 +1,7 @@
 #include "transport.hpp"
 
 #include <ATen/ops/from_blob.h>
+#include <signal.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <mutex>
@@ -13,6 +14,31 @@ namespace {
 // Waits end by success, a closed connection or give_up: the host knows when it has waited enough, and a time limit
 // inside Gloo closes all connections.
 constexpr auto kForever = std::chrono::milliseconds(std::chrono::hours(24 * 365));
+
+// While it lives, a write to a connection that the other end has closed fails instead of ending the process. Threads
+// started meanwhile keep it so.
+class WithoutSigpipe {
+ public:
+  WithoutSigpipe() {
+    sigemptyset(&sigpipe_);
+    sigaddset(&sigpipe_, SIGPIPE);
+    sigset_t pending;
+    sigpending(&pending);
+    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
+    pthread_sigmask(SIG_BLOCK, &sigpipe_, &before_);
+  }
+  ~WithoutSigpipe() {
+    const timespec now = {};
+    if (!was_pending_) sigtimedwait(&sigpipe_, nullptr, &now);  // what the write has left
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  WithoutSigpipe(const WithoutSigpipe&) = delete;
+  WithoutSigpipe& operator=(const WithoutSigpipe&) = delete;
+
+ private:
+  sigset_t sigpipe_, before_;
+  bool was_pending_ = false;
+};
 
 // The host's store as c10d wants it.
 class HostStore final : public c10d::Store {
@@ -95,6 +121,7 @@ class GlooTransport final : public Transport {
   std::unique_ptr<Message> post(uint32_t peer, void* data, uint64_t num_bytes, Start&& start) {
     std::vector<at::Tensor> tensors = {at::from_blob(data, {static_cast<int64_t>(num_bytes)}, at::kByte)};
     const std::lock_guard lock(mutex_);  // the group counts its messages
+    const WithoutSigpipe no_sigpipe;
     try {
       return std::make_unique<GlooMessage>(start(tensors, static_cast<int>(peer)), peer);
     } catch (const std::exception& error) {
@@ -113,6 +140,7 @@ std::unique_ptr<Transport> connect_ranks(const CommGroupDesc& desc, const Transp
   const auto timeout = std::chrono::duration_cast<std::chrono::milliseconds>(desc.timeout);
   const auto settings = Gloo::Options::create(timeout);
   settings->threads = 1;  // none of Gloo's own collectives are used
+  const WithoutSigpipe no_sigpipe;
   try {
     for (int i = 0; i < options.num_connections; ++i) {
       settings->devices.push_back(options.interface.empty() ? Gloo::createDeviceForHostname(desc.host)

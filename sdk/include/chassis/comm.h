@@ -21,7 +21,7 @@
  * (CHASSIS_COMM_ROUNDS_HALVES). */
 #define CHASSIS_REDUCE_SUM 1u
 #define CHASSIS_REDUCE_AVG 2u /* the sum, divided by N; floating types only */
-#define CHASSIS_REDUCE_MAX 3u /* NaN if any is */
+#define CHASSIS_REDUCE_MAX 3u /* what NaNs give is not said */
 
 /* One call. send and recv point into memory of the group's device and stay valid and untouched until the work is waited
  * for. They do not overlap, but may be equal for ALL_REDUCE and BROADCAST; ALL_GATHER's send may be its own part of

@@ -1,6 +1,6 @@
-/* chassis.comm/1: collectives over groups of ranks, named by mesh axes. Calls that differ between
- * ranks, or that never come, end with both ranks' calls named, not in a hang. Failures are ABORTED: another
- * rank failed, the ranks' calls differ, or somebody did not come within [comm] timeout_s; the message says which. */
+/* chassis.comm/1: collectives over groups of ranks, named by mesh axes. Calls that differ between ranks, or that never
+ * come, end with both ranks' calls named, not in a hang. Failures are ABORTED: another rank failed, the ranks' calls
+ * differ, or somebody did not come within [comm] timeout_s; the message says which. */
 #ifndef CHASSIS_SERVICE_COMM_H
 #define CHASSIS_SERVICE_COMM_H
 
@@ -23,7 +23,7 @@ typedef struct chassis_comm {
   /* [any] */
   uint32_t (*size)(const chassis_comm_group_t* group);
   uint32_t (*rank)(const chassis_comm_group_t* group);
-  /* [step][all-ranks] Of the group. Starts the calls as one. INVALID_ARGUMENT for a call that is none. */
+  /* [step][all-ranks] Of the group. Starts the calls as one. FAILED_PRECONDITION for a call that is none. */
   chassis_status_t* (*start)(const struct chassis_comm* s, const chassis_comm_group_t* group,
                              const chassis_collective_t* calls, uint32_t num_calls,
                              CHASSIS_OWNED chassis_comm_work_t** out);
