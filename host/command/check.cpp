@@ -4,6 +4,7 @@
 #include "host/base/units.hpp"
 #include "host/command/command.hpp"
 #include "host/program/graph.hpp"
+#include "host/train/plan.hpp"
 #include "host/train/saver.hpp"
 #include "host/train/session.hpp"
 
@@ -30,13 +31,20 @@ Verb add_check(CLI::App& app) {
   app.add_flag("--graph", *graph, "print the resolved program");
   app.add_flag("--resolved", *resolved, "print the whole configuration with the origin of each key");
   return [=] {
-    Session session(arguments->load(), {.plugin_path = arguments->plugin_path, .without_device = true});
+    // A mesh of several ranks is proven as rank 0 of it sees it.
+    Config config = arguments->load();
+    const int num_ranks = world_size_of(config);
+    SessionOptions options{.plugin_path = arguments->plugin_path, .without_device = true};
+    if (num_ranks > 1) options.world_size = num_ranks;
+    Session session(std::move(config), options);
     const ResolvedProgram& program = session.executor().resolved(Purpose::kTraining);
     if (*resolved) std::printf("%s", session.config().resolved_toml().c_str());
     if (*graph)
       std::printf("%s", graph_text(session.program(), session.layout(), program, session.resolve_options()).c_str());
     print_summary(session);
+    if (num_ranks > 1) std::printf("mesh        %d ranks (%s)\n", num_ranks, divided_axes(session.mesh()).c_str());
     prove_saving(session);
+    compare_with_model(session);
     std::printf("ok          %s\n", arguments->file.c_str());
     return 0;
   };

@@ -31,6 +31,7 @@ struct ConfigArguments {
 
 Verb add_train(CLI::App& app);
 Verb add_check(CLI::App& app);
+Verb add_plan(CLI::App& app);
 Verb add_eval(CLI::App& app);
 Verb add_generate(CLI::App& app);
 Verb add_ckpt(CLI::App& app);

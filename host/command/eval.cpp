@@ -3,6 +3,7 @@
 
 #include "host/base/units.hpp"
 #include "host/command/command.hpp"
+#include "host/train/join.hpp"
 #include "host/train/saver.hpp"
 #include "host/train/session.hpp"
 #include "host/train/trainer.hpp"
@@ -14,19 +15,27 @@ Verb add_eval(CLI::App& app) {
   auto from = std::make_shared<std::string>();
   arguments->add_to(app);
   app.add_option("--from", *from, "a checkpoint or model directory; default: the newest checkpoint of the run");
+  arguments->add_ranks_to(app);
   return [=] {
-    Session session(arguments->load(ConfigUse::kEvaluation), {.plugin_path = arguments->plugin_path});
-    const Config& config = session.config();
-    auto sets = session.open_eval_data();
-    session.allocate();
-    load_weights(session, *from);
-    for (size_t i = 0; i < sets.size(); ++i) {
-      const EvalRecord record = evaluate(session.executor(), *sets[i], config.get_int("train.micro_batch_size"),
-                                         config.get_int("eval.max_batches"), session.ranks(), session.device());
-      std::printf("%s loss %.6f perplexity %.4f tokens %llu\n", session.eval_name(i).c_str(), record.loss,
-                  record.perplexity, static_cast<unsigned long long>(record.trained_tokens));
-    }
-    return 0;
+    std::vector<std::string> more;
+    if (!from->empty()) more = {"--from", *from};
+    if (const auto exit_code = arguments->run_ranks("eval", ConfigUse::kEvaluation, more)) return *exit_code;
+    Config given = arguments->load(ConfigUse::kEvaluation);
+    return join_world(given, [&](World& world) {
+      Session session(std::move(given), {.plugin_path = arguments->plugin_path, .world = &world});
+      const Config& config = session.config();
+      auto sets = session.open_eval_data();
+      session.allocate();
+      load_weights(session, *from);
+      for (size_t i = 0; i < sets.size(); ++i) {
+        const EvalRecord record = evaluate(session.executor(), *sets[i], config.get_int("train.micro_batch_size"),
+                                           config.get_int("eval.max_batches"), session.ranks(), session.device());
+        if (world.rank() == 0)
+          std::printf("%s loss %.6f perplexity %.4f tokens %llu\n", session.eval_name(i).c_str(), record.loss,
+                      record.perplexity, static_cast<unsigned long long>(record.trained_tokens));
+      }
+      return 0;
+    });
   };
 }
 

@@ -3,6 +3,7 @@
 
 #include "host/command/command.hpp"
 #include "host/train/generate.hpp"
+#include "host/train/join.hpp"
 #include "host/train/saver.hpp"
 #include "host/train/session.hpp"
 
@@ -24,29 +25,40 @@ Verb add_generate(CLI::App& app) {
   app.add_option("--prompt", arguments->prompt, "the text to continue")->required();
   app.add_option("--from", arguments->from, "a checkpoint or model directory; default: the newest checkpoint of the run");
   app.add_flag("--no-cache", arguments->no_cache, "compute every row again, without the key-value cache");
+  arguments->config.add_ranks_to(app);
   return [=] {
-    Session session(arguments->config.load(ConfigUse::kGeneration), {.plugin_path = arguments->config.plugin_path});
-    const Config& config = session.config();
-    session.allocate();
-    load_weights(session, arguments->from);
-    GenerateOptions options;
-    options.max_new_tokens = config.get_int("generate.max_new_tokens");
-    options.temperature = config.get_double("generate.temperature");
-    options.top_p = config.get_double("generate.top_p");
-    options.seed = static_cast<uint64_t>(config.get_int("run.seed"));
-    options.eos_id = session.tokenizer()->eos_id();
-    options.use_cache = !arguments->no_cache;
-    std::vector<int32_t> prompt;
-    session.tokenizer()->encode(arguments->prompt, prompt);
-    if (session.tokenizer()->bos_id() >= 0) prompt.insert(prompt.begin(), session.tokenizer()->bos_id());
-    std::fwrite(arguments->prompt.data(), 1, arguments->prompt.size(), stdout);
-    generate(session.executor(), prompt, options, session.device(), [&](int32_t id) {
-      const std::string text = session.tokenizer()->decode(std::span(&id, 1));
-      std::fwrite(text.data(), 1, text.size(), stdout);
-      std::fflush(stdout);
+    std::vector<std::string> more = {"--prompt", arguments->prompt};
+    if (!arguments->from.empty()) more.insert(more.end(), {"--from", arguments->from});
+    if (arguments->no_cache) more.push_back("--no-cache");
+    if (const auto exit_code = arguments->config.run_ranks("generate", ConfigUse::kGeneration, more)) return *exit_code;
+    Config given = arguments->config.load(ConfigUse::kGeneration);
+    return join_world(given, [&](World& world) {
+      Session session(std::move(given), {.plugin_path = arguments->config.plugin_path, .world = &world});
+      const Config& config = session.config();
+      session.allocate();
+      load_weights(session, arguments->from);
+      GenerateOptions options;
+      options.max_new_tokens = config.get_int("generate.max_new_tokens");
+      options.temperature = config.get_double("generate.temperature");
+      options.top_p = config.get_double("generate.top_p");
+      options.seed = static_cast<uint64_t>(config.get_int("run.seed"));
+      options.eos_id = session.tokenizer()->eos_id();
+      options.use_cache = !arguments->no_cache;
+      std::vector<int32_t> prompt;
+      session.tokenizer()->encode(arguments->prompt, prompt);
+      if (session.tokenizer()->bos_id() >= 0) prompt.insert(prompt.begin(), session.tokenizer()->bos_id());
+      // All ranks compute the same text; the first one says it.
+      const auto say = [&](std::string_view text) {
+        if (world.rank() != 0) return;
+        std::fwrite(text.data(), 1, text.size(), stdout);
+        std::fflush(stdout);
+      };
+      say(arguments->prompt);
+      generate(session.executor(), prompt, options, session.device(),
+               [&](int32_t id) { say(session.tokenizer()->decode(std::span(&id, 1))); });
+      say("\n");
+      return 0;
     });
-    std::printf("\n");
-    return 0;
   };
 }
 

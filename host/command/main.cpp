@@ -51,6 +51,7 @@ int run(int argc, char** argv) {
   };
   add("train", "train or fine-tune a model", add_train);
   add("check", "prove a configuration without a device", add_check);
+  add("plan", "say what every rank of a run will need", add_plan);
   add("eval", "loss and perplexity of the evaluation sets", add_eval);
   add("generate", "continue a text", add_generate);
   add("ckpt", "list and verify checkpoints", add_ckpt);

@@ -104,6 +104,16 @@ std::string ParallelStack::home_axis() const {
   return members_.empty() ? std::string() : std::string(view_of(members_.front().table->home_axis));
 }
 
+std::vector<ParallelStack::Saving> ParallelStack::savings() const {
+  std::vector<Saving> out;
+  for (size_t m = 0; m < members_.size(); ++m)
+    for (uint32_t i = 0; i < members_[m].table->num_savings; ++i) {
+      const chassis_saving_t& saving = members_[m].table->savings[i];
+      out.push_back({m, std::string(view_of(saving.option)), std::string(view_of(saving.value))});
+    }
+  return out;
+}
+
 void ParallelStack::resolve(const Program& program, ParameterTable& parameters, const StackFacts& facts) {
   facts_ = facts;
   parameters_ = &parameters;

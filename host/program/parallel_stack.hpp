@@ -34,6 +34,12 @@ class ParallelStack final : public UnitEvents {
   // [control] Sets placements of the parameters' descriptors and their mesh. Throws a config error in words where an axis
   // has no strategy or two, a strategy no axis, a parameter no place or two. May be called again, before bind.
   void resolve(const Program& program, ParameterTable& parameters, const StackFacts& facts);
+  // What may save memory, as strategies say: of the strategy at that place in the stack, an option and its value in JSON.
+  struct Saving {
+    size_t member;
+    std::string option, json;
+  };
+  std::vector<Saving> savings() const;
   // Along which the batch is divided and gradients are summed, in mesh order.
   const std::vector<std::string>& data_axes() const { return data_axes_; }
   // Of the ranks along the data axes: how many, and which this one is.

@@ -8,6 +8,8 @@
 #include "host/service/device.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/threads.hpp"
+#include "host/train/join.hpp"
+#include "host/train/plan.hpp"
 #include "host/train/run_directory.hpp"
 #include "host/train/saver.hpp"
 #include "host/train/session.hpp"
@@ -25,7 +27,9 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 class Run {
  public:
   Run(Config config, const std::vector<std::string>& plugin_path, World& world)
-      : world_(world),
+      : planned_config_(config),
+        plugin_path_(plugin_path),
+        world_(world),
         session_(std::move(config), {.plugin_path = plugin_path, .world = &world}),
         directory_(session_.config().get_string("run.output_dir")) {}
 
@@ -204,15 +208,27 @@ class Run {
     return record;
   }
 
+  // What a plan would have said of this rank, beside what was counted.
   void tell_memory() {
     told_memory_ = true;
-    if (session_.device().type != Device::Type::kCpu) return;
-    const MemoryUsage usage = memory_usage();
-    log::info("memory peak {}: activations {} (planned {}), parameters {}, gradients {}, optimizer {}; process {}",
-              bytes_text(usage.peak_bytes), bytes_text(usage.of(MemoryCategory::kActivations).peak_bytes),
-              bytes_text(planned_bytes_), bytes_text(usage.of(MemoryCategory::kParameters).peak_bytes),
-              bytes_text(usage.of(MemoryCategory::kGradients).peak_bytes),
-              bytes_text(usage.of(MemoryCategory::kOptimizer).peak_bytes), bytes_text(peak_resident_bytes()));
+    if (!first_rank()) return;
+    const bool cuda = session_.device().type == Device::Type::kCuda;
+    const PlanMemory measured = plan_memory(memory_usage());
+    const uint64_t peak = cuda ? device_memory(session_.device()).peak_active_bytes : measured.peak_bytes;
+    PlanMemory planned;
+    try {
+      planned = plan_rank(planned_config_, plugin_path_, world_.size(), world_.rank(), session_.executor().recompute()).start;
+    } catch (const Error& error) {
+      return counted_warning("no memory plan", "the memory of this run could not be planned: " + error.message());
+    }
+    log::info("memory peak {} planned, {} measured ({:+.1f} %); process {}", bytes_text(planned.peak_bytes), bytes_text(peak),
+              100.0 * (static_cast<double>(planned.peak_bytes) / static_cast<double>(peak) - 1.0), bytes_text(peak_resident_bytes()));
+    std::string parts;
+    for (size_t i = 0; i < kNumPlanCategories; ++i)
+      parts += fmt::format("{}{} {}", i == 0 ? "" : ", ", plan_category_name(static_cast<PlanCategory>(i)),
+                           bytes_text(planned.categories[i].peak_bytes) +
+                               (cuda ? "" : " / " + bytes_text(measured.categories[i].peak_bytes)));
+    log::info("memory by category, planned{}: {}", cuda ? "" : " / measured", parts);
   }
 
   bool evaluation_due(int64_t step) {
@@ -265,6 +281,8 @@ class Run {
     for (const auto& [key, count] : counted_warnings()) log::info("warning: {} ({} times)", key, count);
   }
 
+  const Config planned_config_;
+  const std::vector<std::string> plugin_path_;
   StopSignals signals_;
   World& world_;
   Session session_;
@@ -284,15 +302,7 @@ class Run {
 }  // namespace
 
 int run_training(Config config, const std::vector<std::string>& plugin_path) {
-  const Launch launch = discover_launch(process_environment());
-  if (launch.alone()) {
-    World world;
-    return Run(std::move(config), plugin_path, world)();
-  }
-  log::set_rank(launch.rank);
-  World world(launch, std::chrono::seconds(config.get_int("comm.init_timeout_s")));
-  world.set_deadline(std::chrono::seconds(config.get_int("comm.timeout_s")));
-  return world.run([&] { return Run(std::move(config), plugin_path, world)(); });
+  return join_world(config, [&](World& world) { return Run(std::move(config), plugin_path, world)(); });
 }
 
 }  // namespace chassis

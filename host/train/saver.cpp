@@ -195,11 +195,16 @@ void load_weights(Session& session, const std::string& from) {
   load_weights(session, path, BucketPair(bucket_bytes(session)));
 }
 
-void prove_saving(Session& session) {
+uint64_t prove_saving(Session& session) {
   const auto checkpoint = slot_format(session, "checkpoint"), exported = slot_format(session, "export");
-  const FormatPlugin exported_format(*exported);
-  plan_checkpoint(session, FormatPlugin(*checkpoint));
-  compare_with_model(session, plan_export(session, exported_format), exported_format);
+  return std::max(plan_checkpoint(session, FormatPlugin(*checkpoint)).largest_header(),
+                  plan_export(session, FormatPlugin(*exported)).largest_header());
+}
+
+void compare_with_model(Session& session) {
+  const auto exported = slot_format(session, "export");
+  const FormatPlugin format(*exported);
+  compare_with_model(session, plan_export(session, format), format);
 }
 
 Saver::Saver(Session& session, std::string directory)

@@ -21,9 +21,11 @@ namespace chassis {
 // newest checkpoint of the run, else model.path. Throws a storage error if there is neither.
 void load_weights(Session& session, const std::string& from);
 
-// Plans the checkpoint and the export of a session without writing, and compares the export with the model directory it
-// starts from. Throws what a save would fail with, hours later.
-void prove_saving(Session& session);
+// Plans the checkpoint and the export of a session without writing. Throws what a save would fail with, hours later.
+// Returns the bytes of the largest header of a file.
+uint64_t prove_saving(Session& session);
+// Compares the export with the model directory that the session starts from; differences are counted warnings.
+void compare_with_model(Session& session);
 
 // All of it [all-ranks], of the session's world: each rank writes and reads its shards, rank 0 commits, and a failure on
 // one is one on all.

@@ -74,7 +74,8 @@ class Session {
   std::string model_hash() const;
 
   // [all-ranks] Parameters and optimizer states of this rank, and what strategies need; contents are undefined.
-  void allocate();
+  void allocate() { allocate(device()); }
+  void allocate(Device device);  // elsewhere: for plans
   // [step][all-ranks] What ops read shows what was loaded, initialized or stepped.
   void publish();
 

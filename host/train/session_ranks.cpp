@@ -117,10 +117,10 @@ void Session::resolve_parallel() {
   executor_->set_events(stack_.get());
 }
 
-void Session::allocate() {
-  parameters_->allocate(device());
-  if (stack_) stack_->bind(communicator_.get(), device());
-  if (optimizer_) optimizer_->allocate(device());
+void Session::allocate(Device device) {
+  parameters_->allocate(device);
+  if (stack_) stack_->bind(communicator_.get(), device);
+  if (optimizer_) optimizer_->allocate(device);
 }
 
 void Session::publish() {

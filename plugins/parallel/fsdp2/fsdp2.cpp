@@ -23,6 +23,9 @@ class Fsdp2 final : public Parallel {
  public:
   static constexpr std::string_view kDoc = "parameters, gradients and optimizer states in chunks of dim 0, gathered unit by unit";
   static constexpr std::string_view kHomeAxis = "dp_shard";
+  static constexpr Saving kSavings[] = {{"reshard_after_forward", "\"always\""}, {"reshard_to", "0"},
+                                        {"forward_prefetch", "0"},                {"backward_prefetch", "0"},
+                                        {"reduce_every_microbatch", "true"},      {"offload", "\"cpu\""}};
 
   static const Options& options() {
     static const Options schema = {

@@ -18,6 +18,16 @@ class Zero final : public Parallel {
  public:
   static constexpr std::string_view kDoc = "ZeRO stages 1, 2 and 3: flat ranges of optimizer states, gradients, parameters";
   static constexpr std::string_view kHomeAxis = "dp_shard";
+  static constexpr Saving kSavings[] = {{"stage", "2"},
+                                        {"stage", "3"},
+                                        {"stage3_prefetch_bucket_size", "0"},
+                                        {"stage3_param_persistence_threshold", "0"},
+                                        {"stage3_max_live_parameters", "0"},
+                                        {"stage3_max_reuse_distance", "0"},
+                                        {"reduce_bucket_size", "5e7"},
+                                        {"allgather_bucket_size", "5e7"},
+                                        {"offload_optimizer_device", "\"cpu\""},
+                                        {"offload_param_device", "\"cpu\""}};
 
   static const Options& options() {
     static const Options schema = {

@@ -1,6 +1,7 @@
 // The base of parallel strategies: where shards live, and what happens around the units of a program.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <span>
@@ -125,7 +126,13 @@ struct UnitFlags {
         training(bits & CHASSIS_EVENT_TRAINING) {}
 };
 
-// A strategy says as `static constexpr std::string_view kHomeAxis` which axis takes the ranks that [mesh] leaves over.
+// A strategy says as `static constexpr std::string_view kHomeAxis` which axis takes the ranks that [mesh] leaves over, and
+// may say what saves memory: `static constexpr Saving kSavings[] = {{"stage", "3"}}`.
+struct Saving {
+  std::string_view option;
+  std::string_view json;
+};
+
 class Parallel : public Member {
  public:
   static constexpr std::string_view kKind = "parallel";
@@ -148,8 +155,9 @@ class Parallel : public Member {
 
   template <typename T>
   static const void* interface(std::string_view id) noexcept {
+    static constexpr auto kSavings = savings_of<T>();
     static constexpr chassis_parallel_t kTable = {sizeof(chassis_parallel_t),
-                                                  0,
+                                                  static_cast<uint32_t>(kSavings.size()),
                                                   str(T::kHomeAxis),
                                                   &resolve_entry,
                                                   &bind_entry,
@@ -160,11 +168,22 @@ class Parallel : public Member {
                                                   &unit_entry<&Parallel::post_backward>,
                                                   &entry<&Parallel::finish_grads>,
                                                   &entry<&Parallel::post_optimizer>,
-                                                  &entry<&Parallel::drain>};
+                                                  &entry<&Parallel::drain>,
+                                                  kSavings.data()};
     return id == CHASSIS_PARALLEL_ID ? &kTable : nullptr;
   }
 
  private:
+  template <typename T>
+  static constexpr auto savings_of() {
+    if constexpr (requires { T::kSavings; }) {
+      std::array<chassis_saving_t, std::size(T::kSavings)> out{};
+      for (size_t i = 0; i < out.size(); ++i) out[i] = {str(T::kSavings[i].option), str(T::kSavings[i].json)};
+      return out;
+    } else {
+      return std::array<chassis_saving_t, 0>{};
+    }
+  }
   static chassis_status_t* resolve_entry(chassis_instance* self, const chassis_parallel_problem_t* problem,
                                          const chassis_parallel_sink_t* out) noexcept {
     Parallel& strategy = member_of<Parallel>(self);

@@ -111,11 +111,17 @@ typedef struct chassis_shards {
 #define CHASSIS_EVENT_LAST_MICROBATCH 2u /* of the step */
 #define CHASSIS_EVENT_TRAINING 4u        /* a backward will come; unset in evaluation and generation */
 
+/* An option set to this value may take less memory, for more time, and computes the same. */
+typedef struct chassis_saving {
+  chassis_str_t option;
+  chassis_str_t value; /* JSON: "3", "\"cpu\"" */
+} chassis_saving_t;
+
 /* [step][all-ranks] Events come exactly once for each run of a unit: forward units ascending, backward descending; in
  * list order of the stack before a unit, in reverse after it. Any of them may be NULL. */
 typedef struct chassis_parallel {
   uint32_t struct_size;
-  uint32_t reserved0;
+  uint32_t num_savings;
   /* Of the first strategy in the stack: the axis that gets all ranks that [mesh] leaves over, unless the user says which
    * one does. Static text. */
   chassis_str_t home_axis;
@@ -138,6 +144,8 @@ typedef struct chassis_parallel {
   chassis_status_t* (*post_optimizer)(struct chassis_instance* self);
   /* Nothing is in flight and nothing gathered that is not resident: before a save, an evaluation's end, a swap. */
   chassis_status_t* (*drain)(struct chassis_instance* self);
+  /* Static: what a plan tries out when memory does not suffice. */
+  const chassis_saving_t* savings;
 } chassis_parallel_t;
 
 #endif

@@ -1,0 +1,83 @@
+// `chassis plan`: what every rank of any world will need, told by one process without a device.
+#include <charconv>
+#include <cstdio>
+
+#include "host/base/file.hpp"
+#include "host/base/json.hpp"
+#include "host/command/command.hpp"
+#include "host/train/plan_report.hpp"
+
+namespace chassis {
+namespace {
+
+struct PlanArguments {
+  int world_size = 0;
+  std::string mesh, device, memory, html;
+  bool json = false;
+};
+
+// "tp=8,dp_shard=4" as overrides of [mesh].
+std::vector<std::string> mesh_overrides(const std::string& text) {
+  std::vector<std::string> overrides;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string part = text.substr(begin, end - begin);
+    if (part.find('=') == std::string::npos || part.find('=') == 0)
+      throw config_error("--mesh " + text + ": '" + part + "' does not have the form axis=size").hint("for example --mesh dp_replicate=2,dp_shard=8");
+    overrides.push_back("mesh." + part);
+    begin = end + 1;
+  }
+  return overrides;
+}
+
+// "80GiB", "80 GB", "85899345920".
+uint64_t bytes_from(const std::string& text) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  std::string unit(end, text.data() + text.size());
+  unit.erase(0, unit.find_first_not_of(' ') == std::string::npos ? unit.size() : unit.find_first_not_of(' '));
+  const std::pair<const char*, double> units[] = {{"", 1},     {"B", 1},      {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
+                                                  {"TiB", 0x1p40}, {"kB", 1e3},   {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12}};
+  for (const auto& [name, factor] : units)
+    if (error == std::errc() && unit == name && number > 0 && number * factor < 0x1p63) return static_cast<uint64_t>(number * factor);
+  throw config_error("--memory " + text + " is no size").hint("for example --memory 80GiB");
+}
+
+}  // namespace
+
+Verb add_plan(CLI::App& app) {
+  auto arguments = std::make_shared<ConfigArguments>();
+  auto plan_arguments = std::make_shared<PlanArguments>();
+  arguments->add_to(app);
+  app.add_option("--world", plan_arguments->world_size, "so many ranks; default: the product of the sizes in [mesh]")->check(CLI::Range(1, 1 << 20));
+  app.add_option("--mesh", plan_arguments->mesh, "sizes of axes, such as dp_replicate=2,dp_shard=8");
+  app.add_option("--device", plan_arguments->device, "cpu or cuda, which need not be there; default: run.device, where auto is cpu")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  app.add_option("--memory", plan_arguments->memory, "of each device, such as 80GiB: says what to change if it does not suffice");
+  app.add_flag("--json", plan_arguments->json, "print JSON");
+  app.add_option("--html", plan_arguments->html, "also draw it into this file");
+  return [=] {
+    PlanRequest request;
+    request.config = [=](const std::vector<std::string>& more) {
+      std::vector<std::string> overrides = arguments->overrides;
+      overrides.insert(overrides.end(), more.begin(), more.end());
+      return load_config(arguments->file, overrides);
+    };
+    request.overrides = mesh_overrides(plan_arguments->mesh);
+    if (!plan_arguments->device.empty()) request.overrides.push_back("run.device=\"" + plan_arguments->device + "\"");
+    request.plugin_path = arguments->plugin_path;
+    request.world_size = plan_arguments->world_size;
+    if (!plan_arguments->memory.empty()) request.memory_bytes = bytes_from(plan_arguments->memory);
+
+    const Plan plan = make_plan(request);
+    std::optional<AdviceList> advice;
+    if (!plan.fits()) advice = advise(request, plan);
+    const AdviceList* const shown = advice ? &*advice : nullptr;
+    const std::string text = plan_arguments->json ? plan_json(plan, shown).dump(2) + "\n" : plan_text(plan, shown);
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    if (!plan_arguments->html.empty()) write_file_atomic(plan_arguments->html, plan_html(plan, shown));
+    return 0;
+  };
+}
+
+}  // namespace chassis

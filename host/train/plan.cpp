@@ -1,0 +1,168 @@
+#include "host/train/plan.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "host/base/units.hpp"
+#include "host/state/layout.hpp"
+#include "host/train/plan_rank.hpp"
+#include "host/train/saver.hpp"
+#include "host/train/session.hpp"
+
+namespace chassis {
+namespace {
+
+// Beyond, proving that they can be saved takes longer than people wait for a plan.
+constexpr size_t kMostShards = 1 << 20;
+
+constexpr const char* kMeshAxes[] = {"dp_replicate", "dp_shard", "cp", "ep", "tp", "pp"};
+
+// Ranks that store as many elements of every tensor, by first rank.
+std::vector<std::vector<int>> distinct_ranks(const ParameterTable& parameters) {
+  const int num_ranks = parameters.mesh().world_size();
+  std::vector<std::vector<int64_t>> stored(static_cast<size_t>(num_ranks));
+  std::vector<const Descriptor*> known;  // of one shape and placement, whatever their names
+  for (const auto& p : parameters.all()) {
+    const Descriptor& d = p->descriptor;
+    const bool seen = std::any_of(known.begin(), known.end(), [&](const Descriptor* other) {
+      return other->padded_shape == d.padded_shape && other->placements == d.placements && other->dtype == d.dtype;
+    });
+    if (seen) continue;
+    known.push_back(&d);
+    const Layout layout(d, parameters.mesh());
+    for (int rank = 0; rank < num_ranks; ++rank) stored[static_cast<size_t>(rank)].push_back(numel(layout.local_shape(rank)));
+  }
+  std::map<std::vector<int64_t>, size_t> group_of;
+  std::vector<std::vector<int>> groups;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    const auto [found, fresh] = group_of.emplace(stored[static_cast<size_t>(rank)], groups.size());
+    if (fresh) groups.emplace_back();
+    groups[found->second].push_back(rank);
+  }
+  return groups;
+}
+
+SessionOptions planned(const std::vector<std::string>& plugin_path, int world_size, int rank) {
+  SessionOptions options;
+  options.plugin_path = plugin_path;
+  options.without_device = true;
+  options.as_configured = true;
+  options.world_size = world_size;
+  options.rank = rank;
+  return options;
+}
+
+std::string strategies_of(const Config& config) {
+  std::string text;
+  for (size_t i = 0; i < config.count("parallel"); ++i)
+    text += (text.empty() ? "" : ", ") + config.get_string("parallel." + std::to_string(i) + ".plugin");
+  return text.empty() ? "none" : text;
+}
+
+class Planner {
+ public:
+  explicit Planner(const PlanRequest& request) : request_(request), config_(request.config(request.overrides)) {
+    plan_.world_size = request.world_size > 0 ? request.world_size : world_size_of(config_);
+    plan_.memory_bytes = request.memory_bytes;
+  }
+
+  Plan run() {
+    std::vector<std::vector<int>> groups;
+    {
+      Session session(config_, planned(request_.plugin_path, plan_.world_size, 0));
+      describe(session);
+      prove(session);
+      groups = distinct_ranks(session.parameters());
+    }
+    const RankPlan none = rehearse_rank(0, Recompute::kNone), full = rehearse_rank(0, Recompute::kFull);
+    const bool none_fits = plan_.memory_bytes == 0 || none.peak_bytes() <= plan_.memory_bytes;
+    const bool recomputes = mode_ == "full" || (mode_ == "auto" && !none_fits);
+    plan_.recompute = recomputes ? Recompute::kFull : Recompute::kNone;
+    plan_.other_step = (recomputes ? none : full).step;
+    plan_.ranks.push_back(recomputes ? full : none);
+    for (size_t i = 1; i < groups.size(); ++i) plan_.ranks.push_back(rehearse_rank(groups[i][0], plan_.recompute));
+    for (size_t i = 0; i < groups.size(); ++i) plan_.ranks[i].ranks = std::move(groups[i]);
+    return std::move(plan_);
+  }
+
+ private:
+  void describe(Session& session) {
+    const Config& config = session.config();
+    plan_.name = config.get_string("run.name");
+    plan_.device = session.device().type == Device::Type::kCuda ? "cuda" : "cpu";
+    plan_.mesh = divided_axes(session.mesh());
+    plan_.strategies = strategies_of(config);
+    plan_.compute = dtype_name(session.compute());
+    plan_.seq_len = config.get_int("train.seq_len");
+    plan_.batch = batch_sizes(config, session.ranks().num_data_ranks());
+    plan_.num_parameters = session.parameters().num_elements(false);
+    plan_.num_trained = session.parameters().num_elements(true);
+    mode_ = config.get_string("recompute.mode");
+    plan_.axes = session.mesh().axes();
+    if (config.count("parallel") == 1)
+      for (const std::string& id : session.registry().index().ids("parallel"))
+        if (id != plan_.strategies) plan_.other_strategies.push_back(id);
+    if (const ParallelStack* stack = session.ranks().stack)
+      for (const auto& saving : stack->savings())
+        plan_.savings.emplace_back("parallel." + std::to_string(saving.member) + "." + saving.option, saving.json);
+  }
+
+  void prove(Session& session) {
+    const size_t num_tensors = session.parameters().all().size() + session.optimizer().states().size();
+    plan_.proven_saving = num_tensors * static_cast<size_t>(plan_.world_size) <= kMostShards;
+    if (request_.header_bytes) plan_.header_bytes = *request_.header_bytes;
+    else if (plan_.proven_saving) plan_.header_bytes = prove_saving(session);
+  }
+
+  RankPlan rehearse_rank(int rank, Recompute recompute) {
+    Session session(config_, planned(request_.plugin_path, plan_.world_size, rank));
+    return rehearse(session, recompute, plan_.header_bytes);
+  }
+
+  const PlanRequest& request_;
+  const Config config_;
+  std::string mode_;  // recompute.mode
+  Plan plan_;
+};
+
+}  // namespace
+
+std::string_view plan_category_name(PlanCategory category) {
+  constexpr std::array<std::string_view, kNumPlanCategories> names = {
+      "parameters", "gradients", "optimizer", "activations", "logits", "gathered", "communication", "other"};
+  return names[static_cast<size_t>(category)];
+}
+
+uint64_t RankPlan::peak_bytes() const { return std::max({step.peak_bytes, start.peak_bytes, load_peak_bytes, export_peak_bytes}); }
+
+const RankPlan& Plan::largest() const {
+  return *std::max_element(ranks.begin(), ranks.end(),
+                           [](const RankPlan& a, const RankPlan& b) { return a.peak_bytes() < b.peak_bytes(); });
+}
+
+std::string divided_axes(const MeshShape& mesh) {
+  std::string text;
+  for (const MeshAxis& axis : mesh.axes())
+    if (axis.size > 1) text += (text.empty() ? "" : ", ") + axis.name + "=" + std::to_string(axis.size);
+  return text;
+}
+
+int world_size_of(const Config& config) {
+  int64_t product = 1;
+  for (const char* axis : kMeshAxes) {
+    const std::string key = std::string("mesh.") + axis;
+    if (config.origin(key).by_user() && config.get_int(key) > 0) product *= config.get_int(key);
+    if (product > 1 << 24)
+      throw Error(ExitCode::kConfig, config.position("mesh"), "[mesh] speaks of more than " + std::to_string(1 << 24) + " ranks");
+  }
+  return static_cast<int>(product);
+}
+
+Plan make_plan(const PlanRequest& request) { return Planner(request).run(); }
+
+RankPlan plan_rank(Config config, const std::vector<std::string>& plugin_path, int world_size, int rank, Recompute recompute) {
+  Session session(std::move(config), planned(plugin_path, world_size, rank));
+  return rehearse(session, recompute, 0);
+}
+
+}  // namespace chassis

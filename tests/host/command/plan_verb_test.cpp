@@ -1,0 +1,164 @@
+// The program's own plans: of a model that no machine here could hold, and of runs that follow.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <chrono>
+#include <cstdio>
+#include <regex>
+
+#include "host/base/json.hpp"
+#include "tests/support/expect_has.hpp"
+#include "tests/support/process.hpp"
+
+namespace chassis {
+namespace {
+
+using test::Outcome;
+using test::ScratchDirectory;
+
+std::vector<std::string> chassis(std::vector<std::string> words) {
+  words.insert(words.begin(), CHASSIS_TEST_BINARY_DIR "/bin/chassis");
+  return words;
+}
+
+TEST(PlanVerb, PlansSeventyBillionParametersOn64Ranks) {
+  ScratchDirectory scratch;
+  const auto start = std::chrono::steady_clock::now();
+  const Outcome run = test::run_process(
+      chassis({"plan", CHASSIS_TEST_SOURCE_DIR "/configs/recipes/llama3-70b.toml", "--world", "64", "--json", "--html", "plan.html"}),
+      scratch.path());
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  ASSERT_EQ(run.exit_code, 0) << run.output;
+  rusage usage{};
+  getrusage(RUSAGE_CHILDREN, &usage);
+  std::printf("[ plan     ] %.1f s, %ld MiB\n", seconds.count(), usage.ru_maxrss >> 10);
+  EXPECT_LT(usage.ru_maxrss >> 10, 1024) << "MiB";
+
+  const Json plan = Json::parse(run.output.substr(run.output.find('{')));
+  EXPECT_EQ(plan["parameters"], 70553706496);
+  ASSERT_EQ(plan["ranks"].size(), 1u) << "64 divides every tensor";
+  const Json& rank = plan["ranks"][0];
+  EXPECT_EQ(rank["ranks"].size(), 64u);
+  const Json& parts = rank["step"]["categories"];
+  EXPECT_EQ(parts["parameters"]["peak"], 70553706496 * 4 / 64);
+  // And the second's small buffer of the norm.
+  EXPECT_NEAR(parts["optimizer"]["peak"].get<double>(), 70553706496.0 * 8 / 64, 0.02 * 70553706496 * 8 / 64);
+  // 82 units, 2 micro-batches; the last unit stays whole from forward to backward.
+  std::map<std::string, Json> traffic;
+  for (const Json& count : rank["traffic"]) traffic[count["op"].get<std::string>()] = count;
+  EXPECT_EQ(traffic.at("all_gather")["calls"], 2 * (2 * 82 - 1));
+  EXPECT_EQ(traffic.at("reduce_scatter")["calls"], 2 * 82);
+  EXPECT_EQ(traffic.at("reduce_scatter")["bytes"], 2 * (70553706496 * 4 / 64 * 63));
+  EXPECT_GT(std::filesystem::file_size(scratch / "plan.html"), 4096u);
+}
+
+TEST(PlanVerb, AdvisesWhereMemoryDoesNotSuffice) {
+  ScratchDirectory scratch;
+  const Outcome run = test::run_process(chassis({"plan", CHASSIS_TEST_SOURCE_DIR "/configs/recipes/llama3-70b.toml", "--mesh", "dp_shard=16",
+                                                 "--memory", "80GiB"}),
+                                        scratch.path());
+  ASSERT_EQ(run.exit_code, 0) << run.output;
+  for (const char* part : {"does not fit:", "of 80 GiB", "advice", "mesh.dp_shard 16 → 32", "parallel.0.offload = \"cpu\"", "fits"})
+    EXPECT_HAS(run.output, part);
+}
+
+TEST(PlanVerb, RefusesInWords) {
+  ScratchDirectory scratch;
+  const auto refused = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"plan", CHASSIS_TEST_SOURCE_DIR "/configs/recipes/llama3-70b.toml"});
+    const Outcome run = test::run_process(chassis(words), scratch.path());
+    EXPECT_EQ(run.exit_code, 2) << run.output;
+    return run.output;
+  };
+  EXPECT_HAS(refused({"--world", "64", "--mesh", "tp=8,dp_shard=8"}), "mesh.tp = 8, but no strategy of [[parallel]] serves this axis");
+  EXPECT_HAS(refused({"--world", "64", "--mesh", "dp_shard=8"}), "make 8 ranks, but there are 64");
+  EXPECT_HAS(refused({"--world", "64", "--mesh", "shards=7"}), "unknown key");
+  EXPECT_HAS(refused({"--world", "64", "--mesh", "7"}), "axis=size");
+  EXPECT_HAS(refused({"--world", "64", "--memory", "much"}), "is no size");
+}
+
+// ---- check
+
+TEST(PlanVerb, CheckProvesTheMeshThatTheConfigurationNames) {
+  ScratchDirectory scratch;
+  const std::string recipe = CHASSIS_TEST_SOURCE_DIR "/configs/recipes/llama3-70b.toml";
+  const Outcome proven = test::run_process(chassis({"check", recipe, "mesh.dp_shard=4"}), scratch.path());
+  EXPECT_EQ(proven.exit_code, 0) << proven.output;
+  EXPECT_HAS(proven.output, "4 ranks (dp_shard=4)");
+  const Outcome refused = test::run_process(chassis({"check", recipe, "mesh.tp=4", "mesh.dp_shard=1"}), scratch.path());
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_HAS(refused.output, "no strategy of [[parallel]] serves this axis");
+  const Outcome uneven = test::run_process(chassis({"check", recipe, "mesh.dp_shard=5"}), scratch.path());
+  EXPECT_EQ(uneven.exit_code, 2);
+  EXPECT_HAS(uneven.output, "train.global_batch_size = 128 is not a multiple of");
+}
+
+// ---- against runs
+
+struct RealRun {
+  const char* name;
+  const char* parallel;
+  int num_ranks;
+};
+
+class PlanAndRun : public testing::TestWithParam<RealRun> {};
+
+double bytes_of(const std::string& number, const std::string& unit) {
+  const std::map<std::string, double> factors = {{"B", 1}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}};
+  return std::stod(number) * factors.at(unit);
+}
+
+TEST_P(PlanAndRun, AgreeWithinTenPercent) {
+  ScratchDirectory scratch;
+  std::string corpus;
+  for (int i = 0; i < 4000; ++i) corpus += "line " + std::to_string(i * 37 % 1013) + " of a corpus\n";
+  test::write_text(scratch / "corpus.txt", corpus);
+  test::write_text(scratch / "run.toml", std::string(R"(schema_version = 1
+[run]
+output_dir = "out"
+max_steps = 1
+threads = 1
+device = "cpu"
+[model]
+plugin = "llama"
+config = { hidden_size = 256, num_hidden_layers = 4, num_attention_heads = 4, num_key_value_heads = 2, intermediate_size = 704, vocab_size = 4096 }
+[tokenizer]
+plugin = "bytes"
+[[data.train]]
+path = "corpus.txt"
+[data]
+cache_dir = "cache"
+[train]
+seq_len = 128
+micro_batch_size = 4
+global_batch_size = 48
+[optimizer]
+plugin = "adamw"
+lr = 1e-3
+[checkpoint]
+bucket_mib = 1
+)") + GetParam().parallel);
+  std::vector<std::string> words = chassis({"train", "run.toml"});
+  if (GetParam().num_ranks > 1) words.insert(words.end(), {"--nproc", std::to_string(GetParam().num_ranks)});
+  const Outcome run = test::run_process(words, scratch.path());
+  ASSERT_EQ(run.exit_code, 0) << run.output;
+  std::smatch found;
+  const std::regex line(R"(memory peak ([\d.]+) (\w+) planned, ([\d.]+) (\w+) measured)");
+  ASSERT_TRUE(std::regex_search(run.output, found, line)) << run.output;
+  const double planned = bytes_of(found[1], found[2]), measured = bytes_of(found[3], found[4]);
+  std::printf("[ memory   ] %-8s on %d: %.1f MiB planned, %.1f MiB measured (%+.1f %%)\n", GetParam().name, GetParam().num_ranks,
+              planned / 0x1p20, measured / 0x1p20, 100 * (planned / measured - 1));
+  EXPECT_GT(planned, 0.9 * measured) << run.output;
+  EXPECT_LT(planned, 1.1 * measured) << run.output;
+  EXPECT_HAS(run.output, "memory by category, planned / measured: parameters");
+}
+
+INSTANTIATE_TEST_SUITE_P(Runs, PlanAndRun,
+                         testing::Values(RealRun{"single", "", 1}, RealRun{"ddp", "[[parallel]]\nplugin = \"ddp\"\n", 2},
+                                         RealRun{"zero1", "[[parallel]]\nplugin = \"zero\"\nstage = 1\n", 2},
+                                         RealRun{"zero3", "[[parallel]]\nplugin = \"zero\"\nstage = 3\n", 4},
+                                         RealRun{"fsdp2", "[[parallel]]\nplugin = \"fsdp2\"\n", 3}),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace chassis
