@@ -179,7 +179,7 @@ TEST_F(Spawn, ASignalReachesEveryRankOnce) {
 
 TEST_F(Spawn, CtrlCAtATerminalReachesEveryRankOnce) {
   const int terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
-  ASSERT_TRUE(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0);
+  if (terminal < 0 || grantpt(terminal) != 0 || unlockpt(terminal) != 0) GTEST_SKIP() << "no pseudo-terminals here";
   const std::string name = ptsname(terminal);
   // A session of its own, whose terminal this is, as a shell has one.
   const Process run(
