@@ -1,6 +1,7 @@
 """The peers of tools/bench, on the same batches: a plain eager PyTorch loop over transformers' Llama, HF Trainer, and
 PyTorch's FSDP2 over gloo (under torchrun)."""
 import json
+import os
 import sys
 import time
 
@@ -71,7 +72,9 @@ def fsdp2() -> None:
         dist.all_reduce(mean)
         if rank == 0:
             print(f"STEP {step + 1} {mean.item() / ranks:.4f}", flush=True)
-    dist.destroy_process_group()
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # gloo's threads may abort a process that takes its group apart
 
 
 print(f"peer {kind} ready at {time.time():.2f}", flush=True)
