@@ -1,23 +1,15 @@
 #include "host/program/shards.hpp"
 
 #include <algorithm>
-#include <map>
 
 #include "host/base/error.hpp"
 #include "host/plugin/status.hpp"
 #include "host/service/memory.hpp"
-#include "host/state/intersect.hpp"
 
 namespace chassis {
 namespace {
 
 Shards& self_of(const chassis_shards_t* table) { return *static_cast<Shards*>(table->impl); }
-
-int64_t product(const std::vector<int64_t>& sizes) {
-  int64_t elements = 1;
-  for (int64_t size : sizes) elements *= size;
-  return elements;
-}
 
 Tensor flat_buffer(int64_t elements, Dtype dtype, Device device) {
   MemoryTag tag(MemoryCategory::kCommunication);
@@ -39,6 +31,26 @@ struct Shards::Flight {
   std::string name;
 };
 
+// In order of first use, which is the same on every rank.
+class Shards::Batches {
+ public:
+  struct Batch {
+    CommGroup* group;
+    Dtype dtype;
+    std::vector<uint32_t> ids;
+  };
+  void add(CommGroup* group, Dtype dtype, uint32_t id) {
+    auto batch = std::find_if(batches_.begin(), batches_.end(),
+                              [&](const Batch& b) { return b.group == group && b.dtype == dtype; });
+    if (batch == batches_.end()) batch = batches_.insert(batch, {group, dtype, {}});
+    batch->ids.push_back(id);
+  }
+  const std::vector<Batch>& all() const { return batches_; }
+
+ private:
+  std::vector<Batch> batches_;
+};
+
 Shards::Shards(ParameterTable& parameters, std::vector<ShardRule> rules, Communicator* communicator, Device device)
     : parameters_(parameters), communicator_(communicator), device_(device), entries_(parameters.all().size()) {
   CHASSIS_CHECK(rules.size() == entries_.size(), "one rule for each parameter");
@@ -56,7 +68,7 @@ Shards::Shards(ParameterTable& parameters, std::vector<ShardRule> rules, Communi
     e.rule = std::move(rules[i]);
     if (e.rule.kind != CHASSIS_SHARD_REPLICATE) e.group = group_of(e.rule.axes);
     e.replicas = group_of(e.rule.replica_axes);
-    const int64_t elements = product(e.parameter->local_shape);
+    const int64_t elements = numel(Shape(e.parameter->local_shape));
     const int ways = group_size(e);
     if (e.rule.kind == CHASSIS_SHARD_DIM) {
       const int64_t rows = e.parameter->local_shape.empty() ? 1 : e.parameter->local_shape[0];
@@ -112,8 +124,6 @@ Shards::Entry& Shards::entry(uint32_t id) {
   return entries_[id];
 }
 
-const ShardRule& Shards::rule(uint32_t id) const { return entries_.at(id).rule; }
-
 void Shards::allocate() {
   for (Entry& e : entries_) {
     Parameter& p = *e.parameter;
@@ -130,7 +140,7 @@ void Shards::allocate() {
     // The shard is a stretch of the whole tensor, whose memory ends in the padding.
     const int64_t sizes[] = {e.padded * group_size(e)};
     const Tensor whole = Tensor::zeros(sizes, p.shard.dtype(), device_);
-    p.value = whole.narrow(0, 0, product(p.local_shape)).view(p.local_shape);
+    p.value = whole.narrow(0, 0, numel(Shape(p.local_shape))).view(p.local_shape);
     p.shard = whole.narrow(0, group_rank(e) * e.padded, e.padded);
   }
 }
@@ -155,8 +165,7 @@ bool Shards::is_whole(uint32_t id) const { return entries_.at(id).state == State
 // ---- gather
 
 void Shards::gather(std::span<const uint32_t> ids, uint32_t, const std::string& name) {
-  std::map<std::pair<CommGroup*, Dtype>, std::vector<uint32_t>> batches;  // one collective each
-  std::vector<std::pair<CommGroup*, Dtype>> order;                        // the same on every rank
+  Batches batches;
   for (uint32_t id : ids) {
     Entry& e = entry(id);
     ++e.uses;
@@ -167,11 +176,9 @@ void Shards::gather(std::span<const uint32_t> ids, uint32_t, const std::string& 
       continue;
     }
     e.state = State::kGathering;
-    const std::pair key(group, e.kept ? e.kept.dtype() : e.rule.gather_dtype);
-    if (!batches.contains(key)) order.push_back(key);
-    batches[key].push_back(id);
+    batches.add(group, e.kept ? e.kept.dtype() : e.rule.gather_dtype, id);
   }
-  for (const auto& key : order) start_gather(*key.first, key.second, batches[key], name);
+  for (const auto& batch : batches.all()) start_gather(*batch.group, batch.dtype, batch.ids, name);
 }
 
 void Shards::make_whole_alone(Entry& e) {
@@ -186,6 +193,15 @@ void Shards::make_whole_alone(Entry& e) {
   e.fresh = true;
 }
 
+CommWork Shards::start(CommGroup& group, uint32_t op, const Flight& flight) {
+  Collective call;
+  call.op = op;
+  call.send = flight.send;
+  call.recv = flight.recv;
+  call.name = flight.name;
+  return communicator_->start(group, {call});
+}
+
 void Shards::start_gather(CommGroup& group, Dtype dtype, const std::vector<uint32_t>& ids, const std::string& name) {
   auto flight = std::make_shared<Flight>();
   flight->group = &group;
@@ -195,7 +211,6 @@ void Shards::start_gather(CommGroup& group, Dtype dtype, const std::vector<uint3
     Entry& e = entry(id);
     flight->offsets.push_back(flight->row);
     flight->row += e.kept ? e.kept.num_elements() : e.padded;
-    counts_.gathered_elements += static_cast<uint64_t>(product(e.parameter->local_shape));
   }
   flight->send = flat_buffer(flight->row, dtype, device_);
   flight->recv = flat_buffer(flight->row * group.size(), dtype, device_);
@@ -206,15 +221,7 @@ void Shards::start_gather(CommGroup& group, Dtype dtype, const std::vector<uint3
     if (count > 0) flight->send.narrow(0, flight->offsets[i], count).copy_from(from.flat());
     e.gathering = flight;
   }
-  ++counts_.gathers;
-  Collective call;
-  call.op = CHASSIS_COMM_ALL_GATHER;
-  call.send = flight->send;
-  call.recv = flight->recv;
-  call.name = name;
-  std::vector<Collective> calls;
-  calls.push_back(std::move(call));
-  flight->work = communicator_->start(group, std::move(calls));
+  flight->work = start(group, CHASSIS_COMM_ALL_GATHER, *flight);
 }
 
 void Shards::wait_gathered(std::span<const uint32_t> ids) {
@@ -244,7 +251,7 @@ void Shards::finish_gather(Flight& flight) {
       MemoryTag tag(MemoryCategory::kGathered);
       hold_whole(e, Tensor::empty(p.local_shape, parameters_.compute(), device_));
     }
-    const std::vector<Part> parts = e.kept ? even_parts(product(p.local_shape), ranks) : e.parts;
+    const std::vector<Part> parts = e.kept ? even_parts(numel(Shape(p.local_shape)), ranks) : e.parts;
     const Tensor whole = p.value.flat();
     for (int r = 0; r < ranks; ++r) {
       const Part part = parts[static_cast<size_t>(r)];
@@ -264,7 +271,6 @@ void Shards::finish_gather(Flight& flight) {
 void Shards::hold_whole(Entry& e, Tensor value) {
   e.parameter->value = std::move(value);
   gathered_bytes_ += e.parameter->value.num_bytes();
-  counts_.peak_gathered_bytes = std::max(counts_.peak_gathered_bytes, gathered_bytes_);
 }
 
 void Shards::free_whole(Entry& e) {
@@ -318,17 +324,14 @@ Tensor Shards::take_gradient(Entry& e) {
 
 void Shards::reduce(std::span<const uint32_t> ids, uint32_t flags, const std::string& name) {
   const bool keep = flags & CHASSIS_REDUCE_KEEP;
-  std::map<std::pair<CommGroup*, Dtype>, std::vector<uint32_t>> batches;
-  std::vector<std::pair<CommGroup*, Dtype>> order;
+  Batches batches;
   for (uint32_t id : ids) {
     Entry& e = entry(id);
     if (!e.parameter->trainable) continue;
     if (e.reducing) finish_reduce(*std::shared_ptr<Flight>(e.reducing));
-    const std::pair key(e.group, e.rule.reduce_dtype);
-    if (!batches.contains(key)) order.push_back(key);
-    batches[key].push_back(id);
+    batches.add(e.group, e.rule.reduce_dtype, id);
   }
-  for (const auto& key : order) start_reduce(key.first, key.second, batches[key], keep, name);
+  for (const auto& batch : batches.all()) start_reduce(batch.group, batch.dtype, batch.ids, keep, name);
 }
 
 void Shards::start_reduce(CommGroup* group, Dtype dtype, const std::vector<uint32_t>& ids, bool keep,
@@ -342,7 +345,6 @@ void Shards::start_reduce(CommGroup* group, Dtype dtype, const std::vector<uint3
   for (uint32_t id : ids) {
     flight->offsets.push_back(flight->row);
     flight->row += entry(id).padded;
-    counts_.reduced_elements += static_cast<uint64_t>(product(entry(id).parameter->local_shape));
   }
   flight->send = flat_buffer(flight->row * ranks, dtype, device_);
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -363,15 +365,7 @@ void Shards::start_reduce(CommGroup* group, Dtype dtype, const std::vector<uint3
     return;
   }
   flight->recv = flat_buffer(flight->row, dtype, device_);
-  ++counts_.reduces;
-  Collective call;
-  call.op = CHASSIS_COMM_REDUCE_SCATTER;
-  call.send = flight->send;
-  call.recv = flight->recv;
-  call.name = name;
-  std::vector<Collective> calls;
-  calls.push_back(std::move(call));
-  flight->work = communicator_->start(*group, std::move(calls));
+  flight->work = start(*group, CHASSIS_COMM_REDUCE_SCATTER, *flight);
 }
 
 void Shards::wait_reduced(std::span<const uint32_t> ids) {
@@ -393,7 +387,6 @@ void Shards::finish_reduce(Flight& flight) {
     }
   }
   if (replicas && !flight.keep) {
-    ++counts_.reduces;
     Collective call;
     call.op = CHASSIS_COMM_ALL_REDUCE;
     call.send = flight.recv;
@@ -448,13 +441,6 @@ void Shards::abandon() {
     if (!e.rule.resident && e.state == State::kWhole) free_whole(e);
     if (e.state == State::kGathering) e.state = State::kSharded;
   }
-}
-
-ShardCounts Shards::take_counts() {
-  ShardCounts counts = counts_;
-  counts_ = {};
-  counts_.peak_gathered_bytes = gathered_bytes_;
-  return counts;
 }
 
 }  // namespace chassis

@@ -25,13 +25,6 @@ struct ShardRule {
   bool offload_parameter = false, offload_gradient = false, offload_optimizer = false;
 };
 
-// Counted since the last take_counts().
-struct ShardCounts {
-  uint64_t gathers = 0, reduces = 0;                // collectives
-  uint64_t gathered_elements = 0, reduced_elements = 0;  // of whole tensors
-  uint64_t peak_gathered_bytes = 0;                 // of whole tensors that are not resident
-};
-
 class Shards {
  public:
   // `rules` by parameter, in the table's order. `communicator` may be NULL if all axes have size 1.
@@ -60,9 +53,6 @@ class Shards {
   void abandon();
 
   const chassis_shards_t* table() const { return &table_; }
-  const ShardRule& rule(uint32_t id) const;
-  size_t size() const { return entries_.size(); }
-  ShardCounts take_counts();
 
  private:
   enum class State { kSharded, kGathering, kWhole };
@@ -93,6 +83,8 @@ class Shards {
   Entry& entry(uint32_t id);
   int group_size(const Entry& entry) const { return entry.group ? entry.group->size() : 1; }
   int group_rank(const Entry& entry) const { return entry.group ? entry.group->rank() : 0; }
+  class Batches;  // parameters by the collective that carries them
+  CommWork start(CommGroup& group, uint32_t op, const Flight& flight);
   void start_gather(CommGroup& group, Dtype dtype, const std::vector<uint32_t>& ids, const std::string& name);
   void finish_gather(Flight& flight);
   void make_whole_alone(Entry& entry);
@@ -109,7 +101,6 @@ class Shards {
   Device device_;
   std::vector<Entry> entries_;
   uint64_t gathered_bytes_ = 0;
-  ShardCounts counts_;
   chassis_shards_t table_{};
 };
 

@@ -101,12 +101,15 @@ class Run {
   void start_anew() {
     const bool pretrained = config().has("model.path") && config().get_string("model.init") == "pretrained";
     if (pretrained) saver_->start_from(config().get_string("model.path"));
-    else session_.parameters().initialize(static_cast<uint64_t>(config().get_int("run.seed")));
+    else initialize();
+  }
+
+  void initialize() {
+    session_.parameters().initialize(static_cast<uint64_t>(config().get_int("run.seed")));
     session_.publish();
   }
 
   void resume(const std::string& checkpoint, const Json& state) {
-    session_.publish();
     const std::string where = checkpoint + "/manifest.json";
     TrainerState& trainer = trainer_->state();
     trainer.step = json_int(state, "step", where);

@@ -27,11 +27,10 @@ struct SessionOptions {
   bool without_device = false;           // `check`: claims and shapes on the CPU, nothing is allocated
   World* world = nullptr;                // NULL: one process
   bool as_configured = false;  // without a device: claims are for the one that run.device names, there or not
-  // A rank of a world that is not there, for plans: as many ranks, this one of them, on that comm plugin; empty: the
-  // first that moves nothing.
+  // A rank of a world that is not there, for plans: as many ranks, this one of them, on the first comm plugin that
+  // moves nothing.
   int world_size = 0;
   int rank = 0;
-  std::string comm = {};
 };
 
 class Session {

@@ -50,20 +50,15 @@ void Session::make_mesh(const SessionOptions& options) {
 
 void Session::make_communicator(const SessionOptions& options) {
   if (mesh_.world_size() == 1) return;
-  std::string id = options.world_size > 0 ? options.comm : config_.get_string("comm.plugin");
-  std::unique_ptr<Instance> backend;
   const bool planned = options.world_size > 0;
-  if (planned && id.empty()) {
-    backend = choose_comm(true);
-  } else if (id != "auto") {
-    backend = planned ? registry_->create_default("comm", id) : create("comm", "comm", id);
-    if (planned) backend->prepare(), backend->activate();
-    const auto& table = backend->interface<chassis_comm_backend_t>(CHASSIS_COMM_BACKEND_ID);
-    const Device device = resolve_.device;
-    if (!planned)
-      backend->check(table.supports(backend->get(), static_cast<uint32_t>(device.type), device.index));
+  const std::string id = config_.get_string("comm.plugin");
+  std::unique_ptr<Instance> backend;
+  if (planned || id == "auto") {
+    backend = choose_comm(planned);
   } else {
-    backend = choose_comm(false);
+    backend = create("comm", "comm", id);
+    const auto& table = backend->interface<chassis_comm_backend_t>(CHASSIS_COMM_BACKEND_ID);
+    backend->check(table.supports(backend->get(), static_cast<uint32_t>(resolve_.device.type), resolve_.device.index));
   }
   if (!planned) {
     world_->expect_same("configuration", sha256_hex(config_.resolved_toml()));

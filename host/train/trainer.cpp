@@ -123,18 +123,22 @@ EvalRecord evaluate(Executor& executor, EvalData& data, int64_t micro_batch_size
   double sums[] = {0.0, 0.0};  // of losses; of trained tokens
   data.rewind();
   const int num_ranks = ranks.num_data_ranks();
-  bool more = true;
-  for (int64_t batches = 0; more && (max_batches == 0 || batches < max_batches);) {
+  int64_t batches = 0;
+  const auto next_batch = [&]() -> std::optional<Batch> {
+    if (max_batches != 0 && batches == max_batches) return std::nullopt;
+    ++batches;
+    return data.next(micro_batch_size);
+  };
+  for (bool more = true; more;) {
     // One batch for each rank. All run as often as the others: a rank for which none is left runs padding.
     std::optional<Batch> mine;
     int taken = 0;
-    for (; taken < num_ranks && more && (max_batches == 0 || batches < max_batches); ++taken, ++batches) {
-      auto batch = data.next(micro_batch_size);
-      if (!batch) {
-        more = false;
-        break;
-      }
-      if (taken == ranks.data_rank() || !mine) mine = taken == ranks.data_rank() ? std::move(*batch) : Batch(batch->num_rows, batch->seq_len, 0);
+    for (; taken < num_ranks; ++taken) {
+      auto batch = next_batch();
+      more = batch.has_value();
+      if (!more) break;
+      if (taken == ranks.data_rank()) mine = std::move(*batch);
+      else if (!mine) mine = Batch(batch->num_rows, batch->seq_len, 0);
     }
     if (taken == 0) break;
     if (mine->num_trained_tokens == 0 && num_ranks == 1) continue;
