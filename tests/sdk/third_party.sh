@@ -23,6 +23,20 @@ train() {
   sed -n 's/.*"loss": *\([-0-9.e+]*\).*/\1/p' "$scratch/out-$name/metrics.jsonl" > "$scratch/losses.$name"
   [ "$(wc -l < "$scratch/losses.$name")" -ge 5 ] || { echo "$name: too few losses"; cat "$scratch/out-$name/metrics.jsonl"; exit 1; }
 }
+# build EXAMPLE: with $compiler into $scratch/EXAMPLE-$compiler; it passes the conformance tests
+build() {
+  dir=$scratch/$1-$compiler
+  quietly cmake -S "$prefix/share/chassis/examples/$1" -B "$dir" "-DCMAKE_PREFIX_PATH=$prefix" \
+    -DCMAKE_C_COMPILER=$compiler "-DCMAKE_CXX_COMPILER=$cxx"
+  quietly cmake --build "$dir"
+  quietly "$prefix/bin/chassis" plugins check "$dir/$1.so"
+}
+# compare NAME: the losses of a run with those of sdpa
+compare() {
+  paste "$scratch/losses.sdpa" "$scratch/losses.$1" | awk -v name="$1" '
+    { d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > worst) worst = d }
+    END { printf "%s: losses differ by %.1e\n", name, worst; exit !(worst <= 2e-6) }'
+}
 train sdpa
 sed -i 's/plugin = "sdpa"/plugin = "THIRD"/' "$scratch/run.toml"
 
@@ -30,31 +44,19 @@ for compiler in gcc clang; do
   command -v $compiler > /dev/null || { echo "no $compiler here: not tried"; continue; }
   cxx=$(echo $compiler | sed 's/gcc/g++/; s/clang/clang++/')
   for example in attention_cpp attention_c; do
-    dir=$scratch/$example-$compiler
-    quietly cmake -S "$prefix/share/chassis/examples/$example" -B "$dir" "-DCMAKE_PREFIX_PATH=$prefix" \
-      -DCMAKE_C_COMPILER=$compiler "-DCMAKE_CXX_COMPILER=$cxx"
-    quietly cmake --build "$dir"
-    quietly "$prefix/bin/chassis" plugins check "$dir/$example.so"
+    build $example
     train $example-$compiler "attention.plugin=$example" --plugin-path "$dir"
-    paste "$scratch/losses.sdpa" "$scratch/losses.$example-$compiler" | awk -v name=$example-$compiler '
-      { d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > worst) worst = d }
-      END { printf "%s: losses differ by %.1e\n", name, worst; exit !(worst <= 2e-6) }'
+    compare $example-$compiler
   done
   # A strategy and a backend: two processes train as one does.
   for example in parallel_cpp comm_cpp; do
-    dir=$scratch/$example-$compiler
-    quietly cmake -S "$prefix/share/chassis/examples/$example" -B "$dir" "-DCMAKE_PREFIX_PATH=$prefix" \
-      -DCMAKE_C_COMPILER=$compiler "-DCMAKE_CXX_COMPILER=$cxx"
-    quietly cmake --build "$dir"
-    quietly "$prefix/bin/chassis" plugins check "$dir/$example.so"
+    build $example
   done
   cp "$scratch/run.toml" "$scratch/run.saved"
   printf '[[parallel]]\nplugin = "parallel_cpp"\n[comm]\nplugin = "comm_cpp"\n' >> "$scratch/run.toml"
-  train two-$compiler attention.plugin=sdpa --nproc 2 --plugin-path "$scratch/parallel_cpp-$compiler" --plugin-path "$scratch/comm_cpp-$compiler"
+  train parallel_cpp+comm_cpp-$compiler attention.plugin=sdpa --nproc 2 --plugin-path "$scratch/parallel_cpp-$compiler" --plugin-path "$scratch/comm_cpp-$compiler"
   mv "$scratch/run.saved" "$scratch/run.toml"
-  paste "$scratch/losses.sdpa" "$scratch/losses.two-$compiler" | awk -v name="parallel_cpp and comm_cpp-$compiler" '
-    { d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > worst) worst = d }
-    END { printf "%s: losses differ by %.1e\n", name, worst; exit !(worst <= 2e-6) }'
+  compare parallel_cpp+comm_cpp-$compiler
   # A plugin of the tree with ISA_SOURCES, as if it were somebody else's.
   dir=$scratch/fused-$compiler
   mkdir "$dir"
