@@ -146,16 +146,66 @@ void check_round_trip(uint64_t seed) {
   ASSERT_EQ(move(b, at_b, a), at_a);
 }
 
+namespace {
+
+using Elements = std::vector<std::vector<std::vector<int64_t>>>;  // by tensor and rank, as the oracle numbers them
+
+Elements elements_of(const std::vector<ReshardTensor>& tensors, Layout ReshardTensor::*side) {
+  Elements out(tensors.size());
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    const Layout& layout = tensors[t].*side;
+    for (int rank = 0; rank < layout.world_size(); ++rank)
+      out[t].push_back(local_array(layout.descriptor(), layout.mesh(), rank).elements);
+  }
+  return out;
+}
+
+// Moves what `from` holds; every round within the budget, every tensor within its lifetime, every element written once.
+void carry_out(const ReshardPlan& plan, const std::vector<ReshardTensor>& tensors, const ReshardOptions& options, int num_ranks,
+               const Elements& from, Elements& to) {
+  ASSERT_EQ(plan.lifetimes.size(), tensors.size());
+  to.assign(tensors.size(), {});
+  for (size_t t = 0; t < tensors.size(); ++t)
+    for (int rank = 0; rank < tensors[t].to.world_size(); ++rank)
+      to[t].emplace_back(static_cast<size_t>(numel(tensors[t].to.local_shape(rank))), -1);
+  for (uint32_t r = 0; r < plan.rounds.size(); ++r) {
+    std::vector<int64_t> out(static_cast<size_t>(num_ranks)), in(out.size());
+    for (const ReshardMove& move : plan.rounds[r].moves) {
+      const auto sender = static_cast<size_t>(move.from_rank), receiver = static_cast<size_t>(move.to_rank);
+      ASSERT_GE(r, plan.lifetimes[move.tensor].first_round);
+      ASSERT_LE(r, plan.lifetimes[move.tensor].last_round);
+      ASSERT_EQ(move.num_bytes, numel(move.copy.box) * 4);
+      if (!move.is_local()) out[sender] += move.num_bytes, in[receiver] += move.num_bytes;
+      ASSERT_TRUE(move.is_local() || !plan.rounds[r].is_local);
+      for_each_run(move.copy, [&](int64_t at, int64_t where, int64_t length) {
+        for (int64_t k = 0; k < length; ++k) {
+          int64_t& slot = to[move.tensor][receiver].at(static_cast<size_t>(where + k));
+          slot = slot == -1 ? from[move.tensor][sender].at(static_cast<size_t>(at + k)) : -2;
+        }
+      });
+    }
+    for (size_t rank = 0; rank < out.size(); ++rank) {
+      ASSERT_LE(out[rank], options.budget_bytes) << "sent by rank " << rank << " in round " << r;
+      ASSERT_LE(in[rank], options.budget_bytes) << "received by rank " << rank << " in round " << r;
+    }
+  }
+  for (size_t t = 1; t < tensors.size(); ++t)
+    ASSERT_EQ(plan.lifetimes[t].first_round, plan.lifetimes[t - 1].last_round);
+}
+
+}  // namespace
+
 void check_reshard(uint64_t seed) {
   Dice dice(seed);
   const int max_world = dice.chance(10) ? 64 : 10;
   const MeshShape mesh_a = random_mesh(dice, max_world), mesh_b = random_mesh(dice, max_world);
   const bool is_broadcast = dice.chance(25);
-  std::vector<ReshardTensor> tensors;
+  std::vector<ReshardTensor> tensors, back;
   for (int64_t n = dice.roll(1, 4); n > 0; --n) {
     const Shape shape = random_shape(dice, 120);
     Layout from(random_descriptor(dice, mesh_a, shape), mesh_a);
     tensors.push_back({from, is_broadcast ? from : Layout(random_descriptor(dice, mesh_b, shape), mesh_b)});
+    back.push_back({tensors.back().to, tensors.back().from});
   }
   ReshardOptions options;
   options.budget_bytes = 4 * dice.roll(1, dice.chance(50) ? 8 : 200);
@@ -168,45 +218,14 @@ void check_reshard(uint64_t seed) {
   SCOPED_TRACE(trace);
 
   const ReshardPlan plan = plan_reshard(tensors, options, -1);
-  ASSERT_EQ(plan.lifetimes.size(), tensors.size());
-  std::vector<std::vector<std::vector<int64_t>>> local(tensors.size());  // by tensor and rank
-  std::vector<std::vector<LocalArray>> source(tensors.size());
-  for (size_t t = 0; t < tensors.size(); ++t) {
-    for (int rank = 0; rank < mesh_a.world_size(); ++rank)
-      source[t].push_back(local_array(tensors[t].from.descriptor(), mesh_a, rank));
-    for (int rank = 0; rank < tensors[t].to.world_size(); ++rank)
-      local[t].emplace_back(static_cast<size_t>(numel(tensors[t].to.local_shape(rank))), -1);
-  }
-  for (uint32_t r = 0; r < plan.rounds.size(); ++r) {
-    std::vector<int64_t> out(static_cast<size_t>(num_ranks)), in(out.size());
-    for (const ReshardMove& move : plan.rounds[r].moves) {
-      const auto from = static_cast<size_t>(move.from_rank), to = static_cast<size_t>(move.to_rank);
-      ASSERT_GE(r, plan.lifetimes[move.tensor].first_round);
-      ASSERT_LE(r, plan.lifetimes[move.tensor].last_round);
-      ASSERT_EQ(move.num_bytes, numel(move.copy.box) * 4);
-      if (!move.is_local()) out[from] += move.num_bytes, in[to] += move.num_bytes;
-      ASSERT_TRUE(move.is_local() || !plan.rounds[r].is_local);
-      for_each_run(move.copy, [&](int64_t at, int64_t where, int64_t length) {
-        for (int64_t k = 0; k < length; ++k) {
-          int64_t& slot = local[move.tensor][to].at(static_cast<size_t>(where + k));
-          slot = slot == -1 ? source[move.tensor][from].elements.at(static_cast<size_t>(at + k)) : -2;
-        }
-      });
-    }
-    for (size_t rank = 0; rank < out.size(); ++rank) {
-      ASSERT_LE(out[rank], options.budget_bytes) << "sent by rank " << rank << " in round " << r;
-      ASSERT_LE(in[rank], options.budget_bytes) << "received by rank " << rank << " in round " << r;
-    }
-  }
-  for (size_t t = 0; t < tensors.size(); ++t) {
-    for (int rank = 0; rank < tensors[t].to.world_size(); ++rank)
-      ASSERT_EQ(local[t][static_cast<size_t>(rank)],
-                local_array(tensors[t].to.descriptor(), tensors[t].to.mesh(), rank).elements)
-          << "tensor " << t << " on rank " << rank;
-    if (t > 0) {
-      ASSERT_EQ(plan.lifetimes[t].first_round, plan.lifetimes[t - 1].last_round);
-    }
-  }
+  const Elements at_a = elements_of(tensors, &ReshardTensor::from);
+  Elements at_b, again;
+  ASSERT_NO_FATAL_FAILURE(carry_out(plan, tensors, options, num_ranks, at_a, at_b));
+  ASSERT_EQ(at_b, elements_of(tensors, &ReshardTensor::to));
+  ReshardOptions filled = options;
+  filled.replicas_are_filled = true;  // by now
+  ASSERT_NO_FATAL_FAILURE(carry_out(plan_reshard(back, filled, -1), back, filled, num_ranks, at_b, again));
+  ASSERT_EQ(again, at_a);
 
   const int one = static_cast<int>(dice.roll(0, num_ranks - 1));
   const ReshardPlan mine = plan_reshard(tensors, options, one);
