@@ -7,12 +7,14 @@ namespace {
 
 std::string shown(const AxisRequest& axis) { return fmt::format("mesh.{} = {}", axis.name, axis.size); }
 
-// "mesh.dp_shard = 3, mesh.tp = 2": what the user chose, or everything if nothing was chosen.
+// "mesh.dp_shard = 3, mesh.tp = 2": what the user chose; sizes of 1 only where there are no others.
 std::string shown(const std::vector<AxisRequest>& axes) {
-  std::string text;
-  for (const AxisRequest& axis : axes)
-    if (axis.by_user && axis.size != 1) text += (text.empty() ? "" : ", ") + shown(axis);
-  return text.empty() ? "the mesh" : text;
+  std::string text, ones;
+  for (const AxisRequest& axis : axes) {
+    std::string& to = axis.size == 1 ? ones : text;
+    if (axis.by_user) to += (to.empty() ? "" : ", ") + shown(axis);
+  }
+  return !text.empty() ? text : !ones.empty() ? ones : "the mesh";
 }
 
 Error axis_error(const AxisRequest& axis, std::string message) {

@@ -14,10 +14,10 @@
 #include <cstring>
 #include <filesystem>
 #include <mutex>
-#include <stdexcept>
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStoreBackend.hpp>
+#include <vector>
 
 #include "host/base/error.hpp"
 #include "host/base/file.hpp"
@@ -29,7 +29,7 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr milliseconds kAnswerTimeout{10000};
+constexpr milliseconds kFirstTimeout{10000};
 constexpr size_t kMaxPart = size_t{4} << 20;  // the server closes a connection that sends more than 8 MiB at once
 const std::string kAbsent = "\1";             // no value begins like this
 
@@ -68,16 +68,17 @@ void set_timeouts(int socket, milliseconds timeout) {
 }
 
 // c10d waits for an answer for ever, and throws once the socket itself has a limit. It keeps the socket to itself, so
-// the limit is put on every connection of this process to that port.
-void limit_waiting(int port) {
+// this finds all connections of this process to that port.
+std::vector<int> sockets_to(int port) {
+  std::vector<int> sockets;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     const int descriptor = std::atoi(entry.path().filename().c_str());
     SocketAddress peer;
     peer.length = sizeof peer.storage;
     if (getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer.storage), &peer.length) != 0) continue;
-    if ((peer.family() == AF_INET || peer.family() == AF_INET6) && peer.port() == port)
-      set_timeouts(descriptor, kAnswerTimeout);
+    if ((peer.family() == AF_INET || peer.family() == AF_INET6) && peer.port() == port) sockets.push_back(descriptor);
   }
+  return sockets;
 }
 
 // Whether a store answers there. Asked before c10d connects, which would wait for ever on a port that something else
@@ -133,8 +134,11 @@ class TcpStore : public Store {
     options.waitWorkers = false;
     const auto left = timeout - std::chrono::duration_cast<milliseconds>(Clock::now() - start);
     options.timeout = std::max(left, milliseconds(1000));
+    const std::vector<int> others = sockets_to(port);
     ask([&] { store_ = c10::make_intrusive<c10d::TCPStore>(address, options); });
-    limit_waiting(port);
+    sockets_ = sockets_to(port);
+    std::erase_if(sockets_, [&](int socket) { return std::find(others.begin(), others.end(), socket) != others.end(); });
+    set_timeout(kFirstTimeout);
   }
 
   void set(const std::string& key, const std::string& value) override {
@@ -164,6 +168,11 @@ class TcpStore : public Store {
     return ask([&] { return store_->add(prefix_ + key, amount); });
   }
 
+  void set_timeout(milliseconds timeout) override {
+    timeout_ = timeout;
+    for (int socket : sockets_) set_timeouts(socket, timeout);
+  }
+
   void erase(const std::string& key) override {
     const auto gone = [&](const std::string& name) { return ask([&] { return store_->deleteKey(prefix_ + name); }); };
     gone(key);
@@ -190,21 +199,28 @@ class TcpStore : public Store {
   template <class Request>
   std::invoke_result_t<Request> ask(Request request) {
     const std::lock_guard lock(mutex_);
+    const milliseconds limit = timeout_;
+    const auto start = Clock::now();
+    if (!lost_.empty()) throw lost_error();  // a late answer would be taken for that of the next request
     try {
-      // A late answer would be taken for that of the next request.
-      if (lost_) throw std::runtime_error("an earlier request failed");
       QuietTorch quiet;
       return request();
     } catch (const std::exception& e) {
-      lost_ = true;
-      throw communication_error("lost the store at " + name_ + ": " + reason_of(e))
-          .hint("the process that serves it has ended or hangs: rank 0, or the launcher");
+      const bool silent = Clock::now() - start >= limit;
+      lost_ = silent ? fmt::format("no answer within {:.3g} s", static_cast<double>(limit.count()) / 1000.0) : "it broke off, " + reason_of(e);
+      throw lost_error();
     }
+  }
+  Error lost_error() const {
+    return communication_error("lost the store at " + name_ + ": " + lost_)
+        .hint("the process that serves it has ended or hangs: rank 0, or the launcher");
   }
 
   std::string name_, prefix_;
   std::mutex mutex_;
-  bool lost_ = false;
+  std::vector<int> sockets_;
+  std::atomic<milliseconds> timeout_ = kFirstTimeout;
+  std::string lost_;  // why
   c10::intrusive_ptr<c10d::TCPStore> store_;
 };
 

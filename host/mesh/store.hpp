@@ -10,7 +10,7 @@
 namespace chassis {
 
 // Every call is a small request or two, 10 µs each on one machine, and may come from any thread. When the store's
-// process is gone, or silent for 10 s, it throws a communication error.
+// process is gone, or silent for longer than the timeout, it throws a communication error, and so do all later calls.
 class Store {
  public:
   virtual ~Store() = default;
@@ -23,6 +23,8 @@ class Store {
   // Adds to a counter that starts at 0 and returns its new value. Counters are not set.
   virtual int64_t add(const std::string& key, int64_t amount) = 0;
   virtual void erase(const std::string& key) = 0;
+  // How long a request waits for its answer; 10 s at first.
+  virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
 };
 
 // Connects, waiting up to `timeout` for a store to answer. `prefix` is put before all keys. Throws a communication

@@ -10,10 +10,13 @@
 #include <exception>
 #include <new>
 #include <optional>
+#include <sstream>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "host/base/file.hpp"
+#include "host/base/hash.hpp"
 #include "host/base/json.hpp"
 #include "host/base/log.hpp"
 #include "host/mesh/address.hpp"
@@ -66,6 +69,16 @@ bool is_the_same(const Error& error, const Failure& failure) {
          std::string_view(error.what()).find(failure.text) != std::string_view::npos;
 }
 
+// Of each text the first line in which they differ.
+std::pair<std::string, std::string> first_difference(const std::string& a, const std::string& b) {
+  std::istringstream lines_a(a), lines_b(b);
+  for (std::string line_a, line_b;;) {
+    const bool more_a = !!std::getline(lines_a, line_a), more_b = !!std::getline(lines_b, line_b);
+    if (more_a && more_b && line_a == line_b) continue;
+    return {more_a ? line_a : "", more_b ? line_b : ""};
+  }
+}
+
 bool is_loopback(const std::string& address) { return resolve(address, 0).front().is_loopback(); }
 
 }  // namespace
@@ -104,11 +117,17 @@ World::World(Launch launch, std::chrono::milliseconds timeout) : World() {
 
 World::~World() { leave(); }
 
+void World::set_deadline(std::chrono::milliseconds deadline) {
+  deadline_ = deadline;
+  if (store_) store_->set_timeout(deadline);
+}
+
 void World::leave() noexcept {
   if (!store_) return;
   try {
-    const auto end =
-        Clock::now() + (failed_ || std::uncaught_exceptions() > 0 ? kLeaveTimeoutAfterFailure : kLeaveTimeout);
+    const auto timeout = failed_ || std::uncaught_exceptions() > 0 ? kLeaveTimeoutAfterFailure : kLeaveTimeout;
+    const auto end = Clock::now() + timeout;
+    store_->set_timeout(timeout);
     int64_t num_left = store_->add("left", 1);
     while (server_ && num_left < size() && Clock::now() < end) {
       std::this_thread::sleep_for(10ms);
@@ -231,12 +250,14 @@ std::vector<std::string> World::exchange(const std::string& what, const std::str
 }
 
 void World::expect_same(const std::string& what, const std::string& mine) {
+  const std::vector<std::string> hashes = exchange(what, sha256_hex(mine));
+  if (std::all_of(hashes.begin(), hashes.end(), [&](const auto& hash) { return hash == hashes[0]; })) return;
   const std::vector<std::string> texts = exchange(what, mine);
   for (int other = 1; other < size(); ++other) {
-    const std::string& its = texts[static_cast<size_t>(other)];
-    if (its == texts[0]) continue;
+    if (texts[static_cast<size_t>(other)] == texts[0]) continue;
+    const auto [there, here] = first_difference(texts[static_cast<size_t>(other)], texts[0]);
     const std::string message =
-        fmt::format("{} differs between ranks: '{}' on rank {}, '{}' on rank 0", what, its, other, texts[0]);
+        fmt::format("{} differs between ranks: '{}' on rank {}, '{}' on rank 0", what, there, other, here);
     if (other == rank()) throw config_error(message);
     throw RemoteError(ExitCode::kConfig, remote_text(other, message));
   }
@@ -291,7 +312,13 @@ int World::run(const std::function<int()>& body) {
 
 void World::await_cause() {
   for (const auto end = Clock::now() + kCauseTimeout; Clock::now() < end; std::this_thread::sleep_for(10ms)) {
-    const auto first = first_failure();
+    std::optional<Failure> first;
+    try {
+      first = find_failure(*store_);
+    } catch (const Error& lost) {  // then this is the cause
+      throw Error(lost.code(), fmt::format("{} is gone or hangs: {}",
+                                           launch_.store_is_elsewhere ? "the launcher" : "rank 0", lost.message()));
+    }
     if (first && first->rank != rank()) throw RemoteError(first->code, first->text);
     if (first) return;
   }

@@ -43,14 +43,15 @@ class World {
   int num_cores() const { return num_cores_; }
   // NULL with one process.
   Store* store() { return store_.get(); }
-  // How long ranks wait for each other before they give up; [comm] timeout_s.
-  void set_deadline(std::chrono::milliseconds deadline) { deadline_ = deadline; }
+  // How long ranks wait for each other, and for the process that serves the store, before they give up; [comm] timeout_s.
+  void set_deadline(std::chrono::milliseconds deadline);
   std::chrono::milliseconds deadline() const { return deadline_; }
 
   // [all-ranks] Each rank's text, by rank. `what` names the occasion and need not be unique. Throws as wait_for does.
   std::vector<std::string> exchange(const std::string& what, const std::string& mine);
   void barrier(const std::string& what) { exchange(what, ""); }
-  // [all-ranks] If the texts differ all throw, the first rank that differs from rank 0 a config error with both texts.
+  // [all-ranks] If the texts differ all throw, the first rank that differs from rank 0 a config error with the first
+  // lines that differ. Equal texts are compared by their hashes.
   void expect_same(const std::string& what, const std::string& mine);
   // [all-ranks] Runs `part` everywhere, which itself does not communicate. If it throws on any rank all throw: a rank
   // that failed its own error, the others that of the lowest rank that failed.

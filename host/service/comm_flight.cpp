@@ -91,7 +91,7 @@ const Flight& Flights::start(Flight flight) {
   return flights_.emplace_back(std::move(flight));
 }
 
-void Flights::end(const Flight& flight) {
+void Flights::end(const Flight& flight) noexcept {
   bool told = false;
   {
     const std::lock_guard lock(mutex_);
@@ -100,7 +100,11 @@ void Flights::end(const Flight& flight) {
     if (told) told_waiting_ = nullptr;
     flights_.remove_if([&](const Flight& known) { return &known == &flight; });
   }
-  if (told) world_.store()->erase(key_of(world_.rank()));
+  if (!told) return;
+  try {
+    world_.store()->erase(key_of(world_.rank()));
+  } catch (const Error&) {  // the store is lost; whoever asks it next throws that
+  }
 }
 
 void Flights::tell(const Flight& waiting) {

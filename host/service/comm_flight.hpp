@@ -36,7 +36,7 @@ class Flights {
 
   const Flight& start(Flight flight);
   // Of an object that start returned; it is gone afterwards.
-  void end(const Flight& flight);
+  void end(const Flight& flight) noexcept;
 
   // For who has waited for `flight` so long, about every 100 ms. Throws RemoteError if another rank failed; a
   // communication error, which the others are told at once, if a rank that it should meet there has other calls in

@@ -47,7 +47,7 @@ TEST(Axes, TwoRestsAreRefusedByName) {
 TEST(Axes, AProductThatIsNotTheNumberOfRanksIsRefusedWithBoth) {
   EXPECT_HAS(refusal({given("dp_shard", 3), given("tp", 2)}, 8),
              "run.toml:7:1: mesh.dp_shard = 3, mesh.tp = 2 make 6 ranks, but there are 8");
-  EXPECT_HAS(refusal({given("dp_shard", 1), given("tp", 1)}, 2), "make 1 ranks, but there are 2");
+  EXPECT_HAS(refusal({given("dp_shard", 1), preset("tp", 1)}, 2), "mesh.dp_shard = 1 make 1 ranks, but there are 2");
   EXPECT_HAS(refusal({given("tp", 2)}, 1), "mesh.tp = 2 make 2 ranks, but there are 1");
 }
 
