@@ -1,0 +1,35 @@
+// A file of torch.save: a ZIP of a pickle, data.pkl, and one member data/<key> for each storage.
+#pragma once
+
+#include <unordered_map>
+
+#include "pickle.hpp"
+#include "zip.hpp"
+
+namespace zero_import {
+
+class TorchFile {
+ public:
+  // A Defect names the file.
+  TorchFile(const Source& source, uint32_t file);
+
+  uint32_t file() const { return file_; }
+  const std::string& path() const { return path_; }
+  const Pickle& pickle() const { return pickle_; }
+  const Value& root() const { return pickle_.root(); }
+
+  // Where a tensor's bytes begin in the file. Its storage is there with exactly the bytes that it should have.
+  uint64_t offset_of(const TensorInfo& tensor) const;
+  uint32_t dtype_of(const TensorInfo& tensor) const { return pickle_.storage(tensor.storage).dtype; }
+
+  [[noreturn]] void fail(const std::string& what) const { throw Defect(path_ + ": " + what); }
+
+ private:
+  uint32_t file_;
+  std::string path_;
+  std::string folder_;  // of the members, with its slash
+  std::unordered_map<std::string, ZipMember> members_;
+  Pickle pickle_;
+};
+
+}  // namespace zero_import
