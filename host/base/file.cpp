@@ -81,6 +81,18 @@ File File::open_write(const std::string& path, unsigned mode) {
   return File(descriptor, path);
 }
 
+File File::open_own(const std::string& path) {
+  const int descriptor = open_retrying(AT_FDCWD, path, O_RDWR | O_NOFOLLOW, 0);
+  if (descriptor < 0) throw failure("can not open", path, errno);
+  return File(descriptor, path);
+}
+
+File File::open_or_create_own(const std::string& path, unsigned mode) {
+  const int descriptor = open_retrying(AT_FDCWD, path, O_RDWR | O_CREAT | O_NOFOLLOW, mode);
+  if (descriptor < 0) throw failure("can not open", path, errno);
+  return File(descriptor, path);
+}
+
 File File::open_directory(const std::string& path) {
   const int descriptor = open_retrying(AT_FDCWD, path, O_RDONLY | O_DIRECTORY, 0);
   if (descriptor < 0) throw failure("can not open the directory", path, errno);

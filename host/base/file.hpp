@@ -23,6 +23,10 @@ class File {
   static File create_exclusive(const std::string& path, unsigned mode = 0644);
   // For reading and writing; created if absent, never truncated.
   static File open_write(const std::string& path, unsigned mode = 0644);
+  // For reading and writing, never through a symbolic link.
+  static File open_own(const std::string& path);
+  // The same; created if absent.
+  static File open_or_create_own(const std::string& path, unsigned mode = 0644);
   static File open_directory(const std::string& path);
   // `name` inside an open directory; neither follows a symbolic link.
   static File open_read_at(const File& directory, const std::string& name);

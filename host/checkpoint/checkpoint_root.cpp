@@ -124,14 +124,8 @@ void pass_over(const CheckpointInfo& checkpoint, const std::string& why) {
 
 CheckpointRoot::CheckpointRoot(std::string path) : path_(std::move(path)) {
   create_directories(path_);
-  const std::string lock_path = path_ + "/" + kLock;
-  const int descriptor = ::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
-  if (descriptor < 0) {
-    throw storage_error("can not open '" + lock_path + "': " + std::generic_category().message(errno))
-        .hint("checkpoints are written there; choose another run.output_dir");
-  }
-  lock_ = File::adopt(descriptor, lock_path);
-  if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
+  lock_ = File::open_or_create_own(path_ + "/" + kLock);
+  if (::flock(lock_.descriptor(), LOCK_EX | LOCK_NB) != 0) {
     char holder[32] = {};
     lock_.pread_some(holder, sizeof holder - 1, 0);
     holder[std::strcspn(holder, "\n")] = '\0';
@@ -162,7 +156,7 @@ void CheckpointRoot::set_latest(const std::string& name) {
   rename_durably(temporary, path_ + "/" + kLatest);
 }
 
-std::vector<std::string> CheckpointRoot::prune(int keep_last) {
+std::vector<std::string> CheckpointRoot::prune(int64_t keep_last, int64_t keep_every) {
   std::vector<std::string> deleted;
   if (keep_last <= 0) return deleted;
   std::vector<CheckpointInfo> all = list_checkpoints(path_);
@@ -170,15 +164,19 @@ std::vector<std::string> CheckpointRoot::prune(int keep_last) {
   std::erase_if(all, [](const CheckpointInfo& info) { return !info.defect.empty(); });
   const std::string latest = read_latest(path_);
   for (size_t i = 0; i + static_cast<size_t>(keep_last) < all.size(); ++i) {
-    if (all[i].name == latest) continue;
+    if (all[i].name == latest || (keep_every > 0 && all[i].step % keep_every == 0)) continue;
     const std::vector<std::string> foreign = foreign_files(all[i].path);
     if (!foreign.empty()) {
       counted_warning("checkpoint-kept", "'" + all[i].path + "' is not deleted: it holds '" + foreign.front() +
                                              "', which this program did not write");
       continue;
     }
-    unpublish_and_remove(path_, all[i].name);
-    deleted.push_back(all[i].name);
+    try {
+      unpublish_and_remove(path_, all[i].name);
+      deleted.push_back(all[i].name);
+    } catch (const Error& error) {
+      counted_warning("checkpoint-kept", "'" + all[i].path + "' could not be deleted: " + error.message());
+    }
   }
   return deleted;
 }

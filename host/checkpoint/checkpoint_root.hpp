@@ -43,10 +43,10 @@ class CheckpointRoot {
   const std::string& path() const { return path_; }
   // `latest` names this checkpoint from now on; also after a power failure.
   void set_latest(const std::string& name);
-  // Deletes all but the newest `keep_last` (0: none is deleted), never the one that `latest` names, and nothing that
-  // this program did not write: a directory with foreign files stays, with a counted warning. Returns the names
-  // deleted.
-  std::vector<std::string> prune(int keep_last);
+  // Deletes all but the newest `keep_last` (0: none is deleted) and those of steps that `keep_every` divides (0: none),
+  // never the one that `latest` names, and nothing that this program did not write: a directory with foreign files
+  // stays, with a counted warning, and so does one that can not be deleted. Returns the names deleted.
+  std::vector<std::string> prune(int64_t keep_last, int64_t keep_every = 0);
 
  private:
   void collect_leftovers();

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "host/base/error.hpp"
+#include "host/checkpoint/inspect.hpp"
 #include "host/checkpoint/reader.hpp"
 #include "host/checkpoint/save_plan.hpp"
 #include "host/checkpoint/writer.hpp"
@@ -89,6 +90,10 @@ class Examination {
   explicit Examination(const FormatPlugin& format) : format_(format) {}
 
   std::vector<std::string> run() {
+    if (format_.only_read()) {
+      examine_only_read();
+      return failures_;
+    }
     for (const Dtype dtype : kAllDtypes) examine(std::string(dtype_name(dtype)), whole_tensors(dtype), dtype == Dtype::f32);
     examine("an odd name", odd_name(), false);
     examine("parts", two_ranks(), false);
@@ -101,11 +106,25 @@ class Examination {
     failures_.push_back(fmt::format(format, std::forward<Args>(args)...));
   }
 
+  void examine_only_read() {
+    if (format_.only_written()) fail("it is neither written nor read");
+    if (plan_for("a save", whole_tensors(Dtype::f32), false)) fail("it has no layout, and gives one");
+    try {
+      SourceDirectory empty(directory_.path());
+      format_.scan(empty);
+      fail("an empty directory is read without an error");
+    } catch (const Error& error) {
+      if (error.message().find("is not of format") == std::string::npos) fail("an empty directory: {}", error.message());
+    }
+  }
+
   void examine(const std::string& what, const Sample& sample, bool must_be_taken) {
     const std::optional<SavePlan> plan = plan_for(what, sample, must_be_taken);
     if (!plan) return;
     try {
       const std::string path = save(*plan, sample, what);
+      for (const std::string& defect : verify_checkpoint(path, buckets_).defects) fail("{}: {}", what, defect);
+      if (format_.only_written()) return;
       load(what + " with its manifest", sample, path);
       fs::remove(fs::path(path) / kManifestName);
       load(what + " without a manifest", sample, path);
@@ -161,7 +180,7 @@ class Examination {
     for (const Descriptor& tensor : sample.tensors) {
       const Shape& shape = tensor.global_shape;
       const Tensor target = Tensor::empty(std::vector<int64_t>(shape.begin(), shape.end()), tensor.dtype);
-      std::memset(target.data(), 0xEE, target.num_bytes());
+      if (target.num_bytes() > 0) std::memset(target.data(), 0xEE, target.num_bytes());
       loaded[tensor.fqn] = target;
       wanted.push_back({Descriptor::plain(tensor.fqn, tensor.dtype, shape), ""});
       const DiskTensor* found = reader.find(tensor.fqn);

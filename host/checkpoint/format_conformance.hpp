@@ -14,6 +14,7 @@ namespace chassis {
 //     with the manifest and without it; a format may refuse what it can not hold, but not fp32
 //   - so do tensors of which two ranks hold a part, unless the format refuses parts
 //   - a file that is cut off is refused in words
+//   - what is only written passes the verification of its checksums; what is only read tells an empty directory
 std::vector<std::string> format_failures(const FormatPlugin& format);
 
 }  // namespace chassis

@@ -104,13 +104,7 @@ chassis_scan_sink_t scan_sink(ScanReceiver& receiver) {
   sink.tensor = [](const chassis_scan_sink_t* s, const chassis_disk_tensor_t* tensor, uint32_t file, uint64_t offset) {
     return guarded([&] {
       auto& receiver = *static_cast<ScanReceiver*>(s->impl);
-      DiskBox box = checked_box(*tensor);
-      const auto& files = receiver.directory->files();
-      if (file >= files.size()) throw plugin_error("tensor '" + box.name + "' lies in file " + std::to_string(file));
-      if (offset > files[file].num_bytes || tensor->num_bytes > files[file].num_bytes - offset) {
-        throw storage_error("tensor '" + box.name + "' reaches behind the end of '" + files[file].path + "'");
-      }
-      receiver.scan.boxes.push_back({std::move(box), {file, offset}});
+      receiver.scan.add(*tensor, {file, offset}, *receiver.directory);
     });
   };
   sink.metadata = [](const chassis_scan_sink_t* s, chassis_str_t key, chassis_str_t value) {
@@ -120,42 +114,86 @@ chassis_scan_sink_t scan_sink(ScanReceiver& receiver) {
   return sink;
 }
 
+chassis_finish_sink_t finish_sink(FileContent& content) {
+  chassis_finish_sink_t sink{};
+  sink.struct_size = sizeof sink;
+  sink.impl = &content;
+  sink.fill = [](const chassis_finish_sink_t* s, uint64_t offset, chassis_str_t bytes) {
+    return guarded([&] { static_cast<FileContent*>(s->impl)->fill(offset, std::string(view_of(bytes))); });
+  };
+  sink.checksum = [](const chassis_finish_sink_t* s, uint64_t offset, uint64_t num_bytes, uint32_t* out) {
+    return guarded([&] { *out = static_cast<FileContent*>(s->impl)->checksum(offset, num_bytes); });
+  };
+  return sink;
+}
+
+// A request as it crosses; borrows from what it was made of.
+class RawRequest {
+ public:
+  RawRequest(std::span<const DiskBox> boxes, const MetadataPairs& metadata, int num_ranks, uint64_t max_file_bytes) {
+    tensors_.reserve(boxes.size());
+    sizes_.reserve(boxes.size());
+    for (const DiskBox& box : boxes) {
+      sizes_.push_back(box.box.sizes());
+      tensors_.push_back({sizeof(chassis_disk_tensor_t), static_cast<uint32_t>(box.dtype), str_of(box.name),
+                          box.global_shape.begin(), box.box.begin.begin(), sizes_.back().begin(),
+                          static_cast<uint32_t>(box.global_shape.ndim()), static_cast<uint32_t>(box.rank),
+                          box.num_bytes()});
+    }
+    for (const auto& [key, value] : metadata) pairs_.push_back({str_of(key), str_of(value)});
+    request_ = {sizeof request_,
+                static_cast<uint32_t>(tensors_.size()),
+                tensors_.data(),
+                pairs_.data(),
+                static_cast<uint32_t>(pairs_.size()),
+                static_cast<uint32_t>(num_ranks),
+                max_file_bytes};
+  }
+  RawRequest(const RawRequest&) = delete;
+  RawRequest& operator=(const RawRequest&) = delete;
+  const chassis_save_request_t* get() const { return &request_; }
+
+ private:
+  std::vector<chassis_disk_tensor_t> tensors_;
+  std::vector<Shape> sizes_;  // referred to by tensors_
+  std::vector<chassis_disk_pair_t> pairs_;
+  chassis_save_request_t request_{};
+};
+
 }  // namespace
+
+void FormatScan::add(const chassis_disk_tensor_t& tensor, const DiskPlace& place, const SourceDirectory& directory) {
+  DiskBox box = checked_box(tensor);
+  const auto& files = directory.files();
+  if (place.file >= files.size()) throw plugin_error("tensor '" + box.name + "' lies in file " + std::to_string(place.file));
+  const auto& file = files[place.file];
+  if (place.offset > file.num_bytes || tensor.num_bytes > file.num_bytes - place.offset)
+    throw storage_error("tensor '" + box.name + "' reaches behind the end of '" + file.path + "'");
+  boxes.push_back({std::move(box), place});
+}
 
 FormatPlugin::FormatPlugin(const Instance& instance)
     : name_(instance.id()),
       who_(instance.who()),
       table_(instance.interface<chassis_format_t>(CHASSIS_FORMAT_ID)),
-      self_(instance.get()) {}
+      self_(instance.get()) {
+  if (table_.checksum > CHASSIS_CHECKSUM_CRC32)
+    throw plugin_error(who_ + " asks for the unknown checksum " + std::to_string(table_.checksum));
+}
 
 FormatPlugin::FormatPlugin(std::string name, const chassis_format_t& table, chassis_instance_t* self)
     : name_(std::move(name)), who_("format '" + name_ + "'"), table_(table), self_(self) {}
 
 FormatLayout FormatPlugin::layout(std::span<const DiskBox> boxes, const MetadataPairs& metadata, int num_ranks,
                                   uint64_t max_file_bytes) const {
-  std::vector<chassis_disk_tensor_t> tensors;
-  std::vector<Shape> sizes;  // referred to by `tensors`
-  tensors.reserve(boxes.size());
-  sizes.reserve(boxes.size());
-  for (const DiskBox& box : boxes) {
-    sizes.push_back(box.box.sizes());
-    tensors.push_back({sizeof(chassis_disk_tensor_t), static_cast<uint32_t>(box.dtype), str_of(box.name),
-                       box.global_shape.begin(), box.box.begin.begin(), sizes.back().begin(),
-                       static_cast<uint32_t>(box.global_shape.ndim()), static_cast<uint32_t>(box.rank),
-                       box.num_bytes()});
-  }
-  std::vector<chassis_disk_pair_t> pairs;
-  for (const auto& [key, value] : metadata) pairs.push_back({str_of(key), str_of(value)});
-  const chassis_save_request_t request = {
-      sizeof request, static_cast<uint32_t>(tensors.size()), tensors.data(),
-      pairs.data(),   static_cast<uint32_t>(pairs.size()),   static_cast<uint32_t>(num_ranks),
-      max_file_bytes};
-
+  if (only_read())
+    throw plugin_error(who_ + " is only read, nothing can be saved in it").hint("`chassis plugins list` shows the others");
+  const RawRequest request(boxes, metadata, num_ranks, max_file_bytes);
   LayoutReceiver receiver;
   receiver.layout.places.resize(boxes.size());
   receiver.placed.resize(boxes.size());
   const chassis_layout_sink_t sink = layout_sink(receiver);
-  throw_if_failed(table_.layout(self_, &request, &sink), who_);
+  throw_if_failed(table_.layout(self_, request.get(), &sink), who_);
   for (size_t i = 0; i < boxes.size(); ++i) {
     if (!receiver.placed[i]) throw plugin_error(who_ + ": tensor '" + boxes[i].name + "' has no place");
   }
@@ -213,6 +251,7 @@ void FormatPlugin::check(const FormatLayout& layout, std::span<const DiskBox> bo
 }
 
 FormatScan FormatPlugin::scan(SourceDirectory& directory) const {
+  if (only_written()) throw plugin_error(who_ + " is only written: '" + directory.path() + "' can not be read with it");
   ScanReceiver receiver{{}, &directory};
   const chassis_directory_t source = directory.table();
   const chassis_scan_sink_t sink = scan_sink(receiver);
@@ -231,14 +270,12 @@ FormatScan FormatPlugin::scan(SourceDirectory& directory) const {
   return std::move(receiver.scan);
 }
 
-std::string FormatPlugin::trailer(uint32_t file, std::span<const uint32_t> crc32c, uint64_t num_bytes) const {
-  std::string bytes(num_bytes, '\0');
-  if (num_bytes > 0) {
-    CHASSIS_CHECK(table_.finish != nullptr, "a trailer without finish()");
-    throw_if_failed(
-        table_.finish(self_, file, crc32c.data(), static_cast<uint32_t>(crc32c.size()), bytes.data(), num_bytes), who_);
-  }
-  return bytes;
+void FormatPlugin::finish(std::span<const DiskBox> boxes, const MetadataPairs& metadata, int num_ranks,
+                          uint64_t max_file_bytes, uint32_t file, FileContent& content) const {
+  if (table_.finish == nullptr) return;
+  const RawRequest request(boxes, metadata, num_ranks, max_file_bytes);
+  const chassis_finish_sink_t sink = finish_sink(content);
+  throw_if_failed(table_.finish(self_, request.get(), file, &sink), who_);
 }
 
 }  // namespace chassis

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "chassis/kind/format.h"
+#include "host/base/hash.hpp"
+#include "host/checkpoint/file_content.hpp"
 #include "host/checkpoint/source_directory.hpp"
 #include "host/plugin/instance.hpp"
 #include "host/state/box.hpp"
@@ -55,6 +57,9 @@ struct FormatScan {
   };
   std::vector<Found> boxes;
   std::vector<std::pair<std::string, std::string>> metadata;
+
+  // What a scan says of a box, checked: throws a storage error unless it lies inside of its tensor and its file.
+  void add(const chassis_disk_tensor_t& tensor, const DiskPlace& place, const SourceDirectory& directory);
 };
 
 using MetadataPairs = std::vector<std::pair<std::string, std::string>>;
@@ -68,14 +73,23 @@ class FormatPlugin {
   const std::string& name() const { return name_; }
   // Files hold whole tensors: layout() is not to be asked about parts of them.
   bool whole_tensors() const { return table_.whole_tensors != 0; }
+  // No layout(): nothing is saved in it.
+  bool only_read() const { return table_.layout == nullptr; }
+  // No scan(): fit for exports, but nothing comes back.
+  bool only_written() const { return table_.scan == nullptr; }
+  // Its scan() belongs into a process of its own (host/checkpoint/isolated_scan.hpp).
+  bool isolated() const { return table_.isolated != 0; }
+  // The checksum that finish() asks for.
+  Crc checksum() const { return static_cast<Crc>(table_.checksum); }
 
   // Throws unless every box has one place, boxes do not overlap, paths are plain and headers reasonable.
   FormatLayout layout(std::span<const DiskBox> boxes, const MetadataPairs& metadata, int num_ranks,
                       uint64_t max_file_bytes) const;
   // Throws a storage error unless everything that is found lies inside its file.
   FormatScan scan(SourceDirectory& directory) const;
-  // The bytes behind the last tensor of a file; empty if it has none.
-  std::string trailer(uint32_t file, std::span<const uint32_t> crc32c, uint64_t num_bytes) const;
+  // Fills what the layout of the same request left around the tensors of a file.
+  void finish(std::span<const DiskBox> boxes, const MetadataPairs& metadata, int num_ranks, uint64_t max_file_bytes,
+              uint32_t file, FileContent& content) const;
 
  private:
   void check(const FormatLayout& layout, std::span<const DiskBox> boxes) const;

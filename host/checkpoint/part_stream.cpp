@@ -37,30 +37,48 @@ std::vector<bool> files_with_parts(const SavePlan& plan, const PartOwner& owner)
   return out;
 }
 
-std::vector<uint32_t> stream_parts(const SavePlan& plan, const PartOwner& owner, std::vector<File>& files,
-                                   const BucketPair& buckets, const LocalTensors& tensors) {
-  std::vector<uint32_t> remainders;
+PartSource from_tensors(LocalTensors tensors) {
+  return [tensors = std::move(tensors)](const SavePlan& plan, const SavePart& part, const Room& room) {
+    const DiskBox& box = plan.boxes[part.box];
+    const Layout layout(plan.tensors[plan.tensor_of[part.box]].descriptor, plan.mesh);
+    const Tensor flat = checked_flat(layout, part.rank, tensors);
+    const auto element_bytes = static_cast<uint64_t>(size_bytes(box.dtype));
+    for_each_run(copy_to_disk(layout, part, box), [&](int64_t from, int64_t to, int64_t length) {
+      while (length > 0) {
+        const auto bytes = room(static_cast<uint64_t>(to) * element_bytes, static_cast<uint64_t>(length) * element_bytes);
+        const auto count = static_cast<int64_t>(bytes.size() / element_bytes);
+        read_elements(flat, from, count, box.dtype, bytes.data());
+        from += count, to += count, length -= count;
+      }
+    });
+  };
+}
+
+std::vector<PartRemainders> stream_parts(const SavePlan& plan, const PartOwner& owner, std::vector<File>& files,
+                                   const BucketPair& buckets,
+                                   const std::function<void(const SavePart& part, const Room& room)>& source) {
+  std::vector<PartRemainders> remainders;
   StreamWriter writer(buckets);
   for (const SavePart& part : plan.parts) {
     if (!owner.writes(part)) continue;
     const DiskBox& box = plan.boxes[part.box];
     const DiskPlace& place = plan.layout.places[part.box];
-    const Layout layout(plan.tensors[plan.tensor_of[part.box]].descriptor, plan.mesh);
-    const Tensor flat = checked_flat(layout, part.rank, tensors);
     const auto element_bytes = static_cast<uint64_t>(size_bytes(box.dtype));
-    PartChecksum checksum;
-    for_each_run(copy_to_disk(layout, part, box), [&](int64_t from, int64_t to, int64_t length) {
-      while (length > 0) {
-        const uint64_t at = static_cast<uint64_t>(to) * element_bytes;
-        const auto room = writer.reserve(files[place.file], place.offset + at,
-                                         static_cast<uint64_t>(length) * element_bytes, element_bytes);
-        const auto count = static_cast<int64_t>(room.size() / element_bytes);
-        read_elements(flat, from, count, box.dtype, room.data());
-        checksum.add(at, room);
-        from += count, to += count, length -= count;
-      }
+    RunsChecksum checksum(box.num_bytes()), formats(box.num_bytes(), plan.checksum);
+    uint64_t filled_at = 0;
+    std::span<std::byte> filling;  // given out, and filled by the time of the next call
+    const auto check_off = [&] {
+      checksum.add(filled_at, filling);
+      if (plan.checksum != Crc::k32c) formats.add(filled_at, filling);
+    };
+    source(part, [&](uint64_t at, uint64_t num_bytes) {
+      check_off();
+      filled_at = at;
+      filling = writer.reserve(files[place.file], place.offset + at, num_bytes, element_bytes);
+      return filling;
     });
-    remainders.push_back(checksum.remainder(box.num_bytes()));
+    check_off();
+    remainders.push_back({checksum.remainder(), formats.remainder()});
   }
   writer.flush();
   return remainders;

@@ -31,6 +31,8 @@ const std::string& name_on_disk(const LoadTensor& tensor) {
 }
 
 // What a file gives of a tensor, as if it were a rank's local storage.
+constexpr int64_t kCastElements = 1 << 16;  // of a box that is copied to another dtype, at a time
+
 Piece piece_of_file(const Box& box) {
   Piece piece;
   piece.box = box;
@@ -244,18 +246,58 @@ void CheckpointReader::load_one(const LoadTensor& tensor, const DiskTensor& from
           at += count, to += count, length -= count;
         }
       });
-      if (copy.box != found.box.box) {
-        all_verified = false;
-      } else if (!manifest_crc_.empty() && crc != manifest_crc_[i]) {
-        DamagedCheckpoint error("tensor '" + from.name + "' in '" + file.path() + "' is damaged: its CRC32C is " +
-                                hex(crc) + ", the manifest says " + hex(manifest_crc_[i]));
-        error.hint("resume from an older checkpoint; `chassis ckpt verify` lists all damage");
-        throw error;
-      }
+      if (copy.box == found.box.box) compare_checksum(i, crc);
+      else all_verified = false;
     }
   }
   ++result.num_tensors;
   result.num_verified += all_verified;
+}
+
+void CheckpointReader::compare_checksum(uint32_t box, uint32_t crc) {
+  if (manifest_crc_.empty() || crc == manifest_crc_[box]) return;
+  const FormatScan::Found& found = scan_.boxes[box];
+  DamagedCheckpoint error("tensor '" + found.box.name + "' in '" + directory_->open(found.place.file).path() +
+                          "' is damaged: its CRC32C is " + hex(crc) + ", the manifest says " + hex(manifest_crc_[box]));
+  error.hint("resume from an older checkpoint; `chassis ckpt verify` lists all damage");
+  throw error;
+}
+
+PartSource CheckpointReader::source(std::function<std::string(const Descriptor& tensor)> disk_name) {
+  return [this, disk_name = std::move(disk_name)](const SavePlan& plan, const SavePart& part, const Room& room) {
+    const DiskBox& to = plan.boxes[part.box];
+    CHASSIS_CHECK(part.region == to.box, "a part of '" + to.name + "' is asked for, not the whole");
+    const std::string name = disk_name(plan.tensors[plan.tensor_of[part.box]].descriptor);
+    const DiskTensor* from = find(name);
+    CHASSIS_CHECK(from != nullptr, name);
+    for (const uint32_t box : from->boxes) copy_box(box, to, room);
+  };
+}
+
+void CheckpointReader::copy_box(uint32_t box, const DiskBox& to, const Room& room) {
+  const FormatScan::Found& from = scan_.boxes[box];
+  if (from.box.box.empty()) return;
+  const File& file = directory_->open(from.place.file);
+  const auto in_bytes = static_cast<uint64_t>(size_bytes(from.box.dtype)), out_bytes = static_cast<uint64_t>(size_bytes(to.dtype));
+  const bool casts = from.box.dtype != to.dtype;
+  const Tensor chunk = casts ? Tensor::empty(std::vector<int64_t>{kCastElements}, from.box.dtype) : Tensor();
+  for (const Copy& copy : copies({piece_of_file(from.box.box)}, {piece_of_file(to.box)})) {
+    uint32_t crc = 0;
+    for_each_run(copy, [&](int64_t at, int64_t to_at, int64_t length) {
+      while (length > 0) {
+        const uint64_t wanted = static_cast<uint64_t>(casts ? std::min(length, kCastElements) : length) * out_bytes;
+        const std::span<std::byte> bytes = room(static_cast<uint64_t>(to_at) * out_bytes, wanted);
+        const auto count = static_cast<int64_t>(bytes.size() / out_bytes);
+        std::byte* const memory = casts ? chunk.data_as<std::byte>() : bytes.data();
+        const uint64_t num_bytes = static_cast<uint64_t>(count) * in_bytes;
+        file.pread_exact(memory, num_bytes, from.place.offset + static_cast<uint64_t>(at) * in_bytes);
+        crc = crc32c(crc, memory, num_bytes);
+        if (casts) read_elements(chunk, 0, count, to.dtype, bytes.data());
+        at += count, to_at += count, length -= count;
+      }
+    });
+    if (copy.box == from.box.box) compare_checksum(box, crc);
+  }
 }
 
 std::vector<std::string> compare_with_directory(const SavePlan& plan, const CheckpointReader& directory) {

@@ -77,6 +77,10 @@ class CheckpointReader {
   // it is compared: DamagedCheckpoint, with a part of the tensors filled, names tensor, file and both checksums.
   LoadResult load(std::span<const LoadTensor> tensors, const MeshShape& mesh, const BucketPair& buckets,
                   const LocalTensors& local, const LoadOptions& options = {});
+  // The bytes of tensors here as the source of a save by one process, never a whole tensor of them in memory, cast on the
+  // way and compared with the manifest's checksums as in load(). `disk_name` says what a tensor is called here; the
+  // tensors have passed check(). This reader must outlive it.
+  PartSource source(std::function<std::string(const Descriptor& tensor)> disk_name);
 
  private:
   void index_tensors();
@@ -84,6 +88,9 @@ class CheckpointReader {
   void prove_boxes() const;
   void load_one(const LoadTensor& tensor, const DiskTensor& from, const MeshShape& mesh, const BucketPair& buckets,
                 const LocalTensors& local, const LoadOptions& options, LoadResult& result);
+  void copy_box(uint32_t box, const DiskBox& to, const Room& room);
+  // Of a box that was read whole.
+  void compare_checksum(uint32_t box, uint32_t crc);
 
   std::unique_ptr<SourceDirectory> directory_;
   FormatScan scan_;

@@ -93,6 +93,8 @@ SavePlan plan_save(std::vector<SaveTensor> tensors, const MeshShape& mesh, const
   SavePlan plan;
   plan.mesh = mesh;
   plan.format = format.name();
+  plan.options = options;
+  plan.checksum = format.checksum();
   {
     std::vector<Layout> declared;
     declared.reserve(tensors.size());

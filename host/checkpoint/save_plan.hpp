@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "host/base/hash.hpp"
 #include "host/checkpoint/format_plugin.hpp"
 #include "host/state/descriptor.hpp"
 #include "host/state/mesh_shape.hpp"
@@ -44,6 +45,8 @@ struct SavePlan {
   std::vector<uint32_t> order;      // boxes by file and offset
   std::vector<SavePart> parts;      // of all ranks, in the order of writing
   FormatLayout layout;
+  SavePlanOptions options;
+  Crc checksum = Crc::k32c;  // of the format
   uint64_t tensor_bytes = 0;
   uint64_t file_bytes = 0;  // headers and trailers too, without text files
 

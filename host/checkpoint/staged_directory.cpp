@@ -58,9 +58,10 @@ void remove_tree(const std::string& path) {
     fs::remove_all(entry.path(), error);
     if (error) throw failure("can not remove", entry.path().string(), error.value());
   }
-  for (const char* last : {kMarker, kManifestName}) fs::remove(fs::path(path) / last, error);
-  fs::remove(path, error);
-  if (error) throw failure("can not remove", path, error.value());
+  for (const std::string& last : {path + "/" + kMarker, path + "/" + kManifestName, path}) {
+    fs::remove(last, error);
+    if (error) throw failure("can not remove", last, error.value());
+  }
 }
 
 bool exists(const std::string& path) {
@@ -70,10 +71,12 @@ bool exists(const std::string& path) {
 
 // Nobody holds the marker's lock: the process that made the directory is gone.
 bool has_dead_marker(const std::string& path) {
-  const int descriptor = ::open((path + "/" + kMarker).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-  if (descriptor < 0) return false;
-  const File marker = File::adopt(descriptor, path + "/" + kMarker);
-  return ::flock(descriptor, LOCK_EX | LOCK_NB) == 0;
+  try {
+    const File marker = File::open_own(path + "/" + kMarker);
+    return ::flock(marker.descriptor(), LOCK_EX | LOCK_NB) == 0;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 bool is_empty(const std::string& path) {
@@ -123,10 +126,7 @@ File StagedDirectory::create(const std::string& path) {
 
 File StagedDirectory::open(const std::string& directory, const std::string& path) {
   CHASSIS_CHECK(is_plain_path(path), path);
-  const std::string whole = directory + "/" + path;
-  const int descriptor = ::open(whole.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-  if (descriptor < 0) throw failure("can not open", whole, errno);
-  return File::adopt(descriptor, whole);
+  return File::open_own(directory + "/" + path);
 }
 
 void StagedDirectory::publish(const std::function<void(const char* stage)>& at) {

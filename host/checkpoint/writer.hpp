@@ -13,6 +13,7 @@
 #include "host/checkpoint/bucket.hpp"
 #include "host/checkpoint/local_tensors.hpp"
 #include "host/checkpoint/manifest.hpp"
+#include "host/checkpoint/part_stream.hpp"
 #include "host/checkpoint/save_plan.hpp"
 #include "host/mesh/world.hpp"
 
@@ -26,10 +27,13 @@ struct SaveRequest {
   Json about = Json::object();
   Json state = Json::object();
   LocalTensors tensors;
+  PartSource source;  // instead of tensors: where the bytes come from
   // Written beside the tensors: config.json, resolved.toml …
   std::vector<std::pair<std::string, std::string>> text_files;
   // Copied from elsewhere: path of a file, its name here.
   std::vector<std::pair<std::string, std::string>> carried_files;
+  // On rank 0, when the checkpoint is there for everybody to see.
+  std::function<void()> on_published;
   // Called between the stages of the commit, for tests; from "written" on by rank 0 alone.
   std::function<void(const char* stage)> on_stage;
 };
@@ -38,19 +42,18 @@ struct SaveResult {
   std::string path;
   uint64_t num_bytes = 0;  // of all files
   double seconds = 0;
-  double sync_seconds = 0;  // of these, waiting for the disk at the end
+  double sync_seconds = 0;   // of these, waiting for the disk at the end
+  double stall_seconds = 0;  // the caller's, on this rank
+  bool resumable = false;
 
-  // "step-000500 published: 1.2 GiB in 0.9 s (1.3 GB/s), resumable"
-  std::string line;
+  // "step-000500 published: 1.2 GiB in 0.9 s (1.3 GB/s), stall 0.02 s, process peak 3.1 GiB, resumable"
+  std::string line() const;
 };
 
 class CheckpointWriter {
  public:
   // Both must outlive it.
   CheckpointWriter(const FormatPlugin& format, const BucketPair& buckets) : format_(format), buckets_(buckets) {}
-
-  // Space and permissions, before a tensor is touched. Throws a storage error that names both numbers.
-  void preflight(const SavePlan& plan, const std::string& parent) const;
 
   // [all-ranks] Each rank writes what it owns to its final place, and all return the same result. One process writes
   // for all ranks of the plan. Replaces a checkpoint of this name if this program wrote it. A failure on any rank is
@@ -62,6 +65,10 @@ class CheckpointWriter {
   const FormatPlugin& format_;
   const BucketPair& buckets_;
 };
+
+// Makes the directory and compares what is free there with what the plan takes, before a tensor is touched. Throws a
+// storage error that names both numbers.
+void check_space(const SavePlan& plan, const std::string& parent);
 
 // The files of a Hugging Face directory that an export takes along: config, generation_config, tokenizer, chat
 // template. As SaveRequest::carried_files. `except`: those that are given as text.

@@ -5,7 +5,7 @@
 #include "host/command/command.hpp"
 #include "host/program/graph.hpp"
 #include "host/train/plan.hpp"
-#include "host/train/saver.hpp"
+#include "host/train/saved_tensors.hpp"
 #include "host/train/session.hpp"
 
 namespace chassis {

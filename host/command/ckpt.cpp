@@ -1,15 +1,20 @@
-// `chassis ckpt`: looks at checkpoints from outside.
+// `chassis ckpt`: looks at checkpoints from outside, hands them to others, and tidies up.
 #include <cstdio>
 #include <filesystem>
 
 #include "host/base/units.hpp"
 #include "host/checkpoint/inspect.hpp"
 #include "host/command/command.hpp"
+#include "host/train/weights.hpp"
 
 namespace chassis {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr uint64_t kBucketBytes = 16 << 20;
+
+bool is_checkpoint(const std::string& path) { return fs::exists(path + "/" + kManifestName); }
 
 // A run directory, its checkpoints folder, or any folder with checkpoints.
 std::string checkpoint_root(const std::string& path) {
@@ -17,17 +22,29 @@ std::string checkpoint_root(const std::string& path) {
   return fs::is_directory(path + "/checkpoints") ? path + "/checkpoints" : path;
 }
 
-int list(const std::string& path) {
-  const auto found = list_checkpoints(checkpoint_root(path));
-  if (found.empty()) throw storage_error(path + " has no checkpoint");
-  for (const std::string& line : checkpoint_table(found)) std::printf("%s\n", line.c_str());
+// A checkpoint, or the newest of a run.
+std::string one_checkpoint(const std::string& path) {
+  if (is_checkpoint(path)) return path;
+  const auto newest = newest_checkpoint(checkpoint_root(path));
+  if (!newest) throw storage_error(path + " has no checkpoint");
+  return newest->path;
+}
+
+int print(const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) std::printf("%s\n", line.c_str());
   return 0;
 }
 
+int list(const std::string& path) {
+  const auto found = list_checkpoints(checkpoint_root(path));
+  if (found.empty()) throw storage_error(path + " has no checkpoint");
+  return print(checkpoint_table(found));
+}
+
 int verify_one(const std::string& path) {
-  const BucketPair buckets(16 << 20);
+  const BucketPair buckets(kBucketBytes);
   const VerifyResult result = verify_checkpoint(path, buckets);
-  for (const std::string& defect : result.defects) std::printf("%s\n", defect.c_str());
+  print(result.defects);
   std::printf("%s %s: %llu tensors, %s in %llu files\n", result.ok() ? "ok" : "DAMAGED", path.c_str(),
               static_cast<unsigned long long>(result.num_tensors), bytes_text(result.num_bytes).c_str(),
               static_cast<unsigned long long>(result.num_files));
@@ -35,7 +52,7 @@ int verify_one(const std::string& path) {
 }
 
 int verify(const std::string& path) {
-  if (fs::exists(path + "/" + kManifestName)) return verify_one(path);
+  if (is_checkpoint(path)) return verify_one(path);
   int code = 0;
   const auto found = list_checkpoints(checkpoint_root(path));
   if (found.empty()) throw storage_error(path + " has no checkpoint");
@@ -50,15 +67,69 @@ int verify(const std::string& path) {
   return code;
 }
 
+// 0 if they are the same, 1 if not, as diff does.
+int diff(const std::string& a, const std::string& b) {
+  const std::vector<std::string> lines = diff_checkpoints(one_checkpoint(a), one_checkpoint(b));
+  print(lines);
+  if (lines.empty()) std::printf("the same tensors\n");
+  return lines.empty() ? 0 : 1;
+}
+
+// The lock of the directory keeps it away from a run that is going on.
+int prune(const std::string& path, int64_t keep_last, int64_t keep_every) {
+  const std::string root = checkpoint_root(path);
+  if (list_checkpoints(root).empty()) throw storage_error(path + " has no checkpoint");
+  for (const std::string& name : CheckpointRoot(root).prune(keep_last, keep_every)) std::printf("deleted %s\n", name.c_str());
+  return list(root);
+}
+
 }  // namespace
 
 Verb add_ckpt(CLI::App& app) {
   app.require_subcommand(1);
-  auto path = std::make_shared<std::string>();
-  CLI::App* ls = app.add_subcommand("ls", "checkpoints of a run, with sizes and validity");
-  CLI::App* check = app.add_subcommand("verify", "read every byte and compare all checksums");
-  for (CLI::App* verb : {ls, check}) verb->add_option("path", *path, "a run directory or a checkpoint")->required();
-  return [=] { return ls->parsed() ? list(*path) : verify(*path); };
+  struct Arguments {
+    std::string path, other;
+    bool tensors = false;
+    int64_t keep_last = 0, keep_every = 0;
+    ExportRequest request;
+  };
+  auto given = std::make_shared<Arguments>();
+  const auto verb = [&](const char* name, const char* doc, const char* path_doc) {
+    CLI::App* sub = app.add_subcommand(name, doc);
+    sub->add_option("path", given->path, path_doc)->required();
+    return sub;
+  };
+  constexpr const char* kRunOrOne = "a checkpoint, or a run directory for its newest";
+
+  CLI::App* ls = verb("ls", "checkpoints of a run, with sizes and validity", "a run directory");
+  CLI::App* info = verb("info", "what is in a checkpoint", kRunOrOne);
+  info->add_flag("--tensors", given->tensors, "every tensor, with shape and checksum");
+  CLI::App* check = verb("verify", "read every byte and compare all checksums", "a run directory or a checkpoint");
+  CLI::App* compare = verb("diff", "tensors of two checkpoints by name, shape and checksum; exit code 1 if they differ", kRunOrOne);
+  compare->add_option("other", given->other, kRunOrOne)->required();
+  CLI::App* hand_over = verb("export", "write a checkpoint as a model directory for others", kRunOrOne);
+  hand_over->add_option("directory", given->request.directory, "is made; replaced only if this program wrote it")->required();
+  hand_over->add_option("--dtype", given->request.dtype, "auto: what the model's config says")
+      ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}));
+  hand_over->add_option("--format", given->request.format, "a format plugin; default: as [export] plugin is");
+  hand_over->add_option("--base", given->request.base, "a model directory whose tokenizer files are taken along");
+  hand_over->add_option("--plugin-path", given->request.plugin_path, "folders with plugins, searched first")->allow_extra_args(false);
+  CLI::App* tidy = verb("prune", "delete older checkpoints of a run; never the latest, nothing that this program did not write",
+                        "a run directory");
+  tidy->add_option("--keep-last", given->keep_last, "so many stay")->required()->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+  tidy->add_option("--keep-every", given->keep_every, "those of every so many steps stay too")->check(CLI::NonNegativeNumber);
+
+  return [=]() -> int {
+    if (ls->parsed()) return list(given->path);
+    if (info->parsed()) return print(describe_checkpoint(one_checkpoint(given->path), given->tensors));
+    if (check->parsed()) return verify(given->path);
+    if (compare->parsed()) return diff(given->path, given->other);
+    if (tidy->parsed()) return prune(given->path, given->keep_last, given->keep_every);
+    ExportRequest request = given->request;
+    request.checkpoint = one_checkpoint(given->path);
+    std::printf("%s\n", export_checkpoint(request).line().c_str());
+    return 0;
+  };
 }
 
 }  // namespace chassis

@@ -4,7 +4,7 @@
 #include "host/base/units.hpp"
 #include "host/command/command.hpp"
 #include "host/train/join.hpp"
-#include "host/train/saver.hpp"
+#include "host/train/weights.hpp"
 #include "host/train/session.hpp"
 #include "host/train/trainer.hpp"
 

@@ -4,7 +4,7 @@
 #include "host/command/command.hpp"
 #include "host/train/generate.hpp"
 #include "host/train/join.hpp"
-#include "host/train/saver.hpp"
+#include "host/train/weights.hpp"
 #include "host/train/session.hpp"
 
 namespace chassis {

@@ -168,6 +168,12 @@ bool Config::check_value(Value& value, const OptionSpec& spec, const std::string
     value.type = ValueType::kString;
     value.string = value.typed_text;
   }
+  // A choice that has "true" among its words.
+  if (value.type == ValueType::kBool && spec.type == OptionType::kString &&
+      std::find(spec.choices.begin(), spec.choices.end(), toml_text(value)) != spec.choices.end()) {
+    value.string = toml_text(value);
+    value.type = ValueType::kString;
+  }
   const auto widen = [&](Value& v) {
     if (wanted == ValueType::kFloat && v.type == ValueType::kInt) {
       v.type = ValueType::kFloat;

@@ -101,9 +101,6 @@ void Config::cross_check() {
                   fmt::format("{} is not available in this version (there is {})", shown(entry.key), entry.instead));
     }
   }
-  if (valid("checkpoint.async") && get_bool("checkpoint.async")) {
-    add_problem("checkpoint.async", "checkpoint.async = true is not available in this version: saves are synchronous");
-  }
   for (const char* key : {"data.template", "data.roles_to_train"}) {
     if (set_by_user(key)) {
       add_problem(key, fmt::format("{} has no effect: no data format of this version has conversations", key));

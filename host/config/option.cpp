@@ -43,7 +43,8 @@ std::string choices_text(const std::vector<std::string>& choices) {
   std::string text;
   for (size_t i = 0; i < choices.size(); ++i) {
     if (i > 0) text += i + 1 == choices.size() ? " or " : ", ";
-    text += '"' + choices[i] + '"';
+    const bool is_truth = choices[i] == "true" || choices[i] == "false";
+    text += is_truth ? choices[i] : '"' + choices[i] + '"';
   }
   return text;
 }

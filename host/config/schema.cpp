@@ -243,10 +243,15 @@ Schema make_schema() {
        .keys = {plugin("native", "the file format"), integer("every_steps", "500", 0, kMost, "0: not by steps"),
                 number("every_minutes", "0.0", 0, std::nullopt, "0: not by time"),
                 integer("keep_last", "2", 0, kMost, "older ones are removed; 0: keep all"),
-                flag("async", false, "go on training while a checkpoint is written"),
+                integer("keep_every", "0", 0, kMost, "those of every so many steps are never removed; 0: none"),
+                choice("contents", "full", {"full", "model_only"},
+                       "full: all that a resumed run needs; model_only: parameters alone, which can not be resumed"),
+                choice("async", "false", {"false", "true", "staged"},
+                       "true: train on while a checkpoint is written, up to the next change of parameters; staged: copy "
+                       "them to host memory first and wait for nothing"),
                 choice("on_error", "stop", {"stop", "warn"}, "a save that fails: stop, or go on and count it"),
                 integer("bucket_mib", "16", 1, 65536, "size of each of the two buffers through which a save streams"),
-                flag("self_test", true, "before step 1, prove that what is declared can be saved")}});
+                flag("self_test", false, "before step 1, also write a small checkpoint, read it back and compare")}});
   tables.push_back({.name = "export",
                     .slot = SlotForm::kOne,
                     .kind = "format",
@@ -286,7 +291,7 @@ const TableSpec* Schema::find(std::string_view table) const {
 }
 
 bool is_needed(std::string_view key, ConfigUse use) {
-  if (key == "train.seq_len") return use != ConfigUse::kGeneration;
+  if (key == "train.seq_len") return use == ConfigUse::kTraining || use == ConfigUse::kEvaluation;
   if (key == "data.eval") return use == ConfigUse::kEvaluation;
   if (key == "tokenizer.plugin") return use == ConfigUse::kGeneration;
   for (const char* training : {"run.max_steps", "data.train", "optimizer.lr"})

@@ -36,8 +36,8 @@ struct Schema {
   const TableSpec* find(std::string_view table) const;
 };
 
-// What a configuration is read for.
-enum class ConfigUse { kTraining, kEvaluation, kGeneration };
+// What a configuration is read for: training, evaluation, generation, or weights that go from one directory to another.
+enum class ConfigUse { kTraining, kEvaluation, kGeneration, kWeights };
 
 // False if `use` does without a key or list of tables that the host otherwise insists on. What is written down is checked
 // all the same.

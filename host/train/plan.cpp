@@ -6,7 +6,7 @@
 #include "host/base/units.hpp"
 #include "host/state/layout.hpp"
 #include "host/train/plan_rank.hpp"
-#include "host/train/saver.hpp"
+#include "host/train/saved_tensors.hpp"
 #include "host/train/session.hpp"
 
 namespace chassis {

@@ -6,6 +6,7 @@
 
 #include "host/service/meta_memory.hpp"
 #include "host/train/fields.hpp"
+#include "host/train/saved_tensors.hpp"
 #include "host/train/trainer.hpp"
 
 namespace chassis {
@@ -107,6 +108,7 @@ class RunInMiniature {
     plan.start = observer_.take();
     // Strategies that learn from the first step show in the second what they do from then on.
     traffic_.clear();
+    stage();
     observer_.record(true);
     step();
     plan.traffic = std::move(traffic_);
@@ -151,6 +153,7 @@ class RunInMiniature {
     rehearse_norm();
     observer_.mark("optimizer");
     session_.publish();
+    if (ranks_.stack) ranks_.stack->drain();
     take_traffic(1);
     observer_.mark("after the step");
   }
@@ -161,6 +164,12 @@ class RunInMiniature {
     for (const Parameter* p : session_.optimizer().trained())
       if (const Tensor gradient = p->step_gradient(); gradient && p->owned)
         MemoryCharge(gradient.num_bytes(), MemoryCategory::kOptimizer, gradient.device());
+  }
+
+  // From the first save on, if checkpoints are copied to host memory before they are written.
+  void stage() {
+    if (session_.config().get_string("checkpoint.async") == "staged")
+      staged_.emplace(staged_bytes(session_), MemoryCategory::kCheckpoint, kMetaHost);
   }
 
   // Streams through the buckets; what comes on top is the header of the file that has most in it.
@@ -186,7 +195,7 @@ class RunInMiniature {
   const Ranks ranks_;
   const Device device_;
   Observer observer_;
-  std::optional<MemoryCharge> buckets_;
+  std::optional<MemoryCharge> buckets_, staged_;
   std::vector<CommCount> traffic_;
 };
 

@@ -42,15 +42,28 @@ class Run {
   int train() {
     prepare();
     bool stopped = false;
+    try {
+      stopped = take_steps();
+    } catch (const Error& error) {
+      // Thrown on all ranks: what was being saved before is good, and is published yet.
+      if (error.code() == ExitCode::kNumeric) finish_save();
+      throw;
+    }
+    finish(stopped);
+    return stopped ? static_cast<int>(ExitCode::kStopped) : 0;
+  }
+
+  // Whether they were stopped before the last.
+  bool take_steps() {
     while (trainer_->state().step < trainer_->options().max_steps) {
       const Wishes wishes = agree_on_wishes();
-      if ((stopped = wishes.stop)) break;
+      if (wishes.advance) advance_save();
+      if (wishes.stop) return true;
       const StepRecord record = take_step();
       if (evaluation_due(record.step)) evaluate_all(record.step);
       if (wishes.save || save_due(record.step)) save();
     }
-    finish(stopped);
-    return stopped ? static_cast<int>(ExitCode::kStopped) : 0;
+    return false;
   }
 
   Config& config() { return session_.config(); }
@@ -74,6 +87,7 @@ class Run {
     make_trainer();
     if (const auto resumed = saver_->resume()) resume(resumed->checkpoint, resumed->state);
     else start_anew();
+    if (config().get_bool("checkpoint.self_test")) saver_->self_test();
     make_sinks();
     announce();
     last_save_ = Clock::now();
@@ -81,21 +95,30 @@ class Run {
 
   void open_data() {
     data_ = session_.open_train_data([this] {
-      if (signals_.requested()) throw Error(ExitCode::kStopped, "stopped while preparing data; nothing was trained");
+      if (signals_.stop_requested()) throw Error(ExitCode::kStopped, "stopped while preparing data; nothing was trained");
     });
     eval_data_ = session_.open_eval_data();
   }
 
   struct Wishes {
-    bool stop = false;  // a signal reached some rank: all stop before the same step
-    bool save = false;  // the first rank's clock says so
+    bool stop = false;     // a signal reached some rank: all stop before the same step
+    bool save = false;     // behind the step
+    bool advance = false;  // a save is in progress and no rank would wait
   };
   Wishes agree_on_wishes() {
-    const double minutes = config().get_double("checkpoint.every_minutes");
-    double sums[] = {signals_.requested() ? 1.0 : 0.0,
-                     first_rank() && minutes > 0.0 && seconds_since(last_save_) >= 60.0 * minutes ? 1.0 : 0.0};
+    double sums[] = {signals_.stop_requested() ? 1.0 : 0.0, save_wanted() ? 1.0 : 0.0, saver_->ready() ? 1.0 : 0.0};
     session_.ranks().sum(sums, "stop or save");
-    return {sums[0] > 0.0, sums[1] > 0.0};
+    return {sums[0] > 0.0, sums[1] > 0.0, saver_->is_saving() && sums[2] == static_cast<double>(world_.size())};
+  }
+
+  // By a signal to this rank; on the first also by the clock, or by a file "save" in the run directory.
+  bool save_wanted() {
+    if (signals_.take_save_request()) return true;
+    if (!first_rank()) return false;
+    std::error_code ignored;
+    if (std::filesystem::remove(directory_ + "/save", ignored)) return true;
+    const double minutes = config().get_double("checkpoint.every_minutes");
+    return minutes > 0.0 && seconds_since(last_save_) >= 60.0 * minutes;
   }
 
   void start_anew() {
@@ -170,6 +193,7 @@ class Run {
     options.schedule = {config().get_string("schedule.name"), config().get_double("optimizer.lr"),
                         config().get_int("schedule.warmup_steps"), config().get_int("schedule.decay_steps"),
                         config().get_double("schedule.min_lr_ratio"), options.max_steps};
+    options.before_update = [this] { saver_->await_tensors(); };
     trainer_ = std::make_unique<Trainer>(session_.executor(), session_.parameters(), session_.optimizer(), *data_,
                                          ranks, session_.device(), options);
   }
@@ -255,26 +279,49 @@ class Run {
     return every > 0 && step % every == 0;
   }
 
+  // One at a time: what is left of the last one comes first.
   void save() {
     const int64_t step = trainer_->state().step;
     if (saved_step_ == step) return;
-    try {
-      log::info("{}", saver_->save(step, state_to_save()).line);
-      if (config().get_string("export.when") == "every")
-        log::info("{}", saver_->export_model("export-" + step_directory_name(step), step).line);
+    finish_save();
+    attempt([&] {
+      saver_->begin(step, state_to_save());
       saved_step_ = step;
+    });
+    last_save_ = Clock::now();
+    const bool exports = config().get_string("export.when") == "every";
+    if (config().get_string("checkpoint.async") == "false" || exports) finish_save();
+    if (exports)
+      attempt([&] { log::info("{}", saver_->export_model("export-" + step_directory_name(step), step).line()); });
+  }
+
+  void advance_save() {
+    attempt([this] {
+      if (const auto result = saver_->advance()) log::info("{}", result->line());
+    });
+  }
+
+  void finish_save() {
+    if (saver_->is_saving()) attempt([this] { log::info("{}", saver_->finish().line()); });
+  }
+
+  // A save that fails ends the run or is counted, as checkpoint.on_error says.
+  void attempt(const std::function<void()>& part) {
+    try {
+      part();
     } catch (const Error& e) {
       if (e.code() != ExitCode::kStorage || config().get_string("checkpoint.on_error") != "warn") throw;
+      saved_step_ = -1;
       log::counted_warning("save failed", e.what());
     }
-    last_save_ = Clock::now();
   }
 
   void finish(bool stopped) {
     const TrainerState& state = trainer_->state();
     if (state.step > 0) save();
+    finish_save();
     if (!stopped && config().get_string("export.when") != "never")
-      log::info("{}", saver_->export_model("final", state.step).line);
+      log::info("{}", saver_->export_model("final", state.step).line());
     const double seconds = seconds_since(start_);
     const double tokens = static_cast<double>(state.tokens - first_tokens_);
     log::info("{} at step {} of {}: {} tokens in {}, {} tok/s, peak {}", stopped ? signals_.name() : "done", state.step,
@@ -286,7 +333,7 @@ class Run {
 
   const Config planned_config_;
   const std::vector<std::string> plugin_path_;
-  StopSignals signals_;
+  RunSignals signals_;
   World& world_;
   Session session_;
   std::string directory_;

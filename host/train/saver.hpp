@@ -1,5 +1,5 @@
-// Between a session and the checkpoint engine: which tensors are saved under which names, what comes back, what is
-// exported. The engine's guarantees are in host/checkpoint.
+// The checkpoints of a run: saved, resumed, exported. What is saved is in saved_tensors.hpp, the engine and its guarantees
+// in host/checkpoint.
 #pragma once
 
 #include <memory>
@@ -9,23 +9,12 @@
 
 #include "host/checkpoint/bucket.hpp"
 #include "host/checkpoint/checkpoint_root.hpp"
-#include "host/checkpoint/format_plugin.hpp"
 #include "host/checkpoint/reader.hpp"
-#include "host/checkpoint/save_plan.hpp"
+#include "host/checkpoint/save.hpp"
 #include "host/checkpoint/writer.hpp"
-#include "host/train/session.hpp"
+#include "host/train/saved_tensors.hpp"
 
 namespace chassis {
-
-// [all-ranks] Fills the parameters from a checkpoint or model directory, through buckets of its own. `from` empty: the
-// newest checkpoint of the run, else model.path. Throws a storage error if there is neither.
-void load_weights(Session& session, const std::string& from);
-
-// Plans the checkpoint and the export of a session without writing. Throws what a save would fail with, hours later.
-// Returns the bytes of the largest header of a file.
-uint64_t prove_saving(Session& session);
-// Compares the export with the model directory that the session starts from; differences are counted warnings.
-void compare_with_model(Session& session);
 
 // All of it [all-ranks], of the session's world: each rank writes and reads its shards, rank 0 commits, and a failure on
 // one is one on all.
@@ -37,8 +26,23 @@ class Saver {
   // Fills the parameters from a model directory.
   void start_from(const std::string& model);
 
-  // Publishes step-N with all training state, points `latest` at it, removes old ones.
-  SaveResult save(int64_t step, const Json& state);
+  // Saves a few small tensors of the run for real into `directory`/self-test, reads them back, compares every byte, and
+  // removes them. Throws what went wrong.
+  void self_test();
+
+  // Starts a save of step-N with all that checkpoint.contents names; once published, `latest` points at it and old ones
+  // are removed. One at a time. With checkpoint.async it goes on while the run does: on a thread of its own, reading the
+  // session's tensors until the next change, or a copy of them ("staged").
+  void begin(int64_t step, const Json& state);
+  bool is_saving() const { return save_ != nullptr; }
+  // [step] Before parameters or states change: waits until they have been read.
+  void await_tensors();
+  // False while this rank has work to do before advance() would not wait.
+  bool ready() const { return !save_ || save_->ready(); }
+  // One stage further; the result when that was the last. After a failure nothing is being saved.
+  std::optional<SaveResult> advance();
+  // All that is left of it.
+  SaveResult finish();
   struct Resumed {
     std::string checkpoint;
     Json state;  // as given to save()
@@ -57,6 +61,8 @@ class Saver {
   LoadResult read_checkpoint(const std::string& path, const std::vector<LoadTensor>& tensors, const LocalTensors& local,
                              Json& state);
   // Made once: what is declared does not change in a run.
+  LocalTensors staged_tensors(const SavePlan& plan);
+  void compare_with_saved(const std::string& path, const std::vector<Descriptor>& tensors);
   const SavePlan& checkpoint_plan();
   const SavePlan& export_plan();
 
@@ -67,6 +73,7 @@ class Saver {
   std::optional<SavePlan> checkpoint_plan_, export_plan_;
   BucketPair buckets_;
   std::optional<CheckpointRoot> root_;  // of rank 0
+  std::unique_ptr<Save> save_;          // in progress; uses all of the above
 };
 
 }  // namespace chassis

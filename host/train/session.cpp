@@ -7,6 +7,7 @@
 #include "host/base/file.hpp"
 #include "host/base/hash.hpp"
 #include "host/base/log.hpp"
+#include "host/mesh/gpus.hpp"
 #include "host/plugin/search.hpp"
 #include "host/program/record.hpp"
 #include "host/service/device.hpp"
@@ -45,6 +46,21 @@ Dtype dtype_from_setting(const std::string& setting, Device device) {
   if (setting == "auto") return device.type == Device::Type::kCuda ? Dtype::bf16 : Dtype::f32;
   if (setting == "bf16") return Dtype::bf16;
   return Dtype::f32;
+}
+
+// LibTorch alone would start a thread for every core on every rank.
+void share_cores(const World& world) {
+  const std::string chosen = thread_facts().omp_num_threads;
+  if (chosen.empty()) return set_threads(world.num_cores());
+  if (world.rank() == 0 && world.launch().source == "torchrun" && chosen == "1" && world.num_cores() > 1)
+    log::info("torchrun sets OMP_NUM_THREADS=1 where it is not set; run.threads = {} uses all cores of a rank", world.num_cores());
+}
+
+// Each rank of a machine has a GPU of its own, unless the launcher shows it no other.
+std::string device_of_rank(const std::string& setting, int local_rank) {
+  if (local_rank == 0 || num_visible_gpus() < 2) return setting;
+  if (setting != "cuda" && !(setting == "auto" && load_cuda().empty())) return setting;
+  return "cuda:" + std::to_string(local_rank);
 }
 
 }  // namespace
@@ -143,9 +159,8 @@ std::unique_ptr<Instance> Session::create(const std::string& slot_key, const std
 
 void Session::choose_device(const SessionOptions& options) {
   if (const int64_t threads = config_.get_int("run.threads")) set_threads(static_cast<int>(threads));
-  else if (const int local = world_->launch().local_world_size; local > 1) set_threads(std::max(1, thread_facts().cores / local));
-  std::string setting = config_.get_string("run.device");
-  if (const int local = world_->launch().local_rank; local > 0 && setting == "cuda") setting += ":" + std::to_string(local);
+  else if (world_->size() > 1) share_cores(*world_);
+  const std::string setting = device_of_rank(config_.get_string("run.device"), world_->launch().local_rank);
   const bool cuda_by_name = options.as_configured && setting.starts_with("cuda");
   if (options.without_device) resolve_.device = cuda_by_name ? Device{Device::Type::kCuda, 0} : Device{};
   else resolve_.device = chassis::choose_device(setting);

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "chassis/kind/comm.h"
-#include "host/base/hash.hpp"
+#include "host/base/json.hpp"
 #include "host/base/log.hpp"
 #include "host/mesh/axes.hpp"
 #include "host/plugin/manifest.hpp"
@@ -14,6 +14,30 @@ namespace {
 
 // Slowest first: ranks that talk most are neighbours.
 constexpr const char* kAxes[] = {"pp", "dp_replicate", "dp_shard", "cp", "ep", "tp"};
+
+// One line per key, for comparison between ranks: without origins, since every machine has its own files.
+std::string values_text(const Config& config) {
+  std::string text;
+  const Json values = config.json().flatten();
+  for (const auto& [pointer, value] : values.items()) {
+    std::string key = pointer.substr(1);
+    std::replace(key.begin(), key.end(), '/', '.');
+    text += key + " = " + value.dump() + "\n";
+  }
+  return text;
+}
+
+// One line per plugin, likewise: wherever it is installed.
+std::string plugins_text(const Json& lock) {
+  std::vector<std::string> lines;
+  for (const Json& plugin : lock["plugins"])
+    lines.push_back(plugin["id"].get<std::string>() + " " + plugin["version"].get<std::string>() + " sha256:" +
+                    plugin["sha256"].get<std::string>() + "\n");
+  std::sort(lines.begin(), lines.end());
+  std::string text = "host " + lock["host"].dump() + "\n";
+  for (const std::string& line : lines) text += line;
+  return text;
+}
 
 }  // namespace
 
@@ -58,11 +82,16 @@ void Session::make_communicator(const SessionOptions& options) {
   } else {
     backend = create("comm", "comm", id);
     const auto& table = backend->interface<chassis_comm_backend_t>(CHASSIS_COMM_BACKEND_ID);
-    backend->check(table.supports(backend->get(), static_cast<uint32_t>(resolve_.device.type), resolve_.device.index));
+    try {
+      backend->check(table.supports(backend->get(), static_cast<uint32_t>(resolve_.device.type), resolve_.device.index));
+    } catch (const Error& error) {
+      throw Error(ExitCode::kConfig, config_.position("comm.plugin"), error.message())
+          .hint("set comm.plugin = \"auto\" to take one that serves this device");
+    }
   }
   if (!planned) {
-    world_->expect_same("configuration", sha256_hex(config_.resolved_toml()));
-    world_->expect_same("plugins", registry_->lock().dump());
+    world_->expect_same("configuration", values_text(config_));
+    world_->expect_same("plugins", plugins_text(registry_->lock()));
   }
   const Device device = planned ? Device{} : resolve_.device;
   communicator_ = std::make_unique<Communicator>(std::move(backend), *world_, mesh_, rank_, device);
@@ -79,9 +108,7 @@ std::unique_ptr<Instance> Session::choose_comm(bool moves_nothing) {
   std::string refusals;
   for (const std::string& id : ids) {
     try {
-      auto backend = registry_->create_default("comm", id);
-      backend->prepare();
-      backend->activate();
+      auto backend = registry_->open("comm", id);
       const auto& table = backend->interface<chassis_comm_backend_t>(CHASSIS_COMM_BACKEND_ID);
       if (((table.properties & CHASSIS_COMM_MOVES_NOTHING) != 0) != moves_nothing) continue;
       if (moves_nothing) return backend;
@@ -108,7 +135,12 @@ void Session::resolve_parallel() {
     const int data_ranks = mesh_.size(mesh_.find("dp_replicate")) * mesh_.size(mesh_.find("dp_shard"));
     facts.num_microbatches = batch_sizes(config_, data_ranks).num_microbatches;
   }
-  stack_->resolve(program_, *parameters_, facts);
+  try {
+    stack_->resolve(program_, *parameters_, facts);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kConfig || !error.where().file.empty()) throw;
+    throw Error(error.code(), config_.position("parallel"), error.message()).hint(error.hint_text());
+  }
   executor_->set_events(stack_.get());
 }
 

@@ -8,33 +8,45 @@
 namespace chassis {
 namespace {
 
-volatile sig_atomic_t received = 0;  // a signal handler can reach nothing else
-struct sigaction previous_interrupt, previous_terminate;
+volatile sig_atomic_t received = 0, save_wanted = 0;  // a signal handler can reach nothing else
+struct sigaction previous_interrupt, previous_terminate, previous_user1;
 
 void on_signal(int number) {
   if (received && number == SIGINT) _exit(130);
   received = number;
 }
 
+void on_save_signal(int) { save_wanted = 1; }
+
 }  // namespace
 
-StopSignals::StopSignals() {
+RunSignals::RunSignals() {
   received = 0;
+  save_wanted = 0;
   struct sigaction action {};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, &previous_interrupt);
   sigaction(SIGTERM, &action, &previous_terminate);
+  action.sa_handler = on_save_signal;
+  sigaction(SIGUSR1, &action, &previous_user1);
 }
 
-StopSignals::~StopSignals() {
+RunSignals::~RunSignals() {
   sigaction(SIGINT, &previous_interrupt, nullptr);
   sigaction(SIGTERM, &previous_terminate, nullptr);
+  sigaction(SIGUSR1, &previous_user1, nullptr);
 }
 
-bool StopSignals::requested() const { return received != 0; }
+bool RunSignals::stop_requested() const { return received != 0; }
 
-const char* StopSignals::name() const { return received == SIGINT ? "SIGINT" : received == SIGTERM ? "SIGTERM" : ""; }
+bool RunSignals::take_save_request() {
+  const bool wanted = save_wanted != 0;
+  if (wanted) save_wanted = 0;
+  return wanted;
+}
+
+const char* RunSignals::name() const { return received == SIGINT ? "SIGINT" : received == SIGTERM ? "SIGTERM" : ""; }
 
 }  // namespace chassis

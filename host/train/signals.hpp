@@ -1,17 +1,20 @@
 // SIGINT and SIGTERM ask the run to stop: the step in progress is finished and saved. A second SIGINT ends at once.
+// SIGUSR1 asks for a checkpoint behind the step in progress.
 #pragma once
 
 namespace chassis {
 
 // While it lives, the signals are caught. One at a time.
-class StopSignals {
+class RunSignals {
  public:
-  StopSignals();
-  ~StopSignals();
-  StopSignals(const StopSignals&) = delete;
-  StopSignals& operator=(const StopSignals&) = delete;
+  RunSignals();
+  ~RunSignals();
+  RunSignals(const RunSignals&) = delete;
+  RunSignals& operator=(const RunSignals&) = delete;
 
-  bool requested() const;
+  bool stop_requested() const;
+  // Once for each request.
+  bool take_save_request();
   // "SIGTERM"; empty if none came.
   const char* name() const;
 };

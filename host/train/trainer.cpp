@@ -84,12 +84,14 @@ StepRecord Trainer::step() {
   if (finite) {
     const double limit = options_.max_grad_norm;
     const double grad_scale = limit > 0.0 ? std::min(1.0, limit / (record.grad_norm + 1e-6)) : 1.0;
+    if (options_.before_update) options_.before_update();
     optimizer_.step(record.step, record.lr, grad_scale);
     if (ranks_.stack) ranks_.stack->refresh();
     else parameters_.publish();
   } else {
     refuse_step(record);
   }
+  if (ranks_.stack) ranks_.stack->drain();
   synchronize(device_);
   record.optimizer_ms = watch.lap();
 
@@ -145,6 +147,7 @@ EvalRecord evaluate(Executor& executor, EvalData& data, int64_t micro_batch_size
     sums[0] += executor.loss(to_fields(*mine, device)).item();
     sums[1] += static_cast<double>(mine->num_trained_tokens);
   }
+  if (ranks.stack) ranks.stack->drain();
   ranks.sum(sums, "evaluation");
   record.trained_tokens = static_cast<uint64_t>(sums[1]);
   if (record.trained_tokens == 0)

@@ -34,6 +34,7 @@ struct TrainerOptions {
   NonFinite nonfinite = NonFinite::kStop;
   int64_t max_steps = 0;
   int64_t log_every_steps = 1;
+  std::function<void()> before_update;  // [step] called when parameters and states are about to change
 };
 
 // What is to be saved beside tensors, and comes back on resume.

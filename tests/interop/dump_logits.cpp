@@ -8,7 +8,7 @@
 
 #include "host/base/error.hpp"
 #include "host/base/file.hpp"
-#include "host/train/saver.hpp"
+#include "host/train/weights.hpp"
 #include "host/train/session.hpp"
 
 namespace chassis {

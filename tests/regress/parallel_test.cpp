@@ -8,7 +8,7 @@
 #include <array>
 #include <sstream>
 
-#include "host/train/saver.hpp"
+#include "host/train/weights.hpp"
 #include "tests/regress/small_run.hpp"
 
 namespace chassis::test {

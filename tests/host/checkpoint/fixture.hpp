@@ -85,11 +85,12 @@ class LogOnly : public InstanceServices {
   chassis_log_t log_{};
 };
 
-// A member of plugins/format/safetensors, in use.
+// A member of a format's library, in use.
 class RealFormat {
  public:
-  explicit RealFormat(const std::string& id) : host_({CHASSIS_ABI_MAJOR, CHASSIS_ABI_MINOR}, &services_) {
-    void* library = ::dlopen(CHASSIS_TEST_PLUGIN_DIR "/safetensors.so", RTLD_NOW | RTLD_LOCAL);
+  explicit RealFormat(const std::string& id, const std::string& path = CHASSIS_TEST_PLUGIN_DIR "/safetensors.so")
+      : host_({CHASSIS_ABI_MAJOR, CHASSIS_ABI_MINOR}, &services_) {
+    void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) throw std::runtime_error(::dlerror());
     const auto entry = reinterpret_cast<decltype(&chassis_plugin_entry_v1)>(::dlsym(library, CHASSIS_ENTRY_SYMBOL));
     const chassis_factory_t* factory = nullptr;
@@ -136,8 +137,8 @@ class Model {
     wholes[descriptor.fqn] = whole;
     return *this;
   }
-  Model& add(const std::string& fqn, Dtype dtype, const Shape& shape) {
-    return add(Descriptor::plain(fqn, dtype, shape));
+  Model& add(const std::string& fqn, Dtype dtype, const Shape& shape, uint64_t seed = 1) {
+    return add(Descriptor::plain(fqn, dtype, shape), seed);
   }
 
   std::vector<SaveTensor> save_tensors() const {

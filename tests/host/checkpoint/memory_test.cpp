@@ -85,7 +85,7 @@ TEST_P(Peak, IsTwoBucketsAndALittle) {
   const uint64_t load_peak = status_bytes("VmHWM") - before;
   std::printf("%s %s, %lld MiB: %s, of which %.2f s sync; save +%.1f MiB, load +%.1f MiB in %.2f s\n", GetParam().first,
               std::string(dtype_name(GetParam().second)).c_str(), static_cast<long long>(model_mib),
-              result.line.c_str(), result.sync_seconds, static_cast<double>(save_peak) / kMib,
+              result.line().c_str(), result.sync_seconds, static_cast<double>(save_peak) / kMib,
               static_cast<double>(load_peak) / kMib, load_seconds);
   EXPECT_LE(save_peak, 2 * kBucketBytes + kAllowance);
   EXPECT_LE(load_peak, 2 * kBucketBytes + kAllowance);
@@ -143,7 +143,7 @@ std::pair<double, double> peaks_of_rank(const FormatPlugin& format, int rank, in
   const uint64_t load_peak = status_bytes("VmHWM") - before;
   if (rank == 0)
     std::printf("%s, 4 ranks, %lld MiB: %s\n", format.name().c_str(), static_cast<long long>(model_mib),
-                result.line.c_str());
+                result.line().c_str());
   return {static_cast<double>(save_peak) / kMib, static_cast<double>(load_peak) / kMib};
 }
 

@@ -27,10 +27,14 @@ class SaverTest : public testing::Test {
       for (float x : floats_of(p->stored())) ASSERT_EQ(x, value) << p->name;
   }
   // Steps 1 and 2, filled with their numbers.
+  std::string save(int64_t step, const Json& state) {
+    saver_->begin(step, state);
+    return saver_->finish().path;
+  }
   void save_two() {
     for (int step : {1, 2}) {
       fill(step);
-      EXPECT_EQ(saver_->save(step, {{"at", step}}).path, checkpoint(step));
+      EXPECT_EQ(save(step, {{"at", step}}), checkpoint(step));
     }
     fill(0);
   }
@@ -84,7 +88,7 @@ TEST_F(SaverTest, ADamagedCheckpointIsPassedOverForTheOneBeforeIt) {
   for (const char* part : {"step-000002' is passed over", "tensor '", ".safetensors'", "its CRC32C is ", "the manifest says "})
     EXPECT_HAS(said, part);
   fill(3);
-  EXPECT_EQ(saver_->save(2, {{"at", 3}}).path, checkpoint(2)) << "the damaged one is replaced";
+  EXPECT_EQ(save(2, {{"at", 3}}), checkpoint(2)) << "the damaged one is replaced";
   EXPECT_EQ(saver_->resume()->state, (Json{{"at", 3}}));
 }
 

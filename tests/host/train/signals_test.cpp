@@ -8,27 +8,27 @@
 namespace chassis {
 namespace {
 
-TEST(StopSignals, RemembersWhichOneCame) {
+TEST(RunSignals, RemembersWhichOneCame) {
   for (int number : {SIGINT, SIGTERM}) {
-    StopSignals signals;
-    EXPECT_FALSE(signals.requested());
+    RunSignals signals;
+    EXPECT_FALSE(signals.stop_requested());
     raise(number);
-    EXPECT_TRUE(signals.requested());
+    EXPECT_TRUE(signals.stop_requested());
     EXPECT_STREQ(signals.name(), number == SIGINT ? "SIGINT" : "SIGTERM");
   }
 }
 
-TEST(StopSignals, PutsBackWhatWasThereBefore) {
-  { StopSignals signals; }
+TEST(RunSignals, PutsBackWhatWasThereBefore) {
+  { RunSignals signals; }
   struct sigaction action {};
   sigaction(SIGTERM, nullptr, &action);
   EXPECT_EQ(action.sa_handler, SIG_DFL);
 }
 
-TEST(StopSignals, TheSecondInterruptEndsTheProcessAtOnce) {
+TEST(RunSignals, TheSecondInterruptEndsTheProcessAtOnce) {
   const pid_t child = fork();
   if (child == 0) {
-    StopSignals signals;
+    RunSignals signals;
     raise(SIGINT);
     raise(SIGINT);
     _exit(0);

@@ -1,0 +1,302 @@
+#include "host/checkpoint/save.hpp"
+
+#include <fmt/core.h>
+
+#include <cstring>
+#include <ctime>
+#include <set>
+#include <utility>
+
+#include "host/base/log.hpp"
+#include "host/base/units.hpp"
+#include "host/checkpoint/checksum.hpp"
+#include "host/service/device.hpp"
+
+namespace chassis {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// Adds the time that its caller spends.
+class Stall {
+ public:
+  explicit Stall(double& seconds) : seconds_(seconds) {}
+  ~Stall() { seconds_ += seconds_since(start_); }
+
+ private:
+  double& seconds_;
+  const Clock::time_point start_ = Clock::now();
+};
+
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+CheckpointManifest::FileEntry write_text(StagedDirectory& staged, const std::string& path, const std::string& bytes) {
+  File file = staged.create(path);
+  file.pwrite_exact(bytes.data(), bytes.size(), 0);
+  file.fsync();
+  file.close();
+  return {path, bytes.size(), crc32c(0, bytes.data(), bytes.size())};
+}
+
+CheckpointManifest::FileEntry copy_file(StagedDirectory& staged, const BucketPair& buckets, const std::string& from,
+                                        const std::string& path) {
+  const File source = File::open_read(from);
+  File file = staged.create(path);
+  const std::span<std::byte> bucket = buckets.bucket(0);
+  uint64_t at = 0;
+  uint32_t crc = 0;
+  while (const size_t got = source.pread_some(bucket.data(), bucket.size(), at)) {
+    file.pwrite_exact(bucket.data(), got, at);
+    crc = crc32c(crc, bucket.data(), got);
+    at += got;
+  }
+  file.fsync();
+  file.close();
+  return {path, at, crc};
+}
+
+void check_request(const SavePlan& plan, const SaveRequest& request) {
+  CHASSIS_CHECK(static_cast<bool>(request.tensors) != static_cast<bool>(request.source), "a save needs tensors or a source");
+  if (!is_plain_path(request.name) || request.name.find('/') != std::string::npos) {
+    throw storage_error("'" + request.name + "' is no name for a checkpoint");
+  }
+  std::set<std::string> paths = {kManifestName};
+  const auto claim = [&](const std::string& path) {
+    if (!is_plain_path(path)) throw storage_error("'" + path + "' is no path for a file of a checkpoint");
+    if (!paths.insert(path).second) throw storage_error("the checkpoint would have two files '" + path + "'");
+  };
+  for (const auto& file : plan.layout.files) claim(file.path);
+  for (const auto& [path, text] : plan.layout.text_files) claim(path);
+  for (const auto& [path, text] : request.text_files) claim(path);
+  for (const auto& [from, path] : request.carried_files) claim(path);
+}
+
+ExitCode exit_code(const Error& cause) {
+  const bool stays = cause.code() == ExitCode::kInternal || cause.code() == ExitCode::kOutOfMemory ||
+                     cause.code() == ExitCode::kCommunication;
+  return stays ? cause.code() : ExitCode::kStorage;
+}
+
+}  // namespace
+
+const Save::Stage Save::kStages[] = {{"stream", &Save::stream, &Save::share_checksums},
+                                     {"sync", &Save::sync},
+                                     {"publish", &Save::publish, &Save::share_result},
+                                     {"latest", &Save::point}};
+
+Save::Save(const FormatPlugin& format, const BucketPair& buckets, const SavePlan& plan, SaveRequest request,
+           World& world, Where where)
+    : format_(format),
+      buckets_(buckets),
+      plan_(plan),
+      request_(std::move(request)),
+      world_(world),
+      launch_(where == Where::kHere ? std::launch::deferred : std::launch::async),
+      owner_{world.rank(), world.size() == 1},
+      is_first_(world.rank() == 0) {
+  CHASSIS_CHECK(world.size() == 1 || world.size() == plan.mesh.world_size(),
+                std::to_string(world.size()) + " ranks save a plan for " + plan.mesh.text());
+  const Stall stall(result_.stall_seconds);
+  result_.path = request_.parent + "/" + request_.name;
+  result_.resumable = request_.resumable;
+  throw_as_failure_of_the_save([this] {
+    agree_on_plan();
+    together("prepare", [this] { prepare(); });
+    directory_ = exchange("directory", is_first_ ? staged_->path() : "")[0];
+  });
+  start_stage();
+}
+
+Save::~Save() { gives_up_ = true; }
+
+void Save::start_stage() {
+  part_ = std::async(launch_, [this, part = kStages[stage_].part] { (this->*part)(); });
+}
+
+void Save::await_tensors() {
+  const Stall stall(result_.stall_seconds);
+  if (stage_ == 0 && part_.valid()) part_.wait();
+}
+
+bool Save::ready() const { return part_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
+
+bool Save::advance() {
+  const Stall stall(result_.stall_seconds);
+  const Stage& stage = kStages[stage_];
+  throw_as_failure_of_the_save([&] {
+    together(stage.name, [this] { part_.get(); });
+    if (stage.agree != nullptr) (this->*stage.agree)();
+  });
+  if (++stage_ == std::size(kStages)) return true;
+  start_stage();
+  return false;
+}
+
+SaveResult Save::finish() {
+  while (!advance()) {
+  }
+  return result_;
+}
+
+void Save::throw_as_failure_of_the_save(const std::function<void()>& part) {
+  const auto what = [this] {
+    return "checkpoint '" + result_.path +
+           (is_published_ ? "' was published, but is not the latest" : "' was not saved; what was published before is untouched");
+  };
+  try {
+    part();
+  } catch (const RemoteError& cause) {
+    RemoteError error(exit_code(cause), what());
+    error.caused_by(cause).hint(cause.hint_text());
+    throw error;
+  } catch (const Error& cause) {
+    throw Error(exit_code(cause), what()).caused_by(cause).hint(cause.hint_text());
+  }
+}
+
+void Save::agree_on_plan() {
+  if (world_.size() == 1) return;
+  world_.expect_same(occasion("plan"),
+                     fmt::format("{} as {}, plan {:016x}", plan_.text(), request_.name, plan_.fingerprint()));
+}
+
+void Save::prepare() {
+  check_request(plan_, request_);
+  has_parts_ = files_with_parts(plan_, owner_);
+  files_.resize(plan_.layout.files.size());
+  if (!is_first_) return;
+  check_space(plan_, request_.parent);
+  check_replaceable(result_.path);
+  staged_.emplace(request_.parent, request_.name);
+  at("staged");
+  for (size_t i = 0; i < files_.size(); ++i) {
+    const auto& planned = plan_.layout.files[i];
+    File file = staged_->create(planned.path);
+    file.preallocate(planned.num_bytes);  // no room is found out here, before a tensor is touched
+    file.pwrite_exact(planned.header.data(), planned.header.size(), 0);
+    if (has_parts_[i]) files_[i] = std::move(file);
+  }
+  at("allocated");
+}
+
+void Save::open(size_t file) {
+  if (!files_[file].is_open()) files_[file] = StagedDirectory::open(directory_, plan_.layout.files[file].path);
+}
+
+void Save::stream() {
+  for (size_t i = 0; i < files_.size(); ++i)
+    if (has_parts_[i]) open(i);
+  const PartSource source = request_.source ? request_.source : from_tensors(request_.tensors);
+  remainders_ = stream_parts(plan_, owner_, files_, buckets_, [&](const SavePart& part, const Room& room) {
+    if (gives_up_) throw storage_error("the save was given up");
+    source(plan_, part, room);
+  });
+  at("streamed");
+}
+
+// Of every box, from the remainders of its parts, which each rank lists in the plan's order.
+void Save::share_checksums() {
+  const std::vector<std::string> all =
+      exchange("checksums", {reinterpret_cast<const char*>(remainders_.data()), remainders_.size() * sizeof(PartRemainders)});
+  if (!is_first_) return;
+  crc_.assign(plan_.boxes.size(), {});
+  std::vector<size_t> at(all.size());
+  for (const SavePart& part : plan_.parts) {
+    const size_t from = owner_.writes_all ? 0 : static_cast<size_t>(part.rank);
+    PartRemainders remainders;
+    CHASSIS_CHECK(at[from] + sizeof remainders <= all[from].size(), "a rank sent too few checksums");
+    std::memcpy(&remainders, all[from].data() + at[from], sizeof remainders);
+    at[from] += sizeof remainders;
+    crc_[part.box].crc32c ^= remainders.crc32c;
+    crc_[part.box].of_format ^= remainders.of_format;
+  }
+  for (size_t i = 0; i < crc_.size(); ++i) {
+    const uint64_t num_bytes = plan_.boxes[i].num_bytes();
+    crc_[i] = {box_checksum(crc_[i].crc32c, num_bytes), box_checksum(crc_[i].of_format, num_bytes, plan_.checksum)};
+    if (plan_.checksum == Crc::k32c) crc_[i].of_format = crc_[i].crc32c;
+  }
+}
+
+std::vector<FileContent> Save::contents_of_files() const {
+  std::vector<FileContent> contents;
+  for (const auto& file : plan_.layout.files) contents.emplace_back(file.path, file.num_bytes, file.header, plan_.checksum);
+  for (const uint32_t i : plan_.order) {
+    const DiskPlace& place = plan_.layout.places[i];
+    contents[place.file].add_tensor(place.offset, plan_.boxes[i].num_bytes(), crc_[i].crc32c, crc_[i].of_format);
+  }
+  return contents;
+}
+
+// Rank 0 syncs every file, since it wrote what is not tensors; ranks on other machines what they wrote.
+void Save::sync() {
+  const auto start = Clock::now();
+  std::vector<FileContent> contents;
+  if (is_first_) contents = contents_of_files();
+  for (size_t i = 0; i < files_.size(); ++i) {
+    if (!is_first_ && !has_parts_[i]) continue;
+    open(i);
+    if (is_first_) {
+      format_.finish(plan_.boxes, plan_.options.metadata, plan_.mesh.world_size(), plan_.options.max_file_bytes,
+                     static_cast<uint32_t>(i), contents[i]);
+      for (const auto& [offset, bytes] : contents[i].fills()) files_[i].pwrite_exact(bytes.data(), bytes.size(), offset);
+      manifest_.files.push_back({plan_.layout.files[i].path, plan_.layout.files[i].num_bytes, contents[i].crc32c()});
+    }
+    files_[i].fsync();
+    files_[i].close();
+  }
+  result_.sync_seconds = seconds_since(start);
+}
+
+void Save::publish() {
+  if (!is_first_) return;
+  manifest_.step = request_.step;
+  manifest_.format = plan_.format;
+  manifest_.created = utc_now();
+  manifest_.mesh = plan_.mesh;
+  manifest_.resumable = request_.resumable;
+  manifest_.about = request_.about;
+  manifest_.state = request_.state;
+  for (uint32_t i = 0; i < plan_.boxes.size(); ++i)
+    manifest_.boxes.push_back({plan_.boxes[i], plan_.layout.places[i], crc_[i].crc32c});
+  for (const auto& [path, text] : plan_.layout.text_files)
+    manifest_.files.push_back(write_text(*staged_, path, text));
+  for (const auto& [path, text] : request_.text_files) manifest_.files.push_back(write_text(*staged_, path, text));
+  for (const auto& [from, path] : request_.carried_files)
+    manifest_.files.push_back(copy_file(*staged_, buckets_, from, path));
+  at("written");
+
+  write_text(*staged_, kManifestName, manifest_.dump());
+  at("manifest");
+  staged_->publish([this](const char* stage) { at(stage); });
+}
+
+// What rank 0 says of it is what all ranks say.
+void Save::share_result() {
+  is_published_ = true;
+  const Json mine = {{"bytes", manifest_.num_bytes()}, {"seconds", seconds_since(start_)}, {"sync", result_.sync_seconds}};
+  const Json first = Json::parse(exchange("result", mine.dump())[0]);
+  result_.num_bytes = first["bytes"].get<uint64_t>();
+  result_.seconds = first["seconds"].get<double>();
+  result_.sync_seconds = first["sync"].get<double>();
+}
+
+void Save::point() {
+  if (is_first_ && request_.on_published) request_.on_published();
+}
+
+std::string SaveResult::line() const {
+  return fmt::format("{} published: {} in {:.2f} s ({:.2f} GB/s), stall {:.2f} s, process peak {}, {}",
+                     path.substr(path.rfind('/') + 1), bytes_text(num_bytes), seconds,
+                     static_cast<double>(num_bytes) / seconds / 1e9, stall_seconds, bytes_text(peak_resident_bytes()),
+                     resumable ? "resumable" : "weights only, not resumable");
+}
+
+}  // namespace chassis

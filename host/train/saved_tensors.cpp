@@ -1,0 +1,110 @@
+#include "host/train/saved_tensors.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include "host/base/log.hpp"
+#include "host/checkpoint/reader.hpp"
+
+namespace chassis {
+namespace {
+
+Dtype export_dtype(Session& session) {
+  std::string name = session.config().get_string("export.dtype");
+  if (name == "auto") name = session.stored_dtype();
+  if (name == "bf16" || name == "bfloat16") return Dtype::bf16;
+  if (name == "fp16" || name == "float16") return Dtype::f16;
+  return Dtype::f32;
+}
+
+}  // namespace
+
+std::unique_ptr<Instance> slot_format(Session& session, const std::string& slot) {
+  return session.create(slot, "format", session.config().get_string(slot + ".plugin"));
+}
+
+uint64_t bucket_bytes(const Session& session) {
+  return static_cast<uint64_t>(session.config().get_int("checkpoint.bucket_mib")) << 20;
+}
+
+std::string format_of(Session& session, const std::string& path) {
+  if (!std::filesystem::exists(std::filesystem::path(path) / kManifestName)) return session.config().get_string("export.plugin");
+  SourceDirectory directory(path);
+  return CheckpointManifest::read(directory).format;
+}
+
+Descriptor shared(Descriptor descriptor) {
+  descriptor.owner = OwnerRule::kSpread;
+  return descriptor;
+}
+
+bool saves_all(Session& session) { return session.config().get_string("checkpoint.contents") == "full"; }
+
+std::vector<Descriptor> training_tensors(Session& session, bool with_states) {
+  std::vector<Descriptor> tensors;
+  for (const auto& p : session.parameters().all()) tensors.push_back(shared(p->descriptor));
+  if (!with_states) return tensors;
+  for (const OptimizerState& state : session.optimizer().states()) tensors.push_back(shared(state.descriptor));
+  return tensors;
+}
+
+LocalTensors local_tensors(Session& session, bool with_states) {
+  auto by_name = std::make_shared<std::map<std::string, Tensor>>();
+  for (const auto& p : session.parameters().all()) (*by_name)[p->name] = p->stored();
+  if (with_states)
+    for (const OptimizerState& state : session.optimizer().states()) (*by_name)[state.descriptor.fqn] = state.tensor;
+  return [by_name](const Descriptor& tensor, int) { return by_name->at(tensor.fqn); };
+}
+
+SavePlan plan_checkpoint(Session& session, const FormatPlugin& format) {
+  std::vector<SaveTensor> tensors;
+  for (Descriptor& descriptor : training_tensors(session, saves_all(session)))
+    tensors.push_back(SaveTensor::plain(std::move(descriptor)));
+  return plan_save(std::move(tensors), session.mesh(), format);
+}
+
+SavePlan plan_export(Session& session, const FormatPlugin& format) {
+  std::vector<SaveTensor> tensors;
+  for (const auto& p : session.parameters().all()) {
+    const std::string name = session.disk_name(p->name);
+    if (!name.empty()) tensors.push_back({shared(p->descriptor), name, export_dtype(session)});
+  }
+  return plan_save(std::move(tensors), session.mesh(), format);
+}
+
+std::string export_config(Session& session) {
+  Json config = parse_json(session.model_config(), "the model's config");
+  const Dtype dtype = export_dtype(session);
+  const char* name = dtype == Dtype::bf16 ? "bfloat16" : dtype == Dtype::f16 ? "float16" : "float32";
+  for (const char* key : {"dtype", "torch_dtype"})
+    if (config.contains(key) || std::string_view(key) == "torch_dtype") config[key] = name;
+  return config.dump(2) + "\n";
+}
+
+void compare_with_model(Session& session, const SavePlan& plan, const FormatPlugin& exported) {
+  const Config& config = session.config();
+  if (!config.has("model.path") || config.get_string("model.init") != "pretrained") return;
+  std::vector<std::string> differences =
+      compare_with_directory(plan, CheckpointReader(config.get_string("model.path"), exported));
+  for (const std::string& difference : differences) log::counted_warning("export differs from the model it starts from", difference);
+}
+
+uint64_t prove_saving(Session& session) {
+  const auto checkpoint = slot_format(session, "checkpoint"), exported = slot_format(session, "export");
+  return std::max(plan_checkpoint(session, FormatPlugin(*checkpoint)).largest_header(),
+                  plan_export(session, FormatPlugin(*exported)).largest_header());
+}
+
+uint64_t staged_bytes(Session& session) {
+  const auto checkpoint = slot_format(session, "checkpoint");
+  return plan_checkpoint(session, FormatPlugin(*checkpoint)).bytes_of_rank(session.rank());
+}
+
+void compare_with_model(Session& session) {
+  const auto exported = slot_format(session, "export");
+  const FormatPlugin format(*exported);
+  compare_with_model(session, plan_export(session, format), format);
+}
+
+}  // namespace chassis

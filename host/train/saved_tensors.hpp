@@ -1,0 +1,49 @@
+// What a session saves, under which names and in which formats; and the plans that follow from it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "host/checkpoint/format_plugin.hpp"
+#include "host/checkpoint/local_tensors.hpp"
+#include "host/checkpoint/save_plan.hpp"
+#include "host/train/session.hpp"
+
+namespace chassis {
+
+// In a manifest's "about", under "names": tensors are called as the parameters of the run, not as in a model directory.
+inline constexpr char kParameterNames[] = "parameters";
+
+// The format that [checkpoint] or [export] names, in use.
+std::unique_ptr<Instance> slot_format(Session& session, const std::string& slot);
+// The format of a directory: its manifest says, or else it is what exports are written in.
+std::string format_of(Session& session, const std::string& path);
+// Of each of the two buckets.
+uint64_t bucket_bytes(const Session& session);
+
+// checkpoint.contents: all that a resumed run needs, or parameters alone.
+bool saves_all(Session& session);
+// As it is saved and loaded: ranks that hold the same take turns in writing and reading it.
+Descriptor shared(Descriptor descriptor);
+// Parameters by name; for a run that is to be resumed also optimizer states by parameter and role.
+std::vector<Descriptor> training_tensors(Session& session, bool with_states);
+LocalTensors local_tensors(Session& session, bool with_states);
+
+SavePlan plan_checkpoint(Session& session, const FormatPlugin& format);
+// Parameters under the names of the model's files, in the dtype of export.dtype.
+SavePlan plan_export(Session& session, const FormatPlugin& format);
+// The model's config with the dtype that the export is written in, under both of its names.
+std::string export_config(Session& session);
+
+// Plans the checkpoint and the export of a session without writing. Throws what a save would fail with, hours later.
+// Returns the bytes of the largest header of a file.
+uint64_t prove_saving(Session& session);
+// What checkpoint.async = "staged" copies on this rank at every save.
+uint64_t staged_bytes(Session& session);
+// Compares the export with the model directory that the session starts from; differences are counted warnings.
+void compare_with_model(Session& session);
+void compare_with_model(Session& session, const SavePlan& plan, const FormatPlugin& exported);
+
+}  // namespace chassis

@@ -1,0 +1,172 @@
+// Every call by which a save changes files fails once, with every reason a disk gives: the save says so and names the
+// file, what was published before is whole, nothing is left behind, and the next save succeeds.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "file_calls.hpp"
+#include "fixture.hpp"
+#include "host/checkpoint/checkpoint_root.hpp"
+#include "host/checkpoint/inspect.hpp"
+
+namespace chassis {
+namespace {
+
+using namespace testing;
+using Kind = FileCall::Kind;
+
+constexpr uint64_t kBucketBytes = 4096;
+
+Model model_of_step(int64_t step) {
+  Model model;
+  model.add("a", Dtype::f32, {40, 50}, static_cast<uint64_t>(step)).add("b", Dtype::f32, {30, 20}, static_cast<uint64_t>(step));
+  return model;
+}
+
+// As a run saves: into a directory of checkpoints that it holds.
+void save_step(const std::string& path, int64_t step) {
+  const BucketPair buckets(kBucketBytes);
+  const Model model = model_of_step(step);
+  CheckpointRoot root(path);
+  SaveRequest request = request_for(model, path, step_directory_name(step), step);
+  request.on_published = [&] {
+    root.set_latest(request.name);
+    root.prune(1);
+  };
+  CheckpointWriter(native(), buckets).save(plan_save(model.save_tensors(), {}, native()), request);
+}
+
+void expect_whole(const CheckpointInfo& info) {
+  const BucketPair buckets(kBucketBytes);
+  EXPECT_EQ(info.defect, "");
+  EXPECT_TRUE(verify_checkpoint(info.path, buckets).ok()) << info.path;
+  const Model model = model_of_step(info.step);
+  CheckpointReader reader(info.path, native());
+  const auto loaded = load_all(reader, model.load_tensors(), buckets);
+  for (const Descriptor& d : model.descriptors) EXPECT_TRUE(same_bytes(loaded.at(d.fqn), model.wholes.at(d.fqn))) << d.fqn;
+}
+
+// Fails the n-th call of a kind.
+class FailOnce : public FileCallObserver {
+ public:
+  FailOnce(Kind kind, int index, int error) : kind_(kind), index_(index), error_(error) {}
+  int before(FileCall& call) override {
+    if (call.kind != kind_ || seen_++ != index_) return 0;
+    failed = call;
+    return error_;
+  }
+  void after(const FileCall& call) override { deletes |= call.to.find(".deleting-") != std::string::npos; }
+  FileCall failed{Kind::kClose};  // without a path: it did not come to that
+  bool deletes = false;           // the older checkpoint has been unpublished
+
+ private:
+  Kind kind_;
+  int index_, error_, seen_ = 0;
+};
+
+// What may fail without harm: the deletion of an older checkpoint, which is warned of and made up for later; and a link,
+// in whose place there may be a file.
+bool may_fail(const FileCall& call, bool deletes) {
+  deletes |= call.path.find(".deleting-") != std::string::npos || call.to.find(".deleting-") != std::string::npos;
+  return deletes || call.kind == Kind::kLink || call.kind == Kind::kClose || call.path.find("/.latest.") != std::string::npos;
+}
+
+struct Counts {
+  int faults = 0, refused = 0, tolerated = 0;
+};
+
+Counts fail_every_call(Kind kind, int error) {
+  Counts counts;
+  for (int index = 0;; ++index) {
+    const TemporaryDirectory dir;
+    save_step(dir.path(), 1);
+    FailOnce fault(kind, index, error);
+    std::string message;
+    {
+      const ObservedFileCalls observed(dir.path(), fault);
+      message = error_of([&] { save_step(dir.path(), 2); });
+    }
+    if (fault.failed.path.empty()) return counts;
+    ++counts.faults;
+    const std::string trace = std::string(name_of(kind)) + " " + std::to_string(index) + " of " + fault.failed.path + ": " +
+                              std::strerror(error) + " → " + message;
+    SCOPED_TRACE(trace);
+    if (message == "no error") {
+      ++counts.tolerated;
+      EXPECT_TRUE(may_fail(fault.failed, fault.deletes));
+    } else {
+      ++counts.refused;
+      EXPECT_NE(message.find(std::strerror(error)), std::string::npos);
+      EXPECT_NE(message.find(fs::path(fault.failed.path).filename().string()), std::string::npos);
+    }
+    // Step 1 is whole unless 2 took its place.
+    const auto newest = newest_checkpoint(dir.path());
+    EXPECT_TRUE(newest.has_value());
+    if (!newest) continue;
+    expect_whole(*newest);
+    EXPECT_TRUE(newest->step == 2 || message != "no error");
+    save_step(dir.path(), 3);
+    const auto all = list_checkpoints(dir.path());
+    EXPECT_EQ(all.back().step, 3);
+    for (const CheckpointInfo& info : all) expect_whole(info);
+    for (const auto& entry : fs::directory_iterator(dir.path())) {
+      const std::string name = entry.path().filename().string();
+      EXPECT_TRUE(name[0] != '.' || name == ".lock") << name;
+    }
+  }
+}
+
+class EveryCall : public ::testing::TestWithParam<Kind> {};
+
+TEST_P(EveryCall, MayFailWithAnyReason) {
+  Counts sum;
+  for (const int error : {ENOSPC, EIO, EROFS, EDQUOT}) {
+    const Counts counts = fail_every_call(GetParam(), error);
+    EXPECT_GT(counts.faults, 0);
+    sum.faults += counts.faults, sum.refused += counts.refused, sum.tolerated += counts.tolerated;
+  }
+  std::printf("%s: %d faults, %d refused, %d without consequence\n", name_of(GetParam()), sum.faults, sum.refused, sum.tolerated);
+}
+
+INSTANTIATE_TEST_SUITE_P(, EveryCall,
+                         ::testing::Values(Kind::kCreate, Kind::kMakeDirectory, Kind::kWrite, Kind::kResize, Kind::kSync,
+                                           Kind::kRename, Kind::kUnlink, Kind::kLink, Kind::kClose),
+                         [](const auto& info) { return name_of(info.param); });
+
+// Half of what is asked, or nothing because a signal came, is no failure.
+class Reluctant : public FileCallObserver {
+ public:
+  explicit Reluctant(bool interrupts) : interrupts_(interrupts) {}
+  int before(FileCall& call) override {
+    if (interrupts_) return is_retried(call.kind) && ++calls % 2 == 1 ? EINTR : 0;
+    if (call.kind != Kind::kWrite || call.num_bytes < 2) return 0;
+    ++calls;
+    call.num_bytes /= 2;
+    return 0;
+  }
+  int calls = 0;
+
+ private:
+  static bool is_retried(Kind kind) {
+    return kind == Kind::kWrite || kind == Kind::kResize || kind == Kind::kSync || kind == Kind::kCreate;
+  }
+  bool interrupts_;
+};
+
+TEST(ReluctantDisk, GetsAllBytesInTheEnd) {
+  for (const bool interrupts : {true, false}) {
+    const TemporaryDirectory dir;
+    Reluctant disk(interrupts);
+    {
+      const ObservedFileCalls observed(dir.path(), disk);
+      save_step(dir.path(), 1);
+    }
+    EXPECT_GT(disk.calls, 10);
+    const auto all = list_checkpoints(dir.path());
+    ASSERT_EQ(all.size(), 1u);
+    expect_whole(all[0]);
+  }
+}
+
+}  // namespace
+}  // namespace chassis

@@ -1,0 +1,190 @@
+// What a user asks of [checkpoint] and `chassis ckpt`: saves in the background, on demand, of weights alone, and what
+// becomes of them.
+#include <algorithm>
+
+#include "tests/regress/small_run.hpp"
+
+namespace chassis::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Way {
+  const char* name;
+  int ranks;
+  const char* toml;
+};
+
+class Saving : public testing::Test {
+ protected:
+  Saving() : run_({"sdpa", "[\"aten\"]"}) {
+    run_.write(random_documents({9, 40, 3, 77, 21, 14, 35, 2, 60, 18, 33, 50, 6}));
+  }
+
+  std::string directory(const std::string& name) const { return run_.folder() / name; }
+  std::string checkpoint(const std::string& name, int step) const {
+    return directory(name) + "/checkpoints/step-" + std::string(step < 10 ? 5 : 4, '0') + std::to_string(step);
+  }
+  std::vector<std::string> command(const std::string& name, std::vector<std::string> overrides, const Way& way = {"alone", 1, ""}) const {
+    const std::string file = run_.folder() / (std::string(way.name) + ".toml");
+    write_text(file, std::string("schema_version = 1\nextends = [\"run.toml\"]\n") + way.toml);
+    std::vector<std::string> words = {CHASSIS_PROGRAM,
+                                      "train",
+                                      file,
+                                      "run.output_dir=" + directory(name),
+                                      "run.threads=1",
+                                      "train.micro_batch_size=1",
+                                      "train.global_batch_size=4"};
+    words.insert(words.end(), overrides.begin(), overrides.end());
+    words.insert(words.end(), {"--nproc", std::to_string(way.ranks), "--plugin-path", CHASSIS_TEST_PLUGIN_DIR});
+    return words;
+  }
+  std::string train(const std::string& name, const std::vector<std::string>& overrides, const Way& way = {"alone", 1, ""}) const {
+    const Outcome outcome = run_process(command(name, overrides, way), run_.folder().path());
+    EXPECT_EQ(outcome.exit_code, 0) << name << ": " << outcome.output;
+    return outcome.output;
+  }
+  Outcome ckpt(std::vector<std::string> words) const {
+    words.insert(words.begin(), {CHASSIS_PROGRAM, "ckpt"});
+    return run_process(words, run_.folder().path());
+  }
+  std::vector<std::string> checkpoints(const std::string& name) const {
+    std::vector<std::string> out;
+    for (const auto& entry : fs::directory_iterator(directory(name) + "/checkpoints"))
+      if (const std::string file = entry.path().filename(); file.starts_with("step-")) out.push_back(file);
+    std::sort(out.begin(), out.end());
+    return out;
+  }
+  // By path in the folder, the files that hold tensors.
+  static std::map<std::string, std::string> tensor_files(const std::string& folder) {
+    std::map<std::string, std::string> out;
+    for (const auto& entry : fs::recursive_directory_iterator(folder))
+      if (entry.path().extension() == ".safetensors")
+        out[fs::relative(entry.path(), folder).string()] = text_of_file(entry.path().string());
+    return out;
+  }
+
+  SmallRun run_;
+};
+
+class InTheBackground : public Saving, public testing::WithParamInterface<Way> {};
+
+// Every step is saved while the next one is computed.
+TEST_P(InTheBackground, SavesWhatASaveThatWaitsWouldHaveSaved) {
+  const std::vector<std::string> each = {"run.max_steps=6", "checkpoint.every_steps=1", "checkpoint.keep_last=0"};
+  train("waits", each, GetParam());
+  for (const std::string async : {"true", "staged"}) {
+    std::vector<std::string> overrides = each;
+    overrides.push_back("checkpoint.async=" + async);
+    const std::string log = train(async, overrides, GetParam());
+    ASSERT_EQ(checkpoints(async).size(), 6u) << log;
+    for (int step = 1; step <= 6; ++step) {
+      EXPECT_TRUE(tensor_files(checkpoint(async, step)) == tensor_files(checkpoint("waits", step))) << async << " " << step;
+      EXPECT_NE(log.find("step-00000" + std::to_string(step) + " published: "), std::string::npos) << log;
+    }
+    EXPECT_EQ(fs::read_symlink(directory(async) + "/checkpoints/latest"), "step-000006");
+    EXPECT_TRUE(tensor_files(directory(async) + "/final") == tensor_files(directory("waits") + "/final"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, InTheBackground,
+                         testing::Values(Way{"alone", 1, ""}, Way{"fsdp2", 2, "[[parallel]]\nplugin = \"fsdp2\"\n"},
+                                         Way{"ddp", 2, "[[parallel]]\nplugin = \"ddp\"\n"},
+                                         Way{"zero3", 2, "[[parallel]]\nplugin = \"zero\"\nstage = 3\n"}),
+                         [](const auto& info) { return info.param.name; });
+
+// What was good is not lost with what came after.
+TEST_F(Saving, PublishesWhatWasBeingSavedWhenTrainingFails) {
+  const Outcome outcome = run_process(
+      command("run", {"run.max_steps=6", "checkpoint.every_steps=1", "checkpoint.async=true", "optimizer.lr=1e30",
+                      "optimizer.max_grad_norm=0"}),
+      run_.folder().path());
+  EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::kNumeric)) << outcome.output;
+  const auto saved = checkpoints("run");
+  ASSERT_FALSE(saved.empty()) << outcome.output;
+  EXPECT_EQ(ckpt({"verify", directory("run")}).exit_code, 0);
+}
+
+TEST_F(Saving, HappensWhenASignalOrAFileAsksForIt) {
+  for (const bool by_signal : {true, false}) {
+    const std::string name = by_signal ? "signal" : "file";
+    Process process(command(name, {"run.max_steps=100000", "checkpoint.every_steps=0"}), run_.folder().path());
+    ASSERT_TRUE(process.wait_for("step 3/")) << process.output_so_far();
+    if (by_signal) process.send(SIGUSR1);
+    else write_text(directory(name) + "/save", "");
+    EXPECT_TRUE(process.wait_for(" published: ")) << process.output_so_far();
+    EXPECT_FALSE(fs::exists(directory(name) + "/save"));
+    EXPECT_EQ(checkpoints(name).size(), 1u);
+    process.send(SIGTERM);
+    EXPECT_EQ(process.wait().exit_code, 75);
+    EXPECT_EQ(checkpoints(name).size(), 2u);
+    fs::remove(run_.folder() / "output.txt");
+  }
+}
+
+TEST_F(Saving, OfWeightsAloneSaysThatItCanNotBeResumedAndIsNot) {
+  const std::string log = train("weights", {"run.max_steps=2", "checkpoint.contents=model_only"});
+  EXPECT_NE(log.find("what this run saves can not be resumed"), std::string::npos) << log;
+  EXPECT_NE(log.find("weights only, not resumable"), std::string::npos) << log;
+  train("full", {"run.max_steps=2"});
+  EXPECT_LT(tensor_files(checkpoint("weights", 2)).begin()->second.size() * 2,
+            tensor_files(checkpoint("full", 2)).begin()->second.size());
+
+  const Outcome again = run_process(command("weights", {"run.max_steps=3"}), run_.folder().path());
+  EXPECT_EQ(again.exit_code, static_cast<int>(ExitCode::kStorage)) << again.output;
+  EXPECT_NE(again.output.find("holds weights alone and can not be resumed"), std::string::npos) << again.output;
+
+  // But a run may start from it, and it becomes the same export.
+  const Outcome exported = ckpt({"export", directory("weights"), directory("handed"), "--plugin-path", CHASSIS_TEST_PLUGIN_DIR});
+  EXPECT_EQ(exported.exit_code, 0) << exported.output;
+  EXPECT_TRUE(tensor_files(directory("handed")) == tensor_files(directory("full") + "/final"));
+}
+
+TEST_F(Saving, KeepsWhatItIsToldToKeep) {
+  train("run", {"run.max_steps=7", "checkpoint.every_steps=1", "checkpoint.keep_last=2", "checkpoint.keep_every=3"});
+  EXPECT_EQ(checkpoints("run"), (std::vector<std::string>{"step-000003", "step-000006", "step-000007"}));
+  const Outcome pruned = ckpt({"prune", directory("run"), "--keep-last", "1"});
+  EXPECT_EQ(pruned.exit_code, 0) << pruned.output;
+  EXPECT_NE(pruned.output.find("deleted step-000003\ndeleted step-000006\n"), std::string::npos) << pruned.output;
+  EXPECT_EQ(checkpoints("run"), std::vector<std::string>{"step-000007"});
+}
+
+TEST_F(Saving, IsTriedOutBeforeTheFirstStepIfAskedFor) {
+  const Way fsdp = {"fsdp2", 2, "[[parallel]]\nplugin = \"fsdp2\"\n"};
+  const std::string log = train("run", {"run.max_steps=1", "checkpoint.self_test=true"}, fsdp);
+  EXPECT_NE(log.find(" were saved and came back bit for bit"), std::string::npos) << log;
+  EXPECT_LT(log.find("self-test: "), log.find("step 1/1 "));
+  EXPECT_FALSE(fs::exists(directory("run") + "/self-test"));
+}
+
+TEST_F(Saving, GivesTheSameExportFromACheckpointOfAnyStrategy) {
+  const std::vector<Way> ways = {{"alone", 1, ""},
+                                 {"fsdp2", 3, "[[parallel]]\nplugin = \"fsdp2\"\n"},
+                                 {"zero3", 2, "[[parallel]]\nplugin = \"zero\"\nstage = 3\n"}};
+  for (const Way& way : ways) {
+    train(way.name, {"run.max_steps=2", "train.global_batch_size=12"}, way);
+    for (const std::string dtype : {"auto", "bf16"}) {
+      const Outcome exported = ckpt({"export", directory(way.name), directory("handed"), "--dtype", dtype, "--plugin-path", CHASSIS_TEST_PLUGIN_DIR});
+      ASSERT_EQ(exported.exit_code, 0) << exported.output;
+      if (dtype == "auto") EXPECT_TRUE(tensor_files(directory("handed")) == tensor_files(directory(way.name) + "/final")) << way.name;
+      else EXPECT_NE(text_of_file(directory("handed") + "/config.json").find("bfloat16"), std::string::npos);
+    }
+    const Outcome same = ckpt({"diff", checkpoint(way.name, 2), directory(way.name)});
+    EXPECT_EQ(same.exit_code, 0) << same.output;
+  }
+  // Resumed by another strategy with nothing left to train, it is cut otherwise and holds the same.
+  train("recut", {"run.max_steps=2", "train.global_batch_size=12", "run.resume=" + checkpoint("fsdp2", 2)}, ways[2]);
+  const Outcome same = ckpt({"diff", checkpoint("recut", 2), checkpoint("fsdp2", 2)});
+  EXPECT_EQ(same.exit_code, 0) << same.output;
+  const Outcome info = ckpt({"info", directory("recut"), "--tensors"});
+  EXPECT_EQ(info.exit_code, 0);
+  EXPECT_NE(info.output.find("written by 2 ranks"), std::string::npos) << info.output;
+
+  train("longer", {"run.max_steps=3", "train.global_batch_size=12"});
+  const Outcome other = ckpt({"diff", checkpoint("longer", 3), checkpoint("fsdp2", 2)});
+  EXPECT_EQ(other.exit_code, 1);
+  EXPECT_NE(other.output.find("has other contents"), std::string::npos) << other.output;
+}
+
+}  // namespace
+}  // namespace chassis::test
