@@ -17,5 +17,6 @@ set(CHASSIS_PLUGINS
   optimizer/adamw
   optimizer/sgd
   format/safetensors
+  format/zero_import
   tokenizer/bytes
 )

@@ -1,4 +1,4 @@
-// CRC32C (polynomial 0x1EDC6F41, reflected), XXH64 after its published specification.
+// CRC32C (polynomial 0x1EDC6F41, reflected), CRC-32 (0x04C11DB7, reflected), XXH64 after its published specification.
 #include "host/base/hash.hpp"
 
 #include <array>
@@ -19,14 +19,15 @@ T load(const unsigned char* p) {
   return value;
 }
 
-constexpr uint32_t kCrc32cReflected = 0x82f63b78;
+constexpr uint32_t kCrc32cReflected = 0x82f63b78, kCrc32Reflected = 0xedb88320;
 
 // Eight tables: table[k][b] is the effect of byte b followed by k zero bytes.
-constexpr std::array<std::array<uint32_t, 256>, 8> make_crc_tables() {
-  std::array<std::array<uint32_t, 256>, 8> tables{};
+using CrcTables = std::array<std::array<uint32_t, 256>, 8>;
+constexpr CrcTables make_crc_tables(uint32_t reflected) {
+  CrcTables tables{};
   for (uint32_t byte = 0; byte < 256; ++byte) {
     uint32_t crc = byte;
-    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) ? kCrc32cReflected : 0);
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) ? reflected : 0);
     tables[0][byte] = crc;
   }
   for (size_t k = 1; k < 8; ++k) {
@@ -36,7 +37,7 @@ constexpr std::array<std::array<uint32_t, 256>, 8> make_crc_tables() {
   }
   return tables;
 }
-constexpr auto kCrcTables = make_crc_tables();
+constexpr auto kCrc32cTables = make_crc_tables(kCrc32cReflected), kCrc32Tables = make_crc_tables(kCrc32Reflected);
 
 #if defined(__x86_64__)
 __attribute__((target("sse4.2"))) uint32_t crc32c_sse42(uint32_t seed, const unsigned char* p, size_t n) {
@@ -49,23 +50,23 @@ __attribute__((target("sse4.2"))) uint32_t crc32c_sse42(uint32_t seed, const uns
 #endif
 
 // a · b modulo the polynomial, reflected: bit 31 is the coefficient of x^0.
-constexpr uint32_t product(uint32_t a, uint32_t b) {
+constexpr uint32_t product(uint32_t a, uint32_t b, uint32_t reflected) {
   uint32_t sum = 0;
   for (; a != 0; a <<= 1) {
     if (a & 0x80000000u) sum ^= b;
-    b = (b >> 1) ^ ((b & 1) ? kCrc32cReflected : 0);
+    b = (b >> 1) ^ ((b & 1) ? reflected : 0);
   }
   return sum;
 }
 
 // x^(8 · 2^k): what 2^k zero bytes do.
-constexpr std::array<uint32_t, 64> make_zero_bytes() {
+constexpr std::array<uint32_t, 64> make_zero_bytes(uint32_t reflected) {
   std::array<uint32_t, 64> out{};
   out[0] = 0x80000000u >> 8;
-  for (size_t k = 1; k < out.size(); ++k) out[k] = product(out[k - 1], out[k - 1]);
+  for (size_t k = 1; k < out.size(); ++k) out[k] = product(out[k - 1], out[k - 1], reflected);
   return out;
 }
-constexpr auto kZeroBytes = make_zero_bytes();
+constexpr auto kCrc32cZeros = make_zero_bytes(kCrc32cReflected), kCrc32Zeros = make_zero_bytes(kCrc32Reflected);
 
 constexpr uint64_t kPrime1 = 0x9E3779B185EBCA87, kPrime2 = 0xC2B2AE3D27D4EB4F, kPrime3 = 0x165667B19E3779F9,
                    kPrime4 = 0x85EBCA77C2B2AE63, kPrime5 = 0x27D4EB2F165667C5;
@@ -74,18 +75,22 @@ uint64_t xxh_round(uint64_t accumulator, uint64_t input) {
   return std::rotl(accumulator + input * kPrime2, 31) * kPrime1;
 }
 
-}  // namespace
-
-uint32_t crc32c_portable(uint32_t seed, const void* data, size_t num_bytes) {
+uint32_t crc_by_table(const CrcTables& tables, uint32_t seed, const void* data, size_t num_bytes) {
   const auto* p = static_cast<const unsigned char*>(data);
   uint32_t crc = ~seed;
   for (; num_bytes >= 8; num_bytes -= 8, p += 8) {
     const uint64_t word = load<uint64_t>(p) ^ crc;
     crc = 0;
-    for (size_t k = 0; k < 8; ++k) crc ^= kCrcTables[7 - k][(word >> (8 * k)) & 0xff];
+    for (size_t k = 0; k < 8; ++k) crc ^= tables[7 - k][(word >> (8 * k)) & 0xff];
   }
-  for (; num_bytes > 0; --num_bytes, ++p) crc = (crc >> 8) ^ kCrcTables[0][(crc ^ *p) & 0xff];
+  for (; num_bytes > 0; --num_bytes, ++p) crc = (crc >> 8) ^ tables[0][(crc ^ *p) & 0xff];
   return ~crc;
+}
+
+}  // namespace
+
+uint32_t crc32c_portable(uint32_t seed, const void* data, size_t num_bytes) {
+  return crc_by_table(kCrc32cTables, seed, data, num_bytes);
 }
 
 uint32_t crc32c(uint32_t seed, const void* data, size_t num_bytes) {
@@ -96,14 +101,26 @@ uint32_t crc32c(uint32_t seed, const void* data, size_t num_bytes) {
   return crc32c_portable(seed, data, num_bytes);
 }
 
-uint32_t crc32c_shift(uint32_t remainder, uint64_t num_bytes) {
+uint32_t crc_update(Crc which, uint32_t seed, const void* data, size_t num_bytes) {
+  return which == Crc::k32c ? crc32c(seed, data, num_bytes) : crc_by_table(kCrc32Tables, seed, data, num_bytes);
+}
+
+uint32_t crc_shift(Crc which, uint32_t remainder, uint64_t num_bytes) {
+  const auto& zeros = which == Crc::k32c ? kCrc32cZeros : kCrc32Zeros;
+  const uint32_t reflected = which == Crc::k32c ? kCrc32cReflected : kCrc32Reflected;
   for (size_t k = 0; num_bytes != 0; ++k, num_bytes >>= 1)
-    if (num_bytes & 1) remainder = product(kZeroBytes[k], remainder);
+    if (num_bytes & 1) remainder = product(zeros[k], remainder, reflected);
   return remainder;
 }
 
+uint32_t crc_combine(Crc which, uint32_t crc_a, uint32_t crc_b, uint64_t num_bytes_b) {
+  return crc_shift(which, crc_a, num_bytes_b) ^ crc_b;
+}
+
+uint32_t crc32c_shift(uint32_t remainder, uint64_t num_bytes) { return crc_shift(Crc::k32c, remainder, num_bytes); }
+
 uint32_t crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t num_bytes_b) {
-  return crc32c_shift(crc_a, num_bytes_b) ^ crc_b;
+  return crc_combine(Crc::k32c, crc_a, crc_b, num_bytes_b);
 }
 
 uint64_t hash64(std::string_view bytes, uint64_t seed) {

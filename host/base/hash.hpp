@@ -1,4 +1,5 @@
-// Hashes: SHA-256 for identity, CRC32C for checksums of bytes on disk, XXH64 for keys of tables and random streams.
+// Hashes: SHA-256 for identity, CRC32C for checksums of bytes on disk, CRC-32 for
+// formats that have it, XXH64 for keys of tables and random streams.
 #pragma once
 
 #include <array>
@@ -39,6 +40,12 @@ uint32_t crc32c_portable(uint32_t seed, const void* data, size_t num_bytes);
 uint32_t crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t num_bytes_b);
 // The remainder of a polynomial over GF(2) after so many zero bytes behind it: the linear part of a checksum.
 uint32_t crc32c_shift(uint32_t remainder, uint64_t num_bytes);
+
+// Which checksum of 32 bits: CRC32C, or CRC-32 of IEEE 802.3, which ZIP files have.
+enum class Crc : uint32_t { k32c, k32 };
+uint32_t crc_update(Crc which, uint32_t seed, const void* data, size_t num_bytes);
+uint32_t crc_shift(Crc which, uint32_t remainder, uint64_t num_bytes);
+uint32_t crc_combine(Crc which, uint32_t crc_a, uint32_t crc_b, uint64_t num_bytes_b);
 
 // XXH64: the same value on every machine and in every version.
 uint64_t hash64(std::string_view bytes, uint64_t seed);

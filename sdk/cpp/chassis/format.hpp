@@ -33,6 +33,25 @@ class LayoutSink {
   uint32_t num_files_ = 0;
 };
 
+// One file, once the checksums of its tensors are known.
+class FinishSink {
+ public:
+  FinishSink(const Host& host, const chassis_finish_sink_t& raw) : host_(host), raw_(raw) {}
+
+  // The bytes from offset on: behind the header, in no tensor, none twice. What is not filled is zero.
+  void fill(uint64_t offset, std::string_view bytes) { host_.check(raw_.fill(&raw_, offset, str(bytes))); }
+  // Of a range of the file as far as it is filled, which cuts no tensor.
+  uint32_t checksum(uint64_t offset, uint64_t num_bytes) const {
+    uint32_t out = 0;
+    host_.check(raw_.checksum(&raw_, offset, num_bytes, &out));
+    return out;
+  }
+
+ private:
+  const Host& host_;
+  const chassis_finish_sink_t& raw_;
+};
+
 // A directory, read only.
 class Directory {
  public:
@@ -106,20 +125,29 @@ class Format : public Member {
   static constexpr std::string_view kKind = "format";
   // True in a format whose files hold whole tensors: its requests have no other, and ranks write their parts in place.
   static constexpr bool kWholeTensors = false;
+  // Which one finish() asks for.
+  static constexpr uint32_t kChecksum = CHASSIS_CHECKSUM_CRC32C;
+  // True if scan() takes more apart than headers: it runs in a process of its own.
+  static constexpr bool kIsolated = false;
   using Member::Member;
 
-  // Pure: every byte of the files but the tensors' own.
-  virtual void layout(const chassis_save_request_t& request, LayoutSink& out) = 0;
+  // Unless the format is only read. Pure: where everything lies, and the bytes of headers.
+  virtual void layout(const chassis_save_request_t& /*request*/, LayoutSink& /*out*/) {}
   // Lists every tensor, trusting no header. NOT_FOUND if the directory is not of this format.
   virtual void scan(const Directory& directory, ScanSink& out) = 0;
-  // Only if the format has trailers: fills the bytes behind the last tensor of a file.
-  virtual void finish(uint32_t /*file*/, std::span<const uint32_t> /*crc32c*/, std::span<std::byte> /*trailer*/) {}
+  // Only if files have more than headers and tensors: fills what the layout of this request left between the tensors of
+  // a file and behind them.
+  virtual void finish(const chassis_save_request_t& /*request*/, uint32_t /*file*/, FinishSink& /*out*/) {}
 
   template <typename T>
   static const void* interface(std::string_view id) noexcept {
-    constexpr bool kHasTrailers = kOverridden<&Format::finish, &T::finish>;
-    static constexpr chassis_format_t kTable = {sizeof(chassis_format_t), T::kWholeTensors ? 1u : 0u, &layout_entry,
-                                                &scan_entry, kHasTrailers ? &finish_entry : nullptr};
+    static constexpr chassis_format_t kTable = {sizeof(chassis_format_t),
+                                                T::kWholeTensors ? 1u : 0u,
+                                                kOverridden<&Format::layout, &T::layout> ? &layout_entry : nullptr,
+                                                &scan_entry,
+                                                kOverridden<&Format::finish, &T::finish> ? &finish_entry : nullptr,
+                                                T::kChecksum,
+                                                T::kIsolated ? 1u : 0u};
     return id == CHASSIS_FORMAT_ID ? &kTable : nullptr;
   }
 
@@ -140,11 +168,12 @@ class Format : public Member {
       format.scan(Directory(format.host(), *directory), sink);
     });
   }
-  static chassis_status_t* finish_entry(chassis_instance* self, uint32_t file, const uint32_t* crc32c,
-                                        uint32_t num_tensors, void* trailer, uint64_t num_bytes) noexcept {
+  static chassis_status_t* finish_entry(chassis_instance* self, const chassis_save_request_t* request, uint32_t file,
+                                        const chassis_finish_sink_t* out) noexcept {
     Format& format = member_of<Format>(self);
     return guard(format.host().table(), [&] {
-      format.finish(file, {crc32c, num_tensors}, {static_cast<std::byte*>(trailer), num_bytes});
+      FinishSink sink(format.host(), *out);
+      format.finish(*request, file, sink);
     });
   }
 };

@@ -48,6 +48,8 @@ TEST(Crc32c, MatchesThePublishedVectors) {
   EXPECT_EQ(crc32c_portable(0, "123456789", 9), 0xe3069283u);
   EXPECT_EQ(crc32c(0, std::string(32, '\0').data(), 32), 0x8a9136aau);
   EXPECT_EQ(crc32c(0, "", 0), 0u);
+  EXPECT_EQ(crc_update(Crc::k32c, 0, "123456789", 9), 0xe3069283u);
+  EXPECT_EQ(crc_update(Crc::k32, 0, "123456789", 9), 0xcbf43926u);
 }
 
 TEST(Crc32c, InstructionAndTableAgreeAndContinue) {
@@ -60,6 +62,10 @@ TEST(Crc32c, InstructionAndTableAgreeAndContinue) {
     const uint32_t b = crc32c(0, bytes.data() + cut, bytes.size() - cut);
     ASSERT_EQ(crc32c(a, bytes.data() + cut, bytes.size() - cut), whole);
     ASSERT_EQ(crc32c_combine(a, b, bytes.size() - cut), whole) << cut;
+    ASSERT_EQ(crc_combine(Crc::k32, crc_update(Crc::k32, 0, bytes.data(), cut),
+                          crc_update(Crc::k32, 0, bytes.data() + cut, bytes.size() - cut), bytes.size() - cut),
+              crc_update(Crc::k32, 0, bytes.data(), bytes.size()))
+        << cut;
   }
 }
 

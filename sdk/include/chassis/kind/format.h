@@ -8,6 +8,10 @@
 
 #define CHASSIS_FORMAT_ID "chassis.format/1"
 
+/* Checksums of 32 bits. */
+#define CHASSIS_CHECKSUM_CRC32C 0u /* Castagnoli's */
+#define CHASSIS_CHECKSUM_CRC32 1u  /* IEEE 802.3, as in ZIP files */
+
 /* A tensor, or one rank's box of it, as it is to lie on disk: contiguous, row-major, little-endian. */
 typedef struct chassis_disk_tensor {
   uint32_t struct_size;
@@ -51,6 +55,19 @@ typedef struct chassis_layout_sink {
   chassis_status_t* (*text_file)(const struct chassis_layout_sink* s, chassis_str_t path, chassis_str_t bytes);
 } chassis_layout_sink_t;
 
+/* The host's end of finish(): one file, once the checksums of its tensors are known. All return a status. */
+typedef struct chassis_finish_sink {
+  uint32_t struct_size;
+  uint32_t reserved0;
+  void* impl;
+  /* The bytes of the file from `offset` on: behind its header, in no tensor, none twice. What is not filled is zero. */
+  chassis_status_t* (*fill)(const struct chassis_finish_sink* s, uint64_t offset, chassis_str_t bytes);
+  /* Of the file's bytes [offset, offset + num_bytes) as far as they are filled, by the format's checksum. The range may
+   * not cut a tensor. */
+  chassis_status_t* (*checksum)(const struct chassis_finish_sink* s, uint64_t offset, uint64_t num_bytes,
+                                uint32_t* out);
+} chassis_finish_sink_t;
+
 /* The host's end of scan(): a directory, read only, links not followed. */
 typedef struct chassis_directory {
   uint32_t struct_size;
@@ -78,17 +95,23 @@ typedef struct chassis_format {
   /* 1: files hold whole tensors, and a request has no other; ranks write their parts of them in place. 0: each box that
    * a rank holds is stored by itself, and a tensor may come in many. */
   uint32_t whole_tensors;
-  /* [io] Pure: every byte of the files but the tensors' own. Names that the format can not hold are refused. */
+  /* [io] NULL if the format is only read. Pure: where everything lies, and the bytes of headers. Names that the format
+   * can not hold are refused. */
   chassis_status_t* (*layout)(struct chassis_instance* self, const chassis_save_request_t* request,
                               const chassis_layout_sink_t* out);
-  /* [io] Lists every tensor in the directory, trusting no header: DATA_LOSS names file and defect. NOT_FOUND if the
-   * directory is not of this format. */
+  /* [io] NULL if the format is only written, as exports are. Lists every tensor in the directory, trusting no header:
+   * DATA_LOSS names file and defect. NOT_FOUND if the directory is not of this format. */
   chassis_status_t* (*scan)(struct chassis_instance* self, const chassis_directory_t* directory,
                             const chassis_scan_sink_t* out);
-  /* [io] NULL if the format has no trailers. The bytes behind the last tensor of file `file`, once the CRC32C of each
-   * tensor in it is known (in order of place): fills exactly the num_bytes that the layout left for them. */
-  chassis_status_t* (*finish)(struct chassis_instance* self, uint32_t file, const uint32_t* crc32c, uint32_t num_tensors,
-                              void* trailer, uint64_t num_bytes);
+  /* [io] NULL if a file has nothing but its header and tensors. Fills what the layout of this request left between the
+   * tensors of file `file` and behind them, such as a directory with checksums. */
+  chassis_status_t* (*finish)(struct chassis_instance* self, const chassis_save_request_t* request, uint32_t file,
+                              const chassis_finish_sink_t* out);
+  /* CHASSIS_CHECKSUM_…, of finish(). */
+  uint32_t checksum;
+  /* 1: scan() takes more apart than headers, such as pickles. The host runs it in a process of its own, which writes
+   * nothing and is limited in memory and time, and only an import reads the format. */
+  uint32_t isolated;
 } chassis_format_t;
 
 #endif
