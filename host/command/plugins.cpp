@@ -65,9 +65,7 @@ bool compare_ops(PluginRegistry& registry, Instance& instance) {
     if (!file.manifest.oracle) continue;
     for (const MemberName& member : file.manifest.members) {
       if (member.kind != "ops") continue;
-      instances.push_back(registry.create_default(member.kind, member.id));
-      instances.back()->prepare();
-      instances.back()->activate();
+      instances.push_back(registry.open(member.kind, member.id));
       oracles.push_back({member.id, instances.back()->get(), &instances.back()->interface<chassis_ops_t>(CHASSIS_OPS_ID)});
     }
   }

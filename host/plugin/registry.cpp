@@ -69,6 +69,13 @@ std::unique_ptr<Instance> PluginRegistry::create_default(std::string_view kind, 
   return create(kind, id, default_options(option_specs(kind, id), index_.at(kind, id).manifest.who()));
 }
 
+std::unique_ptr<Instance> PluginRegistry::open(std::string_view kind, std::string_view id) {
+  auto instance = create_default(kind, id);
+  instance->prepare();
+  instance->activate();
+  return instance;
+}
+
 Json PluginRegistry::lock() const {
   Json plugins = Json::array();
   for (const auto& [path, library] : libraries_) {

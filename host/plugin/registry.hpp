@@ -32,6 +32,8 @@ class PluginRegistry {
                                    std::map<std::string, std::string> origins = {});
   // The same with the defaults of all options. Throws a config error if one has none.
   std::unique_ptr<Instance> create_default(std::string_view kind, std::string_view id);
+  // That, active.
+  std::unique_ptr<Instance> open(std::string_view kind, std::string_view id);
 
   MemberName model_for_architecture(std::string_view architecture) const {
     return index_.model_for_architecture(architecture);

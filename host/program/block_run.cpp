@@ -196,8 +196,7 @@ class BlockRun {
     if (context_.batch != context_.options->batch || context_.time != context_.options->time) return;
     for (uint32_t i = 0; i < node.infer.num_saved; ++i) {
       const chassis_saved_t& said = node.infer.saved[i];
-      int64_t elements = 1;
-      for (uint32_t d = 0; d < said.num_dims; ++d) elements *= said.sizes[d];
+      const int64_t elements = numel(Shape(std::span(said.sizes, said.num_dims)));
       const Tensor& made = frame_.saved[n][i];
       if (made.num_elements() != elements || static_cast<uint32_t>(made.dtype()) != said.dtype)
         throw plugin_error(who(node) + ": infer promised " + std::to_string(elements) + " elements of saved tensor " +

@@ -112,8 +112,6 @@ void Executor::backward(int microbatch, bool last) {
   }
 }
 
-void Executor::abandon() { microbatches_.clear(); }
-
 Tensor Executor::loss(const Fields& fields) {
   Microbatch mb;
   mb.fields = fields;

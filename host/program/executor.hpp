@@ -51,8 +51,6 @@ class Executor {
   Tensor forward(int microbatch, const Fields& fields, double loss_scale);
   // [step] Adds the gradients of that micro-batch to the parameters' buffers and forgets it. `last` of the step's.
   void backward(int microbatch, bool last = true);
-  // [step] Drops what a failed step left behind.
-  void abandon();
 
   // [step] The summed loss of a micro-batch, without gradients.
   Tensor loss(const Fields& fields);

@@ -24,9 +24,9 @@ namespace {
 // The host's end of resolve().
 class Sink {
  public:
-  Sink(const std::string& who, const MeshShape& mesh, const ParameterTable& parameters, std::vector<ShardRule>& rules,
+  Sink(const std::string& who, const StackFacts& facts, const ParameterTable& parameters, std::vector<ShardRule>& rules,
        std::vector<std::string>& placed_by, std::vector<std::string>& claims)
-      : who_(who), mesh_(mesh), parameters_(parameters), rules_(rules), placed_by_(placed_by), claims_(claims) {
+      : who_(who), facts_(facts), parameters_(parameters), rules_(rules), placed_by_(placed_by), claims_(claims) {
     raw_.struct_size = sizeof raw_;
     raw_.impl = this;
     raw_.claim = [](const chassis_parallel_sink_t* s, chassis_str_t axis) {
@@ -42,7 +42,8 @@ class Sink {
   static Sink& self(const chassis_parallel_sink_t* s) { return *static_cast<Sink*>(s->impl); }
 
   void claim(const std::string& axis) {
-    if (mesh_.find(axis) < 0) throw plugin_error(who_ + " claims axis '" + axis + "'; the mesh is " + mesh_.text());
+    if (facts_.mesh.find(axis) < 0)
+      throw plugin_error(who_ + " claims axis '" + axis + "'; the mesh is " + facts_.mesh.text());
     if (std::find(claims_.begin(), claims_.end(), axis) == claims_.end()) claims_.push_back(axis);
   }
 
@@ -68,15 +69,21 @@ class Sink {
     }
     if (rule.kind == CHASSIS_SHARD_REPLICATE) rule.axes.clear();
     rule.resident = raw.resident != 0 || rule.kind == CHASSIS_SHARD_REPLICATE;
-    rule.gather_dtype = raw.gather_dtype ? static_cast<Dtype>(raw.gather_dtype) : parameters_.compute();
-    rule.reduce_dtype = raw.reduce_dtype ? static_cast<Dtype>(raw.reduce_dtype) : Dtype::f32;
-    rule.offload_parameter = raw.offload_parameter != 0;
-    rule.offload_gradient = raw.offload_gradient != 0;
-    rule.offload_optimizer = raw.offload_optimizer != 0;
+    rule.gather_dtype = dtype_or(raw.gather_dtype, parameters_.compute(), p);
+    rule.reduce_dtype = dtype_or(raw.reduce_dtype, facts_.reduce_dtype, p);
+    rule.offload = raw.offload != 0;
+    rule.pin_memory = raw.pin_memory != 0;
+  }
+
+  Dtype dtype_or(uint32_t given, Dtype otherwise, const Parameter& p) const {
+    const Dtype dtype = given ? static_cast<Dtype>(given) : otherwise;
+    if (dtype != Dtype::f32 && dtype != Dtype::bf16 && dtype != Dtype::f16)
+      throw plugin_error(who_ + " sends '" + p.name + "' as dtype " + std::to_string(given) + "; f32, bf16 and f16 can be");
+    return dtype;
   }
 
   const std::string& who_;
-  const MeshShape& mesh_;
+  const StackFacts& facts_;
   const ParameterTable& parameters_;
   std::vector<ShardRule>& rules_;
   std::vector<std::string>& placed_by_;
@@ -140,8 +147,7 @@ void ParallelStack::resolve(const Program& program, ParameterTable& parameters, 
     raw.num_dims = static_cast<uint32_t>(p.local_shape.size());
     raw.shape = p.local_shape.data();
     raw.name = str_of(p.name);
-    raw.num_elements = 1;
-    for (int64_t size : p.local_shape) raw.num_elements *= size;
+    raw.num_elements = numel(Shape(p.local_shape));
     raw.trainable = p.trainable;
     raw.num_units = static_cast<uint32_t>(of.size());
     raw.units = of.data();
@@ -165,7 +171,7 @@ void ParallelStack::resolve(const Program& program, ParameterTable& parameters, 
   std::vector<std::string> placed_by(all.size());
   std::vector<std::vector<std::string>> claims(members_.size());
   for (size_t m = 0; m < members_.size(); ++m) {
-    const Sink sink(members_[m].instance->who(), facts.mesh, parameters, rules_, placed_by, claims[m]);
+    const Sink sink(members_[m].instance->who(), facts, parameters, rules_, placed_by, claims[m]);
     members_[m].instance->check(members_[m].table->resolve(members_[m].instance->get(), &raw, sink.get()));
   }
   problem_ = std::move(problem);
@@ -222,15 +228,17 @@ void ParallelStack::place(ParameterTable& parameters) {
     if (rule.kind == CHASSIS_SHARD_DIM) descriptor.placements.push_back(Placement::dim_chunk(rule.axes, 0));
     if (rule.kind == CHASSIS_SHARD_FLAT) descriptor.placements.push_back(Placement::flat_range(rule.axes));
     descriptor.owner = OwnerRule::kSpread;
-    parameters.all()[i]->offloaded = rule.offload_parameter || rule.offload_optimizer;
-    offloads |= parameters.all()[i]->offloaded;
+    parameters.all()[i]->offloaded = rule.offload;
+    parameters.all()[i]->pinned = rule.offload && rule.pin_memory;
+    offloads |= rule.offload;
   }
   if (offloads && facts_.device.type == Device::Type::kCpu)
-    counted_warning("offload", "offloading to the CPU changes nothing: the run's device is the CPU");
+    counted_warning("offload", "offloading to the CPU changes nothing, nor does pin_memory: the run's device is the CPU");
 }
 
 void ParallelStack::bind(Communicator* communicator, Device device) {
   CHASSIS_CHECK(parameters_, "resolve comes before bind");
+  communicator_ = communicator;
   shards_ = std::make_unique<Shards>(*parameters_, rules_, communicator, device);
   shards_->allocate();
   for (const Member& m : members_)
@@ -245,10 +253,16 @@ void ParallelStack::call(const Member& member, Hook hook) {
   if (const auto function = member.table->*hook) member.instance->check(function(member.instance->get()));
 }
 
+// Beside the calls of collectives: what was started before a unit computes stands before it in the log.
+void ParallelStack::trace(const char* what, size_t unit) const {
+  if (communicator_ && communicator_->traces()) log::debug("unit: {} {}", what, problem_->unit_texts[unit]);
+}
+
 void ParallelStack::pre_forward(size_t unit, Flags flags) {
   for (const Member& m : members_) call(m, &chassis_parallel_t::pre_forward, static_cast<uint32_t>(unit), flags);
   for (const Parameter* p : parameters_->of_unit(unit))
     if (!p->value) throw plugin_error("parameter '" + p->name + "' is not whole when unit " + std::to_string(unit) + " begins");
+  trace(flags.recompute ? "forward again" : "forward", unit);
 }
 
 void ParallelStack::post_forward(size_t unit, Flags flags) {
@@ -257,6 +271,7 @@ void ParallelStack::post_forward(size_t unit, Flags flags) {
 
 void ParallelStack::pre_backward(size_t unit, Flags flags) {
   for (const Member& m : members_) call(m, &chassis_parallel_t::pre_backward, static_cast<uint32_t>(unit), flags);
+  trace("backward", unit);
 }
 
 void ParallelStack::post_backward(size_t unit, Flags flags) {
@@ -283,14 +298,6 @@ void ParallelStack::refresh() {
 void ParallelStack::drain() {
   for (const Member& m : members_) call(m, &chassis_parallel_t::drain);
   shards_->settle();
-}
-
-void ParallelStack::abandon() {
-  for (const Member& m : members_)
-    if (m.table->drain) {
-      if (chassis_status_t* status = m.table->drain(m.instance->get())) status_release(status);
-    }
-  if (shards_) shards_->abandon();
 }
 
 }  // namespace chassis

@@ -59,8 +59,9 @@ class ParallelStack final : public UnitEvents {
   // Resident tensors show their shards again: after a load, an initialization, an optimizer step. Throws a plugin error
   // that names a parameter which a strategy has forgotten.
   void refresh();
+  // At the end of a step and of an evaluation: nothing is in flight, and nothing gathered that is not resident. Throws a
+  // plugin error that names a parameter which a strategy holds on to.
   void drain();
-  void abandon();
 
  private:
   struct Member {
@@ -73,6 +74,7 @@ class ParallelStack final : public UnitEvents {
 
   void call(const Member& member, UnitHook hook, uint32_t which, Flags flags);
   void call(const Member& member, Hook hook);
+  void trace(const char* what, size_t unit) const;
   void check_axes(const std::vector<std::vector<std::string>>& claims) const;
   void place(ParameterTable& parameters);
 
@@ -84,6 +86,7 @@ class ParallelStack final : public UnitEvents {
   std::vector<std::string> data_axes_;
   int num_data_ranks_ = 1, data_rank_ = 0;
   std::vector<std::vector<uint32_t>> ready_at_;  // by unit: parameters whose gradients are complete after its backward
+  Communicator* communicator_ = nullptr;
   std::unique_ptr<Shards> shards_;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "host/base/error.hpp"
+#include "host/service/device.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/rng.hpp"
 #include "host/state/intersect.hpp"
@@ -91,10 +92,7 @@ Parameter* ParameterTable::find(std::string_view name) const {
 int64_t ParameterTable::num_elements(bool trainable_only) const {
   int64_t count = 0;
   for (const auto& p : parameters_) {
-    if (trainable_only && !p->trainable) continue;
-    int64_t elements = 1;
-    for (int64_t size : p->descriptor.global_shape) elements *= size;
-    count += elements;
+    if (!trainable_only || p->trainable) count += numel(p->descriptor.global_shape);
   }
   return count;
 }
@@ -117,7 +115,8 @@ void ParameterTable::allocate(Device device) {
     p->owned = std::any_of(pieces.begin(), pieces.end(), [](const Piece& piece) { return piece.owned; });
     const std::vector<int64_t> shape = sizes_of(layout.local_shape(rank_));
     const Device home = p->offloaded ? device.host() : device;
-    p->shard = Tensor::empty(shape, p->descriptor.dtype, home);
+    const bool pinned = p->pinned && device.type == Device::Type::kCuda;
+    p->shard = pinned ? pinned_tensor(shape, p->descriptor.dtype) : Tensor::empty(shape, p->descriptor.dtype, home);
     if (p->descriptor.is_padded() || layout.is_flat()) p->shard.zero();
     if (shape != p->local_shape) continue;
     p->value = p->descriptor.dtype == compute_ && home == device ? p->shard : Tensor::empty(shape, compute_, device);

@@ -24,6 +24,7 @@ struct Parameter {
   double init_std = 0.0;
   bool trainable = true;
   bool offloaded = false;  // the shard, its gradient and its optimizer states lie in host memory
+  bool pinned = false;     // beside CUDA the first two are page-locked there
 
   Tensor value;   // what ops read, in the precision of the run; none while it is not gathered
   Tensor shard;   // what this rank stores, loads and saves: fp32 if it is trained, else in the precision of the run. The

@@ -4,6 +4,7 @@
 
 #include "host/base/error.hpp"
 #include "host/plugin/status.hpp"
+#include "host/service/device.hpp"
 #include "host/service/memory.hpp"
 
 namespace chassis {
@@ -83,8 +84,8 @@ Shards::Shards(ParameterTable& parameters, std::vector<ShardRule> rules, Communi
   }
   table_.struct_size = sizeof table_;
   table_.impl = this;
-  table_.gather = [](const chassis_shards_t* s, const uint32_t* ids, uint32_t n, uint32_t flags, chassis_str_t name) {
-    return guarded([&] { self_of(s).gather({ids, n}, flags, std::string(view_of(name))); });
+  table_.gather = [](const chassis_shards_t* s, const uint32_t* ids, uint32_t n, chassis_str_t name) {
+    return guarded([&] { self_of(s).gather({ids, n}, std::string(view_of(name))); });
   };
   table_.wait_gathered = [](const chassis_shards_t* s, const uint32_t* ids, uint32_t n) {
     return guarded([&] { self_of(s).wait_gathered({ids, n}); });
@@ -164,7 +165,7 @@ bool Shards::is_whole(uint32_t id) const { return entries_.at(id).state == State
 
 // ---- gather
 
-void Shards::gather(std::span<const uint32_t> ids, uint32_t, const std::string& name) {
+void Shards::gather(std::span<const uint32_t> ids, const std::string& name) {
   Batches batches;
   for (uint32_t id : ids) {
     Entry& e = entry(id);
@@ -410,10 +411,19 @@ void Shards::finish_reduce(Flight& flight) {
 
 void Shards::add_reduced(Entry& e, Tensor sum) {
   Parameter& p = *e.parameter;
-  const Tensor own = sum.narrow(0, 0, p.shard.num_elements()).view(p.shard.sizes()).to(p.shard.device());
+  const Tensor own = to_home(p, sum.narrow(0, 0, p.shard.num_elements()).view(p.shard.sizes()));
   if (p.reduced) p.reduced.add(own);
   else p.reduced = own;
   retag_memory(p.reduced, MemoryCategory::kGradients);
+}
+
+// Where the shard lies.
+Tensor Shards::to_home(const Parameter& p, const Tensor& gradient) const {
+  if (!p.pinned || device_.type != Device::Type::kCuda) return gradient.to(p.shard.device());
+  MemoryTag tag(MemoryCategory::kGradients);
+  const Tensor pinned = pinned_tensor(gradient.sizes(), gradient.dtype());
+  pinned.copy_from(gradient);
+  return pinned;
 }
 
 // ---- ends
@@ -428,18 +438,6 @@ void Shards::settle() {
                          std::to_string(e.uses) + " times too few");
     if (e.state == State::kWhole) free_whole(e);
     e.kept.reset();
-  }
-}
-
-void Shards::abandon() {
-  for (Entry& e : entries_) {
-    e.gathering.reset();
-    e.reducing.reset();
-    e.partial.reset();
-    e.kept.reset();
-    e.uses = 0;
-    if (!e.rule.resident && e.state == State::kWhole) free_whole(e);
-    if (e.state == State::kGathering) e.state = State::kSharded;
   }
 }
 

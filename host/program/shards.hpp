@@ -22,7 +22,7 @@ struct ShardRule {
   bool resident = false;
   Dtype gather_dtype = Dtype::f32;
   Dtype reduce_dtype = Dtype::f32;
-  bool offload_parameter = false, offload_gradient = false, offload_optimizer = false;
+  bool offload = false, pin_memory = false;
 };
 
 class Shards {
@@ -39,7 +39,7 @@ class Shards {
   std::vector<std::string> stale() const;
 
   // [step][all-ranks] As chassis_shards_t.
-  void gather(std::span<const uint32_t> ids, uint32_t flags, const std::string& name);
+  void gather(std::span<const uint32_t> ids, const std::string& name);
   void wait_gathered(std::span<const uint32_t> ids);
   void release(std::span<const uint32_t> ids);
   void shrink(std::span<const uint32_t> ids, int ways);
@@ -49,8 +49,6 @@ class Shards {
   uint64_t gathered_bytes() const { return gathered_bytes_; }
   // [step] Waits for everything in flight; throws if something is still gathered that is not resident.
   void settle();
-  // After a failed step: gives up what is in flight and gathered.
-  void abandon();
 
   const chassis_shards_t* table() const { return &table_; }
 
@@ -94,6 +92,7 @@ class Shards {
   void start_reduce(CommGroup* group, Dtype dtype, const std::vector<uint32_t>& ids, bool keep, const std::string& name);
   void finish_reduce(Flight& flight);
   void add_reduced(Entry& entry, Tensor sum);
+  Tensor to_home(const Parameter& parameter, const Tensor& gradient) const;
   static std::vector<Part> even_parts(int64_t count, int ways);
 
   ParameterTable& parameters_;

@@ -82,6 +82,9 @@ struct Communicator::Impl {
     }
   }
 
+  bool traces() const {
+    return num_taken < 2 && !has(CHASSIS_COMM_MOVES_NOTHING) && log::enabled(log::Level::kDebug);
+  }
   bool has(uint32_t property) const { return table && (table->properties & property) != 0; }
   void connect(CommGroup& group);
   CommWork start(CommGroup& group, std::span<const chassis_collective_t> calls);
@@ -99,6 +102,7 @@ struct Communicator::Impl {
   Device device;
   std::vector<std::unique_ptr<CommGroup>> groups;
   std::vector<CommCount> counts;
+  int num_taken = 0;
   Flights flights;
   std::optional<StreamWatch> watch;
 };
@@ -253,7 +257,7 @@ CommWork Communicator::Impl::start(CommGroup& group, std::span<const chassis_col
   const Flight& flight =
       flights.start({group.name_, in.key, &group.ranks_, group.rank_, ++in.sequence, std::move(batch)});
   out.impl_->flight = &flight;
-  if (log::enabled(log::Level::kDebug)) log::debug("comm: {}", flight.text());
+  if (traces()) log::debug("comm: {}", flight.text());
   const auto& given = flight.batch.calls();
   chassis_status_t* status = table->start(backend->get(), in.group, given.data(), static_cast<uint32_t>(given.size()),
                                           current_stream(device), &out.impl_->work);
@@ -380,7 +384,12 @@ void Communicator::throw_if_failed() {
   if (impl_->watch) impl_->watch->throw_if_failed();
 }
 
-std::vector<CommCount> Communicator::take_counts() { return std::exchange(impl_->counts, {}); }
+std::vector<CommCount> Communicator::take_counts() {
+  ++impl_->num_taken;
+  return std::exchange(impl_->counts, {});
+}
+
+bool Communicator::traces() const { return impl_->traces(); }
 
 void write_metrics(const std::vector<CommCount>& counts, MetricsStore& metrics) {
   for (const CommCount& count : counts) {

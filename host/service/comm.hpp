@@ -83,6 +83,8 @@ class Communicator {
 
   // Since the last call, in order of first use.
   std::vector<CommCount> take_counts();
+  // Calls that move something are logged, at level debug: until counts have been taken twice, which are two steps of a run.
+  bool traces() const;
 
  private:
   friend class CommWork;

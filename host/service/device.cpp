@@ -2,6 +2,8 @@
 
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <dlfcn.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
@@ -9,11 +11,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <memory>
 #include <mutex>
 
 #include "host/base/error.hpp"
 #include "host/service/handle.hpp"
 #include "host/service/memory.hpp"
+#include "host/service/memory_account.hpp"
 
 namespace chassis {
 namespace {
@@ -101,6 +105,21 @@ void reset_peak_device_memory(Device device) {
   if (device.type == Device::Type::kCpu) reset_peak_memory();
   if (device.type == Device::Type::kCuda)
     translate_errors([&] { at::accelerator::resetPeakStats(static_cast<c10::DeviceIndex>(device.index)); });
+}
+
+Tensor pinned_tensor(std::span<const int64_t> sizes, Dtype dtype) {
+  struct Block {
+    at::Tensor tensor;
+    MemoryCharge charge;
+  };
+  return translate_errors([&] {
+    const at::IntArrayRef shape(sizes.data(), sizes.size());
+    const auto options = at::dtype(scalar_type(dtype));
+    at::Tensor tensor = at::empty(shape, options.pinned_memory(true));
+    const auto category = static_cast<MemoryCategory>(current_memory_label().category);
+    const auto block = std::shared_ptr<Block>(new Block{tensor, {tensor.nbytes(), category}});
+    return Tensor::adopt(new_handle(at::from_blob(tensor.data_ptr(), shape, [block](void*) {}, options)));
+  });
 }
 
 void synchronize(Device device) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -27,6 +28,9 @@ struct DeviceMemory {
 // CPU: as counted by the allocator; total and free are the machine's.
 DeviceMemory device_memory(Device device);
 void reset_peak_device_memory(Device device);
+// Uninitialized host memory that is page-locked, so that CUDA devices copy from and to it without staging; counted as
+// this thread's tags say. CUDA must have been loaded. Throws out of memory.
+Tensor pinned_tensor(std::span<const int64_t> sizes, Dtype dtype);
 // Waits for the device's queued work; returns at once on the CPU.
 void synchronize(Device device);
 // "NVIDIA H200", or the CPU's model name; for the head of a log.

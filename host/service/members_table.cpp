@@ -36,9 +36,7 @@ class MembersTable final : public Table {
     if (kind == context_.kind && id == context_.member_id)
       throw config_error("'" + id + "' can not wrap itself").hint("name another member of kind " + kind);
     CHASSIS_CHECK(registry_ && *registry_, "members are opened while a session has a registry");
-    auto instance = (*registry_)->create_default(kind, id);
-    instance->prepare();
-    instance->activate();
+    auto instance = (*registry_)->open(kind, id);
     chassis_instance_t* raw = instance->get();
     std::lock_guard lock(mutex_);
     open_[raw] = std::move(instance);

@@ -23,12 +23,7 @@ class LoadedPlugins {
   }
 
   // Activated, with the defaults of all options.
-  std::unique_ptr<Instance> make(const std::string& kind, const std::string& id) {
-    auto instance = registry_->create_default(kind, id);
-    instance->prepare();
-    instance->activate();
-    return instance;
-  }
+  std::unique_ptr<Instance> make(const std::string& kind, const std::string& id) { return registry_->open(kind, id); }
   Instance& create(const std::string& kind, const std::string& id) {
     instances_.push_back(make(kind, id));
     return *instances_.back();

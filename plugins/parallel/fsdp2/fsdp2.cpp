@@ -48,7 +48,7 @@ class Fsdp2 final : public Parallel {
                                                                                      "[precision] compute is possible"),
         option("offload", "none").choices({"none", "cpu"}).doc("cpu: parameters, gradients and optimizer states stay in "
                                                                "host memory, and the optimizer steps there"),
-        option("pin_memory", true).doc("offload to pinned pages"),
+        option("pin_memory", true).doc("offload to page-locked memory; of use to CUDA alone"),
     };
     return schema;
   }
@@ -66,11 +66,18 @@ class Fsdp2 final : public Parallel {
     if (reshard_to_ > 1 && reshard_ == "never")
       fail_invalid(option_origin(host, "reshard_to"), ": reshard_to is ", reshard_to_,
                    ", but reshard_after_forward = \"never\" keeps parameters whole; set one or the other");
+    if (!offload_ && set_by_user("pin_memory"))
+      fail_invalid(option_origin(host, "pin_memory"), ": pin_memory has no meaning while nothing is offloaded; remove it or set offload = \"cpu\"");
+    if (all_reduce_every_microbatch_ && !reduce_every_microbatch_)
+      fail_invalid(option_origin(host, "all_reduce_every_microbatch"), ": all_reduce_every_microbatch has nothing to sum "
+                   "while reduce_every_microbatch = false; set one or the other");
   }
 
   void resolve(const ParallelProblem& problem, ParallelSink& sink) override {
     sink.claim(kHomeAxis);
     if (problem.axis_size("dp_replicate") > 1) sink.claim("dp_replicate");
+    else if (all_reduce_every_microbatch_)
+      host().count("no replicas", "all_reduce_every_microbatch has no effect: mesh.dp_replicate is 1");
     const uint32_t ranks = problem.axis_size(kHomeAxis);
     if (reshard_to_ > 0 && ranks % reshard_to_ != 0)
       fail_invalid(option_origin(host(), "reshard_to"), ": reshard_to = ", reshard_to_, " does not divide the ", ranks,
@@ -92,9 +99,7 @@ class Fsdp2 final : public Parallel {
                      .axes = {kHomeAxis},
                      .gather_dtype = dtype_option(host(), "param_dtype"),
                      .reduce_dtype = dtype_option(host(), "reduce_dtype"),
-                     .offload_parameter = offload_,
-                     .offload_gradient = offload_,
-                     .offload_optimizer = offload_,
+                     .offload = offload_,
                      .pin_memory = pin_memory_});
       if (!parameters[i].trainable) continue;
       trained_.push_back(i);
@@ -149,6 +154,7 @@ class Fsdp2 final : public Parallel {
   }
 
  private:
+  bool set_by_user(std::string_view name) const { return option_origin(host(), name) != "default"; }
   void hold(uint32_t unit) {
     if (held_[unit]) return;
     held_[unit] = 1;

@@ -41,11 +41,13 @@ class Zero final : public Parallel {
         option("stage3_model_persistence_threshold", 9e15).range(0, 1e16).doc("elements of all parameters that stay whole"),
         option("stage3_max_live_parameters", 1e9).range(0, 1e15).doc("elements gathered at a time, beyond which none is gathered ahead"),
         option("stage3_max_reuse_distance", 1e9).range(0, 1e15).doc("a unit stays whole if it is used again within so many elements"),
-        option("offload_optimizer_device", "none").choices({"none", "cpu"}).doc("where optimizer states live"),
-        option("offload_optimizer_fraction", 1.0).range(0, 1).doc("share of the elements whose states are offloaded, largest parameters first"),
-        option("offload_param_device", "none").choices({"none", "cpu"}).doc("where parameters live; stage 3"),
+        option("offload_optimizer_device", "none").choices({"none", "cpu"}).doc("where fp32 ranges, their gradients and "
+                                                                                "optimizer states live, and are stepped"),
+        option("offload_optimizer_fraction", 1.0).range(0, 1).doc("share of the elements that are offloaded, largest parameters first"),
+        option("offload_param_device", "none").choices({"none", "cpu"}).doc("stage 3: the same for what parameters are gathered "
+                                                                            "from, which is stepped where it lives"),
         option("offload_param_fraction", 1.0).range(0, 1).doc("share of the elements that are offloaded, largest parameters first"),
-        option("pin_memory", true).doc("offload to pinned pages"),
+        option("pin_memory", true).doc("offload to page-locked memory; of use to CUDA alone"),
     };
     return schema;
   }
@@ -60,7 +62,15 @@ class Zero final : public Parallel {
         model_persistence_(option_value<double>(host, "stage3_model_persistence_threshold")),
         max_live_(option_value<double>(host, "stage3_max_live_parameters")),
         max_reuse_(option_value<double>(host, "stage3_max_reuse_distance")) {
-    if (stage_ < 3) refuse_options_of_stage_3();
+    if (stage_ < 3)
+      refuse("has no meaning in stage " + std::to_string(stage_) + "; remove it or set stage = 3",
+             {"stage3_prefetch_bucket_size", "stage3_param_persistence_threshold", "stage3_model_persistence_threshold",
+              "stage3_max_live_parameters", "stage3_max_reuse_distance", "offload_param_device", "offload_param_fraction"});
+    const bool states = offloads("offload_optimizer"), params = offloads("offload_param");
+    const std::string nothing = "has no meaning while nothing is offloaded; remove it or set ";
+    if (!states) refuse(nothing + "offload_optimizer_device = \"cpu\"", {"offload_optimizer_fraction"});
+    if (!params) refuse(nothing + "offload_param_device = \"cpu\"", {"offload_param_fraction"});
+    if (!states && !params) refuse(nothing + "offload_optimizer_device = \"cpu\"", {"pin_memory"});
   }
 
   void resolve(const ParallelProblem& problem, ParallelSink& sink) override {
@@ -68,6 +78,8 @@ class Zero final : public Parallel {
     if (problem.axis_size("dp_replicate") > 1) sink.claim("dp_replicate");
     const auto overlap = option_value<std::string>(host(), "overlap_comm");
     overlap_ = overlap == "true" || (overlap == "auto" && problem.device_type() == CHASSIS_DEVICE_CUDA);
+    if (stage_ == 3 && !overlap_ && prefetch_bucket_ > 0 && set_by_user("stage3_prefetch_bucket_size"))
+      host().count("no prefetch", "stage3_prefetch_bucket_size has no effect without overlap; overlap_comm = \"true\" gathers ahead");
 
     const auto parameters = problem.parameters();
     elements_.clear(), trained_.clear(), resident_.clear(), bucket_.clear(), names_.clear();
@@ -93,9 +105,7 @@ class Zero final : public Parallel {
       sink.place(i, {.kind = CHASSIS_SHARD_FLAT,
                      .axes = {kHomeAxis},
                      .resident = persists[i] != 0,
-                     .offload_parameter = offload_params[i] != 0,
-                     .offload_gradient = offload_states[i] != 0,
-                     .offload_optimizer = offload_states[i] != 0,
+                     .offload = offload_states[i] || offload_params[i],
                      .pin_memory = option_value<bool>(host(), "pin_memory")});
     }
   }
@@ -146,15 +156,12 @@ class Zero final : public Parallel {
   void drain() override { release_all(); }
 
  private:
-  void refuse_options_of_stage_3() const {
-    for (const char* name : {"stage3_prefetch_bucket_size", "stage3_param_persistence_threshold",
-                             "stage3_model_persistence_threshold", "stage3_max_live_parameters",
-                             "stage3_max_reuse_distance", "offload_param_device", "offload_param_fraction"}) {
-      const std::string origin = option_origin(host(), name);
-      if (origin != "default")
-        fail_invalid(origin, ": ", name, " has no meaning in stage ", stage_, "; remove it or set stage = 3");
-    }
+  bool set_by_user(std::string_view name) const { return option_origin(host(), name) != "default"; }
+  void refuse(const std::string& why, std::initializer_list<std::string_view> options) const {
+    for (std::string_view name : options)
+      if (set_by_user(name)) fail_invalid(option_origin(host(), name), ": ", name, " ", why);
   }
+  bool offloads(const std::string& what) const { return option_value<std::string>(host(), what + "_device") != "none"; }
 
   // Stages 1 and 2 keep all parameters whole; stage 3 the small ones, in order, up to the sum that is allowed.
   std::vector<uint8_t> choose_persistent() const {
@@ -170,7 +177,7 @@ class Zero final : public Parallel {
 
   std::vector<uint8_t> choose_offloaded(const std::string& what) const {
     std::vector<uint8_t> offloaded(elements_.size(), 0);
-    if (option_value<std::string>(host(), what + "_device") == "none") return offloaded;
+    if (!offloads(what)) return offloaded;
     double all = 0, sum = 0;
     std::vector<uint32_t> order(elements_.size());
     for (uint32_t i = 0; i < order.size(); ++i) order[i] = i, all += elements_[i];

@@ -53,7 +53,7 @@ struct ShardPlacement {
   std::vector<std::string_view> axes = {};
   bool resident = false;
   uint32_t gather_dtype = 0, reduce_dtype = 0;  // 0: the problem's
-  bool offload_parameter = false, offload_gradient = false, offload_optimizer = false, pin_memory = false;
+  bool offload = false, pin_memory = false;
 };
 
 class ParallelSink {
@@ -73,9 +73,7 @@ class ParallelSink {
     rule.resident = placement.resident;
     rule.gather_dtype = placement.gather_dtype;
     rule.reduce_dtype = placement.reduce_dtype;
-    rule.offload_parameter = placement.offload_parameter;
-    rule.offload_gradient = placement.offload_gradient;
-    rule.offload_optimizer = placement.offload_optimizer;
+    rule.offload = placement.offload;
     rule.pin_memory = placement.pin_memory;
     host_.check(raw_.place(&raw_, &rule));
   }
@@ -91,8 +89,8 @@ class ShardMover {
   ShardMover() = default;
   ShardMover(const Host& host, const chassis_shards_t& raw) : host_(&host), raw_(&raw) {}
 
-  void gather(std::span<const uint32_t> ids, std::string_view name, uint32_t flags = 0) const {
-    if (!ids.empty()) host_->check(raw_->gather(raw_, ids.data(), size(ids), flags, str(name)));
+  void gather(std::span<const uint32_t> ids, std::string_view name) const {
+    if (!ids.empty()) host_->check(raw_->gather(raw_, ids.data(), size(ids), str(name)));
   }
   void wait_gathered(std::span<const uint32_t> ids) const {
     if (!ids.empty()) host_->check(raw_->wait_gathered(raw_, ids.data(), size(ids)));

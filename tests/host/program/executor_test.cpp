@@ -246,10 +246,11 @@ TEST_F(ExecutorTest, AProviderWithoutABackwardIsRefusedForTraining) {
 TEST_F(ExecutorTest, WhatAKernelThrowsNamesProviderAndNode) {
   StubProvider broken("broken", {"activation"});
   broken.forward = [](const StubNode&, chassis_call_t&) { throw config_error("the moon is full"); };
-  CpuRun run(SmallModel{}.program(), {broken.provider(), reference_});
-  EXPECT_HAS(test::refusal([&] { run.executor->forward(0, fields_of(kIds, 2), 1.0); }),
-             "provider 'broken' on layer.gelu: the moon is full");
-  run.executor->abandon();
+  {
+    CpuRun run(SmallModel{}.program(), {broken.provider(), reference_});
+    EXPECT_HAS(test::refusal([&] { run.executor->forward(0, fields_of(kIds, 2), 1.0); }),
+               "provider 'broken' on layer.gelu: the moon is full");
+  }
   EXPECT_EQ(memory_usage().of(MemoryCategory::kActivations).live_bytes, 0u);
 }
 

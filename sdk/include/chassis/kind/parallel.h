@@ -59,8 +59,8 @@ typedef struct chassis_shard_rule {
   const chassis_str_t* axes;
   uint32_t gather_dtype;   /* what is sent when it is gathered; 0: the compute dtype */
   uint32_t reduce_dtype;   /* what is sent when its gradient is reduced; 0: that of the problem */
-  /* 1: kept in host memory, in pinned pages if asked for; the optimizer then steps there. */
-  uint32_t offload_parameter, offload_gradient, offload_optimizer, pin_memory;
+  uint32_t offload;        /* 1: shard, reduced gradient and optimizer states lie in host memory, where the optimizer steps */
+  uint32_t pin_memory;     /* 1: of these, what a CUDA device copies from and to is page-locked; elsewhere no effect */
 } chassis_shard_rule_t;
 
 /* The host's end of resolve(). Both return a status to hand on. */
@@ -75,8 +75,7 @@ typedef struct chassis_parallel_sink {
   chassis_status_t* (*place)(const struct chassis_parallel_sink* s, const chassis_shard_rule_t* rule);
 } chassis_parallel_sink_t;
 
-#define CHASSIS_GATHER_BACKWARD 1u /* for backward: the bytes count there */
-#define CHASSIS_REDUCE_KEEP 1u     /* the shards' sum stays per replica: the all_reduce over the other axes comes later */
+#define CHASSIS_REDUCE_KEEP 1u /* the shards' sum stays per replica: the all_reduce over the other axes comes later */
 
 /* What the host does for a strategy. All [step][all-ranks], and nothing blocks but the two waits. `name` goes into
  * messages and metrics. Errors are handed on as they come. */
@@ -86,7 +85,7 @@ typedef struct chassis_shards {
   void* impl;
   /* One more use of each: what is not whole, nor on its way, is gathered by one collective for all of them. */
   chassis_status_t* (*gather)(const struct chassis_shards* s, const uint32_t* parameters, uint32_t num_parameters,
-                              uint32_t flags, chassis_str_t name);
+                              chassis_str_t name);
   /* Until they are whole and may be read. */
   chassis_status_t* (*wait_gathered)(const struct chassis_shards* s, const uint32_t* parameters, uint32_t num_parameters);
   /* One use less of each; the last one frees what is not resident. */
@@ -140,9 +139,10 @@ typedef struct chassis_parallel {
   chassis_status_t* (*post_backward)(struct chassis_instance* self, uint32_t unit, uint32_t flags);
   /* After the last backward of a step: when it returns, every trained parameter's reduced gradient is complete. */
   chassis_status_t* (*finish_grads)(struct chassis_instance* self);
-  /* After the optimizer has stepped, or the step was skipped: resident tensors are brought up to date. */
+  /* After a load, an initialization and every step of the optimizer: resident tensors are brought up to date. */
   chassis_status_t* (*post_optimizer)(struct chassis_instance* self);
-  /* Nothing is in flight and nothing gathered that is not resident: before a save, an evaluation's end, a swap. */
+  /* At the end of every step and of every evaluation, before anything is saved: when it returns, nothing is gathered that
+   * is not resident. */
   chassis_status_t* (*drain)(struct chassis_instance* self);
   /* Static: what a plan tries out when memory does not suffice. */
   const chassis_saving_t* savings;

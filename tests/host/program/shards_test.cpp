@@ -1,0 +1,67 @@
+// What shards in motion refuse to a strategy that counts wrongly. What they move is in tests/regress/communication_test.cpp,
+// and what it gives in parallel_test.cpp.
+#include "host/program/shards.hpp"
+
+#include <gtest/gtest.h>
+
+#include "tests/host/program/recorder.hpp"
+#include "tests/support/expect_has.hpp"
+
+namespace chassis {
+namespace {
+
+class ShardsTest : public testing::Test {
+ protected:
+  ShardsTest() : program_(test::SmallModel{}.program()), parameters_(program_, layout_) {
+    parameters_.place(MeshShape({{"dp_shard", 1}}), 0);
+    parameters_.allocate({});
+    parameters_.initialize(7);
+    std::vector<ShardRule> rules(parameters_.all().size());
+    for (ShardRule& rule : rules) rule.kind = CHASSIS_SHARD_DIM, rule.axes = {"dp_shard"};
+    shards_ = std::make_unique<Shards>(parameters_, std::move(rules), nullptr, Device{});
+    shards_->allocate();
+  }
+
+  Program program_;
+  ProgramLayout layout_;
+  ParameterTable parameters_;
+  std::unique_ptr<Shards> shards_;
+  const std::vector<uint32_t> first_ = {0};
+};
+
+TEST_F(ShardsTest, AreWholeBetweenGatherAndTheLastRelease) {
+  EXPECT_FALSE(shards_->is_whole(0));
+  shards_->gather(first_, "embed");
+  shards_->gather(first_, "head");
+  shards_->wait_gathered(first_);
+  shards_->release(first_);
+  EXPECT_TRUE(shards_->is_whole(0));
+  shards_->release(first_);
+  EXPECT_FALSE(shards_->is_whole(0));
+  EXPECT_FALSE(parameters_.all()[0]->value);
+  shards_->settle();
+}
+
+TEST_F(ShardsTest, NameWhatIsStillGatheredAtTheEnd) {
+  shards_->gather(first_, "embed");
+  shards_->gather(first_, "embed");
+  EXPECT_HAS(test::refusal([&] { shards_->settle(); }),
+             "parameter 'embed.weight' is still gathered: its strategy released it 2 times too few");
+}
+
+TEST_F(ShardsTest, RefuseMoreReleasesThanGathers) {
+  EXPECT_HAS(test::refusal([&] { shards_->release(first_); }), "releases parameter 'embed.weight' more often than it gathers it");
+  EXPECT_HAS(test::refusal([&] { shards_->shrink(first_, 1); }), "releases parameter 'embed.weight' more often than it gathers it");
+}
+
+TEST_F(ShardsTest, RefuseToWaitForWhatNobodyGathers) {
+  EXPECT_HAS(test::refusal([&] { shards_->wait_gathered(first_); }), "waits for parameter 'embed.weight', which it does not gather");
+}
+
+TEST_F(ShardsTest, RefuseAParameterThatIsNotThere) {
+  const std::vector<uint32_t> unknown = {77};
+  EXPECT_HAS(test::refusal([&] { shards_->gather(unknown, "embed"); }), "a strategy named parameter 77 of ");
+}
+
+}  // namespace
+}  // namespace chassis

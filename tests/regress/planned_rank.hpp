@@ -1,0 +1,115 @@
+// One rank of a world that is not there: the run's own code on meta tensors, against a backend that moves nothing. What it
+// sends and holds is counted as on a rank that is.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "host/service/meta_memory.hpp"
+#include "host/train/fields.hpp"
+#include "host/train/session.hpp"
+#include "host/train/trainer.hpp"
+
+namespace chassis::test {
+
+// A Llama whose dims 2 and 4 divide, so that formulas hold without padding; `more` are lines of TOML behind it.
+inline std::string divisible_llama(const std::string& more) {
+  return std::string(R"(schema_version = 1
+[run]
+output_dir = "run"
+max_steps = 3
+threads = 1
+device = "cpu"
+[plugins]
+path = [")" CHASSIS_TEST_PLUGIN_DIR R"("]
+[model]
+plugin = "llama"
+config = { vocab_size = 96, hidden_size = 48, intermediate_size = 96, num_hidden_layers = 3, num_attention_heads = 6, num_key_value_heads = 2, attention_bias = true, tie_word_embeddings = false }
+[[data.train]]
+path = "tokens.jsonl"
+format = "tokens"
+[data]
+cache_dir = "cache"
+[train]
+seq_len = 16
+micro_batch_size = 1
+[optimizer]
+plugin = "adamw"
+lr = 1e-3
+[precision]
+compute = "fp32"
+[recompute]
+mode = "none"
+[export]
+when = "never"
+)") + more;
+}
+
+struct Count {
+  uint64_t calls = 0, bytes = 0;
+  bool operator==(const Count&) const = default;
+  friend std::ostream& operator<<(std::ostream& out, const Count& c) { return out << c.calls << " calls, " << c.bytes << " bytes"; }
+};
+// By op and axes: "all_gather dp_shard".
+using Sent = std::map<std::string, Count>;
+
+class PlannedRank {
+ public:
+  PlannedRank(const std::string& toml, int world_size, int rank = 0, const std::vector<std::string>& overrides = {})
+      : session_((install_meta_allocator(), load_config_text(toml, "run.toml", overrides)), options(world_size, rank)) {
+    session_.executor().rehearse_on(kMetaHost);
+    if (session_.config().get_string("recompute.mode") == "full") session_.executor().set_recompute(Recompute::kFull);
+    session_.allocate(kMetaHost);
+    session_.publish();
+    take_sent();
+  }
+
+  Session& session() { return session_; }
+  const ParameterTable& parameters() { return session_.parameters(); }
+
+  // As Trainer::step.
+  Sent step() {
+    const int num_microbatches =
+        static_cast<int>(batch_sizes(session_.config(), session_.ranks().num_data_ranks()).num_microbatches);
+    session_.parameters().start_step();
+    for (int m = 0; m < num_microbatches; ++m) {
+      session_.executor().forward(m, fields(), 1.0);
+      session_.executor().backward(m, m + 1 == num_microbatches);
+    }
+    session_.ranks().stack->finish_grads();
+    session_.publish();
+    session_.ranks().stack->drain();
+    return take_sent();
+  }
+  // One batch.
+  Sent evaluation() {
+    session_.executor().loss(fields());
+    session_.ranks().stack->drain();
+    return take_sent();
+  }
+
+ private:
+  static SessionOptions options(int world_size, int rank) {
+    SessionOptions options;
+    options.without_device = true;
+    options.world_size = world_size;
+    options.rank = rank;
+    return options;
+  }
+  Fields fields() {
+    const Config& config = session_.config();
+    return to_fields(Batch(config.get_int("train.micro_batch_size"), config.get_int("train.seq_len"), 0), kMetaHost);
+  }
+  Sent take_sent() {
+    Sent sent;
+    if (Communicator* communicator = session_.ranks().communicator)
+      for (const CommCount& count : communicator->take_counts()) sent[count.op + " " + count.group] = {count.calls, count.bytes};
+    return sent;
+  }
+
+  Session session_;
+};
+
+}  // namespace chassis::test
