@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "host/base/error.hpp"
+#include "host/service/memory.hpp"
 #include "host/service/threads.hpp"
 
 namespace chassis {
@@ -34,6 +35,25 @@ TEST(Device, KnowsTheMachinesMemory) {
   EXPECT_LE(memory.free_bytes, memory.total_bytes);
   EXPECT_GT(resident_bytes(), 0u);
   EXPECT_GE(peak_resident_bytes(), resident_bytes() / 2);
+}
+
+TEST(PinnedMemoryGpu, IsReachedByTheDeviceAndCounted) {
+  ASSERT_EQ(load_cuda(), "");
+  const auto live = [] { return memory_usage().of(MemoryCategory::kGradients).live_bytes; };
+  const uint64_t before = live();
+  const int64_t sizes[] = {1000};
+  {
+    MemoryTag tag(MemoryCategory::kGradients);
+    const Tensor pinned = pinned_tensor(sizes, Dtype::f32);
+    EXPECT_EQ(pinned.device(), Device{});
+    EXPECT_EQ(live(), before + 4000);
+    pinned.fill(2.0);
+    const Tensor there = pinned.to(Device{Device::Type::kCuda, 0});
+    there.multiply(3.0);
+    pinned.copy_from(there);
+    EXPECT_EQ(pinned.sum_of_squares(), 36000.0);
+  }
+  EXPECT_EQ(live(), before);
 }
 
 TEST(Threads, AreSetForTheProcess) {
