@@ -111,7 +111,7 @@ class Examination {
     if (plan_for("a save", whole_tensors(Dtype::f32), false)) fail("it has no layout, and gives one");
     try {
       SourceDirectory empty(directory_.path());
-      format_.scan(empty);
+      format_.scan(empty, empty.table());
       fail("an empty directory is read without an error");
     } catch (const Error& error) {
       if (error.message().find("is not of format") == std::string::npos) fail("an empty directory: {}", error.message());

@@ -251,15 +251,22 @@ void FormatPlugin::check(const FormatLayout& layout, std::span<const DiskBox> bo
 }
 
 FormatScan FormatPlugin::scan(SourceDirectory& directory) const {
+  if (isolated()) {
+    throw plugin_error(who_ + " does not read '" + directory.path() + "' here, but in a process of its own")
+        .hint("import the directory first: `chassis ckpt import-zero`");
+  }
+  return scan(directory, directory.table());
+}
+
+FormatScan FormatPlugin::scan(SourceDirectory& directory, const chassis_directory_t& source) const {
   if (only_written()) throw plugin_error(who_ + " is only written: '" + directory.path() + "' can not be read with it");
   ScanReceiver receiver{{}, &directory};
-  const chassis_directory_t source = directory.table();
   const chassis_scan_sink_t sink = scan_sink(receiver);
   chassis_status_t* status = table_.scan(self_, &source, &sink);
   if (status_code(status) == CHASSIS_NOT_FOUND) {
     const std::string what = status_text(status);
     status_release(status);
-    Error error = storage_error("'" + directory.path() + "' is not of format " + name_ + ": " + what);
+    NotOfFormat error("'" + directory.path() + "' is not of format " + name_ + ": " + what);
     if (!directory.links().empty()) {
       error.hint("symbolic links are not followed, such as '" + directory.links().front() +
                  "'; copy the files with cp -L");

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "chassis/kind/format.h"
+#include "host/base/error.hpp"
 #include "host/base/hash.hpp"
 #include "host/checkpoint/file_content.hpp"
 #include "host/checkpoint/source_directory.hpp"
@@ -64,6 +65,11 @@ struct FormatScan {
 
 using MetadataPairs = std::vector<std::pair<std::string, std::string>>;
 
+class NotOfFormat : public Error {
+ public:
+  explicit NotOfFormat(std::string message) : Error(ExitCode::kStorage, std::move(message)) {}
+};
+
 class FormatPlugin {
  public:
   // An active instance of a member of kind "format"; must outlive it.
@@ -85,8 +91,10 @@ class FormatPlugin {
   // Throws unless every box has one place, boxes do not overlap, paths are plain and headers reasonable.
   FormatLayout layout(std::span<const DiskBox> boxes, const MetadataPairs& metadata, int num_ranks,
                       uint64_t max_file_bytes) const;
-  // Throws a storage error unless everything that is found lies inside its file.
+  // Throws a storage error unless everything that is found lies inside its file; NotOfFormat if nothing is there for it.
   FormatScan scan(SourceDirectory& directory) const;
+  // The same through another table of the directory, and also if the format is to be isolated: for those who see to that.
+  FormatScan scan(SourceDirectory& directory, const chassis_directory_t& source) const;
   // Fills what the layout of the same request left around the tensors of a file.
   void finish(std::span<const DiskBox> boxes, const MetadataPairs& metadata, int num_ranks, uint64_t max_file_bytes,
               uint32_t file, FileContent& content) const;

@@ -64,6 +64,12 @@ CheckpointReader::CheckpointReader(const std::string& path, const FormatPlugin& 
   prove_boxes();
 }
 
+CheckpointReader::CheckpointReader(std::unique_ptr<SourceDirectory> directory, FormatScan scan)
+    : directory_(std::move(directory)), scan_(std::move(scan)) {
+  index_tensors();
+  prove_boxes();
+}
+
 CheckpointReader::~CheckpointReader() = default;
 
 const std::string& CheckpointReader::path() const { return directory_->path(); }

@@ -61,6 +61,8 @@ class CheckpointReader {
   // Scans the directory, compares it with its manifest if it has one (DamagedCheckpoint if they differ), and proves that
   // the boxes of every tensor cover it.
   CheckpointReader(const std::string& path, const FormatPlugin& format);
+  // What another process has found in it.
+  CheckpointReader(std::unique_ptr<SourceDirectory> directory, FormatScan scan);
   ~CheckpointReader();
 
   const std::string& path() const;

@@ -4,6 +4,7 @@
 
 #include "host/base/units.hpp"
 #include "host/checkpoint/inspect.hpp"
+#include "host/command/ckpt_import.hpp"
 #include "host/command/command.hpp"
 #include "host/train/weights.hpp"
 
@@ -119,7 +120,10 @@ Verb add_ckpt(CLI::App& app) {
   tidy->add_option("--keep-last", given->keep_last, "so many stay")->required()->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   tidy->add_option("--keep-every", given->keep_every, "those of every so many steps stay too")->check(CLI::NonNegativeNumber);
 
+  const auto import = add_ckpt_import(app);
+
   return [=]() -> int {
+    if (const auto exit_code = import()) return *exit_code;
     if (ls->parsed()) return list(given->path);
     if (info->parsed()) return print(describe_checkpoint(one_checkpoint(given->path), given->tensors));
     if (check->parsed()) return verify(given->path);

@@ -282,7 +282,7 @@ class Checkpoint {
     for (const auto& [key, pieces] : ranks_[0].states)
       emit([&key = key](const RankState& rank) -> const std::vector<Piece>& { return rank.states.at(key); }, "." + key);
     emit_frozen(*first);
-    emit_buffers(*first);
+    emit_rest(*first);
     tell(*first);
   }
 
@@ -433,17 +433,22 @@ class Checkpoint {
     }
   }
 
-  void emit_buffers(const TorchFile& first) const {
+  // What the model holds whole and the optimizer does not know: buffers, and frozen parameters that are not listed. In
+  // stage 3 parameters stand there without an element.
+  void emit_rest(const TorchFile& first) const {
     const Pickle& pickle = first.pickle();
-    const Value* names = pickle.find(first.root(), "buffer_names");
     const Value* module = pickle.find(first.root(), "module");
-    if (names == nullptr || names->kind != Kind::kList || module == nullptr || module->kind != Kind::kDict) return;
-    std::set<std::string_view> buffers;
-    for (const ValueId id : names->items) buffers.insert(pickle.at(id).text);
-    for (size_t i = 0; i + 1 < module->items.size(); i += 2) {  // not all are saved
+    if (module == nullptr || module->kind != Kind::kDict) return;
+    std::set<std::string_view> known;
+    for (const auto& group : groups_)
+      for (const Parameter& parameter : group) known.insert(parameter.name);
+    for (const Parameter& parameter : frozen_) known.insert(parameter.name);
+    if (const Value* shared = pickle.find(first.root(), "shared_params"); shared != nullptr && shared->kind == Kind::kDict)
+      for (size_t i = 0; i + 1 < shared->items.size(); i += 2) known.insert(pickle.at(shared->items[i]).text);
+    for (size_t i = 0; i + 1 < module->items.size(); i += 2) {
       const std::string& name = pickle.at(module->items[i]).text;
-      if (!buffers.contains(name)) continue;
       const Value& tensor = pickle.at(module->items[i + 1]);
+      if (tensor.kind != Kind::kTensor || known.contains(name)) continue;
       Flat flat;
       flat.add(piece_of(first, 0, tensor, shown(name)));
       flat.emit(sink_, name, pickle.tensor(tensor).shape, 0, 0, flat.num_elements());
@@ -460,6 +465,7 @@ class Checkpoint {
       sink_.metadata("step", std::to_string(steps->integer));
     if (ranks_[0].step && *ranks_[0].step >= 0 && *ranks_[0].step < 9e15)
       sink_.metadata("optimizer_step", std::to_string(static_cast<int64_t>(*ranks_[0].step)));
+    for (const auto& [key, pieces] : ranks_[0].states) sink_.metadata("optimizer_state", key);
     if (ranks_[0].states.empty()) sink_.warning("optimizer states", "the optimizer's states are not in a form that is known; they are left out");
     const Value* shared = pickle.find(first.root(), "shared_params");
     if (shared == nullptr || shared->kind != Kind::kDict) return;

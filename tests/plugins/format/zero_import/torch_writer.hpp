@@ -226,7 +226,10 @@ inline Files checkpoint_of(const Groups& groups, const CheckpointOptions& option
                                                     : model.tensor(p.shape, values));
     }
     const std::string state_dict =
-        dict({{text("module"), ordered_dict({{text("inv_freq"), model.tensor({3}, {1, 2, 3})}})},
+        dict({{text("module"), ordered_dict({{text("inv_freq"), model.tensor({3}, {1, 2, 3})},
+                                             {text("unlisted"), model.tensor({1, 2}, {8, 9})},
+                                             {text("lm_head.weight"), is_third ? model.tensor({0}, {}) : model.tensor({2}, {5, 6})},
+                                             {text(groups[0][0].name), is_third ? model.tensor({0}, {}) : model.tensor({2}, {5, 6})}})},
               {text("buffer_names"), list({text("inv_freq"), text("not_saved")})},
               {text("param_shapes"), list(shapes)},
               {text("frozen_param_shapes"), options.frozen.empty() ? "N" : ordered_dict(frozen_sizes)},

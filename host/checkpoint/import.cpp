@@ -1,0 +1,80 @@
+// A source says in its metadata: "optimizer_state" for each sort of state, whose tensors are called <parameter>.<state>;
+// "optimizer_step" and "step"; "tied <name>" for each that is stored as another.
+#include "host/checkpoint/import.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "host/base/log.hpp"
+
+namespace chassis {
+namespace {
+
+std::string value_of(const MetadataPairs& metadata, std::string_view key) {
+  const auto it = std::find_if(metadata.begin(), metadata.end(), [&](const auto& pair) { return pair.first == key; });
+  return it == metadata.end() ? "" : it->second;
+}
+
+bool is_state(const CheckpointReader& source, const MetadataPairs& metadata, const std::string& name) {
+  return std::any_of(metadata.begin(), metadata.end(), [&](const auto& pair) {
+    const std::string suffix = "." + pair.second;
+    return pair.first == "optimizer_state" && name.ends_with(suffix) &&
+           source.find(name.substr(0, name.size() - suffix.size())) != nullptr;
+  });
+}
+
+bool is_float(Dtype dtype) {
+  return dtype == Dtype::f32 || dtype == Dtype::f64 || dtype == Dtype::f16 || dtype == Dtype::bf16;
+}
+
+int64_t imported_step(const MetadataPairs& metadata) {
+  for (const char* key : {"optimizer_step", "step"}) {
+    const std::string text = value_of(metadata, key);
+    if (!text.empty() && text.size() < 18 && text.find_first_not_of("0123456789") == text.npos) return std::stoll(text);
+  }
+  return 0;
+}
+
+}  // namespace
+
+SaveResult import_checkpoint(CheckpointReader& source, const FormatPlugin& format, const ImportRequest& request,
+                             const BucketPair& buckets) {
+  const MetadataPairs& metadata = source.metadata();
+  std::vector<SaveTensor> tensors;
+  uint64_t num_left_out = 0;
+  for (const DiskTensor& tensor : source.tensors()) {
+    const bool state = is_state(source, metadata, tensor.name);
+    if (state && !request.resumable) {
+      ++num_left_out;
+      continue;
+    }
+    SaveTensor save = SaveTensor::plain(Descriptor::plain(tensor.name, tensor.dtype, tensor.global_shape));
+    if (!state && is_float(tensor.dtype)) save.disk_dtype = request.dtype;
+    tensors.push_back(std::move(save));
+  }
+  if (num_left_out > 0) {
+    counted_warning("weights only", std::to_string(num_left_out) + " states of the optimizer are left out; --checkpoint keeps them",
+                    num_left_out);
+  }
+  for (const auto& [key, value] : metadata)
+    if (key.starts_with("tied ")) log::info("'{}' is tied to '{}' and not stored twice", key.substr(5), value);
+
+  const std::filesystem::path directory = std::filesystem::path(request.directory).lexically_normal();
+  SaveRequest save;
+  save.parent = directory.has_parent_path() ? directory.parent_path().string() : ".";
+  save.name = directory.filename().string();
+  save.step = imported_step(metadata);
+  save.resumable = request.resumable;
+  save.about = {{"imported", Json::object()}};
+  for (const auto& [key, value] : metadata) save.about["imported"][key] = value;
+  if (request.resumable) {
+    save.about["names"] = "parameters";
+    save.state = {{"step", save.step}, {"tokens", 0}, {"trained_tokens", 0}, {"skipped_steps", 0}};
+  }
+  save.source = source.source([](const Descriptor& tensor) { return tensor.fqn; });
+  if (!request.base.empty()) save.carried_files = files_to_carry(request.base);
+  return CheckpointWriter(format, buckets).save(plan_save(std::move(tensors), MeshShape(), format), save);
+}
+
+}  // namespace chassis

@@ -1,0 +1,270 @@
+// One JSON object a line: {"file"} which one is being read, {"tensor", …}, {"metadata"}, and last {"done"} or {"error"}.
+#include "host/checkpoint/isolated_scan.hpp"
+
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <utility>
+
+#include "host/base/error.hpp"
+#include "host/base/json.hpp"
+#include "host/plugin/status.hpp"
+
+namespace chassis {
+namespace {
+
+constexpr uint64_t kMoreMemoryBytes = uint64_t{4} << 30;  // than the process has when it begins to read
+constexpr rlim_t kMaxSeconds = 600;
+constexpr size_t kMaxLineBytes = size_t{1} << 20;
+
+// ---- Here
+
+std::string how_it_ended(int status) {
+  if (WIFEXITED(status)) return "ended with exit code " + std::to_string(WEXITSTATUS(status));
+  const char* name = ::sigabbrev_np(WTERMSIG(status));
+  std::string text = std::string("was ended by SIG") + (name != nullptr ? name : "?");
+  if (WTERMSIG(status) == SIGXCPU) text += " after " + std::to_string(kMaxSeconds) + " s of computing";
+  if (WTERMSIG(status) == SIGSYS) text += ": it tried something that a reader has no need of";
+  return text;
+}
+
+class Reader {
+ public:
+  Reader(const std::vector<std::string>& command, const SourceDirectory& directory) : directory_(directory) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw internal_error("can not make a pipe: " + std::string(std::strerror(errno)));
+    std::vector<char*> words;
+    for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
+    words.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
+    const int failed = ::posix_spawn(&process_, words[0], &actions, nullptr, words.data(), environ);
+    posix_spawn_file_actions_destroy(&actions);
+    ::close(ends[1]);
+    lines_.reset(::fdopen(ends[0], "r"));
+    if (failed != 0) {
+      process_ = 0;
+      throw internal_error("can not start " + command[0] + ": " + std::strerror(failed));
+    }
+  }
+  ~Reader() {
+    if (process_ <= 0) return;
+    ::kill(process_, SIGKILL);
+    ::waitpid(process_, nullptr, 0);
+  }
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  std::optional<FormatScan> run(std::string& reason) {
+    try {
+      return read_lines(reason);
+    } catch (const Json::exception&) {
+      throw storage_error("'" + directory_.path() + "': its reader says what makes no sense");
+    }
+  }
+
+ private:
+  std::optional<FormatScan> read_lines(std::string& reason) {
+    std::string line;
+    while (next_line(line)) {
+      const Json said = parse_json(line, "what the reader says", ExitCode::kStorage);
+      if (said.contains("file")) file_ = said["file"].get<std::string>();
+      if (said.contains("tensor")) add(said);
+      if (said.contains("metadata")) scan_.metadata.emplace_back(said["metadata"][0].get<std::string>(), said["metadata"][1].get<std::string>());
+      if (said.contains("done")) return std::move(scan_);
+      if (!said.contains("error")) continue;
+      reason = said["error"].get<std::string>();
+      if (said.value("other_format", false)) return std::nullopt;
+      throw storage_error("'" + directory_.path() + "': " + reason);
+    }
+    int status = 0;
+    ::waitpid(std::exchange(process_, 0), &status, 0);
+    throw storage_error("'" + directory_.path() + "': its reader " + how_it_ended(status) +
+                        (file_.empty() ? "" : " while it read '" + file_ + "'"))
+        .hint("the file is damaged or hostile; nothing was written");
+  }
+
+  bool next_line(std::string& line) {
+    line.clear();
+    for (int c; (c = std::fgetc(lines_.get())) != EOF;) {
+      if (c == '\n') return true;
+      line += static_cast<char>(c);
+      if (line.size() > kMaxLineBytes) throw storage_error("'" + directory_.path() + "': its reader says too much of one tensor");
+    }
+    return false;
+  }
+
+  void add(const Json& said) {
+    const auto numbers = [&](const char* key) { return said.at(key).get<std::vector<int64_t>>(); };
+    const auto name = said["tensor"].get<std::string>();
+    const std::vector<int64_t> global = numbers("global"), begin = numbers("begin"), sizes = numbers("sizes");
+    const int64_t file = directory_.find(said.at("in").get<std::string>());
+    if (file < 0 || global.size() != sizes.size() || begin.size() != sizes.size())
+      throw storage_error("'" + directory_.path() + "': its reader contradicts itself at tensor '" + name + "'");
+    const chassis_disk_tensor_t raw = {sizeof raw,
+                                       said.at("dtype").get<uint32_t>(),
+                                       str_of(name),
+                                       global.data(),
+                                       begin.data(),
+                                       sizes.data(),
+                                       static_cast<uint32_t>(sizes.size()),
+                                       said.at("rank").get<uint32_t>(),
+                                       said.at("bytes").get<uint64_t>()};
+    scan_.add(raw, {static_cast<uint32_t>(file), said.at("at").get<uint64_t>()}, directory_);
+  }
+
+  const SourceDirectory& directory_;
+  pid_t process_ = 0;
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> lines_{nullptr, std::fclose};
+  std::string file_;  // that is being read
+  FormatScan scan_;
+};
+
+// ---- There
+
+uint64_t data_bytes_now() {
+  unsigned long pages[6] = {};
+  std::FILE* file = std::fopen("/proc/self/statm", "r");
+  if (file == nullptr) return 0;
+  if (std::fscanf(file, "%lu %lu %lu %lu %lu %lu", &pages[0], &pages[1], &pages[2], &pages[3], &pages[4], &pages[5]) != 6) pages[5] = 0;
+  std::fclose(file);
+  return pages[5] * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+void limit(decltype(RLIMIT_DATA) what, rlim_t value) {
+  const rlimit bound = {value, value};
+  if (::setrlimit(what, &bound) != 0) throw internal_error("can not limit the reader: " + std::string(std::strerror(errno)));
+}
+
+// What a reader may ask of the system: everything but other programs, processes, the network, and files to write.
+void refuse_system_calls() {
+#if defined(__x86_64__)
+  constexpr uint32_t kWrites = O_WRONLY | O_RDWR | O_CREAT | O_TRUNC;
+  const auto refuse = [](uint32_t call) {
+    return std::array<sock_filter, 2>{sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
+                                      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS)};
+  };
+  std::vector<sock_filter> program = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, arch)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AUDIT_ARCH_X86_64, 1, 0),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+  };
+  for (const uint32_t call : {SYS_execve, SYS_execveat, SYS_fork, SYS_vfork, SYS_clone, SYS_clone3, SYS_socket, SYS_connect, SYS_ptrace,
+                              SYS_creat, SYS_truncate, SYS_unlink, SYS_unlinkat, SYS_rename, SYS_renameat, SYS_renameat2, SYS_mkdir,
+                              SYS_mkdirat, SYS_rmdir, SYS_link, SYS_linkat, SYS_symlink, SYS_symlinkat, SYS_chmod, SYS_fchmodat})
+    for (const sock_filter& step : refuse(call)) program.push_back(step);
+  // open(path, flags) and openat(folder, path, flags)
+  for (const auto& [call, argument] : {std::pair<uint32_t, uint32_t>{SYS_open, 1}, {SYS_openat, 2}}) {
+    program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 4));
+    program.push_back(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, static_cast<uint32_t>(offsetof(seccomp_data, args) + 8 * argument)));
+    program.push_back(BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, kWrites, 0, 1));
+    program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS));
+    program.push_back(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)));
+  }
+  program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
+  const sock_fprog filter = {static_cast<unsigned short>(program.size()), program.data()};
+  // A kernel without it: the limits are what there is.
+  if (::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0 && errno != EINVAL)
+    throw internal_error("can not confine the reader: " + std::string(std::strerror(errno)));
+#endif
+}
+
+void confine() {
+  limit(RLIMIT_CORE, 0);
+  limit(RLIMIT_CPU, kMaxSeconds);
+  limit(RLIMIT_DATA, data_bytes_now() + kMoreMemoryBytes);
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) throw internal_error("can not confine the reader: " + std::string(std::strerror(errno)));
+  refuse_system_calls();
+}
+
+void say(const Json& line) {
+  const std::string text = line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  std::fwrite(text.data(), 1, text.size(), stdout);
+}
+
+// Tells which file is read, before it is.
+class ToldDirectory {
+ public:
+  explicit ToldDirectory(SourceDirectory& directory) : inner_(directory.table()), directory_(directory), table_(inner_) {
+    table_.impl = this;
+    table_.entry = [](const chassis_directory_t* d, uint32_t i, chassis_str_t* path, uint64_t* num_bytes) {
+      const auto& self = *static_cast<ToldDirectory*>(d->impl);
+      return self.inner_.entry(&self.inner_, i, path, num_bytes);
+    };
+    table_.read = [](const chassis_directory_t* d, uint32_t i, uint64_t offset, uint64_t num_bytes, void* out) {
+      auto& self = *static_cast<ToldDirectory*>(d->impl);
+      if (i != self.last_ && i < self.directory_.files().size()) {
+        say({{"file", self.directory_.files()[i].path}});
+        std::fflush(stdout);
+        self.last_ = i;
+      }
+      return self.inner_.read(&self.inner_, i, offset, num_bytes, out);
+    };
+  }
+  const chassis_directory_t& table() const { return table_; }
+
+ private:
+  chassis_directory_t inner_;
+  SourceDirectory& directory_;
+  chassis_directory_t table_;
+  uint32_t last_ = UINT32_MAX;
+};
+
+std::vector<int64_t> list_of(const Shape& shape) { return {shape.begin(), shape.end()}; }
+
+}  // namespace
+
+std::optional<FormatScan> scan_isolated(const std::vector<std::string>& command, const SourceDirectory& directory, std::string& reason) {
+  return Reader(command, directory).run(reason);
+}
+
+int answer_scan(const FormatPlugin& format, const std::string& path) {
+  try {
+    SourceDirectory directory(path);
+    const ToldDirectory told(directory);
+    confine();
+    const FormatScan scan = format.scan(directory, told.table());
+    for (const FormatScan::Found& found : scan.boxes) {
+      say({{"tensor", found.box.name},
+           {"dtype", static_cast<uint32_t>(found.box.dtype)},
+           {"global", list_of(found.box.global_shape)},
+           {"begin", list_of(found.box.box.begin)},
+           {"sizes", list_of(found.box.box.sizes())},
+           {"rank", found.box.rank},
+           {"bytes", found.box.num_bytes()},
+           {"in", directory.files()[found.place.file].path},
+           {"at", found.place.offset}});
+    }
+    for (const auto& [key, value] : scan.metadata) say({{"metadata", {key, value}}});
+    say({{"done", true}});
+  } catch (const NotOfFormat& other) {
+    say({{"error", other.message()}, {"other_format", true}});
+  } catch (const Error& error) {
+    say({{"error", error.what()}});
+  } catch (const std::bad_alloc&) {
+    say({{"error", "the reader needs more than " + std::to_string(kMoreMemoryBytes >> 30) + " GiB of memory"}});
+  }
+  std::fflush(stdout);
+  return 0;
+}
+
+}  // namespace chassis

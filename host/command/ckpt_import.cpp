@@ -1,0 +1,115 @@
+// `chassis ckpt import-zero`: a checkpoint of another system becomes a model directory, or a checkpoint to resume from.
+#include "host/command/ckpt_import.hpp"
+
+#include <cstdio>
+#include <memory>
+#include <utility>
+
+#include "host/checkpoint/import.hpp"
+#include "host/checkpoint/isolated_scan.hpp"
+#include "host/command/command.hpp"
+#include "host/plugin/registry.hpp"
+#include "host/service/host_services.hpp"
+
+namespace chassis {
+namespace {
+
+constexpr uint64_t kBucketBytes = 16 << 20;
+
+struct Arguments {
+  std::string from, to, format, dtype = "fp32", base;
+  bool checkpoint = false;
+  std::vector<std::string> plugin_path;
+};
+
+// The installed formats, each opened when it is needed.
+class Formats {
+ public:
+  explicit Formats(const std::vector<std::string>& plugin_path)
+      : services_(0, metrics_), registry_(PluginIndex(plugin_folders(plugin_path, {}, {})), {}, services_) {}
+
+  const FormatPlugin& open(const std::string& id) {
+    instances_.push_back(registry_.create_default("format", id));
+    instances_.back()->prepare();
+    instances_.back()->activate();
+    return *formats_.emplace_back(std::make_unique<FormatPlugin>(*instances_.back()));
+  }
+  // Those that read what only an import reads.
+  std::vector<std::string> importers() {
+    std::vector<std::string> found;
+    for (const PluginFile& file : registry_.index().files())
+      for (const MemberName& member : file.manifest.members)
+        if (member.kind == "format" && open(member.id).isolated()) found.push_back(member.id);
+    return found;
+  }
+
+ private:
+  MetricsStore metrics_;
+  HostServices services_;
+  PluginRegistry registry_;
+  std::vector<std::unique_ptr<Instance>> instances_;
+  std::vector<std::unique_ptr<FormatPlugin>> formats_;
+};
+
+std::vector<std::string> scan_command(const Arguments& given, const std::string& format) {
+  std::vector<std::string> words = {program_file(), "ckpt", "scan-in-process", given.from, format};
+  for (const std::string& folder : given.plugin_path) words.insert(words.end(), {"--plugin-path", folder});
+  return words;
+}
+
+// By the first format that knows the directory.
+CheckpointReader read_foreign(const Arguments& given, Formats& formats) {
+  std::string reasons;
+  for (const std::string& format : formats.importers()) {
+    auto directory = std::make_unique<SourceDirectory>(given.from);
+    std::string reason;
+    if (auto scan = scan_isolated(scan_command(given, format), *directory, reason))
+      return CheckpointReader(std::move(directory), std::move(*scan));
+    reasons += "\n  " + reason;
+  }
+  if (reasons.empty()) throw plugin_error("no plugin that imports checkpoints is installed").hint("see `chassis plugins list`");
+  throw storage_error("'" + given.from + "' is not a checkpoint that can be imported:" + reasons)
+      .hint("give the directory that save_checkpoint was given, or the folder of one step in it");
+}
+
+std::string default_format(const Arguments& given) {
+  if (!given.format.empty()) return given.format;
+  const Config config = load_config_text("schema_version = 1\n", "ckpt import-zero", {}, ConfigUse::kWeights);
+  return config.get_string(given.checkpoint ? "checkpoint.plugin" : "export.plugin");
+}
+
+int import(const Arguments& given) {
+  Formats formats(given.plugin_path);
+  const FormatPlugin& format = formats.open(default_format(given));
+  CheckpointReader source = read_foreign(given, formats);
+  ImportRequest request{.directory = given.to, .resumable = given.checkpoint, .base = given.base};
+  request.dtype = given.dtype == "bf16" ? Dtype::bf16 : given.dtype == "fp16" ? Dtype::f16 : Dtype::f32;
+  std::printf("%s\n", import_checkpoint(source, format, request, BucketPair(kBucketBytes)).line().c_str());
+  return 0;
+}
+
+}  // namespace
+
+std::function<std::optional<int>()> add_ckpt_import(CLI::App& ckpt) {
+  auto given = std::make_shared<Arguments>();
+  CLI::App* verb = ckpt.add_subcommand("import-zero", "a DeepSpeed ZeRO-1, -2 or -3 checkpoint as a model directory, or to resume from");
+  verb->add_option("path", given->from, "what save_checkpoint was given, or the folder of one step")->required();
+  verb->add_option("directory", given->to, "is made; replaced only if this program wrote it")->required();
+  verb->add_flag("--checkpoint", given->checkpoint, "a checkpoint to resume from, with the optimizer's states");
+  verb->add_option("--dtype", given->dtype, "of the weights; default: fp32, as the masters are")->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+  verb->add_option("--format", given->format, "a format plugin; default: as [export] or [checkpoint] plugin is");
+  verb->add_option("--base", given->base, "a model directory whose config and tokenizer files are taken along");
+  CLI::App* hidden = ckpt.add_subcommand("scan-in-process", "")->group("");
+  hidden->add_option("path", given->from)->required();
+  hidden->add_option("format", given->format)->required();
+  for (CLI::App* app : {verb, hidden})
+    app->add_option("--plugin-path", given->plugin_path, "folders with plugins, searched first")->allow_extra_args(false);
+  return [=]() -> std::optional<int> {
+    if (verb->parsed()) return import(*given);
+    if (!hidden->parsed()) return std::nullopt;
+    Formats formats(given->plugin_path);
+    return answer_scan(formats.open(given->format), given->from);
+  };
+}
+
+}  // namespace chassis
