@@ -10,6 +10,7 @@
 #include "host/base/log.hpp"
 #include "host/base/units.hpp"
 #include "host/checkpoint/checksum.hpp"
+#include "host/checkpoint/plan_agreement.hpp"
 #include "host/service/device.hpp"
 
 namespace chassis {
@@ -108,7 +109,7 @@ Save::Save(const FormatPlugin& format, const BucketPair& buckets, const SavePlan
   result_.path = request_.parent + "/" + request_.name;
   result_.resumable = request_.resumable;
   throw_as_failure_of_the_save([this] {
-    agree_on_plan();
+    agree_on_plan(plan_, "what is saved as " + request_.name, world_);
     together("prepare", [this] { prepare(); });
     directory_ = exchange("directory", is_first_ ? staged_->path() : "")[0];
   });
@@ -160,12 +161,6 @@ void Save::throw_as_failure_of_the_save(const std::function<void()>& part) {
   } catch (const Error& cause) {
     throw Error(exit_code(cause), what()).caused_by(cause).hint(cause.hint_text());
   }
-}
-
-void Save::agree_on_plan() {
-  if (world_.size() == 1) return;
-  world_.expect_same(occasion("plan"),
-                     fmt::format("{} as {}, plan {:016x}", plan_.text(), request_.name, plan_.fingerprint()));
 }
 
 void Save::prepare() {

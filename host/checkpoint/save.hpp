@@ -64,7 +64,6 @@ class Save {
   }
   void throw_as_failure_of_the_save(const std::function<void()>& part);
 
-  void agree_on_plan();
   void prepare();
   void open(size_t file);
   void stream();

@@ -7,6 +7,7 @@
 
 #include "host/base/log.hpp"
 #include "host/base/units.hpp"
+#include "host/checkpoint/plan_agreement.hpp"
 #include "host/service/memory.hpp"
 #include "host/state/intersect.hpp"
 #include "host/train/weights.hpp"
@@ -54,6 +55,8 @@ Saver::Saver(Session& session, std::string directory)
     if (!saves_all(session))
       log::counted_warning("not resumable", "checkpoint.contents = \"model_only\": what this run saves can not be resumed");
   });
+  agree_on_plan(checkpoint_plan(), "what this run saves", session.world());
+  agree_on_plan(export_plan(), "what this run exports", session.world());
 }
 
 const SavePlan& Saver::checkpoint_plan() {

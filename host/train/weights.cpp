@@ -88,6 +88,7 @@ void load_weights(Session& session, const std::string& path, const BucketPair& b
   session.publish();
   double read[] = {static_cast<double>(result.num_bytes)};
   session.ranks().sum(read, "bytes read");
+  session.metrics().set("loaded_bytes", read[0]);
   log::info("loaded {} tensors, {} from {}", tensors.size() - result.absent.size(),
             bytes_text(static_cast<uint64_t>(read[0])), path);
 }

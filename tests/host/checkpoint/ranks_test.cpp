@@ -200,9 +200,8 @@ TEST(ManyRanks, RefuseToSaveByDifferentPlans) {
     if (world.rank() == 1) model.add("late", Dtype::f32, {4});
     save_on(world, model, native(), mesh, request_for(model, dir.path(), "c", 0, mesh));
   });
-  EXPECT_NE(errors[0].find("2 tensors"), std::string::npos) << errors[0];
-  EXPECT_NE(errors[1].find("2 tensors"), std::string::npos) << errors[1];
-  EXPECT_NE(errors[1].find("3 tensors"), std::string::npos) << errors[1];
+  for (const std::string& error : errors)
+    EXPECT_NE(error.find("'late' f32[4] is on rank 1, not on rank 0"), std::string::npos) << error;
   EXPECT_TRUE(fs::is_empty(dir.path()));
 }
 

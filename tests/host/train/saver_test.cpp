@@ -26,11 +26,11 @@ class SaverTest : public testing::Test {
     for (const auto& p : session_->parameters().all())
       for (float x : floats_of(p->stored())) ASSERT_EQ(x, value) << p->name;
   }
-  // Steps 1 and 2, filled with their numbers.
   std::string save(int64_t step, const Json& state) {
     saver_->begin(step, state);
     return saver_->finish().path;
   }
+  // Steps 1 and 2, filled with their numbers.
   void save_two() {
     for (int step : {1, 2}) {
       fill(step);
