@@ -19,11 +19,12 @@ struct ConfigArguments {
   std::string file;
   std::vector<std::string> overrides;
   std::vector<std::string> plugin_path;
-  int num_ranks = 0;  // of verbs that several processes can run; 0: as this one was started
+  int num_ranks = 0;  // of verbs that several processes can run; 0: --nproc is not given
 
   void add_to(CLI::App& app);
   void add_ranks_to(CLI::App& app);
-  // With --nproc: starts the ranks, each with the verb, these arguments and `more`, and returns the exit code of the run.
+  // With --nproc, or with [[parallel]] on a machine of several GPUs: starts the ranks, each with the verb, these arguments
+  // and `more`, and returns the exit code of the run.
   std::optional<int> run_ranks(const std::string& verb, ConfigUse use = ConfigUse::kTraining,
                                const std::vector<std::string>& more = {}) const;
   Config load(ConfigUse use = ConfigUse::kTraining) const { return load_config(file, overrides, use); }

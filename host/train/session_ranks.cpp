@@ -88,6 +88,9 @@ void Session::make_communicator(const SessionOptions& options) {
       throw Error(ExitCode::kConfig, config_.position("comm.plugin"), error.message())
           .hint("set comm.plugin = \"auto\" to take one that serves this device");
     }
+    if ((table.properties & CHASSIS_COMM_MOVES_NOTHING) != 0)
+      throw Error(ExitCode::kConfig, config_.position("comm.plugin"), "comm.plugin = \"" + id + "\" moves nothing between ranks: every one would train by itself")
+          .hint("it is for plans; set comm.plugin = \"auto\" to take one that serves this device");
   }
   if (!planned) {
     world_->expect_same("configuration", values_text(config_));

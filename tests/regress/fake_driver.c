@@ -1,0 +1,13 @@
+/* A CUDA driver that counts CHASSIS_FAKE_GPUS GPUs and offers none. */
+#include <stdlib.h>
+
+int cuInit(unsigned flags) {
+  (void)flags;
+  return 0;
+}
+
+int cuDeviceGetCount(int* count) {
+  const char* const value = getenv("CHASSIS_FAKE_GPUS");
+  *count = value ? atoi(value) : 0;
+  return 0;
+}

@@ -1,0 +1,321 @@
+// What may befall one of several processes, a row each: all ranks end, with the error of the one that had it. Some runs
+// are started by --nproc, whose parent serves the store and reaps; others by hand, as on one machine for each rank. With
+// the label slow what happens amid training is repeated, and how long the ranks took to end is printed.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "host/base/error.hpp"
+#include "tests/support/expect_has.hpp"
+#include "tests/support/process.hpp"
+
+namespace chassis::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using Words = std::vector<std::string>;
+
+#ifdef __SANITIZE_ADDRESS__
+constexpr int kSlower = 8;
+#else
+constexpr int kSlower = 1;
+#endif
+constexpr auto kHang = std::chrono::seconds(60 * kSlower);
+constexpr int kDeadline = 3 * kSlower;  // of ranks that wait for a stopped one
+
+// A port of this machine; `listens` keeps it in use.
+class Port {
+ public:
+  explicit Port(bool listens) : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_ANY);
+    socklen_t length = sizeof address;
+    EXPECT_EQ(bind(socket_, reinterpret_cast<sockaddr*>(&address), length), 0);
+    EXPECT_EQ(getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &length), 0);
+    number_ = ntohs(address.sin_port);
+    if (listens) listen(socket_, 8);
+    else close(std::exchange(socket_, -1));
+  }
+  ~Port() {
+    if (socket_ >= 0) close(socket_);
+  }
+  Port(const Port&) = delete;
+  Port& operator=(const Port&) = delete;
+  int number() const { return number_; }
+
+ private:
+  int socket_, number_ = 0;
+};
+
+// How one rank is started by hand.
+struct Start {
+  std::string directory;  // its current one, with tokens.jsonl
+  Words more = {};        // words of its command line
+  bool comes = true;
+};
+
+struct Fault {
+  std::string name;
+  bool by_hand;
+  int num_ranks;
+  int rank;             // the one that has it
+  Words overrides;      // of all ranks
+  ExitCode code;        // of all ranks
+  std::string said;     // by the one that has it; empty if it says nothing
+  std::string heard;    // by all others
+  std::function<void(Start&)> change = nullptr;  // of the start of the one that has it
+  bool port_in_use = false;
+  std::string toml = "";  // behind the rest
+
+  bool has(const char* word) const { return name.find(word) != std::string::npos; }
+  friend void PrintTo(const Fault& fault, std::ostream* out) { *out << fault.name; }
+};
+
+struct End {
+  bool hung = false;
+  double seconds = 0.0;        // from the fault, or the start, to the end of the last rank
+  std::vector<Outcome> ranks;  // by hand: of each; else of the whole
+};
+
+const char* const kToml = R"(schema_version = 1
+[run]
+max_steps = 6
+seed = 5
+threads = 1
+device = "cpu"
+[model]
+plugin = "llama"
+config = { vocab_size = 101, hidden_size = 32, intermediate_size = 56, num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2 }
+[[data.train]]
+path = "tokens.jsonl"
+format = "tokens"
+[data]
+cache_dir = "cache"
+[train]
+seq_len = 16
+global_batch_size = 12
+[optimizer]
+plugin = "adamw"
+lr = 2e-3
+[export]
+when = "never"
+[comm]
+timeout_s = 60
+init_timeout_s = 60
+[[parallel]]
+plugin = "faulty"
+)";
+
+void write_tokens(const std::string& path, int vocab_size) {
+  std::string rows;
+  for (int row = 0; row < 40; ++row) {
+    rows += "{\"input_ids\":[";
+    for (int i = 0; i < 20; ++i) rows += (i ? "," : "") + std::to_string((row * 31 + i * 7) % vocab_size);
+    rows += "]}\n";
+  }
+  write_text(path, rows);
+}
+
+class Run {
+ public:
+  explicit Run(const Fault& fault) : fault_(fault), port_(fault.port_in_use) {
+    write_text(folder_ / "run.toml", kToml + fault.toml);
+    for (int rank = 0; rank < (fault.by_hand ? fault.num_ranks : 1); ++rank) start(rank);
+  }
+
+  End wait() {
+    const Clock::time_point began = Clock::now();
+    // By hand nobody but this test wakes a rank that was stopped; the others are not to need it.
+    const bool to_be_woken = fault_.by_hand && fault_.has("stop");
+    const auto others_ended = [&] {
+      for (size_t i = 0; i < processes_.size(); ++i)
+        if (processes_[i] && processes_[i]->running() && !(to_be_woken && static_cast<int>(i) == fault_.rank)) return false;
+      return true;
+    };
+    End end;
+    end.hung = !poll(began, others_ended);
+    end.seconds = std::chrono::duration<double>(Clock::now() - time_of_fault().value_or(began)).count();
+    if (to_be_woken) {
+      processes_[static_cast<size_t>(fault_.rank)]->send(SIGCONT);
+      end.hung |= !poll(Clock::now(), [&] { return !processes_[static_cast<size_t>(fault_.rank)]->running(); });
+    }
+    for (const auto& process : processes_) {
+      if (process && end.hung) process->send(SIGKILL);
+      end.ranks.push_back(process ? process->wait() : Outcome{});
+    }
+    return end;
+  }
+
+ private:
+  void start(int rank) {
+    Start start{.directory = folder_ / ("rank" + std::to_string(rank))};
+    fs::create_directory(start.directory);
+    write_tokens(start.directory + "/tokens.jsonl", 101);
+    if (rank == fault_.rank && fault_.change) fault_.change(start);
+    Words command = {CHASSIS_PROGRAM, "train", folder_ / "run.toml", "run.output_dir=" + folder_ / "run",
+                     "parallel.0.rank=" + std::to_string(fault_.rank)};
+    for (const Words& more : {fault_.overrides, start.more}) command.insert(command.end(), more.begin(), more.end());
+    command.insert(command.end(), {"--plugin-path", CHASSIS_TEST_PLUGIN_DIR, "--plugin-path", CHASSIS_TEST_STUB_DIR});
+    if (!fault_.by_hand) command.insert(command.end(), {"--nproc", std::to_string(fault_.num_ranks)});
+    std::vector<std::pair<std::string, std::string>> environment;
+    if (fault_.by_hand)
+      environment = {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", std::to_string(fault_.num_ranks)},
+                     {"LOCAL_RANK", "0"},            {"LOCAL_WORLD_SIZE", "1"},
+                     {"MASTER_ADDR", "127.0.0.1"},   {"MASTER_PORT", std::to_string(port_.number())}};
+    processes_.push_back(start.comes ? std::make_unique<Process>(command, start.directory, environment) : nullptr);
+  }
+
+  static bool poll(Clock::time_point from, const std::function<bool()>& ready) {
+    while (!ready()) {
+      if (Clock::now() - from > kHang) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return true;
+  }
+
+  // As the strategy says it.
+  std::optional<Clock::time_point> time_of_fault() const {
+    for (const auto& process : processes_) {
+      const std::string said = process ? process->output_so_far() : "";
+      if (const size_t at = said.find("fault of "); at != std::string::npos)
+        return Clock::time_point(std::chrono::nanoseconds(std::stoll(said.substr(said.find(" at ", at) + 4))));
+    }
+    return std::nullopt;
+  }
+
+  const Fault& fault_;
+  ScratchDirectory folder_;
+  Port port_;
+  std::vector<std::unique_ptr<Process>> processes_;
+};
+
+// What one of the ranks of --nproc says, and their parent as the first.
+std::string lines_of(int rank, const std::string& output) {
+  const std::string mark = "[rank " + std::to_string(rank) + "] ";
+  std::string said;
+  std::istringstream lines(output);
+  for (std::string line; std::getline(lines, line);)
+    if (rank == 0 ? !line.starts_with("[rank ") : line.starts_with(mark)) said += line + "\n";
+  return said;
+}
+
+void expect_end(const Fault& fault, const End& end) {
+  EXPECT_FALSE(end.hung);
+  for (int rank = 0; rank < fault.num_ranks; ++rank) {
+    const Outcome& outcome = end.ranks[fault.by_hand ? static_cast<size_t>(rank) : 0];
+    const bool had_it = rank == fault.rank;
+    const std::string said = fault.by_hand ? outcome.output : lines_of(rank, outcome.output);
+    EXPECT_EQ(outcome.output.find("internal error"), std::string::npos) << outcome.output;
+    if (had_it && fault.said.empty()) continue;
+    EXPECT_HAS(said, had_it ? fault.said : fault.heard) << "rank " << rank << ": " << outcome.output;
+    EXPECT_EQ(outcome.exit_code, static_cast<int>(fault.code)) << "rank " << rank << ": " << outcome.output;
+  }
+}
+
+End befall(const Fault& fault) {
+  const End end = Run(fault).wait();
+  expect_end(fault, end);
+  return end;
+}
+
+Words strategy(const std::string& fault, const Words& more = {}) {
+  Words words = {"parallel.0.fault=" + fault};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+const Words kShort = {"comm.timeout_s=" + std::to_string(kDeadline)};
+const std::string kTooLate = "was not done within " + std::to_string(kDeadline) + " s: rank ";
+// Wide enough that the optimizer's states are more than what was free before.
+const Words kWide = {"model.config.hidden_size=512", "model.config.intermediate_size=1024"};
+constexpr ExitCode kCommunication = ExitCode::kCommunication;
+
+// Amid training, by faulty_strategy.cpp.
+std::vector<Fault> live_faults() {
+  return {
+      {"kill_in_forward", false, 3, 1, strategy("kill in forward"), kCommunication, "", "rank 1 was killed by SIGKILL"},
+      {"kill_in_collective", false, 3, 2, strategy("kill in collective"), kCommunication, "", "rank 2 was killed by SIGKILL"},
+      {"kill_of_the_first", false, 3, 0, strategy("kill in collective"), kCommunication, "", "rank 0 was killed by SIGKILL"},
+      {"kill_by_hand", true, 3, 1, strategy("kill in collective"), kCommunication, "", "rank 1 went away in "},
+      {"kill_of_the_first_by_hand", true, 3, 0, strategy("kill in forward"), kCommunication, "", "rank 0 is gone or hangs: lost the store at 127.0.0.1:"},
+      {"late_kill_of_the_first_by_hand", true, 2, 0, strategy("kill late in collective"), kCommunication, "", "rank 0 is gone or hangs: lost the store at 127.0.0.1:"},
+      {"stop_in_forward", false, 3, 1, strategy("stop in forward", kShort), kCommunication, "rank 1 gave no sign", "rank 1 gave no sign"},
+      {"stop_in_collective", false, 3, 0, strategy("stop in collective", kShort), kCommunication, "rank 0 gave no sign", "rank 0 gave no sign"},
+      {"stop_by_hand", true, 2, 1, strategy("stop in collective", kShort), kCommunication, "rank ", kTooLate + "1 gave no sign"},
+      {"stop_of_the_first_by_hand", true, 3, 0, strategy("stop in forward", kShort), kCommunication, "rank ", "rank 0 is gone or hangs: lost the store at 127.0.0.1:"},
+      {"another_order", false, 3, 1, strategy("another order"), kCommunication, "two ranks make different calls", "two ranks make different calls"},
+      {"another_order_by_hand", true, 2, 1, strategy("another order"), kCommunication, "two ranks make different calls", "two ranks make different calls"},
+      {"error_in_forward", false, 3, 2, strategy("error in forward"), ExitCode::kConfig, "does not know how to go on", "rank 2: plugin 'faulty'"},
+#ifndef __SANITIZE_ADDRESS__  // whose own mappings would fail
+      {"out_of_memory", false, 2, 1, strategy("out of memory", kWide), ExitCode::kOutOfMemory, "out of ", "rank 1: out of "},
+      {"out_of_memory_by_hand", true, 2, 1, strategy("out of memory", kWide), ExitCode::kOutOfMemory, "out of ", "rank 1: out of "},
+#endif
+  };
+}
+
+// Before the first step.
+std::vector<Fault> early_faults() {
+  const std::string differ = " differs between ranks: '";
+  const std::string cpu = "nccl serves CUDA memory; this run is on the CPU";
+  const std::string nobody = "mesh.tp = 2, but no strategy of [[parallel]] serves this axis";
+  const std::string twice = "axis 'dp_shard' is served by plugin 'faulty' 0.1.0 and by plugin 'faulty' 0.1.0";
+  return {
+      {"rank_missing", true, 3, 2, {"comm.init_timeout_s=2"}, kCommunication, "", "1 of 3 ranks did not come within 2 s: 2",
+       [](Start& start) { start.comes = false; }},
+      {"first_rank_missing", true, 2, 0, {"comm.init_timeout_s=2"}, kCommunication, "", "within 2 s: Connection refused",
+       [](Start& start) { start.comes = false; }},
+      {"port_in_use", true, 2, 0, {"comm.init_timeout_s=2"}, kCommunication, "Address already in use",
+       "it accepts connections, but does not answer", nullptr, true},
+      {"other_configuration", true, 3, 1, {}, ExitCode::kConfig, "configuration" + differ + "optimizer.lr = 0.5' on rank 1, 'optimizer.lr = 0.002' on rank 0",
+       "rank 1: configuration" + differ + "optimizer.lr = 0.5' on rank 1",
+       [](Start& start) { start.more = {"optimizer.lr=0.5"}; }},
+      {"other_plugin", true, 2, 1, {}, ExitCode::kConfig, "plugins" + differ + "adamw ", "rank 1: plugins" + differ + "adamw ",
+       [](Start& start) {
+         fs::create_directory(start.directory + "/plugins");
+         std::string library = text_of_file(CHASSIS_TEST_PLUGIN_DIR "/adamw.so");
+         write_text(start.directory + "/plugins/adamw.so", library + "behind the end of what is loaded");
+         start.more = {"--plugin-path", start.directory + "/plugins"};
+       }},
+      {"other_data", true, 2, 1, {}, ExitCode::kConfig, "data" + differ, "rank 1: data" + differ,
+       [](Start& start) { write_tokens(start.directory + "/tokens.jsonl", 100); }},
+      {"axis_without_a_strategy", false, 2, 1, {"mesh.tp=2"}, ExitCode::kConfig, nobody, nobody},
+      {"strategy_without_an_axis", false, 2, 1, strategy("claim nothing"), ExitCode::kConfig, "has nothing to divide", "has nothing to divide"},
+      {"nccl_without_a_gpu", false, 2, 1, {"comm.plugin=nccl"}, ExitCode::kConfig, cpu, cpu},
+      {"axis_of_two_strategies", false, 2, 1, {}, ExitCode::kConfig, twice, twice, nullptr, false,
+       "[[parallel]]\nplugin = \"faulty\"\nfault = \"place nothing\"\n"},
+  };
+}
+
+std::string name_of(const testing::TestParamInfo<Fault>& info) { return info.param.name; }
+
+class Faults : public testing::TestWithParam<Fault> {};
+TEST_P(Faults, EndAllRanksWithTheirReason) {
+  if (GetParam().has("nccl") && !fs::exists(CHASSIS_TEST_PLUGIN_DIR "/nccl.so")) GTEST_SKIP() << "nccl is built with CUDA";
+  std::printf("%-30s %.1f s\n", GetParam().name.c_str(), befall(GetParam()).seconds);
+}
+INSTANTIATE_TEST_SUITE_P(Early, Faults, testing::ValuesIn(early_faults()), name_of);
+INSTANTIATE_TEST_SUITE_P(Live, Faults, testing::ValuesIn(live_faults()), name_of);
+
+class RepeatedFaults : public testing::TestWithParam<Fault> {};
+TEST_P(RepeatedFaults, NeverHang) {
+  constexpr int kRepetitions = 50;
+  int num_hung = 0;
+  double longest = 0.0;
+  for (int i = 0; i < kRepetitions; ++i) {
+    const End end = befall(GetParam());
+    num_hung += end.hung;
+    longest = std::max(longest, end.seconds);
+  }
+  std::printf("| %s | %d | %d | %.1f |\n", GetParam().name.c_str(), kRepetitions, num_hung, longest);
+}
+INSTANTIATE_TEST_SUITE_P(Live, RepeatedFaults, testing::ValuesIn(live_faults()), name_of);
+
+}  // namespace
+}  // namespace chassis::test

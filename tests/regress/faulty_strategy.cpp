@@ -1,0 +1,124 @@
+// A strategy that goes wrong on one rank, for faults_test.cpp: ZeRO 1, its gradients reduced in two parts, with a fault
+// of choice. What happens while training happens in the third step: plans rehearse two.
+#include <signal.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <vector>
+
+#include "chassis/options.hpp"
+#include "chassis/parallel.hpp"
+#include "chassis/plugin.hpp"
+
+namespace {
+
+using namespace chassis;
+
+constexpr int kFaultyStep = 2;
+
+class Faulty final : public Parallel {
+ public:
+  static constexpr std::string_view kDoc = "test: ZeRO 1 with a fault";
+  static constexpr std::string_view kHomeAxis = "dp_shard";
+  static const Options& options() {
+    static const Options schema = {
+        option("fault", "none").choices({"none", "claim nothing", "place nothing", "out of memory", "error in forward",
+                                         "kill in forward", "kill in collective", "kill late in collective",
+                                         "stop in forward", "stop in collective", "another order"}),
+        option("rank", 0).range(0, 1 << 20).doc("which rank has it"),
+    };
+    return schema;
+  }
+
+  explicit Faulty(const Host& host)
+      : Parallel(host), fault_(option_value<std::string>(host, "fault")), faulty_rank_(option_value<int64_t>(host, "rank")) {}
+
+  void resolve(const ParallelProblem& problem, ParallelSink& sink) override {
+    for (const chassis_mesh_axis_t& axis : problem.axes())
+      if (text_of(axis.name) == kHomeAxis) is_faulty_ = axis.rank == faulty_rank_;
+    if (fault_ != "claim nothing") sink.claim(kHomeAxis);
+    all_.clear(), first_.clear(), second_.clear();
+    if (fault_ == "place nothing") return;
+    for (uint32_t id = 0; id < problem.parameters().size(); ++id) {
+      if (fault_ == "claim nothing")
+        sink.place(id, {.kind = CHASSIS_SHARD_REPLICATE, .resident = true});
+      else
+        sink.place(id, {.kind = CHASSIS_SHARD_FLAT, .axes = {kHomeAxis}, .resident = true});
+      all_.push_back(id);
+      (id % 3 == 0 ? first_ : second_).push_back(id);
+    }
+  }
+
+  // What the host allocates next is more than is left.
+  void bound() override {
+    if (!has("out of memory")) return;
+    mark();
+    long pages = 0;
+    if (FILE* const file = std::fopen("/proc/self/statm", "r")) {
+      if (std::fscanf(file, "%ld", &pages) != 1) pages = 0;
+      std::fclose(file);
+    }
+    rlimit limit{};
+    getrlimit(RLIMIT_AS, &limit);
+    limit.rlim_cur = static_cast<rlim_t>(pages) * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)) + (1 << 20);
+    setrlimit(RLIMIT_AS, &limit);
+  }
+
+  void pre_forward(uint32_t unit, UnitFlags flags) override {
+    if (!flags.training || unit != 1 || step_ != kFaultyStep) return;
+    if (has("error in forward")) {
+      mark();
+      fail_invalid("the strategy does not know how to go on");
+    }
+    if (has("kill in forward")) stop_by(SIGKILL);
+    if (has("stop in forward")) stop_by(SIGSTOP);
+  }
+
+  void finish_grads() override {
+    const bool now = step_++ == kFaultyStep;
+    const bool other_order = now && has("another order");
+    if (other_order) mark();
+    shards().reduce(other_order ? second_ : first_, "gradients");
+    if (now && has("kill late in collective")) sleep(2);  // the others have written down what they wait for
+    if (now && (has("kill in collective") || has("kill late in collective"))) stop_by(SIGKILL);
+    if (now && has("stop in collective")) stop_by(SIGSTOP);
+    shards().reduce(other_order ? first_ : second_, "gradients");
+    shards().wait_reduced(all_);
+  }
+
+  void post_optimizer() override {
+    shards().gather(all_, "parameters");
+    shards().wait_gathered(all_);
+    shards().release(all_);
+  }
+
+ private:
+  bool has(std::string_view fault) const { return is_faulty_ && fault_ == fault; }
+
+  // "fault of 4711 at 123456789": process and nanoseconds of the monotonic clock.
+  static void mark() {
+    timespec now{};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    char line[64];
+    const int size = std::snprintf(line, sizeof line, "fault of %d at %lld\n", getpid(), now.tv_sec * 1'000'000'000LL + now.tv_nsec);
+    (void)!write(STDERR_FILENO, line, static_cast<size_t>(size));
+  }
+  // Once: units run forward for every micro-batch.
+  void stop_by(int signal) {
+    is_faulty_ = false;
+    mark();
+    kill(getpid(), signal);
+  }
+
+  std::string fault_;
+  int64_t faulty_rank_;
+  bool is_faulty_ = false;
+  int step_ = 0;
+  std::vector<uint32_t> all_, first_, second_;
+};
+
+}  // namespace
+
+CHASSIS_PLUGIN("license=Apache-2.0\n", Faulty)

@@ -1,0 +1,273 @@
+// Runs of several processes, whoever starts them and wherever they are, are one run: the same losses to the last bit,
+// the same evaluation, the same text.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sched.h>
+
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/expect_has.hpp"
+#include "tests/support/process.hpp"
+
+namespace chassis::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+const char* const kToml = R"(schema_version = 1
+[run]
+output_dir = "run"
+max_steps = 4
+seed = 5
+device = "cpu"
+[model]
+plugin = "llama"
+config = { vocab_size = 259, hidden_size = 36, intermediate_size = 57, num_hidden_layers = 2, num_attention_heads = 6, num_key_value_heads = 2, initializer_range = 0.1 }
+[tokenizer]
+plugin = "bytes"
+[[data.train]]
+path = "corpus.txt"
+[[data.eval]]
+path = "corpus.txt"
+[data]
+cache_dir = "cache"
+[train]
+seq_len = 32
+global_batch_size = 12
+[optimizer]
+plugin = "adamw"
+lr = 2e-2
+eps = 1e-4
+[comm]
+timeout_s = 60
+[generate]
+max_new_tokens = 24
+)";
+
+Words joined(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+// Empty if it is not on this machine.
+std::string path_of(const std::string& program) {
+  const char* const path = std::getenv("PATH");
+  std::istringstream folders(std::string(path ? path : "") + ":/usr/sbin:/sbin");
+  for (std::string folder; std::getline(folders, folder, ':');)
+    if (fs::exists(folder + "/" + program)) return folder + "/" + program;
+  return "";
+}
+
+int free_port() {
+  const int any = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t length = sizeof address;
+  EXPECT_EQ(bind(any, reinterpret_cast<sockaddr*>(&address), length), 0);
+  EXPECT_EQ(getsockname(any, reinterpret_cast<sockaddr*>(&address), &length), 0);
+  close(any);
+  return ntohs(address.sin_port);
+}
+
+class Launched : public testing::Test {
+ protected:
+  Launched() {
+    write_text(folder_ / "run.toml", kToml);
+    write_text(folder_ / "fsdp2.toml", "schema_version = 1\nextends = [\"run.toml\"]\n[[parallel]]\nplugin = \"fsdp2\"\n");
+    write_text(folder_ / "hsdp.toml",
+               "schema_version = 1\nextends = [\"run.toml\"]\n[mesh]\ndp_replicate = 2\ndp_shard = 2\n[[parallel]]\nplugin = \"fsdp2\"\n");
+    write_text(folder_ / "zero.toml", "schema_version = 1\nextends = [\"run.toml\"]\n[[parallel]]\nplugin = \"zero\"\nstage = 3\n");
+    std::string corpus;
+    for (int i = 0; i < 200; ++i) corpus += "line " + std::to_string(i * 37 % 101) + " of a small corpus\n";
+    write_text(folder_ / "corpus.txt", corpus);
+  }
+
+  Words chassis(const std::string& verb, const std::string& toml, const Words& more = {}) const {
+    return joined({CHASSIS_PROGRAM, verb, folder_ / toml, "--plugin-path", CHASSIS_TEST_PLUGIN_DIR}, more);
+  }
+  Words training(const std::string& toml, const std::string& name) const {
+    return chassis("train", toml, {"run.output_dir=" + folder_ / name, "run.threads=1"});
+  }
+
+  // Of every step of a run.
+  std::vector<double> losses(const std::string& name) const {
+    std::vector<double> out;
+    std::istringstream lines(text_of_file(folder_ / (name + "/metrics.jsonl")));
+    for (std::string line; std::getline(lines, line);)
+      if (const auto record = nlohmann::json::parse(line); record.contains("loss")) out.push_back(record.at("loss"));
+    return out;
+  }
+  void expect_same_run(const std::string& ours, const std::string& theirs) const {
+    EXPECT_EQ(losses(theirs).size(), 4u);
+    EXPECT_EQ(losses(ours), losses(theirs));
+    const std::string model = text_of_file(folder_ / (theirs + "/final/model.safetensors"));
+    EXPECT_GT(model.size(), 10'000u);
+    EXPECT_TRUE(text_of_file(folder_ / (ours + "/final/model.safetensors")) == model);
+  }
+  void run_well(const Words& command, const Variables& variables = {}) const {
+    const Outcome outcome = run_process(command, folder_.path(), variables);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  }
+
+  // Ranks 0 … 3 of two machines of two, each with a folder of its own; `on_host` is what enters the machine.
+  void train_on_two_hosts(const std::string& name, const std::string& master,
+                          const std::function<std::pair<Words, Variables>(int host)>& on_host) const {
+    const std::string port = std::to_string(free_port());
+    std::vector<std::unique_ptr<Process>> ranks;
+    for (int rank = 0; rank < 4; ++rank) {
+      const int host = rank / 2;
+      const std::string home = folder_ / ("rank" + std::to_string(rank));
+      const std::string cache = folder_ / ("cache" + std::to_string(host));
+      fs::create_directory(home);
+      if (!fs::exists(home + "/corpus.txt")) fs::copy(folder_ / "corpus.txt", home);
+      if (!fs::exists(home + "/cache")) fs::create_directory_symlink(cache, home + "/cache");
+      auto [words, variables] = on_host(host);
+      for (const auto& [key, value] : Variables{{"RANK", std::to_string(rank)}, {"WORLD_SIZE", "4"},
+                                                {"LOCAL_RANK", std::to_string(rank % 2)}, {"LOCAL_WORLD_SIZE", "2"},
+                                                {"MASTER_ADDR", master}, {"MASTER_PORT", port}})
+        variables.emplace_back(key, value);
+      fs::create_directories(cache);
+      ranks.push_back(std::make_unique<Process>(joined(words, training("hsdp.toml", name)), home, variables));
+    }
+    for (const auto& rank : ranks) {
+      const Outcome outcome = rank->wait();
+      EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    }
+  }
+
+  ScratchDirectory folder_;
+};
+
+TEST_F(Launched, ByMpirunItIsTheRunOfNproc) {
+  const std::string mpirun = path_of("mpirun");
+  if (mpirun.empty()) GTEST_SKIP() << "there is no mpirun";
+  run_well(joined(training("fsdp2.toml", "nproc"), {"--nproc", "2"}));
+  run_well(joined({mpirun, "-np", "2", "--oversubscribe"}, training("fsdp2.toml", "mpirun")),
+           {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}});
+  expect_same_run("mpirun", "nproc");
+}
+
+TEST_F(Launched, CoresAreDividedAmongTheRanksUnlessTheUserDivides) {
+  const std::string mpirun = path_of("mpirun");
+  if (mpirun.empty()) GTEST_SKIP() << "there is no mpirun";
+  cpu_set_t cores;
+  sched_getaffinity(0, sizeof cores, &cores);
+  const std::string all = std::to_string(CPU_COUNT(&cores)), share = std::to_string(std::max(1, CPU_COUNT(&cores) / 2));
+  unsetenv("OMP_NUM_THREADS");
+  const Words train = joined(training("fsdp2.toml", "run"), {"run.threads=0", "run.max_steps=1"});
+  const Words launchers[] = {joined({mpirun, "-np", "2", "--oversubscribe", "--bind-to", "none"}, train), joined(train, {"--nproc", "2"})};
+  for (const Words& command : launchers) {
+    Variables variables = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}};
+    EXPECT_HAS(run_process(command, folder_.path(), variables).output, ", " + share + " threads,");
+    variables.emplace_back("OMP_NUM_THREADS", all);
+    EXPECT_HAS(run_process(command, folder_.path(), variables).output, ", " + all + " threads,");
+  }
+}
+
+TEST_F(Launched, OnTwoHostsItIsTheRunOfOne) {
+  run_well(joined(training("hsdp.toml", "nproc"), {"--nproc", "4"}));
+  train_on_two_hosts("hosts", "127.0.0.1", [](int host) {
+    return std::pair(Words{}, Variables{{"CHASSIS_HOST_ADDRESS", host == 0 ? "127.0.0.1" : "127.0.0.2"}});
+  });
+  expect_same_run("hosts", "nproc");
+}
+
+// Two network namespaces with a cable between them; gone with the object.
+class TwoNetworks {
+ public:
+  TwoNetworks() : ip_(path_of("ip")) {
+    works_ = !ip_.empty() && run({"netns", "add", name(0)}) && run({"netns", "add", name(1)}) &&
+             run({"link", "add", "cable0", "netns", name(0), "type", "veth", "peer", "name", "cable1", "netns", name(1)});
+    for (int host : {0, 1}) {
+      const std::string end = "cable" + std::to_string(host);
+      works_ = works_ && run({"-n", name(host), "addr", "add", address(host) + "/24", "dev", end}) &&
+               run({"-n", name(host), "link", "set", end, "up"}) && run({"-n", name(host), "link", "set", "lo", "up"});
+    }
+  }
+  ~TwoNetworks() {
+    for (int host : {0, 1})
+      if (!ip_.empty()) run({"netns", "del", name(host)});
+  }
+  bool works() const { return works_; }
+  static std::string address(int host) { return "10.254.77." + std::to_string(host + 1); }
+  Words enter(int host) const { return {ip_, "netns", "exec", name(host)}; }
+
+ private:
+  static std::string name(int host) { return "chassis-test-" + std::to_string(getpid()) + "-" + std::to_string(host); }
+  bool run(const Words& words) const {
+    const ScratchDirectory scratch;
+    return run_process(joined({ip_}, words), scratch.path()).exit_code == 0;
+  }
+  std::string ip_;
+  bool works_ = false;
+};
+
+TEST_F(Launched, OnTwoNetworksItIsTheRunOfOne) {
+  const TwoNetworks networks;
+  if (!networks.works()) GTEST_SKIP() << "network namespaces are not permitted here";
+  run_well(joined(training("hsdp.toml", "nproc"), {"--nproc", "4"}));
+  train_on_two_hosts("networks", TwoNetworks::address(0),
+                     [&](int host) { return std::pair(networks.enter(host), Variables{}); });
+  expect_same_run("networks", "nproc");
+}
+
+// "corpus loss 5.123456 perplexity …"
+double loss_of(const std::string& output) {
+  const size_t at = output.find(" loss ");
+  EXPECT_NE(at, std::string::npos) << output;
+  return at == std::string::npos ? 0.0 : std::stod(output.substr(at + 6));
+}
+
+TEST_F(Launched, EvaluationAndGenerationAreThoseOfOneProcess) {
+  run_well(training("run.toml", "run"));
+  const auto say = [&](const std::string& verb, const std::string& toml, int ranks, const Words& more) {
+    const Words few = {"--from", folder_ / "run/final", "run.threads=1"};
+    const Words many = ranks > 1 ? Words{"--nproc", std::to_string(ranks)} : Words{};
+    const Outcome outcome = run_process(chassis(verb, toml, joined(joined(few, many), more)), folder_.path());
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return outcome.output.substr(outcome.output.find("warning: ") == 0 ? outcome.output.find('\n') + 1 : 0);
+  };
+  const double loss = loss_of(say("eval", "run.toml", 1, {}));
+  const Words greedy = {"--prompt", "line 3"}, sampled = {"--prompt", "line 3", "generate.temperature=1.0"};
+  const std::string text = say("generate", "run.toml", 1, greedy), drawn = say("generate", "run.toml", 1, sampled);
+  EXPECT_GE(text.size(), 24u);
+  EXPECT_NE(drawn, text);
+  for (const auto& [toml, ranks] : {std::pair("fsdp2.toml", 2), std::pair("zero.toml", 3), std::pair("hsdp.toml", 4)}) {
+    SCOPED_TRACE(toml);
+    EXPECT_NEAR(loss_of(say("eval", toml, ranks, {})), loss, 2e-6 * loss);
+    EXPECT_EQ(say("generate", toml, ranks, greedy), text);
+  }
+  EXPECT_EQ(say("generate", "zero.toml", 2, sampled), drawn);
+}
+
+TEST_F(Launched, ByTorchrunItIsTheRunOfNproc) {
+  const std::string ours = CHASSIS_TEST_SOURCE_DIR "/.deps/interop-venv/bin/torchrun";
+  const std::string torchrun = fs::exists(ours) ? ours : path_of("torchrun");
+  if (torchrun.empty()) GTEST_SKIP() << "there is no torchrun";
+  run_well(joined(training("fsdp2.toml", "nproc"), {"--nproc", "2"}));
+  run_well(joined({torchrun, "--no-python", "--nproc-per-node=2"}, training("fsdp2.toml", "torchrun")));
+  expect_same_run("torchrun", "nproc");
+}
+
+// A driver that counts two GPUs, where LibTorch finds none: two processes, on the CPU.
+TEST_F(Launched, WithoutNprocThereIsOneProcessForEachGpu) {
+  const auto output = [&](const std::string& toml, const char* num_gpus) {
+    const Outcome outcome = run_process(joined(training(toml, "run"), {"run.device=auto", "run.max_steps=1"}), folder_.path(),
+                                        {{"LD_LIBRARY_PATH", CHASSIS_FAKE_DRIVER_DIR}, {"CHASSIS_FAKE_GPUS", num_gpus}});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return outcome.output;
+  };
+  const std::string two = output("fsdp2.toml", "2");
+  EXPECT_HAS(two, "starting 2 processes, one per visible GPU");
+  EXPECT_HAS(two, " × 2 ranks ");
+  for (const std::string& one : {output("fsdp2.toml", "1"), output("run.toml", "2")})
+    EXPECT_EQ(one.find(" ranks "), std::string::npos) << one;
+}
+
+}  // namespace
+}  // namespace chassis::test
