@@ -28,7 +28,8 @@ void ConfigArguments::add_to(CLI::App& app) {
 
 void ConfigArguments::add_ranks_to(CLI::App& app) {
   app.add_option("--nproc", num_ranks,
-                 "processes on this machine; default: as torchrun, srun or mpirun started this one, else with [[parallel]] one per GPU")
+                 "processes on this machine; default: as torchrun, srun or mpirun started this one, else with "
+                 "[[parallel]] one per GPU")
       ->check(CLI::Range(1, 4096));
 }
 

@@ -137,7 +137,8 @@ class TcpStore : public Store {
     const std::vector<int> others = sockets_to(port);
     ask([&] { store_ = c10::make_intrusive<c10d::TCPStore>(address, options); });
     sockets_ = sockets_to(port);
-    std::erase_if(sockets_, [&](int socket) { return std::find(others.begin(), others.end(), socket) != others.end(); });
+    std::erase_if(sockets_,
+                  [&](int socket) { return std::find(others.begin(), others.end(), socket) != others.end(); });
     set_timeout(kFirstTimeout);
   }
 
@@ -207,7 +208,8 @@ class TcpStore : public Store {
       return request();
     } catch (const std::exception& e) {
       const bool silent = Clock::now() - start >= limit;
-      lost_ = silent ? fmt::format("no answer within {:.3g} s", static_cast<double>(limit.count()) / 1000.0) : "it broke off, " + reason_of(e);
+      lost_ = silent ? fmt::format("no answer within {:.3g} s", static_cast<double>(limit.count()) / 1000.0)
+                     : "it broke off, " + reason_of(e);
       throw lost_error();
     }
   }

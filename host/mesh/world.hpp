@@ -43,7 +43,8 @@ class World {
   int num_cores() const { return num_cores_; }
   // NULL with one process.
   Store* store() { return store_.get(); }
-  // How long ranks wait for each other, and for the process that serves the store, before they give up; [comm] timeout_s.
+  // How long ranks wait for each other, and for the process that serves the store, before they give up; [comm]
+  // timeout_s.
   void set_deadline(std::chrono::milliseconds deadline);
   std::chrono::milliseconds deadline() const { return deadline_; }
 

@@ -1,6 +1,6 @@
 // What may befall one of several processes, a row each: all ranks end, with the error of the one that had it. Some runs
-// are started by --nproc, whose parent serves the store and reaps; others by hand, as on one machine for each rank. With
-// the label slow what happens amid training is repeated, and how long the ranks took to end is printed.
+// are started by --nproc, whose parent serves the store and reaps; others by hand, as on one machine for each rank.
+// With the label slow what happens amid training is repeated, and how long the ranks took to end is printed.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -27,7 +27,8 @@ constexpr int kSlower = 8;
 constexpr int kSlower = 1;
 #endif
 constexpr auto kHang = std::chrono::seconds(60 * kSlower);
-constexpr int kDeadline = 3 * kSlower;  // of ranks that wait for a stopped one
+constexpr int kDeadline =
+    3 * kSlower;  // of ranks that wait for a stopped one, or at the start for one that does not come
 
 // A port of this machine; `listens` keeps it in use.
 class Port {
@@ -40,8 +41,10 @@ class Port {
     EXPECT_EQ(bind(socket_, reinterpret_cast<sockaddr*>(&address), length), 0);
     EXPECT_EQ(getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &length), 0);
     number_ = ntohs(address.sin_port);
-    if (listens) listen(socket_, 8);
-    else close(std::exchange(socket_, -1));
+    if (listens)
+      listen(socket_, 8);
+    else
+      close(std::exchange(socket_, -1));
   }
   ~Port() {
     if (socket_ >= 0) close(socket_);
@@ -65,11 +68,11 @@ struct Fault {
   std::string name;
   bool by_hand;
   int num_ranks;
-  int rank;             // the one that has it
-  Words overrides;      // of all ranks
-  ExitCode code;        // of all ranks
-  std::string said;     // by the one that has it; empty if it says nothing
-  std::string heard;    // by all others
+  int rank;                                      // the one that has it
+  Words overrides;                               // of all ranks
+  ExitCode code;                                 // of all ranks
+  std::string said;                              // by the one that has it; empty if it says nothing
+  std::string heard;                             // by all others
   std::function<void(Start&)> change = nullptr;  // of the start of the one that has it
   bool port_in_use = false;
   std::string toml = "";  // behind the rest
@@ -136,7 +139,8 @@ class Run {
     const bool to_be_woken = fault_.by_hand && fault_.has("stop");
     const auto others_ended = [&] {
       for (size_t i = 0; i < processes_.size(); ++i)
-        if (processes_[i] && processes_[i]->running() && !(to_be_woken && static_cast<int>(i) == fault_.rank)) return false;
+        if (processes_[i] && processes_[i]->running() && !(to_be_woken && static_cast<int>(i) == fault_.rank))
+          return false;
       return true;
     };
     End end;
@@ -166,9 +170,12 @@ class Run {
     if (!fault_.by_hand) command.insert(command.end(), {"--nproc", std::to_string(fault_.num_ranks)});
     std::vector<std::pair<std::string, std::string>> environment;
     if (fault_.by_hand)
-      environment = {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", std::to_string(fault_.num_ranks)},
-                     {"LOCAL_RANK", "0"},            {"LOCAL_WORLD_SIZE", "1"},
-                     {"MASTER_ADDR", "127.0.0.1"},   {"MASTER_PORT", std::to_string(port_.number())}};
+      environment = {{"RANK", std::to_string(rank)},
+                     {"WORLD_SIZE", std::to_string(fault_.num_ranks)},
+                     {"LOCAL_RANK", "0"},
+                     {"LOCAL_WORLD_SIZE", "1"},
+                     {"MASTER_ADDR", "127.0.0.1"},
+                     {"MASTER_PORT", std::to_string(port_.number())}};
     processes_.push_back(start.comes ? std::make_unique<Process>(command, start.directory, environment) : nullptr);
   }
 
@@ -231,65 +238,81 @@ Words strategy(const std::string& fault, const Words& more = {}) {
   return words;
 }
 
+const Words kHasty = {"comm.init_timeout_s=" + std::to_string(kDeadline)};
 const Words kShort = {"comm.timeout_s=" + std::to_string(kDeadline)};
-const std::string kTooLate = "was not done within " + std::to_string(kDeadline) + " s: rank ";
 // Wide enough that the optimizer's states are more than what was free before.
 const Words kWide = {"model.config.hidden_size=512", "model.config.intermediate_size=1024"};
-constexpr ExitCode kCommunication = ExitCode::kCommunication;
+constexpr bool kNproc = false, kByHand = true;
+const std::string kFirstIsGone = "rank 0 is gone or hangs: lost the store at 127.0.0.1:";
+const std::string kDifferentCalls = "two ranks make different calls in #";
 
 // Amid training, by faulty_strategy.cpp.
 std::vector<Fault> live_faults() {
+  const auto killed = [](int rank) { return "rank " + std::to_string(rank) + " was killed by SIGKILL"; };
+  const auto silent = [](int rank) { return " s: rank " + std::to_string(rank) + " gave no sign"; };
+  const Words kill_in_forward = strategy("kill in forward"), kill_in_collective = strategy("kill in collective"),
+              stop_in_forward = strategy("stop in forward", kShort),
+              stop_in_collective = strategy("stop in collective", kShort), another_order = strategy("another order"),
+              out_of_memory = strategy("out of memory", kWide);
+  const ExitCode comm = ExitCode::kCommunication;
   return {
-      {"kill_in_forward", false, 3, 1, strategy("kill in forward"), kCommunication, "", "rank 1 was killed by SIGKILL"},
-      {"kill_in_collective", false, 3, 2, strategy("kill in collective"), kCommunication, "", "rank 2 was killed by SIGKILL"},
-      {"kill_of_the_first", false, 3, 0, strategy("kill in collective"), kCommunication, "", "rank 0 was killed by SIGKILL"},
-      {"kill_by_hand", true, 3, 1, strategy("kill in collective"), kCommunication, "", "rank 1 went away in "},
-      {"kill_of_the_first_by_hand", true, 3, 0, strategy("kill in forward"), kCommunication, "", "rank 0 is gone or hangs: lost the store at 127.0.0.1:"},
-      {"late_kill_of_the_first_by_hand", true, 2, 0, strategy("kill late in collective"), kCommunication, "", "rank 0 is gone or hangs: lost the store at 127.0.0.1:"},
-      {"stop_in_forward", false, 3, 1, strategy("stop in forward", kShort), kCommunication, "rank 1 gave no sign", "rank 1 gave no sign"},
-      {"stop_in_collective", false, 3, 0, strategy("stop in collective", kShort), kCommunication, "rank 0 gave no sign", "rank 0 gave no sign"},
-      {"stop_by_hand", true, 2, 1, strategy("stop in collective", kShort), kCommunication, "rank ", kTooLate + "1 gave no sign"},
-      {"stop_of_the_first_by_hand", true, 3, 0, strategy("stop in forward", kShort), kCommunication, "rank ", "rank 0 is gone or hangs: lost the store at 127.0.0.1:"},
-      {"another_order", false, 3, 1, strategy("another order"), kCommunication, "two ranks make different calls", "two ranks make different calls"},
-      {"another_order_by_hand", true, 2, 1, strategy("another order"), kCommunication, "two ranks make different calls", "two ranks make different calls"},
-      {"error_in_forward", false, 3, 2, strategy("error in forward"), ExitCode::kConfig, "does not know how to go on", "rank 2: plugin 'faulty'"},
+      {"kill_in_forward", kNproc, 3, 1, kill_in_forward, comm, "", killed(1)},
+      {"kill_in_collective", kNproc, 3, 2, kill_in_collective, comm, "", killed(2)},
+      {"kill_of_the_first", kNproc, 3, 0, kill_in_collective, comm, "", killed(0)},
+      {"kill_by_hand", kByHand, 3, 1, kill_in_collective, comm, "", "rank 1 went away in "},
+      {"kill_of_the_first_by_hand", kByHand, 3, 0, kill_in_forward, comm, "", kFirstIsGone},
+      {"late_kill_of_the_first_by_hand", kByHand, 2, 0, strategy("kill late in collective"), comm, "", kFirstIsGone},
+      {"stop_in_forward", kNproc, 3, 1, stop_in_forward, comm, silent(1), silent(1)},
+      {"stop_in_collective", kNproc, 3, 0, stop_in_collective, comm, silent(0), silent(0)},
+      {"stop_by_hand", kByHand, 2, 1, stop_in_collective, comm, "rank 0", silent(1)},
+      {"stop_of_the_first_by_hand", kByHand, 3, 0, stop_in_forward, comm, "rank ", kFirstIsGone},
+      {"another_order", kNproc, 3, 1, another_order, comm, kDifferentCalls, kDifferentCalls},
+      {"another_order_by_hand", kByHand, 2, 1, another_order, comm, kDifferentCalls, kDifferentCalls},
+      {"error_in_forward", kNproc, 3, 2, strategy("error in forward"), ExitCode::kConfig, "does not know how to go on",
+       "rank 2: plugin 'faulty'"},
 #ifndef __SANITIZE_ADDRESS__  // whose own mappings would fail
-      {"out_of_memory", false, 2, 1, strategy("out of memory", kWide), ExitCode::kOutOfMemory, "out of ", "rank 1: out of "},
-      {"out_of_memory_by_hand", true, 2, 1, strategy("out of memory", kWide), ExitCode::kOutOfMemory, "out of ", "rank 1: out of "},
+      {"out_of_memory", kNproc, 2, 1, out_of_memory, ExitCode::kOutOfMemory, "out of ", "rank 1: out of "},
+      {"out_of_memory_by_hand", kByHand, 2, 1, out_of_memory, ExitCode::kOutOfMemory, "out of ", "rank 1: out of "},
 #endif
   };
 }
 
+void does_not_come(Start& start) { start.comes = false; }
+void has_another_rate(Start& start) { start.more = {"optimizer.lr=0.5"}; }
+void has_other_data(Start& start) { write_tokens(start.directory + "/tokens.jsonl", 100); }
+void has_another_plugin(Start& start) {
+  const std::string folder = start.directory + "/plugins";
+  fs::create_directory(folder);
+  write_text(folder + "/adamw.so", text_of_file(CHASSIS_TEST_PLUGIN_DIR "/adamw.so") + "behind what is loaded");
+  start.more = {"--plugin-path", folder};
+}
+
 // Before the first step.
 std::vector<Fault> early_faults() {
-  const std::string differ = " differs between ranks: '";
+  const ExitCode comm = ExitCode::kCommunication, config = ExitCode::kConfig;
+  const std::string late = std::to_string(kDeadline), differ = " differs between ranks: '", from_1 = "rank 1: ";
+  const std::string rate = "configuration" + differ + "optimizer.lr = 0.5' on rank 1, 'optimizer.lr = 0.002' on rank 0";
+  const std::string plugin = "plugins" + differ + "adamw ", data = "data" + differ;
   const std::string cpu = "nccl serves CUDA memory; this run is on the CPU";
   const std::string nobody = "mesh.tp = 2, but no strategy of [[parallel]] serves this axis";
+  const std::string nothing = "plugin 'faulty' 0.1.0 has nothing to divide: the mesh is ";
   const std::string twice = "axis 'dp_shard' is served by plugin 'faulty' 0.1.0 and by plugin 'faulty' 0.1.0";
+  const std::string second = "[[parallel]]\nplugin = \"faulty\"\nfault = \"place nothing\"\n";
+  const Words none;
   return {
-      {"rank_missing", true, 3, 2, {"comm.init_timeout_s=2"}, kCommunication, "", "1 of 3 ranks did not come within 2 s: 2",
-       [](Start& start) { start.comes = false; }},
-      {"first_rank_missing", true, 2, 0, {"comm.init_timeout_s=2"}, kCommunication, "", "within 2 s: Connection refused",
-       [](Start& start) { start.comes = false; }},
-      {"port_in_use", true, 2, 0, {"comm.init_timeout_s=2"}, kCommunication, "Address already in use",
+      {"rank_missing", kByHand, 3, 2, kHasty, comm, "", "1 of 3 ranks did not come within " + late + " s: 2",
+       does_not_come},
+      {"first_rank_missing", kByHand, 2, 0, kHasty, comm, "", "within " + late + " s: Connection refused",
+       does_not_come},
+      {"port_in_use", kByHand, 2, 0, kHasty, comm, "Address already in use",
        "it accepts connections, but does not answer", nullptr, true},
-      {"other_configuration", true, 3, 1, {}, ExitCode::kConfig, "configuration" + differ + "optimizer.lr = 0.5' on rank 1, 'optimizer.lr = 0.002' on rank 0",
-       "rank 1: configuration" + differ + "optimizer.lr = 0.5' on rank 1",
-       [](Start& start) { start.more = {"optimizer.lr=0.5"}; }},
-      {"other_plugin", true, 2, 1, {}, ExitCode::kConfig, "plugins" + differ + "adamw ", "rank 1: plugins" + differ + "adamw ",
-       [](Start& start) {
-         fs::create_directory(start.directory + "/plugins");
-         std::string library = text_of_file(CHASSIS_TEST_PLUGIN_DIR "/adamw.so");
-         write_text(start.directory + "/plugins/adamw.so", library + "behind the end of what is loaded");
-         start.more = {"--plugin-path", start.directory + "/plugins"};
-       }},
-      {"other_data", true, 2, 1, {}, ExitCode::kConfig, "data" + differ, "rank 1: data" + differ,
-       [](Start& start) { write_tokens(start.directory + "/tokens.jsonl", 100); }},
-      {"axis_without_a_strategy", false, 2, 1, {"mesh.tp=2"}, ExitCode::kConfig, nobody, nobody},
-      {"strategy_without_an_axis", false, 2, 1, strategy("claim nothing"), ExitCode::kConfig, "has nothing to divide", "has nothing to divide"},
-      {"nccl_without_a_gpu", false, 2, 1, {"comm.plugin=nccl"}, ExitCode::kConfig, cpu, cpu},
-      {"axis_of_two_strategies", false, 2, 1, {}, ExitCode::kConfig, twice, twice, nullptr, false,
-       "[[parallel]]\nplugin = \"faulty\"\nfault = \"place nothing\"\n"},
+      {"other_configuration", kByHand, 3, 1, none, config, rate, from_1 + rate, has_another_rate},
+      {"other_plugin", kByHand, 2, 1, none, config, plugin, from_1 + plugin, has_another_plugin},
+      {"other_data", kByHand, 2, 1, none, config, data, from_1 + data, has_other_data},
+      {"axis_without_a_strategy", kNproc, 2, 1, {"mesh.tp=2"}, config, nobody, nobody},
+      {"strategy_without_an_axis", kNproc, 2, 1, strategy("claim nothing"), config, nothing, nothing},
+      {"axis_of_two_strategies", kNproc, 2, 1, none, config, twice, twice, nullptr, false, second},
+      {"nccl_without_a_gpu", kNproc, 2, 1, {"comm.plugin=nccl"}, config, cpu, cpu},
   };
 }
 
@@ -297,7 +320,8 @@ std::string name_of(const testing::TestParamInfo<Fault>& info) { return info.par
 
 class Faults : public testing::TestWithParam<Fault> {};
 TEST_P(Faults, EndAllRanksWithTheirReason) {
-  if (GetParam().has("nccl") && !fs::exists(CHASSIS_TEST_PLUGIN_DIR "/nccl.so")) GTEST_SKIP() << "nccl is built with CUDA";
+  if (GetParam().has("nccl") && !fs::exists(CHASSIS_TEST_PLUGIN_DIR "/nccl.so"))
+    GTEST_SKIP() << "nccl is built with CUDA";
   std::printf("%-30s %.1f s\n", GetParam().name.c_str(), befall(GetParam()).seconds);
 }
 INSTANTIATE_TEST_SUITE_P(Early, Faults, testing::ValuesIn(early_faults()), name_of);
@@ -314,6 +338,7 @@ TEST_P(RepeatedFaults, NeverHang) {
     longest = std::max(longest, end.seconds);
   }
   std::printf("| %s | %d | %d | %.1f |\n", GetParam().name.c_str(), kRepetitions, num_hung, longest);
+  std::fflush(stdout);
 }
 INSTANTIATE_TEST_SUITE_P(Live, RepeatedFaults, testing::ValuesIn(live_faults()), name_of);
 

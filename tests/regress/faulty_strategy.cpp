@@ -24,16 +24,19 @@ class Faulty final : public Parallel {
   static constexpr std::string_view kHomeAxis = "dp_shard";
   static const Options& options() {
     static const Options schema = {
-        option("fault", "none").choices({"none", "claim nothing", "place nothing", "out of memory", "error in forward",
-                                         "kill in forward", "kill in collective", "kill late in collective",
-                                         "stop in forward", "stop in collective", "another order"}),
+        option("fault", "none")
+            .choices({"none", "claim nothing", "place nothing", "out of memory", "error in forward", "kill in forward",
+                      "kill in collective", "kill late in collective", "stop in forward", "stop in collective",
+                      "another order"}),
         option("rank", 0).range(0, 1 << 20).doc("which rank has it"),
     };
     return schema;
   }
 
   explicit Faulty(const Host& host)
-      : Parallel(host), fault_(option_value<std::string>(host, "fault")), faulty_rank_(option_value<int64_t>(host, "rank")) {}
+      : Parallel(host),
+        fault_(option_value<std::string>(host, "fault")),
+        faulty_rank_(option_value<int64_t>(host, "rank")) {}
 
   void resolve(const ParallelProblem& problem, ParallelSink& sink) override {
     for (const chassis_mesh_axis_t& axis : problem.axes())
@@ -102,7 +105,8 @@ class Faulty final : public Parallel {
     timespec now{};
     clock_gettime(CLOCK_MONOTONIC, &now);
     char line[64];
-    const int size = std::snprintf(line, sizeof line, "fault of %d at %lld\n", getpid(), now.tv_sec * 1'000'000'000LL + now.tv_nsec);
+    const int size =
+        std::snprintf(line, sizeof line, "fault of %d at %lld\n", getpid(), now.tv_sec * 1'000'000'000LL + now.tv_nsec);
     (void)!write(STDERR_FILENO, line, static_cast<size_t>(size));
   }
   // Once: units run forward for every micro-batch.

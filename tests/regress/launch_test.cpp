@@ -78,10 +78,13 @@ class Launched : public testing::Test {
  protected:
   Launched() {
     write_text(folder_ / "run.toml", kToml);
-    write_text(folder_ / "fsdp2.toml", "schema_version = 1\nextends = [\"run.toml\"]\n[[parallel]]\nplugin = \"fsdp2\"\n");
+    write_text(folder_ / "fsdp2.toml",
+               "schema_version = 1\nextends = [\"run.toml\"]\n[[parallel]]\nplugin = \"fsdp2\"\n");
     write_text(folder_ / "hsdp.toml",
-               "schema_version = 1\nextends = [\"run.toml\"]\n[mesh]\ndp_replicate = 2\ndp_shard = 2\n[[parallel]]\nplugin = \"fsdp2\"\n");
-    write_text(folder_ / "zero.toml", "schema_version = 1\nextends = [\"run.toml\"]\n[[parallel]]\nplugin = \"zero\"\nstage = 3\n");
+               "schema_version = 1\nextends = [\"run.toml\"]\n[mesh]\ndp_replicate = 2\ndp_shard = "
+               "2\n[[parallel]]\nplugin = \"fsdp2\"\n");
+    write_text(folder_ / "zero.toml",
+               "schema_version = 1\nextends = [\"run.toml\"]\n[[parallel]]\nplugin = \"zero\"\nstage = 3\n");
     std::string corpus;
     for (int i = 0; i < 200; ++i) corpus += "line " + std::to_string(i * 37 % 101) + " of a small corpus\n";
     write_text(folder_ / "corpus.txt", corpus);
@@ -127,9 +130,12 @@ class Launched : public testing::Test {
       if (!fs::exists(home + "/corpus.txt")) fs::copy(folder_ / "corpus.txt", home);
       if (!fs::exists(home + "/cache")) fs::create_directory_symlink(cache, home + "/cache");
       auto [words, variables] = on_host(host);
-      for (const auto& [key, value] : Variables{{"RANK", std::to_string(rank)}, {"WORLD_SIZE", "4"},
-                                                {"LOCAL_RANK", std::to_string(rank % 2)}, {"LOCAL_WORLD_SIZE", "2"},
-                                                {"MASTER_ADDR", master}, {"MASTER_PORT", port}})
+      for (const auto& [key, value] : Variables{{"RANK", std::to_string(rank)},
+                                                {"WORLD_SIZE", "4"},
+                                                {"LOCAL_RANK", std::to_string(rank % 2)},
+                                                {"LOCAL_WORLD_SIZE", "2"},
+                                                {"MASTER_ADDR", master},
+                                                {"MASTER_PORT", port}})
         variables.emplace_back(key, value);
       fs::create_directories(cache);
       ranks.push_back(std::make_unique<Process>(joined(words, training("hsdp.toml", name)), home, variables));
@@ -160,7 +166,8 @@ TEST_F(Launched, CoresAreDividedAmongTheRanksUnlessTheUserDivides) {
   const std::string all = std::to_string(CPU_COUNT(&cores)), share = std::to_string(std::max(1, CPU_COUNT(&cores) / 2));
   unsetenv("OMP_NUM_THREADS");
   const Words train = joined(training("fsdp2.toml", "run"), {"run.threads=0", "run.max_steps=1"});
-  const Words launchers[] = {joined({mpirun, "-np", "2", "--oversubscribe", "--bind-to", "none"}, train), joined(train, {"--nproc", "2"})};
+  const Words launchers[] = {joined({mpirun, "-np", "2", "--oversubscribe", "--bind-to", "none"}, train),
+                             joined(train, {"--nproc", "2"})};
   for (const Words& command : launchers) {
     Variables variables = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}};
     EXPECT_HAS(run_process(command, folder_.path(), variables).output, ", " + share + " threads,");
@@ -181,8 +188,9 @@ TEST_F(Launched, OnTwoHostsItIsTheRunOfOne) {
 class TwoNetworks {
  public:
   TwoNetworks() : ip_(path_of("ip")) {
-    works_ = !ip_.empty() && run({"netns", "add", name(0)}) && run({"netns", "add", name(1)}) &&
-             run({"link", "add", "cable0", "netns", name(0), "type", "veth", "peer", "name", "cable1", "netns", name(1)});
+    works_ =
+        !ip_.empty() && run({"netns", "add", name(0)}) && run({"netns", "add", name(1)}) &&
+        run({"link", "add", "cable0", "netns", name(0), "type", "veth", "peer", "name", "cable1", "netns", name(1)});
     for (int host : {0, 1}) {
       const std::string end = "cable" + std::to_string(host);
       works_ = works_ && run({"-n", name(host), "addr", "add", address(host) + "/24", "dev", end}) &&
@@ -257,8 +265,9 @@ TEST_F(Launched, ByTorchrunItIsTheRunOfNproc) {
 // A driver that counts two GPUs, where LibTorch finds none: two processes, on the CPU.
 TEST_F(Launched, WithoutNprocThereIsOneProcessForEachGpu) {
   const auto output = [&](const std::string& toml, const char* num_gpus) {
-    const Outcome outcome = run_process(joined(training(toml, "run"), {"run.device=auto", "run.max_steps=1"}), folder_.path(),
-                                        {{"LD_LIBRARY_PATH", CHASSIS_FAKE_DRIVER_DIR}, {"CHASSIS_FAKE_GPUS", num_gpus}});
+    const Outcome outcome =
+        run_process(joined(training(toml, "run"), {"run.device=auto", "run.max_steps=1"}), folder_.path(),
+                    {{"LD_LIBRARY_PATH", CHASSIS_FAKE_DRIVER_DIR}, {"CHASSIS_FAKE_GPUS", num_gpus}});
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
     return outcome.output;
   };

@@ -165,10 +165,12 @@ TEST(World, ExpectSameNamesTheFirstRankThatDiffers) {
 
 TEST(World, ExpectSameNamesTheFirstLinesThatDiffer) {
   const auto ends = run(3, [](World& world) {
-    world.expect_same("the configuration", world.rank() == 1 ? "seed = 1\nlr = 2\nsteps = 3" : "seed = 1\nlr = 1\nsteps = 4");
+    world.expect_same("the configuration",
+                      world.rank() == 1 ? "seed = 1\nlr = 2\nsteps = 3" : "seed = 1\nlr = 1\nsteps = 4");
     return 0;
   });
-  expect_origin(ends, 1, ExitCode::kConfig, "the configuration differs between ranks: 'lr = 2' on rank 1, 'lr = 1' on rank 0");
+  expect_origin(ends, 1, ExitCode::kConfig,
+                "the configuration differs between ranks: 'lr = 2' on rank 1, 'lr = 1' on rank 0");
 }
 
 TEST(World, TogetherAllRanksFailOrNone) {
