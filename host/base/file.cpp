@@ -21,6 +21,7 @@ namespace chassis {
 namespace {
 
 constexpr size_t kLargestTransfer = size_t{1} << 30;
+constexpr size_t kLeastDirect = size_t{1} << 16;  // bytes past the page cache: fewer are written faster through it
 
 Error failure(const std::string& what, const std::string& path, int error) {
   Error e = storage_error(what + " '" + path + "': " + std::generic_category().message(error));
@@ -46,19 +47,27 @@ std::string parent_of(const std::string& path) {
 
 }  // namespace
 
-File::File(File&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)), path_(std::move(other.path_)) {}
+File::File(File&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)), direct_(std::exchange(other.direct_, -1)), path_(std::move(other.path_)) {}
 
 File& File::operator=(File&& other) noexcept {
   if (this != &other) {
+    close_direct();
     if (descriptor_ >= 0) ::close(descriptor_);
     descriptor_ = std::exchange(other.descriptor_, -1);
+    direct_ = std::exchange(other.direct_, -1);
     path_ = std::move(other.path_);
   }
   return *this;
 }
 
 File::~File() {
+  close_direct();
   if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void File::close_direct() noexcept {
+  if (direct_ >= 0) ::close(std::exchange(direct_, -1));
 }
 
 File File::adopt(int descriptor, std::string path) { return File(descriptor, std::move(path)); }
@@ -146,10 +155,24 @@ void File::pread_exact(void* data, size_t num_bytes, uint64_t offset) const {
   }
 }
 
+void File::write_directly() {
+  if (direct_ < 0) direct_ = open_retrying(AT_FDCWD, "/proc/self/fd/" + std::to_string(descriptor_), O_WRONLY | O_DIRECT, 0);
+}
+
 void File::pwrite_exact(const void* data, size_t num_bytes, uint64_t offset) {
   const auto* in = static_cast<const char*>(data);
+  const size_t head = (kPageBytes - offset % kPageBytes) % kPageBytes;
+  const size_t body = num_bytes > head ? (num_bytes - head) / kPageBytes * kPageBytes : 0;
+  const bool is_aligned = (reinterpret_cast<uintptr_t>(in) + head) % kPageBytes == 0;
+  if (direct_ < 0 || !is_aligned || body < kLeastDirect) return write_buffered(in, num_bytes, offset);
+  write_buffered(in, head, offset);
+  const size_t done = head + write_direct(in + head, body, offset + head);
+  write_buffered(in + done, num_bytes - done, offset + done);
+}
+
+void File::write_buffered(const char* data, size_t num_bytes, uint64_t offset) {
   for (size_t done = 0; done < num_bytes;) {
-    const ssize_t put = ::pwrite(descriptor_, in + done, std::min(num_bytes - done, kLargestTransfer),
+    const ssize_t put = ::pwrite(descriptor_, data + done, std::min(num_bytes - done, kLargestTransfer),
                                  static_cast<off_t>(offset + done));
     if (put < 0) {
       if (errno == EINTR) continue;
@@ -157,6 +180,22 @@ void File::pwrite_exact(const void* data, size_t num_bytes, uint64_t offset) {
     }
     done += static_cast<size_t>(put);
   }
+}
+
+// Whole pages. Returns how many bytes went this way: fewer if the file system turns out not to have it.
+size_t File::write_direct(const char* data, size_t num_bytes, uint64_t offset) {
+  size_t done = 0;
+  while (done < num_bytes) {
+    const ssize_t put =
+        ::pwrite(direct_, data + done, std::min(num_bytes - done, kLargestTransfer), static_cast<off_t>(offset + done));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0 && errno == EINVAL) break;
+    if (put < 0) throw failure("can not write " + amount(num_bytes, offset) + " of", path_, errno);
+    done += static_cast<size_t>(put);
+    if (done % kPageBytes != 0) return done;
+  }
+  if (done < num_bytes) close_direct();
+  return done;
 }
 
 void File::preallocate(uint64_t num_bytes) {
@@ -186,6 +225,7 @@ void File::fsync() {
 }
 
 void File::close() {
+  close_direct();
   const int descriptor = std::exchange(descriptor_, -1);
   if (descriptor >= 0 && ::close(descriptor) != 0 && errno != EINTR) throw failure("can not close", path_, errno);
 }

@@ -13,6 +13,8 @@ namespace chassis {
 // An open file; moves, closes itself.
 class File {
  public:
+  static constexpr uint64_t kPageBytes = 4096;
+
   File() = default;
   File(File&& other) noexcept;
   File& operator=(File&& other) noexcept;
@@ -45,6 +47,10 @@ class File {
   // Fails if the file ends before.
   void pread_exact(void* data, size_t num_bytes, uint64_t offset) const;
   void pwrite_exact(const void* data, size_t num_bytes, uint64_t offset);
+  // From now on the whole pages of a large write go past the page cache, if the file system can and `data` lies in its page
+  // as `offset` does: no copy is made of them, and what the cache holds of other files stays there.
+  void write_directly();
+  bool writes_directly() const { return direct_ >= 0; }
   // Reserves blocks where the file system can, and sets the size.
   void preallocate(uint64_t num_bytes);
   void truncate(uint64_t num_bytes);
@@ -54,7 +60,12 @@ class File {
 
  private:
   File(int descriptor, std::string path) : descriptor_(descriptor), path_(std::move(path)) {}
+  void write_buffered(const char* data, size_t num_bytes, uint64_t offset);
+  size_t write_direct(const char* data, size_t num_bytes, uint64_t offset);
+  void close_direct() noexcept;
+
   int descriptor_ = -1;
+  int direct_ = -1;  // the same file, open past the page cache
   std::string path_;
 };
 

@@ -93,7 +93,7 @@ class Reader {
       if (!said.contains("error")) continue;
       reason = said["error"].get<std::string>();
       if (said.value("other_format", false)) return std::nullopt;
-      throw storage_error("'" + directory_.path() + "': " + reason);
+      throw storage_error(reason);
     }
     int status = 0;
     ::waitpid(std::exchange(process_, 0), &status, 0);
@@ -261,7 +261,7 @@ int answer_scan(const FormatPlugin& format, const std::string& path) {
   } catch (const Error& error) {
     say({{"error", error.what()}});
   } catch (const std::bad_alloc&) {
-    say({{"error", "the reader needs more than " + std::to_string(kMoreMemoryBytes >> 30) + " GiB of memory"}});
+    say({{"error", "'" + path + "': its reader needs more than " + std::to_string(kMoreMemoryBytes >> 30) + " GiB of memory"}});
   }
   std::fflush(stdout);
   return 0;

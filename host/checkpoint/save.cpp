@@ -187,8 +187,11 @@ void Save::open(size_t file) {
 }
 
 void Save::stream() {
-  for (size_t i = 0; i < files_.size(); ++i)
-    if (has_parts_[i]) open(i);
+  for (size_t i = 0; i < files_.size(); ++i) {
+    if (!has_parts_[i]) continue;
+    open(i);
+    files_[i].write_directly();
+  }
   const PartSource source = request_.source ? request_.source : from_tensors(request_.tensors);
   remainders_ = stream_parts(plan_, owner_, files_, buckets_, [&](const SavePart& part, const Room& room) {
     if (gives_up_) throw storage_error("the save was given up");

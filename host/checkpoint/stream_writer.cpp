@@ -13,6 +13,8 @@ namespace {
 
 // In one bucket: the list of them stays small beside it, however short the runs of a tensor are.
 constexpr size_t kMaxSegments = 1 << 16;
+// Of them; each may leave a page of the bucket unused.
+constexpr size_t kMostAligned = 64;
 
 }  // namespace
 
@@ -30,10 +32,11 @@ StreamWriter::~StreamWriter() {
 std::span<std::byte> StreamWriter::reserve(File& file, uint64_t offset, uint64_t num_bytes, uint64_t element_bytes) {
   CHASSIS_CHECK(num_bytes > 0 && num_bytes % element_bytes == 0, "not a whole number of elements");
   if (buckets_.bucket_bytes() - filled_bytes_ < element_bytes || segments_.size() == kMaxSegments) submit();
-  uint64_t room = std::min(num_bytes, buckets_.bucket_bytes() - filled_bytes_);
-  room -= room % element_bytes;
   const bool continues = !segments_.empty() && segments_.back().file == &file &&
                          segments_.back().offset + segments_.back().num_bytes == offset;
+  if (!continues) align_to(file, offset, element_bytes);
+  uint64_t room = std::min(num_bytes, buckets_.bucket_bytes() - filled_bytes_);
+  room -= room % element_bytes;
   if (continues) {
     segments_.back().num_bytes += room;
   } else {
@@ -42,6 +45,13 @@ std::span<std::byte> StreamWriter::reserve(File& file, uint64_t offset, uint64_t
   const std::span<std::byte> out = buckets_.bucket(filling_).subspan(filled_bytes_, room);
   filled_bytes_ += room;
   return out;
+}
+
+// Bytes that are to be written directly lie in their page as they will in the file's. Many short ones do without.
+void StreamWriter::align_to(const File& file, uint64_t offset, uint64_t element_bytes) {
+  if (!file.writes_directly() || segments_.size() >= kMostAligned) return;
+  const uint64_t skipped = (offset - filled_bytes_) % File::kPageBytes;
+  if (filled_bytes_ + skipped + element_bytes <= buckets_.bucket_bytes()) filled_bytes_ += skipped;
 }
 
 void StreamWriter::submit() {

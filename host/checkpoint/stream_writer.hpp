@@ -36,6 +36,7 @@ class StreamWriter {
     uint64_t num_bytes;
   };
 
+  void align_to(const File& file, uint64_t offset, uint64_t element_bytes);
   void submit();
   void run();
   void write_all() const;

@@ -203,6 +203,28 @@ TEST(StreamWriter, CutsAtWholeElements) {
   EXPECT_EQ(file.size(), 4099u);
 }
 
+TEST(StreamWriter, WritesWholePagesPastTheCacheAndAllBytesInPlace) {
+  const BucketPair buckets(1 << 18);
+  const TemporaryDirectory dir;
+  File file = File::create_exclusive(dir / "f");
+  file.write_directly();
+  std::string expected(1'000'000, '\0');
+  StreamWriter writer(buckets);
+  const auto put = [&](uint64_t offset, uint64_t num_bytes) {
+    for (const uint64_t end = offset + num_bytes; offset < end;) {
+      const auto room = writer.reserve(file, offset, end - offset);
+      for (std::byte& byte : room) byte = static_cast<std::byte>(offset % 251), expected[offset++] = static_cast<char>(byte);
+    }
+  };
+  put(500'001, 499'999);
+  put(100, 7);
+  put(200, 300'000);
+  put(300'200, 199'801);
+  put(0, 100);
+  writer.flush();
+  EXPECT_TRUE(read_file(dir / "f") == expected);
+}
+
 // A hundred saves leave the number of open files and threads as it was.
 TEST(Save, LeaksNoFilesAndThreads) {
   const TemporaryDirectory dir;

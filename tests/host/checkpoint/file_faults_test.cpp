@@ -15,11 +15,11 @@ namespace {
 using namespace testing;
 using Kind = FileCall::Kind;
 
-constexpr uint64_t kBucketBytes = 4096;
+constexpr uint64_t kBucketBytes = 1 << 17;  // room for what is written past the page cache
 
 Model model_of_step(int64_t step) {
   Model model;
-  model.add("a", Dtype::f32, {40, 50}, static_cast<uint64_t>(step)).add("b", Dtype::f32, {30, 20}, static_cast<uint64_t>(step));
+  model.add("a", Dtype::f32, {200, 100}, static_cast<uint64_t>(step)).add("b", Dtype::f32, {30, 20}, static_cast<uint64_t>(step));
   return model;
 }
 

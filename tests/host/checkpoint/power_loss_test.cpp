@@ -153,12 +153,12 @@ class Disk : public FileCallObserver {
 
 Model model_of_step(int64_t step) {
   Model model;
-  model.add("a", Dtype::f32, {40, 50}, static_cast<uint64_t>(step)).add("b", Dtype::f32, {30, 20}, static_cast<uint64_t>(step));
+  model.add("a", Dtype::f32, {200, 100}, static_cast<uint64_t>(step)).add("b", Dtype::f32, {30, 20}, static_cast<uint64_t>(step));
   return model;
 }
 
 bool is_whole(const CheckpointInfo& info) {
-  const BucketPair buckets(4096);
+  const BucketPair buckets(1 << 17);
   if (!info.defect.empty() || !verify_checkpoint(info.path, buckets).ok()) return false;
   const Model model = model_of_step(info.step);
   CheckpointReader reader(info.path, native());
@@ -184,7 +184,7 @@ TEST(PowerLoss, LeavesTheOldCheckpointOrTheNewOne) {
   {
     const ObservedFileCalls observed(path, disk);
     CheckpointRoot root(path);
-    const BucketPair buckets(4096);
+    const BucketPair buckets(1 << 17);
     // The third takes the place of the first, the fourth replaces itself.
     for (const int64_t step : {1, 2, 3, 3}) {
       const Model model = model_of_step(step);
