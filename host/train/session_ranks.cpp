@@ -31,8 +31,8 @@ std::string values_text(const Config& config) {
 std::string plugins_text(const Json& lock) {
   std::vector<std::string> lines;
   for (const Json& plugin : lock["plugins"])
-    lines.push_back(plugin["id"].get<std::string>() + " " + plugin["version"].get<std::string>() + " sha256:" +
-                    plugin["sha256"].get<std::string>() + "\n");
+    lines.push_back(plugin["id"].get<std::string>() + " " + plugin["version"].get<std::string>() +
+                    " sha256:" + plugin["sha256"].get<std::string>() + "\n");
   std::sort(lines.begin(), lines.end());
   std::string text = "host " + lock["host"].dump() + "\n";
   for (const std::string& line : lines) text += line;
@@ -67,8 +67,9 @@ void Session::make_mesh(const SessionOptions& options) {
   mesh_ = MeshShape(std::move(axes));
   rank_ = options.world_size > 0 ? options.rank : world_->rank();
   if (!stack_ && world_size > 1)
-    throw Error(ExitCode::kConfig, config_.position("parallel"),
-                "the run has " + std::to_string(world_size) + " processes, but [[parallel]] names no strategy to divide it")
+    throw Error(
+        ExitCode::kConfig, config_.position("parallel"),
+        "the run has " + std::to_string(world_size) + " processes, but [[parallel]] names no strategy to divide it")
         .hint("add [[parallel]] plugin = \"…\"; `chassis plugins list` shows what there is");
 }
 
@@ -83,13 +84,15 @@ void Session::make_communicator(const SessionOptions& options) {
     backend = create("comm", "comm", id);
     const auto& table = backend->interface<chassis_comm_backend_t>(CHASSIS_COMM_BACKEND_ID);
     try {
-      backend->check(table.supports(backend->get(), static_cast<uint32_t>(resolve_.device.type), resolve_.device.index));
+      backend->check(
+          table.supports(backend->get(), static_cast<uint32_t>(resolve_.device.type), resolve_.device.index));
     } catch (const Error& error) {
       throw Error(ExitCode::kConfig, config_.position("comm.plugin"), error.message())
           .hint("set comm.plugin = \"auto\" to take one that serves this device");
     }
     if ((table.properties & CHASSIS_COMM_MOVES_NOTHING) != 0)
-      throw Error(ExitCode::kConfig, config_.position("comm.plugin"), "comm.plugin = \"" + id + "\" moves nothing between ranks: every one would train by itself")
+      throw Error(ExitCode::kConfig, config_.position("comm.plugin"),
+                  "comm.plugin = \"" + id + "\" moves nothing between ranks: every one would train by itself")
           .hint("it is for plans; set comm.plugin = \"auto\" to take one that serves this device");
   }
   if (!planned) {
@@ -115,7 +118,8 @@ std::unique_ptr<Instance> Session::choose_comm(bool moves_nothing) {
       const auto& table = backend->interface<chassis_comm_backend_t>(CHASSIS_COMM_BACKEND_ID);
       if (((table.properties & CHASSIS_COMM_MOVES_NOTHING) != 0) != moves_nothing) continue;
       if (moves_nothing) return backend;
-      backend->check(table.supports(backend->get(), static_cast<uint32_t>(resolve_.device.type), resolve_.device.index));
+      backend->check(
+          table.supports(backend->get(), static_cast<uint32_t>(resolve_.device.type), resolve_.device.index));
       return backend;
     } catch (const Error& error) {
       refusals += "\n  " + std::string(error.what());
@@ -154,8 +158,10 @@ void Session::allocate(Device device) {
 }
 
 void Session::publish() {
-  if (stack_) stack_->refresh();
-  else parameters_->publish();
+  if (stack_)
+    stack_->refresh();
+  else
+    parameters_->publish();
 }
 
 }  // namespace chassis

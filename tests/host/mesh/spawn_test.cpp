@@ -213,6 +213,7 @@ TEST_F(Spawn, RanksEndWithTheProcessThatStartedThem) {
     run.send(SIGKILL);
     run.wait();
     for (int rank : {0, 1}) EXPECT_TRUE(ends(process_of(rank, output))) << rank;
+    if (what == std::string("work")) EXPECT_HAS(run.output_so_far(), "the launcher is gone or hangs: lost the store");
   }
 }
 
