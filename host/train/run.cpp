@@ -139,6 +139,14 @@ class Run {
     trainer.tokens = static_cast<uint64_t>(json_int(state, "tokens", where));
     trainer.trained_tokens = static_cast<uint64_t>(json_int(state, "trained_tokens", where));
     trainer.skipped_steps = static_cast<uint64_t>(json_int(state, "skipped_steps", where));
+    restore_data(state, where);
+    if (checkpoint.starts_with(directory_ + "/checkpoints/")) saved_step_ = trainer.step;
+    log::info("resumed from {} at step {}", checkpoint, trainer.step);
+  }
+
+  void restore_data(const Json& state, const std::string& where) {
+    if (!state.contains("data"))  // it was imported
+      return counted_warning("data from its beginning", where + " is of another system, and knows no position in this data");
     const int64_t seed = json_int(state, "seed", where);
     if (seed != config().get_int("run.seed"))
       throw Error(ExitCode::kConfig, config().position("run.seed"),
@@ -146,8 +154,6 @@ class Run {
                       " has " + std::to_string(seed))
           .hint("a resumed run keeps its seed");
     data_->restore(json_at(state, "data", where), where);
-    if (checkpoint.starts_with(directory_ + "/checkpoints/")) saved_step_ = trainer.step;
-    log::info("resumed from {} at step {}", checkpoint, trainer.step);
   }
 
   Json state_to_save() const {

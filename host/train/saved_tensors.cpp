@@ -5,7 +5,6 @@
 #include <map>
 
 #include "host/base/log.hpp"
-#include "host/checkpoint/reader.hpp"
 
 namespace chassis {
 namespace {
@@ -34,6 +33,30 @@ std::string format_of(Session& session, const std::string& path) {
   return CheckpointManifest::read(directory).format;
 }
 
+std::unique_ptr<CheckpointReader> open_directory(Session& session, const std::string& path) {
+  const auto open = [&](const std::string& format) {
+    return std::make_unique<CheckpointReader>(path, FormatPlugin(*session.registry().open("format", format)));
+  };
+  try {
+    return open(format_of(session, path));
+  } catch (const NotOfFormat& first) {
+    const PluginIndex& index = session.registry().index();
+    for (const PluginFile& file : index.files()) {
+      for (const MemberName& member : file.manifest.members) {
+        if (member.kind != "format") continue;
+        const auto instance = session.registry().open(member.kind, member.id);
+        const FormatPlugin format(*instance);
+        if (format.only_written() || format.isolated()) continue;
+        try {
+          return open(member.id);
+        } catch (const NotOfFormat&) {
+        }
+      }
+    }
+    throw first;
+  }
+}
+
 Descriptor shared(Descriptor descriptor) {
   descriptor.owner = OwnerRule::kSpread;
   return descriptor;
@@ -58,6 +81,11 @@ LocalTensors local_tensors(Session& session, bool with_states) {
 }
 
 SavePlan plan_checkpoint(Session& session, const FormatPlugin& format) {
+  if (format.only_written()) {
+    throw Error(ExitCode::kConfig, session.config().position("checkpoint.plugin"),
+                "checkpoint.plugin is '" + format.name() + "', which is only written: nothing could be resumed from it")
+        .hint("use it for [export]");
+  }
   std::vector<SaveTensor> tensors;
   for (Descriptor& descriptor : training_tensors(session, saves_all(session)))
     tensors.push_back(SaveTensor::plain(std::move(descriptor)));
@@ -82,11 +110,11 @@ std::string export_config(Session& session) {
   return config.dump(2) + "\n";
 }
 
-void compare_with_model(Session& session, const SavePlan& plan, const FormatPlugin& exported) {
+void compare_with_model(Session& session, const SavePlan& plan) {
   const Config& config = session.config();
   if (!config.has("model.path") || config.get_string("model.init") != "pretrained") return;
   std::vector<std::string> differences =
-      compare_with_directory(plan, CheckpointReader(config.get_string("model.path"), exported));
+      compare_with_directory(plan, *open_directory(session, config.get_string("model.path")));
   for (const std::string& difference : differences) log::counted_warning("export differs from the model it starts from", difference);
 }
 
@@ -104,7 +132,7 @@ uint64_t staged_bytes(Session& session) {
 void compare_with_model(Session& session) {
   const auto exported = slot_format(session, "export");
   const FormatPlugin format(*exported);
-  compare_with_model(session, plan_export(session, format), format);
+  compare_with_model(session, plan_export(session, format));
 }
 
 }  // namespace chassis

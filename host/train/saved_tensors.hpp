@@ -8,6 +8,7 @@
 
 #include "host/checkpoint/format_plugin.hpp"
 #include "host/checkpoint/local_tensors.hpp"
+#include "host/checkpoint/reader.hpp"
 #include "host/checkpoint/save_plan.hpp"
 #include "host/train/session.hpp"
 
@@ -20,6 +21,8 @@ inline constexpr char kParameterNames[] = "parameters";
 std::unique_ptr<Instance> slot_format(Session& session, const std::string& slot);
 // The format of a directory: its manifest says, or else it is what exports are written in.
 std::string format_of(Session& session, const std::string& path);
+// A checkpoint or model directory. If it is not of that format, by the first installed one that finds something there.
+std::unique_ptr<CheckpointReader> open_directory(Session& session, const std::string& path);
 // Of each of the two buckets.
 uint64_t bucket_bytes(const Session& session);
 
@@ -44,6 +47,6 @@ uint64_t prove_saving(Session& session);
 uint64_t staged_bytes(Session& session);
 // Compares the export with the model directory that the session starts from; differences are counted warnings.
 void compare_with_model(Session& session);
-void compare_with_model(Session& session, const SavePlan& plan, const FormatPlugin& exported);
+void compare_with_model(Session& session, const SavePlan& plan);
 
 }  // namespace chassis

@@ -51,7 +51,7 @@ Saver::Saver(Session& session, std::string directory)
     checkpoint_plan();
     export_plan();
     if (!is_first) return;
-    compare_with_model(session, export_plan(), export_format_);
+    compare_with_model(session, export_plan());
     if (!saves_all(session))
       log::counted_warning("not resumable", "checkpoint.contents = \"model_only\": what this run saves can not be resumed");
   });

@@ -36,11 +36,8 @@ struct NamesOnDisk {
 
 LoadResult read_weights(Session& session, const std::string& path, const BucketPair& buckets,
                         const LocalTensors& local, std::vector<LoadTensor>& tensors) {
-  const auto instance = session.registry().create_default("format", format_of(session, path));
-  instance->prepare();
-  instance->activate();
-  const FormatPlugin format(*instance);
-  CheckpointReader reader(path, format);
+  const auto opened = open_directory(session, path);
+  CheckpointReader& reader = *opened;
   const NamesOnDisk names(session, reader);
   for (const auto& p : session.parameters().all()) tensors.push_back({shared(p->descriptor), names.of_parameter.at(p->name)});
   ProgressBar bar("loading " + path);
@@ -112,11 +109,8 @@ SaveResult export_checkpoint(const ExportRequest& request) {
   if (!request.format.empty()) overrides.push_back("export.plugin=" + request.format);
   Session session(load_config_text("schema_version = 1\n", "ckpt export", overrides, ConfigUse::kWeights),
                   {.plugin_path = request.plugin_path, .without_device = true});
-  const auto source_instance = session.registry().create_default("format", format_of(session, request.checkpoint));
-  source_instance->prepare();
-  source_instance->activate();
-  const FormatPlugin source_format(*source_instance);
-  CheckpointReader reader(request.checkpoint, source_format);
+  const auto opened = open_directory(session, request.checkpoint);
+  CheckpointReader& reader = *opened;
   const NamesOnDisk names(session, reader);
   std::vector<LoadTensor> wanted;
   for (const auto& p : session.parameters().all()) wanted.push_back({p->descriptor, names.of_parameter.at(p->name)});

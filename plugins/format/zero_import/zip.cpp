@@ -13,6 +13,15 @@ constexpr uint64_t kLocalBytes = 30, kEntryBytes = 46, kEndBytes = 22, kEnd64Byt
 constexpr uint64_t kMaxDirectoryBytes = uint64_t{64} << 20;
 constexpr uint32_t kSee64 = UINT32_MAX;  // the number stands in an extra field of 64 bits
 
+constexpr auto kCrcOfByte = [] {
+  std::array<uint32_t, 256> table{};
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    table[byte] = byte;
+    for (int bit = 0; bit < 8; ++bit) table[byte] = table[byte] >> 1 ^ ((table[byte] & 1) != 0 ? 0xedb88320u : 0);
+  }
+  return table;
+}();
+
 struct Directory {
   uint64_t offset = 0, num_bytes = 0, num_members = 0;
   uint64_t end = 0;  // where what follows it begins
@@ -158,10 +167,7 @@ std::vector<ZipMember> zip_members(const Source& source, uint32_t file) {
 
 uint32_t crc32(std::string_view bytes) {
   uint32_t crc = UINT32_MAX;
-  for (const char byte : bytes) {
-    crc ^= static_cast<unsigned char>(byte);
-    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? 0xedb88320u : 0);
-  }
+  for (const char byte : bytes) crc = crc >> 8 ^ kCrcOfByte[(crc ^ static_cast<unsigned char>(byte)) & 0xff];
   return ~crc;
 }
 

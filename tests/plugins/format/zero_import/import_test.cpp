@@ -1,0 +1,167 @@
+// `chassis ckpt import-zero` from end to end: every tensor arrives, whatever the stage; hostile files and readers end in
+// words, in a process of their own, and leave nothing behind.
+#include <regex>
+
+#include "host/checkpoint/inspect.hpp"
+#include "tests/host/checkpoint/fixture.hpp"
+#include "tests/support/process.hpp"
+#include "torch_writer.hpp"
+
+namespace chassis {
+namespace {
+
+using namespace testing;
+namespace zero = zero_import::testing;
+
+const zero::Groups kGroups = {{{"embed", {13, 4}}, {"scalar", {}}, {"deep", {3, 2, 5, 2}}}, {{"norm", {5}}}};
+
+void write_files(const std::string& directory, const zero::Files& files) {
+  for (const auto& [path, bytes] : files) {
+    fs::create_directories(fs::path(directory + "/" + path).parent_path());
+    write_text(directory + "/" + path, bytes);
+  }
+}
+
+class Import : public ::testing::Test {
+ protected:
+  test::Outcome run(const std::vector<std::string>& more = {}) {
+    std::vector<std::string> command = {CHASSIS_TEST_BINARY_DIR "/bin/chassis", "ckpt", "import-zero", source_, out_};
+    command.insert(command.end(), more.begin(), more.end());
+    return test::run_process(command, directory_.path());
+  }
+  test::Outcome run_on(const zero::Files& files, const std::vector<std::string>& more = {}) {
+    fs::remove_all(source_);
+    write_files(source_, files);
+    return run(more);
+  }
+  // Nothing is left of a failed import, hidden or not.
+  void expect_refusal(const test::Outcome& outcome, const std::string& part) {
+    EXPECT_EQ(outcome.exit_code, 7) << outcome.output;
+    EXPECT_NE(outcome.output.find(part), std::string::npos) << outcome.output;
+    for (const auto& entry : fs::directory_iterator(directory_.path()))
+      EXPECT_TRUE(entry.path() == source_ || entry.path().filename() == "output.txt") << entry.path();
+  }
+  void expect_values(const std::string& name, const zero::Parameter& parameter, float scale) {
+    std::vector<float> expected = parameter.values(), found(expected.size());
+    for (float& value : expected) value *= scale;
+    const BucketPair buckets(BucketPair::kMinBytes);
+    CheckpointReader reader(out_, fs::exists(out_ + "/sharded") ? native() : huggingface());
+    const Shape shape{std::span<const int64_t>(parameter.shape)};
+    LoadOptions options;
+    options.skip = [](const std::string&) { return true; };
+    const auto loaded = [&] {
+      Tensor t;
+      reader.load(std::vector<LoadTensor>{{Descriptor::plain(name, Dtype::f32, shape), ""}}, {}, buckets,
+                  [&](const Descriptor& d, int) {
+                    return t = Tensor::empty(std::vector<int64_t>(d.global_shape.begin(), d.global_shape.end()), d.dtype);
+                  },
+                  options);
+      return t;
+    }();
+    std::memcpy(found.data(), loaded.data(), loaded.num_bytes());
+    EXPECT_EQ(found, expected) << name;
+  }
+
+  const TemporaryDirectory directory_;
+  const std::string source_ = directory_ / "from", out_ = directory_ / "to";
+};
+
+TEST_F(Import, BringsEveryTensorOfEveryStage) {
+  for (const int stage : {1, 2, 3}) {
+    SCOPED_TRACE(stage);
+    const auto files = zero::checkpoint_of(kGroups, {3, stage, 64, {{"frozen", {3, 5}}}});
+    const test::Outcome plain = run_on(files);
+    ASSERT_EQ(plain.exit_code, 0) << plain.output;
+    EXPECT_NE(plain.output.find("8 states of the optimizer are left out; --checkpoint keeps them"), std::string::npos) << plain.output;
+    EXPECT_NE(plain.output.find("weights only, not resumable"), std::string::npos) << plain.output;
+    for (const auto& group : kGroups)
+      for (const zero::Parameter& p : group) expect_values(p.name, p, 1);
+    expect_values("frozen", {"frozen", {3, 5}}, 1);
+    EXPECT_TRUE(verify_checkpoint(out_, BucketPair(BucketPair::kMinBytes)).ok());
+
+    const test::Outcome whole = run_on(files, {"--checkpoint"});
+    ASSERT_EQ(whole.exit_code, 0) << whole.output;
+    for (const auto& group : kGroups) {
+      for (const zero::Parameter& p : group) {
+        expect_values(p.name, p, 1);
+        expect_values(p.name + ".exp_avg", p, 0.5f);
+        expect_values(p.name + ".exp_avg_sq", p, 0.25f);
+      }
+    }
+    SourceDirectory made(out_);
+    const CheckpointManifest manifest = CheckpointManifest::read(made);
+    EXPECT_EQ(manifest.step, 7);
+    EXPECT_TRUE(manifest.resumable);
+  }
+}
+
+// One tensor of 96 MiB, in three partitions: the process holds two buckets of 16 MiB and no tensor.
+TEST_F(Import, HoldsNoTensorInMemory) {
+  const auto peak_mib = [&](int64_t rows) {
+    const test::Outcome outcome = run_on(zero::checkpoint_of({{{"big", {rows, 1024}}}}, {3, 2, 1 << 30, {}}));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    std::smatch found;
+    EXPECT_TRUE(std::regex_search(outcome.output, found, std::regex("process peak ([0-9.]+) MiB"))) << outcome.output;
+    return found.empty() ? 0.0 : std::stod(found[1]);
+  };
+  const double small = peak_mib(24), large = peak_mib(24 << 10);
+  EXPECT_LT(large - small, 2 * 16 + 16) << small << " MiB, then " << large << " MiB";
+}
+
+TEST_F(Import, RefusesHostileFilesInWords) {
+  const std::string optimizer = "global_step7/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt";
+  const auto with = [&](const std::string& bytes) {
+    zero::Files files = zero::checkpoint_of(kGroups, {});
+    files[optimizer] = bytes;
+    return run_on(files);
+  };
+  const std::string evidence = directory_ / "owned";
+  const std::string command = zero::call(zero::global("os", "system"), zero::tuple({zero::text("touch " + evidence)}));
+  const test::Outcome attack = with(zero::zip_of({{"archive/data.pkl", zero::pickle_of(command)}}));
+  expect_refusal(attack, "the global 'os.system' is not one of those that a checkpoint needs; nothing of it is run");
+  expect_refusal(attack, optimizer);
+  EXPECT_FALSE(fs::exists(evidence));
+
+  const std::string whole = zero::checkpoint_of(kGroups, {}).at(optimizer);
+  expect_refusal(with(whole.substr(0, whole.size() / 2)), optimizer + ": there is no ZIP directory at the end");
+  expect_refusal(with(""), optimizer);
+  expect_refusal(with(zero::zip_of({{"../../x/data.pkl", "x"}})), "which is no plain name");
+  expect_refusal(with(zero::zip_of({{"a/data.pkl", zero::pickle_of(std::string(100'000, '('))}})), optimizer);
+  expect_refusal(run_on({{"config.json", "{}"}}), "is not a checkpoint that can be imported");
+  expect_refusal(run_on({}), "");
+}
+
+TEST_F(Import, SurvivesWhateverItsReaderDoes) {
+  const auto wish = [&](const std::string& text) {
+    return run_on({{"wish", text}}, {"--plugin-path", CHASSIS_TEST_STUB_DIR});
+  };
+  expect_refusal(wish("crash"), "its reader was ended by SIGSEGV while it read 'wish'");
+  expect_refusal(wish("exit"), "its reader ended with exit code 0 while it read 'wish'");
+  for (const char* attempt : {"run", "fork", "talk", "write", "remove"})
+    expect_refusal(wish(attempt), "was ended by SIGSYS: it tried something that a reader has no need of");
+#ifndef __SANITIZE_ADDRESS__
+  expect_refusal(wish("memory"), "memory");
+#endif
+  expect_refusal(wish("outside"), "'w' reaches behind the end of 'wish'");
+  expect_refusal(wish("lie"), "its reader says what makes no sense");
+  expect_refusal(wish("nonsense"), "what the reader says");
+  EXPECT_FALSE(fs::exists("/tmp/chassis-misbehaving"));
+}
+
+TEST_F(Import, IsTheOnlyWayToReadSuchFiles) {
+  write_files(source_, zero::checkpoint_of(kGroups, {}));
+  const RealFormat format("zero_import", CHASSIS_TEST_PLUGIN_DIR "/zero_import.so");
+  EXPECT_NE(error_of([&] { CheckpointReader(source_, format.get()); }).find("does not read"), std::string::npos);
+  EXPECT_NE(error_of([&] { plan_save(small_model().save_tensors(), {}, format.get()); }).find("is only read"), std::string::npos);
+}
+
+TEST_F(Import, ReplacesNothingThatIsNotOurs) {
+  fs::create_directories(out_);
+  write_text(out_ + "/precious", "x");
+  const test::Outcome outcome = run_on(zero::checkpoint_of(kGroups, {}));
+  EXPECT_EQ(outcome.exit_code, 7) << outcome.output;
+  EXPECT_TRUE(fs::exists(out_ + "/precious"));
+}
+
+}  // namespace
+}  // namespace chassis
