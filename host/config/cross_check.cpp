@@ -24,7 +24,6 @@ constexpr Unavailable kUnavailable[] = {
     {"train.task", "reward", "\"pretrain\""},
     {"recompute.mode", "selective", "\"auto\", \"none\" and \"full\""},
     {"precision.compute", "fp16", "\"auto\", \"fp32\" and \"bf16\""},
-    {"precision.reduce", "bf16", "\"fp32\""},
 };
 
 Value default_string(std::string text) {
@@ -130,6 +129,11 @@ void Config::cross_check() {
       problems_.push_back({pin.origin.where, fmt::format("plugins.pin.{} = {} is no pin: \"sha256:\" and 64 hex digits",
                                                          toml_key(pin.name), toml_text(pin))});
     }
+  }
+
+  if (is("precision.reduce", "bf16") && count("parallel") == 0) {
+    add_problem("precision.reduce",
+                fmt::format("{} has no effect: without [[parallel]] no gradient is sent", shown("precision.reduce")));
   }
 
   // model

@@ -167,7 +167,7 @@ Schema make_schema() {
        .doc = "number formats; parameters and optimizer states are fp32",
        .keys = {choice("compute", "auto", {"auto", "fp32", "bf16", "fp16"},
                        "of forward and backward; auto: bf16 on CUDA, fp32 on CPU"),
-                choice("reduce", "fp32", {"fp32", "bf16"}, "in which gradients are accumulated and reduced")}});
+                choice("reduce", "fp32", {"fp32", "bf16"}, "in which gradients are sent to be summed over ranks; they add up in fp32")}});
   tables.push_back({.name = "recompute",
                     .doc = "activations: kept, or computed again in the backward pass",
                     .keys = {choice("mode", "auto", {"auto", "none", "full", "selective"},

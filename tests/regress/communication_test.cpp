@@ -1,6 +1,7 @@
-// What a step sends is what theory says, for every strategy: calls and bytes, by axis. Formulas: FSDP and HSDP as in Zhao et
-// al. 2023 (arXiv 2304.11277) and FSDP2's code, ZeRO as in Rajbhandari et al. 2020 (arXiv 1910.02054, section 7): with
-// Ψ parameters, data parallelism and stages 1 and 2 move 2Ψ, stage 3 moves 3Ψ. A ring of N ranks sends (N-1)/N of that.
+// What a step sends is what theory says, for every strategy: calls and bytes, by axis. Formulas: FSDP and HSDP as in
+// Zhao et al. 2023 (arXiv 2304.11277) and FSDP2's code, ZeRO as in Rajbhandari et al. 2020 (arXiv 1910.02054, section
+// 7): with Ψ parameters, data parallelism and stages 1 and 2 move 2Ψ, stage 3 moves 3Ψ. A ring of N ranks sends (N-1)/N
+// of that.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -52,14 +53,19 @@ class Theory {
     return static_cast<uint64_t>(sum);
   }
   // One gather, or one reduction and scatter, of parts of so many elements among so many ranks.
-  static void ring(Sent& sent, const std::string& what, uint64_t part, int ways, uint64_t element_bytes, uint64_t times = 1) {
+  static void ring(Sent& sent, const std::string& what, uint64_t part, int ways, uint64_t element_bytes,
+                   uint64_t times = 1) {
     if (part == 0 || times == 0) return;
     sent[what].calls += times;
     sent[what].bytes += times * static_cast<uint64_t>(ways - 1) * part * element_bytes;
   }
-  static void all_reduce(Sent& sent, const std::string& what, uint64_t elements, int ways, uint64_t element_bytes, uint64_t times = 1) {
-    ring(sent, what, elements, ways, element_bytes, times);
-    sent[what].bytes = 2 * sent[what].bytes / static_cast<uint64_t>(ways);  // reduce-scatter and all-gather of a part
+  // A reduction and scatter, and a gather of the parts.
+  static void all_reduce(Sent& sent, const std::string& what, uint64_t elements, int ways, uint64_t element_bytes,
+                         uint64_t times = 1) {
+    if (elements == 0 || times == 0) return;
+    sent[what].calls += times;
+    sent[what].bytes +=
+        times * 2 * static_cast<uint64_t>(ways - 1) * elements * element_bytes / static_cast<uint64_t>(ways);
   }
 
   int num_ranks;
@@ -75,23 +81,24 @@ struct Widths {
   uint64_t parameter = 4, gradient = 4;  // bytes of what is sent
 };
 
-// FSDP2: every unit is gathered for forward and, if it was freed, again for backward; its gradient is reduced and scattered.
+// FSDP2: every unit is gathered for forward and, if it was freed, again for backward; its gradient is reduced and
+// scattered.
 enum class Kept { kLast, kNone, kAll };
 Sent fsdp2(const Theory& t, Kept kept, Widths widths = {}, uint64_t num_reductions = 0, int reshard_to = 0) {
   Sent sent;
   if (num_reductions == 0) num_reductions = t.num_microbatches;
   for (int u = 0; u < t.num_units(); ++u) {
-    Theory::ring(sent, "all_gather dp_shard", Theory::part(t.reads(u), Theory::Cut::kRows, t.num_ranks), t.num_ranks, widths.parameter,
-                 t.num_microbatches);
+    Theory::ring(sent, "all_gather dp_shard", Theory::part(t.reads(u), Theory::Cut::kRows, t.num_ranks), t.num_ranks,
+                 widths.parameter, t.num_microbatches);
     if (u >= t.first_trained && kept != Kept::kAll && !(kept == Kept::kLast && u + 1 == t.num_units())) {
       // What stayed divided over fewer ranks is cut flat.
       const int ways = reshard_to ? reshard_to : t.num_ranks;
       Theory::ring(sent, reshard_to ? "all_gather dp_shard:" + std::to_string(ways) : "all_gather dp_shard",
-                   Theory::part(t.reads(u), reshard_to ? Theory::Cut::kRanges : Theory::Cut::kRows, ways), ways, widths.parameter,
-                   t.num_microbatches);
+                   Theory::part(t.reads(u), reshard_to ? Theory::Cut::kRanges : Theory::Cut::kRows, ways), ways,
+                   widths.parameter, t.num_microbatches);
     }
-    Theory::ring(sent, "reduce_scatter dp_shard", Theory::part(t.completes(u), Theory::Cut::kRows, t.num_ranks), t.num_ranks,
-                 widths.gradient, num_reductions);
+    Theory::ring(sent, "reduce_scatter dp_shard", Theory::part(t.completes(u), Theory::Cut::kRows, t.num_ranks),
+                 t.num_ranks, widths.gradient, num_reductions);
   }
   return sent;
 }
@@ -100,23 +107,22 @@ Sent fsdp2(const Theory& t, Kept kept, Widths widths = {}, uint64_t num_reductio
 Sent hsdp(const Theory& t, int num_replicas, uint64_t num_sums) {
   Sent sent = fsdp2(t, Kept::kLast);
   for (int u = 0; u < t.num_units(); ++u)
-    Theory::ring(sent, "all_reduce dp_replicate", Theory::part(t.completes(u), Theory::Cut::kRows, t.num_ranks), num_replicas, 4, num_sums);
-  Count& sums = sent["all_reduce dp_replicate"];
-  sums.bytes = 2 * sums.bytes / static_cast<uint64_t>(num_replicas);
+    Theory::all_reduce(sent, "all_reduce dp_replicate", Theory::part(t.completes(u), Theory::Cut::kRows, t.num_ranks),
+                       num_replicas, 4, num_sums);
   return sent;
 }
 
 // Stages 1 and 2: gradients are reduced and scattered, what was stepped is gathered.
-Sent zero12(const Theory& t, uint64_t num_reductions) {
+Sent zero12(const Theory& t, uint64_t num_reductions, Widths widths = {}) {
   Sent sent;
   const uint64_t part = Theory::part(t.trained, Theory::Cut::kRanges, t.num_ranks);
-  Theory::ring(sent, "reduce_scatter dp_shard", part, t.num_ranks, 4, num_reductions);
-  Theory::ring(sent, "all_gather dp_shard", part, t.num_ranks, 4);
+  Theory::ring(sent, "reduce_scatter dp_shard", part, t.num_ranks, widths.gradient, num_reductions);
+  Theory::ring(sent, "all_gather dp_shard", part, t.num_ranks, widths.parameter);
   return sent;
 }
 
-// Stage 3: the large parameters of a unit are gathered whenever it is visited, unless they are still there; the small ones
-// stay, and are gathered once after a step.
+// Stage 3: the large parameters of a unit are gathered whenever it is visited, unless they are still there; the small
+// ones stay, and are gathered once after a step.
 enum class Reuse { kNever, kNext, kAlways };  // stays: never; if the next visit is its own; until the step ends
 Sent zero3(const Theory& t, Reuse reuse, int64_t persistence = 0) {
   std::vector<int> visits;
@@ -128,7 +134,9 @@ Sent zero3(const Theory& t, Reuse reuse, int64_t persistence = 0) {
   Sent sent;
   for (size_t v = 0; v < visits.size(); ++v) {
     if (reuse == Reuse::kNext && v > 0 && visits[v - 1] == visits[v]) continue;
-    if (reuse == Reuse::kAlways && std::count(visits.begin(), visits.begin() + static_cast<std::ptrdiff_t>(v), visits[v])) continue;
+    if (reuse == Reuse::kAlways &&
+        std::count(visits.begin(), visits.begin() + static_cast<std::ptrdiff_t>(v), visits[v]))
+      continue;
     Theory::Ids large = t.reads(visits[v]);
     std::erase_if(large, is_small);
     Theory::ring(sent, "all_gather dp_shard", Theory::part(large, Theory::Cut::kRanges, t.num_ranks), t.num_ranks, 4);
@@ -136,8 +144,8 @@ Sent zero3(const Theory& t, Reuse reuse, int64_t persistence = 0) {
   Theory::Ids small = t.trained;
   std::erase_if(small, [&](const Parameter* p) { return !is_small(p); });
   Theory::ring(sent, "all_gather dp_shard", Theory::part(small, Theory::Cut::kRanges, t.num_ranks), t.num_ranks, 4);
-  Theory::ring(sent, "reduce_scatter dp_shard", Theory::part(t.trained, Theory::Cut::kRanges, t.num_ranks), t.num_ranks, 4,
-               t.num_microbatches);
+  Theory::ring(sent, "reduce_scatter dp_shard", Theory::part(t.trained, Theory::Cut::kRanges, t.num_ranks), t.num_ranks,
+               4, t.num_microbatches);
   return sent;
 }
 
@@ -179,8 +187,10 @@ struct Row {
 const std::string kFsdp2 = "plugin = \"fsdp2\"", kZero = "plugin = \"zero\"", kDdp = "plugin = \"ddp\"";
 const std::string kNoReuse = "stage3_max_reuse_distance = 0", kNoneStays = "stage3_param_persistence_threshold = 0";
 const std::string kTied = "model.config.tie_word_embeddings=true", kFrozenEmbedding = "freeze.patterns=[\"embed\"]";
+const std::string kBf16Sums = "precision.reduce=bf16";
 const std::string kUneven =
-    "model.config={vocab_size=101,hidden_size=36,intermediate_size=57,num_hidden_layers=2,num_attention_heads=6,num_key_value_heads=2}";
+    "model.config={vocab_size=101,hidden_size=36,intermediate_size=57,num_hidden_layers=2,num_attention_heads=6,num_"
+    "key_value_heads=2}";
 
 std::vector<Row> rows() {
   const auto last_kept = [](const Theory& t) { return fsdp2(t, Kept::kLast); };
@@ -204,20 +214,73 @@ std::vector<Row> rows() {
       {"fsdp2_always", {kFsdp2, "reshard_after_forward = \"always\""}, 4, 2, none_kept},
       {"fsdp2_never", {kFsdp2, "reshard_after_forward = \"never\""}, 4, 2, all_kept},
       {"fsdp2_int", {kFsdp2, "reshard_to = 2"}, 4, 2, [](const Theory& t) { return fsdp2(t, Kept::kLast, {}, 0, 2); }},
-      {"fsdp2_int_uneven", {kFsdp2, "reshard_to = 2"}, 4, 1, [](const Theory& t) { return fsdp2(t, Kept::kLast, {}, 0, 2); }, {kUneven}},
-      {"fsdp2_one_reduction", {kFsdp2, "reduce_every_microbatch = false"}, 2, 3, [](const Theory& t) { return fsdp2(t, Kept::kLast, {}, 1); }},
-      {"fsdp2_bf16", {kFsdp2}, 2, 1, [](const Theory& t) { return fsdp2(t, Kept::kLast, {2, 4}); }, {"precision.compute=bf16"}},
-      {"fsdp2_dtypes_of_its_own", {kFsdp2, "param_dtype = \"bf16\"", "reduce_dtype = \"bf16\""}, 2, 1,
-       [](const Theory& t) { return fsdp2(t, Kept::kLast, {2, 2}); }},
+      {"fsdp2_int_uneven",
+       {kFsdp2, "reshard_to = 2"},
+       4,
+       1,
+       [](const Theory& t) { return fsdp2(t, Kept::kLast, {}, 0, 2); },
+       {kUneven}},
+      {"fsdp2_one_reduction",
+       {kFsdp2, "reduce_every_microbatch = false"},
+       2,
+       3,
+       [](const Theory& t) { return fsdp2(t, Kept::kLast, {}, 1); }},
+      {"fsdp2_bf16",
+       {kFsdp2},
+       2,
+       1,
+       [](const Theory& t) {
+         return fsdp2(t, Kept::kLast, {2, 4});
+       },
+       {"precision.compute=bf16"}},
+      {"fsdp2_bf16_sums",
+       {kFsdp2},
+       2,
+       1,
+       [](const Theory& t) {
+         return fsdp2(t, Kept::kLast, {4, 2});
+       },
+       {kBf16Sums}},
+      {"fsdp2_dtypes_of_its_own",
+       {kFsdp2, "param_dtype = \"bf16\"", "reduce_dtype = \"bf16\""},
+       2,
+       1,
+       [](const Theory& t) {
+         return fsdp2(t, Kept::kLast, {2, 2});
+       }},
       {"hsdp", {kFsdp2}, 2, 1, [](const Theory& t) { return hsdp(t, 2, 1); }, {}, 2},
       {"hsdp_accumulating", {kFsdp2}, 2, 3, [](const Theory& t) { return hsdp(t, 2, 1); }, {}, 2},
-      {"hsdp_summing_each_microbatch", {kFsdp2, "all_reduce_every_microbatch = true"}, 2, 3, [](const Theory& t) { return hsdp(t, 2, 3); }, {}, 2},
+      {"hsdp_summing_each_microbatch",
+       {kFsdp2, "all_reduce_every_microbatch = true"},
+       2,
+       3,
+       [](const Theory& t) { return hsdp(t, 2, 3); },
+       {},
+       2},
       {"zero1", {kZero, "stage = 1"}, 4, 1, [](const Theory& t) { return zero12(t, 1); }},
       {"zero1_accumulating", {kZero, "stage = 1"}, 2, 3, [](const Theory& t) { return zero12(t, 1); }},
-      {"zero1_tied_and_uneven", {kZero, "stage = 1"}, 3, 1, [](const Theory& t) { return zero12(t, 1); }, {kUneven, kTied}},
+      {"zero1_tied_and_uneven",
+       {kZero, "stage = 1"},
+       3,
+       1,
+       [](const Theory& t) { return zero12(t, 1); },
+       {kUneven, kTied}},
+      {"zero1_bf16",
+       {kZero, "stage = 1"},
+       2,
+       2,
+       [](const Theory& t) {
+         return zero12(t, 1, {2, 2});
+       },
+       {"precision.compute=bf16", kBf16Sums}},
       {"zero2", {kZero, "stage = 2"}, 4, 1, [](const Theory& t) { return zero12(t, 1); }},
       {"zero2_accumulating", {kZero, "stage = 2"}, 2, 3, [](const Theory& t) { return zero12(t, 3); }},
-      {"zero2_frozen_embedding", {kZero, "stage = 2"}, 2, 2, [](const Theory& t) { return zero12(t, 2); }, {kFrozenEmbedding}},
+      {"zero2_frozen_embedding",
+       {kZero, "stage = 2"},
+       2,
+       2,
+       [](const Theory& t) { return zero12(t, 2); },
+       {kFrozenEmbedding}},
       {"zero3", {kZero, kNoneStays, kNoReuse}, 4, 1, next_kept},
       {"zero3_accumulating", {kZero, kNoneStays, kNoReuse}, 2, 3, next_kept},
       {"zero3_recomputing", {kZero, kNoneStays, kNoReuse}, 2, 2, next_kept, {"recompute.mode=full"}},
@@ -226,7 +289,10 @@ std::vector<Row> rows() {
       {"zero3_uneven", {kZero, kNoneStays, kNoReuse}, 3, 1, next_kept, {kUneven}},
       {"zero3_prefetching", {kZero, kNoneStays, kNoReuse, "overlap_comm = \"true\""}, 2, 2, next_kept},
       {"zero3_with_room", {kZero, kNoneStays}, 4, 2, [](const Theory& t) { return zero3(t, Reuse::kAlways); }},
-      {"zero3_persistence", {kZero, "stage3_param_persistence_threshold = 1000", kNoReuse}, 4, 2,
+      {"zero3_persistence",
+       {kZero, "stage3_param_persistence_threshold = 1000", kNoReuse},
+       4,
+       2,
        [](const Theory& t) { return zero3(t, Reuse::kNext, 1000); }},
   };
 }
@@ -242,7 +308,8 @@ TEST_P(Communication, OfAStepIsThatOfTheory) {
   EXPECT_EQ(sent, row.expected(row.theory(rank.session())));
   EXPECT_EQ(rank.step(), sent);
 }
-INSTANTIATE_TEST_SUITE_P(Strategies, Communication, testing::ValuesIn(rows()), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Strategies, Communication, testing::ValuesIn(rows()),
+                         [](const auto& info) { return info.param.name; });
 
 Row row_named(const std::string& name) {
   const std::vector<Row> all = rows();
@@ -258,7 +325,10 @@ TEST(CommunicationVolume, IsThatOfThePapers) {
     uint64_t bytes = 0;
     for (const auto& [what, count] : rank.step()) bytes += count.bytes;
     const Theory t = row.theory(rank.session());
-    const auto share = [&](int64_t elements) { return static_cast<uint64_t>(elements) * 4 * static_cast<uint64_t>(row.num_ranks - 1) / static_cast<uint64_t>(row.num_ranks); };
+    const auto share = [&](int64_t elements) {
+      return static_cast<uint64_t>(elements) * 4 * static_cast<uint64_t>(row.num_ranks - 1) /
+             static_cast<uint64_t>(row.num_ranks);
+    };
     int64_t head = 0;
     for (const Parameter* p : t.reads(t.num_units() - 1)) head += numel(p->descriptor.global_shape);
     return std::array{bytes, share(rank.parameters().num_elements(false)), share(head)};
@@ -280,7 +350,8 @@ TEST(CommunicationOfZero3, GathersEveryVisitWhileItLearns) {
 }
 
 TEST(CommunicationOfEvaluation, IsOneGatherOfEveryUnit) {
-  for (const char* name : {"fsdp2_on_4", "fsdp2_prefetching", "fsdp2_never", "fsdp2_int", "fsdp2_tied", "zero3", "zero3_prefetching", "zero3_with_room"}) {
+  for (const char* name : {"fsdp2_on_4", "fsdp2_prefetching", "fsdp2_never", "fsdp2_int", "fsdp2_tied", "zero3",
+                           "zero3_prefetching", "zero3_with_room"}) {
     const Row row = row_named(name);
     PlannedRank rank(row.toml(), row.num_ranks, 0, row.all_overrides());
     const Theory t = row.theory(rank.session());
@@ -303,8 +374,8 @@ TEST(CommunicationOfEvaluation, IsOneGatherOfEveryUnit) {
 // A line of the log: a collective that was started, or a unit that is about to compute.
 struct Traced {
   bool is_unit = false;
-  std::string what;   // "all_gather"; "forward"
-  std::string name;   // of the call, or the unit
+  std::string what;  // "all_gather"; "forward"
+  std::string name;  // of the call, or the unit
   std::string group;
   std::string dtype;
   uint64_t count = 0;
@@ -319,30 +390,35 @@ TracedRun run_processes(const Row& row, const std::vector<std::string>& more = {
   const ScratchDirectory folder;
   write_text(folder / "run.toml", row.toml());
   std::string tokens;
-  for (int i = 0; i < 64; ++i) tokens += "{\"input_ids\":[" + std::to_string(i) + ",1,2,3,4,5,6,7,8,9,10,11,12,13,14]}\n";
+  for (int i = 0; i < 64; ++i)
+    tokens += "{\"input_ids\":[" + std::to_string(i) + ",1,2,3,4,5,6,7,8,9,10,11,12,13,14]}\n";
   write_text(folder / "tokens.jsonl", tokens);
   const int num_processes = row.num_ranks * row.num_replicas;
   std::vector<std::string> command = {CHASSIS_PROGRAM, "train", "run.toml", "--nproc", std::to_string(num_processes)};
-  for (const auto* overrides : {&row.overrides, &more}) command.insert(command.end(), overrides->begin(), overrides->end());
+  for (const auto* overrides : {&row.overrides, &more})
+    command.insert(command.end(), overrides->begin(), overrides->end());
   for (const std::string& setting : row.all_overrides()) command.push_back(setting);
   const Outcome outcome = run_process(command, folder.path());
   if (outcome.exit_code != 0) throw std::runtime_error(outcome.output);
 
   TracedRun run;
-  const std::regex call(R"(comm: (\w+) of (\d+) (\w+) '([^']*)' \(#\d+ of ([^)]+)\))"), unit(R"(unit: (forward|backward) ([^ ]+)$)");
+  const std::regex call(R"(comm: (\w+) of (\d+) (\w+) '([^']*)' \(#\d+ of ([^)]+)\))"),
+      unit(R"(unit: (forward|backward) ([^ ]+)$)");
   std::istringstream log(text_of_file(folder / "run/log.txt"));
   int step = 1;
   Sent agreed;
   for (std::string line; std::getline(log, line) && step <= 2;) {
     std::smatch m;
     Traced traced;
-    if (std::regex_search(line, m, call)) traced = {false, m[1], m[4], m[5], m[3], std::stoull(m[2])};
-    else if (std::regex_search(line, m, unit)) traced = {true, m[1], m[2], "", "", 0};
-    else continue;
+    if (std::regex_search(line, m, call))
+      traced = {false, m[1], m[4], m[5], m[3], std::stoull(m[2])};
+    else if (std::regex_search(line, m, unit))
+      traced = {true, m[1], m[2], "", "", 0};
+    else
+      continue;
     if (step == 2) {
       run.second_step.push_back(traced);
-      if (traced.dtype == "f64")
-        Theory::ring(agreed, traced.what + " " + traced.group, traced.count, num_processes, 8);
+      if (traced.dtype == "f64") Theory::ring(agreed, traced.what + " " + traced.group, traced.count, num_processes, 8);
     }
     if (traced.name == "loss and gradient norm") ++step;
   }
@@ -364,15 +440,16 @@ TracedRun run_processes(const Row& row, const std::vector<std::string>& more = {
 }
 
 TEST(CommunicationOfProcesses, IsThatOfTheory) {
-  for (const char* name : {"ddp_accumulating", "fsdp2_on_2", "fsdp2_tied", "hsdp_accumulating", "zero1_accumulating", "zero2_accumulating", "zero3_tied"}) {
+  for (const char* name : {"ddp_accumulating", "fsdp2_on_2", "fsdp2_tied", "fsdp2_bf16_sums", "hsdp_accumulating",
+                           "zero1_accumulating", "zero2_accumulating", "zero3_tied"}) {
     const Row row = row_named(name);
     PlannedRank rank(row.toml(), row.num_ranks * row.num_replicas, 0, row.all_overrides());
     EXPECT_EQ(run_processes(row).sent, row.expected(row.theory(rank.session()))) << name;
   }
 }
 
-// For each unit that follows another one: whether it was asked for before that one computed, or only after it. Units that
-// were still there do not count.
+// For each unit that follows another one: whether it was asked for before that one computed, or only after it. Units
+// that were still there do not count.
 struct Ahead {
   int before = 0, after = 0;
 };
@@ -400,7 +477,8 @@ TEST(Prefetch, OfFsdp2AsksForAUnitBeforeTheOneAheadOfItComputes) {
   const Ahead without = gathered_ahead(run_processes(row).second_step);
   EXPECT_EQ(without.before, 0);
   EXPECT_EQ(without.after, 2 * 8);
-  const Ahead with = gathered_ahead(run_processes(row, {"parallel.0.forward_prefetch=1", "parallel.0.backward_prefetch=1"}).second_step);
+  const Ahead with = gathered_ahead(
+      run_processes(row, {"parallel.0.forward_prefetch=1", "parallel.0.backward_prefetch=1"}).second_step);
   EXPECT_EQ(with.before, without.after);
   EXPECT_EQ(with.after, 0);
 }

@@ -1,5 +1,5 @@
-// One rank of a world that is not there: the run's own code on meta tensors, against a backend that moves nothing. What it
-// sends and holds is counted as on a rank that is.
+// One rank of a world that is not there: the run's own code on meta tensors, against a backend that moves nothing. What
+// it sends and holds is counted as on a rank that is.
 #pragma once
 
 #include <map>
@@ -50,7 +50,9 @@ when = "never"
 struct Count {
   uint64_t calls = 0, bytes = 0;
   bool operator==(const Count&) const = default;
-  friend std::ostream& operator<<(std::ostream& out, const Count& c) { return out << c.calls << " calls, " << c.bytes << " bytes"; }
+  friend std::ostream& operator<<(std::ostream& out, const Count& c) {
+    return out << c.calls << " calls, " << c.bytes << " bytes";
+  }
 };
 // By op and axes: "all_gather dp_shard".
 using Sent = std::map<std::string, Count>;
@@ -105,7 +107,8 @@ class PlannedRank {
   Sent take_sent() {
     Sent sent;
     if (Communicator* communicator = session_.ranks().communicator)
-      for (const CommCount& count : communicator->take_counts()) sent[count.op + " " + count.group] = {count.calls, count.bytes};
+      for (const CommCount& count : communicator->take_counts())
+        sent[count.op + " " + count.group] = {count.calls, count.bytes};
     return sent;
   }
 

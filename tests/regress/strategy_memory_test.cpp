@@ -22,11 +22,13 @@ struct Strategy {
 const std::string kFsdp2 = "[[parallel]]\nplugin = \"fsdp2\"\n";
 // Buckets of as many elements as a layer has.
 const std::string kZero3 =
-    "[[parallel]]\nplugin = \"zero\"\nstage = 3\nstage3_param_persistence_threshold = 0\nstage3_max_reuse_distance = 0\n"
+    "[[parallel]]\nplugin = \"zero\"\nstage = 3\nstage3_param_persistence_threshold = 0\nstage3_max_reuse_distance = "
+    "0\n"
     "reduce_bucket_size = 20000\n";
 const std::string kOverlap = "overlap_comm = \"true\"\nstage3_prefetch_bucket_size = 20800\n";
 const std::string kUneven =
-    "model.config={vocab_size=101,hidden_size=36,intermediate_size=57,num_hidden_layers=3,num_attention_heads=6,num_key_value_heads=2}";
+    "model.config={vocab_size=101,hidden_size=36,intermediate_size=57,num_hidden_layers=3,num_attention_heads=6,num_"
+    "key_value_heads=2}";
 
 class HeldBy : public testing::TestWithParam<Strategy> {};
 
@@ -48,7 +50,8 @@ TEST_P(HeldBy, ARankIsItsShardAndAFewUnits) {
       for (const Parameter* p : rank.parameters().of_unit(u)) {
         const Shape& shape = p->descriptor.global_shape;
         sum += numel(shape);
-        rows += (shape[0] + strategy.num_ranks - 1) / strategy.num_ranks * strategy.num_ranks * (numel(shape) / shape[0]);
+        rows +=
+            (shape[0] + strategy.num_ranks - 1) / strategy.num_ranks * strategy.num_ranks * (numel(shape) / shape[0]);
       }
       unit = std::max(unit, static_cast<uint64_t>(sum));
       padded = std::max(padded, static_cast<uint64_t>(rows));
@@ -59,23 +62,28 @@ TEST_P(HeldBy, ARankIsItsShardAndAFewUnits) {
     rank.step();
 
     // fp32: parameters, gradients and two moments of AdamW.
-    const uint64_t held = live(MemoryCategory::kParameters) + live(MemoryCategory::kGradients) + live(MemoryCategory::kOptimizer);
+    const uint64_t held =
+        live(MemoryCategory::kParameters) + live(MemoryCategory::kGradients) + live(MemoryCategory::kOptimizer);
     EXPECT_LE(held, 16 * elements / num_ranks + 4 * unit);
     EXPECT_EQ(live(MemoryCategory::kGathered), 0u);
     EXPECT_EQ(live(MemoryCategory::kCommunication), 0u);
 
     const uint64_t compute_bytes = rank.parameters().compute() == Dtype::bf16 ? 2 : 4;
-    // What is gathered lies in a buffer until it is waited for; what is reduced does, too. Each is a unit and a part of one.
+    // What is gathered lies in a buffer until it is waited for; what is reduced does, too. Each is a unit and a part of
+    // one.
     const uint64_t buffer = 4 * (padded + padded / num_ranks);
     EXPECT_LE(peak(MemoryCategory::kGathered), (strategy.num_ahead + 1) * unit * compute_bytes);
     EXPECT_LE(peak(MemoryCategory::kCommunication), (strategy.num_ahead + 1 + strategy.num_gradients) * buffer);
     EXPECT_EQ(peak(MemoryCategory::kParameters), live(MemoryCategory::kParameters)) << "shards stay as they are";
     EXPECT_LE(peak(MemoryCategory::kGradients), live(MemoryCategory::kGradients) + strategy.num_gradients * 4 * unit);
-    const auto units = [&](MemoryCategory category) { return static_cast<double>(peak(category)) / static_cast<double>(4 * unit); };
+    const auto units = [&](MemoryCategory category) {
+      return static_cast<double>(peak(category)) / static_cast<double>(4 * unit);
+    };
     if (r > 0) continue;
-    std::printf("%s on %d: %.3f of the whole; at most %.2f units gathered, %.2f in buffers, %.2f of gradients\n", strategy.name,
-                strategy.num_ranks, static_cast<double>(held) / static_cast<double>(16 * elements), units(MemoryCategory::kGathered),
-                units(MemoryCategory::kCommunication), units(MemoryCategory::kGradients));
+    std::printf("%s on %d: %.3f of the whole; at most %.2f units gathered, %.2f in buffers, %.2f of gradients\n",
+                strategy.name, strategy.num_ranks, static_cast<double>(held) / static_cast<double>(16 * elements),
+                units(MemoryCategory::kGathered), units(MemoryCategory::kCommunication),
+                units(MemoryCategory::kGradients));
   }
   EXPECT_EQ(usage().live_bytes, 0u);
 }
@@ -89,7 +97,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Strategy{"fsdp2_recomputing", kFsdp2 + "backward_prefetch = 1\n", 2, 1, 1, {"recompute.mode=full"}},
                     Strategy{"fsdp2_uneven", kFsdp2, 4, 0, 1, {kUneven}}, Strategy{"zero3_on_2", kZero3, 2, 0, 2},
                     Strategy{"zero3_on_4", kZero3, 4, 0, 2}, Strategy{"zero3_one_ahead", kZero3 + kOverlap, 4, 1, 2},
-                    Strategy{"zero3_bf16", kZero3, 2, 0, 2, {"precision.compute=bf16"}}, Strategy{"zero3_uneven", kZero3, 4, 0, 2, {kUneven, "parallel.0.reduce_bucket_size=10000"}}),
+                    Strategy{"zero3_bf16", kZero3, 2, 0, 2, {"precision.compute=bf16"}},
+                    Strategy{"zero3_uneven", kZero3, 4, 0, 2, {kUneven, "parallel.0.reduce_bucket_size=10000"}}),
     [](const auto& info) { return info.param.name; });
 
 // What stays whole is counted on top, and no more than that.
@@ -97,8 +106,9 @@ TEST(HeldByPersistence, IsTheSmallParametersWhole) {
   uint64_t held[2];
   uint64_t small = 0;
   for (const int64_t threshold : {0, 1000}) {
-    PlannedRank rank(divisible_llama("[[parallel]]\nplugin = \"zero\"\nstage3_param_persistence_threshold = " + std::to_string(threshold) + "\n"), 4, 0,
-                     {"train.global_batch_size=8"});
+    PlannedRank rank(divisible_llama("[[parallel]]\nplugin = \"zero\"\nstage3_param_persistence_threshold = " +
+                                     std::to_string(threshold) + "\n"),
+                     4, 0, {"train.global_batch_size=8"});
     rank.step();
     held[threshold > 0] = live(MemoryCategory::kParameters);
     for (const auto& p : rank.parameters().all())

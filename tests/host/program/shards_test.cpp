@@ -1,5 +1,5 @@
-// What shards in motion refuse to a strategy that counts wrongly. What they move is in tests/regress/communication_test.cpp,
-// and what it gives in parallel_test.cpp.
+// What shards in motion refuse to a strategy that counts wrongly. What they move is in
+// tests/regress/communication_test.cpp, and what it gives in parallel_test.cpp.
 #include "host/program/shards.hpp"
 
 #include <gtest/gtest.h>
@@ -50,12 +50,15 @@ TEST_F(ShardsTest, NameWhatIsStillGatheredAtTheEnd) {
 }
 
 TEST_F(ShardsTest, RefuseMoreReleasesThanGathers) {
-  EXPECT_HAS(test::refusal([&] { shards_->release(first_); }), "releases parameter 'embed.weight' more often than it gathers it");
-  EXPECT_HAS(test::refusal([&] { shards_->shrink(first_, 1); }), "releases parameter 'embed.weight' more often than it gathers it");
+  EXPECT_HAS(test::refusal([&] { shards_->release(first_); }),
+             "releases parameter 'embed.weight' more often than it gathers it");
+  EXPECT_HAS(test::refusal([&] { shards_->shrink(first_, 1); }),
+             "releases parameter 'embed.weight' more often than it gathers it");
 }
 
 TEST_F(ShardsTest, RefuseToWaitForWhatNobodyGathers) {
-  EXPECT_HAS(test::refusal([&] { shards_->wait_gathered(first_); }), "waits for parameter 'embed.weight', which it does not gather");
+  EXPECT_HAS(test::refusal([&] { shards_->wait_gathered(first_); }),
+             "waits for parameter 'embed.weight', which it does not gather");
 }
 
 TEST_F(ShardsTest, RefuseAParameterThatIsNotThere) {
