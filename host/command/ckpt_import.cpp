@@ -29,9 +29,7 @@ class Formats {
       : services_(0, metrics_), registry_(PluginIndex(plugin_folders(plugin_path, {}, {})), {}, services_) {}
 
   const FormatPlugin& open(const std::string& id) {
-    instances_.push_back(registry_.create_default("format", id));
-    instances_.back()->prepare();
-    instances_.back()->activate();
+    instances_.push_back(registry_.open("format", id));
     return *formats_.emplace_back(std::make_unique<FormatPlugin>(*instances_.back()));
   }
   // Those that read what only an import reads.
