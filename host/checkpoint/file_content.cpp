@@ -33,15 +33,16 @@ void FileContent::add(uint64_t offset, Stretch stretch) {
   if (stretch.num_bytes == 0) return;
   if (offset > num_bytes_ || stretch.num_bytes > num_bytes_ - offset) {
     throw plugin_error("'" + path_ + "' has " + std::to_string(num_bytes_) + " bytes; " +
-                       std::to_string(stretch.num_bytes) + " at byte " + std::to_string(offset) + " reach behind its end");
+                       std::to_string(stretch.num_bytes) + " at byte " + std::to_string(offset) +
+                       " reach behind its end");
   }
   const auto next = stretches_.lower_bound(offset);
   const bool meets_next = next != stretches_.end() && next->first - offset < stretch.num_bytes;
-  const bool meets_last = next != stretches_.begin() &&
-                          offset - std::prev(next)->first < std::prev(next)->second.num_bytes;
+  const bool meets_last =
+      next != stretches_.begin() && offset - std::prev(next)->first < std::prev(next)->second.num_bytes;
   if (meets_next || meets_last) {
-    throw plugin_error("'" + path_ + "': " + std::to_string(stretch.num_bytes) + " bytes at byte " + std::to_string(offset) +
-                       " lie in the header, in a tensor, or in what was filled before");
+    throw plugin_error("'" + path_ + "': " + std::to_string(stretch.num_bytes) + " bytes at byte " +
+                       std::to_string(offset) + " lie in the header, in a tensor, or in what was filled before");
   }
   stretches_.emplace(offset, stretch);
 }
@@ -53,7 +54,8 @@ uint32_t FileContent::checksum(Crc which, uint64_t offset, uint64_t num_bytes) c
   if (num_bytes == 0) return 0;
   auto next = stretches_.lower_bound(offset);
   const auto cuts = [&](const std::pair<const uint64_t, Stretch>& s) {
-    return s.first < end && s.first + s.second.num_bytes > offset && (s.first < offset || s.first + s.second.num_bytes > end);
+    return s.first < end && s.first + s.second.num_bytes > offset &&
+           (s.first < offset || s.first + s.second.num_bytes > end);
   };
   uint32_t crc = 0;
   const auto append = [&](uint32_t more, uint64_t count) {
@@ -64,8 +66,8 @@ uint32_t FileContent::checksum(Crc which, uint64_t offset, uint64_t num_bytes) c
   for (; next != stretches_.end() && next->first < end; ++next) {
     const auto& [begin, stretch] = *next;
     if (cuts(*next)) {
-      throw plugin_error("'" + path_ + "': a checksum of bytes " + std::to_string(offset) + " to " + std::to_string(end) +
-                         " cuts what lies from byte " + std::to_string(begin) + " on");
+      throw plugin_error("'" + path_ + "': a checksum of bytes " + std::to_string(offset) + " to " +
+                         std::to_string(end) + " cuts what lies from byte " + std::to_string(begin) + " on");
     }
     append(crc_of_zeros(which, begin - at), begin - at);
     append(which == Crc::k32c ? stretch.crc32c : stretch.of_format, stretch.num_bytes);

@@ -1,5 +1,5 @@
-// A source says in its metadata: "optimizer_state" for each sort of state, whose tensors are called <parameter>.<state>;
-// "optimizer_step" and "step"; "tied <name>" for each that is stored as another.
+// A source says in its metadata: "optimizer_state" for each sort of state, whose tensors are called
+// <parameter>.<state>; "optimizer_step" and "step"; "tied <name>" for each that is stored as another.
 #include "host/checkpoint/import.hpp"
 
 #include <algorithm>
@@ -54,7 +54,8 @@ SaveResult import_checkpoint(CheckpointReader& source, const FormatPlugin& forma
     tensors.push_back(std::move(save));
   }
   if (num_left_out > 0) {
-    counted_warning("weights only", std::to_string(num_left_out) + " states of the optimizer are left out; --checkpoint keeps them",
+    counted_warning("weights only",
+                    std::to_string(num_left_out) + " states of the optimizer are left out; --checkpoint keeps them",
                     num_left_out);
   }
   for (const auto& [key, value] : metadata)

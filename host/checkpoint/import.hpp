@@ -1,5 +1,5 @@
-// Checkpoints of other systems made ours: what a scan has found, streamed into a model directory or into a checkpoint to
-// resume from, through two buckets.
+// Checkpoints of other systems made ours: what a scan has found, streamed into a model directory or into a checkpoint
+// to resume from, through two buckets.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@
 namespace chassis {
 
 struct ImportRequest {
-  std::string directory;     // is made; replaced only if this program wrote it
-  bool resumable = false;    // with the optimizer's states, for a run whose parameters have the names that the source has
+  std::string directory;   // is made; replaced only if this program wrote it
+  bool resumable = false;  // with the optimizer's states, for a run whose parameters have the names that the source has
   Dtype dtype = Dtype::f32;  // of weights that are floats; states stay as they are
   std::string base = {};     // a model directory whose config and tokenizer are taken along; may be empty
 };

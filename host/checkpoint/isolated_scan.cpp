@@ -1,4 +1,5 @@
-// One JSON object a line: {"file"} which one is being read, {"tensor", …}, {"metadata"}, and last {"done"} or {"error"}.
+// One JSON object a line: {"file"} which one is being read, {"tensor", …}, {"metadata"}, and last {"done"} or
+// {"error"}.
 #include "host/checkpoint/isolated_scan.hpp"
 
 #include <fcntl.h>
@@ -19,7 +20,6 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
-#include <new>
 #include <utility>
 
 #include "host/base/error.hpp"
@@ -48,7 +48,8 @@ class Reader {
  public:
   Reader(const std::vector<std::string>& command, const SourceDirectory& directory) : directory_(directory) {
     int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) throw internal_error("can not make a pipe: " + std::string(std::strerror(errno)));
+    if (::pipe2(ends, O_CLOEXEC) != 0)
+      throw internal_error("can not make a pipe: " + std::string(std::strerror(errno)));
     std::vector<char*> words;
     for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
     words.push_back(nullptr);
@@ -88,7 +89,8 @@ class Reader {
       const Json said = parse_json(line, "what the reader says", ExitCode::kStorage);
       if (said.contains("file")) file_ = said["file"].get<std::string>();
       if (said.contains("tensor")) add(said);
-      if (said.contains("metadata")) scan_.metadata.emplace_back(said["metadata"][0].get<std::string>(), said["metadata"][1].get<std::string>());
+      if (said.contains("metadata"))
+        scan_.metadata.emplace_back(said["metadata"][0].get<std::string>(), said["metadata"][1].get<std::string>());
       if (said.contains("done")) return std::move(scan_);
       if (!said.contains("error")) continue;
       reason = said["error"].get<std::string>();
@@ -107,7 +109,8 @@ class Reader {
     for (int c; (c = std::fgetc(lines_.get())) != EOF;) {
       if (c == '\n') return true;
       line += static_cast<char>(c);
-      if (line.size() > kMaxLineBytes) throw storage_error("'" + directory_.path() + "': its reader says too much of one tensor");
+      if (line.size() > kMaxLineBytes)
+        throw storage_error("'" + directory_.path() + "': its reader says too much of one tensor");
     }
     return false;
   }
@@ -144,14 +147,17 @@ uint64_t data_bytes_now() {
   unsigned long pages[6] = {};
   std::FILE* file = std::fopen("/proc/self/statm", "r");
   if (file == nullptr) return 0;
-  if (std::fscanf(file, "%lu %lu %lu %lu %lu %lu", &pages[0], &pages[1], &pages[2], &pages[3], &pages[4], &pages[5]) != 6) pages[5] = 0;
+  if (std::fscanf(file, "%lu %lu %lu %lu %lu %lu", &pages[0], &pages[1], &pages[2], &pages[3], &pages[4], &pages[5]) !=
+      6)
+    pages[5] = 0;
   std::fclose(file);
   return pages[5] * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
 void limit(decltype(RLIMIT_DATA) what, rlim_t value) {
   const rlimit bound = {value, value};
-  if (::setrlimit(what, &bound) != 0) throw internal_error("can not limit the reader: " + std::string(std::strerror(errno)));
+  if (::setrlimit(what, &bound) != 0)
+    throw internal_error("can not limit the reader: " + std::string(std::strerror(errno)));
 }
 
 // What a reader may ask of the system: everything but other programs, processes, the network, and files to write.
@@ -167,15 +173,20 @@ void refuse_system_calls() {
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AUDIT_ARCH_X86_64, 1, 0),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 0x40000000u, 0, 1),  // the same calls under other numbers
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
   };
-  for (const uint32_t call : {SYS_execve, SYS_execveat, SYS_fork, SYS_vfork, SYS_clone, SYS_clone3, SYS_socket, SYS_connect, SYS_ptrace,
-                              SYS_creat, SYS_truncate, SYS_unlink, SYS_unlinkat, SYS_rename, SYS_renameat, SYS_renameat2, SYS_mkdir,
-                              SYS_mkdirat, SYS_rmdir, SYS_link, SYS_linkat, SYS_symlink, SYS_symlinkat, SYS_chmod, SYS_fchmodat})
+  for (const uint32_t call :
+       {SYS_execve,   SYS_execveat,  SYS_fork,  SYS_vfork,    SYS_clone,  SYS_clone3,   SYS_socket,
+        SYS_connect,  SYS_ptrace,    SYS_creat, SYS_truncate, SYS_unlink, SYS_unlinkat, SYS_rename,
+        SYS_renameat, SYS_renameat2, SYS_mkdir, SYS_mkdirat,  SYS_rmdir,  SYS_link,     SYS_linkat,
+        SYS_symlink,  SYS_symlinkat, SYS_chmod, SYS_fchmodat})
     for (const sock_filter& step : refuse(call)) program.push_back(step);
   // open(path, flags) and openat(folder, path, flags)
   for (const auto& [call, argument] : {std::pair<uint32_t, uint32_t>{SYS_open, 1}, {SYS_openat, 2}}) {
     program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 4));
-    program.push_back(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, static_cast<uint32_t>(offsetof(seccomp_data, args) + 8 * argument)));
+    program.push_back(
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, static_cast<uint32_t>(offsetof(seccomp_data, args) + 8 * argument)));
     program.push_back(BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, kWrites, 0, 1));
     program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS));
     program.push_back(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)));
@@ -192,7 +203,8 @@ void confine() {
   limit(RLIMIT_CORE, 0);
   limit(RLIMIT_CPU, kMaxSeconds);
   limit(RLIMIT_DATA, data_bytes_now() + kMoreMemoryBytes);
-  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) throw internal_error("can not confine the reader: " + std::string(std::strerror(errno)));
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
+    throw internal_error("can not confine the reader: " + std::string(std::strerror(errno)));
   refuse_system_calls();
 }
 
@@ -204,7 +216,8 @@ void say(const Json& line) {
 // Tells which file is read, before it is.
 class ToldDirectory {
  public:
-  explicit ToldDirectory(SourceDirectory& directory) : inner_(directory.table()), directory_(directory), table_(inner_) {
+  explicit ToldDirectory(SourceDirectory& directory)
+      : inner_(directory.table()), directory_(directory), table_(inner_) {
     table_.impl = this;
     table_.entry = [](const chassis_directory_t* d, uint32_t i, chassis_str_t* path, uint64_t* num_bytes) {
       const auto& self = *static_cast<ToldDirectory*>(d->impl);
@@ -233,7 +246,8 @@ std::vector<int64_t> list_of(const Shape& shape) { return {shape.begin(), shape.
 
 }  // namespace
 
-std::optional<FormatScan> scan_isolated(const std::vector<std::string>& command, const SourceDirectory& directory, std::string& reason) {
+std::optional<FormatScan> scan_isolated(const std::vector<std::string>& command, const SourceDirectory& directory,
+                                        std::string& reason) {
   return Reader(command, directory).run(reason);
 }
 
@@ -259,9 +273,8 @@ int answer_scan(const FormatPlugin& format, const std::string& path) {
   } catch (const NotOfFormat& other) {
     say({{"error", other.message()}, {"other_format", true}});
   } catch (const Error& error) {
-    say({{"error", error.what()}});
-  } catch (const std::bad_alloc&) {
-    say({{"error", "'" + path + "': its reader needs more than " + std::to_string(kMoreMemoryBytes >> 30) + " GiB of memory"}});
+    const std::string limit = "its reader needs more than " + std::to_string(kMoreMemoryBytes >> 30) + " GiB of memory";
+    say({{"error", error.code() == ExitCode::kOutOfMemory ? "'" + path + "': " + limit : error.what()}});
   }
   std::fflush(stdout);
   return 0;

@@ -65,7 +65,8 @@ CheckpointReader read_foreign(const Arguments& given, Formats& formats) {
       return CheckpointReader(std::move(directory), std::move(*scan));
     reasons += "\n  " + reason;
   }
-  if (reasons.empty()) throw plugin_error("no plugin that imports checkpoints is installed").hint("see `chassis plugins list`");
+  if (reasons.empty())
+    throw plugin_error("no plugin that imports checkpoints is installed").hint("see `chassis plugins list`");
   throw storage_error("'" + given.from + "' is not a checkpoint that can be imported:" + reasons)
       .hint("give the directory that save_checkpoint was given, or the folder of one step in it");
 }
@@ -90,18 +91,21 @@ int import(const Arguments& given) {
 
 std::function<std::optional<int>()> add_ckpt_import(CLI::App& ckpt) {
   auto given = std::make_shared<Arguments>();
-  CLI::App* verb = ckpt.add_subcommand("import-zero", "a DeepSpeed ZeRO-1, -2 or -3 checkpoint as a model directory, or to resume from");
+  CLI::App* verb = ckpt.add_subcommand(
+      "import-zero", "a DeepSpeed ZeRO-1, -2 or -3 checkpoint as a model directory, or to resume from");
   verb->add_option("path", given->from, "what save_checkpoint was given, or the folder of one step")->required();
   verb->add_option("directory", given->to, "is made; replaced only if this program wrote it")->required();
   verb->add_flag("--checkpoint", given->checkpoint, "a checkpoint to resume from, with the optimizer's states");
-  verb->add_option("--dtype", given->dtype, "of the weights; default: fp32, as the masters are")->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+  verb->add_option("--dtype", given->dtype, "of the weights; default: fp32, as the masters are")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   verb->add_option("--format", given->format, "a format plugin; default: as [export] or [checkpoint] plugin is");
   verb->add_option("--base", given->base, "a model directory whose config and tokenizer files are taken along");
   CLI::App* hidden = ckpt.add_subcommand("scan-in-process", "")->group("");
   hidden->add_option("path", given->from)->required();
   hidden->add_option("format", given->format)->required();
   for (CLI::App* app : {verb, hidden})
-    app->add_option("--plugin-path", given->plugin_path, "folders with plugins, searched first")->allow_extra_args(false);
+    app->add_option("--plugin-path", given->plugin_path, "folders with plugins, searched first")
+        ->allow_extra_args(false);
   return [=]() -> std::optional<int> {
     if (verb->parsed()) return import(*given);
     if (!hidden->parsed()) return std::nullopt;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <optional>
 
 #include "host/base/log.hpp"
 
@@ -34,27 +35,22 @@ std::string format_of(Session& session, const std::string& path) {
 }
 
 std::unique_ptr<CheckpointReader> open_directory(Session& session, const std::string& path) {
-  const auto open = [&](const std::string& format) {
-    return std::make_unique<CheckpointReader>(path, FormatPlugin(*session.registry().open("format", format)));
-  };
-  try {
-    return open(format_of(session, path));
-  } catch (const NotOfFormat& first) {
-    const PluginIndex& index = session.registry().index();
-    for (const PluginFile& file : index.files()) {
-      for (const MemberName& member : file.manifest.members) {
-        if (member.kind != "format") continue;
-        const auto instance = session.registry().open(member.kind, member.id);
-        const FormatPlugin format(*instance);
-        if (format.only_written() || format.isolated()) continue;
-        try {
-          return open(member.id);
-        } catch (const NotOfFormat&) {
-        }
-      }
+  std::vector<std::string> formats = {format_of(session, path)};
+  for (const PluginFile& file : session.registry().index().files())
+    for (const MemberName& member : file.manifest.members)
+      if (member.kind == "format") formats.push_back(member.id);
+  std::optional<NotOfFormat> first;
+  for (const std::string& id : formats) {
+    const auto instance = session.registry().open("format", id);
+    const FormatPlugin format(*instance);
+    if (format.only_written() || format.isolated()) continue;
+    try {
+      return std::make_unique<CheckpointReader>(path, format);
+    } catch (const NotOfFormat& other) {
+      if (!first) first = other;
     }
-    throw first;
   }
+  throw first ? Error(*first) : plugin_error("no installed format reads '" + path + "'");
 }
 
 Descriptor shared(Descriptor descriptor) {

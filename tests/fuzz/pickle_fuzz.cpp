@@ -37,9 +37,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   run({{"zero_pp_rank_0_mp_rank_00_optim_states.pt", bytes}});
   // Storages of the sizes that the seeds have.
   std::vector<testing::Stored> members = {{"a/data.pkl", bytes}};
-  for (int key = 0; key < 8; ++key) members.push_back({"a/data/" + std::to_string(key), std::string(key % 3 == 0 ? 4 : 16, '\1')});
+  for (int key = 0; key < 8; ++key)
+    members.push_back({"a/data/" + std::to_string(key), std::string(key % 3 == 0 ? 4 : 16, '\1')});
   const std::string file = testing::zip_of(members);
-  run({{"mp_rank_00_model_states.pt", file}, {"zero_pp_rank_0_mp_rank_00_model_states.pt", file},
+  run({{"mp_rank_00_model_states.pt", file},
+       {"zero_pp_rank_0_mp_rank_00_model_states.pt", file},
        {"zero_pp_rank_0_mp_rank_00_optim_states.pt", file}});
   return 0;
 }

@@ -1,5 +1,5 @@
-// The formats of third parties, in C++ and in C, through the same engine as ours: four ranks write the ZIP file that one
-// process writes, byte for byte the same from both languages, and every member has its checksum.
+// The formats of third parties, in C++ and in C, through the same engine as ours: four ranks write the ZIP file that
+// one process writes, byte for byte the same from both languages, and every member has its checksum.
 #include "host/checkpoint/format_conformance.hpp"
 #include "host/checkpoint/inspect.hpp"
 #include "tests/host/checkpoint/ranks.hpp"
@@ -26,10 +26,12 @@ Model model_for_numpy() {
   return model;
 }
 
-void save(const Model& model, const FormatPlugin& format, const MeshShape& mesh, const std::string& parent, const std::string& name) {
+void save(const Model& model, const FormatPlugin& format, const MeshShape& mesh, const std::string& parent,
+          const std::string& name) {
   expect_ranks_pass(mesh.world_size(), [&](World& world) {
     const BucketPair buckets(BucketPair::kMinBytes);
-    CheckpointWriter(format, buckets).save(plan_save(model.save_tensors(), mesh, format), request_for(model, parent, name, 7, mesh), world);
+    CheckpointWriter(format, buckets)
+        .save(plan_save(model.save_tensors(), mesh, format), request_for(model, parent, name, 7, mesh), world);
   });
   EXPECT_TRUE(verify_checkpoint(parent + "/" + name, BucketPair(BucketPair::kMinBytes)).ok());
 }
@@ -90,9 +92,11 @@ TEST(FormatExamples, AreReadByAnyRanks) {
   const MeshShape mesh = mesh_of(1, 2);
   for (int rank = 0; rank < 2; ++rank) {
     const auto loaded = load_all(reader, model.load_tensors(), buckets, mesh, rank);
-    for (const Descriptor& d : model.descriptors) EXPECT_TRUE(same_bytes(loaded.at(d.fqn), model.local(d, mesh, rank))) << d.fqn;
+    for (const Descriptor& d : model.descriptors)
+      EXPECT_TRUE(same_bytes(loaded.at(d.fqn), model.local(d, mesh, rank))) << d.fqn;
   }
-  EXPECT_NE(error_of([&] { CheckpointReader(dir / "npz", npz_c()); }).find("is of format format_cpp"), std::string::npos);
+  EXPECT_NE(error_of([&] { CheckpointReader(dir / "npz", npz_c()); }).find("is of format format_cpp"),
+            std::string::npos);
 }
 
 TEST(FormatExamples, AreProtectedAroundTheTensorsToo) {

@@ -57,6 +57,25 @@ for compiler in gcc clang; do
   train parallel_cpp+comm_cpp-$compiler attention.plugin=sdpa --nproc 2 --plugin-path "$scratch/parallel_cpp-$compiler" --plugin-path "$scratch/comm_cpp-$compiler"
   mv "$scratch/run.saved" "$scratch/run.toml"
   compare parallel_cpp+comm_cpp-$compiler
+  # Formats: the exports of both languages are one file, and a run goes on from a checkpoint that two processes wrote.
+  for example in format_cpp format_c; do
+    build $example
+    train $example-$compiler attention.plugin=sdpa "export.plugin=$example" --plugin-path "$dir"
+    compare $example-$compiler
+    quietly "$prefix/bin/chassis" ckpt verify "$scratch/out-$example-$compiler/final"
+  done
+  cmp "$scratch/out-format_cpp-$compiler/final/model.npz" "$scratch/out-format_c-$compiler/final/model.npz"
+  cp "$scratch/run.toml" "$scratch/run.saved"
+  printf '[[parallel]]\nplugin = "fsdp2"\n[checkpoint]\nplugin = "format_cpp"\nevery_steps = 3\n' >> "$scratch/run.toml"
+  train npz-$compiler attention.plugin=sdpa --nproc 2 --plugin-path "$scratch/format_cpp-$compiler"
+  compare npz-$compiler
+  quietly "$prefix/bin/chassis" train "$scratch/run.toml" "run.output_dir=$scratch/out-more-$compiler" run.max_steps=5 attention.plugin=sdpa \
+    "run.resume=$scratch/out-npz-$compiler/checkpoints/step-000003" --plugin-path "$scratch/format_cpp-$compiler"
+  sed -n 's/.*"loss": *\([-0-9.e+]*\).*/\1/p' "$scratch/out-more-$compiler/metrics.jsonl" > "$scratch/losses.more"
+  tail -2 "$scratch/losses.npz-$compiler" | paste - "$scratch/losses.more" | awk '
+    { d = ($1 - $2) / $1; if (d < 0) d = -d; if (!(d <= 2e-6)) exit 1; ++n } END { exit n != 2 }' ||
+    { echo "npz-$compiler: a resumed run differs"; exit 1; }
+  mv "$scratch/run.saved" "$scratch/run.toml"
   # A plugin of the tree with ISA_SOURCES, as if it were somebody else's.
   dir=$scratch/fused-$compiler
   mkdir "$dir"

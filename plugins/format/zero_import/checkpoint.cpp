@@ -20,7 +20,8 @@ constexpr char kModelSuffix[] = "_model_states.pt";
 constexpr size_t kMaxParameters = 1'000'000, kMaxGroups = 10'000, kMaxStates = 1'000;
 
 std::vector<int64_t> shape_of(const Pickle& pickle, const Value& size, const std::string& name) {
-  if (size.kind != Kind::kTuple || size.items.size() > 64) throw Defect("the shape of " + shown(name) + " is no torch.Size");
+  if (size.kind != Kind::kTuple || size.items.size() > 64)
+    throw Defect("the shape of " + shown(name) + " is no torch.Size");
   std::vector<int64_t> shape;
   uint64_t product = 8;  // bytes of an element
   for (const ValueId item : size.items) {
@@ -47,9 +48,11 @@ struct Parameter {
 
 // An OrderedDict of names and sizes.
 std::vector<Parameter> parameters_of(const Pickle& pickle, const Value& dict) {
-  if (dict.kind != Kind::kDict) throw Defect("shapes of parameters are " + std::string(kind_name(dict.kind)) + ", not a dict");
+  if (dict.kind != Kind::kDict)
+    throw Defect("shapes of parameters are " + std::string(kind_name(dict.kind)) + ", not a dict");
   std::vector<Parameter> out;
-  if (dict.items.size() / 2 > kMaxParameters) throw Defect("there are more than " + std::to_string(kMaxParameters) + " parameters");
+  if (dict.items.size() / 2 > kMaxParameters)
+    throw Defect("there are more than " + std::to_string(kMaxParameters) + " parameters");
   for (size_t i = 0; i + 1 < dict.items.size(); i += 2) {
     const Value& name = pickle.at(dict.items[i]);
     if (name.kind != Kind::kText) throw Defect("a parameter's name is " + std::string(kind_name(name.kind)));
@@ -99,7 +102,8 @@ class Flat {
     const uint64_t element_bytes = dtype_bytes(piece.dtype);
     uint64_t offset = piece.offset + skipped * element_bytes;
     for (Cut& cut : boxes_of_range(shape, first, first + count)) {
-      FoundTensor found{name, piece.dtype, shape, std::move(cut.offset), std::move(cut.shape), 0, piece.rank, piece.file, offset};
+      FoundTensor found{name,       piece.dtype, shape, std::move(cut.offset), std::move(cut.shape), 0,
+                        piece.rank, piece.file,  offset};
       found.num_bytes = zero_import::num_elements(found.box_shape) * element_bytes;
       offset += found.num_bytes;
       sink.tensor(found);
@@ -112,13 +116,14 @@ class Flat {
 };
 
 void emit_empty(const Sink& sink, const std::string& name, const std::vector<int64_t>& shape, const Piece& like) {
-  sink.tensor({name, like.dtype, shape, std::vector<int64_t>(shape.size(), 0), shape, 0, like.rank, like.file, like.offset});
+  sink.tensor(
+      {name, like.dtype, shape, std::vector<int64_t>(shape.size(), 0), shape, 0, like.rank, like.file, like.offset});
 }
 
 // ---- The files of one step.
 
 struct StepFiles {
-  std::vector<uint32_t> optimizer;  // by rank
+  std::vector<uint32_t> optimizer;                      // by rank
   std::map<std::string, uint32_t, std::less<>> others;  // by name
 };
 
@@ -138,7 +143,8 @@ std::string folder_of_step(const Source& source) {
     if (!file.path.ends_with(kOptimizerSuffix)) continue;
     const std::string here = file.path.substr(0, file.path.rfind('/') + 1);
     if (!is_first && here != folder)
-      throw Defect("there are checkpoints in " + shown(folder) + " and " + shown(here) + ", but no file 'latest'; name one of them");
+      throw Defect("there are checkpoints in " + shown(folder) + " and " + shown(here) +
+                   ", but no file 'latest'; name one of them");
     folder = here;
     is_first = false;
   }
@@ -171,7 +177,8 @@ StepFiles find_files(const Source& source) {
     if (!name.ends_with(kOptimizerSuffix)) continue;
     const auto rank = rank_of(name);
     if (!rank) throw Defect(shown(path) + " is no name of a ZeRO optimizer's file");
-    if (!by_rank.emplace(*rank, i).second) throw Defect("there are two files of rank " + std::to_string(*rank) + ", such as " + shown(path));
+    if (!by_rank.emplace(*rank, i).second)
+      throw Defect("there are two files of rank " + std::to_string(*rank) + ", such as " + shown(path));
   }
   if (by_rank.empty()) throw NotFound(std::string("no zero_pp_rank_…") + kOptimizerSuffix);
   for (const auto& [rank, file] : by_rank) {
@@ -187,7 +194,7 @@ StepFiles find_files(const Source& source) {
 
 struct RankState {
   int64_t stage = 0;
-  std::vector<Piece> masters;                                // by group
+  std::vector<Piece> masters;                        // by group
   std::map<std::string, std::vector<Piece>> states;  // by key, then by group; only what every group has
   std::optional<double> step;
 };
@@ -214,7 +221,8 @@ const Value* group_state(const Pickle& pickle, const Value& by_group, size_t ind
   for (size_t i = 0; i + 1 < by_group.items.size(); i += 2) {
     const Value& key = pickle.at(by_group.items[i]);
     const Value& state = pickle.at(by_group.items[i + 1]);
-    if (key.kind == Kind::kInt && key.integer == static_cast<int64_t>(index) && state.kind == Kind::kDict) return &state;
+    if (key.kind == Kind::kInt && key.integer == static_cast<int64_t>(index) && state.kind == Kind::kDict)
+      return &state;
   }
   return nullptr;
 }
@@ -227,12 +235,14 @@ void read_states(const Source& source, const TorchFile& file, uint32_t rank, con
   for (size_t group = 0; group < out.masters.size(); ++group) {
     const Value* state = group_state(pickle, *by_group, group);
     if (state == nullptr) return out.states.clear();
-    if (state->items.size() / 2 > kMaxStates) throw Defect("a group has more than " + std::to_string(kMaxStates) + " states");
+    if (state->items.size() / 2 > kMaxStates)
+      throw Defect("a group has more than " + std::to_string(kMaxStates) + " states");
     for (size_t i = 0; i + 1 < state->items.size(); i += 2) {
       const Value &key = pickle.at(state->items[i]), &value = pickle.at(state->items[i + 1]);
       if (key.kind != Kind::kText) continue;
       if (key.text == "step") out.step = step_of(source, file, value);
-      if (value.kind != Kind::kTensor || pickle.tensor(value).num_elements() != out.masters[group].num_elements) continue;
+      if (value.kind != Kind::kTensor || pickle.tensor(value).num_elements() != out.masters[group].num_elements)
+        continue;
       std::vector<Piece>& pieces = out.states[key.text];
       if (pieces.size() == group) pieces.push_back(piece_of(file, rank, value, shown(key.text)));
     }
@@ -254,11 +264,14 @@ RankState read_rank(const Source& source, uint32_t file_index, uint32_t rank, si
     if (count != nullptr && count->kind == Kind::kList)
       for (const ValueId item : count->items) partitions = std::max(partitions, pickle.at(item).integer);
     if (partitions != static_cast<int64_t>(num_ranks))
-      throw Defect("the run had " + std::to_string(partitions) + " ranks, there are files of " + std::to_string(num_ranks));
-    const Value& groups = pickle.get(optimizer, out.stage == 3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups", Kind::kList);
+      throw Defect("the run had " + std::to_string(partitions) + " ranks, there are files of " +
+                   std::to_string(num_ranks));
+    const Value& groups =
+        pickle.get(optimizer, out.stage == 3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups", Kind::kList);
     if (groups.items.empty() || groups.items.size() > kMaxGroups)
       throw Defect("there are " + std::to_string(groups.items.size()) + " flat groups");
-    for (const ValueId group : groups.items) out.masters.push_back(piece_of(file, rank, pickle.at(group), "a flat group"));
+    for (const ValueId group : groups.items)
+      out.masters.push_back(piece_of(file, rank, pickle.at(group), "a flat group"));
     read_states(source, file, rank, optimizer, out);
     return out;
   } catch (const Defect& defect) {
@@ -274,7 +287,8 @@ class Checkpoint {
   Checkpoint(const Source& source, const Sink& sink) : source_(source), sink_(sink), files_(find_files(source)) {}
 
   void run() {
-    for (uint32_t rank = 0; rank < num_ranks(); ++rank) ranks_.push_back(read_rank(source_, files_.optimizer[rank], rank, num_ranks()));
+    for (uint32_t rank = 0; rank < num_ranks(); ++rank)
+      ranks_.push_back(read_rank(source_, files_.optimizer[rank], rank, num_ranks()));
     for (uint32_t rank = 1; rank < num_ranks(); ++rank) expect_same(rank);
     const auto first = open_model(0);
     read_model(*first);
@@ -295,7 +309,8 @@ class Checkpoint {
 
   void expect_same(uint32_t rank) const {
     const RankState &a = ranks_[0], &b = ranks_[rank];
-    bool same = a.stage == b.stage && a.masters.size() == b.masters.size() && a.states.size() == b.states.size() && a.step == b.step;
+    bool same = a.stage == b.stage && a.masters.size() == b.masters.size() && a.states.size() == b.states.size() &&
+                a.step == b.step;
     for (const auto& [key, pieces] : a.states) same = same && b.states.contains(key);
     for (size_t group = 0; same && a.stage == 3 && group < a.masters.size(); ++group)
       same = a.masters[group].num_elements == b.masters[group].num_elements;
@@ -332,7 +347,8 @@ class Checkpoint {
   void add_group(std::vector<Parameter> parameters) {
     num_parameters_ += parameters.size();
     if (num_parameters_ > kMaxParameters || groups_.size() == kMaxGroups)
-      throw Defect("there are more than " + std::to_string(kMaxParameters) + " parameters or " + std::to_string(kMaxGroups) + " groups");
+      throw Defect("there are more than " + std::to_string(kMaxParameters) + " parameters or " +
+                   std::to_string(kMaxGroups) + " groups");
     groups_.push_back(std::move(parameters));
   }
 
@@ -386,8 +402,8 @@ class Checkpoint {
       }
     }
     if (at != flats[0].num_elements())
-      throw Defect("each rank has " + std::to_string(flats[0].num_elements()) + " elements, its parts of the parameters take " +
-                   std::to_string(at));
+      throw Defect("each rank has " + std::to_string(flats[0].num_elements()) +
+                   " elements, its parts of the parameters take " + std::to_string(at));
   }
 
   static void expect_room(const Parameter& parameter, uint64_t at, uint64_t count, uint64_t available) {
@@ -401,11 +417,13 @@ class Checkpoint {
     std::vector<std::vector<uint64_t>> out;
     const TorchFile file(source_, files_.optimizer[0]);
     const Pickle& pickle = file.pickle();
-    const Value* paddings = pickle.find(pickle.get(file.root(), "optimizer_state_dict", Kind::kDict), "param_alignment_paddings");
+    const Value* paddings =
+        pickle.find(pickle.get(file.root(), "optimizer_state_dict", Kind::kDict), "param_alignment_paddings");
     if (paddings == nullptr || paddings->kind != Kind::kList) return out;
     for (const ValueId group : paddings->items) {
       auto& numbers = out.emplace_back();
-      for (const ValueId item : pickle.at(group).items) numbers.push_back(static_cast<uint64_t>(std::max<int64_t>(pickle.at(item).integer, 0)));
+      for (const ValueId item : pickle.at(group).items)
+        numbers.push_back(static_cast<uint64_t>(std::max<int64_t>(pickle.at(item).integer, 0)));
       if (numbers.size() != (out.size() <= groups_.size() ? groups_[out.size() - 1].size() : 0))
         file.fail("'param_alignment_paddings' does not fit the parameters");
     }
@@ -443,7 +461,8 @@ class Checkpoint {
     for (const auto& group : groups_)
       for (const Parameter& parameter : group) known.insert(parameter.name);
     for (const Parameter& parameter : frozen_) known.insert(parameter.name);
-    if (const Value* shared = pickle.find(first.root(), "shared_params"); shared != nullptr && shared->kind == Kind::kDict)
+    if (const Value* shared = pickle.find(first.root(), "shared_params");
+        shared != nullptr && shared->kind == Kind::kDict)
       for (size_t i = 0; i + 1 < shared->items.size(); i += 2) known.insert(pickle.at(shared->items[i]).text);
     for (size_t i = 0; i + 1 < module->items.size(); i += 2) {
       const std::string& name = pickle.at(module->items[i]).text;
@@ -459,14 +478,16 @@ class Checkpoint {
     const Pickle& pickle = first.pickle();
     sink_.metadata("zero_stage", std::to_string(stage()));
     sink_.metadata("num_ranks", std::to_string(num_ranks()));
-    if (const Value* version = pickle.find(first.root(), "ds_version"); version != nullptr && version->kind == Kind::kText)
+    if (const Value* version = pickle.find(first.root(), "ds_version");
+        version != nullptr && version->kind == Kind::kText)
       sink_.metadata("deepspeed", version->text);
     if (const Value* steps = pickle.find(first.root(), "global_steps"); steps != nullptr && steps->kind == Kind::kInt)
       sink_.metadata("step", std::to_string(steps->integer));
     if (ranks_[0].step && *ranks_[0].step >= 0 && *ranks_[0].step < 9e15)
       sink_.metadata("optimizer_step", std::to_string(static_cast<int64_t>(*ranks_[0].step)));
     for (const auto& [key, pieces] : ranks_[0].states) sink_.metadata("optimizer_state", key);
-    if (ranks_[0].states.empty()) sink_.warning("optimizer states", "the optimizer's states are not in a form that is known; they are left out");
+    if (ranks_[0].states.empty())
+      sink_.warning("optimizer states", "the optimizer's states are not in a form that is known; they are left out");
     const Value* shared = pickle.find(first.root(), "shared_params");
     if (shared == nullptr || shared->kind != Kind::kDict) return;
     for (size_t i = 0; i + 1 < shared->items.size(); i += 2)
@@ -482,8 +503,8 @@ class Checkpoint {
   std::vector<Parameter> frozen_;
 };
 
-void add_boxes(const std::vector<int64_t>& shape, size_t dim, std::vector<int64_t>& prefix, uint64_t begin, uint64_t end,
-               std::vector<Cut>& out) {
+void add_boxes(const std::vector<int64_t>& shape, size_t dim, std::vector<int64_t>& prefix, uint64_t begin,
+               uint64_t end, std::vector<Cut>& out) {
   if (begin >= end) return;
   uint64_t row = 1;  // elements of one index of `dim`
   for (size_t i = dim + 1; i < shape.size(); ++i) row *= static_cast<uint64_t>(shape[i]);

@@ -78,7 +78,7 @@ uint64_t dtype_bytes(uint32_t dtype) {
 }
 
 std::string_view kind_name(Kind kind) {
-  static constexpr std::string_view kNames[] = {"None",  "a bool", "an int",   "a float",  "a text",    "a tuple",
+  static constexpr std::string_view kNames[] = {"None",   "a bool", "an int",   "a float",   "a text",    "a tuple",
                                                 "a list", "a dict", "a global", "an object", "a storage", "a tensor"};
   return kNames[static_cast<size_t>(kind)];
 }
@@ -163,13 +163,15 @@ class PickleMachine {
   }
   void append(Kind kind, const std::vector<ValueId>& items) {
     Value& target = value(top());
-    if (target.kind != kind) fail("items for " + std::string(kind_name(kind)) + " go to " + std::string(kind_name(target.kind)));
+    if (target.kind != kind)
+      fail("items for " + std::string(kind_name(kind)) + " go to " + std::string(kind_name(target.kind)));
     if (kind == Kind::kDict && items.size() % 2 != 0) fail("a key without a value");
     target.items.insert(target.items.end(), items.begin(), items.end());
   }
 
   void remember(uint32_t index) {
-    if (index > memo_.size()) fail("memo " + std::to_string(index) + " is set where " + std::to_string(memo_.size()) + " is next");
+    if (index > memo_.size())
+      fail("memo " + std::to_string(index) + " is set where " + std::to_string(memo_.size()) + " is next");
     if (index == memo_.size()) {
       memo_.push_back(top());
     } else {
@@ -343,7 +345,8 @@ class PickleMachine {
         return items[0];
       case Meaning::kRebuildFromType:
         expect(3);
-        if (!may_nest || global(items[1], "a type").meaning != Meaning::kTensorType) fail(name + " of something that is no tensor");
+        if (!may_nest || global(items[1], "a type").meaning != Meaning::kTensorType)
+          fail(name + " of something that is no tensor");
         return call(items[0], items[2], false);
       case Meaning::kRecord:
         return add({Kind::kRecord, 0, 0, name, items});
@@ -354,7 +357,8 @@ class PickleMachine {
 
   std::vector<int64_t> integers_of(ValueId tuple) {
     const Value& from = value(tuple);
-    if (from.kind != Kind::kTuple || from.items.size() > static_cast<size_t>(kMaxDims)) fail("a tensor without a shape");
+    if (from.kind != Kind::kTuple || from.items.size() > static_cast<size_t>(kMaxDims))
+      fail("a tensor without a shape");
     std::vector<int64_t> numbers;
     for (const ValueId item : from.items) {
       if (value(item).kind != Kind::kInt || value(item).integer < 0) fail("a shape that is not of sizes");

@@ -1,6 +1,6 @@
-// A pickle of protocol 2, as torch.save writes it, taken apart and not executed: what it builds is a table of plain values.
-// The opcodes are those of CPython's Lib/pickletools.py; the few globals that a ZeRO checkpoint needs stand for themselves
-// here, everything else is refused by name. Work and memory are linear in the bytes of the pickle.
+// A pickle of protocol 2, as torch.save writes it, taken apart and not executed: what it builds is a table of plain
+// values. The opcodes are those of CPython's Lib/pickletools.py; the few globals that a ZeRO checkpoint needs stand for
+// themselves here, everything else is refused by name. Work and memory are linear in the bytes of the pickle.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // format/zero_import: checkpoints of DeepSpeed's ZeRO, which are pickles. It is only read, and in a process of its own.
-#include "chassis/format.hpp"
 #include "chassis/plugin.hpp"
+#include "chassis/format.hpp"
 #include "checkpoint.hpp"
 
 namespace {

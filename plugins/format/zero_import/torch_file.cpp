@@ -22,7 +22,8 @@ TorchFile::TorchFile(const Source& source, uint32_t file) : file_(file), path_(s
       throw Defect("the pickle has " + std::to_string(pickle->num_bytes) + " bytes, at most " +
                    std::to_string(kMaxPickleBytes) + " are read");
     const std::string bytes = source.text(file, pickle->offset, pickle->num_bytes);
-    if (crc32(bytes) != pickle->crc32) throw Defect("the pickle is damaged: its CRC-32 is not that of the ZIP directory");
+    if (crc32(bytes) != pickle->crc32)
+      throw Defect("the pickle is damaged: its CRC-32 is not that of the ZIP directory");
     pickle_ = Pickle::parse(bytes);
   } catch (const Defect& defect) {
     throw Defect(path_ + ": " + defect.what());
@@ -35,8 +36,8 @@ uint64_t TorchFile::offset_of(const TensorInfo& tensor) const {
   if (it == members_.end()) fail("the storage " + shown(storage.key) + " is missing");
   const uint64_t num_bytes = storage.num_elements * dtype_bytes(storage.dtype);
   if (it->second.num_bytes != num_bytes)
-    fail("the storage " + shown(storage.key) + " has " + std::to_string(it->second.num_bytes) + " bytes, the pickle says " +
-         std::to_string(num_bytes));
+    fail("the storage " + shown(storage.key) + " has " + std::to_string(it->second.num_bytes) +
+         " bytes, the pickle says " + std::to_string(num_bytes));
   return it->second.offset + tensor.offset * dtype_bytes(storage.dtype);
 }
 

@@ -29,7 +29,8 @@ struct Directory {
 
 Directory find_directory(const Source& source, uint32_t file) {
   const uint64_t num_bytes = source.files[file].num_bytes;
-  if (num_bytes < kEndBytes) throw Defect("the file has " + std::to_string(num_bytes) + " bytes, too few for a ZIP file");
+  if (num_bytes < kEndBytes)
+    throw Defect("the file has " + std::to_string(num_bytes) + " bytes, too few for a ZIP file");
   Directory found;
   found.end = num_bytes - kEndBytes;
   const std::string end = source.text(file, found.end, kEndBytes);

@@ -1,5 +1,5 @@
-// The directory of a ZIP file whose members are stored as they are, after PKWARE's APPNOTE 6.3. Nothing is unpacked and no
-// member's name becomes a path.
+// The directory of a ZIP file whose members are stored as they are, after PKWARE's APPNOTE 6.3. Nothing is unpacked and
+// no member's name becomes a path.
 #pragma once
 
 #include <string>

@@ -12,6 +12,7 @@ CHASSIS_MANIFEST("chassis-manifest=1\nid=" CHASSIS_PLUGIN_ID "\nversion=" CHASSI
 #define STR(text) { text, sizeof(text) - 1 }
 #define TRY(call) do { chassis_status_t* failed = (call); if (failed != NULL) return failed; } while (0)
 static const chassis_str_t file_name = STR("model.npz"), none = STR(""), suffix = STR(".npy");
+static const chassis_str_t no_member = STR("there is no such member, or no memory for it");
 enum { LOCAL = 30, ENTRY = 46, END = 22, HEADER = 512 }; /* bytes */
 
 typedef struct { chassis_instance_t base; const chassis_host_t* host; } npz_t;
@@ -19,6 +20,7 @@ static chassis_status_t* fail(chassis_instance_t* self, int32_t code, const char
   const chassis_host_t* host = ((npz_t*)self)->host;
   return host->status_new(host, code, (chassis_str_t){text, strlen(text)}, NULL);
 }
+static int is(chassis_str_t s, const char* text) { return s.len == strlen(text) && memcmp(s.ptr, text, s.len) == 0; }
 static char* put(char* to, uint64_t number, int num_bytes) {
   for (; num_bytes > 0; --num_bytes, number >>= 8) *to++ = (char)(number & 255);
   return to;
@@ -64,8 +66,7 @@ static chassis_status_t* finish(chassis_instance_t* self, const chassis_save_req
   uint64_t at, begin; /* of the directory */
   (void)file;
   for (uint32_t i = 0; i < r->num_tensors; ++i) TRY(describe(self, &r->tensors[i], &a));
-  begin = at = a.end;
-  a.end = 0;
+  begin = at = a.end, a.end = 0;
   for (uint32_t i = 0; i < r->num_tensors; ++i) {
     const chassis_str_t name = r->tensors[i].name;
     char entry[ENTRY] = "PK\1\2\24", local[LOCAL] = "PK\3\4", *common = entry + 6;
@@ -73,9 +74,8 @@ static chassis_status_t* finish(chassis_instance_t* self, const chassis_save_req
     TRY(describe(self, &r->tensors[i], &a));
     TRY(s->fill(s, a.at, (chassis_str_t){a.header, a.data - a.at}));
     TRY(s->checksum(s, a.at, a.end - a.at, &crc));
-    put(put(put(put(common, 20, 2), 0x800, 2), 0, 4), 0x21, 2);            /* names in UTF-8; stored; 1980 */
-    put(put(put(common + 10, crc, 4), a.end - a.at, 4), a.end - a.at, 4);
-    put(common + 22, name.len + suffix.len, 2);
+    put(put(put(put(put(common, 20, 2), 0x800, 2), 0, 4), 0x21, 2), crc, 4); /* names in UTF-8; stored; of 1980 */
+    put(put(put(common + 14, a.end - a.at, 4), a.end - a.at, 4), name.len + suffix.len, 2);
     put(entry + 42, a.local, 4);
     memcpy(local + 4, common, 26);
     TRY(s->fill(s, a.local, (chassis_str_t){local, LOCAL}));
@@ -94,7 +94,7 @@ static chassis_status_t* finish(chassis_instance_t* self, const chassis_save_req
 /* No scan: it is for [export], not for [checkpoint], which is read again. */
 static const chassis_format_t format = {sizeof format, 1, layout, NULL, finish, CHASSIS_CHECKSUM_CRC32, 0};
 static const void* get_interface(const chassis_instance_t* self, chassis_str_t id) {
-  return self != NULL && strncmp(id.ptr, CHASSIS_FORMAT_ID, id.len) == 0 ? &format : NULL;
+  return self != NULL && is(id, CHASSIS_FORMAT_ID) ? &format : NULL;
 }
 static void destroy(chassis_instance_t* self) { free(self); }
 static const chassis_member_t the_member = {sizeof the_member, 0, STR("format"), STR(CHASSIS_PLUGIN_ID),
@@ -102,9 +102,8 @@ static const chassis_member_t the_member = {sizeof the_member, 0, STR("format"),
 static const chassis_member_t* member(uint32_t i) { return i == 0 ? &the_member : NULL; }
 static chassis_status_t* create(const chassis_host_t* host, chassis_str_t kind, chassis_str_t id,
                                 chassis_instance_t** out) {
-  npz_t* self = calloc(1, sizeof *self);
-  (void)kind, (void)id; /* there is one member */
-  if (self == NULL) return host->status_new(host, CHASSIS_RESOURCE_EXHAUSTED, none, NULL);
+  npz_t* self = is(kind, "format") && is(id, CHASSIS_PLUGIN_ID) ? calloc(1, sizeof *self) : NULL;
+  if (self == NULL) return host->status_new(host, CHASSIS_NOT_FOUND, no_member, NULL);
   self->base = (chassis_instance_t){
       .struct_size = sizeof self->base, .get_interface = get_interface, .destroy = destroy};
   self->host = host;

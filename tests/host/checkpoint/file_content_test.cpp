@@ -14,8 +14,8 @@ void add_tensor(FileContent& file, uint64_t offset, const std::string& bytes) {
 }
 
 TEST(FileContent, HasTheChecksumOfItsBytes) {
-  std::string bytes = "head" + std::string(4, '\0') + "tensor" + std::string(3, '\0') + "another" + "between" + "third" +
-                      "trailer" + std::string(2, '\0');
+  std::string bytes = "head" + std::string(4, '\0') + "tensor" + std::string(3, '\0') + "another" + "between" +
+                      "third" + "trailer" + std::string(2, '\0');
   FileContent file("f", bytes.size(), "head", Crc::k32);
   add_tensor(file, 8, "tensor");
   add_tensor(file, 17, "another");
@@ -24,7 +24,8 @@ TEST(FileContent, HasTheChecksumOfItsBytes) {
   file.fill(24, "between");
   EXPECT_EQ(file.crc32c(), crc(Crc::k32c, bytes));
   EXPECT_EQ(file.checksum(0, bytes.size()), crc(Crc::k32, bytes));
-  for (const auto& [begin, end] : std::vector<std::pair<size_t, size_t>>{{8, 14}, {4, 17}, {14, 17}, {15, 16}, {17, 36}, {36, 45}, {43, 44}, {20, 20}})
+  for (const auto& [begin, end] : std::vector<std::pair<size_t, size_t>>{
+           {8, 14}, {4, 17}, {14, 17}, {15, 16}, {17, 36}, {36, 45}, {43, 44}, {20, 20}})
     EXPECT_EQ(file.checksum(begin, end - begin), crc(Crc::k32, bytes.substr(begin, end - begin))) << begin;
   EXPECT_EQ(file.fills(), (std::map<uint64_t, std::string>{{24, "between"}, {36, "trailer"}}));
 }
@@ -32,14 +33,19 @@ TEST(FileContent, HasTheChecksumOfItsBytes) {
 TEST(FileContent, RefusesWhatIsNotTheFormats) {
   FileContent file("f", 20, "head", Crc::k32);
   add_tensor(file, 8, "tensor");
-  const auto fill = [&](uint64_t offset, const std::string& bytes) { return error_of([&] { file.fill(offset, bytes); }); };
-  for (const auto& [offset, bytes] : std::vector<std::pair<uint64_t, std::string>>{{0, "x"}, {3, "xx"}, {7, "xx"}, {9, "x"}, {13, "xx"}, {5, "0123456789"}})
+  const auto fill = [&](uint64_t offset, const std::string& bytes) {
+    return error_of([&] { file.fill(offset, bytes); });
+  };
+  for (const auto& [offset, bytes] : std::vector<std::pair<uint64_t, std::string>>{
+           {0, "x"}, {3, "xx"}, {7, "xx"}, {9, "x"}, {13, "xx"}, {5, "0123456789"}})
     EXPECT_NE(fill(offset, bytes).find("lie in the header, in a tensor"), std::string::npos) << fill(offset, bytes);
   EXPECT_NE(fill(18, "xxx").find("reach behind its end"), std::string::npos);
   EXPECT_NE(fill(UINT64_MAX, "x").find("reach behind its end"), std::string::npos);
   EXPECT_EQ(fill(14, "xxx"), "no error");
   EXPECT_NE(fill(16, "x").find("what was filled before"), std::string::npos);
-  const auto sum = [&](uint64_t offset, uint64_t num_bytes) { return error_of([&] { file.checksum(offset, num_bytes); }); };
+  const auto sum = [&](uint64_t offset, uint64_t num_bytes) {
+    return error_of([&] { file.checksum(offset, num_bytes); });
+  };
   EXPECT_NE(sum(9, 4).find("cuts what lies from byte 8 on"), std::string::npos) << sum(9, 4);
   EXPECT_NE(sum(4, 6).find("cuts what lies from byte 8 on"), std::string::npos) << sum(4, 6);
   EXPECT_NE(sum(2, 10).find("cuts what lies from byte 0 on"), std::string::npos) << sum(2, 10);

@@ -12,7 +12,8 @@ namespace {
 
 using namespace testing;
 
-const Groups kGroups = {{{"embed", {13, 4}}, {"scalar", {}}, {"deep", {3, 2, 5, 2}}, {"row", {1, 7}}}, {{"norm", {5}}, {"bias", {1}}}};
+const Groups kGroups = {{{"embed", {13, 4}}, {"scalar", {}}, {"deep", {3, 2, 5, 2}}, {"row", {1, 7}}},
+                        {{"norm", {5}}, {"bias", {1}}}};
 
 struct Whole {
   std::vector<int64_t> shape;
@@ -82,7 +83,8 @@ TEST(ZeroCheckpoint, GivesBackEveryTensorOfEveryStage) {
   for (const int stage : {1, 2, 3}) {
     for (const size_t ranks : {1, 2, 3, 4, 7}) {
       for (const size_t sub_group_elements : {size_t{1} << 20, size_t{11}}) {
-        SCOPED_TRACE("stage " + std::to_string(stage) + ", " + std::to_string(ranks) + " ranks, sub-groups of " + std::to_string(sub_group_elements));
+        SCOPED_TRACE("stage " + std::to_string(stage) + ", " + std::to_string(ranks) + " ranks, sub-groups of " +
+                     std::to_string(sub_group_elements));
         CheckpointOptions options{ranks, stage, sub_group_elements, {{"frozen", {3, 5}}, {"also", {4}}}};
         const Scanned found = scanned(checkpoint_of(kGroups, options));
         for (const auto& group : kGroups) {
@@ -129,12 +131,15 @@ TEST(ZeroCheckpoint, RefusesWhatDoesNotFitTogether) {
     std::erase_if(files, [&](const auto& file) { return file.first.find(part) != file.first.npos; });
     return defect_of(files);
   };
-  const auto has = [](const std::string& text, const char* part) { EXPECT_NE(text.find(part), std::string::npos) << text; };
+  const auto has = [](const std::string& text, const char* part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
   has(without("optim_states"), "no zero_pp_rank_…_optim_states.pt");
   has(without("rank_1"), "the run had 2 ranks, there are files of 1");
   has(without("rank_0_mp"), "the optimizer's file of rank 0 is missing");
   has(without("model_states"), "the model's file 'mp_rank_00_model_states.pt' is missing");
-  has(without("zero_pp_rank_1_mp_rank_00_model", {2, 3, 64, {{"frozen", {3}}}}), "'zero_pp_rank_1_mp_rank_00_model_states.pt' is missing");
+  has(without("zero_pp_rank_1_mp_rank_00_model", {2, 3, 64, {{"frozen", {3}}}}),
+      "'zero_pp_rank_1_mp_rank_00_model_states.pt' is missing");
 
   const auto with = [](const std::string& path, const std::string& bytes) {
     Files files = checkpoint_of(kGroups, {});

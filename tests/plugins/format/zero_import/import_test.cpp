@@ -1,5 +1,5 @@
-// `chassis ckpt import-zero` from end to end: every tensor arrives, whatever the stage; hostile files and readers end in
-// words, in a process of their own, and leave nothing behind.
+// `chassis ckpt import-zero` from end to end: every tensor arrives, whatever the stage; hostile files and readers end
+// in words, in a process of their own, and leave nothing behind.
 #include <regex>
 
 #include "host/checkpoint/inspect.hpp"
@@ -12,6 +12,12 @@ namespace {
 
 using namespace testing;
 namespace zero = zero_import::testing;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kIsSanitized = true;
+#else
+constexpr bool kIsSanitized = false;
+#endif
 
 const zero::Groups kGroups = {{{"embed", {13, 4}}, {"scalar", {}}, {"deep", {3, 2, 5, 2}}}, {{"norm", {5}}}};
 
@@ -51,11 +57,12 @@ class Import : public ::testing::Test {
     options.skip = [](const std::string&) { return true; };
     const auto loaded = [&] {
       Tensor t;
-      reader.load(std::vector<LoadTensor>{{Descriptor::plain(name, Dtype::f32, shape), ""}}, {}, buckets,
-                  [&](const Descriptor& d, int) {
-                    return t = Tensor::empty(std::vector<int64_t>(d.global_shape.begin(), d.global_shape.end()), d.dtype);
-                  },
-                  options);
+      reader.load(
+          std::vector<LoadTensor>{{Descriptor::plain(name, Dtype::f32, shape), ""}}, {}, buckets,
+          [&](const Descriptor& d, int) {
+            return t = Tensor::empty(std::vector<int64_t>(d.global_shape.begin(), d.global_shape.end()), d.dtype);
+          },
+          options);
       return t;
     }();
     std::memcpy(found.data(), loaded.data(), loaded.num_bytes());
@@ -72,7 +79,8 @@ TEST_F(Import, BringsEveryTensorOfEveryStage) {
     const auto files = zero::checkpoint_of(kGroups, {3, stage, 64, {{"frozen", {3, 5}}}});
     const test::Outcome plain = run_on(files);
     ASSERT_EQ(plain.exit_code, 0) << plain.output;
-    EXPECT_NE(plain.output.find("8 states of the optimizer are left out; --checkpoint keeps them"), std::string::npos) << plain.output;
+    EXPECT_NE(plain.output.find("8 states of the optimizer are left out; --checkpoint keeps them"), std::string::npos)
+        << plain.output;
     EXPECT_NE(plain.output.find("weights only, not resumable"), std::string::npos) << plain.output;
     for (const auto& group : kGroups)
       for (const zero::Parameter& p : group) expect_values(p.name, p, 1);
@@ -97,6 +105,7 @@ TEST_F(Import, BringsEveryTensorOfEveryStage) {
 
 // One tensor of 96 MiB, in three partitions: the process holds two buckets of 16 MiB and no tensor.
 TEST_F(Import, HoldsNoTensorInMemory) {
+  if (kIsSanitized) GTEST_SKIP() << "shadow memory would be counted too";
   const auto peak_mib = [&](int64_t rows) {
     const test::Outcome outcome = run_on(zero::checkpoint_of({{{"big", {rows, 1024}}}}, {3, 2, 1 << 30, {}}));
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
@@ -135,13 +144,13 @@ TEST_F(Import, SurvivesWhateverItsReaderDoes) {
   const auto wish = [&](const std::string& text) {
     return run_on({{"wish", text}}, {"--plugin-path", CHASSIS_TEST_STUB_DIR});
   };
-  expect_refusal(wish("crash"), "its reader was ended by SIGSEGV while it read 'wish'");
+  expect_refusal(wish("crash"), "its reader was ended by SIGABRT while it read 'wish'");
   expect_refusal(wish("exit"), "its reader ended with exit code 0 while it read 'wish'");
+#ifdef __x86_64__
   for (const char* attempt : {"run", "fork", "talk", "write", "remove"})
     expect_refusal(wish(attempt), "was ended by SIGSYS: it tried something that a reader has no need of");
-#ifndef __SANITIZE_ADDRESS__
-  expect_refusal(wish("memory"), "memory");
 #endif
+  if (!kIsSanitized) expect_refusal(wish("memory"), "its reader needs more than 4 GiB of memory");
   expect_refusal(wish("outside"), "'w' reaches behind the end of 'wish'");
   expect_refusal(wish("lie"), "its reader says what makes no sense");
   expect_refusal(wish("nonsense"), "what the reader says");
@@ -152,7 +161,8 @@ TEST_F(Import, IsTheOnlyWayToReadSuchFiles) {
   write_files(source_, zero::checkpoint_of(kGroups, {}));
   const RealFormat format("zero_import", CHASSIS_TEST_PLUGIN_DIR "/zero_import.so");
   EXPECT_NE(error_of([&] { CheckpointReader(source_, format.get()); }).find("does not read"), std::string::npos);
-  EXPECT_NE(error_of([&] { plan_save(small_model().save_tensors(), {}, format.get()); }).find("is only read"), std::string::npos);
+  EXPECT_NE(error_of([&] { plan_save(small_model().save_tensors(), {}, format.get()); }).find("is only read"),
+            std::string::npos);
 }
 
 TEST_F(Import, ReplacesNothingThatIsNotOurs) {

@@ -3,7 +3,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <cstdlib>
 #include <cstring>
 
@@ -23,7 +22,7 @@ class Misbehaving final : public chassis::Format {
     while (file < directory.num_files() && directory.entry(file).path != "wish") ++file;
     if (file == directory.num_files()) throw chassis::Failure(CHASSIS_NOT_FOUND, "no wish");
     const std::string wish = directory.read_text(file, 0, directory.entry(file).num_bytes);
-    if (wish == "crash") std::raise(SIGSEGV);
+    if (wish == "crash") std::abort();
     if (wish == "exit") std::_Exit(0);
     if (wish == "run") ::execl("/bin/true", "true", nullptr);
     if (wish == "fork") ::_exit(::fork() >= 0 ? 0 : 0);

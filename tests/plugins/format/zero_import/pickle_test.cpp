@@ -49,7 +49,8 @@ TEST(Pickle, TakesApartWhatTorchSaves) {
 }
 
 TEST(Pickle, RunsNothing) {
-  refuses(call(global("os", "system"), tuple({text("touch /tmp/owned")})), "the global 'os.system' is not one of those");
+  refuses(call(global("os", "system"), tuple({text("touch /tmp/owned")})),
+          "the global 'os.system' is not one of those");
   refuses(call(global("posix", "system"), tuple({text("id")})), "'posix.system'");
   refuses(call(global("builtins", "eval"), tuple({text("1")})), "'builtins.eval'");
   refuses(call(global("__builtin__", "getattr"), tuple({text("1")})), "'__builtin__.getattr'");
@@ -57,9 +58,11 @@ TEST(Pickle, RunsNothing) {
   refuses(global("torch.serialization", "load"), "'torch.serialization.load'");
   refuses(global("deepspeed.runtime.engine", "DeepSpeedEngine"), "'deepspeed.runtime.engine.DeepSpeedEngine'");
   refuses(global(std::string("collections\0x", 13), "OrderedDict"), "is not one of those");
-  EXPECT_NE(defect_of(pickle_of(text("abc") + global("os", "system"))).find("the pickle's byte 10:"), std::string::npos);
+  EXPECT_NE(defect_of(pickle_of(text("abc") + global("os", "system"))).find("the pickle's byte 10:"),
+            std::string::npos);
   // Opcodes that find classes by other ways, or are of no use here: i o \x82 \x93 \x92 P 0 2.
-  for (const char* opcode : {"ios\nsystem\n", "(o", "\x82\x01", "\x93", "\x92", "P1\n", "0", "2", "\x95", "\x8c", "B", "I1\n", "S'a'\n"})
+  for (const char* opcode :
+       {"ios\nsystem\n", "(o", "\x82\x01", "\x93", "\x92", "P1\n", "0", "2", "\x95", "\x8c", "B", "I1\n", "S'a'\n"})
     refuses(text("os") + text("system") + opcode, "is not one of those");
   // What is allowed, used as what it is not.
   refuses(call(text("x"), ")"), "a call of a text");
@@ -67,9 +70,11 @@ TEST(Pickle, RunsNothing) {
   refuses(call(global("torch", "Tensor"), ")"), "which is no function");
   refuses(global("collections", "OrderedDict") + ")\x81", "an object of collections.OrderedDict");
   refuses(call(global("torch._tensor", "_rebuild_from_type_v2"),
-               tuple({global("torch._tensor", "_rebuild_from_type_v2"), global("torch", "Tensor"), tuple({"N", "N", "N"}), "}"})),
+               tuple({global("torch._tensor", "_rebuild_from_type_v2"), global("torch", "Tensor"),
+                      tuple({"N", "N", "N"}), "}"})),
           "is no tensor");
-  refuses(call(global("torch._tensor", "_rebuild_from_type_v2"), tuple({global("torch", "Size"), text("x"), ")", "}"})), "a type of a text");
+  refuses(call(global("torch._tensor", "_rebuild_from_type_v2"), tuple({global("torch", "Size"), text("x"), ")", "}"})),
+          "a type of a text");
 }
 
 TEST(Pickle, IsBoundedByItsBytes) {
@@ -92,7 +97,8 @@ TEST(Pickle, IsBoundedByItsBytes) {
   // A value that contains itself, and one that would be exponential if it were unfolded.
   EXPECT_EQ(defect_of(pickle_of(std::string("]q\0h\0a", 6))), "nothing was wrong");
   std::string doubled = std::string("]q\0", 3);
-  for (char level = 1; level < 100; ++level) doubled += std::string("](h") + static_cast<char>(level - 1) + "h" + static_cast<char>(level - 1) + "eq" + level;
+  for (char level = 1; level < 100; ++level)
+    doubled += std::string("](h") + static_cast<char>(level - 1) + "h" + static_cast<char>(level - 1) + "eq" + level;
   EXPECT_EQ(defect_of(pickle_of("(" + doubled + "t")), "nothing was wrong");
   // A million marks and brackets: no recursion.
   EXPECT_NE(defect_of(pickle_of(std::string(1'000'000, '('))).find("the stack is empty"), std::string::npos);
@@ -107,8 +113,10 @@ TEST(Pickle, RefusesTensorsThatDoNotFitTheirStorage) {
   const auto storage = [](std::string_view type, int32_t count) {
     return tuple({text("storage"), global("torch", type), text("0"), text("cpu"), number(count)}) + "Q";
   };
-  const auto tensor = [](const std::string& storage, int32_t offset, const std::string& size, const std::string& stride) {
-    return call(global("torch._utils", "_rebuild_tensor_v2"), tuple({storage, number(offset), size, stride, "\x89", "N"}));
+  const auto tensor = [](const std::string& storage, int32_t offset, const std::string& size,
+                         const std::string& stride) {
+    return call(global("torch._utils", "_rebuild_tensor_v2"),
+                tuple({storage, number(offset), size, stride, "\x89", "N"}));
   };
   const std::string six = storage("FloatStorage", 6);
   const auto sizes = [](std::vector<int32_t> numbers) {
@@ -130,8 +138,10 @@ TEST(Pickle, RefusesTensorsThatDoNotFitTheirStorage) {
   const std::string huge = std::string("\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f", 10);
   refuses(tensor(six, 0, tuple({huge, huge}), tuple({huge, number(1)})), "overflows");
   refuses(storage("FloatStorage", -1), "a storage without a key or a size");
-  refuses(tuple({text("storage"), global("torch", "DoubleStorage"), text("0"), text("cpu"), huge}) + "Q", "a storage without a key or a size");
-  refuses(tuple({text("module"), text("x"), text("y"), text("z"), number(1)}) + "Q", "a persistent id that is no storage");
+  refuses(tuple({text("storage"), global("torch", "DoubleStorage"), text("0"), text("cpu"), huge}) + "Q",
+          "a storage without a key or a size");
+  refuses(tuple({text("module"), text("x"), text("y"), text("z"), number(1)}) + "Q",
+          "a persistent id that is no storage");
   refuses(storage("Size", 1), "a storage of torch.Size");
 }
 

@@ -1,4 +1,5 @@
-// Writes files as torch.save and DeepSpeed do, the small part that ZeRO checkpoints consist of; for tests of their reader.
+// Writes files as torch.save and DeepSpeed do, the small part that ZeRO checkpoints consist of; for tests of their
+// reader.
 #pragma once
 
 #include <algorithm>
@@ -38,14 +39,15 @@ inline std::string zip_of(const std::vector<Stored>& members) {
     const auto padding = static_cast<uint16_t>(4 + (64 - (file.size() + 30 + m.name.size() + 4) % 64) % 64);
     const uint32_t crc = crc32(m.bytes), size = static_cast<uint32_t>(m.bytes.size());
     file += "PK\3\4" + std::string(2, '\0') + little<uint16_t>(0x808) + std::string(6, '\0') + std::string(12, '\0') +
-            little(name_bytes) + little(padding) + m.name + "FB" + little<uint16_t>(static_cast<uint16_t>(padding - 4)) +
-            std::string(padding - 4u, 'Z') + m.bytes;
+            little(name_bytes) + little(padding) + m.name + "FB" +
+            little<uint16_t>(static_cast<uint16_t>(padding - 4)) + std::string(padding - 4u, 'Z') + m.bytes;
     directory += "PK\1\2" + std::string(4, '\0') + little<uint16_t>(0x808) + std::string(6, '\0') + little(crc) +
                  little(size) + little(size) + little(name_bytes) + std::string(12, '\0') + little(local) + m.name;
   }
   const auto count = static_cast<uint16_t>(members.size());
   return file + directory + "PK\5\6" + std::string(4, '\0') + little(count) + little(count) +
-         little(static_cast<uint32_t>(directory.size())) + little(static_cast<uint32_t>(file.size())) + std::string(2, '\0');
+         little(static_cast<uint32_t>(directory.size())) + little(static_cast<uint32_t>(file.size())) +
+         std::string(2, '\0');
 }
 
 // ---- Pickles, as bytes: each function is an expression that leaves one value on the stack.
@@ -75,7 +77,9 @@ inline std::string dict(const std::vector<std::pair<std::string, std::string>>& 
   for (const auto& [key, value] : items) out += key + value;
   return out + "u";
 }
-inline std::string call(const std::string& function, const std::string& arguments) { return function + arguments + "R"; }
+inline std::string call(const std::string& function, const std::string& arguments) {
+  return function + arguments + "R";
+}
 inline std::string ordered_dict(const std::vector<std::pair<std::string, std::string>>& items) {
   std::string out = call(global("collections", "OrderedDict"), ")") + "(";
   for (const auto& [key, value] : items) out += key + value;
@@ -93,20 +97,24 @@ class TorchWriter {
     if (!values.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
     return tensor("FloatStorage", shape, static_cast<int32_t>(values.size()), std::move(bytes));
   }
-  std::string tensor(std::string_view storage_type, const std::vector<int64_t>& shape, int32_t num_elements, std::string bytes) {
+  std::string tensor(std::string_view storage_type, const std::vector<int64_t>& shape, int32_t num_elements,
+                     std::string bytes) {
     const std::string key = std::to_string(storages_.size());
     storages_.push_back(std::move(bytes));
-    const std::string storage = tuple({text("storage"), global("torch", storage_type), text(key), text("cpu"), number(num_elements)}) + "Q";
+    const std::string storage =
+        tuple({text("storage"), global("torch", storage_type), text(key), text("cpu"), number(num_elements)}) + "Q";
     std::vector<std::string> sizes, strides(shape.size());
     int64_t stride = 1;
-    for (size_t dim = shape.size(); dim-- > 0; stride *= shape[dim]) strides[dim] = number(static_cast<int32_t>(stride));
+    for (size_t dim = shape.size(); dim-- > 0; stride *= shape[dim])
+      strides[dim] = number(static_cast<int32_t>(stride));
     for (const int64_t size : shape) sizes.push_back(number(static_cast<int32_t>(size)));
     return call(global("torch._utils", "_rebuild_tensor_v2"),
                 tuple({storage, number(0), tuple(sizes), tuple(strides), "\x89", ordered_dict({})}));
   }
   std::string file(const std::string& value) const {
     std::vector<Stored> members = {{"archive/data.pkl", pickle_of(value)}, {"archive/byteorder", "little"}};
-    for (size_t i = 0; i < storages_.size(); ++i) members.push_back({"archive/data/" + std::to_string(i), storages_[i]});
+    for (size_t i = 0; i < storages_.size(); ++i)
+      members.push_back({"archive/data/" + std::to_string(i), storages_[i]});
     members.push_back({"archive/version", "3\n"});
     return zip_of(members);
   }
@@ -131,7 +139,8 @@ struct Parameter {
     int64_t count = 1;
     for (const int64_t size : shape) count *= size;
     std::vector<float> out;
-    for (int64_t i = 0; i < count; ++i) out.push_back(static_cast<float>(std::hash<std::string>()(name) % 1000) + 0.001f * static_cast<float>(i));
+    for (int64_t i = 0; i < count; ++i)
+      out.push_back(static_cast<float>(std::hash<std::string>()(name) % 1000) + 0.001f * static_cast<float>(i));
     return out;
   }
 };
@@ -183,7 +192,9 @@ struct CheckpointOptions {
 // A whole directory; moments are half and a quarter of the masters.
 inline Files checkpoint_of(const Groups& groups, const CheckpointOptions& options) {
   Files files = {{"latest", "global_step7"}};
-  const auto flats = [&](float scale) { return flat_groups(groups, options.ranks, options.stage, options.sub_group_elements, scale); };
+  const auto flats = [&](float scale) {
+    return flat_groups(groups, options.ranks, options.stage, options.sub_group_elements, scale);
+  };
   const auto masters = flats(1), first = flats(0.5f), second = flats(0.25f);
   for (size_t rank = 0; rank < options.ranks; ++rank) {
     TorchWriter torch;
@@ -199,15 +210,18 @@ inline Files checkpoint_of(const Groups& groups, const CheckpointOptions& option
     }
     const std::string state = dict({{text("state"), dict(states)}, {text("param_groups"), list({})}});
     const bool is_third = options.stage == 3;
-    const std::string stage = call(global("deepspeed.runtime.zero.config", "ZeroStageEnum"), tuple({number(options.stage)}));
-    const std::string optimizer = dict({{text("zero_stage"), stage},
-                                        {text("loss_scaler"), global("deepspeed.runtime.fp16.loss_scaler", "LossScaler") + ")\x81" +
-                                                                  dict({{text("cur_scale"), real(1.0)}}) + "b"},
-                                        {text("partition_count"), is_third ? number(static_cast<int32_t>(options.ranks)) : list(partitions)},
-                                        {text(is_third ? "optimizer_state_dict" : "base_optimizer_state"), state},
-                                        {text(is_third ? "fp32_flat_groups" : "single_partition_of_fp32_groups"), list(flat)}});
+    const std::string stage =
+        call(global("deepspeed.runtime.zero.config", "ZeroStageEnum"), tuple({number(options.stage)}));
+    const std::string optimizer =
+        dict({{text("zero_stage"), stage},
+              {text("loss_scaler"), global("deepspeed.runtime.fp16.loss_scaler", "LossScaler") + ")\x81" +
+                                        dict({{text("cur_scale"), real(1.0)}}) + "b"},
+              {text("partition_count"), is_third ? number(static_cast<int32_t>(options.ranks)) : list(partitions)},
+              {text(is_third ? "optimizer_state_dict" : "base_optimizer_state"), state},
+              {text(is_third ? "fp32_flat_groups" : "single_partition_of_fp32_groups"), list(flat)}});
     const std::string name = "zero_pp_rank_" + std::to_string(rank) + "_mp_rank_00";
-    files["global_step7/bf16_" + name + "_optim_states.pt"] = torch.file(dict({{text("optimizer_state_dict"), optimizer}}));
+    files["global_step7/bf16_" + name + "_optim_states.pt"] =
+        torch.file(dict({{text("optimizer_state_dict"), optimizer}}));
     if (rank > 0 && !is_third) continue;
 
     TorchWriter model;
@@ -222,14 +236,16 @@ inline Files checkpoint_of(const Groups& groups, const CheckpointOptions& option
       frozen_sizes.emplace_back(text(p.name), size_of(p.shape));
       const std::vector<float> values = p.values();
       const size_t part = (values.size() + options.ranks - 1) / options.ranks;
-      fragments.emplace_back(text(p.name), is_third ? model.tensor({static_cast<int64_t>(part)}, slice(values, rank * part, values.size(), part))
+      fragments.emplace_back(text(p.name), is_third ? model.tensor({static_cast<int64_t>(part)},
+                                                                   slice(values, rank * part, values.size(), part))
                                                     : model.tensor(p.shape, values));
     }
     const std::string state_dict =
-        dict({{text("module"), ordered_dict({{text("inv_freq"), model.tensor({3}, {1, 2, 3})},
-                                             {text("unlisted"), model.tensor({1, 2}, {8, 9})},
-                                             {text("lm_head.weight"), is_third ? model.tensor({0}, {}) : model.tensor({2}, {5, 6})},
-                                             {text(groups[0][0].name), is_third ? model.tensor({0}, {}) : model.tensor({2}, {5, 6})}})},
+        dict({{text("module"),
+               ordered_dict({{text("inv_freq"), model.tensor({3}, {1, 2, 3})},
+                             {text("unlisted"), model.tensor({1, 2}, {8, 9})},
+                             {text("lm_head.weight"), is_third ? model.tensor({0}, {}) : model.tensor({2}, {5, 6})},
+                             {text(groups[0][0].name), is_third ? model.tensor({0}, {}) : model.tensor({2}, {5, 6})}})},
               {text("buffer_names"), list({text("inv_freq"), text("not_saved")})},
               {text("param_shapes"), list(shapes)},
               {text("frozen_param_shapes"), options.frozen.empty() ? "N" : ordered_dict(frozen_sizes)},
@@ -237,7 +253,8 @@ inline Files checkpoint_of(const Groups& groups, const CheckpointOptions& option
               {text("shared_params"), dict({{text("lm_head.weight"), text("embed")}})},
               {text("global_steps"), number(7)},
               {text("ds_version"), text("0.19.8")}});
-    files["global_step7/" + (is_third ? name : std::string("mp_rank_00")) + "_model_states.pt"] = model.file(state_dict);
+    files["global_step7/" + (is_third ? name : std::string("mp_rank_00")) + "_model_states.pt"] =
+        model.file(state_dict);
   }
   return files;
 }

@@ -48,10 +48,12 @@ TEST(Zip, ListsStoredMembers) {
 TEST(Zip, RefusesWhatIsNotWhole) {
   const std::string zip = zip_of(kTwo);
   refuses("", "too few for a ZIP file");
-  for (const size_t num_bytes : {zip.size() - 1, zip.size() / 2, size_t{30}}) refuses(zip.substr(0, num_bytes), "cut short");
+  for (const size_t num_bytes : {zip.size() - 1, zip.size() / 2, size_t{30}})
+    refuses(zip.substr(0, num_bytes), "cut short");
   refuses(zip + "x", "cut short");
   refuses("x" + zip, "the file ends it at");
-  refuses(changed(zip, zip.size() - kEnd + 8, little<uint16_t>(2) + little<uint16_t>(3)), "has 2 members, its end says 3");
+  refuses(changed(zip, zip.size() - kEnd + 8, little<uint16_t>(2) + little<uint16_t>(3)),
+          "has 2 members, its end says 3");
   refuses(changed(zip, zip.size() - kEnd + 12, little<uint32_t>(60)), "is said to have 60 bytes");
   refuses(changed(zip, zip.size() - kEnd + 16, little<uint32_t>(UINT32_MAX)), "is said to have");
   refuses(changed(zip, entry(zip, 1), "XX"), "damaged at its byte 57");
@@ -62,11 +64,13 @@ TEST(Zip, RefusesMembersThatAreNotWhatTheySeem) {
   refuses(changed(zip, entry(zip, 0) + 8, little<uint16_t>(1)), "is encrypted");
   refuses(changed(zip, entry(zip, 0) + 10, little<uint16_t>(8)), "is compressed");
   refuses(changed(zip, entry(zip, 0) + 20, little<uint32_t>(4)), "has two different sizes");
-  refuses(changed(zip, entry(zip, 1) + 20, little<uint32_t>(700) + little<uint32_t>(700)), "behind the end of what the file holds");
+  refuses(changed(zip, entry(zip, 1) + 20, little<uint32_t>(700) + little<uint32_t>(700)),
+          "behind the end of what the file holds");
   refuses(changed(zip, entry(zip, 0) + 20, little<uint32_t>(70) + little<uint32_t>(70)), "overlap");
   refuses(changed(zip, entry(zip, 1) + 42, little<uint32_t>(0)), "is not where the ZIP directory says");
   refuses(changed(zip, entry(zip, 1) + 42, little<uint32_t>(90000)), "begins outside of the file");
-  refuses(changed(zip, entry(zip, 1) + 20, little<uint32_t>(UINT32_MAX) + little<uint32_t>(UINT32_MAX)), "lacks its ZIP64 sizes");
+  refuses(changed(zip, entry(zip, 1) + 20, little<uint32_t>(UINT32_MAX) + little<uint32_t>(UINT32_MAX)),
+          "lacks its ZIP64 sizes");
   refuses(changed(zip, entry(zip, 1) + 28, little<uint16_t>(60000)), "cut short at its byte 57");
 }
 
@@ -92,9 +96,11 @@ TEST(TorchFile, NamesItsFileInEveryDefect) {
   TorchWriter torch;
   const std::string tensor = torch.tensor({2}, {1, 2});
   EXPECT_EQ(file_defect(torch.file(tensor)), "nothing was wrong");
-  EXPECT_EQ(file_defect(zip_of({{"archive/x", ""}})), "f.pt: there is no data.pkl in it: it was not made by torch.save");
+  EXPECT_EQ(file_defect(zip_of({{"archive/x", ""}})),
+            "f.pt: there is no data.pkl in it: it was not made by torch.save");
   EXPECT_EQ(file_defect(zip_of({{"a/data.pkl", ""}, {"b/data.pkl", ""}})), "f.pt: there are two pickles in it");
-  EXPECT_EQ(file_defect(zip_of({{"a/data.pkl", pickle_of("N")}, {"a/byteorder", "big"}})), "f.pt: its numbers are big-endian");
+  EXPECT_EQ(file_defect(zip_of({{"a/data.pkl", pickle_of("N")}, {"a/byteorder", "big"}})),
+            "f.pt: its numbers are big-endian");
   EXPECT_EQ(file_defect(zip_of({{"a/data.pkl", pickle_of(tensor)}})), "f.pt: the storage '0' is missing");
   EXPECT_EQ(file_defect(zip_of({{"a/data.pkl", pickle_of(tensor)}, {"a/data/0", "1234567"}})),
             "f.pt: the storage '0' has 7 bytes, the pickle says 8");
