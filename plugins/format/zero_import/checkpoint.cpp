@@ -2,22 +2,18 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 
-#include "chassis/tensor.h"
-#include "torch_file.hpp"
+#include "rank_state.hpp"
+#include "step_files.hpp"
 
 namespace zero_import {
 namespace {
 
-constexpr char kOptimizerSuffix[] = "_optim_states.pt";
-constexpr char kModelSuffix[] = "_model_states.pt";
 // References to one value can be many: what is unfolded from them is bounded here.
-constexpr size_t kMaxParameters = 1'000'000, kMaxGroups = 10'000, kMaxStates = 1'000;
+constexpr size_t kMaxParameters = 1'000'000;
 
 std::vector<int64_t> shape_of(const Pickle& pickle, const Value& size, const std::string& name) {
   if (size.kind != Kind::kTuple || size.items.size() > 64)
@@ -33,12 +29,6 @@ std::vector<int64_t> shape_of(const Pickle& pickle, const Value& size, const std
     shape.push_back(number.integer);
   }
   return shape;
-}
-
-uint64_t num_elements(const std::vector<int64_t>& shape) {
-  uint64_t product = 1;
-  for (const int64_t size : shape) product *= static_cast<uint64_t>(size);
-  return product;
 }
 
 struct Parameter {
@@ -60,227 +50,6 @@ std::vector<Parameter> parameters_of(const Pickle& pickle, const Value& dict) {
   }
   return out;
 }
-
-// A tensor in a file, to be read as if it were flat.
-struct Piece {
-  uint32_t file = 0, rank = 0, dtype = 0;
-  uint64_t offset = 0;  // bytes
-  uint64_t num_elements = 0;
-};
-
-Piece piece_of(const TorchFile& file, uint32_t rank, const Value& tensor, const std::string& what) {
-  if (tensor.kind != Kind::kTensor) file.fail(what + " is " + std::string(kind_name(tensor.kind)) + ", not a tensor");
-  const TensorInfo& info = file.pickle().tensor(tensor);
-  return {file.file(), rank, file.dtype_of(info), file.offset_of(info), info.num_elements()};
-}
-
-// Pieces one behind the other.
-class Flat {
- public:
-  void add(const Piece& piece) {
-    starts_.push_back(num_elements_);
-    num_elements_ += piece.num_elements;
-    pieces_.push_back(piece);
-  }
-  uint64_t num_elements() const { return num_elements_; }
-
-  // Elements [at, at + count) are those of the tensor from `first` on.
-  void emit(const Sink& sink, const std::string& name, const std::vector<int64_t>& shape, uint64_t first, uint64_t at,
-            uint64_t count) const {
-    auto i = static_cast<size_t>(std::upper_bound(starts_.begin(), starts_.end(), at) - starts_.begin()) - 1;
-    for (; count > 0; ++i) {
-      const Piece& piece = pieces_.at(i);
-      const uint64_t skipped = at - starts_[i], here = std::min(count, piece.num_elements - skipped);
-      emit_piece(sink, name, shape, first, piece, skipped, here);
-      first += here, at += here, count -= here;
-    }
-  }
-
- private:
-  static void emit_piece(const Sink& sink, const std::string& name, const std::vector<int64_t>& shape, uint64_t first,
-                         const Piece& piece, uint64_t skipped, uint64_t count) {
-    const uint64_t element_bytes = dtype_bytes(piece.dtype);
-    uint64_t offset = piece.offset + skipped * element_bytes;
-    for (Cut& cut : boxes_of_range(shape, first, first + count)) {
-      FoundTensor found{name,       piece.dtype, shape, std::move(cut.offset), std::move(cut.shape), 0,
-                        piece.rank, piece.file,  offset};
-      found.num_bytes = zero_import::num_elements(found.box_shape) * element_bytes;
-      offset += found.num_bytes;
-      sink.tensor(found);
-    }
-  }
-
-  std::vector<Piece> pieces_;
-  std::vector<uint64_t> starts_;
-  uint64_t num_elements_ = 0;
-};
-
-void emit_empty(const Sink& sink, const std::string& name, const std::vector<int64_t>& shape, const Piece& like) {
-  sink.tensor(
-      {name, like.dtype, shape, std::vector<int64_t>(shape.size(), 0), shape, 0, like.rank, like.file, like.offset});
-}
-
-// ---- The files of one step.
-
-struct StepFiles {
-  std::vector<uint32_t> optimizer;                      // by rank
-  std::map<std::string, uint32_t, std::less<>> others;  // by name
-};
-
-std::string folder_of_step(const Source& source) {
-  if (const int64_t latest = source.find("latest"); latest >= 0) {
-    const uint64_t num_bytes = source.files[static_cast<size_t>(latest)].num_bytes;
-    std::string tag = num_bytes < 256 ? source.text(static_cast<uint32_t>(latest), 0, num_bytes) : "";
-    while (!tag.empty() && (tag.back() == '\n' || tag.back() == ' ')) tag.pop_back();
-    const auto is_in_it = [&](const SourceFile& file) { return file.path.starts_with(tag + "/"); };
-    if (tag.empty() || std::none_of(source.files.begin(), source.files.end(), is_in_it))
-      throw Defect("the file 'latest' names " + shown(tag) + ", and there is no such folder");
-    return tag + "/";
-  }
-  std::string folder;
-  bool is_first = true;
-  for (const SourceFile& file : source.files) {
-    if (!file.path.ends_with(kOptimizerSuffix)) continue;
-    const std::string here = file.path.substr(0, file.path.rfind('/') + 1);
-    if (!is_first && here != folder)
-      throw Defect("there are checkpoints in " + shown(folder) + " and " + shown(here) +
-                   ", but no file 'latest'; name one of them");
-    folder = here;
-    is_first = false;
-  }
-  return folder;
-}
-
-// [bf16_]zero_pp_rank_<rank>_mp_rank_<model parallel rank>_optim_states.pt
-std::optional<uint32_t> rank_of(std::string_view name) {
-  std::string text(name.substr(name.starts_with("bf16_") || name.starts_with("fp16_") ? 5 : 0));
-  unsigned rank = 0, model_rank = 0;
-  int length = 0;
-  if (std::sscanf(text.c_str(), "zero_pp_rank_%5u_mp_rank_%5u_optim_states.pt%n", &rank, &model_rank, &length) != 2 ||
-      static_cast<size_t>(length) != text.size())
-    return std::nullopt;
-  if (model_rank != 0) throw Defect(shown(name) + " is of a model parallel run, which is not read");
-  return rank;
-}
-
-StepFiles find_files(const Source& source) {
-  const std::string folder = folder_of_step(source);
-  StepFiles found;
-  std::map<uint32_t, uint32_t> by_rank;
-  for (uint32_t i = 0; i < source.files.size(); ++i) {
-    const std::string& path = source.files[i].path;
-    if (!path.starts_with(folder) || path.find('/', folder.size()) != path.npos) continue;
-    const std::string name = path.substr(folder.size());
-    if (name.starts_with("layer_") || name.starts_with("expp_rank_"))
-      throw Defect(shown(path) + " is of a pipeline or expert parallel run, which is not read");
-    if (name.ends_with(kModelSuffix)) found.others.emplace(name, i);
-    if (!name.ends_with(kOptimizerSuffix)) continue;
-    const auto rank = rank_of(name);
-    if (!rank) throw Defect(shown(path) + " is no name of a ZeRO optimizer's file");
-    if (!by_rank.emplace(*rank, i).second)
-      throw Defect("there are two files of rank " + std::to_string(*rank) + ", such as " + shown(path));
-  }
-  if (by_rank.empty()) throw NotFound(std::string("no zero_pp_rank_…") + kOptimizerSuffix);
-  for (const auto& [rank, file] : by_rank) {
-    if (rank != found.optimizer.size())
-      throw Defect("the optimizer's file of rank " + std::to_string(found.optimizer.size()) + " is missing: there is " +
-                   shown(source.files[file].path));
-    found.optimizer.push_back(file);
-  }
-  return found;
-}
-
-// ---- One rank's optimizer.
-
-struct RankState {
-  int64_t stage = 0;
-  std::vector<Piece> masters;                        // by group
-  std::map<std::string, std::vector<Piece>> states;  // by key, then by group; only what every group has
-  std::optional<double> step;
-};
-
-std::optional<double> step_of(const Source& source, const TorchFile& file, const Value& value) {
-  if (value.kind == Kind::kInt) return static_cast<double>(value.integer);
-  if (value.kind == Kind::kFloat) return value.real;
-  if (value.kind != Kind::kTensor) return std::nullopt;
-  const Piece piece = piece_of(file, 0, value, "step");
-  if (piece.num_elements != 1) return std::nullopt;
-  if (piece.dtype == CHASSIS_DTYPE_F32) {
-    float number = 0;
-    source.read(piece.file, piece.offset, sizeof number, &number);
-    return number;
-  }
-  if (piece.dtype != CHASSIS_DTYPE_I64) return std::nullopt;
-  int64_t number = 0;
-  source.read(piece.file, piece.offset, sizeof number, &number);
-  return static_cast<double>(number);
-}
-
-// The states of group `index`; null if there are none.
-const Value* group_state(const Pickle& pickle, const Value& by_group, size_t index) {
-  for (size_t i = 0; i + 1 < by_group.items.size(); i += 2) {
-    const Value& key = pickle.at(by_group.items[i]);
-    const Value& state = pickle.at(by_group.items[i + 1]);
-    if (key.kind == Kind::kInt && key.integer == static_cast<int64_t>(index) && state.kind == Kind::kDict)
-      return &state;
-  }
-  return nullptr;
-}
-
-void read_states(const Source& source, const TorchFile& file, uint32_t rank, const Value& optimizer, RankState& out) {
-  const Pickle& pickle = file.pickle();
-  const Value* base = pickle.find(optimizer, out.stage == 3 ? "optimizer_state_dict" : "base_optimizer_state");
-  const Value* by_group = base != nullptr && base->kind == Kind::kDict ? pickle.find(*base, "state") : nullptr;
-  if (by_group == nullptr || by_group->kind != Kind::kDict) return;
-  for (size_t group = 0; group < out.masters.size(); ++group) {
-    const Value* state = group_state(pickle, *by_group, group);
-    if (state == nullptr) return out.states.clear();
-    if (state->items.size() / 2 > kMaxStates)
-      throw Defect("a group has more than " + std::to_string(kMaxStates) + " states");
-    for (size_t i = 0; i + 1 < state->items.size(); i += 2) {
-      const Value &key = pickle.at(state->items[i]), &value = pickle.at(state->items[i + 1]);
-      if (key.kind != Kind::kText) continue;
-      if (key.text == "step") out.step = step_of(source, file, value);
-      if (value.kind != Kind::kTensor || pickle.tensor(value).num_elements() != out.masters[group].num_elements)
-        continue;
-      std::vector<Piece>& pieces = out.states[key.text];
-      if (pieces.size() == group) pieces.push_back(piece_of(file, rank, value, shown(key.text)));
-    }
-  }
-  std::erase_if(out.states, [&](const auto& entry) { return entry.second.size() != out.masters.size(); });
-}
-
-RankState read_rank(const Source& source, uint32_t file_index, uint32_t rank, size_t num_ranks) {
-  const TorchFile file(source, file_index);
-  const Pickle& pickle = file.pickle();
-  try {
-    const Value& optimizer = pickle.get(file.root(), "optimizer_state_dict", Kind::kDict);
-    RankState out;
-    out.stage = pickle.get(optimizer, "zero_stage", Kind::kInt).integer;
-    if (out.stage < 1 || out.stage > 3) throw Defect("ZeRO stage " + std::to_string(out.stage) + " is not known");
-    const Value* count = pickle.find(optimizer, "partition_count");
-    int64_t partitions = 0;
-    if (count != nullptr && count->kind == Kind::kInt) partitions = count->integer;
-    if (count != nullptr && count->kind == Kind::kList)
-      for (const ValueId item : count->items) partitions = std::max(partitions, pickle.at(item).integer);
-    if (partitions != static_cast<int64_t>(num_ranks))
-      throw Defect("the run had " + std::to_string(partitions) + " ranks, there are files of " +
-                   std::to_string(num_ranks));
-    const Value& groups =
-        pickle.get(optimizer, out.stage == 3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups", Kind::kList);
-    if (groups.items.empty() || groups.items.size() > kMaxGroups)
-      throw Defect("there are " + std::to_string(groups.items.size()) + " flat groups");
-    for (const ValueId group : groups.items)
-      out.masters.push_back(piece_of(file, rank, pickle.at(group), "a flat group"));
-    read_states(source, file, rank, optimizer, out);
-    return out;
-  } catch (const Defect& defect) {
-    if (std::strncmp(defect.what(), file.path().c_str(), file.path().size()) == 0) throw;
-    file.fail(defect.what());
-  }
-}
-
-// ---- The whole.
 
 class Checkpoint {
  public:
@@ -503,44 +272,7 @@ class Checkpoint {
   std::vector<Parameter> frozen_;
 };
 
-void add_boxes(const std::vector<int64_t>& shape, size_t dim, std::vector<int64_t>& prefix, uint64_t begin,
-               uint64_t end, std::vector<Cut>& out) {
-  if (begin >= end) return;
-  uint64_t row = 1;  // elements of one index of `dim`
-  for (size_t i = dim + 1; i < shape.size(); ++i) row *= static_cast<uint64_t>(shape[i]);
-  const auto emit = [&](uint64_t first, uint64_t count) {
-    Cut cut{prefix, std::vector<int64_t>(prefix.size(), 1)};
-    if (dim < shape.size()) {
-      cut.offset.push_back(static_cast<int64_t>(first));
-      cut.shape.push_back(static_cast<int64_t>(count));
-      for (size_t i = dim + 1; i < shape.size(); ++i) cut.offset.push_back(0), cut.shape.push_back(shape[i]);
-    }
-    out.push_back(std::move(cut));
-  };
-  if (dim >= shape.size()) return emit(0, 1);
-  const auto partial = [&](uint64_t index, uint64_t from, uint64_t to) {
-    prefix.push_back(static_cast<int64_t>(index));
-    add_boxes(shape, dim + 1, prefix, from, to, out);
-    prefix.pop_back();
-  };
-  uint64_t first = begin / row;
-  const uint64_t last = end / row;  // rows before it end within the range
-  if (begin % row != 0) {
-    partial(first, begin % row, std::min(row, end - first * row));
-    ++first;
-  }
-  if (first < last) emit(first, last - first);
-  if (end % row != 0 && last >= first) partial(last, 0, end % row);
-}
-
 }  // namespace
-
-std::vector<Cut> boxes_of_range(const std::vector<int64_t>& shape, uint64_t begin, uint64_t end) {
-  std::vector<Cut> out;
-  std::vector<int64_t> prefix;
-  add_boxes(shape, 0, prefix, begin, end, out);
-  return out;
-}
 
 void scan(const Source& source, const Sink& sink) { Checkpoint(source, sink).run(); }
 

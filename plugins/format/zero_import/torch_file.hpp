@@ -1,4 +1,5 @@
-// A file of torch.save: a ZIP of a pickle, data.pkl, and one member data/<key> for each storage.
+// A file of torch.save: a ZIP of a pickle, data.pkl, and one member data/<key> for each storage. The pickle is held
+// against its CRC-32; storages are not read here, and not against theirs.
 #pragma once
 
 #include <unordered_map>

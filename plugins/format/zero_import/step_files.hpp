@@ -1,0 +1,21 @@
+// Which files of a directory are those of one step.
+#pragma once
+
+#include <map>
+
+#include "source.hpp"
+
+namespace zero_import {
+
+inline constexpr char kModelSuffix[] = "_model_states.pt";
+
+struct StepFiles {
+  std::vector<uint32_t> optimizer;                      // by rank
+  std::map<std::string, uint32_t, std::less<>> others;  // of the model, by name
+};
+
+// NotFound if there is no optimizer's file; a Defect if one is missing, or if the run was model, pipeline or expert
+// parallel.
+StepFiles find_files(const Source& source);
+
+}  // namespace zero_import
