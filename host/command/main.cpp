@@ -15,6 +15,7 @@
 #include "host/command/command.hpp"
 #include "host/config/suggest.hpp"
 #include "host/mesh/world.hpp"
+#include "host/plugin/crash_report.hpp"
 
 namespace {
 
@@ -54,7 +55,7 @@ int run(int argc, char** argv) {
   add("plan", "say what every rank of a run will need", add_plan);
   add("eval", "loss and perplexity of the evaluation sets", add_eval);
   add("generate", "continue a text", add_generate);
-  add("ckpt", "list and verify checkpoints", add_ckpt);
+  add("ckpt", "list, verify, compare, export and prune checkpoints", add_ckpt);
   add("plugins", "list, describe and test plugins", add_plugins);
   add("schema", "document every option", add_schema);
   add("version", "print versions", add_version);
@@ -80,6 +81,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   signal(SIGXFSZ, SIG_IGN);  // a file size limit is an error of the write, not the end of the process
   signal(SIGPIPE, SIG_IGN);
+  chassis::report_crashes();
   try {
     return run(argc, argv);
   } catch (const chassis::RemoteError& e) {

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <mutex>
 
+#include "host/plugin/crash_report.hpp"
 #include "host/plugin/sized.hpp"
 #include "host/plugin/status.hpp"
 
@@ -106,6 +107,7 @@ const Mapped& map_library(const PluginFile& file, const PrivateCopy& copy, AbiVe
   }
   mapped->entry = &mapped->library.get<chassis_status_t*(const chassis_host_t*, const chassis_factory_t**)>(
       CHASSIS_ENTRY_SYMBOL);
+  name_code(reinterpret_cast<const void*>(mapped->entry), who, file.path);
   mapped->factory = enter_plugin(mapped->entry, mapped->host.get(), file.manifest);
   mapped->members = read_members(mapped->factory, file.manifest);
   slot = std::move(mapped);

@@ -105,6 +105,20 @@ TEST_F(Saving, PublishesWhatWasBeingSavedWhenTrainingFails) {
   EXPECT_EQ(ckpt({"verify", directory("run")}).exit_code, 0);
 }
 
+// The message names the plugin, and nothing that was saved is harmed.
+TEST_F(Saving, SurvivesAFormatThatDies) {
+  std::vector<std::string> words = command("run", {"run.max_steps=2", "export.plugin=crashing"});
+  words.insert(words.end(), {"--plugin-path", CHASSIS_TEST_STUB_DIR});
+  const Outcome outcome = run_process(words, run_.folder().path());
+  EXPECT_EQ(outcome.exit_code, 128 + SIGSEGV) << outcome.output;
+#ifndef __SANITIZE_ADDRESS__
+  EXPECT_NE(outcome.output.find("SIGSEGV in plugin 'crashing'"), std::string::npos) << outcome.output;
+#endif
+  EXPECT_EQ(checkpoints("run"), std::vector<std::string>{"step-000002"});
+  EXPECT_EQ(ckpt({"verify", directory("run")}).exit_code, 0);
+  EXPECT_FALSE(fs::exists(directory("run") + "/final"));
+}
+
 TEST_F(Saving, HappensWhenASignalOrAFileAsksForIt) {
   for (const bool by_signal : {true, false}) {
     const std::string name = by_signal ? "signal" : "file";

@@ -70,6 +70,30 @@ TEST(Verify, NamesTheTensorOfEveryFlippedBit) {
   EXPECT_EQ(saved.load_error(), "");
 }
 
+TEST(Verify, FindsTenThousandRandomFlips) {
+  Saved saved;
+  CheckpointReader reader(saved.path, native());
+  const auto boxes = reader.manifest()->boxes;
+  std::string bytes = read_file(saved.shard());
+  std::mt19937 random(5);
+  for (int flips = 0; flips < 10'000;) {
+    const auto& entry = boxes[random() % boxes.size()];
+    if (entry.box.num_bytes() == 0) continue;
+    ++flips;
+    const uint64_t at = entry.place.offset + random() % entry.box.num_bytes();
+    const char bit = static_cast<char>(1 << random() % 8);
+    bytes[at] = static_cast<char>(bytes[at] ^ bit);
+    File file = File::open_own(saved.shard());
+    file.pwrite_exact(&bytes[at], 1, at);
+    const VerifyResult result = verify_checkpoint(saved.path, saved.buckets);
+    ASSERT_EQ(result.defects.size(), 1u) << entry.box.name << " byte " << at;
+    ASSERT_NE(result.defects[0].find("tensor '" + entry.box.name + "' is damaged"), std::string::npos) << result.defects[0];
+    bytes[at] = static_cast<char>(bytes[at] ^ bit);
+    file.pwrite_exact(&bytes[at], 1, at);
+  }
+  EXPECT_TRUE(verify_checkpoint(saved.path, saved.buckets).ok());
+}
+
 TEST(Verify, FindsEveryFlippedByteOfHeaderAndManifest) {
   Saved saved;
   const uint64_t header_bytes = read_file(saved.shard()).size() - (37 * 8 * 4 + 30 + 20 + 8 + 3);

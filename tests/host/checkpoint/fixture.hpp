@@ -33,8 +33,8 @@ namespace fs = std::filesystem;
 
 class TemporaryDirectory {
  public:
-  TemporaryDirectory() {
-    std::string path = (fs::temp_directory_path() / "checkpoint_test.XXXXXX").string();
+  explicit TemporaryDirectory(const fs::path& parent = fs::temp_directory_path()) {
+    std::string path = (parent / "checkpoint_test.XXXXXX").string();
     if (::mkdtemp(path.data()) == nullptr) throw std::runtime_error("mkdtemp");
     path_ = path;
   }

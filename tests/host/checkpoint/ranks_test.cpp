@@ -1,6 +1,7 @@
 // A save by many ranks: the same bytes as by one, each written by its owner, and one outcome on all.
 #include "ranks.hpp"
 
+#include <condition_variable>
 #include <mutex>
 #include <set>
 
@@ -189,6 +190,50 @@ INSTANTIATE_TEST_SUITE_P(InEveryStage, FailingRank,
                                            std::tuple(3, "tensors"), std::tuple(0, "streamed"),
                                            std::tuple(1, "streamed"), std::tuple(0, "written"),
                                            std::tuple(0, "manifest"), std::tuple(0, "synced")));
+
+// One that does not come on is waited for until the deadline, named, and what was there stays.
+class StallingRank : public ::testing::TestWithParam<std::tuple<int, const char*>> {};
+
+TEST_P(StallingRank, EndsTheSaveOnAllAtTheDeadline) {
+  const auto& [bad_rank, where] = GetParam();
+  const std::string stage = where;
+  const TemporaryDirectory dir;
+  const Model model = sharded_model();
+  const MeshShape mesh = mesh_of(3, 1);
+  save_by_ranks(model, native(), mesh, dir.path(), "c");
+  const auto before = files_of(dir / "c");
+  std::mutex mutex;
+  std::condition_variable changed;
+  int num_ended = 0;
+  const std::vector<std::string> errors = run_ranks(3, [&](World& world) {
+    world.set_deadline(std::chrono::seconds(1));
+    SaveRequest request = request_for(model, dir.path(), "c", 8, mesh);
+    request.on_stage = [&](const char* reached) {
+      if (world.rank() != bad_rank || stage != reached) return;
+      std::unique_lock lock(mutex);
+      changed.wait(lock, [&] { return num_ended == 2; });
+    };
+    const auto count = [&](void*) {
+      const std::lock_guard lock(mutex);
+      ++num_ended;
+      changed.notify_all();
+    };
+    const std::unique_ptr<World, decltype(count)> ended(&world, count);
+    save_on(world, model, native(), mesh, request);
+  });
+  for (int rank = 0; rank < 3; ++rank) {
+    const std::string& error = errors[static_cast<size_t>(rank)];
+    EXPECT_NE(error, "") << rank;
+    if (rank != bad_rank) EXPECT_NE(error.find("rank " + std::to_string(bad_rank)), std::string::npos) << error;
+  }
+  EXPECT_EQ(files_of(dir / "c"), before);
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir.path()), fs::directory_iterator()), 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(InEveryStage, StallingRank,
+                         ::testing::Values(std::tuple(0, "staged"), std::tuple(0, "allocated"), std::tuple(0, "streamed"),
+                                           std::tuple(2, "streamed"), std::tuple(0, "written"), std::tuple(0, "manifest"),
+                                           std::tuple(0, "synced")));
 
 TEST(ManyRanks, RefuseToSaveByDifferentPlans) {
   const TemporaryDirectory dir;
