@@ -5,6 +5,7 @@
 #include <cstring>
 #include <ctime>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "host/base/log.hpp"
@@ -273,7 +274,11 @@ void Save::publish() {
 
   write_text(*staged_, kManifestName, manifest_.dump());
   at("manifest");
-  staged_->publish([this](const char* stage) { at(stage); });
+  staged_->publish([this](const char* stage) {
+    at(stage);
+    // The last moment: what others have given up is not published any more.
+    if (std::string_view(stage) == "unmarked") world_.throw_if_another_failed();
+  });
 }
 
 // What rank 0 says of it is what all ranks say.
