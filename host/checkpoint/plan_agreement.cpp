@@ -27,7 +27,8 @@ std::string ranks_text(const std::vector<int>& ranks) {
 std::string lines_of(const SavePlan& plan) {
   std::string lines;
   for (const SaveTensor& tensor : plan.tensors)
-    lines += fmt::format("'{}' {}{}\n", tensor.descriptor.fqn, dtype_name(tensor.disk_dtype), text(tensor.descriptor.global_shape));
+    lines += fmt::format("'{}' {}{}\n", tensor.descriptor.fqn, dtype_name(tensor.disk_dtype),
+                         text(tensor.descriptor.global_shape));
   return lines;
 }
 
@@ -56,14 +57,16 @@ std::string differences(const std::vector<std::string>& lists) {
 void agree_on_plan(const SavePlan& plan, const std::string& occasion, World& world) {
   if (world.size() == 1) return;
   const std::vector<std::string> prints = world.exchange(occasion, fmt::format("{:016x}", plan.fingerprint()));
-  const auto other = std::find_if(prints.begin(), prints.end(), [&](const std::string& print) { return print != prints[0]; });
+  const auto other =
+      std::find_if(prints.begin(), prints.end(), [&](const std::string& print) { return print != prints[0]; });
   if (other == prints.end()) return;
   const std::string found = differences(world.exchange(occasion + ": tensors", lines_of(plan)));
   const std::vector<std::string> plans = world.exchange(occasion + ": layout", plan.text() + ", " + plan.mesh.text());
   const auto rank = static_cast<int>(other - prints.begin());
   const std::string message =
       occasion + " differs between ranks" +
-      (found.empty() ? fmt::format(": {} on rank 0, {} on rank {}", plans[0], plans[static_cast<size_t>(rank)], rank) : found);
+      (found.empty() ? fmt::format(": {} on rank 0, {} on rank {}", plans[0], plans[static_cast<size_t>(rank)], rank)
+                     : found);
   const std::string hint = "a plugin has to declare all states, the same on every rank, when it starts";
   // Told by one.
   if (rank == world.rank()) throw storage_error(message).hint(hint);

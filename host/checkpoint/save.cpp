@@ -66,7 +66,8 @@ CheckpointManifest::FileEntry copy_file(StagedDirectory& staged, const BucketPai
 }
 
 void check_request(const SavePlan& plan, const SaveRequest& request) {
-  CHASSIS_CHECK(static_cast<bool>(request.tensors) != static_cast<bool>(request.source), "a save needs tensors or a source");
+  CHASSIS_CHECK(static_cast<bool>(request.tensors) != static_cast<bool>(request.source),
+                "a save needs tensors or a source");
   if (!is_plain_path(request.name) || request.name.find('/') != std::string::npos) {
     throw storage_error("'" + request.name + "' is no name for a checkpoint");
   }
@@ -151,7 +152,8 @@ SaveResult Save::finish() {
 void Save::throw_as_failure_of_the_save(const std::function<void()>& part) {
   const auto what = [this] {
     return "checkpoint '" + result_.path +
-           (is_published_ ? "' was published, but is not the latest" : "' was not saved; what was published before is untouched");
+           (is_published_ ? "' was published, but is not the latest"
+                          : "' was not saved; what was published before is untouched");
   };
   try {
     part();
@@ -203,8 +205,8 @@ void Save::stream() {
 
 // Of every box, from the remainders of its parts, which each rank lists in the plan's order.
 void Save::share_checksums() {
-  const std::vector<std::string> all =
-      exchange("checksums", {reinterpret_cast<const char*>(remainders_.data()), remainders_.size() * sizeof(PartRemainders)});
+  const std::vector<std::string> all = exchange(
+      "checksums", {reinterpret_cast<const char*>(remainders_.data()), remainders_.size() * sizeof(PartRemainders)});
   if (!is_first_) return;
   crc_.assign(plan_.boxes.size(), {});
   std::vector<size_t> at(all.size());
@@ -226,7 +228,8 @@ void Save::share_checksums() {
 
 std::vector<FileContent> Save::contents_of_files() const {
   std::vector<FileContent> contents;
-  for (const auto& file : plan_.layout.files) contents.emplace_back(file.path, file.num_bytes, file.header, plan_.checksum);
+  for (const auto& file : plan_.layout.files)
+    contents.emplace_back(file.path, file.num_bytes, file.header, plan_.checksum);
   for (const uint32_t i : plan_.order) {
     const DiskPlace& place = plan_.layout.places[i];
     contents[place.file].add_tensor(place.offset, plan_.boxes[i].num_bytes(), crc_[i].crc32c, crc_[i].of_format);
@@ -245,7 +248,8 @@ void Save::sync() {
     if (is_first_) {
       format_.finish(plan_.boxes, plan_.options.metadata, plan_.mesh.world_size(), plan_.options.max_file_bytes,
                      static_cast<uint32_t>(i), contents[i]);
-      for (const auto& [offset, bytes] : contents[i].fills()) files_[i].pwrite_exact(bytes.data(), bytes.size(), offset);
+      for (const auto& [offset, bytes] : contents[i].fills())
+        files_[i].pwrite_exact(bytes.data(), bytes.size(), offset);
       manifest_.files.push_back({plan_.layout.files[i].path, plan_.layout.files[i].num_bytes, contents[i].crc32c()});
     }
     files_[i].fsync();
@@ -265,8 +269,7 @@ void Save::publish() {
   manifest_.state = request_.state;
   for (uint32_t i = 0; i < plan_.boxes.size(); ++i)
     manifest_.boxes.push_back({plan_.boxes[i], plan_.layout.places[i], crc_[i].crc32c});
-  for (const auto& [path, text] : plan_.layout.text_files)
-    manifest_.files.push_back(write_text(*staged_, path, text));
+  for (const auto& [path, text] : plan_.layout.text_files) manifest_.files.push_back(write_text(*staged_, path, text));
   for (const auto& [path, text] : request_.text_files) manifest_.files.push_back(write_text(*staged_, path, text));
   for (const auto& [from, path] : request_.carried_files)
     manifest_.files.push_back(copy_file(*staged_, buckets_, from, path));
@@ -284,7 +287,8 @@ void Save::publish() {
 // What rank 0 says of it is what all ranks say.
 void Save::share_result() {
   is_published_ = true;
-  const Json mine = {{"bytes", manifest_.num_bytes()}, {"seconds", seconds_since(start_)}, {"sync", result_.sync_seconds}};
+  const Json mine = {
+      {"bytes", manifest_.num_bytes()}, {"seconds", seconds_since(start_)}, {"sync", result_.sync_seconds}};
   const Json first = Json::parse(exchange("result", mine.dump())[0]);
   result_.num_bytes = first["bytes"].get<uint64_t>();
   result_.seconds = first["seconds"].get<double>();

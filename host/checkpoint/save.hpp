@@ -1,6 +1,6 @@
-// One save as one rank sees it: the stages stream, sync, publish and point, and a vote of all ranks behind each, so that
-// all go on or none does. A rank's own part of a stage can run on a thread of its own while training goes on; votes are
-// the caller's. Rank 0 makes, commits and publishes the directory; the others write into its files.
+// One save as one rank sees it: the stages stream, sync, publish and point, and a vote of all ranks behind each, so
+// that all go on or none does. A rank's own part of a stage can run on a thread of its own while training goes on;
+// votes are the caller's. Rank 0 makes, commits and publishes the directory; the others write into its files.
 #pragma once
 
 #include <atomic>
@@ -33,8 +33,8 @@ class Save {
   void await_tensors();
   // Whether this rank's part of the stage is over, so that advance() does not wait for it.
   bool ready() const;
-  // [all-ranks] Ends the stage and starts the next one. True if it was the last: the checkpoint is published. A failure on
-  // any rank is thrown on all.
+  // [all-ranks] Ends the stage and starts the next one. True if it was the last: the checkpoint is published. A failure
+  // on any rank is thrown on all.
   bool advance();
   // [all-ranks] All stages that are left.
   SaveResult finish();
@@ -47,8 +47,8 @@ class Save {
   using Clock = std::chrono::steady_clock;
   struct Stage {
     const char* name;
-    void (Save::*part)();                         // of this rank alone
-    void (Save::*agree)() = nullptr;              // [all-ranks] behind the vote
+    void (Save::*part)();             // of this rank alone
+    void (Save::*agree)() = nullptr;  // [all-ranks] behind the vote
   };
   static const Stage kStages[];
 

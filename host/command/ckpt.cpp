@@ -80,7 +80,8 @@ int diff(const std::string& a, const std::string& b) {
 int prune(const std::string& path, int64_t keep_last, int64_t keep_every) {
   const std::string root = checkpoint_root(path);
   if (list_checkpoints(root).empty()) throw storage_error(path + " has no checkpoint");
-  for (const std::string& name : CheckpointRoot(root).prune(keep_last, keep_every)) std::printf("deleted %s\n", name.c_str());
+  for (const std::string& name : CheckpointRoot(root).prune(keep_last, keep_every))
+    std::printf("deleted %s\n", name.c_str());
   return list(root);
 }
 
@@ -106,19 +107,26 @@ Verb add_ckpt(CLI::App& app) {
   CLI::App* info = verb("info", "what is in a checkpoint", kRunOrOne);
   info->add_flag("--tensors", given->tensors, "every tensor, with shape and checksum");
   CLI::App* check = verb("verify", "read every byte and compare all checksums", "a run directory or a checkpoint");
-  CLI::App* compare = verb("diff", "tensors of two checkpoints by name, shape and checksum; exit code 1 if they differ", kRunOrOne);
+  CLI::App* compare =
+      verb("diff", "tensors of two checkpoints by name, shape and checksum; exit code 1 if they differ", kRunOrOne);
   compare->add_option("other", given->other, kRunOrOne)->required();
   CLI::App* hand_over = verb("export", "write a checkpoint as a model directory for others", kRunOrOne);
-  hand_over->add_option("directory", given->request.directory, "is made; replaced only if this program wrote it")->required();
+  hand_over->add_option("directory", given->request.directory, "is made; replaced only if this program wrote it")
+      ->required();
   hand_over->add_option("--dtype", given->request.dtype, "auto: what the model's config says")
       ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}));
   hand_over->add_option("--format", given->request.format, "a format plugin; default: as [export] plugin is");
   hand_over->add_option("--base", given->request.base, "a model directory whose tokenizer files are taken along");
-  hand_over->add_option("--plugin-path", given->request.plugin_path, "folders with plugins, searched first")->allow_extra_args(false);
-  CLI::App* tidy = verb("prune", "delete older checkpoints of a run; never the latest, nothing that this program did not write",
-                        "a run directory");
-  tidy->add_option("--keep-last", given->keep_last, "so many stay")->required()->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
-  tidy->add_option("--keep-every", given->keep_every, "those of every so many steps stay too")->check(CLI::NonNegativeNumber);
+  hand_over->add_option("--plugin-path", given->request.plugin_path, "folders with plugins, searched first")
+      ->allow_extra_args(false);
+  CLI::App* tidy =
+      verb("prune", "delete older checkpoints of a run; never the latest, nothing that this program did not write",
+           "a run directory");
+  tidy->add_option("--keep-last", given->keep_last, "so many stay")
+      ->required()
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+  tidy->add_option("--keep-every", given->keep_every, "those of every so many steps stay too")
+      ->check(CLI::NonNegativeNumber);
 
   const auto import = add_ckpt_import(app);
 

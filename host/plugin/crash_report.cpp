@@ -33,7 +33,8 @@ void write_text(const char* text) {
 const Code* plugin_at(const void* address) {
   const auto at = reinterpret_cast<uintptr_t>(address);
   const size_t count = num_codes.load(std::memory_order_acquire);
-  const Code* found = std::find_if(codes, codes + count, [&](const Code& code) { return code.begin <= at && at < code.end; });
+  const Code* found =
+      std::find_if(codes, codes + count, [&](const Code& code) { return code.begin <= at && at < code.end; });
   return found == codes + count ? nullptr : found;
 }
 

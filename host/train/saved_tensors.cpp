@@ -29,7 +29,8 @@ uint64_t bucket_bytes(const Session& session) {
 }
 
 std::string format_of(Session& session, const std::string& path) {
-  if (!std::filesystem::exists(std::filesystem::path(path) / kManifestName)) return session.config().get_string("export.plugin");
+  if (!std::filesystem::exists(std::filesystem::path(path) / kManifestName))
+    return session.config().get_string("export.plugin");
   SourceDirectory directory(path);
   return CheckpointManifest::read(directory).format;
 }
@@ -111,7 +112,8 @@ void compare_with_model(Session& session, const SavePlan& plan) {
   if (!config.has("model.path") || config.get_string("model.init") != "pretrained") return;
   std::vector<std::string> differences =
       compare_with_directory(plan, *open_directory(session, config.get_string("model.path")));
-  for (const std::string& difference : differences) log::counted_warning("export differs from the model it starts from", difference);
+  for (const std::string& difference : differences)
+    log::counted_warning("export differs from the model it starts from", difference);
 }
 
 uint64_t prove_saving(Session& session) {

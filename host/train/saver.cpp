@@ -53,7 +53,8 @@ Saver::Saver(Session& session, std::string directory)
     if (!is_first) return;
     compare_with_model(session, export_plan());
     if (!saves_all(session))
-      log::counted_warning("not resumable", "checkpoint.contents = \"model_only\": what this run saves can not be resumed");
+      log::counted_warning("not resumable",
+                           "checkpoint.contents = \"model_only\": what this run saves can not be resumed");
   });
   agree_on_plan(checkpoint_plan(), "what this run saves", session.world());
   agree_on_plan(export_plan(), "what this run exports", session.world());
@@ -74,7 +75,8 @@ void Saver::start_from(const std::string& model) { load_weights(session_, model,
 void Saver::self_test() {
   std::vector<Descriptor> small = training_tensors(session_, saves_all(session_));
   const auto bytes = [](const Descriptor& d) { return numel(d.global_shape) * size_bytes(d.dtype); };
-  std::stable_sort(small.begin(), small.end(), [&](const Descriptor& a, const Descriptor& b) { return bytes(a) < bytes(b); });
+  std::stable_sort(small.begin(), small.end(),
+                   [&](const Descriptor& a, const Descriptor& b) { return bytes(a) < bytes(b); });
   int64_t room = kSelfTestBytes;
   size_t count = 0;
   while (count < small.size() && (count == 0 || bytes(small[count]) <= room)) room -= bytes(small[count++]);
@@ -92,8 +94,8 @@ void Saver::self_test() {
   session_.world().together("self-test is over", [&] {
     if (root_) delete_checkpoint(saved.path);
   });
-  log::info("self-test: {} of {} tensors, {}, were saved and came back bit for bit", count, checkpoint_plan().tensors.size(),
-            bytes_text(saved.num_bytes));
+  log::info("self-test: {} of {} tensors, {}, were saved and came back bit for bit", count,
+            checkpoint_plan().tensors.size(), bytes_text(saved.num_bytes));
 }
 
 // This rank's part of what was saved.
@@ -133,7 +135,8 @@ void Saver::begin(int64_t step, const Json& state) {
   request.step = step;
   request.resumable = saves_all(session_);
   request.state = state;
-  request.about = {{"model", session_.model_member()}, {"names", kParameterNames}, {"plugins", session_.registry().lock()}};
+  request.about = {
+      {"model", session_.model_member()}, {"names", kParameterNames}, {"plugins", session_.registry().lock()}};
   request.tensors = async == "staged" ? staged_tensors(plan) : local_tensors(session_, request.resumable);
   request.text_files = {{"config.json", session_.model_config()}, {"resolved.toml", config.resolved_toml()}};
   request.on_published = [this, name = request.name] {
@@ -218,7 +221,8 @@ Saver::Resumed Saver::load_checkpoint(const std::string& path) {
   for (Descriptor& descriptor : training_tensors(session_, true)) tensors.push_back({std::move(descriptor), ""});
   LoadResult result;
   Json state;
-  together_unless_damaged(session_.world(), "loading " + path, [&] { result = read_checkpoint(path, tensors, local, state); });
+  together_unless_damaged(session_.world(), "loading " + path,
+                          [&] { result = read_checkpoint(path, tensors, local, state); });
   share_what_was_read(session_, tensors, result, local, buckets_);
   session_.publish();
   return {path, state};
@@ -234,7 +238,8 @@ LoadResult Saver::read_checkpoint(const std::string& path, const std::vector<Loa
   CheckpointReader reader(path, checkpoint_format_);
   if (!reader.manifest() || !reader.manifest()->resumable)
     throw storage_error(path + " holds weights alone and can not be resumed")
-        .hint("start from it instead: model.path = \"" + path + "\", and run.resume = \"never\" in a directory of its own");
+        .hint("start from it instead: model.path = \"" + path +
+              "\", and run.resume = \"never\" in a directory of its own");
   state = reader.manifest()->state;
   return reader.load(tensors, session_.mesh(), buckets_, local, load_options(session_));
 }

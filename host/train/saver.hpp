@@ -1,5 +1,5 @@
-// The checkpoints of a run: saved, resumed, exported. What is saved is in saved_tensors.hpp, the engine and its guarantees
-// in host/checkpoint.
+// The checkpoints of a run: saved, resumed, exported. What is saved is in saved_tensors.hpp, the engine and its
+// guarantees in host/checkpoint.
 #pragma once
 
 #include <memory>
@@ -16,8 +16,8 @@
 
 namespace chassis {
 
-// All of it [all-ranks], of the session's world: each rank writes and reads its shards, rank 0 commits, and a failure on
-// one is one on all.
+// All of it [all-ranks], of the session's world: each rank writes and reads its shards, rank 0 commits, and a failure
+// on one is one on all.
 class Saver {
  public:
   // Reserves the buckets of all saves and loads and takes the lock of `directory`/checkpoints.
@@ -31,8 +31,8 @@ class Saver {
   void self_test();
 
   // Starts a save of step-N with all that checkpoint.contents names; once published, `latest` points at it and old ones
-  // are removed. One at a time. With checkpoint.async it goes on while the run does: on a thread of its own, reading the
-  // session's tensors until the next change, or a copy of them ("staged").
+  // are removed. One at a time. With checkpoint.async it goes on while the run does: on a thread of its own, reading
+  // the session's tensors until the next change, or a copy of them ("staged").
   void begin(int64_t step, const Json& state);
   bool is_saving() const { return save_ != nullptr; }
   // [step] Before parameters or states change: waits until they have been read.
@@ -47,9 +47,9 @@ class Saver {
     std::string checkpoint;
     Json state;  // as given to save()
   };
-  // Loads parameters and optimizer states of the checkpoint that run.resume means; nothing if training starts anew. With
-  // "auto", one that turns out to be damaged is passed over for the one before it, with a counted warning; if all are,
-  // that is an error.
+  // Loads parameters and optimizer states of the checkpoint that run.resume means; nothing if training starts anew.
+  // With "auto", one that turns out to be damaged is passed over for the one before it, with a counted warning; if all
+  // are, that is an error.
   std::optional<Resumed> resume();
   // The model for others, into `directory`/final or a checkpoint's folder.
   SaveResult export_model(const std::string& name, int64_t step);

@@ -24,8 +24,10 @@ struct NamesOnDisk {
     const bool ours = reader.manifest() && reader.manifest()->about.value("names", "") == kParameterNames;
     for (const DiskTensor& tensor : reader.tensors()) {
       const std::string name = ours ? tensor.name : session.parameter_name(tensor.name);
-      if (name.empty() || (ours && !session.parameters().find(name))) others.insert(tensor.name);
-      else of_parameter[name] = tensor.name;
+      if (name.empty() || (ours && !session.parameters().find(name)))
+        others.insert(tensor.name);
+      else
+        of_parameter[name] = tensor.name;
     }
     for (const auto& p : session.parameters().all()) of_parameter.try_emplace(p->name, session.disk_name(p->name));
   }
@@ -34,12 +36,13 @@ struct NamesOnDisk {
   std::set<std::string> others;
 };
 
-LoadResult read_weights(Session& session, const std::string& path, const BucketPair& buckets,
-                        const LocalTensors& local, std::vector<LoadTensor>& tensors) {
+LoadResult read_weights(Session& session, const std::string& path, const BucketPair& buckets, const LocalTensors& local,
+                        std::vector<LoadTensor>& tensors) {
   const auto opened = open_directory(session, path);
   CheckpointReader& reader = *opened;
   const NamesOnDisk names(session, reader);
-  for (const auto& p : session.parameters().all()) tensors.push_back({shared(p->descriptor), names.of_parameter.at(p->name)});
+  for (const auto& p : session.parameters().all())
+    tensors.push_back({shared(p->descriptor), names.of_parameter.at(p->name)});
   ProgressBar bar("loading " + path);
   LoadOptions options = load_options(session);
   options.skip = [&](const std::string& name) { return names.others.contains(name); };
@@ -94,7 +97,8 @@ void load_weights(Session& session, const std::string& from) {
   const Config& config = session.config();
   const std::string path = found_by_first(session.world(), "finding weights", [&]() -> std::string {
     if (!from.empty()) return from;
-    if (const auto newest = newest_checkpoint(config.get_string("run.output_dir") + "/checkpoints")) return newest->path;
+    if (const auto newest = newest_checkpoint(config.get_string("run.output_dir") + "/checkpoints"))
+      return newest->path;
     if (config.has("model.path")) return config.get_string("model.path");
     throw storage_error("there are no weights: " + config.get_string("run.output_dir") +
                         "/checkpoints has no checkpoint")
@@ -104,8 +108,8 @@ void load_weights(Session& session, const std::string& from) {
 }
 
 SaveResult export_checkpoint(const ExportRequest& request) {
-  std::vector<std::string> overrides = {"model.path=" + request.checkpoint, "model.init=random",
-                                        "run.device=cpu", "export.dtype=" + request.dtype};
+  std::vector<std::string> overrides = {"model.path=" + request.checkpoint, "model.init=random", "run.device=cpu",
+                                        "export.dtype=" + request.dtype};
   if (!request.format.empty()) overrides.push_back("export.plugin=" + request.format);
   Session session(load_config_text("schema_version = 1\n", "ckpt export", overrides, ConfigUse::kWeights),
                   {.plugin_path = request.plugin_path, .without_device = true});

@@ -27,11 +27,13 @@ groups = [{"params": [p for name, p in trained if p.dim() > 1]}, {"params": [p f
 config = {
     "train_micro_batch_size_per_gpu": 1, "zero_allow_untested_optimizer": True, "gradient_clipping": 0.0,
     # Small sub-groups: parameters straddle them.
-    "zero_optimization": {"stage": options["stage"], "stage3_param_persistence_threshold": 0, "sub_group_size": 3000},
+    "zero_optimization": {"stage": options["stage"], "stage3_param_persistence_threshold": 0, "sub_group_size": 3000,
+                          **options.get("zero", {})},
     **({options["dtype"]: {"enabled": True}} if options["dtype"] != "fp32" else {}),
 }
 optimizer = torch.optim.AdamW(groups, lr=1e-3, eps=1e-4, weight_decay=0.0)
-engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
+scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config, lr_scheduler=scheduler)
 
 
 def step(ids):
@@ -42,7 +44,7 @@ def step(ids):
 generator = torch.Generator().manual_seed(rank)
 for _ in range(3):
     step(torch.randint(0, model.config.vocab_size, (1, 24), generator=generator))
-engine.save_checkpoint(folder)
+engine.save_checkpoint(folder, client_state={"epoch": 1, "note": "of the user", "best": float("inf"), "big": 2**40})
 step(torch.tensor([json.loads(line)["input_ids"] for line in open(folder + "/next.jsonl")][rank:rank + 1]))
 after = {name: safe_get_full_fp32_param(p) for name, p in trained}
 if rank == 0:

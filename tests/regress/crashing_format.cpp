@@ -19,7 +19,9 @@ class Crashing final : public Format {
     for (uint64_t i = 0, at = 0; i < request.num_tensors; at += request.tensors[i++].num_bytes)
       out.place(static_cast<uint32_t>(i), file, at);
   }
-  void finish(const chassis_save_request_t&, uint32_t, FinishSink&) override { *static_cast<volatile int*>(nullptr) = 1; }
+  void finish(const chassis_save_request_t&, uint32_t, FinishSink&) override {
+    *static_cast<volatile int*>(nullptr) = 1;
+  }
   void scan(const Directory&, ScanSink&) override {}
 };
 

@@ -16,11 +16,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<std::string> chassis_train(const std::string& file, int num_ranks, const std::vector<std::string>& overrides) {
+std::vector<std::string> chassis_train(const std::string& file, int num_ranks,
+                                       const std::vector<std::string>& overrides) {
   std::vector<std::string> words = {CHASSIS_PROGRAM, "train", file, "run.threads=1", "train.micro_batch_size=1"};
   words.insert(words.end(), overrides.begin(), overrides.end());
-  words.insert(words.end(), {"--nproc", std::to_string(num_ranks), "--plugin-path", CHASSIS_TEST_PLUGIN_DIR, "--plugin-path",
-                             CHASSIS_TEST_STUB_DIR});
+  words.insert(words.end(), {"--nproc", std::to_string(num_ranks), "--plugin-path", CHASSIS_TEST_PLUGIN_DIR,
+                             "--plugin-path", CHASSIS_TEST_STUB_DIR});
   return words;
 }
 
@@ -28,9 +29,11 @@ std::vector<std::string> chassis_train(const std::string& file, int num_ranks, c
 TEST(AStateOnOneRankOfEight, IsRefusedBeforeTheFirstStepByNameAndRanks) {
   const SmallRun run({"sdpa", "[\"aten\"]"});
   run.write(random_documents({9, 40, 3, 77, 21, 14, 35, 2, 60, 18, 33, 50, 6}));
-  write_text(run.folder() / "sharded.toml", "schema_version = 1\nextends = [\"run.toml\"]\n[[parallel]]\nplugin = \"fsdp2\"\n");
-  const Outcome outcome = run_process(chassis_train(run.folder() / "sharded.toml", 8, {"optimizer.plugin=lazy", "train.global_batch_size=8"}),
-                                      run.folder().path());
+  write_text(run.folder() / "sharded.toml",
+             "schema_version = 1\nextends = [\"run.toml\"]\n[[parallel]]\nplugin = \"fsdp2\"\n");
+  const Outcome outcome = run_process(
+      chassis_train(run.folder() / "sharded.toml", 8, {"optimizer.plugin=lazy", "train.global_batch_size=8"}),
+      run.folder().path());
   EXPECT_NE(outcome.exit_code, 0) << outcome.output;
   EXPECT_NE(outcome.output.find(".exp_avg_sq' f32["), std::string::npos) << outcome.output;
   EXPECT_NE(outcome.output.find("is on rank 0, not on ranks 1-7"), std::string::npos) << outcome.output;
@@ -51,7 +54,8 @@ struct Padded {
 
   Padded(int64_t vocab_size, bool with_score_head, const std::vector<Placement>& placements, int64_t padded_rows) {
     add("model.embed_tokens.weight", {vocab_size, 4}, placements, padded_rows);
-    if (with_score_head) add("score.weight", {3, 4}, placements.empty() ? placements : std::vector{Placement::dim_chunk({"dp"}, 0)}, 3);
+    if (with_score_head)
+      add("score.weight", {3, 4}, placements.empty() ? placements : std::vector{Placement::dim_chunk({"dp"}, 0)}, 3);
   }
   void add(const std::string& name, const Shape& shape, const std::vector<Placement>& placements, int64_t padded_rows) {
     for (const char* role : {"", ".exp_avg", ".exp_avg_sq"}) {
@@ -59,7 +63,8 @@ struct Padded {
       d.padded_shape = {padded_rows, shape[1]};
       d.placements = placements;
       Tensor whole = Tensor::empty(std::vector<int64_t>(shape.begin(), shape.end()), Dtype::f32);
-      for (int64_t i = 0; i < whole.num_elements(); ++i) whole.data_as<float>()[i] = static_cast<float>(i % 9973) + static_cast<float>(role[0]);
+      for (int64_t i = 0; i < whole.num_elements(); ++i)
+        whole.data_as<float>()[i] = static_cast<float>(i % 9973) + static_cast<float>(role[0]);
       wholes[d.fqn] = whole;
       tensors.push_back(SaveTensor::plain(d));
     }
@@ -71,12 +76,14 @@ struct Padded {
     Tensor out = Tensor::empty(std::vector<int64_t>(shape.begin(), shape.end()), Dtype::f32);
     out.fill(std::nan(""));
     for (const Piece& piece : layout.pieces(rank))
-      for_each_run({piece.box, row_major_view(d.global_shape, piece.box), piece.local}, [&](int64_t from, int64_t to, int64_t length) {
-        std::copy_n(wholes.at(d.fqn).data_as<float>() + from, length, out.data_as<float>() + to);
-      });
+      for_each_run({piece.box, row_major_view(d.global_shape, piece.box), piece.local},
+                   [&](int64_t from, int64_t to, int64_t length) {
+                     std::copy_n(wholes.at(d.fqn).data_as<float>() + from, length, out.data_as<float>() + to);
+                   });
     return out;
   }
-  std::string save(const FormatPlugin& format, const MeshShape& mesh, const std::string& parent, const std::string& name) const {
+  std::string save(const FormatPlugin& format, const MeshShape& mesh, const std::string& parent,
+                   const std::string& name) const {
     const BucketPair buckets(1 << 16);
     SaveRequest request;
     request.parent = parent;
@@ -91,7 +98,8 @@ TEST_P(PaddedVocabulary, HasItsLogicalRowsOnDisk) {
   const ScratchDirectory folder;
   const MeshShape alone, three({{"dp", kRanks}});
   const FormatPlugin huggingface(plugins_.create("format", "safetensors")), native(plugins_.create("format", "native"));
-  const std::string one = Padded(vocab_size, with_score_head, {}, vocab_size).save(huggingface, alone, folder.path(), "one");
+  const std::string one =
+      Padded(vocab_size, with_score_head, {}, vocab_size).save(huggingface, alone, folder.path(), "one");
   const int64_t rounded = (vocab_size + 511) / 512 * 512;
   const std::vector<std::pair<const char*, Placement>> ways = {{"rows", Placement::dim_chunk({"dp"}, 0)},
                                                                {"flat", Placement::flat_range({"dp"})}};
@@ -99,9 +107,11 @@ TEST_P(PaddedVocabulary, HasItsLogicalRowsOnDisk) {
     for (const int64_t padded_rows : {vocab_size, rounded}) {
       const Padded sharded(vocab_size, with_score_head, {placement}, padded_rows);
       const std::string path = sharded.save(huggingface, three, folder.path(), way + std::to_string(padded_rows));
-      EXPECT_TRUE(text_of_file(path + "/model.safetensors") == text_of_file(one + "/model.safetensors")) << way << " " << padded_rows;
+      EXPECT_TRUE(text_of_file(path + "/model.safetensors") == text_of_file(one + "/model.safetensors"))
+          << way << " " << padded_rows;
       // The resumable one: shards that make up the logical rows, and nothing else.
-      const std::string own = sharded.save(native, three, folder.path(), std::string("native-") + way + std::to_string(padded_rows));
+      const std::string own =
+          sharded.save(native, three, folder.path(), std::string("native-") + way + std::to_string(padded_rows));
       CheckpointReader reader(own, native);
       for (const SaveTensor& tensor : sharded.tensors) {
         const DiskTensor* found = reader.find(tensor.descriptor.fqn);
@@ -109,7 +119,8 @@ TEST_P(PaddedVocabulary, HasItsLogicalRowsOnDisk) {
         EXPECT_EQ(found->global_shape, tensor.descriptor.global_shape);
       }
       uint64_t payload = 0;
-      for (const SaveTensor& tensor : sharded.tensors) payload += 4 * static_cast<uint64_t>(numel(tensor.descriptor.global_shape));
+      for (const SaveTensor& tensor : sharded.tensors)
+        payload += 4 * static_cast<uint64_t>(numel(tensor.descriptor.global_shape));
       EXPECT_EQ(reader.manifest()->num_tensors(), static_cast<int64_t>(sharded.tensors.size()));
       uint64_t stored = 0;
       for (const auto& box : reader.manifest()->boxes) stored += box.box.num_bytes();
@@ -120,7 +131,8 @@ TEST_P(PaddedVocabulary, HasItsLogicalRowsOnDisk) {
 
 INSTANTIATE_TEST_SUITE_P(, PaddedVocabulary, testing::Combine(testing::Values(128256, 307), testing::Bool()),
                          [](const auto& info) {
-                           return std::to_string(std::get<0>(info.param)) + (std::get<1>(info.param) ? "WithScoreHead" : "");
+                           return std::to_string(std::get<0>(info.param)) +
+                                  (std::get<1>(info.param) ? "WithScoreHead" : "");
                          });
 
 // Eight GPUs ran out of memory on a model that fits; what each needs is known before one is rented.
@@ -148,8 +160,8 @@ lr = 1e-5
 [[parallel]]
 plugin = "fsdp2"
 )");
-  const Outcome plan = run_process({CHASSIS_PROGRAM, "plan", folder / "llama3.2-3b.toml", "--world", "8", "--json", "--plugin-path",
-                                    CHASSIS_TEST_PLUGIN_DIR},
+  const Outcome plan = run_process({CHASSIS_PROGRAM, "plan", folder / "llama3.2-3b.toml", "--world", "8", "--json",
+                                    "--plugin-path", CHASSIS_TEST_PLUGIN_DIR},
                                    folder.path());
   ASSERT_EQ(plan.exit_code, 0) << plan.output;
   const auto json = nlohmann::json::parse(plan.output.substr(plan.output.find('{')));
@@ -165,9 +177,12 @@ plugin = "fsdp2"
 TEST(ActiveMemory, IsTheSameAfterFiftySteps) {
   const SmallRun run({"interval", "[\"fused\", \"aten\"]"});
   run.write(random_documents({9, 40, 3, 77, 21, 14, 35, 2, 60, 18, 33, 50, 6}));
-  write_text(run.folder() / "sharded.toml", "schema_version = 1\nextends = [\"run.toml\"]\n[[parallel]]\nplugin = \"fsdp2\"\n");
-  const Outcome outcome = run_process(
-      chassis_train(run.folder() / "sharded.toml", 2, {"run.max_steps=50", "train.global_batch_size=4", "checkpoint.every_steps=10"}), run.folder().path());
+  write_text(run.folder() / "sharded.toml",
+             "schema_version = 1\nextends = [\"run.toml\"]\n[[parallel]]\nplugin = \"fsdp2\"\n");
+  const Outcome outcome =
+      run_process(chassis_train(run.folder() / "sharded.toml", 2,
+                                {"run.max_steps=50", "train.global_batch_size=4", "checkpoint.every_steps=10"}),
+                  run.folder().path());
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   std::ifstream file(run.folder() / "run/metrics.jsonl");
   std::vector<uint64_t> active, peak;
@@ -185,7 +200,9 @@ TEST(ActiveMemory, IsTheSameAfterFiftySteps) {
 TEST(EightRanks, ReadEveryByteOfAModelOnce) {
   const SmallRun run({"sdpa", "[\"aten\"]"});
   run.write(random_documents({9, 40, 3, 77, 21, 14, 35, 2, 60, 18, 33, 50, 6}));
-  const Outcome alone = run_process(chassis_train(run.folder() / "run.toml", 1, {"run.max_steps=1", "run.output_dir=" + (run.folder() / "alone")}), run.folder().path());
+  const Outcome alone = run_process(
+      chassis_train(run.folder() / "run.toml", 1, {"run.max_steps=1", "run.output_dir=" + (run.folder() / "alone")}),
+      run.folder().path());
   ASSERT_EQ(alone.exit_code, 0) << alone.output;
   const std::string model = run.folder() / "alone/final";
   const uint64_t file_bytes = fs::file_size(model + "/model.safetensors");
@@ -195,7 +212,8 @@ TEST(EightRanks, ReadEveryByteOfAModelOnce) {
   for (const std::string plugin : {"fsdp2", "zero", "ddp"}) {
     write_text(run.folder() / "sharded.toml", toml + "[[parallel]]\nplugin = \"" + plugin + "\"\n");
     const Outcome outcome = run_process(
-        chassis_train(run.folder() / "sharded.toml", 8, {"run.max_steps=1", "train.global_batch_size=8", "run.output_dir=" + (run.folder() / plugin)}),
+        chassis_train(run.folder() / "sharded.toml", 8,
+                      {"run.max_steps=1", "train.global_batch_size=8", "run.output_dir=" + (run.folder() / plugin)}),
         run.folder().path());
     ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
     std::ifstream file(run.folder() / (plugin + "/metrics.jsonl"));

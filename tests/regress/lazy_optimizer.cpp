@@ -1,4 +1,5 @@
-// An optimizer as it must not be: only the first rank declares its second state, as if the others had not come to it yet.
+// An optimizer as it must not be: only the first rank declares its second state, as if the others had not come to it
+// yet.
 #include <cstdlib>
 
 #include "chassis/optimizer.hpp"

@@ -25,7 +25,8 @@ class Saving : public testing::Test {
   std::string checkpoint(const std::string& name, int step) const {
     return directory(name) + "/checkpoints/step-" + std::string(step < 10 ? 5 : 4, '0') + std::to_string(step);
   }
-  std::vector<std::string> command(const std::string& name, std::vector<std::string> overrides, const Way& way = {"alone", 1, ""}) const {
+  std::vector<std::string> command(const std::string& name, std::vector<std::string> overrides,
+                                   const Way& way = {"alone", 1, ""}) const {
     const std::string file = run_.folder() / (std::string(way.name) + ".toml");
     write_text(file, std::string("schema_version = 1\nextends = [\"run.toml\"]\n") + way.toml);
     std::vector<std::string> words = {CHASSIS_PROGRAM,
@@ -39,7 +40,8 @@ class Saving : public testing::Test {
     words.insert(words.end(), {"--nproc", std::to_string(way.ranks), "--plugin-path", CHASSIS_TEST_PLUGIN_DIR});
     return words;
   }
-  std::string train(const std::string& name, const std::vector<std::string>& overrides, const Way& way = {"alone", 1, ""}) const {
+  std::string train(const std::string& name, const std::vector<std::string>& overrides,
+                    const Way& way = {"alone", 1, ""}) const {
     const Outcome outcome = run_process(command(name, overrides, way), run_.folder().path());
     EXPECT_EQ(outcome.exit_code, 0) << name << ": " << outcome.output;
     return outcome.output;
@@ -79,7 +81,8 @@ TEST_P(InTheBackground, SavesWhatASaveThatWaitsWouldHaveSaved) {
     const std::string log = train(async, overrides, GetParam());
     ASSERT_EQ(checkpoints(async).size(), 6u) << log;
     for (int step = 1; step <= 6; ++step) {
-      EXPECT_TRUE(tensor_files(checkpoint(async, step)) == tensor_files(checkpoint("waits", step))) << async << " " << step;
+      EXPECT_TRUE(tensor_files(checkpoint(async, step)) == tensor_files(checkpoint("waits", step)))
+          << async << " " << step;
       EXPECT_NE(log.find("step-00000" + std::to_string(step) + " published: "), std::string::npos) << log;
     }
     EXPECT_EQ(fs::read_symlink(directory(async) + "/checkpoints/latest"), "step-000006");
@@ -95,10 +98,10 @@ INSTANTIATE_TEST_SUITE_P(, InTheBackground,
 
 // What was good is not lost with what came after.
 TEST_F(Saving, PublishesWhatWasBeingSavedWhenTrainingFails) {
-  const Outcome outcome = run_process(
-      command("run", {"run.max_steps=6", "checkpoint.every_steps=1", "checkpoint.async=true", "optimizer.lr=1e30",
-                      "optimizer.max_grad_norm=0"}),
-      run_.folder().path());
+  const Outcome outcome =
+      run_process(command("run", {"run.max_steps=6", "checkpoint.every_steps=1", "checkpoint.async=true",
+                                  "optimizer.lr=1e30", "optimizer.max_grad_norm=0"}),
+                  run_.folder().path());
   EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::kNumeric)) << outcome.output;
   const auto saved = checkpoints("run");
   ASSERT_FALSE(saved.empty()) << outcome.output;
@@ -124,8 +127,10 @@ TEST_F(Saving, HappensWhenASignalOrAFileAsksForIt) {
     const std::string name = by_signal ? "signal" : "file";
     Process process(command(name, {"run.max_steps=100000", "checkpoint.every_steps=0"}), run_.folder().path());
     ASSERT_TRUE(process.wait_for("step 3/")) << process.output_so_far();
-    if (by_signal) process.send(SIGUSR1);
-    else write_text(directory(name) + "/save", "");
+    if (by_signal)
+      process.send(SIGUSR1);
+    else
+      write_text(directory(name) + "/save", "");
     EXPECT_TRUE(process.wait_for(" published: ")) << process.output_so_far();
     EXPECT_FALSE(fs::exists(directory(name) + "/save"));
     EXPECT_EQ(checkpoints(name).size(), 1u);
@@ -149,7 +154,8 @@ TEST_F(Saving, OfWeightsAloneSaysThatItCanNotBeResumedAndIsNot) {
   EXPECT_NE(again.output.find("holds weights alone and can not be resumed"), std::string::npos) << again.output;
 
   // But a run may start from it, and it becomes the same export.
-  const Outcome exported = ckpt({"export", directory("weights"), directory("handed"), "--plugin-path", CHASSIS_TEST_PLUGIN_DIR});
+  const Outcome exported =
+      ckpt({"export", directory("weights"), directory("handed"), "--plugin-path", CHASSIS_TEST_PLUGIN_DIR});
   EXPECT_EQ(exported.exit_code, 0) << exported.output;
   EXPECT_TRUE(tensor_files(directory("handed")) == tensor_files(directory("full") + "/final"));
 }
@@ -178,10 +184,13 @@ TEST_F(Saving, GivesTheSameExportFromACheckpointOfAnyStrategy) {
   for (const Way& way : ways) {
     train(way.name, {"run.max_steps=2", "train.global_batch_size=12"}, way);
     for (const std::string dtype : {"auto", "bf16"}) {
-      const Outcome exported = ckpt({"export", directory(way.name), directory("handed"), "--dtype", dtype, "--plugin-path", CHASSIS_TEST_PLUGIN_DIR});
+      const Outcome exported = ckpt({"export", directory(way.name), directory("handed"), "--dtype", dtype,
+                                     "--plugin-path", CHASSIS_TEST_PLUGIN_DIR});
       ASSERT_EQ(exported.exit_code, 0) << exported.output;
-      if (dtype == "auto") EXPECT_TRUE(tensor_files(directory("handed")) == tensor_files(directory(way.name) + "/final")) << way.name;
-      else EXPECT_NE(text_of_file(directory("handed") + "/config.json").find("bfloat16"), std::string::npos);
+      if (dtype == "auto")
+        EXPECT_TRUE(tensor_files(directory("handed")) == tensor_files(directory(way.name) + "/final")) << way.name;
+      else
+        EXPECT_NE(text_of_file(directory("handed") + "/config.json").find("bfloat16"), std::string::npos);
     }
     const Outcome same = ckpt({"diff", checkpoint(way.name, 2), directory(way.name)});
     EXPECT_EQ(same.exit_code, 0) << same.output;

@@ -51,7 +51,8 @@ class Bench {
       tensors_.push_back(d);
     };
     add("embed", num_bytes / 8);
-    for (uint64_t at = num_bytes / 8; at < num_bytes; at += 32 * kMib) add("layer." + std::to_string(at / kMib), 32 * kMib);
+    for (uint64_t at = num_bytes / 8; at < num_bytes; at += 32 * kMib)
+      add("layer." + std::to_string(at / kMib), 32 * kMib);
   }
 
   void run() {
@@ -61,14 +62,18 @@ class Bench {
     const BucketPair buckets(16 * kMib);
     Json out = {{"bytes", plan.tensor_bytes}};
     const SaveResult saved = measured(out, "save", [&] { return save(plan, buckets, "one", Save::Where::kHere, 0); });
-    const SaveResult beside = measured(out, "background", [&] { return save(plan, buckets, "two", Save::Where::kOnAThread, 1.5 * saved.seconds); });
+    const SaveResult beside = measured(
+        out, "background", [&] { return save(plan, buckets, "two", Save::Where::kOnAThread, 1.5 * saved.seconds); });
     out["stall_s"] = largest(beside.stall_seconds);
     out["sync_s"] = saved.sync_seconds;
     if (world_.rank() == 0) {
       ::sync();
       std::ofstream("/proc/sys/vm/drop_caches") << "1";
     }
-    measured(out, "load", [&] { load(buckets, saved.path); return 0; });
+    measured(out, "load", [&] {
+      load(buckets, saved.path);
+      return 0;
+    });
     if (world_.rank() == 0) std::printf("%s\n", out.dump().c_str());
   }
 
@@ -86,7 +91,8 @@ class Bench {
     return result;
   }
 
-  SaveResult save(const SavePlan& plan, const BucketPair& buckets, const std::string& name, Save::Where where, double step) {
+  SaveResult save(const SavePlan& plan, const BucketPair& buckets, const std::string& name, Save::Where where,
+                  double step) {
     SaveRequest request;
     request.parent = directory_;
     request.name = name;
@@ -102,7 +108,9 @@ class Bench {
     for (const Descriptor& d : tensors_) wanted.push_back({d, ""});
     LoadOptions options;
     options.rank = world_.rank();
-    CheckpointReader(path, *format_).load(wanted, mesh_, buckets, [&](const Descriptor& d, int) { return shards_.at(d.fqn); }, options);
+    CheckpointReader(path, *format_)
+        .load(
+            wanted, mesh_, buckets, [&](const Descriptor& d, int) { return shards_.at(d.fqn); }, options);
   }
 
   // As a step would: the core is busy.
@@ -114,7 +122,8 @@ class Bench {
 
   double largest(double mine) {
     double most = 0;
-    for (const std::string& text : world_.exchange("largest", std::to_string(mine))) most = std::max(most, std::stod(text));
+    for (const std::string& text : world_.exchange("largest", std::to_string(mine)))
+      most = std::max(most, std::stod(text));
     return most;
   }
 
@@ -138,7 +147,8 @@ int main(int argc, char** argv) {
   if (argc != 3) return std::fprintf(stderr, "chassis-checkpoint DIR MIB\n"), 2;
   const Launch launch = discover_launch(process_environment());
   try {
-    auto world = launch.world_size > 1 ? std::make_unique<World>(launch, std::chrono::seconds(60)) : std::make_unique<World>();
+    auto world =
+        launch.world_size > 1 ? std::make_unique<World>(launch, std::chrono::seconds(60)) : std::make_unique<World>();
     return world->run([&] {
       Bench(argv[1], std::stoull(argv[2]) * kMib, *world).run();
       return 0;

@@ -136,8 +136,8 @@ TEST(Save, SaysWhenItIsPublishedButNotTheLatest) {
   const BucketPair buckets(4096);
   SaveRequest request = request_for(model, dir.path(), "c");
   request.on_published = [] { throw storage_error("no link can be made"); };
-  const std::string error =
-      error_of([&] { CheckpointWriter(native(), buckets).save(plan_save(model.save_tensors(), {}, native()), request); });
+  const std::string error = error_of(
+      [&] { CheckpointWriter(native(), buckets).save(plan_save(model.save_tensors(), {}, native()), request); });
   EXPECT_NE(error.find("was published, but is not the latest"), std::string::npos) << error;
   EXPECT_NE(error.find("no link can be made"), std::string::npos) << error;
   expect_holds(dir / "c", model, {});
@@ -149,10 +149,12 @@ TEST(ReaderAsSource, GivesAnotherFormatTheSameBytes) {
   const Model model = sharded_model();
   const BucketPair buckets(4096);
   for (const MeshShape& mesh : {mesh_of(1, 1), mesh_of(2, 2), mesh_of(3, 1), mesh_of(1, 4)}) {
-    CheckpointWriter(native(), buckets).save(plan_save(model.save_tensors(), mesh, native()), request_for(model, dir.path(), "from", 7, mesh));
+    CheckpointWriter(native(), buckets)
+        .save(plan_save(model.save_tensors(), mesh, native()), request_for(model, dir.path(), "from", 7, mesh));
     CheckpointReader reader(dir / "from", native());
     std::vector<SaveTensor> whole;
-    for (const Descriptor& d : model.descriptors) whole.push_back(SaveTensor::plain(Descriptor::plain(d.fqn, d.dtype, d.global_shape)));
+    for (const Descriptor& d : model.descriptors)
+      whole.push_back(SaveTensor::plain(Descriptor::plain(d.fqn, d.dtype, d.global_shape)));
     SaveRequest request;
     request.parent = dir.path();
     request.name = "to";
@@ -172,7 +174,8 @@ TEST(ReaderAsSource, CastsAndFindsDamage) {
   Model model;
   model.add("w", Dtype::f32, {400, 300});
   const BucketPair buckets(4096);
-  CheckpointWriter(native(), buckets).save(plan_save(model.save_tensors(), {}, native()), request_for(model, dir.path(), "from"));
+  CheckpointWriter(native(), buckets)
+      .save(plan_save(model.save_tensors(), {}, native()), request_for(model, dir.path(), "from"));
   const auto half = [&](const std::string& name) {
     CheckpointReader reader(dir / "from", native());
     SaveTensor tensor = SaveTensor::plain(model.descriptors[0]);

@@ -61,7 +61,9 @@ auto observe(FileCall call, Act&& act) -> decltype(act(call)) {
 }
 
 int open_at(int directory, const char* path, int flags, mode_t mode) {
-  const auto open = [&](const FileCall&) { return static_cast<int>(::syscall(SYS_openat, directory, path, flags, mode)); };
+  const auto open = [&](const FileCall&) {
+    return static_cast<int>(::syscall(SYS_openat, directory, path, flags, mode));
+  };
   const std::string whole = path_at(directory, path);
   struct stat info;
   const bool creates = (flags & O_CREAT) != 0 && ::lstat(whole.c_str(), &info) != 0;
@@ -84,7 +86,8 @@ int rename_at(int from_directory, const char* from, int to_directory, const char
 }  // namespace
 
 const char* name_of(FileCall::Kind kind) {
-  constexpr const char* kNames[] = {"create", "mkdir", "write", "resize", "sync", "rename", "exchange", "unlink", "link", "close"};
+  constexpr const char* kNames[] = {"create", "mkdir",    "write",  "resize", "sync",
+                                    "rename", "exchange", "unlink", "link",   "close"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -134,7 +137,8 @@ ssize_t pwrite(int descriptor, const void* data, size_t num_bytes, off_t offset)
 int ftruncate(int descriptor, off_t size) noexcept {
   FileCall call{Kind::kResize, observed::path_of(descriptor)};
   call.num_bytes = static_cast<uint64_t>(size);
-  return observed::observe(call, [&](const FileCall&) { return static_cast<int>(::syscall(SYS_ftruncate, descriptor, size)); });
+  return observed::observe(
+      call, [&](const FileCall&) { return static_cast<int>(::syscall(SYS_ftruncate, descriptor, size)); });
 }
 int fallocate(int descriptor, int mode, off_t offset, off_t length) {
   FileCall call{Kind::kResize, observed::path_of(descriptor)};
@@ -162,20 +166,24 @@ int renameat2(int from_directory, const char* from, int to_directory, const char
 }
 int unlink(const char* path) noexcept { return observed::unlink_at(AT_FDCWD, path, 0); }
 int rmdir(const char* path) noexcept { return observed::unlink_at(AT_FDCWD, path, AT_REMOVEDIR); }
-int unlinkat(int directory, const char* path, int flags) noexcept { return observed::unlink_at(directory, path, flags); }
+int unlinkat(int directory, const char* path, int flags) noexcept {
+  return observed::unlink_at(directory, path, flags);
+}
 int remove(const char* path) noexcept {
   struct stat info;
   const bool is_directory = ::lstat(path, &info) == 0 && S_ISDIR(info.st_mode);
   return observed::unlink_at(AT_FDCWD, path, is_directory ? AT_REMOVEDIR : 0);
 }
 int mkdir(const char* path, mode_t mode) noexcept {
-  return observed::observe({Kind::kMakeDirectory, observed::path_at(AT_FDCWD, path)},
-                           [&](const FileCall&) { return static_cast<int>(::syscall(SYS_mkdirat, AT_FDCWD, path, mode)); });
+  return observed::observe({Kind::kMakeDirectory, observed::path_at(AT_FDCWD, path)}, [&](const FileCall&) {
+    return static_cast<int>(::syscall(SYS_mkdirat, AT_FDCWD, path, mode));
+  });
 }
 int symlink(const char* target, const char* path) noexcept {
   FileCall call{Kind::kLink, observed::path_at(AT_FDCWD, path)};
   call.to = target;
-  return observed::observe(call, [&](const FileCall&) { return static_cast<int>(::syscall(SYS_symlinkat, target, AT_FDCWD, path)); });
+  return observed::observe(
+      call, [&](const FileCall&) { return static_cast<int>(::syscall(SYS_symlinkat, target, AT_FDCWD, path)); });
 }
 
 }  // extern "C"

@@ -11,11 +11,11 @@ namespace chassis::testing {
 
 struct FileCall {
   enum class Kind { kCreate, kMakeDirectory, kWrite, kResize, kSync, kRename, kExchange, kUnlink, kLink, kClose } kind;
-  std::string path = {};      // absolute; of a descriptor where the call takes one
-  std::string to = {};        // of a rename; the target of a link
-  uint64_t offset = 0;        // of a write
+  std::string path = {};  // absolute; of a descriptor where the call takes one
+  std::string to = {};    // of a rename; the target of a link
+  uint64_t offset = 0;    // of a write
   const void* data = nullptr;
-  uint64_t num_bytes = 0;     // of a write; the size after a resize
+  uint64_t num_bytes = 0;  // of a write; the size after a resize
 };
 const char* name_of(FileCall::Kind kind);
 

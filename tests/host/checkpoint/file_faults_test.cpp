@@ -19,7 +19,8 @@ constexpr uint64_t kBucketBytes = 1 << 17;  // room for what is written past the
 
 Model model_of_step(int64_t step) {
   Model model;
-  model.add("a", Dtype::f32, {200, 100}, static_cast<uint64_t>(step)).add("b", Dtype::f32, {30, 20}, static_cast<uint64_t>(step));
+  model.add("a", Dtype::f32, {200, 100}, static_cast<uint64_t>(step))
+      .add("b", Dtype::f32, {30, 20}, static_cast<uint64_t>(step));
   return model;
 }
 
@@ -43,7 +44,8 @@ void expect_whole(const CheckpointInfo& info) {
   const Model model = model_of_step(info.step);
   CheckpointReader reader(info.path, native());
   const auto loaded = load_all(reader, model.load_tensors(), buckets);
-  for (const Descriptor& d : model.descriptors) EXPECT_TRUE(same_bytes(loaded.at(d.fqn), model.wholes.at(d.fqn))) << d.fqn;
+  for (const Descriptor& d : model.descriptors)
+    EXPECT_TRUE(same_bytes(loaded.at(d.fqn), model.wholes.at(d.fqn))) << d.fqn;
 }
 
 // Fails the n-th call of a kind.
@@ -64,11 +66,12 @@ class FailOnce : public FileCallObserver {
   int index_, error_, seen_ = 0;
 };
 
-// What may fail without harm: the deletion of an older checkpoint, which is warned of and made up for later; and a link,
-// in whose place there may be a file.
+// What may fail without harm: the deletion of an older checkpoint, which is warned of and made up for later; and a
+// link, in whose place there may be a file.
 bool may_fail(const FileCall& call, bool deletes) {
   deletes |= call.path.find(".deleting-") != std::string::npos || call.to.find(".deleting-") != std::string::npos;
-  return deletes || call.kind == Kind::kLink || call.kind == Kind::kClose || call.path.find("/.latest.") != std::string::npos;
+  return deletes || call.kind == Kind::kLink || call.kind == Kind::kClose ||
+         call.path.find("/.latest.") != std::string::npos;
 }
 
 struct Counts {
@@ -88,8 +91,8 @@ Counts fail_every_call(Kind kind, int error) {
     }
     if (fault.failed.path.empty()) return counts;
     ++counts.faults;
-    const std::string trace = std::string(name_of(kind)) + " " + std::to_string(index) + " of " + fault.failed.path + ": " +
-                              std::strerror(error) + " → " + message;
+    const std::string trace = std::string(name_of(kind)) + " " + std::to_string(index) + " of " + fault.failed.path +
+                              ": " + std::strerror(error) + " → " + message;
     SCOPED_TRACE(trace);
     if (message == "no error") {
       ++counts.tolerated;
@@ -125,12 +128,13 @@ TEST_P(EveryCall, MayFailWithAnyReason) {
     EXPECT_GT(counts.faults, 0);
     sum.faults += counts.faults, sum.refused += counts.refused, sum.tolerated += counts.tolerated;
   }
-  std::printf("%s: %d faults, %d refused, %d without consequence\n", name_of(GetParam()), sum.faults, sum.refused, sum.tolerated);
+  std::printf("%s: %d faults, %d refused, %d without consequence\n", name_of(GetParam()), sum.faults, sum.refused,
+              sum.tolerated);
 }
 
 INSTANTIATE_TEST_SUITE_P(, EveryCall,
-                         ::testing::Values(Kind::kCreate, Kind::kMakeDirectory, Kind::kWrite, Kind::kResize, Kind::kSync,
-                                           Kind::kRename, Kind::kUnlink, Kind::kLink, Kind::kClose),
+                         ::testing::Values(Kind::kCreate, Kind::kMakeDirectory, Kind::kWrite, Kind::kResize,
+                                           Kind::kSync, Kind::kRename, Kind::kUnlink, Kind::kLink, Kind::kClose),
                          [](const auto& info) { return name_of(info.param); });
 
 // Half of what is asked, or nothing because a signal came, is no failure.

@@ -30,8 +30,8 @@ class Disk : public FileCallObserver {
     std::optional<uint64_t> size = {};
     std::string name = {}, removed = {};  // of entries: this one is added, pointing at `target`; that one goes
     int target = -1;
-    int second_target = -1;               // of an exchange: `removed` points there afterwards
-    size_t synced_at = SIZE_MAX;          // the moment from which it is durable
+    int second_target = -1;       // of an exchange: `removed` points there afterwards
+    size_t synced_at = SIZE_MAX;  // the moment from which it is durable
   };
 
   explicit Disk(std::string root) : root_(std::move(root)) { nodes_[root_] = new_node(true); }
@@ -40,8 +40,12 @@ class Disk : public FileCallObserver {
   void after(const FileCall& call) override {
     ++moment_;
     switch (call.kind) {
-      case Kind::kCreate: add_entry(call.path, new_node(false)); break;
-      case Kind::kMakeDirectory: add_entry(call.path, new_node(true)); break;
+      case Kind::kCreate:
+        add_entry(call.path, new_node(false));
+        break;
+      case Kind::kMakeDirectory:
+        add_entry(call.path, new_node(true));
+        break;
       case Kind::kLink: {
         const int node = new_node(false);
         links_[node] = call.to;
@@ -49,19 +53,30 @@ class Disk : public FileCallObserver {
         break;
       }
       case Kind::kWrite:
-        changes_.push_back({.node = nodes_.at(call.path), .offset = call.offset,
+        changes_.push_back({.node = nodes_.at(call.path),
+                            .offset = call.offset,
                             .bytes = std::string(static_cast<const char*>(call.data), call.num_bytes)});
         break;
-      case Kind::kResize: changes_.push_back({.node = nodes_.at(call.path), .size = call.num_bytes}); break;
-      case Kind::kSync: sync(nodes_.at(call.path)); break;
+      case Kind::kResize:
+        changes_.push_back({.node = nodes_.at(call.path), .size = call.num_bytes});
+        break;
+      case Kind::kSync:
+        sync(nodes_.at(call.path));
+        break;
       case Kind::kUnlink: {
         changes_.push_back({.node = nodes_.at(parent(call.path)), .of_entries = true, .removed = name(call.path)});
         nodes_.erase(call.path);
         break;
       }
-      case Kind::kRename: rename(call); break;
-      case Kind::kExchange: exchange(call); break;
-      case Kind::kClose: --moment_; return;
+      case Kind::kRename:
+        rename(call);
+        break;
+      case Kind::kExchange:
+        exchange(call);
+        break;
+      case Kind::kClose:
+        --moment_;
+        return;
     }
     made_at_.resize(changes_.size(), moment_);
   }
@@ -78,7 +93,8 @@ class Disk : public FileCallObserver {
       if (!change.of_entries) {
         std::string& content = bytes[change.node];
         if (change.size) content.resize(*change.size);
-        if (content.size() < change.offset + change.bytes.size() && !change.size) content.resize(change.offset + change.bytes.size());
+        if (content.size() < change.offset + change.bytes.size() && !change.size)
+          content.resize(change.offset + change.bytes.size());
         if (!change.size) content.replace(change.offset, change.bytes.size(), change.bytes);
         continue;
       }
@@ -118,14 +134,21 @@ class Disk : public FileCallObserver {
   }
   void rename(const FileCall& call) {
     ASSERT_EQ(parent(call.path), parent(call.to));
-    changes_.push_back({.node = nodes_.at(parent(call.path)), .of_entries = true, .name = name(call.to),
-                        .removed = name(call.path), .target = nodes_.at(call.path)});
+    changes_.push_back({.node = nodes_.at(parent(call.path)),
+                        .of_entries = true,
+                        .name = name(call.to),
+                        .removed = name(call.path),
+                        .target = nodes_.at(call.path)});
     move(call.path, call.to);
   }
   void exchange(const FileCall& call) {
     ASSERT_EQ(parent(call.path), parent(call.to));
-    changes_.push_back({.node = nodes_.at(parent(call.path)), .of_entries = true, .name = name(call.to),
-                        .removed = name(call.path), .target = nodes_.at(call.path), .second_target = nodes_.at(call.to)});
+    changes_.push_back({.node = nodes_.at(parent(call.path)),
+                        .of_entries = true,
+                        .name = name(call.to),
+                        .removed = name(call.path),
+                        .target = nodes_.at(call.path),
+                        .second_target = nodes_.at(call.to)});
     move(call.to, "/aside");
     move(call.path, call.to);
     move("/aside", call.path);
@@ -153,7 +176,8 @@ class Disk : public FileCallObserver {
 
 Model model_of_step(int64_t step) {
   Model model;
-  model.add("a", Dtype::f32, {200, 100}, static_cast<uint64_t>(step)).add("b", Dtype::f32, {30, 20}, static_cast<uint64_t>(step));
+  model.add("a", Dtype::f32, {200, 100}, static_cast<uint64_t>(step))
+      .add("b", Dtype::f32, {30, 20}, static_cast<uint64_t>(step));
   return model;
 }
 
@@ -170,7 +194,8 @@ bool is_whole(const CheckpointInfo& info) {
 // What a restart takes up; 0: nothing.
 int64_t restart(const std::string& path) {
   const CheckpointRoot root(path);
-  for (const CheckpointInfo& info : list_checkpoints(path)) EXPECT_TRUE(is_whole(info)) << info.path << " " << info.defect;
+  for (const CheckpointInfo& info : list_checkpoints(path))
+    EXPECT_TRUE(is_whole(info)) << info.path << " " << info.defect;
   const auto newest = newest_checkpoint(path);
   return newest ? newest->step : 0;
 }
@@ -203,7 +228,8 @@ TEST(PowerLoss, LeavesTheOldCheckpointOrTheNewOne) {
     const TemporaryDirectory after;
     disk.lay_out(after / "disk", moment, keeps);
     const int64_t found = restart(after / "disk");
-    const auto done = static_cast<int64_t>(std::upper_bound(returned.begin() + 1, returned.end(), moment) - returned.begin()) - 1;
+    const auto done =
+        static_cast<int64_t>(std::upper_bound(returned.begin() + 1, returned.end(), moment) - returned.begin()) - 1;
     EXPECT_GE(found, std::min<int64_t>(done, 3)) << "after call " << moment;
     ++states;
     old += found < 3;
