@@ -126,6 +126,27 @@ INSTANTIATE_TEST_SUITE_P(Neighbours, ChangeOfStrategy, testing::ValuesIn(changes
 INSTANTIATE_TEST_SUITE_P(Others, ChangeOfStrategy, testing::ValuesIn(changes({3, 4, 5, 6})),
                          [](const auto& info) { return kShardings[info.param.from].name; });
 
+class ChangeOfSize : public ShardedRun, public testing::WithParamInterface<size_t> {};
+
+// From 2 ranks to 4, from these to 2, and to 1.
+TEST_P(ChangeOfSize, KeepsEveryBit) {
+  Sharding sharding = kShardings[GetParam()];
+  sharding.ranks = 2;
+  train(sharding, "on2", {"run.max_steps=3"});
+  std::string from = "on2";
+  for (const int ranks : {4, 2, 1}) {
+    sharding.ranks = ranks;
+    const std::string to = from + "to" + std::to_string(ranks);
+    train(sharding, to, {"run.max_steps=3", "run.resume=" + checkpoint(from, 3)});
+    expect_same_state(checkpoint(to, 3), checkpoint("on2", 3));
+    expect_same_export(to, "on2");
+    from = to;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, ChangeOfSize, testing::Values(1, 2, 3, 5, 6),
+                         [](const auto& info) { return kShardings[info.param].name; });
+
 class SameStrategy : public ShardedRun, public testing::WithParamInterface<size_t> {};
 
 TEST_P(SameStrategy, GoesOnAsIfItHadNeverStopped) {
