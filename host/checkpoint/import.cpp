@@ -43,6 +43,10 @@ SaveResult import_checkpoint(CheckpointReader& source, const FormatPlugin& forma
   const MetadataPairs& metadata = source.metadata();
   std::vector<SaveTensor> tensors;
   uint64_t num_left_out = 0;
+  if (request.resumable && value_of(metadata, "optimizer_state").empty())
+    throw storage_error("'" + source.path() +
+                        "' has no states of an optimizer that could be read, so nothing could be resumed")
+        .hint("leave out --checkpoint to get the weights alone");
   for (const DiskTensor& tensor : source.tensors()) {
     const bool state = is_state(source, metadata, tensor.name);
     if (state && !request.resumable) {

@@ -27,6 +27,7 @@ CASES = {
     "zero2_bf16_three_ranks": (3, {}, dict(stage=2, dtype="bf16")),
     "zero3_bf16_tied": (2, dict(tie_word_embeddings=True), dict(stage=3, dtype="bf16")),
     "zero1_frozen_tied": (2, dict(tie_word_embeddings=True), dict(stage=1, dtype="fp32", frozen="up_proj")),
+    "zero2_round_robin": (2, {}, dict(stage=2, dtype="bf16", zero={"round_robin_gradients": True, "elastic_checkpoint": True})),
     "zero2": (2, {}, dict(stage=2, dtype="fp32")),
     "zero3_three_ranks_frozen": (3, {}, dict(stage=3, dtype="fp32", frozen="k_proj")),
     "zero3": (2, {}, dict(stage=3, dtype="fp32")),
@@ -66,7 +67,8 @@ def convert_moments(folder, key):
         saved = torch.load(path, weights_only=False)
         optimizer = saved["optimizer_state_dict"]
         third = "fp32_flat_groups" in optimizer
-        states = optimizer["optimizer_state_dict" if third else "base_optimizer_state"]["state"]
+        base = optimizer["optimizer_state_dict" if third else "base_optimizer_state"]
+        states = dict(enumerate(base)) if isinstance(base, list) else base["state"]
         optimizer["fp32_flat_groups" if third else "single_partition_of_fp32_groups"] = [states[i][key] for i in sorted(states)]
         torch.save(saved, path)
     return {f"{name}.{key}": value for name, value in convert(copy).items()}
@@ -79,8 +81,10 @@ def merged(directory):
 for number, (name, (ranks, changes, options)) in enumerate(CASES.items()):
     if suite.args.only not in name + "$":
         continue
-    source = models.save(models.make(seed=400 + number, hidden_size=36, intermediate_size=57, num_attention_heads=6, attention_bias=True,
-                                     num_hidden_layers=2, **changes), suite.folder / name)
+    # Groups of parameters that neither two nor three ranks divide without padding.
+    sizes = dict(hidden_size=42, num_attention_heads=3, num_key_value_heads=1, num_hidden_layers=3) if ranks == 2 else \
+            dict(hidden_size=40, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=2)
+    source = models.save(models.make(seed=400 + number, intermediate_size=57, attention_bias=True, **sizes, **changes), suite.folder / name)
     folder = train(name, ranks, source, options)
     theirs = convert(folder)
     if changes.get("tie_word_embeddings"):

@@ -29,6 +29,10 @@ std::optional<double> step_of(const Source& source, const TorchFile& file, const
 
 // The states of group `index`; null if there are none.
 const Value* group_state(const Pickle& pickle, const Value& by_group, size_t index) {
+  if (by_group.kind == Kind::kList) {  // an elastic checkpoint
+    const bool is_there = index < by_group.items.size() && pickle.at(by_group.items[index]).kind == Kind::kDict;
+    return is_there ? &pickle.at(by_group.items[index]) : nullptr;
+  }
   for (size_t i = 0; i + 1 < by_group.items.size(); i += 2) {
     const Value& key = pickle.at(by_group.items[i]);
     const Value& state = pickle.at(by_group.items[i + 1]);
@@ -38,11 +42,12 @@ const Value* group_state(const Pickle& pickle, const Value& by_group, size_t ind
   return nullptr;
 }
 
-void read_states(const Source& source, const TorchFile& file, uint32_t rank, const Value& optimizer, RankState& out) {
+void read_states(const Source& source, const TorchFile& file, uint32_t rank, size_t num_ranks, const Value& optimizer,
+                 RankState& out) {
   const Pickle& pickle = file.pickle();
   const Value* base = pickle.find(optimizer, out.stage == 3 ? "optimizer_state_dict" : "base_optimizer_state");
-  const Value* by_group = base != nullptr && base->kind == Kind::kDict ? pickle.find(*base, "state") : nullptr;
-  if (by_group == nullptr || by_group->kind != Kind::kDict) return;
+  const Value* by_group = base != nullptr && base->kind == Kind::kDict ? pickle.find(*base, "state") : base;
+  if (by_group == nullptr || (by_group->kind != Kind::kDict && by_group->kind != Kind::kList)) return;
   for (size_t group = 0; group < out.masters.size(); ++group) {
     const Value* state = group_state(pickle, *by_group, group);
     if (state == nullptr) return out.states.clear();
@@ -52,10 +57,14 @@ void read_states(const Source& source, const TorchFile& file, uint32_t rank, con
       const Value &key = pickle.at(state->items[i]), &value = pickle.at(state->items[i + 1]);
       if (key.kind != Kind::kText) continue;
       if (key.text == "step") out.step = step_of(source, file, value);
-      if (value.kind != Kind::kTensor || pickle.tensor(value).num_elements() != out.masters[group].num_elements)
-        continue;
+      if (value.kind != Kind::kTensor) continue;
+      // Masters come without the padding at the end of their group, states with it.
+      const uint64_t wanted = out.masters[group].num_elements, found = pickle.tensor(value).num_elements();
+      if (found < wanted || found - wanted >= 2 * num_ranks) continue;
       std::vector<Piece>& pieces = out.states[key.text];
-      if (pieces.size() == group) pieces.push_back(piece_of(file, rank, value, shown(key.text)));
+      if (pieces.size() != group) continue;
+      pieces.push_back(piece_of(file, rank, value, shown(key.text)));
+      pieces.back().num_elements = wanted;
     }
   }
   std::erase_if(out.states, [&](const auto& entry) { return entry.second.size() != out.masters.size(); });
@@ -85,7 +94,7 @@ RankState read_rank(const Source& source, uint32_t file_index, uint32_t rank, si
       throw Defect("there are " + std::to_string(groups.items.size()) + " flat groups");
     for (const ValueId group : groups.items)
       out.masters.push_back(piece_of(file, rank, pickle.at(group), "a flat group"));
-    read_states(source, file, rank, optimizer, out);
+    read_states(source, file, rank, num_ranks, optimizer, out);
     return out;
   } catch (const Defect& defect) {
     if (std::strncmp(defect.what(), file.path().c_str(), file.path().size()) == 0) throw;

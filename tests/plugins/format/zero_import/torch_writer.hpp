@@ -152,6 +152,12 @@ inline std::vector<float> slice(const std::vector<float>& values, size_t begin, 
   return out;
 }
 
+// As masters of stages 1 and 2 are saved; the optimizer's states keep it.
+inline std::vector<float> without_padding(std::vector<float> partition) {
+  std::erase(partition, -777.0f);
+  return partition;
+}
+
 // Each rank's flat vectors, one for each group (stages 1, 2) or sub-group (stage 3: cut after sub_group_elements).
 inline std::vector<std::vector<std::vector<float>>> flat_groups(const Groups& groups, size_t ranks, int stage,
                                                                 size_t sub_group_elements, float scale) {
@@ -205,7 +211,7 @@ inline Files checkpoint_of(const Groups& groups, const CheckpointOptions& option
       states.emplace_back(number(static_cast<int32_t>(i)), dict({{text("step"), torch.tensor({}, {7.0f})},
                                                                  {text("exp_avg"), tensor(first[rank][i])},
                                                                  {text("exp_avg_sq"), tensor(second[rank][i])}}));
-      flat.push_back(tensor(masters[rank][i]));
+      flat.push_back(tensor(options.stage == 3 ? masters[rank][i] : without_padding(masters[rank][i])));
       partitions.push_back(number(static_cast<int32_t>(options.ranks)));
     }
     const std::string state = dict({{text("state"), dict(states)}, {text("param_groups"), list({})}});
