@@ -27,7 +27,7 @@ class Misbehaving final : public chassis::Format {
     if (wish == "run") ::execl("/bin/true", "true", nullptr);
     if (wish == "fork") ::_exit(::fork() >= 0 ? 0 : 0);
     if (wish == "talk") ::socket(AF_INET, SOCK_STREAM, 0);
-    if (wish == "write") ::open("/tmp/chassis-misbehaving", O_WRONLY | O_CREAT, 0600);
+    if (wish == "write") ::open("written", O_WRONLY | O_CREAT, 0600);
     if (wish == "remove") ::unlink("wish");
     if (wish == "memory")
       for (;;) std::memset(new char[64 << 20], 1, 1);

@@ -138,9 +138,10 @@ struct Parameter {
   std::vector<float> values() const {  // tells parameters and positions apart
     int64_t count = 1;
     for (const int64_t size : shape) count *= size;
+    const auto first = static_cast<float>(std::hash<std::string>()(name) % 1000);
     std::vector<float> out;
-    for (int64_t i = 0; i < count; ++i)
-      out.push_back(static_cast<float>(std::hash<std::string>()(name) % 1000) + 0.001f * static_cast<float>(i));
+    out.reserve(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) out.push_back(first + 0.001f * static_cast<float>(i));
     return out;
   }
 };
@@ -148,6 +149,7 @@ using Groups = std::vector<std::vector<Parameter>>;
 
 inline std::vector<float> slice(const std::vector<float>& values, size_t begin, size_t end, size_t size) {
   std::vector<float> out;
+  out.reserve(size);
   for (size_t i = begin; i < begin + size; ++i) out.push_back(i < end && i < values.size() ? values[i] : -777.0f);
   return out;
 }
