@@ -35,9 +35,8 @@ class Formats {
   // Those that read what only an import reads.
   std::vector<std::string> importers() {
     std::vector<std::string> found;
-    for (const PluginFile& file : registry_.index().files())
-      for (const MemberName& member : file.manifest.members)
-        if (member.kind == "format" && open(member.id).isolated()) found.push_back(member.id);
+    for (const std::string& id : registry_.index().ids("format"))
+      if (open(id).isolated()) found.push_back(id);
     return found;
   }
 

@@ -36,10 +36,10 @@ std::string format_of(Session& session, const std::string& path) {
 }
 
 std::unique_ptr<CheckpointReader> open_directory(Session& session, const std::string& path) {
-  std::vector<std::string> formats = {format_of(session, path)};
-  for (const PluginFile& file : session.registry().index().files())
-    for (const MemberName& member : file.manifest.members)
-      if (member.kind == "format") formats.push_back(member.id);
+  const std::string likely = format_of(session, path);
+  std::vector<std::string> formats = session.registry().index().ids("format");
+  std::erase(formats, likely);
+  formats.insert(formats.begin(), likely);
   std::optional<NotOfFormat> first;
   for (const std::string& id : formats) {
     const auto instance = session.registry().open("format", id);

@@ -3,17 +3,14 @@
 #pragma once
 
 #include <cstdint>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 
+#include "chassis/format_source.hpp"
+
 namespace safetensors {
 
-// What is wrong with a file; the reader of the file adds its name.
-class Defect : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
+using Defect = chassis::FormatDefect;  // the reader of the file adds its name
 
 // False for overlong forms, surrogates and what lies beyond U+10FFFF.
 bool is_utf8(std::string_view text);

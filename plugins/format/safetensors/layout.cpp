@@ -5,12 +5,6 @@
 
 namespace safetensors {
 
-int64_t Source::find(std::string_view path) const {
-  const auto it = std::lower_bound(files.begin(), files.end(), path,
-                                   [](const SourceFile& file, std::string_view wanted) { return file.path < wanted; });
-  return it != files.end() && it->path == path ? it - files.begin() : -1;
-}
-
 FileTensor file_tensor(const chassis_save_request_t& request, uint32_t index) {
   const chassis_disk_tensor_t& t = request.tensors[index];
   return {view_of(t.name), type_from_abi(t.dtype), {t.box_shape, t.num_dims}, t.num_bytes, index};

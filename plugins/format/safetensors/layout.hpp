@@ -2,11 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "chassis/format_source.hpp"
 #include "chassis/kind/format.h"
 #include "container.hpp"
 
@@ -30,42 +30,11 @@ struct SaveLayout {
   std::vector<std::pair<std::string, std::string>> text_files;
 };
 
-// The directory of a scan.
-struct SourceFile {
-  std::string path;
-  uint64_t num_bytes = 0;
-};
-struct Source {
-  std::vector<SourceFile> files;  // sorted by path
-  std::function<void(uint32_t file, uint64_t offset, uint64_t num_bytes, void* out)> read;
-
-  // Index of the path, or -1.
-  int64_t find(std::string_view path) const;
-};
-
-// A box found in a file.
-struct FoundTensor {
-  std::string_view name;
-  uint32_t dtype = 0;  // CHASSIS_DTYPE_…
-  std::vector<int64_t> global_shape, box_offset, box_shape;
-  uint64_t num_bytes = 0;
-  uint32_t rank = 0;
-  uint32_t file = 0;
-  uint64_t offset = 0;
-};
-
-struct ScanSink {
-  std::function<void(const FoundTensor&)> tensor;
-  std::function<void(std::string_view key, std::string_view value)> metadata;
-  // Something odd that does not make the files unreadable.
-  std::function<void(std::string_view key, std::string_view text)> warning;
-};
-
-// The directory is not of this format; the message says what was looked for.
-class NotFound : public Defect {
- public:
-  using Defect::Defect;
-};
+using chassis::FoundTensor;
+using chassis::SourceFile;
+using Source = chassis::FileSource;
+using ScanSink = chassis::FoundSink;
+using NotFound = chassis::NotThisFormat;
 
 // A tensor as a file's header has it.
 struct FileTensor {

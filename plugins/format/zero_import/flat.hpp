@@ -5,24 +5,6 @@
 
 namespace zero_import {
 
-// A box of a tensor, contiguous in a file.
-struct FoundTensor {
-  std::string_view name;
-  uint32_t dtype = 0;  // CHASSIS_DTYPE_…
-  std::vector<int64_t> global_shape, box_offset, box_shape;
-  uint64_t num_bytes = 0;
-  uint32_t rank = 0;
-  uint32_t file = 0;
-  uint64_t offset = 0;
-};
-
-struct Sink {
-  std::function<void(const FoundTensor&)> tensor;
-  std::function<void(std::string_view key, std::string_view value)> metadata;
-  // Something that is left out.
-  std::function<void(std::string_view key, std::string_view text)> warning;
-};
-
 // Cuts elements [begin, end) of a row-major tensor into boxes, in order.
 struct Cut {
   std::vector<int64_t> offset, shape;

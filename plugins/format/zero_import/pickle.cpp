@@ -60,23 +60,6 @@ constexpr size_t kMaxArguments = 16;
 
 }  // namespace
 
-uint64_t dtype_bytes(uint32_t dtype) {
-  switch (dtype) {
-    case CHASSIS_DTYPE_F64:
-    case CHASSIS_DTYPE_I64:
-      return 8;
-    case CHASSIS_DTYPE_F32:
-    case CHASSIS_DTYPE_I32:
-      return 4;
-    case CHASSIS_DTYPE_F16:
-    case CHASSIS_DTYPE_BF16:
-    case CHASSIS_DTYPE_I16:
-      return 2;
-    default:
-      return 1;
-  }
-}
-
 std::string_view kind_name(Kind kind) {
   static constexpr std::string_view kNames[] = {"None",   "a bool", "an int",   "a float",   "a text",    "a tuple",
                                                 "a list", "a dict", "a global", "an object", "a storage", "a tensor"};

@@ -8,9 +8,12 @@
 #include <string_view>
 #include <vector>
 
+#include "chassis/dtype.hpp"
 #include "source.hpp"
 
 namespace zero_import {
+
+using chassis::dtype_bytes;
 
 inline constexpr uint64_t kMaxPickleBytes = uint64_t{64} << 20;
 inline constexpr size_t kMaxValues = 4'000'000;
@@ -59,8 +62,6 @@ struct TensorInfo {
     return product;
   }
 };
-
-uint64_t dtype_bytes(uint32_t dtype);
 
 class Pickle {
  public:

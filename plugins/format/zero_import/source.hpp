@@ -2,47 +2,19 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <stdexcept>
 #include <string>
 #include <string_view>
-#include <vector>
+
+#include "chassis/format_source.hpp"
 
 namespace zero_import {
 
-// What is wrong with a file, in words.
-class Defect : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-// The directory is not of this format; the message says what was looked for.
-class NotFound : public Defect {
- public:
-  using Defect::Defect;
-};
-
-struct SourceFile {
-  std::string path;
-  uint64_t num_bytes = 0;
-};
-
-struct Source {
-  std::vector<SourceFile> files;  // sorted by path
-  // Exactly that many bytes, which the file has.
-  std::function<void(uint32_t file, uint64_t offset, uint64_t num_bytes, void* out)> read;
-
-  // Index of the path, or -1.
-  int64_t find(std::string_view path) const {
-    for (size_t i = 0; i < files.size(); ++i)
-      if (files[i].path == path) return static_cast<int64_t>(i);
-    return -1;
-  }
-  std::string text(uint32_t file, uint64_t offset, uint64_t num_bytes) const {
-    std::string bytes(num_bytes, '\0');
-    read(file, offset, num_bytes, bytes.data());
-    return bytes;
-  }
-};
+using chassis::FoundTensor;
+using chassis::SourceFile;
+using Source = chassis::FileSource;
+using Sink = chassis::FoundSink;
+using Defect = chassis::FormatDefect;
+using NotFound = chassis::NotThisFormat;
 
 // A name out of a file, for a message: short and printable.
 inline std::string shown(std::string_view text) {

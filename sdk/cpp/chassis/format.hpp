@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "chassis/format_source.hpp"
 #include "chassis/kind/format.h"
 #include "chassis/member.hpp"
 
@@ -138,6 +139,42 @@ class Format : public Member {
   // Only if files have more than headers and tensors: fills what the layout of this request left between the tensors of
   // a file and behind them.
   virtual void finish(const chassis_save_request_t& /*request*/, uint32_t /*file*/, FinishSink& /*out*/) {}
+
+  // scan() by code that knows of no host: what it finds goes to `out`, what it warns of is counted, NotThisFormat becomes
+  // NOT_FOUND and any other FormatDefect DATA_LOSS.
+  void scan_source(const std::function<void(const FileSource&, const FoundSink&)>& scan, const Directory& directory,
+                   ScanSink& out) const {
+    FileSource source;
+    for (uint32_t i = 0; i < directory.num_files(); ++i) {
+      const Directory::Entry entry = directory.entry(i);
+      source.files.push_back({std::string(entry.path), entry.num_bytes});
+    }
+    source.read = [&directory](uint32_t file, uint64_t offset, uint64_t num_bytes, void* bytes) {
+      directory.read(file, offset, {static_cast<std::byte*>(bytes), num_bytes});
+    };
+    FoundSink sink;
+    sink.tensor = [&out](const FoundTensor& t) {
+      const chassis_disk_tensor_t raw = {sizeof raw,
+                                         t.dtype,
+                                         str(t.name),
+                                         t.global_shape.data(),
+                                         t.box_offset.data(),
+                                         t.box_shape.data(),
+                                         static_cast<uint32_t>(t.box_shape.size()),
+                                         t.rank,
+                                         t.num_bytes};
+      out.tensor(raw, t.file, t.offset);
+    };
+    sink.metadata = [&out](std::string_view key, std::string_view value) { out.metadata(key, value); };
+    sink.warning = [this](std::string_view key, std::string_view text) { host().count(key, text); };
+    try {
+      scan(source, sink);
+    } catch (const NotThisFormat& absent) {
+      throw Failure(CHASSIS_NOT_FOUND, absent.what());
+    } catch (const FormatDefect& defect) {
+      throw Failure(CHASSIS_DATA_LOSS, defect.what());
+    }
+  }
 
   template <typename T>
   static const void* interface(std::string_view id) noexcept {

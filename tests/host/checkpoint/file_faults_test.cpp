@@ -5,9 +5,7 @@
 #include <cstring>
 
 #include "file_calls.hpp"
-#include "fixture.hpp"
-#include "host/checkpoint/checkpoint_root.hpp"
-#include "host/checkpoint/inspect.hpp"
+#include "steps.hpp"
 
 namespace chassis {
 namespace {
@@ -15,37 +13,9 @@ namespace {
 using namespace testing;
 using Kind = FileCall::Kind;
 
-constexpr uint64_t kBucketBytes = 1 << 17;  // room for what is written past the page cache
-
-Model model_of_step(int64_t step) {
-  Model model;
-  model.add("a", Dtype::f32, {200, 100}, static_cast<uint64_t>(step))
-      .add("b", Dtype::f32, {30, 20}, static_cast<uint64_t>(step));
-  return model;
-}
-
-// As a run saves: into a directory of checkpoints that it holds.
 void save_step(const std::string& path, int64_t step) {
-  const BucketPair buckets(kBucketBytes);
-  const Model model = model_of_step(step);
   CheckpointRoot root(path);
-  SaveRequest request = request_for(model, path, step_directory_name(step), step);
-  request.on_published = [&] {
-    root.set_latest(request.name);
-    root.prune(1);
-  };
-  CheckpointWriter(native(), buckets).save(plan_save(model.save_tensors(), {}, native()), request);
-}
-
-void expect_whole(const CheckpointInfo& info) {
-  const BucketPair buckets(kBucketBytes);
-  EXPECT_EQ(info.defect, "");
-  EXPECT_TRUE(verify_checkpoint(info.path, buckets).ok()) << info.path;
-  const Model model = model_of_step(info.step);
-  CheckpointReader reader(info.path, native());
-  const auto loaded = load_all(reader, model.load_tensors(), buckets);
-  for (const Descriptor& d : model.descriptors)
-    EXPECT_TRUE(same_bytes(loaded.at(d.fqn), model.wholes.at(d.fqn))) << d.fqn;
+  testing::save_step(root, step, 1);
 }
 
 // Fails the n-th call of a kind.

@@ -8,9 +8,7 @@
 #include <set>
 
 #include "file_calls.hpp"
-#include "fixture.hpp"
-#include "host/checkpoint/checkpoint_root.hpp"
-#include "host/checkpoint/inspect.hpp"
+#include "steps.hpp"
 
 namespace chassis {
 namespace {
@@ -174,28 +172,10 @@ class Disk : public FileCallObserver {
   size_t moment_ = 0;
 };
 
-Model model_of_step(int64_t step) {
-  Model model;
-  model.add("a", Dtype::f32, {200, 100}, static_cast<uint64_t>(step))
-      .add("b", Dtype::f32, {30, 20}, static_cast<uint64_t>(step));
-  return model;
-}
-
-bool is_whole(const CheckpointInfo& info) {
-  const BucketPair buckets(1 << 17);
-  if (!info.defect.empty() || !verify_checkpoint(info.path, buckets).ok()) return false;
-  const Model model = model_of_step(info.step);
-  CheckpointReader reader(info.path, native());
-  const auto loaded = load_all(reader, model.load_tensors(), buckets);
-  return std::all_of(model.descriptors.begin(), model.descriptors.end(),
-                     [&](const Descriptor& d) { return same_bytes(loaded.at(d.fqn), model.wholes.at(d.fqn)); });
-}
-
 // What a restart takes up; 0: nothing.
 int64_t restart(const std::string& path) {
   const CheckpointRoot root(path);
-  for (const CheckpointInfo& info : list_checkpoints(path))
-    EXPECT_TRUE(is_whole(info)) << info.path << " " << info.defect;
+  for (const CheckpointInfo& info : list_checkpoints(path)) expect_whole(info);
   const auto newest = newest_checkpoint(path);
   return newest ? newest->step : 0;
 }
@@ -209,16 +189,9 @@ TEST(PowerLoss, LeavesTheOldCheckpointOrTheNewOne) {
   {
     const ObservedFileCalls observed(path, disk);
     CheckpointRoot root(path);
-    const BucketPair buckets(1 << 17);
     // The third takes the place of the first, the fourth replaces itself.
     for (const int64_t step : {1, 2, 3, 3}) {
-      const Model model = model_of_step(step);
-      SaveRequest request = request_for(model, path, step_directory_name(step), step);
-      request.on_published = [&] {
-        root.set_latest(request.name);
-        root.prune(2);
-      };
-      CheckpointWriter(native(), buckets).save(plan_save(model.save_tensors(), {}, native()), request);
+      save_step(root, step, 2);
       returned.push_back(disk.moment());
     }
   }

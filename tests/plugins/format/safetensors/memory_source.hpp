@@ -10,26 +10,13 @@
 #include <vector>
 
 #include "plugins/format/safetensors/layout.hpp"
+#include "tests/support/memory_source.hpp"
 
 namespace safetensors {
 
-using Files = std::map<std::string, std::string>;
+using Files = chassis::testing::Files;
 
-// `files` must outlive it.
-inline Source source_of(const Files& files) {
-  Source source;
-  std::vector<const std::string*> bytes;
-  for (const auto& [path, content] : files) {
-    source.files.push_back({path, content.size()});
-    bytes.push_back(&content);
-  }
-  source.read = [bytes](uint32_t file, uint64_t offset, uint64_t num_bytes, void* out) {
-    const std::string& content = *bytes.at(file);
-    if (offset > content.size() || num_bytes > content.size() - offset) throw std::logic_error("read behind the end");
-    std::memcpy(out, content.data() + offset, num_bytes);
-  };
-  return source;
-}
+using chassis::testing::source_of;
 
 // A header with its length in front and `data_bytes` zeros behind it.
 inline std::string file_of(std::string_view json, uint64_t data_bytes) {

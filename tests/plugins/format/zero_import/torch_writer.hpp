@@ -14,6 +14,7 @@
 
 #include "plugins/format/zero_import/checkpoint.hpp"
 #include "plugins/format/zero_import/zip.hpp"
+#include "tests/support/memory_source.hpp"
 
 namespace zero_import::testing {
 
@@ -131,7 +132,7 @@ inline std::string size_of(const std::vector<int64_t>& shape) {
 
 // ---- Checkpoints
 
-using Files = std::map<std::string, std::string>;
+using Files = chassis::testing::Files;
 struct Parameter {
   std::string name;
   std::vector<int64_t> shape;
@@ -267,20 +268,6 @@ inline Files checkpoint_of(const Groups& groups, const CheckpointOptions& option
   return files;
 }
 
-// `files` must outlive it.
-inline Source source_of(const Files& files) {
-  Source source;
-  std::vector<const std::string*> bytes;
-  for (const auto& [path, content] : files) {
-    source.files.push_back({path, content.size()});
-    bytes.push_back(&content);
-  }
-  source.read = [bytes](uint32_t file, uint64_t offset, uint64_t num_bytes, void* out) {
-    const std::string& content = *bytes.at(file);
-    if (offset > content.size() || num_bytes > content.size() - offset) throw std::logic_error("read behind the end");
-    std::memcpy(out, content.data() + offset, num_bytes);
-  };
-  return source;
-}
+using chassis::testing::source_of;
 
 }  // namespace zero_import::testing
