@@ -17,6 +17,12 @@ std::string shown(const std::vector<AxisRequest>& axes) {
   return !text.empty() ? text : !ones.empty() ? ones : "the mesh";
 }
 
+// "4 or 6".
+std::string multiples_near(int64_t number, int64_t unit) {
+  const int64_t below = number / unit * unit;
+  return below == 0 ? std::to_string(unit) : fmt::format("{} or {}", below, below + unit);
+}
+
 Error axis_error(const AxisRequest& axis, std::string message) {
   return Error(ExitCode::kConfig, axis.where, std::move(message));
 }
@@ -47,10 +53,12 @@ std::vector<std::pair<std::string, int>> axis_sizes(const std::vector<AxisReques
   if (rest) {
     if (world_size % product != 0)
       throw axis_error(blamed, fmt::format("{}: the {} ranks are no multiple of {}", shown(axes), world_size, product))
-          .hint(fmt::format("mesh.{} is the rest", rest->name));
+          .hint(fmt::format("mesh.{} is the rest: start {} ranks, or change the others", rest->name,
+                            multiples_near(world_size, product)));
     rest->size = world_size / product;
   } else if (product != world_size) {
-    throw axis_error(blamed, fmt::format("{} make {} ranks, but there are {}", shown(axes), product, world_size));
+    throw axis_error(blamed, fmt::format("{} make {} ranks, but there are {}", shown(axes), product, world_size))
+        .hint(fmt::format("start {} with --nproc or a launcher, or set one axis to -1, which takes the rest", product));
   }
   std::vector<std::pair<std::string, int>> sizes;
   for (const AxisRequest& axis : axes) sizes.emplace_back(axis.name, static_cast<int>(axis.size));

@@ -198,7 +198,8 @@ std::vector<std::string> World::await_arrivals(const std::string& mine, std::chr
     const int64_t its_size = Json::parse(arrivals.texts[static_cast<size_t>(other)])["world_size"];
     if (its_size != size())
       throw config_error(
-          fmt::format("rank {} was started as one of {} ranks, rank 0 as one of {}", other, its_size, size()));
+          fmt::format("rank {} was started as one of {} ranks, rank 0 as one of {}", other, its_size, size()))
+          .hint("WORLD_SIZE, or the number that the launcher is given, is the same for all");
   }
   store_->set("arrived/all", pack(arrivals.texts));
   return arrivals.texts;
@@ -257,8 +258,9 @@ void World::expect_same(const std::string& what, const std::string& mine) {
     if (texts[static_cast<size_t>(other)] == texts[0]) continue;
     const auto [there, here] = first_difference(texts[static_cast<size_t>(other)], texts[0]);
     const std::string message =
-        fmt::format("{} differs between ranks: '{}' on rank {}, '{}' on rank 0", what, there, other, here);
-    if (other == rank()) throw config_error(message);
+        fmt::format("the ranks differ in {}: '{}' on rank {}, '{}' on rank 0", what, there, other, here);
+    if (other == rank())
+      throw config_error(message).hint("give all ranks the same command line, and the same files on every machine");
     throw RemoteError(ExitCode::kConfig, remote_text(other, message));
   }
 }

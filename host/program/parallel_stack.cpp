@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <utility>
 
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
@@ -21,12 +22,18 @@ struct ParallelStack::Problem {
 
 namespace {
 
-// The host's end of resolve().
-class Sink {
+bool has(const std::vector<std::string>& texts, const std::string& text) {
+  return std::find(texts.begin(), texts.end(), text) != texts.end();
+}
+
+}  // namespace
+
+// The host's end of resolve(). Whether answers fit together is seen when all have come.
+class ParallelStack::Sink {
  public:
   Sink(const std::string& who, const StackFacts& facts, const ParameterTable& parameters, std::vector<ShardRule>& rules,
-       std::vector<std::string>& placed_by, std::vector<std::string>& claims)
-      : who_(who), facts_(facts), parameters_(parameters), rules_(rules), placed_by_(placed_by), claims_(claims) {
+       Answer& answer)
+      : who_(who), facts_(facts), parameters_(parameters), rules_(rules), answer_(answer) {
     raw_.struct_size = sizeof raw_;
     raw_.impl = this;
     raw_.claim = [](const chassis_parallel_sink_t* s, chassis_str_t axis) {
@@ -44,27 +51,23 @@ class Sink {
   void claim(const std::string& axis) {
     if (facts_.mesh.find(axis) < 0)
       throw plugin_error(who_ + " claims axis '" + axis + "'; the mesh is " + facts_.mesh.text());
-    if (std::find(claims_.begin(), claims_.end(), axis) == claims_.end()) claims_.push_back(axis);
+    if (!has(answer_.axes, axis)) answer_.axes.push_back(axis);
   }
 
   void place(const chassis_shard_rule_t& raw) {
     if (raw.parameter >= rules_.size())
       throw plugin_error(who_ + " places parameter " + std::to_string(raw.parameter) + " of " + std::to_string(rules_.size()));
     const Parameter& p = *parameters_.all()[raw.parameter];
-    if (std::string& by = placed_by_[raw.parameter]; !by.empty())
-      throw config_error("parameter '" + p.name + "' is placed by " + by + " and by " + who_)
-          .hint("one strategy of [[parallel]] divides parameters; remove the other");
-    else
-      by = who_;
+    answer_.parameters.push_back(raw.parameter);
     if (raw.kind < CHASSIS_SHARD_REPLICATE || raw.kind > CHASSIS_SHARD_FLAT)
       throw plugin_error(who_ + " places '" + p.name + "' in the unknown way " + std::to_string(raw.kind));
     if (raw.kind == CHASSIS_SHARD_DIM && raw.dim != 0)
       throw plugin_error(who_ + " divides dim " + std::to_string(raw.dim) + " of '" + p.name + "'; only dim 0 can be");
-    ShardRule& rule = rules_[raw.parameter];
+    ShardRule& rule = rules_[raw.parameter] = {};
     rule.kind = raw.kind;
     for (uint32_t i = 0; i < raw.num_axes; ++i) {
       rule.axes.emplace_back(view_of(raw.axes[i]));
-      if (std::find(claims_.begin(), claims_.end(), rule.axes.back()) == claims_.end())
+      if (!has(answer_.axes, rule.axes.back()))
         throw plugin_error(who_ + " divides '" + p.name + "' along '" + rule.axes.back() + "', which it has not claimed");
     }
     if (rule.kind == CHASSIS_SHARD_REPLICATE) rule.axes.clear();
@@ -86,10 +89,11 @@ class Sink {
   const StackFacts& facts_;
   const ParameterTable& parameters_;
   std::vector<ShardRule>& rules_;
-  std::vector<std::string>& placed_by_;
-  std::vector<std::string>& claims_;
+  Answer& answer_;
   chassis_parallel_sink_t raw_{};
 };
+
+namespace {
 
 uint32_t bits(UnitEvents::Flags flags) {
   return (flags.recompute ? CHASSIS_EVENT_RECOMPUTE : 0) | (flags.last_microbatch ? CHASSIS_EVENT_LAST_MICROBATCH : 0) |
@@ -98,10 +102,10 @@ uint32_t bits(UnitEvents::Flags flags) {
 
 }  // namespace
 
-ParallelStack::ParallelStack(std::vector<std::unique_ptr<Instance>> members) {
-  for (auto& instance : members) {
+ParallelStack::ParallelStack(std::vector<StackMember> members) {
+  for (auto& [instance, where] : members) {
     const auto* table = &instance->interface<chassis_parallel_t>(CHASSIS_PARALLEL_ID);
-    members_.push_back({std::move(instance), table});
+    members_.push_back({std::move(instance), std::move(where), table});
   }
 }
 
@@ -168,39 +172,61 @@ void ParallelStack::resolve(const Program& program, ParameterTable& parameters, 
   raw.recomputes = facts.recomputes;
 
   rules_.assign(all.size(), {});
-  std::vector<std::string> placed_by(all.size());
-  std::vector<std::vector<std::string>> claims(members_.size());
+  std::vector<Answer> answers(members_.size());
   for (size_t m = 0; m < members_.size(); ++m) {
-    const Sink sink(members_[m].instance->who(), facts, parameters, rules_, placed_by, claims[m]);
+    const Sink sink(members_[m].instance->who(), facts, parameters, rules_, answers[m]);
     members_[m].instance->check(members_[m].table->resolve(members_[m].instance->get(), &raw, sink.get()));
   }
   problem_ = std::move(problem);
-  check_axes(claims);
+  check_axes(answers);
+  check_parameters(answers);
   data_axes_.clear();
   for (const MeshAxis& axis : facts.mesh.axes())
-    for (const auto& claimed : claims)
-      if (std::find(claimed.begin(), claimed.end(), axis.name) != claimed.end()) data_axes_.push_back(axis.name);
-  for (size_t i = 0; i < all.size(); ++i)
-    if (placed_by[i].empty()) throw plugin_error("no strategy of [[parallel]] says where parameter '" + all[i]->name + "' lives");
+    if (std::any_of(answers.begin(), answers.end(), [&](const Answer& answer) { return has(answer.axes, axis.name); }))
+      data_axes_.push_back(axis.name);
   place(parameters);
 }
 
-void ParallelStack::check_axes(const std::vector<std::vector<std::string>>& claims) const {
-  std::map<std::string, size_t> claimed_by;
-  for (size_t m = 0; m < claims.size(); ++m) {
-    const std::string& who = members_[m].instance->who();
-    if (claims[m].empty())
-      throw config_error(who + " has nothing to divide: the mesh is " + facts_.mesh.text())
+void ParallelStack::check_axes(const std::vector<Answer>& answers) const {
+  std::map<std::string, const Member*> served_by;
+  std::string served;
+  for (size_t m = 0; m < answers.size(); ++m) {
+    const Member& member = members_[m];
+    const std::string& who = member.instance->who();
+    if (answers[m].axes.empty())
+      throw Error(ExitCode::kConfig, member.where, who + " has nothing to divide: the mesh is " + facts_.mesh.text())
           .hint("give its axis a size in [mesh], or remove it from [[parallel]]");
-    for (const std::string& axis : claims[m])
-      if (const auto [known, fresh] = claimed_by.emplace(axis, m); !fresh)
-        throw config_error("axis '" + axis + "' is served by " + members_[known->second].instance->who() + " and by " + who)
-            .hint("each axis of the mesh has one strategy; remove one of them from [[parallel]]");
+    for (const std::string& axis : answers[m].axes) {
+      if (const auto [known, fresh] = served_by.emplace(axis, &member); !fresh)
+        throw Error(ExitCode::kConfig, member.where,
+                    "axis '" + axis + "' is served by " + known->second->instance->who() + " and by " + who)
+            .hint("each axis of the mesh has one strategy; remove one of the two from [[parallel]]");
+      served += (served.empty() ? "" : ", ") + who + " serves '" + axis + "'";
+    }
   }
   for (const MeshAxis& axis : facts_.mesh.axes())
-    if (axis.size > 1 && !claimed_by.contains(axis.name))
-      throw config_error("mesh." + axis.name + " = " + std::to_string(axis.size) + ", but no strategy of [[parallel]] serves this axis")
+    if (axis.size > 1 && !served_by.contains(axis.name))
+      throw config_error("mesh." + axis.name + " = " + std::to_string(axis.size) +
+                         ", but no strategy of [[parallel]] serves this axis: " + served)
           .hint("add one that does, or set mesh." + axis.name + " = 1; `chassis plugins list` shows what there is");
+}
+
+void ParallelStack::check_parameters(const std::vector<Answer>& answers) const {
+  const auto& all = parameters_->all();
+  std::vector<const Member*> placed_by(all.size());
+  for (size_t m = 0; m < answers.size(); ++m)
+    for (const uint32_t i : answers[m].parameters) {
+      const Member *const first = std::exchange(placed_by[i], &members_[m]), &second = members_[m];
+      if (first == &second) throw plugin_error(second.instance->who() + " places parameter '" + all[i]->name + "' twice");
+      if (first)
+        throw Error(ExitCode::kConfig, second.where,
+                    "parameter '" + all[i]->name + "' is placed by " + first->instance->who() + " and by " +
+                        second.instance->who())
+            .hint("one strategy of [[parallel]] divides parameters; remove the other");
+    }
+  for (size_t i = 0; i < all.size(); ++i)
+    if (!placed_by[i])
+      throw plugin_error("no strategy of [[parallel]] says where parameter '" + all[i]->name + "' lives");
 }
 
 // Descriptors say what the rules mean; from here on load, save, norms and optimizer follow.

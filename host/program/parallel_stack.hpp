@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "chassis/kind/parallel.h"
+#include "host/base/error.hpp"
 #include "host/plugin/instance.hpp"
 #include "host/program/executor.hpp"
 #include "host/program/shards.hpp"
@@ -23,16 +24,23 @@ struct StackFacts {
   bool recomputes = false;
 };
 
+// One table of [[parallel]].
+struct StackMember {
+  std::unique_ptr<Instance> instance;
+  SourcePosition where;
+};
+
 class ParallelStack final : public UnitEvents {
  public:
-  explicit ParallelStack(std::vector<std::unique_ptr<Instance>> members);
+  explicit ParallelStack(std::vector<StackMember> members);
   ~ParallelStack() override;
 
   // The axis that takes the ranks that nobody asked for; empty without members.
   std::string home_axis() const;
 
-  // [control] Sets placements of the parameters' descriptors and their mesh. Throws a config error in words where an axis
-  // has no strategy or two, a strategy no axis, a parameter no place or two. May be called again, before bind.
+  // [control] Sets placements of the parameters' descriptors and their mesh. Throws a config error in words, with the
+  // place of the table to change, where an axis has no strategy or two, a strategy no axis, a parameter no place or two.
+  // May be called again, before bind.
   void resolve(const Program& program, ParameterTable& parameters, const StackFacts& facts);
   // What may save memory, as strategies say: of the strategy at that place in the stack, an option and its value in JSON.
   struct Saving {
@@ -66,16 +74,24 @@ class ParallelStack final : public UnitEvents {
  private:
   struct Member {
     std::unique_ptr<Instance> instance;
+    SourcePosition where;
     const chassis_parallel_t* table = nullptr;
   };
   struct Problem;  // what resolve() shows, with its memory
+  // What a strategy says to it; where its parameters lie is in rules_.
+  struct Answer {
+    std::vector<std::string> axes;     // that it serves
+    std::vector<uint32_t> parameters;  // that it places
+  };
+  class Sink;
   using UnitHook = chassis_status_t* (*chassis_parallel_t::*)(chassis_instance*, uint32_t, uint32_t);
   using Hook = chassis_status_t* (*chassis_parallel_t::*)(chassis_instance*);
 
   void call(const Member& member, UnitHook hook, uint32_t which, Flags flags);
   void call(const Member& member, Hook hook);
   void trace(const char* what, size_t unit) const;
-  void check_axes(const std::vector<std::vector<std::string>>& claims) const;
+  void check_axes(const std::vector<Answer>& answers) const;
+  void check_parameters(const std::vector<Answer>& answers) const;
   void place(ParameterTable& parameters);
 
   std::vector<Member> members_;

@@ -42,10 +42,10 @@ std::string plugins_text(const Json& lock) {
 }  // namespace
 
 void Session::make_mesh(const SessionOptions& options) {
-  std::vector<std::unique_ptr<Instance>> members;
+  std::vector<StackMember> members;
   for (size_t i = 0; i < config_.count("parallel"); ++i) {
     const std::string key = "parallel." + std::to_string(i);
-    members.push_back(create(key, "parallel", config_.get_string(key + ".plugin")));
+    members.push_back({create(key, "parallel", config_.get_string(key + ".plugin")), config_.position(key)});
   }
   if (!members.empty()) stack_ = std::make_unique<ParallelStack>(std::move(members));
 

@@ -292,9 +292,9 @@ void has_another_plugin(Start& start) {
 // Before the first step.
 std::vector<Fault> early_faults() {
   const ExitCode comm = ExitCode::kCommunication, config = ExitCode::kConfig;
-  const std::string late = std::to_string(kDeadline), differ = " differs between ranks: '", from_1 = "rank 1: ";
-  const std::string rate = "configuration" + differ + "optimizer.lr = 0.5' on rank 1, 'optimizer.lr = 0.002' on rank 0";
-  const std::string plugin = "plugins" + differ + "adamw ", data = "data" + differ;
+  const std::string late = std::to_string(kDeadline), differ = "the ranks differ in ", from_1 = "rank 1: ";
+  const std::string rate = differ + "configuration: 'optimizer.lr = 0.5' on rank 1, 'optimizer.lr = 0.002' on rank 0";
+  const std::string plugin = differ + "plugins: 'adamw ", data = differ + "data: '";
   const std::string cpu = "nccl serves CUDA memory; this run is on the CPU";
   const std::string nobody = "mesh.tp = 2, but no strategy of [[parallel]] serves this axis";
   const std::string nothing = "plugin 'faulty' 0.1.0 has nothing to divide: the mesh is ";

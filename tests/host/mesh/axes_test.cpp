@@ -49,6 +49,7 @@ TEST(Axes, AProductThatIsNotTheNumberOfRanksIsRefusedWithBoth) {
              "run.toml:7:1: mesh.dp_shard = 3, mesh.tp = 2 make 6 ranks, but there are 8");
   EXPECT_HAS(refusal({given("dp_shard", 1), preset("tp", 1)}, 2), "mesh.dp_shard = 1 make 1 ranks, but there are 2");
   EXPECT_HAS(refusal({given("tp", 2)}, 1), "mesh.tp = 2 make 2 ranks, but there are 1");
+  EXPECT_HAS(refusal({given("tp", 2)}, 1), "hint: start 2 with --nproc");
 }
 
 TEST(Axes, AProductAboveTheNumberOfRanksIsRefusedWhateverComesAfterIt) {
@@ -59,7 +60,7 @@ TEST(Axes, AProductAboveTheNumberOfRanksIsRefusedWhateverComesAfterIt) {
 TEST(Axes, ARestThatDoesNotDivideIsRefusedWithBoth) {
   const std::string text = refusal({preset("dp_shard", -1), given("tp", 3)}, 8);
   EXPECT_HAS(text, "run.toml:7:1: mesh.tp = 3: the 8 ranks are no multiple of 3");
-  EXPECT_HAS(text, "hint: mesh.dp_shard is the rest");
+  EXPECT_HAS(text, "hint: mesh.dp_shard is the rest: start 6 or 9 ranks, or change the others");
   EXPECT_HAS(refusal({given("tp", 16), preset("dp_shard", -1)}, 8), "the 8 ranks are no multiple of 16");
 }
 

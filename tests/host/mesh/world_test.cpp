@@ -160,7 +160,7 @@ TEST(World, ExpectSameNamesTheFirstRankThatDiffers) {
     return 0;
   });
   expect_origin(ends, 2, ExitCode::kConfig,
-                "the configuration differs between ranks: 'sha256:b' on rank 2, 'sha256:a' on rank 0");
+                "the ranks differ in the configuration: 'sha256:b' on rank 2, 'sha256:a' on rank 0");
 }
 
 TEST(World, ExpectSameNamesTheFirstLinesThatDiffer) {
@@ -170,7 +170,7 @@ TEST(World, ExpectSameNamesTheFirstLinesThatDiffer) {
     return 0;
   });
   expect_origin(ends, 1, ExitCode::kConfig,
-                "the configuration differs between ranks: 'lr = 2' on rank 1, 'lr = 1' on rank 0");
+                "the ranks differ in the configuration: 'lr = 2' on rank 1, 'lr = 1' on rank 0");
 }
 
 TEST(World, TogetherAllRanksFailOrNone) {
