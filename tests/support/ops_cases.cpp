@@ -69,11 +69,13 @@ void add_linear(std::vector<OpsCase>& cases) {
                        }));
 }
 
+OpsCase rms_norm_case(int64_t rows, int64_t n) {
+  return make("rms_norm of " + std::to_string(n), "rms_norm", {random({3, rows, n}, 2.0)}, {random({n})}, {3, rows, n},
+              {{"eps", 1e-5}}, [](const Tensors& x, const Tensors& p) { return rms_norm(x[0], p[0], 1e-5); });
+}
+
 void add_norms(std::vector<OpsCase>& cases) {
-  for (int64_t n : {8, 24, 37})
-    cases.push_back(make("rms_norm of " + std::to_string(n), "rms_norm", {random({3, 5, n}, 2.0)}, {random({n})},
-                         {3, 5, n}, {{"eps", 1e-5}},
-                         [](const Tensors& x, const Tensors& p) { return rms_norm(x[0], p[0], 1e-5); }));
+  for (int64_t n : {8, 24, 37}) cases.push_back(rms_norm_case(5, n));
   for (bool bias : {true, false})
     cases.push_back(make(bias ? "layer_norm" : "layer_norm without a bias", "layer_norm", {random({3, 5, 24}) + 0.5},
                          {random({24}), bias ? random({24}) : at::Tensor()}, {3, 5, 24}, {{"eps", 1e-5}},
@@ -305,6 +307,13 @@ std::vector<OpsCase> vocabulary_cases() {
   add_elementwise(cases);
   add_lookups(cases);
   return cases;
+}
+
+std::vector<OpsCase> large_cases() {
+  at::manual_seed(4);
+  std::vector<OpsCase> ropes;
+  add_rope(ropes, 150000);
+  return {rms_norm_case(1500, 1000), ropes.front()};
 }
 
 std::vector<OpsCase> fused_cases() {

@@ -21,6 +21,8 @@ struct OpsCase {
 
 std::vector<OpsCase> vocabulary_cases();  // all but attention
 std::vector<OpsCase> attention_cases();
+// Of more elements than a provider holds temporaries for at a time.
+std::vector<OpsCase> large_cases();
 // The patterns add+rms_norm and linear+cross_entropy.
 std::vector<OpsCase> fused_cases();
 

@@ -15,10 +15,11 @@ class Function {
     else if (name_ == "relu") aten_.relu_out(x, out);
     else aten_.gelu_out(x, approximation(), out);
   }
-  Tensor backward(const BorrowedTensor& dy, const BorrowedTensor& x) const {
-    if (name_ == "silu") return aten_.silu_backward(dy, x);
-    if (name_ == "relu") return aten_.threshold_backward(dy, x, 0);
-    return aten_.gelu_backward(dy, x, approximation());
+  // dx may lie in dy's memory.
+  void backward(const BorrowedTensor& dy, const BorrowedTensor& x, const BorrowedTensor& dx) const {
+    if (name_ == "silu") aten_.silu_backward_out(dy, x, dx);
+    else if (name_ == "relu") aten_.threshold_backward_out(dy, x, 0, dx);
+    else aten_.gelu_backward_out(dy, x, approximation(), dx);
   }
 
  private:
@@ -37,7 +38,10 @@ class Activation : public AtenKernel {
   }
   void backward_inputs(Call& call) override {
     const BorrowedTensor dy = call.grad_output(0), x = call.input(0);
-    if (dy && call.wants_grad_input(0)) give_grad_input(call, 0, x.dtype(), function_.backward(dy, x));
+    if (!dy || !call.wants_grad_input(0)) return;
+    Tensor dx = Tensor::create_like(call.host(), x);
+    function_.backward(dy, x, dx);
+    give_grad_input(call, 0, x.dtype(), std::move(dx));
   }
 
  private:
@@ -64,8 +68,11 @@ class GatedActivation : public AtenKernel {
       aten_.mul_(dup, dy);
       give_grad_input(call, 1, up.dtype(), std::move(dup));
     }
-    if (call.wants_grad_input(0))
-      give_grad_input(call, 0, gate.dtype(), function_.backward(aten_.mul(dy, up), gate));
+    if (call.wants_grad_input(0)) {
+      Tensor dgate = aten_.mul(dy, up);
+      function_.backward(dgate, gate, dgate);
+      give_grad_input(call, 0, gate.dtype(), std::move(dgate));
+    }
   }
 
  private:

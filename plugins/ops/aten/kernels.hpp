@@ -1,6 +1,7 @@
 // What the kernels of this plugin share: operators, shapes, and where gradients go.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -18,6 +19,21 @@ inline Shape shape_of(const OperandView& operand) {
 
 // Norms, angles and losses are computed in this dtype.
 constexpr uint32_t wide(uint32_t dtype) { return dtype == CHASSIS_DTYPE_F64 ? CHASSIS_DTYPE_F64 : CHASSIS_DTYPE_F32; }
+
+// Products of half types with an fp32 result, which LibTorch has on CUDA alone; elsewhere factors are cast before.
+constexpr bool multiplies_into_wide(uint32_t device_type, uint32_t dtype, uint32_t result) {
+  return device_type == CHASSIS_DEVICE_CUDA && result == CHASSIS_DTYPE_F32 &&
+         (dtype == CHASSIS_DTYPE_BF16 || dtype == CHASSIS_DTYPE_F16);
+}
+
+// Temporaries of formulas are made for as many rows at a time as fit into this, in fp32.
+constexpr int64_t kSlabBytes = 16 << 20;
+// Calls body(first row, number of rows) until all rows had their turn.
+template <typename Body>
+void for_slabs(int64_t rows, int64_t elements_per_row, Body&& body) {
+  const int64_t step = std::max<int64_t>(1, kSlabBytes / (4 * std::max<int64_t>(1, elements_per_row)));
+  for (int64_t begin = 0; begin < rows; begin += step) body(begin, std::min(step, rows - begin));
+}
 
 class AtenKernel : public Kernel {
  public:
@@ -57,6 +73,11 @@ class AtenKernel : public Kernel {
   }
   // buffer = beta · buffer + a · b, in the buffer's dtype.
   void accumulate_product(const BorrowedTensor& buffer, double beta, const Tensor& a, const Tensor& b) const {
+    if (a.dtype() == b.dtype() && multiplies_into_wide(a.device_type(), a.dtype(), buffer.dtype())) {
+      if (beta == 0) aten_.mm_dtype_out(a, b, DtypeArg{buffer.dtype()}, buffer);
+      else aten_.add_(buffer, aten_.mm_dtype(a, b, DtypeArg{buffer.dtype()}));
+      return;
+    }
     const Tensor wide_a = cast(a, buffer.dtype()), wide_b = cast(b, buffer.dtype());
     if (beta != 0) aten_.addmm_(buffer, wide_a, wide_b, beta, 1.0);
     else aten_.mm_out(wide_a, wide_b, buffer);

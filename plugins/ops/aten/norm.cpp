@@ -25,32 +25,54 @@ class RmsNorm : public AtenKernel {
 
   // dx = inverse · (d - x̂ · mean(d · x̂)), d = dy · weight, x̂ = x · inverse.
   void backward_inputs(Call& call) override {
-    const BorrowedTensor dy = call.grad_output(0), x = call.input(0), inverse = call.saved(0);
-    if (!dy || !call.wants_grad_input(0)) return;
+    if (!call.grad_output(0) || !call.wants_grad_input(0)) return;
+    const BorrowedTensor x = call.input(0);
     const uint32_t dtype = wide(x.dtype());
-    const Tensor unit = aten_.mul(cast(x, dtype), inverse);
-    Tensor d = aten_.mul(cast(dy, dtype), cast(call.param(0), dtype));
-    const Tensor mean = aten_.sum_dims(aten_.mul(d, unit), Shape{-1}, true);
-    aten_.mul_scalar_(mean, -1.0 / static_cast<double>(x.size(-1)));
-    aten_.addcmul_(d, unit, mean);
-    aten_.mul_(d, inverse);
-    give_grad_input(call, 0, x.dtype(), std::move(d));
+    const int64_t columns = x.size(-1);
+    const Tensor weight = cast(call.param(0), dtype);
+    const bool add = static_cast<bool>(call.grad_input(0));
+    if (!add) call.set_grad_input(0, Tensor::create_like(call.host(), x));
+    const Tensor all_dx = matrix(call.grad_input(0), columns);
+    for_rows(call, [&](int64_t begin, int64_t rows, const Tensor& x_rows, const Tensor& dy_rows, const Tensor& inverse) {
+      const Tensor dx = aten_.narrow(all_dx, 0, begin, rows);
+      const Tensor unit = aten_.mul(x_rows, inverse);
+      const Tensor d = !add && x.dtype() == dtype ? dx.retain() : create(call, x, dtype, Shape{rows, columns});
+      aten_.mul_out(dy_rows, weight, d);
+      const Tensor mean = aten_.sum_dims(aten_.mul(d, unit), Shape{-1}, true);
+      aten_.mul_scalar_(mean, -1.0 / static_cast<double>(columns));
+      aten_.addcmul_(d, unit, mean);
+      aten_.mul_(d, inverse);
+      if (add) aten_.add_(dx, d);
+      else if (x.dtype() != dtype) aten_.copy_(dx, d);
+    });
   }
 
   void backward_params(Call& call) override {
-    const BorrowedTensor dy = call.grad_output(0), x = call.input(0), buffer = call.grad_param(0);
+    const BorrowedTensor buffer = call.grad_param(0);
     if (!buffer) return;
-    if (!dy) {
-      if (call.grad_param_beta(0) == 0) aten_.zero_(buffer);
-      return;
-    }
-    const uint32_t dtype = wide(x.dtype());
-    const Tensor product = aten_.mul(cast(x, dtype), call.saved(0));
-    aten_.mul_(product, dy);
-    give_grad_param(call, 0, aten_.sum_dims(matrix(product, x.size(-1)), Shape{0}));
+    if (call.grad_param_beta(0) == 0) aten_.zero_(buffer);
+    if (!call.grad_output(0)) return;
+    for_rows(call, [&](int64_t, int64_t, const Tensor& x, const Tensor& dy, const Tensor& inverse) {
+      const Tensor product = aten_.mul(x, inverse);
+      aten_.mul_(product, dy);
+      aten_.add_(buffer, aten_.sum_dims(product, Shape{0}));
+    });
   }
 
  private:
+  // body(first row, rows, x, dy, inverse): matrices of those rows, x and dy in the wide dtype.
+  template <typename Body>
+  void for_rows(Call& call, Body&& body) const {
+    const BorrowedTensor x = call.input(0);
+    const uint32_t dtype = wide(x.dtype());
+    const int64_t columns = x.size(-1);
+    const Tensor all_x = matrix(x, columns), all_dy = matrix(call.grad_output(0), columns), all = matrix(call.saved(0), 1);
+    for_slabs(all_x.size(0), columns, [&](int64_t begin, int64_t rows) {
+      body(begin, rows, cast(aten_.narrow(all_x, 0, begin, rows), dtype), cast(aten_.narrow(all_dy, 0, begin, rows), dtype),
+           aten_.narrow(all, 0, begin, rows));
+    });
+  }
+
   double eps_;
 };
 

@@ -24,7 +24,8 @@
   X(expand, "aten::expand", "(Tensor(a) self, SymInt[] size, *, bool implicit=False) -> Tensor(a)")  \
   X(fill_, "aten::fill_.Scalar", "(Tensor(a!) self, Scalar value) -> Tensor(a!)")  \
   X(gather, "aten::gather", "(Tensor self, int dim, Tensor index, *, bool sparse_grad=False) -> Tensor")  \
-  X(gelu_backward, "aten::gelu_backward", "(Tensor grad_output, Tensor self, *, str approximate=\"none\") -> Tensor")  \
+  X(gelu_backward_out, "aten::gelu_backward.grad_input",  \
+    "(Tensor grad_output, Tensor self, *, str approximate=\"none\", Tensor(a!) grad_input) -> Tensor(a!)")  \
   X(gelu_out, "aten::gelu.out", "(Tensor self, *, str approximate=\"none\", Tensor(a!) out) -> Tensor(a!)")  \
   X(index_select_out, "aten::index_select.out",  \
     "(Tensor self, int dim, Tensor index, *, Tensor(a!) out) -> Tensor(a!)")  \
@@ -32,6 +33,9 @@
     "(Tensor self, int dim, bool half_to_float, *, Tensor(a!) out) -> Tensor(a!)")  \
   X(masked_fill_, "aten::masked_fill_.Scalar", "(Tensor(a!) self, Tensor mask, Scalar value) -> Tensor(a!)")  \
   X(mm, "aten::mm", "(Tensor self, Tensor mat2) -> Tensor")  \
+  X(mm_dtype, "aten::mm.dtype", "(Tensor self, Tensor mat2, ScalarType out_dtype) -> Tensor")  \
+  X(mm_dtype_out, "aten::mm.dtype_out",  \
+    "(Tensor self, Tensor mat2, ScalarType out_dtype, *, Tensor(a!) out) -> Tensor(a!)")  \
   X(mm_out, "aten::mm.out", "(Tensor self, Tensor mat2, *, Tensor(a!) out) -> Tensor(a!)")  \
   X(mul, "aten::mul.Tensor", "(Tensor self, Tensor other) -> Tensor")  \
   X(mul_, "aten::mul_.Tensor", "(Tensor(a!) self, Tensor other) -> Tensor(a!)")  \
@@ -48,7 +52,8 @@
   X(rsqrt, "aten::rsqrt", "(Tensor self) -> Tensor")  \
   X(scatter_add_, "aten::scatter_add_", "(Tensor(a!) self, int dim, Tensor index, Tensor src) -> Tensor(a!)")  \
   X(select, "aten::select.int", "(Tensor(a) self, int dim, SymInt index) -> Tensor(a)")  \
-  X(silu_backward, "aten::silu_backward", "(Tensor grad_output, Tensor self) -> Tensor")  \
+  X(silu_backward_out, "aten::silu_backward.grad_input",  \
+    "(Tensor grad_output, Tensor self, *, Tensor(a!) grad_input) -> Tensor(a!)")  \
   X(silu_out, "aten::silu.out", "(Tensor self, *, Tensor(a!) out) -> Tensor(a!)")  \
   X(sin, "aten::sin", "(Tensor self) -> Tensor")  \
   X(sub_, "aten::sub_.Tensor", "(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)")  \
@@ -56,7 +61,8 @@
   X(sum_dims, "aten::sum.dim_IntList",  \
     "(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor")  \
   X(t, "aten::t", "(Tensor(a) self) -> Tensor(a)")  \
-  X(threshold_backward, "aten::threshold_backward", "(Tensor grad_output, Tensor self, Scalar threshold) -> Tensor")  \
+  X(threshold_backward_out, "aten::threshold_backward.grad_input",  \
+    "(Tensor grad_output, Tensor self, Scalar threshold, *, Tensor(a!) grad_input) -> Tensor(a!)")  \
   X(to_dtype, "aten::to.dtype",  \
     "(Tensor(a) self, ScalarType dtype, bool non_blocking=False, bool copy=False, MemoryFormat? "  \
     "memory_format=None) -> Tensor(a)")  \

@@ -103,6 +103,7 @@ class Aten : public Ops {
     const uint32_t dtype = node.has_param(0) ? node.param(0).dtype() : node.input(0).dtype();
     const uint64_t input = static_cast<uint64_t>(node.input(0).num_elements());
     const uint64_t wide_bytes = dtype_bytes(aten::wide(dtype)), narrow = dtype == aten::wide(dtype) ? 0 : 1;
+    const uint64_t slab = std::min<uint64_t>(input, aten::kSlabBytes / 4);
     if (entry.pattern == "linear+cross_entropy") {
       out.flags(CHASSIS_KERNEL_FORWARD_BACKWARD);
       const uint64_t chunk = aten::loss_chunk_bytes(node.input(1).num_elements(), node.param(0).size(0), dtype);
@@ -112,14 +113,15 @@ class Aten : public Ops {
     } else if (entry.pattern == "embedding") {
       out.workspace(0, static_cast<uint64_t>(node.param(0).num_elements()) * wide_bytes);
     } else if (entry.pattern == "rms_norm") {
-      out.workspace(narrow * input * wide_bytes, (2 + 2 * narrow) * input * wide_bytes);
+      out.workspace(narrow * input * wide_bytes, (2 + 3 * narrow) * slab * wide_bytes);
     } else if (entry.pattern == "layer_norm") {
       out.workspace(2 * narrow * input * wide_bytes, 3 * narrow * input * wide_bytes);
     } else if (entry.pattern == "rope") {
       const uint64_t angles = 3 * input / static_cast<uint64_t>(std::max<int64_t>(1, 2 * node.input(0).size(2)));
-      out.workspace((angles + 2 * narrow * input) * wide_bytes, (angles + (2 + 2 * narrow) * input) * wide_bytes);
-    } else if (entry.pattern == "gated_activation") {
-      out.workspace(0, input * dtype_bytes(dtype));
+      out.workspace((angles + 2 * narrow * slab) * wide_bytes, (angles + 2 * narrow * slab) * wide_bytes);
+    } else if (entry.pattern == "linear" && aten::multiplies_into_wide(node.device_type(), dtype, aten::wide(dtype))) {
+      // The product, where it is added to an earlier one.
+      out.workspace(0, static_cast<uint64_t>(node.param(0).num_elements()) * wide_bytes);
     } else if (entry.pattern == "linear" && narrow) {
       const uint64_t output = static_cast<uint64_t>(node.output(0).num_elements());
       out.workspace(0, (input + output) * wide_bytes);

@@ -27,10 +27,19 @@ class Rope : public AtenKernel {
   }
 
  private:
-  // (a, b) → (a·cos - b·sin, b·cos + a·sin) for both members of every pair.
   void turn(Call& call, const BorrowedTensor& x, const BorrowedTensor& y, int direction) {
+    const int64_t rows = x.size(0) * x.size(1), heads = x.size(2), head_dim = x.size(3);
+    const Tensor all_x = aten_.view(x, Shape{rows, heads, head_dim}), all_y = aten_.view(y, Shape{rows, heads, head_dim});
+    const auto [cosine, sine] = angles(call, wide(x.dtype()), direction);
+    for_slabs(rows, heads * head_dim, [&, &cosine = cosine, &sine = sine](int64_t begin, int64_t count) {
+      turn_rows(call, aten_.narrow(all_x, 0, begin, count), aten_.narrow(all_y, 0, begin, count),
+                aten_.narrow(cosine, 0, begin, count), aten_.narrow(sine, 0, begin, count));
+    });
+  }
+
+  // (a, b) → (a·cos - b·sin, b·cos + a·sin) for both members of every pair.
+  void turn_rows(Call& call, const Tensor& x, const Tensor& y, const Tensor& cosine, const Tensor& sine) const {
     const uint32_t dtype = wide(x.dtype());
-    auto [cosine, sine] = angles(call, dtype, direction);
     const Tensor wide_x = cast(x, dtype);
     // ATen writes an element before it has read its partner: y may not lie in x's memory.
     const Tensor wide_y = y.dtype() == dtype ? y.retain() : create(call, x, dtype, shape_of(x));
@@ -43,12 +52,12 @@ class Rope : public AtenKernel {
     if (y.dtype() != dtype) aten_.copy_(y, wide_y);
   }
 
-  // [B, T, 1, head_dim / 2].
+  // [B·T, 1, head_dim / 2].
   std::pair<Tensor, Tensor> angles(Call& call, uint32_t dtype, int direction) {
     const BorrowedTensor positions = call.input(1);
     if (!frequencies_ || frequencies_.device_type() != positions.device_type()) upload(call, positions);
     const Tensor angle = aten_.mul(
-        aten_.view(aten_.to_dtype(positions, DtypeArg{CHASSIS_DTYPE_F32}), Shape{positions.size(0), positions.size(1), 1, 1}),
+        aten_.view(aten_.to_dtype(positions, DtypeArg{CHASSIS_DTYPE_F32}), Shape{positions.num_elements(), 1, 1}),
         frequencies_);
     const Tensor exact = cast(angle, dtype);
     Tensor cosine = aten_.cos(exact), sine = aten_.sin(exact);
@@ -60,7 +69,7 @@ class Rope : public AtenKernel {
   std::pair<Tensor, Tensor> halves(const Tensor& x) const {
     const int64_t half = x.size(-1) / 2;
     if (!interleaved_) return {aten_.narrow(x, -1, 0, half), aten_.narrow(x, -1, half, half)};
-    const Tensor pairs = aten_.view(x, Shape{x.size(0), x.size(1), x.size(2), half, 2});
+    const Tensor pairs = aten_.view(x, Shape{x.size(0), x.size(1), half, 2});
     return {aten_.select(pairs, -1, 0), aten_.select(pairs, -1, 1)};
   }
 

@@ -43,6 +43,13 @@ TEST_P(Numerics, AgreeForThePatternsThatAreClaimed) {
   EXPECT_EQ(provider.live_tensors(), 0);
 }
 
+TEST(LargeTensors, AgreeForTensorsThatAreTakenInPieces) {
+  for (const c10::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    OpsProvider provider("aten");
+    for (const OpsCase& ops_case : large_cases()) EXPECT_TRUE(check_case(provider, ops_case, dtype, bounds_of(dtype)));
+  }
+}
+
 std::string name_of(const testing::TestParamInfo<Run>& info) {
   return info.param.library + "_" + c10::toString(info.param.dtype);
 }
