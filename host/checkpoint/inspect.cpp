@@ -13,35 +13,9 @@
 namespace chassis {
 namespace {
 
-// A stretch of a file: a box, or what lies between boxes (box < 0).
-struct Extent {
-  uint64_t begin, end;
-  int64_t box;
-  uint32_t crc = 0;
-};
+using Extents = std::vector<CheckpointManifest::Extent>;
 
-// Extents of one file in order; empty if boxes overlap.
-std::vector<Extent> extents_of(const CheckpointManifest& manifest, uint32_t file) {
-  std::vector<Extent> out;
-  for (size_t i = 0; i < manifest.boxes.size(); ++i) {
-    const auto& entry = manifest.boxes[i];
-    if (entry.place.file != file || entry.box.num_bytes() == 0) continue;
-    out.push_back({entry.place.offset, entry.place.offset + entry.box.num_bytes(), static_cast<int64_t>(i)});
-  }
-  std::sort(out.begin(), out.end(), [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
-  std::vector<Extent> whole;
-  uint64_t at = 0;
-  for (const Extent& extent : out) {
-    if (extent.begin < at) return {};
-    if (extent.begin > at) whole.push_back({at, extent.begin, -1});
-    whole.push_back(extent);
-    at = extent.end;
-  }
-  if (at < manifest.files[file].num_bytes) whole.push_back({at, manifest.files[file].num_bytes, -1});
-  return whole;
-}
-
-void verify_file(SourceDirectory& directory, const CheckpointManifest& manifest, uint32_t index,
+void verify_file(SourceDirectory& directory, const CheckpointManifest& manifest, size_t index, const Extents& extents,
                  const BucketPair& buckets, VerifyResult& result,
                  const std::function<void(uint64_t, uint64_t)>& progress, uint64_t total_bytes) {
   const auto& entry = manifest.files[index];
@@ -55,7 +29,7 @@ void verify_file(SourceDirectory& directory, const CheckpointManifest& manifest,
     result.defects.push_back(fmt::format("{}: {} bytes, expected {}", entry.path, num_bytes, entry.num_bytes));
     return;
   }
-  std::vector<Extent> extents = extents_of(manifest, index);
+  std::vector<uint32_t> crc(extents.size());
   const File& file = directory.open(static_cast<size_t>(found));
   const std::span<std::byte> bucket = buckets.bucket(0);
   uint32_t whole = 0;
@@ -65,9 +39,9 @@ void verify_file(SourceDirectory& directory, const CheckpointManifest& manifest,
     file.pread_exact(bucket.data(), count, at);
     whole = crc32c(whole, bucket.data(), count);
     for (; extent < extents.size(); ++extent) {
-      Extent& e = extents[extent];
+      const auto& e = extents[extent];
       const uint64_t from = std::max(e.begin, at), to = std::min(e.end, at + count);
-      if (from < to) e.crc = crc32c(e.crc, bucket.data() + (from - at), to - from);
+      if (from < to) crc[extent] = crc32c(crc[extent], bucket.data() + (from - at), to - from);
       if (e.end > at + count) break;
     }
     at += count;
@@ -77,13 +51,13 @@ void verify_file(SourceDirectory& directory, const CheckpointManifest& manifest,
   ++result.num_files;
   if (whole == entry.crc32c) return;
   bool is_named = false;
-  for (const Extent& e : extents) {
-    if (e.box < 0) continue;
-    const auto& box = manifest.boxes[static_cast<size_t>(e.box)];
-    if (box.crc32c == e.crc) continue;
+  for (size_t i = 0; i < extents.size(); ++i) {
+    if (extents[i].box < 0) continue;
+    const auto& box = manifest.boxes[static_cast<size_t>(extents[i].box)];
+    if (box.crc32c == crc[i]) continue;
     is_named = true;
     result.defects.push_back(fmt::format("{}: tensor '{}' is damaged: CRC32C {:08x}, expected {:08x}", entry.path,
-                                         box.box.name, e.crc, box.crc32c));
+                                         box.box.name, crc[i], box.crc32c));
   }
   if (!is_named) {
     result.defects.push_back(fmt::format("{}: damaged{}: CRC32C {:08x}, expected {:08x}", entry.path,
@@ -143,9 +117,9 @@ VerifyResult verify_checkpoint(const std::string& path, const BucketPair& bucket
   const CheckpointManifest manifest = CheckpointManifest::read(directory);
   VerifyResult result;
   result.num_tensors = static_cast<uint64_t>(manifest.num_tensors());
-  for (uint32_t i = 0; i < manifest.files.size(); ++i) {
-    verify_file(directory, manifest, i, buckets, result, progress, manifest.num_bytes());
-  }
+  const std::vector<Extents> extents = manifest.extents();
+  for (size_t i = 0; i < manifest.files.size(); ++i)
+    verify_file(directory, manifest, i, extents[i], buckets, result, progress, manifest.num_bytes());
   return result;
 }
 

@@ -1,6 +1,7 @@
 // One line per file and per box, so that people and diff can read it.
 #include "host/checkpoint/manifest.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <set>
 
@@ -126,6 +127,28 @@ int64_t CheckpointManifest::num_tensors() const {
   return static_cast<int64_t>(names.size());
 }
 
+std::vector<std::vector<CheckpointManifest::Extent>> CheckpointManifest::extents() const {
+  std::vector<std::vector<Extent>> out(files.size());
+  std::vector<size_t> order;
+  for (size_t i = 0; i < boxes.size(); ++i)
+    if (boxes[i].box.num_bytes() > 0) order.push_back(i);
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return boxes[a].place.offset < boxes[b].place.offset; });
+  const auto reached = [&](uint32_t file) { return out[file].empty() ? 0 : out[file].back().end; };
+  for (const size_t i : order) {
+    const DiskPlace& place = boxes[i].place;
+    const uint64_t at = reached(place.file);
+    if (place.offset < at)
+      throw storage_error("tensor '" + boxes[i].box.name + "' overlaps another one in '" + files[place.file].path + "'");
+    if (place.offset > at) out[place.file].push_back({at, place.offset, -1});
+    out[place.file].push_back({place.offset, place.offset + boxes[i].box.num_bytes(), static_cast<int64_t>(i)});
+  }
+  for (uint32_t file = 0; file < files.size(); ++file)
+    if (const uint64_t at = reached(file); at < files[file].num_bytes)
+      out[file].push_back({at, files[file].num_bytes, -1});
+  return out;
+}
+
 std::string CheckpointManifest::dump() const {
   std::string out = std::string(kPrefix) + std::string(kNoChecksum) + "\",\n";
   const auto add = [&](const char* key, const Json& value) {
@@ -166,7 +189,7 @@ std::string CheckpointManifest::dump() const {
 
 CheckpointManifest CheckpointManifest::parse(const std::string& text, const std::string& name) {
   if (!text.starts_with(kPrefix) || text.size() < kPrefix.size() + kNoChecksum.size()) {
-    throw storage_error("'" + name + "' is not the manifest of a checkpoint, or is damaged in its first line");
+    throw DamagedCheckpoint("'" + name + "' is not the manifest of a checkpoint, or is damaged in its first line");
   }
   const std::string written = text.substr(kPrefix.size(), kNoChecksum.size());
   uint32_t found = crc32c(0, text.data(), kPrefix.size());
@@ -174,7 +197,7 @@ CheckpointManifest CheckpointManifest::parse(const std::string& text, const std:
   const size_t behind = kPrefix.size() + kNoChecksum.size();
   found = crc32c(found, text.data() + behind, text.size() - behind);
   if (written != hex(found)) {
-    throw storage_error("'" + name + "' is damaged: its checksum is " + hex(found) + ", it says " + written);
+    throw DamagedCheckpoint("'" + name + "' is damaged: its checksum is " + hex(found) + ", it says " + written);
   }
   try {
     return parse_checked(text, name);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "host/base/error.hpp"
 #include "host/base/json.hpp"
 #include "host/checkpoint/format_plugin.hpp"
 #include "host/state/mesh_shape.hpp"
@@ -14,6 +15,12 @@
 namespace chassis {
 
 inline constexpr char kManifestName[] = "manifest.json";
+
+// What is on disk is not what was written there: checksums or sizes say otherwise.
+class DamagedCheckpoint : public Error {
+ public:
+  explicit DamagedCheckpoint(std::string message) : Error(ExitCode::kStorage, std::move(message)) {}
+};
 
 struct CheckpointManifest {
   struct FileEntry {
@@ -25,6 +32,11 @@ struct CheckpointManifest {
     DiskBox box;
     DiskPlace place;  // file is an index into files
     uint32_t crc32c = 0;
+  };
+  // A stretch of a file: a box, or what lies around boxes.
+  struct Extent {
+    uint64_t begin = 0, end = 0;
+    int64_t box = -1;  // index into boxes; -1: none
   };
 
   int64_t step = 0;
@@ -39,8 +51,10 @@ struct CheckpointManifest {
 
   uint64_t num_bytes() const;  // of all files
   int64_t num_tensors() const;
+  // By file, each from its first byte to its last. Throws a storage error if two boxes overlap.
+  std::vector<std::vector<Extent>> extents() const;
 
-  // Text with its own checksum; parse refuses it if one bit has changed.
+  // Text with its own checksum; parse throws DamagedCheckpoint if one bit has changed.
   std::string dump() const;
   static CheckpointManifest parse(const std::string& text, const std::string& name);
   // Refuses a directory without one.

@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <map>
+#include <string_view>
 
 #include "host/base/hash.hpp"
 #include "host/base/log.hpp"
+#include "host/base/units.hpp"
+#include "host/checkpoint/checksum.hpp"
 #include "host/checkpoint/element_copy.hpp"
 #include "host/state/cover.hpp"
 #include "host/state/intersect.hpp"
@@ -30,9 +34,10 @@ const std::string& name_on_disk(const LoadTensor& tensor) {
   return tensor.disk_name.empty() ? tensor.descriptor.fqn : tensor.disk_name;
 }
 
-// What a file gives of a tensor, as if it were a rank's local storage.
 constexpr int64_t kCastElements = 1 << 16;  // of a box that is copied to another dtype, at a time
+constexpr uint64_t kHeaderPieceBytes = 1 << 20;
 
+// What a file gives of a tensor, as if it were a rank's local storage.
 Piece piece_of_file(const Box& box) {
   Piece piece;
   piece.box = box;
@@ -52,20 +57,31 @@ void add_list(std::string& message, const char* what, const std::vector<std::str
 
 CheckpointReader::CheckpointReader(const std::string& path, const FormatPlugin& format)
     : directory_(std::make_unique<SourceDirectory>(path)) {
-  if (directory_->find(kManifestName) >= 0) {
-    manifest_ = CheckpointManifest::read(*directory_);
-    if (manifest_->format != format.name()) {
-      throw storage_error("'" + path + "' is of format " + manifest_->format + ", not " + format.name());
-    }
+  if (directory_->find(kManifestName) < 0) {
+    scan(format);
+    return;
   }
-  scan_ = format.scan(*directory_);
-  index_tensors();
-  if (manifest_) compare_with_manifest();
-  prove_boxes();
+  manifest_ = CheckpointManifest::read(*directory_);
+  if (manifest_->format != format.name())
+    throw storage_error("'" + path + "' is of format " + manifest_->format + ", not " + format.name());
+  compare_files();
+  try {
+    scan(format);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kStorage) throw;
+    differs(error.message());
+  }
+  compare_boxes();
 }
 
 CheckpointReader::CheckpointReader(std::unique_ptr<SourceDirectory> directory, FormatScan scan)
     : directory_(std::move(directory)), scan_(std::move(scan)) {
+  index_tensors();
+  prove_boxes();
+}
+
+void CheckpointReader::scan(const FormatPlugin& format) {
+  scan_ = format.scan(*directory_);
   index_tensors();
   prove_boxes();
 }
@@ -93,44 +109,69 @@ void CheckpointReader::index_tensors() {
   }
 }
 
-void CheckpointReader::compare_with_manifest() {
-  const auto differs = [&](const std::string& what) {
-    DamagedCheckpoint error("'" + path() + "' is not what its " + kManifestName + " says: " + what);
-    error.hint("it is damaged, or was changed by hand; use another checkpoint");
-    return error;
-  };
+void CheckpointReader::differs(const std::string& what) const {
+  DamagedCheckpoint error("'" + path() + "' is not what its " + kManifestName + " says: " + what);
+  error.hint("it is damaged, or was changed by hand; use another checkpoint");
+  throw error;
+}
+
+// The checksums of a file and of its tensors leave one for what lies around these, its header above all.
+void CheckpointReader::compare_files() {
+  const std::vector<std::vector<CheckpointManifest::Extent>> extents = manifest_->extents();
+  std::vector<bool> has_tensors(manifest_->files.size());
+  for (const auto& entry : manifest_->boxes) has_tensors[entry.place.file] = true;
+  std::vector<char> bytes;
+  for (size_t i = 0; i < extents.size(); ++i) {
+    if (!has_tensors[i]) continue;
+    const auto& file = manifest_->files[i];
+    const int64_t found = directory_->find(file.path);
+    if (found < 0) differs("'" + file.path + "' is missing");
+    const uint64_t num_bytes = directory_->files()[static_cast<size_t>(found)].num_bytes;
+    if (num_bytes != file.num_bytes)
+      differs("'" + file.path + "' has " + std::to_string(num_bytes) + " bytes, expected " + std::to_string(file.num_bytes));
+    const File& opened = directory_->open(static_cast<size_t>(found));
+    uint32_t crc = 0;
+    for (const auto& extent : extents[i]) {
+      if (extent.box >= 0) {
+        crc = crc32c_combine(crc, manifest_->boxes[static_cast<size_t>(extent.box)].crc32c, extent.end - extent.begin);
+        continue;
+      }
+      for (uint64_t at = extent.begin; at < extent.end; at += bytes.size()) {
+        bytes.resize(std::min(extent.end - at, kHeaderPieceBytes));
+        opened.pread_exact(bytes.data(), bytes.size(), at);
+        crc = crc32c(crc, bytes.data(), bytes.size());
+      }
+    }
+    if (crc != file.crc32c)
+      differs("'" + file.path + "' is damaged in its header: its CRC32C is " + hex(crc) + ", expected " + hex(file.crc32c));
+  }
+}
+
+void CheckpointReader::compare_boxes() {
   std::map<std::pair<std::string, std::string>, const CheckpointManifest::BoxEntry*> by_place;
   for (const auto& entry : manifest_->boxes) {
-    const auto& file = manifest_->files[entry.place.file];
-    const int64_t found = directory_->find(file.path);
-    if (found < 0) throw differs("'" + file.path + "' is missing");
-    const uint64_t num_bytes = directory_->files()[static_cast<size_t>(found)].num_bytes;
-    if (num_bytes != file.num_bytes) {
-      throw differs("'" + file.path + "' has " + std::to_string(num_bytes) + " bytes, expected " +
-                    std::to_string(file.num_bytes));
-    }
-    if (!by_place.emplace(std::pair(file.path, entry.box.name), &entry).second) {
-      throw differs("'" + file.path + "' has tensor '" + entry.box.name + "' twice");
-    }
+    const std::string& file = manifest_->files[entry.place.file].path;
+    if (!by_place.emplace(std::pair(file, entry.box.name), &entry).second)
+      differs("'" + file + "' has tensor '" + entry.box.name + "' twice");
   }
   for (const auto& found : scan_.boxes) {
     const std::string& file = directory_->files()[found.place.file].path;
     const auto it = by_place.find({file, found.box.name});
     if (it == by_place.end())
-      throw differs("'" + file + "' has the tensor '" + found.box.name + "', which is not listed");
+      differs("'" + file + "' has the tensor '" + found.box.name + "', which is not listed");
     const auto& entry = *it->second;
     if (entry.box.dtype != found.box.dtype || entry.box.global_shape != found.box.global_shape ||
         entry.box.box != found.box.box || entry.place.offset != found.place.offset) {
-      throw differs("tensor '" + found.box.name + "' is " + shown(found.box.dtype, found.box.global_shape) + " " +
-                    text(found.box.box) + " at byte " + std::to_string(found.place.offset) + " of '" + file +
-                    "', expected " + shown(entry.box.dtype, entry.box.global_shape) + " " + text(entry.box.box) +
-                    " at " + std::to_string(entry.place.offset));
+      differs("tensor '" + found.box.name + "' is " + shown(found.box.dtype, found.box.global_shape) + " " +
+              text(found.box.box) + " at byte " + std::to_string(found.place.offset) + " of '" + file + "', expected " +
+              shown(entry.box.dtype, entry.box.global_shape) + " " + text(entry.box.box) + " at " +
+              std::to_string(entry.place.offset));
     }
     manifest_crc_.push_back(entry.crc32c);
   }
   if (scan_.boxes.size() != manifest_->boxes.size()) {
-    throw differs("it has " + std::to_string(scan_.boxes.size()) + " tensors or parts of them, expected " +
-                  std::to_string(manifest_->boxes.size()));
+    differs("it has " + std::to_string(scan_.boxes.size()) + " tensors or parts of them, expected " +
+            std::to_string(manifest_->boxes.size()));
   }
 }
 
@@ -231,39 +272,86 @@ void CheckpointReader::load_one(const LoadTensor& tensor, const DiskTensor& from
   if (options.owned_only) std::erase_if(pieces, [](const Piece& piece) { return !piece.owned; });
   const auto element_bytes = static_cast<uint64_t>(size_bytes(from.dtype));
   const std::span<std::byte> bucket = buckets.bucket(0);
-  bool all_verified = !manifest_crc_.empty();
+  const bool has_checksums = !manifest_crc_.empty();
   for (const uint32_t i : from.boxes) {
     const FormatScan::Found& found = scan_.boxes[i];
     if (found.box.box.empty()) continue;
     const File& file = directory_->open(found.place.file);
+    RunsChecksum checksum(found.box.num_bytes());
+    uint64_t num_read = 0;
     for (const Copy& copy : copies({piece_of_file(found.box.box)}, pieces)) {
-      uint32_t crc = 0;
       for_each_run(copy, [&](int64_t at, int64_t to, int64_t length) {
         while (length > 0) {
           std::byte* const direct = direct_memory(flat, to, from.dtype);
           const int64_t count =
               direct != nullptr ? length : std::min(length, static_cast<int64_t>(bucket.size() / element_bytes));
-          std::byte* const memory = direct != nullptr ? direct : bucket.data();
-          const uint64_t num_bytes = static_cast<uint64_t>(count) * element_bytes;
-          file.pread_exact(memory, num_bytes, found.place.offset + static_cast<uint64_t>(at) * element_bytes);
-          crc = crc32c(crc, memory, num_bytes);
-          if (direct == nullptr) write_elements(flat, to, count, from.dtype, memory);
-          result.num_bytes += num_bytes;
+          const std::span<std::byte> bytes(direct != nullptr ? direct : bucket.data(),
+                                           static_cast<uint64_t>(count) * element_bytes);
+          const uint64_t offset = static_cast<uint64_t>(at) * element_bytes;
+          file.pread_exact(bytes.data(), bytes.size(), found.place.offset + offset);
+          if (has_checksums) checksum.add(offset, bytes);
+          if (direct == nullptr) write_elements(flat, to, count, from.dtype, bytes.data());
+          num_read += bytes.size();
           at += count, to += count, length -= count;
         }
       });
-      if (copy.box == found.box.box) compare_checksum(i, crc);
-      else all_verified = false;
+    }
+    result.num_bytes += num_read;
+    if (!has_checksums || num_read == 0) continue;
+    if (num_read < found.box.num_bytes()) {
+      result.parts.push_back({i, checksum.remainder(), num_read});
+    } else {
+      compare_checksum(i, box_checksum(checksum.remainder(), num_read));
+      result.verified_bytes += num_read;
     }
   }
   ++result.num_tensors;
-  result.num_verified += all_verified;
 }
 
-void CheckpointReader::compare_checksum(uint32_t box, uint32_t crc) {
+ReadBytes CheckpointReader::verify_parts(const LoadResult& result, World& world) const {
+  std::string mine;
+  const auto append = [&](const auto& value) { mine.append(reinterpret_cast<const char*>(&value), sizeof value); };
+  append(ReadBytes{result.num_bytes, result.verified_bytes});
+  for (const PartRead& part : result.parts) append(part);
+
+  ReadBytes all;
+  std::map<uint32_t, PartRead> boxes;
+  for (std::string_view text : world.exchange("checksums of " + path(), mine)) {
+    const auto take = [&](auto& value) {
+      CHASSIS_CHECK(text.size() >= sizeof value, "checksums of a rank are cut off");
+      std::memcpy(&value, text.data(), sizeof value);
+      text.remove_prefix(sizeof value);
+    };
+    ReadBytes read;
+    take(read);
+    all.num_bytes += read.num_bytes;
+    all.num_verified += read.num_verified;
+    for (PartRead part; !text.empty();) {
+      take(part);
+      CHASSIS_CHECK(part.box < manifest_crc_.size(), "ranks have found other boxes in '" + path() + "'");
+      boxes[part.box].remainder ^= part.remainder;
+      boxes[part.box].num_bytes += part.num_bytes;
+    }
+  }
+  for (const auto& [box, read] : boxes) {
+    if (read.num_bytes != scan_.boxes[box].box.num_bytes()) continue;
+    compare_checksum(box, box_checksum(read.remainder, read.num_bytes));
+    all.num_verified += read.num_bytes;
+  }
+  return all;
+}
+
+std::string ReadBytes::text() const {
+  const std::string total = bytes_text(num_bytes);
+  if (num_verified == num_bytes) return total + ", all of it compared with its checksums";
+  if (num_verified == 0) return total + ", no checksums to compare it with";
+  return total + ", " + bytes_text(num_bytes - num_verified) + " of it not compared with checksums";
+}
+
+void CheckpointReader::compare_checksum(uint32_t box, uint32_t crc) const {
   if (manifest_crc_.empty() || crc == manifest_crc_[box]) return;
   const FormatScan::Found& found = scan_.boxes[box];
-  DamagedCheckpoint error("tensor '" + found.box.name + "' in '" + directory_->open(found.place.file).path() +
+  DamagedCheckpoint error("tensor '" + found.box.name + "' in '" + path() + "/" + directory_->files()[found.place.file].path +
                           "' is damaged: its CRC32C is " + hex(crc) + ", the manifest says " + hex(manifest_crc_[box]));
   error.hint("resume from an older checkpoint; `chassis ckpt verify` lists all damage");
   throw error;

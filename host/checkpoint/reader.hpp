@@ -15,14 +15,9 @@
 #include "host/checkpoint/bucket.hpp"
 #include "host/checkpoint/manifest.hpp"
 #include "host/checkpoint/writer.hpp"
+#include "host/mesh/world.hpp"
 
 namespace chassis {
-
-// What is on disk is not what was written there: the manifest says otherwise.
-class DamagedCheckpoint : public Error {
- public:
-  explicit DamagedCheckpoint(std::string message) : Error(ExitCode::kStorage, std::move(message)) {}
-};
 
 struct DiskTensor {
   std::string name;
@@ -49,17 +44,35 @@ struct LoadOptions {
   std::function<void(uint64_t bytes_done, uint64_t bytes_total)> progress;
 };
 
+// A box of which this rank has read a part, and others the rest: what the part adds to the box's checksum.
+struct PartRead {
+  uint32_t box = 0;  // of the scan
+  uint32_t remainder = 0;
+  uint64_t num_bytes = 0;
+};
+
 struct LoadResult {
   uint64_t num_bytes = 0;  // read
   uint64_t num_tensors = 0;
-  uint64_t num_verified = 0;        // whose checksum was compared
+  uint64_t verified_bytes = 0;      // of these: in boxes that were read whole and have the manifest's checksum
+  std::vector<PartRead> parts;      // the others, for verify_parts(); none where no manifest is
   std::vector<std::string> absent;  // FQNs of optional tensors that were not there
+};
+
+// Of all ranks.
+struct ReadBytes {
+  uint64_t num_bytes = 0;
+  uint64_t num_verified = 0;  // of these: compared with the manifest's checksums
+
+  // "1.2 GiB, all of it compared with its checksums"
+  std::string text() const;
 };
 
 class CheckpointReader {
  public:
-  // Scans the directory, compares it with its manifest if it has one (DamagedCheckpoint if they differ), and proves that
-  // the boxes of every tensor cover it.
+  // Scans the directory and proves that the boxes of every tensor cover it. With a manifest it compares every file that
+  // holds tensors, but for their bytes: DamagedCheckpoint if sizes, headers or what they say are not as written, or can
+  // not be read at all.
   CheckpointReader(const std::string& path, const FormatPlugin& format);
   // What another process has found in it.
   CheckpointReader(std::unique_ptr<SourceDirectory> directory, FormatScan scan);
@@ -79,20 +92,28 @@ class CheckpointReader {
   // it is compared: DamagedCheckpoint, with a part of the tensors filled, names tensor, file and both checksums.
   LoadResult load(std::span<const LoadTensor> tensors, const MeshShape& mesh, const BucketPair& buckets,
                   const LocalTensors& local, const LoadOptions& options = {});
+  // [all-ranks] After load() on all of them, by owners only, so that none has read what another has. Boxes that ranks
+  // have read in parts are compared as in load(), with one outcome on all. A box of which somebody read a part, but
+  // together they did not read it all, counts as read, not as verified.
+  ReadBytes verify_parts(const LoadResult& result, World& world) const;
   // The bytes of tensors here as the source of a save by one process, never a whole tensor of them in memory, cast on the
   // way and compared with the manifest's checksums as in load(). `disk_name` says what a tensor is called here; the
   // tensors have passed check(). This reader must outlive it.
   PartSource source(std::function<std::string(const Descriptor& tensor)> disk_name);
 
  private:
+  void scan(const FormatPlugin& format);
   void index_tensors();
-  void compare_with_manifest();
+  // With the manifest: throws DamagedCheckpoint.
+  [[noreturn]] void differs(const std::string& what) const;
+  void compare_files();
+  void compare_boxes();
   void prove_boxes() const;
   void load_one(const LoadTensor& tensor, const DiskTensor& from, const MeshShape& mesh, const BucketPair& buckets,
                 const LocalTensors& local, const LoadOptions& options, LoadResult& result);
   void copy_box(uint32_t box, const DiskBox& to, const Room& room);
   // Of a box that was read whole.
-  void compare_checksum(uint32_t box, uint32_t crc);
+  void compare_checksum(uint32_t box, uint32_t crc) const;
 
   std::unique_ptr<SourceDirectory> directory_;
   FormatScan scan_;

@@ -201,13 +201,15 @@ std::optional<Saver::Resumed> Saver::resume() {
   if (wanted == "never") return std::nullopt;
   if (wanted != "auto") return load_checkpoint(wanted);
   std::optional<DamagedCheckpoint> damage;
-  for (const CheckpointInfo& checkpoint : candidates()) {
+  const std::vector<CheckpointInfo> all = candidates();
+  for (size_t i = 0; i < all.size(); ++i) {
     try {
-      if (!checkpoint.defect.empty()) throw DamagedCheckpoint("'" + checkpoint.path + "': " + checkpoint.defect);
-      return load_checkpoint(checkpoint.path);
+      if (!all[i].defect.empty()) throw DamagedCheckpoint("'" + all[i].path + "': " + all[i].defect);
+      return load_checkpoint(all[i].path);
     } catch (const DamagedCheckpoint& error) {
-      if (session_.world().rank() == 0) pass_over(checkpoint, error.message());
       damage = error;
+      const std::string next = i + 1 < all.size() ? "; next is '" + all[i + 1].name + "'" : "; there is none before it";
+      if (session_.world().rank() == 0) pass_over(all[i], error.message() + next);
     }
   }
   if (!damage) return std::nullopt;
@@ -219,29 +221,30 @@ Saver::Resumed Saver::load_checkpoint(const std::string& path) {
   const LocalTensors local = local_tensors(session_, true);
   std::vector<LoadTensor> tensors;
   for (Descriptor& descriptor : training_tensors(session_, true)) tensors.push_back({std::move(descriptor), ""});
+  std::unique_ptr<CheckpointReader> reader;
   LoadResult result;
-  Json state;
-  together_unless_damaged(session_.world(), "loading " + path,
-                          [&] { result = read_checkpoint(path, tensors, local, state); });
+  together_unless_damaged(session_.world(), "loading " + path, [&] {
+    reader = open_checkpoint(path);
+    result = reader->load(tensors, session_.mesh(), buckets_, local, load_options(session_));
+  });
+  log::info("read {} from {}", reader->verify_parts(result, session_.world()).text(), path);
   share_what_was_read(session_, tensors, result, local, buckets_);
   session_.publish();
-  return {path, state};
+  return {path, reader->manifest()->state};
 }
 
-LoadResult Saver::read_checkpoint(const std::string& path, const std::vector<LoadTensor>& tensors,
-                                  const LocalTensors& local, Json& state) {
+std::unique_ptr<CheckpointReader> Saver::open_checkpoint(const std::string& path) {
   const std::string format_name = format_of(session_, path);
   if (format_name != checkpoint_format_.name())
     throw storage_error(path + " is of format '" + format_name + "', [checkpoint] plugin is '" +
                         checkpoint_format_.name() + "'")
         .hint("set checkpoint.plugin = \"" + format_name + "\"");
-  CheckpointReader reader(path, checkpoint_format_);
-  if (!reader.manifest() || !reader.manifest()->resumable)
+  auto reader = std::make_unique<CheckpointReader>(path, checkpoint_format_);
+  if (!reader->manifest() || !reader->manifest()->resumable)
     throw storage_error(path + " holds weights alone and can not be resumed")
         .hint("start from it instead: model.path = \"" + path +
               "\", and run.resume = \"never\" in a directory of its own");
-  state = reader.manifest()->state;
-  return reader.load(tensors, session_.mesh(), buckets_, local, load_options(session_));
+  return reader;
 }
 
 SaveResult Saver::export_model(const std::string& name, int64_t step) {

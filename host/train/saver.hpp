@@ -48,8 +48,8 @@ class Saver {
     Json state;  // as given to save()
   };
   // Loads parameters and optimizer states of the checkpoint that run.resume means; nothing if training starts anew.
-  // With "auto", one that turns out to be damaged is passed over for the one before it, with a counted warning; if all
-  // are, that is an error.
+  // With "auto", one that turns out to be damaged, wherever and on whichever rank, is passed over by all for the one
+  // before it, with a counted warning that names the damage and where it goes on; if all are, that is an error.
   std::optional<Resumed> resume();
   // The model for others, into `directory`/final or a checkpoint's folder.
   SaveResult export_model(const std::string& name, int64_t step);
@@ -58,8 +58,7 @@ class Saver {
   std::string checkpoints() const { return directory_ + "/checkpoints"; }
   std::vector<CheckpointInfo> candidates();
   Resumed load_checkpoint(const std::string& path);
-  LoadResult read_checkpoint(const std::string& path, const std::vector<LoadTensor>& tensors, const LocalTensors& local,
-                             Json& state);
+  std::unique_ptr<CheckpointReader> open_checkpoint(const std::string& path);
   // Made once: what is declared does not change in a run.
   LocalTensors staged_tensors(const SavePlan& plan);
   void compare_with_saved(const std::string& path, const std::vector<Descriptor>& tensors);

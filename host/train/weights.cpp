@@ -36,14 +36,12 @@ struct NamesOnDisk {
   std::set<std::string> others;
 };
 
-LoadResult read_weights(Session& session, const std::string& path, const BucketPair& buckets, const LocalTensors& local,
-                        std::vector<LoadTensor>& tensors) {
-  const auto opened = open_directory(session, path);
-  CheckpointReader& reader = *opened;
+LoadResult read_weights(Session& session, CheckpointReader& reader, const BucketPair& buckets,
+                        const LocalTensors& local, std::vector<LoadTensor>& tensors) {
   const NamesOnDisk names(session, reader);
   for (const auto& p : session.parameters().all())
     tensors.push_back({shared(p->descriptor), names.of_parameter.at(p->name)});
-  ProgressBar bar("loading " + path);
+  ProgressBar bar("loading " + reader.path());
   LoadOptions options = load_options(session);
   options.skip = [&](const std::string& name) { return names.others.contains(name); };
   if (session.world().rank() == 0)
@@ -82,15 +80,17 @@ void share_what_was_read(Session& session, const std::vector<LoadTensor>& tensor
 void load_weights(Session& session, const std::string& path, const BucketPair& buckets) {
   const LocalTensors local = local_tensors(session, false);
   std::vector<LoadTensor> tensors;
+  std::unique_ptr<CheckpointReader> reader;
   LoadResult result;
-  session.world().together("loading " + path, [&] { result = read_weights(session, path, buckets, local, tensors); });
+  session.world().together("loading " + path, [&] {
+    reader = open_directory(session, path);
+    result = read_weights(session, *reader, buckets, local, tensors);
+  });
+  const ReadBytes read = reader->verify_parts(result, session.world());
   share_what_was_read(session, tensors, result, local, buckets);
   session.publish();
-  double read[] = {static_cast<double>(result.num_bytes)};
-  session.ranks().sum(read, "bytes read");
-  session.metrics().set("loaded_bytes", read[0]);
-  log::info("loaded {} tensors, {} from {}", tensors.size() - result.absent.size(),
-            bytes_text(static_cast<uint64_t>(read[0])), path);
+  session.metrics().set("loaded_bytes", static_cast<double>(read.num_bytes));
+  log::info("loaded {} tensors from {}: {}", tensors.size() - result.absent.size(), path, read.text());
 }
 
 void load_weights(Session& session, const std::string& from) {

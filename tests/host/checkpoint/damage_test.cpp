@@ -15,10 +15,10 @@ struct Saved {
   Model model = small_model();
   std::string path;
 
-  explicit Saved(const FormatPlugin& format = native()) : path(dir / "step-000001") {
+  explicit Saved(const FormatPlugin& format = native(), uint64_t max_file_bytes = 0) : path(dir / "step-000001") {
     SaveRequest request = request_for(model, dir.path(), "step-000001", 1);
     request.state = {{"rng", "abc"}};
-    CheckpointWriter(format, buckets).save(plan_save(model.save_tensors(), {}, format), request);
+    CheckpointWriter(format, buckets).save(plan_save(model.save_tensors(), {}, format, {{}, max_file_bytes}), request);
   }
   std::string shard() const { return path + "/sharded/shard-00001-model-00001-of-00001.safetensors"; }
   // Empty if nothing is wrong.
@@ -111,6 +111,53 @@ TEST(Verify, FindsEveryFlippedByteOfHeaderAndManifest) {
     flip(manifest, byte, static_cast<int>(byte % 8));
   }
   EXPECT_EQ(saved.load_error(), "");
+}
+
+TEST(Load, TakesEveryFlippedByteOfHeaderAndManifestForDamage) {
+  Saved saved;
+  const auto is_damaged = [&] {
+    try {
+      CheckpointReader reader(saved.path, native());
+    } catch (const DamagedCheckpoint&) {
+      return true;
+    }
+    return false;
+  };
+  ASSERT_FALSE(is_damaged());
+  const uint64_t header_bytes = read_file(saved.shard()).size() - (37 * 8 * 4 + 30 + 20 + 8 + 3);
+  for (uint64_t byte = 0; byte < header_bytes; ++byte) {
+    flip(saved.shard(), byte, static_cast<int>(byte % 8));
+    EXPECT_TRUE(is_damaged()) << byte;
+    flip(saved.shard(), byte, static_cast<int>(byte % 8));
+  }
+  const std::string manifest = saved.path + "/manifest.json";
+  const uint64_t manifest_bytes = read_file(manifest).size();
+  for (uint64_t byte = 0; byte < manifest_bytes; ++byte) {
+    flip(manifest, byte, static_cast<int>(byte % 8));
+    EXPECT_TRUE(is_damaged()) << byte;
+    flip(manifest, byte, static_cast<int>(byte % 8));
+  }
+}
+
+// What an index says beside names and places, such as a total, changes nothing that is loaded.
+TEST(Load, NeverTakesOtherTensorsWhereTheIndexIsDamaged) {
+  const Saved saved(huggingface(), 500);
+  const std::string index = saved.path + "/model.safetensors.index.json";
+  const uint64_t index_bytes = read_file(index).size();
+  int num_refused = 0;
+  for (uint64_t byte = 0; byte < index_bytes; ++byte) {
+    flip(index, byte, static_cast<int>(byte % 7));
+    EXPECT_FALSE(verify_checkpoint(saved.path, saved.buckets).ok()) << byte;
+    try {
+      CheckpointReader reader(saved.path, huggingface());
+      for (const auto& [name, tensor] : load_all(reader, saved.model.load_tensors(), saved.buckets))
+        EXPECT_TRUE(same_bytes(tensor, saved.model.wholes.at(name))) << byte;
+    } catch (const DamagedCheckpoint&) {
+      ++num_refused;
+    }
+    flip(index, byte, static_cast<int>(byte % 7));
+  }
+  EXPECT_GT(num_refused, static_cast<int>(index_bytes / 2));
 }
 
 TEST(Load, FindsTruncationAtEveryLength) {

@@ -2,6 +2,7 @@
 // cut.
 #pragma once
 
+#include <fstream>
 #include <functional>
 #include <string>
 #include <thread>
@@ -70,6 +71,14 @@ inline Model sharded_model() {
   spread.owner = OwnerRule::kSpread;
   model.add(spread);
   return model;
+}
+
+inline void flip_bit(const std::string& path, uint64_t at) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(at));
+  const char was = static_cast<char>(file.get());
+  file.seekp(static_cast<std::streamoff>(at));
+  file.put(static_cast<char>(was ^ 4));
 }
 
 inline MeshShape mesh_of(int dp, int tp) { return MeshShape({{"dp", dp}, {"tp", tp}}); }

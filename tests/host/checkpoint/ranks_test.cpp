@@ -1,8 +1,10 @@
 // A save by many ranks: the same bytes as by one, each written by its owner, and one outcome on all.
 #include "ranks.hpp"
 
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <random>
 #include <set>
 
 #include "host/checkpoint/inspect.hpp"
@@ -93,6 +95,62 @@ TEST(ManyRanks, SaveWhatAnyOtherMeshLoads) {
     expect_loads(model, native(), dir / name, mesh_of(1, 1));
     for (const MeshShape& to : meshes()) expect_loads(model, native(), dir / name, to);
   }
+}
+
+// What ranks read of a box adds up to its checksum, however they divide it: all of it is compared, each byte read once,
+// and a bit that has changed in any box ends the load on all with the tensor's name.
+TEST(ManyRanks, CompareBoxesThatTheyReadInParts) {
+  const Model model = sharded_model();
+  uint64_t model_bytes = 0;
+  for (const auto& [fqn, tensor] : model.wholes) model_bytes += tensor.num_bytes();
+  uint64_t num_parts = 0;
+  const std::vector<MeshShape> some = {mesh_of(1, 1), mesh_of(2, 1), mesh_of(1, 2), mesh_of(4, 1), mesh_of(3, 2)};
+  for (const MeshShape& from : some) {
+    const TemporaryDirectory dir;
+    const BucketPair buckets(kBucketBytes);
+    CheckpointWriter(native(), buckets)
+        .save(plan_save(model.save_tensors(), from, native()), request_for(model, dir.path(), "c", 7, from));
+    const CheckpointManifest manifest = *CheckpointReader(dir / "c", native()).manifest();
+    for (const MeshShape& to : some) {
+      SCOPED_TRACE(from.text() + " to " + to.text());
+      std::atomic<uint64_t> parts = 0;
+      expect_ranks_pass(to.world_size(), [&](World& world) {
+        const BucketPair mine(kBucketBytes);
+        LoadOptions options;
+        options.rank = world.rank();
+        options.owned_only = true;
+        const auto read = [&] {
+          std::unique_ptr<CheckpointReader> reader;
+          LoadResult result;
+          world.together("load", [&] {
+            reader = std::make_unique<CheckpointReader>(dir / "c", native());
+            result = reader->load(
+                model.load_tensors(), to, mine, [&](const Descriptor& d, int r) { return model.local(d, to, r); }, options);
+          });
+          parts += result.parts.size();
+          return reader->verify_parts(result, world);
+        };
+        const ReadBytes whole = read();
+        EXPECT_EQ(whole.num_bytes, model_bytes);
+        EXPECT_EQ(whole.num_verified, model_bytes);
+        std::mt19937 random(5);
+        for (const auto& entry : manifest.boxes) {
+          if (entry.box.num_bytes() == 0) continue;
+          const uint64_t at = entry.place.offset + random() % entry.box.num_bytes();
+          const auto flip_it = [&](const char* when) {
+            world.barrier(when);
+            if (world.rank() == 0) flip_bit(dir / ("c/" + manifest.files[entry.place.file].path), at);
+            world.barrier(when);
+          };
+          flip_it("before");
+          EXPECT_NE(error_of(read).find("tensor '" + entry.box.name + "' in '"), std::string::npos) << entry.box.name;
+          flip_it("after");
+        }
+      });
+      if (from != to) num_parts += parts;
+    }
+  }
+  EXPECT_GT(num_parts, 1000u);
 }
 
 // As torch.distributed.checkpoint demands: its reader has one entry for each name in a file.

@@ -47,12 +47,28 @@ class SaverTest : public testing::Test {
       file.put('\x55');
     }
   }
+  // Changes a byte of a header, so that it can not even be read.
+  void damage_header(int step) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(checkpoint(step))) {
+      if (entry.path().extension() != ".safetensors") continue;
+      std::fstream(entry.path(), std::ios::in | std::ios::out | std::ios::binary).put('\x7f');
+    }
+  }
+  std::string resume_and_listen() {
+    testing::internal::CaptureStderr();
+    const auto resumed = saver_->resume();
+    log::flush();
+    EXPECT_TRUE(resumed);
+    if (resumed) resumed_ = resumed->checkpoint;
+    return testing::internal::GetCapturedStderr();
+  }
   std::string directory() const { return run_.folder() / "run"; }
   std::string checkpoint(int step) const { return directory() + "/checkpoints/" + step_directory_name(step); }
 
   SmallRun run_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<Saver> saver_;
+  std::string resumed_;
 };
 
 TEST_F(SaverTest, OnePlanServesEverySaveAndExport) {
@@ -75,15 +91,11 @@ TEST_F(SaverTest, ADamagedCheckpointIsPassedOverForTheOneBeforeIt) {
   save_two();
   damage(2);
   log::reset_counted_warnings();
-  testing::internal::CaptureStderr();
-  const auto resumed = saver_->resume();
-  log::flush();
-  const std::string said = testing::internal::GetCapturedStderr();
-  ASSERT_TRUE(resumed);
-  EXPECT_EQ(resumed->checkpoint, checkpoint(1));
-  EXPECT_EQ(resumed->state, (Json{{"at", 1}}));
+  const std::string said = resume_and_listen();
+  EXPECT_EQ(resumed_, checkpoint(1));
+  EXPECT_EQ(saver_->resume()->state, (Json{{"at", 1}}));
   expect_filled_with(1.0f);
-  const std::pair<std::string, uint64_t> counted = {"checkpoint-damaged step-000002", 1};
+  const std::pair<std::string, uint64_t> counted = {"checkpoint-damaged step-000002", 2};
   EXPECT_EQ(log::counted_warnings(), std::vector{counted});
   for (const char* part : {"step-000002' is passed over", "tensor '", ".safetensors'", "its CRC32C is ", "the manifest says "})
     EXPECT_HAS(said, part);
@@ -92,18 +104,39 @@ TEST_F(SaverTest, ADamagedCheckpointIsPassedOverForTheOneBeforeIt) {
   EXPECT_EQ(saver_->resume()->state, (Json{{"at", 3}}));
 }
 
+TEST_F(SaverTest, OneThatCanNotBeScannedIsPassedOverToo) {
+  save_two();
+  damage_header(2);
+  log::reset_counted_warnings();
+  const std::string said = resume_and_listen();
+  EXPECT_EQ(resumed_, checkpoint(1));
+  expect_filled_with(1.0f);
+  EXPECT_EQ(log::counted_warnings().size(), 1u);
+  for (const char* part : {"step-000002' is passed over", "shard-00001-model-00001-of-00001.safetensors' is damaged in its header",
+                           "its CRC32C is ", "next is 'step-000001'"})
+    EXPECT_HAS(said, part);
+}
+
 TEST_F(SaverTest, ADamagedCheckpointThatWasAskedForIsAnError) {
   save_two();
   damage(2);
   open({"run.resume=" + checkpoint(2)});
+  EXPECT_THROW(saver_->resume(), DamagedCheckpoint);
+  damage_header(1);
+  open({"run.resume=" + checkpoint(1)});
   EXPECT_THROW(saver_->resume(), DamagedCheckpoint);
 }
 
 TEST_F(SaverTest, NothingIsStartedAnewWhereAllCheckpointsAreDamaged) {
   save_two();
   damage(1);
-  damage(2);
-  EXPECT_THROW(saver_->resume(), DamagedCheckpoint);
+  damage_header(2);
+  try {
+    saver_->resume();
+    ADD_FAILURE() << "trains anew";
+  } catch (const DamagedCheckpoint& error) {
+    EXPECT_HAS(error.what(), "no checkpoint of this run is whole; to start anew, move ");
+  }
 }
 
 TEST_F(SaverTest, WithoutACheckpointTrainingStartsAnew) { EXPECT_FALSE(saver_->resume()); }
