@@ -64,6 +64,7 @@ struct Placement {
 enum class OwnerRule {
   kFirst,   // coordinate 0 on every replicated axis
   kSpread,  // chosen by the tensor's name, so that the tensors of a model spread over all replicas
+  kGiven,   // the descriptor says which replica
 };
 
 // A fused parameter: consecutive parts along one dim, such as q, k and v, or gate and up.
@@ -111,6 +112,7 @@ struct Descriptor {
   Dtype dtype = Dtype::f32;
   std::vector<Placement> placements;  // in order of application
   OwnerRule owner = OwnerRule::kFirst;
+  int owner_replica = 0;  // kGiven: of Layout::replica()
   std::string tie;  // FQN of the tensor whose storage this one shares; empty: it has its own
   SubParameterCuts cuts;
   Granularity granularity;

@@ -21,13 +21,7 @@ uint64_t name_hash(const std::string& name) {
   return h ^ (h >> 31);
 }
 
-// The replica that owns, among `size` of them; uses up that much of the seed.
-int owner_digit(uint64_t& seed, int size) {
-  const auto n = static_cast<uint64_t>(size);
-  const int digit = static_cast<int>(seed % n);
-  seed /= n;
-  return digit;
-}
+int owner_among(uint64_t seed, int replicas) { return static_cast<int>(seed % static_cast<uint64_t>(replicas)); }
 
 }  // namespace
 
@@ -53,6 +47,7 @@ Layout::Layout(Descriptor descriptor, MeshShape mesh) : descriptor_(std::move(de
   check_cuts();
   block_elements_ = descriptor_.block_elements();
   if (descriptor_.owner == OwnerRule::kSpread) owner_seed_ = name_hash(descriptor_.fqn);
+  if (descriptor_.owner == OwnerRule::kGiven) owner_seed_ = static_cast<uint64_t>(descriptor_.owner_replica);
 
   std::array<bool, MeshShape::kMaxAxes> used{};
   int index = 0;
@@ -70,6 +65,7 @@ Layout::Layout(Descriptor descriptor, MeshShape mesh) : descriptor_(std::move(de
   for (int axis = 0; axis < mesh_.num_axes(); ++axis)
     if (!used[static_cast<size_t>(axis)]) replicated_axes_.push_back(axis);
   std::sort(replicated_axes_.begin(), replicated_axes_.end());
+  for (int axis : replicated_axes_) num_replicas_ *= mesh_.size(axis);
 }
 
 void Layout::check_tensor() const {
@@ -176,9 +172,7 @@ Layout::Region Layout::region(int rank) const {
   const Descriptor& d = descriptor_;
   const MeshShape::Coordinates at = mesh_.coordinates(rank);
   Region out;
-  out.owned = d.tie.empty() && !is_partial_;
-  uint64_t seed = owner_seed_;
-  for (int axis : replicated_axes_) out.owned &= at[static_cast<size_t>(axis)] == owner_digit(seed, mesh_.size(axis));
+  out.owned = d.tie.empty() && !is_partial_ && replica(rank) == owner_among(owner_seed_, num_replicas_);
 
   for (int k = 0; k < d.global_shape.ndim(); ++k) {
     Segments& segments = out.dims[static_cast<size_t>(k)];
@@ -248,8 +242,7 @@ void Layout::add_chunk(const Segment* first, const Segment* last, int replicas, 
   const int64_t chunk = ceil_div(ceil_div(length, step.unit), step.num_coordinates / replicas) * step.unit;
   const int64_t begin = std::min(length, chunk * (coordinate / replicas));
   const int64_t end = std::min(length, begin + chunk);
-  uint64_t seed = owner_seed_;
-  const bool owned = coordinate % replicas == owner_digit(seed, replicas);
+  const bool owned = coordinate % replicas == owner_among(owner_seed_, replicas);
 
   int64_t at = 0;
   int last_part = first->part;
@@ -298,6 +291,16 @@ bool Layout::holds(int rank) const {
     if (placement(step).kind == Placement::Kind::kOnlyOn && coordinate(step, at) != placement(step).coordinate)
       return false;
   return true;
+}
+
+int Layout::replica(int rank) const {
+  const MeshShape::Coordinates at = mesh_.coordinates(rank);
+  int out = 0, weight = 1;
+  for (int axis : replicated_axes_) {
+    out += at[static_cast<size_t>(axis)] * weight;
+    weight *= mesh_.size(axis);
+  }
+  return out;
 }
 
 Shape Layout::local_shape(int rank) const {

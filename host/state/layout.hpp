@@ -45,6 +45,10 @@ class Layout {
   bool is_flat() const { return is_flat_; }
   // What ranks hold are terms of a sum: nobody owns it and it cannot be saved.
   bool is_partial() const { return is_partial_; }
+  // Ranks that hold the same, along axes that no placement divides: how many times the tensor is there, and of which of
+  // these copies a rank has its part.
+  int num_replicas() const { return num_replicas_; }
+  int replica(int rank) const;
   // False where an only_on placement leaves the rank without the tensor; a rank may also hold it with no elements.
   bool holds(int rank) const;
 
@@ -107,7 +111,8 @@ class Layout {
   MeshShape mesh_;
   std::vector<Step> steps_;
   std::vector<int> replicated_axes_;
-  uint64_t owner_seed_ = 0;
+  int num_replicas_ = 1;
+  uint64_t owner_seed_ = 0;  // modulo any number of replicas: the one that owns
   int64_t block_elements_ = 1;
   bool is_flat_ = false;
   bool is_partial_ = false;

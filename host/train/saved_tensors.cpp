@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "host/base/log.hpp"
+#include "host/state/owners.hpp"
 
 namespace chassis {
 namespace {
@@ -54,18 +55,14 @@ std::unique_ptr<CheckpointReader> open_directory(Session& session, const std::st
   throw first ? Error(*first) : plugin_error("no installed format reads '" + path + "'");
 }
 
-Descriptor shared(Descriptor descriptor) {
-  descriptor.owner = OwnerRule::kSpread;
-  return descriptor;
-}
-
 bool saves_all(Session& session) { return session.config().get_string("checkpoint.contents") == "full"; }
 
 std::vector<Descriptor> training_tensors(Session& session, bool with_states) {
   std::vector<Descriptor> tensors;
-  for (const auto& p : session.parameters().all()) tensors.push_back(shared(p->descriptor));
-  if (!with_states) return tensors;
-  for (const OptimizerState& state : session.optimizer().states()) tensors.push_back(shared(state.descriptor));
+  for (const auto& p : session.parameters().all()) tensors.push_back(p->descriptor);
+  if (with_states)
+    for (const OptimizerState& state : session.optimizer().states()) tensors.push_back(state.descriptor);
+  balance_owners(tensors, session.mesh());
   return tensors;
 }
 
@@ -91,9 +88,9 @@ SavePlan plan_checkpoint(Session& session, const FormatPlugin& format) {
 
 SavePlan plan_export(Session& session, const FormatPlugin& format) {
   std::vector<SaveTensor> tensors;
-  for (const auto& p : session.parameters().all()) {
-    const std::string name = session.disk_name(p->name);
-    if (!name.empty()) tensors.push_back({shared(p->descriptor), name, export_dtype(session)});
+  for (Descriptor& descriptor : training_tensors(session, false)) {
+    const std::string name = session.disk_name(descriptor.fqn);
+    if (!name.empty()) tensors.push_back({std::move(descriptor), name, export_dtype(session)});
   }
   return plan_save(std::move(tensors), session.mesh(), format);
 }

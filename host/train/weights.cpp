@@ -39,8 +39,10 @@ struct NamesOnDisk {
 LoadResult read_weights(Session& session, CheckpointReader& reader, const BucketPair& buckets,
                         const LocalTensors& local, std::vector<LoadTensor>& tensors) {
   const NamesOnDisk names(session, reader);
-  for (const auto& p : session.parameters().all())
-    tensors.push_back({shared(p->descriptor), names.of_parameter.at(p->name)});
+  for (Descriptor& descriptor : training_tensors(session, false)) {
+    const std::string& name = names.of_parameter.at(descriptor.fqn);
+    tensors.push_back({std::move(descriptor), name});
+  }
   ProgressBar bar("loading " + reader.path());
   LoadOptions options = load_options(session);
   options.skip = [&](const std::string& name) { return names.others.contains(name); };

@@ -2,6 +2,8 @@
 // becomes of them.
 #include <algorithm>
 
+#include <nlohmann/json.hpp>
+
 #include "tests/regress/small_run.hpp"
 
 namespace chassis::test {
@@ -169,6 +171,25 @@ TEST_F(Saving, KeepsWhatItIsToldToKeep) {
   EXPECT_EQ(pruned.exit_code, 0) << pruned.output;
   EXPECT_NE(pruned.output.find("deleted step-000003\ndeleted step-000006\n"), std::string::npos) << pruned.output;
   EXPECT_EQ(checkpoints("run"), std::vector<std::string>{"step-000007"});
+}
+
+TEST_F(Saving, IsSharedOutByBytesAmongRanksThatHoldTheSame) {
+  train("run", {"run.max_steps=1"}, {"ddp4", 4, "[[parallel]]\nplugin = \"ddp\"\n"});
+  const auto manifest = nlohmann::json::parse(text_of_file(checkpoint("run", 1) + "/manifest.json"));
+  std::map<int, int64_t> bytes;  // by rank
+  int64_t sum = 0, largest = 0;
+  for (const auto& tensor : manifest.at("tensors")) {
+    ASSERT_EQ(tensor.at("dtype"), "f32");
+    int64_t num_bytes = 4;
+    for (const int64_t size : tensor.at("shape")) num_bytes *= size;
+    bytes[tensor.value("rank", 0)] += num_bytes;
+    sum += num_bytes;
+    largest = std::max(largest, num_bytes);
+  }
+  ASSERT_EQ(bytes.size(), 4u);
+  for (const auto& [rank, of_rank] : bytes) EXPECT_LE(of_rank, sum / 4 + largest) << "rank " << rank;
+  const auto loads = std::minmax_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  EXPECT_LT(loads.second->second - loads.first->second, sum / 100) << "small tensors even it out";
 }
 
 TEST_F(Saving, IsTriedOutBeforeTheFirstStepIfAskedFor) {
