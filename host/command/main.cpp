@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,6 +40,15 @@ __attribute__((no_sanitize("address", "undefined", "thread"))) void restart_with
 }
 __attribute__((section(".preinit_array"), used)) void (*const before_constructors)(int, char**, char**) =
     restart_with_passive_waiting;
+
+// What happened and its causes; the rank that failed tells it in full.
+std::string in_one_line(const std::string& text) {
+  std::istringstream lines(text);
+  std::string told;
+  for (std::string line; std::getline(lines, line);)
+    if (told.empty() || line.starts_with("caused by: ")) told += (told.empty() ? "" : "; ") + line;
+  return told;
+}
 
 int run(int argc, char** argv) {
   using namespace chassis;
@@ -85,10 +95,8 @@ int main(int argc, char** argv) {
   try {
     return run(argc, argv);
   } catch (const chassis::RemoteError& e) {
-    // The rank that failed tells it in full.
-    const std::string text = e.what();
     chassis::log::set_level(chassis::log::Level::kInfo);
-    chassis::log::info("stopped: {}", text.substr(0, text.find('\n')));
+    chassis::log::info("stopped: {}", in_one_line(e.what()));
     return static_cast<int>(e.code());
   } catch (const chassis::Error& e) {
     chassis::log::error("{}", e.what());

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <filesystem>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStoreBackend.hpp>
@@ -202,27 +203,26 @@ class TcpStore : public Store {
     const std::lock_guard lock(mutex_);
     const milliseconds limit = timeout_;
     const auto start = Clock::now();
-    if (!lost_.empty()) throw lost_error();  // a late answer would be taken for that of the next request
+    if (lost_) throw *lost_;  // a late answer would be taken for that of the next request
     try {
       QuietTorch quiet;
       return request();
     } catch (const std::exception& e) {
-      const bool silent = Clock::now() - start >= limit;
-      lost_ = silent ? fmt::format("no answer within {:.3g} s", static_cast<double>(limit.count()) / 1000.0)
-                     : "it broke off, " + reason_of(e);
-      throw lost_error();
+      const bool hangs = Clock::now() - start >= limit;
+      const double seconds = std::chrono::duration<double>(limit).count();
+      const std::string why =
+          hangs ? fmt::format("no answer within {:.3g} s", seconds) : "it broke off, " + reason_of(e);
+      lost_.emplace("lost the store at " + name_ + ": " + why, hangs);
+      lost_->hint("the process that serves it has ended or hangs: rank 0, or the launcher");
+      throw *lost_;
     }
-  }
-  Error lost_error() const {
-    return communication_error("lost the store at " + name_ + ": " + lost_)
-        .hint("the process that serves it has ended or hangs: rank 0, or the launcher");
   }
 
   std::string name_, prefix_;
   std::mutex mutex_;
   std::vector<int> sockets_;
   std::atomic<milliseconds> timeout_ = kFirstTimeout;
-  std::string lost_;  // why
+  std::optional<StoreLost> lost_;
   c10::intrusive_ptr<c10d::TCPStore> store_;
 };
 

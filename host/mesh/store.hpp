@@ -6,11 +6,25 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+
+#include "host/base/error.hpp"
 
 namespace chassis {
 
+// A communication error: the process that serves the store is gone, or hangs.
+class StoreLost : public Error {
+ public:
+  StoreLost(std::string message, bool hangs) : Error(ExitCode::kCommunication, std::move(message)), hangs_(hangs) {}
+  // It is silent; its connection stands.
+  bool hangs() const noexcept { return hangs_; }
+
+ private:
+  bool hangs_;
+};
+
 // Every call is a small request or two, 10 µs each on one machine, and may come from any thread. When the store's
-// process is gone, or silent for longer than the timeout, it throws a communication error, and so do all later calls.
+// process is gone, or silent for longer than the timeout, it throws StoreLost, and so do all later calls.
 class Store {
  public:
   virtual ~Store() = default;

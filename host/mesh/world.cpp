@@ -191,8 +191,8 @@ std::vector<std::string> World::await_arrivals(const std::string& mine, std::chr
     return false;
   };
   wait_until(start + timeout, all_have_come, [&] {
-    return fmt::format("{} of {} ranks did not come within {:.3g} s: {}", arrivals.missing.size(), size(),
-                       seconds(timeout), list_text(arrivals.missing));
+    return fmt::format("{} of {} ranks did not come within {:.3g} s: {}; [comm] init_timeout_s sets the limit",
+                       arrivals.missing.size(), size(), seconds(timeout), list_text(arrivals.missing));
   });
   for (int other = 1; other < size(); ++other) {
     const int64_t its_size = Json::parse(arrivals.texts[static_cast<size_t>(other)])["world_size"];
@@ -317,13 +317,25 @@ void World::await_cause() {
     std::optional<Failure> first;
     try {
       first = find_failure(*store_);
-    } catch (const Error& lost) {  // then this is the cause
-      throw Error(lost.code(), fmt::format("{} is gone or hangs: {}",
-                                           launch_.store_is_elsewhere ? "the launcher" : "rank 0", lost.message()));
+    } catch (const StoreLost& lost) {  // then this is the cause
+      throw named(lost);
     }
     if (first && first->rank != rank()) throw RemoteError(first->code, first->text);
     if (first) return;
   }
+}
+
+// Says whose end it is.
+StoreLost World::named(const StoreLost& lost) const {
+  const bool by_launcher = launch_.store_is_elsewhere;
+  StoreLost error(fmt::format("{} {}: {}", by_launcher ? "the launcher" : "rank 0", lost.hangs() ? "hangs" : "is gone",
+                              lost.message()),
+                  lost.hangs());
+  if (lost.hangs())
+    error.hint("it has stopped, or its machine can not be reached; [comm] timeout_s says how long the others wait");
+  else
+    error.hint("see what it said last, and dmesg on its machine: the system kills a process when memory runs out");
+  return error;
 }
 
 std::optional<Failure> World::first_failure() noexcept {
@@ -345,7 +357,12 @@ void World::report_failure(const Error& error) noexcept {
 
 void World::throw_if_another_failed() {
   if (!store_) return;
-  const auto failure = find_failure(*store_);
+  std::optional<Failure> failure;
+  try {
+    failure = find_failure(*store_);
+  } catch (const StoreLost& lost) {
+    throw named(lost);
+  }
   if (!failure || failure->rank == rank()) return;
   failed_ = true;
   throw RemoteError(failure->code, failure->text);

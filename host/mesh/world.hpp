@@ -64,8 +64,8 @@ class World {
   // [any] The first failure of a run is what every rank ends with. Does nothing with one process, and for an error that
   // came from another rank.
   void report_failure(const Error& error) noexcept;
-  // [any] Throws what another rank has reported: its exit code, "rank 2: …". Costs one small request; callers ask at
-  // most every 100 ms.
+  // [any] Throws what another rank has reported, with its exit code: "rank 2: …"; StoreLost, naming whose end it is,
+  // where the store is lost. Costs one small request; callers ask at most every 100 ms.
   void throw_if_another_failed();
   // [any] Polls `ready` until true; throws if another rank fails, or a communication error with `late()` as its message
   // when the deadline is over.
@@ -79,6 +79,7 @@ class World {
   void wait_until(std::chrono::steady_clock::time_point end, const std::function<bool()>& ready,
                   const std::function<std::string()>& late);
   void await_cause();
+  StoreLost named(const StoreLost& lost) const;
   std::optional<Failure> first_failure() noexcept;
   void leave() noexcept;
 

@@ -1,6 +1,7 @@
 #include "host/train/join.hpp"
 
 #include "host/base/log.hpp"
+#include "host/mesh/watchdog.hpp"
 
 namespace chassis {
 
@@ -13,6 +14,7 @@ int join_world(const Config& config, const std::function<int(World&)>& body) {
   log::set_rank(launch.rank);
   World world(launch, std::chrono::seconds(config.get_int("comm.init_timeout_s")));
   world.set_deadline(std::chrono::seconds(config.get_int("comm.timeout_s")));
+  const Watchdog watchdog(world);
   return world.run([&] { return body(world); });
 }
 

@@ -1,6 +1,11 @@
-// A format that dies while the last bytes of a file are written.
+// A format whose process dies or stops while the last bytes of a file are written, which rank 0 does alone.
+#include <signal.h>
+#include <unistd.h>
+
 #include "chassis/format.hpp"
+#include "chassis/options.hpp"
 #include "chassis/plugin.hpp"
+#include "mark.hpp"
 
 namespace {
 
@@ -8,9 +13,13 @@ using namespace chassis;
 
 class Crashing final : public Format {
  public:
-  static constexpr std::string_view kDoc = "dies in finish(), for tests";
+  static constexpr std::string_view kDoc = "dies or stops in finish(), for tests";
   static constexpr bool kWholeTensors = true;
-  using Format::Format;
+  static const Options& options() {
+    static const Options schema = {option("fault", "crash").choices({"crash", "kill", "stop"})};
+    return schema;
+  }
+  explicit Crashing(const Host& host) : Format(host), fault_(option_value<std::string>(host, "fault")) {}
 
   void layout(const chassis_save_request_t& request, LayoutSink& out) override {
     uint64_t num_bytes = 0;
@@ -20,9 +29,14 @@ class Crashing final : public Format {
       out.place(static_cast<uint32_t>(i), file, at);
   }
   void finish(const chassis_save_request_t&, uint32_t, FinishSink&) override {
-    *static_cast<volatile int*>(nullptr) = 1;
+    if (fault_ == "crash") *static_cast<volatile int*>(nullptr) = 1;
+    test::mark_fault();
+    kill(getpid(), fault_ == "kill" ? SIGKILL : SIGSTOP);
   }
   void scan(const Directory&, ScanSink&) override {}
+
+ private:
+  std::string fault_;
 };
 
 }  // namespace

@@ -77,6 +77,8 @@ struct Fault {
   std::function<void(Start&)> change = nullptr;  // of the start of the one that has it
   bool port_in_use = false;
   std::string toml = "";  // behind the rest
+  int absent = -1;        // this rank does not come; the one that has the fault waits for it, and is sent …
+  int signal = 0;
 
   bool has(const char* word) const { return name.find(word) != std::string::npos; }
   friend void PrintTo(const Fault& fault, std::ostream* out) { *out << fault.name; }
@@ -132,6 +134,11 @@ class Run {
   explicit Run(const Fault& fault) : fault_(fault), port_(fault.port_in_use) {
     write_text(folder_ / "run.toml", kToml + fault.toml);
     for (int rank = 0; rank < (fault.by_hand ? fault.num_ranks : 1); ++rank) start(rank);
+    if (fault.signal == 0) return;
+    const Process& process = *processes_[static_cast<size_t>(fault.rank)];
+    EXPECT_TRUE(process.wait_for("waiting for 1 of 3 ranks: " + std::to_string(fault.absent)));
+    sent_ = Clock::now();
+    process.send(fault.signal);
   }
 
   End wait() {
@@ -177,7 +184,8 @@ class Run {
                      {"LOCAL_WORLD_SIZE", "1"},
                      {"MASTER_ADDR", "127.0.0.1"},
                      {"MASTER_PORT", std::to_string(port_.number())}};
-    processes_.push_back(start.comes ? std::make_unique<Process>(command, start.directory, environment) : nullptr);
+    const bool comes = start.comes && rank != fault_.absent;
+    processes_.push_back(comes ? std::make_unique<Process>(command, start.directory, environment) : nullptr);
   }
 
   static bool poll(Clock::time_point from, const std::function<bool()>& ready) {
@@ -188,8 +196,9 @@ class Run {
     return true;
   }
 
-  // As the strategy says it.
+  // As the plugin that has it says.
   std::optional<Clock::time_point> time_of_fault() const {
+    if (sent_) return sent_;
     for (const auto& process : processes_) {
       const std::string said = process ? process->output_so_far() : "";
       if (const size_t at = said.find("fault of "); at != std::string::npos)
@@ -202,6 +211,7 @@ class Run {
   ScratchDirectory folder_;
   Port port_;
   std::vector<std::unique_ptr<Process>> processes_;
+  std::optional<Clock::time_point> sent_;
 };
 
 // What one of the ranks of --nproc says, and their parent as the first.
@@ -209,8 +219,12 @@ std::string lines_of(int rank, const std::string& output) {
   const std::string mark = "[rank " + std::to_string(rank) + "] ";
   std::string said;
   std::istringstream lines(output);
-  for (std::string line; std::getline(lines, line);)
-    if (rank == 0 ? !line.starts_with("[rank ") : line.starts_with(mark)) said += line + "\n";
+  bool is_its = false;
+  for (std::string line; std::getline(lines, line);) {
+    const bool goes_on = line.starts_with("caused by: ") || line.starts_with("hint: ");
+    if (!goes_on) is_its = rank == 0 ? !line.starts_with("[rank ") : line.starts_with(mark);
+    if (is_its) said += line + "\n";
+  }
   return said;
 }
 
@@ -221,7 +235,7 @@ void expect_end(const Fault& fault, const End& end) {
     const bool had_it = rank == fault.rank;
     const std::string said = fault.by_hand ? outcome.output : lines_of(rank, outcome.output);
     EXPECT_EQ(outcome.output.find("internal error"), std::string::npos) << outcome.output;
-    if (had_it && fault.said.empty()) continue;
+    if ((had_it && fault.said.empty()) || rank == fault.absent) continue;
     EXPECT_HAS(said, had_it ? fault.said : fault.heard) << "rank " << rank << ": " << outcome.output;
     EXPECT_EQ(outcome.exit_code, static_cast<int>(fault.code)) << "rank " << rank << ": " << outcome.output;
   }
@@ -239,12 +253,21 @@ Words strategy(const std::string& fault, const Words& more = {}) {
   return words;
 }
 
+// Rank 0 alone, while the others wait for it to finish the files of step 3.
+Words in_checkpoint(const std::string& fault, const Words& more = {}) {
+  Words words = {"checkpoint.plugin=crashing", "checkpoint.fault=" + fault, "checkpoint.every_steps=3",
+                 "checkpoint.async=false"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
 const Words kHasty = {"comm.init_timeout_s=" + std::to_string(kDeadline)};
 const Words kShort = {"comm.timeout_s=" + std::to_string(kDeadline)};
 // Wide enough that the optimizer's states are more than what was free before.
 const Words kWide = {"model.config.hidden_size=512", "model.config.intermediate_size=1024"};
 constexpr bool kNproc = false, kByHand = true;
-const std::string kFirstIsGone = "rank 0 is gone or hangs: lost the store at 127.0.0.1:";
+const std::string kFirstIsGone = "rank 0 is gone: lost the store at 127.0.0.1:";
+const std::string kFirstHangs = "rank 0 hangs: lost the store at 127.0.0.1:";
 const std::string kDifferentCalls = "two ranks make different calls in #";
 
 // Amid training, by faulty_strategy.cpp.
@@ -266,7 +289,12 @@ std::vector<Fault> live_faults() {
       {"stop_in_forward", kNproc, 3, 1, stop_in_forward, comm, silent(1), silent(1)},
       {"stop_in_collective", kNproc, 3, 0, stop_in_collective, comm, silent(0), silent(0)},
       {"stop_by_hand", kByHand, 2, 1, stop_in_collective, comm, "rank 0", silent(1)},
-      {"stop_of_the_first_by_hand", kByHand, 3, 0, stop_in_forward, comm, "rank ", kFirstIsGone},
+      {"stop_of_the_first_by_hand", kByHand, 3, 0, stop_in_forward, comm, "rank ", kFirstHangs},
+      {"kill_in_checkpoint", kNproc, 3, 0, in_checkpoint("kill"), comm, "", killed(0)},
+      {"kill_in_checkpoint_by_hand", kByHand, 3, 0, in_checkpoint("kill"), comm, "", kFirstIsGone},
+      {"stop_in_checkpoint", kNproc, 3, 0, in_checkpoint("stop", kShort), comm, "stopped: checkpoint '",
+       "save step-000003: sync: waited " + std::to_string(kDeadline) + " s for rank 0"},
+      {"stop_in_checkpoint_by_hand", kByHand, 3, 0, in_checkpoint("stop", kShort), comm, "", kFirstHangs},
       {"another_order", kNproc, 3, 1, another_order, comm, kDifferentCalls, kDifferentCalls},
       {"another_order_by_hand", kByHand, 2, 1, another_order, comm, kDifferentCalls, kDifferentCalls},
       {"error_in_forward", kNproc, 3, 2, strategy("error in forward"), ExitCode::kConfig, "does not know how to go on",
@@ -306,6 +334,26 @@ std::vector<Fault> early_faults() {
        does_not_come},
       {"first_rank_missing", kByHand, 2, 0, kHasty, comm, "", "within " + late + " s: Connection refused",
        does_not_come},
+      {.name = "kill_of_the_first_at_the_start",
+       .by_hand = kByHand,
+       .num_ranks = 3,
+       .rank = 0,
+       .overrides = none,
+       .code = comm,
+       .said = "",
+       .heard = kFirstIsGone,
+       .absent = 2,
+       .signal = SIGKILL},
+      {.name = "stop_of_the_first_at_the_start",
+       .by_hand = kByHand,
+       .num_ranks = 3,
+       .rank = 0,
+       .overrides = kHasty,
+       .code = comm,
+       .said = "1 of 3 ranks did not come within " + late + " s: 2",
+       .heard = kFirstHangs,
+       .absent = 2,
+       .signal = SIGSTOP},
       {"port_in_use", kByHand, 2, 0, kHasty, comm, "Address already in use",
        "it accepts connections, but does not answer", nullptr, true},
       {"other_configuration", kByHand, 3, 1, none, config, rate, from_1 + rate, has_another_rate},

@@ -2,7 +2,6 @@
 // of choice. What happens while training happens in the third step: plans rehearse two.
 #include <signal.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -11,6 +10,7 @@
 #include "chassis/options.hpp"
 #include "chassis/parallel.hpp"
 #include "chassis/plugin.hpp"
+#include "mark.hpp"
 
 namespace {
 
@@ -57,7 +57,7 @@ class Faulty final : public Parallel {
   // What the host allocates next is more than is left.
   void bound() override {
     if (!has("out of memory")) return;
-    mark();
+    test::mark_fault();
     long pages = 0;
     if (FILE* const file = std::fopen("/proc/self/statm", "r")) {
       if (std::fscanf(file, "%ld", &pages) != 1) pages = 0;
@@ -72,7 +72,7 @@ class Faulty final : public Parallel {
   void pre_forward(uint32_t unit, UnitFlags flags) override {
     if (!flags.training || unit != 1 || step_ != kFaultyStep) return;
     if (has("error in forward")) {
-      mark();
+      test::mark_fault();
       fail_invalid("the strategy does not know how to go on");
     }
     if (has("kill in forward")) stop_by(SIGKILL);
@@ -82,7 +82,7 @@ class Faulty final : public Parallel {
   void finish_grads() override {
     const bool now = step_++ == kFaultyStep;
     const bool other_order = now && has("another order");
-    if (other_order) mark();
+    if (other_order) test::mark_fault();
     shards().reduce(other_order ? second_ : first_, "gradients");
     if (now && has("kill late in collective")) sleep(2);  // the others have written down what they wait for
     if (now && (has("kill in collective") || has("kill late in collective"))) stop_by(SIGKILL);
@@ -100,19 +100,10 @@ class Faulty final : public Parallel {
  private:
   bool has(std::string_view fault) const { return is_faulty_ && fault_ == fault; }
 
-  // "fault of 4711 at 123456789": process and nanoseconds of the monotonic clock.
-  static void mark() {
-    timespec now{};
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    char line[64];
-    const int size =
-        std::snprintf(line, sizeof line, "fault of %d at %lld\n", getpid(), now.tv_sec * 1'000'000'000LL + now.tv_nsec);
-    (void)!write(STDERR_FILENO, line, static_cast<size_t>(size));
-  }
   // Once: units run forward for every micro-batch.
   void stop_by(int signal) {
     is_faulty_ = false;
-    mark();
+    test::mark_fault();
     kill(getpid(), signal);
   }
 

@@ -13,6 +13,7 @@
 
 #include "host/base/log.hpp"
 #include "host/mesh/spawn.hpp"
+#include "host/mesh/watchdog.hpp"
 #include "host/mesh/world.hpp"
 
 namespace chassis {
@@ -73,6 +74,11 @@ int act(World& world, const std::vector<std::string>& words) {
   }
   if (what == "deaf") {  // the others take no notice
     if (chosen) throw Error(ExitCode::kNumeric, "loss is nan");
+    std::this_thread::sleep_for(5min);
+  }
+  if (what == "busy") {  // as deaf, under a watchdog
+    const Watchdog watchdog(world);
+    say(fmt::format("rank {} is {}", world.rank(), getpid()));
     std::this_thread::sleep_for(5min);
   }
   if (what == "work") {

@@ -213,7 +213,7 @@ TEST_F(Spawn, RanksEndWithTheProcessThatStartedThem) {
     run.send(SIGKILL);
     run.wait();
     for (int rank : {0, 1}) EXPECT_TRUE(ends(process_of(rank, output))) << rank;
-    if (what == std::string("work")) EXPECT_HAS(run.output_so_far(), "the launcher is gone or hangs: lost the store");
+    if (what == std::string("work")) EXPECT_HAS(run.output_so_far(), "the launcher is gone: lost the store");
   }
 }
 
@@ -227,6 +227,27 @@ TEST_F(Spawn, ARankOfAnotherLauncherStartsNoRanks) {
                              {"MASTER_PORT", "29500"}});
   EXPECT_EQ(run.exit_code, 2);
   EXPECT_HAS(run.output, "--nproc 2 starts ranks, but RANK and WORLD_SIZE already started this process as rank 1 of 4");
+}
+
+// Nobody reaps them, and they ask nobody.
+TEST_F(Spawn, RanksStartedByHandThatAreBusyEndWithTheFirst) {
+  const std::string port = std::to_string(20000 + getpid() % 12000);
+  std::vector<std::unique_ptr<test::ScratchDirectory>> folders;
+  std::vector<std::unique_ptr<Process>> ranks;
+  for (const char* rank : {"0", "1"}) {
+    const std::vector<std::pair<std::string, std::string>> environment = {
+        {"RANK", rank},       {"WORLD_SIZE", "2"},          {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "1"},
+        {"MASTER_PORT", port}, {"MASTER_ADDR", "127.0.0.1"}};
+    folders.push_back(std::make_unique<test::ScratchDirectory>());
+    ranks.push_back(std::make_unique<Process>(Words{kProgram, "busy"}, folders.back()->path(), environment));
+  }
+  for (const char* rank : {"0", "1"})
+    ASSERT_TRUE(ranks[static_cast<size_t>(*rank - '0')]->wait_for(std::string("rank ") + rank + " is "));
+  ranks[0]->send(SIGKILL);
+  const Outcome end = ranks[1]->wait();
+  EXPECT_EQ(end.exit_code, 5) << end.output;
+  EXPECT_HAS(end.output, "stopped: rank 0 is gone: lost the store at 127.0.0.1:" + port);
+  EXPECT_HAS(end.output, "; this rank was busy with something else for 8 s and is ended");
 }
 
 // Two "machines" of two ranks each, started by hand with torchrun's variables.
