@@ -12,6 +12,7 @@ import warnings
 
 import deepspeed
 import torch
+from deepspeed.accelerator import get_accelerator
 from deepspeed.utils import safe_get_full_fp32_param
 from transformers import LlamaForCausalLM
 
@@ -29,8 +30,10 @@ config = {
     # Small sub-groups: parameters straddle them.
     "zero_optimization": {"stage": options["stage"], "stage3_param_persistence_threshold": 0, "sub_group_size": 3000,
                           **options.get("zero", {})},
-    **({options["dtype"]: {"enabled": True}} if options["dtype"] != "fp32" else {}),
+    **({options["dtype"]: {"enabled": True, **options.get("scaling", {})}} if options["dtype"] != "fp32" else {}),
 }
+# DeepSpeed asks the processor for instructions of fp16; PyTorch computes without them too.
+get_accelerator().is_fp16_supported = lambda: True
 optimizer = torch.optim.AdamW(groups, lr=1e-3, eps=1e-4, weight_decay=0.0)
 scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
 engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config, lr_scheduler=scheduler)

@@ -25,6 +25,10 @@ from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoin
 CASES = {
     "zero1_bf16": (2, {}, dict(stage=1, dtype="bf16")),
     "zero2_bf16_three_ranks": (3, {}, dict(stage=2, dtype="bf16")),
+    # The scale of the loss is 2^8, and is adapted or stays.
+    "zero1_fp16": (3, {}, dict(stage=1, dtype="fp16", scaling={"initial_scale_power": 8})),
+    "zero2_fp16_static": (2, {}, dict(stage=2, dtype="fp16", scaling={"loss_scale": 256})),
+    "zero3_fp16_tied": (2, dict(tie_word_embeddings=True), dict(stage=3, dtype="fp16", scaling={"initial_scale_power": 8})),
     "zero3_bf16_tied": (2, dict(tie_word_embeddings=True), dict(stage=3, dtype="bf16")),
     "zero1_frozen_tied": (2, dict(tie_word_embeddings=True), dict(stage=1, dtype="fp32", frozen="up_proj")),
     "zero2_round_robin": (2, {}, dict(stage=2, dtype="bf16", zero={"round_robin_gradients": True, "elastic_checkpoint": True})),

@@ -70,6 +70,16 @@ void read_states(const Source& source, const TorchFile& file, uint32_t rank, siz
   std::erase_if(out.states, [&](const auto& entry) { return entry.second.size() != out.masters.size(); });
 }
 
+std::optional<double> dynamic_loss_scale(const Pickle& pickle, const Value& optimizer) {
+  const Value* scaler = pickle.find(optimizer, "loss_scaler");
+  if (scaler == nullptr || scaler->kind != Kind::kRecord || !scaler->text.ends_with(".DynamicLossScaler") ||
+      scaler->items.empty() || pickle.at(scaler->items.back()).kind != Kind::kDict)
+    return std::nullopt;
+  const Value* scale = pickle.find(pickle.at(scaler->items.back()), "cur_scale");
+  if (scale == nullptr) return std::nullopt;
+  return scale->kind == Kind::kFloat ? scale->real : static_cast<double>(scale->integer);
+}
+
 }  // namespace
 
 RankState read_rank(const Source& source, uint32_t file_index, uint32_t rank, size_t num_ranks) {
@@ -95,6 +105,7 @@ RankState read_rank(const Source& source, uint32_t file_index, uint32_t rank, si
     for (const ValueId group : groups.items)
       out.masters.push_back(piece_of(file, rank, pickle.at(group), "a flat group"));
     read_states(source, file, rank, num_ranks, optimizer, out);
+    out.dynamic_loss_scale = dynamic_loss_scale(pickle, optimizer);
     return out;
   } catch (const Defect& defect) {
     if (std::strncmp(defect.what(), file.path().c_str(), file.path().size()) == 0) throw;

@@ -15,6 +15,7 @@ struct RankState {
   std::vector<Piece> masters;                        // by group
   std::map<std::string, std::vector<Piece>> states;  // by key, then by group; only what every group has
   std::optional<double> step;
+  std::optional<double> dynamic_loss_scale;  // of fp16
 };
 
 RankState read_rank(const Source& source, uint32_t file, uint32_t rank, size_t num_ranks);

@@ -108,6 +108,24 @@ TEST(ZeroCheckpoint, GivesBackEveryTensorOfEveryStage) {
   }
 }
 
+TEST(ZeroCheckpoint, OfFp16GivesItsMastersAndSaysThatItsScaleIsLeftOut) {
+  for (const int stage : {1, 2, 3}) {
+    SCOPED_TRACE(stage);
+    CheckpointOptions options{3, stage, 11, {}};
+    options.dynamic_loss_scale = 256;
+    const Files files = checkpoint_of(kGroups, options);
+    ASSERT_TRUE(files.contains("global_step7/zero_pp_rank_2_mp_rank_00_optim_states.pt"));
+    const Scanned found = scanned(files);
+    for (const auto& group : kGroups)
+      for (const Parameter& p : group) {
+        expect_values(found, p.name, p, 1);
+        expect_values(found, p.name + ".exp_avg", p, 0.5f);
+      }
+    ASSERT_EQ(found.warnings.size(), 1u);
+    EXPECT_EQ(found.warnings[0], "the scale of the loss, 256 and adapted so far, is left out: runs here scale no loss");
+  }
+}
+
 TEST(ZeroCheckpoint, ReadsTheFolderOfAStepToo) {
   Files files;
   for (auto& [path, bytes] : checkpoint_of(kGroups, {}))

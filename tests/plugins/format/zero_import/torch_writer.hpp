@@ -196,6 +196,7 @@ struct CheckpointOptions {
   int stage = 2;
   size_t sub_group_elements = 1 << 20;
   std::vector<Parameter> frozen;
+  double dynamic_loss_scale = 0;  // 0: none, as of bf16; else files of fp16
 };
 
 // A whole directory; moments are half and a quarter of the masters.
@@ -221,15 +222,18 @@ inline Files checkpoint_of(const Groups& groups, const CheckpointOptions& option
     const bool is_third = options.stage == 3;
     const std::string stage =
         call(global("deepspeed.runtime.zero.config", "ZeroStageEnum"), tuple({number(options.stage)}));
+    const bool is_fp16 = options.dynamic_loss_scale > 0;
+    const std::string scaler =
+        global("deepspeed.runtime.fp16.loss_scaler", is_fp16 ? "DynamicLossScaler" : "LossScaler") + ")\x81" +
+        dict({{text("cur_scale"), real(is_fp16 ? options.dynamic_loss_scale : 1.0)}, {text("cur_iter"), number(7)}}) + "b";
     const std::string optimizer =
         dict({{text("zero_stage"), stage},
-              {text("loss_scaler"), global("deepspeed.runtime.fp16.loss_scaler", "LossScaler") + ")\x81" +
-                                        dict({{text("cur_scale"), real(1.0)}}) + "b"},
+              {text("loss_scaler"), scaler},
               {text("partition_count"), is_third ? number(static_cast<int32_t>(options.ranks)) : list(partitions)},
               {text(is_third ? "optimizer_state_dict" : "base_optimizer_state"), state},
               {text(is_third ? "fp32_flat_groups" : "single_partition_of_fp32_groups"), list(flat)}});
     const std::string name = "zero_pp_rank_" + std::to_string(rank) + "_mp_rank_00";
-    files["global_step7/bf16_" + name + "_optim_states.pt"] =
+    files["global_step7/" + std::string(is_fp16 ? "" : "bf16_") + name + "_optim_states.pt"] =
         torch.file(dict({{text("optimizer_state_dict"), optimizer}}));
     if (rank > 0 && !is_third) continue;
 
