@@ -35,7 +35,7 @@ const std::string& name_on_disk(const LoadTensor& tensor) {
 }
 
 constexpr int64_t kCastElements = 1 << 16;  // of a box that is copied to another dtype, at a time
-constexpr uint64_t kHeaderPieceBytes = 1 << 20;
+constexpr size_t kReadBytes = 256 << 10;  // at a time: what is read is still in the core's cache when it is checked and cast
 
 // What a file gives of a tensor, as if it were a rank's local storage.
 Piece piece_of_file(const Box& box) {
@@ -137,7 +137,7 @@ void CheckpointReader::compare_files() {
         continue;
       }
       for (uint64_t at = extent.begin; at < extent.end; at += bytes.size()) {
-        bytes.resize(std::min(extent.end - at, kHeaderPieceBytes));
+        bytes.resize(std::min<uint64_t>(extent.end - at, kReadBytes));
         opened.pread_exact(bytes.data(), bytes.size(), at);
         crc = crc32c(crc, bytes.data(), bytes.size());
       }
@@ -283,8 +283,8 @@ void CheckpointReader::load_one(const LoadTensor& tensor, const DiskTensor& from
       for_each_run(copy, [&](int64_t at, int64_t to, int64_t length) {
         while (length > 0) {
           std::byte* const direct = direct_memory(flat, to, from.dtype);
-          const int64_t count =
-              direct != nullptr ? length : std::min(length, static_cast<int64_t>(bucket.size() / element_bytes));
+          const uint64_t room = direct != nullptr ? kReadBytes : std::min(bucket.size(), kReadBytes);
+          const int64_t count = std::min(length, static_cast<int64_t>(room / element_bytes));
           const std::span<std::byte> bytes(direct != nullptr ? direct : bucket.data(),
                                            static_cast<uint64_t>(count) * element_bytes);
           const uint64_t offset = static_cast<uint64_t>(at) * element_bytes;

@@ -44,7 +44,8 @@ def main() -> None:
     if dist.get_rank() == 0:
         os.sync()
         open("/proc/sys/vm/drop_caches", "w").write("1")
-    measured("load", lambda: dcp.load(state, checkpoint_id=folder))
+    for name in ("load", "warm_load"):
+        measured(name, lambda: dcp.load(state, checkpoint_id=folder))
     if dist.get_rank() == 0:
         print(json.dumps(out), flush=True)
     os._exit(0)
