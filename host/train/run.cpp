@@ -56,12 +56,12 @@ class Run {
   // Whether they were stopped before the last.
   bool take_steps() {
     while (trainer_->state().step < trainer_->options().max_steps) {
-      const Wishes wishes = agree_on_wishes();
-      if (wishes.advance) advance_save();
-      if (wishes.stop) return true;
       const StepRecord record = take_step();
+      const Wishes& wishes = trainer_->wishes();
+      if (saver_->is_saving() && wishes.ready) advance_save();
       if (evaluation_due(record.step)) evaluate_all(record.step);
       if (wishes.save || save_due(record.step)) save();
+      if (wishes.stop) return record.step < trainer_->options().max_steps;
     }
     return false;
   }
@@ -98,17 +98,6 @@ class Run {
       if (signals_.stop_requested()) throw Error(ExitCode::kStopped, "stopped while preparing data; nothing was trained");
     });
     eval_data_ = session_.open_eval_data();
-  }
-
-  struct Wishes {
-    bool stop = false;     // a signal reached some rank: all stop before the same step
-    bool save = false;     // behind the step
-    bool advance = false;  // a save is in progress and no rank would wait
-  };
-  Wishes agree_on_wishes() {
-    double sums[] = {signals_.stop_requested() ? 1.0 : 0.0, save_wanted() ? 1.0 : 0.0, saver_->ready() ? 1.0 : 0.0};
-    session_.ranks().sum(sums, "stop or save");
-    return {sums[0] > 0.0, sums[1] > 0.0, saver_->is_saving() && sums[2] == static_cast<double>(world_.size())};
   }
 
   // By a signal to this rank; on the first also by the clock, or by a file "save" in the run directory.
@@ -199,6 +188,7 @@ class Run {
     options.schedule = {config().get_string("schedule.name"), config().get_double("optimizer.lr"),
                         config().get_int("schedule.warmup_steps"), config().get_int("schedule.decay_steps"),
                         config().get_double("schedule.min_lr_ratio"), options.max_steps};
+    options.wishes = [this] { return Wishes{signals_.stop_requested(), save_wanted(), saver_->ready()}; };
     options.before_update = [this] { saver_->await_tensors(); };
     trainer_ = std::make_unique<Trainer>(session_.executor(), session_.parameters(), session_.optimizer(), *data_,
                                          ranks, session_.device(), options);

@@ -73,10 +73,13 @@ StepRecord Trainer::step() {
   }
 
   // Every rank has its part of one vector of gradients, and of one sum of losses; not finite anywhere is not finite
-  // everywhere, so all ranks step or none does.
+  // everywhere, so all ranks step or none does. What they wish goes along: it needs no collective of its own.
   if (ranks_.stack) ranks_.stack->finish_grads();
-  double sums[] = {loss_sum, sum_of_squares(optimizer_.trained())};
-  ranks_.sum(sums, "loss and gradient norm");
+  const Wishes own = options_.wishes ? options_.wishes() : Wishes{};
+  double sums[] = {loss_sum, sum_of_squares(optimizer_.trained()), own.stop ? 1.0 : 0.0, own.save ? 1.0 : 0.0,
+                   own.ready ? 0.0 : 1.0};
+  ranks_.sum(sums, "loss, gradient norm and wishes");
+  wishes_ = {sums[2] > 0.0, sums[3] > 0.0, sums[4] == 0.0};
   record.loss = sums[0] * loss_scale;
   record.grad_norm = std::sqrt(sums[1]);
   record.lr = options_.schedule.at(record.step);

@@ -27,6 +27,13 @@ std::vector<Work> sequential_schedule(int64_t num_microbatches);
 
 enum class NonFinite { kStop, kSkip };
 
+// What a rank has to say to the others beside its part of a step.
+struct Wishes {
+  bool stop = false;  // behind this step
+  bool save = false;  // likewise
+  bool ready = true;  // to go on with the save in progress
+};
+
 struct TrainerOptions {
   StepShape shape;
   LearningRateSchedule schedule;
@@ -34,6 +41,7 @@ struct TrainerOptions {
   NonFinite nonfinite = NonFinite::kStop;
   int64_t max_steps = 0;
   int64_t log_every_steps = 1;
+  std::function<Wishes()> wishes;       // [step] of this rank; asked once in a step, behind its backward
   std::function<void()> before_update;  // [step] called when parameters and states are about to change
 };
 
@@ -54,6 +62,8 @@ class Trainer {
   // [step] One optimizer step over a global batch. Throws a numeric error if loss or gradients are not finite and the
   // policy is to stop; parameters are then as before the step.
   StepRecord step();
+  // Of all ranks in the last step: to stop or save if any rank wished it, ready if all were.
+  const Wishes& wishes() const { return wishes_; }
 
   TrainerState& state() { return state_; }
   const TrainerOptions& options() const { return options_; }
@@ -71,6 +81,7 @@ class Trainer {
   TrainerOptions options_;
   std::vector<Work> schedule_;
   TrainerState state_;
+  Wishes wishes_;
 };
 
 // [all-ranks] The mean loss over a whole set; batch i is rank i's, modulo the number of data-parallel ranks.

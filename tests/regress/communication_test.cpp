@@ -32,6 +32,9 @@ class Theory {
       const auto& all = table.of_unit(static_cast<size_t>(u));
       Ids& reads = reads_.emplace_back(all.begin(), all.end());
       Ids& completes = completes_.emplace_back();
+      Ids& adds_to = adds_to_.emplace_back();
+      for (const Parameter* p : reads)
+        if (p->trainable) adds_to.push_back(p);
       for (const Parameter* p : reads)
         if (seen.insert(p).second && p->trainable) completes.push_back(p), trained.push_back(p);
       if (first_trained < 0 && !completes.empty()) first_trained = u;
@@ -40,7 +43,9 @@ class Theory {
 
   int num_units() const { return static_cast<int>(reads_.size()); }
   const Ids& reads(int unit) const { return reads_[static_cast<size_t>(unit)]; }
+  // Parameters whose gradients no unit adds to after it; and all that it adds to.
   const Ids& completes(int unit) const { return completes_[static_cast<size_t>(unit)]; }
+  const Ids& adds_to(int unit) const { return adds_to_[static_cast<size_t>(unit)]; }
 
   // What each of `ways` ranks has of them, padded to the largest part.
   static uint64_t part(const Ids& ids, Cut cut, int ways) {
@@ -74,7 +79,7 @@ class Theory {
   int first_trained = -1;
 
  private:
-  std::vector<Ids> reads_, completes_;
+  std::vector<Ids> reads_, completes_, adds_to_;
 };
 
 struct Widths {
@@ -82,9 +87,11 @@ struct Widths {
 };
 
 // FSDP2: every unit is gathered for forward and, if it was freed, again for backward; its gradient is reduced and
-// scattered.
+// scattered; of a tied parameter after each unit that reads it, or once.
 enum class Kept { kLast, kNone, kAll };
-Sent fsdp2(const Theory& t, Kept kept, Widths widths = {}, uint64_t num_reductions = 0, int reshard_to = 0) {
+enum class Tied { kEach, kOnce };
+Sent fsdp2(const Theory& t, Kept kept, Widths widths = {}, uint64_t num_reductions = 0, int reshard_to = 0,
+           Tied tied = Tied::kEach) {
   Sent sent;
   if (num_reductions == 0) num_reductions = t.num_microbatches;
   for (int u = 0; u < t.num_units(); ++u) {
@@ -97,8 +104,9 @@ Sent fsdp2(const Theory& t, Kept kept, Widths widths = {}, uint64_t num_reductio
                    Theory::part(t.reads(u), reshard_to ? Theory::Cut::kRanges : Theory::Cut::kRows, ways), ways,
                    widths.parameter, t.num_microbatches);
     }
-    Theory::ring(sent, "reduce_scatter dp_shard", Theory::part(t.completes(u), Theory::Cut::kRows, t.num_ranks),
-                 t.num_ranks, widths.gradient, num_reductions);
+    const Theory::Ids& reduced = tied == Tied::kEach ? t.adds_to(u) : t.completes(u);
+    Theory::ring(sent, "reduce_scatter dp_shard", Theory::part(reduced, Theory::Cut::kRows, t.num_ranks), t.num_ranks,
+                 widths.gradient, num_reductions);
   }
   return sent;
 }
@@ -107,7 +115,7 @@ Sent fsdp2(const Theory& t, Kept kept, Widths widths = {}, uint64_t num_reductio
 Sent hsdp(const Theory& t, int num_replicas, uint64_t num_sums) {
   Sent sent = fsdp2(t, Kept::kLast);
   for (int u = 0; u < t.num_units(); ++u)
-    Theory::all_reduce(sent, "all_reduce dp_replicate", Theory::part(t.completes(u), Theory::Cut::kRows, t.num_ranks),
+    Theory::all_reduce(sent, "all_reduce dp_replicate", Theory::part(t.adds_to(u), Theory::Cut::kRows, t.num_ranks),
                        num_replicas, 4, num_sums);
   return sent;
 }
@@ -208,6 +216,13 @@ std::vector<Row> rows() {
       {"fsdp2_uneven", {kFsdp2}, 3, 2, last_kept, {kUneven}},
       {"fsdp2_recomputing", {kFsdp2}, 2, 2, last_kept, {"recompute.mode=full"}},
       {"fsdp2_tied", {kFsdp2}, 2, 2, last_kept, {kTied}},
+      {"fsdp2_tied_reduced_once",
+       {kFsdp2, "reduce_tied_once = true"},
+       2,
+       2,
+       [](const Theory& t) { return fsdp2(t, Kept::kLast, {}, 0, 0, Tied::kOnce); },
+       {kTied}},
+      {"hsdp_tied", {kFsdp2}, 2, 2, [](const Theory& t) { return hsdp(t, 2, 1); }, {kTied}, 2},
       {"fsdp2_frozen_embedding", {kFsdp2}, 2, 2, last_kept, {kFrozenEmbedding}},
       {"fsdp2_prefetching", {kFsdp2, "forward_prefetch = 2", "backward_prefetch = 2"}, 2, 2, last_kept},
       {"fsdp2_offloading", {kFsdp2, "offload = \"cpu\""}, 2, 2, last_kept},
@@ -383,7 +398,8 @@ struct Traced {
 
 struct TracedRun {
   std::vector<Traced> second_step;
-  Sent sent;  // in it, as the metrics say; without what ranks agree on, which is fp64
+  Sent sent;               // in it, as the metrics say; without what ranks agree on, which is fp64
+  int num_agreements = 0;  // in it
 };
 
 TracedRun run_processes(const Row& row, const std::vector<std::string>& more = {}) {
@@ -418,9 +434,12 @@ TracedRun run_processes(const Row& row, const std::vector<std::string>& more = {
       continue;
     if (step == 2) {
       run.second_step.push_back(traced);
-      if (traced.dtype == "f64") Theory::ring(agreed, traced.what + " " + traced.group, traced.count, num_processes, 8);
+      if (traced.dtype == "f64") {
+        Theory::ring(agreed, traced.what + " " + traced.group, traced.count, num_processes, 8);
+        ++run.num_agreements;
+      }
     }
-    if (traced.name == "loss and gradient norm") ++step;
+    if (traced.name == "loss, gradient norm and wishes") ++step;
   }
   std::istringstream metrics(text_of_file(folder / "run/metrics.jsonl"));
   for (std::string line; std::getline(metrics, line);) {
@@ -444,7 +463,9 @@ TEST(CommunicationOfProcesses, IsThatOfTheory) {
                            "zero1_accumulating", "zero2_accumulating", "zero3_tied"}) {
     const Row row = row_named(name);
     PlannedRank rank(row.toml(), row.num_ranks * row.num_replicas, 0, row.all_overrides());
-    EXPECT_EQ(run_processes(row).sent, row.expected(row.theory(rank.session()))) << name;
+    const TracedRun run = run_processes(row);
+    EXPECT_EQ(run.sent, row.expected(row.theory(rank.session()))) << name;
+    EXPECT_EQ(run.num_agreements, 1) << name << ": loss, norm, stop and save are one collective";
   }
 }
 
