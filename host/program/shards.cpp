@@ -10,6 +10,9 @@
 namespace chassis {
 namespace {
 
+// From here on a parameter has a collective of its own in what is started as one, which saves copies.
+constexpr int64_t kAloneBytes = 16 << 20;
+
 Shards& self_of(const chassis_shards_t* table) { return *static_cast<Shards*>(table->impl); }
 
 Tensor flat_buffer(int64_t elements, Dtype dtype, Device device) {
@@ -20,31 +23,41 @@ Tensor flat_buffer(int64_t elements, Dtype dtype, Device device) {
 
 }  // namespace
 
-// Several parameters in one collective: of a gather [rank][parameter], of a reduction the same on the sending side.
-struct Shards::Flight {
-  CommWork work;
-  CommGroup* group = nullptr;
+// Parameters of one collective: of a gather [rank][parameter], of a reduction the same on the sending side.
+struct Shards::Lane {
   std::vector<uint32_t> ids;
   std::vector<int64_t> offsets;  // of each parameter in a rank's row
   int64_t row = 0;               // elements of a rank's row
   Tensor send, recv;
-  bool keep = false;             // a reduction that the replicas do not join yet
+  bool in_place = false;  // of one parameter: a gather's recv is its value, a reduction's send its gradient
+};
+
+// Collectives that were started as one.
+struct Shards::Flight {
+  CommWork work;
+  CommGroup* group = nullptr;
+  std::vector<Lane> lanes;
+  bool keep = false;  // a reduction that the replicas do not join yet
   std::string name;
 };
 
-// In order of first use, which is the same on every rank.
+// Parameters by what is started as one, and in it by collective. In order of first use, which is the same on every
+// rank.
 class Shards::Batches {
  public:
   struct Batch {
     CommGroup* group;
     Dtype dtype;
-    std::vector<uint32_t> ids;
+    std::vector<std::vector<uint32_t>> lanes;  // the first is joint
   };
-  void add(CommGroup* group, Dtype dtype, uint32_t id) {
+  void add(CommGroup* group, Dtype dtype, uint32_t id, bool alone) {
     auto batch = std::find_if(batches_.begin(), batches_.end(),
                               [&](const Batch& b) { return b.group == group && b.dtype == dtype; });
-    if (batch == batches_.end()) batch = batches_.insert(batch, {group, dtype, {}});
-    batch->ids.push_back(id);
+    if (batch == batches_.end()) batch = batches_.insert(batch, {group, dtype, {{}}});
+    if (alone)
+      batch->lanes.push_back({id});
+    else
+      batch->lanes[0].push_back(id);
   }
   const std::vector<Batch>& all() const { return batches_; }
 
@@ -177,9 +190,26 @@ void Shards::gather(std::span<const uint32_t> ids, const std::string& name) {
       continue;
     }
     e.state = State::kGathering;
-    batches.add(group, e.kept ? e.kept.dtype() : e.rule.gather_dtype, id);
+    const Dtype dtype = e.kept ? e.kept.dtype() : e.rule.gather_dtype;
+    batches.add(group, dtype, id, gathers_in_place(e, dtype));
   }
-  for (const auto& batch : batches.all()) start_gather(*batch.group, batch.dtype, batch.ids, name);
+  for (const auto& batch : batches.all()) start_gather(*batch.group, batch.dtype, batch.lanes, name);
+}
+
+// The whole tensor is the parts of all ranks one after the other, without padding, and large.
+bool Shards::is_row_of_parts(const Entry& e, Dtype dtype) const {
+  const int64_t elements = numel(Shape(e.parameter->local_shape));
+  return e.group && e.padded * group_size(e) == elements && elements * size_bytes(dtype) >= kAloneBytes;
+}
+
+bool Shards::gathers_in_place(const Entry& e, Dtype dtype) const {
+  if (e.kept || dtype != parameters_.compute() || !is_row_of_parts(e, dtype)) return false;
+  return !e.rule.resident || !e.parameter->shard.shares_storage_with(e.parameter->value);
+}
+
+// Executors leave gradients in fp32.
+bool Shards::reduces_in_place(const Entry& e) const {
+  return e.rule.reduce_dtype == Dtype::f32 && is_row_of_parts(e, Dtype::f32);
 }
 
 void Shards::make_whole_alone(Entry& e) {
@@ -194,35 +224,50 @@ void Shards::make_whole_alone(Entry& e) {
   e.fresh = true;
 }
 
-CommWork Shards::start(CommGroup& group, uint32_t op, const Flight& flight) {
-  Collective call;
-  call.op = op;
-  call.send = flight.send;
-  call.recv = flight.recv;
-  call.name = flight.name;
-  return communicator_->start(group, {call});
+void Shards::start(Flight& flight, uint32_t op) {
+  std::vector<Collective> calls;
+  for (const Lane& lane : flight.lanes) {
+    Collective& call = calls.emplace_back();
+    call.op = op;
+    call.send = lane.send;
+    call.recv = lane.recv;
+    call.name = flight.name;
+  }
+  flight.work = communicator_->start(*flight.group, std::move(calls));
 }
 
-void Shards::start_gather(CommGroup& group, Dtype dtype, const std::vector<uint32_t>& ids, const std::string& name) {
+void Shards::start_gather(CommGroup& group, Dtype dtype, const std::vector<std::vector<uint32_t>>& lanes,
+                          const std::string& name) {
   auto flight = std::make_shared<Flight>();
   flight->group = &group;
-  flight->ids = ids;
   flight->name = name;
-  for (uint32_t id : ids) {
-    Entry& e = entry(id);
-    flight->offsets.push_back(flight->row);
-    flight->row += e.kept ? e.kept.num_elements() : e.padded;
+  for (const std::vector<uint32_t>& ids : lanes) {
+    if (ids.empty()) continue;
+    Lane& lane = flight->lanes.emplace_back();
+    lane.ids = ids;
+    for (uint32_t id : ids) {
+      Entry& e = entry(id);
+      e.gathering = flight;
+      lane.offsets.push_back(lane.row);
+      lane.row += e.kept ? e.kept.num_elements() : e.padded;
+    }
+    lane.send = flat_buffer(lane.row, dtype, device_);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const Entry& e = entry(ids[i]);
+      const Tensor& from = e.kept ? e.kept : e.parameter->shard;
+      if (const int64_t count = from.num_elements()) lane.send.narrow(0, lane.offsets[i], count).copy_from(from.flat());
+    }
+    lane.in_place = gathers_in_place(entry(ids[0]), dtype);
+    lane.recv =
+        lane.in_place ? home_of_whole(entry(ids[0])).flat() : flat_buffer(lane.row * group.size(), dtype, device_);
   }
-  flight->send = flat_buffer(flight->row, dtype, device_);
-  flight->recv = flat_buffer(flight->row * group.size(), dtype, device_);
-  for (size_t i = 0; i < ids.size(); ++i) {
-    Entry& e = entry(ids[i]);
-    const Tensor& from = e.kept ? e.kept : e.parameter->shard;
-    const int64_t count = from.num_elements();
-    if (count > 0) flight->send.narrow(0, flight->offsets[i], count).copy_from(from.flat());
-    e.gathering = flight;
-  }
-  flight->work = start(group, CHASSIS_COMM_ALL_GATHER, *flight);
+  start(*flight, CHASSIS_COMM_ALL_GATHER);
+}
+
+Tensor Shards::home_of_whole(const Entry& e) const {
+  if (e.rule.resident) return e.parameter->value;
+  MemoryTag tag(MemoryCategory::kGathered);
+  return Tensor::empty(e.parameter->local_shape, parameters_.compute(), device_);
 }
 
 void Shards::wait_gathered(std::span<const uint32_t> ids) {
@@ -238,35 +283,39 @@ void Shards::wait_gathered(std::span<const uint32_t> ids) {
 
 void Shards::finish_gather(Flight& flight) {
   communicator_->wait(flight.work);
-  flight.send.reset();
-  const int ranks = flight.group->size();
-  for (size_t i = 0; i < flight.ids.size(); ++i) {
-    Entry& e = entry(flight.ids[i]);
-    Parameter& p = *e.parameter;
-    e.gathering.reset();
-    if (!e.rule.resident) {
-      if (e.uses == 0) {  // asked for and given up again: nobody reads it
-        e.state = State::kSharded;
-        continue;
+  for (Lane& lane : flight.lanes) {
+    lane.send.reset();
+    for (size_t i = 0; i < lane.ids.size(); ++i) {
+      Entry& e = entry(lane.ids[i]);
+      e.gathering.reset();
+      if (!e.rule.resident) {
+        if (e.uses == 0) {  // asked for and given up again: nobody reads it
+          e.state = State::kSharded;
+          continue;
+        }
+        hold_whole(e, lane.in_place ? lane.recv.view(e.parameter->local_shape) : home_of_whole(e));
       }
-      MemoryTag tag(MemoryCategory::kGathered);
-      hold_whole(e, Tensor::empty(p.local_shape, parameters_.compute(), device_));
+      if (!lane.in_place) copy_parts(e, lane, i, flight.group->size());
+      e.kept.reset();
+      e.kept_group = nullptr;
+      e.state = State::kWhole;
+      e.fresh = true;
     }
-    const std::vector<Part> parts = e.kept ? even_parts(numel(Shape(p.local_shape)), ranks) : e.parts;
-    const Tensor whole = p.value.flat();
-    for (int r = 0; r < ranks; ++r) {
-      const Part part = parts[static_cast<size_t>(r)];
-      if (part.length == 0) continue;
-      if (e.rule.resident && r == group_rank(e) && p.shard.shares_storage_with(p.value)) continue;
-      whole.narrow(0, part.begin, part.length)
-          .copy_from(flight.recv.narrow(0, r * flight.row + flight.offsets[i], part.length));
-    }
-    e.kept.reset();
-    e.kept_group = nullptr;
-    e.state = State::kWhole;
-    e.fresh = true;
+    lane.recv.reset();
   }
-  flight.recv.reset();
+}
+
+void Shards::copy_parts(const Entry& e, const Lane& lane, size_t i, int ranks) {
+  const Parameter& p = *e.parameter;
+  const std::vector<Part> parts = e.kept ? even_parts(numel(Shape(p.local_shape)), ranks) : e.parts;
+  const Tensor whole = p.value.flat();
+  for (int r = 0; r < ranks; ++r) {
+    const Part part = parts[static_cast<size_t>(r)];
+    if (part.length == 0) continue;
+    if (e.rule.resident && r == group_rank(e) && p.shard.shares_storage_with(p.value)) continue;
+    whole.narrow(0, part.begin, part.length)
+        .copy_from(lane.recv.narrow(0, r * lane.row + lane.offsets[i], part.length));
+  }
 }
 
 void Shards::hold_whole(Entry& e, Tensor value) {
@@ -283,7 +332,8 @@ void Shards::free_whole(Entry& e) {
 void Shards::release(std::span<const uint32_t> ids) {
   for (uint32_t id : ids) {
     Entry& e = entry(id);
-    if (e.uses == 0) throw plugin_error("a strategy releases parameter '" + e.parameter->name + "' more often than it gathers it");
+    if (e.uses == 0)
+      throw plugin_error("a strategy releases parameter '" + e.parameter->name + "' more often than it gathers it");
     if (--e.uses == 0 && !e.rule.resident && e.state == State::kWhole) free_whole(e);
   }
 }
@@ -291,7 +341,8 @@ void Shards::release(std::span<const uint32_t> ids) {
 void Shards::shrink(std::span<const uint32_t> ids, int ways) {
   for (uint32_t id : ids) {
     Entry& e = entry(id);
-    if (e.uses == 0) throw plugin_error("a strategy releases parameter '" + e.parameter->name + "' more often than it gathers it");
+    if (e.uses == 0)
+      throw plugin_error("a strategy releases parameter '" + e.parameter->name + "' more often than it gathers it");
     if (--e.uses > 0 || e.rule.resident || e.state != State::kWhole) continue;
     const int size = group_size(e);
     if (ways < 1 || size % ways != 0)
@@ -330,43 +381,55 @@ void Shards::reduce(std::span<const uint32_t> ids, uint32_t flags, const std::st
     Entry& e = entry(id);
     if (!e.parameter->trainable) continue;
     if (e.reducing) finish_reduce(*std::shared_ptr<Flight>(e.reducing));
-    batches.add(e.group, e.rule.reduce_dtype, id);
+    batches.add(e.group, e.rule.reduce_dtype, id, reduces_in_place(e));
   }
-  for (const auto& batch : batches.all()) start_reduce(batch.group, batch.dtype, batch.ids, keep, name);
+  for (const auto& batch : batches.all()) start_reduce(batch.group, batch.dtype, batch.lanes, keep, name);
 }
 
-void Shards::start_reduce(CommGroup* group, Dtype dtype, const std::vector<uint32_t>& ids, bool keep,
+void Shards::start_reduce(CommGroup* group, Dtype dtype, const std::vector<std::vector<uint32_t>>& lanes, bool keep,
                           const std::string& name) {
   auto flight = std::make_shared<Flight>();
   flight->group = group;
-  flight->ids = ids;
-  flight->keep = keep && !ids.empty() && entry(ids[0]).replicas;  // else nothing is left for later
   flight->name = name;
-  const int ranks = group ? group->size() : 1;
-  for (uint32_t id : ids) {
-    flight->offsets.push_back(flight->row);
-    flight->row += entry(id).padded;
+  for (const std::vector<uint32_t>& ids : lanes) {
+    if (ids.empty()) continue;
+    Lane& lane = flight->lanes.emplace_back();
+    lane.ids = ids;
+    flight->keep = keep && entry(ids[0]).replicas;  // else nothing is left for later
+    for (uint32_t id : ids) {
+      entry(id).reducing = flight;
+      lane.offsets.push_back(lane.row);
+      lane.row += entry(id).padded;
+    }
+    fill_with_gradients(lane, dtype, group ? group->size() : 1);
+    if (group)
+      lane.recv = flat_buffer(lane.row, dtype, device_);
+    else
+      lane.recv = std::move(lane.send);  // this rank has it all; replicas add below
   }
-  flight->send = flat_buffer(flight->row * ranks, dtype, device_);
-  for (size_t i = 0; i < ids.size(); ++i) {
-    Entry& e = entry(ids[i]);
+  if (group) start(*flight, CHASSIS_COMM_REDUCE_SCATTER);
+}
+
+void Shards::fill_with_gradients(Lane& lane, Dtype dtype, int ranks) {
+  Entry& first = entry(lane.ids[0]);
+  lane.in_place = reduces_in_place(first) && first.parameter->gradient_written;
+  if (lane.in_place) {
+    lane.send = take_gradient(first).flat();
+    return;
+  }
+  lane.send = flat_buffer(lane.row * ranks, dtype, device_);
+  for (size_t i = 0; i < lane.ids.size(); ++i) {
+    Entry& e = entry(lane.ids[i]);
     const Tensor gradient = take_gradient(e);
     const Tensor flat = gradient ? gradient.flat() : Tensor();
     for (int r = 0; r < ranks; ++r) {
       const Part part = e.parts[static_cast<size_t>(r)];
-      const Tensor place = flight->send.narrow(0, r * flight->row + flight->offsets[i], e.padded);
+      const Tensor place = lane.send.narrow(0, r * lane.row + lane.offsets[i], e.padded);
       if (part.length < e.padded || !gradient) place.zero();
       if (part.length > 0 && gradient)
         place.narrow(0, 0, part.length).copy_from(flat.narrow(0, part.begin, part.length));
     }
-    e.reducing = flight;
   }
-  if (!group) {  // this rank has it all; replicas add below
-    flight->recv = std::move(flight->send);
-    return;
-  }
-  flight->recv = flat_buffer(flight->row, dtype, device_);
-  flight->work = start(*group, CHASSIS_COMM_REDUCE_SCATTER, *flight);
 }
 
 void Shards::wait_reduced(std::span<const uint32_t> ids) {
@@ -376,44 +439,50 @@ void Shards::wait_reduced(std::span<const uint32_t> ids) {
 
 void Shards::finish_reduce(Flight& flight) {
   if (flight.work) communicator_->wait(flight.work);
-  flight.send.reset();
-  CommGroup* replicas = flight.ids.empty() ? nullptr : entry(flight.ids[0]).replicas;
-  for (size_t i = 0; i < flight.ids.size(); ++i) {
-    Entry& e = entry(flight.ids[i]);
-    CHASSIS_CHECK(e.replicas == replicas, "parameters of one reduction have the same replicas");
-    const Tensor sum = flight.recv.narrow(0, flight.offsets[i], e.padded);
-    if (!flight.keep && e.partial) {
+  Flight sums;  // over the replicas
+  sums.group = entry(flight.lanes[0].ids[0]).replicas;
+  sums.name = flight.name;
+  for (Lane& lane : flight.lanes) {
+    lane.send.reset();
+    for (size_t i = 0; i < lane.ids.size(); ++i) {
+      Entry& e = entry(lane.ids[i]);
+      CHASSIS_CHECK(e.replicas == sums.group, "parameters of one reduction have the same replicas");
+      if (flight.keep || !e.partial) continue;
+      const Tensor sum = lane.recv.narrow(0, lane.offsets[i], e.padded);
       sum.add(e.partial.to(sum.dtype()));
       e.partial.reset();
     }
+    Lane& all = sums.lanes.emplace_back();
+    all.send = all.recv = lane.recv;
   }
-  if (replicas && !flight.keep) {
-    Collective call;
-    call.op = CHASSIS_COMM_ALL_REDUCE;
-    call.send = flight.recv;
-    call.recv = flight.recv;
-    call.name = flight.name;
-    communicator_->run(*replicas, std::move(call));
+  if (sums.group && !flight.keep) {
+    start(sums, CHASSIS_COMM_ALL_REDUCE);
+    communicator_->wait(sums.work);
   }
-  for (size_t i = 0; i < flight.ids.size(); ++i) {
-    Entry& e = entry(flight.ids[i]);
-    e.reducing.reset();
-    const Tensor sum = flight.recv.narrow(0, flight.offsets[i], e.padded).to(Dtype::f32);
-    if (flight.keep) {
-      if (e.partial) e.partial.add(sum);
-      else e.partial = sum;
-    } else {
-      add_reduced(e, sum);
+  sums.lanes.clear();
+  for (Lane& lane : flight.lanes) {
+    for (size_t i = 0; i < lane.ids.size(); ++i) {
+      Entry& e = entry(lane.ids[i]);
+      e.reducing.reset();
+      const Tensor sum = lane.recv.narrow(0, lane.offsets[i], e.padded).to(Dtype::f32);
+      if (!flight.keep)
+        add_reduced(e, sum);
+      else if (e.partial)
+        e.partial.add(sum);
+      else
+        e.partial = sum;
     }
+    lane.recv.reset();
   }
-  flight.recv.reset();
 }
 
 void Shards::add_reduced(Entry& e, Tensor sum) {
   Parameter& p = *e.parameter;
   const Tensor own = to_home(p, sum.narrow(0, 0, p.shard.num_elements()).view(p.shard.sizes()));
-  if (p.reduced) p.reduced.add(own);
-  else p.reduced = own;
+  if (p.reduced)
+    p.reduced.add(own);
+  else
+    p.reduced = own;
   retag_memory(p.reduced, MemoryCategory::kGradients);
 }
 

@@ -60,7 +60,8 @@ class Shards {
     int64_t begin = 0;
     int64_t length = 0;
   };
-  struct Flight;  // one collective of several parameters
+  struct Lane;
+  struct Flight;
   struct Entry {
     Parameter* parameter = nullptr;
     ShardRule rule;
@@ -81,15 +82,23 @@ class Shards {
   Entry& entry(uint32_t id);
   int group_size(const Entry& entry) const { return entry.group ? entry.group->size() : 1; }
   int group_rank(const Entry& entry) const { return entry.group ? entry.group->rank() : 0; }
-  class Batches;  // parameters by the collective that carries them
-  CommWork start(CommGroup& group, uint32_t op, const Flight& flight);
-  void start_gather(CommGroup& group, Dtype dtype, const std::vector<uint32_t>& ids, const std::string& name);
+  class Batches;
+  void start(Flight& flight, uint32_t op);
+  void start_gather(CommGroup& group, Dtype dtype, const std::vector<std::vector<uint32_t>>& lanes,
+                    const std::string& name);
   void finish_gather(Flight& flight);
+  void copy_parts(const Entry& entry, const Lane& lane, size_t i, int ranks);
+  Tensor home_of_whole(const Entry& entry) const;
+  bool is_row_of_parts(const Entry& entry, Dtype dtype) const;
+  bool gathers_in_place(const Entry& entry, Dtype dtype) const;
+  bool reduces_in_place(const Entry& entry) const;
   void make_whole_alone(Entry& entry);
   void free_whole(Entry& entry);
   void hold_whole(Entry& entry, Tensor value);
   Tensor take_gradient(Entry& entry);
-  void start_reduce(CommGroup* group, Dtype dtype, const std::vector<uint32_t>& ids, bool keep, const std::string& name);
+  void start_reduce(CommGroup* group, Dtype dtype, const std::vector<std::vector<uint32_t>>& lanes, bool keep,
+                    const std::string& name);
+  void fill_with_gradients(Lane& lane, Dtype dtype, int ranks);
   void finish_reduce(Flight& flight);
   void add_reduced(Entry& entry, Tensor sum);
   Tensor to_home(const Parameter& parameter, const Tensor& gradient) const;

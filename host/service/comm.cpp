@@ -217,9 +217,11 @@ CommCount& Communicator::Impl::count_of(const CommGroup& group, uint32_t op) {
 }
 
 void Communicator::Impl::count(const CommGroup& group, const CommBatch& batch) {
+  uint64_t ops_seen = 0;  // a bit each
   for (const chassis_collective_t& call : batch.calls()) {
     CommCount& counted = count_of(group, call.op);
-    ++counted.calls;
+    if (!(ops_seen >> call.op & 1u)) ++counted.calls;
+    ops_seen |= uint64_t{1} << call.op;
     counted.bytes += batch.bytes(call);
     const auto dtype = static_cast<Dtype>(call.dtype);
     if (call.reduce && (dtype == Dtype::bf16 || dtype == Dtype::f16) && has(CHASSIS_COMM_ROUNDS_HALVES))

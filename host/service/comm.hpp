@@ -23,7 +23,7 @@ class MetricsStore;
 struct CommCount {
   std::string group;  // "dp_shard"
   std::string op;     // "all_gather"
-  uint64_t calls = 0;
+  uint64_t calls = 0;    // what is started as one counts once
   uint64_t bytes = 0;    // sent by this rank, as a ring would: (N-1)/N of what is gathered, twice that for all_reduce
   double wait_ms = 0.0;  // the caller's time in start and wait: exposed communication. On CUDA its stream's is not seen
 };

@@ -136,7 +136,7 @@ INSTANTIATE_TEST_SUITE_P(, PaddedVocabulary, testing::Combine(testing::Values(12
                          });
 
 // Eight GPUs ran out of memory on a model that fits; what each needs is known before one is rented.
-TEST(ThreeBillionParametersOnEightGpus, NeedLessThanTwelveGibEach) {
+TEST(ThreeBillionParametersOnEightGpus, NeedTenGibEach) {
   const ScratchDirectory folder;
   write_text(folder / "llama3.2-3b.toml", R"(schema_version = 1
 [run]
@@ -169,7 +169,7 @@ plugin = "fsdp2"
   for (const auto& rank : json.at("ranks")) {
     const double gib = static_cast<double>(rank.at("peak").get<uint64_t>()) / (1 << 30);
     std::printf("rank %s: %.2f GiB\n", rank["rank"].dump().c_str(), gib);
-    EXPECT_LE(gib, 12.0);
+    EXPECT_LE(gib, 10.0);
   }
 }
 

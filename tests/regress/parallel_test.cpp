@@ -41,16 +41,16 @@ const std::vector<Strategy> kStrategies = {
 };
 
 struct Variant {
-  bool tied, accumulates, recomputes, frozen, uneven, bf16;
+  bool large, tied, accumulates, recomputes, frozen, uneven, bf16;
 
   static Variant of_bits(unsigned bits) {
     const auto bit = [&](unsigned i) { return ((bits >> i) & 1u) != 0; };
-    return {bit(5), bit(4), bit(3), bit(2), bit(1), bit(0)};
+    return {bit(6), bit(5), bit(4), bit(3), bit(2), bit(1), bit(0)};
   }
   std::string name() const {
     std::string text;
     const auto add = [&](bool on, const char* word) { text += on ? (text.empty() ? "" : "_") + std::string(word) : ""; };
-    add(tied, "tied"), add(accumulates, "accumulation"), add(recomputes, "recompute"), add(frozen, "frozen");
+    add(large, "large"), add(tied, "tied"), add(accumulates, "accumulation"), add(recomputes, "recompute"), add(frozen, "frozen");
     add(uneven, "uneven"), add(bf16, "bf16");
     return text.empty() ? "plain" : text;
   }
@@ -86,6 +86,11 @@ std::vector<Row> all_rows() {
   return rows;
 }
 
+// Embeddings of 16 MiB in bf16, which are gathered and reduced where they lie.
+std::vector<Row> large_rows() {
+  return {{1, 2, 0b1100000u}, {2, 4, 0b1000000u}, {3, 2, 0b1000001u}, {5, 4, 0b1100000u}};
+}
+
 struct Result {
   std::vector<double> losses, grad_norms, evaluations;
   Values weights;
@@ -95,8 +100,9 @@ class ParallelRun {
  public:
   explicit ParallelRun(const Variant& variant) : variant_(variant) {
     std::ostringstream toml;
-    const char* dims = variant.uneven ? "vocab_size = 101, hidden_size = 36, intermediate_size = 57"
-                                      : "vocab_size = 96, hidden_size = 48, intermediate_size = 96";
+    const char* dims = variant.large    ? "vocab_size = 174764, hidden_size = 48, intermediate_size = 96"
+                       : variant.uneven ? "vocab_size = 101, hidden_size = 36, intermediate_size = 57"
+                                        : "vocab_size = 96, hidden_size = 48, intermediate_size = 96";
     toml << "schema_version = 1\n[run]\noutput_dir = \"run\"\nmax_steps = 5\nseed = 5\nthreads = 1\ndevice = \"cpu\"\n"
          << "[plugins]\npath = [\"" << CHASSIS_TEST_PLUGIN_DIR << "\"]\n"
          << "[model]\nplugin = \"llama\"\nconfig = { " << dims
@@ -198,6 +204,7 @@ void expect_the_numbers_of_one_process(const Row& row) {
 class Parallel : public testing::TestWithParam<Row> {};
 TEST_P(Parallel, GivesTheNumbersOfOneProcess) { expect_the_numbers_of_one_process(GetParam()); }
 INSTANTIATE_TEST_SUITE_P(Pairwise, Parallel, testing::ValuesIn(pairwise_rows()), [](const auto& info) { return info.param.name(); });
+INSTANTIATE_TEST_SUITE_P(Large, Parallel, testing::ValuesIn(large_rows()), [](const auto& info) { return info.param.name(); });
 INSTANTIATE_TEST_SUITE_P(Matrix, Parallel, testing::ValuesIn(all_rows()), [](const auto& info) { return info.param.name(); });
 
 TEST(ParallelRows, MeetInPairs) {

@@ -126,9 +126,13 @@ void add_elementwise(std::vector<OpsCase>& cases) {
                        [](const Tensors& x, const Tensors&) { return x[0].view({2, 5, 4, 2}); }));
 }
 
+OpsCase embedding_case(int64_t vocab, int64_t columns) {
+  return make("embedding", "embedding", {ints({0, 3, 3, 6, 1, 3}, {2, 3})}, {random({vocab, columns})}, {2, 3, columns},
+              {}, [](const Tensors& x, const Tensors& p) { return at::embedding(p[0], x[0].to(at::kLong)); });
+}
+
 void add_lookups(std::vector<OpsCase>& cases) {
-  cases.push_back(make("embedding", "embedding", {ints({0, 3, 3, 6, 1, 3}, {2, 3})}, {random({7, 8})}, {2, 3, 8}, {},
-                       [](const Tensors& x, const Tensors& p) { return at::embedding(p[0], x[0].to(at::kLong)); }));
+  cases.push_back(embedding_case(7, 8));
   cases.push_back(make("score", "score", {random({3, 5, 8}), ints({1, 5, 3}, {3})}, {random({2, 8})}, {3, 2}, {},
                        [](const Tensors& x, const Tensors& p) {
                          Tensors rows;
@@ -313,7 +317,7 @@ std::vector<OpsCase> large_cases() {
   at::manual_seed(4);
   std::vector<OpsCase> ropes;
   add_rope(ropes, 150000);
-  return {rms_norm_case(1500, 1000), ropes.front()};
+  return {rms_norm_case(1500, 1000), ropes.front(), embedding_case(1200000, 32)};
 }
 
 std::vector<OpsCase> fused_cases() {

@@ -100,6 +100,9 @@ std::unique_ptr<Kernel> make_reshape(const Operators& aten, const NodeView& node
 std::unique_ptr<Kernel> make_cross_entropy(const Operators& aten, const NodeView& node);
 std::unique_ptr<Kernel> make_linear_cross_entropy(const Operators& aten, const NodeView& node);
 
+// Columns of an embedding whose gradient is summed at once.
+int64_t embedding_columns(int64_t vocab, int64_t columns);
+
 // Rows of logits that are made at once, and the bytes that a pass over them takes.
 int64_t loss_chunk_rows(int64_t rows, int64_t vocab);
 uint64_t loss_chunk_bytes(int64_t rows, int64_t vocab, uint32_t dtype);

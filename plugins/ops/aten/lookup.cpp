@@ -22,9 +22,16 @@ class Embedding : public AtenKernel {
       if (call.grad_param_beta(0) == 0) aten_.zero_(buffer);
       return;
     }
+    const int64_t vocab = buffer.size(0), step = embedding_columns(vocab, buffer.size(1));
     const Tensor rows = matrix(cast(dy, buffer.dtype()), buffer.size(1));
-    give_grad_param(call, 0, aten_.embedding_dense_backward(rows, aten_.view(ids, Shape{ids.num_elements()}),
-                                                            buffer.size(0), -1, false));
+    const Tensor all_ids = aten_.view(ids, Shape{ids.num_elements()});
+    for (int64_t begin = 0; begin < buffer.size(1); begin += step) {
+      const int64_t columns = std::min(step, buffer.size(1) - begin);
+      const Tensor part = aten_.narrow(rows, 1, begin, columns), place = aten_.narrow(buffer, 1, begin, columns);
+      const Tensor sum = aten_.embedding_dense_backward(part, all_ids, vocab, -1, false);
+      if (call.grad_param_beta(0) != 0) aten_.add_(place, sum);
+      else aten_.copy_(place, sum);
+    }
   }
 
  private:
@@ -72,6 +79,10 @@ class Score : public AtenKernel {
 };
 
 }  // namespace
+
+int64_t embedding_columns(int64_t vocab, int64_t columns) {
+  return std::clamp<int64_t>(8 * kSlabBytes / (4 * std::max<int64_t>(1, vocab)), 1, std::max<int64_t>(1, columns));
+}
 
 std::unique_ptr<Kernel> make_embedding(const Operators& aten, const NodeView& node) {
   return std::make_unique<Embedding>(aten, node);

@@ -25,7 +25,8 @@ class Fsdp2 final : public Parallel {
   static constexpr std::string_view kHomeAxis = "dp_shard";
   static constexpr Saving kSavings[] = {{"reshard_after_forward", "\"always\""}, {"reshard_to", "0"},
                                         {"forward_prefetch", "0"},                {"backward_prefetch", "0"},
-                                        {"reduce_every_microbatch", "true"},      {"offload", "\"cpu\""}};
+                                        {"reduce_every_microbatch", "true"},      {"reduce_tied_once", "false"},
+                                        {"offload", "\"cpu\""}};
 
   static const Options& options() {
     static const Options schema = {
@@ -39,6 +40,8 @@ class Fsdp2 final : public Parallel {
         option("backward_prefetch", -1).range(-1, 64).doc("units gathered ahead in backward; -1: 1 on CUDA, 0 on the CPU"),
         option("reduce_every_microbatch", true).doc("false: whole gradients add up and are reduced once a step, which "
                                                     "takes their memory and saves communication"),
+        option("reduce_tied_once", false).doc("true: the gradient of a tied parameter waits as a whole for the last unit that "
+                                              "reads it, which takes its memory and saves a reduction"),
         option("all_reduce_every_microbatch", false).doc("HSDP: sum over dp_replicate in each micro-batch, not once a step"),
         option("param_dtype", "auto").choices({"auto", "fp32", "bf16", "fp16"}).doc("what is sent when parameters are gathered; "
                                                                                     "auto: [precision] compute"),
@@ -60,6 +63,7 @@ class Fsdp2 final : public Parallel {
         forward_prefetch_(static_cast<int>(option_value<int64_t>(host, "forward_prefetch"))),
         backward_prefetch_(static_cast<int>(option_value<int64_t>(host, "backward_prefetch"))),
         reduce_every_microbatch_(option_value<bool>(host, "reduce_every_microbatch")),
+        reduce_tied_once_(option_value<bool>(host, "reduce_tied_once")),
         all_reduce_every_microbatch_(option_value<bool>(host, "all_reduce_every_microbatch")),
         offload_(option_value<std::string>(host, "offload") == "cpu"),
         pin_memory_(option_value<bool>(host, "pin_memory")) {
@@ -89,12 +93,14 @@ class Fsdp2 final : public Parallel {
     if (backward_prefetch_ < 0) backward_prefetch_ = cuda;
 
     units_ = problem.parameters_by_unit();
-    names_.clear(), trained_.clear(), bucket_.clear();
+    elements_.clear();
+    names_.clear(), bucket_.clear();
     for (uint32_t u = 0; u < problem.num_units(); ++u) names_.emplace_back(problem.unit_name(u));
     held_.assign(units_.size(), 0);
     first_trained_unit_ = kNone;
     const auto parameters = problem.parameters();
     for (uint32_t i = 0; i < parameters.size(); ++i) {
+      elements_.push_back(parameters[i].trainable ? parameters[i].num_elements : 0);
       sink.place(i, {.kind = CHASSIS_SHARD_DIM,
                      .axes = {kHomeAxis},
                      .gather_dtype = dtype_option(host(), "param_dtype"),
@@ -102,7 +108,6 @@ class Fsdp2 final : public Parallel {
                      .offload = offload_,
                      .pin_memory = pin_memory_});
       if (!parameters[i].trainable) continue;
-      trained_.push_back(i);
       first_trained_unit_ = std::min(first_trained_unit_, parameters[i].units[0]);
     }
   }
@@ -123,6 +128,7 @@ class Fsdp2 final : public Parallel {
   }
 
   void pre_backward(uint32_t unit, UnitFlags) override {
+    if (gradient_elements(in_flight_) > gradient_elements(units_[unit])) settle_reduction();
     hold(unit);
     for (uint32_t ahead = 1; ahead <= static_cast<uint32_t>(backward_prefetch_) && unit >= first_trained_unit_ + ahead; ++ahead)
       hold(unit - ahead);
@@ -134,7 +140,8 @@ class Fsdp2 final : public Parallel {
   void post_backward(uint32_t unit, UnitFlags flags) override {
     let_go(unit);
     if (flags.last_microbatch || reduce_every_microbatch_) {
-      shards().wait_reduced(in_flight_);  // at most two units' whole gradients live
+      if (!reduce_tied_once_) add_unfinished(unit);
+      settle_reduction();  // at most two units' whole gradients live
       const bool keep = !flags.last_microbatch && !all_reduce_every_microbatch_;
       shards().reduce(bucket_, names_[unit], keep ? CHASSIS_REDUCE_KEEP : 0);
       in_flight_ = std::move(bucket_);
@@ -144,8 +151,7 @@ class Fsdp2 final : public Parallel {
 
   void finish_grads() override {
     drain();
-    shards().wait_reduced(trained_);
-    in_flight_.clear();
+    settle_reduction();
   }
 
   void drain() override {
@@ -164,6 +170,20 @@ class Fsdp2 final : public Parallel {
     held_[unit] = 0;
     shards().release(units_[unit]);
   }
+  void settle_reduction() {
+    shards().wait_reduced(in_flight_);
+    in_flight_.clear();
+  }
+  int64_t gradient_elements(const std::vector<uint32_t>& parameters) const {
+    int64_t sum = 0;
+    for (uint32_t p : parameters) sum += elements_[p];
+    return sum;
+  }
+  // What the unit adds to gradients of tied parameters that other units will add to as well.
+  void add_unfinished(uint32_t unit) {
+    for (uint32_t p : units_[unit])
+      if (elements_[p] > 0 && std::find(bucket_.begin(), bucket_.end(), p) == bucket_.end()) bucket_.push_back(p);
+  }
   void shrink(uint32_t unit) {
     held_[unit] = 0;
     shards().shrink(units_[unit], reshard_to_);
@@ -172,12 +192,12 @@ class Fsdp2 final : public Parallel {
   const std::string reshard_;
   const uint32_t reshard_to_;
   int forward_prefetch_, backward_prefetch_;
-  const bool reduce_every_microbatch_, all_reduce_every_microbatch_, offload_, pin_memory_;
+  const bool reduce_every_microbatch_, reduce_tied_once_, all_reduce_every_microbatch_, offload_, pin_memory_;
 
   std::vector<std::vector<uint32_t>> units_;
   std::vector<std::string> names_;
   std::vector<uint8_t> held_;      // by unit: gathered, or on its way
-  std::vector<uint32_t> trained_;
+  std::vector<int64_t> elements_;  // by parameter, 0 if it is not trained
   std::vector<uint32_t> bucket_;   // gradients that are ready
   std::vector<uint32_t> in_flight_;
   uint32_t first_trained_unit_ = kNone;  // backward ends there
