@@ -148,6 +148,21 @@ std::string device_name(Device device) {
   return device.text();
 }
 
+std::optional<CudaFacts> cuda_facts(Device device) {
+  if (device.type != Device::Type::kCuda || !load_cuda().empty()) return std::nullopt;
+  constexpr int kCapabilityMajor = 75, kCapabilityMinor = 76;  // CUdevice_attribute
+  using DeviceGet = int (*)(int*, int);
+  using DeviceGetAttribute = int (*)(int*, int, int);
+  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  const auto get = reinterpret_cast<DeviceGet>(dlsym(driver, "cuDeviceGet"));
+  const auto get_attribute = reinterpret_cast<DeviceGetAttribute>(dlsym(driver, "cuDeviceGetAttribute"));
+  int ordinal = 0, major = 0, minor = 0;
+  if (!get || !get_attribute || get(&ordinal, device.index) != 0 || get_attribute(&major, kCapabilityMajor, ordinal) != 0 ||
+      get_attribute(&minor, kCapabilityMinor, ordinal) != 0)
+    return std::nullopt;
+  return CudaFacts{static_cast<int>(at::globalContext().versionCUDART() / 1000), 10 * major + minor};
+}
+
 uint64_t resident_bytes() { return proc_kib("/proc/self/status", "VmRSS"); }
 uint64_t peak_resident_bytes() { return proc_kib("/proc/self/status", "VmHWM"); }
 

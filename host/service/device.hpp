@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
+#include "host/plugin/library.hpp"
 #include "host/service/tensor.hpp"
 
 namespace chassis {
@@ -35,6 +37,9 @@ Tensor pinned_tensor(std::span<const int64_t> sizes, Dtype dtype);
 void synchronize(Device device);
 // "NVIDIA H200", or the CPU's model name; for the head of a log.
 std::string device_name(Device device);
+// What plugins with CUDA code must fit to: CUDA's major version, as LibTorch uses it, and the compute capability of the
+// device, 90 for 9.0. None on the CPU, and where no CUDA device is to be had.
+std::optional<CudaFacts> cuda_facts(Device device);
 // The process: resident bytes now, and their peak, as the operating system counts.
 uint64_t resident_bytes();
 uint64_t peak_resident_bytes();

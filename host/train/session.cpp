@@ -13,6 +13,7 @@
 #include "host/service/device.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/threads.hpp"
+#include "host/state/float_dtype.hpp"
 #include "host/train/progress.hpp"
 
 namespace chassis {
@@ -44,8 +45,7 @@ PluginPin read_pin(const Config& config, const std::string& id, const Json& pin)
 
 Dtype dtype_from_setting(const std::string& setting, Device device) {
   if (setting == "auto") return device.type == Device::Type::kCuda ? Dtype::bf16 : Dtype::f32;
-  if (setting == "bf16") return Dtype::bf16;
-  return Dtype::f32;
+  return float_dtype(setting, "precision.compute");
 }
 
 // LibTorch alone would start a thread for every core on every rank.
@@ -88,6 +88,11 @@ void Session::load_plugins(const SessionOptions& options) {
   LoadPolicy policy;
   const Json pins = config_.json("plugins.pin");
   for (const auto& [id, pin] : pins.items()) policy.pins[id] = read_pin(config_, id, pin);
+  if (!options.without_device && config_.get_string("run.device") != "cpu")
+    policy.cuda = [this]() -> std::optional<CudaFacts> {
+      if (!load_cuda().empty()) return std::nullopt;
+      return cuda_facts(chassis::choose_device(config_.get_string("run.device")));
+    };
   PluginIndex index(plugin_folders(options.plugin_path, config_.get_list("plugins.path"), config_.position("plugins.path")));
   registry_ = std::make_unique<PluginRegistry>(std::move(index), std::move(policy), *services_);
   services_->set_registry(registry_.get());

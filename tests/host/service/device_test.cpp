@@ -37,6 +37,16 @@ TEST(Device, KnowsTheMachinesMemory) {
   EXPECT_GE(peak_resident_bytes(), resident_bytes() / 2);
 }
 
+TEST(CudaFacts, AreNoneOnTheProcessor) { EXPECT_FALSE(cuda_facts({})); }
+
+TEST(CudaFactsGpu, AreThoseOfTheDevice) {
+  ASSERT_EQ(load_cuda(), "");
+  const auto facts = cuda_facts({Device::Type::kCuda, 0});
+  ASSERT_TRUE(facts);
+  EXPECT_GE(facts->major, 12);
+  EXPECT_GE(facts->sm, 70);
+}
+
 TEST(PinnedMemoryGpu, IsReachedByTheDeviceAndCounted) {
   ASSERT_EQ(load_cuda(), "");
   const auto live = [] { return memory_usage().of(MemoryCategory::kGradients).live_bytes; };
