@@ -11,6 +11,7 @@
 #include "host/base/units.hpp"
 #include "host/checkpoint/checksum.hpp"
 #include "host/checkpoint/element_copy.hpp"
+#include "host/checkpoint/gather.hpp"
 #include "host/state/cover.hpp"
 #include "host/state/intersect.hpp"
 
@@ -43,6 +44,26 @@ Piece piece_of_file(const Box& box) {
   piece.box = box;
   piece.local = row_major_view(box.sizes(), Box::whole(box.sizes()));
   return piece;
+}
+
+[[noreturn]] void throw_damage(const std::string& what) {
+  DamagedCheckpoint error(what);
+  error.hint("resume from an older checkpoint; `chassis ckpt verify` lists all damage");
+  throw error;
+}
+
+// What ranks tell each other.
+template <class Plain>
+std::string bytes_of(const Plain& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof value};
+}
+template <class Plain>
+Plain taken(std::string_view& bytes) {
+  Plain value;
+  CHASSIS_CHECK(bytes.size() >= sizeof value, "what a rank says of its checksums is cut off");
+  std::memcpy(&value, bytes.data(), sizeof value);
+  bytes.remove_prefix(sizeof value);
+  return value;
 }
 
 // One sort of misfit, with the first few spelled out.
@@ -309,25 +330,32 @@ void CheckpointReader::load_one(const LoadTensor& tensor, const DiskTensor& from
 }
 
 ReadBytes CheckpointReader::verify_parts(const LoadResult& result, World& world) const {
-  std::string mine;
-  const auto append = [&](const auto& value) { mine.append(reinterpret_cast<const char*>(&value), sizeof value); };
-  append(ReadBytes{result.num_bytes, result.verified_bytes});
-  for (const PartRead& part : result.parts) append(part);
+  const std::string occasion = "checksums of " + path();
+  std::string mine = bytes_of(ReadBytes{result.num_bytes, result.verified_bytes});
+  for (const PartRead& part : result.parts) mine += bytes_of(part);
+  const std::vector<std::string> all = gather_on_first(world, occasion, mine);
 
-  ReadBytes all;
+  std::string outcome;
+  if (world.rank() == 0) {
+    ReadBytes total;
+    const std::string damage = damage_of_parts(all, total);
+    outcome = bytes_of(total) + damage;
+  }
+  outcome = world.exchange(occasion + ": outcome", outcome)[0];
+  std::string_view text = outcome;
+  const auto total = taken<ReadBytes>(text);
+  if (!text.empty()) throw_damage(std::string(text));
+  return total;
+}
+
+std::string CheckpointReader::damage_of_parts(const std::vector<std::string>& all, ReadBytes& total) const {
   std::map<uint32_t, PartRead> boxes;
-  for (std::string_view text : world.exchange("checksums of " + path(), mine)) {
-    const auto take = [&](auto& value) {
-      CHASSIS_CHECK(text.size() >= sizeof value, "checksums of a rank are cut off");
-      std::memcpy(&value, text.data(), sizeof value);
-      text.remove_prefix(sizeof value);
-    };
-    ReadBytes read;
-    take(read);
-    all.num_bytes += read.num_bytes;
-    all.num_verified += read.num_verified;
-    for (PartRead part; !text.empty();) {
-      take(part);
+  for (std::string_view text : all) {
+    const auto read = taken<ReadBytes>(text);
+    total.num_bytes += read.num_bytes;
+    total.num_verified += read.num_verified;
+    while (!text.empty()) {
+      const auto part = taken<PartRead>(text);
       CHASSIS_CHECK(part.box < manifest_crc_.size(), "ranks have found other boxes in '" + path() + "'");
       boxes[part.box].remainder ^= part.remainder;
       boxes[part.box].num_bytes += part.num_bytes;
@@ -335,10 +363,11 @@ ReadBytes CheckpointReader::verify_parts(const LoadResult& result, World& world)
   }
   for (const auto& [box, read] : boxes) {
     if (read.num_bytes != scan_.boxes[box].box.num_bytes()) continue;
-    compare_checksum(box, box_checksum(read.remainder, read.num_bytes));
-    all.num_verified += read.num_bytes;
+    const std::string damage = damage_of(box, box_checksum(read.remainder, read.num_bytes));
+    if (!damage.empty()) return damage;
+    total.num_verified += read.num_bytes;
   }
-  return all;
+  return "";
 }
 
 std::string ReadBytes::text() const {
@@ -348,13 +377,16 @@ std::string ReadBytes::text() const {
   return total + ", " + bytes_text(num_bytes - num_verified) + " of it not compared with checksums";
 }
 
-void CheckpointReader::compare_checksum(uint32_t box, uint32_t crc) const {
-  if (manifest_crc_.empty() || crc == manifest_crc_[box]) return;
+std::string CheckpointReader::damage_of(uint32_t box, uint32_t crc) const {
+  if (manifest_crc_.empty() || crc == manifest_crc_[box]) return "";
   const FormatScan::Found& found = scan_.boxes[box];
-  DamagedCheckpoint error("tensor '" + found.box.name + "' in '" + path() + "/" + directory_->files()[found.place.file].path +
-                          "' is damaged: its CRC32C is " + hex(crc) + ", the manifest says " + hex(manifest_crc_[box]));
-  error.hint("resume from an older checkpoint; `chassis ckpt verify` lists all damage");
-  throw error;
+  return "tensor '" + found.box.name + "' in '" + path() + "/" + directory_->files()[found.place.file].path +
+         "' is damaged: its CRC32C is " + hex(crc) + ", the manifest says " + hex(manifest_crc_[box]);
+}
+
+void CheckpointReader::compare_checksum(uint32_t box, uint32_t crc) const {
+  const std::string damage = damage_of(box, crc);
+  if (!damage.empty()) throw_damage(damage);
 }
 
 PartSource CheckpointReader::source(std::function<std::string(const Descriptor& tensor)> disk_name) {

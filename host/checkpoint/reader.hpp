@@ -114,6 +114,9 @@ class CheckpointReader {
   void copy_box(uint32_t box, const DiskBox& to, const Room& room);
   // Of a box that was read whole.
   void compare_checksum(uint32_t box, uint32_t crc) const;
+  std::string damage_of(uint32_t box, uint32_t crc) const;
+  // From what all ranks have read; the first damage, or "".
+  std::string damage_of_parts(const std::vector<std::string>& all, ReadBytes& total) const;
 
   std::unique_ptr<SourceDirectory> directory_;
   FormatScan scan_;

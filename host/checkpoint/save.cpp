@@ -11,6 +11,7 @@
 #include "host/base/log.hpp"
 #include "host/base/units.hpp"
 #include "host/checkpoint/checksum.hpp"
+#include "host/checkpoint/gather.hpp"
 #include "host/checkpoint/plan_agreement.hpp"
 #include "host/service/device.hpp"
 
@@ -90,7 +91,7 @@ ExitCode exit_code(const Error& cause) {
 
 }  // namespace
 
-const Save::Stage Save::kStages[] = {{"stream", &Save::stream, &Save::share_checksums},
+const Save::Stage Save::kStages[] = {{"stream", &Save::stream, &Save::gather_checksums},
                                      {"sync", &Save::sync},
                                      {"publish", &Save::publish, &Save::share_result},
                                      {"latest", &Save::point}};
@@ -203,10 +204,12 @@ void Save::stream() {
   at("streamed");
 }
 
-// Of every box, from the remainders of its parts, which each rank lists in the plan's order.
-void Save::share_checksums() {
-  const std::vector<std::string> all = exchange(
-      "checksums", {reinterpret_cast<const char*>(remainders_.data()), remainders_.size() * sizeof(PartRemainders)});
+// Of every box, from the remainders of its parts, which each rank lists in the plan's order. Only rank 0 writes them:
+// into trailers and the manifest.
+void Save::gather_checksums() {
+  const std::vector<std::string> all =
+      gather_on_first(world_, occasion("checksums"),
+                      {reinterpret_cast<const char*>(remainders_.data()), remainders_.size() * sizeof(PartRemainders)});
   if (!is_first_) return;
   crc_.assign(plan_.boxes.size(), {});
   std::vector<size_t> at(all.size());

@@ -67,7 +67,7 @@ class Save {
   void prepare();
   void open(size_t file);
   void stream();
-  void share_checksums();
+  void gather_checksums();
   std::vector<FileContent> contents_of_files() const;
   void sync();
   void publish();

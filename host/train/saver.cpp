@@ -227,7 +227,7 @@ Saver::Resumed Saver::load_checkpoint(const std::string& path) {
     reader = open_checkpoint(path);
     result = reader->load(tensors, session_.mesh(), buckets_, local, load_options(session_));
   });
-  log::info("read {} from {}", reader->verify_parts(result, session_.world()).text(), path);
+  log::info("read {}: {}", path, reader->verify_parts(result, session_.world()).text());
   share_what_was_read(session_, tensors, result, local, buckets_);
   session_.publish();
   return {path, reader->manifest()->state};

@@ -5,19 +5,13 @@
 
 #include "host/checkpoint/bucket.hpp"
 #include "host/checkpoint/reader.hpp"
-#include "tests/regress/small_run.hpp"
+#include "tests/regress/started_run.hpp"
 #include "tests/support/loaded_plugins.hpp"
 
 namespace chassis::test {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct Sharding {
-  const char* name;
-  int ranks;
-  const char* toml;
-};
 
 const std::vector<Sharding> kShardings = {
     {"alone", 1, ""},
@@ -29,36 +23,9 @@ const std::vector<Sharding> kShardings = {
     {"zero2", 2, "[[parallel]]\nplugin = \"zero\"\nstage = 2\n"},
 };
 
-class ShardedRun : public testing::Test {
+class ShardedRun : public testing::Test, protected StartedRun {
  protected:
-  ShardedRun() : run_({"sdpa", "[\"aten\"]"}) {
-    run_.write(random_documents({9, 40, 3, 77, 21, 14, 35, 2, 60, 18, 33, 50, 6}));
-    for (const Sharding& sharding : kShardings)
-      write_text(run_.folder() / (std::string(sharding.name) + ".toml"),
-                 std::string("schema_version = 1\nextends = [\"run.toml\"]\n") + sharding.toml);
-  }
-
-  std::string directory(const std::string& name) const { return run_.folder() / name; }
-  std::string checkpoint(const std::string& name, int step) const {
-    return directory(name) + "/checkpoints/step-00000" + std::to_string(step);
-  }
-
-  void train(const Sharding& sharding, const std::string& name, const std::vector<std::string>& overrides) const {
-    std::vector<std::string> words = {CHASSIS_PROGRAM,
-                                      "train",
-                                      run_.folder() / (std::string(sharding.name) + ".toml"),
-                                      "run.output_dir=" + directory(name),
-                                      "run.threads=1",
-                                      "train.micro_batch_size=1",
-                                      "train.global_batch_size=12",
-                                      "--nproc",
-                                      std::to_string(sharding.ranks),
-                                      "--plugin-path",
-                                      CHASSIS_TEST_PLUGIN_DIR};
-    words.insert(words.begin() + 3, overrides.begin(), overrides.end());
-    const Outcome outcome = run_process(words, run_.folder().path());
-    ASSERT_EQ(outcome.exit_code, 0) << name << ": " << outcome.output;
-  }
+  ShardedRun() : StartedRun({"run.threads=1", "train.micro_batch_size=1", "train.global_batch_size=12"}) {}
 
   // Every tensor of a checkpoint, whole.
   std::map<std::string, std::string> tensors(const std::string& path) {
@@ -89,7 +56,6 @@ class ShardedRun : public testing::Test {
     EXPECT_TRUE(text_of_file(directory(ours) + "/final/model.safetensors") == bytes) << ours;
   }
 
-  SmallRun run_;
   LoadedPlugins plugins_;
 };
 
@@ -109,13 +75,13 @@ class ChangeOfStrategy : public ShardedRun, public testing::WithParamInterface<C
 
 TEST_P(ChangeOfStrategy, KeepsEveryBit) {
   const Sharding& from = kShardings[GetParam().from];
-  train(from, "short", {"run.max_steps=3"});
+  train("short", {"run.max_steps=3"}, from);
   for (const size_t distance : GetParam().distances) {
     const Sharding& to = kShardings[(GetParam().from + distance) % kShardings.size()];
     SCOPED_TRACE(std::string(from.name) + " on " + std::to_string(from.ranks) + " → " + to.name + " on " +
                  std::to_string(to.ranks));
     // Nothing is left to train: it is loaded, saved and exported.
-    train(to, to.name, {"run.max_steps=3", "run.resume=" + checkpoint("short", 3)});
+    train(to.name, {"run.max_steps=3", "run.resume=" + checkpoint("short", 3)}, to);
     expect_same_state(checkpoint(to.name, 3), checkpoint("short", 3));
     expect_same_export(to.name, "short");
   }
@@ -132,12 +98,12 @@ class ChangeOfSize : public ShardedRun, public testing::WithParamInterface<size_
 TEST_P(ChangeOfSize, KeepsEveryBit) {
   Sharding sharding = kShardings[GetParam()];
   sharding.ranks = 2;
-  train(sharding, "on2", {"run.max_steps=3"});
+  train("on2", {"run.max_steps=3"}, sharding);
   std::string from = "on2";
   for (const int ranks : {4, 2, 1}) {
     sharding.ranks = ranks;
     const std::string to = from + "to" + std::to_string(ranks);
-    train(sharding, to, {"run.max_steps=3", "run.resume=" + checkpoint(from, 3)});
+    train(to, {"run.max_steps=3", "run.resume=" + checkpoint(from, 3)}, sharding);
     expect_same_state(checkpoint(to, 3), checkpoint("on2", 3));
     expect_same_export(to, "on2");
     from = to;
@@ -151,8 +117,8 @@ class SameStrategy : public ShardedRun, public testing::WithParamInterface<size_
 
 TEST_P(SameStrategy, GoesOnAsIfItHadNeverStopped) {
   const Sharding& sharding = kShardings[GetParam()];
-  train(sharding, "whole", {"run.max_steps=5", "checkpoint.every_steps=3"});
-  train(sharding, "resumed", {"run.max_steps=5", "run.resume=" + checkpoint("whole", 3)});
+  train("whole", {"run.max_steps=5", "checkpoint.every_steps=3"}, sharding);
+  train("resumed", {"run.max_steps=5", "run.resume=" + checkpoint("whole", 3)}, sharding);
   expect_same_state(checkpoint("resumed", 5), checkpoint("whole", 5));
   expect_same_export("resumed", "whole");
 }
@@ -176,7 +142,7 @@ class DamagedShard : public ShardedRun, public testing::WithParamInterface<Damag
 TEST_P(DamagedShard, IsPassedOverByAllRanks) {
   Sharding sharding = kShardings[GetParam().sharding];
   sharding.ranks = GetParam().ranks_before;
-  train(sharding, "run", {"run.max_steps=4", "checkpoint.every_steps=2"});
+  train("run", {"run.max_steps=4", "checkpoint.every_steps=2"}, sharding);
   std::string damaged;
   for (const auto& entry : fs::recursive_directory_iterator(checkpoint("run", 4)))
     if (entry.path().extension() == ".safetensors") damaged = std::max(damaged, entry.path().string());
@@ -189,7 +155,7 @@ TEST_P(DamagedShard, IsPassedOverByAllRanks) {
     file.put(static_cast<char>(was ^ 1));
   }
   sharding.ranks = GetParam().ranks_after;
-  train(sharding, "run", {"run.max_steps=2"});
+  train("run", {"run.max_steps=2"}, sharding);
   const std::string log = text_of_file(directory("run") + "/log.txt");
   EXPECT_NE(log.find("step-000004' is passed over: "), std::string::npos) << log;
   const std::string named = GetParam().of_header ? fs::path(damaged).filename().string() + "' is damaged in its header: "
@@ -197,10 +163,10 @@ TEST_P(DamagedShard, IsPassedOverByAllRanks) {
   EXPECT_NE(log.find(named), std::string::npos) << log;
   EXPECT_NE(log.find("; next is 'step-000002'"), std::string::npos) << log;
   EXPECT_NE(log.find("resumed from " + checkpoint("run", 2) + " at step 2"), std::string::npos) << log;
-  EXPECT_NE(log.find(", all of it compared with its checksums from " + checkpoint("run", 2)), std::string::npos) << log;
-  const Outcome exported = run_process({CHASSIS_PROGRAM, "ckpt", "export", checkpoint("run", 2), directory("before") + "/final",
-                                        "--plugin-path", CHASSIS_TEST_PLUGIN_DIR},
-                                       run_.folder().path());
+  EXPECT_NE(log.find("read " + checkpoint("run", 2) + ": "), std::string::npos) << log;
+  EXPECT_NE(log.find(", all of it compared with its checksums"), std::string::npos) << log;
+  const Outcome exported = ckpt({"export", checkpoint("run", 2), directory("before") + "/final", "--plugin-path",
+                                 CHASSIS_TEST_PLUGIN_DIR});
   ASSERT_EQ(exported.exit_code, 0) << exported.output;
   expect_same_export("run", "before");
 }

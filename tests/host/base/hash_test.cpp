@@ -69,6 +69,14 @@ TEST(Crc32c, InstructionAndTableAgreeAndContinue) {
   }
 }
 
+// Long ones are taken in three stretches of 8 KiB at a time.
+TEST(Crc32c, InstructionAndTableAgreeOnBytesOfEveryLength) {
+  std::string bytes(100'000, '\0');
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * i / 7);
+  for (const size_t size : {8'191ul, 24'575ul, 24'576ul, 24'577ul, 24'584ul, 49'151ul, 49'152ul, 73'729ul, 99'999ul})
+    EXPECT_EQ(crc32c(7, bytes.data() + 1, size), crc32c_portable(7, bytes.data() + 1, size)) << size;
+}
+
 TEST(Crc32c, OfALongFileIsCombinedFromItsParts) {
   std::string bytes(3'000'001, '\0');
   for (size_t i = 0; i < bytes.size(); i += 997) bytes[i] = static_cast<char>(i);

@@ -285,7 +285,9 @@ TEST_P(StallingRank, EndsTheSaveOnAllAtTheDeadline) {
   for (int rank = 0; rank < 3; ++rank) {
     const std::string& error = errors[static_cast<size_t>(rank)];
     EXPECT_NE(error, "") << rank;
-    if (rank != bad_rank) EXPECT_NE(error.find("rank " + std::to_string(bad_rank)), std::string::npos) << error;
+    if (rank != bad_rank) {
+      EXPECT_NE(error.find("rank " + std::to_string(bad_rank)), std::string::npos) << error;
+    }
   }
   EXPECT_TRUE(files_of(dir / "c") == before);
   EXPECT_EQ(std::distance(fs::directory_iterator(dir.path()), fs::directory_iterator()), 1);
