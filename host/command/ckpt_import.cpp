@@ -10,6 +10,7 @@
 #include "host/command/command.hpp"
 #include "host/plugin/registry.hpp"
 #include "host/service/host_services.hpp"
+#include "host/state/float_dtype.hpp"
 
 namespace chassis {
 namespace {
@@ -81,7 +82,7 @@ int import(const Arguments& given) {
   const FormatPlugin& format = formats.open(default_format(given));
   CheckpointReader source = read_foreign(given, formats);
   ImportRequest request{.directory = given.to, .resumable = given.checkpoint, .base = given.base};
-  request.dtype = given.dtype == "bf16" ? Dtype::bf16 : given.dtype == "fp16" ? Dtype::f16 : Dtype::f32;
+  request.dtype = float_dtype(given.dtype, "--dtype");
   std::printf("%s\n", import_checkpoint(source, format, request, BucketPair(kBucketBytes)).line().c_str());
   return 0;
 }

@@ -6,17 +6,16 @@
 #include <optional>
 
 #include "host/base/log.hpp"
+#include "host/state/float_dtype.hpp"
 #include "host/state/owners.hpp"
 
 namespace chassis {
 namespace {
 
 Dtype export_dtype(Session& session) {
-  std::string name = session.config().get_string("export.dtype");
-  if (name == "auto") name = session.stored_dtype();
-  if (name == "bf16" || name == "bfloat16") return Dtype::bf16;
-  if (name == "fp16" || name == "float16") return Dtype::f16;
-  return Dtype::f32;
+  const std::string name = session.config().get_string("export.dtype");
+  if (name != "auto") return float_dtype(name, "export.dtype");
+  return float_dtype(session.stored_dtype(), "the model's dtype, which export.dtype = \"auto\" follows,");
 }
 
 }  // namespace
@@ -97,8 +96,7 @@ SavePlan plan_export(Session& session, const FormatPlugin& format) {
 
 std::string export_config(Session& session) {
   Json config = parse_json(session.model_config(), "the model's config");
-  const Dtype dtype = export_dtype(session);
-  const char* name = dtype == Dtype::bf16 ? "bfloat16" : dtype == Dtype::f16 ? "float16" : "float32";
+  const std::string_view name = float_dtype_name(export_dtype(session));
   for (const char* key : {"dtype", "torch_dtype"})
     if (config.contains(key) || std::string_view(key) == "torch_dtype") config[key] = name;
   return config.dump(2) + "\n";

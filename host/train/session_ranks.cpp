@@ -7,6 +7,7 @@
 #include "host/mesh/axes.hpp"
 #include "host/plugin/manifest.hpp"
 #include "host/plugin/status.hpp"
+#include "host/state/float_dtype.hpp"
 #include "host/train/session.hpp"
 
 namespace chassis {
@@ -137,7 +138,7 @@ void Session::resolve_parallel() {
   facts.rank = rank_;
   facts.device = resolve_.device;
   facts.recomputes = config_.get_string("recompute.mode") == "full";
-  if (config_.get_string("precision.reduce") == "bf16") facts.reduce_dtype = Dtype::bf16;
+  facts.reduce_dtype = float_dtype(config_.get_string("precision.reduce"), "precision.reduce");
   if (config_.use() == ConfigUse::kTraining) {
     const int data_ranks = mesh_.size(mesh_.find("dp_replicate")) * mesh_.size(mesh_.find("dp_shard"));
     facts.num_microbatches = batch_sizes(config_, data_ranks).num_microbatches;

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include "host/base/error.hpp"
+#include "host/state/float_dtype.hpp"
+#include "tests/support/expect_has.hpp"
+
 namespace chassis {
 namespace {
 
@@ -27,6 +31,26 @@ TEST(Dtype, FindsItselfByBothNames) {
   EXPECT_EQ(dtype_from_safetensors("BF16"), Dtype::bf16);
   EXPECT_EQ(dtype_from_safetensors("F8_E4M3"), std::nullopt);
   EXPECT_EQ(dtype_from_name("F32"), std::nullopt);
+}
+
+TEST(FloatDtype, GoesByTheNamesOfUsersAndOfModelConfigs) {
+  for (const char* name : {"fp32", "float32"}) EXPECT_EQ(float_dtype(name, "export.dtype"), Dtype::f32);
+  for (const char* name : {"bf16", "bfloat16"}) EXPECT_EQ(float_dtype(name, "export.dtype"), Dtype::bf16);
+  for (const char* name : {"fp16", "float16"}) EXPECT_EQ(float_dtype(name, "export.dtype"), Dtype::f16);
+  for (Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16})
+    EXPECT_EQ(float_dtype(float_dtype_name(dtype), "export.dtype"), dtype);
+}
+
+TEST(FloatDtype, IsNothingElseInSilence) {
+  for (const char* name : {"float64", "f32", "", "auto", "float8_e4m3fn"}) {
+    try {
+      float_dtype(name, "export.dtype");
+      ADD_FAILURE() << name;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kConfig);
+      EXPECT_HAS(error.message(), "export.dtype is '" + std::string(name) + "'; it can be fp32, bf16 or fp16");
+    }
+  }
 }
 
 TEST(Dtype, HasNoSizeOutsideOfTheEnumeration) { EXPECT_EQ(size_bytes(static_cast<Dtype>(77)), 0); }
