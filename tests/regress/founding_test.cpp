@@ -8,7 +8,7 @@
 #include "host/checkpoint/save_plan.hpp"
 #include "host/checkpoint/writer.hpp"
 #include "host/state/intersect.hpp"
-#include "tests/regress/small_run.hpp"
+#include "tests/regress/started_run.hpp"
 #include "tests/support/loaded_plugins.hpp"
 
 namespace chassis::test {
@@ -16,24 +16,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<std::string> chassis_train(const std::string& file, int num_ranks,
-                                       const std::vector<std::string>& overrides) {
-  std::vector<std::string> words = {CHASSIS_PROGRAM, "train", file, "run.threads=1", "train.micro_batch_size=1"};
-  words.insert(words.end(), overrides.begin(), overrides.end());
-  words.insert(words.end(), {"--nproc", std::to_string(num_ranks), "--plugin-path", CHASSIS_TEST_PLUGIN_DIR,
-                             "--plugin-path", CHASSIS_TEST_STUB_DIR});
-  return words;
-}
+const std::vector<std::string> kSettings = {"run.threads=1", "train.micro_batch_size=1"};
+const char* const kFsdp2 = "[[parallel]]\nplugin = \"fsdp2\"\n";
 
 // A state that one rank of eight has failed after hours, while the plan was checked; here before the first step.
 TEST(AStateOnOneRankOfEight, IsRefusedBeforeTheFirstStepByNameAndRanks) {
-  const SmallRun run({"sdpa", "[\"aten\"]"});
-  run.write(random_documents({9, 40, 3, 77, 21, 14, 35, 2, 60, 18, 33, 50, 6}));
-  write_text(run.folder() / "sharded.toml",
-             "schema_version = 1\nextends = [\"run.toml\"]\n[[parallel]]\nplugin = \"fsdp2\"\n");
-  const Outcome outcome = run_process(
-      chassis_train(run.folder() / "sharded.toml", 8, {"optimizer.plugin=lazy", "train.global_batch_size=8"}),
-      run.folder().path());
+  const StartedRun run(kSettings);
+  const Outcome outcome =
+      run.start("run", {"optimizer.plugin=lazy", "train.global_batch_size=8", "--plugin-path", CHASSIS_TEST_STUB_DIR},
+                {"fsdp2", 8, kFsdp2});
   EXPECT_NE(outcome.exit_code, 0) << outcome.output;
   EXPECT_NE(outcome.output.find(".exp_avg_sq' f32["), std::string::npos) << outcome.output;
   EXPECT_NE(outcome.output.find("is on rank 0, not on ranks 1-7"), std::string::npos) << outcome.output;
@@ -175,16 +166,10 @@ plugin = "fsdp2"
 
 // … and it does not grow as the run goes on.
 TEST(ActiveMemory, IsTheSameAfterFiftySteps) {
-  const SmallRun run({"interval", "[\"fused\", \"aten\"]"});
-  run.write(random_documents({9, 40, 3, 77, 21, 14, 35, 2, 60, 18, 33, 50, 6}));
-  write_text(run.folder() / "sharded.toml",
-             "schema_version = 1\nextends = [\"run.toml\"]\n[[parallel]]\nplugin = \"fsdp2\"\n");
-  const Outcome outcome =
-      run_process(chassis_train(run.folder() / "sharded.toml", 2,
-                                {"run.max_steps=50", "train.global_batch_size=4", "checkpoint.every_steps=10"}),
-                  run.folder().path());
-  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
-  std::ifstream file(run.folder() / "run/metrics.jsonl");
+  const StartedRun run(kSettings, {"interval", "[\"fused\", \"aten\"]"});
+  run.train("run", {"run.max_steps=50", "train.global_batch_size=4", "checkpoint.every_steps=10"},
+            {"fsdp2", 2, kFsdp2});
+  std::ifstream file(run.directory("run") + "/metrics.jsonl");
   std::vector<uint64_t> active, peak;
   for (std::string line; std::getline(file, line);) {
     const auto json = nlohmann::json::parse(line);
@@ -198,25 +183,18 @@ TEST(ActiveMemory, IsTheSameAfterFiftySteps) {
 
 // Every rank read the whole model; here the eight of them read it once between them.
 TEST(EightRanks, ReadEveryByteOfAModelOnce) {
-  const SmallRun run({"sdpa", "[\"aten\"]"});
-  run.write(random_documents({9, 40, 3, 77, 21, 14, 35, 2, 60, 18, 33, 50, 6}));
-  const Outcome alone = run_process(
-      chassis_train(run.folder() / "run.toml", 1, {"run.max_steps=1", "run.output_dir=" + (run.folder() / "alone")}),
-      run.folder().path());
-  ASSERT_EQ(alone.exit_code, 0) << alone.output;
-  const std::string model = run.folder() / "alone/final";
+  const StartedRun run(kSettings);
+  run.train("alone", {"run.max_steps=1"});
+  const std::string model = run.directory("alone") + "/final";
   const uint64_t file_bytes = fs::file_size(model + "/model.safetensors");
   std::string toml = text_of_file(run.config_path());
   const size_t config = toml.find("config = {");
   toml.replace(config, toml.find('\n', config) - config, "path = \"" + model + "\"");
+  write_text(run.config_path(), toml);
   for (const std::string plugin : {"fsdp2", "zero", "ddp"}) {
-    write_text(run.folder() / "sharded.toml", toml + "[[parallel]]\nplugin = \"" + plugin + "\"\n");
-    const Outcome outcome = run_process(
-        chassis_train(run.folder() / "sharded.toml", 8,
-                      {"run.max_steps=1", "train.global_batch_size=8", "run.output_dir=" + (run.folder() / plugin)}),
-        run.folder().path());
-    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
-    std::ifstream file(run.folder() / (plugin + "/metrics.jsonl"));
+    const std::string parallel = "[[parallel]]\nplugin = \"" + plugin + "\"\n";
+    run.train(plugin, {"run.max_steps=1", "train.global_batch_size=8"}, {plugin.c_str(), 8, parallel.c_str()});
+    std::ifstream file(run.directory(plugin) + "/metrics.jsonl");
     std::string line;
     ASSERT_TRUE(std::getline(file, line));
     const auto read = nlohmann::json::parse(line).at("loaded_bytes").get<uint64_t>();

@@ -4,54 +4,21 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tests/regress/small_run.hpp"
+#include "tests/regress/started_run.hpp"
 
 namespace chassis::test {
 namespace {
 
 namespace fs = std::filesystem;
 
-struct Way {
-  const char* name;
-  int ranks;
-  const char* toml;
-};
+const Sharding kAlone, kFsdp2{"fsdp2", 2, "[[parallel]]\nplugin = \"fsdp2\"\n"},
+    kZero3{"zero3", 2, "[[parallel]]\nplugin = \"zero\"\nstage = 3\n"},
+    kDdp{"ddp", 2, "[[parallel]]\nplugin = \"ddp\"\n"};
 
-class Saving : public testing::Test {
+class Saving : public testing::Test, protected StartedRun {
  protected:
-  Saving() : run_({"sdpa", "[\"aten\"]"}) {
-    run_.write(random_documents({9, 40, 3, 77, 21, 14, 35, 2, 60, 18, 33, 50, 6}));
-  }
+  Saving() : StartedRun({"run.threads=1", "train.micro_batch_size=1", "train.global_batch_size=4"}) {}
 
-  std::string directory(const std::string& name) const { return run_.folder() / name; }
-  std::string checkpoint(const std::string& name, int step) const {
-    return directory(name) + "/checkpoints/step-" + std::string(step < 10 ? 5 : 4, '0') + std::to_string(step);
-  }
-  std::vector<std::string> command(const std::string& name, std::vector<std::string> overrides,
-                                   const Way& way = {"alone", 1, ""}) const {
-    const std::string file = run_.folder() / (std::string(way.name) + ".toml");
-    write_text(file, std::string("schema_version = 1\nextends = [\"run.toml\"]\n") + way.toml);
-    std::vector<std::string> words = {CHASSIS_PROGRAM,
-                                      "train",
-                                      file,
-                                      "run.output_dir=" + directory(name),
-                                      "run.threads=1",
-                                      "train.micro_batch_size=1",
-                                      "train.global_batch_size=4"};
-    words.insert(words.end(), overrides.begin(), overrides.end());
-    words.insert(words.end(), {"--nproc", std::to_string(way.ranks), "--plugin-path", CHASSIS_TEST_PLUGIN_DIR});
-    return words;
-  }
-  std::string train(const std::string& name, const std::vector<std::string>& overrides,
-                    const Way& way = {"alone", 1, ""}) const {
-    const Outcome outcome = run_process(command(name, overrides, way), run_.folder().path());
-    EXPECT_EQ(outcome.exit_code, 0) << name << ": " << outcome.output;
-    return outcome.output;
-  }
-  Outcome ckpt(std::vector<std::string> words) const {
-    words.insert(words.begin(), {CHASSIS_PROGRAM, "ckpt"});
-    return run_process(words, run_.folder().path());
-  }
   std::vector<std::string> checkpoints(const std::string& name) const {
     std::vector<std::string> out;
     for (const auto& entry : fs::directory_iterator(directory(name) + "/checkpoints"))
@@ -67,11 +34,9 @@ class Saving : public testing::Test {
         out[fs::relative(entry.path(), folder).string()] = text_of_file(entry.path().string());
     return out;
   }
-
-  SmallRun run_;
 };
 
-class InTheBackground : public Saving, public testing::WithParamInterface<Way> {};
+class InTheBackground : public Saving, public testing::WithParamInterface<Sharding> {};
 
 // Every step is saved while the next one is computed.
 TEST_P(InTheBackground, SavesWhatASaveThatWaitsWouldHaveSaved) {
@@ -93,17 +58,13 @@ TEST_P(InTheBackground, SavesWhatASaveThatWaitsWouldHaveSaved) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, InTheBackground,
-                         testing::Values(Way{"alone", 1, ""}, Way{"fsdp2", 2, "[[parallel]]\nplugin = \"fsdp2\"\n"},
-                                         Way{"ddp", 2, "[[parallel]]\nplugin = \"ddp\"\n"},
-                                         Way{"zero3", 2, "[[parallel]]\nplugin = \"zero\"\nstage = 3\n"}),
+                         testing::Values(kAlone, kFsdp2, kDdp, kZero3),
                          [](const auto& info) { return info.param.name; });
 
 // What was good is not lost with what came after.
 TEST_F(Saving, PublishesWhatWasBeingSavedWhenTrainingFails) {
-  const Outcome outcome =
-      run_process(command("run", {"run.max_steps=6", "checkpoint.every_steps=1", "checkpoint.async=true",
-                                  "optimizer.lr=1e30", "optimizer.max_grad_norm=0"}),
-                  run_.folder().path());
+  const Outcome outcome = start("run", {"run.max_steps=6", "checkpoint.every_steps=1", "checkpoint.async=true",
+                                        "optimizer.lr=1e30", "optimizer.max_grad_norm=0"});
   EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::kNumeric)) << outcome.output;
   const auto saved = checkpoints("run");
   ASSERT_FALSE(saved.empty()) << outcome.output;
@@ -112,9 +73,8 @@ TEST_F(Saving, PublishesWhatWasBeingSavedWhenTrainingFails) {
 
 // The message names the plugin, and nothing that was saved is harmed.
 TEST_F(Saving, SurvivesAFormatThatDies) {
-  std::vector<std::string> words = command("run", {"run.max_steps=2", "export.plugin=crashing"});
-  words.insert(words.end(), {"--plugin-path", CHASSIS_TEST_STUB_DIR});
-  const Outcome outcome = run_process(words, run_.folder().path());
+  const Outcome outcome =
+      start("run", {"run.max_steps=2", "export.plugin=crashing", "--plugin-path", CHASSIS_TEST_STUB_DIR});
 #ifdef __SANITIZE_ADDRESS__  // which tells of it, and exits
   EXPECT_EQ(outcome.exit_code, 1) << outcome.output;
 #else
@@ -129,7 +89,7 @@ TEST_F(Saving, SurvivesAFormatThatDies) {
 TEST_F(Saving, HappensWhenASignalOrAFileAsksForIt) {
   for (const bool by_signal : {true, false}) {
     const std::string name = by_signal ? "signal" : "file";
-    Process process(command(name, {"run.max_steps=100000", "checkpoint.every_steps=0"}), run_.folder().path());
+    Process process(command(name, {"run.max_steps=100000", "checkpoint.every_steps=0"}), folder().path());
     ASSERT_TRUE(process.wait_for("step 3/")) << process.output_so_far();
     if (by_signal)
       process.send(SIGUSR1);
@@ -141,7 +101,7 @@ TEST_F(Saving, HappensWhenASignalOrAFileAsksForIt) {
     process.send(SIGTERM);
     EXPECT_EQ(process.wait().exit_code, 75);
     EXPECT_EQ(checkpoints(name).size(), 2u);
-    fs::remove(run_.folder() / "output.txt");
+    fs::remove(folder() / "output.txt");
   }
 }
 
@@ -153,7 +113,7 @@ TEST_F(Saving, OfWeightsAloneSaysThatItCanNotBeResumedAndIsNot) {
   EXPECT_LT(tensor_files(checkpoint("weights", 2)).begin()->second.size() * 2,
             tensor_files(checkpoint("full", 2)).begin()->second.size());
 
-  const Outcome again = run_process(command("weights", {"run.max_steps=3"}), run_.folder().path());
+  const Outcome again = start("weights", {"run.max_steps=3"});
   EXPECT_EQ(again.exit_code, static_cast<int>(ExitCode::kStorage)) << again.output;
   EXPECT_NE(again.output.find("holds weights alone and can not be resumed"), std::string::npos) << again.output;
 
@@ -193,18 +153,15 @@ TEST_F(Saving, IsSharedOutByBytesAmongRanksThatHoldTheSame) {
 }
 
 TEST_F(Saving, IsTriedOutBeforeTheFirstStepIfAskedFor) {
-  const Way fsdp = {"fsdp2", 2, "[[parallel]]\nplugin = \"fsdp2\"\n"};
-  const std::string log = train("run", {"run.max_steps=1", "checkpoint.self_test=true"}, fsdp);
+  const std::string log = train("run", {"run.max_steps=1", "checkpoint.self_test=true"}, kFsdp2);
   EXPECT_NE(log.find(" were saved and came back bit for bit"), std::string::npos) << log;
   EXPECT_LT(log.find("self-test: "), log.find("step 1/1 "));
   EXPECT_FALSE(fs::exists(directory("run") + "/self-test"));
 }
 
 TEST_F(Saving, GivesTheSameExportFromACheckpointOfAnyStrategy) {
-  const std::vector<Way> ways = {{"alone", 1, ""},
-                                 {"fsdp2", 3, "[[parallel]]\nplugin = \"fsdp2\"\n"},
-                                 {"zero3", 2, "[[parallel]]\nplugin = \"zero\"\nstage = 3\n"}};
-  for (const Way& way : ways) {
+  const Sharding fsdp2_on_3{kFsdp2.name, 3, kFsdp2.toml};
+  for (const Sharding& way : {kAlone, fsdp2_on_3, kZero3}) {
     train(way.name, {"run.max_steps=2", "train.global_batch_size=12"}, way);
     for (const std::string dtype : {"auto", "bf16"}) {
       const Outcome exported = ckpt({"export", directory(way.name), directory("handed"), "--dtype", dtype,
@@ -219,7 +176,7 @@ TEST_F(Saving, GivesTheSameExportFromACheckpointOfAnyStrategy) {
     EXPECT_EQ(same.exit_code, 0) << same.output;
   }
   // Resumed by another strategy with nothing left to train, it is cut otherwise and holds the same.
-  train("recut", {"run.max_steps=2", "train.global_batch_size=12", "run.resume=" + checkpoint("fsdp2", 2)}, ways[2]);
+  train("recut", {"run.max_steps=2", "train.global_batch_size=12", "run.resume=" + checkpoint("fsdp2", 2)}, kZero3);
   const Outcome same = ckpt({"diff", checkpoint("recut", 2), checkpoint("fsdp2", 2)});
   EXPECT_EQ(same.exit_code, 0) << same.output;
   const Outcome info = ckpt({"info", directory("recut"), "--tensors"});
