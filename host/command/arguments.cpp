@@ -43,7 +43,7 @@ std::optional<int> ConfigArguments::run_ranks(const std::string& verb, ConfigUse
   words.insert(words.end(), overrides.begin(), overrides.end());
   for (const std::string& folder : plugin_path) words.insert(words.end(), {"--plugin-path", folder});
   words.insert(words.end(), more.begin(), more.end());
-  return chassis::run_ranks({.num_ranks = count}, words);
+  return chassis::run_ranks(count, words);
 }
 
 }  // namespace chassis

@@ -21,7 +21,7 @@ struct Failure {
 bool post_failure(Store& store, const Failure& failure);
 std::optional<Failure> find_failure(Store& store);
 
-// Texts in one, each with its length in front.
+// Texts in one, each with its length in front. What unpack is given pack has made: all else is a broken invariant.
 std::string pack(const std::vector<std::string>& texts);
 std::vector<std::string> unpack(const std::string& packed);
 

@@ -15,9 +15,8 @@ struct Launch {
   int local_world_size = 1;
   std::string master_address = "127.0.0.1";
   int master_port = 0;
-  bool store_is_elsewhere =
-      false;                      // the launcher serves the store (torchrun's agent, our own --nproc); else rank 0 does
-  std::string store_prefix = "";  // tells this start from others in the same store, or on the same port
+  bool store_is_elsewhere = false;  // the launcher serves the store (torchrun's agent, --nproc's parent); else rank 0
+  std::string store_prefix = "";    // tells this start from others in the same store, or on the same port
   bool alone() const { return world_size == 1; }
 };
 

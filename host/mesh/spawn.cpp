@@ -78,14 +78,11 @@ std::string signal_name(int number) {
 }
 
 // This process's environment, with what a rank needs in place of what it was.
-std::vector<std::string> environment_of(int rank, const SpawnOptions& options, int port) {
-  std::vector<std::string> own = {fmt::format("CHASSIS_RANK={}", rank),
-                                  fmt::format("CHASSIS_WORLD_SIZE={}", options.num_ranks),
+std::vector<std::string> environment_of(int rank, int num_ranks, int port) {
+  std::vector<std::string> own = {fmt::format("CHASSIS_RANK={}", rank), fmt::format("CHASSIS_WORLD_SIZE={}", num_ranks),
                                   fmt::format("CHASSIS_STORE_PORT={}", port)};
-  const bool user_chose = std::getenv("OMP_NUM_THREADS") && options.threads_per_rank == 0;
-  const int share = std::max(1, num_cores() / options.num_ranks);
-  if (!user_chose)
-    own.push_back(fmt::format("OMP_NUM_THREADS={}", options.threads_per_rank ? options.threads_per_rank : share));
+  if (!std::getenv("OMP_NUM_THREADS"))
+    own.push_back(fmt::format("OMP_NUM_THREADS={}", std::max(1, num_cores() / num_ranks)));
   if (!std::getenv("OMP_WAIT_POLICY")) own.push_back("OMP_WAIT_POLICY=PASSIVE");
 
   std::vector<std::string> all = own;
@@ -108,11 +105,11 @@ class Ranks {
       if (process > 0) waitpid(process, nullptr, 0);
   }
 
-  void start(const SpawnOptions& options, const std::vector<std::string>& arguments) {
+  void start(int num_ranks, const std::vector<std::string>& arguments) {
     std::vector<std::string> words = {"chassis"};
     words.insert(words.end(), arguments.begin(), arguments.end());
-    for (int rank = 0; rank < options.num_ranks; ++rank) {
-      processes_.push_back(start_one(words, environment_of(rank, options, server_.port())));
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      processes_.push_back(start_one(words, environment_of(rank, num_ranks, server_.port())));
       ++num_running_;
     }
   }
@@ -229,16 +226,15 @@ class Ranks {
 
 }  // namespace
 
-int run_ranks(const SpawnOptions& options, const std::vector<std::string>& arguments) {
+int run_ranks(int num_ranks, const std::vector<std::string>& arguments) {
   const Launch launch = discover_launch(process_environment());
   if (!launch.source.empty())
     throw config_error(fmt::format("--nproc {} starts ranks, but {} already started this process as rank {} of {}",
-                                   options.num_ranks, launch.source, launch.rank, launch.world_size))
+                                   num_ranks, launch.source, launch.rank, launch.world_size))
         .hint("leave out --nproc");
-  if (options.num_ranks > num_cores())
-    log::warn("{} ranks share {} cores: they run in turn", options.num_ranks, num_cores());
+  if (num_ranks > num_cores()) log::warn("{} ranks share {} cores: they run in turn", num_ranks, num_cores());
   Ranks ranks;
-  ranks.start(options, arguments);
+  ranks.start(num_ranks, arguments);
   return ranks.wait_for_all();
 }
 

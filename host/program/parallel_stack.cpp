@@ -31,9 +31,8 @@ bool has(const std::vector<std::string>& texts, const std::string& text) {
 // The host's end of resolve(). Whether answers fit together is seen when all have come.
 class ParallelStack::Sink {
  public:
-  Sink(const std::string& who, const StackFacts& facts, const ParameterTable& parameters, std::vector<ShardRule>& rules,
-       Answer& answer)
-      : who_(who), facts_(facts), parameters_(parameters), rules_(rules), answer_(answer) {
+  Sink(const StackFacts& facts, const ParameterTable& parameters, std::vector<ShardRule>& rules, Answer& answer)
+      : facts_(facts), parameters_(parameters), rules_(rules), answer_(answer) {
     raw_.struct_size = sizeof raw_;
     raw_.impl = this;
     raw_.claim = [](const chassis_parallel_sink_t* s, chassis_str_t axis) {
@@ -50,25 +49,26 @@ class ParallelStack::Sink {
 
   void claim(const std::string& axis) {
     if (facts_.mesh.find(axis) < 0)
-      throw plugin_error(who_ + " claims axis '" + axis + "'; the mesh is " + facts_.mesh.text());
+      throw plugin_error("there is no axis '" + axis + "' to claim; the mesh is " + facts_.mesh.text());
     if (!has(answer_.axes, axis)) answer_.axes.push_back(axis);
   }
 
   void place(const chassis_shard_rule_t& raw) {
     if (raw.parameter >= rules_.size())
-      throw plugin_error(who_ + " places parameter " + std::to_string(raw.parameter) + " of " + std::to_string(rules_.size()));
+      throw plugin_error("there is no parameter " + std::to_string(raw.parameter) + " to place; there are " +
+                         std::to_string(rules_.size()));
     const Parameter& p = *parameters_.all()[raw.parameter];
     answer_.parameters.push_back(raw.parameter);
     if (raw.kind < CHASSIS_SHARD_REPLICATE || raw.kind > CHASSIS_SHARD_FLAT)
-      throw plugin_error(who_ + " places '" + p.name + "' in the unknown way " + std::to_string(raw.kind));
+      throw plugin_error("'" + p.name + "' is placed in the unknown way " + std::to_string(raw.kind));
     if (raw.kind == CHASSIS_SHARD_DIM && raw.dim != 0)
-      throw plugin_error(who_ + " divides dim " + std::to_string(raw.dim) + " of '" + p.name + "'; only dim 0 can be");
+      throw plugin_error("dim " + std::to_string(raw.dim) + " of '" + p.name + "' is divided; only dim 0 can be");
     ShardRule& rule = rules_[raw.parameter] = {};
     rule.kind = raw.kind;
     for (uint32_t i = 0; i < raw.num_axes; ++i) {
       rule.axes.emplace_back(view_of(raw.axes[i]));
       if (!has(answer_.axes, rule.axes.back()))
-        throw plugin_error(who_ + " divides '" + p.name + "' along '" + rule.axes.back() + "', which it has not claimed");
+        throw plugin_error("'" + p.name + "' is divided along '" + rule.axes.back() + "', which was not claimed");
     }
     if (rule.kind == CHASSIS_SHARD_REPLICATE) rule.axes.clear();
     rule.resident = raw.resident != 0 || rule.kind == CHASSIS_SHARD_REPLICATE;
@@ -81,11 +81,10 @@ class ParallelStack::Sink {
   Dtype dtype_or(uint32_t given, Dtype otherwise, const Parameter& p) const {
     const Dtype dtype = given ? static_cast<Dtype>(given) : otherwise;
     if (dtype != Dtype::f32 && dtype != Dtype::bf16 && dtype != Dtype::f16)
-      throw plugin_error(who_ + " sends '" + p.name + "' as dtype " + std::to_string(given) + "; f32, bf16 and f16 can be");
+      throw plugin_error("'" + p.name + "' is sent as dtype " + std::to_string(given) + "; f32, bf16 and f16 can be");
     return dtype;
   }
 
-  const std::string& who_;
   const StackFacts& facts_;
   const ParameterTable& parameters_;
   std::vector<ShardRule>& rules_;
@@ -133,7 +132,8 @@ void ParallelStack::resolve(const Program& program, ParameterTable& parameters, 
   const auto at = facts.mesh.coordinates(facts.rank);
   for (int a = 0; a < facts.mesh.num_axes(); ++a)
     problem->axes.push_back({str_of(facts.mesh.axes()[static_cast<size_t>(a)].name),
-                             static_cast<uint32_t>(facts.mesh.size(a)), static_cast<uint32_t>(at[static_cast<size_t>(a)])});
+                             static_cast<uint32_t>(facts.mesh.size(a)),
+                             static_cast<uint32_t>(at[static_cast<size_t>(a)])});
   problem->unit_texts = program.unit_names();
   for (const std::string& text : problem->unit_texts) problem->unit_names.push_back(str_of(text));
   std::map<const Parameter*, std::vector<uint32_t>> units;
@@ -174,7 +174,7 @@ void ParallelStack::resolve(const Program& program, ParameterTable& parameters, 
   rules_.assign(all.size(), {});
   std::vector<Answer> answers(members_.size());
   for (size_t m = 0; m < members_.size(); ++m) {
-    const Sink sink(members_[m].instance->who(), facts, parameters, rules_, answers[m]);
+    const Sink sink(facts, parameters, rules_, answers[m]);
     members_[m].instance->check(members_[m].table->resolve(members_[m].instance->get(), &raw, sink.get()));
   }
   problem_ = std::move(problem);
@@ -217,7 +217,8 @@ void ParallelStack::check_parameters(const std::vector<Answer>& answers) const {
   for (size_t m = 0; m < answers.size(); ++m)
     for (const uint32_t i : answers[m].parameters) {
       const Member *const first = std::exchange(placed_by[i], &members_[m]), &second = members_[m];
-      if (first == &second) throw plugin_error(second.instance->who() + " places parameter '" + all[i]->name + "' twice");
+      if (first == &second)
+        throw plugin_error(second.instance->who() + " places parameter '" + all[i]->name + "' twice");
       if (first)
         throw Error(ExitCode::kConfig, second.where,
                     "parameter '" + all[i]->name + "' is placed by " + first->instance->who() + " and by " +
@@ -259,7 +260,8 @@ void ParallelStack::place(ParameterTable& parameters) {
     offloads |= rule.offload;
   }
   if (offloads && facts_.device.type == Device::Type::kCpu)
-    counted_warning("offload", "offloading to the CPU changes nothing, nor does pin_memory: the run's device is the CPU");
+    counted_warning("offload",
+                    "offloading to the CPU changes nothing, nor does pin_memory: the run's device is the CPU");
 }
 
 void ParallelStack::bind(Communicator* communicator, Device device) {
@@ -272,7 +274,8 @@ void ParallelStack::bind(Communicator* communicator, Device device) {
 }
 
 void ParallelStack::call(const Member& member, UnitHook hook, uint32_t which, Flags flags) {
-  if (const auto function = member.table->*hook) member.instance->check(function(member.instance->get(), which, bits(flags)));
+  if (const auto function = member.table->*hook)
+    member.instance->check(function(member.instance->get(), which, bits(flags)));
 }
 
 void ParallelStack::call(const Member& member, Hook hook) {
@@ -287,12 +290,14 @@ void ParallelStack::trace(const char* what, size_t unit) const {
 void ParallelStack::pre_forward(size_t unit, Flags flags) {
   for (const Member& m : members_) call(m, &chassis_parallel_t::pre_forward, static_cast<uint32_t>(unit), flags);
   for (const Parameter* p : parameters_->of_unit(unit))
-    if (!p->value) throw plugin_error("parameter '" + p->name + "' is not whole when unit " + std::to_string(unit) + " begins");
+    if (!p->value)
+      throw plugin_error("parameter '" + p->name + "' is not whole when unit " + std::to_string(unit) + " begins");
   trace(flags.recompute ? "forward again" : "forward", unit);
 }
 
 void ParallelStack::post_forward(size_t unit, Flags flags) {
-  for (size_t m = members_.size(); m-- > 0;) call(members_[m], &chassis_parallel_t::post_forward, static_cast<uint32_t>(unit), flags);
+  for (size_t m = members_.size(); m-- > 0;)
+    call(members_[m], &chassis_parallel_t::post_forward, static_cast<uint32_t>(unit), flags);
 }
 
 void ParallelStack::pre_backward(size_t unit, Flags flags) {

@@ -39,10 +39,11 @@ class ParallelStack final : public UnitEvents {
   std::string home_axis() const;
 
   // [control] Sets placements of the parameters' descriptors and their mesh. Throws a config error in words, with the
-  // place of the table to change, where an axis has no strategy or two, a strategy no axis, a parameter no place or two.
-  // May be called again, before bind.
+  // place of the table to change, where an axis has no strategy or two, a strategy no axis, a parameter no place or
+  // two. May be called again, before bind.
   void resolve(const Program& program, ParameterTable& parameters, const StackFacts& facts);
-  // What may save memory, as strategies say: of the strategy at that place in the stack, an option and its value in JSON.
+  // What may save memory, as strategies say: of the strategy at that place in the stack, an option and its value in
+  // JSON.
   struct Saving {
     size_t member;
     std::string option, json;
@@ -67,8 +68,8 @@ class ParallelStack final : public UnitEvents {
   // Resident tensors show their shards again: after a load, an initialization, an optimizer step. Throws a plugin error
   // that names a parameter which a strategy has forgotten.
   void refresh();
-  // At the end of a step and of an evaluation: nothing is in flight, and nothing gathered that is not resident. Throws a
-  // plugin error that names a parameter which a strategy holds on to.
+  // At the end of a step and of an evaluation: nothing is in flight, and nothing gathered that is not resident. Throws
+  // a plugin error that names a parameter which a strategy holds on to.
   void drain();
 
  private:

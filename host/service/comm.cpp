@@ -82,9 +82,7 @@ struct Communicator::Impl {
     }
   }
 
-  bool traces() const {
-    return num_taken < 2 && !has(CHASSIS_COMM_MOVES_NOTHING) && log::enabled(log::Level::kDebug);
-  }
+  bool traces() const { return num_taken < 2 && !has(CHASSIS_COMM_MOVES_NOTHING) && log::enabled(log::Level::kDebug); }
   bool has(uint32_t property) const { return table && (table->properties & property) != 0; }
   void connect(CommGroup& group);
   CommWork start(CommGroup& group, std::span<const chassis_collective_t> calls);
@@ -375,6 +373,7 @@ void Communicator::sum(CommGroup& group, std::span<double> values, std::string_v
   const Tensor gathered = call.recv;
   run(group, std::move(call));
   const Tensor all = gathered.to(Device{});
+  throw_if_failed();  // a group that was given up lets its stream go on, with anything
   std::fill(values.begin(), values.end(), 0.0);
   for (int rank = 0; rank < group.size(); ++rank) {
     for (size_t i = 0; i < values.size(); ++i)

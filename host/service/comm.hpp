@@ -21,8 +21,8 @@ class MetricsStore;
 
 // Groups of one rank are not counted: nothing is sent.
 struct CommCount {
-  std::string group;  // "dp_shard"
-  std::string op;     // "all_gather"
+  std::string group;     // "dp_shard"
+  std::string op;        // "all_gather"
   uint64_t calls = 0;    // what is started as one counts once
   uint64_t bytes = 0;    // sent by this rank, as a ring would: (N-1)/N of what is gathered, twice that for all_reduce
   double wait_ms = 0.0;  // the caller's time in start and wait: exposed communication. On CUDA its stream's is not seen
@@ -77,13 +77,14 @@ class Communicator {
   // [all-ranks] Of the group. Sums of small host values over the ranks, in rank order, in fp64: the same bits
   // everywhere.
   void sum(CommGroup& group, std::span<double> values, std::string_view name);
-  // On CUDA a failure is seen while nobody waits; this throws it. Every start and wait does, too; to be asked before
-  // results leave the step.
+  // On CUDA a failure is seen while nobody waits; this throws it. Every start, wait and sum does, too; to be asked
+  // before results leave the step.
   void throw_if_failed();
 
   // Since the last call, in order of first use.
   std::vector<CommCount> take_counts();
-  // Calls that move something are logged, at level debug: until counts have been taken twice, which are two steps of a run.
+  // Calls that move something are logged, at level debug: until counts have been taken twice, which are two steps of a
+  // run.
   bool traces() const;
 
  private:

@@ -19,8 +19,7 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kPatience = 1s;
 constexpr const char* kHint =
     "all ranks of a group make the same calls in the same order: look for what differs between them, such as data, "
-    "files "
-    "or versions";
+    "files or versions";
 
 std::string key_of(int rank) { return fmt::format("comm/waits/{}", rank); }
 

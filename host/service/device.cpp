@@ -86,25 +86,17 @@ DeviceMemory device_memory(Device device) {
   if (device.type == Device::Type::kMeta) return {};
   if (device.type == Device::Type::kCpu) {
     const MemoryUsage usage = memory_usage();
-    return {usage.live_bytes, usage.system_bytes, usage.peak_bytes, usage.peak_system_bytes,
-            proc_kib("/proc/meminfo", "MemAvailable"), proc_kib("/proc/meminfo", "MemTotal")};
+    return {usage.live_bytes, usage.system_bytes, usage.peak_bytes, proc_kib("/proc/meminfo", "MemAvailable"),
+            proc_kib("/proc/meminfo", "MemTotal")};
   }
   return translate_errors([&] {
     const auto index = static_cast<c10::DeviceIndex>(device.index);
     const auto stats = at::accelerator::getDeviceStats(index);
     const auto [free_bytes, total_bytes] = at::accelerator::getMemoryInfo(index);
     const auto& active = stats.active_bytes[0];
-    const auto& reserved = stats.reserved_bytes[0];
-    return DeviceMemory{static_cast<uint64_t>(active.current), static_cast<uint64_t>(reserved.current),
-                        static_cast<uint64_t>(active.peak),    static_cast<uint64_t>(reserved.peak),
-                        free_bytes,                            total_bytes};
+    return DeviceMemory{static_cast<uint64_t>(active.current), static_cast<uint64_t>(stats.reserved_bytes[0].current),
+                        static_cast<uint64_t>(active.peak), free_bytes, total_bytes};
   });
-}
-
-void reset_peak_device_memory(Device device) {
-  if (device.type == Device::Type::kCpu) reset_peak_memory();
-  if (device.type == Device::Type::kCuda)
-    translate_errors([&] { at::accelerator::resetPeakStats(static_cast<c10::DeviceIndex>(device.index)); });
 }
 
 Tensor pinned_tensor(std::span<const int64_t> sizes, Dtype dtype) {
@@ -163,7 +155,6 @@ std::optional<CudaFacts> cuda_facts(Device device) {
   return CudaFacts{static_cast<int>(at::globalContext().versionCUDART() / 1000), 10 * major + minor};
 }
 
-uint64_t resident_bytes() { return proc_kib("/proc/self/status", "VmRSS"); }
 uint64_t peak_resident_bytes() { return proc_kib("/proc/self/status", "VmHWM"); }
 
 bool has_fast_bf16(Device device) {

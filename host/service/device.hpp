@@ -23,13 +23,11 @@ struct DeviceMemory {
   uint64_t active_bytes = 0;    // held by tensors
   uint64_t reserved_bytes = 0;  // held by the allocator
   uint64_t peak_active_bytes = 0;
-  uint64_t peak_reserved_bytes = 0;
   uint64_t free_bytes = 0;
   uint64_t total_bytes = 0;
 };
 // CPU: as counted by the allocator; total and free are the machine's.
 DeviceMemory device_memory(Device device);
-void reset_peak_device_memory(Device device);
 // Uninitialized host memory that is page-locked, so that CUDA devices copy from and to it without staging; counted as
 // this thread's tags say. CUDA must have been loaded. Throws out of memory.
 Tensor pinned_tensor(std::span<const int64_t> sizes, Dtype dtype);
@@ -40,8 +38,7 @@ std::string device_name(Device device);
 // What plugins with CUDA code must fit to: CUDA's major version, as LibTorch uses it, and the compute capability of the
 // device, 90 for 9.0. None on the CPU, and where no CUDA device is to be had.
 std::optional<CudaFacts> cuda_facts(Device device);
-// The process: resident bytes now, and their peak, as the operating system counts.
-uint64_t resident_bytes();
+// The most that the process has had resident, as the operating system counts.
 uint64_t peak_resident_bytes();
 
 // True where matrix products in bf16 run at full speed: AMX or AVX512-BF16 on the CPU; any CUDA device.

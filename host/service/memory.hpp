@@ -66,7 +66,7 @@ MemoryUsage memory_usage();
 std::vector<PluginMemory> memory_by_plugin();
 // Peaks start again from what is live now.
 void reset_peak_memory();
-// Gives the free lists back to the system; before a checkpoint or a swap.
+// Gives the free lists back to the system.
 void drop_memory_cache();
 // The most that the free lists hold, 4 GiB at first; 0 turns them off.
 void set_memory_cache_bytes(uint64_t bytes);

@@ -1,5 +1,6 @@
-// Tensors of the device "meta" have shapes and no bytes; here they are counted as if they had, so that a plan can run the
-// program's own code and read its memory off the counters. meta:0 stands for a device, meta:1 for the memory of its host.
+// Tensors of the device "meta" have shapes and no bytes; here they are counted as if they had, so that a plan can run
+// the program's own code and read its memory off the counters. meta:0 stands for a device, meta:1 for the memory of its
+// host.
 #pragma once
 
 #include "host/service/memory.hpp"

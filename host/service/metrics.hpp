@@ -9,6 +9,7 @@
 
 namespace chassis {
 
+// [any]
 class MetricsStore {
  public:
   using Values = std::vector<std::pair<std::string, double>>;

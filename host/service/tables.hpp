@@ -29,6 +29,7 @@ struct TableContext {
 class Table {
  public:
   virtual ~Table() = default;
+  // Valid as long as the instance; NULL while the run does not offer it.
   virtual const void* get() const = 0;
 };
 

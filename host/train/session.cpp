@@ -50,7 +50,7 @@ Dtype dtype_from_setting(const std::string& setting, Device device) {
 
 // LibTorch alone would start a thread for every core on every rank.
 void share_cores(const World& world) {
-  const std::string chosen = thread_facts().omp_num_threads;
+  const std::string chosen = omp_num_threads();
   if (chosen.empty()) return set_threads(world.num_cores());
   if (world.rank() == 0 && world.launch().source == "torchrun" && chosen == "1" && world.num_cores() > 1)
     log::info("torchrun sets OMP_NUM_THREADS=1 where it is not set; run.threads = {} uses all cores of a rank", world.num_cores());

@@ -1,5 +1,6 @@
 // SIGINT and SIGTERM ask the run to stop: the step in progress is finished and saved. A second SIGINT ends at once.
-// SIGUSR1 asks for a checkpoint behind the step in progress.
+// SIGUSR1 asks for a checkpoint behind the step in progress. What comes between the backward passes of two steps is
+// heard in the second.
 #pragma once
 
 namespace chassis {

@@ -89,13 +89,16 @@ StepRecord Trainer::step() {
     const double grad_scale = limit > 0.0 ? std::min(1.0, limit / (record.grad_norm + 1e-6)) : 1.0;
     if (options_.before_update) options_.before_update();
     optimizer_.step(record.step, record.lr, grad_scale);
-    if (ranks_.stack) ranks_.stack->refresh();
-    else parameters_.publish();
+    if (ranks_.stack)
+      ranks_.stack->refresh();
+    else
+      parameters_.publish();
   } else {
     refuse_step(record);
   }
   if (ranks_.stack) ranks_.stack->drain();
   synchronize(device_);
+  if (ranks_.communicator) ranks_.communicator->throw_if_failed();
   record.optimizer_ms = watch.lap();
 
   state_.step = record.step;
@@ -142,8 +145,10 @@ EvalRecord evaluate(Executor& executor, EvalData& data, int64_t micro_batch_size
       auto batch = next_batch();
       more = batch.has_value();
       if (!more) break;
-      if (taken == ranks.data_rank()) mine = std::move(*batch);
-      else if (!mine) mine = Batch(batch->num_rows, batch->seq_len, 0);
+      if (taken == ranks.data_rank())
+        mine = std::move(*batch);
+      else if (!mine)
+        mine = Batch(batch->num_rows, batch->seq_len, 0);
     }
     if (taken == 0) break;
     if (mine->num_trained_tokens == 0 && num_ranks == 1) continue;
@@ -154,7 +159,8 @@ EvalRecord evaluate(Executor& executor, EvalData& data, int64_t micro_batch_size
   ranks.sum(sums, "evaluation");
   record.trained_tokens = static_cast<uint64_t>(sums[1]);
   if (record.trained_tokens == 0)
-    throw Error(ExitCode::kConfig, data.config().where, "evaluation set '" + data.config().path + "' has no trained token");
+    throw Error(ExitCode::kConfig, data.config().where,
+                "evaluation set '" + data.config().path + "' has no trained token");
   record.loss = sums[0] / sums[1];
   record.perplexity = std::exp(record.loss);
   record.seconds = watch.lap() / 1000.0;

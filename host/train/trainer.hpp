@@ -18,7 +18,8 @@
 
 namespace chassis {
 
-// One entry of a schedule of micro-batches. The default is forward and backward of each in turn; pipelines are other data.
+// One entry of a schedule of micro-batches. The default is forward and backward of each in turn; pipelines are other
+// data.
 struct Work {
   enum class Kind { kForward, kBackward } kind;
   int microbatch;

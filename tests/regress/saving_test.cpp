@@ -57,8 +57,7 @@ TEST_P(InTheBackground, SavesWhatASaveThatWaitsWouldHaveSaved) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, InTheBackground,
-                         testing::Values(kAlone, kFsdp2, kDdp, kZero3),
+INSTANTIATE_TEST_SUITE_P(, InTheBackground, testing::Values(kAlone, kFsdp2, kDdp, kZero3),
                          [](const auto& info) { return info.param.name; });
 
 // What was good is not lost with what came after.
@@ -148,7 +147,8 @@ TEST_F(Saving, IsSharedOutByBytesAmongRanksThatHoldTheSame) {
   }
   ASSERT_EQ(bytes.size(), 4u);
   for (const auto& [rank, of_rank] : bytes) EXPECT_LE(of_rank, sum / 4 + largest) << "rank " << rank;
-  const auto loads = std::minmax_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  const auto loads =
+      std::minmax_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
   EXPECT_LT(loads.second->second - loads.first->second, sum / 100) << "small tensors even it out";
 }
 

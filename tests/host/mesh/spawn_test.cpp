@@ -236,7 +236,7 @@ TEST_F(Spawn, RanksStartedByHandThatAreBusyEndWithTheFirst) {
   std::vector<std::unique_ptr<Process>> ranks;
   for (const char* rank : {"0", "1"}) {
     const std::vector<std::pair<std::string, std::string>> environment = {
-        {"RANK", rank},       {"WORLD_SIZE", "2"},          {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "1"},
+        {"RANK", rank},        {"WORLD_SIZE", "2"},         {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "1"},
         {"MASTER_PORT", port}, {"MASTER_ADDR", "127.0.0.1"}};
     folders.push_back(std::make_unique<test::ScratchDirectory>());
     ranks.push_back(std::make_unique<Process>(Words{kProgram, "busy"}, folders.back()->path(), environment));

@@ -33,8 +33,7 @@ TEST(Device, KnowsTheMachinesMemory) {
   const DeviceMemory memory = device_memory({});
   EXPECT_GT(memory.total_bytes, 0u);
   EXPECT_LE(memory.free_bytes, memory.total_bytes);
-  EXPECT_GT(resident_bytes(), 0u);
-  EXPECT_GE(peak_resident_bytes(), resident_bytes() / 2);
+  EXPECT_GT(peak_resident_bytes(), 0u);
 }
 
 TEST(CudaFacts, AreNoneOnTheProcessor) { EXPECT_FALSE(cuda_facts({})); }
@@ -69,10 +68,9 @@ TEST(PinnedMemoryGpu, IsReachedByTheDeviceAndCounted) {
 TEST(Threads, AreSetForTheProcess) {
   const int before = num_threads();
   set_threads(1);
-  EXPECT_EQ(thread_facts().threads, 1);
+  EXPECT_EQ(num_threads(), 1);
   set_threads(before);
   EXPECT_EQ(num_threads(), before);
-  EXPECT_GE(thread_facts().cores, 1);
 }
 
 }  // namespace
