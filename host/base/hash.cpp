@@ -59,7 +59,8 @@ constexpr std::array<uint32_t, 64> make_zero_bytes(uint32_t reflected) {
 constexpr auto kCrc32cZeros = make_zero_bytes(kCrc32cReflected), kCrc32Zeros = make_zero_bytes(kCrc32Reflected);
 
 #if defined(__x86_64__)
-// One instruction takes three cycles and another may start in each: three stretches at a time, joined by their remainders.
+// One instruction takes three cycles and another may start in each: three stretches at a time, joined by their
+// remainders.
 constexpr size_t kStretchLog2 = 13, kStretch = size_t{1} << kStretchLog2;
 
 uint32_t behind_a_stretch(uint64_t remainder) {

@@ -83,7 +83,8 @@ std::map<std::string, std::vector<const CheckpointManifest::BoxEntry*>> by_name(
 
 using Boxes = std::vector<const CheckpointManifest::BoxEntry*>;
 
-// Of all bytes of the tensor in order, if its boxes are stretches of that order: what shards of rows and flat ranges are.
+// Of all bytes of the tensor in order, if its boxes are stretches of that order: what shards of rows and flat ranges
+// are.
 std::optional<uint32_t> whole_checksum(Boxes boxes) {
   const Shape& shape = boxes.front()->box.global_shape;
   const StridedView order = row_major_view(shape, Box::whole(shape));
@@ -170,8 +171,10 @@ std::vector<std::string> diff_checkpoints(const std::string& path_a, const std::
       same = std::equal(boxes.begin(), boxes.end(), others.begin(), same_bytes);
     } else {
       const auto ours = whole_checksum(boxes), theirs = whole_checksum(others);
-      if (!ours || !theirs) lines.push_back("? " + name + " is cut differently across its columns; contents are not compared");
-      else same = *ours == *theirs;
+      if (!ours || !theirs)
+        lines.push_back("? " + name + " is cut differently across its columns; contents are not compared");
+      else
+        same = *ours == *theirs;
     }
     if (!same) lines.push_back("~ " + name + " " + shown(*boxes.front()) + " has other contents");
   }

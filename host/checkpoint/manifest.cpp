@@ -139,7 +139,8 @@ std::vector<std::vector<CheckpointManifest::Extent>> CheckpointManifest::extents
     const DiskPlace& place = boxes[i].place;
     const uint64_t at = reached(place.file);
     if (place.offset < at)
-      throw storage_error("tensor '" + boxes[i].box.name + "' overlaps another one in '" + files[place.file].path + "'");
+      throw storage_error("tensor '" + boxes[i].box.name + "' overlaps another one in '" + files[place.file].path +
+                          "'");
     if (place.offset > at) out[place.file].push_back({at, place.offset, -1});
     out[place.file].push_back({place.offset, place.offset + boxes[i].box.num_bytes(), static_cast<int64_t>(i)});
   }

@@ -36,7 +36,7 @@ const std::string& name_on_disk(const LoadTensor& tensor) {
 }
 
 constexpr int64_t kCastElements = 1 << 16;  // of a box that is copied to another dtype, at a time
-constexpr size_t kReadBytes = 256 << 10;  // at a time: what is read is still in the core's cache when it is checked and cast
+constexpr size_t kReadBytes = 256 << 10;    // at a time: still in the core's cache when they are checked and cast
 
 // What a file gives of a tensor, as if it were a rank's local storage.
 Piece piece_of_file(const Box& box) {
@@ -149,7 +149,8 @@ void CheckpointReader::compare_files() {
     if (found < 0) differs("'" + file.path + "' is missing");
     const uint64_t num_bytes = directory_->files()[static_cast<size_t>(found)].num_bytes;
     if (num_bytes != file.num_bytes)
-      differs("'" + file.path + "' has " + std::to_string(num_bytes) + " bytes, expected " + std::to_string(file.num_bytes));
+      differs("'" + file.path + "' has " + std::to_string(num_bytes) + " bytes, expected " +
+              std::to_string(file.num_bytes));
     const File& opened = directory_->open(static_cast<size_t>(found));
     uint32_t crc = 0;
     for (const auto& extent : extents[i]) {
@@ -164,7 +165,8 @@ void CheckpointReader::compare_files() {
       }
     }
     if (crc != file.crc32c)
-      differs("'" + file.path + "' is damaged in its header: its CRC32C is " + hex(crc) + ", expected " + hex(file.crc32c));
+      differs("'" + file.path + "' is damaged in its header: its CRC32C is " + hex(crc) + ", expected " +
+              hex(file.crc32c));
   }
 }
 
@@ -178,8 +180,7 @@ void CheckpointReader::compare_boxes() {
   for (const auto& found : scan_.boxes) {
     const std::string& file = directory_->files()[found.place.file].path;
     const auto it = by_place.find({file, found.box.name});
-    if (it == by_place.end())
-      differs("'" + file + "' has the tensor '" + found.box.name + "', which is not listed");
+    if (it == by_place.end()) differs("'" + file + "' has the tensor '" + found.box.name + "', which is not listed");
     const auto& entry = *it->second;
     if (entry.box.dtype != found.box.dtype || entry.box.global_shape != found.box.global_shape ||
         entry.box.box != found.box.box || entry.place.offset != found.place.offset) {
@@ -257,12 +258,11 @@ LoadResult CheckpointReader::load(std::span<const LoadTensor> tensors, const Mes
                                   const LocalTensors& local, const LoadOptions& options) {
   check(tensors, options);
   LoadResult result;
-  uint64_t total_bytes = 0;
-  for (const LoadTensor& tensor : tensors) {
-    const DiskTensor* found = tensor.descriptor.tie.empty() ? find(name_on_disk(tensor)) : nullptr;
-    if (found != nullptr) total_bytes += static_cast<uint64_t>(numel(found->global_shape) * size_bytes(found->dtype));
-  }
-  uint64_t done_bytes = 0;
+  std::vector<std::pair<const LoadTensor*, const DiskTensor*>> order;
+  const auto num_bytes = [](const DiskTensor& found) {
+    return static_cast<uint64_t>(numel(found.global_shape) * size_bytes(found.dtype));
+  };
+  uint64_t done_bytes = 0, total_bytes = 0;
   for (const LoadTensor& tensor : tensors) {
     const DiskTensor* found = find(name_on_disk(tensor));
     if (!tensor.descriptor.tie.empty()) {
@@ -276,8 +276,19 @@ LoadResult CheckpointReader::load(std::span<const LoadTensor> tensors, const Mes
       result.absent.push_back(tensor.descriptor.fqn);
       continue;
     }
-    load_one(tensor, *found, mesh, buckets, local, options, result);
-    done_bytes += static_cast<uint64_t>(numel(found->global_shape) * size_bytes(found->dtype));
+    order.emplace_back(&tensor, found);
+    total_bytes += num_bytes(*found);
+  }
+  // As they lie in the files: the system reads ahead.
+  const auto place = [&](const DiskTensor& found) {
+    const DiskPlace& first = scan_.boxes[found.boxes.front()].place;
+    return std::pair(first.file, first.offset);
+  };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](const auto& a, const auto& b) { return place(*a.second) < place(*b.second); });
+  for (const auto& [tensor, found] : order) {
+    load_one(*tensor, *found, mesh, buckets, local, options, result);
+    done_bytes += num_bytes(*found);
     if (options.progress) options.progress(done_bytes, total_bytes);
   }
   return result;
@@ -404,7 +415,8 @@ void CheckpointReader::copy_box(uint32_t box, const DiskBox& to, const Room& roo
   const FormatScan::Found& from = scan_.boxes[box];
   if (from.box.box.empty()) return;
   const File& file = directory_->open(from.place.file);
-  const auto in_bytes = static_cast<uint64_t>(size_bytes(from.box.dtype)), out_bytes = static_cast<uint64_t>(size_bytes(to.dtype));
+  const auto in_bytes = static_cast<uint64_t>(size_bytes(from.box.dtype)),
+             out_bytes = static_cast<uint64_t>(size_bytes(to.dtype));
   const bool casts = from.box.dtype != to.dtype;
   const Tensor chunk = casts ? Tensor::empty(std::vector<int64_t>{kCastElements}, from.box.dtype) : Tensor();
   for (const Copy& copy : copies({piece_of_file(from.box.box)}, {piece_of_file(to.box)})) {

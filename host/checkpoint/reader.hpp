@@ -88,8 +88,9 @@ class CheckpointReader {
   // Throws one storage error that lists missing, unexpected and misshaped tensors by name, with both shapes.
   void check(std::span<const LoadTensor> tensors, const LoadOptions& options = {}) const;
   // Checks, then fills what `local` gives for every tensor that is not tied: only the byte ranges that this rank holds
-  // are read, cast on the way; padding is left alone. Where the manifest has the checksum of a box that is read whole,
-  // it is compared: DamagedCheckpoint, with a part of the tensors filled, names tensor, file and both checksums.
+  // are read, in the order in which they lie in the files, cast on the way; padding is left alone. Where the manifest
+  // has the checksum of a box that is read whole, it is compared: DamagedCheckpoint, with a part of the tensors filled,
+  // names tensor, file and both checksums.
   LoadResult load(std::span<const LoadTensor> tensors, const MeshShape& mesh, const BucketPair& buckets,
                   const LocalTensors& local, const LoadOptions& options = {});
   // [all-ranks] After load() on all of them, by owners only, so that none has read what another has. Boxes that ranks

@@ -28,8 +28,8 @@ uint64_t bucket_bytes(const Session& session);
 
 // checkpoint.contents: all that a resumed run needs, or parameters alone.
 bool saves_all(Session& session);
-// Parameters by name; for a run that is to be resumed also optimizer states by parameter and role. As they are saved and
-// loaded: ranks that hold the same share the writing and reading of it by bytes.
+// Parameters by name; for a run that is to be resumed also optimizer states by parameter and role. As they are saved
+// and loaded: ranks that hold the same share the writing and reading of it by bytes.
 std::vector<Descriptor> training_tensors(Session& session, bool with_states);
 LocalTensors local_tensors(Session& session, bool with_states);
 

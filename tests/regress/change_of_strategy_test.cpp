@@ -158,15 +158,16 @@ TEST_P(DamagedShard, IsPassedOverByAllRanks) {
   train("run", {"run.max_steps=2"}, sharding);
   const std::string log = text_of_file(directory("run") + "/log.txt");
   EXPECT_NE(log.find("step-000004' is passed over: "), std::string::npos) << log;
-  const std::string named = GetParam().of_header ? fs::path(damaged).filename().string() + "' is damaged in its header: "
-                                                 : "' is damaged: its CRC32C is ";
+  const std::string named = GetParam().of_header
+                                ? fs::path(damaged).filename().string() + "' is damaged in its header: "
+                                : "' is damaged: its CRC32C is ";
   EXPECT_NE(log.find(named), std::string::npos) << log;
   EXPECT_NE(log.find("; next is 'step-000002'"), std::string::npos) << log;
   EXPECT_NE(log.find("resumed from " + checkpoint("run", 2) + " at step 2"), std::string::npos) << log;
   EXPECT_NE(log.find("read " + checkpoint("run", 2) + ": "), std::string::npos) << log;
   EXPECT_NE(log.find(", all of it compared with its checksums"), std::string::npos) << log;
-  const Outcome exported = ckpt({"export", checkpoint("run", 2), directory("before") + "/final", "--plugin-path",
-                                 CHASSIS_TEST_PLUGIN_DIR});
+  const Outcome exported =
+      ckpt({"export", checkpoint("run", 2), directory("before") + "/final", "--plugin-path", CHASSIS_TEST_PLUGIN_DIR});
   ASSERT_EQ(exported.exit_code, 0) << exported.output;
   expect_same_export("run", "before");
 }

@@ -259,7 +259,8 @@ class Checkpoint {
       sink_.warning("optimizer states", "the optimizer's states are not in a form that is known; they are left out");
     if (const auto scale = ranks_[0].dynamic_loss_scale) {
       char text[120];
-      std::snprintf(text, sizeof text, "the scale of the loss, %g and adapted so far, is left out: runs here scale no loss", *scale);
+      std::snprintf(text, sizeof text,
+                    "the scale of the loss, %g and adapted so far, is left out: runs here scale no loss", *scale);
       sink_.warning("loss scale", text);
     }
     const Value* shared = pickle.find(first.root(), "shared_params");

@@ -87,7 +87,8 @@ TEST(Verify, FindsTenThousandRandomFlips) {
     file.pwrite_exact(&bytes[at], 1, at);
     const VerifyResult result = verify_checkpoint(saved.path, saved.buckets);
     ASSERT_EQ(result.defects.size(), 1u) << entry.box.name << " byte " << at;
-    ASSERT_NE(result.defects[0].find("tensor '" + entry.box.name + "' is damaged"), std::string::npos) << result.defects[0];
+    ASSERT_NE(result.defects[0].find("tensor '" + entry.box.name + "' is damaged"), std::string::npos)
+        << result.defects[0];
     bytes[at] = static_cast<char>(bytes[at] ^ bit);
     file.pwrite_exact(&bytes[at], 1, at);
   }

@@ -125,7 +125,8 @@ TEST(ManyRanks, CompareBoxesThatTheyReadInParts) {
           world.together("load", [&] {
             reader = std::make_unique<CheckpointReader>(dir / "c", native());
             result = reader->load(
-                model.load_tensors(), to, mine, [&](const Descriptor& d, int r) { return model.local(d, to, r); }, options);
+                model.load_tensors(), to, mine, [&](const Descriptor& d, int r) { return model.local(d, to, r); },
+                options);
           });
           parts += result.parts.size();
           return reader->verify_parts(result, world);
@@ -294,8 +295,9 @@ TEST_P(StallingRank, EndsTheSaveOnAllAtTheDeadline) {
 }
 
 INSTANTIATE_TEST_SUITE_P(InEveryStage, StallingRank,
-                         ::testing::Values(std::tuple(0, "staged"), std::tuple(0, "allocated"), std::tuple(0, "streamed"),
-                                           std::tuple(2, "streamed"), std::tuple(0, "written"), std::tuple(0, "manifest"),
+                         ::testing::Values(std::tuple(0, "staged"), std::tuple(0, "allocated"),
+                                           std::tuple(0, "streamed"), std::tuple(2, "streamed"),
+                                           std::tuple(0, "written"), std::tuple(0, "manifest"),
                                            std::tuple(0, "synced")));
 
 TEST(ManyRanks, RefuseToSaveByDifferentPlans) {

@@ -35,10 +35,12 @@ std::vector<Descriptor> random_tensors(Dice& dice, int num_shards) {
   std::vector<Descriptor> tensors;
   for (int64_t i = dice.roll(1, 60); i > 0; --i) {
     const int64_t rows = num_shards * dice.roll(1, 4), columns = int64_t{1} << dice.roll(2, 10);
-    Descriptor d = Descriptor::plain("tensor." + std::to_string(i), dice.chance(50) ? Dtype::f32 : Dtype::bf16, {rows, columns});
+    Descriptor d =
+        Descriptor::plain("tensor." + std::to_string(i), dice.chance(50) ? Dtype::f32 : Dtype::bf16, {rows, columns});
     if (dice.chance(40)) d.placements = {Placement::dim_chunk({"dp_shard"}, 0)};
     if (dice.chance(20)) d.placements = {Placement::flat_range({"dp_replicate", "dp_shard"})};
-    if (d.placements.size() == 1 && d.placements[0].axes.size() == 2) d.global_shape[1] = d.padded_shape[1] = columns * 64 * 63;
+    if (d.placements.size() == 1 && d.placements[0].axes.size() == 2)
+      d.global_shape[1] = d.padded_shape[1] = columns * 64 * 63;
     tensors.push_back(d);
   }
   return tensors;
@@ -76,8 +78,9 @@ TEST(Owners, AreTheSameInWhateverOrderTensorsCome) {
 // What is already one rank's counts: the others get what may be chosen.
 TEST(Owners, GoAroundRanksThatHaveMuchToDo) {
   const MeshShape mesh({{"pp", 2}, {"dp", 2}});
-  std::vector<Descriptor> tensors = {Descriptor::plain("stage", Dtype::f32, {100}), Descriptor::plain("a", Dtype::f32, {10}),
-                                     Descriptor::plain("b", Dtype::f32, {20}), Descriptor::plain("c", Dtype::f32, {30})};
+  std::vector<Descriptor> tensors = {Descriptor::plain("stage", Dtype::f32, {100}),
+                                     Descriptor::plain("a", Dtype::f32, {10}), Descriptor::plain("b", Dtype::f32, {20}),
+                                     Descriptor::plain("c", Dtype::f32, {30})};
   tensors[0].placements = {Placement::only_on({"pp"}, 0), Placement::dim_chunk({"dp"}, 0)};
   balance_owners(tensors, mesh);
   EXPECT_EQ(owned_bytes(tensors, mesh), (std::vector<int64_t>{200, 200, 120, 120}));

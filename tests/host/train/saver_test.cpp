@@ -97,7 +97,8 @@ TEST_F(SaverTest, ADamagedCheckpointIsPassedOverForTheOneBeforeIt) {
   expect_filled_with(1.0f);
   const std::pair<std::string, uint64_t> counted = {"checkpoint-damaged step-000002", 2};
   EXPECT_EQ(log::counted_warnings(), std::vector{counted});
-  for (const char* part : {"step-000002' is passed over", "tensor '", ".safetensors'", "its CRC32C is ", "the manifest says "})
+  for (const char* part :
+       {"step-000002' is passed over", "tensor '", ".safetensors'", "its CRC32C is ", "the manifest says "})
     EXPECT_HAS(said, part);
   fill(3);
   EXPECT_EQ(save(2, {{"at", 3}}), checkpoint(2)) << "the damaged one is replaced";
@@ -112,8 +113,9 @@ TEST_F(SaverTest, OneThatCanNotBeScannedIsPassedOverToo) {
   EXPECT_EQ(resumed_, checkpoint(1));
   expect_filled_with(1.0f);
   EXPECT_EQ(log::counted_warnings().size(), 1u);
-  for (const char* part : {"step-000002' is passed over", "shard-00001-model-00001-of-00001.safetensors' is damaged in its header",
-                           "its CRC32C is ", "next is 'step-000001'"})
+  for (const char* part :
+       {"step-000002' is passed over", "shard-00001-model-00001-of-00001.safetensors' is damaged in its header",
+        "its CRC32C is ", "next is 'step-000001'"})
     EXPECT_HAS(said, part);
 }
 
