@@ -53,6 +53,7 @@ class TrainerTest : public testing::Test {
     options.max_grad_norm = max_grad_norm;
     options.nonfinite = nonfinite;
     options.max_steps = 100;
+    options.wishes = wishes_;
     trainer_ = std::make_unique<Trainer>(*run_->executor, run_->parameters, *optimizer_, *data_, Ranks{}, Device{}, options);
   }
 
@@ -72,6 +73,7 @@ class TrainerTest : public testing::Test {
   LoadedPlugins plugins_;
   OpsProvider reference_ = plugins_.ops("reference");
   LearningRateSchedule learning_;
+  std::function<Wishes()> wishes_;
   std::unique_ptr<CpuRun> run_;
   std::unique_ptr<OptimizerDriver> optimizer_;
   std::unique_ptr<TrainData> data_;
@@ -103,6 +105,19 @@ TEST_F(TrainerTest, TheLossIsTheMeanOverAllTrainedTokensHoweverTheBatchIsCut) {
   EXPECT_NEAR(one.grad_norm, four.grad_norm, 1e-5);
   for (const auto& [name, values] : weights())
     for (size_t i = 0; i < values.size(); ++i) EXPECT_NEAR(values[i], after.at(name)[i], 1e-6) << name;
+}
+
+TEST_F(TrainerTest, AsksForWishesOnceAStep) {
+  int asked = 0;
+  wishes_ = [&asked] { return Wishes{.stop = asked == 1, .save = asked == 2, .ready = asked++ != 0}; };
+  make();
+  for (int step = 0; step < 3; ++step) {
+    trainer_->step();
+    EXPECT_EQ(trainer_->wishes().stop, step == 1);
+    EXPECT_EQ(trainer_->wishes().save, step == 2);
+    EXPECT_EQ(trainer_->wishes().ready, step != 0);
+  }
+  EXPECT_EQ(asked, 3);
 }
 
 TEST_F(TrainerTest, LearnsAndCounts) {
