@@ -29,7 +29,7 @@ struct Shards::Lane {
   std::vector<int64_t> offsets;  // of each parameter in a rank's row
   int64_t row = 0;               // elements of a rank's row
   Tensor send, recv;
-  bool in_place = false;  // of one parameter: a gather's recv is its value, a reduction's send its gradient
+  bool in_place = false;  // a gather of one parameter, whose recv is its value
 };
 
 // Collectives that were started as one.
@@ -412,8 +412,7 @@ void Shards::start_reduce(CommGroup* group, Dtype dtype, const std::vector<std::
 
 void Shards::fill_with_gradients(Lane& lane, Dtype dtype, int ranks) {
   Entry& first = entry(lane.ids[0]);
-  lane.in_place = reduces_in_place(first) && first.parameter->gradient_written;
-  if (lane.in_place) {
+  if (reduces_in_place(first) && first.parameter->gradient_written) {
     lane.send = take_gradient(first).flat();
     return;
   }
@@ -439,27 +438,25 @@ void Shards::wait_reduced(std::span<const uint32_t> ids) {
 
 void Shards::finish_reduce(Flight& flight) {
   if (flight.work) communicator_->wait(flight.work);
-  Flight sums;  // over the replicas
-  sums.group = entry(flight.lanes[0].ids[0]).replicas;
-  sums.name = flight.name;
+  CommGroup* const replicas = entry(flight.lanes[0].ids[0]).replicas;
   for (Lane& lane : flight.lanes) {
     lane.send.reset();
     for (size_t i = 0; i < lane.ids.size(); ++i) {
       Entry& e = entry(lane.ids[i]);
-      CHASSIS_CHECK(e.replicas == sums.group, "parameters of one reduction have the same replicas");
+      CHASSIS_CHECK(e.replicas == replicas, "parameters of one reduction have the same replicas");
       if (flight.keep || !e.partial) continue;
       const Tensor sum = lane.recv.narrow(0, lane.offsets[i], e.padded);
       sum.add(e.partial.to(sum.dtype()));
       e.partial.reset();
     }
-    Lane& all = sums.lanes.emplace_back();
-    all.send = all.recv = lane.recv;
   }
-  if (sums.group && !flight.keep) {
-    start(sums, CHASSIS_COMM_ALL_REDUCE);
-    communicator_->wait(sums.work);
+  if (replicas && !flight.keep) {
+    for (Lane& lane : flight.lanes) lane.send = lane.recv;
+    flight.group = replicas;
+    start(flight, CHASSIS_COMM_ALL_REDUCE);
+    communicator_->wait(flight.work);
+    for (Lane& lane : flight.lanes) lane.send.reset();
   }
-  sums.lanes.clear();
   for (Lane& lane : flight.lanes) {
     for (size_t i = 0; i < lane.ids.size(); ++i) {
       Entry& e = entry(lane.ids[i]);

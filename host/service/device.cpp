@@ -42,6 +42,21 @@ uint64_t proc_kib(const char* path, std::string_view key) {
   return std::strtoull(proc_line(path, key).c_str(), nullptr, 10) * 1024;
 }
 
+// A function of the CUDA driver, so that no CUDA header is needed; NULL without one.
+template <typename Function>
+Function driver_function(const char* name) {
+  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  return driver ? reinterpret_cast<Function>(dlsym(driver, name)) : nullptr;
+}
+
+// The driver's handle of a CUDA device.
+std::optional<int> driver_device(Device device) {
+  const auto get = driver_function<int (*)(int*, int)>("cuDeviceGet");
+  int ordinal = 0;
+  if (!get || get(&ordinal, device.index) != 0) return std::nullopt;
+  return ordinal;
+}
+
 }  // namespace
 
 std::string load_cuda() {
@@ -125,17 +140,10 @@ std::string device_name(Device device) {
     return model.empty() ? "cpu" : model;
   }
   if (device.type == Device::Type::kCuda) {
-    // The driver's own answer, so that no CUDA header is needed.
-    if (void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) {
-      using DeviceGet = int (*)(int*, int);
-      using DeviceGetName = int (*)(char*, int, int);
-      const auto get = reinterpret_cast<DeviceGet>(dlsym(driver, "cuDeviceGet"));
-      const auto get_name = reinterpret_cast<DeviceGetName>(dlsym(driver, "cuDeviceGetName"));
-      char name[256] = {};
-      int ordinal = 0;
-      if (get && get_name && get(&ordinal, device.index) == 0 && get_name(name, sizeof name - 1, ordinal) == 0)
-        return name;
-    }
+    const auto get_name = driver_function<int (*)(char*, int, int)>("cuDeviceGetName");
+    const std::optional<int> ordinal = driver_device(device);
+    char name[256] = {};
+    if (ordinal && get_name && get_name(name, sizeof name - 1, *ordinal) == 0) return name;
   }
   return device.text();
 }
@@ -143,14 +151,11 @@ std::string device_name(Device device) {
 std::optional<CudaFacts> cuda_facts(Device device) {
   if (device.type != Device::Type::kCuda || !load_cuda().empty()) return std::nullopt;
   constexpr int kCapabilityMajor = 75, kCapabilityMinor = 76;  // CUdevice_attribute
-  using DeviceGet = int (*)(int*, int);
-  using DeviceGetAttribute = int (*)(int*, int, int);
-  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  const auto get = reinterpret_cast<DeviceGet>(dlsym(driver, "cuDeviceGet"));
-  const auto get_attribute = reinterpret_cast<DeviceGetAttribute>(dlsym(driver, "cuDeviceGetAttribute"));
-  int ordinal = 0, major = 0, minor = 0;
-  if (!get || !get_attribute || get(&ordinal, device.index) != 0 || get_attribute(&major, kCapabilityMajor, ordinal) != 0 ||
-      get_attribute(&minor, kCapabilityMinor, ordinal) != 0)
+  const auto get_attribute = driver_function<int (*)(int*, int, int)>("cuDeviceGetAttribute");
+  const std::optional<int> ordinal = driver_device(device);
+  int major = 0, minor = 0;
+  if (!ordinal || !get_attribute || get_attribute(&major, kCapabilityMajor, *ordinal) != 0 ||
+      get_attribute(&minor, kCapabilityMinor, *ordinal) != 0)
     return std::nullopt;
   return CudaFacts{static_cast<int>(at::globalContext().versionCUDART() / 1000), 10 * major + minor};
 }

@@ -66,9 +66,11 @@ class AtenKernel : public Kernel {
   }
   // Takes the gradient of parameter i into its buffer.
   void give_grad_param(Call& call, uint32_t i, const Tensor& gradient) const {
-    const BorrowedTensor buffer = call.grad_param(i);
-    if (!buffer) return;
-    if (call.grad_param_beta(i) != 0) aten_.add_(buffer, gradient);
+    if (const BorrowedTensor buffer = call.grad_param(i)) accumulate(buffer, call.grad_param_beta(i), gradient);
+  }
+  // buffer = beta · buffer + gradient; beta is 0 or 1.
+  void accumulate(const BorrowedTensor& buffer, double beta, const Tensor& gradient) const {
+    if (beta != 0) aten_.add_(buffer, gradient);
     else aten_.copy_(buffer, gradient);
   }
   // buffer = beta · buffer + a · b, in the buffer's dtype.

@@ -27,10 +27,9 @@ class Embedding : public AtenKernel {
     const Tensor all_ids = aten_.view(ids, Shape{ids.num_elements()});
     for (int64_t begin = 0; begin < buffer.size(1); begin += step) {
       const int64_t columns = std::min(step, buffer.size(1) - begin);
-      const Tensor part = aten_.narrow(rows, 1, begin, columns), place = aten_.narrow(buffer, 1, begin, columns);
-      const Tensor sum = aten_.embedding_dense_backward(part, all_ids, vocab, -1, false);
-      if (call.grad_param_beta(0) != 0) aten_.add_(place, sum);
-      else aten_.copy_(place, sum);
+      const Tensor part = aten_.narrow(rows, 1, begin, columns);
+      accumulate(aten_.narrow(buffer, 1, begin, columns), call.grad_param_beta(0),
+                 aten_.embedding_dense_backward(part, all_ids, vocab, -1, false));
     }
   }
 
