@@ -1,7 +1,14 @@
 // Rendering of Error: one text with position, message, facts, causes and hint.
 #include "host/base/error.hpp"
 
+#include "host/base/printable.hpp"
+
 namespace chassis {
+namespace {
+
+constexpr size_t kLongestPosition = 4096;  // bytes; as long as a path
+
+}  // namespace
 
 std::string SourcePosition::text() const {
   std::string out = file;
@@ -42,15 +49,14 @@ Error& Error::caused_by(const std::exception& cause) {
 const char* Error::what() const noexcept { return text_.c_str(); }
 
 void Error::render() {
-  text_ = where_.text();
+  text_ = printable(where_.text(), kLongestPosition);
   if (!text_.empty()) text_ += ": ";
-  text_ += message_;
-  for (size_t i = 0; i < facts_.size(); ++i) {
-    text_ += (i == 0 ? " (" : ", ") + facts_[i].first + ": " + facts_[i].second;
-  }
+  text_ += printable_message(message_);
+  for (size_t i = 0; i < facts_.size(); ++i)
+    text_ += (i == 0 ? " (" : ", ") + facts_[i].first + ": " + printable(facts_[i].second);
   if (!facts_.empty()) text_ += ')';
-  if (!cause_.empty()) text_ += "\ncaused by: " + cause_;
-  if (!hint_.empty()) text_ += "\nhint: " + hint_;
+  if (!cause_.empty()) text_ += "\ncaused by: " + printable_message(cause_);
+  if (!hint_.empty()) text_ += "\nhint: " + printable_message(hint_);
 }
 
 Error config_error(std::string message) { return Error(ExitCode::kConfig, std::move(message)); }

@@ -49,7 +49,7 @@ class Error : public std::exception {
   const std::string& message() const noexcept { return message_; }
   const std::string& hint_text() const noexcept { return hint_; }
   const std::vector<std::pair<std::string, std::string>>& facts() const noexcept { return facts_; }
-  // The whole text: position, message, facts, causes, hint.
+  // The whole text: position, message, facts, causes, hint; printable, whatever foreign text they hold.
   const char* what() const noexcept override;
 
  private:

@@ -1,6 +1,7 @@
 // POSIX calls behind file.hpp, retried when interrupted.
 #include "host/base/file.hpp"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -11,6 +12,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <system_error>
 #include <utility>
 
@@ -38,6 +40,39 @@ int open_retrying(int directory, const std::string& path, int flags, unsigned mo
     const int descriptor = ::openat(directory, path.c_str(), flags | O_CLOEXEC, static_cast<mode_t>(mode));
     if (descriptor >= 0 || errno != EINTR) return descriptor;
   }
+}
+
+const char* kind_text(mode_t mode) {
+  if (S_ISDIR(mode)) return "a directory";
+  if (S_ISFIFO(mode)) return "a FIFO";
+  if (S_ISCHR(mode) || S_ISBLK(mode)) return "a device";
+  if (S_ISSOCK(mode)) return "a socket";
+  return S_ISLNK(mode) ? "a symbolic link" : "no regular file";
+}
+
+PathKind kind_of(mode_t mode) {
+  if (S_ISREG(mode)) return PathKind::kFile;
+  if (S_ISDIR(mode)) return PathKind::kDirectory;
+  return S_ISLNK(mode) ? PathKind::kLink : PathKind::kOther;
+}
+
+// Opening a FIFO or a device waits or has effects of its own, so it is opened without waiting and looked at first.
+int open_regular(int directory, const std::string& name, int flags, const std::string& path, unsigned mode = 0) {
+  const int descriptor = open_retrying(directory, name, flags | O_NONBLOCK | O_NOCTTY, mode);
+  if (descriptor < 0) throw failure("cannot open", path, errno);
+  struct stat info {};
+  const int error = ::fstat(descriptor, &info) != 0 ? errno : 0;
+  if (error == 0 && S_ISREG(info.st_mode)) return descriptor;
+  ::close(descriptor);
+  if (error != 0) throw failure("cannot look at", path, error);
+  throw storage_error("cannot open '" + path + "': it is " + kind_text(info.st_mode)).hint("give a regular file");
+}
+
+PathKind kind_at(const std::string& path, int flags) {
+  struct stat info {};
+  if (::fstatat(AT_FDCWD, path.c_str(), &info, flags) == 0) return kind_of(info.st_mode);
+  if (errno == ENOENT || errno == ENOTDIR) return PathKind::kAbsent;
+  throw failure("cannot look at", path, errno);
 }
 
 std::string parent_of(const std::string& path) {
@@ -73,65 +108,55 @@ void File::close_direct() noexcept {
 File File::adopt(int descriptor, std::string path) { return File(descriptor, std::move(path)); }
 
 File File::open_read(const std::string& path) {
-  const int descriptor = open_retrying(AT_FDCWD, path, O_RDONLY, 0);
-  if (descriptor < 0) throw failure("can not open", path, errno);
-  return File(descriptor, path);
+  return File(open_regular(AT_FDCWD, path, O_RDONLY, path), path);
 }
 
 File File::create_exclusive(const std::string& path, unsigned mode) {
   const int descriptor = open_retrying(AT_FDCWD, path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, mode);
-  if (descriptor < 0) throw failure("can not create", path, errno);
+  if (descriptor < 0) throw failure("cannot create", path, errno);
   return File(descriptor, path);
 }
 
 File File::open_write(const std::string& path, unsigned mode) {
-  const int descriptor = open_retrying(AT_FDCWD, path, O_RDWR | O_CREAT, mode);
-  if (descriptor < 0) throw failure("can not open for writing", path, errno);
-  return File(descriptor, path);
+  return File(open_regular(AT_FDCWD, path, O_RDWR | O_CREAT, path, mode), path);
 }
 
 File File::open_own(const std::string& path) {
-  const int descriptor = open_retrying(AT_FDCWD, path, O_RDWR | O_NOFOLLOW, 0);
-  if (descriptor < 0) throw failure("can not open", path, errno);
-  return File(descriptor, path);
+  return File(open_regular(AT_FDCWD, path, O_RDWR | O_NOFOLLOW, path), path);
 }
 
 File File::open_or_create_own(const std::string& path, unsigned mode) {
-  const int descriptor = open_retrying(AT_FDCWD, path, O_RDWR | O_CREAT | O_NOFOLLOW, mode);
-  if (descriptor < 0) throw failure("can not open", path, errno);
-  return File(descriptor, path);
+  return File(open_regular(AT_FDCWD, path, O_RDWR | O_CREAT | O_NOFOLLOW, path, mode), path);
 }
 
 File File::open_directory(const std::string& path) {
   const int descriptor = open_retrying(AT_FDCWD, path, O_RDONLY | O_DIRECTORY, 0);
-  if (descriptor < 0) throw failure("can not open the directory", path, errno);
+  if (descriptor < 0) throw failure("cannot open the directory", path, errno);
   return File(descriptor, path);
 }
 
 File File::open_read_at(const File& directory, const std::string& name) {
   const std::string path = directory.path() + "/" + name;
-  const int descriptor = open_retrying(directory.descriptor(), name, O_RDONLY | O_NOFOLLOW, 0);
-  if (descriptor < 0) throw failure("can not open", path, errno);
-  return File(descriptor, path);
+  return File(open_regular(directory.descriptor(), name, O_RDONLY | O_NOFOLLOW, path), path);
 }
 
 File File::create_exclusive_at(const File& directory, const std::string& name, unsigned mode) {
   const std::string path = directory.path() + "/" + name;
   const int descriptor = open_retrying(directory.descriptor(), name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, mode);
-  if (descriptor < 0) throw failure("can not create", path, errno);
+  if (descriptor < 0) throw failure("cannot create", path, errno);
   return File(descriptor, path);
 }
 
 File File::open_directory_at(const File& directory, const std::string& name) {
   const std::string path = directory.path() + "/" + name;
   const int descriptor = open_retrying(directory.descriptor(), name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0);
-  if (descriptor < 0) throw failure("can not open the directory", path, errno);
+  if (descriptor < 0) throw failure("cannot open the directory", path, errno);
   return File(descriptor, path);
 }
 
 uint64_t File::size() const {
   struct stat info {};
-  if (::fstat(descriptor_, &info) != 0) throw failure("can not find the size of", path_, errno);
+  if (::fstat(descriptor_, &info) != 0) throw failure("cannot find the size of", path_, errno);
   return static_cast<uint64_t>(info.st_size);
 }
 
@@ -139,7 +164,7 @@ size_t File::pread_some(void* data, size_t num_bytes, uint64_t offset) const {
   for (;;) {
     const ssize_t got = ::pread(descriptor_, data, std::min(num_bytes, kLargestTransfer), static_cast<off_t>(offset));
     if (got >= 0) return static_cast<size_t>(got);
-    if (errno != EINTR) throw failure("can not read " + amount(num_bytes, offset) + " of", path_, errno);
+    if (errno != EINTR) throw failure("cannot read " + amount(num_bytes, offset) + " of", path_, errno);
   }
 }
 
@@ -148,7 +173,7 @@ void File::pread_exact(void* data, size_t num_bytes, uint64_t offset) const {
   for (size_t done = 0; done < num_bytes;) {
     const size_t got = pread_some(out + done, num_bytes - done, offset + done);
     if (got == 0) {
-      throw storage_error("can not read " + amount(num_bytes, offset) + " of '" + path_ + "': it ends after " +
+      throw storage_error("cannot read " + amount(num_bytes, offset) + " of '" + path_ + "': it ends after " +
                           std::to_string(size()) + " bytes");
     }
     done += got;
@@ -176,7 +201,7 @@ void File::write_buffered(const char* data, size_t num_bytes, uint64_t offset) {
                                  static_cast<off_t>(offset + done));
     if (put < 0) {
       if (errno == EINTR) continue;
-      throw failure("can not write " + amount(num_bytes, offset) + " of", path_, errno);
+      throw failure("cannot write " + amount(num_bytes, offset) + " of", path_, errno);
     }
     done += static_cast<size_t>(put);
   }
@@ -190,7 +215,7 @@ size_t File::write_direct(const char* data, size_t num_bytes, uint64_t offset) {
         ::pwrite(direct_, data + done, std::min(num_bytes - done, kLargestTransfer), static_cast<off_t>(offset + done));
     if (put < 0 && errno == EINTR) continue;
     if (put < 0 && errno == EINVAL) break;
-    if (put < 0) throw failure("can not write " + amount(num_bytes, offset) + " of", path_, errno);
+    if (put < 0) throw failure("cannot write " + amount(num_bytes, offset) + " of", path_, errno);
     done += static_cast<size_t>(put);
     if (done % kPageBytes != 0) return done;
   }
@@ -204,7 +229,7 @@ void File::preallocate(uint64_t num_bytes) {
     if (::fallocate(descriptor_, 0, 0, static_cast<off_t>(num_bytes)) == 0) break;
     if (errno == EINTR) continue;
     if (errno != EOPNOTSUPP && errno != ENOSYS) {
-      throw failure("can not reserve " + bytes_text(num_bytes) + " for", path_, errno);
+      throw failure("cannot reserve " + bytes_text(num_bytes) + " for", path_, errno);
     }
     break;
   }
@@ -214,43 +239,88 @@ void File::preallocate(uint64_t num_bytes) {
 void File::truncate(uint64_t num_bytes) {
   while (::ftruncate(descriptor_, static_cast<off_t>(num_bytes)) != 0) {
     if (errno != EINTR)
-      throw failure("can not set the size to " + std::to_string(num_bytes) + " bytes of", path_, errno);
+      throw failure("cannot set the size to " + std::to_string(num_bytes) + " bytes of", path_, errno);
   }
 }
 
 void File::fsync() {
   while (::fsync(descriptor_) != 0) {
-    if (errno != EINTR) throw failure("can not flush to disk", path_, errno);
+    if (errno != EINTR) throw failure("cannot flush to disk", path_, errno);
   }
 }
 
 void File::close() {
   close_direct();
   const int descriptor = std::exchange(descriptor_, -1);
-  if (descriptor >= 0 && ::close(descriptor) != 0 && errno != EINTR) throw failure("can not close", path_, errno);
+  if (descriptor >= 0 && ::close(descriptor) != 0 && errno != EINTR) throw failure("cannot close", path_, errno);
 }
 
-std::string read_file(const std::string& path) {
+PathKind path_kind(const std::string& path) { return kind_at(path, 0); }
+
+PathKind link_kind(const std::string& path) { return kind_at(path, AT_SYMLINK_NOFOLLOW); }
+
+std::vector<DirectoryEntry> list_directory(const std::string& path) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir(path.c_str()), ::closedir);
+  if (!directory) throw failure("cannot list the directory", path, errno);
+  std::vector<DirectoryEntry> entries;
+  for (;;) {
+    errno = 0;
+    const dirent* entry = ::readdir(directory.get());
+    if (entry == nullptr && errno != 0) throw failure("cannot list the directory", path, errno);
+    if (entry == nullptr) break;
+    const std::string name = entry->d_name;
+    if (name == "." || name == "..") continue;
+    struct stat info {};
+    if (::fstatat(::dirfd(directory.get()), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0)
+      entries.push_back({name, kind_of(info.st_mode)});
+    else if (errno != ENOENT)  // removed meanwhile
+      throw failure("cannot look at", path + "/" + name, errno);
+  }
+  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  return entries;
+}
+
+std::string read_file(const std::string& path, uint64_t max_bytes) {
   const File file = File::open_read(path);
+  const auto refuse_larger = [&](uint64_t num_bytes) {
+    if (num_bytes > max_bytes)
+      throw storage_error("'" + path + "' has " + (num_bytes == file.size() ? "" : "more than ") +
+                          bytes_text(num_bytes) + ", at most " + bytes_text(max_bytes) + " are expected");
+  };
+  refuse_larger(file.size());
   std::string bytes;
   bytes.resize(file.size());
   size_t done = 0;
   for (;;) {
-    // One byte of room, so that files whose size is not known beforehand (pipes aside) are read to the end.
+    // Files whose size is not known beforehand, such as those of /proc, are read to the end too.
     if (done == bytes.size()) bytes.resize(done + std::max<size_t>(done / 2, 4096));
     const size_t got = file.pread_some(bytes.data() + done, bytes.size() - done, done);
     if (got == 0) break;
     done += got;
+    refuse_larger(done);
   }
   bytes.resize(done);
   return bytes;
 }
 
-void write_file_atomic(const std::string& path, std::string_view bytes) {
+void write_file_atomic(const std::string& path, std::string_view bytes, unsigned mode) {
+  struct stat before {};
+  bool replaces = false;
+  if (::lstat(path.c_str(), &before) == 0) {
+    if (!S_ISREG(before.st_mode))
+      throw storage_error("cannot replace '" + path + "': it is " + kind_text(before.st_mode))
+          .hint("give the name of a regular file, or of none");
+    replaces = true;
+    mode = before.st_mode & 0777;
+  } else if (errno != ENOENT) {
+    throw failure("cannot look at", path, errno);
+  }
   const std::string temporary = path + ".tmp." + std::to_string(::getpid());
   ::unlink(temporary.c_str());
   try {
-    File file = File::create_exclusive(temporary);
+    File file = File::create_exclusive(temporary, mode);
+    if (replaces && ::fchmod(file.descriptor(), mode) != 0)
+      throw failure("cannot set the permissions of", temporary, errno);
     file.pwrite_exact(bytes.data(), bytes.size(), 0);
     file.fsync();
     file.close();
@@ -264,19 +334,19 @@ void write_file_atomic(const std::string& path, std::string_view bytes) {
 void fsync_directory(const std::string& path) { File::open_directory(path).fsync(); }
 
 void rename_durably(const std::string& from, const std::string& to) {
-  if (::rename(from.c_str(), to.c_str()) != 0) throw failure("can not rename '" + from + "' to", to, errno);
+  if (::rename(from.c_str(), to.c_str()) != 0) throw failure("cannot rename '" + from + "' to", to, errno);
   fsync_directory(parent_of(to));
 }
 
 void create_directories(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
-  if (error) throw failure("can not create the directory", path, error.value());
+  if (error) throw failure("cannot create the directory", path, error.value());
 }
 
 uint64_t free_bytes(const std::string& path) {
   struct statvfs info {};
-  if (::statvfs(path.c_str(), &info) != 0) throw failure("can not find the free space at", path, errno);
+  if (::statvfs(path.c_str(), &info) != 0) throw failure("cannot find the free space at", path, errno);
   return static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
 }
 

@@ -1,5 +1,6 @@
 // Files by descriptor: exact reads and writes, durable replacement. Every failure is a storage error that names the
-// path, the bytes and the system's reason. Rationale: a program that may meet a file size limit must ignore SIGXFSZ.
+// path, the bytes and the system's reason; what is not a regular file is refused without waiting for it.
+// Rationale: a program that may meet a file size limit must ignore SIGXFSZ.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace chassis {
 
@@ -69,9 +71,25 @@ class File {
   std::string path_;
 };
 
-std::string read_file(const std::string& path);
-// The old content or the new is there at every moment, also after a power failure.
-void write_file_atomic(const std::string& path, std::string_view bytes);
+enum class PathKind { kAbsent, kFile, kDirectory, kLink, kOther };
+// What the path leads to, links followed; never kLink. Only a path that does not exist is absent: one that cannot be
+// looked at (EACCES, EIO, ESTALE …) is a storage error.
+PathKind path_kind(const std::string& path);
+// What stands at the path itself.
+PathKind link_kind(const std::string& path);
+
+struct DirectoryEntry {
+  std::string name;
+  PathKind kind;  // as link_kind says
+};
+// All entries but "." and "..", sorted by name. Throws where it cannot read on.
+std::vector<DirectoryEntry> list_directory(const std::string& path);
+
+// The whole file. Refuses more than max_bytes before it reads them.
+std::string read_file(const std::string& path, uint64_t max_bytes = uint64_t{64} << 20);
+// The old content or the new is there at every moment, also after a power failure. A file that is
+// replaced keeps its permissions; what is there and not a regular file, a link included, is refused.
+void write_file_atomic(const std::string& path, std::string_view bytes, unsigned mode = 0644);
 void fsync_directory(const std::string& path);
 // Renames within a file system and makes it durable.
 void rename_durably(const std::string& from, const std::string& to);

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "host/base/error.hpp"
+#include "host/base/printable.hpp"
 
 namespace chassis::log {
 namespace {
@@ -114,8 +115,9 @@ void flush() {
   for (auto& file : s.files) file->flush();
 }
 
-void write(Level level, std::string_view text) {
+void write(Level level, std::string_view raw) {
   State& s = state();
+  const std::string text = printable_message(raw);
   const spdlog::details::log_msg message(spdlog::string_view_t(), to_spdlog(level), {text.data(), text.size()});
   if (s.console->should_log(message.level)) {
     s.console->log(message);

@@ -114,7 +114,7 @@ void Config::throw_if_problems() const {
   });
   if (sorted.size() == 1) throw Error(ExitCode::kConfig, sorted[0].where, sorted[0].text);
   std::string text = std::to_string(sorted.size()) + " errors in the configuration:";
-  for (const Problem& problem : sorted) text += "\n" + problem.where.text() + ": " + problem.text;
+  for (const Problem& problem : sorted) text += "\n  " + problem.where.text() + ": " + problem.text;
   throw config_error(std::move(text));
 }
 

@@ -133,7 +133,7 @@ class Ranks {
   // Between fork and exec only what a signal handler may call: another thread may hold any lock.
   pid_t start_one(const std::vector<std::string>& words, const std::vector<std::string>& variables) {
     const std::vector<char*> arguments = pointers_to(words), environment = pointers_to(variables);
-    const File nothing = File::open_read("/dev/null");
+    const File nothing = File::adopt(::open("/dev/null", O_RDONLY | O_CLOEXEC), "/dev/null");
     const pid_t parent = getpid();
     const pid_t child = fork();
     if (child < 0) throw internal_error(fmt::format("can not start a rank: {}", std::strerror(errno)));

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <csignal>
 #include <filesystem>
@@ -58,12 +59,12 @@ TEST_F(FileTest, ReplacesAFileAndLeavesNothingElseBehind) {
 
 TEST_F(FileTest, AFailureNamesPathBytesAndReason) {
   EXPECT_EQ(message_of([&] { read_file(folder_ + "/none"); }),
-            "can not open '" + folder_ + "/none': No such file or directory");
+            "cannot open '" + folder_ + "/none': No such file or directory");
   write_file_atomic(folder_ + "/a", "12345");
   const File file = File::open_read(folder_ + "/a");
   char bytes[8];
   EXPECT_EQ(message_of([&] { file.pread_exact(bytes, 8, 1); }),
-            "can not read 8 bytes at offset 1 of '" + folder_ + "/a': it ends after 5 bytes");
+            "cannot read 8 bytes at offset 1 of '" + folder_ + "/a': it ends after 5 bytes");
   EXPECT_NE(message_of([&] { File::create_exclusive(folder_ + "/a"); }).find("File exists"), std::string::npos);
 }
 
@@ -73,6 +74,64 @@ TEST_F(FileTest, DoesNotFollowALinkInsideADirectory) {
   const File directory = File::open_directory(folder_);
   EXPECT_EQ(File::open_read_at(directory, "a").size(), 6u);
   EXPECT_NE(message_of([&] { File::open_read_at(directory, "link"); }).find("symbolic link"), std::string::npos);
+}
+
+TEST_F(FileTest, RefusesWhatIsNoRegularFileWithoutWaitingForIt) {
+  const std::string fifo = folder_ + "/fifo";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  const std::string refusal = "cannot open '" + fifo + "': it is a FIFO\nhint: give a regular file";
+  EXPECT_EQ(message_of([&] { read_file(fifo); }), refusal);
+  EXPECT_EQ(message_of([&] { File::open_write(fifo); }), refusal);
+  EXPECT_EQ(message_of([&] { File::open_own(fifo); }), refusal);
+  EXPECT_EQ(message_of([&] { File::open_read_at(File::open_directory(folder_), "fifo"); }), refusal);
+  EXPECT_NE(message_of([] { read_file("/dev/zero"); }).find("it is a device"), std::string::npos);
+  EXPECT_NE(message_of([&] { read_file(folder_); }).find("it is a directory"), std::string::npos);
+}
+
+TEST_F(FileTest, RefusesAFileThatIsLargerThanExpected) {
+  write_file_atomic(folder_ + "/a", "12345");
+  EXPECT_EQ(read_file(folder_ + "/a", 5), "12345");
+  EXPECT_EQ(message_of([&] { read_file(folder_ + "/a", 4); }),
+            "'" + folder_ + "/a' has 5 B, at most 4 B are expected");
+}
+
+TEST_F(FileTest, OnlyAPathThatDoesNotExistIsAbsent) {
+  write_file_atomic(folder_ + "/a", "1");
+  std::filesystem::create_symlink("a", folder_ + "/link");
+  std::filesystem::create_symlink("circle", folder_ + "/circle");
+  EXPECT_EQ(path_kind(folder_ + "/a"), PathKind::kFile);
+  EXPECT_EQ(path_kind(folder_ + "/link"), PathKind::kFile);
+  EXPECT_EQ(link_kind(folder_ + "/link"), PathKind::kLink);
+  EXPECT_EQ(path_kind(folder_), PathKind::kDirectory);
+  EXPECT_EQ(path_kind("/dev/null"), PathKind::kOther);
+  EXPECT_EQ(path_kind(folder_ + "/none"), PathKind::kAbsent);
+  EXPECT_EQ(path_kind(folder_ + "/a/below"), PathKind::kAbsent);
+  EXPECT_NE(message_of([&] { path_kind(folder_ + "/circle"); }).find("cannot look at"), std::string::npos);
+  EXPECT_NE(message_of([&] { path_kind(folder_ + "/" + std::string(300, 'x')); }).find("too long"), std::string::npos);
+}
+
+TEST_F(FileTest, ListsADirectoryByNameAndKind) {
+  write_file_atomic(folder_ + "/b", "1");
+  std::filesystem::create_symlink("b", folder_ + "/a");
+  std::filesystem::create_directory(folder_ + "/c");
+  const std::vector<DirectoryEntry> entries = list_directory(folder_);
+  ASSERT_EQ(entries.size(), 3u);
+  EXPECT_EQ(entries[0].name + entries[1].name + entries[2].name, "abc");
+  EXPECT_EQ(entries[0].kind, PathKind::kLink);
+  EXPECT_EQ(entries[1].kind, PathKind::kFile);
+  EXPECT_EQ(entries[2].kind, PathKind::kDirectory);
+  EXPECT_NE(message_of([&] { list_directory(folder_ + "/b"); }).find("cannot list"), std::string::npos);
+}
+
+TEST_F(FileTest, ReplacesRegularFilesAloneAndKeepsTheirPermissions) {
+  write_file_atomic(folder_ + "/a", "one", 0600);
+  write_file_atomic(folder_ + "/a", "two");
+  EXPECT_EQ(std::filesystem::status(folder_ + "/a").permissions(), std::filesystem::perms(0600));
+  std::filesystem::create_symlink("a", folder_ + "/link");
+  EXPECT_NE(message_of([&] { write_file_atomic(folder_ + "/link", "x"); }).find("it is a symbolic link"),
+            std::string::npos);
+  EXPECT_NE(message_of([] { write_file_atomic("/dev/full", "x"); }).find("it is a device"), std::string::npos);
+  EXPECT_EQ(read_file(folder_ + "/a"), "two");
 }
 
 TEST_F(FileTest, AFullDiskIsAStorageErrorAndTheOldFileStays) {

@@ -57,7 +57,7 @@ TEST_F(ExtendsTest, LaterFilesWinAndPathsAreRelativeToTheFile) {
 
 TEST_F(ExtendsTest, MissingFilesAndCyclesHaveAPosition) {
   write("a.toml", "x = 1\nextends = [\"none.toml\"]\n");
-  EXPECT_EQ(error_of("a.toml"), "a.toml:2:12: can not open 'none.toml': No such file or directory");
+  EXPECT_EQ(error_of("a.toml"), "a.toml:2:12: cannot open 'none.toml': No such file or directory");
   write("b.toml", "extends = [\"base/c.toml\"]\n");
   write("base/c.toml", "extends = [\"../b.toml\"]\n");
   EXPECT_EQ(error_of("b.toml"), "base/c.toml:1:12: extends 'b.toml', which extends this file: a cycle");

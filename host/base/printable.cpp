@@ -1,0 +1,77 @@
+#include "host/base/printable.hpp"
+
+#include <cstdint>
+#include <cstdio>
+
+namespace chassis {
+namespace {
+
+struct Character {
+  uint32_t code = 0;
+  size_t num_bytes = 0;  // 0: not UTF-8
+};
+
+// The first of the text; overlong forms, surrogates and what exceeds U+10FFFF are not UTF-8 (RFC 3629).
+Character first_character(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
+  const uint8_t lead = byte(0);
+  if (lead < 0x80) return {lead, 1};
+  const size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  if (lead < 0xC2 || lead > 0xF4 || text.size() < length) return {};
+  uint32_t code = lead & (0x7Fu >> length);
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return {};
+    code = code << 6 | (byte(i) & 0x3Fu);
+  }
+  constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+  if (code < kLeast[length] || code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) return {};
+  return {code, length};
+}
+
+// Characters that move the cursor, hide text or turn it around.
+bool is_control(uint32_t code) {
+  if (code < 0x20 || (code >= 0x7F && code < 0xA0)) return true;
+  if (code == 0x200E || code == 0x200F || code == 0x061C || code == 0xFEFF) return true;
+  return (code >= 0x2028 && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069);
+}
+
+std::string escaped(const char* format, uint32_t value) {
+  char text[16];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+std::string escaped(uint32_t code) {
+  if (code == '\n') return "\\n";
+  if (code == '\r') return "\\r";
+  if (code == '\t') return "\\t";
+  return code < 0x100 ? escaped("\\x%02x", code) : escaped("\\u%04x", code);
+}
+
+bool continues_a_message(std::string_view rest) {
+  return rest.starts_with("  ") || rest.starts_with("hint: ") || rest.starts_with("caused by: ");
+}
+
+std::string shown(std::string_view text, size_t max_bytes, bool is_message) {
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    if (out.size() >= max_bytes) return out + "… (" + std::to_string(text.size()) + " bytes)";
+    const Character c = first_character(text.substr(at));
+    if (c.num_bytes == 0)
+      out += escaped("\\x%02x", static_cast<uint8_t>(text[at]));
+    else if (!is_control(c.code) || (is_message && c.code == '\n' && continues_a_message(text.substr(at + 1))))
+      out += text.substr(at, c.num_bytes);
+    else
+      out += escaped(c.code);
+    at += c.num_bytes ? c.num_bytes : 1;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string printable(std::string_view text, size_t max_bytes) { return shown(text, max_bytes, false); }
+
+std::string printable_message(std::string_view text, size_t max_bytes) { return shown(text, max_bytes, true); }
+
+}  // namespace chassis

@@ -1,0 +1,45 @@
+#include "host/base/printable.hpp"
+
+#include <gtest/gtest.h>
+
+#include "host/base/error.hpp"
+
+namespace chassis {
+namespace {
+
+TEST(Printable, LeavesTextAloneInAnyScript) { EXPECT_EQ(printable("naïve 模型 × 🙂"), "naïve 模型 × 🙂"); }
+
+TEST(Printable, EscapesControlsOfTheTerminal) {
+  EXPECT_EQ(printable("a\x1b[2Jb\nc\td\x7f\r"), "a\\x1b[2Jb\\nc\\td\\x7f\\r");
+  EXPECT_EQ(printable(std::string_view("\0", 1)), "\\x00");
+}
+
+TEST(Printable, EscapesControlsThatUnicodeHas) {
+  EXPECT_EQ(printable("\u009b"), "\\x9b");
+  EXPECT_EQ(printable("\u202egpj.exe\u2066\u2028"), "\\u202egpj.exe\\u2066\\u2028");
+}
+
+TEST(Printable, EscapesWhatIsNotUtf8) {
+  EXPECT_EQ(printable("\xff\xc3"), "\\xff\\xc3");
+  EXPECT_EQ(printable("\xc0\xaf\xed\xa0\x80\xf4\x90\x80\x80"), "\\xc0\\xaf\\xed\\xa0\\x80\\xf4\\x90\\x80\\x80");
+}
+
+TEST(Printable, CutsLongTextBetweenCharactersAndSaysItsLength) {
+  EXPECT_EQ(printable(std::string(300, 'x')), std::string(200, 'x') + "… (300 bytes)");
+  EXPECT_EQ(printable("ééé", 3), "éé… (6 bytes)");
+  EXPECT_EQ(printable(std::string(200, 'x')), std::string(200, 'x'));
+}
+
+TEST(Printable, AMessageKeepsItsListsAndNoOtherLine) {
+  EXPECT_EQ(printable_message("two:\n  a\n  b\ncaused by: c\nhint: d"), "two:\n  a\n  b\ncaused by: c\nhint: d");
+  EXPECT_EQ(printable_message("key 'x\nerror: all is lost'"), "key 'x\\nerror: all is lost'");
+}
+
+TEST(Printable, AnErrorIsPrintableWhateverItNames) {
+  Error error(ExitCode::kConfig, SourcePosition{"a\nb.toml", 1, 2}, "unknown key 'x\nerror: \x1b[31m'");
+  error.with("tensor", "w\n0").hint("rename it");
+  EXPECT_STREQ(error.what(), "a\\nb.toml:1:2: unknown key 'x\\nerror: \\x1b[31m' (tensor: w\\n0)\nhint: rename it");
+}
+
+}  // namespace
+}  // namespace chassis
