@@ -47,7 +47,8 @@ void count_long_documents(const DataSetConfig& config, int64_t seq_len, uint64_t
   }
 }
 
-TrainData::TrainData(const DataConfig& config, const Tokenizer* tokenizer, const PrepareCallback& progress)
+TrainData::TrainData(const DataConfig& config, const Tokenizer* tokenizer, const PrepareCallback& progress,
+                     const std::function<void()>& poll)
     : config_(config), tokenizer_fingerprint_(tokenizer ? tokenizer->fingerprint() : "") {
   if (config_.train.empty()) {
     throw config_error("there is no training data").hint("add a [[data.train]] table with a path");
@@ -63,8 +64,8 @@ TrainData::TrainData(const DataConfig& config, const Tokenizer* tokenizer, const
     options.shuffle = config_.shuffle;
     options.seed = config_.seed;
     options.stream = sets_.size();
-    sets_.emplace_back(prepare_data_set(set, tokenizer, {config_.cache_dir, config_.vocab_size, progress}), options,
-                       set);
+    const PrepareOptions prepare{config_.cache_dir, config_.vocab_size, progress, poll, config_.first_on_machine};
+    sets_.emplace_back(prepare_data_set(set, tokenizer, prepare), options, set);
     num_rows_per_epoch_ += sets_.back().num_rows();
   }
   mixture_.emplace(shares_of(sets_), config_.seed);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <optional>
 #include <string>
@@ -49,9 +50,10 @@ struct DataStats {
 // Not for several threads at once.
 class TrainData {
  public:
-  // Prepares the sets that are not kept. `tokenizer` is needed for text only. Throws config errors, for the data's own
-  // mistakes too.
-  TrainData(const DataConfig& config, const Tokenizer* tokenizer, const PrepareCallback& progress = {});
+  // Prepares the sets that are not kept, with the callbacks of PrepareOptions. `tokenizer` is needed for text only.
+  // Throws config errors, for the data's own mistakes too.
+  TrainData(const DataConfig& config, const Tokenizer* tokenizer, const PrepareCallback& progress = {},
+            const std::function<void()>& poll = {});
   ~TrainData();
   TrainData(const TrainData&) = delete;
   TrainData& operator=(const TrainData&) = delete;
