@@ -1,6 +1,9 @@
 // `chassis generate`: continues a text with the newest weights of a run, or of a model directory.
+#include <fmt/format.h>
+
 #include <cstdio>
 
+#include "host/base/log.hpp"
 #include "host/command/command.hpp"
 #include "host/train/generate.hpp"
 #include "host/train/join.hpp"
@@ -43,6 +46,7 @@ Verb add_generate(CLI::App& app) {
       options.top_p = config.get_double("generate.top_p");
       options.seed = static_cast<uint64_t>(config.get_int("run.seed"));
       options.eos_id = session.tokenizer()->eos_id();
+      options.vocab_size = session.tokenizer()->vocab_size();
       options.use_cache = !arguments->no_cache;
       std::vector<int32_t> prompt;
       session.tokenizer()->encode(arguments->prompt, prompt);
@@ -54,9 +58,16 @@ Verb add_generate(CLI::App& app) {
         std::fflush(stdout);
       };
       say(arguments->prompt);
-      generate(session.executor(), prompt, options, session.device(),
-               [&](int32_t id) { say(session.tokenizer()->decode(std::span(&id, 1))); });
+      const Generated text =
+          generate(session.executor(), prompt, options, session.device(),
+                   [&](int32_t id) { say(session.tokenizer()->decode(std::span(&id, 1))); });
       say("\n");
+      if (text.num_masked > 0 && world.rank() == 0)
+        counted_warning("generate.masked_ids",
+                        fmt::format("{} of {} times the model's most likely id was none of the tokenizer's {}, and the "
+                                    "most likely of those was taken; does the tokenizer belong to the model?",
+                                    text.num_masked, text.ids.size(), options.vocab_size),
+                        text.num_masked);
       return 0;
     });
   };
