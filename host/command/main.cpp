@@ -1,5 +1,7 @@
 // chassis: the program. Parses the command line, runs a verb, turns errors into messages and exit codes.
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +22,13 @@
 
 namespace {
 
+// A standard descriptor that is closed would become the next file's or socket's, and what is printed would go there.
+__attribute__((no_sanitize("address", "undefined", "thread"))) void open_standard_descriptors(int, char**, char**) {
+  for (int descriptor = 0; descriptor < 3; ++descriptor)
+    if (syscall(SYS_fcntl, descriptor, F_GETFD) < 0 && syscall(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR) < 0)
+      syscall(SYS_openat, AT_FDCWD, "/", O_RDONLY);
+}
+
 // Waiting threads are to sleep instead of burning cores of others. LibTorch's run-time library reads this when it is
 // loaded, so the program starts itself again, once; before any constructor, since LibTorch's take 0.2 s.
 __attribute__((no_sanitize("address", "undefined", "thread"))) void restart_with_passive_waiting(int, char** argv,
@@ -38,8 +47,9 @@ __attribute__((no_sanitize("address", "undefined", "thread"))) void restart_with
   restarted[count + 1] = nullptr;
   execve("/proc/self/exe", argv, const_cast<char**>(restarted));  // on failure go on: it is a matter of speed alone
 }
-__attribute__((section(".preinit_array"), used)) void (*const before_constructors)(int, char**, char**) =
-    restart_with_passive_waiting;
+// In this order, and before any constructor of a library opens a file.
+__attribute__((section(".preinit_array"), used)) void (*const before_constructors[])(int, char**, char**) = {
+    open_standard_descriptors, restart_with_passive_waiting};
 
 // What happened and its causes; the rank that failed tells it in full.
 std::string in_one_line(const std::string& text) {
