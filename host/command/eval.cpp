@@ -24,7 +24,12 @@ Verb add_eval(CLI::App& app) {
     return join_world(given, [&](World& world) {
       Session session(std::move(given), {.plugin_path = arguments->plugin_path, .world = &world});
       const Config& config = session.config();
-      auto sets = session.open_eval_data();
+      // As in training: the first rank of a machine prepares and proves what the others then find.
+      std::vector<std::unique_ptr<EvalData>> sets;
+      world.together("preparing data", [&] {
+        if (world.launch().local_rank == 0) sets = session.open_eval_data();
+      });
+      if (sets.empty()) sets = session.open_eval_data();
       session.allocate();
       load_weights(session, *from);
       for (size_t i = 0; i < sets.size(); ++i) {

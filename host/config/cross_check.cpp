@@ -171,9 +171,11 @@ void Config::cross_check() {
     const std::string why = empty ? fmt::format("{} is empty", sets) : fmt::format("add [[{}]] with a path", sets);
     add_problem(empty ? sets : "data", fmt::format("there is no {}: {}", what, why));
   }
+  // For weights that were trained with another it would be wrong.
+  const std::string such_as_bytes = has("model.path") ? "" : ", such as \"bytes\"";
   const bool without_tokenizer = !has("tokenizer.plugin") || is("tokenizer.plugin", "");
   if (is_needed("tokenizer.plugin", use_) && without_tokenizer && !invalid_.contains("tokenizer.plugin"))
-    add_problem("tokenizer", "there is no tokenizer for the prompt: set tokenizer.plugin, such as \"bytes\"");
+    add_problem("tokenizer", "there is no tokenizer for the prompt: set tokenizer.plugin" + such_as_bytes);
   size_t num_weights = 0;
   std::set<std::string> eval_names;
   for (const std::string sets : {"data.train", "data.eval"}) {
@@ -181,7 +183,10 @@ void Config::cross_check() {
       const std::string key = fmt::format("{}.{}", sets, i);
       if (is(key + ".format", "text") && !has("tokenizer.plugin") && !invalid_.contains("tokenizer.plugin")) {
         add_problem(key,
-                    fmt::format("{} is text, which needs a tokenizer: set tokenizer.plugin, such as \"bytes\"", key));
+                    fmt::format("{} is text, which needs a tokenizer: set tokenizer.plugin{}", key,
+                                has("model.path")
+                                    ? " to the model's own, or tokenise it with that and set format = \"tokens\""
+                                    : such_as_bytes));
       }
       if (has(key + ".weight")) {
         ++num_weights;

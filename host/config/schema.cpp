@@ -119,8 +119,13 @@ Schema make_schema() {
                 list("train_only", "[]", "regular expressions; every parameter without a match is frozen")}});
   OptionSpec tokenizer = plugin("", "the tokenizer; needed wherever data is text");
   tokenizer.required = false;
-  tables.push_back(
-      {.name = "tokenizer", .slot = SlotForm::kOne, .kind = "tokenizer", .doc = "text to ids", .keys = {tokenizer}});
+  tables.push_back({.name = "tokenizer",
+                    .slot = SlotForm::kOne,
+                    .kind = "tokenizer",
+                    .doc = "text to ids",
+                    .keys = {tokenizer, flag("force", false,
+                                             "uses this one for the weights of model.path, though that directory has "
+                                             "another; counted, and the export leaves the other out")}});
   tables.push_back(
       {.name = "data",
        .doc = "how documents become batches",

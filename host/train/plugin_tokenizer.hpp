@@ -20,6 +20,9 @@ class PluginTokenizer final : public Tokenizer {
   int32_t eos_id() const override { return info_.eos_id; }
   int32_t pad_id() const override { return info_.pad_id; }
   std::string fingerprint() const override { return fingerprint_; }
+  std::string build() const override {
+    return "sha256:" + instance_->library().sha256() + " " + instance_->context().options.dump();
+  }
 
  private:
   std::unique_ptr<Instance> instance_;

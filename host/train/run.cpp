@@ -94,10 +94,11 @@ class Run {
   }
 
   void open_data() {
-    data_ = session_.open_train_data([this] {
+    const auto poll = [this] {
       if (signals_.stop_requested()) throw Error(ExitCode::kStopped, "stopped while preparing data; nothing was trained");
-    });
-    eval_data_ = session_.open_eval_data();
+    };
+    data_ = session_.open_train_data(poll);
+    eval_data_ = session_.open_eval_data(poll);
   }
 
   // By a signal to this rank; on the first also by the clock, or by a file "save" in the run directory.

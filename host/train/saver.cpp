@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <set>
 
 #include "host/base/log.hpp"
 #include "host/base/units.hpp"
@@ -18,6 +19,20 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kSelfTestBytes = 16 << 20;
+
+// Of model.path: config.json, which is written anew, and a tokenizer that this run did not use.
+std::set<std::string> files_left_out(Session& session) {
+  const Config& config = session.config();
+  const std::vector<std::string> other = session.other_tokenizer_files();
+  if (!other.empty() && session.world().rank() == 0)
+    log::counted_warning("export without tokenizer",
+                         "the export leaves out the tokenizer of " + config.get_string("model.path") + " (" +
+                             other.front() + " …): this run used tokenizer '" +
+                             config.get_string("tokenizer.plugin") + "'");
+  std::set<std::string> names(other.begin(), other.end());
+  names.insert("config.json");
+  return names;
+}
 
 // Damage that one rank finds is thrown on all.
 void together_unless_damaged(World& world, const std::string& what, const std::function<void()>& part) {
@@ -258,7 +273,7 @@ SaveResult Saver::export_model(const std::string& name, int64_t step) {
   request.tensors = local_tensors(session_, false);
   request.text_files = {{"config.json", export_config(session_)}};
   if (config.has("model.path"))
-    request.carried_files = files_to_carry(config.get_string("model.path"), {"config.json"});
+    request.carried_files = files_to_carry(config.get_string("model.path"), files_left_out(session_));
   return writer.save(plan, request, session_.world());
 }
 

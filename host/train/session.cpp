@@ -7,6 +7,7 @@
 #include "host/base/file.hpp"
 #include "host/base/hash.hpp"
 #include "host/base/log.hpp"
+#include "host/data/tokenizer_files.hpp"
 #include "host/mesh/gpus.hpp"
 #include "host/plugin/search.hpp"
 #include "host/program/record.hpp"
@@ -46,6 +47,19 @@ PluginPin read_pin(const Config& config, const std::string& id, const Json& pin)
 Dtype dtype_from_setting(const std::string& setting, Device device) {
   if (setting == "auto") return device.type == Device::Type::kCuda ? Dtype::bf16 : Dtype::f32;
   return float_dtype(setting, "precision.compute");
+}
+
+std::string text_of_list(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
+
+PrepareCallback progress_of(ProgressBar& bar, const std::function<void()>& poll) {
+  return [&bar, &poll](const PrepareProgress& p) {
+    if (poll) poll();
+    bar.update(p.num_bytes_done, p.num_bytes, p.path);
+  };
 }
 
 // LibTorch alone would start a thread for every core on every rank.
@@ -202,6 +216,7 @@ void Session::build_program() {
   executor_ = std::make_unique<Executor>(program_, layout_, *parameters_, resolve_, Recompute::kNone);
 
   if (config_.has("tokenizer.plugin") && !config_.get_string("tokenizer.plugin").empty()) {
+    require_tokenizer_of_model();
     tokenizer_ = std::make_unique<PluginTokenizer>(
         create("tokenizer", "tokenizer", config_.get_string("tokenizer.plugin")));
     if (tokenizer_->vocab_size() > vocab_size())
@@ -211,6 +226,34 @@ void Session::build_program() {
                       std::to_string(vocab_size()))
           .hint("set vocab_size of the model to at least " + std::to_string(tokenizer_->vocab_size()));
   }
+}
+
+std::vector<std::string> Session::other_tokenizer_files() const {
+  if (!config_.has("model.path") || !config_.has("tokenizer.plugin") || config_.get_string("tokenizer.plugin").empty())
+    return {};
+  const std::string& model = config_.get_string("model.path");
+  const Json options = config_.plugin_options("tokenizer");
+  for (const auto& [name, value] : options.items())  // it is told to read them
+    if (value.is_string() && !value.get<std::string>().empty() && lies_in(value.get<std::string>(), model)) return {};
+  return tokenizer_files(model);
+}
+
+// Weights know the ids that they were trained on: with those of another tokenizer they read garbage.
+void Session::require_tokenizer_of_model() const {
+  bool reads_text = config_.use() == ConfigUse::kGeneration;
+  for (const char* sets : {"data.train", "data.eval"})
+    for (size_t i = 0; i < config_.count(sets); ++i)
+      reads_text |= config_.get_string(std::string(sets) + "." + std::to_string(i) + ".format") == "text";
+  if (!reads_text || config_.get_string("model.init") == "random") return;
+  const std::vector<std::string> files = other_tokenizer_files();
+  if (files.empty()) return;
+  const std::string what = "tokenizer '" + config_.get_string("tokenizer.plugin") + "' is not the one that " +
+                           config_.get_string("model.path") + " brings along (" + text_of_list(files) + ")";
+  if (config_.get_bool("tokenizer.force")) return counted_warning("tokenizer.force", what + ", and is used all the same");
+  throw Error(ExitCode::kConfig, config_.position("tokenizer.plugin"),
+              what + ": to the model's weights its ids would mean other words")
+      .hint("tokenise the data with the model's own tokenizer and give format = \"tokens\"; tokenizer.force = true uses "
+            "this one all the same");
 }
 
 void Session::freeze() {
@@ -296,9 +339,13 @@ DataSetConfig Session::data_set(const std::string& key) const {
   if (config_.has(key + ".weight")) set.weight = config_.get_double(key + ".weight");
   set.key = key;
   set.where = config_.position(key + ".path");
-  if (set.format == DataFormat::kText && !tokenizer_)
+  if (set.format == DataFormat::kText && !tokenizer_) {
+    const bool model_has_one = config_.has("model.path") && !tokenizer_files(config_.get_string("model.path")).empty();
     throw Error(ExitCode::kConfig, set.where, key + " is text, but there is no tokenizer")
-        .hint("add [tokenizer] plugin = \"bytes\", or give format = \"tokens\"");
+        .hint(model_has_one ? "tokenise it with the tokenizer of " + config_.get_string("model.path") +
+                                  ", and give format = \"tokens\""
+                            : "add [tokenizer] plugin = \"bytes\", or give format = \"tokens\"");
+  }
   return set;
 }
 
@@ -313,6 +360,7 @@ DataConfig Session::data_config() const {
   data.pad_id = tokenizer_ && tokenizer_->pad_id() >= 0 ? tokenizer_->pad_id() : 0;
   data.cache_dir = config_.get_string("data.cache_dir");
   data.prefetch = config_.get_bool("data.prefetch");
+  data.first_on_machine = world_->launch().local_rank == 0;
   return data;
 }
 
@@ -323,17 +371,16 @@ std::unique_ptr<TrainData> Session::open_train_data(const std::function<void()>&
     throw Error(ExitCode::kConfig, config_.position("data"), "there is no training data")
         .hint("add [[data.train]] with path = \"…\"");
   ProgressBar bar("preparing data");
-  return std::make_unique<TrainData>(data, tokenizer_.get(), [&](const PrepareProgress& p) {
-    if (poll) poll();
-    bar.update(p.num_bytes_done, p.num_bytes, p.path);
-  });
+  return std::make_unique<TrainData>(data, tokenizer_.get(), progress_of(bar, poll), poll);
 }
 
-std::vector<std::unique_ptr<EvalData>> Session::open_eval_data() {
+std::vector<std::unique_ptr<EvalData>> Session::open_eval_data(const std::function<void()>& poll) {
   std::vector<std::unique_ptr<EvalData>> sets;
   const DataConfig data = data_config();
+  ProgressBar bar("preparing data");
   for (size_t i = 0; i < config_.count("data.eval"); ++i)
-    sets.push_back(std::make_unique<EvalData>(data_set("data.eval." + std::to_string(i)), data, tokenizer_.get()));
+    sets.push_back(std::make_unique<EvalData>(data_set("data.eval." + std::to_string(i)), data, tokenizer_.get(),
+                                              progress_of(bar, poll), poll));
   return sets;
 }
 

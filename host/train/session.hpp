@@ -69,6 +69,9 @@ class Session {
   // Disk name ↔ parameter, by the model's mapping; an empty text: not stored, or to be skipped.
   std::string disk_name(const std::string& parameter) const;
   std::string parameter_name(const std::string& disk_name) const;
+  // The tokenizer files of model.path, by name, if [tokenizer] names another than theirs: one whose options lead to no
+  // file there.
+  std::vector<std::string> other_tokenizer_files() const;
   // SHA-256 of config and parameter shapes: what makes two runs runs of the same model.
   std::string model_hash() const;
 
@@ -83,7 +86,7 @@ class Session {
 
   // Prepares the data that the configuration names; shows progress. `poll` is called now and then and may throw.
   std::unique_ptr<TrainData> open_train_data(const std::function<void()>& poll = {});
-  std::vector<std::unique_ptr<EvalData>> open_eval_data();
+  std::vector<std::unique_ptr<EvalData>> open_eval_data(const std::function<void()>& poll = {});
   std::string eval_name(size_t index) const;
 
   // Floating point operations of forward and backward for one token, products alone.
@@ -98,6 +101,7 @@ class Session {
   void resolve_parallel();
   void choose_device(const SessionOptions& options);
   void build_program();
+  void require_tokenizer_of_model() const;
   void freeze();
   DataConfig data_config() const;
   DataSetConfig data_set(const std::string& key) const;

@@ -1,8 +1,10 @@
 // Whole runs of the program: what it leaves behind, and how it is stopped and resumed.
 #include <gtest/gtest.h>
+#include <sys/file.h>
 
 #include <random>
 
+#include "host/base/file.hpp"
 #include "host/base/json.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/process.hpp"
@@ -61,6 +63,9 @@ class RunTest : public testing::Test {
     std::istringstream text(test::text_of_file(scratch_ / (out + "/metrics.jsonl")));
     for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line));
     return lines;
+  }
+  std::string metrics_so_far(const std::string& out) {
+    return test::text_of_file(scratch_ / (out + "/metrics.jsonl"));
   }
   std::vector<double> losses(const std::string& out) {
     std::vector<double> values;
@@ -165,6 +170,137 @@ TEST_F(RunTest, AStopSignalFinishesTheStepAndSaves) {
     EXPECT_HAS(resumed.output, "at step " + std::to_string(done));
     EXPECT_EQ(losses(name).size(), done + 2);
   }
+}
+
+// The store's socket was one of them once, and what was printed went there.
+TEST_F(RunTest, StandardDescriptorsThatAreClosedAreNothing) {
+  const std::string program = CHASSIS_TEST_BINARY_DIR "/bin/chassis";
+  Process run({"/bin/sh", "-c", "echo $$ > pid; exec " + program + " train run.toml run.max_steps=100000 <&- >&- 2>&-"},
+              scratch_.path());
+  for (int i = 0; i < 6000 && run.running() && metrics_so_far("out").empty(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  std::string process = test::text_of_file(scratch_ / "pid");
+  process.pop_back();
+  for (const char* descriptor : {"0", "1", "2"})
+    EXPECT_EQ(std::filesystem::read_symlink("/proc/" + process + "/fd/" + descriptor), "/dev/null") << descriptor;
+  run.send(SIGTERM);
+  EXPECT_EQ(run.wait().exit_code, 75);
+}
+
+// Holds the lock of the only set in the cache, as a process that prepares it does.
+class HeldCache {
+ public:
+  explicit HeldCache(const std::string& cache) {
+    for (const auto& entry : std::filesystem::directory_iterator(cache))
+      if (entry.path().extension() == ".lock") file_ = File::open_write(entry.path());
+    EXPECT_TRUE(file_.is_open());
+    EXPECT_EQ(flock(file_.descriptor(), LOCK_EX), 0);
+  }
+
+ private:
+  File file_;
+};
+
+TEST_F(RunTest, AStopSignalIsHeardWhileAnotherProcessPreparesTheData) {
+  ASSERT_EQ(train({"run.max_steps=1"}).exit_code, 0);
+  const HeldCache held(scratch_ / "cache");
+  for (int number : {SIGTERM, SIGINT}) {
+    Process run(command({"run.output_dir=other"}), scratch_.path());
+    ASSERT_TRUE(run.wait_for("corpus.txt: waiting for process ")) << run.output_so_far();
+    run.send(number);
+    const Outcome stopped = run.wait();
+    EXPECT_EQ(stopped.exit_code, 75) << stopped.output;
+    EXPECT_HAS(stopped.output, "stopped while preparing data");
+    std::filesystem::remove(scratch_ / "output.txt");  // the next one is waited for by what it says itself
+  }
+}
+
+TEST_F(RunTest, AChangedBitInKeptTokensIsNotTrained) {
+  ASSERT_EQ(train({"run.output_dir=a"}).exit_code, 0);
+  for (const auto& entry : std::filesystem::directory_iterator(scratch_ / "cache")) {
+    if (!entry.is_directory()) continue;
+    File ids = File::open_write(entry.path() / "ids.bin");
+    ids.pwrite_exact("\7", 1, 0);
+  }
+  const Outcome again = train({"run.output_dir=b"});
+  EXPECT_EQ(again.exit_code, 0) << again.output;
+  EXPECT_HAS(again.output, "ids.bin: its bytes have changed");
+  expect_same_run("a", "b");
+}
+
+// A model directory that brings a tokenizer along, and a configuration that starts from it with "bytes".
+class RunFromModel : public RunTest {
+ protected:
+  RunFromModel() {
+    EXPECT_EQ(train({"run.max_steps=1"}).exit_code, 0);
+    std::filesystem::rename(scratch_ / "out/final", scratch_ / "hub");
+    std::filesystem::remove_all(scratch_ / "out");
+    for (const char* name : {"tokenizer.json", "tokenizer_config.json", "generation_config.json"})
+      test::write_text(scratch_ / (std::string("hub/") + name), "{}");
+    std::string toml = kConfig;
+    const size_t model = toml.find("[model]"), tokenizer = toml.find("[tokenizer]");
+    toml.replace(model, tokenizer - model, "[model]\npath = \"hub\"\n");
+    test::write_text(scratch_ / "run.toml", toml);
+  }
+  bool exported(const std::string& name) const { return std::filesystem::exists(scratch_ / ("out/final/" + name)); }
+};
+
+TEST_F(RunFromModel, AnotherTokenizerThanTheModelsIsRefused) {
+  test::write_text(scratch_ / "run.toml",
+                   test::text_of_file(scratch_ / "run.toml") + "[[data.eval]]\npath = \"corpus.txt\"\n");
+  for (const char* verb : {"train", "check", "eval", "generate"}) {
+    Words words = {CHASSIS_TEST_BINARY_DIR "/bin/chassis", verb, "run.toml"};
+    if (verb == std::string("generate")) words.insert(words.end(), {"--prompt", "a"});
+    const Outcome run = test::run_process(words, scratch_.path());
+    EXPECT_EQ(run.exit_code, 2) << verb << run.output;
+    EXPECT_HAS(run.output, "run.toml:8:");
+    EXPECT_HAS(run.output, "tokenizer 'bytes' is not the one that hub brings along (tokenizer.json, tokenizer_config.json");
+    EXPECT_HAS(run.output, "tokenizer.force = true");
+  }
+}
+
+TEST_F(RunFromModel, AnotherTokenizerThatIsForcedIsSaidAndTheModelsIsNotExported) {
+  const Outcome run = train({"tokenizer.force=true"});
+  ASSERT_EQ(run.exit_code, 0) << run.output;
+  EXPECT_HAS(run.output, "warning: tokenizer 'bytes' is not the one that hub brings along");
+  EXPECT_HAS(run.output, "the export leaves out the tokenizer of hub");
+  EXPECT_FALSE(exported("tokenizer.json"));
+  EXPECT_FALSE(exported("tokenizer_config.json"));
+  EXPECT_TRUE(exported("generation_config.json"));
+}
+
+TEST_F(RunFromModel, DataOfTokensTakesTheModelsTokenizerAlong) {
+  std::string rows;
+  for (int i = 0; i < 40; ++i) rows += "{\"input_ids\": [1, 2, 3, 4, 5, 6, 7, 8]}\n";
+  test::write_text(scratch_ / "rows.jsonl", rows);
+  std::string toml = test::text_of_file(scratch_ / "run.toml");
+  toml.replace(toml.find("[tokenizer]\nplugin = \"bytes\"\n"), 28, "");
+  toml.replace(toml.find("\"corpus.txt\""), 12, "\"rows.jsonl\"\nformat = \"tokens\"");
+  test::write_text(scratch_ / "run.toml", toml);
+  const Outcome run = train();
+  ASSERT_EQ(run.exit_code, 0) << run.output;
+  EXPECT_TRUE(exported("tokenizer.json"));
+}
+
+TEST_F(RunFromModel, ATokenizerThatReadsTheModelsOwnFilesIsItsOwn) {
+  const Words overrides = {"tokenizer.plugin=from_file", "--plugin-path", CHASSIS_TEST_STUB_DIR};
+  EXPECT_EQ(train(overrides).exit_code, 2);
+  Words reading = overrides;
+  reading.insert(reading.begin(), "tokenizer.file=hub/tokenizer.json");
+  const Outcome run = train(reading);
+  ASSERT_EQ(run.exit_code, 0) << run.output;
+  EXPECT_TRUE(exported("tokenizer.json"));
+}
+
+TEST_F(RunFromModel, TextWithoutATokenizerIsNotAdvisedToTakeAnother) {
+  std::string toml = test::text_of_file(scratch_ / "run.toml");
+  toml.replace(toml.find("[tokenizer]\nplugin = \"bytes\"\n"), 28, "");
+  test::write_text(scratch_ / "run.toml", toml);
+  const Outcome run = train();
+  EXPECT_EQ(run.exit_code, 2) << run.output;
+  EXPECT_HAS(run.output, "needs a tokenizer");
+  EXPECT_HAS(run.output, "format = \"tokens\"");
+  EXPECT_EQ(run.output.find("\"bytes\""), std::string::npos) << run.output;
 }
 
 // Whatever the moment, the next start goes on, and the run ends as if nothing had happened.
