@@ -1,10 +1,12 @@
 // chassis: the program. Parses the command line, runs a verb, turns errors into messages and exit codes.
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <iostream>
 #include <new>
 #include <sstream>
 #include <string>
@@ -50,6 +52,18 @@ std::string in_one_line(const std::string& text) {
   return told;
 }
 
+// Verbs print without looking back: what stdout did not take shows here, whichever verb it was.
+int after_output(int exit_code) {
+  std::cout.flush();
+  const bool is_lost = std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !std::cout;
+  if (!is_lost) return exit_code;
+  pollfd output{STDOUT_FILENO, POLLOUT, 0};
+  const bool reader_left = poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0;  // such as `head`, on purpose
+  if (reader_left) return exit_code;
+  chassis::log::error("stdout did not take all of the output; is its disk full?");
+  return exit_code != 0 ? exit_code : static_cast<int>(chassis::ExitCode::kStorage);
+}
+
 int run(int argc, char** argv) {
   using namespace chassis;
   CLI::App app("Trains language models by composing hot-loadable strategy modules.", "chassis");
@@ -93,7 +107,7 @@ int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
   chassis::report_crashes();
   try {
-    return run(argc, argv);
+    return after_output(run(argc, argv));
   } catch (const chassis::RemoteError& e) {
     chassis::log::set_level(chassis::log::Level::kInfo);
     chassis::log::info("stopped: {}", in_one_line(e.what()));
