@@ -2,7 +2,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <cstring>
+#include <optional>
 
 #include "host/base/json.hpp"
 #include "host/config/config.hpp"
@@ -61,6 +64,27 @@ ValueType wanted_type(OptionType type) {
 
 bool is_list(OptionType type) {
   return type == OptionType::kStringList || type == OptionType::kIntList || type == OptionType::kFloatList;
+}
+
+// A list of names as people type it on the command line, log.sinks=console,jsonl: not quoted, and nothing but names.
+std::optional<Value> typed_list(const OptionSpec& spec, const Value& value) {
+  if (spec.type != OptionType::kStringList || value.type != ValueType::kString) return std::nullopt;
+  if (value.origin.kind != Origin::Kind::kOverride || value.typed_text != value.string) return std::nullopt;
+  const auto is_of_name = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || std::strchr("_-./,", c); };
+  if (value.string.empty() || !std::all_of(value.string.begin(), value.string.end(), is_of_name)) return std::nullopt;
+  Value list = value;
+  list.type = ValueType::kArray;
+  list.string.clear();
+  for (size_t begin = 0; begin <= value.string.size();) {
+    const size_t end = std::min(value.string.find(',', begin), value.string.size());
+    Value item = value;
+    item.name.clear();
+    item.string = value.string.substr(begin, end - begin);
+    if (item.string.empty()) return std::nullopt;
+    list.children.push_back(std::move(item));
+    begin = end + 1;
+  }
+  return list;
 }
 
 // What to change so that the type fits; empty if nothing simple does.
@@ -168,6 +192,7 @@ bool Config::check_value(Value& value, const OptionSpec& spec, const std::string
     value.type = ValueType::kString;
     value.string = value.typed_text;
   }
+  if (auto list = typed_list(spec, value)) value = *std::move(list);
   // A choice that has "true" among its words.
   if (value.type == ValueType::kBool && spec.type == OptionType::kString &&
       std::find(spec.choices.begin(), spec.choices.end(), toml_text(value)) != spec.choices.end()) {

@@ -77,8 +77,8 @@ TEST(Check, SaysWhatIsWrongWithAType) {
   EXPECT_EQ(what_is_wrong(kExample, {"train.seq_len=512.0"}),
             "command line 'train.seq_len=512.0': train.seq_len must be an integer, not a number with a decimal point "
             "(512.0) (write 512)");
-  EXPECT_EQ(what_is_wrong(kExample, {"log.sinks=console"}),
-            "command line 'log.sinks=console': log.sinks must be a list of strings, not a string (\"console\") (write "
+  EXPECT_EQ(what_is_wrong(kExample, {"log.sinks=\"console\""}),
+            "command line 'log.sinks=\"console\"': log.sinks must be a list of strings, not a string (\"console\") (write "
             "[\"console\"])");
   EXPECT_EQ(what_is_wrong(kExample, {"log.sinks=[1]"}),
             "command line 'log.sinks=[1]': log.sinks must be a list of strings; 1 is an integer");

@@ -12,6 +12,13 @@ Config example(const std::vector<std::string>& overrides = {}) {
   return load_whole(load_config_text(kExample, "a.toml", overrides));
 }
 
+TEST(Config, AListOfNamesCanBeTypedWithCommas) {
+  using Words = std::vector<std::string>;
+  EXPECT_EQ(example({"log.sinks=console,jsonl"}).get_list("log.sinks"), (Words{"console", "jsonl"}));
+  EXPECT_EQ(example({"log.sinks=console"}).get_list("log.sinks"), Words{"console"});
+  EXPECT_EQ(example({"kernels.plugins=reference"}).get_list("kernels.plugins"), Words{"reference"});
+}
+
 TEST(Config, GivesTypedValuesAndDefaults) {
   const Config config = example();
   EXPECT_EQ(config.get_int("train.seq_len"), 512);
