@@ -10,6 +10,7 @@
 #include "host/base/error.hpp"
 #include "host/base/hash.hpp"
 #include "host/base/log.hpp"
+#include "host/base/number.hpp"
 
 namespace chassis {
 namespace {
@@ -186,11 +187,15 @@ void TrainData::restore(const Json& saved, const std::string& where) {
   cursor_ = std::move(cursor);
 }
 
-uint64_t TrainData::num_steps(double epochs, int64_t global_batch_size) const {
+int64_t TrainData::num_steps(double epochs, int64_t global_batch_size) const {
   CHASSIS_CHECK(epochs > 0 && global_batch_size > 0, "epochs and batch size are positive");
   // A little below, so that a product that should be whole is not rounded up.
-  const double steps = epochs * num_rows_per_epoch_ / static_cast<double>(global_batch_size);
-  return std::max<uint64_t>(1, static_cast<uint64_t>(std::ceil(steps * (1 - 1e-12))));
+  const double steps = std::ceil(epochs * num_rows_per_epoch_ / static_cast<double>(global_batch_size) * (1 - 1e-12));
+  const std::optional<int64_t> whole = to_int64(steps);
+  if (!whole)
+    throw config_error(fmt::format("{:g} epochs of {:.0f} rows are {:g} steps of {} rows; a run has at most {}", epochs,
+                                   num_rows_per_epoch_, steps, global_batch_size, INT64_MAX));
+  return std::max<int64_t>(1, *whole);
 }
 
 double TrainData::epoch() const {

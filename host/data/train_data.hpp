@@ -70,8 +70,9 @@ class TrainData {
 
   // One epoch is as many rows as all sets have together: without weights it sees every document once.
   double num_rows_per_epoch() const { return num_rows_per_epoch_; }
-  // Steps that see `epochs` epochs; the last one may run on into the next epoch.
-  uint64_t num_steps(double epochs, int64_t global_batch_size) const;
+  // Steps that see `epochs` epochs; the last one may run on into the next epoch. A config error if 64 bits do
+  // not hold them.
+  int64_t num_steps(double epochs, int64_t global_batch_size) const;
   // Epochs so far, from the start of training.
   double epoch() const;
   // Passes over each set so far, in the order of the configuration.
