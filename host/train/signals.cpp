@@ -3,13 +3,11 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <cstring>
-
 namespace chassis {
 namespace {
 
 volatile sig_atomic_t received = 0, save_wanted = 0;  // a signal handler can reach nothing else
-struct sigaction previous_interrupt, previous_terminate, previous_user1;
+struct sigaction previous_interrupt, previous_terminate, previous_hangup, previous_user1;
 
 void on_signal(int number) {
   if (received && number == SIGINT) _exit(130);
@@ -29,6 +27,8 @@ RunSignals::RunSignals() {
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, &previous_interrupt);
   sigaction(SIGTERM, &action, &previous_terminate);
+  sigaction(SIGHUP, &action, &previous_hangup);
+  if (previous_hangup.sa_handler == SIG_IGN) sigaction(SIGHUP, &previous_hangup, nullptr);  // nohup
   action.sa_handler = on_save_signal;
   sigaction(SIGUSR1, &action, &previous_user1);
 }
@@ -36,6 +36,7 @@ RunSignals::RunSignals() {
 RunSignals::~RunSignals() {
   sigaction(SIGINT, &previous_interrupt, nullptr);
   sigaction(SIGTERM, &previous_terminate, nullptr);
+  sigaction(SIGHUP, &previous_hangup, nullptr);
   sigaction(SIGUSR1, &previous_user1, nullptr);
 }
 
@@ -47,6 +48,16 @@ bool RunSignals::take_save_request() {
   return wanted;
 }
 
-const char* RunSignals::name() const { return received == SIGINT ? "SIGINT" : received == SIGTERM ? "SIGTERM" : ""; }
+const char* RunSignals::name() const {
+  switch (received) {
+    case SIGINT:
+      return "SIGINT";
+    case SIGTERM:
+      return "SIGTERM";
+    case SIGHUP:
+      return "SIGHUP";
+  }
+  return "";
+}
 
 }  // namespace chassis

@@ -5,16 +5,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <utility>
+
 namespace chassis {
 namespace {
 
 TEST(RunSignals, RemembersWhichOneCame) {
-  for (int number : {SIGINT, SIGTERM}) {
+  const std::pair<int, const char*> all[] = {{SIGINT, "SIGINT"}, {SIGTERM, "SIGTERM"}, {SIGHUP, "SIGHUP"}};
+  for (const auto& [number, name] : all) {
     RunSignals signals;
     EXPECT_FALSE(signals.stop_requested());
     raise(number);
     EXPECT_TRUE(signals.stop_requested());
-    EXPECT_STREQ(signals.name(), number == SIGINT ? "SIGINT" : "SIGTERM");
+    EXPECT_STREQ(signals.name(), name);
   }
 }
 
@@ -23,6 +26,16 @@ TEST(RunSignals, PutsBackWhatWasThereBefore) {
   struct sigaction action {};
   sigaction(SIGTERM, nullptr, &action);
   EXPECT_EQ(action.sa_handler, SIG_DFL);
+}
+
+TEST(RunSignals, AHangupThatNohupHasSwitchedOffStaysOff) {
+  signal(SIGHUP, SIG_IGN);
+  {
+    RunSignals signals;
+    raise(SIGHUP);
+    EXPECT_FALSE(signals.stop_requested());
+  }
+  signal(SIGHUP, SIG_DFL);
 }
 
 TEST(RunSignals, TheSecondInterruptEndsTheProcessAtOnce) {
