@@ -94,6 +94,8 @@ Schema make_schema() {
            text("resume", "\"auto\"",
                 "\"auto\": from the newest checkpoint in output_dir if there is one; \"never\"; or the path of a "
                 "checkpoint"),
+           flag("strict", false, "refuse to resume with settings or plugins that differ from those of the checkpoint; "
+                                 "else each is a counted warning"),
            choice("device", "auto", {"auto", "cpu", "cuda"}, "auto: CUDA if there is a device"),
            integer("threads", "0", 0, 4096, "CPU threads of this process; 0: all cores")}});
   tables.push_back({.name = "plugins",
@@ -157,7 +159,9 @@ Schema make_schema() {
                "rows in one optimizer step of all ranks; accumulation is derived; default one micro-batch per rank"),
            choice("nonfinite", "stop", {"stop", "skip"},
                   "a loss or gradient that is not finite: stop with exit code 6, or skip the step; it is never "
-                  "applied")}});
+                  "applied"),
+           integer("max_skipped_steps", "20", 0, kMost,
+                   "with skip: so many in a row stop the run all the same; 0: any number")}});
   tables.push_back({.name = "eval",
                     .doc = "when [[data.eval]] is run",
                     .keys = {integer("every_steps", "0", 0, kMost, "0: only after the last step"),
@@ -273,7 +277,8 @@ Schema make_schema() {
        .list_key = "sinks",
        .built_in = {"console", "jsonl"},
        .doc = "what a run says while it runs",
-       .keys = {integer("every_steps", "1", 1, kMost, "console lines and metrics"),
+       .keys = {integer("every_steps", "1", 1, kMost,
+                        "of the console's lines, each the mean since the one before; metrics.jsonl holds every step"),
                 list("sinks", "[\"console\", \"jsonl\"]", "who gets metrics; console and jsonl are built in")}});
   return schema;
 }

@@ -10,6 +10,7 @@
 #include "host/checkpoint/plan_agreement.hpp"
 #include "host/service/memory.hpp"
 #include "host/state/intersect.hpp"
+#include "host/train/finite.hpp"
 #include "host/train/weights.hpp"
 
 namespace chassis {
@@ -37,17 +38,18 @@ void together_unless_damaged(World& world, const std::string& what, const std::f
 
 }  // namespace
 
-Saver::Saver(Session& session, std::string directory)
+Saver::Saver(Session& session, std::string directory, CheckpointRoot* root)
     : session_(session),
       directory_(std::move(directory)),
       checkpoint_instance_(slot_format(session, "checkpoint")),
       export_instance_(slot_format(session, "export")),
       checkpoint_format_(*checkpoint_instance_),
       export_format_(*export_instance_),
-      buckets_(bucket_bytes(session)) {
+      buckets_(bucket_bytes(session)),
+      root_(root) {
   session.world().together("opening " + checkpoints(), [&] {
     const bool is_first = session.world().rank() == 0;
-    if (is_first) root_.emplace(checkpoints());
+    if (is_first && !root_) root_ = &own_root_.emplace(checkpoints());
     checkpoint_plan();
     export_plan();
     if (!is_first) return;
@@ -230,6 +232,7 @@ Saver::Resumed Saver::load_checkpoint(const std::string& path) {
   log::info("read {}: {}", path, reader->verify_parts(result, session_.world()).text());
   share_what_was_read(session_, tensors, result, local, buckets_);
   session_.publish();
+  require_finite(session_, "the parameters in " + path);
   return {path, reader->manifest()->state};
 }
 

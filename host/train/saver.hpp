@@ -20,8 +20,9 @@ namespace chassis {
 // on one is one on all.
 class Saver {
  public:
-  // Reserves the buckets of all saves and loads and takes the lock of `directory`/checkpoints.
-  Saver(Session& session, std::string directory);
+  // Reserves the buckets of all saves and loads. `root`: `directory`/checkpoints, locked by the caller on rank 0; NULL:
+  // locked here.
+  Saver(Session& session, std::string directory, CheckpointRoot* root = nullptr);
 
   // Fills the parameters from a model directory.
   void start_from(const std::string& model);
@@ -71,7 +72,8 @@ class Saver {
   FormatPlugin checkpoint_format_, export_format_;
   std::optional<SavePlan> checkpoint_plan_, export_plan_;
   BucketPair buckets_;
-  std::optional<CheckpointRoot> root_;  // of rank 0
+  std::optional<CheckpointRoot> own_root_;
+  CheckpointRoot* root_;                // of rank 0; NULL elsewhere
   std::unique_ptr<Save> save_;          // in progress; uses all of the above
 };
 

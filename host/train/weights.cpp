@@ -10,6 +10,7 @@
 #include "host/base/units.hpp"
 #include "host/checkpoint/checkpoint_root.hpp"
 #include "host/checkpoint/reshard.hpp"
+#include "host/train/finite.hpp"
 #include "host/train/progress.hpp"
 #include "host/train/saved_tensors.hpp"
 
@@ -91,6 +92,7 @@ void load_weights(Session& session, const std::string& path, const BucketPair& b
   const ReadBytes read = reader->verify_parts(result, session.world());
   share_what_was_read(session, tensors, result, local, buckets);
   session.publish();
+  require_finite(session, "the weights in " + path);
   session.metrics().set("loaded_bytes", static_cast<double>(read.num_bytes));
   log::info("loaded {} tensors from {}: {}", tensors.size() - result.absent.size(), path, read.text());
 }

@@ -1,84 +1,19 @@
 // Whole runs of the program: what it leaves behind, and how it is stopped and resumed.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <random>
 
-#include "host/base/json.hpp"
-#include "tests/support/expect_has.hpp"
-#include "tests/support/process.hpp"
+#include "tests/support/program_run.hpp"
 
 namespace chassis {
 namespace {
 
 using test::Outcome;
 using test::Process;
-using test::ScratchDirectory;
 using Words = std::vector<std::string>;
 
-const char* kConfig = R"(schema_version = 1
-[run]
-output_dir = "out"
-max_steps = 6
-[model]
-plugin = "llama"
-config = { hidden_size = 16, num_hidden_layers = 2, num_attention_heads = 2, num_key_value_heads = 1, intermediate_size = 32, vocab_size = 259 }
-[tokenizer]
-plugin = "bytes"
-[[data.train]]
-path = "corpus.txt"
-[data]
-cache_dir = "cache"
-[train]
-seq_len = 16
-micro_batch_size = 2
-global_batch_size = 4
-[attention]
-plugin = "naive"
-[kernels]
-plugins = ["reference"]
-[optimizer]
-plugin = "adamw"
-lr = 1e-2
-)";
-
-class RunTest : public testing::Test {
- protected:
-  RunTest() {
-    test::write_text(scratch_ / "run.toml", kConfig);
-    std::string corpus;
-    for (int i = 0; i < 400; ++i) corpus += "line " + std::to_string(i * 37 % 101) + " of a small corpus\n";
-    test::write_text(scratch_ / "corpus.txt", corpus);
-  }
-  static Words command(const Words& overrides) {
-    Words words = {CHASSIS_TEST_BINARY_DIR "/bin/chassis", "train", "run.toml"};
-    words.insert(words.end(), overrides.begin(), overrides.end());
-    return words;
-  }
-  Outcome train(const Words& overrides = {}) { return test::run_process(command(overrides), scratch_.path()); }
-
-  std::vector<Json> metrics(const std::string& out) {
-    std::vector<Json> lines;
-    std::istringstream text(test::text_of_file(scratch_ / (out + "/metrics.jsonl")));
-    for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line));
-    return lines;
-  }
-  std::vector<double> losses(const std::string& out) {
-    std::vector<double> values;
-    for (const Json& line : metrics(out)) {
-      EXPECT_EQ(line["step"].get<size_t>(), values.size() + 1);
-      values.push_back(line["loss"].get<double>());
-    }
-    return values;
-  }
-  std::string model(const std::string& out) { return test::text_of_file(scratch_ / (out + "/final/model.safetensors")); }
-  void expect_same_run(const std::string& a, const std::string& b) {
-    EXPECT_EQ(losses(a), losses(b));
-    EXPECT_FALSE(model(a).empty());
-    EXPECT_TRUE(model(a) == model(b)) << "the models differ";
-  }
-
-  ScratchDirectory scratch_;
-};
+using RunTest = test::ProgramRun;
 
 TEST_F(RunTest, LeavesADirectoryThatSaysWhatItWas) {
   const Outcome run = train({"checkpoint.every_steps=3"});
@@ -110,14 +45,83 @@ TEST_F(RunTest, ResumingIsExact) {
   expect_same_run("whole", "parts");
 }
 
-TEST_F(RunTest, AFinishedRunIsLeftAsItIs) {
+TEST_F(RunTest, AFinishedRunIsLeftAsItIsAndSaysSo) {
   ASSERT_EQ(train().exit_code, 0);
   const auto before = losses("out");
   const std::string weights = model("out");
   const Outcome again = train();
-  EXPECT_EQ(again.exit_code, 0) << again.output;
+  EXPECT_EQ(again.exit_code, 2) << again.output;
+  EXPECT_HAS(again.output, "run.toml:4:");
+  EXPECT_HAS(again.output, "run.max_steps is 6, and the run has reached step 6");
+  const Outcome shorter = train({"run.max_steps=4"});
+  EXPECT_EQ(shorter.exit_code, 2) << shorter.output;
+  EXPECT_HAS(shorter.output, "run.max_steps is 4, and the run has reached step 6");
   EXPECT_EQ(losses("out"), before);
   EXPECT_TRUE(model("out") == weights);
+}
+
+TEST_F(RunTest, ARunThatEndedBeforeItsExportMakesIt) {
+  ASSERT_EQ(train().exit_code, 0);
+  const std::string weights = model("out");
+  std::filesystem::remove_all(scratch_ / "out/final");
+  const Outcome again = train();
+  EXPECT_EQ(again.exit_code, 0) << again.output;
+  EXPECT_TRUE(model("out") == weights);
+  EXPECT_EQ(losses("out").size(), 6u);
+}
+
+TEST_F(RunTest, MetricsHoldEveryStepHoweverSeldomTheConsoleSpeaks) {
+  const Outcome run = train({"log.every_steps=5"});
+  ASSERT_EQ(run.exit_code, 0) << run.output;
+  EXPECT_EQ(losses("out").size(), 6u);
+  for (const char* line : {"step 1/6", "step 5/6", "step 6/6"}) EXPECT_HAS(run.output, line);
+  EXPECT_EQ(run.output.find("step 2/6"), std::string::npos);
+}
+
+TEST_F(RunTest, TheFirstLinesSayDataAndResultsAndTheLastOneWhatComesNext) {
+  const Outcome run = train();
+  ASSERT_EQ(run.exit_code, 0) << run.output;
+  EXPECT_HAS(run.output, "data: 400 documents, ");
+  EXPECT_HAS(run.output, "; 6 steps are ");
+  EXPECT_HAS(run.output, "results: out: log.txt, metrics.jsonl (every step), checkpoints/");
+  EXPECT_HAS(run.output, "next: chassis generate out/resolved.toml --prompt TEXT");
+  const Outcome next = shell("exec \"$CHASSIS\" generate out/resolved.toml --prompt line generate.max_new_tokens=2");
+  EXPECT_EQ(next.exit_code, 0) << next.output;
+  EXPECT_HAS(test::text_of_file(scratch_ / "out/log.txt"), "data: 400 documents");
+}
+
+TEST_F(RunTest, MemoryIsATableWithoutEmptyRows) {
+  const std::string said = train().output;
+  const size_t begin = said.find("memory peak "), end = said.find("\nstep 2/");
+  ASSERT_NE(begin, std::string::npos) << said;
+  const std::string table = said.substr(begin, end - begin);
+  EXPECT_HAS(table, "planned    measured\n  parameters");
+  EXPECT_EQ(table.find("0 B           0 B"), std::string::npos) << table;
+  EXPECT_EQ(table.find("gathered"), std::string::npos) << table;
+}
+
+TEST_F(RunTest, MoreStepsThanThereAreNumbersAreRefused) {
+  const Outcome run = train({"run.max_steps=0", "run.epochs=1e17"});
+  EXPECT_EQ(run.exit_code, 2) << run.output;
+  EXPECT_HAS(run.output, "run.epochs=1e17");
+  EXPECT_HAS(run.output, "1e+17 epochs of ");
+  EXPECT_HAS(run.output, "a run has at most 9223372036854775807");
+}
+
+TEST_F(RunTest, WeightsThatAreNotFiniteAreFoundWhenTheyAreLoaded) {
+  ASSERT_EQ(train({"run.max_steps=1"}).exit_code, 0);
+  std::filesystem::rename(scratch_ / "out/final", scratch_ / "model");
+  std::filesystem::remove(scratch_ / "model/manifest.json");
+  std::string bytes = test::text_of_file(scratch_ / "model/model.safetensors");
+  bytes.replace(bytes.size() - 4, 4, std::string("\0\0\xc0\x7f", 4));
+  test::write_text(scratch_ / "model/model.safetensors", bytes);
+  test::write_text(scratch_ / "from.toml", test::text_of_file(scratch_ / "run.toml"));
+  const Outcome run = shell(
+      "sed -e '/^config/d' -e 's/^plugin = \"llama\"/path = \"model\"/' run.toml > from.toml;"
+      "exec \"$CHASSIS\" train from.toml run.output_dir=tuned train.nonfinite=skip");
+  EXPECT_EQ(run.exit_code, 6) << run.output;
+  EXPECT_HAS(run.output, "the weights in model are not finite: the first NaN or infinity is in '");
+  EXPECT_FALSE(std::filesystem::exists(scratch_ / "tuned/final"));
 }
 
 TEST_F(RunTest, AnotherRunInTheDirectoryIsRefused) {
@@ -148,14 +152,15 @@ TEST_F(RunTest, AnotherSeedIsRefusedOnResume) {
 }
 
 TEST_F(RunTest, AStopSignalFinishesTheStepAndSaves) {
-  for (int number : {SIGTERM, SIGINT}) {
-    const std::string out = number == SIGTERM ? "run.output_dir=term" : "run.output_dir=int";
+  for (int number : {SIGTERM, SIGINT, SIGHUP}) {
+    const std::string signal = std::string("SIG") + sigabbrev_np(number);
+    const std::string out = "run.output_dir=" + signal;
     Process run(command({out, "run.max_steps=100000"}), scratch_.path());
     ASSERT_TRUE(run.wait_for("step 3/")) << run.output_so_far();
     run.send(number);
     const Outcome stopped = run.wait();
     EXPECT_EQ(stopped.exit_code, 75) << stopped.output;
-    EXPECT_HAS(stopped.output, number == SIGTERM ? "SIGTERM at step" : "SIGINT at step");
+    EXPECT_HAS(stopped.output, signal + " at step");
     EXPECT_HAS(stopped.output, "resume with the same command");
     const std::string name = out.substr(out.find('=') + 1);
     const size_t done = losses(name).size();
