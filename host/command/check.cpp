@@ -1,6 +1,7 @@
 // `chassis check`: everything that can be known without a device and without reading data or weights.
 #include <cstdio>
 
+#include "host/base/output.hpp"
 #include "host/base/units.hpp"
 #include "host/command/command.hpp"
 #include "host/program/graph.hpp"
@@ -14,11 +15,11 @@ namespace {
 void print_summary(Session& session) {
   const ResolvedProgram& program = session.executor().resolved(Purpose::kTraining);
   const auto& parameters = session.parameters();
-  std::printf("model       %zu units, %s parameters, %s trained\n", program.units.size(),
+  std::fprintf(output(), "model       %zu units, %s parameters, %s trained\n", program.units.size(),
               count_text(static_cast<double>(parameters.num_elements(false))).c_str(),
               count_text(static_cast<double>(parameters.num_elements(true))).c_str());
   for (Recompute mode : {Recompute::kNone, Recompute::kFull})
-    std::printf("activations %s with recompute = %s\n", bytes_text(session.executor().planned_activation_bytes(mode)).c_str(),
+    std::fprintf(output(), "activations %s with recompute = %s\n", bytes_text(session.executor().planned_activation_bytes(mode)).c_str(),
                 mode == Recompute::kNone ? "none" : "full");
 }
 
@@ -38,14 +39,14 @@ Verb add_check(CLI::App& app) {
     if (num_ranks > 1) options.world_size = num_ranks;
     Session session(std::move(config), options);
     const ResolvedProgram& program = session.executor().resolved(Purpose::kTraining);
-    if (*resolved) std::printf("%s", session.config().resolved_toml().c_str());
+    if (*resolved) std::fprintf(output(), "%s", session.config().resolved_toml().c_str());
     if (*graph)
-      std::printf("%s", graph_text(session.program(), session.layout(), program, session.resolve_options()).c_str());
+      std::fprintf(output(), "%s", graph_text(session.program(), session.layout(), program, session.resolve_options()).c_str());
     print_summary(session);
-    if (num_ranks > 1) std::printf("mesh        %d ranks (%s)\n", num_ranks, divided_axes(session.mesh()).c_str());
+    if (num_ranks > 1) std::fprintf(output(), "mesh        %d ranks (%s)\n", num_ranks, divided_axes(session.mesh()).c_str());
     prove_saving(session);
     compare_with_model(session);
-    std::printf("ok          %s\n", arguments->file.c_str());
+    std::fprintf(output(), "ok          %s\n", arguments->file.c_str());
     return 0;
   };
 }

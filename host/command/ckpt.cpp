@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "host/base/output.hpp"
 #include "host/base/units.hpp"
 #include "host/checkpoint/inspect.hpp"
 #include "host/command/ckpt_import.hpp"
@@ -32,7 +33,7 @@ std::string one_checkpoint(const std::string& path) {
 }
 
 int print(const std::vector<std::string>& lines) {
-  for (const std::string& line : lines) std::printf("%s\n", line.c_str());
+  for (const std::string& line : lines) std::fprintf(output(), "%s\n", line.c_str());
   return 0;
 }
 
@@ -46,7 +47,7 @@ int verify_one(const std::string& path) {
   const BucketPair buckets(kBucketBytes);
   const VerifyResult result = verify_checkpoint(path, buckets);
   print(result.defects);
-  std::printf("%s %s: %llu tensors, %s in %llu files\n", result.ok() ? "ok" : "DAMAGED", path.c_str(),
+  std::fprintf(output(), "%s %s: %llu tensors, %s in %llu files\n", result.ok() ? "ok" : "DAMAGED", path.c_str(),
               static_cast<unsigned long long>(result.num_tensors), bytes_text(result.num_bytes).c_str(),
               static_cast<unsigned long long>(result.num_files));
   return result.ok() ? 0 : static_cast<int>(ExitCode::kStorage);
@@ -59,7 +60,7 @@ int verify(const std::string& path) {
   if (found.empty()) throw storage_error(path + " has no checkpoint");
   for (const CheckpointInfo& info : found) {
     if (!info.defect.empty()) {
-      std::printf("DAMAGED %s: %s\n", info.path.c_str(), info.defect.c_str());
+      std::fprintf(output(), "DAMAGED %s: %s\n", info.path.c_str(), info.defect.c_str());
       code = static_cast<int>(ExitCode::kStorage);
       continue;
     }
@@ -72,7 +73,7 @@ int verify(const std::string& path) {
 int diff(const std::string& a, const std::string& b) {
   const std::vector<std::string> lines = diff_checkpoints(one_checkpoint(a), one_checkpoint(b));
   print(lines);
-  if (lines.empty()) std::printf("the same tensors\n");
+  if (lines.empty()) std::fprintf(output(), "the same tensors\n");
   return lines.empty() ? 0 : 1;
 }
 
@@ -81,7 +82,7 @@ int prune(const std::string& path, int64_t keep_last, int64_t keep_every) {
   const std::string root = checkpoint_root(path);
   if (list_checkpoints(root).empty()) throw storage_error(path + " has no checkpoint");
   for (const std::string& name : CheckpointRoot(root).prune(keep_last, keep_every))
-    std::printf("deleted %s\n", name.c_str());
+    std::fprintf(output(), "deleted %s\n", name.c_str());
   return list(root);
 }
 
@@ -139,7 +140,7 @@ Verb add_ckpt(CLI::App& app) {
     if (tidy->parsed()) return prune(given->path, given->keep_last, given->keep_every);
     ExportRequest request = given->request;
     request.checkpoint = one_checkpoint(given->path);
-    std::printf("%s\n", export_checkpoint(request).line().c_str());
+    std::fprintf(output(), "%s\n", export_checkpoint(request).line().c_str());
     return 0;
   };
 }

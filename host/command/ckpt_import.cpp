@@ -1,4 +1,5 @@
 // `chassis ckpt import-zero`: a checkpoint of another system becomes a model directory, or a checkpoint to resume from.
+#include "host/base/output.hpp"
 #include "host/command/ckpt_import.hpp"
 
 #include <cstdio>
@@ -83,7 +84,7 @@ int import(const Arguments& given) {
   CheckpointReader source = read_foreign(given, formats);
   ImportRequest request{.directory = given.to, .resumable = given.checkpoint, .base = given.base};
   request.dtype = float_dtype(given.dtype, "--dtype");
-  std::printf("%s\n", import_checkpoint(source, format, request, BucketPair(kBucketBytes)).line().c_str());
+  std::fprintf(output(), "%s\n", import_checkpoint(source, format, request, BucketPair(kBucketBytes)).line().c_str());
   return 0;
 }
 

@@ -1,11 +1,12 @@
 // `chassis generate`: continues a text with the newest weights of a run, or of a model directory.
 #include <cstdio>
 
+#include "host/base/output.hpp"
 #include "host/command/command.hpp"
 #include "host/train/generate.hpp"
 #include "host/train/join.hpp"
-#include "host/train/weights.hpp"
 #include "host/train/session.hpp"
+#include "host/train/weights.hpp"
 
 namespace chassis {
 namespace {
@@ -50,8 +51,8 @@ Verb add_generate(CLI::App& app) {
       // All ranks compute the same text; the first one says it.
       const auto say = [&](std::string_view text) {
         if (world.rank() != 0) return;
-        std::fwrite(text.data(), 1, text.size(), stdout);
-        std::fflush(stdout);
+        std::fwrite(text.data(), 1, text.size(), output());
+        flush_output();
       };
       say(arguments->prompt);
       generate(session.executor(), prompt, options, session.device(),

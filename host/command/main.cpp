@@ -3,9 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -13,9 +15,11 @@
 
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
+#include "host/base/output.hpp"
 #include "host/command/command.hpp"
 #include "host/config/suggest.hpp"
 #include "host/mesh/world.hpp"
+#include "host/plugin/call.hpp"
 #include "host/plugin/crash_report.hpp"
 
 namespace {
@@ -50,6 +54,20 @@ std::string in_one_line(const std::string& text) {
   return told;
 }
 
+// Hidden verbs are processes that the program starts for itself: who started them reads and judges all that they write.
+bool starts_for_itself(const CLI::App& verb) {
+  const auto parsed = verb.get_subcommands();
+  return std::any_of(parsed.begin(), parsed.end(), [](const CLI::App* inner) { return inner->get_group().empty(); });
+}
+
+// What plugins do behind the program's back, while a verb runs.
+struct PluginGuards {
+  chassis::StrayOutput stray{chassis::call_in_progress};
+  chassis::CallWatch watch{std::chrono::seconds(30), [](const std::string& call) {
+                             chassis::log::warn("{}; it is waited for, Ctrl-C ends the wait", call);
+                           }};
+};
+
 int run(int argc, char** argv) {
   using namespace chassis;
   CLI::App app("Trains language models by composing hot-loadable strategy modules.", "chassis");
@@ -79,10 +97,20 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : static_cast<int>(ExitCode::kConfig);
+    std::ostringstream text;
+    const bool good = app.exit(e, text, text) == 0;
+    std::fputs(text.str().c_str(), good ? output() : stderr);
+    flush_output();
+    return good ? 0 : static_cast<int>(ExitCode::kConfig);
   }
-  for (auto& [verb, body] : verbs)
-    if (verb->parsed()) return body();
+  for (auto& [verb, body] : verbs) {
+    if (!verb->parsed()) continue;
+    std::optional<PluginGuards> guards;
+    if (!starts_for_itself(*verb)) guards.emplace();
+    const int exit_code = body();
+    flush_output();
+    return exit_code;
+  }
   return static_cast<int>(ExitCode::kConfig);
 }
 
@@ -92,6 +120,7 @@ int main(int argc, char** argv) {
   signal(SIGXFSZ, SIG_IGN);  // a file size limit is an error of the write, not the end of the process
   signal(SIGPIPE, SIG_IGN);
   chassis::report_crashes();
+  const chassis::ExitGuard guard;
   try {
     return run(argc, argv);
   } catch (const chassis::RemoteError& e) {

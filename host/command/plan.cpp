@@ -4,6 +4,7 @@
 
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
+#include "host/base/output.hpp"
 #include "host/command/command.hpp"
 #include "host/train/plan_report.hpp"
 
@@ -74,7 +75,7 @@ Verb add_plan(CLI::App& app) {
     if (!plan.fits()) advice = advise(request, plan);
     const AdviceList* const shown = advice ? &*advice : nullptr;
     const std::string text = plan_arguments->json ? plan_json(plan, shown).dump(2) + "\n" : plan_text(plan, shown);
-    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fwrite(text.data(), 1, text.size(), output());
     if (!plan_arguments->html.empty()) write_file_atomic(plan_arguments->html, plan_html(plan, shown));
     return 0;
   };

@@ -1,6 +1,9 @@
 // `chassis plugins`: what is installed, what it says of itself, and whether it keeps the contract.
 #include <cstdio>
+#include <filesystem>
 
+#include "host/base/file.hpp"
+#include "host/base/output.hpp"
 #include "host/checkpoint/format_conformance.hpp"
 #include "host/command/command.hpp"
 #include "host/plugin/check.hpp"
@@ -25,20 +28,35 @@ PluginIndex index_of(const Arguments& arguments) {
   return PluginIndex(plugin_folders(arguments.plugin_path, {}, {}));
 }
 
+// A file by its path, installed or not; else what is installed under that name.
+PluginIndex index_for_info(const Arguments& arguments) {
+  const bool is_path = arguments.name.find('/') != std::string::npos || arguments.name.ends_with(".so");
+  const PathKind kind = is_path ? path_kind(arguments.name) : PathKind::kAbsent;
+  if (kind != PathKind::kAbsent && kind != PathKind::kDirectory) return PluginIndex::of_file(arguments.name);
+  return index_of(arguments);
+}
+
 int info(const Arguments& arguments) {
-  const PluginIndex index = index_of(arguments);
+  const PluginIndex index = index_for_info(arguments);
   const PluginFile* file = index.library(arguments.name);
   for (const PluginFile& candidate : index.files())
     for (const MemberName& member : candidate.manifest.members)
       if (!file && (member.id == arguments.name || member.text() == arguments.name || candidate.path == arguments.name))
         file = &candidate;
-  if (!file) throw plugin_error("no plugin '" + arguments.name + "' is installed").hint("see `chassis plugins list`");
-  std::printf("%s", plugin_info_text(*file).c_str());
+  if (!file) {
+    Error error = plugin_error("no plugin '" + arguments.name + "' is installed, and there is no such file");
+    for (const IgnoredFile& ignored : index.ignored())
+      if (std::filesystem::path(ignored.path).stem() == arguments.name) error.caused_by(plugin_error(ignored.reason));
+    throw error.hint("see `chassis plugins list`");
+  }
+  std::fprintf(output(), "%s", plugin_info_text(*file).c_str());
   MetricsStore metrics;
   HostServices services(0, metrics);
   PluginRegistry registry(index, {}, services);
-  for (const MemberName& member : file->manifest.members)
-    std::printf("%s", member_options_text(member, "", registry.option_specs(member.kind, member.id)).c_str());
+  for (const MemberName& member : file->manifest.members) {
+    if (!unusable_reason(*file, member).empty()) continue;  // said above
+    std::fprintf(output(), "%s", member_options_text(member, "", registry.option_specs(member.kind, member.id)).c_str());
+  }
   return 0;
 }
 
@@ -119,7 +137,7 @@ Verb add_plugins(CLI::App& app) {
   hidden->add_option("test", arguments->test)->required();
   return [=]() -> int {
     if (list->parsed()) {
-      std::printf("%s", plugin_list_text(index_of(*arguments)).c_str());
+      std::fprintf(output(), "%s", plugin_list_text(index_of(*arguments)).c_str());
       return 0;
     }
     if (describe->parsed()) return info(*arguments);

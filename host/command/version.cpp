@@ -1,6 +1,7 @@
 #include <cstdio>
 
 #include "chassis/abi.h"
+#include "host/base/output.hpp"
 #include "host/command/command.hpp"
 #include "host/service/host_services.hpp"
 
@@ -9,7 +10,7 @@ namespace chassis {
 Verb add_version(CLI::App&) {
   return [] {
     MetricsStore metrics;
-    std::printf("chassis %s\nABI %d.%d\nLibTorch %s\n", CHASSIS_VERSION, CHASSIS_ABI_MAJOR, CHASSIS_ABI_MINOR,
+    std::fprintf(output(), "chassis %s\nABI %d.%d\nLibTorch %s\n", CHASSIS_VERSION, CHASSIS_ABI_MAJOR, CHASSIS_ABI_MINOR,
                 HostServices(0, metrics).torch_version().c_str());
     return 0;
   };

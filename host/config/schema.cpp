@@ -99,6 +99,9 @@ Schema make_schema() {
   tables.push_back({.name = "plugins",
                     .doc = "where plugins are found, and which files are trusted",
                     .keys = {list("path", "[]", "folders searched before the others"),
+                             list("trust", "[]",
+                                  "folders whose plugins are loaded although another user or group owns them; those of "
+                                  "root, of yours and of the owner of the program are"),
                              table("pin", "{}", "plugin = \"sha256:…\": refuse the plugin if its file is another")}});
   tables.push_back({.name = "model",
                     .slot = SlotForm::kOne,

@@ -17,6 +17,7 @@
 #include <cstring>
 
 #include "host/base/error.hpp"
+#include "host/base/output.hpp"
 
 extern char** environ;
 
@@ -144,15 +145,15 @@ std::string check_result_text(const CheckResult& result) {
 int check_plugin(CheckRequest request) {
   const auto report = request.report;
   request.report = [&](const CheckResult& result) {
-    std::fputs(check_result_text(result).c_str(), stdout);
-    std::fflush(stdout);
+    std::fputs(check_result_text(result).c_str(), output());
+    std::fflush(output());
     if (report) report(result);
   };
   size_t counts[3] = {};
   for (const CheckResult& result : run_checks(request)) ++counts[static_cast<size_t>(result.outcome)];
   std::fputs(
       fmt::format("{}: {} passed, {} failed, {} skipped\n", request.path, counts[0], counts[1], counts[2]).c_str(),
-      stdout);
+      output());
   return static_cast<int>(counts[1] == 0 ? ExitCode::kOk : ExitCode::kPlugin);
 }
 

@@ -104,6 +104,7 @@ uint32_t bits(UnitEvents::Flags flags) {
 ParallelStack::ParallelStack(std::vector<StackMember> members) {
   for (auto& [instance, where] : members) {
     const auto* table = &instance->interface<chassis_parallel_t>(CHASSIS_PARALLEL_ID);
+    instance->require(CHASSIS_PARALLEL_ID, {{"resolve", table->resolve != nullptr}});
     members_.push_back({std::move(instance), std::move(where), table});
   }
 }
@@ -175,7 +176,7 @@ void ParallelStack::resolve(const Program& program, ParameterTable& parameters, 
   std::vector<Answer> answers(members_.size());
   for (size_t m = 0; m < members_.size(); ++m) {
     const Sink sink(facts, parameters, rules_, answers[m]);
-    members_[m].instance->check(members_[m].table->resolve(members_[m].instance->get(), &raw, sink.get()));
+    members_[m].instance->check(members_[m].table->resolve(members_[m].instance->get("resolve"), &raw, sink.get()));
   }
   problem_ = std::move(problem);
   check_axes(answers);
@@ -270,16 +271,16 @@ void ParallelStack::bind(Communicator* communicator, Device device) {
   shards_ = std::make_unique<Shards>(*parameters_, rules_, communicator, device);
   shards_->allocate();
   for (const Member& m : members_)
-    if (m.table->bind) m.instance->check(m.table->bind(m.instance->get(), shards_->table()));
+    if (m.table->bind) m.instance->check(m.table->bind(m.instance->get("bind"), shards_->table()));
 }
 
 void ParallelStack::call(const Member& member, UnitHook hook, uint32_t which, Flags flags) {
   if (const auto function = member.table->*hook)
-    member.instance->check(function(member.instance->get(), which, bits(flags)));
+    member.instance->check(function(member.instance->get("an event of a unit"), which, bits(flags)));
 }
 
 void ParallelStack::call(const Member& member, Hook hook) {
-  if (const auto function = member.table->*hook) member.instance->check(function(member.instance->get()));
+  if (const auto function = member.table->*hook) member.instance->check(function(member.instance->get("an event of a step")));
 }
 
 // Beside the calls of collectives: what was started before a unit computes stands before it in the log.

@@ -38,6 +38,8 @@ class BlockResolver {
     for (size_t at = 0; at < block().ops.size();) at += take(at);
     find_lifetimes();
     add_up();
+    for (const GraphValue& value : block().values)
+      out_.value_shapes.push_back(layout_.local_shape(program_, value, options_.batch, options_.time));
   }
 
  private:
@@ -99,6 +101,8 @@ class BlockResolver {
     for (const auto& pattern : patterns) {
       if (!matches(pattern, at)) continue;
       Node node = make_node(at, pattern.size());
+      node.site = &call_site("provider '" + provider.name + "'", node.name);
+      const PluginCall call(*node.site, "claim, infer and create_kernel");
       NodeView view(program_, layout_, block(), node, out_.value_needs_grad, out_.slot_trainable, options_);
       chassis_status_t* status = provider.table->claim(provider.self, view.get(), &node.cost_ns);
       if (status && status_code(status) == CHASSIS_UNIMPLEMENTED) {
@@ -176,7 +180,8 @@ class BlockResolver {
       throw plugin_error(context + ": infer names " + std::to_string(node.infer.num_saved) + " saved tensors, at most 4");
     void* kernel = nullptr;
     throw_if_failed(provider.table->create_kernel(provider.self, view.get(), &kernel), context);
-    node.kernel = std::shared_ptr<void>(kernel, [table = provider.table, self = provider.self](void* k) {
+    node.kernel = std::shared_ptr<void>(kernel, [table = provider.table, self = provider.self, site = node.site](void* k) {
+      const PluginCall call(*site, "destroy_kernel");
       if (table->destroy_kernel) table->destroy_kernel(self, k);
     });
     node.provider = &provider;

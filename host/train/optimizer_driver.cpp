@@ -1,9 +1,12 @@
 #include "host/train/optimizer_driver.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <set>
 
 #include "host/base/error.hpp"
+#include "host/base/printable.hpp"
 #include "host/service/memory.hpp"
 
 namespace chassis {
@@ -23,17 +26,51 @@ Descriptor state_descriptor(const Parameter& parameter, const chassis_state_desc
   return descriptor;
 }
 
+// The schema that a plugin declares makes sense; it decides what is allocated, sharded and saved.
+void check_schema(const Instance& instance, const chassis_optimizer_t& table) {
+  constexpr uint32_t kMostStates = 64;
+  instance.require(CHASSIS_OPTIMIZER_ID, {{"num_states", table.num_states != nullptr},
+                                          {"state", table.state != nullptr},
+                                          {"step", table.step != nullptr}});
+  const uint32_t count = table.num_states(instance.get("num_states"));
+  if (count > kMostStates)
+    throw plugin_error(instance.who() + " has " + std::to_string(count) + " states per parameter, at most " +
+                       std::to_string(kMostStates));
+  std::set<std::string, std::less<>> roles;
+  for (uint32_t i = 0; i < count; ++i) {
+    const chassis_state_desc_t* desc = table.state(instance.get("state"), i);
+    const auto refuse = [&](const std::string& what) {
+      return plugin_error(instance.who() + ": state " + std::to_string(i) + " " + what);
+    };
+    if (!desc) throw refuse("has no description");
+    if (!desc->role.ptr || desc->role.len == 0 || desc->role.len > 128) throw refuse("has no role, which names it on disk");
+    const std::string role(view_of(desc->role));
+    const bool plain = std::all_of(role.begin(), role.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; });
+    if (!plain) throw refuse("has the role '" + printable(role) + "', expected letters, digits and '_'");
+    if (!roles.insert(role).second) throw refuse("has the role '" + role + "' of another state");
+    if (size_bytes(static_cast<Dtype>(desc->dtype)) == 0)
+      throw refuse("('" + role + "') has dtype " + std::to_string(desc->dtype) + ", which is none of the ABI's");
+    if (desc->shape != CHASSIS_STATE_LIKE_PARAMETER && desc->shape != CHASSIS_STATE_SCALAR)
+      throw refuse("('" + role + "') has shape " + std::to_string(desc->shape) + ", expected 1 (like the parameter) or 2 (scalar)");
+    if (desc->granularity > CHASSIS_GRANULARITY_MATRIX)
+      throw refuse("('" + role + "') has granularity " + std::to_string(desc->granularity) + ", expected 1, 2 or 3");
+    if (desc->granularity == CHASSIS_GRANULARITY_BLOCK && desc->block < 1)
+      throw refuse("('" + role + "') is cut in blocks of " + std::to_string(desc->block) + " elements, expected at least 1");
+  }
+}
+
 }  // namespace
 
 OptimizerDriver::OptimizerDriver(std::unique_ptr<Instance> instance, ParameterTable& parameters, double weight_decay)
     : instance_(std::move(instance)), table_(&instance_->interface<chassis_optimizer_t>(CHASSIS_OPTIMIZER_ID)) {
-  num_states_ = table_->num_states(instance_->get());
+  check_schema(*instance_, *table_);
+  num_states_ = table_->num_states(instance_->get("num_states"));
   for (const auto& parameter : parameters.all()) {
     if (!parameter->trainable) continue;
     trained_.push_back(parameter.get());
     weight_decay_.push_back(parameter->descriptor.global_shape.ndim() >= 2 ? weight_decay : 0.0);
     for (uint32_t i = 0; i < num_states_; ++i) {
-      const chassis_state_desc_t* desc = table_->state(instance_->get(), i);
+      const chassis_state_desc_t* desc = table_->state(instance_->get("state"), i);
       if (!desc) throw plugin_error(instance_->who() + ": state " + std::to_string(i) + " has no description");
       std::string role(view_of(desc->role));
       states_.push_back({parameter.get(), role, state_descriptor(*parameter, *desc, role), {}});
@@ -87,7 +124,7 @@ void OptimizerDriver::step_on(Device device, int64_t step, double lr, double gra
   args.states = states.data();
   args.weight_decay = weight_decay.data();
   MemoryTag tag(MemoryCategory::kWorkspace);
-  instance_->check(table_->step(instance_->get(), &args));
+  instance_->check(table_->step(instance_->get("step"), &args));
 }
 
 double sum_of_squares(const std::vector<Parameter*>& parameters) {

@@ -1,4 +1,5 @@
-// A tokenizer plugin as the rest of the host sees tokenizers.
+// A tokenizer plugin as the rest of the host sees tokenizers. What it hands back is checked here, where it is known whose
+// it is: ids, counts, the vocabulary.
 #pragma once
 
 #include <memory>
@@ -22,6 +23,8 @@ class PluginTokenizer final : public Tokenizer {
   std::string fingerprint() const override { return fingerprint_; }
 
  private:
+  void check_info() const;
+
   std::unique_ptr<Instance> instance_;
   const chassis_tokenizer_t* table_;
   chassis_tokenizer_info_t info_{};

@@ -329,8 +329,8 @@ class Run {
 
   const Config planned_config_;
   const std::vector<std::string> plugin_path_;
-  RunSignals signals_;
   World& world_;
+  RunSignals signals_{world_.rank() == 0};
   Session session_;
   std::string directory_;
   std::unique_ptr<TrainData> data_;

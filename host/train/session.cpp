@@ -88,6 +88,7 @@ void Session::load_plugins(const SessionOptions& options) {
   LoadPolicy policy;
   const Json pins = config_.json("plugins.pin");
   for (const auto& [id, pin] : pins.items()) policy.pins[id] = read_pin(config_, id, pin);
+  policy.trust.folders = config_.get_list("plugins.trust");
   if (!options.without_device && config_.get_string("run.device") != "cpu")
     policy.cuda = [this]() -> std::optional<CudaFacts> {
       if (!load_cuda().empty()) return std::nullopt;
@@ -180,25 +181,29 @@ void Session::choose_device(const SessionOptions& options) {
 void Session::build_program() {
   model_ = create("model", "model", model_member_);
   model_table_ = &model_->interface<chassis_model_t>(CHASSIS_MODEL_ID);
+  model_->require(CHASSIS_MODEL_ID, {{"configure", model_table_->configure != nullptr},
+                                     {"record", model_table_->record != nullptr},
+                                     {"config", model_table_->config != nullptr}});
   try {
-    model_->check(model_table_->configure(model_->get(), str_of(model_config_text_)));
+    model_->check(model_table_->configure(model_->get("configure"), str_of(model_config_text_)));
   } catch (const Error& e) {
     const char* key = config_.has("model.path") ? "model.path" : "model.config";
     throw Error(e.code(), config_.position(key), e.message()).hint(e.hint_text());
   }
-  program_ = record_program([&](const chassis_builder_t* b) { return model_table_->record(model_->get(), b); });
+  program_ = record_program([&](const chassis_builder_t* b) { return model_table_->record(model_->get("record"), b); });
   layout_ = apply_layout(program_, {});
   parameters_ = std::make_unique<ParameterTable>(program_, layout_);
   freeze();
   parameters_->set_precision(resolve_.compute);
 
-  auto provider = [&](const std::string& slot_key, const std::string& id) {
+  auto provider = [&](const std::string& slot_key, const std::string& id, const char* chosen_by) {
     providers_.push_back(create(slot_key, "ops", id));
-    return OpsProvider{id, providers_.back()->get(), &providers_.back()->interface<chassis_ops_t>(CHASSIS_OPS_ID)};
+    return OpsProvider{id, providers_.back()->get(), &providers_.back()->interface<chassis_ops_t>(CHASSIS_OPS_ID),
+                       config_.set_by_user(chosen_by)};
   };
-  resolve_.attention.push_back(provider("attention", config_.get_string("attention.plugin")));
+  resolve_.attention.push_back(provider("attention", config_.get_string("attention.plugin"), "attention.plugin"));
   for (const std::string& id : config_.get_list("kernels.plugins"))
-    resolve_.kernels.push_back(provider("kernels." + id, id));
+    resolve_.kernels.push_back(provider("kernels." + id, id, "kernels.plugins"));
   executor_ = std::make_unique<Executor>(program_, layout_, *parameters_, resolve_, Recompute::kNone);
 
   if (config_.has("tokenizer.plugin") && !config_.get_string("tokenizer.plugin").empty()) {
@@ -263,21 +268,21 @@ std::string Session::stored_dtype() const {
 
 std::string Session::model_config() const {
   TextSink sink;
-  model_->check(model_table_->config(model_->get(), sink.get()));
+  model_->check(model_table_->config(model_->get("config"), sink.get()));
   return sink.take();
 }
 
 std::string Session::disk_name(const std::string& parameter) const {
   if (!model_table_->disk_name) return parameter;
   TextSink sink;
-  model_->check(model_table_->disk_name(model_->get(), str_of(parameter), sink.get()));
+  model_->check(model_table_->disk_name(model_->get("disk_name"), str_of(parameter), sink.get()));
   return sink.take();
 }
 
 std::string Session::parameter_name(const std::string& disk_name) const {
   if (!model_table_->parameter_name) return disk_name;
   TextSink sink;
-  model_->check(model_table_->parameter_name(model_->get(), str_of(disk_name), sink.get()));
+  model_->check(model_table_->parameter_name(model_->get("parameter_name"), str_of(disk_name), sink.get()));
   return sink.take();
 }
 

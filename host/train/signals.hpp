@@ -8,7 +8,8 @@ namespace chassis {
 // While it lives, the signals are caught. One at a time.
 class RunSignals {
  public:
-  RunSignals();
+  // `answering`: the first one is answered on stderr, with the plugin that is waited for.
+  explicit RunSignals(bool answering = true);
   ~RunSignals();
   RunSignals(const RunSignals&) = delete;
   RunSignals& operator=(const RunSignals&) = delete;

@@ -6,6 +6,7 @@
 
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
+#include "host/plugin/call.hpp"
 #include "host/service/device.hpp"
 #include "host/train/fields.hpp"
 
@@ -53,6 +54,7 @@ StepRecord Trainer::step() {
   Stopwatch watch, whole;
   const StepData data = data_.next_step(options_.shape);
   record.step = state_.step + 1;
+  set_current_step(record.step);
   record.tokens = data.num_tokens;
   record.trained_tokens = data.num_trained_tokens;
   record.data_ms = watch.lap();

@@ -5,6 +5,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "host/plugin/call.hpp"
+#include "tests/support/expect_has.hpp"
+
 namespace chassis {
 namespace {
 
@@ -36,6 +39,20 @@ TEST(RunSignals, TheSecondInterruptEndsTheProcessAtOnce) {
   int status = 0;
   waitpid(child, &status, 0);
   EXPECT_EQ(WEXITSTATUS(status), 130);
+}
+
+TEST(RunSignals, TheFirstInterruptSaysWhichPluginIsWaitedFor) {
+  testing::internal::CaptureStderr();
+  {
+    RunSignals signals;
+    const PluginCall call(call_site("provider 'slow'", "layers.q_proj"), "forward", 3);
+    raise(SIGINT);
+    raise(SIGTERM);
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_HAS(said, "SIGINT: stopping after the step in progress; waiting for provider 'slow' in forward of layers.q_proj "
+                   "(unit 3); Ctrl-C again ends at once");
+  EXPECT_EQ(said.find("SIGTERM"), std::string::npos) << "it is told once";
 }
 
 }  // namespace
