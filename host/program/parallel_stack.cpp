@@ -230,6 +230,44 @@ void ParallelStack::check_parameters(const std::vector<Answer>& answers) const {
       throw plugin_error("no strategy of [[parallel]] says where parameter '" + all[i]->name + "' lives");
 }
 
+// Where strategies may cut is the optimizer's to say: its states lie as parameters do. Owners of whole matrices are
+// chosen by what they have already, the largest first, the same on every rank.
+void ParallelStack::respect_granularity(const ParameterTable& parameters) {
+  using Kind = Granularity::Kind;
+  std::vector<size_t> matrices;
+  for (size_t i = 0; i < rules_.size(); ++i) {
+    ShardRule& rule = rules_[i];
+    const Granularity& granularity = parameters.all()[i]->descriptor.granularity;
+    if (granularity.kind == Kind::kElement || rule.kind == CHASSIS_SHARD_REPLICATE) continue;
+    if (num_ways(rule) == 1) {
+      rule.kind = CHASSIS_SHARD_REPLICATE;
+    } else if (granularity.kind == Kind::kBlock) {
+      rule.kind = CHASSIS_SHARD_FLAT;
+      rule.block = granularity.block;
+    } else {
+      matrices.push_back(i);
+    }
+  }
+  const auto elements = [&](size_t i) { return numel(Shape(parameters.all()[i]->local_shape)); };
+  std::stable_sort(matrices.begin(), matrices.end(), [&](size_t a, size_t b) { return elements(a) > elements(b); });
+  std::map<std::vector<std::string>, std::multimap<int64_t, int>> owned;  // by axes: elements and who has them
+  for (const size_t i : matrices) {
+    auto& coordinates = owned[rules_[i].axes];
+    if (coordinates.empty())
+      for (int c = 0; c < num_ways(rules_[i]); ++c) coordinates.emplace_hint(coordinates.end(), 0, c);
+    const auto [least, owner] = *coordinates.begin();
+    coordinates.erase(coordinates.begin());
+    coordinates.emplace(least + elements(i), owner);
+    rules_[i].owner = owner;
+  }
+}
+
+int ParallelStack::num_ways(const ShardRule& rule) const {
+  int ways = 1;
+  for (const std::string& axis : rule.axes) ways *= facts_.mesh.size(facts_.mesh.find(axis));
+  return ways;
+}
+
 // Descriptors say what the rules mean; from here on load, save, norms and optimizer follow.
 void ParallelStack::place(ParameterTable& parameters) {
   num_data_ranks_ = 1;
@@ -241,6 +279,7 @@ void ParallelStack::place(ParameterTable& parameters) {
     data_rank_ = data_rank_ * facts_.mesh.size(axis) + at[static_cast<size_t>(axis)];
   }
   parameters.place(facts_.mesh, facts_.rank);
+  respect_granularity(parameters);
   bool offloads = false;
   for (size_t i = 0; i < rules_.size(); ++i) {
     ShardRule& rule = rules_[i];
@@ -252,8 +291,9 @@ void ParallelStack::place(ParameterTable& parameters) {
         return std::find(data_axes_.begin(), data_axes_.end(), axis) != data_axes_.end();
       });
     });
-    if (rule.kind == CHASSIS_SHARD_DIM) descriptor.placements.push_back(Placement::dim_chunk(rule.axes, 0));
-    if (rule.kind == CHASSIS_SHARD_FLAT) descriptor.placements.push_back(Placement::flat_range(rule.axes));
+    if (rule.owner >= 0) descriptor.placements.push_back(Placement::only_on(rule.axes, rule.owner));
+    else if (rule.kind == CHASSIS_SHARD_DIM) descriptor.placements.push_back(Placement::dim_chunk(rule.axes, 0));
+    else if (rule.kind == CHASSIS_SHARD_FLAT) descriptor.placements.push_back(Placement::flat_range(rule.axes));
     descriptor.owner = OwnerRule::kSpread;
     parameters.all()[i]->offloaded = rule.offload;
     parameters.all()[i]->pinned = rule.offload && rule.pin_memory;

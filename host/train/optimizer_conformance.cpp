@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -36,8 +37,7 @@ class Trial {
       params_.push_back(random("parameter", sizes));
       grads_.push_back(Tensor::zeros(sizes, Dtype::f32));
       for (const chassis_state_desc_t& state : subject.states) {
-        const bool is_scalar = state.shape == CHASSIS_STATE_SCALAR;
-        states_.push_back(Tensor::zeros(is_scalar ? Sizes{1} : sizes, static_cast<Dtype>(state.dtype)));
+        states_.push_back(Tensor::zeros(sizes_of(state, sizes), static_cast<Dtype>(state.dtype)));
       }
     }
   }
@@ -100,6 +100,12 @@ class Trial {
   }
 
  private:
+  static Sizes sizes_of(const chassis_state_desc_t& state, const Sizes& parameter) {
+    if (state.shape == CHASSIS_STATE_SCALAR) return {1};
+    if (state.shape == CHASSIS_STATE_LIKE_PARAMETER) return parameter;
+    const int64_t elements = std::accumulate(parameter.begin(), parameter.end(), int64_t{1}, std::multiplies<>());
+    return {(elements + state.block - 1) / state.block};
+  }
   static Tensor random(const std::string& name, const Sizes& sizes, uint64_t index = 0) {
     Tensor tensor = Tensor::empty(sizes, Dtype::f32);
     random_normal(11, name, index << 32, {tensor.data_as<float>(), static_cast<size_t>(tensor.num_elements())});
@@ -165,13 +171,14 @@ class Examination {
       if (!is_plain) fail("state {} has the role '{}', expected lower-case letters, digits and '_'", i, role);
       if (!roles.insert(role).second) fail("two states have the role '{}'", role);
       if (size_bytes(static_cast<Dtype>(state->dtype)) == 0) fail("state '{}' has the unknown dtype {}", role, state->dtype);
-      if (state->shape != CHASSIS_STATE_LIKE_PARAMETER && state->shape != CHASSIS_STATE_SCALAR)
+      if (state->shape < CHASSIS_STATE_LIKE_PARAMETER || state->shape > CHASSIS_STATE_PER_BLOCK)
         fail("state '{}' has the unknown shape {}", role, state->shape);
       if (state->granularity < CHASSIS_GRANULARITY_ELEMENT || state->granularity > CHASSIS_GRANULARITY_MATRIX)
         fail("state '{}' has the unknown granularity {}", role, state->granularity);
-      if (state->granularity == CHASSIS_GRANULARITY_BLOCK && state->block < 1)
+      const bool of_blocks = state->granularity == CHASSIS_GRANULARITY_BLOCK || state->shape == CHASSIS_STATE_PER_BLOCK;
+      if (of_blocks && state->block < 1)
         fail("state '{}' is cut in blocks of {} elements, expected at least 1", role, state->block);
-      else if (state->granularity == CHASSIS_GRANULARITY_BLOCK)
+      else if (of_blocks)
         subject_.unit = std::lcm(subject_.unit, state->block);
       subject_.is_of_matrices |= state->granularity == CHASSIS_GRANULARITY_MATRIX;
       subject_.states.push_back(*state);

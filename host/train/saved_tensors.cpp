@@ -59,9 +59,16 @@ bool saves_all(Session& session) { return session.config().get_string("checkpoin
 std::vector<Descriptor> training_tensors(Session& session, bool with_states) {
   std::vector<Descriptor> tensors;
   for (const auto& p : session.parameters().all()) tensors.push_back(p->descriptor);
+  std::vector<Descriptor> scalars;
   if (with_states)
-    for (const OptimizerState& state : session.optimizer().states()) tensors.push_back(state.descriptor);
+    for (const OptimizerState& state : session.optimizer().states())
+      (state.shape == CHASSIS_STATE_SCALAR ? scalars : tensors).push_back(state.descriptor);
   balance_owners(tensors, session.mesh());
+  // A rank that has nothing of a parameter does not step its scalars either; the first always has something.
+  for (Descriptor& scalar : scalars) {
+    scalar.owner = OwnerRule::kFirst;
+    tensors.push_back(std::move(scalar));
+  }
   return tensors;
 }
 
