@@ -9,11 +9,13 @@
 #include "host/plugin/status.hpp"
 #include "host/program/node_view.hpp"
 #include "host/program/parameters.hpp"
+#include "host/state/shape.hpp"
 
 namespace chassis {
 namespace {
 
 constexpr size_t kNever = static_cast<size_t>(-1);
+constexpr int64_t kMostBytes = int64_t{1} << 56;
 
 std::vector<std::string> split_pattern(chassis_str_t pattern) {
   std::vector<std::string> ids(1);
@@ -275,10 +277,13 @@ class BlockResolver {
 
   uint64_t bytes_of(ValueId v) {
     const GraphValue& value = block().values[v];
-    auto bytes = static_cast<uint64_t>(size_bytes(dtype_of(value, options_.compute)));
-    for (int64_t size : layout_.local_shape(program_, value, options_.batch, options_.time))
-      bytes *= static_cast<uint64_t>(size);
-    return bytes;
+    int64_t bytes = size_bytes(dtype_of(value, options_.compute));
+    const Shape shape(layout_.local_shape(program_, value, options_.batch, options_.time));
+    if (__builtin_mul_overflow(bytes, numel(shape), &bytes) || bytes > kMostBytes)
+      throw config_error("value '" + value.name + "' of block '" + block().name + "' is " + chassis::text(shape) +
+                         ", more than 2^56 bytes")
+          .hint("lower train.seq_len or train.micro_batch_size");
+    return static_cast<uint64_t>(bytes);
   }
 
   void add_up() {

@@ -7,6 +7,7 @@
 #include "host/base/file.hpp"
 #include "host/base/hash.hpp"
 #include "host/base/log.hpp"
+#include "host/data/document_reader.hpp"
 #include "host/mesh/gpus.hpp"
 #include "host/plugin/search.hpp"
 #include "host/program/record.hpp"
@@ -74,12 +75,12 @@ Session::Session(Config config, const SessionOptions& options) : config_(std::mo
   choose_device(options);
   make_communicator(options);
   build_program();
-  resolve_parallel();
   if (config_.use() == ConfigUse::kTraining) {
     const std::string name = config_.get_string("optimizer.plugin");
     optimizer_ = std::make_unique<OptimizerDriver>(create("optimizer", "optimizer", name), *parameters_,
                                                    config_.get_double("optimizer.weight_decay"));
   }
+  resolve_parallel();
 }
 
 Session::~Session() = default;
@@ -167,7 +168,8 @@ void Session::choose_device(const SessionOptions& options) {
   else if (world_->size() > 1) share_cores(*world_);
   const std::string setting = device_of_rank(config_.get_string("run.device"), world_->launch().local_rank);
   const bool cuda_by_name = options.as_configured && setting.starts_with("cuda");
-  if (options.without_device) resolve_.device = cuda_by_name ? Device{Device::Type::kCuda, 0} : Device{};
+  if (options.as_on) resolve_.device = *options.as_on;
+  else if (options.without_device) resolve_.device = cuda_by_name ? Device{Device::Type::kCuda, 0} : Device{};
   else resolve_.device = chassis::choose_device(setting);
   resolve_.compute = dtype_from_setting(config_.get_string("precision.compute"), resolve_.device);
   if (resolve_.compute == Dtype::bf16 && !options.without_device && !has_fast_bf16(resolve_.device))
@@ -179,14 +181,14 @@ void Session::choose_device(const SessionOptions& options) {
 
 void Session::build_program() {
   model_ = create("model", "model", model_member_);
-  model_table_ = &model_->interface<chassis_model_t>(CHASSIS_MODEL_ID);
+  model_table_ = &model_->interface<chassis_model_t>(CHASSIS_MODEL_ID, offsetof(chassis_model_t, max_positions));
   try {
     model_->check(model_table_->configure(model_->get(), str_of(model_config_text_)));
+    program_ = record_program([&](const chassis_builder_t* b) { return model_table_->record(model_->get(), b); });
   } catch (const Error& e) {
     const char* key = config_.has("model.path") ? "model.path" : "model.config";
     throw Error(e.code(), config_.position(key), e.message()).hint(e.hint_text());
   }
-  program_ = record_program([&](const chassis_builder_t* b) { return model_table_->record(model_->get(), b); });
   layout_ = apply_layout(program_, {});
   parameters_ = std::make_unique<ParameterTable>(program_, layout_);
   freeze();
@@ -254,6 +256,17 @@ void Session::freeze() {
 int64_t Session::vocab_size() const {
   const auto dim = program_.find_dim("vocab");
   return dim ? program_.dims[*dim].size : 0;
+}
+
+int64_t Session::max_positions() const {
+  return model_table_->max_positions ? model_table_->max_positions(model_->get()) : 0;
+}
+
+void Session::check_positions(int64_t num_positions, const std::string& what) const {
+  if (const int64_t most = max_positions(); most > 0 && num_positions > most)
+    counted_warning("positions beyond the model's", what + " = " + std::to_string(num_positions) + ", but the weights of model '" +
+                                                        model_member_ + "' were made for " + std::to_string(most) +
+                                                        " positions (max_position_embeddings); beyond them results get worse");
 }
 
 std::string Session::stored_dtype() const {
@@ -337,6 +350,11 @@ std::vector<std::unique_ptr<EvalData>> Session::open_eval_data() {
   return sets;
 }
 
+void Session::find_data() const {
+  for (const std::string kind : {"train", "eval"})
+    for (size_t i = 0; i < config_.count("data." + kind); ++i) data_files(data_set("data." + kind + "." + std::to_string(i)));
+}
+
 std::string Session::eval_name(size_t index) const {
   const std::string key = "data.eval." + std::to_string(index);
   if (config_.has(key + ".name")) return config_.get_string(key + ".name");
@@ -353,7 +371,7 @@ double Session::flops_per_token() const {
         const BlockType& block = program_.blocks[type];
         if (op.id == "linear") {
           const auto shape = program_.global_shape(block.slots[op.params[0]]);
-          products += static_cast<double>(shape[0] * shape[1]);
+          products += static_cast<double>(shape[0]) * static_cast<double>(shape[1]);
         }
         if (op.id == "attention") {
           const auto& q = block.values[op.inputs[0]].dims;

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct SessionOptions {
   bool without_device = false;           // `check`: claims and shapes on the CPU, nothing is allocated
   World* world = nullptr;                // NULL: one process
   bool as_configured = false;  // without a device: claims are for the one that run.device names, there or not
+  std::optional<Device> as_on = {};  // without a device: claims are for this one
   // A rank of a world that is not there, for plans: as many ranks, this one of them, on the first comm plugin that
   // moves nothing.
   int world_size = 0;
@@ -60,6 +62,10 @@ class Session {
   Device device() const { return resolve_.device; }
   Dtype compute() const { return resolve_.compute; }
   int64_t vocab_size() const;
+  // The longest sequence that the weights were made for; 0: the model names none.
+  int64_t max_positions() const;
+  // Counts a warning if rows of so many positions go beyond it.
+  void check_positions(int64_t num_positions, const std::string& what) const;
 
   const std::string& model_member() const { return model_member_; }
   // What config.json, or [model] config, says about the dtype of stored weights: "float32" if nothing.
@@ -85,6 +91,8 @@ class Session {
   std::unique_ptr<TrainData> open_train_data(const std::function<void()>& poll = {});
   std::vector<std::unique_ptr<EvalData>> open_eval_data();
   std::string eval_name(size_t index) const;
+  // Throws a config error if a data set has no file; reads nothing.
+  void find_data() const;
 
   // Floating point operations of forward and backward for one token, products alone.
   double flops_per_token() const;

@@ -58,6 +58,7 @@ class Llama final : public Model {
   }
 
   std::string config() const override { return llama::write_config(config_); }
+  int64_t max_positions() const override { return config_.max_position_embeddings; }
 
   std::string parameter_name(std::string_view disk_name) const override {
     if (disk_name.ends_with("rotary_emb.inv_freq")) return "";  // a buffer that old versions of transformers stored
