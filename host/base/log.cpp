@@ -7,8 +7,10 @@
 #include <spdlog/spdlog.h>
 
 #include <mutex>
+#include <utility>
 
 #include "host/base/error.hpp"
+#include "host/base/log_mute.hpp"
 #include "host/base/printable.hpp"
 
 namespace chassis::log {
@@ -73,7 +75,12 @@ State& state() {
   return *instance;
 }
 
+thread_local bool muted = false;
+
 }  // namespace
+
+MuteWarnings::MuteWarnings() : before_(std::exchange(muted, true)) {}
+MuteWarnings::~MuteWarnings() { muted = before_; }
 
 void set_level(Level level) { state().console->set_level(to_spdlog(level)); }
 
@@ -135,7 +142,7 @@ void write(Level level, std::string_view raw) {
 }
 
 void counted_warning(std::string key, std::string text, uint64_t times) {
-  if (times == 0) return;
+  if (times == 0 || muted) return;
   State& s = state();
   {
     std::lock_guard lock(s.mutex);

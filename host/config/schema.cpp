@@ -95,6 +95,8 @@ Schema make_schema() {
                 "\"auto\": from the newest checkpoint in output_dir if there is one; \"never\"; or the path of a "
                 "checkpoint"),
            choice("device", "auto", {"auto", "cpu", "cuda"}, "auto: CUDA if there is a device"),
+           choice("memory_check", "refuse", {"refuse", "warn"},
+                  "a run whose plan needs more memory than the machine has: refused before it starts, or counted"),
            integer("threads", "0", 0, 4096, "CPU threads of this process; 0: all cores")}});
   tables.push_back({.name = "plugins",
                     .doc = "where plugins are found, and which files are trusted",

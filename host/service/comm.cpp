@@ -7,6 +7,7 @@
 #include <array>
 #include <chrono>
 #include <deque>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -99,6 +100,7 @@ struct Communicator::Impl {
   const chassis_comm_backend_t* table;
   Device device;
   std::vector<std::unique_ptr<CommGroup>> groups;
+  std::map<std::string, CommGroup*> asked;  // by axes and ways
   std::vector<CommCount> counts;
   int num_taken = 0;
   Flights flights;
@@ -144,6 +146,8 @@ Communicator::~Communicator() = default;
 bool Communicator::is_fake() const { return impl_->has(CHASSIS_COMM_MOVES_NOTHING); }
 
 CommGroup& Communicator::group(std::span<const std::string> axes, int ways) {
+  CommGroup*& asked = impl_->asked[fmt::format("{}:{}", fmt::join(axes, "+"), ways)];
+  if (asked) return *asked;  // listing the ranks takes time in a large world
   std::vector<int> along;
   for (const std::string& name : axes) {
     along.push_back(mesh_.find(name));
@@ -166,7 +170,7 @@ CommGroup& Communicator::group(std::span<const std::string> axes, int ways) {
     name += fmt::format(":{}", ways);
   }
   for (const auto& known : impl_->groups) {
-    if (known->ranks_ == ranks) return *known;
+    if (known->ranks_ == ranks) return *(asked = known.get());
   }
 
   std::unique_ptr<CommGroup> made(new CommGroup);
@@ -175,7 +179,7 @@ CommGroup& Communicator::group(std::span<const std::string> axes, int ways) {
   made->rank_ = static_cast<int>(std::find(made->ranks_.begin(), made->ranks_.end(), rank_) - made->ranks_.begin());
   made->impl_->key = fmt::format("{}.{}", name, made->ranks_[0]);
   if (made->size() > 1) impl_->connect(*made);
-  return *impl_->groups.emplace_back(std::move(made));
+  return *(asked = impl_->groups.emplace_back(std::move(made)).get());
 }
 
 void Communicator::Impl::connect(CommGroup& group) {

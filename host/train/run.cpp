@@ -9,6 +9,7 @@
 #include "host/service/memory.hpp"
 #include "host/service/threads.hpp"
 #include "host/train/join.hpp"
+#include "host/train/memory_fit.hpp"
 #include "host/train/plan.hpp"
 #include "host/train/run_directory.hpp"
 #include "host/train/saver.hpp"
@@ -70,6 +71,8 @@ class Run {
   bool first_rank() const { return world_.rank() == 0; }
 
   void prepare() {
+    choose_recompute();
+    session_.check_positions(config().get_int("train.seq_len"), "train.seq_len");
     // The first rank of a machine prepares what the others then find.
     world_.together("preparing data", [&] {
       if (world_.launch().local_rank == 0) open_data();
@@ -83,7 +86,6 @@ class Run {
     });
     session_.allocate();
     saver_ = std::make_unique<Saver>(session_, directory_);
-    choose_recompute();
     make_trainer();
     if (const auto resumed = saver_->resume()) resume(resumed->checkpoint, resumed->state);
     else start_anew();
@@ -155,23 +157,10 @@ class Run {
             {"data", data_->save()}};
   }
 
-  // The cheapest that fits: none unless what is kept for backward exceeds the device's free memory.
+  // Planned for this rank before anything is allocated, and decided by all.
   void choose_recompute() {
-    const std::string mode = config().get_string("recompute.mode");
-    Executor& executor = session_.executor();
-    const uint64_t none = executor.planned_activation_bytes(Recompute::kNone);
-    const uint64_t full = executor.planned_activation_bytes(Recompute::kFull);
-    const uint64_t gradients = 4 * static_cast<uint64_t>(session_.parameters().num_elements(true));
-    const uint64_t free = device_memory(session_.device()).free_bytes / static_cast<uint64_t>(world_.launch().local_world_size);
-    const bool fits = none + gradients <= free;
-    executor.set_recompute(mode == "full" || (mode == "auto" && !fits) ? Recompute::kFull : Recompute::kNone);
-    planned_bytes_ = executor.recompute() == Recompute::kFull ? full : none;
-    log::info("recompute {}{}: activations {} (none {}, full {}), {} free", mode == "auto" ? "auto -> " : "",
-              executor.recompute() == Recompute::kFull ? "full" : "none", bytes_text(planned_bytes_), bytes_text(none),
-              bytes_text(full), bytes_text(free));
-    if (planned_bytes_ + gradients > free)
-      log::counted_warning("may not fit", "activations and gradients are planned at " + bytes_text(planned_bytes_ + gradients) +
-                                              ", " + bytes_text(free) + " are free; lower train.micro_batch_size");
+    fit_ = fit_memory(session_, planned_config_, plugin_path_, world_);
+    session_.executor().set_recompute(fit_.recompute);
   }
 
   void make_trainer() {
@@ -238,12 +227,8 @@ class Run {
     const bool cuda = session_.device().type == Device::Type::kCuda;
     const PlanMemory measured = plan_memory(memory_usage());
     const uint64_t peak = cuda ? device_memory(session_.device()).peak_active_bytes : measured.peak_bytes;
-    PlanMemory planned;
-    try {
-      planned = plan_rank(planned_config_, plugin_path_, world_.size(), world_.rank(), session_.executor().recompute()).start;
-    } catch (const Error& error) {
-      return counted_warning("no memory plan", "the memory of this run could not be planned: " + error.message());
-    }
+    if (!fit_.plan) return;
+    const PlanMemory& planned = fit_.plan->start;
     log::info("memory peak {} planned, {} measured ({:+.1f} %); process {}", bytes_text(planned.peak_bytes), bytes_text(peak),
               100.0 * (static_cast<double>(planned.peak_bytes) / static_cast<double>(peak) - 1.0), bytes_text(peak_resident_bytes()));
     std::string parts;
@@ -340,9 +325,9 @@ class Run {
   std::vector<std::unique_ptr<MetricsSink>> sinks_;
   Clock::time_point start_, last_save_;
   uint64_t first_tokens_ = 0;
-  uint64_t planned_bytes_ = 0;
   int64_t saved_step_ = -1;
   bool told_memory_ = false;
+  MemoryFit fit_;
 };
 
 }  // namespace

@@ -92,6 +92,26 @@ TEST_F(RunTest, LeavesADirectoryThatSaysWhatItWas) {
   EXPECT_EQ(again.exit_code, 0) << "the resolved configuration is one: " << again.output;
 }
 
+TEST_F(RunTest, RefusesWhatNoMachineHoldsBeforeItWritesAByte) {
+  const Outcome run = train({"model.config={hidden_size=65536, num_hidden_layers=80, num_attention_heads=512, "
+                             "intermediate_size=262144, vocab_size=259}"});
+  EXPECT_EQ(run.exit_code, 4) << run.output;
+  EXPECT_HAS(run.output, "the run does not fit: rank 0 on ");
+  EXPECT_HAS(run.output, "TiB are planned at the peak, there are ");
+  EXPECT_HAS(run.output, "run.memory_check = \"warn\" tries it nevertheless");
+  EXPECT_FALSE(std::filesystem::exists(scratch_ / "out"));
+}
+
+TEST_F(RunTest, CountsRowsBeyondThePositionsThatTheModelWasMadeFor) {
+  const std::string model = "model.config={hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, "
+                            "vocab_size=259, max_position_embeddings=";
+  const Outcome longer = train({model + "15}", "run.max_steps=1"});
+  EXPECT_EQ(longer.exit_code, 0) << longer.output;
+  EXPECT_HAS(longer.output, "train.seq_len = 16, but the weights of model 'llama' were made for 15 positions");
+  const Outcome fits = train({model + "16}", "run.max_steps=1", "run.output_dir=other"});
+  EXPECT_EQ(fits.output.find("positions"), std::string::npos) << fits.output;
+}
+
 TEST_F(RunTest, OneSeedGivesTheSameBits) {
   ASSERT_EQ(train({"run.output_dir=a"}).exit_code, 0);
   ASSERT_EQ(train({"run.output_dir=b"}).exit_code, 0);
