@@ -160,6 +160,12 @@ uint64_t File::size() const {
   return static_cast<uint64_t>(info.st_size);
 }
 
+unsigned File::mode() const {
+  struct stat info {};
+  if (::fstat(descriptor_, &info) != 0) throw failure("cannot find the permissions of", path_, errno);
+  return info.st_mode & 07777;
+}
+
 size_t File::pread_some(void* data, size_t num_bytes, uint64_t offset) const {
   for (;;) {
     const ssize_t got = ::pread(descriptor_, data, std::min(num_bytes, kLargestTransfer), static_cast<off_t>(offset));

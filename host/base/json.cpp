@@ -4,6 +4,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "host/base/reading.hpp"
+
 namespace chassis {
 namespace {
 
@@ -54,6 +56,8 @@ Json parse_json(std::string_view text, const std::string& name, ExitCode code) {
     std::string detail = cause.what();
     if (const size_t start = detail.find("syntax error"); start != std::string::npos) detail = detail.substr(start);
     throw Error(code, position_of_byte(text, name, cause.byte > 0 ? cause.byte - 1 : 0), "not valid JSON: " + detail);
+  } catch (...) {
+    rethrow_as_error(name, code);  // a number such as 1e400
   }
 }
 

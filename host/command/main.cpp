@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <new>
 #include <sstream>
 #include <string>
@@ -104,6 +105,9 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     chassis::log::error("out of host memory");
     return static_cast<int>(chassis::ExitCode::kOutOfMemory);
+  } catch (const std::filesystem::filesystem_error& e) {
+    chassis::log::error("cannot use '{}': {}", e.path1().string(), e.code().message());
+    return static_cast<int>(chassis::ExitCode::kStorage);
   } catch (const std::exception& e) {
     chassis::log::error("internal error: {}", e.what());
     return static_cast<int>(chassis::ExitCode::kInternal);
