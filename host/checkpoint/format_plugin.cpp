@@ -267,10 +267,9 @@ FormatScan FormatPlugin::scan(SourceDirectory& directory, const chassis_director
     const std::string what = status_text(status);
     status_release(status);
     NotOfFormat error("'" + directory.path() + "' is not of format " + name_ + ": " + what);
-    if (!directory.links().empty()) {
-      error.hint("symbolic links are not followed, such as '" + directory.links().front() +
-                 "'; copy the files with cp -L");
-    }
+    if (!directory.links().empty())
+      error.hint("a link is left out: '" + directory.links().front() +
+                 "'; in a model directory those to files are followed, in a checkpoint none");
     throw error;
   }
   throw_if_failed(status, "'" + directory.path() + "'");

@@ -94,7 +94,7 @@ std::function<std::optional<int>()> add_ckpt_import(CLI::App& ckpt) {
   CLI::App* verb = ckpt.add_subcommand(
       "import-zero", "a DeepSpeed ZeRO-1, -2 or -3 checkpoint as a model directory, or to resume from");
   verb->add_option("path", given->from, "what save_checkpoint was given, or the folder of one step")->required();
-  verb->add_option("directory", given->to, "is made; replaced only if this program wrote it")->required();
+  verb->add_option("directory", given->to, "created; replaced only if it was imported or exported before")->required();
   verb->add_flag("--checkpoint", given->checkpoint, "a checkpoint to resume from, with the optimizer's states");
   verb->add_option("--dtype", given->dtype, "of the weights; default: fp32, as the masters are")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));

@@ -43,6 +43,16 @@ uint64_t bytes_from(const std::string& text) {
   throw config_error("--memory " + text + " is no size").hint("for example --memory 80GiB");
 }
 
+// Refuses to replace a file that holds no plan, before one is made.
+void check_html(const std::string& path) {
+  if (path.empty() || path_kind(path) != PathKind::kFile) return;
+  std::string head(kPlanHtmlHead.size(), '\0');
+  head.resize(File::open_read(path).pread_some(head.data(), head.size(), 0));
+  if (!head.empty() && head != kPlanHtmlHead)
+    throw storage_error("--html " + path + ": this file holds no plan that this program drew, and is not replaced")
+        .hint("choose another name, or move the file away");
+}
+
 }  // namespace
 
 Verb add_plan(CLI::App& app) {
@@ -69,6 +79,7 @@ Verb add_plan(CLI::App& app) {
     request.world_size = plan_arguments->world_size;
     if (!plan_arguments->memory.empty()) request.memory_bytes = bytes_from(plan_arguments->memory);
 
+    check_html(plan_arguments->html);
     const Plan plan = make_plan(request);
     std::optional<AdviceList> advice;
     if (!plan.fits()) advice = advise(request, plan);

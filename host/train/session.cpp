@@ -128,17 +128,23 @@ void Session::choose_model() {
   if (config_.has("model.path")) {
     const std::string folder = config_.get_string("model.path");
     const std::string path = folder + "/config.json";
-    if (!std::filesystem::exists(path))
-      throw Error(ExitCode::kConfig, config_.position("model.path"), "model.path: there is no " + path)
+    if (path_kind(path) == PathKind::kAbsent) {
+      const bool is_link = link_kind(path) == PathKind::kLink;
+      throw Error(ExitCode::kConfig, config_.position("model.path"),
+                  "model.path: " + (is_link ? path + " is a link to what is not there" : "there is no " + path))
           .hint("give a folder as saved by transformers' save_pretrained");
+    }
     model_config_text_ = read_file(path);
     const Json json = parse_json(model_config_text_, path);
+    if (!json.is_object()) throw config_error(path + " is not an object, but " + json.type_name());
     if (config_.has("model.plugin") && !config_.get_string("model.plugin").empty()) {
       model_member_ = config_.get_string("model.plugin");
       return;
     }
     if (!json.contains("architectures") || !json["architectures"].is_array() || json["architectures"].empty())
       throw config_error(path + " names no architecture").hint("set model.plugin");
+    if (!json["architectures"][0].is_string())
+      throw config_error(path + ": 'architectures' must hold names, not " + json["architectures"][0].type_name());
     model_member_ = registry_->model_for_architecture(json["architectures"][0].get<std::string>()).id;
     return;
   }
@@ -183,8 +189,10 @@ void Session::build_program() {
   try {
     model_->check(model_table_->configure(model_->get(), str_of(model_config_text_)));
   } catch (const Error& e) {
-    const char* key = config_.has("model.path") ? "model.path" : "model.config";
-    throw Error(e.code(), config_.position(key), e.message()).hint(e.hint_text());
+    const bool from_file = config_.has("model.path");
+    Error error(e.code(), config_.position(from_file ? "model.path" : "model.config"), e.message());
+    if (from_file) error.with("file", config_.get_string("model.path") + "/config.json");
+    throw error.hint(e.hint_text());
   }
   program_ = record_program([&](const chassis_builder_t* b) { return model_table_->record(model_->get(), b); });
   layout_ = apply_layout(program_, {});
@@ -257,8 +265,10 @@ int64_t Session::vocab_size() const {
 }
 
 std::string Session::stored_dtype() const {
-  const Json json = parse_json(model_config_text_, "the model's config");
-  return json_string_or(json, "dtype", json_string_or(json, "torch_dtype", "float32", "config"), "config");
+  const std::string where =
+      config_.has("model.path") ? config_.get_string("model.path") + "/config.json" : "model.config";
+  const Json json = parse_json(model_config_text_, where);
+  return json_string_or(json, "dtype", json_string_or(json, "torch_dtype", "float32", where), where);
 }
 
 std::string Session::model_config() const {
