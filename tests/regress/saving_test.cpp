@@ -138,8 +138,8 @@ TEST_F(Saving, GoesOnFromAnOlderCheckpointOrStopsOnAllRanks) {
   train("run", each, kFsdp2);
   fs::remove(checkpoint("run", 4) + "/manifest.json");
   const std::string log = train("run", each, kFsdp2);
-  for (const char* part : {"step-000004': it has no manifest.json; next is 'step-000002'", "kept as step-000004.damaged",
-                           " at step 2", "step-000004 published: "})
+  for (const char* part : {"step-000004': it has no manifest.json; next is 'step-000002'", " at step 2",
+                           "kept as step-000004.damaged", "step-000004 published: "})
     EXPECT_NE(log.find(part), std::string::npos) << part << "\n" << log;
   EXPECT_EQ(checkpoints("run"), (std::vector<std::string>{"step-000002", "step-000004", "step-000004.damaged"}));
 

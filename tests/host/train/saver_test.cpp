@@ -55,7 +55,9 @@ class SaverTest : public testing::Test {
       std::fstream(entry.path(), std::ios::in | std::ios::out | std::ios::binary).put('\x7f');
     }
   }
+  // What is counted is said the first time alone.
   std::string resume_and_listen() {
+    log::reset_counted_warnings();
     testing::internal::CaptureStderr();
     const auto resumed = saver_->resume();
     log::flush();
@@ -185,6 +187,7 @@ TEST_F(SaverTest, ACheckpointThatCanNotBeReadStopsTheRunAlthoughAnOlderOneIsWhol
 TEST_F(SaverTest, WeightsStepBackAsARunDoesButChangeNothing) {
   save_two();
   damage_header(2);
+  log::reset_counted_warnings();
   testing::internal::CaptureStderr();
   load_weights(*session_, "");
   log::flush();
