@@ -25,7 +25,7 @@ struct CheckpointInfo {
   bool set_aside = false;  // found damaged before, and renamed
   int64_t num_tensors = 0;
   uint64_t num_bytes = 0;
-  std::string defect;      // it was read and is wrong; empty: manifest and sizes are right, contents are verify's to check
+  std::string defect;      // it was read and is wrong; empty: manifest and sizes are right, contents were not read
   std::string unreadable;  // it could not be read, so nothing is known of it
 };
 
@@ -33,8 +33,8 @@ struct CheckpointInfo {
 // Needs no lock. Empty if the directory is not there; throws if it cannot be read.
 std::vector<CheckpointInfo> list_checkpoints(const std::string& root);
 
-// Those to go on from, best first: the one that `latest` names, then from the highest step down. Not those set aside. If
-// what `latest` names is not there, an entry for it comes first, with that as its defect.
+// Those to go on from, best first: the one that `latest` names, then from the highest step down. Not those set aside.
+// If what `latest` names is not there, an entry for it comes first, with that as its defect.
 std::vector<CheckpointInfo> checkpoints_to_resume(const std::string& root);
 
 using PassedOver = std::function<void(const CheckpointInfo& checkpoint, const std::string& why)>;
@@ -42,8 +42,8 @@ using PassedOver = std::function<void(const CheckpointInfo& checkpoint, const st
 void pass_over(const CheckpointInfo& checkpoint, const std::string& why);
 
 // Gives `use` one after the other. The next one is tried if one is defective, or `use` throws DamagedCheckpoint for it;
-// `passed_over` hears why, and what is next. Returns the one that was used; nothing if there are none. Throws at one that
-// is unreadable, since it may be whole, and if all are defective: a run goes on or stops, it never starts anew.
+// `passed_over` hears why, and what is next. Returns the one that was used; nothing if there are none. Throws at one
+// that is unreadable, since it may be whole, and if all are defective: a run goes on or stops, it never starts anew.
 std::optional<CheckpointInfo> use_best(const std::string& root, const std::vector<CheckpointInfo>& candidates,
                                        const std::function<void(const CheckpointInfo&)>& use,
                                        const PassedOver& passed_over = pass_over);
@@ -59,13 +59,14 @@ class CheckpointRoot {
   const std::string& path() const { return path_; }
   // `latest` names this checkpoint from now on; also after a power failure.
   void set_latest(const std::string& name);
-  // Renames a damaged checkpoint to <name>.damaged, or <name>.damaged-2 …: it is kept for people to look at, is not resumed
-  // from, counted or deleted any more, and is not in the way of a new one. Returns the new name; "" if nothing is there.
+  // Renames a damaged checkpoint to <name>.damaged, or <name>.damaged-2 …: it is kept for people to look at, is not
+  // resumed from, counted or deleted any more, and is not in the way of a new one. Returns the new name; "" if nothing
+  // is there.
   std::string set_aside(const std::string& name);
   // Deletes all but the newest `keep_last` (0: none is deleted) and those of steps that `keep_every` divides (0: none),
   // never the one that `latest` names, and nothing that this program did not write: a directory with foreign files
-  // stays, with a counted warning, and so does one that cannot be deleted, and a link. With `defect_of`, which says what
-  // is wrong with a checkpoint's contents, only whole ones count as kept. Returns the names deleted.
+  // stays, with a counted warning, and so does one that cannot be deleted, and a link. With `defect_of`, which says
+  // what is wrong with a checkpoint's contents, only whole ones count as kept. Returns the names deleted.
   std::vector<std::string> prune(int64_t keep_last, int64_t keep_every = 0,
                                  const std::function<std::string(const CheckpointInfo&)>& defect_of = {});
 

@@ -11,8 +11,8 @@ namespace chassis {
 
 class OutputPlace {
  public:
-  // Refuses a directory that is one of `sources`, lies inside of a checkpoint or, unless it becomes one to resume from, in
-  // a run's folder of checkpoints. Where it lies in the directory of a run, takes that run's lock until destroyed, and
+  // Refuses a directory that is one of `sources`, lies inside of a checkpoint or, unless it becomes one to resume from,
+  // in a run's folder of checkpoints. Where it lies in the directory of a run, takes that run's lock until destroyed, and
   // refuses one in progress. What may be replaced is check_replaceable()'s to say.
   OutputPlace(const std::string& directory, const std::vector<std::string>& sources, bool becomes_resumable);
 

@@ -80,8 +80,8 @@ class CheckpointWriter {
 void check_space(const SavePlan& plan, const std::string& parent);
 
 // The files of a model directory or checkpoint that an export takes along: config, generation_config, tokenizer, chat
-// template. `except`: those that are given as text. Throws for one that is there and cannot be read: a FIFO, a link that
-// leads nowhere, one without permission.
+// template. `except`: those that are given as text. Throws for one that is there and cannot be read: a FIFO, a link
+// that leads nowhere, one without permission.
 std::vector<CarriedFile> files_to_carry(const std::string& model_directory, const std::set<std::string>& except = {});
 // For what is made of this directory: group and others may do with it what they may with every file here.
 unsigned mode_like(const std::string& directory);
