@@ -6,9 +6,12 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <cstdlib>
 #include <mutex>
+#include <utility>
 
 #include "host/base/error.hpp"
+#include "host/base/log_capture.hpp"
 #include "host/base/printable.hpp"
 
 namespace chassis::log {
@@ -64,6 +67,8 @@ struct State {
   State() {
     console->set_formatter(console_formatter(""));
     console->set_level(spdlog::level::info);
+    const char* const no_color = std::getenv("NO_COLOR");  // no-color.org: set and not empty
+    if (no_color != nullptr && *no_color != '\0') console->set_color_mode(spdlog::color_mode::never);
   }
 };
 
@@ -73,7 +78,12 @@ State& state() {
   return *instance;
 }
 
+thread_local CapturedWarnings* capture = nullptr;
+
 }  // namespace
+
+CapturedWarnings::CapturedWarnings() : outer_(std::exchange(capture, this)) {}
+CapturedWarnings::~CapturedWarnings() { capture = outer_; }
 
 void set_level(Level level) { state().console->set_level(to_spdlog(level)); }
 
@@ -136,6 +146,7 @@ void write(Level level, std::string_view raw) {
 
 void counted_warning(std::string key, std::string text, uint64_t times) {
   if (times == 0) return;
+  if (capture != nullptr) return capture->add(std::move(text));
   State& s = state();
   {
     std::lock_guard lock(s.mutex);

@@ -24,6 +24,10 @@ TEST(Json, RefusesTextThatIsNotJsonWithItsPosition) {
   EXPECT_NE(message_of([] { parse_json("\"\xff\"", "c.json"); }), "no error");
 }
 
+TEST(Json, RefusesANumberThatNoDoubleHolds) {
+  EXPECT_EQ(message_of([] { parse_json("{\n  \"a\": -1e400}", "c.json"); }), "c.json:2:8: the number -1e400 is too large");
+}
+
 TEST(Json, RefusesDuplicateKeysAndDeepNesting) {
   EXPECT_EQ(message_of([] { parse_json(R"({"a":1,"b":{"a":1},"a":2})", "c.json"); }), "c.json: duplicate key 'a'");
   EXPECT_EQ(message_of([] { parse_json(R"([{"a":1},{"a":2}])", "c.json"); }), "no error");
