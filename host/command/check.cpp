@@ -1,6 +1,7 @@
 // `chassis check`: everything that can be known without a device and without reading data or weights.
 #include <cstdio>
 
+#include "host/base/printable.hpp"
 #include "host/base/units.hpp"
 #include "host/command/command.hpp"
 #include "host/program/graph.hpp"
@@ -40,12 +41,12 @@ Verb add_check(CLI::App& app) {
     const ResolvedProgram& program = session.executor().resolved(Purpose::kTraining);
     if (*resolved) std::printf("%s", session.config().resolved_toml().c_str());
     if (*graph)
-      std::printf("%s", graph_text(session.program(), session.layout(), program, session.resolve_options()).c_str());
+      std::printf("%s", printable_lines(graph_text(session.program(), session.layout(), program, session.resolve_options())).c_str());
     print_summary(session);
     if (num_ranks > 1) std::printf("mesh        %d ranks (%s)\n", num_ranks, divided_axes(session.mesh()).c_str());
     prove_saving(session);
     compare_with_model(session);
-    std::printf("ok          %s\n", arguments->file.c_str());
+    std::printf("ok          %s\n", printable(arguments->file, 4096).c_str());
     return 0;
   };
 }

@@ -117,8 +117,7 @@ Verb add_ckpt(CLI::App& app) {
       ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}));
   hand_over->add_option("--format", given->request.format, "a format plugin; default: as [export] plugin is");
   hand_over->add_option("--base", given->request.base, "a model directory whose tokenizer files are taken along");
-  hand_over->add_option("--plugin-path", given->request.plugin_path, "folders with plugins, searched first")
-      ->allow_extra_args(false);
+  add_plugin_path(*hand_over, given->request.plugin_path);
   CLI::App* tidy =
       verb("prune", "delete older checkpoints of a run; never the latest, nothing that this program did not write",
            "a run directory");

@@ -103,9 +103,7 @@ std::function<std::optional<int>()> add_ckpt_import(CLI::App& ckpt) {
   CLI::App* hidden = ckpt.add_subcommand("scan-in-process", "")->group("");
   hidden->add_option("path", given->from)->required();
   hidden->add_option("format", given->format)->required();
-  for (CLI::App* app : {verb, hidden})
-    app->add_option("--plugin-path", given->plugin_path, "folders with plugins, searched first")
-        ->allow_extra_args(false);
+  for (CLI::App* app : {verb, hidden}) add_plugin_path(*app, given->plugin_path);
   return [=]() -> std::optional<int> {
     if (verb->parsed()) return import(*given);
     if (!hidden->parsed()) return std::nullopt;

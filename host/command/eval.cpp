@@ -1,6 +1,7 @@
 // `chassis eval`: the evaluation sets, once, with the newest weights.
 #include <cstdio>
 
+#include "host/base/printable.hpp"
 #include "host/base/units.hpp"
 #include "host/command/command.hpp"
 #include "host/train/join.hpp"
@@ -31,7 +32,7 @@ Verb add_eval(CLI::App& app) {
         const EvalRecord record = evaluate(session.executor(), *sets[i], config.get_int("train.micro_batch_size"),
                                            config.get_int("eval.max_batches"), session.ranks(), session.device());
         if (world.rank() == 0)
-          std::printf("%s loss %.6f perplexity %.4f tokens %llu\n", session.eval_name(i).c_str(), record.loss,
+          std::printf("%s loss %.6f perplexity %.4f tokens %llu\n", printable(session.eval_name(i)).c_str(), record.loss,
                       record.perplexity, static_cast<unsigned long long>(record.trained_tokens));
       }
       return 0;

@@ -50,11 +50,30 @@ std::string in_one_line(const std::string& text) {
   return told;
 }
 
+// `help train` is `train --help`; what stands before the verb stays there.
+std::vector<std::string> without_help_verb(std::vector<std::string> words) {
+  if (words.empty() || words.front() != "help") return words;
+  words.erase(words.begin());
+  words.push_back("--help");
+  return words;
+}
+
+// The first word that is neither an option nor the value of one.
+std::string first_verb(const std::vector<std::string>& words) {
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (words[i] == "--plugin-path") ++i;
+    else if (!words[i].starts_with('-')) return words[i];
+  }
+  return "";
+}
+
 int run(int argc, char** argv) {
   using namespace chassis;
   CLI::App app("Trains language models by composing hot-loadable strategy modules.", "chassis");
   app.require_subcommand(1);
   app.fallthrough(false);
+  app.set_version_flag("--version", version_text, "print versions");
+  app.footer("chassis help COMMAND explains one of them.");
   std::vector<std::pair<CLI::App*, Verb>> verbs;
   auto add = [&](const char* name, const char* doc, Verb (*declare)(CLI::App&)) {
     CLI::App* verb = app.add_subcommand(name, doc);
@@ -69,17 +88,25 @@ int run(int argc, char** argv) {
   add("plugins", "list, describe and test plugins", add_plugins);
   add("schema", "document every option", add_schema);
   add("version", "print versions", add_version);
-  std::vector<std::string> names;
+  app.add_subcommand("help", "explain a command");
+  accept_plugin_path_everywhere(app);
+
+  std::vector<std::string> names = {"help"};
   for (const auto& [verb, body] : verbs) names.push_back(verb->get_name());
-  if (argc > 1 && argv[1][0] != '-' && std::find(names.begin(), names.end(), argv[1]) == names.end()) {
-    const std::string meant = nearest(argv[1], names);
-    throw config_error("unknown command '" + std::string(argv[1]) + "'" + (meant.empty() ? "" : " (did you mean '" + meant + "'?)"))
-        .hint("see chassis --help");
+  std::vector<std::string> words = without_help_verb({argv + 1, argv + argc});
+  if (words.empty()) throw config_error("no command is given").hint("chassis help lists the commands");
+  const std::string verb_name = first_verb(words);
+  if (!verb_name.empty() && std::find(names.begin(), names.end(), verb_name) == names.end()) {
+    const std::string meant = nearest(verb_name, names);
+    throw config_error("unknown command '" + verb_name + "'" + (meant.empty() ? "" : " (did you mean '" + meant + "'?)"))
+        .hint("chassis help lists the commands");
   }
   try {
-    app.parse(argc, argv);
+    std::reverse(words.begin(), words.end());  // as the parser wants them
+    app.parse(std::move(words));
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : static_cast<int>(ExitCode::kConfig);
+    if (e.get_exit_code() == 0) return app.exit(e);  // help or versions, printed
+    throw config_error(e.what()).hint("chassis help" + (verb_name.empty() ? "" : " " + verb_name));
   }
   for (auto& [verb, body] : verbs)
     if (verb->parsed()) return body();

@@ -30,17 +30,17 @@ std::vector<std::string> mesh_overrides(const std::string& text) {
   return overrides;
 }
 
-// "80GiB", "80 GB", "85899345920".
+// "80GiB", "80 GB", "85899345920 B".
 uint64_t bytes_from(const std::string& text) {
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   std::string unit(end, text.data() + text.size());
   unit.erase(0, unit.find_first_not_of(' ') == std::string::npos ? unit.size() : unit.find_first_not_of(' '));
-  const std::pair<const char*, double> units[] = {{"", 1},     {"B", 1},      {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
+  const std::pair<const char*, double> units[] = {{"B", 1},      {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
                                                   {"TiB", 0x1p40}, {"kB", 1e3},   {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12}};
   for (const auto& [name, factor] : units)
     if (error == std::errc() && unit == name && number > 0 && number * factor < 0x1p63) return static_cast<uint64_t>(number * factor);
-  throw config_error("--memory " + text + " is no size").hint("for example --memory 80GiB");
+  throw config_error("--memory " + text + " is no size: a number and a unit").hint("for example --memory 80GiB");
 }
 
 }  // namespace
@@ -61,7 +61,7 @@ Verb add_plan(CLI::App& app) {
     request.config = [=](const std::vector<std::string>& more) {
       std::vector<std::string> overrides = arguments->overrides;
       overrides.insert(overrides.end(), more.begin(), more.end());
-      return load_config(arguments->file, overrides);
+      return load_config(arguments->source(), overrides);
     };
     request.overrides = mesh_overrides(plan_arguments->mesh);
     if (!plan_arguments->device.empty()) request.overrides.push_back("run.device=\"" + plan_arguments->device + "\"");

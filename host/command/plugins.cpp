@@ -107,7 +107,7 @@ int check_in_process(const Arguments& arguments) {
 Verb add_plugins(CLI::App& app) {
   app.require_subcommand(1);
   auto arguments = std::make_shared<Arguments>();
-  app.add_option("--plugin-path", arguments->plugin_path, "folders with plugins, searched first")->allow_extra_args(false);
+  add_plugin_path(app, arguments->plugin_path);
   CLI::App* list = app.add_subcommand("list", "every member that is installed");
   CLI::App* describe = app.add_subcommand("info", "a plugin's manifest and options");
   describe->add_option("name", arguments->name, "of the plugin, of a member, or a file")->required();

@@ -1,6 +1,7 @@
 // `chassis schema`: every key of the host and of every installed plugin.
 #include <cstdio>
 
+#include "host/base/printable.hpp"
 #include "host/command/command.hpp"
 #include "host/config/schema_text.hpp"
 #include "host/plugin/registry.hpp"
@@ -12,7 +13,7 @@ Verb add_schema(CLI::App& app) {
   auto key = std::make_shared<std::string>();
   auto plugin_path = std::make_shared<std::vector<std::string>>();
   app.add_option("key", *key, "a table or key, such as optimizer or train.seq_len; default: all");
-  app.add_option("--plugin-path", *plugin_path, "folders with plugins, searched first")->allow_extra_args(false);
+  add_plugin_path(app, *plugin_path);
   return [=] {
     MetricsStore metrics;
     HostServices services(0, metrics);
@@ -23,7 +24,7 @@ Verb add_schema(CLI::App& app) {
         if (registry.index().find(member.kind, member.id) != &file) continue;
         plugins.push_back({member.kind, member.id, "", registry.option_specs(member.kind, member.id)});
       }
-    std::printf("%s", schema_text(host_schema(), plugins, *key).c_str());
+    std::printf("%s", printable_lines(schema_text(host_schema(), plugins, *key)).c_str());
     return 0;
   };
 }

@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <cstdio>
 
 #include "chassis/abi.h"
@@ -6,11 +8,15 @@
 
 namespace chassis {
 
+std::string version_text() {
+  MetricsStore metrics;
+  return fmt::format("chassis {}\nABI {}.{}\nLibTorch {}\n", CHASSIS_VERSION, CHASSIS_ABI_MAJOR, CHASSIS_ABI_MINOR,
+                     HostServices(0, metrics).torch_version());
+}
+
 Verb add_version(CLI::App&) {
   return [] {
-    MetricsStore metrics;
-    std::printf("chassis %s\nABI %d.%d\nLibTorch %s\n", CHASSIS_VERSION, CHASSIS_ABI_MAJOR, CHASSIS_ABI_MINOR,
-                HostServices(0, metrics).torch_version().c_str());
+    std::fputs(version_text().c_str(), stdout);
     return 0;
   };
 }

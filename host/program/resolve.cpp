@@ -202,7 +202,7 @@ class BlockResolver {
     std::string text = "no provider computes " + op.id + " '" + block().name + "." + op.name + "'";
     for (const Refusal& r : refusals) text += "\n  " + r.provider + " (" + r.pattern + "): " + r.reason;
     if (refusals.empty()) text += ": none of the plugins in [attention] and [kernels] knows the op";
-    return plugin_error(text).hint("add a plugin that offers it to [kernels] plugins, for example \"aten\"");
+    return plugin_error(text).hint("add a plugin that offers it to [kernels] plugins; `chassis plugins list` shows those of kind ops");
   }
 
   void find_lifetimes() {

@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <regex>
 
 #include "host/base/file.hpp"
 #include "host/base/hash.hpp"
+#include "host/base/json.hpp"
 #include "host/base/log.hpp"
+#include "host/base/log_capture.hpp"
+#include "host/base/pattern.hpp"
+#include "host/base/printable.hpp"
+#include "host/config/suggest.hpp"
 #include "host/mesh/gpus.hpp"
 #include "host/plugin/search.hpp"
 #include "host/program/record.hpp"
@@ -18,6 +22,8 @@
 
 namespace chassis {
 namespace {
+
+constexpr uint64_t kMaxModelConfigBytes = uint64_t{16} << 20;
 
 // Collects what a plugin hands to a text sink.
 class TextSink {
@@ -63,6 +69,29 @@ std::string device_of_rank(const std::string& setting, int local_rank) {
   return "cuda:" + std::to_string(local_rank);
 }
 
+// Adds the dotted paths of all keys in `table`.
+void add_keys(const Json& table, const std::string& prefix, std::vector<std::string>& keys) {
+  for (const auto& [name, value] : table.items()) {
+    keys.push_back(prefix + name);
+    if (value.is_object()) add_keys(value, prefix + name + ".", keys);
+  }
+}
+
+// `finding` is a model's sentence on what it ignores of model.config, with the key in quotes; `complete` is the config that
+// it would write itself.
+void add_ignored_key(Config& config, const std::string& complete, const std::string& finding) {
+  std::vector<std::string> written, known;
+  add_keys(config.json("model.config"), "", written);
+  add_keys(parse_json(complete, "the model's config", ExitCode::kPlugin), "", known);
+  for (const std::string& key : written) {
+    if (finding.find("'" + key + "'") == std::string::npos) continue;
+    std::erase(known, key);  // it may be carried over
+    const std::string near = nearest(key, known);
+    return config.add_problem("model.config." + key, "model.config: " + finding + (near.empty() ? "" : " (did you mean '" + near + "'?)"));
+  }
+  config.add_problem("model.config", "model.config: " + finding);
+}
+
 }  // namespace
 
 Session::Session(Config config, const SessionOptions& options) : config_(std::move(config)) {
@@ -93,60 +122,87 @@ void Session::load_plugins(const SessionOptions& options) {
       if (!load_cuda().empty()) return std::nullopt;
       return cuda_facts(chassis::choose_device(config_.get_string("run.device")));
     };
-  PluginIndex index(plugin_folders(options.plugin_path, config_.get_list("plugins.path"), config_.position("plugins.path")));
-  registry_ = std::make_unique<PluginRegistry>(std::move(index), std::move(policy), *services_);
-  services_->set_registry(registry_.get());
-  try {
-    for (const PluginSlot& slot : config_.plugin_slots()) {
-      std::string id = slot.plugin;
-      if (slot.kind == "model" && id.empty()) {
-        choose_model();
-        id = model_member_;
-      }
-      if (id.empty() || (slot.kind == "comm" && id == "auto")) continue;
-      try {
-        config_.check_plugin_options(slot.key, id, registry_->option_specs(slot.kind, id));
-      } catch (Error& error) {
-        if (error.code() == ExitCode::kPlugin && error.where().file.empty() && !slot.where.file.empty())
-          throw Error(error.code(), slot.where, error.message()).hint(error.hint_text());
-        throw;
-      }
+  // All that is wrong is found before anything is thrown; what is broken in the host itself ends at once.
+  const auto collect = [&](const std::string& key, const SourcePosition& where, const auto& action) {
+    try {
+      action();
+    } catch (const Error& error) {
+      if (error.code() == ExitCode::kInternal) throw;
+      const bool placed = !error.where().file.empty() || where.file.empty();
+      config_.add_problem(key, placed ? error : Error(error.code(), where, error.message()).hint(error.hint_text()));
     }
-  } catch (const Error&) {
-    config_.throw_if_problems();
-    throw;
+  };
+  collect("", {}, [&] {
+    PluginIndex index(plugin_folders(options.plugin_path, config_.get_list("plugins.path"), config_.position("plugins.path")));
+    registry_ = std::make_unique<PluginRegistry>(std::move(index), std::move(policy), *services_);
+  });
+  if (!registry_) config_.throw_if_problems();
+  services_->set_registry(registry_.get());
+  // Of other models the configuration itself says what is missing.
+  if (config_.has("model.path") || (config_.has("model.plugin") && config_.has("model.config")))
+    collect("model.plugin", {}, [&] { choose_model(); });
+  bool can_configure = false;
+  for (const PluginSlot& slot : config_.plugin_slots()) {
+    const std::string id = slot.kind == "model" ? model_member_ : slot.plugin;
+    if (id.empty() || (slot.kind == "comm" && id == "auto")) continue;
+    const size_t before = config_.num_problems();
+    collect(slot.key + ".plugin", slot.where,
+            [&] { config_.check_plugin_options(slot.key, id, registry_->option_specs(slot.kind, id)); });
+    if (slot.kind == "model") can_configure = config_.num_problems() == before;
   }
-  if (model_member_.empty()) choose_model();
+  if (can_configure)
+    collect(config_.has("model.path") ? "model.path" : "model.config", {}, [&] { configure_model(); });
   config_.finish();
-  if (!config_.json("freeze.groups").empty())
-    throw Error(ExitCode::kConfig, config_.position("freeze.groups"),
-                "freeze.groups: model '" + model_member_ + "' names no groups")
-        .hint("use freeze.patterns");
 }
 
 void Session::choose_model() {
-  if (config_.has("model.path")) {
-    const std::string folder = config_.get_string("model.path");
-    const std::string path = folder + "/config.json";
-    if (!std::filesystem::exists(path))
-      throw Error(ExitCode::kConfig, config_.position("model.path"), "model.path: there is no " + path)
-          .hint("give a folder as saved by transformers' save_pretrained");
-    model_config_text_ = read_file(path);
-    const Json json = parse_json(model_config_text_, path);
-    if (config_.has("model.plugin") && !config_.get_string("model.plugin").empty()) {
-      model_member_ = config_.get_string("model.plugin");
-      return;
-    }
-    if (!json.contains("architectures") || !json["architectures"].is_array() || json["architectures"].empty())
-      throw config_error(path + " names no architecture").hint("set model.plugin");
-    model_member_ = registry_->model_for_architecture(json["architectures"][0].get<std::string>()).id;
+  if (config_.has("model.plugin")) model_member_ = config_.get_string("model.plugin");
+  if (!config_.has("model.path")) {
+    model_config_text_ = config_.json("model.config").dump();
     return;
   }
-  if (!config_.has("model.plugin") || !config_.has("model.config"))
-    throw Error(ExitCode::kConfig, config_.position("model"), "[model] needs path, or plugin and config")
-        .hint("path = \"models/x\" reads an HF directory; plugin = \"llama\", config = { … } makes a new model");
-  model_member_ = config_.get_string("model.plugin");
-  model_config_text_ = config_.json("model.config").dump();
+  const std::string path = config_.get_string("model.path") + "/config.json";
+  const SourcePosition where = config_.position("model.path");
+  bool is_there = false, is_link = false;
+  try {
+    is_there = path_kind(path) != PathKind::kAbsent;
+    is_link = link_kind(path) == PathKind::kLink;
+    if (is_there) model_config_text_ = read_file(path, kMaxModelConfigBytes);
+  } catch (const Error& cause) {
+    throw Error(ExitCode::kConfig, where, "model.path: " + cause.message()).hint(cause.hint_text());
+  }
+  if (!is_there)
+    throw Error(ExitCode::kConfig, where, "model.path: " + (is_link ? path + " is a link to what is not there" : "there is no " + path))
+        .hint("give a folder as saved by transformers' save_pretrained");
+  const Json json = parse_json(model_config_text_, path);
+  if (!json.is_object()) throw Error(ExitCode::kConfig, SourcePosition{path}, "is not a JSON object");
+  if (!model_member_.empty()) return;
+  const auto named = json.find("architectures");
+  if (named == json.end() || !named->is_array() || named->empty() || !named->front().is_string())
+    throw Error(ExitCode::kConfig, SourcePosition{path},
+                "names no architecture: 'architectures' is " + (named == json.end() ? "missing" : printable(named->dump())) +
+                    ", expected a list of names")
+        .hint("set model.plugin");
+  model_member_ = registry_->model_for_architecture(named->front().get<std::string>()).id;
+}
+
+// What a model ignores of a config.json, which holds much that changes nothing, is counted. Of model.config every key was
+// written for this run, so what the model ignores there is a mistake.
+void Session::configure_model() {
+  model_ = create("model", "model", model_member_);
+  model_table_ = &model_->interface<chassis_model_t>(CHASSIS_MODEL_ID);
+  const chassis_str_t text = str_of(model_config_text_);
+  if (config_.has("model.path")) {
+    try {
+      return model_->check(model_table_->configure(model_->get(), text));
+    } catch (const Error& e) {
+      throw Error(e.code(), config_.position("model.path"), config_.get_string("model.path") + "/config.json: " + e.message())
+          .hint(e.hint_text());
+    }
+  }
+  log::CapturedWarnings ignored;
+  model_->check(model_table_->configure(model_->get(), text));
+  for (const std::string& finding : ignored.texts()) add_ignored_key(config_, model_config(), finding);
 }
 
 std::unique_ptr<Instance> Session::create(const std::string& slot_key, const std::string& kind, const std::string& id) {
@@ -178,14 +234,6 @@ void Session::choose_device(const SessionOptions& options) {
 }
 
 void Session::build_program() {
-  model_ = create("model", "model", model_member_);
-  model_table_ = &model_->interface<chassis_model_t>(CHASSIS_MODEL_ID);
-  try {
-    model_->check(model_table_->configure(model_->get(), str_of(model_config_text_)));
-  } catch (const Error& e) {
-    const char* key = config_.has("model.path") ? "model.path" : "model.config";
-    throw Error(e.code(), config_.position(key), e.message()).hint(e.hint_text());
-  }
   program_ = record_program([&](const chassis_builder_t* b) { return model_table_->record(model_->get(), b); });
   layout_ = apply_layout(program_, {});
   parameters_ = std::make_unique<ParameterTable>(program_, layout_);
@@ -214,39 +262,43 @@ void Session::build_program() {
 }
 
 void Session::freeze() {
-  auto compile = [&](const std::string& key) {
-    std::vector<std::regex> patterns;
-    size_t index = 0;
-    for (const std::string& text : config_.get_list(key)) {
-      try {
-        patterns.emplace_back(text);
-      } catch (const std::regex_error& e) {
-        throw Error(ExitCode::kConfig, config_.position(key), key + "[" + std::to_string(index) + "] = \"" + text +
-                                                                  "\" is not a regular expression: " + e.what());
-      }
-      ++index;
-    }
-    return patterns;
+  const auto patterns_of = [&](const std::string& key) {
+    const std::vector<std::string> texts = config_.get_list(key);
+    return std::vector<Pattern>(texts.begin(), texts.end());
   };
-  const auto frozen = compile("freeze.patterns"), trained = compile("freeze.train_only");
+  const std::vector<Pattern> frozen = patterns_of("freeze.patterns"), trained = patterns_of("freeze.train_only");
+  // Whether any of them is found in the name; counts each, since one that is never found is a mistake.
+  const auto any_found = [&](const std::vector<Pattern>& patterns, const std::string& key, const std::string& name,
+                             std::vector<size_t>& uses) {
+    bool any = false;
+    for (size_t i = 0; i < patterns.size(); ++i) {
+      try {
+        if (!patterns[i].found_in(name)) continue;
+      } catch (const Error& e) {
+        const std::string item = key + "." + std::to_string(i);
+        throw Error(ExitCode::kConfig, config_.position(item), item + ": " + e.message()).hint(e.hint_text());
+      }
+      ++uses[i];
+      any = true;
+    }
+    return any;
+  };
   std::vector<size_t> uses(frozen.size()), train_uses(trained.size());
   for (const auto& p : parameters_->all()) {
-    for (size_t i = 0; i < frozen.size(); ++i)
-      if (std::regex_search(p->name, frozen[i])) p->trainable = false, ++uses[i];
-    bool wanted = trained.empty();
-    for (size_t i = 0; i < trained.size(); ++i)
-      if (std::regex_search(p->name, trained[i])) wanted = true, ++train_uses[i];
-    p->trainable &= wanted;
+    if (any_found(frozen, "freeze.patterns", p->name, uses)) p->trainable = false;
+    if (!trained.empty() && !any_found(trained, "freeze.train_only", p->name, train_uses)) p->trainable = false;
   }
-  auto refuse_unused = [&](const std::string& key, const std::vector<size_t>& counts) {
-    const auto texts = config_.get_list(key);
-    for (size_t i = 0; i < counts.size(); ++i)
-      if (counts[i] == 0)
-        throw Error(ExitCode::kConfig, config_.position(key), key + ": \"" + texts[i] + "\" matches no parameter")
-            .hint("names look like " + parameters_->all().front()->name);
+  const auto refuse_unused = [&](const std::string& key, const std::vector<Pattern>& patterns,
+                                 const std::vector<size_t>& counts) {
+    for (size_t i = 0; i < counts.size(); ++i) {
+      if (counts[i] > 0) continue;
+      const std::string item = key + "." + std::to_string(i);
+      throw Error(ExitCode::kConfig, config_.position(item), key + ": \"" + patterns[i].text() + "\" matches no parameter")
+          .hint("names look like " + parameters_->all().front()->name);
+    }
   };
-  refuse_unused("freeze.patterns", uses);
-  refuse_unused("freeze.train_only", train_uses);
+  refuse_unused("freeze.patterns", frozen, uses);
+  refuse_unused("freeze.train_only", trained, train_uses);
   if (parameters_->num_elements(true) == 0)
     throw Error(ExitCode::kConfig, config_.position("freeze"), "[freeze] leaves no parameter to train");
 }
@@ -298,7 +350,7 @@ DataSetConfig Session::data_set(const std::string& key) const {
   set.where = config_.position(key + ".path");
   if (set.format == DataFormat::kText && !tokenizer_)
     throw Error(ExitCode::kConfig, set.where, key + " is text, but there is no tokenizer")
-        .hint("add [tokenizer] plugin = \"bytes\", or give format = \"tokens\"");
+        .hint("set tokenizer.plugin (`chassis plugins list` shows the tokenizers), or give format = \"tokens\"");
   return set;
 }
 

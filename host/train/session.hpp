@@ -92,6 +92,7 @@ class Session {
  private:
   void load_plugins(const SessionOptions& options);
   void choose_model();
+  void configure_model();
   void make_mesh(const SessionOptions& options);
   void make_communicator(const SessionOptions& options);
   std::unique_ptr<Instance> choose_comm(bool moves_nothing);
