@@ -39,6 +39,7 @@ class LoadedPlugins {
     instance.check(table.configure(instance.get(), str_of(config_json)));
     return record_program([&](const chassis_builder_t* b) { return table.record(instance.get(), b); });
   }
+  MetricsStore& metrics() { return metrics_; }
 
  private:
   MetricsStore metrics_;
