@@ -219,6 +219,7 @@ int check_in_process(const Arguments& arguments) {
   MetricsStore metrics;
   HostServices services(0, metrics);
   PluginRegistry registry(index_of(arguments), {}, services);
+  services.set_registry(&registry);
   const std::string plugin = read_plugin_file(arguments.name).manifest.id;
   CheckHooks hooks;
   hooks.numerics = [&](const CheckedMember& member) {

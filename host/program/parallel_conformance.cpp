@@ -121,7 +121,7 @@ class Rank {
     if (calls.empty()) calls = "no collective";
     // The counts do not say in which order; a backend for plans may.
     for (const auto& [metric, value] : metrics_.take())
-      if (metric == "order") calls += fmt::format(", in the order {:.0f}", value);
+      if (metric.ends_with("/order")) calls += fmt::format(", in the order {:.0f}", value);
     events_.push_back(where_ + name + ": " + calls);
   }
   std::string of_unit(const char* name, size_t unit) const {

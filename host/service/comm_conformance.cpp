@@ -267,6 +267,7 @@ std::vector<std::string> failures_without_moving(const CommSubject& subject) {
 std::string comm_not_comparable(const CommSubject& backend) {
   chassis_status_t* status = backend.table->supports(backend.self, CHASSIS_DEVICE_CPU, 0);
   if (status == nullptr) return "";
+  if (status_code(status) != CHASSIS_UNIMPLEMENTED) throw_if_failed(status, backend.who + ": supports");
   std::string text = "it does not serve memory of the CPU: " + status_text(status);
   status_release(status);
   return text;

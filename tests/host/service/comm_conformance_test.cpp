@@ -108,6 +108,8 @@ TEST(CommConformance, PassesOnWhatABackendRefuses) {
     return make_status(CHASSIS_UNIMPLEMENTED, "CUDA only");
   };
   EXPECT_HAS(comm_not_comparable(ranks.subjects.front()), "it does not serve memory of the CPU: ");
+  ranks.bent.supports = [](chassis_instance*, uint32_t, int32_t) { return make_status(CHASSIS_INTERNAL, "no idea"); };
+  EXPECT_THROW(comm_not_comparable(ranks.subjects.front()), Error) << "not to know is no reason";
 }
 
 }  // namespace
