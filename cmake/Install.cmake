@@ -8,7 +8,10 @@ set(data "${CMAKE_INSTALL_DATADIR}/chassis")
 if(TARGET chassis)
   if(CHASSIS_BUNDLE_TORCH)
     set(torch_libraries "${CMAKE_INSTALL_LIBDIR}/chassis/libtorch")
-    set_target_properties(chassis PROPERTIES INSTALL_RPATH "$ORIGIN/../${torch_libraries}/torch/lib")
+    # Rationale: where the path of the build tree is no longer than the installed one, CMake fills it up with ':', and an
+    # empty entry is the working directory. With both in it, it is longer.
+    set(installed_path "$ORIGIN/../${torch_libraries}/torch/lib")
+    set_target_properties(chassis PROPERTIES INSTALL_RPATH "${installed_path}" BUILD_RPATH "${installed_path}")
     install(DIRECTORY "${CHASSIS_TORCH_DIR}/lib" DESTINATION "${torch_libraries}/torch"
             FILES_MATCHING PATTERN "*.so*" PATTERN "libtorch_python*" EXCLUDE)
     # The wheel's libraries look for CUDA's run-time libraries in ../../nvidia.
@@ -18,7 +21,7 @@ if(TARGET chassis)
       install(DIRECTORY "${folder}/lib" DESTINATION "${torch_libraries}/nvidia/${name}" FILES_MATCHING PATTERN "*.so*")
     endforeach()
   else()
-    set_target_properties(chassis PROPERTIES INSTALL_RPATH "${CHASSIS_TORCH_DIR}/lib")
+    set_target_properties(chassis PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "${CHASSIS_TORCH_DIR}/lib")
   endif()
   install(TARGETS chassis RUNTIME)
 endif()

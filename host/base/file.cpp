@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -17,6 +18,7 @@
 #include <utility>
 
 #include "host/base/error.hpp"
+#include "host/base/pipe.hpp"
 #include "host/base/units.hpp"
 
 namespace chassis {
@@ -57,15 +59,17 @@ PathKind kind_of(mode_t mode) {
 }
 
 // Opening a FIFO or a device waits or has effects of its own, so it is opened without waiting and looked at first.
-int open_regular(int directory, const std::string& name, int flags, const std::string& path, unsigned mode = 0) {
+int open_regular(int directory, const std::string& name, int flags, const std::string& path, unsigned mode = 0,
+                 bool or_pipe = false) {
   const int descriptor = open_retrying(directory, name, flags | O_NONBLOCK | O_NOCTTY, mode);
   if (descriptor < 0) throw failure("cannot open", path, errno);
   struct stat info {};
   const int error = ::fstat(descriptor, &info) != 0 ? errno : 0;
-  if (error == 0 && S_ISREG(info.st_mode)) return descriptor;
+  if (error == 0 && (S_ISREG(info.st_mode) || (or_pipe && S_ISFIFO(info.st_mode)))) return descriptor;
   ::close(descriptor);
   if (error != 0) throw failure("cannot look at", path, error);
-  throw storage_error("cannot open '" + path + "': it is " + kind_text(info.st_mode)).hint("give a regular file");
+  throw storage_error("cannot open '" + path + "': it is " + kind_text(info.st_mode))
+      .hint(or_pipe ? "give a regular file or a pipe" : "give a regular file");
 }
 
 PathKind kind_at(const std::string& path, int flags) {
@@ -73,6 +77,28 @@ PathKind kind_at(const std::string& path, int flags) {
   if (::fstatat(AT_FDCWD, path.c_str(), &info, flags) == 0) return kind_of(info.st_mode);
   if (errno == ENOENT || errno == ENOTDIR) return PathKind::kAbsent;
   throw failure("cannot look at", path, errno);
+}
+
+std::string read_whole(const File& file, uint64_t max_bytes) {
+  const auto refuse_larger = [&](uint64_t num_bytes) {
+    if (num_bytes > max_bytes)
+      throw storage_error("'" + file.path() + "' has " + (num_bytes == file.size() ? "" : "more than ") +
+                          bytes_text(num_bytes) + ", at most " + bytes_text(max_bytes) + " are expected");
+  };
+  refuse_larger(file.size());
+  std::string bytes;
+  bytes.resize(file.size());
+  size_t done = 0;
+  for (;;) {
+    // Files whose size is not known beforehand, such as those of /proc, are read to the end too.
+    if (done == bytes.size()) bytes.resize(done + std::max<size_t>(done / 2, 4096));
+    const size_t got = file.pread_some(bytes.data() + done, bytes.size() - done, done);
+    if (got == 0) break;
+    done += got;
+    refuse_larger(done);
+  }
+  bytes.resize(done);
+  return bytes;
 }
 
 std::string parent_of(const std::string& path) {
@@ -158,6 +184,12 @@ uint64_t File::size() const {
   struct stat info {};
   if (::fstat(descriptor_, &info) != 0) throw failure("cannot find the size of", path_, errno);
   return static_cast<uint64_t>(info.st_size);
+}
+
+unsigned File::mode() const {
+  struct stat info {};
+  if (::fstat(descriptor_, &info) != 0) throw failure("cannot find the permissions of", path_, errno);
+  return info.st_mode & 07777;
 }
 
 size_t File::pread_some(void* data, size_t num_bytes, uint64_t offset) const {
@@ -280,27 +312,32 @@ std::vector<DirectoryEntry> list_directory(const std::string& path) {
   return entries;
 }
 
-std::string read_file(const std::string& path, uint64_t max_bytes) {
-  const File file = File::open_read(path);
-  const auto refuse_larger = [&](uint64_t num_bytes) {
-    if (num_bytes > max_bytes)
-      throw storage_error("'" + path + "' has " + (num_bytes == file.size() ? "" : "more than ") +
-                          bytes_text(num_bytes) + ", at most " + bytes_text(max_bytes) + " are expected");
-  };
-  refuse_larger(file.size());
+std::string read_file(const std::string& path, uint64_t max_bytes) { return read_whole(File::open_read(path), max_bytes); }
+
+std::string read_file_or_pipe(const std::string& path, uint64_t max_bytes, std::chrono::milliseconds patience) {
+  const File file = File::adopt(open_regular(AT_FDCWD, path, O_RDONLY, path, 0, /*or_pipe=*/true), path);
+  struct stat info {};
+  if (::fstat(file.descriptor(), &info) != 0) throw failure("cannot look at", path, errno);
+  if (S_ISREG(info.st_mode)) return read_whole(file, max_bytes);
   std::string bytes;
-  bytes.resize(file.size());
-  size_t done = 0;
   for (;;) {
-    // Files whose size is not known beforehand, such as those of /proc, are read to the end too.
-    if (done == bytes.size()) bytes.resize(done + std::max<size_t>(done / 2, 4096));
-    const size_t got = file.pread_some(bytes.data() + done, bytes.size() - done, done);
-    if (got == 0) break;
-    done += got;
-    refuse_larger(done);
+    // Reading at once would take a FIFO that nobody has opened for writing yet for an empty one.
+    pollfd awaited{file.descriptor(), POLLIN, 0};
+    const int ready = ::poll(&awaited, 1, static_cast<int>(patience.count()));
+    if (ready < 0 && errno != EINTR) throw failure("cannot wait for", path, errno);
+    if (ready == 0) {
+      throw storage_error("nothing was written to '" + path + "' within " + std::to_string(patience.count()) + " ms")
+          .hint("it is a pipe: start what writes to it first, or give a regular file");
+    }
+    const size_t done = bytes.size();
+    bytes.resize(done + 65536);
+    const ssize_t got = ::read(file.descriptor(), bytes.data() + done, bytes.size() - done);
+    if (got < 0 && errno != EINTR && errno != EAGAIN) throw failure("cannot read", path, errno);
+    bytes.resize(done + static_cast<size_t>(std::max<ssize_t>(got, 0)));
+    if (bytes.size() > max_bytes)
+      throw storage_error("'" + path + "' gives more than the " + bytes_text(max_bytes) + " that are expected at most");
+    if (got == 0) return bytes;
   }
-  bytes.resize(done);
-  return bytes;
 }
 
 void write_file_atomic(const std::string& path, std::string_view bytes, unsigned mode) {

@@ -1,8 +1,11 @@
 // Strict JSON access on top of nlohmann-json.
 #include "host/base/json.hpp"
 
+#include <algorithm>
 #include <unordered_set>
 #include <vector>
+
+#include "host/base/reading.hpp"
 
 namespace chassis {
 namespace {
@@ -54,6 +57,15 @@ Json parse_json(std::string_view text, const std::string& name, ExitCode code) {
     std::string detail = cause.what();
     if (const size_t start = detail.find("syntax error"); start != std::string::npos) detail = detail.substr(start);
     throw Error(code, position_of_byte(text, name, cause.byte > 0 ? cause.byte - 1 : 0), "not valid JSON: " + detail);
+  } catch (const nlohmann::json::out_of_range& cause) {
+    // A number such as 1e400, which the parser names without its place.
+    const std::string detail = cause.what();
+    const size_t quote = detail.find('\'');
+    const std::string number = quote == std::string::npos ? "" : detail.substr(quote + 1, detail.rfind('\'') - quote - 1);
+    throw Error(code, position_of_byte(text, name, std::min(text.find(number), text.size())),
+                "the number " + number + " is too large");
+  } catch (...) {
+    rethrow_as_error(name, code);
   }
 }
 

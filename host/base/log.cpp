@@ -1,14 +1,22 @@
 // spdlog behind log.hpp: one console sink whose info lines are plain, any number of file sinks with times.
 #include "host/base/log.hpp"
 
+#include <spdlog/details/log_msg_buffer.h>
 #include <spdlog/pattern_formatter.h>
-#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <cstdlib>
 #include <mutex>
+#include <system_error>
+#include <utility>
 
 #include "host/base/error.hpp"
+#include "host/base/file.hpp"
+#include "host/base/log_capture.hpp"
 #include "host/base/printable.hpp"
 
 namespace chassis::log {
@@ -54,16 +62,47 @@ std::unique_ptr<spdlog::formatter> console_formatter(std::string rank) {
   return formatter;
 }
 
+// Appends whole lines to a file of its own, never through a link. A line that does not fit is taken back and thrown.
+class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit FileSink(const std::string& path) : file_(File::open_or_create_own(path)) {}
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    // At the end as it is now: people truncate and rotate logs.
+    const uint64_t begin = file_.size();
+    try {
+      file_.pwrite_exact(line.data(), line.size(), begin);
+    } catch (const Error& cause) {
+      if (file_.size() > begin) file_.truncate(begin);
+      throw spdlog::spdlog_ex(cause.message());
+    }
+  }
+  void flush_() override {}
+
+  File file_;
+};
+
+constexpr size_t kMaxEarly = 512;
+constexpr char kLostLines[] = "lines that the log file did not take";
+
 struct State {
   std::mutex mutex;
   std::shared_ptr<spdlog::sinks::stderr_color_sink_mt> console =
       std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
   std::vector<std::shared_ptr<spdlog::sinks::sink>> files;
   std::vector<std::pair<std::string, uint64_t>> counted;
+  // What was said before there was a file; the first one begins with it.
+  std::vector<spdlog::details::log_msg_buffer> early;
+  bool keeps_early = true;
 
   State() {
     console->set_formatter(console_formatter(""));
     console->set_level(spdlog::level::info);
+    const char* const no_color = std::getenv("NO_COLOR");  // no-color.org: set and not empty
+    if (no_color != nullptr && *no_color != '\0') console->set_color_mode(spdlog::color_mode::never);
   }
 };
 
@@ -73,7 +112,44 @@ State& state() {
   return *instance;
 }
 
+// One more of its key; true if it is the first. The caller holds the mutex.
+bool count(State& s, const std::string& key, uint64_t times) {
+  for (auto& [known, number] : s.counted) {
+    if (known != key) continue;
+    number += times;
+    return false;
+  }
+  s.counted.emplace_back(key, times);
+  return true;
+}
+
+// The caller holds the mutex. Returns why a file did not take the line, the first time that happens.
+std::string write_to_files(State& s, const spdlog::details::log_msg& message) {
+  std::string refusal;
+  for (auto& file : s.files) {
+    // Rationale: a full disk must not end a run through its log; the checkpoint reports it properly.
+    try {
+      file->log(message);
+    } catch (const std::exception& cause) {
+      if (count(s, kLostLines, 1)) refusal = cause.what();
+    }
+  }
+  return refusal;
+}
+
+void tell_console(State& s, Level level, const std::string& text) {
+  const spdlog::details::log_msg message(spdlog::string_view_t(), to_spdlog(level), {text.data(), text.size()});
+  if (!s.console->should_log(message.level)) return;
+  s.console->log(message);
+  s.console->flush();
+}
+
+thread_local CapturedWarnings* capture = nullptr;
+
 }  // namespace
+
+CapturedWarnings::CapturedWarnings() : outer_(std::exchange(capture, this)) {}
+CapturedWarnings::~CapturedWarnings() { capture = outer_; }
 
 void set_level(Level level) { state().console->set_level(to_spdlog(level)); }
 
@@ -91,15 +167,14 @@ bool enabled(Level level) {
 }
 
 void add_file(const std::string& path) {
-  std::shared_ptr<spdlog::sinks::sink> sink;
-  try {
-    sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
-  } catch (const spdlog::spdlog_ex& cause) {
-    throw storage_error("can not open the log file '" + path + "'").caused_by(cause);
-  }
+  auto sink = std::make_shared<FileSink>(path);
   sink->set_pattern("%Y-%m-%d %H:%M:%S.%e %l: %v");
-  std::lock_guard lock(state().mutex);
-  state().files.push_back(std::move(sink));
+  State& s = state();
+  std::lock_guard lock(s.mutex);
+  s.files.push_back(std::move(sink));
+  for (const auto& message : s.early) write_to_files(s, message);
+  s.early.clear();
+  s.keeps_early = false;
 }
 
 void close_files() {
@@ -118,34 +193,23 @@ void flush() {
 void write(Level level, std::string_view raw) {
   State& s = state();
   const std::string text = printable_message(raw);
+  tell_console(s, level, text);
   const spdlog::details::log_msg message(spdlog::string_view_t(), to_spdlog(level), {text.data(), text.size()});
-  if (s.console->should_log(message.level)) {
-    s.console->log(message);
-    s.console->flush();
+  std::string refusal;
+  {
+    std::lock_guard lock(s.mutex);
+    if (s.keeps_early && level != Level::kDebug && s.early.size() < kMaxEarly) s.early.emplace_back(message);
+    refusal = write_to_files(s, message);
   }
-  std::lock_guard lock(s.mutex);
-  for (auto& file : s.files) {
-    // Rationale: a full disk must not end a run through its log; the checkpoint reports it properly.
-    try {
-      file->log(message);
-      if (level != Level::kDebug) file->flush();
-    } catch (const spdlog::spdlog_ex&) {
-    }
-  }
+  if (!refusal.empty()) tell_console(s, Level::kWarn, refusal + "; lines that are missing there are counted");
 }
 
 void counted_warning(std::string key, std::string text, uint64_t times) {
   if (times == 0) return;
-  State& s = state();
+  if (capture != nullptr) return capture->add(std::move(text));
   {
-    std::lock_guard lock(s.mutex);
-    for (auto& [known, count] : s.counted) {
-      if (known == key) {
-        count += times;
-        return;
-      }
-    }
-    s.counted.emplace_back(std::move(key), times);
+    std::lock_guard lock(state().mutex);
+    if (!count(state(), key, times)) return;
   }
   write(Level::kWarn, text);
 }

@@ -1,5 +1,6 @@
 #include "host/base/printable.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 
@@ -70,7 +71,27 @@ std::string shown(std::string_view text, size_t max_bytes, bool is_message) {
 
 }  // namespace
 
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const Character c = first_character(text);
+    if (c.num_bytes == 0) return false;
+    text.remove_prefix(c.num_bytes);
+  }
+  return true;
+}
+
 std::string printable(std::string_view text, size_t max_bytes) { return shown(text, max_bytes, false); }
+
+std::string printable_lines(std::string_view text) {
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find_first_of("\n\t", at), text.size());
+    out += printable(text.substr(at, end - at), std::string_view::npos);
+    if (end < text.size()) out += text[end];
+    at = end + 1;
+  }
+  return out;
+}
 
 std::string printable_message(std::string_view text, size_t max_bytes) { return shown(text, max_bytes, true); }
 

@@ -10,10 +10,12 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
 
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
+#include "host/base/printable.hpp"
 #include "host/checkpoint/manifest.hpp"
 #include "host/checkpoint/staged_directory.hpp"
 
@@ -24,56 +26,108 @@ namespace fs = std::filesystem;
 
 constexpr char kLatest[] = "latest";
 constexpr char kLock[] = ".lock";
+constexpr std::string_view kStep = "step-", kDamaged = ".damaged";
 
-CheckpointInfo describe(const std::string& root, const std::string& name) {
+bool is_digits(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
+}
+
+// "step-000500"
+bool is_step_name(std::string_view name) { return name.starts_with(kStep) && is_digits(name.substr(kStep.size())); }
+
+// "step-000500.damaged", "step-000500.damaged-2"
+bool is_set_aside_name(std::string_view name) {
+  const size_t at = name.find(kDamaged);
+  if (at == 0 || at == name.npos) return false;
+  const std::string_view rest = name.substr(at + kDamaged.size());
+  return rest.empty() || (rest.front() == '-' && is_digits(rest.substr(1)));
+}
+
+std::string defect_of_sizes(SourceDirectory& directory, const CheckpointManifest& manifest) {
+  for (const auto& file : manifest.files) {
+    const int64_t found = directory.find_file(file.path);
+    if (found < 0) return "'" + file.path + "' is missing";
+    const uint64_t num_bytes = directory.files()[static_cast<size_t>(found)].num_bytes;
+    if (num_bytes != file.num_bytes)
+      return "'" + file.path + "' has " + std::to_string(num_bytes) + " bytes, the manifest says " +
+             std::to_string(file.num_bytes);
+  }
+  return "";
+}
+
+void describe_contents(CheckpointInfo& info) {
+  const PathKind kind = path_kind(info.path);
+  if (kind == PathKind::kAbsent) {
+    std::error_code error;
+    const std::string target = fs::read_symlink(info.path, error).string();
+    throw storage_error("it is a link to '" + printable(target) + "', which is not there");
+  }
+  if (kind != PathKind::kDirectory) throw DamagedCheckpoint("it is no directory");
+  SourceDirectory directory(info.path);
+  if (directory.find_file(kManifestName) < 0) throw DamagedCheckpoint(std::string("it has no ") + kManifestName);
+  const CheckpointManifest manifest = CheckpointManifest::read(directory);
+  info.step = manifest.step;
+  info.created = manifest.created;
+  info.format = manifest.format;
+  info.resumable = manifest.resumable;
+  info.num_tensors = manifest.num_tensors();
+  info.num_bytes = manifest.num_bytes();
+  info.defect = defect_of_sizes(directory, manifest);
+}
+
+CheckpointInfo describe(const std::string& root, const DirectoryEntry& entry) {
   CheckpointInfo info;
-  info.name = name;
-  info.path = root + "/" + name;
+  info.name = entry.name;
+  info.path = root + "/" + entry.name;
+  info.is_link = entry.kind == PathKind::kLink;
+  info.set_aside = is_set_aside_name(entry.name);
+  std::sscanf(info.name.c_str(), "step-%" SCNd64, &info.step);
   try {
-    SourceDirectory directory(info.path);
-    const CheckpointManifest manifest = CheckpointManifest::read(directory);
-    info.step = manifest.step;
-    info.created = manifest.created;
-    info.format = manifest.format;
-    info.resumable = manifest.resumable;
-    info.num_tensors = manifest.num_tensors();
-    info.num_bytes = manifest.num_bytes();
-    for (const auto& file : manifest.files) {
-      const int64_t found = directory.find(file.path);
-      if (found < 0) {
-        info.defect = "'" + file.path + "' is missing";
-      } else if (const uint64_t num_bytes = directory.files()[static_cast<size_t>(found)].num_bytes;
-                 num_bytes != file.num_bytes) {
-        info.defect = "'" + file.path + "' has " + std::to_string(num_bytes) + " bytes, the manifest says " +
-                      std::to_string(file.num_bytes);
-      }
-    }
+    describe_contents(info);
+  } catch (const DamagedCheckpoint& damage) {
+    info.defect = damage.message();
   } catch (const Error& error) {
-    info.defect = error.message();
-    std::sscanf(name.c_str(), "step-%" SCNd64, &info.step);
+    info.unreadable = error.message();
   }
   return info;
 }
 
-// The name in `latest`: of a symbolic link or, where there are none, of a small file. Empty if there is none.
-std::string read_latest(const std::string& root) {
+// A folder of another name is a checkpoint if it has a manifest.
+bool has_manifest(const std::string& path) {
+  try {
+    return link_kind(path + "/" + kManifestName) != PathKind::kAbsent;
+  } catch (const Error&) {
+    return true;  // to be told of as unreadable
+  }
+}
+
+struct Latest {
+  std::string name;  // empty: none
+  std::string defect;
+};
+
+// Of a symbolic link or, where there are none, of a small file.
+Latest read_latest(const std::string& root) {
   const std::string path = root + "/" + kLatest;
   char target[256];
-  const ssize_t length = ::readlink(path.c_str(), target, sizeof target);
-  std::string name;
-  if (length > 0) {
-    name.assign(target, static_cast<size_t>(length));
-  } else if (errno == EINVAL) {
-    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (descriptor < 0) return "";
-    const File file = File::adopt(descriptor, path);
-    name.assign(target, file.pread_some(target, sizeof target, 0));
-    while (!name.empty() && name.back() == '\n') name.pop_back();
+  size_t length = 0;
+  switch (link_kind(path)) {
+    case PathKind::kAbsent:
+      return {};
+    case PathKind::kLink: {
+      const ssize_t got = ::readlink(path.c_str(), target, sizeof target);
+      if (got < 0)
+        throw storage_error("cannot read the link '" + path + "': " + std::generic_category().message(errno));
+      length = static_cast<size_t>(got);
+      break;
+    }
+    default:
+      length = File::open_read(path).pread_some(target, sizeof target, 0);
   }
-  const bool is_name = is_plain_path(name) && name.find('/') == name.npos;
-  if (!name.empty() && !is_name)
-    counted_warning("checkpoint-latest", "'" + path + "' names no checkpoint; it is ignored");
-  return is_name ? name : "";
+  std::string name(target, length);
+  while (!name.empty() && name.back() == '\n') name.pop_back();
+  if (is_plain_path(name) && name.find('/') == name.npos) return {name, ""};
+  return {kLatest, "it leads to '" + printable(name) + "', which is no checkpoint beside it"};
 }
 
 }  // namespace
@@ -86,11 +140,15 @@ std::string step_directory_name(int64_t step) {
 
 std::vector<CheckpointInfo> list_checkpoints(const std::string& root) {
   std::vector<CheckpointInfo> found;
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(root, error)) {
-    const std::string name = entry.path().filename().string();
-    if (!is_plain_path(name) || !fs::is_directory(entry.symlink_status(error))) continue;
-    if (fs::exists(entry.path() / kManifestName, error)) found.push_back(describe(root, name));
+  if (path_kind(root) == PathKind::kAbsent && link_kind(root) == PathKind::kAbsent) return found;
+  for (const DirectoryEntry& entry : list_directory(root)) {
+    if (!is_plain_path(entry.name)) continue;
+    const std::string path = root + "/" + entry.name;
+    const bool is_named = is_step_name(entry.name) || is_set_aside_name(entry.name);
+    if (!is_named && !(entry.kind == PathKind::kDirectory && has_manifest(path))) continue;
+    CheckpointInfo info = describe(root, entry);
+    const bool is_gone = !info.unreadable.empty() && link_kind(path) == PathKind::kAbsent;  // deleted meanwhile
+    if (!is_gone) found.push_back(std::move(info));
   }
   std::sort(found.begin(), found.end(), [](const CheckpointInfo& a, const CheckpointInfo& b) {
     return a.step != b.step ? a.step < b.step : a.name < b.name;
@@ -101,21 +159,47 @@ std::vector<CheckpointInfo> list_checkpoints(const std::string& root) {
 std::vector<CheckpointInfo> checkpoints_to_resume(const std::string& root) {
   std::vector<CheckpointInfo> all = list_checkpoints(root);
   std::reverse(all.begin(), all.end());
-  const std::string latest = read_latest(root);
-  const auto is_latest = [&](const CheckpointInfo& info) { return info.name == latest; };
+  const Latest latest = read_latest(root);
+  const auto is_latest = [&](const CheckpointInfo& info) { return info.name == latest.name; };
+  std::erase_if(all, [&](const CheckpointInfo& info) { return info.set_aside && !is_latest(info); });
   std::stable_partition(all.begin(), all.end(), is_latest);
-  if (!latest.empty() && (all.empty() || !is_latest(all.front()))) {
-    counted_warning("checkpoint-latest", "'" + root + "/" + kLatest + "' names '" + latest + "', which is not there");
+  if (!latest.name.empty() && (all.empty() || !is_latest(all.front()))) {
+    CheckpointInfo missing;
+    missing.name = latest.name;
+    missing.path = root + "/" + latest.name;
+    missing.defect = std::string("'") + kLatest + "' names it, and it is not there";
+    if (!latest.defect.empty()) missing.defect = latest.defect;
+    all.insert(all.begin(), missing);
   }
   return all;
 }
 
-std::optional<CheckpointInfo> newest_checkpoint(const std::string& root) {
-  for (const CheckpointInfo& info : checkpoints_to_resume(root)) {
-    if (info.defect.empty()) return info;
-    pass_over(info, info.defect);
+std::optional<CheckpointInfo> use_best(const std::string& root, const std::vector<CheckpointInfo>& candidates,
+                                       const std::function<void(const CheckpointInfo&)>& use,
+                                       const PassedOver& passed_over) {
+  std::optional<DamagedCheckpoint> damage;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const CheckpointInfo& candidate = candidates[i];
+    if (!candidate.unreadable.empty())
+      throw storage_error("checkpoint '" + candidate.path + "' cannot be read: " + candidate.unreadable)
+          .hint("it may be whole, so nothing older is used in its place: make it readable, or move it away");
+    try {
+      if (!candidate.defect.empty()) throw DamagedCheckpoint("'" + candidate.path + "': " + candidate.defect);
+      use(candidate);
+      return candidate;
+    } catch (const DamagedCheckpoint& error) {
+      damage = error;
+      passed_over(candidate, error.message() + (i + 1 < candidates.size() ? "; next is '" + candidates[i + 1].name + "'"
+                                                                          : "; there is none before it"));
+    }
   }
-  return std::nullopt;
+  if (!damage) return std::nullopt;
+  damage->hint("no checkpoint of this run is whole; to start anew, move " + root + " away");
+  throw *damage;
+}
+
+std::optional<CheckpointInfo> newest_checkpoint(const std::string& root) {
+  return use_best(root, checkpoints_to_resume(root), [](const CheckpointInfo&) {});
 }
 
 void pass_over(const CheckpointInfo& checkpoint, const std::string& why) {
@@ -132,6 +216,10 @@ CheckpointRoot::CheckpointRoot(std::string path) : path_(std::move(path)) {
     throw storage_error("'" + path_ + "' is in use by another run, process " + (holder[0] ? holder : "unknown"))
         .hint("wait for it, stop it, or choose another run.output_dir");
   }
+  char before[32] = {};
+  const std::string_view held(before, lock_.pread_some(before, sizeof before, 0));
+  if (held.find_first_not_of(std::string_view("0123456789\n\0", 12)) != held.npos)
+    throw storage_error("'" + lock_.path() + "' is in the way: this program did not write it").hint("move it away");
   lock_.truncate(0);
   const std::string text = std::to_string(::getpid()) + "\n";
   lock_.pwrite_exact(text.data(), text.size(), 0);
@@ -140,49 +228,91 @@ CheckpointRoot::CheckpointRoot(std::string path) : path_(std::move(path)) {
 
 void CheckpointRoot::collect_leftovers() {
   chassis::collect_leftovers(path_, "");
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(path_, error)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with(".latest.") && entry.is_symlink(error)) fs::remove(entry.path(), error);
-  }
+  for (const DirectoryEntry& entry : list_directory(path_))
+    if (entry.name.starts_with(".latest.") && entry.kind == PathKind::kLink)
+      ::unlink((path_ + "/" + entry.name).c_str());
 }
 
 void CheckpointRoot::set_latest(const std::string& name) {
   const std::string temporary = path_ + "/.latest." + std::to_string(::getpid());
   ::unlink(temporary.c_str());
   if (::symlink(name.c_str(), temporary.c_str()) != 0) {
-    return write_file_atomic(path_ + "/" + kLatest, name + "\n");  // a file system without links
+    if (errno == EPERM || errno == EOPNOTSUPP || errno == ENOSYS)  // a file system without links
+      return write_file_atomic(path_ + "/" + kLatest, name + "\n");
+    throw storage_error("cannot make the link '" + temporary + "': " + std::generic_category().message(errno));
   }
   rename_durably(temporary, path_ + "/" + kLatest);
 }
 
-std::vector<std::string> CheckpointRoot::prune(int64_t keep_last, int64_t keep_every) {
+std::string CheckpointRoot::set_aside(const std::string& name) {
+  const std::string from = path_ + "/" + name;
+  if (name == kLatest || link_kind(from) == PathKind::kAbsent) return "";
+  for (int i = 1;; ++i) {
+    const std::string aside = name + std::string(kDamaged) + (i == 1 ? "" : "-" + std::to_string(i));
+    if (link_kind(path_ + "/" + aside) != PathKind::kAbsent) continue;
+    rename_durably(from, path_ + "/" + aside);
+    return aside;
+  }
+}
+
+std::vector<std::string> CheckpointRoot::prune(int64_t keep_last, int64_t keep_every,
+                                               const std::function<std::string(const CheckpointInfo&)>& defect_of) {
   std::vector<std::string> deleted;
   if (keep_last <= 0) return deleted;
   std::vector<CheckpointInfo> all = list_checkpoints(path_);
   // Damaged ones do not count towards those that are kept, and are left for people to look at.
-  std::erase_if(all, [](const CheckpointInfo& info) { return !info.defect.empty(); });
-  const std::string latest = read_latest(path_);
-  for (size_t i = 0; i + static_cast<size_t>(keep_last) < all.size(); ++i) {
-    if (all[i].name == latest || (keep_every > 0 && all[i].step % keep_every == 0)) continue;
-    const std::vector<std::string> foreign = foreign_files(all[i].path);
-    if (!foreign.empty()) {
-      counted_warning("checkpoint-kept", "'" + all[i].path + "' is not deleted: it holds '" + foreign.front() +
-                                             "', which this program did not write");
-      continue;
-    }
-    try {
-      unpublish_and_remove(path_, all[i].name);
+  std::erase_if(all, [](const CheckpointInfo& info) {
+    return !info.defect.empty() || !info.unreadable.empty() || info.set_aside;
+  });
+  if (all.size() <= static_cast<size_t>(keep_last)) return deleted;
+  const std::string latest = read_latest(path_).name;
+  int64_t num_kept = 0;
+  for (size_t i = all.size(); i-- > 0;) {
+    if (num_kept < keep_last) {
+      const std::string defect = defect_of && i >= 1 ? defect_of(all[i]) : "";
+      if (defect.empty()) {
+        ++num_kept;
+        continue;
+      }
+      counted_warning("checkpoint-damaged " + all[i].name,
+                      "'" + all[i].path + "' is damaged and does not count: " + defect);
+    } else if (all[i].name != latest && !(keep_every > 0 && all[i].step % keep_every == 0) && may_delete(all[i])) {
       deleted.push_back(all[i].name);
-    } catch (const Error& error) {
-      counted_warning("checkpoint-kept", "'" + all[i].path + "' could not be deleted: " + error.message());
     }
   }
+  std::reverse(deleted.begin(), deleted.end());
+  std::erase_if(deleted, [this](const std::string& name) {
+    try {
+      unpublish_and_remove(path_, name);
+      return false;
+    } catch (const Error& error) {
+      counted_warning("checkpoint-kept", "'" + path_ + "/" + name + "' could not be deleted: " + error.message());
+      return true;
+    }
+  });
   return deleted;
 }
 
+bool CheckpointRoot::may_delete(const CheckpointInfo& checkpoint) const {
+  std::string why;
+  try {
+    if (checkpoint.is_link)
+      why = "it is a link to a checkpoint elsewhere";
+    else if (const std::vector<std::string> foreign = foreign_files(checkpoint.path); !foreign.empty())
+      why = "it holds '" + foreign.front() + "', which this program did not write";
+  } catch (const Error& error) {
+    why = error.message();
+  }
+  if (!why.empty()) counted_warning("checkpoint-kept", "'" + checkpoint.path + "' is not deleted: " + why);
+  return why.empty();
+}
+
+bool is_checkpoint_root(const std::string& path) {
+  return fs::path(path).filename() == "checkpoints" && link_kind(path + "/" + kLock) == PathKind::kFile;
+}
+
 void delete_checkpoint(const std::string& path) {
-  check_replaceable(path);
+  check_replaceable(path, true);
   const fs::path whole = fs::path(path).lexically_normal();
   unpublish_and_remove(whole.parent_path().empty() ? "." : whole.parent_path().string(), whole.filename().string());
 }

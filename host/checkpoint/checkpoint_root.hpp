@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,19 +21,34 @@ struct CheckpointInfo {
   std::string created;
   std::string format;
   bool resumable = false;
+  bool is_link = false;    // to a checkpoint elsewhere: read, never deleted
+  bool set_aside = false;  // found damaged before, and renamed
   int64_t num_tensors = 0;
   uint64_t num_bytes = 0;
-  std::string defect;  // empty: manifest and sizes are right; contents are verify's to check
+  std::string defect;      // it was read and is wrong; empty: manifest and sizes are right, contents were not read
+  std::string unreadable;  // it could not be read, so nothing is known of it
 };
 
-// Published checkpoints, oldest step first; damaged ones too. Needs no lock. Empty if the directory is not there.
+// Oldest step first: directories with a manifest, and whatever is named as a step is, damaged and unreadable ones too.
+// Needs no lock. Empty if the directory is not there; throws if it cannot be read.
 std::vector<CheckpointInfo> list_checkpoints(const std::string& root);
-// The same, best to resume from first: the one that `latest` names, then from the highest step down.
+
+// Those to go on from, best first: the one that `latest` names, then from the highest step down. Not those set aside.
+// If what `latest` names is not there, an entry for it comes first, with that as its defect.
 std::vector<CheckpointInfo> checkpoints_to_resume(const std::string& root);
-// The first of these that is not defective. Every one passed over is a counted warning.
-std::optional<CheckpointInfo> newest_checkpoint(const std::string& root);
+
+using PassedOver = std::function<void(const CheckpointInfo& checkpoint, const std::string& why)>;
 // Says so, and counts it.
 void pass_over(const CheckpointInfo& checkpoint, const std::string& why);
+
+// Gives `use` one after the other. The next one is tried if one is defective, or `use` throws DamagedCheckpoint for it;
+// `passed_over` hears why, and what is next. Returns the one that was used; nothing if there are none. Throws at one
+// that is unreadable, since it may be whole, and if all are defective: a run goes on or stops, it never starts anew.
+std::optional<CheckpointInfo> use_best(const std::string& root, const std::vector<CheckpointInfo>& candidates,
+                                       const std::function<void(const CheckpointInfo&)>& use,
+                                       const PassedOver& passed_over = pass_over);
+// The best by manifest and sizes, contents unseen.
+std::optional<CheckpointInfo> newest_checkpoint(const std::string& root);
 
 class CheckpointRoot {
  public:
@@ -43,17 +59,27 @@ class CheckpointRoot {
   const std::string& path() const { return path_; }
   // `latest` names this checkpoint from now on; also after a power failure.
   void set_latest(const std::string& name);
+  // Renames a damaged checkpoint to <name>.damaged, or <name>.damaged-2 …: it is kept for people to look at, is not
+  // resumed from, counted or deleted any more, and is not in the way of a new one. Returns the new name; "" if nothing
+  // is there.
+  std::string set_aside(const std::string& name);
   // Deletes all but the newest `keep_last` (0: none is deleted) and those of steps that `keep_every` divides (0: none),
   // never the one that `latest` names, and nothing that this program did not write: a directory with foreign files
-  // stays, with a counted warning, and so does one that can not be deleted. Returns the names deleted.
-  std::vector<std::string> prune(int64_t keep_last, int64_t keep_every = 0);
+  // stays, with a counted warning, and so does one that cannot be deleted, and a link. With `defect_of`, which says
+  // what is wrong with a checkpoint's contents, only whole ones count as kept. Returns the names deleted.
+  std::vector<std::string> prune(int64_t keep_last, int64_t keep_every = 0,
+                                 const std::function<std::string(const CheckpointInfo&)>& defect_of = {});
 
  private:
   void collect_leftovers();
+  bool may_delete(const CheckpointInfo& checkpoint) const;
 
   std::string path_;
   File lock_;
 };
+
+// Whether CheckpointRoot has made this a directory of checkpoints.
+bool is_checkpoint_root(const std::string& path);
 
 // Removes a published checkpoint: unpublished by one rename, then deleted file by file, its manifest last. Refuses if
 // it holds files that are not in its manifest.

@@ -8,6 +8,7 @@
 #include "host/base/error.hpp"
 #include "host/base/units.hpp"
 #include "host/checkpoint/manifest.hpp"
+#include "host/plugin/call.hpp"
 #include "host/plugin/status.hpp"
 
 namespace chassis {
@@ -193,6 +194,7 @@ FormatLayout FormatPlugin::layout(std::span<const DiskBox> boxes, const Metadata
   receiver.layout.places.resize(boxes.size());
   receiver.placed.resize(boxes.size());
   const chassis_layout_sink_t sink = layout_sink(receiver);
+  const PluginCall call(call_site(who_), "layout");
   throw_if_failed(table_.layout(self_, request.get(), &sink), who_);
   for (size_t i = 0; i < boxes.size(); ++i) {
     if (!receiver.placed[i]) throw plugin_error(who_ + ": tensor '" + boxes[i].name + "' has no place");
@@ -262,15 +264,15 @@ FormatScan FormatPlugin::scan(SourceDirectory& directory, const chassis_director
   if (only_written()) throw plugin_error(who_ + " is only written: '" + directory.path() + "' can not be read with it");
   ScanReceiver receiver{{}, &directory};
   const chassis_scan_sink_t sink = scan_sink(receiver);
+  const PluginCall call(call_site(who_), "scan");
   chassis_status_t* status = table_.scan(self_, &source, &sink);
   if (status_code(status) == CHASSIS_NOT_FOUND) {
     const std::string what = status_text(status);
     status_release(status);
     NotOfFormat error("'" + directory.path() + "' is not of format " + name_ + ": " + what);
-    if (!directory.links().empty()) {
-      error.hint("symbolic links are not followed, such as '" + directory.links().front() +
-                 "'; copy the files with cp -L");
-    }
+    if (!directory.links().empty())
+      error.hint("a link is left out: '" + directory.links().front() +
+                 "'; in a model directory those to files are followed, in a checkpoint none");
     throw error;
   }
   throw_if_failed(status, "'" + directory.path() + "'");
@@ -282,6 +284,7 @@ void FormatPlugin::finish(std::span<const DiskBox> boxes, const MetadataPairs& m
   if (table_.finish == nullptr) return;
   const RawRequest request(boxes, metadata, num_ranks, max_file_bytes);
   const chassis_finish_sink_t sink = finish_sink(content);
+  const PluginCall call(call_site(who_), "finish");
   throw_if_failed(table_.finish(self_, request.get(), file, &sink), who_);
 }
 

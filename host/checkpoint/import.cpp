@@ -3,10 +3,10 @@
 #include "host/checkpoint/import.hpp"
 
 #include <algorithm>
-#include <filesystem>
 #include <set>
 
 #include "host/base/log.hpp"
+#include "host/checkpoint/output_place.hpp"
 
 namespace chassis {
 namespace {
@@ -40,6 +40,7 @@ int64_t imported_step(const MetadataPairs& metadata) {
 
 SaveResult import_checkpoint(CheckpointReader& source, const FormatPlugin& format, const ImportRequest& request,
                              const BucketPair& buckets) {
+  const OutputPlace place(request.directory, {source.path(), request.base}, request.resumable);
   const MetadataPairs& metadata = source.metadata();
   std::vector<SaveTensor> tensors;
   uint64_t num_left_out = 0;
@@ -65,16 +66,16 @@ SaveResult import_checkpoint(CheckpointReader& source, const FormatPlugin& forma
   for (const auto& [key, value] : metadata)
     if (key.starts_with("tied ")) log::info("'{}' is tied to '{}' and not stored twice", key.substr(5), value);
 
-  const std::filesystem::path directory = std::filesystem::path(request.directory).lexically_normal();
   SaveRequest save;
-  save.parent = directory.has_parent_path() ? directory.parent_path().string() : ".";
-  save.name = directory.filename().string();
+  save.parent = place.parent();
+  save.name = place.name();
+  save.mode = mode_like(source.path());
   save.step = imported_step(metadata);
   save.resumable = request.resumable;
   save.about = {{"imported", Json::object()}};
   for (const auto& [key, value] : metadata) save.about["imported"][key] = value;
   if (request.resumable) {
-    save.about["names"] = "parameters";
+    save.about["names"] = kParameterNames;
     save.state = {{"step", save.step}, {"tokens", 0}, {"trained_tokens", 0}, {"skipped_steps", 0}};
   }
   save.source = source.source([](const Descriptor& tensor) { return tensor.fqn; });

@@ -13,6 +13,16 @@
 namespace chassis {
 namespace {
 
+// Contents are not read here, so nothing is called whole.
+std::string status_of(const CheckpointInfo& info) {
+  const std::string set_aside = info.set_aside ? "set aside as damaged" : "";
+  if (!info.unreadable.empty()) return "unreadable: " + info.unreadable;
+  if (!info.defect.empty()) return (info.set_aside ? set_aside + ": " : "damaged: ") + info.defect;
+  if (info.set_aside) return set_aside;
+  const std::string what = info.resumable ? "resumable" : "weights only";
+  return what + ", not verified" + (info.is_link ? ", a link" : "");
+}
+
 using Extents = std::vector<CheckpointManifest::Extent>;
 
 void verify_file(SourceDirectory& directory, const CheckpointManifest& manifest, size_t index, const Extents& extents,
@@ -191,9 +201,7 @@ std::vector<std::string> checkpoint_table(const std::vector<CheckpointInfo>& che
   for (const auto& info : checkpoints) {
     lines.push_back(fmt::format("{:<{}}  {:>8}  {:>10}  {:<20}  {:<11}  {}", info.name, width, info.step,
                                 bytes_text(info.num_bytes), info.created, info.format,
-                                !info.defect.empty() ? "damaged: " + info.defect
-                                : info.resumable     ? "resumable"
-                                                     : "weights only"));
+                                status_of(info)));
   }
   return lines;
 }

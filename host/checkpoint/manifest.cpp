@@ -7,12 +7,14 @@
 
 #include "host/base/error.hpp"
 #include "host/base/hash.hpp"
+#include "host/base/printable.hpp"
+#include "host/base/reading.hpp"
 
 namespace chassis {
 namespace {
 
 constexpr uint64_t kMaxManifestBytes = uint64_t{1} << 30;
-constexpr std::string_view kPrefix = "{\n\"chassis_checkpoint\": 1,\n\"crc32c\": \"";
+constexpr std::string_view kPrefix = "{\n\"chassis_checkpoint\": ", kVersion = "1", kChecksum = ",\n\"crc32c\": \"";
 constexpr std::string_view kNoChecksum = "00000000";
 
 std::string hex(uint32_t value) {
@@ -77,11 +79,26 @@ CheckpointManifest::BoxEntry box_of(const Json& line, size_t num_files, const st
 MeshShape mesh_of(const Json& axes, const std::string& where) {
   std::vector<MeshAxis> out;
   if (!axes.is_object()) throw storage_error(where + ": 'mesh' is not an object");
-  for (const auto& [name, size] : axes.items()) {
-    if (!size.is_number_integer()) throw storage_error(where + ": 'mesh' has an axis without a size");
-    out.push_back({name, size.get<int>()});
+  for (const auto& [name, value] : axes.items()) {
+    const int64_t size = json_int(axes, name, where + ": 'mesh'");
+    if (size < 1 || size > INT32_MAX)
+      throw storage_error(where + ": 'mesh': '" + printable(name) + "' is " + std::to_string(size) +
+                          ", no size of an axis");
+    out.push_back({name, static_cast<int>(size)});
   }
   return MeshShape(std::move(out));
+}
+
+const Json& object_at(const Json& json, const char* key, const std::string& where) {
+  const Json& value = json_at(json, key, where);
+  if (!value.is_object()) throw storage_error(where + ": '" + key + "' is not an object, but " + value.type_name());
+  return value;
+}
+
+const Json& list_at(const Json& json, const char* key, const std::string& where) {
+  const Json& value = json_at(json, key, where);
+  if (!value.is_array()) throw storage_error(where + ": '" + key + "' is not a list, but " + value.type_name());
+  return value;
 }
 
 CheckpointManifest parse_checked(const std::string& text, const std::string& name) {
@@ -92,17 +109,18 @@ CheckpointManifest parse_checked(const std::string& text, const std::string& nam
   manifest.created = json_string(json, "created", name);
   manifest.mesh = mesh_of(json_at(json, "mesh", name), name);
   manifest.resumable = json_bool(json, "resumable", name);
-  manifest.about = json_at(json, "about", name);
-  manifest.state = json_at(json, "state", name);
+  manifest.about = object_at(json, "about", name);
+  json_string_or(manifest.about, "names", "", name + ": 'about'");
+  manifest.state = object_at(json, "state", name);
   std::set<std::string> paths;
-  for (const Json& line : json_at(json, "files", name)) {
+  for (const Json& line : list_at(json, "files", name)) {
     const std::string path = json_string(line, "path", name);
     const int64_t num_bytes = json_int(line, "bytes", name);
     if (!is_plain_path(path) || num_bytes < 0 || !paths.insert(path).second)
       throw storage_error(name + ": bad file '" + path + "'");
     manifest.files.push_back({path, static_cast<uint64_t>(num_bytes), parse_hex(json_string(line, "crc32c", name))});
   }
-  for (const Json& line : json_at(json, "tensors", name)) {
+  for (const Json& line : list_at(json, "tensors", name)) {
     manifest.boxes.push_back(box_of(line, manifest.files.size(), name));
     const auto& entry = manifest.boxes.back();
     const auto& file = manifest.files[entry.place.file];
@@ -114,6 +132,12 @@ CheckpointManifest parse_checked(const std::string& text, const std::string& nam
 }
 
 }  // namespace
+
+bool CheckpointManifest::is_of_a_run() const { return chassis::is_of_a_run(resumable, about); }
+
+bool is_of_a_run(bool resumable, const Json& about) {
+  return (resumable || about.value("names", "") == kParameterNames) && !about.contains("imported");
+}
 
 uint64_t CheckpointManifest::num_bytes() const {
   uint64_t sum = 0;
@@ -139,7 +163,7 @@ std::vector<std::vector<CheckpointManifest::Extent>> CheckpointManifest::extents
     const DiskPlace& place = boxes[i].place;
     const uint64_t at = reached(place.file);
     if (place.offset < at)
-      throw storage_error("tensor '" + boxes[i].box.name + "' overlaps another one in '" + files[place.file].path +
+      throw DamagedCheckpoint("tensor '" + boxes[i].box.name + "' overlaps another one in '" + files[place.file].path +
                           "'");
     if (place.offset > at) out[place.file].push_back({at, place.offset, -1});
     out[place.file].push_back({place.offset, place.offset + boxes[i].box.num_bytes(), static_cast<int64_t>(i)});
@@ -151,7 +175,10 @@ std::vector<std::vector<CheckpointManifest::Extent>> CheckpointManifest::extents
 }
 
 std::string CheckpointManifest::dump() const {
-  std::string out = std::string(kPrefix) + std::string(kNoChecksum) + "\",\n";
+  std::string out;
+  for (const std::string_view part : {kPrefix, kVersion, kChecksum}) out += part;
+  const size_t at_checksum = out.size();
+  out += std::string(kNoChecksum) + "\",\n";
   const auto add = [&](const char* key, const Json& value) {
     out += "\"" + std::string(key) + "\": " + value.dump() + ",\n";
   };
@@ -184,31 +211,39 @@ std::string CheckpointManifest::dump() const {
     out += (i > 0 ? ",\n  " : "\n  ") + line.dump();
   }
   out += "\n]\n}\n";
-  out.replace(kPrefix.size(), kNoChecksum.size(), hex(crc32c(0, out.data(), out.size())));
+  out.replace(at_checksum, kNoChecksum.size(), hex(crc32c(0, out.data(), out.size())));
   return out;
 }
 
 CheckpointManifest CheckpointManifest::parse(const std::string& text, const std::string& name) {
-  if (!text.starts_with(kPrefix) || text.size() < kPrefix.size() + kNoChecksum.size()) {
+  size_t end = 0;  // of the version
+  if (text.starts_with(kPrefix)) end = std::min(text.find_first_not_of("0123456789", kPrefix.size()), text.size());
+  const size_t at = end + kChecksum.size(), behind = at + kNoChecksum.size();
+  if (end == 0 || text.compare(end, kChecksum.size(), kChecksum) != 0 || text.size() < behind) {
     throw DamagedCheckpoint("'" + name + "' is not the manifest of a checkpoint, or is damaged in its first line");
   }
-  const std::string written = text.substr(kPrefix.size(), kNoChecksum.size());
-  uint32_t found = crc32c(0, text.data(), kPrefix.size());
+  const std::string written = text.substr(at, kNoChecksum.size());
+  uint32_t found = crc32c(0, text.data(), at);
   found = crc32c(found, kNoChecksum.data(), kNoChecksum.size());
-  const size_t behind = kPrefix.size() + kNoChecksum.size();
   found = crc32c(found, text.data() + behind, text.size() - behind);
   if (written != hex(found)) {
-    throw DamagedCheckpoint("'" + name + "' is damaged: its checksum is " + hex(found) + ", it says " + written);
+    throw DamagedCheckpoint("'" + name + "' is damaged: its checksum is " + hex(found) + ", it says " +
+                            printable(written));
+  }
+  if (const std::string version = text.substr(kPrefix.size(), end - kPrefix.size()); version != kVersion) {
+    throw storage_error("'" + name + "' is of version " + printable(version) + " of manifests; this release reads " +
+                        std::string(kVersion))
+        .hint("use the release that wrote it, or a later one");
   }
   try {
-    return parse_checked(text, name);
+    return reading(name, ExitCode::kStorage, [&] { return parse_checked(text, name); });
   } catch (const Error& error) {
-    throw storage_error(error.what());
+    throw DamagedCheckpoint(error.what());
   }
 }
 
 CheckpointManifest CheckpointManifest::read(SourceDirectory& directory) {
-  if (directory.find(kManifestName) < 0) {
+  if (directory.find_file(kManifestName) < 0) {
     throw storage_error("'" + directory.path() + "' is not a checkpoint: it has no " + kManifestName);
   }
   return parse(directory.read_text(kManifestName, kMaxManifestBytes), directory.path() + "/" + kManifestName);

@@ -16,7 +16,11 @@ namespace chassis {
 
 inline constexpr char kManifestName[] = "manifest.json";
 
-// What is on disk is not what was written there: checksums or sizes say otherwise.
+// In "about", under "names": tensors are called as the parameters of the run, not as in a model directory.
+inline constexpr char kParameterNames[] = "parameters";
+
+// What was read is not what was written there: checksums, sizes or what they say are wrong. What cannot be read is a
+// storage error of another sort: it may be there again.
 class DamagedCheckpoint : public Error {
  public:
   explicit DamagedCheckpoint(std::string message) : Error(ExitCode::kStorage, std::move(message)) {}
@@ -44,21 +48,25 @@ struct CheckpointManifest {
   std::string created;  // UTC, "2026-01-31T12:00:00Z"
   MeshShape mesh;
   bool resumable = false;  // false: weights only
-  Json about;              // config hash, plugins, versions: for people
+  Json about;              // config hash, plugins, versions: for people; an object, as state
   Json state;              // what else a resumed run needs: random state, data cursor, schedule
   std::vector<FileEntry> files;
   std::vector<BoxEntry> boxes;  // in order of declaration
 
+  // Saved by a training run to go on from: neither a model directory for others, nor imported.
+  bool is_of_a_run() const;
   uint64_t num_bytes() const;  // of all files
   int64_t num_tensors() const;
-  // By file, each from its first byte to its last. Throws a storage error if two boxes overlap.
+  // By file, each from its first byte to its last. Throws DamagedCheckpoint if two boxes overlap.
   std::vector<std::vector<Extent>> extents() const;
 
-  // Text with its own checksum; parse throws DamagedCheckpoint if one bit has changed.
+  // Text with its own checksum; parse throws DamagedCheckpoint if one bit has changed, or if it makes no sense.
   std::string dump() const;
   static CheckpointManifest parse(const std::string& text, const std::string& name);
   // Refuses a directory without one.
   static CheckpointManifest read(SourceDirectory& directory);
 };
+
+bool is_of_a_run(bool resumable, const Json& about);
 
 }  // namespace chassis

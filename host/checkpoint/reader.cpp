@@ -78,7 +78,7 @@ void add_list(std::string& message, const char* what, const std::vector<std::str
 
 CheckpointReader::CheckpointReader(const std::string& path, const FormatPlugin& format)
     : directory_(std::make_unique<SourceDirectory>(path)) {
-  if (directory_->find(kManifestName) < 0) {
+  if (directory_->find_file(kManifestName) < 0) {
     scan(format);
     return;
   }
@@ -89,6 +89,7 @@ CheckpointReader::CheckpointReader(const std::string& path, const FormatPlugin& 
   try {
     scan(format);
   } catch (const Error& error) {
+    directory_->throw_if_unreadable();
     if (error.code() != ExitCode::kStorage) throw;
     differs(error.message());
   }
@@ -145,7 +146,7 @@ void CheckpointReader::compare_files() {
   for (size_t i = 0; i < extents.size(); ++i) {
     if (!has_tensors[i]) continue;
     const auto& file = manifest_->files[i];
-    const int64_t found = directory_->find(file.path);
+    const int64_t found = directory_->find_file(file.path);
     if (found < 0) differs("'" + file.path + "' is missing");
     const uint64_t num_bytes = directory_->files()[static_cast<size_t>(found)].num_bytes;
     if (num_bytes != file.num_bytes)

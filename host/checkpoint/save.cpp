@@ -41,18 +41,19 @@ std::string utc_now() {
   return text;
 }
 
-CheckpointManifest::FileEntry write_text(StagedDirectory& staged, const std::string& path, const std::string& bytes) {
-  File file = staged.create(path);
+CheckpointManifest::FileEntry write_text(StagedDirectory& staged, const std::string& path, const std::string& bytes,
+                                         unsigned mode) {
+  File file = staged.create(path, mode);
   file.pwrite_exact(bytes.data(), bytes.size(), 0);
   file.fsync();
   file.close();
   return {path, bytes.size(), crc32c(0, bytes.data(), bytes.size())};
 }
 
-CheckpointManifest::FileEntry copy_file(StagedDirectory& staged, const BucketPair& buckets, const std::string& from,
-                                        const std::string& path) {
-  const File source = File::open_read(from);
-  File file = staged.create(path);
+CheckpointManifest::FileEntry copy_file(StagedDirectory& staged, const BucketPair& buckets, const CarriedFile& carried,
+                                        unsigned mode) {
+  const File& source = *carried.file;
+  File file = staged.create(carried.name, source.mode() & mode);
   const std::span<std::byte> bucket = buckets.bucket(0);
   uint64_t at = 0;
   uint32_t crc = 0;
@@ -63,7 +64,7 @@ CheckpointManifest::FileEntry copy_file(StagedDirectory& staged, const BucketPai
   }
   file.fsync();
   file.close();
-  return {path, at, crc};
+  return {carried.name, at, crc};
 }
 
 void check_request(const SavePlan& plan, const SaveRequest& request) {
@@ -80,7 +81,7 @@ void check_request(const SavePlan& plan, const SaveRequest& request) {
   for (const auto& file : plan.layout.files) claim(file.path);
   for (const auto& [path, text] : plan.layout.text_files) claim(path);
   for (const auto& [path, text] : request.text_files) claim(path);
-  for (const auto& [from, path] : request.carried_files) claim(path);
+  for (const CarriedFile& carried : request.carried_files) claim(carried.name);
 }
 
 ExitCode exit_code(const Error& cause) {
@@ -173,12 +174,12 @@ void Save::prepare() {
   files_.resize(plan_.layout.files.size());
   if (!is_first_) return;
   check_space(plan_, request_.parent);
-  check_replaceable(result_.path);
+  check_replaceable(result_.path, is_of_a_run(request_.resumable, request_.about));
   staged_.emplace(request_.parent, request_.name);
   at("staged");
   for (size_t i = 0; i < files_.size(); ++i) {
     const auto& planned = plan_.layout.files[i];
-    File file = staged_->create(planned.path);
+    File file = staged_->create(planned.path, request_.mode);
     file.preallocate(planned.num_bytes);  // no room is found out here, before a tensor is touched
     file.pwrite_exact(planned.header.data(), planned.header.size(), 0);
     if (has_parts_[i]) files_[i] = std::move(file);
@@ -272,15 +273,15 @@ void Save::publish() {
   manifest_.state = request_.state;
   for (uint32_t i = 0; i < plan_.boxes.size(); ++i)
     manifest_.boxes.push_back({plan_.boxes[i], plan_.layout.places[i], crc_[i].crc32c});
-  for (const auto& [path, text] : plan_.layout.text_files) manifest_.files.push_back(write_text(*staged_, path, text));
-  for (const auto& [path, text] : request_.text_files) manifest_.files.push_back(write_text(*staged_, path, text));
-  for (const auto& [from, path] : request_.carried_files)
-    manifest_.files.push_back(copy_file(*staged_, buckets_, from, path));
+  for (const auto* texts : {&plan_.layout.text_files, &request_.text_files})
+    for (const auto& [path, text] : *texts) manifest_.files.push_back(write_text(*staged_, path, text, request_.mode));
+  for (const CarriedFile& carried : request_.carried_files)
+    manifest_.files.push_back(copy_file(*staged_, buckets_, carried, request_.mode));
   at("written");
 
-  write_text(*staged_, kManifestName, manifest_.dump());
+  write_text(*staged_, kManifestName, manifest_.dump(), request_.mode);
   at("manifest");
-  staged_->publish([this](const char* stage) {
+  staged_->publish(is_of_a_run(request_.resumable, request_.about), [this](const char* stage) {
     at(stage);
     // The last moment: what others have given up is not published any more.
     if (std::string_view(stage) == "unmarked") world_.throw_if_another_failed();

@@ -9,14 +9,20 @@
 #include <cerrno>
 #include <memory>
 #include <system_error>
+#include <utility>
 
 #include "host/base/error.hpp"
+#include "host/checkpoint/manifest.hpp"
 #include "host/plugin/status.hpp"
 
 namespace chassis {
 namespace {
 
 constexpr size_t kMaxFiles = 1'000'000;
+
+Error failure(const std::string& what, const std::string& path, int error) {
+  return storage_error(what + " '" + path + "': " + std::generic_category().message(error));
+}
 
 bool is_plain_name(std::string_view name) {
   if (name.empty() || name.front() == '.' || name.size() > 255) return false;
@@ -32,12 +38,12 @@ std::vector<std::string> names_in(const File& directory) {
   if (stream == nullptr) {
     const int error = errno;
     if (descriptor >= 0) ::close(descriptor);
-    throw storage_error("can not list the directory '" + directory.path() +
-                        "': " + std::generic_category().message(error));
+    throw failure("cannot list the directory", directory.path(), error);
   }
   const std::unique_ptr<DIR, int (*)(DIR*)> owned(stream, ::closedir);
   std::vector<std::string> names;
-  while (const dirent* entry = ::readdir(stream)) names.emplace_back(entry->d_name);
+  for (errno = 0; const dirent* entry = ::readdir(stream); errno = 0) names.emplace_back(entry->d_name);
+  if (errno != 0) throw failure("cannot list the directory", directory.path(), errno);
   return names;
 }
 
@@ -48,12 +54,18 @@ std::string link_target(const File& directory, const std::string& name) {
   return target;
 }
 
-// "../../blobs/<40 or 64 hexadecimal digits>"
-bool is_hub_blob(std::string_view target) {
-  constexpr std::string_view kBlobs = "../../blobs/";
-  if (!target.starts_with(kBlobs)) return false;
-  target.remove_prefix(kBlobs.size());
-  return (target.size() == 40 || target.size() == 64) && target.find_first_not_of("0123456789abcdef") == target.npos;
+std::string kind_text(mode_t mode) {
+  if (S_ISFIFO(mode)) return "a FIFO";
+  if (S_ISSOCK(mode)) return "a socket";
+  if (S_ISDIR(mode)) return "a directory";
+  return "a device";
+}
+
+// False if it is not there any more.
+bool look_at(const File& directory, const std::string& name, int flags, struct stat& info) {
+  if (::fstatat(directory.descriptor(), name.c_str(), &info, flags) == 0) return true;
+  if (errno != ENOENT) throw failure("cannot look at", directory.path() + "/" + name, errno);
+  return false;
 }
 
 }  // namespace
@@ -66,6 +78,8 @@ bool is_plain_path(std::string_view path) {
 
 SourceDirectory::SourceDirectory(const std::string& path) : path_(path), root_(File::open_directory(path)) {
   list(root_, "");
+  const auto is_manifest = [](const Entry& entry) { return entry.path == kManifestName; };
+  if (std::none_of(files_.begin(), files_.end(), is_manifest)) follow_links();
   std::sort(files_.begin(), files_.end(), [](const Entry& a, const Entry& b) { return a.path < b.path; });
   std::sort(links_.begin(), links_.end());
 }
@@ -73,14 +87,17 @@ SourceDirectory::SourceDirectory(const std::string& path) : path_(path), root_(F
 void SourceDirectory::list(const File& directory, const std::string& prefix) {
   for (const std::string& name : names_in(directory)) {
     struct stat info {};
-    if (!is_plain_name(name) || ::fstatat(directory.descriptor(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0)
-      continue;
+    if (!is_plain_name(name) || !look_at(directory, name, AT_SYMLINK_NOFOLLOW, info)) continue;
     if (S_ISREG(info.st_mode)) {
-      files_.push_back({prefix + name, static_cast<uint64_t>(info.st_size)});
+      files_.push_back({prefix + name, static_cast<uint64_t>(info.st_size), info.st_mode & 0777});
     } else if (S_ISDIR(info.st_mode) && prefix.empty()) {
+      left_out_[name] = kind_text(info.st_mode);
       list(File::open_directory_at(directory, name), name + "/");
-    } else if (S_ISLNK(info.st_mode) && !(prefix.empty() && add_hub_link(directory, name))) {
+    } else if (S_ISLNK(info.st_mode)) {
       links_.push_back(prefix + name);
+      left_out_[prefix + name] = "a link to '" + link_target(directory, name) + "'";
+    } else {
+      left_out_[prefix + name] = kind_text(info.st_mode);
     }
     if (files_.size() > kMaxFiles) {
       throw storage_error("'" + path_ + "' has more than " + std::to_string(kMaxFiles) + " files");
@@ -88,15 +105,20 @@ void SourceDirectory::list(const File& directory, const std::string& prefix) {
   }
 }
 
-bool SourceDirectory::add_hub_link(const File& directory, const std::string& name) {
-  const std::string target = link_target(directory, name);
-  struct stat info {};
-  if (!is_hub_blob(target) || ::fstatat(directory.descriptor(), target.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0)
-    return false;
-  if (!S_ISREG(info.st_mode)) return false;
-  files_.push_back({name, static_cast<uint64_t>(info.st_size)});
-  blobs_.emplace(name, target);
-  return true;
+void SourceDirectory::follow_links() {
+  for (const std::string& path : std::exchange(links_, {})) {
+    struct stat info {};
+    if (!look_at(root_, path, 0, info)) {
+      left_out_[path] += ", which is not there";
+      links_.push_back(path);
+    } else if (S_ISREG(info.st_mode)) {
+      left_out_.erase(path);
+      files_.push_back({path, static_cast<uint64_t>(info.st_size), info.st_mode & 0777, true});
+    } else {
+      left_out_[path] += ", " + kind_text(info.st_mode);
+      links_.push_back(path);
+    }
+  }
 }
 
 int64_t SourceDirectory::find(std::string_view path) const {
@@ -105,18 +127,27 @@ int64_t SourceDirectory::find(std::string_view path) const {
   return it != files_.end() && it->path == path ? it - files_.begin() : -1;
 }
 
+int64_t SourceDirectory::find_file(std::string_view path) const {
+  const int64_t file = find(path);
+  const auto left_out = left_out_.find(path);
+  if (file < 0 && left_out != left_out_.end())
+    throw storage_error("'" + path_ + "/" + std::string(path) + "' is " + left_out->second + ", expected a file");
+  return file;
+}
+
 const File& SourceDirectory::open(size_t file) {
   const auto it = open_.find(file);
   if (it != open_.end()) return it->second;
   const std::string& path = files_.at(file).path;
   const size_t slash = path.find('/');
   File opened;
-  if (slash != path.npos) {
+  if (files_[file].is_link) {
+    opened = File::open_read(path_ + "/" + path);
+  } else if (slash != path.npos) {
     const File folder = File::open_directory_at(root_, path.substr(0, slash));
     opened = File::open_read_at(folder, path.substr(slash + 1));
   } else {
-    const auto blob = blobs_.find(path);
-    opened = File::open_read_at(root_, blob == blobs_.end() ? path : blob->second);
+    opened = File::open_read_at(root_, path);
   }
   if (opened.size() != files_[file].num_bytes) {
     throw storage_error("'" + opened.path() + "' has " + std::to_string(opened.size()) + " bytes, " +
@@ -126,7 +157,7 @@ const File& SourceDirectory::open(size_t file) {
 }
 
 std::string SourceDirectory::read_text(std::string_view path, uint64_t max_bytes) {
-  const int64_t file = find(path);
+  const int64_t file = find_file(path);
   if (file < 0) throw storage_error("there is no '" + std::string(path) + "' in '" + path_ + "'");
   const uint64_t num_bytes = files_[static_cast<size_t>(file)].num_bytes;
   if (num_bytes > max_bytes) {
@@ -136,6 +167,33 @@ std::string SourceDirectory::read_text(std::string_view path, uint64_t max_bytes
   std::string text(num_bytes, '\0');
   open(static_cast<size_t>(file)).pread_exact(text.data(), num_bytes, 0);
   return text;
+}
+
+unsigned SourceDirectory::shared_mode() const {
+  unsigned mode = 0044;
+  for (const Entry& file : files_) mode &= file.mode;
+  return mode;
+}
+
+void SourceDirectory::throw_if_unreadable() const {
+  if (read_failure_) std::rethrow_exception(read_failure_);
+}
+
+// A format that asks for bytes behind the end has misread a file; the other failures are the file system's.
+void SourceDirectory::read_for_format(size_t file, uint64_t offset, uint64_t num_bytes, void* out) {
+  if (file >= files_.size())
+    throw internal_error("file " + std::to_string(file) + " of " + std::to_string(files_.size()));
+  const Entry& entry = files_[file];
+  if (offset > entry.num_bytes || num_bytes > entry.num_bytes - offset)
+    throw storage_error("cannot read " + std::to_string(num_bytes) + " bytes at offset " + std::to_string(offset) +
+                        " of '" + path_ + "/" + entry.path + "': it ends after " + std::to_string(entry.num_bytes) +
+                        " bytes");
+  try {
+    open(file).pread_exact(out, num_bytes, offset);
+  } catch (...) {
+    if (!read_failure_) read_failure_ = std::current_exception();
+    throw;
+  }
 }
 
 chassis_directory_t SourceDirectory::table() {
@@ -152,12 +210,7 @@ chassis_directory_t SourceDirectory::table() {
     });
   };
   table.read = [](const chassis_directory_t* d, uint32_t i, uint64_t offset, uint64_t num_bytes, void* out) {
-    return guarded([&] {
-      auto& self = *static_cast<SourceDirectory*>(d->impl);
-      if (i >= self.files_.size())
-        throw internal_error("file " + std::to_string(i) + " of " + std::to_string(self.files_.size()));
-      self.open(i).pread_exact(out, num_bytes, offset);
-    });
+    return guarded([&] { static_cast<SourceDirectory*>(d->impl)->read_for_format(i, offset, num_bytes, out); });
   };
   return table;
 }

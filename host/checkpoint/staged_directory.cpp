@@ -53,21 +53,18 @@ std::optional<HiddenName> parse_hidden(const std::string& text) {
 // All but the manifest, then the manifest, then the directory: what is left of a killed removal is still recognised.
 void remove_tree(const std::string& path) {
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
-    if (entry.path().filename() == kManifestName || entry.path().filename() == kMarker) continue;
-    fs::remove_all(entry.path(), error);
-    if (error) throw failure("can not remove", entry.path().string(), error.value());
+  for (const DirectoryEntry& entry : list_directory(path)) {
+    if (entry.name == kManifestName || entry.name == kMarker) continue;
+    fs::remove_all(path + "/" + entry.name, error);
+    if (error) throw failure("cannot remove", path + "/" + entry.name, error.value());
   }
   for (const std::string& last : {path + "/" + kMarker, path + "/" + kManifestName, path}) {
     fs::remove(last, error);
-    if (error) throw failure("can not remove", last, error.value());
+    if (error) throw failure("cannot remove", last, error.value());
   }
 }
 
-bool exists(const std::string& path) {
-  std::error_code error;
-  return fs::symlink_status(path, error).type() != fs::file_type::not_found;
-}
+bool exists(const std::string& path) { return link_kind(path) != PathKind::kAbsent; }
 
 // Nobody holds the marker's lock: the process that made the directory is gone.
 bool has_dead_marker(const std::string& path) {
@@ -79,9 +76,28 @@ bool has_dead_marker(const std::string& path) {
   }
 }
 
-bool is_empty(const std::string& path) {
-  std::error_code error;
-  return fs::is_empty(path, error) && !error;
+bool is_empty(const std::string& path) { return list_directory(path).empty(); }
+
+// Paths in a checkpoint directory that are not `own`.
+void find_foreign(const std::string& root, const std::string& prefix, const std::set<std::string>& own,
+                  std::vector<std::string>& foreign) {
+  for (const DirectoryEntry& entry : list_directory(prefix.empty() ? root : root + "/" + prefix)) {
+    const std::string path = prefix.empty() ? entry.name : prefix + "/" + entry.name;
+    const auto next = own.lower_bound(path + "/");
+    const bool holds_own = entry.kind == PathKind::kDirectory && next != own.end() && next->starts_with(path + "/");
+    if (holds_own)
+      find_foreign(root, path, own, foreign);
+    else if (!own.contains(path))
+      foreign.push_back(path);
+  }
+}
+
+std::vector<std::string> foreign_files(const std::string& checkpoint, const CheckpointManifest& manifest) {
+  std::set<std::string> own = {kManifestName};
+  for (const auto& file : manifest.files) own.insert(file.path);
+  std::vector<std::string> foreign;
+  find_foreign(checkpoint, "", own, foreign);
+  return foreign;
 }
 
 }  // namespace
@@ -91,10 +107,10 @@ StagedDirectory::StagedDirectory(const std::string& parent, const std::string& n
   create_directories(parent);
   collect_leftovers(parent, name);
   path_ = parent + "/." + name + ".inprogress-" + id_;
-  if (::mkdir(path_.c_str(), 0755) != 0) throw failure("can not create the directory", path_, errno);
+  if (::mkdir(path_.c_str(), 0755) != 0) throw failure("cannot create the directory", path_, errno);
   try {
     marker_ = File::create_exclusive(path_ + "/" + kMarker);
-    if (::flock(marker_.descriptor(), LOCK_EX | LOCK_NB) != 0) throw failure("can not lock", marker_.path(), errno);
+    if (::flock(marker_.descriptor(), LOCK_EX | LOCK_NB) != 0) throw failure("cannot lock", marker_.path(), errno);
   } catch (...) {
     std::error_code ignored;
     fs::remove_all(path_, ignored);
@@ -112,16 +128,16 @@ StagedDirectory::~StagedDirectory() {
   }
 }
 
-File StagedDirectory::create(const std::string& path) {
+File StagedDirectory::create(const std::string& path, unsigned mode) {
   CHASSIS_CHECK(is_plain_path(path), path);
   if (const size_t slash = path.find('/'); slash != path.npos) {
     const std::string folder = path_ + "/" + path.substr(0, slash);
     if (std::find(folders_.begin(), folders_.end(), folder) == folders_.end()) {
-      if (::mkdir(folder.c_str(), 0755) != 0) throw failure("can not create the directory", folder, errno);
+      if (::mkdir(folder.c_str(), 0755) != 0) throw failure("cannot create the directory", folder, errno);
       folders_.push_back(folder);
     }
   }
-  return File::create_exclusive(path_ + "/" + path);
+  return File::create_exclusive(path_ + "/" + path, mode);
 }
 
 File StagedDirectory::open(const std::string& directory, const std::string& path) {
@@ -129,20 +145,20 @@ File StagedDirectory::open(const std::string& directory, const std::string& path
   return File::open_own(directory + "/" + path);
 }
 
-void StagedDirectory::publish(const std::function<void(const char* stage)>& at) {
+void StagedDirectory::publish(bool is_of_a_run, const std::function<void(const char* stage)>& at) {
   const std::string target = parent_ + "/" + name_;
   for (const std::string& folder : folders_) fsync_directory(folder);
   fsync_directory(path_);
   at("synced");
-  if (::unlink((path_ + "/" + kMarker).c_str()) != 0) throw failure("can not remove", path_ + "/" + kMarker, errno);
+  if (::unlink((path_ + "/" + kMarker).c_str()) != 0) throw failure("cannot remove", path_ + "/" + kMarker, errno);
   fsync_directory(path_);
   at("unmarked");
 
   bool replaces = false;
   if (exists(target)) {
-    check_replaceable(target);
+    check_replaceable(target, is_of_a_run);
     if (is_empty(target)) {
-      fs::remove(target);
+      if (::rmdir(target.c_str()) != 0) throw failure("cannot remove the empty directory", target, errno);
     } else {
       replaces = true;
     }
@@ -154,12 +170,12 @@ void StagedDirectory::publish(const std::function<void(const char* stage)>& at) 
     published_ = true;
     fsync_directory(parent_);
   } else if (errno == EINVAL || errno == ENOSYS) {
-    // This file system can not exchange: the old one steps aside, and comes back if we die before the next rename.
+    // This file system cannot exchange: the old one steps aside, and comes back if we die before the next rename.
     old = parent_ + "/." + name_ + ".replaced-" + id_;
     rename_durably(target, old);
     rename_durably(path_, target);
   } else {
-    throw failure("can not replace", target, errno);
+    throw failure("cannot replace", target, errno);
   }
   published_ = true;
   at("renamed");
@@ -173,28 +189,19 @@ void StagedDirectory::publish(const std::function<void(const char* stage)>& at) 
 }
 
 std::vector<std::string> foreign_files(const std::string& checkpoint) {
-  std::set<std::string> own = {kManifestName};
+  std::optional<CheckpointManifest> manifest;
   try {
     SourceDirectory directory(checkpoint);
-    for (const auto& file : CheckpointManifest::read(directory).files) own.insert(file.path);
-  } catch (const Error&) {
-    own.clear();
+    manifest = CheckpointManifest::read(directory);
+  } catch (const DamagedCheckpoint&) {
+    return {kManifestName};
   }
-  std::vector<std::string> foreign;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(checkpoint)) {
-    const std::string path = fs::relative(entry.path(), checkpoint).string();
-    const bool holds_own =
-        entry.symlink_status().type() == fs::file_type::directory &&
-        std::any_of(own.begin(), own.end(), [&](const std::string& p) { return p.starts_with(path + "/"); });
-    if (!holds_own && !own.contains(path)) foreign.push_back(path);
-  }
-  std::sort(foreign.begin(), foreign.end());
-  return foreign;
+  return foreign_files(checkpoint, *manifest);
 }
 
-void check_replaceable(const std::string& path) {
+void check_replaceable(const std::string& path, bool by_one_of_a_run) {
   if (!exists(path)) return;
-  if (!fs::is_directory(fs::symlink_status(path)))
+  if (link_kind(path) != PathKind::kDirectory)
     throw storage_error("'" + path + "' is in the way: it is not a directory");
   if (is_empty(path)) return;
   if (!exists(path + "/" + kManifestName)) {
@@ -202,9 +209,22 @@ void check_replaceable(const std::string& path) {
                         ", so it is not a checkpoint of this program")
         .hint("move it away, or choose another directory");
   }
-  const std::vector<std::string> foreign = foreign_files(path);
+  SourceDirectory directory(path);
+  CheckpointManifest manifest;
+  try {
+    manifest = CheckpointManifest::read(directory);
+  } catch (const DamagedCheckpoint& damage) {
+    throw storage_error("'" + path + "' is in the way: " + damage.message())
+        .hint("move it away, or choose another directory");
+  }
+  if (manifest.is_of_a_run() && !by_one_of_a_run) {
+    throw storage_error("'" + path + "' holds a checkpoint of a run, step " + std::to_string(manifest.step) +
+                        ", which a model directory or an imported checkpoint does not replace")
+        .hint("choose another directory; `chassis ckpt prune` deletes checkpoints");
+  }
+  const std::vector<std::string> foreign = foreign_files(path, manifest);
   if (!foreign.empty()) {
-    throw storage_error("'" + path + "' can not be replaced: it holds '" + foreign.front() + "'" +
+    throw storage_error("'" + path + "' cannot be replaced: it holds '" + foreign.front() + "'" +
                         (foreign.size() > 1 ? " and " + std::to_string(foreign.size() - 1) + " other files" : "") +
                         " that this program did not write")
         .hint("move it away, or choose another directory");
@@ -212,16 +232,11 @@ void check_replaceable(const std::string& path) {
 }
 
 void collect_leftovers(const std::string& parent, const std::string& name) {
-  std::error_code error;
-  std::vector<std::string> found;
-  for (const fs::directory_entry& entry : fs::directory_iterator(parent, error))
-    found.push_back(entry.path().filename().string());
-  std::sort(found.begin(), found.end());
-  for (const std::string& text : found) {
-    const auto hidden = parse_hidden(text);
+  for (const DirectoryEntry& entry : list_directory(parent)) {
+    const auto hidden = parse_hidden(entry.name);
     if (!hidden || (!name.empty() && hidden->name != name)) continue;
-    const std::string path = parent + "/" + text;
-    if (!fs::is_directory(fs::symlink_status(path, error))) continue;
+    const std::string path = parent + "/" + entry.name;
+    if (entry.kind != PathKind::kDirectory) continue;
     const bool is_checkpoint = exists(path + "/" + kManifestName);
     if (hidden->what == "replaced" && is_checkpoint && !exists(parent + "/" + hidden->name)) {
       rename_durably(path, parent + "/" + hidden->name);

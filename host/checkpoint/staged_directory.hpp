@@ -22,12 +22,12 @@ class StagedDirectory {
 
   const std::string& path() const { return path_; }
   // A new file of a plain path; makes its folder.
-  File create(const std::string& path);
+  File create(const std::string& path, unsigned mode = 0644);
   // A file that was created in such a directory, also by another rank, for writing.
   static File open(const std::string& directory, const std::string& path);
   // Files must be flushed before. `at` is called with "synced", "unmarked", "renamed". Replaces parent/name if that is
   // a checkpoint; it must have passed check_replaceable.
-  void publish(const std::function<void(const char* stage)>& at);
+  void publish(bool is_of_a_run, const std::function<void(const char* stage)>& at);
 
  private:
   std::string parent_, name_, path_, id_;
@@ -36,9 +36,10 @@ class StagedDirectory {
   bool published_ = false;
 };
 
-// Throws unless there is nothing at the path, an empty directory, or a checkpoint with none but its own files.
-void check_replaceable(const std::string& path);
-// Files in a checkpoint directory that its manifest does not name; everything if there is no readable manifest.
+// Throws unless there is nothing at the path, an empty directory, or a checkpoint with none but its own files. One of a
+// training run is replaced by another such alone (CheckpointManifest::is_of_a_run).
+void check_replaceable(const std::string& path, bool by_one_of_a_run);
+// Files in a checkpoint directory that its manifest does not name; the manifest itself if it is damaged.
 std::vector<std::string> foreign_files(const std::string& checkpoint);
 // Removes hidden directories of dead saves and deletions; `name` empty: of all names. Puts back what a replacement
 // moved away, if the new one did not come. What is not recognised stays, with a counted warning.

@@ -31,8 +31,7 @@ SaveResult CheckpointWriter::save(const SavePlan& plan, const SaveRequest& reque
   return Save(format_, buckets_, plan, request, world, Save::Where::kHere).finish();
 }
 
-std::vector<std::pair<std::string, std::string>> files_to_carry(const std::string& model_directory,
-                                                                const std::set<std::string>& except) {
+std::vector<CarriedFile> files_to_carry(const std::string& model_directory, const std::set<std::string>& except) {
   static const std::set<std::string, std::less<>> kNames = {"config.json",
                                                             "generation_config.json",
                                                             "tokenizer.json",
@@ -48,13 +47,16 @@ std::vector<std::pair<std::string, std::string>> files_to_carry(const std::strin
                                                             "chat_template.json",
                                                             "preprocessor_config.json",
                                                             "processor_config.json"};
-  std::vector<std::pair<std::string, std::string>> carried;
+  std::vector<CarriedFile> carried;
   const SourceDirectory directory(model_directory);
-  for (const auto& file : directory.files()) {
-    if (kNames.contains(file.path) && !except.contains(file.path))
-      carried.emplace_back(model_directory + "/" + file.path, file.path);
+  for (const std::string& name : kNames) {
+    if (except.contains(name)) continue;
+    if (directory.find_file(name) < 0) continue;
+    carried.push_back({std::make_shared<const File>(File::open_read(model_directory + "/" + name)), name});
   }
   return carried;
 }
+
+unsigned mode_like(const std::string& directory) { return 0600 | SourceDirectory(directory).shared_mode(); }
 
 }  // namespace chassis

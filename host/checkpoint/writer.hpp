@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "host/base/file.hpp"
 #include "host/base/json.hpp"
 #include "host/checkpoint/bucket.hpp"
 #include "host/checkpoint/local_tensors.hpp"
@@ -18,6 +20,12 @@
 #include "host/mesh/world.hpp"
 
 namespace chassis {
+
+// A file that is copied into a checkpoint; open, so that it can be copied later wherever its directory is by then.
+struct CarriedFile {
+  std::shared_ptr<const File> file;
+  std::string name;  // in the checkpoint
+};
 
 struct SaveRequest {
   std::string parent;  // the directory that gets it
@@ -30,8 +38,9 @@ struct SaveRequest {
   PartSource source;  // instead of tensors: where the bytes come from
   // Written beside the tensors: config.json, resolved.toml …
   std::vector<std::pair<std::string, std::string>> text_files;
-  // Copied from elsewhere: path of a file, its name here.
-  std::vector<std::pair<std::string, std::string>> carried_files;
+  std::vector<CarriedFile> carried_files;  // each keeps at most the permissions that it has
+  // Of the files: at most that of what they are made from. The owner may always write those that hold tensors.
+  unsigned mode = 0644;
   // On rank 0, when the checkpoint is there for everybody to see.
   std::function<void()> on_published;
   // Called between the stages of the commit, for tests; from "written" on by rank 0 alone.
@@ -70,9 +79,11 @@ class CheckpointWriter {
 // storage error that names both numbers.
 void check_space(const SavePlan& plan, const std::string& parent);
 
-// The files of a Hugging Face directory that an export takes along: config, generation_config, tokenizer, chat
-// template. As SaveRequest::carried_files. `except`: those that are given as text.
-std::vector<std::pair<std::string, std::string>> files_to_carry(const std::string& model_directory,
-                                                                const std::set<std::string>& except = {});
+// The files of a model directory or checkpoint that an export takes along: config, generation_config, tokenizer, chat
+// template. `except`: those that are given as text. Throws for one that is there and cannot be read: a FIFO, a link
+// that leads nowhere, one without permission.
+std::vector<CarriedFile> files_to_carry(const std::string& model_directory, const std::set<std::string>& except = {});
+// For what is made of this directory: group and others may do with it what they may with every file here.
+unsigned mode_like(const std::string& directory);
 
 }  // namespace chassis

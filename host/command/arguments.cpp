@@ -1,3 +1,10 @@
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "host/base/file.hpp"
 #include "host/base/log.hpp"
 #include "host/command/command.hpp"
 #include "host/mesh/gpus.hpp"
@@ -18,12 +25,63 @@ int ranks_by_default(const Config& config) {
   return num_gpus;
 }
 
+// A file without a name, which processes started from here inherit.
+File file_in_memory(const std::string& name, const std::string& text) {
+  const int descriptor = memfd_create("configuration", 0);
+  if (descriptor < 0) throw internal_error("cannot hand '" + name + "' to the ranks: " + std::strerror(errno));
+  File file = File::adopt(descriptor, name);
+  file.pwrite_exact(text.data(), text.size(), 0);
+  return file;
+}
+
+constexpr const char* kPluginPath = "--plugin-path";
+
+CLI::Option* declare_plugin_path(CLI::App& app) {
+  return app
+      .add_option(kPluginPath, [](const CLI::results_t&) { return true; },
+                  "a folder with plugins, searched before [plugins] path, CHASSIS_PLUGIN_PATH and those installed")
+      ->type_name("FOLDER")
+      ->expected(1)
+      ->take_all();
+}
+
+void collect_plugin_path(const CLI::App& app, std::vector<std::string>& folders, bool from_above = true) {
+  if (from_above && app.get_parent() != nullptr) collect_plugin_path(*app.get_parent(), folders);
+  if (const CLI::Option* option = app.get_option_no_throw(kPluginPath))
+    for (const std::string& folder : option->results()) folders.push_back(folder);
+}
+
 }  // namespace
 
+void add_plugin_path(CLI::App& verb, std::vector<std::string>& folders) {
+  if (verb.get_option_no_throw(kPluginPath) == nullptr) declare_plugin_path(verb);
+  verb.final_callback([&verb, &folders] {
+    folders.clear();
+    collect_plugin_path(verb, folders);
+    for (const CLI::App* part : verb.get_subcommands()) collect_plugin_path(*part, folders, /*from_above=*/false);
+  });
+}
+
+void accept_plugin_path_everywhere(CLI::App& program) {
+  if (program.get_option_no_throw(kPluginPath) == nullptr) declare_plugin_path(program);
+  for (CLI::App* part : program.get_subcommands([](CLI::App*) { return true; })) accept_plugin_path_everywhere(*part);
+}
+
 void ConfigArguments::add_to(CLI::App& app) {
-  app.add_option("config", file, "a TOML file")->required();
+  app.add_option("config", file, "a TOML file, or a pipe such as /dev/stdin")->required();
   app.add_option("overrides", overrides, "key.path=value, after the file");
-  app.add_option("--plugin-path", plugin_path, "folders with plugins, searched first")->allow_extra_args(false);
+  app.add_option("--config-descriptor", descriptor_)->group("");
+  add_plugin_path(app, plugin_path);
+}
+
+const ConfigSource& ConfigArguments::source() const {
+  if (!source_ && descriptor_ < 0) source_ = read_config_source(file);
+  if (!source_) {
+    const File inherited = File::adopt(descriptor_, file);
+    source_ = ConfigSource{file, config_folder(file), std::string(inherited.size(), '\0')};
+    inherited.pread_exact(source_->text.data(), source_->text.size(), 0);
+  }
+  return *source_;
 }
 
 void ConfigArguments::add_ranks_to(CLI::App& app) {
@@ -39,7 +97,8 @@ std::optional<int> ConfigArguments::run_ranks(const std::string& verb, ConfigUse
   const int count = num_ranks > 0 ? num_ranks : ranks_by_default(config);
   if (count <= 1) return std::nullopt;
   config.throw_if_problems();  // once, rather than on every rank
-  std::vector<std::string> words = {verb, file};
+  const File text = file_in_memory(file, source().text);
+  std::vector<std::string> words = {verb, file, "--config-descriptor", std::to_string(text.descriptor())};
   words.insert(words.end(), overrides.begin(), overrides.end());
   for (const std::string& folder : plugin_path) words.insert(words.end(), {"--plugin-path", folder});
   words.insert(words.end(), more.begin(), more.end());

@@ -1,7 +1,8 @@
 // `chassis ckpt`: looks at checkpoints from outside, hands them to others, and tidies up.
 #include <cstdio>
-#include <filesystem>
 
+#include "host/base/output.hpp"
+#include "host/base/printable.hpp"
 #include "host/base/units.hpp"
 #include "host/checkpoint/inspect.hpp"
 #include "host/command/ckpt_import.hpp"
@@ -11,16 +12,14 @@
 namespace chassis {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr uint64_t kBucketBytes = 16 << 20;
 
-bool is_checkpoint(const std::string& path) { return fs::exists(path + "/" + kManifestName); }
+bool is_checkpoint(const std::string& path) { return path_kind(path + "/" + kManifestName) != PathKind::kAbsent; }
 
 // A run directory, its checkpoints folder, or any folder with checkpoints.
 std::string checkpoint_root(const std::string& path) {
-  if (!fs::is_directory(path)) throw storage_error("there is no directory " + path);
-  return fs::is_directory(path + "/checkpoints") ? path + "/checkpoints" : path;
+  if (path_kind(path) != PathKind::kDirectory) throw storage_error("there is no directory " + path);
+  return link_kind(path + "/checkpoints") != PathKind::kAbsent ? path + "/checkpoints" : path;
 }
 
 // A checkpoint, or the newest of a run.
@@ -32,7 +31,7 @@ std::string one_checkpoint(const std::string& path) {
 }
 
 int print(const std::vector<std::string>& lines) {
-  for (const std::string& line : lines) std::printf("%s\n", line.c_str());
+  for (const std::string& line : lines) std::fprintf(output(), "%s\n", printable_message(line).c_str());
   return 0;
 }
 
@@ -46,7 +45,7 @@ int verify_one(const std::string& path) {
   const BucketPair buckets(kBucketBytes);
   const VerifyResult result = verify_checkpoint(path, buckets);
   print(result.defects);
-  std::printf("%s %s: %llu tensors, %s in %llu files\n", result.ok() ? "ok" : "DAMAGED", path.c_str(),
+  std::fprintf(output(), "%s %s: %llu tensors, %s in %llu files\n", result.ok() ? "ok" : "DAMAGED", printable(path, 4096).c_str(),
               static_cast<unsigned long long>(result.num_tensors), bytes_text(result.num_bytes).c_str(),
               static_cast<unsigned long long>(result.num_files));
   return result.ok() ? 0 : static_cast<int>(ExitCode::kStorage);
@@ -58,8 +57,13 @@ int verify(const std::string& path) {
   const auto found = list_checkpoints(checkpoint_root(path));
   if (found.empty()) throw storage_error(path + " has no checkpoint");
   for (const CheckpointInfo& info : found) {
-    if (!info.defect.empty()) {
-      std::printf("DAMAGED %s: %s\n", info.path.c_str(), info.defect.c_str());
+    if (info.set_aside) {
+      std::fprintf(output(), "set aside %s\n", printable(info.path, 4096).c_str());
+      continue;
+    }
+    if (const std::string& why = info.defect.empty() ? info.unreadable : info.defect; !why.empty()) {
+      std::fprintf(output(), "%s %s: %s\n", info.defect.empty() ? "UNREADABLE" : "DAMAGED", printable(info.path, 4096).c_str(),
+                  printable(why, 4096).c_str());
       code = static_cast<int>(ExitCode::kStorage);
       continue;
     }
@@ -72,16 +76,22 @@ int verify(const std::string& path) {
 int diff(const std::string& a, const std::string& b) {
   const std::vector<std::string> lines = diff_checkpoints(one_checkpoint(a), one_checkpoint(b));
   print(lines);
-  if (lines.empty()) std::printf("the same tensors\n");
+  if (lines.empty()) std::fprintf(output(), "the same tensors\n");
   return lines.empty() ? 0 : 1;
 }
 
-// The lock of the directory keeps it away from a run that is going on.
+// The lock of the directory keeps it away from a run that is going on. Those that stay are read before others are
+// deleted.
 int prune(const std::string& path, int64_t keep_last, int64_t keep_every) {
   const std::string root = checkpoint_root(path);
   if (list_checkpoints(root).empty()) throw storage_error(path + " has no checkpoint");
-  for (const std::string& name : CheckpointRoot(root).prune(keep_last, keep_every))
-    std::printf("deleted %s\n", name.c_str());
+  const BucketPair buckets(kBucketBytes);
+  const auto defect_of = [&](const CheckpointInfo& info) {
+    const VerifyResult result = verify_checkpoint(info.path, buckets);
+    return result.ok() ? std::string() : result.defects.front();
+  };
+  for (const std::string& name : CheckpointRoot(root).prune(keep_last, keep_every, defect_of))
+    std::fprintf(output(), "deleted %s\n", name.c_str());
   return list(root);
 }
 
@@ -111,16 +121,19 @@ Verb add_ckpt(CLI::App& app) {
       verb("diff", "tensors of two checkpoints by name, shape and checksum; exit code 1 if they differ", kRunOrOne);
   compare->add_option("other", given->other, kRunOrOne)->required();
   CLI::App* hand_over = verb("export", "write a checkpoint as a model directory for others", kRunOrOne);
-  hand_over->add_option("directory", given->request.directory, "is made; replaced only if this program wrote it")
+  hand_over
+      ->add_option("directory", given->request.directory, "created; replaced only if it is a model directory of ours")
       ->required();
   hand_over->add_option("--dtype", given->request.dtype, "auto: what the model's config says")
       ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}));
   hand_over->add_option("--format", given->request.format, "a format plugin; default: as [export] plugin is");
-  hand_over->add_option("--base", given->request.base, "a model directory whose tokenizer files are taken along");
-  hand_over->add_option("--plugin-path", given->request.plugin_path, "folders with plugins, searched first")
-      ->allow_extra_args(false);
+  hand_over->add_option("--base", given->request.base,
+                        "a model directory whose tokenizer files are taken along; default: those in the checkpoint");
+  add_plugin_path(*hand_over, given->request.plugin_path);
   CLI::App* tidy =
-      verb("prune", "delete older checkpoints of a run; never the latest, nothing that this program did not write",
+      verb("prune",
+           "delete older checkpoints of a run once those that stay are verified; never the latest, nothing that this "
+           "program did not write",
            "a run directory");
   tidy->add_option("--keep-last", given->keep_last, "so many stay")
       ->required()
@@ -139,7 +152,7 @@ Verb add_ckpt(CLI::App& app) {
     if (tidy->parsed()) return prune(given->path, given->keep_last, given->keep_every);
     ExportRequest request = given->request;
     request.checkpoint = one_checkpoint(given->path);
-    std::printf("%s\n", export_checkpoint(request).line().c_str());
+    std::fprintf(output(), "%s\n", export_checkpoint(request).line().c_str());
     return 0;
   };
 }

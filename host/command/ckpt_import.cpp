@@ -1,4 +1,5 @@
 // `chassis ckpt import-zero`: a checkpoint of another system becomes a model directory, or a checkpoint to resume from.
+#include "host/base/output.hpp"
 #include "host/command/ckpt_import.hpp"
 
 #include <cstdio>
@@ -83,7 +84,7 @@ int import(const Arguments& given) {
   CheckpointReader source = read_foreign(given, formats);
   ImportRequest request{.directory = given.to, .resumable = given.checkpoint, .base = given.base};
   request.dtype = float_dtype(given.dtype, "--dtype");
-  std::printf("%s\n", import_checkpoint(source, format, request, BucketPair(kBucketBytes)).line().c_str());
+  std::fprintf(output(), "%s\n", import_checkpoint(source, format, request, BucketPair(kBucketBytes)).line().c_str());
   return 0;
 }
 
@@ -94,7 +95,7 @@ std::function<std::optional<int>()> add_ckpt_import(CLI::App& ckpt) {
   CLI::App* verb = ckpt.add_subcommand(
       "import-zero", "a DeepSpeed ZeRO-1, -2 or -3 checkpoint as a model directory, or to resume from");
   verb->add_option("path", given->from, "what save_checkpoint was given, or the folder of one step")->required();
-  verb->add_option("directory", given->to, "is made; replaced only if this program wrote it")->required();
+  verb->add_option("directory", given->to, "created; replaced only if it was imported or exported before")->required();
   verb->add_flag("--checkpoint", given->checkpoint, "a checkpoint to resume from, with the optimizer's states");
   verb->add_option("--dtype", given->dtype, "of the weights; default: fp32, as the masters are")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
@@ -103,9 +104,7 @@ std::function<std::optional<int>()> add_ckpt_import(CLI::App& ckpt) {
   CLI::App* hidden = ckpt.add_subcommand("scan-in-process", "")->group("");
   hidden->add_option("path", given->from)->required();
   hidden->add_option("format", given->format)->required();
-  for (CLI::App* app : {verb, hidden})
-    app->add_option("--plugin-path", given->plugin_path, "folders with plugins, searched first")
-        ->allow_extra_args(false);
+  for (CLI::App* app : {verb, hidden}) add_plugin_path(*app, given->plugin_path);
   return [=]() -> std::optional<int> {
     if (verb->parsed()) return import(*given);
     if (!hidden->parsed()) return std::nullopt;

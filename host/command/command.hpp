@@ -14,6 +14,11 @@ namespace chassis {
 // Throws, or returns the exit code.
 using Verb = std::function<int()>;
 
+// --plugin-path, which stands before the verb, behind it or behind a part of it; `folders` gets all of them in that order.
+void add_plugin_path(CLI::App& verb, std::vector<std::string>& folders);
+// Declares it wherever a command does not have it yet.
+void accept_plugin_path_everywhere(CLI::App& program);
+
 // What every verb that reads a configuration takes.
 struct ConfigArguments {
   std::string file;
@@ -27,7 +32,13 @@ struct ConfigArguments {
   // and `more`, and returns the exit code of the run.
   std::optional<int> run_ranks(const std::string& verb, ConfigUse use = ConfigUse::kTraining,
                                const std::vector<std::string>& more = {}) const;
-  Config load(ConfigUse use = ConfigUse::kTraining) const { return load_config(file, overrides, use); }
+  // The text is read once, and ranks get it from the process that starts them.
+  const ConfigSource& source() const;
+  Config load(ConfigUse use = ConfigUse::kTraining) const { return load_config(source(), overrides, use); }
+
+ private:
+  int descriptor_ = -1;  // of the text, in a rank
+  mutable std::optional<ConfigSource> source_;
 };
 
 Verb add_train(CLI::App& app);
@@ -39,5 +50,6 @@ Verb add_ckpt(CLI::App& app);
 Verb add_plugins(CLI::App& app);
 Verb add_schema(CLI::App& app);
 Verb add_version(CLI::App& app);
+std::string version_text();
 
 }  // namespace chassis

@@ -1,12 +1,14 @@
 // `chassis eval`: the evaluation sets, once, with the newest weights.
 #include <cstdio>
 
+#include "host/base/output.hpp"
+#include "host/base/printable.hpp"
 #include "host/base/units.hpp"
 #include "host/command/command.hpp"
 #include "host/train/join.hpp"
-#include "host/train/weights.hpp"
 #include "host/train/session.hpp"
 #include "host/train/trainer.hpp"
+#include "host/train/weights.hpp"
 
 namespace chassis {
 
@@ -24,14 +26,20 @@ Verb add_eval(CLI::App& app) {
     return join_world(given, [&](World& world) {
       Session session(std::move(given), {.plugin_path = arguments->plugin_path, .world = &world});
       const Config& config = session.config();
-      auto sets = session.open_eval_data();
+      // As in training: the first rank of a machine prepares and proves what the others then find.
+      std::vector<std::unique_ptr<EvalData>> sets;
+      world.together("preparing data", [&] {
+        if (world.launch().local_rank == 0) sets = session.open_eval_data();
+      });
+      if (sets.empty()) sets = session.open_eval_data();
+      session.check_positions(config.get_int("train.seq_len"), "train.seq_len");
       session.allocate();
       load_weights(session, *from);
       for (size_t i = 0; i < sets.size(); ++i) {
         const EvalRecord record = evaluate(session.executor(), *sets[i], config.get_int("train.micro_batch_size"),
                                            config.get_int("eval.max_batches"), session.ranks(), session.device());
         if (world.rank() == 0)
-          std::printf("%s loss %.6f perplexity %.4f tokens %llu\n", session.eval_name(i).c_str(), record.loss,
+          std::fprintf(output(), "%s loss %.6f perplexity %.4f tokens %llu\n", printable(session.eval_name(i)).c_str(), record.loss,
                       record.perplexity, static_cast<unsigned long long>(record.trained_tokens));
       }
       return 0;

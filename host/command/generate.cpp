@@ -1,11 +1,15 @@
 // `chassis generate`: continues a text with the newest weights of a run, or of a model directory.
+#include <fmt/format.h>
+
 #include <cstdio>
 
+#include "host/base/log.hpp"
+#include "host/base/output.hpp"
 #include "host/command/command.hpp"
 #include "host/train/generate.hpp"
 #include "host/train/join.hpp"
-#include "host/train/weights.hpp"
 #include "host/train/session.hpp"
+#include "host/train/weights.hpp"
 
 namespace chassis {
 namespace {
@@ -43,20 +47,30 @@ Verb add_generate(CLI::App& app) {
       options.top_p = config.get_double("generate.top_p");
       options.seed = static_cast<uint64_t>(config.get_int("run.seed"));
       options.eos_id = session.tokenizer()->eos_id();
+      options.vocab_size = session.tokenizer()->vocab_size();
       options.use_cache = !arguments->no_cache;
       std::vector<int32_t> prompt;
       session.tokenizer()->encode(arguments->prompt, prompt);
       if (session.tokenizer()->bos_id() >= 0) prompt.insert(prompt.begin(), session.tokenizer()->bos_id());
+      session.check_positions(static_cast<int64_t>(prompt.size()) + options.max_new_tokens,
+                              "tokens of the prompt + generate.max_new_tokens");
       // All ranks compute the same text; the first one says it.
       const auto say = [&](std::string_view text) {
         if (world.rank() != 0) return;
-        std::fwrite(text.data(), 1, text.size(), stdout);
-        std::fflush(stdout);
+        std::fwrite(text.data(), 1, text.size(), output());
+        flush_output();
       };
       say(arguments->prompt);
-      generate(session.executor(), prompt, options, session.device(),
-               [&](int32_t id) { say(session.tokenizer()->decode(std::span(&id, 1))); });
+      const Generated text =
+          generate(session.executor(), prompt, options, session.device(),
+                   [&](int32_t id) { say(session.tokenizer()->decode(std::span(&id, 1))); });
       say("\n");
+      if (text.num_masked > 0 && world.rank() == 0)
+        counted_warning("generate.masked_ids",
+                        fmt::format("{} of {} times the model's most likely id was none of the tokenizer's {}, and the "
+                                    "most likely of those was taken; does the tokenizer belong to the model?",
+                                    text.num_masked, text.ids.size(), options.vocab_size),
+                        text.num_masked);
       return 0;
     });
   };

@@ -1,11 +1,16 @@
 // chassis: the program. Parses the command line, runs a verb, turns errors into messages and exit codes.
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <new>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -13,12 +18,21 @@
 
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
+#include "host/base/output.hpp"
 #include "host/command/command.hpp"
 #include "host/config/suggest.hpp"
 #include "host/mesh/world.hpp"
+#include "host/plugin/call.hpp"
 #include "host/plugin/crash_report.hpp"
 
 namespace {
+
+// A standard descriptor that is closed would become the next file's or socket's, and what is printed would go there.
+__attribute__((no_sanitize("address", "undefined", "thread"))) void open_standard_descriptors(int, char**, char**) {
+  for (int descriptor = 0; descriptor < 3; ++descriptor)
+    if (syscall(SYS_fcntl, descriptor, F_GETFD) < 0 && syscall(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR) < 0)
+      syscall(SYS_openat, AT_FDCWD, "/", O_RDONLY);
+}
 
 // Waiting threads are to sleep instead of burning cores of others. LibTorch's run-time library reads this when it is
 // loaded, so the program starts itself again, once; before any constructor, since LibTorch's take 0.2 s.
@@ -38,8 +52,9 @@ __attribute__((no_sanitize("address", "undefined", "thread"))) void restart_with
   restarted[count + 1] = nullptr;
   execve("/proc/self/exe", argv, const_cast<char**>(restarted));  // on failure go on: it is a matter of speed alone
 }
-__attribute__((section(".preinit_array"), used)) void (*const before_constructors)(int, char**, char**) =
-    restart_with_passive_waiting;
+// In this order, and before any constructor of a library opens a file.
+__attribute__((section(".preinit_array"), used)) void (*const before_constructors[])(int, char**, char**) = {
+    open_standard_descriptors, restart_with_passive_waiting};
 
 // What happened and its causes; the rank that failed tells it in full.
 std::string in_one_line(const std::string& text) {
@@ -50,11 +65,43 @@ std::string in_one_line(const std::string& text) {
   return told;
 }
 
+// Hidden verbs are processes that the program starts for itself: who started them reads and judges all that they write.
+bool starts_for_itself(const CLI::App& verb) {
+  const auto parsed = verb.get_subcommands();
+  return std::any_of(parsed.begin(), parsed.end(), [](const CLI::App* inner) { return inner->get_group().empty(); });
+}
+
+// What plugins do behind the program's back, while a verb runs.
+struct PluginGuards {
+  chassis::StrayOutput stray{chassis::call_in_progress};
+  chassis::CallWatch watch{std::chrono::seconds(30), [](const std::string& call) {
+                             chassis::log::warn("{}; it is waited for, Ctrl-C ends the wait", call);
+                           }};
+};
+// `help train` is `train --help`; what stands before the verb stays there.
+std::vector<std::string> without_help_verb(std::vector<std::string> words) {
+  if (words.empty() || words.front() != "help") return words;
+  words.erase(words.begin());
+  words.push_back("--help");
+  return words;
+}
+
+// The first word that is neither an option nor the value of one.
+std::string first_verb(const std::vector<std::string>& words) {
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (words[i] == "--plugin-path") ++i;
+    else if (!words[i].starts_with('-')) return words[i];
+  }
+  return "";
+}
+
 int run(int argc, char** argv) {
   using namespace chassis;
   CLI::App app("Trains language models by composing hot-loadable strategy modules.", "chassis");
   app.require_subcommand(1);
   app.fallthrough(false);
+  app.set_version_flag("--version", version_text, "print versions");
+  app.footer("chassis help COMMAND explains one of them.");
   std::vector<std::pair<CLI::App*, Verb>> verbs;
   auto add = [&](const char* name, const char* doc, Verb (*declare)(CLI::App&)) {
     CLI::App* verb = app.add_subcommand(name, doc);
@@ -69,20 +116,39 @@ int run(int argc, char** argv) {
   add("plugins", "list, describe and test plugins", add_plugins);
   add("schema", "document every option", add_schema);
   add("version", "print versions", add_version);
-  std::vector<std::string> names;
+  app.add_subcommand("help", "explain a command");
+  accept_plugin_path_everywhere(app);
+
+  std::vector<std::string> names = {"help"};
   for (const auto& [verb, body] : verbs) names.push_back(verb->get_name());
-  if (argc > 1 && argv[1][0] != '-' && std::find(names.begin(), names.end(), argv[1]) == names.end()) {
-    const std::string meant = nearest(argv[1], names);
-    throw config_error("unknown command '" + std::string(argv[1]) + "'" + (meant.empty() ? "" : " (did you mean '" + meant + "'?)"))
-        .hint("see chassis --help");
+  std::vector<std::string> words = without_help_verb({argv + 1, argv + argc});
+  if (words.empty()) throw config_error("no command is given").hint("chassis help lists the commands");
+  const std::string verb_name = first_verb(words);
+  if (!verb_name.empty() && std::find(names.begin(), names.end(), verb_name) == names.end()) {
+    const std::string meant = nearest(verb_name, names);
+    throw config_error("unknown command '" + verb_name + "'" + (meant.empty() ? "" : " (did you mean '" + meant + "'?)"))
+        .hint("chassis help lists the commands");
   }
   try {
-    app.parse(argc, argv);
+    std::reverse(words.begin(), words.end());  // as the parser wants them
+    app.parse(std::move(words));
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : static_cast<int>(ExitCode::kConfig);
+    if (e.get_exit_code() != 0)
+      throw config_error(e.what()).hint("chassis help" + (verb_name.empty() ? "" : " " + verb_name));
+    std::ostringstream text;  // help or versions
+    app.exit(e, text, text);
+    std::fputs(text.str().c_str(), output());
+    flush_output();
+    return 0;
   }
-  for (auto& [verb, body] : verbs)
-    if (verb->parsed()) return body();
+  for (auto& [verb, body] : verbs) {
+    if (!verb->parsed()) continue;
+    std::optional<PluginGuards> guards;
+    if (!starts_for_itself(*verb)) guards.emplace();
+    const int exit_code = body();
+    flush_output();
+    return exit_code;
+  }
   return static_cast<int>(ExitCode::kConfig);
 }
 
@@ -92,6 +158,7 @@ int main(int argc, char** argv) {
   signal(SIGXFSZ, SIG_IGN);  // a file size limit is an error of the write, not the end of the process
   signal(SIGPIPE, SIG_IGN);
   chassis::report_crashes();
+  const chassis::ExitGuard guard;
   try {
     return run(argc, argv);
   } catch (const chassis::RemoteError& e) {
@@ -104,6 +171,9 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     chassis::log::error("out of host memory");
     return static_cast<int>(chassis::ExitCode::kOutOfMemory);
+  } catch (const std::filesystem::filesystem_error& e) {
+    chassis::log::error("cannot use '{}': {}", e.path1().string(), e.code().message());
+    return static_cast<int>(chassis::ExitCode::kStorage);
   } catch (const std::exception& e) {
     chassis::log::error("internal error: {}", e.what());
     return static_cast<int>(chassis::ExitCode::kInternal);

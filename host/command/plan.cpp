@@ -4,6 +4,7 @@
 
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
+#include "host/base/output.hpp"
 #include "host/command/command.hpp"
 #include "host/train/plan_report.hpp"
 
@@ -30,17 +31,29 @@ std::vector<std::string> mesh_overrides(const std::string& text) {
   return overrides;
 }
 
-// "80GiB", "80 GB", "85899345920".
+// "80GiB", "80 GB".
 uint64_t bytes_from(const std::string& text) {
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   std::string unit(end, text.data() + text.size());
   unit.erase(0, unit.find_first_not_of(' ') == std::string::npos ? unit.size() : unit.find_first_not_of(' '));
-  const std::pair<const char*, double> units[] = {{"", 1},     {"B", 1},      {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
+  const std::pair<const char*, double> units[] = {{"B", 1},    {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
                                                   {"TiB", 0x1p40}, {"kB", 1e3},   {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12}};
   for (const auto& [name, factor] : units)
     if (error == std::errc() && unit == name && number > 0 && number * factor < 0x1p63) return static_cast<uint64_t>(number * factor);
-  throw config_error("--memory " + text + " is no size").hint("for example --memory 80GiB");
+  const bool unitless = error == std::errc() && unit.empty();
+  throw config_error("--memory " + text + (unitless ? " has no unit" : " is no size"))
+      .hint("for example --memory 80GiB; units are B, KiB, MiB, GiB, TiB, kB, MB, GB and TB");
+}
+
+// Refuses to replace a file that holds no plan, before one is made.
+void check_html(const std::string& path) {
+  if (path.empty() || path_kind(path) != PathKind::kFile) return;
+  std::string head(kPlanHtmlHead.size(), '\0');
+  head.resize(File::open_read(path).pread_some(head.data(), head.size(), 0));
+  if (!head.empty() && head != kPlanHtmlHead)
+    throw storage_error("--html " + path + ": this file holds no plan that this program drew, and is not replaced")
+        .hint("choose another name, or move the file away");
 }
 
 }  // namespace
@@ -49,11 +62,15 @@ Verb add_plan(CLI::App& app) {
   auto arguments = std::make_shared<ConfigArguments>();
   auto plan_arguments = std::make_shared<PlanArguments>();
   arguments->add_to(app);
-  app.add_option("--world", plan_arguments->world_size, "so many ranks; default: the product of the sizes in [mesh]")->check(CLI::Range(1, 1 << 20));
+  app.add_option("--world", plan_arguments->world_size,
+                 "so many ranks; default: the product of the sizes in [mesh], which must be given if [[parallel]] is")
+      ->check(CLI::Range(1, 1 << 20));
   app.add_option("--mesh", plan_arguments->mesh, "sizes of axes, such as dp_replicate=2,dp_shard=8");
   app.add_option("--device", plan_arguments->device, "cpu or cuda, which need not be there; default: run.device, where auto is cpu")
       ->check(CLI::IsMember({"cpu", "cuda"}));
-  app.add_option("--memory", plan_arguments->memory, "of each device, such as 80GiB: says what to change if it does not suffice");
+  const CLI::Option* const memory = app.add_option(
+      "--memory", plan_arguments->memory,
+      "of each device, such as 80GiB: says what to change if it does not suffice, and ends with exit code 4");
   app.add_flag("--json", plan_arguments->json, "print JSON");
   app.add_option("--html", plan_arguments->html, "also draw it into this file");
   return [=] {
@@ -61,22 +78,23 @@ Verb add_plan(CLI::App& app) {
     request.config = [=](const std::vector<std::string>& more) {
       std::vector<std::string> overrides = arguments->overrides;
       overrides.insert(overrides.end(), more.begin(), more.end());
-      return load_config(arguments->file, overrides);
+      return load_config(arguments->source(), overrides);
     };
     request.overrides = mesh_overrides(plan_arguments->mesh);
     if (!plan_arguments->device.empty()) request.overrides.push_back("run.device=\"" + plan_arguments->device + "\"");
     request.plugin_path = arguments->plugin_path;
     request.world_size = plan_arguments->world_size;
-    if (!plan_arguments->memory.empty()) request.memory_bytes = bytes_from(plan_arguments->memory);
+    if (memory->count() > 0) request.memory_bytes = bytes_from(plan_arguments->memory);
 
+    check_html(plan_arguments->html);
     const Plan plan = make_plan(request);
     std::optional<AdviceList> advice;
     if (!plan.fits()) advice = advise(request, plan);
     const AdviceList* const shown = advice ? &*advice : nullptr;
     const std::string text = plan_arguments->json ? plan_json(plan, shown).dump(2) + "\n" : plan_text(plan, shown);
-    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fwrite(text.data(), 1, text.size(), output());
     if (!plan_arguments->html.empty()) write_file_atomic(plan_arguments->html, plan_html(plan, shown));
-    return 0;
+    return static_cast<int>(plan.fits() ? ExitCode::kOk : ExitCode::kOutOfMemory);
   };
 }
 

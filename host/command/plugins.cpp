@@ -1,15 +1,25 @@
 // `chassis plugins`: what is installed, what it says of itself, and whether it keeps the contract.
 #include <cstdio>
+#include <filesystem>
 
+#include "host/base/file.hpp"
+#include "host/base/json.hpp"
+#include "host/base/output.hpp"
 #include "host/checkpoint/format_conformance.hpp"
 #include "host/command/command.hpp"
 #include "host/plugin/check.hpp"
 #include "host/plugin/inspect.hpp"
 #include "host/plugin/registry.hpp"
 #include "host/program/conformance.hpp"
+#include "host/program/model_conformance.hpp"
+#include "host/program/parallel_conformance.hpp"
+#include "host/service/comm_conformance.hpp"
+#include "host/service/guarded_memory.hpp"
 #include "host/service/host_services.hpp"
 #include "host/service/memory.hpp"
+#include "host/service/threads.hpp"
 #include "host/train/optimizer_conformance.hpp"
+#include "host/train/tokenizer_conformance.hpp"
 
 namespace chassis {
 namespace {
@@ -19,26 +29,46 @@ struct Arguments {
   std::string name;
   std::string test;
   std::vector<std::string> only;
+  std::string model_config;
+  double timeout_s = 300;
+  bool as_json = false;
 };
+
+std::string absolute(const std::string& path) { return std::filesystem::absolute(path).string(); }
 
 PluginIndex index_of(const Arguments& arguments) {
   return PluginIndex(plugin_folders(arguments.plugin_path, {}, {}));
 }
 
+// A file by its path, installed or not; else what is installed under that name.
+PluginIndex index_for_info(const Arguments& arguments) {
+  const bool is_path = arguments.name.find('/') != std::string::npos || arguments.name.ends_with(".so");
+  const PathKind kind = is_path ? path_kind(arguments.name) : PathKind::kAbsent;
+  if (kind != PathKind::kAbsent && kind != PathKind::kDirectory) return PluginIndex::of_file(arguments.name);
+  return index_of(arguments);
+}
+
 int info(const Arguments& arguments) {
-  const PluginIndex index = index_of(arguments);
+  const PluginIndex index = index_for_info(arguments);
   const PluginFile* file = index.library(arguments.name);
   for (const PluginFile& candidate : index.files())
     for (const MemberName& member : candidate.manifest.members)
       if (!file && (member.id == arguments.name || member.text() == arguments.name || candidate.path == arguments.name))
         file = &candidate;
-  if (!file) throw plugin_error("no plugin '" + arguments.name + "' is installed").hint("see `chassis plugins list`");
-  std::printf("%s", plugin_info_text(*file).c_str());
+  if (!file) {
+    Error error = plugin_error("no plugin '" + arguments.name + "' is installed, and there is no such file");
+    for (const IgnoredFile& ignored : index.ignored())
+      if (std::filesystem::path(ignored.path).stem() == arguments.name) error.caused_by(plugin_error(ignored.reason));
+    throw error.hint("see `chassis plugins list`");
+  }
+  std::fprintf(output(), "%s", plugin_info_text(*file).c_str());
   MetricsStore metrics;
   HostServices services(0, metrics);
   PluginRegistry registry(index, {}, services);
-  for (const MemberName& member : file->manifest.members)
-    std::printf("%s", member_options_text(member, "", registry.option_specs(member.kind, member.id)).c_str());
+  for (const MemberName& member : file->manifest.members) {
+    if (!unusable_reason(*file, member).empty()) continue;  // said above
+    std::fprintf(output(), "%s", member_options_text(member, "", registry.option_specs(member.kind, member.id)).c_str());
+  }
   return 0;
 }
 
@@ -47,7 +77,12 @@ int check(const Arguments& arguments) {
   request.path = arguments.name;
   request.self = program_file();
   request.only = arguments.only;
-  return check_plugin(std::move(request));
+  request.total_timeout = std::chrono::milliseconds(static_cast<int64_t>(arguments.timeout_s * 1000));
+  for (const std::string& folder : arguments.plugin_path)
+    request.arguments.insert(request.arguments.end(), {"--plugin-path", absolute(folder)});
+  if (!arguments.model_config.empty())
+    request.arguments.insert(request.arguments.end(), {"--model-config", absolute(arguments.model_config)});
+  return check_plugin(std::move(request), arguments.as_json);
 }
 
 void expect_none(const std::vector<std::string>& failures, const std::string& what) {
@@ -57,39 +92,142 @@ void expect_none(const std::vector<std::string>& failures, const std::string& wh
   throw plugin_error(text);
 }
 
-// Compares an ops provider with the members whose libraries say that they are oracles.
-bool compare_ops(PluginRegistry& registry, Instance& instance) {
-  std::vector<std::unique_ptr<Instance>> instances;
-  std::vector<OpsProvider> oracles;
-  for (const PluginFile& file : registry.index().files()) {
-    if (!file.manifest.oracle) continue;
-    for (const MemberName& member : file.manifest.members) {
-      if (member.kind != "ops") continue;
-      instances.push_back(registry.open(member.kind, member.id));
-      oracles.push_back({member.id, instances.back()->get(), &instances.back()->interface<chassis_ops_t>(CHASSIS_OPS_ID)});
+// What libraries that say so of themselves compute is the reference.
+class Oracles {
+ public:
+  explicit Oracles(PluginRegistry& registry) {
+    for (const PluginFile& file : registry.index().files()) {
+      if (!file.manifest.oracle) continue;
+      for (const MemberName& member : file.manifest.members) {
+        if (member.kind != "ops") continue;
+        instances_.push_back(registry.open(member.kind, member.id));
+        providers_.push_back(provider_of(*instances_.back()));
+      }
     }
   }
-  if (oracles.empty()) return false;
-  const OpsProvider provider{instance.id(), instance.get(), &instance.interface<chassis_ops_t>(CHASSIS_OPS_ID)};
-  const ConformanceResult result = compare_with_oracles(provider, oracles);
+  static OpsProvider provider_of(Instance& instance) {
+    return {instance.id(), instance.get(), &instance.interface<chassis_ops_t>(CHASSIS_OPS_ID)};
+  }
+  const std::vector<OpsProvider>& providers() const { return providers_; }
+
+ private:
+  std::vector<std::unique_ptr<Instance>> instances_;
+  std::vector<OpsProvider> providers_;
+};
+
+constexpr const char* kNoOracle = "no plugin is installed that is a reference to compare with";
+
+std::string check_ops(PluginRegistry& registry, Instance& instance) {
+  const Oracles oracles(registry);
+  if (oracles.providers().empty()) return kNoOracle;
+  const ConformanceResult result = compare_with_oracles(Oracles::provider_of(instance), oracles.providers());
   expect_none(result.failures, "results differ from the reference");
-  return result.num_compared > 0;
+  return result.num_compared > 0 ? "" : "it claims nothing on the CPU that the reference computes";
 }
 
-// What a member computes or gives back. False: its kind has nothing to compare with.
-bool check_numerics(PluginRegistry& registry, Instance& instance) {
+std::string check_model(PluginRegistry& registry, const CheckedMember& member, const std::string& config_file) {
+  const bool guessed = config_file.empty();
+  const std::string config =
+      guessed ? sample_model_config(member.instance.library().manifest().architectures) : read_file(config_file);
+  if (const std::string refusal = configure_refusal(member.instance, config); !refusal.empty()) {
+    if (!guessed) throw plugin_error("the model refuses " + config_file + ": " + refusal);
+    return "it refuses the config of a small decoder (" + refusal + "); give one with --model-config FILE";
+  }
+  const Oracles oracles(registry);
+  const auto make = [&] { return member.another(Json::object()); };
+  expect_none(model_failures(make, config, oracles.providers()), "promises of a model are broken");
+  return "";
+}
+
+std::string check_comm(const CheckedMember& member) {
+  const auto subject = [](Instance& instance) {
+    return CommSubject{&instance.interface<chassis_comm_backend_t>(CHASSIS_COMM_BACKEND_ID), instance.get(),
+                       instance.who()};
+  };
+  if (std::string reason = comm_not_comparable(subject(member.instance)); !reason.empty()) return reason;
+  constexpr int kNumRanks = 4;
+  std::vector<std::unique_ptr<Instance>> instances;
+  std::vector<CommSubject> ranks;
+  for (int rank = 0; rank < kNumRanks; ++rank) {
+    instances.push_back(member.another(Json::object()));
+    ranks.push_back(subject(*instances.back()));
+  }
+  expect_none(comm_failures(ranks), "promises of a backend of collectives are broken");
+  return "";
+}
+
+// Opens the first comm backend that needs no other process; NULL if there is none.
+std::unique_ptr<Instance> open_backend_of_plans(PluginRegistry& registry) {
+  for (const std::string& id : registry.index().ids("comm")) {
+    auto backend = registry.open("comm", id);
+    if (backend->interface<chassis_comm_backend_t>(CHASSIS_COMM_BACKEND_ID).properties & CHASSIS_COMM_MOVES_NOTHING)
+      return backend;
+  }
+  return nullptr;
+}
+
+std::string check_parallel(PluginRegistry& registry, MetricsStore& metrics, const CheckedMember& member) {
+  if (!open_backend_of_plans(registry)) return "no comm plugin is installed that moves nothing, as plans need";
+  const auto failures = parallel_failures([&] { return member.another(Json::object()); },
+                                          [&] { return open_backend_of_plans(registry); }, metrics);
+  expect_none(failures, "promises of a strategy are broken");
+  return "";
+}
+
+// Each option by itself at another value than its default.
+std::vector<Json> other_options(const std::vector<OptionSpec>& specs) {
+  std::vector<Json> out;
+  for (const OptionSpec& spec : specs) {
+    const Json value = spec.default_json.empty() ? Json() : parse_json(spec.default_json, spec.name, ExitCode::kPlugin);
+    if (spec.type == OptionType::kBool && value.is_boolean()) out.push_back({{spec.name, !value.get<bool>()}});
+    for (const std::string& choice : spec.choices)
+      if (spec.type == OptionType::kString && value != choice) out.push_back({{spec.name, choice}});
+    if (spec.type == OptionType::kInt && value.is_number_integer() &&
+        (!spec.max || value.get<double>() + 1 <= *spec.max))
+      out.push_back({{spec.name, value.get<int64_t>() + 1}});
+  }
+  return out;
+}
+
+std::string check_tokenizer(const CheckedMember& member) {
+  std::vector<std::unique_ptr<Instance>> instances;
+  const auto subject = [](Instance& instance, std::string options) {
+    return TokenizerSubject{&instance.interface<chassis_tokenizer_t>(CHASSIS_TOKENIZER_ID), instance.get(),
+                            instance.who(), std::move(options)};
+  };
+  const auto again = member.another(Json::object());
+  std::vector<TokenizerSubject> variants;
+  for (const Json& options : other_options(member.specs)) {
+    auto variant = member.another(options);
+    if (!variant) continue;
+    variants.push_back(subject(*variant, options.dump()));
+    instances.push_back(std::move(variant));
+  }
+  expect_none(tokenizer_failures(subject(member.instance, ""), subject(*again, ""), variants),
+              "promises of a tokenizer are broken");
+  return "";
+}
+
+// What a member computes or gives back. Else why there is nothing to compare with.
+std::string check_numerics(PluginRegistry& registry, MetricsStore& metrics, const CheckedMember& member,
+                           const std::string& model_config) {
+  Instance& instance = member.instance;
   const std::string& kind = instance.context().kind;
-  if (kind == "ops") return compare_ops(registry, instance);
+  if (kind == "ops") return check_ops(registry, instance);
+  if (kind == "model") return check_model(registry, member, model_config);
+  if (kind == "comm") return check_comm(member);
+  if (kind == "parallel") return check_parallel(registry, metrics, member);
+  if (kind == "tokenizer") return check_tokenizer(member);
   if (kind == "optimizer") {
     const auto& table = instance.interface<chassis_optimizer_t>(CHASSIS_OPTIMIZER_ID);
     expect_none(optimizer_failures(table, instance.get(), instance.who()), "promises of an optimizer are broken");
-    return true;
+    return "";
   }
   if (kind == "format") {
     expect_none(format_failures(FormatPlugin(instance)), "promises of a format are broken");
-    return true;
+    return "";
   }
-  return false;
+  return "the kind '" + kind + "' has no reference";
 }
 
 int check_in_process(const Arguments& arguments) {
@@ -97,8 +235,24 @@ int check_in_process(const Arguments& arguments) {
   MetricsStore metrics;
   HostServices services(0, metrics);
   PluginRegistry registry(index_of(arguments), {}, services);
+  services.set_registry(&registry);
+  const std::string plugin = read_plugin_file(arguments.name).manifest.id;
   CheckHooks hooks;
-  hooks.numerics = [&](Instance& instance) { return check_numerics(registry, instance); };
+  hooks.numerics = [&](const CheckedMember& member) {
+    return check_numerics(registry, metrics, member, arguments.model_config);
+  };
+  hooks.process_facts = [&] {
+    uint64_t held = 0;
+    for (const PluginMemory& memory : memory_by_plugin())
+      if (memory.plugin == plugin) held = memory.live_bytes;
+    return std::vector<std::pair<std::string, std::string>>{
+        {"the number of threads for computing", std::to_string(num_threads())},
+        {"the memory of the host that the plugin holds", std::to_string(held) + " bytes"}};
+  };
+  hooks.guard_buffers = [](bool behind) {
+    guard_memory(behind ? MemoryGuard::kBehind : MemoryGuard::kBefore);
+    return [] { return overwritten_guards(); };
+  };
   return run_check_in_process(arguments.name, arguments.test, services, hooks);
 }
 
@@ -107,19 +261,28 @@ int check_in_process(const Arguments& arguments) {
 Verb add_plugins(CLI::App& app) {
   app.require_subcommand(1);
   auto arguments = std::make_shared<Arguments>();
-  app.add_option("--plugin-path", arguments->plugin_path, "folders with plugins, searched first")->allow_extra_args(false);
+  add_plugin_path(app, arguments->plugin_path);
   CLI::App* list = app.add_subcommand("list", "every member that is installed");
   CLI::App* describe = app.add_subcommand("info", "a plugin's manifest and options");
   describe->add_option("name", arguments->name, "of the plugin, of a member, or a file")->required();
   CLI::App* conform = app.add_subcommand("check", "test a plugin against the contract, each test in its own process");
   conform->add_option("file", arguments->name, "FILE.so")->required();
   conform->add_option("--only", arguments->only, "tests or groups of tests");
+  conform->add_option("--timeout", arguments->timeout_s, "seconds for all tests together, 300 unless told")
+      ->check(CLI::PositiveNumber);
+  conform->add_flag("--json", arguments->as_json, "results as one JSON object");
+  conform
+      ->add_option("--model-config", arguments->model_config,
+                   "a config.json for a model that takes none of the usual keys")
+      ->check(CLI::ExistingFile);
   CLI::App* hidden = app.add_subcommand("check-in-process", "")->group("");
   hidden->add_option("file", arguments->name)->required();
   hidden->add_option("test", arguments->test)->required();
+  hidden->add_option("--plugin-path", arguments->plugin_path)->allow_extra_args(false);
+  hidden->add_option("--model-config", arguments->model_config);
   return [=]() -> int {
     if (list->parsed()) {
-      std::printf("%s", plugin_list_text(index_of(*arguments)).c_str());
+      std::fprintf(output(), "%s", plugin_list_text(index_of(*arguments)).c_str());
       return 0;
     }
     if (describe->parsed()) return info(*arguments);

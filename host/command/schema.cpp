@@ -1,6 +1,10 @@
 // `chassis schema`: every key of the host and of every installed plugin.
 #include <cstdio>
 
+#include "host/base/error.hpp"
+#include "host/base/log.hpp"
+#include "host/base/output.hpp"
+#include "host/base/printable.hpp"
 #include "host/command/command.hpp"
 #include "host/config/schema_text.hpp"
 #include "host/plugin/registry.hpp"
@@ -12,7 +16,7 @@ Verb add_schema(CLI::App& app) {
   auto key = std::make_shared<std::string>();
   auto plugin_path = std::make_shared<std::vector<std::string>>();
   app.add_option("key", *key, "a table or key, such as optimizer or train.seq_len; default: all");
-  app.add_option("--plugin-path", *plugin_path, "folders with plugins, searched first")->allow_extra_args(false);
+  add_plugin_path(app, *plugin_path);
   return [=] {
     MetricsStore metrics;
     HostServices services(0, metrics);
@@ -20,10 +24,14 @@ Verb add_schema(CLI::App& app) {
     std::vector<PluginDoc> plugins;
     for (const PluginFile& file : registry.index().files())
       for (const MemberName& member : file.manifest.members) {
-        if (registry.index().find(member.kind, member.id) != &file) continue;
-        plugins.push_back({member.kind, member.id, "", registry.option_specs(member.kind, member.id)});
+        if (registry.index().find(member.kind, member.id) != &file || !unusable_reason(file, member).empty()) continue;
+        try {
+          plugins.push_back({member.kind, member.id, "", registry.option_specs(member.kind, member.id)});
+        } catch (const Error& error) {
+          counted_warning("plugins left out: " + member.text(), std::string("left out: ") + error.what());
+        }
       }
-    std::printf("%s", schema_text(host_schema(), plugins, *key).c_str());
+    std::fprintf(output(), "%s", printable_lines(schema_text(host_schema(), plugins, *key)).c_str());
     return 0;
   };
 }

@@ -3,11 +3,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <optional>
 
 #include "host/base/json.hpp"
+#include "host/base/pattern.hpp"
+#include "host/base/printable.hpp"
 #include "host/config/config.hpp"
 #include "host/config/foreign.hpp"
 #include "host/config/suggest.hpp"
+#include "host/config/toml_file.hpp"
 
 namespace chassis {
 namespace {
@@ -59,6 +64,29 @@ ValueType wanted_type(OptionType type) {
   return ValueType::kTable;
 }
 
+// "a,b" as a list. What is no TOML value is a string.
+void split_words(Value& value, ValueType wanted) {
+  const std::string text = value.typed_text;
+  const Origin origin = value.origin;
+  value.type = ValueType::kArray;
+  value.string.clear();
+  for (size_t start = 0; start <= text.size();) {
+    const size_t end = std::min(text.find(',', start), text.size());
+    const std::string word = text.substr(start, end - start);
+    std::optional<Value> item;
+    if (wanted != ValueType::kString) item = parse_toml_value(word, origin);
+    if (!item) {
+      item.emplace();
+      item->type = ValueType::kString;
+      item->string = word;
+      item->origin = origin;
+      item->key_where = origin.where;
+    }
+    value.children.push_back(*std::move(item));
+    start = end + 1;
+  }
+}
+
 bool is_list(OptionType type) {
   return type == OptionType::kStringList || type == OptionType::kIntList || type == OptionType::kFloatList;
 }
@@ -90,18 +118,39 @@ std::string content_problem(const OptionSpec& spec, const Value& value, const st
       return fmt::format("{} = {} is out of range: must be {}", key, shown(value), range_text(spec));
     }
   }
+  // The system would take the part before it for the whole name.
+  if (value.type == ValueType::kString && value.string.find('\0') != std::string::npos)
+    return fmt::format("{} = {} holds a NUL character", key, shown(value));
+  if (value.type == ValueType::kString && spec.is_pattern) {
+    try {
+      Pattern parsed(value.string);
+    } catch (const Error& cause) {
+      return fmt::format("{}: {}", key, cause.message());
+    }
+  }
   if (value.type == ValueType::kString && !spec.choices.empty() &&
       std::find(spec.choices.begin(), spec.choices.end(), value.string) == spec.choices.end()) {
-    std::string text = fmt::format("{} = {} is not {}", key, shown(value), choices_text(spec.choices));
-    const std::string near = nearest(value.string, spec.choices);
+    const std::vector<std::string> offered = offered_choices(key, spec);
+    std::string text = fmt::format("{} = {} is not {}", key, shown(value), choices_text(offered));
+    const std::string near = nearest(value.string, offered);
     return near.empty() ? text : text + " (did you mean \"" + near + "\"?)";
   }
   return "";
 }
 
-std::vector<std::string> names_of(const std::vector<OptionSpec>& specs) {
+// The first number inside of a table that is not finite, which JSON, as plugins get it, cannot say; NULL if there is none.
+const Value* not_finite(const Value& value) {
+  if (value.type == ValueType::kFloat && !std::isfinite(value.number)) return &value;
+  for (const Value& child : value.children)
+    if (const Value* found = not_finite(child)) return found;
+  return nullptr;
+}
+
+// Keys that `table` offers.
+std::vector<std::string> names_of(const std::string& table, const std::vector<OptionSpec>& specs) {
   std::vector<std::string> names;
-  for (const OptionSpec& spec : specs) names.push_back(spec.name);
+  for (const OptionSpec& spec : specs)
+    if (!is_unavailable(joined(table, spec.name))) names.push_back(spec.name);
   return names;
 }
 
@@ -121,7 +170,7 @@ std::vector<std::string> tables_inside(const Schema& schema, const std::string& 
 std::string key_elsewhere(const Schema& schema, const std::string& key) {
   std::string found;
   for (const TableSpec& table : schema.tables) {
-    if (table.find(key) == nullptr || table.name.empty()) continue;
+    if (table.find(key) == nullptr || table.name.empty() || is_unavailable(joined(table.name, key))) continue;
     if (!found.empty()) return "";
     found = joined(table.name, key);
   }
@@ -144,8 +193,9 @@ void Config::unknown_key(const Value& child, const std::string& key, const std::
     return;
   }
   const std::string leaf = key.substr(key.rfind('.') == std::string::npos ? 0 : key.rfind('.') + 1);
-  std::string text = "unknown key '" + key + "'";
-  if (is_group) text = child.is_array() ? "unknown table [[" + key + "]]" : "unknown table [" + key + "]";
+  const std::string name = printable(key);
+  std::string text = "unknown key '" + name + "'";
+  if (is_group) text = child.is_array() ? "unknown table [[" + name + "]]" : "unknown table [" + name + "]";
   if (const ForeignKey* foreign = find_foreign_key(key)) {
     text += fmt::format(" of {}: {}", foreign->trainer, foreign->answer);
   } else if (const std::string near = nearest(leaf, known); !near.empty()) {
@@ -154,7 +204,7 @@ void Config::unknown_key(const Value& child, const std::string& key, const std::
     text += fmt::format(" (it is a key of another table: {})", elsewhere);
   } else if (!known.empty() && known.size() <= kMostNames) {
     std::string all;
-    for (const std::string& name : known) all += (all.empty() ? "" : ", ") + name;
+    for (const std::string& other : known) all += (all.empty() ? "" : ", ") + other;
     text += fmt::format(" (known here: {})", all);
   }
   problems_.push_back({where_of(child), std::move(text)});
@@ -181,29 +231,37 @@ bool Config::check_value(Value& value, const OptionSpec& spec, const std::string
     }
   };
   widen(value);
-  const bool fits = is_list(spec.type) ? value.is_array() : value.type == wanted;
-  std::string problem;
-  if (!fits) {
-    problem = fmt::format("{} must be {}, not {} ({}){}", key, type_text(spec.type), type_text(value.type),
-                          shown(value), type_advice(spec, value));
-  } else if (is_list(spec.type)) {
+  // On the command line log.sinks=console,jsonl means both. A regular expression may hold commas of its own.
+  if (is_list(spec.type) && value.origin.kind == Origin::Kind::kOverride && value.type == ValueType::kString &&
+      value.string == value.typed_text && (!spec.is_pattern || value.string.find(',') == std::string::npos)) {
+    split_words(value, wanted);
+  }
+  const size_t before = problems_.size();
+  if (is_list(spec.type) && value.is_array()) {
     for (Value& item : value.children) {
       widen(item);
-      if (!problem.empty()) continue;
-      problem = item.type != wanted ? fmt::format("{} must be {}; {} is {}", key, type_text(spec.type), shown(item),
-                                                  type_text(item.type))
-                                    : content_problem(spec, item, key);
+      std::string problem = item.type != wanted ? fmt::format("{} must be {}; {} is {}", key, type_text(spec.type),
+                                                              shown(item), type_text(item.type))
+                                                : content_problem(spec, item, key);
+      if (!problem.empty()) problems_.push_back({item.origin.where, std::move(problem)});
     }
-  } else {
-    problem = content_problem(spec, value, key);
+  } else if (is_list(spec.type) || value.type != wanted) {
+    problems_.push_back({value.origin.where,
+                         fmt::format("{} must be {}, not {} ({}){}", key, type_text(spec.type), type_text(value.type),
+                                     shown(value), type_advice(spec, value))});
+  } else if (const Value* number = not_finite(value); number != nullptr && value.is_table()) {
+    problems_.push_back({number->origin.where, fmt::format("{}: {} = {} is not a finite number", key,
+                                                           printable(number->name), shown(*number))});
+  } else if (std::string problem = content_problem(spec, value, key); !problem.empty()) {
+    problems_.push_back({value.origin.where, std::move(problem)});
   }
-  if (problem.empty()) return true;
+  if (problems_.size() == before) return true;
   invalid_.insert(key);
-  problems_.push_back({value.origin.where, std::move(problem)});
   return false;
 }
 
 void Config::check_table(Value& table, const TableSpec& spec, const std::string& key) {
+  if (is_unavailable(spec.name)) return;  // one finding says so
   for (size_t i = 0; i < table.children.size(); ++i) check_child(table.children[i], table, spec, key, i);
   for (const OptionSpec& option : spec.keys) {
     if (!option.required || table.find(option.name) != nullptr) continue;
@@ -251,8 +309,9 @@ void Config::check_child(Value& child, Value& table, const TableSpec& spec, cons
     return;
   }
   if (spec.slot == SlotForm::kOne) return;  // perhaps an option of the plugin: check_plugin_options() knows
-  std::vector<std::string> known = names_of(spec.keys);
-  for (std::string& name : tables_inside(*schema_, spec.name)) known.push_back(std::move(name));
+  std::vector<std::string> known = names_of(spec.name, spec.keys);
+  for (std::string& name : tables_inside(*schema_, spec.name))
+    if (!is_unavailable(joined(spec.name, name))) known.push_back(std::move(name));
   if (spec.slot == SlotForm::kList && child.is_table()) {
     std::vector<std::string> members;
     const Value* list = table.find(spec.list_key);
@@ -260,12 +319,9 @@ void Config::check_child(Value& child, Value& table, const TableSpec& spec, cons
     for (const Value& item : (list != nullptr && list->is_array() ? *list : preset).children) {
       members.push_back(item.string);
     }
-    const bool built_in = std::find(spec.built_in.begin(), spec.built_in.end(), child.name) != spec.built_in.end();
-    if (!built_in && std::find(members.begin(), members.end(), child.name) != members.end()) return;
-    std::string text = built_in
-                           ? fmt::format("[{}]: '{}' is built in and has no options", child_key, child.name)
-                           : fmt::format("[{}]: '{}' is not in {}", child_key, child.name, joined(key, spec.list_key));
-    if (const std::string near = nearest(child.name, members); !built_in && !near.empty()) {
+    if (std::find(members.begin(), members.end(), child.name) != members.end()) return;
+    std::string text = fmt::format("[{}]: '{}' is not in {}", child_key, child.name, joined(key, spec.list_key));
+    if (const std::string near = nearest(child.name, members); !near.empty()) {
       text += fmt::format(" (did you mean '{}'?)", near);
     }
     problems_.push_back({where_of(child), std::move(text)});
@@ -314,6 +370,7 @@ std::vector<PluginSlot> Config::plugin_slots() const {
     }
   };
   for (const TableSpec& spec : schema_->tables) {
+    if (is_unavailable(spec.name)) continue;
     if (spec.slot == SlotForm::kOne && spec.is_array) {
       for (size_t i = 0; i < count(spec.name); ++i) add_one(spec, joined(spec.name, std::to_string(i)));
     } else if (spec.slot == SlotForm::kOne) {
@@ -321,7 +378,6 @@ std::vector<PluginSlot> Config::plugin_slots() const {
     } else if (spec.slot == SlotForm::kList) {
       const std::string list_key = joined(spec.name, spec.list_key);
       for (const std::string& name : get_list(list_key)) {
-        if (std::find(spec.built_in.begin(), spec.built_in.end(), name) != spec.built_in.end()) continue;
         slots.push_back({joined(spec.name, name), spec.name, spec.kind, name, position(list_key)});
       }
     }
@@ -353,9 +409,9 @@ void Config::check_plugin_options(const std::string& slot_key, const std::string
   }
   CHASSIS_CHECK(table->is_table(), "the slot '" + slot_key + "' is a table");
 
-  std::vector<std::string> known = names_of(options);
+  std::vector<std::string> known = names_of(slot_key, options);
   if (!in_list) {
-    for (const OptionSpec& host_key : spec->keys) known.push_back(host_key.name);
+    for (std::string& host_key : names_of(spec->name, spec->keys)) known.push_back(std::move(host_key));
   }
   std::set<std::string> names;
   for (const OptionSpec& option : options) names.insert(option.name);

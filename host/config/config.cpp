@@ -7,10 +7,12 @@
 #include <utility>
 
 #include "host/base/json.hpp"
-#include "host/config/read.hpp"
+#include "host/base/printable.hpp"
 
 namespace chassis {
 namespace {
+
+constexpr size_t kMaxPathBytes = 4096;
 
 const Value* child_of(const Value& parent, std::string_view part) {
   if (!parent.is_array()) return parent.find(part);
@@ -102,6 +104,15 @@ void Config::add_problem_at(SourcePosition where, std::string text) {
   problems_.push_back({std::move(where), std::move(text)});
 }
 
+void Config::add_problem(std::string_view key, const Error& error) {
+  if (!key.empty()) invalid_.emplace(key);
+  std::string text = error.message();
+  for (size_t i = 0; i < error.facts().size(); ++i)
+    text += (i == 0 ? " (" : ", ") + error.facts()[i].first + ": " + error.facts()[i].second;
+  if (!error.facts().empty()) text += ')';
+  problems_.push_back({error.where().file.empty() && !key.empty() ? position(key) : error.where(), std::move(text), error.code(), error.hint_text()});
+}
+
 void Config::throw_if_problems() const {
   if (problems_.empty()) return;
   std::vector<Problem> sorted = problems_;
@@ -112,10 +123,24 @@ void Config::throw_if_problems() const {
     };
     return order(a) < order(b);
   });
-  if (sorted.size() == 1) throw Error(ExitCode::kConfig, sorted[0].where, sorted[0].text);
+  if (sorted.size() == 1) throw Error(sorted[0].code, sorted[0].where, sorted[0].text).hint(sorted[0].hint);
+  constexpr size_t kMaxShown = 100;
   std::string text = std::to_string(sorted.size()) + " errors in the configuration:";
-  for (const Problem& problem : sorted) text += "\n  " + problem.where.text() + ": " + problem.text;
-  throw config_error(std::move(text));
+  std::vector<std::string> hints;
+  ExitCode code = sorted[0].code;
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    const Problem& problem = sorted[i];
+    if (problem.code == ExitCode::kConfig) code = ExitCode::kConfig;
+    if (i >= kMaxShown) continue;
+    const std::string where = printable(problem.where.text(), kMaxPathBytes);
+    text += "\n  " + where + (where.empty() ? "" : ": ") + problem.text;
+    if (!problem.hint.empty() && std::find(hints.begin(), hints.end(), problem.hint) == hints.end())
+      hints.push_back(problem.hint);
+  }
+  if (sorted.size() > kMaxShown) text += "\n  … and " + std::to_string(sorted.size() - kMaxShown) + " more";
+  std::string all_hints;
+  for (const std::string& hint : hints) all_hints += (all_hints.empty() ? "" : "\nhint: ") + hint;
+  throw Error(code, std::move(text)).hint(all_hints);
 }
 
 Config make_config(Value root, std::string file, ConfigUse use, const Schema& schema) {
@@ -139,18 +164,21 @@ Config make_config(Value root, std::string file, ConfigUse use, const Schema& sc
   return config;
 }
 
+Config load_config(const ConfigSource& source, const std::vector<std::string>& overrides, ConfigUse use,
+                   const Schema& schema) {
+  Value root = read_config(source);
+  for (const std::string& assignment : overrides) apply_override(root, assignment, schema);
+  return make_config(std::move(root), source.name, use, schema);
+}
+
 Config load_config(const std::string& path, const std::vector<std::string>& overrides, ConfigUse use,
                    const Schema& schema) {
-  Value root = read_config_file(path);
-  for (const std::string& assignment : overrides) apply_override(root, assignment, schema);
-  return make_config(std::move(root), path, use, schema);
+  return load_config(read_config_source(path), overrides, use, schema);
 }
 
 Config load_config_text(std::string_view text, const std::string& name, const std::vector<std::string>& overrides,
                         ConfigUse use, const Schema& schema) {
-  Value root = read_config_text(text, name);
-  for (const std::string& assignment : overrides) apply_override(root, assignment, schema);
-  return make_config(std::move(root), name, use, schema);
+  return load_config(ConfigSource{name, config_folder(name), std::string(text)}, overrides, use, schema);
 }
 
 void Config::finish() {

@@ -16,6 +16,7 @@
 #include "host/base/error.hpp"
 #include "host/base/json_fwd.hpp"
 #include "host/config/option.hpp"
+#include "host/config/read.hpp"
 #include "host/config/schema.hpp"
 #include "host/config/value.hpp"
 
@@ -65,9 +66,12 @@ class Config {
   // Keeps a finding about `key` for finish().
   void add_problem(std::string_view key, std::string text);
   void add_problem_at(SourcePosition where, std::string text);
+  // The same of what went wrong elsewhere; without a position of its own it gets that of the key.
+  void add_problem(std::string_view key, const Error& error);
   size_t num_problems() const { return problems_.size(); }
   void throw_if_problems() const;
-  // Derives the remaining defaults, checks keys against each other, and throws all findings, sorted by position.
+  // Derives the remaining defaults, checks keys against each other, and throws all findings, sorted by position; each
+  // hint once, behind them. A finding alone keeps its exit code; several are a config error if one of them is.
   void finish();
 
   ConfigUse use() const { return use_; }
@@ -98,14 +102,18 @@ class Config {
   struct Problem {
     SourcePosition where;
     std::string text;
+    ExitCode code = ExitCode::kConfig;
+    std::string hint = {};
   };
   std::vector<Problem> problems_;
   std::set<std::string, std::less<>> invalid_;                  // keys with a finding, for cross_check
   std::map<std::string, std::set<std::string>> checked_slots_;  // slot key → names of the plugin's options
 };
 
-// Overrides are "key=value". Throws at once if a file can not be read or parsed, or an override has no form.
+// Overrides are "key=value". Throws at once if a file cannot be read or parsed, or an override has no form.
 Config load_config(const std::string& path, const std::vector<std::string>& overrides,
+                   ConfigUse use = ConfigUse::kTraining, const Schema& schema = host_schema());
+Config load_config(const ConfigSource& source, const std::vector<std::string>& overrides,
                    ConfigUse use = ConfigUse::kTraining, const Schema& schema = host_schema());
 // The same from text; `name` stands for the file in messages and as the place from which `extends` looks.
 Config load_config_text(std::string_view text, const std::string& name, const std::vector<std::string>& overrides,

@@ -1,30 +1,19 @@
 // Keys that depend on each other: defaults derived from others, contradictions, keys without effect.
 #include <fmt/core.h>
+#include <limits.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <regex>
 #include <set>
 
+#include "host/base/file.hpp"
 #include "host/base/json.hpp"
+#include "host/base/printable.hpp"
 #include "host/config/config.hpp"
 #include "host/config/suggest.hpp"
 
 namespace chassis {
 namespace {
-
-// What is agreed on but not built yet: silence would be worse than this list.
-struct Unavailable {
-  const char* key;
-  const char* value;
-  const char* instead;
-};
-constexpr Unavailable kUnavailable[] = {
-    {"train.task", "sft", "\"pretrain\"; tokens with labels train what the labels say"},
-    {"train.task", "reward", "\"pretrain\""},
-    {"recompute.mode", "selective", "\"auto\", \"none\" and \"full\""},
-    {"precision.compute", "fp16", "\"auto\", \"fp32\" and \"bf16\""},
-};
 
 Value default_string(std::string text) {
   Value value;
@@ -88,22 +77,28 @@ void Config::cross_check() {
   const auto valid = [&](const std::string& key) { return has(key) && !invalid_.contains(key); };
   const auto both = [&](const std::string& a, const std::string& b) { return valid(a) && valid(b); };
   const auto is = [&](const std::string& key, std::string_view text) { return valid(key) && get_string(key) == text; };
+  // An existing path cannot be told from one that cannot be looked at; that is a finding of its own.
+  const auto exists = [&](const std::string& key) {
+    try {
+      return path_kind(get_string(key)) != PathKind::kAbsent;
+    } catch (const Error& cause) {
+      add_problem(key, config_error(fmt::format("{}: {}", key, cause.message())));
+      return true;
+    }
+  };
   const auto shown = [&](const std::string& key) { return fmt::format("{} = {}", key, toml_text(*find(key))); };
 
   if (valid("schema_version") && get_int("schema_version") != kSchemaVersion) {
     add_problem("schema_version", fmt::format("schema_version {} is unknown: this program understands version {}",
                                               get_int("schema_version"), kSchemaVersion));
   }
-  for (const Unavailable& entry : kUnavailable) {
-    if (is(entry.key, entry.value)) {
-      add_problem(entry.key,
-                  fmt::format("{} is not available in this version (there is {})", shown(entry.key), entry.instead));
-    }
-  }
-  for (const char* key : {"data.template", "data.roles_to_train"}) {
-    if (set_by_user(key)) {
-      add_problem(key, fmt::format("{} has no effect: no data format of this version has conversations", key));
-    }
+  for (const Unavailable& entry : unavailable()) {
+    const std::string key(entry.key);
+    if (!entry.value.empty() ? !is(key, entry.value) : !valid(key) || !set_by_user(key)) continue;
+    const Value& value = *find(key);
+    if (value.is_array() && value.children.empty()) continue;  // a default, spelled
+    const std::string what = !entry.value.empty() ? shown(key) : value.is_table() ? "[" + key + "]" : key;
+    add_problem(key, fmt::format("{} is not available in this version: {}", what, entry.instead));
   }
 
   // run
@@ -116,12 +111,19 @@ void Config::cross_check() {
                                             shown("run.max_steps"), shown("run.epochs")));
     }
   }
-  if (valid("run.resume") && !is("run.resume", "auto") && !is("run.resume", "never") &&
-      !std::filesystem::exists(get_string("run.resume"))) {
+  if (valid("run.resume") && !is("run.resume", "auto") && !is("run.resume", "never") && !exists("run.resume")) {
     const std::string near = nearest(get_string("run.resume"), {"auto", "never"});
     add_problem("run.resume",
                 fmt::format("{} is neither \"auto\" nor \"never\" nor an existing checkpoint{}", shown("run.resume"),
                             near.empty() ? "" : " (did you mean \"" + near + "\"?)"));
+  }
+  for (const char* key : {"run.output_dir", "data.cache_dir"}) {
+    if (!valid(key)) continue;
+    for (const auto& part : std::filesystem::path(get_string(key))) {
+      if (part.native().size() <= NAME_MAX) continue;
+      add_problem(key, fmt::format("{}: the name {} is too long: file systems take {} bytes", key,
+                                   printable(part.native(), 40), NAME_MAX));
+    }
   }
   if (Value* pins = find("plugins.pin"); pins != nullptr && pins->is_table()) {
     for (const Value& pin : pins->children) {
@@ -149,16 +151,6 @@ void Config::cross_check() {
   } else if (described && is("model.init", "pretrained")) {
     add_problem("model.init", "model.init = \"pretrained\" needs model.path: model.config has no weights");
   }
-  for (const char* key : {"freeze.patterns", "freeze.train_only"}) {
-    if (!valid(key)) continue;
-    for (const std::string& pattern : get_list(key)) {
-      try {
-        std::regex parsed(pattern);
-      } catch (const std::regex_error& cause) {
-        add_problem(key, fmt::format("{}: \"{}\" is not a regular expression: {}", key, pattern, cause.what()));
-      }
-    }
-  }
   if (both("freeze.patterns", "freeze.train_only") && !get_list("freeze.patterns").empty() &&
       !get_list("freeze.train_only").empty()) {
     add_problem("freeze.train_only", "freeze.patterns and freeze.train_only contradict each other (use one of them)");
@@ -171,17 +163,21 @@ void Config::cross_check() {
     const std::string why = empty ? fmt::format("{} is empty", sets) : fmt::format("add [[{}]] with a path", sets);
     add_problem(empty ? sets : "data", fmt::format("there is no {}: {}", what, why));
   }
+  // To weights that were trained with one, the ids of another mean other words.
+  const std::string which_tokenizer =
+      has("model.path") ? "set tokenizer.plugin to the model's own, or tokenise the text with that and set format = \"tokens\""
+                        : "set tokenizer.plugin; `chassis plugins list` shows the tokenizers";
   const bool without_tokenizer = !has("tokenizer.plugin") || is("tokenizer.plugin", "");
   if (is_needed("tokenizer.plugin", use_) && without_tokenizer && !invalid_.contains("tokenizer.plugin"))
-    add_problem("tokenizer", "there is no tokenizer for the prompt: set tokenizer.plugin, such as \"bytes\"");
+    add_problem("tokenizer", config_error("there is no tokenizer for the prompt")
+                                 .hint(has("model.path") ? "set tokenizer.plugin to the model's own" : which_tokenizer));
   size_t num_weights = 0;
   std::set<std::string> eval_names;
   for (const std::string sets : {"data.train", "data.eval"}) {
     for (size_t i = 0; i < count(sets); ++i) {
       const std::string key = fmt::format("{}.{}", sets, i);
       if (is(key + ".format", "text") && !has("tokenizer.plugin") && !invalid_.contains("tokenizer.plugin")) {
-        add_problem(key,
-                    fmt::format("{} is text, which needs a tokenizer: set tokenizer.plugin, such as \"bytes\"", key));
+        add_problem(key, config_error(key + " is text, which needs a tokenizer").hint(which_tokenizer));
       }
       if (has(key + ".weight")) {
         ++num_weights;
@@ -269,7 +265,7 @@ void Config::cross_check() {
     for (const std::string& name : get_list(key)) {
       if (!seen.insert(name).second) add_problem(key, fmt::format("{} names \"{}\" twice", key, name));
     }
-    if (seen.empty() && table.built_in.empty())
+    if (seen.empty())
       add_problem(key, fmt::format("{} is empty: nobody would compute anything", key));
   }
 }

@@ -17,6 +17,7 @@ struct OptionSpec {
   std::vector<std::string> choices = {};                         // of a string, and of every string in a list
   std::string doc = {};
   bool required = false;
+  bool is_pattern = false;  // a string or list of strings: regular expressions
 };
 
 // "an integer", "a list of strings", …

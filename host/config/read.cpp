@@ -5,8 +5,11 @@
 #include <charconv>
 #include <filesystem>
 #include <optional>
+#include <unordered_map>
 
 #include "host/base/file.hpp"
+#include "host/base/pipe.hpp"
+#include "host/base/printable.hpp"
 #include "host/config/toml_file.hpp"
 
 namespace chassis {
@@ -14,53 +17,80 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Beyond these a configuration is a mistake or hostile.
+constexpr uint64_t kMaxBytes = 1 << 20;  // of one file
+constexpr size_t kMaxFiles = 256;        // read for one configuration; one that is read twice counts twice
+constexpr size_t kMaxDepth = 32;         // of files that extend each other
+
 std::string identity(const std::string& path) {
   std::error_code error;
   const fs::path canonical = fs::weakly_canonical(path, error);
   return error ? path : canonical.string();
 }
 
-Value read_text(std::string_view text, const std::string& name, std::vector<std::string>& open_files);
-
-Value read_path(const std::string& path, const SourcePosition& asked_by, std::vector<std::string>& open_files) {
-  const auto cycle = std::find(open_files.begin(), open_files.end(), identity(path));
-  if (cycle != open_files.end()) {
-    throw Error(ExitCode::kConfig, asked_by, "extends '" + path + "', which extends this file: a cycle");
-  }
-  std::string text;
-  try {
-    if (fs::is_directory(path)) throw config_error("'" + path + "' is a directory, not a configuration file");
-    text = read_file(path);
-  } catch (const Error& cause) {
-    throw Error(ExitCode::kConfig, asked_by, cause.message());
-  }
-  return read_text(text, path, open_files);
-}
-
-Value read_text(std::string_view text, const std::string& name, std::vector<std::string>& open_files) {
-  Value tree = parse_toml(text, name);
-  const Value* extends = tree.find("extends");
-  if (extends == nullptr) return tree;
-  if (!extends->is_array()) {
-    throw Error(ExitCode::kConfig, extends->origin.where,
-                "extends must be a list of strings, not " + std::string(type_text(extends->type)) + " (" +
-                    toml_text(*extends) + ")");
-  }
-  open_files.push_back(identity(name));
-  Value merged;
-  for (const Value& entry : extends->children) {
-    if (entry.type != ValueType::kString) {
-      throw Error(ExitCode::kConfig, entry.origin.where,
-                  "extends must be a list of strings; " + toml_text(entry) + " is " + type_text(entry.type));
+// Reads one file and all that it extends.
+class Reading {
+ public:
+  Value read(const ConfigSource& source) {
+    Value tree = parse_toml(source.text, source.name);
+    const Value* extends = tree.find("extends");
+    if (extends == nullptr) return tree;
+    if (!extends->is_array()) {
+      throw Error(ExitCode::kConfig, extends->origin.where,
+                  "extends must be a list of file names, not " + std::string(type_text(extends->type)) + " (" +
+                      toml_text(*extends) + ")");
     }
-    const fs::path path = fs::path(name).parent_path() / entry.string;
-    merge(merged, read_path(path.lexically_normal().string(), entry.origin.where, open_files));
+    open_.push_back({source.name, identity(source.name)});
+    Value merged;
+    for (const Value& entry : extends->children) {
+      if (entry.type != ValueType::kString || entry.string.find('\0') != std::string::npos) {
+        throw Error(ExitCode::kConfig, entry.origin.where,
+                    "extends must be a list of file names; " + toml_text(entry) + " is " +
+                        (entry.type == ValueType::kString ? "none" : type_text(entry.type)));
+      }
+      merge(merged, read_extended((fs::path(source.folder) / entry.string).lexically_normal().string(), entry.origin.where));
+    }
+    open_.pop_back();
+    tree.erase("extends");
+    merge(merged, std::move(tree));
+    return merged;
   }
-  open_files.pop_back();
-  tree.erase("extends");
-  merge(merged, std::move(tree));
-  return merged;
-}
+
+ private:
+  struct OpenFile {
+    std::string name, identity;
+  };
+
+  Value read_extended(const std::string& path, const SourcePosition& asked_by) {
+    refuse_cycle(path, asked_by);
+    if (open_.size() >= kMaxDepth)
+      throw Error(ExitCode::kConfig, asked_by,
+                  "extends '" + path + "': more than " + std::to_string(kMaxDepth) + " files extend each other");
+    if (++num_files_ > kMaxFiles)
+      throw Error(ExitCode::kConfig, asked_by,
+                  "extends '" + path + "': this configuration has already read " + std::to_string(kMaxFiles) +
+                      " files, the most that one may have; a file that is extended twice counts twice");
+    ConfigSource source{path, config_folder(path), {}};
+    try {
+      source.text = read_file(path, kMaxBytes);
+    } catch (const Error& cause) {
+      throw Error(ExitCode::kConfig, asked_by, cause.message()).hint(cause.hint_text());
+    }
+    return read(source);
+  }
+
+  void refuse_cycle(const std::string& path, const SourcePosition& asked_by) const {
+    const std::string wanted = identity(path);
+    const auto first = std::find_if(open_.begin(), open_.end(), [&](const OpenFile& f) { return f.identity == wanted; });
+    if (first == open_.end()) return;
+    std::string cycle;
+    for (auto file = first; file != open_.end(); ++file) cycle += file->name + " → ";
+    throw Error(ExitCode::kConfig, asked_by, "extends '" + path + "' makes a cycle: " + cycle + path);
+  }
+
+  std::vector<OpenFile> open_;  // those being read, each extended by the one before
+  size_t num_files_ = 0;
+};
 
 struct Assignment {
   std::vector<std::string> keys;
@@ -127,14 +157,31 @@ Value empty(ValueType type, const Origin& origin) {
 
 }  // namespace
 
-Value read_config_file(const std::string& path) {
-  std::vector<std::string> open_files;
-  return read_path(path, {}, open_files);
+std::string config_folder(const std::string& path) {
+  // What stands there are descriptors of this process, not files of the user's.
+  for (const char* system : {"/dev/", "/proc/"})
+    if (path.starts_with(system)) return "";
+  try {
+    if (path_kind(path) == PathKind::kOther) return "";
+  } catch (const Error&) {  // reading it says why
+  }
+  return fs::path(path).parent_path().string();
 }
 
+ConfigSource read_config_source(const std::string& path, std::chrono::milliseconds patience) {
+  try {
+    return {path, config_folder(path), read_file_or_pipe(path, kMaxBytes, patience)};
+  } catch (const Error& cause) {
+    throw config_error(cause.message()).hint(cause.hint_text());
+  }
+}
+
+Value read_config(const ConfigSource& source) { return Reading().read(source); }
+
+Value read_config_file(const std::string& path) { return read_config(read_config_source(path)); }
+
 Value read_config_text(std::string_view text, const std::string& name) {
-  std::vector<std::string> open_files;
-  return read_text(text, name, open_files);
+  return read_config({name, fs::path(name).parent_path().string(), std::string(text)});
 }
 
 void merge(Value& base, Value over) {
@@ -146,11 +193,14 @@ void merge(Value& base, Value over) {
   }
   base.origin = over.origin;
   base.key_where = over.key_where;
+  std::unordered_map<std::string, size_t> index;
+  for (size_t i = 0; i < base.children.size(); ++i) index[base.children[i].name] = i;
   for (Value& child : over.children) {
-    if (Value* old = base.find(child.name)) {
-      merge(*old, std::move(child));
+    const auto old = index.find(child.name);
+    if (old != index.end()) {
+      merge(base.children[old->second], std::move(child));
     } else {
-      base.children.push_back(std::move(child));
+      base.children.push_back(std::move(child));  // names in one table differ
     }
   }
 }
@@ -158,9 +208,12 @@ void merge(Value& base, Value over) {
 void apply_override(Value& root, const std::string& assignment, const Schema& schema) {
   const Origin origin{Origin::Kind::kOverride, SourcePosition{"command line '" + assignment + "'", 0, 0}};
   const auto failure = [&](const std::string& text) { return Error(ExitCode::kConfig, origin.where, text); };
+  if (!is_utf8(assignment)) throw failure("an override is UTF-8 text, as TOML is; this one is not");
   const std::optional<Assignment> split_text = split(assignment);
   if (!split_text) throw failure("an override has the form key=value").hint("for example run.max_steps=100");
   const auto& [keys, value_text] = *split_text;
+  if (keys.size() > kMaxKeyParts)
+    throw failure("a key of " + std::to_string(keys.size()) + " parts: at most " + std::to_string(kMaxKeyParts) + " are read");
   if (keys.front() == "extends") throw failure("extends belongs into a file");
 
   Value* node = &root;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "host/base/printable.hpp"
 #include "host/config/config.hpp"
 
 namespace chassis {
@@ -10,13 +11,8 @@ namespace {
 
 constexpr size_t kCommentColumn = 44;
 
-std::string comment(const Origin& origin) {
-  std::string text = origin.text();
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
-  }
-  return text;
-}
+// Paths on the command line need not be UTF-8; this file must be.
+std::string comment(const Origin& origin) { return printable(origin.text(), 4096); }
 
 void write_key(std::string& out, const Value& value) {
   std::string line = fmt::format("{} = {}", toml_key(value.name), toml_text(value));

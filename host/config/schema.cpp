@@ -51,6 +51,11 @@ OptionSpec table(std::string name, std::string preset_json, std::string doc) {
           .default_json = std::move(preset_json),
           .doc = std::move(doc)};
 }
+OptionSpec patterns(std::string name, std::string doc) {
+  OptionSpec spec = list(std::move(name), "[]", std::move(doc));
+  spec.is_pattern = true;
+  return spec;
+}
 OptionSpec required(OptionSpec spec) {
   spec.required = true;
   return spec;
@@ -80,7 +85,7 @@ Schema make_schema() {
       {.name = "",
        .doc = "the top level",
        .keys = {
-           integer("schema_version", "1", 1, kMost, "of the configuration; this program knows 1"),
+           integer("schema_version", "1", 1, kMost, "version of the configuration format; this release reads 1"),
            list("extends", "[]", "files merged below this one, relative to it; later ones win, arrays are replaced")}});
   tables.push_back(
       {.name = "run",
@@ -94,11 +99,18 @@ Schema make_schema() {
            text("resume", "\"auto\"",
                 "\"auto\": from the newest checkpoint in output_dir if there is one; \"never\"; or the path of a "
                 "checkpoint"),
+           flag("strict", false, "refuse to resume with settings or plugins that differ from those of the checkpoint; "
+                                 "else each is a counted warning"),
            choice("device", "auto", {"auto", "cpu", "cuda"}, "auto: CUDA if there is a device"),
+           choice("memory_check", "refuse", {"refuse", "warn"},
+                  "a run whose plan needs more memory than the machine has: refused before it starts, or counted"),
            integer("threads", "0", 0, 4096, "CPU threads of this process; 0: all cores")}});
   tables.push_back({.name = "plugins",
                     .doc = "where plugins are found, and which files are trusted",
                     .keys = {list("path", "[]", "folders searched before the others"),
+                             list("trust", "[]",
+                                  "folders whose plugins are loaded although another user or group owns them; those of "
+                                  "root, of yours and of the owner of the program are"),
                              table("pin", "{}", "plugin = \"sha256:…\": refuse the plugin if its file is another")}});
   tables.push_back({.name = "model",
                     .slot = SlotForm::kOne,
@@ -114,13 +126,18 @@ Schema make_schema() {
   tables.push_back(
       {.name = "freeze",
        .doc = "which parameters are not trained",
-       .keys = {list("patterns", "[]", "regular expressions; a parameter whose name contains a match is frozen"),
+       .keys = {patterns("patterns", "regular expressions (PCRE2); a parameter whose name contains a match is frozen"),
                 list("groups", "[]", "groups named by the model's plugin, such as vision_tower"),
-                list("train_only", "[]", "regular expressions; every parameter without a match is frozen")}});
+                patterns("train_only", "regular expressions (PCRE2); every parameter without a match is frozen")}});
   OptionSpec tokenizer = plugin("", "the tokenizer; needed wherever data is text");
   tokenizer.required = false;
-  tables.push_back(
-      {.name = "tokenizer", .slot = SlotForm::kOne, .kind = "tokenizer", .doc = "text to ids", .keys = {tokenizer}});
+  tables.push_back({.name = "tokenizer",
+                    .slot = SlotForm::kOne,
+                    .kind = "tokenizer",
+                    .doc = "text to ids",
+                    .keys = {tokenizer, flag("force", false,
+                                             "uses this one for the weights of model.path, though that directory has "
+                                             "another; counted, and the export leaves the other out")}});
   tables.push_back(
       {.name = "data",
        .doc = "how documents become batches",
@@ -157,7 +174,9 @@ Schema make_schema() {
                "rows in one optimizer step of all ranks; accumulation is derived; default one micro-batch per rank"),
            choice("nonfinite", "stop", {"stop", "skip"},
                   "a loss or gradient that is not finite: stop with exit code 6, or skip the step; it is never "
-                  "applied")}});
+                  "applied"),
+           integer("max_skipped_steps", "20", 0, kMost,
+                   "with skip: so many in a row stop the run all the same; 0: any number")}});
   tables.push_back({.name = "eval",
                     .doc = "when [[data.eval]] is run",
                     .keys = {integer("every_steps", "0", 0, kMost, "0: only after the last step"),
@@ -266,19 +285,46 @@ Schema make_schema() {
                     .keys = {integer("max_new_tokens", "128", 1, 1 << 24, "at most so many"),
                              number("temperature", "0.0", 0, 100, "0: greedy"),
                              number("top_p", "1.0", 0, 1, "sample from the smallest set of this probability")}});
+  OptionSpec sinks = list("sinks", "[\"console\", \"jsonl\"]", "who gets metrics; jsonl is metrics.jsonl in run.output_dir");
+  sinks.choices = {"console", "jsonl"};  // no plugin of kind sink is asked for metrics yet
   tables.push_back(
       {.name = "log",
-       .slot = SlotForm::kList,
-       .kind = "sink",
-       .list_key = "sinks",
-       .built_in = {"console", "jsonl"},
        .doc = "what a run says while it runs",
-       .keys = {integer("every_steps", "1", 1, kMost, "console lines and metrics"),
-                list("sinks", "[\"console\", \"jsonl\"]", "who gets metrics; console and jsonl are built in")}});
+       .keys = {integer("every_steps", "1", 1, kMost,
+                        "of the console's lines, each the mean since the one before; metrics.jsonl holds every step"),
+                sinks}});
   return schema;
 }
 
+constexpr Unavailable kUnavailable[] = {
+    {"train.task", "sft", "there is \"pretrain\"; tokens with labels train what the labels say"},
+    {"train.task", "reward", "there is \"pretrain\""},
+    {"recompute.mode", "selective", "there is \"auto\", \"none\" and \"full\""},
+    {"precision.compute", "fp16", "there is \"auto\", \"fp32\" and \"bf16\""},
+    {"data.template", "", "no data format has conversations yet"},
+    {"data.roles_to_train", "", "no data format has conversations yet"},
+    {"freeze.groups", "", "models name no groups yet; use freeze.patterns"},
+    {"quant", "", "no plugin of kind quant is asked yet; parameters are fp32"},
+    {"adapter", "", "no plugin of kind adapter is asked yet; freeze.train_only trains a part of a model"},
+};
+
 }  // namespace
+
+std::span<const Unavailable> unavailable() { return kUnavailable; }
+
+bool is_unavailable(std::string_view key) {
+  return std::any_of(std::begin(kUnavailable), std::end(kUnavailable), [&](const Unavailable& entry) {
+    return entry.value.empty() &&
+           (entry.key == key || (key.starts_with(entry.key) && key[entry.key.size()] == '.'));
+  });
+}
+
+std::vector<std::string> offered_choices(std::string_view key, const OptionSpec& spec) {
+  std::vector<std::string> offered = spec.choices;
+  for (const Unavailable& entry : kUnavailable)
+    if (entry.key == key && !entry.value.empty()) std::erase(offered, entry.value);
+  return offered;
+}
 
 const OptionSpec* TableSpec::find(std::string_view key) const {
   const auto it = std::find_if(keys.begin(), keys.end(), [&](const OptionSpec& spec) { return spec.name == key; });

@@ -2,6 +2,7 @@
 // the host's keys and are checked once the plugin is loaded.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,7 +25,6 @@ struct TableSpec {
   SlotForm slot = SlotForm::kNone;
   std::string kind = {};                   // of plugin
   std::string list_key = {};               // kList
-  std::vector<std::string> built_in = {};  // kList: names that are no plugins
   std::string doc = {};
   std::vector<OptionSpec> keys = {};
 
@@ -42,6 +42,19 @@ enum class ConfigUse { kTraining, kEvaluation, kGeneration, kWeights };
 // False if `use` does without a key or list of tables that the host otherwise insists on. What is written down is checked
 // all the same.
 bool is_needed(std::string_view key, ConfigUse use);
+
+// What is agreed on and not built yet: refused where it is written, and offered nowhere.
+struct Unavailable {
+  std::string_view key;      // "train.task"; a table: "quant"
+  std::string_view value;    // of a choice; empty: the whole key or table
+  std::string_view instead;  // what there is
+};
+std::span<const Unavailable> unavailable();
+// The whole of a key or table is unavailable.
+bool is_unavailable(std::string_view key);
+
+// The choices of a key that are available.
+std::vector<std::string> offered_choices(std::string_view key, const OptionSpec& spec);
 
 // Everything that the host understands.
 const Schema& host_schema();

@@ -17,9 +17,14 @@ std::string heading(const TableSpec& table) {
   return table.is_array ? "[[" + table.name + "]]" : "[" + table.name + "]";
 }
 
+std::string key_in(const TableSpec& table, const std::string& name) {
+  return table.name.empty() ? name : table.name + "." + name;
+}
+
 // "integer, at least 1, default 1"
-std::string facts(const OptionSpec& spec) {
-  std::string text = spec.choices.empty() ? type_text(spec.type) : choices_text(spec.choices);
+std::string facts(const OptionSpec& spec, const std::string& key) {
+  const std::vector<std::string> choices = offered_choices(key, spec);
+  std::string text = choices.empty() ? type_text(spec.type) : choices_text(choices);
   if (!spec.choices.empty() && spec.type == OptionType::kStringList) text = "a list of " + text;
   if (const std::string range = range_text(spec); !range.empty()) text += ", " + range;
   if (spec.required) text += ", required";
@@ -27,20 +32,22 @@ std::string facts(const OptionSpec& spec) {
   return text;
 }
 
-std::string option_text(const std::string& prefix, const OptionSpec& spec) {
-  return fmt::format("  {}{}\n      {}\n      {}\n", prefix, spec.name, facts(spec), spec.doc);
+// `key` is the dotted name, `prefix` the part of it that is printed.
+std::string option_text(const std::string& prefix, const std::string& key, const OptionSpec& spec) {
+  return fmt::format("  {}{}\n      {}\n      {}\n", prefix, spec.name, facts(spec, key), spec.doc);
 }
 
 std::string plugin_text(const PluginDoc& plugin) {
   std::string out = fmt::format("\nplugin \"{}\" ({}): {}\n", plugin.name, plugin.kind, plugin.doc);
   if (plugin.options.empty()) out += "  no options\n";
-  for (const OptionSpec& option : plugin.options) out += option_text("", option);
+  for (const OptionSpec& option : plugin.options) out += option_text("", option.name, option);
   return out;
 }
 
 std::string table_text(const TableSpec& table, const std::vector<PluginDoc>& plugins) {
   std::string out = fmt::format("{}: {}\n", heading(table), table.doc);
-  for (const OptionSpec& option : table.keys) out += option_text("", option);
+  for (const OptionSpec& option : table.keys)
+    if (!is_unavailable(key_in(table, option.name))) out += option_text("", key_in(table, option.name), option);
   if (table.slot == SlotForm::kNone) return out;
   const bool is_list = table.slot == SlotForm::kList;
   if (is_list) out += fmt::format("  options of a plugin stand in [{}.NAME]\n", table.name);
@@ -55,17 +62,24 @@ std::string table_text(const TableSpec& table, const std::vector<PluginDoc>& plu
 std::string schema_text(const Schema& schema, const std::vector<PluginDoc>& plugins, const std::string& key) {
   std::string out;
   if (key.empty()) {
-    for (const TableSpec& table : schema.tables) out += (out.empty() ? "" : "\n") + table_text(table, {});
+    for (const TableSpec& table : schema.tables)
+      if (!is_unavailable(table.name)) out += (out.empty() ? "" : "\n") + table_text(table, {});
     return out + "\nOptions of plugins: chassis schema TABLE, such as chassis schema optimizer.\n";
   }
   std::vector<std::string> known;
+  for (const Unavailable& entry : unavailable()) {
+    if (entry.value.empty() && is_unavailable(key) && key.starts_with(entry.key))
+      throw config_error(fmt::format("{} is not available in this version: {}", key, entry.instead));
+  }
   for (const TableSpec& table : schema.tables) {
+    if (is_unavailable(table.name)) continue;
     if (table.name == key) return table_text(table, plugins);
     const std::string prefix = table.name.empty() ? "" : table.name + ".";
     if (!table.name.empty()) known.push_back(table.name);
     for (const OptionSpec& option : table.keys) {
+      if (is_unavailable(prefix + option.name)) continue;
       known.push_back(prefix + option.name);
-      if (prefix + option.name == key) out += option_text(prefix, option);
+      if (prefix + option.name == key) out += option_text(prefix, key, option);
     }
     if (table.slot == SlotForm::kNone) continue;
     for (const PluginDoc& plugin : plugins) {
@@ -75,7 +89,7 @@ std::string schema_text(const Schema& schema, const std::vector<PluginDoc>& plug
         const std::string name = prefix + (is_list ? plugin.name + "." : "") + option.name;
         known.push_back(name);
         if (name == key) {
-          out += option_text(name.substr(0, name.size() - option.name.size()), option);
+          out += option_text(name.substr(0, name.size() - option.name.size()), name, option);
           out += fmt::format("      an option of plugin \"{}\"\n", plugin.name);
         }
       }

@@ -1,6 +1,8 @@
 // toml++ behind toml_file.hpp.
 #include "host/config/toml_file.hpp"
 
+#include <fmt/core.h>
+
 #define TOML_HEADER_ONLY 1
 #include <toml++/toml.h>
 
@@ -30,7 +32,8 @@ Value convert(const toml::node& node, const std::string& name, const Origin* out
   if (const auto* table = node.as_table()) {
     value.type = ValueType::kTable;
     for (const auto& [key, child] : *table) {
-      Value& added = value.set(key.str(), convert(child, name, outside));
+      Value& added = value.children.emplace_back(convert(child, name, outside));
+      added.name = key.str();
       if (!outside) added.key_where = position(key.source().begin, name);
     }
     // The parser sorts keys; people expect theirs in order.
@@ -61,9 +64,62 @@ Value convert(const toml::node& node, const std::string& name, const Origin* out
   return value;
 }
 
+// The parser, and all that walks what it returns, go one call deeper with each level.
+constexpr size_t kMaxBrackets = 32;  // open at a time; a dotted key has kMaxKeyParts
+
+// Behind the string that opens at `start`, or at the end of the line where it is not closed, which the parser reports.
+size_t end_of_string(std::string_view text, size_t start) {
+  const char quote = text[start];
+  const std::string triple(3, quote);
+  const bool is_long = text.substr(start).starts_with(triple);
+  for (size_t i = start + (is_long ? 3 : 1); i < text.size(); ++i) {
+    if (quote == '"' && text[i] == '\\') {
+      ++i;
+    } else if (is_long ? text.substr(i).starts_with(triple) : text[i] == quote) {
+      i += is_long ? 3 : 1;
+      while (is_long && i < text.size() && text[i] == quote) ++i;  // quotes that belong to the text stand last
+      return i;
+    } else if (!is_long && text[i] == '\n') {
+      return i;
+    }
+  }
+  return text.size();
+}
+
+void refuse_deep_nesting(std::string_view text, const std::string& name) {
+  size_t num_open = 0, num_dots = 0, line = 1, line_start = 0;
+  for (size_t i = 0; i < text.size();) {
+    const char c = text[i];
+    if (c == '"' || c == '\'') {
+      const size_t end = end_of_string(text, i);
+      for (; i < end; ++i)
+        if (text[i] == '\n') ++line, line_start = i + 1;
+      continue;
+    }
+    if (c == '#') {
+      i = std::min(text.find('\n', i), text.size());
+      continue;
+    }
+    if (c == '[' || c == '{') ++num_open;
+    if ((c == ']' || c == '}') && num_open > 0) --num_open;
+    if (c == '.') ++num_dots;
+    if (std::string_view("[]{},=\n").find(c) != std::string_view::npos) num_dots = 0;
+    if (num_open > kMaxBrackets || num_dots >= kMaxKeyParts) {
+      const std::string what = num_open > kMaxBrackets
+                                   ? fmt::format("lists and tables inside each other: at most {}", kMaxBrackets)
+                                   : fmt::format("a key of many parts: at most {}", kMaxKeyParts);
+      throw Error(ExitCode::kConfig, {name, static_cast<int>(line), static_cast<int>(i - line_start + 1)},
+                  what + " are read");
+    }
+    if (c == '\n') ++line, line_start = i + 1;
+    ++i;
+  }
+}
+
 }  // namespace
 
 Value parse_toml(std::string_view text, const std::string& name) {
+  refuse_deep_nesting(text, name);
   try {
     return convert(toml::parse(text, std::string_view(name)), name, nullptr);
   } catch (const toml::parse_error& cause) {
@@ -73,6 +129,11 @@ Value parse_toml(std::string_view text, const std::string& name) {
 }
 
 std::optional<Value> parse_toml_value(const std::string& text, const Origin& origin) {
+  try {
+    refuse_deep_nesting(text, "");
+  } catch (const Error& cause) {
+    throw Error(ExitCode::kConfig, origin.where, cause.message());
+  }
   try {
     const toml::table table = toml::parse("value = " + text);
     if (table.size() != 1) return std::nullopt;

@@ -9,6 +9,9 @@
 
 namespace chassis {
 
+// Of a dotted key; what has more is refused, as are lists and tables that stand deep inside each other.
+constexpr size_t kMaxKeyParts = 32;
+
 // Throws a config error with the position of the first mistake. `name` is the file in positions.
 Value parse_toml(std::string_view text, const std::string& name);
 

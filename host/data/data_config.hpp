@@ -56,6 +56,8 @@ struct DataConfig {
   int32_t pad_id = 0;
   // Where the tokenised sets are kept.
   std::string cache_dir;
+  // As PrepareOptions has it.
+  bool first_on_machine = true;
   // Builds the next step on a thread while this one is trained. Changes no result.
   bool prefetch = true;
 };

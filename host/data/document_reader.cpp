@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "host/base/file.hpp"
+#include "host/base/printable.hpp"
 #include "host/data/json_reader.hpp"
 #include "host/data/text_reader.hpp"
 
@@ -24,21 +26,66 @@ bool readable(const std::string& path, DataFormat format) {
 
 std::string_view readable_names(DataFormat format) { return format == DataFormat::kText ? ".txt or .jsonl" : ".jsonl"; }
 
+PathKind kind_of(const DataSetConfig& config, const std::string& path) {
+  try {
+    return path_kind(path);
+  } catch (const Error& error) {
+    throw data_set_error(config, error.message());
+  }
+}
+
+// In the order of their names.
+std::vector<std::string> files_of_folder(const DataSetConfig& config, LeftOut& left_out) {
+  std::vector<std::string> files;
+  for (const DirectoryEntry& entry : list_directory(config.path)) {
+    const std::string path = (fs::path(config.path) / entry.name).string();
+    const bool named_like_data = readable(path, config.format);
+    const PathKind kind = entry.kind == PathKind::kLink && named_like_data ? kind_of(config, path) : entry.kind;
+    if (named_like_data && kind == PathKind::kAbsent) {
+      throw data_set_error(config, fmt::format("path = \"{}\": {} leads nowhere", config.path, path));
+    }
+    if (named_like_data && kind == PathKind::kFile) {
+      files.push_back(path);
+      continue;
+    }
+    const std::string extension = fs::path(entry.name).extension().string();
+    ++left_out[kind == PathKind::kDirectory              ? "subfolder"
+               : kind == PathKind::kOther                ? "no regular file"
+               : extension.empty()                       ? "no extension"
+                                                         : printable(extension, 20)];
+  }
+  return files;
+}
+
 }  // namespace
+
+std::string to_text(const LeftOut& left_out) {
+  constexpr size_t kMostShown = 8;
+  std::string text;
+  uint64_t others = 0;
+  size_t shown = 0;
+  for (const auto& [what, count] : left_out) {
+    if (++shown > kMostShown)
+      others += count;
+    else
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", what, count);
+  }
+  return others > 0 ? text + fmt::format(", others {}", others) : text;
+}
 
 Error data_set_error(const DataSetConfig& config, std::string message) {
   return Error(ExitCode::kConfig, config.where, fmt::format("{}: {}", config.key, message));
 }
 
-std::vector<std::string> data_files(const DataSetConfig& config) {
-  std::error_code failure;
-  const fs::file_status status = fs::status(config.path, failure);
-  if (!fs::exists(status)) {
+std::vector<std::string> data_files(const DataSetConfig& config, LeftOut* left_out) {
+  const PathKind kind = kind_of(config, config.path);
+  if (kind == PathKind::kAbsent) {
+    std::error_code ignored;
     throw data_set_error(config, fmt::format("path = \"{}\": no such file", config.path))
-        .hint("a relative path starts at " + fs::current_path(failure).string());
+        .hint("a relative path starts at " + fs::current_path(ignored).string());
   }
-  if (!fs::is_directory(status)) {
-    if (!fs::is_regular_file(status)) {
+  if (kind != PathKind::kDirectory) {
+    if (kind != PathKind::kFile) {
       throw data_set_error(config, fmt::format("path = \"{}\" is neither a file nor a folder", config.path));
     }
     if (!readable(config.path, config.format)) {
@@ -47,21 +94,14 @@ std::vector<std::string> data_files(const DataSetConfig& config) {
     }
     return {config.path};
   }
-  std::vector<std::string> files;
-  fs::directory_iterator entries(config.path, failure);
-  if (failure) {
-    throw data_set_error(config, fmt::format("path = \"{}\": {}", config.path, failure.message()));
-  }
-  for (const fs::directory_entry& entry : entries) {
-    if (entry.is_regular_file(failure) && readable(entry.path().string(), config.format)) {
-      files.push_back(entry.path().string());
-    }
-  }
+  LeftOut others;
+  std::vector<std::string> files = files_of_folder(config, others);
   if (files.empty()) {
-    throw data_set_error(
-        config, fmt::format("path = \"{}\": the folder has no {} file", config.path, readable_names(config.format)));
+    throw data_set_error(config, fmt::format("path = \"{}\": the folder has no {} file{}", config.path,
+                                             readable_names(config.format),
+                                             others.empty() ? "" : "; it has: " + to_text(others)));
   }
-  std::sort(files.begin(), files.end());
+  if (left_out) *left_out = std::move(others);
   return files;
 }
 

@@ -41,8 +41,13 @@ class DocumentReader {
   ReadNotes notes_;
 };
 
-// The files of a set; a config error if there is none.
-std::vector<std::string> data_files(const DataSetConfig& config);
+// Entries of a folder that are no data, counted by what they are: ".md", "subfolder" …
+using LeftOut = std::map<std::string, uint64_t>;
+// ".csv 1, .md 2, subfolder 1"; shortened where there are many.
+std::string to_text(const LeftOut& left_out);
+
+// The files of a set; a config error if there is none, or if one is named like data and leads nowhere.
+std::vector<std::string> data_files(const DataSetConfig& config, LeftOut* left_out = nullptr);
 
 // Reads one of them. Ids must be below vocab_size; 0: any. `tokenizer` is needed for text.
 std::unique_ptr<DocumentReader> open_documents(const std::string& path, const DataSetConfig& config,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include "host/data/batch.hpp"
@@ -16,7 +17,7 @@ class EvalData {
  public:
   // Packing, overflow, seq_len and the cache are those of `data`; nothing is shuffled and nothing comes twice.
   EvalData(const DataSetConfig& set, const DataConfig& data, const Tokenizer* tokenizer,
-           const PrepareCallback& progress = {});
+           const PrepareCallback& progress = {}, const std::function<void()>& poll = {});
 
   // This rank's next micro-batch, nothing at the end. Every rank gets equally many batches of equally many rows; near
   // the end there are fewer rows, and rows beyond the data are padding.

@@ -8,12 +8,15 @@
 #include <optional>
 #include <utility>
 
+#include "host/base/printable.hpp"
 #include "host/data/line_reader.hpp"
 
 namespace chassis {
 namespace {
 
 using Element = simdjson::dom::element;
+
+std::string shown(Element value) { return printable(simdjson::minify(value)); }
 
 class JsonRows : public DocumentReader {
  public:
@@ -50,9 +53,10 @@ class JsonRows : public DocumentReader {
     place = value;
   }
 
-  void note_unused(std::string_view key) {
+  void note_unused(std::string_view raw_key) {
     constexpr size_t kMaxNames = 32;
-    auto found = notes_.unused_columns.find(std::string(key));
+    const std::string key = printable(raw_key);
+    const auto found = notes_.unused_columns.find(key);
     if (found != notes_.unused_columns.end()) {
       ++found->second;
     } else if (notes_.unused_columns.size() < kMaxNames) {
@@ -132,7 +136,7 @@ class TokenRows final : public JsonRows {
     for (Element item : array_of(value, key)) {
       int64_t id = 0;
       if (item.get(id)) {
-        throw error(fmt::format("{}[{}] is {}, not an integer", key, out.size(), simdjson::minify(item)));
+        throw error(fmt::format("{}[{}] is {}, not an integer", key, out.size(), shown(item)));
       }
       const bool masked = may_be_masked && id == kIgnoreLabel;
       if (!masked && (id < 0 || id >= vocab_size_)) {
@@ -148,7 +152,7 @@ class TokenRows final : public JsonRows {
     for (Element item : array_of(mask, "attention_mask")) {
       int64_t bit = 0;
       if (item.get(bit) || bit != 1) {
-        throw error(fmt::format("attention_mask[{}] is {}; only 1 can be used", index, simdjson::minify(item)))
+        throw error(fmt::format("attention_mask[{}] is {}; only 1 can be used", index, shown(item)))
             .hint("remove the padding from input_ids: padding is added here");
       }
       ++index;

@@ -3,13 +3,17 @@
 #include "host/data/prepare.hpp"
 
 #include <fmt/format.h>
+#include <limits.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,26 +21,60 @@
 #include "host/base/hash.hpp"
 #include "host/base/json.hpp"
 #include "host/base/log.hpp"
+#include "host/base/printable.hpp"
 #include "host/base/units.hpp"
 
 namespace chassis {
 namespace {
 
 namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
 
-constexpr int kStoreVersion = 1;
+constexpr int kStoreVersion = 2;
 constexpr size_t kSampleBytes = size_t{64} << 10;
+constexpr size_t kMaxNameBytes = 100;  // of a store's folder, before its hash
+constexpr auto kLockInterval = 20ms;
+constexpr auto kFirstWord = 2s, kNextWord = 30s;  // of whom the lock is waited for
 
-// Held for as long as it lives. The file stays: removing it would let two holders in.
+// Held while it lives, by the process that its file names. The file stays: removing it would let two holders in.
 class FolderLock {
  public:
-  explicit FolderLock(const std::string& path) : file_(File::open_write(path)) {
-    while (::flock(file_.descriptor(), LOCK_EX) != 0) {
-      if (errno != EINTR) throw storage_error(fmt::format("{}: can not lock: {}", path, std::strerror(errno)));
+  FolderLock(File file, const std::string& data, const std::function<void()>& poll) : file_(std::move(file)) {
+    auto next_word = Clock::now() + kFirstWord;
+    while (::flock(file_.descriptor(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno != EINTR && errno != EWOULDBLOCK) {
+        throw storage_error(fmt::format("{}: cannot lock: {}", file_.path(), std::strerror(errno)));
+      }
+      if (poll) poll();
+      if (Clock::now() >= next_word) {
+        log::warn("{}: waiting for {}, which prepares the same data and holds {}", data, holder(), file_.path());
+        next_word = Clock::now() + kNextWord;
+      }
+      std::this_thread::sleep_for(kLockInterval);
     }
+    sign();
   }
 
  private:
+  std::string holder() const {
+    std::string text(256, '\0');
+    text.resize(file_.pread_some(text.data(), text.size(), 0));
+    text = text.substr(0, text.find('\n'));
+    return text.empty() ? "another process" : printable(text);
+  }
+
+  void sign() {
+    char host[HOST_NAME_MAX + 1] = {};
+    ::gethostname(host, HOST_NAME_MAX);
+    const std::string text = fmt::format("process {} on {}\n", ::getpid(), host);
+    try {
+      file_.truncate(0);
+      file_.pwrite_exact(text.data(), text.size(), 0);
+    } catch (const Error&) {  // a full disk: who only reads what is kept needs none of it
+    }
+  }
+
   File file_;
 };
 
@@ -64,7 +102,7 @@ Json file_key(const std::string& path) {
   hash = hash64(sample, hash);
   const Modified modified = modification_time(file);
   Json key;
-  key["path"] = path;
+  key["path"] = printable(path, PATH_MAX);  // JSON holds no other bytes than UTF-8
   key["bytes"] = size;
   key["modified"] = fmt::format("{}.{:09}", modified.seconds, modified.nanoseconds);
   key["head_and_tail"] = fmt::format("{:016x}", hash);
@@ -79,6 +117,7 @@ Json store_key(const DataSetConfig& config, const std::vector<std::string>& file
   key["format"] = to_text(config.format);
   key["documents"] = text ? to_text(config.documents) : "";
   key["tokenizer"] = text && tokenizer ? tokenizer->fingerprint() : "";
+  key["tokenizer_build"] = text && tokenizer ? tokenizer->build() : "";
   key["bos_id"] = text && tokenizer ? tokenizer->bos_id() : -1;
   key["eos_id"] = text && tokenizer ? tokenizer->eos_id() : -1;
   key["files"] = Json::array();
@@ -107,10 +146,17 @@ std::string difference(const Json& kept, const Json& wanted, const std::string& 
 }
 
 std::string store_folder(const DataSetConfig& config, const std::string& cache_dir) {
-  const std::string absolute = fs::absolute(config.path).lexically_normal().string();
-  const std::string name = fs::path(absolute).filename().string();
+  std::error_code failure;
+  const std::string absolute = fs::absolute(config.path, failure).lexically_normal().string();
+  if (failure) throw data_set_error(config, fmt::format("path = \"{}\": {}", config.path, failure.message()));
+  const std::string name = fs::path(absolute).filename().string().substr(0, kMaxNameBytes);
   const std::string id = fmt::format("{}\n{}\n{}", absolute, to_text(config.format), to_text(config.documents));
   return fmt::format("{}/{}-{:08x}", cache_dir, name, hash64(id, 0) >> 32);
+}
+
+uint32_t checksum_of(const Json& json) {
+  const std::string text = json.dump();
+  return crc32c(0, text.data(), text.size());
 }
 
 void write_store(const DataSetConfig& config, const std::vector<std::string>& files, const Tokenizer* tokenizer,
@@ -143,28 +189,52 @@ void write_store(const DataSetConfig& config, const std::vector<std::string>& fi
   Json manifest;
   manifest["key"] = key;
   manifest["store"] = to_json(facts);
+  manifest["store_crc32c"] = checksum_of(manifest["store"]);
   write_file_atomic(folder + "/manifest.json", manifest.dump(2) + "\n");
 }
 
 struct Kept {
   bool fresh = false;
-  std::string reason;  // why it is not; empty if there is none
+  bool damaged = false;
+  std::string reason;  // why it is not fresh; empty if there is none
   TokenStoreFacts facts;
 };
 
-Kept look_up(const std::string& folder, const Json& key) {
+// Quick from the page cache; a large set on a slow disk takes its time.
+void compare_with_checksums(const TokenStore& store, const std::string& folder, const std::function<void()>& poll) {
+  const auto start = Clock::now();
+  bool told = false;
+  store.verify([&] {
+    if (poll) poll();
+    if (told || Clock::now() - start < kFirstWord) return;
+    told = true;
+    const TokenStoreFacts& facts = store.facts();
+    log::info("comparing {} of kept tokens with their checksums: {}",
+              bytes_text(facts.num_tokens * static_cast<uint64_t>(facts.id_bytes)), folder);
+  });
+}
+
+// `poll` is given to who is to compare the checksums.
+Kept look_up(const std::string& folder, const Json& key, const std::function<void()>* poll) {
   Kept kept;
   const std::string manifest_path = folder + "/manifest.json";
-  if (!fs::exists(manifest_path)) return kept;
+  if (link_kind(manifest_path) == PathKind::kAbsent) return kept;
   try {
     const Json manifest = parse_json(read_file(manifest_path), manifest_path, ExitCode::kStorage);
     kept.reason = difference(json_at(manifest, "key", manifest_path), key);
     if (!kept.reason.empty()) return kept;
-    kept.facts = token_store_facts_from_json(json_at(manifest, "store", manifest_path), manifest_path);
-    TokenStore(folder, kept.facts, {});
+    const Json& facts = json_at(manifest, "store", manifest_path);
+    if (checksum_of(facts) != json_int(manifest, "store_crc32c", manifest_path)) {
+      throw storage_error(manifest_path + ": its bytes have changed");
+    }
+    kept.facts = token_store_facts_from_json(facts, manifest_path);
+    const TokenStore store(folder, kept.facts, {});
+    if (poll) compare_with_checksums(store, folder, *poll);
     kept.fresh = true;
-  } catch (const std::exception& error) {
-    kept.reason = fmt::format("the kept one can not be used: {}", error.what());
+  } catch (const Error& error) {
+    if (error.code() == ExitCode::kStopped) throw;
+    kept.damaged = true;
+    kept.reason = fmt::format("the kept one in {} cannot be used: {}", folder, error.message());
   }
   return kept;
 }
@@ -174,6 +244,15 @@ void require_ids_below(const DataSetConfig& config, const TokenStore& store, int
   throw Error(ExitCode::kConfig, store.origin(store.facts().max_id_document),
               fmt::format("token id {}, the vocabulary has {} ids", store.facts().max_id, vocab_size))
       .hint(fmt::format("the ids of {} do not belong to this model", config.key));
+}
+
+void count_left_out(const DataSetConfig& config, const LeftOut& left_out) {
+  if (left_out.empty()) return;
+  uint64_t sum = 0;
+  for (const auto& [what, count] : left_out) sum += count;
+  counted_warning("data.left_out " + config.path,
+                  fmt::format("{}: {} entries of the folder are left out: {}", config.path, sum, to_text(left_out)),
+                  sum);
 }
 
 void count_notes(const DataSetConfig& config, const ReadNotes& notes) {
@@ -206,17 +285,39 @@ void make_store(const DataSetConfig& config, const std::vector<std::string>& fil
   }
 }
 
+// Says which option names the folder that cannot be used.
+template <class Action>
+auto in_cache(const std::string& cache_dir, Action action) {
+  try {
+    return action();
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kStorage || error.message().find(cache_dir) == std::string::npos) throw;
+    throw Error(error.code(), error.where(), error.message())
+        .hint(fmt::format("tokenised data is kept in data.cache_dir = \"{}\": free some space there, or name a folder "
+                          "that you may write to",
+                          cache_dir));
+  }
+}
+
 TokenStore open_or_make(const DataSetConfig& config, const std::vector<std::string>& files, const Tokenizer* tokenizer,
                         const PrepareOptions& options) {
-  create_directories(options.cache_dir);
   const std::string folder = store_folder(config, options.cache_dir);
   const Json key = store_key(config, files, tokenizer);
-  const FolderLock lock(folder + ".lock");
-  Kept kept = look_up(folder, key);
+  const FolderLock lock(in_cache(options.cache_dir,
+                                 [&] {
+                                   create_directories(options.cache_dir);
+                                   return File::open_or_create_own(folder + ".lock");
+                                 }),
+                        config.path, options.poll);
+  Kept kept = look_up(folder, key, options.first_on_machine ? &options.poll : nullptr);
   if (!kept.fresh) {
-    if (!kept.reason.empty()) log::info("{} is tokenised again: {}", config.path, kept.reason);
-    make_store(config, files, tokenizer, options, key, folder);
-    kept = look_up(folder, key);
+    const std::string again = fmt::format("{} is tokenised again: {}", config.path, kept.reason);
+    if (kept.damaged)
+      counted_warning("data.cache_damaged " + config.path, again);
+    else if (!kept.reason.empty())
+      log::info("{}", again);
+    in_cache(options.cache_dir, [&] { make_store(config, files, tokenizer, options, key, folder); });
+    kept = look_up(folder, key, nullptr);
     CHASSIS_CHECK(kept.fresh, kept.reason);
   }
   return TokenStore(folder, kept.facts, files);
@@ -225,7 +326,8 @@ TokenStore open_or_make(const DataSetConfig& config, const std::vector<std::stri
 }  // namespace
 
 TokenStore prepare_data_set(const DataSetConfig& config, const Tokenizer* tokenizer, const PrepareOptions& options) {
-  const std::vector<std::string> files = data_files(config);
+  LeftOut left_out;
+  const std::vector<std::string> files = data_files(config, &left_out);
   if (config.format == DataFormat::kText && !tokenizer) {
     throw data_set_error(config, "format \"text\" needs a tokenizer").hint("set plugin in [tokenizer]");
   }
@@ -237,7 +339,10 @@ TokenStore prepare_data_set(const DataSetConfig& config, const Tokenizer* tokeni
                                              config.path, facts.num_tokens))
         .hint("a token is trained if its label is not -100 and a token comes before it in its document");
   }
-  count_notes(config, facts.notes);
+  if (options.first_on_machine) {
+    count_left_out(config, left_out);
+    count_notes(config, facts.notes);
+  }
   log::debug("{}: {} documents, {} tokens, {} trained", config.path, facts.num_documents, facts.num_tokens,
              facts.num_trained_tokens);
   return store;

@@ -25,11 +25,16 @@ using PrepareCallback = std::function<void(const PrepareProgress&)>;
 struct PrepareOptions {
   std::string cache_dir;
   int64_t vocab_size = 0;  // ids must be below; 0: any
-  PrepareCallback progress;
+  PrepareCallback progress = {};
+  // Called every few milliseconds of waiting for others or comparing what is kept; as `progress` it may throw.
+  std::function<void()> poll = {};
+  // Compares what is kept with its checksums and counts what was passed over. Other processes of a machine leave both
+  // to the first.
+  bool first_on_machine = true;
 };
 
-// Blocks while another process prepares the same set in the same place. Throws config errors for what is wrong with the
-// data: at the line of the file, or at the set's place in the configuration.
+// Waits while another process prepares the same set in the same place, and says so. Throws config errors for what is
+// wrong with the data: at the line of the file, or at the set's place in the configuration.
 TokenStore prepare_data_set(const DataSetConfig& config, const Tokenizer* tokenizer, const PrepareOptions& options);
 
 }  // namespace chassis

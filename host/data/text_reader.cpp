@@ -80,7 +80,12 @@ TextEncoder::TextEncoder(const Tokenizer& tokenizer, int64_t vocab_size)
 void TextEncoder::encode(std::string_view text, const SourcePosition& where, Document& document) const {
   std::vector<int32_t>& ids = document.ids;
   document.labels.clear();
-  tokenizer_->encode(text, ids);
+  try {
+    tokenizer_->encode(text, ids);
+  } catch (const Error& error) {
+    if (!error.where().file.empty()) throw;
+    throw Error(error.code(), where, error.message()).hint(error.hint_text());
+  }
   const int32_t bos = tokenizer_->bos_id(), eos = tokenizer_->eos_id();
   if (bos >= 0 && (ids.empty() || ids.front() != bos)) ids.insert(ids.begin(), bos);
   if (eos >= 0 && (ids.empty() || ids.back() != eos)) ids.push_back(eos);

@@ -7,6 +7,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "host/base/hash.hpp"
@@ -18,6 +19,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "stores are little-endian");
 
 constexpr size_t kBufferBytes = size_t{1} << 20;
+constexpr size_t kVerifyBytes = size_t{4} << 20;
+constexpr const char *kIds = "ids.bin", *kLabels = "labels.bin", *kDocuments = "documents.bin";
 constexpr int kLineBits = 40;
 
 struct DocumentEntry {
@@ -47,18 +50,43 @@ void require_size(const File& file, uint64_t expected) {
   }
 }
 
+uint32_t checksum_of(const File& file, const std::function<void()>& poll) {
+  std::vector<char> block(kVerifyBytes);
+  uint32_t checksum = 0;
+  for (uint64_t offset = 0, size = file.size(); offset < size;) {
+    if (poll) poll();
+    const size_t num_bytes = static_cast<size_t>(std::min<uint64_t>(block.size(), size - offset));
+    file.pread_exact(block.data(), num_bytes, offset);
+    checksum = crc32c(checksum, block.data(), num_bytes);
+    offset += num_bytes;
+  }
+  return checksum;
+}
+
 }  // namespace
 
 TokenStore::TokenStore(const std::string& folder, const TokenStoreFacts& facts, std::vector<std::string> source_files)
     : facts_(facts), source_files_(std::move(source_files)) {
   const uint64_t num_bytes = facts_.num_tokens * static_cast<uint64_t>(facts_.id_bytes);
-  ids_ = File::open_read(folder + "/ids.bin");
+  ids_ = File::open_read(folder + "/" + kIds);
   require_size(ids_, num_bytes);
-  documents_ = File::open_read(folder + "/documents.bin");
+  documents_ = File::open_read(folder + "/" + kDocuments);
   require_size(documents_, (facts_.num_documents + 1) * sizeof(DocumentEntry));
   if (facts_.has_labels) {
-    labels_ = File::open_read(folder + "/labels.bin");
+    labels_ = File::open_read(folder + "/" + kLabels);
     require_size(labels_, num_bytes);
+  }
+}
+
+void TokenStore::verify(const std::function<void()>& poll) const {
+  for (const auto& [name, file] : {std::pair(kIds, &ids_), {kLabels, &labels_}, {kDocuments, &documents_}}) {
+    if (!file->is_open()) continue;
+    const auto wanted = facts_.checksums.find(name);
+    if (wanted == facts_.checksums.end()) throw storage_error(file->path() + ": its manifest has no checksum of it");
+    if (const uint32_t checksum = checksum_of(*file, poll); checksum != wanted->second) {
+      throw storage_error(fmt::format("{}: its bytes have changed: CRC32C {:08x}, its manifest says {:08x}",
+                                      file->path(), checksum, wanted->second));
+    }
   }
 }
 
@@ -132,6 +160,7 @@ void TokenStoreWriter::Output::append(const void* data, size_t num_bytes) {
 
 void TokenStoreWriter::Output::flush() {
   file_.pwrite_exact(pending_.data(), pending_.size(), written_);
+  checksum_ = crc32c(checksum_, pending_.data(), pending_.size());
   written_ += pending_.size();
   pending_.clear();
 }
@@ -143,7 +172,7 @@ void TokenStoreWriter::Output::finish() {
 }
 
 TokenStoreWriter::TokenStoreWriter(std::string folder, int64_t id_bytes)
-    : folder_(std::move(folder)), ids_(folder_ + "/ids.bin"), documents_(folder_ + "/documents.bin"), hash_{1, 2} {
+    : folder_(std::move(folder)), ids_(folder_ + "/" + kIds), documents_(folder_ + "/" + kDocuments), hash_{1, 2} {
   CHASSIS_CHECK(id_bytes == 2 || id_bytes == 4, "ids have 2 or 4 bytes");
   facts_.id_bytes = id_bytes;
 }
@@ -169,9 +198,9 @@ void TokenStoreWriter::append_origin(uint64_t origin) {
 
 // So far every label was its id: the file starts as a copy of ids.bin.
 void TokenStoreWriter::begin_labels() {
-  labels_.emplace_back(folder_ + "/labels.bin");
+  labels_.emplace_back(folder_ + "/" + kLabels);
   ids_.flush();
-  const File written = File::open_read(folder_ + "/ids.bin");
+  const File written = File::open_read(folder_ + "/" + kIds);
   std::vector<char> block(kBufferBytes);
   for (uint64_t offset = 0, size = written.size(); offset < size;) {
     const size_t num_bytes = static_cast<size_t>(std::min<uint64_t>(block.size(), size - offset));
@@ -223,6 +252,8 @@ TokenStoreFacts TokenStoreWriter::finish() {
   for (Output& labels : labels_) labels.finish();
   facts_.has_labels = !labels_.empty();
   facts_.content_hash = fmt::format("{:016x}{:016x}", hash_[0], hash_[1]);
+  facts_.checksums = {{kIds, ids_.checksum()}, {kDocuments, documents_.checksum()}};
+  if (facts_.has_labels) facts_.checksums[kLabels] = labels_.front().checksum();
   return facts_;
 }
 
@@ -237,6 +268,8 @@ Json to_json(const TokenStoreFacts& facts) {
   json["max_id"] = facts.max_id;
   json["max_id_document"] = facts.max_id_document;
   json["content_hash"] = facts.content_hash;
+  json["crc32c"] = Json::object();
+  for (const auto& [name, checksum] : facts.checksums) json["crc32c"][name] = checksum;
   json["num_empty_documents"] = facts.notes.num_empty_documents;
   json["unused_columns"] = Json::object();
   for (const auto& [name, rows] : facts.notes.unused_columns) json["unused_columns"][name] = rows;
@@ -259,12 +292,21 @@ TokenStoreFacts token_store_facts_from_json(const Json& json, const std::string&
   facts.num_trained_tokens = count("num_trained_tokens");
   facts.longest_document = count("longest_document");
   facts.has_labels = json_bool(json, "has_labels", where);
-  facts.max_id = static_cast<int32_t>(json_int(json, "max_id", where));
+  const int64_t max_id = json_int(json, "max_id", where);
+  if (max_id < 0 || max_id > std::numeric_limits<int32_t>::max()) {
+    throw storage_error(fmt::format("{}: \"max_id\" is {}", where, max_id));
+  }
+  facts.max_id = static_cast<int32_t>(max_id);
   facts.max_id_document = count("max_id_document");
   facts.content_hash = json_string(json, "content_hash", where);
   facts.notes.num_empty_documents = count("num_empty_documents");
-  for (const auto& [name, rows] : json_at(json, "unused_columns", where).items()) {
-    facts.notes.unused_columns[name] = rows.get<uint64_t>();
+  const Json& checksums = json_at(json, "crc32c", where);
+  for (const auto& [name, checksum] : checksums.items()) {
+    facts.checksums[name] = static_cast<uint32_t>(json_int(checksums, name, where));
+  }
+  const Json& columns = json_at(json, "unused_columns", where);
+  for (const auto& [name, rows] : columns.items()) {
+    facts.notes.unused_columns[name] = static_cast<uint64_t>(json_int(columns, name, where));
   }
   return facts;
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -28,6 +29,7 @@ struct TokenStoreFacts {
   uint64_t max_id_document = 0;
   // Identity of the ids and labels, document by document.
   std::string content_hash;
+  std::map<std::string, uint32_t> checksums;  // CRC32C of each file, by name
   ReadNotes notes;
 };
 
@@ -43,6 +45,10 @@ class TokenStore {
  public:
   // Throws a storage error if a file does not have the size that the manifest asks for.
   TokenStore(const std::string& folder, const TokenStoreFacts& facts, std::vector<std::string> source_files);
+
+  // Reads every file and throws a storage error at the first whose checksum is not the manifest's. `poll` is called for
+  // every few MiB and may throw.
+  void verify(const std::function<void()>& poll = {}) const;
 
   const TokenStoreFacts& facts() const { return facts_; }
   uint64_t num_documents() const { return facts_.num_documents; }
@@ -86,10 +92,12 @@ class TokenStoreWriter {
     void append(const void* data, size_t num_bytes);
     void flush();
     void finish();
+    uint32_t checksum() const { return checksum_; }  // of what was flushed
 
    private:
     File file_;
     uint64_t written_ = 0;
+    uint32_t checksum_ = 0;
     std::string pending_;
   };
   void append_values(Output& output, std::span<const int32_t> values);

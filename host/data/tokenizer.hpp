@@ -27,6 +27,8 @@ class Tokenizer {
   virtual int32_t pad_id() const = 0;
   // Changes whenever any text would get other ids.
   virtual std::string fingerprint() const = 0;
+  // Library and options that it was made from: what is tokenised is kept for these alone, beside the fingerprint.
+  virtual std::string build() const { return ""; }
 };
 
 }  // namespace chassis

@@ -10,6 +10,7 @@
 #include "host/base/error.hpp"
 #include "host/base/hash.hpp"
 #include "host/base/log.hpp"
+#include "host/base/number.hpp"
 
 namespace chassis {
 namespace {
@@ -47,7 +48,8 @@ void count_long_documents(const DataSetConfig& config, int64_t seq_len, uint64_t
   }
 }
 
-TrainData::TrainData(const DataConfig& config, const Tokenizer* tokenizer, const PrepareCallback& progress)
+TrainData::TrainData(const DataConfig& config, const Tokenizer* tokenizer, const PrepareCallback& progress,
+                     const std::function<void()>& poll)
     : config_(config), tokenizer_fingerprint_(tokenizer ? tokenizer->fingerprint() : "") {
   if (config_.train.empty()) {
     throw config_error("there is no training data").hint("add a [[data.train]] table with a path");
@@ -63,8 +65,8 @@ TrainData::TrainData(const DataConfig& config, const Tokenizer* tokenizer, const
     options.shuffle = config_.shuffle;
     options.seed = config_.seed;
     options.stream = sets_.size();
-    sets_.emplace_back(prepare_data_set(set, tokenizer, {config_.cache_dir, config_.vocab_size, progress}), options,
-                       set);
+    const PrepareOptions prepare{config_.cache_dir, config_.vocab_size, progress, poll, config_.first_on_machine};
+    sets_.emplace_back(prepare_data_set(set, tokenizer, prepare), options, set);
     num_rows_per_epoch_ += sets_.back().num_rows();
   }
   mixture_.emplace(shares_of(sets_), config_.seed);
@@ -186,11 +188,15 @@ void TrainData::restore(const Json& saved, const std::string& where) {
   cursor_ = std::move(cursor);
 }
 
-uint64_t TrainData::num_steps(double epochs, int64_t global_batch_size) const {
+int64_t TrainData::num_steps(double epochs, int64_t global_batch_size) const {
   CHASSIS_CHECK(epochs > 0 && global_batch_size > 0, "epochs and batch size are positive");
   // A little below, so that a product that should be whole is not rounded up.
-  const double steps = epochs * num_rows_per_epoch_ / static_cast<double>(global_batch_size);
-  return std::max<uint64_t>(1, static_cast<uint64_t>(std::ceil(steps * (1 - 1e-12))));
+  const double steps = std::ceil(epochs * num_rows_per_epoch_ / static_cast<double>(global_batch_size) * (1 - 1e-12));
+  const std::optional<int64_t> whole = to_int64(steps);
+  if (!whole)
+    throw config_error(fmt::format("{:g} epochs of {:.0f} rows are {:g} steps of {} rows; a run has at most {}", epochs,
+                                   num_rows_per_epoch_, steps, global_batch_size, INT64_MAX));
+  return std::max<int64_t>(1, *whole);
 }
 
 double TrainData::epoch() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <optional>
 #include <string>
@@ -49,9 +50,10 @@ struct DataStats {
 // Not for several threads at once.
 class TrainData {
  public:
-  // Prepares the sets that are not kept. `tokenizer` is needed for text only. Throws config errors, for the data's own
-  // mistakes too.
-  TrainData(const DataConfig& config, const Tokenizer* tokenizer, const PrepareCallback& progress = {});
+  // Prepares the sets that are not kept, with the callbacks of PrepareOptions. `tokenizer` is needed for text only.
+  // Throws config errors, for the data's own mistakes too.
+  TrainData(const DataConfig& config, const Tokenizer* tokenizer, const PrepareCallback& progress = {},
+            const std::function<void()>& poll = {});
   ~TrainData();
   TrainData(const TrainData&) = delete;
   TrainData& operator=(const TrainData&) = delete;
@@ -70,8 +72,9 @@ class TrainData {
 
   // One epoch is as many rows as all sets have together: without weights it sees every document once.
   double num_rows_per_epoch() const { return num_rows_per_epoch_; }
-  // Steps that see `epochs` epochs; the last one may run on into the next epoch.
-  uint64_t num_steps(double epochs, int64_t global_batch_size) const;
+  // Steps that see `epochs` epochs; the last one may run on into the next epoch. A config error if 64 bits do
+  // not hold them.
+  int64_t num_steps(double epochs, int64_t global_batch_size) const;
   // Epochs so far, from the start of training.
   double epoch() const;
   // Passes over each set so far, in the order of the configuration.

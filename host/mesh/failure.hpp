@@ -21,8 +21,14 @@ struct Failure {
 bool post_failure(Store& store, const Failure& failure);
 std::optional<Failure> find_failure(Store& store);
 
-// Texts in one, each with its length in front. What unpack is given pack has made: all else is a broken invariant.
+// Texts in one, each with its length in front.
 std::string pack(const std::vector<std::string>& texts);
-std::vector<std::string> unpack(const std::string& packed);
+// What is no such text, or holds another number of them, is a communication error: anyone who reaches the port can
+// write into the store.
+std::vector<std::string> unpack(const std::string& packed, std::optional<size_t> count = std::nullopt);
+// A whole number within bounds; anything else is a communication error that names `what`.
+int number_from_store(const std::string& text, int min, int max, const std::string& what);
+// An exit code of this program, likewise.
+ExitCode exit_code_from_store(const std::string& text);
 
 }  // namespace chassis

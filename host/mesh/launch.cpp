@@ -14,7 +14,7 @@
 namespace chassis {
 namespace {
 
-constexpr int kMaxRanks = 1 << 24;
+constexpr int kMaxRanks = 1 << 20;
 constexpr int kMaxPort = 65535;
 
 // The environment, read strictly, on behalf of one launcher.
@@ -122,6 +122,7 @@ std::optional<Launch> from_torchrun(const Environment& environment) {
   launch.master_address = variables.text("MASTER_ADDR");
   launch.master_port = variables.port("MASTER_PORT");
   launch.store_is_elsewhere = variables.text_or("TORCHELASTIC_USE_AGENT_STORE", "False") == "True";
+  launch.node = variables.text_or("GROUP_RANK", "");
   if (by_torchrun) launch.store_prefix = "restart " + variables.text_or("TORCHELASTIC_RESTART_COUNT", "0");
   return launch;
 }
@@ -169,6 +170,7 @@ std::optional<Launch> from_slurm(const Environment& environment) {
   else
     launch.local_world_size = variables.size("SLURM_NTASKS_PER_NODE", launch.world_size);
   launch.local_rank = variables.rank("SLURM_LOCALID", launch.local_world_size);
+  launch.node = variables.text_or("SLURM_NODEID", "");
   if (variables.has("MASTER_ADDR"))
     launch.master_address = variables.text("MASTER_ADDR");
   else

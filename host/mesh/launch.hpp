@@ -13,6 +13,7 @@ struct Launch {
   int world_size = 1;
   int local_rank = 0;  // among the ranks of this machine
   int local_world_size = 1;
+  std::string node = "";  // which machine of the run this is, in the launcher's words; empty: it has none
   std::string master_address = "127.0.0.1";
   int master_port = 0;
   bool store_is_elsewhere = false;  // the launcher serves the store (torchrun's agent, --nproc's parent); else rank 0

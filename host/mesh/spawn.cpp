@@ -20,6 +20,7 @@
 #include "host/base/error.hpp"
 #include "host/base/file.hpp"
 #include "host/base/log.hpp"
+#include "host/base/output.hpp"
 #include "host/mesh/failure.hpp"
 #include "host/mesh/launch.hpp"
 #include "host/mesh/store.hpp"
@@ -134,6 +135,7 @@ class Ranks {
   pid_t start_one(const std::vector<std::string>& words, const std::vector<std::string>& variables) {
     const std::vector<char*> arguments = pointers_to(words), environment = pointers_to(variables);
     const File nothing = File::adopt(::open("/dev/null", O_RDONLY | O_CLOEXEC), "/dev/null");
+    const int printed = output_descriptor();
     const pid_t parent = getpid();
     const pid_t child = fork();
     if (child < 0) throw internal_error(fmt::format("can not start a rank: {}", std::strerror(errno)));
@@ -142,6 +144,7 @@ class Ranks {
     if (getppid() != parent) _exit(static_cast<int>(ExitCode::kCommunication));
     setpgid(0, 0);  // a Ctrl-C reaches the parent alone, which passes it on: once
     dup2(nothing.descriptor(), STDIN_FILENO);
+    dup2(printed, STDOUT_FILENO);
     pthread_sigmask(SIG_SETMASK, &signals_.before(), nullptr);
     execve("/proc/self/exe", arguments.data(), environment.data());
     _exit(127);

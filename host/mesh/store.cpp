@@ -23,6 +23,7 @@
 #include "host/base/error.hpp"
 #include "host/base/file.hpp"
 #include "host/mesh/address.hpp"
+#include "host/mesh/failure.hpp"
 
 namespace chassis {
 namespace {
@@ -30,8 +31,9 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr milliseconds kFirstTimeout{10000};
+constexpr milliseconds kFirstTimeout{10000}, kReachTimeout{3000};
 constexpr size_t kMaxPart = size_t{4} << 20;  // the server closes a connection that sends more than 8 MiB at once
+constexpr int kMaxParts = 1 << 16;
 const std::string kAbsent = "\1";             // no value begins like this
 
 Error communication_error(std::string message) { return Error(ExitCode::kCommunication, std::move(message)); }
@@ -146,7 +148,7 @@ class TcpStore : public Store {
   void set(const std::string& key, const std::string& value) override {
     if (value.size() <= kMaxPart) return put(key, "v" + value);
     const size_t num_parts = (value.size() + kMaxPart - 1) / kMaxPart;
-    for (size_t i = 0; i < num_parts; ++i) put(part_key(key, i), value.substr(i * kMaxPart, kMaxPart));
+    for (size_t i = 0; i < num_parts; ++i) put(part_key(key, i), "v" + value.substr(i * kMaxPart, kMaxPart));
     put(key, "p" + std::to_string(num_parts));
   }
 
@@ -156,7 +158,12 @@ class TcpStore : public Store {
     if (held[0] == 'v') return held.substr(1);
     if (held[0] != 'p') return held;  // a counter
     std::string value;
-    for (size_t i = 0, num_parts = std::stoul(held.substr(1)); i < num_parts; ++i) value += get(part_key(key, i));
+    const int num_parts = number_from_store(held.substr(1), 1, kMaxParts, "the number of parts of a value");
+    for (int i = 0; i < num_parts; ++i) {
+      const std::string part = get(part_key(key, static_cast<size_t>(i)));
+      if (part == kAbsent || part[0] != 'v') throw communication_error("the store lacks a part of '" + key + "'");
+      value += part.substr(1);
+    }
     return value;
   }
 
@@ -236,8 +243,30 @@ File bound_socket(const SocketAddress& address) {
   const int failure = errno;
   Error error = communication_error(
       fmt::format("can not serve the store on port {}: {}", address.port(), std::strerror(failure)));
-  if (failure == EADDRINUSE) error.hint("another run or another program uses it: choose one with MASTER_PORT");
+  if (failure == EADDRINUSE)
+    error.hint("another run, another program or a second rank 0 uses it: choose one with MASTER_PORT");
   throw error;
+}
+
+// What c10d does first, for minutes where it cannot: a server connects to itself.
+void require_reachable(const std::string& host) {
+  std::string reason;
+  for (const SocketAddress& any : resolve(host, 0)) {
+    try {
+      const File listener = bound_socket(any);
+      SocketAddress at;
+      at.length = sizeof at.storage;
+      getsockname(listener.descriptor(), reinterpret_cast<sockaddr*>(&at.storage), &at.length);
+      const File caller = File::adopt(::socket(at.family(), SOCK_STREAM | SOCK_CLOEXEC, 0), "socket");
+      set_timeouts(caller.descriptor(), kReachTimeout);
+      if (listen(listener.descriptor(), 1) == 0 && connect(caller.descriptor(), at.get(), at.length) == 0) return;
+      reason = errno == EINPROGRESS ? "no answer" : std::strerror(errno);
+    } catch (const Error& error) {
+      reason = error.message();
+    }
+  }
+  throw communication_error(fmt::format("this machine cannot reach its own address {}: {}", host, reason))
+      .hint("its interface is down, as the loopback is in a new network namespace: ip link set lo up");
 }
 
 // All interfaces, with both families where the system has them.
@@ -258,6 +287,8 @@ struct StoreServer::Impl {
 };
 
 StoreServer::StoreServer(const std::string& address, int port) : impl_(std::make_unique<Impl>()) {
+  const std::string own = address.empty() ? "127.0.0.1" : address;
+  require_reachable(own);
   File socket = address.empty() ? bound_socket_everywhere(port) : bound_socket(resolve(address, port).front());
   SocketAddress at;
   at.length = sizeof at.storage;
@@ -267,10 +298,11 @@ StoreServer::StoreServer(const std::string& address, int port) : impl_(std::make
   options.port = static_cast<uint16_t>(port_);
   options.isServer = true;
   options.waitWorkers = false;
+  options.timeout = kFirstTimeout;
   options.masterListenFd = fcntl(socket.descriptor(), F_DUPFD_CLOEXEC, 0);  // c10d closes its own
   try {
     QuietTorch quiet;
-    impl_->store = c10::make_intrusive<c10d::TCPStore>(address.empty() ? "127.0.0.1" : address, options);
+    impl_->store = c10::make_intrusive<c10d::TCPStore>(own, options);
   } catch (const std::exception& e) {
     throw communication_error(fmt::format("can not serve the store on port {}: {}", port_, reason_of(e)));
   }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
+#include <map>
 #include <new>
 #include <optional>
 #include <sstream>
@@ -19,6 +20,7 @@
 #include "host/base/hash.hpp"
 #include "host/base/json.hpp"
 #include "host/base/log.hpp"
+#include "host/base/printable.hpp"
 #include "host/mesh/address.hpp"
 #include "host/mesh/failure.hpp"
 
@@ -28,6 +30,7 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
+constexpr int kMaxRank = 1 << 24;
 constexpr auto kWatchInterval = 100ms;
 constexpr auto kFirstWord = 2s, kNextWord = 5s;  // of who is missing
 constexpr auto kCauseTimeout = 1s;               // for what lies behind a broken connection to be reported
@@ -58,7 +61,79 @@ std::string machine_id() {
   if (access(kBootId, R_OK) == 0) return read_file(kBootId);
   char name[HOST_NAME_MAX + 1] = {};
   gethostname(name, HOST_NAME_MAX);
-  return name;
+  return printable(name);
+}
+
+// Processes of one place see the same files, devices and network: there each local rank is one process. Two machines
+// may be played by one, in containers or network namespaces, or with an address for each.
+std::string place_of_this_process(const std::string& chosen_address) {
+  std::string place = chosen_address;
+  for (const char* kind : {"/proc/self/ns/mnt", "/proc/self/ns/net"}) {
+    char name[64] = {};
+    if (readlink(kind, name, sizeof name - 1) > 0) place += std::string(" ") + name;
+  }
+  return place;
+}
+
+void require_address(const std::string& chosen) {
+  try {
+    if (!chosen.empty() && !resolve(chosen, 0).empty()) return;
+  } catch (const Error&) {
+  }
+  throw config_error(fmt::format("CHASSIS_HOST_ADDRESS is '{}', which is no address of a machine", printable(chosen)));
+}
+
+std::string this_process() {
+  char host[HOST_NAME_MAX + 1] = {};
+  gethostname(host, HOST_NAME_MAX);
+  return fmt::format("process {} on {}", getpid(), printable(host));
+}
+
+// What a rank says of itself when it comes.
+struct Arrival {
+  std::string machine, place, process, address;
+  int64_t local_rank = 0;
+  std::vector<int> cores;
+};
+
+std::string to_text(const Arrival& arrival) {
+  const Json json = {{"machine", arrival.machine}, {"place", arrival.place},           {"process", arrival.process},
+                     {"address", arrival.address}, {"local_rank", arrival.local_rank}, {"cores", arrival.cores}};
+  return json.dump();
+}
+
+Arrival arrival_from_text(const std::string& text, int rank) {
+  const std::string where = fmt::format("what rank {} says of itself", rank);
+  try {
+    const Json json = parse_json(text, where);
+    Arrival arrival;
+    arrival.machine = json_string(json, "machine", where);
+    arrival.place = json_string(json, "place", where);
+    arrival.process = json_string(json, "process", where);
+    arrival.address = json_string(json, "address", where);
+    arrival.local_rank = json_int(json, "local_rank", where);
+    arrival.cores = json_at(json, "cores", where).get<std::vector<int>>();
+    return arrival;
+  } catch (const std::exception& cause) {
+    throw Error(ExitCode::kCommunication, where + " was not written by this program")
+        .caused_by(cause)
+        .hint("another version of it, or another program, uses the same port");
+  }
+}
+
+void require_local_ranks(const std::vector<std::string>& arrivals) {
+  std::map<std::pair<std::string, int64_t>, int> seen;
+  std::vector<Arrival> ranks;
+  for (size_t rank = 0; rank < arrivals.size(); ++rank) {
+    const Arrival& mine = ranks.emplace_back(arrival_from_text(arrivals[rank], static_cast<int>(rank)));
+    const auto [first, is_new] =
+        seen.try_emplace({mine.machine + " " + mine.place, mine.local_rank}, static_cast<int>(rank));
+    if (is_new) continue;
+    throw config_error(fmt::format("ranks {} and {} are both local rank {} of one machine: {}, and {}", first->second,
+                                   rank, mine.local_rank, ranks[static_cast<size_t>(first->second)].process,
+                                   mine.process))
+        .hint("LOCAL_RANK counts the ranks of a machine from 0; GROUP_RANK numbers the machines where one plays several");
+  }
 }
 
 std::string remote_text(int rank, const std::string& text) { return fmt::format("rank {}: {}", rank, text); }
@@ -103,10 +178,7 @@ World::World(Launch launch, std::chrono::milliseconds timeout) : World() {
     server_ = std::make_unique<StoreServer>(one_machine ? launch_.master_address : "", launch_.master_port);
   }
   store_ = connect_store(launch_.master_address, launch_.master_port, timeout, launch_.store_prefix);
-  if (store_->add(fmt::format("starts/{}", rank()), 1) != 1)
-    throw Error(ExitCode::kCommunication, fmt::format("there are two of rank {} at the store at {}:{}", rank(),
-                                                      launch_.master_address, launch_.master_port))
-        .hint("another run uses this port, or two processes were started as the same rank");
+  enter();
   try {
     run([&] { return meet(timeout), 0; });
   } catch (...) {
@@ -137,34 +209,66 @@ void World::leave() noexcept {
   }
 }
 
+// Refuses what cannot be a rank of the run whose store this is. That run is let alone once it has begun.
+void World::enter() {
+  if (!store_->set_once("world_size", pack({std::to_string(rank()), std::to_string(size()), this_process()}))) {
+    const std::vector<std::string> first = unpack(store_->find("world_size").value_or(""), 3);
+    std::pair low(number_from_store(first[0], 0, kMaxRank, "a rank"),
+                  number_from_store(first[1], 1, kMaxRank, "a number of ranks"));
+    if (low.second != size()) {
+      std::pair high(rank(), size());
+      if (high < low) std::swap(low, high);
+      Error error = config_error(fmt::format("rank {} was started as one of {} ranks, rank {} as one of {}", high.first,
+                                             high.second, low.first, low.second))
+                        .with("rank " + first[0], first[2])
+                        .with("rank " + std::to_string(rank()), this_process())
+                        .hint("WORLD_SIZE, or the number that the launcher is given, is the same for all");
+      if (!store_->find("arrived/all")) {
+        report_failure(error);
+        leave();
+      }
+      throw error;
+    }
+  }
+  const std::string process = fmt::format("process/{}", rank());
+  if (store_->add(fmt::format("starts/{}", rank()), 1) == 1) return store_->set(process, this_process());
+  const std::string other = printable(store_->find(process).value_or("another"));
+  throw Error(ExitCode::kCommunication,
+              fmt::format("there are two of rank {} at the store at {}:{}: {}, and {}", rank(), launch_.master_address,
+                          launch_.master_port, other, this_process()))
+      .hint("another run uses this port, or two processes were started as the same rank");
+}
+
 void World::meet(std::chrono::milliseconds timeout) {
   const char* const chosen = std::getenv("CHASSIS_HOST_ADDRESS");
+  if (chosen) require_address(chosen);
   host_address_ = chosen ? chosen : local_address_towards(launch_.master_address);
   if (host_address_.empty()) host_address_ = "127.0.0.1";
-  const Json mine = {{"world_size", size()},
-                     {"machine", machine_id()},
-                     {"cores", cores_of_this_process()},
-                     {"address", host_address_}};
-  const std::vector<std::string> arrivals = await_arrivals(mine.dump(), timeout);
+  Arrival mine;
+  mine.machine = machine_id();
+  mine.place = place_of_this_process(chosen ? chosen : "") + " " + printable(launch_.node);
+  mine.process = this_process();
+  mine.address = host_address_;
+  mine.local_rank = launch_.local_rank;
+  mine.cores = cores_of_this_process();
+  const std::vector<std::string> texts = await_arrivals(to_text(mine), timeout);
 
-  std::vector<Json> ranks;
-  for (const std::string& arrival : arrivals) ranks.push_back(Json::parse(arrival));
-  const auto on_this_machine = [&](const Json& other) { return other["machine"] == mine["machine"]; };
-  const auto cores = mine["cores"].get<std::vector<int>>();
-  const auto shares_cores = [&](const Json& other) {
-    const auto others = other["cores"].get<std::vector<int>>();
-    return on_this_machine(other) &&
-           std::find_first_of(cores.begin(), cores.end(), others.begin(), others.end()) != cores.end();
+  std::vector<Arrival> ranks;
+  for (size_t other = 0; other < texts.size(); ++other)
+    ranks.push_back(arrival_from_text(texts[other], static_cast<int>(other)));
+  const auto on_this_machine = [&](const Arrival& other) { return other.machine == mine.machine; };
+  const auto shares_cores = [&](const Arrival& other) {
+    return on_this_machine(other) && std::find_first_of(mine.cores.begin(), mine.cores.end(), other.cores.begin(),
+                                                        other.cores.end()) != mine.cores.end();
   };
   const auto num_sharing = std::count_if(ranks.begin(), ranks.end(), shares_cores);
-  num_cores_ = std::max(1, static_cast<int>(cores.size()) / std::max(1, static_cast<int>(num_sharing)));
+  num_cores_ = std::max(1, static_cast<int>(mine.cores.size()) / std::max(1, static_cast<int>(num_sharing)));
 
   // The master may know itself by its loopback address alone, which leads other machines nowhere.
   if (chosen || !is_loopback(host_address_)) return;
-  for (const Json& other : ranks) {
-    const std::string there = other["address"];
-    if (on_this_machine(other) || is_loopback(there)) continue;
-    if (const std::string here = local_address_towards(there); !here.empty()) host_address_ = here;
+  for (const Arrival& other : ranks) {
+    if (on_this_machine(other) || is_loopback(other.address)) continue;
+    if (const std::string here = local_address_towards(other.address); !here.empty()) host_address_ = here;
     return;
   }
 }
@@ -178,7 +282,7 @@ std::vector<std::string> World::await_arrivals(const std::string& mine, std::chr
     wait_until(
         start + timeout + 5s, [&] { return (all = store_->find("arrived/all")).has_value(); },
         [&] { return fmt::format("rank 0 did not start the run within {:.3g} s", seconds(Clock::now() - start)); });
-    return unpack(*all);
+    return unpack(*all, static_cast<size_t>(size()));
   }
   Gathering arrivals("arrived/", size());
   auto next_word = start + kFirstWord;
@@ -194,13 +298,7 @@ std::vector<std::string> World::await_arrivals(const std::string& mine, std::chr
     return fmt::format("{} of {} ranks did not come within {:.3g} s: {}; [comm] init_timeout_s sets the limit",
                        arrivals.missing.size(), size(), seconds(timeout), list_text(arrivals.missing));
   });
-  for (int other = 1; other < size(); ++other) {
-    const int64_t its_size = Json::parse(arrivals.texts[static_cast<size_t>(other)])["world_size"];
-    if (its_size != size())
-      throw config_error(
-          fmt::format("rank {} was started as one of {} ranks, rank 0 as one of {}", other, its_size, size()))
-          .hint("WORLD_SIZE, or the number that the launcher is given, is the same for all");
-  }
+  require_local_ranks(arrivals.texts);
   store_->set("arrived/all", pack(arrivals.texts));
   return arrivals.texts;
 }
@@ -231,12 +329,12 @@ std::vector<std::string> World::exchange(const std::string& what, const std::str
     std::optional<std::string> all;
     wait_for([&] { return (all = store_->find(here + "all")).has_value(); }, late);
     ++num_exchanges_;
-    return unpack(*all);
+    return unpack(*all, static_cast<size_t>(size()));
   }
   wait_for([&] { return gather(gathering); }, late);
   for (int other = 0; other < size(); ++other) {
     std::string& text = gathering.texts[static_cast<size_t>(other)];
-    const std::vector<std::string> parts = unpack(text);
+    const std::vector<std::string> parts = unpack(text, 2);
     if (parts[0] != what)
       throw internal_error(
           fmt::format("the ranks are not at the same place: rank {} at '{}', rank 0 at '{}'", other, parts[0], what));
@@ -287,8 +385,8 @@ void World::together(const std::string& what, const std::function<void()>& part)
   if (own) std::rethrow_exception(own);
   for (int other = 0; other < size(); ++other) {
     if (all[static_cast<size_t>(other)].empty()) continue;
-    const std::vector<std::string> error = unpack(all[static_cast<size_t>(other)]);
-    throw RemoteError(static_cast<ExitCode>(std::stoi(error[0])), remote_text(other, error[1]));
+    const std::vector<std::string> error = unpack(all[static_cast<size_t>(other)], 2);
+    throw RemoteError(exit_code_from_store(error[0]), remote_text(other, error[1]));
   }
 }
 

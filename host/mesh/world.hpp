@@ -72,6 +72,7 @@ class World {
   void wait_for(const std::function<bool()>& ready, const std::function<std::string()>& late);
 
  private:
+  void enter();
   void meet(std::chrono::milliseconds timeout);
   std::vector<std::string> await_arrivals(const std::string& mine, std::chrono::milliseconds timeout);
   struct Gathering;

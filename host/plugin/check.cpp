@@ -1,159 +1,208 @@
-// The parent's side: one process per test, its output, its end.
+// The parent's side: which tests run, one process for each, and what their ends mean.
 #include "host/plugin/check.hpp"
 
-#include <fcntl.h>
 #include <fmt/core.h>
 #include <fmt/ranges.h>
-#include <poll.h>
-#include <spawn.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
-#include <csignal>
-#include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
+#include <map>
 
 #include "host/base/error.hpp"
-
-extern char** environ;
+#include "host/base/file.hpp"
+#include "host/base/json.hpp"
+#include "host/base/printable.hpp"
+#include "host/plugin/check_bench.hpp"
+#include "host/plugin/check_process.hpp"
+#include "host/plugin/manifest.hpp"
 
 namespace chassis {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using check::Ended;
 
-constexpr int kSkippedExit = 77;
-constexpr size_t kMaxOutputBytes = 16 << 10;
-
-struct Ended {
-  int status = 0;
-  bool timed_out = false;
-  std::string output;
-};
-
-Ended run_process(const std::vector<std::string>& arguments, std::chrono::milliseconds timeout) {
-  std::array<int, 2> pipe_ends{};
-  if (::pipe2(pipe_ends.data(), O_CLOEXEC) != 0) throw internal_error(fmt::format("pipe: {}", std::strerror(errno)));
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&actions, pipe_ends[1], 1);
-  posix_spawn_file_actions_adddup2(&actions, pipe_ends[1], 2);
-  std::vector<char*> argv;
-  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-  argv.push_back(nullptr);
-  pid_t pid = 0;
-  const int spawned = ::posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  ::close(pipe_ends[1]);
-  if (spawned != 0) {
-    ::close(pipe_ends[0]);
-    throw internal_error(fmt::format("{} can not be started: {}", arguments.front(), std::strerror(spawned)));
-  }
-
-  Ended ended;
-  const auto deadline = Clock::now() + timeout;
-  bool open = true, running = true;
-  while (running) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    if (left <= 0) {
-      ended.timed_out = true;
-      ::kill(pid, SIGKILL);
-    }
-    // Output may end before the process, or be held open by a grandchild after it: look at both.
-    pollfd watched{open ? pipe_ends[0] : -1, POLLIN, 0};
-    if (!ended.timed_out && ::poll(&watched, 1, static_cast<int>(std::min<int64_t>(left, 20))) > 0) {
-      std::array<char, 4096> piece;
-      const ssize_t num_bytes = ::read(pipe_ends[0], piece.data(), piece.size());
-      if (num_bytes <= 0)
-        open = false;
-      else if (ended.output.size() < kMaxOutputBytes)
-        ended.output.append(piece.data(), static_cast<size_t>(num_bytes));
-      if (num_bytes > 0) continue;
-    }
-    running = ::waitpid(pid, &ended.status, ended.timed_out ? 0 : WNOHANG) == 0;
-  }
-  ::fcntl(pipe_ends[0], F_SETFL, O_NONBLOCK);
-  std::array<char, 4096> piece;
-  for (ssize_t n;
-       (n = ::read(pipe_ends[0], piece.data(), piece.size())) > 0 && ended.output.size() < kMaxOutputBytes;) {
-    ended.output.append(piece.data(), static_cast<size_t>(n));
-  }
-  ::close(pipe_ends[0]);
-  while (!ended.output.empty() && ended.output.back() == '\n') ended.output.pop_back();
-  return ended;
-}
-
-bool is_wanted(const std::string& name, const std::vector<std::string>& only) {
+bool is_wanted(std::string_view name, const std::vector<std::string>& only) {
   return only.empty() || std::any_of(only.begin(), only.end(), [&](const std::string& wanted) {
            return name == wanted || name.starts_with(wanted + "/");
          });
 }
 
+// What is no plugin is refused here, once, instead of by every test.
+void expect_plugin(const std::string& path) {
+  switch (path_kind(path)) {
+    case PathKind::kAbsent:
+      throw config_error(fmt::format("there is no file {}", printable(path)))
+          .hint("name the shared library of a plugin, such as build/my_attention.so");
+    case PathKind::kFile:
+      break;
+    default:
+      throw config_error(fmt::format("{} is no file", printable(path)))
+          .hint("name the shared library of a plugin, such as build/my_attention.so");
+  }
+  read_plugin_file(path);
+}
+
+void expect_known(const std::vector<std::string>& only) {
+  const std::vector<std::string> names = check_names();
+  for (const std::string& wanted : only) {
+    if (std::none_of(names.begin(), names.end(), [&](const std::string& name) { return is_wanted(name, {wanted}); }))
+      throw plugin_error(fmt::format("there is no check '{}'; there are {}", wanted, fmt::join(names, ", ")));
+  }
+}
+
+std::string with_output(std::string text, const Ended& ended) {
+  for (const std::string* output : {&ended.out, &ended.err})
+    if (!output->empty()) text += "\n" + *output;
+  return text;
+}
+
+// What the end of its process says about a test.
+CheckResult result_of(const std::string& test, const Ended& ended, std::chrono::milliseconds limit) {
+  CheckResult result{test, CheckOutcome::kFailed, "", 0};
+  if (ended.timed_out) {
+    result.text = with_output(fmt::format("did not end within {} ms", limit.count()), ended);
+  } else if (WIFSIGNALED(ended.status)) {
+    const int signal = WTERMSIG(ended.status);
+    result.text = with_output(fmt::format("crashed with signal {} ({})", signal, ::strsignal(signal)), ended);
+  } else if (!ended.verdict) {
+    result.text = with_output(
+        fmt::format("ended the process with exit code {} before the test was over", WEXITSTATUS(ended.status)), ended);
+  } else if (WEXITSTATUS(ended.status) != 0) {
+    result.text = with_output(
+        fmt::format("the process ended with exit code {} after the test, expected 0", WEXITSTATUS(ended.status)),
+        ended);
+  } else {
+    result.outcome = ended.verdict->outcome;
+    result.text = ended.verdict->text;
+  }
+  return result;
+}
+
+// What tests left behind or wrote, each kind once, with the first test that showed it.
+class Traces {
+ public:
+  void add(const std::string& test, const Ended& ended) {
+    if (ended.verdict)
+      for (const auto& [name, text] : ended.verdict->traces) add(name, test, text);
+    // What a process wrote before it crashed or hung stands with that finding.
+    if (!WIFEXITED(ended.status) || ended.timed_out) return;
+    for (const auto& [where, text] : {std::pair("stdout", &ended.out), std::pair("stderr", &ended.err)})
+      if (!text->empty())
+        add("process/output", test,
+            fmt::format("it wrote to {}, which belongs to the program: \"{}\"; use {}", where, printable(*text),
+                        "chassis.log/1"));
+    if (!ended.files.empty())
+      add("process/files", test,
+          fmt::format("it left files behind: {}", printable(fmt::format("{}", fmt::join(ended.files, ", ")))));
+    if (ended.left_children) add("process/children", test, "it left a process running");
+  }
+
+  std::vector<CheckResult> results(bool all_have_run) const {
+    std::vector<CheckResult> out;
+    for (const std::string_view name : kTraceTests) {
+      const auto found = found_.find(name);
+      if (found == found_.end()) {
+        if (all_have_run) out.push_back({std::string(name), CheckOutcome::kPassed, "", 0});
+        continue;
+      }
+      const Found& first = found->second;
+      std::string text = "in " + first.test;
+      if (first.num_tests > 1) text += fmt::format(" and {} other tests", first.num_tests - 1);
+      out.push_back({std::string(name), CheckOutcome::kFailed, text + ": " + first.text, 0});
+    }
+    return out;
+  }
+
+ private:
+  struct Found {
+    std::string test, text, last_test;
+    int num_tests = 1;
+  };
+  void add(const std::string& name, const std::string& test, const std::string& text) {
+    const auto [at, fresh] = found_.try_emplace(name, Found{test, text, test});
+    if (fresh || at->second.last_test == test) {
+      if (!fresh && at->second.test == test) at->second.text += "\n" + text;
+      return;
+    }
+    at->second.last_test = test;
+    ++at->second.num_tests;
+  }
+  std::map<std::string, Found, std::less<>> found_;
+};
+
+class Run {
+ public:
+  explicit Run(const CheckRequest& request) : request_(request), deadline_(Clock::now() + request.total_timeout) {}
+
+  std::vector<CheckResult> run() {
+    for (const check::Test& test : check::tests())
+      if (is_wanted(test.name, request_.only)) keep(run(test));
+    for (CheckResult& result : traces_.results(request_.only.empty())) keep(std::move(result));
+    return std::move(results_);
+  }
+
+ private:
+  CheckResult run(const check::Test& test) {
+    const std::string name(test.name);
+    // Below a broken foundation every test fails in its own words.
+    for (std::string_view base = test.needs; !base.empty(); base = check::find_test(base)->needs)
+      for (const CheckResult& earlier : results_) {
+        if (earlier.test != base) continue;
+        if (earlier.outcome == CheckOutcome::kFailed || earlier.outcome == CheckOutcome::kSameCause)
+          return {name, CheckOutcome::kNotRun, std::string(base) + " failed", 0};
+        if (earlier.outcome == CheckOutcome::kSkipped)
+          return {name, CheckOutcome::kSkipped, "as " + std::string(base), 0};
+      }
+    const auto begin = Clock::now();
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - begin);
+    if (left.count() <= 0)
+      return {name, CheckOutcome::kNotRun,
+              fmt::format("the {} ms for all tests are over", request_.total_timeout.count()), 0};
+    const auto limit = std::min(left, request_.timeout);
+    std::vector<std::string> arguments = {request_.self, "plugins", "check-in-process",
+                                          std::filesystem::absolute(request_.path).string(), name};
+    arguments.insert(arguments.end(), request_.arguments.begin(), request_.arguments.end());
+    const Ended ended = check::run_process(arguments, limit);
+    CheckResult result = result_of(name, ended, limit);
+    result.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    traces_.add(name, ended);
+    if (result.outcome == CheckOutcome::kFailed)
+      for (const CheckResult& earlier : results_)
+        if (earlier.outcome == CheckOutcome::kFailed && earlier.text == result.text) {
+          result.outcome = CheckOutcome::kSameCause;
+          result.cause = earlier.test;
+          break;
+        }
+    return result;
+  }
+
+  void keep(CheckResult result) {
+    if (request_.report) request_.report(result);
+    results_.push_back(std::move(result));
+  }
+
+  const CheckRequest& request_;
+  const Clock::time_point deadline_;
+  Traces traces_;
+  std::vector<CheckResult> results_;
+};
+
 }  // namespace
 
 std::vector<CheckResult> run_checks(const CheckRequest& request) {
-  const std::vector<std::string> names = check_names();
-  for (const std::string& wanted : request.only) {
-    if (std::none_of(names.begin(), names.end(), [&](const std::string& name) { return is_wanted(name, {wanted}); })) {
-      throw plugin_error(fmt::format("there is no check '{}'; there are {}", wanted, fmt::join(names, ", ")));
-    }
-  }
-  std::vector<CheckResult> results;
-  for (const std::string& name : names) {
-    if (!is_wanted(name, request.only)) continue;
-    const auto begin = Clock::now();
-    const Ended ended = run_process({request.self, "plugins", "check-in-process", request.path, name}, request.timeout);
-    CheckResult result{name, CheckOutcome::kFailed, ended.output,
-                       std::chrono::duration<double>(Clock::now() - begin).count()};
-    if (ended.timed_out) {
-      result.text = fmt::format("did not end within {} ms\n{}", request.timeout.count(), ended.output);
-    } else if (WIFSIGNALED(ended.status)) {
-      const int signal = WTERMSIG(ended.status);
-      result.text = fmt::format("crashed with signal {} ({})\n{}", signal, ::strsignal(signal), ended.output);
-    } else if (WEXITSTATUS(ended.status) == 0) {
-      result.outcome = CheckOutcome::kPassed;
-    } else if (WEXITSTATUS(ended.status) == kSkippedExit) {
-      result.outcome = CheckOutcome::kSkipped;
-    } else if (ended.output.empty()) {
-      result.text = fmt::format("ended with exit code {}", WEXITSTATUS(ended.status));
-    }
-    while (!result.text.empty() && result.text.back() == '\n') result.text.pop_back();
-    if (request.report) request.report(result);
-    results.push_back(std::move(result));
-  }
-  return results;
+  expect_known(request.only);
+  expect_plugin(request.path);
+  return Run(request).run();
 }
 
-std::string check_result_text(const CheckResult& result) {
-  constexpr std::array<std::string_view, 3> kWords = {"passed ", "FAILED ", "skipped"};
-  std::string out =
-      fmt::format("{}  {} ({:.1f} s)\n", kWords[static_cast<size_t>(result.outcome)], result.test, result.seconds);
-  if (result.outcome == CheckOutcome::kPassed) return out;
-  for (size_t at = 0; at < result.text.size();) {
-    const size_t end = std::min(result.text.find('\n', at), result.text.size());
-    out += "         " + result.text.substr(at, end - at) + "\n";
-    at = end + 1;
-  }
-  return out;
-}
-
-int check_plugin(CheckRequest request) {
-  const auto report = request.report;
-  request.report = [&](const CheckResult& result) {
-    std::fputs(check_result_text(result).c_str(), stdout);
-    std::fflush(stdout);
-    if (report) report(result);
-  };
-  size_t counts[3] = {};
-  for (const CheckResult& result : run_checks(request)) ++counts[static_cast<size_t>(result.outcome)];
-  std::fputs(
-      fmt::format("{}: {} passed, {} failed, {} skipped\n", request.path, counts[0], counts[1], counts[2]).c_str(),
-      stdout);
-  return static_cast<int>(counts[1] == 0 ? ExitCode::kOk : ExitCode::kPlugin);
+bool conforms(const std::vector<CheckResult>& results) {
+  return std::all_of(results.begin(), results.end(), [](const CheckResult& result) {
+    return result.outcome == CheckOutcome::kPassed || result.outcome == CheckOutcome::kSkipped;
+  });
 }
 
 }  // namespace chassis

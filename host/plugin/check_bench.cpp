@@ -85,13 +85,18 @@ InstanceContext Bench::context(const PluginLibrary& library, const MemberName& m
   return context;
 }
 
-std::unique_ptr<Instance> Bench::make(const std::shared_ptr<const PluginLibrary>& library,
-                                      const MemberName& member) const {
+std::unique_ptr<Instance> Bench::make(const std::shared_ptr<const PluginLibrary>& library, const MemberName& member,
+                                      const Json& changed_options) const {
+  bool sure = true;
+  InstanceContext mine = context(*library, member);
+  options(*library, member, sure);
+  if (changed_options.is_object()) {
+    mine.options.update(changed_options);
+    sure = sure && changed_options.empty();
+  }
   try {
-    return std::make_unique<Instance>(library, context(*library, member), services);
+    return std::make_unique<Instance>(library, std::move(mine), services);
   } catch (const Error& error) {
-    bool sure = true;
-    options(*library, member, sure);
     if (sure || error.code() != ExitCode::kConfig) throw;
     return nullptr;
   }

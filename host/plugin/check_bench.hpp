@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,6 +50,7 @@ struct Bench {
   std::string path;
   ServiceProvider& services;
   const CheckHooks& hooks;
+  std::string note = {};  // told beside a test that passes
 
   PluginFile file() const { return read_plugin_file(path); }
   std::shared_ptr<const PluginLibrary> load() const;
@@ -56,11 +58,25 @@ struct Bench {
   // Defaults, and a guess for what has none. `sure` is false if there was a guess.
   Json options(const PluginLibrary& library, const MemberName& member, bool& sure) const;
   InstanceContext context(const PluginLibrary& library, const MemberName& member) const;
-  // NULL if a member with options that were guessed refuses them in words.
-  std::unique_ptr<Instance> make(const std::shared_ptr<const PluginLibrary>& library, const MemberName& member) const;
+  // NULL if a member refuses in words options that were guessed or changed.
+  std::unique_ptr<Instance> make(const std::shared_ptr<const PluginLibrary>& library, const MemberName& member,
+                                 const Json& changed_options = nullptr) const;
   // Calls `test` for every member that can be made; skips if there is none.
   void each(const std::shared_ptr<const PluginLibrary>& library,
             const std::function<void(const MemberName&, std::unique_ptr<Instance>)>& test) const;
 };
+
+enum class Guard { kNone, kBehind, kBefore };
+
+struct Test {
+  std::string_view name;
+  std::string_view needs;  // the test without which it makes no sense; empty if there is none
+  void (*run)(Bench&);
+  Guard guard = Guard::kNone;  // a page behind or before every buffer ends the process when it is touched
+};
+// In order.
+std::span<const Test> tests();
+// NULL if there is none.
+const Test* find_test(std::string_view name);
 
 }  // namespace chassis::check

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <fmt/core.h>
 #include <fmt/ranges.h>
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,6 +32,7 @@ namespace {
 
 constexpr int kNumRepeats = 1000;
 constexpr int64_t kMaxGrowthBytes = 8 << 20;
+constexpr int64_t kMaxHeapGrowthBytes = 16 * kNumRepeats;
 constexpr uint64_t kQuiesceDeadlineNs = 5'000'000'000;
 constexpr std::array<std::string_view, 8> kServices = {CHASSIS_LOG_ID,    CHASSIS_OPTIONS_ID, CHASSIS_TENSOR_ID,
                                                        CHASSIS_MEMORY_ID, CHASSIS_RNG_ID,     CHASSIS_METRICS_ID,
@@ -70,6 +72,12 @@ int64_t resident_bytes() {
   int64_t total = 0, resident = 0;
   file >> total >> resident;
   return resident * ::sysconf(_SC_PAGESIZE);
+}
+
+// Bytes of malloc in use: exact, where it is the process's own.
+int64_t heap_bytes() {
+  const struct mallinfo2 info = ::mallinfo2();
+  return static_cast<int64_t>(info.uordblks + info.hblkhd);
 }
 
 std::vector<ElfSymbol> symbols_of(const std::string& path) {
@@ -334,9 +342,13 @@ void life_thousand(Bench& bench) {
       expect_no_tensors(*instance);
     };
     for (int i = 0; i < kNumRepeats / 10; ++i) once();
-    const int64_t bytes = resident_bytes();
+    const int64_t bytes = resident_bytes(), heap = heap_bytes();
     const size_t threads = num_entries("/proc/self/task"), files = num_entries("/proc/self/fd");
     for (int i = 0; i < kNumRepeats; ++i) once();
+    if (const int64_t growth = heap_bytes() - heap; growth > kMaxHeapGrowthBytes) {
+      throw failed(fmt::format("{}: {} lives left {} bytes of malloc in use, about {} each; at most {} are allowed",
+                               member.text(), kNumRepeats, growth, growth / kNumRepeats, kMaxHeapGrowthBytes));
+    }
     if (const int64_t growth = resident_bytes() - bytes; growth > kMaxGrowthBytes) {
       throw failed(fmt::format("{}: {} lives took {} bytes of memory, at most {} are allowed", member.text(),
                                kNumRepeats, growth, kMaxGrowthBytes));
@@ -412,75 +424,64 @@ void options_refusals(Bench& bench) {
   }
 }
 
+// numerics
+
 void numerics(Bench& bench) {
   if (!bench.hooks.numerics) throw Skip{"this program has no reference to compare with"};
   size_t num_compared = 0;
-  bench.each(bench.load(), [&](const MemberName&, std::unique_ptr<Instance> instance) {
+  std::string reasons;
+  const auto library = bench.load();
+  bench.each(library, [&](const MemberName& member, std::unique_ptr<Instance> instance) {
+    const std::vector<OptionSpec> specs = bench.specs(*library, member);
+    const auto another = [&](const Json& options) {
+      auto other = bench.make(library, member, options);
+      if (other) other->prepare(), other->activate();
+      return other;
+    };
     instance->prepare();
     instance->activate();
-    num_compared += bench.hooks.numerics(*instance) ? 1 : 0;
+    const std::string reason = bench.hooks.numerics({*instance, specs, another});
+    if (reason.empty())
+      ++num_compared;
+    else
+      reasons += (reasons.empty() ? "" : "\n") + member.text() + ": " + reason;
+    instance->quiesce();
+    instance->deactivate();
+    expect_no_tensors(*instance);
   });
-  if (num_compared == 0) throw Skip{"no member has a reference to compare with"};
+  if (num_compared == 0) throw Skip{reasons};
+  bench.note = reasons;
 }
 
-struct Test {
-  std::string_view name;
-  void (*run)(Bench&);
-};
-
-constexpr Test kTests[] = {
-    {"static/manifest", static_manifest},
-    {"static/exports", static_exports},
-    {"static/unique", static_unique},
-    {"static/tier", static_tier},
-    {"load/entry", load_entry},
-    {"load/options", load_options},
-    {"load/side-effects", load_side_effects},
-    {"load/twice", load_twice},
-    {"load/unknown-id", load_unknown_id},
-    {"negotiation/poison", negotiation_poison},
-    {"negotiation/newer-host", negotiation_newer_host},
-    {"negotiation/older-host", negotiation_older_host},
-    {"negotiation/optional-services", negotiation_optional_services},
-    {"negotiation/required-services", negotiation_required_services},
-    {"life/cycle", life_cycle},
-    {"life/early-end", life_early_end},
-    {"life/illegal-order", life_illegal_order},
-    {"life/thousand", life_thousand},
-    {"life/two-instances", life_two_instances},
-    {"options/defaults", options_defaults},
-    {"options/refusals", options_refusals},
-    {"numerics/reference", numerics},
+constexpr check::Test kTests[] = {
+    {"static/manifest", "", static_manifest},
+    {"static/exports", "", static_exports},
+    {"static/unique", "", static_unique},
+    {"static/tier", "", static_tier},
+    {"load/entry", "", load_entry},
+    {"load/options", "load/entry", load_options},
+    {"load/side-effects", "load/entry", load_side_effects},
+    {"load/twice", "load/entry", load_twice},
+    {"load/unknown-id", "load/options", load_unknown_id},
+    {"life/cycle", "load/options", life_cycle},
+    {"life/early-end", "life/cycle", life_early_end},
+    {"life/illegal-order", "life/cycle", life_illegal_order},
+    {"life/thousand", "life/cycle", life_thousand},
+    {"life/two-instances", "life/cycle", life_two_instances},
+    {"negotiation/poison", "life/cycle", negotiation_poison},
+    {"negotiation/newer-host", "life/cycle", negotiation_newer_host},
+    {"negotiation/older-host", "life/cycle", negotiation_older_host},
+    {"negotiation/optional-services", "life/cycle", negotiation_optional_services},
+    {"negotiation/required-services", "life/cycle", negotiation_required_services},
+    {"options/defaults", "load/options", options_defaults},
+    {"options/refusals", "load/options", options_refusals},
+    {"numerics/reference", "life/cycle", numerics},
+    {"numerics/guard-behind", "numerics/reference", numerics, check::Guard::kBehind},
+    {"numerics/guard-before", "numerics/reference", numerics, check::Guard::kBefore},
 };
 
 }  // namespace
 
-std::vector<std::string> check_names() {
-  std::vector<std::string> names;
-  for (const Test& test : kTests) names.emplace_back(test.name);
-  return names;
-}
-
-int run_check_in_process(const std::string& path, const std::string& test, ServiceProvider& services,
-                         const CheckHooks& hooks) {
-  const auto* found = std::find_if(std::begin(kTests), std::end(kTests), [&](const Test& t) { return t.name == test; });
-  if (found == std::end(kTests)) {
-    std::printf("there is no check '%s'\n", test.c_str());
-    return 1;
-  }
-  Bench bench{path, services, hooks};
-  try {
-    found->run(bench);
-    return 0;
-  } catch (const Skip& skip) {
-    std::printf("%s\n", skip.reason.c_str());
-    return 77;
-  } catch (const std::exception& error) {
-    std::printf("%s\n", error.what());
-  } catch (...) {
-    std::printf("threw an exception of unknown type\n");
-  }
-  return 1;
-}
+std::span<const check::Test> check::tests() { return kTests; }
 
 }  // namespace chassis

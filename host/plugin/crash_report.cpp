@@ -9,6 +9,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
+
+#include "host/base/error.hpp"
+#include "host/base/log.hpp"
+#include "host/plugin/call.hpp"
 
 namespace chassis {
 namespace {
@@ -18,7 +23,7 @@ struct Code {
   char text[512] = {};
 };
 constexpr size_t kMostPlugins = 256;
-constexpr int kMostFrames = 64;
+constexpr int kMostFrames = 64, kShownFrames = 16;
 
 // Read by signal handlers: filled in order, and never changed afterwards.
 Code codes[kMostPlugins];
@@ -43,17 +48,52 @@ void on_crash(int number) {
   const int count = ::backtrace(frames, kMostFrames);
   const Code* plugin = nullptr;
   for (int i = 0; i < count && plugin == nullptr; ++i) plugin = plugin_at(frames[i]);
+  char call[512];
+  const bool in_call = describe_call(call, sizeof call) != 0;
   write_text("error: ");
   write_text(::sigabbrev_np(number) != nullptr ? "SIG" : "a signal");
   if (::sigabbrev_np(number) != nullptr) write_text(::sigabbrev_np(number));
   write_text(plugin != nullptr ? " in " : " outside of all plugins");
   if (plugin != nullptr) write_text(plugin->text);
-  write_text("\n");
+  if (in_call) {
+    write_text("\n  call in progress: ");
+    write_text(call);
+  }
+  write_text("\n  stack, innermost first:\n");
+  // The first frames are those of this handler and of the return from the signal.
+  const int first = std::min(count, 2);
+  ::backtrace_symbols_fd(frames + first, std::min(count - first, kShownFrames), STDERR_FILENO);
   ::signal(number, SIG_DFL);
   ::raise(number);
 }
 
+std::atomic<pid_t> guarded_process = 0;  // none; a child that a plugin forks may end as it likes
+
+// Whoever calls exit() inside the program, it was not the program.
+void on_foreign_exit(const std::string& how) {
+  pid_t self = ::getpid();
+  if (!guarded_process.compare_exchange_strong(self, 0)) return;
+  const std::string call = call_in_progress();
+  log::error("the process was ended by {} {}", how,
+             call.empty() ? "while no plugin was called: by a library, or a thread that a plugin started" : "inside of " + call);
+  log::flush();
+  ::_exit(static_cast<int>(ExitCode::kPlugin));
+}
+
+// Handlers run in reverse order: ours are to come before those of libraries that were loaded so far.
+void come_first_at_exit() {
+  ::on_exit([](int status, void*) { on_foreign_exit("exit(" + std::to_string(status) + ")"); }, nullptr);
+  ::at_quick_exit([] { on_foreign_exit("quick_exit()"); });
+}
+
 }  // namespace
+
+ExitGuard::ExitGuard() {
+  come_first_at_exit();
+  guarded_process = ::getpid();
+}
+
+ExitGuard::~ExitGuard() { guarded_process = 0; }
 
 void report_crashes() {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -69,6 +109,7 @@ void report_crashes() {
 }
 
 void name_code(const void* address, const std::string& who, const std::string& path) {
+  if (guarded_process != 0) come_first_at_exit();
   const size_t index = num_codes.load();
   if (index == kMostPlugins) return;
   Code& code = codes[index];

@@ -7,6 +7,7 @@
 #include <array>
 
 #include "host/base/hash.hpp"
+#include "host/plugin/library.hpp"
 
 namespace chassis {
 namespace {
@@ -19,9 +20,12 @@ void line(std::string& out, std::string_view key, const std::string& value) {
 
 std::string plugin_list_text(const PluginIndex& index) {
   std::vector<std::array<std::string, 5>> rows;
+  std::string unusable;
   for (const PluginFile& file : index.files()) {
     for (const MemberName& member : file.manifest.members) {
       if (index.find(member.kind, member.id) != &file) continue;
+      if (const std::string reason = unusable_reason(file, member); !reason.empty())
+        unusable += fmt::format("unusable here: {} in {}: {}\n", member.text(), file.path, reason);
       rows.push_back({member.kind, member.id, file.manifest.id + " " + file.manifest.version,
                       std::string(tier_text(file.manifest.tier)), file.path});
     }
@@ -41,6 +45,7 @@ std::string plugin_list_text(const PluginIndex& index) {
       out += row.back() + "\n";
     }
   }
+  out += unusable;
   for (const ShadowedMember& member : index.shadowed()) {
     out += fmt::format("shadowed: {} in {}, by {}\n", member.name.text(), member.path, member.used);
   }
@@ -71,7 +76,10 @@ std::string plugin_info_text(const PluginFile& file) {
   line(out, "swappable", m.swappable ? "yes" : "no");
   line(out, "license", m.license);
   line(out, "git", m.git);
-  for (const MemberName& member : m.members) line(out, "member", member.text());
+  for (const MemberName& member : m.members) {
+    const std::string reason = unusable_reason(file, member);
+    line(out, "member", member.text() + (reason.empty() ? "" : ": unusable here: " + reason));
+  }
   for (const std::string& architecture : m.architectures) line(out, "architecture", architecture);
   for (const std::string& service : m.required_services) line(out, "requires", service);
   for (const std::string& schema : m.operators) line(out, "operator", schema);

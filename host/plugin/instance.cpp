@@ -50,9 +50,11 @@ Instance::Instance(std::shared_ptr<const PluginLibrary> library, InstanceContext
   if (context_.member_id != library_->manifest().id) {
     who_ += fmt::format(" ({}/{})", context_.kind, context_.member_id);
   }
+  site_ = &call_site(who_);
   services_ = services.attach(context_);
   host_ = std::make_unique<HostTable>(library_->negotiated(), services_.get());
   check(call_plugin([&] {
+    const PluginCall call(*site_, "create");
     return library_->factory().create(host_->get(), str_of(context_.kind), str_of(context_.member_id), &instance_);
   }));
   if (instance_ == nullptr) throw plugin_error(fmt::format("{}: create returned no instance and no error", who_));
@@ -73,6 +75,7 @@ Instance::~Instance() {
     counted_warning("plugins that did not end well", error.what());
   }
   try {
+    const PluginCall call(*site_, "destroy");
     hooks_.destroy(instance_);
   } catch (...) {
     counted_warning("plugins that did not end well", who_ + ": destroy threw an exception");
@@ -98,24 +101,24 @@ void Instance::step(InstanceState next, std::string_view action, const std::func
 
 void Instance::prepare() {
   expect(InstanceState::kCreated, "prepare");
-  step(InstanceState::kPrepared, "prepare", [&] { return hooks_.prepare ? hooks_.prepare(instance_) : nullptr; });
+  step(InstanceState::kPrepared, "prepare", [&] { return hooks_.prepare ? hooks_.prepare(get("prepare")) : nullptr; });
 }
 
 void Instance::activate() {
   expect(InstanceState::kPrepared, "activate");
-  step(InstanceState::kActive, "activate", [&] { return hooks_.activate ? hooks_.activate(instance_) : nullptr; });
+  step(InstanceState::kActive, "activate", [&] { return hooks_.activate ? hooks_.activate(get("activate")) : nullptr; });
 }
 
 void Instance::quiesce(std::chrono::nanoseconds deadline) {
   expect(InstanceState::kActive, "quiesce");
   step(InstanceState::kQuiesced, "quiesce",
-       [&] { return hooks_.quiesce ? hooks_.quiesce(instance_, static_cast<uint64_t>(deadline.count())) : nullptr; });
+       [&] { return hooks_.quiesce ? hooks_.quiesce(get("quiesce"), static_cast<uint64_t>(deadline.count())) : nullptr; });
 }
 
 void Instance::deactivate() {
   expect(InstanceState::kQuiesced, "deactivate");
   step(InstanceState::kDeactivated, "deactivate",
-       [&] { return hooks_.deactivate ? hooks_.deactivate(instance_) : nullptr; });
+       [&] { return hooks_.deactivate ? hooks_.deactivate(get("deactivate")) : nullptr; });
 }
 
 int64_t Instance::live_tensors() const { return services_->live_tensors(); }
@@ -124,7 +127,7 @@ const void* Instance::find_interface(std::string_view id, size_t host_bytes, siz
   const auto known = interfaces_.find(id);
   if (known != interfaces_.end()) return known->second.data();
   if (hooks_.get_interface == nullptr) return nullptr;
-  const void* table = hooks_.get_interface(instance_, str_of(id));
+  const void* table = hooks_.get_interface(get("get_interface"), str_of(id));
   if (table == nullptr) return nullptr;
   uint32_t struct_size = 0;
   std::memcpy(&struct_size, table, sizeof(struct_size));
@@ -137,6 +140,12 @@ const void* Instance::find_interface(std::string_view id, size_t host_bytes, siz
   std::memcpy(copy.data(), table, known_bytes);
   std::memcpy(copy.data(), &known_bytes, sizeof(known_bytes));
   return interfaces_.emplace(id, std::move(copy)).first->second.data();
+}
+
+void Instance::require(std::string_view interface_id,
+                       std::initializer_list<std::pair<const char*, bool>> functions) const {
+  for (const auto& [name, there] : functions)
+    if (!there) throw plugin_error(fmt::format("{}: its {} has no function {}", who_, interface_id, name));
 }
 
 Error Instance::interface_missing(std::string_view id) const {

@@ -4,13 +4,16 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "chassis/plugin.h"
+#include "host/plugin/call.hpp"
 #include "host/plugin/library.hpp"
 #include "host/plugin/services.hpp"
 #include "host/plugin/status.hpp"
@@ -19,6 +22,18 @@ namespace chassis {
 
 enum class InstanceState { kCreated, kPrepared, kActive, kQuiesced, kDeactivated, kFailed };
 std::string_view instance_state_text(InstanceState state);
+
+// The first argument of a call into a plugin, which counts as in progress until the end of the full expression.
+class CalledInstance {
+ public:
+  CalledInstance(const CallSite& site, const char* phase, chassis_instance_t* instance) noexcept
+      : call_(site, phase), instance_(instance) {}
+  operator chassis_instance_t*() const noexcept { return instance_; }
+
+ private:
+  PluginCall call_;
+  chassis_instance_t* instance_;
+};
 
 class Instance {
  public:
@@ -50,8 +65,11 @@ class Instance {
     return static_cast<const T*>(find_interface(id, sizeof(T), min_bytes));
   }
 
-  // First argument of every function of an interface.
-  chassis_instance_t* get() const { return instance_; }
+  // Throws a plugin error that names the first function of an interface that is not there.
+  void require(std::string_view interface_id, std::initializer_list<std::pair<const char*, bool>> functions) const;
+
+  // First argument of every function of an interface; `phase` names the function, as a literal.
+  CalledInstance get(const char* phase = "a call") const { return {*site_, phase, instance_}; }
   // throw_if_failed with the name of this plugin and member in front.
   void check(chassis_status_t* status) const {
     if (status != nullptr) throw_if_failed(status, who_);
@@ -74,6 +92,7 @@ class Instance {
   std::shared_ptr<const PluginLibrary> library_;
   InstanceContext context_;
   std::string who_;
+  const CallSite* site_ = nullptr;
   std::unique_ptr<InstanceServices> services_;
   std::unique_ptr<HostTable> host_;
   chassis_instance_t* instance_ = nullptr;

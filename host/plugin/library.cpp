@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <mutex>
 
+#include "host/plugin/call.hpp"
 #include "host/plugin/crash_report.hpp"
 #include "host/plugin/sized.hpp"
 #include "host/plugin/status.hpp"
@@ -25,6 +26,10 @@ namespace fs = std::filesystem;
 constexpr std::array<std::string_view, 9> kSingleLibraries = {
     "libtorch", "libtorch_cpu", "libtorch_cuda", "libtorch_python", "libtorch_global_deps",
     "libc10",   "libc10_cuda",  "libnccl",       "libgomp"};
+
+// Those of sdk/include/chassis/kind/.
+constexpr std::array<std::string_view, 7> kKinds = {"model", "ops",       "parallel", "comm",
+                                                    "optimizer", "format", "tokenizer"};
 
 // "libnccl" of "/x/libnccl.so.2" and of "libnccl-1a2b.so".
 std::string_view stem_of(std::string_view path) {
@@ -79,6 +84,27 @@ struct Arena {
   }
 };
 
+// What the dynamic linker says, with the user's file instead of our copy, and what may help.
+Error unloadable(const PluginFile& file, const PrivateCopy& copy) {
+  const char* const said = ::dlerror();
+  std::string reason = said != nullptr ? said : "the dynamic linker gives no reason";
+  for (size_t at = 0; (at = reason.find(copy.path, at)) != std::string::npos; at += file.path.size())
+    reason.replace(at, copy.path.size(), file.path);
+  Error refusal = plugin_error(fmt::format("{} cannot be loaded: {}", file.manifest.who(), reason));
+  if (file.elf.runpath.find("ORIGIN") != std::string::npos) {
+    refusal.hint(
+        "it is loaded from a private copy, so $ORIGIN in its RUNPATH is not its own folder; link the libraries "
+        "that it brings statically");
+  } else if (reason.find("undefined symbol") != std::string::npos) {
+    refusal.hint("it was not linked against everything it uses; chassis_add_plugin() links with --no-undefined");
+  } else if (reason.find("cannot open shared object file") != std::string::npos) {
+    refusal.hint("install that library where the dynamic linker finds it, or link it statically");
+  } else {
+    refusal.hint("the file may be damaged: build or install it again");
+  }
+  return refusal;
+}
+
 const Mapped& map_library(const PluginFile& file, const PrivateCopy& copy, AbiVersion negotiated) {
   Arena& arena = Arena::get();
   const std::lock_guard lock(arena.mutex);
@@ -86,21 +112,12 @@ const Mapped& map_library(const PluginFile& file, const PrivateCopy& copy, AbiVe
   if (slot) return *slot;
 
   const std::string who = file.manifest.who();
-  boost::dll::shared_library library;
-  try {
-    library.load(copy.path, boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
-  } catch (const std::exception& error) {
-    Error refusal = plugin_error(fmt::format("{} can not be loaded from {}: {}", who, file.path, error.what()));
-    if (file.elf.runpath.find("ORIGIN") != std::string::npos) {
-      refusal.hint(
-          "it is loaded from a private copy, so $ORIGIN in its RUNPATH is not its own folder; link the libraries "
-          "that it brings statically");
-    }
-    throw refusal;
-  }
+  const PluginCall call(call_site(who), "its constructors and entry");
+  // Rationale: not through boost::dll, which has no mode that keeps the library mapped whatever its entry does, and
+  // whose message is an errno that nothing has set.
+  if (::dlopen(copy.path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) == nullptr) throw unloadable(file, copy);
+  boost::dll::shared_library library(copy.path, boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
   auto mapped = std::make_unique<Mapped>(std::move(library), negotiated);
-  // From here on nothing may unmap it, whatever the entry does; boost::dll has no mode for that.
-  ::dlopen(copy.path.c_str(), RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
   if (!mapped->library.has(CHASSIS_ENTRY_SYMBOL)) {
     throw plugin_error(fmt::format("{} ({}) does not export {}", who, file.path, CHASSIS_ENTRY_SYMBOL))
         .hint("build it with chassis_add_plugin()");
@@ -123,6 +140,17 @@ std::string abi_mismatch(const PluginFile& file, const HostAbi& abi) {
 }
 
 }  // namespace
+
+std::string unusable_reason(const PluginFile& file, const MemberName& member, const HostAbi& abi) {
+  if (std::find(kKinds.begin(), kKinds.end(), member.kind) == kKinds.end())
+    return fmt::format("this host has no slot for kind '{}'; it uses {}", member.kind, fmt::join(kKinds, ", "));
+  try {
+    check_abi(file, abi);
+  } catch (const Error& refusal) {
+    return refusal.message();
+  }
+  return "";
+}
 
 void check_abi(const PluginFile& file, const HostAbi& abi) {
   const Manifest& m = file.manifest;
@@ -216,6 +244,21 @@ void check_needed(const PluginFile& file, const std::vector<std::string>& loaded
   }
 }
 
+void check_library_path(const PluginFile& file) {
+  std::string_view rest = file.elf.runpath;
+  for (bool more = !rest.empty(); more;) {
+    const size_t end = std::min(rest.find(':'), rest.size());
+    const std::string_view entry = rest.substr(0, end);
+    if (!entry.starts_with('/') && !entry.starts_with("$ORIGIN") && !entry.starts_with("${ORIGIN}"))
+      throw plugin_error(fmt::format("{} ({}): its library path '{}' has {}, so what it loads depends on the working directory",
+                                     file.manifest.who(), file.path, file.elf.runpath,
+                                     entry.empty() ? "an empty entry" : fmt::format("the relative entry '{}'", entry)))
+          .hint("link it again without, or with entries that begin with / or $ORIGIN");
+    more = end < rest.size();
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+}
+
 std::vector<std::string> loaded_libraries() {
   std::vector<std::string> paths;
   ::dl_iterate_phdr(
@@ -233,6 +276,7 @@ void check_plugin_file(const PluginFile& file, const LoadPolicy& policy, const S
   check_abi(file, policy.abi);
   check_tier(file, services.torch_version());
   if (file.manifest.cuda != 0 && policy.cuda) check_cuda(file, policy.cuda());
+  check_library_path(file);
   check_needed(file, loaded_libraries());
   check_services(file, services);
   services.check_operators(file.manifest);
@@ -291,8 +335,8 @@ std::vector<chassis_member_t> read_members(const chassis_factory_t& factory, con
 }
 
 PluginLibrary PluginLibrary::load(const PluginFile& file, const LoadPolicy& policy) {
-  check_permissions(file.path);
   const auto pin = policy.pins.find(file.manifest.id);
+  if (pin == policy.pins.end()) check_trust(file.path, policy.trust);
   const std::string cache = policy.cache_folder.empty() ? plugin_cache_folder() : policy.cache_folder;
   const PrivateCopy copy =
       make_private_copy(file.path, cache, pin == policy.pins.end() ? nullptr : &pin->second, file.manifest.who());

@@ -13,6 +13,7 @@
 #include "host/base/error.hpp"
 #include "host/plugin/manifest.hpp"
 #include "host/plugin/services.hpp"
+#include "host/plugin/trust.hpp"
 
 namespace chassis {
 
@@ -38,12 +39,16 @@ PluginPin parse_pin(const std::string& id, const std::string& value, const Sourc
 struct LoadPolicy {
   HostAbi abi;
   std::map<std::string, PluginPin> pins;                // by the id of the library
+  TrustPolicy trust;                                    // of files that are not pinned
   std::string cache_folder;                             // "" = the user's, see plugin_cache_folder()
   std::function<std::optional<CudaFacts>()> cuda = {};  // asked for CUDA plugins only; empty = no CUDA device in use
 };
 
 // $XDG_CACHE_HOME/chassis/plugins, else ~/.cache/chassis/plugins; empty if neither variable is set.
 std::string plugin_cache_folder();
+
+// Why this host cannot use a member, in words, whatever it is chosen for; empty if nothing speaks against it.
+std::string unusable_reason(const PluginFile& file, const MemberName& member, const HostAbi& abi = {});
 
 // The checks before anything of the file runs; each throws a plugin error that names both sides.
 void check_abi(const PluginFile& file, const HostAbi& abi);
@@ -53,9 +58,9 @@ void check_services(const PluginFile& file, const ServiceProvider& services);
 // Refuses a file that would bring a second LibTorch or NCCL. `loaded` are the paths of the libraries in this process.
 void check_needed(const PluginFile& file, const std::vector<std::string>& loaded);
 std::vector<std::string> loaded_libraries();
-// Refuses a file that anyone on the machine may change, or whose folder they may.
-void check_permissions(const std::string& path);
-// All of the above but permissions, in this order, then the operators.
+// Refuses a library path with an empty or relative entry, which is a folder under the working directory.
+void check_library_path(const PluginFile& file);
+// All of the above, in this order, then the operators.
 void check_plugin_file(const PluginFile& file, const LoadPolicy& policy, const ServiceProvider& services);
 
 struct PrivateCopy {

@@ -151,28 +151,6 @@ PluginPin parse_pin(const std::string& id, const std::string& value, const Sourc
   return pin;
 }
 
-void check_permissions(const std::string& path) {
-  struct stat status;
-  std::error_code error;
-  const fs::path real = fs::canonical(path, error);
-  if (error || ::stat(real.c_str(), &status) != 0) {
-    throw storage_error(fmt::format("{}: {}", path, error ? error.message() : std::strerror(errno)));
-  }
-  if ((status.st_mode & S_IWOTH) != 0) {
-    throw plugin_error(fmt::format("{} is writable by everyone (mode {:o}), so anyone could change what runs",
-                                   real.string(), status.st_mode & 07777))
-        .hint("chmod o-w " + real.string());
-  }
-  const fs::path folder = real.parent_path();
-  // In a sticky folder such as /tmp nobody can replace the file of another.
-  if (::stat(folder.c_str(), &status) == 0 && (status.st_mode & S_IWOTH) != 0 && (status.st_mode & S_ISVTX) == 0) {
-    throw plugin_error(
-        fmt::format("{} lies in {}, which is writable by everyone (mode {:o}), so anyone could replace it",
-                    real.string(), folder.string(), status.st_mode & 07777))
-        .hint("chmod o-w " + folder.string());
-  }
-}
-
 PrivateCopy make_private_copy(const std::string& path, const std::string& cache_folder, const PluginPin* pin,
                               const std::string& who) {
   std::string reason = prepare_folder(cache_folder);

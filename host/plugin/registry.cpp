@@ -24,6 +24,8 @@ std::shared_ptr<const PluginLibrary> PluginRegistry::library(std::string_view ki
   std::shared_ptr<const PluginLibrary>& library = libraries_[file.path];
   if (!library) {
     check_plugin_file(file, policy_, services_);
+    const std::string unusable = unusable_reason(file, {std::string(kind), std::string(id)}, policy_.abi);
+    if (!unusable.empty()) throw plugin_error(fmt::format("{} ({}): {}", file.manifest.who(), file.path, unusable));
     library = std::make_shared<const PluginLibrary>(PluginLibrary::load(file, policy_));
     log::debug("loaded {} from {}, sha256:{}, ABI {}", file.manifest.who(), file.path, library->sha256(),
                library->negotiated().text());

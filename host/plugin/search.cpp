@@ -2,13 +2,13 @@
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <set>
 
+#include "host/base/file.hpp"
 #include "host/base/log.hpp"
 #include "host/config/suggest.hpp"
 
@@ -25,6 +25,13 @@ void add_folders(std::vector<PluginFolder>& folders, std::string_view list, cons
   }
 }
 
+// Empty if the environment names no home.
+std::string user_folder() {
+  for (const auto& [variable, below] : {std::pair{"XDG_DATA_HOME", "/chassis/plugins"}, {"HOME", "/.local/share/chassis/plugins"}})
+    if (const char* folder = std::getenv(variable); folder != nullptr && folder[0] == '/') return std::string(folder) + below;
+  return "";
+}
+
 }  // namespace
 
 std::string program_file() {
@@ -38,6 +45,7 @@ std::vector<PluginFolder> plugin_folders(const std::vector<std::string>& command
   for (const std::string& path : command_line) folders.push_back({path, "--plugin-path", true, {}});
   for (const std::string& path : config) folders.push_back({path, config_where.text(), true, config_where});
   if (const char* list = std::getenv("CHASSIS_PLUGIN_PATH")) add_folders(folders, list, "CHASSIS_PLUGIN_PATH");
+  if (const std::string own = user_folder(); !own.empty()) folders.push_back({own, "of this user", false, {}});
   const fs::path program = program_file();
   if (!program.empty()) {
     const fs::path installed = program.parent_path().parent_path() / "lib" / "chassis" / "plugins";
@@ -49,22 +57,41 @@ std::vector<PluginFolder> plugin_folders(const std::vector<std::string>& command
 PluginIndex::PluginIndex(std::vector<PluginFolder> folders) : folders_(std::move(folders)) {
   std::set<fs::path> seen;
   for (const PluginFolder& folder : folders_) {
-    std::error_code error;
-    const fs::file_status status = fs::status(folder.path, error);
-    if (!fs::is_directory(status)) {
-      const char* what = fs::exists(status) ? "is a file, expected a folder" : "does not exist";
+    PathKind kind = PathKind::kAbsent;
+    try {
+      kind = path_kind(folder.path);
+    } catch (const Error& error) {
+      if (folder.must_exist) throw Error(ExitCode::kConfig, folder.where, "plugin folder " + error.message());
+      counted_warning("plugin folders ignored", fmt::format("plugin folder from {}: {}", folder.origin, error.message()));
+      continue;
+    }
+    if (kind != PathKind::kDirectory) {
+      const char* what = kind == PathKind::kAbsent ? "does not exist" : "is a file, expected a folder";
       if (folder.must_exist) {
         const std::string by = folder.where.file.empty() ? " (from " + folder.origin + ")" : "";
         throw Error(ExitCode::kConfig, folder.where, fmt::format("plugin folder {} {}{}", folder.path, what, by));
       }
-      if (folder.origin != "installed") {
+      const bool may_be_absent = folder.origin == "installed" || folder.origin == "of this user";
+      if (!may_be_absent || kind != PathKind::kAbsent) {
         counted_warning("plugin folders ignored",
                         fmt::format("plugin folder {} from {} {}", folder.path, folder.origin, what));
       }
       continue;
     }
+    std::error_code error;
     if (seen.insert(fs::canonical(folder.path, error)).second) scan(folder);
   }
+  add_members();
+}
+
+PluginIndex PluginIndex::of_file(const std::string& path) {
+  PluginIndex index;
+  index.files_.push_back(read_plugin_file(path));
+  index.add_members();
+  return index;
+}
+
+void PluginIndex::add_members() {
   for (size_t i = 0; i < files_.size(); ++i) {
     for (const MemberName& name : files_[i].manifest.members) {
       const PluginFile* first = find(name.kind, name.id);
@@ -80,22 +107,21 @@ PluginIndex::PluginIndex(std::vector<PluginFolder> folders) : folders_(std::move
 }
 
 void PluginIndex::scan(const PluginFolder& folder) {
-  std::vector<fs::path> paths;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder.path, error), end; !error && entry != end; entry.increment(error)) {
-    std::error_code ignored;
-    if (entry->path().extension() == ".so" && entry->is_regular_file(ignored)) paths.push_back(entry->path());
+  std::vector<DirectoryEntry> entries;
+  try {
+    entries = list_directory(folder.path);
+  } catch (const Error& error) {
+    if (folder.must_exist) throw Error(ExitCode::kPlugin, folder.where, error.message());
+    counted_warning("plugin folders ignored", fmt::format("plugin folder from {}: {}", folder.origin, error.message()));
+    return;
   }
-  if (error) {
-    throw Error(ExitCode::kPlugin, folder.where,
-                fmt::format("plugin folder {} can not be read: {}", folder.path, error.message()));
-  }
-  std::sort(paths.begin(), paths.end());
-  for (const fs::path& path : paths) {
+  for (const DirectoryEntry& entry : entries) {
+    if (fs::path(entry.name).extension() != ".so" || entry.kind == PathKind::kDirectory) continue;
+    const std::string path = (fs::path(folder.path) / entry.name).string();
     try {
-      files_.push_back(read_plugin_file(path.string()));
+      files_.push_back(read_plugin_file(path));
     } catch (const Error& refusal) {
-      ignored_.push_back({path.string(), refusal.message()});
+      ignored_.push_back({path, refusal.message(), files_.size()});
       counted_warning("plugin files ignored", refusal.message() + "; ignored");
     }
   }
@@ -116,7 +142,16 @@ const PluginFile* PluginIndex::library(std::string_view id) const {
 }
 
 const PluginFile& PluginIndex::at(std::string_view kind, std::string_view id) const {
-  if (const PluginFile* file = find(kind, id)) return *file;
+  const PluginFile* const found = find(kind, id);
+  // A damaged file of that name in an earlier folder is most likely the one that is meant.
+  for (const IgnoredFile& damaged : ignored_) {
+    if (fs::path(damaged.path).stem() != id || found == nullptr || found < files_.data() + damaged.num_before) continue;
+    throw plugin_error(fmt::format("plugin '{}' of kind '{}': {}, which comes before {}, cannot be used", id, kind,
+                                   damaged.path, found->path))
+        .caused_by(plugin_error(damaged.reason))
+        .hint("build it again, or remove it");
+  }
+  if (found != nullptr) return *found;
   const std::vector<std::string> installed = ids(kind);
   if (installed.empty()) {
     throw plugin_error(fmt::format("no plugin of kind '{}' is installed, so '{}' can not be used", kind, id))

@@ -13,13 +13,13 @@ namespace chassis {
 // A folder, and who named it.
 struct PluginFolder {
   std::string path;
-  std::string origin;       // "--plugin-path", "CHASSIS_PLUGIN_PATH", "run.toml:4:9", "installed"
+  std::string origin;       // "--plugin-path", "run.toml:4:9", "CHASSIS_PLUGIN_PATH", "of this user", "installed"
   bool must_exist = false;  // a folder that the user wrote down for this run
   SourcePosition where = {};
 };
 
-// In order: the command line, the configuration, CHASSIS_PLUGIN_PATH (separated by ':'), and
-// <folder of the program>/../lib/chassis/plugins.
+// In order: the command line, the configuration, CHASSIS_PLUGIN_PATH (separated by ':'), the user's own
+// ($XDG_DATA_HOME/chassis/plugins, else ~/.local/share/chassis/plugins), and <folder of the program>/../lib/chassis/plugins.
 std::vector<PluginFolder> plugin_folders(const std::vector<std::string>& command_line,
                                          const std::vector<std::string>& config, const SourcePosition& config_where);
 // The file of the running program.
@@ -29,6 +29,7 @@ std::string program_file();
 struct IgnoredFile {
   std::string path;
   std::string reason;
+  size_t num_before = 0;  // of files(): found before it
 };
 
 // A member whose place an earlier library took.
@@ -43,10 +44,12 @@ class PluginIndex {
   PluginIndex() = default;
   // Reads the manifests of all *.so in the folders. What it ignores is a counted warning each.
   explicit PluginIndex(std::vector<PluginFolder> folders);
+  // One file alone; throws a plugin error if it is no plugin.
+  static PluginIndex of_file(const std::string& path);
 
   // NULL if there is none.
   const PluginFile* find(std::string_view kind, std::string_view id) const;
-  // Throws a plugin error that lists what is installed.
+  // Throws a plugin error that lists what is installed, or names the file that was found first and is damaged.
   const PluginFile& at(std::string_view kind, std::string_view id) const;
   // A library by its own id; NULL if there is none.
   const PluginFile* library(std::string_view id) const;
@@ -64,6 +67,7 @@ class PluginIndex {
 
  private:
   void scan(const PluginFolder& folder);
+  void add_members();
   std::string searched_text() const;
 
   std::vector<PluginFolder> folders_;

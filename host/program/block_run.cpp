@@ -4,9 +4,12 @@
 #include <utility>
 
 #include "host/base/error.hpp"
+#include "host/base/log.hpp"
+#include "host/plugin/call.hpp"
 #include "host/plugin/status.hpp"
 #include "host/program/rehearsal.hpp"
 #include "host/service/memory.hpp"
+#include "host/service/returned.hpp"
 
 namespace chassis {
 namespace {
@@ -132,9 +135,9 @@ class BlockRun {
     const bool with_gradients =
         training && node.has_backward && node.flag(CHASSIS_KERNEL_FORWARD_BACKWARD) && is_loss(node);
     if (with_gradients) forward_backward(n);
-    else run(node, node.provider->table->forward);
+    else run(node, node.provider->table->forward, "forward");
+    check_outputs(node);
     for (size_t i = 0; i < node.outputs.size(); ++i) {
-      if (!call_.outputs[i]) throw plugin_error(who(node) + ": forward left output " + std::to_string(i) + " empty");
       Tensor& output = frame_.values[node.outputs[i]];
       output = Call::take(call_.outputs[i]);
       if (node.has_logits) retag_memory(output, category_of(node.outputs[i]));
@@ -160,10 +163,45 @@ class BlockRun {
         continue;
       }
       const GraphValue& value = block_.block.values[node.outputs[i]];
-      call_.outputs[i] = Tensor::empty(context_.layout->local_shape(*context_.program, value, context_.batch, context_.time),
-                                       dtype_of(value, context_.options->compute), device())
-                             .release();
+      call_.outputs[i] = Tensor::empty(local_shape(value), dtype_of(value, context_.options->compute), device()).release();
     }
+  }
+
+  // What a provider made has the value's dtype, device and shape, and memory of its own: the node that reads it could
+  // not say who was wrong.
+  void check_outputs(const Node& node) const {
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      const auto made = [&] { return who(node) + ": forward made output " + std::to_string(i) + " "; };
+      if (!call_.outputs[i]) throw plugin_error(who(node) + ": forward left output " + std::to_string(i) + " empty");
+      check_value(call_.outputs[i], node.outputs[i], made);
+      if (node.flag(CHASSIS_KERNEL_HOST_OUTPUTS) || block_.block.ops[node.ops[0]].id == "reshape") continue;
+      check_aliases(call_.outputs[i], made);
+    }
+  }
+
+  template <typename Made>
+  void check_value(chassis_tensor_t tensor, ValueId id, const Made& made) const {
+    const GraphValue& value = block_.block.values[id];
+    const bool planned = context_.batch == context_.options->batch && context_.time == context_.options->time;
+    const auto other = planned ? std::vector<int64_t>() : local_shape(value);
+    const std::span<const int64_t> sizes = planned ? std::span(block_.value_shapes[id]) : std::span(other);
+    const ExpectedTensor expected{dtype_of(value, context_.options->compute), device(), sizes};
+    if (!is_as_expected(tensor, expected)) throw plugin_error(made() + difference_from(tensor, expected));
+  }
+
+  // Inputs and parameters are read again by others.
+  template <typename Made>
+  void check_aliases(chassis_tensor_t tensor, const Made& made) const {
+    for (size_t i = 0; i < call_.inputs.size(); ++i)
+      if (share_memory(tensor, call_.inputs[i]))
+        throw plugin_error(made() + "in the memory of input " + std::to_string(i) + ", expected memory of its own");
+    for (size_t i = 0; i < call_.params.size(); ++i)
+      if (share_memory(tensor, call_.params[i]))
+        throw plugin_error(made() + "in the memory of parameter " + std::to_string(i) + ", expected memory of its own");
+  }
+
+  std::vector<int64_t> local_shape(const GraphValue& value) const {
+    return context_.layout->local_shape(*context_.program, value, context_.batch, context_.time);
   }
 
   bool is_loss(const Node& node) const {
@@ -175,7 +213,7 @@ class BlockRun {
     const Tensor scale = loss_gradient();
     call_.grad_outputs[0] = scale.handle();
     pass_param_gradients(node);
-    run(node, node.provider->table->forward_backward);
+    run(node, node.provider->table->forward_backward, "forward_backward");
     mark_written(node);
     adopt_input_gradients(node);
     frame_.done[n] = 1;
@@ -200,7 +238,9 @@ class BlockRun {
       const Tensor& made = frame_.saved[n][i];
       if (made.num_elements() != elements || static_cast<uint32_t>(made.dtype()) != said.dtype)
         throw plugin_error(who(node) + ": infer promised " + std::to_string(elements) + " elements of saved tensor " +
-                           std::to_string(i) + ", forward made " + std::to_string(made.num_elements()));
+                           std::to_string(i) + ", forward made " + std::to_string(made.num_elements()) + " (" +
+                           std::string(dtype_name(made.dtype())) + " for " +
+                           std::string(dtype_name(static_cast<Dtype>(said.dtype))) + ")");
     }
   }
 
@@ -243,14 +283,15 @@ class BlockRun {
     pass_param_gradients(node);
 
     if (node.flag(CHASSIS_KERNEL_COMPOSED) && !context_.rehearsal) {
+      const PluginCall call(*node.site, "backward by autograd", unit());
       run_composed_backward(node, call_.raw);
     } else {
       if (std::count(node.input_needs_grad.begin(), node.input_needs_grad.end(), 1)) {
         lend_input_gradients(node);
-        run(node, node.provider->table->backward_inputs);
+        run(node, node.provider->table->backward_inputs, "backward_inputs");
       }
       if (std::any_of(call_.grad_params.begin(), call_.grad_params.end(), [](auto h) { return h != nullptr; }))
-        run(node, node.provider->table->backward_params);
+        run(node, node.provider->table->backward_params, "backward_params");
     }
     mark_written(node);
     adopt_input_gradients(node);
@@ -269,11 +310,27 @@ class BlockRun {
 
   void adopt_input_gradients(const Node& node) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
-      if (!call_.grad_inputs[i]) continue;
+      if (!call_.grad_inputs[i]) {
+        if (node.input_needs_grad[i] && node.provider) count_missing_gradient(node, i);
+        continue;
+      }
+      check_gradient(node, i);
       Tensor gradient = Call::take(call_.grad_inputs[i]);
       if (node.has_logits) retag_memory(gradient, category_of(node.inputs[i]));
       if (node.input_needs_grad[i]) accumulate(node.inputs[i], std::move(gradient));
     }
+  }
+
+  void check_gradient(const Node& node, size_t i) const {
+    const auto made = [&] { return who(node) + ": backward made the gradient of input " + std::to_string(i) + " "; };
+    check_value(call_.grad_inputs[i], node.inputs[i], made);
+    check_aliases(call_.grad_inputs[i], made);
+  }
+
+  // The ABI lets a provider leave out a gradient that is zero; who does it should be seen.
+  static void count_missing_gradient(const Node& node, size_t i) {
+    counted_warning(who(node) + ": gradients left out",
+                    who(node) + " made no gradient of input " + std::to_string(i) + ", which counts as zero");
   }
 
   // A gradient may be the very tensor that came as a gradient of an output (add hands its own through), so what is
@@ -315,6 +372,7 @@ class BlockRun {
       if (call_.grad_params[i]) parameter(node.params[i]).gradient_written = true;
   }
 
+  int64_t unit() const { return static_cast<int64_t>(context_.unit); }
   Parameter& parameter(SlotId slot) const { return *(*context_.parameters)[slot]; }
   Device device() const { return context_.rehearsal ? *context_.rehearsal : context_.options->device; }
   MemoryCategory category_of(ValueId value) const {
@@ -322,9 +380,12 @@ class BlockRun {
   }
 
   using Kernel = chassis_status_t* (*)(chassis_instance*, void*, chassis_call_t*);
-  void run(const Node& node, Kernel kernel) {
+  void run(const Node& node, Kernel kernel, const char* phase) {
     const auto* table = node.provider->table;
-    if (!context_.rehearsal) return check(node, kernel(node.provider->self, node.kernel.get(), &call_.raw));
+    if (!context_.rehearsal) {
+      const PluginCall call(*node.site, phase, unit());
+      return check(node, kernel(node.provider->self, node.kernel.get(), &call_.raw));
+    }
     if (kernel == table->forward || kernel == table->forward_backward) rehearse_forward(block_, node, context_, call_.raw);
     if (kernel != table->forward) rehearse_backward(block_, node, context_, call_.raw);
   }

@@ -53,6 +53,9 @@ void run_composed_backward(const Node& node, chassis_call_t& call) {
     }
     torch::autograd::variable_list roots, root_gradients, leaves;
     for (size_t i = 0; i < num_outputs; ++i) {
+      if (!outputs[i] || !tensor_of(outputs[i]).defined())
+        throw plugin_error("provider '" + node.provider->name + "' on " + node.name + ": forward left output " +
+                           std::to_string(i) + " empty when it was run for its gradient");
       if (call.grad_outputs[i] && tensor_of(outputs[i]).requires_grad()) {
         roots.push_back(tensor_of(outputs[i]));
         root_gradients.push_back(tensor_of(call.grad_outputs[i]));

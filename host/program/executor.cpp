@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "host/base/error.hpp"
+#include "host/program/providers.hpp"
 
 namespace chassis {
 
@@ -15,6 +16,8 @@ Executor::Executor(const Program& program, const ProgramLayout& layout, Paramete
       recompute_(recompute),
       events_(events),
       collectives_(collectives) {
+  for (const auto* providers : {&options_.attention, &options_.kernels})
+    for (const OpsProvider& provider : *providers) check_provider(provider);
   for (const Chain& chain : program.chains)
     for (size_t i = 0; i < chain.blocks.size(); ++i) unit_repeats_.push_back(chain.blocks.size() > 1);
 }
@@ -25,6 +28,7 @@ const ResolvedProgram& Executor::resolved(Purpose purpose) {
     // Nodes point into options_, whose lists stay as they are.
     options_.purpose = purpose;
     found->second = resolve_program(program_, layout_, parameters_, options_);
+    if (purpose != Purpose::kLogits) count_idle_providers(found->second, options_);  // which lack the loss
   }
   return found->second;
 }

@@ -133,7 +133,15 @@ void elementwise(Rule& r) {
   r.output(r.dims(0));
 }
 
+constexpr std::string_view kOps[] = {"embedding", "linear",           "rms_norm", "layer_norm", "rope",
+                                     "attention", "gated_activation", "add",      "mul",        "activation",
+                                     "reshape",   "cross_entropy",    "score"};
+
 }  // namespace
+
+bool is_op_name(std::string_view id) {
+  return std::find(std::begin(kOps), std::end(kOps), id) != std::end(kOps) || id.find('/') != std::string_view::npos;
+}
 
 void infer_outputs(const Program& program, BlockType& block, Op& op, const std::vector<DimId>& output_dims) {
   Rule r(program, block, op);

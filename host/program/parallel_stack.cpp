@@ -104,6 +104,7 @@ uint32_t bits(UnitEvents::Flags flags) {
 ParallelStack::ParallelStack(std::vector<StackMember> members) {
   for (auto& [instance, where] : members) {
     const auto* table = &instance->interface<chassis_parallel_t>(CHASSIS_PARALLEL_ID);
+    instance->require(CHASSIS_PARALLEL_ID, {{"resolve", table->resolve != nullptr}});
     members_.push_back({std::move(instance), std::move(where), table});
   }
 }
@@ -175,7 +176,7 @@ void ParallelStack::resolve(const Program& program, ParameterTable& parameters, 
   std::vector<Answer> answers(members_.size());
   for (size_t m = 0; m < members_.size(); ++m) {
     const Sink sink(facts, parameters, rules_, answers[m]);
-    members_[m].instance->check(members_[m].table->resolve(members_[m].instance->get(), &raw, sink.get()));
+    members_[m].instance->check(members_[m].table->resolve(members_[m].instance->get("resolve"), &raw, sink.get()));
   }
   problem_ = std::move(problem);
   check_axes(answers);
@@ -230,6 +231,44 @@ void ParallelStack::check_parameters(const std::vector<Answer>& answers) const {
       throw plugin_error("no strategy of [[parallel]] says where parameter '" + all[i]->name + "' lives");
 }
 
+// Where strategies may cut is the optimizer's to say: its states lie as parameters do. Owners of whole matrices are
+// chosen by what they have already, the largest first, the same on every rank.
+void ParallelStack::respect_granularity(const ParameterTable& parameters) {
+  using Kind = Granularity::Kind;
+  std::vector<size_t> matrices;
+  for (size_t i = 0; i < rules_.size(); ++i) {
+    ShardRule& rule = rules_[i];
+    const Granularity& granularity = parameters.all()[i]->descriptor.granularity;
+    if (granularity.kind == Kind::kElement || rule.kind == CHASSIS_SHARD_REPLICATE) continue;
+    if (num_ways(rule) == 1) {
+      rule.kind = CHASSIS_SHARD_REPLICATE;
+    } else if (granularity.kind == Kind::kBlock) {
+      rule.kind = CHASSIS_SHARD_FLAT;
+      rule.block = granularity.block;
+    } else {
+      matrices.push_back(i);
+    }
+  }
+  const auto elements = [&](size_t i) { return numel(Shape(parameters.all()[i]->local_shape)); };
+  std::stable_sort(matrices.begin(), matrices.end(), [&](size_t a, size_t b) { return elements(a) > elements(b); });
+  std::map<std::vector<std::string>, std::multimap<int64_t, int>> owned;  // by axes: elements and who has them
+  for (const size_t i : matrices) {
+    auto& coordinates = owned[rules_[i].axes];
+    if (coordinates.empty())
+      for (int c = 0; c < num_ways(rules_[i]); ++c) coordinates.emplace_hint(coordinates.end(), 0, c);
+    const auto [least, owner] = *coordinates.begin();
+    coordinates.erase(coordinates.begin());
+    coordinates.emplace(least + elements(i), owner);
+    rules_[i].owner = owner;
+  }
+}
+
+int ParallelStack::num_ways(const ShardRule& rule) const {
+  int ways = 1;
+  for (const std::string& axis : rule.axes) ways *= facts_.mesh.size(facts_.mesh.find(axis));
+  return ways;
+}
+
 // Descriptors say what the rules mean; from here on load, save, norms and optimizer follow.
 void ParallelStack::place(ParameterTable& parameters) {
   num_data_ranks_ = 1;
@@ -241,6 +280,7 @@ void ParallelStack::place(ParameterTable& parameters) {
     data_rank_ = data_rank_ * facts_.mesh.size(axis) + at[static_cast<size_t>(axis)];
   }
   parameters.place(facts_.mesh, facts_.rank);
+  respect_granularity(parameters);
   bool offloads = false;
   for (size_t i = 0; i < rules_.size(); ++i) {
     ShardRule& rule = rules_[i];
@@ -252,8 +292,9 @@ void ParallelStack::place(ParameterTable& parameters) {
         return std::find(data_axes_.begin(), data_axes_.end(), axis) != data_axes_.end();
       });
     });
-    if (rule.kind == CHASSIS_SHARD_DIM) descriptor.placements.push_back(Placement::dim_chunk(rule.axes, 0));
-    if (rule.kind == CHASSIS_SHARD_FLAT) descriptor.placements.push_back(Placement::flat_range(rule.axes));
+    if (rule.owner >= 0) descriptor.placements.push_back(Placement::only_on(rule.axes, rule.owner));
+    else if (rule.kind == CHASSIS_SHARD_DIM) descriptor.placements.push_back(Placement::dim_chunk(rule.axes, 0));
+    else if (rule.kind == CHASSIS_SHARD_FLAT) descriptor.placements.push_back(Placement::flat_range(rule.axes));
     descriptor.owner = OwnerRule::kSpread;
     parameters.all()[i]->offloaded = rule.offload;
     parameters.all()[i]->pinned = rule.offload && rule.pin_memory;
@@ -270,16 +311,16 @@ void ParallelStack::bind(Communicator* communicator, Device device) {
   shards_ = std::make_unique<Shards>(*parameters_, rules_, communicator, device);
   shards_->allocate();
   for (const Member& m : members_)
-    if (m.table->bind) m.instance->check(m.table->bind(m.instance->get(), shards_->table()));
+    if (m.table->bind) m.instance->check(m.table->bind(m.instance->get("bind"), shards_->table()));
 }
 
 void ParallelStack::call(const Member& member, UnitHook hook, uint32_t which, Flags flags) {
   if (const auto function = member.table->*hook)
-    member.instance->check(function(member.instance->get(), which, bits(flags)));
+    member.instance->check(function(member.instance->get("an event of a unit"), which, bits(flags)));
 }
 
 void ParallelStack::call(const Member& member, Hook hook) {
-  if (const auto function = member.table->*hook) member.instance->check(function(member.instance->get()));
+  if (const auto function = member.table->*hook) member.instance->check(function(member.instance->get("an event of a step")));
 }
 
 // Beside the calls of collectives: what was started before a unit computes stands before it in the log.

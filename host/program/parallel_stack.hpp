@@ -38,7 +38,8 @@ class ParallelStack final : public UnitEvents {
   // The axis that takes the ranks that nobody asked for; empty without members.
   std::string home_axis() const;
 
-  // [control] Sets placements of the parameters' descriptors and their mesh. Throws a config error in words, with the
+  // [control] Sets placements of the parameters' descriptors and their mesh; where granularity does not let a parameter
+  // be cut as a strategy says, it is cut between blocks, or has one owner. Throws a config error in words, with the
   // place of the table to change, where an axis has no strategy or two, a strategy no axis, a parameter no place or
   // two. May be called again, before bind.
   void resolve(const Program& program, ParameterTable& parameters, const StackFacts& facts);
@@ -93,6 +94,8 @@ class ParallelStack final : public UnitEvents {
   void trace(const char* what, size_t unit) const;
   void check_axes(const std::vector<Answer>& answers) const;
   void check_parameters(const std::vector<Answer>& answers) const;
+  void respect_granularity(const ParameterTable& parameters);
+  int num_ways(const ShardRule& rule) const;
   void place(ParameterTable& parameters);
 
   std::vector<Member> members_;

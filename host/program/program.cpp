@@ -53,7 +53,9 @@ bool Program::is_logits(const GraphValue& value) const {
 
 int64_t Program::dim_product(const std::vector<DimId>& ids) const {
   int64_t product = 1;
-  for (DimId id : ids) product *= dims[id].size;
+  for (DimId id : ids)
+    if (__builtin_mul_overflow(product, dims[id].size, &product))
+      throw config_error("dims " + dims_text(ids) + " multiply to more than 2^63");
   return product;
 }
 

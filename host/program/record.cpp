@@ -4,9 +4,13 @@
 
 #include "host/base/error.hpp"
 #include "host/plugin/status.hpp"
+#include "host/state/shape.hpp"
 
 namespace chassis {
 namespace {
+
+constexpr size_t kMostBlocks = 1 << 16;  // more are a mistake, and would take hours to plan
+constexpr double kMostParameters = 0x1p56;
 
 std::string text(chassis_str_t s) { return s.len ? std::string(s.ptr, s.len) : std::string(); }
 
@@ -49,6 +53,7 @@ class Recorder {
     if (open_) throw plugin_error("block '" + block().name + "' was begun and never ended");
     check_chains();
     check_parameters();
+    check_sizes();
     return std::move(program_);
   }
 
@@ -165,6 +170,9 @@ class Recorder {
     if (blocks.size() > 1 && prefix.find("{i}") == std::string::npos)
       throw plugin_error("chain '" + name + "' has " + std::to_string(blocks.size()) +
                          " blocks, but its prefix '" + prefix + "' has no {i}");
+    if (blocks.size() > kMostBlocks)
+      throw config_error("chain '" + name + "' has " + std::to_string(blocks.size()) + " blocks, more than " +
+                         std::to_string(kMostBlocks));
     program_.chains.push_back({std::move(name), std::move(prefix), std::move(blocks)});
   }
 
@@ -191,6 +199,22 @@ class Recorder {
         }
         before = &block;
       }
+  }
+
+  // Whatever is computed from sizes later fits 64 bits.
+  void check_sizes() const {
+    double total = 0.0;
+    for (const Chain& chain : program_.chains)
+      for (uint32_t type : chain.blocks)
+        for (const Slot& slot : program_.blocks[type].slots) {
+          const Shape shape(program_.global_shape(slot));
+          double elements = 1.0;
+          for (int64_t size : shape) elements *= static_cast<double>(size);
+          total += elements;
+          if (total > kMostParameters)
+            throw config_error("the model has more than 2^56 parameters: '" + slot.name + "' of block '" +
+                               program_.blocks[type].name + "' is " + text(shape));
+        }
   }
 
   // Full names are unique, ties lead to an existing parameter of the same shape.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <string_view>
 
 #include "host/program/program.hpp"
 
@@ -14,5 +15,8 @@ Program record_program(const std::function<chassis_status_t*(const chassis_build
 // Gives the op its outputs by the rules of chassis/op.h. `output_dims` as in chassis_op_desc_t. Rewrites that add ops
 // use it too. Throws a plugin error that names block, op and dims.
 void infer_outputs(const Program& program, BlockType& block, Op& op, const std::vector<DimId>& output_dims);
+
+// An op of chassis/op.h, or the form of a plugin's own: "domain/name".
+bool is_op_name(std::string_view id);
 
 }  // namespace chassis

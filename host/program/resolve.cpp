@@ -9,11 +9,13 @@
 #include "host/plugin/status.hpp"
 #include "host/program/node_view.hpp"
 #include "host/program/parameters.hpp"
+#include "host/state/shape.hpp"
 
 namespace chassis {
 namespace {
 
 constexpr size_t kNever = static_cast<size_t>(-1);
+constexpr int64_t kMostBytes = int64_t{1} << 56;
 
 std::vector<std::string> split_pattern(chassis_str_t pattern) {
   std::vector<std::string> ids(1);
@@ -38,6 +40,8 @@ class BlockResolver {
     for (size_t at = 0; at < block().ops.size();) at += take(at);
     find_lifetimes();
     add_up();
+    for (const GraphValue& value : block().values)
+      out_.value_shapes.push_back(layout_.local_shape(program_, value, options_.batch, options_.time));
   }
 
  private:
@@ -99,6 +103,8 @@ class BlockResolver {
     for (const auto& pattern : patterns) {
       if (!matches(pattern, at)) continue;
       Node node = make_node(at, pattern.size());
+      node.site = &call_site("provider '" + provider.name + "'", node.name);
+      const PluginCall call(*node.site, "claim, infer and create_kernel");
       NodeView view(program_, layout_, block(), node, out_.value_needs_grad, out_.slot_trainable, options_);
       chassis_status_t* status = provider.table->claim(provider.self, view.get(), &node.cost_ns);
       if (status && status_code(status) == CHASSIS_UNIMPLEMENTED) {
@@ -176,7 +182,8 @@ class BlockResolver {
       throw plugin_error(context + ": infer names " + std::to_string(node.infer.num_saved) + " saved tensors, at most 4");
     void* kernel = nullptr;
     throw_if_failed(provider.table->create_kernel(provider.self, view.get(), &kernel), context);
-    node.kernel = std::shared_ptr<void>(kernel, [table = provider.table, self = provider.self](void* k) {
+    node.kernel = std::shared_ptr<void>(kernel, [table = provider.table, self = provider.self, site = node.site](void* k) {
+      const PluginCall call(*site, "destroy_kernel");
       if (table->destroy_kernel) table->destroy_kernel(self, k);
     });
     node.provider = &provider;
@@ -202,7 +209,7 @@ class BlockResolver {
     std::string text = "no provider computes " + op.id + " '" + block().name + "." + op.name + "'";
     for (const Refusal& r : refusals) text += "\n  " + r.provider + " (" + r.pattern + "): " + r.reason;
     if (refusals.empty()) text += ": none of the plugins in [attention] and [kernels] knows the op";
-    return plugin_error(text).hint("add a plugin that offers it to [kernels] plugins, for example \"aten\"");
+    return plugin_error(text).hint("add a plugin that offers it to [kernels] plugins; `chassis plugins list` shows those of kind ops");
   }
 
   void find_lifetimes() {
@@ -275,10 +282,13 @@ class BlockResolver {
 
   uint64_t bytes_of(ValueId v) {
     const GraphValue& value = block().values[v];
-    auto bytes = static_cast<uint64_t>(size_bytes(dtype_of(value, options_.compute)));
-    for (int64_t size : layout_.local_shape(program_, value, options_.batch, options_.time))
-      bytes *= static_cast<uint64_t>(size);
-    return bytes;
+    int64_t bytes = size_bytes(dtype_of(value, options_.compute));
+    const Shape shape(layout_.local_shape(program_, value, options_.batch, options_.time));
+    if (__builtin_mul_overflow(bytes, numel(shape), &bytes) || bytes > kMostBytes)
+      throw config_error("value '" + value.name + "' of block '" + block().name + "' is " + chassis::text(shape) +
+                         ", more than 2^56 bytes")
+          .hint("lower train.seq_len or train.micro_batch_size");
+    return static_cast<uint64_t>(bytes);
   }
 
   void add_up() {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "chassis/kind/ops.h"
+#include "host/plugin/call.hpp"
 #include "host/program/layout.hpp"
 #include "host/program/program.hpp"
 #include "host/service/tensor.hpp"
@@ -19,6 +20,7 @@ struct OpsProvider {
   std::string name;
   chassis_instance* self = nullptr;
   const chassis_ops_t* table = nullptr;
+  bool by_user = false;  // chosen in so many words, not by default
 };
 
 enum class Purpose {
@@ -52,6 +54,7 @@ struct Node {
   std::vector<ValueId> outputs;
 
   const OpsProvider* provider = nullptr;  // none: a collective
+  const CallSite* site = nullptr;         // "provider 'sdpa'" on this node
   std::shared_ptr<void> kernel;
   chassis_infer_t infer{};
   double cost_ns = 0.0;
@@ -77,6 +80,7 @@ struct ResolvedBlock {
   std::vector<uint8_t> slot_trainable;
   bool inputs_need_grad = false;
   std::vector<uint8_t> value_needs_grad;
+  std::vector<std::vector<int64_t>> value_shapes;  // at the planned B and T
   std::vector<Node> nodes;
   std::vector<ValueId> kept;     // values alive between forward and backward
   uint64_t kept_bytes = 0;       // of those that the block itself makes, at the planned B and T

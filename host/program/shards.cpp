@@ -23,13 +23,42 @@ Tensor flat_buffer(int64_t elements, Dtype dtype, Device device) {
 
 }  // namespace
 
-// Parameters of one collective: of a gather [rank][parameter], of a reduction the same on the sending side.
+// Parameters of one collective: of a gather [rank][parameter], of a reduction the same on the sending side. Rows are of
+// one length, padded, unless a parameter lies on one rank alone: then they are packed without gaps.
 struct Shards::Lane {
   std::vector<uint32_t> ids;
-  std::vector<int64_t> offsets;  // of each parameter in a rank's row
-  int64_t row = 0;               // elements of a rank's row
+  std::vector<uint64_t> counts;  // elements of each rank's row, if they differ
   Tensor send, recv;
   bool in_place = false;  // a gather of one parameter, whose recv is its value
+
+  // `elements(id, rank)`: what a rank has in its row.
+  template <typename Elements>
+  void lay_out(int num_ranks, int rank, bool even, const Elements& elements) {
+    offsets_.clear();
+    for (int r = 0; r < (even ? 1 : num_ranks); ++r) {
+      const int64_t begin = total_;
+      for (uint32_t id : ids) {
+        offsets_.push_back(total_);
+        total_ += elements(id, r);
+      }
+      if (!even) counts.push_back(static_cast<uint64_t>(total_ - begin));
+    }
+    row_ = even ? total_ : static_cast<int64_t>(counts[static_cast<size_t>(rank)]);
+    own_ = even ? 0 : static_cast<size_t>(rank) * ids.size();
+    if (even) total_ *= num_ranks;
+  }
+  int64_t total() const { return total_; }  // elements of all rows
+  int64_t row() const { return row_; }      // of this rank's
+  // Where parameter i begins: in all rows one after the other; in this rank's row.
+  int64_t offset(size_t i, int rank) const {
+    return counts.empty() ? rank * row_ + offsets_[i] : offsets_[static_cast<size_t>(rank) * ids.size() + i];
+  }
+  int64_t own_offset(size_t i) const { return offsets_[own_ + i] - offsets_[own_]; }
+
+ private:
+  std::vector<int64_t> offsets_;  // of a row; if they differ, of all rows
+  int64_t row_ = 0, total_ = 0;
+  size_t own_ = 0;
 };
 
 // Collectives that were started as one.
@@ -82,18 +111,16 @@ Shards::Shards(ParameterTable& parameters, std::vector<ShardRule> rules, Communi
     e.rule = std::move(rules[i]);
     if (e.rule.kind != CHASSIS_SHARD_REPLICATE) e.group = group_of(e.rule.axes);
     e.replicas = group_of(e.rule.replica_axes);
-    const int64_t elements = numel(Shape(e.parameter->local_shape));
+    e.elements = e.chunk = numel(Shape(e.parameter->local_shape));
     const int ways = group_size(e);
+    if (!e.group || e.rule.owner >= 0) continue;
+    const auto ceil_div = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
     if (e.rule.kind == CHASSIS_SHARD_DIM) {
       const int64_t rows = e.parameter->local_shape.empty() ? 1 : e.parameter->local_shape[0];
-      const int64_t row = rows ? elements / rows : 0;
-      for (Part part : even_parts(rows, ways)) e.parts.push_back({part.begin * row, part.length * row});
-    } else if (e.rule.kind == CHASSIS_SHARD_FLAT) {
-      e.parts = even_parts(elements, ways);
+      e.chunk = rows ? ceil_div(rows, ways) * (e.elements / rows) : 0;
     } else {
-      e.parts = {{0, elements}};
+      e.chunk = ceil_div(ceil_div(e.elements, e.rule.block), ways) * e.rule.block;
     }
-    e.padded = e.parts[0].length;
   }
   table_.struct_size = sizeof table_;
   table_.impl = this;
@@ -122,15 +149,23 @@ Shards::Shards(ParameterTable& parameters, std::vector<ShardRule> rules, Communi
 Shards::~Shards() = default;
 
 // Chunks of ceil(count / ways); the last ones may be short or empty.
-std::vector<Shards::Part> Shards::even_parts(int64_t count, int ways) {
+Shards::Part Shards::even_part(int64_t count, int ways, int rank) {
   const int64_t chunk = (count + ways - 1) / ways;
-  std::vector<Part> parts;
-  for (int r = 0; r < ways; ++r) {
-    const int64_t begin = std::min(count, r * chunk);
-    parts.push_back({begin, std::min(count, begin + chunk) - begin});
-  }
-  return parts;
+  const int64_t begin = std::min(count, rank * chunk);
+  return {begin, std::min(count, begin + chunk) - begin};
 }
+
+Shards::Part Shards::part(const Entry& e, int rank) {
+  if (e.rule.owner >= 0 && e.group) return {0, rank == e.rule.owner ? e.elements : 0};
+  const int64_t begin = std::min(e.elements, rank * e.chunk);
+  return {begin, std::min(e.elements, begin + e.chunk) - begin};
+}
+
+// Elements in a rank's row: its part, padded where every rank sends as much.
+int64_t Shards::sent(const Entry& e, int rank) { return e.rule.owner >= 0 ? part(e, rank).length : e.chunk; }
+
+// A backend that moves nothing leaves results undefined: there is nothing to copy either.
+bool Shards::moves() const { return !communicator_ || !communicator_->is_fake(); }
 
 Shards::Entry& Shards::entry(uint32_t id) {
   if (id >= entries_.size())
@@ -147,15 +182,15 @@ void Shards::allocate() {
     }
     if (p.value) continue;  // of one shape with its shard: the table has made it
     MemoryTag tag(MemoryCategory::kParameters);
-    if (e.rule.kind != CHASSIS_SHARD_FLAT || p.shard.dtype() != parameters_.compute() || p.shard.device() != device_) {
+    if (e.rule.kind != CHASSIS_SHARD_FLAT || e.rule.owner >= 0 || !resident_in_shards(e)) {
       p.value = Tensor::empty(p.local_shape, parameters_.compute(), device_);
       continue;
     }
     // The shard is a stretch of the whole tensor, whose memory ends in the padding.
-    const int64_t sizes[] = {e.padded * group_size(e)};
+    const int64_t sizes[] = {e.chunk * group_size(e)};
     const Tensor whole = Tensor::zeros(sizes, p.shard.dtype(), device_);
-    p.value = whole.narrow(0, 0, numel(Shape(p.local_shape))).view(p.local_shape);
-    p.shard = whole.narrow(0, group_rank(e) * e.padded, e.padded);
+    p.value = whole.narrow(0, 0, e.elements).view(p.local_shape);
+    p.shard = whole.narrow(0, group_rank(e) * e.chunk, e.chunk);
   }
 }
 
@@ -198,13 +233,19 @@ void Shards::gather(std::span<const uint32_t> ids, const std::string& name) {
 
 // The whole tensor is the parts of all ranks one after the other, without padding, and large.
 bool Shards::is_row_of_parts(const Entry& e, Dtype dtype) const {
-  const int64_t elements = numel(Shape(e.parameter->local_shape));
-  return e.group && e.padded * group_size(e) == elements && elements * size_bytes(dtype) >= kAloneBytes;
+  const bool padded = e.rule.owner < 0 && e.chunk * group_size(e) != e.elements;
+  return e.group && !padded && e.elements * size_bytes(dtype) >= kAloneBytes;
 }
 
 bool Shards::gathers_in_place(const Entry& e, Dtype dtype) const {
   if (e.kept || dtype != parameters_.compute() || !is_row_of_parts(e, dtype)) return false;
+  if (e.rule.owner >= 0) return !e.rule.resident || !resident_in_shards(e);  // the same on ranks that have no shard
   return !e.rule.resident || !e.parameter->shard.shares_storage_with(e.parameter->value);
+}
+
+// What is stored can be what ops read.
+bool Shards::resident_in_shards(const Entry& e) const {
+  return e.parameter->shard.dtype() == parameters_.compute() && e.parameter->shard.device() == device_;
 }
 
 // Executors leave gradients in fp32.
@@ -227,12 +268,15 @@ void Shards::make_whole_alone(Entry& e) {
 void Shards::start(Flight& flight, uint32_t op) {
   std::vector<Collective> calls;
   for (const Lane& lane : flight.lanes) {
+    if (op == CHASSIS_COMM_ALL_REDUCE && lane.send.num_elements() == 0) continue;  // nor have the replicas any of it
     Collective& call = calls.emplace_back();
     call.op = op;
     call.send = lane.send;
     call.recv = lane.recv;
     call.name = flight.name;
+    if (op != CHASSIS_COMM_ALL_REDUCE) call.counts = lane.counts;
   }
+  if (calls.empty()) return;
   flight.work = communicator_->start(*flight.group, std::move(calls));
 }
 
@@ -245,21 +289,24 @@ void Shards::start_gather(CommGroup& group, Dtype dtype, const std::vector<std::
     if (ids.empty()) continue;
     Lane& lane = flight->lanes.emplace_back();
     lane.ids = ids;
+    bool even = true;
     for (uint32_t id : ids) {
       Entry& e = entry(id);
       e.gathering = flight;
-      lane.offsets.push_back(lane.row);
-      lane.row += e.kept ? e.kept.num_elements() : e.padded;
+      even &= e.rule.owner < 0 || e.kept;
     }
-    lane.send = flat_buffer(lane.row, dtype, device_);
+    lane.lay_out(group.size(), group.rank(), even, [&](uint32_t id, int rank) {
+      const Entry& e = entries_[id];
+      return e.kept ? e.kept.num_elements() : sent(e, rank);
+    });
+    lane.send = flat_buffer(lane.row(), dtype, device_);
     for (size_t i = 0; i < ids.size(); ++i) {
       const Entry& e = entry(ids[i]);
       const Tensor& from = e.kept ? e.kept : e.parameter->shard;
-      if (const int64_t count = from.num_elements()) lane.send.narrow(0, lane.offsets[i], count).copy_from(from.flat());
+      if (const int64_t count = from.num_elements()) lane.send.narrow(0, lane.own_offset(i), count).copy_from(from.flat());
     }
     lane.in_place = gathers_in_place(entry(ids[0]), dtype);
-    lane.recv =
-        lane.in_place ? home_of_whole(entry(ids[0])).flat() : flat_buffer(lane.row * group.size(), dtype, device_);
+    lane.recv = lane.in_place ? home_of_whole(entry(ids[0])).flat() : flat_buffer(lane.total(), dtype, device_);
   }
   start(*flight, CHASSIS_COMM_ALL_GATHER);
 }
@@ -306,15 +353,14 @@ void Shards::finish_gather(Flight& flight) {
 }
 
 void Shards::copy_parts(const Entry& e, const Lane& lane, size_t i, int ranks) {
+  if (!moves()) return;
   const Parameter& p = *e.parameter;
-  const std::vector<Part> parts = e.kept ? even_parts(numel(Shape(p.local_shape)), ranks) : e.parts;
   const Tensor whole = p.value.flat();
   for (int r = 0; r < ranks; ++r) {
-    const Part part = parts[static_cast<size_t>(r)];
-    if (part.length == 0) continue;
+    const Part from = e.kept ? even_part(e.elements, ranks, r) : part(e, r);
+    if (from.length == 0) continue;
     if (e.rule.resident && r == group_rank(e) && p.shard.shares_storage_with(p.value)) continue;
-    whole.narrow(0, part.begin, part.length)
-        .copy_from(lane.recv.narrow(0, r * lane.row + lane.offsets[i], part.length));
+    whole.narrow(0, from.begin, from.length).copy_from(lane.recv.narrow(0, lane.offset(i, r), from.length));
   }
 }
 
@@ -352,12 +398,11 @@ void Shards::shrink(std::span<const uint32_t> ids, int ways) {
     if (ways > 1 && e.group) {
       e.kept_group = &communicator_->group(e.rule.axes, ways);
       const Tensor whole = e.parameter->value.flat();
-      const std::vector<Part> parts = even_parts(whole.num_elements(), ways);
-      const Part part = parts[static_cast<size_t>(e.kept_group->rank())];
+      const Part own = even_part(whole.num_elements(), ways, e.kept_group->rank());
       MemoryTag tag(MemoryCategory::kGathered);
-      const int64_t sizes[] = {parts[0].length};
+      const int64_t sizes[] = {even_part(whole.num_elements(), ways, 0).length};
       e.kept = Tensor::zeros(sizes, whole.dtype(), device_);
-      if (part.length > 0) e.kept.narrow(0, 0, part.length).copy_from(whole.narrow(0, part.begin, part.length));
+      if (own.length > 0) e.kept.narrow(0, 0, own.length).copy_from(whole.narrow(0, own.begin, own.length));
     }
     free_whole(e);
   }
@@ -396,14 +441,16 @@ void Shards::start_reduce(CommGroup* group, Dtype dtype, const std::vector<std::
     Lane& lane = flight->lanes.emplace_back();
     lane.ids = ids;
     flight->keep = keep && entry(ids[0]).replicas;  // else nothing is left for later
+    bool even = true;
     for (uint32_t id : ids) {
       entry(id).reducing = flight;
-      lane.offsets.push_back(lane.row);
-      lane.row += entry(id).padded;
+      even &= entry(id).rule.owner < 0 || !group;
     }
+    lane.lay_out(group ? group->size() : 1, group ? group->rank() : 0, even,
+                 [&](uint32_t id, int rank) { return group ? sent(entries_[id], rank) : entries_[id].chunk; });
     fill_with_gradients(lane, dtype, group ? group->size() : 1);
     if (group)
-      lane.recv = flat_buffer(lane.row, dtype, device_);
+      lane.recv = flat_buffer(lane.row(), dtype, device_);
     else
       lane.recv = std::move(lane.send);  // this rank has it all; replicas add below
   }
@@ -416,17 +463,19 @@ void Shards::fill_with_gradients(Lane& lane, Dtype dtype, int ranks) {
     lane.send = take_gradient(first).flat();
     return;
   }
-  lane.send = flat_buffer(lane.row * ranks, dtype, device_);
+  lane.send = flat_buffer(lane.total(), dtype, device_);
   for (size_t i = 0; i < lane.ids.size(); ++i) {
     Entry& e = entry(lane.ids[i]);
     const Tensor gradient = take_gradient(e);
+    if (!moves()) continue;
     const Tensor flat = gradient ? gradient.flat() : Tensor();
     for (int r = 0; r < ranks; ++r) {
-      const Part part = e.parts[static_cast<size_t>(r)];
-      const Tensor place = lane.send.narrow(0, r * lane.row + lane.offsets[i], e.padded);
-      if (part.length < e.padded || !gradient) place.zero();
-      if (part.length > 0 && gradient)
-        place.narrow(0, 0, part.length).copy_from(flat.narrow(0, part.begin, part.length));
+      const Part own = part(e, r);
+      const int64_t padded = ranks == 1 ? e.chunk : sent(e, r);
+      if (padded == 0) continue;
+      const Tensor place = lane.send.narrow(0, lane.offset(i, r), padded);
+      if (own.length < padded || !gradient) place.zero();
+      if (own.length > 0 && gradient) place.narrow(0, 0, own.length).copy_from(flat.narrow(0, own.begin, own.length));
     }
   }
 }
@@ -445,7 +494,7 @@ void Shards::finish_reduce(Flight& flight) {
       Entry& e = entry(lane.ids[i]);
       CHASSIS_CHECK(e.replicas == replicas, "parameters of one reduction have the same replicas");
       if (flight.keep || !e.partial) continue;
-      const Tensor sum = lane.recv.narrow(0, lane.offsets[i], e.padded);
+      const Tensor sum = lane.recv.narrow(0, lane.own_offset(i), own_elements(e));
       sum.add(e.partial.to(sum.dtype()));
       e.partial.reset();
     }
@@ -454,14 +503,14 @@ void Shards::finish_reduce(Flight& flight) {
     for (Lane& lane : flight.lanes) lane.send = lane.recv;
     flight.group = replicas;
     start(flight, CHASSIS_COMM_ALL_REDUCE);
-    communicator_->wait(flight.work);
+    if (flight.work) communicator_->wait(flight.work);
     for (Lane& lane : flight.lanes) lane.send.reset();
   }
   for (Lane& lane : flight.lanes) {
     for (size_t i = 0; i < lane.ids.size(); ++i) {
       Entry& e = entry(lane.ids[i]);
       e.reducing.reset();
-      const Tensor sum = lane.recv.narrow(0, lane.offsets[i], e.padded).to(Dtype::f32);
+      const Tensor sum = lane.recv.narrow(0, lane.own_offset(i), own_elements(e)).to(Dtype::f32);
       if (!flight.keep)
         add_reduced(e, sum);
       else if (e.partial)

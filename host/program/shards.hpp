@@ -19,6 +19,10 @@ struct ShardRule {
   uint32_t kind = CHASSIS_SHARD_REPLICATE;
   std::vector<std::string> axes;  // of the shards
   std::vector<std::string> replica_axes;  // the other data-parallel ones
+  // What the states of an optimizer do not let be cut: FLAT at multiples of `block` elements; or not at all, then one
+  // coordinate along the axes has it whole and the others have nothing.
+  int64_t block = 1;
+  int owner = -1;
   bool resident = false;
   Dtype gather_dtype = Dtype::f32;
   Dtype reduce_dtype = Dtype::f32;
@@ -67,8 +71,8 @@ class Shards {
     ShardRule rule;
     CommGroup* group = nullptr;     // that share the parameter; NULL: this rank alone
     CommGroup* replicas = nullptr;  // that hold the same shard; NULL: this rank alone
-    std::vector<Part> parts;        // by rank of the group
-    int64_t padded = 0;             // elements that every rank sends: the longest part
+    int64_t elements = 0;           // of the whole
+    int64_t chunk = 0;              // that every rank sends, padded; only the owner if there is one
     State state = State::kSharded;
     uint32_t uses = 0;
     bool fresh = false;             // a resident value shows its shard
@@ -82,13 +86,19 @@ class Shards {
   Entry& entry(uint32_t id);
   int group_size(const Entry& entry) const { return entry.group ? entry.group->size() : 1; }
   int group_rank(const Entry& entry) const { return entry.group ? entry.group->rank() : 0; }
+  static Part part(const Entry& entry, int rank);  // of the group
+  static int64_t sent(const Entry& entry, int rank);
+  int64_t own_elements(const Entry& e) const { return e.group ? sent(e, group_rank(e)) : e.chunk; }
+  static Part even_part(int64_t count, int ways, int rank);
   class Batches;
   void start(Flight& flight, uint32_t op);
   void start_gather(CommGroup& group, Dtype dtype, const std::vector<std::vector<uint32_t>>& lanes,
                     const std::string& name);
   void finish_gather(Flight& flight);
   void copy_parts(const Entry& entry, const Lane& lane, size_t i, int ranks);
+  bool moves() const;
   Tensor home_of_whole(const Entry& entry) const;
+  bool resident_in_shards(const Entry& entry) const;
   bool is_row_of_parts(const Entry& entry, Dtype dtype) const;
   bool gathers_in_place(const Entry& entry, Dtype dtype) const;
   bool reduces_in_place(const Entry& entry) const;
@@ -102,7 +112,6 @@ class Shards {
   void finish_reduce(Flight& flight);
   void add_reduced(Entry& entry, Tensor sum);
   Tensor to_home(const Parameter& parameter, const Tensor& gradient) const;
-  static std::vector<Part> even_parts(int64_t count, int ways);
 
   ParameterTable& parameters_;
   Communicator* communicator_;

@@ -7,6 +7,7 @@
 #include <array>
 #include <chrono>
 #include <deque>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -78,7 +79,7 @@ struct Communicator::Impl {
   ~Impl() {
     watch.reset();
     for (const auto& group : groups) {
-      if (group->impl_->group) table->destroy_group(backend->get(), group->impl_->group);
+      if (group->impl_->group) table->destroy_group(backend->get("destroy_group"), group->impl_->group);
     }
   }
 
@@ -99,6 +100,7 @@ struct Communicator::Impl {
   const chassis_comm_backend_t* table;
   Device device;
   std::vector<std::unique_ptr<CommGroup>> groups;
+  std::map<std::string, CommGroup*> asked;  // by axes and ways
   std::vector<CommCount> counts;
   int num_taken = 0;
   Flights flights;
@@ -125,6 +127,14 @@ Communicator::Communicator(std::unique_ptr<Instance> backend, World& world, Mesh
   const chassis_comm_backend_t* table = nullptr;
   if (backend_) {
     table = &backend_->interface<chassis_comm_backend_t>(CHASSIS_COMM_BACKEND_ID);
+    backend_->require(CHASSIS_COMM_BACKEND_ID, {{"supports", table->supports != nullptr},
+                                                {"create_group", table->create_group != nullptr},
+                                                {"destroy_group", table->destroy_group != nullptr},
+                                                {"start", table->start != nullptr},
+                                                {"wait", table->wait != nullptr},
+                                                {"done", table->done != nullptr},
+                                                {"release", table->release != nullptr},
+                                                {"abort", table->abort != nullptr}});
     try {
       backend_->check(
           table->supports(backend_->get(), static_cast<uint32_t>(device_.type), static_cast<int32_t>(device_.index)));
@@ -144,6 +154,8 @@ Communicator::~Communicator() = default;
 bool Communicator::is_fake() const { return impl_->has(CHASSIS_COMM_MOVES_NOTHING); }
 
 CommGroup& Communicator::group(std::span<const std::string> axes, int ways) {
+  CommGroup*& asked = impl_->asked[fmt::format("{}:{}", fmt::join(axes, "+"), ways)];
+  if (asked) return *asked;  // listing the ranks takes time in a large world
   std::vector<int> along;
   for (const std::string& name : axes) {
     along.push_back(mesh_.find(name));
@@ -166,7 +178,7 @@ CommGroup& Communicator::group(std::span<const std::string> axes, int ways) {
     name += fmt::format(":{}", ways);
   }
   for (const auto& known : impl_->groups) {
-    if (known->ranks_ == ranks) return *known;
+    if (known->ranks_ == ranks) return *(asked = known.get());
   }
 
   std::unique_ptr<CommGroup> made(new CommGroup);
@@ -175,7 +187,7 @@ CommGroup& Communicator::group(std::span<const std::string> axes, int ways) {
   made->rank_ = static_cast<int>(std::find(made->ranks_.begin(), made->ranks_.end(), rank_) - made->ranks_.begin());
   made->impl_->key = fmt::format("{}.{}", name, made->ranks_[0]);
   if (made->size() > 1) impl_->connect(*made);
-  return *impl_->groups.emplace_back(std::move(made));
+  return *(asked = impl_->groups.emplace_back(std::move(made)).get());
 }
 
 void Communicator::Impl::connect(CommGroup& group) {
@@ -196,14 +208,14 @@ void Communicator::Impl::connect(CommGroup& group) {
   desc.timeout_ns = static_cast<uint64_t>(std::chrono::nanoseconds(world.deadline()).count());
   desc.host = str_of(world.host_address());
   try {
-    backend->check(table->create_group(backend->get(), &desc, &in.group));
+    backend->check(table->create_group(backend->get("create_group"), &desc, &in.group));
   } catch (const Error& error) {
     if (!fake) world.throw_if_another_failed();
     throw Error(ExitCode::kCommunication, fmt::format("the ranks of {} do not connect", group.name()))
         .caused_by(error)
         .hint("the addresses that ranks give each other must be reachable; CHASSIS_HOST_ADDRESS sets another one");
   }
-  CHASSIS_CHECK(in.group, "a backend made no group and said no error");
+  if (!in.group) throw plugin_error(backend->who() + ": create_group returned no group and no error for " + group.name());
 }
 
 CommCount& Communicator::Impl::count_of(const CommGroup& group, uint32_t op) {
@@ -259,9 +271,10 @@ CommWork Communicator::Impl::start(CommGroup& group, std::span<const chassis_col
   out.impl_->flight = &flight;
   if (traces()) log::debug("comm: {}", flight.text());
   const auto& given = flight.batch.calls();
-  chassis_status_t* status = table->start(backend->get(), in.group, given.data(), static_cast<uint32_t>(given.size()),
+  chassis_status_t* status = table->start(backend->get("start"), in.group, given.data(), static_cast<uint32_t>(given.size()),
                                           current_stream(device), &out.impl_->work);
   if (status) fail(status, flight);
+  if (!out.impl_->work && !fake) throw plugin_error(backend->who() + ": start returned no work and no error for " + flight.text());
   return out;
 }
 
@@ -269,7 +282,7 @@ void Communicator::Impl::wait(chassis_backend_work_t* work, const Flight& flight
   for (const Clock::time_point start = Clock::now();;) {
     const auto left = std::max<std::chrono::nanoseconds>(world.deadline() - (Clock::now() - start), {});
     const auto slice = std::min<std::chrono::nanoseconds>(left, kSlice);
-    chassis_status_t* status = table->wait(backend->get(), work, static_cast<uint64_t>(slice.count()));
+    chassis_status_t* status = table->wait(backend->get("wait"), work, static_cast<uint64_t>(slice.count()));
     if (!status) return;
     if (status_code(status) != CHASSIS_DEADLINE_EXCEEDED) fail(status, flight);
     status_release(status);

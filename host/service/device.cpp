@@ -8,6 +8,7 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -40,6 +41,28 @@ std::string proc_line(const char* path, std::string_view key) {
 
 uint64_t proc_kib(const char* path, std::string_view key) {
   return std::strtoull(proc_line(path, key).c_str(), nullptr, 10) * 1024;
+}
+
+// Of a file of one number; "max", or no such file, is no limit.
+uint64_t limit_in(const std::string& path) {
+  const std::string text = proc_line(path.c_str(), "");
+  return text.empty() || text.starts_with("max") ? UINT64_MAX : std::strtoull(text.c_str(), nullptr, 10);
+}
+
+// The machine's memory, or what the control groups of this process (version 2) leave of it: a container has less.
+void read_host_memory(DeviceMemory& memory) {
+  memory.total_bytes = proc_kib("/proc/meminfo", "MemTotal");
+  memory.free_bytes = proc_kib("/proc/meminfo", "MemAvailable");
+  for (std::string group = proc_line("/proc/self/cgroup", "0:");; group.resize(group.rfind('/'))) {
+    const std::string folder = "/sys/fs/cgroup" + group;
+    if (const uint64_t most = limit_in(folder + "/memory.max"); most != UINT64_MAX) {
+      const uint64_t pages = std::strtoull(proc_line((folder + "/memory.stat").c_str(), "inactive_file").c_str(), nullptr, 10);
+      const uint64_t used = limit_in(folder + "/memory.current");
+      memory.total_bytes = std::min(memory.total_bytes, most);
+      memory.free_bytes = std::min(memory.free_bytes, most - std::min(most, used - std::min(used, pages)));
+    }
+    if (group.find('/') == std::string::npos) return;
+  }
 }
 
 // A function of the CUDA driver, so that no CUDA header is needed; NULL without one.
@@ -101,8 +124,9 @@ DeviceMemory device_memory(Device device) {
   if (device.type == Device::Type::kMeta) return {};
   if (device.type == Device::Type::kCpu) {
     const MemoryUsage usage = memory_usage();
-    return {usage.live_bytes, usage.system_bytes, usage.peak_bytes, proc_kib("/proc/meminfo", "MemAvailable"),
-            proc_kib("/proc/meminfo", "MemTotal")};
+    DeviceMemory memory{usage.live_bytes, usage.system_bytes, usage.peak_bytes};
+    read_host_memory(memory);
+    return memory;
   }
   return translate_errors([&] {
     const auto index = static_cast<c10::DeviceIndex>(device.index);

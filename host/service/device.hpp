@@ -26,7 +26,7 @@ struct DeviceMemory {
   uint64_t free_bytes = 0;
   uint64_t total_bytes = 0;
 };
-// CPU: as counted by the allocator; total and free are the machine's.
+// CPU: as counted by the allocator; total and free are the machine's, or what its control group allows.
 DeviceMemory device_memory(Device device);
 // Uninitialized host memory that is page-locked, so that CUDA devices copy from and to it without staging; counted as
 // this thread's tags say. CUDA must have been loaded. Throws out of memory.

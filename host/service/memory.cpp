@@ -15,6 +15,7 @@
 
 #include "host/base/error.hpp"
 #include "host/base/units.hpp"
+#include "host/service/guarded_memory.hpp"
 #include "host/service/handle.hpp"
 #include "host/service/memory_account.hpp"
 #include "host/service/meta_memory.hpp"
@@ -109,7 +110,7 @@ class CountingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t num_bytes) override {
     if (num_bytes == 0) return {nullptr, nullptr, &release, c10::Device(c10::kCPU)};
-    void* data = allocate_raw(num_bytes);
+    void* data = memory_is_guarded() ? allocate_guarded(num_bytes) : allocate_raw(num_bytes);
     return {data, data, &release, c10::Device(c10::kCPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
@@ -273,7 +274,8 @@ CountingAllocator& allocator() {
 }
 
 void CountingAllocator::release(void* data) {
-  if (data) allocator().free(header_of(data));
+  if (!data || (memory_is_guarded() && free_guarded(data))) return;
+  allocator().free(header_of(data));
 }
 
 }  // namespace
@@ -327,6 +329,7 @@ void retag_memory(const Tensor& tensor, MemoryCategory category) {
   if (retag_meta_memory(tensor, category)) return;
   const c10::DataPtr& data = tensor_of(tensor.handle()).storage().data_ptr();
   if (!data || data.get_deleter() != allocator().raw_deleter()) return;
+  if (memory_is_guarded() && is_guarded(data.get_context())) return;
   allocator().relabel(CountingAllocator::header_of(data.get_context()), category);
 }
 

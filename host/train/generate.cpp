@@ -32,6 +32,15 @@ std::vector<float> last_logits(const Tensor& logits) {
 
 }  // namespace
 
+bool mask_padded_ids(std::vector<float>& logits, int64_t vocab_size) {
+  const auto size = static_cast<size_t>(vocab_size);
+  if (vocab_size <= 0 || size >= logits.size()) return false;
+  const auto first_padded = logits.begin() + static_cast<ptrdiff_t>(size);
+  const bool was_best = *std::max_element(first_padded, logits.end()) > *std::max_element(logits.begin(), first_padded);
+  logits.resize(size);
+  return was_best;
+}
+
 int32_t choose_token(const std::vector<float>& logits, double temperature, double top_p, double draw) {
   const auto best = std::max_element(logits.begin(), logits.end());
   if (!std::isfinite(*best) || std::any_of(logits.begin(), logits.end(), [](float x) { return std::isnan(x); }))
@@ -57,24 +66,27 @@ int32_t choose_token(const std::vector<float>& logits, double temperature, doubl
   return order[count - 1];
 }
 
-std::vector<int32_t> generate(Executor& executor, const std::vector<int32_t>& prompt, const GenerateOptions& options,
-                              Device device, const std::function<void(int32_t)>& on_token) {
+Generated generate(Executor& executor, const std::vector<int32_t>& prompt, const GenerateOptions& options,
+                   Device device, const std::function<void(int32_t)>& on_token) {
   if (prompt.empty()) throw config_error("the prompt is empty").hint("give at least one token, for example --prompt \"The\"");
   KeyValueCache cache(static_cast<int64_t>(prompt.size()) + options.max_new_tokens);
-  std::vector<int32_t> row = prompt, fresh;
+  std::vector<int32_t> row = prompt;
+  Generated text;
   size_t seen = 0;
   for (int64_t i = 0; i < options.max_new_tokens; ++i) {
     const Tensor logits = executor.logits(fields_of(row, seen, device), options.use_cache ? &cache : nullptr, true);
     if (options.use_cache) seen = row.size();
     float draw = 0.0f;
     random_uniform(options.seed, "generate", row.size(), {&draw, 1});
-    const int32_t id = choose_token(last_logits(logits), options.temperature, options.top_p, draw);
+    std::vector<float> row_logits = last_logits(logits);
+    text.num_masked += mask_padded_ids(row_logits, options.vocab_size);
+    const int32_t id = choose_token(row_logits, options.temperature, options.top_p, draw);
     if (id == options.eos_id) break;
     row.push_back(id);
-    fresh.push_back(id);
+    text.ids.push_back(id);
     if (on_token) on_token(id);
   }
-  return fresh;
+  return text;
 }
 
 }  // namespace chassis

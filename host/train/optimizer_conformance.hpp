@@ -13,9 +13,12 @@ namespace chassis {
 // what the optimizer's own step fails with.
 //   - states have roles that can be file names, known dtypes, shapes and granularities, the same whenever asked
 //   - a step moves parameters, and leaves everything finite
-//   - zero gradients without decay leave parameters as they are
+//   - zero gradients without decay leave parameters as they are; so does lr = 0
+//   - the first step decays a parameter by lr · weight_decay of itself, whatever its gradient, each tensor at its own
+//   rate
+//   - lr_scale is a factor of lr, for each tensor its own
 //   - the same input gives the same bits: again, with one thread, and with a gradient scale of 1/2 on doubled gradients
-//   - where states may be cut, a step on the pieces of a parameter is the step on the whole
+//   - where states may be cut, a step on the pieces of a parameter, empty ones too, is the step on the whole
 std::vector<std::string> optimizer_failures(const chassis_optimizer_t& optimizer, chassis_instance* self,
                                             const std::string& who);
 

@@ -16,17 +16,24 @@ namespace chassis {
 struct OptimizerState {
   Parameter* parameter = nullptr;
   std::string role;       // "exp_avg"
+  uint32_t shape = CHASSIS_STATE_LIKE_PARAMETER;
   Descriptor descriptor;  // FQN "<parameter>.<role>"
   Tensor tensor;          // none until allocate()
 };
 
 class OptimizerDriver {
  public:
-  // Asks the plugin for its schema; allocates nothing. Decay spares parameters of one dimension, as HF Trainer does.
+  // Asks the plugin for its schema, and says in the descriptors of trained parameters where that lets them be cut;
+  // allocates nothing. Decay spares parameters of one dimension, as HF Trainer does.
   OptimizerDriver(std::unique_ptr<Instance> instance, ParameterTable& parameters, double weight_decay);
 
-  // Beside the shards.
+  // States lie as their parameters do: again after these have been placed.
+  void place();
+  // Beside the shards. Throws if a state has another shape than its descriptor says.
   void allocate(Device device);
+  // [control] A step over small tensors of the host, of as many dims as there are parameters of: what the plugin refuses
+  // only then is known before a run.
+  void try_step(double lr) const;
   // [step] `step` counts from 1; `grad_scale` multiplies every gradient first.
   void step(int64_t step, double lr, double grad_scale);
 
@@ -35,14 +42,22 @@ class OptimizerDriver {
   const Instance& instance() const { return *instance_; }
 
  private:
+  void read_schema();
+  Descriptor describe(const Parameter& parameter, const chassis_state_desc_t& desc) const;
+  int64_t block_padding(const Parameter& parameter) const;
+  void call_step(int64_t step, double lr, double grad_scale, const std::vector<chassis_tensor_t>& params,
+                 const std::vector<chassis_tensor_t>& grads, const std::vector<chassis_tensor_t>& states,
+                 const std::vector<double>& weight_decay) const;
   void step_on(Device device, int64_t step, double lr, double grad_scale);
 
   std::unique_ptr<Instance> instance_;
   const chassis_optimizer_t* table_;
+  ParameterTable& parameters_;
+  std::vector<chassis_state_desc_t> schema_;
+  Granularity granularity_;  // the coarsest of the states
   std::vector<Parameter*> trained_;
   std::vector<double> weight_decay_;
-  std::vector<OptimizerState> states_;  // num_states per trained parameter
-  uint32_t num_states_ = 0;
+  std::vector<OptimizerState> states_;  // one for each of the schema per trained parameter
 };
 
 // Of the gradients that this rank owns, in fp64; over all ranks they add up to the squared norm of the whole gradient.

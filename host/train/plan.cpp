@@ -1,10 +1,11 @@
 #include "host/train/plan.hpp"
 
 #include <algorithm>
-#include <map>
+#include <array>
 
+#include "host/base/printable.hpp"
 #include "host/base/units.hpp"
-#include "host/state/layout.hpp"
+#include "host/state/rank_kinds.hpp"
 #include "host/train/plan_rank.hpp"
 #include "host/train/saved_tensors.hpp"
 #include "host/train/session.hpp"
@@ -17,29 +18,10 @@ constexpr size_t kMostShards = 1 << 20;
 
 constexpr const char* kMeshAxes[] = {"dp_replicate", "dp_shard", "cp", "ep", "tp", "pp"};
 
-// Ranks that store as many elements of every tensor, by first rank.
 std::vector<std::vector<int>> distinct_ranks(const ParameterTable& parameters) {
-  const int num_ranks = parameters.mesh().world_size();
-  std::vector<std::vector<int64_t>> stored(static_cast<size_t>(num_ranks));
-  std::vector<const Descriptor*> known;  // of one shape and placement, whatever their names
-  for (const auto& p : parameters.all()) {
-    const Descriptor& d = p->descriptor;
-    const bool seen = std::any_of(known.begin(), known.end(), [&](const Descriptor* other) {
-      return other->padded_shape == d.padded_shape && other->placements == d.placements && other->dtype == d.dtype;
-    });
-    if (seen) continue;
-    known.push_back(&d);
-    const Layout layout(d, parameters.mesh());
-    for (int rank = 0; rank < num_ranks; ++rank) stored[static_cast<size_t>(rank)].push_back(numel(layout.local_shape(rank)));
-  }
-  std::map<std::vector<int64_t>, size_t> group_of;
-  std::vector<std::vector<int>> groups;
-  for (int rank = 0; rank < num_ranks; ++rank) {
-    const auto [found, fresh] = group_of.emplace(stored[static_cast<size_t>(rank)], groups.size());
-    if (fresh) groups.emplace_back();
-    groups[found->second].push_back(rank);
-  }
-  return groups;
+  std::vector<const Descriptor*> tensors;
+  for (const auto& p : parameters.all()) tensors.push_back(&p->descriptor);
+  return rank_kinds(tensors, parameters.mesh());
 }
 
 SessionOptions planned(const std::vector<std::string>& plugin_path, int world_size, int rank) {
@@ -52,6 +34,18 @@ SessionOptions planned(const std::vector<std::string>& plugin_path, int world_si
   return options;
 }
 
+// [mesh] has a size that the user gave, and none that takes the rest.
+bool names_ranks(const Config& config) {
+  bool any = false;
+  for (const char* axis : kMeshAxes) {
+    const std::string key = std::string("mesh.") + axis;
+    if (!config.origin(key).by_user()) continue;
+    if (config.get_int(key) < 1) return false;
+    any = true;
+  }
+  return any;
+}
+
 std::string strategies_of(const Config& config) {
   std::string text;
   for (size_t i = 0; i < config.count("parallel"); ++i)
@@ -62,6 +56,10 @@ std::string strategies_of(const Config& config) {
 class Planner {
  public:
   explicit Planner(const PlanRequest& request) : request_(request), config_(request.config(request.overrides)) {
+    if (request.world_size == 0 && config_.count("parallel") > 0 && !names_ranks(config_))
+      throw Error(ExitCode::kConfig, config_.position("parallel"),
+                  "[[parallel]] divides the run, but nothing says over how many ranks")
+          .hint("give --world N, or the sizes of axes in [mesh]");
     plan_.world_size = request.world_size > 0 ? request.world_size : world_size_of(config_);
     plan_.memory_bytes = request.memory_bytes;
   }
@@ -88,7 +86,7 @@ class Planner {
  private:
   void describe(Session& session) {
     const Config& config = session.config();
-    plan_.name = config.get_string("run.name");
+    plan_.name = printable(config.get_string("run.name"));
     plan_.device = session.device().type == Device::Type::kCuda ? "cuda" : "cpu";
     plan_.mesh = divided_axes(session.mesh());
     plan_.strategies = strategies_of(config);
@@ -160,8 +158,11 @@ int world_size_of(const Config& config) {
 
 Plan make_plan(const PlanRequest& request) { return Planner(request).run(); }
 
-RankPlan plan_rank(Config config, const std::vector<std::string>& plugin_path, int world_size, int rank, Recompute recompute) {
-  Session session(std::move(config), planned(plugin_path, world_size, rank));
+RankPlan plan_rank(Config config, const std::vector<std::string>& plugin_path, int world_size, int rank, Device device,
+                   Recompute recompute) {
+  SessionOptions options = planned(plugin_path, world_size, rank);
+  options.as_on = device;
+  Session session(std::move(config), options);
   return rehearse(session, recompute, 0);
 }
 

@@ -89,7 +89,7 @@ struct PlanRequest {
   std::function<Config(const std::vector<std::string>& overrides)> config;
   std::vector<std::string> overrides;
   std::vector<std::string> plugin_path;
-  int world_size = 0;            // 0: the product of the sizes in [mesh]
+  int world_size = 0;            // 0: the product of the sizes in [mesh], which must name some if a strategy divides
   uint64_t memory_bytes = 0;
   // Of a plan that differs in what does not change it: then saving is not proven again.
   std::optional<uint64_t> header_bytes;
@@ -98,8 +98,9 @@ struct PlanRequest {
 // Throws what the run would throw before its first step: a mesh that does not fit, an axis without a strategy, ….
 Plan make_plan(const PlanRequest& request);
 
-// What `rank` alone will need. For a run that plans for itself.
-RankPlan plan_rank(Config config, const std::vector<std::string>& plugin_path, int world_size, int rank, Recompute recompute);
+// What `rank` alone will need on that device. For a run that plans for itself.
+RankPlan plan_rank(Config config, const std::vector<std::string>& plugin_path, int world_size, int rank, Device device,
+                   Recompute recompute);
 
 // The axes that divide something: "dp_replicate=2, dp_shard=8".
 std::string divided_axes(const MeshShape& mesh);

@@ -75,8 +75,7 @@ class Page {
   Page(const Plan& plan, const AdviceList* advice) : plan_(plan), advice_(advice) {}
 
   std::string run() {
-    add("<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width\">\n"
-        "<title>{}</title>\n<style>{}</style>\n<body>\n", escaped(title()), kStyle);
+    add("{}{}</title>\n<style>{}</style>\n<body>\n", kPlanHtmlHead, escaped(title()), kStyle);
     head();
     bars();
     timeline();
@@ -93,10 +92,10 @@ class Page {
     out_ += fmt::format(format, std::forward<Args>(args)...);
   }
 
-  std::string title() const { return "memory plan" + (plan_.name.empty() ? "" : " of " + plan_.name); }
+  std::string title() const { return plan_.name.empty() ? "" : " of " + plan_.name; }
 
   void head() {
-    add("<h1>{}</h1>\n", escaped(title()));
+    add("<h1>memory plan{}</h1>\n", escaped(title()));
     add("<p>{} parameters, {} trained · {} on {} · {} · {} · recompute {}</p>\n", count_text(static_cast<double>(plan_.num_parameters)),
         count_text(static_cast<double>(plan_.num_trained)), plan_.compute, plan_.device,
         plan_.world_size == 1 ? "one rank" : std::to_string(plan_.world_size) + " ranks (" + escaped(plan_.mesh) + ")",

@@ -1,4 +1,5 @@
-// A tokenizer plugin as the rest of the host sees tokenizers.
+// A tokenizer plugin as the rest of the host sees tokenizers. What it hands back is checked here, where it is known whose
+// it is: ids, counts, the vocabulary.
 #pragma once
 
 #include <memory>
@@ -20,8 +21,13 @@ class PluginTokenizer final : public Tokenizer {
   int32_t eos_id() const override { return info_.eos_id; }
   int32_t pad_id() const override { return info_.pad_id; }
   std::string fingerprint() const override { return fingerprint_; }
+  std::string build() const override {
+    return "sha256:" + instance_->library().sha256() + " " + instance_->context().options.dump();
+  }
 
  private:
+  void check_info() const;
+
   std::unique_ptr<Instance> instance_;
   const chassis_tokenizer_t* table_;
   chassis_tokenizer_info_t info_{};

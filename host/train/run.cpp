@@ -1,5 +1,7 @@
 #include "host/train/run.hpp"
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <filesystem>
 
@@ -8,14 +10,19 @@
 #include "host/service/device.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/threads.hpp"
+#include "host/train/finite.hpp"
 #include "host/train/join.hpp"
+#include "host/train/memory_fit.hpp"
 #include "host/train/plan.hpp"
+#include "host/train/resume_differences.hpp"
 #include "host/train/run_directory.hpp"
+#include "host/train/run_report.hpp"
 #include "host/train/saver.hpp"
 #include "host/train/session.hpp"
 #include "host/train/signals.hpp"
 #include "host/train/sinks.hpp"
 #include "host/train/trainer.hpp"
+#include "host/train/weights.hpp"
 
 namespace chassis {
 namespace {
@@ -30,8 +37,7 @@ class Run {
       : planned_config_(config),
         plugin_path_(plugin_path),
         world_(world),
-        session_(std::move(config), {.plugin_path = plugin_path, .world = &world}),
-        directory_(session_.config().get_string("run.output_dir")) {}
+        session_(std::move(config), {.plugin_path = plugin_path, .world = &world}) {}
 
   // A failure is reported before anything is destroyed: connections that close would be what the others see first.
   int operator()() {
@@ -69,24 +75,27 @@ class Run {
   Config& config() { return session_.config(); }
   bool first_rank() const { return world_.rank() == 0; }
 
+  // What needs no directory first; then its lock, then every refusal, then what is written.
   void prepare() {
+    choose_recompute();
+    session_.check_positions(config().get_int("train.seq_len"), "train.seq_len");
+    directory_ = std::make_unique<RunDirectory>(config().get_string("run.output_dir"), world_);
+    directory_->check_names(config());
     // The first rank of a machine prepares what the others then find.
     world_.together("preparing data", [&] {
       if (world_.launch().local_rank == 0) open_data();
     });
     if (!data_) open_data();
     world_.expect_same("data", data_->data_hash());
-    world_.together("opening the run directory", [&] {
-      if (!first_rank()) return;
-      open_run_directory(directory_, session_, {session_.model_hash(), data_->data_hash()});
-      log::add_file(directory_ + "/log.txt");
-    });
+    const RunIdentity identity{session_.model_hash(), data_->data_hash()};
+    directory_->check_identity(config(), identity);
     session_.allocate();
-    saver_ = std::make_unique<Saver>(session_, directory_);
-    choose_recompute();
+    saver_ = std::make_unique<Saver>(session_, directory_->path(), directory_->checkpoints());
     make_trainer();
     if (const auto resumed = saver_->resume()) resume(resumed->checkpoint, resumed->state);
     else start_anew();
+    directory_->check_steps(config(), trainer_->state().step, trainer_->options().max_steps);
+    directory_->start(session_, identity);
     if (config().get_bool("checkpoint.self_test")) saver_->self_test();
     make_sinks();
     announce();
@@ -94,10 +103,11 @@ class Run {
   }
 
   void open_data() {
-    data_ = session_.open_train_data([this] {
+    const auto poll = [this] {
       if (signals_.stop_requested()) throw Error(ExitCode::kStopped, "stopped while preparing data; nothing was trained");
-    });
-    eval_data_ = session_.open_eval_data();
+    };
+    data_ = session_.open_train_data(poll);
+    eval_data_ = session_.open_eval_data(poll);
   }
 
   // By a signal to this rank; on the first also by the clock, or by a file "save" in the run directory.
@@ -105,7 +115,7 @@ class Run {
     if (signals_.take_save_request()) return true;
     if (!first_rank()) return false;
     std::error_code ignored;
-    if (std::filesystem::remove(directory_ + "/save", ignored)) return true;
+    if (std::filesystem::remove(directory_->path() + "/save", ignored)) return true;
     const double minutes = config().get_double("checkpoint.every_minutes");
     return minutes > 0.0 && seconds_since(last_save_) >= 60.0 * minutes;
   }
@@ -129,8 +139,43 @@ class Run {
     trainer.trained_tokens = static_cast<uint64_t>(json_int(state, "trained_tokens", where));
     trainer.skipped_steps = static_cast<uint64_t>(json_int(state, "skipped_steps", where));
     restore_data(state, where);
-    if (checkpoint.starts_with(directory_ + "/checkpoints/")) saved_step_ = trainer.step;
+    if (checkpoint.starts_with(directory_->path() + "/checkpoints/")) saved_step_ = trainer.step;
     log::info("resumed from {} at step {}", checkpoint, trainer.step);
+    check_length(checkpoint);
+    world_.together("comparing with " + checkpoint, [&] {
+      if (!first_rank()) return;
+      const LearningRateSchedule& schedule = trainer_->options().schedule;
+      report(resume_differences(checkpoint, trainer.step, length(), schedule, session_), checkpoint, config());
+    });
+  }
+
+  ResolvedLength length() const { return {trainer_->options().max_steps, trainer_->options().shape.num_rows()}; }
+
+  // A run whose steps are done may have them left to save here, or to export.
+  void check_length(const std::string& checkpoint) {
+    const int64_t step = trainer_->state().step, last = trainer_->options().max_steps;
+    if (step < last || (step == last && (saved_step_ != step || export_is_missing(step)))) return;
+    const bool by_epochs = config().get_int("run.max_steps") == 0;
+    const std::string length = by_epochs ? fmt::format("run.epochs = {:g} is {} steps", config().get_double("run.epochs"), last)
+                                         : fmt::format("run.max_steps is {}", last);
+    throw Error(ExitCode::kConfig, config().position(by_epochs ? "run.epochs" : "run.max_steps"),
+                fmt::format("{}, and the run has reached step {} ({}): nothing is left to train", length, step, checkpoint))
+        .hint("raise it to train further, or choose another run.output_dir for another run");
+  }
+
+  bool export_is_missing(int64_t step) {
+    if (config().get_string("export.when") == "never") return false;
+    const std::string path = directory_->path() + "/final";
+    const std::string found = found_by_first(world_, "looking for " + path, [&]() -> std::string {
+      try {
+        SourceDirectory directory(path);
+        return std::to_string(CheckpointManifest::read(directory).step);
+      } catch (const Error&) {  // none, or none that is whole
+        return "";
+      }
+    });
+    if (found != std::to_string(step)) log::info("all {} steps are done; what is left is {}", step, path);
+    return found != std::to_string(step);
   }
 
   void restore_data(const Json& state, const std::string& where) {
@@ -139,7 +184,7 @@ class Run {
     const int64_t seed = json_int(state, "seed", where);
     if (seed != config().get_int("run.seed"))
       throw Error(ExitCode::kConfig, config().position("run.seed"),
-                  "run.seed is " + std::to_string(config().get_int("run.seed")) + ", the run in " + directory_ +
+                  "run.seed is " + std::to_string(config().get_int("run.seed")) + ", the run in " + directory_->path() +
                       " has " + std::to_string(seed))
           .hint("a resumed run keeps its seed");
     data_->restore(json_at(state, "data", where), where);
@@ -152,26 +197,14 @@ class Run {
             {"trained_tokens", state.trained_tokens},
             {"skipped_steps", state.skipped_steps},
             {"seed", session_.config().get_int("run.seed")},
+            {"length", to_json(length())},
             {"data", data_->save()}};
   }
 
-  // The cheapest that fits: none unless what is kept for backward exceeds the device's free memory.
+  // Planned for this rank before anything is allocated, and decided by all.
   void choose_recompute() {
-    const std::string mode = config().get_string("recompute.mode");
-    Executor& executor = session_.executor();
-    const uint64_t none = executor.planned_activation_bytes(Recompute::kNone);
-    const uint64_t full = executor.planned_activation_bytes(Recompute::kFull);
-    const uint64_t gradients = 4 * static_cast<uint64_t>(session_.parameters().num_elements(true));
-    const uint64_t free = device_memory(session_.device()).free_bytes / static_cast<uint64_t>(world_.launch().local_world_size);
-    const bool fits = none + gradients <= free;
-    executor.set_recompute(mode == "full" || (mode == "auto" && !fits) ? Recompute::kFull : Recompute::kNone);
-    planned_bytes_ = executor.recompute() == Recompute::kFull ? full : none;
-    log::info("recompute {}{}: activations {} (none {}, full {}), {} free", mode == "auto" ? "auto -> " : "",
-              executor.recompute() == Recompute::kFull ? "full" : "none", bytes_text(planned_bytes_), bytes_text(none),
-              bytes_text(full), bytes_text(free));
-    if (planned_bytes_ + gradients > free)
-      log::counted_warning("may not fit", "activations and gradients are planned at " + bytes_text(planned_bytes_ + gradients) +
-                                              ", " + bytes_text(free) + " are free; lower train.micro_batch_size");
+    fit_ = fit_memory(session_, planned_config_, plugin_path_, world_);
+    session_.executor().set_recompute(fit_.recompute);
   }
 
   void make_trainer() {
@@ -181,10 +214,10 @@ class Run {
     options.shape = {sizes.micro_batch_size, sizes.num_microbatches, ranks.data_rank(), ranks.num_data_ranks()};
     options.max_steps = config().get_int("run.max_steps");
     if (options.max_steps == 0)
-      options.max_steps = static_cast<int64_t>(data_->num_steps(config().get_double("run.epochs"), sizes.global_batch_size));
+      options.max_steps = steps_of_epochs(sizes.global_batch_size);
     options.max_grad_norm = config().get_double("optimizer.max_grad_norm");
     options.nonfinite = config().get_string("train.nonfinite") == "skip" ? NonFinite::kSkip : NonFinite::kStop;
-    options.log_every_steps = config().get_int("log.every_steps");
+    options.max_skipped_steps = config().get_int("train.max_skipped_steps");
     options.schedule = {config().get_string("schedule.name"), config().get_double("optimizer.lr"),
                         config().get_int("schedule.warmup_steps"), config().get_int("schedule.decay_steps"),
                         config().get_double("schedule.min_lr_ratio"), options.max_steps};
@@ -194,17 +227,27 @@ class Run {
                                          ranks, session_.device(), options);
   }
 
+  int64_t steps_of_epochs(int64_t global_batch_size) {
+    try {
+      return data_->num_steps(config().get_double("run.epochs"), global_batch_size);
+    } catch (const Error& error) {
+      throw Error(error.code(), config().position("run.epochs"), error.message()).hint(error.hint_text());
+    }
+  }
+
   void make_sinks() {
     if (!first_rank()) return;
     const std::string device = device_name(session_.device());
     ConsoleFacts facts;
     facts.max_steps = trainer_->options().max_steps;
+    facts.every_steps = config().get_int("log.every_steps");
     facts.flops_per_token = session_.flops_per_token();
     facts.peak_flops = peak_flops(device, session_.compute() == Dtype::bf16);
     facts.total_memory_bytes = device_memory(session_.device()).total_bytes;
+    const LostMetrics lost = goes_on_without_saving() ? LostMetrics::kCount : LostMetrics::kStop;
     for (const std::string& sink : config().get_list("log.sinks")) {
       if (sink == "console") sinks_.push_back(make_console_sink(facts));
-      if (sink == "jsonl") sinks_.push_back(make_jsonl_sink(directory_ + "/metrics.jsonl", trainer_->state().step));
+      if (sink == "jsonl") sinks_.push_back(make_jsonl_sink(directory_->open_metrics(trainer_->state().step), lost));
     }
   }
 
@@ -215,6 +258,8 @@ class Run {
               count_text(static_cast<double>(session_.parameters().num_elements(false))),
               count_text(static_cast<double>(session_.parameters().num_elements(true))), trainer_->options().max_steps,
               count_text(static_cast<double>(trainer_->options().shape.num_rows() * config().get_int("train.seq_len"))));
+    log::info("{}", data_text(*data_, trainer_->options().max_steps, trainer_->options().shape.num_rows()));
+    log::info("{}", results_text(config(), directory_->path()));
     start_ = Clock::now();
     first_tokens_ = trainer_->state().tokens;
   }
@@ -224,9 +269,7 @@ class Run {
     if (Communicator* communicator = session_.ranks().communicator)
       write_metrics(communicator->take_counts(), session_.metrics());
     record.extra = session_.metrics().take();
-    const bool last = record.step == trainer_->options().max_steps;
-    if (record.step % trainer_->options().log_every_steps == 0 || last || record.skipped)
-      for (auto& sink : sinks_) sink->step(record);
+    for (auto& sink : sinks_) sink->step(record);
     if (!told_memory_) tell_memory();
     return record;
   }
@@ -238,20 +281,8 @@ class Run {
     const bool cuda = session_.device().type == Device::Type::kCuda;
     const PlanMemory measured = plan_memory(memory_usage());
     const uint64_t peak = cuda ? device_memory(session_.device()).peak_active_bytes : measured.peak_bytes;
-    PlanMemory planned;
-    try {
-      planned = plan_rank(planned_config_, plugin_path_, world_.size(), world_.rank(), session_.executor().recompute()).start;
-    } catch (const Error& error) {
-      return counted_warning("no memory plan", "the memory of this run could not be planned: " + error.message());
-    }
-    log::info("memory peak {} planned, {} measured ({:+.1f} %); process {}", bytes_text(planned.peak_bytes), bytes_text(peak),
-              100.0 * (static_cast<double>(planned.peak_bytes) / static_cast<double>(peak) - 1.0), bytes_text(peak_resident_bytes()));
-    std::string parts;
-    for (size_t i = 0; i < kNumPlanCategories; ++i)
-      parts += fmt::format("{}{} {}", i == 0 ? "" : ", ", plan_category_name(static_cast<PlanCategory>(i)),
-                           bytes_text(planned.categories[i].peak_bytes) +
-                               (cuda ? "" : " / " + bytes_text(measured.categories[i].peak_bytes)));
-    log::info("memory by category, planned{}: {}", cuda ? "" : " / measured", parts);
+    if (!fit_.plan) return;
+    log::info("{}", memory_text(fit_.plan->start, measured, peak, peak_resident_bytes(), !cuda));
   }
 
   bool evaluation_due(int64_t step) {
@@ -275,11 +306,12 @@ class Run {
     return every > 0 && step % every == 0;
   }
 
-  // One at a time: what is left of the last one comes first.
+  // One at a time: what is left of the last one comes first. Weights that are not finite replace nothing.
   void save() {
     const int64_t step = trainer_->state().step;
     if (saved_step_ == step) return;
     finish_save();
+    require_finite(session_, "the parameters after step " + std::to_string(step));
     attempt([&] {
       saver_->begin(step, state_to_save());
       saved_step_ = step;
@@ -301,12 +333,14 @@ class Run {
     if (saver_->is_saving()) attempt([this] { log::info("{}", saver_->finish().line()); });
   }
 
+  bool goes_on_without_saving() { return config().get_string("checkpoint.on_error") == "warn"; }
+
   // A save that fails ends the run or is counted, as checkpoint.on_error says.
   void attempt(const std::function<void()>& part) {
     try {
       part();
     } catch (const Error& e) {
-      if (e.code() != ExitCode::kStorage || config().get_string("checkpoint.on_error") != "warn") throw;
+      if (e.code() != ExitCode::kStorage || !goes_on_without_saving()) throw;
       saved_step_ = -1;
       log::counted_warning("save failed", e.what());
     }
@@ -316,23 +350,38 @@ class Run {
     const TrainerState& state = trainer_->state();
     if (state.step > 0) save();
     finish_save();
-    if (!stopped && config().get_string("export.when") != "never")
+    const bool exports = !stopped && config().get_string("export.when") != "never";
+    if (exports) {
+      require_finite(session_, "the parameters after step " + std::to_string(state.step));
       log::info("{}", saver_->export_model("final", state.step).line());
+    }
+    tell_end(stopped);
+    if (!stopped && !exports && state.step > 0 && saved_step_ != state.step)
+      throw storage_error("step " + std::to_string(state.step) + " was trained, and nothing of it could be saved");
+  }
+
+  void tell_end(bool stopped) {
+    const TrainerState& state = trainer_->state();
     const double seconds = seconds_since(start_);
     const double tokens = static_cast<double>(state.tokens - first_tokens_);
-    log::info("{} at step {} of {}: {} tokens in {}, {} tok/s, peak {}", stopped ? signals_.name() : "done", state.step,
-              trainer_->options().max_steps, count_text(tokens), duration_text(seconds),
-              count_text(seconds > 0.0 ? tokens / seconds : 0.0), bytes_text(device_memory(session_.device()).peak_active_bytes));
-    if (stopped) log::info("resume with the same command; exit code 75");
-    for (const auto& [key, count] : counted_warnings()) log::info("warning: {} ({} times)", key, count);
+    const std::string_view signal = signals_.name();
+    const std::string_view end = !stopped ? "done" : signal.empty() ? "stopped" : signal;
+    log::info("{} at step {} of {}: {} tokens in {}, {} tok/s, peak {}", end, state.step, trainer_->options().max_steps,
+              count_text(tokens), duration_text(seconds), count_text(seconds > 0.0 ? tokens / seconds : 0.0),
+              bytes_text(device_memory(session_.device()).peak_active_bytes));
+    for (const auto& [key, count] : counted_warnings())
+      log::info("warning: {} ({})", key, count == 1 ? "once" : fmt::format("{} times", count));
+    if (!stopped) return log::info("{}", what_next(config(), directory_->path()));
+    const bool is_resumable = config().get_string("checkpoint.contents") == "full";
+    log::info("{}", how_to_go_on(config(), {directory_->path(), state.step, saved_step_ == state.step, is_resumable}));
   }
 
   const Config planned_config_;
   const std::vector<std::string> plugin_path_;
-  RunSignals signals_;
   World& world_;
+  RunSignals signals_{world_.rank() == 0};
   Session session_;
-  std::string directory_;
+  std::unique_ptr<RunDirectory> directory_;
   std::unique_ptr<TrainData> data_;
   std::vector<std::unique_ptr<EvalData>> eval_data_;
   std::unique_ptr<Saver> saver_;
@@ -340,9 +389,9 @@ class Run {
   std::vector<std::unique_ptr<MetricsSink>> sinks_;
   Clock::time_point start_, last_save_;
   uint64_t first_tokens_ = 0;
-  uint64_t planned_bytes_ = 0;
   int64_t saved_step_ = -1;
   bool told_memory_ = false;
+  MemoryFit fit_;
 };
 
 }  // namespace

@@ -1,15 +1,33 @@
 #include "host/train/run_directory.hpp"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <chrono>
 #include <filesystem>
+#include <random>
+#include <system_error>
+#include <thread>
 
 #include "host/base/file.hpp"
-#include "host/checkpoint/checkpoint_root.hpp"
+#include "host/base/log.hpp"
+#include "host/checkpoint/output_place.hpp"
+#include "host/checkpoint/staged_directory.hpp"
+#include "host/checkpoint/writer.hpp"
 #include "host/service/device.hpp"
 
 namespace chassis {
 namespace {
 
-void compare(const Json& before, const RunIdentity& now, const std::string& path, const Config& config) {
+constexpr char kRunFile[] = "run.json";
+constexpr const char* kFiles[] = {kRunFile, "resolved.toml", "plugins.lock", "log.txt", "metrics.jsonl"};
+constexpr std::string_view kTokenStart = ".same-";
+constexpr std::string_view kResolvedStart = "# Every key of the run";
+constexpr std::string_view kLockStart = "{\n  \"plugins_lock\":";
+
+void compare(const RunIdentity& before, const RunIdentity& now, const std::string& path, const Config& config) {
   auto differs = [&](const char* what, const std::string& was, const std::string& is) {
     if (was == is) return;
     throw Error(ExitCode::kConfig, config.position("run.output_dir"),
@@ -17,33 +35,193 @@ void compare(const Json& before, const RunIdentity& now, const std::string& path
                     ", this one's is " + is.substr(0, 12))
         .hint("choose another run.output_dir, or restore the " + std::string(what) + " of that run");
   };
-  const std::string where = path + "/run.json";
-  const Json& identity = json_at(before, "identity", where);
-  differs("model", json_string(identity, "model", where), now.model);
-  differs("data", json_string(identity, "data", where), now.data);
+  differs("model", before.model, now.model);
+  differs("data", before.data, now.data);
+}
+
+std::string new_token() {
+  std::random_device random;
+  char text[24];
+  std::snprintf(text, sizeof text, "%s%08x%08x", kTokenStart.data(), random(), random());
+  return text;
+}
+
+std::string absolute(const std::string& path) {
+  std::error_code error;
+  const auto whole = std::filesystem::absolute(path, error);
+  return error ? path : whole.lexically_normal().string();
+}
+
+void check_writable(const std::string& folder) {
+  if (::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) == 0) return;
+  throw storage_error("cannot write into '" + folder + "': " + std::generic_category().message(errno))
+      .hint("the run would find it out at its first save; mend its permissions, or choose another run.output_dir");
+}
+
+// A folder that a save or an export will make, or replace.
+void check_target(const std::string& path, bool is_step = false) {
+  check_replaceable(path, is_step);
+  if (link_kind(path) == PathKind::kDirectory) check_writable(path);
+}
+
+// The number of "step-000500" after `prefix`.
+std::optional<int64_t> step_in(std::string_view name, std::string_view prefix) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  name.remove_prefix(prefix.size());
+  int64_t step = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
+  return error == std::errc() && end == name.data() + name.size() ? std::optional(step) : std::nullopt;
+}
+
+[[noreturn]] void refuse(const std::string& path, const std::string& why) {
+  throw storage_error("'" + path + "' is in the way: " + why).hint("move it away, or choose another run.output_dir");
+}
+
+// What a file that this program wrote begins with.
+void require_start(const std::string& path, std::string_view start) {
+  if (link_kind(path) == PathKind::kAbsent) return;
+  std::string found(start.size(), '\0');
+  found.resize(File::open_own(path).pread_some(found.data(), found.size(), 0));
+  if (found != start) refuse(path, "this program did not write it");
+}
+
+// Of run.json; nothing if there is none.
+std::optional<RunIdentity> read_identity(const std::string& path) {
+  if (link_kind(path) == PathKind::kAbsent) return std::nullopt;
+  try {
+    const Json identity = json_at(parse_json(read_file(path), path), "identity", path);
+    return RunIdentity{json_string(identity, "model", path), json_string(identity, "data", path)};
+  } catch (const Error& cause) {
+    if (cause.code() != ExitCode::kConfig) throw;
+    refuse(path, "it does not describe a run of this program (" + cause.message() + ")");
+  }
+}
+
+// Through the first byte: opening alone does not find every file that cannot be read.
+void check_readable(const std::string& path) {
+  char byte;
+  File::open_read(path).pread_some(&byte, 1, 0);
 }
 
 }  // namespace
 
-void open_run_directory(const std::string& path, Session& session, const RunIdentity& identity) {
-  const Config& config = session.config();
-  const std::string run_file = path + "/run.json";
-  const bool exists = std::filesystem::exists(run_file);
-  create_directories(path);
-  if (exists) {
-    compare(parse_json(read_file(run_file), run_file), identity, path, config);
-    if (config.get_string("run.resume") == "never" && newest_checkpoint(path + "/checkpoints"))
-      throw Error(ExitCode::kConfig, config.position("run.resume"),
-                  "run.resume = \"never\", but " + path + " has checkpoints that a new run would replace")
-          .hint("use \"auto\" to go on, or another run.output_dir");
+RunDirectory::RunDirectory(std::string path, World& world) : path_(std::move(path)), world_(world) {
+  world_.together("locking the run directory", [this] {
+    if (world_.rank() != 0) return;
+    check_run_place(path_);
+    root_.emplace(file("checkpoints"));
+    for (const DirectoryEntry& entry : list_directory(path_))
+      if (entry.name.starts_with(kTokenStart)) ::unlink(file(entry.name).c_str());
+  });
+  if (world_.size() > 1) prove_same_directory();
+}
+
+// Rank 0 leaves a file under a name that nobody can know, and the others look for it.
+void RunDirectory::prove_same_directory() {
+  std::string token;
+  world_.together("marking the run directory", [&] {
+    if (world_.rank() != 0) return;
+    token = new_token();
+    File::create_exclusive(file(token));
+  });
+  const std::vector<std::string> all = world_.exchange("mark of the run directory", token + "\n" + absolute(path_));
+  const std::string first = all[0].substr(0, all[0].find('\n'));
+  const auto look = [&] {
+    constexpr int kTries = 10;  // a file server may take a moment
+    for (int i = 1; i < kTries && link_kind(file(first)) == PathKind::kAbsent; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (link_kind(file(first)) != PathKind::kFile)
+      throw config_error("run.output_dir is not the same directory on all ranks: rank 0 writes to '" +
+                         all[0].substr(first.size() + 1) + "', rank " + std::to_string(world_.rank()) + " to '" +
+                         absolute(path_) + "'")
+          .hint("start all ranks in the same folder, or give an absolute path on a file system that all of them share");
+    check_writable(path_);
+    check_writable(file("checkpoints"));
+  };
+  try {
+    world_.together("looking for the run directory", look);
+  } catch (...) {
+    if (world_.rank() == 0) ::unlink(file(token).c_str());
+    throw;
   }
-  write_file_atomic(path + "/resolved.toml", config.resolved_toml());
-  write_file_atomic(path + "/plugins.lock", session.registry().lock().dump(2) + "\n");
-  const Json run = {{"name", config.get_string("run.name")},
-                    {"version", CHASSIS_VERSION},
-                    {"device", device_name(session.device())},
-                    {"identity", {{"model", identity.model}, {"data", identity.data}}}};
-  write_file_atomic(run_file, run.dump(2) + "\n");
+  if (world_.rank() == 0) ::unlink(file(token).c_str());
+}
+
+void RunDirectory::check_names(const Config& config) {
+  world_.together("checking the run directory", [&] {
+    if (world_.rank() != 0) return;
+    check_writable(path_);
+    for (const char* name : kFiles) {
+      const PathKind kind = link_kind(file(name));
+      if (kind == PathKind::kAbsent) continue;
+      if (kind == PathKind::kLink) refuse(file(name), "it is a link");
+      if (kind != PathKind::kFile) refuse(file(name), "it is not a regular file");
+      check_readable(file(name));
+    }
+    before_ = read_identity(file(kRunFile));
+    if (!before_) {
+      require_start(file("resolved.toml"), kResolvedStart);
+      require_start(file("plugins.lock"), kLockStart);
+    }
+    scan_metrics_file(file("metrics.jsonl"), 0);
+    if (config.get_bool("checkpoint.self_test")) check_target(file("self-test"));
+    if (config.get_string("export.when") != "never") check_target(file("final"));
+    if (!config.has("model.path") || config.get_string("export.when") == "never") return;
+    for (const CarriedFile& carried : files_to_carry(config.get_string("model.path"), {"config.json"})) {
+      char byte;
+      carried.file->pread_some(&byte, 1, 0);
+    }
+  });
+}
+
+// A run that failed before its first step leaves nothing that would be lost.
+bool RunDirectory::holds_work() const {
+  return !list_checkpoints(file("checkpoints")).empty() || scan_metrics_file(file("metrics.jsonl"), 0).holds_own() ||
+         link_kind(file("final")) != PathKind::kAbsent;
+}
+
+void RunDirectory::check_identity(const Config& config, const RunIdentity& identity) {
+  world_.together("opening the run directory", [&] {
+    if (world_.rank() != 0) return;
+    if (before_ && holds_work()) compare(*before_, identity, path_, config);
+    if (config.get_string("run.resume") == "never" && !list_checkpoints(file("checkpoints")).empty())
+      throw Error(ExitCode::kConfig, config.position("run.resume"),
+                  "run.resume = \"never\", but " + path_ + " has checkpoints that a new run would replace")
+          .hint("use \"auto\" to go on, or another run.output_dir");
+  });
+}
+
+void RunDirectory::check_steps(const Config& config, int64_t first_step, int64_t last_step) {
+  world_.together("checking the names of checkpoints", [&] {
+    if (world_.rank() != 0) return;
+    const auto check = [&](const std::string& folder, const std::string& prefix) {
+      for (const DirectoryEntry& entry : list_directory(folder)) {
+        const auto step = step_in(entry.name, prefix);
+        if (step && *step > first_step && *step <= last_step) check_target(folder + "/" + entry.name, true);
+      }
+    };
+    check(file("checkpoints"), "step-");
+    if (config.get_string("export.when") == "every") check(path_, "export-step-");
+  });
+}
+
+void RunDirectory::start(Session& session, const RunIdentity& identity) {
+  world_.together("writing the run directory", [&] {
+    if (world_.rank() != 0) return;
+    const Config& config = session.config();
+    log::add_file(file("log.txt"));
+    write_file_atomic(file("resolved.toml"), config.resolved_toml());
+    write_file_atomic(file("plugins.lock"), session.registry().lock().dump(2) + "\n");
+    const Json run = {{"name", config.get_string("run.name")},
+                      {"version", CHASSIS_VERSION},
+                      {"device", device_name(session.device())},
+                      {"identity", {{"model", identity.model}, {"data", identity.data}}}};
+    write_file_atomic(file(kRunFile), run.dump(2) + "\n");
+  });
+}
+
+MetricsFile RunDirectory::open_metrics(int64_t step) {
+  return open_metrics_file(file("metrics.jsonl"), step, before_.has_value());
 }
 
 }  // namespace chassis

@@ -1,8 +1,13 @@
-// The directory of a run: resolved.toml, run.json, plugins.lock, log.txt, metrics.jsonl, checkpoints/, final/.
+// The directory of a run as one object: resolved.toml, run.json, plugins.lock, log.txt, metrics.jsonl, checkpoints/,
+// final/. Its lock comes first, then every refusal, then the first byte; nothing in it is written through a link.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
+#include "host/checkpoint/checkpoint_root.hpp"
+#include "host/train/metrics_file.hpp"
 #include "host/train/session.hpp"
 
 namespace chassis {
@@ -13,8 +18,37 @@ struct RunIdentity {
   std::string data;
 };
 
-// Creates the directory and what describes the run, or proves that the run there is this one. Throws a config error that
-// says what differs, a storage error if it can not be written.
-void open_run_directory(const std::string& path, Session& session, const RunIdentity& identity);
+class RunDirectory {
+ public:
+  // [all-ranks] Rank 0 creates the directory, takes the lock of its checkpoints and clears away what killed saves left.
+  // Throws if another process has it, or if a rank sees another directory under this name or cannot write there.
+  RunDirectory(std::string path, World& world);
+
+  const std::string& path() const { return path_; }
+  // Of rank 0; NULL elsewhere.
+  CheckpointRoot* checkpoints() { return root_ ? &*root_ : nullptr; }
+
+  // [all-ranks] Refuses what the end of the run would stumble over, whatever is trained: files and folders in the way of
+  // those that will be written, and files to be carried along that cannot be read.
+  void check_names(const Config& config);
+  // [all-ranks] Refuses a directory that holds checkpoints or steps of another run.
+  void check_identity(const Config& config, const RunIdentity& identity);
+  // [all-ranks] Refuses what is in the way of steps after `first_step` up to `last_step`.
+  void check_steps(const Config& config, int64_t first_step, int64_t last_step);
+  // [all-ranks] From now on it is this run's: writes what describes it and opens log.txt.
+  void start(Session& session, const RunIdentity& identity);
+  // Of rank 0, after start(): metrics.jsonl, for the lines after `step`.
+  MetricsFile open_metrics(int64_t step);
+
+ private:
+  std::string file(const std::string& name) const { return path_ + "/" + name; }
+  void prove_same_directory();
+  bool holds_work() const;
+
+  const std::string path_;
+  World& world_;
+  std::optional<CheckpointRoot> root_;  // of rank 0
+  std::optional<RunIdentity> before_;   // of the run that was there, on rank 0
+};
 
 }  // namespace chassis

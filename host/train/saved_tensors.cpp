@@ -1,7 +1,6 @@
 #include "host/train/saved_tensors.hpp"
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <optional>
 
@@ -29,9 +28,8 @@ uint64_t bucket_bytes(const Session& session) {
 }
 
 std::string format_of(Session& session, const std::string& path) {
-  if (!std::filesystem::exists(std::filesystem::path(path) / kManifestName))
-    return session.config().get_string("export.plugin");
   SourceDirectory directory(path);
+  if (directory.find_file(kManifestName) < 0) return session.config().get_string("export.plugin");
   return CheckpointManifest::read(directory).format;
 }
 
@@ -59,9 +57,16 @@ bool saves_all(Session& session) { return session.config().get_string("checkpoin
 std::vector<Descriptor> training_tensors(Session& session, bool with_states) {
   std::vector<Descriptor> tensors;
   for (const auto& p : session.parameters().all()) tensors.push_back(p->descriptor);
+  std::vector<Descriptor> scalars;
   if (with_states)
-    for (const OptimizerState& state : session.optimizer().states()) tensors.push_back(state.descriptor);
+    for (const OptimizerState& state : session.optimizer().states())
+      (state.shape == CHASSIS_STATE_SCALAR ? scalars : tensors).push_back(state.descriptor);
   balance_owners(tensors, session.mesh());
+  // A rank that has nothing of a parameter does not step its scalars either; the first always has something.
+  for (Descriptor& scalar : scalars) {
+    scalar.owner = OwnerRule::kFirst;
+    tensors.push_back(std::move(scalar));
+  }
   return tensors;
 }
 
@@ -96,6 +101,8 @@ SavePlan plan_export(Session& session, const FormatPlugin& format) {
 
 std::string export_config(Session& session) {
   Json config = parse_json(session.model_config(), "the model's config");
+  if (!config.is_object())
+    throw plugin_error("model '" + session.model_member() + "' gives a config that is no object");
   const std::string_view name = float_dtype_name(export_dtype(session));
   for (const char* key : {"dtype", "torch_dtype"})
     if (config.contains(key) || std::string_view(key) == "torch_dtype") config[key] = name;

@@ -14,9 +14,6 @@
 
 namespace chassis {
 
-// In a manifest's "about", under "names": tensors are called as the parameters of the run, not as in a model directory.
-inline constexpr char kParameterNames[] = "parameters";
-
 // The format that [checkpoint] or [export] names, in use.
 std::unique_ptr<Instance> slot_format(Session& session, const std::string& slot);
 // The format of a directory: its manifest says, or else it is what exports are written in.

@@ -2,59 +2,62 @@
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <map>
+#include <set>
 
 #include "host/base/log.hpp"
 #include "host/base/units.hpp"
 #include "host/checkpoint/plan_agreement.hpp"
 #include "host/service/memory.hpp"
 #include "host/state/intersect.hpp"
+#include "host/train/finite.hpp"
 #include "host/train/weights.hpp"
 
 namespace chassis {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr int64_t kSelfTestBytes = 16 << 20;
 
-// Damage that one rank finds is thrown on all.
-void together_unless_damaged(World& world, const std::string& what, const std::function<void()>& part) {
-  std::optional<DamagedCheckpoint> own;
-  world.together(what, [&] {
-    try {
-      part();
-    } catch (const DamagedCheckpoint& damage) {
-      own = damage;
-    }
-  });
-  const std::vector<std::string> all = world.exchange(what, own ? own->message() : "");
-  if (own) throw *own;
-  for (size_t rank = 0; rank < all.size(); ++rank)
-    if (!all[rank].empty()) throw DamagedCheckpoint("rank " + std::to_string(rank) + ": " + all[rank]);
+// Of model.path: config.json, which is written anew, and a tokenizer that this run did not use.
+std::set<std::string> files_left_out(Session& session) {
+  const Config& config = session.config();
+  const std::vector<std::string> other = session.other_tokenizer_files();
+  if (!other.empty() && session.world().rank() == 0)
+    log::counted_warning("export without tokenizer",
+                         "the export leaves out the tokenizer of " + config.get_string("model.path") + " (" +
+                             other.front() + " …): this run used tokenizer '" +
+                             config.get_string("tokenizer.plugin") + "'");
+  std::set<std::string> names(other.begin(), other.end());
+  names.insert("config.json");
+  return names;
 }
 
 }  // namespace
 
-Saver::Saver(Session& session, std::string directory)
+Saver::Saver(Session& session, std::string directory, CheckpointRoot* root)
     : session_(session),
       directory_(std::move(directory)),
       checkpoint_instance_(slot_format(session, "checkpoint")),
       export_instance_(slot_format(session, "export")),
       checkpoint_format_(*checkpoint_instance_),
       export_format_(*export_instance_),
-      buckets_(bucket_bytes(session)) {
+      buckets_(bucket_bytes(session)),
+      root_(root) {
   session.world().together("opening " + checkpoints(), [&] {
     const bool is_first = session.world().rank() == 0;
-    if (is_first) root_.emplace(checkpoints());
+    if (is_first && !root_) root_ = &own_root_.emplace(checkpoints());
+    if (is_first && session.config().has("model.path")) {
+      const std::string& model = session.config().get_string("model.path");
+      carried_files_ = files_to_carry(model, files_left_out(session));
+      mode_ = mode_like(model);
+    }
     checkpoint_plan();
     export_plan();
     if (!is_first) return;
     compare_with_model(session, export_plan());
     if (!saves_all(session))
       log::counted_warning("not resumable",
-                           "checkpoint.contents = \"model_only\": what this run saves can not be resumed");
+                           "checkpoint.contents = \"model_only\": what this run saves cannot be resumed");
   });
   agree_on_plan(checkpoint_plan(), "what this run saves", session.world());
   agree_on_plan(export_plan(), "what this run exports", session.world());
@@ -139,6 +142,7 @@ void Saver::begin(int64_t step, const Json& state) {
       {"model", session_.model_member()}, {"names", kParameterNames}, {"plugins", session_.registry().lock()}};
   request.tensors = async == "staged" ? staged_tensors(plan) : local_tensors(session_, request.resumable);
   request.text_files = {{"config.json", session_.model_config()}, {"resolved.toml", config.resolved_toml()}};
+  carry_files_of_model(request);
   request.on_published = [this, name = request.name] {
     root_->set_latest(name);
     root_->prune(session_.config().get_int("checkpoint.keep_last"), session_.config().get_int("checkpoint.keep_every"));
@@ -178,43 +182,31 @@ SaveResult Saver::finish() {
   return save->finish();
 }
 
-// Best to resume from first, as rank 0 sees them.
-std::vector<CheckpointInfo> Saver::candidates() {
-  const std::string list = found_by_first(session_.world(), "finding checkpoints", [&] {
-    Json lines = Json::array();
-    for (const CheckpointInfo& found : checkpoints_to_resume(checkpoints()))
-      lines.push_back({{"name", found.name}, {"path", found.path}, {"defect", found.defect}});
-    return lines.dump();
-  });
-  std::vector<CheckpointInfo> out;
-  for (const Json& line : Json::parse(list)) {
-    CheckpointInfo& found = out.emplace_back();
-    found.name = line["name"].get<std::string>();
-    found.path = line["path"].get<std::string>();
-    found.defect = line["defect"].get<std::string>();
-  }
-  return out;
-}
-
 std::optional<Saver::Resumed> Saver::resume() {
   const std::string wanted = session_.config().get_string("run.resume");
   if (wanted == "never") return std::nullopt;
   if (wanted != "auto") return load_checkpoint(wanted);
-  std::optional<DamagedCheckpoint> damage;
-  const std::vector<CheckpointInfo> all = candidates();
-  for (size_t i = 0; i < all.size(); ++i) {
-    try {
-      if (!all[i].defect.empty()) throw DamagedCheckpoint("'" + all[i].path + "': " + all[i].defect);
-      return load_checkpoint(all[i].path);
-    } catch (const DamagedCheckpoint& error) {
-      damage = error;
-      const std::string next = i + 1 < all.size() ? "; next is '" + all[i + 1].name + "'" : "; there is none before it";
-      if (session_.world().rank() == 0) pass_over(all[i], error.message() + next);
-    }
-  }
-  if (!damage) return std::nullopt;
-  damage->hint("no checkpoint of this run is whole; to start anew, move " + checkpoints() + " away");
-  throw *damage;
+  std::optional<Resumed> resumed;
+  std::vector<std::string> passed;
+  const auto used = load_best(
+      session_.world(), checkpoints(), [&](const std::string& path) { resumed = load_checkpoint(path); },
+      [&](const CheckpointInfo& checkpoint, const std::string& why) {
+        pass_over(checkpoint, why);
+        passed.push_back(checkpoint.name);
+      });
+  if (used) keep_aside(passed, used->name);
+  return resumed;
+}
+
+// What was passed over is not in the way of the run, which comes to its step again.
+void Saver::keep_aside(const std::vector<std::string>& passed, const std::string& used) {
+  session_.world().together("setting damaged checkpoints aside", [&] {
+    if (!root_ || passed.empty()) return;
+    for (const std::string& name : passed)
+      if (const std::string aside = root_->set_aside(name); !aside.empty())
+        log::warn("{}/{} is kept as {}; delete it when nobody needs it", root_->path(), name, aside);
+    root_->set_latest(used);
+  });
 }
 
 Saver::Resumed Saver::load_checkpoint(const std::string& path) {
@@ -223,6 +215,7 @@ Saver::Resumed Saver::load_checkpoint(const std::string& path) {
   for (Descriptor& descriptor : training_tensors(session_, true)) tensors.push_back({std::move(descriptor), ""});
   std::unique_ptr<CheckpointReader> reader;
   LoadResult result;
+  expect_same_files(session_.world(), path);
   together_unless_damaged(session_.world(), "loading " + path, [&] {
     reader = open_checkpoint(path);
     result = reader->load(tensors, session_.mesh(), buckets_, local, load_options(session_));
@@ -230,10 +223,14 @@ Saver::Resumed Saver::load_checkpoint(const std::string& path) {
   log::info("read {}: {}", path, reader->verify_parts(result, session_.world()).text());
   share_what_was_read(session_, tensors, result, local, buckets_);
   session_.publish();
+  require_finite(session_, "the parameters in " + path);
   return {path, reader->manifest()->state};
 }
 
 std::unique_ptr<CheckpointReader> Saver::open_checkpoint(const std::string& path) {
+  if (SourceDirectory(path).find_file(kManifestName) < 0)
+    throw storage_error(path + " is no checkpoint: it has no " + kManifestName)
+        .hint("run.resume takes one as in checkpoints/; weights alone are model.path");
   const std::string format_name = format_of(session_, path);
   if (format_name != checkpoint_format_.name())
     throw storage_error(path + " is of format '" + format_name + "', [checkpoint] plugin is '" +
@@ -241,14 +238,13 @@ std::unique_ptr<CheckpointReader> Saver::open_checkpoint(const std::string& path
         .hint("set checkpoint.plugin = \"" + format_name + "\"");
   auto reader = std::make_unique<CheckpointReader>(path, checkpoint_format_);
   if (!reader->manifest() || !reader->manifest()->resumable)
-    throw storage_error(path + " holds weights alone and can not be resumed")
+    throw storage_error(path + " holds weights alone and cannot be resumed")
         .hint("start from it instead: model.path = \"" + path +
               "\", and run.resume = \"never\" in a directory of its own");
   return reader;
 }
 
 SaveResult Saver::export_model(const std::string& name, int64_t step) {
-  const Config& config = session_.config();
   const SavePlan& plan = export_plan();
   CheckpointWriter writer(export_format_, buckets_);
   SaveRequest request;
@@ -257,9 +253,14 @@ SaveResult Saver::export_model(const std::string& name, int64_t step) {
   request.step = step;
   request.tensors = local_tensors(session_, false);
   request.text_files = {{"config.json", export_config(session_)}};
-  if (config.has("model.path"))
-    request.carried_files = files_to_carry(config.get_string("model.path"), {"config.json"});
+  carry_files_of_model(request);
   return writer.save(plan, request, session_.world());
+}
+
+// Tokenizer, chat template, generation_config: with them each checkpoint can be exported by itself.
+void Saver::carry_files_of_model(SaveRequest& request) const {
+  request.carried_files = carried_files_;
+  request.mode = mode_;
 }
 
 }  // namespace chassis

@@ -20,8 +20,9 @@ namespace chassis {
 // on one is one on all.
 class Saver {
  public:
-  // Reserves the buckets of all saves and loads and takes the lock of `directory`/checkpoints.
-  Saver(Session& session, std::string directory);
+  // Reserves the buckets of all saves and loads. `root`: `directory`/checkpoints, locked by the caller on rank 0; NULL:
+  // locked here.
+  Saver(Session& session, std::string directory, CheckpointRoot* root = nullptr);
 
   // Fills the parameters from a model directory.
   void start_from(const std::string& model);
@@ -49,14 +50,16 @@ class Saver {
   };
   // Loads parameters and optimizer states of the checkpoint that run.resume means; nothing if training starts anew.
   // With "auto", one that turns out to be damaged, wherever and on whichever rank, is passed over by all for the one
-  // before it, with a counted warning that names the damage and where it goes on; if all are, that is an error.
+  // before it, with a counted warning that names the damage and where it goes on, and is renamed once that is loaded.
+  // If all are damaged, or the next one to try cannot be read, that is an error.
   std::optional<Resumed> resume();
   // The model for others, into `directory`/final or a checkpoint's folder.
   SaveResult export_model(const std::string& name, int64_t step);
 
  private:
   std::string checkpoints() const { return directory_ + "/checkpoints"; }
-  std::vector<CheckpointInfo> candidates();
+  void keep_aside(const std::vector<std::string>& passed, const std::string& used);
+  void carry_files_of_model(SaveRequest& request) const;
   Resumed load_checkpoint(const std::string& path);
   std::unique_ptr<CheckpointReader> open_checkpoint(const std::string& path);
   // Made once: what is declared does not change in a run.
@@ -70,8 +73,11 @@ class Saver {
   std::unique_ptr<Instance> checkpoint_instance_, export_instance_;
   FormatPlugin checkpoint_format_, export_format_;
   std::optional<SavePlan> checkpoint_plan_, export_plan_;
+  std::vector<CarriedFile> carried_files_;  // of the model directory that the run starts from; on rank 0
+  unsigned mode_ = 0644;
   BucketPair buckets_;
-  std::optional<CheckpointRoot> root_;  // of rank 0
+  std::optional<CheckpointRoot> own_root_;
+  CheckpointRoot* root_;                // of rank 0; NULL elsewhere
   std::unique_ptr<Save> save_;          // in progress; uses all of the above
 };
 

@@ -2,11 +2,17 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <regex>
 
 #include "host/base/file.hpp"
 #include "host/base/hash.hpp"
+#include "host/base/json.hpp"
 #include "host/base/log.hpp"
+#include "host/base/log_capture.hpp"
+#include "host/base/pattern.hpp"
+#include "host/base/printable.hpp"
+#include "host/config/suggest.hpp"
+#include "host/data/document_reader.hpp"
+#include "host/data/tokenizer_files.hpp"
 #include "host/mesh/gpus.hpp"
 #include "host/plugin/search.hpp"
 #include "host/program/record.hpp"
@@ -18,6 +24,8 @@
 
 namespace chassis {
 namespace {
+
+constexpr uint64_t kMaxModelConfigBytes = uint64_t{16} << 20;
 
 // Collects what a plugin hands to a text sink.
 class TextSink {
@@ -48,6 +56,19 @@ Dtype dtype_from_setting(const std::string& setting, Device device) {
   return float_dtype(setting, "precision.compute");
 }
 
+std::string text_of_list(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
+
+PrepareCallback progress_of(ProgressBar& bar, const std::function<void()>& poll) {
+  return [&bar, &poll](const PrepareProgress& p) {
+    if (poll) poll();
+    bar.update(p.num_bytes_done, p.num_bytes, p.path);
+  };
+}
+
 // LibTorch alone would start a thread for every core on every rank.
 void share_cores(const World& world) {
   const std::string chosen = omp_num_threads();
@@ -63,6 +84,29 @@ std::string device_of_rank(const std::string& setting, int local_rank) {
   return "cuda:" + std::to_string(local_rank);
 }
 
+// Adds the dotted paths of all keys in `table`.
+void add_keys(const Json& table, const std::string& prefix, std::vector<std::string>& keys) {
+  for (const auto& [name, value] : table.items()) {
+    keys.push_back(prefix + name);
+    if (value.is_object()) add_keys(value, prefix + name + ".", keys);
+  }
+}
+
+// `finding` is a model's sentence on what it ignores of model.config, with the key in quotes; `complete` is the config that
+// it would write itself.
+void add_ignored_key(Config& config, const std::string& complete, const std::string& finding) {
+  std::vector<std::string> written, known;
+  add_keys(config.json("model.config"), "", written);
+  add_keys(parse_json(complete, "the model's config", ExitCode::kPlugin), "", known);
+  for (const std::string& key : written) {
+    if (finding.find("'" + key + "'") == std::string::npos) continue;
+    std::erase(known, key);  // it may be carried over
+    const std::string near = nearest(key, known);
+    return config.add_problem("model.config." + key, "model.config: " + finding + (near.empty() ? "" : " (did you mean '" + near + "'?)"));
+  }
+  config.add_problem("model.config", "model.config: " + finding);
+}
+
 }  // namespace
 
 Session::Session(Config config, const SessionOptions& options) : config_(std::move(config)) {
@@ -74,12 +118,12 @@ Session::Session(Config config, const SessionOptions& options) : config_(std::mo
   choose_device(options);
   make_communicator(options);
   build_program();
-  resolve_parallel();
   if (config_.use() == ConfigUse::kTraining) {
     const std::string name = config_.get_string("optimizer.plugin");
     optimizer_ = std::make_unique<OptimizerDriver>(create("optimizer", "optimizer", name), *parameters_,
                                                    config_.get_double("optimizer.weight_decay"));
   }
+  resolve_parallel();
 }
 
 Session::~Session() = default;
@@ -88,65 +132,98 @@ void Session::load_plugins(const SessionOptions& options) {
   LoadPolicy policy;
   const Json pins = config_.json("plugins.pin");
   for (const auto& [id, pin] : pins.items()) policy.pins[id] = read_pin(config_, id, pin);
+  policy.trust.folders = config_.get_list("plugins.trust");
   if (!options.without_device && config_.get_string("run.device") != "cpu")
     policy.cuda = [this]() -> std::optional<CudaFacts> {
       if (!load_cuda().empty()) return std::nullopt;
       return cuda_facts(chassis::choose_device(config_.get_string("run.device")));
     };
-  PluginIndex index(plugin_folders(options.plugin_path, config_.get_list("plugins.path"), config_.position("plugins.path")));
-  registry_ = std::make_unique<PluginRegistry>(std::move(index), std::move(policy), *services_);
-  services_->set_registry(registry_.get());
-  try {
-    for (const PluginSlot& slot : config_.plugin_slots()) {
-      std::string id = slot.plugin;
-      if (slot.kind == "model" && id.empty()) {
-        choose_model();
-        id = model_member_;
-      }
-      if (id.empty() || (slot.kind == "comm" && id == "auto")) continue;
-      try {
-        config_.check_plugin_options(slot.key, id, registry_->option_specs(slot.kind, id));
-      } catch (Error& error) {
-        if (error.code() == ExitCode::kPlugin && error.where().file.empty() && !slot.where.file.empty())
-          throw Error(error.code(), slot.where, error.message()).hint(error.hint_text());
-        throw;
-      }
+  // All that is wrong is found before anything is thrown; what is broken in the host itself ends at once.
+  const auto collect = [&](const std::string& key, const SourcePosition& where, const auto& action) {
+    try {
+      action();
+    } catch (const Error& error) {
+      if (error.code() == ExitCode::kInternal) throw;
+      const bool placed = !error.where().file.empty() || where.file.empty();
+      config_.add_problem(key, placed ? error : Error(error.code(), where, error.message()).hint(error.hint_text()));
     }
-  } catch (const Error&) {
-    config_.throw_if_problems();
-    throw;
+  };
+  collect("", {}, [&] {
+    PluginIndex index(plugin_folders(options.plugin_path, config_.get_list("plugins.path"), config_.position("plugins.path")));
+    registry_ = std::make_unique<PluginRegistry>(std::move(index), std::move(policy), *services_);
+  });
+  if (!registry_) config_.throw_if_problems();
+  services_->set_registry(registry_.get());
+  // Of other models the configuration itself says what is missing.
+  if (config_.has("model.path") || (config_.has("model.plugin") && config_.has("model.config")))
+    collect("model.plugin", {}, [&] { choose_model(); });
+  bool can_configure = false;
+  for (const PluginSlot& slot : config_.plugin_slots()) {
+    const std::string id = slot.kind == "model" ? model_member_ : slot.plugin;
+    if (id.empty() || (slot.kind == "comm" && id == "auto")) continue;
+    const size_t before = config_.num_problems();
+    collect(slot.key + ".plugin", slot.where,
+            [&] { config_.check_plugin_options(slot.key, id, registry_->option_specs(slot.kind, id)); });
+    if (slot.kind == "model") can_configure = config_.num_problems() == before;
   }
-  if (model_member_.empty()) choose_model();
+  if (can_configure)
+    collect(config_.has("model.path") ? "model.path" : "model.config", {}, [&] { configure_model(); });
   config_.finish();
-  if (!config_.json("freeze.groups").empty())
-    throw Error(ExitCode::kConfig, config_.position("freeze.groups"),
-                "freeze.groups: model '" + model_member_ + "' names no groups")
-        .hint("use freeze.patterns");
 }
 
 void Session::choose_model() {
-  if (config_.has("model.path")) {
-    const std::string folder = config_.get_string("model.path");
-    const std::string path = folder + "/config.json";
-    if (!std::filesystem::exists(path))
-      throw Error(ExitCode::kConfig, config_.position("model.path"), "model.path: there is no " + path)
-          .hint("give a folder as saved by transformers' save_pretrained");
-    model_config_text_ = read_file(path);
-    const Json json = parse_json(model_config_text_, path);
-    if (config_.has("model.plugin") && !config_.get_string("model.plugin").empty()) {
-      model_member_ = config_.get_string("model.plugin");
-      return;
-    }
-    if (!json.contains("architectures") || !json["architectures"].is_array() || json["architectures"].empty())
-      throw config_error(path + " names no architecture").hint("set model.plugin");
-    model_member_ = registry_->model_for_architecture(json["architectures"][0].get<std::string>()).id;
+  if (config_.has("model.plugin")) model_member_ = config_.get_string("model.plugin");
+  if (!config_.has("model.path")) {
+    model_config_text_ = config_.json("model.config").dump();
     return;
   }
-  if (!config_.has("model.plugin") || !config_.has("model.config"))
-    throw Error(ExitCode::kConfig, config_.position("model"), "[model] needs path, or plugin and config")
-        .hint("path = \"models/x\" reads an HF directory; plugin = \"llama\", config = { … } makes a new model");
-  model_member_ = config_.get_string("model.plugin");
-  model_config_text_ = config_.json("model.config").dump();
+  const std::string path = config_.get_string("model.path") + "/config.json";
+  const SourcePosition where = config_.position("model.path");
+  bool is_there = false, is_link = false;
+  try {
+    is_there = path_kind(path) != PathKind::kAbsent;
+    is_link = link_kind(path) == PathKind::kLink;
+    if (is_there) model_config_text_ = read_file(path, kMaxModelConfigBytes);
+  } catch (const Error& cause) {
+    throw Error(ExitCode::kConfig, where, "model.path: " + cause.message()).hint(cause.hint_text());
+  }
+  if (!is_there)
+    throw Error(ExitCode::kConfig, where, "model.path: " + (is_link ? path + " is a link to what is not there" : "there is no " + path))
+        .hint("give a folder as saved by transformers' save_pretrained");
+  const Json json = parse_json(model_config_text_, path);
+  if (!json.is_object()) throw Error(ExitCode::kConfig, SourcePosition{path}, "is not a JSON object");
+  if (!model_member_.empty()) return;
+  const auto named = json.find("architectures");
+  if (named == json.end() || !named->is_array() || named->empty() || !named->front().is_string())
+    throw Error(ExitCode::kConfig, SourcePosition{path},
+                "names no architecture: 'architectures' is " + (named == json.end() ? "missing" : printable(named->dump())) +
+                    ", expected a list of names")
+        .hint("set model.plugin");
+  model_member_ = registry_->model_for_architecture(named->front().get<std::string>()).id;
+}
+
+// What a model ignores of a config.json, which holds much that changes nothing, is counted. Of model.config every key was
+// written for this run, so what the model ignores there is a mistake.
+void Session::configure_model() {
+  model_ = create("model", "model", model_member_);
+  model_table_ = &model_->interface<chassis_model_t>(CHASSIS_MODEL_ID, offsetof(chassis_model_t, max_positions));
+  model_->require(CHASSIS_MODEL_ID, {{"configure", model_table_->configure != nullptr},
+                                     {"record", model_table_->record != nullptr},
+                                     {"config", model_table_->config != nullptr}});
+  const auto configure = [&] {
+    model_->check(model_table_->configure(model_->get("configure"), str_of(model_config_text_)));
+  };
+  if (config_.has("model.path")) {
+    try {
+      return configure();
+    } catch (const Error& e) {
+      throw Error(e.code(), config_.position("model.path"), config_.get_string("model.path") + "/config.json: " + e.message())
+          .hint(e.hint_text());
+    }
+  }
+  log::CapturedWarnings ignored;
+  configure();
+  for (const std::string& finding : ignored.texts()) add_ignored_key(config_, model_config(), finding);
 }
 
 std::unique_ptr<Instance> Session::create(const std::string& slot_key, const std::string& kind, const std::string& id) {
@@ -167,7 +244,8 @@ void Session::choose_device(const SessionOptions& options) {
   else if (world_->size() > 1) share_cores(*world_);
   const std::string setting = device_of_rank(config_.get_string("run.device"), world_->launch().local_rank);
   const bool cuda_by_name = options.as_configured && setting.starts_with("cuda");
-  if (options.without_device) resolve_.device = cuda_by_name ? Device{Device::Type::kCuda, 0} : Device{};
+  if (options.as_on) resolve_.device = *options.as_on;
+  else if (options.without_device) resolve_.device = cuda_by_name ? Device{Device::Type::kCuda, 0} : Device{};
   else resolve_.device = chassis::choose_device(setting);
   resolve_.compute = dtype_from_setting(config_.get_string("precision.compute"), resolve_.device);
   if (resolve_.compute == Dtype::bf16 && !options.without_device && !has_fast_bf16(resolve_.device))
@@ -178,30 +256,31 @@ void Session::choose_device(const SessionOptions& options) {
 }
 
 void Session::build_program() {
-  model_ = create("model", "model", model_member_);
-  model_table_ = &model_->interface<chassis_model_t>(CHASSIS_MODEL_ID);
   try {
-    model_->check(model_table_->configure(model_->get(), str_of(model_config_text_)));
+    program_ = record_program([&](const chassis_builder_t* b) { return model_table_->record(model_->get("record"), b); });
   } catch (const Error& e) {
-    const char* key = config_.has("model.path") ? "model.path" : "model.config";
-    throw Error(e.code(), config_.position(key), e.message()).hint(e.hint_text());
+    const bool from_file = config_.has("model.path");
+    Error error(e.code(), config_.position(from_file ? "model.path" : "model.config"), e.message());
+    if (from_file) error.with("file", config_.get_string("model.path") + "/config.json");
+    throw error.hint(e.hint_text());
   }
-  program_ = record_program([&](const chassis_builder_t* b) { return model_table_->record(model_->get(), b); });
   layout_ = apply_layout(program_, {});
   parameters_ = std::make_unique<ParameterTable>(program_, layout_);
   freeze();
   parameters_->set_precision(resolve_.compute);
 
-  auto provider = [&](const std::string& slot_key, const std::string& id) {
+  auto provider = [&](const std::string& slot_key, const std::string& id, const char* chosen_by) {
     providers_.push_back(create(slot_key, "ops", id));
-    return OpsProvider{id, providers_.back()->get(), &providers_.back()->interface<chassis_ops_t>(CHASSIS_OPS_ID)};
+    return OpsProvider{id, providers_.back()->get(), &providers_.back()->interface<chassis_ops_t>(CHASSIS_OPS_ID),
+                       config_.set_by_user(chosen_by)};
   };
-  resolve_.attention.push_back(provider("attention", config_.get_string("attention.plugin")));
+  resolve_.attention.push_back(provider("attention", config_.get_string("attention.plugin"), "attention.plugin"));
   for (const std::string& id : config_.get_list("kernels.plugins"))
-    resolve_.kernels.push_back(provider("kernels." + id, id));
+    resolve_.kernels.push_back(provider("kernels." + id, id, "kernels.plugins"));
   executor_ = std::make_unique<Executor>(program_, layout_, *parameters_, resolve_, Recompute::kNone);
 
   if (config_.has("tokenizer.plugin") && !config_.get_string("tokenizer.plugin").empty()) {
+    require_tokenizer_of_model();
     tokenizer_ = std::make_unique<PluginTokenizer>(
         create("tokenizer", "tokenizer", config_.get_string("tokenizer.plugin")));
     if (tokenizer_->vocab_size() > vocab_size())
@@ -213,40 +292,72 @@ void Session::build_program() {
   }
 }
 
+std::vector<std::string> Session::other_tokenizer_files() const {
+  if (!config_.has("model.path") || !config_.has("tokenizer.plugin") || config_.get_string("tokenizer.plugin").empty())
+    return {};
+  const std::string& model = config_.get_string("model.path");
+  const Json options = config_.plugin_options("tokenizer");
+  for (const auto& [name, value] : options.items())  // it is told to read them
+    if (value.is_string() && !value.get<std::string>().empty() && lies_in(value.get<std::string>(), model)) return {};
+  return tokenizer_files(model);
+}
+
+// Weights know the ids that they were trained on: with those of another tokenizer they read garbage.
+void Session::require_tokenizer_of_model() const {
+  bool reads_text = config_.use() == ConfigUse::kGeneration;
+  for (const char* sets : {"data.train", "data.eval"})
+    for (size_t i = 0; i < config_.count(sets); ++i)
+      reads_text |= config_.get_string(std::string(sets) + "." + std::to_string(i) + ".format") == "text";
+  if (!reads_text || config_.get_string("model.init") == "random") return;
+  const std::vector<std::string> files = other_tokenizer_files();
+  if (files.empty()) return;
+  const std::string what = "tokenizer '" + config_.get_string("tokenizer.plugin") + "' is not the one that " +
+                           config_.get_string("model.path") + " brings along (" + text_of_list(files) + ")";
+  if (config_.get_bool("tokenizer.force")) return counted_warning("tokenizer.force", what + ", and is used all the same");
+  throw Error(ExitCode::kConfig, config_.position("tokenizer.plugin"),
+              what + ": to the model's weights its ids would mean other words")
+      .hint("tokenise the data with the model's own tokenizer and give format = \"tokens\"; tokenizer.force = true uses "
+            "this one all the same");
+}
+
 void Session::freeze() {
-  auto compile = [&](const std::string& key) {
-    std::vector<std::regex> patterns;
-    size_t index = 0;
-    for (const std::string& text : config_.get_list(key)) {
-      try {
-        patterns.emplace_back(text);
-      } catch (const std::regex_error& e) {
-        throw Error(ExitCode::kConfig, config_.position(key), key + "[" + std::to_string(index) + "] = \"" + text +
-                                                                  "\" is not a regular expression: " + e.what());
-      }
-      ++index;
-    }
-    return patterns;
+  const auto patterns_of = [&](const std::string& key) {
+    const std::vector<std::string> texts = config_.get_list(key);
+    return std::vector<Pattern>(texts.begin(), texts.end());
   };
-  const auto frozen = compile("freeze.patterns"), trained = compile("freeze.train_only");
+  const std::vector<Pattern> frozen = patterns_of("freeze.patterns"), trained = patterns_of("freeze.train_only");
+  // Whether any of them is found in the name; counts each, since one that is never found is a mistake.
+  const auto any_found = [&](const std::vector<Pattern>& patterns, const std::string& key, const std::string& name,
+                             std::vector<size_t>& uses) {
+    bool any = false;
+    for (size_t i = 0; i < patterns.size(); ++i) {
+      try {
+        if (!patterns[i].found_in(name)) continue;
+      } catch (const Error& e) {
+        const std::string item = key + "." + std::to_string(i);
+        throw Error(ExitCode::kConfig, config_.position(item), item + ": " + e.message()).hint(e.hint_text());
+      }
+      ++uses[i];
+      any = true;
+    }
+    return any;
+  };
   std::vector<size_t> uses(frozen.size()), train_uses(trained.size());
   for (const auto& p : parameters_->all()) {
-    for (size_t i = 0; i < frozen.size(); ++i)
-      if (std::regex_search(p->name, frozen[i])) p->trainable = false, ++uses[i];
-    bool wanted = trained.empty();
-    for (size_t i = 0; i < trained.size(); ++i)
-      if (std::regex_search(p->name, trained[i])) wanted = true, ++train_uses[i];
-    p->trainable &= wanted;
+    if (any_found(frozen, "freeze.patterns", p->name, uses)) p->trainable = false;
+    if (!trained.empty() && !any_found(trained, "freeze.train_only", p->name, train_uses)) p->trainable = false;
   }
-  auto refuse_unused = [&](const std::string& key, const std::vector<size_t>& counts) {
-    const auto texts = config_.get_list(key);
-    for (size_t i = 0; i < counts.size(); ++i)
-      if (counts[i] == 0)
-        throw Error(ExitCode::kConfig, config_.position(key), key + ": \"" + texts[i] + "\" matches no parameter")
-            .hint("names look like " + parameters_->all().front()->name);
+  const auto refuse_unused = [&](const std::string& key, const std::vector<Pattern>& patterns,
+                                 const std::vector<size_t>& counts) {
+    for (size_t i = 0; i < counts.size(); ++i) {
+      if (counts[i] > 0) continue;
+      const std::string item = key + "." + std::to_string(i);
+      throw Error(ExitCode::kConfig, config_.position(item), key + ": \"" + patterns[i].text() + "\" matches no parameter")
+          .hint("names look like " + parameters_->all().front()->name);
+    }
   };
-  refuse_unused("freeze.patterns", uses);
-  refuse_unused("freeze.train_only", train_uses);
+  refuse_unused("freeze.patterns", frozen, uses);
+  refuse_unused("freeze.train_only", trained, train_uses);
   if (parameters_->num_elements(true) == 0)
     throw Error(ExitCode::kConfig, config_.position("freeze"), "[freeze] leaves no parameter to train");
 }
@@ -256,28 +367,41 @@ int64_t Session::vocab_size() const {
   return dim ? program_.dims[*dim].size : 0;
 }
 
+int64_t Session::max_positions() const {
+  return model_table_->max_positions ? model_table_->max_positions(model_->get("max_positions")) : 0;
+}
+
+void Session::check_positions(int64_t num_positions, const std::string& what) const {
+  if (const int64_t most = max_positions(); most > 0 && num_positions > most)
+    counted_warning("positions beyond the model's", what + " = " + std::to_string(num_positions) + ", but the weights of model '" +
+                                                        model_member_ + "' were made for " + std::to_string(most) +
+                                                        " positions (max_position_embeddings); beyond them results get worse");
+}
+
 std::string Session::stored_dtype() const {
-  const Json json = parse_json(model_config_text_, "the model's config");
-  return json_string_or(json, "dtype", json_string_or(json, "torch_dtype", "float32", "config"), "config");
+  const std::string where =
+      config_.has("model.path") ? config_.get_string("model.path") + "/config.json" : "model.config";
+  const Json json = parse_json(model_config_text_, where);
+  return json_string_or(json, "dtype", json_string_or(json, "torch_dtype", "float32", where), where);
 }
 
 std::string Session::model_config() const {
   TextSink sink;
-  model_->check(model_table_->config(model_->get(), sink.get()));
+  model_->check(model_table_->config(model_->get("config"), sink.get()));
   return sink.take();
 }
 
 std::string Session::disk_name(const std::string& parameter) const {
   if (!model_table_->disk_name) return parameter;
   TextSink sink;
-  model_->check(model_table_->disk_name(model_->get(), str_of(parameter), sink.get()));
+  model_->check(model_table_->disk_name(model_->get("disk_name"), str_of(parameter), sink.get()));
   return sink.take();
 }
 
 std::string Session::parameter_name(const std::string& disk_name) const {
   if (!model_table_->parameter_name) return disk_name;
   TextSink sink;
-  model_->check(model_table_->parameter_name(model_->get(), str_of(disk_name), sink.get()));
+  model_->check(model_table_->parameter_name(model_->get("parameter_name"), str_of(disk_name), sink.get()));
   return sink.take();
 }
 
@@ -296,9 +420,13 @@ DataSetConfig Session::data_set(const std::string& key) const {
   if (config_.has(key + ".weight")) set.weight = config_.get_double(key + ".weight");
   set.key = key;
   set.where = config_.position(key + ".path");
-  if (set.format == DataFormat::kText && !tokenizer_)
+  if (set.format == DataFormat::kText && !tokenizer_) {
+    const bool model_has_one = config_.has("model.path") && !tokenizer_files(config_.get_string("model.path")).empty();
     throw Error(ExitCode::kConfig, set.where, key + " is text, but there is no tokenizer")
-        .hint("add [tokenizer] plugin = \"bytes\", or give format = \"tokens\"");
+        .hint(model_has_one ? "tokenise it with the tokenizer of " + config_.get_string("model.path") +
+                                  ", and give format = \"tokens\""
+                            : "set tokenizer.plugin (`chassis plugins list` shows the tokenizers), or give format = \"tokens\"");
+  }
   return set;
 }
 
@@ -313,6 +441,7 @@ DataConfig Session::data_config() const {
   data.pad_id = tokenizer_ && tokenizer_->pad_id() >= 0 ? tokenizer_->pad_id() : 0;
   data.cache_dir = config_.get_string("data.cache_dir");
   data.prefetch = config_.get_bool("data.prefetch");
+  data.first_on_machine = world_->launch().local_rank == 0;
   return data;
 }
 
@@ -323,18 +452,22 @@ std::unique_ptr<TrainData> Session::open_train_data(const std::function<void()>&
     throw Error(ExitCode::kConfig, config_.position("data"), "there is no training data")
         .hint("add [[data.train]] with path = \"…\"");
   ProgressBar bar("preparing data");
-  return std::make_unique<TrainData>(data, tokenizer_.get(), [&](const PrepareProgress& p) {
-    if (poll) poll();
-    bar.update(p.num_bytes_done, p.num_bytes, p.path);
-  });
+  return std::make_unique<TrainData>(data, tokenizer_.get(), progress_of(bar, poll), poll);
 }
 
-std::vector<std::unique_ptr<EvalData>> Session::open_eval_data() {
+std::vector<std::unique_ptr<EvalData>> Session::open_eval_data(const std::function<void()>& poll) {
   std::vector<std::unique_ptr<EvalData>> sets;
   const DataConfig data = data_config();
+  ProgressBar bar("preparing data");
   for (size_t i = 0; i < config_.count("data.eval"); ++i)
-    sets.push_back(std::make_unique<EvalData>(data_set("data.eval." + std::to_string(i)), data, tokenizer_.get()));
+    sets.push_back(std::make_unique<EvalData>(data_set("data.eval." + std::to_string(i)), data, tokenizer_.get(),
+                                              progress_of(bar, poll), poll));
   return sets;
+}
+
+void Session::find_data() const {
+  for (const std::string kind : {"train", "eval"})
+    for (size_t i = 0; i < config_.count("data." + kind); ++i) data_files(data_set("data." + kind + "." + std::to_string(i)));
 }
 
 std::string Session::eval_name(size_t index) const {
@@ -353,7 +486,7 @@ double Session::flops_per_token() const {
         const BlockType& block = program_.blocks[type];
         if (op.id == "linear") {
           const auto shape = program_.global_shape(block.slots[op.params[0]]);
-          products += static_cast<double>(shape[0] * shape[1]);
+          products += static_cast<double>(shape[0]) * static_cast<double>(shape[1]);
         }
         if (op.id == "attention") {
           const auto& q = block.values[op.inputs[0]].dims;

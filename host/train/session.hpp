@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct SessionOptions {
   bool without_device = false;           // `check`: claims and shapes on the CPU, nothing is allocated
   World* world = nullptr;                // NULL: one process
   bool as_configured = false;  // without a device: claims are for the one that run.device names, there or not
+  std::optional<Device> as_on = {};  // without a device: claims are for this one
   // A rank of a world that is not there, for plans: as many ranks, this one of them, on the first comm plugin that
   // moves nothing.
   int world_size = 0;
@@ -60,6 +62,10 @@ class Session {
   Device device() const { return resolve_.device; }
   Dtype compute() const { return resolve_.compute; }
   int64_t vocab_size() const;
+  // The longest sequence that the weights were made for; 0: the model names none.
+  int64_t max_positions() const;
+  // Counts a warning if rows of so many positions go beyond it.
+  void check_positions(int64_t num_positions, const std::string& what) const;
 
   const std::string& model_member() const { return model_member_; }
   // What config.json, or [model] config, says about the dtype of stored weights: "float32" if nothing.
@@ -69,6 +75,9 @@ class Session {
   // Disk name ↔ parameter, by the model's mapping; an empty text: not stored, or to be skipped.
   std::string disk_name(const std::string& parameter) const;
   std::string parameter_name(const std::string& disk_name) const;
+  // The tokenizer files of model.path, by name, if [tokenizer] names another than theirs: one whose options lead to no
+  // file there.
+  std::vector<std::string> other_tokenizer_files() const;
   // SHA-256 of config and parameter shapes: what makes two runs runs of the same model.
   std::string model_hash() const;
 
@@ -83,8 +92,10 @@ class Session {
 
   // Prepares the data that the configuration names; shows progress. `poll` is called now and then and may throw.
   std::unique_ptr<TrainData> open_train_data(const std::function<void()>& poll = {});
-  std::vector<std::unique_ptr<EvalData>> open_eval_data();
+  std::vector<std::unique_ptr<EvalData>> open_eval_data(const std::function<void()>& poll = {});
   std::string eval_name(size_t index) const;
+  // Throws a config error if a data set has no file; reads nothing.
+  void find_data() const;
 
   // Floating point operations of forward and backward for one token, products alone.
   double flops_per_token() const;
@@ -92,12 +103,14 @@ class Session {
  private:
   void load_plugins(const SessionOptions& options);
   void choose_model();
+  void configure_model();
   void make_mesh(const SessionOptions& options);
   void make_communicator(const SessionOptions& options);
   std::unique_ptr<Instance> choose_comm(bool moves_nothing);
   void resolve_parallel();
   void choose_device(const SessionOptions& options);
   void build_program();
+  void require_tokenizer_of_model() const;
   void freeze();
   DataConfig data_config() const;
   DataSetConfig data_set(const std::string& key) const;

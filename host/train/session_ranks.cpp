@@ -149,6 +149,7 @@ void Session::resolve_parallel() {
     if (error.code() != ExitCode::kConfig || !error.where().file.empty()) throw;
     throw Error(error.code(), config_.position("parallel"), error.message()).hint(error.hint_text());
   }
+  if (optimizer_) optimizer_->place();
   executor_->set_events(stack_.get());
 }
 

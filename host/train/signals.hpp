@@ -1,4 +1,5 @@
-// SIGINT and SIGTERM ask the run to stop: the step in progress is finished and saved. A second SIGINT ends at once.
+// SIGINT, SIGTERM and SIGHUP ask the run to stop: the step in progress is finished and saved. A second SIGINT ends at
+// once; a SIGHUP that was ignored before, as nohup does, stays ignored.
 // SIGUSR1 asks for a checkpoint behind the step in progress. What comes between the backward passes of two steps is
 // heard in the second.
 #pragma once
@@ -8,7 +9,8 @@ namespace chassis {
 // While it lives, the signals are caught. One at a time.
 class RunSignals {
  public:
-  RunSignals();
+  // `answering`: the first one is answered on stderr, with the plugin that is waited for.
+  explicit RunSignals(bool answering = true);
   ~RunSignals();
   RunSignals(const RunSignals&) = delete;
   RunSignals& operator=(const RunSignals&) = delete;

@@ -1,10 +1,8 @@
 #include "host/train/sinks.hpp"
 
-#include <unistd.h>
+#include <utility>
 
-#include <chrono>
-#include <filesystem>
-
+#include "host/base/error.hpp"
 #include "host/base/json.hpp"
 #include "host/base/log.hpp"
 #include "host/base/units.hpp"
@@ -12,22 +10,34 @@
 namespace chassis {
 namespace {
 
+// Of the steps since the last line.
+struct Means {
+  double losses = 0.0, trained_tokens = 0.0;  // of steps that were applied
+  double tokens = 0.0, step_ms = 0.0, data_ms = 0.0;
+
+  void add(const StepRecord& r) {
+    if (!r.skipped) {
+      losses += r.loss * static_cast<double>(r.trained_tokens);
+      trained_tokens += static_cast<double>(r.trained_tokens);
+    }
+    tokens += static_cast<double>(r.tokens);
+    step_ms += r.step_ms;
+    data_ms += r.data_ms;
+  }
+  double loss(const StepRecord& last) const { return trained_tokens > 0.0 ? losses / trained_tokens : last.loss; }
+  double tokens_per_second() const { return step_ms > 0.0 ? tokens * 1000.0 / step_ms : 0.0; }
+  double data_percent() const { return step_ms > 0.0 ? 100.0 * data_ms / step_ms : 0.0; }
+};
+
 class ConsoleSink final : public MetricsSink {
  public:
   explicit ConsoleSink(ConsoleFacts facts) : facts_(facts) {}
 
   void step(const StepRecord& r) override {
     mean_step_ms_ = mean_step_ms_ == 0.0 ? r.step_ms : 0.9 * mean_step_ms_ + 0.1 * r.step_ms;
-    const double eta = mean_step_ms_ / 1000.0 * static_cast<double>(facts_.max_steps - r.step);
-    std::string line = fmt::format("step {}/{} loss {:.4f} gnorm {:.3g} lr {:.2e} | {} tok/s", r.step, facts_.max_steps,
-                                   r.loss, r.grad_norm, r.lr, count_text(r.tokens_per_second()));
-    if (facts_.peak_flops > 0.0)
-      line += fmt::format(" mfu {:.0f}%", 100.0 * r.tokens_per_second() * facts_.flops_per_token / facts_.peak_flops);
-    line += " | " + bytes_text(r.peak_memory_bytes);
-    if (facts_.total_memory_bytes) line += " of " + bytes_text(facts_.total_memory_bytes);
-    line += fmt::format(" | data {:.0f}% | eta {}", r.step_ms > 0.0 ? 100.0 * r.data_ms / r.step_ms : 0.0, duration_text(eta));
-    if (r.skipped) line += " | SKIPPED: not finite";
-    log::info("{}", line);
+    means_.add(r);
+    const bool is_first = std::exchange(is_first_, false);
+    if (is_first || r.step % facts_.every_steps == 0 || r.step == facts_.max_steps || r.skipped) tell(r);
   }
 
   void evaluation(const EvalRecord& r) override {
@@ -36,16 +46,30 @@ class ConsoleSink final : public MetricsSink {
   }
 
  private:
+  void tell(const StepRecord& r) {
+    const Means means = std::exchange(means_, {});
+    const double eta = mean_step_ms_ / 1000.0 * static_cast<double>(facts_.max_steps - r.step);
+    const double tokens_per_second = means.tokens_per_second();
+    std::string line = fmt::format("step {}/{} loss {:.4f} gnorm {:.3g} lr {:.2e} | {} tok/s", r.step, facts_.max_steps,
+                                   means.loss(r), r.grad_norm, r.lr, count_text(tokens_per_second));
+    if (facts_.peak_flops > 0.0)
+      line += fmt::format(" mfu {:.0f}%", 100.0 * tokens_per_second * facts_.flops_per_token / facts_.peak_flops);
+    line += " | " + bytes_text(r.peak_memory_bytes);
+    if (facts_.total_memory_bytes) line += " of " + bytes_text(facts_.total_memory_bytes);
+    line += fmt::format(" | data {:.0f}% | eta {}", means.data_percent(), duration_text(eta));
+    if (r.skipped) line += " | SKIPPED: not finite";
+    log::info("{}", line);
+  }
+
   ConsoleFacts facts_;
+  Means means_;
   double mean_step_ms_ = 0.0;
+  bool is_first_ = true;
 };
 
 class JsonlSink final : public MetricsSink {
  public:
-  JsonlSink(const std::string& path, int64_t first_step) : file_(File::open_write(path)) {
-    offset_ = keep_until(first_step);
-    file_.truncate(offset_);
-  }
+  JsonlSink(MetricsFile file, LostMetrics lost) : file_(std::move(file.file)), offset_(file.offset), lost_(lost) {}
 
   void step(const StepRecord& r) override {
     Json json = {{"step", r.step},
@@ -76,33 +100,29 @@ class JsonlSink final : public MetricsSink {
 
  private:
   void append(const Json& json) {
-    const std::string line = json.dump() + "\n";
-    file_.pwrite_exact(line.data(), line.size(), offset_);
-    offset_ += line.size();
-  }
-
-  // Bytes of the leading lines whose step is at most `last`.
-  uint64_t keep_until(int64_t last) const {
-    std::string text(file_.size(), '\0');
-    if (!text.empty()) file_.pread_exact(text.data(), text.size(), 0);
-    uint64_t kept = 0;
-    for (size_t end; (end = text.find('\n', kept)) != std::string::npos; kept = end + 1) {
-      const Json json = Json::parse(text.substr(kept, end - kept), nullptr, false);
-      if (!json.is_object() || json.value("step", int64_t{0}) > last) break;
+    const std::string line = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    try {
+      file_.pwrite_exact(line.data(), line.size(), offset_);
+      offset_ += line.size();
+    } catch (const Error& cause) {
+      if (lost_ == LostMetrics::kStop) throw;
+      counted_warning("lines that metrics.jsonl did not take",
+                      cause.message() + "; lines that are missing there are counted");
+      if (file_.size() > offset_) file_.truncate(offset_);  // not to leave a part of a line
     }
-    return kept;
   }
 
   File file_;
   uint64_t offset_ = 0;
+  LostMetrics lost_;
 };
 
 }  // namespace
 
 std::unique_ptr<MetricsSink> make_console_sink(ConsoleFacts facts) { return std::make_unique<ConsoleSink>(facts); }
 
-std::unique_ptr<MetricsSink> make_jsonl_sink(const std::string& path, int64_t first_step) {
-  return std::make_unique<JsonlSink>(path, first_step);
+std::unique_ptr<MetricsSink> make_jsonl_sink(MetricsFile file, LostMetrics lost) {
+  return std::make_unique<JsonlSink>(std::move(file), lost);
 }
 
 double peak_flops(const std::string& device_name, bool half_precision) {

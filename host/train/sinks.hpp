@@ -1,11 +1,11 @@
-// Where metrics go: the console's one line per step, and metrics.jsonl.
+// Where metrics go: the console's lines, and metrics.jsonl.
 #pragma once
 
 #include <cstdio>
 #include <memory>
 #include <string>
 
-#include "host/base/file.hpp"
+#include "host/train/metrics_file.hpp"
 #include "host/train/step_record.hpp"
 
 namespace chassis {
@@ -13,20 +13,25 @@ namespace chassis {
 class MetricsSink {
  public:
   virtual ~MetricsSink() = default;
-  virtual void step(const StepRecord& record) = 0;
+  virtual void step(const StepRecord& record) = 0;  // every step
   virtual void evaluation(const EvalRecord& record) = 0;
 };
 
 struct ConsoleFacts {
   int64_t max_steps = 0;
+  int64_t every_steps = 1;
   double flops_per_token = 0.0;
   double peak_flops = 0.0;        // of the device; 0: unknown, then no MFU
   uint64_t total_memory_bytes = 0;
 };
 
+// A line for the first step, every every_steps steps, the last one and each that is skipped. Loss and tok/s are the
+// means since the line before.
 std::unique_ptr<MetricsSink> make_console_sink(ConsoleFacts facts);
-// Appends; every line reaches the file before the next step. After a resume, lines of later steps are dropped first.
-std::unique_ptr<MetricsSink> make_jsonl_sink(const std::string& path, int64_t first_step);
+// A line of metrics.jsonl that cannot be written ends the run, or is counted and missing there.
+enum class LostMetrics { kStop, kCount };
+// Appends; every line reaches the file before the next step.
+std::unique_ptr<MetricsSink> make_jsonl_sink(MetricsFile file, LostMetrics lost);
 
 // Dense peak in FLOP/s of known devices at the compute type, 0 if unknown. Sources: NVIDIA's data sheets of A100, H100 and
 // H200.

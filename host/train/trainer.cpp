@@ -6,8 +6,10 @@
 
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
+#include "host/plugin/call.hpp"
 #include "host/service/device.hpp"
 #include "host/train/fields.hpp"
+#include "host/train/finite.hpp"
 
 namespace chassis {
 namespace {
@@ -53,6 +55,7 @@ StepRecord Trainer::step() {
   Stopwatch watch, whole;
   const StepData data = data_.next_step(options_.shape);
   record.step = state_.step + 1;
+  set_current_step(record.step);
   record.tokens = data.num_tokens;
   record.trained_tokens = data.num_trained_tokens;
   record.data_ms = watch.lap();
@@ -85,6 +88,7 @@ StepRecord Trainer::step() {
   record.lr = options_.schedule.at(record.step);
   const bool finite = std::isfinite(record.loss) && std::isfinite(record.grad_norm);
   if (finite) {
+    skipped_in_a_row_ = 0;
     const double limit = options_.max_grad_norm;
     const double grad_scale = limit > 0.0 ? std::min(1.0, limit / (record.grad_norm + 1e-6)) : 1.0;
     if (options_.before_update) options_.before_update();
@@ -115,12 +119,22 @@ StepRecord Trainer::step() {
 
 void Trainer::refuse_step(StepRecord& record) {
   ++state_.skipped_steps;
+  ++skipped_in_a_row_;
   record.skipped = true;
   const std::string what = "step " + std::to_string(record.step) + ": loss " + std::to_string(record.loss) +
                            ", gradient norm " + std::to_string(record.grad_norm) + "; the step was not applied";
+  if (const auto bad = find_nonfinite(parameters_, ranks_))
+    throw Error(ExitCode::kNumeric, what + ", and no later one can be: the parameter " +
+                                        nonfinite_text(parameters_, *bad) + " is NaN or infinite")
+        .hint("go on from a checkpoint before this step, with a lower optimizer.lr");
   if (options_.nonfinite == NonFinite::kStop)
     throw Error(ExitCode::kNumeric, what)
         .hint("lower optimizer.lr, check the data of this step, or set train.nonfinite = \"skip\"");
+  if (options_.max_skipped_steps > 0 && skipped_in_a_row_ >= options_.max_skipped_steps)
+    throw Error(ExitCode::kNumeric, what + "; " + std::to_string(skipped_in_a_row_) +
+                                        " steps in a row were skipped, train.max_skipped_steps is " +
+                                        std::to_string(options_.max_skipped_steps))
+        .hint("lower optimizer.lr, check the data, or raise train.max_skipped_steps");
   counted_warning("non-finite step skipped", what);
 }
 

@@ -40,8 +40,9 @@ struct TrainerOptions {
   LearningRateSchedule schedule;
   double max_grad_norm = 1.0;  // 0: never clipped
   NonFinite nonfinite = NonFinite::kStop;
+  // Steps in a row that may be skipped; then the run stops all the same. 0: any number.
+  int64_t max_skipped_steps = 0;
   int64_t max_steps = 0;
-  int64_t log_every_steps = 1;
   std::function<Wishes()> wishes;       // [step] of this rank; asked once in a step, behind its backward
   std::function<void()> before_update;  // [step] called when parameters and states are about to change
 };
@@ -61,7 +62,7 @@ class Trainer {
           Device device, TrainerOptions options);
 
   // [step] One optimizer step over a global batch. Throws a numeric error if loss or gradients are not finite and the
-  // policy is to stop; parameters are then as before the step.
+  // policy is to stop, or no later step could be better; parameters are then as before the step.
   StepRecord step();
   // Of all ranks in the last step: to stop or save if any rank wished it, ready if all were.
   const Wishes& wishes() const { return wishes_; }
@@ -70,7 +71,7 @@ class Trainer {
   const TrainerOptions& options() const { return options_; }
 
  private:
-  // Counts it, or throws.
+  // [all-ranks] Counts it, or throws.
   void refuse_step(StepRecord& record);
 
   Executor& executor_;
@@ -82,6 +83,7 @@ class Trainer {
   TrainerOptions options_;
   std::vector<Work> schedule_;
   TrainerState state_;
+  int64_t skipped_in_a_row_ = 0;
   Wishes wishes_;
 };
 

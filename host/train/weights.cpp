@@ -1,27 +1,26 @@
 #include "host/train/weights.hpp"
 
 #include <algorithm>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <set>
 
 #include "host/base/log.hpp"
 #include "host/base/units.hpp"
-#include "host/checkpoint/checkpoint_root.hpp"
+#include "host/checkpoint/output_place.hpp"
 #include "host/checkpoint/reshard.hpp"
+#include "host/train/finite.hpp"
 #include "host/train/progress.hpp"
 #include "host/train/saved_tensors.hpp"
 
 namespace chassis {
 namespace {
 
-namespace fs = std::filesystem;
-
 // What a directory calls the parameters of a model, and what it has besides.
 struct NamesOnDisk {
   NamesOnDisk(Session& session, const CheckpointReader& reader) {
-    const bool ours = reader.manifest() && reader.manifest()->about.value("names", "") == kParameterNames;
+    const CheckpointManifest* manifest = reader.manifest();
+    const bool ours = manifest && json_string_or(manifest->about, "names", "", reader.path()) == kParameterNames;
     for (const DiskTensor& tensor : reader.tensors()) {
       const std::string name = ours ? tensor.name : session.parameter_name(tensor.name);
       if (name.empty() || (ours && !session.parameters().find(name)))
@@ -51,7 +50,70 @@ LoadResult read_weights(Session& session, CheckpointReader& reader, const Bucket
   return reader.load(tensors, session.mesh(), buckets, local, options);
 }
 
+// Text of the lines that ranks are told.
+std::string joined(const std::vector<std::string>& parts) {
+  std::string all;
+  for (const std::string& part : parts) all += part + '\0';
+  return all;
+}
+std::vector<std::string> parted(const std::string& all) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0, end; (end = all.find('\0', begin)) != all.npos; begin = end + 1)
+    parts.push_back(all.substr(begin, end - begin));
+  return parts;
+}
+
+// As rank 0 sees them.
+std::vector<CheckpointInfo> candidates(World& world, const std::string& root) {
+  const std::vector<std::string> parts = parted(found_by_first(world, "finding checkpoints", [&] {
+    std::vector<std::string> all;
+    for (const CheckpointInfo& found : checkpoints_to_resume(root))
+      all.insert(all.end(), {found.name, found.path, found.defect, found.unreadable});
+    return joined(all);
+  }));
+  std::vector<CheckpointInfo> out;
+  for (size_t i = 0; i + 4 <= parts.size(); i += 4) {
+    CheckpointInfo& found = out.emplace_back();
+    found.name = parts[i], found.path = parts[i + 1], found.defect = parts[i + 2], found.unreadable = parts[i + 3];
+  }
+  return out;
+}
+
 }  // namespace
+
+void together_unless_damaged(World& world, const std::string& what, const std::function<void()>& part) {
+  std::optional<DamagedCheckpoint> own;
+  world.together(what, [&] {
+    try {
+      part();
+    } catch (const DamagedCheckpoint& damage) {
+      own = damage;
+    }
+  });
+  const std::vector<std::string> all = world.exchange(what, own ? own->message() : "");
+  if (own) throw *own;
+  for (size_t rank = 0; rank < all.size(); ++rank)
+    if (!all[rank].empty()) throw DamagedCheckpoint("rank " + std::to_string(rank) + ": " + all[rank]);
+}
+
+std::optional<CheckpointInfo> load_best(World& world, const std::string& root,
+                                        const std::function<void(const std::string& path)>& load,
+                                        const PassedOver& passed_over) {
+  return use_best(
+      root, candidates(world, root), [&](const CheckpointInfo& found) { load(found.path); },
+      [&](const CheckpointInfo& found, const std::string& why) {
+        if (world.rank() == 0) passed_over(found, why);
+      });
+}
+
+void expect_same_files(World& world, const std::string& path) {
+  std::string files;
+  world.together("looking into " + path, [&] {
+    const SourceDirectory directory(path);
+    for (const auto& file : directory.files()) files += file.path + " " + std::to_string(file.num_bytes) + " bytes\n";
+  });
+  world.expect_same("the files in " + path, files);
+}
 
 std::string found_by_first(World& world, const std::string& what, const std::function<std::string()>& find) {
   std::string found;
@@ -84,29 +146,29 @@ void load_weights(Session& session, const std::string& path, const BucketPair& b
   std::vector<LoadTensor> tensors;
   std::unique_ptr<CheckpointReader> reader;
   LoadResult result;
-  session.world().together("loading " + path, [&] {
+  expect_same_files(session.world(), path);
+  together_unless_damaged(session.world(), "loading " + path, [&] {
     reader = open_directory(session, path);
     result = read_weights(session, *reader, buckets, local, tensors);
   });
   const ReadBytes read = reader->verify_parts(result, session.world());
   share_what_was_read(session, tensors, result, local, buckets);
   session.publish();
+  require_finite(session, "the weights in " + path);
   session.metrics().set("loaded_bytes", static_cast<double>(read.num_bytes));
   log::info("loaded {} tensors from {}: {}", tensors.size() - result.absent.size(), path, read.text());
 }
 
 void load_weights(Session& session, const std::string& from) {
   const Config& config = session.config();
-  const std::string path = found_by_first(session.world(), "finding weights", [&]() -> std::string {
-    if (!from.empty()) return from;
-    if (const auto newest = newest_checkpoint(config.get_string("run.output_dir") + "/checkpoints"))
-      return newest->path;
-    if (config.has("model.path")) return config.get_string("model.path");
-    throw storage_error("there are no weights: " + config.get_string("run.output_dir") +
-                        "/checkpoints has no checkpoint")
-        .hint("train first, or give --from with a checkpoint or model directory");
-  });
-  load_weights(session, path, BucketPair(bucket_bytes(session)));
+  const BucketPair buckets(bucket_bytes(session));
+  if (!from.empty()) return load_weights(session, from, buckets);
+  const std::string root = config.get_string("run.output_dir") + "/checkpoints";
+  const auto load = [&](const std::string& path) { load_weights(session, path, buckets); };
+  if (load_best(session.world(), root, load)) return;
+  if (config.has("model.path")) return load_weights(session, config.get_string("model.path"), buckets);
+  throw storage_error("there are no weights: " + root + " has no checkpoint")
+      .hint("train first, or give --from with a checkpoint or model directory");
 }
 
 SaveResult export_checkpoint(const ExportRequest& request) {
@@ -115,6 +177,7 @@ SaveResult export_checkpoint(const ExportRequest& request) {
   if (!request.format.empty()) overrides.push_back("export.plugin=" + request.format);
   Session session(load_config_text("schema_version = 1\n", "ckpt export", overrides, ConfigUse::kWeights),
                   {.plugin_path = request.plugin_path, .without_device = true});
+  const OutputPlace place(request.directory, {request.checkpoint, request.base}, false);
   const auto opened = open_directory(session, request.checkpoint);
   CheckpointReader& reader = *opened;
   const NamesOnDisk names(session, reader);
@@ -126,14 +189,14 @@ SaveResult export_checkpoint(const ExportRequest& request) {
 
   const auto instance = slot_format(session, "export");
   const FormatPlugin format(*instance);
-  const fs::path directory = fs::path(request.directory).lexically_normal();
   SaveRequest save;
-  save.parent = directory.has_parent_path() ? directory.parent_path().string() : ".";
-  save.name = directory.filename().string();
+  save.parent = place.parent();
+  save.name = place.name();
+  save.mode = mode_like(request.checkpoint);
   save.step = reader.manifest() ? reader.manifest()->step : 0;
   save.source = reader.source([&](const Descriptor& tensor) { return names.of_parameter.at(tensor.fqn); });
   save.text_files = {{"config.json", export_config(session)}};
-  if (!request.base.empty()) save.carried_files = files_to_carry(request.base, {"config.json"});
+  save.carried_files = files_to_carry(request.base.empty() ? request.checkpoint : request.base, {"config.json"});
   const BucketPair buckets(bucket_bytes(session));
   return CheckpointWriter(format, buckets).save(plan_export(session, format), save);
 }

@@ -79,7 +79,7 @@ function(chassis_add_plugin id)
   endif()
 
   add_custom_command(TARGET ${target} POST_BUILD VERBATIM
-    COMMAND sh "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/audit-plugin.sh" "$<TARGET_FILE:${target}>" ${arg_TIER} "${CMAKE_READELF}")
+    COMMAND sh "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/audit-plugin.sh" --delete "$<TARGET_FILE:${target}>" ${arg_TIER} "${CMAKE_READELF}")
 endfunction()
 
 # chassis_add_isa_sources(<target> <source>…) compiles C++ sources once for each instruction set, with CHASSIS_ISA naming

@@ -1,21 +1,36 @@
 #!/bin/sh
-# audit-plugin.sh FILE.so TIER [READELF]: proves what a plugin may be before it is used. Deletes the file if it fails,
-# so that a build cannot go on with it.
+# audit-plugin.sh [--delete] FILE.so TIER [READELF]: proves what a plugin may be before it is used. With --delete, as
+# builds call it, a file that fails is removed, so that the build cannot go on with it.
+delete=
+[ "$1" != --delete ] || { delete=1; shift; }
 file=$1 tier=$2 readelf=${3:-readelf}
 [ -x "$readelf" ] || readelf=readelf
 fail() {
   echo "plugin audit: $file: $1" >&2
-  rm -f "$file"
+  [ -z "$delete" ] || rm -f "$file"
   exit 1
 }
+
+# What to write differs with the language that the library was compiled from.
+compilers=$(LC_ALL=C "$readelf" -p .comment "$file" 2>/dev/null)
+case $compilers in
+  *"rustc version"*)
+    export_advice='build a cdylib with one #[no_mangle] pub extern "C" function of that name'
+    unique_advice='link C++ parts with -fno-gnu-unique'
+    note_advice='it needs a #[used] static with #[link_section = ".note.chassis"], as chassis/plugin.h describes' ;;
+  *)
+    export_advice='link with a version script, as chassis_add_plugin() does'
+    unique_advice='compile with -fno-gnu-unique'
+    note_advice='CHASSIS_PLUGIN (C++) or CHASSIS_MANIFEST (C) is missing in its sources' ;;
+esac
 
 symbols=$(LC_ALL=C "$readelf" --dyn-syms -W "$file") || fail "not readable by $readelf"
 # Columns: Num: Value Size Type Bind Vis Ndx Name
 exported=$(echo "$symbols" | awk '$1 ~ /^[0-9]+:$/ && $7 != "UND" && $5 != "LOCAL" { sub(/@.*/, "", $8); print $8 }' | sort)
 [ "$exported" = chassis_plugin_entry_v1 ] ||
-  fail "exports [$(echo $exported)], expected exactly chassis_plugin_entry_v1"
+  fail "exports [$(echo $exported)], expected exactly chassis_plugin_entry_v1; $export_advice"
 unique=$(echo "$symbols" | awk '$5 == "UNIQUE" && $7 != "UND" { print $8 }' | sort)
-[ -z "$unique" ] || fail "has unique symbols [$(echo $unique)]; compile with -fno-gnu-unique"
+[ -z "$unique" ] || fail "has unique symbols [$(echo $unique)]; $unique_advice"
 
 undefined=$(echo "$symbols" | awk '$1 ~ /^[0-9]+:$/ && $7 == "UND" && $8 != "" { sub(/@.*/, "", $8); print $8 }' | sort)
 shim=$(echo "$undefined" | grep -E '^(aoti_torch_|torch_)' | head -5)
@@ -33,8 +48,16 @@ esac
 openmp=$(echo "$needed" | grep -E '^lib(gomp|omp|iomp)')
 [ -z "$openmp" ] || [ "$tier" != T0 ] ||
   fail "needs [$openmp]; a T0 plugin asks the host for threads instead of bringing OpenMP"
-path=$(LC_ALL=C "$readelf" -d -W "$file" | grep -E '\((RPATH|RUNPATH)\)')
-[ -z "$torch" ] || [ -z "$path" ] || fail "needs LibTorch and has a library path, so it could load a second one:$path"
+path=$(LC_ALL=C "$readelf" -d -W "$file" | sed -n 's/.*(R\(UN\)\{0,1\}PATH).*\[\(.*\)\].*/\2/p')
+[ -z "$torch" ] || [ -z "$path" ] || fail "needs LibTorch and has a library path, so it could load a second one: $path"
+# An empty entry is the working directory, as a relative one is a folder in it: whoever may write there chooses the code.
+[ -z "$path" ] || case ":$path:" in
+  *::*) fail "its library path '$path' has an empty entry, which is the working directory" ;;
+esac
+relative=$(echo "$path" | tr : '\n' | grep -v -E '^(/|\$ORIGIN|\$\{ORIGIN\}|$)')
+[ -z "$relative" ] || fail "its library path '$path' has the relative entry [$(echo $relative)]; write it from / or \$ORIGIN"
 
-LC_ALL=C "$readelf" -S -W "$file" | grep -F ' .note.chassis ' | grep -q ' NOTE .* A ' ||
-  fail "has no allocated .note.chassis section; CHASSIS_PLUGIN is missing in its sources"
+# Columns behind "[Nr]": Name Type Address Off Size ES Flg Lk Inf Al. Flags hold A, and others as the compiler likes.
+LC_ALL=C "$readelf" -S -W "$file" | sed 's/^ *\[ *[0-9]*\] *//' |
+  awk '$1 == ".note.chassis" && $2 == "NOTE" && $7 ~ /A/ { found = 1 } END { exit !found }' ||
+  fail "has no allocated .note.chassis section: $note_advice"

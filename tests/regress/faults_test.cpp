@@ -181,6 +181,7 @@ class Run {
       environment = {{"RANK", std::to_string(rank)},
                      {"WORLD_SIZE", std::to_string(fault_.num_ranks)},
                      {"LOCAL_RANK", "0"},
+                     {"GROUP_RANK", std::to_string(rank)},
                      {"LOCAL_WORLD_SIZE", "1"},
                      {"MASTER_ADDR", "127.0.0.1"},
                      {"MASTER_PORT", std::to_string(port_.number())}};

@@ -23,7 +23,7 @@ class Generation : public WithProviders {
 
   std::vector<int32_t> generate_from(const std::vector<int32_t>& prompt, GenerateOptions options, bool use_cache) {
     options.use_cache = use_cache;
-    return generate(session_->executor(), prompt, options, session_->device(), {});
+    return generate(session_->executor(), prompt, options, session_->device(), {}).ids;
   }
 
   SmallRun run_;
@@ -66,6 +66,19 @@ TEST_P(Generation, TokensWithTheCacheAreThoseWithout) {
     sampled.seed = 4;
     EXPECT_NE(generate_from(prompt, sampled, true), drawn);
   }
+}
+
+// As of a vocabulary that was padded to a round number.
+TEST_P(Generation, IdsAboveTheTokenizersVocabularyAreNeverChosenAndCounted) {
+  GenerateOptions options;
+  options.max_new_tokens = 40;
+  const Generated all = generate(session_->executor(), {5}, options, session_->device(), {});
+  EXPECT_EQ(all.num_masked, 0u);
+  options.vocab_size = *std::max_element(all.ids.begin(), all.ids.end());
+  const Generated some = generate(session_->executor(), {5}, options, session_->device(), {});
+  EXPECT_GT(some.num_masked, 0u);
+  EXPECT_EQ(some.ids.size(), 40u);
+  for (int32_t id : some.ids) EXPECT_LT(id, options.vocab_size);
 }
 
 }  // namespace

@@ -170,9 +170,13 @@ TEST_F(Launched, CoresAreDividedAmongTheRanksUnlessTheUserDivides) {
                              joined(train, {"--nproc", "2"})};
   for (const Words& command : launchers) {
     Variables variables = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}};
-    EXPECT_HAS(run_process(command, folder_.path(), variables).output, ", " + share + " threads,");
+    const auto output = [&] {
+      fs::remove_all(folder_ / "run");
+      return run_process(command, folder_.path(), variables).output;
+    };
+    EXPECT_HAS(output(), ", " + share + " threads,");
     variables.emplace_back("OMP_NUM_THREADS", all);
-    EXPECT_HAS(run_process(command, folder_.path(), variables).output, ", " + all + " threads,");
+    EXPECT_HAS(output(), ", " + all + " threads,");
   }
 }
 
@@ -265,6 +269,7 @@ TEST_F(Launched, ByTorchrunItIsTheRunOfNproc) {
 // A driver that counts two GPUs, where LibTorch finds none: two processes, on the CPU.
 TEST_F(Launched, WithoutNprocThereIsOneProcessForEachGpu) {
   const auto output = [&](const std::string& toml, const char* num_gpus) {
+    fs::remove_all(folder_ / "run");
     const Outcome outcome =
         run_process(joined(training(toml, "run"), {"run.device=auto", "run.max_steps=1"}), folder_.path(),
                     {{"LD_LIBRARY_PATH", CHASSIS_FAKE_DRIVER_DIR}, {"CHASSIS_FAKE_GPUS", num_gpus}});

@@ -106,7 +106,7 @@ TEST_F(Saving, HappensWhenASignalOrAFileAsksForIt) {
 
 TEST_F(Saving, OfWeightsAloneSaysThatItCanNotBeResumedAndIsNot) {
   const std::string log = train("weights", {"run.max_steps=2", "checkpoint.contents=model_only"});
-  EXPECT_NE(log.find("what this run saves can not be resumed"), std::string::npos) << log;
+  EXPECT_NE(log.find("what this run saves cannot be resumed"), std::string::npos) << log;
   EXPECT_NE(log.find("weights only, not resumable"), std::string::npos) << log;
   train("full", {"run.max_steps=2"});
   EXPECT_LT(tensor_files(checkpoint("weights", 2)).begin()->second.size() * 2,
@@ -114,7 +114,7 @@ TEST_F(Saving, OfWeightsAloneSaysThatItCanNotBeResumedAndIsNot) {
 
   const Outcome again = start("weights", {"run.max_steps=3"});
   EXPECT_EQ(again.exit_code, static_cast<int>(ExitCode::kStorage)) << again.output;
-  EXPECT_NE(again.output.find("holds weights alone and can not be resumed"), std::string::npos) << again.output;
+  EXPECT_NE(again.output.find("holds weights alone and cannot be resumed"), std::string::npos) << again.output;
 
   // But a run may start from it, and it becomes the same export.
   const Outcome exported =
@@ -130,6 +130,24 @@ TEST_F(Saving, KeepsWhatItIsToldToKeep) {
   EXPECT_EQ(pruned.exit_code, 0) << pruned.output;
   EXPECT_NE(pruned.output.find("deleted step-000003\ndeleted step-000006\n"), std::string::npos) << pruned.output;
   EXPECT_EQ(checkpoints("run"), std::vector<std::string>{"step-000007"});
+}
+
+// What rank 0 finds, all ranks go by.
+TEST_F(Saving, GoesOnFromAnOlderCheckpointOrStopsOnAllRanks) {
+  const std::vector<std::string> each = {"run.max_steps=4", "checkpoint.every_steps=2"};
+  train("run", each, kFsdp2);
+  fs::remove(checkpoint("run", 4) + "/manifest.json");
+  const std::string log = train("run", each, kFsdp2);
+  for (const char* part : {"step-000004': it has no manifest.json; next is 'step-000002'", " at step 2",
+                           "kept as step-000004.damaged", "step-000004 published: "})
+    EXPECT_NE(log.find(part), std::string::npos) << part << "\n" << log;
+  EXPECT_EQ(checkpoints("run"), (std::vector<std::string>{"step-000002", "step-000004", "step-000004.damaged"}));
+
+  fs::rename(checkpoint("run", 4), directory("away"));
+  fs::create_directory_symlink(directory("nowhere"), checkpoint("run", 4));
+  const Outcome stopped = start("run", each, kFsdp2);
+  EXPECT_EQ(stopped.exit_code, static_cast<int>(ExitCode::kStorage)) << stopped.output;
+  EXPECT_NE(stopped.output.find("step-000004' cannot be read: "), std::string::npos) << stopped.output;
 }
 
 TEST_F(Saving, IsSharedOutByBytesAmongRanksThatHoldTheSame) {

@@ -7,6 +7,7 @@
 
 #include "chassis/kind/model.h"
 #include "chassis/kind/ops.h"
+#include "host/base/json.hpp"
 #include "host/plugin/registry.hpp"
 #include "host/program/record.hpp"
 #include "host/program/resolve.hpp"
@@ -24,6 +25,13 @@ class LoadedPlugins {
 
   // Activated, with the defaults of all options.
   std::unique_ptr<Instance> make(const std::string& kind, const std::string& id) { return registry_->open(kind, id); }
+  // Activated; `options` are all of them.
+  std::unique_ptr<Instance> make(const std::string& kind, const std::string& id, Json options) {
+    auto instance = registry_->create(kind, id, std::move(options));
+    instance->prepare();
+    instance->activate();
+    return instance;
+  }
   Instance& create(const std::string& kind, const std::string& id) {
     instances_.push_back(make(kind, id));
     return *instances_.back();
@@ -39,6 +47,7 @@ class LoadedPlugins {
     instance.check(table.configure(instance.get(), str_of(config_json)));
     return record_program([&](const chassis_builder_t* b) { return table.record(instance.get(), b); });
   }
+  MetricsStore& metrics() { return metrics_; }
 
  private:
   MetricsStore metrics_;

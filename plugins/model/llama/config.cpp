@@ -14,6 +14,7 @@ namespace {
 
 using chassis::fail_invalid;
 
+constexpr int64_t kMostHeadDim = 1 << 16;
 constexpr std::string_view kArchitectures[] = {"LlamaForCausalLM", "LlamaModel"};
 
 // transformers' names of hidden_act, and ours.
@@ -38,7 +39,6 @@ constexpr std::string_view kHarmless[] = {"_attn_implementation_autoset",
                                           "is_encoder_decoder",
                                           "is_llama_config",
                                           "label2id",
-                                          "max_position_embeddings",
                                           "max_sequence_length",
                                           "output_attentions",
                                           "output_hidden_states",
@@ -70,12 +70,12 @@ class Reader {
     return found == object_.end() || found->is_null() ? nullptr : &*found;
   }
 
-  int64_t size(std::string_view key, int64_t fallback) {
+  int64_t size(std::string_view key, int64_t fallback, int64_t most = int64_t{1} << 40) {
     const Json* value = find(key);
     if (value == nullptr) return fallback;
     if (!value->is_number_integer()) fail_invalid(where_, key, " is ", value->dump(), ", expected a whole number");
     const auto number = value->get<int64_t>();
-    if (number < 1 || number > (int64_t{1} << 40)) fail_invalid(where_, key, " is ", number, ", expected at least 1");
+    if (number < 1 || number > most) fail_invalid(where_, key, " is ", number, ", expected 1 to ", most);
     return number;
   }
   double number(std::string_view key, double fallback) {
@@ -230,6 +230,10 @@ void read_heads(Reader& reader, Config& config) {
                  config.num_attention_heads, ", and head_dim is not given");
   }
   config.head_dim = reader.size("head_dim", config.hidden_size / config.num_attention_heads);
+  if (config.head_dim > kMostHeadDim) {  // rope has an angle for every two
+    fail_invalid("head_dim ", config.head_dim, " (hidden_size ", config.hidden_size, ", num_attention_heads ",
+                 config.num_attention_heads, ") is above ", kMostHeadDim);
+  }
   if (config.head_dim % 2 != 0) {
     fail_invalid("head_dim ", config.head_dim, " is odd (hidden_size ", config.hidden_size, ", num_attention_heads ",
                  config.num_attention_heads, "): rope rotates pairs, so it must be even");
@@ -253,11 +257,12 @@ Config parse_config(std::string_view text) {
   config.vocab_size = reader.size("vocab_size", config.vocab_size);
   config.hidden_size = reader.size("hidden_size", config.hidden_size);
   config.intermediate_size = reader.size("intermediate_size", config.intermediate_size);
-  config.num_hidden_layers = reader.size("num_hidden_layers", config.num_hidden_layers);
+  config.num_hidden_layers = reader.size("num_hidden_layers", config.num_hidden_layers, 1 << 16);
   read_heads(reader, config);
   config.function = read_function(reader);
   config.rms_norm_eps = reader.positive("rms_norm_eps", config.rms_norm_eps);
   config.initializer_range = reader.positive("initializer_range", config.initializer_range);
+  config.max_position_embeddings = reader.size("max_position_embeddings", config.max_position_embeddings);
   config.attention_bias = reader.boolean("attention_bias", false);
   config.mlp_bias = reader.boolean("mlp_bias", false);
   config.tie_word_embeddings = reader.boolean("tie_word_embeddings", false);

@@ -32,6 +32,7 @@ struct Config {
   std::string function = "silu";  // in the words of chassis/op.h
   double rms_norm_eps = 1e-6;
   double initializer_range = 0.02;
+  int64_t max_position_embeddings = 0;  // 0: the source names none
   bool attention_bias = false;
   bool mlp_bias = false;
   bool tie_word_embeddings = false;

@@ -18,8 +18,10 @@ class Llama final : public Model {
 
   void configure(std::string_view config_json) override {
     config_ = llama::parse_config(config_json);
+    size_t num_named = 0;  // a hostile file may have any number
     for (const std::string& key : config_.unknown_keys) {
-      host().count("config.json key ignored", "key '", key, "' is unknown to model 'llama' and ignored");
+      host().count(num_named++ < 20 ? "config key " + key : "other config keys", "key '", key,
+                   "' is unknown to model 'llama' and ignored");
     }
   }
 
@@ -58,6 +60,7 @@ class Llama final : public Model {
   }
 
   std::string config() const override { return llama::write_config(config_); }
+  int64_t max_positions() const override { return config_.max_position_embeddings; }
 
   std::string parameter_name(std::string_view disk_name) const override {
     if (disk_name.ends_with("rotary_emb.inv_freq")) return "";  // a buffer that old versions of transformers stored

@@ -18,10 +18,11 @@ class LinearCrossEntropy : public AtenKernel {
 
   void backward_inputs(Call& call) override {
     if (!call.grad_output(0) || !call.wants_grad_input(0)) return;
+    const bool is_lent = static_cast<bool>(call.grad_input(0));
     const Tensor dx = begin_grad_input(call);
     for_chunks(call, [&](const Chunk& chunk) {
       to_gradient(call, chunk);
-      add_grad_input(call, chunk, dx);
+      add_grad_input(call, chunk, dx, is_lent);
     });
   }
 
@@ -36,13 +37,13 @@ class LinearCrossEntropy : public AtenKernel {
 
   void forward_backward(Call& call) override {
     const BorrowedTensor loss = begin_loss(call);
-    const bool wants_dx = call.wants_grad_input(0);
+    const bool wants_dx = call.wants_grad_input(0), is_lent = static_cast<bool>(call.grad_input(0));
     const Tensor dx = wants_dx ? begin_grad_input(call) : Tensor();
     begin_grad_params(call);
     for_chunks(call, [&](const Chunk& chunk) {
       rows_.add_loss(chunk.logits, chunk.labels, loss);
       rows_.to_gradient(chunk.logits, chunk.labels, call.grad_output(0));
-      if (wants_dx) add_grad_input(call, chunk, dx);
+      if (wants_dx) add_grad_input(call, chunk, dx, is_lent);
       add_grad_params(call, chunk);
     });
   }
@@ -102,8 +103,14 @@ class LinearCrossEntropy : public AtenKernel {
     rows_.to_gradient(chunk.logits, chunk.labels, call.grad_output(0));
   }
 
-  void add_grad_input(Call& call, const Chunk& chunk, const Tensor& dx) const {
-    accumulate_product(aten_.narrow(dx, 0, chunk.begin, chunk.rows), 1, chunk.logits, call.param(0).retain());
+  // Rationale: some libraries sum such a long product straight into what is there, a small term at a time, and lose its
+  // low bits, so a gradient that is already of another size is added to once.
+  void add_grad_input(Call& call, const Chunk& chunk, const Tensor& dx, bool is_lent) const {
+    const Tensor part = aten_.narrow(dx, 0, chunk.begin, chunk.rows), weight = call.param(0).retain();
+    if (!is_lent) return accumulate_product(part, 1, chunk.logits, weight);
+    const Tensor product = Tensor::create_like(call.host(), part);
+    accumulate_product(product, 0, chunk.logits, weight);
+    aten_.add_(part, product);
   }
 
   void add_grad_params(Call& call, const Chunk& chunk) const {

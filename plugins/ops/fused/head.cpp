@@ -56,7 +56,7 @@ class Head final : public Kernel {
       loss += loss_of(call, chunk, scale);
       if (with_input) {
         const Tensor part = op_.narrow(dx, 0, chunk.begin, chunk.rows);
-        if (adds) op_.addmm_(part, chunk.logits, weight, 1.0, 1.0);
+        if (adds) add_product(call, part, chunk.logits, weight);
         else op_.mm_out(chunk.logits, weight, part);
       }
       if (with_param && dweight) {
@@ -67,6 +67,18 @@ class Head final : public Kernel {
       }
     });
     return loss;
+  }
+
+  // Rationale: some libraries sum such a long product straight into what is there, a small term at a time, and lose its
+  // low bits.
+  void add_product(Call& call, const Tensor& sum, const Tensor& a, const BorrowedTensor& b) const {
+    const Tensor product = Tensor::create_like(call.host(), sum);
+    op_.mm_out(a, b, product);
+    float* const to = sum.data<float>();
+    const float* const from = product.data<float>();
+    parallel_for(call.host(), sum.num_elements(), row_grain(1), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) to[i] += from[i];
+    });
   }
 
   // The rows' summed loss. With a scale, logits become the gradient of scale · loss.

@@ -36,10 +36,11 @@ class Fused final : public Ops {
     const std::string pattern = node.pattern();
     out.flags(CHASSIS_KERNEL_HOST_OUTPUTS);
     if (pattern == "linear+cross_entropy") {
-      const int64_t vocab = node.param(0).size(0), rows = node.input(1).num_elements();
-      const auto bytes = static_cast<uint64_t>(fused::head_chunk_rows(rows, vocab) * (vocab + 1) * 4);
+      const int64_t vocab = node.param(0).size(0), in = node.param(0).size(1), rows = node.input(1).num_elements();
+      const int64_t chunk_rows = fused::head_chunk_rows(rows, vocab);
+      const auto bytes = static_cast<uint64_t>(chunk_rows * (vocab + 1) * 4), product = static_cast<uint64_t>(chunk_rows * in * 4);
       out.flags(CHASSIS_KERNEL_FORWARD_BACKWARD | CHASSIS_KERNEL_ADDS_GRAD_INPUTS).keeps_input(0).keeps_input(1);
-      out.workspace(bytes, bytes);
+      out.workspace(bytes, bytes + product);
     } else if (pattern == "rope") {
       out.keeps_input(1).overwrites_input(0);
     } else if (pattern == "gated_activation") {

@@ -24,6 +24,8 @@ class Model : public Member {
   virtual std::string disk_name(std::string_view parameter) const { return std::string(parameter); }
   // The parameter of a name on disk; empty if that tensor is to be skipped.
   virtual std::string parameter_name(std::string_view disk_name) const { return std::string(disk_name); }
+  // The longest sequence that the weights were made for; 0: no bound.
+  virtual int64_t max_positions() const { return 0; }
 
   template <typename T>
   static const void* interface(std::string_view id) noexcept {
@@ -35,7 +37,8 @@ class Model : public Member {
                                                &record_entry,
                                                &config_entry,
                                                kMapsNames ? &disk_name_entry : nullptr,
-                                               kMapsBack ? &parameter_name_entry : nullptr};
+                                               kMapsBack ? &parameter_name_entry : nullptr,
+                                               &max_positions_entry};
     return id == CHASSIS_MODEL_ID ? &kTable : nullptr;
   }
 
@@ -64,6 +67,9 @@ class Model : public Member {
                                                 const chassis_text_sink_t* out) noexcept {
     Model& model = member_of<Model>(self);
     return guard(model.host().table(), [&] { out->text(out, str(model.parameter_name(text_of(disk_name)))); });
+  }
+  static int64_t max_positions_entry(chassis_instance* self) noexcept {
+    return member_of<Model>(self).max_positions();
   }
 };
 

@@ -18,6 +18,21 @@ constexpr chassis_state_desc_t element_state(std::string_view role) {
           CHASSIS_STATE_LIKE_PARAMETER, CHASSIS_GRANULARITY_ELEMENT, 1};
 }
 
+// The same, cut only between blocks of so many elements; of any dtype, such as codes of 8 bits.
+constexpr chassis_state_desc_t block_state(std::string_view role, int64_t block, uint32_t dtype = CHASSIS_DTYPE_F32) {
+  return {sizeof(chassis_state_desc_t), dtype, str(role), CHASSIS_STATE_LIKE_PARAMETER, CHASSIS_GRANULARITY_BLOCK, block};
+}
+// One fp32 value for each block, such as its largest magnitude.
+constexpr chassis_state_desc_t per_block_state(std::string_view role, int64_t block) {
+  return {sizeof(chassis_state_desc_t), CHASSIS_DTYPE_F32,         str(role),
+          CHASSIS_STATE_PER_BLOCK,      CHASSIS_GRANULARITY_BLOCK, block};
+}
+// An fp32 state of the parameter's shape, never cut: the step sees whole matrices.
+constexpr chassis_state_desc_t matrix_state(std::string_view role) {
+  return {sizeof(chassis_state_desc_t), CHASSIS_DTYPE_F32,          str(role),
+          CHASSIS_STATE_LIKE_PARAMETER, CHASSIS_GRANULARITY_MATRIX, 1};
+}
+
 class OptimizerStep {
  public:
   OptimizerStep(const Host& host, const chassis_optimizer_step_t& raw, size_t num_states)

@@ -1,14 +1,18 @@
 #include "host/base/file.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
 #include <functional>
+#include <thread>
 
 #include "host/base/error.hpp"
+#include "host/base/pipe.hpp"
 
 namespace chassis {
 namespace {
@@ -77,6 +81,7 @@ TEST_F(FileTest, DoesNotFollowALinkInsideADirectory) {
 }
 
 TEST_F(FileTest, RefusesWhatIsNoRegularFileWithoutWaitingForIt) {
+  std::signal(SIGPIPE, SIG_IGN);
   const std::string fifo = folder_ + "/fifo";
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
   const std::string refusal = "cannot open '" + fifo + "': it is a FIFO\nhint: give a regular file";
@@ -93,6 +98,30 @@ TEST_F(FileTest, RefusesAFileThatIsLargerThanExpected) {
   EXPECT_EQ(read_file(folder_ + "/a", 5), "12345");
   EXPECT_EQ(message_of([&] { read_file(folder_ + "/a", 4); }),
             "'" + folder_ + "/a' has 5 B, at most 4 B are expected");
+}
+
+TEST_F(FileTest, ReadsAPipeToItsEndAndGivesUpWhereNothingComes) {
+  using namespace std::chrono_literals;
+  std::signal(SIGPIPE, SIG_IGN);
+  const std::string fifo = folder_ + "/fifo";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_NE(message_of([&] { read_file_or_pipe(fifo, 100, 20ms); }).find("fifo' within 20 ms"), std::string::npos);
+  const auto written = [&](const std::string& text) {
+    std::thread writer([&] {
+      const int descriptor = open(fifo.c_str(), O_WRONLY);
+      for (const char c : text) if (write(descriptor, &c, 1) != 1) break;
+      close(descriptor);
+    });
+    std::string got;
+    const std::string message = message_of([&] { got = read_file_or_pipe(fifo, 100, 60s); });
+    writer.join();
+    return message == "no error" ? got : message;
+  };
+  EXPECT_EQ(written("two\nlines"), "two\nlines");
+  EXPECT_NE(written(std::string(200, 'x')).find("gives more than the 100 B"), std::string::npos);
+  EXPECT_NE(message_of([] { read_file_or_pipe("/dev/zero", 100, 20ms); }).find("it is a device"), std::string::npos);
+  write_file_atomic(folder_ + "/a", "text");
+  EXPECT_EQ(read_file_or_pipe(folder_ + "/a", 100, 20ms), "text");
 }
 
 TEST_F(FileTest, OnlyAPathThatDoesNotExistIsAbsent) {

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <functional>
+
+#include "host/base/reading.hpp"
 
 namespace chassis {
 namespace {
@@ -24,11 +27,32 @@ TEST(Json, RefusesTextThatIsNotJsonWithItsPosition) {
   EXPECT_NE(message_of([] { parse_json("\"\xff\"", "c.json"); }), "no error");
 }
 
+TEST(Json, RefusesANumberThatNoDoubleHolds) {
+  EXPECT_EQ(message_of([] { parse_json("{\n  \"a\": -1e400}", "c.json"); }), "c.json:2:8: the number -1e400 is too large");
+}
+
 TEST(Json, RefusesDuplicateKeysAndDeepNesting) {
   EXPECT_EQ(message_of([] { parse_json(R"({"a":1,"b":{"a":1},"a":2})", "c.json"); }), "c.json: duplicate key 'a'");
   EXPECT_EQ(message_of([] { parse_json(R"([{"a":1},{"a":2}])", "c.json"); }), "no error");
   EXPECT_NE(message_of([] { parse_json(std::string(100000, '['), "c.json"); }).find("nested deeper"),
             std::string::npos);
+}
+
+TEST(Json, RefusesNumbersBeyondAllNumbers) {
+  const std::string said = message_of([] { parse_json(R"({"size": 1e400})", "c.json"); });
+  EXPECT_EQ(said, "c.json:1:10: the number 1e400 is too large");
+}
+
+TEST(Reading, TurnsWhatLibrariesThrowIntoErrorsThatNameTheFile) {
+  const auto said = [](auto body) {
+    return message_of([&] { reading("c.json", ExitCode::kStorage, body); });
+  };
+  EXPECT_EQ(said([] { Json("x").get<int>(); }),
+            "c.json: not what is expected here: type must be number, but is string");
+  EXPECT_EQ(said([] { std::filesystem::file_size("/nowhere/x"); }),
+            "cannot read '/nowhere/x': No such file or directory");
+  EXPECT_EQ(said([] { throw config_error("as it is"); }), "as it is");
+  EXPECT_EQ(reading("c.json", ExitCode::kStorage, [] { return 3; }), 3);
 }
 
 TEST(Json, AccessIsTyped) {

@@ -1,6 +1,9 @@
 #include "host/base/log.hpp"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <filesystem>
 
@@ -32,6 +35,61 @@ TEST(Log, AFileGetsEverythingWithTimes) {
   EXPECT_NE(text.find("debug: a 1\n"), std::string::npos);
   EXPECT_NE(text.find("info: b\n"), std::string::npos);
   EXPECT_THROW(log::add_file("/dev/null/x"), Error);
+}
+
+TEST(Log, AFileBeginsWithWhatWasSaidBeforeIt) {
+  const std::string path = testing::TempDir() + "/chassis_log_early_test.txt";
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";  // a process of its own, whose first file it is
+  const auto first_file = [&] {
+    std::filesystem::remove(path);
+    log::info("said early");
+    log::add_file(path);
+    log::info("said late");
+    _exit(0);
+  };
+  EXPECT_EXIT(first_file(), testing::ExitedWithCode(0), "said early");
+  const std::string text = read_file(path);
+  EXPECT_LT(text.find("info: said early\n"), text.find("info: said late\n"));
+  EXPECT_NE(text.find("info: said late\n"), std::string::npos);
+}
+
+TEST(Log, AFileThatIsALinkIsRefusedAndItsTargetStays) {
+  const std::string folder = testing::TempDir();
+  write_file_atomic(folder + "/chassis_log_target.txt", "precious\n");
+  std::filesystem::remove(folder + "/chassis_log_link.txt");
+  std::filesystem::create_symlink("chassis_log_target.txt", folder + "/chassis_log_link.txt");
+  EXPECT_THROW(log::add_file(folder + "/chassis_log_link.txt"), Error);
+  log::info("anything");
+  EXPECT_EQ(read_file(folder + "/chassis_log_target.txt"), "precious\n");
+}
+
+TEST(Log, LinesThatAFullFileDoesNotTakeAreCountedAndSaidOnce) {
+  log::reset_counted_warnings();
+  const std::string path = testing::TempDir() + "/chassis_log_full_test.txt";
+  std::filesystem::remove(path);
+  signal(SIGXFSZ, SIG_IGN);
+  struct rlimit before {};
+  getrlimit(RLIMIT_FSIZE, &before);
+  log::add_file(path);
+  testing::internal::CaptureStderr();
+  log::info("fits");
+  const uint64_t whole = read_file(path).size();
+  const struct rlimit limit {whole + 20, before.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &limit);
+  log::info("does not fit");
+  log::info("does not fit either");
+  setrlimit(RLIMIT_FSIZE, &before);
+  log::info("fits again");
+  log::close_files();
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(said.find("cannot write"), said.rfind("cannot write"));
+  EXPECT_NE(said.find("cannot write"), std::string::npos) << said;
+  ASSERT_EQ(counted_warnings().size(), 1u);
+  EXPECT_EQ(counted_warnings()[0].second, 2u);
+  const std::string text = read_file(path);
+  EXPECT_NE(text.find("fits again\n"), std::string::npos);
+  EXPECT_EQ(text.find("does"), std::string::npos) << "a line that was cut short is taken back: " << text;
+  log::reset_counted_warnings();
 }
 
 TEST(Log, ACountedWarningIsShownOnceAndCountedAlways) {

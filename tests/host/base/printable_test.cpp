@@ -30,6 +30,16 @@ TEST(Printable, CutsLongTextBetweenCharactersAndSaysItsLength) {
   EXPECT_EQ(printable(std::string(200, 'x')), std::string(200, 'x'));
 }
 
+TEST(Printable, LinesKeepTheirBreaksAndTheirLength) {
+  EXPECT_EQ(printable_lines("a\n\n\tb\x1b[31m\n"), "a\n\n\tb\\x1b[31m\n");
+  EXPECT_EQ(printable_lines(std::string(100000, 'x')), std::string(100000, 'x'));
+}
+
+TEST(Printable, KnowsUtf8) {
+  EXPECT_TRUE(is_utf8("naïve 模型 🙂"));
+  for (const char* text : {"\xff", "a\xc3", "\xed\xa0\x80"}) EXPECT_FALSE(is_utf8(text));
+}
+
 TEST(Printable, AMessageKeepsItsListsAndNoOtherLine) {
   EXPECT_EQ(printable_message("two:\n  a\n  b\ncaused by: c\nhint: d"), "two:\n  a\n  b\ncaused by: c\nhint: d");
   EXPECT_EQ(printable_message("key 'x\nerror: all is lost'"), "key 'x\\nerror: all is lost'");

@@ -6,6 +6,7 @@
 #include "fixture.hpp"
 #include "host/base/log.hpp"
 #include "host/checkpoint/checkpoint_root.hpp"
+#include "host/checkpoint/output_place.hpp"
 #include "host/checkpoint/staged_directory.hpp"
 
 namespace chassis {
@@ -170,8 +171,112 @@ TEST(CheckpointRoot, PassesOverADamagedCheckpointLoudly) {
   fs::remove(dir / "step-000002/manifest.json");
   log::reset_counted_warnings();
   EXPECT_EQ(newest_checkpoint(dir.path())->name, "step-000001");
-  ASSERT_EQ(counted_warnings().size(), 1u);
+  ASSERT_EQ(counted_warnings().size(), 2u);
   EXPECT_EQ(counted_warnings()[0].first, "checkpoint-damaged step-000003");
+  EXPECT_EQ(counted_warnings()[1].first, "checkpoint-damaged step-000002") << "it has no manifest";
+}
+
+TEST(CheckpointRoot, SetsADamagedCheckpointAsideUnderANameThatIsFree) {
+  const TemporaryDirectory dir;
+  CheckpointRoot root(dir.path());
+  for (int round = 0; round < 2; ++round) {
+    save_step(dir.path(), 1);
+    EXPECT_EQ(root.set_aside("step-000001"), round == 0 ? "step-000001.damaged" : "step-000001.damaged-2");
+  }
+  EXPECT_EQ(root.set_aside("step-000001"), "") << "it is not there";
+  save_step(dir.path(), 2);
+  save_step(dir.path(), 3);
+  EXPECT_EQ(root.prune(1), std::vector<std::string>{"step-000002"});
+  EXPECT_EQ(names(dir.path()),
+            (std::vector<std::string>{"step-000001.damaged", "step-000001.damaged-2", "step-000003"}));
+  EXPECT_EQ(newest_checkpoint(dir.path())->name, "step-000003");
+}
+
+TEST(CheckpointRoot, CountsOnlyWhatIsWholeIfItIsToldWhatIsNot) {
+  const TemporaryDirectory dir;
+  CheckpointRoot root(dir.path());
+  for (int step = 1; step <= 4; ++step) save_step(dir.path(), step);
+  const auto defect_of = [](const CheckpointInfo& info) { return info.step == 4 ? "damaged" : std::string(); };
+  EXPECT_EQ(root.prune(1, 0, defect_of), (std::vector<std::string>{"step-000001", "step-000002"}));
+  EXPECT_EQ(names(dir.path()), (std::vector<std::string>{"step-000003", "step-000004"}));
+}
+
+TEST(CheckpointRoot, LeavesALockOfOthersAlone) {
+  const TemporaryDirectory dir;
+  write_text(dir / ".lock", "precious");
+  EXPECT_NE(error_of([&] { CheckpointRoot root(dir.path()); }).find("this program did not write it"), std::string::npos);
+  EXPECT_EQ(read_file(dir / ".lock"), "precious");
+}
+
+TEST(Commit, ReplacesACheckpointOfARunByNothingElse) {
+  const TemporaryDirectory dir;
+  save_step(dir.path(), 1);
+  const std::string before = read_file(dir / "step-000001/manifest.json");
+  const Model model = small_model();
+  SaveRequest request = request_for(model, dir.path(), "step-000001");
+  request.resumable = false;
+  const auto save = [&] {
+    const SavePlan plan = plan_save(model.save_tensors(), {}, native());
+    return error_of([&] { CheckpointWriter(native(), buckets()).save(plan, request); });
+  };
+  EXPECT_NE(save().find("step-000001' holds a checkpoint of a run, step 1"), std::string::npos);
+  request.resumable = true;
+  request.about = {{"imported", Json::object()}};
+  EXPECT_NE(save().find("step-000001' holds a checkpoint of a run, step 1"), std::string::npos);
+  EXPECT_EQ(read_file(dir / "step-000001/manifest.json"), before);
+  request.name = "imported";
+  EXPECT_EQ(save(), "no error");
+  request.resumable = false;
+  EXPECT_EQ(save(), "no error") << "what is converted can be converted again";
+}
+
+TEST(Commit, GivesFilesAtMostThePermissionsOfWhatTheyAreMadeFrom) {
+  const TemporaryDirectory dir;
+  const Model model = small_model();
+  fs::create_directories(dir / "base");
+  for (const char* name : {"tokenizer.json", "vocab.json"}) write_text(dir / std::string("base/") + name, "{}");
+  fs::permissions(dir / "base/tokenizer.json", fs::perms(0600));
+  SaveRequest request = request_for(model, dir.path(), "open");
+  request.carried_files = files_to_carry(dir / "base");
+  const auto mode = [&](const std::string& path) {
+    return static_cast<unsigned>(fs::status(dir / path).permissions());
+  };
+  CheckpointWriter(huggingface(), buckets()).save(plan_save(model.save_tensors(), {}, huggingface()), request);
+  EXPECT_EQ(mode("open/tokenizer.json"), 0600u);
+  EXPECT_EQ(mode("open/vocab.json"), 0644u);
+  EXPECT_EQ(mode("open/model.safetensors"), 0644u);
+  request = request_for(model, dir.path(), "closed");
+  request.mode = mode_like(dir / "base");
+  request.text_files = {{"config.json", "{}"}};
+  CheckpointWriter(huggingface(), buckets()).save(plan_save(model.save_tensors(), {}, huggingface()), request);
+  for (const char* name : {"model.safetensors", "config.json", "manifest.json"})
+    EXPECT_EQ(mode(std::string("closed/") + name), 0600u) << name;
+}
+
+TEST(OutputPlace, IsNeverTheWorkOfARun) {
+  const TemporaryDirectory dir;
+  const std::string checkpoints = dir / "run/checkpoints", step = checkpoints + "/step-000001";
+  save_step(checkpoints, 1);
+  { CheckpointRoot root(checkpoints); }
+  const auto refusal = [&](const std::string& path, bool becomes_resumable = false) {
+    return error_of([&] { OutputPlace(path, {dir / "source"}, becomes_resumable); });
+  };
+  for (const std::string& path : {step, step + "/", checkpoints + "/new", dir / "run/../run/checkpoints/new"})
+    EXPECT_NE(refusal(path).find("it lies among the checkpoints of a run"), std::string::npos) << path;
+  EXPECT_NE(refusal(step + "/hf").find("it lies inside of the checkpoint"), std::string::npos);
+  EXPECT_NE(refusal(dir / "source/").find("it is what is read"), std::string::npos);
+  fs::create_directory_symlink(checkpoints, dir / "link");
+  EXPECT_NE(refusal(dir / "link/new").find("it lies among the checkpoints of a run"), std::string::npos);
+  EXPECT_EQ(refusal(checkpoints + "/step-000002", true), "no error") << "an import to resume from";
+  EXPECT_EQ(refusal(dir / "run/handed"), "no error");
+  EXPECT_EQ(refusal(dir / "not/there/yet"), "no error");
+  CheckpointRoot goes_on(checkpoints);
+  const std::string path = dir / "run/handed";
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(refusal(path).find("is in use by another run") != std::string::npos ? 0 : 1);
+  int status = 1;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(CheckpointRoot, KeepsTheNewestAndTheLatest) {

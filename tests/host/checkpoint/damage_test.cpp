@@ -2,6 +2,7 @@
 #include <random>
 
 #include "fixture.hpp"
+#include "host/base/hash.hpp"
 #include "host/checkpoint/inspect.hpp"
 
 namespace chassis {
@@ -245,6 +246,72 @@ TEST(Manifest, RefusesNonsenseEvenWithAValidChecksum) {
   EXPECT_NE(refused([](auto& m) { m.boxes[0].place.offset = 90; }).find("reaches behind the end"), std::string::npos);
   EXPECT_NE(refused([](auto& m) { m.boxes[0].box.box.end = {5}; }).find("not inside of it"), std::string::npos);
   EXPECT_NE(refused([](auto& m) { m.boxes[0].box.global_shape = {int64_t{1} << 40, int64_t{1} << 40}; }), "no error");
+}
+
+// The text with its checksum made right.
+std::string signed_text(std::string text) {
+  const size_t at = text.find("\"crc32c\": \"") + 11;
+  text.replace(at, 8, "00000000");
+  char hex[9];
+  std::snprintf(hex, sizeof hex, "%08x", crc32c(0, text.data(), text.size()));
+  return text.replace(at, 8, hex);
+}
+
+TEST(Manifest, NamesTheKeyOfWhatIsOfAWrongType) {
+  CheckpointManifest manifest;
+  manifest.format = "native";
+  manifest.created = "now";
+  manifest.mesh = MeshShape({{"dp", 2}});
+  const std::string whole = manifest.dump();
+  const auto refusal = [&](const std::string& from, const std::string& to) -> std::string {
+    std::string text = whole;
+    text.replace(text.find(from), from.size(), to);
+    try {
+      CheckpointManifest::parse(signed_text(text), "m");
+    } catch (const DamagedCheckpoint& damage) {
+      return damage.what();
+    }
+    return "not taken for damage";
+  };
+  const auto expect = [&](const std::string& from, const std::string& to, const std::string& text) {
+    const std::string said = refusal(from, to);
+    EXPECT_NE(said.find(text), std::string::npos) << said;
+  };
+  expect("\"step\": 0", "\"step\": null", "m: 'step' is missing");
+  expect("\"step\": 0", "\"step\": 1e400", "1e400");
+  expect("\"about\": {}", "\"about\": []", "m: 'about' is not an object, but array");
+  expect("\"about\": {}", "\"about\": {\"names\": 3}", "m: 'about': 'names' must be a string");
+  expect("\"state\": {}", "\"state\": 1", "m: 'state' is not an object, but number");
+  expect("{\"dp\":2}", "{\"dp\":-2}", "'dp' is -2, no size of an axis");
+  expect("{\"dp\":2}", "{\"dp\":4294967297}", "'dp' is 4294967297, no size of an axis");
+  expect("\"now\"", "\"\xff\"", "m:");
+}
+
+// A program that is older than a run must not take the run's checkpoints for damaged ones.
+TEST(Manifest, OfALaterVersionIsNoDamage) {
+  std::string text = CheckpointManifest{}.dump();
+  text.replace(text.find(": 1,") + 2, 1, "2");
+  EXPECT_THROW(CheckpointManifest::parse(text, "m"), DamagedCheckpoint) << "a flipped bit";
+  try {
+    CheckpointManifest::parse(signed_text(text), "m");
+    ADD_FAILURE() << "was read";
+  } catch (const DamagedCheckpoint& damage) {
+    ADD_FAILURE() << damage.what();
+  } catch (const Error& error) {
+    const std::string said = error.what();
+    EXPECT_NE(said.find("'m' is of version 2 of manifests; this release reads 1"), std::string::npos) << said;
+  }
+}
+
+TEST(Inspect, SaysWhatIsKnownAndWhatIsNot) {
+  const Saved saved;
+  EXPECT_NE(checkpoint_table(list_checkpoints(saved.dir.path()))[0].find("resumable, not verified"), std::string::npos);
+  fs::create_directory_symlink("step-000003", saved.dir / "step-000003");
+  fs::create_directories(saved.dir / "step-000002");
+  const auto lines = checkpoint_table(list_checkpoints(saved.dir.path()));
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_NE(lines[1].find("damaged: it has no manifest.json"), std::string::npos) << lines[1];
+  EXPECT_NE(lines[2].find("unreadable: "), std::string::npos) << lines[2];
 }
 
 TEST(Inspect, ListsDescribesAndCompares) {

@@ -1,5 +1,7 @@
 #include "file_calls.hpp"
 
+#include <dirent.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdarg.h>
@@ -60,6 +62,15 @@ auto observe(FileCall call, Act&& act) -> decltype(act(call)) {
   return result;
 }
 
+template <class Act>
+auto observe_reading(FileCall call, Act&& act) -> decltype(act(call)) {
+  {
+    const std::lock_guard lock(mutex);
+    if (observer == nullptr || inside || !observer->sees_reading()) return act(call);
+  }
+  return observe(std::move(call), act);
+}
+
 int open_at(int directory, const char* path, int flags, mode_t mode) {
   const auto open = [&](const FileCall&) {
     return static_cast<int>(::syscall(SYS_openat, directory, path, flags, mode));
@@ -67,7 +78,8 @@ int open_at(int directory, const char* path, int flags, mode_t mode) {
   const std::string whole = path_at(directory, path);
   struct stat info;
   const bool creates = (flags & O_CREAT) != 0 && ::lstat(whole.c_str(), &info) != 0;
-  return creates ? observe({FileCall::Kind::kCreate, whole}, open) : open({FileCall::Kind::kCreate});
+  if (!creates) return observe_reading({FileCall::Kind::kOpen, whole}, open);
+  return observe({FileCall::Kind::kCreate, whole}, open);
 }
 
 int unlink_at(int directory, const char* path, int flags) {
@@ -87,7 +99,8 @@ int rename_at(int from_directory, const char* from, int to_directory, const char
 
 const char* name_of(FileCall::Kind kind) {
   constexpr const char* kNames[] = {"create", "mkdir",    "write",  "resize", "sync",
-                                    "rename", "exchange", "unlink", "link",   "close"};
+                                    "rename", "exchange", "unlink", "link",   "close",
+                                    "open",   "look",     "read",   "readlink", "list"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -146,6 +159,32 @@ int fallocate(int descriptor, int mode, off_t offset, off_t length) {
   return observed::observe(call, [&](const FileCall&) {
     return static_cast<int>(::syscall(SYS_fallocate, descriptor, mode, offset, length));
   });
+}
+
+ssize_t pread(int descriptor, void* data, size_t num_bytes, off_t offset) {
+  return observed::observe_reading({Kind::kRead, observed::path_of(descriptor)}, [&](const FileCall&) -> ssize_t {
+    return ::syscall(SYS_pread64, descriptor, data, num_bytes, offset);
+  });
+}
+int fstatat(int directory, const char* path, struct stat* info, int flags) noexcept {
+  return observed::observe_reading({Kind::kLook, observed::path_at(directory, path)}, [&](const FileCall&) {
+    return static_cast<int>(::syscall(SYS_newfstatat, directory, path, info, flags));
+  });
+}
+ssize_t readlink(const char* path, char* target, size_t num_bytes) noexcept {
+  const auto read = [&](const FileCall&) -> ssize_t {
+    return ::syscall(SYS_readlinkat, AT_FDCWD, path, target, num_bytes);
+  };
+  return observed::observe_reading({Kind::kReadLink, observed::path_at(AT_FDCWD, path)}, read);
+}
+dirent* readdir(DIR* stream) {
+  static const auto real = reinterpret_cast<dirent* (*)(DIR*)>(::dlsym(RTLD_NEXT, "readdir"));
+  dirent* entry = nullptr;
+  observed::observe_reading({Kind::kList, observed::path_of(::dirfd(stream))}, [&](const FileCall&) {
+    entry = real(stream);
+    return 0;
+  });
+  return entry;
 }
 
 int fsync(int descriptor) {

@@ -1,5 +1,5 @@
-// The calls by which this process changes files, seen and, if a test wants, failed: the executable's own pwrite, fsync,
-// rename … stand in front of the C library's for everything linked into it.
+// The calls by which this process changes files, and those by which it reads them, seen and, if a test wants, failed:
+// the executable's own pwrite, fsync, rename … stand in front of the C library's for everything linked into it.
 #pragma once
 
 #include <sys/types.h>
@@ -10,7 +10,8 @@
 namespace chassis::testing {
 
 struct FileCall {
-  enum class Kind { kCreate, kMakeDirectory, kWrite, kResize, kSync, kRename, kExchange, kUnlink, kLink, kClose } kind;
+  enum class Kind { kCreate, kMakeDirectory, kWrite, kResize, kSync, kRename, kExchange, kUnlink, kLink, kClose,
+                    kOpen, kLook, kRead, kReadLink, kList } kind;  // those of reading
   std::string path = {};  // absolute; of a descriptor where the call takes one
   std::string to = {};    // of a rename; the target of a link
   uint64_t offset = 0;    // of a write
@@ -22,6 +23,7 @@ const char* name_of(FileCall::Kind kind);
 class FileCallObserver {
  public:
   virtual ~FileCallObserver() = default;
+  virtual bool sees_reading() const { return false; }
   // Returns 0 to let it happen, or the errno that it fails with. May lower num_bytes of a write.
   virtual int before(FileCall& call) = 0;
   // It happened.

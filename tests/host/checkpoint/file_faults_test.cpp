@@ -107,6 +107,60 @@ INSTANTIATE_TEST_SUITE_P(, EveryCall,
                                            Kind::kSync, Kind::kRename, Kind::kUnlink, Kind::kLink, Kind::kClose),
                          [](const auto& info) { return name_of(info.param); });
 
+// Fails the n-th call of a kind by which files are read.
+class FailOneReading : public FailOnce {
+ public:
+  using FailOnce::FailOnce;
+  bool sees_reading() const override { return true; }
+};
+
+class EveryReadingCall : public ::testing::TestWithParam<Kind> {};
+
+// What could not be read may be whole: the file server failed, not the disk.
+TEST_P(EveryReadingCall, ThatFailsIsNeverTakenForDamage) {
+  const TemporaryDirectory dir;
+  for (const int64_t step : {1, 2}) {
+    CheckpointRoot root(dir.path());
+    testing::save_step(root, step, 2);
+  }
+  const BucketPair buckets(kStepBucketBytes);
+  for (const int error : {EIO, ESTALE, EACCES}) {
+    for (int index = 0;; ++index) {
+      FailOneReading fault(GetParam(), index, error);
+      std::string passed_over, message = "no error";
+      int64_t step = 2;
+      {
+        const ObservedFileCalls observed(dir.path(), fault);
+        try {
+          const auto use = [&](const CheckpointInfo& info) {
+            CheckpointReader reader(info.path, native());
+            load_all(reader, model_of_step(info.step).load_tensors(), buckets);
+          };
+          const auto pass = [&](const CheckpointInfo& info, const std::string& why) { passed_over += info.name + why; };
+          const auto used = use_best(dir.path(), checkpoints_to_resume(dir.path()), use, pass);
+          step = used ? used->step : 0;
+        } catch (const Error& e) {
+          message = e.what();
+        }
+      }
+      if (fault.failed.path.empty()) {
+        EXPECT_GT(index, 0);
+        break;
+      }
+      SCOPED_TRACE(std::string(name_of(GetParam())) + " " + std::to_string(index) + " of " + fault.failed.path + ": " +
+                   std::strerror(error) + " → " + message);
+      EXPECT_EQ(passed_over, "");
+      EXPECT_EQ(step, 2);
+      const bool is_of_the_older_one = fault.failed.path.find("step-000001") != std::string::npos;
+      EXPECT_TRUE(is_of_the_older_one || message.find(std::strerror(error)) != std::string::npos);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, EveryReadingCall,
+                         ::testing::Values(Kind::kOpen, Kind::kLook, Kind::kRead, Kind::kReadLink, Kind::kList),
+                         [](const auto& info) { return name_of(info.param); });
+
 // Half of what is asked, or nothing because a signal came, is no failure.
 class Reluctant : public FileCallObserver {
  public:

@@ -72,7 +72,7 @@ class Disk : public FileCallObserver {
       case Kind::kExchange:
         exchange(call);
         break;
-      case Kind::kClose:
+      default:  // closed; reading is not seen
         --moment_;
         return;
     }

@@ -35,22 +35,52 @@ TEST(SourceDirectory, ListsPlainFilesTwoLevelsDeep) {
   EXPECT_NE(error_of([&] { source.read_text("b", 1); }).find("has 2 bytes, at most 1"), std::string::npos);
 }
 
-TEST(SourceDirectory, FollowsNoLinks) {
+TEST(SourceDirectory, FollowsNoLinksInACheckpoint) {
   const TemporaryDirectory dir;
   write_text(dir / "secret", "secret");
   fs::create_directories(dir / "model/folder");
+  write_text(dir / "model/manifest.json", "{}");
   fs::create_symlink("../secret", dir / "model/model.safetensors");
   fs::create_symlink("/etc", dir / "model/etc");
   fs::create_symlink("../../secret", dir / "model/folder/x");
   SourceDirectory source(dir / "model");
-  EXPECT_TRUE(source.files().empty());
+  EXPECT_EQ(source.files().size(), 1u);
   EXPECT_EQ(source.links(), (std::vector<std::string>{"etc", "folder/x", "model.safetensors"}));
+  const std::string said = error_of([&] { source.find_file("folder/x"); });
+  EXPECT_NE(said.find("folder/x' is a link to '../../secret', expected a file"), std::string::npos) << said;
+}
+
+TEST(SourceDirectory, FollowsLinksToFilesInAModelDirectory) {
+  const TemporaryDirectory dir;
+  const std::string hash(64, 'a');
+  fs::create_directories(dir / "blobs");
+  fs::create_directories(dir / "snapshots/rev/folder");
+  write_text(dir / ("blobs/" + hash), "{}");
+  write_text(dir / "blobs/name", "other");
+  ASSERT_EQ(::mkfifo((dir / "pipe").c_str(), 0600), 0);
+  const std::string model = dir / "snapshots/rev/";
+  fs::create_symlink("../../blobs/" + hash, model + "config.json");
+  fs::create_symlink(dir / "blobs/name", model + "model.safetensors");
+  fs::create_symlink("../../../blobs/name", model + "folder/x");
+  fs::create_symlink("../../pipe", model + "pipe");
+  fs::create_symlink("/nowhere", model + "gone");
+  fs::create_symlink("/etc", model + "etc");
+  SourceDirectory source(dir / "snapshots/rev");
+  ASSERT_EQ(paths_in(model), (std::vector<std::string>{"config.json", "folder/x", "model.safetensors"}));
+  EXPECT_EQ(source.read_text("config.json", 10), "{}");
+  EXPECT_EQ(source.read_text("model.safetensors", 10), "other");
+  EXPECT_EQ(source.links(), (std::vector<std::string>{"etc", "gone", "pipe"}));
+  EXPECT_NE(error_of([&] { source.find_file("gone"); }).find("is a link to '/nowhere', which is not there"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] { source.find_file("pipe"); }).find("a FIFO"), std::string::npos);
+  EXPECT_EQ(source.find_file("nothing"), -1);
 }
 
 TEST(SourceDirectory, RefusesAFileThatBecameALinkOrAnotherSizeSinceItWasListed) {
   const TemporaryDirectory dir;
   write_text(dir / "secret", "secret");
   fs::create_directories(dir / "model/sub");
+  write_text(dir / "model/manifest.json", "{}");
   write_text(dir / "model/a", "aaaaaa");
   write_text(dir / "model/b", "bbbbbb");
   write_text(dir / "model/sub/c", "cccccc");
@@ -60,25 +90,12 @@ TEST(SourceDirectory, RefusesAFileThatBecameALinkOrAnotherSizeSinceItWasListed) 
   write_text(dir / "model/b", "b");
   fs::remove_all(dir / "model/sub");
   fs::create_symlink("..", dir / "model/sub");
-  EXPECT_NE(error_of([&] { source.open(0); }), "no error");
-  EXPECT_NE(error_of([&] { source.open(1); }).find("has 1 bytes, 6 when it was listed"), std::string::npos);
-  EXPECT_NE(error_of([&] { source.open(2); }), "no error");
-}
-
-TEST(SourceDirectory, FollowsTheLinksOfTheHuggingFaceCacheOnly) {
-  const TemporaryDirectory dir;
-  const std::string hash(64, 'a');
-  fs::create_directories(dir / "blobs");
-  fs::create_directories(dir / "snapshots/rev");
-  write_text(dir / ("blobs/" + hash), "{}");
-  write_text(dir / "blobs/name", "x");
-  fs::create_symlink("../../blobs/" + hash, dir / "snapshots/rev/config.json");
-  fs::create_symlink("../../blobs/name", dir / "snapshots/rev/other");
-  fs::create_symlink("../../blobs/../secret" + hash, dir / "snapshots/rev/third");
-  SourceDirectory source(dir / "snapshots/rev");
-  ASSERT_EQ(source.files().size(), 1u);
-  EXPECT_EQ(source.read_text("config.json", 10), "{}");
-  EXPECT_EQ(source.links().size(), 2u);
+  const auto opening = [&](const char* path) {
+    return error_of([&] { source.open(static_cast<size_t>(source.find(path))); });
+  };
+  EXPECT_NE(opening("a"), "no error");
+  EXPECT_NE(opening("b").find("has 1 bytes, 6 when it was listed"), std::string::npos);
+  EXPECT_NE(opening("sub/c"), "no error");
 }
 
 TEST(SourceDirectory, NamesWhatIsNotThere) {

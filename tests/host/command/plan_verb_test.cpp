@@ -59,7 +59,7 @@ TEST(PlanVerb, AdvisesWhereMemoryDoesNotSuffice) {
   const Outcome run = test::run_process(chassis({"plan", CHASSIS_TEST_SOURCE_DIR "/configs/recipes/llama3-70b.toml", "--mesh", "dp_shard=16",
                                                  "--memory", "80GiB"}),
                                         scratch.path());
-  ASSERT_EQ(run.exit_code, 0) << run.output;
+  ASSERT_EQ(run.exit_code, 4) << run.output;
   for (const char* part : {"does not fit:", "of 80 GiB", "advice", "mesh.dp_shard 16 → 32", "parallel.0.offload = \"cpu\"", "fits"})
     EXPECT_HAS(run.output, part);
 }
@@ -77,6 +77,19 @@ TEST(PlanVerb, RefusesInWords) {
   EXPECT_HAS(refused({"--world", "64", "--mesh", "shards=7"}), "unknown key");
   EXPECT_HAS(refused({"--world", "64", "--mesh", "7"}), "axis=size");
   EXPECT_HAS(refused({"--world", "64", "--memory", "much"}), "is no size");
+  EXPECT_HAS(refused({"--world", "64", "--memory", "80"}), "--memory 80 has no unit");
+  EXPECT_HAS(refused({}), "nothing says over how many ranks");
+  EXPECT_HAS(refused({"--mesh", "dp_replicate=2,dp_shard=-1"}), "give --world N");
+}
+
+TEST(PlanVerb, OfAMillionRanksTakesWhatOfFewTakes) {
+  ScratchDirectory scratch;
+  const Outcome run = test::run_process(chassis({"plan", CHASSIS_TEST_SOURCE_DIR "/configs/recipes/llama3-70b.toml", "--world", "1000000",
+                                                 "train.global_batch_size=1000000"}),
+                                        scratch.path());
+  EXPECT_EQ(run.exit_code, 0) << run.output;
+  EXPECT_HAS(run.output, "1000000 ranks");
+  EXPECT_HAS(run.output, "128256-999999: rank 128256 was rehearsed for all");
 }
 
 // ---- check
@@ -84,7 +97,7 @@ TEST(PlanVerb, RefusesInWords) {
 TEST(PlanVerb, CheckProvesTheMeshThatTheConfigurationNames) {
   ScratchDirectory scratch;
   const std::string recipe = CHASSIS_TEST_SOURCE_DIR "/configs/recipes/llama3-70b.toml";
-  const Outcome proven = test::run_process(chassis({"check", recipe, "mesh.dp_shard=4"}), scratch.path());
+  const Outcome proven = test::run_process(chassis({"check", recipe, "--without-data", "mesh.dp_shard=4"}), scratch.path());
   EXPECT_EQ(proven.exit_code, 0) << proven.output;
   EXPECT_HAS(proven.output, "4 ranks (dp_shard=4)");
   const Outcome refused = test::run_process(chassis({"check", recipe, "mesh.tp=4", "mesh.dp_shard=1"}), scratch.path());
@@ -93,6 +106,78 @@ TEST(PlanVerb, CheckProvesTheMeshThatTheConfigurationNames) {
   const Outcome uneven = test::run_process(chassis({"check", recipe, "mesh.dp_shard=5"}), scratch.path());
   EXPECT_EQ(uneven.exit_code, 2);
   EXPECT_HAS(uneven.output, "train.global_batch_size = 128 is not a multiple of");
+}
+
+// The device that the configuration names need not be there, and its dtype counts.
+TEST(PlanVerb, CheckCountsActivationsInTheDtypeOfTheConfiguredDevice) {
+  ScratchDirectory scratch;
+  const std::string recipe = CHASSIS_TEST_SOURCE_DIR "/configs/recipes/llama3-70b.toml";
+  const auto activations = [&](const std::string& setting) {
+    const Outcome run = test::run_process(chassis({"check", recipe, "--without-data", "mesh.dp_shard=4", setting}), scratch.path());
+    EXPECT_EQ(run.exit_code, 0) << run.output;
+    return run.output.substr(run.output.find("activations"), run.output.find("mesh  ") - run.output.find("activations"));
+  };
+  const std::string cuda = activations("run.device=\"cuda\"");
+  EXPECT_EQ(cuda, activations("precision.compute=\"bf16\""));
+  EXPECT_NE(cuda, activations("precision.compute=\"fp32\""));
+}
+
+TEST(PlanVerb, CheckFindsTheDataOrNamesTheLineOfItsPath) {
+  ScratchDirectory scratch;
+  test::write_text(scratch / "run.toml", R"(schema_version = 1
+[run]
+max_steps = 1
+device = "cpu"
+[model]
+plugin = "llama"
+config = { hidden_size = 32, num_hidden_layers = 2, num_attention_heads = 2, intermediate_size = 64, vocab_size = 259, max_position_embeddings = 16 }
+[tokenizer]
+plugin = "bytes"
+[[data.train]]
+path = "corpus.txt"
+[[data.eval]]
+path = "held_out"
+[train]
+seq_len = 32
+[optimizer]
+lr = 1e-3
+)");
+  const auto check = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"check", "run.toml"});
+    return test::run_process(chassis(words), scratch.path());
+  };
+  const Outcome none = check({});
+  EXPECT_EQ(none.exit_code, 2) << none.output;
+  EXPECT_HAS(none.output, "run.toml:11");
+  EXPECT_HAS(none.output, "corpus.txt");
+  EXPECT_EQ(check({"--without-data"}).exit_code, 0);
+  test::write_text(scratch / "corpus.txt", "a line\n");
+  const Outcome half = check({});
+  EXPECT_EQ(half.exit_code, 2) << half.output;
+  EXPECT_HAS(half.output, "run.toml:13");
+  std::filesystem::create_directory(scratch / "held_out");
+  EXPECT_EQ(check({}).exit_code, 2) << "a folder without a file";
+  test::write_text(scratch / "held_out/a.txt", "a line\n");
+  const Outcome found = check({});
+  EXPECT_EQ(found.exit_code, 0) << found.output;
+  EXPECT_HAS(found.output, "train.seq_len = 32, but the weights of model 'llama' were made for 16 positions");
+}
+
+TEST(PlanVerb, RefusesSizesThatCanOnlyBeMistakes) {
+  ScratchDirectory scratch;
+  const auto refusal = [&](const std::string& sizes, const std::string& rest = "") {
+    test::write_text(scratch / "run.toml", "schema_version = 1\n[run]\nmax_steps = 1\ndevice = \"cpu\"\n[model]\nplugin = \"llama\"\n"
+                                           "config = { " + sizes + " }\n[[data.train]]\npath = \"nowhere.jsonl\"\nformat = \"tokens\"\n"
+                                           "[train]\nseq_len = 32\n[optimizer]\nlr = 1e-3\n" + rest);
+    const Outcome run = test::run_process(chassis({"plan", "run.toml"}), scratch.path());
+    EXPECT_EQ(run.exit_code, 2) << run.output;
+    EXPECT_HAS(run.output, "run.toml:");
+    return run.output;
+  };
+  const std::string small = "num_attention_heads = 2, intermediate_size = 64, vocab_size = 256, ";
+  EXPECT_HAS(refusal(small + "hidden_size = 1099511627776"), "head_dim 549755813888");
+  EXPECT_HAS(refusal(small + "hidden_size = 1099511627776, head_dim = 64, num_hidden_layers = 10000"), "more than 2^56 parameters");
+  EXPECT_HAS(refusal(small + "hidden_size = 32, num_hidden_layers = 1000000"), "num_hidden_layers is 1000000, expected 1 to 65536");
 }
 
 // ---- against runs
@@ -152,7 +237,7 @@ bucket_mib = 1
               planned / 0x1p20, measured / 0x1p20, 100 * (planned / measured - 1));
   EXPECT_GT(planned, 0.9 * measured) << run.output;
   EXPECT_LT(planned, 1.1 * measured) << run.output;
-  EXPECT_HAS(run.output, "memory by category, planned / measured: parameters");
+  EXPECT_HAS(run.output, "planned    measured\n  parameters");
 }
 
 INSTANTIATE_TEST_SUITE_P(Runs, PlanAndRun,

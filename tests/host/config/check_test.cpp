@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "host/base/json.hpp"
 #include "host/config/foreign.hpp"
 #include "host/config/suggest.hpp"
 #include "tests/host/config/example.hpp"
@@ -61,13 +62,13 @@ TEST(ForeignKeys, AreAnsweredWhereverTheyStand) {
   EXPECT_EQ(
       what_is_wrong(kExample + "[zero_optimization]\nstage = 3\noverlap_comm = true\n"),
       "2 errors in the configuration:\n"
-      "a.toml:24:1: unknown key 'zero_optimization.stage' of DeepSpeed: use [[parallel]] with plugin = \"zero\" and "
+      "  a.toml:24:1: unknown key 'zero_optimization.stage' of DeepSpeed: use [[parallel]] with plugin = \"zero\" and "
       "stage, sizes in [mesh]\n"
-      "a.toml:25:1: unknown key 'zero_optimization.overlap_comm'");
+      "  a.toml:25:1: unknown key 'zero_optimization.overlap_comm'");
   EXPECT_EQ(what_is_wrong(kExample + "[training]\nsteps = 3\nseq_len = 4\n"),
             "2 errors in the configuration:\n"
-            "a.toml:24:1: unknown key 'training.steps' of torchtitan: use run.max_steps\n"
-            "a.toml:25:1: unknown key 'training.seq_len' (it is a key of another table: train.seq_len)");
+            "  a.toml:24:1: unknown key 'training.steps' of torchtitan: use run.max_steps\n"
+            "  a.toml:25:1: unknown key 'training.seq_len' (it is a key of another table: train.seq_len)");
 }
 
 TEST(Check, SaysWhatIsWrongWithAType) {
@@ -77,14 +78,81 @@ TEST(Check, SaysWhatIsWrongWithAType) {
   EXPECT_EQ(what_is_wrong(kExample, {"train.seq_len=512.0"}),
             "command line 'train.seq_len=512.0': train.seq_len must be an integer, not a number with a decimal point "
             "(512.0) (write 512)");
-  EXPECT_EQ(what_is_wrong(kExample, {"log.sinks=console"}),
-            "command line 'log.sinks=console': log.sinks must be a list of strings, not a string (\"console\") (write "
-            "[\"console\"])");
+  EXPECT_EQ(what_is_wrong(kExample + "[log]\nsinks = \"console\"\n"),
+            "a.toml:24:9: log.sinks must be a list of strings, not a string (\"console\") (write [\"console\"])");
+  EXPECT_EQ(what_is_wrong(kExample, {"model.config.rope={ theta = nan }"}),
+            "command line 'model.config.rope={ theta = nan }': model.config: theta = nan is not a finite number");
   EXPECT_EQ(what_is_wrong(kExample, {"log.sinks=[1]"}),
             "command line 'log.sinks=[1]': log.sinks must be a list of strings; 1 is an integer");
   EXPECT_EQ(what_is_wrong(kExample, {"optimizer.lr=nan"}),
             "command line 'optimizer.lr=nan': optimizer.lr = nan is not a finite number");
   EXPECT_EQ(what_is_wrong("train = 3\n"), what_is_wrong("train = 3\n"));
+}
+
+TEST(Check, WordsOfTheCommandLineWithCommasAreAList) {
+  const Config config = load_whole(load_config_text(
+      kExample, "a.toml", {"log.sinks=jsonl,console", "kernels.plugins=aten", "optimizer.betas=0.5,1"}));
+  EXPECT_EQ(config.get_list("log.sinks"), (std::vector<std::string>{"jsonl", "console"}));
+  EXPECT_EQ(config.get_list("kernels.plugins"), (std::vector<std::string>{"aten"}));
+  EXPECT_EQ(config.json("optimizer.betas").dump(), "[0.5,1.0]");
+  EXPECT_EQ(what_is_wrong(kExample, {"log.sinks=console,wandb"}),
+            "command line 'log.sinks=console,wandb': log.sinks = \"wandb\" is not \"console\" or \"jsonl\"");
+  // A regular expression may hold commas, so one that does needs its quotes.
+  EXPECT_NE(what_is_wrong(kExample, {"freeze.patterns=a{1,2}"}).find("must be a list of strings"), std::string::npos);
+  EXPECT_EQ(what_is_wrong(kExample, {"freeze.patterns=norm"}), "nothing");
+}
+
+TEST(Check, APatternIsCheckedWhereItStands) {
+  EXPECT_EQ(what_is_wrong(kExample + "[freeze]\npatterns = [\"(?<!vision)norm\",\n  \"x)\"]\n"),
+            "a.toml:25:3: freeze.patterns: \"x)\" is not a regular expression: unmatched closing parenthesis (at "
+            "character 2)");
+}
+
+TEST(Check, WhatIsNotAvailableIsRefusedAndNeverOffered) {
+  EXPECT_EQ(what_is_wrong(kExample + "[adapter]\nplugin = \"mine\"\nrank = 8\n"),
+            "a.toml:23:2: [adapter] is not available in this version: no plugin of kind adapter is asked yet; "
+            "freeze.train_only trains a part of a model");
+  EXPECT_NE(what_is_wrong(kExample + "[freeze]\ngroups = [\"vision_tower\"]\n").find("freeze.groups is not available"),
+            std::string::npos);
+  EXPECT_EQ(what_is_wrong(kExample + "[freeze]\ngroups = []\n"), "nothing") << "a resolved configuration spells defaults";
+  EXPECT_EQ(what_is_wrong(kExample, {"train.task=rewarb"}),
+            "command line 'train.task=rewarb': train.task = \"rewarb\" is not \"pretrain\"");
+  EXPECT_EQ(what_is_wrong(kExample + "[quantt]\na = 1\n"), "a.toml:23:2: unknown table [quantt]");
+  for (const Unavailable& entry : unavailable()) {
+    for (const ForeignKey& foreign : foreign_keys()) {
+      const bool offered = entry.value.empty() && foreign.answer.find(std::string(entry.key) + ".") != std::string::npos;
+      EXPECT_FALSE(offered) << foreign.answer;
+    }
+  }
+}
+
+TEST(Check, EachHintIsSaidOnce) {
+  const std::string text =
+      "[run]\nmax_steps = 1\n[model]\npath = \"m\"\n[train]\nseq_len = 8\n[optimizer]\nlr = 1.0\n"
+      "[[data.train]]\npath = \"a.txt\"\n[[data.train]]\npath = \"b.txt\"\n";
+  EXPECT_EQ(what_is_wrong(text),
+            "2 errors in the configuration:\n"
+            "  a.toml:9:1: data.train.0 is text, which needs a tokenizer\n"
+            "  a.toml:11:1: data.train.1 is text, which needs a tokenizer\n"
+            "hint: set tokenizer.plugin to the model's own, or tokenise the text with that and set format = \"tokens\"");
+}
+
+TEST(Check, ManyMistakesAreCountedRatherThanListed) {
+  std::string text = kExample;
+  for (int i = 0; i < 300; ++i) text += "[t" + std::to_string(i) + "]\n";
+  const std::string message = what_is_wrong(text);
+  EXPECT_EQ(message.substr(0, 14), "300 errors in ");
+  EXPECT_NE(message.find("\n  … and 200 more"), std::string::npos);
+}
+
+TEST(Check, PathsThatNoFileSystemTakesNameTheirKey) {
+  EXPECT_EQ(what_is_wrong(kExample, {"run.output_dir=\"a\\u0000b\""}),
+            "command line 'run.output_dir=\"a\\u0000b\"': run.output_dir = \"a\\u0000b\" holds a NUL character");
+  EXPECT_EQ(what_is_wrong(kExample, {"run.output_dir=out/" + std::string(300, 'x')}).substr(300 + 36),
+            "run.output_dir: the name " + std::string(40, 'x') + "… (300 bytes) is too long: file systems take 255 bytes");
+  const std::string resume = what_is_wrong(kExample, {"run.resume=" + std::string(300, 'x')});
+  EXPECT_NE(resume.find("run.resume: cannot look at '"), std::string::npos) << resume;
+  EXPECT_NE(resume.find("File name too long"), std::string::npos) << resume;
 }
 
 TEST(Check, TablesAndListsOfTablesAreToldApart) {
@@ -107,13 +175,14 @@ TEST(Check, UnknownTablesAreOneError) {
 TEST(Check, AsksOnlyForWhatTheUseReads) {
   EXPECT_EQ(what_is_wrong("", {}, ConfigUse::kEvaluation),
             "3 errors in the configuration:\n"
-            "a.toml: train.seq_len is missing: tokens per row\n"
-            "a.toml: the model is missing: set model.path, or model.plugin and model.config\n"
-            "a.toml: there is no evaluation data: add [[data.eval]] with a path");
+            "  a.toml: train.seq_len is missing: tokens per row\n"
+            "  a.toml: the model is missing: set model.path, or model.plugin and model.config\n"
+            "  a.toml: there is no evaluation data: add [[data.eval]] with a path");
   EXPECT_EQ(what_is_wrong("", {}, ConfigUse::kGeneration),
             "2 errors in the configuration:\n"
-            "a.toml: the model is missing: set model.path, or model.plugin and model.config\n"
-            "a.toml: there is no tokenizer for the prompt: set tokenizer.plugin, such as \"bytes\"");
+            "  a.toml: the model is missing: set model.path, or model.plugin and model.config\n"
+            "  a.toml: there is no tokenizer for the prompt\n"
+            "hint: set tokenizer.plugin; `chassis plugins list` shows the tokenizers");
   const std::string model = "[model]\npath = \"m\"\n";
   EXPECT_EQ(what_is_wrong(model + "[tokenizer]\nplugin = \"bytes\"\n", {}, ConfigUse::kGeneration), "nothing");
   EXPECT_EQ(what_is_wrong(model + "[train]\nseq_len = 8\n[[data.eval]]\npath = \"a.jsonl\"\nformat = \"tokens\"\n", {},

@@ -12,6 +12,13 @@ Config example(const std::vector<std::string>& overrides = {}) {
   return load_whole(load_config_text(kExample, "a.toml", overrides));
 }
 
+TEST(Config, AListOfNamesCanBeTypedWithCommas) {
+  using Words = std::vector<std::string>;
+  EXPECT_EQ(example({"log.sinks=console,jsonl"}).get_list("log.sinks"), (Words{"console", "jsonl"}));
+  EXPECT_EQ(example({"log.sinks=console"}).get_list("log.sinks"), Words{"console"});
+  EXPECT_EQ(example({"kernels.plugins=reference"}).get_list("kernels.plugins"), Words{"reference"});
+}
+
 TEST(Config, GivesTypedValuesAndDefaults) {
   const Config config = example();
   EXPECT_EQ(config.get_int("train.seq_len"), 512);
@@ -70,18 +77,35 @@ TEST(Config, AskingForWhatIsInvalidThrowsTheFindings) {
   }
 }
 
+TEST(Config, AFindingKeepsItsCodeAndSeveralAreAConfigErrorIfOneIs) {
+  const auto code_of = [](const std::vector<Error>& errors) {
+    Config config = load_config_text(kExample, "a.toml", {});
+    for (const Error& error : errors) config.add_problem("optimizer", error);
+    try {
+      config.throw_if_problems();
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find("\nhint: do it"), std::string::npos);
+      return e.code();
+    }
+    return ExitCode::kOk;
+  };
+  const Error plugin = plugin_error("no such plugin").hint("do it"), config = config_error("no such key").hint("do it");
+  EXPECT_EQ(code_of({plugin}), ExitCode::kPlugin);
+  EXPECT_EQ(code_of({plugin, plugin}), ExitCode::kPlugin);
+  EXPECT_EQ(code_of({plugin, config}), ExitCode::kConfig);
+}
+
 TEST(Config, ListsThePluginsThatItAsksFor) {
   const Config config = load_config_text(
       kExample +
-          "[kernels]\nplugins = [\"fused\", \"aten\"]\n[[parallel]]\nplugin = \"zero\"\n[log]\nsinks = [\"console\", "
-          "\"tensorboard\"]\n",
+          "[kernels]\nplugins = [\"fused\", \"aten\"]\n[[parallel]]\nplugin = \"zero\"\n",
       "a.toml", {});
   std::string all;
   for (const PluginSlot& slot : config.plugin_slots()) all += slot.key + ":" + slot.kind + ":" + slot.plugin + " ";
   EXPECT_EQ(all,
             "model:model:llama tokenizer:tokenizer:bytes optimizer:optimizer:adamw parallel.0:parallel:zero "
             "comm:comm:auto attention:ops:sdpa kernels.fused:ops:fused kernels.aten:ops:aten checkpoint:format:native "
-            "export:format:safetensors log.tensorboard:sink:tensorboard ");
+            "export:format:safetensors ");
 }
 
 TEST(Config, AModelWithAPathMayLeaveItsPluginOpen) {
@@ -150,12 +174,12 @@ path = "x.jsonl"
 format = "token"
 )"),
             R"(6 errors in the configuration:
-a.toml:1:2: the run has no length: set run.max_steps or run.epochs
-a.toml:2:1: unknown key 'run.max_step' (did you mean 'max_steps'?)
-a.toml:3:8: run.seed = -1 is out of range: must be at least 0
-a.toml:7:11: train.seq_len must be an integer, not a number with a decimal point (12.5)
-a.toml:10:1: unknown key 'optimizer.beta' (did you mean 'betas'?)
-a.toml:13:10: data.train.0.format = "token" is not "text" or "tokens" (did you mean "tokens"?))");
+  a.toml:1:2: the run has no length: set run.max_steps or run.epochs
+  a.toml:2:1: unknown key 'run.max_step' (did you mean 'max_steps'?)
+  a.toml:3:8: run.seed = -1 is out of range: must be at least 0
+  a.toml:7:11: train.seq_len must be an integer, not a number with a decimal point (12.5)
+  a.toml:10:1: unknown key 'optimizer.beta' (did you mean 'betas'?)
+  a.toml:13:10: data.train.0.format = "token" is not "text" or "tokens" (did you mean "tokens"?))");
 }
 
 TEST(Config, TheResolvedFileParsesBackToItself) {

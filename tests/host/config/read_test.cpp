@@ -1,6 +1,7 @@
 #include "host/config/read.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 
@@ -60,14 +61,78 @@ TEST_F(ExtendsTest, MissingFilesAndCyclesHaveAPosition) {
   EXPECT_EQ(error_of("a.toml"), "a.toml:2:12: cannot open 'none.toml': No such file or directory");
   write("b.toml", "extends = [\"base/c.toml\"]\n");
   write("base/c.toml", "extends = [\"../b.toml\"]\n");
-  EXPECT_EQ(error_of("b.toml"), "base/c.toml:1:12: extends 'b.toml', which extends this file: a cycle");
+  EXPECT_EQ(error_of("b.toml"), "base/c.toml:1:12: extends 'b.toml' makes a cycle: b.toml → base/c.toml → b.toml");
   write("d.toml", "extends = \"a.toml\"\n");
-  EXPECT_EQ(error_of("d.toml"), "d.toml:1:11: extends must be a list of strings, not a string (\"a.toml\")");
+  EXPECT_EQ(error_of("d.toml"), "d.toml:1:11: extends must be a list of file names, not a string (\"a.toml\")");
   write("e.toml", "extends = [3]\n");
-  EXPECT_EQ(error_of("e.toml"), "e.toml:1:12: extends must be a list of strings; 3 is an integer");
-  EXPECT_EQ(error_of("base"), "'base' is a directory, not a configuration file");
+  EXPECT_EQ(error_of("e.toml"), "e.toml:1:12: extends must be a list of file names; 3 is an integer");
+  write("g.toml", "extends = [\"a.toml\\u0000x\"]\n");
+  EXPECT_EQ(error_of("g.toml"), "g.toml:1:12: extends must be a list of file names; \"a.toml\\u0000x\" is none");
+  EXPECT_EQ(error_of("base"), "cannot open 'base': it is a directory\nhint: give a regular file or a pipe");
   write("f.toml", "extends = [\"a.toml\"\nx = 1");
   EXPECT_EQ(error_of("f.toml").substr(0, 28), "f.toml:2:1: not valid TOML: ");
+}
+
+TEST_F(ExtendsTest, AreLimitedInDepthAndNumber) {
+  for (int i = 0; i < 40; ++i)
+    write("deep" + std::to_string(i) + ".toml", "extends = [\"deep" + std::to_string(i + 1) + ".toml\"]\n");
+  EXPECT_EQ(error_of("deep0.toml"), "deep31.toml:1:12: extends 'deep32.toml': more than 32 files extend each other");
+  for (int i = 0; i < 22; ++i) {
+    const std::string next = "\"two" + std::to_string(i + 1) + ".toml\"";
+    write("two" + std::to_string(i) + ".toml", "extends = [" + next + ", " + next + "]\n");
+  }
+  write("two22.toml", "x = 1\n");
+  EXPECT_NE(error_of("two0.toml").find("has already read 256 files"), std::string::npos) << error_of("two0.toml");
+  std::string many = "extends = [\"two22.toml\"";
+  for (int i = 0; i < 20000; ++i) many += ", \"two22.toml\"";
+  write("many.toml", many + "]\n");
+  EXPECT_NE(error_of("many.toml").find("has already read 256 files"), std::string::npos) << error_of("many.toml");
+}
+
+TEST_F(ExtendsTest, AreRegularFilesOfAReasonableSize) {
+  write("large.toml", std::string(2 << 20, '#'));
+  EXPECT_EQ(error_of("large.toml"), "'large.toml' has 2 MiB, at most 1 MiB are expected");
+  write("a.toml", "extends = [\"large.toml\"]\n");
+  EXPECT_EQ(error_of("a.toml"), "a.toml:1:12: 'large.toml' has 2 MiB, at most 1 MiB are expected");
+  write("b.toml", "extends = [\"/dev/zero\"]\n");
+  EXPECT_EQ(error_of("b.toml"), "b.toml:1:12: cannot open '/dev/zero': it is a device\nhint: give a regular file");
+  ASSERT_EQ(mkfifo((folder_ + "/fifo").c_str(), 0600), 0);
+  write("c.toml", "extends = [\"fifo\"]\n");
+  EXPECT_EQ(error_of("c.toml"), "c.toml:1:12: cannot open 'fifo': it is a FIFO\nhint: give a regular file");
+}
+
+std::string toml_error(const std::string& text) {
+  try {
+    read_config_text(text, "a.toml");
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "nothing";
+}
+
+std::string repeated(const std::string& part, int times) {
+  std::string out;
+  for (int i = 0; i < times; ++i) out += part;
+  return out;
+}
+
+TEST(Toml, IsRefusedWhereItNestsTooDeeply) {
+  const std::string parts = "a.toml:1:64: a key of many parts: at most 32 are read";
+  EXPECT_EQ(toml_error(repeated("a.", 20000) + "a = 1\n"), parts);
+  EXPECT_EQ(toml_error("[" + repeated("a.", 20000) + "a]\n"), "a.toml:1:65: a key of many parts: at most 32 are read");
+  EXPECT_EQ(toml_error(repeated("'a.b'.", 20000) + "a = 1\n").substr(0, 9), "a.toml:1:");
+  EXPECT_NE(toml_error("a = " + repeated("{a = ", 20000)).find("inside each other: at most 32"), std::string::npos);
+  EXPECT_NE(toml_error("\n\na = " + repeated("[", 20000)).find("a.toml:3:37: lists and tables inside"), std::string::npos)
+      << toml_error("\n\na = " + repeated("[", 20000));
+  EXPECT_EQ(toml_error("[" + repeated("a.", 31) + "a]\nx = " + repeated("[", 32) + repeated("]", 32) + "\n"), "nothing");
+}
+
+TEST(Toml, WhatStandsInStringsAndCommentsIsNotNesting) {
+  const std::string deep = repeated("[a.b.", 100);
+  EXPECT_EQ(toml_error("# " + deep + "\na = \"" + deep + "\\\"" + deep + "\"\nb = '" + deep + "'\n"), "nothing");
+  EXPECT_EQ(toml_error("a = \"\"\"\n\"" + deep + "\n" + deep + "\"\"\"\"\nb = '''" + deep + "'''\n"), "nothing");
+  EXPECT_EQ(toml_error("a = [" + repeated("1.5, ", 5000) + "]\n"), "nothing");
+  EXPECT_NE(toml_error("a = \"open\nb = " + repeated("[", 40)), "nothing");
 }
 
 Value with_overrides(const std::vector<std::string>& overrides) {
@@ -83,6 +148,13 @@ std::string override_error(const std::string& text) {
     return e.what();
   }
   return "nothing";
+}
+
+TEST(Overrides, AreUtf8AndOfFewParts) {
+  EXPECT_NE(override_error("run.name=\xff").find("command line 'run.name=\\xff': an override is UTF-8 text"), std::string::npos)
+      << override_error("run.name=\xff");
+  EXPECT_NE(override_error(repeated("a.", 20000) + "a=1").find("a key of 20001 parts: at most 32"), std::string::npos);
+  EXPECT_NE(override_error("run.name=" + repeated("[", 20000)).find("at most 32 are read"), std::string::npos);
 }
 
 TEST(Overrides, AreTomlValuesOrBareWords) {

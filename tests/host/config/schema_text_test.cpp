@@ -32,7 +32,21 @@ TEST(SchemaText, DescribesAnOptionOfAPlugin) {
 
 TEST(SchemaText, ListsEverything) {
   const std::string text = text_of("");
-  for (const TableSpec& table : host_schema().tables) EXPECT_NE(text.find(table.name), std::string::npos);
+  for (const TableSpec& table : host_schema().tables)
+    if (!is_unavailable(table.name)) EXPECT_NE(text.find(table.name), std::string::npos);
+}
+
+TEST(SchemaText, OffersNothingThatIsNotAvailable) {
+  const std::string text = text_of("");
+  for (const char* word : {"[quant]", "[adapter]", "groups", "roles_to_train", "selective", "reward"})
+    EXPECT_EQ(text.find(word), std::string::npos) << word;
+  EXPECT_EQ(text_of("train.task"), "  train.task\n      \"pretrain\", default \"pretrain\"\n      what is learned\n");
+  try {
+    text_of("adapter");
+    ADD_FAILURE();
+  } catch (const Error& e) {
+    EXPECT_EQ(std::string(e.what()).substr(0, 44), "adapter is not available in this version: no");
+  }
 }
 
 TEST(SchemaText, AnswersTyposAndKeysOfOtherTrainers) {

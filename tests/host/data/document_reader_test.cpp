@@ -1,6 +1,7 @@
 #include "host/data/document_reader.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <vector>
@@ -99,6 +100,36 @@ TEST(DocumentReader, RefusesPathsThatItCanNotRead) {
   EXPECT_TRUE(contains(error_of([&] { open_documents("a.txt", text_set("a.txt"), nullptr, 0); }), "needs a tokenizer"));
 }
 
+TEST(DocumentReader, RefusesFilesThatAreNone) {
+  TempFolder folder;
+  std::filesystem::create_directory(folder.path() + "/data");
+  folder.write("data/a.txt", "one\n");
+  const std::string link = folder.path() + "/data/b.txt", pipe = folder.path() + "/pipe.txt";
+  ASSERT_EQ(::symlink("nowhere", link.c_str()), 0);
+  EXPECT_TRUE(contains(error_of([&] { data_files(text_set(folder.path() + "/data")); }), "data/b.txt"));
+  std::filesystem::remove(link);
+  ASSERT_EQ(::symlink("../elsewhere.txt", link.c_str()), 0);
+  folder.write("elsewhere.txt", "two\n");
+  EXPECT_EQ(documents_of(text_set(folder.path() + "/data")), (Texts{"one<256>", "two<256>"}));
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_TRUE(contains(error_of([&] { data_files(text_set(pipe)); }), "neither a file nor a folder"));
+  const std::string zero = folder.path() + "/zero.jsonl";
+  ASSERT_EQ(::symlink("/dev/zero", zero.c_str()), 0);
+  EXPECT_TRUE(contains(error_of([&] { data_files(token_set(zero)); }), "neither a file nor a folder"));
+}
+
+TEST(DocumentReader, NamesTheLineThatATokenizerRefuses) {
+  struct Refusing : ByteTokenizer {
+    void encode(std::string_view, std::vector<int32_t>&) const override { throw plugin_error("no such word"); }
+  };
+  TempFolder folder;
+  const std::string path = folder.write("a.txt", "\nabc\n");
+  const Refusing tokenizer;
+  const auto reader = open_documents(path, text_set(path), &tokenizer, 0);
+  Document document;
+  EXPECT_TRUE(contains(error_of([&] { reader->next(document); }), "a.txt:2: no such word"));
+}
+
 TEST(DocumentReader, NamesTheLineWhoseIdsTheModelDoesNotKnow) {
   TempFolder folder;
   const std::string path = folder.write("a.txt", "abc\nxyz\n");
@@ -169,7 +200,42 @@ INSTANTIATE_TEST_SUITE_P(
                     BadRow{"{\"input_ids\": [1], \"labels\": [-1]}", "labels[0] is -1"},
                     BadRow{"{\"input_ids\": [1, 2], \"attention_mask\": [1, 0]}", "attention_mask[1] is 0"},
                     BadRow{"{\"input_ids\": [1, 2], \"attention_mask\": [1]}", "\"attention_mask\" has 1 entries"},
-                    BadRow{"{\"input_ids\": [1], \"x\": \"\xff\"}", "not UTF-8"}));
+                    BadRow{"{\"input_ids\": [1], \"x\": \"\xff\"}", "not UTF-8"},
+                    BadRow{"{\"input_ids\": [1], \"x\": 1e400}", "not JSON"},
+                    BadRow{"{\"input_ids\": [\"\\u001b[31merror: gone\"]}", "\\u001b[31merror: gone"},
+                    BadRow{"{\"input_ids\": [1], \"input_ids\\n\": 1, \"input_ids\": 2}", "occurs twice"}));
+
+TEST(DocumentReader, RefusesRowsTooDeeplyNested) {
+  TempFolder folder;
+  const std::string deep(200'000, '[');
+  const std::string path = folder.write("a.jsonl", "{\"x\": " + deep + std::string(deep.size(), ']') + "}\n");
+  const auto reader = open_documents(path, token_set(path), nullptr, 10);
+  Document document;
+  EXPECT_TRUE(contains(error_of([&] { reader->next(document); }), "a.jsonl:1: not JSON"));
+}
+
+TEST(DocumentReader, ShowsNoMoreOfAValueThanALine) {
+  TempFolder folder;
+  const std::string path = folder.write("a.jsonl", "{\"input_ids\": [\"" + std::string(2'000'000, 'x') + "\"]}\n");
+  const auto reader = open_documents(path, token_set(path), nullptr, 10);
+  Document document;
+  EXPECT_LT(error_of([&] { reader->next(document); }).size(), 1000u);
+}
+
+TEST(DocumentReader, NotesNamesOfColumnsThatCanBeShown) {
+  TempFolder folder;
+  const std::string path = folder.write("a.jsonl", "{\"text\": \"a\", \"x\\u001b[2J\\nerror: gone\": 1, \"" +
+                                                       std::string(2'000'000, 'y') + "\": 2}\n");
+  const ByteTokenizer tokenizer;
+  const auto reader = open_documents(path, text_set(path), &tokenizer, 0);
+  for (Document document; reader->next(document);) {
+  }
+  ASSERT_EQ(reader->notes().unused_columns.size(), 2u);
+  for (const auto& [name, rows] : reader->notes().unused_columns) {
+    EXPECT_LT(name.size(), 300u);
+    EXPECT_EQ(name.find_first_of("\x1b\n"), std::string::npos);
+  }
+}
 
 TEST(DocumentReader, RefusesTextRowsWithoutText) {
   TempFolder folder;

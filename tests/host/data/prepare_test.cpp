@@ -1,7 +1,9 @@
 #include "host/data/prepare.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <csignal>
@@ -29,7 +31,30 @@ struct Prepare : testing::Test {
     for (const auto& entry : fs::directory_iterator(folder.path() + "/cache")) count += entry.is_directory();
     return count;
   }
+  // Of the only set that is kept.
+  std::string kept() const {
+    for (const auto& entry : fs::directory_iterator(folder.path() + "/cache")) {
+      if (entry.is_directory()) return entry.path().string();
+    }
+    return "";
+  }
 };
+
+// Overwrites in place, so that size and name stay as they are.
+void change_byte(const std::string& path, uint64_t offset, int mask) {
+  File file = File::open_write(path);
+  char byte = 0;
+  file.pread_exact(&byte, 1, offset);
+  byte = static_cast<char>(byte ^ mask);
+  file.pwrite_exact(&byte, 1, offset);
+}
+
+std::vector<int32_t> values_of(const TokenStore& store) {
+  std::vector<int32_t> values(2 * store.facts().num_tokens);
+  store.read_ids(0, std::span(values).first(store.facts().num_tokens));
+  store.read_labels(0, std::span(values).last(store.facts().num_tokens));
+  return values;
+}
 
 TEST_F(Prepare, KeepsWhatItMadeAndUsesItAgain) {
   const std::string path = folder.write("a.txt", "one\ntwo\n");
@@ -109,7 +134,11 @@ TEST_F(Prepare, NamesACacheFolderItCanNotMake) {
   blocked.cache_dir = folder.write("file", "") + "/cache";
   const ByteTokenizer tokenizer;
   const std::string path = folder.write("a.txt", "one\n");
-  EXPECT_TRUE(contains(error_of([&] { prepare_data_set(text_set(path), &tokenizer, blocked); }), "file/cache"));
+  const std::string message = error_of([&] { prepare_data_set(text_set(path), &tokenizer, blocked); });
+  EXPECT_TRUE(contains(message, "file/cache"));
+  EXPECT_TRUE(contains(message, "data.cache_dir"));
+  blocked.cache_dir = "/proc/self";  // there, and nobody may create a file in it
+  EXPECT_TRUE(contains(error_of([&] { prepare_data_set(text_set(path), &tokenizer, blocked); }), "data.cache_dir"));
 }
 
 TEST_F(Prepare, IgnoresWhatAKilledProcessLeft) {
@@ -123,6 +152,105 @@ TEST_F(Prepare, IgnoresWhatAKilledProcessLeft) {
   fs::rename(kept, kept + ".unfinished");
   EXPECT_EQ(prepare_data_set(text_set(path), &tokenizer, options()).num_documents(), 2u);
   EXPECT_FALSE(fs::exists(kept + ".unfinished"));
+}
+
+TEST_F(Prepare, MakesASetAgainOfWhichABitHasChanged) {
+  const std::string path = folder.write(
+      "a.jsonl", "{\"input_ids\":[1,2,3],\"labels\":[-100,2,3]}\n{\"input_ids\":[4,5,6,7,8]}\n");
+  const std::vector<int32_t> values = values_of(prepare_data_set(token_set(path), nullptr, options(100)));
+  for (const char* name : {"ids.bin", "labels.bin", "documents.bin"}) {
+    log::reset_counted_warnings();
+    calls = 0;
+    change_byte(kept() + "/" + name, 2, 1);
+    const TokenStore again = prepare_data_set(token_set(path), nullptr, options(100));
+    EXPECT_EQ(calls, 1) << name;
+    EXPECT_EQ(values_of(again), values) << name;
+    ASSERT_EQ(counted_warnings().size(), 1u) << name;
+    EXPECT_TRUE(contains(counted_warnings()[0].first, "a.jsonl"));
+  }
+  log::reset_counted_warnings();
+}
+
+TEST_F(Prepare, MakesASetAgainWhoseManifestHasChanged) {
+  const std::string path = folder.write("a.txt", "one\nthree\n");
+  const ByteTokenizer tokenizer;
+  const Json facts = to_json(prepare_data_set(text_set(path), &tokenizer, options()).facts());
+  std::string manifest = read_file(kept() + "/manifest.json");
+  const std::string count = "\"num_trained_tokens\": ";
+  manifest[manifest.find(count) + count.size()] ^= 1;
+  write_file_atomic(kept() + "/manifest.json", manifest);
+  EXPECT_EQ(to_json(prepare_data_set(text_set(path), &tokenizer, options()).facts()), facts);
+  EXPECT_EQ(calls, 2);
+  log::reset_counted_warnings();
+}
+
+TEST_F(Prepare, MakesASetAgainOfWhichAFileIsNone) {
+  const std::string path = folder.write("a.txt", "one\ntwo\n");
+  const ByteTokenizer tokenizer;
+  prepare_data_set(text_set(path), &tokenizer, options());
+  for (const char* name : {"ids.bin", "documents.bin", "manifest.json"}) {
+    fs::remove(kept() + "/" + name);
+    ASSERT_EQ(::mkfifo((kept() + "/" + name).c_str(), 0600), 0);
+    EXPECT_EQ(prepare_data_set(text_set(path), &tokenizer, options()).facts().num_tokens, 8u) << name;
+    fs::remove(kept() + "/" + name);
+    ASSERT_EQ(::symlink("/dev/zero", (kept() + "/" + name).c_str()), 0);
+    EXPECT_EQ(prepare_data_set(text_set(path), &tokenizer, options()).facts().num_tokens, 8u) << name;
+  }
+  EXPECT_EQ(calls, 7);
+  log::reset_counted_warnings();
+}
+
+TEST_F(Prepare, KeepsItsSetsByTheTokenizersLibraryAndOptions) {
+  const std::string path = folder.write("a.txt", "one\n");
+  const ByteTokenizer first(-1, 256, "bytes", "library 1, lower = true");
+  const std::string hash = prepare_data_set(text_set(path), &first, options()).facts().content_hash;
+  const ByteTokenizer second(-1, 256, "bytes", "library 1, lower = false");
+  EXPECT_EQ(prepare_data_set(text_set(path), &second, options()).facts().content_hash, hash);
+  EXPECT_EQ(calls, 2);
+  prepare_data_set(text_set(path), &second, options());
+  EXPECT_EQ(calls, 2);
+}
+
+TEST_F(Prepare, AnswersAndSaysWhomItWaitsFor) {
+  const std::string path = folder.write("a.txt", "one\n");
+  const ByteTokenizer tokenizer;
+  prepare_data_set(text_set(path), &tokenizer, options());
+  const std::string lock_path = kept() + ".lock";
+  EXPECT_TRUE(contains(read_file(lock_path), "process " + std::to_string(::getpid())));
+  const File holder = File::open_write(lock_path);
+  ASSERT_EQ(::flock(holder.descriptor(), LOCK_EX), 0);
+  const std::string log_path = folder.path() + "/log.txt";
+  log::add_file(log_path);
+  PrepareOptions stopped = options();
+  stopped.poll = [&] {
+    if (read_file(log_path).find("waiting for") != std::string::npos) throw Error(ExitCode::kStopped, "stopped");
+  };
+  EXPECT_TRUE(contains(error_of([&] { prepare_data_set(text_set(path), &tokenizer, stopped); }), "stopped"));
+  log::close_files();
+  const std::string text = read_file(log_path);
+  EXPECT_TRUE(contains(text, "a.txt: waiting for process " + std::to_string(::getpid())));
+  EXPECT_TRUE(contains(text, lock_path));
+}
+
+TEST_F(Prepare, CanBeStoppedWhileItComparesWhatIsKept) {
+  const std::string path = folder.write("a.txt", "one\n");
+  const ByteTokenizer tokenizer;
+  prepare_data_set(text_set(path), &tokenizer, options());
+  PrepareOptions stopped = options();
+  stopped.poll = [] { throw Error(ExitCode::kStopped, "stopped"); };
+  EXPECT_TRUE(contains(error_of([&] { prepare_data_set(text_set(path), &tokenizer, stopped); }), "stopped"));
+  EXPECT_EQ(num_folders(), 1u);
+}
+
+TEST_F(Prepare, RefusesALockThatIsNoFile) {
+  const std::string path = folder.write("a.txt", "one\n");
+  const ByteTokenizer tokenizer;
+  prepare_data_set(text_set(path), &tokenizer, options());
+  const std::string lock_path = kept() + ".lock";
+  fs::remove(lock_path);
+  ASSERT_EQ(::symlink(folder.write("precious", "keep me").c_str(), lock_path.c_str()), 0);
+  EXPECT_TRUE(contains(error_of([&] { prepare_data_set(text_set(path), &tokenizer, options()); }), lock_path));
+  EXPECT_EQ(read_file(folder.path() + "/precious"), "keep me");
 }
 
 TEST_F(Prepare, MakesASetOnceForSeveralWaiters) {
@@ -190,6 +318,25 @@ TEST_F(Prepare, CountsWhatItPassesOverInEveryRun) {
     EXPECT_EQ(counted_warnings()[0].second, 1u);
     EXPECT_EQ(counted_warnings()[1].second, 2u);
   }
+  log::reset_counted_warnings();
+}
+
+TEST_F(Prepare, CountsTheFilesOfAFolderThatItLeavesOut) {
+  fs::create_directories(folder.path() + "/data/more");
+  for (const char* name : {"a.txt", "b.md", "c.md", "d.csv", "README", ".hidden"})
+    folder.write(std::string("data/") + name, "text\n");
+  ASSERT_EQ(::mkfifo((folder.path() + "/data/e.txt").c_str(), 0600), 0);
+  const ByteTokenizer tokenizer;
+  const std::string log_path = folder.path() + "/log.txt";
+  log::add_file(log_path);
+  log::reset_counted_warnings();
+  prepare_data_set(text_set(folder.path() + "/data"), &tokenizer, options());
+  log::close_files();
+  ASSERT_EQ(counted_warnings().size(), 1u);
+  EXPECT_EQ(counted_warnings()[0].second, 7u);
+  EXPECT_TRUE(contains(read_file(log_path),
+                       "7 entries of the folder are left out: .csv 1, .md 2, no extension 2, no regular file 1, "
+                       "subfolder 1"));
   log::reset_counted_warnings();
 }
 

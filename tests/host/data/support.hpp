@@ -34,10 +34,11 @@ class TempFolder {
 };
 
 // Ids are bytes; specials lie above.
-class ByteTokenizer final : public Tokenizer {
+class ByteTokenizer : public Tokenizer {
  public:
-  explicit ByteTokenizer(int32_t bos = -1, int32_t eos = 256, std::string fingerprint = "bytes")
-      : bos_(bos), eos_(eos), fingerprint_(std::move(fingerprint)) {}
+  explicit ByteTokenizer(int32_t bos = -1, int32_t eos = 256, std::string fingerprint = "bytes",
+                         std::string build = "")
+      : bos_(bos), eos_(eos), fingerprint_(std::move(fingerprint)), build_(std::move(build)) {}
   void encode(std::string_view text, std::vector<int32_t>& ids) const override {
     ids.clear();
     for (char c : text) ids.push_back(static_cast<unsigned char>(c));
@@ -54,10 +55,11 @@ class ByteTokenizer final : public Tokenizer {
   int32_t eos_id() const override { return eos_; }
   int32_t pad_id() const override { return -1; }
   std::string fingerprint() const override { return fingerprint_; }
+  std::string build() const override { return build_; }
 
  private:
   int32_t bos_, eos_;
-  std::string fingerprint_;
+  std::string fingerprint_, build_;
 };
 
 inline DataSetConfig text_set(const std::string& path, DocumentSplit documents = DocumentSplit::kLine) {

@@ -125,18 +125,41 @@ TEST(TokenStore, RefusesAFileOfTheWrongSize) {
       contains(error_of([&] { TokenStore(folder.path() + "/s", facts, {}); }), "has 5 bytes, its manifest says 6"));
 }
 
+TEST(TokenStore, NamesTheFileWhoseBytesHaveChanged) {
+  TempFolder folder;
+  const std::string path = folder.path() + "/s";
+  const TokenStoreFacts facts = write(path, 2, {{{1, 2, 3}, {-100, 2, 3}, 1}});
+  TokenStore(path, facts, {}).verify();
+  for (const std::string name : {"ids.bin", "labels.bin", "documents.bin"}) {
+    const std::string before = read_file(path + "/" + name);
+    std::string after = before;
+    after.back() ^= 64;
+    write_file_atomic(path + "/" + name, after);
+    EXPECT_TRUE(contains(error_of([&] { TokenStore(path, facts, {}).verify(); }), name + ": its bytes have changed"));
+    write_file_atomic(path + "/" + name, before);
+  }
+}
+
 TEST(TokenStore, FactsSurviveJson) {
   TokenStoreFacts facts;
   facts.id_bytes = 2;
   facts.num_documents = 3;
   facts.num_tokens = uint64_t{1} << 50;
   facts.content_hash = "ab";
+  facts.max_id = 5;
+  facts.checksums["ids.bin"] = 0xFFFFFFFF;
   facts.notes.unused_columns["url"] = 7;
   const TokenStoreFacts back = token_store_facts_from_json(to_json(facts), "manifest");
   EXPECT_EQ(to_json(back), to_json(facts));
   Json broken = to_json(facts);
   broken["id_bytes"] = 3;
   EXPECT_TRUE(contains(error_of([&] { token_store_facts_from_json(broken, "m.json"); }), "m.json: \"id_bytes\" is 3"));
+  broken = to_json(facts);
+  broken["unused_columns"]["url"] = "7";
+  EXPECT_TRUE(contains(error_of([&] { token_store_facts_from_json(broken, "m.json"); }), "m.json: "));
+  broken = to_json(facts);
+  broken["max_id"] = -1;
+  EXPECT_TRUE(contains(error_of([&] { token_store_facts_from_json(broken, "m.json"); }), "\"max_id\" is -1"));
 }
 
 }  // namespace

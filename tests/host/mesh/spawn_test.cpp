@@ -213,7 +213,39 @@ TEST_F(Spawn, RanksEndWithTheProcessThatStartedThem) {
     run.send(SIGKILL);
     run.wait();
     for (int rank : {0, 1}) EXPECT_TRUE(ends(process_of(rank, output))) << rank;
-    if (what == std::string("work")) EXPECT_HAS(run.output_so_far(), "the launcher is gone: lost the store");
+    if (what == std::string("work")) {
+      EXPECT_HAS(run.output_so_far(), "the launcher is gone: lost the store");
+    }
+  }
+}
+
+// As in a container whose network was taken away.
+TEST_F(Spawn, WithoutALoopbackNoRankIsStarted) {
+  if (test::run_process({"/usr/bin/unshare", "-n", "/bin/true"}, scratch_.path()).exit_code != 0)
+    GTEST_SKIP() << "no network namespaces here";
+  Words words = {"/usr/bin/unshare", "-n"};
+  for (const std::string& word : command(2, {"show"})) words.push_back(word);
+  const Outcome run = test::run_process(words, scratch_.path());
+  EXPECT_EQ(run.exit_code, 5) << run.output;
+  EXPECT_HAS(run.output, "this machine cannot reach its own address 127.0.0.1: Network is unreachable");
+  EXPECT_HAS(run.output, "ip link set lo up");
+}
+
+TEST_F(Spawn, TwoRanksOfOneLocalRankAreNamed) {
+  const std::string port = std::to_string(20000 + getpid() % 12000);
+  std::vector<std::unique_ptr<test::ScratchDirectory>> folders;
+  std::vector<std::unique_ptr<Process>> ranks;
+  for (const char* rank : {"0", "1"}) {
+    const std::vector<std::pair<std::string, std::string>> environment = {
+        {"RANK", rank},        {"WORLD_SIZE", "2"},         {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"},
+        {"MASTER_PORT", port}, {"MASTER_ADDR", "127.0.0.1"}};
+    folders.push_back(std::make_unique<test::ScratchDirectory>());
+    ranks.push_back(std::make_unique<Process>(Words{kProgram, "show"}, folders.back()->path(), environment));
+  }
+  for (const auto& rank : ranks) {
+    const Outcome end = rank->wait();
+    EXPECT_EQ(end.exit_code, 2) << end.output;
+    EXPECT_HAS(end.output, "ranks 0 and 1 are both local rank 0 of one machine: process ");
   }
 }
 
@@ -237,7 +269,7 @@ TEST_F(Spawn, RanksStartedByHandThatAreBusyEndWithTheFirst) {
   for (const char* rank : {"0", "1"}) {
     const std::vector<std::pair<std::string, std::string>> environment = {
         {"RANK", rank},        {"WORLD_SIZE", "2"},         {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "1"},
-        {"MASTER_PORT", port}, {"MASTER_ADDR", "127.0.0.1"}};
+        {"MASTER_PORT", port}, {"MASTER_ADDR", "127.0.0.1"}, {"GROUP_RANK", rank}};
     folders.push_back(std::make_unique<test::ScratchDirectory>());
     ranks.push_back(std::make_unique<Process>(Words{kProgram, "busy"}, folders.back()->path(), environment));
   }

@@ -9,7 +9,10 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "host/base/error.hpp"
 #include "host/base/file.hpp"
@@ -240,6 +243,83 @@ TEST(Store, AServerThatHangsIsGivenUp) {
   EXPECT_HAS(refusal([&] { store->add("counter", 1); }), ": no answer within 1.5 s");
 }
 
+// A connection of somebody who is no rank.
+class Stranger {
+ public:
+  explicit Stranger(int port) : socket_(File::adopt(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket")) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    EXPECT_EQ(connect(socket_.descriptor(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  }
+  void say(const std::string& bytes) const {
+    (void)!send(socket_.descriptor(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  }
+  // In the store's own words, as any client of c10d has them.
+  void set(const std::string& key, const std::string& value) {
+    say((std::exchange(has_greeted_, true) ? "" : kHello) + '\1' + sized(key) + sized(value));
+  }
+  static std::string number(uint64_t value) { return {reinterpret_cast<const char*>(&value), sizeof value}; }
+  static std::string sized(const std::string& text) { return number(text.size()) + text; }
+  static inline const std::string kHello = std::string("\0\xCE\xF7\x85\x3C", 5);
+
+ private:
+  File socket_;
+  bool has_greeted_ = false;
+};
+
+TEST(Store, BytesOfAStrangerNeitherEndNorStallIt) {
+  ServerProcess server;
+  auto store = connect_store("127.0.0.1", server.port(), 10s);
+  const std::string huge = Stranger::number(uint64_t{1} << 62);
+  const std::string bytes[] = {"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+                               std::string(1 << 20, '\xff'),
+                               std::string(64, '\0'),
+                               Stranger::kHello.substr(0, 3),
+                               Stranger::kHello + "\xff",
+                               Stranger::kHello + '\1' + huge + "key",
+                               Stranger::kHello + '\2' + huge,
+                               Stranger::kHello + '\3' + huge,
+                               Stranger::kHello + '\4' + Stranger::sized("key")};
+  std::vector<std::unique_ptr<Stranger>> strangers;
+  for (const std::string& text : bytes) {
+    strangers.push_back(std::make_unique<Stranger>(server.port()));
+    strangers.back()->say(text);
+    store->set("key", "value");
+    EXPECT_EQ(store->find("key"), std::optional<std::string>("value"));
+  }
+  strangers.clear();
+  EXPECT_EQ(store->add("counter", 1), 1);
+}
+
+TEST(Store, AValueThatNoRankWroteIsNamed) {
+  StoreServer server("127.0.0.1", 0);
+  auto store = connect_store("127.0.0.1", server.port(), 10s);
+  Stranger stranger(server.port());
+  for (const char* count : {"p99999999999999999999", "p123456789", "p-1", "p0", "px", "p"}) {
+    stranger.set("/chassis/key", count);
+    for (int i = 0; i < 1000 && store->find("marker") != count; ++i) {
+      stranger.set("/chassis/marker", std::string("v") + count);
+      std::this_thread::sleep_for(1ms);
+    }
+    EXPECT_HAS(refusal([&] { store->find("key"); }), std::string("the store holds '") + (count + 1) + "'");
+  }
+  stranger.set("/chassis/parts", "p3");
+  stranger.set("/chassis/end", "v");
+  for (int i = 0; i < 1000 && !store->find("end"); ++i) std::this_thread::sleep_for(1ms);
+  EXPECT_HAS(refusal([&] { store->find("parts"); }), "lacks a part of 'parts'");
+}
+
+TEST(Failure, WhatNoRankWroteIsNamed) {
+  StoreServer server("127.0.0.1", 0);
+  auto store = connect_store("127.0.0.1", server.port(), 10s);
+  for (const std::string text : {"no failure", "1:0", "1:01:11:x1:y", "1:x1:21:y", "1:05:999991:y"}) {
+    store->set("failure", text);
+    EXPECT_HAS(refusal([&] { find_failure(*store); }), "which no rank of this program wrote");
+  }
+}
+
 TEST(Failure, OnlyTheFirstIsKept) {
   StoreServer server("127.0.0.1", 0);
   auto store = connect_store("127.0.0.1", server.port(), 10s);
@@ -254,6 +334,7 @@ TEST(Failure, OnlyTheFirstIsKept) {
 }
 
 TEST(Failure, TextsArePackedWithTheirLengths) {
+  EXPECT_THROW(unpack(pack({"a", "b"}), 3), Error);
   const std::vector<std::vector<std::string>> cases = {{}, {""}, {"", ""}, {"a", std::string("\0:12:", 5), "3:b"}};
   for (const auto& texts : cases) EXPECT_EQ(unpack(pack(texts)), texts);
   for (const char* broken : {"1", "2:a", ":", "x:", "-1:a", "1:aa"}) EXPECT_THROW(unpack(broken), Error) << broken;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -348,7 +349,74 @@ TEST(World, RanksOfWorldsOfDifferentSizesAreNamed) {
     World world(rank_of(rank, rank == 0 ? 2 : 4, server.port()), 10s);
     return 0;
   });
-  for (const End& end : ends) EXPECT_HAS(end.text, "rank 1 was started as one of 4 ranks, rank 0 as one of 2");
+  for (const End& end : ends) {
+    EXPECT_HAS(end.text, "rank 1 was started as one of 4 ranks, rank 0 as one of 2");
+    EXPECT_HAS(end.text, "process " + std::to_string(getpid()) + " on ");
+  }
+}
+
+TEST(World, ARankOfALargerWorldEndsThoseWhoWouldWaitForOthers) {
+  StoreServer server("127.0.0.1", 0);
+  const auto ends = in_parallel(2, [&](int rank) {
+    World world(rank_of(rank == 0 ? 0 : 3, rank == 0 ? 2 : 4, server.port()), 60s);
+    return 0;
+  });
+  for (const End& end : ends) {
+    EXPECT_EQ(end.code, ExitCode::kConfig);
+    EXPECT_HAS(end.text, "rank 3 was started as one of 4 ranks, rank 0 as one of 2");
+  }
+}
+
+TEST(World, TwoRanksOfOneLocalRankAreNamed) {
+  StoreServer server("127.0.0.1", 0);
+  const auto start = [&](const std::function<void(Launch&)>& change) {
+    static int round = 0;
+    const std::string prefix = std::to_string(++round);
+    return in_parallel(3, [&](int rank) {
+      Launch launch = rank_of(rank, 3, server.port());
+      launch.store_prefix = prefix;
+      change(launch);
+      World world(launch, 30s);
+      return 0;
+    });
+  };
+  for (const End& end : start([](Launch& launch) { launch.local_rank = 0; })) {
+    EXPECT_EQ(end.code, ExitCode::kConfig);
+    EXPECT_HAS(end.text, "ranks 0 and 1 are both local rank 0 of one machine: process " + std::to_string(getpid()));
+  }
+  for (const End& end : start([](Launch& launch) { launch.local_rank = launch.rank == 2 ? 1 : launch.rank; }))
+    EXPECT_HAS(end.text, "ranks 1 and 2 are both local rank 1 of one machine");
+  // One machine may play three.
+  expect_all_well(start([](Launch& launch) {
+    launch.local_rank = 0;
+    launch.node = std::to_string(launch.rank);
+  }));
+}
+
+TEST(World, AnAddressThatIsNoneIsNamed) {
+  StoreServer server("127.0.0.1", 0);
+  setenv("CHASSIS_HOST_ADDRESS", "no-such-host.invalid", 1);
+  const auto ends = in_parallel(2, [&](int rank) {
+    World world(rank_of(rank, 2, server.port()), 30s);
+    return 0;
+  });
+  unsetenv("CHASSIS_HOST_ADDRESS");
+  for (const End& end : ends) EXPECT_HAS(end.text, "CHASSIS_HOST_ADDRESS is 'no-such-host.invalid'");
+}
+
+TEST(World, WhatAStrangerSaysForARankIsNamed) {
+  StoreServer server("127.0.0.1", 0);
+  auto stranger = connect_store("127.0.0.1", server.port(), 10s);
+  for (const char* text : {"", "no JSON", "[]", "{\"machine\": 5}"}) {
+    stranger->set("arrived/1", text);
+    const End end = end_of([&] {
+      World world(rank_of(0, 2, server.port()), 10s);
+      return 0;
+    });
+    EXPECT_EQ(end.code, ExitCode::kCommunication);
+    EXPECT_HAS(end.text, "what rank 1 says of itself was not written by this program");
+    for (const char* key : {"starts/0", "failure", "world_size"}) stranger->erase(key);
+  }
 }
 
 TEST(World, TwoProcessesOfOneRankAreNamedAndDoNoHarm) {
@@ -362,6 +430,9 @@ TEST(World, TwoProcessesOfOneRankAreNamedAndDoNoHarm) {
         return 0;
       });
       EXPECT_HAS(end.text, "there are two of rank 1 at the store at 127.0.0.1:");
+      const std::string process = "process " + std::to_string(getpid()) + " on ";
+      EXPECT_HAS(end.text, ": " + process);
+      EXPECT_HAS(end.text, ", and " + process);
       ++num_refused;
     }
     return world.run([&] {

@@ -119,9 +119,74 @@ TEST_F(PluginLoad, RefusesAFileOrAFolderThatEveryoneMayWrite) {
   ASSERT_EQ(::chmod(path.c_str(), 0644), 0);
   ASSERT_EQ(::chmod(scratch_.path().c_str(), 0777), 0);
   EXPECT_TEXT(refusal(path), "which is writable by everyone (mode 777)");
-  // In a sticky folder nobody can replace the file of another.
   ASSERT_EQ(::chmod(scratch_.path().c_str(), 01777), 0);
+  EXPECT_TEXT(refusal(path), "which is writable by everyone (mode 1777)");
+  ASSERT_EQ(::chmod(scratch_.path().c_str(), 0755), 0);
   EXPECT_NO_THROW(load(path));
+}
+
+TEST_F(PluginLoad, RefusesALinkThatLeadsThroughAFolderOfEveryone) {
+  const std::string open = scratch_ / "open", file = open + "/real.so", link = scratch_ / "plain.so";
+  std::filesystem::create_directory(open);
+  std::filesystem::copy(fixture("good/plain.so"), file);
+  std::filesystem::create_symlink("open/real.so", link);
+  EXPECT_NO_THROW(check_trust(link, {}));
+  ASSERT_EQ(::chmod(open.c_str(), 01777), 0);
+  EXPECT_TEXT(refusal(link), link + " lies in " + open + ", which is writable by everyone (mode 1777)");
+  const std::string way = scratch_ / "way";
+  std::filesystem::create_directory(way);
+  std::filesystem::copy(fixture("good/plain.so"), scratch_ / "mine.so");
+  std::filesystem::create_symlink("../mine.so", open + "/hop.so");
+  std::filesystem::create_symlink("../open/hop.so", way + "/plain.so");
+  EXPECT_TEXT(refusal(way + "/plain.so"), "lies in " + way + "/../open, which is writable by everyone");
+}
+
+TEST_F(PluginLoad, RefusesAFileOfAnotherOwnerUnlessItIsPinnedOrItsFolderIsTrusted) {
+  const std::string path = patched_plain(scratch_, "git=0123abcd", "git=0123abcf");
+  policy_.trust.owners = {};
+  const std::string text = refusal(path);
+  EXPECT_TEXT(text, path + " is not loaded: " + scratch_.path() + " belongs to user ");
+  EXPECT_TEXT(text, "[plugins] trust = [\"" + scratch_.path() + "\"]");
+  policy_.trust.folders = {"/nowhere", scratch_.path()};
+  EXPECT_NO_THROW(load(path));
+  policy_.trust.folders = {};
+  policy_.pins["plain"] = {sha256_file(path), {}};
+  EXPECT_NO_THROW(load(path));
+}
+
+TEST_F(PluginLoad, TrustsFoldersAsAWholeAndNotByTheBeginningOfTheirNames) {
+  std::filesystem::create_directory(scratch_ / "shared");
+  std::filesystem::create_directory(scratch_ / "shared2");
+  std::filesystem::copy(fixture("good/plain.so"), scratch_ / "shared2/plain.so");
+  TrustPolicy policy{{}, {scratch_ / "shared"}};
+  EXPECT_TEXT(thrown_by([&] { check_trust(scratch_ / "shared2/plain.so", policy); }).text, "is not loaded");
+  policy.folders = {scratch_.path()};
+  EXPECT_NO_THROW(check_trust(scratch_ / "shared2/plain.so", policy));
+}
+
+TEST_F(PluginLoad, SaysWhatTheDynamicLinkerSaysAndWhatMayHelp) {
+  const std::string path = scratch_ / "plain.so";
+  // The name of a library that it needs, in its table of strings.
+  write_file_atomic(path, patched(read_file(fixture("good/plain.so")), "libc.so.6", "libx.so.6"));
+  const std::string text = refusal(path);
+  EXPECT_TEXT(text, "plugin 'plain' 1.2.3 cannot be loaded: libx.so.6: cannot open shared object file");
+  EXPECT_TEXT(text, "hint: install that library where the dynamic linker finds it");
+  EXPECT_EQ(text.find("Bad file descriptor"), std::string::npos) << text;
+}
+
+TEST_F(PluginLoad, RefusesALibraryPathThatDependsOnTheWorkingDirectory) {
+  const auto refusal_of = [](const std::string& path) {
+    PluginFile file = described("tier=T0\n");
+    file.elf.runpath = path;
+    return thrown_by([&] { check_library_path(file); }).text;
+  };
+  for (const char* path : {":", "/opt/lib:", ":/opt/lib", "/a::/b"}) EXPECT_TEXT(refusal_of(path), "has an empty entry");
+  EXPECT_TEXT(refusal_of("/opt:lib"), "plugin 'x' 1.0.0 (/p/x.so): its library path '/opt:lib' has the relative entry 'lib'");
+  for (const char* path : {"", "/opt/lib", "$ORIGIN/../lib:/opt/lib", "${ORIGIN}"}) {
+    PluginFile file = described("tier=T0\n");
+    file.elf.runpath = path;
+    EXPECT_NO_THROW(check_library_path(file)) << path;
+  }
 }
 
 TEST_F(PluginLoad, RefusesAnotherAbiMajorAndNamesBoth) {

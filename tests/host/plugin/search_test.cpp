@@ -1,6 +1,7 @@
 #include "host/plugin/search.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "host/base/log.hpp"
 #include "host/plugin/inspect.hpp"
@@ -24,15 +25,33 @@ PluginIndex index_of(const std::vector<std::string>& folders) {
 
 TEST(PluginSearch, ListsTheFoldersInOrder) {
   ::setenv("CHASSIS_PLUGIN_PATH", "/env/a::/env/b", 1);
+  ::setenv("XDG_DATA_HOME", "/data", 1);
   const auto folders = plugin_folders({"/line"}, {"/config"}, {"run.toml", 4, 9});
   ::unsetenv("CHASSIS_PLUGIN_PATH");
-  ASSERT_EQ(folders.size(), 5u);
+  ::unsetenv("XDG_DATA_HOME");
+  ASSERT_EQ(folders.size(), 6u);
   EXPECT_EQ(folders[0].path, "/line");
   EXPECT_EQ(folders[1].path, "/config");
   EXPECT_EQ(folders[1].origin, "run.toml:4:9");
   EXPECT_EQ(folders[2].path, "/env/a");
   EXPECT_EQ(folders[3].path, "/env/b");
-  EXPECT_TRUE(folders[4].path.ends_with("/lib/chassis/plugins")) << folders[4].path;
+  EXPECT_EQ(folders[4].path, "/data/chassis/plugins");
+  EXPECT_EQ(folders[4].origin, "of this user");
+  EXPECT_TRUE(folders[5].path.ends_with("/lib/chassis/plugins")) << folders[5].path;
+}
+
+TEST(PluginSearch, TheUsersOwnFolderLiesInTheHomeUnlessTheEnvironmentNamesAnother) {
+  const std::string home = std::getenv("HOME") ? std::getenv("HOME") : "";
+  ::unsetenv("XDG_DATA_HOME");
+  ::setenv("HOME", "/home/u", 1);
+  EXPECT_EQ(plugin_folders({}, {}, {})[0].path, "/home/u/.local/share/chassis/plugins");
+  ::setenv("HOME", home.c_str(), 1);
+}
+
+TEST(PluginSearch, SaysNothingOfAFolderOfTheUserThatIsNotThere) {
+  log::reset_counted_warnings();
+  PluginIndex{{{"/no/such/folder", "of this user", false, {}}}};
+  EXPECT_TRUE(counted_warnings().empty());
 }
 
 TEST(PluginSearch, IndexesMembersByKindAndId) {
@@ -106,6 +125,46 @@ TEST(PluginSearch, ShowsWhyAFileOfThatNameWasIgnored) {
   const PluginIndex index = index_of({folder.path()});
   EXPECT_TEXT(thrown_by([&] { index.at("ops", "sdpa"); }).text,
               "caused by: " + folder.path() + "/sdpa.so is no shared");
+}
+
+TEST(PluginSearch, RefusesToUseAnotherPluginInsteadOfADamagedOneThatComesFirst) {
+  const ScratchFolder folder;
+  write_file_atomic(folder / "plain.so", "hello");
+  const std::string text = thrown_by([&] { index_of({folder.path(), fixture("good")}).at("ops", "plain"); }).text;
+  EXPECT_TEXT(text, folder.path() + "/plain.so, which comes before " + fixture("good/plain.so") + ", cannot be used");
+  EXPECT_TEXT(text, "caused by: " + folder.path() + "/plain.so is no shared library");
+  EXPECT_NO_THROW(index_of({fixture("good"), folder.path()}).at("ops", "plain")) << "the good one comes first";
+  EXPECT_NO_THROW(index_of({folder.path(), fixture("good")}).at("model", "needy")) << "a member of another name";
+}
+
+TEST(PluginSearch, CountsLinksThatLeadNowhereAndPipes) {
+  const ScratchFolder folder;
+  std::filesystem::create_symlink("nowhere.so", folder / "gone.so");
+  ASSERT_EQ(::mkfifo((folder / "pipe.so").c_str(), 0600), 0);
+  std::filesystem::copy(fixture("good/plain.so"), folder / "plain.so");
+  const PluginIndex index = index_of({folder.path()});
+  ASSERT_EQ(index.ignored().size(), 2u);
+  EXPECT_TEXT(index.ignored()[0].reason, "gone.so");
+  EXPECT_TEXT(index.ignored()[1].reason, "pipe.so");
+  EXPECT_NE(index.find("ops", "plain"), nullptr);
+}
+
+TEST(PluginSearch, IndexesOneFileByItsPath) {
+  const PluginIndex index = PluginIndex::of_file(fixture("good/plain.so"));
+  EXPECT_EQ(index.at("ops", "plain").path, fixture("good/plain.so"));
+  EXPECT_EQ(index.files().size(), 1u);
+}
+
+TEST(PluginInspect, NamesMembersThatThisHostCannotUse) {
+  const ScratchFolder folder;
+  const std::string kind = patched_plain(folder, "member=model/needy", "member=quant/needy");
+  std::string text = plugin_list_text(index_of({folder.path()}));
+  EXPECT_TEXT(text, "unusable here: quant/needy in " + kind + ": this host has no slot for kind 'quant'; it uses model, ops, ");
+  EXPECT_EQ(text.find("unusable here: ops/plain"), std::string::npos) << text;
+  EXPECT_TEXT(plugin_info_text(read_plugin_file(kind)), "quant/needy: unusable here: this host has no slot for kind 'quant'");
+  const std::string abi = patched_plain(folder, "abi=0.1\nabi-min-host=0.1", "abi=9.0\nabi-min-host=9.0");
+  text = plugin_list_text(index_of({folder.path()}));
+  EXPECT_TEXT(text, "unusable here: ops/plain in " + abi + ": plugin 'plain' 1.2.3 (" + abi + ") was built for ABI 9.0");
 }
 
 TEST(PluginSearch, FindsTheModelOfAnArchitecture) {

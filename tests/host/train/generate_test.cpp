@@ -60,5 +60,15 @@ TEST(ChooseToken, LogitsThatAreNotFiniteAreANumericError) {
   }
 }
 
+TEST(Generate, CutsOffIdsThatTheVocabularyDoesNotHave) {
+  std::vector<float> logits = kLogits;
+  EXPECT_FALSE(mask_padded_ids(logits, 0));
+  EXPECT_FALSE(mask_padded_ids(logits, 4));
+  EXPECT_FALSE(mask_padded_ids(logits, 2)) << "id 1 was the most likely";
+  EXPECT_EQ(logits, (std::vector<float>{0.0f, 3.0f}));
+  EXPECT_TRUE(mask_padded_ids(logits, 1));
+  EXPECT_EQ(logits, std::vector<float>{0.0f});
+}
+
 }  // namespace
 }  // namespace chassis

@@ -8,6 +8,8 @@
 #include <functional>
 
 #include "host/plugin/status.hpp"
+#include "host/service/guarded_memory.hpp"
+#include "host/service/memory.hpp"
 #include "host/service/tensor.hpp"
 #include "tests/support/loaded_plugins.hpp"
 
@@ -19,7 +21,7 @@ class ToyOptimizer {
  public:
   using Update = std::function<float(float param, float grad, float& state, double lr)>;
 
-  explicit ToyOptimizer(Update update) : update_(std::move(update)) {
+  explicit ToyOptimizer(Update update, std::string fault = "") : update_(std::move(update)), fault_(std::move(fault)) {
     instance_.impl = this;
     state_ = {sizeof state_, CHASSIS_DTYPE_F32, str_of("momentum"), CHASSIS_STATE_LIKE_PARAMETER, CHASSIS_GRANULARITY_ELEMENT, 0};
     table_.struct_size = sizeof table_;
@@ -43,16 +45,26 @@ class ToyOptimizer {
     for (uint32_t i = 0; i < step.num_tensors; ++i) {
       const Tensor param = Tensor::share(step.params[i]), grad = Tensor::share(step.grads[i]), state = Tensor::share(step.states[i]);
       const bool scalar = state_.shape == CHASSIS_STATE_SCALAR;
+      const double lr = step.lr * (step.lr_scale != nullptr && !is("ignores lr_scale") ? step.lr_scale[i] : 1.0);
+      const double decay = is("no decay") ? 0.0 : step.weight_decay[is("first decay for all") ? 0 : i];
       for (int64_t e = 0; e < param.num_elements(); ++e) {
         float& p = param.data_as<float>()[e];
-        const float decayed = p * static_cast<float>(1 - step.lr * step.weight_decay[i]);
-        p = update_(decayed, grad.data_as<float>()[e] * static_cast<float>(step.grad_scale),
-                    state.data_as<float>()[scalar ? 0 : e], step.lr);
+        float g = grad.data_as<float>()[e] * static_cast<float>(step.grad_scale);
+        if (is("decay in the gradient"))
+          g += static_cast<float>(decay) * p;
+        else
+          p *= static_cast<float>(1 - (is("decay without lr") ? 0.01 : lr) * decay);
+        p = update_(p, g, state.data_as<float>()[scalar ? 0 : e], lr);
+        if (is("other tail") && e >= param.num_elements() / 8 * 8) p = std::nextafter(p, 100.0f);
+        if (is("writes behind") && e + 1 == param.num_elements()) (&p)[1] = 0.0f;
       }
     }
   }
 
+  bool is(std::string_view fault) const { return fault_ == fault; }
+
   Update update_;
+  const std::string fault_;
   chassis_state_desc_t state_{};
   chassis_optimizer_t table_{};
   chassis_instance_t instance_{};
@@ -95,6 +107,49 @@ TEST(OptimizerConformance, FindsParametersThatMoveByThemselvesOrNotAtAll) {
   EXPECT_NE(broken.failures().find("three steps leave values that are not finite"), std::string::npos) << broken.failures();
   ToyOptimizer idle([](float p, float, float&, double) { return p; });
   EXPECT_NE(idle.failures().find("do not move parameter 0 of 77 elements"), std::string::npos) << idle.failures();
+}
+
+TEST(OptimizerConformance, FindsWeightDecayThatIsNotWhatItWasTold) {
+  const auto failures = [](const std::string& fault) { return ToyOptimizer(descend, fault).failures(); };
+  EXPECT_NE(
+      failures("no decay").find("weight decay 0.1 at lr 0.01 without gradients moves element 0 of parameter 0 from "),
+      std::string::npos)
+      << failures("no decay");
+  EXPECT_NE(failures("first decay for all").find("weight decay 0 at lr 0.01"), std::string::npos);
+  EXPECT_NE(failures("decay without lr").find("at lr 0 element 0 of parameter 0 is "), std::string::npos);
+  // As Adam does with decay in the gradient: the second moment divides it away again.
+  const auto adaptive = [](float p, float g, float&, double lr) {
+    return p - static_cast<float>(lr) * g / (std::abs(g) + 1e-8f);
+  };
+  EXPECT_EQ(ToyOptimizer(adaptive).failures(), "");
+  EXPECT_NE(ToyOptimizer(adaptive, "decay in the gradient")
+                .failures()
+                .find("weight decay 0.1 at lr 0.01 without gradients moves"),
+            std::string::npos);
+}
+
+TEST(OptimizerConformance, FindsAnLrScaleThatIsNotHeeded) {
+  ToyOptimizer deaf(descend, "ignores lr_scale");
+  EXPECT_NE(deaf.failures().find("other bits with lr_scale 2 than with lr times as much"), std::string::npos)
+      << deaf.failures();
+}
+
+TEST(OptimizerConformance, FindsAnUpdateThatDependsOnTheCut) {
+  // As a kernel does that treats the rest behind its vectors otherwise.
+  ToyOptimizer vectors(descend, "other tail");
+  EXPECT_NE(vectors.failures().find("a parameter cut at element "), std::string::npos) << vectors.failures();
+}
+
+TEST(OptimizerConformanceDeathTest, EndsAtTheFirstElementBehindAParameter) {
+  EXPECT_DEATH(
+      {
+        install_memory_allocator();
+        guard_memory(MemoryGuard::kBehind);
+        const std::string text = ToyOptimizer(descend, "writes behind").failures();
+        for (const std::string& found : overwritten_guards()) std::fprintf(stderr, "%s\n", found.c_str());
+        std::abort();
+      },
+      "wrote 4 bytes behind the end of a buffer of 308 bytes|behind the end of a buffer");
 }
 
 TEST(OptimizerConformance, FindsAMemoryOfItsOwn) {

@@ -1,84 +1,21 @@
 // Whole runs of the program: what it leaves behind, and how it is stopped and resumed.
 #include <gtest/gtest.h>
+#include <sys/file.h>
 
+#include <cstring>
 #include <random>
 
-#include "host/base/json.hpp"
-#include "tests/support/expect_has.hpp"
-#include "tests/support/process.hpp"
+#include "host/base/file.hpp"
+#include "tests/support/program_run.hpp"
 
 namespace chassis {
 namespace {
 
 using test::Outcome;
 using test::Process;
-using test::ScratchDirectory;
 using Words = std::vector<std::string>;
 
-const char* kConfig = R"(schema_version = 1
-[run]
-output_dir = "out"
-max_steps = 6
-[model]
-plugin = "llama"
-config = { hidden_size = 16, num_hidden_layers = 2, num_attention_heads = 2, num_key_value_heads = 1, intermediate_size = 32, vocab_size = 259 }
-[tokenizer]
-plugin = "bytes"
-[[data.train]]
-path = "corpus.txt"
-[data]
-cache_dir = "cache"
-[train]
-seq_len = 16
-micro_batch_size = 2
-global_batch_size = 4
-[attention]
-plugin = "naive"
-[kernels]
-plugins = ["reference"]
-[optimizer]
-plugin = "adamw"
-lr = 1e-2
-)";
-
-class RunTest : public testing::Test {
- protected:
-  RunTest() {
-    test::write_text(scratch_ / "run.toml", kConfig);
-    std::string corpus;
-    for (int i = 0; i < 400; ++i) corpus += "line " + std::to_string(i * 37 % 101) + " of a small corpus\n";
-    test::write_text(scratch_ / "corpus.txt", corpus);
-  }
-  static Words command(const Words& overrides) {
-    Words words = {CHASSIS_TEST_BINARY_DIR "/bin/chassis", "train", "run.toml"};
-    words.insert(words.end(), overrides.begin(), overrides.end());
-    return words;
-  }
-  Outcome train(const Words& overrides = {}) { return test::run_process(command(overrides), scratch_.path()); }
-
-  std::vector<Json> metrics(const std::string& out) {
-    std::vector<Json> lines;
-    std::istringstream text(test::text_of_file(scratch_ / (out + "/metrics.jsonl")));
-    for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line));
-    return lines;
-  }
-  std::vector<double> losses(const std::string& out) {
-    std::vector<double> values;
-    for (const Json& line : metrics(out)) {
-      EXPECT_EQ(line["step"].get<size_t>(), values.size() + 1);
-      values.push_back(line["loss"].get<double>());
-    }
-    return values;
-  }
-  std::string model(const std::string& out) { return test::text_of_file(scratch_ / (out + "/final/model.safetensors")); }
-  void expect_same_run(const std::string& a, const std::string& b) {
-    EXPECT_EQ(losses(a), losses(b));
-    EXPECT_FALSE(model(a).empty());
-    EXPECT_TRUE(model(a) == model(b)) << "the models differ";
-  }
-
-  ScratchDirectory scratch_;
-};
+using RunTest = test::ProgramRun;
 
 TEST_F(RunTest, LeavesADirectoryThatSaysWhatItWas) {
   const Outcome run = train({"checkpoint.every_steps=3"});
@@ -90,6 +27,26 @@ TEST_F(RunTest, LeavesADirectoryThatSaysWhatItWas) {
   EXPECT_EQ(losses("out").size(), 6u);
   const Outcome again = test::run_process({CHASSIS_TEST_BINARY_DIR "/bin/chassis", "check", "out/resolved.toml"}, scratch_.path());
   EXPECT_EQ(again.exit_code, 0) << "the resolved configuration is one: " << again.output;
+}
+
+TEST_F(RunTest, RefusesWhatNoMachineHoldsBeforeItWritesAByte) {
+  const Outcome run = train({"model.config={hidden_size=65536, num_hidden_layers=80, num_attention_heads=512, "
+                             "intermediate_size=262144, vocab_size=259}"});
+  EXPECT_EQ(run.exit_code, 4) << run.output;
+  EXPECT_HAS(run.output, "the run does not fit: rank 0 on ");
+  EXPECT_HAS(run.output, "TiB are planned at the peak, there are ");
+  EXPECT_HAS(run.output, "run.memory_check = \"warn\" tries it nevertheless");
+  EXPECT_FALSE(std::filesystem::exists(scratch_ / "out"));
+}
+
+TEST_F(RunTest, CountsRowsBeyondThePositionsThatTheModelWasMadeFor) {
+  const std::string model = "model.config={hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, "
+                            "vocab_size=259, max_position_embeddings=";
+  const Outcome longer = train({model + "15}", "run.max_steps=1"});
+  EXPECT_EQ(longer.exit_code, 0) << longer.output;
+  EXPECT_HAS(longer.output, "train.seq_len = 16, but the weights of model 'llama' were made for 15 positions");
+  const Outcome fits = train({model + "16}", "run.max_steps=1", "run.output_dir=other"});
+  EXPECT_EQ(fits.output.find("positions"), std::string::npos) << fits.output;
 }
 
 TEST_F(RunTest, OneSeedGivesTheSameBits) {
@@ -110,14 +67,83 @@ TEST_F(RunTest, ResumingIsExact) {
   expect_same_run("whole", "parts");
 }
 
-TEST_F(RunTest, AFinishedRunIsLeftAsItIs) {
+TEST_F(RunTest, AFinishedRunIsLeftAsItIsAndSaysSo) {
   ASSERT_EQ(train().exit_code, 0);
   const auto before = losses("out");
   const std::string weights = model("out");
   const Outcome again = train();
-  EXPECT_EQ(again.exit_code, 0) << again.output;
+  EXPECT_EQ(again.exit_code, 2) << again.output;
+  EXPECT_HAS(again.output, "run.toml:4:");
+  EXPECT_HAS(again.output, "run.max_steps is 6, and the run has reached step 6");
+  const Outcome shorter = train({"run.max_steps=4"});
+  EXPECT_EQ(shorter.exit_code, 2) << shorter.output;
+  EXPECT_HAS(shorter.output, "run.max_steps is 4, and the run has reached step 6");
   EXPECT_EQ(losses("out"), before);
   EXPECT_TRUE(model("out") == weights);
+}
+
+TEST_F(RunTest, ARunThatEndedBeforeItsExportMakesIt) {
+  ASSERT_EQ(train().exit_code, 0);
+  const std::string weights = model("out");
+  std::filesystem::remove_all(scratch_ / "out/final");
+  const Outcome again = train();
+  EXPECT_EQ(again.exit_code, 0) << again.output;
+  EXPECT_TRUE(model("out") == weights);
+  EXPECT_EQ(losses("out").size(), 6u);
+}
+
+TEST_F(RunTest, MetricsHoldEveryStepHoweverSeldomTheConsoleSpeaks) {
+  const Outcome run = train({"log.every_steps=5"});
+  ASSERT_EQ(run.exit_code, 0) << run.output;
+  EXPECT_EQ(losses("out").size(), 6u);
+  for (const char* line : {"step 1/6", "step 5/6", "step 6/6"}) EXPECT_HAS(run.output, line);
+  EXPECT_EQ(run.output.find("step 2/6"), std::string::npos);
+}
+
+TEST_F(RunTest, TheFirstLinesSayDataAndResultsAndTheLastOneWhatComesNext) {
+  const Outcome run = train();
+  ASSERT_EQ(run.exit_code, 0) << run.output;
+  EXPECT_HAS(run.output, "data: 400 documents, ");
+  EXPECT_HAS(run.output, "; 6 steps are ");
+  EXPECT_HAS(run.output, "results: out: log.txt, metrics.jsonl (every step), checkpoints/");
+  EXPECT_HAS(run.output, "next: chassis generate out/resolved.toml --prompt TEXT");
+  const Outcome next = shell("exec \"$CHASSIS\" generate out/resolved.toml --prompt line generate.max_new_tokens=2");
+  EXPECT_EQ(next.exit_code, 0) << next.output;
+  EXPECT_HAS(test::text_of_file(scratch_ / "out/log.txt"), "data: 400 documents");
+}
+
+TEST_F(RunTest, MemoryIsATableWithoutEmptyRows) {
+  const std::string said = train().output;
+  const size_t begin = said.find("memory peak "), end = said.find("\nstep 2/");
+  ASSERT_NE(begin, std::string::npos) << said;
+  const std::string table = said.substr(begin, end - begin);
+  EXPECT_HAS(table, "planned    measured\n  parameters");
+  EXPECT_EQ(table.find("0 B           0 B"), std::string::npos) << table;
+  EXPECT_EQ(table.find("gathered"), std::string::npos) << table;
+}
+
+TEST_F(RunTest, MoreStepsThanThereAreNumbersAreRefused) {
+  const Outcome run = train({"run.max_steps=0", "run.epochs=1e17"});
+  EXPECT_EQ(run.exit_code, 2) << run.output;
+  EXPECT_HAS(run.output, "run.epochs=1e17");
+  EXPECT_HAS(run.output, "1e+17 epochs of ");
+  EXPECT_HAS(run.output, "a run has at most 9223372036854775807");
+}
+
+TEST_F(RunTest, WeightsThatAreNotFiniteAreFoundWhenTheyAreLoaded) {
+  ASSERT_EQ(train({"run.max_steps=1"}).exit_code, 0);
+  std::filesystem::rename(scratch_ / "out/final", scratch_ / "model");
+  std::filesystem::remove(scratch_ / "model/manifest.json");
+  std::string bytes = test::text_of_file(scratch_ / "model/model.safetensors");
+  bytes.replace(bytes.size() - 4, 4, std::string("\0\0\xc0\x7f", 4));
+  test::write_text(scratch_ / "model/model.safetensors", bytes);
+  test::write_text(scratch_ / "from.toml", test::text_of_file(scratch_ / "run.toml"));
+  const Outcome run = shell(
+      "sed -e '/^config/d' -e 's/^plugin = \"llama\"/path = \"model\"/' run.toml > from.toml;"
+      "exec \"$CHASSIS\" train from.toml run.output_dir=tuned train.nonfinite=skip");
+  EXPECT_EQ(run.exit_code, 6) << run.output;
+  EXPECT_HAS(run.output, "the weights in model are not finite: the first NaN or infinity is in '");
+  EXPECT_FALSE(std::filesystem::exists(scratch_ / "tuned/final"));
 }
 
 TEST_F(RunTest, AnotherRunInTheDirectoryIsRefused) {
@@ -148,14 +174,15 @@ TEST_F(RunTest, AnotherSeedIsRefusedOnResume) {
 }
 
 TEST_F(RunTest, AStopSignalFinishesTheStepAndSaves) {
-  for (int number : {SIGTERM, SIGINT}) {
-    const std::string out = number == SIGTERM ? "run.output_dir=term" : "run.output_dir=int";
+  for (int number : {SIGTERM, SIGINT, SIGHUP}) {
+    const std::string signal = std::string("SIG") + sigabbrev_np(number);
+    const std::string out = "run.output_dir=" + signal;
     Process run(command({out, "run.max_steps=100000"}), scratch_.path());
     ASSERT_TRUE(run.wait_for("step 3/")) << run.output_so_far();
     run.send(number);
     const Outcome stopped = run.wait();
     EXPECT_EQ(stopped.exit_code, 75) << stopped.output;
-    EXPECT_HAS(stopped.output, number == SIGTERM ? "SIGTERM at step" : "SIGINT at step");
+    EXPECT_HAS(stopped.output, signal + " at step");
     EXPECT_HAS(stopped.output, "resume with the same command");
     const std::string name = out.substr(out.find('=') + 1);
     const size_t done = losses(name).size();
@@ -165,6 +192,141 @@ TEST_F(RunTest, AStopSignalFinishesTheStepAndSaves) {
     EXPECT_HAS(resumed.output, "at step " + std::to_string(done));
     EXPECT_EQ(losses(name).size(), done + 2);
   }
+}
+
+// The store's socket was one of them once, and what was printed went there.
+TEST_F(RunTest, StandardDescriptorsThatAreClosedAreNothing) {
+  const std::string program = CHASSIS_TEST_BINARY_DIR "/bin/chassis";
+  Process run({"/bin/sh", "-c", "echo $$ > pid; exec " + program + " train run.toml run.max_steps=100000 <&- >&- 2>&-"},
+              scratch_.path());
+  for (int i = 0; i < 6000 && run.running() && test::text_of_file(scratch_ / "out/metrics.jsonl").empty(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  std::string process = test::text_of_file(scratch_ / "pid");
+  process.pop_back();
+  const auto leads_to = [&](const char* descriptor) {
+    return std::filesystem::read_symlink("/proc/" + process + "/fd/" + descriptor).string();
+  };
+  EXPECT_EQ(leads_to("0"), "/dev/null");
+  EXPECT_TRUE(leads_to("1").starts_with("pipe:")) << "what plugins print is read by the program: " << leads_to("1");
+  EXPECT_EQ(leads_to("2"), "/dev/null");
+  run.send(SIGTERM);
+  EXPECT_EQ(run.wait().exit_code, 75);
+}
+
+// Holds the lock of the only set in the cache, as a process that prepares it does.
+class HeldCache {
+ public:
+  explicit HeldCache(const std::string& cache) {
+    for (const auto& entry : std::filesystem::directory_iterator(cache))
+      if (entry.path().extension() == ".lock") file_ = File::open_write(entry.path());
+    EXPECT_TRUE(file_.is_open());
+    EXPECT_EQ(flock(file_.descriptor(), LOCK_EX), 0);
+  }
+
+ private:
+  File file_;
+};
+
+TEST_F(RunTest, AStopSignalIsHeardWhileAnotherProcessPreparesTheData) {
+  ASSERT_EQ(train({"run.max_steps=1"}).exit_code, 0);
+  const HeldCache held(scratch_ / "cache");
+  for (int number : {SIGTERM, SIGINT}) {
+    Process run(command({"run.output_dir=other"}), scratch_.path());
+    ASSERT_TRUE(run.wait_for("corpus.txt: waiting for process ")) << run.output_so_far();
+    run.send(number);
+    const Outcome stopped = run.wait();
+    EXPECT_EQ(stopped.exit_code, 75) << stopped.output;
+    EXPECT_HAS(stopped.output, "stopped while preparing data");
+    std::filesystem::remove(scratch_ / "output.txt");  // the next one is waited for by what it says itself
+  }
+}
+
+TEST_F(RunTest, AChangedBitInKeptTokensIsNotTrained) {
+  ASSERT_EQ(train({"run.output_dir=a"}).exit_code, 0);
+  for (const auto& entry : std::filesystem::directory_iterator(scratch_ / "cache")) {
+    if (!entry.is_directory()) continue;
+    File ids = File::open_write(entry.path() / "ids.bin");
+    ids.pwrite_exact("\7", 1, 0);
+  }
+  const Outcome again = train({"run.output_dir=b"});
+  EXPECT_EQ(again.exit_code, 0) << again.output;
+  EXPECT_HAS(again.output, "ids.bin: its bytes have changed");
+  expect_same_run("a", "b");
+}
+
+// A model directory that brings a tokenizer along, and a configuration that starts from it with "bytes".
+class RunFromModel : public RunTest {
+ protected:
+  RunFromModel() {
+    EXPECT_EQ(train({"run.max_steps=1"}).exit_code, 0);
+    std::filesystem::rename(scratch_ / "out/final", scratch_ / "hub");
+    std::filesystem::remove_all(scratch_ / "out");
+    for (const char* name : {"tokenizer.json", "tokenizer_config.json", "generation_config.json"})
+      test::write_text(scratch_ / (std::string("hub/") + name), "{}");
+    std::string toml = test::text_of_file(scratch_ / "run.toml");
+    const size_t model = toml.find("[model]"), tokenizer = toml.find("[tokenizer]");
+    toml.replace(model, tokenizer - model, "[model]\npath = \"hub\"\n");
+    test::write_text(scratch_ / "run.toml", toml);
+  }
+  bool exported(const std::string& name) const { return std::filesystem::exists(scratch_ / ("out/final/" + name)); }
+};
+
+TEST_F(RunFromModel, AnotherTokenizerThanTheModelsIsRefused) {
+  test::write_text(scratch_ / "run.toml",
+                   test::text_of_file(scratch_ / "run.toml") + "[[data.eval]]\npath = \"corpus.txt\"\n");
+  for (const char* verb : {"train", "check", "eval", "generate"}) {
+    Words words = {CHASSIS_TEST_BINARY_DIR "/bin/chassis", verb, "run.toml"};
+    if (verb == std::string("generate")) words.insert(words.end(), {"--prompt", "a"});
+    const Outcome run = test::run_process(words, scratch_.path());
+    EXPECT_EQ(run.exit_code, 2) << verb << run.output;
+    EXPECT_HAS(run.output, "run.toml:8:");
+    EXPECT_HAS(run.output, "tokenizer 'bytes' is not the one that hub brings along (tokenizer.json, tokenizer_config.json");
+    EXPECT_HAS(run.output, "tokenizer.force = true");
+  }
+}
+
+TEST_F(RunFromModel, AnotherTokenizerThatIsForcedIsSaidAndTheModelsIsNotExported) {
+  const Outcome run = train({"tokenizer.force=true"});
+  ASSERT_EQ(run.exit_code, 0) << run.output;
+  EXPECT_HAS(run.output, "warning: tokenizer 'bytes' is not the one that hub brings along");
+  EXPECT_HAS(run.output, "the export leaves out the tokenizer of hub");
+  EXPECT_FALSE(exported("tokenizer.json"));
+  EXPECT_FALSE(exported("tokenizer_config.json"));
+  EXPECT_TRUE(exported("generation_config.json"));
+}
+
+TEST_F(RunFromModel, DataOfTokensTakesTheModelsTokenizerAlong) {
+  std::string rows;
+  for (int i = 0; i < 40; ++i) rows += "{\"input_ids\": [1, 2, 3, 4, 5, 6, 7, 8]}\n";
+  test::write_text(scratch_ / "rows.jsonl", rows);
+  std::string toml = test::text_of_file(scratch_ / "run.toml");
+  toml.replace(toml.find("[tokenizer]\nplugin = \"bytes\"\n"), 28, "");
+  toml.replace(toml.find("\"corpus.txt\""), 12, "\"rows.jsonl\"\nformat = \"tokens\"");
+  test::write_text(scratch_ / "run.toml", toml);
+  const Outcome run = train();
+  ASSERT_EQ(run.exit_code, 0) << run.output;
+  EXPECT_TRUE(exported("tokenizer.json"));
+}
+
+TEST_F(RunFromModel, ATokenizerThatReadsTheModelsOwnFilesIsItsOwn) {
+  const Words overrides = {"tokenizer.plugin=from_file", "--plugin-path", CHASSIS_TEST_STUB_DIR};
+  EXPECT_EQ(train(overrides).exit_code, 2);
+  Words reading = overrides;
+  reading.insert(reading.begin(), "tokenizer.file=hub/tokenizer.json");
+  const Outcome run = train(reading);
+  ASSERT_EQ(run.exit_code, 0) << run.output;
+  EXPECT_TRUE(exported("tokenizer.json"));
+}
+
+TEST_F(RunFromModel, TextWithoutATokenizerIsNotAdvisedToTakeAnother) {
+  std::string toml = test::text_of_file(scratch_ / "run.toml");
+  toml.replace(toml.find("[tokenizer]\nplugin = \"bytes\"\n"), 28, "");
+  test::write_text(scratch_ / "run.toml", toml);
+  const Outcome run = train();
+  EXPECT_EQ(run.exit_code, 2) << run.output;
+  EXPECT_HAS(run.output, "needs a tokenizer");
+  EXPECT_HAS(run.output, "format = \"tokens\"");
+  EXPECT_EQ(run.output.find("\"bytes\""), std::string::npos) << run.output;
 }
 
 // Whatever the moment, the next start goes on, and the run ends as if nothing had happened.

@@ -2,6 +2,7 @@
 #include "host/train/saver.hpp"
 
 #include "host/base/log.hpp"
+#include "host/train/weights.hpp"
 #include "tests/regress/small_run.hpp"
 #include "tests/support/expect_has.hpp"
 
@@ -54,7 +55,9 @@ class SaverTest : public testing::Test {
       std::fstream(entry.path(), std::ios::in | std::ios::out | std::ios::binary).put('\x7f');
     }
   }
+  // What is counted is said the first time alone.
   std::string resume_and_listen() {
+    log::reset_counted_warnings();
     testing::internal::CaptureStderr();
     const auto resumed = saver_->resume();
     log::flush();
@@ -95,14 +98,106 @@ TEST_F(SaverTest, ADamagedCheckpointIsPassedOverForTheOneBeforeIt) {
   EXPECT_EQ(resumed_, checkpoint(1));
   EXPECT_EQ(saver_->resume()->state, (Json{{"at", 1}}));
   expect_filled_with(1.0f);
-  const std::pair<std::string, uint64_t> counted = {"checkpoint-damaged step-000002", 2};
+  const std::pair<std::string, uint64_t> counted = {"checkpoint-damaged step-000002", 1};
   EXPECT_EQ(log::counted_warnings(), std::vector{counted});
   for (const char* part :
        {"step-000002' is passed over", "tensor '", ".safetensors'", "its CRC32C is ", "the manifest says "})
     EXPECT_HAS(said, part);
   fill(3);
-  EXPECT_EQ(save(2, {{"at", 3}}), checkpoint(2)) << "the damaged one is replaced";
+  EXPECT_EQ(save(2, {{"at", 3}}), checkpoint(2)) << "the damaged one is not in its way";
   EXPECT_EQ(saver_->resume()->state, (Json{{"at", 3}}));
+}
+
+TEST_F(SaverTest, ADamagedCheckpointIsKeptUnderAnotherNameAndTakesNoPlaceOfAWholeOne) {
+  open({"checkpoint.keep_last=2"});
+  save_two();
+  damage(2);
+  const std::string said = resume_and_listen();
+  EXPECT_HAS(said, "step-000002 is kept as step-000002.damaged");
+  EXPECT_EQ(std::filesystem::read_symlink(directory() + "/checkpoints/latest"), "step-000001");
+  EXPECT_TRUE(std::filesystem::exists(checkpoint(2) + ".damaged/manifest.json"));
+  save(2, {{"at", 2}});
+  EXPECT_TRUE(std::filesystem::exists(checkpoint(1) + "/manifest.json")) << "two whole ones are kept";
+  damage(2);
+  resume_and_listen();
+  EXPECT_EQ(resumed_, checkpoint(1));
+  EXPECT_TRUE(std::filesystem::exists(checkpoint(2) + ".damaged-2/manifest.json"));
+  EXPECT_TRUE(std::filesystem::exists(checkpoint(2) + ".damaged/manifest.json"));
+}
+
+TEST_F(SaverTest, AStepWithoutAManifestIsPassedOverAndKept) {
+  save_two();
+  std::filesystem::remove(checkpoint(2) + "/manifest.json");
+  const std::string said = resume_and_listen();
+  EXPECT_EQ(resumed_, checkpoint(1));
+  EXPECT_HAS(said, "step-000002': it has no manifest.json; next is 'step-000001'");
+  EXPECT_HAS(said, "kept as step-000002.damaged");
+  EXPECT_TRUE(std::filesystem::exists(checkpoint(2) + ".damaged/sharded"));
+}
+
+TEST_F(SaverTest, WhatLatestNamesAndIsGoneIsSaidBeforeAnOlderOneIsUsed) {
+  save_two();
+  std::filesystem::remove_all(checkpoint(2));
+  const std::string said = resume_and_listen();
+  EXPECT_EQ(resumed_, checkpoint(1));
+  EXPECT_HAS(said, "step-000002': 'latest' names it, and it is not there; next is 'step-000001'");
+  std::filesystem::remove_all(checkpoint(1));
+  EXPECT_THROW(saver_->resume(), DamagedCheckpoint) << "nothing is started anew";
+}
+
+TEST_F(SaverTest, ACheckpointMovedToAnotherDiskIsReadThroughItsLinkAndNeverDeleted) {
+  open({"checkpoint.keep_last=1"});
+  save_two();
+  const std::string elsewhere = run_.folder() / "disk/step-000002";
+  std::filesystem::create_directories(run_.folder() / "disk");
+  std::filesystem::rename(checkpoint(2), elsewhere);
+  std::filesystem::create_directory_symlink(elsewhere, checkpoint(2));
+  resume_and_listen();
+  EXPECT_EQ(resumed_, checkpoint(2));
+  expect_filled_with(2.0f);
+  save(3, {{"at", 3}});
+  EXPECT_TRUE(std::filesystem::exists(elsewhere + "/manifest.json"));
+  EXPECT_TRUE(std::filesystem::is_symlink(checkpoint(2)));
+}
+
+// It may be whole: the file server, not the disk, may have failed.
+TEST_F(SaverTest, ACheckpointThatCanNotBeReadStopsTheRunAlthoughAnOlderOneIsWhole) {
+  save_two();
+  std::filesystem::rename(checkpoint(2), run_.folder() / "away");
+  std::filesystem::create_directory_symlink("/nowhere/at/all", checkpoint(2));
+  const auto refusal = [&]() -> std::string {
+    try {
+      saver_->resume();
+    } catch (const DamagedCheckpoint& error) {
+      return std::string("taken for damage: ") + error.what();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kStorage);
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_HAS(refusal(), "step-000002' cannot be read: it is a link to '/nowhere/at/all', which is not there");
+  std::filesystem::remove(checkpoint(2));
+  std::filesystem::create_directory_symlink("step-000002", checkpoint(2));
+  EXPECT_HAS(refusal(), "step-000002' cannot be read: ");
+  EXPECT_HAS(refusal(), "it may be whole, so nothing older is used in its place");
+  EXPECT_TRUE(std::filesystem::is_symlink(checkpoint(2))) << "nothing is renamed";
+}
+
+TEST_F(SaverTest, WeightsStepBackAsARunDoesButChangeNothing) {
+  save_two();
+  damage_header(2);
+  log::reset_counted_warnings();
+  testing::internal::CaptureStderr();
+  load_weights(*session_, "");
+  log::flush();
+  const std::string said = testing::internal::GetCapturedStderr();
+  expect_filled_with(1.0f);
+  EXPECT_HAS(said, "step-000002' is passed over: ");
+  EXPECT_HAS(said, "from " + checkpoint(1) + ": ");
+  EXPECT_TRUE(std::filesystem::exists(checkpoint(2) + "/manifest.json"));
+  damage_header(1);
+  EXPECT_THROW(load_weights(*session_, ""), DamagedCheckpoint);
 }
 
 TEST_F(SaverTest, OneThatCanNotBeScannedIsPassedOverToo) {

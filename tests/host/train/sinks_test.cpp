@@ -1,10 +1,15 @@
 #include "host/train/sinks.hpp"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "host/base/json.hpp"
+#include "host/base/log.hpp"
+#include "tests/support/expect_has.hpp"
 #include "tests/support/process.hpp"
 
 namespace chassis {
@@ -34,10 +39,15 @@ StepRecord record(int64_t step) {
   return r;
 }
 
+std::unique_ptr<MetricsSink> jsonl_sink(const std::string& path, int64_t last_step,
+                                        LostMetrics lost = LostMetrics::kStop) {
+  return make_jsonl_sink(open_metrics_file(path, last_step), lost);
+}
+
 TEST(JsonlSink, WritesEveryFieldOfAStep) {
   ScratchDirectory scratch;
   const std::string path = scratch / "metrics.jsonl";
-  auto sink = make_jsonl_sink(path, 0);
+  auto sink = jsonl_sink(path, 0);
   StepRecord r = record(1);
   r.extra = {{"experts_used", 3.0}};
   sink->step(r);
@@ -56,26 +66,94 @@ TEST(JsonlSink, DropsWhatLiesBehindTheStepThatIsResumed) {
   ScratchDirectory scratch;
   const std::string path = scratch / "metrics.jsonl";
   {
-    auto sink = make_jsonl_sink(path, 0);
+    auto sink = jsonl_sink(path, 0);
     for (int64_t step = 1; step <= 5; ++step) sink->step(record(step));
   }
   {
-    auto sink = make_jsonl_sink(path, 3);
+    auto sink = jsonl_sink(path, 3);
     EXPECT_EQ(steps_of(path), (std::vector<int64_t>{1, 2, 3}));
     sink->step(record(4));
   }
   EXPECT_EQ(steps_of(path), (std::vector<int64_t>{1, 2, 3, 4}));
-  make_jsonl_sink(path, 0);
+  jsonl_sink(path, 0);
   EXPECT_EQ(steps_of(path), std::vector<int64_t>());
 }
 
 TEST(JsonlSink, DropsALineThatAKillCutShort) {
   ScratchDirectory scratch;
   const std::string path = scratch / "metrics.jsonl";
-  make_jsonl_sink(path, 0)->step(record(1));
+  jsonl_sink(path, 0)->step(record(1));
   test::write_text(path, test::text_of_file(path) + "{\"step\": 2, \"lo");
-  make_jsonl_sink(path, 2)->step(record(2));
+  jsonl_sink(path, 2)->step(record(2));
   EXPECT_EQ(steps_of(path), (std::vector<int64_t>{1, 2}));
+}
+
+TEST(JsonlSink, ALineThatDoesNotFitIsThrownOrCounted) {
+  signal(SIGXFSZ, SIG_IGN);
+  for (const LostMetrics lost : {LostMetrics::kStop, LostMetrics::kCount}) {
+    ScratchDirectory scratch;
+    const std::string path = scratch / "metrics.jsonl";
+    auto sink = jsonl_sink(path, 0, lost);
+    sink->step(record(1));
+    log::reset_counted_warnings();
+    struct rlimit before {};
+    getrlimit(RLIMIT_FSIZE, &before);
+    const struct rlimit limit {std::filesystem::file_size(path) + 10, before.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    if (lost == LostMetrics::kStop) EXPECT_THROW(sink->step(record(2)), Error);
+    else EXPECT_NO_THROW((sink->step(record(2)), sink->step(record(3))));
+    setrlimit(RLIMIT_FSIZE, &before);
+    sink->step(record(4));
+    EXPECT_EQ(steps_of(path), (std::vector<int64_t>{1, 4})) << "no part of a line is left";
+    if (lost == LostMetrics::kCount) {
+      ASSERT_EQ(counted_warnings().size(), 1u);
+      EXPECT_EQ(counted_warnings()[0].second, 2u);
+    }
+  }
+  log::reset_counted_warnings();
+}
+
+TEST(ConsoleSink, ALineIsTheMeanSinceTheOneBefore) {
+  ConsoleFacts facts;
+  facts.max_steps = 100;
+  facts.every_steps = 10;
+  auto sink = make_console_sink(facts);
+  testing::internal::CaptureStderr();
+  for (int64_t step = 1; step <= 25; ++step) {
+    StepRecord r = record(step);
+    r.loss = static_cast<double>(step);
+    r.trained_tokens = 10;
+    r.step_ms = step <= 10 ? 50.0 : 100.0;
+    sink->step(r);
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_HAS(said, "step 1/100 loss 1.0000");
+  EXPECT_HAS(said, "step 10/100 loss 6.0000 ") << "of steps 2 to 10";
+  EXPECT_HAS(said, "step 20/100 loss 15.5000 ");
+  EXPECT_HAS(said, "| 1k tok/s");
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 3) << said;
+}
+
+TEST(ConsoleSink, ASkippedStepIsALineOfItsOwnAndInNoMean) {
+  ConsoleFacts facts;
+  facts.max_steps = 100;
+  facts.every_steps = 2;
+  auto sink = make_console_sink(facts);
+  testing::internal::CaptureStderr();
+  StepRecord r = record(1);
+  r.trained_tokens = 10;
+  sink->step(r);
+  r.step = 3;
+  r.loss = NAN;
+  r.skipped = true;
+  sink->step(r);
+  r.step = 4;
+  r.loss = 2.5;
+  r.skipped = false;
+  sink->step(r);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_HAS(said, "SKIPPED");
+  EXPECT_HAS(said, "step 4/100 loss 2.5000");
 }
 
 TEST(JsonlSink, ALossThatIsNotFiniteIsStillALine) {
@@ -84,7 +162,7 @@ TEST(JsonlSink, ALossThatIsNotFiniteIsStillALine) {
   StepRecord r = record(1);
   r.loss = NAN;
   r.skipped = true;
-  make_jsonl_sink(path, 0)->step(r);
+  jsonl_sink(path, 0)->step(r);
   EXPECT_TRUE(lines_of(path)[0]["loss"].is_null());
   EXPECT_EQ(lines_of(path)[0]["skipped"], true);
 }

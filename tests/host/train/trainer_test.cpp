@@ -53,6 +53,7 @@ class TrainerTest : public testing::Test {
     options.max_grad_norm = max_grad_norm;
     options.nonfinite = nonfinite;
     options.max_steps = 100;
+    options.max_skipped_steps = max_skipped_steps_;
     options.wishes = wishes_;
     trainer_ = std::make_unique<Trainer>(*run_->executor, run_->parameters, *optimizer_, *data_, Ranks{}, Device{}, options);
   }
@@ -73,6 +74,7 @@ class TrainerTest : public testing::Test {
   LoadedPlugins plugins_;
   OpsProvider reference_ = plugins_.ops("reference");
   LearningRateSchedule learning_;
+  int64_t max_skipped_steps_ = 0;
   std::function<Wishes()> wishes_;
   std::unique_ptr<CpuRun> run_;
   std::unique_ptr<OptimizerDriver> optimizer_;
@@ -140,7 +142,7 @@ TEST_F(TrainerTest, AStepThatIsNotFiniteStopsTheRunUnapplied) {
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), ExitCode::kNumeric);
       EXPECT_HAS(e.what(), "the step was not applied");
-      EXPECT_HAS(e.what(), "train.nonfinite");
+      EXPECT_HAS(e.what(), std::isfinite(bad) ? "train.nonfinite" : "the parameter 'layers.1.up.weight' at [");
     }
     expect_unchanged(before);
     EXPECT_EQ(trainer_->state().step, 1);
@@ -150,7 +152,7 @@ TEST_F(TrainerTest, AStepThatIsNotFiniteStopsTheRunUnapplied) {
 
 TEST_F(TrainerTest, OrIsSkippedAndCounted) {
   make(1.0, NonFinite::kSkip);
-  const float good = std::exchange(weight(), NAN);
+  const float good = std::exchange(weight(), 3e38f);  // overflows what is computed with it
   const auto before = weights();
   const StepRecord record = trainer_->step();
   EXPECT_TRUE(record.skipped);
@@ -163,6 +165,40 @@ TEST_F(TrainerTest, OrIsSkippedAndCounted) {
   EXPECT_FALSE(next.skipped);
   EXPECT_TRUE(std::isfinite(next.loss));
   EXPECT_EQ(next.step, 2);
+}
+
+TEST_F(TrainerTest, ASkippedStepStopsTheRunIfAParameterIsNotFinite) {
+  make(1.0, NonFinite::kSkip);
+  weight() = NAN;
+  try {
+    trainer_->step();
+    FAIL() << "it was skipped, as all later ones would be";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::kNumeric);
+    const int64_t columns = run_->parameters.find("layers.1.up.weight")->descriptor.global_shape[1];
+    const std::string at = std::to_string(3 / columns) + ", " + std::to_string(3 % columns);
+    EXPECT_HAS(e.what(), "'layers.1.up.weight' at [" + at + "]");
+  }
+}
+
+TEST_F(TrainerTest, TooManySkippedStepsInARowStopTheRun) {
+  max_skipped_steps_ = 3;
+  make(1.0, NonFinite::kSkip);
+  const float good = std::exchange(weight(), 3e38f);
+  trainer_->step();
+  trainer_->step();
+  weight() = good;
+  EXPECT_FALSE(trainer_->step().skipped) << "one that is applied begins a new row";
+  weight() = 3e38f;
+  trainer_->step();
+  trainer_->step();
+  try {
+    trainer_->step();
+    FAIL() << "three were skipped";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::kNumeric);
+    EXPECT_HAS(e.what(), "3 steps in a row were skipped, train.max_skipped_steps is 3");
+  }
 }
 
 TEST(SequentialSchedule, IsForwardAndBackwardInTurn) {

@@ -12,7 +12,8 @@ note='__attribute__((used, aligned(4), section(".note.chassis"))) static const s
 entry='void* chassis_plugin_entry_v1(void) { return 0; }'
 tests=0
 
-# expect WORDS TIER SOURCE COMPILER FLAGS…: the audit says WORDS of the library, or nothing.
+# expect WORDS TIER SOURCE COMPILER FLAGS…: the audit says WORDS of the library, or nothing, and leaves it where it is
+# unless it is told to delete what fails.
 expect() {
   local words=$1 tier=$2 source=$3 said
   shift 3
@@ -24,6 +25,8 @@ expect() {
     echo "'$*' on: $source" $'\n'"said: '$said'"$'\n'"expected: '$words'"
     exit 1
   }
+  [ -e plugin.so ] || { echo "the audit deleted a library by itself"; exit 1; }
+  sh "$audit" --delete "$PWD/plugin.so" "$tier" > /dev/null 2>&1 || true
   [ -z "$words" ] || [ ! -e plugin.so ] || { echo "a refused plugin was left in place"; exit 1; }
 }
 
@@ -48,7 +51,24 @@ for compiler in gcc clang; do
     -Wl,-rpath,/opt/torch
   expect 'expected exactly' T7 "$note int x;" $compiler
   expect 'tier T7 is unknown' T7 "$note $entry" $compiler "${script[@]}"
+  expect 'has an empty entry, which is the working directory' T0 "$note $entry" $compiler "${script[@]}" -Wl,-rpath,/opt:
+  expect 'has the relative entry [lib]' T0 "$note $entry" $compiler "${script[@]}" -Wl,-rpath,/opt:lib
+  expect '' T0 "$note $entry" $compiler "${script[@]}" -Wl,-rpath,/opt:'$ORIGIN/../lib'
 done
+# Rust: the compiler adds a flag of its own to the section, and advice is in words of Rust.
+cat > rustc.s <<'S'
+  .section .note.chassis,"aR",@note
+  .long 8, 6, 1
+  .ascii "Chassis\0id=abc\0\0"
+  .section .comment
+  .ascii "rustc version 1.95.0\0"
+  .section .note.GNU-stack,"",@progbits
+S
+expect '' T0 "$entry" gcc "${script[@]}" rustc.s
+grep -q ' NOTE .* A[RIo] ' <(gcc -shared -fPIC -o flags.so rustc.s && readelf -S -W flags.so) || { echo "the linker dropped the flag that this is about"; exit 1; }
+expect 'pub extern "C" function of that name' T0 "$entry void other(void) {}" gcc rustc.s
+sed -i '/note.chassis/,/Chassis/d' rustc.s
+expect '#[link_section = ".note.chassis"]' T0 "$entry" gcc "${script[@]}" rustc.s
 expect 'instead of bringing OpenMP' T0 "$note $entry" gcc "${script[@]}" -Wl,--no-as-needed -fopenmp
 expect 'not readable' T0 "$note $entry" sh -c 'echo "no library" > plugin.so' sh
 echo "audit: $tests cases passed"

@@ -115,6 +115,9 @@ typedef struct chassis_model {
   chassis_status_t* (*disk_name)(struct chassis_instance* self, chassis_str_t parameter, const chassis_text_sink_t* out);
   chassis_status_t* (*parameter_name)(struct chassis_instance* self, chassis_str_t disk_name,
                                       const chassis_text_sink_t* out);
+  /* [control] The longest sequence that the weights were made for (max_position_embeddings); 0: no such bound. Longer
+   * ones are computed, and the host says so. NULL: not known. */
+  int64_t (*max_positions)(struct chassis_instance* self);
 } chassis_model_t;
 
 #endif

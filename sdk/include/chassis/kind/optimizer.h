@@ -9,11 +9,13 @@
 #define CHASSIS_OPTIMIZER_ID "chassis.optimizer/1"
 
 #define CHASSIS_STATE_LIKE_PARAMETER 1u /* same shape */
-#define CHASSIS_STATE_SCALAR 2u         /* one element */
+#define CHASSIS_STATE_SCALAR 2u         /* one element, which must not depend on the parameter's elements */
+#define CHASSIS_STATE_PER_BLOCK 3u      /* one value for each `block` row-major elements, the last may be of fewer */
 
+/* Where a state may be cut, and with it its parameter, gradient and other states: the coarsest of them counts. */
 #define CHASSIS_GRANULARITY_ELEMENT 1u  /* may be cut between any two elements */
-#define CHASSIS_GRANULARITY_BLOCK 2u    /* only at multiples of block elements */
-#define CHASSIS_GRANULARITY_MATRIX 3u   /* needs the whole matrix */
+#define CHASSIS_GRANULARITY_BLOCK 2u    /* only at multiples of block elements; pieces have one dim */
+#define CHASSIS_GRANULARITY_MATRIX 3u   /* not at all: one rank has the whole tensor and steps it for all */
 
 /* One state per parameter, zero at the start. */
 typedef struct chassis_state_desc {
@@ -25,7 +27,8 @@ typedef struct chassis_state_desc {
   int64_t block;
 } chassis_state_desc_t;
 
-/* A step over num_tensors parameters. All tensors of one index have the same shape; params and grads are fp32. */
+/* A step over num_tensors parameters. All tensors of one index have the same shape, but for states of another kind than
+ * LIKE_PARAMETER; params and grads are fp32. */
 typedef struct chassis_optimizer_step {
   uint32_t struct_size;
   uint32_t num_tensors;

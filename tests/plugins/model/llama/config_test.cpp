@@ -124,7 +124,7 @@ TEST(LlamaConfig, RefusesWhatItDoesNotCompute) {
             "gelu_new, relu)");
   EXPECT_NE(refusal("quantization_config", {{"bits", 4}}), "accepted");
   EXPECT_EQ(refusal("hidden_size", "64"), "hidden_size is \"64\", expected a whole number");
-  EXPECT_EQ(refusal("num_hidden_layers", 0), "num_hidden_layers is 0, expected at least 1");
+  EXPECT_EQ(refusal("num_hidden_layers", 0), "num_hidden_layers is 0, expected 1 to 65536");
   EXPECT_EQ(refusal("rms_norm_eps", -1.0), "rms_norm_eps is -1, expected above 0");
   EXPECT_THROW(parse_config("[1]"), chassis::Failure);
   EXPECT_THROW(parse_config("{\"a\": "), chassis::Failure);

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace chassis::log {
+
+// While it lives, counted warnings of this thread are kept here and neither written nor counted.
+class CapturedWarnings {
+ public:
+  CapturedWarnings();
+  ~CapturedWarnings();
+  CapturedWarnings(const CapturedWarnings&) = delete;
+  CapturedWarnings& operator=(const CapturedWarnings&) = delete;
+  void add(std::string text) { texts_.push_back(std::move(text)); }
+  const std::vector<std::string>& texts() const { return texts_; }
+
+ private:
+  CapturedWarnings* outer_;
+  std::vector<std::string> texts_;
+};
+
+}  // namespace chassis::log

@@ -1,0 +1,72 @@
+#include "host/base/pattern.hpp"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include <new>
+
+#include "host/base/error.hpp"
+#include "host/base/printable.hpp"
+
+namespace chassis {
+namespace {
+
+constexpr size_t kMaxBytes = 16384;        // of a pattern
+constexpr uint32_t kMaxParentheses = 250;  // inside each other
+// Of one search. A pattern without nested repetition takes a few steps for each character of the subject.
+constexpr uint32_t kMaxSteps = 1'000'000;
+constexpr uint32_t kMaxDepth = 100'000;
+constexpr uint32_t kMaxHeapKib = 65536;
+
+template <class T>
+using Handle = std::unique_ptr<T, void (*)(T*)>;
+
+template <class T>
+Handle<T> checked(T* raw, void (*release)(T*)) {
+  if (raw == nullptr) throw std::bad_alloc();
+  return {raw, release};
+}
+
+std::string words_of(int code) {
+  PCRE2_UCHAR text[256];
+  const int length = pcre2_get_error_message(code, text, sizeof text);
+  return length < 0 ? "error " + std::to_string(code) : reinterpret_cast<const char*>(text);
+}
+
+const pcre2_code* code_of(const std::shared_ptr<void>& code) { return static_cast<const pcre2_code*>(code.get()); }
+
+}  // namespace
+
+Pattern::Pattern(std::string text) : text_(std::move(text)) {
+  const auto context = checked(pcre2_compile_context_create(nullptr), pcre2_compile_context_free);
+  pcre2_set_max_pattern_length(context.get(), kMaxBytes);
+  pcre2_set_parens_nest_limit(context.get(), kMaxParentheses);
+  int code = 0;
+  PCRE2_SIZE offset = 0;
+  const auto* bytes = reinterpret_cast<PCRE2_SPTR>(text_.data());
+  // Names may come from a plugin and need not be UTF-8.
+  pcre2_code* compiled =
+      pcre2_compile(bytes, text_.size(), PCRE2_MATCH_INVALID_UTF | PCRE2_DOLLAR_ENDONLY, &code, &offset, context.get());
+  if (compiled == nullptr) {
+    throw config_error("\"" + printable(text_) + "\" is not a regular expression: " + words_of(code) +
+                       " (at character " + std::to_string(offset + 1) + ")");
+  }
+  code_ = std::shared_ptr<void>(compiled, [](void* raw) { pcre2_code_free(static_cast<pcre2_code*>(raw)); });
+}
+
+bool Pattern::found_in(std::string_view subject) const {
+  const auto context = checked(pcre2_match_context_create(nullptr), pcre2_match_context_free);
+  pcre2_set_match_limit(context.get(), kMaxSteps);
+  pcre2_set_depth_limit(context.get(), kMaxDepth);
+  pcre2_set_heap_limit(context.get(), kMaxHeapKib);
+  const auto data = checked(pcre2_match_data_create_from_pattern(code_of(code_), nullptr), pcre2_match_data_free);
+  const int found = pcre2_match(code_of(code_), reinterpret_cast<PCRE2_SPTR>(subject.data()), subject.size(), 0, 0,
+                                data.get(), context.get());
+  if (found >= 0) return true;
+  if (found == PCRE2_ERROR_NOMATCH) return false;
+  throw config_error("the search for \"" + printable(text_) + "\" in '" + printable(subject) + "' was given up: " +
+                     words_of(found))
+      .hint("repetitions inside of repetitions, such as (a+)+, take time that doubles with each character");
+}
+
+}  // namespace chassis

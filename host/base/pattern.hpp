@@ -1,0 +1,25 @@
+// Regular expressions that users write: PCRE2, whose lookaround the patterns of other tools use, with limits under
+// which no pattern can crash the program or keep it busy.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace chassis {
+
+class Pattern {
+ public:
+  // Throws a config error that says what is wrong and at which character.
+  explicit Pattern(std::string text);
+
+  // True if a part of the subject matches. Throws a config error that names both if the search exceeds its limits.
+  bool found_in(std::string_view subject) const;
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+  std::shared_ptr<void> code_;  // of PCRE2; not written after construction
+};
+
+}  // namespace chassis

@@ -1,0 +1,77 @@
+#include "host/train/run_report.hpp"
+
+#include <fmt/format.h>
+
+#include "host/base/units.hpp"
+#include "host/checkpoint/checkpoint_root.hpp"
+
+namespace chassis {
+
+std::string data_text(const TrainData& data, int64_t num_steps, int64_t rows_per_step) {
+  uint64_t num_documents = 0, num_tokens = 0;
+  for (const RowSource& set : data.sets()) {
+    num_documents += set.store().facts().num_documents;
+    num_tokens += set.store().facts().num_tokens;
+  }
+  const double rows = static_cast<double>(num_steps) * static_cast<double>(rows_per_step);
+  return fmt::format("data: {} documents, {} tokens{}; {} steps are {:.3g} epochs", num_documents,
+                     count_text(static_cast<double>(num_tokens)),
+                     data.sets().size() > 1 ? fmt::format(" in {} sets", data.sets().size()) : "", num_steps,
+                     rows / data.num_rows_per_epoch());
+}
+
+std::string results_text(const Config& config, const std::string& directory) {
+  std::string when;
+  const int64_t steps = config.get_int("checkpoint.every_steps");
+  if (steps > 0) when = fmt::format(" every {} steps", steps);
+  if (const double minutes = config.get_double("checkpoint.every_minutes"); minutes > 0.0)
+    when += fmt::format("{} every {:g} minutes", when.empty() ? "" : ",", minutes);
+  std::string text = fmt::format("results: {}: log.txt", directory);
+  for (const std::string& sink : config.get_list("log.sinks"))
+    if (sink == "jsonl") text += ", metrics.jsonl (every step)";
+  text += fmt::format(", checkpoints/ ({}at the end)", when.empty() ? "" : when.substr(1) + ", ");
+  if (config.get_string("export.when") != "never") text += ", final/ (the model)";
+  return text + "; Ctrl-C saves and stops";
+}
+
+std::string memory_text(const PlanMemory& planned, const PlanMemory& measured, uint64_t measured_peak_bytes,
+                        uint64_t process_bytes, bool by_category) {
+  std::string text = fmt::format(
+      "memory peak {} planned, {} measured ({:+.1f} %); process {}", bytes_text(planned.peak_bytes),
+      bytes_text(measured_peak_bytes),
+      100.0 * (static_cast<double>(planned.peak_bytes) / static_cast<double>(measured_peak_bytes) - 1.0),
+      bytes_text(process_bytes));
+  text += fmt::format("\n  {:<24}{:>12}{}", "", "planned", by_category ? fmt::format("{:>12}", "measured") : "");
+  for (size_t i = 0; i < kNumPlanCategories; ++i) {
+    const uint64_t expected = planned.categories[i].peak_bytes, found = measured.categories[i].peak_bytes;
+    if (expected == 0 && (!by_category || found == 0)) continue;
+    text += fmt::format("\n  {:<24}{:>12}{}", plan_category_name(static_cast<PlanCategory>(i)), bytes_text(expected),
+                        by_category ? fmt::format("{:>12}", bytes_text(found)) : "");
+  }
+  return text;
+}
+
+std::string how_to_go_on(const Config& config, const Stopped& stopped) {
+  const std::string step = stopped.directory + "/checkpoints/" + step_directory_name(stopped.step);
+  const std::string& resume = config.get_string("run.resume");
+  std::string text;
+  if (!stopped.is_saved)
+    text = fmt::format("step {} could not be saved; from the checkpoint before it, if there is one, ", stopped.step);
+  if (stopped.is_saved && !stopped.is_resumable)
+    text = step + " holds weights alone (checkpoint.contents = \"model_only\") and cannot be resumed; a run with " +
+           "model.path=" + step + " and a run.output_dir of its own can start from them";
+  else if (resume == "auto")
+    text += "resume with the same command";
+  else
+    text += "resume with the same command and run.resume=auto behind it, since run.resume is \"" + resume + "\" here";
+  return text + "; exit code 75";
+}
+
+std::string what_next(const Config& config, const std::string& directory) {
+  std::string text = "next: ";
+  if (config.has("tokenizer.plugin") && !config.get_string("tokenizer.plugin").empty())
+    text += "chassis generate " + directory + "/resolved.toml --prompt TEXT; ";
+  return text + "raise run.max_steps to train further";
+}
+
+}  // namespace chassis

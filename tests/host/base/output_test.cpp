@@ -1,0 +1,55 @@
+#include "host/base/output.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "host/base/error.hpp"
+#include "host/base/log.hpp"
+
+namespace chassis {
+namespace {
+
+TEST(StrayOutput, KeepsWhatOthersWriteOutOfStandardOutputAndCountsIt) {
+  log::reset_counted_warnings();
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  {
+    const StrayOutput stray([] { return std::string("plugin 'noisy' 0.1.0 in step"); });
+    std::fprintf(output(), "{\"json\": ");
+    std::printf("a line by C\n");
+    const char* text = "a line by its number\nan unfinished";
+    ASSERT_EQ(::write(STDOUT_FILENO, text, std::strlen(text)), static_cast<ssize_t>(std::strlen(text)));
+    std::fprintf(output(), "1}\n");
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "{\"json\": 1}\n");
+  const std::string said = testing::internal::GetCapturedStderr();
+  for (const char* line : {"stdout (plugin 'noisy' 0.1.0 in step): a line by C\n", "): a line by its number\n", "): an unfinished\n"})
+    EXPECT_NE(said.find(line), std::string::npos) << line << " is not in\n" << said;
+  ASSERT_EQ(counted_warnings().size(), 1u);
+  EXPECT_EQ(counted_warnings()[0].second, 3u);
+  log::reset_counted_warnings();
+}
+
+TEST(StrayOutput, GivesStandardOutputBack) {
+  testing::internal::CaptureStdout();
+  { const StrayOutput stray([] { return std::string(); }); }
+  std::printf("ours again\n");
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "ours again\n");
+}
+
+TEST(Output, ThatCannotBeWrittenIsAnError) {
+  testing::internal::CaptureStdout();
+  const int full = ::open("/dev/full", O_WRONLY), before = ::dup(STDOUT_FILENO);
+  ::dup2(full, STDOUT_FILENO);
+  std::fprintf(output(), "lost");
+  EXPECT_THROW(flush_output(), Error);
+  ::dup2(before, STDOUT_FILENO);
+  ::close(full), ::close(before);
+  testing::internal::GetCapturedStdout();
+}
+
+}  // namespace
+}  // namespace chassis

@@ -1,0 +1,155 @@
+// What `chassis ckpt` writes and deletes, and which weights the other verbs read, through the real program.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+
+#include "tests/support/expect_has.hpp"
+#include "tests/support/process.hpp"
+
+namespace chassis {
+namespace {
+
+namespace fs = std::filesystem;
+using test::Outcome;
+using test::ScratchDirectory;
+
+class CkptVerb : public testing::Test {
+ protected:
+  CkptVerb() {
+    fs::copy(CHASSIS_TEST_SOURCE_DIR "/tests/golden/run/base", scratch_.path(), fs::copy_options::recursive);
+  }
+  Outcome chassis(std::vector<std::string> words) {
+    words.insert(words.begin(), CHASSIS_TEST_BINARY_DIR "/bin/chassis");
+    return test::run_process(words, scratch_.path());
+  }
+  std::string run(const std::vector<std::string>& words, int exit_code = 0) {
+    const Outcome outcome = chassis(words);
+    EXPECT_EQ(outcome.exit_code, exit_code) << outcome.output;
+    return outcome.output;
+  }
+  // A model directory as others hand it over, in model/.
+  void make_model() {
+    run({"train", "model.toml"});
+    fs::rename(scratch_ / "model-run/final", scratch_ / "model");
+    fs::remove(scratch_ / "model/manifest.json");
+    for (const char* name : {"tokenizer.json", "chat_template.jinja", "generation_config.json"})
+      test::write_text(*this / (std::string("model/") + name), std::string("{\"is\": \"") + name + "\"}");
+    std::string rows;
+    for (int i = 0; i < 40; ++i) rows += "{\"input_ids\": [1, 2, 3, 4, 5, 6, 7, 8]}\n";
+    test::write_text(*this / "rows.jsonl", rows);
+  }
+  // From model/, whose tokenizer made the data.
+  std::string run_from_model(std::vector<std::string> words) {
+    words.insert(words.begin(), {"train", "pretrained.toml", "data.train.0.path=rows.jsonl",
+                                 "data.train.0.format=tokens", "tokenizer.plugin="});
+    return run(words);
+  }
+  std::string operator/(const std::string& path) const { return scratch_ / path; }
+  // Changes bytes so far from the end: those of the last tensor, or of the header.
+  void damage(const std::string& checkpoint, std::streamoff from_the_end = 40) const {
+    for (const auto& entry : fs::recursive_directory_iterator(scratch_ / checkpoint)) {
+      if (entry.path().extension() != ".safetensors") continue;
+      std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(-from_the_end, std::ios::end);
+      file.put('\x55');
+    }
+  }
+  static std::map<std::string, std::string> files(const std::string& folder) {
+    std::map<std::string, std::string> out;
+    for (const auto& entry : fs::directory_iterator(folder))
+      if (entry.path().filename() != "manifest.json")
+        out[entry.path().filename()] = test::text_of_file(entry.path());
+    return out;
+  }
+  static unsigned mode(const fs::path& path) { return static_cast<unsigned>(fs::status(path).permissions()); }
+
+  const ScratchDirectory scratch_;
+};
+
+TEST_F(CkptVerb, ExportGivesWhatTheRunItselfExports) {
+  make_model();
+  fs::permissions(*this / "model/tokenizer.json", fs::perms(0600));
+  run_from_model({});
+  run({"ckpt", "export", "out", "handed/"});
+  EXPECT_TRUE(files(*this / "handed") == files(*this / "out/final"));
+  EXPECT_EQ(files(*this / "handed").count("chat_template.jinja"), 1u);
+  for (const char* made : {"out/final", "handed", "out/checkpoints/step-000001"})
+    for (const auto& entry : fs::recursive_directory_iterator(*this / made))
+      if (entry.is_regular_file()) EXPECT_EQ(mode(entry.path()) & 077, 0u) << entry.path();
+}
+
+TEST_F(CkptVerb, ExportLeavesTheDirectoryOfARunInProgressAlone) {
+  run({"train", "model.toml"});
+  const int lock = ::open((*this / "model-run/checkpoints/.lock").c_str(), O_RDWR);
+  ASSERT_EQ(::flock(lock, LOCK_EX | LOCK_NB), 0);
+  EXPECT_HAS(run({"ckpt", "export", "model-run", "model-run/handed"}, 7), "is in use by another run");
+  EXPECT_FALSE(fs::exists(*this / "model-run/handed"));
+  run({"ckpt", "export", "model-run", "handed"});
+  ::close(lock);
+}
+
+TEST_F(CkptVerb, ModelDirectoriesMayConsistOfLinks) {
+  make_model();
+  for (const bool is_hub : {true, false}) {
+    const std::string name = is_hub ? "hub" : "plain";
+    const std::string snapshot = *this / (name + "/snapshots/main"), blobs = *this / (name + "/blobs");
+    fs::create_directories(snapshot);
+    fs::create_directories(blobs);
+    int number = 0;
+    for (const auto& entry : fs::directory_iterator(*this / "model")) {
+      const std::string file = entry.path().filename();
+      const std::string blob = is_hub ? std::string(63, 'a') + std::to_string(number++) : file;
+      fs::copy(entry.path(), blobs + "/" + blob);
+      fs::create_symlink((is_hub ? "../../blobs" : blobs) + "/" + blob, snapshot + "/" + file);
+    }
+    run_from_model({"model.path=" + snapshot, "run.output_dir=" + name + "-out"});
+    EXPECT_EQ(files(*this / (name + "-out/final")).count("tokenizer.json"), 1u);
+  }
+  EXPECT_TRUE(files(*this / "hub-out/final") == files(*this / "plain-out/final"));
+}
+
+TEST_F(CkptVerb, PruneDeletesNothingForTheSakeOfADamagedCheckpoint) {
+  run({"train", "model.toml", "run.max_steps=3", "checkpoint.every_steps=1", "checkpoint.keep_last=0"});
+  damage("model-run/checkpoints/step-000003");
+  const std::string said = run({"ckpt", "prune", "model-run", "--keep-last", "1"});
+  EXPECT_HAS(said, "deleted step-000001\n");
+  EXPECT_HAS(said, "step-000003' is damaged and does not count: ");
+  EXPECT_TRUE(fs::exists(*this / "model-run/checkpoints/step-000002/manifest.json"));
+  EXPECT_TRUE(fs::exists(*this / "model-run/checkpoints/step-000003/manifest.json"));
+}
+
+TEST_F(CkptVerb, EvalAndGenerateStepBackAndSaySo) {
+  run({"train", "model.toml", "run.max_steps=2", "checkpoint.every_steps=1"});
+  const std::string first = "model-run/checkpoints/step-000001";
+  const std::string before =
+      run({"generate", "model.toml", "--from", first, "--prompt", "a", "generate.max_new_tokens=8"});
+  for (const auto& entry : fs::recursive_directory_iterator(*this / "model-run/checkpoints/step-000002"))
+    if (entry.path().extension() == ".safetensors")
+      damage("model-run/checkpoints/step-000002", static_cast<std::streamoff>(entry.file_size()) - 100);
+  const std::string said = run({"generate", "model.toml", "--prompt", "a", "generate.max_new_tokens=8"});
+  EXPECT_HAS(said, "step-000002' is passed over: ");
+  EXPECT_HAS(said, "from " + first);
+  EXPECT_EQ(said.substr(said.rfind("\na") + 1), before.substr(before.rfind("\na") + 1));
+  test::write_text(scratch_ / "eval.toml", "extends = [\"model.toml\"]\n[[data.eval]]\npath = \"corpus.txt\"\n");
+  EXPECT_HAS(run({"eval", "eval.toml"}), "step-000002' is passed over: ");
+  EXPECT_TRUE(fs::exists(*this / "model-run/checkpoints/step-000002")) << "only a run renames it";
+  EXPECT_HAS(run({"ckpt", "ls", "model-run"}), "resumable, not verified");
+}
+
+TEST_F(CkptVerb, PlansAreDrawnOverPlansAlone) {
+  const auto plan = [&](const std::string& html, int exit_code) {
+    return run({"plan", "model.toml", "--world", "1", "--html", html}, exit_code);
+  };
+  plan("plan.html", 0);
+  plan("plan.html", 0);
+  const std::string before = test::text_of_file(scratch_ / "model.toml");
+  EXPECT_HAS(plan("model.toml", 7), "--html model.toml: this file holds no plan");
+  EXPECT_EQ(test::text_of_file(scratch_ / "model.toml"), before);
+}
+
+}  // namespace
+}  // namespace chassis

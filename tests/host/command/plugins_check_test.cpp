@@ -1,0 +1,65 @@
+// `chassis plugins check` from outside: exit codes, words, and what only the whole program can guard.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "tests/support/expect_has.hpp"
+#include "tests/support/process.hpp"
+
+namespace chassis {
+namespace {
+
+using test::Outcome;
+
+Outcome check(const std::string& file, std::vector<std::string> words = {}) {
+  const std::vector<std::string> command = {CHASSIS_TEST_BINARY_DIR "/bin/chassis", "plugins", "check", file};
+  words.insert(words.begin(), command.begin(), command.end());
+  const test::ScratchDirectory scratch;
+  return test::run_process(words, scratch.path());
+}
+Outcome check_wayward(const std::string& fault, std::vector<std::string> words) {
+  ::setenv("WAYWARD", fault.c_str(), 1);
+  const Outcome outcome = check(CHASSIS_TEST_STUB_DIR "/wayward.so", std::move(words));
+  ::unsetenv("WAYWARD");
+  return outcome;
+}
+
+TEST(PluginsCheck, SaysInWordsThatAPluginConforms) {
+  const Outcome bytes = check(CHASSIS_TEST_PLUGIN_DIR "/bytes.so", {"--only", "static", "--only", "numerics"});
+  EXPECT_EQ(bytes.exit_code, 0) << bytes.output;
+  EXPECT_HAS(bytes.output, "/bytes.so conforms: 7 passed\n");
+}
+
+TEST(PluginsCheck, ComparesStrategiesModelsAndProvidersOfOneLibrary) {
+  const Outcome good = check_wayward("", {"--only", "numerics"});
+  EXPECT_EQ(good.exit_code, 0) << good.output;
+  EXPECT_HAS(good.output, "wayward.so conforms: 3 passed\n");
+  const Outcome bad = check_wayward("stale", {"--only", "numerics/reference"});
+  EXPECT_EQ(bad.exit_code, 3) << bad.output;
+  EXPECT_HAS(bad.output, "FAILED   numerics/reference (");
+  EXPECT_HAS(bad.output, "still shows the values from before the step");
+  EXPECT_HAS(bad.output, "wayward.so does not conform: 1 failed\n");
+}
+
+TEST(PluginsCheck, FindsAnElementBehindOrBeforeAnOutput) {
+  const Outcome far = check_wayward("one too far", {"--only", "numerics/guard-behind"});
+  EXPECT_EQ(far.exit_code, 3) << far.output;
+  EXPECT_HAS(far.output, "FAILED   numerics/guard-behind");
+  EXPECT_HAS(far.output, "behind the end of a buffer of ");
+  const Outcome early = check_wayward("one too early", {"--only", "numerics/guard-before"});
+  EXPECT_EQ(early.exit_code, 3) << early.output;
+  EXPECT_HAS(early.output, "read or wrote 4 bytes before the begin of a buffer of ");
+}
+
+TEST(PluginsCheck, RefusesAMissingOrForeignFileAtOnce) {
+  const Outcome missing = check("not_there.so");
+  EXPECT_EQ(missing.exit_code, 2);
+  EXPECT_HAS(missing.output, "error: there is no file not_there.so\n");
+  const Outcome foreign = check(CHASSIS_TEST_SOURCE_DIR "/README.md");
+  EXPECT_EQ(foreign.exit_code, 3);
+  EXPECT_HAS(foreign.output, "is no shared library: it has no ELF header\n");
+  EXPECT_EQ(foreign.output.find("static/"), std::string::npos) << foreign.output;
+}
+
+}  // namespace
+}  // namespace chassis

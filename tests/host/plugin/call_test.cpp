@@ -1,0 +1,116 @@
+#include "host/plugin/call.hpp"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <future>
+#include <mutex>
+#include <vector>
+
+#include "host/plugin/crash_report.hpp"
+
+namespace chassis {
+namespace {
+
+TEST(PluginCall, SaysWhoIsCalledForWhichNodePhaseUnitAndStep) {
+  EXPECT_EQ(call_in_progress(), "");
+  {
+    const PluginCall call(call_site("provider 'sdpa'", "layers.attention"), "forward", 3);
+    EXPECT_EQ(call_in_progress(), "provider 'sdpa' in forward of layers.attention (unit 3)");
+    set_current_step(17);
+    EXPECT_EQ(call_in_progress(), "provider 'sdpa' in forward of layers.attention (unit 3), step 17");
+    set_current_step(0);
+  }
+  EXPECT_EQ(call_in_progress(), "");
+}
+
+TEST(PluginCall, ComesBackToTheOuterCallAfterAnInnerOne) {
+  const PluginCall outer(call_site("plugin 'zero' 0.1.0"), "bind");
+  {
+    const PluginCall inner(call_site("plugin 'gloo' 0.1.0"), "start");
+    EXPECT_EQ(call_in_progress(), "plugin 'gloo' 0.1.0 in start");
+  }
+  EXPECT_EQ(call_in_progress(), "plugin 'zero' 0.1.0 in bind");
+}
+
+TEST(PluginCall, IsSeenFromAnotherThread) {
+  const PluginCall call(call_site("plugin 'adamw' 0.1.0"), "step");
+  EXPECT_EQ(std::async(std::launch::async, call_in_progress).get(), "plugin 'adamw' 0.1.0 in step");
+}
+
+TEST(PluginCall, FitsIntoAnyBuffer) {
+  const PluginCall call(call_site("plugin 'adamw' 0.1.0"), "step");
+  char small[8];
+  EXPECT_EQ(describe_call(small, sizeof small), 7u);
+  EXPECT_STREQ(small, "plugin ");
+  EXPECT_EQ(describe_call(nullptr, 0), 0u);
+}
+
+TEST(CallWatch, TellsOfACallThatDoesNotReturn) {
+  std::promise<std::string> told;
+  std::once_flag once;
+  const CallWatch watch(std::chrono::milliseconds(20),
+                        [&](const std::string& text) { std::call_once(once, [&] { told.set_value(text); }); });
+  const PluginCall call(call_site("provider 'slow'", "layers.q_proj"), "backward_inputs", 1);
+  EXPECT_TRUE(told.get_future().get().starts_with(
+      "provider 'slow' in backward_inputs of layers.q_proj (unit 1) has not returned for "));
+}
+
+TEST(CallWatch, IsQuietAboutManyShortCalls) {
+  int num_told = 0;
+  {
+    const CallWatch watch(std::chrono::hours(1), [&](const std::string&) { ++num_told; });
+    for (int i = 0; i < 1000; ++i) const PluginCall call(call_site("plugin 'adamw' 0.1.0"), "step");
+  }
+  EXPECT_EQ(num_told, 0);
+}
+
+// The process ends with `code`, and says so.
+#define EXPECT_ENDS(statement, code, text) EXPECT_EXIT(statement, testing::ExitedWithCode(code), text)
+
+TEST(ExitGuard, AnExitInsideOfAPluginIsAnErrorOfThePlugin) {
+  const auto in_plugin = [](void (*end)()) {
+    const ExitGuard guard;
+    const PluginCall call(call_site("provider 'quits'", "layers.q_proj"), "forward", 2);
+    end();
+  };
+  EXPECT_ENDS(in_plugin([] { std::exit(0); }), 3,
+              "error: the process was ended by exit\\(0\\) inside of provider 'quits' in forward of layers.q_proj \\(unit 2\\)");
+  EXPECT_ENDS(in_plugin([] { std::quick_exit(0); }), 3, "ended by quick_exit\\(\\) inside of provider 'quits'");
+}
+
+TEST(ExitGuard, AnExitOutsideOfAllCallsIsNotTakenForTheEnd) {
+  EXPECT_ENDS(
+      {
+        const ExitGuard guard;
+        std::exit(0);
+      },
+      3, "ended by exit\\(0\\) while no plugin was called: by a library, or a thread that a plugin started");
+}
+
+TEST(ExitGuard, TheProgramItselfEndsAsItLikes) {
+  EXPECT_ENDS(
+      {
+        { const ExitGuard guard; }
+        std::exit(5);
+      },
+      5, "");
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(CrashReport, SaysCallStepAndStack) {
+  EXPECT_DEATH(
+      {
+        report_crashes();
+        set_current_step(9);
+        const PluginCall call(call_site("plugin 'adamw' 0.1.0"), "step");
+        std::raise(SIGSEGV);
+      },
+      "error: SIGSEGV outside of all plugins.*call in progress: plugin 'adamw' 0.1.0 in step, step 9.*stack, innermost "
+      "first:.*call");
+}
+#endif
+
+}  // namespace
+}  // namespace chassis

@@ -1,0 +1,190 @@
+// A strategy, a model and an ops provider that keep their contract, but for one fault that the environment variable
+// WAYWARD names: what `plugins check` must find.
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+#include <vector>
+
+#include "chassis/model.hpp"
+#include "chassis/ops.hpp"
+#include "chassis/parallel.hpp"
+#include "chassis/plugin.hpp"
+
+namespace {
+
+using namespace chassis;
+
+bool has(std::string_view fault) {
+  const char* chosen = std::getenv("WAYWARD");
+  return chosen != nullptr && fault == chosen;
+}
+
+// Matrices in shards by rows that are gathered for each unit; what is small stays whole.
+class Strategy final : public Parallel {
+ public:
+  static constexpr std::string_view kDoc = "test: shards by rows, with a fault";
+  static constexpr std::string_view kId = "wayward";
+  static constexpr std::string_view kHomeAxis = "dp_shard";
+  using Parallel::Parallel;
+
+  void resolve(const ParallelProblem& problem, ParallelSink& sink) override {
+    if (!has("claims nothing")) sink.claim(kHomeAxis);
+    units_ = problem.parameters_by_unit();
+    sharded_.assign(problem.parameters().size(), false);
+    whole_.clear(), trained_.clear();
+    for (const chassis_mesh_axis_t& axis : problem.axes())
+      if (text_of(axis.name) == kHomeAxis) rank_ = axis.rank;
+    for (uint32_t id = 0; id < problem.parameters().size(); ++id) {
+      const chassis_parallel_parameter_t& p = problem.parameters()[id];
+      sharded_[id] = p.num_dims == 2;
+      if (has("leaves one out") && id == 3) continue;
+      if (sharded_[id] && !(has("another place") && rank_ == 2 && id == 0))
+        sink.place(id, {.kind = CHASSIS_SHARD_DIM, .axes = {kHomeAxis}});
+      else
+        sink.place(id, {.kind = CHASSIS_SHARD_REPLICATE, .resident = true});
+      if (has("places twice") && id == 3) sink.place(id, {.kind = CHASSIS_SHARD_REPLICATE, .resident = true});
+      if (!sharded_[id]) whole_.push_back(id);
+      if (p.trainable) trained_.push_back(id);
+    }
+  }
+
+  void pre_forward(uint32_t unit, UnitFlags) override {
+    if (has("not whole") && unit == 2) return;
+    take(unit);
+  }
+  void post_forward(uint32_t unit, UnitFlags flags) override {
+    if (has("holds on") && unit == 2 && !flags.training) return;
+    if (!(has("not whole") && unit == 2)) shards().release(sharded(unit));
+  }
+  void pre_backward(uint32_t unit, UnitFlags) override { take(unit); }
+  void post_backward(uint32_t unit, UnitFlags) override { shards().release(sharded(unit)); }
+  void finish_grads() override {
+    std::vector<uint32_t> ids = trained_;
+    if (has("forgets a gradient")) ids.pop_back();
+    const std::vector<uint32_t> first(ids.begin(), ids.begin() + 2), rest(ids.begin() + 2, ids.end());
+    const bool turned = has("another order") && rank_ == 3;
+    shards().reduce(turned ? rest : first, "gradients");
+    shards().reduce(turned ? first : rest, "gradients");
+    shards().wait_reduced(ids);
+  }
+  void post_optimizer() override {
+    if (has("stale")) return;
+    shards().gather(whole_, "parameters");
+    shards().wait_gathered(whole_);
+    shards().release(whole_);
+  }
+
+ private:
+  std::vector<uint32_t> sharded(uint32_t unit) const {
+    std::vector<uint32_t> ids;
+    for (uint32_t id : units_[unit])
+      if (sharded_[id]) ids.push_back(id);
+    return ids;
+  }
+  void take(uint32_t unit) {
+    shards().gather(sharded(unit), "unit");
+    shards().wait_gathered(sharded(unit));
+  }
+
+  std::vector<std::vector<uint32_t>> units_;
+  std::vector<bool> sharded_;
+  std::vector<uint32_t> whole_, trained_;
+  uint32_t rank_ = 0;
+};
+
+// An embedding, a layer and a head; its config has one key.
+class Family final : public Model {
+ public:
+  static constexpr std::string_view kDoc = "test: a small model, with a fault";
+  static constexpr std::string_view kId = "wayward";
+  using Model::Model;
+
+  void configure(std::string_view json) override {
+    if (json.size() < 2 || json.front() != '{' || json.back() != '}' || json.find("-1") != std::string_view::npos) {
+      if (!has("takes any config")) fail_invalid("this is no config");
+    }
+    is_own_ = json.find("wayward") != std::string_view::npos;
+  }
+  void record(Builder& b) override {
+    const Dim hidden = b.dim("hidden", is_own_ && has("another program") ? 12 : 10), vocab = b.dim("vocab", 31);
+    b.chain("embed", "", b.block("embed", [&] {
+      b.output("hidden", b.embedding(b.field("input_ids"), "embed.weight", vocab, {hidden}));
+    }));
+    b.chain("layers", "layers.{i}",
+            b.block("layer",
+                    [&] {
+                      const Value x = b.input("hidden", {hidden});
+                      const Value y =
+                          b.linear(x, has("recorded anew") && num_records_++ % 2 ? "other" : "first", {hidden});
+                      b.output("hidden", b.mul(y, b.linear(x, "second", {hidden})));
+                    }),
+            2);
+    b.chain("head", "", b.block("head", [&] {
+      const Value logits = b.linear(b.input("hidden", {hidden}), "head", {vocab}, {.role = CHASSIS_ROLE_HEAD});
+      b.output("logits", logits);
+      b.output("loss", b.cross_entropy(logits, b.field("labels")));
+    }));
+  }
+  std::string config() const override {
+    return has("no config")                        ? "hidden"
+           : has("a config of its own") && is_own_ ? "{\"other\": 1}"
+                                                   : "{\"family\": \"wayward\"}";
+  }
+  std::string disk_name(std::string_view parameter) const override {
+    if (has("one name for two") && parameter.ends_with("second.weight")) return "w";
+    return join("disk.", parameter);
+  }
+  std::string parameter_name(std::string_view disk_name) const override {
+    return std::string(disk_name.substr(std::min<size_t>(disk_name.size(), has("no way back") ? 6 : 5)));
+  }
+
+ private:
+  bool is_own_ = false;
+  int num_records_ = 0;
+};
+
+// Products in fp32.
+class Products final : public Ops {
+ public:
+  static constexpr std::string_view kDoc = "test: mul, with a fault";
+  static constexpr std::string_view kId = "wayward";
+  static constexpr std::string_view kPatterns[] = {"mul"};
+  using Ops::Ops;
+
+  double claim(const NodeView& node) override {
+    if (node.device_type() != CHASSIS_DEVICE_CPU || node.input(0).dtype() != CHASSIS_DTYPE_F32)
+      refuse("fp32 on the CPU");
+    return 0;
+  }
+  void infer(const NodeView& node, Infer& out) override {
+    if (node.training()) out.keeps_input(0), out.keeps_input(1);
+  }
+  std::unique_ptr<Kernel> create_kernel(const NodeView&) override { return std::make_unique<Mul>(); }
+
+ private:
+  class Mul final : public Kernel {
+   public:
+    void forward(Call& call) override {
+      const BorrowedTensor a = call.input(0), b = call.input(1);
+      const BorrowedTensor y = call.make_output(0, CHASSIS_DTYPE_F32, {a.sizes().begin(), a.sizes().end()});
+      const int64_t count = a.num_elements() + (has("one too far") ? 1 : 0);
+      for (int64_t i = has("one too early") ? -1 : 0; i < count; ++i)
+        y.data<float>()[i] = a.data<float>()[i] * b.data<float>()[i];
+    }
+    void backward_inputs(Call& call) override {
+      const BorrowedTensor dy = call.grad_output(0);
+      for (uint32_t i = 0; dy && i < 2; ++i) {
+        if (!call.wants_grad_input(i)) continue;
+        const BorrowedTensor other = call.input(1 - i);
+        call.set_grad_input(i, Tensor::create(call.host(), CHASSIS_DTYPE_F32, other.sizes()));
+        for (int64_t e = 0; e < other.num_elements(); ++e)
+          call.grad_input(i).data<float>()[e] =
+              dy.data<float>()[e] * other.data<float>()[e] * (has("half a gradient") ? 0.5f : 1.0f);
+      }
+    }
+  };
+};
+
+}  // namespace
+
+CHASSIS_PLUGIN("requires=chassis.tensor/1\nlicense=Apache-2.0\n", Strategy, Family, Products)

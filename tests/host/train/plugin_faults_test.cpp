@@ -1,0 +1,168 @@
+// What the program says of a plugin that ends the process, prints, hangs or claims nothing.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "host/base/json.hpp"
+#include "tests/support/expect_has.hpp"
+#include "tests/support/process.hpp"
+
+namespace chassis {
+namespace {
+
+using test::Outcome;
+using test::Process;
+
+const char* kFaultyRun = R"(schema_version = 1
+[run]
+output_dir = "out"
+max_steps = 2
+[model]
+plugin = "llama"
+config = { hidden_size = 16, num_hidden_layers = 2, num_attention_heads = 2, num_key_value_heads = 1, intermediate_size = 32, vocab_size = 259 }
+[tokenizer]
+plugin = "bytes"
+[[data.train]]
+path = "corpus.txt"
+[data]
+cache_dir = "cache"
+[train]
+seq_len = 16
+micro_batch_size = 2
+global_batch_size = 4
+[attention]
+plugin = "naive"
+[kernels]
+plugins = ["unruly", "reference"]
+[optimizer]
+plugin = "adamw"
+lr = 1e-2
+)";
+
+class PluginFaults : public testing::Test {
+ protected:
+  PluginFaults() {
+    test::write_text(scratch_ / "run.toml", kFaultyRun);
+    std::string corpus;
+    for (int i = 0; i < 100; ++i) corpus += "line " + std::to_string(i * 37 % 101) + " of a small corpus\n";
+    test::write_text(scratch_ / "corpus.txt", corpus);
+  }
+  static std::vector<std::string> command(const std::string& verb, const std::vector<std::string>& words) {
+    std::vector<std::string> all = {CHASSIS_TEST_BINARY_DIR "/bin/chassis", verb, "run.toml"};
+    all.insert(all.end(), words.begin(), words.end());
+    all.insert(all.end(), {"--plugin-path", CHASSIS_TEST_STUB_DIR});
+    return all;
+  }
+  Outcome run(const std::string& verb, const std::vector<std::string>& words) {
+    return test::run_process(command(verb, words), scratch_.path());
+  }
+  static std::string fault(const std::string& name) { return "kernels.unruly.fault=\"" + name + "\""; }
+
+  test::ScratchDirectory scratch_;
+};
+
+constexpr const char* kCall = "provider 'unruly' in forward of layer.";
+
+TEST_F(PluginFaults, AnExitInACallIsAnErrorOfThePlugin) {
+  for (const char* name : {"exit", "quick_exit"}) {
+    const Outcome outcome = run("train", {fault(name)});
+    EXPECT_EQ(outcome.exit_code, 3) << outcome.output;
+    EXPECT_HAS(outcome.output, std::string("error: the process was ended by ") + name);
+    EXPECT_HAS(outcome.output, kCall);
+    EXPECT_HAS(outcome.output, ", step 1");
+  }
+}
+
+TEST_F(PluginFaults, AnExitOfAConstructorIsAnErrorOfThePlugin) {
+  const Outcome outcome = run("check", {fault("exit when made")});
+  EXPECT_EQ(outcome.exit_code, 3) << outcome.output;
+  EXPECT_HAS(outcome.output, "ended by exit(0) inside of plugin 'unruly' 0.1.0 in create");
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST_F(PluginFaults, ACrashNamesPluginNodePhaseStepAndStack) {
+  for (const auto& [name, signal] : {std::pair{"crash", SIGSEGV}, {"abort", SIGABRT}}) {
+    const Outcome outcome = run("train", {fault(name)});
+    EXPECT_EQ(outcome.exit_code, 128 + signal) << outcome.output;
+    EXPECT_HAS(outcome.output, std::string(" in plugin 'unruly' 0.1.0 (") + CHASSIS_TEST_STUB_DIR + "/unruly.so)");
+    EXPECT_HAS(outcome.output, std::string("call in progress: ") + kCall);
+    EXPECT_HAS(outcome.output, ", step 1\n  stack, innermost first:\n");
+  }
+}
+#endif
+
+TEST_F(PluginFaults, AnEmptyOutputNamesTheProvider) {
+  const Outcome outcome = run("train", {fault("no output")});
+  EXPECT_EQ(outcome.exit_code, 3) << outcome.output;
+  EXPECT_HAS(outcome.output, "error: provider 'unruly' on layer.");
+}
+
+TEST_F(PluginFaults, TheFirstInterruptOfAHangingCallIsAnsweredAndTheSecondEndsIt) {
+  Process process(command("train", {fault("hang")}), scratch_.path());
+  ASSERT_TRUE(process.wait_for("hanging")) << process.output_so_far();
+  process.send(SIGINT);
+  ASSERT_TRUE(process.wait_for("Ctrl-C again ends at once")) << process.output_so_far();
+  EXPECT_HAS(process.output_so_far(), std::string("; waiting for ") + kCall);
+  process.send(SIGINT);
+  EXPECT_EQ(process.wait().exit_code, 130);
+}
+
+TEST_F(PluginFaults, WhatAPluginPrintsStaysOutOfMachineReadableOutput) {
+  std::string words;
+  for (const std::string& word : command("plan", {"--json", "--world", "1", fault("print")})) words += "'" + word + "' ";
+  const Outcome outcome =
+      test::run_process({"/bin/sh", "-c", words + "> plan.json"}, scratch_.path(), {{"CHASSIS_TEST_PRINT", "1"}});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_NO_THROW(Json::parse(test::text_of_file(scratch_ / "plan.json"))) << test::text_of_file(scratch_ / "plan.json");
+  for (const char* line : {": a constructor says hello\n", ": a plugin says hello\n", ": and again\n",
+                           "warning: a plugin or a library writes to standard output"})
+    EXPECT_HAS(outcome.output, line);
+}
+
+TEST_F(PluginFaults, AProviderThatClaimsNothingIsACountedLine) {
+  const Outcome outcome = run("train", {fault("refuse")});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_HAS(outcome.output, "warning: [kernels]: provider 'unruly' claims no node, so others compute all of them; "
+                             "it refuses add: it is not in the mood");
+  EXPECT_HAS(outcome.output, "providers that compute nothing: unruly (");
+}
+
+TEST_F(PluginFaults, AnUnknownOpInAPatternIsRefused) {
+  const Outcome outcome = run("check", {"kernels.plugins=[\"misspelt\", \"reference\"]"});
+  EXPECT_EQ(outcome.exit_code, 3) << outcome.output;
+  EXPECT_HAS(outcome.output, "provider 'misspelt': pattern 'add+rms_nrom' names the op 'rms_nrom', which this host does not know");
+}
+
+TEST_F(PluginFaults, InfoDescribesAFileByItsPath) {
+  std::filesystem::copy(CHASSIS_TEST_STUB_DIR "/unruly.so", scratch_ / "some.so");
+  for (const char* path : {"some.so", "./some.so"}) {
+    const Outcome info = test::run_process({CHASSIS_TEST_BINARY_DIR "/bin/chassis", "plugins", "info", path}, scratch_.path());
+    EXPECT_EQ(info.exit_code, 0) << info.output;
+    EXPECT_HAS(info.output, "unruly 0.1.0\n");
+    EXPECT_HAS(info.output, "fault = \"refuse\"");
+  }
+}
+
+TEST_F(PluginFaults, APluginThatCannotBeLoadedStopsNoVerbThatDoesNotNeedIt) {
+  std::string bytes = test::text_of_file(CHASSIS_TEST_PLUGIN_DIR "/sgd.so");
+  for (size_t at; (at = bytes.find("libc.so.6")) != std::string::npos;) bytes.replace(at, 9, "libx.so.6");
+  std::filesystem::create_directory(scratch_ / "own");
+  test::write_text(scratch_ / "own/sgd.so", bytes);
+  const auto chassis = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), CHASSIS_TEST_BINARY_DIR "/bin/chassis");
+    words.insert(words.end(), {"--plugin-path", "own"});
+    return test::run_process(words, scratch_.path());
+  };
+  const Outcome schema = chassis({"schema", "optimizer"});
+  EXPECT_EQ(schema.exit_code, 0) << schema.output;
+  EXPECT_HAS(schema.output, "warning: left out: plugin 'sgd' 0.1.0 cannot be loaded: libx.so.6: cannot open shared object file");
+  EXPECT_HAS(schema.output, "plugin \"adamw\" (optimizer)");
+  const std::vector<std::string> good = {"check", "run.toml", "kernels.plugins=[\"reference\"]"};
+  const Outcome check = chassis(good);
+  EXPECT_EQ(check.exit_code, 0) << check.output;
+  const Outcome chosen = chassis({"check", "run.toml", "kernels.plugins=[\"reference\"]", "optimizer.plugin=sgd"});
+  EXPECT_EQ(chosen.exit_code, 3) << chosen.output;
+  EXPECT_HAS(chosen.output, "plugin 'sgd' 0.1.0 cannot be loaded: libx.so.6: cannot open shared object file");
+}
+
+}  // namespace
+}  // namespace chassis

@@ -1,0 +1,131 @@
+// An optimizer says where its states may be cut, and every strategy keeps to it: optimizers of elements, of blocks and
+// of whole matrices, built against the SDK alone, give the numbers of one process on any ranks, and go on from each
+// other's checkpoints.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "host/checkpoint/bucket.hpp"
+#include "host/checkpoint/reader.hpp"
+#include "tests/regress/started_run.hpp"
+#include "tests/support/loaded_plugins.hpp"
+
+namespace chassis::test {
+namespace {
+
+struct Case {
+  const char* optimizer;
+  double tolerance;  // of weights and states together; signs and codes jump where sums round otherwise
+  friend void PrintTo(const Case& c, std::ostream* out) { *out << c.optimizer; }
+};
+
+const char* const kFsdp2 = "[[parallel]]\nplugin = \"fsdp2\"\n";
+const char* const kHsdp = "[mesh]\ndp_replicate = 2\ndp_shard = 2\n[[parallel]]\nplugin = \"fsdp2\"\n";
+const char* const kZero1 = "[[parallel]]\nplugin = \"zero\"\nstage = 1\n";
+const char* const kZero2 = "[[parallel]]\nplugin = \"zero\"\nstage = 2\n";
+const char* const kZero3 = "[[parallel]]\nplugin = \"zero\"\nstage = 3\nstage3_param_persistence_threshold = 40\n";
+const char* const kDdp = "[[parallel]]\nplugin = \"ddp\"\n";
+
+class Granularity : public testing::TestWithParam<Case>, protected StartedRun {
+ protected:
+  Granularity()
+      : StartedRun({"run.threads=1", "train.micro_batch_size=1", "train.global_batch_size=12", "optimizer.max_grad_norm=0",
+                    "--plugin-path", CHASSIS_TEST_STUB_DIR}) {}
+
+  std::vector<std::string> words(int steps, const std::string& from = "") const {
+    std::vector<std::string> words = {std::string("optimizer={plugin=\"") + GetParam().optimizer + "\", lr=2e-3}",
+                                      "run.max_steps=" + std::to_string(steps)};
+    if (!from.empty()) words.push_back("run.resume=" + from);
+    return words;
+  }
+  // Every fp32 tensor of a checkpoint, whole.
+  Values values(const std::string& path) {
+    const FormatPlugin format(plugins_.create("format", "native"));
+    const BucketPair buckets(1 << 16);
+    CheckpointReader reader(path, format);
+    std::vector<LoadTensor> wanted;
+    std::map<std::string, Tensor> found;
+    for (const DiskTensor& t : reader.tensors()) {
+      wanted.push_back({Descriptor::plain(t.name, t.dtype, t.global_shape), ""});
+      found[t.name] = Tensor::zeros(std::vector<int64_t>(t.global_shape.begin(), t.global_shape.end()), t.dtype);
+    }
+    reader.load(wanted, {}, buckets, [&](const Descriptor& d, int) { return found.at(d.fqn); });
+    Values out;
+    for (const auto& [name, tensor] : found)
+      if (tensor.dtype() == Dtype::f32) out[name] = floats_of(tensor);
+    return out;
+  }
+
+  LoadedPlugins plugins_;
+};
+
+TEST_P(Granularity, EveryStrategyStepsAsOneProcessAndGoesOnFromTheOthers) {
+  const std::vector<Sharding> chain = {{"fsdp2", 3, kFsdp2}, {"zero1", 2, kZero1}, {"zero3", 3, kZero3},
+                                       {"hsdp", 4, kHsdp},   {"zero2", 3, kZero2}, {"ddp", 2, kDdp}};
+  const int last = static_cast<int>(chain.size());
+  train("alone", words(last));
+  std::string from;
+  for (int step = 1; step <= last; ++step) {
+    const Sharding& sharding = chain[static_cast<size_t>(step - 1)];
+    train(sharding.name, words(step, from), sharding);
+    from = checkpoint(sharding.name, step);
+    ASSERT_FALSE(HasFailure()) << sharding.name << " on " << sharding.ranks;
+  }
+  const Values ours = values(from), theirs = values(checkpoint("alone", last));
+  ASSERT_EQ(ours.size(), theirs.size());
+  EXPECT_GT(theirs.size(), 40u);
+  EXPECT_LE(relative_l2(ours, theirs), GetParam().tolerance);
+  std::printf("%s: %.1e\n", GetParam().optimizer, relative_l2(ours, theirs));
+}
+
+INSTANTIATE_TEST_SUITE_P(Optimizers, Granularity,
+                         testing::Values(Case{"lion", 1e-3}, Case{"orthogonal", 1e-4}, Case{"blockwise", 1e-3}),
+                         [](const auto& info) { return info.param.optimizer; });
+
+// Some options are refused only when a step is taken.
+TEST(GranularityCheck, FindsWhatAnOptimizerRefusesInItsFirstStep) {
+  const StartedRun run({});
+  const auto check = [&](const std::string& momentum) {
+    return run_process({CHASSIS_PROGRAM, "check", run.config_path(), "--without-data",
+                        "optimizer={plugin=\"orthogonal\", lr=2e-3, momentum=" + momentum + "}", "--plugin-path", CHASSIS_TEST_STUB_DIR, "--plugin-path", CHASSIS_TEST_PLUGIN_DIR},
+                       run.folder().path());
+  };
+  const Outcome refused = check("1.0");
+  EXPECT_EQ(refused.exit_code, 2) << refused.output;
+  EXPECT_NE(refused.output.find("plugin 'orthogonal' 0.1.0: momentum is 1"), std::string::npos) << refused.output;
+  const Outcome accepted = check("0.5");
+  EXPECT_EQ(accepted.exit_code, 0) << accepted.output;
+}
+
+// A matrix has one owner, and the plan counts what each rank owns.
+TEST(GranularityPlan, CountsWhoOwnsWhichMatrix) {
+  const StartedRun run({});
+  write_text(run.folder() / "planned.toml", std::string("schema_version = 1\nextends = [\"run.toml\"]\n") + kFsdp2);
+  const auto plan_of = [&](const std::string& optimizer) {
+    const Outcome outcome = run_process({CHASSIS_PROGRAM, "plan", run.folder() / "planned.toml", "--world", "3", "--json",
+                                         "optimizer={plugin=\"" + optimizer + "\", lr=2e-3}", "train.global_batch_size=3",
+                                         "--plugin-path", CHASSIS_TEST_STUB_DIR, "--plugin-path", CHASSIS_TEST_PLUGIN_DIR},
+                                        run.folder().path());
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return nlohmann::json::parse(outcome.output.substr(outcome.output.find('{')));
+  };
+  const auto states = [](const nlohmann::json& plan) {
+    int64_t sum = 0, least = INT64_MAX, most = 0;
+    for (const auto& rank : plan["ranks"]) {
+      const int64_t bytes = rank["step"]["categories"]["optimizer"]["peak"];
+      sum += bytes * static_cast<int64_t>(rank["ranks"].size());
+      least = std::min(least, bytes), most = std::max(most, bytes);
+    }
+    return std::tuple(sum, least, most);
+  };
+  const auto elements = plan_of("lion"), matrices = plan_of("orthogonal");
+  const int64_t bytes = 4 * elements["parameters"].get<int64_t>();
+  EXPECT_EQ(std::get<0>(states(elements)), bytes);
+  const auto [sum, least, most] = states(matrices);
+  EXPECT_EQ(sum, bytes) << "every matrix has one owner";
+  EXPECT_GT(most, least) << "and some own more than others";
+  EXPECT_LE(most, bytes / 3 + 4 * 101 * 32) << "no more than the mean and the largest matrix";
+  EXPECT_EQ(matrices["ranks"].size(), 3u);
+}
+
+}  // namespace
+}  // namespace chassis::test

@@ -1,0 +1,325 @@
+// What a run finds in its directory is not lost, and what its end would stumble over is found before its first step.
+#include <arpa/inet.h>
+#include <sys/socket.h>
+
+#include <filesystem>
+#include <map>
+
+#include "tests/support/program_run.hpp"
+
+namespace chassis::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class RunDirectoryTest : public ProgramRun {
+ protected:
+  // Every file below the folder, but for the lock, which says who had it.
+  std::map<std::string, std::string> files(const std::string& folder) const {
+    std::map<std::string, std::string> all;
+    for (const auto& entry : fs::recursive_directory_iterator(scratch_ / folder))
+      if (entry.is_regular_file() && entry.path().filename() != ".lock")
+        all[entry.path().string()] = text_of_file(entry.path().string());
+    return all;
+  }
+  // Refused before anything was written or trained.
+  void expect_refused(const Outcome& run, int exit_code, const std::string& words) {
+    EXPECT_EQ(run.exit_code, exit_code) << run.output;
+    EXPECT_HAS(run.output, words);
+    EXPECT_EQ(run.output.find("step 1/"), std::string::npos) << run.output;
+  }
+  // As a user who is not root: root may read and write everything.
+  Outcome train_unprivileged(const Words& overrides) {
+    if (geteuid() != 0) return train(overrides);
+    fs::permissions(scratch_.path(), fs::perms::all);
+    for (const auto& entry : fs::recursive_directory_iterator(scratch_.path()))
+      if (lchown(entry.path().c_str(), 65534, 65534) != 0) ADD_FAILURE() << "chown " << entry.path();
+    Words words = {"/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"};
+    for (const std::string& word : command(overrides)) words.push_back(word);
+    return run_process(words, scratch_.path());
+  }
+};
+
+TEST_F(RunDirectoryTest, LinksInPlaceOfItsFilesAreRefusedAndTheirTargetsStay) {
+  for (const char* name : {"metrics.jsonl", "log.txt", "resolved.toml", "run.json", "plugins.lock"}) {
+    const std::string out = std::string("out-") + name;
+    fs::create_directory(scratch_ / out);
+    write_text(scratch_ / "precious", "precious\n");
+    fs::create_symlink("../precious", scratch_ / (out + "/" + name));
+    expect_refused(train({"run.output_dir=" + out}), 7, out + "/" + name + "' is in the way: it is a link");
+    EXPECT_EQ(text_of_file(scratch_ / "precious"), "precious\n") << name;
+    EXPECT_EQ(files(out).size(), 1u) << "nothing was written beside the link";
+  }
+}
+
+TEST_F(RunDirectoryTest, AFileOfOthersUnderTheNameOfOneOfItsFilesStays) {
+  const std::pair<const char*, const char*> foreign[] = {{"metrics.jsonl", "{\"step\": 1, \"my_loss\": 2}\nnotes\n"},
+                                                         {"resolved.toml", "mine = true\n"},
+                                                         {"plugins.lock", "[[package]]\n"},
+                                                         {"run.json", "{\"command\": \"mine\"}\n"}};
+  for (const auto& [name, text] : foreign) {
+    const std::string out = std::string("out-") + name;
+    fs::create_directory(scratch_ / out);
+    write_text(scratch_ / (out + "/" + name), text);
+    const Outcome run = train({"run.output_dir=" + out});
+    expect_refused(run, 7, out + "/" + name);
+    EXPECT_EQ(text_of_file(scratch_ / (out + "/" + name)), text);
+    EXPECT_EQ(files(out).size(), 1u);
+  }
+}
+
+TEST_F(RunDirectoryTest, ACheckpointOfAnotherRunIsNoPlaceForARun) {
+  ASSERT_EQ(train({"checkpoint.every_steps=3"}).exit_code, 0);
+  for (const char* place : {"out/checkpoints/step-000006", "out/checkpoints/step-000006/run", "out/checkpoints/run", "out/final"}) {
+    const Outcome run = train({std::string("run.output_dir=") + place});
+    EXPECT_EQ(run.exit_code, 7) << run.output;
+    EXPECT_HAS(run.output, "is not written: ");
+  }
+  EXPECT_EQ(shell("\"$CHASSIS\" ckpt verify out").exit_code, 0);
+}
+
+TEST_F(RunDirectoryTest, ARefusedRunLeavesEveryFileAsItWas) {
+  ASSERT_EQ(train().exit_code, 0);
+  const auto before = files("out");
+  expect_refused(train({"model.config.intermediate_size=48"}), 2, "holds another run");
+  EXPECT_TRUE(files("out") == before);
+  expect_refused(train({"run.seed=7", "run.max_steps=9", "optimizer.lr=1"}), 2, "a resumed run keeps its seed");
+  EXPECT_TRUE(files("out") == before);
+  expect_refused(train({"run.max_steps=3"}), 2, "has reached step 6");
+  EXPECT_TRUE(files("out") == before);
+  expect_refused(train({"run.max_steps=9", "run.strict=true", "optimizer.lr=1"}), 2, "optimizer.lr");
+  EXPECT_TRUE(files("out") == before);
+}
+
+TEST_F(RunDirectoryTest, AFirstStartThatFailedDoesNotBlockTheCorrectedOne) {
+  ASSERT_EQ(train({"run.output_dir=other", "run.max_steps=1"}).exit_code, 0);
+  const Outcome failed = train({"run.resume=other/final", "model.config.intermediate_size=48"});
+  EXPECT_EQ(failed.exit_code, 7) << failed.output;
+  const Outcome corrected = train();
+  EXPECT_EQ(corrected.exit_code, 0) << corrected.output;
+}
+
+TEST_F(RunDirectoryTest, ASecondRunOfTheSameDirectoryIsRefusedBeforeItWrites) {
+  Process first(command({"run.max_steps=100000"}), scratch_.path());
+  ASSERT_TRUE(first.wait_for("step 2/")) << first.output_so_far();
+  const std::string resolved = text_of_file(scratch_ / "out/resolved.toml");
+  fs::create_directory(scratch_ / "elsewhere");
+  const Outcome second = run_process({"/bin/sh", "-c", "cd .. && exec \"$0\" train run.toml optimizer.lr=1", program()},
+                                     scratch_ / "elsewhere");
+  expect_refused(second, 7, "is in use by another run");
+  EXPECT_EQ(text_of_file(scratch_ / "out/resolved.toml"), resolved);
+  EXPECT_EQ(text_of_file(scratch_ / "out/log.txt").find("in use"), std::string::npos);
+  first.send(SIGTERM);
+  EXPECT_EQ(first.wait().exit_code, 75);
+}
+
+TEST_F(RunDirectoryTest, WhatIsInTheWayOfTheEndIsFoundBeforeTheFirstStep) {
+  fs::create_directories(scratch_ / "a/final");
+  write_text(scratch_ / "a/final/thesis.txt", "mine");
+  expect_refused(train({"run.output_dir=a"}), 7, "a/final' is in the way");
+  EXPECT_EQ(text_of_file(scratch_ / "a/final/thesis.txt"), "mine");
+
+  fs::create_directories(scratch_ / "b/checkpoints");
+  write_text(scratch_ / "b/checkpoints/step-000006", "mine");
+  expect_refused(train({"run.output_dir=b"}), 7, "b/checkpoints/step-000006");
+  EXPECT_EQ(text_of_file(scratch_ / "b/checkpoints/step-000006"), "mine");
+
+  fs::create_directories(scratch_ / "c/export-step-000003");
+  write_text(scratch_ / "c/export-step-000003/mine", "mine");
+  expect_refused(train({"run.output_dir=c", "export.when=every", "checkpoint.every_steps=3"}), 7,
+                 "c/export-step-000003");
+}
+
+TEST_F(RunDirectoryTest, FoldersThatCannotBeWrittenAreFoundBeforeTheFirstStep) {
+  ASSERT_EQ(train({"run.max_steps=2"}).exit_code, 0);
+  fs::permissions(scratch_ / "out/final", fs::perms::owner_read | fs::perms::owner_exec);
+  expect_refused(train_unprivileged({}), 7, "cannot write into 'out/final'");
+  fs::permissions(scratch_ / "out/final", fs::perms::owner_all);
+  fs::permissions(scratch_ / "out", fs::perms::owner_read | fs::perms::owner_exec);
+  expect_refused(train_unprivileged({}), 7, "cannot write into 'out'");
+  fs::permissions(scratch_ / "out", fs::perms::owner_all);
+}
+
+TEST_F(RunDirectoryTest, AFileToCarryAlongThatCannotBeReadIsFoundBeforeTheFirstStep) {
+  ASSERT_EQ(train({"run.max_steps=1"}).exit_code, 0);
+  fs::rename(scratch_ / "out/final", scratch_ / "model");
+  fs::remove(scratch_ / "model/manifest.json");
+  write_text(scratch_ / "model/generation_config.json", "{}\n");
+  ASSERT_EQ(shell("sed -i -e '/^config/d' -e 's/^plugin = \"llama\"/path = \"model\"/' run.toml").exit_code, 0);
+  fs::permissions(scratch_ / "model/generation_config.json", fs::perms::none);
+  expect_refused(train_unprivileged({"run.output_dir=tuned"}), 7, "generation_config.json");
+}
+
+TEST_F(RunDirectoryTest, RanksInDifferentFoldersAreFoundBeforeTheFirstStep) {
+  const int any = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t length = sizeof address;
+  ASSERT_EQ(bind(any, reinterpret_cast<sockaddr*>(&address), length), 0);
+  ASSERT_EQ(getsockname(any, reinterpret_cast<sockaddr*>(&address), &length), 0);
+  close(any);
+  std::vector<std::unique_ptr<Process>> ranks;
+  for (const char* rank : {"0", "1"}) {
+    const std::string home = scratch_ / (std::string("home") + rank);
+    fs::create_directory(home);
+    fs::copy_file(scratch_ / "corpus.txt", home + "/corpus.txt");
+    write_text(home + "/run.toml", text_of_file(scratch_ / "run.toml") + "[[parallel]]\nplugin = \"ddp\"\n");
+    ranks.push_back(std::make_unique<Process>(
+        command({"run.threads=1"}), home,
+        std::vector<std::pair<std::string, std::string>>{{"RANK", rank},
+                                                         {"WORLD_SIZE", "2"},
+                                                         {"LOCAL_RANK", rank},
+                                                         {"LOCAL_WORLD_SIZE", "2"},
+                                                         {"MASTER_ADDR", "127.0.0.1"},
+                                                         {"MASTER_PORT", std::to_string(ntohs(address.sin_port))}}));
+  }
+  const Outcome first = ranks[0]->wait(), second = ranks[1]->wait();
+  EXPECT_EQ(first.exit_code, 2) << first.output;
+  EXPECT_EQ(second.exit_code, 2) << second.output;
+  EXPECT_HAS(second.output, "run.output_dir is not the same directory on all ranks: rank 0 writes to '" +
+                                fs::canonical(scratch_.path()).string() + "/home0/out', rank 1 to '");
+  EXPECT_TRUE(files("home0/out").empty()) << "the mark is gone";
+}
+
+TEST_F(RunDirectoryTest, MetricsOfStepsThatAreRunAgainAreDroppedAndNothingElse) {
+  ASSERT_EQ(train({"run.max_steps=4", "checkpoint.every_steps=2", "checkpoint.keep_last=0"}).exit_code, 0);
+  const std::string path = scratch_ / "out/metrics.jsonl";
+  std::istringstream lines(text_of_file(path));
+  std::string damaged, line;
+  for (int i = 1; std::getline(lines, line); ++i) {
+    damaged += line + "\n";
+    if (i == 1) damaged += "{\"step\": null}\n{\"step\": 1e400}\n\xff\n";
+  }
+  write_text(path, damaged);
+  const Outcome run = train({"run.resume=out/checkpoints/step-000002", "run.max_steps=4"});
+  EXPECT_EQ(run.exit_code, 0) << run.output;
+  EXPECT_HAS(run.output, "metrics.jsonl: steps 3 to 4 (2 lines) are dropped, since the run goes on from step 2");
+  const std::string now = text_of_file(path);
+  const std::string up_to_damage = damaged.substr(0, damaged.find("\xff\n") + 2);
+  EXPECT_TRUE(now.starts_with(up_to_damage)) << "damaged lines stay as they are: " << now;
+}
+
+TEST_F(RunDirectoryTest, WhatDiffersFromTheRunThatIsResumedIsSaidLineByLine) {
+  ASSERT_EQ(train({"run.max_steps=2", "schedule.name=cosine"}).exit_code, 0);
+  const Words other = {"run.max_steps=8",     "schedule.name=cosine", "optimizer.lr=0.5",
+                       "optimizer.beta2=0.5", "train.seq_len=8",      "train.global_batch_size=2",
+                       "log.every_steps=2",   "schedule.warmup_steps=3"};
+  Words strict = other;
+  strict.push_back("run.strict=true");
+  const Outcome refused = train(strict);
+  EXPECT_EQ(refused.exit_code, 2) << refused.output;
+  const Outcome run = train(other);
+  EXPECT_EQ(run.exit_code, 0) << run.output;
+  for (const char* line : {"optimizer.lr was 0.01, is 0.5", "train.seq_len was 16, is 8",
+                           "train.global_batch_size was 4, is 2", "schedule.warmup_steps was 0, is 3",
+                           "optimizer.beta2 was ",
+                           "learning rate of step 3 was to be 0, is 0.5: the schedule \"cosine\" had ended at step 2 and "
+                           "goes on to step 8"}) {
+    EXPECT_HAS(run.output, std::string("warning: differs from the run that was saved: ") + line);
+    EXPECT_HAS(refused.output, std::string("\n  ") + line);
+  }
+  EXPECT_HAS(refused.output, "run.strict: 6 settings differ from those of out/checkpoints/step-000002:");
+  EXPECT_HAS(run.output, "warning: differs from the run that was saved: optimizer.lr (once)");
+  EXPECT_HAS(run.output, "\n  log.every_steps was 1, is 2");
+  EXPECT_HAS(run.output, "\n  run.max_steps was 2, is 8\nwarning") << "nothing else";
+}
+
+TEST_F(RunDirectoryTest, AnotherPluginOfTheSameNameIsSaid) {
+  ASSERT_EQ(train({"run.max_steps=2"}).exit_code, 0);
+  fs::create_directory(scratch_ / "plugins");
+  const std::string plugin = scratch_ / "plugins/adamw.so";
+  fs::copy_file(CHASSIS_TEST_PLUGIN_DIR "/adamw.so", plugin);
+  write_text(plugin, text_of_file(plugin) + "another build");
+  fs::permissions(scratch_ / "plugins", fs::perms::owner_all);
+  fs::permissions(plugin, fs::perms::owner_all);
+  const Outcome run = train({"--plugin-path", "plugins"});
+  EXPECT_EQ(run.exit_code, 0) << run.output;
+  EXPECT_HAS(run.output, "differs from the run that was saved: plugin adamw was ");
+  const Outcome strict = train({"run.max_steps=7", "run.strict=true"});
+  EXPECT_EQ(strict.exit_code, 2) << strict.output;
+  EXPECT_HAS(strict.output, "plugin adamw was ");
+}
+
+TEST_F(RunDirectoryTest, ARunThatGoesOnAsItWasSaysNothing) {
+  ASSERT_EQ(train({"run.max_steps=2"}).exit_code, 0);
+  const Outcome run = train({"run.strict=true"});
+  EXPECT_EQ(run.exit_code, 0) << run.output;
+  EXPECT_EQ(run.output.find("warning"), std::string::npos) << run.output;
+}
+
+TEST_F(RunDirectoryTest, WhatIsSaidAtAStopWorks) {
+  for (const std::string resume : {"auto", "never"}) {
+    const Words words = {"run.output_dir=" + resume, "run.resume=" + resume, "run.max_steps=100000"};
+    Process run(command(words), scratch_.path());
+    ASSERT_TRUE(run.wait_for("step 2/")) << run.output_so_far();
+    run.send(SIGINT);
+    const Outcome stopped = run.wait();
+    ASSERT_EQ(stopped.exit_code, 75) << stopped.output;
+    Words again = {"run.output_dir=" + resume, "run.resume=" + resume,
+                   "run.max_steps=" + std::to_string(losses(resume).size() + 2)};
+    if (resume == "auto") {
+      EXPECT_HAS(stopped.output, "resume with the same command; exit code 75");
+    } else {
+      EXPECT_HAS(stopped.output, "resume with the same command and run.resume=auto behind it");
+      again.push_back("run.resume=auto");
+    }
+    const Outcome resumed = train(again);
+    EXPECT_EQ(resumed.exit_code, 0) << resumed.output;
+    EXPECT_HAS(resumed.output, "resumed from ");
+  }
+}
+
+TEST_F(RunDirectoryTest, WeightsThatCannotBeResumedAreNotSaidToBe) {
+  Process run(command({"checkpoint.contents=model_only", "run.max_steps=100000"}), scratch_.path());
+  ASSERT_TRUE(run.wait_for("step 2/")) << run.output_so_far();
+  run.send(SIGTERM);
+  const Outcome stopped = run.wait();
+  EXPECT_EQ(stopped.exit_code, 75) << stopped.output;
+  EXPECT_HAS(stopped.output, "holds weights alone");
+  EXPECT_EQ(stopped.output.find("resume with the same command"), std::string::npos) << stopped.output;
+}
+
+TEST_F(RunDirectoryTest, TheQuickstartIsResumedByTheCommandThatBeganIt) {
+  const std::string quickstart = CHASSIS_TEST_SOURCE_DIR "/configs/quickstart/cpu.toml";
+  const Words words = {program(),
+                       "train",
+                       quickstart,
+                       "data.train.0.path=corpus.txt",
+                       "attention.plugin=naive",
+                       "kernels.plugins=[\"reference\"]",
+                       "train.seq_len=16",
+                       "model.config.hidden_size=24",
+                       "model.config.intermediate_size=32",
+                       "log.every_steps=1"};
+  Process run(words, scratch_.path());
+  ASSERT_TRUE(run.wait_for("step 2/")) << run.output_so_far();
+  run.send(SIGINT);
+  const Outcome stopped = run.wait();
+  ASSERT_EQ(stopped.exit_code, 75) << stopped.output;
+  const size_t done = losses("out/quickstart").size();
+  EXPECT_HAS(stopped.output, "resume with the same command; exit code 75");
+  Words again = words;
+  const size_t last = std::max<size_t>(done + 1, 21);  // after its warm-up
+  again.push_back("run.max_steps=" + std::to_string(last));
+  const Outcome resumed = run_process(again, scratch_.path());
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.output;
+  EXPECT_HAS(resumed.output, "at step " + std::to_string(done));
+  EXPECT_EQ(losses("out/quickstart").size(), last);
+}
+
+TEST_F(RunDirectoryTest, AFullDiskDoesNotEndARunThatIsToGoOn) {
+  ASSERT_EQ(train({"run.output_dir=other"}).exit_code, 0) << "the data is prepared";
+  // No file may grow beyond 20 KiB: the log and the metrics fill up, and nothing can be saved.
+  const Outcome run = shell("(ulimit -f 40; \"$CHASSIS\" train run.toml run.max_steps=200 checkpoint.on_error=warn "
+                            "checkpoint.every_steps=100 export.when=never; echo exit code $?) 2>&1 | cat");
+  EXPECT_HAS(run.output, "exit code 7");
+  EXPECT_HAS(run.output, "done at step 200 of 200");
+  EXPECT_HAS(run.output, "warning: lines that metrics.jsonl did not take (");
+  EXPECT_HAS(run.output, "warning: lines that the log file did not take (");
+  EXPECT_HAS(run.output, "warning: save failed (");
+  EXPECT_HAS(run.output, "step 200 was trained, and nothing of it could be saved");
+  for (const Json& line : metrics("out")) EXPECT_TRUE(line.contains("loss")) << "no half lines";
+}
+
+}  // namespace
+}  // namespace chassis::test
