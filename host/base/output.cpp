@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,6 +10,7 @@
 
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
+#include "host/base/thread.hpp"
 
 namespace chassis {
 namespace {
@@ -18,16 +18,6 @@ namespace {
 constexpr size_t kMaxLineBytes = 4096;  // longer ones are told in pieces
 
 std::atomic<std::FILE*> own_output = nullptr;  // none: C's stdout
-
-// A thread that starts with all signals blocked: they are for the threads of the program.
-std::thread start_deaf(std::function<void()> body) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::move(body));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
-}
 
 }  // namespace
 
@@ -69,7 +59,7 @@ StrayOutput::StrayOutput(std::function<std::string()> writer) : writer_(std::mov
   ::dup2(ends[1], STDOUT_FILENO);
   ::close(ends[1]);
   std::setvbuf(stdout, nullptr, _IONBF, 0);  // a plugin's printf arrives when it is called
-  reader_ = start_deaf([this] { read_lines(); });
+  reader_ = thread_without_signals([this] { read_lines(); });
 }
 
 StrayOutput::~StrayOutput() {

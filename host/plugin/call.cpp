@@ -1,13 +1,14 @@
 #include "host/plugin/call.hpp"
 
 #include <fmt/core.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <array>
 #include <map>
 #include <memory>
 #include <utility>
+
+#include "host/base/thread.hpp"
 
 namespace chassis {
 
@@ -111,11 +112,7 @@ std::string call_in_progress() {
 
 CallWatch::CallWatch(std::chrono::milliseconds patience, std::function<void(const std::string&)> tell)
     : patience_(patience), tell_(std::move(tell)) {
-  sigset_t all, before;  // signals are for the other threads
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { watch(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = thread_without_signals([this] { watch(); });
 }
 
 CallWatch::~CallWatch() {

@@ -98,9 +98,9 @@ std::optional<RunIdentity> read_identity(const std::string& path) {
 }
 
 // Through the first byte: opening alone does not find every file that cannot be read.
-void check_readable(const std::string& path) {
+void check_readable(const File& file) {
   char byte;
-  File::open_read(path).pread_some(&byte, 1, 0);
+  file.pread_some(&byte, 1, 0);
 }
 
 }  // namespace
@@ -156,7 +156,7 @@ void RunDirectory::check_names(const Config& config) {
       if (kind == PathKind::kAbsent) continue;
       if (kind == PathKind::kLink) refuse(file(name), "it is a link");
       if (kind != PathKind::kFile) refuse(file(name), "it is not a regular file");
-      check_readable(file(name));
+      check_readable(File::open_read(file(name)));
     }
     before_ = read_identity(file(kRunFile));
     if (!before_) {
@@ -167,10 +167,8 @@ void RunDirectory::check_names(const Config& config) {
     if (config.get_bool("checkpoint.self_test")) check_target(file("self-test"));
     if (config.get_string("export.when") != "never") check_target(file("final"));
     if (!config.has("model.path") || config.get_string("export.when") == "never") return;
-    for (const CarriedFile& carried : files_to_carry(config.get_string("model.path"), {"config.json"})) {
-      char byte;
-      carried.file->pread_some(&byte, 1, 0);
-    }
+    for (const CarriedFile& carried : files_to_carry(config.get_string("model.path"), {"config.json"}))
+      check_readable(*carried.file);
   });
 }
 

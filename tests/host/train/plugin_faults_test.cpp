@@ -2,9 +2,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include "host/base/json.hpp"
-#include "tests/support/expect_has.hpp"
-#include "tests/support/process.hpp"
+#include "tests/support/program_run.hpp"
 
 namespace chassis {
 namespace {
@@ -12,42 +10,10 @@ namespace {
 using test::Outcome;
 using test::Process;
 
-const char* kFaultyRun = R"(schema_version = 1
-[run]
-output_dir = "out"
-max_steps = 2
-[model]
-plugin = "llama"
-config = { hidden_size = 16, num_hidden_layers = 2, num_attention_heads = 2, num_key_value_heads = 1, intermediate_size = 32, vocab_size = 259 }
-[tokenizer]
-plugin = "bytes"
-[[data.train]]
-path = "corpus.txt"
-[data]
-cache_dir = "cache"
-[train]
-seq_len = 16
-micro_batch_size = 2
-global_batch_size = 4
-[attention]
-plugin = "naive"
-[kernels]
-plugins = ["unruly", "reference"]
-[optimizer]
-plugin = "adamw"
-lr = 1e-2
-)";
-
-class PluginFaults : public testing::Test {
+class PluginFaults : public test::ProgramRun {
  protected:
-  PluginFaults() {
-    test::write_text(scratch_ / "run.toml", kFaultyRun);
-    std::string corpus;
-    for (int i = 0; i < 100; ++i) corpus += "line " + std::to_string(i * 37 % 101) + " of a small corpus\n";
-    test::write_text(scratch_ / "corpus.txt", corpus);
-  }
   static std::vector<std::string> command(const std::string& verb, const std::vector<std::string>& words) {
-    std::vector<std::string> all = {CHASSIS_TEST_BINARY_DIR "/bin/chassis", verb, "run.toml"};
+    std::vector<std::string> all = {program(), verb, "run.toml", "run.max_steps=2", "kernels.plugins=unruly,reference"};
     all.insert(all.end(), words.begin(), words.end());
     all.insert(all.end(), {"--plugin-path", CHASSIS_TEST_STUB_DIR});
     return all;
@@ -56,8 +22,6 @@ class PluginFaults : public testing::Test {
     return test::run_process(command(verb, words), scratch_.path());
   }
   static std::string fault(const std::string& name) { return "kernels.unruly.fault=\"" + name + "\""; }
-
-  test::ScratchDirectory scratch_;
 };
 
 constexpr const char* kCall = "provider 'unruly' in forward of layer.";
