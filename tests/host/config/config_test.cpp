@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "host/base/json.hpp"
+#include "host/config/toml_file.hpp"
 #include "tests/host/config/example.hpp"
 
 namespace chassis {
@@ -33,6 +34,16 @@ TEST(Config, GivesTypedValuesAndDefaults) {
   EXPECT_FALSE(config.has("quant"));
   EXPECT_EQ(config.json("model.config").dump(),
             R"({"hidden_size":256,"num_hidden_layers":4,"rope_theta":500000.0,"nested":{"a":[1,2]}})");
+}
+
+// "é" outside of quotes ran into what the parser marks as unreachable; the sanitizers and the fuzz target see that.
+TEST(Config, LettersBeyondAsciiAreReadInQuotesAndRefusedOutside) {
+  const Value table = parse_toml("a = \"é\" # é\n\"é\" = 1\n\"о\" = \"\"\"x\\\né\"\"\"\n", "a.toml");
+  EXPECT_EQ(table.find("a")->string, "é");
+  EXPECT_EQ(table.find("é")->integer, 1);
+  EXPECT_EQ(table.find("о")->string, "xé");
+  for (const char* text : {"é = 1\n", "a = 1 а\n", "a = Ā\n", "[µ]\n"})
+    EXPECT_THROW(parse_toml(text, "a.toml"), Error) << text;
 }
 
 TEST(Config, DerivesDefaultsFromOtherKeys) {
