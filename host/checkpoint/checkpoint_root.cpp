@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr char kLatest[] = "latest";
 constexpr char kLock[] = ".lock";
-constexpr std::string_view kStep = "step-", kDamaged = ".damaged";
+constexpr std::string_view kStep = "step-";
 
 bool is_digits(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
@@ -35,12 +35,15 @@ bool is_digits(std::string_view text) {
 // "step-000500"
 bool is_step_name(std::string_view name) { return name.starts_with(kStep) && is_digits(name.substr(kStep.size())); }
 
-// "step-000500.damaged", "step-000500.damaged-2"
+// "step-000500.damaged", "step-000500.replaced-2"
 bool is_set_aside_name(std::string_view name) {
-  const size_t at = name.find(kDamaged);
-  if (at == 0 || at == name.npos) return false;
-  const std::string_view rest = name.substr(at + kDamaged.size());
-  return rest.empty() || (rest.front() == '-' && is_digits(rest.substr(1)));
+  for (const std::string_view end : {kDamagedEnd, kReplacedEnd}) {
+    const size_t at = name.find(end);
+    if (at == 0 || at == name.npos) continue;
+    const std::string_view rest = name.substr(at + end.size());
+    if (rest.empty() || (rest.front() == '-' && is_digits(rest.substr(1)))) return true;
+  }
+  return false;
 }
 
 std::string defect_of_sizes(SourceDirectory& directory, const CheckpointManifest& manifest) {
@@ -198,6 +201,12 @@ std::optional<CheckpointInfo> use_best(const std::string& root, const std::vecto
   throw *damage;
 }
 
+std::vector<CheckpointInfo> checkpoints_after(const std::string& root, int64_t step) {
+  std::vector<CheckpointInfo> found = list_checkpoints(root);
+  std::erase_if(found, [&](const CheckpointInfo& info) { return !is_step_name(info.name) || info.step <= step; });
+  return found;
+}
+
 std::optional<CheckpointInfo> newest_checkpoint(const std::string& root) {
   return use_best(root, checkpoints_to_resume(root), [](const CheckpointInfo&) {});
 }
@@ -244,15 +253,29 @@ void CheckpointRoot::set_latest(const std::string& name) {
   rename_durably(temporary, path_ + "/" + kLatest);
 }
 
-std::string CheckpointRoot::set_aside(const std::string& name) {
+std::string CheckpointRoot::set_aside(const std::string& name, std::string_view why) {
   const std::string from = path_ + "/" + name;
   if (name == kLatest || link_kind(from) == PathKind::kAbsent) return "";
   for (int i = 1;; ++i) {
-    const std::string aside = name + std::string(kDamaged) + (i == 1 ? "" : "-" + std::to_string(i));
+    const std::string aside = name + std::string(why) + (i == 1 ? "" : "-" + std::to_string(i));
     if (link_kind(path_ + "/" + aside) != PathKind::kAbsent) continue;
     rename_durably(from, path_ + "/" + aside);
     return aside;
   }
+}
+
+// `latest` moves first: whatever happens between two renames, it names a checkpoint that is there.
+std::vector<std::string> CheckpointRoot::set_aside_after(int64_t step) {
+  const std::vector<CheckpointInfo> later = checkpoints_after(path_, step);
+  if (later.empty()) return {};
+  std::string left;
+  for (const CheckpointInfo& info : list_checkpoints(path_))
+    if (!info.set_aside && info.step <= step && info.defect.empty() && info.unreadable.empty()) left = info.name;
+  if (!left.empty()) set_latest(left);
+  else if (link_kind(path_ + "/" + kLatest) != PathKind::kAbsent) ::unlink((path_ + "/" + kLatest).c_str());
+  std::vector<std::string> names;
+  for (const CheckpointInfo& info : later) names.push_back(set_aside(info.name, kReplacedEnd));
+  return names;
 }
 
 std::vector<std::string> CheckpointRoot::prune(int64_t keep_last, int64_t keep_every,
@@ -305,6 +328,31 @@ bool CheckpointRoot::may_delete(const CheckpointInfo& checkpoint) const {
   }
   if (!why.empty()) counted_warning("checkpoint-kept", "'" + checkpoint.path + "' is not deleted: " + why);
   return why.empty();
+}
+
+bool is_checkpoint(const std::string& path) {
+  return path_kind(path) == PathKind::kDirectory && path_kind(path + "/" + kManifestName) != PathKind::kAbsent;
+}
+
+std::string folder_of_checkpoints(const std::string& path) {
+  const PathKind kind = path_kind(path);
+  if (kind == PathKind::kAbsent) throw storage_error("there is no directory " + path);
+  if (kind != PathKind::kDirectory)
+    throw storage_error("'" + path + "' is a file").hint("give a run directory, or a checkpoint: RUN/checkpoints/step-…");
+  return link_kind(path + "/checkpoints") != PathKind::kAbsent ? path + "/checkpoints" : path;
+}
+
+Error no_checkpoint(const std::string& path) {
+  if (is_checkpoint(path) || link_kind(path + "/config.json") != PathKind::kAbsent) {
+    Error error = storage_error("'" + path + "' is " + (is_checkpoint(path) ? "one checkpoint or export" : "a model directory") +
+                                ", not a folder of checkpoints");
+    return error.hint("give the run directory; `chassis ckpt info` shows what a checkpoint holds");
+  }
+  Error error = storage_error("'" + path + "' has no checkpoint");
+  for (const DirectoryEntry& entry : list_directory(path))
+    if (is_checkpoint_root(path + "/" + entry.name + "/checkpoints"))
+      return error.hint("it holds run directories: give one of them, such as " + path + "/" + entry.name);
+  return error;
 }
 
 bool is_checkpoint_root(const std::string& path) {

@@ -80,7 +80,9 @@ SaveResult import_checkpoint(CheckpointReader& source, const FormatPlugin& forma
   }
   save.source = source.source([](const Descriptor& tensor) { return tensor.fqn; });
   if (!request.base.empty()) save.carried_files = files_to_carry(request.base);
-  return CheckpointWriter(format, buckets).save(plan_save(std::move(tensors), MeshShape(), format), save);
+  SaveResult saved = CheckpointWriter(format, buckets).save(plan_save(std::move(tensors), MeshShape(), format), save);
+  place.tell_replaced();
+  return saved;
 }
 
 }  // namespace chassis

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "host/base/hash.hpp"
+#include "host/base/json.hpp"
 #include "host/base/units.hpp"
 #include "host/state/layout.hpp"
 
@@ -15,7 +16,8 @@ namespace {
 
 // Contents are not read here, so nothing is called whole.
 std::string status_of(const CheckpointInfo& info) {
-  const std::string set_aside = info.set_aside ? "set aside as damaged" : "";
+  const bool is_damaged = info.name.find(kDamagedEnd) != std::string::npos;
+  const std::string set_aside = !info.set_aside ? "" : is_damaged ? "set aside as damaged" : "set aside as replaced";
   if (!info.unreadable.empty()) return "unreadable: " + info.unreadable;
   if (!info.defect.empty()) return (info.set_aside ? set_aside + ": " : "damaged: ") + info.defect;
   if (info.set_aside) return set_aside;
@@ -91,6 +93,26 @@ std::map<std::string, std::vector<const CheckpointManifest::BoxEntry*>> by_name(
   return out;
 }
 
+// "key: value"; what has parts, part by part, further in. Plugins and the like are a line each.
+void add_lines(const std::string& key, const Json& value, const std::string& indent, std::vector<std::string>& lines) {
+  const auto is_plain = [](const Json& part) { return !part.is_structured(); };
+  const auto plain = [](const Json& part) { return part.is_string() ? part.get<std::string>() : part.dump(); };
+  if (is_plain(value)) return lines.push_back(indent + key + ": " + plain(value));
+  const bool is_line = value.is_object() && !indent.empty() && std::all_of(value.begin(), value.end(), is_plain);
+  if (!is_line) {
+    lines.push_back(indent + key + ":");
+    for (const auto& [name, part] : value.items())
+      add_lines(value.is_array() && part.is_object() ? json_string_or(part, "id", name, key) : name, part, indent + "  ", lines);
+    return;
+  }
+  std::string line = indent + key + ":";
+  for (const auto& [name, part] : value.items()) {
+    const std::string text = plain(part);
+    if (text != key && !text.empty()) line += " " + name + " " + (name == "sha256" ? text.substr(0, 12) : text);
+  }
+  lines.push_back(line);
+}
+
 using Boxes = std::vector<const CheckpointManifest::BoxEntry*>;
 
 // Of all bytes of the tensor in order, if its boxes are stretches of that order: what shards of rows and flat ranges
@@ -145,8 +167,7 @@ std::vector<std::string> describe_checkpoint(const std::string& path, bool with_
                               manifest.mesh.num_axes() == 0 ? "" : " (" + manifest.mesh.text() + ")"));
   lines.push_back(fmt::format("{} tensors, {} in {} files", manifest.num_tensors(), bytes_text(manifest.num_bytes()),
                               manifest.files.size()));
-  for (const auto& [key, value] : manifest.about.items())
-    lines.push_back(key + ": " + (value.is_string() ? value.get<std::string>() : value.dump()));
+  for (const auto& [key, value] : manifest.about.items()) add_lines(key, value, "", lines);
   for (const auto& file : manifest.files) {
     lines.push_back(fmt::format("  {:>10}  {:08x}  {}", bytes_text(file.num_bytes), file.crc32c, file.path));
   }
@@ -157,6 +178,12 @@ std::vector<std::string> describe_checkpoint(const std::string& path, bool with_
                                 is_whole ? "" : " " + text(entry.box.box), entry.crc32c));
   }
   return lines;
+}
+
+std::string title_of_checkpoint(const std::string& path) {
+  const CheckpointManifest manifest = read_manifest(path);
+  return fmt::format("{}: step {}, {} tensors, {}", path, manifest.step, manifest.num_tensors(),
+                     bytes_text(manifest.num_bytes()));
 }
 
 std::vector<std::string> diff_checkpoints(const std::string& path_a, const std::string& path_b) {

@@ -28,6 +28,8 @@ VerifyResult verify_checkpoint(const std::string& path, const BucketPair& bucket
 // Lines for people: step, format, mesh, sizes, state, files, tensors if asked for.
 std::vector<std::string> describe_checkpoint(const std::string& path, bool with_tensors);
 
+// "out/checkpoints/step-000500: step 500, 42 tensors, 18 MiB"
+std::string title_of_checkpoint(const std::string& path);
 // By manifest: tensors in one only, of another shape or dtype, of other contents. One line each.
 std::vector<std::string> diff_checkpoints(const std::string& path_a, const std::string& path_b);
 

@@ -1,15 +1,20 @@
 #include "host/checkpoint/output_place.hpp"
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 
-#include "host/base/error.hpp"
+#include "host/base/json.hpp"
+#include "host/base/log.hpp"
+#include "host/base/printable.hpp"
 #include "host/checkpoint/manifest.hpp"
 
 namespace chassis {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr uint64_t kMaxRunFileBytes = uint64_t{1} << 20;
 
 // Without links as far as it exists, and without a "/" at the end.
 fs::path resolved(const std::string& path) {
@@ -23,6 +28,49 @@ Error refusal(const std::string& directory, const std::string& why) {
   return storage_error("'" + directory + "' is not written: " + why).hint("choose another directory");
 }
 
+bool lies_below(const fs::path& path, const fs::path& folder) {
+  return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first == folder.end();
+}
+
+// A folder that a training run has described as its own, whatever is left of its checkpoints.
+bool has_run_file(const fs::path& folder) {
+  const std::string path = (folder / "run.json").string();
+  if (link_kind(path) != PathKind::kFile) return false;
+  const std::string text = read_file(path, kMaxRunFileBytes);
+  const Json json = Json::parse(text, nullptr, false);
+  return json.is_object() && json.contains("identity");
+}
+
+// What a run directory holds of models for others.
+bool is_export_name(const std::string& name) { return name == "final" || name.starts_with("export-"); }
+
+// Of a run, `target` may be one of its own exports, made from what this run has saved.
+void check_place_in_run(const std::string& directory, const fs::path& target, const fs::path& run,
+                        const std::vector<std::string>& sources) {
+  const bool is_own = std::any_of(sources.begin(), sources.end(), [&](const std::string& source) {
+    return !source.empty() && lies_below(resolved(source), run);
+  });
+  const bool is_export = target.parent_path() == run && is_export_name(target.filename().string());
+  if (is_own && is_export) return;
+  throw storage_error("'" + directory + "' is not written: it lies in the directory of " +
+                      (is_own ? "the run '" : "another run, '") + run.string() + "'")
+      .hint(is_own ? "choose a directory outside of the run, or in it " + (run / "final").string() + " or " +
+                         (run / "export-NAME").string()
+                   : "choose a directory outside of that run");
+}
+
+// What lies at the target and can be replaced; empty if nothing does.
+std::string description(const std::string& path) {
+  if (link_kind(path) != PathKind::kDirectory || link_kind(path + "/" + kManifestName) == PathKind::kAbsent) return "";
+  try {
+    SourceDirectory directory(path);
+    const CheckpointManifest manifest = CheckpointManifest::read(directory);
+    return "step " + std::to_string(manifest.step) + ", written " + printable(manifest.created);
+  } catch (const DamagedCheckpoint&) {
+    return "";  // check_replaceable() refuses it
+  }
+}
+
 }  // namespace
 
 OutputPlace::OutputPlace(const std::string& directory, const std::vector<std::string>& sources,
@@ -31,21 +79,31 @@ OutputPlace::OutputPlace(const std::string& directory, const std::vector<std::st
   for (const std::string& source : sources)
     if (!source.empty() && resolved(source) == target) throw refusal(directory, "it is what is read");
   std::string root;  // of the checkpoints of the run that it lies in
-  for (fs::path above = target.parent_path(); root.empty(); above = above.parent_path()) {
+  for (fs::path above = target.parent_path();; above = above.parent_path()) {
     if (link_kind((above / kManifestName).string()) != PathKind::kAbsent)
       throw refusal(directory, "it lies inside of the checkpoint '" + above.string() + "'");
     if (is_checkpoint_root(above.string())) {
       if (!becomes_resumable)
         throw refusal(directory, "it lies among the checkpoints of a run, in '" + above.string() + "'");
       root = above.string();
-    } else if (is_checkpoint_root((above / "checkpoints").string())) {
-      root = (above / "checkpoints").string();
+      break;
+    }
+    const bool has_checkpoints = is_checkpoint_root((above / "checkpoints").string());
+    if (has_checkpoints || has_run_file(above)) {
+      check_place_in_run(directory, target, above, sources);
+      if (has_checkpoints) root = (above / "checkpoints").string();
+      break;
     }
     if (above == above.parent_path()) break;
   }
   if (!root.empty()) run_.emplace(root);
   parent_ = target.parent_path().string();
   name_ = target.filename().string();
+  replaced_ = description(target.string());
+}
+
+void OutputPlace::tell_replaced() const {
+  if (!replaced_.empty()) log::info("{}/{} replaces what was there: {}", parent_, name_, replaced_);
 }
 
 void check_run_place(const std::string& directory) {

@@ -161,10 +161,10 @@ void Save::throw_as_failure_of_the_save(const std::function<void()>& part) {
     part();
   } catch (const RemoteError& cause) {
     RemoteError error(exit_code(cause), what());
-    error.caused_by(cause).hint(cause.hint_text());
+    error.caused_by(cause);  // whose hint stands in its text
     throw error;
   } catch (const Error& cause) {
-    throw Error(exit_code(cause), what()).caused_by(cause).hint(cause.hint_text());
+    throw Error(exit_code(cause), what()).caused_by(cause);
   }
 }
 

@@ -15,7 +15,9 @@ void check_space(const SavePlan& plan, const std::string& parent) {
   create_directories(parent);
   const uint64_t needed = plan.file_bytes + kReserveBytes, free = free_bytes(parent);
   if (needed > free) {
-    throw storage_error("'" + parent + "' has " + bytes_text(free) + " free, a checkpoint takes " + bytes_text(needed))
+    throw storage_error("'" + parent + "' has " + bytes_text(free) + " free, a checkpoint takes " +
+                        bytes_text(plan.file_bytes) + ", and " + bytes_text(kReserveBytes) +
+                        " for what lies beside its tensors")
         .with("free_bytes", std::to_string(free))
         .with("needed_bytes", std::to_string(needed))
         .hint("free some space, choose another run.output_dir, or keep fewer checkpoints with checkpoint.keep_last");

@@ -14,20 +14,16 @@ namespace {
 
 constexpr uint64_t kBucketBytes = 16 << 20;
 
-bool is_checkpoint(const std::string& path) { return path_kind(path + "/" + kManifestName) != PathKind::kAbsent; }
-
-// A run directory, its checkpoints folder, or any folder with checkpoints.
+// A run directory, its checkpoints folder, or any folder with checkpoints; it holds one.
 std::string checkpoint_root(const std::string& path) {
-  if (path_kind(path) != PathKind::kDirectory) throw storage_error("there is no directory " + path);
-  return link_kind(path + "/checkpoints") != PathKind::kAbsent ? path + "/checkpoints" : path;
+  const std::string root = folder_of_checkpoints(path);
+  if (list_checkpoints(root).empty()) throw no_checkpoint(path);
+  return root;
 }
 
 // A checkpoint, or the newest of a run.
 std::string one_checkpoint(const std::string& path) {
-  if (is_checkpoint(path)) return path;
-  const auto newest = newest_checkpoint(checkpoint_root(path));
-  if (!newest) throw storage_error(path + " has no checkpoint");
-  return newest->path;
+  return is_checkpoint(path) ? path : newest_checkpoint(checkpoint_root(path))->path;
 }
 
 int print(const std::vector<std::string>& lines) {
@@ -35,15 +31,9 @@ int print(const std::vector<std::string>& lines) {
   return 0;
 }
 
-int list(const std::string& path) {
-  const auto found = list_checkpoints(checkpoint_root(path));
-  if (found.empty()) throw storage_error(path + " has no checkpoint");
-  return print(checkpoint_table(found));
-}
+int list(const std::string& path) { return print(checkpoint_table(list_checkpoints(checkpoint_root(path)))); }
 
-int verify_one(const std::string& path) {
-  const BucketPair buckets(kBucketBytes);
-  const VerifyResult result = verify_checkpoint(path, buckets);
+int tell(const std::string& path, const VerifyResult& result) {
   print(result.defects);
   std::fprintf(output(), "%s %s: %llu tensors, %s in %llu files\n", result.ok() ? "ok" : "DAMAGED", printable(path, 4096).c_str(),
               static_cast<unsigned long long>(result.num_tensors), bytes_text(result.num_bytes).c_str(),
@@ -51,11 +41,24 @@ int verify_one(const std::string& path) {
   return result.ok() ? 0 : static_cast<int>(ExitCode::kStorage);
 }
 
+// Beside a run, which deletes what checkpoint.keep_last does not keep.
+int verify_unless_gone(const std::string& path) {
+  const auto is_gone = [&] { return link_kind(path) == PathKind::kAbsent; };
+  VerifyResult result;
+  try {
+    result = verify_checkpoint(path, BucketPair(kBucketBytes));
+  } catch (const Error&) {
+    if (!is_gone()) throw;
+  }
+  if (result.num_files > 0 && (result.ok() || !is_gone())) return tell(path, result);
+  std::fprintf(output(), "gone %s: deleted while it was verified\n", printable(path, 4096).c_str());
+  return 0;
+}
+
 int verify(const std::string& path) {
-  if (is_checkpoint(path)) return verify_one(path);
+  if (is_checkpoint(path)) return tell(path, verify_checkpoint(path, BucketPair(kBucketBytes)));
   int code = 0;
   const auto found = list_checkpoints(checkpoint_root(path));
-  if (found.empty()) throw storage_error(path + " has no checkpoint");
   for (const CheckpointInfo& info : found) {
     if (info.set_aside) {
       std::fprintf(output(), "set aside %s\n", printable(info.path, 4096).c_str());
@@ -67,16 +70,19 @@ int verify(const std::string& path) {
       code = static_cast<int>(ExitCode::kStorage);
       continue;
     }
-    if (const int one = verify_one(info.path)) code = one;
+    if (const int one = verify_unless_gone(info.path)) code = one;
   }
   return code;
 }
 
 // 0 if they are the same, 1 if not, as diff does.
 int diff(const std::string& a, const std::string& b) {
-  const std::vector<std::string> lines = diff_checkpoints(one_checkpoint(a), one_checkpoint(b));
+  const std::string path_a = one_checkpoint(a), path_b = one_checkpoint(b);
+  const std::vector<std::string> lines = diff_checkpoints(path_a, path_b);
+  print({"- " + title_of_checkpoint(path_a), "+ " + title_of_checkpoint(path_b)});
   print(lines);
   if (lines.empty()) std::fprintf(output(), "the same tensors\n");
+  else std::fprintf(output(), "tensors that differ: %zu\n", lines.size());
   return lines.empty() ? 0 : 1;
 }
 
@@ -84,14 +90,14 @@ int diff(const std::string& a, const std::string& b) {
 // deleted.
 int prune(const std::string& path, int64_t keep_last, int64_t keep_every) {
   const std::string root = checkpoint_root(path);
-  if (list_checkpoints(root).empty()) throw storage_error(path + " has no checkpoint");
   const BucketPair buckets(kBucketBytes);
   const auto defect_of = [&](const CheckpointInfo& info) {
     const VerifyResult result = verify_checkpoint(info.path, buckets);
     return result.ok() ? std::string() : result.defects.front();
   };
-  for (const std::string& name : CheckpointRoot(root).prune(keep_last, keep_every, defect_of))
-    std::fprintf(output(), "deleted %s\n", name.c_str());
+  const std::vector<std::string> deleted = CheckpointRoot(root).prune(keep_last, keep_every, defect_of);
+  for (const std::string& name : deleted) std::fprintf(output(), "deleted %s\n", name.c_str());
+  if (deleted.empty()) std::fprintf(output(), "nothing to delete\n");
   return list(root);
 }
 

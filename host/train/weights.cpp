@@ -81,6 +81,10 @@ std::vector<CheckpointInfo> candidates(World& world, const std::string& root) {
 
 }  // namespace
 
+bool is_run_directory(const std::string& path) {
+  return !path.empty() && !is_checkpoint(path) && path_kind(path + "/checkpoints") == PathKind::kDirectory;
+}
+
 void together_unless_damaged(World& world, const std::string& what, const std::function<void()>& part) {
   std::optional<DamagedCheckpoint> own;
   world.together(what, [&] {
@@ -162,10 +166,12 @@ void load_weights(Session& session, const std::string& path, const BucketPair& b
 void load_weights(Session& session, const std::string& from) {
   const Config& config = session.config();
   const BucketPair buckets(bucket_bytes(session));
-  if (!from.empty()) return load_weights(session, from, buckets);
-  const std::string root = config.get_string("run.output_dir") + "/checkpoints";
+  const bool from_run = is_run_directory(from);
+  if (!from.empty() && !from_run) return load_weights(session, from, buckets);
+  const std::string root = (from_run ? from : config.get_string("run.output_dir")) + "/checkpoints";
   const auto load = [&](const std::string& path) { load_weights(session, path, buckets); };
   if (load_best(session.world(), root, load)) return;
+  if (from_run) throw no_checkpoint(from);
   if (config.has("model.path")) return load_weights(session, config.get_string("model.path"), buckets);
   throw storage_error("there are no weights: " + root + " has no checkpoint")
       .hint("train first, or give --from with a checkpoint or model directory");
@@ -198,7 +204,9 @@ SaveResult export_checkpoint(const ExportRequest& request) {
   save.text_files = {{"config.json", export_config(session)}};
   save.carried_files = files_to_carry(request.base.empty() ? request.checkpoint : request.base, {"config.json"});
   const BucketPair buckets(bucket_bytes(session));
-  return CheckpointWriter(format, buckets).save(plan_export(session, format), save);
+  SaveResult saved = CheckpointWriter(format, buckets).save(plan_export(session, format), save);
+  place.tell_replaced();
+  return saved;
 }
 
 }  // namespace chassis

@@ -14,7 +14,11 @@
 
 namespace chassis {
 
-// [all-ranks] Fills the parameters from a checkpoint or model directory, through buckets of its own. `from` empty: the
+// Whether it stands for its newest checkpoint.
+bool is_run_directory(const std::string& path);
+
+// [all-ranks] Fills the parameters from a checkpoint or model directory, through buckets of its own. `from` a run
+// directory: the best checkpoint of that run. `from` empty: the
 // best checkpoint of the run as load_best() finds it; model.path if the run has none. Throws a storage error if there
 // is neither.
 void load_weights(Session& session, const std::string& from);

@@ -261,6 +261,9 @@ TEST(OutputPlace, IsNeverTheWorkOfARun) {
   const auto refusal = [&](const std::string& path, bool becomes_resumable = false) {
     return error_of([&] { OutputPlace(path, {dir / "source"}, becomes_resumable); });
   };
+  const auto of_run = [&](const std::string& path) {
+    return error_of([&] { OutputPlace(dir / path, {step, ""}, false); });
+  };
   for (const std::string& path : {step, step + "/", checkpoints + "/new", dir / "run/../run/checkpoints/new"})
     EXPECT_NE(refusal(path).find("it lies among the checkpoints of a run"), std::string::npos) << path;
   EXPECT_NE(refusal(step + "/hf").find("it lies inside of the checkpoint"), std::string::npos);
@@ -268,12 +271,19 @@ TEST(OutputPlace, IsNeverTheWorkOfARun) {
   fs::create_directory_symlink(checkpoints, dir / "link");
   EXPECT_NE(refusal(dir / "link/new").find("it lies among the checkpoints of a run"), std::string::npos);
   EXPECT_EQ(refusal(checkpoints + "/step-000002", true), "no error") << "an import to resume from";
-  EXPECT_EQ(refusal(dir / "run/handed"), "no error");
+  EXPECT_NE(refusal(dir / "run/final").find("it lies in the directory of another run, '"), std::string::npos);
+  EXPECT_NE(refusal(dir / "run/final/deep").find("of another run"), std::string::npos);
+  EXPECT_EQ(of_run("run/final"), "no error");
+  EXPECT_EQ(of_run("run/export-bf16"), "no error");
+  for (const char* path : {"run/handed", "run/deep/final"})
+    EXPECT_NE(of_run(path).find("it lies in the directory of the run '"), std::string::npos) << path;
+  fs::create_directories(dir / "bare");
+  std::ofstream(dir / "bare/run.json") << "{\"identity\": {}}";
+  EXPECT_NE(refusal(dir / "bare/final").find("of another run"), std::string::npos) << "its checkpoints are gone";
   EXPECT_EQ(refusal(dir / "not/there/yet"), "no error");
   CheckpointRoot goes_on(checkpoints);
-  const std::string path = dir / "run/handed";
   const pid_t child = ::fork();
-  if (child == 0) ::_exit(refusal(path).find("is in use by another run") != std::string::npos ? 0 : 1);
+  if (child == 0) ::_exit(of_run("run/final").find("is in use by another run") != std::string::npos ? 0 : 1);
   int status = 1;
   ::waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);

@@ -86,10 +86,23 @@ TEST_F(CkptVerb, ExportLeavesTheDirectoryOfARunInProgressAlone) {
   run({"train", "model.toml"});
   const int lock = ::open((*this / "model-run/checkpoints/.lock").c_str(), O_RDWR);
   ASSERT_EQ(::flock(lock, LOCK_EX | LOCK_NB), 0);
-  EXPECT_HAS(run({"ckpt", "export", "model-run", "model-run/handed"}, 7), "is in use by another run");
-  EXPECT_FALSE(fs::exists(*this / "model-run/handed"));
+  EXPECT_HAS(run({"ckpt", "export", "model-run", "model-run/export-bf16"}, 7), "is in use by another run");
+  EXPECT_FALSE(fs::exists(*this / "model-run/export-bf16"));
   run({"ckpt", "export", "model-run", "handed"});
   ::close(lock);
+}
+
+TEST_F(CkptVerb, ExportReplacesNothingOfAnotherRunAndSaysWhatElseItReplaces) {
+  run({"train", "model.toml"});
+  run({"train", "model.toml", "run.output_dir=other", "run.max_steps=2"});
+  const auto before = files(*this / "other/final");
+  EXPECT_HAS(run({"ckpt", "export", "model-run", "other/final"}, 7), "it lies in the directory of another run, '");
+  EXPECT_HAS(run({"ckpt", "export", "model-run", "model-run/x"}, 7),
+             "in it " + scratch_.path() + "/model-run/final or ");
+  EXPECT_TRUE(files(*this / "other/final") == before);
+  EXPECT_FALSE(fs::exists(*this / "model-run/x"));
+  EXPECT_EQ(run({"ckpt", "export", "other", "handed"}).find("replaces"), std::string::npos);
+  EXPECT_HAS(run({"ckpt", "export", "model-run", "handed"}), "/handed replaces what was there: step 2, written 2");
 }
 
 TEST_F(CkptVerb, ModelDirectoriesMayConsistOfLinks) {
@@ -120,6 +133,48 @@ TEST_F(CkptVerb, PruneDeletesNothingForTheSakeOfADamagedCheckpoint) {
   EXPECT_HAS(said, "step-000003' is damaged and does not count: ");
   EXPECT_TRUE(fs::exists(*this / "model-run/checkpoints/step-000002/manifest.json"));
   EXPECT_TRUE(fs::exists(*this / "model-run/checkpoints/step-000003/manifest.json"));
+}
+
+TEST_F(CkptVerb, WhatIsGivenInPlaceOfARunIsSaid) {
+  run({"train", "model.toml", "run.output_dir=runs/one"});
+  const std::vector<std::pair<std::string, std::string>> expected = {
+      {"runs", "'runs' has no checkpoint\nhint: it holds run directories: give one of them, such as runs/one"},
+      {"runs/one/final", "'runs/one/final' is one checkpoint or export, not a folder of checkpoints"},
+      {"model.toml", "'model.toml' is a file\nhint: give a run directory"},
+      {"nowhere", "there is no directory nowhere"}};
+  for (const auto& [path, said] : expected) EXPECT_HAS(run({"ckpt", "ls", path}, 7), said);
+  test::write_text(scratch_ / "eval.toml", "extends = [\"model.toml\"]\n[[data.eval]]\npath = \"corpus.txt\"\n");
+  EXPECT_HAS(run({"eval", "eval.toml", "--from", "runs/one"}), "from runs/one/checkpoints/step-0000");
+  EXPECT_HAS(run({"train", "model.toml", "run.output_dir=two", "run.resume=runs/one", "run.max_steps=3"}),
+             "resumed from runs/one/checkpoints/step-0000");
+}
+
+TEST_F(CkptVerb, InfoDiffVerifyAndPruneAnswerInLinesForPeople) {
+  run({"train", "model.toml", "run.max_steps=2", "checkpoint.every_steps=1"});
+  const std::string info = run({"ckpt", "info", "model-run"});
+  EXPECT_HAS(info, "plugins:\n");
+  std::istringstream lines(info);
+  for (std::string line; std::getline(lines, line);) EXPECT_LT(line.size(), 400u) << line;
+  const std::string checkpoints = "model-run/checkpoints/step-00000";
+  const std::string diff = run({"ckpt", "diff", checkpoints + "1", checkpoints + "2"}, 1);
+  EXPECT_HAS(diff, "- " + checkpoints + "1: step 1, ");
+  EXPECT_HAS(diff, "+ " + checkpoints + "2: step 2, ");
+  EXPECT_HAS(diff, "\ntensors that differ: ");
+  EXPECT_HAS(run({"ckpt", "prune", "model-run", "--keep-last", "2"}), "nothing to delete\n");
+  std::fstream(scratch_ / "model-run/checkpoints/step-000002/config.json", std::ios::in | std::ios::out).put('[');
+  EXPECT_HAS(run({"ckpt", "verify", "model-run"}, 7), "config.json: damaged: CRC32C ");
+}
+
+TEST_F(CkptVerb, AStepThatARunDeletesMeanwhileIsNoDamage) {
+  run({"train", "model.toml", "run.max_steps=2", "checkpoint.every_steps=1"});
+  fs::copy(*this / "model-run/checkpoints/step-000002", *this / "kept", fs::copy_options::recursive);
+  const Outcome verify = test::run_process(
+      {"/bin/sh", "-c",
+       "for wait in 0.01 0.02 0.03 0.04 0.05 0.06 0.07 0.09 0.12; do rm -rf model-run/checkpoints/step-000002 away; "
+       "cp -r kept model-run/checkpoints/step-000002; \"$CHASSIS\" ckpt verify model-run & sleep $wait; "
+       "mv model-run/checkpoints/step-000002 away; wait $! || exit; done"},
+      scratch_.path(), {{"CHASSIS", CHASSIS_TEST_BINARY_DIR "/bin/chassis"}});
+  EXPECT_EQ(verify.exit_code, 0) << verify.output;
 }
 
 TEST_F(CkptVerb, EvalAndGenerateStepBackAndSaySo) {
