@@ -23,12 +23,12 @@ bool all_finite(const Tensor& tensor) {
 }
 
 // The first in the whole tensor of this rank's part; nothing if all that is not finite is padding.
-std::optional<int64_t> first_index(const Parameter& parameter, const MeshShape& mesh, int rank) {
-  const Tensor here = parameter.stored().to(Device{}).to(Dtype::f32).contiguous();
+std::optional<int64_t> first_index(const Tensor& local, const Descriptor& descriptor, const MeshShape& mesh, int rank) {
+  const Tensor here = local.to(Device{}).to(Dtype::f32).contiguous();
   const float* const values = here.data_as<float>();
   std::optional<int64_t> first;
-  for (const Piece& piece : Layout(parameter.descriptor, mesh).pieces(rank)) {
-    const StridedView global = row_major_view(parameter.descriptor.global_shape, piece.box);
+  for (const Piece& piece : Layout(descriptor, mesh).pieces(rank)) {
+    const StridedView global = row_major_view(descriptor.global_shape, piece.box);
     for_each_run({piece.box, piece.local, global}, [&](int64_t from, int64_t to, int64_t length) {
       if (first && *first <= to) return;
       for (int64_t i = 0; i < length; ++i)
@@ -48,13 +48,28 @@ std::optional<NonFiniteElement> least(const std::vector<std::optional<NonFiniteE
   return first;
 }
 
+std::string place_text(const std::string& name, const Shape& shape, int64_t index) {
+  std::string at;
+  int64_t rest = index;
+  for (int dim = shape.ndim() - 1; dim >= 0; --dim) {
+    at = std::to_string(rest % shape[dim]) + (at.empty() ? "" : ", ") + at;
+    rest /= shape[dim];
+  }
+  return "'" + name + "' at [" + at + "]";
+}
+
+bool is_float(Dtype dtype) {
+  return dtype == Dtype::f32 || dtype == Dtype::f64 || dtype == Dtype::f16 || dtype == Dtype::bf16;
+}
+
 }  // namespace
 
 std::optional<NonFiniteElement> find_nonfinite(const ParameterTable& parameters) {
   for (size_t i = 0; i < parameters.all().size(); ++i) {
     const Parameter& p = *parameters.all()[i];
     if (p.stored().num_elements() == 0 || all_finite(p.stored())) continue;
-    if (const auto index = first_index(p, parameters.mesh(), parameters.rank())) return NonFiniteElement{i, *index};
+    if (const auto index = first_index(p.stored(), p.descriptor, parameters.mesh(), parameters.rank()))
+      return NonFiniteElement{i, *index};
   }
   return std::nullopt;
 }
@@ -79,17 +94,31 @@ std::optional<NonFiniteElement> find_nonfinite(const ParameterTable& parameters,
 
 std::string nonfinite_text(const ParameterTable& parameters, const NonFiniteElement& element) {
   const Parameter& parameter = *parameters.all()[element.parameter];
-  const Shape& shape = parameter.descriptor.global_shape;
-  std::string at;
-  int64_t rest = element.index;
-  for (int dim = shape.ndim() - 1; dim >= 0; --dim) {
-    at = std::to_string(rest % shape[dim]) + (at.empty() ? "" : ", ") + at;
-    rest /= shape[dim];
-  }
-  return "'" + parameter.name + "' at [" + at + "]";
+  return place_text(parameter.name, parameter.descriptor.global_shape, element.index);
 }
 
-void require_finite(Session& session, const std::string& what) {
+void require_finite_after(Session& session, int64_t step) {
+  // Its loss and gradient were finite, or it would not have been applied.
+  require_finite(session, "the parameters after step " + std::to_string(step),
+                 "loss and gradients were finite, so optimizer '" + session.optimizer().instance().id() +
+                     "' wrote it: go on from an earlier checkpoint with a lower optimizer.lr, or with another optimizer");
+}
+
+void require_finite_states(Session& session, const std::string& what, const std::string& hint) {
+  std::string own;
+  for (const OptimizerState& state : session.optimizer().states()) {
+    if (!is_float(state.tensor.dtype()) || state.tensor.num_elements() == 0 || all_finite(state.tensor)) continue;
+    const auto index = first_index(state.tensor, state.descriptor, session.mesh(), session.rank());
+    if (!index) continue;
+    own = place_text(state.descriptor.fqn, state.descriptor.global_shape, *index);
+    break;
+  }
+  for (const std::string& found : session.world().exchange("whether optimizer states are finite", own))
+    if (!found.empty())
+      throw Error(ExitCode::kNumeric, what + " are not finite: the first NaN or infinity is in " + found).hint(hint);
+}
+
+void require_finite(Session& session, const std::string& what, const std::string& hint) {
   const auto own = find_nonfinite(session.parameters());
   const Json mine = own ? Json{own->parameter, own->index} : Json();
   std::vector<std::optional<NonFiniteElement>> all;
@@ -102,7 +131,7 @@ void require_finite(Session& session, const std::string& what) {
   if (!first) return;
   throw Error(ExitCode::kNumeric,
               what + " are not finite: the first NaN or infinity is in " + nonfinite_text(session.parameters(), *first))
-      .hint("go on from an earlier checkpoint, or from other weights");
+      .hint(hint);
 }
 
 }  // namespace chassis

@@ -30,6 +30,11 @@ std::string nonfinite_text(const ParameterTable& parameters, const NonFiniteElem
 
 // [all-ranks] Throws a numeric error that names the first element, on all ranks, if there is one. `what` begins the
 // message: "the weights loaded from models/x".
-void require_finite(Session& session, const std::string& what);
+void require_finite(Session& session, const std::string& what,
+                    const std::string& hint = "go on from an earlier checkpoint, or from other weights");
+// The same of what a step has left, whose loss and gradient were finite: names the optimizer.
+void require_finite_after(Session& session, int64_t step);
+// The same of the optimizer's states: the first tensor, in the order of the states.
+void require_finite_states(Session& session, const std::string& what, const std::string& hint);
 
 }  // namespace chassis

@@ -43,6 +43,7 @@ class Scanner {
   void line(std::string_view text, uint64_t num_bytes, bool ends, bool too_long) {
     ++number_;
     const std::optional<int64_t> step = too_long ? std::nullopt : own_step(text);
+    if (step) scan_.last_step = std::max(scan_.last_step, *step);
     if (step && *step > last_step_) dropping_ = true;
     if (step && dropping_) {
       if (scan_.num_dropped++ == 0) scan_.first_dropped_step = *step;

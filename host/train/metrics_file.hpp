@@ -18,6 +18,7 @@ struct MetricsScan {
   uint64_t num_kept = 0;      // own lines that stay
   uint64_t num_dropped = 0;   // own lines behind them, and one that a kill cut short
   int64_t first_dropped_step = 0, last_dropped_step = 0;
+  int64_t last_step = 0;  // of all own lines
   uint64_t num_foreign_kept = 0;
   uint64_t num_foreign_dropped = 0;
   uint64_t first_foreign_line = 0;  // counted from 1; 0: there is none

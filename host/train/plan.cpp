@@ -8,6 +8,7 @@
 #include "host/state/rank_kinds.hpp"
 #include "host/train/plan_rank.hpp"
 #include "host/train/saved_tensors.hpp"
+#include "host/train/slow_phase.hpp"
 #include "host/train/session.hpp"
 
 namespace chassis {
@@ -163,6 +164,7 @@ RankPlan plan_rank(Config config, const std::vector<std::string>& plugin_path, i
   SessionOptions options = planned(plugin_path, world_size, rank);
   options.as_on = device;
   Session session(std::move(config), options);
+  const SlowPhase phase("planning the memory of " + std::to_string(session.program().unit_names().size()) + " units");
   return rehearse(session, recompute, 0);
 }
 

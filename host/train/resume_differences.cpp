@@ -56,7 +56,9 @@ std::optional<Json> saved_settings(const std::string& checkpoint) {
   }
 }
 
-void compare_settings(const Json& saved, const Config& config, ResumeDifferences& out) {
+// Another run.name in the directory of a run: somebody forgot to change run.output_dir. One that goes on from a
+// checkpoint elsewhere has a name of its own.
+void compare_settings(const Json& saved, const Config& config, bool in_own_directory, ResumeDifferences& out) {
   Values before = values_of(saved), now = values_of(config.json());
   for (Values* values : {&before, &now}) values->erase("extends");  // what was merged stands in the other keys
   std::map<std::string, std::pair<std::string, std::string>> differing;
@@ -66,6 +68,13 @@ void compare_settings(const Json& saved, const Config& config, ResumeDifferences
     const auto& [was, is] = values;
     if (was == is) continue;
     const auto text = [](const std::string& value) { return value.empty() ? "not set" : printable(value); };
+    if (key == "run.name" && in_own_directory) {
+      const std::string directory = printable(config.get_string("run.output_dir"));
+      out.counted.push_back({key, fmt::format("was {}, is {}: {} holds run {}, and this one goes on with it; give an "
+                                              "experiment of its own another run.output_dir",
+                                              text(was), text(is), directory, text(was))});
+      continue;
+    }
     auto& list = is_expected(key) ? out.expected : out.counted;
     list.push_back({printable(key), fmt::format("was {}, is {}", text(was), text(is))});
   }
@@ -141,7 +150,8 @@ ResumeDifferences resume_differences(const std::string& checkpoint, int64_t step
   SourceDirectory directory(checkpoint);
   const CheckpointManifest manifest = CheckpointManifest::read(directory);
   const std::optional<Json> settings = saved_settings(checkpoint);
-  if (settings) compare_settings(*settings, session.config(), out);
+  const bool in_own_directory = checkpoint.starts_with(session.config().get_string("run.output_dir") + "/checkpoints/");
+  if (settings) compare_settings(*settings, session.config(), in_own_directory, out);
   if (manifest.about.is_object() && manifest.about.contains("plugins"))
     compare_plugins(manifest.about["plugins"], session.registry().lock(), out);
   const int64_t max_steps = int_or(manifest.state, "length", "max_steps",

@@ -3,23 +3,24 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <filesystem>
+#include <optional>
+#include <utility>
 
 #include "host/base/log.hpp"
 #include "host/base/units.hpp"
 #include "host/service/device.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/threads.hpp"
-#include "host/train/finite.hpp"
 #include "host/train/join.hpp"
 #include "host/train/memory_fit.hpp"
 #include "host/train/plan.hpp"
 #include "host/train/resume_differences.hpp"
 #include "host/train/run_directory.hpp"
 #include "host/train/run_report.hpp"
-#include "host/train/saver.hpp"
+#include "host/train/run_saves.hpp"
 #include "host/train/session.hpp"
 #include "host/train/signals.hpp"
+#include "host/train/slow_phase.hpp"
 #include "host/train/sinks.hpp"
 #include "host/train/trainer.hpp"
 #include "host/train/weights.hpp"
@@ -50,12 +51,13 @@ class Run {
     bool stopped = false;
     try {
       stopped = take_steps();
+      finish(stopped);
     } catch (const Error& error) {
       // Thrown on all ranks: what was being saved before is good, and is published yet.
-      if (error.code() == ExitCode::kNumeric) finish_save();
+      if (error.code() == ExitCode::kNumeric) saves_->finish();
+      if (trainer_->state().step > first_step_) tell_failure();
       throw;
     }
-    finish(stopped);
     return stopped ? static_cast<int>(ExitCode::kStopped) : 0;
   }
 
@@ -64,9 +66,9 @@ class Run {
     while (trainer_->state().step < trainer_->options().max_steps) {
       const StepRecord record = take_step();
       const Wishes& wishes = trainer_->wishes();
-      if (saver_->is_saving() && wishes.ready) advance_save();
+      if (saves_->saver().is_saving() && wishes.ready) saves_->advance();
       if (evaluation_due(record.step)) evaluate_all(record.step);
-      if (wishes.save || save_due(record.step)) save();
+      if (wishes.save || saves_->due(record.step)) saves_->save(record.step);
       if (wishes.stop) return record.step < trainer_->options().max_steps;
     }
     return false;
@@ -89,17 +91,23 @@ class Run {
     world_.expect_same("data", data_->data_hash());
     const RunIdentity identity{session_.model_hash(), data_->data_hash()};
     directory_->check_identity(config(), identity);
+    const std::string units = std::to_string(session_.program().unit_names().size()) + " units";
+    const SlowPhase phase("allocating and filling the tensors of " + units);
     session_.allocate();
-    saver_ = std::make_unique<Saver>(session_, directory_->path(), directory_->checkpoints());
+    saves_ = std::make_unique<RunSaves>(session_, *directory_, [this] { return state_to_save(); });
     make_trainer();
-    if (const auto resumed = saver_->resume()) resume(resumed->checkpoint, resumed->state);
+    if (const auto resumed = saves_->saver().resume()) resume(resumed->checkpoint, resumed->state);
     else start_anew();
+    if (const std::string& from = config().get_string("run.resume"); from != "auto" && from != "never")
+      directory_->make_way(from, trainer_->state().step);
+    saves_->check_space();
     directory_->check_steps(config(), trainer_->state().step, trainer_->options().max_steps);
     directory_->start(session_, identity);
-    if (config().get_bool("checkpoint.self_test")) saver_->self_test();
+    if (config().get_bool("checkpoint.self_test")) saves_->saver().self_test();
     make_sinks();
     announce();
-    last_save_ = Clock::now();
+    saves_->start_clock();
+    before_steps_.reset();
   }
 
   void open_data() {
@@ -110,19 +118,9 @@ class Run {
     eval_data_ = session_.open_eval_data(poll);
   }
 
-  // By a signal to this rank; on the first also by the clock, or by a file "save" in the run directory.
-  bool save_wanted() {
-    if (signals_.take_save_request()) return true;
-    if (!first_rank()) return false;
-    std::error_code ignored;
-    if (std::filesystem::remove(directory_->path() + "/save", ignored)) return true;
-    const double minutes = config().get_double("checkpoint.every_minutes");
-    return minutes > 0.0 && seconds_since(last_save_) >= 60.0 * minutes;
-  }
-
   void start_anew() {
     const bool pretrained = config().has("model.path") && config().get_string("model.init") == "pretrained";
-    if (pretrained) saver_->start_from(config().get_string("model.path"));
+    if (pretrained) saves_->saver().start_from(config().get_string("model.path"));
     else initialize();
   }
 
@@ -139,7 +137,7 @@ class Run {
     trainer.trained_tokens = static_cast<uint64_t>(json_int(state, "trained_tokens", where));
     trainer.skipped_steps = static_cast<uint64_t>(json_int(state, "skipped_steps", where));
     restore_data(state, where);
-    if (checkpoint.starts_with(directory_->path() + "/checkpoints/")) saved_step_ = trainer.step;
+    if (checkpoint.starts_with(directory_->path() + "/checkpoints/")) saves_->set_saved(trainer.step);
     log::info("resumed from {} at step {}", checkpoint, trainer.step);
     check_length(checkpoint);
     world_.together("comparing with " + checkpoint, [&] {
@@ -154,7 +152,7 @@ class Run {
   // A run whose steps are done may have them left to save here, or to export.
   void check_length(const std::string& checkpoint) {
     const int64_t step = trainer_->state().step, last = trainer_->options().max_steps;
-    if (step < last || (step == last && (saved_step_ != step || export_is_missing(step)))) return;
+    if (step < last || (step == last && (!saves_->is_saved(step) || export_is_missing(step)))) return;
     const bool by_epochs = config().get_int("run.max_steps") == 0;
     const std::string length = by_epochs ? fmt::format("run.epochs = {:g} is {} steps", config().get_double("run.epochs"), last)
                                          : fmt::format("run.max_steps is {}", last);
@@ -221,8 +219,10 @@ class Run {
     options.schedule = {config().get_string("schedule.name"), config().get_double("optimizer.lr"),
                         config().get_int("schedule.warmup_steps"), config().get_int("schedule.decay_steps"),
                         config().get_double("schedule.min_lr_ratio"), options.max_steps};
-    options.wishes = [this] { return Wishes{signals_.stop_requested(), save_wanted(), saver_->ready()}; };
-    options.before_update = [this] { saver_->await_tensors(); };
+    options.wishes = [this] {
+      return Wishes{signals_.stop_requested() || metrics_failure_, saves_->wanted(signals_), saves_->saver().ready()};
+    };
+    options.before_update = [this] { saves_->saver().await_tensors(); };
     trainer_ = std::make_unique<Trainer>(session_.executor(), session_.parameters(), session_.optimizer(), *data_,
                                          ranks, session_.device(), options);
   }
@@ -244,7 +244,7 @@ class Run {
     facts.flops_per_token = session_.flops_per_token();
     facts.peak_flops = peak_flops(device, session_.compute() == Dtype::bf16);
     facts.total_memory_bytes = device_memory(session_.device()).total_bytes;
-    const LostMetrics lost = goes_on_without_saving() ? LostMetrics::kCount : LostMetrics::kStop;
+    const LostMetrics lost = saves_->goes_on_without_saving() ? LostMetrics::kCount : LostMetrics::kStop;
     for (const std::string& sink : config().get_list("log.sinks")) {
       if (sink == "console") sinks_.push_back(make_console_sink(facts));
       if (sink == "jsonl") sinks_.push_back(make_jsonl_sink(directory_->open_metrics(trainer_->state().step), lost));
@@ -262,6 +262,7 @@ class Run {
     log::info("{}", results_text(config(), directory_->path()));
     start_ = Clock::now();
     first_tokens_ = trainer_->state().tokens;
+    first_step_ = trainer_->state().step;
   }
 
   StepRecord take_step() {
@@ -269,9 +270,27 @@ class Run {
     if (Communicator* communicator = session_.ranks().communicator)
       write_metrics(communicator->take_counts(), session_.metrics());
     record.extra = session_.metrics().take();
-    for (auto& sink : sinks_) sink->step(record);
+    to_sinks([&](MetricsSink& sink) { sink.step(record); });
     if (!told_memory_) tell_memory();
     return record;
+  }
+
+  // A disk that takes no line more may yet take the checkpoint of what was trained: the run saves and stops behind the
+  // next step, and fails then.
+  void to_sinks(const std::function<void(MetricsSink&)>& write) {
+    std::erase_if(sinks_, [&](const auto& sink) {
+      try {
+        write(*sink);
+        return false;
+      } catch (const Error& error) {
+        if (error.code() != ExitCode::kStorage) throw;
+        log::warn("{}; the run saves and stops", error.message());
+        metrics_failure_ = Error(ExitCode::kStorage, "metrics.jsonl lacks its lines from step " +
+                                                         std::to_string(trainer_->state().step) + " on");
+        metrics_failure_->caused_by(error).hint("free some space; the same command then goes on");
+        return true;
+      }
+    });
   }
 
   // What a plan would have said of this rank, beside what was counted.
@@ -297,99 +316,68 @@ class Run {
                                    config().get_int("eval.max_batches"), session_.ranks(), session_.device());
       record.step = step;
       record.name = session_.eval_name(i);
-      for (auto& sink : sinks_) sink->evaluation(record);
-    }
-  }
-
-  bool save_due(int64_t step) {
-    const int64_t every = config().get_int("checkpoint.every_steps");
-    return every > 0 && step % every == 0;
-  }
-
-  // One at a time: what is left of the last one comes first. Weights that are not finite replace nothing.
-  void save() {
-    const int64_t step = trainer_->state().step;
-    if (saved_step_ == step) return;
-    finish_save();
-    require_finite(session_, "the parameters after step " + std::to_string(step));
-    attempt([&] {
-      saver_->begin(step, state_to_save());
-      saved_step_ = step;
-    });
-    last_save_ = Clock::now();
-    const bool exports = config().get_string("export.when") == "every";
-    if (config().get_string("checkpoint.async") == "false" || exports) finish_save();
-    if (exports)
-      attempt([&] { log::info("{}", saver_->export_model("export-" + step_directory_name(step), step).line()); });
-  }
-
-  void advance_save() {
-    attempt([this] {
-      if (const auto result = saver_->advance()) log::info("{}", result->line());
-    });
-  }
-
-  void finish_save() {
-    if (saver_->is_saving()) attempt([this] { log::info("{}", saver_->finish().line()); });
-  }
-
-  bool goes_on_without_saving() { return config().get_string("checkpoint.on_error") == "warn"; }
-
-  // A save that fails ends the run or is counted, as checkpoint.on_error says.
-  void attempt(const std::function<void()>& part) {
-    try {
-      part();
-    } catch (const Error& e) {
-      if (e.code() != ExitCode::kStorage || !goes_on_without_saving()) throw;
-      saved_step_ = -1;
-      log::counted_warning("save failed", e.what());
+      to_sinks([&](MetricsSink& sink) { sink.evaluation(record); });
     }
   }
 
   void finish(bool stopped) {
     const TrainerState& state = trainer_->state();
-    if (state.step > 0) save();
-    finish_save();
+    if (state.step > 0) saves_->save(state.step);
+    saves_->finish();
     const bool exports = !stopped && config().get_string("export.when") != "never";
-    if (exports) {
-      require_finite(session_, "the parameters after step " + std::to_string(state.step));
-      log::info("{}", saver_->export_model("final", state.step).line());
-    }
+    if (exports) saves_->export_final(state.step);
+    world_.together("metrics of the run", [this] {
+      if (metrics_failure_) throw *metrics_failure_;
+    });
     tell_end(stopped);
-    if (!stopped && !exports && state.step > 0 && saved_step_ != state.step)
+    if (!stopped && !exports && state.step > 0 && !saves_->is_saved(state.step))
       throw storage_error("step " + std::to_string(state.step) + " was trained, and nothing of it could be saved");
   }
 
   void tell_end(bool stopped) {
+    const std::string_view signal = signals_.name();
+    tell_totals(!stopped ? "done" : signal.empty() ? "stopped" : signal);
+    if (!stopped) return log::info("{}", what_next(config(), directory_->path()));
+    const bool is_resumable = config().get_string("checkpoint.contents") == "full";
+    const int64_t step = trainer_->state().step;
+    log::info("{}", how_to_go_on(config(), {directory_->path(), step, saves_->is_saved(step), is_resumable}));
+  }
+
+  void tell_failure() {
+    tell_totals("failed");
+    if (first_rank()) log::info("{}", saves_->last_whole());
+  }
+
+  void tell_totals(std::string_view end) {
     const TrainerState& state = trainer_->state();
     const double seconds = seconds_since(start_);
     const double tokens = static_cast<double>(state.tokens - first_tokens_);
-    const std::string_view signal = signals_.name();
-    const std::string_view end = !stopped ? "done" : signal.empty() ? "stopped" : signal;
     log::info("{} at step {} of {}: {} tokens in {}, {} tok/s, peak {}", end, state.step, trainer_->options().max_steps,
               count_text(tokens), duration_text(seconds), count_text(seconds > 0.0 ? tokens / seconds : 0.0),
               bytes_text(device_memory(session_.device()).peak_active_bytes));
     for (const auto& [key, count] : counted_warnings())
       log::info("warning: {} ({})", key, count == 1 ? "once" : fmt::format("{} times", count));
-    if (!stopped) return log::info("{}", what_next(config(), directory_->path()));
-    const bool is_resumable = config().get_string("checkpoint.contents") == "full";
-    log::info("{}", how_to_go_on(config(), {directory_->path(), state.step, saved_step_ == state.step, is_resumable}));
+    if (const std::string failures = first_rank() ? saves_->failures() : ""; !failures.empty())
+      log::info("warning: {}", failures);
   }
 
   const Config planned_config_;
   const std::vector<std::string> plugin_path_;
   World& world_;
   RunSignals signals_{world_.rank() == 0};
+  std::optional<StopBeforeSteps> before_steps_{std::in_place, [this] { return signals_.stop_requested(); },
+                                               world_.rank() == 0};
   Session session_;
   std::unique_ptr<RunDirectory> directory_;
   std::unique_ptr<TrainData> data_;
   std::vector<std::unique_ptr<EvalData>> eval_data_;
-  std::unique_ptr<Saver> saver_;
+  std::unique_ptr<RunSaves> saves_;
   std::unique_ptr<Trainer> trainer_;
   std::vector<std::unique_ptr<MetricsSink>> sinks_;
-  Clock::time_point start_, last_save_;
+  std::optional<Error> metrics_failure_;
+  Clock::time_point start_;
   uint64_t first_tokens_ = 0;
-  int64_t saved_step_ = -1;
+  int64_t first_step_ = 0;
   bool told_memory_ = false;
   MemoryFit fit_;
 };

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "host/base/file.hpp"
+#include "host/base/json.hpp"
 #include "host/base/log.hpp"
 #include "host/checkpoint/output_place.hpp"
 #include "host/checkpoint/staged_directory.hpp"
@@ -86,15 +87,34 @@ void require_start(const std::string& path, std::string_view start) {
 }
 
 // Of run.json; nothing if there is none.
-std::optional<RunIdentity> read_identity(const std::string& path) {
+std::optional<RunIdentity> read_identity(const std::string& path, bool& has_saved) {
   if (link_kind(path) == PathKind::kAbsent) return std::nullopt;
   try {
-    const Json identity = json_at(parse_json(read_file(path), path), "identity", path);
+    const Json run = parse_json(read_file(path), path), identity = json_at(run, "identity", path);
+    has_saved = run.contains("has_saved") && run["has_saved"] == true;
     return RunIdentity{json_string(identity, "model", path), json_string(identity, "data", path)};
   } catch (const Error& cause) {
     if (cause.code() != ExitCode::kConfig) throw;
     refuse(path, "it does not describe a run of this program (" + cause.message() + ")");
   }
+}
+
+// Of a directory that this program exported.
+std::optional<int64_t> step_of_export(const std::string& path) {
+  if (link_kind(path) != PathKind::kDirectory || link_kind(path + "/" + kManifestName) == PathKind::kAbsent)
+    return std::nullopt;
+  SourceDirectory directory(path);
+  return CheckpointManifest::read(directory).step;
+}
+
+std::string listed(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : ", ") + part;
+  return text;
+}
+
+std::string weights_to_start_from(const std::string& final) {
+  return link_kind(final) == PathKind::kAbsent ? "" : ", where model.path = \"" + final + "\" starts from its weights";
 }
 
 // Through the first byte: opening alone does not find every file that cannot be read.
@@ -158,7 +178,7 @@ void RunDirectory::check_names(const Config& config) {
       if (kind != PathKind::kFile) refuse(file(name), "it is not a regular file");
       check_readable(File::open_read(file(name)));
     }
-    before_ = read_identity(file(kRunFile));
+    before_ = read_identity(file(kRunFile), has_saved_);
     if (!before_) {
       require_start(file("resolved.toml"), kResolvedStart);
       require_start(file("plugins.lock"), kLockStart);
@@ -186,6 +206,45 @@ void RunDirectory::check_identity(const Config& config, const RunIdentity& ident
       throw Error(ExitCode::kConfig, config.position("run.resume"),
                   "run.resume = \"never\", but " + path_ + " has checkpoints that a new run would replace")
           .hint("use \"auto\" to go on, or another run.output_dir");
+    if (config.get_string("run.resume") == "auto" && checkpoints_to_resume(file("checkpoints")).empty())
+      check_start_anew(config);
+  });
+}
+
+// A run goes on or stops. One that was ended before it saved anything has nothing to go on from; its metrics are kept.
+void RunDirectory::check_start_anew(const Config& config) {
+  std::vector<std::string> found;
+  const MetricsScan metrics = scan_metrics_file(file("metrics.jsonl"), INT64_MAX);
+  if (metrics.last_step > 0) found.push_back("metrics.jsonl reaches step " + std::to_string(metrics.last_step));
+  keeps_metrics_ = !found.empty();
+  const size_t num_unsaved = has_saved_ ? 0 : found.size();
+  for (const DirectoryEntry& entry : list_directory(path_))
+    if (entry.name == "final" || step_in(entry.name, "export-step-"))
+      if (const auto step = step_of_export(file(entry.name)))
+        found.push_back(entry.name + "/ is of step " + std::to_string(*step));
+  for (const CheckpointInfo& info : list_checkpoints(file("checkpoints")))
+    found.push_back("checkpoints/" + info.name + " was set aside");
+  if (found.size() <= num_unsaved) return;
+  throw Error(ExitCode::kConfig, config.position("run.output_dir"),
+              "run.output_dir " + path_ + " holds the work of a run, and no checkpoint to go on from: " + listed(found))
+      .hint("put its checkpoints back; or choose another run.output_dir" + weights_to_start_from(file("final")) +
+            "; run.resume = \"never\" trains anew here and replaces what is there");
+}
+
+void RunDirectory::make_way(const std::string& checkpoint, int64_t step) {
+  world_.together("setting later checkpoints aside", [&] {
+    if (world_.rank() != 0) return;
+    const std::vector<CheckpointInfo> later = checkpoints_after(file("checkpoints"), step);
+    if (later.empty()) return;
+    const std::vector<std::string> kept = root_->set_aside_after(step);
+    keeps_metrics_ = true;
+    const bool is_one = kept.size() == 1;
+    std::string text = "the run goes on from " + checkpoint + " at step " + std::to_string(step) + ", and " + path_ +
+                       " has reached step " + std::to_string(later.back().step) + ": " + listed(kept) +
+                       (is_one ? " is" : " are") + " kept in checkpoints/, and \"auto\" does not resume from " +
+                       (is_one ? "it; delete it when nobody needs it" : "them; delete them when nobody needs them");
+    if (link_kind(file("final")) != PathKind::kAbsent) text += "; final/ is replaced at the end";
+    counted_warning("later checkpoints set aside", text);
   });
 }
 
@@ -210,16 +269,28 @@ void RunDirectory::start(Session& session, const RunIdentity& identity) {
     log::add_file(file("log.txt"));
     write_file_atomic(file("resolved.toml"), config.resolved_toml());
     write_file_atomic(file("plugins.lock"), session.registry().lock().dump(2) + "\n");
-    const Json run = {{"name", config.get_string("run.name")},
-                      {"version", CHASSIS_VERSION},
-                      {"device", device_name(session.device())},
-                      {"identity", {{"model", identity.model}, {"data", identity.data}}}};
-    write_file_atomic(file(kRunFile), run.dump(2) + "\n");
+    about_ = {{"name", config.get_string("run.name")},
+              {"version", CHASSIS_VERSION},
+              {"device", device_name(session.device())},
+              {"identity", {{"model", identity.model}, {"data", identity.data}}}};
+    has_saved_ = !list_checkpoints(file("checkpoints")).empty();
+    write_run_file();
   });
 }
 
+void RunDirectory::write_run_file() const {
+  Json run = about_;
+  run["has_saved"] = has_saved_;
+  write_file_atomic(file(kRunFile), run.dump(2) + "\n");
+}
+
+void RunDirectory::note_saved() {
+  if (world_.rank() != 0 || std::exchange(has_saved_, true)) return;
+  write_run_file();
+}
+
 MetricsFile RunDirectory::open_metrics(int64_t step) {
-  return open_metrics_file(file("metrics.jsonl"), step, before_.has_value());
+  return open_metrics_file(file("metrics.jsonl"), step, before_.has_value() && !keeps_metrics_);
 }
 
 }  // namespace chassis

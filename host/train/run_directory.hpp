@@ -31,12 +31,18 @@ class RunDirectory {
   // [all-ranks] Refuses what the end of the run would stumble over, whatever is trained: files and folders in the way of
   // those that will be written, and files to be carried along that cannot be read.
   void check_names(const Config& config);
-  // [all-ranks] Refuses a directory that holds checkpoints or steps of another run.
+  // [all-ranks] Refuses a directory that holds checkpoints or steps of another run, and what run.resume does not go with:
+  // "never" with checkpoints, "auto" with the work of a run whose checkpoints are gone.
   void check_identity(const Config& config, const RunIdentity& identity);
+  // [all-ranks] Where a run goes on from `checkpoint`, at `step`, that run.resume names: steps of before that are later
+  // are set aside and not replaced, with a warning.
+  void make_way(const std::string& checkpoint, int64_t step);
   // [all-ranks] Refuses what is in the way of steps after `first_step` up to `last_step`.
   void check_steps(const Config& config, int64_t first_step, int64_t last_step);
   // [all-ranks] From now on it is this run's: writes what describes it and opens log.txt.
   void start(Session& session, const RunIdentity& identity);
+  // After start(): a checkpoint of the run was published, which run.json says from now on.
+  void note_saved();
   // Of rank 0, after start(): metrics.jsonl, for the lines after `step`.
   MetricsFile open_metrics(int64_t step);
 
@@ -44,11 +50,16 @@ class RunDirectory {
   std::string file(const std::string& name) const { return path_ + "/" + name; }
   void prove_same_directory();
   bool holds_work() const;
+  void check_start_anew(const Config& config);
+  void write_run_file() const;
 
   const std::string path_;
   World& world_;
   std::optional<CheckpointRoot> root_;  // of rank 0
   std::optional<RunIdentity> before_;   // of the run that was there, on rank 0
+  Json about_;                          // run.json, on rank 0
+  bool has_saved_ = false;              // this run, or the one that was there, has published a checkpoint
+  bool keeps_metrics_ = false;          // of before, under another name
 };
 
 }  // namespace chassis

@@ -185,7 +185,7 @@ SaveResult Saver::finish() {
 std::optional<Saver::Resumed> Saver::resume() {
   const std::string wanted = session_.config().get_string("run.resume");
   if (wanted == "never") return std::nullopt;
-  if (wanted != "auto") return load_checkpoint(wanted);
+  if (wanted != "auto") return load_checkpoint(is_run_directory(wanted) ? newest_of(wanted) : wanted);
   std::optional<Resumed> resumed;
   std::vector<std::string> passed;
   const auto used = load_best(
@@ -196,6 +196,15 @@ std::optional<Saver::Resumed> Saver::resume() {
       });
   if (used) keep_aside(passed, used->name);
   return resumed;
+}
+
+// Of another run, or of this one; whether it is whole shows when it is read.
+std::string Saver::newest_of(const std::string& run) const {
+  return found_by_first(session_.world(), "finding checkpoints", [&] {
+    const auto newest = newest_checkpoint(run + "/checkpoints");
+    if (!newest) throw no_checkpoint(run);
+    return newest->path;
+  });
 }
 
 // What was passed over is not in the way of the run, which comes to its step again.
@@ -223,8 +232,19 @@ Saver::Resumed Saver::load_checkpoint(const std::string& path) {
   log::info("read {}: {}", path, reader->verify_parts(result, session_.world()).text());
   share_what_was_read(session_, tensors, result, local, buckets_);
   session_.publish();
-  require_finite(session_, "the parameters in " + path);
+  const std::string hint = how_to_avoid(path, reader->manifest()->step);
+  require_finite(session_, "the parameters in " + path, hint);
+  require_finite_states(session_, "the optimizer's states in " + path, hint);
   return {path, reader->manifest()->state};
+}
+
+// What to go on from where a checkpoint is whole, and of no use.
+std::string Saver::how_to_avoid(const std::string& path, int64_t step) const {
+  std::string before;
+  for (const CheckpointInfo& info : list_checkpoints(checkpoints()))
+    if (info.step < step && info.resumable && !info.set_aside && info.defect.empty()) before = info.path;
+  if (before.empty()) return "go on from a checkpoint before " + path + ", or from other weights";
+  return "run.resume = \"" + before + "\" goes on from an older one; a lower optimizer.lr may keep it finite";
 }
 
 std::unique_ptr<CheckpointReader> Saver::open_checkpoint(const std::string& path) {

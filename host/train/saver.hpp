@@ -27,6 +27,9 @@ class Saver {
   // Fills the parameters from a model directory.
   void start_from(const std::string& model);
 
+  // Of rank 0: throws a storage error unless a checkpoint fits where it will be written.
+  void check_space() { chassis::check_space(checkpoint_plan(), checkpoints()); }
+
   // Saves a few small tensors of the run for real into `directory`/self-test, reads them back, compares every byte, and
   // removes them. Throws what went wrong.
   void self_test();
@@ -61,6 +64,8 @@ class Saver {
   void keep_aside(const std::vector<std::string>& passed, const std::string& used);
   void carry_files_of_model(SaveRequest& request) const;
   Resumed load_checkpoint(const std::string& path);
+  std::string newest_of(const std::string& run) const;
+  std::string how_to_avoid(const std::string& path, int64_t step) const;
   std::unique_ptr<CheckpointReader> open_checkpoint(const std::string& path);
   // Made once: what is declared does not change in a run.
   LocalTensors staged_tensors(const SavePlan& plan);

@@ -21,6 +21,7 @@
 #include "host/service/threads.hpp"
 #include "host/state/float_dtype.hpp"
 #include "host/train/progress.hpp"
+#include "host/train/slow_phase.hpp"
 
 namespace chassis {
 namespace {
@@ -112,6 +113,7 @@ void add_ignored_key(Config& config, const std::string& complete, const std::str
 Session::Session(Config config, const SessionOptions& options) : config_(std::move(config)) {
   install_memory_allocator();
   if (options.world) world_ = options.world;
+  const SlowPhase phase("recording the program and checking what each unit runs on");
   services_ = std::make_unique<HostServices>(static_cast<uint64_t>(config_.get_int("run.seed")), metrics_);
   load_plugins(options);
   make_mesh(options);

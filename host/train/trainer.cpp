@@ -93,6 +93,7 @@ StepRecord Trainer::step() {
     const double grad_scale = limit > 0.0 ? std::min(1.0, limit / (record.grad_norm + 1e-6)) : 1.0;
     if (options_.before_update) options_.before_update();
     optimizer_.step(record.step, record.lr, grad_scale);
+    last_applied_ = record.step;
     if (ranks_.stack)
       ranks_.stack->refresh();
     else
@@ -123,10 +124,16 @@ void Trainer::refuse_step(StepRecord& record) {
   record.skipped = true;
   const std::string what = "step " + std::to_string(record.step) + ": loss " + std::to_string(record.loss) +
                            ", gradient norm " + std::to_string(record.grad_norm) + "; the step was not applied";
-  if (const auto bad = find_nonfinite(parameters_, ranks_))
+  if (const auto bad = find_nonfinite(parameters_, ranks_)) {
+    // They were finite when they came in, and nothing else writes them.
+    std::string by;
+    if (last_applied_ > 0)
+      by = "; optimizer '" + optimizer_.instance().id() + "' wrote it, in step " + std::to_string(last_applied_) +
+           " at the latest, whose loss and gradient were finite";
     throw Error(ExitCode::kNumeric, what + ", and no later one can be: the parameter " +
-                                        nonfinite_text(parameters_, *bad) + " is NaN or infinite")
+                                        nonfinite_text(parameters_, *bad) + " is NaN or infinite" + by)
         .hint("go on from a checkpoint before this step, with a lower optimizer.lr");
+  }
   if (options_.nonfinite == NonFinite::kStop)
     throw Error(ExitCode::kNumeric, what)
         .hint("lower optimizer.lr, check the data of this step, or set train.nonfinite = \"skip\"");

@@ -84,6 +84,7 @@ class Trainer {
   std::vector<Work> schedule_;
   TrainerState state_;
   int64_t skipped_in_a_row_ = 0;
+  int64_t last_applied_ = 0;  // the last step that this trainer applied; 0: none
   Wishes wishes_;
 };
 

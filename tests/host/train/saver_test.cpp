@@ -236,6 +236,34 @@ TEST_F(SaverTest, NothingIsStartedAnewWhereAllCheckpointsAreDamaged) {
   }
 }
 
+TEST_F(SaverTest, WhatIsNotFiniteIsFoundWhenItIsLoadedAndAnOlderOneIsNamed) {
+  const auto refusal = [&]() -> std::string {
+    try {
+      saver_->resume();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kNumeric);
+      return error.what();
+    }
+    return "no error";
+  };
+  fill(1);
+  for (OptimizerState& state : session_->optimizer().states()) state.tensor.fill(0.0);
+  save(1, {{"at", 1}});
+  OptimizerState& spoilt = session_->optimizer().states().at(1);
+  spoilt.tensor.fill(NAN);
+  save(2, {{"at", 2}});
+  const std::string states = refusal();
+  EXPECT_HAS(states, "the optimizer's states in " + checkpoint(2) + " are not finite: the first NaN or infinity is in '" +
+                         spoilt.descriptor.fqn + "' at [0");
+  EXPECT_HAS(states, "run.resume = \"" + checkpoint(1) + "\" goes on from an older one");
+  spoilt.tensor.fill(0.0);
+  fill(INFINITY);
+  save(3, {{"at", 3}});
+  const std::string parameters = refusal();
+  EXPECT_HAS(parameters, "the parameters in " + checkpoint(3) + " are not finite");
+  EXPECT_HAS(parameters, "run.resume = \"" + checkpoint(2) + "\" goes on from an older one");
+}
+
 TEST_F(SaverTest, WithoutACheckpointTrainingStartsAnew) { EXPECT_FALSE(saver_->resume()); }
 
 }  // namespace

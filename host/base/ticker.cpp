@@ -1,0 +1,29 @@
+#include "host/base/ticker.hpp"
+
+#include <utility>
+
+#include "host/base/thread.hpp"
+
+namespace chassis {
+
+Ticker::Ticker(std::chrono::milliseconds period, std::function<bool()> tick)
+    : thread_(thread_without_signals([this, period, tick = std::move(tick)] {
+        std::unique_lock lock(mutex_);
+        while (!ends_.wait_for(lock, period, [this] { return ended_; })) {
+          lock.unlock();
+          const bool goes_on = tick();
+          lock.lock();
+          if (!goes_on) return;
+        }
+      })) {}
+
+Ticker::~Ticker() {
+  {
+    std::lock_guard lock(mutex_);
+    ended_ = true;
+  }
+  ends_.notify_all();
+  thread_.join();
+}
+
+}  // namespace chassis

@@ -1,0 +1,115 @@
+#include "host/train/run_saves.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "host/base/log.hpp"
+#include "host/train/finite.hpp"
+
+namespace chassis {
+
+RunSaves::RunSaves(Session& session, RunDirectory& directory, std::function<Json()> state)
+    : session_(session),
+      directory_(directory),
+      state_(std::move(state)),
+      saver_(session, directory.path(), directory.checkpoints()) {}
+
+bool RunSaves::goes_on_without_saving() const { return session_.config().get_string("checkpoint.on_error") == "warn"; }
+
+void RunSaves::check_space() {
+  session_.world().together("looking for free space", [this] {
+    if (session_.world().rank() != 0) return;
+    try {
+      saver_.check_space();
+    } catch (const Error& lack) {
+      if (lack.code() != ExitCode::kStorage || !goes_on_without_saving()) throw;
+      counted_warning("no room for a checkpoint", lack.what());
+    }
+  });
+}
+
+bool RunSaves::wanted(RunSignals& signals) {
+  if (signals.take_save_request()) return true;
+  if (session_.world().rank() != 0) return false;
+  std::error_code ignored;
+  if (std::filesystem::remove(directory_.path() + "/save", ignored)) return true;
+  const double minutes = session_.config().get_double("checkpoint.every_minutes");
+  return minutes > 0.0 && std::chrono::duration<double>(Clock::now() - last_save_).count() >= 60.0 * minutes;
+}
+
+bool RunSaves::due(int64_t step) const {
+  const int64_t every = session_.config().get_int("checkpoint.every_steps");
+  return every > 0 && step % every == 0;
+}
+
+void RunSaves::save(int64_t step) {
+  if (saved_step_ == step) return;
+  finish();
+  require_finite_after(session_, step);
+  saving_step_ = step;
+  attempt([&] {
+    saver_.begin(step, state_());
+    saved_step_ = step;
+  });
+  start_clock();
+  const bool exports = session_.config().get_string("export.when") == "every";
+  if (session_.config().get_string("checkpoint.async") == "false" || exports) finish();
+  if (exports)
+    attempt([&] { log::info("{}", saver_.export_model("export-" + step_directory_name(step), step).line()); });
+}
+
+void RunSaves::advance() {
+  attempt([this] {
+    if (const auto result = saver_.advance()) tell(*result);
+  });
+}
+
+void RunSaves::finish() {
+  if (saver_.is_saving()) attempt([this] { tell(saver_.finish()); });
+}
+
+void RunSaves::export_final(int64_t step) {
+  require_finite_after(session_, step);
+  log::info("{}", saver_.export_model("final", step).line());
+}
+
+void RunSaves::tell(const SaveResult& result) {
+  log::info("{}", result.line());
+  session_.world().together("noting the save", [this] { directory_.note_saved(); });
+}
+
+// A save that fails ends the run or is counted, as checkpoint.on_error says.
+void RunSaves::attempt(const std::function<void()>& part) {
+  try {
+    part();
+  } catch (const Error& e) {
+    if (e.code() != ExitCode::kStorage || !goes_on_without_saving()) throw;
+    saved_step_ = -1;
+    ++num_failed_;
+    last_failed_step_ = saving_step_;
+    log::counted_warning("save failed", e.what());
+  }
+}
+
+std::string RunSaves::failures() const {
+  if (num_failed_ == 0) return "";
+  return fmt::format("{} {} failed, the last at step {}; {}", num_failed_, num_failed_ == 1 ? "save" : "saves",
+                     last_failed_step_, last_whole());
+}
+
+// By manifests and sizes; an end that is told badly is still an end.
+std::string RunSaves::last_whole() const {
+  const std::string root = directory_.path() + "/checkpoints";
+  try {
+    for (const CheckpointInfo& info : checkpoints_to_resume(root))
+      if (info.defect.empty() && info.unreadable.empty()) return "the last whole checkpoint is " + info.path;
+  } catch (const Error& error) {
+    return root + " cannot be read: " + error.message();
+  }
+  return "there is no whole checkpoint in " + root;
+}
+
+}  // namespace chassis
