@@ -139,7 +139,7 @@ class Run {
     trainer.trained_tokens = static_cast<uint64_t>(json_int(state, "trained_tokens", where));
     trainer.skipped_steps = static_cast<uint64_t>(json_int(state, "skipped_steps", where));
     restore_data(state, where);
-    if (checkpoint.starts_with(directory_->path() + "/checkpoints/")) saved_step_ = trainer.step;
+    if (checkpoint.starts_with(directory_->path() + "/checkpoints/")) signals_.note_saved(saved_step_ = trainer.step);
     log::info("resumed from {} at step {}", checkpoint, trainer.step);
     check_length(checkpoint);
     world_.together("comparing with " + checkpoint, [&] {
@@ -325,12 +325,17 @@ class Run {
 
   void advance_save() {
     attempt([this] {
-      if (const auto result = saver_->advance()) log::info("{}", result->line());
+      if (const auto result = saver_->advance()) tell_saved(*result);
     });
   }
 
   void finish_save() {
-    if (saver_->is_saving()) attempt([this] { log::info("{}", saver_->finish().line()); });
+    if (saver_->is_saving()) attempt([this] { tell_saved(saver_->finish()); });
+  }
+
+  void tell_saved(const SaveResult& result) {
+    log::info("{}", result.line());
+    signals_.note_saved(saved_step_);
   }
 
   bool goes_on_without_saving() { return config().get_string("checkpoint.on_error") == "warn"; }
