@@ -78,7 +78,7 @@ typedef struct chassis_saved {
 typedef struct chassis_infer {
   uint32_t struct_size;
   uint32_t flags;               /* CHASSIS_KERNEL_… */
-  uint32_t keeps_inputs;        /* bit i: backward reads inputs[i]; bits beyond the inputs are refused */
+  uint32_t keeps_inputs;        /* bit i: backward reads inputs[i]; bits beyond the inputs are ignored */
   uint32_t keeps_outputs;       /* bit i: backward reads outputs[i] */
   uint32_t num_saved;           /* further tensors from forward to backward, at most 4 */
   uint32_t overwrites_inputs;   /* bit i: output 0 may lie in the memory of inputs[i] if that dies here; needs
