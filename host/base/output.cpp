@@ -15,7 +15,8 @@
 namespace chassis {
 namespace {
 
-constexpr size_t kMaxLineBytes = 4096;  // longer ones are told in pieces
+constexpr size_t kMaxLineBytes = 4096;      // longer ones are told in pieces
+constexpr int kUnfinishedMilliseconds = 500;  // then a line without an end is told as it is
 
 std::atomic<std::FILE*> own_output = nullptr;  // none: C's stdout
 
@@ -86,7 +87,8 @@ void StrayOutput::read_lines() {
     }
     if (stopping || count == 0) break;
     pollfd watched[] = {{read_end_, POLLIN, 0}, {stop_[0], 0, 0}};
-    ::poll(watched, 2, -1);
+    const int num_ready = ::poll(watched, 2, line_.empty() ? -1 : kUnfinishedMilliseconds);
+    if (num_ready == 0) tell(std::exchange(line_, {}));
     stopping = watched[1].revents != 0;
   }
   if (!line_.empty()) tell(std::exchange(line_, {}));
@@ -103,7 +105,7 @@ void StrayOutput::tell(const std::string& line) {
   const std::string who = writer_ ? writer_() : "";
   counted_warning("lines that plugins wrote to standard output",
                   "a plugin or a library writes to standard output, which is the program's own; its lines go to stderr");
-  log::info("stdout{}: {}", who.empty() ? "" : " (" + who + ")", line);
+  log::info("stdout{}: {}", who.empty() ? "" : " (while " + who + " was in progress)", line);
 }
 
 }  // namespace chassis

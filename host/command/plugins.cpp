@@ -13,6 +13,7 @@
 #include "host/program/conformance.hpp"
 #include "host/program/model_conformance.hpp"
 #include "host/program/parallel_conformance.hpp"
+#include "host/program/providers.hpp"
 #include "host/service/comm_conformance.hpp"
 #include "host/service/guarded_memory.hpp"
 #include "host/service/host_services.hpp"
@@ -50,31 +51,49 @@ PluginIndex index_for_info(const Arguments& arguments) {
 
 int info(const Arguments& arguments) {
   const PluginIndex index = index_for_info(arguments);
-  const PluginFile* file = index.library(arguments.name);
-  for (const PluginFile& candidate : index.files())
-    for (const MemberName& member : candidate.manifest.members)
-      if (!file && (member.id == arguments.name || member.text() == arguments.name || candidate.path == arguments.name))
-        file = &candidate;
-  if (!file) {
-    Error error = plugin_error("no plugin '" + arguments.name + "' is installed, and there is no such file");
-    for (const IgnoredFile& ignored : index.ignored())
-      if (std::filesystem::path(ignored.path).stem() == arguments.name) error.caused_by(plugin_error(ignored.reason));
-    throw error.hint("see `chassis plugins list`");
-  }
+  const PluginFile* const file = &index.at_name(arguments.name);
   std::fprintf(output(), "%s", plugin_info_text(*file).c_str());
   MetricsStore metrics;
   HostServices services(0, metrics);
   PluginRegistry registry(index, {}, services);
   for (const MemberName& member : file->manifest.members) {
     if (!unusable_reason(*file, member).empty()) continue;  // said above
-    std::fprintf(output(), "%s", member_options_text(member, "", registry.option_specs(member.kind, member.id)).c_str());
+    const auto& options = registry.option_specs(member.kind, member.id);
+    std::fprintf(output(), "%s", member_options_text(member, registry.doc(member.kind, member.id), options).c_str());
   }
+  return 0;
+}
+
+// A file by its path; else the one that is installed under that name.
+std::string file_to_check(const Arguments& arguments) {
+  const std::string& name = arguments.name;
+  if (path_kind(name) != PathKind::kAbsent || name.ends_with(".so")) return name;
+  return index_of(arguments).at_name(name).path;
+}
+
+// Why a library as a whole would be refused; empty if it would not.
+std::string refusal_of(const PluginFile& file, const ServiceProvider& services) {
+  try {
+    const LoadPolicy policy;
+    check_plugin_file(file, policy, services);
+    check_trust(file.path, policy.trust);
+    return "";
+  } catch (const Error& refusal) {
+    return refusal.message();
+  }
+}
+
+int list(const Arguments& arguments) {
+  MetricsStore metrics;
+  const HostServices services(0, metrics);
+  const auto refusal = [&](const PluginFile& file) { return refusal_of(file, services); };
+  std::fprintf(output(), "%s", plugin_list_text(index_of(arguments), refusal).c_str());
   return 0;
 }
 
 int check(const Arguments& arguments) {
   CheckRequest request;
-  request.path = arguments.name;
+  request.path = file_to_check(arguments);
   request.self = program_file();
   request.only = arguments.only;
   request.total_timeout = std::chrono::milliseconds(static_cast<int64_t>(arguments.timeout_s * 1000));
@@ -101,12 +120,9 @@ class Oracles {
       for (const MemberName& member : file.manifest.members) {
         if (member.kind != "ops") continue;
         instances_.push_back(registry.open(member.kind, member.id));
-        providers_.push_back(provider_of(*instances_.back()));
+        providers_.push_back(ops_provider(*instances_.back()));
       }
     }
-  }
-  static OpsProvider provider_of(Instance& instance) {
-    return {instance.id(), instance.get(), &instance.interface<chassis_ops_t>(CHASSIS_OPS_ID)};
   }
   const std::vector<OpsProvider>& providers() const { return providers_; }
 
@@ -120,7 +136,9 @@ constexpr const char* kNoOracle = "no plugin is installed that is a reference to
 std::string check_ops(PluginRegistry& registry, Instance& instance) {
   const Oracles oracles(registry);
   if (oracles.providers().empty()) return kNoOracle;
-  const ConformanceResult result = compare_with_oracles(Oracles::provider_of(instance), oracles.providers());
+  const OpsProvider provider = ops_provider(instance);
+  check_provider(provider);
+  const ConformanceResult result = compare_with_oracles(provider, oracles.providers());
   expect_none(result.failures, "results differ from the reference");
   return result.num_compared > 0 ? "" : "it claims nothing on the CPU that the reference computes";
 }
@@ -262,12 +280,12 @@ Verb add_plugins(CLI::App& app) {
   app.require_subcommand(1);
   auto arguments = std::make_shared<Arguments>();
   add_plugin_path(app, arguments->plugin_path);
-  CLI::App* list = app.add_subcommand("list", "every member that is installed");
+  CLI::App* show = app.add_subcommand("list", "every member that is installed");
   CLI::App* describe = app.add_subcommand("info", "a plugin's manifest and options");
   describe->add_option("name", arguments->name, "of the plugin, of a member, or a file")->required();
   CLI::App* conform = app.add_subcommand("check", "test a plugin against the contract, each test in its own process");
-  conform->add_option("file", arguments->name, "FILE.so")->required();
-  conform->add_option("--only", arguments->only, "tests or groups of tests");
+  conform->add_option("file", arguments->name, "FILE.so, or the name of an installed plugin")->required();
+  conform->add_option("--only", arguments->only, "tests or groups of tests, such as numerics, life/cycle or process");
   conform->add_option("--timeout", arguments->timeout_s, "seconds for all tests together, 300 unless told")
       ->check(CLI::PositiveNumber);
   conform->add_flag("--json", arguments->as_json, "results as one JSON object");
@@ -281,10 +299,7 @@ Verb add_plugins(CLI::App& app) {
   hidden->add_option("--plugin-path", arguments->plugin_path)->allow_extra_args(false);
   hidden->add_option("--model-config", arguments->model_config);
   return [=]() -> int {
-    if (list->parsed()) {
-      std::fprintf(output(), "%s", plugin_list_text(index_of(*arguments)).c_str());
-      return 0;
-    }
+    if (show->parsed()) return list(*arguments);
     if (describe->parsed()) return info(*arguments);
     if (conform->parsed()) return check(*arguments);
     return check_in_process(*arguments);

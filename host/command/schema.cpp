@@ -26,7 +26,8 @@ Verb add_schema(CLI::App& app) {
       for (const MemberName& member : file.manifest.members) {
         if (registry.index().find(member.kind, member.id) != &file || !unusable_reason(file, member).empty()) continue;
         try {
-          plugins.push_back({member.kind, member.id, "", registry.option_specs(member.kind, member.id)});
+          plugins.push_back({member.kind, member.id, registry.doc(member.kind, member.id),
+                             registry.option_specs(member.kind, member.id)});
         } catch (const Error& error) {
           counted_warning("plugins left out: " + member.text(), std::string("left out: ") + error.what());
         }

@@ -17,6 +17,7 @@
 #include <optional>
 #include <utility>
 
+#include "host/base/end_process.hpp"
 #include "host/base/error.hpp"
 #include "host/base/file.hpp"
 #include "host/base/log.hpp"
@@ -141,13 +142,13 @@ class Ranks {
     if (child < 0) throw internal_error(fmt::format("can not start a rank: {}", std::strerror(errno)));
     if (child > 0) return child;
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent) _exit(static_cast<int>(ExitCode::kCommunication));
+    if (getppid() != parent) end_process(static_cast<int>(ExitCode::kCommunication));
     setpgid(0, 0);  // a Ctrl-C reaches the parent alone, which passes it on: once
     dup2(nothing.descriptor(), STDIN_FILENO);
     dup2(printed, STDOUT_FILENO);
     pthread_sigmask(SIG_SETMASK, &signals_.before(), nullptr);
     execve("/proc/self/exe", arguments.data(), environment.data());
-    _exit(127);
+    end_process(127);
   }
 
   void send(int number) {

@@ -1,9 +1,8 @@
 #include "host/mesh/watchdog.hpp"
 
-#include <unistd.h>
-
 #include <chrono>
 
+#include "host/base/end_process.hpp"
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
 
@@ -39,7 +38,7 @@ void Watchdog::watch() {
       if (is_over_within(kTimeToEnd)) return;
       log::error("stopped: {}; this rank was busy with something else for {} s and is ended", failure.message(),
                  kTimeToEnd.count());
-      _exit(static_cast<int>(failure.code()));
+      end_process(static_cast<int>(failure.code()));
     }
   }
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "host/base/thread.hpp"
+#include "host/plugin/crash_report.hpp"
 
 namespace chassis {
 
@@ -18,7 +19,8 @@ namespace {
 
 // More threads than these call plugins without being seen.
 std::array<CallSlot, 256> slots;
-std::atomic<int64_t> current_step = 0;
+std::atomic<int64_t> step_now = 0;
+std::atomic<bool> somebody_waits = false;
 
 // Gives the slot back when the thread ends.
 struct SlotOwner {
@@ -57,12 +59,13 @@ class Text {
   size_t room_, size_ = 0;
 };
 
-size_t describe(const CallSite& site, const char* phase, int64_t unit, char* out, size_t num_bytes) noexcept {
+size_t describe(std::string_view who, std::string_view node, const char* phase, int64_t unit, char* out,
+                size_t num_bytes) noexcept {
   Text text(out, num_bytes);
-  text << site.who << " in " << (phase != nullptr ? phase : "a call");
-  if (!site.node.empty()) text << " of " << site.node;
+  text << who << " in " << (phase != nullptr ? phase : "a call");
+  if (!node.empty()) text << " of " << node;
   if (unit >= 0) text << " (unit " << unit << ")";
-  if (const int64_t step = current_step.load(std::memory_order_relaxed); step > 0) text << ", step " << step;
+  if (const int64_t step = current_step(); step > 0) text << ", step " << step;
   return text.finish();
 }
 
@@ -81,6 +84,7 @@ const CallSite& call_site(std::string_view who, std::string_view node) {
 CallSlot& call_internal::claim_slot() noexcept {
   thread_local SlotOwner owner;
   slot = &owner.unseen;
+  survive_stack_overflow();
   for (CallSlot& free : slots) {
     bool used = false;
     if (free.used.load(std::memory_order_relaxed) || !free.used.compare_exchange_strong(used, true)) continue;
@@ -90,13 +94,15 @@ CallSlot& call_internal::claim_slot() noexcept {
   return *slot;
 }
 
-void set_current_step(int64_t step) noexcept { current_step.store(step, std::memory_order_relaxed); }
+void set_current_step(int64_t step) noexcept { step_now.store(step, std::memory_order_relaxed); }
+int64_t current_step() noexcept { return step_now.load(std::memory_order_relaxed); }
+void lose_patience_with_calls() noexcept { somebody_waits = true; }
 
 size_t describe_call(char* out, size_t num_bytes) noexcept {
   const CallSlot* const own = call_internal::slot;
   const auto from = [&](const CallSlot& slot) -> size_t {
     const CallSite* const site = slot.site.load(std::memory_order_acquire);
-    return site == nullptr ? 0 : describe(*site, slot.phase.load(), slot.unit.load(), out, num_bytes);
+    return site == nullptr ? 0 : describe(site->who, site->node, slot.phase.load(), slot.unit.load(), out, num_bytes);
   };
   if (own != nullptr)
     if (const size_t size = from(*own)) return size;
@@ -108,6 +114,13 @@ size_t describe_call(char* out, size_t num_bytes) noexcept {
 std::string call_in_progress() {
   char text[512];
   return std::string(text, describe_call(text, sizeof text));
+}
+
+std::string own_call_phase() {
+  const CallSlot* const own = call_internal::slot;
+  if (own == nullptr || own->site.load(std::memory_order_relaxed) == nullptr) return "";
+  char text[256];
+  return std::string(text, describe({}, {}, own->phase.load(), own->unit.load(), text, sizeof text));
 }
 
 CallWatch::CallWatch(std::chrono::milliseconds patience, std::function<void(const std::string&)> tell)
@@ -130,9 +143,11 @@ void CallWatch::watch() {
     uint64_t serial = 0;
     Clock::time_point since;
     Clock::duration told_after;
+    bool told_who_waits = false;
   };
   std::array<Seen, slots.size()> seen;
   seen.fill({0, Clock::now(), patience_});
+  constexpr std::chrono::seconds kShortPatience{2};
   const auto interval = std::min<Clock::duration>(std::chrono::seconds(1), patience_ / 4);
   std::unique_lock lock(mutex_);
   while (!ended_.wait_for(lock, interval, [this] { return ending_; })) {
@@ -144,12 +159,15 @@ void CallWatch::watch() {
         seen[i] = {serial, now, patience_};
         continue;
       }
-      if (now - seen[i].since < seen[i].told_after) continue;
+      const bool hurry = somebody_waits && !seen[i].told_who_waits && now - seen[i].since >= kShortPatience;
+      if (!hurry && now - seen[i].since < seen[i].told_after) continue;
       char text[512];
-      const size_t size = describe(*site, slots[i].phase.load(), slots[i].unit.load(), text, sizeof text);
+      const size_t size =
+          describe(site->who, site->node, slots[i].phase.load(), slots[i].unit.load(), text, sizeof text);
       const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - seen[i].since).count();
       tell_(fmt::format("{} has not returned for {} s", std::string_view(text, size), seconds));
-      seen[i].told_after *= 4;
+      seen[i].told_who_waits = somebody_waits;
+      while (seen[i].told_after <= now - seen[i].since) seen[i].told_after *= 4;
     }
   }
 }

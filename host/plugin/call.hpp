@@ -68,11 +68,17 @@ class PluginCall {
 
 // [any] The step in progress, for messages; 0: none.
 void set_current_step(int64_t step) noexcept;
+int64_t current_step() noexcept;
 
 // [any] "plugin 'sdpa' 0.1.0 in forward of layers.q_proj (unit 3), step 17" of the calling thread, else of any other that
 // is in a plugin; empty if none is. Allocates nothing and may be called by a signal handler. Returns the length.
 size_t describe_call(char* out, size_t num_bytes) noexcept;
 std::string call_in_progress();
+// [any] " in forward (unit 3), step 17" of the calling thread; empty if it is in no plugin.
+std::string own_call_phase();
+
+// [any] From now on somebody waits: a call that does not return is told after 2 s. May be called by a signal handler.
+void lose_patience_with_calls() noexcept;
 
 // While it lives, a call that does not return is told: after `patience`, then after four times that, and so on.
 class CallWatch {

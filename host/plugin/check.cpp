@@ -27,7 +27,7 @@ using check::Ended;
 
 bool is_wanted(std::string_view name, const std::vector<std::string>& only) {
   return only.empty() || std::any_of(only.begin(), only.end(), [&](const std::string& wanted) {
-           return name == wanted || name.starts_with(wanted + "/");
+           return name == wanted || name.starts_with(wanted + "/") || name == "process/" + wanted;
          });
 }
 
@@ -47,7 +47,8 @@ void expect_plugin(const std::string& path) {
 }
 
 void expect_known(const std::vector<std::string>& only) {
-  const std::vector<std::string> names = check_names();
+  std::vector<std::string> names = check_names();
+  names.insert(names.end(), std::begin(kTraceTests), std::end(kTraceTests));
   for (const std::string& wanted : only) {
     if (std::none_of(names.begin(), names.end(), [&](const std::string& name) { return is_wanted(name, {wanted}); }))
       throw plugin_error(fmt::format("there is no check '{}'; there are {}", wanted, fmt::join(names, ", ")));
@@ -139,9 +140,14 @@ class Run {
   explicit Run(const CheckRequest& request) : request_(request), deadline_(Clock::now() + request.total_timeout) {}
 
   std::vector<CheckResult> run() {
+    // What tests leave behind can only be found beside all of them.
+    const bool all = std::any_of(std::begin(kTraceTests), std::end(kTraceTests),
+                                 [&](std::string_view name) { return is_wanted(name, request_.only); });
     for (const check::Test& test : check::tests())
-      if (is_wanted(test.name, request_.only)) keep(run(test));
-    for (CheckResult& result : traces_.results(request_.only.empty())) keep(std::move(result));
+      if (all || is_wanted(test.name, request_.only)) keep(run(test));
+    for (CheckResult& result : traces_.results(all))
+      if (result.outcome == CheckOutcome::kFailed || is_wanted(result.test, request_.only)) keep(std::move(result));
+    std::erase_if(results_, [this](const CheckResult& result) { return !is_told(result); });
     return std::move(results_);
   }
 
@@ -180,8 +186,12 @@ class Run {
     return result;
   }
 
+  bool is_told(const CheckResult& result) const {
+    return result.test.starts_with("process/") || is_wanted(result.test, request_.only);
+  }
+
   void keep(CheckResult result) {
-    if (request_.report) request_.report(result);
+    if (request_.report && is_told(result)) request_.report(result);
     results_.push_back(std::move(result));
   }
 

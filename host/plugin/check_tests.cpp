@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 #include <fmt/core.h>
 #include <fmt/ranges.h>
-#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,7 +22,9 @@
 #include "chassis/service/tensor.h"
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
+#include "host/config/schema.hpp"
 #include "host/plugin/check_bench.hpp"
+#include "host/plugin/growth.hpp"
 #include "host/plugin/option_schema.hpp"
 #include "host/plugin/sized.hpp"
 
@@ -74,12 +75,6 @@ int64_t resident_bytes() {
   return resident * ::sysconf(_SC_PAGESIZE);
 }
 
-// Bytes of malloc in use: exact, where it is the process's own.
-int64_t heap_bytes() {
-  const struct mallinfo2 info = ::mallinfo2();
-  return static_cast<int64_t>(info.uordblks + info.hblkhd);
-}
-
 std::vector<ElfSymbol> symbols_of(const std::string& path) {
   const std::string bytes = read_file(path);
   return read_elf_symbols(elf_source(bytes), path);
@@ -87,7 +82,13 @@ std::vector<ElfSymbol> symbols_of(const std::string& path) {
 
 // static: nothing of the file runs.
 
-void static_manifest(Bench& bench) { check_permissions(bench.file().path); }
+void static_manifest(Bench& bench) {
+  const PluginFile file = bench.file();
+  check_permissions(file.path);
+  for (const MemberName& member : file.manifest.members)
+    if (const std::string reason = unusable_reason(file, member); !reason.empty())
+      throw failed(fmt::format("{} can be chosen nowhere: {}", member.text(), reason));
+}
 
 void static_exports(Bench& bench) {
   std::vector<std::string> exported;
@@ -130,11 +131,22 @@ void static_tier(Bench& bench) {
 
 // load
 
+// A table in which members of the kind are chosen and that has this key of its own; empty if there is none.
+std::string table_with_key(std::string_view kind, std::string_view key) {
+  for (const TableSpec& table : host_schema().tables)
+    if (table.slot == SlotForm::kOne && table.kind == kind && table.find(key) != nullptr) return table.name;
+  return "";
+}
+
 void load_entry(Bench& bench) { bench.load(); }
 
 void load_options(Bench& bench) {
   const auto library = bench.load();
-  for (const MemberName& member : library->manifest().members) bench.specs(*library, member);
+  for (const MemberName& member : library->manifest().members)
+    for (const OptionSpec& spec : bench.specs(*library, member))
+      if (const std::string table = table_with_key(member.kind, spec.name); !table.empty())
+        throw failed(fmt::format("{} has an option '{}', which is a key of the host in [{}]", member.text(), spec.name,
+                                 table));
 }
 
 void load_side_effects(Bench& bench) {
@@ -183,6 +195,7 @@ void load_unknown_id(Bench& bench) {
     const HostTable host(library->negotiated(), services.get());
     chassis_instance_t untouched{};
     chassis_instance_t* instance = &untouched;
+    const PluginCall call(call_site(library->manifest().who()), "create");
     chassis_status_t* status = library->factory().create(host.get(), str_of(wrong.kind), str_of(wrong.id), &instance);
     const bool refused = status != nullptr;
     status_release(status);
@@ -209,14 +222,19 @@ void live_with(Bench& bench, AbiVersion negotiated, uint32_t struct_size) {
     const PoisonedHost host(negotiated, services.get(), struct_size);
     const std::string who = library->manifest().who() + " " + member.text();
     chassis_instance_t* instance = nullptr;
-    throw_if_failed(factory.create(host.get(), str_of(member.kind), str_of(member.id), &instance), who);
+    const CallSite& site = call_site(who);
+    {
+      const PluginCall call(site, "create");
+      throw_if_failed(factory.create(host.get(), str_of(member.kind), str_of(member.id), &instance), who);
+    }
     if (instance == nullptr) throw failed(who + ": create returned no instance and no error");
     const chassis_instance_t hooks = read_sized(instance);
-    if (hooks.prepare != nullptr) throw_if_failed(hooks.prepare(instance), who + ": prepare");
-    if (hooks.activate != nullptr) throw_if_failed(hooks.activate(instance), who + ": activate");
-    if (hooks.quiesce != nullptr) throw_if_failed(hooks.quiesce(instance, kQuiesceDeadlineNs), who + ": quiesce");
-    if (hooks.deactivate != nullptr) throw_if_failed(hooks.deactivate(instance), who + ": deactivate");
-    hooks.destroy(instance);
+    const auto with_phase = [&](const char* phase) { return CalledInstance(site, phase, instance); };
+    if (hooks.prepare != nullptr) throw_if_failed(hooks.prepare(with_phase("prepare")), who);
+    if (hooks.activate != nullptr) throw_if_failed(hooks.activate(with_phase("activate")), who);
+    if (hooks.quiesce != nullptr) throw_if_failed(hooks.quiesce(with_phase("quiesce"), kQuiesceDeadlineNs), who);
+    if (hooks.deactivate != nullptr) throw_if_failed(hooks.deactivate(with_phase("deactivate")), who);
+    hooks.destroy(with_phase("destroy"));
   });
 }
 

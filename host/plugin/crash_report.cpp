@@ -2,8 +2,11 @@
 
 #include <execinfo.h>
 #include <link.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +14,7 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "host/base/end_process.hpp"
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
 #include "host/plugin/call.hpp"
@@ -29,10 +33,40 @@ constexpr int kMostFrames = 64, kShownFrames = 16;
 Code codes[kMostPlugins];
 std::atomic<size_t> num_codes = 0;
 
-alignas(16) char handler_stack[64 * 1024];  // a stack that overflowed is of no use
+constexpr size_t kHandlerStackBytes = 64 * 1024;
+alignas(16) char handler_stack[kHandlerStackBytes];  // of the first thread
+std::atomic<bool> reporting = false;
+
+// A second stack for as long as the thread lives.
+struct ThreadStack {
+  void* memory = MAP_FAILED;
+  ThreadStack() {
+    stack_t now{};
+    if (::sigaltstack(nullptr, &now) != 0 || (now.ss_flags & SS_DISABLE) == 0) return;  // somebody gave it one
+    memory = ::mmap(nullptr, kHandlerStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return;
+    const stack_t stack = {.ss_sp = memory, .ss_flags = 0, .ss_size = kHandlerStackBytes};
+    ::sigaltstack(&stack, nullptr);
+  }
+  ~ThreadStack() {
+    if (memory == MAP_FAILED) return;
+    const stack_t none = {.ss_sp = nullptr, .ss_flags = SS_DISABLE, .ss_size = 0};
+    if (::sigaltstack(&none, nullptr) == 0) ::munmap(memory, kHandlerStackBytes);
+  }
+};
 
 void write_text(const char* text) {
   if (::write(STDERR_FILENO, text, ::strlen(text)) < 0) return;
+}
+
+void write_address(uintptr_t address) {
+  char digits[2 + 2 * sizeof address + 1] = "0x";
+  size_t size = 2;
+  int shift = 8 * sizeof address - 4;
+  while (shift > 0 && (address >> shift) == 0) shift -= 4;
+  for (; shift >= 0; shift -= 4) digits[size++] = "0123456789abcdef"[address >> shift & 15];
+  digits[size] = '\0';
+  write_text(digits);
 }
 
 const Code* plugin_at(const void* address) {
@@ -43,28 +77,100 @@ const Code* plugin_at(const void* address) {
   return found == codes + count ? nullptr : found;
 }
 
-void on_crash(int number) {
+// Where the thread was: the registers that the kernel saved, which the unwinder reads too.
+struct Registers {
+#if defined(__x86_64__)
+  explicit Registers(void* context) : saved(static_cast<ucontext_t*>(context)->uc_mcontext.gregs) {}
+  uintptr_t code() const { return static_cast<uintptr_t>(saved[REG_RIP]); }
+  uintptr_t stack() const { return static_cast<uintptr_t>(saved[REG_RSP]); }
+  // As if the function that was called had returned.
+  void leave_call() {
+    saved[REG_RIP] = *reinterpret_cast<greg_t*>(stack());
+    saved[REG_RSP] += static_cast<greg_t>(sizeof(greg_t));
+  }
+  greg_t* saved;
+#elif defined(__aarch64__)
+  explicit Registers(void* context) : saved(static_cast<ucontext_t*>(context)->uc_mcontext) {}
+  uintptr_t code() const { return saved.pc; }
+  uintptr_t stack() const { return saved.sp; }
+  void leave_call() { saved.pc = saved.regs[30]; }
+  mcontext_t& saved;
+#endif
+};
+
+enum class Cause { kOther, kAddress, kBadCall, kStackOverflow };
+
+Cause cause_of(int number, const siginfo_t& info, const Registers& at) {
+  constexpr uintptr_t kNear = 64 * 1024;
+  if ((number != SIGSEGV && number != SIGBUS) || info.si_code <= 0 || info.si_code == SI_KERNEL) return Cause::kOther;
+  const auto address = reinterpret_cast<uintptr_t>(info.si_addr);
+  if (address == at.code()) return Cause::kBadCall;
+  if (address + kNear >= at.stack() && address <= at.stack() + kNear) return Cause::kStackOverflow;
+  return Cause::kAddress;
+}
+
+void write_cause(Cause cause, const siginfo_t& info) {
+  if (cause == Cause::kStackOverflow)
+    return write_text(": the stack is exhausted (endless recursion, or a large array on it)");
+  if (cause == Cause::kOther) return;
+  write_text(cause == Cause::kBadCall ? ": a bad function pointer was called, to " : " at address ");
+  write_address(reinterpret_cast<uintptr_t>(info.si_addr));
+}
+
+std::atomic<pid_t> crashing_thread = 0;
+volatile sig_atomic_t reads_stack = 0;
+sigjmp_buf stack_unreadable;
+
+// Reads memory that may be damaged.
+void write_stack(Cause cause, Registers at) {
   void* frames[kMostFrames];
+  if (cause == Cause::kBadCall) at.leave_call();  // there is no code to unwind from
   const int count = ::backtrace(frames, kMostFrames);
   const Code* plugin = nullptr;
   for (int i = 0; i < count && plugin == nullptr; ++i) plugin = plugin_at(frames[i]);
-  char call[512];
-  const bool in_call = describe_call(call, sizeof call) != 0;
+  write_text(plugin != nullptr ? "  in the code of " : "  outside of the code of all plugins");
+  if (plugin != nullptr) write_text(plugin->text);
+  write_text("\n  stack, innermost first:\n");
+  void** const crashed = std::find(frames, frames + count, reinterpret_cast<void*>(at.code()));
+  const int first = crashed == frames + count ? 0 : static_cast<int>(crashed - frames);  // before it: this handler
+  ::backtrace_symbols_fd(frames + first, std::min(count - first, kShownFrames), STDERR_FILENO);
+}
+
+[[noreturn]] void end_by(int number) {
+  ::signal(number, SIG_DFL);
+  ::raise(number);
+  end_process(128 + number);
+}
+
+void on_crash(int number, siginfo_t* info, void* context) {
+  const pid_t self = ::gettid();
+  pid_t other = 0;
+  if (!crashing_thread.compare_exchange_strong(other, self)) {
+    while (other != self) ::pause();  // the thread that was first ends the process
+    if (reads_stack) ::siglongjmp(stack_unreadable, 1);
+    end_by(number);
+  }
+  const Registers at(context);
+  const Cause cause = cause_of(number, *info, at);
+  // What needs no more than this thread's own memory comes first.
   write_text("error: ");
   write_text(::sigabbrev_np(number) != nullptr ? "SIG" : "a signal");
   if (::sigabbrev_np(number) != nullptr) write_text(::sigabbrev_np(number));
-  write_text(plugin != nullptr ? " in " : " outside of all plugins");
-  if (plugin != nullptr) write_text(plugin->text);
-  if (in_call) {
+  write_cause(cause, *info);
+  char call[512];
+  if (describe_call(call, sizeof call) != 0) {
     write_text("\n  call in progress: ");
     write_text(call);
   }
-  write_text("\n  stack, innermost first:\n");
-  // The first frames are those of this handler and of the return from the signal.
-  const int first = std::min(count, 2);
-  ::backtrace_symbols_fd(frames + first, std::min(count - first, kShownFrames), STDERR_FILENO);
-  ::signal(number, SIG_DFL);
-  ::raise(number);
+  write_text("\n");
+  if (sigsetjmp(stack_unreadable, 0) == 0) {
+    reads_stack = 1;
+    write_stack(cause, at);
+  } else {
+    write_text("  the stack cannot be read\n");
+  }
+  reads_stack = 0;
+  end_by(number);
 }
 
 std::atomic<pid_t> guarded_process = 0;  // none; a child that a plugin forks may end as it likes
@@ -77,7 +183,7 @@ void on_foreign_exit(const std::string& how) {
   log::error("the process was ended by {} {}", how,
              call.empty() ? "while no plugin was called: by a library, or a thread that a plugin started" : "inside of " + call);
   log::flush();
-  ::_exit(static_cast<int>(ExitCode::kPlugin));
+  end_process(static_cast<int>(ExitCode::kPlugin));
 }
 
 // Handlers run in reverse order: ours are to come before those of libraries that were loaded so far.
@@ -102,10 +208,15 @@ void report_crashes() {
   const stack_t stack = {.ss_sp = handler_stack, .ss_flags = 0, .ss_size = sizeof handler_stack};
   ::sigaltstack(&stack, nullptr);
   struct sigaction action {};
-  action.sa_handler = on_crash;
-  action.sa_flags = static_cast<int>(SA_ONSTACK | SA_NODEFER);
+  action.sa_sigaction = on_crash;
+  action.sa_flags = static_cast<int>(SA_ONSTACK | SA_NODEFER | SA_SIGINFO);
   for (const int number : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT}) ::sigaction(number, &action, nullptr);
+  reporting = true;
 #endif
+}
+
+void survive_stack_overflow() noexcept {
+  if (reporting.load(std::memory_order_relaxed)) static thread_local const ThreadStack stack;
 }
 
 void name_code(const void* address, const std::string& who, const std::string& path) {
@@ -137,3 +248,14 @@ void name_code(const void* address, const std::string& who, const std::string& p
 }
 
 }  // namespace chassis
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// Rationale: the program's own symbols come first when a library is loaded, so a plugin that calls _exit() calls this.
+extern "C" {
+__attribute__((visibility("default"))) void _exit(int status) {
+  chassis::on_foreign_exit("_exit(" + std::to_string(status) + ")");
+  chassis::end_process(status);
+}
+__attribute__((visibility("default"))) void _Exit(int status) noexcept { ::_exit(status); }
+}
+#endif

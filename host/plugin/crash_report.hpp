@@ -5,12 +5,16 @@
 
 namespace chassis {
 
-// From now on such a signal is told on stderr, with the innermost plugin on the stack, the call in progress and a short
+// From now on such a signal is told on stderr, with the call in progress, the innermost plugin on the stack and a short
 // backtrace, and then ends the process as it would have. Does nothing under sanitizers, which tell more.
 void report_crashes();
 
-// While it lives, exit() and quick_exit() are errors of a plugin: told, and the process ends with ExitCode::kPlugin. One
-// at a time. A process that ends by _exit() runs nothing more, so this cannot be seen from inside it.
+// [any] Gives the calling thread a second stack, so that the report can be made when the first one is exhausted. Cheap
+// after the first time; nothing before report_crashes().
+void survive_stack_overflow() noexcept;
+
+// While it lives, exit(), quick_exit() and _exit() are errors of a plugin: told, and the process ends with
+// ExitCode::kPlugin. One at a time. The program ends itself by end_process(). Not seen: the system call itself.
 class ExitGuard {
  public:
   ExitGuard();

@@ -18,13 +18,15 @@ void line(std::string& out, std::string_view key, const std::string& value) {
 
 }  // namespace
 
-std::string plugin_list_text(const PluginIndex& index) {
+std::string plugin_list_text(const PluginIndex& index, const std::function<std::string(const PluginFile&)>& refusal) {
   std::vector<std::array<std::string, 5>> rows;
   std::string unusable;
   for (const PluginFile& file : index.files()) {
+    const std::string refused = refusal ? refusal(file) : "";
     for (const MemberName& member : file.manifest.members) {
       if (index.find(member.kind, member.id) != &file) continue;
-      if (const std::string reason = unusable_reason(file, member); !reason.empty())
+      const std::string own_reason = unusable_reason(file, member), &reason = own_reason.empty() ? refused : own_reason;
+      if (!reason.empty())
         unusable += fmt::format("unusable here: {} in {}: {}\n", member.text(), file.path, reason);
       rows.push_back({member.kind, member.id, file.manifest.id + " " + file.manifest.version,
                       std::string(tier_text(file.manifest.tier)), file.path});

@@ -53,10 +53,12 @@ Instance::Instance(std::shared_ptr<const PluginLibrary> library, InstanceContext
   site_ = &call_site(who_);
   services_ = services.attach(context_);
   host_ = std::make_unique<HostTable>(library_->negotiated(), services_.get());
-  check(call_plugin([&] {
+  {
     const PluginCall call(*site_, "create");
-    return library_->factory().create(host_->get(), str_of(context_.kind), str_of(context_.member_id), &instance_);
-  }));
+    check(call_plugin([&] {
+      return library_->factory().create(host_->get(), str_of(context_.kind), str_of(context_.member_id), &instance_);
+    }));
+  }
   if (instance_ == nullptr) throw plugin_error(fmt::format("{}: create returned no instance and no error", who_));
   if (instance_->struct_size < kInstanceBytes) {
     throw plugin_error(fmt::format("{}: create returned an instance of {} bytes, expected at least {}", who_,

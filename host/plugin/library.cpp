@@ -112,10 +112,12 @@ const Mapped& map_library(const PluginFile& file, const PrivateCopy& copy, AbiVe
   if (slot) return *slot;
 
   const std::string who = file.manifest.who();
-  const PluginCall call(call_site(who), "its constructors and entry");
   // Rationale: not through boost::dll, which has no mode that keeps the library mapped whatever its entry does, and
   // whose message is an errno that nothing has set.
-  if (::dlopen(copy.path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) == nullptr) throw unloadable(file, copy);
+  {
+    const PluginCall call(call_site(who), "load");  // its constructors run
+    if (::dlopen(copy.path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) == nullptr) throw unloadable(file, copy);
+  }
   boost::dll::shared_library library(copy.path, boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
   auto mapped = std::make_unique<Mapped>(std::move(library), negotiated);
   if (!mapped->library.has(CHASSIS_ENTRY_SYMBOL)) {
@@ -287,6 +289,7 @@ chassis_factory_t enter_plugin(PluginEntry entry, const chassis_host_t* host, co
   const chassis_factory_t* factory = nullptr;
   chassis_status_t* status = nullptr;
   try {
+    const PluginCall call(call_site(who), "entry");
     status = entry(host, &factory);
   } catch (const std::exception& error) {
     throw plugin_error(fmt::format("{} threw an exception out of its entry: {}", who, error.what()));

@@ -6,7 +6,9 @@
 
 #include "host/base/json.hpp"
 #include "host/base/log.hpp"
+#include "host/base/printable.hpp"
 #include "host/plugin/option_schema.hpp"
+#include "host/plugin/status.hpp"
 
 namespace chassis {
 
@@ -39,6 +41,10 @@ const std::vector<OptionSpec>& PluginRegistry::option_specs(std::string_view kin
   if (known != specs_.end()) return known->second;
   const auto library = this->library(kind, id);
   return specs_.emplace(name, read_option_specs(library->member(kind, id), library->manifest().who())).first->second;
+}
+
+std::string PluginRegistry::doc(std::string_view kind, std::string_view id) {
+  return printable(view_of(library(kind, id)->member(kind, id).doc));
 }
 
 std::unique_ptr<Instance> PluginRegistry::create(std::string_view kind, std::string_view id, Json options,

@@ -25,6 +25,8 @@ class PluginRegistry {
   const PluginIndex& index() const { return index_; }
   // Throws a plugin error if there is no such member or its library is refused.
   std::shared_ptr<const PluginLibrary> library(std::string_view kind, std::string_view id);
+  // What a member says of itself in one line; loads its library.
+  std::string doc(std::string_view kind, std::string_view id);
   // The options that a member takes; loads its library.
   const std::vector<OptionSpec>& option_specs(std::string_view kind, std::string_view id);
   // `options` are checked and complete; `origins` tells where each comes from.

@@ -143,11 +143,12 @@ const PluginFile* PluginIndex::library(std::string_view id) const {
 
 const PluginFile& PluginIndex::at(std::string_view kind, std::string_view id) const {
   const PluginFile* const found = find(kind, id);
-  // A damaged file of that name in an earlier folder is most likely the one that is meant.
+  // A damaged file of that name is most likely the one that is meant, unless an earlier folder has a whole one.
   for (const IgnoredFile& damaged : ignored_) {
-    if (fs::path(damaged.path).stem() != id || found == nullptr || found < files_.data() + damaged.num_before) continue;
-    throw plugin_error(fmt::format("plugin '{}' of kind '{}': {}, which comes before {}, cannot be used", id, kind,
-                                   damaged.path, found->path))
+    const bool is_later = found != nullptr && found < files_.data() + damaged.num_before;
+    if (fs::path(damaged.path).stem() != id || is_later) continue;
+    const std::string before = found != nullptr ? ", which comes before " + found->path + "," : "";
+    throw plugin_error(fmt::format("plugin '{}' of kind '{}': {}{} cannot be used", id, kind, damaged.path, before))
         .caused_by(plugin_error(damaged.reason))
         .hint("build it again, or remove it");
   }
@@ -158,16 +159,45 @@ const PluginFile& PluginIndex::at(std::string_view kind, std::string_view id) co
         .hint("searched " + searched_text());
   }
   std::string message = fmt::format("unknown plugin '{}' of kind '{}'", id, kind);
-  const std::string close = nearest(id, installed);
-  if (!close.empty()) message += fmt::format(" (did you mean '{}'?)", close);
+  // Who writes the name of a library, or of a member of another kind, has misspelt nothing.
+  std::string elsewhere;
   for (const Member& member : members_) {
-    if (member.name.id == id) message += fmt::format("; there is '{}' of kind '{}'", id, member.name.kind);
+    if (member.name.id == id) elsewhere += fmt::format("; there is '{}' of kind '{}'", id, member.name.kind);
+    else if (member.name.kind == kind && files_[member.file].manifest.id == id)
+      elsewhere += fmt::format("; library '{}' offers it as '{}'", id, member.name.id);
   }
-  Error error = plugin_error(message + "; installed: " + fmt::format("{}", fmt::join(installed, ", ")));
-  for (const IgnoredFile& file : ignored_) {
-    if (fs::path(file.path).stem() == id) error.caused_by(plugin_error(file.reason));
+  const std::string close = elsewhere.empty() ? nearest(id, installed) : "";
+  if (!close.empty()) message += fmt::format(" (did you mean '{}'?)", close);
+  throw plugin_error(message + elsewhere + "; installed: " + fmt::format("{}", fmt::join(installed, ", ")))
+      .hint("searched " + searched_text());
+}
+
+const PluginFile* PluginIndex::named(const std::string& name) const {
+  if (const PluginFile* file = library(name)) return file;
+  for (const PluginFile& file : files_) {
+    if (file.path == name) return &file;
+    for (const MemberName& member : file.manifest.members)
+      if (member.id == name || member.text() == name) return &file;
   }
-  throw error.hint("searched " + searched_text());
+  return nullptr;
+}
+
+const PluginFile& PluginIndex::at_name(const std::string& name) const {
+  if (const PluginFile* file = named(name)) return *file;
+  for (const IgnoredFile& ignored : ignored_)
+    if (fs::path(ignored.path).stem() == name)
+      throw plugin_error(fmt::format("plugin '{}': {} cannot be used", name, ignored.path))
+          .caused_by(plugin_error(ignored.reason))
+          .hint("build it again, or remove it");
+  std::vector<std::string> known;
+  for (const PluginFile& file : files_) {
+    known.push_back(file.manifest.id);
+    for (const MemberName& member : file.manifest.members) known.push_back(member.id);
+  }
+  const std::string close = nearest(name, known);
+  throw plugin_error(fmt::format("no plugin '{}' is installed, and there is no such file{}", name,
+                                 close.empty() ? "" : fmt::format(" (did you mean '{}'?)", close)))
+      .hint("see `chassis plugins list`");
 }
 
 MemberName PluginIndex::model_for_architecture(std::string_view architecture) const {

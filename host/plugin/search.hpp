@@ -53,6 +53,10 @@ class PluginIndex {
   const PluginFile& at(std::string_view kind, std::string_view id) const;
   // A library by its own id; NULL if there is none.
   const PluginFile* library(std::string_view id) const;
+  // The file of a library or a member by its name ("sdpa", "ops/sdpa"), or by its path; NULL if there is none.
+  const PluginFile* named(const std::string& name) const;
+  // Throws a plugin error if there is none, or only a damaged one.
+  const PluginFile& at_name(const std::string& name) const;
   // The member of kind "model" for a value of config.json "architectures"; throws a plugin error that lists what is
   // supported.
   MemberName model_for_architecture(std::string_view architecture) const;

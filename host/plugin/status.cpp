@@ -4,13 +4,16 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <stdexcept>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "host/base/log.hpp"
+#include "host/plugin/call.hpp"
 #include "host/plugin/services.hpp"
 
 // Only its address crosses the boundary.
@@ -32,8 +35,45 @@ chassis_status& exhausted_status() {
   return status;
 }
 
+// The statuses that are outside: plugins give back pointers, and not always ours. Process-wide, since a pointer does not
+// say where it came from; outlives every static destructor.
+class Outside {
+ public:
+  void add(const chassis_status* status) {
+    const std::lock_guard lock(mutex_);
+    statuses_.insert(status);
+  }
+  bool has(const chassis_status* status) const {
+    const std::lock_guard lock(mutex_);
+    return status == &exhausted_status() || statuses_.contains(status);
+  }
+  // NULL unless it was outside.
+  std::unique_ptr<chassis_status> take(chassis_status* status) noexcept {
+    const std::lock_guard lock(mutex_);
+    return std::unique_ptr<chassis_status>(statuses_.erase(status) != 0 ? status : nullptr);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::unordered_set<const chassis_status*> statuses_;
+};
+
+Outside& outside() {
+  static Outside& statuses = *new Outside;
+  return statuses;
+}
+
+std::string foreign_text(const chassis_status* status) {
+  return fmt::format("returned {} as its status, which is none that the host made or was released already; a status is "
+                     "NULL or made with status_new", static_cast<const void*>(status));
+}
+
+std::string message_of(const chassis_status& status) {
+  return status.message.empty() ? fmt::format("no message, status {}", status_code_text(status.code)) : status.message;
+}
+
 std::string own_text(const chassis_status& status) {
-  std::string text = status.message.empty() ? std::string(status_code_text(status.code)) : status.message;
+  std::string text = message_of(status);
   for (size_t i = 0; i < status.facts.size(); ++i) {
     text += fmt::format("{}{}={}", i == 0 ? " (" : ", ", status.facts[i].first, status.facts[i].second);
   }
@@ -81,6 +121,13 @@ ExitCode exit_code_of(const chassis_status& status) {
   }
 }
 
+std::string text_with_causes(const chassis_status& status) {
+  std::string text = own_text(status);
+  for (const chassis_status* cause = status.cause.get(); cause != nullptr; cause = cause->cause.get())
+    text += "\ncaused by: " + own_text(*cause);
+  return text;
+}
+
 // The functions of chassis_host_t. None lets an exception out.
 
 const void* get_service(const chassis_host_t* host, chassis_str_t id) {
@@ -100,14 +147,14 @@ const void* get_service(const chassis_host_t* host, chassis_str_t id) {
 }
 
 chassis_status_t* status_new(const chassis_host_t*, int32_t code, chassis_str_t message, chassis_status_t* cause) {
-  std::unique_ptr<chassis_status> stolen(cause == &exhausted_status() ? nullptr : cause);
+  std::unique_ptr<chassis_status> stolen = outside().take(cause);
   chassis_status_t* status = make_status(code, view_of(message));
   if (status != &exhausted_status()) status->cause = std::move(stolen);
   return status;
 }
 
 void status_add(chassis_status_t* status, chassis_str_t key, chassis_str_t value) {
-  if (status == nullptr || status == &exhausted_status()) return;
+  if (status == nullptr || status == &exhausted_status() || !outside().has(status)) return;
   try {
     status->facts.emplace_back(view_of(key), view_of(value));
   } catch (...) {  // no memory: the status stands without this fact
@@ -117,6 +164,7 @@ void status_add(chassis_status_t* status, chassis_str_t key, chassis_str_t value
 chassis_str_t status_message(const chassis_status_t* status) {
   if (status == nullptr) return {nullptr, 0};
   if (status == &exhausted_status()) return str_of(status->message);
+  if (!outside().has(status)) return str_of("no status of the host");
   try {
     auto& text = const_cast<chassis_status_t*>(status)->text;
     text = status_text(status);
@@ -143,6 +191,10 @@ chassis_status_t* make_status(int32_t code, std::string_view message) noexcept {
     // OK is no failure: whoever makes a status means one.
     status->code = code > CHASSIS_OK && code <= CHASSIS_DATA_LOSS ? code : CHASSIS_UNKNOWN;
     status->message = message;
+    if (status->code != code)
+      status->facts.emplace_back("its status code",
+                                 fmt::format("{}, which {}", code, code == CHASSIS_OK ? "says OK" : "is unknown"));
+    outside().add(status.get());
     return status.release();
   } catch (...) {
     return &exhausted_status();
@@ -168,32 +220,33 @@ chassis_status_t* status_of_current_exception() noexcept {
   }
 }
 
-int32_t status_code(const chassis_status_t* status) noexcept { return status == nullptr ? CHASSIS_OK : status->code; }
+int32_t status_code(const chassis_status_t* status) noexcept {
+  if (status == nullptr) return CHASSIS_OK;
+  return outside().has(status) ? status->code : CHASSIS_UNKNOWN;
+}
 
 std::string status_text(const chassis_status_t* status) {
   if (status == nullptr) return "OK";
-  std::string text = own_text(*status);
-  for (const chassis_status* cause = status->cause.get(); cause != nullptr; cause = cause->cause.get()) {
-    text += "\ncaused by: " + own_text(*cause);
-  }
-  return text;
+  if (!outside().has(status)) return foreign_text(status);
+  return text_with_causes(*status);
 }
 
 void status_release(chassis_status_t* status) noexcept {
-  if (status == &exhausted_status()) return;
   // One by one: a long chain must not become a deep recursion.
-  std::unique_ptr<chassis_status> next(status);
+  std::unique_ptr<chassis_status> next = outside().take(status);
   while (next) next = std::move(next->cause);
 }
 
 void throw_if_failed(chassis_status_t* status, std::string_view who) {
   if (status == nullptr) return;
+  if (!outside().has(status)) throw plugin_error(fmt::format("{}{} {}", who, own_call_phase(), foreign_text(status)));
   const std::unique_ptr<chassis_status, void (*)(chassis_status*)> owned(status, status_release);
-  Error error(exit_code_of(*status),
-              fmt::format("{}: {}", who,
-                          status->message.empty() ? std::string(status_code_text(status->code)) : status->message));
+  const ExitCode exit_code = exit_code_of(*status);
+  // The user's mistakes have nothing to do with the moment in which they are found.
+  const bool has_moment = exit_code != ExitCode::kConfig && exit_code != ExitCode::kStopped;
+  Error error(exit_code, fmt::format("{}{}: {}", who, has_moment ? own_call_phase() : "", message_of(*status)));
   for (const auto& [key, value] : status->facts) error.with(key, value);
-  if (status->cause) error.caused_by(std::runtime_error(status_text(status->cause.get())));
+  if (status->cause) error.caused_by(std::runtime_error(text_with_causes(*status->cause)));
   throw error;
 }
 

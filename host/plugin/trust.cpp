@@ -66,6 +66,11 @@ bool is_inside(const std::string& path, const std::string& folder) {
   return std::mismatch(above.begin(), above.end(), real.begin(), real.end()).first == above.end();
 }
 
+std::string pin_text(const std::string& path) {
+  return fmt::format("; or pin what is in the file: [plugins] pin = {{ ID = \"sha256:…\" }}, with the ID and hash that "
+                     "`chassis plugins info {}` prints", path);
+}
+
 void refuse_writable_by_all(const std::string& path, const fs::path& at, const struct stat& status) {
   if (S_ISLNK(status.st_mode) || (status.st_mode & S_IWOTH) == 0) return;
   const std::string mode = fmt::format("writable by everyone (mode {:o})", status.st_mode & 07777);
@@ -73,7 +78,11 @@ void refuse_writable_by_all(const std::string& path, const fs::path& at, const s
   throw plugin_error(folder ? fmt::format("{} lies in {}, which is {}, so anyone could put another in its place", path,
                                           at.string(), mode)
                             : fmt::format("{} is {}, so anyone could change what runs", at.string(), mode))
-      .hint(folder ? "move it to a folder of your own, or chmod o-w " + at.string() : "chmod o-w " + at.string());
+      .hint((folder && ((status.st_mode & S_ISVTX) != 0 || status.st_uid != ::geteuid())
+                 ? "move it to a folder of your own"
+             : folder ? "move it to a folder of your own, or chmod o-w " + at.string()
+                      : "chmod o-w " + at.string()) +
+            pin_text(path) + "; [plugins] trust cannot lift this, since it is about owners");
 }
 
 }  // namespace
@@ -95,9 +104,8 @@ void check_trust(const std::string& path, const TrustPolicy& policy) {
     if (is_inside(path, folder)) return;
   const auto refuse = [&](const fs::path& at, const std::string& what) {
     return plugin_error(fmt::format("{} is not loaded: {} {}, who could change what runs", path, at.string(), what))
-        .hint(fmt::format("if you trust them, say so in the TOML: [plugins] trust = [\"{}\"]; or pin the file: "
-                          "`chassis plugins info {}` prints its hash",
-                          folder_of(path).string(), path));
+        .hint(fmt::format("if you trust them, say so in the TOML: [plugins] trust = [\"{}\"]{}",
+                          fs::absolute(folder_of(path)).lexically_normal().string(), pin_text(path)));
   };
   walk(path, [&](const fs::path& at, const struct stat& status) {
     if (std::find(policy.owners.begin(), policy.owners.end(), status.st_uid) == policy.owners.end())

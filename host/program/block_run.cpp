@@ -53,6 +53,39 @@ class Call {
     raw.grad_params_beta = beta.data();
   }
 
+  // To be called before the kernel.
+  void note_given() {
+    given_outputs_ = outputs;
+    given_gradients_ = grad_inputs;
+  }
+  // Forgets, unread, what came back and is not the kernel's to give. Returns which and why; empty if all is well.
+  std::string forget_foreign(bool tracked) {
+    const LentHandles lent[] = {{"input", inputs},
+                                {"parameter", params},
+                                {"gradient of output", grad_outputs},
+                                {"gradient of parameter", grad_params},
+                                {"kept output", owns_outputs_ ? std::span<chassis_tensor_t>() : outputs},
+                                {"saved tensor", owns_outputs_ ? std::span<chassis_tensor_t>() : saved}};
+    std::string first;
+    seen_.clear();
+    const auto look = [&](std::vector<chassis_tensor_t>& handles, size_t i, chassis_tensor_t given, const char* what) {
+      chassis_tensor_t& handle = handles[i];
+      if (handle == given) return;
+      std::string wrong;
+      if (given) wrong = "another handle than the one that the host gave to be written";
+      else if (std::any_of(seen_.begin(), seen_.end(), [&](auto* other) { return *other == handle; }))
+        wrong = "a handle that it gave back before in the same call; each needs one of its own";
+      else wrong = why_not_its_own(handle, tracked, lent);
+      if (wrong.empty()) return seen_.push_back(&handle);
+      handle = given;
+      if (first.empty()) first = std::string(what) + " " + std::to_string(i) + " is " + wrong;
+    };
+    for (size_t i = 0; owns_outputs_ && i < outputs.size(); ++i) look(outputs, i, given_outputs_[i], "output");
+    for (size_t i = 0; owns_outputs_ && i < saved.size(); ++i) look(saved, i, nullptr, "saved tensor");
+    for (size_t i = 0; i < grad_inputs.size(); ++i) look(grad_inputs, i, given_gradients_[i], "gradient of input");
+    return first;
+  }
+
   // Takes what the kernel put there.
   static Tensor take(chassis_tensor_t& handle) { return Tensor::adopt(std::exchange(handle, nullptr)); }
 
@@ -65,6 +98,8 @@ class Call {
     for (chassis_tensor_t& handle : grad_inputs) take(handle);
   }
   bool owns_outputs_ = false;  // backward borrows them
+  std::vector<chassis_tensor_t> given_outputs_, given_gradients_;
+  std::vector<chassis_tensor_t*> seen_;
 };
 
 class BlockRun {
@@ -384,14 +419,15 @@ class BlockRun {
     const auto* table = node.provider->table;
     if (!context_.rehearsal) {
       const PluginCall call(*node.site, phase, unit());
-      return check(node, kernel(node.provider->self, node.kernel.get(), &call_.raw));
+      call_.note_given();
+      chassis_status_t* const status = kernel(node.provider->self, node.kernel.get(), &call_.raw);
+      const std::string foreign = call_.forget_foreign(node.provider->tracked);
+      if (status) throw_if_failed(status, who(node));
+      if (!foreign.empty()) throw plugin_error(who(node) + own_call_phase() + ": " + foreign);
+      return;
     }
     if (kernel == table->forward || kernel == table->forward_backward) rehearse_forward(block_, node, context_, call_.raw);
     if (kernel != table->forward) rehearse_backward(block_, node, context_, call_.raw);
-  }
-
-  static void check(const Node& node, chassis_status_t* status) {
-    if (status) throw_if_failed(status, who(node));
   }
 
   const ResolvedBlock& block_;

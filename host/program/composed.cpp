@@ -8,6 +8,7 @@
 #include "host/program/block_run.hpp"
 #include "host/service/autograd.hpp"
 #include "host/service/handle.hpp"
+#include "host/service/returned.hpp"
 
 namespace chassis {
 namespace {
@@ -51,6 +52,12 @@ void run_composed_backward(const Node& node, chassis_call_t& call) {
       throw_if_failed(node.provider->table->forward(node.provider->self, node.kernel.get(), &forward),
                       "provider '" + node.provider->name + "' on " + node.name);
     }
+    const LentHandles lent[] = {{"input", input_handles}, {"parameter", param_handles}};
+    for (size_t i = 0; i < num_outputs; ++i)
+      if (const std::string wrong = outputs[i] ? why_not_its_own(outputs[i], node.provider->tracked, lent) : "";
+          !wrong.empty())
+        throw plugin_error("provider '" + node.provider->name + "' on " + node.name + ": output " + std::to_string(i) +
+                           " is " + wrong);
     torch::autograd::variable_list roots, root_gradients, leaves;
     for (size_t i = 0; i < num_outputs; ++i) {
       if (!outputs[i] || !tensor_of(outputs[i]).defined())

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "host/base/error.hpp"
+#include "host/plugin/growth.hpp"
 #include "host/program/block_run.hpp"
 #include "host/program/record.hpp"
 #include "host/service/rng.hpp"
@@ -261,6 +262,10 @@ ConformanceResult compare_with_oracles(const OpsProvider& provider, std::span<co
       bool claimed = false;
       const auto got = run_case(c.program(), mixed, &provider, &claimed);
       if (!claimed) continue;
+      if (dtype == Dtype::f32)
+        if (const std::string text = growth_of("runs", 20, [&] { run_case(c.program(), mixed, &provider, &claimed); });
+            !text.empty())
+          result.failures.push_back(where + ": " + text);
       bool unused = false;
       const auto expected = run_case(c.program(), reference, nullptr, &unused);
       ++result.num_compared;

@@ -109,10 +109,10 @@ class Examination {
     return model.interface<chassis_model_t>(CHASSIS_MODEL_ID);
   }
   static void configure(Instance& model, const std::string& config) {
-    model.check(table_of(model).configure(model.get(), str_of(config)));
+    model.check(table_of(model).configure(model.get("configure"), str_of(config)));
   }
   static Program record(Instance& model) {
-    return record_program([&](const chassis_builder_t* b) { return table_of(model).record(model.get(), b); });
+    return record_program([&](const chassis_builder_t* b) { return table_of(model).record(model.get("record"), b); });
   }
 
   void examine_parameters() {
@@ -134,7 +134,7 @@ class Examination {
       if (function == nullptr) return name;
       TextSink sink;
       try {
-        model.check(function(model.get(), str_of(name), sink.get()));
+        model.check(function(model.get("disk_name or parameter_name"), str_of(name), sink.get()));
       } catch (const Error& error) {
         fail("the name '{}' is refused: {}", printable(name), error.message());
       }
@@ -160,7 +160,7 @@ class Examination {
   void examine_config(Instance& model) {
     const chassis_model_t& table = table_of(model);
     TextSink first, second;
-    model.check(table.config(model.get(), first.get()));
+    model.check(table.config(model.get("config"), first.get()));
     const Json config = Json::parse(first.text(), nullptr, false);
     if (!config.is_object()) return fail("its config is no JSON object: '{}'", printable(first.text()));
     const auto other = make_();
@@ -171,7 +171,7 @@ class Examination {
     }
     if (const std::string text = difference(record(*other), program_); !text.empty())
       fail("from the config that it gives another program is recorded: {}", text);
-    other->check(table_of(*other).config(other->get(), second.get()));
+    other->check(table_of(*other).config(other->get("config"), second.get()));
     const Json again = Json::parse(second.text(), nullptr, false);
     if (again == config || !again.is_object()) return;
     for (const auto& [key, value] : config.items())
@@ -184,7 +184,7 @@ class Examination {
   void examine_refusals() {
     for (const char* text : {"", "{", "[]", "{\"hidden_size\": -1}", "\xff"}) {
       const auto model = make_();
-      chassis_status_t* status = table_of(*model).configure(model->get(), str_of(text));
+      chassis_status_t* status = table_of(*model).configure(model->get("configure"), str_of(text));
       if (status == nullptr) fail("it takes the config '{}'", printable(text));
       status_release(status);
     }
@@ -315,7 +315,7 @@ std::string sample_model_config(const std::vector<std::string>& architectures) {
 
 std::string configure_refusal(Instance& model, const std::string& config_json) {
   const auto& table = model.interface<chassis_model_t>(CHASSIS_MODEL_ID);
-  chassis_status_t* status = table.configure(model.get(), str_of(config_json));
+  chassis_status_t* status = table.configure(model.get("configure"), str_of(config_json));
   if (status == nullptr) return "";
   const std::string text = status_text(status);
   status_release(status);

@@ -1,11 +1,15 @@
 #include "host/program/resolve.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <iterator>
 #include <map>
 #include <set>
 #include <tuple>
 
 #include "host/base/error.hpp"
+#include "host/plugin/instance.hpp"
 #include "host/plugin/status.hpp"
 #include "host/program/node_view.hpp"
 #include "host/program/parameters.hpp"
@@ -24,6 +28,12 @@ std::vector<std::string> split_pattern(chassis_str_t pattern) {
     else ids.back() += pattern.ptr[i];
   }
   return ids;
+}
+
+std::string hex(uint32_t bits) {
+  char text[11];
+  std::snprintf(text, sizeof text, "0x%x", bits);
+  return text;
 }
 
 bool is_collective(const Op& op) { return op.id.rfind(kCommPrefix, 0) == 0; }
@@ -104,7 +114,7 @@ class BlockResolver {
       if (!matches(pattern, at)) continue;
       Node node = make_node(at, pattern.size());
       node.site = &call_site("provider '" + provider.name + "'", node.name);
-      const PluginCall call(*node.site, "claim, infer and create_kernel");
+      const PluginCall call(*node.site, "claim");
       NodeView view(program_, layout_, block(), node, out_.value_needs_grad, out_.slot_trainable, options_);
       chassis_status_t* status = provider.table->claim(provider.self, view.get(), &node.cost_ns);
       if (status && status_code(status) == CHASSIS_UNIMPLEMENTED) {
@@ -176,11 +186,16 @@ class BlockResolver {
 
   void claim(const OpsProvider& provider, const NodeView& view, Node& node) {
     const std::string context = "provider '" + provider.name + "' on " + node.name;
+    if (std::isnan(node.cost_ns))
+      throw plugin_error(context + ": claim gives nan as its cost, expected nanoseconds (0: unknown)");
     node.infer.struct_size = sizeof(node.infer);
-    throw_if_failed(provider.table->infer(provider.self, view.get(), &node.infer), context);
-    if (node.infer.num_saved > 4)
-      throw plugin_error(context + ": infer names " + std::to_string(node.infer.num_saved) + " saved tensors, at most 4");
+    {
+      const PluginCall call(*node.site, "infer");
+      throw_if_failed(provider.table->infer(provider.self, view.get(), &node.infer), context);
+    }
+    check_infer(node, context);
     void* kernel = nullptr;
+    const PluginCall call(*node.site, "create_kernel");
     throw_if_failed(provider.table->create_kernel(provider.self, view.get(), &kernel), context);
     node.kernel = std::shared_ptr<void>(kernel, [table = provider.table, self = provider.self, site = node.site](void* k) {
       const PluginCall call(*site, "destroy_kernel");
@@ -197,6 +212,29 @@ class BlockResolver {
       throw plugin_error(context + ": claimed for training, but offers no backward_inputs");
     if (any_param && !provider.table->backward_params)
       throw plugin_error(context + ": claimed for training, but offers no backward_params");
+  }
+
+  static void check_infer(const Node& node, const std::string& context) {
+    const chassis_infer_t& infer = node.infer;
+    constexpr uint32_t kFlags = CHASSIS_KERNEL_HOST_OUTPUTS | CHASSIS_KERNEL_ADDS_GRAD_INPUTS | CHASSIS_KERNEL_COMPOSED |
+                                CHASSIS_KERNEL_FORWARD_BACKWARD;
+    if (const uint32_t unknown = infer.flags & ~kFlags; unknown != 0)
+      throw plugin_error(context + ": infer sets flags " + hex(unknown) + ", which this host does not know; it knows " +
+                         hex(kFlags));
+    if (infer.num_saved > std::size(infer.saved))
+      throw plugin_error(context + ": infer names " + std::to_string(infer.num_saved) + " saved tensors, at most 4");
+    for (uint32_t i = 0; i < infer.num_saved; ++i) {
+      const chassis_saved_t& saved = infer.saved[i];
+      const auto refuse = [&](const std::string& what) {
+        return plugin_error(context + ": infer gives saved tensor " + std::to_string(i) + " " + what);
+      };
+      if (size_bytes(static_cast<Dtype>(saved.dtype)) == 0)
+        throw refuse("the unknown dtype " + std::to_string(saved.dtype));
+      if (saved.num_dims > std::size(saved.sizes))
+        throw refuse(std::to_string(saved.num_dims) + " dims, at most " + std::to_string(std::size(saved.sizes)));
+      for (uint32_t d = 0; d < saved.num_dims; ++d)
+        if (saved.sizes[d] < 0) throw refuse("the size " + std::to_string(saved.sizes[d]));
+    }
   }
 
   void finish_gradients(Node& node) {
@@ -322,6 +360,13 @@ class BlockResolver {
 };
 
 }  // namespace
+
+OpsProvider ops_provider(const Instance& instance) {
+  return {.name = instance.id(),
+          .self = instance.get(),
+          .table = &instance.interface<chassis_ops_t>(CHASSIS_OPS_ID),
+          .tracked = instance.library().manifest().tier == Tier::kT0};
+}
 
 bool Node::keeps_input(size_t i) const {
   if (!provider) return false;

@@ -15,13 +15,18 @@
 
 namespace chassis {
 
+class Instance;
+
 // An activated instance of kind ops, under the name the user wrote.
 struct OpsProvider {
   std::string name;
   chassis_instance* self = nullptr;
   const chassis_ops_t* table = nullptr;
   bool by_user = false;  // chosen in so many words, not by default
+  bool tracked = false;  // has its handles from the host's tables alone, so that others are none
 };
+// Under the name of the member.
+OpsProvider ops_provider(const Instance& instance);
 
 enum class Purpose {
   kTraining,  // loss and its gradients

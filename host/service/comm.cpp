@@ -115,11 +115,11 @@ CommWork::CommWork(CommWork&&) noexcept = default;
 CommWork& CommWork::operator=(CommWork&&) noexcept = default;
 CommWork::~CommWork() = default;
 CommWork::Impl::~Impl() {
-  if (work) owner.table->release(owner.backend->get(), work);
+  if (work) owner.table->release(owner.backend->get("release"), work);
   if (flight) owner.flights.end(*flight);
 }
 bool CommWork::done() const {
-  return !impl_ || !impl_->work || impl_->owner.table->done(impl_->owner.backend->get(), impl_->work) != 0;
+  return !impl_ || !impl_->work || impl_->owner.table->done(impl_->owner.backend->get("done"), impl_->work) != 0;
 }
 
 Communicator::Communicator(std::unique_ptr<Instance> backend, World& world, MeshShape mesh, int rank, Device device)
@@ -137,7 +137,7 @@ Communicator::Communicator(std::unique_ptr<Instance> backend, World& world, Mesh
                                                 {"abort", table->abort != nullptr}});
     try {
       backend_->check(
-          table->supports(backend_->get(), static_cast<uint32_t>(device_.type), static_cast<int32_t>(device_.index)));
+          table->supports(backend_->get("supports"), static_cast<uint32_t>(device_.type), static_cast<int32_t>(device_.index)));
     } catch (const Error& error) {
       throw config_error(error.message())
           .hint("set [comm] plugin = \"auto\" to take a backend that serves this device");
@@ -361,7 +361,7 @@ void Communicator::wait(CommWork& work) {
   const Exposed exposed(impl_->wait_ms(mine->group, flight.batch));
   if (!impl_->watch) return impl_->wait(mine->work, flight);
   impl_->watch->throw_if_failed();
-  chassis_status_t* status = impl_->table->wait_on_stream(backend_->get(), mine->work, current_stream(device_));
+  chassis_status_t* status = impl_->table->wait_on_stream(backend_->get("wait_on_stream"), mine->work, current_stream(device_));
   if (status) impl_->fail(status, flight);
   impl_->watch->add(std::exchange(mine->work, nullptr), mine->group.impl_->group,
                     *std::exchange(mine->flight, nullptr));

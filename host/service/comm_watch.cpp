@@ -32,12 +32,12 @@ void StreamWatch::throw_if_failed() {
 // Works are done in the order of their start, but for those of different groups.
 void StreamWatch::release_done() {
   for (auto watched = works_.begin(); watched != works_.end();) {
-    if (!table_.done(backend_.get(), watched->work)) {
+    if (!table_.done(backend_.get("done"), watched->work)) {
       ++watched;
       continue;
     }
     try {
-      backend_.check(table_.wait(backend_.get(), watched->work, 0));
+      backend_.check(table_.wait(backend_.get("wait"), watched->work, 0));
     } catch (...) {
       if (!failure_) failure_ = std::current_exception();
     }
@@ -47,7 +47,7 @@ void StreamWatch::release_done() {
 }
 
 void StreamWatch::release(const Watched& watched) {
-  table_.release(backend_.get(), watched.work);
+  table_.release(backend_.get("release"), watched.work);
   flights_.end(*watched.flight);
 }
 
@@ -60,7 +60,7 @@ void StreamWatch::run() {
       flights_.look(*works_.front().flight, Clock::now() - works_.front().start);
     } catch (...) {
       failure_ = std::current_exception();
-      for (const Watched& watched : works_) table_.abort(backend_.get(), watched.group);
+      for (const Watched& watched : works_) table_.abort(backend_.get("abort"), watched.group);
     }
   }
 }

@@ -67,9 +67,11 @@ void on_fault(int number, siginfo_t* info, void*) {
     std::array<char, 160> text;
     const auto* begin = static_cast<const char*>(data);
     const bool before = at < begin;
-    const auto end = fmt::format_to_n(text.data(), text.size(), "read or wrote {} bytes {} of a buffer of {} bytes\n",
-                                      before ? begin - at : at - (begin + block.num_bytes),
-                                      before ? "before the begin" : "behind the end", block.num_bytes);
+    // Counted from 1: the first byte that is not the buffer's.
+    const auto away = before ? begin - at : at - (begin + block.num_bytes) + 1;
+    const auto end = fmt::format_to_n(text.data(), text.size(), "read or wrote {} byte{} {} of a buffer of {} bytes\n",
+                                      away, away == 1 ? "" : "s", before ? "before the begin" : "behind the end",
+                                      block.num_bytes);
     if (::write(STDERR_FILENO, text.data(), std::min(end.size, text.size())) < 0) break;
     break;
   }

@@ -31,6 +31,13 @@ void enter(chassis_tensor_t handle, const Account& account) {
   account->fetch_add(1, std::memory_order_relaxed);
 }
 
+bool holds(chassis_tensor_t handle) noexcept {
+  if (!handle) return false;
+  Shard& shard = shard_of(handle);
+  const std::lock_guard lock(shard.mutex);
+  return shard.owners.contains(handle);
+}
+
 bool leave(chassis_tensor_t handle) noexcept {
   if (!handle) return false;
   Shard& shard = shard_of(handle);

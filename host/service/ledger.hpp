@@ -14,6 +14,8 @@ namespace chassis::ledger {
 using Account = std::shared_ptr<std::atomic<int64_t>>;
 
 void enter(chassis_tensor_t handle, const Account& account);
+// True if an instance holds it. Reads nothing behind the handle.
+bool holds(chassis_tensor_t handle) noexcept;
 // True if the handle stood in the ledger; it does no more.
 bool leave(chassis_tensor_t handle) noexcept;
 

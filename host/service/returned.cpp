@@ -2,9 +2,12 @@
 
 #include <ATen/core/TensorBody.h>
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "host/service/handle.hpp"
+#include "host/service/ledger.hpp"
 
 namespace chassis {
 namespace {
@@ -29,6 +32,16 @@ bool is_known(c10::ScalarType type) {
 }
 
 }  // namespace
+
+std::string why_not_its_own(chassis_tensor_t handle, bool tracked, std::span<const LentHandles> lent) {
+  for (const LentHandles& group : lent)
+    for (size_t i = 0; i < group.handles.size(); ++i)
+      if (group.handles[i] == handle)
+        return fmt::format("the handle of {} {}, which is only lent; retain makes one to give back", group.what, i);
+  if (!tracked || ledger::holds(handle)) return "";
+  return fmt::format("{}, which is no handle that it holds: it was released already, or never was one",
+                     static_cast<const void*>(handle));
+}
 
 bool is_as_expected(chassis_tensor_t handle, const ExpectedTensor& expected) {
   const at::Tensor& tensor = tensor_of(handle);

@@ -3,6 +3,7 @@
 
 #include <ATen/Parallel.h>
 
+#include "host/plugin/crash_report.hpp"
 #include "host/service/tables.hpp"
 
 namespace chassis {
@@ -17,7 +18,10 @@ class TaskTable final : public Table {
                              void (*body)(void*, int64_t, int64_t), void* context) {
       if (count <= 0) return;
       at::parallel_for(0, count, grain > 0 ? grain : 1,
-                       [=](int64_t begin, int64_t end) { body(context, begin, end); });
+                       [=](int64_t begin, int64_t end) {
+        survive_stack_overflow();
+        body(context, begin, end);
+      });
     };
   }
   const void* get() const override { return &table_; }

@@ -96,7 +96,7 @@ class TensorTable final : public Table {
       if (!tensor) return;
       if (ledger::leave(tensor) || self(t).may_have_made_) return delete_handle(tensor);
       // Rationale: freeing what it never owned would corrupt the heap; keeping it only leaks at worst.
-      counted_warning(self(t).context_.instance.member_id + "/foreign_release",
+      counted_warning("tensors that '" + self(t).context_.instance.member_id + "' released without owning them",
                       self(t).context_.instance.member_id + " released a tensor that it does not own; ignored");
     };
     table_.to_dlpack = [](const chassis_tensor_service_t*, chassis_tensor_t tensor, DLManagedTensorVersioned** out) {

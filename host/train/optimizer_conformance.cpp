@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <functional>
 #include <numeric>
@@ -12,6 +13,8 @@
 #include <utility>
 
 #include "host/base/error.hpp"
+#include "host/plugin/call.hpp"
+#include "host/plugin/growth.hpp"
 #include "host/plugin/status.hpp"
 #include "host/service/rng.hpp"
 #include "host/service/tensor.hpp"
@@ -21,6 +24,8 @@ namespace chassis {
 namespace {
 
 using Sizes = std::vector<int64_t>;
+
+constexpr size_t kStateDescBytes = offsetof(chassis_state_desc_t, block) + sizeof(chassis_state_desc_t::block);
 
 struct Subject {
   const chassis_optimizer_t& table;
@@ -150,6 +155,7 @@ class Trial {
     step.states = states.data();
     step.weight_decay = decays.data();
     step.lr_scale = lr_scales.empty() ? nullptr : lr_scales.data();
+    const PluginCall call(call_site(subject_.who), "step");
     throw_if_failed(subject_.table.step(subject_.self, &step), subject_.who);
     return *this;
   }
@@ -171,6 +177,7 @@ class Examination {
     examine_steps();
     examine_decay();
     examine_repetition();
+    examine_growth();
     if (!subject_.is_of_matrices) examine_cuts();
     return failures_;
   }
@@ -187,6 +194,9 @@ class Examination {
     for (uint32_t i = 0; i < count; ++i) {
       const chassis_state_desc_t* state = subject_.table.state(subject_.self, i);
       if (state == nullptr) return fail("state {} of {} has no description", i, count);
+      if (state->struct_size < kStateDescBytes)
+        return fail("state {} of {} is described in {} bytes, expected at least {}", i, count, state->struct_size,
+                    kStateDescBytes);
       const std::string_view role = view_of(state->role);
       const bool is_plain = !role.empty() && std::all_of(role.begin(), role.end(), [](char c) {
         return c == '_' || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
@@ -279,6 +289,13 @@ class Examination {
     const Trial alone = trial().step(1).step(2);
     set_threads(threads);
     expect_same(alone, first, fmt::format("one thread instead of {}", threads));
+  }
+
+  void examine_growth() {
+    Trial subject = trial();
+    int64_t number = 0;
+    const std::string text = growth_of("steps", 30, [&] { subject.step(++number); });
+    if (!text.empty()) fail("{}", text);
   }
 
   void examine_cuts() {

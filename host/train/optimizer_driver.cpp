@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstddef>
 #include <cmath>
 #include <deque>
 #include <map>
@@ -30,6 +31,10 @@ void check_state(const Instance& instance, uint32_t index, const chassis_state_d
     return plugin_error(instance.who() + ": state " + std::to_string(index) + " " + what);
   };
   if (!desc) throw refuse("has no description");
+  constexpr size_t kLeastBytes = offsetof(chassis_state_desc_t, block) + sizeof(chassis_state_desc_t::block);
+  if (desc->struct_size < kLeastBytes)
+    throw refuse("is described in " + std::to_string(desc->struct_size) + " bytes, expected at least " +
+                 std::to_string(kLeastBytes));
   if (!desc->role.ptr || desc->role.len == 0 || desc->role.len > 128) throw refuse("has no role, which names it on disk");
   const std::string role(view_of(desc->role));
   const auto is_plain = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };

@@ -94,7 +94,7 @@ class Run {
     const std::string units = std::to_string(session_.program().unit_names().size()) + " units";
     const SlowPhase phase("allocating and filling the tensors of " + units);
     session_.allocate();
-    saves_ = std::make_unique<RunSaves>(session_, *directory_, [this] { return state_to_save(); });
+    saves_ = std::make_unique<RunSaves>(session_, *directory_, signals_, [this] { return state_to_save(); });
     make_trainer();
     if (const auto resumed = saves_->saver().resume()) resume(resumed->checkpoint, resumed->state);
     else start_anew();
@@ -220,7 +220,7 @@ class Run {
                         config().get_int("schedule.warmup_steps"), config().get_int("schedule.decay_steps"),
                         config().get_double("schedule.min_lr_ratio"), options.max_steps};
     options.wishes = [this] {
-      return Wishes{signals_.stop_requested() || metrics_failure_, saves_->wanted(signals_), saves_->saver().ready()};
+      return Wishes{signals_.stop_requested() || metrics_failure_, saves_->wanted(), saves_->saver().ready()};
     };
     options.before_update = [this] { saves_->saver().await_tensors(); };
     trainer_ = std::make_unique<Trainer>(session_.executor(), session_.parameters(), session_.optimizer(), *data_,

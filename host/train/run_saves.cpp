@@ -11,9 +11,10 @@
 
 namespace chassis {
 
-RunSaves::RunSaves(Session& session, RunDirectory& directory, std::function<Json()> state)
+RunSaves::RunSaves(Session& session, RunDirectory& directory, RunSignals& signals, std::function<Json()> state)
     : session_(session),
       directory_(directory),
+      signals_(signals),
       state_(std::move(state)),
       saver_(session, directory.path(), directory.checkpoints()) {}
 
@@ -31,8 +32,8 @@ void RunSaves::check_space() {
   });
 }
 
-bool RunSaves::wanted(RunSignals& signals) {
-  if (signals.take_save_request()) return true;
+bool RunSaves::wanted() {
+  if (signals_.take_save_request()) return true;
   if (session_.world().rank() != 0) return false;
   std::error_code ignored;
   if (std::filesystem::remove(directory_.path() + "/save", ignored)) return true;
@@ -78,6 +79,7 @@ void RunSaves::export_final(int64_t step) {
 
 void RunSaves::tell(const SaveResult& result) {
   log::info("{}", result.line());
+  signals_.note_saved(saved_step_);
   session_.world().together("noting the save", [this] { directory_.note_saved(); });
 }
 

@@ -19,14 +19,14 @@ namespace chassis {
 class RunSaves {
  public:
   // `state` is asked for what a resumed run needs besides tensors.
-  RunSaves(Session& session, RunDirectory& directory, std::function<Json()> state);
+  RunSaves(Session& session, RunDirectory& directory, RunSignals& signals, std::function<Json()> state);
 
   Saver& saver() { return saver_; }
   // Whether a checkpoint fits on the disk, before the first step: an error or, with checkpoint.on_error = "warn", a
   // counted warning.
   void check_space();
   // Of this rank: by a signal; on the first also by the clock, or by a file "save" in the run directory.
-  bool wanted(RunSignals& signals);
+  bool wanted();
   // By checkpoint.every_steps.
   bool due(int64_t step) const;
   // Starts to save the step, unless it is saved; with export.when = "every" exports it too. One at a time: what is left
@@ -41,7 +41,7 @@ class RunSaves {
   void start_clock() { last_save_ = Clock::now(); }
   bool is_saved(int64_t step) const { return saved_step_ == step; }
   // It is on disk already: the run went on from there.
-  void set_saved(int64_t step) { saved_step_ = step; }
+  void set_saved(int64_t step) { signals_.note_saved(saved_step_ = step); }
   bool goes_on_without_saving() const;
   // Of rank 0, at the end: what failed, how often, and which checkpoint is the last whole one. Empty if none failed.
   std::string failures() const;
@@ -55,6 +55,7 @@ class RunSaves {
 
   Session& session_;
   RunDirectory& directory_;
+  RunSignals& signals_;
   std::function<Json()> state_;
   Saver saver_;
   Clock::time_point last_save_ = Clock::now();

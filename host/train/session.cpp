@@ -273,8 +273,9 @@ void Session::build_program() {
 
   auto provider = [&](const std::string& slot_key, const std::string& id, const char* chosen_by) {
     providers_.push_back(create(slot_key, "ops", id));
-    return OpsProvider{id, providers_.back()->get(), &providers_.back()->interface<chassis_ops_t>(CHASSIS_OPS_ID),
-                       config_.set_by_user(chosen_by)};
+    OpsProvider made = ops_provider(*providers_.back());
+    made.by_user = config_.set_by_user(chosen_by);
+    return made;
   };
   resolve_.attention.push_back(provider("attention", config_.get_string("attention.plugin"), "attention.plugin"));
   for (const std::string& id : config_.get_list("kernels.plugins"))

@@ -86,7 +86,7 @@ void Session::make_communicator(const SessionOptions& options) {
     const auto& table = backend->interface<chassis_comm_backend_t>(CHASSIS_COMM_BACKEND_ID);
     try {
       backend->check(
-          table.supports(backend->get(), static_cast<uint32_t>(resolve_.device.type), resolve_.device.index));
+          table.supports(backend->get("supports"), static_cast<uint32_t>(resolve_.device.type), resolve_.device.index));
     } catch (const Error& error) {
       throw Error(ExitCode::kConfig, config_.position("comm.plugin"), error.message())
           .hint("set comm.plugin = \"auto\" to take one that serves this device");
@@ -120,7 +120,7 @@ std::unique_ptr<Instance> Session::choose_comm(bool moves_nothing) {
       if (((table.properties & CHASSIS_COMM_MOVES_NOTHING) != 0) != moves_nothing) continue;
       if (moves_nothing) return backend;
       backend->check(
-          table.supports(backend->get(), static_cast<uint32_t>(resolve_.device.type), resolve_.device.index));
+          table.supports(backend->get("supports"), static_cast<uint32_t>(resolve_.device.type), resolve_.device.index));
       return backend;
     } catch (const Error& error) {
       refusals += "\n  " + std::string(error.what());

@@ -3,34 +3,62 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 
+#include "host/base/end_process.hpp"
 #include "host/plugin/call.hpp"
 
 namespace chassis {
 namespace {
 
-volatile sig_atomic_t received = 0, save_wanted = 0, answers = 0;  // a signal handler can reach nothing else
+// A signal handler can reach nothing else.
+volatile sig_atomic_t received = 0, save_wanted = 0, answers = 0;
+std::atomic<int64_t> saved_step = 0;
 struct sigaction previous_interrupt, previous_terminate, previous_hangup, previous_user1;
 
 void write_text(const char* text) {
   if (::write(STDERR_FILENO, text, std::strlen(text)) < 0) return;
 }
 
-// At once, since the step in progress may take long, or never return from a plugin.
+void write_number(int64_t number) {
+  char digits[21] = {};
+  size_t first = sizeof digits - 1;
+  do digits[--first] = static_cast<char>('0' + number % 10);
+  while ((number /= 10) > 0);
+  write_text(digits + first);
+}
+
+// At once, since what is in progress may take long, or never return from a plugin; that is then told by CallWatch.
 void answer(int number) {
-  char call[512];
   write_text(number == SIGINT ? "\nSIGINT" : number == SIGHUP ? "SIGHUP" : "SIGTERM");
-  write_text(": stopping after the step in progress");
-  if (describe_call(call, sizeof call) != 0) {
-    write_text("; waiting for ");
-    write_text(call);
+  if (current_step() > 0) {
+    write_text(": stopping after step ");
+    write_number(current_step());
+    write_text(", which is in progress, and saving it");
+  } else {
+    write_text(": stopping before the first step");
   }
   write_text("; Ctrl-C again ends at once\n");
+  lose_patience_with_calls();
+}
+
+[[noreturn]] void end_at_once() {
+  if (answers) {
+    write_text("\nSIGINT again: ended at once; ");
+    if (saved_step > 0) {
+      write_text("the checkpoint of step ");
+      write_number(saved_step);
+      write_text(current_step() > saved_step ? " is saved, later steps are not\n" : " is saved\n");
+    } else {
+      write_text(current_step() > 1 ? "no checkpoint is saved, the steps so far are lost\n" : "nothing is saved\n");
+    }
+  }
+  end_process(130);
 }
 
 void on_signal(int number) {
-  if (received && number == SIGINT) _exit(130);
+  if (received && number == SIGINT) end_at_once();
   if (!received && answers) answer(number);
   received = number;
 }
@@ -42,6 +70,7 @@ void on_save_signal(int) { save_wanted = 1; }
 RunSignals::RunSignals(bool answering) {
   received = 0;
   save_wanted = 0;
+  saved_step = 0;
   answers = answering;
   struct sigaction action {};
   action.sa_handler = on_signal;
@@ -61,6 +90,8 @@ RunSignals::~RunSignals() {
   sigaction(SIGHUP, &previous_hangup, nullptr);
   sigaction(SIGUSR1, &previous_user1, nullptr);
 }
+
+void RunSignals::note_saved(int64_t step) { saved_step = step; }
 
 bool RunSignals::stop_requested() const { return received != 0; }
 

@@ -4,17 +4,21 @@
 // heard in the second.
 #pragma once
 
+#include <cstdint>
+
 namespace chassis {
 
 // While it lives, the signals are caught. One at a time.
 class RunSignals {
  public:
-  // `answering`: the first one is answered on stderr, with the plugin that is waited for.
+  // `answering`: on stderr, at once; a plugin that is waited for is then told by CallWatch.
   explicit RunSignals(bool answering = true);
   ~RunSignals();
   RunSignals(const RunSignals&) = delete;
   RunSignals& operator=(const RunSignals&) = delete;
 
+  // The last step whose checkpoint can be used, for the answer.
+  void note_saved(int64_t step);
   bool stop_requested() const;
   // Once for each request.
   bool take_save_request();

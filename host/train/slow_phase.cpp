@@ -1,10 +1,9 @@
 #include "host/train/slow_phase.hpp"
 
-#include <unistd.h>
-
 #include <optional>
 #include <utility>
 
+#include "host/base/end_process.hpp"
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
 
@@ -30,7 +29,7 @@ StopBeforeSteps::StopBeforeSteps(std::function<bool()> requested, bool speaks)
                 if (Clock::now() - *since < kGrace) return true;
                 if (speaks) log::info("stopped before the first step; nothing was trained");
                 log::flush();
-                ::_exit(static_cast<int>(ExitCode::kStopped));
+                end_process(static_cast<int>(ExitCode::kStopped));
               }) {}
 
 }  // namespace chassis

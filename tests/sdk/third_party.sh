@@ -48,6 +48,11 @@ for compiler in gcc clang; do
     train $example-$compiler "attention.plugin=$example" --plugin-path "$dir"
     compare $example-$compiler
   done
+  # An optimizer: a run with it learns.
+  build optimizer_cpp
+  train optimizer_cpp-$compiler attention.plugin=sdpa optimizer.plugin=optimizer_cpp --plugin-path "$dir"
+  awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(last < first) }' "$scratch/losses.optimizer_cpp-$compiler" ||
+    { echo "optimizer_cpp-$compiler: the loss does not fall"; cat "$scratch/losses.optimizer_cpp-$compiler"; exit 1; }
   # A strategy and a backend: two processes train as one does.
   for example in parallel_cpp comm_cpp; do
     build $example

@@ -37,8 +37,7 @@ class LoadedPlugins {
     return *instances_.back();
   }
   OpsProvider ops(const std::string& id) {
-    Instance& instance = create("ops", id);
-    return {id, instance.get(), &instance.interface<chassis_ops_t>(CHASSIS_OPS_ID)};
+    return ops_provider(create("ops", id));
   }
   // The program that a model plugin records for this config.json.
   Program record_model(const std::string& id, const std::string& config_json) {

@@ -26,7 +26,7 @@ TEST(StrayOutput, KeepsWhatOthersWriteOutOfStandardOutputAndCountsIt) {
   }
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "{\"json\": 1}\n");
   const std::string said = testing::internal::GetCapturedStderr();
-  for (const char* line : {"stdout (plugin 'noisy' 0.1.0 in step): a line by C\n", "): a line by its number\n", "): an unfinished\n"})
+  for (const char* line : {"stdout (while plugin 'noisy' 0.1.0 in step was in progress): a line by C\n", "): a line by its number\n", "): an unfinished\n"})
     EXPECT_NE(said.find(line), std::string::npos) << line << " is not in\n" << said;
   ASSERT_EQ(counted_warnings().size(), 1u);
   EXPECT_EQ(counted_warnings()[0].second, 3u);

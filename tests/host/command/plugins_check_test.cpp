@@ -41,11 +41,25 @@ TEST(PluginsCheck, ComparesStrategiesModelsAndProvidersOfOneLibrary) {
   EXPECT_HAS(bad.output, "wayward.so does not conform: 1 failed\n");
 }
 
+TEST(PluginsCheck, TakesTheNameOfAnInstalledPlugin) {
+  const Outcome bytes = check("bytes", {"--only", "static"});
+  EXPECT_EQ(bytes.exit_code, 0) << bytes.output;
+  EXPECT_HAS(bytes.output, "/bytes.so conforms: 4 passed\n");
+  EXPECT_HAS(check("bites").output, "no plugin 'bites' is installed, and there is no such file (did you mean 'bytes'?)");
+}
+
+TEST(PluginsCheck, FindsAnUnknownOpInAPatternAndAnOptionThatIsAKeyOfTheHost) {
+  const std::string unruly = CHASSIS_TEST_STUB_DIR "/unruly.so";
+  EXPECT_HAS(check(unruly, {"--only", "numerics/reference"}).output, "names the op 'rms_nrom', which this host does not know");
+  EXPECT_HAS(check(unruly, {"--only", "load/options"}).output,
+             "optimizer/greedy has an option 'lr', which is a key of the host in [optimizer]");
+}
+
 TEST(PluginsCheck, FindsAnElementBehindOrBeforeAnOutput) {
   const Outcome far = check_wayward("one too far", {"--only", "numerics/guard-behind"});
   EXPECT_EQ(far.exit_code, 3) << far.output;
   EXPECT_HAS(far.output, "FAILED   numerics/guard-behind");
-  EXPECT_HAS(far.output, "behind the end of a buffer of ");
+  EXPECT_HAS(far.output, "wrote 4 bytes behind the end of a buffer of ");
   const Outcome early = check_wayward("one too early", {"--only", "numerics/guard-before"});
   EXPECT_EQ(early.exit_code, 3) << early.output;
   EXPECT_HAS(early.output, "read or wrote 4 bytes before the begin of a buffer of ");

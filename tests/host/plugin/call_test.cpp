@@ -77,6 +77,7 @@ TEST(ExitGuard, AnExitInsideOfAPluginIsAnErrorOfThePlugin) {
   };
   EXPECT_ENDS(in_plugin([] { std::exit(0); }), 3,
               "error: the process was ended by exit\\(0\\) inside of provider 'quits' in forward of layers.q_proj \\(unit 2\\)");
+  EXPECT_ENDS(in_plugin([] { ::_exit(0); }), 3, "ended by _exit\\(0\\) inside of provider 'quits'");
   EXPECT_ENDS(in_plugin([] { std::quick_exit(0); }), 3, "ended by quick_exit\\(\\) inside of provider 'quits'");
 }
 
@@ -107,8 +108,8 @@ TEST(CrashReport, SaysCallStepAndStack) {
         const PluginCall call(call_site("plugin 'adamw' 0.1.0"), "step");
         std::raise(SIGSEGV);
       },
-      "error: SIGSEGV outside of all plugins.*call in progress: plugin 'adamw' 0.1.0 in step, step 9.*stack, innermost "
-      "first:.*call");
+      "error: SIGSEGV\n  call in progress: plugin 'adamw' 0.1.0 in step, step 9\n  outside of the code of all plugins\n"
+      "  stack, innermost first:.*call");
 }
 #endif
 

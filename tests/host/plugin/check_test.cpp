@@ -202,6 +202,23 @@ TEST_F(PluginCheck, RunsGroupsAndRefusesUnknownNames) {
   EXPECT_TEXT(thrown_by([] { run_checks(request("good/plain.so", {"tests"})); }).text, "there is no check 'tests'");
 }
 
+TEST_F(PluginCheck, RunsAllToShowWhatTestsLeftBehind) {
+  const auto results = run_checks(request("good/plain.so", {"process"}));
+  EXPECT_EQ(results.size(), std::size(kTraceTests));
+  for (const CheckResult& result : results) {
+    EXPECT_TRUE(result.test.starts_with("process/")) << result.test;
+    if (!kSanitized) {
+      EXPECT_EQ(result.outcome, CheckOutcome::kPassed) << result.text;
+    }
+  }
+}
+
+TEST_F(PluginCheck, FindsAMemberThatCanBeChosenNowhere) {
+  CheckRequest one = request("good/plain.so", {"static/manifest"});
+  one.path = patched_plain(scratch_, "member=model/needy", "member=quant/needy");
+  EXPECT_TEXT(run_checks(one).front().text, "quant/needy can be chosen nowhere: this host has no slot for kind 'quant'");
+}
+
 TEST_F(PluginCheck, SaysWhatItCounted) {
   testing::internal::CaptureStdout();
   const int code = check_plugin(request("bad/exports.so", {"static"}));
@@ -217,7 +234,7 @@ TEST_F(PluginCheck, AsksTheHooks) {
   CheckHooks hooks;
   int num_asked = 0;
   hooks.sample_options = [](const MemberName& member, const std::vector<OptionSpec>&) {
-    return member.id == "needy" ? Json{{"path", "/p"}} : Json();
+    return member.id == "needy" ? Json{{"folder", "/p"}} : Json();
   };
   hooks.numerics = [&](const CheckedMember& member) {
     ++num_asked;

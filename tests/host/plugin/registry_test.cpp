@@ -80,7 +80,7 @@ TEST_F(Registry, RefusesOptionsOutsideTheSchema) {
   EXPECT_TEXT(refusal("extra", 3), "expected a table");
   EXPECT_TEXT(refusal("speed", 3), "has no option 'speed'");
   EXPECT_TEXT(thrown_by([&] { plugins.create("ops", "plain", Json::object()); }).text, "option 'fast' is not set");
-  EXPECT_TEXT(thrown_by([&] { plugins.create_default("model", "needy"); }).text, "option 'path' has no default");
+  EXPECT_TEXT(thrown_by([&] { plugins.create_default("model", "needy"); }).text, "option 'folder' has no default");
 }
 
 TEST_F(Registry, LoadsOnlyWhatIsUsed) {

@@ -108,7 +108,24 @@ TEST(PluginSearch, SuggestsAndListsWhatIsInstalled) {
   EXPECT_TEXT(text, "installed: bad_default, ");
   EXPECT_TEXT(text, "searched " + fixture("good") + " (test)");
   text = thrown_by([&] { index.at("ops", "needy"); }).text;
-  EXPECT_TEXT(text, "there is 'needy' of kind 'model'");
+  EXPECT_TEXT(text, "unknown plugin 'needy' of kind 'ops'; there is 'needy' of kind 'model'; installed: ");
+  text = thrown_by([&] { index.at("model", "plain"); }).text;
+  EXPECT_TEXT(text, "there is 'plain' of kind 'ops'; library 'plain' offers it as 'needy'; installed: ");
+}
+
+TEST(PluginSearch, FindsAFileByAnyOfItsNames) {
+  const PluginIndex index = index_of({fixture("good")});
+  for (const std::string name : {"plain", "needy", "model/needy", "ops/plain"})
+    EXPECT_EQ(index.at_name(name).path, fixture("good/plain.so")) << name;
+  EXPECT_TEXT(thrown_by([&] { index.at_name("plian"); }).text,
+              "no plugin 'plian' is installed, and there is no such file (did you mean 'plain'?)");
+  const ScratchFolder folder;
+  write_file_atomic(folder / "plain.so", "hello");
+  const std::string damaged = folder / "plain.so";
+  EXPECT_TEXT(thrown_by([&] { index_of({folder.path()}).at_name("plain"); }).text, damaged + " cannot be used");
+  std::filesystem::copy(fixture("moody/moody.so"), folder / "moody.so");
+  const std::string text = thrown_by([&] { index_of({folder.path()}).at("ops", "plain"); }).text;
+  EXPECT_TEXT(text, "plugin 'plain' of kind 'ops': " + damaged + " cannot be used\ncaused by: " + damaged);
 }
 
 TEST(PluginSearch, SaysWhenNoPluginOfAKindIsInstalled) {
@@ -161,6 +178,8 @@ TEST(PluginInspect, NamesMembersThatThisHostCannotUse) {
   std::string text = plugin_list_text(index_of({folder.path()}));
   EXPECT_TEXT(text, "unusable here: quant/needy in " + kind + ": this host has no slot for kind 'quant'; it uses model, ops, ");
   EXPECT_EQ(text.find("unusable here: ops/plain"), std::string::npos) << text;
+  text = plugin_list_text(index_of({folder.path()}), [](const PluginFile&) { return "it is refused"; });
+  EXPECT_TEXT(text, "unusable here: ops/plain in " + kind + ": it is refused\n");
   EXPECT_TEXT(plugin_info_text(read_plugin_file(kind)), "quant/needy: unusable here: this host has no slot for kind 'quant'");
   const std::string abi = patched_plain(folder, "abi=0.1\nabi-min-host=0.1", "abi=9.0\nabi-min-host=9.0");
   text = plugin_list_text(index_of({folder.path()}));

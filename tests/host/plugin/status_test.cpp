@@ -1,5 +1,6 @@
 #include "host/plugin/status.hpp"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <new>
@@ -69,11 +70,24 @@ TEST(Status, IsMadeOfEveryException) {
   status_release(status);
 }
 
+TEST(Status, OneThatTheHostDidNotMakeIsNotRead) {
+  const auto garbage = reinterpret_cast<chassis_status_t*>(0x1234);
+  EXPECT_EQ(status_code(garbage), CHASSIS_UNKNOWN);
+  status_release(garbage);
+  EXPECT_TEXT(thrown_by([&] { throw_if_failed(garbage, "plugin 'x' 1.0.0"); }).text,
+              "plugin 'x' 1.0.0 returned 0x1234 as its status, which is none that the host made or was released already");
+  chassis_status_t* const released = make_status(CHASSIS_INTERNAL, "m");
+  status_release(released);
+  status_release(released);
+  EXPECT_EQ(thrown_by([&] { throw_if_failed(released, "x"); }).code, ExitCode::kPlugin);
+}
+
 TEST(Status, NeverHasTheCodeOfSuccess) {
   for (const int32_t code : {CHASSIS_OK, -1, 99}) {
     chassis_status_t* status = make_status(code, "");
     EXPECT_EQ(status_code(status), CHASSIS_UNKNOWN);
-    EXPECT_EQ(status_text(status), "UNKNOWN");
+    EXPECT_EQ(status_text(status), fmt::format("no message, status UNKNOWN (its status code={}, which {})", code,
+                                               code == CHASSIS_OK ? "says OK" : "is unknown"));
     status_release(status);
   }
   EXPECT_EQ(status_code(nullptr), CHASSIS_OK);

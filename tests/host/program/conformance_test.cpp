@@ -7,6 +7,7 @@
 
 #include "host/program/model_conformance.hpp"
 #include "host/program/parallel_conformance.hpp"
+#include "tests/host/program/recorder.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/loaded_plugins.hpp"
 
@@ -94,6 +95,22 @@ TEST_F(Conformance, FindsAnOpsProviderThatDiffersFromTheReference) {
   EXPECT_EQ(text_of(compare_with_oracles(plugins_.ops("wayward"), oracles).failures), "");
   ::setenv("WAYWARD", "half a gradient", 1);
   EXPECT_HAS(text_of(compare_with_oracles(plugins_.ops("wayward"), oracles).failures), "mul in f32: gradient of a[");
+}
+
+TEST_F(Conformance, FindsAnOpsProviderThatDeclaresNonsenseReplacesOutputsOrLeaks) {
+  const std::vector<OpsProvider> oracles = {plugins_.ops("reference"), plugins_.ops("naive")};
+  const auto said = [&](const char* fault) {
+    ::setenv("WAYWARD", fault, 1);
+    std::string failures;
+    const std::string refusal =
+        test::refusal([&] { failures = text_of(compare_with_oracles(plugins_.ops("wayward"), oracles).failures); });
+    return refusal + failures;
+  };
+  EXPECT_HAS(said("no number"), "provider 'wayward' on mul.");
+  EXPECT_HAS(said("no number"), "claim gives nan as its cost");
+  EXPECT_HAS(said("unknown flags"), "infer sets flags 0x100000, which this host does not know; it knows 0xf");
+  EXPECT_HAS(said("replaces an output"), "output 0 is another handle than the one that the host gave to be written");
+  EXPECT_HAS(said("leaks"), "20 runs left 209");
 }
 
 }  // namespace

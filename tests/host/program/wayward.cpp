@@ -2,6 +2,7 @@
 // WAYWARD names: what `plugins check` must find.
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 #include <string_view>
 #include <vector>
 
@@ -154,10 +155,12 @@ class Products final : public Ops {
   double claim(const NodeView& node) override {
     if (node.device_type() != CHASSIS_DEVICE_CPU || node.input(0).dtype() != CHASSIS_DTYPE_F32)
       refuse("fp32 on the CPU");
-    return 0;
+    return has("no number") ? std::numeric_limits<double>::quiet_NaN() : 0;
   }
   void infer(const NodeView& node, Infer& out) override {
     if (node.training()) out.keeps_input(0), out.keeps_input(1);
+    if (has("unknown flags")) out.flags(1u << 20);
+    if (has("replaces an output")) out.flags(CHASSIS_KERNEL_HOST_OUTPUTS);
   }
   std::unique_ptr<Kernel> create_kernel(const NodeView&) override { return std::make_unique<Mul>(); }
 
@@ -166,6 +169,9 @@ class Products final : public Ops {
    public:
     void forward(Call& call) override {
       const BorrowedTensor a = call.input(0), b = call.input(1);
+      if (has("replaces an output")) call.raw().outputs[0] = nullptr;
+      static std::vector<std::vector<char>> leaked;
+      if (has("leaks")) leaked.emplace_back(1 << 20);
       const BorrowedTensor y = call.make_output(0, CHASSIS_DTYPE_F32, {a.sizes().begin(), a.sizes().end()});
       const int64_t count = a.num_elements() + (has("one too far") ? 1 : 0);
       for (int64_t i = has("one too early") ? -1 : 0; i < count; ++i)

@@ -33,7 +33,7 @@ void write_at(MemoryGuard guard, int64_t count, int64_t at) {
 }
 
 TEST(GuardedMemoryDeathTest, EndsWhatTouchesThePageBehindABuffer) {
-  EXPECT_DEATH(write_at(MemoryGuard::kBehind, 32, 32), "read or wrote 0 bytes behind the end of a buffer of 128 bytes");
+  EXPECT_DEATH(write_at(MemoryGuard::kBehind, 32, 32), "read or wrote 1 byte behind the end of a buffer of 128 bytes");
   EXPECT_DEATH(write_at(MemoryGuard::kBehind, 2048, 2048), "behind the end of a buffer of 8192 bytes");
 }
 

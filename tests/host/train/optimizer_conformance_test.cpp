@@ -5,12 +5,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <chrono>
 #include <functional>
+#include <thread>
+#include <vector>
 
 #include "host/plugin/status.hpp"
 #include "host/service/guarded_memory.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/tensor.hpp"
+#include "tests/support/expect_has.hpp"
 #include "tests/support/loaded_plugins.hpp"
 
 namespace chassis {
@@ -56,6 +60,10 @@ class ToyOptimizer {
           p *= static_cast<float>(1 - (is("decay without lr") ? 0.01 : lr) * decay);
         p = update_(p, g, state.data_as<float>()[scalar ? 0 : e], lr);
         if (is("other tail") && e >= param.num_elements() / 8 * 8) p = std::nextafter(p, 100.0f);
+        if (is("leaks") && e == 0) leaked_.emplace_back(1 << 19);
+        if (is("starts threads") && e == 0) threads_.emplace_back([](std::stop_token end) {
+          while (!end.stop_requested()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        });
         if (is("writes behind") && e + 1 == param.num_elements()) (&p)[1] = 0.0f;
       }
     }
@@ -68,6 +76,8 @@ class ToyOptimizer {
   chassis_state_desc_t state_{};
   chassis_optimizer_t table_{};
   chassis_instance_t instance_{};
+  std::vector<std::vector<char>> leaked_;
+  std::vector<std::jthread> threads_;
 };
 
 float descend(float param, float grad, float& momentum, double lr) {
@@ -97,6 +107,13 @@ TEST(OptimizerConformance, FindsStatesThatCanNotBeKept) {
   EXPECT_EQ(toy.failures(), "state 'momentum' is cut in blocks of 0 elements, expected at least 1\n");
   toy.state().block = 32;
   EXPECT_EQ(toy.failures(), "");
+  toy.state().struct_size = 0;
+  EXPECT_EQ(toy.failures(), "state 0 of 1 is described in 0 bytes, expected at least 40\n");
+}
+
+TEST(OptimizerConformance, FindsStepsThatLeaveMemoryOrThreads) {
+  EXPECT_HAS(ToyOptimizer(descend, "leaks").failures(), "30 steps left 47");
+  EXPECT_HAS(ToyOptimizer(descend, "starts threads").failures(), "30 steps left 90 threads running, expected none");
 }
 
 TEST(OptimizerConformance, FindsParametersThatMoveByThemselvesOrNotAtAll) {

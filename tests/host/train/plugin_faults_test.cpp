@@ -27,7 +27,7 @@ class PluginFaults : public test::ProgramRun {
 constexpr const char* kCall = "provider 'unruly' in forward of layer.";
 
 TEST_F(PluginFaults, AnExitInACallIsAnErrorOfThePlugin) {
-  for (const char* name : {"exit", "quick_exit"}) {
+  for (const char* name : {"exit", "quick_exit", "_exit"}) {
     const Outcome outcome = run("train", {fault(name)});
     EXPECT_EQ(outcome.exit_code, 3) << outcome.output;
     EXPECT_HAS(outcome.output, std::string("error: the process was ended by ") + name);
@@ -47,12 +47,54 @@ TEST_F(PluginFaults, ACrashNamesPluginNodePhaseStepAndStack) {
   for (const auto& [name, signal] : {std::pair{"crash", SIGSEGV}, {"abort", SIGABRT}}) {
     const Outcome outcome = run("train", {fault(name)});
     EXPECT_EQ(outcome.exit_code, 128 + signal) << outcome.output;
-    EXPECT_HAS(outcome.output, std::string(" in plugin 'unruly' 0.1.0 (") + CHASSIS_TEST_STUB_DIR + "/unruly.so)");
+    EXPECT_HAS(outcome.output, std::string("in the code of plugin 'unruly' 0.1.0 (") + CHASSIS_TEST_STUB_DIR + "/unruly.so)");
     EXPECT_HAS(outcome.output, std::string("call in progress: ") + kCall);
-    EXPECT_HAS(outcome.output, ", step 1\n  stack, innermost first:\n");
+    EXPECT_HAS(outcome.output, ", step 1\n");
+    EXPECT_HAS(outcome.output, "  stack, innermost first:\n");
   }
 }
+
+TEST_F(PluginFaults, ABadFunctionPointerAndAnExhaustedStackAreNamed) {
+  for (const auto& [name, words] : {std::pair{"bad call", "SIGSEGV: a bad function pointer was called, to 0x10\n"},
+                                    {"overflow", "SIGSEGV: the stack is exhausted (endless recursion"}}) {
+    const Outcome outcome = run("train", {fault(name)});
+    EXPECT_EQ(outcome.exit_code, 128 + SIGSEGV) << outcome.output;
+    EXPECT_HAS(outcome.output, std::string("error: ") + words);
+    EXPECT_HAS(outcome.output, std::string("call in progress: ") + kCall);
+    EXPECT_HAS(outcome.output, "in the code of plugin 'unruly' 0.1.0 (");
+  }
+}
+
+TEST_F(PluginFaults, AnAbortInAConstructorOfALibraryNamesThePlugin) {
+  const Outcome outcome = test::run_process(command("check", {}), scratch_.path(), {{"CHASSIS_TEST_ABORT", "1"}});
+  EXPECT_EQ(outcome.exit_code, 128 + SIGABRT) << outcome.output;
+  EXPECT_HAS(outcome.output, "error: SIGABRT\n  call in progress: plugin 'unruly' 0.1.0 in load\n");
+}
 #endif
+
+TEST_F(PluginFaults, AHandleThatIsNotTheProvidersToGiveIsAnErrorNotACrash) {
+  const std::pair<const char*, const char*> faults[] = {
+      {"lent handle", "output 0 is the handle of input 1, which is only lent; retain makes one to give back"},
+      {"released handle", "which is no handle that it holds: it was released already, or never was one"},
+      {"one handle twice", "saved tensor 0 is a handle that it gave back before in the same call"},
+      {"garbage handle", "output 0 is 0x1234, which is no handle that it holds"},
+      {"another handle", "output 0 is another handle than the one that the host gave to be written"}};
+  for (const auto& [name, words] : faults) {
+    const Outcome outcome = run("train", {fault(name)});
+    EXPECT_EQ(outcome.exit_code, 3) << name << "\n" << outcome.output;
+    EXPECT_HAS(outcome.output, "error: provider 'unruly' on layer.");
+    EXPECT_HAS(outcome.output, " in forward (unit 1), step 1: ");
+    EXPECT_HAS(outcome.output, words);
+  }
+}
+
+TEST_F(PluginFaults, AFailureSaysInWhichCallWithoutAMessageOrAProperCode) {
+  const std::pair<const char*, const char*> faults[] = {
+      {"no message", " in forward (unit 1), step 1: no message, status UNAVAILABLE"},
+      {"fails with OK", " in forward (unit 1), step 1: it went wrong (its status code: 0, which says OK)"},
+      {"unknown status", " in forward (unit 1), step 1: it went wrong (its status code: 777, which is unknown)"}};
+  for (const auto& [name, words] : faults) EXPECT_HAS(run("train", {fault(name)}).output, words);
+}
 
 TEST_F(PluginFaults, AnEmptyOutputNamesTheProvider) {
   const Outcome outcome = run("train", {fault("no output")});
@@ -61,13 +103,21 @@ TEST_F(PluginFaults, AnEmptyOutputNamesTheProvider) {
 }
 
 TEST_F(PluginFaults, TheFirstInterruptOfAHangingCallIsAnsweredAndTheSecondEndsIt) {
-  Process process(command("train", {fault("hang")}), scratch_.path());
-  ASSERT_TRUE(process.wait_for("hanging")) << process.output_so_far();
-  process.send(SIGINT);
-  ASSERT_TRUE(process.wait_for("Ctrl-C again ends at once")) << process.output_so_far();
-  EXPECT_HAS(process.output_so_far(), std::string("; waiting for ") + kCall);
-  process.send(SIGINT);
-  EXPECT_EQ(process.wait().exit_code, 130);
+  for (const auto& [name, answer, call] :
+       {std::tuple{"hang", "SIGINT: stopping after step 1, which is in progress, and saving it", kCall},
+        {"hang when made", "SIGINT: stopping when the preparations in progress are done; nothing is trained yet",
+         "plugin 'unruly' 0.1.0 in create"}}) {
+    Process process(command("train", {fault(name)}), scratch_.path());
+    ASSERT_TRUE(process.wait_for("hanging")) << process.output_so_far();
+    process.send(SIGINT);
+    ASSERT_TRUE(process.wait_for(" s; it is waited for, Ctrl-C ends the wait")) << process.output_so_far();
+    EXPECT_HAS(process.output_so_far(), std::string(answer) + "; Ctrl-C again ends at once\n");
+    EXPECT_HAS(process.output_so_far(), std::string("warning: ") + call);
+    process.send(SIGINT);
+    const Outcome outcome = process.wait();
+    EXPECT_EQ(outcome.exit_code, 130);
+    EXPECT_HAS(outcome.output, "SIGINT again: ended at once; nothing is saved\n");
+  }
 }
 
 TEST_F(PluginFaults, WhatAPluginPrintsStaysOutOfMachineReadableOutput) {

@@ -63,6 +63,7 @@ TEST_F(PluginResults, AStateSchemaThatMakesNoSenseNamesTheOptimizer) {
   EXPECT_HAS(refused_optimizer("count"), std::string(kOptimizer) + " has 1000 states per parameter, at most 64");
   EXPECT_HAS(refused_optimizer("role"), second + "has no role, which names it on disk");
   EXPECT_HAS(refused_optimizer("same role"), second + "has the role 'exp_avg' of another state");
+  EXPECT_HAS(refused_optimizer("size"), second + "is described in 0 bytes, expected at least ");
   EXPECT_HAS(refused_optimizer("path"), second + "has the role '../exp_avg', expected letters, digits and '_'");
   EXPECT_HAS(refused_optimizer("dtype"), second + "('other') has dtype 77");
   EXPECT_HAS(refused_optimizer("shape"), second + "('other') has shape 9, expected 1 (like the parameter), 2 (scalar) or 3 (per block)");

@@ -54,18 +54,26 @@ TEST(RunSignals, TheSecondInterruptEndsTheProcessAtOnce) {
   EXPECT_EQ(WEXITSTATUS(status), 130);
 }
 
-TEST(RunSignals, TheFirstInterruptSaysWhichPluginIsWaitedFor) {
-  testing::internal::CaptureStderr();
-  {
+TEST(RunSignals, TheFirstInterruptSaysWhenItStopsAndTheSecondWhatIsSaved) {
+  const auto interrupt = [](int64_t step, int64_t saved, int num_interrupts) {
     RunSignals signals;
+    signals.note_saved(saved);
+    set_current_step(step);
     const PluginCall call(call_site("provider 'slow'", "layers.q_proj"), "forward", 3);
-    raise(SIGINT);
+    for (int i = 0; i < num_interrupts; ++i) raise(SIGINT);
     raise(SIGTERM);
-  }
+    set_current_step(0);
+  };
+  testing::internal::CaptureStderr();
+  interrupt(7, 0, 1);
   const std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_HAS(said, "SIGINT: stopping after the step in progress; waiting for provider 'slow' in forward of layers.q_proj "
-                   "(unit 3); Ctrl-C again ends at once");
-  EXPECT_EQ(said.find("SIGTERM"), std::string::npos) << "it is told once";
+  EXPECT_EQ(said, "\nSIGINT: stopping after step 7, which is in progress, and saving it; Ctrl-C again ends at once\n");
+  using testing::ExitedWithCode;
+  EXPECT_EXIT(interrupt(0, 0, 2), ExitedWithCode(130),
+              "stopping when the preparations in progress are done; nothing is trained yet; Ctrl-C again ends at once\n\n"
+              "SIGINT again: ended at once; nothing is saved\n");
+  EXPECT_EXIT(interrupt(7, 5, 2), ExitedWithCode(130), "the checkpoint of step 5 is saved, later steps are not\n");
+  EXPECT_EXIT(interrupt(7, 0, 2), ExitedWithCode(130), "no checkpoint is saved, the steps so far are lost\n");
 }
 
 }  // namespace

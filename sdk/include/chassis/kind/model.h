@@ -104,7 +104,9 @@ typedef struct chassis_model {
   uint32_t struct_size;
   uint32_t reserved0;
   /* [control] The model's config.json, or the table [model] config as JSON. Refuses what the family can not do, by
-   * name. Called once, before all others. */
+   * name. Keys that it does not know it counts (chassis.log/1 count), one each, the
+   * message with the key in single quotes: the host shows them for a file, and
+   * refuses them where the user wrote them, in the table. Called once, before all others. */
   chassis_status_t* (*configure)(struct chassis_instance* self, chassis_str_t config_json);
   /* [control] Records the program. */
   chassis_status_t* (*record)(struct chassis_instance* self, const chassis_builder_t* builder);

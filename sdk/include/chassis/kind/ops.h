@@ -78,7 +78,7 @@ typedef struct chassis_saved {
 typedef struct chassis_infer {
   uint32_t struct_size;
   uint32_t flags;               /* CHASSIS_KERNEL_… */
-  uint32_t keeps_inputs;        /* bit i: backward reads inputs[i] */
+  uint32_t keeps_inputs;        /* bit i: backward reads inputs[i]; bits beyond the inputs are ignored */
   uint32_t keeps_outputs;       /* bit i: backward reads outputs[i] */
   uint32_t num_saved;           /* further tensors from forward to backward, at most 4 */
   uint32_t overwrites_inputs;   /* bit i: output 0 may lie in the memory of inputs[i] if that dies here; needs
@@ -93,7 +93,12 @@ typedef struct chassis_infer {
 #define CHASSIS_CALL_TRAINING 1u /* saved[] will be read by a backward */
 
 /* Arguments of a call; arrays follow the node's order. Handles are borrowed unless said. Shapes are those of the
- * tensors themselves. Gradients have the dtype of their value, parameter gradients are fp32. */
+ * tensors themselves. Gradients have the dtype of their value, parameter gradients are fp32.
+ *
+ * Every tensor that comes in is contiguous. Every one that goes out (outputs, saved, grad_inputs) is a handle that the
+ * provider owns: new, or retained; never one that was lent, nor one handle in two places. Outputs and gradients are
+ * contiguous, of the dtype and shape of their value, and outputs own their memory: not that of an input or parameter. The
+ * host checks all of this at every call and names the provider. */
 typedef struct chassis_call {
   uint32_t struct_size;
   uint32_t flags; /* CHASSIS_CALL_… */
@@ -122,7 +127,7 @@ typedef struct chassis_ops {
   /* Static: op ids joined by '+', such as "linear", "add+rms_norm". */
   const chassis_str_t* patterns;
   /* [control] NULL: claimed, and *cost is an estimate in nanoseconds (0: unknown). UNIMPLEMENTED: refused, with the
-   * reason in words ("head_dim 80 is not a multiple of 16"). Any other status is an error. */
+   * reason in words ("head_dim 80 is not a multiple of 16"). Any other status is an error, and so is a cost of NaN. */
   chassis_status_t* (*claim)(struct chassis_instance* self, const chassis_node_t* node, double* cost);
   /* [control] Pure; `out` comes zeroed with struct_size set. */
   chassis_status_t* (*infer)(struct chassis_instance* self, const chassis_node_t* node, chassis_infer_t* out);
