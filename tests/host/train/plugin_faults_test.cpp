@@ -103,21 +103,27 @@ TEST_F(PluginFaults, AnEmptyOutputNamesTheProvider) {
 }
 
 TEST_F(PluginFaults, TheFirstInterruptOfAHangingCallIsAnsweredAndTheSecondEndsIt) {
-  for (const auto& [name, answer, call] :
-       {std::tuple{"hang", "SIGINT: stopping after step 1, which is in progress, and saving it", kCall},
-        {"hang when made", "SIGINT: stopping when the preparations in progress are done; nothing is trained yet",
-         "plugin 'unruly' 0.1.0 in create"}}) {
-    Process process(command("train", {fault(name)}), scratch_.path());
-    ASSERT_TRUE(process.wait_for("hanging")) << process.output_so_far();
-    process.send(SIGINT);
-    ASSERT_TRUE(process.wait_for(" s; it is waited for, Ctrl-C ends the wait")) << process.output_so_far();
-    EXPECT_HAS(process.output_so_far(), std::string(answer) + "; Ctrl-C again ends at once\n");
-    EXPECT_HAS(process.output_so_far(), std::string("warning: ") + call);
-    process.send(SIGINT);
-    const Outcome outcome = process.wait();
-    EXPECT_EQ(outcome.exit_code, 130);
-    EXPECT_HAS(outcome.output, "SIGINT again: ended at once; nothing is saved\n");
-  }
+  Process process(command("train", {fault("hang")}), scratch_.path());
+  ASSERT_TRUE(process.wait_for("hanging")) << process.output_so_far();
+  process.send(SIGINT);
+  ASSERT_TRUE(process.wait_for(" s; it is waited for, Ctrl-C ends the wait")) << process.output_so_far();
+  EXPECT_HAS(process.output_so_far(), "SIGINT: stopping after step 1, which is in progress, and saving it");
+  EXPECT_HAS(process.output_so_far(), std::string("warning: ") + kCall);
+  process.send(SIGINT);
+  const Outcome outcome = process.wait();
+  EXPECT_EQ(outcome.exit_code, 130);
+  EXPECT_HAS(outcome.output, "SIGINT again: ended at once; nothing is saved\n");
+}
+
+// Nothing is lost by it.
+TEST_F(PluginFaults, TheFirstInterruptEndsACallThatHangsBeforeTheFirstStep) {
+  Process process(command("train", {fault("hang when made")}), scratch_.path());
+  ASSERT_TRUE(process.wait_for("hanging")) << process.output_so_far();
+  process.send(SIGINT);
+  const Outcome outcome = process.wait();
+  EXPECT_EQ(outcome.exit_code, 75) << outcome.output;
+  EXPECT_HAS(outcome.output, "SIGINT: stopping before the first step; Ctrl-C again ends at once\n");
+  EXPECT_HAS(outcome.output, "stopped before the first step; nothing was trained");
 }
 
 TEST_F(PluginFaults, WhatAPluginPrintsStaysOutOfMachineReadableOutput) {

@@ -70,7 +70,7 @@ TEST(RunSignals, TheFirstInterruptSaysWhenItStopsAndTheSecondWhatIsSaved) {
   EXPECT_EQ(said, "\nSIGINT: stopping after step 7, which is in progress, and saving it; Ctrl-C again ends at once\n");
   using testing::ExitedWithCode;
   EXPECT_EXIT(interrupt(0, 0, 2), ExitedWithCode(130),
-              "stopping when the preparations in progress are done; nothing is trained yet; Ctrl-C again ends at once\n\n"
+              "stopping before the first step; Ctrl-C again ends at once\n\n"
               "SIGINT again: ended at once; nothing is saved\n");
   EXPECT_EXIT(interrupt(7, 5, 2), ExitedWithCode(130), "the checkpoint of step 5 is saved, later steps are not\n");
   EXPECT_EXIT(interrupt(7, 0, 2), ExitedWithCode(130), "no checkpoint is saved, the steps so far are lost\n");
