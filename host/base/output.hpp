@@ -17,8 +17,8 @@ int output_descriptor();
 // Throws a storage error if what was printed could not be written; a reader that has left is none.
 void flush_output();
 
-// While it lives, whatever else writes to descriptor 1 or to C's stdout goes to stderr line by line, and is counted as a
-// warning. One at a time; descriptor 1 is left alone if it is closed.
+// While it lives, whatever else writes to descriptor 1 or to C's stdout goes to stderr line by line, and is counted as
+// a warning. One at a time; descriptor 1 is left alone if it is closed.
 class StrayOutput {
  public:
   // `writer` says what is in progress when a line arrives, which may be later than whoever wrote it; from a thread of its

@@ -3,16 +3,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <utility>
 
 namespace chassis {
-namespace {
 
-struct Character {
-  uint32_t code = 0;
-  size_t num_bytes = 0;  // 0: not UTF-8
-};
-
-// The first of the text; overlong forms, surrogates and what exceeds U+10FFFF are not UTF-8 (RFC 3629).
+// Overlong forms, surrogates and what exceeds U+10FFFF are not UTF-8 (RFC 3629).
 Character first_character(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t lead = byte(0);
@@ -29,12 +24,13 @@ Character first_character(std::string_view text) {
   return {code, length};
 }
 
-// Characters that move the cursor, hide text or turn it around.
 bool is_control(uint32_t code) {
   if (code < 0x20 || (code >= 0x7F && code < 0xA0)) return true;
   if (code == 0x200E || code == 0x200F || code == 0x061C || code == 0xFEFF) return true;
   return (code >= 0x2028 && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069);
 }
+
+namespace {
 
 std::string escaped(const char* format, uint32_t value) {
   char text[16];
@@ -51,6 +47,29 @@ std::string escaped(uint32_t code) {
 
 bool continues_a_message(std::string_view rest) {
   return rest.starts_with("  ") || rest.starts_with("hint: ") || rest.starts_with("caused by: ");
+}
+
+// A message that repeats a name of 100 kB says nothing: of words that no path comes near, begin and end are left.
+std::string with_words_bounded(const std::string& text) {
+  constexpr size_t kLongestWord = 1000, kBegin = 200, kEnd = 100;
+  const auto is_inside = [](char c) { return (static_cast<uint8_t>(c) & 0xC0) == 0x80; };  // of a character
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find_first_of(" \n", at), text.size());
+    const std::string_view word = std::string_view(text).substr(at, end - at);
+    if (word.size() > kLongestWord) {
+      size_t begin = kBegin, rest = word.size() - kEnd;
+      while (is_inside(word[begin])) --begin;
+      while (rest < word.size() && is_inside(word[rest])) ++rest;
+      out += std::string(word.substr(0, begin)) + "… (" + std::to_string(word.size()) + " bytes) …" +
+             std::string(word.substr(rest));
+    } else {
+      out += word;
+    }
+    if (end < text.size()) out += text[end];
+    at = end + 1;
+  }
+  return out;
 }
 
 std::string shown(std::string_view text, size_t max_bytes, bool is_message) {
@@ -93,6 +112,25 @@ std::string printable_lines(std::string_view text) {
   return out;
 }
 
-std::string printable_message(std::string_view text, size_t max_bytes) { return shown(text, max_bytes, true); }
+std::string printable_message(std::string_view text, size_t max_bytes) {
+  return with_words_bounded(shown(text, max_bytes, true));
+}
+
+std::string PrintablePieces::add(std::string_view piece) {
+  pending_ += piece;
+  size_t whole = pending_.size();
+  for (size_t tail = 1; tail <= std::min<size_t>(3, whole); ++tail) {
+    const auto byte = static_cast<uint8_t>(pending_[whole - tail]);
+    if ((byte & 0xC0) == 0x80) continue;
+    const size_t wanted = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : byte >= 0xC2 ? 2 : 1;
+    if (wanted > tail) whole -= tail;
+    break;
+  }
+  const std::string text = printable_lines(std::string_view(pending_).substr(0, whole));
+  pending_.erase(0, whole);
+  return text;
+}
+
+std::string PrintablePieces::finish() { return printable_lines(std::exchange(pending_, {})); }
 
 }  // namespace chassis

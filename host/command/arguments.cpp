@@ -1,12 +1,18 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <utility>
 
 #include "host/base/file.hpp"
 #include "host/base/log.hpp"
+#include "host/base/printable.hpp"
 #include "host/command/command.hpp"
+#include "host/config/foreign.hpp"
+#include "host/config/schema.hpp"
 #include "host/mesh/gpus.hpp"
 #include "host/mesh/launch.hpp"
 #include "host/mesh/spawn.hpp"
@@ -35,6 +41,11 @@ File file_in_memory(const std::string& name, const std::string& text) {
 }
 
 constexpr const char* kPluginPath = "--plugin-path";
+
+bool is_override(const std::string& word) {
+  std::error_code ignored;
+  return word.find('=') != std::string::npos && !std::filesystem::exists(word, ignored);
+}
 
 CLI::Option* declare_plugin_path(CLI::App& app) {
   return app
@@ -67,11 +78,51 @@ void accept_plugin_path_everywhere(CLI::App& program) {
   for (CLI::App* part : program.get_subcommands([](CLI::App*) { return true; })) accept_plugin_path_everywhere(*part);
 }
 
+std::string override_hint(const CLI::App& verb, const std::vector<std::string>& words) {
+  if (verb.get_option_no_throw("config") == nullptr) return "";
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (!words[i].starts_with("--") || words[i].size() == 2) continue;
+    const size_t equals = words[i].find('=');
+    const std::string option = words[i].substr(0, equals);
+    if (verb.get_option_no_throw(option) != nullptr) continue;
+    std::string name = option.substr(2), value = "VALUE";
+    std::replace(name.begin(), name.end(), '-', '_');
+    if (equals != std::string::npos) value = words[i].substr(equals + 1);
+    else if (i + 1 < words.size() && !words[i + 1].starts_with('-') && words[i + 1].find('=') == std::string::npos)
+      value = words[i + 1];
+    const std::string form = "keys of the configuration are written without dashes, after the file: ";
+    const Schema& schema = host_schema();
+    const std::string plain = without_indexes(name);
+    const bool is_dotted =
+        plain.find('.') != std::string::npos && schema.find(plain.substr(0, plain.find('.'))) != nullptr;
+    const ForeignKey* const foreign = is_dotted ? nullptr : find_foreign_key(name);
+    const std::string key = is_dotted ? name : key_elsewhere(schema, name);
+    if (foreign == nullptr && !key.empty()) return form + key + "=" + printable(value);
+    if (foreign != nullptr)
+      return std::string(foreign->key) + " of " + std::string(foreign->trainer) + ": " + std::string(foreign->answer) +
+             "; " + form + "key=value";
+    return form + "key=value; chassis schema lists them; options: chassis help " + verb.get_name();
+  }
+  return "";
+}
+
 void ConfigArguments::add_to(CLI::App& app) {
   app.add_option("config", file, "a TOML file, or a pipe such as /dev/stdin")->required();
   app.add_option("overrides", overrides, "key.path=value, after the file");
   app.add_option("--config-descriptor", descriptor_)->group("");
+  app.parse_complete_callback([this] { find_file(); });
   add_plugin_path(app, plugin_path);
+}
+
+// Overrides may stand before the file, which is the first word that is none.
+void ConfigArguments::find_file() {
+  if (!is_override(file)) return;
+  const auto found = std::find_if_not(overrides.begin(), overrides.end(), is_override);
+  if (found == overrides.end())
+    throw config_error("no configuration file is given, only '" + printable(file) + "'").hint("FILE is a TOML file");
+  std::string first = std::exchange(file, *found);
+  overrides.erase(found);
+  overrides.insert(overrides.begin(), std::move(first));
 }
 
 const ConfigSource& ConfigArguments::source() const {

@@ -1,6 +1,9 @@
 // `chassis check`: everything that can be known without a device and without reading data or weights.
+#include <fmt/format.h>
+
 #include <cstdio>
 
+#include "host/base/log.hpp"
 #include "host/base/output.hpp"
 #include "host/base/printable.hpp"
 #include "host/base/units.hpp"
@@ -20,8 +23,19 @@ void print_summary(Session& session) {
               count_text(static_cast<double>(parameters.num_elements(false))).c_str(),
               count_text(static_cast<double>(parameters.num_elements(true))).c_str());
   for (Recompute mode : {Recompute::kNone, Recompute::kFull})
-    std::fprintf(output(), "activations %s with recompute = %s\n", bytes_text(session.executor().planned_activation_bytes(mode)).c_str(),
-                mode == Recompute::kNone ? "none" : "full");
+    std::fprintf(output(), "activations %s with recompute = %s\n",
+                 bytes_text(session.executor().planned_activation_bytes(mode)).c_str(),
+                 mode == Recompute::kNone ? "none" : "full");
+}
+
+constexpr double kLargestUsualRate = 10.0;  // beyond those of plain SGD
+
+void warn_of_learning_rate(const Config& config) {
+  const double rate = config.get_double("optimizer.lr");
+  const std::string what = fmt::format("{}: optimizer.lr = {:g}", config.position("optimizer.lr").text(), rate);
+  if (rate == 0) counted_warning("optimizer.lr", what + " trains nothing");
+  if (rate > kLargestUsualRate)
+    counted_warning("optimizer.lr", what + " is far above any usual one; is a \"-\" missing, as in 3e-3?");
 }
 
 }  // namespace
@@ -33,7 +47,8 @@ Verb add_check(CLI::App& app) {
   arguments->add_to(app);
   app.add_flag("--graph", *graph, "print the resolved program");
   app.add_flag("--resolved", *resolved, "print the whole configuration with the origin of each key");
-  app.add_flag("--without-data", *without_data, "data files need not be on this machine");
+  app.add_flag("--without-data", *without_data,
+               "data files, and the folders that the run writes to, need not be on this machine");
   return [=] {
     // A mesh of several ranks is proven as rank 0 of it sees it.
     Config config = arguments->load();
@@ -44,14 +59,23 @@ Verb add_check(CLI::App& app) {
     const ResolvedProgram& program = session.executor().resolved(Purpose::kTraining);
     if (*resolved) std::fprintf(output(), "%s", session.config().resolved_toml().c_str());
     if (*graph)
-      std::fprintf(output(), "%s", printable_lines(graph_text(session.program(), session.layout(), program, session.resolve_options())).c_str());
+      std::fprintf(
+          output(), "%s",
+          printable_lines(graph_text(session.program(), session.layout(), program, session.resolve_options())).c_str());
     print_summary(session);
-    if (num_ranks > 1) std::fprintf(output(), "mesh        %d ranks (%s)\n", num_ranks, divided_axes(session.mesh()).c_str());
+    if (num_ranks > 1)
+      std::fprintf(output(), "mesh        %d ranks (%s)\n", num_ranks, divided_axes(session.mesh()).c_str());
+    warn_of_learning_rate(session.config());
     session.check_positions(session.config().get_int("train.seq_len"), "train.seq_len");
-    if (!*without_data) session.find_data();
-    if (session.device().type == Device::Type::kCpu) session.optimizer().try_step(session.config().get_double("optimizer.lr"));
-    prove_saving(session);
-    compare_with_model(session);
+    if (!*without_data) session.find_data(), session.check_folders();
+    if (session.device().type == Device::Type::kCpu)
+      session.optimizer().try_step(session.config().get_double("optimizer.lr"));
+    if (can_prove_saving(session)) {
+      prove_saving(session);
+      compare_with_model(session);
+    } else {
+      std::fprintf(output(), "saving      not proven: too many shards to prove it here\n");
+    }
     std::fprintf(output(), "ok          %s\n", printable(arguments->file, 4096).c_str());
     return 0;
   };

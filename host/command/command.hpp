@@ -14,7 +14,8 @@ namespace chassis {
 // Throws, or returns the exit code.
 using Verb = std::function<int()>;
 
-// --plugin-path, which stands before the verb, behind it or behind a part of it; `folders` gets all of them in that order.
+// --plugin-path, which stands before the verb, behind it or behind a part of it; `folders` gets all of them in that
+// order.
 void add_plugin_path(CLI::App& verb, std::vector<std::string>& folders);
 // Declares it wherever a command does not have it yet.
 void accept_plugin_path_everywhere(CLI::App& program);
@@ -28,8 +29,8 @@ struct ConfigArguments {
 
   void add_to(CLI::App& app);
   void add_ranks_to(CLI::App& app);
-  // With --nproc, or with [[parallel]] on a machine of several GPUs: starts the ranks, each with the verb, these arguments
-  // and `more`, and returns the exit code of the run.
+  // With --nproc, or with [[parallel]] on a machine of several GPUs: starts the ranks, each with the verb, these
+  // arguments and `more`, and returns the exit code of the run.
   std::optional<int> run_ranks(const std::string& verb, ConfigUse use = ConfigUse::kTraining,
                                const std::vector<std::string>& more = {}) const;
   // The text is read once, and ranks get it from the process that starts them.
@@ -37,9 +38,15 @@ struct ConfigArguments {
   Config load(ConfigUse use = ConfigUse::kTraining) const { return load_config(source(), overrides, use); }
 
  private:
+  void find_file();
+
   int descriptor_ = -1;  // of the text, in a rank
   mutable std::optional<ConfigSource> source_;
 };
+
+// What was meant by an option that the verb does not have: a key of the configuration, or of another trainer's, as
+// optimizer.lr=1e-3 by "--lr 1e-3". Empty if the verb reads no configuration, or every option is one of its own.
+std::string override_hint(const CLI::App& verb, const std::vector<std::string>& words);
 
 Verb add_train(CLI::App& app);
 Verb add_check(CLI::App& app);

@@ -39,8 +39,8 @@ Verb add_eval(CLI::App& app) {
         const EvalRecord record = evaluate(session.executor(), *sets[i], config.get_int("train.micro_batch_size"),
                                            config.get_int("eval.max_batches"), session.ranks(), session.device());
         if (world.rank() == 0)
-          std::fprintf(output(), "%s loss %.6f perplexity %.4f tokens %llu\n", printable(session.eval_name(i)).c_str(), record.loss,
-                      record.perplexity, static_cast<unsigned long long>(record.trained_tokens));
+          std::fprintf(output(), "%s loss %.6f perplexity %.4f tokens %llu\n", printable(session.eval_name(i)).c_str(),
+                       record.loss, record.perplexity, static_cast<unsigned long long>(record.trained_tokens));
       }
       return 0;
     });

@@ -1,10 +1,12 @@
 // `chassis generate`: continues a text with the newest weights of a run, or of a model directory.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdio>
 
 #include "host/base/log.hpp"
 #include "host/base/output.hpp"
+#include "host/base/printable.hpp"
 #include "host/command/command.hpp"
 #include "host/train/generate.hpp"
 #include "host/train/join.hpp"
@@ -27,7 +29,8 @@ Verb add_generate(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
   arguments->config.add_to(app);
   app.add_option("--prompt", arguments->prompt, "the text to continue")->required();
-  app.add_option("--from", arguments->from, "a checkpoint or model directory; default: the newest checkpoint of the run");
+  app.add_option("--from", arguments->from,
+                 "a checkpoint or model directory; default: the newest checkpoint of the run");
   app.add_flag("--no-cache", arguments->no_cache, "compute every row again, without the key-value cache");
   arguments->config.add_ranks_to(app);
   return [=] {
@@ -54,17 +57,21 @@ Verb add_generate(CLI::App& app) {
       if (session.tokenizer()->bos_id() >= 0) prompt.insert(prompt.begin(), session.tokenizer()->bos_id());
       session.check_positions(static_cast<int64_t>(prompt.size()) + options.max_new_tokens,
                               "tokens of the prompt + generate.max_new_tokens");
-      // All ranks compute the same text; the first one says it.
-      const auto say = [&](std::string_view text) {
+      // All ranks compute the same text; the first one says it: to a file or a pipe every byte as it is, to a terminal
+      // what cannot harm it.
+      const bool to_terminal = isatty(output_descriptor()) == 1;
+      PrintablePieces pieces;
+      const auto print = [&](std::string_view text) {
         if (world.rank() != 0) return;
         std::fwrite(text.data(), 1, text.size(), output());
         flush_output();
       };
+      const auto say = [&](std::string_view text) { print(to_terminal ? pieces.add(text) : std::string(text)); };
       say(arguments->prompt);
       const Generated text =
           generate(session.executor(), prompt, options, session.device(),
                    [&](int32_t id) { say(session.tokenizer()->decode(std::span(&id, 1))); });
-      say("\n");
+      print(pieces.finish() + "\n");
       if (text.num_masked > 0 && world.rank() == 0)
         counted_warning("generate.masked_ids",
                         fmt::format("{} of {} times the model's most likely id was none of the tokenizer's {}, and the "

@@ -28,10 +28,13 @@
 namespace {
 
 // A standard descriptor that is closed would become the next file's or socket's, and what is printed would go there.
+// Standard output is opened for reading alone, so that who prints learns that nobody gets it.
 __attribute__((no_sanitize("address", "undefined", "thread"))) void open_standard_descriptors(int, char**, char**) {
-  for (int descriptor = 0; descriptor < 3; ++descriptor)
-    if (syscall(SYS_fcntl, descriptor, F_GETFD) < 0 && syscall(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR) < 0)
+  for (int descriptor = 0; descriptor < 3; ++descriptor) {
+    const int access = descriptor == STDOUT_FILENO ? O_RDONLY : O_RDWR;
+    if (syscall(SYS_fcntl, descriptor, F_GETFD) < 0 && syscall(SYS_openat, AT_FDCWD, "/dev/null", access) < 0)
       syscall(SYS_openat, AT_FDCWD, "/", O_RDONLY);
+  }
 }
 
 // Waiting threads are to sleep instead of burning cores of others. LibTorch's run-time library reads this when it is
@@ -126,15 +129,19 @@ int run(int argc, char** argv) {
   const std::string verb_name = first_verb(words);
   if (!verb_name.empty() && std::find(names.begin(), names.end(), verb_name) == names.end()) {
     const std::string meant = nearest(verb_name, names);
-    throw config_error("unknown command '" + verb_name + "'" + (meant.empty() ? "" : " (did you mean '" + meant + "'?)"))
+    throw config_error("unknown command '" + verb_name + "'" +
+                       (meant.empty() ? "" : " (did you mean '" + meant + "'?)"))
         .hint("chassis help lists the commands");
   }
   try {
-    std::reverse(words.begin(), words.end());  // as the parser wants them
-    app.parse(std::move(words));
+    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // last first, as the parser wants them
   } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() != 0)
-      throw config_error(e.what()).hint("chassis help" + (verb_name.empty() ? "" : " " + verb_name));
+    if (e.get_exit_code() != 0) {
+      const CLI::App* const verb = verb_name.empty() ? nullptr : app.get_subcommand(verb_name);
+      const std::string meant = verb != nullptr ? override_hint(*verb, words) : "";
+      const std::string help = "chassis help" + (verb_name.empty() ? "" : " " + verb_name);
+      throw config_error(e.what()).hint(meant.empty() ? help : meant);
+    }
     std::ostringstream text;  // help or versions
     app.exit(e, text, text);
     std::fputs(text.str().c_str(), output());

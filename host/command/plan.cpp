@@ -24,7 +24,8 @@ std::vector<std::string> mesh_overrides(const std::string& text) {
     const size_t end = std::min(text.find(',', begin), text.size());
     const std::string part = text.substr(begin, end - begin);
     if (part.find('=') == std::string::npos || part.find('=') == 0)
-      throw config_error("--mesh " + text + ": '" + part + "' does not have the form axis=size").hint("for example --mesh dp_replicate=2,dp_shard=8");
+      throw config_error("--mesh " + text + ": '" + part + "' does not have the form axis=size")
+          .hint("for example --mesh dp_replicate=2,dp_shard=8");
     overrides.push_back("mesh." + part);
     begin = end + 1;
   }
@@ -37,12 +38,14 @@ uint64_t bytes_from(const std::string& text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   std::string unit(end, text.data() + text.size());
   unit.erase(0, unit.find_first_not_of(' ') == std::string::npos ? unit.size() : unit.find_first_not_of(' '));
-  const std::pair<const char*, double> units[] = {{"B", 1},    {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
-                                                  {"TiB", 0x1p40}, {"kB", 1e3},   {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12}};
+  const std::pair<const char*, double> units[] = {{"B", 1},        {"KiB", 0x1p10}, {"MiB", 0x1p20},
+                                                  {"GiB", 0x1p30}, {"TiB", 0x1p40}, {"kB", 1e3},
+                                                  {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12}};
   for (const auto& [name, factor] : units)
-    if (error == std::errc() && unit == name && number > 0 && number * factor < 0x1p63) return static_cast<uint64_t>(number * factor);
+    if (error == std::errc() && unit == name && number > 0 && number * factor < 0x1p63)
+      return static_cast<uint64_t>(number * factor);
   const bool unitless = error == std::errc() && unit.empty();
-  throw config_error("--memory " + text + (unitless ? " has no unit" : " is no size"))
+  throw config_error("--memory " + text + (unitless ? " has no unit" : " is not a size"))
       .hint("for example --memory 80GiB; units are B, KiB, MiB, GiB, TiB, kB, MB, GB and TB");
 }
 
@@ -66,7 +69,8 @@ Verb add_plan(CLI::App& app) {
                  "so many ranks; default: the product of the sizes in [mesh], which must be given if [[parallel]] is")
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--mesh", plan_arguments->mesh, "sizes of axes, such as dp_replicate=2,dp_shard=8");
-  app.add_option("--device", plan_arguments->device, "cpu or cuda, which need not be there; default: run.device, where auto is cpu")
+  app.add_option("--device", plan_arguments->device,
+                 "cpu or cuda, which need not be there; default: run.device, where auto is cpu")
       ->check(CLI::IsMember({"cpu", "cuda"}));
   const CLI::Option* const memory = app.add_option(
       "--memory", plan_arguments->memory,

@@ -1,21 +1,41 @@
 // `chassis schema`: every key of the host and of every installed plugin.
+#include <cstddef>
 #include <cstdio>
 
 #include "host/base/error.hpp"
+#include "host/base/json.hpp"
 #include "host/base/log.hpp"
 #include "host/base/output.hpp"
 #include "host/base/printable.hpp"
 #include "host/command/command.hpp"
 #include "host/config/schema_text.hpp"
 #include "host/plugin/registry.hpp"
+#include "host/plugin/text_sink.hpp"
 #include "host/service/host_services.hpp"
 
 namespace chassis {
+namespace {
+
+// What a model says of itself where nothing is set.
+std::vector<std::pair<std::string, std::string>> model_config_keys(PluginRegistry& registry, const std::string& id) {
+  const auto model = registry.open("model", id);
+  const auto& table = model->interface<chassis_model_t>(CHASSIS_MODEL_ID, offsetof(chassis_model_t, max_positions));
+  model->require(CHASSIS_MODEL_ID, {{"configure", table.configure != nullptr}, {"config", table.config != nullptr}});
+  model->check(table.configure(model->get("configure"), str_of("{}")));
+  TextSink sink;
+  model->check(table.config(model->get("config"), sink.get()));
+  std::vector<std::pair<std::string, std::string>> keys;
+  const Json config = parse_json(sink.text(), "the config of model '" + id + "'", ExitCode::kPlugin);
+  for (const auto& [name, value] : config.items()) keys.emplace_back(name, value.dump());
+  return keys;
+}
+
+}  // namespace
 
 Verb add_schema(CLI::App& app) {
   auto key = std::make_shared<std::string>();
   auto plugin_path = std::make_shared<std::vector<std::string>>();
-  app.add_option("key", *key, "a table or key, such as optimizer or train.seq_len; default: all");
+  app.add_option("key", *key, "a table, key or plugin, such as optimizer, train.seq_len or adamw; default: all");
   add_plugin_path(app, *plugin_path);
   return [=] {
     MetricsStore metrics;
@@ -27,7 +47,9 @@ Verb add_schema(CLI::App& app) {
         if (registry.index().find(member.kind, member.id) != &file || !unusable_reason(file, member).empty()) continue;
         try {
           plugins.push_back({member.kind, member.id, registry.doc(member.kind, member.id),
-                             registry.option_specs(member.kind, member.id)});
+                               registry.option_specs(member.kind, member.id)});
+          if (member.kind == "model" && *key == "model.config")
+            plugins.back().config = model_config_keys(registry, member.id);
         } catch (const Error& error) {
           counted_warning("plugins left out: " + member.text(), std::string("left out: ") + error.what());
         }

@@ -11,6 +11,7 @@
 #include "host/base/printable.hpp"
 #include "host/config/config.hpp"
 #include "host/config/foreign.hpp"
+#include "host/config/paths.hpp"
 #include "host/config/suggest.hpp"
 #include "host/config/toml_file.hpp"
 
@@ -20,18 +21,6 @@ namespace {
 constexpr size_t kMostNames = 16;  // that are listed in a message
 
 std::string joined(const std::string& table, const std::string& key) { return table.empty() ? key : table + "." + key; }
-
-// "parallel.0" is in the schema as "parallel".
-std::string without_indexes(const std::string& key) {
-  std::string out;
-  for (size_t start = 0; start <= key.size();) {
-    const size_t end = std::min(key.find('.', start), key.size());
-    const std::string part = key.substr(start, end - start);
-    if (part.find_first_not_of("0123456789") != std::string::npos) out += (out.empty() ? "" : ".") + part;
-    start = end + 1;
-  }
-  return out;
-}
 
 SourcePosition where_of(const Value& value) {
   return value.key_where.file.empty() ? value.origin.where : value.key_where;
@@ -121,6 +110,8 @@ std::string content_problem(const OptionSpec& spec, const Value& value, const st
   // The system would take the part before it for the whole name.
   if (value.type == ValueType::kString && value.string.find('\0') != std::string::npos)
     return fmt::format("{} = {} holds a NUL character", key, shown(value));
+  if (value.type == ValueType::kString && spec.is_path && value.string.empty())
+    return fmt::format("{} is empty: expected a path", key);
   if (value.type == ValueType::kString && spec.is_pattern) {
     try {
       Pattern parsed(value.string);
@@ -138,7 +129,8 @@ std::string content_problem(const OptionSpec& spec, const Value& value, const st
   return "";
 }
 
-// The first number inside of a table that is not finite, which JSON, as plugins get it, cannot say; NULL if there is none.
+// The first number inside of a table that is not finite, which JSON, as plugins get it, cannot say; NULL if there is
+// none.
 const Value* not_finite(const Value& value) {
   if (value.type == ValueType::kFloat && !std::isfinite(value.number)) return &value;
   for (const Value& child : value.children)
@@ -166,15 +158,15 @@ std::vector<std::string> tables_inside(const Schema& schema, const std::string& 
   return names;
 }
 
-// The dotted name of a key of the host that is called `key`, in whatever table; empty if there is none or several.
-std::string key_elsewhere(const Schema& schema, const std::string& key) {
-  std::string found;
-  for (const TableSpec& table : schema.tables) {
-    if (table.find(key) == nullptr || table.name.empty() || is_unavailable(joined(table.name, key))) continue;
-    if (!found.empty()) return "";
-    found = joined(table.name, key);
-  }
-  return found;
+// What to write in place of `table = value`: for a slot the name of the plugin is what was meant.
+std::string table_advice(const TableSpec& table, const Value& value) {
+  const bool names_plugin = value.type == ValueType::kString && table.slot != SlotForm::kNone;
+  if (!names_plugin) return "[" + table.name + "]";
+  const bool is_list = table.slot == SlotForm::kList;
+  const bool on_command_line = value.origin.kind == Origin::Kind::kOverride;
+  const std::string name = on_command_line ? printable(value.string) : toml_text(value);
+  const std::string item = is_list && !on_command_line ? "[" + name + "]" : name;
+  return table.name + "." + (is_list ? table.list_key : "plugin") + (on_command_line ? "=" : " = ") + item;
 }
 
 bool knows_any_key_inside(const Value& table, const std::string& key) {
@@ -237,9 +229,17 @@ bool Config::check_value(Value& value, const OptionSpec& spec, const std::string
     split_words(value, wanted);
   }
   const size_t before = problems_.size();
+  const auto find_home = [&](Value& v) {
+    const std::string written = shown(v);
+    if (!spec.is_path || v.type != ValueType::kString) return;
+    if (const auto problem = expand_home(v.string))
+      problems_.push_back({v.origin.where, fmt::format("{} = {}: {}", key, written, *problem)});
+  };
+  find_home(value);
   if (is_list(spec.type) && value.is_array()) {
     for (Value& item : value.children) {
       widen(item);
+      find_home(item);
       std::string problem = item.type != wanted ? fmt::format("{} must be {}; {} is {}", key, type_text(spec.type),
                                                               shown(item), type_text(item.type))
                                                 : content_problem(spec, item, key);
@@ -289,8 +289,9 @@ void Config::check_child(Value& child, Value& table, const TableSpec& spec, cons
           {where_of(child), fmt::format("{} must be a list of tables: write [[{}]]", child_key, child_key)});
       table.children.erase(table.children.begin() + static_cast<ptrdiff_t>(index--));
     } else if (!inner->is_array && !child.is_table()) {
-      problems_.push_back({where_of(child), fmt::format("{} must be a table, not {} ({}): write [{}]", child_key,
-                                                        type_text(child.type), shown(child), child_key)});
+      problems_.push_back(
+          {where_of(child), fmt::format("{} must be a table, not {} ({}): write {}", child_key, type_text(child.type),
+                                        shown(child), table_advice(*inner, child))});
       table.children.erase(table.children.begin() + static_cast<ptrdiff_t>(index--));
     } else if (inner->is_array) {
       for (size_t i = 0; i < child.children.size(); ++i) {

@@ -110,7 +110,8 @@ void Config::add_problem(std::string_view key, const Error& error) {
   for (size_t i = 0; i < error.facts().size(); ++i)
     text += (i == 0 ? " (" : ", ") + error.facts()[i].first + ": " + error.facts()[i].second;
   if (!error.facts().empty()) text += ')';
-  problems_.push_back({error.where().file.empty() && !key.empty() ? position(key) : error.where(), std::move(text), error.code(), error.hint_text()});
+  problems_.push_back({error.where().file.empty() && !key.empty() ? position(key) : error.where(), std::move(text),
+                       error.code(), error.hint_text()});
 }
 
 void Config::throw_if_problems() const {

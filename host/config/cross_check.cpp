@@ -10,6 +10,7 @@
 #include "host/base/json.hpp"
 #include "host/base/printable.hpp"
 #include "host/config/config.hpp"
+#include "host/config/paths.hpp"
 #include "host/config/suggest.hpp"
 
 namespace chassis {
@@ -119,6 +120,8 @@ void Config::cross_check() {
   }
   for (const char* key : {"run.output_dir", "data.cache_dir"}) {
     if (!valid(key)) continue;
+    if (const std::string reason = refused_place(get_string(key)); !reason.empty())
+      add_problem(key, fmt::format("{} cannot hold files of a run: {}", shown(key), reason));
     for (const auto& part : std::filesystem::path(get_string(key))) {
       if (part.native().size() <= NAME_MAX) continue;
       add_problem(key, fmt::format("{}: the name {} is too long: file systems take {} bytes", key,
@@ -160,17 +163,21 @@ void Config::cross_check() {
   for (const auto& [sets, what] : {std::pair("data.train", "training data"), {"data.eval", "evaluation data"}}) {
     if (count(sets) > 0 || !is_needed(sets, use_)) continue;
     const bool empty = find(sets) != nullptr;
-    const std::string why = empty ? fmt::format("{} is empty", sets) : fmt::format("add [[{}]] with a path", sets);
+    const std::string why =
+        empty ? fmt::format("{} is empty", sets)
+              : fmt::format("add [[{}]] with a path, or {}.0.path=FILE on the command line", sets, sets);
     add_problem(empty ? sets : "data", fmt::format("there is no {}: {}", what, why));
   }
   // To weights that were trained with one, the ids of another mean other words.
   const std::string which_tokenizer =
-      has("model.path") ? "set tokenizer.plugin to the model's own, or tokenise the text with that and set format = \"tokens\""
-                        : "set tokenizer.plugin; `chassis plugins list` shows the tokenizers";
+      has("model.path")
+          ? "set tokenizer.plugin to the model's own, or tokenise the text with that and set format = \"tokens\""
+          : "set tokenizer.plugin; `chassis plugins list` shows the tokenizers";
   const bool without_tokenizer = !has("tokenizer.plugin") || is("tokenizer.plugin", "");
   if (is_needed("tokenizer.plugin", use_) && without_tokenizer && !invalid_.contains("tokenizer.plugin"))
-    add_problem("tokenizer", config_error("there is no tokenizer for the prompt")
-                                 .hint(has("model.path") ? "set tokenizer.plugin to the model's own" : which_tokenizer));
+    add_problem("tokenizer",
+                config_error("there is no tokenizer for the prompt")
+                    .hint(has("model.path") ? "set tokenizer.plugin to the model's own" : which_tokenizer));
   size_t num_weights = 0;
   std::set<std::string> eval_names;
   for (const std::string sets : {"data.train", "data.eval"}) {

@@ -8,12 +8,13 @@ namespace chassis {
 namespace {
 
 constexpr std::string_view kAxolotl = "Axolotl", kLf = "LLaMA-Factory", kHf = "HF Trainer", kDs = "DeepSpeed",
-                           kTitan = "torchtitan", kTune = "torchtune", kColossal = "ColossalAI", kTrl = "TRL";
+                           kTitan = "torchtitan", kTune = "torchtune", kColossal = "ColossalAI", kTrl = "TRL",
+                           kOthers = "other trainers";
 
-constexpr std::string_view kNoAdapters = "adapters are not available in this version; freeze.train_only trains a part of a model",
-                           kNoQuantization = "quantization is not available in this version",
-                           kNoConversations =
-                               "conversations are not available in this version; format = \"tokens\" takes masked labels";
+constexpr std::string_view
+    kNoAdapters = "adapters are not available in this version; freeze.train_only trains a part of a model",
+    kNoQuantization = "quantization is not available in this version",
+    kNoConversations = "conversations are not available in this version; format = \"tokens\" takes masked labels";
 
 constexpr ForeignKey kKeys[] = {
     // model
@@ -118,6 +119,9 @@ constexpr ForeignKey kKeys[] = {
     {"do_eval", kHf, "use [[data.eval]] and eval.every_steps"},
     // optimizer and schedule
     {"learning_rate", kHf, "use optimizer.lr"},
+    {"schedule.type", kOthers, "use schedule.name"},
+    {"scheduler.type", kDs, "use schedule.name"},
+    {"optimizer.type", kDs, "use optimizer.plugin"},
     {"optim", kHf, "use optimizer.plugin"},
     {"optim_args", kHf, "options of the optimizer stand in [optimizer]"},
     {"adam_beta1", kHf, "use betas in [optimizer]"},
@@ -145,6 +149,7 @@ constexpr ForeignKey kKeys[] = {
     {"pure_bf16", kLf, "master weights are always fp32; use precision.compute = \"bf16\""},
     {"bfloat16", kAxolotl, "master weights are always fp32; use precision.compute = \"bf16\""},
     {"float16", kAxolotl, "not available; master weights are always fp32; use precision.compute = \"bf16\""},
+    {"dtype", kTune, "use precision.compute for training and export.dtype for what is written"},
     {"torch_dtype", kHf, "use precision.compute for training and export.dtype for what is written"},
     {"mixed_precision", kColossal, "use precision.compute"},
     {"mixed_precision_param", kTitan, "use precision.compute"},
@@ -208,8 +213,10 @@ constexpr ForeignKey kKeys[] = {
     {"save_strategy", kHf, "use checkpoint.every_steps or checkpoint.every_minutes"},
     {"save_total_limit", kHf, "use checkpoint.keep_last"},
     {"keep_latest_k", kTitan, "use checkpoint.keep_last"},
-    {"save_first_step", kAxolotl, "use checkpoint.self_test; that the run can be saved is proven before step 1 in any case"},
-    {"enable_first_step_checkpoint", kTitan, "use checkpoint.self_test; that the run can be saved is proven before step 1 in any case"},
+    {"save_first_step", kAxolotl,
+     "use checkpoint.self_test; that the run can be saved is proven before step 1 in any case"},
+    {"enable_first_step_checkpoint", kTitan,
+     "use checkpoint.self_test; that the run can be saved is proven before step 1 in any case"},
     {"save_only_model", kHf, "checkpoints can always be resumed; for the model alone use export.when"},
     {"save_safetensors", kHf, "use export.plugin"},
     {"async_mode", kTitan, "use checkpoint.async"},

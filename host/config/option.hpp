@@ -18,6 +18,7 @@ struct OptionSpec {
   std::string doc = {};
   bool required = false;
   bool is_pattern = false;  // a string or list of strings: regular expressions
+  bool is_path = false;     // a string or list of strings: files or folders
 };
 
 // "an integer", "a list of strings", …

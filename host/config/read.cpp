@@ -10,6 +10,7 @@
 #include "host/base/file.hpp"
 #include "host/base/pipe.hpp"
 #include "host/base/printable.hpp"
+#include "host/config/paths.hpp"
 #include "host/config/toml_file.hpp"
 
 namespace chassis {
@@ -48,7 +49,10 @@ class Reading {
                     "extends must be a list of file names; " + toml_text(entry) + " is " +
                         (entry.type == ValueType::kString ? "none" : type_text(entry.type)));
       }
-      merge(merged, read_extended((fs::path(source.folder) / entry.string).lexically_normal().string(), entry.origin.where));
+      std::string path = entry.string;
+      if (const auto problem = expand_home(path))
+        throw Error(ExitCode::kConfig, entry.origin.where, "extends " + toml_text(entry) + ": " + *problem);
+      merge(merged, read_extended((fs::path(source.folder) / path).lexically_normal().string(), entry.origin.where));
     }
     open_.pop_back();
     tree.erase("extends");
@@ -81,7 +85,8 @@ class Reading {
 
   void refuse_cycle(const std::string& path, const SourcePosition& asked_by) const {
     const std::string wanted = identity(path);
-    const auto first = std::find_if(open_.begin(), open_.end(), [&](const OpenFile& f) { return f.identity == wanted; });
+    const auto first =
+        std::find_if(open_.begin(), open_.end(), [&](const OpenFile& f) { return f.identity == wanted; });
     if (first == open_.end()) return;
     std::string cycle;
     for (auto file = first; file != open_.end(); ++file) cycle += file->name + " → ";
@@ -206,14 +211,15 @@ void merge(Value& base, Value over) {
 }
 
 void apply_override(Value& root, const std::string& assignment, const Schema& schema) {
-  const Origin origin{Origin::Kind::kOverride, SourcePosition{"command line '" + assignment + "'", 0, 0}};
+  const Origin origin{Origin::Kind::kOverride, SourcePosition{"command line '" + printable(assignment) + "'", 0, 0}};
   const auto failure = [&](const std::string& text) { return Error(ExitCode::kConfig, origin.where, text); };
   if (!is_utf8(assignment)) throw failure("an override is UTF-8 text, as TOML is; this one is not");
   const std::optional<Assignment> split_text = split(assignment);
   if (!split_text) throw failure("an override has the form key=value").hint("for example run.max_steps=100");
   const auto& [keys, value_text] = *split_text;
   if (keys.size() > kMaxKeyParts)
-    throw failure("a key of " + std::to_string(keys.size()) + " parts: at most " + std::to_string(kMaxKeyParts) + " are read");
+    throw failure("a key of " + std::to_string(keys.size()) + " parts: at most " + std::to_string(kMaxKeyParts) +
+                  " are read");
   if (keys.front() == "extends") throw failure("extends belongs into a file");
 
   Value* node = &root;
@@ -228,8 +234,8 @@ void apply_override(Value& root, const std::string& assignment, const Schema& sc
                       "'");
       }
       if (index > node->children.size()) {
-        throw failure(path + " has " + std::to_string(node->children.size()) + " items: index " + keys[i] +
-                      " is too large");
+        throw failure(path + " has " + std::to_string(node->children.size()) +
+                      (node->children.size() == 1 ? " item: index " : " items: index ") + keys[i] + " is too large");
       }
       if (index == node->children.size()) node->children.push_back(empty(ValueType::kTable, origin));
       node = &node->children[index];

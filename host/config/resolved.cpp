@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "host/base/printable.hpp"
 #include "host/config/config.hpp"
@@ -65,7 +66,11 @@ void write_body(std::string& out, const Value& table, const Schema& schema, cons
 }  // namespace
 
 std::string Config::resolved_toml() const {
-  std::string out = "# Every key of the run, and where it came from. This file alone gives the same run.\n";
+  std::error_code ignored;
+  const std::string folder = std::filesystem::current_path(ignored).string();
+  std::string out =
+      "# Every key of the run, and where it came from. With the files that it names, this file gives the same run;\n"
+      "# relative paths start at " + printable(folder, 4096) + ".\n";
   write_table(out, root_, *schema_, *schema_->find(""));
   return out;
 }

@@ -56,6 +56,10 @@ OptionSpec patterns(std::string name, std::string doc) {
   spec.is_pattern = true;
   return spec;
 }
+OptionSpec path(OptionSpec spec) {
+  spec.is_path = true;
+  return spec;
+}
 OptionSpec required(OptionSpec spec) {
   spec.required = true;
   return spec;
@@ -71,7 +75,7 @@ TableSpec data_set(std::string name, std::string doc) {
       .name = std::move(name),
       .is_array = true,
       .doc = std::move(doc),
-      .keys = {required(text("path", "", "a .txt or .jsonl file, or a folder of such files")),
+      .keys = {required(path(text("path", "", "a .txt or .jsonl file, or a folder of such files"))),
                choice("format", "text", {"text", "tokens"},
                       "text: documents, every token trained; tokens: .jsonl with input_ids and optional labels, "
                       "aligned as in HF and not shifted"),
@@ -92,13 +96,13 @@ Schema make_schema() {
        .doc = "what is run, and where its results go",
        .keys = {
            text("name", "\"run\"", "of the run, in logs and metrics"),
-           text("output_dir", "", "the run directory; default out/<run.name>"),
+           path(text("output_dir", "", "the run directory; default out/<run.name>")),
            integer("seed", "42", 0, kMost, "of initial weights, shuffling and dropout"),
            integer("max_steps", "0", 0, kMost, "optimizer steps; 0: unset, then run.epochs counts"),
            number("epochs", "0", 0, std::nullopt, "passes over the training data; 0: unset, then run.max_steps counts"),
-           text("resume", "\"auto\"",
-                "\"auto\": from the newest checkpoint in output_dir if there is one; \"never\"; or the path of a "
-                "checkpoint"),
+           path(text("resume", "\"auto\"",
+                     "\"auto\": from the newest checkpoint in output_dir if there is one; \"never\"; or the path of a "
+                     "checkpoint")),
            flag("strict", false, "refuse to resume with settings or plugins that differ from those of the checkpoint; "
                                  "else each is a counted warning"),
            choice("device", "auto", {"auto", "cpu", "cuda"}, "auto: CUDA if there is a device"),
@@ -107,17 +111,17 @@ Schema make_schema() {
            integer("threads", "0", 0, 4096, "CPU threads of this process; 0: all cores")}});
   tables.push_back({.name = "plugins",
                     .doc = "where plugins are found, and which files are trusted",
-                    .keys = {list("path", "[]", "folders searched before the others"),
-                             list("trust", "[]",
-                                  "folders whose plugins are loaded although another user or group owns them; those of "
-                                  "root, of yours and of the owner of the program are"),
+                    .keys = {path(list("path", "[]", "folders searched before the others")),
+                             path(list("trust", "[]",
+                                       "folders whose plugins are loaded although another user or group owns them; "
+                                       "those of root, of yours and of the owner of the program are")),
                              table("pin", "{}", "plugin = \"sha256:…\": refuse the plugin if its file is another")}});
   tables.push_back({.name = "model",
                     .slot = SlotForm::kOne,
                     .kind = "model",
                     .doc = "what is trained",
                     .keys = {
-                        text("path", "", "an HF model directory; config.json names the architecture"),
+                        path(text("path", "", "an HF model directory; config.json names the architecture")),
                         text("plugin", "", "the model's plugin; with model.path it is found by architecture"),
                         table("config", "", "without a path: what config.json would say"),
                         choice("init", "", {"pretrained", "random"},
@@ -148,7 +152,7 @@ Schema make_schema() {
            flag("shuffle", true, "visit training documents in an order drawn from run.seed"),
            choice("overflow", "error", {"error", "truncate", "drop"},
                   "a document longer than train.seq_len, if packing is none; counted"),
-           text("cache_dir", "\".cache/chassis\"", "where tokenised data is kept, by content"),
+           path(text("cache_dir", "\".cache/chassis\"", "where tokenised data is kept, by content")),
            flag("prefetch", true, "build the next batch on a thread of its own; changes no result"),
            text("template", "", "how conversations become text"),
            list("roles_to_train", "", "whose messages are trained")}});
@@ -181,12 +185,12 @@ Schema make_schema() {
                     .doc = "when [[data.eval]] is run",
                     .keys = {integer("every_steps", "0", 0, kMost, "0: only after the last step"),
                              integer("max_batches", "0", 0, kMost, "per set and evaluation; 0: all")}});
-  tables.push_back(
-      {.name = "precision",
-       .doc = "number formats; parameters and optimizer states are fp32",
-       .keys = {choice("compute", "auto", {"auto", "fp32", "bf16", "fp16"},
-                       "of forward and backward; auto: bf16 on CUDA, fp32 on CPU"),
-                choice("reduce", "fp32", {"fp32", "bf16"}, "in which gradients are sent to be summed over ranks; they add up in fp32")}});
+  tables.push_back({.name = "precision",
+                    .doc = "number formats; parameters and optimizer states are fp32",
+                    .keys = {choice("compute", "auto", {"auto", "fp32", "bf16", "fp16"},
+                                    "of forward and backward; auto: bf16 on CUDA, fp32 on CPU"),
+                             choice("reduce", "fp32", {"fp32", "bf16"},
+                                    "in which gradients are sent to be summed over ranks; they add up in fp32")}});
   tables.push_back({.name = "recompute",
                     .doc = "activations: kept, or computed again in the backward pass",
                     .keys = {choice("mode", "auto", {"auto", "none", "full", "selective"},
@@ -224,24 +228,27 @@ Schema make_schema() {
                     .kind = "parallel",
                     .doc = "a parallel strategy; several are a stack, applied in this order",
                     .keys = {plugin("", "the strategy")}});
-  tables.push_back({.name = "comm",
-                    .slot = SlotForm::kOne,
-                    .kind = "comm",
-                    .doc = "collectives between ranks",
-                    .keys = {plugin("auto", "auto: the first that serves the device; none with one rank"),
-                             integer("timeout_s", "600", 1, 1 << 20, "seconds that ranks wait for each other in a collective before they give up"),
-                             integer("init_timeout_s", "300", 1, 1 << 20, "seconds that ranks wait for each other at the start")}});
+  tables.push_back(
+      {.name = "comm",
+       .slot = SlotForm::kOne,
+       .kind = "comm",
+       .doc = "collectives between ranks",
+       .keys = {plugin("auto", "auto: the first that serves the device; none with one rank"),
+                integer("timeout_s", "600", 1, 1 << 20,
+                        "seconds that ranks wait for each other in a collective before they give up"),
+                integer("init_timeout_s", "300", 1, 1 << 20, "seconds that ranks wait for each other at the start")}});
   tables.push_back({.name = "attention",
                     .slot = SlotForm::kOne,
                     .kind = "ops",
                     .doc = "who computes attention",
                     .keys = {plugin("sdpa", "the provider; what it refuses goes to [kernels]")}});
-  tables.push_back({.name = "kernels",
-                    .slot = SlotForm::kList,
-                    .kind = "ops",
-                    .list_key = "plugins",
-                    .doc = "who computes the other operations",
-                    .keys = {list("plugins", "[\"fused\", \"aten\"]", "providers, the first that claims an operation gets it")}});
+  tables.push_back(
+      {.name = "kernels",
+       .slot = SlotForm::kList,
+       .kind = "ops",
+       .list_key = "plugins",
+       .doc = "who computes the other operations",
+       .keys = {list("plugins", "[\"fused\", \"aten\"]", "providers, the first that claims an operation gets it")}});
   tables.push_back({.name = "quant",
                     .is_optional = true,
                     .slot = SlotForm::kOne,
@@ -259,18 +266,19 @@ Schema make_schema() {
        .slot = SlotForm::kOne,
        .kind = "format",
        .doc = "how a run is saved; the last step always is",
-       .keys = {plugin("native", "the file format"), integer("every_steps", "500", 0, kMost, "0: not by steps"),
-                number("every_minutes", "0.0", 0, std::nullopt, "0: not by time"),
-                integer("keep_last", "2", 0, kMost, "older ones are removed; 0: keep all"),
-                integer("keep_every", "0", 0, kMost, "those of every so many steps are never removed; 0: none"),
-                choice("contents", "full", {"full", "model_only"},
-                       "full: all that a resumed run needs; model_only: parameters alone, which can not be resumed"),
-                choice("async", "false", {"false", "true", "staged"},
-                       "true: train on while a checkpoint is written, up to the next change of parameters; staged: copy "
-                       "them to host memory first and wait for nothing"),
-                choice("on_error", "stop", {"stop", "warn"}, "a save that fails: stop, or go on and count it"),
-                integer("bucket_mib", "16", 1, 65536, "size of each of the two buffers through which a save streams"),
-                flag("self_test", false, "before step 1, also write a small checkpoint, read it back and compare")}});
+       .keys = {
+           plugin("native", "the file format"), integer("every_steps", "500", 0, kMost, "0: not by steps"),
+           number("every_minutes", "0.0", 0, std::nullopt, "0: not by time"),
+           integer("keep_last", "2", 0, kMost, "older ones are removed; 0: keep all"),
+           integer("keep_every", "0", 0, kMost, "those of every so many steps are never removed; 0: none"),
+           choice("contents", "full", {"full", "model_only"},
+                  "full: all that a resumed run needs; model_only: parameters alone, which cannot be resumed"),
+           choice("async", "false", {"false", "true", "staged"},
+                  "true: train on while a checkpoint is written, up to the next change of parameters; staged: copy "
+                  "them to host memory first and wait for nothing"),
+           choice("on_error", "stop", {"stop", "warn"}, "a save that fails: stop, or go on and count it"),
+           integer("bucket_mib", "16", 1, 65536, "size of each of the two buffers through which a save streams"),
+           flag("self_test", false, "before step 1, also write a small checkpoint, read it back and compare")}});
   tables.push_back({.name = "export",
                     .slot = SlotForm::kOne,
                     .kind = "format",
@@ -285,7 +293,8 @@ Schema make_schema() {
                     .keys = {integer("max_new_tokens", "128", 1, 1 << 24, "at most so many"),
                              number("temperature", "0.0", 0, 100, "0: greedy"),
                              number("top_p", "1.0", 0, 1, "sample from the smallest set of this probability")}});
-  OptionSpec sinks = list("sinks", "[\"console\", \"jsonl\"]", "who gets metrics; jsonl is metrics.jsonl in run.output_dir");
+  OptionSpec sinks =
+      list("sinks", "[\"console\", \"jsonl\"]", "who gets metrics; jsonl is metrics.jsonl in run.output_dir");
   sinks.choices = {"console", "jsonl"};  // no plugin of kind sink is asked for metrics yet
   tables.push_back(
       {.name = "log",
@@ -334,6 +343,27 @@ const OptionSpec* TableSpec::find(std::string_view key) const {
 const TableSpec* Schema::find(std::string_view table) const {
   const auto it = std::find_if(tables.begin(), tables.end(), [&](const TableSpec& spec) { return spec.name == table; });
   return it == tables.end() ? nullptr : &*it;
+}
+
+std::string without_indexes(const std::string& key) {
+  std::string out;
+  for (size_t start = 0; start <= key.size();) {
+    const size_t end = std::min(key.find('.', start), key.size());
+    const std::string part = key.substr(start, end - start);
+    if (part.find_first_not_of("0123456789") != std::string::npos) out += (out.empty() ? "" : ".") + part;
+    start = end + 1;
+  }
+  return out;
+}
+
+std::string key_elsewhere(const Schema& schema, const std::string& key) {
+  std::string found;
+  for (const TableSpec& table : schema.tables) {
+    if (table.find(key) == nullptr || table.name.empty() || is_unavailable(table.name + "." + key)) continue;
+    if (!found.empty()) return "";
+    found = table.name + "." + key;
+  }
+  return found;
 }
 
 bool is_needed(std::string_view key, ConfigUse use) {

@@ -39,8 +39,8 @@ struct Schema {
 // What a configuration is read for: training, evaluation, generation, or weights that go from one directory to another.
 enum class ConfigUse { kTraining, kEvaluation, kGeneration, kWeights };
 
-// False if `use` does without a key or list of tables that the host otherwise insists on. What is written down is checked
-// all the same.
+// False if `use` does without a key or list of tables that the host otherwise insists on. What is written down is
+// checked all the same.
 bool is_needed(std::string_view key, ConfigUse use);
 
 // What is agreed on and not built yet: refused where it is written, and offered nowhere.
@@ -55,6 +55,11 @@ bool is_unavailable(std::string_view key);
 
 // The choices of a key that are available.
 std::vector<std::string> offered_choices(std::string_view key, const OptionSpec& spec);
+
+// "data.train.0.path" as "data.train.path": what a table or key is called in a schema.
+std::string without_indexes(const std::string& key);
+// The dotted name of a key that is called `key`, in whatever table; empty if there is none or several.
+std::string key_elsewhere(const Schema& schema, const std::string& key);
 
 // Everything that the host understands.
 const Schema& host_schema();

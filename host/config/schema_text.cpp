@@ -6,11 +6,14 @@
 #include <algorithm>
 
 #include "host/base/error.hpp"
+#include "host/base/printable.hpp"
 #include "host/config/foreign.hpp"
 #include "host/config/suggest.hpp"
 
 namespace chassis {
 namespace {
+
+constexpr std::string_view kModelConfigKey = "model.config";
 
 std::string heading(const TableSpec& table) {
   if (table.name.empty()) return "top level";
@@ -28,8 +31,10 @@ std::string facts(const OptionSpec& spec, const std::string& key) {
   if (!spec.choices.empty() && spec.type == OptionType::kStringList) text = "a list of " + text;
   if (const std::string range = range_text(spec); !range.empty()) text += ", " + range;
   if (spec.required) text += ", required";
-  if (!spec.default_json.empty()) text += ", default " + spec.default_json;
-  return text;
+  if (spec.default_json.empty()) return text;
+  const bool is_truth = !choices.empty() && (spec.default_json == "\"true\"" || spec.default_json == "\"false\"");
+  return text + ", default " +
+         (is_truth ? spec.default_json.substr(1, spec.default_json.size() - 2) : spec.default_json);
 }
 
 // `key` is the dotted name, `prefix` the part of it that is printed.
@@ -41,6 +46,17 @@ std::string plugin_text(const PluginDoc& plugin) {
   std::string out = fmt::format("\nplugin \"{}\" ({}): {}\n", plugin.name, plugin.kind, plugin.doc);
   if (plugin.options.empty()) out += "  no options\n";
   for (const OptionSpec& option : plugin.options) out += option_text("", option.name, option);
+  return out;
+}
+
+// Of each model plugin that takes them: the keys of model.config.
+std::string config_text(const std::vector<PluginDoc>& plugins) {
+  std::string out = "      Its keys are those of Hugging Face, as written in config.json of such a model.\n";
+  for (const PluginDoc& plugin : plugins) {
+    if (plugin.config.empty()) continue;
+    out += fmt::format("\n  plugin \"{}\" reads, with these defaults\n", plugin.name);
+    for (const auto& [name, value] : plugin.config) out += fmt::format("      {} = {}\n", name, value);
+  }
   return out;
 }
 
@@ -59,9 +75,10 @@ std::string table_text(const TableSpec& table, const std::vector<PluginDoc>& plu
 
 }  // namespace
 
-std::string schema_text(const Schema& schema, const std::vector<PluginDoc>& plugins, const std::string& key) {
+std::string schema_text(const Schema& schema, const std::vector<PluginDoc>& plugins, const std::string& path) {
+  const std::string key = without_indexes(path);
   std::string out;
-  if (key.empty()) {
+  if (path.empty()) {
     for (const TableSpec& table : schema.tables)
       if (!is_unavailable(table.name)) out += (out.empty() ? "" : "\n") + table_text(table, {});
     return out + "\nOptions of plugins: chassis schema TABLE, such as chassis schema optimizer.\n";
@@ -79,7 +96,9 @@ std::string schema_text(const Schema& schema, const std::vector<PluginDoc>& plug
     for (const OptionSpec& option : table.keys) {
       if (is_unavailable(prefix + option.name)) continue;
       known.push_back(prefix + option.name);
-      if (prefix + option.name == key) out += option_text(prefix, key, option);
+      if (prefix + option.name != key) continue;
+      out += option_text(prefix, key, option);
+      if (key == kModelConfigKey) out += config_text(plugins);
     }
     if (table.slot == SlotForm::kNone) continue;
     for (const PluginDoc& plugin : plugins) {
@@ -102,7 +121,12 @@ std::string schema_text(const Schema& schema, const std::vector<PluginDoc>& plug
     if (leaf == key && leaf != name) out += schema_text(schema, plugins, name);
   }
   if (!out.empty()) return out;
-  Error error = config_error(fmt::format("there is no key or table '{}'", key));
+  for (const PluginDoc& plugin : plugins) {
+    known.push_back(plugin.name);
+    if (plugin.name == key) out += (out.empty() ? "" : "\n") + plugin_text(plugin).substr(1);
+  }
+  if (!out.empty()) return out;
+  Error error = config_error(fmt::format("there is no key, table or plugin '{}'", printable(path)));
   if (const ForeignKey* foreign = find_foreign_key(key)) {
     error.hint(fmt::format("known from {}: {}", foreign->trainer, foreign->answer));
   } else if (const std::string near = nearest(key, known); !near.empty()) {

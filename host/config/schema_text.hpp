@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "host/config/schema.hpp"
@@ -14,10 +15,11 @@ struct PluginDoc {
   std::string name;
   std::string doc;
   std::vector<OptionSpec> options;
+  std::vector<std::pair<std::string, std::string>> config = {};  // of a model: keys of model.config, and their defaults
 };
 
-// `key` is empty (all tables), a table ("train"), or a key ("train.seq_len", "optimizer.betas"). Throws a config error
-// with a suggestion if there is no such thing.
-std::string schema_text(const Schema& schema, const std::vector<PluginDoc>& plugins, const std::string& key);
+// `path` is empty (all tables), a table ("train"), a key ("train.seq_len", "optimizer.betas", "data.eval.0.path"), or a
+// plugin. Throws a config error with a suggestion if there is no such thing.
+std::string schema_text(const Schema& schema, const std::vector<PluginDoc>& plugins, const std::string& path);
 
 }  // namespace chassis

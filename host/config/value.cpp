@@ -7,26 +7,29 @@
 #include <cmath>
 
 #include "host/base/json.hpp"
+#include "host/base/printable.hpp"
 
 namespace chassis {
 namespace {
 
 std::string quoted(const std::string& text) {
   std::string out = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
+  for (size_t at = 0; at < text.size();) {
+    const Character c = first_character(std::string_view(text).substr(at));
+    const size_t num_bytes = std::max<size_t>(c.num_bytes, 1);
+    if (c.code == '"' || c.code == '\\') {
       out += '\\';
-      out += c;
-    } else if (c == '\n') {
+      out += text[at];
+    } else if (c.code == '\n') {
       out += "\\n";
-    } else if (c == '\t') {
+    } else if (c.code == '\t') {
       out += "\\t";
-    } else if (byte < 0x20 || byte == 0x7f) {
-      out += fmt::format("\\u{:04X}", byte);
+    } else if (c.num_bytes > 0 && is_control(c.code)) {
+      out += fmt::format("\\u{:04X}", c.code);
     } else {
-      out += c;
+      out.append(text, at, num_bytes);
     }
+    at += num_bytes;
   }
   return out + '"';
 }

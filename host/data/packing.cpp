@@ -13,7 +13,7 @@ namespace {
 
 // Tokens [offset, offset + length) of a document, placed at `column`. `end` is where the document ends for this row:
 // the token before it has no target. Returns the number of trained tokens. Rationale: positions start at 0 in each
-// piece and not in each document. What lies before the piece can not be attended to, and a book in one document would
+// piece and not in each document. What lies before the piece cannot be attended to, and a book in one document would
 // run past every model's last position.
 uint64_t place(const TokenStore& store, DocumentSpan document, uint64_t offset, size_t length, uint64_t end,
                BatchRow& row, size_t column, int32_t document_id) {

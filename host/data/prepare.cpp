@@ -319,6 +319,7 @@ TokenStore open_or_make(const DataSetConfig& config, const std::vector<std::stri
     in_cache(options.cache_dir, [&] { make_store(config, files, tokenizer, options, key, folder); });
     kept = look_up(folder, key, nullptr);
     CHASSIS_CHECK(kept.fresh, kept.reason);
+    log::info("{}: its tokens are kept in {} (data.cache_dir)", config.path, folder);
   }
   return TokenStore(folder, kept.facts, files);
 }

@@ -176,7 +176,7 @@ void TrainData::restore(const Json& saved, const std::string& where) {
     if (before == after) continue;
     throw config_error(
         fmt::format("{}: the run was started with data {} = {}, now it is {}", where, key, before.dump(), after.dump()))
-        .hint("the order of the data can not change in the middle of a run");
+        .hint("the order of the data cannot change in the middle of a run");
   }
   DataCursor cursor = data_cursor_from_json(json_at(saved, "sets", where), where);
   if (cursor.sets.size() != sets_.size()) {
@@ -199,11 +199,13 @@ int64_t TrainData::num_steps(double epochs, int64_t global_batch_size) const {
   return std::max<int64_t>(1, *whole);
 }
 
-double TrainData::epoch() const {
+uint64_t TrainData::num_rows_taken() const {
   uint64_t num_rows = 0;
   for (const SetCursor& set : cursor_.sets) num_rows += set.num_rows;
-  return static_cast<double>(num_rows) / num_rows_per_epoch_;
+  return num_rows;
 }
+
+double TrainData::epoch() const { return static_cast<double>(num_rows_taken()) / num_rows_per_epoch_; }
 
 std::vector<double> TrainData::passes() const {
   std::vector<double> passes;

@@ -75,7 +75,8 @@ class TrainData {
   // Steps that see `epochs` epochs; the last one may run on into the next epoch. A config error if 64 bits do
   // not hold them.
   int64_t num_steps(double epochs, int64_t global_batch_size) const;
-  // Epochs so far, from the start of training.
+  // Rows and epochs so far, from the start of training.
+  uint64_t num_rows_taken() const;
   double epoch() const;
   // Passes over each set so far, in the order of the configuration.
   std::vector<double> passes() const;

@@ -25,7 +25,7 @@ using Environment = std::function<std::optional<std::string>(const std::string& 
 Environment process_environment();
 
 // A launcher inside another, such as torchrun on every node of a SLURM step, is the innermost one. Throws a config
-// error that names both if two left marks that can not be nested like that, or the variable if one is missing, is not a
+// error that names both if two left marks that cannot be nested like that, or the variable if one is missing, is not a
 // number or is out of range.
 Launch discover_launch(const Environment& environment);
 

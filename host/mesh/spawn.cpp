@@ -139,7 +139,7 @@ class Ranks {
     const int printed = output_descriptor();
     const pid_t parent = getpid();
     const pid_t child = fork();
-    if (child < 0) throw internal_error(fmt::format("can not start a rank: {}", std::strerror(errno)));
+    if (child < 0) throw internal_error(fmt::format("cannot start a rank: {}", std::strerror(errno)));
     if (child > 0) return child;
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) end_process(static_cast<int>(ExitCode::kCommunication));

@@ -242,7 +242,7 @@ File bound_socket(const SocketAddress& address) {
   if (bind(socket.descriptor(), address.get(), address.length) == 0) return socket;
   const int failure = errno;
   Error error = communication_error(
-      fmt::format("can not serve the store on port {}: {}", address.port(), std::strerror(failure)));
+      fmt::format("cannot serve the store on port {}: {}", address.port(), std::strerror(failure)));
   if (failure == EADDRINUSE)
     error.hint("another run, another program or a second rank 0 uses it: choose one with MASTER_PORT");
   throw error;
@@ -304,7 +304,7 @@ StoreServer::StoreServer(const std::string& address, int port) : impl_(std::make
     QuietTorch quiet;
     impl_->store = c10::make_intrusive<c10d::TCPStore>(own, options);
   } catch (const std::exception& e) {
-    throw communication_error(fmt::format("can not serve the store on port {}: {}", port_, reason_of(e)));
+    throw communication_error(fmt::format("cannot serve the store on port {}: {}", port_, reason_of(e)));
   }
 }
 

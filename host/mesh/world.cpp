@@ -132,7 +132,8 @@ void require_local_ranks(const std::vector<std::string>& arrivals) {
     throw config_error(fmt::format("ranks {} and {} are both local rank {} of one machine: {}, and {}", first->second,
                                    rank, mine.local_rank, ranks[static_cast<size_t>(first->second)].process,
                                    mine.process))
-        .hint("LOCAL_RANK counts the ranks of a machine from 0; GROUP_RANK numbers the machines where one plays several");
+        .hint(
+            "LOCAL_RANK counts the ranks of a machine from 0; GROUP_RANK numbers the machines where one plays several");
   }
 }
 
@@ -430,7 +431,7 @@ StoreLost World::named(const StoreLost& lost) const {
                               lost.message()),
                   lost.hangs());
   if (lost.hangs())
-    error.hint("it has stopped, or its machine can not be reached; [comm] timeout_s says how long the others wait");
+    error.hint("it has stopped, or its machine cannot be reached; [comm] timeout_s says how long the others wait");
   else
     error.hint("see what it said last, and dmesg on its machine: the system kills a process when memory runs out");
   return error;

@@ -1,6 +1,7 @@
 #include "host/program/executor.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "host/base/error.hpp"
 #include "host/program/providers.hpp"
@@ -28,7 +29,8 @@ const ResolvedProgram& Executor::resolved(Purpose purpose) {
     // Nodes point into options_, whose lists stay as they are.
     options_.purpose = purpose;
     found->second = resolve_program(program_, layout_, parameters_, options_);
-    if (purpose != Purpose::kLogits) count_idle_providers(found->second, options_);  // which lack the loss
+    // Once: evaluation has the nodes of training. Logits lack the loss.
+    if (purpose != Purpose::kLogits && !std::exchange(counted_idle_, true)) count_idle_providers(found->second, options_);
   }
   return found->second;
 }

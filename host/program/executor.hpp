@@ -91,6 +91,7 @@ class Executor {
   std::optional<Device> rehearsal_;
   std::vector<uint8_t> unit_repeats_;  // belongs to a chain of more than one block
   std::map<Purpose, ResolvedProgram> resolved_;
+  bool counted_idle_ = false;
   std::map<int, Microbatch> microbatches_;
 };
 

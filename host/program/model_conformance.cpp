@@ -13,6 +13,7 @@
 #include "host/base/json.hpp"
 #include "host/base/printable.hpp"
 #include "host/plugin/status.hpp"
+#include "host/plugin/text_sink.hpp"
 #include "host/program/executor.hpp"
 #include "host/program/record.hpp"
 #include "host/service/rng.hpp"
@@ -21,26 +22,6 @@ namespace chassis {
 namespace {
 
 constexpr int64_t kBatch = 2, kTime = 8;
-
-// Receives one text of the plugin.
-class TextSink {
- public:
-  TextSink() {
-    raw_.struct_size = sizeof raw_;
-    raw_.impl = this;
-    raw_.text = [](const chassis_text_sink_t* sink, chassis_str_t text) {
-      static_cast<TextSink*>(sink->impl)->text_ = std::string(view_of(text));
-    };
-  }
-  TextSink(const TextSink&) = delete;
-  TextSink& operator=(const TextSink&) = delete;
-  const chassis_text_sink_t* get() const { return &raw_; }
-  const std::string& text() const { return text_; }
-
- private:
-  chassis_text_sink_t raw_{};
-  std::string text_;
-};
 
 std::string attr_text(const AttrValue& value) {
   return std::visit([](const auto& v) { return fmt::format("{}", v); }, value);

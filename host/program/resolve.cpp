@@ -247,7 +247,8 @@ class BlockResolver {
     std::string text = "no provider computes " + op.id + " '" + block().name + "." + op.name + "'";
     for (const Refusal& r : refusals) text += "\n  " + r.provider + " (" + r.pattern + "): " + r.reason;
     if (refusals.empty()) text += ": none of the plugins in [attention] and [kernels] knows the op";
-    return plugin_error(text).hint("add a plugin that offers it to [kernels] plugins; `chassis plugins list` shows those of kind ops");
+    const SourcePosition& where = op.id == "attention" ? options_.attention_where : options_.kernels_where;
+    return Error(ExitCode::kPlugin, where, text).hint("add a plugin that offers it to [kernels] plugins; `chassis plugins list` shows those of kind ops");
   }
 
   void find_lifetimes() {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "chassis/kind/ops.h"
+#include "host/base/error.hpp"
 #include "host/plugin/call.hpp"
 #include "host/program/layout.hpp"
 #include "host/program/program.hpp"
@@ -42,6 +43,7 @@ struct ResolveOptions {
   int64_t time = 1;
   std::vector<OpsProvider> attention;  // asked first for ops of that id
   std::vector<OpsProvider> kernels;    // in the user's priority
+  SourcePosition attention_where = {}, kernels_where = {};  // that chose them
 };
 
 struct Refusal {

@@ -26,7 +26,8 @@ std::vector<float> last_logits(const Tensor& logits) {
   const int64_t vocab = logits.size(2);
   std::vector<float> values(static_cast<size_t>(vocab));
   const int64_t sizes[] = {vocab};
-  Tensor::borrow(values.data(), sizes, Dtype::f32).copy_from(logits.flat().narrow(0, logits.num_elements() - vocab, vocab));
+  Tensor::borrow(values.data(), sizes, Dtype::f32)
+      .copy_from(logits.flat().narrow(0, logits.num_elements() - vocab, vocab));
   return values;
 }
 
@@ -54,7 +55,8 @@ int32_t choose_token(const std::vector<float>& logits, double temperature, doubl
   std::vector<double> weights;
   double total = 0.0;
   for (int32_t id : order)
-    total += weights.emplace_back(std::exp((static_cast<double>(logits[static_cast<size_t>(id)]) - *best) / temperature));
+    total +=
+        weights.emplace_back(std::exp((static_cast<double>(logits[static_cast<size_t>(id)]) - *best) / temperature));
   double kept = 0.0;
   size_t count = 0;
   while (count < weights.size() && (count == 0 || kept < top_p * total)) kept += weights[count++];
@@ -68,7 +70,8 @@ int32_t choose_token(const std::vector<float>& logits, double temperature, doubl
 
 Generated generate(Executor& executor, const std::vector<int32_t>& prompt, const GenerateOptions& options,
                    Device device, const std::function<void(int32_t)>& on_token) {
-  if (prompt.empty()) throw config_error("the prompt is empty").hint("give at least one token, for example --prompt \"The\"");
+  if (prompt.empty())
+    throw config_error("the prompt is empty").hint("give at least one token, for example --prompt \"The\"");
   KeyValueCache cache(static_cast<int64_t>(prompt.size()) + options.max_new_tokens);
   std::vector<int32_t> row = prompt;
   Generated text;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "host/base/log.hpp"
+#include "host/base/log_capture.hpp"
 #include "host/base/printable.hpp"
 #include "host/base/units.hpp"
 #include "host/state/rank_kinds.hpp"
@@ -13,9 +15,6 @@
 
 namespace chassis {
 namespace {
-
-// Beyond, proving that they can be saved takes longer than people wait for a plan.
-constexpr size_t kMostShards = 1 << 20;
 
 constexpr const char* kMeshAxes[] = {"dp_replicate", "dp_shard", "cp", "ep", "tp", "pp"};
 
@@ -73,7 +72,9 @@ class Planner {
       prove(session);
       groups = distinct_ranks(session.parameters());
     }
-    const RankPlan none = rehearse_rank(0, Recompute::kNone), full = rehearse_rank(0, Recompute::kFull);
+    const RankPlan none = rehearse_rank(0, Recompute::kNone);
+    const log::CapturedWarnings known;  // the first has said them
+    const RankPlan full = rehearse_rank(0, Recompute::kFull);
     const bool none_fits = plan_.memory_bytes == 0 || none.peak_bytes() <= plan_.memory_bytes;
     const bool recomputes = mode_ == "full" || (mode_ == "auto" && !none_fits);
     plan_.recompute = recomputes ? Recompute::kFull : Recompute::kNone;
@@ -107,8 +108,7 @@ class Planner {
   }
 
   void prove(Session& session) {
-    const size_t num_tensors = session.parameters().all().size() + session.optimizer().states().size();
-    plan_.proven_saving = num_tensors * static_cast<size_t>(plan_.world_size) <= kMostShards;
+    plan_.proven_saving = can_prove_saving(session);
     if (request_.header_bytes) plan_.header_bytes = *request_.header_bytes;
     else if (plan_.proven_saving) plan_.header_bytes = prove_saving(session);
   }
@@ -132,7 +132,9 @@ std::string_view plan_category_name(PlanCategory category) {
   return names[static_cast<size_t>(category)];
 }
 
-uint64_t RankPlan::peak_bytes() const { return std::max({step.peak_bytes, start.peak_bytes, load_peak_bytes, export_peak_bytes}); }
+uint64_t RankPlan::peak_bytes() const {
+  return std::max({step.peak_bytes, start.peak_bytes, load_peak_bytes, export_peak_bytes});
+}
 
 const RankPlan& Plan::largest() const {
   return *std::max_element(ranks.begin(), ranks.end(),
@@ -152,7 +154,8 @@ int world_size_of(const Config& config) {
     const std::string key = std::string("mesh.") + axis;
     if (config.origin(key).by_user() && config.get_int(key) > 0) product *= config.get_int(key);
     if (product > 1 << 24)
-      throw Error(ExitCode::kConfig, config.position("mesh"), "[mesh] speaks of more than " + std::to_string(1 << 24) + " ranks");
+      throw Error(ExitCode::kConfig, config.position("mesh"),
+                  "[mesh] speaks of more than " + std::to_string(1 << 24) + " ranks");
   }
   return static_cast<int>(product);
 }

@@ -20,7 +20,16 @@ namespace chassis {
 class Session;
 
 // As plans show it; several categories of the allocators make one.
-enum class PlanCategory { kParameters, kGradients, kOptimizer, kActivations, kLogits, kGathered, kCommunication, kOther };
+enum class PlanCategory {
+  kParameters,
+  kGradients,
+  kOptimizer,
+  kActivations,
+  kLogits,
+  kGathered,
+  kCommunication,
+  kOther
+};
 inline constexpr size_t kNumPlanCategories = 8;
 std::string_view plan_category_name(PlanCategory category);  // "gathered"
 
@@ -74,8 +83,8 @@ struct Plan {
   uint64_t header_bytes = 0;     // the largest of a save
   std::vector<RankPlan> ranks;   // distinct ones, by first rank
 
-  // For advice: sizes of the mesh, values of options by which the strategies save memory ("parallel.0.stage", "3"), other
-  // strategies that are installed.
+  // For advice: sizes of the mesh, values of options by which the strategies save memory ("parallel.0.stage", "3"),
+  // other strategies that are installed.
   std::vector<MeshAxis> axes;
   std::vector<std::pair<std::string, std::string>> savings;
   std::vector<std::string> other_strategies;

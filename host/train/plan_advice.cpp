@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "host/base/log_capture.hpp"
+
 namespace chassis {
 namespace {
 
@@ -38,11 +40,13 @@ class Adviser {
     if (plan_.recompute == Recompute::kNone) add("recompute.mode", "\"none\"", "\"full\"");
     const int64_t rows = plan_.batch.micro_batch_size;
     if (rows % 2 == 0)
-      changes_.push_back({fmt::format("train.micro_batch_size {} → {}", rows, rows / 2),
-                          {fmt::format("train.micro_batch_size={}", rows / 2), global_batch(plan_.batch.global_batch_size)}});
+      changes_.push_back(
+          {fmt::format("train.micro_batch_size {} → {}", rows, rows / 2),
+           {fmt::format("train.micro_batch_size={}", rows / 2), global_batch(plan_.batch.global_batch_size)}});
     for (const auto& [key, json] : plan_.savings) add(key, "", json);
     for (const std::string& id : plan_.other_strategies)  // with the defaults of their options
-      changes_.push_back({fmt::format("strategy {} → {}", plan_.strategies, id), {fmt::format("parallel=[{{plugin=\"{}\"}}]", id)}});
+      changes_.push_back(
+          {fmt::format("strategy {} → {}", plan_.strategies, id), {fmt::format("parallel=[{{plugin=\"{}\"}}]", id)}});
     move_replicas_to_shards();
     double_shards();
   }
@@ -64,8 +68,9 @@ class Adviser {
   void move_replicas_to_shards() {
     const int64_t replicas = axis("dp_replicate"), shards = axis("dp_shard");
     if (replicas % 2 != 0) return;
-    changes_.push_back({fmt::format("mesh.dp_replicate {} → {}, mesh.dp_shard {} → {}", replicas, replicas / 2, shards, 2 * shards),
-                        {fmt::format("mesh.dp_replicate={}", replicas / 2), fmt::format("mesh.dp_shard={}", 2 * shards)}});
+    changes_.push_back(
+        {fmt::format("mesh.dp_replicate {} → {}, mesh.dp_shard {} → {}", replicas, replicas / 2, shards, 2 * shards),
+         {fmt::format("mesh.dp_replicate={}", replicas / 2), fmt::format("mesh.dp_shard={}", 2 * shards)}});
   }
 
   // On twice as many ranks; the global batch stays if they can share it.
@@ -74,9 +79,10 @@ class Adviser {
     const int64_t rows = plan_.batch.global_batch_size;
     const int64_t per_pass = plan_.batch.micro_batch_size * axis("dp_replicate") * 2 * shards;
     const bool divides = rows % per_pass == 0;
-    Change change{fmt::format("{} → {} ranks, mesh.dp_shard {} → {}", plan_.world_size, 2 * plan_.world_size, shards, 2 * shards),
-                  {fmt::format("mesh.dp_shard={}", 2 * shards), global_batch(divides ? rows : 2 * rows)},
-                  2};
+    Change change{
+        fmt::format("{} → {} ranks, mesh.dp_shard {} → {}", plan_.world_size, 2 * plan_.world_size, shards, 2 * shards),
+        {fmt::format("mesh.dp_shard={}", 2 * shards), global_batch(divides ? rows : 2 * rows)},
+        2};
     if (!divides) change.text += fmt::format(", train.global_batch_size {} → {}", rows, 2 * rows);
     changes_.push_back(std::move(change));
   }
@@ -94,6 +100,7 @@ class Adviser {
     }
     request.overrides.insert(request.overrides.end(), advice.overrides.begin(), advice.overrides.end());
     try {
+      const log::CapturedWarnings known;  // the plan itself has said them
       const Plan plan = make_plan(request);
       advice.world_size = plan.world_size;
       advice.peak_bytes = plan.largest().peak_bytes();

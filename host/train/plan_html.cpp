@@ -96,18 +96,20 @@ class Page {
 
   void head() {
     add("<h1>memory plan{}</h1>\n", escaped(title()));
-    add("<p>{} parameters, {} trained · {} on {} · {} · {} · recompute {}</p>\n", count_text(static_cast<double>(plan_.num_parameters)),
-        count_text(static_cast<double>(plan_.num_trained)), plan_.compute, plan_.device,
+    add("<p>{} parameters, {} trained · {} on {} · {} · {} · recompute {}</p>\n",
+        count_text(static_cast<double>(plan_.num_parameters)), count_text(static_cast<double>(plan_.num_trained)),
+        plan_.compute, plan_.device,
         plan_.world_size == 1 ? "one rank" : std::to_string(plan_.world_size) + " ranks (" + escaped(plan_.mesh) + ")",
         escaped(plan_.strategies), plan_.recompute == Recompute::kFull ? "full" : "none");
-    add("<p>a step is {} rows of {} tokens: {} micro-batches of {} on each rank</p>\n", plan_.batch.global_batch_size, plan_.seq_len,
-        plan_.batch.num_microbatches, plan_.batch.micro_batch_size);
+    add("<p>a step is {} rows of {} tokens: {} micro-batches of {} on each rank</p>\n", plan_.batch.global_batch_size,
+        plan_.seq_len, plan_.batch.num_microbatches, plan_.batch.micro_batch_size);
     const uint64_t needed = plan_.largest().peak_bytes();
     if (plan_.memory_bytes == 0) add("<p class=\"verdict\">needs {} on each rank</p>\n", bytes_text(needed));
-    else if (plan_.fits()) add("<p class=\"verdict\">fits: {} of {}</p>\n", bytes_text(needed), bytes_text(plan_.memory_bytes));
+    else if (plan_.fits())
+      add("<p class=\"verdict\">fits: {} of {}</p>\n", bytes_text(needed), bytes_text(plan_.memory_bytes));
     else
-      add("<p class=\"verdict bad\">does not fit: {} of {}, {} too much</p>\n", bytes_text(needed), bytes_text(plan_.memory_bytes),
-          bytes_text(needed - plan_.memory_bytes));
+      add("<p class=\"verdict bad\">does not fit: {} of {}, {} too much</p>\n", bytes_text(needed),
+          bytes_text(plan_.memory_bytes), bytes_text(needed - plan_.memory_bytes));
   }
 
   void legend() {
@@ -118,20 +120,23 @@ class Page {
     add("</div>\n");
   }
 
-  void open_svg(double height, const char* label) { add("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">\n", kWidth, height, label); }
+  void open_svg(double height, const char* label) {
+    add("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">\n", kWidth, height, label);
+  }
 
   void vertical_grid(const Scale& x, double top, double bottom) {
     for (const uint64_t tick : x.ticks())
-      add("<line class=\"grid\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/><text x=\"{0:.1f}\" y=\"{3}\" text-anchor=\"middle\">{4}</text>\n",
+      add("<line class=\"grid\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/><text x=\"{0:.1f}\" y=\"{3}\" "
+          "text-anchor=\"middle\">{4}</text>\n",
           x.at(tick), top, bottom, bottom + 15, bytes_text(tick));
   }
 
   void vertical_limit(const Scale& x, double top, double bottom) {
     if (plan_.memory_bytes == 0) return;
-    add("<line class=\"limit\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"><title>limit: {3}</title></line>\n", x.at(plan_.memory_bytes),
-        top, bottom, bytes_text(plan_.memory_bytes));
-    add("<text class=\"limit-text\" x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">limit {}</text>\n", x.at(plan_.memory_bytes), top - 4,
-        bytes_text(plan_.memory_bytes));
+    add("<line class=\"limit\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"><title>limit: {3}</title></line>\n",
+        x.at(plan_.memory_bytes), top, bottom, bytes_text(plan_.memory_bytes));
+    add("<text class=\"limit-text\" x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">limit {}</text>\n",
+        x.at(plan_.memory_bytes), top - 4, bytes_text(plan_.memory_bytes));
   }
 
   // One bar for each rank; where there are too many, one for all that are alike.
@@ -168,11 +173,14 @@ class Page {
       for (size_t i = 0; i < kNumPlanCategories; ++i) {
         const uint64_t bytes = rank->step.categories[i].bytes_at_total_peak;
         if (bytes > 0)
-          add("<rect class=\"c{}\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\"><title>{}: {} {}</title></rect>\n", i, x.at(sum), y,
-              x.at(sum + bytes) - x.at(sum), bar, escaped(name), plan_category_name(static_cast<PlanCategory>(i)), bytes_text(bytes));
+          add("<rect class=\"c{}\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\"><title>{}: {} "
+              "{}</title></rect>\n",
+              i, x.at(sum), y, x.at(sum + bytes) - x.at(sum), bar, escaped(name),
+              plan_category_name(static_cast<PlanCategory>(i)), bytes_text(bytes));
         sum += bytes;
       }
-      add("<text class=\"strong\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", x.at(sum) + 6, y + bar / 2 + 4, bytes_text(sum));
+      add("<text class=\"strong\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", x.at(sum) + 6, y + bar / 2 + 4,
+          bytes_text(sum));
       y += bar + gap;
     }
     vertical_limit(x, top, bottom);
@@ -196,8 +204,9 @@ class Page {
     add("<h2>Over a step, on rank {}</h2>\n", rank.rank);
     open_svg(bottom + 24, "memory over a step");
     for (const uint64_t tick : y.ticks())
-      add("<line class=\"grid\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/><text x=\"{3}\" y=\"{4:.1f}\" text-anchor=\"end\">{5}</text>\n", left,
-          right, y.at(tick), left - 8, y.at(tick) + 4, bytes_text(tick));
+      add("<line class=\"grid\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/><text x=\"{3}\" y=\"{4:.1f}\" "
+          "text-anchor=\"end\">{5}</text>\n",
+          left, right, y.at(tick), left - 8, y.at(tick) + 4, bytes_text(tick));
     std::vector<uint64_t> below(samples.size(), 0);
     for (size_t c = 0; c < kNumPlanCategories; ++c) {
       std::string upper, lower;
@@ -211,12 +220,15 @@ class Page {
       add("<path class=\"c{}\" d=\"{}{}Z\"/>\n", c, upper, lower);
     }
     for (size_t i = 0; i < samples.size(); ++i)
-      add("<rect x=\"{:.2f}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\" fill=\"transparent\"><title>{}: {}</title></rect>\n",
-          left + step * static_cast<double>(i), top, step, bottom - top, escaped(samples[i].event), bytes_text(below[i]));
+      add("<rect x=\"{:.2f}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\" fill=\"transparent\"><title>{}: "
+          "{}</title></rect>\n",
+          left + step * static_cast<double>(i), top, step, bottom - top, escaped(samples[i].event),
+          bytes_text(below[i]));
     if (plan_.memory_bytes > 0)
-      add("<line class=\"limit\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>\n", left, right, y.at(plan_.memory_bytes));
-    add("<text x=\"{}\" y=\"{}\">{}</text><text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\n</svg>\n", left, bottom + 16,
-        escaped(samples.front().event), right, bottom + 16, escaped(samples.back().event));
+      add("<line class=\"limit\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>\n", left, right,
+          y.at(plan_.memory_bytes));
+    add("<text x=\"{}\" y=\"{}\">{}</text><text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\n</svg>\n", left,
+        bottom + 16, escaped(samples.front().event), right, bottom + 16, escaped(samples.back().event));
   }
 
   template <typename Bytes>
@@ -227,13 +239,15 @@ class Page {
       least = std::min<uint64_t>(least, bytes(rank));
       if (!who || bytes(rank) > most) most = bytes(rank), who = &rank;
     }
-    if (most > 0) add("<tr><td>{}<td>{}<td>{}<td>{}\n", escaped(name), bytes_text(most), bytes_text(least), ranks_text(who->ranks));
+    if (most > 0)
+      add("<tr><td>{}<td>{}<td>{}<td>{}\n", escaped(name), bytes_text(most), bytes_text(least), ranks_text(who->ranks));
   }
 
   void table() {
     add("<h2>The most of each</h2>\n<table>\n<tr><th><th>most<th>least<th>most on ranks\n");
     for (size_t i = 0; i < kNumPlanCategories; ++i)
-      table_row(std::string(plan_category_name(static_cast<PlanCategory>(i))), [i](const RankPlan& r) { return r.step.categories[i].peak_bytes; });
+      table_row(std::string(plan_category_name(static_cast<PlanCategory>(i))),
+                [i](const RankPlan& r) { return r.step.categories[i].peak_bytes; });
     table_row("peak of a step", [](const RankPlan& r) { return r.step.peak_bytes; });
     table_row("peak of loading", [](const RankPlan& r) { return r.load_peak_bytes; });
     table_row("peak of saving, exporting", [](const RankPlan& r) { return r.export_peak_bytes; });
@@ -246,7 +260,8 @@ class Page {
     if (rank.traffic.empty()) return;
     add("<h2>Sent by each rank in a step</h2>\n<table>\n<tr><th>group<th>operation<th>calls<th>bytes\n");
     for (const CommCount& count : rank.traffic)
-      add("<tr><td>{}<td>{}<td>{}<td>{}\n", escaped(count.group), escaped(count.op), count.calls, bytes_text(count.bytes));
+      add("<tr><td>{}<td>{}<td>{}<td>{}\n", escaped(count.group), escaped(count.op), count.calls,
+          bytes_text(count.bytes));
     add("</table>\n");
   }
 
@@ -264,11 +279,12 @@ class Page {
     vertical_grid(x, top, bottom);
     double y = top;
     for (const Advice* one : all) {
-      add("<text class=\"strong\" x=\"{}\" y=\"{:.1f}\">{}{}</text>\n", left + 4, y + 14, one == all.back() && advice_->together ? "together: " : "",
-          escaped(one->change));
-      add("<rect class=\"rest\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\"/>", left, y + 19, x.at(one->peak_bytes) - left, bar);
-      add("<rect class=\"gain\" opacity=\".45\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\"/>\n", x.at(one->peak_bytes), y + 19,
-          x.at(now) - x.at(one->peak_bytes), bar);
+      add("<text class=\"strong\" x=\"{}\" y=\"{:.1f}\">{}{}</text>\n", left + 4, y + 14,
+          one == all.back() && advice_->together ? "together: " : "", escaped(one->change));
+      add("<rect class=\"rest\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\"/>", left, y + 19,
+          x.at(one->peak_bytes) - left, bar);
+      add("<rect class=\"gain\" opacity=\".45\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\"/>\n",
+          x.at(one->peak_bytes), y + 19, x.at(now) - x.at(one->peak_bytes), bar);
       add("<text x=\"{:.1f}\" y=\"{:.1f}\">{}, −{}{}</text>\n", x.at(now) + 6, y + 30, bytes_text(one->peak_bytes),
           bytes_text(static_cast<uint64_t>(one->saved_bytes)), one->fits ? ": fits" : "");
       y += pitch;

@@ -7,8 +7,8 @@
 
 namespace chassis {
 
-// The session is made without a device, of a world that is not there. `header_bytes`: of the largest file of a save. May
-// be called again, with another choice of recompute.
+// The session is made without a device, of a world that is not there. `header_bytes`: of the largest file of a save.
+// May be called again, with another choice of recompute.
 RankPlan rehearse(Session& session, Recompute recompute, uint64_t header_bytes);
 
 }  // namespace chassis

@@ -16,7 +16,8 @@ std::string plan_text(const Plan& plan, const AdviceList* advice);
 Json plan_json(const Plan& plan, const AdviceList* advice);
 // How every page begins, by which it is known.
 inline constexpr std::string_view kPlanHtmlHead =
-    "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width\">\n"
+    "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" "
+    "content=\"width=device-width\">\n"
     "<title>memory plan";
 // One file that needs no other: bars by rank and category, memory over a step, traffic, advice.
 std::string plan_html(const Plan& plan, const AdviceList* advice);

@@ -54,7 +54,8 @@ class Text {
   }
 
   void heading() {
-    const std::string trained = plan_.num_trained == plan_.num_parameters ? "all" : count_text(static_cast<double>(plan_.num_trained));
+    const std::string trained =
+        plan_.num_trained == plan_.num_parameters ? "all" : count_text(static_cast<double>(plan_.num_trained));
     line("plan", "{}{} parameters, {} trained; {} on {}, {}", plan_.name.empty() ? "" : plan_.name + ": ",
          count_text(static_cast<double>(plan_.num_parameters)), trained, plan_.compute, plan_.device,
          plan_.world_size == 1 ? "one rank" : std::to_string(plan_.world_size) + " ranks");
@@ -64,7 +65,8 @@ class Text {
     if (plan_.world_size > 1 && plan_.ranks.size() == 1)
       line("ranks", "all store as much of every tensor: rank 0 was rehearsed for all");
     for (size_t i = 0; plan_.ranks.size() > 1 && i < plan_.ranks.size(); ++i)
-      line(i == 0 ? "ranks" : "", "{}: rank {} was rehearsed for all", ranks_text(plan_.ranks[i].ranks), plan_.ranks[i].rank);
+      line(i == 0 ? "ranks" : "", "{}: rank {} was rehearsed for all", ranks_text(plan_.ranks[i].ranks),
+           plan_.ranks[i].rank);
     if (!plan_.proven_saving) line("saving", "not proven for so many ranks; `chassis check` takes its time for it");
     out_ += "\n";
   }
@@ -103,7 +105,8 @@ class Text {
     line("recompute", "{}: activations {}, peak {}; {}: {}, {}", mode_name(plan_.recompute),
          bytes_text(mine.of(PlanCategory::kActivations).peak_bytes), bytes_text(mine.peak_bytes),
          mode_name(plan_.recompute == Recompute::kFull ? Recompute::kNone : Recompute::kFull),
-         bytes_text(plan_.other_step.of(PlanCategory::kActivations).peak_bytes), bytes_text(plan_.other_step.peak_bytes));
+         bytes_text(plan_.other_step.of(PlanCategory::kActivations).peak_bytes),
+         bytes_text(plan_.other_step.peak_bytes));
   }
 
   void traffic() {
@@ -130,8 +133,9 @@ class Text {
     const char* key = "advice";
     if (advice_->single.empty()) line(key, "nothing that can be changed alone takes less");
     for (const Advice& advice : advice_->single) {
-      line(key, "{}  −{}, to {}{}", padded(advice.change, columns), bytes_text(static_cast<uint64_t>(advice.saved_bytes)),
-           bytes_text(advice.peak_bytes), advice.fits ? ": fits" : "");
+      line(key, "{}  −{}, to {}{}", padded(advice.change, columns),
+           bytes_text(static_cast<uint64_t>(advice.saved_bytes)), bytes_text(advice.peak_bytes),
+           advice.fits ? ": fits" : "");
       key = "";
     }
     if (const auto& all = advice_->together)
@@ -164,7 +168,8 @@ std::vector<Traffic> traffic_of(const RankPlan& rank) {
     auto known = std::find_if(groups.begin(), groups.end(), [&](const Traffic& g) { return g.group == count.group; });
     if (known == groups.end()) known = groups.insert(known, {count.group, 0, ""});
     known->bytes += count.bytes;
-    known->text += fmt::format("{}{} {} in {} calls", known->text.empty() ? "" : ", ", count.op, bytes_text(count.bytes), count.calls);
+    known->text += fmt::format("{}{} {} in {} calls", known->text.empty() ? "" : ", ", count.op,
+                               bytes_text(count.bytes), count.calls);
   }
   return groups;
 }

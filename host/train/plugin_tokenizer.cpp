@@ -33,7 +33,8 @@ void PluginTokenizer::check_info() const {
   const auto refuse = [&](const std::string& what) { return plugin_error(instance_->who() + ": " + what); };
   if (info_.vocab_size < 1 || info_.vocab_size > std::numeric_limits<int32_t>::max())
     throw refuse("its vocabulary has " + std::to_string(info_.vocab_size) + " ids, expected 1 to 2147483647");
-  const std::pair<const char*, int32_t> specials[] = {{"bos_id", info_.bos_id}, {"eos_id", info_.eos_id}, {"pad_id", info_.pad_id}};
+  const std::pair<const char*, int32_t> specials[] = {
+      {"bos_id", info_.bos_id}, {"eos_id", info_.eos_id}, {"pad_id", info_.pad_id}};
   for (const auto& [name, id] : specials)
     if (id < -1 || id >= info_.vocab_size)
       throw refuse(std::string(name) + " is " + std::to_string(id) + ", expected -1 (none) or an id below " +
@@ -84,7 +85,8 @@ std::string PluginTokenizer::decode(std::span<const int32_t> ids) const {
     const uint64_t said = count;
     if (said > kMostBytesPerId * (ids.size() + 1))
       throw plugin_error(instance_->who() + ": decode makes " + std::to_string(said) + " bytes of " +
-                         std::to_string(ids.size()) + " ids, at most " + std::to_string(kMostBytesPerId * (ids.size() + 1)));
+                         std::to_string(ids.size()) + " ids, at most " +
+                         std::to_string(kMostBytesPerId * (ids.size() + 1)));
     text.resize(said);
     if (!decode())
       throw plugin_error(instance_->who() + ": decode says " + std::to_string(said) + " bytes, then " +

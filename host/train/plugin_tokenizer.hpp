@@ -1,5 +1,5 @@
-// A tokenizer plugin as the rest of the host sees tokenizers. What it hands back is checked here, where it is known whose
-// it is: ids, counts, the vocabulary.
+// A tokenizer plugin as the rest of the host sees tokenizers. What it hands back is checked here, where it is known
+// whose it is: ids, counts, the vocabulary.
 #pragma once
 
 #include <memory>

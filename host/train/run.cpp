@@ -137,6 +137,7 @@ class Run {
     trainer.trained_tokens = static_cast<uint64_t>(json_int(state, "trained_tokens", where));
     trainer.skipped_steps = static_cast<uint64_t>(json_int(state, "skipped_steps", where));
     restore_data(state, where);
+    if (state.contains("data")) count_steps_left();
     if (checkpoint.starts_with(directory_->path() + "/checkpoints/")) saves_->set_saved(trainer.step);
     log::info("resumed from {} at step {}", checkpoint, trainer.step);
     check_length(checkpoint);
@@ -145,6 +146,14 @@ class Run {
       const LearningRateSchedule& schedule = trainer_->options().schedule;
       report(resume_differences(checkpoint, trainer.step, length(), schedule, session_), checkpoint, config());
     });
+  }
+
+  // Epochs are rows of data: steps of another batch took as many as they took, and the rest of the epochs is what is left.
+  void count_steps_left() {
+    const int64_t rows = trainer_->options().shape.num_rows(), step = trainer_->state().step;
+    if (config().get_int("run.max_steps") != 0 || data_->num_rows_taken() == static_cast<uint64_t>(step * rows)) return;
+    const double left = config().get_double("run.epochs") - data_->epoch();
+    trainer_->set_max_steps(step + (left > 0 ? data_->num_steps(left, rows) : 0));
   }
 
   ResolvedLength length() const { return {trainer_->options().max_steps, trainer_->options().shape.num_rows()}; }

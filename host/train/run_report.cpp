@@ -30,7 +30,12 @@ std::string results_text(const Config& config, const std::string& directory) {
   for (const std::string& sink : config.get_list("log.sinks"))
     if (sink == "jsonl") text += ", metrics.jsonl (every step)";
   text += fmt::format(", checkpoints/ ({}at the end)", when.empty() ? "" : when.substr(1) + ", ");
-  if (config.get_string("export.when") != "never") text += ", final/ (the model)";
+  const bool has_tokenizer = config.has("tokenizer.plugin") && !config.get_string("tokenizer.plugin").empty();
+  const bool is_alone = has_tokenizer && !config.has("model.path");  // a model directory brings its tokenizer's files along
+  if (config.get_string("export.when") != "never")
+    text += is_alone ? fmt::format(", final/ (the model; no tokenizer files, since '{}' has none)",
+                                   config.get_string("tokenizer.plugin"))
+                     : std::string(", final/ (the model)");
   return text + "; Ctrl-C saves and stops";
 }
 

@@ -36,10 +36,13 @@ SavePlan plan_export(Session& session, const FormatPlugin& format);
 // The model's config with the dtype that the export is written in, under both of its names.
 std::string export_config(Session& session);
 
+// False of more shards than can be proven while someone waits.
+bool can_prove_saving(Session& session);
 // Plans the checkpoint and the export of a session without writing. Throws what a save would fail with, hours later.
 // Returns the bytes of the largest header of a file.
 uint64_t prove_saving(Session& session);
-// What checkpoint.async = "staged" copies on this rank at every save.
+// What checkpoint.async = "staged" copies on this rank at every save; of too many shards to plan one, what it stores,
+// which is as much or more.
 uint64_t staged_bytes(Session& session);
 // Compares the export with the model directory that the session starts from; differences are counted warnings.
 void compare_with_model(Session& session);

@@ -251,16 +251,20 @@ std::unique_ptr<CheckpointReader> Saver::open_checkpoint(const std::string& path
   if (SourceDirectory(path).find_file(kManifestName) < 0)
     throw storage_error(path + " is no checkpoint: it has no " + kManifestName)
         .hint("run.resume takes one as in checkpoints/; weights alone are model.path");
+  const auto weights_alone = [&] {
+    return storage_error(path + " holds weights alone and cannot be resumed")
+        .hint("start from it instead: model.path = \"" + path +
+              "\", and run.resume = \"never\" in a directory of its own");
+  };
+  SourceDirectory directory(path);
+  if (!CheckpointManifest::read(directory).resumable) throw weights_alone();
   const std::string format_name = format_of(session_, path);
   if (format_name != checkpoint_format_.name())
     throw storage_error(path + " is of format '" + format_name + "', [checkpoint] plugin is '" +
                         checkpoint_format_.name() + "'")
         .hint("set checkpoint.plugin = \"" + format_name + "\"");
   auto reader = std::make_unique<CheckpointReader>(path, checkpoint_format_);
-  if (!reader->manifest() || !reader->manifest()->resumable)
-    throw storage_error(path + " holds weights alone and cannot be resumed")
-        .hint("start from it instead: model.path = \"" + path +
-              "\", and run.resume = \"never\" in a directory of its own");
+  if (!reader->manifest() || !reader->manifest()->resumable) throw weights_alone();
   return reader;
 }
 

@@ -1,7 +1,6 @@
 #include "host/train/session.hpp"
 
 #include <algorithm>
-#include <filesystem>
 
 #include "host/base/file.hpp"
 #include "host/base/hash.hpp"
@@ -11,40 +10,21 @@
 #include "host/base/pattern.hpp"
 #include "host/base/printable.hpp"
 #include "host/config/suggest.hpp"
-#include "host/data/document_reader.hpp"
 #include "host/data/tokenizer_files.hpp"
 #include "host/mesh/gpus.hpp"
 #include "host/plugin/search.hpp"
+#include "host/plugin/text_sink.hpp"
 #include "host/program/record.hpp"
 #include "host/service/device.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/threads.hpp"
 #include "host/state/float_dtype.hpp"
-#include "host/train/progress.hpp"
 #include "host/train/slow_phase.hpp"
 
 namespace chassis {
 namespace {
 
 constexpr uint64_t kMaxModelConfigBytes = uint64_t{16} << 20;
-
-// Collects what a plugin hands to a text sink.
-class TextSink {
- public:
-  TextSink() {
-    raw_.struct_size = sizeof(raw_);
-    raw_.impl = &text_;
-    raw_.text = [](const chassis_text_sink_t* sink, chassis_str_t text) {
-      *static_cast<std::string*>(sink->impl) = std::string(view_of(text));
-    };
-  }
-  const chassis_text_sink_t* get() const { return &raw_; }
-  std::string take() { return std::move(text_); }
-
- private:
-  std::string text_;
-  chassis_text_sink_t raw_{};
-};
 
 PluginPin read_pin(const Config& config, const std::string& id, const Json& pin) {
   const SourcePosition where = config.position("plugins.pin." + id);
@@ -63,19 +43,13 @@ std::string text_of_list(const std::vector<std::string>& words) {
   return text;
 }
 
-PrepareCallback progress_of(ProgressBar& bar, const std::function<void()>& poll) {
-  return [&bar, &poll](const PrepareProgress& p) {
-    if (poll) poll();
-    bar.update(p.num_bytes_done, p.num_bytes, p.path);
-  };
-}
-
 // LibTorch alone would start a thread for every core on every rank.
 void share_cores(const World& world) {
   const std::string chosen = omp_num_threads();
   if (chosen.empty()) return set_threads(world.num_cores());
   if (world.rank() == 0 && world.launch().source == "torchrun" && chosen == "1" && world.num_cores() > 1)
-    log::info("torchrun sets OMP_NUM_THREADS=1 where it is not set; run.threads = {} uses all cores of a rank", world.num_cores());
+    log::info("torchrun sets OMP_NUM_THREADS=1 where it is not set; run.threads = {} uses all cores of a rank",
+              world.num_cores());
 }
 
 // Each rank of a machine has a GPU of its own, unless the launcher shows it no other.
@@ -93,9 +67,12 @@ void add_keys(const Json& table, const std::string& prefix, std::vector<std::str
   }
 }
 
-// `finding` is a model's sentence on what it ignores of model.config, with the key in quotes; `complete` is the config that
-// it would write itself.
-void add_ignored_key(Config& config, const std::string& complete, const std::string& finding) {
+// `finding` is a model's sentence on what it ignores of model.config, with the key in quotes; `complete` is the config
+// that it would write itself.
+void add_ignored_key(Config& config, const std::string& complete, std::string finding) {
+  // It is not ignored here: the run stops.
+  if (constexpr std::string_view kEnd = " and ignored"; finding.ends_with(kEnd))
+    finding.resize(finding.size() - kEnd.size());
   std::vector<std::string> written, known;
   add_keys(config.json("model.config"), "", written);
   add_keys(parse_json(complete, "the model's config", ExitCode::kPlugin), "", known);
@@ -103,9 +80,28 @@ void add_ignored_key(Config& config, const std::string& complete, const std::str
     if (finding.find("'" + key + "'") == std::string::npos) continue;
     std::erase(known, key);  // it may be carried over
     const std::string near = nearest(key, known);
-    return config.add_problem("model.config." + key, "model.config: " + finding + (near.empty() ? "" : " (did you mean '" + near + "'?)"));
+    return config.add_problem("model.config." + key,
+                              "model.config: " + finding + (near.empty() ? "" : " (did you mean '" + near + "'?)"));
   }
   config.add_problem("model.config", "model.config: " + finding);
+}
+
+// Sizes of the model that nobody wrote down: a forgotten num_hidden_layers is a model of another size. One that equals
+// a written size of its kind, as key-value heads equal the others, follows from it.
+void count_preset_sizes(const Json& written, const std::string& complete, const std::string& model) {
+  std::string preset;
+  const Json known = parse_json(complete, "the model's config", ExitCode::kPlugin);
+  for (const auto& [name, value] : known.items()) {
+    if (!value.is_number_integer() || written.contains(name) || !(name.starts_with("num_") || name.ends_with("_size")))
+      continue;
+    const std::string last_word = name.substr(name.rfind('_'));
+    bool follows = false;
+    for (const auto& [other, size] : written.items()) follows |= size == value && other.ends_with(last_word);
+    if (!follows) preset += (preset.empty() ? "" : ", ") + name + " = " + value.dump();
+  }
+  if (!preset.empty())
+    counted_warning("sizes of the model by default",
+                    "model.config leaves out what model '" + model + "' then takes from its defaults: " + preset);
 }
 
 }  // namespace
@@ -138,7 +134,7 @@ void Session::load_plugins(const SessionOptions& options) {
   if (!options.without_device && config_.get_string("run.device") != "cpu")
     policy.cuda = [this]() -> std::optional<CudaFacts> {
       if (!load_cuda().empty()) return std::nullopt;
-      return cuda_facts(chassis::choose_device(config_.get_string("run.device")));
+      return cuda_facts(device_from(config_.get_string("run.device")));
     };
   // All that is wrong is found before anything is thrown; what is broken in the host itself ends at once.
   const auto collect = [&](const std::string& key, const SourcePosition& where, const auto& action) {
@@ -151,7 +147,8 @@ void Session::load_plugins(const SessionOptions& options) {
     }
   };
   collect("", {}, [&] {
-    PluginIndex index(plugin_folders(options.plugin_path, config_.get_list("plugins.path"), config_.position("plugins.path")));
+    PluginIndex index(
+        plugin_folders(options.plugin_path, config_.get_list("plugins.path"), config_.position("plugins.path")));
     registry_ = std::make_unique<PluginRegistry>(std::move(index), std::move(policy), *services_);
   });
   if (!registry_) config_.throw_if_problems();
@@ -190,7 +187,8 @@ void Session::choose_model() {
     throw Error(ExitCode::kConfig, where, "model.path: " + cause.message()).hint(cause.hint_text());
   }
   if (!is_there)
-    throw Error(ExitCode::kConfig, where, "model.path: " + (is_link ? path + " is a link to what is not there" : "there is no " + path))
+    throw Error(ExitCode::kConfig, where,
+                "model.path: " + (is_link ? path + " is a link to what is not there" : "there is no " + path))
         .hint("give a folder as saved by transformers' save_pretrained");
   const Json json = parse_json(model_config_text_, path);
   if (!json.is_object()) throw Error(ExitCode::kConfig, SourcePosition{path}, "is not a JSON object");
@@ -198,14 +196,14 @@ void Session::choose_model() {
   const auto named = json.find("architectures");
   if (named == json.end() || !named->is_array() || named->empty() || !named->front().is_string())
     throw Error(ExitCode::kConfig, SourcePosition{path},
-                "names no architecture: 'architectures' is " + (named == json.end() ? "missing" : printable(named->dump())) +
-                    ", expected a list of names")
+                "names no architecture: 'architectures' is " +
+                    (named == json.end() ? "missing" : printable(named->dump())) + ", expected a list of names")
         .hint("set model.plugin");
   model_member_ = registry_->model_for_architecture(named->front().get<std::string>()).id;
 }
 
-// What a model ignores of a config.json, which holds much that changes nothing, is counted. Of model.config every key was
-// written for this run, so what the model ignores there is a mistake.
+// What a model ignores of a config.json, which holds much that changes nothing, is counted. Of model.config every key
+// was written for this run, so what the model ignores there is a mistake.
 void Session::configure_model() {
   model_ = create("model", "model", model_member_);
   model_table_ = &model_->interface<chassis_model_t>(CHASSIS_MODEL_ID, offsetof(chassis_model_t, max_positions));
@@ -219,13 +217,17 @@ void Session::configure_model() {
     try {
       return configure();
     } catch (const Error& e) {
-      throw Error(e.code(), config_.position("model.path"), config_.get_string("model.path") + "/config.json: " + e.message())
+      throw Error(e.code(), config_.position("model.path"),
+                  config_.get_string("model.path") + "/config.json: " + e.message())
           .hint(e.hint_text());
     }
   }
-  log::CapturedWarnings ignored;
-  configure();
-  for (const std::string& finding : ignored.texts()) add_ignored_key(config_, model_config(), finding);
+  {
+    const log::CapturedWarnings ignored;
+    configure();
+    for (const std::string& finding : ignored.texts()) add_ignored_key(config_, model_config(), finding);
+  }
+  count_preset_sizes(config_.json("model.config"), model_config(), model_member_);
 }
 
 std::unique_ptr<Instance> Session::create(const std::string& slot_key, const std::string& kind, const std::string& id) {
@@ -241,6 +243,14 @@ std::unique_ptr<Instance> Session::create(const std::string& slot_key, const std
   return instance;
 }
 
+Device Session::device_from(const std::string& setting) const {
+  try {
+    return chassis::choose_device(setting);
+  } catch (const Error& error) {
+    throw Error(error.code(), config_.position("run.device"), error.message()).hint(error.hint_text());
+  }
+}
+
 void Session::choose_device(const SessionOptions& options) {
   if (const int64_t threads = config_.get_int("run.threads")) set_threads(static_cast<int>(threads));
   else if (world_->size() > 1) share_cores(*world_);
@@ -248,18 +258,27 @@ void Session::choose_device(const SessionOptions& options) {
   const bool cuda_by_name = options.as_configured && setting.starts_with("cuda");
   if (options.as_on) resolve_.device = *options.as_on;
   else if (options.without_device) resolve_.device = cuda_by_name ? Device{Device::Type::kCuda, 0} : Device{};
-  else resolve_.device = chassis::choose_device(setting);
+  else resolve_.device = device_from(setting);
   resolve_.compute = dtype_from_setting(config_.get_string("precision.compute"), resolve_.device);
   if (resolve_.compute == Dtype::bf16 && !options.without_device && !has_fast_bf16(resolve_.device))
     counted_warning("slow bf16", "bf16 matrix products are up to 8 times slower than fp32 on this processor, which has "
                                  "neither AMX nor AVX512-BF16; precision.compute = \"fp32\" is faster");
   resolve_.batch = config_.get_int("train.micro_batch_size");
   resolve_.time = config_.get_int(config_.has("train.seq_len") ? "train.seq_len" : "generate.max_new_tokens");
+  // Beyond, the bytes of a layer are no number of 64 bits.
+  constexpr int64_t kMostTokens = int64_t{1} << 34;
+  if (resolve_.batch > kMostTokens / resolve_.time)
+    throw Error(ExitCode::kConfig, config_.position("train.micro_batch_size"),
+                "train.micro_batch_size × train.seq_len = " + std::to_string(resolve_.batch) + " × " +
+                    std::to_string(resolve_.time) + " are more than the " + std::to_string(kMostTokens) +
+                    " tokens that one forward pass may have")
+        .hint("lower either; train.global_batch_size takes any number of micro-batches into a step");
 }
 
 void Session::build_program() {
   try {
-    program_ = record_program([&](const chassis_builder_t* b) { return model_table_->record(model_->get("record"), b); });
+    program_ =
+        record_program([&](const chassis_builder_t* b) { return model_table_->record(model_->get("record"), b); });
   } catch (const Error& e) {
     const bool from_file = config_.has("model.path");
     Error error(e.code(), config_.position(from_file ? "model.path" : "model.config"), e.message());
@@ -280,6 +299,8 @@ void Session::build_program() {
   resolve_.attention.push_back(provider("attention", config_.get_string("attention.plugin"), "attention.plugin"));
   for (const std::string& id : config_.get_list("kernels.plugins"))
     resolve_.kernels.push_back(provider("kernels." + id, id, "kernels.plugins"));
+  resolve_.attention_where = config_.position("attention.plugin");
+  resolve_.kernels_where = config_.position("kernels.plugins");
   executor_ = std::make_unique<Executor>(program_, layout_, *parameters_, resolve_, Recompute::kNone);
 
   if (config_.has("tokenizer.plugin") && !config_.get_string("tokenizer.plugin").empty()) {
@@ -316,11 +337,13 @@ void Session::require_tokenizer_of_model() const {
   if (files.empty()) return;
   const std::string what = "tokenizer '" + config_.get_string("tokenizer.plugin") + "' is not the one that " +
                            config_.get_string("model.path") + " brings along (" + text_of_list(files) + ")";
-  if (config_.get_bool("tokenizer.force")) return counted_warning("tokenizer.force", what + ", and is used all the same");
+  if (config_.get_bool("tokenizer.force"))
+    return counted_warning("tokenizer.force", what + ", and is used all the same");
   throw Error(ExitCode::kConfig, config_.position("tokenizer.plugin"),
               what + ": to the model's weights its ids would mean other words")
-      .hint("tokenise the data with the model's own tokenizer and give format = \"tokens\"; tokenizer.force = true uses "
-            "this one all the same");
+      .hint(
+          "tokenise the data with the model's own tokenizer and give format = \"tokens\"; tokenizer.force = true uses "
+          "this one all the same");
 }
 
 void Session::freeze() {
@@ -355,7 +378,8 @@ void Session::freeze() {
     for (size_t i = 0; i < counts.size(); ++i) {
       if (counts[i] > 0) continue;
       const std::string item = key + "." + std::to_string(i);
-      throw Error(ExitCode::kConfig, config_.position(item), key + ": \"" + patterns[i].text() + "\" matches no parameter")
+      throw Error(ExitCode::kConfig, config_.position(item),
+                  key + ": \"" + patterns[i].text() + "\" matches no parameter")
           .hint("names look like " + parameters_->all().front()->name);
     }
   };
@@ -376,9 +400,10 @@ int64_t Session::max_positions() const {
 
 void Session::check_positions(int64_t num_positions, const std::string& what) const {
   if (const int64_t most = max_positions(); most > 0 && num_positions > most)
-    counted_warning("positions beyond the model's", what + " = " + std::to_string(num_positions) + ", but the weights of model '" +
-                                                        model_member_ + "' were made for " + std::to_string(most) +
-                                                        " positions (max_position_embeddings); beyond them results get worse");
+    counted_warning("positions beyond the model's",
+                    what + " = " + std::to_string(num_positions) + ", but the weights of model '" + model_member_ +
+                        "' were made for " + std::to_string(most) +
+                        " positions (max_position_embeddings); beyond them results get worse");
 }
 
 std::string Session::stored_dtype() const {
@@ -413,71 +438,6 @@ std::string Session::model_hash() const {
   for (const auto& p : parameters_->all())
     shapes[p->name] = std::vector<int64_t>(p->descriptor.global_shape.begin(), p->descriptor.global_shape.end());
   return sha256_hex(model_member_ + "\n" + shapes.dump());
-}
-
-DataSetConfig Session::data_set(const std::string& key) const {
-  DataSetConfig set;
-  set.path = config_.get_string(key + ".path");
-  set.format = data_format_from_text(config_.get_string(key + ".format"));
-  set.documents = document_split_from_text(config_.get_string(key + ".documents"));
-  if (config_.has(key + ".weight")) set.weight = config_.get_double(key + ".weight");
-  set.key = key;
-  set.where = config_.position(key + ".path");
-  if (set.format == DataFormat::kText && !tokenizer_) {
-    const bool model_has_one = config_.has("model.path") && !tokenizer_files(config_.get_string("model.path")).empty();
-    throw Error(ExitCode::kConfig, set.where, key + " is text, but there is no tokenizer")
-        .hint(model_has_one ? "tokenise it with the tokenizer of " + config_.get_string("model.path") +
-                                  ", and give format = \"tokens\""
-                            : "set tokenizer.plugin (`chassis plugins list` shows the tokenizers), or give format = \"tokens\"");
-  }
-  return set;
-}
-
-DataConfig Session::data_config() const {
-  DataConfig data;
-  data.packing = packing_from_text(config_.get_string("data.packing"));
-  data.overflow = overflow_from_text(config_.get_string("data.overflow"));
-  data.shuffle = config_.get_bool("data.shuffle");
-  data.seed = static_cast<uint64_t>(config_.get_int("run.seed"));
-  data.seq_len = config_.get_int("train.seq_len");
-  data.vocab_size = vocab_size();
-  data.pad_id = tokenizer_ && tokenizer_->pad_id() >= 0 ? tokenizer_->pad_id() : 0;
-  data.cache_dir = config_.get_string("data.cache_dir");
-  data.prefetch = config_.get_bool("data.prefetch");
-  data.first_on_machine = world_->launch().local_rank == 0;
-  return data;
-}
-
-std::unique_ptr<TrainData> Session::open_train_data(const std::function<void()>& poll) {
-  DataConfig data = data_config();
-  for (size_t i = 0; i < config_.count("data.train"); ++i) data.train.push_back(data_set("data.train." + std::to_string(i)));
-  if (data.train.empty())
-    throw Error(ExitCode::kConfig, config_.position("data"), "there is no training data")
-        .hint("add [[data.train]] with path = \"…\"");
-  ProgressBar bar("preparing data");
-  return std::make_unique<TrainData>(data, tokenizer_.get(), progress_of(bar, poll), poll);
-}
-
-std::vector<std::unique_ptr<EvalData>> Session::open_eval_data(const std::function<void()>& poll) {
-  std::vector<std::unique_ptr<EvalData>> sets;
-  const DataConfig data = data_config();
-  ProgressBar bar("preparing data");
-  for (size_t i = 0; i < config_.count("data.eval"); ++i)
-    sets.push_back(std::make_unique<EvalData>(data_set("data.eval." + std::to_string(i)), data, tokenizer_.get(),
-                                              progress_of(bar, poll), poll));
-  return sets;
-}
-
-void Session::find_data() const {
-  for (const std::string kind : {"train", "eval"})
-    for (size_t i = 0; i < config_.count("data." + kind); ++i) data_files(data_set("data." + kind + "." + std::to_string(i)));
-}
-
-std::string Session::eval_name(size_t index) const {
-  const std::string key = "data.eval." + std::to_string(index);
-  if (config_.has(key + ".name")) return config_.get_string(key + ".name");
-  if (config_.count("data.eval") == 1) return "eval";
-  return std::filesystem::path(config_.get_string(key + ".path")).stem().string();
 }
 
 double Session::flops_per_token() const {

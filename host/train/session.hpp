@@ -1,5 +1,5 @@
-// Everything that a configuration names, put together: plugins, model, program, parameters, executor, data. The verbs of
-// the command line start from here.
+// Everything that a configuration names, put together: plugins, model, program, parameters, executor, data. The verbs
+// of the command line start from here.
 #pragma once
 
 #include <functional>
@@ -94,8 +94,10 @@ class Session {
   std::unique_ptr<TrainData> open_train_data(const std::function<void()>& poll = {});
   std::vector<std::unique_ptr<EvalData>> open_eval_data(const std::function<void()>& poll = {});
   std::string eval_name(size_t index) const;
-  // Throws a config error if a data set has no file; reads nothing.
+  // Throws a config error if a data set has no file, or one that cannot be opened; reads nothing.
   void find_data() const;
+  // Throws a storage error if run.output_dir or data.cache_dir cannot be made or written into; writes nothing.
+  void check_folders() const;
 
   // Floating point operations of forward and backward for one token, products alone.
   double flops_per_token() const;
@@ -109,6 +111,7 @@ class Session {
   std::unique_ptr<Instance> choose_comm(bool moves_nothing);
   void resolve_parallel();
   void choose_device(const SessionOptions& options);
+  Device device_from(const std::string& setting) const;
   void build_program();
   void require_tokenizer_of_model() const;
   void freeze();

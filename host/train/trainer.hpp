@@ -69,6 +69,7 @@ class Trainer {
 
   TrainerState& state() { return state_; }
   const TrainerOptions& options() const { return options_; }
+  void set_max_steps(int64_t steps) { options_.max_steps = options_.schedule.max_steps = steps; }
 
  private:
   // [all-ranks] Counts it, or throws.

@@ -28,8 +28,8 @@ const char* const kDdp = "[[parallel]]\nplugin = \"ddp\"\n";
 class Granularity : public testing::TestWithParam<Case>, protected StartedRun {
  protected:
   Granularity()
-      : StartedRun({"run.threads=1", "train.micro_batch_size=1", "train.global_batch_size=12", "optimizer.max_grad_norm=0",
-                    "--plugin-path", CHASSIS_TEST_STUB_DIR}) {}
+      : StartedRun({"run.threads=1", "train.micro_batch_size=1", "train.global_batch_size=12",
+                    "optimizer.max_grad_norm=0", "--plugin-path", CHASSIS_TEST_STUB_DIR}) {}
 
   std::vector<std::string> words(int steps, const std::string& from = "") const {
     std::vector<std::string> words = {std::string("optimizer={plugin=\"") + GetParam().optimizer + "\", lr=2e-3}",
@@ -86,7 +86,8 @@ TEST(GranularityCheck, FindsWhatAnOptimizerRefusesInItsFirstStep) {
   const StartedRun run({});
   const auto check = [&](const std::string& momentum) {
     return run_process({CHASSIS_PROGRAM, "check", run.config_path(), "--without-data",
-                        "optimizer={plugin=\"orthogonal\", lr=2e-3, momentum=" + momentum + "}", "--plugin-path", CHASSIS_TEST_STUB_DIR, "--plugin-path", CHASSIS_TEST_PLUGIN_DIR},
+                        "optimizer={plugin=\"orthogonal\", lr=2e-3, momentum=" + momentum + "}", "--plugin-path",
+                        CHASSIS_TEST_STUB_DIR, "--plugin-path", CHASSIS_TEST_PLUGIN_DIR},
                        run.folder().path());
   };
   const Outcome refused = check("1.0");
@@ -101,10 +102,11 @@ TEST(GranularityPlan, CountsWhoOwnsWhichMatrix) {
   const StartedRun run({});
   write_text(run.folder() / "planned.toml", std::string("schema_version = 1\nextends = [\"run.toml\"]\n") + kFsdp2);
   const auto plan_of = [&](const std::string& optimizer) {
-    const Outcome outcome = run_process({CHASSIS_PROGRAM, "plan", run.folder() / "planned.toml", "--world", "3", "--json",
-                                         "optimizer={plugin=\"" + optimizer + "\", lr=2e-3}", "train.global_batch_size=3",
-                                         "--plugin-path", CHASSIS_TEST_STUB_DIR, "--plugin-path", CHASSIS_TEST_PLUGIN_DIR},
-                                        run.folder().path());
+    const Outcome outcome =
+        run_process({CHASSIS_PROGRAM, "plan", run.folder() / "planned.toml", "--world", "3", "--json",
+                     "optimizer={plugin=\"" + optimizer + "\", lr=2e-3}", "train.global_batch_size=3", "--plugin-path",
+                     CHASSIS_TEST_STUB_DIR, "--plugin-path", CHASSIS_TEST_PLUGIN_DIR},
+                    run.folder().path());
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
     return nlohmann::json::parse(outcome.output.substr(outcome.output.find('{')));
   };

@@ -26,7 +26,8 @@ TEST(StrayOutput, KeepsWhatOthersWriteOutOfStandardOutputAndCountsIt) {
   }
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "{\"json\": 1}\n");
   const std::string said = testing::internal::GetCapturedStderr();
-  for (const char* line : {"stdout (while plugin 'noisy' 0.1.0 in step was in progress): a line by C\n", "): a line by its number\n", "): an unfinished\n"})
+  for (const char* line :
+       {"stdout (while plugin 'noisy' 0.1.0 in step was in progress): a line by C\n", "): a line by its number\n", "): an unfinished\n"})
     EXPECT_NE(said.find(line), std::string::npos) << line << " is not in\n" << said;
   ASSERT_EQ(counted_warnings().size(), 1u);
   EXPECT_EQ(counted_warnings()[0].second, 3u);
@@ -49,6 +50,28 @@ TEST(Output, ThatCannotBeWrittenIsAnError) {
   ::dup2(before, STDOUT_FILENO);
   ::close(full), ::close(before);
   testing::internal::GetCapturedStdout();
+}
+
+// As `command >&-` leaves it, once the program has started.
+TEST(Output, ThatIsClosedIsAnErrorAndPluginsAreHeardAllTheSame) {
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  const int closed = ::open("/dev/null", O_RDONLY), before = ::dup(STDOUT_FILENO);
+  ::dup2(closed, STDOUT_FILENO);
+  {
+    const StrayOutput stray([] { return std::string("plugin 'noisy'"); });
+    ASSERT_EQ(::write(STDOUT_FILENO, "a line\n", 7), 7);
+    flush_output();  // nothing was to be printed
+    std::fprintf(output(), "lost");
+    EXPECT_THROW(flush_output(), Error);
+    EXPECT_GE(output_descriptor(), 0);
+  }
+  EXPECT_LT(::write(STDOUT_FILENO, "x", 1), 0);
+  ::dup2(before, STDOUT_FILENO);
+  ::close(closed), ::close(before);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("stdout (plugin 'noisy'): a line\n"), std::string::npos);
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
+  log::reset_counted_warnings();
 }
 
 }  // namespace

@@ -51,5 +51,28 @@ TEST(Printable, AnErrorIsPrintableWhateverItNames) {
   EXPECT_STREQ(error.what(), "a\\nb.toml:1:2: unknown key 'x\\nerror: \\x1b[31m' (tensor: w\\n0)\nhint: rename it");
 }
 
+TEST(PrintableMessage, LeavesOutTheMiddleOfAWordWithoutEnd) {
+  const std::string long_path = "'/" + std::string(900, 'a') + "'";
+  EXPECT_EQ(printable_message("no file " + long_path), "no file " + long_path);
+  std::string name = "'";
+  for (int i = 0; i < 5000; ++i) name += "é";
+  const std::string text = printable_message("unknown plugin " + name + "' of kind 'ops'");
+  EXPECT_LT(text.size(), 500u);
+  EXPECT_TRUE(is_utf8(text)) << text;
+  EXPECT_NE(text.find("é… (10002 bytes) …é"), std::string::npos) << text;
+  EXPECT_TRUE(text.ends_with("é' of kind 'ops'")) << text;
+}
+
+TEST(PrintablePieces, WaitsForTheRestOfACharacter) {
+  PrintablePieces pieces;
+  EXPECT_EQ(pieces.add("a\xc3"), "a");
+  EXPECT_EQ(pieces.add("\xa9\n\xe2\x82"), "é\n");
+  EXPECT_EQ(pieces.add("\xac\x1b[31m"), "€\\x1b[31m");
+  EXPECT_EQ(pieces.add("\xc2\x9b\xe2\x80\xae"), "\\x9b\\u202e");
+  EXPECT_EQ(pieces.add("\xffz\xf0\x9f"), "\\xffz");
+  EXPECT_EQ(pieces.finish(), "\\xf0\\x9f");
+  EXPECT_EQ(pieces.finish(), "");
+}
+
 }  // namespace
 }  // namespace chassis

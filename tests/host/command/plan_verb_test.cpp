@@ -24,9 +24,9 @@ std::vector<std::string> chassis(std::vector<std::string> words) {
 TEST(PlanVerb, PlansSeventyBillionParametersOn64Ranks) {
   ScratchDirectory scratch;
   const auto start = std::chrono::steady_clock::now();
-  const Outcome run = test::run_process(
-      chassis({"plan", CHASSIS_TEST_SOURCE_DIR "/configs/recipes/llama3-70b.toml", "--world", "64", "--json", "--html", "plan.html"}),
-      scratch.path());
+  const Outcome run = test::run_process(chassis({"plan", CHASSIS_TEST_SOURCE_DIR "/configs/recipes/llama3-70b.toml",
+                                                 "--world", "64", "--json", "--html", "plan.html"}),
+                                        scratch.path());
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   ASSERT_EQ(run.exit_code, 0) << run.output;
   rusage usage{};
@@ -56,11 +56,12 @@ TEST(PlanVerb, PlansSeventyBillionParametersOn64Ranks) {
 
 TEST(PlanVerb, AdvisesWhereMemoryDoesNotSuffice) {
   ScratchDirectory scratch;
-  const Outcome run = test::run_process(chassis({"plan", CHASSIS_TEST_SOURCE_DIR "/configs/recipes/llama3-70b.toml", "--mesh", "dp_shard=16",
-                                                 "--memory", "80GiB"}),
+  const Outcome run = test::run_process(chassis({"plan", CHASSIS_TEST_SOURCE_DIR "/configs/recipes/llama3-70b.toml",
+                                                 "--mesh", "dp_shard=16", "--memory", "80GiB"}),
                                         scratch.path());
   ASSERT_EQ(run.exit_code, 4) << run.output;
-  for (const char* part : {"does not fit:", "of 80 GiB", "advice", "mesh.dp_shard 16 → 32", "parallel.0.offload = \"cpu\"", "fits"})
+  for (const char* part :
+       {"does not fit:", "of 80 GiB", "advice", "mesh.dp_shard 16 → 32", "parallel.0.offload = \"cpu\"", "fits"})
     EXPECT_HAS(run.output, part);
 }
 
@@ -72,11 +73,12 @@ TEST(PlanVerb, RefusesInWords) {
     EXPECT_EQ(run.exit_code, 2) << run.output;
     return run.output;
   };
-  EXPECT_HAS(refused({"--world", "64", "--mesh", "tp=8,dp_shard=8"}), "mesh.tp = 8, but no strategy of [[parallel]] serves this axis");
+  EXPECT_HAS(refused({"--world", "64", "--mesh", "tp=8,dp_shard=8"}),
+             "mesh.tp = 8, but no strategy of [[parallel]] serves this axis");
   EXPECT_HAS(refused({"--world", "64", "--mesh", "dp_shard=8"}), "make 8 ranks, but there are 64");
   EXPECT_HAS(refused({"--world", "64", "--mesh", "shards=7"}), "unknown key");
   EXPECT_HAS(refused({"--world", "64", "--mesh", "7"}), "axis=size");
-  EXPECT_HAS(refused({"--world", "64", "--memory", "much"}), "is no size");
+  EXPECT_HAS(refused({"--world", "64", "--memory", "much"}), "is not a size");
   EXPECT_HAS(refused({"--world", "64", "--memory", "80"}), "--memory 80 has no unit");
   EXPECT_HAS(refused({}), "nothing says over how many ranks");
   EXPECT_HAS(refused({"--mesh", "dp_replicate=2,dp_shard=-1"}), "give --world N");
@@ -84,8 +86,8 @@ TEST(PlanVerb, RefusesInWords) {
 
 TEST(PlanVerb, OfAMillionRanksTakesWhatOfFewTakes) {
   ScratchDirectory scratch;
-  const Outcome run = test::run_process(chassis({"plan", CHASSIS_TEST_SOURCE_DIR "/configs/recipes/llama3-70b.toml", "--world", "1000000",
-                                                 "train.global_batch_size=1000000"}),
+  const Outcome run = test::run_process(chassis({"plan", CHASSIS_TEST_SOURCE_DIR "/configs/recipes/llama3-70b.toml",
+                                                 "--world", "1000000", "train.global_batch_size=1000000"}),
                                         scratch.path());
   EXPECT_EQ(run.exit_code, 0) << run.output;
   EXPECT_HAS(run.output, "1000000 ranks");
@@ -97,7 +99,8 @@ TEST(PlanVerb, OfAMillionRanksTakesWhatOfFewTakes) {
 TEST(PlanVerb, CheckProvesTheMeshThatTheConfigurationNames) {
   ScratchDirectory scratch;
   const std::string recipe = CHASSIS_TEST_SOURCE_DIR "/configs/recipes/llama3-70b.toml";
-  const Outcome proven = test::run_process(chassis({"check", recipe, "--without-data", "mesh.dp_shard=4"}), scratch.path());
+  const Outcome proven =
+      test::run_process(chassis({"check", recipe, "--without-data", "mesh.dp_shard=4"}), scratch.path());
   EXPECT_EQ(proven.exit_code, 0) << proven.output;
   EXPECT_HAS(proven.output, "4 ranks (dp_shard=4)");
   const Outcome refused = test::run_process(chassis({"check", recipe, "mesh.tp=4", "mesh.dp_shard=1"}), scratch.path());
@@ -113,9 +116,11 @@ TEST(PlanVerb, CheckCountsActivationsInTheDtypeOfTheConfiguredDevice) {
   ScratchDirectory scratch;
   const std::string recipe = CHASSIS_TEST_SOURCE_DIR "/configs/recipes/llama3-70b.toml";
   const auto activations = [&](const std::string& setting) {
-    const Outcome run = test::run_process(chassis({"check", recipe, "--without-data", "mesh.dp_shard=4", setting}), scratch.path());
+    const Outcome run =
+        test::run_process(chassis({"check", recipe, "--without-data", "mesh.dp_shard=4", setting}), scratch.path());
     EXPECT_EQ(run.exit_code, 0) << run.output;
-    return run.output.substr(run.output.find("activations"), run.output.find("mesh  ") - run.output.find("activations"));
+    return run.output.substr(run.output.find("activations"),
+                             run.output.find("mesh  ") - run.output.find("activations"));
   };
   const std::string cuda = activations("run.device=\"cuda\"");
   EXPECT_EQ(cuda, activations("precision.compute=\"bf16\""));
@@ -166,9 +171,13 @@ lr = 1e-3
 TEST(PlanVerb, RefusesSizesThatCanOnlyBeMistakes) {
   ScratchDirectory scratch;
   const auto refusal = [&](const std::string& sizes, const std::string& rest = "") {
-    test::write_text(scratch / "run.toml", "schema_version = 1\n[run]\nmax_steps = 1\ndevice = \"cpu\"\n[model]\nplugin = \"llama\"\n"
-                                           "config = { " + sizes + " }\n[[data.train]]\npath = \"nowhere.jsonl\"\nformat = \"tokens\"\n"
-                                           "[train]\nseq_len = 32\n[optimizer]\nlr = 1e-3\n" + rest);
+    test::write_text(scratch / "run.toml",
+                     "schema_version = 1\n[run]\nmax_steps = 1\ndevice = \"cpu\"\n[model]\nplugin = \"llama\"\n"
+                     "config = { " +
+                         sizes +
+                         " }\n[[data.train]]\npath = \"nowhere.jsonl\"\nformat = \"tokens\"\n"
+                         "[train]\nseq_len = 32\n[optimizer]\nlr = 1e-3\n" +
+                         rest);
     const Outcome run = test::run_process(chassis({"plan", "run.toml"}), scratch.path());
     EXPECT_EQ(run.exit_code, 2) << run.output;
     EXPECT_HAS(run.output, "run.toml:");
@@ -176,8 +185,10 @@ TEST(PlanVerb, RefusesSizesThatCanOnlyBeMistakes) {
   };
   const std::string small = "num_attention_heads = 2, intermediate_size = 64, vocab_size = 256, ";
   EXPECT_HAS(refusal(small + "hidden_size = 1099511627776"), "head_dim 549755813888");
-  EXPECT_HAS(refusal(small + "hidden_size = 1099511627776, head_dim = 64, num_hidden_layers = 10000"), "more than 2^56 parameters");
-  EXPECT_HAS(refusal(small + "hidden_size = 32, num_hidden_layers = 1000000"), "num_hidden_layers is 1000000, expected 1 to 65536");
+  EXPECT_HAS(refusal(small + "hidden_size = 1099511627776, head_dim = 64, num_hidden_layers = 10000"),
+             "more than 2^56 parameters");
+  EXPECT_HAS(refusal(small + "hidden_size = 32, num_hidden_layers = 1000000"),
+             "num_hidden_layers is 1000000, expected 1 to 65536");
 }
 
 // ---- against runs
@@ -233,15 +244,16 @@ bucket_mib = 1
   const std::regex line(R"(memory peak ([\d.]+) (\w+) planned, ([\d.]+) (\w+) measured)");
   ASSERT_TRUE(std::regex_search(run.output, found, line)) << run.output;
   const double planned = bytes_of(found[1], found[2]), measured = bytes_of(found[3], found[4]);
-  std::printf("[ memory   ] %-8s on %d: %.1f MiB planned, %.1f MiB measured (%+.1f %%)\n", GetParam().name, GetParam().num_ranks,
-              planned / 0x1p20, measured / 0x1p20, 100 * (planned / measured - 1));
+  std::printf("[ memory   ] %-8s on %d: %.1f MiB planned, %.1f MiB measured (%+.1f %%)\n", GetParam().name,
+              GetParam().num_ranks, planned / 0x1p20, measured / 0x1p20, 100 * (planned / measured - 1));
   EXPECT_GT(planned, 0.9 * measured) << run.output;
   EXPECT_LT(planned, 1.1 * measured) << run.output;
   EXPECT_HAS(run.output, "planned    measured\n  parameters");
 }
 
 INSTANTIATE_TEST_SUITE_P(Runs, PlanAndRun,
-                         testing::Values(RealRun{"single", "", 1}, RealRun{"ddp", "[[parallel]]\nplugin = \"ddp\"\n", 2},
+                         testing::Values(RealRun{"single", "", 1},
+                                         RealRun{"ddp", "[[parallel]]\nplugin = \"ddp\"\n", 2},
                                          RealRun{"zero1", "[[parallel]]\nplugin = \"zero\"\nstage = 1\n", 2},
                                          RealRun{"zero3", "[[parallel]]\nplugin = \"zero\"\nstage = 3\n", 4},
                                          RealRun{"fsdp2", "[[parallel]]\nplugin = \"fsdp2\"\n", 3}),

@@ -114,13 +114,15 @@ TEST(Check, WhatIsNotAvailableIsRefusedAndNeverOffered) {
             "freeze.train_only trains a part of a model");
   EXPECT_NE(what_is_wrong(kExample + "[freeze]\ngroups = [\"vision_tower\"]\n").find("freeze.groups is not available"),
             std::string::npos);
-  EXPECT_EQ(what_is_wrong(kExample + "[freeze]\ngroups = []\n"), "nothing") << "a resolved configuration spells defaults";
+  EXPECT_EQ(what_is_wrong(kExample + "[freeze]\ngroups = []\n"), "nothing")
+      << "a resolved configuration spells defaults";
   EXPECT_EQ(what_is_wrong(kExample, {"train.task=rewarb"}),
             "command line 'train.task=rewarb': train.task = \"rewarb\" is not \"pretrain\"");
   EXPECT_EQ(what_is_wrong(kExample + "[quantt]\na = 1\n"), "a.toml:23:2: unknown table [quantt]");
   for (const Unavailable& entry : unavailable()) {
     for (const ForeignKey& foreign : foreign_keys()) {
-      const bool offered = entry.value.empty() && foreign.answer.find(std::string(entry.key) + ".") != std::string::npos;
+      const bool offered =
+          entry.value.empty() && foreign.answer.find(std::string(entry.key) + ".") != std::string::npos;
       EXPECT_FALSE(offered) << foreign.answer;
     }
   }
@@ -130,11 +132,12 @@ TEST(Check, EachHintIsSaidOnce) {
   const std::string text =
       "[run]\nmax_steps = 1\n[model]\npath = \"m\"\n[train]\nseq_len = 8\n[optimizer]\nlr = 1.0\n"
       "[[data.train]]\npath = \"a.txt\"\n[[data.train]]\npath = \"b.txt\"\n";
-  EXPECT_EQ(what_is_wrong(text),
-            "2 errors in the configuration:\n"
-            "  a.toml:9:1: data.train.0 is text, which needs a tokenizer\n"
-            "  a.toml:11:1: data.train.1 is text, which needs a tokenizer\n"
-            "hint: set tokenizer.plugin to the model's own, or tokenise the text with that and set format = \"tokens\"");
+  EXPECT_EQ(
+      what_is_wrong(text),
+      "2 errors in the configuration:\n"
+      "  a.toml:9:1: data.train.0 is text, which needs a tokenizer\n"
+      "  a.toml:11:1: data.train.1 is text, which needs a tokenizer\n"
+      "hint: set tokenizer.plugin to the model's own, or tokenise the text with that and set format = \"tokens\"");
 }
 
 TEST(Check, ManyMistakesAreCountedRatherThanListed) {
@@ -148,8 +151,11 @@ TEST(Check, ManyMistakesAreCountedRatherThanListed) {
 TEST(Check, PathsThatNoFileSystemTakesNameTheirKey) {
   EXPECT_EQ(what_is_wrong(kExample, {"run.output_dir=\"a\\u0000b\""}),
             "command line 'run.output_dir=\"a\\u0000b\"': run.output_dir = \"a\\u0000b\" holds a NUL character");
-  EXPECT_EQ(what_is_wrong(kExample, {"run.output_dir=out/" + std::string(300, 'x')}).substr(300 + 36),
-            "run.output_dir: the name " + std::string(40, 'x') + "… (300 bytes) is too long: file systems take 255 bytes");
+  const std::string output = what_is_wrong(kExample, {"run.output_dir=out/" + std::string(300, 'x')});
+  EXPECT_NE(output.find("run.output_dir: the name " + std::string(40, 'x') + "… (300 bytes) is too long: file systems "
+                        "take 255 bytes"),
+            std::string::npos)
+      << output;
   const std::string resume = what_is_wrong(kExample, {"run.resume=" + std::string(300, 'x')});
   EXPECT_NE(resume.find("run.resume: cannot look at '"), std::string::npos) << resume;
   EXPECT_NE(resume.find("File name too long"), std::string::npos) << resume;
@@ -177,7 +183,8 @@ TEST(Check, AsksOnlyForWhatTheUseReads) {
             "3 errors in the configuration:\n"
             "  a.toml: train.seq_len is missing: tokens per row\n"
             "  a.toml: the model is missing: set model.path, or model.plugin and model.config\n"
-            "  a.toml: there is no evaluation data: add [[data.eval]] with a path");
+            "  a.toml: there is no evaluation data: add [[data.eval]] with a path, or "
+            "data.eval.0.path=FILE on the command line");
   EXPECT_EQ(what_is_wrong("", {}, ConfigUse::kGeneration),
             "2 errors in the configuration:\n"
             "  a.toml: the model is missing: set model.path, or model.plugin and model.config\n"
@@ -193,7 +200,8 @@ TEST(Check, AsksOnlyForWhatTheUseReads) {
 TEST(Check, ChecksAlsoWhatTheUseDoesNotRead) {
   EXPECT_EQ(what_is_wrong(kExample, {"optimizer.lr=-1"}, ConfigUse::kGeneration),
             "command line 'optimizer.lr=-1': optimizer.lr = -1.0 is out of range: must be at least 0");
-  EXPECT_EQ(what_is_wrong(kExample, {"run.epochs=2"}, ConfigUse::kGeneration), what_is_wrong(kExample, {"run.epochs=2"}));
+  EXPECT_EQ(what_is_wrong(kExample, {"run.epochs=2"}, ConfigUse::kGeneration),
+            what_is_wrong(kExample, {"run.epochs=2"}));
 }
 
 TEST(Schema, DefaultsAreLegal) {

@@ -206,6 +206,14 @@ TEST(Config, TheResolvedFileParsesBackToItself) {
   EXPECT_NE(text.find("# default of adamw\n"), std::string::npos);
 }
 
+TEST(Config, TheResolvedFileHoldsNoControlCharacter) {
+  const std::string name = "\xc2\x9b\xc2\x85\xe2\x80\xae\xe2\x80\xa8 \x1b\x7f é";
+  const Config config = example({"run.name=" + name});
+  const std::string text = config.resolved_toml();
+  EXPECT_NE(text.find("name = \"\\u009B\\u0085\\u202E\\u2028 \\u001B\\u007F é\""), std::string::npos) << text;
+  EXPECT_EQ(load_whole(load_config_text(text, "resolved.toml", {})).get_string("run.name"), name);
+}
+
 TEST(Config, TheResolvedFileHoldsTablesOfListedPlugins) {
   const std::string more =
       "[kernels]\nplugins = [\"fused\", \"aten\"]\n[kernels.fused]\nfast = false\n[[parallel]]\nplugin = "

@@ -122,9 +122,11 @@ TEST(Toml, IsRefusedWhereItNestsTooDeeply) {
   EXPECT_EQ(toml_error("[" + repeated("a.", 20000) + "a]\n"), "a.toml:1:65: a key of many parts: at most 32 are read");
   EXPECT_EQ(toml_error(repeated("'a.b'.", 20000) + "a = 1\n").substr(0, 9), "a.toml:1:");
   EXPECT_NE(toml_error("a = " + repeated("{a = ", 20000)).find("inside each other: at most 32"), std::string::npos);
-  EXPECT_NE(toml_error("\n\na = " + repeated("[", 20000)).find("a.toml:3:37: lists and tables inside"), std::string::npos)
+  EXPECT_NE(toml_error("\n\na = " + repeated("[", 20000)).find("a.toml:3:37: lists and tables inside"),
+            std::string::npos)
       << toml_error("\n\na = " + repeated("[", 20000));
-  EXPECT_EQ(toml_error("[" + repeated("a.", 31) + "a]\nx = " + repeated("[", 32) + repeated("]", 32) + "\n"), "nothing");
+  EXPECT_EQ(toml_error("[" + repeated("a.", 31) + "a]\nx = " + repeated("[", 32) + repeated("]", 32) + "\n"),
+            "nothing");
 }
 
 TEST(Toml, WhatStandsInStringsAndCommentsIsNotNesting) {
@@ -151,7 +153,8 @@ std::string override_error(const std::string& text) {
 }
 
 TEST(Overrides, AreUtf8AndOfFewParts) {
-  EXPECT_NE(override_error("run.name=\xff").find("command line 'run.name=\\xff': an override is UTF-8 text"), std::string::npos)
+  EXPECT_NE(override_error("run.name=\xff").find("command line 'run.name=\\xff': an override is UTF-8 text"),
+            std::string::npos)
       << override_error("run.name=\xff");
   EXPECT_NE(override_error(repeated("a.", 20000) + "a=1").find("a key of 20001 parts: at most 32"), std::string::npos);
   EXPECT_NE(override_error("run.name=" + repeated("[", 20000)).find("at most 32 are read"), std::string::npos);
@@ -180,7 +183,7 @@ TEST(Overrides, WithoutAFormAreErrors) {
   EXPECT_EQ(override_error("run..x=3").substr(0, 54), "command line 'run..x=3': an override has the form key=");
   EXPECT_EQ(override_error("run.name.x=3"), "command line 'run.name.x=3': run.name is a string, not a table");
   EXPECT_EQ(override_error("data.train.2.path=x"),
-            "command line 'data.train.2.path=x': data.train has 1 items: index 2 is too large");
+            "command line 'data.train.2.path=x': data.train has 1 item: index 2 is too large");
   EXPECT_EQ(override_error("data.train.path=x"),
             "command line 'data.train.path=x': data.train is a list: its items are called data.train.0, data.train.1, "
             "…, not 'path'");

@@ -58,9 +58,21 @@ TEST(SchemaText, AnswersTyposAndKeysOfOtherTrainers) {
     }
   };
   EXPECT_EQ(error_of("train.seq_lenn"),
-            "there is no key or table 'train.seq_lenn'\nhint: did you mean 'train.seq_len'?");
+            "there is no key, table or plugin 'train.seq_lenn'\nhint: did you mean 'train.seq_len'?");
   EXPECT_EQ(error_of("learning_rate"),
-            "there is no key or table 'learning_rate'\nhint: known from HF Trainer: use optimizer.lr");
+            "there is no key, table or plugin 'learning_rate'\nhint: known from HF Trainer: use optimizer.lr");
+}
+
+TEST(SchemaText, KnowsIndexesPluginsAndTheKeysOfAModel) {
+  EXPECT_EQ(text_of("data.eval.0.path"), text_of("data.eval.path"));
+  EXPECT_EQ(text_of("data.train.0"), text_of("data.train"));
+  EXPECT_EQ(text_of("adamw").substr(0, 62), "plugin \"adamw\" (optimizer): Adam with decoupled decay\n  betas\n");
+  EXPECT_NE(text_of("checkpoint.async").find("false, true or \"staged\", default false\n"), std::string::npos);
+  const std::string text =
+      schema_text(host_schema(), {{"model", "mine", "", {}, {{"hidden_size", "16"}}}}, "model.config");
+  EXPECT_NE(text.find("as written in config.json"), std::string::npos) << text;
+  EXPECT_NE(text.find("plugin \"mine\" reads, with these defaults\n      hidden_size = 16\n"), std::string::npos)
+      << text;
 }
 
 }  // namespace

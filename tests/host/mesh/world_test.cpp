@@ -484,7 +484,7 @@ TEST(World, APortInUseIsNamedOnTheFirstRank) {
     return 0;
   });
   EXPECT_EQ(end.code, ExitCode::kCommunication);
-  EXPECT_HAS(end.text, "can not serve the store on port " + std::to_string(other.port()) + ": Address already in use");
+  EXPECT_HAS(end.text, "cannot serve the store on port " + std::to_string(other.port()) + ": Address already in use");
 }
 
 TEST(World, TheHostAddressLeadsToTheMaster) {

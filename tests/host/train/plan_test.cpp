@@ -53,7 +53,8 @@ PlanRequest request_of(const std::string& toml, int world_size, std::vector<std:
   return request;
 }
 Plan plan_of(const std::string& strategy, int world_size, std::vector<std::string> overrides = {}) {
-  return make_plan(request_of(strategy.empty() ? kRun : with_strategy("plugin = \"" + strategy + "\""), world_size, std::move(overrides)));
+  return make_plan(request_of(strategy.empty() ? kRun : with_strategy("plugin = \"" + strategy + "\""), world_size,
+                              std::move(overrides)));
 }
 std::string refusal_of(const std::string& strategy, int world_size, std::vector<std::string> overrides = {}) {
   try {
@@ -104,12 +105,15 @@ TEST(Plan, RehearsesEverySortOfRank) {
   EXPECT_EQ(plan.ranks[0].ranks, (std::vector<int>{0, 1}));
   EXPECT_EQ(plan.ranks[1].ranks, std::vector<int>{2});
   EXPECT_GT(peak(plan.ranks[0], PlanCategory::kParameters), peak(plan.ranks[1], PlanCategory::kParameters));
-  EXPECT_EQ(2 * peak(plan.ranks[0], PlanCategory::kParameters) + peak(plan.ranks[1], PlanCategory::kParameters), 4u * kParameters);
+  EXPECT_EQ(2 * peak(plan.ranks[0], PlanCategory::kParameters) + peak(plan.ranks[1], PlanCategory::kParameters),
+            4u * kParameters);
   EXPECT_EQ(&plan.largest(), &plan.ranks[0]);
 }
 
 TEST(Plan, StagesOfZeroTakeLessAndLess) {
-  const auto stage = [](int n) { return make_plan(request_of(with_strategy("plugin = \"zero\"\nstage = " + std::to_string(n)), 4)); };
+  const auto stage = [](int n) {
+    return make_plan(request_of(with_strategy("plugin = \"zero\"\nstage = " + std::to_string(n)), 4));
+  };
   const Plan one = stage(1), two = stage(2), three = stage(3);
   EXPECT_EQ(peak(one.ranks[0], PlanCategory::kOptimizer), 2u * kParameters);
   EXPECT_GT(peak(one.ranks[0], PlanCategory::kParameters), 3u * kParameters);
@@ -155,7 +159,8 @@ TEST(Plan, OffloadedShardsLieInTheMemoryOfTheHost) {
 
 TEST(Plan, AModelThatIsNotThereIsPlannedByItsConfig) {
   test::ScratchDirectory scratch;
-  test::write_text(scratch / "config.json", R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 512, "hidden_size": 32,
+  test::write_text(scratch / "config.json",
+                   R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 512, "hidden_size": 32,
     "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2})");
   std::string toml(kRun);
   const size_t begin = toml.find("plugin = \"llama\""), end = toml.find("[[data.train]]");
@@ -172,7 +177,8 @@ TEST(Plan, LeavesNoMemoryBehind) {
 TEST(Plan, RefusesWhatTheRunWouldRefuse) {
   EXPECT_HAS(refusal_of("fsdp2", 4, {"mesh.dp_shard=3"}), "mesh.dp_shard = 3");
   EXPECT_HAS(refusal_of("fsdp2", 4, {"mesh.dp_shard=3"}), "4");
-  EXPECT_HAS(refusal_of("fsdp2", 8, {"mesh.tp=8", "mesh.dp_shard=1"}), "mesh.tp = 8, but no strategy of [[parallel]] serves this axis");
+  EXPECT_HAS(refusal_of("fsdp2", 8, {"mesh.tp=8", "mesh.dp_shard=1"}),
+             "mesh.tp = 8, but no strategy of [[parallel]] serves this axis");
   EXPECT_HAS(refusal_of("", 2), "[[parallel]] names no strategy");
   EXPECT_HAS(refusal_of("fsdp2", 5), "train.global_batch_size = 48 is not a multiple of");
   EXPECT_HAS(refusal_of("fsdp2", 8, {"mesh.dp_replicate=-1", "mesh.dp_shard=-1"}), "both -1");
@@ -188,7 +194,8 @@ TEST(Plan, TheTimelineAddsUpToThePeak) {
   const Plan plan = plan_of("fsdp2", 2);
   const RankPlan& rank = plan.ranks[0];
   uint64_t most = 0;
-  for (const PlanSample& sample : rank.timeline) most = std::max(most, std::accumulate(sample.bytes.begin(), sample.bytes.end(), uint64_t{0}));
+  for (const PlanSample& sample : rank.timeline)
+    most = std::max(most, std::accumulate(sample.bytes.begin(), sample.bytes.end(), uint64_t{0}));
   EXPECT_EQ(most, rank.step.peak_bytes);
   EXPECT_EQ(rank.timeline.front().event, "forward embed");
   EXPECT_EQ(rank.timeline.back().event, "after the step");
@@ -211,7 +218,8 @@ TEST(PlanAdvice, IsPlannedAnewAndRanked) {
     PlanRequest changed = request_of(with_strategy("plugin = \"ddp\""), advice.world_size, {"recompute.mode=none"});
     changed.overrides.insert(changed.overrides.end(), advice.overrides.begin(), advice.overrides.end());
     EXPECT_EQ(make_plan(changed).largest().peak_bytes(), advice.peak_bytes) << advice.change;
-    EXPECT_EQ(static_cast<int64_t>(plan.largest().peak_bytes() - advice.peak_bytes), advice.saved_bytes) << advice.change;
+    EXPECT_EQ(static_cast<int64_t>(plan.largest().peak_bytes() - advice.peak_bytes), advice.saved_bytes)
+        << advice.change;
   }
   EXPECT_TRUE(changes.contains("recompute.mode \"none\" → \"full\""));
   EXPECT_TRUE(changes.contains("train.micro_batch_size 4 → 2"));
@@ -263,13 +271,15 @@ TEST(PlanReport, JsonHasASchema) {
       sum += part.at("at_peak").get<int64_t>();
     }
     EXPECT_EQ(sum, rank.at("step").at("peak").get<int64_t>());
-    for (const char* key : {"load_peak", "export_peak", "host_peak", "peak"}) EXPECT_TRUE(rank.at(key).is_number_unsigned()) << key;
+    for (const char* key : {"load_peak", "export_peak", "host_peak", "peak"})
+      EXPECT_TRUE(rank.at(key).is_number_unsigned()) << key;
     for (const Json& count : rank.at("traffic"))
       for (const char* key : {"group", "op", "calls", "bytes"}) EXPECT_TRUE(count.contains(key)) << key;
   }
   EXPECT_EQ(all, (std::set<int>{0, 1, 2}));
   for (const Json& one : json.at("advice").at("single"))
-    for (const char* key : {"change", "overrides", "world_size", "peak", "saved", "fits"}) EXPECT_TRUE(one.contains(key)) << key;
+    for (const char* key : {"change", "overrides", "world_size", "peak", "saved", "fits"})
+      EXPECT_TRUE(one.contains(key)) << key;
 }
 
 TEST(PlanReport, HtmlIsOneFileThatFetchesNothing) {
@@ -278,15 +288,19 @@ TEST(PlanReport, HtmlIsOneFileThatFetchesNothing) {
   const Plan plan = make_plan(request);
   const AdviceList advice = advise(request, plan);
   const std::string html = plan_html(plan, &advice);
-  for (const char* part : {"<!doctype html>", "<style>", "<svg", "rank 2", "activations", "limit 1 MiB", "a &lt;b&gt; &amp; c", "</html>"})
+  for (const char* part :
+       {"<!doctype html>", "<style>", "<svg", "rank 2", "activations", "limit 1 MiB", "a &lt;b&gt; &amp; c", "</html>"})
     EXPECT_HAS(html, part);
   for (const char* outside : {"http:", "https:", "src=", "href=", "<script", "<link", "@import", "url("})
     EXPECT_EQ(html.find(outside), std::string::npos) << outside;
-  for (const char* bad : {"nan", "inf\"", "width=\"-", "height=\"-"}) EXPECT_EQ(html.find(bad), std::string::npos) << bad;
+  for (const char* bad : {"nan", "inf\"", "width=\"-", "height=\"-"})
+    EXPECT_EQ(html.find(bad), std::string::npos) << bad;
 }
 
 TEST(PlanReport, TextIsAsItWas) {
-  PlanRequest request = request_of(with_strategy("plugin = \"fsdp2\""), 3, {"train.global_batch_size=24", "attention.plugin=\"naive\"", "kernels.plugins=[\"reference\"]"});
+  PlanRequest request =
+      request_of(with_strategy("plugin = \"fsdp2\""), 3,
+                 {"train.global_batch_size=24", "attention.plugin=\"naive\"", "kernels.plugins=[\"reference\"]"});
   const std::string text = plan_text(make_plan(request), nullptr);
   const std::string golden = CHASSIS_TEST_SOURCE_DIR "/tests/golden/plan/small.txt";
   if (std::getenv("CHASSIS_UPDATE_GOLDEN") != nullptr) test::write_text(golden, text);

@@ -1,0 +1,196 @@
+// What the program answers to people who use it for the first time: their flags, their paths, their terminals.
+#include <sys/stat.h>
+
+#include "tests/support/program_run.hpp"
+
+namespace chassis::test {
+namespace {
+
+class Newcomer : public ProgramRun {
+ protected:
+  Outcome check(const Words& words) {
+    Words command = {program(), "check"};
+    command.insert(command.end(), words.begin(), words.end());
+    return run_process(command, scratch_.path());
+  }
+  // Exit code and words of a configuration that extends run.toml by these lines.
+  void expect_refusal(const Words& overrides, int exit_code, const std::string& words) {
+    Words all = {"run.toml"};
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    const Outcome run = check(all);
+    EXPECT_EQ(run.exit_code, exit_code) << run.output;
+    EXPECT_HAS(run.output, words);
+  }
+};
+
+TEST_F(Newcomer, AClosedStandardOutputIsAnError) {
+  ASSERT_EQ(train({"run.max_steps=1"}).exit_code, 0);
+  for (const char* words : {"check run.toml", "plan run.toml --json", "schema", "version", "help", "ckpt ls out",
+                            "plugins list", "generate run.toml --prompt a generate.max_new_tokens=2"}) {
+    const Outcome run = shell("\"$CHASSIS\" " + std::string(words) + " >&-");
+    EXPECT_EQ(run.exit_code, 7) << words << "\n" << run.output;
+    EXPECT_HAS(run.output, "standard output is closed");
+  }
+  EXPECT_EQ(shell("\"$CHASSIS\" schema > /dev/full").exit_code, 7);
+  EXPECT_EQ(shell("\"$CHASSIS\" train run.toml run.max_steps=2 >&-").exit_code, 0);  // which prints nothing there
+}
+
+TEST_F(Newcomer, CheckFindsDataThatCannotBeReadAndFoldersThatCannotBeWritten) {
+  write_text(scratch_ / "file", "");
+  expect_refusal({"data.cache_dir=file/cache"}, 7, "data.cache_dir = \"file/cache\": ");
+  expect_refusal({"run.output_dir=file"}, 7, "run.output_dir = \"file\": " + scratch_ / "file is not a folder");
+  if (geteuid() != 0) return;
+  // Root may read and write everything; as nobody it is seen what another user sees.
+  const std::string as_nobody = "setpriv --reuid=65534 --regid=65534 --clear-groups \"$CHASSIS\" check run.toml";
+  chmod(scratch_.path().c_str(), 0755);
+  if (shell("setpriv --reuid=65534 --regid=65534 --clear-groups \"$CHASSIS\" version").exit_code != 0) return;
+  const Outcome folder = shell(as_nobody);
+  EXPECT_EQ(folder.exit_code, 7) << folder.output;
+  EXPECT_HAS(folder.output, "cannot write into " + scratch_.path());
+  chmod((scratch_ / "corpus.txt").c_str(), 0600);
+  const Outcome file = shell(as_nobody);
+  EXPECT_EQ(file.exit_code, 2) << file.output;
+  EXPECT_HAS(file.output, "run.toml:11:8: data.train.0: ");
+  EXPECT_HAS(file.output, "Permission denied");
+  EXPECT_EQ(shell(as_nobody + " --without-data").exit_code, 0);
+}
+
+TEST_F(Newcomer, WhatCannotHoldARunIsRefused) {
+  expect_refusal({"run.output_dir="}, 2, "run.output_dir is empty: expected a path");
+  expect_refusal({"run.output_dir=/"}, 2, "run.output_dir = \"/\" cannot hold files of a run: it is the root");
+  for (const char* folder : {"/dev", "/dev/", "/dev/../proc/run", "/sys/run"})
+    expect_refusal({"run.output_dir=" + std::string(folder)}, 2, " belongs to the system");
+  expect_refusal({"data.cache_dir=/proc"}, 2, "/proc/ belongs to the system");
+  expect_refusal({"run.output_dir=/dev/shm/chassis"}, 0, "ok ");
+}
+
+TEST_F(Newcomer, ATildeIsTheHomeFolder) {
+  const auto at_home = [&](const std::string& words) {
+    return shell("HOME=\"$PWD\" \"$CHASSIS\" check run.toml --resolved " + words);
+  };
+  const Outcome run = at_home("'data.train.0.path=~/corpus.txt' 'run.output_dir=~'");
+  EXPECT_EQ(run.exit_code, 0) << run.output;
+  EXPECT_HAS(run.output, "path = \"" + scratch_ / "corpus.txt\"");
+  EXPECT_HAS(run.output, "# relative paths start at " + scratch_.path());
+  EXPECT_HAS(at_home("'data.train.0.path=~bob/corpus.txt'").output, "only \"~/\" stands for a home folder");
+  write_text(scratch_ / "more.toml", "extends = [\"~/run.toml\"]\n");
+  EXPECT_EQ(shell("HOME=\"$PWD\" \"$CHASSIS\" check more.toml").exit_code, 0);
+  EXPECT_HAS(shell("HOME= \"$CHASSIS\" check more.toml").output, "more.toml:1:12: extends \"~/run.toml\": ");
+}
+
+TEST_F(Newcomer, FlagsAreAnsweredWithOverrides) {
+  expect_refusal({"--lr", "1e-3"}, 2, "after the file: optimizer.lr=1e-3");
+  expect_refusal({"--optimizer.lr=1e-3"}, 2, "after the file: optimizer.lr=1e-3");
+  expect_refusal({"--data.train.0.path", "x.txt"}, 2, "after the file: data.train.0.path=x.txt");
+  expect_refusal({"--dtype", "bfloat16"}, 2, "use precision.compute");
+  expect_refusal({"--learning-rate", "1"}, 2, "learning_rate of HF Trainer: use optimizer.lr");
+  expect_refusal({"--frobnicate"}, 2, "key=value; chassis schema lists them; options: chassis help check");
+  const Outcome before = check({"run.max_steps=5", "optimizer.lr=0.5", "run.toml", "--resolved", "run.max_steps=7"});
+  EXPECT_EQ(before.exit_code, 0) << before.output;
+  EXPECT_HAS(before.output, "max_steps = 7");
+  EXPECT_HAS(before.output, "lr = 0.5");
+  EXPECT_HAS(check({"run.max_steps=5"}).output, "no configuration file is given, only 'run.max_steps=5'");
+}
+
+TEST_F(Newcomer, NamesThatAreNearlyRightAreAnswered) {
+  expect_refusal({"attention=naive"}, 2, "write attention.plugin=naive");
+  expect_refusal({"kernels=naive"}, 2, "write kernels.plugins=naive");
+  write_text(scratch_ / "slot.toml", "extends = [\"run.toml\"]\nattention = \"sdpa\"\n");
+  EXPECT_HAS(check({"slot.toml"}).output, "slot.toml:2:1: attention must be a table, not a string (\"sdpa\"): write "
+                                          "attention.plugin = \"sdpa\"");
+  expect_refusal({"schedule.type=linear"}, 2, "use schedule.name");
+  EXPECT_HAS(shell("CUDA_VISIBLE_DEVICES= \"$CHASSIS\" train run.toml run.device=cuda").output,
+             "command line 'run.device=cuda': run.device = \"cuda\": ");
+  expect_refusal({"attention.plugin=bytes"}, 3, "command line 'attention.plugin=bytes': ");
+  expect_refusal({"attention.plugin=reference"}, 3,
+                 "command line 'attention.plugin=reference': no provider computes attention");
+  const Outcome typo = check({"run.toml", "model.config.hiden_size=3"});
+  EXPECT_HAS(typo.output, "key 'hiden_size' is unknown to model 'llama' (did you mean 'hidden_size'?)");
+}
+
+TEST_F(Newcomer, NamesWithoutEndAreCut) {
+  const std::string name(100'000, 'x');
+  for (const Words& words : {Words{"run.toml", "optimizer.plugin=" + name}, {"run.toml", name + "=1"}, {name},
+                             {"run.toml", "--" + name}, {"run.toml", "run.device=" + name}}) {
+    const Outcome run = check(words);
+    EXPECT_NE(run.exit_code, 0);
+    EXPECT_LT(run.output.size(), 4000u) << run.output.substr(0, 200);
+  }
+}
+
+TEST_F(Newcomer, SettingsThatAreProbablyMistakesAreWarnedOf) {
+  EXPECT_HAS(check({"run.toml", "optimizer.lr=3e3"}).output, "optimizer.lr = 3000 is far above any usual one");
+  EXPECT_HAS(check({"run.toml", "optimizer.lr=0"}).output, "optimizer.lr = 0 trains nothing");
+  const Outcome whole = check({"run.toml"});
+  EXPECT_EQ(whole.output.find("warning"), std::string::npos) << whole.output;
+  const Outcome preset = check({"run.toml", "model.config={ hidden_size = 16, num_attention_heads = 2, "
+                                            "intermediate_size = 32, vocab_size = 259 }"});
+  EXPECT_HAS(preset.output, "takes from its defaults: num_hidden_layers = 32\n");
+}
+
+TEST_F(Newcomer, ARunSaysWhereItsTokensAreKeptAndThatItExportsNoTokenizer) {
+  const Outcome first = train({"run.max_steps=1"});
+  EXPECT_HAS(first.output, "corpus.txt: its tokens are kept in cache/corpus.txt-");
+  EXPECT_HAS(first.output, "final/ (the model; no tokenizer files, since 'bytes' has none)");
+  EXPECT_EQ(train({"run.output_dir=again", "run.max_steps=1"}).output.find("are kept in"), std::string::npos);
+  const Outcome evaluation = run_process({program(), "eval", "run.toml"}, scratch_.path());
+  EXPECT_HAS(evaluation.output, "or data.eval.0.path=FILE on the command line");
+  const Outcome resumed = train({"run.resume=out/final", "run.max_steps=9", "run.output_dir=b"});
+  EXPECT_HAS(resumed.output, "out/final holds weights alone and cannot be resumed\nhint: start from it instead");
+}
+
+TEST_F(Newcomer, EpochsThatAreLeftAreCountedWithTheNewBatch) {
+  const auto steps = [&](const Outcome& run) {
+    const size_t end = run.output.find(" steps of ");
+    const size_t begin = run.output.rfind(' ', end - 1);
+    return end == std::string::npos ? -1 : std::stoi(run.output.substr(begin, end - begin));
+  };
+  const Words epochs = {"run.max_steps=0", "run.epochs=0.2", "checkpoint.every_steps=10"};
+  const auto with = [&](Words more) {
+    more.insert(more.end(), epochs.begin(), epochs.end());
+    return train(more);
+  };
+  const int all = steps(with({"run.output_dir=a"}));
+  ASSERT_GT(all, 10);
+  ASSERT_EQ(train({"run.output_dir=b", "run.max_steps=10"}).exit_code, 0);
+  const Outcome longer = with({"run.output_dir=b", "train.global_batch_size=8"});
+  EXPECT_EQ(longer.exit_code, 0) << longer.output;
+  EXPECT_EQ(steps(longer), 10 + (all - 10 + 1) / 2) << longer.output;
+}
+
+TEST_F(Newcomer, AnEnormousBatchIsPlannedOrRefusedInNumbers) {
+  const auto plan = [&](const std::string& rows) {
+    return run_process({program(), "plan", "run.toml", "train.seq_len=16777216", "train.micro_batch_size=" + rows,
+                        "train.global_batch_size=" + rows, "--memory", "80GiB"},
+                       scratch_.path());
+  };
+  const Outcome large = plan("4");
+  EXPECT_EQ(large.exit_code, 4) << large.output;
+  EXPECT_HAS(large.output, "does not fit: ");
+  const Outcome larger = plan("16777216");
+  EXPECT_EQ(larger.exit_code, 2) << larger.output;
+  EXPECT_HAS(larger.output, "train.micro_batch_size × train.seq_len = 16777216 × 16777216 are more than the");
+}
+
+// As the ranks of one process, planned for all of them.
+TEST_F(Newcomer, AMillionRanksAreCheckedAsQuicklyAsFew) {
+  const Words mesh = {"run.toml", "parallel=[{plugin=\"ddp\"}]", "mesh.dp_replicate=1000000", "mesh.dp_shard=1",
+                      "train.global_batch_size=2000000", "checkpoint.async=staged"};
+  const Outcome run = check(mesh);
+  EXPECT_EQ(run.exit_code, 0) << run.output;
+  EXPECT_HAS(run.output, "saving      not proven: too many shards to prove it here");
+}
+
+TEST_F(Newcomer, ATerminalGetsNoControlCharacters) {
+  ASSERT_EQ(train({"run.max_steps=1"}).exit_code, 0);
+  write_text(scratch_ / "prompt", "a\x1b[31m\xc2\x9b");
+  const std::string generate = "\"$CHASSIS\" generate run.toml generate.max_new_tokens=1 --prompt \"$(cat prompt)\"";
+  EXPECT_HAS(shell(generate + " | cat").output, "a\x1b[31m\xc2\x9b");
+  const Outcome shown = shell("script -qec '" + generate + "' /dev/null < /dev/null");
+  EXPECT_EQ(shown.output.find("\x1b[31m"), std::string::npos) << shown.output;
+  EXPECT_EQ(shown.output.find("\xc2\x9b"), std::string::npos) << shown.output;
+  EXPECT_HAS(shown.output, "a\\x1b[31m\\x9b");
+}
+
+}  // namespace
+}  // namespace chassis::test
