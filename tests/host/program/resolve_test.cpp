@@ -98,7 +98,7 @@ TEST(Resolve, AnOpThatNobodyKnowsIsTold) {
 TEST(Resolve, AnErrorOfAClaimIsNoRefusal) {
   StubProvider bad("bad");
   bad.table().claim = [](chassis_instance*, const chassis_node_t*, double*) { return make_status(CHASSIS_INTERNAL, "out of tune"); };
-  EXPECT_HAS(Resolution({bad.provider()}).refusal(), "provider 'bad' on embed.embedding: out of tune");
+  EXPECT_HAS(Resolution({bad.provider()}).refusal(), "provider 'bad' on embed.embedding in claim: out of tune");
 }
 
 TEST(Resolve, AnEvaluationKeepsNothingAndDropsWhatNobodyReads) {

@@ -145,7 +145,7 @@ TEST_F(Import, SurvivesWhateverItsReaderDoes) {
     return run_on({{"wish", text}}, {"--plugin-path", CHASSIS_TEST_STUB_DIR});
   };
   expect_refusal(wish("crash"), "its reader was ended by SIGABRT while it read 'wish'");
-  expect_refusal(wish("exit"), "its reader ended with exit code 0 while it read 'wish'");
+  expect_refusal(wish("exit"), "its reader ended with exit code 3 while it read 'wish'");
 #ifdef __x86_64__
   for (const char* attempt : {"run", "fork", "talk", "write", "remove"})
     expect_refusal(wish(attempt), "was ended by SIGSYS: it tried something that a reader has no need of");
