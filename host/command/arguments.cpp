@@ -116,6 +116,11 @@ void ConfigArguments::add_to(CLI::App& app) {
 
 // Overrides may stand before the file, which is the first word that is none.
 void ConfigArguments::find_file() {
+  std::set<std::string> given;
+  for (const std::string& word : overrides)
+    if (const std::string key = word.substr(0, word.find('=')); is_override(word) && !given.insert(key).second)
+      counted_warning("keys given twice on the command line",
+                      printable(key) + " is given twice on the command line; the last one counts");
   if (!is_override(file)) return;
   const auto found = std::find_if_not(overrides.begin(), overrides.end(), is_override);
   if (found == overrides.end())

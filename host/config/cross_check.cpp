@@ -112,7 +112,13 @@ void Config::cross_check() {
                                             shown("run.max_steps"), shown("run.epochs")));
     }
   }
-  if (valid("run.resume") && !is("run.resume", "auto") && !is("run.resume", "never") && !exists("run.resume")) {
+  if (valid("run.name")) {
+    const std::string& name = get_string("run.name");
+    if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos)
+      add_problem("run.name", fmt::format("{} is no name of a folder; run.output_dir is out/<run.name> unless it is set",
+                                          shown("run.name")));
+  }
+  if (use_ == ConfigUse::kTraining && valid("run.resume") && !is("run.resume", "auto") && !is("run.resume", "never") && !exists("run.resume")) {
     const std::string near = nearest(get_string("run.resume"), {"auto", "never"});
     add_problem("run.resume",
                 fmt::format("{} is neither \"auto\" nor \"never\" nor an existing checkpoint{}", shown("run.resume"),

@@ -45,7 +45,7 @@ std::vector<PluginFolder> plugin_folders(const std::vector<std::string>& command
   for (const std::string& path : command_line) folders.push_back({path, "--plugin-path", true, {}});
   for (const std::string& path : config) folders.push_back({path, config_where.text(), true, config_where});
   if (const char* list = std::getenv("CHASSIS_PLUGIN_PATH")) add_folders(folders, list, "CHASSIS_PLUGIN_PATH");
-  if (const std::string own = user_folder(); !own.empty()) folders.push_back({own, "of this user", false, {}});
+  if (const std::string own = user_folder(); !own.empty()) folders.push_back({own, "the user's own", false, {}});
   const fs::path program = program_file();
   if (!program.empty()) {
     const fs::path installed = program.parent_path().parent_path() / "lib" / "chassis" / "plugins";
@@ -71,7 +71,7 @@ PluginIndex::PluginIndex(std::vector<PluginFolder> folders) : folders_(std::move
         const std::string by = folder.where.file.empty() ? " (from " + folder.origin + ")" : "";
         throw Error(ExitCode::kConfig, folder.where, fmt::format("plugin folder {} {}{}", folder.path, what, by));
       }
-      const bool may_be_absent = folder.origin == "installed" || folder.origin == "of this user";
+      const bool may_be_absent = folder.origin == "installed" || folder.origin == "the user's own";
       if (!may_be_absent || kind != PathKind::kAbsent) {
         counted_warning("plugin folders ignored",
                         fmt::format("plugin folder {} from {} {}", folder.path, folder.origin, what));

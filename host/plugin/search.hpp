@@ -13,7 +13,7 @@ namespace chassis {
 // A folder, and who named it.
 struct PluginFolder {
   std::string path;
-  std::string origin;       // "--plugin-path", "run.toml:4:9", "CHASSIS_PLUGIN_PATH", "of this user", "installed"
+  std::string origin;       // "--plugin-path", "run.toml:4:9", "CHASSIS_PLUGIN_PATH", "the user's own", "installed"
   bool must_exist = false;  // a folder that the user wrote down for this run
   SourcePosition where = {};
 };

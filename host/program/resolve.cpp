@@ -194,6 +194,8 @@ class BlockResolver {
       throw_if_failed(provider.table->infer(provider.self, view.get(), &node.infer), context);
     }
     check_infer(node, context);
+    if (node.flag(CHASSIS_KERNEL_FORWARD_BACKWARD) && !provider.table->forward_backward)
+      throw plugin_error(context + ": infer says FORWARD_BACKWARD, but the provider offers no forward_backward");
     void* kernel = nullptr;
     const PluginCall call(*node.site, "create_kernel");
     throw_if_failed(provider.table->create_kernel(provider.self, view.get(), &kernel), context);
@@ -221,6 +223,14 @@ class BlockResolver {
     if (const uint32_t unknown = infer.flags & ~kFlags; unknown != 0)
       throw plugin_error(context + ": infer sets flags " + hex(unknown) + ", which this host does not know; it knows " +
                          hex(kFlags));
+    if (infer.overwrites_inputs != 0 && !node.flag(CHASSIS_KERNEL_HOST_OUTPUTS))
+      throw plugin_error(context + ": infer overwrites inputs without HOST_OUTPUTS; the host lends memory of an input only "
+                                   "as an output that it allocates");
+    constexpr uint64_t kMostBytes = uint64_t{1} << 50;
+    for (const uint64_t bytes : {infer.workspace_forward_bytes, infer.workspace_backward_bytes})
+      if (bytes > kMostBytes)
+        throw plugin_error(context + ": infer asks for " + std::to_string(bytes) + " bytes of workspace, at most " +
+                           std::to_string(kMostBytes) + " are believed");
     if (infer.num_saved > std::size(infer.saved))
       throw plugin_error(context + ": infer names " + std::to_string(infer.num_saved) + " saved tensors, at most 4");
     for (uint32_t i = 0; i < infer.num_saved; ++i) {

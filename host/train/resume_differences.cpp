@@ -32,6 +32,8 @@ bool is_expected(std::string_view key) {
 
 using Values = std::map<std::string, std::string>;
 
+std::string json_text(const Json& value) { return printable(value.dump(-1, ' ', false, Json::error_handler_t::replace)); }
+
 Values values_of(const Json& table) {
   Values values;
   const Json flat = table.flatten();
@@ -140,6 +142,48 @@ void compare_schedule(const LearningRateSchedule& before, const LearningRateSche
 
 }  // namespace
 
+std::vector<ResumeDifference> model_differences(const std::string& weights, const Session& session) {
+  const std::string path = weights + "/config.json";
+  if (path_kind(path) != PathKind::kFile) return {};
+  const Json saved = parse_json(read_file(path, uint64_t{4} << 20), path).flatten();
+  const Json now = parse_json(session.model_config(), "the model's config").flatten();
+  std::vector<ResumeDifference> out;
+  for (const auto& [pointer, value] : now.items()) {
+    if (!saved.contains(pointer) || saved[pointer] == value) continue;
+    std::string key = pointer.empty() ? "" : pointer.substr(1);
+    std::replace(key.begin(), key.end(), '/', '.');
+    out.push_back({printable("model.config." + key), fmt::format("was {}, is {}", json_text(saved[pointer]), json_text(value))});
+  }
+  return out;
+}
+
+std::vector<ResumeDifference> settings_that_differ(const std::string& run, const std::string& table,
+                                                   const Config& config) {
+  const std::optional<Json> saved = saved_settings(run);
+  if (!saved) return {};
+  ResumeDifferences all;
+  compare_settings(*saved, config, false, all);
+  std::vector<ResumeDifference> out;
+  for (const auto* list : {&all.counted, &all.expected})
+    for (const ResumeDifference& difference : *list)
+      if (difference.key.starts_with(table + ".") && difference.key != "data.cache_dir") out.push_back(difference);
+  return out;
+}
+
+void require_same_optimizer(const std::string& checkpoint, const Config& config) {
+  const std::optional<Json> saved = saved_settings(checkpoint);
+  if (!saved || !saved->contains("optimizer") || !(*saved)["optimizer"].contains("plugin")) return;
+  const Json& was = (*saved)["optimizer"]["plugin"];
+  const std::string& is = config.get_string("optimizer.plugin");
+  if (!was.is_string() || was == is) return;
+  throw Error(ExitCode::kConfig, config.position("optimizer.plugin"),
+              fmt::format("optimizer.plugin was {}, is \"{}\": it cannot use the states in {}", json_text(was), is,
+                          checkpoint))
+      .hint(fmt::format("go on with {}; or begin a run of its own from the weights: model.path = \"{}\" and another "
+                        "run.output_dir",
+                        json_text(was), checkpoint));
+}
+
 Json to_json(const ResolvedLength& length) {
   return {{"max_steps", length.max_steps}, {"global_batch_size", length.global_batch_size}};
 }
@@ -164,6 +208,10 @@ ResumeDifferences resume_differences(const std::string& checkpoint, int64_t step
   });
   if (rows != now.global_batch_size && !is_said)
     out.counted.push_back({"rows of a step", fmt::format("were {}, are {}", rows, now.global_batch_size)});
+  // A config.json that was changed; what an inline [model.config] changes has been said.
+  for (const ResumeDifference& difference : model_differences(checkpoint, session))
+    if (std::none_of(out.counted.begin(), out.counted.end(), [&](auto& said) { return said.key == difference.key; }))
+      out.counted.push_back(difference);
   const int ranks = manifest.mesh.world_size(), ranks_now = session.mesh().world_size();
   if (ranks != ranks_now) out.expected.push_back({"ranks", fmt::format("were {}, are {}", ranks, ranks_now)});
   return out;

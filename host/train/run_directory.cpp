@@ -16,6 +16,7 @@
 #include "host/base/log.hpp"
 #include "host/checkpoint/output_place.hpp"
 #include "host/checkpoint/staged_directory.hpp"
+#include "host/train/resume_differences.hpp"
 #include "host/checkpoint/writer.hpp"
 #include "host/service/device.hpp"
 
@@ -29,15 +30,33 @@ constexpr std::string_view kResolvedStart = "# Every key of the run";
 constexpr std::string_view kLockStart = "{\n  \"plugins_lock\":";
 
 void compare(const RunIdentity& before, const RunIdentity& now, const std::string& path, const Config& config) {
-  auto differs = [&](const char* what, const std::string& was, const std::string& is) {
+  auto differs = [&](const std::string& what, const std::string& was, const std::string& is, const std::string& unsaid) {
     if (was == is) return;
+    std::string differences;
+    for (const auto& [key, text] : settings_that_differ(path, what, config)) differences += "\n  " + key + " " + text;
     throw Error(ExitCode::kConfig, config.position("run.output_dir"),
                 "run.output_dir " + path + " holds another run: its " + what + " is " + was.substr(0, 12) +
-                    ", this one's is " + is.substr(0, 12))
-        .hint("choose another run.output_dir, or restore the " + std::string(what) + " of that run");
+                    ", this one's is " + is.substr(0, 12) + (differences.empty() ? "; " + unsaid : differences))
+        .hint("choose another run.output_dir, or restore the " + what + " of that run" +
+              (what == "data" ? "; model.path = \"" + path + "/final\" goes on from its weights with other data" : ""));
   };
-  differs("model", before.model, now.model);
-  differs("data", before.data, now.data);
+  differs("model", before.model, now.model, "no setting differs, so a file of model.path does");
+  differs("data", before.data, now.data, "no setting differs, so the files have other content");
+}
+
+// A run's own files would be read as data.
+void refuse_data_folder(const std::string& path, const Config& config) {
+  for (const char* table : {"data.train", "data.eval"}) {
+    const size_t count = config.has(table) ? config.json(table).size() : 0;
+    for (size_t i = 0; i < count; ++i) {
+      const std::string key = std::string(table) + "." + std::to_string(i) + ".path";
+      std::error_code error;
+      if (!std::filesystem::equivalent(config.get_string(key), path, error) || error) continue;
+      throw Error(ExitCode::kConfig, config.position(key),
+                  key + " is run.output_dir itself: files of the run, such as log.txt, would be read as data")
+          .hint("choose another run.output_dir");
+    }
+  }
 }
 
 std::string new_token() {
@@ -183,6 +202,7 @@ void RunDirectory::check_names(const Config& config) {
       require_start(file("resolved.toml"), kResolvedStart);
       require_start(file("plugins.lock"), kLockStart);
     }
+    refuse_data_folder(path_, config);
     scan_metrics_file(file("metrics.jsonl"), 0);
     if (config.get_bool("checkpoint.self_test")) check_target(file("self-test"));
     if (config.get_string("export.when") != "never") check_target(file("final"));

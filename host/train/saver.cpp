@@ -11,6 +11,7 @@
 #include "host/service/memory.hpp"
 #include "host/state/intersect.hpp"
 #include "host/train/finite.hpp"
+#include "host/train/resume_differences.hpp"
 #include "host/train/weights.hpp"
 
 namespace chassis {
@@ -219,6 +220,7 @@ void Saver::keep_aside(const std::vector<std::string>& passed, const std::string
 }
 
 Saver::Resumed Saver::load_checkpoint(const std::string& path) {
+  session_.world().together("comparing optimizers", [&] { require_same_optimizer(path, session_.config()); });
   const LocalTensors local = local_tensors(session_, true);
   std::vector<LoadTensor> tensors;
   for (Descriptor& descriptor : training_tensors(session_, true)) tensors.push_back({std::move(descriptor), ""});

@@ -11,6 +11,7 @@
 #include "host/checkpoint/reshard.hpp"
 #include "host/train/finite.hpp"
 #include "host/train/progress.hpp"
+#include "host/train/resume_differences.hpp"
 #include "host/train/saved_tensors.hpp"
 
 namespace chassis {
@@ -159,6 +160,8 @@ void load_weights(Session& session, const std::string& path, const BucketPair& b
   share_what_was_read(session, tensors, result, local, buckets);
   session.publish();
   require_finite(session, "the weights in " + path);
+  for (const auto& [key, text] : model_differences(path, session))
+    counted_warning("the model differs from that of its weights", path + " was saved with another model: " + key + " " + text);
   session.metrics().set("loaded_bytes", static_cast<double>(read.num_bytes));
   log::info("loaded {} tensors from {}: {}", tensors.size() - result.absent.size(), path, read.text());
 }
