@@ -15,7 +15,7 @@ using test::Outcome;
 using test::Process;
 using Words = std::vector<std::string>;
 
-using RunTest = test::ProgramRun;
+class RunTest : public test::ProgramRun {};
 
 TEST_F(RunTest, LeavesADirectoryThatSaysWhatItWas) {
   const Outcome run = train({"checkpoint.every_steps=3"});
@@ -37,6 +37,46 @@ TEST_F(RunTest, RefusesWhatNoMachineHoldsBeforeItWritesAByte) {
   EXPECT_HAS(run.output, "TiB are planned at the peak, there are ");
   EXPECT_HAS(run.output, "run.memory_check = \"warn\" tries it nevertheless");
   EXPECT_FALSE(std::filesystem::exists(scratch_ / "out"));
+}
+
+// On a machine that has so much memory, as far as the kernel says.
+class RunOnMachine : public RunTest {
+ protected:
+  Outcome train_with(int total_kib, int free_kib, const std::string& words) {
+    test::write_text(scratch_ / "meminfo", "MemTotal: " + std::to_string(total_kib) + " kB\nMemAvailable: " +
+                                               std::to_string(free_kib) + " kB\n");
+    return shell("exec unshare -m sh -c 'mount --bind meminfo /proc/meminfo || exit 77; "
+                 "exec \"$CHASSIS\" train run.toml run.max_steps=1 " + words + "'");
+  }
+  static bool is_possible(const Outcome& run) {
+    return run.exit_code != 77 && run.output.find("unshare: ") == std::string::npos;
+  }
+};
+
+TEST_F(RunOnMachine, ThatDoesNotFitIsTriedWhereThatIsWanted) {
+  const Outcome refused = train_with(100, 100, "");
+  if (!is_possible(refused)) GTEST_SKIP() << refused.output;
+  EXPECT_EQ(refused.exit_code, 4) << refused.output;
+  EXPECT_HAS(refused.output, "error: the run does not fit: ");
+  const Outcome tried = train_with(100, 100, "run.memory_check=warn");
+  EXPECT_EQ(tried.exit_code, 0) << tried.output;
+  EXPECT_HAS(tried.output, "warning: the run does not fit: ");
+  EXPECT_HAS(tried.output, "warning: does not fit (once)");
+}
+
+// What one rank needs is free, what two of one machine need is not: both recompute.
+TEST_F(RunOnMachine, RanksRecomputeWhereTogetherTheyLackMemory) {
+  const int total_kib = 1 << 20, free_kib = 40 << 10;  // a rank needs 32 MiB
+  const Outcome alone = train_with(total_kib, free_kib, "");
+  if (!is_possible(alone)) GTEST_SKIP() << alone.output;
+  EXPECT_EQ(alone.exit_code, 0) << alone.output;
+  EXPECT_HAS(alone.output, "recompute auto -> none: ");
+  test::write_text(scratch_ / "run.toml",
+                   test::text_of_file(scratch_ / "run.toml") + "[[parallel]]\nplugin = \"ddp\"\n");
+  const Outcome both = train_with(total_kib, free_kib, "run.output_dir=both --nproc 2");
+  EXPECT_EQ(both.exit_code, 0) << both.output;
+  EXPECT_HAS(both.output, "recompute auto -> full: ");
+  EXPECT_EQ(both.output.find("auto -> none"), std::string::npos) << both.output;
 }
 
 TEST_F(RunTest, CountsRowsBeyondThePositionsThatTheModelWasMadeFor) {
@@ -146,6 +186,14 @@ TEST_F(RunTest, WeightsThatAreNotFiniteAreFoundWhenTheyAreLoaded) {
   EXPECT_FALSE(std::filesystem::exists(scratch_ / "tuned/final"));
 }
 
+TEST_F(RunTest, ParametersThatAreNotFiniteAreNeitherSavedNorExported) {
+  const Outcome run = train({"optimizer.lr=1e38", "run.max_steps=1"});
+  EXPECT_EQ(run.exit_code, 6) << run.output;
+  EXPECT_HAS(run.output, "the parameters after step 1 are not finite");
+  EXPECT_FALSE(std::filesystem::exists(scratch_ / "out/final"));
+  EXPECT_FALSE(std::filesystem::exists(scratch_ / "out/checkpoints/step-000001"));
+}
+
 TEST_F(RunTest, AnotherRunInTheDirectoryIsRefused) {
   ASSERT_EQ(train({"run.max_steps=1"}).exit_code, 0);
   const Outcome model = train({"model.config.intermediate_size=48"});
@@ -246,7 +294,9 @@ TEST_F(RunTest, AChangedBitInKeptTokensIsNotTrained) {
   for (const auto& entry : std::filesystem::directory_iterator(scratch_ / "cache")) {
     if (!entry.is_directory()) continue;
     File ids = File::open_write(entry.path() / "ids.bin");
-    ids.pwrite_exact("\7", 1, 0);
+    std::string others;  // ids of two bytes that the vocabulary has: they would be trained
+    while (others.size() < ids.size()) others += std::string("\7\0", 2);
+    ids.pwrite_exact(others.data(), others.size(), 0);
   }
   const Outcome again = train({"run.output_dir=b"});
   EXPECT_EQ(again.exit_code, 0) << again.output;
