@@ -79,7 +79,7 @@ bool starts_for_itself(const CLI::App& verb) {
   return std::any_of(parsed.begin(), parsed.end(), [](const CLI::App* inner) { return inner->get_group().empty(); });
 }
 
-// How long a call may take before it is told. CHASSIS_CALL_WATCH_S is for tests, and for plugins that are known to be slow.
+// How long a call may take before it is told. CHASSIS_CALL_WATCH_S is for tests, and for plugins known to be slow.
 std::chrono::milliseconds patience_with_calls() {
   constexpr double kSeconds = 30, kLeast = 0.01, kMost = 1e6;
   const char* const given = std::getenv("CHASSIS_CALL_WATCH_S");
@@ -88,7 +88,8 @@ std::chrono::milliseconds patience_with_calls() {
   double seconds = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
   if (error != std::errc() || end != text.data() + text.size() || !(seconds >= kLeast && seconds <= kMost))
-    throw chassis::config_error("CHASSIS_CALL_WATCH_S=" + chassis::printable(text) + ": expected seconds, 0.01 to 1000000")
+    throw chassis::config_error("CHASSIS_CALL_WATCH_S=" + chassis::printable(text) +
+                                ": expected seconds, 0.01 to 1000000")
         .hint("unset it for the default of 30");
   return std::chrono::milliseconds(static_cast<int64_t>(1000 * seconds));
 }

@@ -176,8 +176,8 @@ TEST_F(CkptVerb, AStepThatARunDeletesMeanwhileIsNoDamage) {
   ASSERT_EQ(fcntl(reader, F_SETPIPE_SZ, 4096), 4096);
   std::string path = "model-run";
   while (path.size() < 3800) path = "./" + path;
-  test::Process verify({"/bin/sh", "-c", "exec \"$0\" ckpt verify \"$1\" > fifo", CHASSIS_TEST_BINARY_DIR "/bin/chassis", path},
-                       scratch_.path());
+  const std::string program = CHASSIS_TEST_BINARY_DIR "/bin/chassis";
+  test::Process verify({"/bin/sh", "-c", "exec \"$0\" ckpt verify \"$1\" > fifo", program, path}, scratch_.path());
   const auto is_full = [&] {
     int num_bytes = 0;
     return ioctl(reader, FIONREAD, &num_bytes) == 0 && num_bytes > 0;

@@ -125,7 +125,7 @@ TEST_F(Verbs, EvalAndGenerateCountPositionsBeyondTheModels) {
   EXPECT_HAS(eval.output, "train.seq_len = 16" + most);
   const Outcome text = chassis({"generate", "use.toml", "--prompt", "Row 1", "generate.max_new_tokens=12"});
   EXPECT_EQ(text.exit_code, 0) << text.output;
-  EXPECT_HAS(text.output, "tokens of the prompt + generate.max_new_tokens = 17" + most);
+  EXPECT_HAS(text.output, "tokens of the prompt + generate.max_new_tokens = 18" + most);
 }
 
 TEST_F(Verbs, PluginsCheckLooksAtWhatOptimizersAndFormatsDo) {
