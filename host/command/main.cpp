@@ -5,20 +5,25 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <new>
 #include <optional>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
 #include "host/base/output.hpp"
+#include "host/base/printable.hpp"
 #include "host/command/command.hpp"
 #include "host/config/suggest.hpp"
 #include "host/mesh/world.hpp"
@@ -74,10 +79,25 @@ bool starts_for_itself(const CLI::App& verb) {
   return std::any_of(parsed.begin(), parsed.end(), [](const CLI::App* inner) { return inner->get_group().empty(); });
 }
 
+// How long a call may take before it is told. CHASSIS_CALL_WATCH_S is for tests, and for plugins known to be slow.
+std::chrono::milliseconds patience_with_calls() {
+  constexpr double kSeconds = 30, kLeast = 0.01, kMost = 1e6;
+  const char* const given = std::getenv("CHASSIS_CALL_WATCH_S");
+  if (given == nullptr) return std::chrono::milliseconds(static_cast<int64_t>(1000 * kSeconds));
+  const std::string_view text = given;
+  double seconds = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  if (error != std::errc() || end != text.data() + text.size() || !(seconds >= kLeast && seconds <= kMost))
+    throw chassis::config_error("CHASSIS_CALL_WATCH_S=" + chassis::printable(text) +
+                                ": expected seconds, 0.01 to 1000000")
+        .hint("unset it for the default of 30");
+  return std::chrono::milliseconds(static_cast<int64_t>(1000 * seconds));
+}
+
 // What plugins do behind the program's back, while a verb runs.
 struct PluginGuards {
   chassis::StrayOutput stray{chassis::call_in_progress};
-  chassis::CallWatch watch{std::chrono::seconds(30), [](const std::string& call) {
+  chassis::CallWatch watch{patience_with_calls(), [](const std::string& call) {
                              chassis::log::warn("{}; it is waited for, Ctrl-C ends the wait", call);
                            }};
 };

@@ -76,8 +76,6 @@ class Rank {
     facts.num_microbatches = scenario.num_microbatches;
     facts.recomputes = scenario.recomputes;
     event("resolve", [&] { stack_.resolve(program, parameters_, facts); });
-    if (stack_.data_axes() != std::vector<std::string>{axis})
-      throw plugin_error("it does not claim its home axis '" + axis + "'");
     communicator_ = std::make_unique<Communicator>(std::move(backend), world_, mesh_, rank, Device{});
     parameters_.allocate({});
     event("bind", [&] { stack_.bind(communicator_.get(), {}); });
@@ -91,7 +89,7 @@ class Rank {
       this->step();
       where_ = fmt::format("evaluation after step {}: ", step);
       for (int batch = 0; batch < 2; ++batch) forward({.training = false});
-      event("drain", [&] { drain(); });
+      event("drain", [&] { stack_.drain(); });
     }
   }
 
@@ -171,12 +169,7 @@ class Rank {
           throw plugin_error("the gradient of '" + p->name + "' was not reduced by the end of the step");
     });
     event("post_optimizer", [&] { stack_.refresh(); });
-    event("drain", [&] { drain(); });
-  }
-  void drain() {
-    stack_.drain();
-    if (const uint64_t bytes = stack_.shards().gathered_bytes())
-      throw plugin_error(fmt::format("{} bytes are still gathered", bytes));
+    event("drain", [&] { stack_.drain(); });
   }
 
   const Scenario scenario_;

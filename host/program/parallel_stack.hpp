@@ -50,9 +50,7 @@ class ParallelStack final : public UnitEvents {
     std::string option, json;
   };
   std::vector<Saving> savings() const;
-  // Along which the batch is divided and gradients are summed, in mesh order.
-  const std::vector<std::string>& data_axes() const { return data_axes_; }
-  // Of the ranks along the data axes: how many, and which this one is.
+  // Of the ranks along the data axes, which divide the batch and sum gradients: how many, and which this one is.
   int num_data_ranks() const { return num_data_ranks_; }
   int data_rank() const { return data_rank_; }
 

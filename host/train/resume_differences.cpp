@@ -18,8 +18,8 @@ namespace {
 
 // Keys, and starts of keys that end in a dot, that change no number of the training, or that are meant to be changed.
 constexpr std::string_view kExpected[] = {
-    "run.name", "run.output_dir", "run.max_steps", "run.epochs", "run.resume", "run.strict", "run.device",
-    "run.threads", "schema_version", "plugins.", "model.path", "model.init", "data.cache_dir", "data.prefetch", "data.eval.",
+    "run.name", "run.output_dir", "run.max_steps", "run.epochs", "run.resume", "run.strict", "run.memory_check",
+    "run.device", "run.threads", "schema_version", "plugins.", "model.path", "model.init", "data.cache_dir", "data.prefetch", "data.eval.",
     "eval.", "generate.", "log.", "checkpoint.", "export.", "comm.", "mesh.", "parallel.", "recompute."};
 
 bool is_expected(std::string_view key) {

@@ -1,6 +1,7 @@
 // What a run finds in its directory is not lost, and what its end would stumble over is found before its first step.
 #include <arpa/inet.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <map>
@@ -49,6 +50,17 @@ TEST_F(RunDirectoryTest, LinksInPlaceOfItsFilesAreRefusedAndTheirTargetsStay) {
     expect_refused(train({"run.output_dir=" + out}), 7, out + "/" + name + "' is in the way: it is a link");
     EXPECT_EQ(text_of_file(scratch_ / "precious"), "precious\n") << name;
     EXPECT_EQ(files(out).size(), 1u) << "nothing was written beside the link";
+  }
+}
+
+TEST_F(RunDirectoryTest, FifosInPlaceOfItsFilesAreRefusedWithoutWaiting) {
+  for (const char* name : {"metrics.jsonl", "log.txt"}) {
+    const std::string out = std::string("out-") + name, fifo = scratch_ / (out + "/" + name);
+    fs::create_directory(scratch_ / out);
+    ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+    expect_refused(train({"run.output_dir=" + out}), 7, out + "/" + name + "' is in the way: it is not a regular file");
+    EXPECT_TRUE(fs::is_fifo(fifo));
+    EXPECT_TRUE(files(out).empty()) << "nothing was written beside it";
   }
 }
 
@@ -148,6 +160,10 @@ TEST_F(RunDirectoryTest, AFileToCarryAlongThatCannotBeReadIsFoundBeforeTheFirstS
   ASSERT_EQ(shell("sed -i -e '/^config/d' -e 's/^plugin = \"llama\"/path = \"model\"/' run.toml").exit_code, 0);
   fs::permissions(scratch_ / "model/generation_config.json", fs::perms::none);
   expect_refused(train_unprivileged({"run.output_dir=tuned"}), 7, "generation_config.json");
+  // Which opens, and cannot be read by anybody.
+  fs::remove(scratch_ / "model/generation_config.json");
+  fs::create_symlink("/proc/self/mem", scratch_ / "model/generation_config.json");
+  expect_refused(train({"run.output_dir=tuned"}), 7, "generation_config.json");
 }
 
 TEST_F(RunDirectoryTest, RanksInDifferentFoldersAreFoundBeforeTheFirstStep) {
@@ -224,6 +240,15 @@ TEST_F(RunDirectoryTest, WhatDiffersFromTheRunThatIsResumedIsSaidLineByLine) {
   EXPECT_HAS(run.output, "\n  run.max_steps was 2, is 8\nwarning") << "nothing else";
 }
 
+TEST_F(RunDirectoryTest, RowsOfAStepThatFollowFromTheRanksAreSaid) {
+  ASSERT_EQ(shell("sed -i -e '/^global_batch_size/d' run.toml").exit_code, 0);
+  ASSERT_EQ(train({"run.max_steps=1"}).exit_code, 0);
+  write_text(scratch_ / "run.toml", text_of_file(scratch_ / "run.toml") + "[[parallel]]\nplugin = \"ddp\"\n");
+  const Outcome run = train({"run.max_steps=2", "--nproc", "2"});
+  EXPECT_EQ(run.exit_code, 0) << run.output;
+  EXPECT_HAS(run.output, "warning: differs from the run that was saved: rows of a step were 2, are 4");
+}
+
 TEST_F(RunDirectoryTest, AnotherPluginOfTheSameNameIsSaid) {
   ASSERT_EQ(train({"run.max_steps=2"}).exit_code, 0);
   fs::create_directory(scratch_ / "plugins");
@@ -242,7 +267,7 @@ TEST_F(RunDirectoryTest, AnotherPluginOfTheSameNameIsSaid) {
 
 TEST_F(RunDirectoryTest, ARunThatGoesOnAsItWasSaysNothing) {
   ASSERT_EQ(train({"run.max_steps=2"}).exit_code, 0);
-  const Outcome run = train({"run.strict=true"});
+  const Outcome run = train({"run.strict=true", "run.memory_check=warn"});
   EXPECT_EQ(run.exit_code, 0) << run.output;
   EXPECT_EQ(run.output.find("warning"), std::string::npos) << run.output;
 }

@@ -80,6 +80,14 @@ TEST_F(FileTest, DoesNotFollowALinkInsideADirectory) {
   EXPECT_NE(message_of([&] { File::open_read_at(directory, "link"); }).find("symbolic link"), std::string::npos);
 }
 
+TEST_F(FileTest, AFileOfOurOwnIsNoLink) {
+  write_file_atomic(folder_ + "/a", "of others");
+  std::filesystem::create_symlink("a", folder_ + "/link");
+  EXPECT_EQ(File::open_own(folder_ + "/a").size(), 9u);
+  EXPECT_NE(message_of([&] { File::open_own(folder_ + "/link"); }).find("link"), std::string::npos);
+  EXPECT_NE(message_of([&] { File::open_or_create_own(folder_ + "/link"); }).find("link"), std::string::npos);
+}
+
 TEST_F(FileTest, RefusesWhatIsNoRegularFileWithoutWaitingForIt) {
   std::signal(SIGPIPE, SIG_IGN);
   const std::string fifo = folder_ + "/fifo";

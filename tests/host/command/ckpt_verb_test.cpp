@@ -2,6 +2,8 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -165,16 +167,32 @@ TEST_F(CkptVerb, InfoDiffVerifyAndPruneAnswerInLinesForPeople) {
   EXPECT_HAS(run({"ckpt", "verify", "model-run"}, 7), "config.json: damaged: CRC32C ");
 }
 
+// The verb is held by what it prints: lines of 4 KB, into a FIFO of 4 KB that nobody reads for a while.
 TEST_F(CkptVerb, AStepThatARunDeletesMeanwhileIsNoDamage) {
-  run({"train", "model.toml", "run.max_steps=2", "checkpoint.every_steps=1"});
-  fs::copy(*this / "model-run/checkpoints/step-000002", *this / "kept", fs::copy_options::recursive);
-  const Outcome verify = test::run_process(
-      {"/bin/sh", "-c",
-       "for wait in 0.01 0.02 0.03 0.04 0.05 0.06 0.07 0.09 0.12; do rm -rf model-run/checkpoints/step-000002 away; "
-       "cp -r kept model-run/checkpoints/step-000002; \"$CHASSIS\" ckpt verify model-run & sleep $wait; "
-       "mv model-run/checkpoints/step-000002 away; wait $! || exit; done"},
-      scratch_.path(), {{"CHASSIS", CHASSIS_TEST_BINARY_DIR "/bin/chassis"}});
-  EXPECT_EQ(verify.exit_code, 0) << verify.output;
+  run({"train", "model.toml", "run.max_steps=4", "checkpoint.every_steps=1", "checkpoint.keep_last=0"});
+  const std::string fifo = *this / "fifo";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  const int reader = open(fifo.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_EQ(fcntl(reader, F_SETPIPE_SZ, 4096), 4096);
+  std::string path = "model-run";
+  while (path.size() < 3800) path = "./" + path;
+  const std::string program = CHASSIS_TEST_BINARY_DIR "/bin/chassis";
+  test::Process verify({"/bin/sh", "-c", "exec \"$0\" ckpt verify \"$1\" > fifo", program, path}, scratch_.path());
+  const auto is_full = [&] {
+    int num_bytes = 0;
+    return ioctl(reader, FIONREAD, &num_bytes) == 0 && num_bytes > 0;
+  };
+  for (int i = 0; i < 6000 && verify.running() && !is_full(); ++i) usleep(10'000);
+  ASSERT_TRUE(is_full()) << verify.output_so_far();
+  fs::remove_all(*this / "model-run/checkpoints/step-000004");  // it is held at the second or third
+  std::string said;
+  for (char bytes[4096]; verify.running() || is_full();)
+    if (const ssize_t got = read(reader, bytes, sizeof bytes); got > 0) said.append(bytes, static_cast<size_t>(got));
+    else usleep(1'000);
+  close(reader);
+  const Outcome outcome = verify.wait();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_HAS(said, "/checkpoints/step-000004: deleted while it was verified\n");
 }
 
 TEST_F(CkptVerb, EvalAndGenerateStepBackAndSaySo) {

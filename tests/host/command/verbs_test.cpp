@@ -115,6 +115,19 @@ TEST_F(Verbs, EvalAndGenerateOfAModelDirectoryNeedNothingOfTraining) {
   for (const char* given : {"optimizer.lr = -1", "unknown key 'optimizer.beta'"}) EXPECT_HAS(checked.output, given);
 }
 
+TEST_F(Verbs, EvalAndGenerateCountPositionsBeyondTheModels) {
+  ASSERT_EQ(chassis({"train", "model.toml", "model.config.max_position_embeddings=15"}).exit_code, 0);
+  test::write_text(scratch_ / "use.toml", "[model]\npath = \"model-run/final\"\n[tokenizer]\nplugin = \"bytes\"\n"
+                                          "[train]\nseq_len = 16\n[[data.eval]]\npath = \"corpus.txt\"\n");
+  const std::string most = ", but the weights of model 'llama' were made for 15 positions (max_position_embeddings)";
+  const Outcome eval = chassis({"eval", "use.toml"});
+  EXPECT_EQ(eval.exit_code, 0) << eval.output;
+  EXPECT_HAS(eval.output, "train.seq_len = 16" + most);
+  const Outcome text = chassis({"generate", "use.toml", "--prompt", "Row 1", "generate.max_new_tokens=12"});
+  EXPECT_EQ(text.exit_code, 0) << text.output;
+  EXPECT_HAS(text.output, "tokens of the prompt + generate.max_new_tokens = 18" + most);
+}
+
 TEST_F(Verbs, PluginsCheckLooksAtWhatOptimizersAndFormatsDo) {
   for (const char* plugin : {"adamw", "safetensors", "naive"}) {
     const std::string file = std::string(CHASSIS_TEST_PLUGIN_DIR "/") + plugin + ".so";

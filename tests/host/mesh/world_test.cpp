@@ -333,6 +333,22 @@ TEST(World, TheFirstRankTellsWhoIsMissing) {
   EXPECT_HAS(testing::internal::GetCapturedStderr(), "waiting for 1 of 4 ranks: 2\n");
 }
 
+// Other machines have no business at the store of a run that lies on one.
+TEST(World, RanksOfOneMachineMeetWhereNoOtherReachesThem) {
+  const int port = StoreServer("127.0.0.1", 0).port();
+  expect_all_well(in_parallel(2, [&](int rank) {
+    Launch launch = rank_of(rank, 2, port);
+    launch.store_is_elsewhere = false;
+    World world(launch, 30s);
+    return world.run([&] {
+      world.together("meeting", [] {});
+      EXPECT_HAS(end_of([&] { return connect_store("127.0.0.2", port, 100ms), 0; }).text, "Connection refused");
+      world.together("parting", [] {});
+      return 0;
+    });
+  }));
+}
+
 TEST(World, AMissingFirstRankIsNamedToo) {
   StoreServer server("127.0.0.1", 0);
   const End end = end_of([&] {

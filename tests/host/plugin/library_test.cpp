@@ -199,6 +199,7 @@ TEST_F(PluginLoad, RefusesAnotherAbiMajorAndNamesBoth) {
   EXPECT_TEXT(text, "plugin 'plain' 1.2.3 (" + path + ") was built for ABI 9.1");
   EXPECT_TEXT(text, "this host speaks ABI 0.1");
   EXPECT_TEXT(text, "the majors 9 and 0 differ");
+  EXPECT_TEXT(text, "hint: rebuild the plugin with this host's SDK");
 }
 
 TEST_F(PluginLoad, RefusesAPluginThatNeedsANewerHost) {

@@ -47,6 +47,7 @@ TEST_F(Conformance, FindsAStrategyThatClaimsOrPlacesWrongly) {
   EXPECT_HAS(strategy("wayward", "leaves one out"),
              "no strategy of [[parallel]] says where parameter 'layers.0.down.weight' lives");
   EXPECT_HAS(strategy("wayward", "places twice"), "places parameter 'layers.0.down.weight' twice");
+  EXPECT_HAS(strategy("wayward", "divides twice"), "over dp_shard+dp_shard: mesh axis 'dp_shard' is already placed");
   EXPECT_HAS(strategy("wayward", "another place"), "ranks 0 and 2 place parameter 'embed.weight' in other ways");
 }
 

@@ -35,12 +35,14 @@ class Strategy final : public Parallel {
     whole_.clear(), trained_.clear();
     for (const chassis_mesh_axis_t& axis : problem.axes())
       if (text_of(axis.name) == kHomeAxis) rank_ = axis.rank;
+    std::vector<std::string_view> axes = {kHomeAxis};
+    if (has("divides twice")) axes.push_back(kHomeAxis);
     for (uint32_t id = 0; id < problem.parameters().size(); ++id) {
       const chassis_parallel_parameter_t& p = problem.parameters()[id];
       sharded_[id] = p.num_dims == 2;
       if (has("leaves one out") && id == 3) continue;
       if (sharded_[id] && !(has("another place") && rank_ == 2 && id == 0))
-        sink.place(id, {.kind = CHASSIS_SHARD_DIM, .axes = {kHomeAxis}});
+        sink.place(id, {.kind = CHASSIS_SHARD_DIM, .axes = axes});
       else
         sink.place(id, {.kind = CHASSIS_SHARD_REPLICATE, .resident = true});
       if (has("places twice") && id == 3) sink.place(id, {.kind = CHASSIS_SHARD_REPLICATE, .resident = true});

@@ -44,12 +44,13 @@ TEST(MetricsScan, KeepsStepsAndEvaluationsUpToTheLastStep) {
 
 TEST(MetricsScan, DamagedLinesEndNothingAndStay) {
   const std::string too_large = "{\"step\":18446744073709551615,\"loss\":1,\"grad_norm\":1,\"trained_tokens\":1}\n";
+  const std::string no_step = "{\"step\":null,\"loss\":1,\"grad_norm\":1,\"trained_tokens\":1}\n";
   const std::string kept = step_line(1) + "{\"step\": null}\n{\"step\": 1e400}\n\xff\xfe\n[1]\n" +
-                           std::string(3'000'000, '[') + "\n" + too_large + step_line(2);
+                           std::string(3'000'000, '[') + "\n" + too_large + no_step + step_line(2);
   const MetricsScan found = scan(kept + step_line(3), 2);
   EXPECT_EQ(found.kept_bytes, kept.size());
   EXPECT_EQ(found.num_kept, 2u);
-  EXPECT_EQ(found.num_foreign_kept, 6u);
+  EXPECT_EQ(found.num_foreign_kept, 7u);
   EXPECT_EQ(found.first_foreign_line, 2u);
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tests/host/program/cpu_run.hpp"
+#include "tests/support/expect_has.hpp"
 
 namespace chassis {
 namespace {
@@ -49,6 +50,15 @@ TEST_F(OptimizerDriverTest, AsksForStatesOfTrainedParametersOnly) {
     EXPECT_EQ(state.tensor.sizes(), state.parameter->local_shape);
     EXPECT_EQ(state.tensor.sum_of_squares(), 0.0);
   }
+}
+
+TEST_F(OptimizerDriverTest, RefusesAStateWhoseParameterIsNotWhatItsDescriptorSays) {
+  run_.parameters.place(MeshShape({{"dp_shard", 2}}), 0);
+  run_.parameters.find("embed.weight")->descriptor.placements.push_back(Placement::dim_chunk({"dp_shard"}, 0));
+  OptimizerDriver optimizer = driver(0.1);
+  const std::string refusal = test::refusal([&] { optimizer.allocate({}); });
+  EXPECT_HAS(refusal, "state 'embed.weight.exp_avg' is [");
+  EXPECT_HAS(refusal, "] on rank 0 as its parameter is; its descriptor says [");
 }
 
 TEST_F(OptimizerDriverTest, DecaySparesParametersOfOneDimension) {

@@ -115,6 +115,16 @@ TEST_F(PluginFaults, TheFirstInterruptOfAHangingCallIsAnsweredAndTheSecondEndsIt
   EXPECT_HAS(outcome.output, "SIGINT again: ended at once; nothing is saved\n");
 }
 
+TEST_F(PluginFaults, ACallThatDoesNotReturnIsToldWithoutAnInterrupt) {
+  const char* const variable = "CHASSIS_CALL_WATCH_S";
+  Process process(command("train", {fault("hang")}), scratch_.path(), {{variable, "0.2"}});
+  EXPECT_TRUE(process.wait_for(std::string("warning: ") + kCall)) << process.output_so_far();
+  EXPECT_HAS(process.output_so_far(), " s; it is waited for, Ctrl-C ends the wait");
+  const Outcome refused = test::run_process(command("check", {}), scratch_.path(), {{variable, "-1"}});
+  EXPECT_EQ(refused.exit_code, 2) << refused.output;
+  EXPECT_HAS(refused.output, "CHASSIS_CALL_WATCH_S=-1: expected seconds");
+}
+
 // Nothing is lost by it.
 TEST_F(PluginFaults, TheFirstInterruptEndsACallThatHangsBeforeTheFirstStep) {
   Process process(command("train", {fault("hang when made")}), scratch_.path());

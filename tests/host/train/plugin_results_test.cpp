@@ -1,6 +1,7 @@
 // What tokenizers and optimizers hand back is checked where it comes back, and their name stands in the message.
 #include <gtest/gtest.h>
 
+#include "host/base/hash.hpp"
 #include "host/train/optimizer_driver.hpp"
 #include "host/train/plugin_tokenizer.hpp"
 #include "tests/host/program/cpu_run.hpp"
@@ -48,6 +49,14 @@ TEST_F(PluginResults, IdsOutsideOfTheVocabularyNameTheTokenizerAndThePlace) {
   EXPECT_HAS(said("id"), std::string(kTokenizer) + "encode makes id 10 at place 1 of \"ab\\x1b\"; its vocabulary has 10 ids");
   EXPECT_HAS(said("negative id"), "encode makes id -1 at place 1");
   EXPECT_HAS(said("count"), std::string(kTokenizer) + "encode makes 1003 ids of 3 bytes, at most 64");
+}
+
+// By it kept tokens are found again.
+TEST_F(PluginResults, TheBuildOfATokenizerIsItsLibraryAndItsOptions) {
+  const std::string build = tokenizer("none").build();
+  EXPECT_HAS(build, sha256_file(CHASSIS_TEST_STUB_DIR "/unruly.so"));
+  EXPECT_EQ(tokenizer("none").build(), build);
+  EXPECT_NE(tokenizer("bytes").build(), build);
 }
 
 TEST_F(PluginResults, FarTooMuchTextNamesTheTokenizer) {

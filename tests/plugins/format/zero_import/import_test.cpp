@@ -2,6 +2,7 @@
 // in words, in a process of their own, and leave nothing behind.
 #include <regex>
 
+#include "host/checkpoint/checkpoint_root.hpp"
 #include "host/checkpoint/inspect.hpp"
 #include "tests/host/checkpoint/fixture.hpp"
 #include "tests/support/process.hpp"
@@ -162,6 +163,28 @@ TEST_F(Import, IsTheOnlyWayToReadSuchFiles) {
   EXPECT_NE(error_of([&] { CheckpointReader(source_, format.get()); }).find("does not read"), std::string::npos);
   EXPECT_NE(error_of([&] { plan_save(small_model().save_tensors(), {}, format.get()); }).find("is only read"),
             std::string::npos);
+}
+
+// As `ckpt export` does: see OutputPlace.
+TEST_F(Import, SparesWhatItReadsAndTheWorkOfRuns) {
+  const auto files = zero::checkpoint_of(kGroups, {});
+  write_files(source_, files);
+  const auto into = [&](const std::string& target, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> words = {CHASSIS_TEST_BINARY_DIR "/bin/chassis", "ckpt", "import-zero", source_, target};
+    words.insert(words.end(), more.begin(), more.end());
+    const test::Outcome outcome = test::run_process(words, directory_.path());
+    EXPECT_EQ(outcome.exit_code, 7) << outcome.output;
+    return outcome.output;
+  };
+  const auto expect = [](const std::string& text, const std::string& part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  expect(into(source_), "it is what is read");
+  const std::string checkpoints = directory_ / "run/checkpoints";
+  const CheckpointRoot in_use(checkpoints);
+  expect(into(checkpoints + "/step-000002"), "it lies among the checkpoints of a run");
+  expect(into(checkpoints + "/step-000002", {"--checkpoint"}), "is in use by another run");
+  for (const auto& [path, bytes] : files) EXPECT_TRUE(read_file(source_ + "/" + path) == bytes) << path;
 }
 
 TEST_F(Import, ReplacesNothingThatIsNotOurs) {
