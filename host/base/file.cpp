@@ -186,6 +186,11 @@ uint64_t File::size() const {
   return static_cast<uint64_t>(info.st_size);
 }
 
+bool File::is_deleted() const {
+  struct stat info {};
+  return ::fstat(descriptor_, &info) == 0 && info.st_nlink == 0;
+}
+
 unsigned File::mode() const {
   struct stat info {};
   if (::fstat(descriptor_, &info) != 0) throw failure("cannot find the permissions of", path_, errno);

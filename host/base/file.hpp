@@ -44,6 +44,8 @@ class File {
   const std::string& path() const { return path_; }
 
   uint64_t size() const;
+  // It has no name any more: what is written to it is lost with the process.
+  bool is_deleted() const;
   unsigned mode() const;  // permissions
   // Up to num_bytes; 0 at the end of the file.
   size_t pread_some(void* data, size_t num_bytes, uint64_t offset) const;

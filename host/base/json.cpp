@@ -51,6 +51,9 @@ Json parse_json(std::string_view text, const std::string& name, ExitCode code) {
     }
     return true;
   };
+  // The parser takes it for the end of the text.
+  if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
+    throw Error(code, position_of_byte(text, name, zero), "not valid JSON: a byte of value 0");
   try {
     return Json::parse(text.begin(), text.end(), check);
   } catch (const nlohmann::json::parse_error& cause) {

@@ -25,6 +25,10 @@ struct VerifyResult {
 VerifyResult verify_checkpoint(const std::string& path, const BucketPair& buckets,
                                const std::function<void(uint64_t done, uint64_t total)>& progress = {});
 
+// Of a checkpoint to resume from: the files that hold no tensor, such as config.json and resolved.toml, which no load
+// compares. Throws DamagedCheckpoint; does nothing for other directories, whose files people may edit.
+void verify_carried_files(const std::string& path);
+
 // Lines for people: step, format, mesh, sizes, state, files, tensors if asked for.
 std::vector<std::string> describe_checkpoint(const std::string& path, bool with_tensors);
 

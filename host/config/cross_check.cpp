@@ -112,6 +112,10 @@ void Config::cross_check() {
                                             shown("run.max_steps"), shown("run.epochs")));
     }
   }
+  for (const PluginSlot& slot : plugin_slots()) {
+    const std::string one = slot.key + ".plugin", list = slot.table + ".plugins", key = has(one) ? one : list;
+    if (slot.plugin.empty() && has(key)) add_problem(key, fmt::format("{} names no plugin", shown(key)));
+  }
   if (valid("run.name")) {
     const std::string& name = get_string("run.name");
     if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos)

@@ -190,6 +190,7 @@ void RunDirectory::check_names(const Config& config) {
   world_.together("checking the run directory", [&] {
     if (world_.rank() != 0) return;
     check_writable(path_);
+    if (link_kind(file("checkpoints")) == PathKind::kDirectory) check_writable(file("checkpoints"));
     for (const char* name : kFiles) {
       const PathKind kind = link_kind(file(name));
       if (kind == PathKind::kAbsent) continue;
@@ -310,6 +311,11 @@ void RunDirectory::note_saved() {
 }
 
 MetricsFile RunDirectory::open_metrics(int64_t step) {
+  if (before_ && !keeps_metrics_)
+    if (const int64_t last = scan_metrics_file(file("metrics.jsonl"), step).last_step; last < step)
+      counted_warning("metrics.jsonl is incomplete",
+                      file("metrics.jsonl") + (last == 0 ? " has no step" : " ends at step " + std::to_string(last)) +
+                          ", and the run goes on from step " + std::to_string(step));
   return open_metrics_file(file("metrics.jsonl"), step, before_.has_value() && !keeps_metrics_);
 }
 

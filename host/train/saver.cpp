@@ -7,6 +7,7 @@
 
 #include "host/base/log.hpp"
 #include "host/base/units.hpp"
+#include "host/checkpoint/inspect.hpp"
 #include "host/checkpoint/plan_agreement.hpp"
 #include "host/service/memory.hpp"
 #include "host/state/intersect.hpp"
@@ -220,7 +221,6 @@ void Saver::keep_aside(const std::vector<std::string>& passed, const std::string
 }
 
 Saver::Resumed Saver::load_checkpoint(const std::string& path) {
-  session_.world().together("comparing optimizers", [&] { require_same_optimizer(path, session_.config()); });
   const LocalTensors local = local_tensors(session_, true);
   std::vector<LoadTensor> tensors;
   for (Descriptor& descriptor : training_tensors(session_, true)) tensors.push_back({std::move(descriptor), ""});
@@ -228,7 +228,9 @@ Saver::Resumed Saver::load_checkpoint(const std::string& path) {
   LoadResult result;
   expect_same_files(session_.world(), path);
   together_unless_damaged(session_.world(), "loading " + path, [&] {
+    if (session_.world().rank() == 0) verify_carried_files(path);
     reader = open_checkpoint(path);
+    require_same_optimizer(path, session_.config());
     result = reader->load(tensors, session_.mesh(), buckets_, local, load_options(session_));
   });
   log::info("read {}: {}", path, reader->verify_parts(result, session_.world()).text());

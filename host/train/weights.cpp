@@ -7,6 +7,7 @@
 
 #include "host/base/log.hpp"
 #include "host/base/units.hpp"
+#include "host/checkpoint/inspect.hpp"
 #include "host/checkpoint/output_place.hpp"
 #include "host/checkpoint/reshard.hpp"
 #include "host/train/finite.hpp"
@@ -153,6 +154,7 @@ void load_weights(Session& session, const std::string& path, const BucketPair& b
   LoadResult result;
   expect_same_files(session.world(), path);
   together_unless_damaged(session.world(), "loading " + path, [&] {
+    if (session.world().rank() == 0) verify_carried_files(path);
     reader = open_directory(session, path);
     result = read_weights(session, *reader, buckets, local, tensors);
   });
@@ -187,6 +189,7 @@ SaveResult export_checkpoint(const ExportRequest& request) {
   Session session(load_config_text("schema_version = 1\n", "ckpt export", overrides, ConfigUse::kWeights),
                   {.plugin_path = request.plugin_path, .without_device = true});
   const OutputPlace place(request.directory, {request.checkpoint, request.base}, false);
+  verify_carried_files(request.checkpoint);
   const auto opened = open_directory(session, request.checkpoint);
   CheckpointReader& reader = *opened;
   const NamesOnDisk names(session, reader);

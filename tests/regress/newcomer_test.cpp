@@ -139,6 +139,79 @@ TEST_F(Newcomer, ARunSaysWhereItsTokensAreKeptAndThatItExportsNoTokenizer) {
   EXPECT_HAS(resumed.output, "out/final holds weights alone and cannot be resumed\nhint: start from it instead");
 }
 
+TEST_F(Newcomer, WhatTellsTwoRunsApartIsSaid) {
+  ASSERT_EQ(train().exit_code, 0);
+  const Outcome optimizer = train({"optimizer.plugin=sgd", "run.max_steps=8"});
+  EXPECT_EQ(optimizer.exit_code, 2) << optimizer.output;
+  EXPECT_HAS(optimizer.output, "optimizer.plugin was \"adamw\", is \"sgd\": it cannot use the states in ");
+  const Outcome model = train({"model.config.hidden_size=32", "run.max_steps=8"});
+  EXPECT_EQ(model.exit_code, 2) << model.output;
+  EXPECT_HAS(model.output, "\n  model.config.hidden_size was 16, is 32\n");
+  write_text(scratch_ / "corpus.txt", text_of_file(scratch_ / "corpus.txt") + "one more line\n");
+  const Outcome data = train({"run.max_steps=8"});
+  EXPECT_EQ(data.exit_code, 2) << data.output;
+  EXPECT_HAS(data.output, "no setting differs, so the files have other content");
+  EXPECT_HAS(data.output, "model.path = \"out/final\" goes on from its weights with other data");
+}
+
+// Weights of one model computed as another: nothing else would say so.
+TEST_F(Newcomer, AChangedConfigOfTheBaseModelIsSaid) {
+  ASSERT_EQ(train({"run.output_dir=base"}).exit_code, 0);
+  const std::string text = text_of_file(scratch_ / "run.toml");
+  const size_t begin = text.find("plugin = \"llama\""), end = text.find("[tokenizer]");
+  write_text(scratch_ / "run.toml", text.substr(0, begin) + "path = \"base/final\"\n" + text.substr(end) +
+                                        "[[data.eval]]\npath = \"corpus.txt\"\n");
+  ASSERT_EQ(train().exit_code, 0);
+  EXPECT_EQ(shell("sed -i 's/\"rope_theta\": 10000.0/\"rope_theta\": 20.0/' base/final/config.json").exit_code, 0);
+  const Outcome eval = shell("\"$CHASSIS\" eval run.toml eval.max_batches=1");
+  EXPECT_HAS(eval.output, "model.config.rope_theta was 10000.0, is 20.0");
+  const Outcome strict = train({"run.max_steps=8", "run.strict=true"});
+  EXPECT_EQ(strict.exit_code, 2) << strict.output;
+  EXPECT_HAS(strict.output, "model.config.rope_theta was 10000.0, is 20.0");
+  const Outcome resumed = train({"run.max_steps=8"});
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.output;
+  EXPECT_HAS(resumed.output, "model.config.rope_theta was 10000.0, is 20.0");
+}
+
+// Files of a checkpoint that hold no tensor are read too: by run.strict, by exports.
+TEST_F(Newcomer, DamageToWhatACheckpointCarriesIsFound) {
+  ASSERT_EQ(train({"checkpoint.every_steps=2"}).exit_code, 0);
+  const auto damage = [&](const std::string& file, const std::string& edit) {
+    EXPECT_EQ(shell("sed -i '" + edit + "' out/checkpoints/step-000006/" + file).exit_code, 0);
+  };
+  damage("config.json", "s/\"rope_theta\": 10000.0/\"rope_theta\": 20000.0/");
+  const Outcome exported = shell("\"$CHASSIS\" ckpt export out/checkpoints/step-000006 exported");
+  EXPECT_EQ(exported.exit_code, 7) << exported.output;
+  EXPECT_HAS(exported.output, "step-000006/config.json' is damaged: its CRC32C is ");
+  damage("config.json", "s/\"rope_theta\": 20000.0/\"rope_theta\": 10000.0/");
+  damage("resolved.toml", "s/lr = 0.01/lr = 0.02/");
+  const Outcome strict = train({"run.max_steps=8", "optimizer.lr=2e-2", "run.strict=true"});
+  EXPECT_EQ(strict.exit_code, 2) << strict.output;
+  EXPECT_HAS(strict.output, "optimizer.lr was 0.01, is 0.02");
+}
+
+TEST_F(Newcomer, ARunWhoseMetricsAreGoneSaysSo) {
+  ASSERT_EQ(train().exit_code, 0);
+  EXPECT_EQ(shell("rm out/metrics.jsonl").exit_code, 0);
+  const Outcome resumed = train({"run.max_steps=8"});
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.output;
+  EXPECT_HAS(resumed.output, "out/metrics.jsonl has no step, and the run goes on from step 6");
+}
+
+TEST_F(Newcomer, ARunIsNeverAmongItsDataNorOutsideOfOut) {
+  EXPECT_EQ(shell("mkdir data && cp corpus.txt data").exit_code, 0);
+  const Outcome among = train({"run.output_dir=data", "data.train.0.path=data"});
+  EXPECT_EQ(among.exit_code, 2) << among.output;
+  EXPECT_HAS(among.output, "data.train.0.path is run.output_dir itself");
+  for (const char* name : {"../x", "", "a/b", ".."})
+    expect_refusal({std::string("run.name=") + name}, 2, "is no name of a folder");
+  for (const char* key : {"model", "comm", "optimizer", "attention", "parallel.0"})
+    expect_refusal({std::string(key) + ".plugin="}, 2, std::string(key) + ".plugin = \"\" names no plugin");
+  expect_refusal({"kernels.plugins=[\"\"]"}, 2, "kernels.plugins = [\"\"] names no plugin");
+  EXPECT_HAS(check({"run.toml", "optimizer.lr=1e-3", "optimizer.lr=2e-3"}).output,
+             "optimizer.lr is given twice on the command line; the last one counts");
+}
+
 TEST_F(Newcomer, EpochsThatAreLeftAreCountedWithTheNewBatch) {
   const auto steps = [&](const Outcome& run) {
     const size_t end = run.output.find(" steps of ");
