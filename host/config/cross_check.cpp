@@ -114,7 +114,8 @@ void Config::cross_check() {
   }
   for (const PluginSlot& slot : plugin_slots()) {
     const std::string one = slot.key + ".plugin", list = slot.table + ".plugins", key = has(one) ? one : list;
-    if (slot.plugin.empty() && has(key)) add_problem(key, fmt::format("{} names no plugin", shown(key)));
+    const bool may_be_none = slot.table == "tokenizer";
+    if (slot.plugin.empty() && has(key) && !may_be_none) add_problem(key, fmt::format("{} names no plugin", shown(key)));
   }
   if (valid("run.name")) {
     const std::string& name = get_string("run.name");

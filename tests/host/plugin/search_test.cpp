@@ -36,7 +36,7 @@ TEST(PluginSearch, ListsTheFoldersInOrder) {
   EXPECT_EQ(folders[2].path, "/env/a");
   EXPECT_EQ(folders[3].path, "/env/b");
   EXPECT_EQ(folders[4].path, "/data/chassis/plugins");
-  EXPECT_EQ(folders[4].origin, "of this user");
+  EXPECT_EQ(folders[4].origin, "the user's own");
   EXPECT_TRUE(folders[5].path.ends_with("/lib/chassis/plugins")) << folders[5].path;
 }
 
@@ -50,7 +50,7 @@ TEST(PluginSearch, TheUsersOwnFolderLiesInTheHomeUnlessTheEnvironmentNamesAnothe
 
 TEST(PluginSearch, SaysNothingOfAFolderOfTheUserThatIsNotThere) {
   log::reset_counted_warnings();
-  PluginIndex{{{"/no/such/folder", "of this user", false, {}}}};
+  PluginIndex{{{"/no/such/folder", "the user's own", false, {}}}};
   EXPECT_TRUE(counted_warnings().empty());
 }
 
