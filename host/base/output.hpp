@@ -21,8 +21,8 @@ void flush_output();
 // a warning. One at a time; descriptor 1 is left alone if it is closed.
 class StrayOutput {
  public:
-  // `writer` says what is in progress when a line arrives, which may be later than whoever wrote it; from a thread of its
-  // own.
+  // `writer` says what is in progress when a line arrives, which may be later than whoever wrote it; from a thread of
+  // its own.
   explicit StrayOutput(std::function<std::string()> writer);
   // Gives descriptor 1 back.
   ~StrayOutput();

@@ -338,14 +338,16 @@ std::string folder_of_checkpoints(const std::string& path) {
   const PathKind kind = path_kind(path);
   if (kind == PathKind::kAbsent) throw storage_error("there is no directory " + path);
   if (kind != PathKind::kDirectory)
-    throw storage_error("'" + path + "' is a file").hint("give a run directory, or a checkpoint: RUN/checkpoints/step-…");
+    throw storage_error("'" + path + "' is a file")
+        .hint("give a run directory, or a checkpoint: RUN/checkpoints/step-…");
   return link_kind(path + "/checkpoints") != PathKind::kAbsent ? path + "/checkpoints" : path;
 }
 
 Error no_checkpoint(const std::string& path) {
   if (is_checkpoint(path) || link_kind(path + "/config.json") != PathKind::kAbsent) {
-    Error error = storage_error("'" + path + "' is " + (is_checkpoint(path) ? "one checkpoint or export" : "a model directory") +
-                                ", not a folder of checkpoints");
+    Error error =
+        storage_error("'" + path + "' is " + (is_checkpoint(path) ? "one checkpoint or export" : "a model directory") +
+                      ", not a folder of checkpoints");
     return error.hint("give the run directory; `chassis ckpt info` shows what a checkpoint holds");
   }
   Error error = storage_error("'" + path + "' has no checkpoint");

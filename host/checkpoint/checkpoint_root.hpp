@@ -89,7 +89,8 @@ class CheckpointRoot {
 
 // Whether this directory is a checkpoint, or an export: it has a manifest.
 bool is_checkpoint(const std::string& path);
-// Where the checkpoints of a run directory lie, or of their folder itself. Throws a storage error for what is no directory.
+// Where the checkpoints of a run directory lie, or of their folder itself. Throws a storage error for what is no
+// directory.
 std::string folder_of_checkpoints(const std::string& path);
 // The error for a path that holds none: what it is instead, and what to give.
 Error no_checkpoint(const std::string& path);

@@ -102,7 +102,8 @@ void add_lines(const std::string& key, const Json& value, const std::string& ind
   if (!is_line) {
     lines.push_back(indent + key + ":");
     for (const auto& [name, part] : value.items())
-      add_lines(value.is_array() && part.is_object() ? json_string_or(part, "id", name, key) : name, part, indent + "  ", lines);
+      add_lines(value.is_array() && part.is_object() ? json_string_or(part, "id", name, key) : name, part,
+                indent + "  ", lines);
     return;
   }
   std::string line = indent + key + ":";

@@ -115,15 +115,18 @@ void Config::cross_check() {
   for (const PluginSlot& slot : plugin_slots()) {
     const std::string one = slot.key + ".plugin", list = slot.table + ".plugins", key = has(one) ? one : list;
     const bool may_be_none = slot.table == "tokenizer";
-    if (slot.plugin.empty() && has(key) && !may_be_none) add_problem(key, fmt::format("{} names no plugin", shown(key)));
+    if (slot.plugin.empty() && has(key) && !may_be_none)
+      add_problem(key, fmt::format("{} names no plugin", shown(key)));
   }
   if (valid("run.name")) {
     const std::string& name = get_string("run.name");
     if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos)
-      add_problem("run.name", fmt::format("{} is no name of a folder; run.output_dir is out/<run.name> unless it is set",
-                                          shown("run.name")));
+      add_problem("run.name",
+                  fmt::format("{} is no name of a folder; run.output_dir is out/<run.name> unless it is set",
+                              shown("run.name")));
   }
-  if (use_ == ConfigUse::kTraining && valid("run.resume") && !is("run.resume", "auto") && !is("run.resume", "never") && !exists("run.resume")) {
+  if (use_ == ConfigUse::kTraining && valid("run.resume") && !is("run.resume", "auto") && !is("run.resume", "never") &&
+      !exists("run.resume")) {
     const std::string near = nearest(get_string("run.resume"), {"auto", "never"});
     add_problem("run.resume",
                 fmt::format("{} is neither \"auto\" nor \"never\" nor an existing checkpoint{}", shown("run.resume"),

@@ -10,9 +10,10 @@
 
 namespace chassis {
 
-// One line per member: kind, id, plugin and version, tier, path. Then what cannot be used, was ignored or shadowed, with
-// the reasons. `refusal` says why a file would not be loaded; empty: it would. Loads nothing.
-std::string plugin_list_text(const PluginIndex& index, const std::function<std::string(const PluginFile&)>& refusal = {});
+// One line per member: kind, id, plugin and version, tier, path. Then what cannot be used, was ignored or shadowed,
+// with the reasons. `refusal` says why a file would not be loaded; empty: it would. Loads nothing.
+std::string plugin_list_text(const PluginIndex& index,
+                             const std::function<std::string(const PluginFile&)>& refusal = {});
 
 // The manifest of a file, its hash and what it needs. Loads nothing.
 std::string plugin_info_text(const PluginFile& file);

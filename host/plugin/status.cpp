@@ -35,8 +35,8 @@ chassis_status& exhausted_status() {
   return status;
 }
 
-// The statuses that are outside: plugins give back pointers, and not always ours. Process-wide, since a pointer does not
-// say where it came from; outlives every static destructor.
+// The statuses that are outside: plugins give back pointers, and not always ours. Process-wide, since a pointer does
+// not say where it came from; outlives every static destructor.
 class Outside {
  public:
   void add(const chassis_status* status) {

@@ -30,7 +30,8 @@ const ResolvedProgram& Executor::resolved(Purpose purpose) {
     options_.purpose = purpose;
     found->second = resolve_program(program_, layout_, parameters_, options_);
     // Once: evaluation has the nodes of training. Logits lack the loss.
-    if (purpose != Purpose::kLogits && !std::exchange(counted_idle_, true)) count_idle_providers(found->second, options_);
+    if (purpose != Purpose::kLogits && !std::exchange(counted_idle_, true))
+      count_idle_providers(found->second, options_);
   }
   return found->second;
 }

@@ -218,14 +218,15 @@ class BlockResolver {
 
   static void check_infer(const Node& node, const std::string& context) {
     const chassis_infer_t& infer = node.infer;
-    constexpr uint32_t kFlags = CHASSIS_KERNEL_HOST_OUTPUTS | CHASSIS_KERNEL_ADDS_GRAD_INPUTS | CHASSIS_KERNEL_COMPOSED |
-                                CHASSIS_KERNEL_FORWARD_BACKWARD;
+    constexpr uint32_t kFlags = CHASSIS_KERNEL_HOST_OUTPUTS | CHASSIS_KERNEL_ADDS_GRAD_INPUTS |
+                                CHASSIS_KERNEL_COMPOSED | CHASSIS_KERNEL_FORWARD_BACKWARD;
     if (const uint32_t unknown = infer.flags & ~kFlags; unknown != 0)
       throw plugin_error(context + ": infer sets flags " + hex(unknown) + ", which this host does not know; it knows " +
                          hex(kFlags));
     if (infer.overwrites_inputs != 0 && !node.flag(CHASSIS_KERNEL_HOST_OUTPUTS))
-      throw plugin_error(context + ": infer overwrites inputs without HOST_OUTPUTS; the host lends memory of an input only "
-                                   "as an output that it allocates");
+      throw plugin_error(context +
+                         ": infer overwrites inputs without HOST_OUTPUTS; the host lends memory of an input only "
+                         "as an output that it allocates");
     constexpr uint64_t kMostBytes = uint64_t{1} << 50;
     for (const uint64_t bytes : {infer.workspace_forward_bytes, infer.workspace_backward_bytes})
       if (bytes > kMostBytes)
@@ -258,7 +259,8 @@ class BlockResolver {
     for (const Refusal& r : refusals) text += "\n  " + r.provider + " (" + r.pattern + "): " + r.reason;
     if (refusals.empty()) text += ": none of the plugins in [attention] and [kernels] knows the op";
     const SourcePosition& where = op.id == "attention" ? options_.attention_where : options_.kernels_where;
-    return Error(ExitCode::kPlugin, where, text).hint("add a plugin that offers it to [kernels] plugins; `chassis plugins list` shows those of kind ops");
+    return Error(ExitCode::kPlugin, where, text)
+        .hint("add a plugin that offers it to [kernels] plugins; `chassis plugins list` shows those of kind ops");
   }
 
   void find_lifetimes() {

@@ -136,8 +136,8 @@ Communicator::Communicator(std::unique_ptr<Instance> backend, World& world, Mesh
                                                 {"release", table->release != nullptr},
                                                 {"abort", table->abort != nullptr}});
     try {
-      backend_->check(
-          table->supports(backend_->get("supports"), static_cast<uint32_t>(device_.type), static_cast<int32_t>(device_.index)));
+      backend_->check(table->supports(backend_->get("supports"), static_cast<uint32_t>(device_.type),
+                                      static_cast<int32_t>(device_.index)));
     } catch (const Error& error) {
       throw config_error(error.message())
           .hint("set [comm] plugin = \"auto\" to take a backend that serves this device");
@@ -361,7 +361,8 @@ void Communicator::wait(CommWork& work) {
   const Exposed exposed(impl_->wait_ms(mine->group, flight.batch));
   if (!impl_->watch) return impl_->wait(mine->work, flight);
   impl_->watch->throw_if_failed();
-  chassis_status_t* status = impl_->table->wait_on_stream(backend_->get("wait_on_stream"), mine->work, current_stream(device_));
+  chassis_status_t* status =
+      impl_->table->wait_on_stream(backend_->get("wait_on_stream"), mine->work, current_stream(device_));
   if (status) impl_->fail(status, flight);
   impl_->watch->add(std::exchange(mine->work, nullptr), mine->group.impl_->group,
                     *std::exchange(mine->flight, nullptr));

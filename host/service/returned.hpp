@@ -17,9 +17,9 @@ struct LentHandles {
   const char* what;
   std::span<const chassis_tensor_t> handles;
 };
-// Why a handle that came back is not the plugin's to give, such as "the handle of input 1, which is only lent"; empty if
-// it is. Reads nothing behind the handle. `tracked`: the plugin has handles from the host's tables alone, so that one
-// that does not stand in the ledger is none.
+// Why a handle that came back is not the plugin's to give, such as "the handle of input 1, which is only lent"; empty
+// if it is. Reads nothing behind the handle. `tracked`: the plugin has handles from the host's tables alone, so that
+// one that does not stand in the ledger is none.
 std::string why_not_its_own(chassis_tensor_t handle, bool tracked, std::span<const LentHandles> lent);
 
 struct ExpectedTensor {

@@ -85,7 +85,8 @@ class TensorTable final : public Table {
       return self(t).give(out, [&] {
         const auto shape = shape_of(sizes, num_dims);
         if (data == nullptr && c10::multiply_integers(shape) != 0)
-          throw plugin_error("from_memory is given NULL for " + std::to_string(c10::multiply_integers(shape)) + " elements");
+          throw plugin_error("from_memory is given NULL for " + std::to_string(c10::multiply_integers(shape)) +
+                             " elements");
         const auto options = options_of(dtype, device_type, device_index);
         if (!release) return at::from_blob(data, shape, options);
         return at::from_blob(data, shape, [release, context](void*) { release(context); }, options);

@@ -99,9 +99,10 @@ std::string nonfinite_text(const ParameterTable& parameters, const NonFiniteElem
 
 void require_finite_after(Session& session, int64_t step) {
   // Its loss and gradient were finite, or it would not have been applied.
-  require_finite(session, "the parameters after step " + std::to_string(step),
-                 "loss and gradients were finite, so optimizer '" + session.optimizer().instance().id() +
-                     "' wrote it: go on from an earlier checkpoint with a lower optimizer.lr, or with another optimizer");
+  require_finite(
+      session, "the parameters after step " + std::to_string(step),
+      "loss and gradients were finite, so optimizer '" + session.optimizer().instance().id() +
+          "' wrote it: go on from an earlier checkpoint with a lower optimizer.lr, or with another optimizer");
 }
 
 void require_finite_states(Session& session, const std::string& what, const std::string& hint) {

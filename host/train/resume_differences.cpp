@@ -18,9 +18,10 @@ namespace {
 
 // Keys, and starts of keys that end in a dot, that change no number of the training, or that are meant to be changed.
 constexpr std::string_view kExpected[] = {
-    "run.name", "run.output_dir", "run.max_steps", "run.epochs", "run.resume", "run.strict", "run.memory_check",
-    "run.device", "run.threads", "schema_version", "plugins.", "model.path", "model.init", "data.cache_dir", "data.prefetch", "data.eval.",
-    "eval.", "generate.", "log.", "checkpoint.", "export.", "comm.", "mesh.", "parallel.", "recompute."};
+    "run.name",      "run.output_dir", "run.max_steps",  "run.epochs", "run.resume", "run.strict",  "run.memory_check",
+    "run.device",    "run.threads",    "schema_version", "plugins.",   "model.path", "model.init",  "data.cache_dir",
+    "data.prefetch", "data.eval.",     "eval.",          "generate.",  "log.",       "checkpoint.", "export.",
+    "comm.",         "mesh.",          "parallel.",      "recompute."};
 
 bool is_expected(std::string_view key) {
   // Where data lies; its content is compared by hash.
@@ -32,7 +33,9 @@ bool is_expected(std::string_view key) {
 
 using Values = std::map<std::string, std::string>;
 
-std::string json_text(const Json& value) { return printable(value.dump(-1, ' ', false, Json::error_handler_t::replace)); }
+std::string json_text(const Json& value) {
+  return printable(value.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
 
 Values values_of(const Json& table) {
   Values values;
@@ -152,7 +155,8 @@ std::vector<ResumeDifference> model_differences(const std::string& weights, cons
     if (!saved.contains(pointer) || saved[pointer] == value) continue;
     std::string key = pointer.empty() ? "" : pointer.substr(1);
     std::replace(key.begin(), key.end(), '/', '.');
-    out.push_back({printable("model.config." + key), fmt::format("was {}, is {}", json_text(saved[pointer]), json_text(value))});
+    out.push_back(
+        {printable("model.config." + key), fmt::format("was {}, is {}", json_text(saved[pointer]), json_text(value))});
   }
   return out;
 }

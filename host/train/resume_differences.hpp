@@ -36,9 +36,10 @@ ResumeDifferences resume_differences(const std::string& checkpoint, int64_t step
 // Where the model's config.json, as it was saved beside these weights, differs from the session's model: keys that both
 // have. Nothing where there is no config.json.
 std::vector<ResumeDifference> model_differences(const std::string& weights, const Session& session);
-// Of the settings that describe a run's model or data ("model", "data"), those in which resolved.toml of the run directory
-// differs from this configuration.
-std::vector<ResumeDifference> settings_that_differ(const std::string& run, const std::string& table, const Config& config);
+// Of the settings that describe a run's model or data ("model", "data"), those in which resolved.toml of the run
+// directory differs from this configuration.
+std::vector<ResumeDifference> settings_that_differ(const std::string& run, const std::string& table,
+                                                   const Config& config);
 // Throws a config error if the checkpoint was written with another optimizer, whose states this one cannot use.
 void require_same_optimizer(const std::string& checkpoint, const Config& config);
 // Logs them; throws a config error with all that are counted if run.strict is set.

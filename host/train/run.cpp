@@ -148,7 +148,8 @@ class Run {
     });
   }
 
-  // Epochs are rows of data: steps of another batch took as many as they took, and the rest of the epochs is what is left.
+  // Epochs are rows of data: steps of another batch took as many as they took, and the rest of the epochs is what is
+  // left.
   void count_steps_left() {
     const int64_t rows = trainer_->options().shape.num_rows(), step = trainer_->state().step;
     if (config().get_int("run.max_steps") != 0 || data_->num_rows_taken() == static_cast<uint64_t>(step * rows)) return;

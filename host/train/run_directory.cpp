@@ -30,7 +30,8 @@ constexpr std::string_view kResolvedStart = "# Every key of the run";
 constexpr std::string_view kLockStart = "{\n  \"plugins_lock\":";
 
 void compare(const RunIdentity& before, const RunIdentity& now, const std::string& path, const Config& config) {
-  auto differs = [&](const std::string& what, const std::string& was, const std::string& is, const std::string& unsaid) {
+  auto differs = [&](const std::string& what, const std::string& was, const std::string& is,
+                     const std::string& unsaid) {
     if (was == is) return;
     std::string differences;
     for (const auto& [key, text] : settings_that_differ(path, what, config)) differences += "\n  " + key + " " + text;

@@ -31,8 +31,8 @@ class RunDirectory {
   // [all-ranks] Refuses what the end of the run would stumble over, whatever is trained: files and folders in the way of
   // those that will be written, and files to be carried along that cannot be read.
   void check_names(const Config& config);
-  // [all-ranks] Refuses a directory that holds checkpoints or steps of another run, and what run.resume does not go with:
-  // "never" with checkpoints, "auto" with the work of a run whose checkpoints are gone.
+  // [all-ranks] Refuses a directory that holds checkpoints or steps of another run, and what run.resume does not go
+  // with: "never" with checkpoints, "auto" with the work of a run whose checkpoints are gone.
   void check_identity(const Config& config, const RunIdentity& identity);
   // [all-ranks] Where a run goes on from `checkpoint`, at `step`, that run.resume names: steps of before that are later
   // are set aside and not replaced, with a warning.

@@ -31,7 +31,8 @@ std::string results_text(const Config& config, const std::string& directory) {
     if (sink == "jsonl") text += ", metrics.jsonl (every step)";
   text += fmt::format(", checkpoints/ ({}at the end)", when.empty() ? "" : when.substr(1) + ", ");
   const bool has_tokenizer = config.has("tokenizer.plugin") && !config.get_string("tokenizer.plugin").empty();
-  const bool is_alone = has_tokenizer && !config.has("model.path");  // a model directory brings its tokenizer's files along
+  const bool is_alone =
+      has_tokenizer && !config.has("model.path");  // a model directory brings its tokenizer's files along
   if (config.get_string("export.when") != "never")
     text += is_alone ? fmt::format(", final/ (the model; no tokenizer files, since '{}' has none)",
                                    config.get_string("tokenizer.plugin"))

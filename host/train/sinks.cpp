@@ -103,7 +103,8 @@ class JsonlSink final : public MetricsSink {
     const std::string line = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
     try {
       if (file_.is_deleted())
-        throw storage_error("metrics.jsonl was deleted while the run writes to it").hint("keep the run directory as it is");
+        throw storage_error("metrics.jsonl was deleted while the run writes to it")
+            .hint("keep the run directory as it is");
       file_.pwrite_exact(line.data(), line.size(), offset_);
       offset_ += line.size();
     } catch (const Error& cause) {

@@ -163,7 +163,8 @@ void load_weights(Session& session, const std::string& path, const BucketPair& b
   session.publish();
   require_finite(session, "the weights in " + path);
   for (const auto& [key, text] : model_differences(path, session))
-    counted_warning("the model differs from that of its weights", path + " was saved with another model: " + key + " " + text);
+    counted_warning("the model differs from that of its weights",
+                    path + " was saved with another model: " + key + " " + text);
   session.metrics().set("loaded_bytes", static_cast<double>(read.num_bytes));
   log::info("loaded {} tensors from {}: {}", tensors.size() - result.absent.size(), path, read.text());
 }

@@ -1,5 +1,5 @@
-// Lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms"): steps by the sign of a blend of momentum and
-// gradient. One state, elementwise, so that it may be sharded anywhere; on the CPU.
+// Lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms"): steps by the sign of a blend of momentum
+// and gradient. One state, elementwise, so that it may be sharded anywhere; on the CPU.
 #include "chassis/optimizer.hpp"
 #include "chassis/options.hpp"
 #include "chassis/plugin.hpp"

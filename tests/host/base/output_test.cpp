@@ -26,8 +26,8 @@ TEST(StrayOutput, KeepsWhatOthersWriteOutOfStandardOutputAndCountsIt) {
   }
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "{\"json\": 1}\n");
   const std::string said = testing::internal::GetCapturedStderr();
-  for (const char* line :
-       {"stdout (while plugin 'noisy' 0.1.0 in step was in progress): a line by C\n", "): a line by its number\n", "): an unfinished\n"})
+  for (const char* line : {"stdout (while plugin 'noisy' 0.1.0 in step was in progress): a line by C\n",
+                           "): a line by its number\n", "): an unfinished\n"})
     EXPECT_NE(said.find(line), std::string::npos) << line << " is not in\n" << said;
   ASSERT_EQ(counted_warnings().size(), 1u);
   EXPECT_EQ(counted_warnings()[0].second, 3u);
@@ -69,7 +69,8 @@ TEST(Output, ThatIsClosedIsAnErrorAndPluginsAreHeardAllTheSame) {
   EXPECT_LT(::write(STDOUT_FILENO, "x", 1), 0);
   ::dup2(before, STDOUT_FILENO);
   ::close(closed), ::close(before);
-  EXPECT_NE(testing::internal::GetCapturedStderr().find("stdout (while plugin 'noisy' was in progress): a line\n"), std::string::npos);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("stdout (while plugin 'noisy' was in progress): a line\n"),
+            std::string::npos);
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
   log::reset_counted_warnings();
 }

@@ -45,12 +45,14 @@ TEST(PluginsCheck, TakesTheNameOfAnInstalledPlugin) {
   const Outcome bytes = check("bytes", {"--only", "static"});
   EXPECT_EQ(bytes.exit_code, 0) << bytes.output;
   EXPECT_HAS(bytes.output, "/bytes.so conforms: 4 passed\n");
-  EXPECT_HAS(check("bites").output, "no plugin 'bites' is installed, and there is no such file (did you mean 'bytes'?)");
+  EXPECT_HAS(check("bites").output,
+             "no plugin 'bites' is installed, and there is no such file (did you mean 'bytes'?)");
 }
 
 TEST(PluginsCheck, FindsAnUnknownOpInAPatternAndAnOptionThatIsAKeyOfTheHost) {
   const std::string unruly = CHASSIS_TEST_STUB_DIR "/unruly.so";
-  EXPECT_HAS(check(unruly, {"--only", "numerics/reference"}).output, "names the op 'rms_nrom', which this host does not know");
+  EXPECT_HAS(check(unruly, {"--only", "numerics/reference"}).output,
+             "names the op 'rms_nrom', which this host does not know");
   EXPECT_HAS(check(unruly, {"--only", "load/options"}).output,
              "optimizer/greedy has an option 'lr', which is a key of the host in [optimizer]");
 }

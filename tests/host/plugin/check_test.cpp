@@ -218,7 +218,8 @@ TEST_F(PluginCheck, RunsAllToShowWhatTestsLeftBehind) {
 TEST_F(PluginCheck, FindsAMemberThatCanBeChosenNowhere) {
   CheckRequest one = request("good/plain.so", {"static/manifest"});
   one.path = patched_plain(scratch_, "member=model/needy", "member=quant/needy");
-  EXPECT_TEXT(run_checks(one).front().text, "quant/needy can be chosen nowhere: this host has no slot for kind 'quant'");
+  EXPECT_TEXT(run_checks(one).front().text,
+              "quant/needy can be chosen nowhere: this host has no slot for kind 'quant'");
 }
 
 TEST_F(PluginCheck, SaysWhatItCounted) {

@@ -122,7 +122,8 @@ TEST_F(PluginLoad, RefusesAFileOrAFolderThatEveryoneMayWrite) {
   ASSERT_EQ(::chmod(scratch_.path().c_str(), 01777), 0);
   const std::string sticky = refusal(path);
   EXPECT_TEXT(sticky, "which is writable by everyone (mode 1777)");
-  EXPECT_TEXT(sticky, "move it to a folder of your own; or pin what is in the file: [plugins] pin = { ID = \"sha256:…\" }");
+  EXPECT_TEXT(sticky,
+              "move it to a folder of your own; or pin what is in the file: [plugins] pin = { ID = \"sha256:…\" }");
   EXPECT_TEXT(sticky, "[plugins] trust cannot lift this");
   EXPECT_EQ(sticky.find("chmod"), std::string::npos) << sticky;
   ASSERT_EQ(::chmod(scratch_.path().c_str(), 0755), 0);

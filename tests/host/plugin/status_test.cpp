@@ -74,8 +74,9 @@ TEST(Status, OneThatTheHostDidNotMakeIsNotRead) {
   const auto garbage = reinterpret_cast<chassis_status_t*>(0x1234);
   EXPECT_EQ(status_code(garbage), CHASSIS_UNKNOWN);
   status_release(garbage);
-  EXPECT_TEXT(thrown_by([&] { throw_if_failed(garbage, "plugin 'x' 1.0.0"); }).text,
-              "plugin 'x' 1.0.0 returned 0x1234 as its status, which is none that the host made or was released already");
+  EXPECT_TEXT(
+      thrown_by([&] { throw_if_failed(garbage, "plugin 'x' 1.0.0"); }).text,
+      "plugin 'x' 1.0.0 returned 0x1234 as its status, which is none that the host made or was released already");
   chassis_status_t* const released = make_status(CHASSIS_INTERNAL, "m");
   status_release(released);
   status_release(released);

@@ -330,7 +330,8 @@ TEST_F(ExecutorTest, AFailedBackwardLeavesNothingBehind) {
     };
     CpuRun run(SmallModel{}.program(), {broken.provider(), reference_});
     run.executor->forward(0, fields_of(kIds, 2), 1.0);
-    EXPECT_HAS(test::refusal([&] { run.executor->backward(0); }), "provider 'broken' on layer.gelu in backward_inputs (unit 2): too late");
+    EXPECT_HAS(test::refusal([&] { run.executor->backward(0); }),
+               "provider 'broken' on layer.gelu in backward_inputs (unit 2): too late");
     EXPECT_HAS(test::refusal([&] { run.executor->backward(0); }), "backward of a micro-batch whose forward did not run");
   }
   EXPECT_EQ(memory_usage().live_bytes, before);

@@ -132,7 +132,8 @@ TEST_F(Tables, AReleaseOfWhatIsNotOwnedIsCountedAndIgnored) {
   release(hosts.handle());
   EXPECT_EQ(hosts.num_elements(), 2);
   bool counted = false;
-  for (const auto& [key, times] : counted_warnings()) counted |= key == "tensors that 'stub' released without owning them";
+  for (const auto& [key, times] : counted_warnings())
+    counted |= key == "tensors that 'stub' released without owning them";
   EXPECT_TRUE(counted);
 }
 

@@ -47,7 +47,8 @@ TEST_F(PluginFaults, ACrashNamesPluginNodePhaseStepAndStack) {
   for (const auto& [name, signal] : {std::pair{"crash", SIGSEGV}, {"abort", SIGABRT}}) {
     const Outcome outcome = run("train", {fault(name)});
     EXPECT_EQ(outcome.exit_code, 128 + signal) << outcome.output;
-    EXPECT_HAS(outcome.output, std::string("in the code of plugin 'unruly' 0.1.0 (") + CHASSIS_TEST_STUB_DIR + "/unruly.so)");
+    EXPECT_HAS(outcome.output,
+               std::string("in the code of plugin 'unruly' 0.1.0 (") + CHASSIS_TEST_STUB_DIR + "/unruly.so)");
     EXPECT_HAS(outcome.output, std::string("call in progress: ") + kCall);
     EXPECT_HAS(outcome.output, ", step 1\n");
     EXPECT_HAS(outcome.output, "  stack, innermost first:\n");

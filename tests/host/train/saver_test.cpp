@@ -253,8 +253,8 @@ TEST_F(SaverTest, WhatIsNotFiniteIsFoundWhenItIsLoadedAndAnOlderOneIsNamed) {
   spoilt.tensor.fill(NAN);
   save(2, {{"at", 2}});
   const std::string states = refusal();
-  EXPECT_HAS(states, "the optimizer's states in " + checkpoint(2) + " are not finite: the first NaN or infinity is in '" +
-                         spoilt.descriptor.fqn + "' at [0");
+  EXPECT_HAS(states, "the optimizer's states in " + checkpoint(2) +
+                         " are not finite: the first NaN or infinity is in '" + spoilt.descriptor.fqn + "' at [0");
   EXPECT_HAS(states, "run.resume = \"" + checkpoint(1) + "\" goes on from an older one");
   spoilt.tensor.fill(0.0);
   fill(INFINITY);

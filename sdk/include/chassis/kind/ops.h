@@ -97,7 +97,8 @@ typedef struct chassis_infer {
  *
  * Every tensor that comes in is contiguous. Every one that goes out (outputs, saved, grad_inputs) is a handle that the
  * provider owns: new, or retained; never one that was lent, nor one handle in two places. Outputs and gradients are
- * contiguous, of the dtype and shape of their value, and outputs own their memory: not that of an input or parameter. The
+ * contiguous, of the dtype and shape of their value, and outputs own their memory: not that of an input or parameter.
+ * The
  * host checks all of this at every call and names the provider. */
 typedef struct chassis_call {
   uint32_t struct_size;
@@ -110,7 +111,7 @@ typedef struct chassis_call {
   chassis_tensor_t* outputs;
   chassis_tensor_t* saved;             /* forward: NULL on entry, then OWNED, num_saved of infer; backward: borrowed */
   const chassis_tensor_t* grad_outputs; /* backward; NULL = zero */
-  /* backward_inputs: one per input, OWNED by the host when made. Non-NULL on entry: add to it. Left NULL: no gradient. */
+  /* backward_inputs: one per input, OWNED by the host when made. Non-NULL on entry: add to it. Left NULL: none. */
   chassis_tensor_t* grad_inputs;
   const uint8_t* needs_grad_inputs;
   /* backward_params: fp32 buffers of the host, one per param; NULL: not wanted. Written if grad_params_beta[i] is 0,

@@ -38,8 +38,9 @@ typedef struct chassis_optimizer_step {
   const chassis_tensor_t* params; /* updated in place */
   const chassis_tensor_t* grads;  /* may be overwritten */
   const chassis_tensor_t* states; /* num_states per tensor: states[i * num_states + j] */
-  /* Per tensor; 0 where decay does not apply. Decoupled from the update, as in AdamW: p ← p − lr · weight_decay · p beside
-   * it. `chassis plugins check` compares the first step, where decay in the gradient of plain descent gives the same. */
+  /* Per tensor; 0 where decay does not apply. Decoupled from the update, as in AdamW: p ← p − lr · weight_decay · p
+   * beside it. `chassis plugins check` compares the first step, where decay in the gradient gives the same for plain
+   * descent. */
   const double* weight_decay;
   const double* lr_scale;         /* per tensor; NULL: all 1 */
 } chassis_optimizer_step_t;
