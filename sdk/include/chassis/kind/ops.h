@@ -98,8 +98,7 @@ typedef struct chassis_infer {
  * Every tensor that comes in is contiguous. Every one that goes out (outputs, saved, grad_inputs) is a handle that the
  * provider owns: new, or retained; never one that was lent, nor one handle in two places. Outputs and gradients are
  * contiguous, of the dtype and shape of their value, and outputs own their memory: not that of an input or parameter.
- * The
- * host checks all of this at every call and names the provider. */
+ * The host checks all of this at every call and names the provider. */
 typedef struct chassis_call {
   uint32_t struct_size;
   uint32_t flags; /* CHASSIS_CALL_… */
