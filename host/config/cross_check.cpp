@@ -210,8 +210,13 @@ void Config::cross_check() {
         add_problem(
             key, fmt::format("two evaluation sets are called \"{}\": give {} a name", get_string(key + ".name"), key));
       }
-      if (has(key + ".documents") && !is(key + ".documents", "line") && is(key + ".format", "tokens")) {
-        add_problem(key + ".documents", fmt::format("{}.documents has no effect with format = \"tokens\"", key));
+      if (has(key + ".documents") && !is(key + ".documents", "line")) {
+        if (is(key + ".format", "tokens"))
+          add_problem(key + ".documents", fmt::format("{}.documents has no effect with format = \"tokens\"", key));
+        else if (has(key + ".path") && get_string(key + ".path").ends_with(".jsonl"))
+          add_problem(key + ".documents", fmt::format("{}.documents has no effect on a .jsonl file, of which every "
+                                                      "line is a document",
+                                                      key));
       }
     }
   }
@@ -227,6 +232,12 @@ void Config::cross_check() {
     if (set_by_user(key) && valid(key) && get_int(key) > 0 && count("data.eval") == 0) {
       add_problem(key, fmt::format("{}, but there is no [[data.eval]]", shown(key)));
     }
+  }
+
+  if (set_by_user("train.max_skipped_steps") && valid("train.max_skipped_steps") && is("train.nonfinite", "stop") &&
+      toml_text(*find("train.max_skipped_steps")) != schema_->find("train")->find("max_skipped_steps")->default_json) {
+    add_problem("train.max_skipped_steps", fmt::format("{} has no effect with {} (it belongs to \"skip\")",
+                                                       shown("train.max_skipped_steps"), shown("train.nonfinite")));
   }
 
   // batches and mesh
@@ -276,6 +287,17 @@ void Config::cross_check() {
     add_problem("schedule.decay_steps",
                 fmt::format("schedule.warmup_steps + schedule.decay_steps = {} + {} = {} is longer than the run: {}",
                             warmup, decay, warmup + decay, shown("run.max_steps")));
+  }
+
+  // what comes out
+  if (valid("export.dtype") && !is("export.dtype", "auto") && is("export.when", "never")) {
+    add_problem("export.dtype", fmt::format("{} has no effect with {} (`chassis ckpt export` takes --dtype)",
+                                            shown("export.dtype"), shown("export.when")));
+  }
+  if (both("generate.top_p", "generate.temperature") && get_double("generate.top_p") < 1 &&
+      get_double("generate.temperature") == 0) {
+    add_problem("generate.top_p", fmt::format("{} has no effect with generate.temperature = 0.0, which is greedy",
+                                              shown("generate.top_p")));
   }
 
   // lists of plugins
