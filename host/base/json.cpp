@@ -64,12 +64,26 @@ Json parse_json(std::string_view text, const std::string& name, ExitCode code) {
     // A number such as 1e400, which the parser names without its place.
     const std::string detail = cause.what();
     const size_t quote = detail.find('\'');
-    const std::string number = quote == std::string::npos ? "" : detail.substr(quote + 1, detail.rfind('\'') - quote - 1);
+    const std::string number =
+        quote == std::string::npos ? "" : detail.substr(quote + 1, detail.rfind('\'') - quote - 1);
     throw Error(code, position_of_byte(text, name, std::min(text.find(number), text.size())),
                 "the number " + number + " is too large");
   } catch (...) {
     rethrow_as_error(name, code);
   }
+}
+
+std::string json_line(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+std::vector<std::pair<std::string, Json>> dotted_values(const Json& value) {
+  std::vector<std::pair<std::string, Json>> values;
+  const Json flat = value.flatten();
+  for (const auto& [pointer, part] : flat.items()) {
+    std::string key = pointer.empty() ? "" : pointer.substr(1);
+    std::replace(key.begin(), key.end(), '/', '.');
+    values.emplace_back(std::move(key), part);
+  }
+  return values;
 }
 
 const Json& json_at(const Json& object, std::string_view key, const std::string& where) {

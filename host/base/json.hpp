@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "host/base/error.hpp"
 #include "host/base/json_fwd.hpp"
@@ -13,6 +15,11 @@ namespace chassis {
 
 // Refuses trailing text, duplicate keys, invalid UTF-8 and nesting deeper than 64. `name` is the file in messages.
 Json parse_json(std::string_view text, const std::string& name, ExitCode code = ExitCode::kConfig);
+
+// On one line; bytes that are not UTF-8 are replaced.
+std::string json_line(const Json& value);
+// Every value within that is no table or list, in order, by its dotted key: "data.train.0.path".
+std::vector<std::pair<std::string, Json>> dotted_values(const Json& value);
 
 // `where` names the object in messages, such as "models/x/config.json".
 const Json& json_at(const Json& object, std::string_view key, const std::string& where);

@@ -24,10 +24,6 @@ bool is_state(const CheckpointReader& source, const MetadataPairs& metadata, con
   });
 }
 
-bool is_float(Dtype dtype) {
-  return dtype == Dtype::f32 || dtype == Dtype::f64 || dtype == Dtype::f16 || dtype == Dtype::bf16;
-}
-
 int64_t imported_step(const MetadataPairs& metadata) {
   for (const char* key : {"optimizer_step", "step"}) {
     const std::string text = value_of(metadata, key);

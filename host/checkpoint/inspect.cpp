@@ -157,15 +157,13 @@ VerifyResult verify_checkpoint(const std::string& path, const BucketPair& bucket
   return result;
 }
 
-void verify_carried_files(const std::string& path) {
-  if (link_kind(path + "/" + kManifestName) != PathKind::kFile) return;
+void verify_carried_files(const std::string& path, const CheckpointManifest* manifest) {
+  if (manifest == nullptr || !manifest->resumable) return;
   SourceDirectory directory(path);
-  const CheckpointManifest manifest = CheckpointManifest::read(directory);
-  if (!manifest.resumable) return;
   constexpr uint64_t kMostBytes = uint64_t{1} << 30;
-  const auto extents = manifest.extents();
-  for (size_t i = 0; i < manifest.files.size(); ++i) {
-    const auto& entry = manifest.files[i];
+  const auto extents = manifest->extents();
+  for (size_t i = 0; i < manifest->files.size(); ++i) {
+    const auto& entry = manifest->files[i];
     if (std::any_of(extents[i].begin(), extents[i].end(), [](const auto& extent) { return extent.box >= 0; })) continue;
     if (directory.find(entry.path) < 0) throw DamagedCheckpoint("'" + path + "' lacks '" + entry.path + "'");
     const std::string bytes = directory.read_text(entry.path, kMostBytes);

@@ -26,8 +26,9 @@ VerifyResult verify_checkpoint(const std::string& path, const BucketPair& bucket
                                const std::function<void(uint64_t done, uint64_t total)>& progress = {});
 
 // Of a checkpoint to resume from: the files that hold no tensor, such as config.json and resolved.toml, which no load
-// compares. Throws DamagedCheckpoint; does nothing for other directories, whose files people may edit.
-void verify_carried_files(const std::string& path);
+// compares. Throws DamagedCheckpoint; does nothing for other directories (`manifest`: NULL if there is none), whose
+// files people may edit.
+void verify_carried_files(const std::string& path, const CheckpointManifest* manifest);
 
 // Lines for people: step, format, mesh, sizes, state, files, tensors if asked for.
 std::vector<std::string> describe_checkpoint(const std::string& path, bool with_tensors);

@@ -209,7 +209,7 @@ void confine() {
 }
 
 void say(const Json& line) {
-  const std::string text = line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  const std::string text = json_line(line) + "\n";
   std::fwrite(text.data(), 1, text.size(), stdout);
 }
 

@@ -18,9 +18,6 @@
 namespace chassis {
 namespace {
 
-bool is_float(Dtype dtype) {
-  return dtype == Dtype::f32 || dtype == Dtype::f64 || dtype == Dtype::f16 || dtype == Dtype::bf16;
-}
 bool can_cast(Dtype from, Dtype to) { return from == to || (is_float(from) && is_float(to)); }
 
 std::string shown(Dtype dtype, const Shape& shape) { return std::string(dtype_name(dtype)) + text(shape); }

@@ -97,8 +97,8 @@ class CheckpointReader {
   // have read in parts are compared as in load(), with one outcome on all. A box of which somebody read a part, but
   // together they did not read it all, counts as read, not as verified.
   ReadBytes verify_parts(const LoadResult& result, World& world) const;
-  // The bytes of tensors here as the source of a save by one process, never a whole tensor of them in memory, cast on the
-  // way and compared with the manifest's checksums as in load(). `disk_name` says what a tensor is called here; the
+  // The bytes of tensors here as the source of a save by one process, never a whole tensor of them in memory, cast on
+  // the way and compared with the manifest's checksums as in load(). `disk_name` says what a tensor is called here; the
   // tensors have passed check(). This reader must outlive it.
   PartSource source(std::function<std::string(const Descriptor& tensor)> disk_name);
 

@@ -8,7 +8,6 @@
 #include <memory>
 #include <utility>
 
-#include "host/base/thread.hpp"
 #include "host/plugin/crash_report.hpp"
 
 namespace chassis {
@@ -69,6 +68,51 @@ size_t describe(std::string_view who, std::string_view node, const char* phase, 
   return text.finish();
 }
 
+// Since when each slot has been in the call in which it is.
+class WatchedCalls {
+ public:
+  WatchedCalls(std::chrono::milliseconds patience, std::function<void(const std::string&)> tell)
+      : patience_(patience), tell_(std::move(tell)) {
+    seen_.fill({0, Clock::now(), patience_});
+  }
+
+  bool look() {
+    for (size_t i = 0; i < slots.size(); ++i) {
+      const auto now = Clock::now();
+      const uint64_t serial = slots[i].serial.load(std::memory_order_acquire);
+      const CallSite* const site = slots[i].site.load(std::memory_order_acquire);
+      Seen& seen = seen_[i];
+      if (site == nullptr || serial != seen.serial) {
+        seen = {serial, now, patience_};
+        continue;
+      }
+      const bool hurry = somebody_waits && !seen.told_who_waits && now - seen.since >= kShortPatience;
+      if (!hurry && now - seen.since < seen.told_after) continue;
+      char text[512];
+      const size_t size =
+          describe(site->who, site->node, slots[i].phase.load(), slots[i].unit.load(), text, sizeof text);
+      const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - seen.since).count();
+      tell_(fmt::format("{} has not returned for {} s", std::string_view(text, size), seconds));
+      seen.told_who_waits = somebody_waits;
+      while (seen.told_after <= now - seen.since) seen.told_after *= 4;
+    }
+    return true;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::seconds kShortPatience{2};
+  struct Seen {
+    uint64_t serial = 0;
+    Clock::time_point since;
+    Clock::duration told_after;
+    bool told_who_waits = false;
+  };
+  std::chrono::milliseconds patience_;
+  std::function<void(const std::string&)> tell_;
+  std::array<Seen, std::tuple_size_v<decltype(slots)>> seen_;
+};
+
 }  // namespace
 
 const CallSite& call_site(std::string_view who, std::string_view node) {
@@ -124,52 +168,7 @@ std::string own_call_phase() {
 }
 
 CallWatch::CallWatch(std::chrono::milliseconds patience, std::function<void(const std::string&)> tell)
-    : patience_(patience), tell_(std::move(tell)) {
-  thread_ = thread_without_signals([this] { watch(); });
-}
-
-CallWatch::~CallWatch() {
-  {
-    const std::lock_guard lock(mutex_);
-    ending_ = true;
-  }
-  ended_.notify_all();
-  thread_.join();
-}
-
-void CallWatch::watch() {
-  using Clock = std::chrono::steady_clock;
-  struct Seen {
-    uint64_t serial = 0;
-    Clock::time_point since;
-    Clock::duration told_after;
-    bool told_who_waits = false;
-  };
-  std::array<Seen, slots.size()> seen;
-  seen.fill({0, Clock::now(), patience_});
-  constexpr std::chrono::seconds kShortPatience{2};
-  const auto interval = std::min<Clock::duration>(std::chrono::seconds(1), patience_ / 4);
-  std::unique_lock lock(mutex_);
-  while (!ended_.wait_for(lock, interval, [this] { return ending_; })) {
-    for (size_t i = 0; i < slots.size(); ++i) {
-      const auto now = Clock::now();
-      const uint64_t serial = slots[i].serial.load(std::memory_order_acquire);
-      const CallSite* const site = slots[i].site.load(std::memory_order_acquire);
-      if (site == nullptr || serial != seen[i].serial) {
-        seen[i] = {serial, now, patience_};
-        continue;
-      }
-      const bool hurry = somebody_waits && !seen[i].told_who_waits && now - seen[i].since >= kShortPatience;
-      if (!hurry && now - seen[i].since < seen[i].told_after) continue;
-      char text[512];
-      const size_t size =
-          describe(site->who, site->node, slots[i].phase.load(), slots[i].unit.load(), text, sizeof text);
-      const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - seen[i].since).count();
-      tell_(fmt::format("{} has not returned for {} s", std::string_view(text, size), seconds));
-      seen[i].told_who_waits = somebody_waits;
-      while (seen[i].told_after <= now - seen[i].since) seen[i].told_after *= 4;
-    }
-  }
-}
+    : ticker_(std::min<std::chrono::milliseconds>(std::chrono::seconds(1), patience / 4),
+              [watched = WatchedCalls(patience, std::move(tell))]() mutable { return watched.look(); }) {}
 
 }  // namespace chassis

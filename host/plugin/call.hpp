@@ -4,14 +4,13 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <string_view>
-#include <thread>
+
+#include "host/base/ticker.hpp"
 
 namespace chassis {
 
@@ -70,8 +69,8 @@ class PluginCall {
 void set_current_step(int64_t step) noexcept;
 int64_t current_step() noexcept;
 
-// [any] "plugin 'sdpa' 0.1.0 in forward of layers.q_proj (unit 3), step 17" of the calling thread, else of any other that
-// is in a plugin; empty if none is. Allocates nothing and may be called by a signal handler. Returns the length.
+// [any] "plugin 'sdpa' 0.1.0 in forward of layers.q_proj (unit 3), step 17" of the calling thread, else of any other
+// that is in a plugin; empty if none is. Allocates nothing and may be called by a signal handler. Returns the length.
 size_t describe_call(char* out, size_t num_bytes) noexcept;
 std::string call_in_progress();
 // [any] " in forward (unit 3), step 17" of the calling thread; empty if it is in no plugin.
@@ -84,19 +83,9 @@ void lose_patience_with_calls() noexcept;
 class CallWatch {
  public:
   explicit CallWatch(std::chrono::milliseconds patience, std::function<void(const std::string&)> tell);
-  ~CallWatch();
-  CallWatch(const CallWatch&) = delete;
-  CallWatch& operator=(const CallWatch&) = delete;
 
  private:
-  void watch();
-
-  const std::chrono::milliseconds patience_;
-  const std::function<void(const std::string&)> tell_;
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  bool ending_ = false;
-  std::thread thread_;
+  Ticker ticker_;
 };
 
 }  // namespace chassis

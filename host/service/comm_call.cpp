@@ -18,9 +18,6 @@ namespace {
 
 bool reduces(uint32_t op) { return op == CHASSIS_COMM_REDUCE_SCATTER || op == CHASSIS_COMM_ALL_REDUCE; }
 bool is_between_two(uint32_t op) { return op == CHASSIS_COMM_SEND || op == CHASSIS_COMM_RECV; }
-bool is_float(Dtype dtype) {
-  return dtype == Dtype::f32 || dtype == Dtype::f64 || dtype == Dtype::f16 || dtype == Dtype::bf16;
-}
 
 uint64_t sum(const uint64_t* counts, int size) { return std::accumulate(counts, counts + size, uint64_t{0}); }
 

@@ -14,9 +14,6 @@
 namespace chassis::comm_cases {
 namespace {
 
-bool is_floating(Dtype dtype) {
-  return dtype == Dtype::f32 || dtype == Dtype::f64 || dtype == Dtype::f16 || dtype == Dtype::bf16;
-}
 double rounding(Dtype dtype) {
   switch (dtype) {
     case Dtype::f64:
@@ -69,7 +66,7 @@ Values sent(const Case& c, int rank) {
   for (uint64_t i = 0; i < count; ++i) {
     uint64_t bits = (static_cast<uint64_t>(rank) * 7919 + c.op * 104729 + i + 1) * 0x9e3779b97f4a7c15u;
     bits ^= bits >> 29;
-    out[i] = is_floating(c.dtype)      ? static_cast<double>(static_cast<int64_t>(bits % 20003) - 10001) / 37.0
+    out[i] = is_float(c.dtype)         ? static_cast<double>(static_cast<int64_t>(bits % 20003) - 10001) / 37.0
              : c.dtype == Dtype::bool8 ? static_cast<double>(bits % 2)
                                        : static_cast<double>(bits % 101);
   }
@@ -156,7 +153,7 @@ std::vector<Case> all_cases(int size) {
   for (size_t r = 0; r < n; ++r)
     std::rotate(matrix[r].begin(), matrix[r].begin() + static_cast<int64_t>(r), matrix[r].end());
   for (const Dtype dtype : kAllDtypes) {
-    const bool adds = is_floating(dtype) || dtype == Dtype::i32 || dtype == Dtype::i64;
+    const bool adds = is_float(dtype) || dtype == Dtype::i32 || dtype == Dtype::i64;
     const std::vector<uint64_t> lengths =
         dtype == Dtype::f32 ? std::vector<uint64_t>{0, 1, 17, 20001} : std::vector<uint64_t>{17};
     for (const uint64_t length : lengths) {
@@ -169,7 +166,7 @@ std::vector<Case> all_cases(int size) {
       cases.push_back({CHASSIS_COMM_SEND, dtype, 0, equal});
       if (!adds) continue;
       for (const uint32_t reduce : {CHASSIS_REDUCE_SUM, CHASSIS_REDUCE_AVG, CHASSIS_REDUCE_MAX}) {
-        if (reduce == CHASSIS_REDUCE_AVG && !is_floating(dtype)) continue;
+        if (reduce == CHASSIS_REDUCE_AVG && !is_float(dtype)) continue;
         for (const bool in_place : {false, true}) {
           cases.push_back({CHASSIS_COMM_REDUCE_SCATTER, dtype, reduce, equal, true, in_place});
           cases.push_back({CHASSIS_COMM_ALL_REDUCE, dtype, reduce, equal, true, in_place});

@@ -58,10 +58,6 @@ std::string place_text(const std::string& name, const Shape& shape, int64_t inde
   return "'" + name + "' at [" + at + "]";
 }
 
-bool is_float(Dtype dtype) {
-  return dtype == Dtype::f32 || dtype == Dtype::f64 || dtype == Dtype::f16 || dtype == Dtype::bf16;
-}
-
 }  // namespace
 
 std::optional<NonFiniteElement> find_nonfinite(const ParameterTable& parameters) {

@@ -150,6 +150,10 @@ MetricsFile open_metrics_file(const std::string& path, int64_t last_step, bool i
                     "'" + path + "': line " + std::to_string(scan.first_foreign_line) +
                         " is not a line of metrics; it stays as it is",
                     scan.num_foreign_kept);
+  if (is_own && scan.last_step < last_step)
+    counted_warning("metrics.jsonl is incomplete",
+                    path + (scan.last_step == 0 ? " has no step" : " ends at step " + std::to_string(scan.last_step)) +
+                        ", and the run goes on from step " + std::to_string(last_step));
   MetricsFile opened{File::open_or_create_own(path), scan.kept_bytes};
   const bool drops = scan.num_dropped + scan.num_foreign_dropped > 0;
   if (drops && (!is_own || scan.num_foreign_dropped > 0)) {
@@ -160,8 +164,8 @@ MetricsFile open_metrics_file(const std::string& path, int64_t last_step, bool i
   }
   if (drops && scan.last_dropped_step > 0)
     log::info("metrics.jsonl: steps {} to {} ({} {}) are dropped, since the run goes on from step {}",
-              scan.first_dropped_step, scan.last_dropped_step, scan.num_dropped, scan.num_dropped == 1 ? "line" : "lines",
-              last_step);
+              scan.first_dropped_step, scan.last_dropped_step, scan.num_dropped,
+              scan.num_dropped == 1 ? "line" : "lines", last_step);
   opened.file.truncate(opened.offset);
   if (!scan.kept_ends_line) opened.file.pwrite_exact("\n", 1, opened.offset++);
   return opened;

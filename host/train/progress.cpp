@@ -30,7 +30,8 @@ void ProgressBar::update(uint64_t done, uint64_t total, std::string_view what) {
   }
   constexpr int kWidth = 30;
   const int filled = std::clamp(static_cast<int>(part * kWidth), 0, kWidth);
-  std::fprintf(stderr, "\r\033[K%s [%s%s] %3.0f%% %s", title_.c_str(), std::string(static_cast<size_t>(filled), '#').c_str(),
+  std::fprintf(stderr, "\r\033[K%s [%s%s] %3.0f%% %s", title_.c_str(),
+               std::string(static_cast<size_t>(filled), '#').c_str(),
                std::string(static_cast<size_t>(kWidth - filled), '.').c_str(), part * 100.0, bytes_text(total).c_str());
 }
 

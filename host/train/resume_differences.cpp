@@ -33,18 +33,11 @@ bool is_expected(std::string_view key) {
 
 using Values = std::map<std::string, std::string>;
 
-std::string json_text(const Json& value) {
-  return printable(value.dump(-1, ' ', false, Json::error_handler_t::replace));
-}
+std::string json_text(const Json& value) { return printable(json_line(value)); }
 
 Values values_of(const Json& table) {
   Values values;
-  const Json flat = table.flatten();
-  for (const auto& [pointer, value] : flat.items()) {
-    std::string key = pointer.empty() ? "" : pointer.substr(1);
-    std::replace(key.begin(), key.end(), '/', '.');
-    values[key] = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  }
+  for (const auto& [key, value] : dotted_values(table)) values[key] = json_line(value);
   return values;
 }
 
@@ -137,10 +130,11 @@ void compare_schedule(const LearningRateSchedule& before, const LearningRateSche
   if (before.max_steps <= 0 || before.max_steps == now.max_steps || is_constant) return;
   const bool had_ended = step >= before.max_steps;
   out.counted.push_back(
-      {"learning rate", fmt::format("of step {} was to be {:.4g}, is {:.4g}: the schedule \"{}\" {} at step {} and {} step {}",
-                                    step + 1, before.at(step + 1), now.at(step + 1), printable(before.name),
-                                    had_ended ? "had ended" : "was to end", before.max_steps,
-                                    had_ended ? "goes on to" : "now ends at", now.max_steps)});
+      {"learning rate",
+       fmt::format("of step {} was to be {:.4g}, is {:.4g}: the schedule \"{}\" {} at step {} and {} step {}", step + 1,
+                   before.at(step + 1), now.at(step + 1), printable(before.name),
+                   had_ended ? "had ended" : "was to end", before.max_steps, had_ended ? "goes on to" : "now ends at",
+                   now.max_steps)});
 }
 
 }  // namespace
@@ -148,15 +142,15 @@ void compare_schedule(const LearningRateSchedule& before, const LearningRateSche
 std::vector<ResumeDifference> model_differences(const std::string& weights, const Session& session) {
   const std::string path = weights + "/config.json";
   if (path_kind(path) != PathKind::kFile) return {};
-  const Json saved = parse_json(read_file(path, uint64_t{4} << 20), path).flatten();
-  const Json now = parse_json(session.model_config(), "the model's config").flatten();
+  std::map<std::string, Json> saved;
+  for (auto& [key, value] : dotted_values(parse_json(read_file(path, uint64_t{4} << 20), path)))
+    saved[key] = std::move(value);
   std::vector<ResumeDifference> out;
-  for (const auto& [pointer, value] : now.items()) {
-    if (!saved.contains(pointer) || saved[pointer] == value) continue;
-    std::string key = pointer.empty() ? "" : pointer.substr(1);
-    std::replace(key.begin(), key.end(), '/', '.');
-    out.push_back(
-        {printable("model.config." + key), fmt::format("was {}, is {}", json_text(saved[pointer]), json_text(value))});
+  for (const auto& [key, value] : dotted_values(parse_json(session.model_config(), "the model's config"))) {
+    const auto was = saved.find(key);
+    if (was == saved.end() || was->second == value) continue;
+    out.push_back({printable("model.config." + key),
+                   fmt::format("was {}, is {}", json_text(was->second), json_text(value))});
   }
   return out;
 }

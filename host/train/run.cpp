@@ -112,7 +112,8 @@ class Run {
 
   void open_data() {
     const auto poll = [this] {
-      if (signals_.stop_requested()) throw Error(ExitCode::kStopped, "stopped while preparing data; nothing was trained");
+      if (signals_.stop_requested())
+        throw Error(ExitCode::kStopped, "stopped while preparing data; nothing was trained");
     };
     data_ = session_.open_train_data(poll);
     eval_data_ = session_.open_eval_data(poll);
@@ -164,10 +165,12 @@ class Run {
     const int64_t step = trainer_->state().step, last = trainer_->options().max_steps;
     if (step < last || (step == last && (!saves_->is_saved(step) || export_is_missing(step)))) return;
     const bool by_epochs = config().get_int("run.max_steps") == 0;
-    const std::string length = by_epochs ? fmt::format("run.epochs = {:g} is {} steps", config().get_double("run.epochs"), last)
-                                         : fmt::format("run.max_steps is {}", last);
-    throw Error(ExitCode::kConfig, config().position(by_epochs ? "run.epochs" : "run.max_steps"),
-                fmt::format("{}, and the run has reached step {} ({}): nothing is left to train", length, step, checkpoint))
+    const std::string length =
+        by_epochs ? fmt::format("run.epochs = {:g} is {} steps", config().get_double("run.epochs"), last)
+                  : fmt::format("run.max_steps is {}", last);
+    throw Error(
+        ExitCode::kConfig, config().position(by_epochs ? "run.epochs" : "run.max_steps"),
+        fmt::format("{}, and the run has reached step {} ({}): nothing is left to train", length, step, checkpoint))
         .hint("raise it to train further, or choose another run.output_dir for another run");
   }
 
@@ -188,7 +191,8 @@ class Run {
 
   void restore_data(const Json& state, const std::string& where) {
     if (!state.contains("data"))  // it was imported
-      return counted_warning("data from its beginning", where + " is of another system, and knows no position in this data");
+      return counted_warning("data from its beginning",
+                             where + " is of another system, and knows no position in this data");
     const int64_t seed = json_int(state, "seed", where);
     if (seed != config().get_int("run.seed"))
       throw Error(ExitCode::kConfig, config().position("run.seed"),
@@ -262,12 +266,14 @@ class Run {
   }
 
   void announce() {
-    log::info("{} on {}{}, {} threads, {} | {} parameters, {} trained | {} steps of {} tokens", config().get_string("run.name"),
-              device_name(session_.device()),
-              world_.size() > 1 ? " × " + std::to_string(world_.size()) + " ranks (" + session_.mesh().text() + ")" : "", num_threads(), dtype_name(session_.compute()),
-              count_text(static_cast<double>(session_.parameters().num_elements(false))),
-              count_text(static_cast<double>(session_.parameters().num_elements(true))), trainer_->options().max_steps,
-              count_text(static_cast<double>(trainer_->options().shape.num_rows() * config().get_int("train.seq_len"))));
+    log::info(
+        "{} on {}{}, {} threads, {} | {} parameters, {} trained | {} steps of {} tokens",
+        config().get_string("run.name"), device_name(session_.device()),
+        world_.size() > 1 ? " × " + std::to_string(world_.size()) + " ranks (" + session_.mesh().text() + ")" : "",
+        num_threads(), dtype_name(session_.compute()),
+        count_text(static_cast<double>(session_.parameters().num_elements(false))),
+        count_text(static_cast<double>(session_.parameters().num_elements(true))), trainer_->options().max_steps,
+        count_text(static_cast<double>(trainer_->options().shape.num_rows() * config().get_int("train.seq_len"))));
     log::info("{}", data_text(*data_, trainer_->options().max_steps, trainer_->options().shape.num_rows()));
     log::info("{}", results_text(config(), directory_->path()));
     start_ = Clock::now();

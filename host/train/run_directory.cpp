@@ -312,11 +312,6 @@ void RunDirectory::note_saved() {
 }
 
 MetricsFile RunDirectory::open_metrics(int64_t step) {
-  if (before_ && !keeps_metrics_)
-    if (const int64_t last = scan_metrics_file(file("metrics.jsonl"), step).last_step; last < step)
-      counted_warning("metrics.jsonl is incomplete",
-                      file("metrics.jsonl") + (last == 0 ? " has no step" : " ends at step " + std::to_string(last)) +
-                          ", and the run goes on from step " + std::to_string(step));
   return open_metrics_file(file("metrics.jsonl"), step, before_.has_value() && !keeps_metrics_);
 }
 

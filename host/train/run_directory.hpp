@@ -28,8 +28,8 @@ class RunDirectory {
   // Of rank 0; NULL elsewhere.
   CheckpointRoot* checkpoints() { return root_ ? &*root_ : nullptr; }
 
-  // [all-ranks] Refuses what the end of the run would stumble over, whatever is trained: files and folders in the way of
-  // those that will be written, and files to be carried along that cannot be read.
+  // [all-ranks] Refuses what the end of the run would stumble over, whatever is trained: files and folders in the way
+  // of those that will be written, and files to be carried along that cannot be read.
   void check_names(const Config& config);
   // [all-ranks] Refuses a directory that holds checkpoints or steps of another run, and what run.resume does not go
   // with: "never" with checkpoints, "auto" with the work of a run whose checkpoints are gone.

@@ -228,9 +228,11 @@ Saver::Resumed Saver::load_checkpoint(const std::string& path) {
   LoadResult result;
   expect_same_files(session_.world(), path);
   together_unless_damaged(session_.world(), "loading " + path, [&] {
-    if (session_.world().rank() == 0) verify_carried_files(path);
     reader = open_checkpoint(path);
-    require_same_optimizer(path, session_.config());
+    if (session_.world().rank() == 0) {
+      verify_carried_files(path, reader->manifest());
+      require_same_optimizer(path, session_.config());
+    }
     result = reader->load(tensors, session_.mesh(), buckets_, local, load_options(session_));
   });
   log::info("read {}: {}", path, reader->verify_parts(result, session_.world()).text());

@@ -19,12 +19,7 @@ constexpr const char* kAxes[] = {"pp", "dp_replicate", "dp_shard", "cp", "ep", "
 // One line per key, for comparison between ranks: without origins, since every machine has its own files.
 std::string values_text(const Config& config) {
   std::string text;
-  const Json values = config.json().flatten();
-  for (const auto& [pointer, value] : values.items()) {
-    std::string key = pointer.substr(1);
-    std::replace(key.begin(), key.end(), '/', '.');
-    text += key + " = " + value.dump() + "\n";
-  }
+  for (const auto& [key, value] : dotted_values(config.json())) text += key + " = " + value.dump() + "\n";
   return text;
 }
 

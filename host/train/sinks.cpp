@@ -100,7 +100,7 @@ class JsonlSink final : public MetricsSink {
 
  private:
   void append(const Json& json) {
-    const std::string line = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    const std::string line = json_line(json) + "\n";
     try {
       if (file_.is_deleted())
         throw storage_error("metrics.jsonl was deleted while the run writes to it")

@@ -33,8 +33,8 @@ enum class LostMetrics { kStop, kCount };
 // Appends; every line reaches the file before the next step.
 std::unique_ptr<MetricsSink> make_jsonl_sink(MetricsFile file, LostMetrics lost);
 
-// Dense peak in FLOP/s of known devices at the compute type, 0 if unknown. Sources: NVIDIA's data sheets of A100, H100 and
-// H200.
+// Dense peak in FLOP/s of known devices at the compute type, 0 if unknown. Sources: NVIDIA's data sheets of A100, H100
+// and H200.
 double peak_flops(const std::string& device_name, bool half_precision);
 
 }  // namespace chassis

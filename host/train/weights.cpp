@@ -154,8 +154,8 @@ void load_weights(Session& session, const std::string& path, const BucketPair& b
   LoadResult result;
   expect_same_files(session.world(), path);
   together_unless_damaged(session.world(), "loading " + path, [&] {
-    if (session.world().rank() == 0) verify_carried_files(path);
     reader = open_directory(session, path);
+    if (session.world().rank() == 0) verify_carried_files(path, reader->manifest());
     result = read_weights(session, *reader, buckets, local, tensors);
   });
   const ReadBytes read = reader->verify_parts(result, session.world());
@@ -190,8 +190,8 @@ SaveResult export_checkpoint(const ExportRequest& request) {
   Session session(load_config_text("schema_version = 1\n", "ckpt export", overrides, ConfigUse::kWeights),
                   {.plugin_path = request.plugin_path, .without_device = true});
   const OutputPlace place(request.directory, {request.checkpoint, request.base}, false);
-  verify_carried_files(request.checkpoint);
   const auto opened = open_directory(session, request.checkpoint);
+  verify_carried_files(request.checkpoint, opened->manifest());
   CheckpointReader& reader = *opened;
   const NamesOnDisk names(session, reader);
   std::vector<LoadTensor> wanted;

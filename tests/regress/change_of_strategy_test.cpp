@@ -3,10 +3,8 @@
 // stop.
 #include <algorithm>
 
-#include "host/checkpoint/bucket.hpp"
-#include "host/checkpoint/reader.hpp"
 #include "tests/regress/started_run.hpp"
-#include "tests/support/loaded_plugins.hpp"
+#include "tests/regress/whole_tensors.hpp"
 
 namespace chassis::test {
 namespace {
@@ -29,18 +27,9 @@ class ShardedRun : public testing::Test, protected StartedRun {
 
   // Every tensor of a checkpoint, whole.
   std::map<std::string, std::string> tensors(const std::string& path) {
-    const FormatPlugin format(plugins_.create("format", "native"));
-    const BucketPair buckets(1 << 16);
-    CheckpointReader reader(path, format);
-    std::vector<LoadTensor> wanted;
-    std::map<std::string, Tensor> found;
-    for (const DiskTensor& t : reader.tensors()) {
-      wanted.push_back({Descriptor::plain(t.name, t.dtype, t.global_shape), ""});
-      found[t.name] = Tensor::zeros(std::vector<int64_t>(t.global_shape.begin(), t.global_shape.end()), t.dtype);
-    }
-    reader.load(wanted, {}, buckets, [&](const Descriptor& d, int) { return found.at(d.fqn); });
     std::map<std::string, std::string> out;
-    for (const auto& [name, tensor] : found) out[name].assign(tensor.data_as<char>(), tensor.num_bytes());
+    for (const auto& [name, tensor] : whole_tensors(path, plugins_))
+      out[name].assign(tensor.data_as<char>(), tensor.num_bytes());
     return out;
   }
 

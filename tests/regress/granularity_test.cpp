@@ -4,10 +4,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "host/checkpoint/bucket.hpp"
-#include "host/checkpoint/reader.hpp"
 #include "tests/regress/started_run.hpp"
-#include "tests/support/loaded_plugins.hpp"
+#include "tests/regress/whole_tensors.hpp"
 
 namespace chassis::test {
 namespace {
@@ -39,18 +37,8 @@ class Granularity : public testing::TestWithParam<Case>, protected StartedRun {
   }
   // Every fp32 tensor of a checkpoint, whole.
   Values values(const std::string& path) {
-    const FormatPlugin format(plugins_.create("format", "native"));
-    const BucketPair buckets(1 << 16);
-    CheckpointReader reader(path, format);
-    std::vector<LoadTensor> wanted;
-    std::map<std::string, Tensor> found;
-    for (const DiskTensor& t : reader.tensors()) {
-      wanted.push_back({Descriptor::plain(t.name, t.dtype, t.global_shape), ""});
-      found[t.name] = Tensor::zeros(std::vector<int64_t>(t.global_shape.begin(), t.global_shape.end()), t.dtype);
-    }
-    reader.load(wanted, {}, buckets, [&](const Descriptor& d, int) { return found.at(d.fqn); });
     Values out;
-    for (const auto& [name, tensor] : found)
+    for (const auto& [name, tensor] : whole_tensors(path, plugins_))
       if (tensor.dtype() == Dtype::f32) out[name] = floats_of(tensor);
     return out;
   }
