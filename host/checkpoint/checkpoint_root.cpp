@@ -212,7 +212,8 @@ std::optional<CheckpointInfo> newest_checkpoint(const std::string& root) {
 }
 
 void pass_over(const CheckpointInfo& checkpoint, const std::string& why) {
-  counted_warning("checkpoint-damaged " + checkpoint.name, "checkpoint '" + checkpoint.path + "' is passed over: " + why);
+  counted_warning("checkpoint-damaged " + checkpoint.name,
+                  "checkpoint '" + checkpoint.path + "' is passed over: " + why);
 }
 
 CheckpointRoot::CheckpointRoot(std::string path) : path_(std::move(path)) {

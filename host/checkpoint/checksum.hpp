@@ -33,7 +33,8 @@ class PartChecksum {
 // The same for bytes in any order, no byte twice.
 class RunsChecksum {
  public:
-  explicit RunsChecksum(uint64_t box_bytes, Crc which = Crc::k32c) : box_bytes_(box_bytes), which_(which), run_(which) {}
+  explicit RunsChecksum(uint64_t box_bytes, Crc which = Crc::k32c)
+      : box_bytes_(box_bytes), which_(which), run_(which) {}
   void add(uint64_t offset, std::span<const std::byte> bytes) {
     if (bytes.empty()) return;
     if (offset < run_.at()) remainder_ ^= std::exchange(run_, PartChecksum(which_)).remainder(box_bytes_);

@@ -94,7 +94,8 @@ class Examination {
       examine_only_read();
       return failures_;
     }
-    for (const Dtype dtype : kAllDtypes) examine(std::string(dtype_name(dtype)), whole_tensors(dtype), dtype == Dtype::f32);
+    for (const Dtype dtype : kAllDtypes)
+      examine(std::string(dtype_name(dtype)), whole_tensors(dtype), dtype == Dtype::f32);
     examine("an odd name", odd_name(), false);
     examine("parts", two_ranks(), false);
     return failures_;
@@ -114,7 +115,8 @@ class Examination {
       format_.scan(empty, empty.table());
       fail("an empty directory is read without an error");
     } catch (const Error& error) {
-      if (error.message().find("is not of format") == std::string::npos) fail("an empty directory: {}", error.message());
+      if (error.message().find("is not of format") == std::string::npos)
+        fail("an empty directory: {}", error.message());
     }
   }
 
@@ -154,7 +156,9 @@ class Examination {
     const auto same_file = [](const auto& x, const auto& y) {
       return x.path == y.path && x.header == y.header && x.num_bytes == y.num_bytes && x.rank == y.rank;
     };
-    const auto same_place = [](const DiskPlace& x, const DiskPlace& y) { return x.file == y.file && x.offset == y.offset; };
+    const auto same_place = [](const DiskPlace& x, const DiskPlace& y) {
+      return x.file == y.file && x.offset == y.offset;
+    };
     return std::equal(a.files.begin(), a.files.end(), b.files.begin(), b.files.end(), same_file) &&
            std::equal(a.places.begin(), a.places.end(), b.places.begin(), b.places.end(), same_place) &&
            a.text_files == b.text_files;
@@ -202,7 +206,8 @@ class Examination {
   void expect_refusal_when_cut(const std::string& what, const Sample& sample, const std::string& path) {
     fs::path largest;
     for (const auto& entry : fs::recursive_directory_iterator(path))
-      if (entry.is_regular_file() && (largest.empty() || entry.file_size() > fs::file_size(largest))) largest = entry.path();
+      if (entry.is_regular_file() && (largest.empty() || entry.file_size() > fs::file_size(largest)))
+        largest = entry.path();
     for (const uint64_t num_bytes : {fs::file_size(largest) / 2, uint64_t{0}}) {
       fs::resize_file(largest, num_bytes);
       const size_t before = failures_.size();

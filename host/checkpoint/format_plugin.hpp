@@ -91,9 +91,11 @@ class FormatPlugin {
   // Throws unless every box has one place, boxes do not overlap, paths are plain and headers reasonable.
   FormatLayout layout(std::span<const DiskBox> boxes, const MetadataPairs& metadata, int num_ranks,
                       uint64_t max_file_bytes) const;
-  // Throws a storage error unless everything that is found lies inside its file; NotOfFormat if nothing is there for it.
+  // Throws a storage error unless everything that is found lies inside its file; NotOfFormat if nothing is there for
+  // it.
   FormatScan scan(SourceDirectory& directory) const;
-  // The same through another table of the directory, and also if the format is to be isolated: for those who see to that.
+  // The same through another table of the directory, and also if the format is to be isolated: for those who see to
+  // that.
   FormatScan scan(SourceDirectory& directory, const chassis_directory_t& source) const;
   // Fills what the layout of the same request left around the tensors of a file.
   void finish(std::span<const DiskBox> boxes, const MetadataPairs& metadata, int num_ranks, uint64_t max_file_bytes,

@@ -45,7 +45,8 @@ PartSource from_tensors(LocalTensors tensors) {
     const auto element_bytes = static_cast<uint64_t>(size_bytes(box.dtype));
     for_each_run(copy_to_disk(layout, part, box), [&](int64_t from, int64_t to, int64_t length) {
       while (length > 0) {
-        const auto bytes = room(static_cast<uint64_t>(to) * element_bytes, static_cast<uint64_t>(length) * element_bytes);
+        const auto bytes =
+            room(static_cast<uint64_t>(to) * element_bytes, static_cast<uint64_t>(length) * element_bytes);
         const auto count = static_cast<int64_t>(bytes.size() / element_bytes);
         read_elements(flat, from, count, box.dtype, bytes.data());
         from += count, to += count, length -= count;

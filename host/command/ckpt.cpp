@@ -35,9 +35,9 @@ int list(const std::string& path) { return print(checkpoint_table(list_checkpoin
 
 int tell(const std::string& path, const VerifyResult& result) {
   print(result.defects);
-  std::fprintf(output(), "%s %s: %llu tensors, %s in %llu files\n", result.ok() ? "ok" : "DAMAGED", printable(path, 4096).c_str(),
-              static_cast<unsigned long long>(result.num_tensors), bytes_text(result.num_bytes).c_str(),
-              static_cast<unsigned long long>(result.num_files));
+  std::fprintf(output(), "%s %s: %llu tensors, %s in %llu files\n", result.ok() ? "ok" : "DAMAGED",
+               printable(path, 4096).c_str(), static_cast<unsigned long long>(result.num_tensors),
+               bytes_text(result.num_bytes).c_str(), static_cast<unsigned long long>(result.num_files));
   return result.ok() ? 0 : static_cast<int>(ExitCode::kStorage);
 }
 
@@ -65,8 +65,8 @@ int verify(const std::string& path) {
       continue;
     }
     if (const std::string& why = info.defect.empty() ? info.unreadable : info.defect; !why.empty()) {
-      std::fprintf(output(), "%s %s: %s\n", info.defect.empty() ? "UNREADABLE" : "DAMAGED", printable(info.path, 4096).c_str(),
-                  printable(why, 4096).c_str());
+      std::fprintf(output(), "%s %s: %s\n", info.defect.empty() ? "UNREADABLE" : "DAMAGED",
+                   printable(info.path, 4096).c_str(), printable(why, 4096).c_str());
       code = static_cast<int>(ExitCode::kStorage);
       continue;
     }

@@ -181,7 +181,8 @@ void on_foreign_exit(const std::string& how) {
   if (!guarded_process.compare_exchange_strong(self, 0)) return;
   const std::string call = call_in_progress();
   log::error("the process was ended by {} {}", how,
-             call.empty() ? "while no plugin was called: by a library, or a thread that a plugin started" : "inside of " + call);
+             call.empty() ? "while no plugin was called: by a library, or a thread that a plugin started"
+                          : "inside of " + call);
   log::flush();
   end_process(static_cast<int>(ExitCode::kPlugin));
 }

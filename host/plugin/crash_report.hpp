@@ -23,7 +23,8 @@ class ExitGuard {
   ExitGuard& operator=(const ExitGuard&) = delete;
 };
 
-// [any] Code at `address` belongs to this plugin ("plugin 'x' 1.2"), loaded from `path`, for as long as the process lives.
+// [any] Code at `address` belongs to this plugin ("plugin 'x' 1.2"), loaded from `path`, for as long as the process
+// lives.
 void name_code(const void* address, const std::string& who, const std::string& path);
 
 }  // namespace chassis

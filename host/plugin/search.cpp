@@ -27,8 +27,10 @@ void add_folders(std::vector<PluginFolder>& folders, std::string_view list, cons
 
 // Empty if the environment names no home.
 std::string user_folder() {
-  for (const auto& [variable, below] : {std::pair{"XDG_DATA_HOME", "/chassis/plugins"}, {"HOME", "/.local/share/chassis/plugins"}})
-    if (const char* folder = std::getenv(variable); folder != nullptr && folder[0] == '/') return std::string(folder) + below;
+  for (const auto& [variable, below] :
+       {std::pair{"XDG_DATA_HOME", "/chassis/plugins"}, {"HOME", "/.local/share/chassis/plugins"}})
+    if (const char* folder = std::getenv(variable); folder != nullptr && folder[0] == '/')
+      return std::string(folder) + below;
   return "";
 }
 
@@ -62,7 +64,8 @@ PluginIndex::PluginIndex(std::vector<PluginFolder> folders) : folders_(std::move
       kind = path_kind(folder.path);
     } catch (const Error& error) {
       if (folder.must_exist) throw Error(ExitCode::kConfig, folder.where, "plugin folder " + error.message());
-      counted_warning("plugin folders ignored", fmt::format("plugin folder from {}: {}", folder.origin, error.message()));
+      counted_warning("plugin folders ignored",
+                      fmt::format("plugin folder from {}: {}", folder.origin, error.message()));
       continue;
     }
     if (kind != PathKind::kDirectory) {

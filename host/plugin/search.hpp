@@ -19,7 +19,8 @@ struct PluginFolder {
 };
 
 // In order: the command line, the configuration, CHASSIS_PLUGIN_PATH (separated by ':'), the user's own
-// ($XDG_DATA_HOME/chassis/plugins, else ~/.local/share/chassis/plugins), and <folder of the program>/../lib/chassis/plugins.
+// ($XDG_DATA_HOME/chassis/plugins, else ~/.local/share/chassis/plugins), and <folder of the
+// program>/../lib/chassis/plugins.
 std::vector<PluginFolder> plugin_folders(const std::vector<std::string>& command_line,
                                          const std::vector<std::string>& config, const SourcePosition& config_where);
 // The file of the running program.

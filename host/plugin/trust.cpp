@@ -44,7 +44,8 @@ void walk(fs::path path, const LookAt& look_at) {
     std::array<char, 4096> target;
     const ssize_t size = ::readlink(path.c_str(), target.data(), target.size());
     if (size < 0 || size == static_cast<ssize_t>(target.size()))
-      throw storage_error(fmt::format("{}: {}", path.string(), size < 0 ? std::strerror(errno) : "its target is too long"));
+      throw storage_error(
+          fmt::format("{}: {}", path.string(), size < 0 ? std::strerror(errno) : "its target is too long"));
     const fs::path next(std::string(target.data(), static_cast<size_t>(size)));
     path = next.is_absolute() ? next : folder / next;
   }

@@ -93,7 +93,9 @@ CaseProgram rope() {
   CaseProgram c("rope");
   const DimId heads = c.dim("heads", 3), dim = c.dim("head_dim", 10);
   c.output("y", c.op("rope", {c.input("x", {heads, dim}), c.field("positions")}, {},
-                     {{"inv_freq", std::vector<double>{1.0, 0.3, 0.1, 0.03, 0.01}}, {"factor", 1.0}, {"interleaved", int64_t{0}}}));
+                     {{"inv_freq", std::vector<double>{1.0, 0.3, 0.1, 0.03, 0.01}},
+                      {"factor", 1.0},
+                      {"interleaved", int64_t{0}}}));
   return c;
 }
 
@@ -188,7 +190,8 @@ std::vector<Named> run_case(const Program& program, const ResolveOptions& option
   std::map<std::string, Tensor> inputs, gradients;
   Fields fields;
   for (const auto& [name, value] : program.blocks[0].inputs) {
-    inputs[name] = Tensor::empty(layout.local_shape(program, program.blocks[0].values[value], kBatch, kTime), options.compute);
+    inputs[name] =
+        Tensor::empty(layout.local_shape(program, program.blocks[0].values[value], kBatch, kTime), options.compute);
     random(name, inputs[name]);
   }
   for (const auto& [name, value] : program.blocks[0].fields) {

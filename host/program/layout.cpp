@@ -10,7 +10,9 @@ namespace {
 
 using Kind = Sharding::Kind;
 
-bool contains(const std::vector<DimId>& dims, DimId dim) { return std::find(dims.begin(), dims.end(), dim) != dims.end(); }
+bool contains(const std::vector<DimId>& dims, DimId dim) {
+  return std::find(dims.begin(), dims.end(), dim) != dims.end();
+}
 
 // Walks one block for one axis and rebuilds its op list.
 class BlockLayout {
@@ -64,7 +66,8 @@ class BlockLayout {
     std::string collective;
     DimId moved = 0;
     if (have.kind == Kind::kPartial && wanted.kind == Kind::kReplicate) collective = "comm.all_reduce";
-    if (have.kind == Kind::kPartial && wanted.kind == Kind::kShard) collective = "comm.reduce_scatter", moved = wanted.dim;
+    if (have.kind == Kind::kPartial && wanted.kind == Kind::kShard)
+      collective = "comm.reduce_scatter", moved = wanted.dim;
     if (have.kind == Kind::kShard && wanted.kind == Kind::kReplicate) collective = "comm.all_gather", moved = have.dim;
     if (collective.empty())
       throw internal_error("no collective leads value '" + block_.values[value].name + "' to its placement");
@@ -147,7 +150,9 @@ class BlockLayout {
   }
 
   // Ids are replicated; this rank's stretch of them is a local cut without communication.
-  ValueId slice_time(ValueId ids) { return insert("comm.slice", ids, {Kind::kShard, CHASSIS_DIM_TIME}, CHASSIS_DIM_TIME); }
+  ValueId slice_time(ValueId ids) {
+    return insert("comm.slice", ids, {Kind::kShard, CHASSIS_DIM_TIME}, CHASSIS_DIM_TIME);
+  }
 
   void place_attention(Op op) {
     const Sharding q = of(op.inputs[0]), k = of(op.inputs[1]);
@@ -211,7 +216,8 @@ std::string dual_of(std::string_view collective) {
   return {};
 }
 
-std::vector<int64_t> ProgramLayout::local_shape(const Program& program, const GraphValue& value, int64_t batch, int64_t time) const {
+std::vector<int64_t> ProgramLayout::local_shape(const Program& program, const GraphValue& value, int64_t batch,
+                                                int64_t time) const {
   std::vector<int64_t> shape;
   for (DimId dim : value.dims) {
     int64_t size = dim == CHASSIS_DIM_BATCH ? batch : dim == CHASSIS_DIM_TIME ? time : program.dims[dim].size;

@@ -12,8 +12,8 @@
 
 namespace chassis {
 
-// One member of the parallel stack that divides the computation itself (tensor and sequence parallelism). Strategies that
-// only divide storage (FSDP, ZeRO) leave values alone: they act on unit events and shard descriptors.
+// One member of the parallel stack that divides the computation itself (tensor and sequence parallelism). Strategies
+// that only divide storage (FSDP, ZeRO) leave values alone: they act on unit events and shard descriptors.
 class LayoutStrategy {
  public:
   virtual ~LayoutStrategy() = default;

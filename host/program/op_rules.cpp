@@ -124,7 +124,8 @@ void attention(Rule& r, const Program& program) {
 std::tuple<int64_t, int64_t, int64_t> extent(const Program& program, const std::vector<DimId>& dims) {
   std::vector<DimId> known = dims;
   std::erase_if(known, [](DimId d) { return d == kB || d == kT; });
-  return {program.dim_product(known), std::count(dims.begin(), dims.end(), kB), std::count(dims.begin(), dims.end(), kT)};
+  return {program.dim_product(known), std::count(dims.begin(), dims.end(), kB),
+          std::count(dims.begin(), dims.end(), kT)};
 }
 
 void elementwise(Rule& r) {

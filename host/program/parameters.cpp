@@ -31,7 +31,8 @@ Descriptor describe(const Program& program, const ProgramLayout& layout, const S
 
 // Elements [index, index + count) of the logical tensor, row-major, into consecutive elements of `target` from `begin`
 // on. In pieces of fixed size, so that a device tensor needs little host memory.
-void initialize_normal(const Parameter& p, const Tensor& target, int64_t begin, int64_t index, int64_t count, uint64_t seed) {
+void initialize_normal(const Parameter& p, const Tensor& target, int64_t begin, int64_t index, int64_t count,
+                       uint64_t seed) {
   constexpr int64_t kPiece = 4 << 20;
   std::vector<float> piece(static_cast<size_t>(std::min(kPiece, count)));
   for (int64_t done = 0; done < count; done += kPiece) {

@@ -27,8 +27,8 @@ struct Parameter {
   bool pinned = false;     // beside CUDA the first two are page-locked there
 
   Tensor value;   // what ops read, in the precision of the run; none while it is not gathered
-  Tensor shard;   // what this rank stores, loads and saves: fp32 if it is trained, else in the precision of the run. The
-                  // same memory as value where nothing divides or casts
+  Tensor shard;  // what this rank stores, loads and saves: fp32 if it is trained, else in the precision of the run. The
+                 // same memory as value where nothing divides or casts
   Tensor gradient;                // of value, fp32; none before the first backward
   bool gradient_written = false;  // in this step; an unwritten gradient counts as zero
   // Of the shard, summed over the data-parallel ranks: what the optimizer reads. None: the gradient itself is.

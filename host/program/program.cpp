@@ -28,7 +28,9 @@ SlotId BlockType::add_slot(Slot slot) {
 }
 
 Dtype dtype_of(const GraphValue& value, Dtype compute) {
-  return value.type == GraphValueType::kCompute ? compute : value.type == GraphValueType::kInt32 ? Dtype::i32 : Dtype::f32;
+  return value.type == GraphValueType::kCompute ? compute
+         : value.type == GraphValueType::kInt32 ? Dtype::i32
+                                                : Dtype::f32;
 }
 
 std::string Chain::prefix_of(size_t index) const {

@@ -42,8 +42,9 @@ void check_provider(const OpsProvider& provider) {
   for (const auto& [name, there] : required)
     if (!there) throw plugin_error(who + ": its table has no function " + name);
   if (table.num_patterns > kMostPatterns || (table.num_patterns > 0 && !table.patterns))
-    throw plugin_error(who + " offers " + std::to_string(table.num_patterns) +
-                       (table.patterns ? " patterns, at most " + std::to_string(kMostPatterns) : " patterns, but no list of them"));
+    throw plugin_error(
+        who + " offers " + std::to_string(table.num_patterns) +
+        (table.patterns ? " patterns, at most " + std::to_string(kMostPatterns) : " patterns, but no list of them"));
   for (uint32_t i = 0; i < table.num_patterns; ++i) {
     if (!table.patterns[i].ptr || table.patterns[i].len > kMostPatternBytes)
       throw plugin_error(who + ": pattern " + std::to_string(i) + " has " + std::to_string(table.patterns[i].len) +

@@ -1,5 +1,5 @@
-// A node without its kernel: the tensors that `infer` says it makes are allocated on the device meta, so that counters show
-// what a step takes. Which gradients share memory follows from the ops: those of a sum's terms, and of a reshape.
+// A node without its kernel: the tensors that `infer` says it makes are allocated on the device meta, so that counters
+// show what a step takes. Which gradients share memory follows from the ops: those of a sum's terms, and of a reshape.
 #pragma once
 
 #include "host/program/block_run.hpp"

@@ -26,7 +26,8 @@ void insert_after(BlockType& block, size_t op_index, std::vector<Op> ops) {
 }
 
 void replace_uses(BlockType& block, ValueId from, ValueId to, size_t first_op) {
-  CHASSIS_CHECK(block.values[from].dims == block.values[to].dims, "a use can only be replaced by a value of the same dims");
+  CHASSIS_CHECK(block.values[from].dims == block.values[to].dims,
+                "a use can only be replaced by a value of the same dims");
   for (size_t i = first_op; i < block.ops.size(); ++i)
     std::replace(block.ops[i].inputs.begin(), block.ops[i].inputs.end(), from, to);
   for (auto& [name, value] : block.outputs)

@@ -9,7 +9,8 @@
 
 namespace chassis {
 
-// A new op with outputs by the rules of chassis/op.h, not in the block's list yet. `output_dims` as in chassis_op_desc_t.
+// A new op with outputs by the rules of chassis/op.h, not in the block's list yet. `output_dims` as in
+// chassis_op_desc_t.
 Op make_op(const Program& program, BlockType& block, std::string id, std::string name, std::vector<ValueId> inputs,
            std::vector<SlotId> params, const std::vector<DimId>& output_dims);
 

@@ -303,7 +303,8 @@ void Shards::start_gather(CommGroup& group, Dtype dtype, const std::vector<std::
     for (size_t i = 0; i < ids.size(); ++i) {
       const Entry& e = entry(ids[i]);
       const Tensor& from = e.kept ? e.kept : e.parameter->shard;
-      if (const int64_t count = from.num_elements()) lane.send.narrow(0, lane.own_offset(i), count).copy_from(from.flat());
+      if (const int64_t count = from.num_elements())
+        lane.send.narrow(0, lane.own_offset(i), count).copy_from(from.flat());
     }
     lane.in_place = gathers_in_place(entry(ids[0]), dtype);
     lane.recv = lane.in_place ? home_of_whole(entry(ids[0])).flat() : flat_buffer(lane.total(), dtype, device_);

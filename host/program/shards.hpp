@@ -1,5 +1,5 @@
-// The shards of parameters in motion: gathers whole tensors, frees them, reduces gradients. What chassis_shards_t offers
-// to a parallel strategy; it decides when, this knows how. Lengths and places come from the descriptors alone.
+// The shards of parameters in motion: gathers whole tensors, frees them, reduces gradients. What chassis_shards_t
+// offers to a parallel strategy; it decides when, this knows how. Lengths and places come from the descriptors alone.
 #pragma once
 
 #include <cstdint>

@@ -52,6 +52,8 @@ class MembersTable final : public Table {
 
 }  // namespace
 
-std::unique_ptr<Table> make_members_table(const TableContext& context) { return std::make_unique<MembersTable>(context); }
+std::unique_ptr<Table> make_members_table(const TableContext& context) {
+  return std::make_unique<MembersTable>(context);
+}
 
 }  // namespace chassis

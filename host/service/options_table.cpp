@@ -80,6 +80,8 @@ class OptionsTable final : public Table {
 
 }  // namespace
 
-std::unique_ptr<Table> make_options_table(const TableContext& context) { return std::make_unique<OptionsTable>(context); }
+std::unique_ptr<Table> make_options_table(const TableContext& context) {
+  return std::make_unique<OptionsTable>(context);
+}
 
 }  // namespace chassis

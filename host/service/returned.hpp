@@ -1,5 +1,5 @@
-// Tensors that come back from plugins: compared with what was asked for, where they come back, so that whoever made them
-// is named. Metadata alone is read; that costs a few nanoseconds.
+// Tensors that come back from plugins: compared with what was asked for, where they come back, so that whoever made
+// them is named. Metadata alone is read; that costs a few nanoseconds.
 #pragma once
 
 #include <cstdint>

@@ -8,8 +8,8 @@
 
 namespace chassis {
 
-// "fp32" or "float32", "bf16" or "bfloat16", "fp16" or "float16". Throws a config error for any other text, which begins
-// with `what`: where the text was found.
+// "fp32" or "float32", "bf16" or "bfloat16", "fp16" or "float16". Throws a config error for any other text, which
+// begins with `what`: where the text was found.
 Dtype float_dtype(std::string_view text, const std::string& what);
 // "bfloat16", as in a config.json.
 std::string_view float_dtype_name(Dtype dtype);

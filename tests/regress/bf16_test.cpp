@@ -1,5 +1,5 @@
-// Training in bf16 with fp32 masters stays near fp32: bf16 keeps 8 bits, so a value may be off by 2^-9 of itself, and a sum
-// of products of such values by little more.
+// Training in bf16 with fp32 masters stays near fp32: bf16 keeps 8 bits, so a value may be off by 2^-9 of itself, and a
+// sum of products of such values by little more.
 #include "tests/regress/small_run.hpp"
 
 namespace chassis::test {
@@ -27,7 +27,8 @@ TEST_P(Bf16, TrainsWithinTheBoundsOfItsPrecision) {
 TEST_P(Bf16, AnUpdateTooSmallForBf16IsNotLost) {
   const SmallRun run(GetParam());
   run.write(random_documents({9, 40, 3, 77, 21, 14, 35, 2, 60, 18}));
-  const std::vector<std::string> overrides = {"train.micro_batch_size=4", "precision.compute=bf16", "optimizer.lr=1e-6"};
+  const std::vector<std::string> overrides = {"train.micro_batch_size=4", "precision.compute=bf16",
+                                              "optimizer.lr=1e-6"};
   const Trained one = train(run, 1, overrides), many = train(run, 20, overrides);
   const double moved = relative_l2(many.weights, one.weights);
   EXPECT_GT(moved, 1e-6);   // 19 steps of at most 1e-6 beside weights of 0.1

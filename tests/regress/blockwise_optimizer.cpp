@@ -1,5 +1,6 @@
-// An optimizer with a momentum of 8 bits (Dettmers et al. 2022): codes in blocks, beside each block its largest magnitude
-// and its mean square; and a number of steps for each parameter. A block that is cut, or padded, gives other numbers.
+// An optimizer with a momentum of 8 bits (Dettmers et al. 2022): codes in blocks, beside each block its largest
+// magnitude and its mean square; and a number of steps for each parameter. A block that is cut, or padded, gives other
+// numbers.
 #include <algorithm>
 #include <cmath>
 
@@ -24,7 +25,8 @@ class Blockwise final : public Optimizer {
 
   std::span<const chassis_state_desc_t> states() const override {
     static constexpr chassis_state_desc_t kSteps = {
-        sizeof(chassis_state_desc_t), CHASSIS_DTYPE_F32, {"steps", 5}, CHASSIS_STATE_SCALAR, CHASSIS_GRANULARITY_ELEMENT, 1};
+        sizeof(chassis_state_desc_t), CHASSIS_DTYPE_F32,           {"steps", 5},
+        CHASSIS_STATE_SCALAR,         CHASSIS_GRANULARITY_ELEMENT, 1};
     static constexpr chassis_state_desc_t kStates[] = {block_state("code", kBlock, CHASSIS_DTYPE_U8),
                                                        per_block_state("absmax", kBlock),
                                                        per_block_state("mean_square", kBlock), kSteps};

@@ -18,8 +18,10 @@ TEST_P(Invariance, DocumentsPackedIntoRowsTrainLikeDocumentsAlone) {
   const SmallRun run(GetParam());
   run.write(random_documents(kWholeRows));
   // Four rows hold eight documents, twice.
-  const Trained packed = train(run, 6, {"data.shuffle=false", "data.packing=concat_split", kRows, "train.micro_batch_size=2"});
-  const Trained alone = train(run, 6, {"data.shuffle=false", "data.packing=none", kDocuments, "train.micro_batch_size=4"});
+  const Trained packed =
+      train(run, 6, {"data.shuffle=false", "data.packing=concat_split", kRows, "train.micro_batch_size=2"});
+  const Trained alone =
+      train(run, 6, {"data.shuffle=false", "data.packing=none", kDocuments, "train.micro_batch_size=4"});
   expect_close(packed, alone, kTolerance);
 }
 

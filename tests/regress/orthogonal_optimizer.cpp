@@ -19,7 +19,8 @@ Matrix times_transposed(const Matrix& a, const Matrix& b, int64_t m, int64_t n, 
   for (int64_t i = 0; i < m; ++i)
     for (int64_t j = 0; j < n; ++j) {
       double sum = 0;
-      for (int64_t x = 0; x < k; ++x) sum += static_cast<double>(a[static_cast<size_t>(i * k + x)]) * b[static_cast<size_t>(j * k + x)];
+      for (int64_t x = 0; x < k; ++x)
+        sum += static_cast<double>(a[static_cast<size_t>(i * k + x)]) * b[static_cast<size_t>(j * k + x)];
       out[static_cast<size_t>(i * n + j)] = static_cast<float>(sum);
     }
   return out;
@@ -28,7 +29,8 @@ Matrix times_transposed(const Matrix& a, const Matrix& b, int64_t m, int64_t n, 
 Matrix transposed(const Matrix& a, int64_t rows, int64_t columns) {
   Matrix out(a.size());
   for (int64_t i = 0; i < rows; ++i)
-    for (int64_t j = 0; j < columns; ++j) out[static_cast<size_t>(j * rows + i)] = a[static_cast<size_t>(i * columns + j)];
+    for (int64_t j = 0; j < columns; ++j)
+      out[static_cast<size_t>(j * rows + i)] = a[static_cast<size_t>(i * columns + j)];
   return out;
 }
 

@@ -32,11 +32,13 @@ const std::vector<Strategy> kStrategies = {
     {"zero1", {"plugin = \"zero\"", "stage = 1"}, home},
     {"zero2", {"plugin = \"zero\"", "stage = 2", "reduce_bucket_size = 2000"}, home},
     {"zero3",
-     {"plugin = \"zero\"", "stage3_param_persistence_threshold = 40", "overlap_comm = \"true\"", "stage3_max_reuse_distance = 5000"},
+     {"plugin = \"zero\"", "stage3_param_persistence_threshold = 40", "overlap_comm = \"true\"",
+      "stage3_max_reuse_distance = 5000"},
      home},
     {"fsdp2_offload", {"plugin = \"fsdp2\"", "offload = \"cpu\"", "reduce_every_microbatch = false"}, home},
     {"zero3_offload",
-     {"plugin = \"zero\"", "offload_optimizer_device = \"cpu\"", "offload_param_device = \"cpu\"", "offload_optimizer_fraction = 0.5"},
+     {"plugin = \"zero\"", "offload_optimizer_device = \"cpu\"", "offload_param_device = \"cpu\"",
+      "offload_optimizer_fraction = 0.5"},
      home},
 };
 
@@ -49,8 +51,11 @@ struct Variant {
   }
   std::string name() const {
     std::string text;
-    const auto add = [&](bool on, const char* word) { text += on ? (text.empty() ? "" : "_") + std::string(word) : ""; };
-    add(large, "large"), add(tied, "tied"), add(accumulates, "accumulation"), add(recomputes, "recompute"), add(frozen, "frozen");
+    const auto add = [&](bool on, const char* word) {
+      text += on ? (text.empty() ? "" : "_") + std::string(word) : "";
+    };
+    add(large, "large"), add(tied, "tied"), add(accumulates, "accumulation"), add(recomputes, "recompute"),
+        add(frozen, "frozen");
     add(uneven, "uneven"), add(bf16, "bf16");
     return text.empty() ? "plain" : text;
   }
@@ -61,16 +66,18 @@ struct Row {
   int ranks;
   unsigned variant;
   std::string name() const {
-    return std::string(kStrategies[strategy].name) + "_on_" + std::to_string(ranks) + "_" + Variant::of_bits(variant).name();
+    return std::string(kStrategies[strategy].name) + "_on_" + std::to_string(ranks) + "_" +
+           Variant::of_bits(variant).name();
   }
   friend void PrintTo(const Row& row, std::ostream* out) { *out << row.name(); }
 };
 
 // Every strategy on 2, 3 and 4 ranks; variants such that every strategy, every number of ranks and every other variant
 // meets each of them both ways.
-constexpr std::array<unsigned, 24> kVariants = {0b010111, 0b101010, 0b100100, 0b000011, 0b100010, 0b011101, 0b100000, 0b110111,
-                                                0b001000, 0b001000, 0b111100, 0b010011, 0b001101, 0b100001, 0b110110, 0b101110,
-                                                0b111110, 0b000001, 0b101100, 0b010011, 0b100110, 0b110110, 0b110010, 0b001101};
+constexpr std::array<unsigned, 24> kVariants = {0b010111, 0b101010, 0b100100, 0b000011, 0b100010, 0b011101,
+                                                0b100000, 0b110111, 0b001000, 0b001000, 0b111100, 0b010011,
+                                                0b001101, 0b100001, 0b110110, 0b101110, 0b111110, 0b000001,
+                                                0b101100, 0b010011, 0b100110, 0b110110, 0b110010, 0b001101};
 
 std::vector<Row> pairwise_rows() {
   std::vector<Row> rows;
@@ -82,7 +89,8 @@ std::vector<Row> all_rows() {
   std::vector<Row> rows;
   for (size_t s = 0; s < kStrategies.size(); ++s)
     for (int ranks : {2, 3, 4})
-      for (unsigned v : {0b000000u, 0b100000u, 0b010000u, 0b001000u, 0b000100u, 0b000010u, 0b000001u}) rows.push_back({s, ranks, v});
+      for (unsigned v : {0b000000u, 0b100000u, 0b010000u, 0b001000u, 0b000100u, 0b000010u, 0b000001u})
+        rows.push_back({s, ranks, v});
   return rows;
 }
 
@@ -108,7 +116,8 @@ class ParallelRun {
          << "[model]\nplugin = \"llama\"\nconfig = { " << dims
          << ", num_hidden_layers = 3, num_attention_heads = 6, num_key_value_heads = 2, attention_bias = true, "
          << "initializer_range = 0.1, tie_word_embeddings = " << (variant.tied ? "true" : "false") << " }\n"
-         << "[[data.train]]\npath = \"tokens.jsonl\"\nformat = \"tokens\"\n[[data.eval]]\npath = \"tokens.jsonl\"\nformat = \"tokens\"\n"
+         << "[[data.train]]\npath = \"tokens.jsonl\"\nformat = \"tokens\"\n[[data.eval]]\npath = "
+            "\"tokens.jsonl\"\nformat = \"tokens\"\n"
          << "[data]\ncache_dir = \"cache\"\n[train]\nseq_len = 32\nglobal_batch_size = 12\n"
          << "[optimizer]\nplugin = \"adamw\"\nlr = 2e-3\nweight_decay = 0.1\neps = 1e-4\n"
          << "[precision]\ncompute = \"" << (variant.bf16 ? "bf16" : "fp32") << "\"\n"
@@ -153,7 +162,8 @@ class ParallelRun {
         result.evaluations.push_back(record.at("eval_loss"));
       }
     }
-    Session session(load_config(folder_ / "run.toml", {"run.output_dir=" + (folder_ / "run"), "data.cache_dir=" + (folder_ / "cache")}),
+    Session session(load_config(folder_ / "run.toml",
+                                {"run.output_dir=" + (folder_ / "run"), "data.cache_dir=" + (folder_ / "cache")}),
                     {});
     session.allocate();
     load_weights(session, folder_ / "run/final");
@@ -170,7 +180,8 @@ class ParallelRun {
 double worst(const std::vector<double>& ours, const std::vector<double>& theirs) {
   EXPECT_EQ(ours.size(), theirs.size());
   double difference = 0.0;
-  for (size_t i = 0; i < std::min(ours.size(), theirs.size()); ++i) difference = std::max(difference, relative(ours[i], theirs[i]));
+  for (size_t i = 0; i < std::min(ours.size(), theirs.size()); ++i)
+    difference = std::max(difference, relative(ours[i], theirs[i]));
   return difference;
 }
 
@@ -203,9 +214,12 @@ void expect_the_numbers_of_one_process(const Row& row) {
 
 class Parallel : public testing::TestWithParam<Row> {};
 TEST_P(Parallel, GivesTheNumbersOfOneProcess) { expect_the_numbers_of_one_process(GetParam()); }
-INSTANTIATE_TEST_SUITE_P(Pairwise, Parallel, testing::ValuesIn(pairwise_rows()), [](const auto& info) { return info.param.name(); });
-INSTANTIATE_TEST_SUITE_P(Large, Parallel, testing::ValuesIn(large_rows()), [](const auto& info) { return info.param.name(); });
-INSTANTIATE_TEST_SUITE_P(Matrix, Parallel, testing::ValuesIn(all_rows()), [](const auto& info) { return info.param.name(); });
+INSTANTIATE_TEST_SUITE_P(Pairwise, Parallel, testing::ValuesIn(pairwise_rows()),
+                         [](const auto& info) { return info.param.name(); });
+INSTANTIATE_TEST_SUITE_P(Large, Parallel, testing::ValuesIn(large_rows()),
+                         [](const auto& info) { return info.param.name(); });
+INSTANTIATE_TEST_SUITE_P(Matrix, Parallel, testing::ValuesIn(all_rows()),
+                         [](const auto& info) { return info.param.name(); });
 
 TEST(ParallelRows, MeetInPairs) {
   for (unsigned a = 0; a < 6; ++a) {

@@ -19,7 +19,8 @@ class Resume : public WithProviders, protected StartedRun {
     for (std::string line; std::getline(file, line);) {
       const auto json = nlohmann::json::parse(line);
       std::string kept;
-      for (const char* key : {"step", "loss", "grad_norm", "lr", "tokens", "trained_tokens"}) kept += json.at(key).dump() + " ";
+      for (const char* key : {"step", "loss", "grad_norm", "lr", "tokens", "trained_tokens"})
+        kept += json.at(key).dump() + " ";
       lines.push_back(kept);
     }
     return lines;
@@ -39,7 +40,9 @@ class Resume : public WithProviders, protected StartedRun {
     EXPECT_GE(compared, 2u);
   }
 };
-INSTANTIATE_TEST_SUITE_P(, Resume, testing::Values(Providers{"sdpa", "[\"aten\"]"}, Providers{"interval", "[\"fused\", \"aten\"]"}));
+INSTANTIATE_TEST_SUITE_P(, Resume,
+                         testing::Values(Providers{"sdpa", "[\"aten\"]"},
+                                         Providers{"interval", "[\"fused\", \"aten\"]"}));
 
 TEST_P(Resume, TwiceFiveStepsAreTenSteps) {
   const std::string warmup = "schedule.warmup_steps=4";

@@ -82,7 +82,8 @@ TEST_F(RunDirectoryTest, AFileOfOthersUnderTheNameOfOneOfItsFilesStays) {
 
 TEST_F(RunDirectoryTest, ACheckpointOfAnotherRunIsNoPlaceForARun) {
   ASSERT_EQ(train({"checkpoint.every_steps=3"}).exit_code, 0);
-  for (const char* place : {"out/checkpoints/step-000006", "out/checkpoints/step-000006/run", "out/checkpoints/run", "out/final"}) {
+  for (const char* place :
+       {"out/checkpoints/step-000006", "out/checkpoints/step-000006/run", "out/checkpoints/run", "out/final"}) {
     const Outcome run = train({std::string("run.output_dir=") + place});
     EXPECT_EQ(run.exit_code, 7) << run.output;
     EXPECT_HAS(run.output, "is not written: ");
@@ -226,11 +227,11 @@ TEST_F(RunDirectoryTest, WhatDiffersFromTheRunThatIsResumedIsSaidLineByLine) {
   EXPECT_EQ(refused.exit_code, 2) << refused.output;
   const Outcome run = train(other);
   EXPECT_EQ(run.exit_code, 0) << run.output;
-  for (const char* line : {"optimizer.lr was 0.01, is 0.5", "train.seq_len was 16, is 8",
-                           "train.global_batch_size was 4, is 2", "schedule.warmup_steps was 0, is 3",
-                           "optimizer.beta2 was ",
-                           "learning rate of step 3 was to be 0, is 0.5: the schedule \"cosine\" had ended at step 2 and "
-                           "goes on to step 8"}) {
+  for (const char* line :
+       {"optimizer.lr was 0.01, is 0.5", "train.seq_len was 16, is 8", "train.global_batch_size was 4, is 2",
+        "schedule.warmup_steps was 0, is 3", "optimizer.beta2 was ",
+        "learning rate of step 3 was to be 0, is 0.5: the schedule \"cosine\" had ended at step 2 and "
+        "goes on to step 8"}) {
     EXPECT_HAS(run.output, std::string("warning: differs from the run that was saved: ") + line);
     EXPECT_HAS(refused.output, std::string("\n  ") + line);
   }

@@ -1,4 +1,5 @@
-// A Llama small enough to be trained in a test: its configuration in a folder of its own, and steps taken in this process.
+// A Llama small enough to be trained in a test: its configuration in a folder of its own, and steps taken in this
+// process.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -42,7 +43,8 @@ inline std::vector<Document> random_documents(const std::vector<size_t>& lengths
   std::vector<Document> documents;
   for (size_t length : lengths) {
     Document document;
-    for (size_t i = 0; i < length; ++i) document.ids.push_back(static_cast<int32_t>(random() % static_cast<uint32_t>(vocab_size)));
+    for (size_t i = 0; i < length; ++i)
+      document.ids.push_back(static_cast<int32_t>(random() % static_cast<uint32_t>(vocab_size)));
     if (documents.size() % 3 == 1)
       for (int32_t id : document.ids) document.labels.push_back(random() % 2 ? -100 : id);
     documents.push_back(std::move(document));
@@ -55,7 +57,8 @@ class SmallRun {
   explicit SmallRun(const Providers& providers) {
     config_ = R"(schema_version = 1
 [run]
-output_dir = ")" + (folder_ / "run") + R"("
+output_dir = ")" +
+              (folder_ / "run") + R"("
 max_steps = 10
 seed = 5
 threads = 2
@@ -64,10 +67,12 @@ device = "cpu"
 plugin = "llama"
 config = { vocab_size = 101, hidden_size = 32, intermediate_size = 56, num_hidden_layers = 3, num_attention_heads = 4, num_key_value_heads = 2, attention_bias = true, initializer_range = 0.1 }
 [[data.train]]
-path = ")" + (folder_ / "tokens.jsonl") + R"("
+path = ")" + (folder_ / "tokens.jsonl") +
+              R"("
 format = "tokens"
 [data]
-cache_dir = ")" + (folder_ / "cache") + R"("
+cache_dir = ")" +
+              (folder_ / "cache") + R"("
 [train]
 seq_len = 32
 [optimizer]
@@ -80,9 +85,11 @@ compute = "fp32"
 [checkpoint]
 bucket_mib = 1
 [attention]
-plugin = ")" + providers.attention + R"("
+plugin = ")" + providers.attention +
+              R"("
 [kernels]
-plugins = )" + providers.kernels + "\n";
+plugins = )" + providers.kernels +
+              "\n";
     write_text(folder_ / "run.toml", config_);
   }
 
@@ -144,7 +151,8 @@ inline Trained train(const SmallRun& run, int64_t num_steps, std::vector<std::st
   options.schedule = {"constant", session->config().get_double("optimizer.lr"), 0, 0, 0.0, num_steps};
   options.max_grad_norm = session->config().get_double("optimizer.max_grad_norm");
   options.max_steps = num_steps;
-  Trainer trainer(session->executor(), session->parameters(), session->optimizer(), *data, Ranks{}, session->device(), options);
+  Trainer trainer(session->executor(), session->parameters(), session->optimizer(), *data, Ranks{}, session->device(),
+                  options);
   Trained trained;
   for (int64_t step = 0; step < num_steps; ++step) {
     const StepRecord record = trainer.step();

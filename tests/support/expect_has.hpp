@@ -10,7 +10,8 @@ namespace chassis::test {
 
 inline testing::AssertionResult has_text(std::string_view text, std::string_view part) {
   if (!part.empty() && text.find(part) != std::string_view::npos) return testing::AssertionSuccess();
-  return testing::AssertionFailure() << "\"" << part << "\" is not in\n" << (text.empty() ? "(nothing was said)" : text);
+  return testing::AssertionFailure() << "\"" << part << "\" is not in\n"
+                                     << (text.empty() ? "(nothing was said)" : text);
 }
 
 }  // namespace chassis::test

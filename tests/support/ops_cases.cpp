@@ -359,8 +359,10 @@ std::vector<OpsCase> attention_cases() {
   cases.push_back(attention(masks[1], 1, 70, 70, 3, 3, 24, 24, 0));
   cases.push_back(attention(masks[1], 2, 8, 8, 4, 4, 8, 5, 0));
   for (int64_t head_dim : {5, 10, 20, 36}) cases.push_back(attention(masks[1], 2, 19, 19, 4, 2, head_dim, head_dim, 0));
-  const at::Tensor long_rows = at::cat({at::zeros({1, 40}, at::TensorOptions(kInt)), at::ones({1, 57}, at::TensorOptions(kInt)),
-                                        at::full({1, 3}, -1, at::TensorOptions(kInt))}, 1);
+  const at::Tensor long_rows =
+      at::cat({at::zeros({1, 40}, at::TensorOptions(kInt)), at::ones({1, 57}, at::TensorOptions(kInt)),
+               at::full({1, 3}, -1, at::TensorOptions(kInt))},
+              1);
   cases.push_back(attention({"two long documents", true, 0, 0, long_rows}, 1, 100, 100, 4, 2, 16, 16, 0));
   cases.push_back(attention({"long causal", true}, 1, 200, 200, 4, 2, 64, 64, 0));
   return cases;
@@ -409,8 +411,8 @@ bool check_case(OpsProvider& provider, const OpsCase& ops_case, c10::ScalarType 
     const Expected wanted = expect(ops_case, inputs, params, output_dtype);
     const at::Tensor grad_output = wanted.grad_output.to(output_dtype);
     try {
-      const NodeResult got = provider.run(node, inputs, params,
-                                          two_outputs ? Tensors{grad_output[0], grad_output[1]} : Tensors{grad_output}, how);
+      const NodeResult got = provider.run(
+          node, inputs, params, two_outputs ? Tensors{grad_output[0], grad_output[1]} : Tensors{grad_output}, how);
       EXPECT_LE(difference(two_outputs ? at::stack({got.outputs[0], got.outputs[1]}) : got.outputs[0], wanted.output),
                 bounds.output);
       if (!how.training) continue;

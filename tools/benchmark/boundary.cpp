@@ -57,7 +57,9 @@ class Model {
       const Tensor field = fields_[name] = Tensor::zeros(sizes, Dtype::i32);
       const bool is_token = name == std::string_view("input_ids") || name == std::string_view("labels");
       for (int64_t i = 0; i < kBatch * kTime; ++i)
-        field.data_as<int32_t>()[i] = static_cast<int32_t>(is_token ? i * 7919 % kVocab : name[0] == 'p' ? i % kTime : 0);
+        field.data_as<int32_t>()[i] = static_cast<int32_t>(is_token         ? i * 7919 % kVocab
+                                                           : name[0] == 'p' ? i % kTime
+                                                                            : 0);
     }
   }
 
@@ -106,7 +108,8 @@ void call_empty_forward(benchmark::State& state, Model& model) {
     call.inputs = inputs;
     call.params = params;
     call.outputs = outputs;
-    for (auto _ : state) benchmark::DoNotOptimize(node.provider->table->forward(node.provider->self, node.kernel.get(), &call));
+    for (auto _ : state)
+      benchmark::DoNotOptimize(node.provider->table->forward(node.provider->self, node.kernel.get(), &call));
     return;
   }
 }
@@ -136,7 +139,9 @@ int main(int argc, char** argv) {
       for (auto _ : state) model.step(model.executor());
     };
   };
-  benchmark::RegisterBenchmark("call", [&](benchmark::State& state) { call_empty_forward(state, empty); })->Repetitions(5);
+  benchmark::RegisterBenchmark("call", [&](benchmark::State& state) {
+    call_empty_forward(state, empty);
+  })->Repetitions(5);
   benchmark::RegisterBenchmark("step_of_empty_kernels", steps(empty))->Repetitions(5);
   benchmark::RegisterBenchmark("step", steps(real))->Iterations(2)->Repetitions(5);
   BestRuns runs;
@@ -145,8 +150,8 @@ int main(int argc, char** argv) {
 
   const int64_t calls = real.calls_of_a_step();
   const double step = runs.seconds["step"], of_calls = static_cast<double>(calls) * runs.seconds["call"];
-  std::printf("\nforward and backward of %ld tokens: %.0f ms, %ld calls into plugins\n", static_cast<long>(kBatch * kTime),
-              1e3 * step, static_cast<long>(calls));
+  std::printf("\nforward and backward of %ld tokens: %.0f ms, %ld calls into plugins\n",
+              static_cast<long>(kBatch * kTime), 1e3 * step, static_cast<long>(calls));
   std::printf("the calls alone, %.0f ns each: %.4f %%\n", 1e9 * runs.seconds["call"], 100.0 * of_calls / step);
   std::printf("with all that the host does around %ld calls of empty kernels: %.4f %%\n",
               static_cast<long>(empty.calls_of_a_step()), 100.0 * runs.seconds["step_of_empty_kernels"] / step);

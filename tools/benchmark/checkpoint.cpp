@@ -1,7 +1,8 @@
 // Saves and loads a model of so many MiB that the ranks of this launch divide by rows, and says what it took:
 //   chassis-checkpoint DIR MIB      under torchrun, mpirun, or alone
 // A line of JSON from rank 0: seconds of a save, of the caller's stall when it goes on in the background beside
-// computation that takes longer, of a load from a cold cache and one more from a warm one; MiB by which each peak rose above the shards, at most.
+// computation that takes longer, of a load from a cold cache and one more from a warm one; MiB by which each peak rose
+// above the shards, at most.
 #include <unistd.h>
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// A T0 provider that computes nothing: it looks at every operand and makes the gradients that the host is to get. What a
-// step takes with it is what the boundary and the host take.
+// A T0 provider that computes nothing: it looks at every operand and makes the gradients that the host is to get. What
+// a step takes with it is what the boundary and the host take.
 #include "chassis/ops.hpp"
 #include "chassis/plugin.hpp"
 
@@ -23,7 +23,8 @@ class EmptyKernel final : public Kernel {
  private:
   static void look_at_operands(const Call& call) {
     for (uint32_t i = 0; i < kMostOperands; ++i)
-      for (const BorrowedTensor& tensor : {call.input(i), call.param(i), call.output(i), call.grad_output(i), call.grad_param(i)})
+      for (const BorrowedTensor& tensor :
+           {call.input(i), call.param(i), call.output(i), call.grad_output(i), call.grad_param(i)})
         if (tensor) sink_ = tensor.view().data;
   }
   static void make_gradients(Call& call) {

@@ -1,5 +1,6 @@
-// Attention over key intervals: a block of queries meets only the keys that any of them sees, so causal rows cost half and
-// packed documents only their own squares. Backward recomputes the scores from the saved log-sum-exp (Dao et al. 2022).
+// Attention over key intervals: a block of queries meets only the keys that any of them sees, so causal rows cost half
+// and packed documents only their own squares. Backward recomputes the scores from the saved log-sum-exp (Dao et al.
+// 2022).
 //
 // B rows, T queries, S keys, N query heads, K key heads of N/K query heads each, D dims of q and k, E dims of v.
 #include "attention.hpp"
@@ -80,7 +81,8 @@ class Attention final : public Kernel {
     Scratch<float> transposed(call.host(), s.B * s.K * s.D * ld);
     parallel_for(call.host(), s.B * s.K, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i)
-        transpose(pk + (i / s.K * s.S * s.K + i % s.K) * s.D, s.K * s.D, s.S, s.D, transposed.data() + i * s.D * ld, ld);
+        transpose(pk + (i / s.K * s.S * s.K + i % s.K) * s.D, s.K * s.D, s.S, s.D, transposed.data() + i * s.D * ld,
+                  ld);
     });
     parallel_for(call.host(), s.B * s.N * s.blocks(), 1, [&](int64_t begin, int64_t end) {
       Scratch<float> scores(call.host(), kQueryBlock * ld);
@@ -129,7 +131,8 @@ class Attention final : public Kernel {
     const int64_t ld = padded(s.S), key_row = s.K * s.D, value_row = s.K * s.E;
     const float* keys = call.input(1).data<float>() + (b * s.S * s.K + kh) * s.D;
     const float* values = call.input(2).data<float>() + (b * s.S * s.K + kh) * s.E;
-    float *to_keys = dk.data<float>() + (b * s.S * s.K + kh) * s.D, *to_values = dv.data<float>() + (b * s.S * s.K + kh) * s.E;
+    float *to_keys = dk.data<float>() + (b * s.S * s.K + kh) * s.D,
+          *to_values = dv.data<float>() + (b * s.S * s.K + kh) * s.E;
     Scratch<float> keys_t(call.host(), s.D * ld), values_t(call.host(), s.E * ld), p(call.host(), kQueryBlock * ld),
         dp(call.host(), kQueryBlock * ld);
     transpose(keys, key_row, s.S, s.D, keys_t.data(), ld);
@@ -149,18 +152,23 @@ class Attention final : public Kernel {
         float* to_q = dq.data<float>() + (row * s.N + n) * s.D;
         const int64_t seen = block.keys(s);
         if (block.length > 0) {
-          tiles().product(block.count, block.length, s.D, q, query_row, 1, keys_t.data() + block.begin, ld, p.data(), ld, false);
-          tiles().product(block.count, block.length, s.E, d, out_row, 1, values_t.data() + block.begin, ld, dp.data(), ld, false);
+          tiles().product(block.count, block.length, s.D, q, query_row, 1, keys_t.data() + block.begin, ld, p.data(),
+                          ld, false);
+          tiles().product(block.count, block.length, s.E, d, out_row, 1, values_t.data() + block.begin, ld, dp.data(),
+                          ld, false);
         }
         for (int64_t i = 0; i < block.count; ++i)
           tiles().probabilities(p.data() + i * ld, block.length, block.seen[i].begin - block.begin,
                                 block.seen[i].end - block.begin, scale_, lse[i]);
-        tiles().product(seen, s.E, block.count, p.data(), 1, ld, d, out_row, to_values + block.begin * value_row, value_row, true);
+        tiles().product(seen, s.E, block.count, p.data(), 1, ld, d, out_row, to_values + block.begin * value_row,
+                        value_row, true);
         for (int64_t i = 0; i < block.count; ++i)
           tiles().score_gradient(p.data() + i * ld, dp.data() + i * ld, block.length,
                                  tiles().dot(o + i * out_row, d + i * out_row, s.E), scale_);
-        tiles().product(block.count, s.D, seen, p.data(), ld, 1, keys + block.begin * key_row, key_row, to_q, query_row, false);
-        tiles().product(seen, s.D, block.count, p.data(), 1, ld, q, query_row, to_keys + block.begin * key_row, key_row, true);
+        tiles().product(block.count, s.D, seen, p.data(), ld, 1, keys + block.begin * key_row, key_row, to_q, query_row,
+                        false);
+        tiles().product(seen, s.D, block.count, p.data(), 1, ld, q, query_row, to_keys + block.begin * key_row, key_row,
+                        true);
       }
   }
 

@@ -17,8 +17,8 @@ std::vector<KeyInterval> documents_of(const int32_t* ids, int64_t length, int64_
     int64_t end = begin;
     while (end < length && ids[end] == ids[begin]) ++end;
     if (ids[begin] >= 0 && !seen.insert(ids[begin]).second)
-      throw Failure(CHASSIS_INVALID_ARGUMENT, "document ", ids[begin], " of row ", row, " comes back at position ", begin,
-                    ": documents must be contiguous");
+      throw Failure(CHASSIS_INVALID_ARGUMENT, "document ", ids[begin], " of row ", row, " comes back at position ",
+                    begin, ": documents must be contiguous");
     if (ids[begin] >= 0) std::fill(found.begin() + begin, found.begin() + end, KeyInterval{begin, end});
     begin = end;
   }
@@ -34,8 +34,9 @@ Mask::Mask(const OpView& op)
       document(op.attr_int("document", 0) != 0),
       prefix(op.attr_int("prefix", 0) != 0) {}
 
-std::vector<KeyInterval> key_intervals(const Mask& mask, int64_t rows, int64_t queries, int64_t keys, int64_t query_offset,
-                                       const BorrowedTensor& document_ids, const BorrowedTensor& prefix_lens) {
+std::vector<KeyInterval> key_intervals(const Mask& mask, int64_t rows, int64_t queries, int64_t keys,
+                                       int64_t query_offset, const BorrowedTensor& document_ids,
+                                       const BorrowedTensor& prefix_lens) {
   std::vector<KeyInterval> all(static_cast<size_t>(rows * queries));
   const bool documents = mask.document && document_ids;
   if (documents && (query_offset != 0 || keys != queries))

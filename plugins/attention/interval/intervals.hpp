@@ -25,8 +25,8 @@ struct KeyInterval {
 
 // For query t of row b, at [b * T + t]. `document_ids` and `prefix_lens` may be absent. Throws INVALID_ARGUMENT if a
 // document id comes back after another: then its keys are no interval.
-std::vector<KeyInterval> key_intervals(const Mask& mask, int64_t rows, int64_t queries, int64_t keys, int64_t query_offset,
-                                       const chassis::BorrowedTensor& document_ids,
+std::vector<KeyInterval> key_intervals(const Mask& mask, int64_t rows, int64_t queries, int64_t keys,
+                                       int64_t query_offset, const chassis::BorrowedTensor& document_ids,
                                        const chassis::BorrowedTensor& prefix_lens);
 
 }  // namespace interval

@@ -9,7 +9,8 @@ using namespace chassis;
 
 class Interval final : public Ops {
  public:
-  static constexpr std::string_view kDoc = "attention by tiles that skip what the mask hides; all masks; fp32 on the CPU";
+  static constexpr std::string_view kDoc =
+      "attention by tiles that skip what the mask hides; all masks; fp32 on the CPU";
   static constexpr std::string_view kPatterns[] = {"attention"};
   using Ops::Ops;
 

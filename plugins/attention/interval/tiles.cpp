@@ -51,8 +51,8 @@ void register_tile(int64_t k, const float* a, int64_t a_row, int64_t a_col, cons
 }
 
 template <int N>
-void row_tiles(int64_t m, int64_t k, const float* a, int64_t a_row, int64_t a_col, const float* b, int64_t ldb, float* c,
-               int64_t ldc, bool add) {
+void row_tiles(int64_t m, int64_t k, const float* a, int64_t a_row, int64_t a_col, const float* b, int64_t ldb,
+               float* c, int64_t ldc, bool add) {
   int64_t i = 0;
   for (; i + kRows <= m; i += kRows)
     register_tile<kRows, N>(k, a + i * a_row, a_row, a_col, b, ldb, c + i * ldc, ldc, add);

@@ -86,7 +86,8 @@ class Attention : public Kernel {
             out[shape.out(b, t, h) + i] += weights[s] * v[shape.value(b, s, h) + i];
       }
     });
-    write(call.make_output(0, call.input(0).dtype(), std::vector<int64_t>{shape.batch, shape.time, shape.heads, shape.v_dim}),
+    write(call.make_output(0, call.input(0).dtype(),
+                           std::vector<int64_t>{shape.batch, shape.time, shape.heads, shape.v_dim}),
           out);
   }
 
@@ -130,7 +131,8 @@ class Attention : public Kernel {
     mask.num_keys = shape.keys;
     if (const BorrowedTensor documents = call.input(3)) {
       if (shape.offset + shape.time != shape.keys || documents.size(1) != shape.keys)
-        throw Failure(CHASSIS_INVALID_ARGUMENT, "document_ids of ", documents.size(1), " positions for ", shape.keys, " keys");
+        throw Failure(CHASSIS_INVALID_ARGUMENT, "document_ids of ", documents.size(1), " positions for ", shape.keys,
+                      " keys");
       mask.documents = documents.data<int32_t>();
     }
     if (const BorrowedTensor prefixes = call.input(4)) mask.prefix_lens = prefixes.data<int32_t>();
@@ -202,7 +204,8 @@ class Attention : public Kernel {
 
 class Naive : public Ops {
  public:
-  static constexpr std::string_view kDoc = "every mask by naive loops in double precision on the CPU; the oracle of tests";
+  static constexpr std::string_view kDoc =
+      "every mask by naive loops in double precision on the CPU; the oracle of tests";
   static constexpr std::string_view kPatterns[] = {"attention"};
   using Ops::Ops;
 
@@ -222,7 +225,9 @@ class Naive : public Ops {
       if (node.has_input(i)) out.keeps_input(static_cast<uint32_t>(i));
   }
 
-  std::unique_ptr<Kernel> create_kernel(const NodeView& node) override { return std::make_unique<Attention>(node.op(0)); }
+  std::unique_ptr<Kernel> create_kernel(const NodeView& node) override {
+    return std::make_unique<Attention>(node.op(0));
+  }
 };
 
 }  // namespace

@@ -39,8 +39,10 @@ class Flash : public Kernel {
     if (!call.grad_output(0)) return;
     const BorrowedTensor q = call.input(0), k = call.input(1);
     // Without dropout the state of its random generator is not read.
-    const Tensor state = Tensor::create(call.host(), CHASSIS_DTYPE_I64, Shape{2}, q.device_type(), q.view().device_index);
-    const Tensor none = Tensor::create(call.host(), CHASSIS_DTYPE_I32, Shape{0}, q.device_type(), q.view().device_index);
+    const Tensor state =
+        Tensor::create(call.host(), CHASSIS_DTYPE_I64, Shape{2}, q.device_type(), q.view().device_index);
+    const Tensor none =
+        Tensor::create(call.host(), CHASSIS_DTYPE_I32, Shape{0}, q.device_type(), q.view().device_index);
     auto gradients = aten_.flash_backward.tensors<3>(call.grad_output(0), q, k, call.input(2), call.output(0),
                                                      call.saved(0), std::nullopt, std::nullopt, q.size(1), k.size(1),
                                                      0.0, spec_.causal, state, none, scale_, left(), right());
@@ -119,7 +121,8 @@ class Efficient : public Kernel {
   Tensor padding(Call& call) const {
     const BorrowedTensor documents = call.input(3);
     const Tensor queries = aten_.narrow(documents, 1, call.query_offset(), call.input(0).size(1));
-    return aten_.view(aten_.lt_scalar(aten_.contiguous(queries), 0), Shape{call.input(0).size(0), call.input(0).size(1), 1, 1});
+    return aten_.view(aten_.lt_scalar(aten_.contiguous(queries), 0),
+                      Shape{call.input(0).size(0), call.input(0).size(1), 1, 1});
   }
 
   // [B, h, T, S] of 0 and -inf; rows are aligned as the kernel wants them.
@@ -133,7 +136,8 @@ class Efficient : public Kernel {
     aten_.logical_and_(seen, nearby_);
     if (documents) {
       const Tensor of_keys = aten_.view(documents, Shape{batch, 1, 1, keys});
-      const Tensor of_queries = aten_.view(aten_.contiguous(aten_.narrow(documents, 1, offset, time)), Shape{batch, 1, time, 1});
+      const Tensor of_queries =
+          aten_.view(aten_.contiguous(aten_.narrow(documents, 1, offset, time)), Shape{batch, 1, time, 1});
       aten_.logical_and_(seen, aten_.eq(of_queries, of_keys));
       aten_.logical_or_(seen, self_);  // padding sees itself, so that no softmax is empty
     }
@@ -212,7 +216,8 @@ uint64_t cuda_workspace_bytes(const NodeView& node, bool backward) {
   const uint64_t element = dtype_bytes(q.dtype()), groups = static_cast<uint64_t>(q.size(2) / k.size(2));
   const auto repeated = groups * static_cast<uint64_t>(k.num_elements() + v.num_elements()) * element;
   const bool batched = spec.document || spec.prefix;
-  const auto mask = static_cast<uint64_t>((batched ? q.size(0) : 1) * q.size(1) * rounded_up(k.size(1), kBiasAlignment));
+  const auto mask =
+      static_cast<uint64_t>((batched ? q.size(0) : 1) * q.size(1) * rounded_up(k.size(1), kBiasAlignment));
   return (backward ? 2 : 1) * repeated + mask * (element + 3);
 }
 

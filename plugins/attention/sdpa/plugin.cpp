@@ -23,7 +23,8 @@ class Sdpa : public Ops {
         dtype != CHASSIS_DTYPE_F16)
       refuse(dtype_name(dtype), " is not supported; floats are");
     const int64_t qk = node.input(0).size(3), v = node.input(2).size(3);
-    if (qk != v) refuse("head dims of keys (", qk, ") and values (", v, ") differ; LibTorch's CPU kernel needs them equal");
+    if (qk != v)
+      refuse("head dims of keys (", qk, ") and values (", v, ") differ; LibTorch's CPU kernel needs them equal");
     return 0;
   }
 

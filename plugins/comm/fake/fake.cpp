@@ -16,7 +16,8 @@ class Done final : public BackendWork {
 // A call's bytes as they lie in the memory of this rank: the longer of what it sends and what it receives.
 uint64_t bytes_of(const chassis_collective_t& call, uint32_t size) {
   const auto total = [&](const uint64_t* counts, uint64_t count, uint32_t parts) {
-    if (counts == nullptr) return parts * CommParts(nullptr, count, 1, call.dtype).total();  // whatever the world's size
+    if (counts == nullptr)
+      return parts * CommParts(nullptr, count, 1, call.dtype).total();  // whatever the world's size
     return CommParts(counts, count, parts, call.dtype).total();
   };
   switch (call.op) {

@@ -46,8 +46,8 @@ struct FileTensor {
 };
 FileTensor file_tensor(const chassis_save_request_t& request, uint32_t index);
 
-// Tensors to be written one behind the other into one file: sorts them as the reference writer would, prints the header,
-// and places them.
+// Tensors to be written one behind the other into one file: sorts them as the reference writer would, prints the
+// header, and places them.
 void add_file(SaveLayout& layout, std::string path, std::vector<FileTensor> tensors, const Metadata& metadata,
               uint32_t rank);
 

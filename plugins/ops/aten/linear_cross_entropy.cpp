@@ -125,7 +125,8 @@ class LinearCrossEntropy : public AtenKernel {
 }  // namespace
 
 int64_t loss_chunk_rows(int64_t rows, int64_t vocab) {
-  const auto fit = static_cast<int64_t>(kChunkBytes / (sizeof(float) * static_cast<uint64_t>(std::max<int64_t>(vocab, 1))));
+  const auto fit =
+      static_cast<int64_t>(kChunkBytes / (sizeof(float) * static_cast<uint64_t>(std::max<int64_t>(vocab, 1))));
   return std::max<int64_t>(1, std::min(rows, fit));
 }
 

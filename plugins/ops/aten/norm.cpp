@@ -33,18 +33,21 @@ class RmsNorm : public AtenKernel {
     const bool add = static_cast<bool>(call.grad_input(0));
     if (!add) call.set_grad_input(0, Tensor::create_like(call.host(), x));
     const Tensor all_dx = matrix(call.grad_input(0), columns);
-    for_rows(call, [&](int64_t begin, int64_t rows, const Tensor& x_rows, const Tensor& dy_rows, const Tensor& inverse) {
-      const Tensor dx = aten_.narrow(all_dx, 0, begin, rows);
-      const Tensor unit = aten_.mul(x_rows, inverse);
-      const Tensor d = !add && x.dtype() == dtype ? dx.retain() : create(call, x, dtype, Shape{rows, columns});
-      aten_.mul_out(dy_rows, weight, d);
-      const Tensor mean = aten_.sum_dims(aten_.mul(d, unit), Shape{-1}, true);
-      aten_.mul_scalar_(mean, -1.0 / static_cast<double>(columns));
-      aten_.addcmul_(d, unit, mean);
-      aten_.mul_(d, inverse);
-      if (add) aten_.add_(dx, d);
-      else if (x.dtype() != dtype) aten_.copy_(dx, d);
-    });
+    for_rows(call,
+             [&](int64_t begin, int64_t rows, const Tensor& x_rows, const Tensor& dy_rows, const Tensor& inverse) {
+               const Tensor dx = aten_.narrow(all_dx, 0, begin, rows);
+               const Tensor unit = aten_.mul(x_rows, inverse);
+               const Tensor d = !add && x.dtype() == dtype ? dx.retain() : create(call, x, dtype, Shape{rows, columns});
+               aten_.mul_out(dy_rows, weight, d);
+               const Tensor mean = aten_.sum_dims(aten_.mul(d, unit), Shape{-1}, true);
+               aten_.mul_scalar_(mean, -1.0 / static_cast<double>(columns));
+               aten_.addcmul_(d, unit, mean);
+               aten_.mul_(d, inverse);
+               if (add)
+                 aten_.add_(dx, d);
+               else if (x.dtype() != dtype)
+                 aten_.copy_(dx, d);
+             });
   }
 
   void backward_params(Call& call) override {
@@ -66,10 +69,11 @@ class RmsNorm : public AtenKernel {
     const BorrowedTensor x = call.input(0);
     const uint32_t dtype = wide(x.dtype());
     const int64_t columns = x.size(-1);
-    const Tensor all_x = matrix(x, columns), all_dy = matrix(call.grad_output(0), columns), all = matrix(call.saved(0), 1);
+    const Tensor all_x = matrix(x, columns), all_dy = matrix(call.grad_output(0), columns),
+                 all = matrix(call.saved(0), 1);
     for_slabs(all_x.size(0), columns, [&](int64_t begin, int64_t rows) {
-      body(begin, rows, cast(aten_.narrow(all_x, 0, begin, rows), dtype), cast(aten_.narrow(all_dy, 0, begin, rows), dtype),
-           aten_.narrow(all, 0, begin, rows));
+      body(begin, rows, cast(aten_.narrow(all_x, 0, begin, rows), dtype),
+           cast(aten_.narrow(all_dy, 0, begin, rows), dtype), aten_.narrow(all, 0, begin, rows));
     });
   }
 

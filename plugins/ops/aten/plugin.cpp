@@ -113,7 +113,8 @@ class Aten : public Ops {
     } else if (entry.pattern == "embedding") {
       const int64_t vocab = node.param(0).size(0), columns = node.param(0).size(1);
       const uint64_t gradient = narrow * static_cast<uint64_t>(node.output(0).num_elements());
-      out.workspace(0, (gradient + static_cast<uint64_t>(vocab * aten::embedding_columns(vocab, columns))) * wide_bytes);
+      out.workspace(0,
+                    (gradient + static_cast<uint64_t>(vocab * aten::embedding_columns(vocab, columns))) * wide_bytes);
     } else if (entry.pattern == "rms_norm") {
       out.workspace(narrow * input * wide_bytes, (2 + 3 * narrow) * slab * wide_bytes);
     } else if (entry.pattern == "layer_norm") {

@@ -29,7 +29,8 @@ class Rope : public AtenKernel {
  private:
   void turn(Call& call, const BorrowedTensor& x, const BorrowedTensor& y, int direction) {
     const int64_t rows = x.size(0) * x.size(1), heads = x.size(2), head_dim = x.size(3);
-    const Tensor all_x = aten_.view(x, Shape{rows, heads, head_dim}), all_y = aten_.view(y, Shape{rows, heads, head_dim});
+    const Tensor all_x = aten_.view(x, Shape{rows, heads, head_dim}),
+                 all_y = aten_.view(y, Shape{rows, heads, head_dim});
     const auto [cosine, sine] = angles(call, wide(x.dtype()), direction);
     for_slabs(rows, heads * head_dim, [&, &cosine = cosine, &sine = sine](int64_t begin, int64_t count) {
       turn_rows(call, aten_.narrow(all_x, 0, begin, count), aten_.narrow(all_y, 0, begin, count),

@@ -9,8 +9,9 @@ class GatedActivation final : public Kernel {
   void forward(Call& call) override {
     const float *gate = call.input(0).data<float>(), *up = call.input(1).data<float>();
     float* y = call.output(0).data<float>();
-    parallel_for(call.host(), call.input(0).num_elements(), 16384,
-                 [&](int64_t begin, int64_t end) { loops().silu_mul(gate + begin, up + begin, y + begin, end - begin); });
+    parallel_for(call.host(), call.input(0).num_elements(), 16384, [&](int64_t begin, int64_t end) {
+      loops().silu_mul(gate + begin, up + begin, y + begin, end - begin);
+    });
   }
 
   void backward_inputs(Call& call) override {

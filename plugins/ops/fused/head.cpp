@@ -1,6 +1,6 @@
-// linear and cross entropy as one: logits exist for a chunk of rows only, and become their own gradient in place. With the
-// gradient of the loss known beforehand, three products for each chunk give loss and all gradients (as in Hsu et al.,
-// Liger Kernel, 2024).
+// linear and cross entropy as one: logits exist for a chunk of rows only, and become their own gradient in place. With
+// the gradient of the loss known beforehand, three products for each chunk give loss and all gradients (as in Hsu et
+// al., Liger Kernel, 2024).
 #include "kernels.hpp"
 
 namespace fused {

@@ -17,7 +17,9 @@ namespace fused {
 using namespace chassis;
 
 // Rows in one chunk of a parallel loop, so that a chunk is about 64 KiB of floats.
-inline int64_t row_grain(int64_t row_elements) { return std::max<int64_t>(1, 16384 / std::max<int64_t>(1, row_elements)); }
+inline int64_t row_grain(int64_t row_elements) {
+  return std::max<int64_t>(1, 16384 / std::max<int64_t>(1, row_elements));
+}
 
 // Elements [begin, end) of equal columns for a sum over rows: each column is summed by one thread, in order.
 constexpr int64_t kColumnGrain = 64;

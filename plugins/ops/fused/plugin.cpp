@@ -1,5 +1,5 @@
-// The ops provider "fused": norms, rope, gated activation, embedding and the head by own loops, in fp32 on the CPU. What
-// it does not take (linear, other dtypes, other devices) goes to the next provider.
+// The ops provider "fused": norms, rope, gated activation, embedding and the head by own loops, in fp32 on the CPU.
+// What it does not take (linear, other dtypes, other devices) goes to the next provider.
 #include "chassis/plugin.hpp"
 #include "kernels.hpp"
 
@@ -10,7 +10,8 @@ using fused::Shared;
 
 class Fused final : public Ops {
  public:
-  static constexpr std::string_view kDoc = "norm, rope, gated activation, embedding and head by fused loops; fp32 on the CPU";
+  static constexpr std::string_view kDoc =
+      "norm, rope, gated activation, embedding and head by fused loops; fp32 on the CPU";
   static constexpr std::string_view kPatterns[] = {"linear+cross_entropy", "add+rms_norm", "rms_norm",
                                                    "rope",                 "gated_activation", "embedding"};
   explicit Fused(const Host& host) : Ops(host), shared_(host) {}
@@ -38,7 +39,8 @@ class Fused final : public Ops {
     if (pattern == "linear+cross_entropy") {
       const int64_t vocab = node.param(0).size(0), in = node.param(0).size(1), rows = node.input(1).num_elements();
       const int64_t chunk_rows = fused::head_chunk_rows(rows, vocab);
-      const auto bytes = static_cast<uint64_t>(chunk_rows * (vocab + 1) * 4), product = static_cast<uint64_t>(chunk_rows * in * 4);
+      const auto bytes = static_cast<uint64_t>(chunk_rows * (vocab + 1) * 4),
+                 product = static_cast<uint64_t>(chunk_rows * in * 4);
       out.flags(CHASSIS_KERNEL_FORWARD_BACKWARD | CHASSIS_KERNEL_ADDS_GRAD_INPUTS).keeps_input(0).keeps_input(1);
       out.workspace(bytes, bytes + product);
     } else if (pattern == "rope") {

@@ -81,7 +81,8 @@ class Rope final : public Kernel {
 }  // namespace
 
 std::unique_ptr<Kernel> make_rope(Shared& shared, const NodeView& node) {
-  return std::make_unique<Rope>(shared.angles(node.op(0).attr_floats("inv_freq"), node.op(0).attr_float("factor", 1.0)));
+  return std::make_unique<Rope>(
+      shared.angles(node.op(0).attr_floats("inv_freq"), node.op(0).attr_float("factor", 1.0)));
 }
 
 }  // namespace fused

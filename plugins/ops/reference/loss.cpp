@@ -20,7 +20,8 @@ class CrossEntropy : public Kernel {
       const int64_t label = label_of(labels, r, vocab);
       if (label != ignore_index_) loss += log_sum_exp(&xs[r * vocab], vocab) - xs[r * vocab + label];
     }
-    const uint32_t dtype = logits.dtype() == CHASSIS_DTYPE_F64 && !call.output(0) ? CHASSIS_DTYPE_F64 : CHASSIS_DTYPE_F32;
+    const uint32_t dtype =
+        logits.dtype() == CHASSIS_DTYPE_F64 && !call.output(0) ? CHASSIS_DTYPE_F64 : CHASSIS_DTYPE_F32;
     write_output(call, 0, dtype, {}, {loss});
   }
 

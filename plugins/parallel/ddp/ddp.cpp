@@ -17,7 +17,9 @@ class Ddp final : public Parallel {
 
   static const Options& options() {
     static const Options schema = {
-        option("bucket_mb", 25.0).range(0, 65536).doc("gradients are sent when so many MiB are ready; 0: each by itself"),
+        option("bucket_mb", 25.0)
+            .range(0, 65536)
+            .doc("gradients are sent when so many MiB are ready; 0: each by itself"),
     };
     return schema;
   }

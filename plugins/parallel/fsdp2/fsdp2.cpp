@@ -1,6 +1,6 @@
 // Fully sharded data parallelism, as FSDP2 of PyTorch lays it out: every parameter in chunks of its first dim, gathered
-// one unit (block) at a time before it is used, freed after it, its gradients reduced and scattered when backward leaves
-// the unit. Over dp_replicate, the shards are replicated (HSDP).
+// one unit (block) at a time before it is used, freed after it, its gradients reduced and scattered when backward
+// leaves the unit. Over dp_replicate, the shards are replicated (HSDP).
 #include <algorithm>
 #include <vector>
 
@@ -16,12 +16,16 @@ constexpr uint32_t kNone = UINT32_MAX;
 
 uint32_t dtype_option(const Host& host, std::string_view name) {
   const auto text = option_value<std::string>(host, name);
-  return text == "fp32" ? CHASSIS_DTYPE_F32 : text == "bf16" ? CHASSIS_DTYPE_BF16 : text == "fp16" ? CHASSIS_DTYPE_F16 : 0;
+  return text == "fp32"   ? CHASSIS_DTYPE_F32
+         : text == "bf16" ? CHASSIS_DTYPE_BF16
+         : text == "fp16" ? CHASSIS_DTYPE_F16
+                          : 0;
 }
 
 class Fsdp2 final : public Parallel {
  public:
-  static constexpr std::string_view kDoc = "parameters, gradients and optimizer states in chunks of dim 0, gathered unit by unit";
+  static constexpr std::string_view kDoc =
+      "parameters, gradients and optimizer states in chunks of dim 0, gathered unit by unit";
   static constexpr std::string_view kHomeAxis = "dp_shard";
   static constexpr Saving kSavings[] = {{"reshard_after_forward", "\"always\""}, {"reshard_to", "0"},
                                         {"forward_prefetch", "0"},                {"backward_prefetch", "0"},
@@ -34,23 +38,40 @@ class Fsdp2 final : public Parallel {
             .choices({"default", "always", "never"})
             .doc("free a unit's parameters after its forward and gather them again for backward; default: all but the "
                  "last unit, whose backward comes next"),
-        option("reshard_to", 0).range(0, 1 << 20).doc("after forward keep parameters divided over so many neighbouring "
-                                                      "ranks instead of all; 0: all"),
-        option("forward_prefetch", -1).range(-1, 64).doc("units gathered ahead in forward; -1: 1 on CUDA, 0 on the CPU"),
-        option("backward_prefetch", -1).range(-1, 64).doc("units gathered ahead in backward; -1: 1 on CUDA, 0 on the CPU"),
-        option("reduce_every_microbatch", true).doc("false: whole gradients add up and are reduced once a step, which "
-                                                    "takes their memory and saves communication"),
-        option("reduce_tied_once", false).doc("true: the gradient of a tied parameter waits as a whole for the last unit that "
-                                              "reads it, which takes its memory and saves a reduction"),
-        option("all_reduce_every_microbatch", false).doc("HSDP: sum over dp_replicate in each micro-batch, not once a step"),
-        option("param_dtype", "auto").choices({"auto", "fp32", "bf16", "fp16"}).doc("what is sent when parameters are gathered; "
-                                                                                    "auto: [precision] compute"),
-        option("reduce_dtype", "auto").choices({"auto", "fp32", "bf16", "fp16"}).doc("what is sent when gradients are reduced; "
-                                                                                     "auto: [precision] reduce"),
-        option("output_dtype", "auto").choices({"auto", "fp32", "bf16", "fp16"}).doc("of values between units; only "
-                                                                                     "[precision] compute is possible"),
-        option("offload", "none").choices({"none", "cpu"}).doc("cpu: parameters, gradients and optimizer states stay in "
-                                                               "host memory, and the optimizer steps there"),
+        option("reshard_to", 0)
+            .range(0, 1 << 20)
+            .doc("after forward keep parameters divided over so many neighbouring "
+                 "ranks instead of all; 0: all"),
+        option("forward_prefetch", -1)
+            .range(-1, 64)
+            .doc("units gathered ahead in forward; -1: 1 on CUDA, 0 on the CPU"),
+        option("backward_prefetch", -1)
+            .range(-1, 64)
+            .doc("units gathered ahead in backward; -1: 1 on CUDA, 0 on the CPU"),
+        option("reduce_every_microbatch", true)
+            .doc("false: whole gradients add up and are reduced once a step, which "
+                 "takes their memory and saves communication"),
+        option("reduce_tied_once", false)
+            .doc("true: the gradient of a tied parameter waits as a whole for the last unit that "
+                 "reads it, which takes its memory and saves a reduction"),
+        option("all_reduce_every_microbatch", false)
+            .doc("HSDP: sum over dp_replicate in each micro-batch, not once a step"),
+        option("param_dtype", "auto")
+            .choices({"auto", "fp32", "bf16", "fp16"})
+            .doc("what is sent when parameters are gathered; "
+                 "auto: [precision] compute"),
+        option("reduce_dtype", "auto")
+            .choices({"auto", "fp32", "bf16", "fp16"})
+            .doc("what is sent when gradients are reduced; "
+                 "auto: [precision] reduce"),
+        option("output_dtype", "auto")
+            .choices({"auto", "fp32", "bf16", "fp16"})
+            .doc("of values between units; only "
+                 "[precision] compute is possible"),
+        option("offload", "none")
+            .choices({"none", "cpu"})
+            .doc("cpu: parameters, gradients and optimizer states stay in "
+                 "host memory, and the optimizer steps there"),
         option("pin_memory", true).doc("offload to page-locked memory; of use to CUDA alone"),
     };
     return schema;
@@ -71,9 +92,11 @@ class Fsdp2 final : public Parallel {
       fail_invalid(option_origin(host, "reshard_to"), ": reshard_to is ", reshard_to_,
                    ", but reshard_after_forward = \"never\" keeps parameters whole; set one or the other");
     if (!offload_ && set_by_user("pin_memory"))
-      fail_invalid(option_origin(host, "pin_memory"), ": pin_memory has no meaning while nothing is offloaded; remove it or set offload = \"cpu\"");
+      fail_invalid(option_origin(host, "pin_memory"),
+                   ": pin_memory has no meaning while nothing is offloaded; remove it or set offload = \"cpu\"");
     if (all_reduce_every_microbatch_ && !reduce_every_microbatch_)
-      fail_invalid(option_origin(host, "all_reduce_every_microbatch"), ": all_reduce_every_microbatch has nothing to sum "
+      fail_invalid(option_origin(host, "all_reduce_every_microbatch"),
+                   ": all_reduce_every_microbatch has nothing to sum "
                    "while reduce_every_microbatch = false; set one or the other");
   }
 
@@ -87,7 +110,8 @@ class Fsdp2 final : public Parallel {
       fail_invalid(option_origin(host(), "reshard_to"), ": reshard_to = ", reshard_to_, " does not divide the ", ranks,
                    " ranks of dp_shard");
     if (const uint32_t output = dtype_option(host(), "output_dtype"); output && output != problem.compute_dtype())
-      fail_invalid(option_origin(host(), "output_dtype"), ": units put out [precision] compute; leave output_dtype at \"auto\"");
+      fail_invalid(option_origin(host(), "output_dtype"),
+                   ": units put out [precision] compute; leave output_dtype at \"auto\"");
     const bool cuda = problem.device_type() == CHASSIS_DEVICE_CUDA;
     if (forward_prefetch_ < 0) forward_prefetch_ = cuda;
     if (backward_prefetch_ < 0) backward_prefetch_ = cuda;
@@ -130,7 +154,8 @@ class Fsdp2 final : public Parallel {
   void pre_backward(uint32_t unit, UnitFlags) override {
     if (gradient_elements(in_flight_) > gradient_elements(units_[unit])) settle_reduction();
     hold(unit);
-    for (uint32_t ahead = 1; ahead <= static_cast<uint32_t>(backward_prefetch_) && unit >= first_trained_unit_ + ahead; ++ahead)
+    for (uint32_t ahead = 1; ahead <= static_cast<uint32_t>(backward_prefetch_) && unit >= first_trained_unit_ + ahead;
+         ++ahead)
       hold(unit - ahead);
     shards().wait_gathered(units_[unit]);
   }

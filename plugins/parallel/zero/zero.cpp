@@ -16,7 +16,8 @@ using namespace chassis;
 
 class Zero final : public Parallel {
  public:
-  static constexpr std::string_view kDoc = "ZeRO stages 1, 2 and 3: flat ranges of optimizer states, gradients, parameters";
+  static constexpr std::string_view kDoc =
+      "ZeRO stages 1, 2 and 3: flat ranges of optimizer states, gradients, parameters";
   static constexpr std::string_view kHomeAxis = "dp_shard";
   static constexpr Saving kSavings[] = {{"stage", "2"},
                                         {"stage", "3"},
@@ -33,20 +34,42 @@ class Zero final : public Parallel {
     static const Options schema = {
         option("stage", 3).range(1, 3).doc("1: divide optimizer states; 2: gradients too; 3: parameters too"),
         option("reduce_bucket_size", 5e8).range(1, 1e15).doc("elements of gradients that are reduced at once"),
-        option("allgather_bucket_size", 5e8).range(1, 1e15).doc("elements of parameters that are gathered at once after a step"),
-        option("overlap_comm", "auto").choices({"auto", "true", "false"}).doc("go on while gradients are reduced; auto: on CUDA"),
-        option("stage3_prefetch_bucket_size", 5e7).range(0, 1e15).doc("elements gathered ahead of use; 0: none. On the CPU "
-                                                                      "nothing is gained, so only with overlap_comm = true"),
-        option("stage3_param_persistence_threshold", 1e5).range(0, 1e15).doc("parameters of up to so many elements stay whole"),
-        option("stage3_model_persistence_threshold", 9e15).range(0, 1e16).doc("elements of all parameters that stay whole"),
-        option("stage3_max_live_parameters", 1e9).range(0, 1e15).doc("elements gathered at a time, beyond which none is gathered ahead"),
-        option("stage3_max_reuse_distance", 1e9).range(0, 1e15).doc("a unit stays whole if it is used again within so many elements"),
-        option("offload_optimizer_device", "none").choices({"none", "cpu"}).doc("where fp32 ranges, their gradients and "
-                                                                                "optimizer states live, and are stepped"),
-        option("offload_optimizer_fraction", 1.0).range(0, 1).doc("share of the elements that are offloaded, largest parameters first"),
-        option("offload_param_device", "none").choices({"none", "cpu"}).doc("stage 3: the same for what parameters are gathered "
-                                                                            "from, which is stepped where it lives"),
-        option("offload_param_fraction", 1.0).range(0, 1).doc("share of the elements that are offloaded, largest parameters first"),
+        option("allgather_bucket_size", 5e8)
+            .range(1, 1e15)
+            .doc("elements of parameters that are gathered at once after a step"),
+        option("overlap_comm", "auto")
+            .choices({"auto", "true", "false"})
+            .doc("go on while gradients are reduced; auto: on CUDA"),
+        option("stage3_prefetch_bucket_size", 5e7)
+            .range(0, 1e15)
+            .doc("elements gathered ahead of use; 0: none. On the CPU "
+                 "nothing is gained, so only with overlap_comm = true"),
+        option("stage3_param_persistence_threshold", 1e5)
+            .range(0, 1e15)
+            .doc("parameters of up to so many elements stay whole"),
+        option("stage3_model_persistence_threshold", 9e15)
+            .range(0, 1e16)
+            .doc("elements of all parameters that stay whole"),
+        option("stage3_max_live_parameters", 1e9)
+            .range(0, 1e15)
+            .doc("elements gathered at a time, beyond which none is gathered ahead"),
+        option("stage3_max_reuse_distance", 1e9)
+            .range(0, 1e15)
+            .doc("a unit stays whole if it is used again within so many elements"),
+        option("offload_optimizer_device", "none")
+            .choices({"none", "cpu"})
+            .doc("where fp32 ranges, their gradients and "
+                 "optimizer states live, and are stepped"),
+        option("offload_optimizer_fraction", 1.0)
+            .range(0, 1)
+            .doc("share of the elements that are offloaded, largest parameters first"),
+        option("offload_param_device", "none")
+            .choices({"none", "cpu"})
+            .doc("stage 3: the same for what parameters are gathered "
+                 "from, which is stepped where it lives"),
+        option("offload_param_fraction", 1.0)
+            .range(0, 1)
+            .doc("share of the elements that are offloaded, largest parameters first"),
         option("pin_memory", true).doc("offload to page-locked memory; of use to CUDA alone"),
     };
     return schema;
@@ -65,7 +88,8 @@ class Zero final : public Parallel {
     if (stage_ < 3)
       refuse("has no meaning in stage " + std::to_string(stage_) + "; remove it or set stage = 3",
              {"stage3_prefetch_bucket_size", "stage3_param_persistence_threshold", "stage3_model_persistence_threshold",
-              "stage3_max_live_parameters", "stage3_max_reuse_distance", "offload_param_device", "offload_param_fraction"});
+              "stage3_max_live_parameters", "stage3_max_reuse_distance", "offload_param_device",
+              "offload_param_fraction"});
     const bool states = offloads("offload_optimizer"), params = offloads("offload_param");
     const std::string nothing = "has no meaning while nothing is offloaded; remove it or set ";
     if (!states) refuse(nothing + "offload_optimizer_device = \"cpu\"", {"offload_optimizer_fraction"});
@@ -79,7 +103,8 @@ class Zero final : public Parallel {
     const auto overlap = option_value<std::string>(host(), "overlap_comm");
     overlap_ = overlap == "true" || (overlap == "auto" && problem.device_type() == CHASSIS_DEVICE_CUDA);
     if (stage_ == 3 && !overlap_ && prefetch_bucket_ > 0 && set_by_user("stage3_prefetch_bucket_size"))
-      host().count("no prefetch", "stage3_prefetch_bucket_size has no effect without overlap; overlap_comm = \"true\" gathers ahead");
+      host().count("no prefetch",
+                   "stage3_prefetch_bucket_size has no effect without overlap; overlap_comm = \"true\" gathers ahead");
 
     const auto parameters = problem.parameters();
     elements_.clear(), trained_.clear(), resident_.clear(), bucket_.clear(), names_.clear();
@@ -143,7 +168,8 @@ class Zero final : public Parallel {
     size_t begin = 0;
     while (begin < resident_.size()) {
       size_t end = begin;
-      for (double sum = 0; end < resident_.size() && (end == begin || sum + elements_[resident_[end]] <= allgather_bucket_); ++end)
+      for (double sum = 0;
+           end < resident_.size() && (end == begin || sum + elements_[resident_[end]] <= allgather_bucket_); ++end)
         sum += elements_[resident_[end]];
       const std::span<const uint32_t> ids(resident_.data() + begin, end - begin);
       shards().gather(ids, "parameters");
@@ -212,7 +238,8 @@ class Zero final : public Parallel {
 
   void fetch(uint32_t unit, bool training) {
     if (training && !trace_.visit(unit))
-      host().count("zero trace", "a step used its units in another order than the one before; the order is learnt again");
+      host().count("zero trace",
+                   "a step used its units in another order than the one before; the order is learnt again");
     hold(unit);
     if (training && overlap_) prefetch();
     shards().wait_gathered(units_[unit]);
@@ -262,7 +289,8 @@ class Zero final : public Parallel {
   }
 
   const int stage_;
-  const double reduce_bucket_, allgather_bucket_, prefetch_bucket_, persistence_, model_persistence_, max_live_, max_reuse_;
+  const double reduce_bucket_, allgather_bucket_, prefetch_bucket_, persistence_, model_persistence_, max_live_,
+      max_reuse_;
   bool overlap_ = false;
 
   std::vector<double> elements_;                // by parameter

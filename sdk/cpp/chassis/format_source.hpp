@@ -1,5 +1,5 @@
-// How a format is read with no boundary in sight: plain values in and out, so that the code which trusts no file also runs
-// on bytes in memory, for tests and fuzzing. Format::scan_source() carries it across.
+// How a format is read with no boundary in sight: plain values in and out, so that the code which trusts no file also
+// runs on bytes in memory, for tests and fuzzing. Format::scan_source() carries it across.
 #pragma once
 
 #include <algorithm>
@@ -38,8 +38,9 @@ struct FileSource {
 
   // Index of the path, or -1.
   int64_t find(std::string_view path) const {
-    const auto it = std::lower_bound(files.begin(), files.end(), path,
-                                     [](const SourceFile& file, std::string_view wanted) { return file.path < wanted; });
+    const auto it =
+        std::lower_bound(files.begin(), files.end(), path,
+                         [](const SourceFile& file, std::string_view wanted) { return file.path < wanted; });
     return it != files.end() && it->path == path ? it - files.begin() : -1;
   }
   std::string text(uint32_t file, uint64_t offset, uint64_t num_bytes) const {

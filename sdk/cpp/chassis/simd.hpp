@@ -12,8 +12,8 @@
 //   loops.cpp   const Loops& loops(chassis::ThisIsa) { static constexpr Loops table = {add}; return table; }
 //   plugin.cpp  const Loops& best = chassis::for_best_isa([](auto isa) -> const Loops& { return loops(isa); });
 //
-// Everything else in such a source belongs into an anonymous namespace: of an inline function the linker keeps one copy,
-// perhaps that of an instruction set which the processor lacks.
+// Everything else in such a source belongs into an anonymous namespace: of an inline function the linker keeps one
+// copy, perhaps that of an instruction set which the processor lacks.
 #pragma once
 
 #include <algorithm>
@@ -68,8 +68,8 @@ decltype(auto) for_best_isa(Visit&& visit) {
 #endif
 }
 
-// e^x within 2 ulp for x in [-87, 88], 0 below, e^88 above: 2^k times a polynomial of degree 6 on [-ln2/2, ln2/2] (Cephes
-// expf). Without a branch, so that compilers vectorise loops over it.
+// e^x within 2 ulp for x in [-87, 88], 0 below, e^88 above: 2^k times a polynomial of degree 6 on [-ln2/2, ln2/2]
+// (Cephes expf). Without a branch, so that compilers vectorise loops over it.
 [[gnu::always_inline]] static inline float exponential(float x) {
   const float clamped = std::min(std::max(x, -87.3f), 88.0f);
   const float k = std::floor(clamped * 1.44269504088896341f + 0.5f);

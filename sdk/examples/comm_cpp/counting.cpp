@@ -18,7 +18,8 @@ class Inner {
  public:
   Inner(const Host& host, const std::string& id) : host_(host), members_(host.service<chassis_members_t>()) {
     host.check(members_.open(&members_, str("comm"), str(id), &instance_));
-    table_ = static_cast<const chassis_comm_backend_t*>(instance_->get_interface(instance_, str(CHASSIS_COMM_BACKEND_ID)));
+    table_ =
+        static_cast<const chassis_comm_backend_t*>(instance_->get_interface(instance_, str(CHASSIS_COMM_BACKEND_ID)));
     if (table_ == nullptr) fail_invalid("'", id, "' offers no " CHASSIS_COMM_BACKEND_ID);
   }
   ~Inner() { members_.close(&members_, instance_); }
@@ -60,7 +61,8 @@ class Group final : public BackendGroup {
   ~Group() override { inner_.table().destroy_group(inner_.self(), group_); }
   std::unique_ptr<BackendWork> start(std::span<const chassis_collective_t> calls, void* stream) override {
     chassis_backend_work_t* work = nullptr;
-    inner_.host().check(inner_.table().start(inner_.self(), group_, calls.data(), static_cast<uint32_t>(calls.size()), stream, &work));
+    inner_.host().check(
+        inner_.table().start(inner_.self(), group_, calls.data(), static_cast<uint32_t>(calls.size()), stream, &work));
     add_metric(inner_.host(), "calls", static_cast<double>(calls.size()));
     return std::make_unique<Work>(inner_, work);
   }

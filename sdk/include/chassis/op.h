@@ -34,8 +34,9 @@
  *                   labels [B,T] i32                                                            over labels != ignore
  *   score           x [B,T,H], lens [B] i32 weight[L,H]                                         [B,L]: at lens[b]-1
  * A plugin's own op is "domain/name"; its outputs are what the model says they are.
- * The host adds attribute storage s to an op whose first parameter is quantised, naming the scheme, and divided_by s to an
- * embedding or cross_entropy whose vocabulary a mesh axis divides: a provider that knows them not must refuse the op.
+ * The host adds attribute storage s to an op whose first parameter is quantised, naming the scheme, and divided_by s to
+ * an embedding or cross_entropy whose vocabulary a mesh axis divides: a provider that knows them not must refuse the
+ * op.
  *
  * A fused node is a run of ops that a provider takes as one, such as "linear+cross_entropy" or "add+rms_norm". */
 #ifndef CHASSIS_OP_H

@@ -28,7 +28,8 @@ TEST(Json, RefusesTextThatIsNotJsonWithItsPosition) {
 }
 
 TEST(Json, RefusesANumberThatNoDoubleHolds) {
-  EXPECT_EQ(message_of([] { parse_json("{\n  \"a\": -1e400}", "c.json"); }), "c.json:2:8: the number -1e400 is too large");
+  EXPECT_EQ(message_of([] { parse_json("{\n  \"a\": -1e400}", "c.json"); }),
+            "c.json:2:8: the number -1e400 is too large");
 }
 
 TEST(Json, RefusesDuplicateKeysAndDeepNesting) {

@@ -204,7 +204,8 @@ TEST(CheckpointRoot, CountsOnlyWhatIsWholeIfItIsToldWhatIsNot) {
 TEST(CheckpointRoot, LeavesALockOfOthersAlone) {
   const TemporaryDirectory dir;
   write_text(dir / ".lock", "precious");
-  EXPECT_NE(error_of([&] { CheckpointRoot root(dir.path()); }).find("this program did not write it"), std::string::npos);
+  EXPECT_NE(error_of([&] { CheckpointRoot root(dir.path()); }).find("this program did not write it"),
+            std::string::npos);
   EXPECT_EQ(read_file(dir / ".lock"), "precious");
 }
 

@@ -213,7 +213,8 @@ TEST(StreamWriter, WritesWholePagesPastTheCacheAndAllBytesInPlace) {
   const auto put = [&](uint64_t offset, uint64_t num_bytes) {
     for (const uint64_t end = offset + num_bytes; offset < end;) {
       const auto room = writer.reserve(file, offset, end - offset);
-      for (std::byte& byte : room) byte = static_cast<std::byte>(offset % 251), expected[offset++] = static_cast<char>(byte);
+      for (std::byte& byte : room)
+        byte = static_cast<std::byte>(offset % 251), expected[offset++] = static_cast<char>(byte);
     }
   };
   put(500'001, 499'999);
@@ -234,7 +235,8 @@ uint64_t resident_bytes() {
 
 // A thousand saves leave the number of open files and threads as it was, and the memory.
 TEST(Save, LeaksNoFilesThreadsAndMemory) {
-  const TemporaryDirectory dir(fs::is_directory("/dev/shm") ? "/dev/shm" : fs::temp_directory_path());  // not to wait for a disk
+  const TemporaryDirectory dir(fs::is_directory("/dev/shm") ? "/dev/shm"
+                                                            : fs::temp_directory_path());  // not to wait for a disk
   const auto count = [](const char* path) {
     return std::distance(fs::directory_iterator(path), fs::directory_iterator());
   };

@@ -143,8 +143,8 @@ std::pair<double, double> peaks_of_rank(const FormatPlugin& format, int64_t mib,
   CheckpointReader(result.path, format).load(loads, model.mesh, buckets, request.tensors, options);
   const uint64_t load_peak = status_bytes("VmHWM") - before;
   if (rank == 0)
-    std::printf("%s, %d ranks, %lld MiB: %s\n", format.name().c_str(), ShardedModel::kNumRanks, static_cast<long long>(mib),
-                result.line().c_str());
+    std::printf("%s, %d ranks, %lld MiB: %s\n", format.name().c_str(), ShardedModel::kNumRanks,
+                static_cast<long long>(mib), result.line().c_str());
   return {static_cast<double>(save_peak) / kMib, static_cast<double>(load_peak) / kMib};
 }
 

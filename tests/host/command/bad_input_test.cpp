@@ -1,5 +1,5 @@
-// What users get wrong, through the real program: tests/golden/run/NN-name.toml beside NN-name.expected, whose first line
-// is the exit code; every further line must be in what the program says. In the TOML,
+// What users get wrong, through the real program: tests/golden/run/NN-name.toml beside NN-name.expected, whose first
+// line is the exit code; every further line must be in what the program says. In the TOML,
 //   # sh: COMMAND   prepares the folder: a copy of golden/run/base, with a model saved by an earlier run in model/
 //   # run: COMMAND  replaces `exec "$CHASSIS" train FILE`; with "$FILE" for the name of the TOML
 #include <gtest/gtest.h>
@@ -98,7 +98,9 @@ TEST_P(BadInput, IsRefusedWithItsCodeAndInWords) {
   const test::Outcome run = outcomes_.at(name);
   std::istringstream expected(test::text_of_file(kFolder + "/" + name + ".expected"));
   std::string line;
-  ASSERT_TRUE(std::getline(expected, line)) << name << ".expected is missing; the program said\n" << run.exit_code << "\n" << run.output;
+  ASSERT_TRUE(std::getline(expected, line)) << name << ".expected is missing; the program said\n"
+                                            << run.exit_code << "\n"
+                                            << run.output;
   EXPECT_EQ(run.exit_code, std::stoi(line)) << run.output;
   while (std::getline(expected, line)) EXPECT_HAS(run.output, line);
   EXPECT_EQ(run.output.find("internal error"), std::string::npos) << run.output;

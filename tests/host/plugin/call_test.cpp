@@ -76,7 +76,8 @@ TEST(ExitGuard, AnExitInsideOfAPluginIsAnErrorOfThePlugin) {
     end();
   };
   EXPECT_ENDS(in_plugin([] { std::exit(0); }), 3,
-              "error: the process was ended by exit\\(0\\) inside of provider 'quits' in forward of layers.q_proj \\(unit 2\\)");
+              "error: the process was ended by exit\\(0\\) inside of provider 'quits' in forward of layers.q_proj "
+              "\\(unit 2\\)");
   EXPECT_ENDS(in_plugin([] { ::_exit(0); }), 3, "ended by _exit\\(0\\) inside of provider 'quits'");
   EXPECT_ENDS(in_plugin([] { std::quick_exit(0); }), 3, "ended by quick_exit\\(\\) inside of provider 'quits'");
 }

@@ -26,7 +26,8 @@ class Composed : public testing::Test {
     composed_.forward = [](const StubNode& node, chassis_call_t& call) {
       at::Tensor y = tensor_of(call.inputs[0]);
       if (node.pattern == "activation") y = at::gelu(y);
-      else y = at::linear(y, tensor_of(call.params[0]), node.params.size() > 1 ? tensor_of(call.params[1]) : at::Tensor());
+      else
+        y = at::linear(y, tensor_of(call.params[0]), node.params.size() > 1 ? tensor_of(call.params[1]) : at::Tensor());
       call.outputs[0] = new_handle(std::move(y));
     };
     composed_.table().backward_inputs = nullptr;
@@ -57,7 +58,8 @@ TEST_F(Composed, IsTheSameUnderRecompute) {
   const auto kept = run.gradients();
   run.make(Recompute::kFull);
   EXPECT_EQ(run.step({fields_of(kIds, 2)}), loss);
-  for (const auto& [name, gradient] : run.gradients()) EXPECT_EQ(test::values_of(gradient), test::values_of(kept.at(name))) << name;
+  for (const auto& [name, gradient] : run.gradients())
+    EXPECT_EQ(test::values_of(gradient), test::values_of(kept.at(name))) << name;
 }
 
 TEST_F(Composed, TrainsNothingThatIsFrozen) {

@@ -49,7 +49,8 @@ class RecordingCollectives final : public Collectives {
   Tensor run(const std::string& op, const std::string& axis, int dim, const Tensor& input) override {
     std::vector<int64_t> shape = input.sizes();
     const bool moves = op == "comm.all_gather" || op == "comm.reduce_scatter" || op == "comm.slice";
-    log.push_back(op.substr(5) + " " + axis + (moves ? " dim " + std::to_string(dim) : "") + " " + StubNode::text(shape));
+    log.push_back(op.substr(5) + " " + axis + (moves ? " dim " + std::to_string(dim) : "") + " " +
+                  StubNode::text(shape));
     int64_t& size = shape[static_cast<size_t>(dim)];
     if (op == "comm.all_gather") size *= kWays;
     else if (moves) size /= kWays;
@@ -128,7 +129,8 @@ class MetaRun {
     if (rewrites.fused) options.kernels.push_back(fused.provider());
     if (rewrites.quant) options.kernels.push_back(quant.provider());
     options.kernels.push_back(general.provider());
-    executor = std::make_unique<Executor>(program, layout, *parameters, options, Recompute::kNone, nullptr, &collectives);
+    executor =
+        std::make_unique<Executor>(program, layout, *parameters, options, Recompute::kNone, nullptr, &collectives);
   }
 
   void run() {
@@ -249,8 +251,10 @@ TEST(Design, AdaptersAddTheirOwnSmallCollectivesUnderTensorParallelism) {
   const Lines mlp = {rank, rank, kReduce}, attention = {rank, rank, rank};  // up, gate; v, k, q
   // Below the first adapters nothing is trained: their layer's input needs no gradient.
   EXPECT_EQ(run.backward, join({{kReduce}, mlp, attention, {kReduce}, mlp, attention}));
-  EXPECT_EQ(run.parameters->find("model.layers.1.mlp.up_proj.lora_b.weight")->value.sizes(), (std::vector<int64_t>{32, 4}));
-  EXPECT_EQ(run.parameters->find("model.layers.1.mlp.down_proj.lora_a.weight")->value.sizes(), (std::vector<int64_t>{4, 32}));
+  EXPECT_EQ(run.parameters->find("model.layers.1.mlp.up_proj.lora_b.weight")->value.sizes(),
+            (std::vector<int64_t>{32, 4}));
+  EXPECT_EQ(run.parameters->find("model.layers.1.mlp.down_proj.lora_a.weight")->value.sizes(),
+            (std::vector<int64_t>{4, 32}));
   EXPECT_TRUE(run.untouched);
 }
 
@@ -293,7 +297,8 @@ TEST(Design, WithoutItsProviderAQuantisedWeightIsRefusedInWords) {
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ExitCode::kPlugin);
-    EXPECT_NE(std::string(e.what()).find("general (linear): reads plain weights alone, not storage nf4"), std::string::npos)
+    EXPECT_NE(std::string(e.what()).find("general (linear): reads plain weights alone, not storage nf4"),
+              std::string::npos)
         << e.what();
   }
 }

@@ -48,10 +48,9 @@ TEST_F(ExecutorTest, FiresUnitEventsAroundEveryRun) {
   EventLog log;
   run.make(Recompute::kNone, &log);
   run.step({fields_of(kIds, 2)});
-  EXPECT_EQ(log.lines,
-            (Lines{"forward 0", "/forward 0", "forward 1", "/forward 1", "forward 2", "/forward 2", "forward 3", "/forward 3",
-                   "backward 3", "/backward 3", "backward 2", "/backward 2", "backward 1", "/backward 1", "backward 0",
-                   "/backward 0"}));
+  EXPECT_EQ(log.lines, (Lines{"forward 0", "/forward 0", "forward 1", "/forward 1", "forward 2", "/forward 2",
+                              "forward 3", "/forward 3", "backward 3", "/backward 3", "backward 2", "/backward 2",
+                              "backward 1", "/backward 1", "backward 0", "/backward 0"}));
   log.lines.clear();
   run.executor->loss(fields_of(kIds, 2));
   EXPECT_EQ(log.lines.size(), 8u);
@@ -64,8 +63,8 @@ TEST_F(ExecutorTest, FiresThemInsideTheBackwardWhenItRecomputes) {
   run.executor->forward(0, fields_of(kIds, 2), 1.0);
   log.lines.clear();
   run.executor->backward(0);
-  EXPECT_EQ(log.lines, (Lines{"backward 3", "/backward 3", "backward 2", "again 2", "/again 2", "/backward 2", "backward 1",
-                              "again 1", "/again 1", "/backward 1", "backward 0", "/backward 0"}));
+  EXPECT_EQ(log.lines, (Lines{"backward 3", "/backward 3", "backward 2", "again 2", "/again 2", "/backward 2",
+                              "backward 1", "again 1", "/again 1", "/backward 1", "backward 0", "/backward 0"}));
 }
 
 TEST_F(ExecutorTest, RecomputeGivesTheSameBits) {
@@ -85,7 +84,8 @@ TEST_F(ExecutorTest, AccumulatesOverMicrobatches) {
   const auto whole = run.gradients();
   const double parts = run.step({fields_of({1, 5, 9}, 1), fields_of({2, 2, 10}, 1)}, 0.25);
   EXPECT_NEAR(parts, loss, 1e-6);
-  for (const auto& [name, gradient] : run.gradients()) EXPECT_LT(largest_difference(gradient, whole.at(name)), 1e-6) << name;
+  for (const auto& [name, gradient] : run.gradients())
+    EXPECT_LT(largest_difference(gradient, whole.at(name)), 1e-6) << name;
 }
 
 TEST_F(ExecutorTest, RunsForwardsAndBackwardsOfAPipelineInAnyOrder) {
@@ -199,7 +199,8 @@ TEST_F(ExecutorTest, AGradientThatTwoValuesShareIsCopiedBeforeItIsAddedTo) {
     });
     r.chain("c", "", {block});
   };
-  CpuRun plain(test::record(residual_twice), {reference_}), shared(test::record(residual_twice), {sharing.provider(), reference_});
+  CpuRun plain(test::record(residual_twice), {reference_}),
+      shared(test::record(residual_twice), {sharing.provider(), reference_});
   EXPECT_EQ(plain.step({fields_of(kIds, 2)}), shared.step({fields_of(kIds, 2)}));
   for (const auto& [name, gradient] : shared.gradients())
     EXPECT_LT(largest_difference(gradient, plain.gradients().at(name)), 1e-6) << name;
@@ -245,7 +246,8 @@ Tensor wrong_tensor(const std::string& fault, const StubNode::Operand& right, ch
     const int64_t one = 1;
     return Tensor::zeros({&one, 1}, right.dtype).strided(shape, std::vector<int64_t>(shape.size(), 0), 0);
   }
-  return Tensor::zeros(shape, fault == "dtype" ? Dtype::bf16 : right.dtype, {fault == "device" ? Device::Type::kMeta : Device::Type::kCpu, 0});
+  return Tensor::zeros(shape, fault == "dtype" ? Dtype::bf16 : right.dtype,
+                       {fault == "device" ? Device::Type::kMeta : Device::Type::kCpu, 0});
 }
 
 TEST_F(ExecutorTest, AProviderThatMakesAnotherOutputThanTheNodeHasIsNamed) {
@@ -332,7 +334,8 @@ TEST_F(ExecutorTest, AFailedBackwardLeavesNothingBehind) {
     run.executor->forward(0, fields_of(kIds, 2), 1.0);
     EXPECT_HAS(test::refusal([&] { run.executor->backward(0); }),
                "provider 'broken' on layer.gelu in backward_inputs (unit 2): too late");
-    EXPECT_HAS(test::refusal([&] { run.executor->backward(0); }), "backward of a micro-batch whose forward did not run");
+    EXPECT_HAS(test::refusal([&] { run.executor->backward(0); }),
+               "backward of a micro-batch whose forward did not run");
   }
   EXPECT_EQ(memory_usage().live_bytes, before);
 }
@@ -375,7 +378,8 @@ TEST_F(ExecutorTest, TrainingKeepsWhatThePlanSays) {
     EXPECT_LE(peak, planned + planned / 4) << "recompute " << static_cast<int>(recompute);
     EXPECT_GE(peak, planned / 2) << "recompute " << static_cast<int>(recompute);
   }
-  EXPECT_LT(run.executor->planned_activation_bytes(Recompute::kFull), run.executor->planned_activation_bytes(Recompute::kNone) / 2);
+  EXPECT_LT(run.executor->planned_activation_bytes(Recompute::kFull),
+            run.executor->planned_activation_bytes(Recompute::kNone) / 2);
 }
 
 }  // namespace

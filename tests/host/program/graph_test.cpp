@@ -41,7 +41,8 @@ std::string llama_graph(std::vector<const LayoutStrategy*> stack, bool freeze) {
   ParameterTable parameters(program, layout);
   if (freeze)
     for (const auto& p : parameters.all()) p->trainable = p->name.find("layers.2") != std::string::npos;
-  StubProvider attention("flash", {"attention"}), fused("fused", {"add+rms_norm", "linear+cross_entropy"}), plain("plain");
+  StubProvider attention("flash", {"attention"}), fused("fused", {"add+rms_norm", "linear+cross_entropy"}),
+      plain("plain");
   attention.refuse = [](const StubNode&) { return std::string("head_dim 8 is not a multiple of 16"); };
   fused.plan = [](const StubNode&, chassis_infer_t& out) {
     out.keeps_outputs = 1;

@@ -35,7 +35,8 @@ TEST(KeyValueCache, PutsNewPositionsBehindTheOldOnes) {
   const Tensor keys = cache.append(0, 3, false, positions(2, 1));
   EXPECT_EQ(test::values_of(keys), (std::vector<float>{1, 1, 1, 1, 2, 2}));
   EXPECT_EQ(test::values_of(cache.append(0, 3, true, positions(20, 1))), (std::vector<float>{10, 10, 10, 10, 20, 20}));
-  EXPECT_EQ(test::values_of(cache.append(1, 3, false, positions(200, 1))), (std::vector<float>{100, 100, 100, 100, 200, 200}));
+  EXPECT_EQ(test::values_of(cache.append(1, 3, false, positions(200, 1))),
+            (std::vector<float>{100, 100, 100, 100, 200, 200}));
 }
 
 TEST(KeyValueCache, RefusesMoreThanItHolds) {

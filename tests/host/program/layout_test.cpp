@@ -75,19 +75,21 @@ TEST(Layout, SequenceParallelismNeedsADividedVocabulary) {
 }
 
 TEST(Layout, HeadsDividedOnOneSideAloneAreRefused) {
-  EXPECT_HAS(layout_refusal(test::record([](Recorder& r) {
-               const DimId v = r.dim("vocab", 4), n = r.dim("heads", 4), k = r.dim("kv_heads", 1), d = r.dim("head_dim", 2),
-                           h = r.dim("hidden", 2);
-               const uint32_t block = r.block("b", [&] {
-                 const ValueId x = r.op("embedding", "e", {r.field("input_ids")}, {r.slot("e", {{v}, {h}})}, {}, {h});
-                 const ValueId q = r.op("linear", "q", {x}, {r.slot("q", {{n, d}, {h}})}, {}, {n, d});
-                 const ValueId key = r.op("linear", "k", {x}, {r.slot("k", {{k, d}, {h}})}, {}, {k, d});
-                 r.output("y", r.op("attention", "a", {q, key, key}));
-               });
-               r.chain("c", "", {block});
-             }),
-                            Divide(2, {"heads"})),
-             "attention 'a' has divided heads on one side only");
+  EXPECT_HAS(
+      layout_refusal(
+          test::record([](Recorder& r) {
+            const DimId v = r.dim("vocab", 4), n = r.dim("heads", 4), k = r.dim("kv_heads", 1),
+                        d = r.dim("head_dim", 2), h = r.dim("hidden", 2);
+            const uint32_t block = r.block("b", [&] {
+              const ValueId x = r.op("embedding", "e", {r.field("input_ids")}, {r.slot("e", {{v}, {h}})}, {}, {h});
+              const ValueId q = r.op("linear", "q", {x}, {r.slot("q", {{n, d}, {h}})}, {}, {n, d});
+              const ValueId key = r.op("linear", "k", {x}, {r.slot("k", {{k, d}, {h}})}, {}, {k, d});
+              r.output("y", r.op("attention", "a", {q, key, key}));
+            });
+            r.chain("c", "", {block});
+          }),
+          Divide(2, {"heads"})),
+      "attention 'a' has divided heads on one side only");
 }
 
 // Two ranks on two threads, which add up for real.

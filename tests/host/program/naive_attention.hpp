@@ -12,7 +12,8 @@ namespace chassis::test {
 // Causal, with documents; head_dim^-0.5 as its scale.
 inline void naive_attention(const StubNode& node, chassis_call_t& call) {
   const Tensor q = Tensor::share(call.inputs[0]), k = Tensor::share(call.inputs[1]), v = Tensor::share(call.inputs[2]);
-  const int32_t* documents = node.inputs.size() > 3 && call.inputs[3] ? Tensor::share(call.inputs[3]).data_as<int32_t>() : nullptr;
+  const int32_t* documents =
+      node.inputs.size() > 3 && call.inputs[3] ? Tensor::share(call.inputs[3]).data_as<int32_t>() : nullptr;
   const int64_t B = q.size(0), T = q.size(1), N = q.size(2), D = q.size(3), S = k.size(1), K = k.size(2);
   const int64_t sizes[] = {B, T, N, D};
   Tensor y = Tensor::zeros(sizes, Dtype::f32);
@@ -31,10 +32,12 @@ inline void naive_attention(const StubNode& node, chassis_call_t& call) {
           p[static_cast<size_t>(s)] = seen(s) ? dot / std::sqrt(static_cast<double>(D)) : -INFINITY;
           largest = std::max(largest, p[static_cast<size_t>(s)]);
         }
-        for (int64_t s = 0; s <= last; ++s) sum += p[static_cast<size_t>(s)] = std::exp(p[static_cast<size_t>(s)] - largest);
+        for (int64_t s = 0; s <= last; ++s)
+          sum += p[static_cast<size_t>(s)] = std::exp(p[static_cast<size_t>(s)] - largest);
         for (int64_t d = 0; d < D; ++d) {
           double out = 0.0;
-          for (int64_t s = 0; s <= last; ++s) out += p[static_cast<size_t>(s)] / sum * vs[((b * S + s) * K + h) * D + d];
+          for (int64_t s = 0; s <= last; ++s)
+            out += p[static_cast<size_t>(s)] / sum * vs[((b * S + s) * K + h) * D + d];
           ys[((b * T + t) * N + n) * D + d] = static_cast<float>(out);
         }
       }

@@ -35,14 +35,19 @@ std::string said(const std::function<void(Bench&)>& body) {
 }
 
 TEST(OpRules, LinearContractsTheLastDims) {
-  EXPECT_EQ(said([](Bench& b) {
-              b.r.op("linear", "q", {b.x()}, {b.r.slot("q", {{b.heads, b.head_dim}, {b.hidden}})}, {}, {b.heads, b.head_dim});
-            }),
-            "");
-  EXPECT_HAS(said([](Bench& b) { b.r.op("linear", "o", {b.x()}, {b.r.slot("o", {{b.hidden}, {b.heads, b.head_dim}})}); }),
-              "block 'b', op linear 'o': input does not end in the dims that weight 'o' contracts");
-  EXPECT_HAS(said([](Bench& b) { b.r.op("linear", "q", {b.x()}, {b.r.slot("q", {{b.vocab}, {b.hidden}})}, {}, {b.hidden}); }),
-              "axis 0 of parameter 'q' must be [hidden=8]");
+  EXPECT_EQ(
+      said([](Bench& b) {
+        b.r.op("linear", "q", {b.x()}, {b.r.slot("q", {{b.heads, b.head_dim}, {b.hidden}})}, {}, {b.heads, b.head_dim});
+      }),
+      "");
+  EXPECT_HAS(said([](Bench& b) {
+               b.r.op("linear", "o", {b.x()}, {b.r.slot("o", {{b.hidden}, {b.heads, b.head_dim}})});
+             }),
+             "block 'b', op linear 'o': input does not end in the dims that weight 'o' contracts");
+  EXPECT_HAS(said([](Bench& b) {
+               b.r.op("linear", "q", {b.x()}, {b.r.slot("q", {{b.vocab}, {b.hidden}})}, {}, {b.hidden});
+             }),
+             "axis 0 of parameter 'q' must be [hidden=8]");
   EXPECT_HAS(said([](Bench& b) { b.r.op("linear", "q", {b.x()}, {b.r.slot("q", {{b.hidden}})}); }),
               "weight 'q' must have two axes");
   EXPECT_HAS(said([](Bench& b) {
@@ -71,7 +76,9 @@ TEST(OpRules, DimsMustAgree) {
 }
 
 TEST(OpRules, RopeNeedsHalfAFrequencyPerDim) {
-  auto rope = [](Bench& b, Attrs attrs) { b.r.op("rope", "rope", {b.value("q", {b.heads, b.head_dim}), b.r.field("positions")}, {}, attrs); };
+  auto rope = [](Bench& b, Attrs attrs) {
+    b.r.op("rope", "rope", {b.value("q", {b.heads, b.head_dim}), b.r.field("positions")}, {}, attrs);
+  };
   EXPECT_EQ(said([&](Bench& b) { rope(b, {{"inv_freq", std::vector<double>{1, 2, 3}}}); }), "");
   EXPECT_HAS(said([&](Bench& b) { rope(b, {{"inv_freq", std::vector<double>{1, 2}}}); }),
               "head_dim 6 needs 3 inv_freq, got 2");
@@ -80,17 +87,21 @@ TEST(OpRules, RopeNeedsHalfAFrequencyPerDim) {
 
 TEST(OpRules, KeyValueHeadsAreSharedEvenly) {
   auto attention = [](Bench& b, DimId kv, DimId kdim) {
-    b.r.op("attention", "a", {b.value("q", {b.heads, b.head_dim}), b.value("k", {kv, kdim}), b.value("v", {kv, b.head_dim})});
+    b.r.op("attention", "a",
+           {b.value("q", {b.heads, b.head_dim}), b.value("k", {kv, kdim}), b.value("v", {kv, b.head_dim})});
   };
   EXPECT_EQ(said([&](Bench& b) { attention(b, b.kv, b.head_dim); }), "");
-  EXPECT_HAS(said([&](Bench& b) { attention(b, b.odd, b.head_dim); }), "4 heads can not share 3 key-value heads evenly");
+  EXPECT_HAS(said([&](Bench& b) { attention(b, b.odd, b.head_dim); }),
+             "4 heads can not share 3 key-value heads evenly");
   EXPECT_HAS(said([&](Bench& b) { attention(b, b.kv, b.hidden); }), "query and key differ in their last dim");
   EXPECT_HAS(said([](Bench& b) { b.r.op("attention", "a", {b.x(), b.x(), b.x()}); }), "expected 4 dims");
 }
 
 TEST(OpRules, ReshapeKeepsTheSize) {
-  EXPECT_HAS(said([](Bench& b) { b.r.op("reshape", "r", {b.x()}, {}, {}, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME, b.vocab}); }),
-              "can not view [B, T, hidden=8] as [B, T, vocab=16]");
+  EXPECT_HAS(said([](Bench& b) {
+               b.r.op("reshape", "r", {b.x()}, {}, {}, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME, b.vocab});
+             }),
+             "can not view [B, T, hidden=8] as [B, T, vocab=16]");
 }
 
 TEST(OpRules, UnknownOpsNeedADomain) {

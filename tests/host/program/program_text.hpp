@@ -23,7 +23,8 @@ inline std::string program_text(const Program& program) {
     for (const GraphValue& value : block.values)
       text += "  value " + value.name + " " + program.dims_text(value.dims) + sharding(value.sharding) + "\n";
     for (const Slot& slot : block.slots) {
-      text += "  slot " + slot.name + " tied '" + slot.tied_to + "' storage '" + slot.storage + "'" + sharding(slot.sharding);
+      text += "  slot " + slot.name + " tied '" + slot.tied_to + "' storage '" + slot.storage + "'" +
+              sharding(slot.sharding);
       for (const auto& axis : slot.axes) text += " " + program.dims_text(axis);
       text += "\n";
     }

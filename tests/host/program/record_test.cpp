@@ -30,7 +30,8 @@ TEST(Record, ABlockMustReadWhatTheOneBeforePutsOut) {
     return record_refusal([=](Recorder& r) {
       const DimId v = r.dim("vocab", 4), h = r.dim("hidden", 2), w = r.dim("wide", 3);
       const uint32_t a = r.block("a", [&] {
-        r.output(rename ? "stream" : "hidden", r.op("embedding", "e", {r.field("input_ids")}, {r.slot("e", {{v}, {h}})}, {}, {h}));
+        r.output(rename ? "stream" : "hidden",
+                 r.op("embedding", "e", {r.field("input_ids")}, {r.slot("e", {{v}, {h}})}, {}, {h}));
       });
       const uint32_t b = r.block("b", [&] { r.output("hidden", r.input("hidden", {kB, kT, reshape ? w : h})); });
       r.chain("a", "", {a});

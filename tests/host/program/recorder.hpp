@@ -156,11 +156,12 @@ struct SmallModel {
       });
       const uint32_t head = r.block("head", [&] {
         const ValueId x = r.input("hidden", stream);
-        const SlotId weight =
-            r.slot("lm_head.weight", {{v}, {h}}, {CHASSIS_ROLE_HEAD, CHASSIS_INIT_NORMAL, 0.5, tied ? "embed.weight" : ""});
+        const SlotId weight = r.slot("lm_head.weight", {{v}, {h}},
+                                     {CHASSIS_ROLE_HEAD, CHASSIS_INIT_NORMAL, 0.5, tied ? "embed.weight" : ""});
         const ValueId logits = r.op("linear", "lm_head", {x}, {weight}, {}, {v});
         r.output("logits", logits);
-        r.output("loss", r.op("cross_entropy", "loss", {logits, r.field("labels")}, {}, {{"ignore_index", int64_t{-100}}}));
+        r.output("loss",
+                 r.op("cross_entropy", "loss", {logits, r.field("labels")}, {}, {{"ignore_index", int64_t{-100}}}));
       });
       r.chain("embed", "", {embed});
       r.chain("layers", "layers.{i}", std::vector<uint32_t>(layers, layer));

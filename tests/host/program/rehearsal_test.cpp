@@ -77,12 +77,14 @@ class Rehearsal : public testing::Test {
     const auto ratio = static_cast<double>(planned.peak_bytes) / static_cast<double>(real.peak_bytes);
     EXPECT_GT(ratio, 0.95) << names.kernels[0] << ", " << names.attention;
     EXPECT_LT(ratio, 1.05) << names.kernels[0] << ", " << names.attention;
-    expect_near(planned.of(MemoryCategory::kGradients).peak_bytes, real.of(MemoryCategory::kGradients).peak_bytes, "gradients");
+    expect_near(planned.of(MemoryCategory::kGradients).peak_bytes, real.of(MemoryCategory::kGradients).peak_bytes,
+                "gradients");
     expect_near(planned.of(MemoryCategory::kLogits).peak_bytes, real.of(MemoryCategory::kLogits).peak_bytes, "logits");
     expect_near(activations(planned), activations(real), "activations");
   }
   static uint64_t activations(const MemoryUsage& usage) {
-    return usage.of(MemoryCategory::kActivations).bytes_at_total_peak + usage.of(MemoryCategory::kWorkspace).bytes_at_total_peak;
+    return usage.of(MemoryCategory::kActivations).bytes_at_total_peak +
+           usage.of(MemoryCategory::kWorkspace).bytes_at_total_peak;
   }
   static void expect_near(uint64_t planned, uint64_t real, const char* what) {
     EXPECT_NEAR(static_cast<double>(planned), static_cast<double>(real), 0.1 * static_cast<double>(real)) << what;

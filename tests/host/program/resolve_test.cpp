@@ -45,14 +45,16 @@ TEST(Resolve, TheFirstProviderThatClaimsGetsTheNode) {
             (Lines{"rms_norm all", "linear all", "activation picky", "linear picky", "add all"}));
   const Node& up = program.units[1]->nodes[1];
   ASSERT_EQ(up.refusals.size(), 1u);
-  EXPECT_EQ(up.refusals[0].provider + " " + up.refusals[0].pattern + " " + up.refusals[0].reason, "picky linear has no bias");
+  EXPECT_EQ(up.refusals[0].provider + " " + up.refusals[0].pattern + " " + up.refusals[0].reason,
+            "picky linear has no bias");
 }
 
 TEST(Resolve, LongerPatternsComeFirst) {
   StubProvider fused("fused", {"linear", "linear+activation", "linear+activation+linear"}), all("all");
   const Resolution program_of({fused.provider(), all.provider()});
   const ResolvedProgram program = program_of();
-  EXPECT_EQ(Resolution::providers(*program.units[1]), (Lines{"rms_norm all", "linear+activation+linear fused", "add all"}));
+  EXPECT_EQ(Resolution::providers(*program.units[1]),
+            (Lines{"rms_norm all", "linear+activation+linear fused", "add all"}));
   const Node& node = program.units[1]->nodes[1];
   EXPECT_EQ(node.inputs.size(), 1u);
   EXPECT_EQ(node.params.size(), 3u);
@@ -97,7 +99,9 @@ TEST(Resolve, AnOpThatNobodyKnowsIsTold) {
 
 TEST(Resolve, AnErrorOfAClaimIsNoRefusal) {
   StubProvider bad("bad");
-  bad.table().claim = [](chassis_instance*, const chassis_node_t*, double*) { return make_status(CHASSIS_INTERNAL, "out of tune"); };
+  bad.table().claim = [](chassis_instance*, const chassis_node_t*, double*) {
+    return make_status(CHASSIS_INTERNAL, "out of tune");
+  };
   EXPECT_HAS(Resolution({bad.provider()}).refusal(), "provider 'bad' on embed.embedding in claim: out of tune");
 }
 

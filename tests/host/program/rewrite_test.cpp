@@ -47,9 +47,12 @@ TEST(Rewrite, OutputsOfTheBlockFollow) {
 TEST(Rewrite, NewOpsObeyTheRules) {
   Program program = SmallModel{}.program();
   BlockType& layer = program.blocks[1];
-  EXPECT_HAS(test::refusal([&] { make_op(program, layer, "add", "odd", {layer.ops[0].outputs[0], layer.ops[1].outputs[0]}, {}, {}); }),
+  EXPECT_HAS(test::refusal([&] {
+               make_op(program, layer, "add", "odd", {layer.ops[0].outputs[0], layer.ops[1].outputs[0]}, {}, {});
+             }),
              "block 'layer', op add 'odd': input 1 is [B, T, ffn=6], expected [B, T, hidden=4]");
-  EXPECT_HAS(test::refusal([&] { replace_uses(layer, layer.ops[0].outputs[0], layer.ops[1].outputs[0], 2); }), "same dims");
+  EXPECT_HAS(test::refusal([&] { replace_uses(layer, layer.ops[0].outputs[0], layer.ops[1].outputs[0], 2); }),
+             "same dims");
   EXPECT_HAS(test::refusal([&] { insert_after(layer, 99, {}); }), "no op 99 in block 'layer'");
 }
 

@@ -56,7 +56,8 @@ TEST(CommTable, CarriesOutWhatPluginsAskFor) {
 TEST(CommTable, SaysWhatIsWrong) {
   on_ranks(2, [](Communicator& communicator, const chassis_host_t* host) {
     double one[] = {1.0};
-    communicator.sum(communicator.group({}), one, "connect");  // a rank that leaves at its refusal would be missed otherwise
+    communicator.sum(communicator.group({}), one,
+                     "connect");  // a rank that leaves at its refusal would be missed otherwise
     EXPECT_EQ(comm_table_plugin::unknown_axis(host),
               std::to_string(CHASSIS_NOT_FOUND) + " the mesh has no axis 'tp'; it is dp=2");
     EXPECT_HAS(comm_table_plugin::malformed_call(host), "all_gather 'nothing': dtype 0 is unknown");

@@ -30,7 +30,8 @@ class Tables : public testing::Test {
   Tables() {
     manifest_.id = "stub";
     manifest_.version = "1.0.0";
-    for (const char* name : {"aten::mm", "aten::add_.Tensor", "aten::topk", "aten::split.Tensor", "aten::sum.dim_IntList"})
+    for (const char* name :
+         {"aten::mm", "aten::add_.Tensor", "aten::topk", "aten::split.Tensor", "aten::sum.dim_IntList"})
       manifest_.operators.push_back(operator_schema(name));
     InstanceContext context;
     context.plugin_id = "stub";
@@ -292,11 +293,12 @@ TEST_F(Tables, LoopsCoverTheirRangeOnce) {
   const auto* task = table<chassis_task_t>(CHASSIS_TASK_ID);
   EXPECT_GE(task->num_threads(task), 1u);
   std::vector<std::atomic<int>> seen(1000);
-  task->parallel_for(task, 1000, 10,
-                     [](void* context, int64_t begin, int64_t end) {
-                       for (int64_t i = begin; i < end; ++i) ++(*static_cast<std::vector<std::atomic<int>>*>(context))[i];
-                     },
-                     &seen);
+  task->parallel_for(
+      task, 1000, 10,
+      [](void* context, int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) ++(*static_cast<std::vector<std::atomic<int>>*>(context))[i];
+      },
+      &seen);
   for (const auto& times : seen) EXPECT_EQ(times, 1);
   task->parallel_for(task, 0, 1, [](void*, int64_t, int64_t) { FAIL(); }, nullptr);
 }

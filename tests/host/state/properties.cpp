@@ -161,8 +161,8 @@ Elements elements_of(const std::vector<ReshardTensor>& tensors, Layout ReshardTe
 }
 
 // Moves what `from` holds; every round within the budget, every tensor within its lifetime, every element written once.
-void carry_out(const ReshardPlan& plan, const std::vector<ReshardTensor>& tensors, const ReshardOptions& options, int num_ranks,
-               const Elements& from, Elements& to) {
+void carry_out(const ReshardPlan& plan, const std::vector<ReshardTensor>& tensors, const ReshardOptions& options,
+               int num_ranks, const Elements& from, Elements& to) {
   ASSERT_EQ(plan.lifetimes.size(), tensors.size());
   to.assign(tensors.size(), {});
   for (size_t t = 0; t < tensors.size(); ++t)

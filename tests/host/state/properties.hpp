@@ -10,8 +10,8 @@ namespace chassis::testing {
 void check_layout(uint64_t seed);
 // A → B → A through copies between local buffers is the identity and writes each destination element exactly once.
 void check_round_trip(uint64_t seed);
-// Several tensors through the rounds of a plan, A → B → A: within the budget, each destination element once, the same plan
-// on every rank, tensors one after the other.
+// Several tensors through the rounds of a plan, A → B → A: within the budget, each destination element once, the same
+// plan on every rank, tensors one after the other.
 void check_reshard(uint64_t seed);
 // Tensors of one flat buffer, as ZeRO partitions it: each rank's ranges fill its part of the buffer without a gap, and
 // every element is owned once.

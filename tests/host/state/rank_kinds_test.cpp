@@ -42,7 +42,8 @@ TEST(RankKinds, AreThoseOfAskingEveryRank) {
   std::mt19937 random(3);
   const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
   for (int round = 0; round < 200; ++round) {
-    const MeshShape mesh({{"dp_replicate", 1 + static_cast<int>(below(3))}, {"dp_shard", 1 + static_cast<int>(below(9))},
+    const MeshShape mesh({{"dp_replicate", 1 + static_cast<int>(below(3))},
+                          {"dp_shard", 1 + static_cast<int>(below(9))},
                           {"tp", 1 + static_cast<int>(below(2))}});
     std::vector<std::string> axes = {"dp_shard"};
     if (below(2)) axes.insert(axes.begin(), "dp_replicate");
@@ -62,8 +63,9 @@ TEST(RankKinds, AreThoseOfAskingEveryRank) {
 TEST(RankKinds, JoinOwnersOfAsManyTensorsOfTheSameSizes) {
   const MeshShape mesh({{"dp_shard", 4}});
   const auto on = [](int coordinate) { return std::vector{Placement::only_on({"dp_shard"}, coordinate)}; };
-  const std::vector<Descriptor> tensors = {tensor("a", {4, 4}, on(0)), tensor("b", {4, 4}, on(1)), tensor("c", {2, 2}, on(2)),
-                                           tensor("d", {2, 2}, on(0)), tensor("e", {2, 2}, on(1))};
+  const std::vector<Descriptor> tensors = {tensor("a", {4, 4}, on(0)), tensor("b", {4, 4}, on(1)),
+                                           tensor("c", {2, 2}, on(2)), tensor("d", {2, 2}, on(0)),
+                                           tensor("e", {2, 2}, on(1))};
   EXPECT_EQ(kinds(tensors, mesh), (Groups{{0, 1}, {2}, {3}}));
 }
 

@@ -13,7 +13,8 @@ const std::vector<float> kLogits = {0.0f, 3.0f, 1.0f, 2.0f};
 
 std::vector<double> shares(double temperature, double top_p) {
   std::vector<double> counts(kLogits.size());
-  for (int i = 0; i < 10000; ++i) counts[static_cast<size_t>(choose_token(kLogits, temperature, top_p, i / 10000.0))] += 1e-4;
+  for (int i = 0; i < 10000; ++i)
+    counts[static_cast<size_t>(choose_token(kLogits, temperature, top_p, i / 10000.0))] += 1e-4;
   return counts;
 }
 

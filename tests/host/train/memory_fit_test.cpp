@@ -30,7 +30,8 @@ TEST(MemoryFit, RanksOfOneMachineShareItsMemory) {
   EXPECT_EQ(shortage.needed_bytes, 80u);
   EXPECT_EQ(shortage.there_bytes, 60u);
   EXPECT_EQ(shortage.what, "2 ranks on a");
-  EXPECT_EQ(find_shortage({on_cpu("b", 10), on_cpu("a", 40), on_cpu("a", 40)}, false).rank, -1) << "the machine has 100";
+  EXPECT_EQ(find_shortage({on_cpu("b", 10), on_cpu("a", 40), on_cpu("a", 40)}, false).rank, -1)
+      << "the machine has 100";
 }
 
 TEST(MemoryFit, EveryRankHasADeviceOfItsOwn) {

@@ -139,11 +139,13 @@ TEST_F(PluginFaults, TheFirstInterruptEndsACallThatHangsBeforeTheFirstStep) {
 
 TEST_F(PluginFaults, WhatAPluginPrintsStaysOutOfMachineReadableOutput) {
   std::string words;
-  for (const std::string& word : command("plan", {"--json", "--world", "1", fault("print")})) words += "'" + word + "' ";
+  for (const std::string& word : command("plan", {"--json", "--world", "1", fault("print")}))
+    words += "'" + word + "' ";
   const Outcome outcome =
       test::run_process({"/bin/sh", "-c", words + "> plan.json"}, scratch_.path(), {{"CHASSIS_TEST_PRINT", "1"}});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
-  EXPECT_NO_THROW(Json::parse(test::text_of_file(scratch_ / "plan.json"))) << test::text_of_file(scratch_ / "plan.json");
+  EXPECT_NO_THROW(Json::parse(test::text_of_file(scratch_ / "plan.json")))
+      << test::text_of_file(scratch_ / "plan.json");
   for (const char* line : {": a constructor says hello\n", ": a plugin says hello\n", ": and again\n",
                            "warning: a plugin or a library writes to standard output"})
     EXPECT_HAS(outcome.output, line);
@@ -160,13 +162,15 @@ TEST_F(PluginFaults, AProviderThatClaimsNothingIsACountedLine) {
 TEST_F(PluginFaults, AnUnknownOpInAPatternIsRefused) {
   const Outcome outcome = run("check", {"kernels.plugins=[\"misspelt\", \"reference\"]"});
   EXPECT_EQ(outcome.exit_code, 3) << outcome.output;
-  EXPECT_HAS(outcome.output, "provider 'misspelt': pattern 'add+rms_nrom' names the op 'rms_nrom', which this host does not know");
+  EXPECT_HAS(outcome.output,
+             "provider 'misspelt': pattern 'add+rms_nrom' names the op 'rms_nrom', which this host does not know");
 }
 
 TEST_F(PluginFaults, InfoDescribesAFileByItsPath) {
   std::filesystem::copy(CHASSIS_TEST_STUB_DIR "/unruly.so", scratch_ / "some.so");
   for (const char* path : {"some.so", "./some.so"}) {
-    const Outcome info = test::run_process({CHASSIS_TEST_BINARY_DIR "/bin/chassis", "plugins", "info", path}, scratch_.path());
+    const Outcome info =
+        test::run_process({CHASSIS_TEST_BINARY_DIR "/bin/chassis", "plugins", "info", path}, scratch_.path());
     EXPECT_EQ(info.exit_code, 0) << info.output;
     EXPECT_HAS(info.output, "unruly 0.1.0\n");
     EXPECT_HAS(info.output, "fault = \"refuse\"");
@@ -185,7 +189,8 @@ TEST_F(PluginFaults, APluginThatCannotBeLoadedStopsNoVerbThatDoesNotNeedIt) {
   };
   const Outcome schema = chassis({"schema", "optimizer"});
   EXPECT_EQ(schema.exit_code, 0) << schema.output;
-  EXPECT_HAS(schema.output, "warning: left out: plugin 'sgd' 0.1.0 cannot be loaded: libx.so.6: cannot open shared object file");
+  EXPECT_HAS(schema.output,
+             "warning: left out: plugin 'sgd' 0.1.0 cannot be loaded: libx.so.6: cannot open shared object file");
   EXPECT_HAS(schema.output, "plugin \"adamw\" (optimizer)");
   const std::vector<std::string> good = {"check", "run.toml", "kernels.plugins=[\"reference\"]"};
   const Outcome check = chassis(good);

@@ -25,13 +25,15 @@ TEST_F(RunTest, LeavesADirectoryThatSaysWhatItWas) {
                            "checkpoints/step-000006/manifest.json"})
     EXPECT_TRUE(std::filesystem::exists(scratch_ / (std::string("out/") + name))) << name;
   EXPECT_EQ(losses("out").size(), 6u);
-  const Outcome again = test::run_process({CHASSIS_TEST_BINARY_DIR "/bin/chassis", "check", "out/resolved.toml"}, scratch_.path());
+  const Outcome again =
+      test::run_process({CHASSIS_TEST_BINARY_DIR "/bin/chassis", "check", "out/resolved.toml"}, scratch_.path());
   EXPECT_EQ(again.exit_code, 0) << "the resolved configuration is one: " << again.output;
 }
 
 TEST_F(RunTest, CountsRowsBeyondThePositionsThatTheModelWasMadeFor) {
-  const std::string model = "model.config={hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, "
-                            "vocab_size=259, max_position_embeddings=";
+  const std::string model =
+      "model.config={hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, "
+      "vocab_size=259, max_position_embeddings=";
   const Outcome longer = train({model + "15}", "run.max_steps=1"});
   EXPECT_EQ(longer.exit_code, 0) << longer.output;
   EXPECT_HAS(longer.output, "train.seq_len = 16, but the weights of model 'llama' were made for 15 positions");
@@ -270,7 +272,8 @@ TEST_F(RunFromModel, AnotherTokenizerThanTheModelsIsRefused) {
     const Outcome run = test::run_process(words, scratch_.path());
     EXPECT_EQ(run.exit_code, 2) << verb << run.output;
     EXPECT_HAS(run.output, "run.toml:8:");
-    EXPECT_HAS(run.output, "tokenizer 'bytes' is not the one that hub brings along (tokenizer.json, tokenizer_config.json");
+    EXPECT_HAS(run.output,
+               "tokenizer 'bytes' is not the one that hub brings along (tokenizer.json, tokenizer_config.json");
     EXPECT_HAS(run.output, "tokenizer.force = true");
   }
 }

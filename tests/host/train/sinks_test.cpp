@@ -51,12 +51,13 @@ TEST(JsonlSink, WritesEveryFieldOfAStep) {
   StepRecord r = record(1);
   r.extra = {{"experts_used", 3.0}};
   sink->step(r);
-  sink->evaluation({.step = 1, .name = "dev", .loss = 2.0, .perplexity = std::exp(2.0), .trained_tokens = 9, .seconds = 0.5});
+  sink->evaluation(
+      {.step = 1, .name = "dev", .loss = 2.0, .perplexity = std::exp(2.0), .trained_tokens = 9, .seconds = 0.5});
   const auto lines = lines_of(path);  // each line is there at once
   ASSERT_EQ(lines.size(), 2u);
-  for (const char* key : {"step", "loss", "grad_norm", "lr", "tokens", "trained_tokens", "tokens_per_s", "step_ms", "data_ms",
-                          "forward_ms", "backward_ms", "optimizer_ms", "peak_memory_bytes", "active_memory_bytes",
-                          "reserved_memory_bytes", "experts_used"})
+  for (const char* key : {"step", "loss", "grad_norm", "lr", "tokens", "trained_tokens", "tokens_per_s", "step_ms",
+                          "data_ms", "forward_ms", "backward_ms", "optimizer_ms", "peak_memory_bytes",
+                          "active_memory_bytes", "reserved_memory_bytes", "experts_used"})
     EXPECT_TRUE(lines[0].contains(key)) << key;
   EXPECT_EQ(lines[0]["tokens_per_s"], 2000.0);
   EXPECT_EQ(lines[1]["eval"], "dev");

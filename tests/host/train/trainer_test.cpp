@@ -33,8 +33,10 @@ class TrainerTest : public testing::Test {
   }
 
   // From the same weights and the beginning of the data.
-  void make(double max_grad_norm = 0.0, NonFinite nonfinite = NonFinite::kStop, int64_t rows = 1, int64_t micro_batches = 4) {
-    run_ = std::make_unique<CpuRun>(SmallModel{}.program(), std::vector<OpsProvider>{reference_}, std::vector<OpsProvider>{}, 1, 6);
+  void make(double max_grad_norm = 0.0, NonFinite nonfinite = NonFinite::kStop, int64_t rows = 1,
+            int64_t micro_batches = 4) {
+    run_ = std::make_unique<CpuRun>(SmallModel{}.program(), std::vector<OpsProvider>{reference_},
+                                    std::vector<OpsProvider>{}, 1, 6);
     optimizer_ = std::make_unique<OptimizerDriver>(plugins_.make("optimizer", "sgd"), run_->parameters, 0.0);
     optimizer_->allocate({});
     DataConfig data;
@@ -55,7 +57,8 @@ class TrainerTest : public testing::Test {
     options.max_steps = 100;
     options.max_skipped_steps = max_skipped_steps_;
     options.wishes = wishes_;
-    trainer_ = std::make_unique<Trainer>(*run_->executor, run_->parameters, *optimizer_, *data_, Ranks{}, Device{}, options);
+    trainer_ =
+        std::make_unique<Trainer>(*run_->executor, run_->parameters, *optimizer_, *data_, Ranks{}, Device{}, options);
   }
 
   std::map<std::string, std::vector<float>> weights() const {

@@ -105,8 +105,9 @@ class Misnumbering final : public Tokenizer {
   static constexpr std::string_view kId = "misnumbering";
   static constexpr std::string_view kDoc = "ids and counts that make no sense, for tests";
   static const Options& options() {
-    static const Options schema = {option("fault", "none").choices(
-        {"none", "no vocabulary", "huge vocabulary", "special id", "no fingerprint", "id", "negative id", "count", "bytes"})};
+    static const Options schema = {option("fault", "none")
+                                       .choices({"none", "no vocabulary", "huge vocabulary", "special id",
+                                                 "no fingerprint", "id", "negative id", "count", "bytes"})};
     return schema;
   }
   explicit Misnumbering(const Host& host) : Tokenizer(host), fault_(option_value<std::string>(host, "fault")) {}
@@ -120,13 +121,16 @@ class Misnumbering final : public Tokenizer {
     return info;
   }
   void encode(std::string_view text, IdSink& out) const override {
-    for (size_t i = 0; i < text.size(); ++i) out.push(i != 1 ? 3 : fault_ == "id" ? 10 : fault_ == "negative id" ? -1 : 3, i);
+    for (size_t i = 0; i < text.size(); ++i)
+      out.push(i != 1 ? 3 : fault_ == "id" ? 10 : fault_ == "negative id" ? -1 : 3, i);
     for (int i = 0; fault_ == "count" && i < 1000; ++i) out.push(3, 0);
   }
   void decode(std::span<const int32_t> ids, ByteSink& out) const override {
     for (size_t i = 0; i < ids.size(); ++i) out.push("x");
-    for (int i = 0; fault_ == "bytes" && i < 10000; ++i) out.push("a line of 100 bytes that comes ten thousand times where nobody "
-                                                                  "has asked for more than a single id");
+    for (int i = 0; fault_ == "bytes" && i < 10000; ++i)
+      out.push(
+          "a line of 100 bytes that comes ten thousand times where nobody "
+          "has asked for more than a single id");
   }
 
  private:

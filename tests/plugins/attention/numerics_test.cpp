@@ -38,7 +38,8 @@ INSTANTIATE_TEST_SUITE_P(Providers, AttentionNumerics,
 NodeResult attend(OpsProvider& provider, const std::vector<at::Tensor>& inputs, const at::Tensor& grad) {
   NodeSpec node;
   for (const at::Tensor& tensor : inputs)
-    node.inputs.push_back(node.operand(tensor.sizes().vec(), tensor.scalar_type(), at::isFloatingType(tensor.scalar_type())));
+    node.inputs.push_back(
+        node.operand(tensor.sizes().vec(), tensor.scalar_type(), at::isFloatingType(tensor.scalar_type())));
   node.outputs.push_back(node.operand(inputs[0].sizes().vec(), inputs[0].scalar_type(), true));
   node.ops = {{"attention", node.inputs, {}, node.outputs,
                {{"scale", 0.25}, {"causal", int64_t{1}}, {"document", int64_t{inputs.size() > 3}}}}};

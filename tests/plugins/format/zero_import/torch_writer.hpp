@@ -225,7 +225,8 @@ inline Files checkpoint_of(const Groups& groups, const CheckpointOptions& option
     const bool is_fp16 = options.dynamic_loss_scale > 0;
     const std::string scaler =
         global("deepspeed.runtime.fp16.loss_scaler", is_fp16 ? "DynamicLossScaler" : "LossScaler") + ")\x81" +
-        dict({{text("cur_scale"), real(is_fp16 ? options.dynamic_loss_scale : 1.0)}, {text("cur_iter"), number(7)}}) + "b";
+        dict({{text("cur_scale"), real(is_fp16 ? options.dynamic_loss_scale : 1.0)}, {text("cur_iter"), number(7)}}) +
+        "b";
     const std::string optimizer =
         dict({{text("zero_stage"), stage},
               {text("loss_scaler"), scaler},

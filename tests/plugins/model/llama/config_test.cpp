@@ -111,8 +111,9 @@ TEST(LlamaConfig, RefusesAnotherArchitectureByName) {
 TEST(LlamaConfig, RefusesContradictorySizesWithBothNumbers) {
   EXPECT_EQ(refusal("num_key_value_heads", 3), "num_attention_heads 4 is not a multiple of num_key_value_heads 3");
   for (int odd : {5, 7, 15})
-    EXPECT_EQ(refusal("head_dim", odd), "head_dim " + std::to_string(odd) + " is odd (hidden_size 64, num_attention_heads 4): "
-                                        "rope rotates pairs, so it must be even");
+    EXPECT_EQ(refusal("head_dim", odd), "head_dim " + std::to_string(odd) +
+                                            " is odd (hidden_size 64, num_attention_heads 4): "
+                                            "rope rotates pairs, so it must be even");
   EXPECT_EQ(refusal("num_attention_heads", 5),
             "hidden_size 64 is not a multiple of num_attention_heads 5, and head_dim is not given");
 }

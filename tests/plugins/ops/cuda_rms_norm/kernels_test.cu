@@ -41,7 +41,8 @@ std::vector<float> random_values(size_t count, unsigned seed) {
 }
 
 void expect_near(const std::vector<float>& got, const std::vector<double>& expected, double tolerance) {
-  for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], tolerance * (1 + std::abs(expected[i]))) << i;
+  for (size_t i = 0; i < got.size(); ++i)
+    ASSERT_NEAR(got[i], expected[i], tolerance * (1 + std::abs(expected[i]))) << i;
 }
 
 void compare_with_cpu(int64_t num_rows, int64_t n) {
