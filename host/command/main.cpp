@@ -61,8 +61,14 @@ __attribute__((no_sanitize("address", "undefined", "thread"))) void restart_with
   execve("/proc/self/exe", argv, const_cast<char**>(restarted));  // on failure go on: it is a matter of speed alone
 }
 // In this order, and before any constructor of a library opens a file.
-__attribute__((section(".preinit_array"), used)) void (*const before_constructors[])(int, char**, char**) = {
-    open_standard_descriptors, restart_with_passive_waiting};
+__attribute__((no_sanitize("address", "undefined", "thread"))) void prepare_process(int count, char** argv,
+                                                                                    char** environment) {
+  open_standard_descriptors(count, argv, environment);
+  restart_with_passive_waiting(count, argv, environment);
+}
+// One pointer alone: what is larger is aligned to 16 bytes, and a hole before it would be called.
+__attribute__((section(".preinit_array"), used)) void (*const before_constructors)(int, char**, char**) =
+    prepare_process;
 
 // What happened and its causes; the rank that failed tells it in full.
 std::string in_one_line(const std::string& text) {
