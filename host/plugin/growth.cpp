@@ -6,6 +6,10 @@
 #include <filesystem>
 #include <iterator>
 
+#ifdef __SANITIZE_ADDRESS__
+extern "C" size_t __sanitizer_get_current_allocated_bytes();  // gcc brings no header for it
+#endif
+
 namespace chassis {
 namespace {
 
@@ -20,8 +24,12 @@ int64_t num_threads_of_process() {
 }  // namespace
 
 int64_t heap_bytes() {
+#ifdef __SANITIZE_ADDRESS__
+  return static_cast<int64_t>(__sanitizer_get_current_allocated_bytes());
+#else
   const struct mallinfo2 info = ::mallinfo2();
   return static_cast<int64_t>(info.uordblks + info.hblkhd);
+#endif
 }
 
 std::string growth_of(const std::string& what, int times, const std::function<void()>& once) {

@@ -27,7 +27,11 @@ class PluginFaults : public test::ProgramRun {
 constexpr const char* kCall = "provider 'unruly' in forward of layer.";
 
 TEST_F(PluginFaults, AnExitInACallIsAnErrorOfThePlugin) {
-  for (const char* name : {"exit", "quick_exit", "_exit"}) {
+  std::vector<const char*> ways = {"exit", "quick_exit", "_exit"};
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  ways.pop_back();  // a sanitizer has an _exit of its own
+#endif
+  for (const char* name : ways) {
     const Outcome outcome = run("train", {fault(name)});
     EXPECT_EQ(outcome.exit_code, 3) << outcome.output;
     EXPECT_HAS(outcome.output, std::string("error: the process was ended by ") + name);
