@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -18,6 +19,7 @@
 #include <utility>
 
 #include "host/base/error.hpp"
+#include "host/base/hash.hpp"
 #include "host/base/pipe.hpp"
 #include "host/base/units.hpp"
 
@@ -109,7 +111,9 @@ std::string parent_of(const std::string& path) {
 }  // namespace
 
 File::File(File&& other) noexcept
-    : descriptor_(std::exchange(other.descriptor_, -1)), direct_(std::exchange(other.direct_, -1)), path_(std::move(other.path_)) {}
+    : descriptor_(std::exchange(other.descriptor_, -1)),
+      direct_(std::exchange(other.direct_, -1)),
+      path_(std::move(other.path_)) {}
 
 File& File::operator=(File&& other) noexcept {
   if (this != &other) {
@@ -218,7 +222,8 @@ void File::pread_exact(void* data, size_t num_bytes, uint64_t offset) const {
 }
 
 void File::write_directly() {
-  if (direct_ < 0) direct_ = open_retrying(AT_FDCWD, "/proc/self/fd/" + std::to_string(descriptor_), O_WRONLY | O_DIRECT, 0);
+  if (direct_ < 0)
+    direct_ = open_retrying(AT_FDCWD, "/proc/self/fd/" + std::to_string(descriptor_), O_WRONLY | O_DIRECT, 0);
 }
 
 void File::pwrite_exact(const void* data, size_t num_bytes, uint64_t offset) {
@@ -317,7 +322,9 @@ std::vector<DirectoryEntry> list_directory(const std::string& path) {
   return entries;
 }
 
-std::string read_file(const std::string& path, uint64_t max_bytes) { return read_whole(File::open_read(path), max_bytes); }
+std::string read_file(const std::string& path, uint64_t max_bytes) {
+  return read_whole(File::open_read(path), max_bytes);
+}
 
 std::string read_file_or_pipe(const std::string& path, uint64_t max_bytes, std::chrono::milliseconds patience) {
   const File file = File::adopt(open_regular(AT_FDCWD, path, O_RDONLY, path, 0, /*or_pipe=*/true), path);
@@ -345,6 +352,24 @@ std::string read_file_or_pipe(const std::string& path, uint64_t max_bytes, std::
   }
 }
 
+std::string host_name() {
+  char name[HOST_NAME_MAX + 1] = {};
+  ::gethostname(name, HOST_NAME_MAX);
+  return name;
+}
+
+std::string machine_id() {
+  constexpr const char* kBootId = "/proc/sys/kernel/random/boot_id";
+  return ::access(kBootId, R_OK) == 0 ? read_file(kBootId) : host_name();
+}
+
+// Containers of a machine have names of their own, and may count their processes for themselves.
+std::string unfinished_name(const std::string& path) {
+  char place[9];
+  std::snprintf(place, sizeof place, "%08x", static_cast<unsigned>(hash64(host_name() + machine_id(), 0)));
+  return path + ".tmp." + place + "." + std::to_string(::getpid());
+}
+
 void write_file_atomic(const std::string& path, std::string_view bytes, unsigned mode) {
   struct stat before {};
   bool replaces = false;
@@ -357,7 +382,7 @@ void write_file_atomic(const std::string& path, std::string_view bytes, unsigned
   } else if (errno != ENOENT) {
     throw failure("cannot look at", path, errno);
   }
-  const std::string temporary = path + ".tmp." + std::to_string(::getpid());
+  const std::string temporary = unfinished_name(path);
   ::unlink(temporary.c_str());
   try {
     File file = File::create_exclusive(temporary, mode);

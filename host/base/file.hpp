@@ -52,8 +52,8 @@ class File {
   // Fails if the file ends before.
   void pread_exact(void* data, size_t num_bytes, uint64_t offset) const;
   void pwrite_exact(const void* data, size_t num_bytes, uint64_t offset);
-  // From now on the whole pages of a large write go past the page cache, if the file system can and `data` lies in its page
-  // as `offset` does: no copy is made of them, and what the cache holds of other files stays there.
+  // From now on the whole pages of a large write go past the page cache, if the file system can and `data` lies in its
+  // page as `offset` does: no copy is made of them, and what the cache holds of other files stays there.
   void write_directly();
   bool writes_directly() const { return direct_ >= 0; }
   // Reserves blocks where the file system can, and sets the size.
@@ -93,6 +93,11 @@ std::string read_file(const std::string& path, uint64_t max_bytes = uint64_t{64}
 // The old content or the new is there at every moment, also after a power failure. A file that is
 // replaced keeps its permissions; what is there and not a regular file, a link included, is refused.
 void write_file_atomic(const std::string& path, std::string_view bytes, unsigned mode = 0644);
+std::string host_name();
+// The same for all processes of a machine since it was started, also in its containers.
+std::string machine_id();
+// What a file is called until it is whole. Of this process alone, also where machines share the folder.
+std::string unfinished_name(const std::string& path);
 void fsync_directory(const std::string& path);
 // Renames within a file system and makes it durable.
 void rename_durably(const std::string& from, const std::string& to);

@@ -9,6 +9,7 @@
 #include "host/base/units.hpp"
 #include "host/checkpoint/manifest.hpp"
 #include "host/plugin/call.hpp"
+#include "host/plugin/sized.hpp"
 #include "host/plugin/status.hpp"
 
 namespace chassis {
@@ -105,7 +106,7 @@ chassis_scan_sink_t scan_sink(ScanReceiver& receiver) {
   sink.tensor = [](const chassis_scan_sink_t* s, const chassis_disk_tensor_t* tensor, uint32_t file, uint64_t offset) {
     return guarded([&] {
       auto& receiver = *static_cast<ScanReceiver*>(s->impl);
-      receiver.scan.add(*tensor, {file, offset}, *receiver.directory);
+      receiver.scan.add(read_struct(tensor, "a tensor that scan() found"), {file, offset}, *receiver.directory);
     });
   };
   sink.metadata = [](const chassis_scan_sink_t* s, chassis_str_t key, chassis_str_t value) {
@@ -136,18 +137,15 @@ class RawRequest {
     sizes_.reserve(boxes.size());
     for (const DiskBox& box : boxes) {
       sizes_.push_back(box.box.sizes());
-      tensors_.push_back({sizeof(chassis_disk_tensor_t), static_cast<uint32_t>(box.dtype), str_of(box.name),
+      tensors_.push_back({sizeof tensors_.front(), static_cast<uint32_t>(box.dtype), str_of(box.name),
                           box.global_shape.begin(), box.box.begin.begin(), sizes_.back().begin(),
                           static_cast<uint32_t>(box.global_shape.ndim()), static_cast<uint32_t>(box.rank),
                           box.num_bytes()});
     }
+    for (const chassis_disk_tensor_t& tensor : tensors_) pointers_.push_back(&tensor);
     for (const auto& [key, value] : metadata) pairs_.push_back({str_of(key), str_of(value)});
-    request_ = {sizeof request_,
-                static_cast<uint32_t>(tensors_.size()),
-                tensors_.data(),
-                pairs_.data(),
-                static_cast<uint32_t>(pairs_.size()),
-                static_cast<uint32_t>(num_ranks),
+    request_ = {sizeof request_, static_cast<uint32_t>(pointers_.size()), pointers_.data(),
+                pairs_.data(),   static_cast<uint32_t>(pairs_.size()),    static_cast<uint32_t>(num_ranks),
                 max_file_bytes};
   }
   RawRequest(const RawRequest&) = delete;
@@ -156,6 +154,7 @@ class RawRequest {
 
  private:
   std::vector<chassis_disk_tensor_t> tensors_;
+  std::vector<const chassis_disk_tensor_t*> pointers_;
   std::vector<Shape> sizes_;  // referred to by tensors_
   std::vector<chassis_disk_pair_t> pairs_;
   chassis_save_request_t request_{};
@@ -166,7 +165,8 @@ class RawRequest {
 void FormatScan::add(const chassis_disk_tensor_t& tensor, const DiskPlace& place, const SourceDirectory& directory) {
   DiskBox box = checked_box(tensor);
   const auto& files = directory.files();
-  if (place.file >= files.size()) throw plugin_error("tensor '" + box.name + "' lies in file " + std::to_string(place.file));
+  if (place.file >= files.size())
+    throw plugin_error("tensor '" + box.name + "' lies in file " + std::to_string(place.file));
   const auto& file = files[place.file];
   if (place.offset > file.num_bytes || tensor.num_bytes > file.num_bytes - place.offset)
     throw storage_error("tensor '" + box.name + "' reaches behind the end of '" + file.path + "'");
@@ -188,7 +188,8 @@ FormatPlugin::FormatPlugin(std::string name, const chassis_format_t& table, chas
 FormatLayout FormatPlugin::layout(std::span<const DiskBox> boxes, const MetadataPairs& metadata, int num_ranks,
                                   uint64_t max_file_bytes) const {
   if (only_read())
-    throw plugin_error(who_ + " is only read, nothing can be saved in it").hint("`chassis plugins list` shows the others");
+    throw plugin_error(who_ + " is only read, nothing can be saved in it")
+        .hint("`chassis plugins list` shows the others");
   const RawRequest request(boxes, metadata, num_ranks, max_file_bytes);
   LayoutReceiver receiver;
   receiver.layout.places.resize(boxes.size());

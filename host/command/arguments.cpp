@@ -40,6 +40,23 @@ File file_in_memory(const std::string& name, const std::string& text) {
   return file;
 }
 
+// What people give in place of a TOML file, answered with what to give.
+void refuse_other_than_toml(const std::string& file) {
+  const std::string shown = "'" + printable(file) + "'";
+  if (file.find("://") != std::string::npos)
+    throw config_error(shown + " is a URL").hint("configurations are read from files: download it first");
+  if (file.ends_with(".yaml") || file.ends_with(".yml"))
+    throw config_error(shown + " is YAML by its name, and configurations are TOML")
+        .hint("chassis schema lists every table and key");
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(file, ignored)) return;
+  if (std::filesystem::exists(file + "/resolved.toml", ignored))
+    throw config_error(shown + " is the directory of a run").hint("its configuration is " + file + "/resolved.toml");
+  if (std::filesystem::exists(file + "/config.json", ignored))
+    throw config_error(shown + " is a model directory, not a configuration")
+        .hint("write a TOML file with [model] path = \"" + file + "\", and give that");
+}
+
 constexpr const char* kPluginPath = "--plugin-path";
 
 bool is_override(const std::string& word) {
@@ -111,7 +128,14 @@ void ConfigArguments::add_to(CLI::App& app) {
   app.add_option("overrides", overrides, "key.path=value, after the file");
   app.add_option("--config-descriptor", descriptor_)->group("");
   app.parse_complete_callback([this] { find_file(); });
+  app.add_flag("--locked", locked, "insist on the plugins that plugins.lock in run.output_dir names, by their hashes");
   add_plugin_path(app, plugin_path);
+}
+
+std::vector<std::string> ConfigArguments::all_overrides() const {
+  std::vector<std::string> all = overrides;
+  if (locked) all.push_back("plugins.locked=true");
+  return all;
 }
 
 // Overrides may stand before the file, which is the first word that is none.
@@ -131,7 +155,10 @@ void ConfigArguments::find_file() {
 }
 
 const ConfigSource& ConfigArguments::source() const {
-  if (!source_ && descriptor_ < 0) source_ = read_config_source(file);
+  if (!source_ && descriptor_ < 0) {
+    refuse_other_than_toml(file);
+    source_ = read_config_source(file);
+  }
   if (!source_) {
     const File inherited = File::adopt(descriptor_, file);
     source_ = ConfigSource{file, config_folder(file), std::string(inherited.size(), '\0')};
@@ -155,7 +182,8 @@ std::optional<int> ConfigArguments::run_ranks(const std::string& verb, ConfigUse
   config.throw_if_problems();  // once, rather than on every rank
   const File text = file_in_memory(file, source().text);
   std::vector<std::string> words = {verb, file, "--config-descriptor", std::to_string(text.descriptor())};
-  words.insert(words.end(), overrides.begin(), overrides.end());
+  const std::vector<std::string> all = all_overrides();
+  words.insert(words.end(), all.begin(), all.end());
   for (const std::string& folder : plugin_path) words.insert(words.end(), {"--plugin-path", folder});
   words.insert(words.end(), more.begin(), more.end());
   return chassis::run_ranks(count, words);

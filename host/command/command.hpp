@@ -25,6 +25,7 @@ struct ConfigArguments {
   std::string file;
   std::vector<std::string> overrides;
   std::vector<std::string> plugin_path;
+  bool locked = false;
   int num_ranks = 0;  // of verbs that several processes can run; 0: --nproc is not given
 
   void add_to(CLI::App& app);
@@ -35,10 +36,11 @@ struct ConfigArguments {
                                const std::vector<std::string>& more = {}) const;
   // The text is read once, and ranks get it from the process that starts them.
   const ConfigSource& source() const;
-  Config load(ConfigUse use = ConfigUse::kTraining) const { return load_config(source(), overrides, use); }
+  Config load(ConfigUse use = ConfigUse::kTraining) const { return load_config(source(), all_overrides(), use); }
 
  private:
   void find_file();
+  std::vector<std::string> all_overrides() const;
 
   int descriptor_ = -1;  // of the text, in a rank
   mutable std::optional<ConfigSource> source_;

@@ -33,6 +33,7 @@ struct Arguments {
   std::string model_config;
   double timeout_s = 300;
   bool as_json = false;
+  bool with_options = false;
 };
 
 std::string absolute(const std::string& path) { return std::filesystem::absolute(path).string(); }
@@ -53,6 +54,7 @@ int info(const Arguments& arguments) {
   const PluginIndex index = index_for_info(arguments);
   const PluginFile* const file = &index.at_name(arguments.name);
   std::fprintf(output(), "%s", plugin_info_text(*file).c_str());
+  if (!arguments.with_options) return 0;
   MetricsStore metrics;
   HostServices services(0, metrics);
   PluginRegistry registry(index, {}, services);
@@ -281,8 +283,9 @@ Verb add_plugins(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
   add_plugin_path(app, arguments->plugin_path);
   CLI::App* show = app.add_subcommand("list", "every member that is installed");
-  CLI::App* describe = app.add_subcommand("info", "a plugin's manifest and options");
+  CLI::App* describe = app.add_subcommand("info", "a plugin's manifest; nothing of the plugin is run");
   describe->add_option("name", arguments->name, "of the plugin, of a member, or a file")->required();
+  describe->add_flag("--options", arguments->with_options, "also loads the plugin, which knows its options");
   CLI::App* conform = app.add_subcommand("check", "test a plugin against the contract, each test in its own process");
   conform->add_option("file", arguments->name, "FILE.so, or the name of an installed plugin")->required();
   conform->add_option("--only", arguments->only, "tests or groups of tests, such as numerics, life/cycle or process");

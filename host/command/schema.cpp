@@ -19,7 +19,7 @@ namespace {
 // What a model says of itself where nothing is set.
 std::vector<std::pair<std::string, std::string>> model_config_keys(PluginRegistry& registry, const std::string& id) {
   const auto model = registry.open("model", id);
-  const auto& table = model->interface<chassis_model_t>(CHASSIS_MODEL_ID, offsetof(chassis_model_t, max_positions));
+  const auto& table = model->interface<chassis_model_t>(CHASSIS_MODEL_ID);
   model->require(CHASSIS_MODEL_ID, {{"configure", table.configure != nullptr}, {"config", table.config != nullptr}});
   model->check(table.configure(model->get("configure"), str_of("{}")));
   TextSink sink;

@@ -12,6 +12,7 @@
 #include "host/config/config.hpp"
 #include "host/config/foreign.hpp"
 #include "host/config/paths.hpp"
+#include "host/config/plugin_name.hpp"
 #include "host/config/suggest.hpp"
 #include "host/config/toml_file.hpp"
 
@@ -318,7 +319,7 @@ void Config::check_child(Value& child, Value& table, const TableSpec& spec, cons
     const Value* list = table.find(spec.list_key);
     const Value preset = from_json(parse_json(spec.find(spec.list_key)->default_json, spec.list_key), Origin{});
     for (const Value& item : (list != nullptr && list->is_array() ? *list : preset).children) {
-      members.push_back(item.string);
+      members.emplace_back(without_version(item.string));
     }
     if (std::find(members.begin(), members.end(), child.name) != members.end()) return;
     std::string text = fmt::format("[{}]: '{}' is not in {}", child_key, child.name, joined(key, spec.list_key));
@@ -379,7 +380,8 @@ std::vector<PluginSlot> Config::plugin_slots() const {
     } else if (spec.slot == SlotForm::kList) {
       const std::string list_key = joined(spec.name, spec.list_key);
       for (const std::string& name : get_list(list_key)) {
-        slots.push_back({joined(spec.name, name), spec.name, spec.kind, name, position(list_key)});
+        slots.push_back(
+            {joined(spec.name, std::string(without_version(name))), spec.name, spec.kind, name, position(list_key)});
       }
     }
   }

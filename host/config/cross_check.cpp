@@ -11,6 +11,7 @@
 #include "host/base/printable.hpp"
 #include "host/config/config.hpp"
 #include "host/config/paths.hpp"
+#include "host/config/plugin_name.hpp"
 #include "host/config/suggest.hpp"
 
 namespace chassis {
@@ -262,6 +263,13 @@ void Config::cross_check() {
     }
   }
 
+  if (valid("recompute.blocks") && !is("recompute.mode", "full")) {
+    add_problem(
+        "recompute.blocks",
+        fmt::format("{} has no effect with {} ({})", shown("recompute.blocks"), shown("recompute.mode"),
+                    is("recompute.mode", "auto") ? "which takes the fewest that fit" : "it belongs to \"full\""));
+  }
+
   // schedule
   const std::string schedule = valid("schedule.name") ? get_string("schedule.name") : "";
   const int64_t max_steps = valid("run.max_steps") ? get_int("run.max_steps") : 0;
@@ -306,7 +314,8 @@ void Config::cross_check() {
     if (table.slot != SlotForm::kList || !valid(key)) continue;
     std::set<std::string> seen;
     for (const std::string& name : get_list(key)) {
-      if (!seen.insert(name).second) add_problem(key, fmt::format("{} names \"{}\" twice", key, name));
+      if (!seen.emplace(without_version(name)).second)
+        add_problem(key, fmt::format("{} names \"{}\" twice", key, name));
     }
     if (seen.empty())
       add_problem(key, fmt::format("{} is empty: nobody would compute anything", key));

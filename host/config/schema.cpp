@@ -115,6 +115,8 @@ Schema make_schema() {
                              path(list("trust", "[]",
                                        "folders whose plugins are loaded although another user or group owns them; "
                                        "those of root, of yours and of the owner of the program are")),
+                             flag("locked", false,
+                                  "insist on the plugins that plugins.lock in run.output_dir names, by their hashes"),
                              table("pin", "{}", "plugin = \"sha256:…\": refuse the plugin if its file is another")}});
   tables.push_back({.name = "model",
                     .slot = SlotForm::kOne,
@@ -194,7 +196,9 @@ Schema make_schema() {
   tables.push_back({.name = "recompute",
                     .doc = "activations: kept, or computed again in the backward pass",
                     .keys = {choice("mode", "auto", {"auto", "none", "full", "selective"},
-                                    "auto: the cheapest that fits the device; full: keep the inputs of blocks only")}});
+                                    "auto: the cheapest that fits the device; full: keep the inputs of blocks only"),
+                             integer("blocks", "", 1, 1 << 24,
+                                     "with full: only the first so many blocks of a chain; default all")}});
   tables.push_back(
       {.name = "optimizer",
        .slot = SlotForm::kOne,

@@ -82,7 +82,9 @@ std::vector<std::string> data_files(const DataSetConfig& config, LeftOut* left_o
   if (kind == PathKind::kAbsent) {
     std::error_code ignored;
     throw data_set_error(config, fmt::format("path = \"{}\": no such file", config.path))
-        .hint("a relative path starts at " + fs::current_path(ignored).string());
+        .hint(config.path.find_first_of("*?[") != std::string::npos
+                  ? "patterns are not expanded: name a folder, whose files are all read"
+                  : "a relative path starts at " + fs::current_path(ignored).string());
   }
   if (kind != PathKind::kDirectory) {
     if (kind != PathKind::kFile) {

@@ -65,9 +65,7 @@ class FolderLock {
   }
 
   void sign() {
-    char host[HOST_NAME_MAX + 1] = {};
-    ::gethostname(host, HOST_NAME_MAX);
-    const std::string text = fmt::format("process {} on {}\n", ::getpid(), host);
+    const std::string text = fmt::format("process {} on {}\n", ::getpid(), host_name());
     try {
       file_.truncate(0);
       file_.pwrite_exact(text.data(), text.size(), 0);

@@ -55,15 +55,6 @@ std::vector<int> cores_of_this_process() {
   return cores;
 }
 
-// The same for all processes of a machine, also in its containers.
-std::string machine_id() {
-  constexpr const char* kBootId = "/proc/sys/kernel/random/boot_id";
-  if (access(kBootId, R_OK) == 0) return read_file(kBootId);
-  char name[HOST_NAME_MAX + 1] = {};
-  gethostname(name, HOST_NAME_MAX);
-  return printable(name);
-}
-
 // Processes of one place see the same files, devices and network: there each local rank is one process. Two machines
 // may be played by one, in containers or network namespaces, or with an address for each.
 std::string place_of_this_process(const std::string& chosen_address) {
@@ -83,11 +74,7 @@ void require_address(const std::string& chosen) {
   throw config_error(fmt::format("CHASSIS_HOST_ADDRESS is '{}', which is no address of a machine", printable(chosen)));
 }
 
-std::string this_process() {
-  char host[HOST_NAME_MAX + 1] = {};
-  gethostname(host, HOST_NAME_MAX);
-  return fmt::format("process {} on {}", getpid(), printable(host));
-}
+std::string this_process() { return fmt::format("process {} on {}", getpid(), printable(host_name())); }
 
 // What a rank says of itself when it comes.
 struct Arrival {

@@ -228,7 +228,7 @@ void live_with(Bench& bench, AbiVersion negotiated, uint32_t struct_size) {
       throw_if_failed(factory.create(host.get(), str_of(member.kind), str_of(member.id), &instance), who);
     }
     if (instance == nullptr) throw failed(who + ": create returned no instance and no error");
-    const chassis_instance_t hooks = read_sized(instance);
+    const chassis_instance_t hooks = read_struct(instance, who + ": the instance that create returned");
     const auto with_phase = [&](const char* phase) { return CalledInstance(site, phase, instance); };
     if (hooks.prepare != nullptr) throw_if_failed(hooks.prepare(with_phase("prepare")), who);
     if (hooks.activate != nullptr) throw_if_failed(hooks.activate(with_phase("activate")), who);

@@ -74,7 +74,7 @@ std::string plugin_info_text(const PluginFile& file) {
       line(out, "tier", "T2: LibTorch " + m.torch + " and no other");
       break;
   }
-  if (m.cuda != 0) line(out, "CUDA", fmt::format("{}, sm {}", m.cuda, fmt::join(m.sm, ", ")));
+  if (m.cuda != 0) line(out, "CUDA", fmt::format("{}, sm {}", m.cuda, sm_text(m)));
   line(out, "swappable", m.swappable ? "yes" : "no");
   line(out, "license", m.license);
   line(out, "git", m.git);

@@ -10,8 +10,6 @@
 namespace chassis {
 namespace {
 
-// What an instance must at least be made of: everything up to destroy.
-constexpr size_t kInstanceBytes = offsetof(chassis_instance_t, destroy) + sizeof(chassis_instance_t::destroy);
 constexpr size_t kMaxInterfaceBytes = 1 << 16;
 
 chassis_status_t* call_plugin(const std::function<chassis_status_t*()>& call) {
@@ -60,11 +58,7 @@ Instance::Instance(std::shared_ptr<const PluginLibrary> library, InstanceContext
     }));
   }
   if (instance_ == nullptr) throw plugin_error(fmt::format("{}: create returned no instance and no error", who_));
-  if (instance_->struct_size < kInstanceBytes) {
-    throw plugin_error(fmt::format("{}: create returned an instance of {} bytes, expected at least {}", who_,
-                                   instance_->struct_size, kInstanceBytes));
-  }
-  hooks_ = read_sized(instance_);
+  hooks_ = read_struct(instance_, who_ + ": the instance that create returned");
   if (hooks_.destroy == nullptr)
     throw plugin_error(fmt::format("{}: create returned an instance without destroy", who_));
 }
@@ -108,13 +102,15 @@ void Instance::prepare() {
 
 void Instance::activate() {
   expect(InstanceState::kPrepared, "activate");
-  step(InstanceState::kActive, "activate", [&] { return hooks_.activate ? hooks_.activate(get("activate")) : nullptr; });
+  step(InstanceState::kActive, "activate",
+       [&] { return hooks_.activate ? hooks_.activate(get("activate")) : nullptr; });
 }
 
 void Instance::quiesce(std::chrono::nanoseconds deadline) {
   expect(InstanceState::kActive, "quiesce");
-  step(InstanceState::kQuiesced, "quiesce",
-       [&] { return hooks_.quiesce ? hooks_.quiesce(get("quiesce"), static_cast<uint64_t>(deadline.count())) : nullptr; });
+  step(InstanceState::kQuiesced, "quiesce", [&] {
+    return hooks_.quiesce ? hooks_.quiesce(get("quiesce"), static_cast<uint64_t>(deadline.count())) : nullptr;
+  });
 }
 
 void Instance::deactivate() {

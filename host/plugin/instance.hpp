@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "chassis/first_sizes.hpp"
 #include "chassis/plugin.h"
 #include "host/plugin/call.hpp"
 #include "host/plugin/library.hpp"
@@ -53,16 +54,16 @@ class Instance {
   InstanceState state() const { return state_; }
 
   // The plugin's table `id` as the host knows it: fields that an older plugin lacks read as zero. Throws a plugin error
-  // if it is not offered or shorter than min_bytes. Valid as long as the instance.
+  // if it is not offered or shorter than its first version. Valid as long as the instance.
   template <class T>
-  const T& interface(std::string_view id, size_t min_bytes = sizeof(T)) const {
-    const T* table = interface_or_null<T>(id, min_bytes);
+  const T& interface(std::string_view id) const {
+    const T* table = interface_or_null<T>(id);
     if (table == nullptr) throw interface_missing(id);
     return *table;
   }
   template <class T>
-  const T* interface_or_null(std::string_view id, size_t min_bytes = sizeof(T)) const {
-    return static_cast<const T*>(find_interface(id, sizeof(T), min_bytes));
+  const T* interface_or_null(std::string_view id) const {
+    return static_cast<const T*>(find_interface(id, sizeof(T), kFirstSize<T>));
   }
 
   // Throws a plugin error that names the first function of an interface that is not there.

@@ -192,15 +192,22 @@ void check_tier(const PluginFile& file, const std::string& torch_version) {
 void check_cuda(const PluginFile& file, const std::optional<CudaFacts>& cuda) {
   const Manifest& m = file.manifest;
   if (m.cuda == 0 || !cuda) return;
-  if (m.cuda != cuda->major) {
+  // A run-time library of its own, linked statically, needs the driver alone: one of the same major or a later one.
+  const auto is_runtime = [](const std::string& library) { return library.starts_with("libcudart.so"); };
+  const bool shares_runtime = std::any_of(file.elf.needed.begin(), file.elf.needed.end(), is_runtime);
+  if (shares_runtime && m.cuda != cuda->major) {
     throw plugin_error(fmt::format("{} ({}) was built for CUDA {}; this host's LibTorch uses CUDA {}", m.who(),
-                                   file.path, m.cuda, cuda->major));
+                                   file.path, m.cuda, cuda->major))
+        .hint("build it for that CUDA, or link its CUDA run-time library statically");
   }
-  // Code for 8.0 runs on 8.6, not on 9.0.
-  const auto runs = [&](int sm) { return sm / 10 == cuda->sm / 10 && sm <= cuda->sm; };
-  if (!m.sm.empty() && std::none_of(m.sm.begin(), m.sm.end(), runs)) {
-    throw plugin_error(fmt::format("{} ({}) has kernels for sm {}; the device is sm {}", m.who(), file.path,
-                                   fmt::join(m.sm, ", "), cuda->sm));
+  if (!shares_runtime && m.cuda > cuda->driver_major) {
+    throw plugin_error(fmt::format("{} ({}) was built for CUDA {}; the driver speaks CUDA {}", m.who(), file.path,
+                                   m.cuda, cuda->driver_major))
+        .hint("install a newer driver, or build the plugin for an older CUDA");
+  }
+  if (!m.sm.empty() && std::none_of(m.sm.begin(), m.sm.end(), [&](auto& t) { return t.runs_on(cuda->sm); })) {
+    throw plugin_error(
+        fmt::format("{} ({}) has kernels for sm {}; the device is sm {}", m.who(), file.path, sm_text(m), cuda->sm));
   }
 }
 
@@ -252,9 +259,10 @@ void check_library_path(const PluginFile& file) {
     const size_t end = std::min(rest.find(':'), rest.size());
     const std::string_view entry = rest.substr(0, end);
     if (!entry.starts_with('/') && !entry.starts_with("$ORIGIN") && !entry.starts_with("${ORIGIN}"))
-      throw plugin_error(fmt::format("{} ({}): its library path '{}' has {}, so what it loads depends on the working directory",
-                                     file.manifest.who(), file.path, file.elf.runpath,
-                                     entry.empty() ? "an empty entry" : fmt::format("the relative entry '{}'", entry)))
+      throw plugin_error(
+          fmt::format("{} ({}): its library path '{}' has {}, so what it loads depends on the working directory",
+                      file.manifest.who(), file.path, file.elf.runpath,
+                      entry.empty() ? "an empty entry" : fmt::format("the relative entry '{}'", entry)))
           .hint("link it again without, or with entries that begin with / or $ORIGIN");
     more = end < rest.size();
     rest.remove_prefix(std::min(end + 1, rest.size()));
@@ -298,15 +306,12 @@ chassis_factory_t enter_plugin(PluginEntry entry, const chassis_host_t* host, co
   }
   throw_if_failed(status, who + " refused to be entered");
   if (factory == nullptr) throw plugin_error(fmt::format("{} returned no factory from its entry", who));
-  if (factory->struct_size < sizeof(chassis_factory_t)) {
-    throw plugin_error(fmt::format("{} returned a factory of {} bytes, expected at least {}", who, factory->struct_size,
-                                   sizeof(chassis_factory_t)));
-  }
-  if (factory->member == nullptr || factory->create == nullptr) {
+  const chassis_factory_t known = read_struct(factory, who + ": the factory that its entry returned");
+  if (known.member == nullptr || known.create == nullptr) {
     throw plugin_error(
-        fmt::format("{} returned a factory without {}", who, factory->member == nullptr ? "member()" : "create()"));
+        fmt::format("{} returned a factory without {}", who, known.member == nullptr ? "member()" : "create()"));
   }
-  return read_sized(factory);
+  return known;
 }
 
 std::vector<chassis_member_t> read_members(const chassis_factory_t& factory, const Manifest& manifest) {
@@ -324,21 +329,23 @@ std::vector<chassis_member_t> read_members(const chassis_factory_t& factory, con
     } catch (...) {
       throw plugin_error(fmt::format("{} threw an exception when asked for member {}", who, i));
     }
-    if (member == nullptr || member->struct_size < sizeof(chassis_member_t)) {
-      throw plugin_error(fmt::format("{} describes member {} ({}) in {} bytes, expected at least {}", who, i, expected,
-                                     member == nullptr ? 0 : member->struct_size, sizeof(chassis_member_t)));
-    }
-    const std::string found = fmt::format("{}/{}", view_of(member->kind), view_of(member->id));
+    const chassis_member_t known =
+        read_struct(member, fmt::format("{}: the description of member {} ({})", who, i, expected));
+    const std::string found = fmt::format("{}/{}", view_of(known.kind), view_of(known.id));
     if (found != expected) {
       throw plugin_error(fmt::format("{}: member {} is {}, but its manifest says {}", who, i, found, expected));
     }
-    members.push_back(read_sized(member));
+    members.push_back(known);
   }
   return members;
 }
 
 PluginLibrary PluginLibrary::load(const PluginFile& file, const LoadPolicy& policy) {
   const auto pin = policy.pins.find(file.manifest.id);
+  if (pin == policy.pins.end() && !policy.only_pinned.empty())
+    throw plugin_error(fmt::format("{} ({}) does not stand in {}, and no other plugin may be used", file.manifest.who(),
+                                   file.path, policy.only_pinned))
+        .hint("use the plugins of that run, or leave out --locked");
   if (pin == policy.pins.end()) check_trust(file.path, policy.trust);
   const std::string cache = policy.cache_folder.empty() ? plugin_cache_folder() : policy.cache_folder;
   const PrivateCopy copy =

@@ -20,12 +20,13 @@ namespace chassis {
 // What the host speaks; other values stand for an older or newer host in tests.
 struct HostAbi {
   AbiVersion version = {CHASSIS_ABI_MAJOR, CHASSIS_ABI_MINOR};
-  int min_plugin_minor = 1;  // older plugins are refused
+  int min_plugin_minor = CHASSIS_ABI_OLDEST_MINOR;  // older plugins are refused
 };
 
 struct CudaFacts {
-  int major = 0;  // of LibTorch's CUDA, such as 13
-  int sm = 0;     // of the device, such as 90
+  int major = 0;         // of LibTorch's CUDA, such as 13
+  int sm = 0;            // of the device, such as 90
+  int driver_major = 0;  // the newest CUDA that the driver speaks
 };
 
 // A hash that the user expects: [plugins] pin = { id = "sha256:…" }.
@@ -39,6 +40,7 @@ PluginPin parse_pin(const std::string& id, const std::string& value, const Sourc
 struct LoadPolicy {
   HostAbi abi;
   std::map<std::string, PluginPin> pins;                // by the id of the library
+  std::string only_pinned = {};                         // why no other is loaded: the file that pins; empty: others are
   TrustPolicy trust;                                    // of files that are not pinned
   std::string cache_folder;                             // "" = the user's, see plugin_cache_folder()
   std::function<std::optional<CudaFacts>()> cuda = {};  // asked for CUDA plugins only; empty = no CUDA device in use

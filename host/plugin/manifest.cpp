@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <set>
 
 #include "chassis/plugin.h"
@@ -81,7 +82,31 @@ PluginFile read_plugin(const ElfSource& source, const std::string& name) {
   return file;
 }
 
+std::optional<CudaTarget> read_target(std::string_view text) {
+  CudaTarget target;
+  constexpr std::string_view kPtx = "ptx";
+  if ((target.is_ptx = text.starts_with(kPtx))) text.remove_prefix(kPtx.size());
+  if (text.ends_with('a') || text.ends_with('f')) {
+    target.suffix = text.back();
+    text.remove_suffix(1);
+  }
+  if (!parse_int(text, target.sm) || target.sm == 0) return std::nullopt;
+  return target;
+}
+
 }  // namespace
+
+std::string CudaTarget::text() const {
+  return (is_ptx ? "ptx" : "") + std::to_string(sm) + (suffix ? std::string(1, suffix) : "");
+}
+
+// Code for 8.0 runs on 8.6 and not on 9.0; PTX is compiled by the driver for all that came later. CUDA Programming
+// Guide, "Binary Compatibility", "Feature-Specific" and "Family-Specific" targets.
+bool CudaTarget::runs_on(int device_sm) const {
+  if (suffix == 'a') return device_sm == sm;
+  if (is_ptx && suffix == '\0') return device_sm >= sm;
+  return device_sm / 10 == sm / 10 && device_sm >= sm;
+}
 
 std::string AbiVersion::text() const { return fmt::format("{}.{}", major, minor); }
 
@@ -173,9 +198,9 @@ Manifest parse_manifest(std::string_view text, const std::string& name) {
       if (!parse_int(value, m.cuda) || m.cuda == 0) throw refuse("a CUDA major version such as 13");
     } else if (key == "sm") {
       for (const std::string_view part : split(value, ',')) {
-        int sm = 0;
-        if (!parse_int(part, sm) || sm == 0) throw refuse("compute capabilities such as 80,90");
-        m.sm.push_back(sm);
+        const std::optional<CudaTarget> target = read_target(part);
+        if (!target) throw refuse("compute capabilities such as 80,90a,100f,ptx90");
+        m.sm.push_back(*target);
       }
     } else if (key == "swappable") {
       if (value != "0" && value != "1") throw refuse("0 or 1");
@@ -235,6 +260,12 @@ int compare_versions(std::string_view a, std::string_view b) {
     if (x != y) return x < y ? -1 : 1;
   }
   return 0;
+}
+
+std::string sm_text(const Manifest& manifest) {
+  std::string text;
+  for (const CudaTarget& target : manifest.sm) text += (text.empty() ? "" : ", ") + target.text();
+  return text;
 }
 
 }  // namespace chassis

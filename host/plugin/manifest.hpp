@@ -29,6 +29,16 @@ struct MemberName {
   friend bool operator==(const MemberName&, const MemberName&) = default;
 };
 
+// What kernels were compiled for: "90", "90a", "100f" or "ptx80".
+struct CudaTarget {
+  int sm = 0;
+  char suffix = '\0';  // 'a': that device alone; 'f': its family
+  bool is_ptx = false;
+
+  std::string text() const;
+  bool runs_on(int device_sm) const;
+};
+
 struct Manifest {
   std::string id;
   std::string version;  // semver
@@ -41,7 +51,7 @@ struct Manifest {
   std::vector<std::string> architectures;
   std::vector<std::string> operators;  // "aten::mm(Tensor self, Tensor mat2) -> Tensor"
   int cuda = 0;                        // CUDA major, 0 if none
-  std::vector<int> sm;                 // 80, 90, 100
+  std::vector<CudaTarget> sm;
   bool swappable = false;
   bool oracle = false;
   std::string license;
@@ -68,5 +78,8 @@ PluginFile read_plugin_bytes(std::string_view bytes, const std::string& name);
 
 // Dotted numbers: negative if a < b, 0 if equal, positive if a > b. What follows a '+' or '-' does not count.
 int compare_versions(std::string_view a, std::string_view b);
+
+// "80, 90a, ptx90".
+std::string sm_text(const Manifest& manifest);
 
 }  // namespace chassis

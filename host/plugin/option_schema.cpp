@@ -143,10 +143,9 @@ std::vector<OptionSpec> read_option_specs(const chassis_member_t& member, const 
                                    member.options == nullptr ? 0 : kMaxOptions));
   }
   const uint32_t item_bytes = member.options->struct_size;
-  if (item_bytes < sizeof(chassis_option_t) || item_bytes % alignof(chassis_option_t) != 0) {
-    throw plugin_error(fmt::format("{}: describes an option in {} bytes, expected at least {}", who, item_bytes,
-                                   sizeof(chassis_option_t)));
-  }
+  if (item_bytes % alignof(chassis_option_t) != 0)
+    throw plugin_error(fmt::format("{}: describes an option in {} bytes, expected a multiple of {}", who, item_bytes,
+                                   alignof(chassis_option_t)));
   std::set<std::string> names;
   for (uint32_t i = 0; i < member.num_options; ++i) {
     const chassis_option_t* option = sized_item(member.options, i);
@@ -154,7 +153,7 @@ std::vector<OptionSpec> read_option_specs(const chassis_member_t& member, const 
       throw plugin_error(fmt::format("{}: describes option {} in {} bytes and option 0 in {}", who, i,
                                      option->struct_size, item_bytes));
     }
-    specs.push_back(read_option(read_sized(option), who));
+    specs.push_back(read_option(read_struct(option, fmt::format("{}: the description of option {}", who, i)), who));
     if (!names.insert(specs.back().name).second) {
       throw plugin_error(fmt::format("{}: has two options '{}'", who, specs.back().name));
     }

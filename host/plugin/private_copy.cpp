@@ -81,7 +81,7 @@ PrivateCopy copy_into(const std::string& path, const std::string& folder) {
     return copy;
   }
   drop_unused(folder);
-  const std::string unfinished = fmt::format("{}/{}.{}.tmp", folder, copy.sha256, ::getpid());
+  const std::string unfinished = unfinished_name(folder + "/" + copy.sha256);
   fs::remove(unfinished, error);
   try {
     // The file may have changed since it was hashed; its name follows what was written.

@@ -7,6 +7,7 @@
 #include "host/base/json.hpp"
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
+#include "host/config/plugin_name.hpp"
 #include "host/plugin/option_schema.hpp"
 #include "host/plugin/status.hpp"
 
@@ -40,15 +41,17 @@ const std::vector<OptionSpec>& PluginRegistry::option_specs(std::string_view kin
   const auto known = specs_.find(name);
   if (known != specs_.end()) return known->second;
   const auto library = this->library(kind, id);
-  return specs_.emplace(name, read_option_specs(library->member(kind, id), library->manifest().who())).first->second;
+  const chassis_member_t& member = library->member(kind, without_version(id));
+  return specs_.emplace(name, read_option_specs(member, library->manifest().who())).first->second;
 }
 
 std::string PluginRegistry::doc(std::string_view kind, std::string_view id) {
-  return printable(view_of(library(kind, id)->member(kind, id).doc));
+  return printable(view_of(library(kind, id)->member(kind, without_version(id)).doc));
 }
 
 std::unique_ptr<Instance> PluginRegistry::create(std::string_view kind, std::string_view id, Json options,
-                                                 std::map<std::string, std::string> origins) {
+                                                 std::map<std::string, std::string> origins,
+                                                 std::vector<std::string> opened_by) {
   const auto library = this->library(kind, id);
   const std::vector<OptionSpec>& specs = option_specs(kind, id);
   const std::string who = library->manifest().who();
@@ -66,10 +69,11 @@ std::unique_ptr<Instance> PluginRegistry::create(std::string_view kind, std::str
     if (!known) throw config_error(fmt::format("{}: has no option '{}'", who, item.key()));
   }
   std::vector<std::string>& used = used_[library->file().path];
-  const std::string name = fmt::format("{}/{}", kind, id);
+  const std::string name = fmt::format("{}/{}", kind, without_version(id));
   if (std::find(used.begin(), used.end(), name) == used.end()) used.push_back(name);
-  InstanceContext context{library->manifest().id, std::string(kind),  std::string(id),
-                          &library->manifest(),   std::move(options), std::move(origins)};
+  InstanceContext context{library->manifest().id, std::string(kind),  std::string(without_version(id)),
+                          &library->manifest(),   std::move(options), std::move(origins),
+                          std::move(opened_by)};
   return std::make_unique<Instance>(library, std::move(context), services_);
 }
 
@@ -79,6 +83,32 @@ std::unique_ptr<Instance> PluginRegistry::create_default(std::string_view kind, 
 
 std::unique_ptr<Instance> PluginRegistry::open(std::string_view kind, std::string_view id) {
   auto instance = create_default(kind, id);
+  instance->prepare();
+  instance->activate();
+  return instance;
+}
+
+std::unique_ptr<Instance> PluginRegistry::open_inner(std::string_view kind, std::string_view id,
+                                                     std::string_view options, std::vector<std::string> opened_by) {
+  const std::string name = fmt::format("{}/{}", kind, without_version(id));
+  if (const auto first = std::find(opened_by.begin(), opened_by.end(), name); first != opened_by.end()) {
+    std::string circle = name + " wraps ";
+    for (auto inner = first + 1; inner != opened_by.end(); ++inner) circle += *inner + ", which wraps ";
+    throw config_error(fmt::format("{} would wrap itself: {}{}", name, circle, name))
+        .hint(fmt::format("name another member of kind {}", kind));
+  }
+  Json values = default_options(option_specs(kind, id), index_.at(kind, id).manifest.who());
+  std::map<std::string, std::string> origins;
+  if (!options.empty()) {
+    const std::string where = fmt::format("the options that {} gives to {}", opened_by.back(), name);
+    const Json given = parse_json(options, where);
+    if (!given.is_object()) throw config_error(where + " are no JSON object");
+    for (const auto& [key, value] : given.items()) {
+      values[key] = value;
+      origins[key] = where;
+    }
+  }
+  auto instance = create(kind, id, std::move(values), std::move(origins), std::move(opened_by));
   instance->prepare();
   instance->activate();
   return instance;

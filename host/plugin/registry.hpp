@@ -29,13 +29,18 @@ class PluginRegistry {
   std::string doc(std::string_view kind, std::string_view id);
   // The options that a member takes; loads its library.
   const std::vector<OptionSpec>& option_specs(std::string_view kind, std::string_view id);
-  // `options` are checked and complete; `origins` tells where each comes from.
+  // `options` are checked and complete; `origins` tells where each comes from, `opened_by` who wraps it.
   std::unique_ptr<Instance> create(std::string_view kind, std::string_view id, Json options,
-                                   std::map<std::string, std::string> origins = {});
+                                   std::map<std::string, std::string> origins = {},
+                                   std::vector<std::string> opened_by = {});
   // The same with the defaults of all options. Throws a config error if one has none.
   std::unique_ptr<Instance> create_default(std::string_view kind, std::string_view id);
   // That, active.
   std::unique_ptr<Instance> open(std::string_view kind, std::string_view id);
+  // An active instance for a member that wraps it: `options` is a JSON object of those that differ from their defaults,
+  // or empty. Throws a config error if it is none, or if one of `opened_by` would be opened again.
+  std::unique_ptr<Instance> open_inner(std::string_view kind, std::string_view id, std::string_view options,
+                                       std::vector<std::string> opened_by);
 
   MemberName model_for_architecture(std::string_view architecture) const {
     return index_.model_for_architecture(architecture);

@@ -10,6 +10,7 @@
 
 #include "host/base/file.hpp"
 #include "host/base/log.hpp"
+#include "host/config/plugin_name.hpp"
 #include "host/config/suggest.hpp"
 
 namespace chassis {
@@ -32,6 +33,12 @@ std::string user_folder() {
     if (const char* folder = std::getenv(variable); folder != nullptr && folder[0] == '/')
       return std::string(folder) + below;
   return "";
+}
+
+bool offers_the_same(const PluginFile& a, const PluginFile& b) {
+  return std::equal(a.manifest.members.begin(), a.manifest.members.end(), b.manifest.members.begin(),
+                    b.manifest.members.end(),
+                    [](const MemberName& x, const MemberName& y) { return x.kind == y.kind && x.id == y.id; });
 }
 
 }  // namespace
@@ -94,17 +101,32 @@ PluginIndex PluginIndex::of_file(const std::string& path) {
   return index;
 }
 
+// An earlier folder comes first; within one, the newest version of a library.
 void PluginIndex::add_members() {
+  const auto is_newer = [](const PluginFile& a, const PluginFile& b) {
+    return fs::path(a.path).parent_path() == fs::path(b.path).parent_path() && a.manifest.id == b.manifest.id &&
+           compare_versions(a.manifest.version, b.manifest.version) > 0;
+  };
   for (size_t i = 0; i < files_.size(); ++i) {
-    for (const MemberName& name : files_[i].manifest.members) {
-      const PluginFile* first = find(name.kind, name.id);
-      if (first == nullptr) {
+    const PluginFile& file = files_[i];
+    if (const PluginFile* first = library(file.manifest.id); first != &file && !offers_the_same(*first, file))
+      counted_warning("libraries of one name", fmt::format("{} and {} are both called '{}', with other members",
+                                                           first->path, file.path, file.manifest.id));
+    for (const MemberName& name : file.manifest.members) {
+      const auto known = std::find_if(members_.begin(), members_.end(), [&](const Member& member) {
+        return member.name.kind == name.kind && member.name.id == name.id;
+      });
+      if (known == members_.end()) {
         members_.push_back({name, i});
         continue;
       }
-      shadowed_.push_back({name, files_[i].path, first->path});
-      counted_warning("plugins found twice", fmt::format("plugin {} is in {} and in {}; the first is used", name.text(),
-                                                         first->path, files_[i].path));
+      const size_t before = known->file;
+      if (is_newer(file, files_[before])) known->file = i;
+      const PluginFile &used = files_[known->file], &other = files_[known->file == i ? before : i];
+      shadowed_.push_back({name, other.path, used.path});
+      counted_warning("plugins found twice",
+                      fmt::format("plugin {} is in {} (version {}) and in {} (version {}); the first is used",
+                                  name.text(), used.path, used.manifest.version, other.path, other.manifest.version));
     }
   }
 }
@@ -131,10 +153,25 @@ void PluginIndex::scan(const PluginFolder& folder) {
 }
 
 const PluginFile* PluginIndex::find(std::string_view kind, std::string_view id) const {
+  const std::string_view name = without_version(id), version = version_in(id);
   for (const Member& member : members_) {
-    if (member.name.kind == kind && member.name.id == id) return &files_[member.file];
+    if (member.name.kind != kind || member.name.id != name) continue;
+    if (version.empty() || files_[member.file].manifest.version == version) return &files_[member.file];
+    for (const ShadowedMember& other : shadowed_) {
+      if (other.name.kind != kind || other.name.id != name) continue;
+      const PluginFile* const file = named(other.path);
+      if (file->manifest.version == version) return file;
+    }
   }
   return nullptr;
+}
+
+std::vector<std::string> PluginIndex::versions(std::string_view kind, std::string_view id) const {
+  std::vector<std::string> out;
+  for (const PluginFile& file : files_)
+    for (const MemberName& member : file.manifest.members)
+      if (member.kind == kind && member.id == id) out.push_back(file.manifest.version);
+  return out;
 }
 
 const PluginFile* PluginIndex::library(std::string_view id) const {
@@ -149,13 +186,17 @@ const PluginFile& PluginIndex::at(std::string_view kind, std::string_view id) co
   // A damaged file of that name is most likely the one that is meant, unless an earlier folder has a whole one.
   for (const IgnoredFile& damaged : ignored_) {
     const bool is_later = found != nullptr && found < files_.data() + damaged.num_before;
-    if (fs::path(damaged.path).stem() != id || is_later) continue;
+    if (fs::path(damaged.path).stem() != without_version(id) || is_later) continue;
     const std::string before = found != nullptr ? ", which comes before " + found->path + "," : "";
     throw plugin_error(fmt::format("plugin '{}' of kind '{}': {}{} cannot be used", id, kind, damaged.path, before))
         .caused_by(plugin_error(damaged.reason))
         .hint("build it again, or remove it");
   }
   if (found != nullptr) return *found;
+  if (const auto known = versions(kind, without_version(id)); !known.empty())
+    throw plugin_error(fmt::format("plugin '{}' of kind '{}' is not installed in version {}; there is {}",
+                                   without_version(id), kind, version_in(id), fmt::join(known, ", ")))
+        .hint("searched " + searched_text());
   const std::vector<std::string> installed = ids(kind);
   if (installed.empty()) {
     throw plugin_error(fmt::format("no plugin of kind '{}' is installed, so '{}' can not be used", kind, id))

@@ -33,7 +33,7 @@ struct IgnoredFile {
   size_t num_before = 0;  // of files(): found before it
 };
 
-// A member whose place an earlier library took.
+// A member whose place another library took: one of an earlier folder, or a newer one of the same.
 struct ShadowedMember {
   MemberName name;
   std::string path;
@@ -48,7 +48,7 @@ class PluginIndex {
   // One file alone; throws a plugin error if it is no plugin.
   static PluginIndex of_file(const std::string& path);
 
-  // NULL if there is none.
+  // `id` is that of a member, "sdpa", or also says which version, "sdpa@1.2.0". NULL if there is none.
   const PluginFile* find(std::string_view kind, std::string_view id) const;
   // Throws a plugin error that lists what is installed, or names the file that was found first and is damaged.
   const PluginFile& at(std::string_view kind, std::string_view id) const;
@@ -67,6 +67,8 @@ class PluginIndex {
   const std::vector<PluginFile>& files() const { return files_; }
   const std::vector<IgnoredFile>& ignored() const { return ignored_; }
   const std::vector<ShadowedMember>& shadowed() const { return shadowed_; }
+  // Those in which a member is installed.
+  std::vector<std::string> versions(std::string_view kind, std::string_view id) const;
   // Ids of a kind, sorted.
   std::vector<std::string> ids(std::string_view kind) const;
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "host/base/json.hpp"
 
@@ -21,6 +22,7 @@ struct InstanceContext {
   const Manifest* manifest = nullptr;
   Json options;                                // every option of the schema, defaults applied
   std::map<std::string, std::string> origins;  // option → "file:line:column" or "default"
+  std::vector<std::string> opened_by = {};     // "kind/id" of the members that opened it to wrap it, outermost first
 };
 
 // The tables of one instance; outlives it.

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -23,7 +24,7 @@ struct chassis_status {
   std::vector<std::pair<std::string, std::string>> facts;
   std::unique_ptr<chassis_status> cause;
   std::optional<chassis::ExitCode> exit_code;  // of the host's Error that it was made from
-  std::string text;                            // what status_message lends out
+  std::deque<std::string> lent;                // by status_message; all of it until the release
 };
 
 namespace chassis {
@@ -166,9 +167,9 @@ chassis_str_t status_message(const chassis_status_t* status) {
   if (status == &exhausted_status()) return str_of(status->message);
   if (!outside().has(status)) return str_of("no status of the host");
   try {
-    auto& text = const_cast<chassis_status_t*>(status)->text;
-    text = status_text(status);
-    return str_of(text);
+    auto& lent = const_cast<chassis_status_t*>(status)->lent;
+    if (std::string text = status_text(status); lent.empty() || lent.back() != text) lent.push_back(std::move(text));
+    return str_of(lent.back());
   } catch (...) {
     return str_of(status->message);
   }
@@ -217,6 +218,14 @@ chassis_status_t* status_of_current_exception() noexcept {
     return made(CHASSIS_INTERNAL, error.what(), std::nullopt);
   } catch (...) {
     return made(CHASSIS_INTERNAL, "an exception of unknown type", std::nullopt);
+  }
+}
+
+void count_unreported(std::string_view what) noexcept {
+  try {
+    counted_warning("failures of host functions that report none",
+                    fmt::format("{}: a function of the host failed: {}", call_in_progress(), what));
+  } catch (...) {  // no memory for the line
   }
 }
 

@@ -39,6 +39,19 @@ chassis_status_t* guarded(F&& body) noexcept {
   }
 }
 
+// The same for functions without a status: what `body` throws is a counted warning that names the call in progress.
+void count_unreported(std::string_view what) noexcept;
+template <class F>
+void unthrown(F&& body) noexcept {
+  try {
+    std::forward<F>(body)();
+  } catch (const std::exception& error) {
+    count_unreported(error.what());
+  } catch (...) {
+    count_unreported("an exception of unknown type");
+  }
+}
+
 int32_t status_code(const chassis_status_t* status) noexcept;
 // Message with facts, then its causes, one a line.
 std::string status_text(const chassis_status_t* status);

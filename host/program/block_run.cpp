@@ -8,6 +8,7 @@
 #include "host/plugin/call.hpp"
 #include "host/plugin/status.hpp"
 #include "host/program/rehearsal.hpp"
+#include "host/service/comm_device.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/returned.hpp"
 
@@ -198,7 +199,8 @@ class BlockRun {
         continue;
       }
       const GraphValue& value = block_.block.values[node.outputs[i]];
-      call_.outputs[i] = Tensor::empty(local_shape(value), dtype_of(value, context_.options->compute), device()).release();
+      call_.outputs[i] =
+          Tensor::empty(local_shape(value), dtype_of(value, context_.options->compute), device()).release();
     }
   }
 
@@ -337,7 +339,8 @@ class BlockRun {
     if (!node.flag(CHASSIS_KERNEL_ADDS_GRAD_INPUTS)) return;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (!node.input_needs_grad[i]) continue;
-      if (std::count(node.inputs.begin(), node.inputs.begin() + static_cast<std::ptrdiff_t>(i), node.inputs[i])) continue;
+      if (std::count(node.inputs.begin(), node.inputs.begin() + static_cast<std::ptrdiff_t>(i), node.inputs[i]))
+        continue;
       Tensor& gradient = frame_.gradients[node.inputs[i]];
       if (gradient && owned(node.inputs[i])) call_.grad_inputs[i] = gradient.release();
     }
@@ -411,13 +414,22 @@ class BlockRun {
   Parameter& parameter(SlotId slot) const { return *(*context_.parameters)[slot]; }
   Device device() const { return context_.rehearsal ? *context_.rehearsal : context_.options->device; }
   MemoryCategory category_of(ValueId value) const {
-    return context_.program->is_logits(block_.block.values[value]) ? MemoryCategory::kLogits : MemoryCategory::kActivations;
+    return context_.program->is_logits(block_.block.values[value]) ? MemoryCategory::kLogits
+                                                                   : MemoryCategory::kActivations;
   }
 
   using Kernel = chassis_status_t* (*)(chassis_instance*, void*, chassis_call_t*);
   void run(const Node& node, Kernel kernel, const char* phase) {
     const auto* table = node.provider->table;
     if (!context_.rehearsal) {
+      call_.raw.stream = current_stream(device());
+      const Tensor scratch =
+          workspace(node, kernel == table->forward ? node.infer.workspace_forward_bytes
+                          : kernel == table->forward_backward
+                              ? node.infer.workspace_forward_bytes + node.infer.workspace_backward_bytes
+                              : node.infer.workspace_backward_bytes);
+      call_.raw.workspace = scratch ? scratch.data() : nullptr;
+      call_.raw.workspace_bytes = scratch ? scratch.num_bytes() : 0;
       const PluginCall call(*node.site, phase, unit());
       call_.note_given();
       chassis_status_t* const status = kernel(node.provider->self, node.kernel.get(), &call_.raw);
@@ -426,8 +438,18 @@ class BlockRun {
       if (!foreign.empty()) throw plugin_error(who(node) + own_call_phase() + ": " + foreign);
       return;
     }
-    if (kernel == table->forward || kernel == table->forward_backward) rehearse_forward(block_, node, context_, call_.raw);
+    if (kernel == table->forward || kernel == table->forward_backward)
+      rehearse_forward(block_, node, context_, call_.raw);
     if (kernel != table->forward) rehearse_backward(block_, node, context_, call_.raw);
+  }
+
+  // As infer asked for at the planned sizes; in proportion for more rows or positions.
+  Tensor workspace(const Node& node, uint64_t bytes) const {
+    if (!node.flag(CHASSIS_KERNEL_HOST_WORKSPACE) || bytes == 0) return {};
+    const int64_t planned = context_.options->batch * context_.options->time, now = context_.batch * context_.time;
+    const int64_t times = std::max<int64_t>(1, (now + planned - 1) / planned);
+    const MemoryTag tag(MemoryCategory::kWorkspace);
+    return Tensor::empty(std::vector<int64_t>{static_cast<int64_t>(bytes) * times}, Dtype::u8, device());
   }
 
   const ResolvedBlock& block_;

@@ -8,6 +8,12 @@
 
 namespace chassis {
 
+std::string text(const Recompute& recompute) {
+  if (recompute == Recompute::kNone) return "none";
+  if (recompute == Recompute::kFull) return "full";
+  return recompute.blocks == 1 ? "first block" : "first " + std::to_string(recompute.blocks) + " blocks";
+}
+
 Executor::Executor(const Program& program, const ProgramLayout& layout, ParameterTable& parameters,
                    ResolveOptions options, Recompute recompute, UnitEvents* events, Collectives* collectives)
     : program_(program),
@@ -20,7 +26,8 @@ Executor::Executor(const Program& program, const ProgramLayout& layout, Paramete
   for (const auto* providers : {&options_.attention, &options_.kernels})
     for (const OpsProvider& provider : *providers) check_provider(provider);
   for (const Chain& chain : program.chains)
-    for (size_t i = 0; i < chain.blocks.size(); ++i) unit_repeats_.push_back(chain.blocks.size() > 1);
+    for (size_t i = 0; i < chain.blocks.size(); ++i)
+      place_in_chain_.push_back(chain.blocks.size() > 1 ? static_cast<int64_t>(i) : Recompute::kFull.blocks);
 }
 
 const ResolvedProgram& Executor::resolved(Purpose purpose) {
@@ -36,7 +43,11 @@ const ResolvedProgram& Executor::resolved(Purpose purpose) {
   return found->second;
 }
 
-bool Executor::recomputes(size_t unit) const { return recompute_ == Recompute::kFull && unit_repeats_[unit]; }
+int64_t Executor::max_recomputed_blocks() const {
+  size_t most = 1;
+  for (const Chain& chain : program_.chains) most = std::max(most, chain.blocks.size());
+  return most > 1 ? static_cast<int64_t>(most) : 0;
+}
 
 RunContext Executor::context(size_t unit, const Microbatch& mb, KeyValueCache* cache) const {
   const Tensor& ids = mb.fields.at("input_ids");
@@ -141,7 +152,7 @@ uint64_t Executor::planned_activation_bytes(Recompute recompute) {
     const uint64_t inside = std::max(block.kept_bytes + block.saved_bytes, block.peak_forward_bytes) +
                             block.workspace_bytes + 2 * block.input_bytes;
     peak = std::max(peak, held + inside);
-    const bool again = recompute == Recompute::kFull && unit_repeats_[unit];
+    const bool again = is_first_of(recompute, unit);
     held += again ? block.input_bytes : block.kept_bytes + block.saved_bytes + block.input_bytes;
   }
   return std::max(peak, held);

@@ -2,6 +2,7 @@
 // at the moment of use, so that strategies may gather and free them around the units.
 #pragma once
 
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,10 +18,19 @@
 
 namespace chassis {
 
-enum class Recompute {
-  kNone,  // keep what backward reads
-  kFull,  // keep the inputs of each block of a repeated chain, and run its forward again before its backward
+// Of the first blocks of each repeated chain only the inputs are kept, and their forward runs again before their
+// backward (Chen et al. 2016).
+struct Recompute {
+  int64_t blocks = 0;  // of a chain, at most
+
+  static const Recompute kNone;  // keep what backward reads
+  static const Recompute kFull;  // all blocks of all repeated chains
+  friend bool operator==(const Recompute&, const Recompute&) = default;
 };
+inline constexpr Recompute Recompute::kNone{0};
+inline constexpr Recompute Recompute::kFull{std::numeric_limits<int64_t>::max()};
+// "none", "full", "first 5 blocks".
+std::string text(const Recompute& recompute);
 
 // [step] What strategies hear, in order, exactly once for each run of a unit. A unit is one block of one chain.
 class UnitEvents {
@@ -60,7 +70,9 @@ class Executor {
   const ResolvedProgram& resolved(Purpose purpose);
   Recompute recompute() const { return recompute_; }
   void set_recompute(Recompute recompute) { recompute_ = recompute; }
-  bool recomputes(size_t unit) const;
+  bool recomputes(size_t unit) const { return is_first_of(recompute_, unit); }
+  // Blocks of the longest repeated chain; 0 if no chain repeats anything.
+  int64_t max_recomputed_blocks() const;
   void set_events(UnitEvents* events) { events_ = events; }
   // From now on tensors lie on that meta device and kernels are not called: a step shows what it would take.
   void rehearse_on(Device meta) { rehearsal_ = meta; }
@@ -80,6 +92,7 @@ class Executor {
   std::map<std::string, Tensor> run_units(const ResolvedProgram& resolved, Microbatch& mb, KeyValueCache* cache,
                                           bool last_position_only);
   RunContext context(size_t unit, const Microbatch& mb, KeyValueCache* cache) const;
+  bool is_first_of(const Recompute& recompute, size_t unit) const { return place_in_chain_[unit] < recompute.blocks; }
 
   const Program& program_;
   const ProgramLayout& layout_;
@@ -89,7 +102,7 @@ class Executor {
   UnitEvents* events_;
   Collectives* collectives_;
   std::optional<Device> rehearsal_;
-  std::vector<uint8_t> unit_repeats_;  // belongs to a chain of more than one block
+  std::vector<int64_t> place_in_chain_;  // by unit; beyond all places in a chain of one block
   std::map<Purpose, ResolvedProgram> resolved_;
   bool counted_idle_ = false;
   std::map<int, Microbatch> microbatches_;

@@ -31,7 +31,7 @@ NodeView::NodeView(const Program& program, const ProgramLayout& layout, const Bl
     view.inputs = keep(std::move(inputs));
     view.params = keep(std::move(params));
     view.outputs = keep(std::move(outputs));
-    ops_.push_back(view);
+    ops_.push_back(&op_store_.emplace_back(view));
   }
   std::vector<uint32_t> inputs, params, outputs;
   for (ValueId v : node.inputs) inputs.push_back(v == kAbsent ? kAbsent : value_operand(v));
@@ -88,7 +88,7 @@ uint32_t NodeView::add_operand(std::vector<int64_t> shape, std::vector<std::stri
   auto& names = names_.emplace_back();
   for (std::string& dim : dims) names.push_back(keep(std::move(dim)));
   operand.dims = names.data();
-  operands_.push_back(operand);
+  operands_.push_back(&operand_store_.emplace_back(operand));
   return static_cast<uint32_t>(operands_.size() - 1);
 }
 
@@ -120,7 +120,9 @@ const std::vector<chassis_attr_t>& NodeView::attrs_of(const Op& op) {
   return attrs;
 }
 
-const uint32_t* NodeView::keep(std::vector<uint32_t> indexes) { return indexes_.emplace_back(std::move(indexes)).data(); }
+const uint32_t* NodeView::keep(std::vector<uint32_t> indexes) {
+  return indexes_.emplace_back(std::move(indexes)).data();
+}
 
 chassis_str_t NodeView::keep(std::string text) {
   const std::string& kept = texts_.emplace_back(std::move(text));

@@ -35,8 +35,10 @@ class NodeView {
   const ResolveOptions& options_;
 
   std::vector<uint32_t> value_index_, slot_index_;
-  std::vector<chassis_operand_t> operands_;
-  std::vector<chassis_op_view_t> ops_;
+  std::deque<chassis_operand_t> operand_store_;
+  std::deque<chassis_op_view_t> op_store_;
+  std::vector<const chassis_operand_t*> operands_;
+  std::vector<const chassis_op_view_t*> ops_;
   std::deque<std::string> texts_;
   std::deque<std::vector<int64_t>> shapes_;
   std::deque<std::vector<chassis_str_t>> names_;

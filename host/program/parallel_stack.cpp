@@ -7,6 +7,7 @@
 
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
+#include "host/plugin/sized.hpp"
 #include "host/plugin/status.hpp"
 
 namespace chassis {
@@ -14,7 +15,8 @@ namespace chassis {
 struct ParallelStack::Problem {
   chassis_parallel_problem_t raw{};
   std::vector<chassis_mesh_axis_t> axes;
-  std::vector<chassis_parallel_parameter_t> parameters;
+  std::deque<chassis_parallel_parameter_t> parameters;
+  std::vector<const chassis_parallel_parameter_t*> pointers;
   std::deque<std::vector<uint32_t>> units;
   std::vector<std::string> unit_texts;
   std::vector<chassis_str_t> unit_names;
@@ -39,7 +41,7 @@ class ParallelStack::Sink {
       return guarded([&] { self(s).claim(std::string(view_of(axis))); });
     };
     raw_.place = [](const chassis_parallel_sink_t* s, const chassis_shard_rule_t* rule) {
-      return guarded([&] { self(s).place(*rule); });
+      return guarded([&] { self(s).place(read_struct(rule, "the rule of a parameter")); });
     };
   }
   const chassis_parallel_sink_t* get() const { return &raw_; }
@@ -156,7 +158,7 @@ void ParallelStack::resolve(const Program& program, ParameterTable& parameters, 
     raw.trainable = p.trainable;
     raw.num_units = static_cast<uint32_t>(of.size());
     raw.units = of.data();
-    problem->parameters.push_back(raw);
+    problem->pointers.push_back(&problem->parameters.emplace_back(raw));
   }
   chassis_parallel_problem_t& raw = problem->raw;
   raw.struct_size = sizeof raw;
@@ -164,7 +166,7 @@ void ParallelStack::resolve(const Program& program, ParameterTable& parameters, 
   raw.axes = problem->axes.data();
   raw.num_parameters = static_cast<uint32_t>(problem->parameters.size());
   raw.num_units = num_units;
-  raw.parameters = problem->parameters.data();
+  raw.parameters = problem->pointers.data();
   raw.unit_names = problem->unit_names.data();
   raw.compute_dtype = static_cast<uint32_t>(parameters.compute());
   raw.reduce_dtype = static_cast<uint32_t>(facts.reduce_dtype);
@@ -320,7 +322,8 @@ void ParallelStack::call(const Member& member, UnitHook hook, uint32_t which, Fl
 }
 
 void ParallelStack::call(const Member& member, Hook hook) {
-  if (const auto function = member.table->*hook) member.instance->check(function(member.instance->get("an event of a step")));
+  if (const auto function = member.table->*hook)
+    member.instance->check(function(member.instance->get("an event of a step")));
 }
 
 // Beside the calls of collectives: what was started before a unit computes stands before it in the log.

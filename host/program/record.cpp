@@ -3,6 +3,7 @@
 #include <set>
 
 #include "host/base/error.hpp"
+#include "host/plugin/sized.hpp"
 #include "host/plugin/status.hpp"
 #include "host/state/shape.hpp"
 
@@ -34,10 +35,10 @@ class Recorder {
       return guarded([&] { *out = self(b).field(text(name)); });
     };
     table_.slot = [](auto* b, const chassis_slot_desc_t* desc, chassis_slot_t* out) {
-      return guarded([&] { *out = self(b).slot(*desc); });
+      return guarded([&] { *out = self(b).slot(read_struct(desc, "the description of a parameter")); });
     };
     table_.op = [](auto* b, const chassis_op_desc_t* desc, chassis_value_t* out) {
-      return guarded([&] { *out = self(b).op(*desc); });
+      return guarded([&] { *out = self(b).op(read_struct(desc, "the description of an op")); });
     };
     table_.output = [](auto* b, chassis_str_t name, chassis_value_t value) {
       return guarded([&] { self(b).output(text(name), value); });
@@ -109,6 +110,11 @@ class Recorder {
       slot.axes.emplace_back(desc.axes[i].dims, desc.axes[i].dims + desc.axes[i].num_dims);
       for (DimId d : slot.axes.back()) check_dim(d);
     }
+    const std::string which = "block '" + block().name + "', parameter '" + slot.name + "': ";
+    if (desc.role < CHASSIS_ROLE_WEIGHT || desc.role > CHASSIS_ROLE_HEAD)
+      throw plugin_error(which + "the role " + std::to_string(desc.role) + " is none of this host's, 1 to 5");
+    if (desc.init < CHASSIS_INIT_ZEROS || desc.init > CHASSIS_INIT_NORMAL)
+      throw plugin_error(which + "the init " + std::to_string(desc.init) + " is none of this host's, 1 to 3");
     slot.role = desc.role;
     slot.init = desc.init;
     slot.init_std = desc.init_std;
@@ -166,7 +172,8 @@ class Recorder {
   void chain(std::string name, std::string prefix, std::vector<uint32_t> blocks) {
     if (blocks.empty()) throw plugin_error("chain '" + name + "' has no block");
     for (uint32_t b : blocks)
-      if (b >= program_.blocks.size()) throw plugin_error("chain '" + name + "' names no block type " + std::to_string(b));
+      if (b >= program_.blocks.size())
+        throw plugin_error("chain '" + name + "' names no block type " + std::to_string(b));
     if (blocks.size() > 1 && prefix.find("{i}") == std::string::npos)
       throw plugin_error("chain '" + name + "' has " + std::to_string(blocks.size()) +
                          " blocks, but its prefix '" + prefix + "' has no {i}");

@@ -138,7 +138,8 @@ class BlockResolver {
     for (size_t i = 0; i < pattern.size(); ++i) {
       const Op& op = ops[at + i];
       if (op.id != pattern[i]) return false;
-      const bool joined = std::any_of(op.inputs.begin(), op.inputs.end(), [&](ValueId v) { return seen.count(v) != 0; });
+      const bool joined =
+          std::any_of(op.inputs.begin(), op.inputs.end(), [&](ValueId v) { return seen.count(v) != 0; });
       if (i > 0 && !joined) return false;
       for (ValueId v : op.inputs)
         if (v != kAbsent) seen.insert(v);
@@ -199,10 +200,11 @@ class BlockResolver {
     void* kernel = nullptr;
     const PluginCall call(*node.site, "create_kernel");
     throw_if_failed(provider.table->create_kernel(provider.self, view.get(), &kernel), context);
-    node.kernel = std::shared_ptr<void>(kernel, [table = provider.table, self = provider.self, site = node.site](void* k) {
-      const PluginCall call(*site, "destroy_kernel");
-      if (table->destroy_kernel) table->destroy_kernel(self, k);
-    });
+    node.kernel =
+        std::shared_ptr<void>(kernel, [table = provider.table, self = provider.self, site = node.site](void* k) {
+          const PluginCall call(*site, "destroy_kernel");
+          if (table->destroy_kernel) table->destroy_kernel(self, k);
+        });
     node.provider = &provider;
     finish_gradients(node);
     const bool composed = node.flag(CHASSIS_KERNEL_COMPOSED);
@@ -219,7 +221,8 @@ class BlockResolver {
   static void check_infer(const Node& node, const std::string& context) {
     const chassis_infer_t& infer = node.infer;
     constexpr uint32_t kFlags = CHASSIS_KERNEL_HOST_OUTPUTS | CHASSIS_KERNEL_ADDS_GRAD_INPUTS |
-                                CHASSIS_KERNEL_COMPOSED | CHASSIS_KERNEL_FORWARD_BACKWARD;
+                                CHASSIS_KERNEL_COMPOSED | CHASSIS_KERNEL_FORWARD_BACKWARD |
+                                CHASSIS_KERNEL_HOST_WORKSPACE;
     if (const uint32_t unknown = infer.flags & ~kFlags; unknown != 0)
       throw plugin_error(context + ": infer sets flags " + hex(unknown) + ", which this host does not know; it knows " +
                          hex(kFlags));
@@ -311,7 +314,8 @@ class BlockResolver {
     if (!node.provider || !node.flag(CHASSIS_KERNEL_HOST_OUTPUTS) || node.outputs.empty()) return;
     for (size_t i = 0; i < node.inputs.size() && i < 32; ++i) {
       const ValueId v = node.inputs[i];
-      if (!(node.infer.overwrites_inputs >> i & 1u) || v == kAbsent || maker[v] == kNever || lives_on[v]) continue;
+      if (i >= 32 || !(node.infer.overwrites_inputs >> i & 1u) || v == kAbsent || maker[v] == kNever || lives_on[v])
+        continue;
       const auto& dead = node.dead_after_forward;
       if (std::find(dead.begin(), dead.end(), v) == dead.end()) continue;
       if (std::count(node.inputs.begin(), node.inputs.end(), v) != 1 || aliased(v)) continue;

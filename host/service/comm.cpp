@@ -86,7 +86,7 @@ struct Communicator::Impl {
   bool traces() const { return num_taken < 2 && !has(CHASSIS_COMM_MOVES_NOTHING) && log::enabled(log::Level::kDebug); }
   bool has(uint32_t property) const { return table && (table->properties & property) != 0; }
   void connect(CommGroup& group);
-  CommWork start(CommGroup& group, std::span<const chassis_collective_t> calls);
+  CommWork start(CommGroup& group, std::span<const chassis_collective_t* const> calls);
   void copy_alone(const CommBatch& batch) const;
   void wait(chassis_backend_work_t* work, const Flight& flight);
   [[noreturn]] void fail(chassis_status_t* status, const Flight& flight);
@@ -215,7 +215,8 @@ void Communicator::Impl::connect(CommGroup& group) {
         .caused_by(error)
         .hint("the addresses that ranks give each other must be reachable; CHASSIS_HOST_ADDRESS sets another one");
   }
-  if (!in.group) throw plugin_error(backend->who() + ": create_group returned no group and no error for " + group.name());
+  if (!in.group)
+    throw plugin_error(backend->who() + ": create_group returned no group and no error for " + group.name());
 }
 
 CommCount& Communicator::Impl::count_of(const CommGroup& group, uint32_t op) {
@@ -253,7 +254,7 @@ void Communicator::Impl::copy_alone(const CommBatch& batch) const {
   }
 }
 
-CommWork Communicator::Impl::start(CommGroup& group, std::span<const chassis_collective_t> calls) {
+CommWork Communicator::Impl::start(CommGroup& group, std::span<const chassis_collective_t* const> calls) {
   const bool fake = has(CHASSIS_COMM_MOVES_NOTHING);
   if (watch) watch->throw_if_failed();
   CommBatch batch(calls, group.ranks_, group.rank_, fake);
@@ -270,11 +271,13 @@ CommWork Communicator::Impl::start(CommGroup& group, std::span<const chassis_col
       flights.start({group.name_, in.key, &group.ranks_, group.rank_, ++in.sequence, std::move(batch)});
   out.impl_->flight = &flight;
   if (traces()) log::debug("comm: {}", flight.text());
-  const auto& given = flight.batch.calls();
-  chassis_status_t* status = table->start(backend->get("start"), in.group, given.data(), static_cast<uint32_t>(given.size()),
-                                          current_stream(device), &out.impl_->work);
+  const auto given = flight.batch.pointers();
+  chassis_status_t* status =
+      table->start(backend->get("start"), in.group, given.data(), static_cast<uint32_t>(given.size()),
+                   current_stream(device), &out.impl_->work);
   if (status) fail(status, flight);
-  if (!out.impl_->work && !fake) throw plugin_error(backend->who() + ": start returned no work and no error for " + flight.text());
+  if (!out.impl_->work && !fake)
+    throw plugin_error(backend->who() + ": start returned no work and no error for " + flight.text());
   return out;
 }
 
@@ -304,7 +307,7 @@ void Communicator::Impl::fail(chassis_status_t* status, const Flight& flight) {
   throw internal_error("a backend failed without a status");
 }
 
-CommWork Communicator::start_raw(CommGroup& group, std::span<const chassis_collective_t> calls) {
+CommWork Communicator::start_raw(CommGroup& group, std::span<const chassis_collective_t* const> calls) {
   return impl_->start(group, calls);
 }
 
@@ -348,7 +351,9 @@ CommWork Communicator::start(CommGroup& group, std::vector<Collective> calls) {
     kept.push_back(std::move(call.send));
     kept.push_back(std::move(call.recv));
   }
-  CommWork work = impl_->start(group, raw);
+  std::vector<const chassis_collective_t*> pointers;
+  for (const chassis_collective_t& call : raw) pointers.push_back(&call);
+  CommWork work = impl_->start(group, pointers);
   work.impl_->kept = std::move(kept);
   return work;
 }

@@ -70,7 +70,7 @@ class Communicator {
 
   // [all-ranks] Of the group. Starts the calls as one. Tensors are kept alive until the work is waited for.
   CommWork start(CommGroup& group, std::vector<Collective> calls);
-  CommWork start_raw(CommGroup& group, std::span<const chassis_collective_t> calls);
+  CommWork start_raw(CommGroup& group, std::span<const chassis_collective_t* const> calls);
   // Once per work. Until the results may be read: by the host, or on CUDA by the current stream.
   void wait(CommWork& work);
   void run(CommGroup& group, Collective call);  // start and wait

@@ -47,12 +47,12 @@ std::string_view comm_op_name(uint32_t op) {
   return kNames[op < kNames.size() ? op : 0];
 }
 
-CommBatch::CommBatch(std::span<const chassis_collective_t> calls, const std::vector<int>& ranks, int rank,
+CommBatch::CommBatch(std::span<const chassis_collective_t* const> calls, const std::vector<int>& ranks, int rank,
                      bool moves_nothing)
     : ranks_(&ranks), rank_(rank) {
   calls_.reserve(calls.size());
-  for (uint32_t i = 0; i < calls.size(); ++i) {
-    chassis_collective_t call = read_sized(sized_item(calls.data(), i));
+  for (const chassis_collective_t* given : calls) {
+    chassis_collective_t call = read_struct(given, "a collective");
     call.struct_size = sizeof call;
     call.name = str_of(names_.emplace_back(view_of(call.name)));
     for (const uint64_t** counts : {&call.counts, &call.recv_counts}) {
@@ -61,6 +61,12 @@ CommBatch::CommBatch(std::span<const chassis_collective_t> calls, const std::vec
     check(call, moves_nothing);
     calls_.push_back(call);
   }
+}
+
+std::vector<const chassis_collective_t*> CommBatch::pointers() const {
+  std::vector<const chassis_collective_t*> out;
+  for (const chassis_collective_t& call : calls_) out.push_back(&call);
+  return out;
 }
 
 void CommBatch::check(const chassis_collective_t& call, bool moves_nothing) const {

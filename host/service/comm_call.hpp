@@ -21,11 +21,14 @@ class CommBatch {
  public:
   // `ranks` are those of the group, for messages, and outlive it. Throws a plugin error for a call that is none;
   // buffers may be NULL if nothing is moved.
-  CommBatch(std::span<const chassis_collective_t> calls, const std::vector<int>& ranks, int rank, bool moves_nothing);
+  CommBatch(std::span<const chassis_collective_t* const> calls, const std::vector<int>& ranks, int rank,
+            bool moves_nothing);
   CommBatch(CommBatch&&) = default;
 
   // As a backend reads them: buffers still those of the caller, all else this object's.
   const std::vector<chassis_collective_t>& calls() const { return calls_; }
+  // As they cross; valid as long as the batch stays where it is.
+  std::vector<const chassis_collective_t*> pointers() const;
   // Sent by this rank for the call, as a ring would.
   uint64_t bytes(const chassis_collective_t& call) const;
 

@@ -130,8 +130,10 @@ class Member {
 
   chassis_backend_work_t* start(const std::vector<chassis_collective_t>& calls) {
     chassis_backend_work_t* work = nullptr;
+    std::vector<const chassis_collective_t*> batch;
+    for (const chassis_collective_t& call : calls) batch.push_back(&call);
     throw_if_failed(
-        subject_.table->start(subject_.self, group_, calls.data(), static_cast<uint32_t>(calls.size()), nullptr, &work),
+        subject_.table->start(subject_.self, group_, batch.data(), static_cast<uint32_t>(batch.size()), nullptr, &work),
         subject_.who + ": start");
     if (work == nullptr) throw plugin_error(subject_.who + ": start returned no work and no error");
     return work;

@@ -36,8 +36,8 @@ class CommTable final : public Table {
     };
     table_.size = [](const chassis_comm_group_t* group) { return static_cast<uint32_t>(group_of(group).size()); };
     table_.rank = [](const chassis_comm_group_t* group) { return static_cast<uint32_t>(group_of(group).rank()); };
-    table_.start = [](const chassis_comm_t* t, const chassis_comm_group_t* group, const chassis_collective_t* calls,
-                      uint32_t num_calls, chassis_comm_work_t** out) {
+    table_.start = [](const chassis_comm_t* t, const chassis_comm_group_t* group,
+                      const chassis_collective_t* const* calls, uint32_t num_calls, chassis_comm_work_t** out) {
       return guarded([&] {
         auto work = std::make_unique<CommWork>(self(t).start_raw(group_of(group), {calls, num_calls}));
         *out = reinterpret_cast<chassis_comm_work_t*>(work.release());

@@ -56,7 +56,8 @@ void read_host_memory(DeviceMemory& memory) {
   for (std::string group = proc_line("/proc/self/cgroup", "0:");; group.resize(group.rfind('/'))) {
     const std::string folder = "/sys/fs/cgroup" + group;
     if (const uint64_t most = limit_in(folder + "/memory.max"); most != UINT64_MAX) {
-      const uint64_t pages = std::strtoull(proc_line((folder + "/memory.stat").c_str(), "inactive_file").c_str(), nullptr, 10);
+      const uint64_t pages =
+          std::strtoull(proc_line((folder + "/memory.stat").c_str(), "inactive_file").c_str(), nullptr, 10);
       const uint64_t used = limit_in(folder + "/memory.current");
       memory.total_bytes = std::min(memory.total_bytes, most);
       memory.free_bytes = std::min(memory.free_bytes, most - std::min(most, used - std::min(used, pages)));
@@ -181,7 +182,10 @@ std::optional<CudaFacts> cuda_facts(Device device) {
   if (!ordinal || !get_attribute || get_attribute(&major, kCapabilityMajor, *ordinal) != 0 ||
       get_attribute(&minor, kCapabilityMinor, *ordinal) != 0)
     return std::nullopt;
-  return CudaFacts{static_cast<int>(at::globalContext().versionCUDART() / 1000), 10 * major + minor};
+  const auto get_version = driver_function<int (*)(int*)>("cuDriverGetVersion");
+  int driver = 0;
+  if (!get_version || get_version(&driver) != 0) return std::nullopt;
+  return CudaFacts{static_cast<int>(at::globalContext().versionCUDART() / 1000), 10 * major + minor, driver / 1000};
 }
 
 uint64_t peak_resident_bytes() { return proc_kib("/proc/self/status", "VmHWM"); }

@@ -19,8 +19,9 @@ class MembersTable final : public Table {
   explicit MembersTable(const TableContext& context) : context_(context.instance), registry_(context.registry) {
     table_.struct_size = sizeof table_;
     table_.impl = this;
-    table_.open = [](const chassis_members_t* t, chassis_str_t kind, chassis_str_t id, chassis_instance_t** out) {
-      return guarded([&] { *out = self(t).open(std::string(view_of(kind)), std::string(view_of(id))); });
+    table_.open = [](const chassis_members_t* t, chassis_str_t kind, chassis_str_t id, chassis_str_t options,
+                     chassis_instance_t** out) {
+      return guarded([&] { *out = self(t).open(view_of(kind), view_of(id), view_of(options)); });
     };
     table_.close = [](const chassis_members_t* t, chassis_instance_t* instance) {
       std::lock_guard lock(self(t).mutex_);
@@ -32,11 +33,11 @@ class MembersTable final : public Table {
  private:
   static MembersTable& self(const chassis_members_t* t) { return *static_cast<MembersTable*>(t->impl); }
 
-  chassis_instance_t* open(const std::string& kind, const std::string& id) {
-    if (kind == context_.kind && id == context_.member_id)
-      throw config_error("'" + id + "' can not wrap itself").hint("name another member of kind " + kind);
+  chassis_instance_t* open(std::string_view kind, std::string_view id, std::string_view options) {
     CHASSIS_CHECK(registry_ && *registry_, "members are opened while a session has a registry");
-    auto instance = (*registry_)->open(kind, id);
+    std::vector<std::string> opened_by = context_.opened_by;
+    opened_by.push_back(context_.kind + "/" + context_.member_id);
+    auto instance = (*registry_)->open_inner(kind, id, options, std::move(opened_by));
     chassis_instance_t* raw = instance->get();
     std::lock_guard lock(mutex_);
     open_[raw] = std::move(instance);

@@ -3,7 +3,15 @@
 
 #include <c10/core/CPUAllocator.h>
 
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "host/base/error.hpp"
 #include "host/plugin/status.hpp"
+#include "host/service/device.hpp"
 #include "host/service/handle.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/tables.hpp"
@@ -27,6 +35,14 @@ class MemoryTable final : public Table {
     table_.free = [](const chassis_memory_t*, void* data) {
       if (data) c10::GetCPUAllocator()->raw_deallocate(data);
     };
+    table_.alloc_on = [](const chassis_memory_t* t, uint32_t type, int32_t index, uint32_t flags, uint64_t bytes,
+                         void** out) {
+      return guarded([&] { *out = self(t).alloc_on({static_cast<Device::Type>(type), index}, flags, bytes); });
+    };
+    table_.free_on = [](const chassis_memory_t* t, void* data) {
+      const std::lock_guard lock(self(t).mutex_);
+      self(t).given_.erase(data);
+    };
     table_.usage = [](const chassis_memory_t*, uint32_t category, uint64_t* live_bytes, uint64_t* peak_bytes) {
       const MemoryUsage usage = memory_usage();
       const MemoryUsage::Part part =
@@ -38,7 +54,25 @@ class MemoryTable final : public Table {
   const void* get() const override { return &table_; }
 
  private:
+  static MemoryTable& self(const chassis_memory_t* t) { return *static_cast<MemoryTable*>(t->impl); }
+
+  void* alloc_on(Device device, uint32_t flags, uint64_t bytes) {
+    if (device.type != Device::Type::kCpu && device.type != Device::Type::kCuda)
+      throw plugin_error("there is no memory of device type " + std::to_string(static_cast<uint32_t>(device.type)));
+    if ((flags & ~CHASSIS_MEMORY_PINNED) != 0) throw plugin_error("unknown flags of memory: " + std::to_string(flags));
+    const std::vector<int64_t> sizes = {static_cast<int64_t>(std::max<uint64_t>(bytes, 1))};
+    const MemoryTag tag(MemoryCategory::kWorkspace, owner_);
+    const bool pinned = (flags & CHASSIS_MEMORY_PINNED) != 0 && device.type == Device::Type::kCuda;
+    Tensor made = pinned ? pinned_tensor(sizes, Dtype::u8) : Tensor::empty(sizes, Dtype::u8, device);
+    void* data = made.data();
+    const std::lock_guard lock(mutex_);
+    given_[data] = std::move(made);
+    return data;
+  }
+
   uint16_t owner_;
+  std::mutex mutex_;
+  std::map<void*, Tensor> given_;
   chassis_memory_t table_{};
 };
 

@@ -14,10 +14,10 @@ class MetricsTable final : public Table {
     table_.struct_size = sizeof table_;
     table_.impl = this;
     table_.set = [](const chassis_metrics_t* t, chassis_str_t name, double value) {
-      self(t).store_.set(self(t).prefix_ + std::string(view_of(name)), value);
+      unthrown([&] { self(t).store_.set(self(t).prefix_ + std::string(view_of(name)), value); });
     };
     table_.add = [](const chassis_metrics_t* t, chassis_str_t name, double value) {
-      self(t).store_.add(self(t).prefix_ + std::string(view_of(name)), value);
+      unthrown([&] { self(t).store_.add(self(t).prefix_ + std::string(view_of(name)), value); });
     };
   }
   const void* get() const override { return &table_; }
@@ -31,6 +31,8 @@ class MetricsTable final : public Table {
 
 }  // namespace
 
-std::unique_ptr<Table> make_metrics_table(const TableContext& context) { return std::make_unique<MetricsTable>(context); }
+std::unique_ptr<Table> make_metrics_table(const TableContext& context) {
+  return std::make_unique<MetricsTable>(context);
+}
 
 }  // namespace chassis

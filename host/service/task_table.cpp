@@ -17,8 +17,8 @@ class TaskTable final : public Table {
     table_.parallel_for = [](const chassis_task_t*, int64_t count, int64_t grain,
                              void (*body)(void*, int64_t, int64_t), void* context) {
       if (count <= 0) return;
-      at::parallel_for(0, count, grain > 0 ? grain : 1,
-                       [=](int64_t begin, int64_t end) {
+      // A body that throws ends the process with the name of the call: there is no status to hand on.
+      at::parallel_for(0, count, grain > 0 ? grain : 1, [=](int64_t begin, int64_t end) noexcept {
         survive_stack_overflow();
         body(context, begin, end);
       });

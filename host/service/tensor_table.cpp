@@ -46,10 +46,9 @@ uint32_t device_type_of(const at::Device& device) {
   return CHASSIS_DEVICE_CPU;
 }
 
-void view(chassis_tensor_t handle, chassis_tensor_view_t* out) {
-  const at::Tensor& tensor = tensor_of(handle);
+// Throws for tensors without plain memory, such as sparse ones.
+chassis_tensor_view_t view_of_tensor(const at::Tensor& tensor) {
   chassis_tensor_view_t full{};
-  full.struct_size = out->struct_size;
   try {
     full.dtype = static_cast<uint32_t>(dtype_of(tensor.scalar_type()));
   } catch (const Error&) {
@@ -64,6 +63,13 @@ void view(chassis_tensor_t handle, chassis_tensor_view_t* out) {
   full.is_contiguous = tensor.is_contiguous();
   full.sizes = tensor.sizes().data();
   full.strides = tensor.strides().data();
+  return full;
+}
+
+void view(chassis_tensor_t handle, chassis_tensor_view_t* out) {
+  chassis_tensor_view_t full{};
+  unthrown([&] { full = view_of_tensor(tensor_of(handle)); });
+  full.struct_size = out->struct_size;
   std::memcpy(out, &full, std::min<size_t>(out->struct_size, sizeof full));
 }
 
@@ -105,7 +111,8 @@ class TensorTable final : public Table {
     table_.to_dlpack = [](const chassis_tensor_service_t*, chassis_tensor_t tensor, DLManagedTensorVersioned** out) {
       return guarded([&] { translate_errors([&] { *out = at::toDLPackVersioned(tensor_of(tensor)); }); });
     };
-    table_.from_dlpack = [](const chassis_tensor_service_t* t, DLManagedTensorVersioned* dlpack, chassis_tensor_t* out) {
+    table_.from_dlpack = [](const chassis_tensor_service_t* t, DLManagedTensorVersioned* dlpack,
+                            chassis_tensor_t* out) {
       if (dlpack->version.major != DLPACK_MAJOR_VERSION)
         return make_status(CHASSIS_UNIMPLEMENTED, "DLPack " + std::to_string(dlpack->version.major) + "." +
                                                      std::to_string(dlpack->version.minor) + " is not readable, " +
@@ -116,7 +123,9 @@ class TensorTable final : public Table {
   const void* get() const override { return &table_; }
 
  private:
-  static const TensorTable& self(const chassis_tensor_service_t* t) { return *static_cast<const TensorTable*>(t->impl); }
+  static const TensorTable& self(const chassis_tensor_service_t* t) {
+    return *static_cast<const TensorTable*>(t->impl);
+  }
 
   template <typename Make>
   chassis_status_t* give(chassis_tensor_t* out, Make make) const noexcept {

@@ -31,14 +31,19 @@ class Fitting {
 
   MemoryFit run() {
     const std::string mode = config_.get_string("recompute.mode");
-    plan(mode == "full" ? Recompute::kFull : Recompute::kNone);
-    if (mode == "auto" && find_shortage(ranks_, true).rank >= 0) plan(Recompute::kFull);
+    Recompute chosen = recompute_setting(config_, session_.executor());
+    if (mode == "auto")
+      chosen = fewest_that_fit(session_.executor().max_recomputed_blocks(), [&](const Recompute& recompute) {
+        plan(recompute);
+        return find_shortage(ranks_, true).rank < 0;
+      });
+    if (ranks_.empty() || fit_.recompute != chosen) plan(chosen);
     report(mode);
     return std::move(fit_);
   }
 
  private:
-  void plan(Recompute recompute) {
+  void plan(const Recompute& recompute) {
     fit_.recompute = recompute;
     fit_.plan.reset();
     const Device device = session_.device();
@@ -65,8 +70,8 @@ class Fitting {
   void report(const std::string& mode) {
     const RankMemory& mine = ranks_[static_cast<size_t>(world_.rank())];
     log::info("recompute {}{}: {} of {} planned at the peak, {} free", mode == "auto" ? "auto -> " : "",
-              fit_.recompute == Recompute::kFull ? "full" : "none", mine.planned ? "memory" : "activations",
-              bytes_text(mine.device_bytes), bytes_text(mine.device_free));
+              text(fit_.recompute), mine.planned ? "memory" : "activations", bytes_text(mine.device_bytes),
+              bytes_text(mine.device_free));
     if (!mine.planned && world_.rank() == 0)
       counted_warning("no memory plan", "the memory of this run could not be planned: " + reason_);
     if (const MemoryShortage none = find_shortage(ranks_, false); none.rank >= 0) refuse(none);

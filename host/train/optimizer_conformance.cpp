@@ -15,6 +15,7 @@
 #include "host/base/error.hpp"
 #include "host/plugin/call.hpp"
 #include "host/plugin/growth.hpp"
+#include "host/plugin/sized.hpp"
 #include "host/plugin/status.hpp"
 #include "host/service/rng.hpp"
 #include "host/service/tensor.hpp"
@@ -25,7 +26,6 @@ namespace {
 
 using Sizes = std::vector<int64_t>;
 
-constexpr size_t kStateDescBytes = offsetof(chassis_state_desc_t, block) + sizeof(chassis_state_desc_t::block);
 
 struct Subject {
   const chassis_optimizer_t& table;
@@ -192,30 +192,34 @@ class Examination {
     const uint32_t count = subject_.table.num_states(subject_.self);
     std::set<std::string_view> roles;
     for (uint32_t i = 0; i < count; ++i) {
-      const chassis_state_desc_t* state = subject_.table.state(subject_.self, i);
-      if (state == nullptr) return fail("state {} of {} has no description", i, count);
-      if (state->struct_size < kStateDescBytes)
-        return fail("state {} of {} is described in {} bytes, expected at least {}", i, count, state->struct_size,
-                    kStateDescBytes);
-      const std::string_view role = view_of(state->role);
+      const chassis_state_desc_t* described = subject_.table.state(subject_.self, i);
+      chassis_state_desc_t state{};
+      try {
+        state = read_struct(described, fmt::format("the description of state {} of {}", i, count));
+      } catch (const Error& error) {
+        return fail("{}", error.message());
+      }
+      const std::string_view role = view_of(state.role);
       const bool is_plain = !role.empty() && std::all_of(role.begin(), role.end(), [](char c) {
         return c == '_' || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
       });
       if (!is_plain) fail("state {} has the role '{}', expected lower-case letters, digits and '_'", i, role);
       if (!roles.insert(role).second) fail("two states have the role '{}'", role);
-      if (size_bytes(static_cast<Dtype>(state->dtype)) == 0) fail("state '{}' has the unknown dtype {}", role, state->dtype);
-      if (state->shape < CHASSIS_STATE_LIKE_PARAMETER || state->shape > CHASSIS_STATE_PER_BLOCK)
-        fail("state '{}' has the unknown shape {}", role, state->shape);
-      if (state->granularity < CHASSIS_GRANULARITY_ELEMENT || state->granularity > CHASSIS_GRANULARITY_MATRIX)
-        fail("state '{}' has the unknown granularity {}", role, state->granularity);
-      const bool of_blocks = state->granularity == CHASSIS_GRANULARITY_BLOCK || state->shape == CHASSIS_STATE_PER_BLOCK;
-      if (of_blocks && state->block < 1)
-        fail("state '{}' is cut in blocks of {} elements, expected at least 1", role, state->block);
+      if (size_bytes(static_cast<Dtype>(state.dtype)) == 0)
+        fail("state '{}' has the unknown dtype {}", role, state.dtype);
+      if (state.shape < CHASSIS_STATE_LIKE_PARAMETER || state.shape > CHASSIS_STATE_PER_BLOCK)
+        fail("state '{}' has the unknown shape {}", role, state.shape);
+      if (state.granularity < CHASSIS_GRANULARITY_ELEMENT || state.granularity > CHASSIS_GRANULARITY_MATRIX)
+        fail("state '{}' has the unknown granularity {}", role, state.granularity);
+      const bool of_blocks = state.granularity == CHASSIS_GRANULARITY_BLOCK || state.shape == CHASSIS_STATE_PER_BLOCK;
+      if (of_blocks && state.block < 1)
+        fail("state '{}' is cut in blocks of {} elements, expected at least 1", role, state.block);
       else if (of_blocks)
-        subject_.unit = std::lcm(subject_.unit, state->block);
-      subject_.is_of_matrices |= state->granularity == CHASSIS_GRANULARITY_MATRIX;
-      subject_.states.push_back(*state);
-      if (subject_.table.state(subject_.self, i) != state) fail("state '{}' is described elsewhere when asked again", role);
+        subject_.unit = std::lcm(subject_.unit, state.block);
+      subject_.is_of_matrices |= state.granularity == CHASSIS_GRANULARITY_MATRIX;
+      subject_.states.push_back(state);
+      if (subject_.table.state(subject_.self, i) != described)
+        fail("state '{}' is described elsewhere when asked again", role);
     }
     if (const uint32_t again = subject_.table.num_states(subject_.self); again != count)
       fail("it has {} states, and {} when asked again", count, again);

@@ -11,6 +11,8 @@
 
 #include "host/base/error.hpp"
 #include "host/base/printable.hpp"
+#include "host/plugin/sized.hpp"
+#include "host/service/comm_device.hpp"
 #include "host/service/memory.hpp"
 #include "host/state/layout.hpp"
 
@@ -26,30 +28,25 @@ bool has_blocks(const chassis_state_desc_t& desc) {
 }
 
 // What a plugin says of one state. The role becomes part of a name on disk.
-void check_state(const Instance& instance, uint32_t index, const chassis_state_desc_t* desc) {
+void check_state(const Instance& instance, uint32_t index, const chassis_state_desc_t& desc) {
   const auto refuse = [&](const std::string& what) {
     return plugin_error(instance.who() + ": state " + std::to_string(index) + " " + what);
   };
-  if (!desc) throw refuse("has no description");
-  constexpr size_t kLeastBytes = offsetof(chassis_state_desc_t, block) + sizeof(chassis_state_desc_t::block);
-  if (desc->struct_size < kLeastBytes)
-    throw refuse("is described in " + std::to_string(desc->struct_size) + " bytes, expected at least " +
-                 std::to_string(kLeastBytes));
-  if (!desc->role.ptr || desc->role.len == 0 || desc->role.len > 128) throw refuse("has no role, which names it on disk");
-  const std::string role(view_of(desc->role));
+  if (!desc.role.ptr || desc.role.len == 0 || desc.role.len > 128) throw refuse("has no role, which names it on disk");
+  const std::string role(view_of(desc.role));
   const auto is_plain = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
   if (!std::all_of(role.begin(), role.end(), is_plain))
     throw refuse("has the role '" + printable(role) + "', expected letters, digits and '_'");
   const std::string which = "('" + role + "') ";
-  if (size_bytes(static_cast<Dtype>(desc->dtype)) == 0)
-    throw refuse(which + "has dtype " + std::to_string(desc->dtype) + ", which is none of the ABI's");
-  if (desc->shape < CHASSIS_STATE_LIKE_PARAMETER || desc->shape > CHASSIS_STATE_PER_BLOCK)
-    throw refuse(which + "has shape " + std::to_string(desc->shape) +
+  if (size_bytes(static_cast<Dtype>(desc.dtype)) == 0)
+    throw refuse(which + "has dtype " + std::to_string(desc.dtype) + ", which is none of the ABI's");
+  if (desc.shape < CHASSIS_STATE_LIKE_PARAMETER || desc.shape > CHASSIS_STATE_PER_BLOCK)
+    throw refuse(which + "has shape " + std::to_string(desc.shape) +
                  ", expected 1 (like the parameter), 2 (scalar) or 3 (per block)");
-  if (desc->granularity < CHASSIS_GRANULARITY_ELEMENT || desc->granularity > CHASSIS_GRANULARITY_MATRIX)
-    throw refuse(which + "has granularity " + std::to_string(desc->granularity) + ", expected 1, 2 or 3");
-  if (has_blocks(*desc) && desc->block < 1)
-    throw refuse(which + "is cut in blocks of " + std::to_string(desc->block) + " elements, expected at least 1");
+  if (desc.granularity < CHASSIS_GRANULARITY_ELEMENT || desc.granularity > CHASSIS_GRANULARITY_MATRIX)
+    throw refuse(which + "has granularity " + std::to_string(desc.granularity) + ", expected 1, 2 or 3");
+  if (has_blocks(desc) && desc.block < 1)
+    throw refuse(which + "is cut in blocks of " + std::to_string(desc.block) + " elements, expected at least 1");
 }
 
 }  // namespace
@@ -79,15 +76,17 @@ void OptimizerDriver::read_schema() {
                        std::to_string(kMostStates));
   std::set<std::string, std::less<>> roles;
   for (uint32_t i = 0; i < num_states; ++i) {
-    const chassis_state_desc_t* desc = table_->state(instance_->get("state"), i);
+    const chassis_state_desc_t desc = read_struct(table_->state(instance_->get("state"), i),
+                                                  instance_->who() + ": the description of state " + std::to_string(i));
     check_state(*instance_, i, desc);
-    const std::string role(view_of(desc->role));
+    const std::string role(view_of(desc.role));
     if (!roles.insert(role).second)
-      throw plugin_error(instance_->who() + ": state " + std::to_string(i) + " has the role '" + role + "' of another state");
-    if (desc->granularity == CHASSIS_GRANULARITY_MATRIX) granularity_ = Granularity::matrix();
-    if (has_blocks(*desc) && granularity_.kind != Granularity::Kind::kMatrix)
-      granularity_ = Granularity::block_of(std::lcm(granularity_.block, desc->block));
-    schema_.push_back(*desc);
+      throw plugin_error(instance_->who() + ": state " + std::to_string(i) + " has the role '" + role +
+                         "' of another state");
+    if (desc.granularity == CHASSIS_GRANULARITY_MATRIX) granularity_ = Granularity::matrix();
+    if (has_blocks(desc) && granularity_.kind != Granularity::Kind::kMatrix)
+      granularity_ = Granularity::block_of(std::lcm(granularity_.block, desc.block));
+    schema_.push_back(desc);
   }
 }
 
@@ -164,7 +163,8 @@ void OptimizerDriver::try_step(double lr) const {
 void OptimizerDriver::step(int64_t step, double lr, double grad_scale) {
   std::vector<Device> devices;  // offloaded shards are stepped where they are
   for (const Parameter* p : trained_)
-    if (std::find(devices.begin(), devices.end(), p->shard.device()) == devices.end()) devices.push_back(p->shard.device());
+    if (std::find(devices.begin(), devices.end(), p->shard.device()) == devices.end())
+      devices.push_back(p->shard.device());
   for (Device device : devices) step_on(device, step, lr, grad_scale);
 }
 
@@ -207,6 +207,27 @@ void OptimizerDriver::step_on(Device device, int64_t step, double lr, double gra
   if (!params.empty()) call_step(step, lr, grad_scale, params, grads, states, weight_decay);
 }
 
+Tensor OptimizerDriver::workspace(const std::vector<chassis_tensor_t>& params, Device device) const {
+  if (table_->workspace_bytes == nullptr) return {};
+  std::vector<int64_t> elements;
+  for (const chassis_tensor_t param : params) elements.push_back(Tensor::share(param).num_elements());
+  const uint64_t bytes = table_->workspace_bytes(instance_->get("workspace_bytes"), elements.data(),
+                                                 static_cast<uint32_t>(elements.size()));
+  if (bytes == 0) return {};
+  return Tensor::empty(std::vector<int64_t>{static_cast<int64_t>(bytes)}, Dtype::u8, device);
+}
+
+void OptimizerDriver::rehearse_step() const {
+  std::map<std::string, std::pair<Device, std::vector<chassis_tensor_t>>> by_device;
+  for (const Parameter* p : trained_) {
+    auto& [device, params] = by_device[p->shard.device().text()];
+    device = p->shard.device();
+    if (p->shard.num_elements() > 0) params.push_back(p->shard.handle());
+  }
+  const MemoryTag tag(MemoryCategory::kWorkspace);
+  for (const auto& [name, stepped] : by_device) workspace(stepped.second, stepped.first);
+}
+
 void OptimizerDriver::call_step(int64_t step, double lr, double grad_scale, const std::vector<chassis_tensor_t>& params,
                                 const std::vector<chassis_tensor_t>& grads, const std::vector<chassis_tensor_t>& states,
                                 const std::vector<double>& weight_decay) const {
@@ -220,7 +241,12 @@ void OptimizerDriver::call_step(int64_t step, double lr, double grad_scale, cons
   args.grads = grads.data();
   args.states = states.data();
   args.weight_decay = weight_decay.data();
-  MemoryTag tag(MemoryCategory::kWorkspace);
+  const MemoryTag tag(MemoryCategory::kWorkspace);
+  const Device device = Tensor::share(params.front()).device();
+  const Tensor scratch = workspace(params, device);
+  args.stream = current_stream(device);
+  args.workspace = scratch ? scratch.data() : nullptr;
+  args.workspace_bytes = scratch ? scratch.num_bytes() : 0;
   instance_->check(table_->step(instance_->get("step"), &args));
 }
 

@@ -31,11 +31,13 @@ class OptimizerDriver {
   void place();
   // Beside the shards. Throws if a state has another shape than its descriptor says.
   void allocate(Device device);
-  // [control] A step over small tensors of the host, of as many dims as there are parameters of: what the plugin refuses
-  // only then is known before a run.
+  // [control] A step over small tensors of the host, of as many dims as there are parameters of: what the plugin
+  // refuses only then is known before a run.
   void try_step(double lr) const;
   // [step] `step` counts from 1; `grad_scale` multiplies every gradient first.
   void step(int64_t step, double lr, double grad_scale);
+  // [control] Takes and gives back the memory that a step takes; computes nothing.
+  void rehearse_step() const;
 
   std::vector<OptimizerState>& states() { return states_; }
   const std::vector<Parameter*>& trained() const { return trained_; }
@@ -48,6 +50,8 @@ class OptimizerDriver {
   void call_step(int64_t step, double lr, double grad_scale, const std::vector<chassis_tensor_t>& params,
                  const std::vector<chassis_tensor_t>& grads, const std::vector<chassis_tensor_t>& states,
                  const std::vector<double>& weight_decay) const;
+  // What the plugin asks for, for one step over these.
+  Tensor workspace(const std::vector<chassis_tensor_t>& params, Device device) const;
   void step_on(Device device, int64_t step, double lr, double grad_scale);
 
   std::unique_ptr<Instance> instance_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <utility>
 
 #include "host/base/log.hpp"
 #include "host/base/log_capture.hpp"
@@ -65,23 +67,25 @@ class Planner {
   }
 
   Plan run() {
-    std::vector<std::vector<int>> groups;
+    int64_t max_blocks = 0;
     {
       Session session(config_, planned(request_.plugin_path, plan_.world_size, 0));
       describe(session);
       prove(session);
-      groups = distinct_ranks(session.parameters());
+      groups_ = distinct_ranks(session.parameters());
+      plan_.recompute = recompute_setting(session.config(), session.executor());
+      max_blocks = session.executor().max_recomputed_blocks();
     }
-    const RankPlan none = rehearse_rank(0, Recompute::kNone);
+    rehearsed(0, Recompute::kNone);
     const log::CapturedWarnings known;  // the first has said them
-    const RankPlan full = rehearse_rank(0, Recompute::kFull);
-    const bool none_fits = plan_.memory_bytes == 0 || none.peak_bytes() <= plan_.memory_bytes;
-    const bool recomputes = mode_ == "full" || (mode_ == "auto" && !none_fits);
-    plan_.recompute = recomputes ? Recompute::kFull : Recompute::kNone;
-    plan_.other_step = (recomputes ? none : full).step;
-    plan_.ranks.push_back(recomputes ? full : none);
-    for (size_t i = 1; i < groups.size(); ++i) plan_.ranks.push_back(rehearse_rank(groups[i][0], plan_.recompute));
-    for (size_t i = 0; i < groups.size(); ++i) plan_.ranks[i].ranks = std::move(groups[i]);
+    if (config_.get_string("recompute.mode") == "auto" && plan_.memory_bytes > 0)
+      plan_.recompute = fewest_that_fit(max_blocks, [&](const Recompute& r) { return fits(r); });
+    for (size_t i = 0; i < groups_.size(); ++i) {
+      plan_.ranks.push_back(rehearsed(i, plan_.recompute));
+      plan_.ranks[i].ranks = groups_[i];
+    }
+    const bool keeps_all = plan_.recompute == Recompute::kNone;
+    plan_.other_step = rehearsed(0, keeps_all ? Recompute::kFull : Recompute::kNone).step;
     return std::move(plan_);
   }
 
@@ -97,7 +101,6 @@ class Planner {
     plan_.batch = batch_sizes(config, session.ranks().num_data_ranks());
     plan_.num_parameters = session.parameters().num_elements(false);
     plan_.num_trained = session.parameters().num_elements(true);
-    mode_ = config.get_string("recompute.mode");
     plan_.axes = session.mesh().axes();
     if (config.count("parallel") == 1)
       for (const std::string& id : session.registry().index().ids("parallel"))
@@ -113,14 +116,26 @@ class Planner {
     else if (plan_.proven_saving) plan_.header_bytes = prove_saving(session);
   }
 
-  RankPlan rehearse_rank(int rank, Recompute recompute) {
-    Session session(config_, planned(request_.plugin_path, plan_.world_size, rank));
-    return rehearse(session, recompute, plan_.header_bytes);
+  bool fits(const Recompute& recompute) {
+    for (size_t i = 0; i < groups_.size(); ++i)
+      if (rehearsed(i, recompute).peak_bytes() > plan_.memory_bytes) return false;
+    return true;
+  }
+
+  // The first rank of a group.
+  const RankPlan& rehearsed(size_t group, const Recompute& recompute) {
+    const auto [known, fresh] = rehearsed_.try_emplace({group, recompute.blocks});
+    if (fresh) {
+      Session session(config_, planned(request_.plugin_path, plan_.world_size, groups_[group][0]));
+      known->second = rehearse(session, recompute, plan_.header_bytes);
+    }
+    return known->second;
   }
 
   const PlanRequest& request_;
   const Config config_;
-  std::string mode_;  // recompute.mode
+  std::vector<std::vector<int>> groups_;                      // ranks of one kind
+  std::map<std::pair<size_t, int64_t>, RankPlan> rehearsed_;  // by group and recomputed blocks
   Plan plan_;
 };
 
@@ -158,6 +173,28 @@ int world_size_of(const Config& config) {
                   "[mesh] speaks of more than " + std::to_string(1 << 24) + " ranks");
   }
   return static_cast<int>(product);
+}
+
+Recompute recompute_setting(const Config& config, const Executor& executor) {
+  if (config.get_string("recompute.mode") != "full") return Recompute::kNone;
+  if (!config.has("recompute.blocks")) return Recompute::kFull;
+  const int64_t blocks = config.get_int("recompute.blocks"), most = executor.max_recomputed_blocks();
+  if (blocks > most)
+    throw Error(ExitCode::kConfig, config.position("recompute.blocks"),
+                fmt::format("recompute.blocks = {}, but the model repeats at most {} blocks", blocks, most))
+        .hint("leave it out for all of them");
+  return {blocks};
+}
+
+Recompute fewest_that_fit(int64_t max_blocks, const std::function<bool(const Recompute&)>& fits) {
+  if (fits(Recompute::kNone) || max_blocks == 0) return Recompute::kNone;
+  if (!fits(Recompute::kFull)) return Recompute::kFull;
+  int64_t too_few = 0, enough = max_blocks;
+  while (enough - too_few > 1) {
+    const int64_t middle = too_few + (enough - too_few) / 2;
+    (fits({middle}) ? enough : too_few) = middle;
+  }
+  return enough == max_blocks ? Recompute::kFull : Recompute{enough};
 }
 
 Plan make_plan(const PlanRequest& request) { return Planner(request).run(); }

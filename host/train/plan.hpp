@@ -76,7 +76,7 @@ struct Plan {
   int64_t seq_len = 0;
   BatchSizes batch;
   Recompute recompute = Recompute::kNone;
-  // With the other choice of recompute, for comparison.
+  // With none if there is some, with all if there is none; for comparison.
   PlanMemory other_step;
   uint64_t memory_bytes = 0;     // limit of each device; 0: none given
   bool proven_saving = true;     // false: too many shards to prove here that they can be saved
@@ -106,6 +106,12 @@ struct PlanRequest {
 
 // Throws what the run would throw before its first step: a mesh that does not fit, an axis without a strategy, ….
 Plan make_plan(const PlanRequest& request);
+
+// What [recompute] says; none for "auto". Throws a config error for more blocks than the model has in a row.
+Recompute recompute_setting(const Config& config, const Executor& executor);
+// For "auto": none if that fits, else the fewest blocks that do, at most `max_blocks`, else all. Asks `fits` a few
+// times.
+Recompute fewest_that_fit(int64_t max_blocks, const std::function<bool(const Recompute&)>& fits);
 
 // What `rank` alone will need on that device. For a run that plans for itself.
 RankPlan plan_rank(Config config, const std::vector<std::string>& plugin_path, int world_size, int rank, Device device,

@@ -100,7 +100,7 @@ class Page {
         count_text(static_cast<double>(plan_.num_parameters)), count_text(static_cast<double>(plan_.num_trained)),
         plan_.compute, plan_.device,
         plan_.world_size == 1 ? "one rank" : std::to_string(plan_.world_size) + " ranks (" + escaped(plan_.mesh) + ")",
-        escaped(plan_.strategies), plan_.recompute == Recompute::kFull ? "full" : "none");
+        escaped(plan_.strategies), text(plan_.recompute));
     add("<p>a step is {} rows of {} tokens: {} micro-batches of {} on each rank</p>\n", plan_.batch.global_batch_size,
         plan_.seq_len, plan_.batch.num_microbatches, plan_.batch.micro_batch_size);
     const uint64_t needed = plan_.largest().peak_bytes();

@@ -39,6 +39,7 @@ Json plan_json(const Plan& plan, const AdviceList* advice) {
   for (const MeshAxis& axis : plan.axes) axes[axis.name] = axis.size;
   Json ranks = Json::array();
   for (const RankPlan& rank : plan.ranks) ranks.push_back(rank_json(rank));
+  const bool some_blocks = plan.recompute != Recompute::kNone && plan.recompute != Recompute::kFull;
   Json out = {{"schema", "chassis.plan/1"},
               {"name", plan.name},
               {"device", plan.device},
@@ -52,7 +53,8 @@ Json plan_json(const Plan& plan, const AdviceList* advice) {
               {"micro_batch_size", plan.batch.micro_batch_size},
               {"global_batch_size", plan.batch.global_batch_size},
               {"num_microbatches", plan.batch.num_microbatches},
-              {"recompute", plan.recompute == Recompute::kFull ? "full" : "none"},
+              {"recompute", plan.recompute == Recompute::kNone ? "none" : "full"},
+              {"recompute_blocks", some_blocks ? Json(plan.recompute.blocks) : Json()},
               {"other_recompute", memory_json(plan.other_step)},
               {"saving_proven", plan.proven_saving},
               {"memory_limit", plan.memory_bytes},

@@ -150,6 +150,7 @@ class RunInMiniature {
     if (ranks_.stack) ranks_.stack->finish_grads();
     observer_.mark("reduction of gradients");
     rehearse_norm();
+    session_.optimizer().rehearse_step();
     observer_.mark("optimizer");
     session_.publish();
     if (ranks_.stack) ranks_.stack->drain();

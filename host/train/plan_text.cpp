@@ -8,7 +8,6 @@
 namespace chassis {
 namespace {
 
-const char* mode_name(Recompute mode) { return mode == Recompute::kFull ? "full" : "none"; }
 
 // Of what ranks need: the least, the most, and who that is.
 struct Extent {
@@ -87,7 +86,7 @@ class Text {
     for (size_t i = 0; i < kNumPlanCategories; ++i) {
       const auto category = static_cast<PlanCategory>(i);
       std::string name(plan_category_name(category));
-      if (category == PlanCategory::kActivations) name += fmt::format(", recompute {}", mode_name(plan_.recompute));
+      if (category == PlanCategory::kActivations) name += ", recompute " + text(plan_.recompute);
       if (category == PlanCategory::kGathered) name += " units, prefetch";
       if (category == PlanCategory::kCommunication) name += " buffers";
       if (category == PlanCategory::kOther) name += ": batch, buckets";
@@ -102,9 +101,9 @@ class Text {
     row("memory of the host", [](const RankPlan& rank) { return rank.host_peak_bytes; });
     out_ += "\n";
     const PlanMemory& mine = plan_.ranks[0].step;
-    line("recompute", "{}: activations {}, peak {}; {}: {}, {}", mode_name(plan_.recompute),
+    line("recompute", "{}: activations {}, peak {}; {}: {}, {}", text(plan_.recompute),
          bytes_text(mine.of(PlanCategory::kActivations).peak_bytes), bytes_text(mine.peak_bytes),
-         mode_name(plan_.recompute == Recompute::kFull ? Recompute::kNone : Recompute::kFull),
+         text(plan_.recompute == Recompute::kNone ? Recompute::kFull : Recompute::kNone),
          bytes_text(plan_.other_step.of(PlanCategory::kActivations).peak_bytes),
          bytes_text(plan_.other_step.peak_bytes));
   }

@@ -187,7 +187,10 @@ SaveResult Saver::finish() {
 std::optional<Saver::Resumed> Saver::resume() {
   const std::string wanted = session_.config().get_string("run.resume");
   if (wanted == "never") return std::nullopt;
-  if (wanted != "auto") return load_checkpoint(is_run_directory(wanted) ? newest_of(wanted) : wanted);
+  if (wanted != "auto") {
+    const std::string given = run_of(wanted);
+    return load_checkpoint(is_run_directory(given) ? newest_of(given) : given);
+  }
   std::optional<Resumed> resumed;
   std::vector<std::string> passed;
   const auto used = load_best(

@@ -9,6 +9,7 @@
 #include "host/base/log_capture.hpp"
 #include "host/base/pattern.hpp"
 #include "host/base/printable.hpp"
+#include "host/config/plugin_name.hpp"
 #include "host/config/suggest.hpp"
 #include "host/data/tokenizer_files.hpp"
 #include "host/mesh/gpus.hpp"
@@ -30,6 +31,28 @@ PluginPin read_pin(const Config& config, const std::string& id, const Json& pin)
   const SourcePosition where = config.position("plugins.pin." + id);
   if (!pin.is_string()) throw Error(ExitCode::kConfig, where, "plugins.pin." + id + " must be a string \"sha256:…\"");
   return parse_pin(id, pin.get<std::string>(), where);
+}
+
+// The plugins that an earlier run of the same directory used, and no others.
+void insist_on_lock(const Config& config, LoadPolicy& policy) {
+  const std::string path = config.get_string("run.output_dir") + "/plugins.lock";
+  const SourcePosition where = config.position("plugins.locked");
+  if (path_kind(path) == PathKind::kAbsent)
+    throw Error(ExitCode::kConfig, where, "plugins.locked = true, but there is no '" + path + "'")
+        .hint("the first run without --locked writes it; or copy that of another run");
+  const Json lock = parse_json(read_file(path), path);
+  const Json& plugins = json_at(lock, "plugins", path);
+  if (!plugins.is_array()) throw config_error(path + ": 'plugins' is no list");
+  for (const Json& plugin : plugins) {
+    const std::string id = json_string(plugin, "id", path), hash = json_string(plugin, "sha256", path);
+    const PluginPin pin = parse_pin(id, "sha256:" + hash, {path});
+    if (const auto known = policy.pins.find(id); known != policy.pins.end() && known->second.sha256 != pin.sha256)
+      throw Error(
+          ExitCode::kConfig, known->second.where,
+          "plugins.pin." + id + " is sha256:" + known->second.sha256 + ", and '" + path + "' says sha256:" + hash);
+    policy.pins[id] = pin;
+  }
+  policy.only_pinned = path;
 }
 
 Dtype dtype_from_setting(const std::string& setting, Device device) {
@@ -130,6 +153,7 @@ void Session::load_plugins(const SessionOptions& options) {
   LoadPolicy policy;
   const Json pins = config_.json("plugins.pin");
   for (const auto& [id, pin] : pins.items()) policy.pins[id] = read_pin(config_, id, pin);
+  if (config_.get_bool("plugins.locked")) insist_on_lock(config_, policy);
   policy.trust.folders = config_.get_list("plugins.trust");
   if (!options.without_device && config_.get_string("run.device") != "cpu")
     policy.cuda = [this]() -> std::optional<CudaFacts> {
@@ -206,7 +230,7 @@ void Session::choose_model() {
 // was written for this run, so what the model ignores there is a mistake.
 void Session::configure_model() {
   model_ = create("model", "model", model_member_);
-  model_table_ = &model_->interface<chassis_model_t>(CHASSIS_MODEL_ID, offsetof(chassis_model_t, max_positions));
+  model_table_ = &model_->interface<chassis_model_t>(CHASSIS_MODEL_ID);
   model_->require(CHASSIS_MODEL_ID, {{"configure", model_table_->configure != nullptr},
                                      {"record", model_table_->record != nullptr},
                                      {"config", model_table_->config != nullptr}});
@@ -298,7 +322,7 @@ void Session::build_program() {
   };
   resolve_.attention.push_back(provider("attention", config_.get_string("attention.plugin"), "attention.plugin"));
   for (const std::string& id : config_.get_list("kernels.plugins"))
-    resolve_.kernels.push_back(provider("kernels." + id, id, "kernels.plugins"));
+    resolve_.kernels.push_back(provider("kernels." + std::string(without_version(id)), id, "kernels.plugins"));
   resolve_.attention_where = config_.position("attention.plugin");
   resolve_.kernels_where = config_.position("kernels.plugins");
   executor_ = std::make_unique<Executor>(program_, layout_, *parameters_, resolve_, Recompute::kNone);

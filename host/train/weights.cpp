@@ -87,6 +87,15 @@ bool is_run_directory(const std::string& path) {
   return !path.empty() && !is_checkpoint(path) && path_kind(path + "/checkpoints") == PathKind::kDirectory;
 }
 
+std::string run_of(const std::string& path) {
+  constexpr std::string_view kFolder = "/checkpoints";
+  std::string folder = path;
+  while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
+  if (!folder.ends_with(kFolder) || is_checkpoint(folder)) return path;
+  folder.resize(folder.size() - kFolder.size());
+  return is_run_directory(folder) ? folder : path;
+}
+
 void together_unless_damaged(World& world, const std::string& what, const std::function<void()>& part) {
   std::optional<DamagedCheckpoint> own;
   world.together(what, [&] {
@@ -169,8 +178,9 @@ void load_weights(Session& session, const std::string& path, const BucketPair& b
   log::info("loaded {} tensors from {}: {}", tensors.size() - result.absent.size(), path, read.text());
 }
 
-void load_weights(Session& session, const std::string& from) {
+void load_weights(Session& session, const std::string& given) {
   const Config& config = session.config();
+  const std::string from = run_of(given);
   const BucketPair buckets(bucket_bytes(session));
   const bool from_run = is_run_directory(from);
   if (!from.empty() && !from_run) return load_weights(session, from, buckets);

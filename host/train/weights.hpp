@@ -16,6 +16,8 @@ namespace chassis {
 
 // Whether it stands for its newest checkpoint.
 bool is_run_directory(const std::string& path);
+// The run whose folder of checkpoints it is; else the path itself.
+std::string run_of(const std::string& path);
 
 // [all-ranks] Fills the parameters from a checkpoint or model directory, through buckets of its own. `from` a run
 // directory: the best checkpoint of that run. `from` empty: the

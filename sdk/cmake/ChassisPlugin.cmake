@@ -52,7 +52,10 @@ function(chassis_add_plugin id)
   if("${arg_SOURCES}" MATCHES "\\.cu(;|$)")
     string(REGEX MATCH "^[0-9]+" cuda "${CMAKE_CUDA_COMPILER_VERSION}")
     get_target_property(sm ${target} CUDA_ARCHITECTURES)
-    string(REGEX REPLACE "-(real|virtual)" "" sm "${sm}")
+    # CMake's 90-real is code, 90-virtual is PTX, 90 is both.
+    list(TRANSFORM sm REPLACE "^([0-9]+[af]?)$" "\\1-real;\\1-virtual")
+    list(TRANSFORM sm REPLACE "^(.+)-real$" "\\1")
+    list(TRANSFORM sm REPLACE "^(.+)-virtual$" "ptx\\1")
   endif()
   execute_process(COMMAND git log -1 --format=%h -- . WORKING_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}"
                   OUTPUT_VARIABLE git OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)

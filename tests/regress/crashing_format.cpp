@@ -23,9 +23,9 @@ class Crashing final : public Format {
 
   void layout(const chassis_save_request_t& request, LayoutSink& out) override {
     uint64_t num_bytes = 0;
-    for (uint32_t i = 0; i < request.num_tensors; ++i) num_bytes += request.tensors[i].num_bytes;
+    for (uint32_t i = 0; i < request.num_tensors; ++i) num_bytes += request.tensors[i]->num_bytes;
     const uint32_t file = out.file("model.bin", "", num_bytes);
-    for (uint64_t i = 0, at = 0; i < request.num_tensors; at += request.tensors[i++].num_bytes)
+    for (uint64_t i = 0, at = 0; i < request.num_tensors; at += request.tensors[i++]->num_bytes)
       out.place(static_cast<uint32_t>(i), file, at);
   }
   void finish(const chassis_save_request_t&, uint32_t, FinishSink&) override {

@@ -99,6 +99,7 @@ TEST_F(Newcomer, NamesThatAreNearlyRightAreAnswered) {
   EXPECT_HAS(check({"slot.toml"}).output, "slot.toml:2:1: attention must be a table, not a string (\"sdpa\"): write "
                                           "attention.plugin = \"sdpa\"");
   expect_refusal({"schedule.type=linear"}, 2, "use schedule.name");
+  expect_refusal({"data.train.0.path=*.txt"}, 2, "patterns are not expanded: name a folder");
   EXPECT_HAS(shell("CUDA_VISIBLE_DEVICES= \"$CHASSIS\" train run.toml run.device=cuda").output,
              "command line 'run.device=cuda': run.device = \"cuda\": ");
   expect_refusal({"attention.plugin=bytes"}, 3, "command line 'attention.plugin=bytes': ");

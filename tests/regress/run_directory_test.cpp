@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <cstring>
 #include <filesystem>
 #include <map>
 
@@ -50,6 +51,33 @@ TEST_F(RunDirectoryTest, LinksInPlaceOfItsFilesAreRefusedAndTheirTargetsStay) {
     expect_refused(train({"run.output_dir=" + out}), 7, out + "/" + name + "' is in the way: it is a link");
     EXPECT_EQ(text_of_file(scratch_ / "precious"), "precious\n") << name;
     EXPECT_EQ(files(out).size(), 1u) << "nothing was written beside the link";
+  }
+}
+
+TEST_F(RunDirectoryTest, LockedRunsUseThePluginsOfTheLockAndNoOthers) {
+  expect_refused(train({"run.output_dir=out", "--locked"}), 2, "plugins.locked = true, but there is no '");
+  EXPECT_FALSE(fs::exists(scratch_ / "out/plugins.lock"));
+  ASSERT_EQ(train({"run.output_dir=out", "run.max_steps=2"}).exit_code, 0);
+  EXPECT_EQ(train({"run.output_dir=out", "run.max_steps=3", "--locked"}).exit_code, 0);
+  expect_refused(train({"run.output_dir=out", "run.max_steps=4", "optimizer.plugin=sgd", "--locked"}), 3,
+                 "does not stand in");
+  std::string lock = text_of_file(scratch_ / "out/plugins.lock");
+  const size_t hash = lock.find("\"sha256\": \"");
+  ASSERT_NE(hash, std::string::npos);
+  lock.replace(hash + std::strlen("\"sha256\": \""), 4, "0000");
+  write_text(scratch_ / "out/plugins.lock", lock);
+  expect_refused(train({"run.output_dir=out", "run.max_steps=4", "--locked"}), 3, "it is pinned to sha256:0000");
+}
+
+TEST_F(RunDirectoryTest, ItsDirectoryIsNoConfigurationAndItsFolderOfCheckpointsNamesTheRun) {
+  ASSERT_EQ(train({"run.max_steps=2"}).exit_code, 0);
+  EXPECT_HAS(shell("\"$CHASSIS\" eval out").output, "hint: its configuration is out/resolved.toml");
+  EXPECT_HAS(shell("\"$CHASSIS\" train out/final").output, "'out/final' is a model directory, not a configuration");
+  for (const char* from : {"out", "out/checkpoints", "out/checkpoints/"}) {
+    const Outcome run =
+        shell(std::string("\"$CHASSIS\" generate run.toml --prompt x generate.max_new_tokens=2 --from ") + from);
+    EXPECT_EQ(run.exit_code, 0) << run.output;
+    EXPECT_HAS(run.output, "from out/checkpoints/step-000002");
   }
 }
 

@@ -35,11 +35,14 @@ class AttentionC : public testing::Test {
               {fake::str("document"), CHASSIS_ATTR_INT, 0, {.i = 1}},
               {fake::str("window"), CHASSIS_ATTR_INT, 0, {.i = window_}}};
     op_ = {sizeof op_, 4, fake::str("attention"), attrs_.data(), indexes_, nullptr, indexes_ + 4, 4, 0, 1, 0};
-    for (auto& operand : operands_) operand = {sizeof operand, dtype_, 4, 1, nullptr, nullptr};
+    for (size_t i = 0; i < 5; ++i) {
+      operands_[i] = {sizeof operands_[i], dtype_, 4, 1, nullptr, nullptr};
+      operand_pointers_[i] = &operands_[i];
+    }
     chassis_node_t node{};
     node.struct_size = sizeof node;
-    node.operands = operands_;
-    node.ops = &op_;
+    node.operands = operand_pointers_;
+    node.ops = &op_pointer_;
     node.inputs = indexes_;
     node.outputs = indexes_ + 4;
     node.num_operands = 5;
@@ -90,7 +93,9 @@ class AttentionC : public testing::Test {
   uint32_t dtype_ = CHASSIS_DTYPE_F32;
   std::vector<chassis_attr_t> attrs_;
   chassis_op_view_t op_{};
+  const chassis_op_view_t* op_pointer_ = &op_;
   chassis_operand_t operands_[5];
+  const chassis_operand_t* operand_pointers_[5];
   uint32_t indexes_[5] = {0, 1, 2, 3, 4};
 };
 

@@ -123,7 +123,7 @@ TEST(Manifest, KnowsTheBuildAndTheMembers) {
   static constexpr auto kNote =
       make_manifest<manifest_size<CopyOps, Second>("license=MIT\n"), CopyOps, Second>("license=MIT\n");
   EXPECT_EQ(std::string(kNote.text, kNote.text_bytes),
-            "chassis-manifest=1\nid=glue\nversion=1.2.3\nabi=0.1\nabi-min-host=0.1\ntier=T0\nmember=ops/copy\n"
+            "chassis-manifest=1\nid=glue\nversion=1.2.3\nabi=0.2\nabi-min-host=0.2\ntier=T0\nmember=ops/copy\n"
             "member=ops/second\nlicense=MIT\n");
   EXPECT_EQ(sizeof kNote % 4, 0u);
 }
@@ -142,8 +142,8 @@ class OneOp : public testing::Test {
     chassis_node_t node{};
     node.struct_size = sizeof node;
     node.name = str("layer.act");
-    node.operands = operands_;
-    node.ops = &op_;
+    node.operands = operand_pointers_;
+    node.ops = &op_pointer_;
     node.inputs = inputs_;
     node.outputs = outputs_;
     node.num_operands = 2;
@@ -158,8 +158,10 @@ class OneOp : public testing::Test {
   int64_t shape_[2] = {1, 2};
   chassis_operand_t operands_[2] = {{sizeof(chassis_operand_t), CHASSIS_DTYPE_F32, 2, 1, shape_, nullptr},
                                     {sizeof(chassis_operand_t), CHASSIS_DTYPE_F32, 2, 1, shape_, nullptr}};
+  const chassis_operand_t* operand_pointers_[2] = {&operands_[0], &operands_[1]};
   uint32_t inputs_[1] = {0}, outputs_[1] = {1};
   chassis_op_view_t op_ = {sizeof op_, 1, str("activation"), &attr_, inputs_, nullptr, outputs_, 1, 0, 1, 0};
+  const chassis_op_view_t* op_pointer_ = &op_;
 };
 
 TEST_F(OneOp, RefusesAttributesThatItDoesNotKnow) {
@@ -173,7 +175,7 @@ TEST_F(OneOp, RefusesAttributesThatItDoesNotKnow) {
 
 TEST_F(OneOp, ReadsOpsAndAttributes) {
   const chassis_node_t raw = node();
-  const NodeView view(raw);
+  const NodeView view(&raw);
   EXPECT_EQ(view.pattern(), "activation");
   EXPECT_EQ(view.op(0).attr_string("function"), "silu");
   EXPECT_EQ(view.op(0).attr_int("window", 5), 5);
@@ -208,6 +210,42 @@ TEST_F(OneOp, HandsOutputsOverOrReleasesThem) {
   EXPECT_EQ(host_.message(table_->backward_inputs(instance_, kernel, &call)), "this kernel has no backward_inputs");
   table_->destroy_kernel(instance_, kernel);
   delete fake::tensor(x);
+}
+
+// A host of a later minor: its structs are longer, and items of an array lie apart.
+TEST_F(OneOp, ReadsTheStructsOfALaterHost) {
+  struct LaterOperand {
+    chassis_operand_t operand;
+    uint64_t appended = ~uint64_t{0};
+  } later[2] = {{operands_[0]}, {operands_[1]}};
+  for (size_t i = 0; i < 2; ++i) {
+    later[i].operand.struct_size = sizeof later[i];
+    operand_pointers_[i] = &later[i].operand;
+  }
+  later[1].operand.dtype = CHASSIS_DTYPE_BF16;
+  const chassis_node_t raw = node();
+  const NodeView view(&raw);
+  EXPECT_EQ(view.output(0).dtype(), CHASSIS_DTYPE_BF16);
+  EXPECT_EQ(view.output(0).size(-1), 2);
+}
+
+// A host of an earlier minor: what it does not know is not written, and what is shorter than any version is refused.
+TEST_F(OneOp, WritesNoFurtherThanTheHostKnows) {
+  chassis_infer_t out;
+  std::memset(&out, 0xee, sizeof out);
+  out.struct_size = 32;
+  chassis_infer_t ours{};
+  ours.struct_size = sizeof ours;
+  ours.workspace_forward_bytes = 5;
+  write_sized(ours, &out);
+  EXPECT_EQ(out.struct_size, 32u);
+  EXPECT_EQ(out.flags, 0u);
+  EXPECT_EQ(out.workspace_forward_bytes, 0xeeeeeeeeeeeeeeeeu);
+  chassis_node_t raw = node();
+  raw.struct_size = 8;
+  double cost = 0;
+  EXPECT_EQ(host_.message(table_->claim(instance_, &raw, &cost)),
+            "a struct of 8 bytes, expected at least " + std::to_string(CHASSIS_NODE_V1_SIZE));
 }
 
 TEST_F(OneOp, ReportsWhatItsHooksThrow) { EXPECT_EQ(host_.message(instance_->prepare(instance_)), "out of memory"); }

@@ -1,9 +1,12 @@
 #!/bin/sh
 # Third-party plugins from end to end: the examples are built against an installed prefix, with gcc and with clang, and
 # used by changing one line; their losses are those of the provider that comes with the program.
-#   third_party.sh BUILD_DIR
+#   third_party.sh BUILD_DIR [SDK_BUILD_DIR COMPILERS]
+# With SDK_BUILD_DIR, the SDK and all plugins are that build's, whose ABI may be of another minor than the host's.
 set -eu
 build=$1
+sdk_build=${2:-}
+compilers=${3:-gcc clang}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 # Quiet unless it fails.
@@ -12,6 +15,18 @@ quietly() { "$@" > "$scratch/log" 2>&1 || { echo "failed: $*"; tail -40 "$scratc
 quietly cmake --install "$build" --prefix "$scratch/installed"
 prefix=$scratch/moved   # the prefix may be moved
 mv "$scratch/installed" "$prefix"
+if [ -n "$sdk_build" ]; then
+  quietly cmake --install "$sdk_build" --prefix "$scratch/sdk"
+  for folder in include share lib/chassis/plugins; do
+    rm -r "$prefix/$folder"
+    mv "$scratch/sdk/$folder" "$prefix/$folder"
+  done
+  for plugin in "$prefix"/lib/chassis/plugins/*.so; do
+    "$prefix/bin/chassis" plugins info "$plugin" | grep -q '^  CUDA ' || echo "$plugin"   # no GPU is needed here
+  done > "$scratch/plugins"
+  quietly xargs -n 1 -P "${CHASSIS_JOBS:-2}" "$prefix/bin/chassis" plugins check < "$scratch/plugins"
+  echo "$(wc -l < "$scratch/plugins") plugins pass the conformance tests"
+fi
 
 . "$(dirname "$0")/tiny_run.sh"
 
@@ -31,6 +46,15 @@ build() {
   quietly cmake --build "$dir"
   quietly "$prefix/bin/chassis" plugins check "$dir/$1.so"
 }
+# refused WORDS ARGUMENT…: a run of two processes ends with these words
+refused() {
+  words=$1
+  shift
+  if "$prefix/bin/chassis" train "$scratch/run.toml" --nproc 2 "run.output_dir=$scratch/out-refused" attention.plugin=sdpa parallel.0.plugin=ddp "$@" \
+    > "$scratch/log" 2>&1 || ! grep -q "$words" "$scratch/log"; then
+    echo "not refused with the words \"$words\":"; tail -20 "$scratch/log"; exit 1
+  fi
+}
 # compare NAME: the losses of a run with those of sdpa
 compare() {
   paste "$scratch/losses.sdpa" "$scratch/losses.$1" | awk -v name="$1" '
@@ -40,7 +64,7 @@ compare() {
 train sdpa
 sed -i 's/plugin = "sdpa"/plugin = "THIRD"/' "$scratch/run.toml"
 
-for compiler in gcc clang; do
+for compiler in $compilers; do
   command -v $compiler > /dev/null || { echo "no $compiler here: not tried"; continue; }
   cxx=$(echo $compiler | sed 's/gcc/g++/; s/clang/clang++/')
   for example in attention_cpp attention_c; do
@@ -57,6 +81,8 @@ for compiler in gcc clang; do
   for example in parallel_cpp comm_cpp; do
     build $example
   done
+  refused "comm/comm_cpp would wrap itself" comm.plugin=comm_cpp comm.wraps=comm_cpp --plugin-path "$dir"
+  refused "has no option 'waps'" comm.plugin=comm_cpp 'comm.wraps_options={waps = "x"}' --plugin-path "$dir"
   cp "$scratch/run.toml" "$scratch/run.saved"
   printf '[[parallel]]\nplugin = "parallel_cpp"\n[comm]\nplugin = "comm_cpp"\n' >> "$scratch/run.toml"
   train parallel_cpp+comm_cpp-$compiler attention.plugin=sdpa --nproc 2 --plugin-path "$scratch/parallel_cpp-$compiler" --plugin-path "$scratch/comm_cpp-$compiler"

@@ -132,7 +132,9 @@ class Host {
                  return static_cast<chassis_status_t*>(nullptr);
                },
                [](const chassis_memory_t*, void* data) { std::free(data); },
-               [](const chassis_memory_t*, uint32_t, uint64_t* live, uint64_t* peak) { *live = *peak = 0; }};
+               [](const chassis_memory_t*, uint32_t, uint64_t* live, uint64_t* peak) { *live = *peak = 0; },
+               nullptr,
+               nullptr};
   }
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;

@@ -43,7 +43,9 @@ std::vector<uint32_t> indexes(const std::vector<int>& operands) {
   return out;
 }
 
-chassis_tensor_t handle_of(const at::Tensor& tensor) { return tensor.defined() ? new_handle(at::Tensor(tensor)) : nullptr; }
+chassis_tensor_t handle_of(const at::Tensor& tensor) {
+  return tensor.defined() ? new_handle(at::Tensor(tensor)) : nullptr;
+}
 
 at::Tensor poisoned(const std::vector<int64_t>& sizes, c10::ScalarType dtype) {
   at::Tensor out = at::empty(sizes, at::TensorOptions(dtype));
@@ -90,9 +92,14 @@ const chassis_node_t* NodeSpec::raw(bool training) {
                              static_cast<uint32_t>(operand.sizes.size()), operand.needs_grad, operand.sizes.data(),
                              nullptr});
   }
-  for (size_t i = 0; i < dims_.size(); ++i) raw_operands_[i].dims = dims_[i].data();
+  operand_pointers_.clear();
+  for (size_t i = 0; i < dims_.size(); ++i) {
+    raw_operands_[i].dims = dims_[i].data();
+    operand_pointers_.push_back(&raw_operands_[i]);
+  }
   raw_parts_.clear();
   raw_ops_.clear();
+  op_pointers_.clear();
   for (const OpSpec& op : ops) {
     RawOp& part = raw_parts_.emplace_back();
     for (const auto& [key, attr] : op.attrs) part.attrs.push_back(raw_attr(key, attr));
@@ -110,7 +117,7 @@ const chassis_node_t* NodeSpec::raw(bool training) {
     view.num_inputs = static_cast<uint32_t>(part.inputs.size());
     view.num_params = static_cast<uint32_t>(part.params.size());
     view.num_outputs = static_cast<uint32_t>(part.outputs.size());
-    raw_ops_.push_back(view);
+    op_pointers_.push_back(&raw_ops_.emplace_back(view));
   }
   raw_inputs_ = indexes(inputs);
   raw_params_ = indexes(params);
@@ -120,9 +127,9 @@ const chassis_node_t* NodeSpec::raw(bool training) {
   raw_.flags = training ? CHASSIS_NODE_TRAINING : 0;
   raw_.name = str(name);
   raw_.device_type = device_type;
-  raw_.operands = raw_operands_.data();
+  raw_.operands = operand_pointers_.data();
   raw_.num_operands = static_cast<uint32_t>(raw_operands_.size());
-  raw_.ops = raw_ops_.data();
+  raw_.ops = op_pointers_.data();
   raw_.num_ops = static_cast<uint32_t>(raw_ops_.size());
   raw_.inputs = raw_inputs_.data();
   raw_.num_inputs = static_cast<uint32_t>(raw_inputs_.size());
@@ -185,8 +192,8 @@ NodeResult OpsProvider::run(NodeSpec& node, const std::vector<at::Tensor>& input
   } guard{*this, kernel};
 
   const bool one_call = how.forward_backward && (infer.flags & CHASSIS_KERNEL_FORWARD_BACKWARD);
-  Handles in(inputs.size()), par(params.size()), out(node.outputs.size()), saved(infer.num_saved), grad_out(node.outputs.size()),
-      grad_in(inputs.size()), grad_par(params.size());
+  Handles in(inputs.size()), par(params.size()), out(node.outputs.size()), saved(infer.num_saved),
+      grad_out(node.outputs.size()), grad_in(inputs.size()), grad_par(params.size());
   std::vector<uint8_t> needs(inputs.size() + 1);
   std::vector<float> beta(params.size() + 1);
   for (size_t i = 0; i < inputs.size(); ++i) in[i] = handle_of(inputs[i].defined() ? inputs[i].clone() : at::Tensor());

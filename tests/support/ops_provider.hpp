@@ -58,7 +58,9 @@ class NodeSpec {
   std::vector<chassis_operand_t> raw_operands_;
   std::vector<std::vector<chassis_str_t>> dims_;
   std::deque<RawOp> raw_parts_;
-  std::vector<chassis_op_view_t> raw_ops_;
+  std::deque<chassis_op_view_t> raw_ops_;
+  std::vector<const chassis_operand_t*> operand_pointers_;
+  std::vector<const chassis_op_view_t*> op_pointers_;
   std::vector<uint32_t> raw_inputs_, raw_params_, raw_outputs_;
   chassis_node_t raw_{};
 };

@@ -1,5 +1,10 @@
-"""The peers of tools/bench, on the same batches: a plain eager PyTorch loop over transformers' Llama, HF Trainer, and
-PyTorch's FSDP2 over gloo (under torchrun)."""
+"""The peers of tools/bench, on the same batches and at their best settings: a PyTorch loop over transformers' Llama, eager
+or compiled, HF Trainer, and PyTorch's FSDP2 over gloo (under torchrun). AdamW is the fused one; bf16 is autocast over fp32
+parameters.
+
+    peer.py FOLDER STEPS THREADS eager|compile|trainer|fsdp2 fp32|bf16
+"""
+import contextlib
 import json
 import os
 import sys
@@ -8,7 +13,7 @@ import time
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-folder, steps, threads, kind = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+folder, steps, threads, kind, dtype = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5]
 torch.set_num_threads(threads)
 torch.manual_seed(0)
 config = json.load(open(f"{folder}/model.json"))
@@ -17,18 +22,36 @@ rows = [json.loads(line)["input_ids"] for line in open(f"{folder}/tokens.jsonl")
 BATCH = 4
 
 
-def eager() -> None:
+def autocast():
+    return torch.autocast("cpu", torch.bfloat16) if dtype == "bf16" else contextlib.nullcontext()
+
+
+def adamw():
     decay = [p for p in model.parameters() if p.dim() > 1]
     rest = [p for p in model.parameters() if p.dim() <= 1]
-    optimizer = torch.optim.AdamW([{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}], lr=1e-4)
+    groups = [{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=1e-4, fused=True)
+
+
+def loop(run) -> None:
+    optimizer = adamw()
     for step in range(steps):
         ids = torch.tensor(rows[step * BATCH:(step + 1) * BATCH])
-        loss = model(input_ids=ids, labels=ids).loss
+        with autocast():
+            loss = run(input_ids=ids, labels=ids).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         print(f"STEP {step + 1} {loss.item():.4f}", flush=True)
+
+
+def eager() -> None:
+    loop(model)
+
+
+def compiled() -> None:
+    loop(torch.compile(model))
 
 
 def trainer() -> None:
@@ -41,6 +64,7 @@ def trainer() -> None:
     data = [{"input_ids": row, "labels": row} for row in rows]
     arguments = TrainingArguments(output_dir=f"{folder}/trainer", per_device_train_batch_size=BATCH, max_steps=steps,
                                   learning_rate=1e-4, weight_decay=0.1, max_grad_norm=1.0, save_strategy="no",
+                                  optim="adamw_torch_fused", bf16=dtype == "bf16",
                                   report_to=[], use_cpu=True, logging_strategy="no", disable_tqdm=True)
     Trainer(model=model, args=arguments, train_dataset=data, callbacks=[Said()]).train()
 
@@ -56,14 +80,13 @@ def fsdp2() -> None:
     for layer in model.model.layers:
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    decay = [p for p in model.parameters() if p.dim() > 1]
-    rest = [p for p in model.parameters() if p.dim() <= 1]
-    optimizer = torch.optim.AdamW([{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}], lr=1e-4)
+    optimizer = adamw()
     share = BATCH // ranks
     for step in range(steps):
         first = step * BATCH + rank * share
         ids = torch.tensor(rows[first:first + share])
-        loss = model(input_ids=ids, labels=ids).loss
+        with autocast():
+            loss = model(input_ids=ids, labels=ids).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -78,4 +101,4 @@ def fsdp2() -> None:
 
 
 print(f"peer {kind} ready at {time.time():.2f}", flush=True)
-{"eager": eager, "trainer": trainer, "fsdp2": fsdp2}[kind]()
+{"eager": eager, "compile": compiled, "trainer": trainer, "fsdp2": fsdp2}[kind]()

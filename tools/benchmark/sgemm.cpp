@@ -1,5 +1,6 @@
-// Prints the GFLOP/s of LibTorch's fp32 matrix product on the shapes of tools/bench: the limit of what any of the peers
-// can reach on this machine.
+// Prints the GFLOP/s of LibTorch's matrix product, fp32 or bf16, on the shapes of tools/bench: the limit of what any of
+// the peers can reach on this machine.
+//   chassis-sgemm [bf16]
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/rand.h>
@@ -7,9 +8,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 
-int main() {
-  const at::Tensor x = at::rand({2048, 384}), w = at::rand({384, 1024});
+int main(int argc, char** argv) {
+  const at::ScalarType dtype = argc > 1 && std::strcmp(argv[1], "bf16") == 0 ? at::kBFloat16 : at::kFloat;
+  const at::Tensor x = at::rand({2048, 384}).to(dtype), w = at::rand({384, 1024}).to(dtype);
   double best = 0.0;
   for (int round = 0; round < 20; ++round) {
     const auto start = std::chrono::steady_clock::now();

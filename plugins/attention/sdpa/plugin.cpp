@@ -61,5 +61,7 @@ class Sdpa : public Ops {
 
 }  // namespace
 
-CHASSIS_PLUGIN(SDPA_OPERATORS(SDPA_LINE) "requires=chassis.dispatch/1\nrequires=chassis.tensor/1\nrequires=chassis.task/1\nlicense=Apache-2.0\n",
+CHASSIS_PLUGIN(SDPA_OPERATORS(SDPA_LINE)
+               "requires=chassis.dispatch/1\nrequires=chassis.tensor/1\nrequires=chassis.task/1\n"
+               "license=Apache-2.0\n",
                Sdpa)

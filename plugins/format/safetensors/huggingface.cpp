@@ -25,7 +25,7 @@ std::vector<FileTensor> whole_tensors(const chassis_save_request_t& request) {
   std::vector<FileTensor> tensors;
   std::unordered_set<std::string_view> names;
   for (uint32_t i = 0; i < request.num_tensors; ++i) {
-    const chassis_disk_tensor_t& t = request.tensors[i];
+    const chassis_disk_tensor_t& t = *request.tensors[i];
     check_request(t);
     tensors.push_back(file_tensor(request, i));
     const std::string name(tensors.back().name);

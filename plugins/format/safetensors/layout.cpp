@@ -6,7 +6,7 @@
 namespace safetensors {
 
 FileTensor file_tensor(const chassis_save_request_t& request, uint32_t index) {
-  const chassis_disk_tensor_t& t = request.tensors[index];
+  const chassis_disk_tensor_t& t = *request.tensors[index];
   return {view_of(t.name), type_from_abi(t.dtype), {t.box_shape, t.num_dims}, t.num_bytes, index};
 }
 

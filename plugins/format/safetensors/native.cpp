@@ -29,7 +29,7 @@ std::string numbers(std::span<const int64_t> values) {
 std::string sharding_info(const chassis_save_request_t& request, const std::vector<uint32_t>& boxes) {
   std::string out = "{";
   for (const uint32_t box : boxes) {
-    const chassis_disk_tensor_t& t = request.tensors[box];
+    const chassis_disk_tensor_t& t = *request.tensors[box];
     if (out.size() > 1) out += ", ";
     append_json_string(out, view_of(t.name));
     out += ": {\"saved_offsets\": " + numbers({t.box_offset, t.num_dims});
@@ -46,7 +46,7 @@ std::vector<std::vector<uint32_t>> files_of_rank(const chassis_save_request_t& r
   std::vector<std::unordered_set<std::string_view>> names;
   size_t first_open = 0;  // files before it are full
   for (const uint32_t box : boxes) {
-    const chassis_disk_tensor_t& t = request.tensors[box];
+    const chassis_disk_tensor_t& t = *request.tensors[box];
     size_t file = first_open;
     while (file < files.size() &&
            (names[file].contains(view_of(t.name)) || (bytes[file] > 0 && bytes[file] + t.num_bytes > max_bytes))) {
@@ -232,12 +232,12 @@ std::unordered_map<std::string_view, std::vector<int64_t>> global_shapes(const S
 SaveLayout native_layout(const chassis_save_request_t& request) {
   std::map<uint32_t, std::vector<uint32_t>> boxes_of;  // by rank
   for (uint32_t i = 0; i < request.num_tensors; ++i) {
-    check_request(request.tensors[i]);
-    if (request.tensors[i].dtype == CHASSIS_DTYPE_BOOL) {
-      throw Defect("tensor '" + std::string(view_of(request.tensors[i].name)) +
+    check_request(*request.tensors[i]);
+    if (request.tensors[i]->dtype == CHASSIS_DTYPE_BOOL) {
+      throw Defect("tensor '" + std::string(view_of(request.tensors[i]->name)) +
                    "' is boolean, which DCP can not read; save it as u8");
     }
-    boxes_of[request.tensors[i].rank].push_back(i);
+    boxes_of[request.tensors[i]->rank].push_back(i);
   }
   if (boxes_of.empty()) boxes_of[0] = {};
   if (boxes_of.rbegin()->first >= 99'999) throw Defect("at most 99999 ranks can be named");

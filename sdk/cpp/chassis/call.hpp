@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "chassis/kind/ops.h"
+#include "chassis/sized.hpp"
 #include "chassis/tensor.hpp"
 
 CHASSIS_SDK_BEGIN
@@ -16,7 +17,8 @@ struct CallCounts {
 // What stands in a slot on success goes to the host; what was put there before a throw is released again.
 class Call {
  public:
-  Call(const Host& host, chassis_call_t& raw, const CallCounts& counts) : host_(host), raw_(raw), counts_(counts) {}
+  Call(const Host& host, const chassis_call_t* raw, const CallCounts& counts)
+      : host_(host), raw_(read_sized(raw)), counts_(counts) {}
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
   ~Call() {
@@ -24,11 +26,16 @@ class Call {
   }
 
   const Host& host() const noexcept { return host_; }
-  chassis_call_t& raw() noexcept { return raw_; }
+  const chassis_call_t& raw() const noexcept { return raw_; }
 
   // Will a backward read what save() is given?
   bool training() const noexcept { return (raw_.flags & CHASSIS_CALL_TRAINING) != 0; }
   int64_t query_offset() const noexcept { return raw_.query_offset; }
+  // The CUDA stream to queue on; NULL on the CPU.
+  void* stream() const noexcept { return raw_.stream; }
+  // What infer() asked for with CHASSIS_KERNEL_HOST_WORKSPACE.
+  void* workspace() const noexcept { return raw_.workspace; }
+  uint64_t workspace_bytes() const noexcept { return raw_.workspace_bytes; }
 
   // Absent where optional and left out; in a backward, unless infer() kept them.
   BorrowedTensor input(uint32_t i) const { return at(raw_.inputs, i, counts_.inputs); }
@@ -82,7 +89,7 @@ class Call {
   }
 
   const Host& host_;
-  chassis_call_t& raw_;
+  const chassis_call_t raw_;
   const CallCounts counts_;
   std::vector<chassis_tensor_t*> made_;
 };

@@ -74,7 +74,8 @@ class CommGroup {
   CommWork start(std::span<const chassis_collective_t> calls) const {
     const auto& comm = host_->service<chassis_comm_t>();
     chassis_comm_work_t* work = nullptr;
-    host_->check(comm.start(&comm, group_, calls.data(), static_cast<uint32_t>(calls.size()), &work));
+    const auto batch = pointers_to(calls);
+    host_->check(comm.start(&comm, group_, batch.data(), static_cast<uint32_t>(batch.size()), &work));
     return {*host_, work};
   }
   CommWork start(const chassis_collective_t& call) const { return start(std::span(&call, 1)); }

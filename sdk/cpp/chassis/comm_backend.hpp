@@ -113,14 +113,15 @@ class CommBackend : public Member {
                                               chassis_backend_group_t** out) noexcept {
     CommBackend& backend = member_of<CommBackend>(self);
     return guard(backend.host().table(), [&] {
-      const CommGroupDesc desc = {std::string(text_of(raw->name)),
-                                  raw->size,
-                                  raw->rank,
-                                  raw->device_type,
-                                  raw->device_index,
-                                  CommStore(backend.host(), raw->store),
-                                  std::chrono::nanoseconds(raw->timeout_ns),
-                                  std::string(text_of(raw->host))};
+      const chassis_comm_group_desc_t given = read_sized(raw);
+      const CommGroupDesc desc = {std::string(text_of(given.name)),
+                                  given.size,
+                                  given.rank,
+                                  given.device_type,
+                                  given.device_index,
+                                  CommStore(backend.host(), given.store),
+                                  std::chrono::nanoseconds(given.timeout_ns),
+                                  std::string(text_of(given.host))};
       *out = reinterpret_cast<chassis_backend_group_t*>(backend.create_group(desc).release());
     });
   }
@@ -128,7 +129,7 @@ class CommBackend : public Member {
     delete &group_of(group);
   }
   static chassis_status_t* start_entry(chassis_instance* self, chassis_backend_group_t* group,
-                                       const chassis_collective_t* calls, uint32_t num_calls, void* stream,
+                                       const chassis_collective_t* const* calls, uint32_t num_calls, void* stream,
                                        chassis_backend_work_t** out) noexcept {
     return guard(member_of<CommBackend>(self).host().table(), [&] {
       *out = reinterpret_cast<chassis_backend_work_t*>(

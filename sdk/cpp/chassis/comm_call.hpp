@@ -1,13 +1,12 @@
 // Calls of collectives: made in one line by who asks for them, and taken apart by who carries them out.
 #pragma once
 
-#include <algorithm>
-#include <cstring>
 #include <span>
 #include <vector>
 
 #include "chassis/comm.h"
 #include "chassis/dtype.hpp"
+#include "chassis/sized.hpp"
 #include "chassis/str.hpp"
 
 CHASSIS_SDK_BEGIN
@@ -55,15 +54,15 @@ constexpr chassis_collective_t barrier(std::string_view name) noexcept {
 }
 
 // The calls of a batch, whose structs are as long as their writer's.
-inline std::vector<chassis_collective_t> read_calls(const chassis_collective_t* calls, uint32_t num_calls) {
+inline std::vector<chassis_collective_t> read_calls(const chassis_collective_t* const* calls, uint32_t num_calls) {
   std::vector<chassis_collective_t> out(num_calls);
-  const char* at = reinterpret_cast<const char*>(calls);
-  for (chassis_collective_t& call : out) {
-    uint32_t struct_size = 0;
-    std::memcpy(&struct_size, at, sizeof struct_size);
-    std::memcpy(&call, at, std::min<size_t>(struct_size, sizeof call));
-    at += struct_size;
-  }
+  for (uint32_t i = 0; i < num_calls; ++i) out[i] = read_sized(calls[i]);
+  return out;
+}
+// As a batch crosses; borrows from `calls`.
+inline std::vector<const chassis_collective_t*> pointers_to(std::span<const chassis_collective_t> calls) {
+  std::vector<const chassis_collective_t*> out;
+  for (const chassis_collective_t& call : calls) out.push_back(&call);
   return out;
 }
 

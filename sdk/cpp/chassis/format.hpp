@@ -9,6 +9,7 @@
 #include "chassis/format_source.hpp"
 #include "chassis/kind/format.h"
 #include "chassis/member.hpp"
+#include "chassis/sized.hpp"
 
 CHASSIS_SDK_BEGIN
 
@@ -140,8 +141,8 @@ class Format : public Member {
   // a file and behind them.
   virtual void finish(const chassis_save_request_t& /*request*/, uint32_t /*file*/, FinishSink& /*out*/) {}
 
-  // scan() by code that knows of no host: what it finds goes to `out`, what it warns of is counted, NotThisFormat becomes
-  // NOT_FOUND and any other FormatDefect DATA_LOSS.
+  // scan() by code that knows of no host: what it finds goes to `out`, what it warns of is counted, NotThisFormat
+  // becomes NOT_FOUND and any other FormatDefect DATA_LOSS.
   void scan_source(const std::function<void(const FileSource&, const FoundSink&)>& scan, const Directory& directory,
                    ScanSink& out) const {
     FileSource source;
@@ -194,7 +195,7 @@ class Format : public Member {
     Format& format = member_of<Format>(self);
     return guard(format.host().table(), [&] {
       LayoutSink sink(format.host(), *out);
-      format.layout(*request, sink);
+      format.layout(read_sized(request), sink);
     });
   }
   static chassis_status_t* scan_entry(chassis_instance* self, const chassis_directory_t* directory,
@@ -210,7 +211,7 @@ class Format : public Member {
     Format& format = member_of<Format>(self);
     return guard(format.host().table(), [&] {
       FinishSink sink(format.host(), *out);
-      format.finish(*request, file, sink);
+      format.finish(read_sized(request), file, sink);
     });
   }
 };

@@ -33,4 +33,24 @@ class Scratch {
   T* data_ = nullptr;
 };
 
+// The same on the device of a tensor, or page-locked on the host for it (CHASSIS_MEMORY_PINNED). UNIMPLEMENTED where
+// the host is too old for it.
+class DeviceScratch {
+ public:
+  DeviceScratch(const Host& host, uint32_t device_type, int32_t device_index, uint64_t bytes, uint32_t flags = 0)
+      : memory_(host.service<chassis_memory_t>()) {
+    if (!CHASSIS_HAS(&memory_, free_on)) throw Failure(CHASSIS_UNIMPLEMENTED, "this host has no memory of devices");
+    host.check(memory_.alloc_on(&memory_, device_type, device_index, flags, bytes, &data_));
+  }
+  DeviceScratch(const DeviceScratch&) = delete;
+  DeviceScratch& operator=(const DeviceScratch&) = delete;
+  ~DeviceScratch() { memory_.free_on(&memory_, data_); }
+
+  void* data() const noexcept { return data_; }
+
+ private:
+  const chassis_memory_t& memory_;
+  void* data_ = nullptr;
+};
+
 CHASSIS_SDK_END

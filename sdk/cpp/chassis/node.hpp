@@ -10,20 +10,21 @@
 #include "chassis/dtype.hpp"
 #include "chassis/guard.hpp"
 #include "chassis/kind/ops.h"
+#include "chassis/sized.hpp"
 
 CHASSIS_SDK_BEGIN
 
 class OperandView {
  public:
-  explicit OperandView(const chassis_operand_t& operand) : operand_(&operand) {}
+  explicit OperandView(const chassis_operand_t* operand) : operand_(read_sized(operand)) {}
 
-  uint32_t dtype() const noexcept { return operand_->dtype; }
-  bool needs_grad() const noexcept { return operand_->needs_grad != 0; }
-  int num_dims() const noexcept { return static_cast<int>(operand_->num_dims); }
-  std::span<const int64_t> local_shape() const noexcept { return {operand_->local_shape, operand_->num_dims}; }
+  uint32_t dtype() const noexcept { return operand_.dtype; }
+  bool needs_grad() const noexcept { return operand_.needs_grad != 0; }
+  int num_dims() const noexcept { return static_cast<int>(operand_.num_dims); }
+  std::span<const int64_t> local_shape() const noexcept { return {operand_.local_shape, operand_.num_dims}; }
   // dim -1 is the last one.
-  int64_t size(int dim) const { return operand_->local_shape[index(dim)]; }
-  std::string_view dim(int dim) const { return text_of(operand_->dims[index(dim)]); }
+  int64_t size(int dim) const { return operand_.local_shape[index(dim)]; }
+  std::string_view dim(int dim) const { return text_of(operand_.dims[index(dim)]); }
   int64_t num_elements() const noexcept {
     int64_t n = 1;
     for (int64_t size : local_shape()) n *= size;
@@ -38,31 +39,33 @@ class OperandView {
     return static_cast<size_t>(dim < 0 ? dim + num_dims() : dim);
   }
 
-  const chassis_operand_t* operand_;
+  chassis_operand_t operand_;
 };
 
 // One recorded op inside a node.
 class OpView {
  public:
-  OpView(const chassis_node_t& node, const chassis_op_view_t& op) : node_(&node), op_(&op) {}
+  // Operands are those of its node.
+  OpView(const chassis_op_view_t* op, const chassis_operand_t* const* operands)
+      : op_(read_sized(op)), operands_(operands) {}
 
-  std::string_view id() const noexcept { return text_of(op_->id); }
+  std::string_view id() const noexcept { return text_of(op_.id); }
 
-  int num_inputs() const noexcept { return static_cast<int>(op_->num_inputs); }
-  bool has_input(int i) const noexcept { return i < num_inputs() && op_->inputs[i] != CHASSIS_ABSENT; }
-  OperandView input(int i) const { return operand(has_input(i) ? op_->inputs[i] : CHASSIS_ABSENT, "input", i); }
+  int num_inputs() const noexcept { return static_cast<int>(op_.num_inputs); }
+  bool has_input(int i) const noexcept { return i < num_inputs() && op_.inputs[i] != CHASSIS_ABSENT; }
+  OperandView input(int i) const { return operand(has_input(i) ? op_.inputs[i] : CHASSIS_ABSENT, "input", i); }
   bool has_param(int i) const noexcept {
-    return i < static_cast<int>(op_->num_params) && op_->params[i] != CHASSIS_ABSENT;
+    return i < static_cast<int>(op_.num_params) && op_.params[i] != CHASSIS_ABSENT;
   }
-  OperandView param(int i) const { return operand(has_param(i) ? op_->params[i] : CHASSIS_ABSENT, "param", i); }
+  OperandView param(int i) const { return operand(has_param(i) ? op_.params[i] : CHASSIS_ABSENT, "param", i); }
   OperandView output(int i) const {
-    return operand(i < static_cast<int>(op_->num_outputs) ? op_->outputs[i] : CHASSIS_ABSENT, "output", i);
+    return operand(i < static_cast<int>(op_.num_outputs) ? op_.outputs[i] : CHASSIS_ABSENT, "output", i);
   }
 
   // From claim(): an attribute that the provider does not know may not be ignored.
   void refuse_attrs_other_than(std::initializer_list<std::string_view> known) const {
-    for (uint32_t i = 0; i < op_->num_attrs; ++i) {
-      const std::string_view name = text_of(op_->attrs[i].name);
+    for (uint32_t i = 0; i < op_.num_attrs; ++i) {
+      const std::string_view name = text_of(op_.attrs[i].name);
       if (std::find(known.begin(), known.end(), name) == known.end()) refuse("attribute '", name, "' is not supported");
     }
   }
@@ -94,16 +97,16 @@ class OpView {
  private:
   OperandView operand(uint32_t index, const char* what, int i) const {
     if (index == CHASSIS_ABSENT) throw Failure(CHASSIS_INTERNAL, "op ", id(), " has no ", what, " ", i);
-    return OperandView(node_->operands[index]);
+    return OperandView(operands_[index]);
   }
   const chassis_attr_t* find(std::string_view name, uint32_t tag) const {
-    for (uint32_t i = 0; i < op_->num_attrs; ++i) {
-      if (text_of(op_->attrs[i].name) != name) continue;
-      if (op_->attrs[i].tag != tag) {
-        throw Failure(CHASSIS_INTERNAL, "attribute ", name, " of op ", id(), " has type ", op_->attrs[i].tag,
+    for (uint32_t i = 0; i < op_.num_attrs; ++i) {
+      if (text_of(op_.attrs[i].name) != name) continue;
+      if (op_.attrs[i].tag != tag) {
+        throw Failure(CHASSIS_INTERNAL, "attribute ", name, " of op ", id(), " has type ", op_.attrs[i].tag,
                       ", expected ", tag);
       }
-      return &op_->attrs[i];
+      return &op_.attrs[i];
     }
     return nullptr;
   }
@@ -113,24 +116,24 @@ class OpView {
     return *attr;
   }
 
-  const chassis_node_t* node_;
-  const chassis_op_view_t* op_;
+  chassis_op_view_t op_;
+  const chassis_operand_t* const* operands_;
 };
 
 // One op, or a run of ops that a pattern matched. Operands are those of the node as a whole, in the order of calls.
 class NodeView {
  public:
-  explicit NodeView(const chassis_node_t& node) : node_(&node) {}
+  explicit NodeView(const chassis_node_t* node) : node_(read_sized(node)) {}
 
-  const chassis_node_t& raw() const noexcept { return *node_; }
-  std::string_view name() const noexcept { return text_of(node_->name); }
-  bool training() const noexcept { return (node_->flags & CHASSIS_NODE_TRAINING) != 0; }
-  uint32_t device_type() const noexcept { return node_->device_type; }
+  const chassis_node_t& raw() const noexcept { return node_; }
+  std::string_view name() const noexcept { return text_of(node_.name); }
+  bool training() const noexcept { return (node_.flags & CHASSIS_NODE_TRAINING) != 0; }
+  uint32_t device_type() const noexcept { return node_.device_type; }
 
-  int num_ops() const noexcept { return static_cast<int>(node_->num_ops); }
+  int num_ops() const noexcept { return static_cast<int>(node_.num_ops); }
   OpView op(int i) const {
     if (i < 0 || i >= num_ops()) throw Failure(CHASSIS_INTERNAL, "op ", i, " of a node with ", num_ops());
-    return OpView(*node_, node_->ops[i]);
+    return OpView(node_.ops[i], node_.operands);
   }
   // The pattern that it matched: "add+rms_norm".
   std::string pattern() const {
@@ -139,24 +142,24 @@ class NodeView {
     return out;
   }
 
-  int num_inputs() const noexcept { return static_cast<int>(node_->num_inputs); }
-  int num_params() const noexcept { return static_cast<int>(node_->num_params); }
-  int num_outputs() const noexcept { return static_cast<int>(node_->num_outputs); }
-  bool has_input(int i) const noexcept { return i < num_inputs() && node_->inputs[i] != CHASSIS_ABSENT; }
-  bool has_param(int i) const noexcept { return i < num_params() && node_->params[i] != CHASSIS_ABSENT; }
-  OperandView input(int i) const { return operand(has_input(i) ? node_->inputs[i] : CHASSIS_ABSENT, "input", i); }
-  OperandView param(int i) const { return operand(has_param(i) ? node_->params[i] : CHASSIS_ABSENT, "param", i); }
+  int num_inputs() const noexcept { return static_cast<int>(node_.num_inputs); }
+  int num_params() const noexcept { return static_cast<int>(node_.num_params); }
+  int num_outputs() const noexcept { return static_cast<int>(node_.num_outputs); }
+  bool has_input(int i) const noexcept { return i < num_inputs() && node_.inputs[i] != CHASSIS_ABSENT; }
+  bool has_param(int i) const noexcept { return i < num_params() && node_.params[i] != CHASSIS_ABSENT; }
+  OperandView input(int i) const { return operand(has_input(i) ? node_.inputs[i] : CHASSIS_ABSENT, "input", i); }
+  OperandView param(int i) const { return operand(has_param(i) ? node_.params[i] : CHASSIS_ABSENT, "param", i); }
   OperandView output(int i) const {
-    return operand(i < num_outputs() ? node_->outputs[i] : CHASSIS_ABSENT, "output", i);
+    return operand(i < num_outputs() ? node_.outputs[i] : CHASSIS_ABSENT, "output", i);
   }
 
  private:
   OperandView operand(uint32_t index, const char* what, int i) const {
     if (index == CHASSIS_ABSENT) throw Failure(CHASSIS_INTERNAL, "node ", name(), " has no ", what, " ", i);
-    return OperandView(node_->operands[index]);
+    return OperandView(node_.operands[index]);
   }
 
-  const chassis_node_t* node_;
+  chassis_node_t node_;
 };
 
 CHASSIS_SDK_END

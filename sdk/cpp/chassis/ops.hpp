@@ -8,6 +8,7 @@
 #include "chassis/call.hpp"
 #include "chassis/member.hpp"
 #include "chassis/node.hpp"
+#include "chassis/sized.hpp"
 
 CHASSIS_SDK_BEGIN
 
@@ -19,8 +20,8 @@ class Infer {
   chassis_infer_t& raw() noexcept { return raw_; }
   Infer& flags(uint32_t flags) { return raw_.flags |= flags, *this; }
   // Backward reads these.
-  Infer& keeps_input(uint32_t i) { return raw_.keeps_inputs |= 1u << i, *this; }
-  Infer& keeps_output(uint32_t i) { return raw_.keeps_outputs |= 1u << i, *this; }
+  Infer& keeps_input(uint32_t i) { return raw_.keeps_inputs |= bit(i), *this; }
+  Infer& keeps_output(uint32_t i) { return raw_.keeps_outputs |= bit(i), *this; }
   // One more tensor from forward to backward; the first is saved(0).
   Infer& saves(uint32_t dtype, std::span<const int64_t> sizes) {
     if (raw_.num_saved == std::size(raw_.saved)) throw Failure(CHASSIS_INTERNAL, "more than 4 saved tensors");
@@ -40,9 +41,13 @@ class Infer {
     raw_.workspace_backward_bytes = backward_bytes;
     return *this;
   }
-  Infer& overwrites_input(uint32_t i) { return raw_.overwrites_inputs |= 1u << i, *this; }
+  Infer& overwrites_input(uint32_t i) { return raw_.overwrites_inputs |= bit(i), *this; }
 
  private:
+  static uint32_t bit(uint32_t i) {
+    if (i >= 32) throw Failure(CHASSIS_INTERNAL, "operand ", i, " has no bit among 32");
+    return 1u << i;
+  }
   chassis_infer_t& raw_;
 };
 
@@ -99,25 +104,27 @@ class Ops : public Member {
 
   static chassis_status_t* claim_entry(chassis_instance* self, const chassis_node_t* node, double* cost) noexcept {
     Ops& ops = member_of<Ops>(self);
-    return guard(ops.host().table(), [&] { *cost = ops.claim(NodeView(*node)); });
+    return guard(ops.host().table(), [&] { *cost = ops.claim(NodeView(node)); });
   }
   static chassis_status_t* infer_entry(chassis_instance* self, const chassis_node_t* node,
                                        chassis_infer_t* out) noexcept {
     Ops& ops = member_of<Ops>(self);
     return guard(ops.host().table(), [&] {
-      Infer infer(*out);
-      ops.infer(NodeView(*node), infer);
+      chassis_infer_t inferred = read_sized(out);
+      Infer infer(inferred);
+      ops.infer(NodeView(node), infer);
+      write_sized(inferred, out);
     });
   }
   static chassis_status_t* create_kernel_entry(chassis_instance* self, const chassis_node_t* node,
                                                void** kernel) noexcept {
     Ops& ops = member_of<Ops>(self);
     return guard(ops.host().table(), [&] {
-      const NodeView view(*node);
+      const NodeView view(node);
       chassis_infer_t inferred{};
       Infer infer(inferred);
       ops.infer(view, infer);
-      const CallCounts counts{node->num_inputs, node->num_params, node->num_outputs, inferred.num_saved};
+      const CallCounts counts{view.raw().num_inputs, view.raw().num_params, view.raw().num_outputs, inferred.num_saved};
       auto running = std::make_unique<Running>(Running{ops.create_kernel(view), counts});
       *kernel = running.release();
     });
@@ -129,7 +136,7 @@ class Ops : public Member {
     const Host& host = member_of<Ops>(self).host();
     return guard(host.table(), [&] {
       Running& running = *static_cast<Running*>(kernel);
-      Call call(host, *raw, running.counts);
+      Call call(host, raw, running.counts);
       (running.kernel.get()->*Function)(call);
       call.commit();
     });

@@ -7,6 +7,7 @@
 
 #include "chassis/kind/optimizer.h"
 #include "chassis/member.hpp"
+#include "chassis/sized.hpp"
 #include "chassis/task.hpp"
 #include "chassis/tensor.hpp"
 
@@ -20,7 +21,8 @@ constexpr chassis_state_desc_t element_state(std::string_view role) {
 
 // The same, cut only between blocks of so many elements; of any dtype, such as codes of 8 bits.
 constexpr chassis_state_desc_t block_state(std::string_view role, int64_t block, uint32_t dtype = CHASSIS_DTYPE_F32) {
-  return {sizeof(chassis_state_desc_t), dtype, str(role), CHASSIS_STATE_LIKE_PARAMETER, CHASSIS_GRANULARITY_BLOCK, block};
+  return {sizeof(chassis_state_desc_t), dtype, str(role), CHASSIS_STATE_LIKE_PARAMETER,
+          CHASSIS_GRANULARITY_BLOCK,    block};
 }
 // One fp32 value for each block, such as its largest magnitude.
 constexpr chassis_state_desc_t per_block_state(std::string_view role, int64_t block) {
@@ -35,13 +37,17 @@ constexpr chassis_state_desc_t matrix_state(std::string_view role) {
 
 class OptimizerStep {
  public:
-  OptimizerStep(const Host& host, const chassis_optimizer_step_t& raw, size_t num_states)
-      : host_(host), raw_(raw), num_states_(num_states) {}
+  OptimizerStep(const Host& host, const chassis_optimizer_step_t* raw, size_t num_states)
+      : host_(host), raw_(read_sized(raw)), num_states_(num_states) {}
 
   uint32_t num_tensors() const noexcept { return raw_.num_tensors; }
   // 1 for the first.
   int64_t step() const noexcept { return raw_.step; }
   double grad_scale() const noexcept { return raw_.grad_scale; }
+  // The CUDA stream to queue on; NULL on the CPU.
+  void* stream() const noexcept { return raw_.stream; }
+  // What workspace_bytes() asked for.
+  void* workspace() const noexcept { return raw_.workspace; }
   double lr(uint32_t i) const noexcept { return raw_.lr * (raw_.lr_scale ? raw_.lr_scale[i] : 1.0); }
   double weight_decay(uint32_t i) const noexcept { return raw_.weight_decay[i]; }
   BorrowedTensor param(uint32_t i) const { return {host_, raw_.params[i]}; }
@@ -66,7 +72,7 @@ class OptimizerStep {
 
  private:
   const Host& host_;
-  const chassis_optimizer_step_t& raw_;
+  const chassis_optimizer_step_t raw_;
   size_t num_states_;
 };
 
@@ -79,11 +85,13 @@ class Optimizer : public Member {
   virtual std::span<const chassis_state_desc_t> states() const = 0;
   // [step] Same inputs, same bits, whatever the number of threads.
   virtual void step(const OptimizerStep& step) = 0;
+  // [control] Bytes of scratch for a step over tensors of so many elements each.
+  virtual uint64_t workspace_bytes(std::span<const int64_t> /*num_elements*/) const noexcept { return 0; }
 
   template <typename T>
   static const void* interface(std::string_view id) noexcept {
-    static constexpr chassis_optimizer_t kTable = {sizeof(chassis_optimizer_t), 0, &num_states_entry, &state_entry,
-                                                   &step_entry};
+    static constexpr chassis_optimizer_t kTable = {
+        sizeof(chassis_optimizer_t), 0, &num_states_entry, &state_entry, &step_entry, &workspace_bytes_entry};
     return id == CHASSIS_OPTIMIZER_ID ? &kTable : nullptr;
   }
 
@@ -94,10 +102,14 @@ class Optimizer : public Member {
   static const chassis_state_desc_t* state_entry(chassis_instance* self, uint32_t i) noexcept {
     return &member_of<Optimizer>(self).states()[i];
   }
+  static uint64_t workspace_bytes_entry(chassis_instance* self, const int64_t* num_elements,
+                                        uint32_t num_tensors) noexcept {
+    return member_of<Optimizer>(self).workspace_bytes({num_elements, num_tensors});
+  }
   static chassis_status_t* step_entry(chassis_instance* self, const chassis_optimizer_step_t* raw) noexcept {
     Optimizer& optimizer = member_of<Optimizer>(self);
     return guard(optimizer.host().table(),
-                 [&] { optimizer.step(OptimizerStep(optimizer.host(), *raw, optimizer.states().size())); });
+                 [&] { optimizer.step(OptimizerStep(optimizer.host(), raw, optimizer.states().size())); });
   }
 };
 

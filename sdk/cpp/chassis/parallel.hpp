@@ -10,41 +10,43 @@
 
 #include "chassis/kind/parallel.h"
 #include "chassis/member.hpp"
+#include "chassis/sized.hpp"
 
 CHASSIS_SDK_BEGIN
 
 // What is to be divided; lives as long as the instance.
 class ParallelProblem {
  public:
-  explicit ParallelProblem(const chassis_parallel_problem_t& raw) : raw_(&raw) {}
+  explicit ParallelProblem(const chassis_parallel_problem_t* raw) : raw_(read_sized(raw)) {
+    for (uint32_t i = 0; i < raw_.num_parameters; ++i) parameters_.push_back(read_sized(raw_.parameters[i]));
+  }
 
-  std::span<const chassis_mesh_axis_t> axes() const noexcept { return {raw_->axes, raw_->num_axes}; }
+  std::span<const chassis_mesh_axis_t> axes() const noexcept { return {raw_.axes, raw_.num_axes}; }
   // Ranks along an axis; 1 if the mesh has none of that name.
   uint32_t axis_size(std::string_view name) const noexcept {
     for (const chassis_mesh_axis_t& axis : axes())
       if (text_of(axis.name) == name) return axis.size;
     return 1;
   }
-  std::span<const chassis_parallel_parameter_t> parameters() const noexcept {
-    return {raw_->parameters, raw_->num_parameters};
-  }
-  uint32_t num_units() const noexcept { return raw_->num_units; }
-  std::string_view unit_name(uint32_t unit) const noexcept { return text_of(raw_->unit_names[unit]); }
-  uint32_t compute_dtype() const noexcept { return raw_->compute_dtype; }
-  uint32_t reduce_dtype() const noexcept { return raw_->reduce_dtype; }
-  uint32_t device_type() const noexcept { return raw_->device_type; }
-  uint32_t num_microbatches() const noexcept { return raw_->num_microbatches; }
-  bool recomputes() const noexcept { return raw_->recomputes != 0; }
+  std::span<const chassis_parallel_parameter_t> parameters() const noexcept { return parameters_; }
+  uint32_t num_units() const noexcept { return raw_.num_units; }
+  std::string_view unit_name(uint32_t unit) const noexcept { return text_of(raw_.unit_names[unit]); }
+  uint32_t compute_dtype() const noexcept { return raw_.compute_dtype; }
+  uint32_t reduce_dtype() const noexcept { return raw_.reduce_dtype; }
+  uint32_t device_type() const noexcept { return raw_.device_type; }
+  uint32_t num_microbatches() const noexcept { return raw_.num_microbatches; }
+  bool recomputes() const noexcept { return raw_.recomputes != 0; }
   // Parameters by unit, each where it is read; tied ones in several.
   std::vector<std::vector<uint32_t>> parameters_by_unit() const {
     std::vector<std::vector<uint32_t>> units(num_units());
-    for (uint32_t i = 0; i < raw_->num_parameters; ++i)
-      for (uint32_t u = 0; u < raw_->parameters[i].num_units; ++u) units[raw_->parameters[i].units[u]].push_back(i);
+    for (uint32_t i = 0; i < parameters_.size(); ++i)
+      for (uint32_t u = 0; u < parameters_[i].num_units; ++u) units[parameters_[i].units[u]].push_back(i);
     return units;
   }
 
  private:
-  const chassis_parallel_problem_t* raw_;
+  chassis_parallel_problem_t raw_;
+  std::vector<chassis_parallel_parameter_t> parameters_;
 };
 
 // How one parameter is stored.
@@ -124,8 +126,8 @@ struct UnitFlags {
         training(bits & CHASSIS_EVENT_TRAINING) {}
 };
 
-// A strategy says as `static constexpr std::string_view kHomeAxis` which axis takes the ranks that [mesh] leaves over, and
-// may say what saves memory: `static constexpr Saving kSavings[] = {{"stage", "3"}}`.
+// A strategy says as `static constexpr std::string_view kHomeAxis` which axis takes the ranks that [mesh] leaves over,
+// and may say what saves memory: `static constexpr Saving kSavings[] = {{"stage", "3"}}`.
 struct Saving {
   std::string_view option;
   std::string_view json;
@@ -187,7 +189,7 @@ class Parallel : public Member {
     Parallel& strategy = member_of<Parallel>(self);
     return guard(strategy.host().table(), [&] {
       ParallelSink sink(strategy.host(), *out);
-      strategy.resolve(ParallelProblem(*problem), sink);
+      strategy.resolve(ParallelProblem(problem), sink);
     });
   }
   static chassis_status_t* bind_entry(chassis_instance* self, const chassis_shards_t* shards) noexcept {

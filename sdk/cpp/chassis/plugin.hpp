@@ -14,6 +14,12 @@
 #error "build plugins with chassis_add_plugin(): it says what the manifest needs"
 #endif
 
+// The oldest minor of a host that the plugin can work with. What came later is asked for with CHASSIS_HAS, so that this
+// need not grow; a plugin that cannot do without it defines a larger one before it includes this header.
+#ifndef CHASSIS_MIN_HOST_MINOR
+#define CHASSIS_MIN_HOST_MINOR CHASSIS_ABI_OLDEST_MINOR
+#endif
+
 CHASSIS_SDK_BEGIN
 
 template <typename T>
@@ -50,7 +56,7 @@ constexpr void write_manifest(ManifestWriter& w, std::string_view lines) {
   w.line("id", CHASSIS_PLUGIN_ID);
   w.line("version", CHASSIS_PLUGIN_VERSION);
   w.line("abi", CHASSIS_SDK_TEXT(CHASSIS_ABI_MAJOR) "." CHASSIS_SDK_TEXT(CHASSIS_ABI_MINOR));
-  w.line("abi-min-host", CHASSIS_SDK_TEXT(CHASSIS_ABI_MAJOR) ".1");
+  w.line("abi-min-host", CHASSIS_SDK_TEXT(CHASSIS_ABI_MAJOR) "." CHASSIS_SDK_TEXT(CHASSIS_MIN_HOST_MINOR));
   w.line("tier", CHASSIS_PLUGIN_TIER);
   (..., (w.put("member="), w.put(Members::kKind), w.put("/"), w.put(member_id<Members>()), w.put("\n")));
 #ifdef CHASSIS_PLUGIN_TORCH

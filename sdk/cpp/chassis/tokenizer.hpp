@@ -8,6 +8,7 @@
 
 #include "chassis/kind/tokenizer.h"
 #include "chassis/member.hpp"
+#include "chassis/sized.hpp"
 
 CHASSIS_SDK_BEGIN
 
@@ -76,7 +77,8 @@ class Tokenizer : public Member {
     const Tokenizer& tokenizer = member_of<Tokenizer>(self);
     return guard(tokenizer.host().table(), [&] {
       const TokenizerInfo info = tokenizer.info();
-      *out = {out->struct_size, info.bos_id, info.eos_id, info.pad_id, info.vocab_size, str(info.fingerprint)};
+      write_sized<chassis_tokenizer_info_t>(
+          {0, info.bos_id, info.eos_id, info.pad_id, info.vocab_size, str(info.fingerprint)}, out);
     });
   }
   static chassis_status_t* encode_entry(chassis_instance* self, chassis_str_t text, int32_t* ids, uint64_t* offsets,

@@ -16,8 +16,8 @@ CHASSIS_MANIFEST(
     "\n"
     "version=" CHASSIS_PLUGIN_VERSION
     "\n"
-    "abi=0.1\n"
-    "abi-min-host=0.1\n"
+    "abi=0.2\n"
+    "abi-min-host=0.2\n"
     "tier=" CHASSIS_PLUGIN_TIER
     "\n"
     "member=ops/" CHASSIS_PLUGIN_ID
@@ -65,7 +65,7 @@ static int64_t attr_int(const chassis_op_view_t* op, const char* name) {
 static chassis_status_t* claim(chassis_instance_t* base, const chassis_node_t* node, double* cost) {
   const attention_t* self = (const attention_t*)base;
   static const char* const known[] = {"scale", "causal", "document", "window", "chunk", "prefix"};
-  const chassis_op_view_t* op = &node->ops[0];
+  const chassis_op_view_t* op = node->ops[0];
   uint32_t num_known = 0;
   for (size_t i = 0; i < sizeof known / sizeof known[0]; ++i) num_known += find_attr(op, known[i]) != NULL;
   if (num_known != op->num_attrs) return fail(self, CHASSIS_UNIMPLEMENTED, "has an attribute that is not known here");
@@ -75,7 +75,7 @@ static chassis_status_t* claim(chassis_instance_t* base, const chassis_node_t* n
     if (attr_int(op, known[i]) != 0) return fail(self, CHASSIS_UNIMPLEMENTED, text);
   }
   if (node->device_type != CHASSIS_DEVICE_CPU) return fail(self, CHASSIS_UNIMPLEMENTED, "runs on the CPU only");
-  if (node->operands[node->inputs[0]].dtype != CHASSIS_DTYPE_F32) {
+  if (node->operands[node->inputs[0]]->dtype != CHASSIS_DTYPE_F32) {
     return fail(self, CHASSIS_UNIMPLEMENTED, "computes in float32 only");
   }
   *cost = 0;
@@ -89,11 +89,11 @@ static chassis_status_t* infer(chassis_instance_t* self, const chassis_node_t* n
 }
 
 static chassis_status_t* create_kernel(chassis_instance_t* self, const chassis_node_t* node, void** out) {
-  const chassis_attr_t* scale = find_attr(&node->ops[0], "scale");
+  const chassis_attr_t* scale = find_attr(node->ops[0], "scale");
   kernel_t* kernel = malloc(sizeof *kernel);
   if (kernel == NULL) return fail((attention_t*)self, CHASSIS_RESOURCE_EXHAUSTED, "out of memory for a kernel");
   kernel->scale = scale != NULL ? (float)scale->value.f : 1.0f;
-  kernel->causal = attr_int(&node->ops[0], "causal") != 0;
+  kernel->causal = attr_int(node->ops[0], "causal") != 0;
   kernel->num_inputs = node->num_inputs;
   *out = kernel;
   return NULL;

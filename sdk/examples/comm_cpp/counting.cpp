@@ -4,35 +4,24 @@
 #include <string>
 
 #include "chassis/comm_backend.hpp"
+#include "chassis/members.hpp"
 #include "chassis/metrics.hpp"
 #include "chassis/options.hpp"
 #include "chassis/plugin.hpp"
-#include "chassis/service/members.h"
 
 namespace {
 
 using namespace chassis;
 
 // The wrapped backend, opened when it is first needed.
-class Inner {
+class Inner : public OpenedMember<chassis_comm_backend_t> {
  public:
-  Inner(const Host& host, const std::string& id) : host_(host), members_(host.service<chassis_members_t>()) {
-    host.check(members_.open(&members_, str("comm"), str(id), &instance_));
-    table_ =
-        static_cast<const chassis_comm_backend_t*>(instance_->get_interface(instance_, str(CHASSIS_COMM_BACKEND_ID)));
-    if (table_ == nullptr) fail_invalid("'", id, "' offers no " CHASSIS_COMM_BACKEND_ID);
-  }
-  ~Inner() { members_.close(&members_, instance_); }
-
+  Inner(const Host& host, const std::string& id, const std::string& options)
+      : OpenedMember(host, "comm", id, CHASSIS_COMM_BACKEND_ID, options), host_(host) {}
   const Host& host() const { return host_; }
-  const chassis_comm_backend_t& table() const { return *table_; }
-  chassis_instance_t* self() const { return instance_; }
 
  private:
   const Host& host_;
-  const chassis_members_t& members_;
-  chassis_instance_t* instance_ = nullptr;
-  const chassis_comm_backend_t* table_ = nullptr;
 };
 
 class Work final : public BackendWork {
@@ -61,8 +50,9 @@ class Group final : public BackendGroup {
   ~Group() override { inner_.table().destroy_group(inner_.self(), group_); }
   std::unique_ptr<BackendWork> start(std::span<const chassis_collective_t> calls, void* stream) override {
     chassis_backend_work_t* work = nullptr;
+    const auto batch = pointers_to(calls);
     inner_.host().check(
-        inner_.table().start(inner_.self(), group_, calls.data(), static_cast<uint32_t>(calls.size()), stream, &work));
+        inner_.table().start(inner_.self(), group_, batch.data(), static_cast<uint32_t>(batch.size()), stream, &work));
     add_metric(inner_.host(), "calls", static_cast<double>(calls.size()));
     return std::make_unique<Work>(inner_, work);
   }
@@ -77,7 +67,8 @@ class Counting final : public CommBackend {
  public:
   static constexpr std::string_view kDoc = "example: counts the calls of another backend";
   static const Options& options() {
-    static const Options schema = {option("wraps", "gloo").doc("the backend that does the work")};
+    static const Options schema = {option("wraps", "gloo").doc("the backend that does the work"),
+                                   table("wraps_options").doc("its options, where they differ from their defaults")};
     return schema;
   }
   using CommBackend::CommBackend;
@@ -103,7 +94,9 @@ class Counting final : public CommBackend {
 
  private:
   const Inner& inner() {
-    if (!inner_) inner_ = std::make_unique<Inner>(host(), option_value<std::string>(host(), "wraps"));
+    if (!inner_)
+      inner_ = std::make_unique<Inner>(host(), option_value<std::string>(host(), "wraps"),
+                                       option_json(host(), "wraps_options"));
     return *inner_;
   }
   std::unique_ptr<Inner> inner_;

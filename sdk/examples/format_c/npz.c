@@ -7,8 +7,9 @@
 #include "chassis/kind/format.h"
 #include "chassis/plugin.h"
 
-CHASSIS_MANIFEST("chassis-manifest=1\nid=" CHASSIS_PLUGIN_ID "\nversion=" CHASSIS_PLUGIN_VERSION "\nabi=0.1\n"
-                 "abi-min-host=0.1\ntier=" CHASSIS_PLUGIN_TIER "\nmember=format/" CHASSIS_PLUGIN_ID "\nswappable=1\n");
+CHASSIS_MANIFEST("chassis-manifest=1\nid=" CHASSIS_PLUGIN_ID "\nversion=" CHASSIS_PLUGIN_VERSION
+                 "\nabi=0.2\n"
+                 "abi-min-host=0.2\ntier=" CHASSIS_PLUGIN_TIER "\nmember=format/" CHASSIS_PLUGIN_ID "\nswappable=1\n");
 #define STR(text) { text, sizeof(text) - 1 }
 #define TRY(call) do { chassis_status_t* failed = (call); if (failed != NULL) return failed; } while (0)
 static const chassis_str_t file_name = STR("model.npz"), none = STR(""), suffix = STR(".npy");
@@ -53,8 +54,8 @@ static chassis_status_t* layout(chassis_instance_t* self, const chassis_save_req
                                 const chassis_layout_sink_t* s) {
   array_t a = {0};
   uint64_t directory = END;
-  for (uint32_t i = 0; i < r->num_tensors; directory += ENTRY + r->tensors[i++].name.len + suffix.len) {
-    TRY(describe(self, &r->tensors[i], &a));
+  for (uint32_t i = 0; i < r->num_tensors; directory += ENTRY + r->tensors[i++]->name.len + suffix.len) {
+    TRY(describe(self, r->tensors[i], &a));
     TRY(s->place(s, i, 0, a.data));
   }
   return s->file(s, file_name, none, a.end + directory, 0);
@@ -65,13 +66,13 @@ static chassis_status_t* finish(chassis_instance_t* self, const chassis_save_req
   array_t a = {0};
   uint64_t at, begin; /* of the directory */
   (void)file;
-  for (uint32_t i = 0; i < r->num_tensors; ++i) TRY(describe(self, &r->tensors[i], &a));
+  for (uint32_t i = 0; i < r->num_tensors; ++i) TRY(describe(self, r->tensors[i], &a));
   begin = at = a.end, a.end = 0;
   for (uint32_t i = 0; i < r->num_tensors; ++i) {
-    const chassis_str_t name = r->tensors[i].name;
+    const chassis_str_t name = r->tensors[i]->name;
     char entry[ENTRY] = "PK\1\2\24", local[LOCAL] = "PK\3\4", *common = entry + 6;
     uint32_t crc;
-    TRY(describe(self, &r->tensors[i], &a));
+    TRY(describe(self, r->tensors[i], &a));
     TRY(s->fill(s, a.at, (chassis_str_t){a.header, a.data - a.at}));
     TRY(s->checksum(s, a.at, a.end - a.at, &crc));
     put(put(put(put(put(common, 20, 2), 0x800, 2), 0, 4), 0x21, 2), crc, 4); /* names in UTF-8; stored; of 1980 */

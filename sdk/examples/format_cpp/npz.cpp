@@ -37,7 +37,8 @@ struct Array {
 
 std::vector<Array> arrays_of(const chassis_save_request_t& request) {
   std::vector<Array> arrays;
-  for (const chassis_disk_tensor_t& t : std::span(request.tensors, request.num_tensors)) {
+  for (const chassis_disk_tensor_t* tensor : std::span(request.tensors, request.num_tensors)) {
+    const chassis_disk_tensor_t& t = *tensor;
     const auto type = std::ranges::find(kTypes, t.dtype, &Type::dtype);
     if (type == std::end(kTypes)) throw Failure(CHASSIS_INVALID_ARGUMENT, text_of(t.name), ": no such type; use fp32");
     std::string text = "{'descr': '" + std::string(type->npy) + "', 'fortran_order': False, 'shape': (";

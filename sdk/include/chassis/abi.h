@@ -1,15 +1,25 @@
-/* The ground rules of the boundary between host and plugin: versions, strings, sizes, ownership words.
- * Everything that crosses is C11, little-endian, 64-bit, fixed width; structs start with struct_size and only grow. */
+/* The ground rules of the boundary between host and plugin: versions, growth, strings, ownership words.
+ * Everything that crosses is C11, little-endian, 64-bit, fixed width.
+ *
+ * Growth. A struct that begins with struct_size grows: a later minor appends members and changes none. Its first size
+ * is frozen as CHASSIS_<NAME>_V1_SIZE; a shorter one is refused. Whoever fills a struct sets struct_size to what it
+ * filled. Whoever reads a struct of the other side reads no further than its struct_size, and takes what is missing as
+ * zero: a missing function is not offered. Whoever writes into a struct of the other side writes no further than its
+ * struct_size. Arrays of such structs are arrays of pointers, or have the struct_size of their first item as stride
+ * where the comment says so. A struct without struct_size never changes. An unknown constant is refused in words that
+ * name it; an unknown flag too, unless the comment says that it is ignored. */
 #ifndef CHASSIS_ABI_H
 #define CHASSIS_ABI_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* The ABI is 0.x: free to change between minors until plugins of every kind exist. The major is the suffix of the
- * entry symbol; the minor is negotiated as the smaller of the host's and the plugin's. */
+/* The ABI is 0.x until plugins of every kind exist: a minor may still change what was, and then raises the oldest one
+ * that a host takes. The major is the suffix of the entry symbol; the minor is negotiated as the smaller of the host's
+ * and the plugin's. */
 #define CHASSIS_ABI_MAJOR 0
-#define CHASSIS_ABI_MINOR 1
+#define CHASSIS_ABI_MINOR 2
+#define CHASSIS_ABI_OLDEST_MINOR 2 /* a host takes plugins from it on */
 
 #ifdef __cplusplus
 #define CHASSIS_EXTERN_C extern "C"
@@ -24,7 +34,8 @@
 #define CHASSIS_OWNED
 #define CHASSIS_STOLEN
 
-/* True if the writer of *s knew the field: its struct_size covers it. A missing tail reads as zero. */
+/* True if the writer of *s knew the field: its struct_size covers it. Asked before a member that came after _V1_SIZE.
+ */
 #define CHASSIS_HAS(s, field) \
   ((size_t)(s)->struct_size >= (size_t)((const char*)&(s)->field - (const char*)(s)) + sizeof((s)->field))
 

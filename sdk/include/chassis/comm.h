@@ -13,7 +13,7 @@
 #define CHASSIS_COMM_ALL_REDUCE 3u     /* recv[0 … count) = reduction over the ranks of send */
 #define CHASSIS_COMM_ALL_TO_ALL 4u     /* recv[r * count …] = send[own rank * count …] of rank r */
 #define CHASSIS_COMM_BROADCAST 5u      /* recv[0 … count) = send of rank peer */
-#define CHASSIS_COMM_SEND 6u           /* to rank peer, another one; in the batch of its RECV, beside others in any order */
+#define CHASSIS_COMM_SEND 6u /* to rank peer, another one; in the batch of its RECV, beside others in any order */
 #define CHASSIS_COMM_RECV 7u           /* from rank peer: its n-th SEND to this rank meets the n-th RECV from it */
 #define CHASSIS_COMM_BARRIER 8u        /* done when all ranks have started it */
 
@@ -42,5 +42,6 @@ typedef struct chassis_collective {
   uint32_t reserved0;
   chassis_str_t name; /* "layers.3": for messages and the divergence detector; the same on all ranks */
 } chassis_collective_t;
+#define CHASSIS_COLLECTIVE_V1_SIZE 80u
 
 #endif

@@ -28,5 +28,6 @@ typedef struct chassis_host {
   /* [any] NULL is allowed. */
   void (*status_release)(CHASSIS_STOLEN chassis_status_t* status);
 } chassis_host_t;
+#define CHASSIS_HOST_V1_SIZE 64u
 
 #endif

@@ -12,8 +12,8 @@
  *   chassis-manifest=1            first line
  *   id=sdpa                       of the library; members may have further ids
  *   version=0.1.0                 semver
- *   abi=0.1                       ABI major.minor that it was built with
- *   abi-min-host=0.1              oldest host minor that it can work with
+ *   abi=0.2                       ABI major.minor that it was built with
+ *   abi-min-host=0.2              oldest host minor that it can work with
  *   tier=T0|T1|T2                 T0: these tables only; T1: also LibTorch's stable C shim; T2: LibTorch C++
  *   torch=2.11.0                  T1: oldest LibTorch; T2: the very version. Absent for T0
  *   member=ops/sdpa               kind/id, once for every member, in the order of the factory
@@ -21,9 +21,9 @@
  *   architecture=LlamaForCausalLM model members: value of config.json "architectures"; repeated
  *   op=aten::mm(Tensor self, Tensor mat2) -> Tensor     an operator it calls, with its schema; repeated
  *   cuda=13                       CUDA major, absent if none
- *   sm=80,90,100                  compute capabilities of the kernels
- *   swappable=1                   instances may be replaced while a run goes on
- *   oracle=1                      its members are what others of their kind are compared with
+ *   sm=80,90a,100f,ptx90          what the kernels were compiled for: devices of that major, from that minor on; a:
+ * that one alone; f: its family; ptx: all later ones too swappable=1                   instances may be replaced while
+ * a run goes on oracle=1                      its members are what others of their kind are compared with
  *   license=Apache-2.0
  *   git=0123abcd                  what it was built from
  * Unknown keys are ignored; a missing required key refuses the file. */
@@ -41,7 +41,8 @@
 
 /* One member in use. The host enforces the order
  *   create → prepare → activate → … → quiesce → deactivate → destroy
- * and, for a replacement, quiesce → deactivate of the old after activate of the new. Every hook but destroy may be NULL. */
+ * and, for a replacement, quiesce → deactivate of the old after activate of the new. Every hook but destroy may be
+ * NULL. */
 typedef struct chassis_instance {
   uint32_t struct_size;
   uint32_t reserved0;
@@ -59,6 +60,7 @@ typedef struct chassis_instance {
   /* [control] Frees the instance; can not fail. Required. */
   void (*destroy)(CHASSIS_STOLEN struct chassis_instance* self);
 } chassis_instance_t;
+#define CHASSIS_INSTANCE_V1_SIZE 64u
 
 /* What a member is called, and the options that it takes in its TOML table. */
 typedef struct chassis_member {
@@ -67,8 +69,9 @@ typedef struct chassis_member {
   chassis_str_t kind; /* "ops", "model", … : a header in chassis/kind/ */
   chassis_str_t id;   /* what the user writes after plugin = */
   chassis_str_t doc;  /* one line */
-  const chassis_option_t* options;
+  const chassis_option_t* options; /* an array; its stride is the struct_size of the first */
 } chassis_member_t;
+#define CHASSIS_MEMBER_V1_SIZE 64u
 
 typedef struct chassis_factory {
   uint32_t struct_size;
@@ -80,6 +83,7 @@ typedef struct chassis_factory {
   chassis_status_t* (*create)(const chassis_host_t* host, chassis_str_t kind, chassis_str_t id,
                               CHASSIS_OWNED chassis_instance_t** out);
 } chassis_factory_t;
+#define CHASSIS_FACTORY_V1_SIZE 24u
 
 /* [control] The only exported symbol. Stores a static factory. Called once after dlopen; must have no side effect. */
 CHASSIS_EXPORT chassis_status_t* chassis_plugin_entry_v1(const chassis_host_t* host, const chassis_factory_t** out);

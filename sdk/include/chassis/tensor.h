@@ -36,5 +36,6 @@ typedef struct chassis_tensor_view {
   const int64_t* sizes;
   const int64_t* strides;
 } chassis_tensor_view_t;
+#define CHASSIS_TENSOR_VIEW_V1_SIZE 56u
 
 #endif

@@ -35,11 +35,12 @@ class ToyFormat {
     if (counts_layouts) header << "layout " << ++num_layouts_;
     uint64_t num_bytes = 0;
     for (uint32_t i = 0; i < request.num_tensors; ++i) {
-      const chassis_disk_tensor_t& t = request.tensors[i];
+      const chassis_disk_tensor_t& t = *request.tensors[i];
       if (refuses && refuses(t)) throw plugin_error("no room");
       if (!std::equal(t.box_shape, t.box_shape + t.num_dims, t.global_shape)) throw plugin_error("whole tensors only");
       if (!forgets || !forgets(t)) {
-        header << stored_name(std::string(view_of(t.name))) << '\t' << t.dtype << '\t' << t.num_bytes << '\t' << t.num_dims;
+        header << stored_name(std::string(view_of(t.name))) << '\t' << t.dtype << '\t' << t.num_bytes << '\t'
+               << t.num_dims;
         for (uint32_t d = 0; d < t.num_dims; ++d) header << ' ' << t.global_shape[d];
         header << '\n';
       }
@@ -51,7 +52,7 @@ class ToyFormat {
     uint64_t offset = text.size();
     for (uint32_t i = 0; i < request.num_tensors; ++i) {
       throw_if_failed(out.place(&out, i, 0, offset), "place");
-      offset += request.tensors[i].num_bytes;
+      offset += request.tensors[i]->num_bytes;
     }
   }
 

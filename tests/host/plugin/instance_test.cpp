@@ -7,6 +7,9 @@
 #include "tests/host/plugin/fixtures/fixture.h"
 #include "tests/host/plugin/plugin_files.hpp"
 
+template <>
+inline constexpr uint32_t chassis::kFirstSize<test_interface_t> = offsetof(test_interface_t, newer);
+
 namespace chassis {
 namespace {
 
@@ -62,7 +65,7 @@ TEST_F(PluginInstance, RefusesEveryIllegalStep) {
 
 TEST_F(PluginInstance, SeesTheNegotiatedMinor) {
   const auto instance = make("good/plain.so", "plain");
-  EXPECT_EQ(instance->interface<test_interface_t>(TEST_INTERFACE_ID).abi_minor(instance->get()), 1);
+  EXPECT_EQ(instance->interface<test_interface_t>(TEST_INTERFACE_ID).abi_minor(instance->get()), 2);
 }
 
 TEST_F(PluginInstance, NamesTheMemberWhenCreateFails) {
@@ -76,7 +79,7 @@ TEST_F(PluginInstance, NamesTheMemberWhenCreateFails) {
 
 TEST_F(PluginInstance, RefusesABrokenInstance) {
   EXPECT_TEXT(failure("no_instance").text, "create returned no instance and no error");
-  EXPECT_TEXT(failure("short_instance").text, "create returned an instance of 16 bytes, expected at least 64");
+  EXPECT_TEXT(failure("short_instance").text, "the instance that create returned has 16 bytes, expected at least 64");
   EXPECT_TEXT(failure("no_destroy").text, "create returned an instance without destroy");
 }
 
@@ -110,17 +113,17 @@ TEST_F(PluginInstance, CountsTensorsThatItDoesNotRelease) {
 
 TEST_F(PluginInstance, ReadsTheMissingTailOfAnOlderTableAsZero) {
   const auto instance = make("moody/moody.so", "old_table");
-  const auto& table = instance->interface<test_interface_t>(TEST_INTERFACE_ID, offsetof(test_interface_t, newer));
+  const auto& table = instance->interface<test_interface_t>(TEST_INTERFACE_ID);
   EXPECT_EQ(table.newer, nullptr);
   EXPECT_FALSE(CHASSIS_HAS(&table, newer));
   EXPECT_TRUE(CHASSIS_HAS(&table, abi_minor));
-  EXPECT_EQ(&table, &instance->interface<test_interface_t>(TEST_INTERFACE_ID, 24));
+  EXPECT_EQ(&table, &instance->interface<test_interface_t>(TEST_INTERFACE_ID));
 }
 
 TEST_F(PluginInstance, RefusesATableThatIsTooShort) {
   const auto instance = make("moody/moody.so", "short_table");
   EXPECT_TEXT(thrown_by([&] { instance->interface<test_interface_t>(TEST_INTERFACE_ID); }).text,
-              "its chassis.test/1 has 8 bytes, expected at least 32");
+              "its chassis.test/1 has 8 bytes, expected at least 24");
 }
 
 TEST_F(PluginInstance, NamesAnInterfaceThatIsMissing) {

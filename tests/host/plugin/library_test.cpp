@@ -37,7 +37,7 @@ PluginFile described(const std::string& lines) {
   PluginFile file;
   file.path = "/p/x.so";
   file.manifest = parse_manifest(
-      "chassis-manifest=1\nid=x\nversion=1.0.0\nabi=0.1\nabi-min-host=0.1\nmember=ops/x\n" + lines, "x.so");
+      "chassis-manifest=1\nid=x\nversion=1.0.0\nabi=0.2\nabi-min-host=0.2\nmember=ops/x\n" + lines, "x.so");
   return file;
 }
 
@@ -45,7 +45,7 @@ TEST_F(PluginLoad, MapsAPrivateCopyUnderItsHash) {
   const PluginLibrary library = load(fixture("good/plain.so"));
   EXPECT_EQ(library.sha256(), sha256_file(fixture("good/plain.so")));
   EXPECT_EQ(library.mapped_path(), policy_.cache_folder + "/" + library.sha256() + ".so");
-  EXPECT_EQ(library.negotiated(), (AbiVersion{0, 1}));
+  EXPECT_EQ(library.negotiated(), (AbiVersion{0, 2}));
   ASSERT_EQ(library.members().size(), 2u);
   EXPECT_EQ(view_of(library.member("ops", "plain").doc), "does nothing");
   const auto loaded = loaded_libraries();
@@ -185,8 +185,10 @@ TEST_F(PluginLoad, RefusesALibraryPathThatDependsOnTheWorkingDirectory) {
     file.elf.runpath = path;
     return thrown_by([&] { check_library_path(file); }).text;
   };
-  for (const char* path : {":", "/opt/lib:", ":/opt/lib", "/a::/b"}) EXPECT_TEXT(refusal_of(path), "has an empty entry");
-  EXPECT_TEXT(refusal_of("/opt:lib"), "plugin 'x' 1.0.0 (/p/x.so): its library path '/opt:lib' has the relative entry 'lib'");
+  for (const char* path : {":", "/opt/lib:", ":/opt/lib", "/a::/b"})
+    EXPECT_TEXT(refusal_of(path), "has an empty entry");
+  EXPECT_TEXT(refusal_of("/opt:lib"),
+              "plugin 'x' 1.0.0 (/p/x.so): its library path '/opt:lib' has the relative entry 'lib'");
   for (const char* path : {"", "/opt/lib", "$ORIGIN/../lib:/opt/lib", "${ORIGIN}"}) {
     PluginFile file = described("tier=T0\n");
     file.elf.runpath = path;
@@ -195,18 +197,18 @@ TEST_F(PluginLoad, RefusesALibraryPathThatDependsOnTheWorkingDirectory) {
 }
 
 TEST_F(PluginLoad, RefusesAnotherAbiMajorAndNamesBoth) {
-  const std::string path = patched_plain(scratch_, "abi=0.1\nabi-min-host=0.1", "abi=9.1\nabi-min-host=9.1");
+  const std::string path = patched_plain(scratch_, "abi=0.2\nabi-min-host=0.2", "abi=9.1\nabi-min-host=9.1");
   const std::string text = refusal(path);
   EXPECT_TEXT(text, "plugin 'plain' 1.2.3 (" + path + ") was built for ABI 9.1");
-  EXPECT_TEXT(text, "this host speaks ABI 0.1");
+  EXPECT_TEXT(text, "this host speaks ABI 0.2");
   EXPECT_TEXT(text, "the majors 9 and 0 differ");
   EXPECT_TEXT(text, "hint: rebuild the plugin with this host's SDK");
 }
 
 TEST_F(PluginLoad, RefusesAPluginThatNeedsANewerHost) {
-  const std::string path = patched_plain(scratch_, "abi=0.1\nabi-min-host=0.1", "abi=0.9\nabi-min-host=0.5");
+  const std::string path = patched_plain(scratch_, "abi=0.2\nabi-min-host=0.2", "abi=0.9\nabi-min-host=0.5");
   const std::string text = refusal(path);
-  EXPECT_TEXT(text, "was built for ABI 0.9 and needs a host of at least 0.5; this host speaks ABI 0.1");
+  EXPECT_TEXT(text, "was built for ABI 0.9 and needs a host of at least 0.5; this host speaks ABI 0.2");
   EXPECT_TEXT(text, "the host is too old");
 }
 
@@ -216,17 +218,17 @@ TEST_F(PluginLoad, RefusesAPluginThatIsTooOldForTheHost) {
 }
 
 TEST_F(PluginLoad, NegotiatesTheSmallerMinor) {
-  const std::string newer = patched_plain(scratch_, "abi=0.1\nabi-min-host=0.1", "abi=0.9\nabi-min-host=0.1");
-  EXPECT_EQ(load(newer).negotiated(), (AbiVersion{0, 1}));
+  const std::string newer = patched_plain(scratch_, "abi=0.2\nabi-min-host=0.2", "abi=0.9\nabi-min-host=0.2");
+  EXPECT_EQ(load(newer).negotiated(), (AbiVersion{0, 2}));
   policy_.abi = {{0, 5}, 1};
-  EXPECT_EQ(load(fixture("good/plain.so")).negotiated(), (AbiVersion{0, 1}));
+  EXPECT_EQ(load(fixture("good/plain.so")).negotiated(), (AbiVersion{0, 2}));
   EXPECT_EQ(load(newer).negotiated(), (AbiVersion{0, 5}));
 }
 
 TEST_F(PluginLoad, RefusesAMissingServiceByName) {
   services_.offered.erase(CHASSIS_OPTIONS_ID);
   EXPECT_TEXT(refusal(fixture("good/plain.so")),
-              "requires the service chassis.options/1, which this host (ABI 0.1) does not offer");
+              "requires the service chassis.options/1, which this host (ABI 0.2) does not offer");
 }
 
 TEST_F(PluginLoad, RefusesAChangedOperatorWithBothSchemas) {
@@ -249,19 +251,38 @@ TEST(PluginTier, T2TakesOneLibTorchAndT1AllLater) {
   EXPECT_NO_THROW(check_tier(described("tier=T0\n"), ""));
 }
 
-TEST(PluginCuda, MajorAndDeviceMustFit) {
-  const PluginFile file = described("tier=T0\ncuda=13\nsm=80,90\n");
+TEST(PluginCuda, RuntimeDriverAndDeviceMustFit) {
+  PluginFile file = described("tier=T0\ncuda=13\nsm=80,90\n");
+  const auto refused = [&](const CudaFacts& facts) { return thrown_by([&] { check_cuda(file, facts); }).text; };
   EXPECT_NO_THROW(check_cuda(file, std::nullopt));
-  EXPECT_NO_THROW(check_cuda(file, CudaFacts{13, 86}));
-  EXPECT_TEXT(thrown_by([&] {
-                check_cuda(file, CudaFacts{12, 80});
-              }).text,
-              "was built for CUDA 13; this host's LibTorch uses CUDA 12");
-  EXPECT_TEXT(thrown_by([&] {
-                check_cuda(file, CudaFacts{13, 100});
-              }).text,
-              "has kernels for sm 80, 90; the device is sm 100");
-  EXPECT_NO_THROW(check_cuda(described("tier=T0\n"), CudaFacts{12, 80}));
+  EXPECT_NO_THROW(check_cuda(file, CudaFacts{13, 86, 13}));
+  EXPECT_NO_THROW(check_cuda(file, CudaFacts{12, 80, 13})) << "its run-time library is its own";
+  EXPECT_TEXT(refused({12, 80, 12}), "was built for CUDA 13; the driver speaks CUDA 12");
+  EXPECT_TEXT(refused({13, 100, 13}), "has kernels for sm 80, 90; the device is sm 100");
+  file.elf.needed = {"libm.so.6", "libcudart.so.13"};
+  EXPECT_TEXT(refused({12, 80, 13}), "was built for CUDA 13; this host's LibTorch uses CUDA 12");
+  EXPECT_NO_THROW(check_cuda(described("tier=T0\n"), CudaFacts{12, 80, 12}));
+}
+
+TEST(PluginCuda, TargetsRunOnTheDevicesThatTheyAreFor) {
+  const auto runs = [](const std::string& targets, int device) {
+    try {
+      check_cuda(described("tier=T0\ncuda=13\nsm=" + targets + "\n"), CudaFacts{13, device, 13});
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  };
+  EXPECT_TRUE(runs("80", 86));
+  EXPECT_FALSE(runs("86", 80));
+  EXPECT_TRUE(runs("90a", 90));
+  EXPECT_FALSE(runs("90a", 100));
+  EXPECT_FALSE(runs("100a", 103));
+  EXPECT_TRUE(runs("100f", 103));
+  EXPECT_FALSE(runs("100f", 120));
+  EXPECT_TRUE(runs("80,ptx80", 120));
+  EXPECT_FALSE(runs("ptx90", 80));
+  EXPECT_FALSE(runs("ptx90a", 100));
 }
 
 TEST(PluginNeeded, RefusesASecondLibTorchOrNccl) {
@@ -312,7 +333,8 @@ TEST_F(PluginLoad, PassesOnWhatAnEntrySays) {
 
 TEST_F(PluginLoad, RefusesABadFactory) {
   EXPECT_TEXT(refusal(fixture("bad/no_factory.so")), "returned no factory from its entry");
-  EXPECT_TEXT(refusal(fixture("bad/small_factory.so")), "returned a factory of 16 bytes, expected at least 24");
+  EXPECT_TEXT(refusal(fixture("bad/small_factory.so")),
+              "the factory that its entry returned has 16 bytes, expected at least 24");
 }
 
 TEST_F(PluginLoad, RefusesMembersThatTheManifestDoesNotName) {

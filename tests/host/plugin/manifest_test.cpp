@@ -22,7 +22,7 @@ std::string refusal(std::string_view bytes) {
 }
 
 const std::string kMinimal =
-    "chassis-manifest=1\nid=a\nversion=0.1.0\nabi=0.1\nabi-min-host=0.1\ntier=T0\nmember=ops/a\n";
+    "chassis-manifest=1\nid=a\nversion=0.1.0\nabi=0.2\nabi-min-host=0.2\ntier=T0\nmember=ops/a\n";
 
 std::string text_refusal(const std::string& text) {
   return thrown_by([&] { parse_manifest(text, "x.so"); }).text;
@@ -33,8 +33,8 @@ TEST(Manifest, IsReadWithoutLoadingTheFile) {
   const Manifest& m = file.manifest;
   EXPECT_EQ(m.id, "plain");
   EXPECT_EQ(m.version, "1.2.3");
-  EXPECT_EQ(m.abi, (AbiVersion{0, 1}));
-  EXPECT_EQ(m.abi_min_host, (AbiVersion{0, 1}));
+  EXPECT_EQ(m.abi, (AbiVersion{0, 2}));
+  EXPECT_EQ(m.abi_min_host, (AbiVersion{0, 2}));
   EXPECT_EQ(m.tier, Tier::kT0);
   EXPECT_EQ(m.members, (std::vector<MemberName>{{"ops", "plain"}, {"model", "needy"}}));
   EXPECT_EQ(m.required_services, std::vector<std::string>{"chassis.options/1"});
@@ -147,8 +147,8 @@ TEST(Manifest, RefusesContradictions) {
   EXPECT_NO_THROW(parse_manifest(t2 + "torch=2.11.0\n", "x.so"));
   EXPECT_TEXT(text_refusal(kMinimal + "torch=2.11.0\n"), "a T0 plugin uses no LibTorch");
   std::string later = kMinimal;
-  later.replace(later.find("host=0.1"), 8, "host=0.2");
-  EXPECT_TEXT(text_refusal(later), "abi-min-host 0.2, which can not be later");
+  later.replace(later.find("host=0.2"), 8, "host=0.3");
+  EXPECT_TEXT(text_refusal(later), "abi-min-host 0.3, which can not be later");
 }
 
 TEST(Manifest, IgnoresUnknownKeysAndPadding) {

@@ -48,6 +48,30 @@ TEST_F(Registry, RefusesSchemasThatContradictThemselves) {
               "has the default 9, expected between 1 and 8");
 }
 
+TEST_F(Registry, OpensInnerMembersWithTheirOptions) {
+  PluginRegistry plugins = registry();
+  const auto inner = plugins.open_inner("ops", "plain", R"({"block": 128})", {"ops/wrapper"});
+  EXPECT_EQ(inner->state(), InstanceState::kActive);
+  EXPECT_EQ(services_.last_options["block"], 128);
+  EXPECT_EQ(inner->context().origins.at("block"), "the options that ops/wrapper gives to ops/plain");
+  EXPECT_EQ(inner->context().opened_by, (std::vector<std::string>{"ops/wrapper"}));
+  const auto refusal = [&](const char* options) {
+    return thrown_by([&] { plugins.open_inner("ops", "plain@1.2.3", options, {"ops/wrapper"}); }).text;
+  };
+  EXPECT_TEXT(refusal(R"({"blok": 1})"), "has no option 'blok'");
+  EXPECT_TEXT(refusal(R"({"block": 0})"), "block");
+  EXPECT_TEXT(refusal("[1]"), "the options that ops/wrapper gives to ops/plain are no JSON object");
+  EXPECT_TEXT(refusal("{"), "the options that ops/wrapper gives to ops/plain");
+}
+
+TEST_F(Registry, RefusesMembersThatOpenEachOtherInACircle) {
+  PluginRegistry plugins = registry();
+  EXPECT_TEXT(thrown_by([&] {
+                plugins.open_inner("ops", "plain@1.2.3", "", {"ops/a", "ops/plain", "ops/b"});
+              }).text,
+              "ops/plain would wrap itself: ops/plain wraps ops/b, which wraps ops/plain");
+}
+
 TEST_F(Registry, MakesInstancesWithTheirOptions) {
   PluginRegistry plugins = registry();
   const auto a = plugins.create_default("ops", "plain");
@@ -94,8 +118,8 @@ TEST_F(Registry, LoadsOnlyWhatIsUsed) {
   EXPECT_EQ(entry["version"], "1.2.3");
   EXPECT_EQ(entry["path"], fixture("good/plain.so"));
   EXPECT_EQ(entry["sha256"], sha256_file(fixture("good/plain.so")));
-  EXPECT_EQ(entry["abi_built"], "0.1");
-  EXPECT_EQ(entry["abi_negotiated"], "0.1");
+  EXPECT_EQ(entry["abi_built"], "0.2");
+  EXPECT_EQ(entry["abi_negotiated"], "0.2");
   EXPECT_EQ(entry["tier"], "T0");
   EXPECT_EQ(entry["members"], Json::array({"ops/plain"}));
   EXPECT_EQ(lock["host"]["torch"], "2.11.0");

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cstring>
+
+#include "host/base/file.hpp"
 #include "host/base/log.hpp"
 #include "host/plugin/inspect.hpp"
 #include "tests/host/plugin/plugin_files.hpp"
@@ -88,6 +91,48 @@ TEST(PluginSearch, TakesTheFirstOfTwoAndCountsTheSecond) {
   EXPECT_EQ(index.at("ops", "plain").path, folder / "again.so");
   EXPECT_EQ(index.shadowed().size(), 2u);
   EXPECT_EQ(times_warned("plugins found twice"), 2u);
+}
+
+// The plugin "plain" of another version; as long as "1.2.3".
+void write_version(const std::string& path, const std::string& version) {
+  std::string bytes = read_file(fixture("good/plain.so"));
+  for (size_t at = 0; (at = bytes.find("version=1.2.3\n", at)) != std::string::npos; ++at)
+    bytes.replace(at + std::strlen("version="), version.size(), version);
+  write_file_atomic(path, bytes);
+}
+
+TEST(PluginSearch, TakesTheNewestVersionOfAFolder) {
+  const ScratchFolder folder;
+  write_version(folder / "a.so", "1.3.0");
+  write_version(folder / "b.so", "1.9.2");
+  write_version(folder / "c.so", "1.2.9");
+  log::reset_counted_warnings();
+  const PluginIndex index = index_of({folder.path(), fixture("good")});
+  EXPECT_EQ(index.at("ops", "plain").path, folder / "b.so");
+  EXPECT_EQ(times_warned("plugins found twice"), 6u);  // three times two members
+  EXPECT_EQ(times_warned("libraries of one name"), 0u);
+  EXPECT_EQ(index.at("ops", "plain@1.3.0").path, folder / "a.so");
+  EXPECT_EQ(index.at("ops", "plain@1.2.9").path, folder / "c.so");
+  EXPECT_EQ(index.at("ops", "plain@1.2.3").path, fixture("good/plain.so"));
+  EXPECT_TEXT(thrown_by([&] { index.at("ops", "plain@2.0.0"); }).text,
+              "plugin 'plain' of kind 'ops' is not installed in version 2.0.0; there is 1.3.0, 1.9.2, 1.2.9, 1.2.3");
+}
+
+TEST(PluginSearch, TakesAnEarlierFolderBeforeANewerVersion) {
+  const ScratchFolder folder;
+  write_version(folder / "old.so", "0.9.0");
+  EXPECT_EQ(index_of({folder.path(), fixture("good")}).at("ops", "plain").path, folder / "old.so");
+}
+
+TEST(PluginSearch, CountsLibrariesOfOneNameWithOtherMembers) {
+  const ScratchFolder folder;
+  std::string bytes = read_file(fixture("good/plain.so"));
+  for (size_t at = 0; (at = bytes.find("member=ops/plain\n", at)) != std::string::npos; ++at)
+    bytes.replace(at, std::strlen("member=ops/plain"), "member=ops/blain");
+  write_file_atomic(folder / "other.so", bytes);
+  log::reset_counted_warnings();
+  index_of({folder.path(), fixture("good")});
+  EXPECT_EQ(times_warned("libraries of one name"), 1u);
 }
 
 TEST(PluginSearch, CountsFilesThatAreNoPlugins) {
@@ -176,14 +221,17 @@ TEST(PluginInspect, NamesMembersThatThisHostCannotUse) {
   const ScratchFolder folder;
   const std::string kind = patched_plain(folder, "member=model/needy", "member=quant/needy");
   std::string text = plugin_list_text(index_of({folder.path()}));
-  EXPECT_TEXT(text, "unusable here: quant/needy in " + kind + ": this host has no slot for kind 'quant'; it uses model, ops, ");
+  EXPECT_TEXT(
+      text, "unusable here: quant/needy in " + kind + ": this host has no slot for kind 'quant'; it uses model, ops, ");
   EXPECT_EQ(text.find("unusable here: ops/plain"), std::string::npos) << text;
   text = plugin_list_text(index_of({folder.path()}), [](const PluginFile&) { return "it is refused"; });
   EXPECT_TEXT(text, "unusable here: ops/plain in " + kind + ": it is refused\n");
-  EXPECT_TEXT(plugin_info_text(read_plugin_file(kind)), "quant/needy: unusable here: this host has no slot for kind 'quant'");
-  const std::string abi = patched_plain(folder, "abi=0.1\nabi-min-host=0.1", "abi=9.0\nabi-min-host=9.0");
+  EXPECT_TEXT(plugin_info_text(read_plugin_file(kind)),
+              "quant/needy: unusable here: this host has no slot for kind 'quant'");
+  const std::string abi = patched_plain(folder, "abi=0.2\nabi-min-host=0.2", "abi=9.0\nabi-min-host=9.0");
   text = plugin_list_text(index_of({folder.path()}));
-  EXPECT_TEXT(text, "unusable here: ops/plain in " + abi + ": plugin 'plain' 1.2.3 (" + abi + ") was built for ABI 9.0");
+  EXPECT_TEXT(text,
+              "unusable here: ops/plain in " + abi + ": plugin 'plain' 1.2.3 (" + abi + ") was built for ABI 9.0");
 }
 
 TEST(PluginSearch, FindsTheModelOfAnArchitecture) {

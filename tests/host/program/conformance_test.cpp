@@ -98,6 +98,19 @@ TEST_F(Conformance, FindsAnOpsProviderThatDiffersFromTheReference) {
   EXPECT_HAS(text_of(compare_with_oracles(plugins_.ops("wayward"), oracles).failures), "mul in f32: gradient of a[");
 }
 
+TEST_F(Conformance, FindsAnOpsProviderWhoseParameterGradientsAreNotWrittenOrAdded) {
+  const std::vector<OpsProvider> oracles = {plugins_.ops("reference"), plugins_.ops("naive")};
+  const auto said = [&](const char* fault) {
+    ::setenv("WAYWARD", fault, 1);
+    return text_of(compare_with_oracles(plugins_.ops("wayward"), oracles).failures);
+  };
+  for (const char* fault : {"writes no gradient", "always adds"})
+    EXPECT_HAS(said(fault), "embedding in f32: gradient of weight[0] is ") << fault;
+  const std::string never = said("never adds");
+  EXPECT_EQ(never.find("gradient of weight["), std::string::npos) << never;
+  EXPECT_HAS(never, "embedding in f32: gradient of weight, added to that of the micro-batch before[");
+}
+
 TEST_F(Conformance, FindsAnOpsProviderThatDeclaresNonsenseReplacesOutputsOrLeaks) {
   const std::vector<OpsProvider> oracles = {plugins_.ops("reference"), plugins_.ops("naive")};
   const auto said = [&](const char* fault) {
@@ -109,9 +122,9 @@ TEST_F(Conformance, FindsAnOpsProviderThatDeclaresNonsenseReplacesOutputsOrLeaks
   };
   EXPECT_HAS(said("no number"), "provider 'wayward' on mul.");
   EXPECT_HAS(said("no number"), "claim gives nan as its cost");
-  EXPECT_HAS(said("unknown flags"), "infer sets flags 0x100000, which this host does not know; it knows 0xf");
+  EXPECT_HAS(said("unknown flags"), "infer sets flags 0x100000, which this host does not know; it knows 0x1f");
   EXPECT_HAS(said("replaces an output"), "output 0 is another handle than the one that the host gave to be written");
-  EXPECT_HAS(said("leaks"), "20 runs left 209");
+  EXPECT_HAS(said("leaks"), "20 runs left 419");
 }
 
 }  // namespace

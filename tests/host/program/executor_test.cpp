@@ -56,6 +56,26 @@ TEST_F(ExecutorTest, FiresUnitEventsAroundEveryRun) {
   EXPECT_EQ(log.lines.size(), 8u);
 }
 
+TEST_F(ExecutorTest, RecomputesTheFirstBlocksOfAChain) {
+  CpuRun run = run_of({.layers = 4});
+  const std::vector<Fields> micro_batches = {fields_of(kIds, 2)};
+  EventLog log;
+  run.make(Recompute{2}, &log);
+  EXPECT_EQ(run.executor->max_recomputed_blocks(), 4);
+  const double loss = run.step(micro_batches);
+  const auto gradients = run.gradients();
+  for (size_t unit = 0; unit < 6; ++unit)
+    EXPECT_EQ(std::count(log.lines.begin(), log.lines.end(), "again " + std::to_string(unit)),
+              unit == 1 || unit == 2 ? 1 : 0)
+        << unit;
+  run.make(Recompute::kNone);
+  EXPECT_EQ(run.step(micro_batches), loss);
+  for (const auto& [name, gradient] : run.gradients())
+    EXPECT_EQ(test::values_of(gradient), test::values_of(gradients.at(name))) << name;
+  EXPECT_EQ(text(Recompute{1}) + ", " + text(Recompute{2}) + ", " + text(Recompute::kFull) + ", " + text(Recompute{}),
+            "first block, first 2 blocks, full, none");
+}
+
 TEST_F(ExecutorTest, FiresThemInsideTheBackwardWhenItRecomputes) {
   CpuRun run = run_of({});
   EventLog log;
@@ -343,7 +363,7 @@ TEST_F(ExecutorTest, AFailedBackwardLeavesNothingBehind) {
 TEST_F(ExecutorTest, NothingIsLeftAliveAfterAStep) {
   CpuRun run = run_of({.layers = 4});
   const uint64_t before = memory_usage().of(MemoryCategory::kActivations).live_bytes;
-  for (Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+  for (Recompute recompute : {Recompute::kNone, Recompute{3}, Recompute::kFull}) {
     run.make(recompute);
     run.step({fields_of(kIds, 2)});
     EXPECT_EQ(memory_usage().of(MemoryCategory::kActivations).live_bytes, before);
@@ -371,12 +391,12 @@ TEST_F(ExecutorTest, EvaluationNeedsTheSameMemoryForAnyNumberOfLayers) {
 TEST_F(ExecutorTest, TrainingKeepsWhatThePlanSays) {
   CpuRun run = run_of({.vocab = 11, .hidden = 256, .ffn = 512, .layers = 6});
   const Fields fields = fields_of(kIds, 2);
-  for (Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+  for (Recompute recompute : {Recompute::kNone, Recompute{3}, Recompute::kFull}) {
     run.make(recompute);
     const uint64_t planned = run.executor->planned_activation_bytes(recompute);
     const uint64_t peak = peak_of([&] { run.step({fields}); });
-    EXPECT_LE(peak, planned + planned / 4) << "recompute " << static_cast<int>(recompute);
-    EXPECT_GE(peak, planned / 2) << "recompute " << static_cast<int>(recompute);
+    EXPECT_LE(peak, planned + planned / 4) << "recompute " << text(recompute);
+    EXPECT_GE(peak, planned / 2) << "recompute " << text(recompute);
   }
   EXPECT_LT(run.executor->planned_activation_bytes(Recompute::kFull),
             run.executor->planned_activation_bytes(Recompute::kNone) / 2);

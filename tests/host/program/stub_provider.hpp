@@ -31,7 +31,7 @@ struct StubNode {
     training = (node.flags & CHASSIS_NODE_TRAINING) != 0;
     device = {static_cast<Device::Type>(node.device_type), node.device_index};
     for (uint32_t i = 0; i < node.num_ops; ++i) {
-      const chassis_op_view_t& op = node.ops[i];
+      const chassis_op_view_t& op = *node.ops[i];
       pattern += (i ? "+" : "") + std::string(view_of(op.id));
       for (uint32_t a = 0; a < op.num_attrs; ++a) {
         std::string text = std::string(view_of(op.id)) + "." + std::string(view_of(op.attrs[a].name));
@@ -44,7 +44,7 @@ struct StubNode {
       for (uint32_t i = 0; i < count; ++i) {
         Operand& operand = out.emplace_back();
         if (indexes[i] == CHASSIS_ABSENT) continue;
-        const chassis_operand_t& o = node.operands[indexes[i]];
+        const chassis_operand_t& o = *node.operands[indexes[i]];
         operand.shape.assign(o.local_shape, o.local_shape + o.num_dims);
         for (uint32_t d = 0; d < o.num_dims; ++d) operand.dims.emplace_back(view_of(o.dims[d]));
         operand.dtype = static_cast<Dtype>(o.dtype);
@@ -121,7 +121,8 @@ class StubProvider {
       if (!call.outputs[i])
         call.outputs[i] = Tensor::empty(node.outputs[i].shape, node.outputs[i].dtype, node.device).release();
   };
-  std::function<void(const StubNode&, chassis_call_t&)> backward_inputs = [](const StubNode& node, chassis_call_t& call) {
+  std::function<void(const StubNode&, chassis_call_t&)> backward_inputs = [](const StubNode& node,
+                                                                             chassis_call_t& call) {
     for (size_t i = 0; i < node.inputs.size(); ++i)
       if (call.needs_grad_inputs[i] && !call.grad_inputs[i])
         call.grad_inputs[i] = Tensor::empty(node.inputs[i].shape, node.inputs[i].dtype, node.device).release();

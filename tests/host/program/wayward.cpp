@@ -149,24 +149,53 @@ class Family final : public Model {
 // Products in fp32.
 class Products final : public Ops {
  public:
-  static constexpr std::string_view kDoc = "test: mul, with a fault";
+  static constexpr std::string_view kDoc = "test: mul and embedding, with a fault";
   static constexpr std::string_view kId = "wayward";
-  static constexpr std::string_view kPatterns[] = {"mul"};
+  static constexpr std::string_view kPatterns[] = {"mul", "embedding"};
   using Ops::Ops;
 
   double claim(const NodeView& node) override {
-    if (node.device_type() != CHASSIS_DEVICE_CPU || node.input(0).dtype() != CHASSIS_DTYPE_F32)
-      refuse("fp32 on the CPU");
+    const OperandView first = is_embedding(node) ? node.param(0) : node.input(0);
+    if (node.device_type() != CHASSIS_DEVICE_CPU || first.dtype() != CHASSIS_DTYPE_F32) refuse("fp32 on the CPU");
     return has("no number") ? std::numeric_limits<double>::quiet_NaN() : 0;
   }
   void infer(const NodeView& node, Infer& out) override {
-    if (node.training()) out.keeps_input(0), out.keeps_input(1);
+    if (node.training()) out.keeps_input(0);
+    if (node.training() && !is_embedding(node)) out.keeps_input(1);
     if (has("unknown flags")) out.flags(1u << 20);
     if (has("replaces an output")) out.flags(CHASSIS_KERNEL_HOST_OUTPUTS);
   }
-  std::unique_ptr<Kernel> create_kernel(const NodeView&) override { return std::make_unique<Mul>(); }
+  std::unique_ptr<Kernel> create_kernel(const NodeView& node) override {
+    if (is_embedding(node)) return std::make_unique<Embedding>();
+    return std::make_unique<Mul>();
+  }
 
  private:
+  static bool is_embedding(const NodeView& node) { return node.num_params() > 0; }
+
+  class Embedding final : public Kernel {
+   public:
+    void forward(Call& call) override {
+      const BorrowedTensor ids = call.input(0), table = call.param(0);
+      const int64_t width = table.sizes()[1];
+      std::vector<int64_t> sizes(ids.sizes().begin(), ids.sizes().end());
+      sizes.push_back(width);
+      const BorrowedTensor y = call.make_output(0, CHASSIS_DTYPE_F32, sizes);
+      for (int64_t i = 0; i < ids.num_elements(); ++i)
+        std::copy_n(table.data<float>() + ids.data<int32_t>()[i] * width, width, y.data<float>() + i * width);
+    }
+    void backward_inputs(Call&) override {}
+    void backward_params(Call& call) override {
+      const BorrowedTensor ids = call.input(0), dy = call.grad_output(0), sum = call.grad_param(0);
+      if (!sum || has("writes no gradient")) return;
+      const int64_t width = sum.sizes()[1];
+      const bool adds = has("always adds") || (call.grad_param_beta(0) == 1 && !has("never adds"));
+      if (!adds) std::fill_n(sum.data<float>(), sum.num_elements(), 0.0f);
+      for (int64_t i = 0; i < ids.num_elements(); ++i)
+        for (int64_t e = 0; e < width; ++e)
+          sum.data<float>()[ids.data<int32_t>()[i] * width + e] += dy.data<float>()[i * width + e];
+    }
+  };
   class Mul final : public Kernel {
    public:
     void forward(Call& call) override {

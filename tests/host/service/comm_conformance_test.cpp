@@ -48,11 +48,13 @@ using Calls = std::vector<chassis_collective_t>;
 // Starts other calls than it was given.
 template <class Change>
 chassis_status_t* start_changed(chassis_instance* self, chassis_backend_group_t* group,
-                                const chassis_collective_t* calls, uint32_t num_calls, void* stream,
+                                const chassis_collective_t* const* calls, uint32_t num_calls, void* stream,
                                 chassis_backend_work_t** out, const Change& change) {
-  Calls changed(calls, calls + num_calls);
-  for (chassis_collective_t& call : changed) change(call);
-  return Ranks::original->start(self, group, changed.data(), num_calls, stream, out);
+  Calls changed;
+  for (uint32_t i = 0; i < num_calls; ++i) change(changed.emplace_back(*calls[i]));
+  std::vector<const chassis_collective_t*> pointers;
+  for (const chassis_collective_t& call : changed) pointers.push_back(&call);
+  return Ranks::original->start(self, group, pointers.data(), num_calls, stream, out);
 }
 
 TEST(CommConformance, OurBackendsPass) {
@@ -64,7 +66,7 @@ TEST(CommConformance, OurBackendsPass) {
 TEST(CommConformance, FindsASumThatIsAMaximum) {
   Ranks ranks("gloo", 2);
   ranks.bend([](chassis_comm_backend_t& table) {
-    table.start = [](chassis_instance* self, chassis_backend_group_t* group, const chassis_collective_t* calls,
+    table.start = [](chassis_instance* self, chassis_backend_group_t* group, const chassis_collective_t* const* calls,
                      uint32_t n, void* stream, chassis_backend_work_t** out) {
       return start_changed(self, group, calls, n, stream, out, [](chassis_collective_t& call) {
         if (call.reduce == CHASSIS_REDUCE_SUM && call.dtype == CHASSIS_DTYPE_I64) call.reduce = CHASSIS_REDUCE_MAX;
@@ -77,7 +79,7 @@ TEST(CommConformance, FindsASumThatIsAMaximum) {
 TEST(CommConformance, FindsAnElementThatIsLeftOut) {
   Ranks ranks("gloo", 2);
   ranks.bend([](chassis_comm_backend_t& table) {
-    table.start = [](chassis_instance* self, chassis_backend_group_t* group, const chassis_collective_t* calls,
+    table.start = [](chassis_instance* self, chassis_backend_group_t* group, const chassis_collective_t* const* calls,
                      uint32_t n, void* stream, chassis_backend_work_t** out) {
       return start_changed(self, group, calls, n, stream, out, [](chassis_collective_t& call) {
         if (call.op == CHASSIS_COMM_ALL_REDUCE && call.count > 20000) --call.count;
@@ -98,9 +100,9 @@ TEST(CommConformance, FindsAWorkThatIsNeverDone) {
 TEST(CommConformance, PassesOnWhatABackendRefuses) {
   Ranks ranks("gloo", 2);
   ranks.bend([](chassis_comm_backend_t& table) {
-    table.start = [](chassis_instance*, chassis_backend_group_t*, const chassis_collective_t* calls, uint32_t, void*,
-                     chassis_backend_work_t**) {
-      return make_status(CHASSIS_UNIMPLEMENTED, "no collective " + std::to_string(calls->op));
+    table.start = [](chassis_instance*, chassis_backend_group_t*, const chassis_collective_t* const* calls, uint32_t,
+                     void*, chassis_backend_work_t**) {
+      return make_status(CHASSIS_UNIMPLEMENTED, "no collective " + std::to_string(calls[0]->op));
     };
   });
   EXPECT_HAS(ranks.failures(), "no collective 8");

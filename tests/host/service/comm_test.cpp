@@ -10,6 +10,7 @@
 #include <cstring>
 #include <thread>
 
+#include "chassis/comm_call.hpp"
 #include "tests/support/comm_ranks.hpp"
 #include "tests/support/expect_has.hpp"
 
@@ -38,6 +39,10 @@ chassis_collective_t call_of(uint32_t op, Buffers& buffers, uint64_t count, std:
   return call;
 }
 
+CommWork start_raw(Communicator& communicator, CommGroup& group, std::span<const chassis_collective_t> calls) {
+  return communicator.start_raw(group, pointers_to(calls));
+}
+
 using Make = std::function<std::vector<chassis_collective_t>(int rank, Buffers& buffers)>;
 
 // What each rank ends with that starts these calls, after some that agree, and waits.
@@ -48,11 +53,11 @@ std::vector<RankEnd> outcome(int num_ranks, std::chrono::milliseconds deadline, 
                            CommGroup& group = communicator.group({});
                            for (int i = 0; i < 3; ++i) {
                              const auto same = call_of(CHASSIS_COMM_ALL_REDUCE, buffers, 10, "before");
-                             CommWork work = communicator.start_raw(group, {&same, 1});
+                             CommWork work = start_raw(communicator, group, {&same, 1});
                              communicator.wait(work);
                            }
                            const std::vector<chassis_collective_t> calls = make(communicator.rank(), buffers);
-                           CommWork work = communicator.start_raw(group, calls);
+                           CommWork work = start_raw(communicator, group, calls);
                            communicator.wait(work);
                          });
 }
@@ -159,7 +164,7 @@ TEST(CallsThatDiffer, InTheirOrder) {
                                       const bool swap = communicator.rank() == 1;
                                       for (const char* name : {swap ? "b" : "a", swap ? "a" : "b"}) {
                                         const auto call = call_of(CHASSIS_COMM_ALL_GATHER, buffers, 500, name);
-                                        works.push_back(communicator.start_raw(communicator.group({}), {&call, 1}));
+                                        works.push_back(start_raw(communicator, communicator.group({}), {&call, 1}));
                                       }
                                       communicator.wait(works[1]);  // of those in flight the first one differs
                                       communicator.wait(works[0]);
@@ -209,7 +214,7 @@ std::vector<RankEnd> without_rank_1(std::chrono::milliseconds deadline, int num_
                              communicator.world().wait_for([] { return false; }, [] { return "nobody failed"; });
                            }
                            const auto call = call_of(CHASSIS_COMM_ALL_GATHER, buffers, 100, "layers.0");
-                           CommWork work = communicator.start_raw(group, {&call, 1});
+                           CommWork work = start_raw(communicator, group, {&call, 1});
                            communicator.wait(work);
                          });
 }
@@ -262,7 +267,7 @@ TEST(ARankThatFails, EndsTheOthersWithItsError) {
                                         Buffers buffers;
                                         const auto call = call_of(CHASSIS_COMM_ALL_REDUCE, buffers, 4000, "grad");
                                         for (int i = 0;; ++i) {
-                                          CommWork work = communicator.start_raw(communicator.group({}), {&call, 1});
+                                          CommWork work = start_raw(communicator, communicator.group({}), {&call, 1});
                                           if (communicator.rank() == failing && i == 20)
                                             throw Error(ExitCode::kNumeric, "loss is nan");
                                           communicator.wait(work);
@@ -376,7 +381,7 @@ TEST(Counts, AreThoseOfARing) {
     CommGroup& group = c.group({});
     Buffers buffers;
     const auto run = [&](chassis_collective_t call) {
-      CommWork work = c.start_raw(group, {&call, 1});
+      CommWork work = start_raw(c, group, {&call, 1});
       c.wait(work);
     };
     run(call_of(CHASSIS_COMM_ALL_GATHER, buffers, 1000, "a"));
@@ -441,9 +446,9 @@ TEST(Works, ThatAreNotWaitedForGiveTheirGroupUp) {
                                       }
                                       Buffers buffers;
                                       const auto call = call_of(CHASSIS_COMM_ALL_REDUCE, buffers, 1000, "x");
-                                      { CommWork dropped = c.start_raw(group, {&call, 1}); }
+                                      { CommWork dropped = start_raw(c, group, {&call, 1}); }
                                       // Nothing writes to the buffers any more.
-                                      CommWork work = c.start_raw(group, {&call, 1});
+                                      CommWork work = start_raw(c, group, {&call, 1});
                                       c.wait(work);
                                     });
   EXPECT_TRUE(ends[0].failed);
@@ -472,7 +477,7 @@ TEST_F(Fake, StandsForAnyWorld) {
   call.dtype = CHASSIS_DTYPE_BF16;
   call.count = 1 << 20;
   for (int i = 0; i < 3; ++i) {
-    CommWork work = c.start_raw(shard, {&call, 1});
+    CommWork work = start_raw(c, shard, {&call, 1});
     EXPECT_TRUE(work.done());
     c.wait(work);
   }
@@ -490,7 +495,7 @@ TEST_F(Fake, ItsOrderTellsTwoProgramsApart) {
     Buffers buffers;
     for (const char* name : names) {
       const auto call = call_of(CHASSIS_COMM_ALL_REDUCE, buffers, 100, name);
-      CommWork work = c.start_raw(c.group({}), {&call, 1});
+      CommWork work = start_raw(c, c.group({}), {&call, 1});
       c.wait(work);
     }
     double order = 0;
@@ -513,7 +518,7 @@ TEST_F(Fake, CallsThatAreNoneAreRefusedInWords) {
     chassis_collective_t call = call_of(CHASSIS_COMM_ALL_REDUCE, buffers, 10, "w");
     change(call);
     try {
-      c.start_raw(c.group({}), {&call, 1});
+      start_raw(c, c.group({}), {&call, 1});
     } catch (const Error& error) {
       return error.what();
     }
@@ -543,7 +548,7 @@ TEST(Buffers, ThatAreMissingAreRefused) {
     chassis_collective_t call = call_of(CHASSIS_COMM_ALL_GATHER, buffers, 10, "w");
     call.recv = nullptr;
     try {
-      c.start_raw(c.group({}), {&call, 1});
+      start_raw(c, c.group({}), {&call, 1});
       ADD_FAILURE();
     } catch (const Error& error) {
       EXPECT_HAS(error.what(), "all_gather 'w': recv is NULL, for 20 elements");

@@ -57,8 +57,9 @@ class Watch : public testing::Test {
       call.struct_size = sizeof call;
       call.op = CHASSIS_COMM_BARRIER;
       call.name = {"step", 4};
+      const chassis_collective_t* calls[] = {&call};
       const Flight& flight =
-          flights.start({"dp", "dp.0", &ranks, world.rank(), 1, CommBatch({&call, 1}, ranks, world.rank(), false)});
+          flights.start({"dp", "dp.0", &ranks, world.rank(), 1, CommBatch(calls, ranks, world.rank(), false)});
       watch.add(reinterpret_cast<chassis_backend_work_t*>(&stub), reinterpret_cast<chassis_backend_group_t*>(&stub),
                 flight);
       body(watch, flights, stub);

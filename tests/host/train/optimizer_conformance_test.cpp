@@ -27,7 +27,12 @@ class ToyOptimizer {
 
   explicit ToyOptimizer(Update update, std::string fault = "") : update_(std::move(update)), fault_(std::move(fault)) {
     instance_.impl = this;
-    state_ = {sizeof state_, CHASSIS_DTYPE_F32, str_of("momentum"), CHASSIS_STATE_LIKE_PARAMETER, CHASSIS_GRANULARITY_ELEMENT, 0};
+    state_ = {sizeof state_,
+              CHASSIS_DTYPE_F32,
+              str_of("momentum"),
+              CHASSIS_STATE_LIKE_PARAMETER,
+              CHASSIS_GRANULARITY_ELEMENT,
+              0};
     table_.struct_size = sizeof table_;
     table_.num_states = [](chassis_instance*) -> uint32_t { return 1; };
     table_.state = [](chassis_instance* self, uint32_t) -> const chassis_state_desc_t* { return &of(self).state_; };
@@ -47,7 +52,8 @@ class ToyOptimizer {
 
   void step(const chassis_optimizer_step_t& step) {
     for (uint32_t i = 0; i < step.num_tensors; ++i) {
-      const Tensor param = Tensor::share(step.params[i]), grad = Tensor::share(step.grads[i]), state = Tensor::share(step.states[i]);
+      const Tensor param = Tensor::share(step.params[i]), grad = Tensor::share(step.grads[i]),
+                   state = Tensor::share(step.states[i]);
       const bool scalar = state_.shape == CHASSIS_STATE_SCALAR;
       const double lr = step.lr * (step.lr_scale != nullptr && !is("ignores lr_scale") ? step.lr_scale[i] : 1.0);
       const double decay = is("no decay") ? 0.0 : step.weight_decay[is("first decay for all") ? 0 : i];
@@ -108,7 +114,7 @@ TEST(OptimizerConformance, FindsStatesThatCanNotBeKept) {
   toy.state().block = 32;
   EXPECT_EQ(toy.failures(), "");
   toy.state().struct_size = 0;
-  EXPECT_EQ(toy.failures(), "state 0 of 1 is described in 0 bytes, expected at least 40\n");
+  EXPECT_EQ(toy.failures(), "the description of state 0 of 1 has 0 bytes, expected at least 40\n");
 }
 
 TEST(OptimizerConformance, FindsStepsThatLeaveMemoryOrThreads) {
@@ -121,7 +127,8 @@ TEST(OptimizerConformance, FindsParametersThatMoveByThemselvesOrNotAtAll) {
   EXPECT_NE(drifting.failures().find("without gradients and decay element 0 of parameter 0 is "), std::string::npos)
       << drifting.failures();
   ToyOptimizer broken([](float, float, float&, double) { return NAN; });
-  EXPECT_NE(broken.failures().find("three steps leave values that are not finite"), std::string::npos) << broken.failures();
+  EXPECT_NE(broken.failures().find("three steps leave values that are not finite"), std::string::npos)
+      << broken.failures();
   ToyOptimizer idle([](float p, float, float&, double) { return p; });
   EXPECT_NE(idle.failures().find("do not move parameter 0 of 77 elements"), std::string::npos) << idle.failures();
 }
@@ -171,7 +178,9 @@ TEST(OptimizerConformanceDeathTest, EndsAtTheFirstElementBehindAParameter) {
 
 TEST(OptimizerConformance, FindsAMemoryOfItsOwn) {
   int calls = 0;
-  ToyOptimizer counting([&](float p, float g, float&, double lr) { return p - static_cast<float>(lr) * g * (++calls % 7 == 0 ? 1.5f : 1.0f); });
+  ToyOptimizer counting([&](float p, float g, float&, double lr) {
+    return p - static_cast<float>(lr) * g * (++calls % 7 == 0 ? 1.5f : 1.0f);
+  });
   EXPECT_NE(counting.failures().find("other bits with the same two steps again: element "), std::string::npos)
       << counting.failures();
 }

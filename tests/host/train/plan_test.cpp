@@ -136,14 +136,35 @@ TEST(Plan, RecomputeTakesFewerActivations) {
   EXPECT_EQ(none.other_step.peak_bytes, full.ranks[0].step.peak_bytes);
 }
 
-TEST(Plan, AutoRecomputesWhereNothingElseFits) {
+TEST(Plan, AutoRecomputesAsFewBlocksAsFit) {
+  const auto peak_with = [](const std::vector<std::string>& overrides) {
+    return plan_of("", 1, overrides).largest().peak_bytes();
+  };
+  const uint64_t none = peak_with({"recompute.mode=none"}), full = peak_with({"recompute.mode=full"});
   PlanRequest request = request_of(kRun, 1);
-  const Plan free = make_plan(request);
-  EXPECT_EQ(free.recompute, Recompute::kNone);
-  request.memory_bytes = free.largest().peak_bytes() - 1;
-  const Plan tight = make_plan(request);
-  EXPECT_EQ(tight.recompute, Recompute::kFull);
-  EXPECT_TRUE(tight.fits());
+  EXPECT_EQ(make_plan(request).recompute, Recompute::kNone) << "without a limit";
+  int64_t before = 0;
+  for (const uint64_t memory : {none, none - 1, (none + full) / 2, full}) {
+    request.memory_bytes = memory;
+    const Plan plan = make_plan(request);
+    EXPECT_TRUE(plan.fits()) << memory;
+    const int64_t blocks = std::min<int64_t>(plan.recompute.blocks, 4);
+    EXPECT_GE(blocks, before);
+    EXPECT_EQ(blocks == 0, memory == none);
+    before = blocks;
+    if (blocks > 1) {
+      EXPECT_GT(peak_with({"recompute.mode=full", "recompute.blocks=" + std::to_string(blocks - 1)}), memory);
+    }
+  }
+  request.memory_bytes = full - 1;
+  const Plan small = make_plan(request);
+  EXPECT_EQ(small.recompute, Recompute::kFull);
+  EXPECT_FALSE(small.fits());
+}
+
+TEST(Plan, RefusesToRecomputeMoreBlocksThanThereAre) {
+  EXPECT_HAS(refusal_of("", 1, {"recompute.mode=full", "recompute.blocks=5"}),
+             "recompute.blocks = 5, but the model repeats at most 4 blocks");
 }
 
 TEST(Plan, OffloadedShardsLieInTheMemoryOfTheHost) {

@@ -173,11 +173,14 @@ TEST_F(PluginFaults, AnUnknownOpInAPatternIsRefused) {
 TEST_F(PluginFaults, InfoDescribesAFileByItsPath) {
   std::filesystem::copy(CHASSIS_TEST_STUB_DIR "/unruly.so", scratch_ / "some.so");
   for (const char* path : {"some.so", "./some.so"}) {
-    const Outcome info =
-        test::run_process({CHASSIS_TEST_BINARY_DIR "/bin/chassis", "plugins", "info", path}, scratch_.path());
-    EXPECT_EQ(info.exit_code, 0) << info.output;
-    EXPECT_HAS(info.output, "unruly 0.1.0\n");
-    EXPECT_HAS(info.output, "fault = \"refuse\"");
+    std::vector<std::string> words = {CHASSIS_TEST_BINARY_DIR "/bin/chassis", "plugins", "info", path};
+    const Outcome note = test::run_process(words, scratch_.path());
+    EXPECT_EQ(note.exit_code, 0) << note.output;
+    EXPECT_HAS(note.output, "unruly 0.1.0\n");
+    words.push_back("--options");
+    const Outcome options = test::run_process(words, scratch_.path());
+    EXPECT_HAS(options.output, "unruly 0.1.0\n");
+    EXPECT_HAS(options.output, "fault = \"refuse\"");
   }
 }
 

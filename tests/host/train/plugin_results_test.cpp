@@ -33,9 +33,11 @@ class PluginResults : public testing::Test {
 
 TEST_F(PluginResults, AVocabularyThatMakesNoSenseNamesTheTokenizer) {
   EXPECT_EQ(refused_tokenizer("none"), "");
-  EXPECT_HAS(refused_tokenizer("no vocabulary"), std::string(kTokenizer) + "its vocabulary has -3 ids, expected 1 to 2147483647");
+  EXPECT_HAS(refused_tokenizer("no vocabulary"),
+             std::string(kTokenizer) + "its vocabulary has -3 ids, expected 1 to 2147483647");
   EXPECT_HAS(refused_tokenizer("huge vocabulary"), "its vocabulary has 1099511627776 ids");
-  EXPECT_HAS(refused_tokenizer("special id"), std::string(kTokenizer) + "eos_id is 10, expected -1 (none) or an id below 10");
+  EXPECT_HAS(refused_tokenizer("special id"),
+             std::string(kTokenizer) + "eos_id is 10, expected -1 (none) or an id below 10");
   EXPECT_HAS(refused_tokenizer("no fingerprint"), std::string(kTokenizer) + "its fingerprint is empty");
 }
 
@@ -46,7 +48,8 @@ TEST_F(PluginResults, IdsOutsideOfTheVocabularyNameTheTokenizerAndThePlace) {
     return test::refusal([&] { subject.encode("ab\x1b", ids); });
   };
   EXPECT_EQ(said("none"), "");
-  EXPECT_HAS(said("id"), std::string(kTokenizer) + "encode makes id 10 at place 1 of \"ab\\x1b\"; its vocabulary has 10 ids");
+  EXPECT_HAS(said("id"),
+             std::string(kTokenizer) + "encode makes id 10 at place 1 of \"ab\\x1b\"; its vocabulary has 10 ids");
   EXPECT_HAS(said("negative id"), "encode makes id -1 at place 1");
   EXPECT_HAS(said("count"), std::string(kTokenizer) + "encode makes 1003 ids of 3 bytes, at most 64");
 }
@@ -72,10 +75,12 @@ TEST_F(PluginResults, AStateSchemaThatMakesNoSenseNamesTheOptimizer) {
   EXPECT_HAS(refused_optimizer("count"), std::string(kOptimizer) + " has 1000 states per parameter, at most 64");
   EXPECT_HAS(refused_optimizer("role"), second + "has no role, which names it on disk");
   EXPECT_HAS(refused_optimizer("same role"), second + "has the role 'exp_avg' of another state");
-  EXPECT_HAS(refused_optimizer("size"), second + "is described in 0 bytes, expected at least ");
+  EXPECT_HAS(refused_optimizer("size"),
+             std::string(kOptimizer) + ": the description of state 1 has 0 bytes, expected at least ");
   EXPECT_HAS(refused_optimizer("path"), second + "has the role '../exp_avg', expected letters, digits and '_'");
   EXPECT_HAS(refused_optimizer("dtype"), second + "('other') has dtype 77");
-  EXPECT_HAS(refused_optimizer("shape"), second + "('other') has shape 9, expected 1 (like the parameter), 2 (scalar) or 3 (per block)");
+  EXPECT_HAS(refused_optimizer("shape"),
+             second + "('other') has shape 9, expected 1 (like the parameter), 2 (scalar) or 3 (per block)");
   EXPECT_HAS(refused_optimizer("granularity"), second + "('other') has granularity 4, expected 1, 2 or 3");
   EXPECT_HAS(refused_optimizer("block"), second + "('other') is cut in blocks of 0 elements, expected at least 1");
 }

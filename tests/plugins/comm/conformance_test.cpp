@@ -12,6 +12,9 @@
 
 #include "tests/support/comm_ranks.hpp"
 
+// Behind the host's headers, which name some things in the same way.
+#include "chassis/comm_call.hpp"
+
 namespace chassis {
 namespace {
 
@@ -128,7 +131,7 @@ class Calls {
     batch_.push_back(call);
   }
   void start() {
-    works_.push_back(communicator_.start_raw(group_, batch_));
+    works_.push_back(communicator_.start_raw(group_, pointers_to(batch_)));
     batch_.clear();
   }
   // The last one first: it ends when all before it have.

@@ -103,7 +103,9 @@ class GpuRank {
 
   void run(std::vector<chassis_collective_t> calls) {
     chassis_backend_work_t* work = nullptr;
-    nccl_.check(table().start(nccl_.get(), group_, calls.data(), static_cast<uint32_t>(calls.size()), nullptr, &work));
+    std::vector<const chassis_collective_t*> batch;
+    for (const chassis_collective_t& call : calls) batch.push_back(&call);
+    nccl_.check(table().start(nccl_.get(), group_, batch.data(), static_cast<uint32_t>(batch.size()), nullptr, &work));
     nccl_.check(table().wait_on_stream(nccl_.get(), work, nullptr));
     nccl_.check(table().wait(nccl_.get(), work, 60'000'000'000));
     EXPECT_EQ(table().done(nccl_.get(), work), 1);

@@ -1,5 +1,6 @@
-/* chassis.comm_backend/1, kind "comm": carries out collectives over groups of ranks. The host checks arguments, compares
- * what ranks that wait for each other call, applies deadlines and watches for ranks that failed; a backend moves bytes. */
+/* chassis.comm_backend/1, kind "comm": carries out collectives over groups of ranks. The host checks arguments,
+ * compares what ranks that wait for each other call, applies deadlines and watches for ranks that failed; a backend
+ * moves bytes. */
 #ifndef CHASSIS_KIND_COMM_H
 #define CHASSIS_KIND_COMM_H
 
@@ -21,6 +22,7 @@ typedef struct chassis_store {
   /* Adds to a counter that starts at 0; *out is the new value. */
   chassis_status_t* (*add)(const struct chassis_store* s, chassis_str_t key, int64_t amount, int64_t* out);
 } chassis_store_t;
+#define CHASSIS_STORE_V1_SIZE 40u
 
 typedef struct chassis_comm_group_desc {
   uint32_t struct_size;
@@ -34,6 +36,7 @@ typedef struct chassis_comm_group_desc {
   uint64_t timeout_ns;      /* for forming the group; and for a call, if the backend needs one of its own */
   chassis_str_t host;       /* an address of this machine that the other ranks can reach */
 } chassis_comm_group_desc_t;
+#define CHASSIS_COMM_GROUP_DESC_V1_SIZE 72u
 
 typedef struct chassis_backend_group chassis_backend_group_t; /* the backend's own */
 typedef struct chassis_backend_work chassis_backend_work_t;
@@ -54,12 +57,12 @@ typedef struct chassis_comm_backend {
                                     CHASSIS_OWNED chassis_backend_group_t** out);
   /* [control] After its last work is released. */
   void (*destroy_group)(struct chassis_instance* self, CHASSIS_STOLEN chassis_backend_group_t* group);
-  /* [step][all-ranks] Starts num_calls calls as one; does not block. Works of a group are carried out in order. `stream`
-   * is a CUDA stream or NULL: the calls begin after what is queued on it. `calls` is borrowed, the buffers are not.
-   * Ranks whose calls do not match may wait for each other for ever, and the host ends that with both ranks' calls; what
-   * they must not do is end the process. */
+  /* [step][all-ranks] Starts num_calls calls as one; does not block. Works of a group are carried out in order.
+   * `stream` is a CUDA stream or NULL: the calls begin after what is queued on it. `calls` and what it points to are
+   * borrowed, the buffers are not. Ranks whose calls do not match may wait for each other for ever, and the host ends
+   * that with both ranks' calls; what they must not do is end the process. */
   chassis_status_t* (*start)(struct chassis_instance* self, chassis_backend_group_t* group,
-                             const chassis_collective_t* calls, uint32_t num_calls, void* stream,
+                             const chassis_collective_t* const* calls, uint32_t num_calls, void* stream,
                              CHASSIS_OWNED chassis_backend_work_t** out);
   /* [step] Blocks the caller until the work is done. DEADLINE_EXCEEDED after timeout_ns leaves it going; it may be
    * waited for again. */
@@ -73,5 +76,6 @@ typedef struct chassis_comm_backend {
   /* [any] Ends what is in flight as far as the backend can, so that waits return; the group is not used again. */
   void (*abort)(struct chassis_instance* self, chassis_backend_group_t* group);
 } chassis_comm_backend_t;
+#define CHASSIS_COMM_BACKEND_V1_SIZE 80u
 
 #endif

@@ -1,5 +1,5 @@
-/* chassis.format/1, kind "format": the layout of checkpoint files, in both directions. The plugin says which bytes stand
- * where; the host plans, proves, reads and writes. It sees names, shapes and bytes of headers, never a tensor. */
+/* chassis.format/1, kind "format": the layout of checkpoint files, in both directions. The plugin says which bytes
+ * stand where; the host plans, proves, reads and writes. It sees names, shapes and bytes of headers, never a tensor. */
 #ifndef CHASSIS_KIND_FORMAT_H
 #define CHASSIS_KIND_FORMAT_H
 
@@ -24,6 +24,7 @@ typedef struct chassis_disk_tensor {
   uint32_t rank;                /* who writes it */
   uint64_t num_bytes;           /* of the box */
 } chassis_disk_tensor_t;
+#define CHASSIS_DISK_TENSOR_V1_SIZE 64u
 
 typedef struct chassis_disk_pair {
   chassis_str_t key;
@@ -34,12 +35,13 @@ typedef struct chassis_disk_pair {
 typedef struct chassis_save_request {
   uint32_t struct_size;
   uint32_t num_tensors;
-  const chassis_disk_tensor_t* tensors;
+  const chassis_disk_tensor_t* const* tensors;
   const chassis_disk_pair_t* metadata; /* free text for headers that can carry it */
   uint32_t num_metadata;
   uint32_t num_ranks;
   uint64_t max_file_bytes;             /* split above this; 0: the format's own limit */
 } chassis_save_request_t;
+#define CHASSIS_SAVE_REQUEST_V1_SIZE 40u
 
 /* The host's end of layout(). Paths are relative, without "..". All return a status. */
 typedef struct chassis_layout_sink {
@@ -54,6 +56,7 @@ typedef struct chassis_layout_sink {
   /* A small file that is written whole by rank 0, such as an index. */
   chassis_status_t* (*text_file)(const struct chassis_layout_sink* s, chassis_str_t path, chassis_str_t bytes);
 } chassis_layout_sink_t;
+#define CHASSIS_LAYOUT_SINK_V1_SIZE 40u
 
 /* The host's end of finish(): one file, once the checksums of its tensors are known. All return a status. */
 typedef struct chassis_finish_sink {
@@ -67,6 +70,7 @@ typedef struct chassis_finish_sink {
   chassis_status_t* (*checksum)(const struct chassis_finish_sink* s, uint64_t offset, uint64_t num_bytes,
                                 uint32_t* out);
 } chassis_finish_sink_t;
+#define CHASSIS_FINISH_SINK_V1_SIZE 32u
 
 /* The host's end of scan(): a directory, read only, links not followed. */
 typedef struct chassis_directory {
@@ -79,6 +83,7 @@ typedef struct chassis_directory {
   chassis_status_t* (*read)(const struct chassis_directory* d, uint32_t i, uint64_t offset, uint64_t num_bytes,
                             void* out);
 } chassis_directory_t;
+#define CHASSIS_DIRECTORY_V1_SIZE 32u
 
 typedef struct chassis_scan_sink {
   uint32_t struct_size;
@@ -89,6 +94,7 @@ typedef struct chassis_scan_sink {
                               uint64_t offset);
   chassis_status_t* (*metadata)(const struct chassis_scan_sink* s, chassis_str_t key, chassis_str_t value);
 } chassis_scan_sink_t;
+#define CHASSIS_SCAN_SINK_V1_SIZE 32u
 
 typedef struct chassis_format {
   uint32_t struct_size;
@@ -113,5 +119,6 @@ typedef struct chassis_format {
    * nothing and is limited in memory and time, and only an import reads the format. */
   uint32_t isolated;
 } chassis_format_t;
+#define CHASSIS_FORMAT_V1_SIZE 40u
 
 #endif

@@ -1,8 +1,8 @@
 /* chassis.model/1, kind "model": says what a model family computes, by recording it once.
  *
- * A model is a list of chains; a chain is a run of blocks, each of a recorded block type. Blocks of a chain, and chains,
- * are joined by the names of their outputs and inputs ("hidden"). Model code states no size that a strategy may divide:
- * only names of dims whose logical sizes it declares once. */
+ * A model is a list of chains; a chain is a run of blocks, each of a recorded block type. Blocks of a chain, and
+ * chains, are joined by the names of their outputs and inputs ("hidden"). Model code states no size that a strategy may
+ * divide: only names of dims whose logical sizes it declares once. */
 #ifndef CHASSIS_KIND_MODEL_H
 #define CHASSIS_KIND_MODEL_H
 
@@ -49,6 +49,7 @@ typedef struct chassis_slot_desc {
    * once, under the other name. */
   chassis_str_t tied_to;
 } chassis_slot_desc_t;
+#define CHASSIS_SLOT_DESC_V1_SIZE 64u
 
 typedef struct chassis_op_desc {
   uint32_t struct_size;
@@ -65,6 +66,7 @@ typedef struct chassis_op_desc {
   uint32_t num_output_dims;
   uint32_t reserved0;
 } chassis_op_desc_t;
+#define CHASSIS_OP_DESC_V1_SIZE 88u
 
 /* All [control]. Everything passed is copied. Errors name the block, op and dims at fault. */
 typedef struct chassis_builder {
@@ -91,6 +93,7 @@ typedef struct chassis_builder {
   chassis_status_t* (*chain)(const struct chassis_builder* b, chassis_str_t name, chassis_str_t prefix,
                              const chassis_block_t* blocks, uint32_t num_blocks);
 } chassis_builder_t;
+#define CHASSIS_BUILDER_V1_SIZE 88u
 
 /* Receives a text that is borrowed for the call. */
 typedef struct chassis_text_sink {
@@ -99,6 +102,7 @@ typedef struct chassis_text_sink {
   void* impl;
   void (*text)(const struct chassis_text_sink* sink, chassis_str_t text);
 } chassis_text_sink_t;
+#define CHASSIS_TEXT_SINK_V1_SIZE 24u
 
 typedef struct chassis_model {
   uint32_t struct_size;
@@ -114,12 +118,14 @@ typedef struct chassis_model {
   chassis_status_t* (*config)(struct chassis_instance* self, const chassis_text_sink_t* out);
   /* [control] Disk mapping, both ways: the name on disk of a parameter (save), the parameter of a name on disk (load);
    * an empty text if the file's tensor is to be skipped (a tied copy, a stored buffer). NULL: names are equal. */
-  chassis_status_t* (*disk_name)(struct chassis_instance* self, chassis_str_t parameter, const chassis_text_sink_t* out);
+  chassis_status_t* (*disk_name)(struct chassis_instance* self, chassis_str_t parameter,
+                                 const chassis_text_sink_t* out);
   chassis_status_t* (*parameter_name)(struct chassis_instance* self, chassis_str_t disk_name,
                                       const chassis_text_sink_t* out);
   /* [control] The longest sequence that the weights were made for (max_position_embeddings); 0: no such bound. Longer
    * ones are computed, and the host says so. NULL: not known. */
   int64_t (*max_positions)(struct chassis_instance* self);
 } chassis_model_t;
+#define CHASSIS_MODEL_V1_SIZE 56u
 
 #endif

@@ -20,6 +20,7 @@ typedef struct chassis_operand {
   const int64_t* local_shape; /* B and T are those of planning; calls may bring others */
   const chassis_str_t* dims;  /* names; for params "heads*head_dim" */
 } chassis_operand_t;
+#define CHASSIS_OPERAND_V1_SIZE 32u
 
 /* One recorded op inside a node; operands are indexes into the node's operand table, CHASSIS_ABSENT if left out. */
 typedef struct chassis_op_view {
@@ -35,6 +36,7 @@ typedef struct chassis_op_view {
   uint32_t num_outputs;
   uint32_t reserved0;
 } chassis_op_view_t;
+#define CHASSIS_OP_VIEW_V1_SIZE 72u
 
 #define CHASSIS_NODE_TRAINING 1u /* backward will be called */
 
@@ -46,8 +48,8 @@ typedef struct chassis_node {
   chassis_str_t name; /* "layers.q_proj": for messages */
   uint32_t device_type;
   int32_t device_index;
-  const chassis_operand_t* operands;
-  const chassis_op_view_t* ops;
+  const chassis_operand_t* const* operands;
+  const chassis_op_view_t* const* ops;
   const uint32_t* inputs;
   const uint32_t* params;
   const uint32_t* outputs;
@@ -58,6 +60,7 @@ typedef struct chassis_node {
   uint32_t num_outputs;
   uint32_t reserved0;
 } chassis_node_t;
+#define CHASSIS_NODE_V1_SIZE 96u
 
 typedef struct chassis_saved {
   uint32_t dtype;
@@ -73,6 +76,8 @@ typedef struct chassis_saved {
 #define CHASSIS_KERNEL_COMPOSED 4u
 /* Loss nodes: offers forward_backward, so that gradients are made while the logits are at hand. */
 #define CHASSIS_KERNEL_FORWARD_BACKWARD 8u
+/* The host hands over workspace_…_bytes of infer in chassis_call.workspace; else the kernel takes them itself. */
+#define CHASSIS_KERNEL_HOST_WORKSPACE 16u
 
 /* What running the node will take; `plan` adds it up and the executor checks it. Bytes at the node's local shapes. */
 typedef struct chassis_infer {
@@ -89,6 +94,7 @@ typedef struct chassis_infer {
   uint64_t shared_memory_forward_bytes;  /* per CUDA block; 0 on the CPU */
   uint64_t shared_memory_backward_bytes;
 } chassis_infer_t;
+#define CHASSIS_INFER_V1_SIZE 280u
 
 #define CHASSIS_CALL_TRAINING 1u /* saved[] will be read by a backward */
 
@@ -119,7 +125,13 @@ typedef struct chassis_call {
   const float* grad_params_beta;
   /* attention with a key-value cache: position in the row of the first query; keys start at 0. Otherwise 0. */
   int64_t query_offset;
+  void* stream; /* the CUDA stream to queue on; NULL on the CPU */
+  /* HOST_WORKSPACE: scratch on the node's device, 64-byte aligned, of undefined content, until the call returns; NULL
+   * if infer asked for none. */
+  void* workspace;
+  uint64_t workspace_bytes; /* at least what infer asked for; for more rows or positions than planned, that much more */
 } chassis_call_t;
+#define CHASSIS_CALL_V1_SIZE 112u
 
 typedef struct chassis_ops {
   uint32_t struct_size;
@@ -145,5 +157,6 @@ typedef struct chassis_ops {
   /* [step] FORWARD_BACKWARD only: forward, with grad_outputs known beforehand, filling grad_inputs and grad_params. */
   chassis_status_t* (*forward_backward)(struct chassis_instance* self, void* kernel, chassis_call_t* call);
 } chassis_ops_t;
+#define CHASSIS_OPS_V1_SIZE 80u
 
 #endif

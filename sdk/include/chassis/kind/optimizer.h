@@ -26,6 +26,7 @@ typedef struct chassis_state_desc {
   uint32_t granularity;
   int64_t block;
 } chassis_state_desc_t;
+#define CHASSIS_STATE_DESC_V1_SIZE 40u
 
 /* A step over num_tensors parameters. All tensors of one index have the same shape, but for states of another kind than
  * LIKE_PARAMETER; params and grads are fp32. */
@@ -43,7 +44,11 @@ typedef struct chassis_optimizer_step {
    * descent. */
   const double* weight_decay;
   const double* lr_scale;         /* per tensor; NULL: all 1 */
+  void* stream;                   /* the CUDA stream to queue on; NULL on the CPU */
+  void* workspace;                /* what workspace_bytes() asked for, on the tensors' device, 64-byte aligned */
+  uint64_t workspace_bytes;
 } chassis_optimizer_step_t;
+#define CHASSIS_OPTIMIZER_STEP_V1_SIZE 96u
 
 typedef struct chassis_optimizer {
   uint32_t struct_size;
@@ -54,6 +59,9 @@ typedef struct chassis_optimizer {
   const chassis_state_desc_t* (*state)(struct chassis_instance* self, uint32_t i);
   /* [step] Same inputs, same bits, whatever the number of threads. */
   chassis_status_t* (*step)(struct chassis_instance* self, const chassis_optimizer_step_t* step);
+  /* [control] Bytes of scratch for a step over tensors of so many elements each. NULL: none. */
+  uint64_t (*workspace_bytes)(struct chassis_instance* self, const int64_t* num_elements, uint32_t num_tensors);
 } chassis_optimizer_t;
+#define CHASSIS_OPTIMIZER_V1_SIZE 40u
 
 #endif

@@ -26,6 +26,7 @@ typedef struct chassis_parallel_parameter {
   uint32_t num_units;    /* how many units read it; more than one if it is tied */
   const uint32_t* units; /* ascending, in order of forward */
 } chassis_parallel_parameter_t;
+#define CHASSIS_PARALLEL_PARAMETER_V1_SIZE 56u
 
 /* What is to be divided. The same on every rank but for axis ranks; borrowed until the instance is destroyed. */
 typedef struct chassis_parallel_problem {
@@ -34,8 +35,8 @@ typedef struct chassis_parallel_problem {
   const chassis_mesh_axis_t* axes; /* of the whole mesh, sizes of 1 included */
   uint32_t num_parameters;
   uint32_t num_units;
-  const chassis_parallel_parameter_t* parameters; /* in order of first use */
-  const chassis_str_t* unit_names;                /* "layers.3" */
+  const chassis_parallel_parameter_t* const* parameters; /* in order of first use */
+  const chassis_str_t* unit_names;                       /* "layers.3" */
   uint32_t compute_dtype;
   uint32_t reduce_dtype;     /* [precision] reduce */
   uint32_t device_type;
@@ -43,9 +44,10 @@ typedef struct chassis_parallel_problem {
   uint32_t recomputes;       /* blocks run forward again before their backward */
   uint32_t reserved0;
 } chassis_parallel_problem_t;
+#define CHASSIS_PARALLEL_PROBLEM_V1_SIZE 64u
 
 #define CHASSIS_SHARD_REPLICATE 1u  /* every rank stores it whole */
-#define CHASSIS_SHARD_DIM 2u        /* chunks of ceil(size / N) of one dim, as torch.chunk and FSDP2 cut; may be empty */
+#define CHASSIS_SHARD_DIM 2u /* chunks of ceil(size / N) of one dim, as torch.chunk and FSDP2 cut; may be empty */
 #define CHASSIS_SHARD_FLAT 3u       /* ceil(num_elements / N) consecutive elements each, the last ones padded (ZeRO) */
 
 /* How a parameter is stored: fp32 master, optimizer states and reduced gradient have this shape. */
@@ -59,21 +61,23 @@ typedef struct chassis_shard_rule {
   const chassis_str_t* axes;
   uint32_t gather_dtype;   /* what is sent when it is gathered; 0: the compute dtype */
   uint32_t reduce_dtype;   /* what is sent when its gradient is reduced; 0: that of the problem */
-  uint32_t offload;        /* 1: shard, reduced gradient and optimizer states lie in host memory, where the optimizer steps */
+  uint32_t offload; /* 1: shard, reduced gradient and optimizer states lie in host memory, where the optimizer steps */
   uint32_t pin_memory;     /* 1: of these, what a CUDA device copies from and to is page-locked; elsewhere no effect */
 } chassis_shard_rule_t;
+#define CHASSIS_SHARD_RULE_V1_SIZE 48u
 
 /* The host's end of resolve(). Both return a status to hand on. */
 typedef struct chassis_parallel_sink {
   uint32_t struct_size;
   uint32_t reserved0;
   void* impl;
-  /* This strategy serves the axis: the batch is divided along it and gradients are summed over it. Each axis has exactly
-   * one strategy. */
+  /* This strategy serves the axis: the batch is divided along it and gradients are summed over it. Each axis has
+   * exactly one strategy. */
   chassis_status_t* (*claim)(const struct chassis_parallel_sink* s, chassis_str_t axis);
   /* Once for each parameter, by exactly one strategy of the stack; rule is borrowed. */
   chassis_status_t* (*place)(const struct chassis_parallel_sink* s, const chassis_shard_rule_t* rule);
 } chassis_parallel_sink_t;
+#define CHASSIS_PARALLEL_SINK_V1_SIZE 32u
 
 #define CHASSIS_REDUCE_KEEP 1u /* the shards' sum stays per replica: the all_reduce over the other axes comes later */
 
@@ -87,7 +91,8 @@ typedef struct chassis_shards {
   chassis_status_t* (*gather)(const struct chassis_shards* s, const uint32_t* parameters, uint32_t num_parameters,
                               chassis_str_t name);
   /* Until they are whole and may be read. */
-  chassis_status_t* (*wait_gathered)(const struct chassis_shards* s, const uint32_t* parameters, uint32_t num_parameters);
+  chassis_status_t* (*wait_gathered)(const struct chassis_shards* s, const uint32_t* parameters,
+                                     uint32_t num_parameters);
   /* One use less of each; the last one frees what is not resident. */
   chassis_status_t* (*release)(const struct chassis_shards* s, const uint32_t* parameters, uint32_t num_parameters);
   /* As release, but a piece of the whole stays, so that the next gather asks only `ways` neighbouring ranks; ways
@@ -99,12 +104,14 @@ typedef struct chassis_shards {
   chassis_status_t* (*reduce)(const struct chassis_shards* s, const uint32_t* parameters, uint32_t num_parameters,
                               uint32_t flags, chassis_str_t name);
   /* Until their reduced gradients may be read. */
-  chassis_status_t* (*wait_reduced)(const struct chassis_shards* s, const uint32_t* parameters, uint32_t num_parameters);
+  chassis_status_t* (*wait_reduced)(const struct chassis_shards* s, const uint32_t* parameters,
+                                    uint32_t num_parameters);
   /* [any] 1 if whole and readable. */
   int32_t (*is_whole)(const struct chassis_shards* s, uint32_t parameter);
   /* [any] Bytes of whole tensors that are not resident, gathered now. */
   uint64_t (*gathered_bytes)(const struct chassis_shards* s);
 } chassis_shards_t;
+#define CHASSIS_SHARDS_V1_SIZE 80u
 
 #define CHASSIS_EVENT_RECOMPUTE 1u       /* a forward that is run again for its backward */
 #define CHASSIS_EVENT_LAST_MICROBATCH 2u /* of the step */
@@ -121,11 +128,11 @@ typedef struct chassis_saving {
 typedef struct chassis_parallel {
   uint32_t struct_size;
   uint32_t num_savings;
-  /* Of the first strategy in the stack: the axis that gets all ranks that [mesh] leaves over, unless the user says which
-   * one does. Static text. */
+  /* Of the first strategy in the stack: the axis that gets all ranks that [mesh] leaves over, unless the user says
+   * which one does. Static text. */
   chassis_str_t home_axis;
-  /* [control] Claims axes and places parameters, or refuses in words. Allocates nothing. May be called again with another
-   * mesh, for plans. */
+  /* [control] Claims axes and places parameters, or refuses in words. Allocates nothing. May be called again with
+   * another mesh, for plans. */
   chassis_status_t* (*resolve)(struct chassis_instance* self, const chassis_parallel_problem_t* problem,
                                const chassis_parallel_sink_t* sink);
   /* [control] Before the first event; `shards` lives as long as the instance is active. */
@@ -141,11 +148,12 @@ typedef struct chassis_parallel {
   chassis_status_t* (*finish_grads)(struct chassis_instance* self);
   /* After a load, an initialization and every step of the optimizer: resident tensors are brought up to date. */
   chassis_status_t* (*post_optimizer)(struct chassis_instance* self);
-  /* At the end of every step and of every evaluation, before anything is saved: when it returns, nothing is gathered that
-   * is not resident. */
+  /* At the end of every step and of every evaluation, before anything is saved: when it returns, nothing is gathered
+   * that is not resident. */
   chassis_status_t* (*drain)(struct chassis_instance* self);
   /* Static: what a plan tries out when memory does not suffice. */
   const chassis_saving_t* savings;
 } chassis_parallel_t;
+#define CHASSIS_PARALLEL_V1_SIZE 112u
 
 #endif

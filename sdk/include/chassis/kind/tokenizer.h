@@ -15,6 +15,7 @@ typedef struct chassis_tokenizer_info {
   int64_t vocab_size;     /* ids are below this */
   chassis_str_t fingerprint; /* changes whenever any text would get other ids; borrowed as long as the instance */
 } chassis_tokenizer_info_t;
+#define CHASSIS_TOKENIZER_INFO_V1_SIZE 40u
 
 typedef struct chassis_tokenizer {
   uint32_t struct_size;
@@ -30,5 +31,6 @@ typedef struct chassis_tokenizer {
   chassis_status_t* (*decode)(struct chassis_instance* self, const int32_t* ids, uint64_t num_ids, char* text,
                               uint64_t capacity, uint64_t* count);
 } chassis_tokenizer_t;
+#define CHASSIS_TOKENIZER_V1_SIZE 32u
 
 #endif

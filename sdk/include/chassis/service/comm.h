@@ -16,8 +16,8 @@ typedef struct chassis_comm {
   uint32_t struct_size;
   uint32_t reserved0;
   void* impl;
-  /* [control][all-ranks] The ranks that differ from this one on these mesh axes alone; no axes: all ranks. The same axes
-   * give the same group. A group of one rank is legal: its collectives copy. NOT_FOUND for an unknown axis. */
+  /* [control][all-ranks] The ranks that differ from this one on these mesh axes alone; no axes: all ranks. The same
+   * axes give the same group. A group of one rank is legal: its collectives copy. NOT_FOUND for an unknown axis. */
   chassis_status_t* (*group)(const struct chassis_comm* s, const chassis_str_t* axes, uint32_t num_axes,
                              const chassis_comm_group_t** out);
   /* [any] */
@@ -25,7 +25,7 @@ typedef struct chassis_comm {
   uint32_t (*rank)(const chassis_comm_group_t* group);
   /* [step][all-ranks] Of the group. Starts the calls as one. FAILED_PRECONDITION for a call that is none. */
   chassis_status_t* (*start)(const struct chassis_comm* s, const chassis_comm_group_t* group,
-                             const chassis_collective_t* calls, uint32_t num_calls,
+                             const chassis_collective_t* const* calls, uint32_t num_calls,
                              CHASSIS_OWNED chassis_comm_work_t** out);
   /* [step] Until the results may be read: by the host on the CPU, by the current stream on CUDA. Releases the work,
    * whatever comes of it. */
@@ -36,5 +36,6 @@ typedef struct chassis_comm {
    * ranks or an error on all: that of the lowest rank that has one, naming it. */
   chassis_status_t* (*agree)(const struct chassis_comm* s, chassis_str_t what, CHASSIS_STOLEN chassis_status_t* mine);
 } chassis_comm_t;
+#define CHASSIS_COMM_V1_SIZE 72u
 
 #endif

@@ -53,5 +53,6 @@ typedef struct chassis_dispatch {
   /* [any] */
   void (*free_list)(const struct chassis_dispatch* d, CHASSIS_STOLEN chassis_boxed_t* list);
 } chassis_dispatch_t;
+#define CHASSIS_DISPATCH_V1_SIZE 40u
 
 #endif

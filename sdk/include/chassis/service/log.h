@@ -23,5 +23,6 @@ typedef struct chassis_log {
    * closing summary under `key`. */
   void (*count)(const struct chassis_log* log, chassis_str_t key, chassis_str_t message);
 } chassis_log_t;
+#define CHASSIS_LOG_V1_SIZE 40u
 
 #endif

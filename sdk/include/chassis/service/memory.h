@@ -20,6 +20,8 @@
 #define CHASSIS_MEMORY_GATHERED 10u /* whole parameters that a strategy will free again */
 #define CHASSIS_MEMORY_NUM_CATEGORIES 11u
 
+#define CHASSIS_MEMORY_PINNED 1u
+
 typedef struct chassis_memory {
   uint32_t struct_size;
   uint32_t reserved0;
@@ -29,6 +31,13 @@ typedef struct chassis_memory {
   void (*free)(const struct chassis_memory* m, CHASSIS_STOLEN void* data);
   /* [any] Live and peak bytes of one category over the process. */
   void (*usage)(const struct chassis_memory* m, uint32_t category, uint64_t* live_bytes, uint64_t* peak_bytes);
+  /* [step] As alloc, on any device, for use on its current stream; or, PINNED, memory of the host that is page-locked,
+   * from and to which that CUDA device copies without staging. Given back with free_on. */
+  chassis_status_t* (*alloc_on)(const struct chassis_memory* m, uint32_t device_type, int32_t device_index,
+                                uint32_t flags, uint64_t bytes, CHASSIS_OWNED void** out);
+  /* NULL is allowed. */
+  void (*free_on)(const struct chassis_memory* m, CHASSIS_STOLEN void* data);
 } chassis_memory_t;
+#define CHASSIS_MEMORY_V1_SIZE 56u
 
 #endif

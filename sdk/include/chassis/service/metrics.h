@@ -15,5 +15,6 @@ typedef struct chassis_metrics {
   /* [step] Adds to the step's value. */
   void (*add)(const struct chassis_metrics* m, chassis_str_t name, double value);
 } chassis_metrics_t;
+#define CHASSIS_METRICS_V1_SIZE 32u
 
 #endif

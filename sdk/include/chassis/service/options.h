@@ -29,6 +29,7 @@ typedef struct chassis_option {
   uint32_t num_choices;    /* strings: allowed values; 0 = any */
   const chassis_str_t* choices;
 } chassis_option_t;
+#define CHASSIS_OPTION_V1_SIZE 88u
 
 /* [control] All calls fail with NOT_FOUND for a name outside the schema and INVALID_ARGUMENT for another type. */
 typedef struct chassis_options {
@@ -45,5 +46,6 @@ typedef struct chassis_options {
   /* "file:line:column" of the value, or "default": for error messages. Borrowed as long as the instance. */
   chassis_status_t* (*origin)(const struct chassis_options* o, chassis_str_t name, chassis_str_t* out);
 } chassis_options_t;
+#define CHASSIS_OPTIONS_V1_SIZE 64u
 
 #endif

@@ -17,5 +17,6 @@ typedef struct chassis_rng {
   /* Normal, mean 0, deviation 1, by Box–Muller. */
   void (*normal)(const struct chassis_rng* r, chassis_str_t name, uint64_t begin, uint64_t count, float* out);
 } chassis_rng_t;
+#define CHASSIS_RNG_V1_SIZE 32u
 
 #endif

@@ -18,5 +18,6 @@ typedef struct chassis_task {
   void (*parallel_for)(const struct chassis_task* t, int64_t count, int64_t grain,
                        void (*body)(void* context, int64_t begin, int64_t end), void* context);
 } chassis_task_t;
+#define CHASSIS_TASK_V1_SIZE 32u
 
 #endif

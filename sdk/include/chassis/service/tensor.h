@@ -16,7 +16,8 @@ typedef struct chassis_tensor_service {
   uint32_t struct_size;
   uint32_t reserved0;
   void* impl;
-  /* Fill *out, whose struct_size the caller has set. Never fails. */
+  /* Fill *out, whose struct_size the caller has set. Never fails; of a tensor without plain memory, such as a sparse
+   * one, nothing but zeros is said. */
   void (*view)(chassis_tensor_t tensor, chassis_tensor_view_t* out);
   /* Uninitialised, contiguous. RESOURCE_EXHAUSTED names requested and live bytes. */
   chassis_status_t* (*create)(const struct chassis_tensor_service* s, uint32_t dtype, uint32_t device_type,
@@ -39,5 +40,6 @@ typedef struct chassis_tensor_service {
                                    CHASSIS_STOLEN struct DLManagedTensorVersioned* dlpack,
                                    CHASSIS_OWNED chassis_tensor_t* out);
 } chassis_tensor_service_t;
+#define CHASSIS_TENSOR_SERVICE_V1_SIZE 72u
 
 #endif

@@ -32,6 +32,7 @@ struct Request {
   };
   std::deque<Tensor> tensors;
   std::vector<chassis_disk_tensor_t> raw;
+  mutable std::vector<const chassis_disk_tensor_t*> pointers;  // of the latest get()
   std::vector<chassis_disk_pair_t> pairs;
 
   Request& box(std::string name, uint32_t dtype, std::vector<int64_t> global_shape, std::vector<int64_t> offset,
@@ -55,9 +56,11 @@ struct Request {
     return box(std::move(name), dtype, shape, std::vector<int64_t>(shape.size(), 0), shape, rank);
   }
   chassis_save_request_t get(uint64_t max_file_bytes = 0) const {
+    pointers.clear();
+    for (const chassis_disk_tensor_t& tensor : raw) pointers.push_back(&tensor);
     return {sizeof(chassis_save_request_t),
             static_cast<uint32_t>(raw.size()),
-            raw.data(),
+            pointers.data(),
             pairs.data(),
             static_cast<uint32_t>(pairs.size()),
             1,

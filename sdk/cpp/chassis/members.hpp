@@ -1,0 +1,43 @@
+// Members of other plugins, opened to be wrapped. Such a plugin says "requires=" CHASSIS_MEMBERS_ID.
+#pragma once
+
+#include <string_view>
+
+#include "chassis/guard.hpp"
+#include "chassis/host.hpp"
+#include "chassis/sized.hpp"
+
+CHASSIS_SDK_BEGIN
+
+// [control] A member with a table such as chassis_comm_backend_t; closed with this object.
+template <typename Table>
+class OpenedMember {
+ public:
+  // `options` is a JSON object of those that differ from their defaults, or empty. Throws if there is no such member,
+  // if it refuses an option, or if it lacks the interface.
+  OpenedMember(const Host& host, std::string_view kind, std::string_view id, std::string_view interface,
+               std::string_view options = "")
+      : members_(host.service<chassis_members_t>()) {
+    host.check(members_.open(&members_, str(kind), str(id), str(options), &self_));
+    const void* const table = self_->get_interface(self_, str(interface));
+    if (table == nullptr || !read_sized(static_cast<const Table*>(table), table_)) {
+      members_.close(&members_, self_);
+      fail_invalid("'", id, "' offers no ", interface);
+    }
+  }
+  OpenedMember(const OpenedMember&) = delete;
+  OpenedMember& operator=(const OpenedMember&) = delete;
+  ~OpenedMember() { members_.close(&members_, self_); }
+
+  // The first argument of its functions.
+  chassis_instance_t* self() const noexcept { return self_; }
+  // As this SDK knows it: what the member's plugin is too old for is NULL.
+  const Table& table() const noexcept { return table_; }
+
+ private:
+  const chassis_members_t& members_;
+  chassis_instance_t* self_ = nullptr;
+  Table table_{};
+};
+
+CHASSIS_SDK_END

@@ -1,0 +1,50 @@
+// Structs of a plugin of another minor: what its writer knew is read, the rest is zero, and less than the first version
+// is refused with both sizes.
+#include "host/plugin/sized.hpp"
+
+#include <gtest/gtest.h>
+
+#include "tests/host/plugin/plugin_files.hpp"
+
+namespace chassis {
+namespace {
+
+// A rule as a plugin of a later minor has it.
+struct LaterRule {
+  chassis_shard_rule_t rule;
+  uint64_t appended[2];
+};
+
+TEST(Sized, AppendedMembersOfALaterMinorAreNotRead) {
+  LaterRule later{};
+  later.rule.struct_size = sizeof later;
+  later.rule.parameter = 7;
+  later.appended[0] = later.appended[1] = ~uint64_t{0};
+  const chassis_shard_rule_t read = read_struct(&later.rule, "the rule");
+  EXPECT_EQ(read.struct_size, sizeof(chassis_shard_rule_t));
+  EXPECT_EQ(read.parameter, 7u);
+}
+
+TEST(Sized, WhatAnEarlierMinorDidNotKnowIsZeroWhateverLiesThere) {
+  chassis_optimizer_step_t step;
+  std::memset(&step, 0xff, sizeof step);
+  step.struct_size = CHASSIS_OPTIMIZER_STEP_V1_SIZE;
+  const chassis_optimizer_step_t read = read_struct(&step, "the step");
+  EXPECT_EQ(read.struct_size, CHASSIS_OPTIMIZER_STEP_V1_SIZE);
+  static_assert(sizeof step >= CHASSIS_OPTIMIZER_STEP_V1_SIZE);
+  for (size_t i = CHASSIS_OPTIMIZER_STEP_V1_SIZE; i < sizeof read; ++i)
+    EXPECT_EQ(reinterpret_cast<const unsigned char*>(&read)[i], 0);
+}
+
+TEST(Sized, LessThanTheFirstVersionIsRefusedWithBothSizes) {
+  chassis_shard_rule_t rule{};
+  rule.struct_size = 8;
+  const std::string least = std::to_string(CHASSIS_SHARD_RULE_V1_SIZE);
+  EXPECT_TEXT(thrown_by([&] { read_struct(&rule, "the rule of 'w'"); }).text,
+              "the rule of 'w' has 8 bytes, expected at least " + least);
+  EXPECT_TEXT(thrown_by([] { read_struct<chassis_shard_rule_t>(nullptr, "the rule"); }).text,
+              "the rule has 0 bytes, expected at least " + least);
+}
+
+}  // namespace
+}  // namespace chassis
