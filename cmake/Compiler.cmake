@@ -33,6 +33,9 @@ endif()
 if(CHASSIS_FUZZ)
   add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=fuzzer-no-link>")
 endif()
+# What a thread may call is asserted where the program is tried out; see host/plugin/thread_role.hpp.
+add_compile_definitions("$<$<OR:$<CONFIG:Debug>,$<BOOL:${CHASSIS_SANITIZE}>>:CHASSIS_THREAD_ROLES>")
+
 if(CHASSIS_SANITIZE)
   string(REPLACE "-O2" "-O1" CMAKE_C_FLAGS_RELEASE "${CMAKE_C_FLAGS_RELEASE}")
   string(REPLACE "-O2" "-O1" CMAKE_CXX_FLAGS_RELEASE "${CMAKE_CXX_FLAGS_RELEASE}")

@@ -18,6 +18,7 @@
 
 #include "host/base/error.hpp"
 #include "host/plugin/status.hpp"
+#include "host/plugin/thread_role.hpp"
 #include "host/service/comm_cases.hpp"
 #include "host/service/tensor.hpp"
 
@@ -284,6 +285,7 @@ std::vector<std::string> comm_failures(std::span<const CommSubject> ranks) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank)
     threads.emplace_back([&, rank] {
+      const ThreadRoleScope role(ThreadRole::kStep);
       try {
         run_rank(ranks[static_cast<size_t>(rank)], rank, size, shared);
       } catch (const std::exception& error) {

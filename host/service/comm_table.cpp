@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include "host/plugin/status.hpp"
+#include "host/plugin/thread_role.hpp"
 #include "host/service/comm.hpp"
 #include "host/service/tables.hpp"
 
@@ -26,6 +27,7 @@ class CommTable final : public Table {
     table_.impl = this;
     table_.group = [](const chassis_comm_t* t, const chassis_str_t* axes, uint32_t num_axes,
                       const chassis_comm_group_t** out) {
+      assert_thread_role(ThreadRole::kStep, "chassis.comm/1 group");
       const std::vector<std::string> names = names_of(axes, num_axes);
       for (const std::string& name : names) {
         if (self(t).mesh().find(name) < 0)
@@ -38,17 +40,23 @@ class CommTable final : public Table {
     table_.rank = [](const chassis_comm_group_t* group) { return static_cast<uint32_t>(group_of(group).rank()); };
     table_.start = [](const chassis_comm_t* t, const chassis_comm_group_t* group,
                       const chassis_collective_t* const* calls, uint32_t num_calls, chassis_comm_work_t** out) {
+      assert_thread_role(ThreadRole::kStep, "chassis.comm/1 start");
       return guarded([&] {
         auto work = std::make_unique<CommWork>(self(t).start_raw(group_of(group), {calls, num_calls}));
         *out = reinterpret_cast<chassis_comm_work_t*>(work.release());
       });
     };
     table_.wait = [](const chassis_comm_t* t, chassis_comm_work_t* work) {
+      assert_thread_role(ThreadRole::kStep, "chassis.comm/1 wait");
       const std::unique_ptr<CommWork> mine(work_of(work));
       return guarded([&] { self(t).wait(*mine); });
     };
-    table_.done = [](const chassis_comm_t*, chassis_comm_work_t* work) -> int32_t { return work_of(work)->done(); };
+    table_.done = [](const chassis_comm_t*, chassis_comm_work_t* work) -> int32_t {
+      assert_thread_role(ThreadRole::kStep, "chassis.comm/1 done");
+      return work_of(work)->done();
+    };
     table_.agree = [](const chassis_comm_t* t, chassis_str_t what, chassis_status_t* mine) {
+      assert_thread_role(ThreadRole::kStep, "chassis.comm/1 agree");
       if (self(t).is_fake()) return mine;
       const std::string& member = static_cast<const CommTable*>(t->impl)->member_;
       return guarded(

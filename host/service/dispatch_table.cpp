@@ -13,6 +13,7 @@
 
 #include "host/plugin/manifest.hpp"
 #include "host/plugin/status.hpp"
+#include "host/plugin/thread_role.hpp"
 #include "host/service/autograd.hpp"
 #include "host/service/handle.hpp"
 #include "host/service/operators.hpp"
@@ -86,10 +87,12 @@ class DispatchTable final : public Table {
     table_.struct_size = sizeof table_;
     table_.impl = this;
     table_.find = [](const chassis_dispatch_t* t, chassis_str_t name, const chassis_operator_t** out) {
+      assert_thread_role(ThreadRole::kStep, "chassis.dispatch/1 find");
       return self(t).find(view_of(name), out);
     };
     table_.call = [](const chassis_dispatch_t* t, const chassis_operator_t* op, const chassis_boxed_t* arguments,
                      uint32_t num_arguments, chassis_boxed_t* results, uint32_t num_results) {
+      assert_thread_role(ThreadRole::kStep, "chassis.dispatch/1 call");
       return self(t).call(*op, arguments, num_arguments, results, num_results);
     };
     table_.free_list = [](const chassis_dispatch_t*, chassis_boxed_t* list) {

@@ -9,6 +9,7 @@
 #include "host/plugin/instance.hpp"
 #include "host/plugin/registry.hpp"
 #include "host/plugin/status.hpp"
+#include "host/plugin/thread_role.hpp"
 #include "host/service/tables.hpp"
 
 namespace chassis {
@@ -21,9 +22,11 @@ class MembersTable final : public Table {
     table_.impl = this;
     table_.open = [](const chassis_members_t* t, chassis_str_t kind, chassis_str_t id, chassis_str_t options,
                      chassis_instance_t** out) {
+      assert_thread_role(ThreadRole::kStep, "chassis.members/1 open");
       return guarded([&] { *out = self(t).open(view_of(kind), view_of(id), view_of(options)); });
     };
     table_.close = [](const chassis_members_t* t, chassis_instance_t* instance) {
+      assert_thread_role(ThreadRole::kStep, "chassis.members/1 close");
       std::lock_guard lock(self(t).mutex_);
       self(t).open_.erase(instance);
     };

@@ -11,6 +11,7 @@
 
 #include "host/base/error.hpp"
 #include "host/plugin/status.hpp"
+#include "host/plugin/thread_role.hpp"
 #include "host/service/device.hpp"
 #include "host/service/handle.hpp"
 #include "host/service/memory.hpp"
@@ -25,6 +26,7 @@ class MemoryTable final : public Table {
     table_.struct_size = sizeof table_;
     table_.impl = this;
     table_.alloc = [](const chassis_memory_t* t, uint64_t bytes, void** out) {
+      assert_thread_role(ThreadRole::kStep, "chassis.memory/1 alloc");
       return guarded([&] {
         translate_errors([&] {
           const MemoryTag tag(MemoryCategory::kWorkspace, static_cast<const MemoryTable*>(t->impl)->owner_);
@@ -37,6 +39,7 @@ class MemoryTable final : public Table {
     };
     table_.alloc_on = [](const chassis_memory_t* t, uint32_t type, int32_t index, uint32_t flags, uint64_t bytes,
                          void** out) {
+      assert_thread_role(ThreadRole::kStep, "chassis.memory/1 alloc_on");
       return guarded([&] { *out = self(t).alloc_on({static_cast<Device::Type>(type), index}, flags, bytes); });
     };
     table_.free_on = [](const chassis_memory_t* t, void* data) {

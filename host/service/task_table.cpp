@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 
 #include "host/plugin/crash_report.hpp"
+#include "host/plugin/thread_role.hpp"
 #include "host/service/tables.hpp"
 
 namespace chassis {
@@ -16,10 +17,12 @@ class TaskTable final : public Table {
     table_.num_threads = [](const chassis_task_t*) { return static_cast<uint32_t>(at::get_num_threads()); };
     table_.parallel_for = [](const chassis_task_t*, int64_t count, int64_t grain,
                              void (*body)(void*, int64_t, int64_t), void* context) {
+      assert_thread_role(ThreadRole::kStep, "chassis.task/1 parallel_for");
       if (count <= 0) return;
       // A body that throws ends the process with the name of the call: there is no status to hand on.
       at::parallel_for(0, count, grain > 0 ? grain : 1, [=](int64_t begin, int64_t end) noexcept {
         survive_stack_overflow();
+        const ThreadRoleScope chunk(ThreadRole::kAny);
         body(context, begin, end);
       });
     };

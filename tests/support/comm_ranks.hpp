@@ -12,6 +12,7 @@
 #include "host/base/json.hpp"
 #include "host/mesh/world.hpp"
 #include "host/plugin/registry.hpp"
+#include "host/plugin/thread_role.hpp"
 #include "host/service/comm.hpp"
 #include "host/service/host_services.hpp"
 
@@ -84,6 +85,7 @@ inline std::vector<RankEnd> run_ranks(int num_ranks, const RankSetup& setup,
   std::vector<std::thread> threads;
   for (int rank = 0; rank < num_ranks; ++rank) {
     threads.emplace_back([&, rank] {
+      const ThreadRoleScope role(ThreadRole::kStep);
       ends[static_cast<size_t>(rank)] = rank_end([&] {
         World world(test_launch(rank, num_ranks, server.port()), std::chrono::seconds(30));
         world.set_deadline(setup.deadline);

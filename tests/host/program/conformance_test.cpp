@@ -120,7 +120,7 @@ TEST_F(Conformance, FindsAnOpsProviderThatDeclaresNonsenseReplacesOutputsOrLeaks
         test::refusal([&] { failures = text_of(compare_with_oracles(plugins_.ops("wayward"), oracles).failures); });
     return refusal + failures;
   };
-  EXPECT_HAS(said("no number"), "provider 'wayward' on mul.");
+  EXPECT_HAS(said("no number"), "provider 'wayward' on embedding.");
   EXPECT_HAS(said("no number"), "claim gives nan as its cost");
   EXPECT_HAS(said("unknown flags"), "infer sets flags 0x100000, which this host does not know; it knows 0x1f");
   EXPECT_HAS(said("replaces an output"), "output 0 is another handle than the one that the host gave to be written");

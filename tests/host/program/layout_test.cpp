@@ -6,6 +6,7 @@
 #include <set>
 #include <thread>
 
+#include "host/plugin/thread_role.hpp"
 #include "tests/host/program/cpu_run.hpp"
 #include "tests/support/expect_has.hpp"
 
@@ -133,6 +134,7 @@ TEST(Layout, TwoRanksTogetherComputeWhatOneDoes) {
   const LayoutStrategy* stack[] = {&strategy};
   ThreadedCollectives::Meeting meeting;
   auto rank_body = [&](int rank, OpsProvider provider) {
+    const ThreadRoleScope role(ThreadRole::kStep);
     Program program = SmallModel{.layers = 3}.program();
     const ProgramLayout layout = apply_layout(program, stack);
     ParameterTable parameters(program, layout);

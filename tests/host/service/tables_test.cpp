@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "chassis/service/dispatch.h"
@@ -301,6 +302,23 @@ TEST_F(Tables, LoopsCoverTheirRangeOnce) {
       &seen);
   for (const auto& times : seen) EXPECT_EQ(times, 1);
   task->parallel_for(task, 0, 1, [](void*, int64_t, int64_t) { FAIL(); }, nullptr);
+}
+
+TEST_F(Tables, DieWhereAThreadCallsWhatIsForTheStep) {
+#ifdef CHASSIS_THREAD_ROLES
+  const auto* task = table<chassis_task_t>(CHASSIS_TASK_ID);
+  const auto* metrics = table<chassis_metrics_t>(CHASSIS_METRICS_ID);
+  EXPECT_DEATH(std::thread([&] { task->parallel_for(task, 0, 1, nullptr, nullptr); }).join(),
+               "chassis.task/1 parallel_for is called by a thread that may not call it");
+  const auto in_a_chunk = [](void* context, int64_t, int64_t) {
+    const auto* table = static_cast<const chassis_metrics_t*>(context);
+    table->set(table, str("tokens"), 1);
+  };
+  EXPECT_DEATH(task->parallel_for(task, 1, 1, in_a_chunk, const_cast<chassis_metrics_t*>(metrics)),
+               "chassis.metrics/1 set is called by a thread that may not call it");
+#else
+  GTEST_SKIP() << "asserted in debug and sanitizer builds";
+#endif
 }
 
 TEST_F(Tables, MetricsCarryTheNameOfTheirPlugin) {

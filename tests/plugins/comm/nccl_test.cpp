@@ -9,6 +9,7 @@
 
 #include "chassis/kind/comm.h"
 #include "host/plugin/status.hpp"
+#include "host/plugin/thread_role.hpp"
 #include "host/service/device.hpp"
 #include "tests/support/comm_ranks.hpp"
 #include "tests/support/expect_has.hpp"
@@ -199,6 +200,7 @@ TEST(NcclGpu, EveryOpBetweenAllGpus) {
     std::vector<std::thread> ranks;
     for (int rank = 0; rank < size; ++rank) {
       ranks.emplace_back([&, rank] {
+        const ThreadRoleScope role(ThreadRole::kStep);
         const test::RankEnd end = test::rank_end([&] {
           test::RankPlugins plugins;
           const auto nccl = plugins.make("comm", "nccl", {{"register_buffers", registered}});
