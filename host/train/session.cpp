@@ -183,12 +183,14 @@ void Session::load_plugins(const SessionOptions& options) {
   bool can_configure = false;
   for (const PluginSlot& slot : config_.plugin_slots()) {
     const std::string id = slot.kind == "model" ? model_member_ : slot.plugin;
-    if (id.empty() || (slot.kind == "comm" && id == "auto")) continue;
+    const bool is_auto = (slot.kind == "comm" || slot.kind == "ops") && id == "auto";
+    if (id.empty() || is_auto) continue;
     const size_t before = config_.num_problems();
     collect(slot.key + ".plugin", slot.where,
             [&] { config_.check_plugin_options(slot.key, id, registry_->option_specs(slot.kind, id)); });
     if (slot.kind == "model") can_configure = config_.num_problems() == before;
   }
+  collect("kernels", {}, [&] { find_candidates(options); });
   if (can_configure)
     collect(config_.has("model.path") ? "model.path" : "model.config", {}, [&] { configure_model(); });
   config_.finish();
@@ -314,17 +316,7 @@ void Session::build_program() {
   freeze();
   parameters_->set_precision(resolve_.compute);
 
-  auto provider = [&](const std::string& slot_key, const std::string& id, const char* chosen_by) {
-    providers_.push_back(create(slot_key, "ops", id));
-    OpsProvider made = ops_provider(*providers_.back());
-    made.by_user = config_.set_by_user(chosen_by);
-    return made;
-  };
-  resolve_.attention.push_back(provider("attention", config_.get_string("attention.plugin"), "attention.plugin"));
-  for (const std::string& id : config_.get_list("kernels.plugins"))
-    resolve_.kernels.push_back(provider("kernels." + std::string(without_version(id)), id, "kernels.plugins"));
-  resolve_.attention_where = config_.position("attention.plugin");
-  resolve_.kernels_where = config_.position("kernels.plugins");
+  choose_providers();
   executor_ = std::make_unique<Executor>(program_, layout_, *parameters_, resolve_, Recompute::kNone);
 
   if (config_.has("tokenizer.plugin") && !config_.get_string("tokenizer.plugin").empty()) {

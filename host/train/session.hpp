@@ -67,6 +67,13 @@ class Session {
   // Counts a warning if rows of so many positions go beyond it.
   void check_positions(int64_t num_positions, const std::string& what) const;
 
+  // Who computes which node of training: {"device": "cpu", "attention": {NODE: PROVIDER}, "kernels": {…}}.
+  Json chosen_providers();
+  // [all-ranks] Throws a config error that names the first node for which two ranks chose differently.
+  void agree_on_providers();
+  // What plugins.lock says: what was loaded, and those.
+  Json plugins_lock();
+
   const std::string& model_member() const { return model_member_; }
   // What config.json, or [model] config, says about the dtype of stored weights: "float32" if nothing.
   std::string stored_dtype() const;
@@ -109,6 +116,13 @@ class Session {
   void make_mesh(const SessionOptions& options);
   void make_communicator(const SessionOptions& options);
   std::unique_ptr<Instance> choose_comm(bool moves_nothing);
+  bool may_run_on_cuda(const SessionOptions& options) const;
+  bool may_compete(const PluginFile& file, const SessionOptions& options) const;
+  void find_candidates(const SessionOptions& options);
+  void pass_over(const PluginFile& file, const Error& error) const;  // inside a catch
+  void choose_providers();
+  void add_candidates(std::vector<OpsProvider>& providers, bool attention, const std::vector<std::string>& named);
+  void add_provider(std::vector<OpsProvider>& providers, std::unique_ptr<Instance> instance, bool by_user);
   void resolve_parallel();
   void choose_device(const SessionOptions& options);
   Device device_from(const std::string& setting) const;
@@ -132,6 +146,7 @@ class Session {
   std::unique_ptr<Instance> model_;
   const chassis_model_t* model_table_ = nullptr;
   std::unique_ptr<PluginTokenizer> tokenizer_;
+  std::vector<std::string> candidates_;  // of kind ops, that "auto" compares; loaded, by name
   std::vector<std::unique_ptr<Instance>> providers_;
   ResolveOptions resolve_;
   Program program_;

@@ -17,9 +17,9 @@ namespace {
 constexpr const char* kAxes[] = {"pp", "dp_replicate", "dp_shard", "cp", "ep", "tp"};
 
 // One line per key, for comparison between ranks: without origins, since every machine has its own files.
-std::string values_text(const Config& config) {
+std::string values_text(const Json& values) {
   std::string text;
-  for (const auto& [key, value] : dotted_values(config.json())) text += key + " = " + value.dump() + "\n";
+  for (const auto& [key, value] : dotted_values(values)) text += key + " = " + value.dump() + "\n";
   return text;
 }
 
@@ -92,7 +92,7 @@ void Session::make_communicator(const SessionOptions& options) {
           .hint("it is for plans; set comm.plugin = \"auto\" to take one that serves this device");
   }
   if (!planned) {
-    world_->expect_same("configuration", values_text(config_));
+    world_->expect_same("configuration", values_text(config_.json()));
     world_->expect_same("plugins", plugins_text(registry_->lock()));
   }
   const Device device = planned ? Device{} : resolve_.device;
@@ -125,6 +125,8 @@ std::unique_ptr<Instance> Session::choose_comm(bool moves_nothing) {
               "no comm plugin serves " + resolve_.device.text() + (refusals.empty() ? "" : ":" + refusals))
       .hint("install one, or name it in [comm] plugin; `chassis plugins list` shows what there is");
 }
+
+void Session::agree_on_providers() { world_->expect_same("providers of nodes", values_text(chosen_providers())); }
 
 void Session::resolve_parallel() {
   if (!stack_) return;

@@ -1,5 +1,6 @@
 // The ops provider "aten": every op but attention by LibTorch's operators, on the CPU and on CUDA alike.
 #include "chassis/plugin.hpp"
+#include "chassis/cost.hpp"
 #include "kernels.hpp"
 
 namespace {
@@ -12,24 +13,25 @@ struct Entry {
   std::unique_ptr<Kernel> (*make)(const Operators& aten, const NodeView& node);
   uint32_t keeps_inputs;       // that backward reads
   uint32_t overwrites_inputs;  // whose memory the output may take
+  double passes;               // of each element through memory
   std::initializer_list<std::string_view> attrs;
 };
 
 // layer_norm has no out variant that takes undefined parameters, so it makes its own outputs.
 const Entry kEntries[] = {
-    {"linear+cross_entropy", aten::make_linear_cross_entropy, 0b11, 0, {"ignore_index"}},
-    {"embedding", aten::make_embedding, 0b1, 0, {}},
-    {"linear", aten::make_linear, 0b1, 0, {}},
-    {"rms_norm", aten::make_rms_norm, 0b1, 0b1, {"eps"}},
-    {"layer_norm", aten::make_layer_norm, 0b1, 0, {"eps"}},
-    {"rope", aten::make_rope, 0b10, 0, {"inv_freq", "factor", "interleaved"}},
-    {"activation", aten::make_activation, 0b1, 0b1, {"function"}},
-    {"gated_activation", aten::make_gated_activation, 0b11, 0b1, {"function"}},
-    {"add", aten::make_add, 0, 0b11, {}},
-    {"mul", aten::make_mul, 0b11, 0b11, {}},
-    {"reshape", aten::make_reshape, 0, 0b1, {}},
-    {"cross_entropy", aten::make_cross_entropy, 0b11, 0, {"ignore_index"}},
-    {"score", aten::make_score, 0b11, 0, {}},
+    {"linear+cross_entropy", aten::make_linear_cross_entropy, 0b11, 0, 8, {"ignore_index"}},
+    {"embedding", aten::make_embedding, 0b1, 0, 3, {}},
+    {"linear", aten::make_linear, 0b1, 0, 1, {}},
+    {"rms_norm", aten::make_rms_norm, 0b1, 0b1, 6, {"eps"}},
+    {"layer_norm", aten::make_layer_norm, 0b1, 0, 4, {"eps"}},
+    {"rope", aten::make_rope, 0b10, 0, 7, {"inv_freq", "factor", "interleaved"}},
+    {"activation", aten::make_activation, 0b1, 0b1, 2, {"function"}},
+    {"gated_activation", aten::make_gated_activation, 0b11, 0b1, 5, {"function"}},
+    {"add", aten::make_add, 0, 0b11, 3, {}},
+    {"mul", aten::make_mul, 0b11, 0b11, 3, {}},
+    {"reshape", aten::make_reshape, 0, 0b1, 2, {}},
+    {"cross_entropy", aten::make_cross_entropy, 0b11, 0, 6, {"ignore_index"}},
+    {"score", aten::make_score, 0b11, 0, 2, {}},
 };
 
 const Entry& entry_of(const NodeView& node) {
@@ -73,7 +75,7 @@ class Aten : public Ops {
       if (function != "silu" && function != "gelu" && function != "gelu_tanh" && function != "relu")
         refuse("activation '", function, "' is not known");
     }
-    return 0;
+    return cost_ns(host(), node, entry.passes);
   }
 
   void infer(const NodeView& node, Infer& out) override {
@@ -136,5 +138,7 @@ class Aten : public Ops {
 
 }  // namespace
 
-CHASSIS_PLUGIN(ATEN_OPERATORS(ATEN_LINE) "requires=chassis.dispatch/1\nrequires=chassis.tensor/1\nlicense=Apache-2.0\n",
+CHASSIS_PLUGIN(ATEN_OPERATORS(ATEN_LINE)
+               "requires=chassis.dispatch/1\nrequires=chassis.tensor/1\nrequires=chassis.task/1\n"
+               "license=Apache-2.0\n",
                Aten)
