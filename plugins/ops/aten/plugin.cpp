@@ -101,7 +101,7 @@ class Aten : public Ops {
 
  private:
   // Temporaries beside outputs and gradients, as the formulas make them.
-  static void workspace(const NodeView& node, const Entry& entry, Infer& out) {
+  void workspace(const NodeView& node, const Entry& entry, Infer& out) const {
     const uint32_t dtype = node.has_param(0) ? node.param(0).dtype() : node.input(0).dtype();
     const uint64_t input = static_cast<uint64_t>(node.input(0).num_elements());
     const uint64_t wide_bytes = dtype_bytes(aten::wide(dtype)), narrow = dtype == aten::wide(dtype) ? 0 : 1;
@@ -128,8 +128,12 @@ class Aten : public Ops {
       // The product, where it is added to an earlier one.
       out.workspace(0, static_cast<uint64_t>(node.param(0).num_elements()) * wide_bytes);
     } else if (entry.pattern == "linear" && narrow) {
+      const int64_t out_dim = node.param(0).size(0), in_dim = node.param(0).size(1);
       const uint64_t output = static_cast<uint64_t>(node.output(0).num_elements());
-      out.workspace(0, (input + output) * wide_bytes);
+      const bool by_host = dtype == CHASSIS_DTYPE_BF16 && node.device_type() == CHASSIS_DEVICE_CPU;
+      out.workspace(0, by_host ? gemm_scratch_bytes(host(), dtype, CHASSIS_DTYPE_F32, out_dim, in_dim,
+                                                    node.input(0).num_elements() / in_dim)
+                               : (input + output) * wide_bytes);
     }
   }
 
@@ -140,5 +144,6 @@ class Aten : public Ops {
 
 CHASSIS_PLUGIN(ATEN_OPERATORS(ATEN_LINE)
                "requires=chassis.dispatch/1\nrequires=chassis.tensor/1\nrequires=chassis.task/1\n"
+               "requires=chassis.gemm/1\n"
                "license=Apache-2.0\n",
                Aten)
