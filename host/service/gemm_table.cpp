@@ -3,6 +3,7 @@
 
 #include "host/plugin/sized.hpp"
 #include "host/plugin/status.hpp"
+#include "host/plugin/thread_role.hpp"
 #include "host/service/gemm.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/tables.hpp"
@@ -16,6 +17,7 @@ class GemmTable final : public Table {
     table_.struct_size = sizeof table_;
     table_.impl = this;
     table_.run = [](const chassis_gemm_t* t, const chassis_gemm_problem_t* problem) -> chassis_status_t* {
+      assert_thread_role(ThreadRole::kStep, "chassis.gemm/1 run");
       try {
         const auto ours = read_struct(problem, "gemm: the problem");
         if (const GemmRefusal refusal = refusal_of(ours); refusal.code != CHASSIS_OK)
