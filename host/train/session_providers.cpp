@@ -9,6 +9,7 @@
 #include "host/base/json.hpp"
 #include "host/base/log.hpp"
 #include "host/config/plugin_name.hpp"
+#include "host/config/suggest.hpp"
 #include "host/plugin/status.hpp"
 #include "host/program/providers.hpp"
 #include "host/service/device.hpp"
@@ -70,18 +71,22 @@ void Session::find_candidates(const SessionOptions& options) {
     candidates_.push_back(id);
   }
   if (!auto_kernels) return;
-  for (const auto& [name, table] : config_.json("kernels").items())
-    if (table.is_object() && !named.contains(name) && std::ranges::count(candidates_, name) == 0)
-      config_.add_problem("kernels." + name,
-                          fmt::format("[kernels.{}]: \"auto\" does not compare '{}', and kernels.plugins does not name it; "
-                                      "it compares {}", name, name, fmt::join(candidates_, ", ")));
+  const Json tables = config_.json("kernels");
+  for (const auto& [name, table] : tables.items()) {
+    if (!table.is_object() || named.contains(name) || std::ranges::count(candidates_, name) > 0) continue;
+    const std::string near = nearest(name, candidates_);
+    config_.add_problem("kernels." + name,
+                        fmt::format("[kernels.{}]: kernels.plugins does not name '{}', and \"auto\" compares {}{}", name,
+                                    name, fmt::join(candidates_, ", "),
+                                    near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near)));
+  }
 }
 
 // Content that somebody asked for by its hash is not replaced by another's.
 void Session::pass_over(const PluginFile& file, const Error& error) const {
   if (error.code() == ExitCode::kInternal || registry_->is_pinned(file)) throw;
   counted_warning("providers that \"auto\" passes over",
-                  fmt::format("\"auto\" passes over {}: {}", file.manifest.who(), error.what()));
+                  fmt::format("\"auto\" passes over '{}': {}", file.manifest.id, error.what()));
 }
 
 void Session::add_provider(std::vector<OpsProvider>& providers, std::unique_ptr<Instance> instance, bool by_user) {

@@ -115,7 +115,7 @@ TEST(Config, ListsThePluginsThatItAsksFor) {
   for (const PluginSlot& slot : config.plugin_slots()) all += slot.key + ":" + slot.kind + ":" + slot.plugin + " ";
   EXPECT_EQ(all,
             "model:model:llama tokenizer:tokenizer:bytes optimizer:optimizer:adamw parallel.0:parallel:zero "
-            "comm:comm:auto attention:ops:sdpa kernels.fused:ops:fused kernels.aten:ops:aten checkpoint:format:native "
+            "comm:comm:auto attention:ops:auto kernels.fused:ops:fused kernels.aten:ops:aten checkpoint:format:native "
             "export:format:safetensors ");
 }
 
@@ -143,8 +143,8 @@ TEST(Config, OptionsOfListedPluginsStandInTablesOfTheirOwn) {
                                {.name = "size", .type = OptionType::kInt, .default_json = "3"}});
   config.finish();
   EXPECT_EQ(config.plugin_options("kernels.aten").dump(), R"({"fast":false,"size":3})");
-  EXPECT_EQ(what_is_wrong(kExample + "[kernels.atem]\nfast = false\n"),
-            "a.toml:23:10: [kernels.atem]: 'atem' is not in kernels.plugins (did you mean 'aten'?)");
+  EXPECT_EQ(what_is_wrong(kExample + "[kernels]\nplugins = [\"aten\"]\n[kernels.atem]\nfast = false\n"),
+            "a.toml:25:10: [kernels.atem]: 'atem' is not in kernels.plugins (did you mean 'aten'?)");
 }
 
 TEST(Config, APluginsRequiredOptionMustBeSet) {
