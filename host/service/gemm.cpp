@@ -92,8 +92,10 @@ void run_library(const Problem& p) {
 // c, in fp32, by a product in fp32.
 void run_fp32(const Problem& p, at::Tensor c) {
   const at::Tensor a = matrix(stored_a(p)).to(at::kFloat), b = matrix(stored_b(p)).to(at::kFloat);
-  if (p.alpha == 1 && p.beta == 0) at::mm_out(c, a, b);
-  else at::addmm_out(c, c, a, b, p.beta, p.alpha);
+  if (p.alpha == 1 && p.beta == 0)
+    at::mm_out(c, a, b);
+  else
+    at::addmm_out(c, c, a, b, p.beta, p.alpha);
 }
 
 }  // namespace
@@ -147,8 +149,10 @@ void gemm(const Problem& p, Bf16Way way) {
     if (p.k > 0 && way == Bf16Way::kLibrary && is_bf16_product(p)) return run_library(p);
     at::Tensor c = matrix(stored_c(p));
     if (p.k == 0) {
-      if (p.beta == 0) c.zero_();
-      else c.mul_(p.beta);
+      if (p.beta == 0)
+        c.zero_();
+      else
+        c.mul_(p.beta);
     } else if (p.c_dtype == CHASSIS_DTYPE_F32) {
       run_fp32(p, c);
     } else {

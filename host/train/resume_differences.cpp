@@ -107,20 +107,19 @@ void compare_providers(const Json& saved, const Json& now, const Config& config,
     const bool is_said = std::ranges::any_of(out.counted, [&](const auto& said) { return said.key == key; });
     const bool is_auto = config.json(key).dump().find("\"auto\"") != std::string::npos;
     if ((is_said && !is_auto) || !saved.contains(table) || !saved[table].is_object()) continue;
-    std::map<std::pair<std::string, std::string>, std::string> nodes;  // was, is → names
-    const auto compare = [&](const Json& of, const Json& with, bool of_saved) {
-      for (const auto& [node, provider] : of.items()) {
-        const std::string mine = json_text(provider), other = with.contains(node) ? json_text(with[node]) : "nobody";
-        if (mine == other || (!of_saved && other != "nobody")) continue;
-        std::string& names = nodes[of_saved ? std::pair(mine, other) : std::pair(other, mine)];
-        names += (names.empty() ? "" : ", ") + printable(node);
-      }
-    };
-    compare(saved[table], now[table], true);
-    compare(now[table], saved[table], false);
-    for (const auto& [providers, names] : nodes)
-      (same_device ? out.counted : out.expected)
-          .push_back({"the provider of " + names, fmt::format("was {}, is {}", providers.first, providers.second)});
+    std::map<std::string, std::pair<std::string, std::string>> of_nodes;  // was, is
+    for (const auto& [node, provider] : saved[table].items()) of_nodes[node].first = json_text(provider);
+    for (const auto& [node, provider] : now[table].items()) of_nodes[node].second = json_text(provider);
+    std::map<std::string, std::string> nodes_of;  // by what is said of them
+    const auto text = [](const std::string& provider) { return provider.empty() ? "nobody" : provider; };
+    for (const auto& [node, providers] : of_nodes) {
+      const auto& [was, is] = providers;
+      if (was == is) continue;
+      std::string& nodes = nodes_of[fmt::format("was {}, is {}", text(was), text(is))];
+      nodes += (nodes.empty() ? "" : ", ") + printable(node);
+    }
+    for (const auto& [said, nodes] : nodes_of)
+      (same_device ? out.counted : out.expected).push_back({"the provider of " + nodes, said});
   }
 }
 

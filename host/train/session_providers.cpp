@@ -75,10 +75,10 @@ void Session::find_candidates(const SessionOptions& options) {
   for (const auto& [name, table] : tables.items()) {
     if (!table.is_object() || named.contains(name) || std::ranges::count(candidates_, name) > 0) continue;
     const std::string near = nearest(name, candidates_);
-    config_.add_problem("kernels." + name,
-                        fmt::format("[kernels.{}]: kernels.plugins does not name '{}', and \"auto\" compares {}{}", name,
-                                    name, fmt::join(candidates_, ", "),
-                                    near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near)));
+    config_.add_problem(
+        "kernels." + name,
+        fmt::format("[kernels.{}]: kernels.plugins does not name '{}', and \"auto\" compares {}{}", name, name,
+                    fmt::join(candidates_, ", "), near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near)));
   }
 }
 
@@ -119,7 +119,8 @@ void Session::choose_providers() {
     add_provider(resolve_.attention, create("attention", "ops", id), config_.set_by_user("attention.plugin"));
   const std::vector<std::string> named = config_.get_list("kernels.plugins");
   for (const std::string& id : named) {
-    if (id == kAuto) add_candidates(resolve_.kernels, false, named);
+    if (id == kAuto)
+      add_candidates(resolve_.kernels, false, named);
     else
       add_provider(resolve_.kernels, create("kernels." + std::string(without_version(id)), "ops", id),
                    config_.set_by_user("kernels.plugins"));

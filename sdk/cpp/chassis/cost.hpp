@@ -31,7 +31,8 @@ inline double cost_ns(const Host& host, const NodeView& node, double passes) {
     flops = 2 * rows * static_cast<double>(weight.num_elements());
   }
   const double bytes = passes * elements * static_cast<double>(dtype_bytes(node.output(0).dtype()));
-  const double ns = bytes / (cuda ? kGpuBytesPerNs : kCoreBytesPerNs) + flops / (cuda ? kGpuFlopsPerNs : kCoreFlopsPerNs);
+  const double ns =
+      bytes / (cuda ? kGpuBytesPerNs : kCoreBytesPerNs) + flops / (cuda ? kGpuFlopsPerNs : kCoreFlopsPerNs);
   return ns * (node.training() ? 3 : 1) / static_cast<double>(num_cores(host, node));
 }
 

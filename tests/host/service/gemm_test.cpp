@@ -23,7 +23,9 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 class Matrix {
  public:
   Matrix(uint32_t dtype, int64_t rows, int64_t columns, int64_t gap)
-      : dtype_(dtype), columns_(columns), ld_(std::max<int64_t>(1, columns + gap)),
+      : dtype_(dtype),
+        columns_(columns),
+        ld_(std::max<int64_t>(1, columns + gap)),
         bytes_(static_cast<size_t>(std::max<int64_t>(1, rows) * ld_ * size())) {
     for (int64_t i = 0; i < rows * ld_; ++i) set(i, 7.0f);
   }
@@ -98,8 +100,10 @@ class Operands {
         b(c.b_dtype, transposed_b() ? c.n : c.k, transposed_b() ? c.k : c.n, 2 * c.gap),
         c(c.c_dtype, c.m, c.n, c.gap) {
     a.fill(1), b.fill(2);
-    if (case_.beta == 0) this->c.fill_with(kNan);
-    else this->c.fill(3);
+    if (case_.beta == 0)
+      this->c.fill_with(kNan);
+    else
+      this->c.fill(3);
   }
 
   chassis_gemm_problem_t problem() {
@@ -193,8 +197,15 @@ TEST_F(Gemm, TakesEachOfTheThreeInEitherDtype) {
       for (const float beta : {0.0f, 1.0f}) {
         SCOPED_TRACE(testing::Message() << flags << " dtypes " << dtypes << " beta " << beta);
         const auto dtype = [&](int bit) { return dtypes & bit ? CHASSIS_DTYPE_BF16 : CHASSIS_DTYPE_F32; };
-        expect_product({.m = 19, .n = 21, .k = 35, .flags = flags, .a_dtype = dtype(1), .b_dtype = dtype(2),
-                        .c_dtype = dtype(4), .beta = beta, .gap = 1});
+        expect_product({.m = 19,
+                        .n = 21,
+                        .k = 35,
+                        .flags = flags,
+                        .a_dtype = dtype(1),
+                        .b_dtype = dtype(2),
+                        .c_dtype = dtype(4),
+                        .beta = beta,
+                        .gap = 1});
       }
 }
 
@@ -205,8 +216,14 @@ TEST_F(Gemm, Bf16IsTheSameProductInBothWays) {
     for (const float beta : {0.0f, 1.0f})
       for (const Bf16Way way : {Bf16Way::kLibrary, Bf16Way::kWidened}) {
         SCOPED_TRACE(testing::Message() << flags << " beta " << beta << " way " << static_cast<int>(way));
-        Operands operands({.m = 67, .n = 41, .k = 129, .flags = flags, .a_dtype = CHASSIS_DTYPE_BF16,
-                           .b_dtype = CHASSIS_DTYPE_BF16, .beta = beta, .gap = 5});
+        Operands operands({.m = 67,
+                           .n = 41,
+                           .k = 129,
+                           .flags = flags,
+                           .a_dtype = CHASSIS_DTYPE_BF16,
+                           .b_dtype = CHASSIS_DTYPE_BF16,
+                           .beta = beta,
+                           .gap = 5});
         operands.expect_product([&](const chassis_gemm_problem_t& problem) { gemm(problem, way); });
       }
 }
@@ -243,7 +260,8 @@ TEST_F(Gemm, RefusesInWordsAndLeavesCAsItWas) {
   EXPECT_HAS(refusal([](P& p) { p.b = nullptr; }), "3 gemm: b is NULL");
   EXPECT_HAS(refusal([](P& p) { p.c = nullptr; }), "3 gemm: c is NULL");
   EXPECT_HAS(refusal([](P& p) { p.c = const_cast<void*>(p.a); }), "3 gemm: c overlaps a");
-  EXPECT_HAS(refusal([](P& p) { p.c_dtype = CHASSIS_DTYPE_F64; }), "12 gemm: c is of dtype 2, expected F32 (1) or BF16");
+  EXPECT_HAS(refusal([](P& p) { p.c_dtype = CHASSIS_DTYPE_F64; }),
+             "12 gemm: c is of dtype 2, expected F32 (1) or BF16");
   EXPECT_HAS(refusal([](P& p) { p.device_type = CHASSIS_DEVICE_CUDA; }), "12 gemm: matrices lie on cuda:0");
   for (int64_t i = 0; i < 3; ++i)
     for (int64_t j = 0; j < 4; ++j) EXPECT_EQ(operands.c.at(i, j), before.at(i, j));

@@ -58,7 +58,8 @@ TEST(LinearInBf16, GradientsOfWeightsAreSumsInFp32) {
     for (const bool adds : {false, true}) {
       SCOPED_TRACE(testing::Message() << out << " × " << in << (adds ? ", added" : ""));
       NodeSpec node;
-      const int x = node.operand({2, 65, in}, at::kBFloat16, true), weight = node.operand({out, in}, at::kBFloat16, true);
+      const int x = node.operand({2, 65, in}, at::kBFloat16, true),
+                weight = node.operand({out, in}, at::kBFloat16, true);
       const int y = node.operand({2, 65, out}, at::kBFloat16, true);
       node.inputs = {x}, node.params = {weight}, node.outputs = {y};
       node.ops = {{"linear", {x}, {weight}, {y}, {}}};
@@ -66,7 +67,8 @@ TEST(LinearInBf16, GradientsOfWeightsAreSumsInFp32) {
       const at::Tensor rows = bf16({2, 65, in}), gradient = bf16({2, 65, out});
       const at::Tensor found =
           provider.run(node, {rows}, {bf16({out, in})}, {gradient}, {.add_grad_params = adds}).grad_params[0];
-      const at::Tensor expected = gradient.to(at::kDouble).view({130, out}).t().mm(rows.to(at::kDouble).view({130, in}));
+      const at::Tensor expected =
+          gradient.to(at::kDouble).view({130, out}).t().mm(rows.to(at::kDouble).view({130, in}));
       const double error = found.to(at::kDouble).sub(expected).norm().item().toDouble();
       EXPECT_LE(error, 1e-6 * expected.norm().item().toDouble());
     }

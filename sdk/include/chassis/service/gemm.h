@@ -16,8 +16,8 @@
  * and B are not, and without elements of C nothing happens. */
 typedef struct chassis_gemm_problem {
   uint32_t struct_size;
-  uint32_t flags;       /* CHASSIS_GEMM_… */
-  uint32_t a_dtype;     /* F32 or BF16, each for itself */
+  uint32_t flags;   /* CHASSIS_GEMM_… */
+  uint32_t a_dtype; /* F32 or BF16, each for itself */
   uint32_t b_dtype;
   uint32_t c_dtype;
   uint32_t device_type; /* where all three lie */
