@@ -177,9 +177,9 @@ std::vector<std::string> PluginIndex::versions(std::string_view kind, std::strin
   return out;
 }
 
-bool PluginIndex::is_of_program(const PluginFile& file) const {
+bool PluginIndex::is_of_program(const std::string& path) const {
   std::error_code error;
-  return fs::equivalent(fs::path(file.path).parent_path(), installed_folder(), error) && !error;
+  return fs::equivalent(fs::path(path).parent_path(), installed_folder(), error) && !error;
 }
 
 const PluginFile* PluginIndex::library(std::string_view id) const {

@@ -64,7 +64,7 @@ class PluginIndex {
 
   // Whether a file lies in the folder of the program itself, "installed", where only who may change the program puts
   // plugins.
-  bool is_of_program(const PluginFile& file) const;
+  bool is_of_program(const std::string& path) const;
 
   const std::vector<PluginFolder>& folders() const { return folders_; }
   // In the order of the folders, then by file name.

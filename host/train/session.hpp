@@ -117,6 +117,7 @@ class Session {
   void make_communicator(const SessionOptions& options);
   std::unique_ptr<Instance> choose_comm(bool moves_nothing);
   bool may_run_on_cuda(const SessionOptions& options) const;
+  std::string hidden_by(const PluginFile& file, const std::string& id) const;
   bool may_compete(const PluginFile& file, const SessionOptions& options) const;
   void find_candidates(const SessionOptions& options);
   void pass_over(const PluginFile& file, const Error& error) const;  // inside a catch

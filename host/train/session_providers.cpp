@@ -19,6 +19,7 @@ namespace chassis {
 namespace {
 
 constexpr std::string_view kAuto = "auto", kAttention = "attention";
+constexpr const char* kPassedOver = "providers that \"auto\" passes over";
 
 // Providers of attention compete in [attention], all others in [kernels].
 bool competes_in(const OpsProvider& provider, bool attention) {
@@ -32,6 +33,15 @@ bool competes_in(const OpsProvider& provider, bool attention) {
 
 }  // namespace
 
+// The program's own file of a member that another one replaces; empty if none does.
+std::string Session::hidden_by(const PluginFile& file, const std::string& id) const {
+  const PluginIndex& index = registry_->index();
+  for (const ShadowedMember& hidden : index.shadowed())
+    if (hidden.name == MemberName{"ops", id} && index.is_of_program(hidden.path) && !index.is_of_program(file.path))
+      return hidden.path;
+  return "";
+}
+
 bool Session::may_run_on_cuda(const SessionOptions& options) const {
   if (options.as_on) return options.as_on->type == Device::Type::kCuda;
   const std::string& setting = config_.get_string("run.device");
@@ -42,7 +52,7 @@ bool Session::may_run_on_cuda(const SessionOptions& options) const {
 // Rationale: whoever may change the program's own folder may change the program. What lies in any other runs only if
 // somebody names it.
 bool Session::may_compete(const PluginFile& file, const SessionOptions& options) const {
-  if (file.manifest.oracle || !registry_->index().is_of_program(file)) return false;
+  if (file.manifest.oracle || !registry_->index().is_of_program(file.path)) return false;
   if (registry_->loads_only_pinned() && !registry_->is_pinned(file)) return false;
   return file.manifest.cuda == 0 || may_run_on_cuda(options);
 }
@@ -60,6 +70,11 @@ void Session::find_candidates(const SessionOptions& options) {
   if (!any_auto) return;
   for (const std::string& id : registry_->index().ids("ops")) {
     const PluginFile& file = *registry_->index().find("ops", id);
+    if (const std::string own = hidden_by(file, id); !own.empty())
+      counted_warning(kPassedOver,
+                      fmt::format("\"auto\" passes over '{}': {} lies in an earlier folder than {}; name it, "
+                                  "or remove it",
+                                  id, file.path, own));
     if (!may_compete(file, options)) continue;
     try {
       const std::vector<OptionSpec>& specs = registry_->option_specs("ops", id);
@@ -85,8 +100,7 @@ void Session::find_candidates(const SessionOptions& options) {
 // Content that somebody asked for by its hash is not replaced by another's.
 void Session::pass_over(const PluginFile& file, const Error& error) const {
   if (error.code() == ExitCode::kInternal || registry_->is_pinned(file)) throw;
-  counted_warning("providers that \"auto\" passes over",
-                  fmt::format("\"auto\" passes over '{}': {}", file.manifest.id, error.what()));
+  counted_warning(kPassedOver, fmt::format("\"auto\" passes over '{}': {}", file.manifest.id, error.what()));
 }
 
 void Session::add_provider(std::vector<OpsProvider>& providers, std::unique_ptr<Instance> instance, bool by_user) {

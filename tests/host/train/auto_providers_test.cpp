@@ -101,6 +101,15 @@ TEST_F(AutoProviders, OfOtherFoldersAreNotLoaded) {
   }
 }
 
+TEST_F(AutoProviders, ThatAnotherFolderReplacesAreACountedLine) {
+  copy_program();
+  fs::create_directory(scratch_ / "others");
+  fs::copy(plugins() + "/interval.so", scratch_ / "others/interval.so");
+  const std::string said = run("check", {"--graph", "run.device=cpu", "--plugin-path", "others"});
+  EXPECT_HAS(said, "warning: \"auto\" passes over 'interval': others/interval.so lies in an earlier folder than ");
+  EXPECT_HAS(said, "auto: sdpa ");
+}
+
 TEST_F(AutoProviders, ThatCannotBeLoadedAreACountedLine) {
   copy_program();
   std::string bytes = test::text_of_file(plugins() + "/interval.so");
