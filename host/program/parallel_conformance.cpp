@@ -74,7 +74,6 @@ class Rank {
     facts.mesh = mesh_;
     facts.rank = rank;
     facts.num_microbatches = scenario.num_microbatches;
-    facts.recomputes = scenario.recomputes;
     event("resolve", [&] { stack_.resolve(program, parameters_, facts); });
     communicator_ = std::make_unique<Communicator>(std::move(backend), world_, mesh_, rank, Device{});
     parameters_.allocate({});

@@ -172,7 +172,6 @@ void ParallelStack::resolve(const Program& program, ParameterTable& parameters, 
   raw.reduce_dtype = static_cast<uint32_t>(facts.reduce_dtype);
   raw.device_type = static_cast<uint32_t>(facts.device.type);
   raw.num_microbatches = static_cast<uint32_t>(facts.num_microbatches);
-  raw.recomputes = facts.recomputes;
 
   rules_.assign(all.size(), {});
   std::vector<Answer> answers(members_.size());

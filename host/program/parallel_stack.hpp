@@ -21,7 +21,6 @@ struct StackFacts {
   Dtype reduce_dtype = Dtype::f32;
   Device device;
   int64_t num_microbatches = 1;
-  bool recomputes = false;
 };
 
 // One table of [[parallel]].

@@ -132,7 +132,6 @@ void Session::resolve_parallel() {
   facts.mesh = mesh_;
   facts.rank = rank_;
   facts.device = resolve_.device;
-  facts.recomputes = config_.get_string("recompute.mode") == "full";
   facts.reduce_dtype = float_dtype(config_.get_string("precision.reduce"), "precision.reduce");
   if (config_.use() == ConfigUse::kTraining) {
     const int data_ranks = mesh_.size(mesh_.find("dp_replicate")) * mesh_.size(mesh_.find("dp_shard"));
