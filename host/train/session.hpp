@@ -11,8 +11,8 @@
 #include "host/config/config.hpp"
 #include "host/data/eval_data.hpp"
 #include "host/data/train_data.hpp"
-#include "host/plugin/registry.hpp"
 #include "host/mesh/world.hpp"
+#include "host/plugin/registry.hpp"
 #include "host/program/parallel_stack.hpp"
 #include "host/service/comm.hpp"
 #include "host/service/host_services.hpp"
@@ -20,6 +20,7 @@
 #include "host/train/optimizer_driver.hpp"
 #include "host/train/plugin_tokenizer.hpp"
 #include "host/train/ranks.hpp"
+#include "host/train/step.hpp"
 
 namespace chassis {
 
@@ -52,7 +53,9 @@ class Session {
   World& world() { return *world_; }
   const MeshShape& mesh() const { return mesh_; }
   int rank() const { return rank_; }
-  Ranks ranks() const { return {stack_.get(), communicator_.get()}; }
+  Ranks ranks() const { return {*stack_, *communicator_}; }
+  // Of a configuration that is read for training.
+  StepParts step_parts() { return {*executor_, parameters(), *optimizer_, ranks(), device()}; }
   Executor& executor() { return *executor_; }
   // Of a configuration that is read for training.
   OptimizerDriver& optimizer() { return *optimizer_; }
@@ -108,6 +111,7 @@ class Session {
   void configure_model();
   void make_mesh(const SessionOptions& options);
   void make_communicator(const SessionOptions& options);
+  std::unique_ptr<Instance> open_comm(bool planned);
   std::unique_ptr<Instance> choose_comm(bool moves_nothing);
   void resolve_parallel();
   void choose_device(const SessionOptions& options);

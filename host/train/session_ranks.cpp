@@ -4,6 +4,7 @@
 #include "chassis/kind/comm.h"
 #include "host/base/json.hpp"
 #include "host/base/log.hpp"
+#include "host/base/mesh_axes.hpp"
 #include "host/mesh/axes.hpp"
 #include "host/plugin/manifest.hpp"
 #include "host/plugin/status.hpp"
@@ -12,9 +13,6 @@
 
 namespace chassis {
 namespace {
-
-// Slowest first: ranks that talk most are neighbours.
-constexpr const char* kAxes[] = {"pp", "dp_replicate", "dp_shard", "cp", "ep", "tp"};
 
 // One line per key, for comparison between ranks: without origins, since every machine has its own files.
 std::string values_text(const Config& config) {
@@ -43,26 +41,26 @@ void Session::make_mesh(const SessionOptions& options) {
     const std::string key = "parallel." + std::to_string(i);
     members.push_back({create(key, "parallel", config_.get_string(key + ".plugin")), config_.position(key)});
   }
-  if (!members.empty()) stack_ = std::make_unique<ParallelStack>(std::move(members));
+  stack_ = std::make_unique<ParallelStack>(std::move(members));
 
   std::vector<AxisRequest> requests;
   bool rest_is_given = false;
-  for (const char* name : kAxes) {
-    const std::string key = std::string("mesh.") + name;
-    AxisRequest request{name, 1, config_.origin(key).by_user(), config_.position(key)};
+  for (const AxisSpec& axis : kMeshAxes) {
+    const std::string key = mesh_key(axis.name);
+    AxisRequest request{std::string(axis.name), 1, config_.origin(key).by_user(), config_.position(key)};
     if (request.by_user) request.size = config_.get_int(key);
     rest_is_given |= request.size == -1;
     requests.push_back(request);
   }
   const int world_size = options.world_size > 0 ? options.world_size : world_->size();
-  const std::string home = stack_ ? stack_->home_axis() : "dp_shard";
+  const std::string home = stack_->home_axis();
   for (AxisRequest& request : requests)
     if (request.name == home && !request.by_user && !rest_is_given) request.size = -1;
   std::vector<MeshAxis> axes;
   for (const auto& [name, size] : axis_sizes(requests, world_size)) axes.push_back({name, size});
   mesh_ = MeshShape(std::move(axes));
   rank_ = options.world_size > 0 ? options.rank : world_->rank();
-  if (!stack_ && world_size > 1)
+  if (stack_->empty() && world_size > 1)
     throw Error(
         ExitCode::kConfig, config_.position("parallel"),
         "the run has " + std::to_string(world_size) + " processes, but [[parallel]] names no strategy to divide it")
@@ -70,34 +68,35 @@ void Session::make_mesh(const SessionOptions& options) {
 }
 
 void Session::make_communicator(const SessionOptions& options) {
-  if (mesh_.world_size() == 1) return;
   const bool planned = options.world_size > 0;
-  const std::string id = config_.get_string("comm.plugin");
-  std::unique_ptr<Instance> backend;
-  if (planned || id == "auto") {
-    backend = choose_comm(planned);
-  } else {
-    backend = create("comm", "comm", id);
-    const auto& table = backend->interface<chassis_comm_backend_t>(CHASSIS_COMM_BACKEND_ID);
-    try {
-      backend->check(
-          table.supports(backend->get("supports"), static_cast<uint32_t>(resolve_.device.type), resolve_.device.index));
-    } catch (const Error& error) {
-      throw Error(ExitCode::kConfig, config_.position("comm.plugin"), error.message())
-          .hint("set comm.plugin = \"auto\" to take one that serves this device");
-    }
-    if ((table.properties & CHASSIS_COMM_MOVES_NOTHING) != 0)
-      throw Error(ExitCode::kConfig, config_.position("comm.plugin"),
-                  "comm.plugin = \"" + id + "\" moves nothing between ranks: every one would train by itself")
-          .hint("it is for plans; set comm.plugin = \"auto\" to take one that serves this device");
-  }
   if (!planned) {
     world_->expect_same("configuration", values_text(config_));
     world_->expect_same("plugins", plugins_text(registry_->lock()));
   }
   const Device device = planned ? Device{} : resolve_.device;
-  communicator_ = std::make_unique<Communicator>(std::move(backend), *world_, mesh_, rank_, device);
+  communicator_ = std::make_unique<Communicator>(open_comm(planned), *world_, mesh_, rank_, device);
   services_->set_communicator(communicator_.get());
+}
+
+// NULL with one rank, which needs none.
+std::unique_ptr<Instance> Session::open_comm(bool planned) {
+  if (mesh_.world_size() == 1) return nullptr;
+  const std::string id = config_.get_string("comm.plugin");
+  if (planned || id == "auto") return choose_comm(planned);
+  auto backend = create("comm", "comm", id);
+  const auto& table = backend->interface<chassis_comm_backend_t>(CHASSIS_COMM_BACKEND_ID);
+  try {
+    backend->check(
+        table.supports(backend->get("supports"), static_cast<uint32_t>(resolve_.device.type), resolve_.device.index));
+  } catch (const Error& error) {
+    throw Error(ExitCode::kConfig, config_.position("comm.plugin"), error.message())
+        .hint("set comm.plugin = \"auto\" to take one that serves this device");
+  }
+  if ((table.properties & CHASSIS_COMM_MOVES_NOTHING) != 0)
+    throw Error(ExitCode::kConfig, config_.position("comm.plugin"),
+                "comm.plugin = \"" + id + "\" moves nothing between ranks: every one would train by itself")
+        .hint("it is for plans; set comm.plugin = \"auto\" to take one that serves this device");
+  return backend;
 }
 
 // The first that serves this device: those made for it before those for any. Or the first that needs none.
@@ -127,7 +126,6 @@ std::unique_ptr<Instance> Session::choose_comm(bool moves_nothing) {
 }
 
 void Session::resolve_parallel() {
-  if (!stack_) return;
   StackFacts facts;
   facts.mesh = mesh_;
   facts.rank = rank_;
@@ -135,11 +133,13 @@ void Session::resolve_parallel() {
   facts.recomputes = config_.get_string("recompute.mode") == "full";
   facts.reduce_dtype = float_dtype(config_.get_string("precision.reduce"), "precision.reduce");
   if (config_.use() == ConfigUse::kTraining) {
-    const int data_ranks = mesh_.size(mesh_.find("dp_replicate")) * mesh_.size(mesh_.find("dp_shard"));
+    int data_ranks = 1;
+    for (const MeshAxis& axis : mesh_.axes())
+      if (is_data_axis(axis.name)) data_ranks *= axis.size;
     facts.num_microbatches = batch_sizes(config_, data_ranks).num_microbatches;
   }
   try {
-    stack_->resolve(program_, *parameters_, facts);
+    stack_->resolve(program(), parameters(), facts);
   } catch (const Error& error) {
     if (error.code() != ExitCode::kConfig || !error.where().file.empty()) throw;
     throw Error(error.code(), config_.position("parallel"), error.message()).hint(error.hint_text());
@@ -149,16 +149,11 @@ void Session::resolve_parallel() {
 }
 
 void Session::allocate(Device device) {
-  parameters_->allocate(device);
-  if (stack_) stack_->bind(communicator_.get(), device);
+  parameters().allocate(device);
+  stack_->bind(*communicator_, device);
   if (optimizer_) optimizer_->allocate(device);
 }
 
-void Session::publish() {
-  if (stack_)
-    stack_->refresh();
-  else
-    parameters_->publish();
-}
+void Session::publish() { stack_->refresh(); }
 
 }  // namespace chassis
