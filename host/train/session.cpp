@@ -27,34 +27,6 @@ namespace {
 
 constexpr uint64_t kMaxModelConfigBytes = uint64_t{16} << 20;
 
-PluginPin read_pin(const Config& config, const std::string& id, const Json& pin) {
-  const SourcePosition where = config.position("plugins.pin." + id);
-  if (!pin.is_string()) throw Error(ExitCode::kConfig, where, "plugins.pin." + id + " must be a string \"sha256:…\"");
-  return parse_pin(id, pin.get<std::string>(), where);
-}
-
-// The plugins that an earlier run of the same directory used, and no others.
-void insist_on_lock(const Config& config, LoadPolicy& policy) {
-  const std::string path = config.get_string("run.output_dir") + "/plugins.lock";
-  const SourcePosition where = config.position("plugins.locked");
-  if (path_kind(path) == PathKind::kAbsent)
-    throw Error(ExitCode::kConfig, where, "plugins.locked = true, but there is no '" + path + "'")
-        .hint("the first run without --locked writes it; or copy that of another run");
-  const Json lock = parse_json(read_file(path), path);
-  const Json& plugins = json_at(lock, "plugins", path);
-  if (!plugins.is_array()) throw config_error(path + ": 'plugins' is no list");
-  for (const Json& plugin : plugins) {
-    const std::string id = json_string(plugin, "id", path), hash = json_string(plugin, "sha256", path);
-    const PluginPin pin = parse_pin(id, "sha256:" + hash, {path});
-    if (const auto known = policy.pins.find(id); known != policy.pins.end() && known->second.sha256 != pin.sha256)
-      throw Error(
-          ExitCode::kConfig, known->second.where,
-          "plugins.pin." + id + " is sha256:" + known->second.sha256 + ", and '" + path + "' says sha256:" + hash);
-    policy.pins[id] = pin;
-  }
-  policy.only_pinned = path;
-}
-
 Dtype dtype_from_setting(const std::string& setting, Device device) {
   if (setting == "auto") return device.type == Device::Type::kCuda ? Dtype::bf16 : Dtype::f32;
   return float_dtype(setting, "precision.compute");
@@ -133,11 +105,11 @@ Session::Session(Config config, const SessionOptions& options) : config_(std::mo
   install_memory_allocator();
   if (options.world) world_ = options.world;
   const SlowPhase phase("recording the program and checking what each unit runs on");
-  services_ = std::make_unique<HostServices>(static_cast<uint64_t>(config_.get_int("run.seed")), metrics_);
   load_plugins(options);
-  make_mesh(options);
+  const MeshPlace place{*world_, options.world_size, options.rank};
+  mesh_ = make_mesh(config_, *plugins_, place);
   choose_device(options);
-  make_communicator(options);
+  communicator_ = make_communicator(config_, *plugins_, mesh_, place, resolve_.device);
   build_program();
   if (config_.use() == ConfigUse::kTraining) {
     const std::string name = config_.get_string("optimizer.plugin");
@@ -150,11 +122,7 @@ Session::Session(Config config, const SessionOptions& options) : config_(std::mo
 Session::~Session() = default;
 
 void Session::load_plugins(const SessionOptions& options) {
-  LoadPolicy policy;
-  const Json pins = config_.json("plugins.pin");
-  for (const auto& [id, pin] : pins.items()) policy.pins[id] = read_pin(config_, id, pin);
-  if (config_.get_bool("plugins.locked")) insist_on_lock(config_, policy);
-  policy.trust.folders = config_.get_list("plugins.trust");
+  LoadPolicy policy = load_policy(config_);
   if (!options.without_device && config_.get_string("run.device") != "cpu")
     policy.cuda = [this]() -> std::optional<CudaFacts> {
       if (!load_cuda().empty()) return std::nullopt;
@@ -173,10 +141,9 @@ void Session::load_plugins(const SessionOptions& options) {
   collect("", {}, [&] {
     PluginIndex index(
         plugin_folders(options.plugin_path, config_.get_list("plugins.path"), config_.position("plugins.path")));
-    registry_ = std::make_unique<PluginRegistry>(std::move(index), std::move(policy), *services_);
+    plugins_.emplace(config_, metrics_, std::move(index), std::move(policy));
   });
-  if (!registry_) config_.throw_if_problems();
-  services_->set_registry(registry_.get());
+  if (!plugins_) config_.throw_if_problems();
   // Of other models the configuration itself says what is missing.
   if (config_.has("model.path") || (config_.has("model.plugin") && config_.has("model.config")))
     collect("model.plugin", {}, [&] { choose_model(); });
@@ -186,7 +153,7 @@ void Session::load_plugins(const SessionOptions& options) {
     if (id.empty() || (slot.kind == "comm" && id == "auto")) continue;
     const size_t before = config_.num_problems();
     collect(slot.key + ".plugin", slot.where,
-            [&] { config_.check_plugin_options(slot.key, id, registry_->option_specs(slot.kind, id)); });
+            [&] { config_.check_plugin_options(slot.key, id, registry().option_specs(slot.kind, id)); });
     if (slot.kind == "model") can_configure = config_.num_problems() == before;
   }
   if (can_configure)
@@ -223,7 +190,7 @@ void Session::choose_model() {
                 "names no architecture: 'architectures' is " +
                     (named == json.end() ? "missing" : printable(named->dump())) + ", expected a list of names")
         .hint("set model.plugin");
-  model_member_ = registry_->model_for_architecture(named->front().get<std::string>()).id;
+  model_member_ = registry().model_for_architecture(named->front().get<std::string>()).id;
 }
 
 // What a model ignores of a config.json, which holds much that changes nothing, is counted. Of model.config every key
@@ -255,16 +222,7 @@ void Session::configure_model() {
 }
 
 std::unique_ptr<Instance> Session::create(const std::string& slot_key, const std::string& kind, const std::string& id) {
-  Json options = config_.plugin_options(slot_key);
-  std::map<std::string, std::string> origins;
-  for (const auto& [name, value] : options.items()) {
-    const Origin origin = config_.origin(slot_key + "." + name);
-    origins[name] = origin.by_user() ? origin.text() : "default";  // the words of chassis.options/1
-  }
-  auto instance = registry_->create(kind, id, std::move(options), std::move(origins));
-  instance->prepare();
-  instance->activate();
-  return instance;
+  return plugins_->create(slot_key, kind, id);
 }
 
 Device Session::device_from(const std::string& setting) const {
@@ -339,6 +297,25 @@ void Session::build_program() {
           .hint("set vocab_size of the model to at least " + std::to_string(tokenizer_->vocab_size()));
   }
 }
+
+void Session::resolve_parallel() {
+  try {
+    mesh_.stack->resolve(program(), parameters(), stack_facts(config_, mesh_, device()));
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kConfig || !error.where().file.empty()) throw;
+    throw Error(error.code(), config_.position("parallel"), error.message()).hint(error.hint_text());
+  }
+  if (optimizer_) optimizer_->place();
+  executor_->set_events(mesh_.stack.get());
+}
+
+void Session::allocate(Device device) {
+  parameters().allocate(device);
+  mesh_.stack->bind(*communicator_, device);
+  if (optimizer_) optimizer_->allocate(device);
+}
+
+void Session::publish() { mesh_.stack->refresh(); }
 
 std::vector<std::string> Session::other_tokenizer_files() const {
   if (!config_.has("model.path") || !config_.has("tokenizer.plugin") || config_.get_string("tokenizer.plugin").empty())

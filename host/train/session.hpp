@@ -11,15 +11,14 @@
 #include "host/config/config.hpp"
 #include "host/data/eval_data.hpp"
 #include "host/data/train_data.hpp"
-#include "host/plugin/registry.hpp"
 #include "host/mesh/world.hpp"
-#include "host/program/parallel_stack.hpp"
-#include "host/service/comm.hpp"
-#include "host/service/host_services.hpp"
 #include "host/service/metrics.hpp"
 #include "host/train/optimizer_driver.hpp"
 #include "host/train/plugin_tokenizer.hpp"
 #include "host/train/ranks.hpp"
+#include "host/train/run_mesh.hpp"
+#include "host/train/run_plugins.hpp"
+#include "host/train/step.hpp"
 
 namespace chassis {
 
@@ -44,15 +43,17 @@ class Session {
 
   Config& config() { return config_; }
   const Config& config() const { return config_; }
-  PluginRegistry& registry() { return *registry_; }
+  PluginRegistry& registry() { return plugins_->registry(); }
   MetricsStore& metrics() { return metrics_; }
   Program& program() { return program_; }
   const ProgramLayout& layout() const { return layout_; }
   ParameterTable& parameters() { return *parameters_; }
   World& world() { return *world_; }
-  const MeshShape& mesh() const { return mesh_; }
-  int rank() const { return rank_; }
-  Ranks ranks() const { return {stack_.get(), communicator_.get()}; }
+  const MeshShape& mesh() const { return mesh_.shape; }
+  int rank() const { return mesh_.rank; }
+  Ranks ranks() const { return {*mesh_.stack, *communicator_}; }
+  // Of a configuration that is read for training.
+  StepParts step_parts() { return {*executor_, parameters(), *optimizer_, ranks(), device()}; }
   Executor& executor() { return *executor_; }
   // Of a configuration that is read for training.
   OptimizerDriver& optimizer() { return *optimizer_; }
@@ -106,9 +107,6 @@ class Session {
   void load_plugins(const SessionOptions& options);
   void choose_model();
   void configure_model();
-  void make_mesh(const SessionOptions& options);
-  void make_communicator(const SessionOptions& options);
-  std::unique_ptr<Instance> choose_comm(bool moves_nothing);
   void resolve_parallel();
   void choose_device(const SessionOptions& options);
   Device device_from(const std::string& setting) const;
@@ -122,12 +120,9 @@ class Session {
   MetricsStore metrics_;
   World alone_;
   World* world_ = &alone_;
-  MeshShape mesh_;
-  int rank_ = 0;
-  std::unique_ptr<HostServices> services_;
-  std::unique_ptr<PluginRegistry> registry_;
-  std::unique_ptr<Communicator> communicator_;
-  std::unique_ptr<ParallelStack> stack_;
+  std::optional<RunPlugins> plugins_;
+  std::unique_ptr<Communicator> communicator_;  // outlives the stack's shards
+  RunMesh mesh_;
   std::string model_member_, model_config_text_;
   std::unique_ptr<Instance> model_;
   const chassis_model_t* model_table_ = nullptr;

@@ -141,19 +141,18 @@ std::string found_by_first(World& world, const std::string& what, const std::fun
 LoadOptions load_options(Session& session) {
   LoadOptions options;
   options.rank = session.rank();
-  options.owned_only = session.ranks().communicator != nullptr;
+  options.owned_only = true;
   return options;
 }
 
 void share_what_was_read(Session& session, const std::vector<LoadTensor>& tensors, const LoadResult& result,
                          const LocalTensors& local, const BucketPair& buckets) {
-  Communicator* communicator = session.ranks().communicator;
-  if (communicator == nullptr) return;
   std::vector<Descriptor> filled;
   for (const LoadTensor& tensor : tensors)
     if (std::find(result.absent.begin(), result.absent.end(), tensor.descriptor.fqn) == result.absent.end())
       filled.push_back(tensor.descriptor);
-  fill_replicas(filled, local, session.device(), static_cast<int64_t>(buckets.bucket_bytes()), *communicator);
+  fill_replicas(filled, local, session.device(), static_cast<int64_t>(buckets.bucket_bytes()),
+                session.ranks().communicator);
 }
 
 void load_weights(Session& session, const std::string& path, const BucketPair& buckets) {

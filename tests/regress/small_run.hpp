@@ -114,8 +114,9 @@ plugins = )" + providers.kernels +
   std::unique_ptr<Session> open(const std::vector<std::string>& overrides) const {
     auto session = std::make_unique<Session>(
         load_config(config_path(), overrides), SessionOptions{.plugin_path = {CHASSIS_TEST_PLUGIN_DIR}});
-    session->parameters().allocate(session->device());
+    session->allocate();
     session->parameters().initialize(static_cast<uint64_t>(session->config().get_int("run.seed")));
+    session->publish();
     return session;
   }
 
@@ -142,7 +143,6 @@ inline std::vector<float> floats_of(const Tensor& tensor) {
 inline Trained train(const SmallRun& run, int64_t num_steps, std::vector<std::string> overrides,
                      Recompute recompute = Recompute::kNone) {
   const auto session = run.open(overrides);
-  session->optimizer().allocate(session->device());
   session->executor().set_recompute(recompute);
   const auto data = session->open_train_data();
   const BatchSizes sizes = batch_sizes(session->config(), 1);
@@ -151,14 +151,14 @@ inline Trained train(const SmallRun& run, int64_t num_steps, std::vector<std::st
   options.schedule = {"constant", session->config().get_double("optimizer.lr"), 0, 0, 0.0, num_steps};
   options.max_grad_norm = session->config().get_double("optimizer.max_grad_norm");
   options.max_steps = num_steps;
-  Trainer trainer(session->executor(), session->parameters(), session->optimizer(), *data, Ranks{}, session->device(),
-                  options);
+  Trainer trainer(session->step_parts(), *data, options);
   Trained trained;
   for (int64_t step = 0; step < num_steps; ++step) {
     const StepRecord record = trainer.step();
     trained.losses.push_back(record.loss);
     trained.grad_norms.push_back(record.grad_norm);
   }
+  EXPECT_TRUE(session->ranks().communicator.take_counts().empty()) << "one rank sends nothing";
   for (const auto& p : session->parameters().all()) {
     trained.gradients[p->name] = floats_of(p->gradient);
     trained.weights[p->name] = floats_of(p->stored());
