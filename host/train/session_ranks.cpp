@@ -139,7 +139,7 @@ void Session::resolve_parallel() {
     facts.num_microbatches = batch_sizes(config_, data_ranks).num_microbatches;
   }
   try {
-    stack_->resolve(program_, *parameters_, facts);
+    stack_->resolve(program(), parameters(), facts);
   } catch (const Error& error) {
     if (error.code() != ExitCode::kConfig || !error.where().file.empty()) throw;
     throw Error(error.code(), config_.position("parallel"), error.message()).hint(error.hint_text());
@@ -149,7 +149,7 @@ void Session::resolve_parallel() {
 }
 
 void Session::allocate(Device device) {
-  parameters_->allocate(device);
+  parameters().allocate(device);
   if (stack_) stack_->bind(communicator_.get(), device);
   if (optimizer_) optimizer_->allocate(device);
 }
@@ -158,7 +158,7 @@ void Session::publish() {
   if (stack_)
     stack_->refresh();
   else
-    parameters_->publish();
+    parameters().publish();
 }
 
 }  // namespace chassis
