@@ -4,58 +4,25 @@
 #include <utility>
 
 #include "host/base/error.hpp"
-#include "host/program/providers.hpp"
 
 namespace chassis {
 
-std::string text(const Recompute& recompute) {
-  if (recompute == Recompute::kNone) return "none";
-  if (recompute == Recompute::kFull) return "full";
-  return recompute.blocks == 1 ? "first block" : "first " + std::to_string(recompute.blocks) + " blocks";
-}
-
-Executor::Executor(const Program& program, const ProgramLayout& layout, ParameterTable& parameters,
-                   ResolveOptions options, Recompute recompute, UnitEvents* events, Collectives* collectives)
-    : program_(program),
-      layout_(layout),
-      parameters_(parameters),
-      options_(std::move(options)),
-      recompute_(recompute),
-      events_(events),
-      collectives_(collectives) {
-  for (const auto* providers : {&options_.attention, &options_.kernels})
-    for (const OpsProvider& provider : *providers) check_provider(provider);
-  for (const Chain& chain : program.chains)
-    for (size_t i = 0; i < chain.blocks.size(); ++i)
-      place_in_chain_.push_back(chain.blocks.size() > 1 ? static_cast<int64_t>(i) : Recompute::kFull.blocks);
-}
-
-const ResolvedProgram& Executor::resolved(Purpose purpose) {
-  auto [found, fresh] = resolved_.try_emplace(purpose);
-  if (fresh) {
-    // Nodes point into options_, whose lists stay as they are.
-    options_.purpose = purpose;
-    found->second = resolve_program(program_, layout_, parameters_, options_);
-    // Once: evaluation has the nodes of training. Logits lack the loss.
-    if (purpose != Purpose::kLogits && !std::exchange(counted_idle_, true))
-      count_idle_providers(found->second, options_);
-  }
-  return found->second;
-}
+Executor::Executor(CompiledProgram& compiled, UnitEvents* events, Collectives* collectives)
+    : compiled_(compiled), events_(events), collectives_(collectives) {}
 
 int64_t Executor::max_recomputed_blocks() const {
   size_t most = 1;
-  for (const Chain& chain : program_.chains) most = std::max(most, chain.blocks.size());
+  for (const Chain& chain : compiled_.program.chains) most = std::max(most, chain.blocks.size());
   return most > 1 ? static_cast<int64_t>(most) : 0;
 }
 
 RunContext Executor::context(size_t unit, const Microbatch& mb, KeyValueCache* cache) const {
   const Tensor& ids = mb.fields.at("input_ids");
   RunContext context;
-  context.program = &program_;
-  context.layout = &layout_;
-  context.options = &options_;
-  context.parameters = &parameters_.of_unit(unit);
+  context.program = &compiled_.program;
+  context.layout = &compiled_.layout;
+  context.options = &compiled_.options;
+  context.parameters = &compiled_.parameters->of_unit(unit);
   context.collectives = collectives_;
   context.cache = cache;
   context.unit = unit;
@@ -80,7 +47,7 @@ std::map<std::string, Tensor> Executor::run_units(const ResolvedProgram& resolve
       for (auto& [name, tensor] : stream) tensor = tensor.narrow(1, tensor.size(1) - 1, 1).contiguous();
       run.time = 1;
     }
-    const bool again = training && recomputes(unit);
+    const bool again = training && resolved.recomputed[unit];
     if (events_) events_->pre_forward(unit, {.training = training});
     Frame scratch;
     if (training && !again) mb.frames[unit] = std::make_unique<Frame>();
@@ -117,7 +84,7 @@ void Executor::backward(int microbatch, bool last) {
     if (!needed) break;  // nothing before it is trained either
     const RunContext run = context(unit, mb, nullptr);
     if (events_) events_->pre_backward(unit, flags);
-    if (recomputes(unit)) {
+    if (program.recomputed[unit]) {
       if (events_) events_->pre_forward(unit, again);
       mb.frames[unit] = std::make_unique<Frame>();
       run_forward(block, run, mb.inputs[unit], mb.fields, true, *mb.frames[unit]);
@@ -146,14 +113,14 @@ Tensor Executor::logits(const Fields& fields, KeyValueCache* cache, bool last_po
 
 uint64_t Executor::planned_activation_bytes(Recompute recompute) {
   const ResolvedProgram& program = resolved(Purpose::kTraining);
+  const std::vector<uint8_t> recomputed = recomputed_units(compiled_.program, recompute);
   uint64_t held = 0, peak = 0;
   for (size_t unit = 0; unit < program.units.size(); ++unit) {
     const ResolvedBlock& block = *program.units[unit];
     const uint64_t inside = std::max(block.kept_bytes + block.saved_bytes, block.peak_forward_bytes) +
                             block.workspace_bytes + 2 * block.input_bytes;
     peak = std::max(peak, held + inside);
-    const bool again = is_first_of(recompute, unit);
-    held += again ? block.input_bytes : block.kept_bytes + block.saved_bytes + block.input_bytes;
+    held += recomputed[unit] ? block.input_bytes : block.kept_bytes + block.saved_bytes + block.input_bytes;
   }
   return std::max(peak, held);
 }

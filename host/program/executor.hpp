@@ -2,7 +2,6 @@
 // at the moment of use, so that strategies may gather and free them around the units.
 #pragma once
 
-#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -10,27 +9,10 @@
 #include <vector>
 
 #include "host/program/block_run.hpp"
+#include "host/program/compile.hpp"
 #include "host/program/kv_cache.hpp"
-#include "host/program/layout.hpp"
-#include "host/program/parameters.hpp"
-#include "host/program/program.hpp"
-#include "host/program/resolve.hpp"
 
 namespace chassis {
-
-// Of the first blocks of each repeated chain only the inputs are kept, and their forward runs again before their
-// backward (Chen et al. 2016).
-struct Recompute {
-  int64_t blocks = 0;  // of a chain, at most
-
-  static const Recompute kNone;  // keep what backward reads
-  static const Recompute kFull;  // all blocks of all repeated chains
-  friend bool operator==(const Recompute&, const Recompute&) = default;
-};
-inline constexpr Recompute Recompute::kNone{0};
-inline constexpr Recompute Recompute::kFull{std::numeric_limits<int64_t>::max()};
-// "none", "full", "first 5 blocks".
-std::string text(const Recompute& recompute);
 
 // [step] What strategies hear, in order, exactly once for each run of a unit. A unit is one block of one chain.
 class UnitEvents {
@@ -51,8 +33,7 @@ class UnitEvents {
 class Executor {
  public:
   // All must outlive it. `events` and `collectives` may be NULL; a program with collectives needs the latter.
-  Executor(const Program& program, const ProgramLayout& layout, ParameterTable& parameters, ResolveOptions options,
-           Recompute recompute, UnitEvents* events = nullptr, Collectives* collectives = nullptr);
+  explicit Executor(CompiledProgram& compiled, UnitEvents* events = nullptr, Collectives* collectives = nullptr);
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
@@ -67,13 +48,13 @@ class Executor {
   // [step] Logits [B, T or 1, vocab] for generation. With a cache, `fields` holds the new positions alone.
   Tensor logits(const Fields& fields, KeyValueCache* cache, bool last_position_only);
 
-  const ResolvedProgram& resolved(Purpose purpose);
-  Recompute recompute() const { return recompute_; }
-  void set_recompute(Recompute recompute) { recompute_ = recompute; }
-  bool recomputes(size_t unit) const { return is_first_of(recompute_, unit); }
+  const ResolvedProgram& resolved(Purpose purpose) { return compiled_.resolved(purpose); }
+  Recompute recompute() const { return compiled_.recompute(); }
+  void set_recompute(Recompute recompute) { compiled_.set_recompute(recompute); }
   // Blocks of the longest repeated chain; 0 if no chain repeats anything.
   int64_t max_recomputed_blocks() const;
   void set_events(UnitEvents* events) { events_ = events; }
+  void set_collectives(Collectives* collectives) { collectives_ = collectives; }
   // From now on tensors lie on that meta device and kernels are not called: a step shows what it would take.
   void rehearse_on(Device meta) { rehearsal_ = meta; }
 
@@ -92,19 +73,11 @@ class Executor {
   std::map<std::string, Tensor> run_units(const ResolvedProgram& resolved, Microbatch& mb, KeyValueCache* cache,
                                           bool last_position_only);
   RunContext context(size_t unit, const Microbatch& mb, KeyValueCache* cache) const;
-  bool is_first_of(const Recompute& recompute, size_t unit) const { return place_in_chain_[unit] < recompute.blocks; }
 
-  const Program& program_;
-  const ProgramLayout& layout_;
-  ParameterTable& parameters_;
-  ResolveOptions options_;
-  Recompute recompute_;
+  CompiledProgram& compiled_;
   UnitEvents* events_;
   Collectives* collectives_;
   std::optional<Device> rehearsal_;
-  std::vector<int64_t> place_in_chain_;  // by unit; beyond all places in a chain of one block
-  std::map<Purpose, ResolvedProgram> resolved_;
-  bool counted_idle_ = false;
   std::map<int, Microbatch> microbatches_;
 };
 

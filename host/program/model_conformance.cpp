@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -15,7 +16,6 @@
 #include "host/plugin/status.hpp"
 #include "host/plugin/text_sink.hpp"
 #include "host/program/executor.hpp"
-#include "host/program/record.hpp"
 #include "host/service/rng.hpp"
 
 namespace chassis {
@@ -67,11 +67,13 @@ class Examination {
   std::vector<std::string> run() {
     const auto model = make_();
     configure(*model, config_);
-    program_ = record(*model);
-    if (const std::string text = difference(record(*model), program_); !text.empty())
+    ResolveOptions resolve;
+    resolve.batch = kBatch;
+    resolve.time = kTime;
+    resolve.kernels.assign(oracles_.begin(), oracles_.end());
+    compiled_ = compile(recording_of(*model), {.resolve = std::move(resolve)});
+    if (const std::string text = difference(record(*model), compiled_->program); !text.empty())
       fail("recorded a second time it has {}", text);
-    layout_ = apply_layout(program_, {});
-    parameters_ = std::make_unique<ParameterTable>(program_, layout_);
     examine_parameters();
     if (!failures_.empty()) return failures_;
     examine_disk_names(*model);
@@ -92,14 +94,15 @@ class Examination {
   static void configure(Instance& model, const std::string& config) {
     model.check(table_of(model).configure(model.get("configure"), str_of(config)));
   }
-  static Program record(Instance& model) {
-    return record_program([&](const chassis_builder_t* b) { return table_of(model).record(model.get("record"), b); });
+  static Recording recording_of(Instance& model) {
+    return {[&model](const chassis_builder_t* b) { return table_of(model).record(model.get("record"), b); }};
   }
+  static Program record(Instance& model) { return compile(recording_of(model), {}).program; }
 
   void examine_parameters() {
-    if (parameters_->all().empty()) fail("it records no parameter");
+    if (compiled_->parameters->all().empty()) fail("it records no parameter");
     std::set<std::string> names;
-    for (const auto& p : parameters_->all()) {
+    for (const auto& p : compiled_->parameters->all()) {
       if (p->name.empty()) fail("a parameter has no name");
       if (!names.insert(p->name).second) fail("two parameters have the name '{}'", printable(p->name));
       for (const int64_t size : p->local_shape)
@@ -122,7 +125,7 @@ class Examination {
       return sink.text();
     };
     std::map<std::string, std::string> known;
-    for (const auto& p : parameters_->all()) {
+    for (const auto& p : compiled_->parameters->all()) {
       const std::string on_disk = mapped(table.disk_name, p->name);
       if (on_disk.empty()) {
         fail("parameter '{}' has no name on disk", printable(p->name));
@@ -150,7 +153,7 @@ class Examination {
     } catch (const Error& error) {
       return fail("another instance refuses the config that it gives: {}", error.message());
     }
-    if (const std::string text = difference(record(*other), program_); !text.empty())
+    if (const std::string text = difference(record(*other), compiled_->program); !text.empty())
       fail("from the config that it gives another program is recorded: {}", text);
     other->check(table_of(*other).config(other->get("config"), second.get()));
     const Json again = Json::parse(second.text(), nullptr, false);
@@ -173,7 +176,7 @@ class Examination {
 
   // Values at which every part of the program matters: what flows through it neither grows nor fades.
   void fill_parameters() {
-    for (const auto& p : parameters_->all()) {
+    for (const auto& p : compiled_->parameters->all()) {
       std::vector<float> values(static_cast<size_t>(p->stored().num_elements()));
       random_normal(5, p->name, 0, values);
       const bool is_matrix = p->local_shape.size() > 1 && p->role != CHASSIS_ROLE_EMBEDDING;
@@ -184,13 +187,13 @@ class Examination {
         value = static_cast<float>(deviation) * value + (p->init == CHASSIS_INIT_ONES ? 1.0f : 0.0f);
       p->stored().copy_from(Tensor::borrow(values.data(), p->stored().sizes(), Dtype::f32));
     }
-    parameters_->publish();
+    compiled_->parameters->publish();
   }
 
   Fields fields() const {
     Fields out;
-    const auto dim = program_.find_dim("vocab");
-    const int64_t vocab = dim ? program_.dims[*dim].size : 2;
+    const auto dim = compiled_->program.find_dim("vocab");
+    const int64_t vocab = dim ? compiled_->program.dims[*dim].size : 2;
     for (const char* name : {"input_ids", "positions", "document_ids", "labels"}) {
       const int64_t sizes[] = {kBatch, kTime};
       Tensor field = Tensor::empty(sizes, Dtype::i32);
@@ -206,14 +209,9 @@ class Examination {
   }
 
   void examine_gradients() {
-    parameters_->set_precision(Dtype::f32);
-    parameters_->allocate({});
+    compiled_->parameters->allocate({});
     fill_parameters();
-    ResolveOptions options;
-    options.batch = kBatch;
-    options.time = kTime;
-    options.kernels.assign(oracles_.begin(), oracles_.end());
-    Executor executor(program_, layout_, *parameters_, options, Recompute::kNone);
+    Executor executor(*compiled_);
     try {
       executor.resolved(Purpose::kTraining);
       executor.resolved(Purpose::kLoss);
@@ -221,11 +219,11 @@ class Examination {
       return fail("its gradients cannot be compared: {}", error.message());
     }
     const Fields batch = fields();
-    parameters_->start_step();
+    compiled_->parameters->start_step();
     const double loss = executor.forward(0, batch, 1.0).item();
     executor.backward(0);
     if (!std::isfinite(loss)) return fail("its loss is {}", loss);
-    for (const auto& p : parameters_->all()) examine_gradient(*p, executor, batch, loss);
+    for (const auto& p : compiled_->parameters->all()) examine_gradient(*p, executor, batch, loss);
   }
 
   // Along the gradient, where its size shows, and along a direction of chance, where what it leaves out shows.
@@ -255,7 +253,7 @@ class Examination {
       std::vector<float> moved(count);
       for (size_t i = 0; i < count; ++i) moved[i] = static_cast<float>(start[i] + factor * direction[i]);
       p.stored().copy_from(Tensor::borrow(moved.data(), p.stored().sizes(), Dtype::f32));
-      parameters_->publish();
+      compiled_->parameters->publish();
       return executor.loss(batch).item();
     };
     const double got = (loss_at(kStep) - loss_at(-kStep)) / (2 * kStep);
@@ -269,9 +267,7 @@ class Examination {
   const std::function<std::unique_ptr<Instance>()>& make_;
   const std::string& config_;
   const std::span<const OpsProvider> oracles_;
-  Program program_;
-  ProgramLayout layout_;
-  std::unique_ptr<ParameterTable> parameters_;
+  std::optional<CompiledProgram> compiled_;
   std::vector<std::string> failures_;
 };
 

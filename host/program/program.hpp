@@ -58,6 +58,7 @@ struct Slot {
   uint32_t init = CHASSIS_INIT_ZEROS;
   double init_std = 0.0;
   std::string tied_to;
+  bool frozen = false;             // by an adapter: not trained, whatever [freeze] says
   std::string storage;             // scheme of a quantised parameter; empty: plain
   std::vector<Sharding> sharding;  // by axis of the layout
   bool partial_gradient = false;   // its gradient is a partial sum over an axis that divides T

@@ -15,7 +15,6 @@
 #include "host/mesh/gpus.hpp"
 #include "host/plugin/search.hpp"
 #include "host/plugin/text_sink.hpp"
-#include "host/program/record.hpp"
 #include "host/service/device.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/threads.hpp"
@@ -30,6 +29,21 @@ constexpr uint64_t kMaxModelConfigBytes = uint64_t{16} << 20;
 Dtype dtype_from_setting(const std::string& setting, Device device) {
   if (setting == "auto") return device.type == Device::Type::kCuda ? Dtype::bf16 : Dtype::f32;
   return float_dtype(setting, "precision.compute");
+}
+
+// What a run of that use cannot do without: its refusals come before anything is allocated.
+std::vector<Purpose> purposes_of(ConfigUse use) {
+  switch (use) {
+    case ConfigUse::kTraining:
+      return {Purpose::kTraining};
+    case ConfigUse::kEvaluation:
+      return {Purpose::kLoss};
+    case ConfigUse::kGeneration:
+      return {Purpose::kLogits};
+    case ConfigUse::kWeights:
+      break;
+  }
+  return {};
 }
 
 std::string text_of_list(const std::vector<std::string>& words) {
@@ -110,10 +124,10 @@ Session::Session(Config config, const SessionOptions& options) : config_(std::mo
   mesh_ = make_mesh(config_, *plugins_, place);
   choose_device(options);
   communicator_ = make_communicator(config_, *plugins_, mesh_, place, resolve_.device);
-  build_program();
+  build_program(options);
   if (config_.use() == ConfigUse::kTraining) {
     const std::string name = config_.get_string("optimizer.plugin");
-    optimizer_ = std::make_unique<OptimizerDriver>(create("optimizer", "optimizer", name), *parameters_,
+    optimizer_ = std::make_unique<OptimizerDriver>(create("optimizer", "optimizer", name), parameters(),
                                                    config_.get_double("optimizer.weight_decay"));
   }
   resolve_parallel();
@@ -257,21 +271,7 @@ void Session::choose_device(const SessionOptions& options) {
         .hint("lower either; train.global_batch_size takes any number of micro-batches into a step");
 }
 
-void Session::build_program() {
-  try {
-    program_ =
-        record_program([&](const chassis_builder_t* b) { return model_table_->record(model_->get("record"), b); });
-  } catch (const Error& e) {
-    const bool from_file = config_.has("model.path");
-    Error error(e.code(), config_.position(from_file ? "model.path" : "model.config"), e.message());
-    if (from_file) error.with("file", config_.get_string("model.path") + "/config.json");
-    throw error.hint(e.hint_text());
-  }
-  layout_ = apply_layout(program_, {});
-  parameters_ = std::make_unique<ParameterTable>(program_, layout_);
-  freeze();
-  parameters_->set_precision(resolve_.compute);
-
+void Session::build_program(const SessionOptions& options) {
   auto provider = [&](const std::string& slot_key, const std::string& id, const char* chosen_by) {
     providers_.push_back(create(slot_key, "ops", id));
     OpsProvider made = ops_provider(*providers_.back());
@@ -283,7 +283,15 @@ void Session::build_program() {
     resolve_.kernels.push_back(provider("kernels." + std::string(without_version(id)), id, "kernels.plugins"));
   resolve_.attention_where = config_.position("attention.plugin");
   resolve_.kernels_where = config_.position("kernels.plugins");
-  executor_ = std::make_unique<Executor>(program_, layout_, *parameters_, resolve_, Recompute::kNone);
+
+  Recording recording{[this](const chassis_builder_t* b) { return model_table_->record(model_->get("record"), b); },
+                      config_.position(config_.has("model.path") ? "model.path" : "model.config"),
+                      config_.has("model.path") ? config_.get_string("model.path") + "/config.json" : ""};
+  compiled_ = compile(recording, {.passes = options.passes,
+                                  .freeze = [this](ParameterTable& parameters) { freeze(parameters); },
+                                  .resolve = resolve_,
+                                  .purposes = purposes_of(config_.use())});
+  executor_ = std::make_unique<Executor>(*compiled_);
 
   if (config_.has("tokenizer.plugin") && !config_.get_string("tokenizer.plugin").empty()) {
     require_tokenizer_of_model();
@@ -347,7 +355,7 @@ void Session::require_tokenizer_of_model() const {
           "this one all the same");
 }
 
-void Session::freeze() {
+void Session::freeze(ParameterTable& parameters) const {
   const auto patterns_of = [&](const std::string& key) {
     const std::vector<std::string> texts = config_.get_list(key);
     return std::vector<Pattern>(texts.begin(), texts.end());
@@ -370,7 +378,7 @@ void Session::freeze() {
     return any;
   };
   std::vector<size_t> uses(frozen.size()), train_uses(trained.size());
-  for (const auto& p : parameters_->all()) {
+  for (const auto& p : parameters.all()) {
     if (any_found(frozen, "freeze.patterns", p->name, uses)) p->trainable = false;
     if (!trained.empty() && !any_found(trained, "freeze.train_only", p->name, train_uses)) p->trainable = false;
   }
@@ -381,18 +389,18 @@ void Session::freeze() {
       const std::string item = key + "." + std::to_string(i);
       throw Error(ExitCode::kConfig, config_.position(item),
                   key + ": \"" + patterns[i].text() + "\" matches no parameter")
-          .hint("names look like " + parameters_->all().front()->name);
+          .hint("names look like " + parameters.all().front()->name);
     }
   };
   refuse_unused("freeze.patterns", frozen, uses);
   refuse_unused("freeze.train_only", trained, train_uses);
-  if (parameters_->num_elements(true) == 0)
+  if (parameters.num_elements(true) == 0)
     throw Error(ExitCode::kConfig, config_.position("freeze"), "[freeze] leaves no parameter to train");
 }
 
 int64_t Session::vocab_size() const {
-  const auto dim = program_.find_dim("vocab");
-  return dim ? program_.dims[*dim].size : 0;
+  const auto dim = program().find_dim("vocab");
+  return dim ? program().dims[*dim].size : 0;
 }
 
 int64_t Session::max_positions() const {
@@ -436,7 +444,7 @@ std::string Session::parameter_name(const std::string& disk_name) const {
 
 std::string Session::model_hash() const {
   Json shapes = Json::object();
-  for (const auto& p : parameters_->all())
+  for (const auto& p : parameters().all())
     shapes[p->name] = std::vector<int64_t>(p->descriptor.global_shape.begin(), p->descriptor.global_shape.end());
   return sha256_hex(model_member_ + "\n" + shapes.dump());
 }
@@ -444,19 +452,19 @@ std::string Session::model_hash() const {
 double Session::flops_per_token() const {
   double products = 0.0;
   const double time = static_cast<double>(resolve_.time);
-  for (const Chain& chain : program_.chains)
+  for (const Chain& chain : program().chains)
     for (uint32_t type : chain.blocks)
-      for (const Op& op : program_.blocks[type].ops) {
-        const BlockType& block = program_.blocks[type];
+      for (const Op& op : program().blocks[type].ops) {
+        const BlockType& block = program().blocks[type];
         if (op.id == "linear") {
-          const auto shape = program_.global_shape(block.slots[op.params[0]]);
+          const auto shape = program().global_shape(block.slots[op.params[0]]);
           products += static_cast<double>(shape[0]) * static_cast<double>(shape[1]);
         }
         if (op.id == "attention") {
           const auto& q = block.values[op.inputs[0]].dims;
           const auto& v = block.values[op.inputs[2]].dims;
-          const double heads = static_cast<double>(program_.dims[q[2]].size);
-          const double dims = static_cast<double>(program_.dims[q[3]].size + program_.dims[v[3]].size);
+          const double heads = static_cast<double>(program().dims[q[2]].size);
+          const double dims = static_cast<double>(program().dims[q[3]].size + program().dims[v[3]].size);
           products += heads * dims * time * (op.attr_int("causal", 0) ? 0.5 : 1.0);
         }
       }

@@ -12,6 +12,7 @@
 #include "host/data/eval_data.hpp"
 #include "host/data/train_data.hpp"
 #include "host/mesh/world.hpp"
+#include "host/program/compile.hpp"
 #include "host/service/metrics.hpp"
 #include "host/train/optimizer_driver.hpp"
 #include "host/train/plugin_tokenizer.hpp"
@@ -32,6 +33,7 @@ struct SessionOptions {
   // moves nothing.
   int world_size = 0;
   int rank = 0;
+  ProgramPasses passes = {};  // over the program, as no plugin offers them yet
 };
 
 class Session {
@@ -45,9 +47,9 @@ class Session {
   const Config& config() const { return config_; }
   PluginRegistry& registry() { return plugins_->registry(); }
   MetricsStore& metrics() { return metrics_; }
-  Program& program() { return program_; }
-  const ProgramLayout& layout() const { return layout_; }
-  ParameterTable& parameters() { return *parameters_; }
+  CompiledProgram& compiled() { return *compiled_; }
+  const Program& program() const { return compiled_->program; }
+  ParameterTable& parameters() const { return *compiled_->parameters; }
   World& world() { return *world_; }
   const MeshShape& mesh() const { return mesh_.shape; }
   int rank() const { return mesh_.rank; }
@@ -59,7 +61,6 @@ class Session {
   OptimizerDriver& optimizer() { return *optimizer_; }
   // NULL if the configuration names none.
   const PluginTokenizer* tokenizer() const { return tokenizer_.get(); }
-  const ResolveOptions& resolve_options() const { return resolve_; }
   Device device() const { return resolve_.device; }
   Dtype compute() const { return resolve_.compute; }
   int64_t vocab_size() const;
@@ -110,9 +111,9 @@ class Session {
   void resolve_parallel();
   void choose_device(const SessionOptions& options);
   Device device_from(const std::string& setting) const;
-  void build_program();
+  void build_program(const SessionOptions& options);
   void require_tokenizer_of_model() const;
-  void freeze();
+  void freeze(ParameterTable& parameters) const;
   DataConfig data_config() const;
   DataSetConfig data_set(const std::string& key) const;
 
@@ -129,9 +130,7 @@ class Session {
   std::unique_ptr<PluginTokenizer> tokenizer_;
   std::vector<std::unique_ptr<Instance>> providers_;
   ResolveOptions resolve_;
-  Program program_;
-  ProgramLayout layout_;
-  std::unique_ptr<ParameterTable> parameters_;
+  std::optional<CompiledProgram> compiled_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<OptimizerDriver> optimizer_;
 };

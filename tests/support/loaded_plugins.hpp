@@ -9,8 +9,7 @@
 #include "chassis/kind/ops.h"
 #include "host/base/json.hpp"
 #include "host/plugin/registry.hpp"
-#include "host/program/record.hpp"
-#include "host/program/resolve.hpp"
+#include "host/program/compile.hpp"
 #include "host/service/host_services.hpp"
 
 namespace chassis::test {
@@ -39,12 +38,15 @@ class LoadedPlugins {
   OpsProvider ops(const std::string& id) {
     return ops_provider(create("ops", id));
   }
-  // The program that a model plugin records for this config.json.
-  Program record_model(const std::string& id, const std::string& config_json) {
+  // What a model plugin records for this config.json.
+  Recording model(const std::string& id, const std::string& config_json) {
     Instance& instance = create("model", id);
     const auto& table = instance.interface<chassis_model_t>(CHASSIS_MODEL_ID);
     instance.check(table.configure(instance.get(), str_of(config_json)));
-    return record_program([&](const chassis_builder_t* b) { return table.record(instance.get(), b); });
+    return {[&](const chassis_builder_t* b) { return table.record(instance.get(), b); }};
+  }
+  Program record_model(const std::string& id, const std::string& config_json) {
+    return compile(model(id, config_json), {}).program;
   }
   MetricsStore& metrics() { return metrics_; }
 
