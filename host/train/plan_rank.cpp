@@ -140,7 +140,8 @@ class RunInMiniature {
     const std::vector<Work> schedule = sequential_schedule(num_rehearsed);
     for (const Work& work : schedule) {
       if (work.kind == Work::Kind::kForward) {
-        const Fields fields = unread_fields(sizes.micro_batch_size, session_.config().get_int("train.seq_len"));
+        const Fields fields = unread_fields(session_.program(), sizes.micro_batch_size,
+                                            session_.config().get_int("train.seq_len"), device_);
         session_.executor().forward(work.microbatch, fields, 1.0);
       } else {
         session_.executor().backward(work.microbatch, &work == &schedule.back());
@@ -156,15 +157,6 @@ class RunInMiniature {
     if (ranks_.stack) ranks_.stack->drain();
     take_traffic(1);
     observer_.mark("after the step");
-  }
-
-  // As to_fields() of a batch, without the batch: the planner holds no row of it.
-  Fields unread_fields(int64_t num_rows, int64_t seq_len) const {
-    const MemoryTag tag(MemoryCategory::kData);
-    const int64_t shape[] = {num_rows, seq_len};
-    Fields fields;
-    for (const auto& [name, field] : Batch(1, 1, 0).fields) fields[name] = Tensor::empty(shape, Dtype::i32, device_);
-    return fields;
   }
 
   // On the CPU squares are added up block by block; elsewhere they are a tensor.

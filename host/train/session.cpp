@@ -14,12 +14,11 @@
 #include "host/data/tokenizer_files.hpp"
 #include "host/mesh/gpus.hpp"
 #include "host/plugin/search.hpp"
-#include "host/plugin/text_sink.hpp"
-#include "host/program/record.hpp"
 #include "host/service/device.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/threads.hpp"
 #include "host/state/float_dtype.hpp"
+#include "host/train/fields.hpp"
 #include "host/train/slow_phase.hpp"
 
 namespace chassis {
@@ -229,17 +228,11 @@ void Session::choose_model() {
 // What a model ignores of a config.json, which holds much that changes nothing, is counted. Of model.config every key
 // was written for this run, so what the model ignores there is a mistake.
 void Session::configure_model() {
-  model_ = create("model", "model", model_member_);
-  model_table_ = &model_->interface<chassis_model_t>(CHASSIS_MODEL_ID);
-  model_->require(CHASSIS_MODEL_ID, {{"configure", model_table_->configure != nullptr},
-                                     {"record", model_table_->record != nullptr},
-                                     {"config", model_table_->config != nullptr}});
-  const auto configure = [&] {
-    model_->check(model_table_->configure(model_->get("configure"), str_of(model_config_text_)));
-  };
+  model_instance_ = create("model", "model", model_member_);
+  model_.emplace(*model_instance_);
   if (config_.has("model.path")) {
     try {
-      return configure();
+      return model_->configure(model_config_text_);
     } catch (const Error& e) {
       throw Error(e.code(), config_.position("model.path"),
                   config_.get_string("model.path") + "/config.json: " + e.message())
@@ -248,7 +241,7 @@ void Session::configure_model() {
   }
   {
     const log::CapturedWarnings ignored;
-    configure();
+    model_->configure(model_config_text_);
     for (const std::string& finding : ignored.texts()) add_ignored_key(config_, model_config(), finding);
   }
   count_preset_sizes(config_.json("model.config"), model_config(), model_member_);
@@ -301,8 +294,8 @@ void Session::choose_device(const SessionOptions& options) {
 
 void Session::build_program() {
   try {
-    program_ =
-        record_program([&](const chassis_builder_t* b) { return model_table_->record(model_->get("record"), b); });
+    program_ = model_->record();
+    check_fields(program_);
   } catch (const Error& e) {
     const bool from_file = config_.has("model.path");
     Error error(e.code(), config_.position(from_file ? "model.path" : "model.config"), e.message());
@@ -311,6 +304,7 @@ void Session::build_program() {
   }
   layout_ = apply_layout(program_, {});
   parameters_ = std::make_unique<ParameterTable>(program_, layout_);
+  disk_mapping_ = model_->disk_mapping(*parameters_);
   freeze();
   parameters_->set_precision(resolve_.compute);
 
@@ -418,9 +412,7 @@ int64_t Session::vocab_size() const {
   return dim ? program_.dims[*dim].size : 0;
 }
 
-int64_t Session::max_positions() const {
-  return model_table_->max_positions ? model_table_->max_positions(model_->get("max_positions")) : 0;
-}
+int64_t Session::max_positions() const { return model_->max_positions(); }
 
 void Session::check_positions(int64_t num_positions, const std::string& what) const {
   if (const int64_t most = max_positions(); most > 0 && num_positions > most)
@@ -437,25 +429,7 @@ std::string Session::stored_dtype() const {
   return json_string_or(json, "dtype", json_string_or(json, "torch_dtype", "float32", where), where);
 }
 
-std::string Session::model_config() const {
-  TextSink sink;
-  model_->check(model_table_->config(model_->get("config"), sink.get()));
-  return sink.take();
-}
-
-std::string Session::disk_name(const std::string& parameter) const {
-  if (!model_table_->disk_name) return parameter;
-  TextSink sink;
-  model_->check(model_table_->disk_name(model_->get("disk_name"), str_of(parameter), sink.get()));
-  return sink.take();
-}
-
-std::string Session::parameter_name(const std::string& disk_name) const {
-  if (!model_table_->parameter_name) return disk_name;
-  TextSink sink;
-  model_->check(model_table_->parameter_name(model_->get("parameter_name"), str_of(disk_name), sink.get()));
-  return sink.take();
-}
+std::string Session::model_config() const { return model_->config(); }
 
 std::string Session::model_hash() const {
   Json shapes = Json::object();

@@ -5,11 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "chassis/kind/model.h"
 #include "chassis/kind/ops.h"
 #include "host/base/json.hpp"
 #include "host/plugin/registry.hpp"
-#include "host/program/record.hpp"
+#include "host/program/model_plugin.hpp"
 #include "host/program/resolve.hpp"
 #include "host/service/host_services.hpp"
 
@@ -41,10 +40,9 @@ class LoadedPlugins {
   }
   // The program that a model plugin records for this config.json.
   Program record_model(const std::string& id, const std::string& config_json) {
-    Instance& instance = create("model", id);
-    const auto& table = instance.interface<chassis_model_t>(CHASSIS_MODEL_ID);
-    instance.check(table.configure(instance.get(), str_of(config_json)));
-    return record_program([&](const chassis_builder_t* b) { return table.record(instance.get(), b); });
+    const ModelPlugin model(create("model", id));
+    model.configure(config_json);
+    return model.record();
   }
   MetricsStore& metrics() { return metrics_; }
 
