@@ -31,8 +31,7 @@ void read_runs(const Tensor& flat, const Copy& copy, Dtype dtype, const Room& ro
   const auto element_bytes = static_cast<uint64_t>(size_bytes(dtype));
   for_each_run(copy, [&](int64_t from, int64_t to, int64_t length) {
     while (length > 0) {
-      const auto bytes =
-          room(static_cast<uint64_t>(to) * element_bytes, static_cast<uint64_t>(length) * element_bytes);
+      const auto bytes = room(static_cast<uint64_t>(to) * element_bytes, static_cast<uint64_t>(length) * element_bytes);
       const auto count = static_cast<int64_t>(bytes.size() / element_bytes);
       read_elements(flat, from, count, dtype, bytes.data());
       from += count, to += count, length -= count;

@@ -31,8 +31,7 @@ std::vector<SaveTensor> stored_tensors(std::vector<SaveTensor> tensors) {
     }
   }
   for (SaveTensor& tensor : stored)
-    if (tensor.parts.empty())
-      tensor.parts.push_back(DiskPart::whole(tensor.disk_name, tensor.descriptor.global_shape));
+    if (tensor.parts.empty()) tensor.parts.push_back(DiskPart::whole(tensor.disk_name, tensor.descriptor.global_shape));
   return stored;
 }
 
@@ -87,8 +86,8 @@ void add_boxes(SavePlan& plan, bool whole_tensors) {
           const DiskPart& part = tensor.parts[p];
           const Box region = intersection(owned, part.box);
           if (region.empty()) continue;
-          const uint32_t box = is_one_box(part) ? whole.at(part.disk_name)
-                                                : add_box(tensor, part, part.on_disk(region), rank);
+          const uint32_t box =
+              is_one_box(part) ? whole.at(part.disk_name) : add_box(tensor, part, part.on_disk(region), rank);
           plan.parts.push_back({box, region, rank, i, p});
         }
       }

@@ -108,7 +108,8 @@ class Recorder {
     if (raw.num_parts == 0) throw plugin_error("'" + rule.name + "' on disk has no part");
     for (uint32_t i = 0; i < raw.num_parts; ++i) {
       const chassis_disk_part_t part = read_struct(raw.parts[i], "the description of a part of a tensor on disk");
-      rule.parts.push_back({text_of(part.parameter), {part.begin, part.begin + part.num_dims},
+      rule.parts.push_back({text_of(part.parameter),
+                            {part.begin, part.begin + part.num_dims},
                             {part.sizes, part.sizes + part.num_dims}});
       const std::string& parameter = rule.parts.back().parameter;
       check_wildcards(parameter, kIndex);

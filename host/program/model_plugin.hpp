@@ -11,7 +11,7 @@ namespace chassis {
 
 class ModelPlugin {
  public:
-  // Throws a plugin error if it offers no model, or lacks a function that every model has. The instance must outlive it.
+  // The instance must outlive it. Throws a plugin error if it offers no model, or lacks a function that every one has.
   explicit ModelPlugin(Instance& instance);
 
   // Once, before all others.

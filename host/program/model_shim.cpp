@@ -30,7 +30,9 @@ class Front {
     table_.slot = [](auto* b, const chassis_slot_desc_t* desc, chassis_slot_t* out) {
       return to(b)->slot(to(b), desc, out);
     };
-    table_.op = [](auto* b, const chassis_op_desc_t* desc, chassis_value_t* out) { return to(b)->op(to(b), desc, out); };
+    table_.op = [](auto* b, const chassis_op_desc_t* desc, chassis_value_t* out) {
+      return to(b)->op(to(b), desc, out);
+    };
     table_.output = [](auto* b, chassis_str_t name, chassis_value_t value) {
       return to(b)->output(to(b), name, value);
     };
@@ -77,7 +79,9 @@ DiskMapping map_first(const chassis_model_t& model, Instance& instance, const Pa
     parts[p->name] = {DiskPart::whole(on_disk, p->descriptor.global_shape)};
     name_of_parameter[p->name] = on_disk;
   }
-  return {std::move(parts), {}, parameters,
+  return {std::move(parts),
+          {},
+          parameters,
           [mapped, parameter_name = model.parameter_name, name_of_parameter](const std::string& in_file) {
             const std::string parameter = mapped(parameter_name, in_file);
             if (parameter.empty()) return parameter;

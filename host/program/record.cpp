@@ -100,8 +100,8 @@ class Recorder {
     const Field field{dtype == CHASSIS_DTYPE_I32 ? GraphValueType::kInt32 : GraphValueType::kFloat32, dims};
     const auto [known, is_new] = program_.fields.emplace(name, field);
     if (!is_new && known->second != field)
-      throw plugin_error(which + "it is " + program_.field_text(field) + ", and " +
-                         program_.field_text(known->second) + " where it was asked for before");
+      throw plugin_error(which + "it is " + program_.field_text(field) + ", and " + program_.field_text(known->second) +
+                         " where it was asked for before");
     if (block().fields.count(name)) return block().fields[name];
     const ValueId id = block().add_value({name, std::move(dims), field.type, {}});
     block().fields[name] = id;

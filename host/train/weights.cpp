@@ -60,7 +60,7 @@ class ModelDirectory {
     return true;
   }
 
-  const DiskMapping* mapping_ = nullptr;  // NULL: tensors are called as the parameters are
+  const DiskMapping* mapping_ = nullptr;        // NULL: tensors are called as the parameters are
   std::map<std::string, std::string> in_file_;  // by the mapping's name
   std::set<std::string> others_;
 };

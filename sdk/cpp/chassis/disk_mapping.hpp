@@ -37,9 +37,8 @@ class DiskMapping {
     }
     std::vector<const chassis_disk_part_t*> pointers;
     for (const chassis_disk_part_t& part : raw_parts) pointers.push_back(&part);
-    const chassis_disk_rule_t rule = {sizeof rule,     static_cast<uint32_t>(parts.size()), str(name),
-                                      pointers.data(), join_dim,                            static_cast<uint32_t>(dims.size()),
-                                      dims.data()};
+    const chassis_disk_rule_t rule = {sizeof rule, static_cast<uint32_t>(parts.size()), str(name),  pointers.data(),
+                                      join_dim,    static_cast<uint32_t>(dims.size()),  dims.data()};
     host_.check(raw_.tensor(&raw_, &rule));
   }
   // The same elements in another order of dims: linear weights that a family keeps as [in, out] are transposed.

@@ -31,8 +31,7 @@ struct MappedModel {
     parts["conv"] = {{"conv_t", {4200, 70}, Box::whole({70, 4200}), {0, 0}, {1, 0}}};
     parts["conv.bf16"] = {{"small_t", {9, 5}, Box::whole({5, 9}), {0, 0}, {1, 0}}};
     for (int64_t e = 0; e < 3; ++e)
-      parts["experts"].push_back(
-          {"experts." + std::to_string(e), {5, 4}, {{e, 0, 0}, {e + 1, 4, 5}}, {0, 0}, {2, 1}});
+      parts["experts"].push_back({"experts." + std::to_string(e), {5, 4}, {{e, 0, 0}, {e + 1, 4, 5}}, {0, 0}, {2, 1}});
     parts["cube"] = {{"cube_p", {3, 4, 5}, Box::whole({4, 3, 5}), {0, 0, 0}, {1, 0, 2}}};
   }
 
@@ -91,8 +90,8 @@ Tensor expected_on_disk(const MappedModel& mapped, const std::string& name, cons
 
 std::string save(const MappedModel& mapped, const MeshShape& mesh, const FormatPlugin& format,
                  const TemporaryDirectory& dir, const std::string& name, const BucketPair& buckets) {
-  CheckpointWriter(format, buckets).save(plan_save(mapped.save_tensors(), mesh, format),
-                                         request_for(mapped.model, dir.path(), name, 0, mesh));
+  CheckpointWriter(format, buckets)
+      .save(plan_save(mapped.save_tensors(), mesh, format), request_for(mapped.model, dir.path(), name, 0, mesh));
   return dir / name;
 }
 
@@ -135,9 +134,9 @@ TEST(DiskParts, AreReadOnceByTheirOwners) {
     LoadOptions options;
     options.rank = rank;
     options.owned_only = true;
-    const LoadResult result =
-        reader.load(mapped.load_tensors(), mesh, buckets,
-                    [&](const Descriptor& d, int r) { return mapped.model.local(d, mesh, r); }, options);
+    const LoadResult result = reader.load(
+        mapped.load_tensors(), mesh, buckets,
+        [&](const Descriptor& d, int r) { return mapped.model.local(d, mesh, r); }, options);
     num_read += result.num_bytes;
   }
   EXPECT_EQ(num_read, plan.tensor_bytes);
@@ -154,8 +153,8 @@ TEST(DiskParts, GoFromFileToFileBothWays) {
     CheckpointReader reader(dir / from, from == "plain" ? native() : huggingface());
     SaveRequest request = request_for(mapped.model, dir.path(), to);
     request.tensors = {};
-    request.source = from_mapped ? reader.source([&](const Descriptor& d) { return mapped.parts_of(d); })
-                                 : reader.source();
+    request.source =
+        from_mapped ? reader.source([&](const Descriptor& d) { return mapped.parts_of(d); }) : reader.source();
     CheckpointWriter(huggingface(), buckets)
         .save(plan_save(to_mapped ? mapped.save_tensors() : mapped.model.save_tensors(), {}, huggingface()), request);
   };

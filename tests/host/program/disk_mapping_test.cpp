@@ -48,10 +48,8 @@ struct Sink {
                       part.begin.data(), part.sizes.data()});
     std::vector<const chassis_disk_part_t*> pointers;
     for (const auto& part : list) pointers.push_back(&part);
-    const chassis_disk_rule_t rule = {sizeof rule,     static_cast<uint32_t>(list.size()),
-                                      str_of(name),    pointers.data(),
-                                      join_dim,        static_cast<uint32_t>(dims.size()),
-                                      dims.data()};
+    const chassis_disk_rule_t rule = {sizeof rule, static_cast<uint32_t>(list.size()), str_of(name), pointers.data(),
+                                      join_dim,    static_cast<uint32_t>(dims.size()), dims.data()};
     throw_if_failed(raw->tensor(raw, &rule), "tensor");
   }
   void literal(const std::string& name, const std::vector<int64_t>& sizes, const std::vector<float>& values) const {
@@ -70,8 +68,8 @@ using Declare = std::function<void(const Sink&)>;
 DiskMapping map(const Declare& declare) {
   const Program program = small_program();
   const ParameterTable parameters(program, {});
-  return record_disk_mapping(
-      parameters, [&](const chassis_disk_sink_t* sink) { return guarded([&] { declare({sink}); }); });
+  return record_disk_mapping(parameters,
+                             [&](const chassis_disk_sink_t* sink) { return guarded([&] { declare({sink}); }); });
 }
 
 std::string refusal(const Declare& declare) {
@@ -116,8 +114,9 @@ TEST(DiskMapping, SlicesJoinsPermutesAndDropsDims) {
 }
 
 TEST(DiskMapping, FindsBoxesOfBothSides) {
-  const DiskMapping mapping =
-      map([](const Sink& m) { m.tensor("t", {{"embed", {4}, {2}}, {"embed", {0}, {4}}}, 0, {1, 0}); });
+  const DiskMapping mapping = map([](const Sink& m) {
+    m.tensor("t", {{"embed", {4}, {2}}, {"embed", {0}, {4}}}, 0, {1, 0});
+  });
   const DiskPart& part = mapping.parts("embed")[1];  // rows 0 to 4 are columns 2 to 6 of [4, 6]
   const Box rows{{1, 0}, {3, 4}};
   EXPECT_EQ(part.on_disk(rows), (Box{{0, 3}, {4, 5}}));
@@ -144,7 +143,9 @@ TEST(DiskMapping, KnowsOtherNamesOfFilesAndWhatTheyMayHaveBesides) {
 }
 
 TEST(DiskMapping, IsExactOrRefused) {
-  EXPECT_HAS(refusal([](const Sink& m) { m.tensor("a", {{"embed", {0}, {5}}}); }),
+  EXPECT_HAS(refusal([](const Sink& m) {
+               m.tensor("a", {{"embed", {0}, {5}}});
+             }),
              "parameter 'embed' [6, 4] has 24 elements, of which only 20 are on disk, in 'a'");
   EXPECT_HAS(refusal([](const Sink& m) {
                m.tensor("a", {{"embed", {0}, {4}}});
@@ -160,27 +161,38 @@ TEST(DiskMapping, IsExactOrRefused) {
              "two tensors are called 'layers.0.qkv' on disk; a parameter that no rule names is called so itself");
   EXPECT_HAS(refusal([](const Sink& m) { m.tensor("a", {{"layers.2.qkv"}}); }),
              "'a' on disk is made of 'layers.2.qkv', which is no parameter of the model");
-  EXPECT_HAS(refusal([](const Sink& m) { m.tensor("a.{i}", {{"layers.{i}.qkv"}, {"other.{i}"}}); }),
+  EXPECT_HAS(refusal([](const Sink& m) {
+               m.tensor("a.{i}", {{"layers.{i}.qkv"}, {"other.{i}"}});
+             }),
              "'a.0' on disk is made of 'other.0', which is no parameter of the model");
   EXPECT_HAS(refusal([](const Sink& m) { m.tensor("a", {{"layers.{i}.qkv"}}); }),
              "'a' on disk and its part 'layers.{i}.qkv' do not both have {i}");
-  EXPECT_HAS(refusal([](const Sink& m) { m.tensor("a", {{"embed", {4}, {3}}}); }),
+  EXPECT_HAS(refusal([](const Sink& m) {
+               m.tensor("a", {{"embed", {4}, {3}}});
+             }),
              "'a' on disk: 3 elements from 4 on in dim 0 of 'embed' [6, 4] are not within it");
-  EXPECT_HAS(refusal([](const Sink& m) { m.tensor("a", {{"embed"}, {"layers.0.down"}}); }),
+  EXPECT_HAS(refusal([](const Sink& m) {
+               m.tensor("a", {{"embed"}, {"layers.0.down"}});
+             }),
              "'a' on disk: 'layers.0.down' [4, 3] and 'embed' [6, 4] differ in dim 1, and are joined along dim 0");
-  EXPECT_HAS(refusal([](const Sink& m) { m.tensor("a", {{"embed"}, {"layers.0.experts"}}); }),
+  EXPECT_HAS(refusal([](const Sink& m) {
+               m.tensor("a", {{"embed"}, {"layers.0.experts"}});
+             }),
              "'a' on disk: 'layers.0.experts' [2, 3, 4] cannot be joined along dim 0 with 'embed' [6, 4]");
-  EXPECT_HAS(refusal([](const Sink& m) { m.tensor("a", {{"embed"}}, 0, {1, 1}); }),
+  EXPECT_HAS(refusal([](const Sink& m) {
+               m.tensor("a", {{"embed"}}, 0, {1, 1});
+             }),
              "'a' on disk: dim 1 of [6, 4] stands twice in the order of its dims");
-  EXPECT_HAS(refusal([](const Sink& m) { m.tensor("a", {{"embed"}}, 0, {2, 0}); }),
+  EXPECT_HAS(refusal([](const Sink& m) {
+               m.tensor("a", {{"embed"}}, 0, {2, 0});
+             }),
              "'a' on disk: dim 2 of [6, 4] does not exist");
   EXPECT_HAS(refusal([](const Sink& m) { m.tensor("a", {{"embed"}}, 0, {1}); }),
              "'a' on disk: dim 0 of [6, 4] is left out, and has more than one index");
   EXPECT_HAS(refusal([](const Sink& m) { m.tensor("a", {}); }), "'a' on disk has no part");
   EXPECT_HAS(refusal([](const Sink& m) { m.skip("emb*"); }),
              "files are to be without 'emb*', and 'embed' is a tensor of the model");
-  EXPECT_HAS(refusal([](const Sink& m) { m.literal("embed", {1}, {1}); }),
-             "two tensors are called 'embed' on disk");
+  EXPECT_HAS(refusal([](const Sink& m) { m.literal("embed", {1}, {1}); }), "two tensors are called 'embed' on disk");
   EXPECT_HAS(refusal([](const Sink& m) { m.skip("*.*"); }), "'*.*' has more than one *");
 }
 

@@ -139,8 +139,11 @@ class Family final : public Model {
     m.permuted("disk.{i}.first", "layers.{i}.first.weight");
     const std::string second = "layers.{i}.second.weight";
     m.tensor("disk.{i}.upper", {{second, {0}, {4}}});
-    m.tensor(has("one name for two") ? "disk.{i}.upper" : "disk.{i}.lower",
-             {{second, {has("a row twice") ? 3 : has("a row nowhere") ? 5 : 4}, {0}}});
+    m.tensor(has("one name for two") ? "disk.{i}.upper" : "disk.{i}.lower", {{second,
+                                                                              {has("a row twice")     ? 3
+                                                                               : has("a row nowhere") ? 5
+                                                                                                      : 4},
+                                                                              {0}}});
     if (has("skips its own")) m.skip("disk.*.first");
     m.literal("disk.mask", CHASSIS_DTYPE_F32, {2}, std::vector<float>{1, 1});
   }

@@ -18,7 +18,8 @@ class PlainFiles : public Model {
 
   void configure(std::string_view json) override {
     if (json.empty() || json.front() != '{' || json.back() != '}') fail_invalid("this is no JSON object");
-    field_ = json.find("\"field\": \"lens\"") != json.npos || json.find("\"field\":\"lens\"") != json.npos ? "lens" : "";
+    field_ =
+        json.find("\"field\": \"lens\"") != json.npos || json.find("\"field\":\"lens\"") != json.npos ? "lens" : "";
   }
   void record(Builder& b) override {
     const Dim hidden = b.dim("hidden", 16), vocab = b.dim("vocab", 259), ffn = b.dim("ffn", 32);
@@ -27,12 +28,15 @@ class PlainFiles : public Model {
       if (!field_.empty()) b.field(field_, CHASSIS_DTYPE_I32, {kBatch});
       b.output("hidden", b.embedding(b.field("input_ids"), "embed.weight", vocab, {hidden}));
     }));
-    b.chain("layers", "layers.{i}", b.block("layer", [&] {
-      const Value x = b.input("hidden", {hidden});
-      const Value y = b.rms_norm(x, "norm.weight", 1e-5);
-      const Value up = b.gated_activation(b.linear(y, "gate", {ffn}), b.linear(y, "up", {ffn}), "silu");
-      b.output("hidden", b.add(x, b.linear(up, "down", {hidden})));
-    }), 2);
+    b.chain("layers", "layers.{i}",
+            b.block("layer",
+                    [&] {
+                      const Value x = b.input("hidden", {hidden});
+                      const Value y = b.rms_norm(x, "norm.weight", 1e-5);
+                      const Value up = b.gated_activation(b.linear(y, "gate", {ffn}), b.linear(y, "up", {ffn}), "silu");
+                      b.output("hidden", b.add(x, b.linear(up, "down", {hidden})));
+                    }),
+            2);
     b.chain("head", "", b.block("head", [&] {
       const Value logits = b.linear(b.input("hidden", {hidden}), "head", {vocab}, {.role = CHASSIS_ROLE_HEAD});
       b.output("logits", logits);

@@ -12,8 +12,8 @@ class MappedModel : public test::ProgramRun {
     std::string toml = test::text_of_file(scratch_ / "run.toml");
     const size_t begin = toml.find("plugin = \"llama\""), end = toml.find("[tokenizer]");
     toml.replace(begin, end - begin, "");
-    toml += "[checkpoint]\nevery_steps = 3\n[plugins]\npath = [\"" CHASSIS_TEST_STUB_DIR "\", \"" CHASSIS_TEST_PLUGIN_DIR
-            "\"]\n";
+    toml += "[checkpoint]\nevery_steps = 3\n[plugins]\npath = [\"" CHASSIS_TEST_STUB_DIR
+            "\", \"" CHASSIS_TEST_PLUGIN_DIR "\"]\n";
     test::write_text(scratch_ / "run.toml", toml);
   }
   std::string run(const std::string& out, Words words, int exit_code = 0) {
@@ -23,8 +23,8 @@ class MappedModel : public test::ProgramRun {
     return outcome.output;
   }
   void ckpt(const std::string& words) {
-    const Outcome outcome = shell("\"$CHASSIS\" ckpt " + words + " --plugin-path " CHASSIS_TEST_STUB_DIR
-                                  " --plugin-path " CHASSIS_TEST_PLUGIN_DIR);
+    const Outcome outcome = shell("\"$CHASSIS\" ckpt " + words +
+                                  " --plugin-path " CHASSIS_TEST_STUB_DIR " --plugin-path " CHASSIS_TEST_PLUGIN_DIR);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   }
   static Words random(const std::string& member) {
@@ -55,7 +55,8 @@ TEST_F(MappedModel, HasOtherFilesAndTheSameLosses) {
 TEST_F(MappedModel, IsReadAndWrittenByEachRankForItself) {
   run("mapped", random("mapped_files"));
   run("alone", from("mapped", "mapped_files"));
-  std::string toml = test::text_of_file(scratch_ / "run.toml") + "[mesh]\ndp_shard = 2\n[[parallel]]\nplugin = \"fsdp2\"\n";
+  std::string toml =
+      test::text_of_file(scratch_ / "run.toml") + "[mesh]\ndp_shard = 2\n[[parallel]]\nplugin = \"fsdp2\"\n";
   test::write_text(scratch_ / "run.toml", toml);
   Words two = from("mapped", "mapped_files");
   two.insert(two.end(), {"--nproc", "2", "run.max_steps=1", "optimizer.lr=1e-30", "train.micro_batch_size=1"});

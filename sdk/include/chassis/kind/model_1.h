@@ -1,5 +1,5 @@
-/* chassis.model/1: how plugins before 0.3 offer a model. Frozen; new ones offer chassis/kind/model.h's, to which the host
- * translates this: fields are [B, T] i32, and files differ from the model in names alone. */
+/* chassis.model/1: how plugins before 0.3 offer a model. Frozen; new ones offer chassis/kind/model.h's, to which the
+ * host translates this: fields are [B, T] i32, and files differ from the model in names alone. */
 #ifndef CHASSIS_KIND_MODEL_1_H
 #define CHASSIS_KIND_MODEL_1_H
 

@@ -24,7 +24,9 @@ class Llama : public testing::Test {
     static constexpr auto kLines = [](const chassis_disk_sink_t* s) -> Lines& { return *static_cast<Lines*>(s->impl); };
     Lines out;
     const chassis_disk_sink_t sink = {
-        sizeof sink, 0, &out,
+        sizeof sink,
+        0,
+        &out,
         [](const chassis_disk_sink_t* s, const chassis_disk_rule_t* rule) -> chassis_status_t* {
           kLines(s).push_back("tensor " + fake::text_of(rule->name));
           return nullptr;

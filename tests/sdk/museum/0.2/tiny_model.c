@@ -13,9 +13,9 @@ CHASSIS_MANIFEST(
 
 #define STR(text) \
   { text, sizeof(text) - 1 }
-#define TRY(call)                      \
-  do {                                 \
-    chassis_status_t* status_ = call;  \
+#define TRY(call)                        \
+  do {                                   \
+    chassis_status_t* status_ = call;    \
     if (status_ != NULL) return status_; \
   } while (0)
 
@@ -38,7 +38,8 @@ static chassis_status_t* refuse(const struct chassis_instance* self, const char*
 static chassis_status_t* configure(struct chassis_instance* self, chassis_str_t json) {
   if (json.len < 2 || json.ptr[0] != '{' || json.ptr[json.len - 1] != '}') return refuse(self, "no JSON object");
   for (uint64_t i = 1; i < json.len; ++i)
-    if (json.ptr[i] == '-' && (json.ptr[i - 1] == ' ' || json.ptr[i - 1] == ':')) return refuse(self, "a negative number");
+    if (json.ptr[i] == '-' && (json.ptr[i - 1] == ' ' || json.ptr[i - 1] == ':'))
+      return refuse(self, "a negative number");
   return NULL;
 }
 
@@ -52,8 +53,8 @@ static chassis_status_t* weight(const chassis_builder_t* b, const char* name, ch
 static chassis_status_t* op(const chassis_builder_t* b, const char* id, const chassis_value_t* inputs,
                             uint32_t num_inputs, const chassis_slot_t* param, const chassis_dim_t* dim,
                             chassis_value_t* out) {
-  const chassis_op_desc_t desc = {sizeof desc, num_inputs, str(id), str(id),   inputs,  param, NULL, dim,
-                                  param != NULL, 0,        dim != NULL, 0};
+  const chassis_op_desc_t desc = {sizeof desc, num_inputs, str(id),       str(id), inputs,      param,
+                                  NULL,        dim,        param != NULL, 0,       dim != NULL, 0};
   return b->op(b, &desc, out);
 }
 
