@@ -25,7 +25,7 @@ TEST_F(Museum, AModelOfTheFirstInterfaceTrainsAndLoads) {
   for (const char* name : {"disk.embed.weight", "disk.layers.1.mix.weight", "disk.head.weight"})
     EXPECT_HAS(model("out"), name);
 
-  const Words from_final = {"model.path=out/final", "run.max_steps=1", "run.output_dir=again", "optimizer.lr=0"};
+  const Words from_final = {"model.path=out/final", "run.max_steps=1", "run.output_dir=again", "optimizer.lr=1e-30"};
   toml.replace(toml.find("plugin = \"tiny_model\"\nconfig = {}\n"), 34, "");
   test::write_text(scratch_ / "run.toml", toml);
   const Outcome again = with_plugin(from_final);

@@ -1,5 +1,5 @@
-// One model with two sorts of files: "plain_files" has a tensor for each parameter; those of "mapped_files" are joined,
-// sliced and transposed, and carry a tensor that nobody trains.
+// One model with two sorts of files, a library for each: "plain_files" has a tensor for each parameter; those of
+// "mapped_files" are joined, sliced and transposed, and carry a tensor that nobody trains.
 #include <string>
 #include <vector>
 
@@ -10,10 +10,9 @@ namespace {
 
 using namespace chassis;
 
-class PlainFiles : public Model {
+class Small final : public Model {
  public:
   static constexpr std::string_view kDoc = "test: a small model";
-  static constexpr std::string_view kId = "plain_files";
   using Model::Model;
 
   void configure(std::string_view json) override {
@@ -44,18 +43,9 @@ class PlainFiles : public Model {
     }));
   }
   std::string config() const override {
-    return R"({"architectures": ["PlainFiles"], "torch_dtype": "float32", "field": ")" + field_ + "\"}";
+    return R"({"architectures": [")" CHASSIS_PLUGIN_ID R"("], "torch_dtype": "float32", "field": ")" + field_ + "\"}";
   }
-
- private:
-  std::string field_;
-};
-
-class MappedFiles final : public PlainFiles {
- public:
-  static constexpr std::string_view kId = "mapped_files";
-  using PlainFiles::PlainFiles;
-
+#ifdef MAPPED_FILES
   void disk_mapping(DiskMapping& m) const override {
     m.permuted("ends.0", "embed.weight");
     m.tensor("h.{i}.gate_up", {{"layers.{i}.gate.weight"}, {"layers.{i}.up.weight"}}, 0, {1, 0});
@@ -65,8 +55,12 @@ class MappedFiles final : public PlainFiles {
     m.skip("*.inv_freq");
     m.alias("model.*", "*");
   }
+#endif
+
+ private:
+  std::string field_;
 };
 
 }  // namespace
 
-CHASSIS_PLUGIN("architecture=PlainFiles\nlicense=Apache-2.0\n", PlainFiles, MappedFiles)
+CHASSIS_PLUGIN("architecture=" CHASSIS_PLUGIN_ID "\nlicense=Apache-2.0\n", Small)
