@@ -20,7 +20,9 @@ void append(Reports& reports, Reports more) {
 
 Program record(const Recording& from) {
   try {
-    return record_program(from.record);
+    Program program = record_program(from.record);
+    if (from.check) from.check(program);
+    return program;
   } catch (const Error& e) {
     if (from.where.file.empty()) throw;
     Error error(e.code(), from.where, e.message());

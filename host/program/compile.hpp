@@ -40,9 +40,10 @@ struct ProgramPasses {
 };
 
 struct Recording {
-  std::function<chassis_status_t*(const chassis_builder_t*)> record;  // a model plugin's function, or a test
-  SourcePosition where = {};                                          // what errors of the recording are blamed on
-  std::string file = {};                                              // named beside them
+  std::function<chassis_status_t*(const chassis_builder_2_t*)> record;  // a model plugin's function, or a test
+  SourcePosition where = {};                                            // what errors of the recording are blamed on
+  std::string file = {};                                                // named beside them
+  std::function<void(const Program&)> check = {};                       // throws what the run cannot give it
 };
 
 struct CompileOptions {

@@ -16,8 +16,17 @@ int64_t Executor::max_recomputed_blocks() const {
   return most > 1 ? static_cast<int64_t>(most) : 0;
 }
 
+int64_t Executor::size_of(DimId dim, const Fields& fields) const {
+  for (const auto& [name, field] : compiled_.program.fields) {
+    const auto at = std::find(field.dims.begin(), field.dims.end(), dim);
+    const auto given = fields.find(name);
+    if (at != field.dims.end() && given != fields.end())
+      return given->second.size(static_cast<int>(at - field.dims.begin()));
+  }
+  throw plugin_error("no field of the batch has the dim " + compiled_.program.dims[dim].name);
+}
+
 RunContext Executor::context(size_t unit, const Microbatch& mb, KeyValueCache* cache) const {
-  const Tensor& ids = mb.fields.at("input_ids");
   RunContext context;
   context.program = &compiled_.program;
   context.layout = &compiled_.layout;
@@ -26,22 +35,21 @@ RunContext Executor::context(size_t unit, const Microbatch& mb, KeyValueCache* c
   context.collectives = collectives_;
   context.cache = cache;
   context.unit = unit;
-  context.batch = ids.size(0);
-  context.time = ids.size(1);
+  context.batch = size_of(CHASSIS_DIM_BATCH, mb.fields);
+  context.time = size_of(CHASSIS_DIM_TIME, mb.fields);
   context.loss_scale = mb.loss_scale;
   context.rehearsal = rehearsal_;
   return context;
 }
 
-std::map<std::string, Tensor> Executor::run_units(const ResolvedProgram& resolved, Microbatch& mb, KeyValueCache* cache,
-                                                  bool last_position_only) {
+StreamValues Executor::run_units(const ResolvedProgram& resolved, UnitRange units, StreamValues stream, Microbatch& mb,
+                                 KeyValueCache* cache, bool last_position_only) {
   const bool training = resolved.purpose == Purpose::kTraining;
-  std::map<std::string, Tensor> stream;
   if (training) {
     mb.frames.resize(resolved.units.size());
     mb.inputs.resize(resolved.units.size());
   }
-  for (size_t unit = 0; unit < resolved.units.size(); ++unit) {
+  for (size_t unit = units.begin; unit < units.end; ++unit) {
     RunContext run = context(unit, mb, cache);
     if (last_position_only && unit + 1 == resolved.units.size()) {
       for (auto& [name, tensor] : stream) tensor = tensor.narrow(1, tensor.size(1) - 1, 1).contiguous();
@@ -59,29 +67,35 @@ std::map<std::string, Tensor> Executor::run_units(const ResolvedProgram& resolve
   return stream;
 }
 
-Tensor Executor::forward(int microbatch, const Fields& fields, double loss_scale) {
-  Microbatch& mb = microbatches_[microbatch];
+StreamValues Executor::forward(int microbatch, UnitRange units, const Fields& fields, StreamValues inputs,
+                               double loss_scale) {
+  Microbatch& mb = microbatches_[{microbatch, units.begin}];
   mb = {};
   mb.fields = fields;
   mb.loss_scale = loss_scale;
-  auto outputs = run_units(resolved(Purpose::kTraining), mb, nullptr, false);
+  return run_units(resolved(Purpose::kTraining), units, std::move(inputs), mb, nullptr, false);
+}
+
+Tensor Executor::forward(int microbatch, const Fields& fields, double loss_scale) {
+  const StreamValues outputs = forward(microbatch, all_units(), fields, {}, loss_scale);
   const auto loss = outputs.find("loss");
   if (loss == outputs.end()) throw plugin_error("the model's last block puts out no \"loss\"");
   return loss->second;
 }
 
-void Executor::backward(int microbatch, bool last) {
+void Executor::backward(int microbatch, bool last) { backward(microbatch, all_units(), {}, last); }
+
+StreamValues Executor::backward(int microbatch, UnitRange units, StreamValues gradients, bool last) {
   const UnitEvents::Flags flags{.last_microbatch = last}, again{.recompute = true, .last_microbatch = last};
   const ResolvedProgram& program = resolved(Purpose::kTraining);
-  auto node = microbatches_.extract(microbatch);
+  auto node = microbatches_.extract({microbatch, units.begin});
   CHASSIS_CHECK(!node.empty(), "backward of a micro-batch whose forward did not run");
   Microbatch& mb = node.mapped();
-  std::map<std::string, Tensor> gradients;
-  for (size_t unit = program.units.size(); unit-- > 0;) {
+  for (size_t unit = units.end; unit-- > units.begin;) {
     const ResolvedBlock& block = *program.units[unit];
     const bool needed = block.inputs_need_grad ||
                         std::count(block.slot_trainable.begin(), block.slot_trainable.end(), 1) > 0;
-    if (!needed) break;  // nothing before it is trained either
+    if (!needed) return {};  // nothing before it is trained either
     const RunContext run = context(unit, mb, nullptr);
     if (events_) events_->pre_backward(unit, flags);
     if (program.recomputed[unit]) {
@@ -95,19 +109,20 @@ void Executor::backward(int microbatch, bool last) {
     mb.frames[unit].reset();
     if (events_) events_->post_backward(unit, flags);
   }
+  return gradients;
 }
 
 Tensor Executor::loss(const Fields& fields) {
   Microbatch mb;
   mb.fields = fields;
-  return run_units(resolved(Purpose::kLoss), mb, nullptr, false).at("loss");
+  return run_units(resolved(Purpose::kLoss), all_units(), {}, mb, nullptr, false).at("loss");
 }
 
 Tensor Executor::logits(const Fields& fields, KeyValueCache* cache, bool last_position_only) {
   Microbatch mb;
   mb.fields = fields;
-  Tensor logits = run_units(resolved(Purpose::kLogits), mb, cache, last_position_only).at("logits");
-  if (cache) cache->advance(fields.at("input_ids").size(1));
+  Tensor logits = run_units(resolved(Purpose::kLogits), all_units(), {}, mb, cache, last_position_only).at("logits");
+  if (cache) cache->advance(size_of(CHASSIS_DIM_TIME, fields));
   return logits;
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "host/program/block_run.hpp"
@@ -30,6 +31,14 @@ class UnitEvents {
   virtual void post_backward(size_t unit, Flags flags) = 0;
 };
 
+// Units [begin, end) of the program: all of it, or what one stage of a pipeline has.
+struct UnitRange {
+  size_t begin = 0;
+  size_t end = 0;
+};
+// Between two units, by name.
+using StreamValues = std::map<std::string, Tensor>;
+
 class Executor {
  public:
   // All must outlive it. `events` and `collectives` may be NULL; a program with collectives needs the latter.
@@ -42,6 +51,13 @@ class Executor {
   Tensor forward(int microbatch, const Fields& fields, double loss_scale);
   // [step] Adds the gradients of that micro-batch to the parameters' buffers and forgets it. `last` of the step's.
   void backward(int microbatch, bool last = true);
+
+  // [step] The same of some units. From what the unit before them puts out to what the last of them does: of the last
+  // unit that is "loss".
+  StreamValues forward(int microbatch, UnitRange units, const Fields& fields, StreamValues inputs, double loss_scale);
+  // From the gradients of what they put out to those of what they were given.
+  StreamValues backward(int microbatch, UnitRange units, StreamValues output_gradients, bool last = true);
+  UnitRange all_units() const { return {0, place_in_chain_.size()}; }
 
   // [step] The summed loss of a micro-batch, without gradients.
   Tensor loss(const Fields& fields);
@@ -70,15 +86,17 @@ class Executor {
     std::vector<std::map<std::string, Tensor>> inputs;  // by unit, where recompute needs them
   };
 
-  std::map<std::string, Tensor> run_units(const ResolvedProgram& resolved, Microbatch& mb, KeyValueCache* cache,
-                                          bool last_position_only);
+  StreamValues run_units(const ResolvedProgram& resolved, UnitRange units, StreamValues stream, Microbatch& mb,
+                         KeyValueCache* cache, bool last_position_only);
+  // Of B or T, as the batch has it.
+  int64_t size_of(DimId dim, const Fields& fields) const;
   RunContext context(size_t unit, const Microbatch& mb, KeyValueCache* cache) const;
 
   CompiledProgram& compiled_;
   UnitEvents* events_;
   Collectives* collectives_;
   std::optional<Device> rehearsal_;
-  std::map<int, Microbatch> microbatches_;
+  std::map<std::pair<int, size_t>, Microbatch> microbatches_;  // by number and first unit
 };
 
 }  // namespace chassis

@@ -137,7 +137,9 @@ class RunInMiniature {
     StepInputs inputs;
     inputs.schedule = sequential_schedule(num_rehearsed);
     const int64_t seq_len = session_.config().get_int("train.seq_len");
-    inputs.fields = [&](int) { return unread_fields(sizes.micro_batch_size, seq_len); };
+    inputs.fields = [&](int) {
+      return unread_fields(session_.program(), sizes.micro_batch_size, seq_len, device_);
+    };
     inputs.observer = [&](StepPhase phase, int microbatch) {
       if (phase == StepPhase::kBackward)
         take_traffic(microbatch == 1 && num_rehearsed == 3 ? sizes.num_microbatches - 2 : 1);
@@ -149,14 +151,6 @@ class RunInMiniature {
     };
     run_step(parts, inputs);
   }
-
-  // As to_fields() of a batch, without the batch: the planner holds no row of it.
-  Fields unread_fields(int64_t num_rows, int64_t seq_len) const {
-    const MemoryTag tag(MemoryCategory::kData);
-    const int64_t shape[] = {num_rows, seq_len};
-    Fields fields;
-    for (const auto& [name, field] : Batch(1, 1, 0).fields) fields[name] = Tensor::empty(shape, Dtype::i32, device_);
-    return fields;
   }
 
   // From the first save on, if checkpoints are copied to host memory before they are written.

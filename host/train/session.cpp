@@ -14,11 +14,11 @@
 #include "host/data/tokenizer_files.hpp"
 #include "host/mesh/gpus.hpp"
 #include "host/plugin/search.hpp"
-#include "host/plugin/text_sink.hpp"
 #include "host/service/device.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/threads.hpp"
 #include "host/state/float_dtype.hpp"
+#include "host/train/fields.hpp"
 #include "host/train/slow_phase.hpp"
 
 namespace chassis {
@@ -210,17 +210,11 @@ void Session::choose_model() {
 // What a model ignores of a config.json, which holds much that changes nothing, is counted. Of model.config every key
 // was written for this run, so what the model ignores there is a mistake.
 void Session::configure_model() {
-  model_ = create("model", "model", model_member_);
-  model_table_ = &model_->interface<chassis_model_t>(CHASSIS_MODEL_ID);
-  model_->require(CHASSIS_MODEL_ID, {{"configure", model_table_->configure != nullptr},
-                                     {"record", model_table_->record != nullptr},
-                                     {"config", model_table_->config != nullptr}});
-  const auto configure = [&] {
-    model_->check(model_table_->configure(model_->get("configure"), str_of(model_config_text_)));
-  };
+  model_instance_ = create("model", "model", model_member_);
+  model_.emplace(*model_instance_);
   if (config_.has("model.path")) {
     try {
-      return configure();
+      return model_->configure(model_config_text_);
     } catch (const Error& e) {
       throw Error(e.code(), config_.position("model.path"),
                   config_.get_string("model.path") + "/config.json: " + e.message())
@@ -229,7 +223,7 @@ void Session::configure_model() {
   }
   {
     const log::CapturedWarnings ignored;
-    configure();
+    model_->configure(model_config_text_);
     for (const std::string& finding : ignored.texts()) add_ignored_key(config_, model_config(), finding);
   }
   count_preset_sizes(config_.json("model.config"), model_config(), model_member_);
@@ -284,13 +278,15 @@ void Session::build_program(const SessionOptions& options) {
   resolve_.attention_where = config_.position("attention.plugin");
   resolve_.kernels_where = config_.position("kernels.plugins");
 
-  Recording recording{[this](const chassis_builder_t* b) { return model_table_->record(model_->get("record"), b); },
+  Recording recording{[this](const chassis_builder_2_t* builder) { return model_->record(builder); },
                       config_.position(config_.has("model.path") ? "model.path" : "model.config"),
-                      config_.has("model.path") ? config_.get_string("model.path") + "/config.json" : ""};
+                      config_.has("model.path") ? config_.get_string("model.path") + "/config.json" : "",
+                      check_fields};
   compiled_ = compile(recording, {.passes = options.passes,
                                   .freeze = [this](ParameterTable& parameters) { freeze(parameters); },
                                   .resolve = resolve_,
                                   .purposes = purposes_of(config_.use())});
+  disk_mapping_ = model_->disk_mapping(parameters());
   executor_ = std::make_unique<Executor>(*compiled_);
 
   if (config_.has("tokenizer.plugin") && !config_.get_string("tokenizer.plugin").empty()) {
@@ -403,9 +399,7 @@ int64_t Session::vocab_size() const {
   return dim ? program().dims[*dim].size : 0;
 }
 
-int64_t Session::max_positions() const {
-  return model_table_->max_positions ? model_table_->max_positions(model_->get("max_positions")) : 0;
-}
+int64_t Session::max_positions() const { return model_->max_positions(); }
 
 void Session::check_positions(int64_t num_positions, const std::string& what) const {
   if (const int64_t most = max_positions(); most > 0 && num_positions > most)
@@ -422,25 +416,7 @@ std::string Session::stored_dtype() const {
   return json_string_or(json, "dtype", json_string_or(json, "torch_dtype", "float32", where), where);
 }
 
-std::string Session::model_config() const {
-  TextSink sink;
-  model_->check(model_table_->config(model_->get("config"), sink.get()));
-  return sink.take();
-}
-
-std::string Session::disk_name(const std::string& parameter) const {
-  if (!model_table_->disk_name) return parameter;
-  TextSink sink;
-  model_->check(model_table_->disk_name(model_->get("disk_name"), str_of(parameter), sink.get()));
-  return sink.take();
-}
-
-std::string Session::parameter_name(const std::string& disk_name) const {
-  if (!model_table_->parameter_name) return disk_name;
-  TextSink sink;
-  model_->check(model_table_->parameter_name(model_->get("parameter_name"), str_of(disk_name), sink.get()));
-  return sink.take();
-}
+std::string Session::model_config() const { return model_->config(); }
 
 std::string Session::model_hash() const {
   Json shapes = Json::object();

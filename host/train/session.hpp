@@ -13,6 +13,7 @@
 #include "host/data/train_data.hpp"
 #include "host/mesh/world.hpp"
 #include "host/program/compile.hpp"
+#include "host/program/model_plugin.hpp"
 #include "host/service/metrics.hpp"
 #include "host/train/optimizer_driver.hpp"
 #include "host/train/plugin_tokenizer.hpp"
@@ -74,9 +75,8 @@ class Session {
   std::string stored_dtype() const;
   // config.json of the model, as the plugin would have it written.
   std::string model_config() const;
-  // Disk name ↔ parameter, by the model's mapping; an empty text: not stored, or to be skipped.
-  std::string disk_name(const std::string& parameter) const;
-  std::string parameter_name(const std::string& disk_name) const;
+  // How files hold the model's parameters.
+  const DiskMapping& disk_mapping() const { return *disk_mapping_; }
   // The tokenizer files of model.path, by name, if [tokenizer] names another than theirs: one whose options lead to no
   // file there.
   std::vector<std::string> other_tokenizer_files() const;
@@ -125,12 +125,13 @@ class Session {
   std::unique_ptr<Communicator> communicator_;  // outlives the stack's shards
   RunMesh mesh_;
   std::string model_member_, model_config_text_;
-  std::unique_ptr<Instance> model_;
-  const chassis_model_t* model_table_ = nullptr;
+  std::unique_ptr<Instance> model_instance_;
+  std::optional<ModelPlugin> model_;
   std::unique_ptr<PluginTokenizer> tokenizer_;
   std::vector<std::unique_ptr<Instance>> providers_;
   ResolveOptions resolve_;
   std::optional<CompiledProgram> compiled_;
+  std::optional<DiskMapping> disk_mapping_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<OptimizerDriver> optimizer_;
 };

@@ -137,7 +137,7 @@ EvalRecord evaluate(Executor& executor, EvalData& data, int64_t micro_batch_size
       if (taken == ranks.data_rank())
         mine = std::move(*batch);
       else if (!mine)
-        mine = Batch(batch->num_rows, batch->seq_len, 0);
+        mine = data.padding(*batch);
     }
     if (taken == 0) break;
     if (trained_tokens == 0) continue;

@@ -98,7 +98,8 @@ class PlannedRank {
   }
   Fields fields() {
     const Config& config = session_.config();
-    return to_fields(Batch(config.get_int("train.micro_batch_size"), config.get_int("train.seq_len"), 0), kMetaHost);
+    return unread_fields(session_.program(), config.get_int("train.micro_batch_size"), config.get_int("train.seq_len"),
+                         kMetaHost);
   }
   Sent take_sent() {
     Sent sent;

@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "chassis/kind/model.h"
 #include "chassis/kind/ops.h"
 #include "host/base/json.hpp"
 #include "host/plugin/registry.hpp"
 #include "host/program/compile.hpp"
+#include "host/program/model_plugin.hpp"
 #include "host/service/host_services.hpp"
 
 namespace chassis::test {
@@ -40,10 +40,9 @@ class LoadedPlugins {
   }
   // What a model plugin records for this config.json.
   Recording model(const std::string& id, const std::string& config_json) {
-    Instance& instance = create("model", id);
-    const auto& table = instance.interface<chassis_model_t>(CHASSIS_MODEL_ID);
-    instance.check(table.configure(instance.get(), str_of(config_json)));
-    return {[&](const chassis_builder_t* b) { return table.record(instance.get(), b); }};
+    const ModelPlugin model(create("model", id));
+    model.configure(config_json);
+    return {[model](const chassis_builder_2_t* builder) { return model.record(builder); }};
   }
   Program record_model(const std::string& id, const std::string& config_json) {
     return compile(model(id, config_json), {}).program;

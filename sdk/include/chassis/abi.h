@@ -18,7 +18,7 @@
  * that a host takes. The major is the suffix of the entry symbol; the minor is negotiated as the smaller of the host's
  * and the plugin's. */
 #define CHASSIS_ABI_MAJOR 0
-#define CHASSIS_ABI_MINOR 2
+#define CHASSIS_ABI_MINOR 3
 #define CHASSIS_ABI_OLDEST_MINOR 2 /* a host takes plugins from it on */
 
 #ifdef __cplusplus
