@@ -128,7 +128,7 @@ TEST(Compile, ARewriteThatBreaksTheProgramIsNamed) {
 }
 
 TEST(Compile, AnErrorOfTheRecordingIsBlamedOnItsKey) {
-  const Recording recording{[](const chassis_builder_t*) { return make_status(CHASSIS_INTERNAL, "no such model"); },
+  const Recording recording{[](const chassis_builder_2_t*) { return make_status(CHASSIS_INTERNAL, "no such model"); },
                             {"run.toml", 3, 1},
                             "folder/config.json"};
   const std::string said = test::refusal([&] { compile(recording, {}); });
