@@ -322,6 +322,7 @@ void Config::check_child(Value& child, Value& table, const TableSpec& spec, cons
       members.emplace_back(without_version(item.string));
     }
     if (std::find(members.begin(), members.end(), child.name) != members.end()) return;
+    if (std::find(members.begin(), members.end(), "auto") != members.end()) return;  // the session knows its candidates
     std::string text = fmt::format("[{}]: '{}' is not in {}", child_key, child.name, joined(key, spec.list_key));
     if (const std::string near = nearest(child.name, members); !near.empty()) {
       text += fmt::format(" (did you mean '{}'?)", near);

@@ -243,14 +243,18 @@ Schema make_schema() {
                     .slot = SlotForm::kOne,
                     .kind = "ops",
                     .doc = "who computes attention",
-                    .keys = {plugin("sdpa", "the provider; what it refuses goes to [kernels]")}});
+                    .keys = {plugin("auto",
+                                    "the provider; what it refuses goes to [kernels]. auto: of those in the program's "
+                                    "own folder that claim a node, the cheapest by their own estimate")}});
   tables.push_back(
       {.name = "kernels",
        .slot = SlotForm::kList,
        .kind = "ops",
        .list_key = "plugins",
        .doc = "who computes the other operations",
-       .keys = {list("plugins", "[\"fused\", \"aten\"]", "providers, the first that claims an operation gets it")}});
+       .keys = {list("plugins", "[\"auto\"]",
+                     "providers, the first that claims an operation gets it. auto: of those in the program's own "
+                     "folder, the one with the longest pattern, then the cheapest by their own estimate")}});
   tables.push_back({.name = "quant",
                     .is_optional = true,
                     .slot = SlotForm::kOne,

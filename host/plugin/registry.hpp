@@ -23,6 +23,9 @@ class PluginRegistry {
   PluginRegistry(PluginIndex index, LoadPolicy policy, ServiceProvider& services);
 
   const PluginIndex& index() const { return index_; }
+  // Whether [plugins] pin or plugins.lock gives the hash of this library, and whether any other may be loaded.
+  bool is_pinned(const PluginFile& file) const { return policy_.pins.contains(file.manifest.id); }
+  bool loads_only_pinned() const { return !policy_.only_pinned.empty(); }
   // Throws a plugin error if there is no such member or its library is refused.
   std::shared_ptr<const PluginLibrary> library(std::string_view kind, std::string_view id);
   // What a member says of itself in one line; loads its library.

@@ -35,6 +35,12 @@ std::string user_folder() {
   return "";
 }
 
+// Beside the running program; empty if that is not known.
+fs::path installed_folder() {
+  const fs::path program = program_file();
+  return program.empty() ? fs::path() : program.parent_path().parent_path() / "lib" / "chassis" / "plugins";
+}
+
 bool offers_the_same(const PluginFile& a, const PluginFile& b) {
   return std::equal(a.manifest.members.begin(), a.manifest.members.end(), b.manifest.members.begin(),
                     b.manifest.members.end(),
@@ -55,11 +61,8 @@ std::vector<PluginFolder> plugin_folders(const std::vector<std::string>& command
   for (const std::string& path : config) folders.push_back({path, config_where.text(), true, config_where});
   if (const char* list = std::getenv("CHASSIS_PLUGIN_PATH")) add_folders(folders, list, "CHASSIS_PLUGIN_PATH");
   if (const std::string own = user_folder(); !own.empty()) folders.push_back({own, "the user's own", false, {}});
-  const fs::path program = program_file();
-  if (!program.empty()) {
-    const fs::path installed = program.parent_path().parent_path() / "lib" / "chassis" / "plugins";
+  if (const fs::path installed = installed_folder(); !installed.empty())
     folders.push_back({installed.string(), "installed", false, {}});
-  }
   return folders;
 }
 
@@ -172,6 +175,11 @@ std::vector<std::string> PluginIndex::versions(std::string_view kind, std::strin
     for (const MemberName& member : file.manifest.members)
       if (member.kind == kind && member.id == id) out.push_back(file.manifest.version);
   return out;
+}
+
+bool PluginIndex::is_of_program(const PluginFile& file) const {
+  std::error_code error;
+  return fs::equivalent(fs::path(file.path).parent_path(), installed_folder(), error) && !error;
 }
 
 const PluginFile* PluginIndex::library(std::string_view id) const {

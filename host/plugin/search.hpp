@@ -62,6 +62,10 @@ class PluginIndex {
   // supported.
   MemberName model_for_architecture(std::string_view architecture) const;
 
+  // Whether a file lies in the folder of the program itself, "installed", where only who may change the program puts
+  // plugins.
+  bool is_of_program(const PluginFile& file) const;
+
   const std::vector<PluginFolder>& folders() const { return folders_; }
   // In the order of the folders, then by file name.
   const std::vector<PluginFile>& files() const { return files_; }

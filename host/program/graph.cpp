@@ -1,5 +1,7 @@
 #include "host/program/graph.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 
@@ -45,8 +47,25 @@ class GraphText {
     for (size_t i = 0; i < node.outputs.size(); ++i)
       if (node.has_backward && node.keeps_output(i)) notes += " keeps out" + std::to_string(i);
     text_ += (notes.empty() ? "" : "  ;" + notes) + "\n";
+    if (!node.candidates.empty()) text_ += "      auto: " + comparison(node) + "\n";
     for (const Refusal& refusal : node.refusals)
       text_ += "      refused by " + refusal.provider + " (" + refusal.pattern + "): " + refusal.reason + "\n";
+  }
+
+  // "interval 0.82 ms is the cheapest; sdpa 1.6 ms"
+  static std::string comparison(const Node& node) {
+    const Candidate& chosen = node.candidates.front();
+    if (node.candidates.size() == 1) return costed(chosen) + " alone claims " + node.pattern;
+    const bool is_cheaper = chosen.cost_ns > 0 && chosen.cost_ns != node.candidates[1].cost_ns;
+    std::string text = costed(chosen);
+    text += is_cheaper ? " is the cheapest" : " is the first by name of those that cost the same";
+    for (size_t i = 1; i < node.candidates.size(); ++i) text += (i > 1 ? ", " : "; ") + costed(node.candidates[i]);
+    return text;
+  }
+
+  static std::string costed(const Candidate& candidate) {
+    return candidate.provider +
+           (candidate.cost_ns > 0 ? fmt::format(" {:.3g} ms", candidate.cost_ns / 1e6) : " (cost unknown)");
   }
 
   std::string shown(const ResolvedBlock& block, ValueId id, const std::string& name) {

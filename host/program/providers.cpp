@@ -16,6 +16,7 @@ constexpr uint32_t kMostPatterns = 4096, kMostPatternBytes = 1024;
 
 
 void count_if_idle(const OpsProvider& provider, const std::string& table, const ResolvedProgram& program) {
+  if (provider.competes) return;
   const Refusal* first = nullptr;
   for (const auto& unit : program.units)
     for (const Node& node : unit->nodes) {

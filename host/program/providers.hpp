@@ -9,7 +9,7 @@ namespace chassis {
 void check_provider(const OpsProvider& provider);
 
 // A provider that the user chose and that claims no node is a counted warning with the first reason it gave; so is one
-// that was asked and refused every node.
+// that was asked and refused every node. Candidates of "auto" may be idle.
 void count_idle_providers(const ResolvedProgram& program, const ResolveOptions& options);
 
 }  // namespace chassis

@@ -5,8 +5,11 @@
 #include <cstdio>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <set>
+#include <string_view>
 #include <tuple>
+#include <utility>
 
 #include "host/base/error.hpp"
 #include "host/plugin/instance.hpp"
@@ -89,39 +92,74 @@ class BlockResolver {
       return 1;
     }
     std::vector<Refusal> refusals;
-    const bool attention = block().ops[at].id == "attention";
-    if (attention)
-      for (const OpsProvider& provider : options_.attention)
-        if (size_t taken = offer(provider, at, refusals)) return taken;
-    for (const OpsProvider& provider : options_.kernels)
-      if (size_t taken = offer(provider, at, refusals)) return taken;
+    if (block().ops[at].id == "attention")
+      if (size_t taken = offer_in_order(options_.attention, at, refusals)) return taken;
+    if (size_t taken = offer_in_order(options_.kernels, at, refusals)) return taken;
     throw unclaimed(block().ops[at], refusals);
   }
 
-  size_t offer(const OpsProvider& provider, size_t at, std::vector<Refusal>& refusals) {
-    std::vector<std::vector<std::string>> patterns;
-    for (uint32_t i = 0; i < provider.table->num_patterns; ++i)
-      patterns.push_back(split_pattern(provider.table->patterns[i]));
-    std::stable_sort(patterns.begin(), patterns.end(), [](auto& a, auto& b) { return a.size() > b.size(); });
-    for (const auto& pattern : patterns) {
-      if (!matches(pattern, at)) continue;
-      Node node = make_node(at, pattern.size());
-      node.site = &call_site("provider '" + provider.name + "'", node.name);
-      const PluginCall call(*node.site, "claim");
-      NodeView view(program_, layout_, block(), node, out_.value_needs_grad, out_.slot_trainable, options_);
-      chassis_status_t* status = provider.table->claim(provider.self, view.get(), &node.cost_ns);
-      if (status && status_code(status) == CHASSIS_UNIMPLEMENTED) {
-        refusals.push_back({provider.name, node.pattern, status_text(status)});
-        status_release(status);
-        continue;
-      }
-      throw_if_failed(status, "provider '" + provider.name + "' on " + node.name);
-      claim(provider, view, node);
-      node.refusals = std::move(refusals);
-      out_.nodes.push_back(std::move(node));
-      return pattern.size();
+  size_t offer_in_order(std::span<const OpsProvider> providers, size_t at, std::vector<Refusal>& refusals) {
+    for (size_t begin = 0, end = 0; begin < providers.size(); begin = end) {
+      end = begin + 1;
+      if (providers[begin].competes)
+        while (end < providers.size() && providers[end].competes) ++end;
+      if (size_t taken = offer(providers.subspan(begin, end - begin), at, refusals)) return taken;
     }
     return 0;
+  }
+
+  // To one provider, or to several that compete: the longest pattern that anyone claims, then the cheapest claim of it.
+  size_t offer(std::span<const OpsProvider> providers, size_t at, std::vector<Refusal>& refusals) {
+    std::vector<std::pair<size_t, const OpsProvider*>> patterns;  // how many ops, whose
+    for (const OpsProvider& provider : providers)
+      for (uint32_t i = 0; i < provider.table->num_patterns; ++i)
+        if (const auto pattern = split_pattern(provider.table->patterns[i]); matches(pattern, at))
+          patterns.emplace_back(pattern.size(), &provider);
+    std::stable_sort(patterns.begin(), patterns.end(), [](auto& a, auto& b) { return a.first > b.first; });
+    std::vector<Node> claimed;
+    for (const auto& [num_ops, provider] : patterns) {
+      const bool is_decided = !claimed.empty() && (!provider->competes || num_ops < claimed.front().ops.size());
+      if (is_decided) break;
+      if (auto node = ask(*provider, at, num_ops, refusals)) claimed.push_back(std::move(*node));
+    }
+    if (claimed.empty()) return 0;
+    out_.nodes.push_back(choose(std::move(claimed)));
+    Node& node = out_.nodes.back();
+    node.refusals = std::move(refusals);
+    claim(node);
+    return node.ops.size();
+  }
+
+  // The node as this provider would run it; nothing if it refuses.
+  std::optional<Node> ask(const OpsProvider& provider, size_t at, size_t num_ops, std::vector<Refusal>& refusals) {
+    Node node = make_node(at, num_ops);
+    node.provider = &provider;
+    node.site = &call_site("provider '" + provider.name + "'", node.name);
+    const PluginCall call(*node.site, "claim");
+    NodeView view(program_, layout_, block(), node, out_.value_needs_grad, out_.slot_trainable, options_);
+    chassis_status_t* status = provider.table->claim(provider.self, view.get(), &node.cost_ns);
+    if (status && status_code(status) == CHASSIS_UNIMPLEMENTED) {
+      refusals.push_back({provider.name, node.pattern, status_text(status)});
+      status_release(status);
+      return std::nullopt;
+    }
+    const std::string context = "provider '" + provider.name + "' on " + node.name;
+    throw_if_failed(status, context);
+    if (std::isnan(node.cost_ns))
+      throw plugin_error(context + ": claim gives nan as its cost, expected nanoseconds (0: unknown)");
+    return node;
+  }
+
+  // The cheapest; costs that are unknown come last, and equal ones are decided by name.
+  static Node choose(std::vector<Node> claimed) {
+    const auto rank = [](const Node& node) {
+      return std::make_tuple(!(node.cost_ns > 0), std::max(node.cost_ns, 0.0), std::string_view(node.provider->name));
+    };
+    std::stable_sort(claimed.begin(), claimed.end(), [&](const Node& a, const Node& b) { return rank(a) < rank(b); });
+    Node chosen = claimed.front();
+    if (chosen.provider->competes)
+      for (const Node& node : claimed) chosen.candidates.push_back({node.provider->name, std::max(node.cost_ns, 0.0)});
+    return chosen;
   }
 
   bool matches(const std::vector<std::string>& pattern, size_t at) {
@@ -178,10 +216,10 @@ class BlockResolver {
     return false;
   }
 
-  void claim(const OpsProvider& provider, const NodeView& view, Node& node) {
+  void claim(Node& node) {
+    const OpsProvider& provider = *node.provider;
+    const NodeView view(program_, layout_, block(), node, out_.value_needs_grad, out_.slot_trainable, options_);
     const std::string context = "provider '" + provider.name + "' on " + node.name;
-    if (std::isnan(node.cost_ns))
-      throw plugin_error(context + ": claim gives nan as its cost, expected nanoseconds (0: unknown)");
     node.infer.struct_size = sizeof(node.infer);
     {
       const PluginCall call(*node.site, "infer");
@@ -198,7 +236,6 @@ class BlockResolver {
           const PluginCall call(*site, "destroy_kernel");
           if (table->destroy_kernel) table->destroy_kernel(self, k);
         });
-    node.provider = &provider;
     finish_gradients(node);
     const bool composed = node.flag(CHASSIS_KERNEL_COMPOSED);
     if (!node.has_backward || composed) return;

@@ -1,5 +1,5 @@
 // The providers pass, from ops to nodes: every op, or run of ops that a pattern matches, goes to the first provider
-// that claims it.
+// that claims it, or, of those that "auto" compares, to the cheapest.
 #pragma once
 
 #include <memory>
@@ -24,6 +24,7 @@ struct OpsProvider {
   chassis_instance* self = nullptr;
   const chassis_ops_t* table = nullptr;
   bool by_user = false;  // chosen in so many words, not by default
+  bool competes = false;  // found by "auto": neighbours that compete are asked together, and the cheapest wins
   bool tracked = false;  // has its handles from the host's tables alone, so that others are none
 };
 // Under the name of the member.
@@ -52,6 +53,12 @@ struct Refusal {
   std::string reason;
 };
 
+// A provider that claims a node for which several compete.
+struct Candidate {
+  std::string provider;
+  double cost_ns = 0.0;  // as its claim says; 0: unknown
+};
+
 struct Node {
   std::vector<uint32_t> ops;    // of the block, in order
   std::string pattern;          // their ids, joined by '+'
@@ -66,6 +73,7 @@ struct Node {
   chassis_infer_t infer{};
   double cost_ns = 0.0;
   std::vector<Refusal> refusals;
+  std::vector<Candidate> candidates;  // where providers compete: all that claim it, the chosen one first
 
   bool has_logits = false;  // makes or reads values over the vocabulary
   bool has_backward = false;

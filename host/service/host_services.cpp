@@ -8,6 +8,7 @@
 
 #include "chassis/service/comm.h"
 #include "chassis/service/dispatch.h"
+#include "chassis/service/gemm.h"
 #include "chassis/service/log.h"
 #include "chassis/service/members.h"
 #include "chassis/service/memory.h"
@@ -28,7 +29,7 @@ struct Offer {
   std::string_view id;
   std::unique_ptr<Table> (*make)(const TableContext& context);
 };
-constexpr std::array<Offer, 10> kOffers = {{
+constexpr std::array<Offer, 11> kOffers = {{
     {CHASSIS_LOG_ID, make_log_table},
     {CHASSIS_OPTIONS_ID, make_options_table},
     {CHASSIS_TENSOR_ID, make_tensor_table},
@@ -39,6 +40,7 @@ constexpr std::array<Offer, 10> kOffers = {{
     {CHASSIS_TASK_ID, make_task_table},
     {CHASSIS_COMM_ID, make_comm_table},
     {CHASSIS_MEMBERS_ID, make_members_table},
+    {CHASSIS_GEMM_ID, make_gemm_table},
 }};
 
 class Tables final : public InstanceServices {

@@ -42,6 +42,7 @@ std::unique_ptr<Table> make_rng_table(const TableContext& context);
 std::unique_ptr<Table> make_metrics_table(const TableContext& context);
 std::unique_ptr<Table> make_task_table(const TableContext& context);
 std::unique_ptr<Table> make_comm_table(const TableContext& context);
+std::unique_ptr<Table> make_gemm_table(const TableContext& context);
 std::unique_ptr<Table> make_members_table(const TableContext& context);
 
 }  // namespace chassis

@@ -99,6 +99,36 @@ void compare_plugins(const Json& saved, const Json& now, ResumeDifferences& out)
       out.counted.push_back({"plugin " + id, fmt::format("was {}, is {}", text(was->second), text(plugin))});
 }
 
+// Who computed which nodes, and who does now. On another device it is meant to change.
+void compare_providers(const Json& saved, const Json& now, const Config& config, ResumeDifferences& out) {
+  if (!saved.is_object() || saved.empty()) return;
+  const bool same_device = saved.value("device", Json()) == now["device"];
+  for (const auto& [table, key] : {std::pair{"attention", "attention.plugin"}, {"kernels", "kernels.plugins"}}) {
+    const bool is_said = std::ranges::any_of(out.counted, [&](const auto& said) { return said.key == key; });
+    const bool is_auto = config.json(key).dump().find("\"auto\"") != std::string::npos;
+    if ((is_said && !is_auto) || !saved.contains(table) || !saved[table].is_object()) continue;
+    std::map<std::pair<std::string, std::string>, std::string> nodes;  // was, is → names
+    const auto compare = [&](const Json& of, const Json& with, bool of_saved) {
+      for (const auto& [node, provider] : of.items()) {
+        const std::string mine = json_text(provider), other = with.contains(node) ? json_text(with[node]) : "nobody";
+        if (mine == other || (!of_saved && other != "nobody")) continue;
+        std::string& names = nodes[of_saved ? std::pair(mine, other) : std::pair(other, mine)];
+        names += (names.empty() ? "" : ", ") + printable(node);
+      }
+    };
+    compare(saved[table], now[table], true);
+    compare(now[table], saved[table], false);
+    for (const auto& [providers, names] : nodes)
+      (same_device ? out.counted : out.expected)
+          .push_back({"the provider of " + names, fmt::format("was {}, is {}", providers.first, providers.second)});
+  }
+}
+
+void compare_lock(const Json& saved, const Json& now, const Config& config, ResumeDifferences& out) {
+  compare_plugins(saved, now, out);
+  if (saved.is_object()) compare_providers(saved.value("providers", Json()), now["providers"], config, out);
+}
+
 int64_t int_or(const Json& object, const char* table, const char* key, int64_t fallback) {
   if (!object.is_object() || !object.contains(table) || !object[table].is_object()) return fallback;
   const auto found = object[table].find(key);
@@ -195,7 +225,7 @@ ResumeDifferences resume_differences(const std::string& checkpoint, int64_t step
   const bool in_own_directory = checkpoint.starts_with(session.config().get_string("run.output_dir") + "/checkpoints/");
   if (settings) compare_settings(*settings, session.config(), in_own_directory, out);
   if (manifest.about.is_object() && manifest.about.contains("plugins"))
-    compare_plugins(manifest.about["plugins"], session.registry().lock(), out);
+    compare_lock(manifest.about["plugins"], session.plugins_lock(), session.config(), out);
   const int64_t max_steps = int_or(manifest.state, "length", "max_steps",
                                    settings ? int_or(*settings, "run", "max_steps", 0) : 0);
   compare_schedule(saved_schedule(settings.value_or(Json()), max_steps, schedule), schedule, step, out);

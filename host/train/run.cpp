@@ -89,6 +89,7 @@ class Run {
     });
     if (!data_) open_data();
     world_.expect_same("data", data_->data_hash());
+    session_.agree_on_providers();
     const RunIdentity identity{session_.model_hash(), data_->data_hash()};
     directory_->check_identity(config(), identity);
     const std::string units = std::to_string(session_.program().unit_names().size()) + " units";

@@ -13,14 +13,7 @@
 namespace chassis {
 namespace {
 
-// One line per key, for comparison between ranks: without origins, since every machine has its own files.
-std::string values_text(const Config& config) {
-  std::string text;
-  for (const auto& [key, value] : dotted_values(config.json())) text += key + " = " + value.dump() + "\n";
-  return text;
-}
-
-// One line per plugin, likewise: wherever it is installed.
+// One line per plugin, wherever it is installed.
 std::string plugins_text(const Json& lock) {
   std::vector<std::string> lines;
   for (const Json& plugin : lock["plugins"])
@@ -111,7 +104,7 @@ RunMesh make_mesh(const Config& config, RunPlugins& plugins, const MeshPlace& pl
 std::unique_ptr<Communicator> make_communicator(const Config& config, RunPlugins& plugins, const RunMesh& mesh,
                                                 const MeshPlace& place, Device device) {
   if (!place.is_planned()) {
-    place.world.expect_same("configuration", values_text(config));
+    place.world.expect_same("configuration", dotted_text(config.json()));
     place.world.expect_same("plugins", plugins_text(plugins.registry().lock()));
   }
   // With one rank there is nothing to send, and no backend.

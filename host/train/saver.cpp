@@ -141,7 +141,7 @@ void Saver::begin(int64_t step, const Json& state) {
   request.resumable = saves_all(session_);
   request.state = state;
   request.about = {
-      {"model", session_.model_member()}, {"names", kParameterNames}, {"plugins", session_.registry().lock()}};
+      {"model", session_.model_member()}, {"names", kParameterNames}, {"plugins", session_.plugins_lock()}};
   request.tensors = async == "staged" ? staged_tensors(plan) : local_tensors(session_, request.resumable);
   request.text_files = {{"config.json", session_.model_config()}, {"resolved.toml", config.resolved_toml()}};
   carry_files_of_model(request);

@@ -164,12 +164,14 @@ void Session::load_plugins(const SessionOptions& options) {
   bool can_configure = false;
   for (const PluginSlot& slot : config_.plugin_slots()) {
     const std::string id = slot.kind == "model" ? model_member_ : slot.plugin;
-    if (id.empty() || (slot.kind == "comm" && id == "auto")) continue;
+    const bool is_auto = (slot.kind == "comm" || slot.kind == "ops") && id == "auto";
+    if (id.empty() || is_auto) continue;
     const size_t before = config_.num_problems();
     collect(slot.key + ".plugin", slot.where,
             [&] { config_.check_plugin_options(slot.key, id, registry().option_specs(slot.kind, id)); });
     if (slot.kind == "model") can_configure = config_.num_problems() == before;
   }
+  collect("kernels", {}, [&] { find_candidates(options); });
   if (can_configure)
     collect(config_.has("model.path") ? "model.path" : "model.config", {}, [&] { configure_model(); });
   config_.finish();
@@ -266,18 +268,7 @@ void Session::choose_device(const SessionOptions& options) {
 }
 
 void Session::build_program(const SessionOptions& options) {
-  auto provider = [&](const std::string& slot_key, const std::string& id, const char* chosen_by) {
-    providers_.push_back(create(slot_key, "ops", id));
-    OpsProvider made = ops_provider(*providers_.back());
-    made.by_user = config_.set_by_user(chosen_by);
-    return made;
-  };
-  resolve_.attention.push_back(provider("attention", config_.get_string("attention.plugin"), "attention.plugin"));
-  for (const std::string& id : config_.get_list("kernels.plugins"))
-    resolve_.kernels.push_back(provider("kernels." + std::string(without_version(id)), id, "kernels.plugins"));
-  resolve_.attention_where = config_.position("attention.plugin");
-  resolve_.kernels_where = config_.position("kernels.plugins");
-
+  choose_providers();
   Recording recording{[this](const chassis_builder_2_t* builder) { return model_->record(builder); },
                       config_.position(config_.has("model.path") ? "model.path" : "model.config"),
                       config_.has("model.path") ? config_.get_string("model.path") + "/config.json" : "",

@@ -70,6 +70,13 @@ class Session {
   // Counts a warning if rows of so many positions go beyond it.
   void check_positions(int64_t num_positions, const std::string& what) const;
 
+  // Who computes which node of training: {"device": "cpu", "attention": {NODE: PROVIDER}, "kernels": {…}}.
+  Json chosen_providers();
+  // [all-ranks] Throws a config error that names the first node for which two ranks chose differently.
+  void agree_on_providers();
+  // What plugins.lock says: what was loaded, and those.
+  Json plugins_lock();
+
   const std::string& model_member() const { return model_member_; }
   // What config.json, or [model] config, says about the dtype of stored weights: "float32" if nothing.
   std::string stored_dtype() const;
@@ -108,6 +115,13 @@ class Session {
   void load_plugins(const SessionOptions& options);
   void choose_model();
   void configure_model();
+  bool may_run_on_cuda(const SessionOptions& options) const;
+  bool may_compete(const PluginFile& file, const SessionOptions& options);
+  void find_candidates(const SessionOptions& options);
+  void pass_over(const PluginFile& file, const Error& error);  // inside a catch
+  void choose_providers();
+  void add_candidates(std::vector<OpsProvider>& providers, bool attention, const std::vector<std::string>& named);
+  void add_provider(std::vector<OpsProvider>& providers, std::unique_ptr<Instance> instance, bool by_user);
   void resolve_parallel();
   void choose_device(const SessionOptions& options);
   Device device_from(const std::string& setting) const;
@@ -128,6 +142,7 @@ class Session {
   std::unique_ptr<Instance> model_instance_;
   std::optional<ModelPlugin> model_;
   std::unique_ptr<PluginTokenizer> tokenizer_;
+  std::vector<std::string> candidates_;  // of kind ops, that "auto" compares; loaded, by name
   std::vector<std::unique_ptr<Instance>> providers_;
   ResolveOptions resolve_;
   std::optional<CompiledProgram> compiled_;

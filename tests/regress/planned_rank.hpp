@@ -38,6 +38,10 @@ micro_batch_size = 1
 [optimizer]
 plugin = "adamw"
 lr = 1e-3
+[attention]
+plugin = "sdpa"
+[kernels]
+plugins = ["fused", "aten"]
 [precision]
 compute = "fp32"
 [recompute]

@@ -60,4 +60,12 @@ std::vector<KeyInterval> key_intervals(const Mask& mask, int64_t rows, int64_t q
   return all;
 }
 
+int64_t visible_pairs(Mask mask, int64_t queries, int64_t keys) {
+  mask.document = mask.prefix = false;
+  int64_t pairs = 0;
+  for (const KeyInterval& seen : key_intervals(mask, 1, queries, keys, 0, {}, {}))
+    pairs += std::max<int64_t>(0, seen.end - seen.begin);
+  return pairs;
+}
+
 }  // namespace interval

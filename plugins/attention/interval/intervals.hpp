@@ -28,5 +28,7 @@ struct KeyInterval {
 std::vector<KeyInterval> key_intervals(const Mask& mask, int64_t rows, int64_t queries, int64_t keys,
                                        int64_t query_offset, const chassis::BorrowedTensor& document_ids,
                                        const chassis::BorrowedTensor& prefix_lens);
+// Pairs of query and key that the mask lets through in one row, documents and prefixes aside.
+int64_t visible_pairs(Mask mask, int64_t queries, int64_t keys);
 
 }  // namespace interval

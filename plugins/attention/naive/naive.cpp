@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "chassis/cost.hpp"
 #include "chassis/ops.hpp"
 #include "chassis/plugin.hpp"
 #include "chassis/task.hpp"
@@ -215,7 +216,10 @@ class Naive : public Ops {
     const uint32_t dtype = node.input(0).dtype();
     if (dtype != CHASSIS_DTYPE_F32 && dtype != CHASSIS_DTYPE_F64 && dtype != CHASSIS_DTYPE_BF16)
       refuse(dtype_name(dtype), " is not supported; float32, float64 and bfloat16 are");
-    return 0;
+    const OperandView q = node.input(0), k = node.input(1);
+    constexpr double kFlopsPerNs = 0.5;
+    return attention_cost_ns(host(), node, static_cast<double>(q.size(1) * k.size(1)), q.size(0) * q.size(2),
+                             kFlopsPerNs);
   }
 
   void infer(const NodeView& node, Infer& out) override {

@@ -1,5 +1,6 @@
 // The attention provider "sdpa": LibTorch's fused kernels with their own backward, on the CPU and on CUDA.
 #include "chassis/plugin.hpp"
+#include "chassis/cost.hpp"
 #include "kernels.hpp"
 
 namespace {
@@ -16,7 +17,7 @@ class Sdpa : public Ops {
     node.op(0).refuse_attrs_other_than({"scale", "causal", "window", "chunk", "document", "prefix"});
     if (node.device_type() == CHASSIS_DEVICE_CUDA) {
       if (const std::string why = sdpa::cuda_refusal(node); !why.empty()) refuse(why);
-      return 0;
+      return attention_cost_ns(host(), node, pairs_of(node), 1, kGpuFlopsPerNs / 2);
     }
     const uint32_t dtype = node.input(0).dtype();
     if (dtype != CHASSIS_DTYPE_F32 && dtype != CHASSIS_DTYPE_F64 && dtype != CHASSIS_DTYPE_BF16 &&
@@ -25,7 +26,9 @@ class Sdpa : public Ops {
     const int64_t qk = node.input(0).size(3), v = node.input(2).size(3);
     if (qk != v)
       refuse("head dims of keys (", qk, ") and values (", v, ") differ; LibTorch's CPU kernel needs them equal");
-    return 0;
+    constexpr double kFlopsPerNs = 35;  // as measured, with AVX-512
+    const OperandView q = node.input(0);
+    return attention_cost_ns(host(), node, pairs_of(node), q.size(0) * q.size(2), kFlopsPerNs);
   }
 
   void infer(const NodeView& node, Infer& out) override {
@@ -56,6 +59,13 @@ class Sdpa : public Ops {
   void deactivate() override { shared_.mask.reset(); }
 
  private:
+  // LibTorch's kernels skip what a causal mask hides; a window is a mask that hides nothing from them.
+  static double pairs_of(const NodeView& node) {
+    const sdpa::MaskSpec spec(node.op(0));
+    const double all = static_cast<double>(node.input(0).size(1) * node.input(1).size(1));
+    return spec.causal && spec.window == 0 ? all / 2 : all;
+  }
+
   sdpa::Shared shared_;
 };
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "chassis/gemm.hpp"
 #include "chassis/ops.hpp"
 #include "operators.hpp"
 
@@ -20,7 +21,8 @@ inline Shape shape_of(const OperandView& operand) {
 // Norms, angles and losses are computed in this dtype.
 constexpr uint32_t wide(uint32_t dtype) { return dtype == CHASSIS_DTYPE_F64 ? CHASSIS_DTYPE_F64 : CHASSIS_DTYPE_F32; }
 
-// Products of half types with an fp32 result, which LibTorch has on CUDA alone; elsewhere factors are cast before.
+// Products of half types with an fp32 result, which LibTorch has on CUDA alone. On the CPU the host multiplies bf16;
+// other factors are cast before.
 constexpr bool multiplies_into_wide(uint32_t device_type, uint32_t dtype, uint32_t result) {
   return device_type == CHASSIS_DEVICE_CUDA && result == CHASSIS_DTYPE_F32 &&
          (dtype == CHASSIS_DTYPE_BF16 || dtype == CHASSIS_DTYPE_F16);
@@ -80,6 +82,9 @@ class AtenKernel : public Kernel {
       else aten_.add_(buffer, aten_.mm_dtype(a, b, DtypeArg{buffer.dtype()}));
       return;
     }
+    const bool is_bf16 = a.dtype() == CHASSIS_DTYPE_BF16 && b.dtype() == CHASSIS_DTYPE_BF16;
+    if (is_bf16 && a.is_cpu() && buffer.dtype() == CHASSIS_DTYPE_F32)
+      return gemm(aten_.host, buffer, a, b, 1, static_cast<float>(beta));
     const Tensor wide_a = cast(a, buffer.dtype()), wide_b = cast(b, buffer.dtype());
     if (beta != 0) aten_.addmm_(buffer, wide_a, wide_b, beta, 1.0);
     else aten_.mm_out(wide_a, wide_b, buffer);

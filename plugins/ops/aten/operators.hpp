@@ -81,9 +81,10 @@ struct Operators {
 #define ATEN_MEMBER(member, name, schema) Operator member;
   ATEN_OPERATORS(ATEN_MEMBER)
 #undef ATEN_MEMBER
+  const Host& host;
 
 #define ATEN_FIND(member, name, schema) member = Operator(host, name);
-  explicit Operators(const Host& host) { ATEN_OPERATORS(ATEN_FIND) }
+  explicit Operators(const Host& host) : host(host) { ATEN_OPERATORS(ATEN_FIND) }
 #undef ATEN_FIND
 };
 

@@ -1,5 +1,6 @@
 // The ops provider "aten": every op but attention by LibTorch's operators, on the CPU and on CUDA alike.
 #include "chassis/plugin.hpp"
+#include "chassis/cost.hpp"
 #include "kernels.hpp"
 
 namespace {
@@ -12,24 +13,25 @@ struct Entry {
   std::unique_ptr<Kernel> (*make)(const Operators& aten, const NodeView& node);
   uint32_t keeps_inputs;       // that backward reads
   uint32_t overwrites_inputs;  // whose memory the output may take
+  double passes;               // of each element through memory
   std::initializer_list<std::string_view> attrs;
 };
 
 // layer_norm has no out variant that takes undefined parameters, so it makes its own outputs.
 const Entry kEntries[] = {
-    {"linear+cross_entropy", aten::make_linear_cross_entropy, 0b11, 0, {"ignore_index"}},
-    {"embedding", aten::make_embedding, 0b1, 0, {}},
-    {"linear", aten::make_linear, 0b1, 0, {}},
-    {"rms_norm", aten::make_rms_norm, 0b1, 0b1, {"eps"}},
-    {"layer_norm", aten::make_layer_norm, 0b1, 0, {"eps"}},
-    {"rope", aten::make_rope, 0b10, 0, {"inv_freq", "factor", "interleaved"}},
-    {"activation", aten::make_activation, 0b1, 0b1, {"function"}},
-    {"gated_activation", aten::make_gated_activation, 0b11, 0b1, {"function"}},
-    {"add", aten::make_add, 0, 0b11, {}},
-    {"mul", aten::make_mul, 0b11, 0b11, {}},
-    {"reshape", aten::make_reshape, 0, 0b1, {}},
-    {"cross_entropy", aten::make_cross_entropy, 0b11, 0, {"ignore_index"}},
-    {"score", aten::make_score, 0b11, 0, {}},
+    {"linear+cross_entropy", aten::make_linear_cross_entropy, 0b11, 0, 8, {"ignore_index"}},
+    {"embedding", aten::make_embedding, 0b1, 0, 3, {}},
+    {"linear", aten::make_linear, 0b1, 0, 1, {}},
+    {"rms_norm", aten::make_rms_norm, 0b1, 0b1, 6, {"eps"}},
+    {"layer_norm", aten::make_layer_norm, 0b1, 0, 4, {"eps"}},
+    {"rope", aten::make_rope, 0b10, 0, 7, {"inv_freq", "factor", "interleaved"}},
+    {"activation", aten::make_activation, 0b1, 0b1, 2, {"function"}},
+    {"gated_activation", aten::make_gated_activation, 0b11, 0b1, 5, {"function"}},
+    {"add", aten::make_add, 0, 0b11, 3, {}},
+    {"mul", aten::make_mul, 0b11, 0b11, 3, {}},
+    {"reshape", aten::make_reshape, 0, 0b1, 2, {}},
+    {"cross_entropy", aten::make_cross_entropy, 0b11, 0, 6, {"ignore_index"}},
+    {"score", aten::make_score, 0b11, 0, 2, {}},
 };
 
 const Entry& entry_of(const NodeView& node) {
@@ -73,7 +75,7 @@ class Aten : public Ops {
       if (function != "silu" && function != "gelu" && function != "gelu_tanh" && function != "relu")
         refuse("activation '", function, "' is not known");
     }
-    return 0;
+    return cost_ns(host(), node, entry.passes);
   }
 
   void infer(const NodeView& node, Infer& out) override {
@@ -99,7 +101,7 @@ class Aten : public Ops {
 
  private:
   // Temporaries beside outputs and gradients, as the formulas make them.
-  static void workspace(const NodeView& node, const Entry& entry, Infer& out) {
+  void workspace(const NodeView& node, const Entry& entry, Infer& out) const {
     const uint32_t dtype = node.has_param(0) ? node.param(0).dtype() : node.input(0).dtype();
     const uint64_t input = static_cast<uint64_t>(node.input(0).num_elements());
     const uint64_t wide_bytes = dtype_bytes(aten::wide(dtype)), narrow = dtype == aten::wide(dtype) ? 0 : 1;
@@ -126,8 +128,12 @@ class Aten : public Ops {
       // The product, where it is added to an earlier one.
       out.workspace(0, static_cast<uint64_t>(node.param(0).num_elements()) * wide_bytes);
     } else if (entry.pattern == "linear" && narrow) {
+      const int64_t out_dim = node.param(0).size(0), in_dim = node.param(0).size(1);
       const uint64_t output = static_cast<uint64_t>(node.output(0).num_elements());
-      out.workspace(0, (input + output) * wide_bytes);
+      const bool by_host = dtype == CHASSIS_DTYPE_BF16 && node.device_type() == CHASSIS_DEVICE_CPU;
+      out.workspace(0, by_host ? gemm_scratch_bytes(host(), dtype, CHASSIS_DTYPE_F32, out_dim, in_dim,
+                                                    node.input(0).num_elements() / in_dim)
+                               : (input + output) * wide_bytes);
     }
   }
 
@@ -136,5 +142,8 @@ class Aten : public Ops {
 
 }  // namespace
 
-CHASSIS_PLUGIN(ATEN_OPERATORS(ATEN_LINE) "requires=chassis.dispatch/1\nrequires=chassis.tensor/1\nlicense=Apache-2.0\n",
+CHASSIS_PLUGIN(ATEN_OPERATORS(ATEN_LINE)
+               "requires=chassis.dispatch/1\nrequires=chassis.tensor/1\nrequires=chassis.task/1\n"
+               "requires=chassis.gemm/1\n"
+               "license=Apache-2.0\n",
                Aten)

@@ -1,4 +1,5 @@
 // The ops provider cuda_rms_norm: claims rms_norm on CUDA devices, with its own forward and backward.
+#include "chassis/cost.hpp"
 #include "chassis/ops.hpp"
 #include "chassis/plugin.hpp"
 #include "kernels.hpp"
@@ -91,7 +92,7 @@ class CudaRmsNorm : public Ops {
     if (node.device_type() != CHASSIS_DEVICE_CUDA) refuse("runs on CUDA devices only");
     dtype_of(node.input(0).dtype(), "x");
     dtype_of(node.param(0).dtype(), "weight");
-    return 0;
+    return cost_ns(host(), node, 2);
   }
 
   void infer(const NodeView& node, Infer& out) override {

@@ -1,6 +1,7 @@
 // The ops provider "fused": norms, rope, gated activation, embedding and the head by own loops, in fp32 on the CPU.
 // What it does not take (linear, other dtypes, other devices) goes to the next provider.
 #include "chassis/plugin.hpp"
+#include "chassis/cost.hpp"
 #include "kernels.hpp"
 
 namespace {
@@ -30,7 +31,8 @@ class Fused final : public Ops {
     if (pattern == "gated_activation" && node.op(0).attr_string("function") != "silu")
       refuse("knows silu, not ", node.op(0).attr_string("function"));
     if (pattern == "add+rms_norm" && node.num_outputs() != 2) refuse("the sum is not used elsewhere");
-    return 0;
+    const bool whole_head = pattern == "linear+cross_entropy", sums = pattern == "add+rms_norm";
+    return cost_ns(host(), node, whole_head || sums ? 4 : pattern == "gated_activation" ? 3 : 2);
   }
 
   void infer(const NodeView& node, Infer& out) override {

@@ -15,6 +15,7 @@
 #include "chassis/plugin.h"
 #include "chassis/service/comm.h"
 #include "chassis/service/dispatch.h"
+#include "chassis/service/gemm.h"
 #include "chassis/service/log.h"
 #include "chassis/service/members.h"
 #include "chassis/service/memory.h"
@@ -78,6 +79,8 @@ CHASSIS_SDK_FIRST_SIZE(chassis_member_t, CHASSIS_MEMBER_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_factory_t, CHASSIS_FACTORY_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_comm_t, CHASSIS_COMM_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_dispatch_t, CHASSIS_DISPATCH_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_gemm_problem_t, CHASSIS_GEMM_PROBLEM_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_gemm_t, CHASSIS_GEMM_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_log_t, CHASSIS_LOG_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_members_t, CHASSIS_MEMBERS_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_memory_t, CHASSIS_MEMORY_V1_SIZE)

@@ -8,6 +8,7 @@
 #include "chassis/guard.hpp"
 #include "chassis/service/comm.h"
 #include "chassis/service/dispatch.h"
+#include "chassis/service/gemm.h"
 #include "chassis/service/log.h"
 #include "chassis/service/members.h"
 #include "chassis/service/memory.h"
@@ -41,6 +42,8 @@ template <>
 inline constexpr std::string_view service_id<chassis_comm_t> = CHASSIS_COMM_ID;
 template <>
 inline constexpr std::string_view service_id<chassis_members_t> = CHASSIS_MEMBERS_ID;
+template <>
+inline constexpr std::string_view service_id<chassis_gemm_t> = CHASSIS_GEMM_ID;
 
 // One per instance; lives as long as it.
 class Host {
@@ -89,7 +92,8 @@ class Host {
                      std::atomic<const chassis_tensor_service_t*>, std::atomic<const chassis_dispatch_t*>,
                      std::atomic<const chassis_memory_t*>, std::atomic<const chassis_rng_t*>,
                      std::atomic<const chassis_metrics_t*>, std::atomic<const chassis_task_t*>,
-                     std::atomic<const chassis_comm_t*>, std::atomic<const chassis_members_t*>>
+                     std::atomic<const chassis_comm_t*>, std::atomic<const chassis_members_t*>,
+                     std::atomic<const chassis_gemm_t*>>
       services_{};
 };
 

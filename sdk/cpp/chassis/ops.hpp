@@ -68,7 +68,8 @@ class Ops : public Member {
   static constexpr std::string_view kKind = "ops";
   using Member::Member;
 
-  // [control] An estimate in nanoseconds (0: unknown). refuse("why") leaves the node to the next provider.
+  // [control] An estimate in nanoseconds (0: unknown); chassis/cost.hpp has some. refuse("why") leaves the node to the
+  // next provider.
   virtual double claim(const NodeView& node) = 0;
   // [control] Pure.
   virtual void infer(const NodeView& node, Infer& out) = 0;

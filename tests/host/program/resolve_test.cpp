@@ -1,5 +1,6 @@
 #include "host/program/resolve.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "host/program/parameters.hpp"
@@ -79,6 +80,65 @@ TEST(Resolve, OpsThatDoNotFeedEachOtherAreNoPattern) {
   const ResolvedProgram program = program_of();
   for (const auto& unit : program.units)
     for (const Node& node : unit->nodes) EXPECT_EQ(node.provider->name, "all");
+}
+
+// "rms_norm cheap(1) dear(2)": all that claim the node, the chosen one first.
+Lines candidates(const ResolvedBlock& block) {
+  Lines lines;
+  for (const Node& node : block.nodes) {
+    std::string line = node.pattern;
+    for (const Candidate& candidate : node.candidates)
+      line += fmt::format(" {}({})", candidate.provider, candidate.cost_ns);
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+TEST(Resolve, OfThoseThatCompeteTheCheapestGetsTheNode) {
+  StubProvider dear("a_dear"), cheap("b_cheap", {"linear", "add"}), picky("c_picky", {"linear"});
+  dear.cost = [](const StubNode&) { return 20.0; };
+  cheap.cost = [](const StubNode& node) { return node.pattern == "add" ? 30.0 : 10.0; };
+  picky.refuse = [](const StubNode&) { return "never"; };
+  const Resolution program_of({dear.candidate(), cheap.candidate(), picky.candidate()});
+  const ResolvedProgram program = program_of();
+  EXPECT_EQ(candidates(*program.units[1]),
+            (Lines{"rms_norm a_dear(20)", "linear b_cheap(10) a_dear(20)", "activation a_dear(20)",
+                   "linear b_cheap(10) a_dear(20)", "add a_dear(20) b_cheap(30)"}));
+  EXPECT_EQ(Resolution::providers(*program.units[1]),
+            (Lines{"rms_norm a_dear", "linear b_cheap", "activation a_dear", "linear b_cheap", "add a_dear"}));
+  EXPECT_EQ(dear.nodes.size(), 4u);  // of all blocks; kernels are made of what is chosen alone
+  ASSERT_EQ(program.units[1]->nodes[1].refusals.size(), 1u);
+  EXPECT_EQ(program.units[1]->nodes[1].refusals[0].provider, "c_picky");
+}
+
+TEST(Resolve, UnknownCostsComeLastAndNamesDecide) {
+  StubProvider unknown("a"), second("c", {"linear"}), first("b", {"linear", "add"});
+  unknown.cost = [](const StubNode&) { return 0.0; };
+  first.cost = [](const StubNode& node) { return node.pattern == "add" ? -1.0 : 5.0; };
+  second.cost = [](const StubNode&) { return 5.0; };
+  const Resolution program_of({unknown.candidate(), second.candidate(), first.candidate()});
+  const ResolvedProgram program = program_of();
+  EXPECT_EQ(candidates(*program.units[1])[1], "linear b(5) c(5) a(0)");
+  EXPECT_EQ(candidates(*program.units[1])[4], "add a(0) b(0)");
+}
+
+TEST(Resolve, TheLongestPatternComesBeforeTheCheapest) {
+  StubProvider fused("fused", {"linear+activation"}), all("all");
+  fused.cost = [](const StubNode&) { return 1e9; };
+  const Resolution program_of({all.candidate(), fused.candidate()});
+  const ResolvedProgram program = program_of();
+  EXPECT_EQ(candidates(*program.units[1]),
+            (Lines{"rms_norm all(1)", "linear+activation fused(1e+09)", "linear all(1)", "add all(1)"}));
+}
+
+TEST(Resolve, WhoIsNamedComesBeforeAndBehindThoseThatCompete) {
+  StubProvider named("named", {"add"}), cheap("cheap", {"add", "linear"}), last("last");
+  named.cost = [](const StubNode&) { return 100.0; };
+  const Resolution program_of({named.provider(), cheap.candidate(), last.provider()});
+  const ResolvedProgram program = program_of();
+  EXPECT_EQ(Resolution::providers(*program.units[1]),
+            (Lines{"rms_norm last", "linear cheap", "activation last", "linear cheap", "add named"}));
+  EXPECT_EQ(candidates(*program.units[1])[4], "add");
 }
 
 TEST(Resolve, EveryRefusalIsTold) {

@@ -80,7 +80,7 @@ class StubProvider {
     table_.patterns = patterns_.data();
     table_.claim = [](chassis_instance* self, const chassis_node_t* node, double* cost) {
       const std::string reason = of(self).refuse(StubNode(*node));
-      *cost = 1.0;
+      *cost = of(self).cost(StubNode(*node));
       return reason.empty() ? nullptr : make_status(CHASSIS_UNIMPLEMENTED, reason);
     };
     table_.infer = [](chassis_instance* self, const chassis_node_t* node, chassis_infer_t* out) {
@@ -111,10 +111,13 @@ class StubProvider {
   StubProvider& operator=(const StubProvider&) = delete;
 
   OpsProvider provider() { return {name_, &instance_, &table_}; }
+  // One that "auto" compares.
+  OpsProvider candidate() { return {.name = name_, .self = &instance_, .table = &table_, .competes = true}; }
   chassis_ops_t& table() { return table_; }
 
   // What to do; a test replaces what it is about.
   std::function<std::string(const StubNode&)> refuse = [](const StubNode&) { return std::string(); };
+  std::function<double(const StubNode&)> cost = [](const StubNode&) { return 1.0; };
   std::function<void(const StubNode&, chassis_infer_t&)> plan = [](const StubNode&, chassis_infer_t&) {};
   std::function<void(const StubNode&, chassis_call_t&)> forward = [](const StubNode& node, chassis_call_t& call) {
     for (size_t i = 0; i < node.outputs.size(); ++i)

@@ -38,6 +38,10 @@ global_batch_size = 48
 [optimizer]
 plugin = "adamw"
 lr = 1e-3
+[attention]
+plugin = "sdpa"
+[kernels]
+plugins = ["fused", "aten"]
 [plugins]
 path = [")" CHASSIS_TEST_PLUGIN_DIR R"("]
 )";

@@ -1,4 +1,5 @@
 // Every op's backward, of every provider, against LibTorch's autograd in double precision.
+#include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
 #include <string_view>
@@ -48,6 +49,27 @@ TEST(LargeTensors, AgreeForTensorsThatAreTakenInPieces) {
     OpsProvider provider("aten");
     for (const OpsCase& ops_case : large_cases()) EXPECT_TRUE(check_case(provider, ops_case, dtype, bounds_of(dtype)));
   }
+}
+
+// Of long and of short weights, which the host multiplies in different ways.
+TEST(LinearInBf16, GradientsOfWeightsAreSumsInFp32) {
+  OpsProvider provider("aten");
+  for (const auto& [out, in] : {std::pair{1100, 96}, {96, 1100}, {60, 40}})
+    for (const bool adds : {false, true}) {
+      SCOPED_TRACE(testing::Message() << out << " × " << in << (adds ? ", added" : ""));
+      NodeSpec node;
+      const int x = node.operand({2, 65, in}, at::kBFloat16, true), weight = node.operand({out, in}, at::kBFloat16, true);
+      const int y = node.operand({2, 65, out}, at::kBFloat16, true);
+      node.inputs = {x}, node.params = {weight}, node.outputs = {y};
+      node.ops = {{"linear", {x}, {weight}, {y}, {}}};
+      const auto bf16 = [](at::IntArrayRef sizes) { return at::randn(sizes).to(at::kBFloat16); };
+      const at::Tensor rows = bf16({2, 65, in}), gradient = bf16({2, 65, out});
+      const at::Tensor found =
+          provider.run(node, {rows}, {bf16({out, in})}, {gradient}, {.add_grad_params = adds}).grad_params[0];
+      const at::Tensor expected = gradient.to(at::kDouble).view({130, out}).t().mm(rows.to(at::kDouble).view({130, in}));
+      const double error = found.to(at::kDouble).sub(expected).norm().item().toDouble();
+      EXPECT_LE(error, 1e-6 * expected.norm().item().toDouble());
+    }
 }
 
 std::string name_of(const testing::TestParamInfo<Run>& info) {

@@ -2,7 +2,8 @@
  *
  * Order of calls for a node: claim → infer → create_kernel → (forward → backward_inputs, backward_params)* →
  * destroy_kernel. The host matches `patterns` over the recorded ops, longest first; the first provider in the user's
- * priority that claims a node gets it, refusals are kept and shown by `chassis check --graph`. */
+ * priority that claims a node gets it. Of several that "auto" compares, all are asked and the cheapest gets it.
+ * Refusals and costs are shown by `chassis check --graph`. */
 #ifndef CHASSIS_KIND_OPS_H
 #define CHASSIS_KIND_OPS_H
 
@@ -136,8 +137,10 @@ typedef struct chassis_ops {
   uint32_t num_patterns;
   /* Static: op ids joined by '+', such as "linear", "add+rms_norm". */
   const chassis_str_t* patterns;
-  /* [control] NULL: claimed, and *cost is an estimate in nanoseconds (0: unknown). UNIMPLEMENTED: refused, with the
-   * reason in words ("head_dim 80 is not a multiple of 16"). Any other status is an error, and so is a cost of NaN. */
+  /* [control] NULL: claimed, and *cost is an estimate in nanoseconds (0 or less: unknown) of forward, and in training
+   * of backward too, on the node's device with the host's threads; the same node always costs the same. UNIMPLEMENTED:
+   * refused, with the reason in words ("head_dim 80 is not a multiple of 16"). Any other status is an error, and so is
+   * a cost of NaN. */
   chassis_status_t* (*claim)(struct chassis_instance* self, const chassis_node_t* node, double* cost);
   /* [control] Pure; `out` comes zeroed with struct_size set. */
   chassis_status_t* (*infer)(struct chassis_instance* self, const chassis_node_t* node, chassis_infer_t* out);

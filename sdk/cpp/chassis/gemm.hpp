@@ -1,0 +1,76 @@
+// Products of matrices in host memory, over tensors.
+#pragma once
+
+#include <algorithm>
+
+#include "chassis/tensor.hpp"
+
+CHASSIS_SDK_BEGIN
+
+// A problem over 2-dimensional tensors whose rows, or columns, are dense: a transposed view is multiplied as it lies.
+// Throws INVALID_ARGUMENT for others.
+inline chassis_gemm_problem_t gemm_problem(const BorrowedTensor& c, const BorrowedTensor& a, const BorrowedTensor& b,
+                                           float alpha, float beta) {
+  chassis_gemm_problem_t problem{};
+  problem.struct_size = sizeof problem;
+  const auto check = [](const BorrowedTensor& x, const char* name) {
+    if (x.num_dims() != 2) throw Failure(CHASSIS_INVALID_ARGUMENT, name, " has ", x.num_dims(), " dims, expected 2");
+  };
+  // The leading dimension; notes a transposed matrix.
+  const auto lead = [&](const BorrowedTensor& x, const char* name, uint32_t flag) {
+    const int64_t rows = x.size(0), columns = x.size(1);
+    if (columns <= 1 || x.stride(1) == 1) {
+      if (rows <= 1 || x.stride(0) >= columns) return std::max(rows <= 1 ? columns : x.stride(0), int64_t{1});
+    } else if (flag != 0 && (rows <= 1 || x.stride(0) == 1) && x.stride(1) >= rows) {
+      problem.flags |= flag;
+      return x.stride(1);
+    }
+    throw Failure(CHASSIS_INVALID_ARGUMENT, name, " has strides ", x.stride(0), " and ", x.stride(1), " for [", rows,
+                  ", ", columns, "]: neither rows nor columns are dense");
+  };
+  check(a, "a"), check(b, "b"), check(c, "c");
+  problem.a_dtype = a.dtype();
+  problem.b_dtype = b.dtype();
+  problem.c_dtype = c.dtype();
+  problem.device_type = c.device_type();
+  for (const BorrowedTensor* x : {&a, &b})
+    if (!x->is_cpu()) problem.device_type = x->device_type();
+  problem.m = c.size(0);
+  problem.n = c.size(1);
+  problem.k = a.size(1);
+  if (a.size(0) != problem.m || b.size(0) != problem.k || b.size(1) != problem.n)
+    throw Failure(CHASSIS_INVALID_ARGUMENT, "[", a.size(0), ", ", a.size(1), "] · [", b.size(0), ", ", b.size(1),
+                  "] is no [", problem.m, ", ", problem.n, "]");
+  problem.lda = lead(a, "a", CHASSIS_GEMM_TRANSPOSE_A);
+  problem.ldb = lead(b, "b", CHASSIS_GEMM_TRANSPOSE_B);
+  problem.ldc = lead(c, "c", 0);
+  problem.a = a.view().data;
+  problem.b = b.view().data;
+  problem.c = c.view().data;
+  problem.alpha = alpha;
+  problem.beta = beta;
+  return problem;
+}
+
+// [step] c = alpha · a · b + beta · c; fp32 and bf16, on the CPU.
+inline void gemm(const Host& host, const BorrowedTensor& c, const BorrowedTensor& a, const BorrowedTensor& b,
+                 float alpha = 1, float beta = 0) {
+  const chassis_gemm_problem_t problem = gemm_problem(c, a, b, alpha, beta);
+  const auto& service = host.service<chassis_gemm_t>();
+  host.check(service.run(&service, &problem));
+}
+
+// [any] Memory that a product of two dense matrices of one dtype takes while it runs.
+inline uint64_t gemm_scratch_bytes(const Host& host, uint32_t dtype, uint32_t c_dtype, int64_t m, int64_t n,
+                                   int64_t k) {
+  chassis_gemm_problem_t problem{};
+  problem.struct_size = sizeof problem;
+  problem.a_dtype = problem.b_dtype = dtype;
+  problem.c_dtype = c_dtype;
+  problem.m = m, problem.n = n, problem.k = k;
+  problem.lda = k, problem.ldb = problem.ldc = n;
+  const auto& service = host.service<chassis_gemm_t>();
+  return service.scratch_bytes(&service, &problem);
+}
+
+CHASSIS_SDK_END

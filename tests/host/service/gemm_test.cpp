@@ -1,0 +1,264 @@
+// chassis.gemm/1 beside a naive product in double precision, through its table.
+#include "host/service/gemm.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "host/plugin/manifest.hpp"
+#include "host/plugin/status.hpp"
+#include "host/service/host_services.hpp"
+#include "tests/support/expect_has.hpp"
+
+namespace chassis {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// Rows of a matrix in fp32 or bf16, ld elements apart; what lies between them must stay as it is.
+class Matrix {
+ public:
+  Matrix(uint32_t dtype, int64_t rows, int64_t columns, int64_t gap)
+      : dtype_(dtype), columns_(columns), ld_(std::max<int64_t>(1, columns + gap)),
+        bytes_(static_cast<size_t>(std::max<int64_t>(1, rows) * ld_ * size())) {
+    for (int64_t i = 0; i < rows * ld_; ++i) set(i, 7.0f);
+  }
+
+  void fill(uint32_t seed) {
+    for (int64_t i = 0; i < rows(); ++i)
+      for (int64_t j = 0; j < columns_; ++j) {
+        seed = seed * 1664525u + 1013904223u;
+        set(i * ld_ + j, static_cast<float>(seed >> 8) / static_cast<float>(1 << 23) - 1.0f);
+      }
+  }
+  void fill_with(float value) {
+    for (int64_t i = 0; i < rows(); ++i)
+      for (int64_t j = 0; j < columns_; ++j) set(i * ld_ + j, value);
+  }
+  double at(int64_t i, int64_t j) const { return get(i * ld_ + j); }
+  bool gaps_are_whole() const {
+    for (int64_t i = 0; i < rows(); ++i)
+      for (int64_t j = columns_; j < ld_; ++j)
+        if (get(i * ld_ + j) != 7.0f) return false;
+    return true;
+  }
+  void* data() { return bytes_.data(); }
+  int64_t ld() const { return ld_; }
+  uint32_t dtype() const { return dtype_; }
+
+ private:
+  int64_t size() const { return dtype_ == CHASSIS_DTYPE_F32 ? 4 : 2; }
+  int64_t rows() const { return columns_ == 0 ? 0 : static_cast<int64_t>(bytes_.size()) / (ld_ * size()); }
+  float get(int64_t i) const {
+    uint32_t bits = 0;
+    if (dtype_ == CHASSIS_DTYPE_F32) {
+      std::memcpy(&bits, &bytes_[static_cast<size_t>(4 * i)], 4);
+    } else {
+      uint16_t half = 0;
+      std::memcpy(&half, &bytes_[static_cast<size_t>(2 * i)], 2);
+      bits = uint32_t{half} << 16;
+    }
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+  }
+  void set(int64_t i, float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, 4);
+    if (dtype_ == CHASSIS_DTYPE_F32) {
+      std::memcpy(&bytes_[static_cast<size_t>(4 * i)], &bits, 4);
+    } else {
+      const auto half = static_cast<uint16_t>(bits >> 16);  // any bf16 will do
+      std::memcpy(&bytes_[static_cast<size_t>(2 * i)], &half, 2);
+    }
+  }
+
+  uint32_t dtype_;
+  int64_t columns_, ld_;
+  std::vector<char> bytes_;
+};
+
+struct Case {
+  int64_t m, n, k;
+  uint32_t flags = 0;
+  uint32_t a_dtype = CHASSIS_DTYPE_F32, b_dtype = CHASSIS_DTYPE_F32, c_dtype = CHASSIS_DTYPE_F32;
+  float alpha = 1, beta = 0;
+  int64_t gap = 0;
+};
+
+class Operands {
+ public:
+  explicit Operands(const Case& c)
+      : case_(c),
+        a(c.a_dtype, transposed_a() ? c.k : c.m, transposed_a() ? c.m : c.k, c.gap),
+        b(c.b_dtype, transposed_b() ? c.n : c.k, transposed_b() ? c.k : c.n, 2 * c.gap),
+        c(c.c_dtype, c.m, c.n, c.gap) {
+    a.fill(1), b.fill(2);
+    if (case_.beta == 0) this->c.fill_with(kNan);
+    else this->c.fill(3);
+  }
+
+  chassis_gemm_problem_t problem() {
+    chassis_gemm_problem_t p{};
+    p.struct_size = sizeof p;
+    p.flags = case_.flags;
+    p.a_dtype = a.dtype(), p.b_dtype = b.dtype(), p.c_dtype = c.dtype();
+    p.m = case_.m, p.n = case_.n, p.k = case_.k;
+    p.lda = a.ld(), p.ldb = b.ld(), p.ldc = c.ld();
+    p.a = a.data(), p.b = b.data(), p.c = c.data();
+    p.alpha = case_.alpha, p.beta = case_.beta;
+    return p;
+  }
+
+  // Runs `product`; every element of c must then be that of a product in fp64, as far as c's dtype can say.
+  template <typename Product>
+  void expect_product(Product&& product) {
+    const Matrix before = c;
+    product(problem());
+    EXPECT_TRUE(c.gaps_are_whole());
+    const double unit = c.dtype() == CHASSIS_DTYPE_F32 ? 1e-6 : 1.0 / 256;
+    for (int64_t i = 0; i < case_.m; ++i)
+      for (int64_t j = 0; j < case_.n; ++j) {
+        double sum = 0, size = 0;
+        for (int64_t l = 0; l < case_.k; ++l) {
+          const double term = (transposed_a() ? a.at(l, i) : a.at(i, l)) * (transposed_b() ? b.at(j, l) : b.at(l, j));
+          sum += term;
+          size += std::abs(term);
+        }
+        double expected = case_.alpha * sum;
+        if (case_.beta != 0) expected += case_.beta * before.at(i, j);
+        const double allowed = c.dtype() == CHASSIS_DTYPE_F32 ? unit * (1 + size) : unit * std::abs(expected) + 1e-6;
+        ASSERT_NEAR(c.at(i, j), expected, allowed) << "element " << i << ", " << j;
+      }
+  }
+
+ private:
+  bool transposed_a() const { return (case_.flags & CHASSIS_GEMM_TRANSPOSE_A) != 0; }
+  bool transposed_b() const { return (case_.flags & CHASSIS_GEMM_TRANSPOSE_B) != 0; }
+  Case case_;
+
+ public:
+  Matrix a, b, c;
+};
+
+class Gemm : public testing::Test {
+ protected:
+  Gemm() {
+    manifest_.id = "stub";
+    manifest_.version = "1.0.0";
+    InstanceContext context;
+    context.plugin_id = context.member_id = "stub";
+    context.kind = "ops";
+    context.manifest = &manifest_;
+    instance_ = services_.attach(context);
+    table_ = static_cast<const chassis_gemm_t*>(instance_->get(CHASSIS_GEMM_ID));
+  }
+  // "" for none; the code comes first.
+  std::string run(const chassis_gemm_problem_t& problem) {
+    chassis_status_t* status = table_->run(table_, &problem);
+    if (!status) return "";
+    const std::string text = std::to_string(status_code(status)) + " " + status_text(status);
+    status_release(status);
+    return text;
+  }
+  void expect_product(const Case& c) {
+    Operands operands(c);
+    operands.expect_product([&](const chassis_gemm_problem_t& problem) { EXPECT_EQ(run(problem), ""); });
+  }
+
+  MetricsStore metrics_;
+  HostServices services_{7, metrics_};
+  Manifest manifest_;
+  std::unique_ptr<InstanceServices> instance_;
+  const chassis_gemm_t* table_ = nullptr;
+};
+
+TEST_F(Gemm, IsTheProductInEveryTransposition) {
+  for (uint32_t flags = 0; flags < 4; ++flags)
+    for (const auto& [m, n, k] : {std::tuple{1, 1, 1}, {3, 5, 7}, {17, 33, 65}, {64, 48, 80}})
+      for (const auto& [alpha, beta] : {std::pair{1.0f, 0.0f}, {1.0f, 1.0f}, {0.5f, -2.0f}})
+        for (const int64_t gap : {0, 3}) {
+          SCOPED_TRACE(testing::Message() << flags << " " << m << "×" << n << "×" << k << " beta " << beta);
+          expect_product({.m = m, .n = n, .k = k, .flags = flags, .alpha = alpha, .beta = beta, .gap = gap});
+        }
+}
+
+TEST_F(Gemm, TakesEachOfTheThreeInEitherDtype) {
+  for (uint32_t flags = 0; flags < 4; ++flags)
+    for (int dtypes = 1; dtypes < 8; ++dtypes)
+      for (const float beta : {0.0f, 1.0f}) {
+        SCOPED_TRACE(testing::Message() << flags << " dtypes " << dtypes << " beta " << beta);
+        const auto dtype = [&](int bit) { return dtypes & bit ? CHASSIS_DTYPE_BF16 : CHASSIS_DTYPE_F32; };
+        expect_product({.m = 19, .n = 21, .k = 35, .flags = flags, .a_dtype = dtype(1), .b_dtype = dtype(2),
+                        .c_dtype = dtype(4), .beta = beta, .gap = 1});
+      }
+}
+
+// Whatever this processor would take.
+TEST_F(Gemm, Bf16IsTheSameProductInBothWays) {
+  if (!has_bf16_library()) GTEST_SKIP() << "this LibTorch exports no product of bf16";
+  for (uint32_t flags = 0; flags < 4; ++flags)
+    for (const float beta : {0.0f, 1.0f})
+      for (const Bf16Way way : {Bf16Way::kLibrary, Bf16Way::kWidened}) {
+        SCOPED_TRACE(testing::Message() << flags << " beta " << beta << " way " << static_cast<int>(way));
+        Operands operands({.m = 67, .n = 41, .k = 129, .flags = flags, .a_dtype = CHASSIS_DTYPE_BF16,
+                           .b_dtype = CHASSIS_DTYPE_BF16, .beta = beta, .gap = 5});
+        operands.expect_product([&](const chassis_gemm_problem_t& problem) { gemm(problem, way); });
+      }
+}
+
+TEST_F(Gemm, WithoutTermsScalesAndWithoutElementsDoesNothing) {
+  expect_product({.m = 3, .n = 4, .k = 0, .beta = 0});
+  expect_product({.m = 3, .n = 4, .k = 0, .beta = 0.5f});
+  expect_product({.m = 3, .n = 4, .k = 0, .a_dtype = CHASSIS_DTYPE_BF16, .b_dtype = CHASSIS_DTYPE_BF16, .beta = 1});
+  expect_product({.m = 0, .n = 4, .k = 5});
+  expect_product({.m = 3, .n = 0, .k = 5});
+  chassis_gemm_problem_t nothing = Operands({.m = 0, .n = 4, .k = 5}).problem();
+  nothing.a = nothing.b = nothing.c = nullptr;
+  EXPECT_EQ(run(nothing), "");
+}
+
+TEST_F(Gemm, RefusesInWordsAndLeavesCAsItWas) {
+  Operands operands({.m = 3, .n = 4, .k = 5, .beta = 1});
+  const Matrix before = operands.c;
+  const auto refusal = [&](auto change) {
+    chassis_gemm_problem_t problem = operands.problem();
+    change(problem);
+    EXPECT_EQ(table_->scratch_bytes(table_, &problem), 0u);
+    return run(problem);
+  };
+  using P = chassis_gemm_problem_t;
+  EXPECT_HAS(refusal([](P& p) { p.struct_size = 8; }), "the problem has 8 bytes, expected at least 104");
+  EXPECT_HAS(refusal([](P& p) { p.flags = 4; }), "3 gemm: flags 4 are not known; this host knows 3");
+  EXPECT_HAS(refusal([](P& p) { p.m = -1; }), "3 gemm: m = -1 is below 0");
+  EXPECT_HAS(refusal([](P& p) { p.lda = 4; }), "3 gemm: lda = 4 is less than the 5 elements of a row of a");
+  EXPECT_HAS(refusal([](P& p) { p.flags = CHASSIS_GEMM_TRANSPOSE_B; }),
+             "3 gemm: ldb = 4 is less than the 5 elements of a row of b");
+  EXPECT_HAS(refusal([](P& p) { p.ldc = 0; }), "3 gemm: ldc = 0 is less than the 4 elements of a row of c");
+  EXPECT_HAS(refusal([](P& p) { p.ldc = INT64_MAX / 2; }), "more bytes than a number of 64 bits");
+  EXPECT_HAS(refusal([](P& p) { p.b = nullptr; }), "3 gemm: b is NULL");
+  EXPECT_HAS(refusal([](P& p) { p.c = nullptr; }), "3 gemm: c is NULL");
+  EXPECT_HAS(refusal([](P& p) { p.c = const_cast<void*>(p.a); }), "3 gemm: c overlaps a");
+  EXPECT_HAS(refusal([](P& p) { p.c_dtype = CHASSIS_DTYPE_F64; }), "12 gemm: c is of dtype 2, expected F32 (1) or BF16");
+  EXPECT_HAS(refusal([](P& p) { p.device_type = CHASSIS_DEVICE_CUDA; }), "12 gemm: matrices lie on cuda:0");
+  for (int64_t i = 0; i < 3; ++i)
+    for (int64_t j = 0; j < 4; ++j) EXPECT_EQ(operands.c.at(i, j), before.at(i, j));
+}
+
+TEST_F(Gemm, SaysWhatItsCopiesTake) {
+  const auto scratch = [&](const Case& c) {
+    const chassis_gemm_problem_t problem = Operands(c).problem();
+    return table_->scratch_bytes(table_, &problem);
+  };
+  EXPECT_EQ(scratch({.m = 8, .n = 4, .k = 16}), 0u);
+  EXPECT_EQ(scratch({.m = 8, .n = 4, .k = 16, .a_dtype = CHASSIS_DTYPE_BF16}), 8u * 16 * 4);
+  EXPECT_EQ(scratch({.m = 8, .n = 4, .k = 16, .a_dtype = CHASSIS_DTYPE_BF16, .b_dtype = CHASSIS_DTYPE_BF16}),
+            (8u + 4) * 16 * 4);
+}
+
+}  // namespace
+}  // namespace chassis
