@@ -57,7 +57,7 @@ class Executor {
   StreamValues forward(int microbatch, UnitRange units, const Fields& fields, StreamValues inputs, double loss_scale);
   // From the gradients of what they put out to those of what they were given.
   StreamValues backward(int microbatch, UnitRange units, StreamValues output_gradients, bool last = true);
-  UnitRange all_units() const { return {0, place_in_chain_.size()}; }
+  UnitRange all_units() const { return {0, compiled_.program.num_units()}; }
 
   // [step] The summed loss of a micro-batch, without gradients.
   Tensor loss(const Fields& fields);
