@@ -151,7 +151,6 @@ class RunInMiniature {
     };
     run_step(parts, inputs);
   }
-  }
 
   // From the first save on, if checkpoints are copied to host memory before they are written.
   void stage() {

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "host/base/file.hpp"
+#include "tests/host/program/recorder.hpp"
 #include "tests/host/program/stub_provider.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/loaded_plugins.hpp"
@@ -56,17 +57,14 @@ std::string llama_graph(std::vector<const LayoutStrategy*> stack, bool freeze) {
 TEST(Graph, ShowsProvidersShapesRefusalsAndWhatIsKept) { expect_golden("llama.txt", llama_graph({}, false)); }
 
 TEST(Graph, ShowsWhatAutoComparedAndWhy) {
-  test::SmallModel model;
-  const Program program = model.program();
-  const ProgramLayout layout;
-  ParameterTable parameters(program, layout);
   StubProvider slow("slow"), fast("fast", {"linear"}), twin("twin", {"add"}), fused("fused", {"linear+activation"});
   slow.cost = [](const StubNode& node) { return node.pattern == "add" ? 5e5 : 2.5e6; };
   fast.cost = twin.cost = [](const StubNode&) { return 5e5; };
   fused.cost = [](const StubNode&) { return 0.0; };
   ResolveOptions options;
   for (StubProvider* provider : {&fast, &fused, &slow, &twin}) options.kernels.push_back(provider->candidate());
-  const std::string text = graph_text(program, layout, resolve_program(program, layout, parameters, options), options);
+  CompiledProgram compiled = compile(test::SmallModel{}.program(), {.resolve = std::move(options)});
+  const std::string text = graph_text(compiled);
   EXPECT_HAS(text, "      auto: slow 2.5 ms alone claims rms_norm\n");
   EXPECT_HAS(text, "      auto: fused (cost unknown) alone claims linear+activation\n");
   EXPECT_HAS(text, "      auto: fast 0.5 ms is the cheapest; slow 2.5 ms\n");
