@@ -43,7 +43,7 @@ class StepTest : public testing::Test {
       run_.executor->rehearse_on(device);
     }
     optimizer_.allocate(device);
-    rank_ = std::make_unique<test::OneRank>(run_.program, run_.parameters, device);
+    rank_ = std::make_unique<test::OneRank>(run_.compiled.program, run_.parameters, device);
     device_ = device;
     inputs_.schedule = sequential_schedule(2);
     inputs_.fields = [device](int) {
