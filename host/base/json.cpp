@@ -86,6 +86,12 @@ std::vector<std::pair<std::string, Json>> dotted_values(const Json& value) {
   return values;
 }
 
+std::string dotted_text(const Json& value) {
+  std::string text;
+  for (const auto& [key, part] : dotted_values(value)) text += key + " = " + json_line(part) + "\n";
+  return text;
+}
+
 const Json& json_at(const Json& object, std::string_view key, const std::string& where) {
   if (absent(object, key, where)) throw config_error(where + ": '" + std::string(key) + "' is missing");
   return *object.find(std::string(key));

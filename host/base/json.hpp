@@ -20,6 +20,8 @@ Json parse_json(std::string_view text, const std::string& name, ExitCode code = 
 std::string json_line(const Json& value);
 // Every value within that is no table or list, in order, by its dotted key: "data.train.0.path".
 std::vector<std::pair<std::string, Json>> dotted_values(const Json& value);
+// "KEY = VALUE" of each, on a line: what two ranks compare.
+std::string dotted_text(const Json& value);
 
 // `where` names the object in messages, such as "models/x/config.json".
 const Json& json_at(const Json& object, std::string_view key, const std::string& where);

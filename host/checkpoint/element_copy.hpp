@@ -5,12 +5,16 @@
 #include <cstdint>
 
 #include "host/service/tensor.hpp"
+#include "host/state/layout.hpp"
 
 namespace chassis {
 
 // `flat` is one-dimensional. Bytes are row-major, little-endian, of dtype `to` or `from`.
 void read_elements(const Tensor& flat, int64_t start, int64_t count, Dtype to, std::byte* out);
 void write_elements(const Tensor& flat, int64_t start, int64_t count, Dtype from, const std::byte* in);
+// The same of a box of elements that lie `strides` apart; the bytes are those of the box, row-major.
+void read_strided(const Tensor& flat, const Shape& sizes, const StridedView& view, Dtype to, std::byte* out);
+void write_strided(const Tensor& flat, const Shape& sizes, const StridedView& view, Dtype from, const std::byte* in);
 // Where element `start` lies, if bytes of this dtype can be put there as they are; else NULL.
 std::byte* direct_memory(const Tensor& flat, int64_t start, Dtype dtype);
 

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "host/base/error.hpp"
+#include "host/base/mesh_axes.hpp"
 #include "host/checkpoint/inspect.hpp"
 #include "host/checkpoint/reader.hpp"
 #include "host/checkpoint/save_plan.hpp"
@@ -76,10 +77,11 @@ Sample odd_name() {
 
 Sample two_ranks() {
   Sample sample;
-  sample.mesh = MeshShape({{"dp_shard", 2}});
+  const std::string axis(kShardAxis);
+  sample.mesh = MeshShape({{axis, 2}});
   for (const Shape& shape : {Shape{7, 3}, Shape{2}, Shape{1, 4}}) {
     Descriptor tensor = Descriptor::plain("sharded" + text(shape), Dtype::f32, shape);
-    tensor.placements = {Placement::dim_chunk({"dp_shard"}, 0)};
+    tensor.placements = {Placement::dim_chunk({axis}, 0)};
     sample.tensors.push_back(std::move(tensor));
   }
   return sample;

@@ -74,7 +74,7 @@ SaveResult import_checkpoint(CheckpointReader& source, const FormatPlugin& forma
     save.about["names"] = kParameterNames;
     save.state = {{"step", save.step}, {"tokens", 0}, {"trained_tokens", 0}, {"skipped_steps", 0}};
   }
-  save.source = source.source([](const Descriptor& tensor) { return tensor.fqn; });
+  save.source = source.source();
   if (!request.base.empty()) save.carried_files = files_to_carry(request.base);
   SaveResult saved = CheckpointWriter(format, buckets).save(plan_save(std::move(tensors), MeshShape(), format), save);
   place.tell_replaced();

@@ -1,10 +1,12 @@
 #include "host/checkpoint/part_stream.hpp"
 
+#include <cstring>
+
 #include "host/base/error.hpp"
 #include "host/checkpoint/checksum.hpp"
 #include "host/checkpoint/element_copy.hpp"
 #include "host/checkpoint/stream_writer.hpp"
-#include "host/state/intersect.hpp"
+#include "host/state/tile.hpp"
 
 namespace chassis {
 namespace {
@@ -16,19 +18,51 @@ const Piece& piece_with(const std::vector<Piece>& pieces, const Box& box, const 
   throw internal_error("a box of '" + fqn + "' is in no piece of its rank");
 }
 
+constexpr int64_t kLongRun = 4096, kShortRun = 64;  // of a tile: on disk, in memory
+
 // From the rank's storage to the box on disk.
-Copy copy_to_disk(const Layout& layout, const SavePart& part, const DiskBox& box) {
+Copy copy_to_disk(const Layout& layout, const SavePlan& plan, const SavePart& part) {
   const std::vector<Piece> pieces = layout.pieces(part.rank);
   const Piece& piece = piece_with(pieces, part.region, layout.descriptor().fqn);
-  Box in_box = part.region;
-  for (int dim = 0; dim < in_box.ndim(); ++dim) {
-    in_box.begin[dim] -= box.box.begin[dim];
-    in_box.end[dim] -= box.box.begin[dim];
-  }
-  return {part.region, piece.view(part.region), row_major_view(box.box.sizes(), in_box)};
+  return {part.region, piece.view(part.region), part.place(plan).local};
+}
+
+void read_runs(const Tensor& flat, const Copy& copy, Dtype dtype, const Room& room) {
+  const auto element_bytes = static_cast<uint64_t>(size_bytes(dtype));
+  for_each_run(copy, [&](int64_t from, int64_t to, int64_t length) {
+    while (length > 0) {
+      const auto bytes = room(static_cast<uint64_t>(to) * element_bytes, static_cast<uint64_t>(length) * element_bytes);
+      const auto count = static_cast<int64_t>(bytes.size() / element_bytes);
+      read_elements(flat, from, count, dtype, bytes.data());
+      from += count, to += count, length -= count;
+    }
+  });
+}
+
+void read_tiles(const Tensor& flat, const Copy& copy, Dtype dtype, const Room& room) {
+  const auto element_bytes = static_cast<uint64_t>(size_bytes(dtype));
+  std::vector<std::byte> packed(kLongRun * kShortRun * element_bytes);
+  for_each_tile(copy, &Copy::to, kShortRun, kLongRun, [&](const Copy& tile) {
+    const Shape sizes = tile.box.sizes();
+    read_strided(flat, sizes, tile.from, dtype, packed.data());
+    for_each_run({tile.box, {0, row_major_strides(sizes)}, tile.to}, [&](int64_t from, int64_t to, int64_t length) {
+      put(room, static_cast<uint64_t>(to) * element_bytes,
+          std::span(packed).subspan(static_cast<uint64_t>(from) * element_bytes,
+                                    static_cast<uint64_t>(length) * element_bytes));
+    });
+  });
 }
 
 }  // namespace
+
+void put(const Room& room, uint64_t at, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const std::span<std::byte> out = room(at, bytes.size());
+    std::memcpy(out.data(), bytes.data(), out.size());
+    at += out.size();
+    bytes = bytes.subspan(out.size());
+  }
+}
 
 std::vector<bool> files_with_parts(const SavePlan& plan, const PartOwner& owner) {
   std::vector<bool> out(plan.layout.files.size());
@@ -39,19 +73,10 @@ std::vector<bool> files_with_parts(const SavePlan& plan, const PartOwner& owner)
 
 PartSource from_tensors(LocalTensors tensors) {
   return [tensors = std::move(tensors)](const SavePlan& plan, const SavePart& part, const Room& room) {
-    const DiskBox& box = plan.boxes[part.box];
-    const Layout layout(plan.tensors[plan.tensor_of[part.box]].descriptor, plan.mesh);
+    const Layout layout(plan.tensors[part.tensor].descriptor, plan.mesh);
     const Tensor flat = checked_flat(layout, part.rank, tensors);
-    const auto element_bytes = static_cast<uint64_t>(size_bytes(box.dtype));
-    for_each_run(copy_to_disk(layout, part, box), [&](int64_t from, int64_t to, int64_t length) {
-      while (length > 0) {
-        const auto bytes =
-            room(static_cast<uint64_t>(to) * element_bytes, static_cast<uint64_t>(length) * element_bytes);
-        const auto count = static_cast<int64_t>(bytes.size() / element_bytes);
-        read_elements(flat, from, count, box.dtype, bytes.data());
-        from += count, to += count, length -= count;
-      }
-    });
+    const Copy copy = copy_to_disk(layout, plan, part);
+    (runs_agree(copy) ? read_runs : read_tiles)(flat, copy, plan.boxes[part.box].dtype, room);
   };
 }
 

@@ -25,6 +25,8 @@ struct PartOwner {
 // Where bytes of a part go: `at` counts in the part's box on disk, both numbers are whole elements. May give room for
 // fewer bytes than asked for, never none; what it gives is filled before it is called again.
 using Room = std::function<std::span<std::byte>(uint64_t at, uint64_t num_bytes)>;
+// Copies bytes into it.
+void put(const Room& room, uint64_t at, std::span<const std::byte> bytes);
 // Asks for room for every byte of the part once, in any order, and fills it.
 using PartSource = std::function<void(const SavePlan& plan, const SavePart& part, const Room& room)>;
 // The parts of tensors in memory, cast to the dtype on disk.

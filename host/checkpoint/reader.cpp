@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 #include <string_view>
+#include <unordered_set>
 
 #include "host/base/hash.hpp"
 #include "host/base/log.hpp"
@@ -13,7 +14,7 @@
 #include "host/checkpoint/element_copy.hpp"
 #include "host/checkpoint/gather.hpp"
 #include "host/state/cover.hpp"
-#include "host/state/intersect.hpp"
+#include "host/state/tile.hpp"
 
 namespace chassis {
 namespace {
@@ -28,20 +29,8 @@ std::string hex(uint32_t value) {
   return out;
 }
 
-const std::string& name_on_disk(const LoadTensor& tensor) {
-  return tensor.disk_name.empty() ? tensor.descriptor.fqn : tensor.disk_name;
-}
-
-constexpr int64_t kCastElements = 1 << 16;  // of a box that is copied to another dtype, at a time
+constexpr int64_t kLongRun = 4096, kShortRun = 64;  // of a tile: in a file, in memory
 constexpr size_t kReadBytes = 256 << 10;    // at a time: still in the core's cache when they are checked and cast
-
-// What a file gives of a tensor, as if it were a rank's local storage.
-Piece piece_of_file(const Box& box) {
-  Piece piece;
-  piece.box = box;
-  piece.local = row_major_view(box.sizes(), Box::whole(box.sizes()));
-  return piece;
-}
 
 [[noreturn]] void throw_damage(const std::string& what) {
   DamagedCheckpoint error(what);
@@ -72,6 +61,11 @@ void add_list(std::string& message, const char* what, const std::vector<std::str
 }
 
 }  // namespace
+
+std::vector<DiskPart> LoadTensor::all_parts() const {
+  if (!parts.empty()) return parts;
+  return {DiskPart::whole(disk_name.empty() ? descriptor.fqn : disk_name, descriptor.global_shape)};
+}
 
 CheckpointReader::CheckpointReader(const std::string& path, const FormatPlugin& format)
     : directory_(std::make_unique<SourceDirectory>(path)) {
@@ -221,24 +215,28 @@ void CheckpointReader::prove_boxes() const {
 
 void CheckpointReader::check(std::span<const LoadTensor> tensors, const LoadOptions& options) const {
   std::vector<std::string> missing, misshaped, unexpected;
-  std::unordered_map<std::string_view, bool> wanted;
-  for (const LoadTensor& tensor : tensors) {
-    const std::string& name = name_on_disk(tensor);
-    const Descriptor& descriptor = tensor.descriptor;
-    CHASSIS_CHECK(descriptor.components.empty(), "'" + descriptor.fqn + "': components are loaded one by one");
-    CHASSIS_CHECK(wanted.emplace(name, true).second, "two tensors are to be loaded from '" + name + "'");
-    const DiskTensor* found = find(name);
-    if (!descriptor.tie.empty()) continue;
+  std::unordered_set<std::string> wanted;
+  const auto check_part = [&](const Descriptor& descriptor, const DiskPart& part) {
+    const bool is_new = wanted.insert(part.disk_name).second;
+    CHASSIS_CHECK(is_new || part.box.sizes() != part.disk_shape,
+                  "two tensors are to be loaded from '" + part.disk_name + "'");
+    const DiskTensor* found = find(part.disk_name);
+    if (!descriptor.tie.empty() || !is_new) return;
     if (found == nullptr) {
       if (!options.optional || !options.optional(descriptor))
-        missing.push_back(name + " " + text(descriptor.global_shape));
-    } else if (found->global_shape != descriptor.global_shape) {
-      misshaped.push_back(name + " is " + text(found->global_shape) + " on disk, " + text(descriptor.global_shape) +
+        missing.push_back(part.disk_name + " " + text(part.disk_shape));
+    } else if (found->global_shape != part.disk_shape) {
+      misshaped.push_back(part.disk_name + " is " + text(found->global_shape) + " on disk, " + text(part.disk_shape) +
                           " in the model");
     } else if (!can_cast(found->dtype, descriptor.dtype)) {
-      misshaped.push_back(name + " is " + std::string(dtype_name(found->dtype)) + " on disk, " +
+      misshaped.push_back(part.disk_name + " is " + std::string(dtype_name(found->dtype)) + " on disk, " +
                           std::string(dtype_name(descriptor.dtype)) + " in the model");
     }
+  };
+  for (const LoadTensor& tensor : tensors) {
+    const Descriptor& descriptor = tensor.descriptor;
+    CHASSIS_CHECK(descriptor.components.empty(), "'" + descriptor.fqn + "': components are loaded one by one");
+    for (const DiskPart& part : tensor.all_parts()) check_part(descriptor, part);
   }
   for (const DiskTensor& tensor : tensors_) {
     if (wanted.contains(tensor.name) || (options.skip && options.skip(tensor.name))) continue;
@@ -252,30 +250,45 @@ void CheckpointReader::check(std::span<const LoadTensor> tensors, const LoadOpti
   throw storage_error(message);
 }
 
+// A part that is there.
+struct CheckpointReader::Wanted {
+  const LoadTensor* tensor;
+  DiskPart part;
+  const DiskTensor* from;
+  bool is_first;  // of the tensor's parts
+
+  uint64_t num_bytes() const { return static_cast<uint64_t>(numel(part.box) * size_bytes(from->dtype)); }
+};
+
 LoadResult CheckpointReader::load(std::span<const LoadTensor> tensors, const MeshShape& mesh, const BucketPair& buckets,
                                   const LocalTensors& local, const LoadOptions& options) {
   check(tensors, options);
   LoadResult result;
-  std::vector<std::pair<const LoadTensor*, const DiskTensor*>> order;
-  const auto num_bytes = [](const DiskTensor& found) {
-    return static_cast<uint64_t>(numel(found.global_shape) * size_bytes(found.dtype));
-  };
+  std::vector<Wanted> order;
   uint64_t done_bytes = 0, total_bytes = 0;
   for (const LoadTensor& tensor : tensors) {
-    const DiskTensor* found = find(name_on_disk(tensor));
+    std::vector<Wanted> wanted;
+    for (DiskPart& part : tensor.all_parts()) {
+      const DiskTensor* from = find(part.disk_name);
+      wanted.push_back({&tensor, std::move(part), from, wanted.empty()});
+    }
+    const bool is_there =
+        std::all_of(wanted.begin(), wanted.end(), [](const Wanted& part) { return part.from != nullptr; });
     if (!tensor.descriptor.tie.empty()) {
-      if (found != nullptr) {
-        counted_warning("tied-copy", "'" + found->name + "' is stored, but tied to '" + tensor.descriptor.tie +
-                                         "'; the copy is not read");
+      if (is_there) {
+        counted_warning("tied-copy", "'" + wanted.front().from->name + "' is stored, but tied to '" +
+                                         tensor.descriptor.tie + "'; the copy is not read");
       }
       continue;
     }
-    if (found == nullptr) {
+    if (!is_there) {
       result.absent.push_back(tensor.descriptor.fqn);
       continue;
     }
-    order.emplace_back(&tensor, found);
-    total_bytes += num_bytes(*found);
+    for (Wanted& part : wanted) {
+      total_bytes += part.num_bytes();
+      order.push_back(std::move(part));
+    }
   }
   // As they lie in the files: the system reads ahead.
   const auto place = [&](const DiskTensor& found) {
@@ -283,48 +296,71 @@ LoadResult CheckpointReader::load(std::span<const LoadTensor> tensors, const Mes
     return std::pair(first.file, first.offset);
   };
   std::stable_sort(order.begin(), order.end(),
-                   [&](const auto& a, const auto& b) { return place(*a.second) < place(*b.second); });
-  for (const auto& [tensor, found] : order) {
-    load_one(*tensor, *found, mesh, buckets, local, options, result);
-    done_bytes += num_bytes(*found);
+                   [&](const Wanted& a, const Wanted& b) { return place(*a.from) < place(*b.from); });
+  for (const Wanted& wanted : order) {
+    load_part(wanted, mesh, buckets, local, options, result);
+    done_bytes += wanted.num_bytes();
     if (options.progress) options.progress(done_bytes, total_bytes);
   }
   return result;
 }
 
-void CheckpointReader::load_one(const LoadTensor& tensor, const DiskTensor& from, const MeshShape& mesh,
-                                const BucketPair& buckets, const LocalTensors& local, const LoadOptions& options,
-                                LoadResult& result) {
-  const Layout layout(tensor.descriptor, mesh);
+void CheckpointReader::load_part(const Wanted& wanted, const MeshShape& mesh, const BucketPair& buckets,
+                                 const LocalTensors& local, const LoadOptions& options, LoadResult& result) {
+  const Layout layout(wanted.tensor->descriptor, mesh);
   if (!layout.holds(options.rank)) return;
   const Tensor flat = checked_flat(layout, options.rank, local);
   std::vector<Piece> pieces = layout.pieces(options.rank);
   if (options.owned_only) std::erase_if(pieces, [](const Piece& piece) { return !piece.owned; });
-  const auto element_bytes = static_cast<uint64_t>(size_bytes(from.dtype));
+  const Dtype dtype = wanted.from->dtype;
+  const auto element_bytes = static_cast<uint64_t>(size_bytes(dtype));
   const std::span<std::byte> bucket = buckets.bucket(0);
   const bool has_checksums = !manifest_crc_.empty();
-  for (const uint32_t i : from.boxes) {
+  for (const uint32_t i : wanted.from->boxes) {
     const FormatScan::Found& found = scan_.boxes[i];
     if (found.box.box.empty()) continue;
     const File& file = directory_->open(found.place.file);
     RunsChecksum checksum(found.box.num_bytes());
     uint64_t num_read = 0;
-    for (const Copy& copy : copies({piece_of_file(found.box.box)}, pieces)) {
+    const auto read = [&](int64_t at, std::span<std::byte> bytes) {
+      const uint64_t offset = static_cast<uint64_t>(at) * element_bytes;
+      file.pread_exact(bytes.data(), bytes.size(), found.place.offset + offset);
+      if (has_checksums) checksum.add(offset, bytes);
+      num_read += bytes.size();
+    };
+    const auto load_runs = [&](const Copy& copy) {
       for_each_run(copy, [&](int64_t at, int64_t to, int64_t length) {
         while (length > 0) {
-          std::byte* const direct = direct_memory(flat, to, from.dtype);
+          std::byte* const direct = direct_memory(flat, to, dtype);
           const uint64_t room = direct != nullptr ? kReadBytes : std::min(bucket.size(), kReadBytes);
           const int64_t count = std::min(length, static_cast<int64_t>(room / element_bytes));
           const std::span<std::byte> bytes(direct != nullptr ? direct : bucket.data(),
                                            static_cast<uint64_t>(count) * element_bytes);
-          const uint64_t offset = static_cast<uint64_t>(at) * element_bytes;
-          file.pread_exact(bytes.data(), bytes.size(), found.place.offset + offset);
-          if (has_checksums) checksum.add(offset, bytes);
-          if (direct == nullptr) write_elements(flat, to, count, from.dtype, bytes.data());
-          num_read += bytes.size();
+          read(at, bytes);
+          if (direct == nullptr) write_elements(flat, to, count, dtype, bytes.data());
           at += count, to += count, length -= count;
         }
       });
+    };
+    const auto load_tiles = [&](const Copy& copy) {
+      const auto room = static_cast<int64_t>(bucket.size() / element_bytes);
+      const int64_t short_run = std::min(kShortRun, std::max<int64_t>(1, room / kLongRun));
+      for_each_tile(copy, &Copy::from, std::min(kLongRun, room / short_run), short_run, [&](const Copy& tile) {
+        const Shape sizes = tile.box.sizes();
+        for_each_run({tile.box, tile.from, {0, row_major_strides(sizes)}}, [&](int64_t at, int64_t to, int64_t length) {
+          read(at, bucket.subspan(static_cast<uint64_t>(to) * element_bytes,
+                                  static_cast<uint64_t>(length) * element_bytes));
+        });
+        write_strided(flat, sizes, tile.to, dtype, bucket.data());
+      });
+    };
+    const Piece in_file = wanted.part.piece(found.box.box);
+    if (in_file.box.empty()) continue;
+    for (const Copy& copy : copies({in_file}, pieces)) {
+      if (runs_agree(copy))
+        load_runs(copy);
+      else
+        load_tiles(copy);
     }
     result.num_bytes += num_read;
     if (!has_checksums || num_read == 0) continue;
@@ -335,7 +371,7 @@ void CheckpointReader::load_one(const LoadTensor& tensor, const DiskTensor& from
       result.verified_bytes += num_read;
     }
   }
-  ++result.num_tensors;
+  if (wanted.is_first) ++result.num_tensors;
 }
 
 ReadBytes CheckpointReader::verify_parts(const LoadResult& result, World& world) const {
@@ -398,55 +434,17 @@ void CheckpointReader::compare_checksum(uint32_t box, uint32_t crc) const {
   if (!damage.empty()) throw_damage(damage);
 }
 
-PartSource CheckpointReader::source(std::function<std::string(const Descriptor& tensor)> disk_name) {
-  return [this, disk_name = std::move(disk_name)](const SavePlan& plan, const SavePart& part, const Room& room) {
-    const DiskBox& to = plan.boxes[part.box];
-    CHASSIS_CHECK(part.region == to.box, "a part of '" + to.name + "' is asked for, not the whole");
-    const std::string name = disk_name(plan.tensors[plan.tensor_of[part.box]].descriptor);
-    const DiskTensor* from = find(name);
-    CHASSIS_CHECK(from != nullptr, name);
-    for (const uint32_t box : from->boxes) copy_box(box, to, room);
-  };
-}
-
-void CheckpointReader::copy_box(uint32_t box, const DiskBox& to, const Room& room) {
-  const FormatScan::Found& from = scan_.boxes[box];
-  if (from.box.box.empty()) return;
-  const File& file = directory_->open(from.place.file);
-  const auto in_bytes = static_cast<uint64_t>(size_bytes(from.box.dtype)),
-             out_bytes = static_cast<uint64_t>(size_bytes(to.dtype));
-  const bool casts = from.box.dtype != to.dtype;
-  const Tensor chunk = casts ? Tensor::empty(std::vector<int64_t>{kCastElements}, from.box.dtype) : Tensor();
-  for (const Copy& copy : copies({piece_of_file(from.box.box)}, {piece_of_file(to.box)})) {
-    uint32_t crc = 0;
-    for_each_run(copy, [&](int64_t at, int64_t to_at, int64_t length) {
-      while (length > 0) {
-        const uint64_t wanted = static_cast<uint64_t>(casts ? std::min(length, kCastElements) : length) * out_bytes;
-        const std::span<std::byte> bytes = room(static_cast<uint64_t>(to_at) * out_bytes, wanted);
-        const auto count = static_cast<int64_t>(bytes.size() / out_bytes);
-        std::byte* const memory = casts ? chunk.data_as<std::byte>() : bytes.data();
-        const uint64_t num_bytes = static_cast<uint64_t>(count) * in_bytes;
-        file.pread_exact(memory, num_bytes, from.place.offset + static_cast<uint64_t>(at) * in_bytes);
-        crc = crc32c(crc, memory, num_bytes);
-        if (casts) read_elements(chunk, 0, count, to.dtype, bytes.data());
-        at += count, to_at += count, length -= count;
-      }
-    });
-    if (copy.box == from.box.box) compare_checksum(box, crc);
-  }
-}
-
 std::vector<std::string> compare_with_directory(const SavePlan& plan, const CheckpointReader& directory) {
   std::vector<std::string> lines;
-  std::unordered_map<std::string_view, bool> planned;
-  for (const SaveTensor& tensor : plan.tensors) {
-    planned.emplace(tensor.disk_name, true);
-    const DiskTensor* found = directory.find(tensor.disk_name);
-    const std::string ours = shown(tensor.disk_dtype, tensor.descriptor.global_shape);
+  std::unordered_set<std::string_view> planned;
+  for (const DiskBox& box : plan.boxes) {
+    if (!planned.insert(box.name).second) continue;
+    const DiskTensor* found = directory.find(box.name);
+    const std::string ours = shown(box.dtype, box.global_shape);
     if (found == nullptr) {
-      lines.push_back(tensor.disk_name + " " + ours + " is not in the directory");
-    } else if (found->global_shape != tensor.descriptor.global_shape || found->dtype != tensor.disk_dtype) {
-      lines.push_back(tensor.disk_name + " would be " + ours + ", it is " + shown(found->dtype, found->global_shape));
+      lines.push_back(box.name + " " + ours + " is not in the directory");
+    } else if (found->global_shape != box.global_shape || found->dtype != box.dtype) {
+      lines.push_back(box.name + " would be " + ours + ", it is " + shown(found->dtype, found->global_shape));
     }
   }
   for (const DiskTensor& tensor : directory.tensors()) {

@@ -16,6 +16,7 @@
 #include "host/checkpoint/manifest.hpp"
 #include "host/checkpoint/writer.hpp"
 #include "host/mesh/world.hpp"
+#include "host/state/disk_part.hpp"
 
 namespace chassis {
 
@@ -29,6 +30,9 @@ struct DiskTensor {
 struct LoadTensor {
   Descriptor descriptor;
   std::string disk_name;  // empty: the FQN
+  std::vector<DiskPart> parts = {};  // none: as it is, under disk_name
+
+  std::vector<DiskPart> all_parts() const;
 };
 
 struct LoadOptions {
@@ -98,9 +102,10 @@ class CheckpointReader {
   // together they did not read it all, counts as read, not as verified.
   ReadBytes verify_parts(const LoadResult& result, World& world) const;
   // The bytes of tensors here as the source of a save by one process, never a whole tensor of them in memory, cast on
-  // the way and compared with the manifest's checksums as in load(). `disk_name` says what a tensor is called here; the
+  // the way and compared with the manifest's checksums as in load(). `parts` says where a tensor is here; the
   // tensors have passed check(). This reader must outlive it.
-  PartSource source(std::function<std::string(const Descriptor& tensor)> disk_name);
+  PartSource source(std::function<std::vector<DiskPart>(const Descriptor& tensor)> parts);
+  PartSource source();  // as they are, under their FQNs
 
  private:
   void scan(const FormatPlugin& format);
@@ -110,9 +115,10 @@ class CheckpointReader {
   void compare_files();
   void compare_boxes();
   void prove_boxes() const;
-  void load_one(const LoadTensor& tensor, const DiskTensor& from, const MeshShape& mesh, const BucketPair& buckets,
-                const LocalTensors& local, const LoadOptions& options, LoadResult& result);
-  void copy_box(uint32_t box, const DiskBox& to, const Room& room);
+  struct Wanted;
+  void load_part(const Wanted& wanted, const MeshShape& mesh, const BucketPair& buckets, const LocalTensors& local,
+                 const LoadOptions& options, LoadResult& result);
+  class BoxCopier;
   // Of a box that was read whole.
   void compare_checksum(uint32_t box, uint32_t crc) const;
   std::string damage_of(uint32_t box, uint32_t crc) const;

@@ -14,7 +14,7 @@
 namespace chassis {
 namespace {
 
-// What is stored, one entry for every tensor on disk.
+// What is stored, one entry for every tensor that is stored as itself.
 std::vector<SaveTensor> stored_tensors(std::vector<SaveTensor> tensors) {
   std::vector<SaveTensor> stored;
   for (SaveTensor& tensor : tensors) {
@@ -24,40 +24,73 @@ std::vector<SaveTensor> stored_tensors(std::vector<SaveTensor> tensors) {
       stored.push_back(std::move(tensor));
       continue;
     }
+    CHASSIS_CHECK(tensor.parts.empty(), "'" + tensor.descriptor.fqn + "': components are stored under one name");
     for (const Component& component : tensor.descriptor.components) {
       stored.push_back(
           {component_descriptor(tensor.descriptor, component), tensor.disk_name + component.suffix, component.dtype});
     }
   }
+  for (SaveTensor& tensor : stored)
+    if (tensor.parts.empty()) tensor.parts.push_back(DiskPart::whole(tensor.disk_name, tensor.descriptor.global_shape));
   return stored;
 }
 
-void check_names(const std::vector<SaveTensor>& tensors) {
-  std::unordered_map<std::string_view, const SaveTensor*> by_name;
+// Parts of one name make up one tensor. Returns how many there are.
+uint64_t check_names(const std::vector<SaveTensor>& tensors) {
+  struct Known {
+    const SaveTensor* first;
+    Shape shape;
+    int64_t num_elements;
+  };
+  std::unordered_map<std::string_view, Known> by_name;
   for (const SaveTensor& tensor : tensors) {
-    const auto [it, is_new] = by_name.emplace(tensor.disk_name, &tensor);
-    if (!is_new) {
-      throw plugin_error("two tensors are called '" + tensor.disk_name + "' on disk: '" + it->second->descriptor.fqn +
+    for (const DiskPart& part : tensor.parts) {
+      const auto [it, is_new] = by_name.try_emplace(part.disk_name, Known{&tensor, part.disk_shape, 0});
+      Known& known = it->second;
+      known.num_elements += numel(part.box);
+      if (is_new) continue;
+      if (known.shape == part.disk_shape && known.first->disk_dtype == tensor.disk_dtype &&
+          known.num_elements <= numel(known.shape) && numel(part.box) < numel(known.shape))
+        continue;
+      throw plugin_error("two tensors are called '" + part.disk_name + "' on disk: '" + known.first->descriptor.fqn +
                          "' and '" + tensor.descriptor.fqn + "'");
     }
   }
+  for (const auto& [name, known] : by_name)
+    if (known.num_elements != numel(known.shape))
+      throw plugin_error("'" + std::string(name) + "' on disk is " + text(known.shape) + ", " +
+                         std::to_string(numel(known.shape)) + " elements, of which " +
+                         std::to_string(known.num_elements) + " are in '" + known.first->descriptor.fqn +
+                         "' and others");
+  return by_name.size();
 }
 
-void add_boxes(SavePlan& plan, uint32_t index, const Layout& layout, bool whole_tensors) {
-  const SaveTensor& tensor = plan.tensors[index];
-  const Shape& shape = tensor.descriptor.global_shape;
-  const auto add_box = [&](const Box& box, int rank) {
-    plan.boxes.push_back({tensor.disk_name, tensor.disk_dtype, shape, box, rank});
-    plan.tensor_of.push_back(index);
+void add_boxes(SavePlan& plan, bool whole_tensors) {
+  const auto add_box = [&](const SaveTensor& tensor, const DiskPart& part, const Box& box, int rank) {
+    plan.boxes.push_back({part.disk_name, tensor.disk_dtype, part.disk_shape, box, rank});
     plan.tensor_bytes += plan.boxes.back().num_bytes();
+    return static_cast<uint32_t>(plan.boxes.size() - 1);
   };
   // A tensor without elements has no owner, yet its name is to be there.
-  const bool is_one_box = whole_tensors || numel(shape) == 0;
-  if (is_one_box) add_box(Box::whole(shape), 0);
-  for (int rank = 0; rank < plan.mesh.world_size(); ++rank) {
-    for (const Box& region : layout.owned_boxes(rank)) {
-      if (!is_one_box) add_box(region, rank);
-      plan.parts.push_back({static_cast<uint32_t>(plan.boxes.size() - 1), region, rank});
+  const auto is_one_box = [&](const DiskPart& part) { return whole_tensors || numel(part.disk_shape) == 0; };
+  std::unordered_map<std::string_view, uint32_t> whole;
+  for (uint32_t i = 0; i < plan.tensors.size(); ++i) {
+    const SaveTensor& tensor = plan.tensors[i];
+    const Layout layout(tensor.descriptor, plan.mesh);
+    for (const DiskPart& part : tensor.parts)
+      if (is_one_box(part) && !whole.contains(part.disk_name))
+        whole[part.disk_name] = add_box(tensor, part, Box::whole(part.disk_shape), 0);
+    for (int rank = 0; rank < plan.mesh.world_size(); ++rank) {
+      for (const Box& owned : layout.owned_boxes(rank)) {
+        for (uint32_t p = 0; p < tensor.parts.size(); ++p) {
+          const DiskPart& part = tensor.parts[p];
+          const Box region = intersection(owned, part.box);
+          if (region.empty()) continue;
+          const uint32_t box =
+              is_one_box(part) ? whole.at(part.disk_name) : add_box(tensor, part, part.on_disk(region), rank);
+          plan.parts.push_back({box, region, rank, i, p});
+        }
+      }
     }
   }
 }
@@ -74,12 +107,20 @@ void sort_for_writing(SavePlan& plan) {
   for (uint32_t i = 0; i < plan.order.size(); ++i) position[plan.order[i]] = i;
   std::sort(plan.parts.begin(), plan.parts.end(), [&](const SavePart& a, const SavePart& b) {
     if (a.box != b.box) return position[a.box] < position[b.box];
-    return std::lexicographical_compare(a.region.begin.begin(), a.region.begin.end(), b.region.begin.begin(),
-                                        b.region.begin.end());
+    const auto begin = [&](const SavePart& part) {
+      return plan.tensors[part.tensor].parts[part.part].on_disk(part.region).begin;
+    };
+    const Shape first = begin(a), second = begin(b);
+    return std::lexicographical_compare(first.begin(), first.end(), second.begin(), second.end());
   });
 }
 
 }  // namespace
+
+Piece SavePart::place(const SavePlan& plan) const {
+  const Piece whole = plan.tensors[tensor].parts[part].piece(plan.boxes[box].box);
+  return {region, whole.view(region), true};
+}
 
 SaveTensor SaveTensor::plain(Descriptor descriptor) {
   SaveTensor tensor{std::move(descriptor), "", Dtype::f32};
@@ -102,9 +143,8 @@ SavePlan plan_save(std::vector<SaveTensor> tensors, const MeshShape& mesh, const
     prove_cover(declared);
   }
   plan.tensors = stored_tensors(std::move(tensors));
-  check_names(plan.tensors);
-  for (uint32_t i = 0; i < plan.tensors.size(); ++i)
-    add_boxes(plan, i, Layout(plan.tensors[i].descriptor, mesh), format.whole_tensors());
+  plan.num_disk_tensors = check_names(plan.tensors);
+  add_boxes(plan, format.whole_tensors());
 
   plan.layout = format.layout(plan.boxes, options.metadata, mesh.world_size(), options.max_file_bytes);
   sort_for_writing(plan);
@@ -145,6 +185,7 @@ uint64_t SavePlan::fingerprint() const {
     add_shape(part.region.begin);
     add_shape(part.region.end);
     add_number(static_cast<uint64_t>(part.rank));
+    add(tensors[part.tensor].descriptor.fqn);
   }
   for (const auto& [path, bytes] : layout.text_files) add(path), add(bytes);
   return hash;
@@ -157,7 +198,7 @@ uint64_t SavePlan::largest_header() const {
 }
 
 std::string SavePlan::text() const {
-  return std::to_string(tensors.size()) + " tensors, " + bytes_text(tensor_bytes) + " in " +
+  return std::to_string(num_disk_tensors) + " tensors, " + bytes_text(tensor_bytes) + " in " +
          std::to_string(layout.files.size()) + (layout.files.size() == 1 ? " file" : " files") + " of format " + format;
 }
 

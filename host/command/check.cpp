@@ -45,7 +45,7 @@ Verb add_check(CLI::App& app) {
   auto graph = std::make_shared<bool>(false), resolved = std::make_shared<bool>(false);
   auto without_data = std::make_shared<bool>(false);
   arguments->add_to(app);
-  app.add_flag("--graph", *graph, "print the resolved program");
+  app.add_flag("--graph", *graph, "print the resolved program, and what each pass did to it or refused");
   app.add_flag("--resolved", *resolved, "print the whole configuration with the origin of each key");
   app.add_flag("--without-data", *without_data,
                "data files, and the folders that the run writes to, need not be on this machine");
@@ -56,12 +56,12 @@ Verb add_check(CLI::App& app) {
     SessionOptions options{.plugin_path = arguments->plugin_path, .without_device = true, .as_configured = true};
     if (num_ranks > 1) options.world_size = num_ranks;
     Session session(std::move(config), options);
-    const ResolvedProgram& program = session.executor().resolved(Purpose::kTraining);
+    const std::string mode = session.config().get_string("recompute.mode");
+    session.compiled().set_recompute(
+        recompute_setting(session.config(), session.executor()),
+        mode == "auto" ? "recompute.mode = \"auto\" chooses by the memory of the run" : "");
     if (*resolved) std::fprintf(output(), "%s", session.config().resolved_toml().c_str());
-    if (*graph)
-      std::fprintf(
-          output(), "%s",
-          printable_lines(graph_text(session.program(), session.layout(), program, session.resolve_options())).c_str());
+    if (*graph) std::fprintf(output(), "%s", printable_lines(graph_text(session.compiled())).c_str());
     print_summary(session);
     if (num_ranks > 1)
       std::fprintf(output(), "mesh        %d ranks (%s)\n", num_ranks, divided_axes(session.mesh()).c_str());

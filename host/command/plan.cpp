@@ -4,6 +4,7 @@
 
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
+#include "host/base/mesh_axes.hpp"
 #include "host/base/output.hpp"
 #include "host/command/command.hpp"
 #include "host/train/plan_report.hpp"
@@ -17,7 +18,9 @@ struct PlanArguments {
   bool json = false;
 };
 
-// "tp=8,dp_shard=4" as overrides of [mesh].
+std::string example_of_mesh() { return std::string(kReplicaAxis) + "=2," + std::string(kShardAxis) + "=8"; }
+
+// "axis=size,axis=size" as overrides of [mesh].
 std::vector<std::string> mesh_overrides(const std::string& text) {
   std::vector<std::string> overrides;
   for (size_t begin = 0; begin < text.size();) {
@@ -25,8 +28,8 @@ std::vector<std::string> mesh_overrides(const std::string& text) {
     const std::string part = text.substr(begin, end - begin);
     if (part.find('=') == std::string::npos || part.find('=') == 0)
       throw config_error("--mesh " + text + ": '" + part + "' does not have the form axis=size")
-          .hint("for example --mesh dp_replicate=2,dp_shard=8");
-    overrides.push_back("mesh." + part);
+          .hint("for example --mesh " + example_of_mesh());
+    overrides.push_back(mesh_key(part));
     begin = end + 1;
   }
   return overrides;
@@ -68,7 +71,7 @@ Verb add_plan(CLI::App& app) {
   app.add_option("--world", plan_arguments->world_size,
                  "so many ranks; default: the product of the sizes in [mesh], which must be given if [[parallel]] is")
       ->check(CLI::Range(1, 1 << 20));
-  app.add_option("--mesh", plan_arguments->mesh, "sizes of axes, such as dp_replicate=2,dp_shard=8");
+  app.add_option("--mesh", plan_arguments->mesh, "sizes of axes, such as " + example_of_mesh());
   app.add_option("--device", plan_arguments->device,
                  "cpu or cuda, which need not be there; default: run.device, where auto is cpu")
       ->check(CLI::IsMember({"cpu", "cuda"}));

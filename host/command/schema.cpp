@@ -10,7 +10,7 @@
 #include "host/command/command.hpp"
 #include "host/config/schema_text.hpp"
 #include "host/plugin/registry.hpp"
-#include "host/plugin/text_sink.hpp"
+#include "host/program/model_plugin.hpp"
 #include "host/service/host_services.hpp"
 
 namespace chassis {
@@ -19,13 +19,10 @@ namespace {
 // What a model says of itself where nothing is set.
 std::vector<std::pair<std::string, std::string>> model_config_keys(PluginRegistry& registry, const std::string& id) {
   const auto model = registry.open("model", id);
-  const auto& table = model->interface<chassis_model_t>(CHASSIS_MODEL_ID);
-  model->require(CHASSIS_MODEL_ID, {{"configure", table.configure != nullptr}, {"config", table.config != nullptr}});
-  model->check(table.configure(model->get("configure"), str_of("{}")));
-  TextSink sink;
-  model->check(table.config(model->get("config"), sink.get()));
+  const ModelPlugin plugin(*model);
+  plugin.configure("{}");
   std::vector<std::pair<std::string, std::string>> keys;
-  const Json config = parse_json(sink.text(), "the config of model '" + id + "'", ExitCode::kPlugin);
+  const Json config = parse_json(plugin.config(), "the config of model '" + id + "'", ExitCode::kPlugin);
   for (const auto& [name, value] : config.items()) keys.emplace_back(name, value.dump());
   return keys;
 }

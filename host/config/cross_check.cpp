@@ -8,6 +8,7 @@
 
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
+#include "host/base/mesh_axes.hpp"
 #include "host/base/printable.hpp"
 #include "host/config/config.hpp"
 #include "host/config/paths.hpp"
@@ -243,7 +244,8 @@ void Config::cross_check() {
 
   // batches and mesh
   int64_t data_parallel_size = 1, num_rests = 0;
-  for (const char* key : {"mesh.dp_replicate", "mesh.dp_shard"}) {
+  const std::string replicas = mesh_key(kReplicaAxis), shards = mesh_key(kShardAxis);
+  for (const std::string& key : {replicas, shards}) {
     if (!valid(key)) continue;
     if (get_int(key) == 0)
       add_problem(key, fmt::format("{} = 0 is out of range: must be at least 1, or -1 for the rest", key));
@@ -251,9 +253,8 @@ void Config::cross_check() {
     if (get_int(key) == -1) ++num_rests;
   }
   if (num_rests == 2) {
-    add_problem(
-        "mesh.dp_replicate",
-        "mesh.dp_replicate and mesh.dp_shard are both -1: only one can be the rest (mesh.dp_shard is -1 by default)");
+    add_problem(replicas, fmt::format("{0} and {1} are both -1: only one can be the rest ({1} is -1 by default)",
+                                      replicas, shards));
   }
   if (both("train.micro_batch_size", "train.global_batch_size")) {
     try {

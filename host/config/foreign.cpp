@@ -3,6 +3,9 @@
 #include "host/config/foreign.hpp"
 
 #include <algorithm>
+#include <array>
+
+#include "host/base/mesh_axes.hpp"
 
 namespace chassis {
 namespace {
@@ -15,6 +18,19 @@ constexpr std::string_view
     kNoAdapters = "adapters are not available in this version; freeze.train_only trains a part of a model",
     kNoQuantization = "quantization is not available in this version",
     kNoConversations = "conversations are not available in this version; format = \"tokens\" takes masked labels";
+
+template <const std::string_view& kFirst, const std::string_view& kSecond>
+struct Joined {
+  static constexpr auto kChars = [] {
+    std::array<char, kFirst.size() + kSecond.size()> chars{};
+    std::copy(kSecond.begin(), kSecond.end(), std::copy(kFirst.begin(), kFirst.end(), chars.begin()));
+    return chars;
+  }();
+  static constexpr std::string_view kText{kChars.data(), kChars.size()};
+};
+constexpr std::string_view kUseMesh = "use mesh.", kUseFsdp2 = "use [[parallel]] with plugin = \"fsdp2\" and mesh.";
+template <const std::string_view& kAxis>
+constexpr std::string_view kUse = Joined<kUseMesh, kAxis>::kText;
 
 constexpr ForeignKey kKeys[] = {
     // model
@@ -182,24 +198,24 @@ constexpr ForeignKey kKeys[] = {
      "saving streams and never gathers the model; use [export]"},
     {"zero_optimization", kDs, "use [[parallel]] with plugin = \"zero\", sizes in [mesh]"},
     {"zero_stage", kColossal, "use [[parallel]] with plugin = \"zero\" and stage, sizes in [mesh]"},
-    {"fsdp", kHf, "use [[parallel]] with plugin = \"fsdp2\" and mesh.dp_shard"},
-    {"fsdp_config", kHf, "use [[parallel]] with plugin = \"fsdp2\" and mesh.dp_shard"},
+    {"fsdp", kHf, Joined<kUseFsdp2, kShardAxis>::kText},
+    {"fsdp_config", kHf, Joined<kUseFsdp2, kShardAxis>::kText},
     {"fsdp_version", kAxolotl, "use [[parallel]] with plugin = \"fsdp2\""},
-    {"dp_shard_size", kAxolotl, "use mesh.dp_shard"},
-    {"dp_replicate_size", kAxolotl, "use mesh.dp_replicate"},
-    {"data_parallel_shard_degree", kTitan, "use mesh.dp_shard"},
-    {"data_parallel_replicate_degree", kTitan, "use mesh.dp_replicate"},
-    {"tensor_parallel_size", kAxolotl, "use mesh.tp"},
-    {"tensor_parallel_degree", kTitan, "use mesh.tp"},
-    {"tp_size", kColossal, "use mesh.tp"},
-    {"pp_size", kColossal, "use mesh.pp"},
-    {"sp_size", kColossal, "use mesh.cp"},
-    {"pipeline_parallel_degree", kTitan, "use mesh.pp"},
-    {"context_parallel_size", kAxolotl, "use mesh.cp"},
-    {"context_parallel_degree", kTitan, "use mesh.cp"},
-    {"sequence_parallel_size", kLf, "use mesh.cp"},
-    {"expert_parallel_size", kAxolotl, "use mesh.ep"},
-    {"expert_parallel_degree", kTitan, "use mesh.ep"},
+    {"dp_shard_size", kAxolotl, kUse<kShardAxis>},
+    {"dp_replicate_size", kAxolotl, kUse<kReplicaAxis>},
+    {"data_parallel_shard_degree", kTitan, kUse<kShardAxis>},
+    {"data_parallel_replicate_degree", kTitan, kUse<kReplicaAxis>},
+    {"tensor_parallel_size", kAxolotl, kUse<kTensorAxis>},
+    {"tensor_parallel_degree", kTitan, kUse<kTensorAxis>},
+    {"tp_size", kColossal, kUse<kTensorAxis>},
+    {"pp_size", kColossal, kUse<kStageAxis>},
+    {"sp_size", kColossal, kUse<kContextAxis>},
+    {"pipeline_parallel_degree", kTitan, kUse<kStageAxis>},
+    {"context_parallel_size", kAxolotl, kUse<kContextAxis>},
+    {"context_parallel_degree", kTitan, kUse<kContextAxis>},
+    {"sequence_parallel_size", kLf, kUse<kContextAxis>},
+    {"expert_parallel_size", kAxolotl, kUse<kExpertAxis>},
+    {"expert_parallel_degree", kTitan, kUse<kExpertAxis>},
     {"ddp_timeout", kHf, "data is prepared before ranks wait for each other; remove it"},
     {"ddp_backend", kHf, "use comm.plugin"},
     {"local_rank", kHf, "ranks come from the launcher; remove it"},

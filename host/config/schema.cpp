@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "host/base/mesh_axes.hpp"
+
 namespace chassis {
 namespace {
 
@@ -217,15 +219,11 @@ Schema make_schema() {
            integer("warmup_steps", "0", 0, kMost, "step k of n runs at lr·k/n"),
            number("min_lr_ratio", "0.0", 0, 1, "the last learning rate as a part of the peak"),
            integer("decay_steps", "0", 0, kMost, "wsd: length of the decay")}});
-  const auto axis = [](const char* name, const char* preset, double min, const char* doc) {
-    return integer(name, preset, min, 1 << 20, doc);
-  };
-  tables.push_back({.name = "mesh",
-                    .doc = "how ranks are arranged; -1: whatever is left",
-                    .keys = {axis("dp_replicate", "1", -1, "data parallel, parameters replicated"),
-                             axis("dp_shard", "-1", -1, "data parallel, parameters sharded"),
-                             axis("cp", "1", 1, "context parallel"), axis("ep", "1", 1, "expert parallel"),
-                             axis("tp", "1", 1, "tensor parallel"), axis("pp", "1", 1, "pipeline parallel")}});
+  TableSpec& mesh =
+      tables.emplace_back(TableSpec{.name = "mesh", .doc = "how ranks are arranged; -1: whatever is left"});
+  for (const AxisSpec& axis : kMeshAxes)
+    mesh.keys.push_back(integer(std::string(axis.name), axis.takes_rest ? "-1" : "1",
+                                axis.role == AxisRole::kData ? -1 : 1, 1 << 20, std::string(axis.doc)));
   tables.push_back({.name = "parallel",
                     .is_array = true,
                     .slot = SlotForm::kOne,

@@ -8,14 +8,17 @@
 
 namespace chassis {
 
-Batch::Batch(int64_t rows, int64_t length, int32_t pad_id) : num_rows(rows), seq_len(length) {
-  auto add = [&](const char* name, int32_t value) {
-    fields[name] = {{rows, length}, std::vector<int32_t>(static_cast<size_t>(rows * length), value)};
-  };
-  add("input_ids", pad_id);
-  add("labels", kIgnoreLabel);
-  add("positions", 0);
-  add("document_ids", -1);
+std::vector<std::string> all_batch_fields() { return {kBatchFields.begin(), kBatchFields.end()}; }
+
+Batch::Batch(int64_t rows, int64_t length, int32_t pad_id, const std::vector<std::string>& field_names)
+    : num_rows(rows), seq_len(length) {
+  const std::map<std::string_view, int32_t> padding = {
+      {"input_ids", pad_id}, {"labels", kIgnoreLabel}, {"positions", 0}, {"document_ids", -1}};
+  for (const std::string& name : field_names) {
+    const auto value = padding.find(name);
+    CHASSIS_CHECK(value != padding.end(), name);
+    fields[name] = {{rows, length}, std::vector<int32_t>(static_cast<size_t>(rows * length), value->second)};
+  }
 }
 
 const BatchField& Batch::field(std::string_view name) const {
@@ -25,8 +28,10 @@ const BatchField& Batch::field(std::string_view name) const {
 }
 
 BatchRow::BatchRow(Batch& batch, int64_t row) {
-  auto of = [&](const char* name) {
-    return std::span(batch.fields.at(name).values)
+  auto of = [&](const char* name) -> std::span<int32_t> {
+    const auto field = batch.fields.find(name);
+    if (field == batch.fields.end()) return {};
+    return std::span(field->second.values)
         .subspan(static_cast<size_t>(row * batch.seq_len), static_cast<size_t>(batch.seq_len));
   };
   input_ids = of("input_ids");

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "host/base/error.hpp"
+#include "host/data/batch.hpp"
 
 namespace chassis {
 
@@ -54,6 +55,8 @@ struct DataConfig {
   int64_t vocab_size = 0;
   // What is written into padding; never used to find it again.
   int32_t pad_id = 0;
+  // Of a batch: those that the model takes.
+  std::vector<std::string> fields = all_batch_fields();
   // Where the tokenised sets are kept.
   std::string cache_dir;
   // As PrepareOptions has it.

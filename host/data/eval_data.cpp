@@ -25,9 +25,10 @@ EvalData::EvalData(const DataSetConfig& set, const DataConfig& data, const Token
                    const PrepareCallback& progress, const std::function<void()>& poll)
     : seq_len_(data.seq_len),
       pad_id_(data.pad_id),
-      source_(prepare_data_set(set, tokenizer,
-                               {data.cache_dir, data.vocab_size, progress, poll, data.first_on_machine}),
-              one_pass(data), set),
+      fields_(data.fields),
+      source_(
+          prepare_data_set(set, tokenizer, {data.cache_dir, data.vocab_size, progress, poll, data.first_on_machine}),
+          one_pass(data), set),
       num_rows_(static_cast<uint64_t>(std::ceil(source_.num_rows()))) {
   const uint64_t num_long = source_.num_long_documents();
   count_long_documents(set, seq_len_, data.overflow == Overflow::kTruncate ? num_long : 0,
@@ -41,7 +42,7 @@ std::optional<Batch> EvalData::next(int64_t micro_batch_size, int64_t rank, int6
   const int64_t rows_per_rank = std::min(micro_batch_size, (left + num_ranks - 1) / num_ranks);
   std::optional<Batch> mine;
   for (int64_t r = 0; r < num_ranks; ++r) {
-    Batch batch(rows_per_rank, seq_len_, pad_id_);
+    Batch batch(rows_per_rank, seq_len_, pad_id_, fields_);
     for (int64_t row = 0; row < rows_per_rank && cursor_.num_rows < num_rows_; ++row) {
       const RowCounts counts = source_.fill(cursor_, BatchRow(batch, row));
       batch.num_tokens += counts.num_tokens;

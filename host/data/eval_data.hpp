@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "host/data/batch.hpp"
 #include "host/data/data_config.hpp"
@@ -25,6 +27,8 @@ class EvalData {
   // Back to the first row.
   void rewind();
 
+  // Of the shape of another, all padding.
+  Batch padding(const Batch& other) const { return {other.num_rows, seq_len_, pad_id_, fields_}; }
   uint64_t num_rows() const { return num_rows_; }
   uint64_t num_tokens() const { return source_.store().facts().num_tokens; }
   const DataSetConfig& config() const { return source_.config(); }
@@ -32,6 +36,7 @@ class EvalData {
  private:
   int64_t seq_len_;
   int32_t pad_id_;
+  std::vector<std::string> fields_;
   RowSource source_;
   uint64_t num_rows_;
   SetCursor cursor_;

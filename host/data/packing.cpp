@@ -17,15 +17,16 @@ namespace {
 // run past every model's last position.
 uint64_t place(const TokenStore& store, DocumentSpan document, uint64_t offset, size_t length, uint64_t end,
                BatchRow& row, size_t column, int32_t document_id) {
-  const auto ids = row.input_ids.subspan(column, length);
-  const auto labels = row.labels.subspan(column, length);
-  store.read_ids(document.begin + offset, ids);
+  const auto piece = [&](std::span<int32_t> field) { return field.empty() ? field : field.subspan(column, length); };
+  const auto ids = piece(row.input_ids), positions = piece(row.positions), document_ids = piece(row.document_ids);
+  if (!ids.empty()) store.read_ids(document.begin + offset, ids);
+  std::vector<int32_t> counted_only(row.labels.empty() ? length : 0);
+  const auto labels = row.labels.empty() ? std::span(counted_only) : piece(row.labels);
   const size_t num_targets = offset + length < end ? length : length - 1;
   store.read_labels(document.begin + offset + 1, labels.first(num_targets));
   if (num_targets < length) labels.back() = kIgnoreLabel;
-  std::iota(row.positions.begin() + static_cast<ptrdiff_t>(column),
-            row.positions.begin() + static_cast<ptrdiff_t>(column + length), 0);
-  std::fill_n(row.document_ids.begin() + static_cast<ptrdiff_t>(column), length, document_id);
+  std::iota(positions.begin(), positions.end(), 0);
+  std::fill(document_ids.begin(), document_ids.end(), document_id);
   return length - static_cast<uint64_t>(std::count(labels.begin(), labels.end(), kIgnoreLabel));
 }
 

@@ -88,7 +88,7 @@ TrainData::Built TrainData::build(const StepShape& shape, DataCursor cursor) con
   for (int64_t m = 0; m < shape.num_micro_batches; ++m) {
     for (int64_t rank = 0; rank < shape.num_ranks; ++rank) {
       // Rows of other ranks are read too: their trained tokens count, and reading is cheap beside training.
-      Batch batch(shape.micro_batch_size, config_.seq_len, config_.pad_id);
+      Batch batch(shape.micro_batch_size, config_.seq_len, config_.pad_id, config_.fields);
       for (int64_t row = 0; row < shape.micro_batch_size; ++row) {
         const size_t set = mixture_->next(rows_taken);
         ++rows_taken[set];

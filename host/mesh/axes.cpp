@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include "host/base/mesh_axes.hpp"
+
 namespace chassis {
 namespace {
 
-std::string shown(const AxisRequest& axis) { return fmt::format("mesh.{} = {}", axis.name, axis.size); }
+std::string shown(const AxisRequest& axis) { return fmt::format("{} = {}", mesh_key(axis.name), axis.size); }
 
 // "mesh.dp_shard = 3, mesh.tp = 2": what the user chose; sizes of 1 only where there are no others.
 std::string shown(const std::vector<AxisRequest>& axes) {
@@ -53,7 +55,7 @@ std::vector<std::pair<std::string, int>> axis_sizes(const std::vector<AxisReques
   if (rest) {
     if (world_size % product != 0)
       throw axis_error(blamed, fmt::format("{}: the {} ranks are no multiple of {}", shown(axes), world_size, product))
-          .hint(fmt::format("mesh.{} is the rest: start {} ranks, or change the others", rest->name,
+          .hint(fmt::format("{} is the rest: start {} ranks, or change the others", mesh_key(rest->name),
                             multiples_near(world_size, product)));
     rest->size = world_size / product;
   } else if (product != world_size) {

@@ -9,6 +9,7 @@
 #include "host/base/error.hpp"
 #include "host/plugin/growth.hpp"
 #include "host/program/block_run.hpp"
+#include "host/program/compile.hpp"
 #include "host/program/record.hpp"
 #include "host/service/rng.hpp"
 
@@ -174,7 +175,7 @@ std::vector<Named> run_case(const Program& program, const ResolveOptions& option
   parameters.set_precision(options.compute);
   parameters.allocate(options.device);
   const std::vector<uint8_t> trainable(program.blocks[0].slots.size(), 1);
-  const ResolvedBlock block = resolve_block(program, layout, 0, trainable, true, options);
+  const ResolvedBlock block = compile_block(program, layout, 0, trainable, true, options);
   *claimed = std::any_of(block.nodes.begin(), block.nodes.end(), [&](const Node& node) {
     return candidate && node.provider && node.provider->self == candidate->self;
   });

@@ -4,83 +4,58 @@
 #include <utility>
 
 #include "host/base/error.hpp"
-#include "host/program/providers.hpp"
 
 namespace chassis {
 
-std::string text(const Recompute& recompute) {
-  if (recompute == Recompute::kNone) return "none";
-  if (recompute == Recompute::kFull) return "full";
-  return recompute.blocks == 1 ? "first block" : "first " + std::to_string(recompute.blocks) + " blocks";
-}
-
-Executor::Executor(const Program& program, const ProgramLayout& layout, ParameterTable& parameters,
-                   ResolveOptions options, Recompute recompute, UnitEvents* events, Collectives* collectives)
-    : program_(program),
-      layout_(layout),
-      parameters_(parameters),
-      options_(std::move(options)),
-      recompute_(recompute),
-      events_(events),
-      collectives_(collectives) {
-  for (const auto* providers : {&options_.attention, &options_.kernels})
-    for (const OpsProvider& provider : *providers) check_provider(provider);
-  for (const Chain& chain : program.chains)
-    for (size_t i = 0; i < chain.blocks.size(); ++i)
-      place_in_chain_.push_back(chain.blocks.size() > 1 ? static_cast<int64_t>(i) : Recompute::kFull.blocks);
-}
-
-const ResolvedProgram& Executor::resolved(Purpose purpose) {
-  auto [found, fresh] = resolved_.try_emplace(purpose);
-  if (fresh) {
-    // Nodes point into options_, whose lists stay as they are.
-    options_.purpose = purpose;
-    found->second = resolve_program(program_, layout_, parameters_, options_);
-    // Once: evaluation has the nodes of training. Logits lack the loss.
-    if (purpose != Purpose::kLogits && !std::exchange(counted_idle_, true))
-      count_idle_providers(found->second, options_);
-  }
-  return found->second;
-}
+Executor::Executor(CompiledProgram& compiled, UnitEvents* events, Collectives* collectives)
+    : compiled_(compiled), events_(events), collectives_(collectives) {}
 
 int64_t Executor::max_recomputed_blocks() const {
   size_t most = 1;
-  for (const Chain& chain : program_.chains) most = std::max(most, chain.blocks.size());
+  for (const Chain& chain : compiled_.program.chains) most = std::max(most, chain.blocks.size());
   return most > 1 ? static_cast<int64_t>(most) : 0;
 }
 
+int64_t Executor::size_of(DimId dim, const Fields& fields) const {
+  for (const auto& [name, field] : compiled_.program.fields) {
+    const auto at = std::find(field.dims.begin(), field.dims.end(), dim);
+    const auto given = fields.find(name);
+    if (at != field.dims.end() && given != fields.end())
+      return given->second.size(static_cast<int>(at - field.dims.begin()));
+  }
+  throw plugin_error("no field of the batch has the dim " + compiled_.program.dims[dim].name);
+}
+
 RunContext Executor::context(size_t unit, const Microbatch& mb, KeyValueCache* cache) const {
-  const Tensor& ids = mb.fields.at("input_ids");
   RunContext context;
-  context.program = &program_;
-  context.layout = &layout_;
-  context.options = &options_;
-  context.parameters = &parameters_.of_unit(unit);
+  context.program = &compiled_.program;
+  context.layout = &compiled_.layout;
+  context.options = &compiled_.options;
+  context.parameters = &compiled_.parameters->of_unit(unit);
   context.collectives = collectives_;
   context.cache = cache;
   context.unit = unit;
-  context.batch = ids.size(0);
-  context.time = ids.size(1);
+  context.batch = size_of(CHASSIS_DIM_BATCH, mb.fields);
+  context.time = size_of(CHASSIS_DIM_TIME, mb.fields);
   context.loss_scale = mb.loss_scale;
   context.rehearsal = rehearsal_;
   return context;
 }
 
-std::map<std::string, Tensor> Executor::run_units(const ResolvedProgram& resolved, Microbatch& mb, KeyValueCache* cache,
-                                                  bool last_position_only) {
+StreamValues Executor::run_units(const ResolvedProgram& resolved, UnitRange units, StreamValues stream, Microbatch& mb,
+                                 KeyValueCache* cache, bool last_position_only) {
   const bool training = resolved.purpose == Purpose::kTraining;
-  std::map<std::string, Tensor> stream;
   if (training) {
     mb.frames.resize(resolved.units.size());
     mb.inputs.resize(resolved.units.size());
   }
-  for (size_t unit = 0; unit < resolved.units.size(); ++unit) {
+  for (size_t unit = units.begin; unit < units.end; ++unit) {
     RunContext run = context(unit, mb, cache);
     if (last_position_only && unit + 1 == resolved.units.size()) {
       for (auto& [name, tensor] : stream) tensor = tensor.narrow(1, tensor.size(1) - 1, 1).contiguous();
       run.time = 1;
     }
-    const bool again = training && recomputes(unit);
+    const bool again = training && resolved.recomputed[unit];
     if (events_) events_->pre_forward(unit, {.training = training});
     Frame scratch;
     if (training && !again) mb.frames[unit] = std::make_unique<Frame>();
@@ -92,32 +67,38 @@ std::map<std::string, Tensor> Executor::run_units(const ResolvedProgram& resolve
   return stream;
 }
 
-Tensor Executor::forward(int microbatch, const Fields& fields, double loss_scale) {
-  Microbatch& mb = microbatches_[microbatch];
+StreamValues Executor::forward(int microbatch, UnitRange units, const Fields& fields, StreamValues inputs,
+                               double loss_scale) {
+  Microbatch& mb = microbatches_[{microbatch, units.begin}];
   mb = {};
   mb.fields = fields;
   mb.loss_scale = loss_scale;
-  auto outputs = run_units(resolved(Purpose::kTraining), mb, nullptr, false);
+  return run_units(resolved(Purpose::kTraining), units, std::move(inputs), mb, nullptr, false);
+}
+
+Tensor Executor::forward(int microbatch, const Fields& fields, double loss_scale) {
+  const StreamValues outputs = forward(microbatch, all_units(), fields, {}, loss_scale);
   const auto loss = outputs.find("loss");
   if (loss == outputs.end()) throw plugin_error("the model's last block puts out no \"loss\"");
   return loss->second;
 }
 
-void Executor::backward(int microbatch, bool last) {
+void Executor::backward(int microbatch, bool last) { backward(microbatch, all_units(), {}, last); }
+
+StreamValues Executor::backward(int microbatch, UnitRange units, StreamValues gradients, bool last) {
   const UnitEvents::Flags flags{.last_microbatch = last}, again{.recompute = true, .last_microbatch = last};
   const ResolvedProgram& program = resolved(Purpose::kTraining);
-  auto node = microbatches_.extract(microbatch);
+  auto node = microbatches_.extract({microbatch, units.begin});
   CHASSIS_CHECK(!node.empty(), "backward of a micro-batch whose forward did not run");
   Microbatch& mb = node.mapped();
-  std::map<std::string, Tensor> gradients;
-  for (size_t unit = program.units.size(); unit-- > 0;) {
+  for (size_t unit = units.end; unit-- > units.begin;) {
     const ResolvedBlock& block = *program.units[unit];
     const bool needed = block.inputs_need_grad ||
                         std::count(block.slot_trainable.begin(), block.slot_trainable.end(), 1) > 0;
-    if (!needed) break;  // nothing before it is trained either
+    if (!needed) return {};  // nothing before it is trained either
     const RunContext run = context(unit, mb, nullptr);
     if (events_) events_->pre_backward(unit, flags);
-    if (recomputes(unit)) {
+    if (program.recomputed[unit]) {
       if (events_) events_->pre_forward(unit, again);
       mb.frames[unit] = std::make_unique<Frame>();
       run_forward(block, run, mb.inputs[unit], mb.fields, true, *mb.frames[unit]);
@@ -128,32 +109,33 @@ void Executor::backward(int microbatch, bool last) {
     mb.frames[unit].reset();
     if (events_) events_->post_backward(unit, flags);
   }
+  return gradients;
 }
 
 Tensor Executor::loss(const Fields& fields) {
   Microbatch mb;
   mb.fields = fields;
-  return run_units(resolved(Purpose::kLoss), mb, nullptr, false).at("loss");
+  return run_units(resolved(Purpose::kLoss), all_units(), {}, mb, nullptr, false).at("loss");
 }
 
 Tensor Executor::logits(const Fields& fields, KeyValueCache* cache, bool last_position_only) {
   Microbatch mb;
   mb.fields = fields;
-  Tensor logits = run_units(resolved(Purpose::kLogits), mb, cache, last_position_only).at("logits");
-  if (cache) cache->advance(fields.at("input_ids").size(1));
+  Tensor logits = run_units(resolved(Purpose::kLogits), all_units(), {}, mb, cache, last_position_only).at("logits");
+  if (cache) cache->advance(size_of(CHASSIS_DIM_TIME, fields));
   return logits;
 }
 
 uint64_t Executor::planned_activation_bytes(Recompute recompute) {
   const ResolvedProgram& program = resolved(Purpose::kTraining);
+  const std::vector<uint8_t> recomputed = recomputed_units(compiled_.program, recompute);
   uint64_t held = 0, peak = 0;
   for (size_t unit = 0; unit < program.units.size(); ++unit) {
     const ResolvedBlock& block = *program.units[unit];
     const uint64_t inside = std::max(block.kept_bytes + block.saved_bytes, block.peak_forward_bytes) +
                             block.workspace_bytes + 2 * block.input_bytes;
     peak = std::max(peak, held + inside);
-    const bool again = is_first_of(recompute, unit);
-    held += again ? block.input_bytes : block.kept_bytes + block.saved_bytes + block.input_bytes;
+    held += recomputed[unit] ? block.input_bytes : block.kept_bytes + block.saved_bytes + block.input_bytes;
   }
   return std::max(peak, held);
 }

@@ -2,35 +2,18 @@
 // at the moment of use, so that strategies may gather and free them around the units.
 #pragma once
 
-#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "host/program/block_run.hpp"
+#include "host/program/compile.hpp"
 #include "host/program/kv_cache.hpp"
-#include "host/program/layout.hpp"
-#include "host/program/parameters.hpp"
-#include "host/program/program.hpp"
-#include "host/program/resolve.hpp"
 
 namespace chassis {
-
-// Of the first blocks of each repeated chain only the inputs are kept, and their forward runs again before their
-// backward (Chen et al. 2016).
-struct Recompute {
-  int64_t blocks = 0;  // of a chain, at most
-
-  static const Recompute kNone;  // keep what backward reads
-  static const Recompute kFull;  // all blocks of all repeated chains
-  friend bool operator==(const Recompute&, const Recompute&) = default;
-};
-inline constexpr Recompute Recompute::kNone{0};
-inline constexpr Recompute Recompute::kFull{std::numeric_limits<int64_t>::max()};
-// "none", "full", "first 5 blocks".
-std::string text(const Recompute& recompute);
 
 // [step] What strategies hear, in order, exactly once for each run of a unit. A unit is one block of one chain.
 class UnitEvents {
@@ -48,11 +31,18 @@ class UnitEvents {
   virtual void post_backward(size_t unit, Flags flags) = 0;
 };
 
+// Units [begin, end) of the program: all of it, or what one stage of a pipeline has.
+struct UnitRange {
+  size_t begin = 0;
+  size_t end = 0;
+};
+// Between two units, by name.
+using StreamValues = std::map<std::string, Tensor>;
+
 class Executor {
  public:
   // All must outlive it. `events` and `collectives` may be NULL; a program with collectives needs the latter.
-  Executor(const Program& program, const ProgramLayout& layout, ParameterTable& parameters, ResolveOptions options,
-           Recompute recompute, UnitEvents* events = nullptr, Collectives* collectives = nullptr);
+  explicit Executor(CompiledProgram& compiled, UnitEvents* events = nullptr, Collectives* collectives = nullptr);
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
@@ -62,18 +52,25 @@ class Executor {
   // [step] Adds the gradients of that micro-batch to the parameters' buffers and forgets it. `last` of the step's.
   void backward(int microbatch, bool last = true);
 
+  // [step] The same of some units. From what the unit before them puts out to what the last of them does: of the last
+  // unit that is "loss".
+  StreamValues forward(int microbatch, UnitRange units, const Fields& fields, StreamValues inputs, double loss_scale);
+  // From the gradients of what they put out to those of what they were given.
+  StreamValues backward(int microbatch, UnitRange units, StreamValues output_gradients, bool last = true);
+  UnitRange all_units() const { return {0, compiled_.program.num_units()}; }
+
   // [step] The summed loss of a micro-batch, without gradients.
   Tensor loss(const Fields& fields);
   // [step] Logits [B, T or 1, vocab] for generation. With a cache, `fields` holds the new positions alone.
   Tensor logits(const Fields& fields, KeyValueCache* cache, bool last_position_only);
 
-  const ResolvedProgram& resolved(Purpose purpose);
-  Recompute recompute() const { return recompute_; }
-  void set_recompute(Recompute recompute) { recompute_ = recompute; }
-  bool recomputes(size_t unit) const { return is_first_of(recompute_, unit); }
+  const ResolvedProgram& resolved(Purpose purpose) { return compiled_.resolved(purpose); }
+  Recompute recompute() const { return compiled_.recompute(); }
+  void set_recompute(Recompute recompute) { compiled_.set_recompute(recompute); }
   // Blocks of the longest repeated chain; 0 if no chain repeats anything.
   int64_t max_recomputed_blocks() const;
   void set_events(UnitEvents* events) { events_ = events; }
+  void set_collectives(Collectives* collectives) { collectives_ = collectives; }
   // From now on tensors lie on that meta device and kernels are not called: a step shows what it would take.
   void rehearse_on(Device meta) { rehearsal_ = meta; }
 
@@ -89,23 +86,17 @@ class Executor {
     std::vector<std::map<std::string, Tensor>> inputs;  // by unit, where recompute needs them
   };
 
-  std::map<std::string, Tensor> run_units(const ResolvedProgram& resolved, Microbatch& mb, KeyValueCache* cache,
-                                          bool last_position_only);
+  StreamValues run_units(const ResolvedProgram& resolved, UnitRange units, StreamValues stream, Microbatch& mb,
+                         KeyValueCache* cache, bool last_position_only);
+  // Of B or T, as the batch has it.
+  int64_t size_of(DimId dim, const Fields& fields) const;
   RunContext context(size_t unit, const Microbatch& mb, KeyValueCache* cache) const;
-  bool is_first_of(const Recompute& recompute, size_t unit) const { return place_in_chain_[unit] < recompute.blocks; }
 
-  const Program& program_;
-  const ProgramLayout& layout_;
-  ParameterTable& parameters_;
-  ResolveOptions options_;
-  Recompute recompute_;
+  CompiledProgram& compiled_;
   UnitEvents* events_;
   Collectives* collectives_;
   std::optional<Device> rehearsal_;
-  std::vector<int64_t> place_in_chain_;  // by unit; beyond all places in a chain of one block
-  std::map<Purpose, ResolvedProgram> resolved_;
-  bool counted_idle_ = false;
-  std::map<int, Microbatch> microbatches_;
+  std::map<std::pair<int, size_t>, Microbatch> microbatches_;  // by number and first unit
 };
 
 }  // namespace chassis

@@ -95,9 +95,10 @@ class GraphText {
 
 }  // namespace
 
-std::string graph_text(const Program& program, const ProgramLayout& layout, const ResolvedProgram& resolved,
-                       const ResolveOptions& options) {
-  GraphText text(program, layout, options);
+std::string graph_text(CompiledProgram& compiled) {
+  const Program& program = compiled.program;
+  const ResolvedProgram& resolved = compiled.resolved(Purpose::kTraining);
+  GraphText text(program, compiled.layout, compiled.options);
   std::set<const ResolvedBlock*> shown;
   size_t unit = 0;
   for (const Chain& chain : program.chains)
@@ -108,7 +109,7 @@ std::string graph_text(const Program& program, const ProgramLayout& layout, cons
                                        [&](const auto& other) { return other.get() == block; });
       text.block(*block, "chain " + chain.name + ", " + std::to_string(times) + (times == 1 ? " unit" : " units"));
     }
-  return text.take();
+  return "passes\n" + chassis::text(compiled.reports(Purpose::kTraining)) + text.take();
 }
 
 }  // namespace chassis

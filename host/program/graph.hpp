@@ -3,14 +3,12 @@
 
 #include <string>
 
-#include "host/program/layout.hpp"
-#include "host/program/program.hpp"
-#include "host/program/resolve.hpp"
+#include "host/program/compile.hpp"
 
 namespace chassis {
 
-// Each block type once: its nodes with provider, shapes, what they keep and save, collectives, and who refused.
-std::string graph_text(const Program& program, const ProgramLayout& layout, const ResolvedProgram& resolved,
-                       const ResolveOptions& options);
+// As it trains: what each pass did or refused; then each block type once, its nodes with provider, shapes, what they
+// keep and save, collectives, and who refused.
+std::string graph_text(CompiledProgram& compiled);
 
 }  // namespace chassis

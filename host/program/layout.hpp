@@ -42,6 +42,7 @@ struct ProgramLayout {
 // Collectives are ops with attributes axis (name) and, for gather and scatter, dim (index in the value):
 //   comm.copy ↔ comm.all_reduce, comm.all_gather ↔ comm.reduce_scatter: each is the other's backward.
 inline constexpr std::string_view kCommPrefix = "comm.";
+inline bool is_collective(const Op& op) { return op.id.starts_with(kCommPrefix); }
 std::string dual_of(std::string_view collective);
 
 // Throws a config error where a dim can not be divided or a combination has no meaning.

@@ -6,16 +6,15 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "host/base/error.hpp"
 #include "host/base/json.hpp"
 #include "host/base/printable.hpp"
-#include "host/plugin/status.hpp"
-#include "host/plugin/text_sink.hpp"
 #include "host/program/executor.hpp"
-#include "host/program/record.hpp"
+#include "host/program/model_plugin.hpp"
 #include "host/service/rng.hpp"
 
 namespace chassis {
@@ -42,6 +41,8 @@ std::vector<std::string> lines_of(const Program& program) {
       out.push_back(fmt::format("op {} '{}' {} {}{}", op.id, op.name, op.inputs, op.params, attrs));
     }
     for (const auto& [name, value] : block.outputs) out.push_back(fmt::format("output {} = {}", name, value));
+    for (const auto& [name, value] : block.fields)
+      out.push_back(fmt::format("field {} = {} {}", name, value, program.field_text(program.fields.at(name))));
   }
   for (const Chain& chain : program.chains)
     out.push_back(fmt::format("chain {} {} {}", chain.name, chain.prefix, chain.blocks));
@@ -65,17 +66,20 @@ class Examination {
       : make_(make), config_(config), oracles_(oracles) {}
 
   std::vector<std::string> run() {
-    const auto model = make_();
-    configure(*model, config_);
-    program_ = record(*model);
-    if (const std::string text = difference(record(*model), program_); !text.empty())
+    const auto instance = make_();
+    const ModelPlugin model(*instance);
+    model.configure(config_);
+    ResolveOptions resolve;
+    resolve.batch = kBatch;
+    resolve.time = kTime;
+    resolve.kernels.assign(oracles_.begin(), oracles_.end());
+    compiled_ = compile(recording_of(model), {.resolve = std::move(resolve)});
+    if (const std::string text = difference(record(model), compiled_->program); !text.empty())
       fail("recorded a second time it has {}", text);
-    layout_ = apply_layout(program_, {});
-    parameters_ = std::make_unique<ParameterTable>(program_, layout_);
     examine_parameters();
     if (!failures_.empty()) return failures_;
-    examine_disk_names(*model);
-    examine_config(*model);
+    examine_mapping(model);
+    examine_config(model);
     examine_refusals();
     if (failures_.empty()) examine_gradients();
     return failures_;
@@ -86,20 +90,15 @@ class Examination {
   void fail(fmt::format_string<Args...> format, Args&&... args) {
     failures_.push_back(fmt::format(format, std::forward<Args>(args)...));
   }
-  static const chassis_model_t& table_of(const Instance& model) {
-    return model.interface<chassis_model_t>(CHASSIS_MODEL_ID);
+  static Recording recording_of(const ModelPlugin& model) {
+    return {[&model](const chassis_builder_2_t* builder) { return model.record(builder); }};
   }
-  static void configure(Instance& model, const std::string& config) {
-    model.check(table_of(model).configure(model.get("configure"), str_of(config)));
-  }
-  static Program record(Instance& model) {
-    return record_program([&](const chassis_builder_t* b) { return table_of(model).record(model.get("record"), b); });
-  }
+  static Program record(const ModelPlugin& model) { return compile(recording_of(model), {}).program; }
 
   void examine_parameters() {
-    if (parameters_->all().empty()) fail("it records no parameter");
+    if (compiled_->parameters->all().empty()) fail("it records no parameter");
     std::set<std::string> names;
-    for (const auto& p : parameters_->all()) {
+    for (const auto& p : compiled_->parameters->all()) {
       if (p->name.empty()) fail("a parameter has no name");
       if (!names.insert(p->name).second) fail("two parameters have the name '{}'", printable(p->name));
       for (const int64_t size : p->local_shape)
@@ -108,52 +107,38 @@ class Examination {
     }
   }
 
-  void examine_disk_names(Instance& model) {
-    const chassis_model_t& table = table_of(model);
-    // NULL: names are equal.
-    const auto mapped = [&](auto function, const std::string& name) {
-      if (function == nullptr) return name;
-      TextSink sink;
-      try {
-        model.check(function(model.get("disk_name or parameter_name"), str_of(name), sink.get()));
-      } catch (const Error& error) {
-        fail("the name '{}' is refused: {}", printable(name), error.message());
+  // Declared twice it is the same; what it lacks to be exact the host says by name.
+  void examine_mapping(const ModelPlugin& model) {
+    try {
+      const ParameterTable& parameters = *compiled_->parameters;
+      const DiskMapping mapping = model.disk_mapping(parameters), again = model.disk_mapping(parameters);
+      for (const auto& p : parameters.all()) {
+        if (mapping.parts(p->name) != again.parts(p->name))
+          fail("parameter '{}' is elsewhere on disk when its mapping is asked for again", printable(p->name));
+        for (const DiskPart& part : mapping.parts(p->name))
+          if (const std::string back = mapping.name_of(part.disk_name); back != part.disk_name)
+            fail("parameter '{}' is '{}' on disk, which a file is read for as '{}'", printable(p->name),
+                 printable(part.disk_name), printable(back));
       }
-      return sink.text();
-    };
-    std::map<std::string, std::string> known;
-    for (const auto& p : parameters_->all()) {
-      const std::string on_disk = mapped(table.disk_name, p->name);
-      if (on_disk.empty()) {
-        fail("parameter '{}' has no name on disk", printable(p->name));
-        continue;
-      }
-      if (const auto [at, fresh] = known.emplace(on_disk, p->name); !fresh)
-        fail("parameters '{}' and '{}' have one name on disk, '{}'", printable(at->second), printable(p->name),
-             printable(on_disk));
-      const std::string back = mapped(table.parameter_name, on_disk);
-      if (back != p->name)
-        fail("parameter '{}' is '{}' on disk, which leads back to '{}'", printable(p->name), printable(on_disk),
-             printable(back));
+    } catch (const Error& error) {
+      fail("its parameters are not mapped to disk: {}", error.message());
     }
   }
 
-  void examine_config(Instance& model) {
-    const chassis_model_t& table = table_of(model);
-    TextSink first, second;
-    model.check(table.config(model.get("config"), first.get()));
-    const Json config = Json::parse(first.text(), nullptr, false);
-    if (!config.is_object()) return fail("its config is no JSON object: '{}'", printable(first.text()));
-    const auto other = make_();
+  void examine_config(const ModelPlugin& model) {
+    const std::string text = model.config();
+    const Json config = Json::parse(text, nullptr, false);
+    if (!config.is_object()) return fail("its config is no JSON object: '{}'", printable(text));
+    const auto instance = make_();
+    const ModelPlugin other(*instance);
     try {
-      configure(*other, first.text());
+      other.configure(text);
     } catch (const Error& error) {
       return fail("another instance refuses the config that it gives: {}", error.message());
     }
-    if (const std::string text = difference(record(*other), program_); !text.empty())
-      fail("from the config that it gives another program is recorded: {}", text);
-    other->check(table_of(*other).config(other->get("config"), second.get()));
-    const Json again = Json::parse(second.text(), nullptr, false);
+    if (const std::string differs = difference(record(other), compiled_->program); !differs.empty())
+      fail("from the config that it gives another program is recorded: {}", differs);
+    const Json again = Json::parse(other.config(), nullptr, false);
     if (again == config || !again.is_object()) return;
     for (const auto& [key, value] : config.items())
       if (!again.contains(key) || again.at(key) != value)
@@ -164,16 +149,14 @@ class Examination {
 
   void examine_refusals() {
     for (const char* text : {"", "{", "[]", "{\"hidden_size\": -1}", "\xff"}) {
-      const auto model = make_();
-      chassis_status_t* status = table_of(*model).configure(model->get("configure"), str_of(text));
-      if (status == nullptr) fail("it takes the config '{}'", printable(text));
-      status_release(status);
+      const auto instance = make_();
+      if (ModelPlugin(*instance).configure_refusal(text).empty()) fail("it takes the config '{}'", printable(text));
     }
   }
 
   // Values at which every part of the program matters: what flows through it neither grows nor fades.
   void fill_parameters() {
-    for (const auto& p : parameters_->all()) {
+    for (const auto& p : compiled_->parameters->all()) {
       std::vector<float> values(static_cast<size_t>(p->stored().num_elements()));
       random_normal(5, p->name, 0, values);
       const bool is_matrix = p->local_shape.size() > 1 && p->role != CHASSIS_ROLE_EMBEDDING;
@@ -184,20 +167,20 @@ class Examination {
         value = static_cast<float>(deviation) * value + (p->init == CHASSIS_INIT_ONES ? 1.0f : 0.0f);
       p->stored().copy_from(Tensor::borrow(values.data(), p->stored().sizes(), Dtype::f32));
     }
-    parameters_->publish();
+    compiled_->parameters->publish();
   }
 
   Fields fields() const {
     Fields out;
-    const auto dim = program_.find_dim("vocab");
-    const int64_t vocab = dim ? program_.dims[*dim].size : 2;
-    for (const char* name : {"input_ids", "positions", "document_ids", "labels"}) {
+    const auto dim = compiled_->program.find_dim("vocab");
+    const int64_t vocab = dim ? compiled_->program.dims[*dim].size : 2;
+    for (const auto& [name, taken] : compiled_->program.fields) {
       const int64_t sizes[] = {kBatch, kTime};
       Tensor field = Tensor::empty(sizes, Dtype::i32);
       for (int64_t i = 0; i < kBatch * kTime; ++i) {
         const int64_t t = i % kTime;
-        const bool labels = std::string_view(name) == "labels", ids = labels || std::string_view(name) == "input_ids";
-        const int64_t value = ids ? (i * 7 + (labels ? 3 : 0)) % vocab : std::string_view(name) == "positions" ? t : 0;
+        const bool labels = name == "labels", ids = labels || name == "input_ids";
+        const int64_t value = ids ? (i * 7 + (labels ? 3 : 0)) % vocab : name == "positions" ? t : 0;
         field.data_as<int32_t>()[i] = labels && i % 5 == 4 ? -100 : static_cast<int32_t>(value);
       }
       out[name] = std::move(field);
@@ -205,15 +188,24 @@ class Examination {
     return out;
   }
 
+  // Of other fields only the data knows what they hold.
+  bool has_known_fields() {
+    const Field known{GraphValueType::kInt32, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME}};
+    const std::set<std::string> names = {"input_ids", "positions", "document_ids", "labels"};
+    for (const auto& [name, field] : compiled_->program.fields) {
+      if (names.contains(name) && field == known) continue;
+      fail("its gradients cannot be compared: it takes the field '{}', {}, and batches here have {}, each {}",
+           printable(name), compiled_->program.field_text(field), names, compiled_->program.field_text(known));
+      return false;
+    }
+    return true;
+  }
+
   void examine_gradients() {
-    parameters_->set_precision(Dtype::f32);
-    parameters_->allocate({});
+    if (!has_known_fields()) return;
+    compiled_->parameters->allocate({});
     fill_parameters();
-    ResolveOptions options;
-    options.batch = kBatch;
-    options.time = kTime;
-    options.kernels.assign(oracles_.begin(), oracles_.end());
-    Executor executor(program_, layout_, *parameters_, options, Recompute::kNone);
+    Executor executor(*compiled_);
     try {
       executor.resolved(Purpose::kTraining);
       executor.resolved(Purpose::kLoss);
@@ -221,11 +213,11 @@ class Examination {
       return fail("its gradients cannot be compared: {}", error.message());
     }
     const Fields batch = fields();
-    parameters_->start_step();
+    compiled_->parameters->start_step();
     const double loss = executor.forward(0, batch, 1.0).item();
     executor.backward(0);
     if (!std::isfinite(loss)) return fail("its loss is {}", loss);
-    for (const auto& p : parameters_->all()) examine_gradient(*p, executor, batch, loss);
+    for (const auto& p : compiled_->parameters->all()) examine_gradient(*p, executor, batch, loss);
   }
 
   // Along the gradient, where its size shows, and along a direction of chance, where what it leaves out shows.
@@ -255,7 +247,7 @@ class Examination {
       std::vector<float> moved(count);
       for (size_t i = 0; i < count; ++i) moved[i] = static_cast<float>(start[i] + factor * direction[i]);
       p.stored().copy_from(Tensor::borrow(moved.data(), p.stored().sizes(), Dtype::f32));
-      parameters_->publish();
+      compiled_->parameters->publish();
       return executor.loss(batch).item();
     };
     const double got = (loss_at(kStep) - loss_at(-kStep)) / (2 * kStep);
@@ -269,9 +261,7 @@ class Examination {
   const std::function<std::unique_ptr<Instance>()>& make_;
   const std::string& config_;
   const std::span<const OpsProvider> oracles_;
-  Program program_;
-  ProgramLayout layout_;
-  std::unique_ptr<ParameterTable> parameters_;
+  std::optional<CompiledProgram> compiled_;
   std::vector<std::string> failures_;
 };
 
@@ -295,12 +285,7 @@ std::string sample_model_config(const std::vector<std::string>& architectures) {
 }
 
 std::string configure_refusal(Instance& model, const std::string& config_json) {
-  const auto& table = model.interface<chassis_model_t>(CHASSIS_MODEL_ID);
-  chassis_status_t* status = table.configure(model.get("configure"), str_of(config_json));
-  if (status == nullptr) return "";
-  const std::string text = status_text(status);
-  status_release(status);
-  return text.empty() ? "without a word" : text;
+  return ModelPlugin(model).configure_refusal(config_json);
 }
 
 std::vector<std::string> model_failures(const std::function<std::unique_ptr<Instance>()>& model,

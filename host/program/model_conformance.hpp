@@ -1,4 +1,4 @@
-// Whether a model plugin keeps the promises of its header: what it records, how it names things on disk, its config,
+// Whether a model plugin keeps the promises of its header: what it records, how files hold it, its config,
 // and that the recorded program has the gradients of its loss.
 #pragma once
 
@@ -22,7 +22,7 @@ std::string configure_refusal(Instance& model, const std::string& config_json);
 // [step] Everything that is wrong, with names and numbers; empty if nothing is. `model` makes active instances,
 // `oracles` compute the ops. On the CPU, in fp32.
 //   - recorded twice, the program is the same; every parameter has positive sizes and a name of its own
-//   - disk names are not empty and no two are equal, and lead back to their parameter
+//   - its disk mapping is exact: every element of every parameter is in one tensor of the files, no name is used twice
 //   - config() is a JSON object that another instance takes, records the same program from, and gives back
 //   - text that is no JSON object is refused
 //   - the gradient of every parameter is that of the loss, by differences; every op must have an oracle

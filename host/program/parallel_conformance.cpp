@@ -74,11 +74,10 @@ class Rank {
     facts.mesh = mesh_;
     facts.rank = rank;
     facts.num_microbatches = scenario.num_microbatches;
-    facts.recomputes = scenario.recomputes;
     event("resolve", [&] { stack_.resolve(program, parameters_, facts); });
     communicator_ = std::make_unique<Communicator>(std::move(backend), world_, mesh_, rank, Device{});
     parameters_.allocate({});
-    event("bind", [&] { stack_.bind(communicator_.get(), {}); });
+    event("bind", [&] { stack_.bind(*communicator_, {}); });
     parameters_.initialize(7);
     event("post_optimizer after the initialization", [&] { stack_.refresh(); });
   }

@@ -7,6 +7,7 @@
 
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
+#include "host/base/mesh_axes.hpp"
 #include "host/plugin/sized.hpp"
 #include "host/plugin/status.hpp"
 
@@ -114,7 +115,9 @@ ParallelStack::ParallelStack(std::vector<StackMember> members) {
 ParallelStack::~ParallelStack() = default;
 
 std::string ParallelStack::home_axis() const {
-  return members_.empty() ? std::string() : std::string(view_of(members_.front().table->home_axis));
+  if (!empty()) return std::string(view_of(members_.front().table->home_axis));
+  const auto rest = std::find_if(kMeshAxes.begin(), kMeshAxes.end(), [](const AxisSpec& a) { return a.takes_rest; });
+  return std::string(rest->name);
 }
 
 std::vector<ParallelStack::Saving> ParallelStack::savings() const {
@@ -172,7 +175,6 @@ void ParallelStack::resolve(const Program& program, ParameterTable& parameters, 
   raw.reduce_dtype = static_cast<uint32_t>(facts.reduce_dtype);
   raw.device_type = static_cast<uint32_t>(facts.device.type);
   raw.num_microbatches = static_cast<uint32_t>(facts.num_microbatches);
-  raw.recomputes = facts.recomputes;
 
   rules_.assign(all.size(), {});
   std::vector<Answer> answers(members_.size());
@@ -183,10 +185,10 @@ void ParallelStack::resolve(const Program& program, ParameterTable& parameters, 
   problem_ = std::move(problem);
   check_axes(answers);
   check_parameters(answers);
-  data_axes_.clear();
+  served_axes_.clear();
   for (const MeshAxis& axis : facts.mesh.axes())
     if (std::any_of(answers.begin(), answers.end(), [&](const Answer& answer) { return has(answer.axes, axis.name); }))
-      data_axes_.push_back(axis.name);
+      served_axes_.push_back(axis.name);
   place(parameters);
 }
 
@@ -209,12 +211,13 @@ void ParallelStack::check_axes(const std::vector<Answer>& answers) const {
   }
   for (const MeshAxis& axis : facts_.mesh.axes())
     if (axis.size > 1 && !served_by.contains(axis.name))
-      throw config_error("mesh." + axis.name + " = " + std::to_string(axis.size) +
+      throw config_error(mesh_key(axis.name) + " = " + std::to_string(axis.size) +
                          ", but no strategy of [[parallel]] serves this axis: " + served)
-          .hint("add one that does, or set mesh." + axis.name + " = 1; `chassis plugins list` shows what there is");
+          .hint("add one that does, or set " + mesh_key(axis.name) +
+                " = 1; `chassis plugins list` shows what there is");
 }
 
-void ParallelStack::check_parameters(const std::vector<Answer>& answers) const {
+void ParallelStack::check_parameters(const std::vector<Answer>& answers) {
   const auto& all = parameters_->all();
   std::vector<const Member*> placed_by(all.size());
   for (size_t m = 0; m < answers.size(); ++m)
@@ -228,9 +231,14 @@ void ParallelStack::check_parameters(const std::vector<Answer>& answers) const {
                         second.instance->who())
             .hint("one strategy of [[parallel]] divides parameters; remove the other");
     }
-  for (size_t i = 0; i < all.size(); ++i)
-    if (!placed_by[i])
+  placed_.clear();
+  unplaced_.clear();
+  for (uint32_t i = 0; i < all.size(); ++i) {
+    if (!placed_by[i] && !empty())
       throw plugin_error("no strategy of [[parallel]] says where parameter '" + all[i]->name + "' lives");
+    rules_[i].resident |= !placed_by[i];
+    (placed_by[i] ? placed_ : unplaced_).push_back(i);
+  }
 }
 
 // Where strategies may cut is the optimizer's to say: its states lie as parameters do. Owners of whole matrices are
@@ -276,7 +284,8 @@ void ParallelStack::place(ParameterTable& parameters) {
   num_data_ranks_ = 1;
   data_rank_ = 0;
   const auto at = facts_.mesh.coordinates(facts_.rank);
-  for (const std::string& name : data_axes_) {
+  for (const std::string& name : served_axes_) {
+    if (!is_data_axis(name)) continue;
     const int axis = facts_.mesh.find(name);
     num_data_ranks_ *= facts_.mesh.size(axis);
     data_rank_ = data_rank_ * facts_.mesh.size(axis) + at[static_cast<size_t>(axis)];
@@ -286,12 +295,12 @@ void ParallelStack::place(ParameterTable& parameters) {
   bool offloads = false;
   for (size_t i = 0; i < rules_.size(); ++i) {
     ShardRule& rule = rules_[i];
-    for (const std::string& axis : data_axes_)
+    for (const std::string& axis : served_axes_)
       if (std::find(rule.axes.begin(), rule.axes.end(), axis) == rule.axes.end()) rule.replica_axes.push_back(axis);
     Descriptor& descriptor = parameters.all()[i]->descriptor;
     std::erase_if(descriptor.placements, [&](const Placement& p) {
       return std::all_of(p.axes.begin(), p.axes.end(), [&](const std::string& axis) {
-        return std::find(data_axes_.begin(), data_axes_.end(), axis) != data_axes_.end();
+        return std::find(served_axes_.begin(), served_axes_.end(), axis) != served_axes_.end();
       });
     });
     if (rule.owner >= 0) descriptor.placements.push_back(Placement::only_on(rule.axes, rule.owner));
@@ -307,9 +316,9 @@ void ParallelStack::place(ParameterTable& parameters) {
                     "offloading to the CPU changes nothing, nor does pin_memory: the run's device is the CPU");
 }
 
-void ParallelStack::bind(Communicator* communicator, Device device) {
+void ParallelStack::bind(Communicator& communicator, Device device) {
   CHASSIS_CHECK(parameters_, "resolve comes before bind");
-  communicator_ = communicator;
+  communicator_ = &communicator;
   shards_ = std::make_unique<Shards>(*parameters_, rules_, communicator, device);
   shards_->allocate();
   for (const Member& m : members_)
@@ -358,13 +367,15 @@ void ParallelStack::post_backward(size_t unit, Flags flags) {
 
 void ParallelStack::finish_grads() {
   for (const Member& m : members_) call(m, &chassis_parallel_t::finish_grads);
-  for (const auto& p : parameters_->all())
-    if (p->gradient_written)
-      throw plugin_error("the gradient of '" + p->name + "' was not reduced by the end of the step");
+  for (const uint32_t i : placed_)
+    if (const Parameter& p = *parameters_->all()[i]; p.gradient_written)
+      throw plugin_error("the gradient of '" + p.name + "' was not reduced by the end of the step");
 }
 
 void ParallelStack::refresh() {
   shards_->touch();
+  shards_->gather(unplaced_, "");  // nothing is sent: this rank has them
+  shards_->release(unplaced_);
   for (const Member& m : members_) call(m, &chassis_parallel_t::post_optimizer);
   if (const auto stale = shards_->stale(); !stale.empty())
     throw plugin_error("parameter '" + stale.front() + "' still shows the values from before the step");

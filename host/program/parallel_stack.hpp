@@ -1,5 +1,6 @@
 // The stack of parallel strategies ([[parallel]]): asks each where shards live, proves that together they place every
 // parameter and serve every axis, and passes the executor's events on: in list order before a unit, reversed after it.
+// Without members it is one rank that has every parameter whole.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,6 @@ struct StackFacts {
   Dtype reduce_dtype = Dtype::f32;
   Device device;
   int64_t num_microbatches = 1;
-  bool recomputes = false;
 };
 
 // One table of [[parallel]].
@@ -35,7 +35,8 @@ class ParallelStack final : public UnitEvents {
   explicit ParallelStack(std::vector<StackMember> members);
   ~ParallelStack() override;
 
-  // The axis that takes the ranks that nobody asked for; empty without members.
+  bool empty() const { return members_.empty(); }
+  // The axis that takes the ranks that nobody asked for.
   std::string home_axis() const;
 
   // [control] Sets placements of the parameters' descriptors and their mesh; where granularity does not let a parameter
@@ -50,12 +51,12 @@ class ParallelStack final : public UnitEvents {
     std::string option, json;
   };
   std::vector<Saving> savings() const;
-  // Of the ranks along the data axes, which divide the batch and sum gradients: how many, and which this one is.
+  // Of the ranks along the data axes, which divide the batch: how many, and which this one is.
   int num_data_ranks() const { return num_data_ranks_; }
   int data_rank() const { return data_rank_; }
 
-  // [control] After the parameters are allocated. `communicator` may be NULL in a mesh of one rank.
-  void bind(Communicator* communicator, Device device);
+  // [control] After the parameters are allocated.
+  void bind(Communicator& communicator, Device device);
   Shards& shards() { return *shards_; }
 
   // [step][all-ranks]
@@ -91,7 +92,7 @@ class ParallelStack final : public UnitEvents {
   void call(const Member& member, Hook hook);
   void trace(const char* what, size_t unit) const;
   void check_axes(const std::vector<Answer>& answers) const;
-  void check_parameters(const std::vector<Answer>& answers) const;
+  void check_parameters(const std::vector<Answer>& answers);
   void respect_granularity(const ParameterTable& parameters);
   int num_ways(const ShardRule& rule) const;
   void place(ParameterTable& parameters);
@@ -101,7 +102,8 @@ class ParallelStack final : public UnitEvents {
   StackFacts facts_;
   ParameterTable* parameters_ = nullptr;
   std::vector<ShardRule> rules_;
-  std::vector<std::string> data_axes_;
+  std::vector<uint32_t> placed_, unplaced_;  // by members; by none: resident, and their gradients are the step's
+  std::vector<std::string> served_axes_;
   int num_data_ranks_ = 1, data_rank_ = 0;
   std::vector<std::vector<uint32_t>> ready_at_;  // by unit: parameters whose gradients are complete after its backward
   Communicator* communicator_ = nullptr;

@@ -68,6 +68,7 @@ ParameterTable::ParameterTable(const Program& program, const ProgramLayout& layo
         parameter->descriptor = describe(program, layout, slot, parameter->name);
         parameter->local_shape = layout.local_shape(program, slot);
         parameter->role = slot.role;
+        parameter->trainable = !slot.frozen;
         parameter->init = slot.init;
         parameter->init_std = slot.init_std;
         unit.push_back(parameter.get());

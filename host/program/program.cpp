@@ -70,6 +70,10 @@ std::string Program::dims_text(const std::vector<DimId>& ids) const {
   return text + "]";
 }
 
+std::string Program::field_text(const Field& field) const {
+  return (field.type == GraphValueType::kInt32 ? "i32 " : "f32 ") + dims_text(field.dims);
+}
+
 std::vector<int64_t> Program::global_shape(const Slot& slot) const {
   std::vector<int64_t> shape;
   for (const auto& axis : slot.axes) shape.push_back(dim_product(axis));

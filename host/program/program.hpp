@@ -58,6 +58,7 @@ struct Slot {
   uint32_t init = CHASSIS_INIT_ZEROS;
   double init_std = 0.0;
   std::string tied_to;
+  bool frozen = false;             // by an adapter: not trained, whatever [freeze] says
   std::string storage;             // scheme of a quantised parameter; empty: plain
   std::vector<Sharding> sharding;  // by axis of the layout
   bool partial_gradient = false;   // its gradient is a partial sum over an axis that divides T
@@ -73,6 +74,13 @@ struct Op {
 
   const AttrValue* attr(std::string_view key) const;
   int64_t attr_int(std::string_view key, int64_t fallback) const;
+};
+
+// What a batch has to hold.
+struct Field {
+  GraphValueType type = GraphValueType::kInt32;
+  std::vector<DimId> dims;
+  bool operator==(const Field&) const = default;
 };
 
 struct BlockType {
@@ -102,11 +110,13 @@ struct Program {
   std::vector<Dim> dims;
   std::vector<BlockType> blocks;
   std::vector<Chain> chains;
+  std::map<std::string, Field> fields;  // that any block reads
 
   std::optional<DimId> find_dim(std::string_view name) const;
   int64_t dim_product(const std::vector<DimId>& ids) const;
   bool is_logits(const GraphValue& value) const;  // has the dim "vocab"
   std::string dims_text(const std::vector<DimId>& ids) const;  // "[B, T, heads=6, head_dim=64]"
+  std::string field_text(const Field& field) const;            // "i32 [B, T]"
   std::vector<int64_t> global_shape(const Slot& slot) const;
   size_t num_units() const;  // blocks of all chains
   std::vector<std::string> unit_names() const;  // "embed", "layers.3"

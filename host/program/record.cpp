@@ -1,7 +1,6 @@
 #include "host/program/record.hpp"
 
-#include <set>
-
+#include "chassis/tensor.h"
 #include "host/base/error.hpp"
 #include "host/plugin/sized.hpp"
 #include "host/plugin/status.hpp"
@@ -31,8 +30,9 @@ class Recorder {
     table_.input = [](auto* b, chassis_str_t name, const chassis_dim_t* dims, uint32_t n, chassis_value_t* out) {
       return guarded([&] { *out = self(b).input(text(name), {dims, dims + n}); });
     };
-    table_.field = [](auto* b, chassis_str_t name, chassis_value_t* out) {
-      return guarded([&] { *out = self(b).field(text(name)); });
+    table_.field = [](auto* b, chassis_str_t name, uint32_t dtype, const chassis_dim_t* dims, uint32_t n,
+                      chassis_value_t* out) {
+      return guarded([&] { *out = self(b).field(text(name), dtype, {dims, dims + n}); });
     };
     table_.slot = [](auto* b, const chassis_slot_desc_t* desc, chassis_slot_t* out) {
       return guarded([&] { *out = self(b).slot(read_struct(desc, "the description of a parameter")); });
@@ -48,7 +48,7 @@ class Recorder {
     };
   }
 
-  const chassis_builder_t* table() const { return &table_; }
+  const chassis_builder_2_t* table() const { return &table_; }
 
   Program finish() {
     if (open_) throw plugin_error("block '" + block().name + "' was begun and never ended");
@@ -59,7 +59,7 @@ class Recorder {
   }
 
  private:
-  static Recorder& self(const chassis_builder_t* b) { return *static_cast<Recorder*>(b->impl); }
+  static Recorder& self(const chassis_builder_2_t* b) { return *static_cast<Recorder*>(b->impl); }
 
   DimId dim(std::string name, int64_t size) {
     if (size < 1) throw plugin_error("dim '" + name + "' has size " + std::to_string(size) + ", expected at least 1");
@@ -92,13 +92,18 @@ class Recorder {
     return id;
   }
 
-  ValueId field(std::string name) {
-    static const std::set<std::string> kFields = {"input_ids", "positions", "document_ids", "labels"};
-    if (!kFields.count(name))
-      throw plugin_error("block '" + block().name + "': a batch has no field '" + name + "'")
-          .hint("fields: input_ids, positions, document_ids, labels");
+  ValueId field(std::string name, uint32_t dtype, std::vector<DimId> dims) {
+    for (DimId d : dims) check_dim(d);
+    const std::string which = "block '" + block().name + "', field '" + name + "': ";
+    if (dtype != CHASSIS_DTYPE_I32 && dtype != CHASSIS_DTYPE_F32)
+      throw plugin_error(which + "the dtype " + std::to_string(dtype) + " is neither i32 nor f32");
+    const Field field{dtype == CHASSIS_DTYPE_I32 ? GraphValueType::kInt32 : GraphValueType::kFloat32, dims};
+    const auto [known, is_new] = program_.fields.emplace(name, field);
+    if (!is_new && known->second != field)
+      throw plugin_error(which + "it is " + program_.field_text(field) + ", and " + program_.field_text(known->second) +
+                         " where it was asked for before");
     if (block().fields.count(name)) return block().fields[name];
-    const ValueId id = block().add_value({name, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME}, GraphValueType::kInt32, {}});
+    const ValueId id = block().add_value({name, std::move(dims), field.type, {}});
     block().fields[name] = id;
     return id;
   }
@@ -256,12 +261,12 @@ class Recorder {
 
   Program program_;
   bool open_ = false;
-  chassis_builder_t table_{};
+  chassis_builder_2_t table_{};
 };
 
 }  // namespace
 
-Program record_program(const std::function<chassis_status_t*(const chassis_builder_t*)>& record) {
+Program record_program(const std::function<chassis_status_t*(const chassis_builder_2_t*)>& record) {
   Recorder recorder;
   throw_if_failed(record(recorder.table()), "recording the model");
   return recorder.finish();

@@ -1,4 +1,4 @@
-// Records a program: the host's side of chassis_builder_t. Checks operands and dims of every op as it comes in.
+// Records a program: the host's side of chassis_builder_2_t. Checks operands and dims of every op as it comes in.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@ namespace chassis {
 
 // Hands a builder table to `record` (a model plugin's record function, or a test) and returns what it recorded.
 // Throws what is wrong with it: operands, dims, names, chains that do not join.
-Program record_program(const std::function<chassis_status_t*(const chassis_builder_t*)>& record);
+Program record_program(const std::function<chassis_status_t*(const chassis_builder_2_t*)>& record);
 
 // Gives the op its outputs by the rules of chassis/op.h. `output_dims` as in chassis_op_desc_t. Rewrites that add ops
 // use it too. Throws a plugin error that names block, op and dims.

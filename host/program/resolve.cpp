@@ -16,13 +16,10 @@
 #include "host/plugin/status.hpp"
 #include "host/program/node_view.hpp"
 #include "host/program/parameters.hpp"
-#include "host/state/shape.hpp"
+#include "host/state/dtype.hpp"
 
 namespace chassis {
 namespace {
-
-constexpr size_t kNever = static_cast<size_t>(-1);
-constexpr int64_t kMostBytes = int64_t{1} << 56;
 
 std::vector<std::string> split_pattern(chassis_str_t pattern) {
   std::vector<std::string> ids(1);
@@ -39,8 +36,6 @@ std::string hex(uint32_t bits) {
   return text;
 }
 
-bool is_collective(const Op& op) { return op.id.rfind(kCommPrefix, 0) == 0; }
-
 class BlockResolver {
  public:
   BlockResolver(const Program& program, const ProgramLayout& layout, const ResolveOptions& options, ResolvedBlock& out)
@@ -51,8 +46,6 @@ class BlockResolver {
     drop_dead_ops();
     find_gradients();
     for (size_t at = 0; at < block().ops.size();) at += take(at);
-    find_lifetimes();
-    add_up();
     for (const GraphValue& value : block().values)
       out_.value_shapes.push_back(layout_.local_shape(program_, value, options_.batch, options_.time));
   }
@@ -303,110 +296,6 @@ class BlockResolver {
         .hint("add a plugin that offers it to [kernels] plugins; `chassis plugins list` shows those of kind ops");
   }
 
-  void find_lifetimes() {
-    auto& nodes = out_.nodes;
-    const size_t num_values = block().values.size();
-    std::vector<size_t> last_use(num_values, 0), first_keeper(num_values, kNever), maker(num_values, kNever);
-    std::vector<uint8_t> lives_on(num_values, 0);  // leaves the block, or is not the block's own
-    for (const auto& [name, value] : block().outputs) lives_on[value] = 1;
-    for (size_t n = 0; n < nodes.size(); ++n) {
-      for (ValueId v : nodes[n].outputs) last_use[v] = n, maker[v] = n;
-      for (ValueId v : nodes[n].inputs)
-        if (v != kAbsent) last_use[v] = n;
-    }
-    for (size_t n = 0; n < nodes.size(); ++n) {
-      Node& node = nodes[n];
-      if (!node.has_backward) continue;
-      auto keep = [&](ValueId v) {
-        if (v != kAbsent && first_keeper[v] == kNever) first_keeper[v] = n;
-      };
-      for (size_t i = 0; i < node.inputs.size(); ++i)
-        if (node.keeps_input(i)) keep(node.inputs[i]);
-      for (size_t i = 0; i < node.outputs.size(); ++i)
-        if (node.keeps_output(i)) keep(node.outputs[i]);
-    }
-    for (ValueId v = 0; v < num_values; ++v) {
-      const bool used = maker[v] != kNever || last_use[v] > 0 || is_input(v);
-      if (!used) continue;
-      if (first_keeper[v] != kNever) {
-        out_.kept.push_back(v);
-        nodes[first_keeper[v]].dead_after_backward.push_back(v);
-      } else if (!lives_on[v] && !nodes.empty()) {
-        nodes[last_use[v]].dead_after_forward.push_back(v);
-      }
-    }
-    for (Node& node : nodes) choose_overwritten(node, maker, lives_on);
-  }
-
-  bool is_input(ValueId v) {
-    for (const auto& [name, value] : block().inputs)
-      if (value == v) return true;
-    for (const auto& [name, value] : block().fields)
-      if (value == v) return true;
-    return false;
-  }
-
-  // Only what a node of this block made, and that no reshape aliases, may be overwritten.
-  void choose_overwritten(Node& node, const std::vector<size_t>& maker, const std::vector<uint8_t>& lives_on) {
-    if (!node.provider || !node.flag(CHASSIS_KERNEL_HOST_OUTPUTS) || node.outputs.empty()) return;
-    for (size_t i = 0; i < node.inputs.size() && i < 32; ++i) {
-      const ValueId v = node.inputs[i];
-      if (i >= 32 || !(node.infer.overwrites_inputs >> i & 1u) || v == kAbsent || maker[v] == kNever || lives_on[v])
-        continue;
-      const auto& dead = node.dead_after_forward;
-      if (std::find(dead.begin(), dead.end(), v) == dead.end()) continue;
-      if (std::count(node.inputs.begin(), node.inputs.end(), v) != 1 || aliased(v)) continue;
-      const GraphValue &in = block().values[v], &out = block().values[node.outputs[0]];
-      if (in.dims != out.dims || in.type != out.type || in.sharding != out.sharding) continue;
-      node.overwritten_input = static_cast<int>(i);
-      return;
-    }
-  }
-
-  bool aliased(ValueId v) {
-    for (const Op& op : block().ops) {
-      if (op.id != "reshape" && !is_collective(op)) continue;
-      if (std::find(op.inputs.begin(), op.inputs.end(), v) != op.inputs.end()) return true;
-      if (std::find(op.outputs.begin(), op.outputs.end(), v) != op.outputs.end()) return true;
-    }
-    return false;
-  }
-
-  uint64_t bytes_of(ValueId v) {
-    const GraphValue& value = block().values[v];
-    int64_t bytes = size_bytes(dtype_of(value, options_.compute));
-    const Shape shape(layout_.local_shape(program_, value, options_.batch, options_.time));
-    if (__builtin_mul_overflow(bytes, numel(shape), &bytes) || bytes > kMostBytes)
-      throw config_error("value '" + value.name + "' of block '" + block().name + "' is " + chassis::text(shape) +
-                         ", more than 2^56 bytes")
-          .hint("lower train.seq_len or train.micro_batch_size");
-    return static_cast<uint64_t>(bytes);
-  }
-
-  void add_up() {
-    for (ValueId v : out_.kept)
-      if (!is_input(v)) out_.kept_bytes += bytes_of(v);
-    for (const auto& [name, value] : block().inputs) out_.input_bytes += bytes_of(value);
-    uint64_t live = 0;
-    for (const Node& node : out_.nodes) {
-      if (node.has_backward)
-        for (uint32_t i = 0; i < node.infer.num_saved; ++i) {
-          const chassis_saved_t& saved = node.infer.saved[i];
-          uint64_t bytes = static_cast<uint64_t>(size_bytes(static_cast<Dtype>(saved.dtype)));
-          for (uint32_t d = 0; d < saved.num_dims; ++d) bytes *= static_cast<uint64_t>(saved.sizes[d]);
-          out_.saved_bytes += bytes;
-        }
-      if (node.overwritten_input < 0)
-        for (ValueId v : node.outputs) live += bytes_of(v);
-      out_.workspace_bytes = std::max({out_.workspace_bytes, node.infer.workspace_forward_bytes,
-                                       node.infer.workspace_backward_bytes});
-      out_.peak_forward_bytes = std::max(out_.peak_forward_bytes, live + node.infer.workspace_forward_bytes);
-      for (ValueId v : node.dead_after_forward)
-        if (!is_input(v) && !(node.overwritten_input >= 0 && node.inputs[node.overwritten_input] == v))
-          live -= std::min(live, bytes_of(v));
-    }
-  }
-
   const Program& program_;
   const ProgramLayout& layout_;
   const ResolveOptions& options_;
@@ -448,7 +337,7 @@ ResolvedProgram resolve_program(const Program& program, const ProgramLayout& lay
   ResolvedProgram resolved;
   resolved.purpose = options.purpose;
   const bool training = options.purpose == Purpose::kTraining;
-  std::map<std::tuple<uint32_t, std::vector<uint8_t>, bool>, std::shared_ptr<const ResolvedBlock>> known;
+  std::map<std::tuple<uint32_t, std::vector<uint8_t>, bool>, std::shared_ptr<ResolvedBlock>> known;
   bool anything_trained = false;  // in the units so far: then gradients must reach them
   size_t unit = 0;
   for (const Chain& chain : program.chains)
@@ -457,8 +346,8 @@ ResolvedProgram resolve_program(const Program& program, const ProgramLayout& lay
       for (const Parameter* p : parameters.of_unit(unit)) trainable.push_back(training && p->trainable);
       auto& block = known[{type, trainable, anything_trained}];
       if (!block)
-        block = std::make_shared<const ResolvedBlock>(
-            resolve_block(program, layout, type, trainable, anything_trained, options));
+        block =
+            std::make_shared<ResolvedBlock>(resolve_block(program, layout, type, trainable, anything_trained, options));
       resolved.units.push_back(block);
       anything_trained |= std::count(trainable.begin(), trainable.end(), 1) > 0;
       ++unit;

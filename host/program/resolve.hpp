@@ -1,6 +1,5 @@
-// From ops to nodes: every op, or run of ops that a pattern matches, goes to the first provider that claims it, or, of
-// those that "auto" compares, to the cheapest; then liveness says when each value can go. The result is what the
-// executor walks.
+// The providers pass, from ops to nodes: every op, or run of ops that a pattern matches, goes to the first provider
+// that claims it, or, of those that "auto" compares, to the cheapest.
 #pragma once
 
 #include <memory>
@@ -79,6 +78,8 @@ struct Node {
   bool has_logits = false;  // makes or reads values over the vocabulary
   bool has_backward = false;
   std::vector<uint8_t> input_needs_grad;
+
+  // By the liveness pass.
   int overwritten_input = -1;                  // output 0 takes over its memory
   std::vector<ValueId> dead_after_forward;     // training: what no backward reads
   std::vector<ValueId> dead_after_backward;
@@ -98,6 +99,8 @@ struct ResolvedBlock {
   std::vector<uint8_t> value_needs_grad;
   std::vector<std::vector<int64_t>> value_shapes;  // at the planned B and T
   std::vector<Node> nodes;
+
+  // By the liveness pass.
   std::vector<ValueId> kept;     // values alive between forward and backward
   uint64_t kept_bytes = 0;       // of those that the block itself makes, at the planned B and T
   uint64_t saved_bytes = 0;      // further tensors that kernels save
@@ -114,7 +117,8 @@ ResolvedBlock resolve_block(const Program& program, const ProgramLayout& layout,
 // All units of the program, for one purpose. Units of the same block type that train the same slots share a block.
 struct ResolvedProgram {
   Purpose purpose = Purpose::kTraining;
-  std::vector<std::shared_ptr<const ResolvedBlock>> units;
+  std::vector<std::shared_ptr<ResolvedBlock>> units;
+  std::vector<uint8_t> recomputed;  // by unit, of training: its forward runs again; by the recompute pass
 };
 
 class ParameterTable;

@@ -34,4 +34,27 @@ void replace_uses(BlockType& block, ValueId from, ValueId to, size_t first_op) {
     if (value == from) value = to;
 }
 
+void check_rewritten(const Program& program, const std::string& pass) {
+  for (const BlockType& block : program.blocks) {
+    std::vector<uint8_t> made(block.values.size());
+    for (const auto* given : {&block.inputs, &block.fields})
+      for (const auto& [name, value] : *given) made[value] = 1;
+    const auto refuse = [&](const std::string& what) {
+      return internal_error(pass + " leaves block '" + block.name + "' with " + what);
+    };
+    for (const Op& op : block.ops) {
+      for (ValueId v : op.inputs)
+        if (v != kAbsent && (v >= made.size() || !made[v]))
+          throw refuse(op.id + " '" + op.name + "', which reads value " + std::to_string(v) + " before it is made");
+      for (SlotId s : op.params)
+        if (s >= block.slots.size())
+          throw refuse(op.id + " '" + op.name + "', which reads parameter " + std::to_string(s) + " of " +
+                       std::to_string(block.slots.size()));
+      for (ValueId v : op.outputs) made.at(v) = 1;
+    }
+    for (const auto& [name, value] : block.outputs)
+      if (value >= made.size() || !made[value]) throw refuse("the output '" + name + "', which nothing makes");
+  }
+}
+
 }  // namespace chassis

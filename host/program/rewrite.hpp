@@ -17,6 +17,10 @@ Op make_op(const Program& program, BlockType& block, std::string id, std::string
 // Puts `ops` behind the op at `op_index`, in order.
 void insert_after(BlockType& block, size_t op_index, std::vector<Op> ops);
 
+// Throws an internal error that names `pass` if it left an op that reads what nothing before it makes, or a parameter
+// that its block does not have.
+void check_rewritten(const Program& program, const std::string& pass);
+
 // Ops from `first_op` on, and the block's outputs, read `to` where they read `from`.
 void replace_uses(BlockType& block, ValueId from, ValueId to, size_t first_op);
 

@@ -94,7 +94,7 @@ class Shards::Batches {
   std::vector<Batch> batches_;
 };
 
-Shards::Shards(ParameterTable& parameters, std::vector<ShardRule> rules, Communicator* communicator, Device device)
+Shards::Shards(ParameterTable& parameters, std::vector<ShardRule> rules, Communicator& communicator, Device device)
     : parameters_(parameters), communicator_(communicator), device_(device), entries_(parameters.all().size()) {
   CHASSIS_CHECK(rules.size() == entries_.size(), "one rule for each parameter");
   const MeshShape& mesh = parameters.mesh();
@@ -102,8 +102,7 @@ Shards::Shards(ParameterTable& parameters, std::vector<ShardRule> rules, Communi
     int size = 1;
     for (const std::string& axis : axes) size *= mesh.size(mesh.find(axis));
     if (size == 1) return nullptr;
-    CHASSIS_CHECK(communicator_, "an axis of several ranks, but no communication");
-    return &communicator_->group(axes);
+    return &communicator_.group(axes);
   };
   for (size_t i = 0; i < entries_.size(); ++i) {
     Entry& e = entries_[i];
@@ -165,7 +164,7 @@ Shards::Part Shards::part(const Entry& e, int rank) {
 int64_t Shards::sent(const Entry& e, int rank) { return e.rule.owner >= 0 ? part(e, rank).length : e.chunk; }
 
 // A backend that moves nothing leaves results undefined: there is nothing to copy either.
-bool Shards::moves() const { return !communicator_ || !communicator_->is_fake(); }
+bool Shards::moves() const { return !communicator_.is_fake(); }
 
 Shards::Entry& Shards::entry(uint32_t id) {
   if (id >= entries_.size())
@@ -277,7 +276,7 @@ void Shards::start(Flight& flight, uint32_t op) {
     if (op != CHASSIS_COMM_ALL_REDUCE) call.counts = lane.counts;
   }
   if (calls.empty()) return;
-  flight.work = communicator_->start(*flight.group, std::move(calls));
+  flight.work = communicator_.start(*flight.group, std::move(calls));
 }
 
 void Shards::start_gather(CommGroup& group, Dtype dtype, const std::vector<std::vector<uint32_t>>& lanes,
@@ -330,7 +329,7 @@ void Shards::wait_gathered(std::span<const uint32_t> ids) {
 }
 
 void Shards::finish_gather(Flight& flight) {
-  communicator_->wait(flight.work);
+  communicator_.wait(flight.work);
   for (Lane& lane : flight.lanes) {
     lane.send.reset();
     for (size_t i = 0; i < lane.ids.size(); ++i) {
@@ -397,7 +396,7 @@ void Shards::shrink(std::span<const uint32_t> ids, int ways) {
                          " ranks; they can not be cut into groups of " + std::to_string(ways))
           .hint("choose a number that divides " + std::to_string(size));
     if (ways > 1 && e.group) {
-      e.kept_group = &communicator_->group(e.rule.axes, ways);
+      e.kept_group = &communicator_.group(e.rule.axes, ways);
       const Tensor whole = e.parameter->value.flat();
       const Part own = even_part(whole.num_elements(), ways, e.kept_group->rank());
       MemoryTag tag(MemoryCategory::kGathered);
@@ -487,7 +486,7 @@ void Shards::wait_reduced(std::span<const uint32_t> ids) {
 }
 
 void Shards::finish_reduce(Flight& flight) {
-  if (flight.work) communicator_->wait(flight.work);
+  if (flight.work) communicator_.wait(flight.work);
   CommGroup* const replicas = entry(flight.lanes[0].ids[0]).replicas;
   for (Lane& lane : flight.lanes) {
     lane.send.reset();
@@ -504,7 +503,7 @@ void Shards::finish_reduce(Flight& flight) {
     for (Lane& lane : flight.lanes) lane.send = lane.recv;
     flight.group = replicas;
     start(flight, CHASSIS_COMM_ALL_REDUCE);
-    if (flight.work) communicator_->wait(flight.work);
+    if (flight.work) communicator_.wait(flight.work);
     for (Lane& lane : flight.lanes) lane.send.reset();
   }
   for (Lane& lane : flight.lanes) {

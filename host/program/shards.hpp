@@ -31,8 +31,8 @@ struct ShardRule {
 
 class Shards {
  public:
-  // `rules` by parameter, in the table's order. `communicator` may be NULL if all axes have size 1.
-  Shards(ParameterTable& parameters, std::vector<ShardRule> rules, Communicator* communicator, Device device);
+  // `rules` by parameter, in the table's order.
+  Shards(ParameterTable& parameters, std::vector<ShardRule> rules, Communicator& communicator, Device device);
   ~Shards();
 
   // [control] After the table's allocate: resident tensors, which share the memory of their shards where they can.
@@ -114,7 +114,7 @@ class Shards {
   Tensor to_home(const Parameter& parameter, const Tensor& gradient) const;
 
   ParameterTable& parameters_;
-  Communicator* communicator_;
+  Communicator& communicator_;
   Device device_;
   std::vector<Entry> entries_;
   uint64_t gathered_bytes_ = 0;

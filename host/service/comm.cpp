@@ -83,7 +83,9 @@ struct Communicator::Impl {
     }
   }
 
-  bool traces() const { return num_taken < 2 && !has(CHASSIS_COMM_MOVES_NOTHING) && log::enabled(log::Level::kDebug); }
+  bool traces() const {
+    return table && num_taken < 2 && !has(CHASSIS_COMM_MOVES_NOTHING) && log::enabled(log::Level::kDebug);
+  }
   bool has(uint32_t property) const { return table && (table->properties & property) != 0; }
   void connect(CommGroup& group);
   CommWork start(CommGroup& group, std::span<const chassis_collective_t* const> calls);

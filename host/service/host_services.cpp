@@ -75,8 +75,8 @@ std::string HostServices::torch_version() const { return TORCH_VERSION; }
 std::unique_ptr<InstanceServices> HostServices::attach(const InstanceContext& context) {
   const auto& required = context.manifest->required_services;
   if (!communicator_ && std::find(required.begin(), required.end(), CHASSIS_COMM_ID) != required.end())
-    throw plugin_error(fmt::format("{} requires " CHASSIS_COMM_ID ", and this run has one process",
-                                   context.manifest->who()));
+    throw plugin_error(
+        fmt::format("{} requires " CHASSIS_COMM_ID ", and no ranks are connected", context.manifest->who()));
   TableContext tables;
   tables.instance = context;
   tables.memory_owner = memory_owner(context.plugin_id);

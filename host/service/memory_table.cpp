@@ -26,7 +26,6 @@ class MemoryTable final : public Table {
     table_.struct_size = sizeof table_;
     table_.impl = this;
     table_.alloc = [](const chassis_memory_t* t, uint64_t bytes, void** out) {
-      assert_thread_role(ThreadRole::kStep, "chassis.memory/1 alloc");
       return guarded([&] {
         translate_errors([&] {
           const MemoryTag tag(MemoryCategory::kWorkspace, static_cast<const MemoryTable*>(t->impl)->owner_);

@@ -14,6 +14,7 @@
 #include "host/plugin/sized.hpp"
 #include "host/service/comm_device.hpp"
 #include "host/service/memory.hpp"
+#include "host/service/meta_memory.hpp"
 #include "host/state/layout.hpp"
 
 namespace chassis {
@@ -165,7 +166,12 @@ void OptimizerDriver::step(int64_t step, double lr, double grad_scale) {
   for (const Parameter* p : trained_)
     if (std::find(devices.begin(), devices.end(), p->shard.device()) == devices.end())
       devices.push_back(p->shard.device());
-  for (Device device : devices) step_on(device, step, lr, grad_scale);
+  for (Device device : devices) {
+    if (device.type == Device::Type::kMeta)
+      rehearse_on(device);
+    else
+      step_on(device, step, lr, grad_scale);
+  }
 }
 
 // Elements behind the last one of a shard of blocks, which statistics of its last block must not see.
@@ -217,15 +223,12 @@ Tensor OptimizerDriver::workspace(const std::vector<chassis_tensor_t>& params, D
   return Tensor::empty(std::vector<int64_t>{static_cast<int64_t>(bytes)}, Dtype::u8, device);
 }
 
-void OptimizerDriver::rehearse_step() const {
-  std::map<std::string, std::pair<Device, std::vector<chassis_tensor_t>>> by_device;
-  for (const Parameter* p : trained_) {
-    auto& [device, params] = by_device[p->shard.device().text()];
-    device = p->shard.device();
-    if (p->shard.num_elements() > 0) params.push_back(p->shard.handle());
-  }
+void OptimizerDriver::rehearse_on(Device device) const {
+  std::vector<chassis_tensor_t> params;
+  for (const Parameter* p : trained_)
+    if (p->shard.num_elements() > 0 && p->shard.device() == device) params.push_back(p->shard.handle());
   const MemoryTag tag(MemoryCategory::kWorkspace);
-  for (const auto& [name, stepped] : by_device) workspace(stepped.second, stepped.first);
+  workspace(params, device);
 }
 
 void OptimizerDriver::call_step(int64_t step, double lr, double grad_scale, const std::vector<chassis_tensor_t>& params,
@@ -252,8 +255,14 @@ void OptimizerDriver::call_step(int64_t step, double lr, double grad_scale, cons
 
 double sum_of_squares(const std::vector<Parameter*>& parameters) {
   double sum = 0.0;
-  for (const Parameter* p : parameters)
-    if (p->owned && p->step_gradient()) sum += p->step_gradient().sum_of_squares();
+  for (const Parameter* p : parameters) {
+    const Tensor gradient = p->owned ? p->step_gradient() : Tensor();
+    if (!gradient) continue;
+    if (gradient.device().type != Device::Type::kMeta)
+      sum += gradient.sum_of_squares();
+    else if (gradient.device() != kMetaHost)  // on the CPU squares are added up block by block, elsewhere as a tensor
+      MemoryCharge(gradient.num_bytes(), MemoryCategory::kOptimizer, gradient.device());
+  }
   return sum;
 }
 

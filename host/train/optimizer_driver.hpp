@@ -34,10 +34,9 @@ class OptimizerDriver {
   // [control] A step over small tensors of the host, of as many dims as there are parameters of: what the plugin
   // refuses only then is known before a run.
   void try_step(double lr) const;
-  // [step] `step` counts from 1; `grad_scale` multiplies every gradient first.
+  // [step] `step` counts from 1; `grad_scale` multiplies every gradient first. Of shards on a meta device it takes and
+  // gives back the memory that a step takes, and computes nothing.
   void step(int64_t step, double lr, double grad_scale);
-  // [control] Takes and gives back the memory that a step takes; computes nothing.
-  void rehearse_step() const;
 
   std::vector<OptimizerState>& states() { return states_; }
   const std::vector<Parameter*>& trained() const { return trained_; }
@@ -53,6 +52,7 @@ class OptimizerDriver {
   // What the plugin asks for, for one step over these.
   Tensor workspace(const std::vector<chassis_tensor_t>& params, Device device) const;
   void step_on(Device device, int64_t step, double lr, double grad_scale);
+  void rehearse_on(Device device) const;
 
   std::unique_ptr<Instance> instance_;
   const chassis_optimizer_t* table_;
@@ -65,6 +65,7 @@ class OptimizerDriver {
 };
 
 // Of the gradients that this rank owns, in fp64; over all ranks they add up to the squared norm of the whole gradient.
+// Gradients on a meta device take the memory of that, and add nothing.
 double sum_of_squares(const std::vector<Parameter*>& parameters);
 
 }  // namespace chassis

@@ -7,18 +7,17 @@
 
 #include "host/base/log.hpp"
 #include "host/base/log_capture.hpp"
+#include "host/base/mesh_axes.hpp"
 #include "host/base/printable.hpp"
 #include "host/base/units.hpp"
 #include "host/state/rank_kinds.hpp"
 #include "host/train/plan_rank.hpp"
 #include "host/train/saved_tensors.hpp"
-#include "host/train/slow_phase.hpp"
 #include "host/train/session.hpp"
+#include "host/train/slow_phase.hpp"
 
 namespace chassis {
 namespace {
-
-constexpr const char* kMeshAxes[] = {"dp_replicate", "dp_shard", "cp", "ep", "tp", "pp"};
 
 std::vector<std::vector<int>> distinct_ranks(const ParameterTable& parameters) {
   std::vector<const Descriptor*> tensors;
@@ -39,8 +38,8 @@ SessionOptions planned(const std::vector<std::string>& plugin_path, int world_si
 // [mesh] has a size that the user gave, and none that takes the rest.
 bool names_ranks(const Config& config) {
   bool any = false;
-  for (const char* axis : kMeshAxes) {
-    const std::string key = std::string("mesh.") + axis;
+  for (const AxisSpec& axis : kMeshAxes) {
+    const std::string key = mesh_key(axis.name);
     if (!config.origin(key).by_user()) continue;
     if (config.get_int(key) < 1) return false;
     any = true;
@@ -105,9 +104,8 @@ class Planner {
     if (config.count("parallel") == 1)
       for (const std::string& id : session.registry().index().ids("parallel"))
         if (id != plan_.strategies) plan_.other_strategies.push_back(id);
-    if (const ParallelStack* stack = session.ranks().stack)
-      for (const auto& saving : stack->savings())
-        plan_.savings.emplace_back("parallel." + std::to_string(saving.member) + "." + saving.option, saving.json);
+    for (const auto& saving : session.ranks().stack.savings())
+      plan_.savings.emplace_back("parallel." + std::to_string(saving.member) + "." + saving.option, saving.json);
   }
 
   void prove(Session& session) {
@@ -165,8 +163,8 @@ std::string divided_axes(const MeshShape& mesh) {
 
 int world_size_of(const Config& config) {
   int64_t product = 1;
-  for (const char* axis : kMeshAxes) {
-    const std::string key = std::string("mesh.") + axis;
+  for (const AxisSpec& axis : kMeshAxes) {
+    const std::string key = mesh_key(axis.name);
     if (config.origin(key).by_user() && config.get_int(key) > 0) product *= config.get_int(key);
     if (product > 1 << 24)
       throw Error(ExitCode::kConfig, config.position("mesh"),

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "host/base/log_capture.hpp"
+#include "host/base/mesh_axes.hpp"
 
 namespace chassis {
 namespace {
@@ -57,32 +58,33 @@ class Adviser {
     changes_.back().text = fmt::format("{} {} → {}", key, from, json);
   }
 
+  static std::string size_of(std::string_view axis, int64_t size) { return fmt::format("{}={}", mesh_key(axis), size); }
   static std::string global_batch(int64_t rows) { return fmt::format("train.global_batch_size={}", rows); }
 
-  int64_t axis(const std::string& name) const {
+  int64_t axis(std::string_view name) const {
     for (const MeshAxis& known : plan_.axes)
       if (known.name == name) return known.size;
     return 1;
   }
 
   void move_replicas_to_shards() {
-    const int64_t replicas = axis("dp_replicate"), shards = axis("dp_shard");
+    const int64_t replicas = axis(kReplicaAxis), shards = axis(kShardAxis);
     if (replicas % 2 != 0) return;
-    changes_.push_back(
-        {fmt::format("mesh.dp_replicate {} → {}, mesh.dp_shard {} → {}", replicas, replicas / 2, shards, 2 * shards),
-         {fmt::format("mesh.dp_replicate={}", replicas / 2), fmt::format("mesh.dp_shard={}", 2 * shards)}});
+    changes_.push_back({fmt::format("{} {} → {}, {} {} → {}", mesh_key(kReplicaAxis), replicas, replicas / 2,
+                                    mesh_key(kShardAxis), shards, 2 * shards),
+                        {size_of(kReplicaAxis, replicas / 2), size_of(kShardAxis, 2 * shards)}});
   }
 
   // On twice as many ranks; the global batch stays if they can share it.
   void double_shards() {
-    const int64_t shards = axis("dp_shard");
+    const int64_t shards = axis(kShardAxis);
     const int64_t rows = plan_.batch.global_batch_size;
-    const int64_t per_pass = plan_.batch.micro_batch_size * axis("dp_replicate") * 2 * shards;
+    const int64_t per_pass = plan_.batch.micro_batch_size * axis(kReplicaAxis) * 2 * shards;
     const bool divides = rows % per_pass == 0;
-    Change change{
-        fmt::format("{} → {} ranks, mesh.dp_shard {} → {}", plan_.world_size, 2 * plan_.world_size, shards, 2 * shards),
-        {fmt::format("mesh.dp_shard={}", 2 * shards), global_batch(divides ? rows : 2 * rows)},
-        2};
+    Change change{fmt::format("{} → {} ranks, {} {} → {}", plan_.world_size, 2 * plan_.world_size, mesh_key(kShardAxis),
+                              shards, 2 * shards),
+                  {size_of(kShardAxis, 2 * shards), global_batch(divides ? rows : 2 * rows)},
+                  2};
     if (!divides) change.text += fmt::format(", train.global_batch_size {} → {}", rows, 2 * rows);
     changes_.push_back(std::move(change));
   }

@@ -7,7 +7,7 @@
 #include "host/service/meta_memory.hpp"
 #include "host/train/fields.hpp"
 #include "host/train/saved_tensors.hpp"
-#include "host/train/trainer.hpp"
+#include "host/train/step.hpp"
 
 namespace chassis {
 namespace {
@@ -39,7 +39,7 @@ void keep_larger(PlanMemory& kept, const PlanMemory& seen) {
 // Reads the counters from event to event, and passes events on.
 class Observer final : public UnitEvents {
  public:
-  Observer(Device device, const Program& program, UnitEvents* strategies)
+  Observer(Device device, const Program& program, UnitEvents& strategies)
       : device_(device), unit_names_(program.unit_names()), strategies_(strategies) {
     reset_peak_meta_memory();
   }
@@ -61,25 +61,21 @@ class Observer final : public UnitEvents {
   std::vector<PlanSample> take_timeline() { return std::move(timeline_); }
   uint64_t host_peak_bytes() const { return host_peak_bytes_; }
 
-  void pre_forward(size_t unit, Flags flags) override {
-    if (strategies_) strategies_->pre_forward(unit, flags);
-  }
+  void pre_forward(size_t unit, Flags flags) override { strategies_.pre_forward(unit, flags); }
   void post_forward(size_t unit, Flags flags) override {
-    if (strategies_) strategies_->post_forward(unit, flags);
+    strategies_.post_forward(unit, flags);
     mark((flags.recompute ? "recompute " : "forward ") + unit_names_[unit]);
   }
-  void pre_backward(size_t unit, Flags flags) override {
-    if (strategies_) strategies_->pre_backward(unit, flags);
-  }
+  void pre_backward(size_t unit, Flags flags) override { strategies_.pre_backward(unit, flags); }
   void post_backward(size_t unit, Flags flags) override {
-    if (strategies_) strategies_->post_backward(unit, flags);
+    strategies_.post_backward(unit, flags);
     mark("backward " + unit_names_[unit]);
   }
 
  private:
   const Device device_;
   const std::vector<std::string> unit_names_;
-  UnitEvents* strategies_;
+  UnitEvents& strategies_;
   PlanMemory memory_;
   uint64_t host_peak_bytes_ = 0;
   bool recording_ = false;
@@ -132,47 +128,28 @@ class RunInMiniature {
     observer_.mark("load");
   }
 
-  // As Trainer::step. Micro-batches between the second and the last do what the second does.
+  // Micro-batches between the second and the last do what the second does.
   void step() {
     const BatchSizes sizes = batch_sizes(session_.config(), ranks_.num_data_ranks());
     const int64_t num_rehearsed = std::min<int64_t>(sizes.num_microbatches, 3);
-    session_.parameters().start_step();
-    const std::vector<Work> schedule = sequential_schedule(num_rehearsed);
-    for (const Work& work : schedule) {
-      if (work.kind == Work::Kind::kForward) {
-        const Fields fields = unread_fields(sizes.micro_batch_size, session_.config().get_int("train.seq_len"));
-        session_.executor().forward(work.microbatch, fields, 1.0);
-      } else {
-        session_.executor().backward(work.microbatch, &work == &schedule.back());
-        take_traffic(work.microbatch == 1 && num_rehearsed == 3 ? sizes.num_microbatches - 2 : 1);
-      }
-    }
-    if (ranks_.stack) ranks_.stack->finish_grads();
-    observer_.mark("reduction of gradients");
-    rehearse_norm();
-    session_.optimizer().rehearse_step();
-    observer_.mark("optimizer");
-    session_.publish();
-    if (ranks_.stack) ranks_.stack->drain();
-    take_traffic(1);
-    observer_.mark("after the step");
-  }
-
-  // As to_fields() of a batch, without the batch: the planner holds no row of it.
-  Fields unread_fields(int64_t num_rows, int64_t seq_len) const {
-    const MemoryTag tag(MemoryCategory::kData);
-    const int64_t shape[] = {num_rows, seq_len};
-    Fields fields;
-    for (const auto& [name, field] : Batch(1, 1, 0).fields) fields[name] = Tensor::empty(shape, Dtype::i32, device_);
-    return fields;
-  }
-
-  // On the CPU squares are added up block by block; elsewhere they are a tensor.
-  void rehearse_norm() {
-    if (device_ == kMetaHost) return;
-    for (const Parameter* p : session_.optimizer().trained())
-      if (const Tensor gradient = p->step_gradient(); gradient && p->owned)
-        MemoryCharge(gradient.num_bytes(), MemoryCategory::kOptimizer, gradient.device());
+    StepParts parts = session_.step_parts();
+    parts.device = device_;
+    StepInputs inputs;
+    inputs.schedule = sequential_schedule(num_rehearsed);
+    const int64_t seq_len = session_.config().get_int("train.seq_len");
+    inputs.fields = [&](int) {
+      return unread_fields(session_.program(), sizes.micro_batch_size, seq_len, device_);
+    };
+    inputs.observer = [&](StepPhase phase, int microbatch) {
+      if (phase == StepPhase::kBackward)
+        take_traffic(microbatch == 1 && num_rehearsed == 3 ? sizes.num_microbatches - 2 : 1);
+      if (phase == StepPhase::kReduction) observer_.mark("reduction of gradients");
+      if (phase == StepPhase::kUpdate) observer_.mark("optimizer");
+      if (phase != StepPhase::kEnd) return;
+      take_traffic(1);
+      observer_.mark("after the step");
+    };
+    run_step(parts, inputs);
   }
 
   // From the first save on, if checkpoints are copied to host memory before they are written.
@@ -188,8 +165,7 @@ class RunInMiniature {
   }
 
   void take_traffic(int64_t times) {
-    if (!ranks_.communicator) return;
-    for (const CommCount& count : ranks_.communicator->take_counts()) {
+    for (const CommCount& count : ranks_.communicator.take_counts()) {
       auto known = std::find_if(traffic_.begin(), traffic_.end(), [&](const CommCount& other) {
         return other.group == count.group && other.op == count.op;
       });

@@ -9,16 +9,16 @@
 
 namespace chassis {
 
-// Alone: no strategy, no communication, every sum is this process's own.
+// One rank alone has a stack without members and a communicator whose only group is itself: nothing is sent or copied.
 struct Ranks {
-  ParallelStack* stack = nullptr;
-  Communicator* communicator = nullptr;
+  ParallelStack& stack;
+  Communicator& communicator;
 
-  int num_data_ranks() const { return stack ? stack->num_data_ranks() : 1; }
-  int data_rank() const { return stack ? stack->data_rank() : 0; }
+  int num_data_ranks() const { return stack.num_data_ranks(); }
+  int data_rank() const { return stack.data_rank(); }
   // [step][all-ranks] Over all ranks, in rank order: the same bits everywhere.
   void sum(std::span<double> values, std::string_view name) const {
-    if (communicator) communicator->sum(communicator->group({}), values, name);
+    communicator.sum(communicator.group({}), values, name);
   }
 };
 

@@ -238,8 +238,7 @@ class Run {
       return Wishes{signals_.stop_requested() || metrics_failure_, saves_->wanted(), saves_->saver().ready()};
     };
     options.before_update = [this] { saves_->saver().await_tensors(); };
-    trainer_ = std::make_unique<Trainer>(session_.executor(), session_.parameters(), session_.optimizer(), *data_,
-                                         ranks, session_.device(), options);
+    trainer_ = std::make_unique<Trainer>(session_.step_parts(), *data_, options);
   }
 
   int64_t steps_of_epochs(int64_t global_batch_size) {
@@ -284,8 +283,7 @@ class Run {
 
   StepRecord take_step() {
     StepRecord record = trainer_->step();
-    if (Communicator* communicator = session_.ranks().communicator)
-      write_metrics(communicator->take_counts(), session_.metrics());
+    write_metrics(session_.ranks().communicator.take_counts(), session_.metrics());
     record.extra = session_.metrics().take();
     to_sinks([&](MetricsSink& sink) { sink.step(record); });
     if (!told_memory_) tell_memory();

@@ -78,6 +78,16 @@ LocalTensors local_tensors(Session& session, bool with_states) {
   return [by_name](const Descriptor& tensor, int) { return by_name->at(tensor.fqn); };
 }
 
+LocalTensors exported_tensors(Session& session) {
+  return [&session, parameters = local_tensors(session, false)](const Descriptor& tensor, int rank) {
+    const auto& literals = session.disk_mapping().literals();
+    const auto literal = literals.find(tensor.fqn);
+    if (literal == literals.end()) return parameters(tensor, rank);
+    const auto& [dtype, shape, bytes] = literal->second;
+    return Tensor::borrow(const_cast<std::byte*>(bytes.data()), {shape.begin(), shape.end()}, dtype);
+  };
+}
+
 SavePlan plan_checkpoint(Session& session, const FormatPlugin& format) {
   if (format.only_written()) {
     throw Error(ExitCode::kConfig, session.config().position("checkpoint.plugin"),
@@ -92,10 +102,13 @@ SavePlan plan_checkpoint(Session& session, const FormatPlugin& format) {
 
 SavePlan plan_export(Session& session, const FormatPlugin& format) {
   std::vector<SaveTensor> tensors;
+  const DiskMapping& mapping = session.disk_mapping();
   for (Descriptor& descriptor : training_tensors(session, false)) {
-    const std::string name = session.disk_name(descriptor.fqn);
-    if (!name.empty()) tensors.push_back({std::move(descriptor), name, export_dtype(session)});
+    const std::vector<DiskPart>& parts = mapping.parts(descriptor.fqn);
+    tensors.push_back({std::move(descriptor), parts.front().disk_name, export_dtype(session), parts});
   }
+  for (const auto& [name, literal] : mapping.literals())
+    tensors.push_back(SaveTensor::plain(Descriptor::plain(name, literal.dtype, literal.shape)));
   return plan_save(std::move(tensors), session.mesh(), format);
 }
 

@@ -30,8 +30,11 @@ bool saves_all(Session& session);
 std::vector<Descriptor> training_tensors(Session& session, bool with_states);
 LocalTensors local_tensors(Session& session, bool with_states);
 
+// What plan_export() has: parameters, and the literal tensors of the model's files.
+LocalTensors exported_tensors(Session& session);
+
 SavePlan plan_checkpoint(Session& session, const FormatPlugin& format);
-// Parameters under the names of the model's files, in the dtype of export.dtype.
+// Parameters as the model's files hold them, in the dtype of export.dtype, and the literal tensors beside them.
 SavePlan plan_export(Session& session, const FormatPlugin& format);
 // The model's config with the dtype that the export is written in, under both of its names.
 std::string export_config(Session& session);

@@ -160,7 +160,7 @@ LocalTensors Saver::staged_tensors(const SavePlan& plan) {
   const MemoryTag tag(MemoryCategory::kCheckpoint);
   auto copies = std::make_shared<std::map<std::string, Tensor>>();
   for (const SavePart& part : plan.parts) {
-    const Descriptor& descriptor = plan.tensors[plan.tensor_of[part.box]].descriptor;
+    const Descriptor& descriptor = plan.tensors[part.tensor].descriptor;
     if (part.rank != rank || copies->contains(descriptor.fqn)) continue;
     const Tensor tensor = local(descriptor, rank);
     (*copies)[descriptor.fqn] = tensor.device().type == Device::Type::kCpu ? tensor.clone() : tensor.to(Device{});
@@ -284,7 +284,7 @@ SaveResult Saver::export_model(const std::string& name, int64_t step) {
   request.parent = directory_;
   request.name = name;
   request.step = step;
-  request.tensors = local_tensors(session_, false);
+  request.tensors = exported_tensors(session_);
   request.text_files = {{"config.json", export_config(session_)}};
   carry_files_of_model(request);
   return writer.save(plan, request, session_.world());

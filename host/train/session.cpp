@@ -14,12 +14,11 @@
 #include "host/data/tokenizer_files.hpp"
 #include "host/mesh/gpus.hpp"
 #include "host/plugin/search.hpp"
-#include "host/plugin/text_sink.hpp"
-#include "host/program/record.hpp"
 #include "host/service/device.hpp"
 #include "host/service/memory.hpp"
 #include "host/service/threads.hpp"
 #include "host/state/float_dtype.hpp"
+#include "host/train/fields.hpp"
 #include "host/train/slow_phase.hpp"
 
 namespace chassis {
@@ -27,37 +26,24 @@ namespace {
 
 constexpr uint64_t kMaxModelConfigBytes = uint64_t{16} << 20;
 
-PluginPin read_pin(const Config& config, const std::string& id, const Json& pin) {
-  const SourcePosition where = config.position("plugins.pin." + id);
-  if (!pin.is_string()) throw Error(ExitCode::kConfig, where, "plugins.pin." + id + " must be a string \"sha256:…\"");
-  return parse_pin(id, pin.get<std::string>(), where);
-}
-
-// The plugins that an earlier run of the same directory used, and no others.
-void insist_on_lock(const Config& config, LoadPolicy& policy) {
-  const std::string path = config.get_string("run.output_dir") + "/plugins.lock";
-  const SourcePosition where = config.position("plugins.locked");
-  if (path_kind(path) == PathKind::kAbsent)
-    throw Error(ExitCode::kConfig, where, "plugins.locked = true, but there is no '" + path + "'")
-        .hint("the first run without --locked writes it; or copy that of another run");
-  const Json lock = parse_json(read_file(path), path);
-  const Json& plugins = json_at(lock, "plugins", path);
-  if (!plugins.is_array()) throw config_error(path + ": 'plugins' is no list");
-  for (const Json& plugin : plugins) {
-    const std::string id = json_string(plugin, "id", path), hash = json_string(plugin, "sha256", path);
-    const PluginPin pin = parse_pin(id, "sha256:" + hash, {path});
-    if (const auto known = policy.pins.find(id); known != policy.pins.end() && known->second.sha256 != pin.sha256)
-      throw Error(
-          ExitCode::kConfig, known->second.where,
-          "plugins.pin." + id + " is sha256:" + known->second.sha256 + ", and '" + path + "' says sha256:" + hash);
-    policy.pins[id] = pin;
-  }
-  policy.only_pinned = path;
-}
-
 Dtype dtype_from_setting(const std::string& setting, Device device) {
   if (setting == "auto") return device.type == Device::Type::kCuda ? Dtype::bf16 : Dtype::f32;
   return float_dtype(setting, "precision.compute");
+}
+
+// What a run of that use cannot do without: its refusals come before anything is allocated.
+std::vector<Purpose> purposes_of(ConfigUse use) {
+  switch (use) {
+    case ConfigUse::kTraining:
+      return {Purpose::kTraining};
+    case ConfigUse::kEvaluation:
+      return {Purpose::kLoss};
+    case ConfigUse::kGeneration:
+      return {Purpose::kLogits};
+    case ConfigUse::kWeights:
+      break;
+  }
+  return {};
 }
 
 std::string text_of_list(const std::vector<std::string>& words) {
@@ -133,15 +119,15 @@ Session::Session(Config config, const SessionOptions& options) : config_(std::mo
   install_memory_allocator();
   if (options.world) world_ = options.world;
   const SlowPhase phase("recording the program and checking what each unit runs on");
-  services_ = std::make_unique<HostServices>(static_cast<uint64_t>(config_.get_int("run.seed")), metrics_);
   load_plugins(options);
-  make_mesh(options);
+  const MeshPlace place{*world_, options.world_size, options.rank};
+  mesh_ = make_mesh(config_, *plugins_, place);
   choose_device(options);
-  make_communicator(options);
-  build_program();
+  communicator_ = make_communicator(config_, *plugins_, mesh_, place, resolve_.device);
+  build_program(options);
   if (config_.use() == ConfigUse::kTraining) {
     const std::string name = config_.get_string("optimizer.plugin");
-    optimizer_ = std::make_unique<OptimizerDriver>(create("optimizer", "optimizer", name), *parameters_,
+    optimizer_ = std::make_unique<OptimizerDriver>(create("optimizer", "optimizer", name), parameters(),
                                                    config_.get_double("optimizer.weight_decay"));
   }
   resolve_parallel();
@@ -150,11 +136,7 @@ Session::Session(Config config, const SessionOptions& options) : config_(std::mo
 Session::~Session() = default;
 
 void Session::load_plugins(const SessionOptions& options) {
-  LoadPolicy policy;
-  const Json pins = config_.json("plugins.pin");
-  for (const auto& [id, pin] : pins.items()) policy.pins[id] = read_pin(config_, id, pin);
-  if (config_.get_bool("plugins.locked")) insist_on_lock(config_, policy);
-  policy.trust.folders = config_.get_list("plugins.trust");
+  LoadPolicy policy = load_policy(config_);
   if (!options.without_device && config_.get_string("run.device") != "cpu")
     policy.cuda = [this]() -> std::optional<CudaFacts> {
       if (!load_cuda().empty()) return std::nullopt;
@@ -173,10 +155,9 @@ void Session::load_plugins(const SessionOptions& options) {
   collect("", {}, [&] {
     PluginIndex index(
         plugin_folders(options.plugin_path, config_.get_list("plugins.path"), config_.position("plugins.path")));
-    registry_ = std::make_unique<PluginRegistry>(std::move(index), std::move(policy), *services_);
+    plugins_.emplace(config_, metrics_, std::move(index), std::move(policy));
   });
-  if (!registry_) config_.throw_if_problems();
-  services_->set_registry(registry_.get());
+  if (!plugins_) config_.throw_if_problems();
   // Of other models the configuration itself says what is missing.
   if (config_.has("model.path") || (config_.has("model.plugin") && config_.has("model.config")))
     collect("model.plugin", {}, [&] { choose_model(); });
@@ -187,7 +168,7 @@ void Session::load_plugins(const SessionOptions& options) {
     if (id.empty() || is_auto) continue;
     const size_t before = config_.num_problems();
     collect(slot.key + ".plugin", slot.where,
-            [&] { config_.check_plugin_options(slot.key, id, registry_->option_specs(slot.kind, id)); });
+            [&] { config_.check_plugin_options(slot.key, id, registry().option_specs(slot.kind, id)); });
     if (slot.kind == "model") can_configure = config_.num_problems() == before;
   }
   collect("kernels", {}, [&] { find_candidates(options); });
@@ -225,23 +206,17 @@ void Session::choose_model() {
                 "names no architecture: 'architectures' is " +
                     (named == json.end() ? "missing" : printable(named->dump())) + ", expected a list of names")
         .hint("set model.plugin");
-  model_member_ = registry_->model_for_architecture(named->front().get<std::string>()).id;
+  model_member_ = registry().model_for_architecture(named->front().get<std::string>()).id;
 }
 
 // What a model ignores of a config.json, which holds much that changes nothing, is counted. Of model.config every key
 // was written for this run, so what the model ignores there is a mistake.
 void Session::configure_model() {
-  model_ = create("model", "model", model_member_);
-  model_table_ = &model_->interface<chassis_model_t>(CHASSIS_MODEL_ID);
-  model_->require(CHASSIS_MODEL_ID, {{"configure", model_table_->configure != nullptr},
-                                     {"record", model_table_->record != nullptr},
-                                     {"config", model_table_->config != nullptr}});
-  const auto configure = [&] {
-    model_->check(model_table_->configure(model_->get("configure"), str_of(model_config_text_)));
-  };
+  model_instance_ = create("model", "model", model_member_);
+  model_.emplace(*model_instance_);
   if (config_.has("model.path")) {
     try {
-      return configure();
+      return model_->configure(model_config_text_);
     } catch (const Error& e) {
       throw Error(e.code(), config_.position("model.path"),
                   config_.get_string("model.path") + "/config.json: " + e.message())
@@ -250,23 +225,14 @@ void Session::configure_model() {
   }
   {
     const log::CapturedWarnings ignored;
-    configure();
+    model_->configure(model_config_text_);
     for (const std::string& finding : ignored.texts()) add_ignored_key(config_, model_config(), finding);
   }
   count_preset_sizes(config_.json("model.config"), model_config(), model_member_);
 }
 
 std::unique_ptr<Instance> Session::create(const std::string& slot_key, const std::string& kind, const std::string& id) {
-  Json options = config_.plugin_options(slot_key);
-  std::map<std::string, std::string> origins;
-  for (const auto& [name, value] : options.items()) {
-    const Origin origin = config_.origin(slot_key + "." + name);
-    origins[name] = origin.by_user() ? origin.text() : "default";  // the words of chassis.options/1
-  }
-  auto instance = registry_->create(kind, id, std::move(options), std::move(origins));
-  instance->prepare();
-  instance->activate();
-  return instance;
+  return plugins_->create(slot_key, kind, id);
 }
 
 Device Session::device_from(const std::string& setting) const {
@@ -301,23 +267,18 @@ void Session::choose_device(const SessionOptions& options) {
         .hint("lower either; train.global_batch_size takes any number of micro-batches into a step");
 }
 
-void Session::build_program() {
-  try {
-    program_ =
-        record_program([&](const chassis_builder_t* b) { return model_table_->record(model_->get("record"), b); });
-  } catch (const Error& e) {
-    const bool from_file = config_.has("model.path");
-    Error error(e.code(), config_.position(from_file ? "model.path" : "model.config"), e.message());
-    if (from_file) error.with("file", config_.get_string("model.path") + "/config.json");
-    throw error.hint(e.hint_text());
-  }
-  layout_ = apply_layout(program_, {});
-  parameters_ = std::make_unique<ParameterTable>(program_, layout_);
-  freeze();
-  parameters_->set_precision(resolve_.compute);
-
+void Session::build_program(const SessionOptions& options) {
   choose_providers();
-  executor_ = std::make_unique<Executor>(program_, layout_, *parameters_, resolve_, Recompute::kNone);
+  Recording recording{[this](const chassis_builder_2_t* builder) { return model_->record(builder); },
+                      config_.position(config_.has("model.path") ? "model.path" : "model.config"),
+                      config_.has("model.path") ? config_.get_string("model.path") + "/config.json" : "",
+                      check_fields};
+  compiled_ = compile(recording, {.passes = options.passes,
+                                  .freeze = [this](ParameterTable& parameters) { freeze(parameters); },
+                                  .resolve = resolve_,
+                                  .purposes = purposes_of(config_.use())});
+  disk_mapping_ = model_->disk_mapping(parameters());
+  executor_ = std::make_unique<Executor>(*compiled_);
 
   if (config_.has("tokenizer.plugin") && !config_.get_string("tokenizer.plugin").empty()) {
     require_tokenizer_of_model();
@@ -331,6 +292,25 @@ void Session::build_program() {
           .hint("set vocab_size of the model to at least " + std::to_string(tokenizer_->vocab_size()));
   }
 }
+
+void Session::resolve_parallel() {
+  try {
+    mesh_.stack->resolve(program(), parameters(), stack_facts(config_, mesh_, device()));
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kConfig || !error.where().file.empty()) throw;
+    throw Error(error.code(), config_.position("parallel"), error.message()).hint(error.hint_text());
+  }
+  if (optimizer_) optimizer_->place();
+  executor_->set_events(mesh_.stack.get());
+}
+
+void Session::allocate(Device device) {
+  parameters().allocate(device);
+  mesh_.stack->bind(*communicator_, device);
+  if (optimizer_) optimizer_->allocate(device);
+}
+
+void Session::publish() { mesh_.stack->refresh(); }
 
 std::vector<std::string> Session::other_tokenizer_files() const {
   if (!config_.has("model.path") || !config_.has("tokenizer.plugin") || config_.get_string("tokenizer.plugin").empty())
@@ -362,7 +342,7 @@ void Session::require_tokenizer_of_model() const {
           "this one all the same");
 }
 
-void Session::freeze() {
+void Session::freeze(ParameterTable& parameters) const {
   const auto patterns_of = [&](const std::string& key) {
     const std::vector<std::string> texts = config_.get_list(key);
     return std::vector<Pattern>(texts.begin(), texts.end());
@@ -385,7 +365,7 @@ void Session::freeze() {
     return any;
   };
   std::vector<size_t> uses(frozen.size()), train_uses(trained.size());
-  for (const auto& p : parameters_->all()) {
+  for (const auto& p : parameters.all()) {
     if (any_found(frozen, "freeze.patterns", p->name, uses)) p->trainable = false;
     if (!trained.empty() && !any_found(trained, "freeze.train_only", p->name, train_uses)) p->trainable = false;
   }
@@ -396,23 +376,21 @@ void Session::freeze() {
       const std::string item = key + "." + std::to_string(i);
       throw Error(ExitCode::kConfig, config_.position(item),
                   key + ": \"" + patterns[i].text() + "\" matches no parameter")
-          .hint("names look like " + parameters_->all().front()->name);
+          .hint("names look like " + parameters.all().front()->name);
     }
   };
   refuse_unused("freeze.patterns", frozen, uses);
   refuse_unused("freeze.train_only", trained, train_uses);
-  if (parameters_->num_elements(true) == 0)
+  if (parameters.num_elements(true) == 0)
     throw Error(ExitCode::kConfig, config_.position("freeze"), "[freeze] leaves no parameter to train");
 }
 
 int64_t Session::vocab_size() const {
-  const auto dim = program_.find_dim("vocab");
-  return dim ? program_.dims[*dim].size : 0;
+  const auto dim = program().find_dim("vocab");
+  return dim ? program().dims[*dim].size : 0;
 }
 
-int64_t Session::max_positions() const {
-  return model_table_->max_positions ? model_table_->max_positions(model_->get("max_positions")) : 0;
-}
+int64_t Session::max_positions() const { return model_->max_positions(); }
 
 void Session::check_positions(int64_t num_positions, const std::string& what) const {
   if (const int64_t most = max_positions(); most > 0 && num_positions > most)
@@ -429,29 +407,11 @@ std::string Session::stored_dtype() const {
   return json_string_or(json, "dtype", json_string_or(json, "torch_dtype", "float32", where), where);
 }
 
-std::string Session::model_config() const {
-  TextSink sink;
-  model_->check(model_table_->config(model_->get("config"), sink.get()));
-  return sink.take();
-}
-
-std::string Session::disk_name(const std::string& parameter) const {
-  if (!model_table_->disk_name) return parameter;
-  TextSink sink;
-  model_->check(model_table_->disk_name(model_->get("disk_name"), str_of(parameter), sink.get()));
-  return sink.take();
-}
-
-std::string Session::parameter_name(const std::string& disk_name) const {
-  if (!model_table_->parameter_name) return disk_name;
-  TextSink sink;
-  model_->check(model_table_->parameter_name(model_->get("parameter_name"), str_of(disk_name), sink.get()));
-  return sink.take();
-}
+std::string Session::model_config() const { return model_->config(); }
 
 std::string Session::model_hash() const {
   Json shapes = Json::object();
-  for (const auto& p : parameters_->all())
+  for (const auto& p : parameters().all())
     shapes[p->name] = std::vector<int64_t>(p->descriptor.global_shape.begin(), p->descriptor.global_shape.end());
   return sha256_hex(model_member_ + "\n" + shapes.dump());
 }
@@ -459,19 +419,19 @@ std::string Session::model_hash() const {
 double Session::flops_per_token() const {
   double products = 0.0;
   const double time = static_cast<double>(resolve_.time);
-  for (const Chain& chain : program_.chains)
+  for (const Chain& chain : program().chains)
     for (uint32_t type : chain.blocks)
-      for (const Op& op : program_.blocks[type].ops) {
-        const BlockType& block = program_.blocks[type];
+      for (const Op& op : program().blocks[type].ops) {
+        const BlockType& block = program().blocks[type];
         if (op.id == "linear") {
-          const auto shape = program_.global_shape(block.slots[op.params[0]]);
+          const auto shape = program().global_shape(block.slots[op.params[0]]);
           products += static_cast<double>(shape[0]) * static_cast<double>(shape[1]);
         }
         if (op.id == "attention") {
           const auto& q = block.values[op.inputs[0]].dims;
           const auto& v = block.values[op.inputs[2]].dims;
-          const double heads = static_cast<double>(program_.dims[q[2]].size);
-          const double dims = static_cast<double>(program_.dims[q[3]].size + program_.dims[v[3]].size);
+          const double heads = static_cast<double>(program().dims[q[2]].size);
+          const double dims = static_cast<double>(program().dims[q[3]].size + program().dims[v[3]].size);
           products += heads * dims * time * (op.attr_int("causal", 0) ? 0.5 : 1.0);
         }
       }

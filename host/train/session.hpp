@@ -11,15 +11,16 @@
 #include "host/config/config.hpp"
 #include "host/data/eval_data.hpp"
 #include "host/data/train_data.hpp"
-#include "host/plugin/registry.hpp"
 #include "host/mesh/world.hpp"
-#include "host/program/parallel_stack.hpp"
-#include "host/service/comm.hpp"
-#include "host/service/host_services.hpp"
+#include "host/program/compile.hpp"
+#include "host/program/model_plugin.hpp"
 #include "host/service/metrics.hpp"
 #include "host/train/optimizer_driver.hpp"
 #include "host/train/plugin_tokenizer.hpp"
 #include "host/train/ranks.hpp"
+#include "host/train/run_mesh.hpp"
+#include "host/train/run_plugins.hpp"
+#include "host/train/step.hpp"
 
 namespace chassis {
 
@@ -33,6 +34,7 @@ struct SessionOptions {
   // moves nothing.
   int world_size = 0;
   int rank = 0;
+  ProgramPasses passes = {};  // over the program, as no plugin offers them yet
 };
 
 class Session {
@@ -44,21 +46,22 @@ class Session {
 
   Config& config() { return config_; }
   const Config& config() const { return config_; }
-  PluginRegistry& registry() { return *registry_; }
+  PluginRegistry& registry() { return plugins_->registry(); }
   MetricsStore& metrics() { return metrics_; }
-  Program& program() { return program_; }
-  const ProgramLayout& layout() const { return layout_; }
-  ParameterTable& parameters() { return *parameters_; }
+  CompiledProgram& compiled() { return *compiled_; }
+  const Program& program() const { return compiled_->program; }
+  ParameterTable& parameters() const { return *compiled_->parameters; }
   World& world() { return *world_; }
-  const MeshShape& mesh() const { return mesh_; }
-  int rank() const { return rank_; }
-  Ranks ranks() const { return {stack_.get(), communicator_.get()}; }
+  const MeshShape& mesh() const { return mesh_.shape; }
+  int rank() const { return mesh_.rank; }
+  Ranks ranks() const { return {*mesh_.stack, *communicator_}; }
+  // Of a configuration that is read for training.
+  StepParts step_parts() { return {*executor_, parameters(), *optimizer_, ranks(), device()}; }
   Executor& executor() { return *executor_; }
   // Of a configuration that is read for training.
   OptimizerDriver& optimizer() { return *optimizer_; }
   // NULL if the configuration names none.
   const PluginTokenizer* tokenizer() const { return tokenizer_.get(); }
-  const ResolveOptions& resolve_options() const { return resolve_; }
   Device device() const { return resolve_.device; }
   Dtype compute() const { return resolve_.compute; }
   int64_t vocab_size() const;
@@ -79,9 +82,8 @@ class Session {
   std::string stored_dtype() const;
   // config.json of the model, as the plugin would have it written.
   std::string model_config() const;
-  // Disk name ↔ parameter, by the model's mapping; an empty text: not stored, or to be skipped.
-  std::string disk_name(const std::string& parameter) const;
-  std::string parameter_name(const std::string& disk_name) const;
+  // How files hold the model's parameters.
+  const DiskMapping& disk_mapping() const { return *disk_mapping_; }
   // The tokenizer files of model.path, by name, if [tokenizer] names another than theirs: one whose options lead to no
   // file there.
   std::vector<std::string> other_tokenizer_files() const;
@@ -113,23 +115,20 @@ class Session {
   void load_plugins(const SessionOptions& options);
   void choose_model();
   void configure_model();
-  void make_mesh(const SessionOptions& options);
-  void make_communicator(const SessionOptions& options);
-  std::unique_ptr<Instance> choose_comm(bool moves_nothing);
   bool may_run_on_cuda(const SessionOptions& options) const;
-  std::string hidden_by(const PluginFile& file, const std::string& id) const;
-  bool may_compete(const PluginFile& file, const SessionOptions& options) const;
+  std::string hidden_by(const PluginFile& file, const std::string& id);
+  bool may_compete(const PluginFile& file, const SessionOptions& options);
   void find_candidates(const SessionOptions& options);
-  void pass_over(const PluginFile& file, const Error& error) const;  // inside a catch
+  void pass_over(const PluginFile& file, const Error& error);  // inside a catch
   void choose_providers();
   void add_candidates(std::vector<OpsProvider>& providers, bool attention, const std::vector<std::string>& named);
   void add_provider(std::vector<OpsProvider>& providers, std::unique_ptr<Instance> instance, bool by_user);
   void resolve_parallel();
   void choose_device(const SessionOptions& options);
   Device device_from(const std::string& setting) const;
-  void build_program();
+  void build_program(const SessionOptions& options);
   void require_tokenizer_of_model() const;
-  void freeze();
+  void freeze(ParameterTable& parameters) const;
   DataConfig data_config() const;
   DataSetConfig data_set(const std::string& key) const;
 
@@ -137,22 +136,18 @@ class Session {
   MetricsStore metrics_;
   World alone_;
   World* world_ = &alone_;
-  MeshShape mesh_;
-  int rank_ = 0;
-  std::unique_ptr<HostServices> services_;
-  std::unique_ptr<PluginRegistry> registry_;
-  std::unique_ptr<Communicator> communicator_;
-  std::unique_ptr<ParallelStack> stack_;
+  std::optional<RunPlugins> plugins_;
+  std::unique_ptr<Communicator> communicator_;  // outlives the stack's shards
+  RunMesh mesh_;
   std::string model_member_, model_config_text_;
-  std::unique_ptr<Instance> model_;
-  const chassis_model_t* model_table_ = nullptr;
+  std::unique_ptr<Instance> model_instance_;
+  std::optional<ModelPlugin> model_;
   std::unique_ptr<PluginTokenizer> tokenizer_;
   std::vector<std::string> candidates_;  // of kind ops, that "auto" compares; loaded, by name
   std::vector<std::unique_ptr<Instance>> providers_;
   ResolveOptions resolve_;
-  Program program_;
-  ProgramLayout layout_;
-  std::unique_ptr<ParameterTable> parameters_;
+  std::optional<CompiledProgram> compiled_;
+  std::optional<DiskMapping> disk_mapping_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<OptimizerDriver> optimizer_;
 };

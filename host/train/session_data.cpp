@@ -9,6 +9,7 @@
 #include "host/base/file.hpp"
 #include "host/data/document_reader.hpp"
 #include "host/data/tokenizer_files.hpp"
+#include "host/train/fields.hpp"
 #include "host/train/progress.hpp"
 #include "host/train/session.hpp"
 
@@ -53,6 +54,7 @@ DataConfig Session::data_config() const {
   data.seed = static_cast<uint64_t>(config_.get_int("run.seed"));
   data.seq_len = config_.get_int("train.seq_len");
   data.vocab_size = vocab_size();
+  data.fields = field_names(program());
   data.pad_id = tokenizer_ && tokenizer_->pad_id() >= 0 ? tokenizer_->pad_id() : 0;
   data.cache_dir = config_.get_string("data.cache_dir");
   data.prefetch = config_.get_bool("data.prefetch");

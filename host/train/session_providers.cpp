@@ -34,8 +34,8 @@ bool competes_in(const OpsProvider& provider, bool attention) {
 }  // namespace
 
 // The program's own file of a member that another one replaces; empty if none does.
-std::string Session::hidden_by(const PluginFile& file, const std::string& id) const {
-  const PluginIndex& index = registry_->index();
+std::string Session::hidden_by(const PluginFile& file, const std::string& id) {
+  const PluginIndex& index = registry().index();
   for (const ShadowedMember& hidden : index.shadowed())
     if (hidden.name == MemberName{"ops", id} && index.is_of_program(hidden.path) && !index.is_of_program(file.path))
       return hidden.path;
@@ -51,9 +51,9 @@ bool Session::may_run_on_cuda(const SessionOptions& options) const {
 
 // Rationale: whoever may change the program's own folder may change the program. What lies in any other runs only if
 // somebody names it.
-bool Session::may_compete(const PluginFile& file, const SessionOptions& options) const {
-  if (file.manifest.oracle || !registry_->index().is_of_program(file.path)) return false;
-  if (registry_->loads_only_pinned() && !registry_->is_pinned(file)) return false;
+bool Session::may_compete(const PluginFile& file, const SessionOptions& options) {
+  if (file.manifest.oracle || !registry().index().is_of_program(file.path)) return false;
+  if (registry().loads_only_pinned() && !registry().is_pinned(file)) return false;
   return file.manifest.cuda == 0 || may_run_on_cuda(options);
 }
 
@@ -68,8 +68,8 @@ void Session::find_candidates(const SessionOptions& options) {
     if (slot.table == "kernels") named.emplace(without_version(slot.plugin));
   }
   if (!any_auto) return;
-  for (const std::string& id : registry_->index().ids("ops")) {
-    const PluginFile& file = *registry_->index().find("ops", id);
+  for (const std::string& id : registry().index().ids("ops")) {
+    const PluginFile& file = *registry().index().find("ops", id);
     if (const std::string own = hidden_by(file, id); !own.empty())
       counted_warning(kPassedOver,
                       fmt::format("\"auto\" passes over '{}': {} lies in an earlier folder than {}; name it, "
@@ -77,7 +77,7 @@ void Session::find_candidates(const SessionOptions& options) {
                                   id, file.path, own));
     if (!may_compete(file, options)) continue;
     try {
-      const std::vector<OptionSpec>& specs = registry_->option_specs("ops", id);
+      const std::vector<OptionSpec>& specs = registry().option_specs("ops", id);
       if (auto_kernels && !named.contains(id)) config_.check_plugin_options("kernels." + id, id, specs);
     } catch (const Error& error) {
       pass_over(file, error);
@@ -98,8 +98,8 @@ void Session::find_candidates(const SessionOptions& options) {
 }
 
 // Content that somebody asked for by its hash is not replaced by another's.
-void Session::pass_over(const PluginFile& file, const Error& error) const {
-  if (error.code() == ExitCode::kInternal || registry_->is_pinned(file)) throw;
+void Session::pass_over(const PluginFile& file, const Error& error) {
+  if (error.code() == ExitCode::kInternal || registry().is_pinned(file)) throw;
   counted_warning(kPassedOver, fmt::format("\"auto\" passes over '{}': {}", file.manifest.id, error.what()));
 }
 
@@ -114,14 +114,14 @@ void Session::add_candidates(std::vector<OpsProvider>& providers, bool attention
   for (const std::string& id : candidates_) {
     if (std::ranges::any_of(named, [&](const std::string& name) { return without_version(name) == id; })) continue;
     try {
-      auto instance = attention ? registry_->open("ops", id) : create("kernels." + id, "ops", id);
+      auto instance = attention ? registry().open("ops", id) : create("kernels." + id, "ops", id);
       const OpsProvider provider = ops_provider(*instance);
       check_provider(provider);
       if (!competes_in(provider, attention)) continue;
       add_provider(providers, std::move(instance), false);
       providers.back().competes = true;
     } catch (const Error& error) {
-      pass_over(*registry_->index().find("ops", id), error);
+      pass_over(*registry().index().find("ops", id), error);
     }
   }
 }
@@ -145,15 +145,17 @@ void Session::choose_providers() {
 
 Json Session::chosen_providers() {
   Json attention = Json::object(), kernels = Json::object();
-  for (const auto& unit : executor_->resolved(Purpose::kTraining).units)
+  for (const auto& unit : compiled_->resolved(Purpose::kTraining).units)
     for (const Node& node : unit->nodes)
       if (node.provider) (node.pattern == kAttention ? attention : kernels)[node.name] = node.provider->name;
   const bool cuda = device().type == Device::Type::kCuda;
   return {{"device", cuda ? "cuda" : "cpu"}, {"attention", std::move(attention)}, {"kernels", std::move(kernels)}};
 }
 
+void Session::agree_on_providers() { world_->expect_same("providers of nodes", dotted_text(chosen_providers())); }
+
 Json Session::plugins_lock() {
-  Json lock = registry_->lock();
+  Json lock = registry().lock();
   lock["providers"] = chosen_providers();
   return lock;
 }

@@ -30,23 +30,9 @@ class Stopwatch {
 
 }  // namespace
 
-std::vector<Work> sequential_schedule(int64_t num_microbatches) {
-  std::vector<Work> schedule;
-  for (int m = 0; m < num_microbatches; ++m) {
-    schedule.push_back({Work::Kind::kForward, m});
-    schedule.push_back({Work::Kind::kBackward, m});
-  }
-  return schedule;
-}
-
-Trainer::Trainer(Executor& executor, ParameterTable& parameters, OptimizerDriver& optimizer, TrainData& data,
-                 Ranks ranks, Device device, TrainerOptions options)
-    : executor_(executor),
-      parameters_(parameters),
-      optimizer_(optimizer),
+Trainer::Trainer(const StepParts& parts, TrainData& data, TrainerOptions options)
+    : parts_(parts),
       data_(data),
-      ranks_(ranks),
-      device_(device),
       options_(std::move(options)),
       schedule_(sequential_schedule(options_.shape.num_micro_batches)) {}
 
@@ -60,56 +46,36 @@ StepRecord Trainer::step() {
   record.trained_tokens = data.num_trained_tokens;
   record.data_ms = watch.lap();
 
+  StepInputs inputs;
+  inputs.step = record.step;
+  inputs.schedule = schedule_;
+  inputs.fields = [&](int m) { return to_fields(data.micro_batches[static_cast<size_t>(m)], parts_.device); };
   // One global count makes the loss the same under every accumulation, packing and strategy.
-  const double loss_scale = 1.0 / static_cast<double>(data.num_trained_tokens);
-  parameters_.start_step();
-  double loss_sum = 0.0;
-  for (const Work& work : schedule_) {
-    if (work.kind == Work::Kind::kForward) {
-      const Fields fields = to_fields(data.micro_batches[static_cast<size_t>(work.microbatch)], device_);
-      loss_sum += executor_.forward(work.microbatch, fields, loss_scale).item();
-      record.forward_ms += watch.lap();
-    } else {
-      executor_.backward(work.microbatch, &work == &schedule_.back());
-      record.backward_ms += watch.lap();
-    }
-  }
-
-  // Every rank has its part of one vector of gradients, and of one sum of losses; not finite anywhere is not finite
-  // everywhere, so all ranks step or none does. What they wish goes along: it needs no collective of its own.
-  if (ranks_.stack) ranks_.stack->finish_grads();
-  const Wishes own = options_.wishes ? options_.wishes() : Wishes{};
-  double sums[] = {loss_sum, sum_of_squares(optimizer_.trained()), own.stop ? 1.0 : 0.0, own.save ? 1.0 : 0.0,
-                   own.ready ? 0.0 : 1.0};
-  ranks_.sum(sums, "loss, gradient norm and wishes");
-  wishes_ = {sums[2] > 0.0, sums[3] > 0.0, sums[4] == 0.0};
-  record.loss = sums[0] * loss_scale;
-  record.grad_norm = std::sqrt(sums[1]);
-  record.lr = options_.schedule.at(record.step);
-  const bool finite = std::isfinite(record.loss) && std::isfinite(record.grad_norm);
-  if (finite) {
+  inputs.loss_scale = 1.0 / static_cast<double>(data.num_trained_tokens);
+  inputs.lr = record.lr = options_.schedule.at(record.step);
+  inputs.max_grad_norm = options_.max_grad_norm;
+  inputs.wishes = options_.wishes;
+  inputs.before_update = options_.before_update;
+  inputs.observer = [&](StepPhase phase, int) {
+    if (phase == StepPhase::kForward) record.forward_ms += watch.lap();
+    if (phase == StepPhase::kBackward) record.backward_ms += watch.lap();
+    if (phase == StepPhase::kEnd) record.optimizer_ms = watch.lap();
+  };
+  const StepResult result = run_step(parts_, inputs);
+  wishes_ = result.wishes;
+  record.loss = result.loss;
+  record.grad_norm = result.grad_norm;
+  if (result.applied) {
     skipped_in_a_row_ = 0;
-    const double limit = options_.max_grad_norm;
-    const double grad_scale = limit > 0.0 ? std::min(1.0, limit / (record.grad_norm + 1e-6)) : 1.0;
-    if (options_.before_update) options_.before_update();
-    optimizer_.step(record.step, record.lr, grad_scale);
     last_applied_ = record.step;
-    if (ranks_.stack)
-      ranks_.stack->refresh();
-    else
-      parameters_.publish();
   } else {
     refuse_step(record);
   }
-  if (ranks_.stack) ranks_.stack->drain();
-  synchronize(device_);
-  if (ranks_.communicator) ranks_.communicator->throw_if_failed();
-  record.optimizer_ms = watch.lap();
 
   state_.step = record.step;
   state_.tokens += record.tokens;
   state_.trained_tokens += record.trained_tokens;
-  const DeviceMemory memory = device_memory(device_);
+  const DeviceMemory memory = device_memory(parts_.device);
   record.peak_memory_bytes = memory.peak_active_bytes;
   record.active_memory_bytes = memory.active_bytes;
   record.reserved_memory_bytes = memory.reserved_bytes;
@@ -124,14 +90,14 @@ void Trainer::refuse_step(StepRecord& record) {
   record.skipped = true;
   const std::string what = "step " + std::to_string(record.step) + ": loss " + std::to_string(record.loss) +
                            ", gradient norm " + std::to_string(record.grad_norm) + "; the step was not applied";
-  if (const auto bad = find_nonfinite(parameters_, ranks_)) {
+  if (const auto bad = find_nonfinite(parts_.parameters, parts_.ranks)) {
     // They were finite when they came in, and nothing else writes them.
     std::string by;
     if (last_applied_ > 0)
-      by = "; optimizer '" + optimizer_.instance().id() + "' wrote it, in step " + std::to_string(last_applied_) +
+      by = "; optimizer '" + parts_.optimizer.instance().id() + "' wrote it, in step " + std::to_string(last_applied_) +
            " at the latest, whose loss and gradient were finite";
     throw Error(ExitCode::kNumeric, what + ", and no later one can be: the parameter " +
-                                        nonfinite_text(parameters_, *bad) + " is NaN or infinite" + by)
+                                        nonfinite_text(parts_.parameters, *bad) + " is NaN or infinite" + by)
         .hint("go on from a checkpoint before this step, with a lower optimizer.lr");
   }
   if (options_.nonfinite == NonFinite::kStop)
@@ -162,21 +128,23 @@ EvalRecord evaluate(Executor& executor, EvalData& data, int64_t micro_batch_size
     // One batch for each rank. All run as often as the others: a rank for which none is left runs padding.
     std::optional<Batch> mine;
     int taken = 0;
+    uint64_t trained_tokens = 0;  // of all of them
     for (; taken < num_ranks; ++taken) {
       auto batch = next_batch();
       more = batch.has_value();
       if (!more) break;
+      trained_tokens += batch->num_trained_tokens;
       if (taken == ranks.data_rank())
         mine = std::move(*batch);
       else if (!mine)
-        mine = Batch(batch->num_rows, batch->seq_len, 0);
+        mine = data.padding(*batch);
     }
     if (taken == 0) break;
-    if (mine->num_trained_tokens == 0 && num_ranks == 1) continue;
+    if (trained_tokens == 0) continue;
     sums[0] += executor.loss(to_fields(*mine, device)).item();
     sums[1] += static_cast<double>(mine->num_trained_tokens);
   }
-  if (ranks.stack) ranks.stack->drain();
+  ranks.stack.drain();
   ranks.sum(sums, "evaluation");
   record.trained_tokens = static_cast<uint64_t>(sums[1]);
   if (record.trained_tokens == 0)

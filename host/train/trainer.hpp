@@ -9,31 +9,14 @@
 
 #include "host/data/eval_data.hpp"
 #include "host/data/train_data.hpp"
-#include "host/program/executor.hpp"
-#include "host/train/optimizer_driver.hpp"
-#include "host/train/ranks.hpp"
 #include "host/train/schedule.hpp"
 #include "host/train/sinks.hpp"
+#include "host/train/step.hpp"
 #include "host/train/step_record.hpp"
 
 namespace chassis {
 
-// One entry of a schedule of micro-batches. The default is forward and backward of each in turn; pipelines are other
-// data.
-struct Work {
-  enum class Kind { kForward, kBackward } kind;
-  int microbatch;
-};
-std::vector<Work> sequential_schedule(int64_t num_microbatches);
-
 enum class NonFinite { kStop, kSkip };
-
-// What a rank has to say to the others beside its part of a step.
-struct Wishes {
-  bool stop = false;  // behind this step
-  bool save = false;  // likewise
-  bool ready = true;  // to go on with the save in progress
-};
 
 struct TrainerOptions {
   StepShape shape;
@@ -43,8 +26,8 @@ struct TrainerOptions {
   // Steps in a row that may be skipped; then the run stops all the same. 0: any number.
   int64_t max_skipped_steps = 0;
   int64_t max_steps = 0;
-  std::function<Wishes()> wishes;       // [step] of this rank; asked once in a step, behind its backward
-  std::function<void()> before_update;  // [step] called when parameters and states are about to change
+  std::function<Wishes()> wishes;       // as StepInputs
+  std::function<void()> before_update;  // likewise
 };
 
 // What is to be saved beside tensors, and comes back on resume.
@@ -58,13 +41,12 @@ struct TrainerState {
 class Trainer {
  public:
   // All must outlive it.
-  Trainer(Executor& executor, ParameterTable& parameters, OptimizerDriver& optimizer, TrainData& data, Ranks ranks,
-          Device device, TrainerOptions options);
+  Trainer(const StepParts& parts, TrainData& data, TrainerOptions options);
 
   // [step] One optimizer step over a global batch. Throws a numeric error if loss or gradients are not finite and the
   // policy is to stop, or no later step could be better; parameters are then as before the step.
   StepRecord step();
-  // Of all ranks in the last step: to stop or save if any rank wished it, ready if all were.
+  // Of all ranks in the last step.
   const Wishes& wishes() const { return wishes_; }
 
   TrainerState& state() { return state_; }
@@ -75,12 +57,8 @@ class Trainer {
   // [all-ranks] Counts it, or throws.
   void refuse_step(StepRecord& record);
 
-  Executor& executor_;
-  ParameterTable& parameters_;
-  OptimizerDriver& optimizer_;
+  const StepParts parts_;
   TrainData& data_;
-  Ranks ranks_;
-  Device device_;
   TrainerOptions options_;
   std::vector<Work> schedule_;
   TrainerState state_;

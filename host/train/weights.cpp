@@ -18,35 +18,61 @@
 namespace chassis {
 namespace {
 
-// What a directory calls the parameters of a model, and what it has besides.
-struct NamesOnDisk {
-  NamesOnDisk(Session& session, const CheckpointReader& reader) {
+// Where a directory has the parameters of a model, and what it has besides.
+class ModelDirectory {
+ public:
+  ModelDirectory(Session& session, const CheckpointReader& reader) {
     const CheckpointManifest* manifest = reader.manifest();
     const bool ours = manifest && json_string_or(manifest->about, "names", "", reader.path()) == kParameterNames;
+    if (!ours) mapping_ = &session.disk_mapping();
     for (const DiskTensor& tensor : reader.tensors()) {
-      const std::string name = ours ? tensor.name : session.parameter_name(tensor.name);
-      if (name.empty() || (ours && !session.parameters().find(name)))
-        others.insert(tensor.name);
-      else
-        of_parameter[name] = tensor.name;
+      const std::string name = ours ? tensor.name : mapping_->name_of(tensor.name);
+      if (name.empty() || (ours ? !session.parameters().find(name) : is_literal(tensor, name, reader)))
+        others_.insert(tensor.name);
+      else if (name == tensor.name || !in_file_.contains(name))
+        in_file_[name] = tensor.name;
     }
-    for (const auto& p : session.parameters().all()) of_parameter.try_emplace(p->name, session.disk_name(p->name));
   }
 
-  std::map<std::string, std::string> of_parameter;
-  std::set<std::string> others;
+  std::vector<DiskPart> parts(const Descriptor& parameter) const {
+    if (mapping_ == nullptr) return {DiskPart::whole(parameter.fqn, parameter.global_shape)};
+    std::vector<DiskPart> parts = mapping_->parts(parameter.fqn);
+    for (DiskPart& part : parts)
+      if (const auto found = in_file_.find(part.disk_name); found != in_file_.end()) part.disk_name = found->second;
+    return parts;
+  }
+  LoadTensor load_tensor(Descriptor parameter) const {
+    std::vector<DiskPart> where = parts(parameter);
+    return {std::move(parameter), "", std::move(where)};
+  }
+  // Names that nobody misses.
+  std::function<bool(const std::string& name)> skip() const {
+    return [this](const std::string& name) { return others_.contains(name); };
+  }
+
+ private:
+  bool is_literal(const DiskTensor& tensor, const std::string& name, const CheckpointReader& reader) const {
+    const auto literal = mapping_->literals().find(name);
+    if (literal == mapping_->literals().end()) return false;
+    if (literal->second.shape != tensor.global_shape)
+      throw storage_error("'" + reader.path() + "' does not fit the model: " + tensor.name + " is " +
+                          text(tensor.global_shape) + " on disk, " + text(literal->second.shape) + " in the model");
+    return true;
+  }
+
+  const DiskMapping* mapping_ = nullptr;        // NULL: tensors are called as the parameters are
+  std::map<std::string, std::string> in_file_;  // by the mapping's name
+  std::set<std::string> others_;
 };
 
 LoadResult read_weights(Session& session, CheckpointReader& reader, const BucketPair& buckets,
                         const LocalTensors& local, std::vector<LoadTensor>& tensors) {
-  const NamesOnDisk names(session, reader);
-  for (Descriptor& descriptor : training_tensors(session, false)) {
-    const std::string& name = names.of_parameter.at(descriptor.fqn);
-    tensors.push_back({std::move(descriptor), name});
-  }
+  const ModelDirectory directory(session, reader);
+  for (Descriptor& descriptor : training_tensors(session, false))
+    tensors.push_back(directory.load_tensor(std::move(descriptor)));
   ProgressBar bar("loading " + reader.path());
   LoadOptions options = load_options(session);
-  options.skip = [&](const std::string& name) { return names.others.contains(name); };
+  options.skip = directory.skip();
   if (session.world().rank() == 0)
     options.progress = [&](uint64_t done, uint64_t total) { bar.update(done, total, "weights"); };
   return reader.load(tensors, session.mesh(), buckets, local, options);
@@ -141,19 +167,18 @@ std::string found_by_first(World& world, const std::string& what, const std::fun
 LoadOptions load_options(Session& session) {
   LoadOptions options;
   options.rank = session.rank();
-  options.owned_only = session.ranks().communicator != nullptr;
+  options.owned_only = true;
   return options;
 }
 
 void share_what_was_read(Session& session, const std::vector<LoadTensor>& tensors, const LoadResult& result,
                          const LocalTensors& local, const BucketPair& buckets) {
-  Communicator* communicator = session.ranks().communicator;
-  if (communicator == nullptr) return;
   std::vector<Descriptor> filled;
   for (const LoadTensor& tensor : tensors)
     if (std::find(result.absent.begin(), result.absent.end(), tensor.descriptor.fqn) == result.absent.end())
       filled.push_back(tensor.descriptor);
-  fill_replicas(filled, local, session.device(), static_cast<int64_t>(buckets.bucket_bytes()), *communicator);
+  fill_replicas(filled, local, session.device(), static_cast<int64_t>(buckets.bucket_bytes()),
+                session.ranks().communicator);
 }
 
 void load_weights(Session& session, const std::string& path, const BucketPair& buckets) {
@@ -203,11 +228,11 @@ SaveResult export_checkpoint(const ExportRequest& request) {
   const auto opened = open_directory(session, request.checkpoint);
   verify_carried_files(request.checkpoint, opened->manifest());
   CheckpointReader& reader = *opened;
-  const NamesOnDisk names(session, reader);
+  const ModelDirectory directory(session, reader);
   std::vector<LoadTensor> wanted;
-  for (const auto& p : session.parameters().all()) wanted.push_back({p->descriptor, names.of_parameter.at(p->name)});
+  for (const auto& p : session.parameters().all()) wanted.push_back(directory.load_tensor(p->descriptor));
   LoadOptions options;
-  options.skip = [&](const std::string& name) { return names.others.contains(name); };
+  options.skip = directory.skip();
   reader.check(wanted, options);
 
   const auto instance = slot_format(session, "export");
@@ -217,7 +242,12 @@ SaveResult export_checkpoint(const ExportRequest& request) {
   save.name = place.name();
   save.mode = mode_like(request.checkpoint);
   save.step = reader.manifest() ? reader.manifest()->step : 0;
-  save.source = reader.source([&](const Descriptor& tensor) { return names.of_parameter.at(tensor.fqn); });
+  save.source = [parameters = reader.source([&](const Descriptor& tensor) { return directory.parts(tensor); }),
+                 literals = from_tensors(exported_tensors(session)),
+                 &session](const SavePlan& plan, const SavePart& part, const Room& room) {
+    const std::string& name = plan.tensors[part.tensor].descriptor.fqn;
+    (session.disk_mapping().literals().contains(name) ? literals : parameters)(plan, part, room);
+  };
   save.text_files = {{"config.json", export_config(session)}};
   save.carried_files = files_to_carry(request.base.empty() ? request.checkpoint : request.base, {"config.json"});
   const BucketPair buckets(bucket_bytes(session));

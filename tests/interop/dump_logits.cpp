@@ -34,7 +34,7 @@ Fields read_batch(const std::string& path, Device device) {
 void dump(const std::vector<std::string>& files, const std::vector<std::string>& overrides,
           const std::vector<std::string>& plugin_path) {
   Session session(load_config(files.at(0), overrides), {.plugin_path = plugin_path});
-  session.parameters().allocate(session.device());
+  session.allocate();
   load_weights(session, session.config().get_string("model.path"));
   const Fields fields = read_batch(files.at(1), session.device());
   const Tensor logits = session.executor().logits(fields, nullptr, false).to(Dtype::f32).to(Device{}).contiguous();

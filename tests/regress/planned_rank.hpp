@@ -10,7 +10,7 @@
 #include "host/service/meta_memory.hpp"
 #include "host/train/fields.hpp"
 #include "host/train/session.hpp"
-#include "host/train/trainer.hpp"
+#include "host/train/step.hpp"
 
 namespace chassis::test {
 
@@ -75,24 +75,20 @@ class PlannedRank {
   Session& session() { return session_; }
   const ParameterTable& parameters() { return session_.parameters(); }
 
-  // As Trainer::step.
   Sent step() {
-    const int num_microbatches =
-        static_cast<int>(batch_sizes(session_.config(), session_.ranks().num_data_ranks()).num_microbatches);
-    session_.parameters().start_step();
-    for (int m = 0; m < num_microbatches; ++m) {
-      session_.executor().forward(m, fields(), 1.0);
-      session_.executor().backward(m, m + 1 == num_microbatches);
-    }
-    session_.ranks().stack->finish_grads();
-    session_.publish();
-    session_.ranks().stack->drain();
+    StepParts parts = session_.step_parts();
+    parts.device = kMetaHost;
+    StepInputs inputs;
+    inputs.schedule =
+        sequential_schedule(batch_sizes(session_.config(), session_.ranks().num_data_ranks()).num_microbatches);
+    inputs.fields = [this](int) { return fields(); };
+    run_step(parts, inputs);
     return take_sent();
   }
   // One batch.
   Sent evaluation() {
     session_.executor().loss(fields());
-    session_.ranks().stack->drain();
+    session_.ranks().stack.drain();
     return take_sent();
   }
 
@@ -106,13 +102,13 @@ class PlannedRank {
   }
   Fields fields() {
     const Config& config = session_.config();
-    return to_fields(Batch(config.get_int("train.micro_batch_size"), config.get_int("train.seq_len"), 0), kMetaHost);
+    return unread_fields(session_.program(), config.get_int("train.micro_batch_size"), config.get_int("train.seq_len"),
+                         kMetaHost);
   }
   Sent take_sent() {
     Sent sent;
-    if (Communicator* communicator = session_.ranks().communicator)
-      for (const CommCount& count : communicator->take_counts())
-        sent[count.op + " " + count.group] = {count.calls, count.bytes};
+    for (const CommCount& count : session_.ranks().communicator.take_counts())
+      sent[count.op + " " + count.group] = {count.calls, count.bytes};
     return sent;
   }
 

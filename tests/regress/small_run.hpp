@@ -111,11 +111,13 @@ plugins = )" + providers.kernels +
     write_text(folder_ / "tokens.jsonl", text);
   }
 
-  std::unique_ptr<Session> open(const std::vector<std::string>& overrides) const {
+  std::unique_ptr<Session> open(const std::vector<std::string>& overrides, ProgramPasses passes = {}) const {
     auto session = std::make_unique<Session>(
-        load_config(config_path(), overrides), SessionOptions{.plugin_path = {CHASSIS_TEST_PLUGIN_DIR}});
-    session->parameters().allocate(session->device());
+        load_config(config_path(), overrides),
+        SessionOptions{.plugin_path = {CHASSIS_TEST_PLUGIN_DIR}, .passes = std::move(passes)});
+    session->allocate();
     session->parameters().initialize(static_cast<uint64_t>(session->config().get_int("run.seed")));
+    session->publish();
     return session;
   }
 
@@ -139,31 +141,34 @@ inline std::vector<float> floats_of(const Tensor& tensor) {
   return {begin, begin + values.num_elements()};
 }
 
-inline Trained train(const SmallRun& run, int64_t num_steps, std::vector<std::string> overrides,
-                     Recompute recompute = Recompute::kNone) {
-  const auto session = run.open(overrides);
-  session->optimizer().allocate(session->device());
-  session->executor().set_recompute(recompute);
-  const auto data = session->open_train_data();
-  const BatchSizes sizes = batch_sizes(session->config(), 1);
+inline Trained train(Session& session, int64_t num_steps) {
+  const auto data = session.open_train_data();
+  const BatchSizes sizes = batch_sizes(session.config(), 1);
   TrainerOptions options;
   options.shape = {sizes.micro_batch_size, sizes.num_microbatches, 0, 1};
-  options.schedule = {"constant", session->config().get_double("optimizer.lr"), 0, 0, 0.0, num_steps};
-  options.max_grad_norm = session->config().get_double("optimizer.max_grad_norm");
+  options.schedule = {"constant", session.config().get_double("optimizer.lr"), 0, 0, 0.0, num_steps};
+  options.max_grad_norm = session.config().get_double("optimizer.max_grad_norm");
   options.max_steps = num_steps;
-  Trainer trainer(session->executor(), session->parameters(), session->optimizer(), *data, Ranks{}, session->device(),
-                  options);
+  Trainer trainer(session.step_parts(), *data, options);
   Trained trained;
   for (int64_t step = 0; step < num_steps; ++step) {
     const StepRecord record = trainer.step();
     trained.losses.push_back(record.loss);
     trained.grad_norms.push_back(record.grad_norm);
   }
-  for (const auto& p : session->parameters().all()) {
-    trained.gradients[p->name] = floats_of(p->gradient);
+  EXPECT_TRUE(session.ranks().communicator.take_counts().empty()) << "one rank sends nothing";
+  for (const auto& p : session.parameters().all()) {
+    if (p->trainable) trained.gradients[p->name] = floats_of(p->gradient);
     trained.weights[p->name] = floats_of(p->stored());
   }
   return trained;
+}
+
+inline Trained train(const SmallRun& run, int64_t num_steps, std::vector<std::string> overrides,
+                     Recompute recompute = Recompute::kNone) {
+  const auto session = run.open(overrides);
+  session->executor().set_recompute(recompute);
+  return train(*session, num_steps);
 }
 
 inline double relative(double a, double b) { return std::abs(a - b) / std::abs(b); }

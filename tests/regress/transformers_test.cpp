@@ -36,7 +36,7 @@ TEST_P(Transformers, LogitsAreTheirs) {
                  "[precision]\ncompute = \"fp32\"\n[optimizer]\nlr = 1e-3\n[attention]\nplugin = \"" +
                  GetParam().attention + "\"\n[kernels]\nplugins = " + GetParam().kernels + "\n");
   Session session(load_config(run.folder() / "model.toml", {}), {.plugin_path = {CHASSIS_TEST_PLUGIN_DIR}});
-  session.parameters().allocate(session.device());
+  session.allocate();
   load_weights(session, kFolder);
 
   std::vector<int32_t> ids = expected<int32_t>("input_ids"), positions(ids.size()), documents(ids.size(), 0);

@@ -22,7 +22,7 @@ refuse() {
   fi
 }
 
-refuse abi_major 3 "was built for ABI 9.2"
+refuse abi_major 3 "was built for ABI 9."
 refuse no_note 3 "has no manifest note"
 refuse missing_service 3 "requires the service chassis.teleport/1, which this host"
 refuse changed_schema 3 'expects "aten::mm(Tensor self, Tensor mat2, bool fast) -> Tensor", this LibTorch has "aten::mm('

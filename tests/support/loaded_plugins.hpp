@@ -5,12 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "chassis/kind/model.h"
 #include "chassis/kind/ops.h"
 #include "host/base/json.hpp"
 #include "host/plugin/registry.hpp"
-#include "host/program/record.hpp"
-#include "host/program/resolve.hpp"
+#include "host/program/compile.hpp"
+#include "host/program/model_plugin.hpp"
 #include "host/service/host_services.hpp"
 
 namespace chassis::test {
@@ -39,12 +38,14 @@ class LoadedPlugins {
   OpsProvider ops(const std::string& id) {
     return ops_provider(create("ops", id));
   }
-  // The program that a model plugin records for this config.json.
+  // What a model plugin records for this config.json.
+  Recording model(const std::string& id, const std::string& config_json) {
+    const ModelPlugin model(create("model", id));
+    model.configure(config_json);
+    return {[model](const chassis_builder_2_t* builder) { return model.record(builder); }};
+  }
   Program record_model(const std::string& id, const std::string& config_json) {
-    Instance& instance = create("model", id);
-    const auto& table = instance.interface<chassis_model_t>(CHASSIS_MODEL_ID);
-    instance.check(table.configure(instance.get(), str_of(config_json)));
-    return record_program([&](const chassis_builder_t* b) { return table.record(instance.get(), b); });
+    return compile(model(id, config_json), {}).program;
   }
   MetricsStore& metrics() { return metrics_; }
 

@@ -62,13 +62,12 @@ class Llama final : public Model {
   std::string config() const override { return llama::write_config(config_); }
   int64_t max_positions() const override { return config_.max_position_embeddings; }
 
-  std::string parameter_name(std::string_view disk_name) const override {
-    if (disk_name.ends_with("rotary_emb.inv_freq")) return "";  // a buffer that old versions of transformers stored
-    if (config_.tie_word_embeddings && disk_name == "lm_head.weight") return "";
-    for (std::string_view base : {"embed_tokens.", "layers.", "norm."}) {  // saved from the model without its head
-      if (disk_name.starts_with(base)) return join("model.", disk_name);
-    }
-    return std::string(disk_name);
+  // Names and shapes are the parameters' own.
+  void disk_mapping(DiskMapping& m) const override {
+    m.skip("*rotary_emb.inv_freq");  // a buffer that old versions of transformers stored
+    if (config_.tie_word_embeddings) m.skip("lm_head.weight");
+    for (const std::string base : {"embed_tokens.*", "layers.*", "norm.*"})  // saved from the model without its head
+      m.alias(base, "model." + base);
   }
 
  private:

@@ -10,6 +10,7 @@
 #include "chassis/attrs.hpp"
 #include "chassis/host.hpp"
 #include "chassis/kind/model.h"
+#include "chassis/tensor.h"
 
 CHASSIS_SDK_BEGIN
 
@@ -70,7 +71,7 @@ struct Mask {
 // All [control]. Throws with the block, op and dims at fault.
 class Builder {
  public:
-  Builder(const Host& host, const chassis_builder_t& raw) : host_(host), raw_(raw) {}
+  Builder(const Host& host, const chassis_builder_2_t& raw) : host_(host), raw_(raw) {}
   Builder(const Builder&) = delete;
   Builder& operator=(const Builder&) = delete;
 
@@ -100,10 +101,11 @@ class Builder {
     host_.check(raw_.input(&raw_, str(name), ids.data(), static_cast<uint32_t>(ids.size()), &out.id));
     return out;
   }
-  // A field of the batch, [B, T].
-  Value field(std::string_view name) {
-    Value out{0, {kBatch, kTime}};
-    host_.check(raw_.field(&raw_, str(name), &out.id));
+  // A field of the batch; the data says which there are.
+  Value field(std::string_view name, uint32_t dtype = CHASSIS_DTYPE_I32, Dims dims = {kBatch, kTime}) {
+    Value out{0, std::move(dims)};
+    const auto ids = ids_of(out.dims);
+    host_.check(raw_.field(&raw_, str(name), dtype, ids.data(), static_cast<uint32_t>(ids.size()), &out.id));
     return out;
   }
   void output(std::string_view name, const Value& value) { host_.check(raw_.output(&raw_, str(name), value.id)); }
@@ -247,7 +249,7 @@ class Builder {
   }
 
   const Host& host_;
-  const chassis_builder_t& raw_;
+  const chassis_builder_2_t& raw_;
 };
 
 CHASSIS_SDK_END

@@ -6,6 +6,7 @@
 #include "chassis/kind/comm.h"
 #include "chassis/kind/format.h"
 #include "chassis/kind/model.h"
+#include "chassis/kind/model_1.h"
 #include "chassis/kind/ops.h"
 #include "chassis/kind/optimizer.h"
 #include "chassis/kind/parallel.h"
@@ -47,8 +48,14 @@ CHASSIS_SDK_FIRST_SIZE(chassis_scan_sink_t, CHASSIS_SCAN_SINK_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_format_t, CHASSIS_FORMAT_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_slot_desc_t, CHASSIS_SLOT_DESC_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_op_desc_t, CHASSIS_OP_DESC_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_builder_2_t, CHASSIS_BUILDER_2_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_builder_t, CHASSIS_BUILDER_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_text_sink_t, CHASSIS_TEXT_SINK_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_disk_part_t, CHASSIS_DISK_PART_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_disk_rule_t, CHASSIS_DISK_RULE_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_literal_t, CHASSIS_LITERAL_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_disk_sink_t, CHASSIS_DISK_SINK_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_model_2_t, CHASSIS_MODEL_2_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_model_t, CHASSIS_MODEL_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_operand_t, CHASSIS_OPERAND_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_op_view_t, CHASSIS_OP_VIEW_V1_SIZE)

@@ -1,11 +1,16 @@
-// The base of model families: reads a config.json, records the program, maps names to disk and back.
+// The base of model families: reads a config.json, records the program, says how files hold the parameters.
 #pragma once
 
 #include <string>
 #include <string_view>
 
 #include "chassis/builder.hpp"
+#include "chassis/disk_mapping.hpp"
 #include "chassis/member.hpp"
+
+#ifndef CHASSIS_MIN_HOST_MINOR
+#define CHASSIS_MIN_HOST_MINOR 3  // the first that takes chassis.model/2
+#endif
 
 CHASSIS_SDK_BEGIN
 
@@ -20,26 +25,22 @@ class Model : public Member {
   virtual void record(Builder& b) = 0;
   // config.json for an export: complete, readable by the family's reference implementation.
   virtual std::string config() const = 0;
-  // The name on disk of a parameter; equal unless overridden.
-  virtual std::string disk_name(std::string_view parameter) const { return std::string(parameter); }
-  // The parameter of a name on disk; empty if that tensor is to be skipped.
-  virtual std::string parameter_name(std::string_view disk_name) const { return std::string(disk_name); }
+  // How files hold the parameters; unless overridden, each is a tensor of its own name and shape.
+  virtual void disk_mapping(DiskMapping&) const {}
   // The longest sequence that the weights were made for; 0: no bound.
   virtual int64_t max_positions() const { return 0; }
 
   template <typename T>
   static const void* interface(std::string_view id) noexcept {
-    constexpr bool kMapsNames = kOverridden<&Model::disk_name, &T::disk_name>;
-    constexpr bool kMapsBack = kOverridden<&Model::parameter_name, &T::parameter_name>;
-    static constexpr chassis_model_t kTable = {sizeof(chassis_model_t),
-                                               0,
-                                               &configure_entry,
-                                               &record_entry,
-                                               &config_entry,
-                                               kMapsNames ? &disk_name_entry : nullptr,
-                                               kMapsBack ? &parameter_name_entry : nullptr,
-                                               &max_positions_entry};
-    return id == CHASSIS_MODEL_ID ? &kTable : nullptr;
+    constexpr bool kMaps = kOverridden<&Model::disk_mapping, &T::disk_mapping>;
+    static constexpr chassis_model_2_t kTable = {sizeof(chassis_model_2_t),
+                                                 0,
+                                                 &configure_entry,
+                                                 &record_entry,
+                                                 &config_entry,
+                                                 kMaps ? &disk_mapping_entry : nullptr,
+                                                 &max_positions_entry};
+    return id == CHASSIS_MODEL_2_ID ? &kTable : nullptr;
   }
 
  private:
@@ -47,7 +48,7 @@ class Model : public Member {
     Model& model = member_of<Model>(self);
     return guard(model.host().table(), [&] { model.configure(text_of(json)); });
   }
-  static chassis_status_t* record_entry(chassis_instance* self, const chassis_builder_t* raw) noexcept {
+  static chassis_status_t* record_entry(chassis_instance* self, const chassis_builder_2_t* raw) noexcept {
     Model& model = member_of<Model>(self);
     return guard(model.host().table(), [&] {
       Builder builder(model.host(), *raw);
@@ -58,15 +59,12 @@ class Model : public Member {
     Model& model = member_of<Model>(self);
     return guard(model.host().table(), [&] { out->text(out, str(model.config())); });
   }
-  static chassis_status_t* disk_name_entry(chassis_instance* self, chassis_str_t parameter,
-                                           const chassis_text_sink_t* out) noexcept {
+  static chassis_status_t* disk_mapping_entry(chassis_instance* self, const chassis_disk_sink_t* raw) noexcept {
     Model& model = member_of<Model>(self);
-    return guard(model.host().table(), [&] { out->text(out, str(model.disk_name(text_of(parameter)))); });
-  }
-  static chassis_status_t* parameter_name_entry(chassis_instance* self, chassis_str_t disk_name,
-                                                const chassis_text_sink_t* out) noexcept {
-    Model& model = member_of<Model>(self);
-    return guard(model.host().table(), [&] { out->text(out, str(model.parameter_name(text_of(disk_name)))); });
+    return guard(model.host().table(), [&] {
+      DiskMapping mapping(model.host(), *raw);
+      model.disk_mapping(mapping);
+    });
   }
   static int64_t max_positions_entry(chassis_instance* self) noexcept {
     return member_of<Model>(self).max_positions();

@@ -35,7 +35,6 @@ class ParallelProblem {
   uint32_t reduce_dtype() const noexcept { return raw_.reduce_dtype; }
   uint32_t device_type() const noexcept { return raw_.device_type; }
   uint32_t num_microbatches() const noexcept { return raw_.num_microbatches; }
-  bool recomputes() const noexcept { return raw_.recomputes != 0; }
   // Parameters by unit, each where it is read; tied ones in several.
   std::vector<std::vector<uint32_t>> parameters_by_unit() const {
     std::vector<std::vector<uint32_t>> units(num_units());

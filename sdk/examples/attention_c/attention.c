@@ -16,7 +16,7 @@ CHASSIS_MANIFEST(
     "\n"
     "version=" CHASSIS_PLUGIN_VERSION
     "\n"
-    "abi=0.2\n"
+    "abi=0.3\n"
     "abi-min-host=0.2\n"
     "tier=" CHASSIS_PLUGIN_TIER
     "\n"

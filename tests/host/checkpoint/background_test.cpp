@@ -158,7 +158,7 @@ TEST(ReaderAsSource, GivesAnotherFormatTheSameBytes) {
     SaveRequest request;
     request.parent = dir.path();
     request.name = "to";
-    request.source = reader.source([](const Descriptor& d) { return d.fqn; });
+    request.source = reader.source();
     CheckpointWriter(huggingface(), buckets).save(plan_save(whole, {}, huggingface()), request);
     EXPECT_TRUE(verify_checkpoint(dir / "to", buckets).ok()) << mesh.text();
     request.name = "direct";
@@ -183,7 +183,7 @@ TEST(ReaderAsSource, CastsAndFindsDamage) {
     SaveRequest request;
     request.parent = dir.path();
     request.name = name;
-    request.source = reader.source([](const Descriptor& d) { return d.fqn; });
+    request.source = reader.source();
     CheckpointWriter(huggingface(), buckets).save(plan_save({tensor}, {}, huggingface()), request);
   };
   half("to");

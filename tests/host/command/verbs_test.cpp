@@ -158,7 +158,7 @@ TEST_F(Verbs, SchemaPluginsAndVersionNeedNoConfiguration) {
   EXPECT_EQ(info.output.find("betas"), std::string::npos) << "it was loaded";
   EXPECT_HAS(chassis({"plugins", "info", "adamw", "--options"}).output, "betas");
   const Outcome version = chassis({"version"});
-  EXPECT_HAS(version.output, "ABI 0.2");
+  EXPECT_HAS(version.output, "ABI 0.3");
   EXPECT_HAS(version.output, "LibTorch 2.");
   EXPECT_EQ(chassis({"--help"}).exit_code, 0);
 }

@@ -77,6 +77,22 @@ TEST_F(TrainDataTest, GivesMicroBatchesAndGlobalCounts) {
   EXPECT_TRUE(contains(error_of([&] { step.micro_batches[0].field("pixels"); }), "no field \"pixels\""));
 }
 
+TEST_F(TrainDataTest, MakesTheFieldsThatTheModelTakesAndCountsWithoutThem) {
+  TrainData all(two_sets(), nullptr);
+  const StepData expected = all.next_step(2, 3);
+  for (const std::vector<std::string>& fields : {std::vector<std::string>{"input_ids", "labels"}, {"positions"}}) {
+    DataConfig config = two_sets();
+    config.fields = fields;
+    TrainData some(config, nullptr);
+    const StepData step = some.next_step(2, 3);
+    EXPECT_EQ(step.micro_batches[0].fields.size(), fields.size());
+    for (const std::string& name : fields)
+      EXPECT_EQ(step.micro_batches[2].field(name).values, expected.micro_batches[2].field(name).values) << name;
+    EXPECT_EQ(step.num_trained_tokens, expected.num_trained_tokens);
+    EXPECT_EQ(step.num_tokens, expected.num_tokens);
+  }
+}
+
 TEST_F(TrainDataTest, ResumesExactlyFromItsCursor) {
   for (const bool prefetch : {false, true}) {
     for (const Packing packing : {Packing::kConcatSplit, Packing::kNone}) {

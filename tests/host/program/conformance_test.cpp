@@ -80,10 +80,18 @@ TEST_F(Conformance, FindsAModelThatIsNotItselfAgain) {
   EXPECT_HAS(model("wayward", "{}", "takes any config"), "it takes the config ''");
 }
 
-TEST_F(Conformance, FindsDiskNamesThatLoseParameters) {
-  EXPECT_HAS(model("wayward", "{}", "one name for two"), "have one name on disk, 'w'");
-  EXPECT_HAS(model("wayward", "{}", "no way back"),
-             "parameter 'embed.weight' is 'disk.embed.weight' on disk, which leads back to 'mbed.weight'");
+TEST_F(Conformance, FindsAMappingThatLosesElements) {
+  EXPECT_HAS(model("wayward", "{}", "one name for two"), "two tensors are called 'disk.0.upper' on disk");
+  EXPECT_HAS(model("wayward", "{}", "no such parameter"),
+             "'disk.ends' on disk is made of 'tail.weight', which is no parameter of the model");
+  EXPECT_HAS(model("wayward", "{}", "a row twice"),
+             "elements [3:4, 0:10] of parameter 'layers.0.second.weight' [10, 10] are on disk in 'disk.0.upper' and "
+             "again in 'disk.0.lower'");
+  EXPECT_HAS(model("wayward", "{}", "a row nowhere"),
+             "parameter 'layers.0.second.weight' [10, 10] has 100 elements, of which only 90 are on disk, in "
+             "'disk.0.upper', 'disk.0.lower'");
+  EXPECT_HAS(model("wayward", "{}", "skips its own"),
+             "files are to be without 'disk.*.first', and 'disk.0.first' is a tensor of the model");
 }
 
 TEST_F(Conformance, FindsGradientsThatAreNotThoseOfTheLoss) {

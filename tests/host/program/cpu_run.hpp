@@ -49,25 +49,24 @@ inline double largest_difference(const Tensor& a, const Tensor& b) {
 }
 
 struct CpuRun {
-  Program program;
-  ProgramLayout layout;
-  ParameterTable parameters;
-  ResolveOptions options;
+  CompiledProgram compiled;
+  ParameterTable& parameters;
   std::unique_ptr<Executor> executor;
 
   CpuRun(Program recorded, std::vector<OpsProvider> kernels, std::vector<OpsProvider> attention = {}, int64_t batch = 2,
          int64_t time = 3)
-      : program(std::move(recorded)), parameters(program, layout) {
-    options.batch = batch;
-    options.time = time;
-    options.kernels = std::move(kernels);
-    options.attention = std::move(attention);
+      : compiled(compile(std::move(recorded), {.resolve = {.batch = batch,
+                                                           .time = time,
+                                                           .attention = std::move(attention),
+                                                           .kernels = std::move(kernels)}})),
+        parameters(*compiled.parameters) {
     parameters.allocate({});
     parameters.initialize(7);
     make(Recompute::kNone);
   }
-  void make(Recompute recompute, UnitEvents* events = nullptr, Collectives* collectives = nullptr) {
-    executor = std::make_unique<Executor>(program, layout, parameters, options, recompute, events, collectives);
+  void make(Recompute recompute, UnitEvents* events = nullptr) {
+    compiled.set_recompute(recompute);
+    executor = std::make_unique<Executor>(compiled, events);
   }
 
   // Forward and backward of micro-batches with one loss scale; the summed loss.

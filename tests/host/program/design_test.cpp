@@ -5,11 +5,11 @@
 #include <algorithm>
 
 #include "host/program/executor.hpp"
-#include "host/program/rewrite.hpp"
 #include "host/state/cover.hpp"
 #include "tests/host/program/program_text.hpp"
 #include "tests/host/program/stub_provider.hpp"
 #include "tests/support/loaded_plugins.hpp"
+#include "tests/support/stub_passes.hpp"
 
 namespace chassis {
 namespace {
@@ -18,6 +18,7 @@ using test::LoadedPlugins;
 using test::program_text;
 using test::StubNode;
 using test::StubProvider;
+using test::TensorAxis;
 using Lines = std::vector<std::string>;
 
 constexpr int64_t kBatch = 2, kTime = 8, kWays = 2;
@@ -26,20 +27,7 @@ const Device kMeta{Device::Type::kMeta, 0};
 const char* kLlama = R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 32, "num_hidden_layers": 2,
   "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 64, "vocab_size": 51})";
 
-class TensorParallel final : public LayoutStrategy {
- public:
-  explicit TensorParallel(bool sequence) : sequence_(sequence) {}
-  std::string axis() const override { return "tp"; }
-  int64_t axis_size() const override { return kWays; }
-  bool divides(std::string_view dim) const override {
-    return dim == "heads" || dim == "kv_heads" || dim == "ffn" || dim == "vocab";
-  }
-  bool pads(std::string_view dim) const override { return dim == "vocab"; }
-  bool sequence_parallel() const override { return sequence_; }
-
- private:
-  bool sequence_;
-};
+TensorAxis tensor_parallel(bool sequence) { return {kWays, {"heads", "kv_heads", "ffn", "vocab"}, sequence}; }
 
 // Moves nothing; gives what would come back its shape.
 class RecordingCollectives final : public Collectives {
@@ -58,42 +46,8 @@ class RecordingCollectives final : public Collectives {
   }
 };
 
-// LoRA in small: y = W x becomes y = W x + B A x on every linear of the decoder layers. The base is frozen later.
-void add_adapters(Program& program) {
-  program.dims.push_back({"lora_rank", 4});
-  const auto rank = static_cast<DimId>(program.dims.size() - 1);
-  for (BlockType& block : program.blocks) {
-    for (size_t i = 0; i < block.ops.size(); ++i) {
-      if (block.ops[i].id != "linear" || block.slots[block.ops[i].params[0]].role != CHASSIS_ROLE_WEIGHT) continue;
-      const Op base = block.ops[i];
-      const auto axes = block.slots[base.params[0]].axes;
-      auto slot = [&](const char* name, std::vector<std::vector<DimId>> axes) {
-        Slot added;
-        added.name = base.name + name;
-        added.axes = std::move(axes);
-        return block.add_slot(std::move(added));
-      };
-      const SlotId a = slot(".lora_a.weight", {{rank}, axes[1]}), b = slot(".lora_b.weight", {axes[0], {rank}});
-      Op down = make_op(program, block, "linear", base.name + ".lora_a", {base.inputs[0]}, {a}, {rank});
-      Op up = make_op(program, block, "linear", base.name + ".lora_b", {down.outputs[0]}, {b}, axes[0]);
-      Op sum = make_op(program, block, "add", base.name + ".lora", {base.outputs[0], up.outputs[0]}, {}, {});
-      const ValueId result = sum.outputs[0];
-      insert_after(block, i, {down, up, sum});
-      replace_uses(block, base.outputs[0], result, i + 4);
-      i += 3;
-    }
-  }
-}
-
-// A 4-bit scheme in small: only its provider knows linears whose weight is stored so.
-void quantise(Program& program) {
-  for (BlockType& block : program.blocks)
-    for (Slot& slot : block.slots)
-      if (slot.role == CHASSIS_ROLE_WEIGHT && slot.name.find("lora") == std::string::npos) slot.storage = "nf4";
-}
-
 struct Rewrites {
-  bool adapter = false, quant = false, fused = false;
+  bool adapter = false, quant = false, fused = false, quant_provider = true;
 };
 
 // A Llama with everything that was asked for, run once forward and backward on meta tensors.
@@ -103,34 +57,25 @@ class MetaRun {
     LoadedPlugins plugins;
     recorded = plugins.record_model("llama", kLlama);
     const std::string before = program_text(recorded);
-    program = recorded;
-    if (rewrites.adapter) add_adapters(program);
-    std::vector<const LayoutStrategy*> stack;
-    if (strategy) stack.push_back(strategy);
-    layout = apply_layout(program, stack);
-    if (rewrites.quant) quantise(program);
-    untouched = before == program_text(recorded) && before == program_text(plugins.record_model("llama", kLlama));
-
-    parameters = std::make_unique<ParameterTable>(program, layout);
-    if (rewrites.adapter)
-      for (const auto& p : parameters->all()) p->trainable = p->name.find("lora") != std::string::npos;
-    parameters->allocate(kMeta);
-
     general.refuse = [](const StubNode& node) {
       return node.has_attr(".storage=") ? std::string("reads plain weights alone, not storage nf4") : std::string();
     };
     quant.refuse = [](const StubNode& node) {
       return node.has_attr(".storage=nf4") ? std::string() : std::string("the weight is not stored as nf4");
     };
-    ResolveOptions options;
-    options.device = kMeta;
-    options.batch = kBatch;
-    options.time = kTime;
-    if (rewrites.fused) options.kernels.push_back(fused.provider());
-    if (rewrites.quant) options.kernels.push_back(quant.provider());
-    options.kernels.push_back(general.provider());
-    executor =
-        std::make_unique<Executor>(program, layout, *parameters, options, Recompute::kNone, nullptr, &collectives);
+    const test::LowRankAdapter adapter;
+    const test::QuantScheme nf4("nf4");
+    CompileOptions options{.resolve = {.device = kMeta, .batch = kBatch, .time = kTime}};
+    if (rewrites.adapter) options.passes.adapters = {&adapter};
+    if (strategy) options.passes.layout = {strategy};
+    if (rewrites.quant) options.passes.quant = {&nf4};
+    if (rewrites.fused) options.resolve.kernels.push_back(fused.provider());
+    if (rewrites.quant && rewrites.quant_provider) options.resolve.kernels.push_back(quant.provider());
+    options.resolve.kernels.push_back(general.provider());
+    compiled = compile(recorded, std::move(options));
+    untouched = before == program_text(recorded) && before == program_text(plugins.record_model("llama", kLlama));
+    compiled.parameters->allocate(kMeta);
+    executor = std::make_unique<Executor>(compiled, nullptr, &collectives);
   }
 
   void run() {
@@ -152,12 +97,11 @@ class MetaRun {
     throw internal_error("no node " + name);
   }
 
-  Program recorded, program;
+  Program recorded;
   bool untouched = false;
-  ProgramLayout layout;
   StubProvider general{"general"}, quant{"nf4", {"linear"}}, fused{"fused", {"add+rms_norm"}};
   RecordingCollectives collectives;
-  std::unique_ptr<ParameterTable> parameters;
+  CompiledProgram compiled;
   std::unique_ptr<Executor> executor;
   Lines forward, backward;
 };
@@ -173,7 +117,7 @@ const std::string kGather = "all_gather tp dim 1 [2, 4, 32]", kScatter = "reduce
 
 TEST(Design, WithoutAStackNothingIsInserted) {
   MetaRun run(nullptr);
-  EXPECT_EQ(program_text(run.program), program_text(run.recorded));
+  EXPECT_EQ(program_text(run.compiled.program), program_text(run.recorded));
   run.run();
   EXPECT_EQ(run.forward, Lines());
   EXPECT_EQ(run.backward, Lines());
@@ -181,7 +125,7 @@ TEST(Design, WithoutAStackNothingIsInserted) {
 }
 
 TEST(Design, TensorParallelHasExactlyTheExpectedCollectives) {
-  const TensorParallel tp(false);
+  const TensorAxis tp = tensor_parallel(false);
   MetaRun run(&tp);
   run.run();
   const Lines layer = {kReduce, kReduce};
@@ -191,20 +135,20 @@ TEST(Design, TensorParallelHasExactlyTheExpectedCollectives) {
 }
 
 TEST(Design, SequenceParallelHasExactlyTheExpectedCollectives) {
-  const TensorParallel sp(true);
+  const TensorAxis sp = tensor_parallel(true);
   MetaRun run(&sp);
   run.run();
   const Lines forward = {kGather, kScatter, kGather, kScatter}, backward = {kGather, kScatter, kGather, kScatter};
   EXPECT_EQ(run.forward, join({{kScatter}, forward, forward, {kGather}}));
   EXPECT_EQ(run.backward, join({{kScatter}, backward, backward, {kGather}}));
   EXPECT_TRUE(run.untouched);
-  for (const Slot& slot : run.program.blocks[1].slots)
+  for (const Slot& slot : run.compiled.program.blocks[1].slots)
     EXPECT_EQ(slot.partial_gradient, slot.role == CHASSIS_ROLE_NORM) << slot.name;
 }
 
 TEST(Design, EachRankHasItsShareOfHeadsAndWidths) {
   for (bool sequence : {false, true}) {
-    const TensorParallel strategy(sequence);
+    const TensorAxis strategy = tensor_parallel(sequence);
     MetaRun run(&strategy);
     run.run();
     const int64_t time = sequence ? kTime / 2 : kTime;  // between the divided regions
@@ -223,26 +167,26 @@ TEST(Design, EachRankHasItsShareOfHeadsAndWidths) {
     EXPECT_EQ(run.node("head.lm_head").outputs[0].shape, (Shape{kBatch, kTime, 26}));
     EXPECT_TRUE(run.node("head.cross_entropy").has_attr("divided_by=tp"));
     EXPECT_TRUE(run.node("embed.embedding").has_attr("divided_by=tp"));
-    EXPECT_EQ(run.parameters->find("lm_head.weight")->value.sizes(), (Shape{26, 32}));
-    EXPECT_EQ(run.parameters->find("lm_head.weight")->descriptor.global_shape, (::chassis::Shape{51, 32}));
+    EXPECT_EQ(run.compiled.parameters->find("lm_head.weight")->value.sizes(), (Shape{26, 32}));
+    EXPECT_EQ(run.compiled.parameters->find("lm_head.weight")->descriptor.global_shape, (::chassis::Shape{51, 32}));
   }
 }
 
 TEST(Design, TheShardsOfAllRanksCoverEveryParameterOnce) {
-  const TensorParallel tp(false);
+  const TensorAxis tp = tensor_parallel(false);
   MetaRun run(&tp);
   const MeshShape mesh({{"tp", kWays}});
   std::vector<Layout> layouts;
-  for (const auto& p : run.parameters->all()) layouts.emplace_back(p->descriptor, mesh);
+  for (const auto& p : run.compiled.parameters->all()) layouts.emplace_back(p->descriptor, mesh);
   EXPECT_NO_THROW(prove_cover(layouts));
   for (const Layout& layout : layouts) {
-    const Parameter& p = *run.parameters->find(layout.descriptor().fqn);
+    const Parameter& p = *run.compiled.parameters->find(layout.descriptor().fqn);
     EXPECT_EQ(layout.local_shape(1), ::chassis::Shape(p.local_shape)) << p.name;
   }
 }
 
 TEST(Design, AdaptersAddTheirOwnSmallCollectivesUnderTensorParallelism) {
-  const TensorParallel tp(false);
+  const TensorAxis tp = tensor_parallel(false);
   MetaRun run(&tp, {.adapter = true});
   run.run();
   const std::string rank = "all_reduce tp [2, 8, 4]";  // of the low-rank product alone
@@ -251,16 +195,16 @@ TEST(Design, AdaptersAddTheirOwnSmallCollectivesUnderTensorParallelism) {
   const Lines mlp = {rank, rank, kReduce}, attention = {rank, rank, rank};  // up, gate; v, k, q
   // Below the first adapters nothing is trained: their layer's input needs no gradient.
   EXPECT_EQ(run.backward, join({{kReduce}, mlp, attention, {kReduce}, mlp, attention}));
-  EXPECT_EQ(run.parameters->find("model.layers.1.mlp.up_proj.lora_b.weight")->value.sizes(),
+  EXPECT_EQ(run.compiled.parameters->find("model.layers.1.mlp.up_proj.lora_b.weight")->value.sizes(),
             (std::vector<int64_t>{32, 4}));
-  EXPECT_EQ(run.parameters->find("model.layers.1.mlp.down_proj.lora_a.weight")->value.sizes(),
+  EXPECT_EQ(run.compiled.parameters->find("model.layers.1.mlp.down_proj.lora_a.weight")->value.sizes(),
             (std::vector<int64_t>{4, 32}));
   EXPECT_TRUE(run.untouched);
 }
 
 TEST(Design, QuantAdapterAndFusedProviderResolveInTheSameProgram) {
   for (bool sequence : {false, true}) {
-    const TensorParallel strategy(sequence);
+    const TensorAxis strategy = tensor_parallel(sequence);
     MetaRun run(&strategy, {.adapter = true, .quant = true, .fused = true});
     int written = 0;
     run.quant.backward_params = [&](const StubNode&, chassis_call_t&) { ++written; };
@@ -288,12 +232,7 @@ TEST(Design, QuantAdapterAndFusedProviderResolveInTheSameProgram) {
 
 TEST(Design, WithoutItsProviderAQuantisedWeightIsRefusedInWords) {
   try {
-    MetaRun run(nullptr, {.quant = true});
-    run.executor = nullptr;
-    ResolveOptions options;
-    options.device = kMeta;
-    options.kernels = {run.general.provider()};
-    Executor(run.program, run.layout, *run.parameters, options, Recompute::kNone).resolved(Purpose::kTraining);
+    MetaRun(nullptr, {.quant = true, .quant_provider = false}).run();
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ExitCode::kPlugin);

@@ -108,6 +108,33 @@ TEST_F(ExecutorTest, AccumulatesOverMicrobatches) {
     EXPECT_LT(largest_difference(gradient, whole.at(name)), 1e-6) << name;
 }
 
+TEST_F(ExecutorTest, RunsRangesOfUnitsAsItRunsTheWhole) {
+  CpuRun run = run_of({.layers = 3});
+  const Fields batch = fields_of(kIds, 2);
+  const double loss = run.step({batch});
+  const auto whole = run.gradients();
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+    run.make(recompute);
+    Executor& executor = *run.executor;
+    const size_t end = executor.all_units().end;
+    ASSERT_EQ(end, 5u);
+    for (size_t cut = 1; cut < end; ++cut) {
+      run.parameters.start_step();
+      const StreamValues between = executor.forward(0, {0, cut}, batch, {}, 1.0);
+      ASSERT_EQ(between.size(), 1u);
+      EXPECT_EQ(executor.forward(0, {cut, end}, batch, between, 1.0).at("loss").item(), loss);
+      StreamValues gradients = executor.backward(0, {cut, end}, {});
+      ASSERT_EQ(gradients.size(), 1u);
+      EXPECT_EQ(gradients.at("hidden").sizes(), between.at("hidden").sizes());
+      EXPECT_TRUE(executor.backward(0, {0, cut}, std::move(gradients)).empty());
+      const auto parts = run.gradients();
+      ASSERT_EQ(parts.size(), whole.size());
+      for (const auto& [name, gradient] : parts)
+        EXPECT_EQ(test::values_of(gradient), test::values_of(whole.at(name))) << name << ", cut at " << cut;
+    }
+  }
+}
+
 TEST_F(ExecutorTest, RunsForwardsAndBackwardsOfAPipelineInAnyOrder) {
   CpuRun run = run_of({});
   const Fields a = fields_of({1, 5, 9}, 1), b = fields_of({2, 2, 10}, 1);
@@ -182,14 +209,10 @@ TEST_F(ExecutorTest, NothingRunsBackwardBelowTheFirstTrainedUnit) {
 }
 
 TEST_F(ExecutorTest, AFrozenLayerAboveATrainedOnePassesGradientsThrough) {
-  CpuRun run = run_of({});
-  run.step({fields_of(kIds, 2)});
-  const auto all = run.gradients();
-  for (const auto& p : run.parameters.all()) {
-    p->trainable = p->name == "embed.weight";
-    p->gradient.reset();
-  }
-  run.make(Recompute::kNone);
+  CpuRun whole = run_of({}), run = run_of({});
+  whole.step({fields_of(kIds, 2)});
+  const auto all = whole.gradients();
+  for (const auto& p : run.parameters.all()) p->trainable = p->name == "embed.weight";
   run.step({fields_of(kIds, 2)});
   EXPECT_EQ(run.gradients().size(), 1u);
   EXPECT_EQ(test::values_of(run.gradients().at("embed.weight")), test::values_of(all.at("embed.weight")));

@@ -5,26 +5,17 @@
 #include <cstdlib>
 
 #include "host/base/file.hpp"
-#include "host/program/parameters.hpp"
 #include "tests/host/program/recorder.hpp"
 #include "tests/host/program/stub_provider.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/loaded_plugins.hpp"
+#include "tests/support/stub_passes.hpp"
 
 namespace chassis {
 namespace {
 
 using test::StubNode;
 using test::StubProvider;
-
-class Halves final : public LayoutStrategy {
- public:
-  std::string axis() const override { return "tp"; }
-  int64_t axis_size() const override { return 2; }
-  bool divides(std::string_view dim) const override { return dim != "hidden" && dim != "head_dim"; }
-  bool pads(std::string_view) const override { return false; }
-  bool sequence_parallel() const override { return true; }
-};
 
 // CHASSIS_UPDATE_GOLDEN=1 writes the file.
 void expect_golden(const std::string& name, const std::string& text) {
@@ -35,13 +26,6 @@ void expect_golden(const std::string& name, const std::string& text) {
 
 std::string llama_graph(std::vector<const LayoutStrategy*> stack, bool freeze) {
   test::LoadedPlugins plugins;
-  Program program = plugins.record_model(
-      "llama", R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 32, "num_hidden_layers": 3,
-                   "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64, "vocab_size": 50})");
-  const ProgramLayout layout = apply_layout(program, stack);
-  ParameterTable parameters(program, layout);
-  if (freeze)
-    for (const auto& p : parameters.all()) p->trainable = p->name.find("layers.2") != std::string::npos;
   StubProvider attention("flash", {"attention"}), fused("fused", {"add+rms_norm", "linear+cross_entropy"}),
       plain("plain");
   attention.refuse = [](const StubNode&) { return std::string("head_dim 8 is not a multiple of 16"); };
@@ -56,29 +40,31 @@ std::string llama_graph(std::vector<const LayoutStrategy*> stack, bool freeze) {
     if (node.pattern == "attention") out.flags = CHASSIS_KERNEL_COMPOSED;
     if (node.pattern == "gated_activation") out.flags = CHASSIS_KERNEL_HOST_OUTPUTS, out.overwrites_inputs = 1;
   };
-  ResolveOptions options;
-  options.batch = 2;
-  options.time = 8;
-  options.attention = {attention.provider()};
-  options.kernels = {fused.provider(), plain.provider()};
-  const ResolvedProgram resolved = resolve_program(program, layout, parameters, options);
-  return graph_text(program, layout, resolved, options);
+  CompileOptions options{.passes = {.layout = std::move(stack)}, .resolve = {.batch = 2, .time = 8}};
+  options.resolve.attention = {attention.provider()};
+  options.resolve.kernels = {fused.provider(), plain.provider()};
+  if (freeze)
+    options.freeze = [](ParameterTable& parameters) {
+      for (const auto& p : parameters.all()) p->trainable = p->name.find("layers.2") != std::string::npos;
+    };
+  const Recording llama =
+      plugins.model("llama", R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 32, "num_hidden_layers": 3,
+                   "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64, "vocab_size": 50})");
+  CompiledProgram compiled = compile(llama, std::move(options));
+  return graph_text(compiled);
 }
 
 TEST(Graph, ShowsProvidersShapesRefusalsAndWhatIsKept) { expect_golden("llama.txt", llama_graph({}, false)); }
 
 TEST(Graph, ShowsWhatAutoComparedAndWhy) {
-  test::SmallModel model;
-  const Program program = model.program();
-  const ProgramLayout layout;
-  ParameterTable parameters(program, layout);
   StubProvider slow("slow"), fast("fast", {"linear"}), twin("twin", {"add"}), fused("fused", {"linear+activation"});
   slow.cost = [](const StubNode& node) { return node.pattern == "add" ? 5e5 : 2.5e6; };
   fast.cost = twin.cost = [](const StubNode&) { return 5e5; };
   fused.cost = [](const StubNode&) { return 0.0; };
   ResolveOptions options;
   for (StubProvider* provider : {&fast, &fused, &slow, &twin}) options.kernels.push_back(provider->candidate());
-  const std::string text = graph_text(program, layout, resolve_program(program, layout, parameters, options), options);
+  CompiledProgram compiled = compile(test::SmallModel{}.program(), {.resolve = std::move(options)});
+  const std::string text = graph_text(compiled);
   EXPECT_HAS(text, "      auto: slow 2.5 ms alone claims rms_norm\n");
   EXPECT_HAS(text, "      auto: fused (cost unknown) alone claims linear+activation\n");
   EXPECT_HAS(text, "      auto: fast 0.5 ms is the cheapest; slow 2.5 ms\n");
@@ -88,7 +74,7 @@ TEST(Graph, ShowsWhatAutoComparedAndWhy) {
 TEST(Graph, ShowsFrozenLayersAsABlockOfTheirOwn) { expect_golden("llama-frozen.txt", llama_graph({}, true)); }
 
 TEST(Graph, ShowsCollectivesAndLocalShapes) {
-  const Halves halves;
+  const test::TensorAxis halves(2, {"heads", "kv_heads", "ffn", "vocab"}, true);
   expect_golden("llama-tp.txt", llama_graph({&halves}, false));
 }
 

@@ -2,13 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include <barrier>
-#include <set>
 #include <thread>
 
 #include "host/plugin/thread_role.hpp"
 #include "tests/host/program/cpu_run.hpp"
 #include "tests/support/expect_has.hpp"
+#include "tests/support/stub_passes.hpp"
+#include "tests/support/two_ranks.hpp"
 
 namespace chassis {
 namespace {
@@ -17,26 +17,13 @@ using test::CpuRun;
 using test::fields_of;
 using test::kIds;
 using test::LoadedPlugins;
+using test::part_of;
 using test::Recorder;
 using test::SmallModel;
+using test::TensorAxis;
+using test::ThreadedCollectives;
 
-class Divide final : public LayoutStrategy {
- public:
-  Divide(int64_t ways, std::set<std::string> dims, bool sequence = false)
-      : ways_(ways), dims_(std::move(dims)), sequence_(sequence) {}
-  std::string axis() const override { return "tp"; }
-  int64_t axis_size() const override { return ways_; }
-  bool divides(std::string_view dim) const override { return dims_.count(std::string(dim)) != 0; }
-  bool pads(std::string_view) const override { return false; }
-  bool sequence_parallel() const override { return sequence_; }
-
- private:
-  int64_t ways_;
-  std::set<std::string> dims_;
-  bool sequence_;
-};
-
-std::string layout_refusal(Program program, const Divide& strategy) {
+std::string layout_refusal(Program program, const TensorAxis& strategy) {
   const LayoutStrategy* stack[] = {&strategy};
   return test::refusal([&] { apply_layout(program, stack); });
 }
@@ -47,31 +34,33 @@ TEST(Layout, CollectivesAreEachOthersBackward) {
 }
 
 TEST(Layout, ASizeThatDoesNotDivideIsRefused) {
-  const std::string said = layout_refusal(SmallModel{}.program(), Divide(4, {"ffn"}));
+  const std::string said = layout_refusal(SmallModel{}.program(), TensorAxis(4, {"ffn"}));
   EXPECT_HAS(said, "axis 'tp' of size 4 can not divide ffn = 6");
   EXPECT_HAS(said, "choose a size that divides 6");
 }
 
 TEST(Layout, ABiasBehindADividedContractionIsRefused) {
-  EXPECT_HAS(layout_refusal(test::record([](Recorder& r) {
-               const DimId v = r.dim("vocab", 4), f = r.dim("ffn", 8), h = r.dim("hidden", 2);
-               const uint32_t block = r.block("b", [&] {
-                 const ValueId x = r.op("embedding", "e", {r.field("input_ids")}, {r.slot("e", {{v}, {h}})}, {}, {h});
-                 const ValueId u = r.op("linear", "up", {x}, {r.slot("u", {{f}, {h}})}, {}, {f});
-                 r.output("y", r.op("linear", "down", {u}, {r.slot("d", {{h}, {f}}), r.slot("c", {{h}})}, {}, {h}));
-               });
-               r.chain("c", "", {block});
-             }),
-                            Divide(2, {"ffn"})),
-             "axis 'tp' can not divide block 'b': linear 'down' has a bias, which every rank of the axis would add");
+  EXPECT_HAS(
+      layout_refusal(
+          test::record([](Recorder& r) {
+            const DimId v = r.dim("vocab", 4), f = r.dim("ffn", 8), h = r.dim("hidden", 2);
+            const uint32_t block = r.block("b", [&] {
+              const ValueId x = r.op("embedding", "e", {r.field("input_ids")}, {r.slot("e", {{v}, {h}})}, {}, {h});
+              const ValueId u = r.op("linear", "up", {x}, {r.slot("u", {{f}, {h}})}, {}, {f});
+              r.output("y", r.op("linear", "down", {u}, {r.slot("d", {{h}, {f}}), r.slot("c", {{h}})}, {}, {h}));
+            });
+            r.chain("c", "", {block});
+          }),
+          TensorAxis(2, {"ffn"})),
+      "axis 'tp' can not divide block 'b': linear 'down' has a bias, which every rank of the axis would add");
 }
 
 TEST(Layout, AContractionOfSomethingWholeIsRefused) {
-  EXPECT_HAS(layout_refusal(SmallModel{}.program(), Divide(2, {"hidden"})), "axis 'tp' can not divide block");
+  EXPECT_HAS(layout_refusal(SmallModel{}.program(), TensorAxis(2, {"hidden"})), "axis 'tp' can not divide block");
 }
 
 TEST(Layout, SequenceParallelismNeedsADividedVocabulary) {
-  EXPECT_HAS(layout_refusal(SmallModel{}.program(), Divide(2, {"ffn"}, true)),
+  EXPECT_HAS(layout_refusal(SmallModel{}.program(), TensorAxis(2, {"ffn"}, true)),
              "cross_entropy 'loss' has logits divided along T, but whole labels; divide the vocabulary as well");
 }
 
@@ -89,39 +78,8 @@ TEST(Layout, HeadsDividedOnOneSideAloneAreRefused) {
             });
             r.chain("c", "", {block});
           }),
-          Divide(2, {"heads"})),
+          TensorAxis(2, {"heads"})),
       "attention 'a' has divided heads on one side only");
-}
-
-// Two ranks on two threads, which add up for real.
-class ThreadedCollectives final : public Collectives {
- public:
-  struct Meeting {
-    std::barrier<> barrier{2};
-    Tensor parts[2];
-  };
-  ThreadedCollectives(Meeting& meeting, int rank) : meeting_(meeting), rank_(rank) {}
-
-  Tensor run(const std::string& op, const std::string&, int, const Tensor& input) override {
-    CHASSIS_CHECK(op == "comm.all_reduce", op);
-    meeting_.parts[rank_] = input;
-    meeting_.barrier.arrive_and_wait();
-    Tensor sum = meeting_.parts[0].clone();
-    sum.add(meeting_.parts[1]);
-    meeting_.barrier.arrive_and_wait();
-    return sum;
-  }
-
- private:
-  Meeting& meeting_;
-  int rank_;
-};
-
-Tensor part_of(const Tensor& whole, const Parameter& p, int rank) {
-  if (p.descriptor.placements.empty()) return whole;
-  const int dim = p.descriptor.placements[0].dim;
-  const int64_t size = p.local_shape[static_cast<size_t>(dim)];
-  return whole.narrow(dim, size * rank, size).contiguous();
 }
 
 TEST(Layout, TwoRanksTogetherComputeWhatOneDoes) {
@@ -130,22 +88,19 @@ TEST(Layout, TwoRanksTogetherComputeWhatOneDoes) {
   const double loss = whole.step({fields_of(kIds, 2)});
   const auto expected = whole.gradients();
 
-  const Divide strategy(2, {"ffn"});
-  const LayoutStrategy* stack[] = {&strategy};
+  const TensorAxis strategy(2, {"ffn"});
   ThreadedCollectives::Meeting meeting;
   auto rank_body = [&](int rank, OpsProvider provider) {
     const ThreadRoleScope role(ThreadRole::kStep);
-    Program program = SmallModel{.layers = 3}.program();
-    const ProgramLayout layout = apply_layout(program, stack);
-    ParameterTable parameters(program, layout);
+    CompiledProgram compiled =
+        compile(SmallModel{.layers = 3}.program(), {.passes = {.layout = {&strategy}},
+                                                    .resolve = {.batch = 2, .time = 3, .kernels = {provider}},
+                                                    .recompute = Recompute::kFull});
+    ParameterTable& parameters = *compiled.parameters;
     parameters.allocate({});
     for (const auto& p : parameters.all()) p->value.copy_from(part_of(whole.parameters.find(p->name)->value, *p, rank));
-    ResolveOptions options;
-    options.batch = 2;
-    options.time = 3;
-    options.kernels = {provider};
     ThreadedCollectives collectives(meeting, rank);
-    Executor executor(program, layout, parameters, options, Recompute::kFull, nullptr, &collectives);
+    Executor executor(compiled, nullptr, &collectives);
     parameters.start_step();
     EXPECT_NEAR(executor.forward(0, fields_of(kIds, 2), 1.0).item(), loss, 1e-5);
     executor.backward(0);

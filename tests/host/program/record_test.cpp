@@ -118,10 +118,20 @@ TEST(Record, BlocksAreBegunAndEnded) {
               "chain 'layers' names no block type 3");
 }
 
-TEST(Record, FieldsAreThoseOfABatch) {
-  const std::string said = record_refusal([](Recorder& r) { r.block("b", [&] { r.field("tokens"); }); });
-  EXPECT_HAS(said, "block 'b': a batch has no field 'tokens'");
-  EXPECT_HAS(said, "input_ids, positions, document_ids, labels");
+TEST(Record, KeepsWhatABatchHasToHold) {
+  const auto refusal = [](uint32_t dtype, const std::vector<DimId>& dims) {
+    return record_refusal([&](Recorder& r) {
+      r.block("a", [&] { r.output("x", r.field("lens", CHASSIS_DTYPE_I32, {kB})); });
+      r.block("b", [&] { r.field("lens", dtype, dims); });
+    });
+  };
+  EXPECT_HAS(refusal(CHASSIS_DTYPE_I64, {kB}), "block 'b', field 'lens': the dtype ");
+  EXPECT_HAS(refusal(CHASSIS_DTYPE_I32, {kB, 9}), "no dim 9 was declared");
+  EXPECT_HAS(refusal(CHASSIS_DTYPE_F32, {kB, kT}),
+             "block 'b', field 'lens': it is f32 [B, T], and i32 [B] where it was asked for before");
+  const Program program = SmallModel{}.program();
+  ASSERT_TRUE(program.fields.contains("labels"));
+  EXPECT_EQ(program.field_text(program.fields.at("labels")), "i32 [B, T]");
 }
 
 TEST(Record, OperandsMustExist) {

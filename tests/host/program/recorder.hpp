@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "chassis/tensor.h"
 #include "host/base/error.hpp"
 #include "host/plugin/status.hpp"
 #include "host/program/record.hpp"
@@ -20,7 +21,7 @@ struct SlotSpec {
 
 class Recorder {
  public:
-  explicit Recorder(const chassis_builder_t* b) : b_(b) {}
+  explicit Recorder(const chassis_builder_2_t* b) : b_(b) {}
 
   DimId dim(const std::string& name, int64_t size) {
     DimId out = 0;
@@ -44,9 +45,10 @@ class Recorder {
     check(b_->input(b_, str_of(name), dims.data(), static_cast<uint32_t>(dims.size()), &out));
     return out;
   }
-  ValueId field(const std::string& name) {
+  ValueId field(const std::string& name, uint32_t dtype = CHASSIS_DTYPE_I32,
+                const std::vector<DimId>& dims = {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME}) {
     ValueId out = 0;
-    check(b_->field(b_, str_of(name), &out));
+    check(b_->field(b_, str_of(name), dtype, dims.data(), static_cast<uint32_t>(dims.size()), &out));
     return out;
   }
   SlotId slot(const std::string& name, const std::vector<std::vector<DimId>>& axes, const SlotSpec& spec = {}) {
@@ -105,11 +107,11 @@ class Recorder {
       out.tag = CHASSIS_ATTR_FLOAT_LIST, out.value.list = {l->data(), l->size()};
     return out;
   }
-  const chassis_builder_t* b_;
+  const chassis_builder_2_t* b_;
 };
 
 inline Program record(const std::function<void(Recorder&)>& body) {
-  return record_program([&](const chassis_builder_t* b) {
+  return record_program([&](const chassis_builder_2_t* b) {
     return guarded([&] {
       Recorder recorder(b);
       body(recorder);

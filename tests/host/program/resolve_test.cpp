@@ -165,21 +165,12 @@ TEST(Resolve, AnErrorOfAClaimIsNoRefusal) {
   EXPECT_HAS(Resolution({bad.provider()}).refusal(), "provider 'bad' on embed.embedding in claim: out of tune");
 }
 
-TEST(Resolve, AnEvaluationKeepsNothingAndDropsWhatNobodyReads) {
+TEST(Resolve, LogitsDropWhatOnlyTheLossReads) {
   StubProvider all("all");
-  all.plan = [](const StubNode& node, chassis_infer_t& out) {
-    if (node.training) out.keeps_inputs = ~0u;
-  };
-  const Resolution loss_of({all.provider()}, Purpose::kLoss);
-  const ResolvedProgram loss = loss_of();
-  for (const auto& unit : loss.units) EXPECT_EQ(unit->kept_bytes, 0u);
   const Resolution logits_of({all.provider()}, Purpose::kLogits);
   const ResolvedProgram logits = logits_of();
-  EXPECT_EQ(Resolution::providers(*logits.units.back()), (Lines{"linear all"}));  // no loss
+  EXPECT_EQ(Resolution::providers(*logits.units.back()), (Lines{"linear all"}));
   EXPECT_FALSE(logits.units.back()->block.fields.count("labels"));
-  const Resolution training_of({all.provider()});
-  const ResolvedProgram training = training_of();
-  EXPECT_GT(training.units[1]->kept_bytes, 0u);
 }
 
 TEST(Resolve, UnitsOfOneKindShareOneBlock) {
@@ -194,28 +185,6 @@ TEST(Resolve, KernelsGoWithTheLastBlockThatUsesThem) {
   StubProvider all("all");
   Resolution({all.provider()})();
   EXPECT_EQ(all.live_kernels, 0);
-}
-
-TEST(Resolve, AnOutputTakesTheMemoryOfAnInputThatDies) {
-  StubProvider all("all");
-  all.plan = [](const StubNode& node, chassis_infer_t& out) {
-    out.flags = CHASSIS_KERNEL_HOST_OUTPUTS;
-    if (node.pattern == "activation") out.overwrites_inputs = 1;
-    if (node.pattern == "add") out.overwrites_inputs = 3;  // of x, which the block was given, and of the branch
-  };
-  const Resolution program_of({all.provider()}, Purpose::kLoss);
-  const ResolvedProgram program = program_of();
-  const auto& nodes = program.units[1]->nodes;
-  EXPECT_EQ(nodes[2].overwritten_input, 0);
-  EXPECT_EQ(nodes[4].overwritten_input, 1);
-  all.plan = [](const StubNode& node, chassis_infer_t& out) {
-    out.flags = CHASSIS_KERNEL_HOST_OUTPUTS;
-    out.overwrites_inputs = ~0u;
-    out.keeps_inputs = node.training ? ~0u : 0u;  // backward reads it: it does not die
-  };
-  const Resolution training_of({all.provider()});
-  const ResolvedProgram training = training_of();
-  for (const Node& node : training.units[1]->nodes) EXPECT_EQ(node.overwritten_input, -1) << node.name;
 }
 
 }  // namespace

@@ -18,13 +18,15 @@ class ShardsTest : public testing::Test {
     parameters_.initialize(7);
     std::vector<ShardRule> rules(parameters_.all().size());
     for (ShardRule& rule : rules) rule.kind = CHASSIS_SHARD_DIM, rule.axes = {"dp_shard"};
-    shards_ = std::make_unique<Shards>(parameters_, std::move(rules), nullptr, Device{});
+    shards_ = std::make_unique<Shards>(parameters_, std::move(rules), communicator_, Device{});
     shards_->allocate();
   }
 
   Program program_;
   ProgramLayout layout_;
   ParameterTable parameters_;
+  World world_;
+  Communicator communicator_{nullptr, world_, MeshShape({{"dp_shard", 1}}), 0, Device{}};
   std::unique_ptr<Shards> shards_;
   const std::vector<uint32_t> first_ = {0};
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -133,12 +134,18 @@ class Family final : public Model {
            : has("a config of its own") && is_own_ ? "{\"other\": 1}"
                                                    : "{\"family\": \"wayward\"}";
   }
-  std::string disk_name(std::string_view parameter) const override {
-    if (has("one name for two") && parameter.ends_with("second.weight")) return "w";
-    return join("disk.", parameter);
-  }
-  std::string parameter_name(std::string_view disk_name) const override {
-    return std::string(disk_name.substr(std::min<size_t>(disk_name.size(), has("no way back") ? 6 : 5)));
+  void disk_mapping(DiskMapping& m) const override {
+    m.tensor("disk.ends", {{"embed.weight"}, {has("no such parameter") ? "tail.weight" : "head.weight"}});
+    m.permuted("disk.{i}.first", "layers.{i}.first.weight");
+    const std::string second = "layers.{i}.second.weight";
+    m.tensor("disk.{i}.upper", {{second, {0}, {4}}});
+    m.tensor(has("one name for two") ? "disk.{i}.upper" : "disk.{i}.lower", {{second,
+                                                                              {has("a row twice")     ? 3
+                                                                               : has("a row nowhere") ? 5
+                                                                                                      : 4},
+                                                                              {0}}});
+    if (has("skips its own")) m.skip("disk.*.first");
+    m.literal("disk.mask", CHASSIS_DTYPE_F32, {2}, std::vector<float>{1, 1});
   }
 
  private:

@@ -16,7 +16,6 @@ class SaverTest : public testing::Test {
   void open(const std::vector<std::string>& overrides = {}) {
     saver_.reset();
     session_ = run_.open(overrides);
-    session_->optimizer().allocate(session_->device());
     saver_ = std::make_unique<Saver>(*session_, directory());
   }
 

@@ -7,6 +7,7 @@
 
 #include "tests/host/program/cpu_run.hpp"
 #include "tests/support/expect_has.hpp"
+#include "tests/support/one_rank.hpp"
 #include "tests/support/process.hpp"
 
 namespace chassis {
@@ -14,8 +15,9 @@ namespace {
 
 using test::CpuRun;
 using test::LoadedPlugins;
-using test::SmallModel;
+using test::OneRank;
 using test::ScratchDirectory;
+using test::SmallModel;
 
 class TrainerTest : public testing::Test {
  protected:
@@ -57,8 +59,9 @@ class TrainerTest : public testing::Test {
     options.max_steps = 100;
     options.max_skipped_steps = max_skipped_steps_;
     options.wishes = wishes_;
-    trainer_ =
-        std::make_unique<Trainer>(*run_->executor, run_->parameters, *optimizer_, *data_, Ranks{}, Device{}, options);
+    rank_ = std::make_unique<OneRank>(run_->compiled.program, run_->parameters);
+    trainer_ = std::make_unique<Trainer>(
+        StepParts{*run_->executor, run_->parameters, *optimizer_, rank_->ranks(), Device{}}, *data_, options);
   }
 
   std::map<std::string, std::vector<float>> weights() const {
@@ -81,6 +84,7 @@ class TrainerTest : public testing::Test {
   std::function<Wishes()> wishes_;
   std::unique_ptr<CpuRun> run_;
   std::unique_ptr<OptimizerDriver> optimizer_;
+  std::unique_ptr<OneRank> rank_;
   std::unique_ptr<TrainData> data_;
   std::unique_ptr<Trainer> trainer_;
 };

@@ -1,4 +1,5 @@
-/* chassis.model/1, kind "model": says what a model family computes, by recording it once.
+/* chassis.model/2, kind "model": says what a model family computes, by recording it once, and how files hold its
+ * parameters. chassis/kind/model_1.h is what plugins offered before; a host takes both.
  *
  * A model is a list of chains; a chain is a run of blocks, each of a recorded block type. Blocks of a chain, and
  * chains, are joined by the names of their outputs and inputs ("hidden"). Model code states no size that a strategy may
@@ -9,7 +10,7 @@
 #include "chassis/op.h"
 #include "chassis/status.h"
 
-#define CHASSIS_MODEL_ID "chassis.model/1"
+#define CHASSIS_MODEL_2_ID "chassis.model/2"
 
 typedef uint32_t chassis_dim_t;   /* from builder.dim */
 typedef uint32_t chassis_value_t; /* within the block being recorded */
@@ -69,31 +70,34 @@ typedef struct chassis_op_desc {
 #define CHASSIS_OP_DESC_V1_SIZE 88u
 
 /* All [control]. Everything passed is copied. Errors name the block, op and dims at fault. */
-typedef struct chassis_builder {
+typedef struct chassis_builder_2 {
   uint32_t struct_size;
   uint32_t reserved0;
   void* impl;
   /* A dim of the model with its logical, undivided size: "heads", "head_dim", "ffn", "vocab", "hidden". */
-  chassis_status_t* (*dim)(const struct chassis_builder* b, chassis_str_t name, int64_t size, chassis_dim_t* out);
+  chassis_status_t* (*dim)(const struct chassis_builder_2* b, chassis_str_t name, int64_t size, chassis_dim_t* out);
   /* Records a block type until end_block. */
-  chassis_status_t* (*begin_block)(const struct chassis_builder* b, chassis_str_t name, chassis_block_t* out);
-  chassis_status_t* (*end_block)(const struct chassis_builder* b);
+  chassis_status_t* (*begin_block)(const struct chassis_builder_2* b, chassis_str_t name, chassis_block_t* out);
+  chassis_status_t* (*end_block)(const struct chassis_builder_2* b);
   /* What the previous block put out under this name. */
-  chassis_status_t* (*input)(const struct chassis_builder* b, chassis_str_t name, const chassis_dim_t* dims,
+  chassis_status_t* (*input)(const struct chassis_builder_2* b, chassis_str_t name, const chassis_dim_t* dims,
                              uint32_t num_dims, chassis_value_t* out);
-  /* A field of the batch: "input_ids", "positions", "document_ids", "labels", each [B, T] i32. */
-  chassis_status_t* (*field)(const struct chassis_builder* b, chassis_str_t name, chassis_value_t* out);
-  chassis_status_t* (*slot)(const struct chassis_builder* b, const chassis_slot_desc_t* desc, chassis_slot_t* out);
+  /* A field of the batch. dtype: i32 or f32. The same in every block; a batch has the fields that are asked for, and
+   * the data refuses by name what it cannot give. It gives "input_ids", "positions", "document_ids" and "labels", each
+   * [B, T] i32. */
+  chassis_status_t* (*field)(const struct chassis_builder_2* b, chassis_str_t name, uint32_t dtype,
+                             const chassis_dim_t* dims, uint32_t num_dims, chassis_value_t* out);
+  chassis_status_t* (*slot)(const struct chassis_builder_2* b, const chassis_slot_desc_t* desc, chassis_slot_t* out);
   /* The op's first output. */
-  chassis_status_t* (*op)(const struct chassis_builder* b, const chassis_op_desc_t* desc, chassis_value_t* out);
+  chassis_status_t* (*op)(const struct chassis_builder_2* b, const chassis_op_desc_t* desc, chassis_value_t* out);
   /* Names a value for the next block. "loss" (scalar sum) is minimised; "logits" is what generation reads. */
-  chassis_status_t* (*output)(const struct chassis_builder* b, chassis_str_t name, chassis_value_t value);
+  chassis_status_t* (*output)(const struct chassis_builder_2* b, chassis_str_t name, chassis_value_t value);
   /* A chain of blocks, in program order; blocks[i] is the type of block i. "{i}" in prefix is the block's index:
    * "model.layers.{i}". */
-  chassis_status_t* (*chain)(const struct chassis_builder* b, chassis_str_t name, chassis_str_t prefix,
+  chassis_status_t* (*chain)(const struct chassis_builder_2* b, chassis_str_t name, chassis_str_t prefix,
                              const chassis_block_t* blocks, uint32_t num_blocks);
-} chassis_builder_t;
-#define CHASSIS_BUILDER_V1_SIZE 88u
+} chassis_builder_2_t;
+#define CHASSIS_BUILDER_2_V1_SIZE 88u
 
 /* Receives a text that is borrowed for the call. */
 typedef struct chassis_text_sink {
@@ -104,7 +108,60 @@ typedef struct chassis_text_sink {
 } chassis_text_sink_t;
 #define CHASSIS_TEXT_SINK_V1_SIZE 24u
 
-typedef struct chassis_model {
+/* Elements of a parameter: in its dim k those from begin[k] on, sizes[k] of them or, if that is 0, all to the end. Dims
+ * from num_dims on are whole. */
+typedef struct chassis_disk_part {
+  uint32_t struct_size;
+  uint32_t num_dims;       /* of begin and sizes */
+  chassis_str_t parameter; /* full name */
+  const int64_t* begin;
+  const int64_t* sizes;
+} chassis_disk_part_t;
+#define CHASSIS_DISK_PART_V1_SIZE 40u
+
+/* A tensor on disk: parts of parameters joined along one dim, in order, and then permuted. "{i}" in its name and in
+ * those of its parameters is one number: such a rule is one for every number for which its first parameter exists. */
+typedef struct chassis_disk_rule {
+  uint32_t struct_size;
+  uint32_t num_parts;
+  chassis_str_t name; /* on disk */
+  const chassis_disk_part_t* const* parts;
+  uint32_t join_dim;    /* of the parts; of a single part ignored */
+  uint32_t num_dims;    /* of the tensor on disk; 0: the parts' dims in their order */
+  const uint32_t* dims; /* dim k on disk is dim dims[k] of the joined parts; a dim that is left out has one index */
+} chassis_disk_rule_t;
+#define CHASSIS_DISK_RULE_V1_SIZE 48u
+
+/* A tensor that files carry and nobody trains, such as a mask or stored frequencies. */
+typedef struct chassis_literal {
+  uint32_t struct_size;
+  uint32_t dtype; /* CHASSIS_DTYPE_… */
+  chassis_str_t name;
+  const int64_t* sizes;
+  uint64_t num_dims;
+  const void* data; /* row-major */
+} chassis_literal_t;
+#define CHASSIS_LITERAL_V1_SIZE 48u
+
+/* All [control]. Everything passed is copied. A parameter that no rule names is a tensor of its own name and shape.
+ * When all is declared the host proves that every element of every parameter is in exactly one tensor, and that no name
+ * is used twice. "*" in a pattern stands for any text, once. */
+typedef struct chassis_disk_sink {
+  uint32_t struct_size;
+  uint32_t reserved0;
+  void* impl;
+  chassis_status_t* (*tensor)(const struct chassis_disk_sink* sink, const chassis_disk_rule_t* rule);
+  /* Written with these bytes and this dtype whatever export.dtype is. In files that are loaded it may be missing, and
+   * must have this shape; its values are not read. */
+  chassis_status_t* (*literal)(const struct chassis_disk_sink* sink, const chassis_literal_t* literal);
+  /* Tensors of such names may be in files; they are not read, and never written. */
+  chassis_status_t* (*skip)(const struct chassis_disk_sink* sink, chassis_str_t pattern);
+  /* Files may call a tensor so instead of `name`, in which "*" is the text that it stands for in the pattern. */
+  chassis_status_t* (*alias)(const struct chassis_disk_sink* sink, chassis_str_t pattern, chassis_str_t name);
+} chassis_disk_sink_t;
+#define CHASSIS_DISK_SINK_V1_SIZE 48u
+
+typedef struct chassis_model_2 {
   uint32_t struct_size;
   uint32_t reserved0;
   /* [control] The model's config.json, or the table [model] config as JSON. Refuses what the family can not do, by
@@ -113,19 +170,16 @@ typedef struct chassis_model {
    * refuses them where the user wrote them, in the table. Called once, before all others. */
   chassis_status_t* (*configure)(struct chassis_instance* self, chassis_str_t config_json);
   /* [control] Records the program. */
-  chassis_status_t* (*record)(struct chassis_instance* self, const chassis_builder_t* builder);
+  chassis_status_t* (*record)(struct chassis_instance* self, const chassis_builder_2_t* builder);
   /* [control] config.json for an export: complete, readable by the reference implementation of the family. */
   chassis_status_t* (*config)(struct chassis_instance* self, const chassis_text_sink_t* out);
-  /* [control] Disk mapping, both ways: the name on disk of a parameter (save), the parameter of a name on disk (load);
-   * an empty text if the file's tensor is to be skipped (a tied copy, a stored buffer). NULL: names are equal. */
-  chassis_status_t* (*disk_name)(struct chassis_instance* self, chassis_str_t parameter,
-                                 const chassis_text_sink_t* out);
-  chassis_status_t* (*parameter_name)(struct chassis_instance* self, chassis_str_t disk_name,
-                                      const chassis_text_sink_t* out);
+  /* [control] How files of the family hold the parameters, for loading and for export alike. NULL: each is a tensor of
+   * its own name and shape. */
+  chassis_status_t* (*disk_mapping)(struct chassis_instance* self, const chassis_disk_sink_t* sink);
   /* [control] The longest sequence that the weights were made for (max_position_embeddings); 0: no such bound. Longer
    * ones are computed, and the host says so. NULL: not known. */
   int64_t (*max_positions)(struct chassis_instance* self);
-} chassis_model_t;
-#define CHASSIS_MODEL_V1_SIZE 56u
+} chassis_model_2_t;
+#define CHASSIS_MODEL_2_V1_SIZE 48u
 
 #endif

@@ -92,10 +92,8 @@ typedef struct chassis_infer {
   chassis_saved_t saved[4];
   uint64_t workspace_forward_bytes;
   uint64_t workspace_backward_bytes;
-  uint64_t shared_memory_forward_bytes; /* per CUDA block; 0 on the CPU */
-  uint64_t shared_memory_backward_bytes;
 } chassis_infer_t;
-#define CHASSIS_INFER_V1_SIZE 280u
+#define CHASSIS_INFER_V1_SIZE 264u
 
 #define CHASSIS_CALL_TRAINING 1u /* saved[] will be read by a backward */
 

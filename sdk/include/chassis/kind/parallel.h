@@ -41,10 +41,8 @@ typedef struct chassis_parallel_problem {
   uint32_t reduce_dtype;     /* [precision] reduce */
   uint32_t device_type;
   uint32_t num_microbatches; /* of a step */
-  uint32_t recomputes;       /* blocks run forward again before their backward */
-  uint32_t reserved0;
 } chassis_parallel_problem_t;
-#define CHASSIS_PARALLEL_PROBLEM_V1_SIZE 64u
+#define CHASSIS_PARALLEL_PROBLEM_V1_SIZE 56u
 
 #define CHASSIS_SHARD_REPLICATE 1u  /* every rank stores it whole */
 #define CHASSIS_SHARD_DIM 2u /* chunks of ceil(size / N) of one dim, as torch.chunk and FSDP2 cut; may be empty */

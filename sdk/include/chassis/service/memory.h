@@ -26,7 +26,7 @@ typedef struct chassis_memory {
   uint32_t struct_size;
   uint32_t reserved0;
   void* impl;
-  /* [step] Scratch on the CPU, 64-byte aligned, counted as WORKSPACE of this plugin; give it back with free. */
+  /* [any] Scratch on the CPU, 64-byte aligned, counted as WORKSPACE of this plugin; give it back with free. */
   chassis_status_t* (*alloc)(const struct chassis_memory* m, uint64_t bytes, CHASSIS_OWNED void** out);
   void (*free)(const struct chassis_memory* m, CHASSIS_STOLEN void* data);
   /* [any] Live and peak bytes of one category over the process. */

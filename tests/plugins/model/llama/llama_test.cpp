@@ -1,4 +1,4 @@
-// What the llama plugin records, and how it maps names, seen through its tables.
+// What the llama plugin records, and what it says of its files, seen through its tables.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,15 +16,34 @@ class Llama : public testing::Test {
                              extra + "}";
     return host_.message(model().configure(instance_.self(), fake::str(json)));
   }
-  const chassis_model_t& model() { return instance_.interface<chassis_model_t>(CHASSIS_MODEL_ID); }
+  const chassis_model_2_t& model() { return instance_.interface<chassis_model_2_t>(CHASSIS_MODEL_2_ID); }
 
-  std::string map(chassis_status_t* (*function)(chassis_instance_t*, chassis_str_t, const chassis_text_sink_t*),
-                  std::string_view name) {
-    std::string out;
-    const chassis_text_sink_t sink = {sizeof sink, 0, &out, [](const chassis_text_sink_t* s, chassis_str_t text) {
-                                        *static_cast<std::string*>(s->impl) = fake::text_of(text);
-                                      }};
-    host_.check(function(instance_.self(), fake::str(name), &sink));
+  // What it declares of its files, one line each.
+  std::vector<std::string> mapping() {
+    using Lines = std::vector<std::string>;
+    static constexpr auto kLines = [](const chassis_disk_sink_t* s) -> Lines& { return *static_cast<Lines*>(s->impl); };
+    Lines out;
+    const chassis_disk_sink_t sink = {
+        sizeof sink,
+        0,
+        &out,
+        [](const chassis_disk_sink_t* s, const chassis_disk_rule_t* rule) -> chassis_status_t* {
+          kLines(s).push_back("tensor " + fake::text_of(rule->name));
+          return nullptr;
+        },
+        [](const chassis_disk_sink_t* s, const chassis_literal_t* literal) -> chassis_status_t* {
+          kLines(s).push_back("literal " + fake::text_of(literal->name));
+          return nullptr;
+        },
+        [](const chassis_disk_sink_t* s, chassis_str_t pattern) -> chassis_status_t* {
+          kLines(s).push_back("skip " + fake::text_of(pattern));
+          return nullptr;
+        },
+        [](const chassis_disk_sink_t* s, chassis_str_t pattern, chassis_str_t name) -> chassis_status_t* {
+          kLines(s).push_back(fake::text_of(pattern) + " is " + fake::text_of(name));
+          return nullptr;
+        }};
+    host_.check(model().disk_mapping(instance_.self(), &sink));
     return out;
   }
 
@@ -92,20 +111,15 @@ TEST_F(Llama, RecordsBiasesAndTheTiedHead) {
   EXPECT_EQ(recording.slots["mlp.down_proj.bias"].init, CHASSIS_INIT_ZEROS);
 }
 
-TEST_F(Llama, MapsNamesOnDiskToParameters) {
+TEST_F(Llama, ReadsFilesWithoutTheHeadAndSkipsStoredBuffers) {
   ASSERT_EQ(configure(), "ok");
-  EXPECT_EQ(model().disk_name, nullptr);  // equal
-  EXPECT_EQ(map(model().parameter_name, "model.layers.0.mlp.up_proj.weight"), "model.layers.0.mlp.up_proj.weight");
-  EXPECT_EQ(map(model().parameter_name, "layers.0.mlp.up_proj.weight"), "model.layers.0.mlp.up_proj.weight");
-  EXPECT_EQ(map(model().parameter_name, "embed_tokens.weight"), "model.embed_tokens.weight");
-  EXPECT_EQ(map(model().parameter_name, "norm.weight"), "model.norm.weight");
-  EXPECT_EQ(map(model().parameter_name, "lm_head.weight"), "lm_head.weight");
-  EXPECT_EQ(map(model().parameter_name, "model.layers.1.self_attn.rotary_emb.inv_freq"), "");
+  EXPECT_EQ(mapping(), (std::vector<std::string>{"skip *rotary_emb.inv_freq", "embed_tokens.* is model.embed_tokens.*",
+                                                 "layers.* is model.layers.*", "norm.* is model.norm.*"}));
 }
 
 TEST_F(Llama, SkipsAStoredCopyOfTheTiedHead) {
   ASSERT_EQ(configure(R"(, "tie_word_embeddings": true)"), "ok");
-  EXPECT_EQ(map(model().parameter_name, "lm_head.weight"), "");
+  EXPECT_EQ(mapping().at(1), "skip lm_head.weight");
 }
 
 TEST_F(Llama, CountsUnknownKeysAndPassesRefusalsOn) {

@@ -1,0 +1,119 @@
+// A reader as the source of a save: from file to file, where both may have the elements in another order.
+#include <map>
+#include <memory>
+
+#include "host/base/error.hpp"
+#include "host/checkpoint/checksum.hpp"
+#include "host/checkpoint/element_copy.hpp"
+#include "host/checkpoint/reader.hpp"
+#include "host/state/tile.hpp"
+
+namespace chassis {
+namespace {
+
+constexpr int64_t kCastElements = 1 << 16;  // of a box that is copied to another dtype, at a time
+constexpr int64_t kTileRun = 512;           // in both files
+
+}  // namespace
+
+// Copies from file to file, and compares every box with its checksum once all of it was read.
+class CheckpointReader::BoxCopier {
+ public:
+  explicit BoxCopier(CheckpointReader& reader) : reader_(reader) {}
+
+  // `from` says where a tensor's elements lie in the box of the scan, `to` where they go in one of the dtype.
+  void copy(uint32_t box, const Piece& from, const Piece& to, Dtype dtype, const Room& room) {
+    for (const Copy& copy : copies({from}, {to})) {
+      if (runs_agree(copy))
+        copy_runs(box, copy, dtype, room);
+      else
+        copy_tiles(box, copy, dtype, room);
+    }
+  }
+
+ private:
+  struct Read {
+    RunsChecksum checksum;
+    uint64_t num_bytes;
+  };
+
+  void copy_runs(uint32_t box, const Copy& copy, Dtype to, const Room& room) {
+    const Dtype from = dtype_of(box);
+    const auto in_bytes = static_cast<uint64_t>(size_bytes(from)), out_bytes = static_cast<uint64_t>(size_bytes(to));
+    const bool casts = from != to;
+    const Tensor chunk = casts ? Tensor::empty(std::vector<int64_t>{kCastElements}, from) : Tensor();
+    for_each_run(copy, [&](int64_t at, int64_t to_at, int64_t length) {
+      while (length > 0) {
+        const uint64_t wanted = static_cast<uint64_t>(casts ? std::min(length, kCastElements) : length) * out_bytes;
+        const std::span<std::byte> bytes = room(static_cast<uint64_t>(to_at) * out_bytes, wanted);
+        const auto count = static_cast<int64_t>(bytes.size() / out_bytes);
+        std::byte* const memory = casts ? chunk.data_as<std::byte>() : bytes.data();
+        read(box, at, {memory, static_cast<uint64_t>(count) * in_bytes});
+        if (casts) read_elements(chunk, 0, count, to, bytes.data());
+        at += count, to_at += count, length -= count;
+      }
+    });
+  }
+
+  void copy_tiles(uint32_t box, const Copy& copy, Dtype to, const Room& room) {
+    const Dtype from = dtype_of(box);
+    const auto in_bytes = static_cast<uint64_t>(size_bytes(from)), out_bytes = static_cast<uint64_t>(size_bytes(to));
+    const Tensor chunk = Tensor::empty(std::vector<int64_t>{kTileRun * kTileRun}, from);
+    std::vector<std::byte> turned(static_cast<size_t>(kTileRun * kTileRun) * out_bytes);
+    for_each_tile(copy, &Copy::from, kTileRun, kTileRun, [&](const Copy& tile) {
+      const StridedView packed{0, row_major_strides(tile.box.sizes())};
+      for_each_run({tile.box, tile.from, packed}, [&](int64_t at, int64_t in_chunk, int64_t length) {
+        read(box, at,
+             {chunk.data_as<std::byte>() + static_cast<uint64_t>(in_chunk) * in_bytes,
+              static_cast<uint64_t>(length) * in_bytes});
+      });
+      const Copy out = in_order_of(&Copy::to, {tile.box, packed, tile.to});
+      const Shape sizes = out.box.sizes();
+      read_strided(chunk, sizes, out.from, to, turned.data());
+      for_each_run({out.box, {0, row_major_strides(sizes)}, out.to}, [&](int64_t at, int64_t to_at, int64_t length) {
+        put(room, static_cast<uint64_t>(to_at) * out_bytes,
+            std::span(turned).subspan(static_cast<uint64_t>(at) * out_bytes,
+                                      static_cast<uint64_t>(length) * out_bytes));
+      });
+    });
+  }
+
+  void read(uint32_t box, int64_t at, std::span<std::byte> bytes) {
+    const FormatScan::Found& found = reader_.scan_.boxes[box];
+    const uint64_t offset = static_cast<uint64_t>(at * size_bytes(found.box.dtype));
+    reader_.directory_->open(found.place.file).pread_exact(bytes.data(), bytes.size(), found.place.offset + offset);
+    if (reader_.manifest_crc_.empty()) return;
+    Read& so_far = boxes_.try_emplace(box, Read{RunsChecksum(found.box.num_bytes()), 0}).first->second;
+    so_far.checksum.add(offset, bytes);
+    so_far.num_bytes += bytes.size();
+    if (so_far.num_bytes < found.box.num_bytes()) return;
+    reader_.compare_checksum(box, box_checksum(so_far.checksum.remainder(), so_far.num_bytes));
+    boxes_.erase(box);
+  }
+  Dtype dtype_of(uint32_t box) const { return reader_.scan_.boxes[box].box.dtype; }
+
+  CheckpointReader& reader_;
+  std::map<uint32_t, Read> boxes_;  // of which something was read, and not yet all
+};
+
+PartSource CheckpointReader::source(std::function<std::vector<DiskPart>(const Descriptor& tensor)> parts) {
+  auto copier = std::make_shared<BoxCopier>(*this);
+  return [this, copier, parts = std::move(parts)](const SavePlan& plan, const SavePart& part, const Room& room) {
+    const Piece to = part.place(plan);
+    for (const DiskPart& from : parts(plan.tensors[part.tensor].descriptor)) {
+      const DiskTensor* found = find(from.disk_name);
+      CHASSIS_CHECK(found != nullptr, from.disk_name);
+      for (const uint32_t box : found->boxes) {
+        const Piece piece = from.piece(scan_.boxes[box].box.box);
+        if (!piece.box.empty()) copier->copy(box, piece, to, plan.boxes[part.box].dtype, room);
+      }
+    }
+  };
+}
+
+PartSource CheckpointReader::source() {
+  return source(
+      [](const Descriptor& tensor) { return std::vector<DiskPart>{DiskPart::whole(tensor.fqn, tensor.global_shape)}; });
+}
+
+}  // namespace chassis

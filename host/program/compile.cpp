@@ -1,0 +1,115 @@
+#include "host/program/compile.hpp"
+
+#include <iterator>
+#include <set>
+#include <utility>
+
+#include "host/program/liveness.hpp"
+#include "host/program/providers.hpp"
+#include "host/program/record.hpp"
+#include "host/program/rewrite.hpp"
+
+namespace chassis {
+namespace {
+
+using Reports = std::vector<PassReport>;
+
+void append(Reports& reports, Reports more) {
+  reports.insert(reports.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+}
+
+Program record(const Recording& from) {
+  try {
+    Program program = record_program(from.record);
+    if (from.check) from.check(program);
+    return program;
+  } catch (const Error& e) {
+    if (from.where.file.empty()) throw;
+    Error error(e.code(), from.where, e.message());
+    if (!from.file.empty()) error.with("file", from.file);
+    throw error.hint(e.hint_text());
+  }
+}
+
+Reports rewrite(const std::string& kind, const std::vector<const RewritePass*>& passes, Program& program) {
+  if (passes.empty()) return {{kind, "", "none is chosen"}};
+  Reports reports;
+  for (const RewritePass* pass : passes) {
+    const size_t before = reports.size();
+    pass->rewrite(program, [&](std::string subject, std::string what) {
+      reports.push_back({kind, pass->name() + " on " + subject, std::move(what)});
+    });
+    check_rewritten(program, kind + " '" + pass->name() + "'");
+    if (reports.size() == before) reports.push_back({kind, pass->name(), "finds nothing to change"});
+  }
+  return reports;
+}
+
+}  // namespace
+
+CompiledProgram compile(const Recording& recording, CompileOptions options) {
+  return compile(record(recording), std::move(options));
+}
+
+CompiledProgram compile(Program recorded, CompileOptions options) {
+  CompiledProgram out;
+  out.program = std::move(recorded);
+  append(out.rewrites_, report_of_record(out.program));
+  append(out.rewrites_, rewrite("adapter", options.passes.adapters, out.program));
+  out.layout = apply_layout(out.program, options.passes.layout);
+  append(out.rewrites_, report_of_layout(out.program, out.layout));
+  append(out.rewrites_, rewrite("quant", options.passes.quant, out.program));
+
+  out.parameters = std::make_unique<ParameterTable>(out.program, out.layout);
+  if (options.freeze) options.freeze(*out.parameters);
+  out.parameters->set_precision(options.resolve.compute);
+
+  out.options = std::move(options.resolve);
+  for (const auto* providers : {&out.options.attention, &out.options.kernels})
+    for (const OpsProvider& provider : *providers) check_provider(provider);
+  out.recompute_ = options.recompute;
+  for (const Purpose purpose : options.purposes) out.resolved(purpose);
+  return out;
+}
+
+const ResolvedProgram& CompiledProgram::resolved(Purpose purpose) {
+  if (const auto known = resolved_.find(purpose); known != resolved_.end()) return known->second;
+  options.purpose = purpose;
+  ResolvedProgram resolved = resolve_program(program, layout, *parameters, options);
+  // Once: evaluation has the nodes of training. Logits lack the loss.
+  if (purpose != Purpose::kLogits && !std::exchange(counted_idle_, true)) count_idle_providers(resolved, options);
+  finish(resolved);
+  return resolved_.emplace(purpose, std::move(resolved)).first->second;
+}
+
+void CompiledProgram::finish(ResolvedProgram& resolved) const {
+  apply_recompute(program, recompute_, resolved);
+  std::set<ResolvedBlock*> blocks;  // units share them
+  for (const auto& unit : resolved.units) blocks.insert(unit.get());
+  for (ResolvedBlock* block : blocks) find_liveness(program, layout, options, *block);
+}
+
+void CompiledProgram::set_recompute(Recompute recompute, std::string reason) {
+  recompute_ = recompute;
+  recompute_reason_ = std::move(reason);
+  for (auto& [purpose, resolved] : resolved_) finish(resolved);
+}
+
+std::vector<PassReport> CompiledProgram::reports(Purpose purpose) {
+  const ResolvedProgram& program = resolved(purpose);
+  Reports reports = rewrites_;
+  append(reports, report_of_providers(program, options));
+  append(reports, report_of_recompute(program, recompute_, recompute_reason_));
+  append(reports, report_of_liveness(program));
+  return reports;
+}
+
+ResolvedBlock compile_block(const Program& program, const ProgramLayout& layout, uint32_t type,
+                            std::span<const uint8_t> slot_trainable, bool inputs_need_grad,
+                            const ResolveOptions& options) {
+  ResolvedBlock block = resolve_block(program, layout, type, slot_trainable, inputs_need_grad, options);
+  find_liveness(program, layout, options, block);
+  return block;
+}
+
+}  // namespace chassis

@@ -1,0 +1,64 @@
+#include "host/program/model_plugin.hpp"
+
+#include "host/base/error.hpp"
+#include "host/plugin/status.hpp"
+#include "host/plugin/text_sink.hpp"
+#include "host/program/model_shim.hpp"
+
+namespace chassis {
+
+ModelPlugin::ModelPlugin(Instance& instance) : instance_(&instance) {
+  const auto* table = instance.interface_or_null<chassis_model_2_t>(CHASSIS_MODEL_2_ID);
+  if (table == nullptr) first_ = instance.interface_or_null<chassis_model_t>(CHASSIS_MODEL_ID);
+  if (first_ != nullptr) {
+    table_.configure = first_->configure;
+    table_.config = first_->config;
+    table_.max_positions = first_->max_positions;
+  } else {
+    table_ = instance.interface<chassis_model_2_t>(CHASSIS_MODEL_2_ID);
+  }
+  instance.require(first_ ? CHASSIS_MODEL_ID : CHASSIS_MODEL_2_ID,
+                   {{"configure", table_.configure != nullptr},
+                    {"record", (first_ ? first_->record != nullptr : table_.record != nullptr)},
+                    {"config", table_.config != nullptr}});
+}
+
+void ModelPlugin::configure(const std::string& config_json) const {
+  instance_->check(table_.configure(instance_->get("configure"), str_of(config_json)));
+}
+
+std::string ModelPlugin::configure_refusal(const std::string& config_json) const {
+  chassis_status_t* status = table_.configure(instance_->get("configure"), str_of(config_json));
+  if (status == nullptr) return "";
+  const std::string text = status_text(status);
+  status_release(status);
+  return text.empty() ? "without a word" : text;
+}
+
+chassis_status_t* ModelPlugin::record(const chassis_builder_2_t* builder) const {
+  if (first_ != nullptr) return record_first(*first_, instance_->get("record"), *builder);
+  return table_.record(instance_->get("record"), builder);
+}
+
+std::string ModelPlugin::config() const {
+  TextSink sink;
+  instance_->check(table_.config(instance_->get("config"), sink.get()));
+  return sink.take();
+}
+
+DiskMapping ModelPlugin::disk_mapping(const ParameterTable& parameters) const {
+  try {
+    if (first_ != nullptr) return map_first(*first_, *instance_, parameters);
+    return record_disk_mapping(parameters, [&](const chassis_disk_sink_t* sink) -> chassis_status_t* {
+      return table_.disk_mapping ? table_.disk_mapping(instance_->get("disk_mapping"), sink) : nullptr;
+    });
+  } catch (const Error& error) {
+    throw Error(error.code(), error.where(), instance_->who() + ": " + error.message()).hint(error.hint_text());
+  }
+}
+
+int64_t ModelPlugin::max_positions() const {
+  return table_.max_positions ? table_.max_positions(instance_->get("max_positions")) : 0;
+}
+
+}  // namespace chassis

@@ -1,0 +1,117 @@
+#include "host/program/pass_report.hpp"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+namespace chassis {
+namespace {
+
+using Reports = std::vector<PassReport>;
+
+template <class Count>
+std::string counted(Count count, const std::string& noun) {
+  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+}
+
+// Units share them; in the order of the program.
+std::vector<const ResolvedBlock*> distinct_blocks(const ResolvedProgram& resolved) {
+  std::vector<const ResolvedBlock*> blocks;
+  for (const auto& unit : resolved.units)
+    if (std::find(blocks.begin(), blocks.end(), unit.get()) == blocks.end()) blocks.push_back(unit.get());
+  return blocks;
+}
+
+}  // namespace
+
+Reports report_of_record(const Program& program) {
+  size_t num_ops = 0, num_slots = 0;
+  for (const BlockType& block : program.blocks) num_ops += block.ops.size(), num_slots += block.slots.size();
+  return {{"record", "",
+           counted(program.num_units(), "unit") + " of " + counted(program.blocks.size(), "block type") + " with " +
+               counted(num_ops, "op") + " and " + counted(num_slots, "parameter")}};
+}
+
+Reports report_of_layout(const Program& program, const ProgramLayout& layout) {
+  if (layout.axes.empty()) return {{"layout", "", "no axis divides the computation"}};
+  Reports reports;
+  for (size_t a = 0; a < layout.axes.size(); ++a) {
+    const LayoutAxis& axis = layout.axes[a];
+    size_t num_divided = 0;
+    std::map<std::string, size_t> collectives;
+    for (const BlockType& block : program.blocks) {
+      num_divided += static_cast<size_t>(std::count_if(block.slots.begin(), block.slots.end(), [&](const Slot& slot) {
+        return slot.sharding[a].kind == Sharding::Kind::kShard;
+      }));
+      for (const Op& op : block.ops)
+        if (const AttrValue* of = op.attr("axis"); is_collective(op) && of && *of == AttrValue(axis.name))
+          ++collectives[op.id.substr(kCommPrefix.size())];
+    }
+    std::string inserted;
+    for (const auto& [op, count] : collectives)
+      inserted += (inserted.empty() ? "" : ", ") + std::to_string(count) + " × " + op;
+    reports.push_back({"layout", axis.name,
+                       "divides " + counted(num_divided, "parameter") + " by " + std::to_string(axis.size) +
+                           " and inserts " + (inserted.empty() ? "no collective" : inserted)});
+  }
+  return reports;
+}
+
+Reports report_of_providers(const ResolvedProgram& resolved, const ResolveOptions& options) {
+  size_t num_nodes = 0;
+  std::map<const OpsProvider*, size_t> claimed;
+  std::map<std::tuple<std::string, std::string, std::string>, size_t> refused;
+  for (const ResolvedBlock* block : distinct_blocks(resolved))
+    for (const Node& node : block->nodes) {
+      if (!node.provider) continue;  // a collective
+      ++num_nodes, ++claimed[node.provider];
+      for (const Refusal& r : node.refusals) ++refused[{r.provider, r.pattern, r.reason}];
+    }
+  Reports reports;
+  for (const auto* providers : {&options.attention, &options.kernels})
+    for (const OpsProvider& provider : *providers)
+      reports.push_back({"providers", provider.name,
+                         "computes " + std::to_string(claimed[&provider]) + " of " + counted(num_nodes, "node")});
+  for (const auto& [refusal, count] : refused) {
+    const auto& [provider, pattern, reason] = refusal;
+    reports.push_back({"providers", provider, "refuses " + std::to_string(count) + " × " + pattern + ": " + reason});
+  }
+  return reports;
+}
+
+Reports report_of_recompute(const ResolvedProgram& resolved, const Recompute& recompute, const std::string& reason) {
+  if (resolved.purpose != Purpose::kTraining) return {{"recompute", "", "nothing is kept for a backward"}};
+  const auto again = std::count(resolved.recomputed.begin(), resolved.recomputed.end(), 1);
+  return {{"recompute", "",
+           text(recompute) + ": " + std::to_string(again) + " of " + counted(resolved.units.size(), "unit") +
+               (again == 1 ? " runs" : " run") + " forward again" + (reason.empty() ? "" : "; " + reason)}};
+}
+
+Reports report_of_liveness(const ResolvedProgram& resolved) {
+  Reports reports;
+  for (const ResolvedBlock* block : distinct_blocks(resolved)) {
+    std::set<ValueId> used;
+    for (const Node& node : block->nodes)
+      for (const auto* values : {&node.inputs, &node.outputs}) used.insert(values->begin(), values->end());
+    used.erase(kAbsent);
+    const auto in_place = std::count_if(block->nodes.begin(), block->nodes.end(),
+                                        [](const Node& node) { return node.overwritten_input >= 0; });
+    reports.push_back({"liveness", block->block.name,
+                       std::to_string(block->kept.size()) + " of " + counted(used.size(), "value") +
+                           " live until backward, " + counted(in_place, "output") + " in place of an input"});
+  }
+  return reports;
+}
+
+std::string text(const Reports& reports) {
+  std::string out;
+  for (const PassReport& r : reports) {
+    std::string pass = r.pass;
+    pass.resize(std::max<size_t>(pass.size(), 9), ' ');
+    out += "  " + pass + " " + (r.subject.empty() ? "" : r.subject + ": ") + r.what + "\n";
+  }
+  return out;
+}
+
+}  // namespace chassis

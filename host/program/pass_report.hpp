@@ -1,0 +1,31 @@
+// What passes did to a program or refused to do, and why; for `chassis check --graph`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "host/program/layout.hpp"
+#include "host/program/program.hpp"
+#include "host/program/recompute.hpp"
+#include "host/program/resolve.hpp"
+
+namespace chassis {
+
+struct PassReport {
+  std::string pass;     // "providers"
+  std::string subject;  // "sdpa", "layer.q_proj"; empty: the whole program
+  std::string what;     // it did, or the reason for which it did not
+};
+
+// Each returns one report at least.
+std::vector<PassReport> report_of_record(const Program& program);
+std::vector<PassReport> report_of_layout(const Program& program, const ProgramLayout& layout);
+std::vector<PassReport> report_of_providers(const ResolvedProgram& resolved, const ResolveOptions& options);
+std::vector<PassReport> report_of_recompute(const ResolvedProgram& resolved, const Recompute& recompute,
+                                            const std::string& reason);
+std::vector<PassReport> report_of_liveness(const ResolvedProgram& resolved);
+
+// A line for each.
+std::string text(const std::vector<PassReport>& reports);
+
+}  // namespace chassis

@@ -1,0 +1,48 @@
+#include "host/state/disk_part.hpp"
+
+#include <numeric>
+#include <utility>
+
+namespace chassis {
+
+DiskPart DiskPart::whole(std::string disk_name, const Shape& shape) {
+  DiskPart part{std::move(disk_name), shape, Box::whole(shape), Shape::filled(shape.ndim(), 0), {}};
+  part.dims.resize(static_cast<size_t>(shape.ndim()));
+  std::iota(part.dims.begin(), part.dims.end(), 0);
+  return part;
+}
+
+Box DiskPart::on_disk(const Box& in_tensor) const {
+  Box out{disk_begin, disk_begin};
+  for (int k = 0; k < disk_begin.ndim(); ++k) {
+    const int dim = dims[static_cast<size_t>(k)];
+    out.begin[k] += in_tensor.begin[dim] - box.begin[dim];
+    out.end[k] += in_tensor.end[dim] - box.begin[dim];
+  }
+  return out;
+}
+
+Box DiskPart::in_tensor(const Box& on_disk) const {
+  Box out = box;
+  for (int k = 0; k < disk_begin.ndim(); ++k) {
+    const int dim = dims[static_cast<size_t>(k)];
+    out.begin[dim] = box.begin[dim] + on_disk.begin[k] - disk_begin[k];
+    out.end[dim] = box.begin[dim] + on_disk.end[k] - disk_begin[k];
+  }
+  return out;
+}
+
+Piece DiskPart::piece(const Box& disk_box) const {
+  const Box shared = intersection(disk_box, on_disk(box));
+  const Shape strides = row_major_strides(disk_box.sizes());
+  Piece out;
+  out.box = in_tensor(shared);
+  out.local.strides = Shape::filled(box.ndim(), 0);
+  for (int k = 0; k < disk_box.ndim(); ++k) {
+    out.local.offset += (shared.begin[k] - disk_box.begin[k]) * strides[k];
+    out.local.strides[dims[static_cast<size_t>(k)]] = strides[k];
+  }
+  return out;
+}
+
+}  // namespace chassis

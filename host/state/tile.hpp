@@ -1,0 +1,49 @@
+// Copies between two sides that run along different dims, as a transposition does: cut into tiles, so that each side is
+// read or written in runs.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "host/state/intersect.hpp"
+
+namespace chassis {
+
+using CopySide = StridedView Copy::*;
+
+// Whether neighbours of one side are neighbours of the other, so that for_each_run() finds runs.
+bool runs_agree(const Copy& copy);
+// The same copy with its dims in the order of one side, slowest first. Its box says no more than the sizes.
+Copy in_order_of(CopySide side, const Copy& copy);
+// The dim along which a side runs; 0 if nothing has more than one index.
+int fastest_dim(const Copy& copy, CopySide side);
+
+// Calls visit(tile) for tiles that cover a copy whose runs do not agree: at most `from_run` elements where `from` runs,
+// `to_run` where `to` does. The dims of a tile are in the order of `packed`.
+template <class Visit>
+void for_each_tile(const Copy& whole, CopySide packed, int64_t from_run, int64_t to_run, Visit&& visit) {
+  if (whole.box.empty()) return;
+  const Copy copy = in_order_of(packed, whole);
+  const Shape sizes = copy.box.sizes();
+  Shape most = Shape::filled(sizes.ndim(), 1), at = Shape::filled(sizes.ndim(), 0);
+  most[fastest_dim(copy, &Copy::from)] = from_run;
+  most[fastest_dim(copy, &Copy::to)] = to_run;
+  while (true) {
+    Copy tile = copy;
+    for (int d = 0; d < sizes.ndim(); ++d) {
+      tile.box.begin[d] = copy.box.begin[d] + at[d];
+      tile.box.end[d] = std::min(copy.box.end[d], tile.box.begin[d] + most[d]);
+      tile.from.offset += at[d] * copy.from.strides[d];
+      tile.to.offset += at[d] * copy.to.strides[d];
+    }
+    visit(tile);
+    int d = sizes.ndim() - 1;
+    for (; d >= 0; --d) {
+      if ((at[d] += most[d]) < sizes[d]) break;
+      at[d] = 0;
+    }
+    if (d < 0) return;
+  }
+}
+
+}  // namespace chassis

@@ -1,0 +1,72 @@
+// How files hold the parameters of a model: m.tensor("qkv.weight", {{"q.weight"}, {"k.weight"}, {"v.weight"}}). What is
+// declared here is read and written by it; chassis/kind/model.h says what the host proves.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "chassis/host.hpp"
+#include "chassis/kind/model.h"
+
+CHASSIS_SDK_BEGIN
+
+// Elements of a parameter: in dim k those from begin[k] on, sizes[k] of them, or all to the end if that is 0.
+struct DiskPart {
+  std::string parameter;  // full name
+  std::vector<int64_t> begin = {}, sizes = {};
+};
+
+// All [control]. Throws with the tensor and the parameter at fault.
+class DiskMapping {
+ public:
+  DiskMapping(const Host& host, const chassis_disk_sink_t& raw) : host_(host), raw_(raw) {}
+  DiskMapping(const DiskMapping&) = delete;
+  DiskMapping& operator=(const DiskMapping&) = delete;
+
+  // The parts joined along `join_dim`. "{i}" in all names is any one number. Dim k of the tensor on disk is dim dims[k]
+  // of the parts; no dims: the same. {1, 0} transposes, and {1, 2} drops a first dim of one index.
+  void tensor(std::string_view name, const std::vector<DiskPart>& parts, uint32_t join_dim = 0,
+              const std::vector<uint32_t>& dims = {}) {
+    std::vector<chassis_disk_part_t> raw_parts;
+    for (const DiskPart& part : parts) {
+      if (part.begin.size() != part.sizes.size())
+        fail_invalid("'", part.parameter, "': ", part.begin.size(), " begins and ", part.sizes.size(), " sizes");
+      raw_parts.push_back({sizeof(chassis_disk_part_t), static_cast<uint32_t>(part.begin.size()), str(part.parameter),
+                           part.begin.data(), part.sizes.data()});
+    }
+    std::vector<const chassis_disk_part_t*> pointers;
+    for (const chassis_disk_part_t& part : raw_parts) pointers.push_back(&part);
+    const chassis_disk_rule_t rule = {sizeof rule, static_cast<uint32_t>(parts.size()), str(name),  pointers.data(),
+                                      join_dim,    static_cast<uint32_t>(dims.size()),  dims.data()};
+    host_.check(raw_.tensor(&raw_, &rule));
+  }
+  // The same elements in another order of dims: linear weights that a family keeps as [in, out] are transposed.
+  void permuted(std::string_view name, std::string parameter, const std::vector<uint32_t>& dims = {1, 0}) {
+    tensor(name, {{std::move(parameter)}}, 0, dims);
+  }
+
+  // A tensor that files carry and nobody trains; `values` are row-major.
+  template <typename T>
+  void literal(std::string_view name, uint32_t dtype, const std::vector<int64_t>& sizes, const std::vector<T>& values) {
+    int64_t num_values = 1;
+    for (const int64_t size : sizes) num_values *= size;
+    if (num_values != static_cast<int64_t>(values.size()))
+      fail_invalid("'", name, "': ", values.size(), " values, expected ", num_values);
+    const chassis_literal_t raw = {sizeof raw, dtype, str(name), sizes.data(), sizes.size(), values.data()};
+    host_.check(raw_.literal(&raw_, &raw));
+  }
+
+  // Tensors of such names may be in files, and are neither read nor written. "*" is any text.
+  void skip(std::string_view pattern) { host_.check(raw_.skip(&raw_, str(pattern))); }
+  // Files may call a tensor so instead of `name`: alias("layers.*", "model.layers.*").
+  void alias(std::string_view pattern, std::string_view name) {
+    host_.check(raw_.alias(&raw_, str(pattern), str(name)));
+  }
+
+ private:
+  const Host& host_;
+  const chassis_disk_sink_t& raw_;
+};
+
+CHASSIS_SDK_END

@@ -1,0 +1,33 @@
+// An ops provider for linears of a quant scheme, for pipeline_test.cpp: it claims stub/linear whose weight is stored as
+// stub4, and computes it as the reference does.
+#include "chassis/ops.hpp"
+#include "chassis/plugin.hpp"
+
+namespace reference {
+std::unique_ptr<chassis::Kernel> make_linear(const chassis::NodeView& node);
+}
+
+namespace {
+
+using namespace chassis;
+
+class StoredLinear : public Ops {
+ public:
+  static constexpr std::string_view kDoc = "linears whose weight is stored as stub4, for tests";
+  static constexpr std::string_view kPatterns[] = {"stub/linear"};
+  using Ops::Ops;
+
+  double claim(const NodeView& node) override {
+    if (node.op(0).attr_string("storage") != "stub4") refuse("the weight is not stored as stub4");
+    return 0;
+  }
+  void infer(const NodeView& node, Infer& out) override {
+    out.flags(CHASSIS_KERNEL_HOST_OUTPUTS | CHASSIS_KERNEL_ADDS_GRAD_INPUTS);
+    if (node.training()) out.keeps_input(0);
+  }
+  std::unique_ptr<Kernel> create_kernel(const NodeView& node) override { return reference::make_linear(node); }
+};
+
+}  // namespace
+
+CHASSIS_PLUGIN("requires=chassis.tensor/1\nrequires=chassis.task/1\nlicense=Apache-2.0\n", StoredLinear)

@@ -1,0 +1,70 @@
+/* The words of the recorded program: dims, attributes, ops. Model plugins write them, ops plugins read them.
+ *
+ * A value is a contiguous row-major tensor described by an ordered list of *named dims*: a query is [B, T, heads,
+ * head_dim], whatever strategy divides `heads`. Adjacent dims need no reshape to be read as one: a linear that takes
+ * (heads, head_dim) reads their product. A parameter's axis is a product of dims in the same way.
+ *
+ * Vocabulary. x is [B, T, …]. Parameters are slots. Optional operands are left out at the end.
+ *   op              inputs                  parameters        attributes                        outputs
+ *   embedding       ids [B,T] i32           weight[V,H]                                         [B,T,H]
+ *   linear          x [B,T,in…]             weight[out,in],                                     [B,T,out…]
+ *                                           bias[out]?
+ *   rms_norm        x [B,T,n]               weight[n]         eps f                             as x
+ *                   y = x / sqrt(mean(x²)+eps) in fp32, cast, × weight (Zhang & Sennrich 2019, as in HF Llama)
+ *   layer_norm      x [B,T,n]               weight[n],bias[n]? eps f                            as x
+ *   rope            x [B,T,h,head_dim],     (none)            inv_freq floats (head_dim/2),     as x
+ *                   positions [B,T] i32                       factor f (on cos and sin),
+ *                                                             interleaved i (0: rotate-half)
+ *                   RoFormer (Su et al. 2021); angles and products in fp32
+ *   attention       q [B,T,h,Dqk],          (none)            scale f, causal i, window i,      [B,T,h,Dv]
+ *                   k [B,S,hkv,Dqk],                          chunk i, document i, prefix i
+ *                   v [B,S,hkv,Dv],
+ *                   document_ids [B,T] i32?,
+ *                   prefix_lens [B] i32?
+ *                   Query head i reads key head i / (h/hkv). Key s is seen by query t (t counted from query_offset) iff
+ *                   all that are set hold: causal: s <= t; window w > 0: t - s < w; chunk c > 0: s/c == t/c in
+ *                   positions of the row; document: equal ids (-1 is padding; its rows are zero);
+ *                   prefix: causal is lifted for s < prefix_lens[b]. document_ids stand at input 3, prefix_lens behind.
+ *   activation      x                       (none)            function s: silu, gelu, gelu_tanh, as x
+ *                                                             relu
+ *   gated_activation gate, up               (none)            function s                        as gate: f(gate)·up
+ *   add, mul        a, b (same dims)        (none)                                              as a
+ *   reshape         x                       (none)                                              the output's dims
+ *   cross_entropy   logits [B,T,V],         (none)            ignore_index i (-100)             loss [] f32: the SUM
+ *                   labels [B,T] i32                                                            over labels != ignore
+ *   score           x [B,T,H], lens [B] i32 weight[L,H]                                         [B,L]: at lens[b]-1
+ * A plugin's own op is "domain/name"; its outputs are what the model says they are.
+ * The host adds attribute storage s to an op whose first parameter is quantised, naming the scheme, and divided_by s to
+ * an embedding or cross_entropy whose vocabulary a mesh axis divides: a provider that knows them not must refuse the
+ * op.
+ *
+ * A fused node is a run of ops that a provider takes as one, such as "linear+cross_entropy" or "add+rms_norm". */
+#ifndef CHASSIS_OP_H
+#define CHASSIS_OP_H
+
+#include "chassis/abi.h"
+#include "chassis/tensor.h"
+
+#define CHASSIS_ATTR_INT 1u
+#define CHASSIS_ATTR_FLOAT 2u
+#define CHASSIS_ATTR_STRING 3u
+#define CHASSIS_ATTR_INT_LIST 4u
+#define CHASSIS_ATTR_FLOAT_LIST 5u
+
+typedef struct chassis_attr {
+  chassis_str_t name;
+  uint32_t tag; /* CHASSIS_ATTR_… */
+  uint32_t reserved0;
+  union {
+    int64_t i;
+    double f;
+    struct {
+      const void* ptr; /* UTF-8 bytes, const int64_t* or const double* */
+      uint64_t len;
+    } list;
+  } value;
+} chassis_attr_t;
+
+#define CHASSIS_ABSENT 0xffffffffu /* an optional operand that is left out */
+
+#endif

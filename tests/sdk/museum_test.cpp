@@ -1,0 +1,40 @@
+// Plugins of earlier minors, built from their own frozen headers, run in this host as they did.
+#include "tests/support/program_run.hpp"
+
+namespace chassis {
+namespace {
+
+using test::Outcome;
+
+class Museum : public test::ProgramRun {
+ protected:
+  Outcome with_plugin(Words words) {
+    words.insert(words.end(), {"--plugin-path", CHASSIS_TEST_BINARY_DIR "/tests/sdk/museum"});
+    return train(words);
+  }
+};
+
+// A model of chassis.model/1: trained, exported under the names of its files, and read back from them.
+TEST_F(Museum, AModelOfTheFirstInterfaceTrainsAndLoads) {
+  std::string toml = test::text_of_file(scratch_ / "run.toml");
+  const size_t begin = toml.find("plugin = \"llama\""), end = toml.find("[tokenizer]");
+  toml.replace(begin, end - begin, "plugin = \"tiny_model\"\nconfig = {}\n");
+  test::write_text(scratch_ / "run.toml", toml);
+  const Outcome first = with_plugin({"run.max_steps=4", "checkpoint.every_steps=2"});
+  ASSERT_EQ(first.exit_code, 0) << first.output;
+  for (const char* name : {"disk.embed.weight", "disk.layers.1.mix.weight", "disk.head.weight"})
+    EXPECT_HAS(model("out"), name);
+
+  const Words from_final = {"model.path=out/final", "run.max_steps=1", "run.output_dir=again", "optimizer.lr=1e-30"};
+  toml.replace(toml.find("plugin = \"tiny_model\"\nconfig = {}\n"), 34, "");
+  test::write_text(scratch_ / "run.toml", toml);
+  const Outcome again = with_plugin(from_final);
+  ASSERT_EQ(again.exit_code, 0) << again.output;
+  EXPECT_TRUE(model("again") == model("out")) << "what was read is not what was written";
+
+  const Outcome check = shell("\"$CHASSIS\" plugins check " CHASSIS_TEST_BINARY_DIR "/tests/sdk/museum/tiny_model.so");
+  EXPECT_EQ(check.exit_code, 0) << check.output;
+}
+
+}  // namespace
+}  // namespace chassis

@@ -1,0 +1,25 @@
+// One rank alone around parameters that were made without a session: a stack without members, a communicator without
+// backend.
+#pragma once
+
+#include "host/mesh/world.hpp"
+#include "host/train/ranks.hpp"
+
+namespace chassis::test {
+
+class OneRank {
+ public:
+  // Of parameters that are allocated.
+  OneRank(const Program& program, ParameterTable& parameters, Device device = {}) {
+    stack_.resolve(program, parameters, {});
+    stack_.bind(communicator_, device);
+  }
+  Ranks ranks() { return {stack_, communicator_}; }
+
+ private:
+  World world_;
+  Communicator communicator_{nullptr, world_, MeshShape(), 0, Device{}};
+  ParallelStack stack_{{}};
+};
+
+}  // namespace chassis::test

@@ -1,0 +1,44 @@
+// Two ranks of an axis on two threads of one process, which add up for real.
+#pragma once
+
+#include <barrier>
+#include <string>
+
+#include "host/base/error.hpp"
+#include "host/program/block_run.hpp"
+#include "host/program/parameters.hpp"
+
+namespace chassis::test {
+
+class ThreadedCollectives final : public Collectives {
+ public:
+  struct Meeting {
+    std::barrier<> barrier{2};
+    Tensor parts[2];
+  };
+  ThreadedCollectives(Meeting& meeting, int rank) : meeting_(meeting), rank_(rank) {}
+
+  Tensor run(const std::string& op, const std::string&, int, const Tensor& input) override {
+    CHASSIS_CHECK(op == "comm.all_reduce", op);
+    meeting_.parts[rank_] = input;
+    meeting_.barrier.arrive_and_wait();
+    Tensor sum = meeting_.parts[0].clone();
+    sum.add(meeting_.parts[1]);
+    meeting_.barrier.arrive_and_wait();
+    return sum;
+  }
+
+ private:
+  Meeting& meeting_;
+  int rank_;
+};
+
+// What such a rank has of a parameter.
+inline Tensor part_of(const Tensor& whole, const Parameter& p, int rank) {
+  if (p.descriptor.placements.empty()) return whole;
+  const int dim = p.descriptor.placements[0].dim;
+  const int64_t size = p.local_shape[static_cast<size_t>(dim)];
+  return whole.narrow(dim, size * rank, size).contiguous();
+}
+
+}  // namespace chassis::test
