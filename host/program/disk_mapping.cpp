@@ -49,7 +49,7 @@ struct Rule {
   };
   std::string name;
   std::vector<Part> parts;
-  int join_dim = 0;
+  uint32_t join_dim = 0;
   std::vector<int> dims;  // none: those of the parts
 };
 
@@ -102,7 +102,7 @@ class Recorder {
   void tensor(const chassis_disk_rule_t& raw) {
     Rule rule;
     rule.name = text_of(raw.name);
-    rule.join_dim = static_cast<int>(raw.join_dim);
+    rule.join_dim = raw.join_dim;
     rule.dims.assign(raw.dims, raw.dims + raw.num_dims);
     check_wildcards(rule.name, kIndex);
     if (raw.num_parts == 0) throw plugin_error("'" + rule.name + "' on disk has no part");
@@ -146,17 +146,18 @@ class Recorder {
       if (parts.empty()) joined = sizes;
       DiskPart part{name, {}, box, Shape::filled(ndim, 0), {}};
       if (!parts.empty()) {
-        if (ndim != joined.ndim() || rule.join_dim >= ndim)
+        const auto join_dim = static_cast<int>(rule.join_dim);
+        if (ndim != joined.ndim() || rule.join_dim >= static_cast<uint32_t>(ndim))
           throw plugin_error(who + "'" + parameter + "' " + text(sizes) + " cannot be joined along dim " +
                              std::to_string(rule.join_dim) + " with '" + parts.front().first + "' " +
                              text(parts.front().second.box.sizes()));
         for (int d = 0; d < ndim; ++d)
-          if (d != rule.join_dim && sizes[d] != joined[d])
+          if (d != join_dim && sizes[d] != joined[d])
             throw plugin_error(who + "'" + parameter + "' " + text(sizes) + " and '" + parts.front().first + "' " +
                                text(parts.front().second.box.sizes()) + " differ in dim " + std::to_string(d) +
                                ", and are joined along dim " + std::to_string(rule.join_dim));
-        part.disk_begin[rule.join_dim] = joined[rule.join_dim];
-        joined[rule.join_dim] += sizes[rule.join_dim];
+        part.disk_begin[join_dim] = joined[join_dim];
+        joined[join_dim] += sizes[join_dim];
       }
       parts.emplace_back(parameter, std::move(part));
     }
