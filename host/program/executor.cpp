@@ -5,14 +5,9 @@
 
 #include "host/base/error.hpp"
 #include "host/program/providers.hpp"
+#include "host/program/selective.hpp"
 
 namespace chassis {
-
-std::string text(const Recompute& recompute) {
-  if (recompute == Recompute::kNone) return "none";
-  if (recompute == Recompute::kFull) return "full";
-  return recompute.blocks == 1 ? "first block" : "first " + std::to_string(recompute.blocks) + " blocks";
-}
 
 Executor::Executor(const Program& program, const ProgramLayout& layout, ParameterTable& parameters,
                    ResolveOptions options, Recompute recompute, UnitEvents* events, Collectives* collectives)
@@ -27,7 +22,7 @@ Executor::Executor(const Program& program, const ProgramLayout& layout, Paramete
     for (const OpsProvider& provider : *providers) check_provider(provider);
   for (const Chain& chain : program.chains)
     for (size_t i = 0; i < chain.blocks.size(); ++i)
-      place_in_chain_.push_back(chain.blocks.size() > 1 ? static_cast<int64_t>(i) : Recompute::kFull.blocks);
+      place_in_chain_.push_back(chain.blocks.size() > 1 ? std::optional(static_cast<int64_t>(i)) : std::nullopt);
 }
 
 const ResolvedProgram& Executor::resolved(Purpose purpose) {
@@ -40,6 +35,13 @@ const ResolvedProgram& Executor::resolved(Purpose purpose) {
     if (purpose != Purpose::kLogits && !std::exchange(counted_idle_, true))
       count_idle_providers(found->second, options_);
   }
+  return found->second;
+}
+
+const ResolvedBlock& Executor::selective(const ResolvedBlock& block) {
+  auto found = selective_.find(&block);
+  if (found == selective_.end())
+    found = selective_.emplace(&block, recompute_selectively(block, options_.compute)).first;
   return found->second;
 }
 
@@ -80,13 +82,15 @@ std::map<std::string, Tensor> Executor::run_units(const ResolvedProgram& resolve
       for (auto& [name, tensor] : stream) tensor = tensor.narrow(1, tensor.size(1) - 1, 1).contiguous();
       run.time = 1;
     }
-    const bool again = training && recomputes(unit);
+    const BlockRecompute mode = training ? recompute_of(recompute_, unit) : BlockRecompute::kNone;
+    const bool keeps_frame = training && mode != BlockRecompute::kFull;
+    const ResolvedBlock& whole = *resolved.units[unit];
+    const ResolvedBlock& block = mode == BlockRecompute::kSelective ? selective(whole) : whole;
     if (events_) events_->pre_forward(unit, {.training = training});
     Frame scratch;
-    if (training && !again) mb.frames[unit] = std::make_unique<Frame>();
-    if (again) mb.inputs[unit] = stream;
-    stream = run_forward(*resolved.units[unit], run, stream, mb.fields, training && !again,
-                         training && !again ? *mb.frames[unit] : scratch);
+    if (keeps_frame) mb.frames[unit] = std::make_unique<Frame>();
+    if (mode == BlockRecompute::kFull) mb.inputs[unit] = stream;
+    stream = run_forward(block, run, stream, mb.fields, keeps_frame, keeps_frame ? *mb.frames[unit] : scratch);
     if (events_) events_->post_forward(unit, {.training = training});
   }
   return stream;
@@ -111,13 +115,15 @@ void Executor::backward(int microbatch, bool last) {
   Microbatch& mb = node.mapped();
   std::map<std::string, Tensor> gradients;
   for (size_t unit = program.units.size(); unit-- > 0;) {
-    const ResolvedBlock& block = *program.units[unit];
-    const bool needed = block.inputs_need_grad ||
-                        std::count(block.slot_trainable.begin(), block.slot_trainable.end(), 1) > 0;
+    const ResolvedBlock& whole = *program.units[unit];
+    const bool needed = whole.inputs_need_grad ||
+                        std::count(whole.slot_trainable.begin(), whole.slot_trainable.end(), 1) > 0;
     if (!needed) break;  // nothing before it is trained either
+    const BlockRecompute mode = recompute_of(recompute_, unit);
+    const ResolvedBlock& block = mode == BlockRecompute::kSelective ? selective(whole) : whole;
     const RunContext run = context(unit, mb, nullptr);
     if (events_) events_->pre_backward(unit, flags);
-    if (recomputes(unit)) {
+    if (mode == BlockRecompute::kFull) {
       if (events_) events_->pre_forward(unit, again);
       mb.frames[unit] = std::make_unique<Frame>();
       run_forward(block, run, mb.inputs[unit], mb.fields, true, *mb.frames[unit]);
@@ -148,12 +154,14 @@ uint64_t Executor::planned_activation_bytes(Recompute recompute) {
   const ResolvedProgram& program = resolved(Purpose::kTraining);
   uint64_t held = 0, peak = 0;
   for (size_t unit = 0; unit < program.units.size(); ++unit) {
+    const BlockRecompute mode = recompute_of(recompute, unit);
     const ResolvedBlock& block = *program.units[unit];
+    const ResolvedBlock& kept = mode == BlockRecompute::kSelective ? selective(block) : block;
     const uint64_t inside = std::max(block.kept_bytes + block.saved_bytes, block.peak_forward_bytes) +
                             block.workspace_bytes + 2 * block.input_bytes;
     peak = std::max(peak, held + inside);
-    const bool again = is_first_of(recompute, unit);
-    held += again ? block.input_bytes : block.kept_bytes + block.saved_bytes + block.input_bytes;
+    held += block.input_bytes;
+    if (mode != BlockRecompute::kFull) held += kept.kept_bytes + kept.saved_bytes;
   }
   return std::max(peak, held);
 }

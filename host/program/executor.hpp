@@ -2,7 +2,6 @@
 // at the moment of use, so that strategies may gather and free them around the units.
 #pragma once
 
-#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -14,23 +13,10 @@
 #include "host/program/layout.hpp"
 #include "host/program/parameters.hpp"
 #include "host/program/program.hpp"
+#include "host/program/recompute.hpp"
 #include "host/program/resolve.hpp"
 
 namespace chassis {
-
-// Of the first blocks of each repeated chain only the inputs are kept, and their forward runs again before their
-// backward (Chen et al. 2016).
-struct Recompute {
-  int64_t blocks = 0;  // of a chain, at most
-
-  static const Recompute kNone;  // keep what backward reads
-  static const Recompute kFull;  // all blocks of all repeated chains
-  friend bool operator==(const Recompute&, const Recompute&) = default;
-};
-inline constexpr Recompute Recompute::kNone{0};
-inline constexpr Recompute Recompute::kFull{std::numeric_limits<int64_t>::max()};
-// "none", "full", "first 5 blocks".
-std::string text(const Recompute& recompute);
 
 // [step] What strategies hear, in order, exactly once for each run of a unit. A unit is one block of one chain.
 class UnitEvents {
@@ -38,7 +24,7 @@ class UnitEvents {
   virtual ~UnitEvents() = default;
   struct Flags {
     bool training = true;          // a backward will come, or this is one
-    bool recompute = false;        // a forward that is run again for its backward
+    bool recompute = false;        // a whole forward that is run again for its backward
     bool last_microbatch = false;  // backward alone: the step's gradients end here
   };
   virtual void pre_forward(size_t unit, Flags flags) = 0;
@@ -70,7 +56,6 @@ class Executor {
   const ResolvedProgram& resolved(Purpose purpose);
   Recompute recompute() const { return recompute_; }
   void set_recompute(Recompute recompute) { recompute_ = recompute; }
-  bool recomputes(size_t unit) const { return is_first_of(recompute_, unit); }
   // Blocks of the longest repeated chain; 0 if no chain repeats anything.
   int64_t max_recomputed_blocks() const;
   void set_events(UnitEvents* events) { events_ = events; }
@@ -86,13 +71,16 @@ class Executor {
     Fields fields;
     double loss_scale = 1.0;
     std::vector<std::unique_ptr<Frame>> frames;  // by unit
-    std::vector<std::map<std::string, Tensor>> inputs;  // by unit, where recompute needs them
+    std::vector<std::map<std::string, Tensor>> inputs;  // by unit, where its whole forward runs again
   };
 
   std::map<std::string, Tensor> run_units(const ResolvedProgram& resolved, Microbatch& mb, KeyValueCache* cache,
                                           bool last_position_only);
   RunContext context(size_t unit, const Microbatch& mb, KeyValueCache* cache) const;
-  bool is_first_of(const Recompute& recompute, size_t unit) const { return place_in_chain_[unit] < recompute.blocks; }
+  BlockRecompute recompute_of(const Recompute& recompute, size_t unit) const {
+    return place_in_chain_[unit] ? recompute.at(*place_in_chain_[unit]) : BlockRecompute::kNone;
+  }
+  const ResolvedBlock& selective(const ResolvedBlock& block);
 
   const Program& program_;
   const ProgramLayout& layout_;
@@ -102,8 +90,9 @@ class Executor {
   UnitEvents* events_;
   Collectives* collectives_;
   std::optional<Device> rehearsal_;
-  std::vector<int64_t> place_in_chain_;  // by unit; beyond all places in a chain of one block
+  std::vector<std::optional<int64_t>> place_in_chain_;  // by unit; none in a chain of one block
   std::map<Purpose, ResolvedProgram> resolved_;
+  std::map<const ResolvedBlock*, ResolvedBlock> selective_;  // by the block that keeps all
   bool counted_idle_ = false;
   std::map<int, Microbatch> microbatches_;
 };

@@ -74,10 +74,21 @@ struct Node {
   std::vector<ValueId> dead_after_forward;     // training: what no backward reads
   std::vector<ValueId> dead_after_backward;
 
+  // Of a block that recomputes selectively; see selective.hpp.
+  bool runs_again = false;                      // its forward, in backward
+  int overwritten_again = -1;                   // by that run
+  std::vector<ValueId> dead_after_again;
+  std::vector<size_t> again_before_backward;    // nodes that run again before the backward of this one, in order
+
   bool flag(uint32_t bit) const { return (infer.flags & bit) != 0; }
   bool keeps_input(size_t i) const;
   bool keeps_output(size_t i) const;
+  uint64_t saved_bytes() const;  // of the tensors that its forward leaves to its backward beside values
 };
+
+// The input, of those that die with the node, in whose memory output 0 may lie; -1: none. Only what a node of the block
+// made, and that no reshape aliases, may be overwritten.
+int overwritable_input(const BlockType& block, const Node& node, std::span<const ValueId> dead);
 
 // A block type as one kind of unit runs it: which of its slots are trained, and whether its inputs need gradients,
 // changes what must be kept.

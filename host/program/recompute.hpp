@@ -1,0 +1,44 @@
+// How much of what backward reads is kept, and how much is computed again: a choice for each block of a repeated chain.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <limits>
+#include <string>
+
+namespace chassis {
+
+enum class BlockRecompute {
+  kNone,       // all that backward reads is kept
+  kSelective,  // cheap nodes run again (selective.hpp; Korthikanti et al. 2022)
+  kFull,       // only the inputs are kept, and forward runs again (Chen et al. 2016)
+};
+
+// Of each chain that repeats blocks, the first `full` are recomputed fully, and `selective` behind them selectively.
+struct Recompute {
+  int64_t full = 0;
+  int64_t selective = 0;
+
+  static constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+  static const Recompute kNone, kSelective, kFull;
+  friend auto operator<=>(const Recompute&, const Recompute&) = default;
+
+  // Of the block at that place of a chain.
+  BlockRecompute at(int64_t place) const;
+  // The strongest of any block.
+  BlockRecompute strongest() const;
+};
+inline constexpr Recompute Recompute::kNone{0, 0};
+inline constexpr Recompute Recompute::kSelective{0, kAll};
+inline constexpr Recompute Recompute::kFull{kAll, 0};
+
+std::string text(BlockRecompute mode);  // "selective"
+// "none", "selective", "full in the first block, selective in the others".
+std::string text(const Recompute& recompute);
+
+// The choices for chains of `num_blocks`, ordered by what they cost in time: none (0), selective in the first block
+// (1) … in all (num_blocks), full in the first and selective in the others … full in all (2 · num_blocks). Each takes
+// as much memory as the one before, or less.
+Recompute recompute_of_cost(int64_t cost, int64_t num_blocks);
+
+}  // namespace chassis
