@@ -22,10 +22,9 @@ void print_summary(Session& session) {
   std::fprintf(output(), "model       %zu units, %s parameters, %s trained\n", program.units.size(),
               count_text(static_cast<double>(parameters.num_elements(false))).c_str(),
               count_text(static_cast<double>(parameters.num_elements(true))).c_str());
-  for (Recompute mode : {Recompute::kNone, Recompute::kFull})
+  for (Recompute mode : {Recompute::kNone, Recompute::kSelective, Recompute::kFull})
     std::fprintf(output(), "activations %s with recompute = %s\n",
-                 bytes_text(session.executor().planned_activation_bytes(mode)).c_str(),
-                 mode == Recompute::kNone ? "none" : "full");
+                 bytes_text(session.executor().planned_activation_bytes(mode)).c_str(), text(mode).c_str());
 }
 
 constexpr double kLargestUsualRate = 10.0;  // beyond those of plain SGD

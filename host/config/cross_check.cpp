@@ -264,11 +264,12 @@ void Config::cross_check() {
     }
   }
 
-  if (valid("recompute.blocks") && !is("recompute.mode", "full")) {
+  if (valid("recompute.blocks") && (is("recompute.mode", "auto") || is("recompute.mode", "none"))) {
     add_problem(
         "recompute.blocks",
         fmt::format("{} has no effect with {} ({})", shown("recompute.blocks"), shown("recompute.mode"),
-                    is("recompute.mode", "auto") ? "which takes the fewest that fit" : "it belongs to \"full\""));
+                    is("recompute.mode", "auto") ? "which takes the fewest that fit"
+                                                 : "it belongs to \"selective\" and \"full\""));
   }
 
   // schedule

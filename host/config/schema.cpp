@@ -197,10 +197,13 @@ Schema make_schema() {
                                     "in which gradients are sent to be summed over ranks; they add up in fp32")}});
   tables.push_back({.name = "recompute",
                     .doc = "activations: kept, or computed again in the backward pass",
-                    .keys = {choice("mode", "auto", {"auto", "none", "full", "selective"},
-                                    "auto: the cheapest that fits the device; full: keep the inputs of blocks only"),
+                    .keys = {choice("mode", "auto", {"auto", "none", "selective", "full"},
+                                    "selective: keep what products and attention made, compute norms, activations and "
+                                    "the like again; full: keep the inputs of blocks only; auto: the cheapest that "
+                                    "fits the device, in the order none, selective in the first blocks, in all, full "
+                                    "in the first blocks and selective in the others, full in all"),
                              integer("blocks", "", 1, 1 << 24,
-                                     "with full: only the first so many blocks of a chain; default all")}});
+                                     "with selective, full: only the first so many blocks of a chain; default all")}});
   tables.push_back(
       {.name = "optimizer",
        .slot = SlotForm::kOne,
@@ -314,7 +317,6 @@ Schema make_schema() {
 constexpr Unavailable kUnavailable[] = {
     {"train.task", "sft", "there is \"pretrain\"; tokens with labels train what the labels say"},
     {"train.task", "reward", "there is \"pretrain\""},
-    {"recompute.mode", "selective", "there is \"auto\", \"none\" and \"full\""},
     {"precision.compute", "fp16", "there is \"auto\", \"fp32\" and \"bf16\""},
     {"data.template", "", "no data format has conversations yet"},
     {"data.roles_to_train", "", "no data format has conversations yet"},

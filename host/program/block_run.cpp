@@ -120,7 +120,7 @@ class BlockRun {
       if (auto field = fields.find(name); field != fields.end()) frame_.values[value] = field->second;
     for (size_t n = 0; n < block_.nodes.size(); ++n) {
       const Node& node = block_.nodes[n];
-      if (node.provider) forward_node(n, training);
+      if (node.provider) forward_node(n, training, false);
       else forward_collective(node);
       for (ValueId v : node.dead_after_forward) frame_.values[v].reset();
     }
@@ -141,6 +141,7 @@ class BlockRun {
     output_gradients.clear();
     for (size_t n = block_.nodes.size(); n-- > 0;) {
       const Node& node = block_.nodes[n];
+      for (size_t other : node.again_before_backward) run_again(other);
       if (node.has_backward && !frame_.done[n]) {
         if (node.provider) backward_node(n);
         else backward_collective(node);
@@ -158,20 +159,22 @@ class BlockRun {
  private:
   chassis_tensor_t handle(ValueId v) const { return v == kAbsent ? nullptr : frame_.values[v].handle(); }
 
-  void forward_node(size_t n, bool training) {
+  // What a node saves for its backward comes from its last run.
+  void forward_node(size_t n, bool training, bool again) {
     const Node& node = block_.nodes[n];
     const MemoryTag tag(node.has_logits ? MemoryCategory::kLogits : MemoryCategory::kActivations);
     call_.reset(node, true);
-    call_.raw.flags = training && node.has_backward ? CHASSIS_CALL_TRAINING : 0;
+    call_.raw.flags = training && node.has_backward && node.runs_again == again ? CHASSIS_CALL_TRAINING : 0;
     for (size_t i = 0; i < node.inputs.size(); ++i) call_.inputs[i] = handle(node.inputs[i]);
     for (size_t i = 0; i < node.params.size(); ++i) call_.params[i] = parameter(node.params[i]).value.handle();
     Tensor cached[2];
     if (context_.cache && block_.block.ops[node.ops[0]].id == "attention") read_cache(node, cached);
-    if (node.flag(CHASSIS_KERNEL_HOST_OUTPUTS)) make_outputs(node);
+    if (node.flag(CHASSIS_KERNEL_HOST_OUTPUTS))
+      make_outputs(node, again ? node.overwritten_again : node.overwritten_input);
     const bool with_gradients =
         training && node.has_backward && node.flag(CHASSIS_KERNEL_FORWARD_BACKWARD) && is_loss(node);
     if (with_gradients) forward_backward(n);
-    else run(node, node.provider->table->forward, "forward");
+    else run(node, node.provider->table->forward, again ? "forward again" : "forward");
     check_outputs(node);
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       Tensor& output = frame_.values[node.outputs[i]];
@@ -183,6 +186,13 @@ class BlockRun {
     if ((call_.raw.flags & CHASSIS_CALL_TRAINING) && !with_gradients) check_saved(n);
   }
 
+  void run_again(size_t n) {
+    const Node& node = block_.nodes[n];
+    if (node.provider) forward_node(n, true, true);
+    else forward_collective(node);
+    for (ValueId v : node.dead_after_again) frame_.values[v].reset();
+  }
+
   // Keys are those of all positions so far, queries the new ones. Documents do not matter: a row is one.
   void read_cache(const Node& node, Tensor (&cached)[2]) {
     for (uint32_t i = 0; i < 2; ++i) {
@@ -192,10 +202,10 @@ class BlockRun {
     call_.raw.query_offset = context_.cache->length();
   }
 
-  void make_outputs(const Node& node) {
+  void make_outputs(const Node& node, int overwritten_input) {
     for (size_t i = 0; i < node.outputs.size(); ++i) {
-      if (i == 0 && node.overwritten_input >= 0) {
-        call_.outputs[0] = Tensor(frame_.values[node.inputs[node.overwritten_input]]).release();
+      if (i == 0 && overwritten_input >= 0) {
+        call_.outputs[0] = Tensor(frame_.values[node.inputs[overwritten_input]]).release();
         continue;
       }
       const GraphValue& value = block_.block.values[node.outputs[i]];

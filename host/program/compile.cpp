@@ -8,6 +8,7 @@
 #include "host/program/providers.hpp"
 #include "host/program/record.hpp"
 #include "host/program/rewrite.hpp"
+#include "host/program/selective.hpp"
 
 namespace chassis {
 namespace {
@@ -87,6 +88,7 @@ void CompiledProgram::finish(ResolvedProgram& resolved) const {
   std::set<ResolvedBlock*> blocks;  // units share them
   for (const auto& unit : resolved.units) blocks.insert(unit.get());
   for (ResolvedBlock* block : blocks) find_liveness(program, layout, options, *block);
+  find_selective_liveness(resolved, options.compute);
 }
 
 void CompiledProgram::set_recompute(Recompute recompute, std::string reason) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "host/base/error.hpp"
+#include "host/program/selective.hpp"
 
 namespace chassis {
 
@@ -55,13 +56,14 @@ StreamValues Executor::run_units(const ResolvedProgram& resolved, UnitRange unit
       for (auto& [name, tensor] : stream) tensor = tensor.narrow(1, tensor.size(1) - 1, 1).contiguous();
       run.time = 1;
     }
-    const bool again = training && resolved.recomputed[unit];
+    const BlockRecompute mode = training ? resolved.recompute[unit] : BlockRecompute::kNone;
+    const bool keeps_frame = training && mode != BlockRecompute::kFull;
+    const ResolvedBlock& block = resolved.running(unit);
     if (events_) events_->pre_forward(unit, {.training = training});
     Frame scratch;
-    if (training && !again) mb.frames[unit] = std::make_unique<Frame>();
-    if (again) mb.inputs[unit] = stream;
-    stream = run_forward(*resolved.units[unit], run, stream, mb.fields, training && !again,
-                         training && !again ? *mb.frames[unit] : scratch);
+    if (keeps_frame) mb.frames[unit] = std::make_unique<Frame>();
+    if (mode == BlockRecompute::kFull) mb.inputs[unit] = stream;
+    stream = run_forward(block, run, stream, mb.fields, keeps_frame, keeps_frame ? *mb.frames[unit] : scratch);
     if (events_) events_->post_forward(unit, {.training = training});
   }
   return stream;
@@ -92,13 +94,13 @@ StreamValues Executor::backward(int microbatch, UnitRange units, StreamValues gr
   CHASSIS_CHECK(!node.empty(), "backward of a micro-batch whose forward did not run");
   Microbatch& mb = node.mapped();
   for (size_t unit = units.end; unit-- > units.begin;) {
-    const ResolvedBlock& block = *program.units[unit];
+    const ResolvedBlock& block = program.running(unit);
     const bool needed = block.inputs_need_grad ||
                         std::count(block.slot_trainable.begin(), block.slot_trainable.end(), 1) > 0;
     if (!needed) return {};  // nothing before it is trained either
     const RunContext run = context(unit, mb, nullptr);
     if (events_) events_->pre_backward(unit, flags);
-    if (program.recomputed[unit]) {
+    if (program.recompute[unit] == BlockRecompute::kFull) {
       if (events_) events_->pre_forward(unit, again);
       mb.frames[unit] = std::make_unique<Frame>();
       run_forward(block, run, mb.inputs[unit], mb.fields, true, *mb.frames[unit]);
@@ -128,14 +130,20 @@ Tensor Executor::logits(const Fields& fields, KeyValueCache* cache, bool last_po
 
 uint64_t Executor::planned_activation_bytes(Recompute recompute) {
   const ResolvedProgram& program = resolved(Purpose::kTraining);
-  const std::vector<uint8_t> recomputed = recomputed_units(compiled_.program, recompute);
+  const std::vector<BlockRecompute> modes = recompute_of_units(compiled_.program, recompute);
   uint64_t held = 0, peak = 0;
   for (size_t unit = 0; unit < program.units.size(); ++unit) {
     const ResolvedBlock& block = *program.units[unit];
     const uint64_t inside = std::max(block.kept_bytes + block.saved_bytes, block.peak_forward_bytes) +
                             block.workspace_bytes + 2 * block.input_bytes;
     peak = std::max(peak, held + inside);
-    held += recomputed[unit] ? block.input_bytes : block.kept_bytes + block.saved_bytes + block.input_bytes;
+    held += block.input_bytes;
+    if (modes[unit] == BlockRecompute::kSelective) {
+      const ResolvedBlock kept = recompute_selectively(block, compiled_.options.compute);
+      held += kept.kept_bytes + kept.saved_bytes;
+    } else if (modes[unit] == BlockRecompute::kNone) {
+      held += block.kept_bytes + block.saved_bytes;
+    }
   }
   return std::max(peak, held);
 }

@@ -21,7 +21,7 @@ class UnitEvents {
   virtual ~UnitEvents() = default;
   struct Flags {
     bool training = true;          // a backward will come, or this is one
-    bool recompute = false;        // a forward that is run again for its backward
+    bool recompute = false;        // a whole forward that is run again for its backward
     bool last_microbatch = false;  // backward alone: the step's gradients end here
   };
   virtual void pre_forward(size_t unit, Flags flags) = 0;
@@ -83,7 +83,7 @@ class Executor {
     Fields fields;
     double loss_scale = 1.0;
     std::vector<std::unique_ptr<Frame>> frames;  // by unit
-    std::vector<std::map<std::string, Tensor>> inputs;  // by unit, where recompute needs them
+    std::vector<std::map<std::string, Tensor>> inputs;  // by unit, where its whole forward runs again
   };
 
   StreamValues run_units(const ResolvedProgram& resolved, UnitRange units, StreamValues stream, Microbatch& mb,

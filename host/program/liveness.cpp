@@ -11,6 +11,23 @@ namespace {
 constexpr size_t kNever = static_cast<size_t>(-1);
 constexpr int64_t kMostBytes = int64_t{1} << 56;
 
+bool is_input(const BlockType& block, ValueId v) {
+  for (const auto& [name, value] : block.inputs)
+    if (value == v) return true;
+  for (const auto& [name, value] : block.fields)
+    if (value == v) return true;
+  return false;
+}
+
+bool is_aliased(const BlockType& block, ValueId v) {
+  for (const Op& op : block.ops) {
+    if (op.id != "reshape" && !is_collective(op)) continue;
+    if (std::find(op.inputs.begin(), op.inputs.end(), v) != op.inputs.end()) return true;
+    if (std::find(op.outputs.begin(), op.outputs.end(), v) != op.outputs.end()) return true;
+  }
+  return false;
+}
+
 class BlockLiveness {
  public:
   BlockLiveness(const Program& program, const ProgramLayout& layout, const ResolveOptions& options, ResolvedBlock& out)
@@ -66,42 +83,10 @@ class BlockLiveness {
         nodes[last_use[v]].dead_after_forward.push_back(v);
       }
     }
-    for (Node& node : nodes) choose_overwritten(node, maker, lives_on);
+    for (Node& node : nodes) node.overwritten_input = overwritable_input(block(), node, node.dead_after_forward);
   }
 
-  bool is_input(ValueId v) {
-    for (const auto& [name, value] : block().inputs)
-      if (value == v) return true;
-    for (const auto& [name, value] : block().fields)
-      if (value == v) return true;
-    return false;
-  }
-
-  // Only what a node of this block made, and that no reshape aliases, may be overwritten.
-  void choose_overwritten(Node& node, const std::vector<size_t>& maker, const std::vector<uint8_t>& lives_on) {
-    if (!node.provider || !node.flag(CHASSIS_KERNEL_HOST_OUTPUTS) || node.outputs.empty()) return;
-    for (size_t i = 0; i < node.inputs.size() && i < 32; ++i) {
-      const ValueId v = node.inputs[i];
-      if (i >= 32 || !(node.infer.overwrites_inputs >> i & 1u) || v == kAbsent || maker[v] == kNever || lives_on[v])
-        continue;
-      const auto& dead = node.dead_after_forward;
-      if (std::find(dead.begin(), dead.end(), v) == dead.end()) continue;
-      if (std::count(node.inputs.begin(), node.inputs.end(), v) != 1 || aliased(v)) continue;
-      const GraphValue &in = block().values[v], &out = block().values[node.outputs[0]];
-      if (in.dims != out.dims || in.type != out.type || in.sharding != out.sharding) continue;
-      node.overwritten_input = static_cast<int>(i);
-      return;
-    }
-  }
-
-  bool aliased(ValueId v) {
-    for (const Op& op : block().ops) {
-      if (op.id != "reshape" && !is_collective(op)) continue;
-      if (std::find(op.inputs.begin(), op.inputs.end(), v) != op.inputs.end()) return true;
-      if (std::find(op.outputs.begin(), op.outputs.end(), v) != op.outputs.end()) return true;
-    }
-    return false;
-  }
+  bool is_input(ValueId v) const { return chassis::is_input(block(), v); }
 
   uint64_t bytes_of(ValueId v) {
     const GraphValue& value = block().values[v];
@@ -121,13 +106,7 @@ class BlockLiveness {
     for (const auto& [name, value] : block().inputs) out_.input_bytes += bytes_of(value);
     uint64_t live = 0;
     for (const Node& node : out_.nodes) {
-      if (node.has_backward)
-        for (uint32_t i = 0; i < node.infer.num_saved; ++i) {
-          const chassis_saved_t& saved = node.infer.saved[i];
-          uint64_t bytes = static_cast<uint64_t>(size_bytes(static_cast<Dtype>(saved.dtype)));
-          for (uint32_t d = 0; d < saved.num_dims; ++d) bytes *= static_cast<uint64_t>(saved.sizes[d]);
-          out_.saved_bytes += bytes;
-        }
+      if (node.has_backward) out_.saved_bytes += node.saved_bytes();
       if (node.overwritten_input < 0)
         for (ValueId v : node.outputs) live += bytes_of(v);
       out_.workspace_bytes =
@@ -150,6 +129,19 @@ class BlockLiveness {
 void find_liveness(const Program& program, const ProgramLayout& layout, const ResolveOptions& options,
                    ResolvedBlock& block) {
   BlockLiveness(program, layout, options, block).run();
+}
+
+int overwritable_input(const BlockType& block, const Node& node, std::span<const ValueId> dead) {
+  if (!node.provider || !node.flag(CHASSIS_KERNEL_HOST_OUTPUTS) || node.outputs.empty()) return -1;
+  for (size_t i = 0; i < node.inputs.size() && i < 32; ++i) {
+    const ValueId v = node.inputs[i];
+    if (!(node.infer.overwrites_inputs >> i & 1u) || v == kAbsent || is_input(block, v)) continue;
+    if (std::find(dead.begin(), dead.end(), v) == dead.end()) continue;
+    if (std::count(node.inputs.begin(), node.inputs.end(), v) != 1 || is_aliased(block, v)) continue;
+    const GraphValue &in = block.values[v], &out = block.values[node.outputs[0]];
+    if (in.dims == out.dims && in.type == out.type && in.sharding == out.sharding) return static_cast<int>(i);
+  }
+  return -1;
 }
 
 }  // namespace chassis

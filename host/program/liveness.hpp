@@ -2,6 +2,8 @@
 // bytes that leaves alive at the planned sizes.
 #pragma once
 
+#include <span>
+
 #include "host/program/resolve.hpp"
 
 namespace chassis {
@@ -10,5 +12,9 @@ namespace chassis {
 // a value of a size that no device has.
 void find_liveness(const Program& program, const ProgramLayout& layout, const ResolveOptions& options,
                    ResolvedBlock& block);
+
+// The input, of those that die with the node, in whose memory output 0 may lie; -1: none. Only what a node of the block
+// made, and that no reshape aliases, may be overwritten.
+int overwritable_input(const BlockType& block, const Node& node, std::span<const ValueId> dead);
 
 }  // namespace chassis

@@ -18,8 +18,9 @@ std::string counted(Count count, const std::string& noun) {
 // Units share them; in the order of the program.
 std::vector<const ResolvedBlock*> distinct_blocks(const ResolvedProgram& resolved) {
   std::vector<const ResolvedBlock*> blocks;
-  for (const auto& unit : resolved.units)
-    if (std::find(blocks.begin(), blocks.end(), unit.get()) == blocks.end()) blocks.push_back(unit.get());
+  for (size_t unit = 0; unit < resolved.units.size(); ++unit)
+    if (const ResolvedBlock* block = &resolved.running(unit); std::ranges::find(blocks, block) == blocks.end())
+      blocks.push_back(block);
   return blocks;
 }
 
@@ -82,10 +83,15 @@ Reports report_of_providers(const ResolvedProgram& resolved, const ResolveOption
 
 Reports report_of_recompute(const ResolvedProgram& resolved, const Recompute& recompute, const std::string& reason) {
   if (resolved.purpose != Purpose::kTraining) return {{"recompute", "", "nothing is kept for a backward"}};
-  const auto again = std::count(resolved.recomputed.begin(), resolved.recomputed.end(), 1);
+  const auto units = [&](BlockRecompute mode) {
+    return std::count(resolved.recompute.begin(), resolved.recompute.end(), mode);
+  };
+  const auto again = units(BlockRecompute::kFull), partly = units(BlockRecompute::kSelective);
   return {{"recompute", "",
            text(recompute) + ": " + std::to_string(again) + " of " + counted(resolved.units.size(), "unit") +
-               (again == 1 ? " runs" : " run") + " forward again" + (reason.empty() ? "" : "; " + reason)}};
+               (again == 1 ? " runs" : " run") + " forward again" +
+               (partly == 0 ? "" : ", " + std::to_string(partly) + " its cheap nodes") +
+               (reason.empty() ? "" : "; " + reason)}};
 }
 
 Reports report_of_liveness(const ResolvedProgram& resolved) {

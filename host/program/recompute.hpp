@@ -1,32 +1,53 @@
-// The recompute pass: which units run their forward again before their backward, so that less is kept in between.
+// The recompute pass: how much of what backward reads is kept, and how much is computed again, chosen for each block of a
+// repeated chain.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <limits>
 #include <string>
 #include <vector>
 
-#include "host/program/program.hpp"
-#include "host/program/resolve.hpp"
-
 namespace chassis {
 
-// Of the first blocks of each repeated chain only the inputs are kept, and their forward runs again before their
-// backward (Chen et al. 2016).
-struct Recompute {
-  int64_t blocks = 0;  // of a chain, at most
+struct Program;
+struct ResolvedProgram;
 
-  static const Recompute kNone;  // keep what backward reads
-  static const Recompute kFull;  // all blocks of all repeated chains
-  friend bool operator==(const Recompute&, const Recompute&) = default;
+enum class BlockRecompute {
+  kNone,       // all that backward reads is kept
+  kSelective,  // cheap nodes run again (selective.hpp; Korthikanti et al. 2022)
+  kFull,       // only the inputs are kept, and forward runs again (Chen et al. 2016)
 };
-inline constexpr Recompute Recompute::kNone{0};
-inline constexpr Recompute Recompute::kFull{std::numeric_limits<int64_t>::max()};
-// "none", "full", "first 5 blocks".
+
+// Of each chain that repeats blocks, the first `full` are recomputed fully, and `selective` behind them selectively.
+struct Recompute {
+  int64_t full = 0;
+  int64_t selective = 0;
+
+  static constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+  static const Recompute kNone, kSelective, kFull;
+  friend auto operator<=>(const Recompute&, const Recompute&) = default;
+
+  // Of the block at that place of a chain.
+  BlockRecompute at(int64_t place) const;
+  // The strongest of any block.
+  BlockRecompute strongest() const;
+};
+inline constexpr Recompute Recompute::kNone{0, 0};
+inline constexpr Recompute Recompute::kSelective{0, kAll};
+inline constexpr Recompute Recompute::kFull{kAll, 0};
+
+std::string text(BlockRecompute mode);  // "selective"
+// "none", "selective", "full in the first block, selective in the others".
 std::string text(const Recompute& recompute);
 
-// By unit, whether its forward runs again.
-std::vector<uint8_t> recomputed_units(const Program& program, const Recompute& recompute);
+// The choices for chains of `num_blocks`, ordered by what they cost in time: none (0), selective in the first block
+// (1) … in all (num_blocks), full in the first and selective in the others … full in all (2 · num_blocks). Each takes
+// as much memory as the one before, or less.
+Recompute recompute_of_cost(int64_t cost, int64_t num_blocks);
+
+// By unit; chains of one block are left alone.
+std::vector<BlockRecompute> recompute_of_units(const Program& program, const Recompute& recompute);
 // The pass: marks the units of a program that is resolved for training; others are left alone.
 void apply_recompute(const Program& program, const Recompute& recompute, ResolvedProgram& resolved);
 

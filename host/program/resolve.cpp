@@ -320,6 +320,16 @@ bool Node::keeps_output(size_t i) const {
   return provider && !flag(CHASSIS_KERNEL_COMPOSED) && i < 32 && (infer.keeps_outputs >> i & 1u);
 }
 
+uint64_t Node::saved_bytes() const {
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < infer.num_saved; ++i) {
+    uint64_t bytes = static_cast<uint64_t>(size_bytes(static_cast<Dtype>(infer.saved[i].dtype)));
+    for (uint32_t d = 0; d < infer.saved[i].num_dims; ++d) bytes *= static_cast<uint64_t>(infer.saved[i].sizes[d]);
+    sum += bytes;
+  }
+  return sum;
+}
+
 ResolvedBlock resolve_block(const Program& program, const ProgramLayout& layout, uint32_t type,
                             std::span<const uint8_t> slot_trainable, bool inputs_need_grad,
                             const ResolveOptions& options) {

@@ -12,6 +12,7 @@
 #include "host/plugin/call.hpp"
 #include "host/program/layout.hpp"
 #include "host/program/program.hpp"
+#include "host/program/recompute.hpp"
 #include "host/service/tensor.hpp"
 
 namespace chassis {
@@ -84,9 +85,16 @@ struct Node {
   std::vector<ValueId> dead_after_forward;     // training: what no backward reads
   std::vector<ValueId> dead_after_backward;
 
+  // Of a block that recomputes selectively; see selective.hpp.
+  bool runs_again = false;                      // its forward, in backward
+  int overwritten_again = -1;                   // by that run
+  std::vector<ValueId> dead_after_again;
+  std::vector<size_t> again_before_backward;    // nodes that run again before the backward of this one, in order
+
   bool flag(uint32_t bit) const { return (infer.flags & bit) != 0; }
   bool keeps_input(size_t i) const;
   bool keeps_output(size_t i) const;
+  uint64_t saved_bytes() const;  // of the tensors that its forward leaves to its backward beside values
 };
 
 // A block type as one kind of unit runs it: which of its slots are trained, and whether its inputs need gradients,
@@ -118,7 +126,12 @@ ResolvedBlock resolve_block(const Program& program, const ProgramLayout& layout,
 struct ResolvedProgram {
   Purpose purpose = Purpose::kTraining;
   std::vector<std::shared_ptr<ResolvedBlock>> units;
-  std::vector<uint8_t> recomputed;  // by unit, of training: its forward runs again; by the recompute pass
+  std::vector<BlockRecompute> recompute;  // by unit, of training; by the recompute pass
+  std::vector<std::shared_ptr<const ResolvedBlock>> selective;  // by unit: as it runs, where that is selective
+
+  const ResolvedBlock& running(size_t unit) const {
+    return unit < selective.size() && selective[unit] ? *selective[unit] : *units[unit];
+  }
 };
 
 class ParameterTable;

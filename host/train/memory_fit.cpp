@@ -93,7 +93,7 @@ class Fitting {
       if (shortage.rank != world_.rank()) return;
       throw Error(ExitCode::kOutOfMemory, text)
           .hint("`chassis plan` with --memory says what to change: fewer rows (train.micro_batch_size), "
-                "recompute.mode = \"full\", more ranks with a strategy that divides; run.memory_check = \"warn\" tries "
+                "recompute.mode = \"selective\" or \"full\", more ranks with a strategy that divides; run.memory_check = \"warn\" tries "
                 "it nevertheless");
     });
   }

@@ -83,8 +83,9 @@ class Planner {
       plan_.ranks.push_back(rehearsed(i, plan_.recompute));
       plan_.ranks[i].ranks = groups_[i];
     }
-    const bool keeps_all = plan_.recompute == Recompute::kNone;
-    plan_.other_step = rehearsed(0, keeps_all ? Recompute::kFull : Recompute::kNone).step;
+    if (request_.compares_modes)
+      for (const Recompute& mode : {Recompute::kNone, Recompute::kSelective, Recompute::kFull})
+        plan_.modes.emplace_back(mode, rehearsed(0, mode).step);
     return std::move(plan_);
   }
 
@@ -122,7 +123,7 @@ class Planner {
 
   // The first rank of a group.
   const RankPlan& rehearsed(size_t group, const Recompute& recompute) {
-    const auto [known, fresh] = rehearsed_.try_emplace({group, recompute.blocks});
+    const auto [known, fresh] = rehearsed_.try_emplace({group, recompute});
     if (fresh) {
       Session session(config_, planned(request_.plugin_path, plan_.world_size, groups_[group][0]));
       known->second = rehearse(session, recompute, plan_.header_bytes);
@@ -132,8 +133,8 @@ class Planner {
 
   const PlanRequest& request_;
   const Config config_;
-  std::vector<std::vector<int>> groups_;                      // ranks of one kind
-  std::map<std::pair<size_t, int64_t>, RankPlan> rehearsed_;  // by group and recomputed blocks
+  std::vector<std::vector<int>> groups_;                          // ranks of one kind
+  std::map<std::pair<size_t, Recompute>, RankPlan> rehearsed_;  // by group
   Plan plan_;
 };
 
@@ -174,25 +175,26 @@ int world_size_of(const Config& config) {
 }
 
 Recompute recompute_setting(const Config& config, const Executor& executor) {
-  if (config.get_string("recompute.mode") != "full") return Recompute::kNone;
-  if (!config.has("recompute.blocks")) return Recompute::kFull;
+  const std::string mode = config.get_string("recompute.mode");
+  const bool full = mode == "full";
+  if (!full && mode != "selective") return Recompute::kNone;
+  if (!config.has("recompute.blocks")) return full ? Recompute::kFull : Recompute::kSelective;
   const int64_t blocks = config.get_int("recompute.blocks"), most = executor.max_recomputed_blocks();
   if (blocks > most)
     throw Error(ExitCode::kConfig, config.position("recompute.blocks"),
                 fmt::format("recompute.blocks = {}, but the model repeats at most {} blocks", blocks, most))
         .hint("leave it out for all of them");
-  return {blocks};
+  return full ? Recompute{.full = blocks} : Recompute{.selective = blocks};
 }
 
 Recompute fewest_that_fit(int64_t max_blocks, const std::function<bool(const Recompute&)>& fits) {
   if (fits(Recompute::kNone) || max_blocks == 0) return Recompute::kNone;
-  if (!fits(Recompute::kFull)) return Recompute::kFull;
-  int64_t too_few = 0, enough = max_blocks;
-  while (enough - too_few > 1) {
-    const int64_t middle = too_few + (enough - too_few) / 2;
-    (fits({middle}) ? enough : too_few) = middle;
+  int64_t too_cheap = 0, enough = 2 * max_blocks;
+  while (enough - too_cheap > 1) {
+    const int64_t middle = too_cheap + (enough - too_cheap) / 2;
+    (fits(recompute_of_cost(middle, max_blocks)) ? enough : too_cheap) = middle;
   }
-  return enough == max_blocks ? Recompute::kFull : Recompute{enough};
+  return recompute_of_cost(enough, max_blocks);
 }
 
 Plan make_plan(const PlanRequest& request) { return Planner(request).run(); }

@@ -76,8 +76,7 @@ struct Plan {
   int64_t seq_len = 0;
   BatchSizes batch;
   Recompute recompute = Recompute::kNone;
-  // With none if there is some, with all if there is none; for comparison.
-  PlanMemory other_step;
+  std::vector<std::pair<Recompute, PlanMemory>> modes;  // a step with none, selective and full
   uint64_t memory_bytes = 0;     // limit of each device; 0: none given
   bool proven_saving = true;     // false: too many shards to prove here that they can be saved
   uint64_t header_bytes = 0;     // the largest of a save
@@ -100,6 +99,7 @@ struct PlanRequest {
   std::vector<std::string> plugin_path;
   int world_size = 0;            // 0: the product of the sizes in [mesh], which must name some if a strategy divides
   uint64_t memory_bytes = 0;
+  bool compares_modes = true;    // fills Plan::modes
   // Of a plan that differs in what does not change it: then saving is not proven again.
   std::optional<uint64_t> header_bytes;
 };
@@ -109,8 +109,7 @@ Plan make_plan(const PlanRequest& request);
 
 // What [recompute] says; none for "auto". Throws a config error for more blocks than the model has in a row.
 Recompute recompute_setting(const Config& config, const Executor& executor);
-// For "auto": none if that fits, else the fewest blocks that do, at most `max_blocks`, else all. Asks `fits` a few
-// times.
+// For "auto": the cheapest that fits, in the order of recompute_of_cost; full if nothing fits. Asks `fits` a few times.
 Recompute fewest_that_fit(int64_t max_blocks, const std::function<bool(const Recompute&)>& fits);
 
 // What `rank` alone will need on that device. For a run that plans for itself.

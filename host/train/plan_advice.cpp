@@ -38,7 +38,9 @@ class Adviser {
 
  private:
   void collect() {
-    if (plan_.recompute == Recompute::kNone) add("recompute.mode", "\"none\"", "\"full\"");
+    const std::string mode = '"' + text(plan_.recompute.strongest()) + '"';
+    if (plan_.recompute == Recompute::kNone) add("recompute.mode", mode, "\"selective\"");
+    if (plan_.recompute.strongest() != BlockRecompute::kFull) add("recompute.mode", mode, "\"full\"");
     const int64_t rows = plan_.batch.micro_batch_size;
     if (rows % 2 == 0)
       changes_.push_back(
@@ -94,6 +96,7 @@ class Adviser {
     PlanRequest request = request_;
     request.header_bytes = plan_.header_bytes;
     request.world_size = plan_.world_size;
+    request.compares_modes = false;
     Advice advice;
     for (const Change* change : changes) {
       advice.change += (advice.change.empty() ? "" : " + ") + change->text;

@@ -32,6 +32,12 @@ Json advice_json(const Advice& advice) {
           {"peak", advice.peak_bytes},     {"saved", advice.saved_bytes},       {"fits", advice.fits}};
 }
 
+// Of the first blocks of a chain, where not all are recomputed alike.
+Json some_blocks(const Recompute& recompute) {
+  const int64_t blocks = recompute.full > 0 ? recompute.full : recompute.selective;
+  return blocks == 0 || blocks == Recompute::kAll ? Json() : Json(blocks);
+}
+
 }  // namespace
 
 Json plan_json(const Plan& plan, const AdviceList* advice) {
@@ -39,7 +45,9 @@ Json plan_json(const Plan& plan, const AdviceList* advice) {
   for (const MeshAxis& axis : plan.axes) axes[axis.name] = axis.size;
   Json ranks = Json::array();
   for (const RankPlan& rank : plan.ranks) ranks.push_back(rank_json(rank));
-  const bool some_blocks = plan.recompute != Recompute::kNone && plan.recompute != Recompute::kFull;
+  const bool mixed = plan.recompute.full > 0 && plan.recompute.selective > 0;
+  Json modes = Json::object();
+  for (const auto& [mode, step] : plan.modes) modes[text(mode)] = memory_json(step);
   Json out = {{"schema", "chassis.plan/1"},
               {"name", plan.name},
               {"device", plan.device},
@@ -53,9 +61,10 @@ Json plan_json(const Plan& plan, const AdviceList* advice) {
               {"micro_batch_size", plan.batch.micro_batch_size},
               {"global_batch_size", plan.batch.global_batch_size},
               {"num_microbatches", plan.batch.num_microbatches},
-              {"recompute", plan.recompute == Recompute::kNone ? "none" : "full"},
-              {"recompute_blocks", some_blocks ? Json(plan.recompute.blocks) : Json()},
-              {"other_recompute", memory_json(plan.other_step)},
+              {"recompute", text(plan.recompute.strongest())},
+              {"recompute_blocks", some_blocks(plan.recompute)},
+              {"recompute_others", mixed ? Json("selective") : Json()},
+              {"recompute_modes", std::move(modes)},
               {"saving_proven", plan.proven_saving},
               {"memory_limit", plan.memory_bytes},
               {"fits", plan.fits()},

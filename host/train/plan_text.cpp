@@ -75,18 +75,18 @@ class Text {
     const Extent extent = extent_of(plan_, bytes);
     if (extent.most == 0) return;
     const bool same = plan_.ranks.size() == 1;
-    out_ += fmt::format("{:<28}{:>10}", name, bytes_text(extent.most));
+    out_ += fmt::format("{:<34}{:>10}", name, bytes_text(extent.most));
     if (!same) out_ += fmt::format("{:>12}   {}", bytes_text(extent.least), ranks_text(extent.who->ranks));
     out_ += "\n";
   }
 
   void table() {
-    if (plan_.ranks.size() == 1) out_ += fmt::format("{:<28}{:>10}\n", "each rank", "most");
-    else out_ += fmt::format("{:<28}{:>10}{:>12}   {}\n", "bytes of a rank", "most", "least", "most on");
+    if (plan_.ranks.size() == 1) out_ += fmt::format("{:<34}{:>10}\n", "each rank", "most");
+    else out_ += fmt::format("{:<34}{:>10}{:>12}   {}\n", "bytes of a rank", "most", "least", "most on");
     for (size_t i = 0; i < kNumPlanCategories; ++i) {
       const auto category = static_cast<PlanCategory>(i);
       std::string name(plan_category_name(category));
-      if (category == PlanCategory::kActivations) name += ", recompute " + text(plan_.recompute);
+      if (category == PlanCategory::kActivations) name += ", recompute " + text(plan_.recompute.strongest());
       if (category == PlanCategory::kGathered) name += " units, prefetch";
       if (category == PlanCategory::kCommunication) name += " buffers";
       if (category == PlanCategory::kOther) name += ": batch, buckets";
@@ -101,11 +101,13 @@ class Text {
     row("memory of the host", [](const RankPlan& rank) { return rank.host_peak_bytes; });
     out_ += "\n";
     const PlanMemory& mine = plan_.ranks[0].step;
-    line("recompute", "{}: activations {}, peak {}; {}: {}, {}", text(plan_.recompute),
-         bytes_text(mine.of(PlanCategory::kActivations).peak_bytes), bytes_text(mine.peak_bytes),
-         text(plan_.recompute == Recompute::kNone ? Recompute::kFull : Recompute::kNone),
-         bytes_text(plan_.other_step.of(PlanCategory::kActivations).peak_bytes),
-         bytes_text(plan_.other_step.peak_bytes));
+    std::string others;
+    for (const auto& [mode, step] : plan_.modes)
+      if (mode != plan_.recompute)
+        others += fmt::format("; {}: {}, {}", text(mode), bytes_text(step.of(PlanCategory::kActivations).peak_bytes),
+                              bytes_text(step.peak_bytes));
+    line("recompute", "{}: activations {}, peak {}{}", text(plan_.recompute),
+         bytes_text(mine.of(PlanCategory::kActivations).peak_bytes), bytes_text(mine.peak_bytes), others);
   }
 
   void traffic() {

@@ -135,7 +135,7 @@ class ParallelRun {
     write_text(folder_ / "tokens.jsonl", rows);
   }
 
-  Result operator()(const Strategy* strategy, int ranks) {
+  Result operator()(const Strategy* strategy, int ranks, const std::vector<std::string>& overrides = {}) {
     std::string toml = toml_;
     if (strategy) {
       toml += "[[parallel]]\n";
@@ -148,6 +148,7 @@ class ParallelRun {
     command.push_back("train.micro_batch_size=" + std::to_string(micro_batch));
     if (strategy)
       for (const std::string& setting : strategy->mesh(ranks)) command.push_back(setting);
+    command.insert(command.end(), overrides.begin(), overrides.end());
     if (ranks > 1) command.insert(command.end(), {"--nproc", std::to_string(ranks)});
     Process process(command, folder_.path());
     const Outcome outcome = process.wait();
@@ -221,6 +222,18 @@ INSTANTIATE_TEST_SUITE_P(Large, Parallel, testing::ValuesIn(large_rows()),
                          [](const auto& info) { return info.param.name(); });
 INSTANTIATE_TEST_SUITE_P(Matrix, Parallel, testing::ValuesIn(all_rows()),
                          [](const auto& info) { return info.param.name(); });
+
+// Nodes that run again find the parameters that the strategy holds for backward.
+TEST(SelectiveRecompute, ChangesNoBitOnTwoRanks) {
+  const Strategy fsdp2{"fsdp2", {"plugin = \"fsdp2\""}, home}, zero3{"zero3", {"plugin = \"zero\"", "stage = 3"}, home};
+  for (const auto& [strategy, variant] : {std::pair(fsdp2, 0b010000u), std::pair(zero3, 0b100001u)}) {
+    ParallelRun run(Variant::of_bits(variant));
+    const Result kept = run(&strategy, 2), again = run(&strategy, 2, {"recompute.mode=selective"});
+    EXPECT_EQ(again.losses, kept.losses) << strategy.name;
+    EXPECT_EQ(again.grad_norms, kept.grad_norms) << strategy.name;
+    EXPECT_EQ(again.weights, kept.weights) << strategy.name;
+  }
+}
 
 TEST(ParallelRows, MeetInPairs) {
   for (unsigned a = 0; a < 6; ++a) {

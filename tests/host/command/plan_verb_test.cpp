@@ -253,6 +253,7 @@ bucket_mib = 1
 
 INSTANTIATE_TEST_SUITE_P(Runs, PlanAndRun,
                          testing::Values(RealRun{"single", "", 1},
+                                         RealRun{"selective", "[recompute]\nmode = \"selective\"\n", 1},
                                          RealRun{"ddp", "[[parallel]]\nplugin = \"ddp\"\n", 2},
                                          RealRun{"zero1", "[[parallel]]\nplugin = \"zero\"\nstage = 1\n", 2},
                                          RealRun{"zero3", "[[parallel]]\nplugin = \"zero\"\nstage = 3\n", 4},

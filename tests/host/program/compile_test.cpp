@@ -105,12 +105,17 @@ TEST(Compile, AnotherRecomputationNeedsNoOtherNodes) {
   CompiledProgram compiled =
       compile(SmallModel{}.program(), {.resolve = resolve_with({all.provider()}), .purposes = {Purpose::kTraining}});
   const ResolvedProgram& program = compiled.resolved(Purpose::kTraining);
-  EXPECT_EQ(program.recomputed, (std::vector<uint8_t>{0, 0, 0, 0}));
+  using enum BlockRecompute;
+  EXPECT_EQ(program.recompute, (std::vector{kNone, kNone, kNone, kNone}));
   const size_t num_kernels = all.nodes.size();
-  compiled.set_recompute({1});
-  EXPECT_EQ(program.recomputed, (std::vector<uint8_t>{0, 1, 0, 0}));
+  compiled.set_recompute({.full = 1});
+  EXPECT_EQ(program.recompute, (std::vector{kNone, kFull, kNone, kNone}));
+  compiled.set_recompute(Recompute::kSelective);
+  EXPECT_EQ(program.recompute, (std::vector{kNone, kSelective, kSelective, kNone}));
+  EXPECT_EQ(&program.running(1), &program.running(2)) << "units share what they run";
+  EXPECT_NE(&program.running(1), program.units[1].get());
   compiled.set_recompute(Recompute::kFull);
-  EXPECT_EQ(program.recomputed, (std::vector<uint8_t>{0, 1, 1, 0})) << "chains of one block are left";
+  EXPECT_EQ(program.recompute, (std::vector{kNone, kFull, kFull, kNone})) << "chains of one block are left";
   EXPECT_EQ(all.nodes.size(), num_kernels);
 }
 

@@ -94,7 +94,8 @@ class Rehearsal : public testing::Test {
 };
 
 TEST_F(Rehearsal, TakesOnMetaWhatTheStepTakesOnTheCpu) {
-  for (Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+  for (const Recompute& recompute : {Recompute::kNone, Recompute::kSelective, Recompute{.selective = 2},
+                                     Recompute::kFull, Recompute{1, Recompute::kAll}}) {
     expect_close({{"reference"}, "naive"}, recompute);
     expect_close({{"aten"}, "sdpa"}, recompute);
     expect_close({{"fused", "aten"}, "interval"}, recompute);

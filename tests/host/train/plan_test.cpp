@@ -134,40 +134,67 @@ TEST(Plan, ManyMicrobatchesCostTrafficAndNoMemory) {
 }
 
 TEST(Plan, RecomputeTakesFewerActivations) {
-  const Plan full = plan_of("", 1, {"recompute.mode=full"}), none = plan_of("", 1, {"recompute.mode=none"});
-  EXPECT_LT(peak(full.ranks[0], PlanCategory::kActivations), peak(none.ranks[0], PlanCategory::kActivations) / 2);
-  EXPECT_EQ(full.other_step.peak_bytes, none.ranks[0].step.peak_bytes);
-  EXPECT_EQ(none.other_step.peak_bytes, full.ranks[0].step.peak_bytes);
+  const auto activations = [](const Plan& plan) { return peak(plan.ranks[0], PlanCategory::kActivations); };
+  const Plan none = plan_of("", 1, {"recompute.mode=none"}), selective = plan_of("", 1, {"recompute.mode=selective"}),
+             some = plan_of("", 1, {"recompute.mode=selective", "recompute.blocks=2"}),
+             full = plan_of("", 1, {"recompute.mode=full"});
+  EXPECT_LT(activations(full), activations(none) / 2);
+  EXPECT_LT(activations(full), activations(selective));
+  EXPECT_LT(activations(selective), activations(some));
+  EXPECT_LT(activations(some), activations(none));
+  // The two inputs of products behind norms, of hidden_size, and the one of the last, of intermediate_size, of 3 blocks
+  // whose backward has not begun.
+  EXPECT_GE(activations(none) - activations(selective), 3u * (2 * 64 + 192) * 128 * 4 * 4);
+  for (const Plan* plan : {&none, &selective, &full}) {
+    ASSERT_EQ(plan->modes.size(), 3u);
+    EXPECT_EQ(plan->modes[0].second.peak_bytes, none.ranks[0].step.peak_bytes);
+    EXPECT_EQ(plan->modes[1].second.peak_bytes, selective.ranks[0].step.peak_bytes);
+    EXPECT_EQ(plan->modes[2].second.peak_bytes, full.ranks[0].step.peak_bytes);
+  }
 }
 
-TEST(Plan, AutoRecomputesAsFewBlocksAsFit) {
+TEST(Plan, AutoTakesTheCheapestThatFits) {
   const auto peak_with = [](const std::vector<std::string>& overrides) {
     return plan_of("", 1, overrides).largest().peak_bytes();
   };
-  const uint64_t none = peak_with({"recompute.mode=none"}), full = peak_with({"recompute.mode=full"});
+  const uint64_t none = peak_with({"recompute.mode=none"}), selective = peak_with({"recompute.mode=selective"}),
+                 first = peak_with({"recompute.mode=selective", "recompute.blocks=1"});
   PlanRequest request = request_of(kRun, 1);
-  EXPECT_EQ(make_plan(request).recompute, Recompute::kNone) << "without a limit";
-  int64_t before = 0;
-  for (const uint64_t memory : {none, none - 1, (none + full) / 2, full}) {
-    request.memory_bytes = memory;
+  const auto chosen = [&](uint64_t memory_bytes) {
+    request.memory_bytes = memory_bytes;
     const Plan plan = make_plan(request);
-    EXPECT_TRUE(plan.fits()) << memory;
-    const int64_t blocks = std::min<int64_t>(plan.recompute.blocks, 4);
-    EXPECT_GE(blocks, before);
-    EXPECT_EQ(blocks == 0, memory == none);
-    before = blocks;
-    if (blocks > 1) {
-      EXPECT_GT(peak_with({"recompute.mode=full", "recompute.blocks=" + std::to_string(blocks - 1)}), memory);
+    EXPECT_EQ(plan.fits(), memory_bytes > 1) << memory_bytes;
+    return plan.recompute;
+  };
+  EXPECT_EQ(make_plan(request).recompute, Recompute::kNone) << "without a limit";
+  EXPECT_EQ(chosen(none), Recompute::kNone);
+  EXPECT_EQ(chosen(none - 1), Recompute{.selective = 1});
+  EXPECT_EQ(text(chosen(first - 1)), "selective in the first 2 blocks");
+  EXPECT_EQ(chosen(selective), Recompute::kSelective);
+  EXPECT_EQ(text(chosen(selective - 1)), "full in the first block, selective in the others");
+  EXPECT_EQ(chosen(1), Recompute::kFull);
+}
+
+TEST(Plan, TheCheapestThatFitsIsFoundInFewTries) {
+  for (int64_t num_blocks : {1, 2, 7, 80})
+    for (int64_t cost = 0; cost <= 2 * num_blocks + 1; ++cost) {
+      int64_t tries = 0;
+      const auto fits = [&](const Recompute& recompute) {
+        ++tries;
+        int64_t its = 0;
+        while (recompute_of_cost(its, num_blocks) != recompute) ++its;
+        return its >= cost;
+      };
+      EXPECT_EQ(fewest_that_fit(num_blocks, fits), recompute_of_cost(std::min(cost, 2 * num_blocks), num_blocks));
+      EXPECT_LE(tries, 9);
     }
-  }
-  request.memory_bytes = full - 1;
-  const Plan small = make_plan(request);
-  EXPECT_EQ(small.recompute, Recompute::kFull);
-  EXPECT_FALSE(small.fits());
+  EXPECT_EQ(fewest_that_fit(0, [](const Recompute&) { return false; }), Recompute::kNone) << "nothing repeats";
 }
 
 TEST(Plan, RefusesToRecomputeMoreBlocksThanThereAre) {
   EXPECT_HAS(refusal_of("", 1, {"recompute.mode=full", "recompute.blocks=5"}),
+             "recompute.blocks = 5, but the model repeats at most 4 blocks");
+  EXPECT_HAS(refusal_of("", 1, {"recompute.mode=selective", "recompute.blocks=5"}),
              "recompute.blocks = 5, but the model repeats at most 4 blocks");
 }
 
@@ -246,6 +273,7 @@ TEST(PlanAdvice, IsPlannedAnewAndRanked) {
     EXPECT_EQ(static_cast<int64_t>(plan.largest().peak_bytes() - advice.peak_bytes), advice.saved_bytes)
         << advice.change;
   }
+  EXPECT_TRUE(changes.contains("recompute.mode \"none\" → \"selective\""));
   EXPECT_TRUE(changes.contains("recompute.mode \"none\" → \"full\""));
   EXPECT_TRUE(changes.contains("train.micro_batch_size 4 → 2"));
   EXPECT_TRUE(changes.contains("strategy ddp → fsdp2"));
@@ -305,6 +333,29 @@ TEST(PlanReport, JsonHasASchema) {
   for (const Json& one : json.at("advice").at("single"))
     for (const char* key : {"change", "overrides", "world_size", "peak", "saved", "fits"})
       EXPECT_TRUE(one.contains(key)) << key;
+}
+
+TEST(PlanReport, JsonSaysWhatIsRecomputed) {
+  const auto json_of = [](std::vector<std::string> overrides, uint64_t memory_bytes) {
+    PlanRequest request = request_of(kRun, 1, std::move(overrides));
+    request.memory_bytes = memory_bytes;
+    return Json::parse(plan_json(make_plan(request), nullptr).dump());
+  };
+  const Json some = json_of({"recompute.mode=selective", "recompute.blocks=2"}, 0);
+  EXPECT_EQ(some["recompute"], "selective");
+  EXPECT_EQ(some["recompute_blocks"], 2);
+  EXPECT_TRUE(some["recompute_others"].is_null());
+  const Json& modes = some["recompute_modes"];
+  const auto peak_of = [&](const char* mode) { return modes[mode]["peak"].get<uint64_t>(); };
+  EXPECT_LT(peak_of("full"), peak_of("selective"));
+  EXPECT_LT(peak_of("selective"), peak_of("none"));
+  const Json all = json_of({"recompute.mode=selective"}, 0);
+  EXPECT_TRUE(all["recompute_blocks"].is_null());
+  EXPECT_EQ(all["ranks"][0]["step"]["peak"], peak_of("selective"));
+  const Json mixed = json_of({}, all["ranks"][0]["peak"].get<uint64_t>() - 1);
+  EXPECT_EQ(mixed["recompute"], "full");
+  EXPECT_EQ(mixed["recompute_blocks"], 1);
+  EXPECT_EQ(mixed["recompute_others"], "selective");
 }
 
 TEST(PlanReport, HtmlIsOneFileThatFetchesNothing) {

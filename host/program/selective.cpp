@@ -1,0 +1,244 @@
+#include "host/program/selective.hpp"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "host/program/liveness.hpp"
+#include "host/state/shape.hpp"
+
+namespace chassis {
+namespace {
+
+constexpr size_t kNever = static_cast<size_t>(-1);
+
+constexpr std::string_view kCheapOps[] = {"embedding",        "rms_norm", "layer_norm", "rope",    "activation",
+                                          "gated_activation", "add",      "mul",        "reshape", "comm.copy"};
+
+// The smallest cut between source and sink, by augmenting paths (Edmonds & Karp 1972).
+class MinCut {
+ public:
+  static constexpr uint64_t kUncut = uint64_t{1} << 62;  // more than all others together
+
+  explicit MinCut(size_t num_vertices) : edges_of_(num_vertices) {}
+
+  void add_edge(size_t from, size_t to, uint64_t capacity) {
+    edges_of_[from].push_back(edges_.size());
+    edges_.push_back({to, capacity});
+    edges_of_[to].push_back(edges_.size());
+    edges_.push_back({from, 0});
+  }
+
+  // By vertex: on the side of the source. Of several smallest cuts, the one with the fewest vertices there.
+  std::vector<uint8_t> run(size_t source, size_t sink) {
+    for (;;) {
+      const std::vector<size_t> reached_by = search(source);
+      if (reached_by[sink] == kNever) {
+        std::vector<uint8_t> side;
+        for (size_t v = 0; v < reached_by.size(); ++v) side.push_back(v == source || reached_by[v] != kNever);
+        return side;
+      }
+      uint64_t flow = kUncut;
+      for (size_t v = sink; v != source; v = edges_[reached_by[v] ^ 1].to)
+        flow = std::min(flow, edges_[reached_by[v]].capacity);
+      for (size_t v = sink; v != source; v = edges_[reached_by[v] ^ 1].to) {
+        edges_[reached_by[v]].capacity -= flow;
+        edges_[reached_by[v] ^ 1].capacity += flow;
+      }
+    }
+  }
+
+ private:
+  struct Edge {
+    size_t to;
+    uint64_t capacity;  // that is left
+  };
+
+  // Breadth first: the edge by which each vertex was reached.
+  std::vector<size_t> search(size_t source) const {
+    std::vector<size_t> reached_by(edges_of_.size(), kNever), queue = {source};
+    for (size_t i = 0; i < queue.size(); ++i)
+      for (const size_t edge : edges_of_[queue[i]]) {
+        const size_t to = edges_[edge].to;
+        if (edges_[edge].capacity == 0 || to == source || reached_by[to] != kNever) continue;
+        reached_by[to] = edge;
+        queue.push_back(to);
+      }
+    return reached_by;
+  }
+
+  std::vector<Edge> edges_;  // each followed by its reverse
+  std::vector<std::vector<size_t>> edges_of_;
+};
+
+class Selection {
+ public:
+  Selection(const ResolvedBlock& block, Dtype compute) : compute_(compute), out_(block) {
+    maker_.assign(num_values(), kNever);
+    leaves_.assign(num_values(), 0);
+    for (size_t n = 0; n < nodes().size(); ++n)
+      for (ValueId v : nodes()[n].outputs) maker_[v] = n;
+    for (const auto& [name, value] : out_.block.outputs) leaves_[value] = 1;
+  }
+
+  ResolvedBlock run() {
+    choose();
+    end_lives_of_forward();
+    schedule_backward();
+    end_lives_of_backward();
+    add_up();
+    return std::move(out_);
+  }
+
+ private:
+  // A run of a node in backward.
+  struct Step {
+    size_t node;
+    bool again;  // its forward
+  };
+
+  std::vector<Node>& nodes() { return out_.nodes; }
+  size_t num_values() const { return out_.block.values.size(); }
+
+  uint64_t bytes_of(ValueId v) const {
+    for (const auto& [name, field] : out_.block.fields)
+      if (field == v) return 0;  // the micro-batch holds it
+    const Dtype dtype = dtype_of(out_.block.values[v], compute_);
+    return static_cast<uint64_t>(numel(Shape(out_.value_shapes[v])) * size_bytes(dtype));
+  }
+
+  static std::vector<ValueId> read_by_forward(const Node& node) {
+    std::vector<ValueId> read = node.inputs;
+    std::erase(read, kAbsent);
+    return read;
+  }
+  static std::vector<ValueId> read_by_backward(const Node& node) {
+    std::vector<ValueId> read;
+    if (!node.has_backward) return read;
+    for (size_t i = 0; i < node.inputs.size(); ++i)
+      if (node.keeps_input(i) && node.inputs[i] != kAbsent) read.push_back(node.inputs[i]);
+    for (size_t i = 0; i < node.outputs.size(); ++i)
+      if (node.keeps_output(i)) read.push_back(node.outputs[i]);
+    return read;
+  }
+
+  // As AOTAutograd does it (He & Yu 2023). A value is on the side of the source if something needs it in backward, a
+  // node if it runs again; what is cut is kept, and weighs its bytes.
+  void choose() {
+    const size_t source = 0, sink = 1, first_value = 2, first_node = first_value + num_values();
+    MinCut graph(first_node + nodes().size());
+    std::vector<uint8_t> cheap;
+    for (const Node& node : nodes()) cheap.push_back(is_cheap(out_.block, node));
+    for (ValueId v = 0; v < num_values(); ++v) {
+      const bool again = maker_[v] != kNever && cheap[maker_[v]];
+      graph.add_edge(first_value + v, again ? first_node + maker_[v] : sink, bytes_of(v));
+    }
+    for (size_t n = 0; n < nodes().size(); ++n) {
+      for (ValueId v : read_by_backward(nodes()[n])) graph.add_edge(source, first_value + v, MinCut::kUncut);
+      if (!cheap[n]) continue;
+      for (ValueId v : read_by_forward(nodes()[n])) graph.add_edge(first_node + n, first_value + v, MinCut::kUncut);
+      if (nodes()[n].has_backward) graph.add_edge(source, first_node + n, nodes()[n].saved_bytes());
+    }
+    const std::vector<uint8_t> side = graph.run(source, sink);
+    for (size_t n = 0; n < nodes().size(); ++n) nodes()[n].runs_again = side[first_node + n] != 0;
+    out_.kept.clear();
+    is_kept_.assign(num_values(), 0);
+    for (ValueId v = 0; v < num_values(); ++v) {
+      if (!side[first_value + v] || (maker_[v] != kNever && nodes()[maker_[v]].runs_again)) continue;
+      is_kept_[v] = 1;
+      out_.kept.push_back(v);
+    }
+  }
+
+  void end_lives_of_forward() {
+    std::vector<size_t> last_use = maker_;
+    if (!nodes().empty())
+      for (const auto& [name, value] : out_.block.inputs) last_use[value] = 0;
+    for (size_t n = 0; n < nodes().size(); ++n) {
+      nodes()[n].dead_after_forward.clear();
+      for (ValueId v : read_by_forward(nodes()[n])) last_use[v] = n;
+    }
+    for (ValueId v = 0; v < num_values(); ++v)
+      if (last_use[v] != kNever && !is_kept_[v] && !leaves_[v]) nodes()[last_use[v]].dead_after_forward.push_back(v);
+    for (Node& node : nodes()) node.overwritten_input = overwritable_input(out_.block, node, node.dead_after_forward);
+  }
+
+  void schedule_backward() {
+    std::vector<uint8_t> done(nodes().size());
+    for (size_t n = nodes().size(); n-- > 0;) {
+      if (!nodes()[n].has_backward) continue;
+      for (ValueId v : read_by_backward(nodes()[n])) make_again(v, n, done);
+      if (nodes()[n].runs_again) run_again(n, n, done);
+      steps_.push_back({n, false});
+    }
+  }
+  void make_again(ValueId v, size_t before, std::vector<uint8_t>& done) {
+    if (!is_kept_[v]) run_again(maker_[v], before, done);
+  }
+  void run_again(size_t n, size_t before, std::vector<uint8_t>& done) {
+    if (std::exchange(done[n], 1)) return;
+    for (ValueId v : read_by_forward(nodes()[n])) make_again(v, before, done);
+    nodes()[before].again_before_backward.push_back(n);
+    steps_.push_back({n, true});
+  }
+
+  void end_lives_of_backward() {
+    for (Node& node : nodes()) node.dead_after_backward.clear();
+    std::vector<uint8_t> seen(num_values());
+    for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
+      Node& node = nodes()[step->node];
+      std::vector<ValueId>& dead = step->again ? node.dead_after_again : node.dead_after_backward;
+      std::vector<ValueId> values = step->again ? read_by_forward(node) : read_by_backward(node);
+      if (step->again) values.insert(values.end(), node.outputs.begin(), node.outputs.end());
+      for (ValueId v : values)
+        if (!std::exchange(seen[v], 1)) dead.push_back(v);
+      if (!step->again) continue;
+      std::vector<ValueId> own = dead;
+      std::erase_if(own, [&](ValueId v) { return is_kept_[v] && leaves_[v]; });
+      node.overwritten_again = overwritable_input(out_.block, node, own);
+    }
+  }
+
+  void add_up() {
+    out_.kept_bytes = out_.saved_bytes = 0;
+    for (ValueId v : out_.kept)
+      if (maker_[v] != kNever) out_.kept_bytes += bytes_of(v);
+    for (const Node& node : nodes())
+      if (node.has_backward && !node.runs_again) out_.saved_bytes += node.saved_bytes();
+  }
+
+  const Dtype compute_;
+  ResolvedBlock out_;
+  std::vector<size_t> maker_;     // by value; kNever: an input or a field
+  std::vector<uint8_t> leaves_;   // by value: an output of the block
+  std::vector<uint8_t> is_kept_;  // by value
+  std::vector<Step> steps_;
+};
+
+}  // namespace
+
+bool is_cheap(const BlockType& block, const Node& node) {
+  return !node.flag(CHASSIS_KERNEL_FORWARD_BACKWARD) &&
+         std::all_of(node.ops.begin(), node.ops.end(), [&](uint32_t op) {
+           return std::find(std::begin(kCheapOps), std::end(kCheapOps), block.ops[op].id) != std::end(kCheapOps);
+         });
+}
+
+ResolvedBlock recompute_selectively(const ResolvedBlock& block, Dtype compute) {
+  return Selection(block, compute).run();
+}
+
+void find_selective_liveness(ResolvedProgram& resolved, Dtype compute) {
+  resolved.selective.assign(resolved.recompute.size(), nullptr);
+  std::map<const ResolvedBlock*, std::shared_ptr<const ResolvedBlock>> known;  // units share them
+  for (size_t unit = 0; unit < resolved.recompute.size(); ++unit) {
+    if (resolved.recompute[unit] != BlockRecompute::kSelective) continue;
+    auto& made = known[resolved.units[unit].get()];
+    if (!made) made = std::make_shared<ResolvedBlock>(recompute_selectively(*resolved.units[unit], compute));
+    resolved.selective[unit] = made;
+  }
+}
+
+}  // namespace chassis
