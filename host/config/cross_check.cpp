@@ -265,11 +265,10 @@ void Config::cross_check() {
   }
 
   if (valid("recompute.blocks") && (is("recompute.mode", "auto") || is("recompute.mode", "none"))) {
-    add_problem(
-        "recompute.blocks",
-        fmt::format("{} has no effect with {} ({})", shown("recompute.blocks"), shown("recompute.mode"),
-                    is("recompute.mode", "auto") ? "which takes the fewest that fit"
-                                                 : "it belongs to \"selective\" and \"full\""));
+    add_problem("recompute.blocks",
+                fmt::format("{} has no effect with {} ({})", shown("recompute.blocks"), shown("recompute.mode"),
+                            is("recompute.mode", "auto") ? "which takes the fewest that fit"
+                                                         : "it belongs to \"selective\" and \"full\""));
   }
 
   // schedule

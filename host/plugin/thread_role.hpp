@@ -1,5 +1,5 @@
-// What a thread may call, as the headers of the SDK say in brackets: [control] and [step] belong to the thread that runs
-// the program, [any] to all. Asserted in debug and sanitizer builds.
+// What a thread may call, as the headers of the SDK say in brackets: [control] and [step] belong to the thread that
+// runs the program, [any] to all. Asserted in debug and sanitizer builds.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ enum class ThreadRole : uint8_t {
 };
 
 #ifdef CHASSIS_THREAD_ROLES
-// The calling thread has this role for as long as it lives. Without one, the first thread of the process has kStep, and all
-// others have kAny.
+// The calling thread has this role for as long as it lives. Without one, the first thread of the process has kStep, and
+// all others have kAny.
 class ThreadRoleScope {
  public:
   explicit ThreadRoleScope(ThreadRole role) noexcept;
@@ -25,7 +25,8 @@ class ThreadRoleScope {
   ThreadRole outer_;
 };
 
-// [any] Ends the process with the name of `function`, and of the plugin if one is running, unless the thread may call it.
+// [any] Ends the process with the name of `function`, and of the plugin if one is running, unless the thread may call
+// it.
 void assert_thread_role(ThreadRole needed, const char* function) noexcept;
 #else
 struct ThreadRoleScope {

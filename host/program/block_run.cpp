@@ -120,7 +120,8 @@ class BlockRun {
       if (auto field = fields.find(name); field != fields.end()) frame_.values[value] = field->second;
     for (size_t n = 0; n < block_.nodes.size(); ++n) {
       const Node& node = block_.nodes[n];
-      if (node.provider) forward_node(n, training, false);
+      if (node.provider)
+        forward_node(n, training, false);
       else forward_collective(node);
       for (ValueId v : node.dead_after_forward) frame_.values[v].reset();
     }
@@ -174,7 +175,8 @@ class BlockRun {
     const bool with_gradients =
         training && node.has_backward && node.flag(CHASSIS_KERNEL_FORWARD_BACKWARD) && is_loss(node);
     if (with_gradients) forward_backward(n);
-    else run(node, node.provider->table->forward, again ? "forward again" : "forward");
+    else
+      run(node, node.provider->table->forward, again ? "forward again" : "forward");
     check_outputs(node);
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       Tensor& output = frame_.values[node.outputs[i]];
@@ -188,8 +190,10 @@ class BlockRun {
 
   void run_again(size_t n) {
     const Node& node = block_.nodes[n];
-    if (node.provider) forward_node(n, true, true);
-    else forward_collective(node);
+    if (node.provider)
+      forward_node(n, true, true);
+    else
+      forward_collective(node);
     for (ValueId v : node.dead_after_again) frame_.values[v].reset();
   }
 

@@ -24,9 +24,12 @@ BlockRecompute Recompute::strongest() const {
 
 std::string text(BlockRecompute mode) {
   switch (mode) {
-    case BlockRecompute::kNone: return "none";
-    case BlockRecompute::kSelective: return "selective";
-    case BlockRecompute::kFull: return "full";
+    case BlockRecompute::kNone:
+      return "none";
+    case BlockRecompute::kSelective:
+      return "selective";
+    case BlockRecompute::kFull:
+      return "full";
   }
   return "";
 }

@@ -1,5 +1,5 @@
-// The recompute pass: how much of what backward reads is kept, and how much is computed again, chosen for each block of a
-// repeated chain.
+// The recompute pass: how much of what backward reads is kept, and how much is computed again, chosen for each block of
+// a repeated chain.
 #pragma once
 
 #include <compare>

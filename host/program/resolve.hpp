@@ -86,10 +86,10 @@ struct Node {
   std::vector<ValueId> dead_after_backward;
 
   // Of a block that recomputes selectively; see selective.hpp.
-  bool runs_again = false;                      // its forward, in backward
-  int overwritten_again = -1;                   // by that run
+  bool runs_again = false;     // its forward, in backward
+  int overwritten_again = -1;  // by that run
   std::vector<ValueId> dead_after_again;
-  std::vector<size_t> again_before_backward;    // nodes that run again before the backward of this one, in order
+  std::vector<size_t> again_before_backward;  // nodes that run again before the backward of this one, in order
 
   bool flag(uint32_t bit) const { return (infer.flags & bit) != 0; }
   bool keeps_input(size_t i) const;
@@ -126,7 +126,7 @@ ResolvedBlock resolve_block(const Program& program, const ProgramLayout& layout,
 struct ResolvedProgram {
   Purpose purpose = Purpose::kTraining;
   std::vector<std::shared_ptr<ResolvedBlock>> units;
-  std::vector<BlockRecompute> recompute;  // by unit, of training; by the recompute pass
+  std::vector<BlockRecompute> recompute;                        // by unit, of training; by the recompute pass
   std::vector<std::shared_ptr<const ResolvedBlock>> selective;  // by unit: as it runs, where that is selective
 
   const ResolvedBlock& running(size_t unit) const {

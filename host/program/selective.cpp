@@ -220,10 +220,9 @@ class Selection {
 }  // namespace
 
 bool is_cheap(const BlockType& block, const Node& node) {
-  return !node.flag(CHASSIS_KERNEL_FORWARD_BACKWARD) &&
-         std::all_of(node.ops.begin(), node.ops.end(), [&](uint32_t op) {
-           return std::find(std::begin(kCheapOps), std::end(kCheapOps), block.ops[op].id) != std::end(kCheapOps);
-         });
+  return !node.flag(CHASSIS_KERNEL_FORWARD_BACKWARD) && std::all_of(node.ops.begin(), node.ops.end(), [&](uint32_t op) {
+    return std::find(std::begin(kCheapOps), std::end(kCheapOps), block.ops[op].id) != std::end(kCheapOps);
+  });
 }
 
 ResolvedBlock recompute_selectively(const ResolvedBlock& block, Dtype compute) {

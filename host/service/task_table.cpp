@@ -15,8 +15,8 @@ class TaskTable final : public Table {
   TaskTable() {
     table_.struct_size = sizeof table_;
     table_.num_threads = [](const chassis_task_t*) { return static_cast<uint32_t>(at::get_num_threads()); };
-    table_.parallel_for = [](const chassis_task_t*, int64_t count, int64_t grain,
-                             void (*body)(void*, int64_t, int64_t), void* context) {
+    table_.parallel_for = [](const chassis_task_t*, int64_t count, int64_t grain, void (*body)(void*, int64_t, int64_t),
+                             void* context) {
       assert_thread_role(ThreadRole::kStep, "chassis.task/1 parallel_for");
       if (count <= 0) return;
       // A body that throws ends the process with the name of the call: there is no status to hand on.

@@ -92,9 +92,11 @@ class Fitting {
     world_.together("planning memory", [&] {
       if (shortage.rank != world_.rank()) return;
       throw Error(ExitCode::kOutOfMemory, text)
-          .hint("`chassis plan` with --memory says what to change: fewer rows (train.micro_batch_size), "
-                "recompute.mode = \"selective\" or \"full\", more ranks with a strategy that divides; run.memory_check = \"warn\" tries "
-                "it nevertheless");
+          .hint(
+              "`chassis plan` with --memory says what to change: fewer rows (train.micro_batch_size), "
+              "recompute.mode = \"selective\" or \"full\", more ranks with a strategy that divides; run.memory_check = "
+              "\"warn\" tries "
+              "it nevertheless");
     });
   }
 

@@ -35,8 +35,8 @@ struct MemoryShortage {
 MemoryShortage find_shortage(const std::vector<RankMemory>& ranks, bool of_free);
 
 // [all-ranks] Chooses for recompute.mode = "auto": the cheapest with which no rank's plan exceeds what is free for it.
-// Throws out of memory where what is there at all does not suffice, unless run.memory_check = "warn". `config` is what the session
-// was made from.
+// Throws out of memory where what is there at all does not suffice, unless run.memory_check = "warn". `config` is what
+// the session was made from.
 MemoryFit fit_memory(Session& session, const Config& config, const std::vector<std::string>& plugin_path, World& world);
 
 }  // namespace chassis

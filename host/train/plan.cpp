@@ -133,7 +133,7 @@ class Planner {
 
   const PlanRequest& request_;
   const Config config_;
-  std::vector<std::vector<int>> groups_;                          // ranks of one kind
+  std::vector<std::vector<int>> groups_;                        // ranks of one kind
   std::map<std::pair<size_t, Recompute>, RankPlan> rehearsed_;  // by group
   Plan plan_;
 };

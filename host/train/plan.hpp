@@ -99,7 +99,7 @@ struct PlanRequest {
   std::vector<std::string> plugin_path;
   int world_size = 0;            // 0: the product of the sizes in [mesh], which must name some if a strategy divides
   uint64_t memory_bytes = 0;
-  bool compares_modes = true;    // fills Plan::modes
+  bool compares_modes = true;  // fills Plan::modes
   // Of a plan that differs in what does not change it: then saving is not proven again.
   std::optional<uint64_t> header_bytes;
 };

@@ -137,9 +137,7 @@ class RunInMiniature {
     StepInputs inputs;
     inputs.schedule = sequential_schedule(num_rehearsed);
     const int64_t seq_len = session_.config().get_int("train.seq_len");
-    inputs.fields = [&](int) {
-      return unread_fields(session_.program(), sizes.micro_batch_size, seq_len, device_);
-    };
+    inputs.fields = [&](int) { return unread_fields(session_.program(), sizes.micro_batch_size, seq_len, device_); };
     inputs.observer = [&](StepPhase phase, int microbatch) {
       if (phase == StepPhase::kBackward)
         take_traffic(microbatch == 1 && num_rehearsed == 3 ? sizes.num_microbatches - 2 : 1);

@@ -81,8 +81,10 @@ class Text {
   }
 
   void table() {
-    if (plan_.ranks.size() == 1) out_ += fmt::format("{:<34}{:>10}\n", "each rank", "most");
-    else out_ += fmt::format("{:<34}{:>10}{:>12}   {}\n", "bytes of a rank", "most", "least", "most on");
+    if (plan_.ranks.size() == 1)
+      out_ += fmt::format("{:<34}{:>10}\n", "each rank", "most");
+    else
+      out_ += fmt::format("{:<34}{:>10}{:>12}   {}\n", "bytes of a rank", "most", "least", "most on");
     for (size_t i = 0; i < kNumPlanCategories; ++i) {
       const auto category = static_cast<PlanCategory>(i);
       std::string name(plan_category_name(category));

@@ -271,8 +271,7 @@ void Session::build_program(const SessionOptions& options) {
   choose_providers();
   Recording recording{[this](const chassis_builder_2_t* builder) { return model_->record(builder); },
                       config_.position(config_.has("model.path") ? "model.path" : "model.config"),
-                      config_.has("model.path") ? config_.get_string("model.path") + "/config.json" : "",
-                      check_fields};
+                      config_.has("model.path") ? config_.get_string("model.path") + "/config.json" : "", check_fields};
   compiled_ = compile(recording, {.passes = options.passes,
                                   .freeze = [this](ParameterTable& parameters) { freeze(parameters); },
                                   .resolve = resolve_,

@@ -32,7 +32,8 @@ TEST_F(Museum, AModelOfTheFirstInterfaceTrainsAndLoads) {
   ASSERT_EQ(again.exit_code, 0) << again.output;
   EXPECT_TRUE(model("again") == model("out")) << "what was read is not what was written";
 
-  const Outcome check = shell("\"$CHASSIS\" plugins check " CHASSIS_TEST_BINARY_DIR "/tests/sdk/museum_plugins/tiny_model.so");
+  const Outcome check =
+      shell("\"$CHASSIS\" plugins check " CHASSIS_TEST_BINARY_DIR "/tests/sdk/museum_plugins/tiny_model.so");
   EXPECT_EQ(check.exit_code, 0) << check.output;
 }
 

@@ -25,9 +25,13 @@ TEST(Recompute, HasATextForPeople) {
 }
 
 TEST(Recompute, EachChoiceCostsMoreThanTheOneBefore) {
-  const std::vector<std::string> all = {"none none none",           "selective none none", "selective selective none",
-                                        "selective selective selective", "full selective selective",
-                                        "full full selective",      "full full full"};
+  const std::vector<std::string> all = {"none none none",
+                                        "selective none none",
+                                        "selective selective none",
+                                        "selective selective selective",
+                                        "full selective selective",
+                                        "full full selective",
+                                        "full full full"};
   for (size_t cost = 0; cost < all.size(); ++cost)
     EXPECT_EQ(modes(recompute_of_cost(static_cast<int64_t>(cost), kBlocks)), all[cost]);
   EXPECT_EQ(recompute_of_cost(0, kBlocks), Recompute::kNone);
