@@ -54,8 +54,9 @@ struct CpuRun {
   std::unique_ptr<Executor> executor;
 
   CpuRun(Program recorded, std::vector<OpsProvider> kernels, std::vector<OpsProvider> attention = {}, int64_t batch = 2,
-         int64_t time = 3)
-      : compiled(compile(std::move(recorded), {.resolve = {.batch = batch,
+         int64_t time = 3, Dtype compute = Dtype::f32)
+      : compiled(compile(std::move(recorded), {.resolve = {.compute = compute,
+                                                           .batch = batch,
                                                            .time = time,
                                                            .attention = std::move(attention),
                                                            .kernels = std::move(kernels)}})),

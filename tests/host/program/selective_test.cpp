@@ -221,11 +221,8 @@ class SelectiveRun : public testing::TestWithParam<Providers> {
     std::vector<OpsProvider> kernels;
     for (const std::string& id : GetParam().kernels) kernels.push_back(counted(id));
     run_ = std::make_unique<CpuRun>(plugins_.record_model("llama", kModel), kernels,
-                                    std::vector<OpsProvider>{counted(GetParam().attention)}, kBatch, kTime);
-    run_->options.compute = GetParam().compute;
-    run_->parameters.set_precision(GetParam().compute);
-    run_->parameters.allocate({});
-    run_->parameters.initialize(7);
+                                    std::vector<OpsProvider>{counted(GetParam().attention)}, kBatch, kTime,
+                                    GetParam().compute);
   }
 
   OpsProvider counted(const std::string& id) {
