@@ -94,9 +94,8 @@ class Fitting {
       throw Error(ExitCode::kOutOfMemory, text)
           .hint(
               "`chassis plan` with --memory says what to change: fewer rows (train.micro_batch_size), "
-              "recompute.mode = \"selective\" or \"full\", more ranks with a strategy that divides; run.memory_check = "
-              "\"warn\" tries "
-              "it nevertheless");
+              "recompute.mode = \"selective\" or \"full\", more ranks with a strategy that divides; "
+              "run.memory_check = \"warn\" tries it nevertheless");
     });
   }
 

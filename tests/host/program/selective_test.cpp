@@ -5,6 +5,7 @@
 #include <memory>
 #include <set>
 
+#include "host/program/liveness.hpp"
 #include "host/service/memory.hpp"
 #include "tests/host/program/counting_provider.hpp"
 #include "tests/host/program/cpu_run.hpp"
@@ -45,6 +46,7 @@ struct Chosen {
     options.kernels = {provider.provider()};
     options.batch = 2, options.time = 3;
     whole = *resolve_program(program, layout, parameters, options).units[1];
+    find_liveness(program, layout, options, whole);
     selective = recompute_selectively(whole, options.compute);
   }
 
