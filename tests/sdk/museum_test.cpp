@@ -9,7 +9,7 @@ using test::Outcome;
 class Museum : public test::ProgramRun {
  protected:
   Outcome with_plugin(Words words) {
-    words.insert(words.end(), {"--plugin-path", CHASSIS_TEST_BINARY_DIR "/tests/sdk/museum"});
+    words.insert(words.end(), {"--plugin-path", CHASSIS_TEST_BINARY_DIR "/tests/sdk/museum_plugins"});
     return train(words);
   }
 };
@@ -32,7 +32,7 @@ TEST_F(Museum, AModelOfTheFirstInterfaceTrainsAndLoads) {
   ASSERT_EQ(again.exit_code, 0) << again.output;
   EXPECT_TRUE(model("again") == model("out")) << "what was read is not what was written";
 
-  const Outcome check = shell("\"$CHASSIS\" plugins check " CHASSIS_TEST_BINARY_DIR "/tests/sdk/museum/tiny_model.so");
+  const Outcome check = shell("\"$CHASSIS\" plugins check " CHASSIS_TEST_BINARY_DIR "/tests/sdk/museum_plugins/tiny_model.so");
   EXPECT_EQ(check.exit_code, 0) << check.output;
 }
 
