@@ -93,25 +93,24 @@ std::map<std::string, std::vector<const CheckpointManifest::BoxEntry*>> by_name(
   return out;
 }
 
-// "key: value"; what has parts, part by part, further in. Plugins and the like are a line each.
+// "key: value"; what has parts, part by part, further in. Plugins and the like are a line each, where one suffices.
 void add_lines(const std::string& key, const Json& value, const std::string& indent, std::vector<std::string>& lines) {
+  constexpr size_t kMostColumns = 240;
   const auto is_plain = [](const Json& part) { return !part.is_structured(); };
   const auto plain = [](const Json& part) { return part.is_string() ? part.get<std::string>() : part.dump(); };
   if (is_plain(value)) return lines.push_back(indent + key + ": " + plain(value));
-  const bool is_line = value.is_object() && !indent.empty() && std::all_of(value.begin(), value.end(), is_plain);
-  if (!is_line) {
-    lines.push_back(indent + key + ":");
-    for (const auto& [name, part] : value.items())
-      add_lines(value.is_array() && part.is_object() ? json_string_or(part, "id", name, key) : name, part,
-                indent + "  ", lines);
-    return;
+  if (value.is_object() && !indent.empty() && std::all_of(value.begin(), value.end(), is_plain)) {
+    std::string line = indent + key + ":";
+    for (const auto& [name, part] : value.items()) {
+      const std::string text = plain(part);
+      if (text != key && !text.empty()) line += " " + name + " " + (name == "sha256" ? text.substr(0, 12) : text);
+    }
+    if (line.size() <= kMostColumns) return lines.push_back(line);
   }
-  std::string line = indent + key + ":";
-  for (const auto& [name, part] : value.items()) {
-    const std::string text = plain(part);
-    if (text != key && !text.empty()) line += " " + name + " " + (name == "sha256" ? text.substr(0, 12) : text);
-  }
-  lines.push_back(line);
+  lines.push_back(indent + key + ":");
+  for (const auto& [name, part] : value.items())
+    add_lines(value.is_array() && part.is_object() ? json_string_or(part, "id", name, key) : name, part, indent + "  ",
+              lines);
 }
 
 using Boxes = std::vector<const CheckpointManifest::BoxEntry*>;
