@@ -38,7 +38,7 @@ TEST(SchemaText, ListsEverything) {
 
 TEST(SchemaText, OffersNothingThatIsNotAvailable) {
   const std::string text = text_of("");
-  for (const char* word : {"[quant]", "[adapter]", "groups", "roles_to_train", "selective", "reward"})
+  for (const char* word : {"[quant]", "[adapter]", "groups", "roles_to_train", "reward"})
     EXPECT_EQ(text.find(word), std::string::npos) << word;
   EXPECT_EQ(text_of("train.task"), "  train.task\n      \"pretrain\", default \"pretrain\"\n      what is learned\n");
   try {

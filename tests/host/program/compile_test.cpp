@@ -58,7 +58,7 @@ TEST(Compile, EveryPassSaysWhatItDidOrRefused) {
       "  providers picky: computes 2 of 25 nodes\n"
       "  providers all: computes 23 of 25 nodes\n"
       "  providers picky: refuses 6 × add: adds nothing\n"
-      "  recompute first block: 1 of 4 units runs forward again\n"
+      "  recompute full in the first block: 1 of 4 units runs forward again\n"
       "  liveness  embed: ";  // the layer stands there twice: the first needs no gradient of its input
   EXPECT_EQ(text(compiled.reports(Purpose::kTraining)).substr(0, expected.size()), expected);
 }
