@@ -27,7 +27,7 @@ const BatchField& Batch::field(std::string_view name) const {
   return found->second;
 }
 
-BatchRow::BatchRow(Batch& batch, int64_t row) {
+BatchRow::BatchRow(Batch& batch, int64_t row) : seq_len(static_cast<size_t>(batch.seq_len)) {
   auto of = [&](const char* name) -> std::span<int32_t> {
     const auto field = batch.fields.find(name);
     if (field == batch.fields.end()) return {};

@@ -46,6 +46,7 @@ std::vector<std::string> all_batch_fields();
 // One row of a batch, being filled; empty where the batch lacks the field.
 struct BatchRow {
   BatchRow(Batch& batch, int64_t row);
+  size_t seq_len;
   std::span<int32_t> input_ids, labels, positions, document_ids;
 };
 

@@ -111,11 +111,11 @@ RowCounts RowSource::fill_packed(SetCursor& cursor, BatchRow& row) const {
   RowCounts counts;
   const uint64_t epoch = cursor.epoch;
   size_t column = 0;
-  for (int32_t piece = 0; column < row.input_ids.size(); ++piece) {
+  for (int32_t piece = 0; column < row.seq_len; ++piece) {
     if (options_.one_pass && cursor.epoch != epoch) break;
     const DocumentSpan document = next_document(cursor);
     const size_t length =
-        static_cast<size_t>(std::min<uint64_t>(row.input_ids.size() - column, document.length - cursor.offset));
+        static_cast<size_t>(std::min<uint64_t>(row.seq_len - column, document.length - cursor.offset));
     counts.num_trained_tokens += place(store_, document, cursor.offset, length, document.length, row, column, piece);
     column += length;
     cursor.offset += length;
@@ -127,7 +127,7 @@ RowCounts RowSource::fill_packed(SetCursor& cursor, BatchRow& row) const {
 
 RowCounts RowSource::fill_single(SetCursor& cursor, BatchRow& row) const {
   RowCounts counts;
-  const uint64_t seq_len = row.input_ids.size();
+  const uint64_t seq_len = row.seq_len;
   DocumentSpan document = next_document(cursor);
   while (document.length > seq_len && options_.overflow == Overflow::kDrop) {
     ++counts.num_dropped_documents;

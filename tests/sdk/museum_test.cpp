@@ -6,10 +6,12 @@ namespace {
 
 using test::Outcome;
 
+constexpr const char* kPlugins = CHASSIS_TEST_BINARY_DIR "/tests/sdk/museum_plugins";
+
 class Museum : public test::ProgramRun {
  protected:
   Outcome with_plugin(Words words) {
-    words.insert(words.end(), {"--plugin-path", CHASSIS_TEST_BINARY_DIR "/tests/sdk/museum_plugins"});
+    words.insert(words.end(), {"--plugin-path", kPlugins});
     return train(words);
   }
 };
@@ -32,8 +34,7 @@ TEST_F(Museum, AModelOfTheFirstInterfaceTrainsAndLoads) {
   ASSERT_EQ(again.exit_code, 0) << again.output;
   EXPECT_TRUE(model("again") == model("out")) << "what was read is not what was written";
 
-  const Outcome check =
-      shell("\"$CHASSIS\" plugins check " CHASSIS_TEST_BINARY_DIR "/tests/sdk/museum_plugins/tiny_model.so");
+  const Outcome check = shell(std::string("\"$CHASSIS\" plugins check ") + kPlugins + "/tiny_model.so");
   EXPECT_EQ(check.exit_code, 0) << check.output;
 }
 

@@ -16,6 +16,7 @@ class Small final : public Model {
   using Model::Model;
 
   void configure(std::string_view json) override {
+    while (!json.empty() && json.back() == '\n') json.remove_suffix(1);
     if (json.empty() || json.front() != '{' || json.back() != '}') fail_invalid("this is no JSON object");
     field_ =
         json.find("\"field\": \"lens\"") != json.npos || json.find("\"field\":\"lens\"") != json.npos ? "lens" : "";

@@ -36,6 +36,7 @@ static chassis_status_t* refuse(const struct chassis_instance* self, const char*
 }
 
 static chassis_status_t* configure(struct chassis_instance* self, chassis_str_t json) {
+  while (json.len > 0 && json.ptr[json.len - 1] == '\n') --json.len;
   if (json.len < 2 || json.ptr[0] != '{' || json.ptr[json.len - 1] != '}') return refuse(self, "no JSON object");
   for (uint64_t i = 1; i < json.len; ++i)
     if (json.ptr[i] == '-' && (json.ptr[i - 1] == ' ' || json.ptr[i - 1] == ':'))
