@@ -290,6 +290,7 @@ void ParallelStack::place(ParameterTable& parameters) {
     num_data_ranks_ *= facts_.mesh.size(axis);
     data_rank_ = data_rank_ * facts_.mesh.size(axis) + at[static_cast<size_t>(axis)];
   }
+  if (placed_.empty()) return;  // they stay as the program's own layout divides them
   parameters.place(facts_.mesh, facts_.rank);
   respect_granularity(parameters);
   bool offloads = false;

@@ -73,6 +73,19 @@ TEST_F(StackWithoutMembers, LeavesGradientsAsTheyAre) {
   EXPECT_FALSE(p.reduced);
 }
 
+TEST_F(StackWithoutMembers, LeavesWhatTheProgramItselfDivides) {
+  parameters_.place(MeshShape({{"tp", 2}}), 1);
+  Descriptor& embed = parameters_.find("embed.weight")->descriptor;
+  embed.placements.push_back(Placement::dim_chunk({"tp"}, 0));
+  const Descriptor before = embed;
+  ParallelStack stack{{}};
+  stack.resolve(program_, parameters_, {});
+  EXPECT_EQ(parameters_.mesh(), MeshShape({{"tp", 2}}));
+  EXPECT_EQ(parameters_.rank(), 1);
+  EXPECT_EQ(embed.placements, before.placements);
+  EXPECT_EQ(embed.owner, before.owner);
+}
+
 TEST_F(StackWithoutMembers, RefusesAMeshOfSeveralRanks) {
   ParallelStack stack{{}};
   StackFacts facts;
