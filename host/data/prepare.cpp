@@ -31,7 +31,7 @@ namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kStoreVersion = 2;
+constexpr int kStoreVersion = 3;
 constexpr size_t kSampleBytes = size_t{64} << 10;
 constexpr size_t kMaxNameBytes = 100;  // of a store's folder, before its hash
 constexpr auto kLockInterval = 20ms;

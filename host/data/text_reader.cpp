@@ -25,10 +25,13 @@ class PlainText final : public DocumentReader {
 
   bool next(Document& document) override {
     uint64_t first_line = 0;
-    if (!(split_ == DocumentSplit::kLine ? next_line(first_line) : next_block(first_line))) return false;
-    document.line = first_line;
-    encoder_.encode(text_, line_position(lines_.name(), first_line), document);
-    return true;
+    while (split_ == DocumentSplit::kLine ? next_line(first_line) : next_block(first_line)) {
+      document.line = first_line;
+      encoder_.encode(text_, line_position(lines_.name(), first_line), document);
+      if (!document.ids.empty()) return true;
+      ++notes_.num_empty_documents;
+    }
+    return false;
   }
 
   uint64_t num_bytes_read() const override { return lines_.num_bytes_read(); }

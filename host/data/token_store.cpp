@@ -215,7 +215,7 @@ void TokenStoreWriter::add(const Document& document, uint64_t file_index) {
   const std::vector<int32_t>& labels = document.labels;
   CHASSIS_CHECK(!ids.empty(), "a document without a token");
   CHASSIS_CHECK(labels.empty() || labels.size() == ids.size(), "one label per id");
-  const int32_t max_id = *std::max_element(ids.begin(), ids.end());
+  int32_t max_id = *std::max_element(ids.begin(), ids.end());
   CHASSIS_CHECK(facts_.id_bytes == 4 || max_id < 0xFFFF, "an id that does not fit into two bytes");
 
   append_origin(file_index << kLineBits | document.line);
@@ -227,6 +227,7 @@ void TokenStoreWriter::add(const Document& document, uint64_t file_index) {
     hash = chain(hash, ids, 0);
     if (!labels.empty() && labels != ids) hash = chain(hash, labels, 1);
   }
+  if (!labels.empty()) max_id = std::max(max_id, *std::max_element(labels.begin(), labels.end()));
   if (max_id > facts_.max_id) {
     facts_.max_id = max_id;
     facts_.max_id_document = facts_.num_documents;

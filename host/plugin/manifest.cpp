@@ -249,14 +249,17 @@ int compare_versions(std::string_view a, std::string_view b) {
   a = a.substr(0, a.find_first_of("+-"));
   b = b.substr(0, b.find_first_of("+-"));
   while (!a.empty() || !b.empty()) {
+    // Of any length, such as a date with the time; without its leading zeros. What is no number counts as 0.
     const auto next = [](std::string_view& text) {
       const size_t dot = text.find('.');
-      int number = 0;
-      parse_int(text.substr(0, dot), number);
+      std::string_view number = text.substr(0, dot);
+      number = number.substr(0, number.find_first_not_of("0123456789"));
+      number.remove_prefix(std::min(number.find_first_not_of('0'), number.size()));
       text.remove_prefix(dot == std::string_view::npos ? text.size() : dot + 1);
       return number;
     };
-    const int x = next(a), y = next(b);
+    const std::string_view x = next(a), y = next(b);
+    if (x.size() != y.size()) return x.size() < y.size() ? -1 : 1;
     if (x != y) return x < y ? -1 : 1;
   }
   return 0;

@@ -97,7 +97,9 @@ std::unique_ptr<Instance> PluginRegistry::open_inner(std::string_view kind, std:
     throw config_error(fmt::format("{} would wrap itself: {}{}", name, circle, name))
         .hint(fmt::format("name another member of kind {}", kind));
   }
-  Json values = default_options(option_specs(kind, id), index_.at(kind, id).manifest.who());
+  std::vector<OptionSpec> others = option_specs(kind, id);
+  std::erase_if(others, [](const OptionSpec& spec) { return spec.required; });  // create() misses those not given
+  Json values = default_options(others, index_.at(kind, id).manifest.who());
   std::map<std::string, std::string> origins;
   if (!options.empty()) {
     const std::string where = fmt::format("the options that {} gives to {}", opened_by.back(), name);

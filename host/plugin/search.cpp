@@ -42,9 +42,9 @@ fs::path installed_folder() {
 }
 
 bool offers_the_same(const PluginFile& a, const PluginFile& b) {
-  return std::equal(a.manifest.members.begin(), a.manifest.members.end(), b.manifest.members.begin(),
-                    b.manifest.members.end(),
-                    [](const MemberName& x, const MemberName& y) { return x.kind == y.kind && x.id == y.id; });
+  return std::ranges::is_permutation(
+      a.manifest.members, b.manifest.members,
+      [](const MemberName& x, const MemberName& y) { return x.kind == y.kind && x.id == y.id; });
 }
 
 }  // namespace

@@ -218,7 +218,11 @@ class Recorder {
     if (raw.num_dims > Shape::kMaxDims)
       throw plugin_error("the literal tensor '" + name + "' has " + std::to_string(raw.num_dims) + " dims, at most " +
                          std::to_string(Shape::kMaxDims) + " are possible");
+    if (raw.num_dims > 0 && raw.sizes == nullptr)
+      throw plugin_error("the literal tensor '" + name + "' has dims and no sizes");
     literal.shape = Shape(std::span(raw.sizes, raw.num_dims));
+    if (numel(literal.shape) > 0 && raw.data == nullptr)
+      throw plugin_error("the literal tensor '" + name + "' has elements and no bytes");
     const auto* bytes = static_cast<const std::byte*>(raw.data);
     literal.bytes.assign(bytes, bytes + numel(literal.shape) * size_bytes(literal.dtype));
     if (!literals_.emplace(name, std::move(literal)).second)

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "chassis/dtype.hpp"
 #include "chassis/host.hpp"
 #include "chassis/kind/model.h"
 
@@ -49,6 +50,9 @@ class DiskMapping {
   // A tensor that files carry and nobody trains; `values` are row-major.
   template <typename T>
   void literal(std::string_view name, uint32_t dtype, const std::vector<int64_t>& sizes, const std::vector<T>& values) {
+    if (dtype_bytes(dtype) != sizeof(T))
+      fail_invalid("'", name, "': values of ", sizeof(T), " bytes, and ", dtype_name(dtype), " has ",
+                   dtype_bytes(dtype));
     int64_t num_values = 1;
     for (const int64_t size : sizes) num_values *= size;
     if (num_values != static_cast<int64_t>(values.size()))

@@ -19,7 +19,7 @@ class OpenedMember {
                std::string_view options = "")
       : members_(host.service<chassis_members_t>()) {
     host.check(members_.open(&members_, str(kind), str(id), str(options), &self_));
-    const void* const table = self_->get_interface(self_, str(interface));
+    const void* const table = self_->get_interface ? self_->get_interface(self_, str(interface)) : nullptr;
     if (table == nullptr || !read_sized(static_cast<const Table*>(table), table_)) {
       members_.close(&members_, self_);
       fail_invalid("'", id, "' offers no ", interface);

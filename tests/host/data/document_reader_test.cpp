@@ -42,6 +42,32 @@ TEST(DocumentReader, TakesParagraphsOrTheWholeFile) {
   EXPECT_EQ(documents_of(text_set(path, DocumentSplit::kFile)), (Texts{"one\ntwo\n\n\nthree<256>"}));
 }
 
+// Of a tokenizer that adds no end, as some drop what they do not know.
+TEST(DocumentReader, CountsTextsWithoutAToken) {
+  class Deaf final : public Tokenizer {
+   public:
+    void encode(std::string_view text, std::vector<int32_t>& ids) const override {
+      ids.assign(text == "two" ? 0 : 1, 7);
+    }
+    std::string decode(std::span<const int32_t>) const override { return ""; }
+    int64_t vocab_size() const override { return 8; }
+    int32_t bos_id() const override { return -1; }
+    int32_t eos_id() const override { return -1; }
+    int32_t pad_id() const override { return -1; }
+    std::string fingerprint() const override { return "deaf"; }
+  };
+  TempFolder folder;
+  const Deaf tokenizer;
+  const auto reader = open_documents(folder.write("a.txt", "one\ntwo\nthree\n"), text_set("a.txt"), &tokenizer, 0);
+  Document document;
+  for (const uint64_t line : {1u, 3u}) {
+    ASSERT_TRUE(reader->next(document));
+    EXPECT_EQ(document.line, line);
+  }
+  EXPECT_FALSE(reader->next(document));
+  EXPECT_EQ(reader->notes().num_empty_documents, 1u);
+}
+
 TEST(DocumentReader, RemembersWhereADocumentStarts) {
   TempFolder folder;
   const std::string path = folder.write("a.txt", "\n\none\ntwo\n\n \nthree\n\n");

@@ -77,6 +77,7 @@ TEST(TokenStore, StoresLabelsFromTheFirstThatDiffersOn) {
     const TokenStoreFacts facts = write(folder.path() + "/s", id_bytes, documents);
     EXPECT_TRUE(facts.has_labels);
     EXPECT_EQ(facts.num_trained_tokens, 2u + 1u + 2u + 0u);
+    EXPECT_EQ(facts.max_id, 9) << "the largest is a label";
     const TokenStore store(folder.path() + "/s", facts, {});
     EXPECT_EQ(ids_of(store, 0, 9), (Ids{1, 2, 3, 4, 5, 6, 7, 8, 1}));
     EXPECT_EQ(labels_of(store, 0, 9), (Ids{1, 2, 3, 4, 5, -100, 7, 9, 1}));

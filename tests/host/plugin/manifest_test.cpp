@@ -160,6 +160,9 @@ TEST(Manifest, ComparesVersionsByNumber) {
   EXPECT_LT(compare_versions("2.9.1", "2.11.0"), 0);
   EXPECT_EQ(compare_versions("2.11", "2.11.0+cu130"), 0);
   EXPECT_GT(compare_versions("2.11.1", "2.11.0"), 0);
+  EXPECT_LT(compare_versions("0.3.202611221200", "0.3.202611231200"), 0);
+  EXPECT_GT(compare_versions("0.3.202611231200", "0.3.1"), 0);
+  EXPECT_EQ(compare_versions("1.02", "1.2"), 0);
 }
 
 }  // namespace

@@ -55,6 +55,9 @@ TEST_F(Registry, OpensInnerMembersWithTheirOptions) {
   EXPECT_EQ(services_.last_options["block"], 128);
   EXPECT_EQ(inner->context().origins.at("block"), "the options that ops/wrapper gives to ops/plain");
   EXPECT_EQ(inner->context().opened_by, (std::vector<std::string>{"ops/wrapper"}));
+  plugins.open_inner("model", "needy", R"({"folder": "a"})", {"ops/wrapper"});
+  EXPECT_EQ(services_.last_options["folder"], "a") << "an option without a default";
+  EXPECT_TEXT(thrown_by([&] { plugins.open_inner("model", "needy", "", {"ops/wrapper"}); }).text, "'folder'");
   const auto refusal = [&](const char* options) {
     return thrown_by([&] { plugins.open_inner("ops", "plain@1.2.3", options, {"ops/wrapper"}); }).text;
   };

@@ -194,6 +194,15 @@ TEST(DiskMapping, IsExactOrRefused) {
              "files are to be without 'emb*', and 'embed' is a tensor of the model");
   EXPECT_HAS(refusal([](const Sink& m) { m.literal("embed", {1}, {1}); }), "two tensors are called 'embed' on disk");
   EXPECT_HAS(refusal([](const Sink& m) { m.skip("*.*"); }), "'*.*' has more than one *");
+  const int64_t one = 1;
+  const auto literal = [](const int64_t* sizes) {
+    return refusal([&](const Sink& m) {
+      const chassis_literal_t raw = {sizeof raw, CHASSIS_DTYPE_F32, str_of("mask"), sizes, 1, nullptr};
+      throw_if_failed(m.raw->literal(m.raw, &raw), "literal");
+    });
+  };
+  EXPECT_HAS(literal(&one), "the literal tensor 'mask' has elements and no bytes");
+  EXPECT_HAS(literal(nullptr), "the literal tensor 'mask' has dims and no sizes");
 }
 
 }  // namespace
