@@ -183,8 +183,11 @@ class BlockRun {
       output = Call::take(call_.outputs[i]);
       if (node.has_logits) retag_memory(output, category_of(node.outputs[i]));
     }
-    for (chassis_tensor_t& saved : call_.saved)
-      if (saved) frame_.saved[n].push_back(Call::take(saved));
+    for (chassis_tensor_t& saved : call_.saved) {
+      if (!saved) continue;
+      Tensor taken = Call::take(saved);  // also what a provider saves for no backward
+      if (call_.raw.flags & CHASSIS_CALL_TRAINING) frame_.saved[n].push_back(std::move(taken));
+    }
     if ((call_.raw.flags & CHASSIS_CALL_TRAINING) && !with_gradients) check_saved(n);
   }
 
@@ -452,9 +455,10 @@ class BlockRun {
       if (!foreign.empty()) throw plugin_error(who(node) + own_call_phase() + ": " + foreign);
       return;
     }
-    if (kernel == table->forward || kernel == table->forward_backward)
+    const bool is_forward = kernel == table->forward;
+    if (is_forward || (kernel != nullptr && kernel == table->forward_backward))
       rehearse_forward(block_, node, context_, call_.raw);
-    if (kernel != table->forward) rehearse_backward(block_, node, context_, call_.raw);
+    if (!is_forward) rehearse_backward(block_, node, context_, call_.raw);
   }
 
   // As infer asked for at the planned sizes; in proportion for more rows or positions.

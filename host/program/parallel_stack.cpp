@@ -51,6 +51,8 @@ class ParallelStack::Sink {
   static Sink& self(const chassis_parallel_sink_t* s) { return *static_cast<Sink*>(s->impl); }
 
   void claim(const std::string& axis) {
+    if (!is_data_axis(axis))
+      throw plugin_error("'" + axis + "' is no axis along which the batch is divided, and no other can be claimed");
     if (facts_.mesh.find(axis) < 0)
       throw plugin_error("there is no axis '" + axis + "' to claim; the mesh is " + facts_.mesh.text());
     if (!has(answer_.axes, axis)) answer_.axes.push_back(axis);

@@ -256,6 +256,10 @@ class BlockResolver {
     if (const uint32_t unknown = infer.flags & ~kFlags; unknown != 0)
       throw plugin_error(context + ": infer sets flags " + hex(unknown) + ", which this host does not know; it knows " +
                          hex(kFlags));
+    if (node.flag(CHASSIS_KERNEL_COMPOSED) && node.flag(CHASSIS_KERNEL_HOST_WORKSPACE))
+      throw plugin_error(context +
+                         ": infer sets COMPOSED and HOST_WORKSPACE; autograd runs the forward of a composed "
+                         "kernel again, and has no workspace for it");
     if (infer.overwrites_inputs != 0 && !node.flag(CHASSIS_KERNEL_HOST_OUTPUTS))
       throw plugin_error(context +
                          ": infer overwrites inputs without HOST_OUTPUTS; the host lends memory of an input only "

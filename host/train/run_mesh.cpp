@@ -103,12 +103,10 @@ RunMesh make_mesh(const Config& config, RunPlugins& plugins, const MeshPlace& pl
 
 std::unique_ptr<Communicator> make_communicator(const Config& config, RunPlugins& plugins, const RunMesh& mesh,
                                                 const MeshPlace& place, Device device) {
-  if (!place.is_planned()) {
-    place.world.expect_same("configuration", dotted_text(config.json()));
-    place.world.expect_same("plugins", plugins_text(plugins.registry().lock()));
-  }
+  if (!place.is_planned()) place.world.expect_same("configuration", dotted_text(config.json()));
   // With one rank there is nothing to send, and no backend.
   auto backend = mesh.shape.world_size() == 1 ? nullptr : open_backend(config, plugins, place.is_planned(), device);
+  if (!place.is_planned()) place.world.expect_same("plugins", plugins_text(plugins.registry().lock()));
   auto communicator = std::make_unique<Communicator>(std::move(backend), place.world, mesh.shape, mesh.rank,
                                                      place.is_planned() ? Device{} : device);
   plugins.services().set_communicator(communicator.get());

@@ -137,7 +137,9 @@ Session::~Session() = default;
 
 void Session::load_plugins(const SessionOptions& options) {
   LoadPolicy policy = load_policy(config_);
-  if (!options.without_device && config_.get_string("run.device") != "cpu")
+  if (options.as_on && options.as_on->type == Device::Type::kCuda)
+    policy.cuda = [device = *options.as_on] { return cuda_facts(device); };
+  else if (!options.without_device && config_.get_string("run.device") != "cpu")
     policy.cuda = [this]() -> std::optional<CudaFacts> {
       if (!load_cuda().empty()) return std::nullopt;
       return cuda_facts(device_from(config_.get_string("run.device")));

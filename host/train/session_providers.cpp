@@ -111,10 +111,13 @@ void Session::add_provider(std::vector<OpsProvider>& providers, std::unique_ptr<
 
 void Session::add_candidates(std::vector<OpsProvider>& providers, bool attention,
                              const std::vector<std::string>& named) {
+  const std::vector<std::string> kernels = config_.get_list("kernels.plugins");
+  const bool auto_kernels = std::ranges::count(kernels, kAuto) > 0;
   for (const std::string& id : candidates_) {
     if (std::ranges::any_of(named, [&](const std::string& name) { return without_version(name) == id; })) continue;
     try {
-      auto instance = attention ? registry().open("ops", id) : create("kernels." + id, "ops", id);
+      // [kernels.ID] holds its options, whatever it computes.
+      auto instance = auto_kernels ? create("kernels." + id, "ops", id) : registry().open("ops", id);
       const OpsProvider provider = ops_provider(*instance);
       check_provider(provider);
       if (!competes_in(provider, attention)) continue;

@@ -14,7 +14,7 @@
 
 CHASSIS_SDK_BEGIN
 
-// What is to be divided; lives as long as the instance.
+// What is to be divided; its spans live as long as it does, which is as long as the call.
 class ParallelProblem {
  public:
   explicit ParallelProblem(const chassis_parallel_problem_t* raw) : raw_(read_sized(raw)) {

@@ -44,6 +44,7 @@ TEST_F(Conformance, OurStrategiesPass) {
 
 TEST_F(Conformance, FindsAStrategyThatClaimsOrPlacesWrongly) {
   EXPECT_HAS(strategy("wayward", "claims nothing"), "rank 0: resolve: ");
+  EXPECT_HAS(strategy("wayward", "claims tp"), "'tp' is no axis along which the batch is divided");
   EXPECT_HAS(strategy("wayward", "leaves one out"),
              "no strategy of [[parallel]] says where parameter 'layers.0.down.weight' lives");
   EXPECT_HAS(strategy("wayward", "places twice"), "places parameter 'layers.0.down.weight' twice");

@@ -31,6 +31,7 @@ class Strategy final : public Parallel {
 
   void resolve(const ParallelProblem& problem, ParallelSink& sink) override {
     if (!has("claims nothing")) sink.claim(kHomeAxis);
+    if (has("claims tp")) sink.claim("tp");
     units_ = problem.parameters_by_unit();
     sharded_.assign(problem.parameters().size(), false);
     whole_.clear(), trained_.clear();

@@ -69,8 +69,8 @@ typedef struct chassis_parallel_sink {
   uint32_t struct_size;
   uint32_t reserved0;
   void* impl;
-  /* This strategy serves the axis: the batch is divided along it and gradients are summed over it. Each axis has
-   * exactly one strategy. */
+  /* This strategy serves the axis, "dp_replicate" or "dp_shard": the batch is divided along it and gradients are summed
+   * over it. Each axis has exactly one strategy. */
   chassis_status_t* (*claim)(const struct chassis_parallel_sink* s, chassis_str_t axis);
   /* Once for each parameter, by exactly one strategy of the stack; rule is borrowed. */
   chassis_status_t* (*place)(const struct chassis_parallel_sink* s, const chassis_shard_rule_t* rule);
