@@ -1,7 +1,7 @@
 # chassis_host_library(), chassis_test() and chassis_fuzz(): the ways to add code of the host.
 
 # The layers of the host, lowest first; a folder may depend on earlier ones only.
-set(CHASSIS_HOST_LAYERS base config plugin mesh state service program data checkpoint train command)
+set(CHASSIS_HOST_LAYERS base config plugin launch state service program data checkpoint session save plan conformance train command)
 
 # chassis_host_library(<folder> SOURCES … [DEPS <folder>…] [EXTERNAL <target>…] [TORCH])
 # makes the static library chassis_host_<folder>. TORCH gives its sources, never its headers, LibTorch.

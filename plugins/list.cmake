@@ -1,12 +1,12 @@
 # One line per plugin: its folder, plugins/<kind>/<name>.
 set(CHASSIS_PLUGINS
   model/llama
-  attention/naive
-  attention/sdpa
-  attention/interval
   ops/aten
   ops/fused
   ops/reference
+  ops/naive
+  ops/sdpa
+  ops/interval
   ops/cuda_rms_norm
   parallel/ddp
   parallel/fsdp2

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "host/mesh/world.hpp"
+#include "host/launch/world.hpp"
 
 namespace chassis {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "host/checkpoint/save_plan.hpp"
-#include "host/mesh/world.hpp"
+#include "host/launch/world.hpp"
 
 namespace chassis {
 

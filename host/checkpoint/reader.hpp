@@ -15,7 +15,7 @@
 #include "host/checkpoint/bucket.hpp"
 #include "host/checkpoint/manifest.hpp"
 #include "host/checkpoint/writer.hpp"
-#include "host/mesh/world.hpp"
+#include "host/launch/world.hpp"
 #include "host/state/disk_part.hpp"
 
 namespace chassis {

@@ -17,7 +17,7 @@
 #include "host/checkpoint/manifest.hpp"
 #include "host/checkpoint/part_stream.hpp"
 #include "host/checkpoint/save_plan.hpp"
-#include "host/mesh/world.hpp"
+#include "host/launch/world.hpp"
 
 namespace chassis {
 

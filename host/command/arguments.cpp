@@ -13,9 +13,9 @@
 #include "host/command/command.hpp"
 #include "host/config/foreign.hpp"
 #include "host/config/schema.hpp"
-#include "host/mesh/gpus.hpp"
-#include "host/mesh/launch.hpp"
-#include "host/mesh/spawn.hpp"
+#include "host/launch/gpus.hpp"
+#include "host/launch/launch.hpp"
+#include "host/launch/spawn.hpp"
 
 namespace chassis {
 namespace {

@@ -8,10 +8,10 @@
 #include "host/base/printable.hpp"
 #include "host/base/units.hpp"
 #include "host/command/command.hpp"
+#include "host/plan/plan.hpp"
 #include "host/program/graph.hpp"
-#include "host/train/plan.hpp"
-#include "host/train/saved_tensors.hpp"
-#include "host/train/session.hpp"
+#include "host/save/saved_tensors.hpp"
+#include "host/session/session.hpp"
 
 namespace chassis {
 namespace {

@@ -7,7 +7,7 @@
 #include "host/checkpoint/inspect.hpp"
 #include "host/command/ckpt_import.hpp"
 #include "host/command/command.hpp"
-#include "host/train/weights.hpp"
+#include "host/save/weights.hpp"
 
 namespace chassis {
 namespace {

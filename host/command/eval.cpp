@@ -5,10 +5,10 @@
 #include "host/base/printable.hpp"
 #include "host/base/units.hpp"
 #include "host/command/command.hpp"
-#include "host/train/join.hpp"
-#include "host/train/session.hpp"
+#include "host/save/weights.hpp"
+#include "host/session/join.hpp"
+#include "host/session/session.hpp"
 #include "host/train/trainer.hpp"
-#include "host/train/weights.hpp"
 
 namespace chassis {
 

@@ -8,10 +8,10 @@
 #include "host/base/output.hpp"
 #include "host/base/printable.hpp"
 #include "host/command/command.hpp"
+#include "host/save/weights.hpp"
+#include "host/session/join.hpp"
+#include "host/session/session.hpp"
 #include "host/train/generate.hpp"
-#include "host/train/join.hpp"
-#include "host/train/session.hpp"
-#include "host/train/weights.hpp"
 
 namespace chassis {
 namespace {

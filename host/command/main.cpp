@@ -26,7 +26,7 @@
 #include "host/base/printable.hpp"
 #include "host/command/command.hpp"
 #include "host/config/suggest.hpp"
-#include "host/mesh/world.hpp"
+#include "host/launch/world.hpp"
 #include "host/plugin/call.hpp"
 #include "host/plugin/crash_report.hpp"
 

@@ -7,7 +7,7 @@
 #include "host/base/mesh_axes.hpp"
 #include "host/base/output.hpp"
 #include "host/command/command.hpp"
-#include "host/train/plan_report.hpp"
+#include "host/plan/plan_report.hpp"
 
 namespace chassis {
 namespace {

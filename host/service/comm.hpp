@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "chassis/comm.h"
-#include "host/mesh/world.hpp"
+#include "host/launch/world.hpp"
 #include "host/plugin/instance.hpp"
 #include "host/service/tensor.hpp"
 #include "host/state/mesh_shape.hpp"

@@ -9,7 +9,7 @@
 #include <set>
 #include <thread>
 
-#include "host/mesh/failure.hpp"
+#include "host/launch/failure.hpp"
 
 namespace chassis {
 namespace {

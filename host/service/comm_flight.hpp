@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "host/base/error.hpp"
-#include "host/mesh/world.hpp"
+#include "host/launch/world.hpp"
 #include "host/service/comm_call.hpp"
 
 namespace chassis {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "chassis/kind/comm.h"
-#include "host/mesh/world.hpp"
+#include "host/launch/world.hpp"
 
 namespace chassis {
 

@@ -16,8 +16,8 @@
 #include "host/base/log.hpp"
 #include "host/checkpoint/output_place.hpp"
 #include "host/checkpoint/staged_directory.hpp"
-#include "host/train/resume_differences.hpp"
 #include "host/checkpoint/writer.hpp"
+#include "host/save/resume_differences.hpp"
 #include "host/service/device.hpp"
 
 namespace chassis {

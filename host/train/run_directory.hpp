@@ -7,8 +7,8 @@
 #include <string>
 
 #include "host/checkpoint/checkpoint_root.hpp"
+#include "host/session/session.hpp"
 #include "host/train/metrics_file.hpp"
-#include "host/train/session.hpp"
 
 namespace chassis {
 

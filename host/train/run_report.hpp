@@ -5,8 +5,8 @@
 #include <string>
 
 #include "host/data/train_data.hpp"
-#include "host/train/plan.hpp"
-#include "host/train/session.hpp"
+#include "host/plan/plan.hpp"
+#include "host/session/session.hpp"
 
 namespace chassis {
 

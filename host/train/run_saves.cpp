@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "host/base/log.hpp"
-#include "host/train/finite.hpp"
+#include "host/session/finite.hpp"
 
 namespace chassis {
 

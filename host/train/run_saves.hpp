@@ -8,9 +8,9 @@
 #include <optional>
 #include <string>
 
+#include "host/save/saver.hpp"
+#include "host/session/session.hpp"
 #include "host/train/run_directory.hpp"
-#include "host/train/saver.hpp"
-#include "host/train/session.hpp"
 #include "host/train/signals.hpp"
 
 namespace chassis {

@@ -8,8 +8,8 @@
 #include "host/base/log.hpp"
 #include "host/plugin/call.hpp"
 #include "host/service/device.hpp"
-#include "host/train/fields.hpp"
-#include "host/train/finite.hpp"
+#include "host/session/fields.hpp"
+#include "host/session/finite.hpp"
 
 namespace chassis {
 namespace {

@@ -9,9 +9,9 @@
 
 #include "host/data/eval_data.hpp"
 #include "host/data/train_data.hpp"
-#include "host/train/schedule.hpp"
+#include "host/session/schedule.hpp"
+#include "host/session/step.hpp"
 #include "host/train/sinks.hpp"
-#include "host/train/step.hpp"
 #include "host/train/step_record.hpp"
 
 namespace chassis {

@@ -8,8 +8,8 @@
 
 #include "host/base/error.hpp"
 #include "host/base/file.hpp"
-#include "host/train/weights.hpp"
-#include "host/train/session.hpp"
+#include "host/save/weights.hpp"
+#include "host/session/session.hpp"
 
 namespace chassis {
 namespace {

@@ -8,7 +8,7 @@
 #include <array>
 #include <sstream>
 
-#include "host/train/weights.hpp"
+#include "host/save/weights.hpp"
 #include "tests/regress/small_run.hpp"
 
 namespace chassis::test {

@@ -4,11 +4,11 @@
 
 #include <thread>
 
+#include "host/plan/plan_rank.hpp"
 #include "host/program/graph.hpp"
+#include "host/save/saved_tensors.hpp"
 #include "host/service/meta_memory.hpp"
-#include "host/train/fields.hpp"
-#include "host/train/plan_rank.hpp"
-#include "host/train/saved_tensors.hpp"
+#include "host/session/fields.hpp"
 #include "tests/host/program/cpu_run.hpp"
 #include "tests/regress/small_run.hpp"
 #include "tests/support/expect_has.hpp"

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "host/service/meta_memory.hpp"
-#include "host/train/fields.hpp"
-#include "host/train/session.hpp"
-#include "host/train/step.hpp"
+#include "host/session/fields.hpp"
+#include "host/session/session.hpp"
+#include "host/session/step.hpp"
 
 namespace chassis::test {
 

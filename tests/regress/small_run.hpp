@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "host/train/session.hpp"
+#include "host/session/session.hpp"
 #include "host/train/trainer.hpp"
 #include "tests/support/process.hpp"
 

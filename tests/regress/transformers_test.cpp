@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "host/base/json.hpp"
-#include "host/train/weights.hpp"
+#include "host/save/weights.hpp"
 #include "tests/regress/small_run.hpp"
 
 namespace chassis::test {

@@ -1,7 +1,7 @@
 // The formats of third parties, in C++ and in C, through the same engine as ours: four ranks write the ZIP file that
 // one process writes, byte for byte the same from both languages, and every member has its checksum.
-#include "host/checkpoint/format_conformance.hpp"
 #include "host/checkpoint/inspect.hpp"
+#include "host/conformance/format.hpp"
 #include "tests/host/checkpoint/ranks.hpp"
 #include "tests/plugins/format/zero_import/torch_writer.hpp"
 

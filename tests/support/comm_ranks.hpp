@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "host/base/json.hpp"
-#include "host/mesh/world.hpp"
+#include "host/launch/world.hpp"
 #include "host/plugin/registry.hpp"
 #include "host/plugin/thread_role.hpp"
 #include "host/service/comm.hpp"

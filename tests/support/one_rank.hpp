@@ -2,8 +2,8 @@
 // backend.
 #pragma once
 
-#include "host/mesh/world.hpp"
-#include "host/train/ranks.hpp"
+#include "host/launch/world.hpp"
+#include "host/session/ranks.hpp"
 
 namespace chassis::test {
 

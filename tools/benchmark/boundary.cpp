@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "host/train/session.hpp"
+#include "host/session/session.hpp"
 
 namespace {
 

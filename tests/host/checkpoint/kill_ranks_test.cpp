@@ -12,7 +12,7 @@
 
 #include "host/checkpoint/checkpoint_root.hpp"
 #include "host/checkpoint/inspect.hpp"
-#include "host/mesh/failure.hpp"
+#include "host/launch/failure.hpp"
 #include "ranks.hpp"
 
 namespace chassis {

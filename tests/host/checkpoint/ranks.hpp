@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "fixture.hpp"
-#include "host/mesh/store.hpp"
-#include "host/mesh/world.hpp"
+#include "host/launch/store.hpp"
+#include "host/launch/world.hpp"
 #include "tests/support/comm_ranks.hpp"
 
 namespace chassis::testing {

@@ -1,5 +1,5 @@
 // The stack without members: one rank that has every parameter whole. What strategies do to it is in
-// tests/host/program/conformance_test.cpp and tests/regress.
+// tests/host/conformance/program_test.cpp and tests/regress.
 #include "host/program/parallel_stack.hpp"
 
 #include <gtest/gtest.h>

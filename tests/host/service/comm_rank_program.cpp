@@ -8,7 +8,7 @@
 #include <string>
 
 #include "host/base/log.hpp"
-#include "host/mesh/spawn.hpp"
+#include "host/launch/spawn.hpp"
 #include "tests/support/comm_ranks.hpp"
 
 namespace chassis {

@@ -1,0 +1,117 @@
+#include "host/conformance/check_bench.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "host/base/json.hpp"
+#include "host/plugin/option_schema.hpp"
+
+namespace chassis::check {
+namespace {
+
+class ServicesWithout : public InstanceServices {
+ public:
+  ServicesWithout(std::unique_ptr<InstanceServices> inner, std::string hidden)
+      : inner_(std::move(inner)), hidden_(std::move(hidden)) {}
+  const void* get(std::string_view id) override { return id == hidden_ ? nullptr : inner_->get(id); }
+  int64_t live_tensors() const override { return inner_->live_tensors(); }
+
+ private:
+  std::unique_ptr<InstanceServices> inner_;
+  std::string hidden_;
+};
+
+Json guess(const OptionSpec& spec) {
+  const double low = spec.min.value_or(std::min(1.0, spec.max.value_or(1.0)));
+  switch (spec.type) {
+    case OptionType::kBool:
+      return false;
+    case OptionType::kInt:
+      return static_cast<int64_t>(low);
+    case OptionType::kFloat:
+      return low;
+    case OptionType::kString:
+      return spec.choices.empty() ? "x" : spec.choices.front();
+    case OptionType::kTable:
+      return Json::object();
+    default:
+      return Json::array();
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<InstanceServices> WithoutService::attach(const InstanceContext& context) {
+  return std::make_unique<ServicesWithout>(inner_.attach(context), hidden_);
+}
+
+PoisonedHost::PoisonedHost(AbiVersion negotiated, InstanceServices* services, uint32_t struct_size)
+    : plain_(negotiated, services) {
+  std::memset(bytes_, 0xA5, sizeof(bytes_));
+  std::memcpy(bytes_, plain_.get(), sizeof(chassis_host_t));
+  std::memcpy(bytes_, &struct_size, sizeof(struct_size));
+}
+
+std::shared_ptr<const PluginLibrary> Bench::load() const {
+  const PluginFile plugin = file();
+  check_plugin_file(plugin, LoadPolicy(), services);
+  return std::make_shared<const PluginLibrary>(PluginLibrary::load(plugin, LoadPolicy()));
+}
+
+std::vector<OptionSpec> Bench::specs(const PluginLibrary& library, const MemberName& member) const {
+  return read_option_specs(library.member(member.kind, member.id), library.manifest().who());
+}
+
+Json Bench::options(const PluginLibrary& library, const MemberName& member, bool& sure) const {
+  const std::vector<OptionSpec> all = specs(library, member);
+  sure = true;
+  if (hooks.sample_options) {
+    Json sample = hooks.sample_options(member, all);
+    if (!sample.is_null()) return sample;
+  }
+  Json options = Json::object();
+  for (const OptionSpec& spec : all) {
+    options[spec.name] = spec.required ? guess(spec) : parse_json(spec.default_json, spec.name, ExitCode::kPlugin);
+    sure = sure && !spec.required;
+  }
+  return options;
+}
+
+InstanceContext Bench::context(const PluginLibrary& library, const MemberName& member) const {
+  bool sure = true;
+  InstanceContext context{library.manifest().id,          member.kind, member.id, &library.manifest(),
+                          options(library, member, sure), {}};
+  for (const auto& item : context.options.items()) context.origins[item.key()] = "default";
+  return context;
+}
+
+std::unique_ptr<Instance> Bench::make(const std::shared_ptr<const PluginLibrary>& library, const MemberName& member,
+                                      const Json& changed_options) const {
+  bool sure = true;
+  InstanceContext mine = context(*library, member);
+  options(*library, member, sure);
+  if (changed_options.is_object()) {
+    mine.options.update(changed_options);
+    sure = sure && changed_options.empty();
+  }
+  try {
+    return std::make_unique<Instance>(library, std::move(mine), services);
+  } catch (const Error& error) {
+    if (sure || error.code() != ExitCode::kConfig) throw;
+    return nullptr;
+  }
+}
+
+void Bench::each(const std::shared_ptr<const PluginLibrary>& library,
+                 const std::function<void(const MemberName&, std::unique_ptr<Instance>)>& test) const {
+  size_t num_tested = 0;
+  for (const MemberName& member : library->manifest().members) {
+    if (auto instance = make(library, member)) {
+      test(member, std::move(instance));
+      ++num_tested;
+    }
+  }
+  if (num_tested == 0) throw Skip{"no member can be made without options that only the user knows"};
+}
+
+}  // namespace chassis::check

@@ -1,0 +1,82 @@
+// What the tests of `plugins check` work with: members made from defaults, hosts that lack a service, poisoned tables.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "host/base/json_fwd.hpp"
+#include "host/conformance/check.hpp"
+#include "host/plugin/instance.hpp"
+#include "host/plugin/library.hpp"
+#include "host/plugin/services.hpp"
+
+namespace chassis::check {
+
+// Thrown by a test that does not apply.
+struct Skip {
+  std::string reason;
+};
+
+// Hides one service.
+class WithoutService : public ServiceProvider {
+ public:
+  WithoutService(ServiceProvider& inner, std::string hidden) : inner_(inner), hidden_(std::move(hidden)) {}
+  bool offers(std::string_view id) const override { return id != hidden_ && inner_.offers(id); }
+  void check_operators(const Manifest& manifest) const override { inner_.check_operators(manifest); }
+  std::string torch_version() const override { return inner_.torch_version(); }
+  std::unique_ptr<InstanceServices> attach(const InstanceContext& context) override;
+
+ private:
+  ServiceProvider& inner_;
+  std::string hidden_;
+};
+
+// A host table that claims struct_size bytes; all that this host's own does not fill is poison.
+class PoisonedHost {
+ public:
+  PoisonedHost(AbiVersion negotiated, InstanceServices* services, uint32_t struct_size);
+  const chassis_host_t* get() const { return reinterpret_cast<const chassis_host_t*>(bytes_); }
+
+ private:
+  HostTable plain_;
+  alignas(16) unsigned char bytes_[sizeof(chassis_host_t) + 256];
+};
+
+struct Bench {
+  std::string path;
+  ServiceProvider& services;
+  const CheckHooks& hooks;
+  std::string note = {};  // told beside a test that passes
+
+  PluginFile file() const { return read_plugin_file(path); }
+  std::shared_ptr<const PluginLibrary> load() const;
+  std::vector<OptionSpec> specs(const PluginLibrary& library, const MemberName& member) const;
+  // Defaults, and a guess for what has none. `sure` is false if there was a guess.
+  Json options(const PluginLibrary& library, const MemberName& member, bool& sure) const;
+  InstanceContext context(const PluginLibrary& library, const MemberName& member) const;
+  // NULL if a member refuses in words options that were guessed or changed.
+  std::unique_ptr<Instance> make(const std::shared_ptr<const PluginLibrary>& library, const MemberName& member,
+                                 const Json& changed_options = nullptr) const;
+  // Calls `test` for every member that can be made; skips if there is none.
+  void each(const std::shared_ptr<const PluginLibrary>& library,
+            const std::function<void(const MemberName&, std::unique_ptr<Instance>)>& test) const;
+};
+
+enum class Guard { kNone, kBehind, kBefore };
+
+struct Test {
+  std::string_view name;
+  std::string_view needs;  // the test without which it makes no sense; empty if there is none
+  void (*run)(Bench&);
+  Guard guard = Guard::kNone;  // a page behind or before every buffer ends the process when it is touched
+};
+// In order.
+std::span<const Test> tests();
+// NULL if there is none.
+const Test* find_test(std::string_view name);
+
+}  // namespace chassis::check

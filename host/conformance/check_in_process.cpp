@@ -1,0 +1,116 @@
+// The child's side: one test, what it changed in the process, and the verdict on the way to the parent.
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "host/base/error.hpp"
+#include "host/base/log.hpp"
+#include "host/conformance/check_bench.hpp"
+#include "host/conformance/check_process.hpp"
+#include "host/conformance/check_state.hpp"
+
+namespace chassis {
+namespace {
+
+// Members that did not end well, or kept tensors, are warnings to a run and findings here.
+void expect_no_warnings_of_ends() {
+  std::string found;
+  for (const auto& [key, count] : counted_warnings())
+    if (key.ends_with(": tensors not released") || key == "plugins that did not end well")
+      found += fmt::format("{}{}, {} times", found.empty() ? "" : "; ", key, count);
+  if (!found.empty()) throw plugin_error(found);
+}
+
+bool computes(const check::Test& test) { return test.name.starts_with("numerics/"); }
+
+// A thread that was told to end may take a moment.
+check::ProcessState settled_state(const check::ProcessState& before) {
+  check::ProcessState now = check::look_at_process();
+  for (int i = 0; i < 100 && now.threads.size() > before.threads.size(); ++i) {
+    ::usleep(2000);
+    now = check::look_at_process();
+  }
+  return now;
+}
+
+}  // namespace
+
+const check::Test* check::find_test(std::string_view name) {
+  for (const Test& test : tests())
+    if (test.name == name) return &test;
+  return nullptr;
+}
+
+std::vector<std::string> check_names() {
+  std::vector<std::string> names;
+  for (const check::Test& test : check::tests()) names.emplace_back(test.name);
+  return names;
+}
+
+CheckVerdict examine_in_process(const std::string& path, const std::string& test, ServiceProvider& services,
+                                const CheckHooks& hooks) {
+  const check::Test* found = check::find_test(test);
+  if (found == nullptr) return {CheckOutcome::kFailed, fmt::format("there is no check '{}'", test), {}};
+  check::Bench bench{path, services, hooks};
+  CheckVerdict verdict;
+  using Facts = std::vector<std::pair<std::string, std::string>>;
+  const auto facts = [&] { return hooks.process_facts ? hooks.process_facts() : Facts(); };
+  std::function<std::vector<std::string>()> overwritten;
+  if (found->guard != check::Guard::kNone && hooks.guard_buffers)
+    overwritten = hooks.guard_buffers(found->guard == check::Guard::kBehind);
+  const auto state = check::look_at_process();
+  const Facts facts_before = facts();
+  try {
+    if (found->guard != check::Guard::kNone && !overwritten) throw check::Skip{"this program cannot guard buffers"};
+    found->run(bench);
+    expect_no_warnings_of_ends();
+    if (overwritten)
+      if (const auto texts = overwritten(); !texts.empty())
+        throw plugin_error(fmt::format("{}", fmt::join(texts, "\n")));
+    verdict.outcome = CheckOutcome::kPassed;
+    verdict.text = bench.note;
+  } catch (const check::Skip& skip) {
+    verdict.outcome = CheckOutcome::kSkipped;
+    verdict.text = skip.reason;
+  } catch (const std::exception& error) {
+    verdict.text = error.what();
+  } catch (...) {
+    verdict.text = "threw an exception of unknown type";
+  }
+  const auto now = computes(*found) ? check::look_at_process() : settled_state(state);
+  verdict.traces = check::differences(state, now, !computes(*found));
+  const Facts facts_now = facts();
+  for (size_t i = 0; i < std::min(facts_before.size(), facts_now.size()); ++i)
+    if (facts_before[i].second != facts_now[i].second)
+      verdict.traces.emplace_back("process/state", fmt::format("{} was {}, is {}", facts_before[i].first,
+                                                               facts_before[i].second, facts_now[i].second));
+  return verdict;
+}
+
+int run_check_in_process(const std::string& path, const std::string& test, ServiceProvider& services,
+                         const CheckHooks& hooks) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  struct stat info {};
+  if (::fstat(check::kVerdictDescriptor, &info) != 0 || !S_ISFIFO(info.st_mode) ||
+      ::fcntl(check::kVerdictDescriptor, F_SETFD, FD_CLOEXEC) != 0)
+    throw config_error("check-in-process is what `chassis plugins check` calls")
+        .hint("use `chassis plugins check FILE.so`");
+  log::set_level(log::Level::kOff);  // what is written to stderr from here on is not the program's
+  const std::string text = check::verdict_text(examine_in_process(path, test, services, hooks));
+  std::fflush(nullptr);
+  for (size_t at = 0; at < text.size();) {
+    const ssize_t num_bytes = ::write(check::kVerdictDescriptor, text.data() + at, text.size() - at);
+    if (num_bytes <= 0) return 1;
+    at += static_cast<size_t>(num_bytes);
+  }
+  return 0;
+}
+
+}  // namespace chassis

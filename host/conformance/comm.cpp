@@ -1,0 +1,301 @@
+#include "host/conformance/comm.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "host/base/error.hpp"
+#include "host/conformance/comm_cases.hpp"
+#include "host/plugin/status.hpp"
+#include "host/plugin/thread_role.hpp"
+#include "host/service/tensor.hpp"
+
+namespace chassis {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using namespace comm_cases;
+
+constexpr auto kDeadline = std::chrono::seconds(20);
+constexpr std::chrono::nanoseconds kSlice = std::chrono::milliseconds(100);
+
+// What the ranks of all groups share.
+class MemoryStore {
+ public:
+  void set(const std::string& key, std::string value) {
+    const std::lock_guard lock(mutex_);
+    values_[key] = std::move(value);
+    changed_.notify_all();
+  }
+  // None if it did not come in time, or a rank failed.
+  std::optional<std::string> get(const std::string& key, std::chrono::nanoseconds timeout) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::min<std::chrono::nanoseconds>(timeout, kDeadline),
+                      [&] { return failed_ || values_.contains(key); });
+    const auto found = values_.find(key);
+    return found == values_.end() ? std::nullopt : std::optional(found->second);
+  }
+  int64_t add(const std::string& key, int64_t amount) {
+    const std::lock_guard lock(mutex_);
+    return counters_[key] += amount;
+  }
+  void fail() {
+    const std::lock_guard lock(mutex_);
+    failed_ = true;
+    changed_.notify_all();
+  }
+  bool failed() {
+    const std::lock_guard lock(mutex_);
+    return failed_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, std::string> values_;
+  std::map<std::string, int64_t> counters_;
+  bool failed_ = false;
+};
+
+// The part of one group.
+class StoreTable {
+ public:
+  StoreTable(MemoryStore& store, std::string prefix) : store_(store), prefix_(std::move(prefix)) {
+    table_.struct_size = sizeof table_;
+    table_.impl = this;
+    table_.set = [](const chassis_store_t* s, chassis_str_t key, chassis_str_t value) {
+      return guarded([&] { self(s).store_.set(self(s).key(key), std::string(view_of(value))); });
+    };
+    table_.get = [](const chassis_store_t* s, chassis_str_t key, uint64_t timeout_ns,
+                    void (*take)(void*, chassis_str_t), void* context) -> chassis_status_t* {
+      constexpr uint64_t kLongest = 3'600'000'000'000;
+      const auto value = self(s).store_.get(self(s).key(key), std::chrono::nanoseconds(std::min(timeout_ns, kLongest)));
+      if (value)
+        take(context, str_of(*value));
+      else if (self(s).store_.failed())
+        return make_status(CHASSIS_ABORTED, "another rank failed");
+      else
+        return make_status(CHASSIS_DEADLINE_EXCEEDED, "no rank wrote '" + self(s).key(key) + "'");
+      return nullptr;
+    };
+    table_.add = [](const chassis_store_t* s, chassis_str_t key, int64_t amount, int64_t* out) {
+      return guarded([&] { *out = self(s).store_.add(self(s).key(key), amount); });
+    };
+  }
+  StoreTable(const StoreTable&) = delete;
+  StoreTable& operator=(const StoreTable&) = delete;
+  const chassis_store_t* get() const { return &table_; }
+
+ private:
+  static StoreTable& self(const chassis_store_t* s) { return *static_cast<StoreTable*>(s->impl); }
+  std::string key(chassis_str_t name) const { return prefix_ + std::string(view_of(name)); }
+  MemoryStore& store_;
+  const std::string prefix_;
+  chassis_store_t table_{};
+};
+
+// One rank of a group, from its forming to its end.
+class Member {
+ public:
+  Member(const CommSubject& subject, MemoryStore& shared, const std::string& name, int rank, int size)
+      : subject_(subject), shared_(shared), store_(shared, name + "/"), name_(name), rank_(rank), size_(size) {
+    chassis_comm_group_desc_t desc{};
+    desc.struct_size = sizeof desc;
+    desc.size = static_cast<uint32_t>(size);
+    desc.rank = static_cast<uint32_t>(rank);
+    desc.device_type = CHASSIS_DEVICE_CPU;
+    desc.name = str_of(name_);
+    desc.store = moves_nothing() ? nullptr : store_.get();
+    desc.timeout_ns = static_cast<uint64_t>(std::chrono::nanoseconds(kDeadline).count());
+    desc.host = str_of("127.0.0.1");
+    throw_if_failed(subject.table->create_group(subject.self, &desc, &group_), subject.who + ": create_group");
+    if (group_ == nullptr) throw plugin_error(subject.who + ": create_group returned no group and no error");
+  }
+  ~Member() { subject_.table->destroy_group(subject_.self, group_); }
+  Member(const Member&) = delete;
+  Member& operator=(const Member&) = delete;
+
+  bool moves_nothing() const { return (subject_.table->properties & CHASSIS_COMM_MOVES_NOTHING) != 0; }
+
+  chassis_backend_work_t* start(const std::vector<chassis_collective_t>& calls) {
+    chassis_backend_work_t* work = nullptr;
+    std::vector<const chassis_collective_t*> batch;
+    for (const chassis_collective_t& call : calls) batch.push_back(&call);
+    throw_if_failed(
+        subject_.table->start(subject_.self, group_, batch.data(), static_cast<uint32_t>(batch.size()), nullptr, &work),
+        subject_.who + ": start");
+    if (work == nullptr) throw plugin_error(subject_.who + ": start returned no work and no error");
+    return work;
+  }
+  // Releases the work, whatever comes of it.
+  void finish(chassis_backend_work_t* work, const std::string& what) {
+    const auto deadline = Clock::now() + kDeadline;
+    for (;;) {
+      chassis_status_t* status = subject_.table->wait(subject_.self, work, static_cast<uint64_t>(kSlice.count()));
+      if (status == nullptr) break;
+      if (status_code(status) == CHASSIS_DEADLINE_EXCEEDED && Clock::now() < deadline && !shared_.failed()) {
+        status_release(status);
+        continue;
+      }
+      subject_.table->abort(subject_.self, group_);
+      subject_.table->release(subject_.self, work);
+      throw_if_failed(status, fmt::format("{}: {}", subject_.who, what));
+    }
+    const bool done = subject_.table->done(subject_.self, work) != 0;
+    subject_.table->release(subject_.self, work);
+    if (!done) throw plugin_error(fmt::format("{}: a work that was waited for is not done", what));
+  }
+
+  // What is wrong with what came, for the first element.
+  std::string examine(const Case& c, const Prepared& made, std::vector<uint8_t>& bytes) const {
+    const Expected expected = received(c, rank_, size_, (subject_.table->properties & CHASSIS_COMM_ROUNDS_HALVES) != 0);
+    const Values got = values_of(made.recv);
+    for (size_t i = 0; i < expected.values.size(); ++i)
+      if (!(std::abs(got[i] - expected.values[i]) <= expected.bounds[i]))
+        return fmt::format("{}: element {} on rank {} is {}, expected {}", c.text(size_), i, rank_, got[i],
+                           expected.values[i]);
+    if (!c.in_place)
+      if (const Values now = values_of(made.send); now != made.sends)
+        return fmt::format("{}: what rank {} sends was changed", c.text(size_), rank_);
+    const auto* begin = made.recv.data_as<uint8_t>();
+    bytes.assign(begin, begin + made.recv.num_bytes());
+    return "";
+  }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+ private:
+  const CommSubject& subject_;
+  MemoryStore& shared_;
+  StoreTable store_;
+  const std::string name_;
+  const int rank_, size_;
+  chassis_backend_group_t* group_ = nullptr;
+};
+
+// What each rank has at the end of each case, for the comparison between ranks.
+struct Shared {
+  MemoryStore store;
+  std::mutex mutex;
+  std::vector<std::string> failures;
+  std::vector<std::vector<std::vector<uint8_t>>> results;  // [rank][case]
+
+  void fail(std::string text) {
+    const std::lock_guard lock(mutex);
+    if (std::find(failures.begin(), failures.end(), text) == failures.end()) failures.push_back(std::move(text));
+  }
+};
+
+enum class Way { kAlone, kAsOne, kInFlight };
+
+void run_cases(Member& member, const std::vector<Case>& cases, Way way, Shared& shared, bool keep) {
+  std::vector<Prepared> made;
+  for (const Case& c : cases) made.push_back(prepare(c, member.rank(), member.size()));
+  if (way == Way::kAsOne) {
+    std::vector<chassis_collective_t> all;
+    for (const Prepared& p : made) all.insert(all.end(), p.calls.begin(), p.calls.end());
+    member.finish(member.start(all), "all collectives as one start");
+  } else if (way == Way::kAlone) {
+    for (size_t i = 0; i < cases.size(); ++i) member.finish(member.start(made[i].calls), cases[i].text(member.size()));
+  } else {
+    std::vector<chassis_backend_work_t*> works;
+    for (const Prepared& p : made) works.push_back(member.start(p.calls));
+    for (size_t i = cases.size(); i-- > 0;)
+      member.finish(works[i], cases[i].text(member.size()) + ", others in flight");
+  }
+  auto& mine = shared.results[static_cast<size_t>(member.rank())];
+  if (keep) mine.assign(cases.size(), {});
+  std::vector<uint8_t> unused;
+  for (size_t i = 0; i < cases.size(); ++i)
+    if (std::string text = member.examine(cases[i], made[i], keep ? mine[i] : unused); !text.empty()) {
+      constexpr std::array<const char*, 3> kWays = {"", ", all as one start", ", all in flight at once"};
+      shared.fail(text + kWays[static_cast<size_t>(way)]);
+      return;
+    }
+}
+
+void run_rank(const CommSubject& subject, int rank, int size, Shared& shared) {
+  Member all(subject, shared.store, "all", rank, size);
+  const std::vector<Case> cases = all_cases(size);
+  run_cases(all, cases, Way::kAlone, shared, true);
+  run_cases(all, cases, Way::kAsOne, shared, false);
+  run_cases(all, cases, Way::kInFlight, shared, false);
+  if (size < 4) return;
+  // Halves of the ranks, while the group of all is there.
+  Shared halves;
+  halves.results.resize(2);
+  Member half(subject, shared.store, rank < 2 ? "low" : "high", rank % 2, 2);
+  run_cases(half, all_cases(2), Way::kInFlight, halves, false);
+  for (std::string& text : halves.failures) shared.fail(std::move(text));
+  run_cases(all, {{}}, Way::kAlone, shared, false);
+}
+
+void compare_ranks(const Shared& shared, int size, std::vector<std::string>& failures) {
+  const std::vector<Case> cases = all_cases(size);
+  for (size_t i = 0; i < cases.size(); ++i)
+    for (int rank = 1; cases[i].op == CHASSIS_COMM_ALL_REDUCE && rank < size; ++rank)
+      if (shared.results[static_cast<size_t>(rank)][i] != shared.results[0][i])
+        return failures.push_back(fmt::format("{}: ranks 0 and {} have other bits", cases[i].text(size), rank));
+}
+
+std::vector<std::string> failures_without_moving(const CommSubject& subject) {
+  std::vector<std::string> failures;
+  Shared shared;
+  constexpr int kSize = 4;
+  for (int rank = 0; rank < kSize; ++rank) {
+    Member member(subject, shared.store, "all", rank, kSize);
+    for (const Case& c : all_cases(kSize)) {
+      Prepared made = prepare(c, rank, kSize);
+      for (chassis_collective_t& call : made.calls) call.send = call.recv = nullptr;
+      member.finish(member.start(made.calls), c.text(kSize));
+    }
+  }
+  return failures;
+}
+
+}  // namespace
+
+std::string comm_not_comparable(const CommSubject& backend) {
+  chassis_status_t* status = backend.table->supports(backend.self, CHASSIS_DEVICE_CPU, 0);
+  if (status == nullptr) return "";
+  if (status_code(status) != CHASSIS_UNIMPLEMENTED) throw_if_failed(status, backend.who + ": supports");
+  std::string text = "it does not serve memory of the CPU: " + status_text(status);
+  status_release(status);
+  return text;
+}
+
+std::vector<std::string> comm_failures(std::span<const CommSubject> ranks) {
+  const auto size = static_cast<int>(ranks.size());
+  CHASSIS_CHECK(size >= 2, "collectives of one rank");
+  if (ranks[0].table->properties & CHASSIS_COMM_MOVES_NOTHING) return failures_without_moving(ranks[0]);
+  Shared shared;
+  shared.results.resize(ranks.size());
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank)
+    threads.emplace_back([&, rank] {
+      const ThreadRoleScope role(ThreadRole::kStep);
+      try {
+        run_rank(ranks[static_cast<size_t>(rank)], rank, size, shared);
+      } catch (const std::exception& error) {
+        if (!shared.store.failed()) shared.fail(fmt::format("rank {}: {}", rank, error.what()));
+        shared.store.fail();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  if (shared.failures.empty()) compare_ranks(shared, size, shared.failures);
+  return shared.failures;
+}
+
+}  // namespace chassis

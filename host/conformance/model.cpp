@@ -1,0 +1,296 @@
+#include "host/conformance/model.hpp"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "host/base/error.hpp"
+#include "host/base/json.hpp"
+#include "host/base/printable.hpp"
+#include "host/program/executor.hpp"
+#include "host/program/model_plugin.hpp"
+#include "host/service/rng.hpp"
+
+namespace chassis {
+namespace {
+
+constexpr int64_t kBatch = 2, kTime = 8;
+
+std::string attr_text(const AttrValue& value) {
+  return std::visit([](const auto& v) { return fmt::format("{}", v); }, value);
+}
+
+// All that was recorded, for comparison; a line for each thing.
+std::vector<std::string> lines_of(const Program& program) {
+  std::vector<std::string> out;
+  for (const Dim& dim : program.dims) out.push_back(fmt::format("dim {} = {}", dim.name, dim.size));
+  for (const BlockType& block : program.blocks) {
+    out.push_back("block " + block.name);
+    for (const Slot& slot : block.slots)
+      out.push_back(fmt::format("parameter {} {} role {} init {} {} tied to '{}'", slot.name,
+                                program.global_shape(slot), slot.role, slot.init, slot.init_std, slot.tied_to));
+    for (const Op& op : block.ops) {
+      std::string attrs;
+      for (const auto& [name, value] : op.attrs) attrs += " " + name + "=" + attr_text(value);
+      out.push_back(fmt::format("op {} '{}' {} {}{}", op.id, op.name, op.inputs, op.params, attrs));
+    }
+    for (const auto& [name, value] : block.outputs) out.push_back(fmt::format("output {} = {}", name, value));
+    for (const auto& [name, value] : block.fields)
+      out.push_back(fmt::format("field {} = {} {}", name, value, program.field_text(program.fields.at(name))));
+  }
+  for (const Chain& chain : program.chains)
+    out.push_back(fmt::format("chain {} {} {}", chain.name, chain.prefix, chain.blocks));
+  return out;
+}
+
+// The first line that differs, in words; empty if none does.
+std::string difference(const Program& got, const Program& expected) {
+  const auto a = lines_of(got), b = lines_of(expected);
+  for (size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
+    const std::string left = i < a.size() ? a[i] : "nothing", right = i < b.size() ? b[i] : "nothing";
+    if (left != right) return fmt::format("\"{}\", before \"{}\"", printable(left), printable(right));
+  }
+  return "";
+}
+
+class Examination {
+ public:
+  Examination(const std::function<std::unique_ptr<Instance>()>& make, const std::string& config,
+              std::span<const OpsProvider> oracles)
+      : make_(make), config_(config), oracles_(oracles) {}
+
+  std::vector<std::string> run() {
+    const auto instance = make_();
+    const ModelPlugin model(*instance);
+    model.configure(config_);
+    ResolveOptions resolve;
+    resolve.batch = kBatch;
+    resolve.time = kTime;
+    resolve.kernels.assign(oracles_.begin(), oracles_.end());
+    compiled_ = compile(recording_of(model), {.resolve = std::move(resolve)});
+    if (const std::string text = difference(record(model), compiled_->program); !text.empty())
+      fail("recorded a second time it has {}", text);
+    examine_parameters();
+    if (!failures_.empty()) return failures_;
+    examine_mapping(model);
+    examine_config(model);
+    examine_refusals();
+    if (failures_.empty()) examine_gradients();
+    return failures_;
+  }
+
+ private:
+  template <class... Args>
+  void fail(fmt::format_string<Args...> format, Args&&... args) {
+    failures_.push_back(fmt::format(format, std::forward<Args>(args)...));
+  }
+  static Recording recording_of(const ModelPlugin& model) {
+    return {[&model](const chassis_builder_2_t* builder) { return model.record(builder); }};
+  }
+  static Program record(const ModelPlugin& model) { return compile(recording_of(model), {}).program; }
+
+  void examine_parameters() {
+    if (compiled_->parameters->all().empty()) fail("it records no parameter");
+    std::set<std::string> names;
+    for (const auto& p : compiled_->parameters->all()) {
+      if (p->name.empty()) fail("a parameter has no name");
+      if (!names.insert(p->name).second) fail("two parameters have the name '{}'", printable(p->name));
+      for (const int64_t size : p->local_shape)
+        if (size < 1)
+          fail("parameter '{}' has the shape {}, expected sizes of at least 1", printable(p->name), p->local_shape);
+    }
+  }
+
+  // Declared twice it is the same; what it lacks to be exact the host says by name.
+  void examine_mapping(const ModelPlugin& model) {
+    try {
+      const ParameterTable& parameters = *compiled_->parameters;
+      const DiskMapping mapping = model.disk_mapping(parameters), again = model.disk_mapping(parameters);
+      for (const auto& p : parameters.all()) {
+        if (mapping.parts(p->name) != again.parts(p->name))
+          fail("parameter '{}' is elsewhere on disk when its mapping is asked for again", printable(p->name));
+        for (const DiskPart& part : mapping.parts(p->name))
+          if (const std::string back = mapping.name_of(part.disk_name); back != part.disk_name)
+            fail("parameter '{}' is '{}' on disk, which a file is read for as '{}'", printable(p->name),
+                 printable(part.disk_name), printable(back));
+      }
+    } catch (const Error& error) {
+      fail("its parameters are not mapped to disk: {}", error.message());
+    }
+  }
+
+  void examine_config(const ModelPlugin& model) {
+    const std::string text = model.config();
+    const Json config = Json::parse(text, nullptr, false);
+    if (!config.is_object()) return fail("its config is no JSON object: '{}'", printable(text));
+    const auto instance = make_();
+    const ModelPlugin other(*instance);
+    try {
+      other.configure(text);
+    } catch (const Error& error) {
+      return fail("another instance refuses the config that it gives: {}", error.message());
+    }
+    if (const std::string differs = difference(record(other), compiled_->program); !differs.empty())
+      fail("from the config that it gives another program is recorded: {}", differs);
+    const Json again = Json::parse(other.config(), nullptr, false);
+    if (again == config || !again.is_object()) return;
+    for (const auto& [key, value] : config.items())
+      if (!again.contains(key) || again.at(key) != value)
+        return fail("its config does not come back: '{}' is {}, was {}", printable(key),
+                    again.contains(key) ? again.at(key).dump() : "absent", value.dump());
+    fail("its config does not come back: there are {} keys, were {}", again.size(), config.size());
+  }
+
+  void examine_refusals() {
+    for (const char* text : {"", "{", "[]", "{\"hidden_size\": -1}", "\xff"}) {
+      const auto instance = make_();
+      if (ModelPlugin(*instance).configure_refusal(text).empty()) fail("it takes the config '{}'", printable(text));
+    }
+  }
+
+  // Values at which every part of the program matters: what flows through it neither grows nor fades.
+  void fill_parameters() {
+    for (const auto& p : compiled_->parameters->all()) {
+      std::vector<float> values(static_cast<size_t>(p->stored().num_elements()));
+      random_normal(5, p->name, 0, values);
+      const bool is_matrix = p->local_shape.size() > 1 && p->role != CHASSIS_ROLE_EMBEDDING;
+      const double deviation = is_matrix ? 1.0 / std::sqrt(static_cast<double>(p->local_shape.back()))
+                               : p->role == CHASSIS_ROLE_EMBEDDING ? 1.0
+                                                                   : 0.2;
+      for (float& value : values)
+        value = static_cast<float>(deviation) * value + (p->init == CHASSIS_INIT_ONES ? 1.0f : 0.0f);
+      p->stored().copy_from(Tensor::borrow(values.data(), p->stored().sizes(), Dtype::f32));
+    }
+    compiled_->parameters->publish();
+  }
+
+  Fields fields() const {
+    Fields out;
+    const auto dim = compiled_->program.find_dim("vocab");
+    const int64_t vocab = dim ? compiled_->program.dims[*dim].size : 2;
+    for (const auto& [name, taken] : compiled_->program.fields) {
+      const int64_t sizes[] = {kBatch, kTime};
+      Tensor field = Tensor::empty(sizes, Dtype::i32);
+      for (int64_t i = 0; i < kBatch * kTime; ++i) {
+        const int64_t t = i % kTime;
+        const bool labels = name == "labels", ids = labels || name == "input_ids";
+        const int64_t value = ids ? (i * 7 + (labels ? 3 : 0)) % vocab : name == "positions" ? t : 0;
+        field.data_as<int32_t>()[i] = labels && i % 5 == 4 ? -100 : static_cast<int32_t>(value);
+      }
+      out[name] = std::move(field);
+    }
+    return out;
+  }
+
+  // Of other fields only the data knows what they hold.
+  bool has_known_fields() {
+    const Field known{GraphValueType::kInt32, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME}};
+    const std::set<std::string> names = {"input_ids", "positions", "document_ids", "labels"};
+    for (const auto& [name, field] : compiled_->program.fields) {
+      if (names.contains(name) && field == known) continue;
+      fail("its gradients cannot be compared: it takes the field '{}', {}, and batches here have {}, each {}",
+           printable(name), compiled_->program.field_text(field), names, compiled_->program.field_text(known));
+      return false;
+    }
+    return true;
+  }
+
+  void examine_gradients() {
+    if (!has_known_fields()) return;
+    compiled_->parameters->allocate({});
+    fill_parameters();
+    Executor executor(*compiled_);
+    try {
+      executor.resolved(Purpose::kTraining);
+      executor.resolved(Purpose::kLoss);
+    } catch (const Error& error) {
+      return fail("its gradients cannot be compared: {}", error.message());
+    }
+    const Fields batch = fields();
+    compiled_->parameters->start_step();
+    const double loss = executor.forward(0, batch, 1.0).item();
+    executor.backward(0);
+    if (!std::isfinite(loss)) return fail("its loss is {}", loss);
+    for (const auto& p : compiled_->parameters->all()) examine_gradient(*p, executor, batch, loss);
+  }
+
+  // Along the gradient, where its size shows, and along a direction of chance, where what it leaves out shows.
+  void examine_gradient(Parameter& p, Executor& executor, const Fields& batch, double loss) {
+    const auto count = static_cast<size_t>(p.stored().num_elements());
+    std::vector<float> gradient(count), chance(count), start(count);
+    const auto read = [](const Tensor& tensor, std::vector<float>& out) {
+      Tensor::borrow(out.data(), tensor.sizes(), Dtype::f32).copy_from(tensor);
+    };
+    if (p.gradient_written) read(p.gradient, gradient);
+    read(p.stored(), start);
+    random_normal(6, p.name, 0, chance);
+    const auto norm = [](const std::vector<float>& v) {
+      double sum = 0;
+      for (const float x : v) sum += static_cast<double>(x) * x;
+      return std::sqrt(sum);
+    };
+    const double size = norm(gradient), chance_size = norm(chance);
+    double expected = 0;
+    std::vector<double> direction(count);
+    for (size_t i = 0; i < count; ++i) {
+      direction[i] = chance[i] / chance_size + (size > 0 ? gradient[i] / size : 0);
+      expected += direction[i] * gradient[i];
+    }
+    constexpr double kStep = 1e-2;
+    const auto loss_at = [&](double factor) {
+      std::vector<float> moved(count);
+      for (size_t i = 0; i < count; ++i) moved[i] = static_cast<float>(start[i] + factor * direction[i]);
+      p.stored().copy_from(Tensor::borrow(moved.data(), p.stored().sizes(), Dtype::f32));
+      compiled_->parameters->publish();
+      return executor.loss(batch).item();
+    };
+    const double got = (loss_at(kStep) - loss_at(-kStep)) / (2 * kStep);
+    loss_at(0);
+    const double bound = 2e-2 * (std::abs(expected) + size) + 3e-7 * std::abs(loss) / kStep;
+    if (!(std::abs(got - expected) <= bound))
+      fail("the gradient of '{}' says that the loss changes by {:.5g} along a direction, it changes by {:.5g}", p.name,
+           expected, got);
+  }
+
+  const std::function<std::unique_ptr<Instance>()>& make_;
+  const std::string& config_;
+  const std::span<const OpsProvider> oracles_;
+  std::optional<CompiledProgram> compiled_;
+  std::vector<std::string> failures_;
+};
+
+}  // namespace
+
+std::string sample_model_config(const std::vector<std::string>& architectures) {
+  Json config{{"vocab_size", 61},
+              {"hidden_size", 24},
+              {"intermediate_size", 36},
+              {"num_hidden_layers", 2},
+              {"num_attention_heads", 4},
+              {"num_key_value_heads", 2},
+              {"head_dim", 6},
+              {"max_position_embeddings", 64},
+              {"hidden_act", "silu"},
+              {"initializer_range", 0.02},
+              {"rms_norm_eps", 1e-5},
+              {"tie_word_embeddings", false}};
+  if (!architectures.empty()) config["architectures"] = Json::array({architectures.front()});
+  return config.dump();
+}
+
+std::string configure_refusal(Instance& model, const std::string& config_json) {
+  return ModelPlugin(model).configure_refusal(config_json);
+}
+
+std::vector<std::string> model_failures(const std::function<std::unique_ptr<Instance>()>& model,
+                                        const std::string& config_json, std::span<const OpsProvider> oracles) {
+  return Examination(model, config_json, oracles).run();
+}
+
+}  // namespace chassis

@@ -1,0 +1,295 @@
+#include "host/conformance/ops.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <numeric>
+
+#include "host/base/error.hpp"
+#include "host/conformance/growth.hpp"
+#include "host/program/block_run.hpp"
+#include "host/program/compile.hpp"
+#include "host/program/record.hpp"
+#include "host/service/rng.hpp"
+
+namespace chassis {
+namespace {
+
+// Sizes that are no multiples of anything.
+constexpr int64_t kBatch = 2, kTime = 13;
+
+// One block under test: inputs by name, parameters, and the op or ops.
+class CaseProgram {
+ public:
+  explicit CaseProgram(std::string name) {
+    program_.dims = {{"B", 0}, {"T", 0}};
+    program_.blocks.emplace_back().name = std::move(name);
+    program_.chains.push_back({"case", "", {0}});
+  }
+
+  DimId dim(const char* name, int64_t size) {
+    program_.dims.push_back({name, size});
+    return static_cast<DimId>(program_.dims.size() - 1);
+  }
+  ValueId input(const char* name, std::vector<DimId> behind) {
+    behind.insert(behind.begin(), {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME});
+    return block().inputs[name] = block().add_value({name, std::move(behind), GraphValueType::kCompute, {}});
+  }
+  ValueId field(const char* name) {
+    return block().fields[name] =
+               block().add_value({name, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME}, GraphValueType::kInt32, {}});
+  }
+  SlotId slot(const char* name, std::vector<std::vector<DimId>> axes) {
+    Slot slot;
+    slot.name = name;
+    slot.axes = std::move(axes);
+    return block().add_slot(std::move(slot));
+  }
+  ValueId op(const char* id, std::vector<ValueId> inputs, std::vector<SlotId> params = {}, Attrs attrs = {},
+             std::vector<DimId> output_dims = {}) {
+    Op op{id, id, std::move(inputs), std::move(params), {}, std::move(attrs)};
+    infer_outputs(program_, block(), op, output_dims);
+    block().ops.push_back(op);
+    return op.outputs[0];
+  }
+  CaseProgram& output(const char* name, ValueId value) {
+    block().outputs[name] = value;
+    return *this;
+  }
+  const Program& program() const { return program_; }
+
+ private:
+  BlockType& block() { return program_.blocks[0]; }
+  Program program_;
+};
+
+CaseProgram pointwise(const char* id, Attrs attrs, bool two_inputs) {
+  CaseProgram c(id);
+  const DimId n = c.dim("n", 37);
+  std::vector<ValueId> inputs = {c.input("a", {n})};
+  if (two_inputs) inputs.push_back(c.input("b", {n}));
+  c.output("y", c.op(id, inputs, {}, std::move(attrs)));
+  return c;
+}
+
+CaseProgram linear(bool bias) {
+  CaseProgram c(bias ? "linear with bias" : "linear");
+  const DimId in = c.dim("in", 20), heads = c.dim("heads", 3), dim = c.dim("dim", 7);
+  std::vector<SlotId> params = {c.slot("weight", {{heads, dim}, {in}})};
+  if (bias) params.push_back(c.slot("bias", {{heads, dim}}));
+  c.output("y", c.op("linear", {c.input("x", {in})}, params, {}, {heads, dim}));
+  return c;
+}
+
+CaseProgram norm(bool residual) {
+  CaseProgram c(residual ? "add+rms_norm" : "rms_norm");
+  const DimId n = c.dim("n", 37);
+  ValueId x = c.input("a", {n});
+  if (residual) c.output("sum", x = c.op("add", {x, c.input("b", {n})}));
+  c.output("y", c.op("rms_norm", {x}, {c.slot("weight", {{n}})}, {{"eps", 1e-5}}));
+  return c;
+}
+
+CaseProgram rope() {
+  CaseProgram c("rope");
+  const DimId heads = c.dim("heads", 3), dim = c.dim("head_dim", 10);
+  c.output("y", c.op("rope", {c.input("x", {heads, dim}), c.field("positions")}, {},
+                     {{"inv_freq", std::vector<double>{1.0, 0.3, 0.1, 0.03, 0.01}},
+                      {"factor", 1.0},
+                      {"interleaved", int64_t{0}}}));
+  return c;
+}
+
+CaseProgram embedding() {
+  CaseProgram c("embedding");
+  const DimId vocab = c.dim("vocab", 29), n = c.dim("n", 11);
+  c.output("y", c.op("embedding", {c.field("input_ids")}, {c.slot("weight", {{vocab}, {n}})}));
+  return c;
+}
+
+CaseProgram head() {
+  CaseProgram c("linear+cross_entropy");
+  const DimId vocab = c.dim("vocab", 29), n = c.dim("n", 11);
+  const ValueId logits = c.op("linear", {c.input("x", {n})}, {c.slot("weight", {{vocab}, {n}})}, {}, {vocab});
+  c.output("loss", c.op("cross_entropy", {logits, c.field("labels")}, {}, {{"ignore_index", int64_t{-100}}}));
+  return c;
+}
+
+CaseProgram attention(const char* name, Attrs masks, int64_t kv_heads) {
+  CaseProgram c(name);
+  const DimId heads = c.dim("heads", 6), kv = c.dim("kv_heads", kv_heads), dim = c.dim("head_dim", 20);
+  std::vector<ValueId> inputs = {c.input("q", {heads, dim}), c.input("k", {kv, dim}), c.input("v", {kv, dim})};
+  for (const auto& [mask, value] : masks)
+    if (mask == "document") inputs.push_back(c.field("document_ids"));
+  masks.emplace_back("scale", 0.2);
+  c.output("y", c.op("attention", inputs, {}, std::move(masks)));
+  return c;
+}
+
+std::vector<CaseProgram> all_cases() {
+  const auto one = AttrValue(int64_t{1});
+  std::vector<CaseProgram> cases;
+  cases.push_back(linear(false));
+  cases.push_back(linear(true));
+  cases.push_back(norm(false));
+  cases.push_back(norm(true));
+  cases.push_back(rope());
+  cases.push_back(embedding());
+  cases.push_back(head());
+  cases.push_back(pointwise("add", {}, true));
+  cases.push_back(pointwise("mul", {}, true));
+  for (const char* function : {"silu", "gelu", "gelu_tanh", "relu"}) {
+    cases.push_back(pointwise("activation", {{"function", std::string(function)}}, false));
+    cases.push_back(pointwise("gated_activation", {{"function", std::string(function)}}, true));
+  }
+  cases.push_back(attention("attention causal", {{"causal", one}}, 6));
+  cases.push_back(attention("attention causal, grouped", {{"causal", one}}, 2));
+  cases.push_back(attention("attention of documents", {{"causal", one}, {"document", one}}, 2));
+  cases.push_back(attention("attention in a window", {{"causal", one}, {"window", int64_t{4}}}, 1));
+  cases.push_back(attention("attention in chunks", {{"causal", one}, {"chunk", int64_t{5}}}, 2));
+  cases.push_back(attention("attention both ways", {}, 3));
+  return cases;
+}
+
+// Documents of 5 and 6 tokens and two positions of padding in the first row, one document in the others.
+int32_t field_value(const std::string& name, int64_t row, int64_t t, int64_t index) {
+  const int32_t document = row > 0 ? 0 : t < 5 ? 0 : t < 11 ? 1 : -1;
+  if (name == "document_ids") return document;
+  if (name == "positions") return static_cast<int32_t>(row > 0 || t < 5 ? t : t - 5);
+  if (name == "labels" && index % 4 == 1) return -100;
+  return static_cast<int32_t>(index * 7 % 29);
+}
+
+struct Named {
+  std::string name;
+  Tensor tensor;
+};
+
+// Everything that a program gives: outputs, gradients of inputs and of parameters. Two micro-batches: the first writes
+// the gradients of parameters, over what must not be read, and the second adds to them.
+std::vector<Named> run_case(const Program& program, const ResolveOptions& options, const OpsProvider* candidate,
+                            bool* claimed) {
+  const ProgramLayout layout;
+  ParameterTable parameters(program, layout);
+  parameters.set_precision(options.compute);
+  parameters.allocate(options.device);
+  const std::vector<uint8_t> trainable(program.blocks[0].slots.size(), 1);
+  const ResolvedBlock block = compile_block(program, layout, 0, trainable, true, options);
+  *claimed = std::any_of(block.nodes.begin(), block.nodes.end(), [&](const Node& node) {
+    return candidate && node.provider && node.provider->self == candidate->self;
+  });
+
+  auto random = [&](const std::string& name, const Tensor& tensor) {
+    std::vector<float> values(static_cast<size_t>(tensor.num_elements()));
+    random_normal(7, name, 0, values);
+    tensor.copy_from(Tensor::borrow(values.data(), tensor.sizes(), Dtype::f32));
+  };
+  for (const auto& p : parameters.all()) {
+    random(p->name, p->stored());
+    p->gradient_written = false;
+  }
+  parameters.publish();
+  for (const auto& p : parameters.all()) {
+    p->gradient = Tensor::empty(p->value.sizes(), Dtype::f32, options.device);
+    p->gradient.fill(std::numeric_limits<double>::quiet_NaN());
+  }
+  std::map<std::string, Tensor> inputs;
+  Fields fields;
+  for (const auto& [name, value] : program.blocks[0].inputs) {
+    inputs[name] =
+        Tensor::empty(layout.local_shape(program, program.blocks[0].values[value], kBatch, kTime), options.compute);
+    random(name, inputs[name]);
+  }
+  for (const auto& [name, value] : program.blocks[0].fields) {
+    const int64_t sizes[] = {kBatch, kTime};
+    fields[name] = Tensor::empty(sizes, Dtype::i32);
+    for (int64_t i = 0; i < kBatch * kTime; ++i)
+      fields[name].data_as<int32_t>()[i] = field_value(name, i / kTime, i % kTime, i);
+  }
+  RunContext context;
+  context.program = &program;
+  context.layout = &layout;
+  context.options = &options;
+  context.parameters = &parameters.of_unit(0);
+  context.batch = kBatch;
+  context.time = kTime;
+  context.loss_scale = 0.25;
+  std::vector<Named> results;
+  for (const char* const when : {"", ", added to that of the micro-batch before"}) {
+    Frame frame;
+    std::map<std::string, Tensor> gradients;
+    for (auto& [name, tensor] : run_forward(block, context, inputs, fields, true, frame)) {
+      results.push_back({name, tensor.clone()});
+      if (name == "loss") continue;
+      gradients[name] = Tensor::empty(tensor.sizes(), options.compute);
+      random("gradient of " + name, gradients[name]);
+    }
+    for (auto& [name, tensor] : run_backward(block, context, std::move(gradients), frame))
+      results.push_back({"gradient of " + name, tensor});
+    for (const auto& p : parameters.all()) results.push_back({"gradient of " + p->name + when, p->gradient.clone()});
+  }
+  return results;
+}
+
+std::vector<float> values_of(const Tensor& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.num_elements()));
+  Tensor::borrow(values.data(), tensor.sizes(), Dtype::f32).copy_from(tensor);
+  return values;
+}
+
+void compare(const std::string& where, const Named& got, const Named& expected, double bound,
+             std::vector<std::string>& failures) {
+  const auto a = values_of(got.tensor), b = values_of(expected.tensor);
+  if (a.size() != b.size()) {
+    failures.push_back(where + ": " + got.name + " has " + std::to_string(a.size()) + " elements, expected " +
+                       std::to_string(b.size()));
+    return;
+  }
+  double largest = 0.0, worst = 0.0;
+  size_t at = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    largest = std::max(largest, std::abs(static_cast<double>(b[i])));
+    const double difference = std::abs(static_cast<double>(a[i]) - b[i]);
+    if (!(difference <= worst)) worst = difference, at = i;
+    if (std::isnan(difference)) break;
+  }
+  if (worst <= bound * largest) return;
+  failures.push_back(where + ": " + got.name + "[" + std::to_string(at) + "] is " + std::to_string(a[at]) +
+                     ", the reference has " + std::to_string(b[at]));
+}
+
+}  // namespace
+
+ConformanceResult compare_with_oracles(const OpsProvider& provider, std::span<const OpsProvider> oracles) {
+  ConformanceResult result;
+  for (const auto& [dtype, bound] : {std::pair(Dtype::f32, 1e-4), std::pair(Dtype::bf16, 2e-2)})
+    for (const CaseProgram& c : all_cases()) {
+      ResolveOptions reference;
+      reference.compute = dtype;
+      reference.batch = kBatch;
+      reference.time = kTime;
+      reference.kernels.assign(oracles.begin(), oracles.end());
+      ResolveOptions mixed = reference;
+      mixed.kernels.insert(mixed.kernels.begin(), provider);
+      const std::string where = c.program().blocks[0].name + " in " + std::string(dtype_name(dtype));
+      bool claimed = false;
+      const auto got = run_case(c.program(), mixed, &provider, &claimed);
+      if (!claimed) continue;
+      if (dtype == Dtype::f32)
+        if (const std::string text = growth_of("runs", 20, [&] { run_case(c.program(), mixed, &provider, &claimed); });
+            !text.empty())
+          result.failures.push_back(where + ": " + text);
+      bool unused = false;
+      const auto expected = run_case(c.program(), reference, nullptr, &unused);
+      ++result.num_compared;
+      if (got.size() != expected.size())
+        result.failures.push_back(where + ": " + std::to_string(got.size()) + " results, the reference has " +
+                                  std::to_string(expected.size()));
+      for (size_t i = 0; i < std::min(got.size(), expected.size()); ++i)
+        compare(where, got[i], expected[i], bound, result.failures);
+    }
+  return result;
+}
+
+}  // namespace chassis

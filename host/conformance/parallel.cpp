@@ -1,0 +1,242 @@
+#include "host/conformance/parallel.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "host/base/error.hpp"
+#include "host/program/parallel_stack.hpp"
+#include "host/state/cover.hpp"
+
+namespace chassis {
+namespace {
+
+constexpr int kNumRanks = 4;
+
+struct Scenario {
+  Dtype compute = Dtype::f32;
+  bool recomputes = false;
+  int num_microbatches = 1;
+
+  std::string text() const {
+    return fmt::format("{}, {} micro-batch(es){}", dtype_name(compute), num_microbatches,
+                       recomputes ? ", recomputing" : "");
+  }
+};
+
+// Slots alone: strategies see no ops. 13 rows and 3 do not divide by 4; a scalar gain has one element.
+Program small_program() {
+  Program program;
+  program.dims = {{"B", 0}, {"T", 0}, {"vocab", 13}, {"hidden", 6}, {"ffn", 8}, {"few", 3}, {"one", 1}};
+  constexpr DimId kVocab = 2, kHidden = 3, kFfn = 4, kFew = 5, kOne = 6;
+  const auto slot = [](std::string name, std::vector<std::vector<DimId>> axes, std::string tied_to = "") {
+    Slot out;
+    out.name = std::move(name);
+    out.axes = std::move(axes);
+    out.init = CHASSIS_INIT_ONES;
+    out.tied_to = std::move(tied_to);
+    return out;
+  };
+  BlockType embed, layer, head;
+  embed.name = "embed";
+  embed.add_slot(slot("embed.weight", {{kVocab}, {kHidden}}));
+  layer.name = "layer";
+  layer.add_slot(slot("norm.weight", {{kHidden}}));
+  layer.add_slot(slot("up.weight", {{kFfn}, {kHidden}}));
+  layer.add_slot(slot("down.weight", {{kFew}, {kFfn}}));
+  layer.add_slot(slot("gain", {{kOne}}));
+  head.name = "head";
+  head.add_slot(slot("norm.weight", {{kHidden}}));
+  head.add_slot(slot("head.weight", {{kVocab}, {kHidden}}, "embed.weight"));
+  program.blocks = {std::move(embed), std::move(layer), std::move(head)};
+  program.chains = {{"embed", "", {0}}, {"layers", "layers.{i}", {1, 1, 1}}, {"head", "", {2}}};
+  return program;
+}
+constexpr const char* kFrozen = "layers.1.up.weight";
+
+// One rank of the mesh through its run; `events` is what it asked of the others, event by event.
+class Rank {
+ public:
+  Rank(const Scenario& scenario, int rank, std::unique_ptr<Instance> strategy, std::unique_ptr<Instance> backend,
+       const Program& program, const ProgramLayout& layout, MetricsStore& metrics)
+      : scenario_(scenario),
+        program_(program),
+        metrics_(metrics),
+        stack_(members(std::move(strategy))),
+        parameters_(program, layout) {
+    for (const auto& p : parameters_.all()) p->trainable = p->name != kFrozen;
+    parameters_.set_precision(scenario.compute);
+    const std::string axis = stack_.home_axis();
+    if (axis.empty()) throw plugin_error("it has no home axis, which [mesh] gives all ranks to");
+    mesh_ = MeshShape({{axis, kNumRanks}});
+    StackFacts facts;
+    facts.mesh = mesh_;
+    facts.rank = rank;
+    facts.num_microbatches = scenario.num_microbatches;
+    event("resolve", [&] { stack_.resolve(program, parameters_, facts); });
+    communicator_ = std::make_unique<Communicator>(std::move(backend), world_, mesh_, rank, Device{});
+    parameters_.allocate({});
+    event("bind", [&] { stack_.bind(*communicator_, {}); });
+    parameters_.initialize(7);
+    event("post_optimizer after the initialization", [&] { stack_.refresh(); });
+  }
+
+  void run() {
+    for (int step = 1; step <= 3; ++step) {
+      where_ = fmt::format("step {}: ", step);
+      this->step();
+      where_ = fmt::format("evaluation after step {}: ", step);
+      for (int batch = 0; batch < 2; ++batch) forward({.training = false});
+      event("drain", [&] { stack_.drain(); });
+    }
+  }
+
+  const std::vector<std::string>& events() const { return events_; }
+  const MeshShape& mesh() const { return mesh_; }
+  const ParameterTable& parameters() const { return parameters_; }
+
+ private:
+  static std::vector<StackMember> members(std::unique_ptr<Instance> strategy) {
+    std::vector<StackMember> out;
+    out.push_back({std::move(strategy), {}});
+    return out;
+  }
+
+  template <class Body>
+  void event(const std::string& name, const Body& body) {
+    try {
+      body();
+    } catch (const Error& error) {
+      throw plugin_error(where_ + name + ": " + error.message());
+    }
+    std::string calls;
+    if (communicator_)
+      for (const CommCount& count : communicator_->take_counts())
+        calls += fmt::format("{}{} {} of {} bytes on {}", calls.empty() ? "" : ", ", count.calls, count.op, count.bytes,
+                             count.group);
+    if (calls.empty()) calls = "no collective";
+    // The counts do not say in which order; a backend for plans may.
+    for (const auto& [metric, value] : metrics_.take())
+      if (metric.ends_with("/order")) calls += fmt::format(", in the order {:.0f}", value);
+    events_.push_back(where_ + name + ": " + calls);
+  }
+  std::string of_unit(const char* name, size_t unit) const {
+    return std::string(name) + " of " + program_.unit_names()[unit];
+  }
+
+  void expect_whole(size_t unit) const {
+    for (const Parameter* p : parameters_.of_unit(unit))
+      if (!p->value) throw plugin_error("parameter '" + p->name + "' is not whole when the unit runs");
+  }
+
+  void forward_unit(size_t unit, UnitEvents::Flags flags) {
+    event(of_unit(flags.recompute ? "pre_forward, again," : "pre_forward", unit),
+          [&] { stack_.pre_forward(unit, flags); });
+    expect_whole(unit);
+    event(of_unit("post_forward", unit), [&] { stack_.post_forward(unit, flags); });
+  }
+  void forward(UnitEvents::Flags flags) {
+    for (size_t unit = 0; unit < program_.num_units(); ++unit) forward_unit(unit, flags);
+  }
+  void backward(bool last) {
+    const UnitEvents::Flags flags{.last_microbatch = last}, again{.recompute = true, .last_microbatch = last};
+    for (size_t unit = program_.num_units(); unit-- > 0;) {
+      event(of_unit("pre_backward", unit), [&] { stack_.pre_backward(unit, flags); });
+      const bool repeats = unit > 0 && unit + 1 < program_.num_units();
+      if (scenario_.recomputes && repeats) forward_unit(unit, again);
+      event(of_unit("backward", unit), [&] { expect_whole(unit); });
+      for (Parameter* p : parameters_.of_unit(unit)) {
+        if (!p->trainable) continue;
+        if (!p->gradient) p->gradient = Tensor::zeros(p->local_shape, Dtype::f32);
+        p->gradient_written = true;
+      }
+      event(of_unit("post_backward", unit), [&] { stack_.post_backward(unit, flags); });
+    }
+  }
+
+  void step() {
+    parameters_.start_step();
+    for (int i = 0; i < scenario_.num_microbatches; ++i) {
+      forward({});
+      backward(i + 1 == scenario_.num_microbatches);
+    }
+    event("finish_grads", [&] {
+      stack_.finish_grads();
+      for (const auto& p : parameters_.all())
+        if (p->trainable && !p->step_gradient())
+          throw plugin_error("the gradient of '" + p->name + "' was not reduced by the end of the step");
+    });
+    event("post_optimizer", [&] { stack_.refresh(); });
+    event("drain", [&] { stack_.drain(); });
+  }
+
+  const Scenario scenario_;
+  const Program& program_;
+  MetricsStore& metrics_;
+  World world_;
+  MeshShape mesh_;
+  std::unique_ptr<Communicator> communicator_;  // outlives the stack's shards
+  ParallelStack stack_;
+  ParameterTable parameters_;
+  std::vector<std::string> events_;
+  std::string where_;
+};
+
+void compare_placements(const Rank& first, const Rank& other, int rank) {
+  const auto &a = first.parameters().all(), &b = other.parameters().all();
+  for (size_t i = 0; i < a.size(); ++i)
+    if (!(a[i]->descriptor.placements == b[i]->descriptor.placements))
+      throw plugin_error(fmt::format("ranks 0 and {} place parameter '{}' in other ways", rank, a[i]->name));
+}
+
+void compare_events(const Rank& first, const Rank& other, int rank) {
+  const auto &a = first.events(), &b = other.events();
+  const size_t common = std::min(a.size(), b.size());
+  const auto at = static_cast<size_t>(
+      std::mismatch(a.begin(), a.begin() + static_cast<int64_t>(common), b.begin()).first - a.begin());
+  if (at < common)
+    throw plugin_error(fmt::format("ranks differ, and would wait for each other: rank 0 has \"{}\", rank {} \"{}\"",
+                                   a[at], rank, b[at]));
+}
+
+void prove_cover_of(const Rank& rank) {
+  std::vector<Layout> layouts;
+  for (const auto& p : rank.parameters().all()) layouts.emplace_back(p->descriptor, rank.mesh());
+  prove_cover(layouts);
+}
+
+}  // namespace
+
+std::vector<std::string> parallel_failures(const MakeInstance& strategy, const MakeInstance& backend,
+                                           MetricsStore& metrics) {
+  const Program program = small_program();
+  const ProgramLayout layout;
+  std::vector<std::string> failures;
+  for (const Scenario& scenario : {Scenario{}, Scenario{Dtype::bf16, false, 1}, Scenario{Dtype::f32, true, 1},
+                                   Scenario{Dtype::bf16, true, 3}, Scenario{Dtype::f32, false, 2}}) {
+    std::vector<std::unique_ptr<Rank>> ranks;
+    int at = 0;
+    try {
+      for (; at < kNumRanks; ++at) {
+        ranks.push_back(std::make_unique<Rank>(scenario, at, strategy(), backend(), program, layout, metrics));
+        ranks.back()->run();
+      }
+    } catch (const Error& error) {
+      failures.push_back(fmt::format("{}, rank {}: {}", scenario.text(), at, error.message()));
+      continue;
+    }
+    try {
+      prove_cover_of(*ranks[0]);
+      for (int rank = 1; rank < kNumRanks; ++rank) {
+        compare_placements(*ranks[0], *ranks[static_cast<size_t>(rank)], rank);
+        compare_events(*ranks[0], *ranks[static_cast<size_t>(rank)], rank);
+      }
+    } catch (const Error& error) {
+      failures.push_back(fmt::format("{}: {}", scenario.text(), error.message()));
+    }
+  }
+  return failures;
+}
+
+}  // namespace chassis

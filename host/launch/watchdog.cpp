@@ -1,0 +1,46 @@
+#include "host/launch/watchdog.hpp"
+
+#include <chrono>
+
+#include "host/base/end_process.hpp"
+#include "host/base/error.hpp"
+#include "host/base/log.hpp"
+
+namespace chassis {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kInterval = 1s, kTimeToEnd = 8s;
+
+}  // namespace
+
+Watchdog::Watchdog(World& world) : world_(world), thread_([this] { watch(); }) {}
+
+Watchdog::~Watchdog() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_over_ = true;
+  }
+  ending_.notify_all();
+  thread_.join();
+}
+
+void Watchdog::watch() {
+  const auto is_over_within = [this](std::chrono::seconds time) {
+    std::unique_lock lock(mutex_);
+    return ending_.wait_for(lock, time, [this] { return is_over_; });
+  };
+  while (!is_over_within(kInterval)) {
+    try {
+      world_.throw_if_another_failed();
+    } catch (const Error& failure) {
+      if (is_over_within(kTimeToEnd)) return;
+      log::error("stopped: {}; this rank was busy with something else for {} s and is ended", failure.message(),
+                 kTimeToEnd.count());
+      end_process(static_cast<int>(failure.code()));
+    }
+  }
+}
+
+}  // namespace chassis

@@ -1,0 +1,477 @@
+#include "host/launch/world.hpp"
+
+#include <fmt/format.h>
+#include <limits.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <exception>
+#include <map>
+#include <new>
+#include <optional>
+#include <sstream>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "host/base/file.hpp"
+#include "host/base/hash.hpp"
+#include "host/base/json.hpp"
+#include "host/base/log.hpp"
+#include "host/base/printable.hpp"
+#include "host/launch/address.hpp"
+#include "host/launch/failure.hpp"
+
+namespace chassis {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kMaxRank = 1 << 24;
+constexpr auto kWatchInterval = 100ms;
+constexpr auto kFirstWord = 2s, kNextWord = 5s;  // of who is missing
+constexpr auto kCauseTimeout = 1s;               // for what lies behind a broken connection to be reported
+constexpr auto kLeaveTimeout = 30s, kLeaveTimeoutAfterFailure = 5s;
+
+double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+// "4, 6, 7", shortened where there are many.
+std::string list_text(const std::vector<int>& ranks) {
+  constexpr size_t kMostShown = 16;
+  std::string text;
+  for (size_t i = 0; i < std::min(ranks.size(), kMostShown); ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);
+  return ranks.size() > kMostShown ? text + fmt::format(" and {} more", ranks.size() - kMostShown) : text;
+}
+
+std::vector<int> cores_of_this_process() {
+  std::vector<int> cores;
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0)
+    for (int core = 0; core < CPU_SETSIZE; ++core)
+      if (CPU_ISSET(core, &set)) cores.push_back(core);
+  return cores;
+}
+
+// Processes of one place see the same files, devices and network: there each local rank is one process. Two machines
+// may be played by one, in containers or network namespaces, or with an address for each.
+std::string place_of_this_process(const std::string& chosen_address) {
+  std::string place = chosen_address;
+  for (const char* kind : {"/proc/self/ns/mnt", "/proc/self/ns/net"}) {
+    char name[64] = {};
+    if (readlink(kind, name, sizeof name - 1) > 0) place += std::string(" ") + name;
+  }
+  return place;
+}
+
+void require_address(const std::string& chosen) {
+  try {
+    if (!chosen.empty() && !resolve(chosen, 0).empty()) return;
+  } catch (const Error&) {
+  }
+  throw config_error(fmt::format("CHASSIS_HOST_ADDRESS is '{}', which is no address of a machine", printable(chosen)));
+}
+
+std::string this_process() { return fmt::format("process {} on {}", getpid(), printable(host_name())); }
+
+// What a rank says of itself when it comes.
+struct Arrival {
+  std::string machine, place, process, address;
+  int64_t local_rank = 0;
+  std::vector<int> cores;
+};
+
+std::string to_text(const Arrival& arrival) {
+  const Json json = {{"machine", arrival.machine}, {"place", arrival.place},           {"process", arrival.process},
+                     {"address", arrival.address}, {"local_rank", arrival.local_rank}, {"cores", arrival.cores}};
+  return json.dump();
+}
+
+Arrival arrival_from_text(const std::string& text, int rank) {
+  const std::string where = fmt::format("what rank {} says of itself", rank);
+  try {
+    const Json json = parse_json(text, where);
+    Arrival arrival;
+    arrival.machine = json_string(json, "machine", where);
+    arrival.place = json_string(json, "place", where);
+    arrival.process = json_string(json, "process", where);
+    arrival.address = json_string(json, "address", where);
+    arrival.local_rank = json_int(json, "local_rank", where);
+    arrival.cores = json_at(json, "cores", where).get<std::vector<int>>();
+    return arrival;
+  } catch (const std::exception& cause) {
+    throw Error(ExitCode::kCommunication, where + " was not written by this program")
+        .caused_by(cause)
+        .hint("another version of it, or another program, uses the same port");
+  }
+}
+
+void require_local_ranks(const std::vector<std::string>& arrivals) {
+  std::map<std::pair<std::string, int64_t>, int> seen;
+  std::vector<Arrival> ranks;
+  for (size_t rank = 0; rank < arrivals.size(); ++rank) {
+    const Arrival& mine = ranks.emplace_back(arrival_from_text(arrivals[rank], static_cast<int>(rank)));
+    const auto [first, is_new] =
+        seen.try_emplace({mine.machine + " " + mine.place, mine.local_rank}, static_cast<int>(rank));
+    if (is_new) continue;
+    throw config_error(fmt::format("ranks {} and {} are both local rank {} of one machine: {}, and {}", first->second,
+                                   rank, mine.local_rank, ranks[static_cast<size_t>(first->second)].process,
+                                   mine.process))
+        .hint(
+            "LOCAL_RANK counts the ranks of a machine from 0; GROUP_RANK numbers the machines where one plays several");
+  }
+}
+
+std::string remote_text(int rank, const std::string& text) { return fmt::format("rank {}: {}", rank, text); }
+
+// All ranks make the same mistake at the same time, or one meets another's failure in the words of a plugin.
+bool is_the_same(const Error& error, const Failure& failure) {
+  return failure.text == remote_text(failure.rank, error.what()) ||
+         std::string_view(error.what()).find(failure.text) != std::string_view::npos;
+}
+
+// Of each text the first line in which they differ.
+std::pair<std::string, std::string> first_difference(const std::string& a, const std::string& b) {
+  std::istringstream lines_a(a), lines_b(b);
+  for (std::string line_a, line_b;;) {
+    const bool more_a = !!std::getline(lines_a, line_a), more_b = !!std::getline(lines_b, line_b);
+    if (more_a && more_b && line_a == line_b) continue;
+    return {more_a ? line_a : "", more_b ? line_b : ""};
+  }
+}
+
+bool is_loopback(const std::string& address) { return resolve(address, 0).front().is_loopback(); }
+
+}  // namespace
+
+// What all ranks set under key + rank.
+struct World::Gathering {
+  Gathering(std::string key, int num_ranks) : key(std::move(key)), texts(static_cast<size_t>(num_ranks)) {
+    for (int rank = 0; rank < num_ranks; ++rank) missing.push_back(rank);
+  }
+  std::string key;
+  std::vector<std::string> texts;
+  std::vector<int> missing;
+};
+
+World::World() : num_cores_(std::max<int>(1, static_cast<int>(cores_of_this_process().size()))) {}
+
+World::World(Launch launch, std::chrono::milliseconds timeout) : World() {
+  launch_ = std::move(launch);
+  if (launch_.alone()) return;
+  if (rank() == 0 && !launch_.store_is_elsewhere) {
+    const bool one_machine = launch_.local_world_size == size() && is_loopback(launch_.master_address);
+    server_ = std::make_unique<StoreServer>(one_machine ? launch_.master_address : "", launch_.master_port);
+  }
+  store_ = connect_store(launch_.master_address, launch_.master_port, timeout, launch_.store_prefix);
+  enter();
+  try {
+    run([&] { return meet(timeout), 0; });
+  } catch (...) {
+    leave();
+    throw;
+  }
+}
+
+World::~World() { leave(); }
+
+void World::set_deadline(std::chrono::milliseconds deadline) {
+  deadline_ = deadline;
+  if (store_) store_->set_timeout(deadline);
+}
+
+void World::leave() noexcept {
+  if (!store_) return;
+  try {
+    const auto timeout = failed_ || std::uncaught_exceptions() > 0 ? kLeaveTimeoutAfterFailure : kLeaveTimeout;
+    const auto end = Clock::now() + timeout;
+    store_->set_timeout(timeout);
+    int64_t num_left = store_->add("left", 1);
+    while (server_ && num_left < size() && Clock::now() < end) {
+      std::this_thread::sleep_for(10ms);
+      num_left = store_->add("left", 0);
+    }
+  } catch (const std::exception&) {  // the store has gone before us
+  }
+}
+
+// Refuses what cannot be a rank of the run whose store this is. That run is let alone once it has begun.
+void World::enter() {
+  if (!store_->set_once("world_size", pack({std::to_string(rank()), std::to_string(size()), this_process()}))) {
+    const std::vector<std::string> first = unpack(store_->find("world_size").value_or(""), 3);
+    std::pair low(number_from_store(first[0], 0, kMaxRank, "a rank"),
+                  number_from_store(first[1], 1, kMaxRank, "a number of ranks"));
+    if (low.second != size()) {
+      std::pair high(rank(), size());
+      if (high < low) std::swap(low, high);
+      Error error = config_error(fmt::format("rank {} was started as one of {} ranks, rank {} as one of {}", high.first,
+                                             high.second, low.first, low.second))
+                        .with("rank " + first[0], first[2])
+                        .with("rank " + std::to_string(rank()), this_process())
+                        .hint("WORLD_SIZE, or the number that the launcher is given, is the same for all");
+      if (!store_->find("arrived/all")) {
+        report_failure(error);
+        leave();
+      }
+      throw error;
+    }
+  }
+  const std::string process = fmt::format("process/{}", rank());
+  if (store_->add(fmt::format("starts/{}", rank()), 1) == 1) return store_->set(process, this_process());
+  const std::string other = printable(store_->find(process).value_or("another"));
+  throw Error(ExitCode::kCommunication,
+              fmt::format("there are two of rank {} at the store at {}:{}: {}, and {}", rank(), launch_.master_address,
+                          launch_.master_port, other, this_process()))
+      .hint("another run uses this port, or two processes were started as the same rank");
+}
+
+void World::meet(std::chrono::milliseconds timeout) {
+  const char* const chosen = std::getenv("CHASSIS_HOST_ADDRESS");
+  if (chosen) require_address(chosen);
+  host_address_ = chosen ? chosen : local_address_towards(launch_.master_address);
+  if (host_address_.empty()) host_address_ = "127.0.0.1";
+  Arrival mine;
+  mine.machine = machine_id();
+  mine.place = place_of_this_process(chosen ? chosen : "") + " " + printable(launch_.node);
+  mine.process = this_process();
+  mine.address = host_address_;
+  mine.local_rank = launch_.local_rank;
+  mine.cores = cores_of_this_process();
+  const std::vector<std::string> texts = await_arrivals(to_text(mine), timeout);
+
+  std::vector<Arrival> ranks;
+  for (size_t other = 0; other < texts.size(); ++other)
+    ranks.push_back(arrival_from_text(texts[other], static_cast<int>(other)));
+  const auto on_this_machine = [&](const Arrival& other) { return other.machine == mine.machine; };
+  const auto shares_cores = [&](const Arrival& other) {
+    return on_this_machine(other) && std::find_first_of(mine.cores.begin(), mine.cores.end(), other.cores.begin(),
+                                                        other.cores.end()) != mine.cores.end();
+  };
+  const auto num_sharing = std::count_if(ranks.begin(), ranks.end(), shares_cores);
+  num_cores_ = std::max(1, static_cast<int>(mine.cores.size()) / std::max(1, static_cast<int>(num_sharing)));
+
+  // The master may know itself by its loopback address alone, which leads other machines nowhere.
+  if (chosen || !is_loopback(host_address_)) return;
+  for (const Arrival& other : ranks) {
+    if (on_this_machine(other) || is_loopback(other.address)) continue;
+    if (const std::string here = local_address_towards(other.address); !here.empty()) host_address_ = here;
+    return;
+  }
+}
+
+std::vector<std::string> World::await_arrivals(const std::string& mine, std::chrono::milliseconds timeout) {
+  const auto start = Clock::now();
+  store_->set(fmt::format("arrived/{}", rank()), mine);
+  if (rank() != 0) {
+    std::optional<std::string> all;
+    // A little longer than rank 0, which knows who is missing.
+    wait_until(
+        start + timeout + 5s, [&] { return (all = store_->find("arrived/all")).has_value(); },
+        [&] { return fmt::format("rank 0 did not start the run within {:.3g} s", seconds(Clock::now() - start)); });
+    return unpack(*all, static_cast<size_t>(size()));
+  }
+  Gathering arrivals("arrived/", size());
+  auto next_word = start + kFirstWord;
+  const auto all_have_come = [&] {
+    if (gather(arrivals)) return true;
+    if (Clock::now() >= next_word) {
+      log::info("waiting for {} of {} ranks: {}", arrivals.missing.size(), size(), list_text(arrivals.missing));
+      next_word = Clock::now() + kNextWord;
+    }
+    return false;
+  };
+  wait_until(start + timeout, all_have_come, [&] {
+    return fmt::format("{} of {} ranks did not come within {:.3g} s: {}; [comm] init_timeout_s sets the limit",
+                       arrivals.missing.size(), size(), seconds(timeout), list_text(arrivals.missing));
+  });
+  require_local_ranks(arrivals.texts);
+  store_->set("arrived/all", pack(arrivals.texts));
+  return arrivals.texts;
+}
+
+// Takes what has come since the last call. Returns whether that is all.
+bool World::gather(Gathering& gathering) {
+  std::erase_if(gathering.missing, [&](int other) {
+    auto text = store_->find(gathering.key + std::to_string(other));
+    if (text) gathering.texts[static_cast<size_t>(other)] = std::move(*text);
+    return text.has_value();
+  });
+  return gathering.missing.empty();
+}
+
+std::vector<std::string> World::exchange(const std::string& what, const std::string& mine) {
+  if (size() == 1) return {mine};
+  const auto key = [](uint64_t round) { return fmt::format("exchange/{}/", round); };
+  const std::string here = key(num_exchanges_);
+  store_->set(here + std::to_string(rank()), pack({what, mine}));
+  Gathering gathering(here, size());
+  const auto late = [&] {
+    gather(gathering);
+    const std::vector<int>& missing = gathering.missing;
+    return fmt::format("{}: waited {:.3g} s for {}", what, seconds(deadline_),
+                       missing.empty() ? "rank 0" : (missing.size() == 1 ? "rank " : "ranks ") + list_text(missing));
+  };
+  if (rank() != 0) {
+    std::optional<std::string> all;
+    wait_for([&] { return (all = store_->find(here + "all")).has_value(); }, late);
+    ++num_exchanges_;
+    return unpack(*all, static_cast<size_t>(size()));
+  }
+  wait_for([&] { return gather(gathering); }, late);
+  for (int other = 0; other < size(); ++other) {
+    std::string& text = gathering.texts[static_cast<size_t>(other)];
+    const std::vector<std::string> parts = unpack(text, 2);
+    if (parts[0] != what)
+      throw internal_error(
+          fmt::format("the ranks are not at the same place: rank {} at '{}', rank 0 at '{}'", other, parts[0], what));
+    text = parts[1];
+  }
+  store_->set(here + "all", pack(gathering.texts));
+  // Nothing stays behind but the last round's answer: who takes part in this round has read that of the one before.
+  for (int other = 0; other < size(); ++other) store_->erase(here + std::to_string(other));
+  if (num_exchanges_ > 0) store_->erase(key(num_exchanges_ - 1) + "all");
+  ++num_exchanges_;
+  return gathering.texts;
+}
+
+void World::expect_same(const std::string& what, const std::string& mine) {
+  const std::vector<std::string> hashes = exchange(what, sha256_hex(mine));
+  if (std::all_of(hashes.begin(), hashes.end(), [&](const auto& hash) { return hash == hashes[0]; })) return;
+  const std::vector<std::string> texts = exchange(what, mine);
+  for (int other = 1; other < size(); ++other) {
+    if (texts[static_cast<size_t>(other)] == texts[0]) continue;
+    const auto [there, here] = first_difference(texts[static_cast<size_t>(other)], texts[0]);
+    const std::string message =
+        fmt::format("the ranks differ in {}: '{}' on rank {}, '{}' on rank 0", what, there, other, here);
+    if (other == rank())
+      throw config_error(message).hint("give all ranks the same command line, and the same files on every machine");
+    throw RemoteError(ExitCode::kConfig, remote_text(other, message));
+  }
+}
+
+void World::together(const std::string& what, const std::function<void()>& part) {
+  std::exception_ptr own;
+  std::string told;
+  const auto keep = [&](ExitCode code, const char* text) {
+    own = std::current_exception();
+    told = pack({std::to_string(static_cast<int>(code)), text});
+  };
+  try {
+    part();
+  } catch (const RemoteError&) {
+    throw;
+  } catch (const Error& e) {
+    keep(e.code(), e.what());
+  } catch (const std::bad_alloc&) {
+    keep(ExitCode::kOutOfMemory, "out of host memory");
+  } catch (const std::exception& e) {
+    keep(ExitCode::kInternal, e.what());
+  }
+  const std::vector<std::string> all = exchange(what, told);
+  if (own) std::rethrow_exception(own);
+  for (int other = 0; other < size(); ++other) {
+    if (all[static_cast<size_t>(other)].empty()) continue;
+    const std::vector<std::string> error = unpack(all[static_cast<size_t>(other)], 2);
+    throw RemoteError(exit_code_from_store(error[0]), remote_text(other, error[1]));
+  }
+}
+
+int World::run(const std::function<int()>& body) {
+  try {
+    return body();
+  } catch (const RemoteError&) {
+    throw;
+  } catch (const Error& e) {
+    if (store_ && e.code() == ExitCode::kCommunication) await_cause();
+    report_failure(e);
+    if (const auto first = first_failure(); first && first->rank != rank() && is_the_same(e, *first))
+      throw RemoteError(first->code, first->text);
+    throw;
+  } catch (const std::bad_alloc&) {
+    report_failure(Error(ExitCode::kOutOfMemory, "out of host memory"));
+    throw;
+  } catch (const std::exception& e) {
+    report_failure(internal_error(e.what()));
+    throw;
+  }
+}
+
+void World::await_cause() {
+  for (const auto end = Clock::now() + kCauseTimeout; Clock::now() < end; std::this_thread::sleep_for(10ms)) {
+    std::optional<Failure> first;
+    try {
+      first = find_failure(*store_);
+    } catch (const StoreLost& lost) {  // then this is the cause
+      throw named(lost);
+    }
+    if (first && first->rank != rank()) throw RemoteError(first->code, first->text);
+    if (first) return;
+  }
+}
+
+// Says whose end it is.
+StoreLost World::named(const StoreLost& lost) const {
+  const bool by_launcher = launch_.store_is_elsewhere;
+  StoreLost error(fmt::format("{} {}: {}", by_launcher ? "the launcher" : "rank 0", lost.hangs() ? "hangs" : "is gone",
+                              lost.message()),
+                  lost.hangs());
+  if (lost.hangs())
+    error.hint("it has stopped, or its machine cannot be reached; [comm] timeout_s says how long the others wait");
+  else
+    error.hint("see what it said last, and dmesg on its machine: the system kills a process when memory runs out");
+  return error;
+}
+
+std::optional<Failure> World::first_failure() noexcept {
+  try {
+    return store_ ? find_failure(*store_) : std::nullopt;
+  } catch (const std::exception&) {  // the store has gone
+    return std::nullopt;
+  }
+}
+
+void World::report_failure(const Error& error) noexcept {
+  if (!store_ || dynamic_cast<const RemoteError*>(&error)) return;
+  failed_ = true;
+  try {
+    post_failure(*store_, {rank(), error.code(), remote_text(rank(), error.what())});
+  } catch (const std::exception&) {  // the store has gone; the others notice that themselves
+  }
+}
+
+void World::throw_if_another_failed() {
+  if (!store_) return;
+  std::optional<Failure> failure;
+  try {
+    failure = find_failure(*store_);
+  } catch (const StoreLost& lost) {
+    throw named(lost);
+  }
+  if (!failure || failure->rank == rank()) return;
+  failed_ = true;
+  throw RemoteError(failure->code, failure->text);
+}
+
+void World::wait_for(const std::function<bool()>& ready, const std::function<std::string()>& late) {
+  wait_until(Clock::now() + deadline_, ready, late);
+}
+
+void World::wait_until(Clock::time_point end, const std::function<bool()>& ready,
+                       const std::function<std::string()>& late) {
+  auto next_look = Clock::now() + kWatchInterval;
+  auto pause = 50us;
+  while (!ready()) {
+    const auto now = Clock::now();
+    if (now >= next_look || now >= end) {
+      throw_if_another_failed();
+      next_look = now + kWatchInterval;
+    }
+    if (now >= end) throw Error(ExitCode::kCommunication, late());
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 3 / 2, std::chrono::microseconds(5000));
+  }
+}
+
+}  // namespace chassis

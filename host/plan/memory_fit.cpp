@@ -1,0 +1,148 @@
+#include "host/plan/memory_fit.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "host/base/json.hpp"
+#include "host/base/log.hpp"
+#include "host/base/log_capture.hpp"
+#include "host/base/units.hpp"
+#include "host/service/device.hpp"
+#include "host/session/session.hpp"
+
+namespace chassis {
+namespace {
+
+std::string to_text(const RankMemory& m) {
+  return Json::array({m.machine, m.on_device, m.planned, m.device_bytes, m.host_bytes, m.device_free, m.device_total,
+                      m.host_free, m.host_total})
+      .dump();
+}
+
+RankMemory from_text(const std::string& text) {
+  const Json all = parse_json(text, "another rank's memory");
+  return {all[0], all[1], all[2], all[3], all[4], all[5], all[6], all[7], all[8]};
+}
+
+class Fitting {
+ public:
+  Fitting(Session& session, const Config& config, const std::vector<std::string>& plugin_path, World& world)
+      : session_(session), config_(config), plugin_path_(plugin_path), world_(world) {}
+
+  MemoryFit run() {
+    const std::string mode = config_.get_string("recompute.mode");
+    Recompute chosen = recompute_setting(config_, session_.executor());
+    if (mode == "auto")
+      chosen = fewest_that_fit(session_.executor().max_recomputed_blocks(), [&](const Recompute& recompute) {
+        plan(recompute);
+        return find_shortage(ranks_, true).rank < 0;
+      });
+    if (ranks_.empty() || fit_.recompute != chosen) plan(chosen);
+    report(mode);
+    return std::move(fit_);
+  }
+
+ private:
+  void plan(const Recompute& recompute) {
+    fit_.recompute = recompute;
+    fit_.plan.reset();
+    const Device device = session_.device();
+    const DeviceMemory of_device = device_memory(device), of_host = device_memory({});
+    RankMemory mine;
+    mine.machine = world_.size() == 1 ? "this machine" : world_.host_address();
+    mine.on_device = device.type == Device::Type::kCuda;
+    mine.device_free = of_device.free_bytes, mine.device_total = of_device.total_bytes;
+    mine.host_free = of_host.free_bytes, mine.host_total = of_host.total_bytes;
+    try {
+      const log::CapturedWarnings known;  // the run itself has said them
+      fit_.plan = plan_rank(config_, plugin_path_, world_.size(), world_.rank(), device, recompute);
+      mine.device_bytes = fit_.plan->peak_bytes();
+      mine.host_bytes = fit_.plan->host_peak_bytes;
+    } catch (const std::exception& error) {
+      reason_ = error.what();
+      mine.planned = false;
+      mine.device_bytes = session_.executor().planned_activation_bytes(recompute);
+    }
+    ranks_.clear();
+    for (const std::string& text : world_.exchange("memory", to_text(mine))) ranks_.push_back(from_text(text));
+  }
+
+  void report(const std::string& mode) {
+    const RankMemory& mine = ranks_[static_cast<size_t>(world_.rank())];
+    log::info("recompute {}{}: {} of {} planned at the peak, {} free", mode == "auto" ? "auto -> " : "",
+              text(fit_.recompute), mine.planned ? "memory" : "activations", bytes_text(mine.device_bytes),
+              bytes_text(mine.device_free));
+    if (!mine.planned && world_.rank() == 0)
+      counted_warning("no memory plan", "the memory of this run could not be planned: " + reason_);
+    if (const MemoryShortage none = find_shortage(ranks_, false); none.rank >= 0) refuse(none);
+    const MemoryShortage busy = find_shortage(ranks_, true);
+    if (busy.rank == world_.rank())
+      counted_warning("may not fit", busy.what + ": " + bytes_text(busy.needed_bytes) + " are planned at the peak, " +
+                                         bytes_text(busy.there_bytes) + " are free; lower train.micro_batch_size");
+  }
+
+  // Named once, by the rank that lacks it.
+  void refuse(const MemoryShortage& shortage) {
+    const std::string text = "the run does not fit: " + shortage.what + ": " + bytes_text(shortage.needed_bytes) +
+                             " are planned at the peak, there are " + bytes_text(shortage.there_bytes);
+    if (config_.get_string("run.memory_check") == "warn") {
+      if (shortage.rank == world_.rank()) counted_warning("does not fit", text);
+      return;
+    }
+    world_.together("planning memory", [&] {
+      if (shortage.rank != world_.rank()) return;
+      throw Error(ExitCode::kOutOfMemory, text)
+          .hint(
+              "`chassis plan` with --memory says what to change: fewer rows (train.micro_batch_size), "
+              "recompute.mode = \"selective\" or \"full\", more ranks with a strategy that divides; "
+              "run.memory_check = \"warn\" tries it nevertheless");
+    });
+  }
+
+  Session& session_;
+  const Config& config_;
+  const std::vector<std::string>& plugin_path_;
+  World& world_;
+  MemoryFit fit_;
+  std::string reason_;
+  std::vector<RankMemory> ranks_;
+};
+
+}  // namespace
+
+MemoryShortage find_shortage(const std::vector<RankMemory>& ranks, bool of_free) {
+  struct Machine {
+    int first = -1, num_ranks = 0;
+    uint64_t needed = 0, there = UINT64_MAX;
+  };
+  std::map<std::string, Machine> machines;
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    const RankMemory& m = ranks[r];
+    if (m.on_device) {
+      const uint64_t there = of_free ? m.device_free : m.device_total;
+      if (m.device_bytes > there && (m.planned || of_free))
+        return {static_cast<int>(r), m.device_bytes, there, "rank " + std::to_string(r) + " on its device"};
+    }
+    if (!m.planned && !of_free) continue;  // an estimate is no reason to refuse
+    Machine& machine = machines[m.machine];
+    if (machine.first < 0) machine.first = static_cast<int>(r);
+    ++machine.num_ranks;
+    machine.needed += m.on_device ? m.host_bytes : m.device_bytes;
+    machine.there = std::min(machine.there, of_free ? m.host_free : m.host_total);
+  }
+  MemoryShortage worst;
+  for (const auto& [name, machine] : machines) {
+    if (machine.needed <= machine.there || (worst.rank >= 0 && machine.first > worst.rank)) continue;
+    worst = {machine.first, machine.needed, machine.there,
+             machine.num_ranks == 1 ? "rank " + std::to_string(machine.first) + " on " + name
+                                    : std::to_string(machine.num_ranks) + " ranks on " + name};
+  }
+  return worst;
+}
+
+MemoryFit fit_memory(Session& session, const Config& config, const std::vector<std::string>& plugin_path,
+                     World& world) {
+  return Fitting(session, config, plugin_path, world).run();
+}
+
+}  // namespace chassis

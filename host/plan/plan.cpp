@@ -1,0 +1,213 @@
+#include "host/plan/plan.hpp"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <utility>
+
+#include "host/base/log.hpp"
+#include "host/base/log_capture.hpp"
+#include "host/base/mesh_axes.hpp"
+#include "host/base/printable.hpp"
+#include "host/base/units.hpp"
+#include "host/plan/plan_rank.hpp"
+#include "host/save/saved_tensors.hpp"
+#include "host/session/session.hpp"
+#include "host/session/slow_phase.hpp"
+#include "host/state/rank_kinds.hpp"
+
+namespace chassis {
+namespace {
+
+std::vector<std::vector<int>> distinct_ranks(const ParameterTable& parameters) {
+  std::vector<const Descriptor*> tensors;
+  for (const auto& p : parameters.all()) tensors.push_back(&p->descriptor);
+  return rank_kinds(tensors, parameters.mesh());
+}
+
+SessionOptions planned(const std::vector<std::string>& plugin_path, int world_size, int rank) {
+  SessionOptions options;
+  options.plugin_path = plugin_path;
+  options.without_device = true;
+  options.as_configured = true;
+  options.world_size = world_size;
+  options.rank = rank;
+  return options;
+}
+
+// [mesh] has a size that the user gave, and none that takes the rest.
+bool names_ranks(const Config& config) {
+  bool any = false;
+  for (const AxisSpec& axis : kMeshAxes) {
+    const std::string key = mesh_key(axis.name);
+    if (!config.origin(key).by_user()) continue;
+    if (config.get_int(key) < 1) return false;
+    any = true;
+  }
+  return any;
+}
+
+std::string strategies_of(const Config& config) {
+  std::string text;
+  for (size_t i = 0; i < config.count("parallel"); ++i)
+    text += (text.empty() ? "" : ", ") + config.get_string("parallel." + std::to_string(i) + ".plugin");
+  return text.empty() ? "none" : text;
+}
+
+class Planner {
+ public:
+  explicit Planner(const PlanRequest& request) : request_(request), config_(request.config(request.overrides)) {
+    if (request.world_size == 0 && config_.count("parallel") > 0 && !names_ranks(config_))
+      throw Error(ExitCode::kConfig, config_.position("parallel"),
+                  "[[parallel]] divides the run, but nothing says over how many ranks")
+          .hint("give --world N, or the sizes of axes in [mesh]");
+    plan_.world_size = request.world_size > 0 ? request.world_size : world_size_of(config_);
+    plan_.memory_bytes = request.memory_bytes;
+  }
+
+  Plan run() {
+    int64_t max_blocks = 0;
+    {
+      Session session(config_, planned(request_.plugin_path, plan_.world_size, 0));
+      describe(session);
+      prove(session);
+      groups_ = distinct_ranks(session.parameters());
+      plan_.recompute = recompute_setting(session.config(), session.executor());
+      max_blocks = session.executor().max_recomputed_blocks();
+    }
+    rehearsed(0, Recompute::kNone);
+    const log::CapturedWarnings known;  // the first has said them
+    if (config_.get_string("recompute.mode") == "auto" && plan_.memory_bytes > 0)
+      plan_.recompute = fewest_that_fit(max_blocks, [&](const Recompute& r) { return fits(r); });
+    for (size_t i = 0; i < groups_.size(); ++i) {
+      plan_.ranks.push_back(rehearsed(i, plan_.recompute));
+      plan_.ranks[i].ranks = groups_[i];
+    }
+    if (request_.compares_modes)
+      for (const Recompute& mode : {Recompute::kNone, Recompute::kSelective, Recompute::kFull})
+        plan_.modes.emplace_back(mode, rehearsed(0, mode).step);
+    return std::move(plan_);
+  }
+
+ private:
+  void describe(Session& session) {
+    const Config& config = session.config();
+    plan_.name = printable(config.get_string("run.name"));
+    plan_.device = session.device().type == Device::Type::kCuda ? "cuda" : "cpu";
+    plan_.mesh = divided_axes(session.mesh());
+    plan_.strategies = strategies_of(config);
+    plan_.compute = dtype_name(session.compute());
+    plan_.seq_len = config.get_int("train.seq_len");
+    plan_.batch = batch_sizes(config, session.ranks().num_data_ranks());
+    plan_.num_parameters = session.parameters().num_elements(false);
+    plan_.num_trained = session.parameters().num_elements(true);
+    plan_.axes = session.mesh().axes();
+    if (config.count("parallel") == 1)
+      for (const std::string& id : session.registry().index().ids("parallel"))
+        if (id != plan_.strategies) plan_.other_strategies.push_back(id);
+    for (const auto& saving : session.ranks().stack.savings())
+      plan_.savings.emplace_back("parallel." + std::to_string(saving.member) + "." + saving.option, saving.json);
+  }
+
+  void prove(Session& session) {
+    plan_.proven_saving = can_prove_saving(session);
+    if (request_.header_bytes)
+      plan_.header_bytes = *request_.header_bytes;
+    else if (plan_.proven_saving)
+      plan_.header_bytes = prove_saving(session);
+  }
+
+  bool fits(const Recompute& recompute) {
+    for (size_t i = 0; i < groups_.size(); ++i)
+      if (rehearsed(i, recompute).peak_bytes() > plan_.memory_bytes) return false;
+    return true;
+  }
+
+  // The first rank of a group.
+  const RankPlan& rehearsed(size_t group, const Recompute& recompute) {
+    const auto [known, fresh] = rehearsed_.try_emplace({group, recompute});
+    if (fresh) {
+      Session session(config_, planned(request_.plugin_path, plan_.world_size, groups_[group][0]));
+      known->second = rehearse(session, recompute, plan_.header_bytes);
+    }
+    return known->second;
+  }
+
+  const PlanRequest& request_;
+  const Config config_;
+  std::vector<std::vector<int>> groups_;                        // ranks of one kind
+  std::map<std::pair<size_t, Recompute>, RankPlan> rehearsed_;  // by group
+  Plan plan_;
+};
+
+}  // namespace
+
+std::string_view plan_category_name(PlanCategory category) {
+  constexpr std::array<std::string_view, kNumPlanCategories> names = {
+      "parameters", "gradients", "optimizer", "activations", "logits", "gathered", "communication", "other"};
+  return names[static_cast<size_t>(category)];
+}
+
+uint64_t RankPlan::peak_bytes() const {
+  return std::max({step.peak_bytes, start.peak_bytes, load_peak_bytes, export_peak_bytes});
+}
+
+const RankPlan& Plan::largest() const {
+  return *std::max_element(ranks.begin(), ranks.end(),
+                           [](const RankPlan& a, const RankPlan& b) { return a.peak_bytes() < b.peak_bytes(); });
+}
+
+std::string divided_axes(const MeshShape& mesh) {
+  std::string text;
+  for (const MeshAxis& axis : mesh.axes())
+    if (axis.size > 1) text += (text.empty() ? "" : ", ") + axis.name + "=" + std::to_string(axis.size);
+  return text;
+}
+
+int world_size_of(const Config& config) {
+  int64_t product = 1;
+  for (const AxisSpec& axis : kMeshAxes) {
+    const std::string key = mesh_key(axis.name);
+    if (config.origin(key).by_user() && config.get_int(key) > 0) product *= config.get_int(key);
+    if (product > 1 << 24)
+      throw Error(ExitCode::kConfig, config.position("mesh"),
+                  "[mesh] speaks of more than " + std::to_string(1 << 24) + " ranks");
+  }
+  return static_cast<int>(product);
+}
+
+Recompute recompute_setting(const Config& config, const Executor& executor) {
+  const std::string mode = config.get_string("recompute.mode");
+  const bool full = mode == "full";
+  if (!full && mode != "selective") return Recompute::kNone;
+  if (!config.has("recompute.blocks")) return full ? Recompute::kFull : Recompute::kSelective;
+  const int64_t blocks = config.get_int("recompute.blocks"), most = executor.max_recomputed_blocks();
+  if (blocks > most)
+    throw Error(ExitCode::kConfig, config.position("recompute.blocks"),
+                fmt::format("recompute.blocks = {}, but the model repeats at most {} blocks", blocks, most))
+        .hint("leave it out for all of them");
+  return full ? Recompute{.full = blocks} : Recompute{.selective = blocks};
+}
+
+Recompute fewest_that_fit(int64_t max_blocks, const std::function<bool(const Recompute&)>& fits) {
+  if (fits(Recompute::kNone) || max_blocks == 0) return Recompute::kNone;
+  int64_t too_cheap = 0, enough = 2 * max_blocks;
+  while (enough - too_cheap > 1) {
+    const int64_t middle = too_cheap + (enough - too_cheap) / 2;
+    (fits(recompute_of_cost(middle, max_blocks)) ? enough : too_cheap) = middle;
+  }
+  return recompute_of_cost(enough, max_blocks);
+}
+
+Plan make_plan(const PlanRequest& request) { return Planner(request).run(); }
+
+RankPlan plan_rank(Config config, const std::vector<std::string>& plugin_path, int world_size, int rank, Device device,
+                   Recompute recompute) {
+  SessionOptions options = planned(plugin_path, world_size, rank);
+  options.as_on = device;
+  Session session(std::move(config), options);
+  const SlowPhase phase("planning the memory of " + std::to_string(session.program().unit_names().size()) + " units");
+  return rehearse(session, recompute, 0);
+}
+
+}  // namespace chassis

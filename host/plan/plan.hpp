@@ -1,0 +1,124 @@
+// What every rank of a run will need, before it starts. The configuration's own program, strategies and optimizer take
+// steps on meta tensors, against communication that moves nothing; what the counters say is the plan.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "host/config/config.hpp"
+#include "host/program/executor.hpp"
+#include "host/service/comm.hpp"
+#include "host/service/memory.hpp"
+#include "host/state/mesh_shape.hpp"
+
+namespace chassis {
+
+class Session;
+
+// As plans show it; several categories of the allocators make one.
+enum class PlanCategory {
+  kParameters,
+  kGradients,
+  kOptimizer,
+  kActivations,
+  kLogits,
+  kGathered,
+  kCommunication,
+  kOther
+};
+inline constexpr size_t kNumPlanCategories = 8;
+std::string_view plan_category_name(PlanCategory category);  // "gathered"
+
+struct PlanPart {
+  uint64_t peak_bytes = 0;           // of this category alone
+  uint64_t bytes_at_total_peak = 0;  // these add up to the peak of all
+};
+struct PlanMemory {
+  std::array<PlanPart, kNumPlanCategories> categories{};
+  uint64_t peak_bytes = 0;
+
+  const PlanPart& of(PlanCategory category) const { return categories[static_cast<size_t>(category)]; }
+};
+PlanMemory plan_memory(const MemoryUsage& usage);
+
+// The most that was alive at once in a stretch of a step.
+struct PlanSample {
+  std::string event;  // "backward layers.3": what ended it
+  std::array<uint64_t, kNumPlanCategories> bytes{};
+};
+
+struct RankPlan {
+  int rank = 0;            // the one that was rehearsed
+  std::vector<int> ranks;  // all that store as much of every tensor, and therefore do the same
+  PlanMemory step;         // of a step once strategies have settled
+  PlanMemory start;        // from the first allocation to the end of the first step
+  uint64_t load_peak_bytes = 0;
+  uint64_t export_peak_bytes = 0;
+  uint64_t host_peak_bytes = 0;    // beside a CUDA device: offloaded tensors and buckets
+  std::vector<CommCount> traffic;  // of a step
+  std::vector<PlanSample> timeline;
+
+  uint64_t peak_bytes() const;
+};
+
+struct Plan {
+  std::string name;        // of the run
+  std::string device;      // "cuda"
+  std::string mesh;        // "dp_shard=64"
+  std::string strategies;  // "fsdp2"; "none"
+  std::string compute;     // "bf16"
+  int world_size = 1;
+  int64_t num_parameters = 0, num_trained = 0;
+  int64_t seq_len = 0;
+  BatchSizes batch;
+  Recompute recompute = Recompute::kNone;
+  std::vector<std::pair<Recompute, PlanMemory>> modes;  // a step with none, selective and full
+  uint64_t memory_bytes = 0;                            // limit of each device; 0: none given
+  bool proven_saving = true;                            // false: too many shards to prove here that they can be saved
+  uint64_t header_bytes = 0;                            // the largest of a save
+  std::vector<RankPlan> ranks;                          // distinct ones, by first rank
+
+  // For advice: sizes of the mesh, values of options by which the strategies save memory ("parallel.0.stage", "3"),
+  // other strategies that are installed.
+  std::vector<MeshAxis> axes;
+  std::vector<std::pair<std::string, std::string>> savings;
+  std::vector<std::string> other_strategies;
+
+  const RankPlan& largest() const;
+  bool fits() const { return memory_bytes == 0 || largest().peak_bytes() <= memory_bytes; }
+};
+
+struct PlanRequest {
+  // Loads the configuration with these overrides behind its own.
+  std::function<Config(const std::vector<std::string>& overrides)> config;
+  std::vector<std::string> overrides;
+  std::vector<std::string> plugin_path;
+  int world_size = 0;  // 0: the product of the sizes in [mesh], which must name some if a strategy divides
+  uint64_t memory_bytes = 0;
+  bool compares_modes = true;  // fills Plan::modes
+  // Of a plan that differs in what does not change it: then saving is not proven again.
+  std::optional<uint64_t> header_bytes;
+};
+
+// Throws what the run would throw before its first step: a mesh that does not fit, an axis without a strategy, ….
+Plan make_plan(const PlanRequest& request);
+
+// What [recompute] says; none for "auto". Throws a config error for more blocks than the model has in a row.
+Recompute recompute_setting(const Config& config, const Executor& executor);
+// For "auto": the cheapest that fits, in the order of recompute_of_cost; full if nothing fits. Asks `fits` a few times.
+Recompute fewest_that_fit(int64_t max_blocks, const std::function<bool(const Recompute&)>& fits);
+
+// What `rank` alone will need on that device. For a run that plans for itself.
+RankPlan plan_rank(Config config, const std::vector<std::string>& plugin_path, int world_size, int rank, Device device,
+                   Recompute recompute);
+
+// The axes that divide something: "dp_replicate=2, dp_shard=8".
+std::string divided_axes(const MeshShape& mesh);
+// The ranks that [mesh] speaks of: the product of the sizes that the user gave.
+int world_size_of(const Config& config);
+
+}  // namespace chassis

@@ -1,0 +1,31 @@
+// What makes a plan fit: changes of the configuration, each planned anew, the largest gain first.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "host/plan/plan.hpp"
+
+namespace chassis {
+
+struct Advice {
+  std::string change;                  // "recompute.mode = \"full\""; of several, joined by " + "
+  std::vector<std::string> overrides;  // that make it
+  int world_size = 0;
+  uint64_t peak_bytes = 0;  // of the rank that needs most
+  int64_t saved_bytes = 0;
+  bool fits = false;
+};
+
+struct AdviceList {
+  std::vector<Advice> single;      // that save something, the largest gain first
+  std::optional<Advice> together;  // several of them, where none alone suffices; on as many ranks if that is possible
+  // Changes that the configuration does not allow, with the reason.
+  std::vector<std::pair<std::string, std::string>> refused;
+};
+
+// `plan` is that of `request`, and does not fit.
+AdviceList advise(const PlanRequest& request, const Plan& plan);
+
+}  // namespace chassis

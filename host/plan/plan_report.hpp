@@ -1,0 +1,35 @@
+// A plan as people and programs read it.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "host/base/json_fwd.hpp"
+#include "host/plan/plan.hpp"
+#include "host/plan/plan_advice.hpp"
+
+namespace chassis {
+
+// `advice` may be NULL.
+std::string plan_text(const Plan& plan, const AdviceList* advice);
+// "chassis.plan/1"; bytes throughout.
+Json plan_json(const Plan& plan, const AdviceList* advice);
+// How every page begins, by which it is known.
+inline constexpr std::string_view kPlanHtmlHead =
+    "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" "
+    "content=\"width=device-width\">\n"
+    "<title>memory plan";
+// One file that needs no other: bars by rank and category, memory over a step, traffic, advice.
+std::string plan_html(const Plan& plan, const AdviceList* advice);
+
+// "0-62, 64"
+std::string ranks_text(const std::vector<int>& ranks);
+// "all_gather 257 GiB in 163 calls", by group.
+struct Traffic {
+  std::string group;
+  uint64_t bytes = 0;
+  std::string text;
+};
+std::vector<Traffic> traffic_of(const RankPlan& rank);
+
+}  // namespace chassis

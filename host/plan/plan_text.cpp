@@ -1,0 +1,180 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "host/base/units.hpp"
+#include "host/plan/plan_report.hpp"
+
+namespace chassis {
+namespace {
+
+// Of what ranks need: the least, the most, and who that is.
+struct Extent {
+  uint64_t least = UINT64_MAX, most = 0;
+  const RankPlan* who = nullptr;
+};
+
+template <typename Bytes>
+Extent extent_of(const Plan& plan, const Bytes& bytes) {
+  Extent out;
+  for (const RankPlan& rank : plan.ranks) {
+    const uint64_t value = bytes(rank);
+    out.least = std::min(out.least, value);
+    if (!out.who || value > out.most) out.most = value, out.who = &rank;
+  }
+  return out;
+}
+
+// Display columns, of text with characters beyond ASCII.
+std::string padded(const std::string& text, size_t columns) {
+  size_t width = 0;
+  for (const char c : text) width += (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+  return text + std::string(width < columns ? columns - width : 0, ' ');
+}
+
+class Text {
+ public:
+  Text(const Plan& plan, const AdviceList* advice) : plan_(plan), advice_(advice) {}
+
+  std::string run() {
+    heading();
+    table();
+    traffic();
+    verdict();
+    if (advice_) advice();
+    return std::move(out_);
+  }
+
+ private:
+  template <class... Args>
+  void line(const char* key, fmt::format_string<Args...> format, Args&&... args) {
+    out_ += fmt::format("{:<12}{}\n", key, fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  void heading() {
+    const std::string trained =
+        plan_.num_trained == plan_.num_parameters ? "all" : count_text(static_cast<double>(plan_.num_trained));
+    line("plan", "{}{} parameters, {} trained; {} on {}, {}", plan_.name.empty() ? "" : plan_.name + ": ",
+         count_text(static_cast<double>(plan_.num_parameters)), trained, plan_.compute, plan_.device,
+         plan_.world_size == 1 ? "one rank" : std::to_string(plan_.world_size) + " ranks");
+    if (plan_.world_size > 1) line("strategy", "{} over {}", plan_.strategies, plan_.mesh);
+    line("step", "{} rows of {} tokens, {} × {} on each rank", plan_.batch.global_batch_size, plan_.seq_len,
+         plan_.batch.num_microbatches, plan_.batch.micro_batch_size);
+    if (plan_.world_size > 1 && plan_.ranks.size() == 1)
+      line("ranks", "all store as much of every tensor: rank 0 was rehearsed for all");
+    for (size_t i = 0; plan_.ranks.size() > 1 && i < plan_.ranks.size(); ++i)
+      line(i == 0 ? "ranks" : "", "{}: rank {} was rehearsed for all", ranks_text(plan_.ranks[i].ranks),
+           plan_.ranks[i].rank);
+    if (!plan_.proven_saving) line("saving", "not proven for so many ranks; `chassis check` takes its time for it");
+    out_ += "\n";
+  }
+
+  template <typename Bytes>
+  void row(const std::string& name, const Bytes& bytes) {
+    const Extent extent = extent_of(plan_, bytes);
+    if (extent.most == 0) return;
+    const bool same = plan_.ranks.size() == 1;
+    out_ += fmt::format("{:<34}{:>10}", name, bytes_text(extent.most));
+    if (!same) out_ += fmt::format("{:>12}   {}", bytes_text(extent.least), ranks_text(extent.who->ranks));
+    out_ += "\n";
+  }
+
+  void table() {
+    if (plan_.ranks.size() == 1)
+      out_ += fmt::format("{:<34}{:>10}\n", "each rank", "most");
+    else
+      out_ += fmt::format("{:<34}{:>10}{:>12}   {}\n", "bytes of a rank", "most", "least", "most on");
+    for (size_t i = 0; i < kNumPlanCategories; ++i) {
+      const auto category = static_cast<PlanCategory>(i);
+      std::string name(plan_category_name(category));
+      if (category == PlanCategory::kActivations) name += ", recompute " + text(plan_.recompute.strongest());
+      if (category == PlanCategory::kGathered) name += " units, prefetch";
+      if (category == PlanCategory::kCommunication) name += " buffers";
+      if (category == PlanCategory::kOther) name += ": batch, buckets";
+      row(name, [&](const RankPlan& rank) { return rank.step.of(category).peak_bytes; });
+    }
+    row("peak of a step", [](const RankPlan& rank) { return rank.step.peak_bytes; });
+    row("peak of the first step",
+        [](const RankPlan& rank) { return rank.start.peak_bytes > rank.step.peak_bytes ? rank.start.peak_bytes : 0; });
+    row("peak of loading", [](const RankPlan& rank) { return rank.load_peak_bytes; });
+    row("peak of saving, exporting", [](const RankPlan& rank) { return rank.export_peak_bytes; });
+    row("memory of the host", [](const RankPlan& rank) { return rank.host_peak_bytes; });
+    out_ += "\n";
+    const PlanMemory& mine = plan_.ranks[0].step;
+    std::string others;
+    for (const auto& [mode, step] : plan_.modes)
+      if (mode != plan_.recompute)
+        others += fmt::format("; {}: {}, {}", text(mode), bytes_text(step.of(PlanCategory::kActivations).peak_bytes),
+                              bytes_text(step.peak_bytes));
+    line("recompute", "{}: activations {}, peak {}{}", text(plan_.recompute),
+         bytes_text(mine.of(PlanCategory::kActivations).peak_bytes), bytes_text(mine.peak_bytes), others);
+  }
+
+  void traffic() {
+    const char* key = "traffic";
+    for (const Traffic& group : traffic_of(plan_.ranks[0])) {
+      line(key, "{}: {} a step from each rank: {}", group.group, bytes_text(group.bytes), group.text);
+      key = "";
+    }
+  }
+
+  void verdict() {
+    if (plan_.memory_bytes == 0) return;
+    const uint64_t needed = plan_.largest().peak_bytes();
+    if (plan_.fits())
+      line("memory", "fits: {} of {}", bytes_text(needed), bytes_text(plan_.memory_bytes));
+    else
+      line("memory", "does not fit: {} of {}, {} too much", bytes_text(needed), bytes_text(plan_.memory_bytes),
+           bytes_text(needed - plan_.memory_bytes));
+  }
+
+  void advice() {
+    size_t columns = 0;
+    for (const Advice& advice : advice_->single) columns = std::max(columns, padded(advice.change, 0).size());
+    const char* key = "advice";
+    if (advice_->single.empty()) line(key, "nothing that can be changed alone takes less");
+    for (const Advice& advice : advice_->single) {
+      line(key, "{}  −{}, to {}{}", padded(advice.change, columns),
+           bytes_text(static_cast<uint64_t>(advice.saved_bytes)), bytes_text(advice.peak_bytes),
+           advice.fits ? ": fits" : "");
+      key = "";
+    }
+    if (const auto& all = advice_->together)
+      line("together", "{}  −{}, to {}{}", all->change, bytes_text(static_cast<uint64_t>(all->saved_bytes)),
+           bytes_text(all->peak_bytes), all->fits ? ": fits" : ", which does not fit either");
+  }
+
+  const Plan& plan_;
+  const AdviceList* advice_;
+  std::string out_;
+};
+
+}  // namespace
+
+std::string ranks_text(const std::vector<int>& ranks) {
+  std::string text;
+  for (size_t i = 0; i < ranks.size();) {
+    size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    text += (text.empty() ? "" : ", ") + std::to_string(ranks[i]);
+    if (end - i > 1) text += "-" + std::to_string(ranks[end - 1]);
+    i = end;
+  }
+  return text;
+}
+
+std::vector<Traffic> traffic_of(const RankPlan& rank) {
+  std::vector<Traffic> groups;
+  for (const CommCount& count : rank.traffic) {
+    auto known = std::find_if(groups.begin(), groups.end(), [&](const Traffic& g) { return g.group == count.group; });
+    if (known == groups.end()) known = groups.insert(known, {count.group, 0, ""});
+    known->bytes += count.bytes;
+    known->text += fmt::format("{}{} {} in {} calls", known->text.empty() ? "" : ", ", count.op,
+                               bytes_text(count.bytes), count.calls);
+  }
+  return groups;
+}
+
+std::string plan_text(const Plan& plan, const AdviceList* advice) { return Text(plan, advice).run(); }
+
+}  // namespace chassis

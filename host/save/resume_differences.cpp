@@ -1,0 +1,265 @@
+#include "host/save/resume_differences.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "host/base/file.hpp"
+#include "host/base/log.hpp"
+#include "host/base/printable.hpp"
+#include "host/checkpoint/manifest.hpp"
+#include "host/checkpoint/source_directory.hpp"
+#include "host/config/toml_file.hpp"
+
+namespace chassis {
+namespace {
+
+// Keys, and starts of keys that end in a dot, that change no number of the training, or that are meant to be changed.
+constexpr std::string_view kExpected[] = {
+    "run.name",      "run.output_dir", "run.max_steps",  "run.epochs", "run.resume", "run.strict",  "run.memory_check",
+    "run.device",    "run.threads",    "schema_version", "plugins.",   "model.path", "model.init",  "data.cache_dir",
+    "data.prefetch", "data.eval.",     "eval.",          "generate.",  "log.",       "checkpoint.", "export.",
+    "comm.",         "mesh.",          "parallel.",      "recompute."};
+
+bool is_expected(std::string_view key) {
+  // Where data lies; its content is compared by hash.
+  if (key.starts_with("data.train.") && key.ends_with(".path")) return true;
+  return std::any_of(std::begin(kExpected), std::end(kExpected), [&](std::string_view known) {
+    return known.ends_with('.') ? key.starts_with(known) : key == known;
+  });
+}
+
+using Values = std::map<std::string, std::string>;
+
+std::string json_text(const Json& value) { return printable(json_line(value)); }
+
+Values values_of(const Json& table) {
+  Values values;
+  for (const auto& [key, value] : dotted_values(table)) values[key] = json_line(value);
+  return values;
+}
+
+// The settings that were saved; nothing where there are none, or none that can be read.
+std::optional<Json> saved_settings(const std::string& checkpoint) {
+  const std::string path = checkpoint + "/resolved.toml";
+  try {
+    if (path_kind(path) == PathKind::kAbsent) return std::nullopt;
+    return to_json(parse_toml(read_file(path, uint64_t{4} << 20), path));
+  } catch (const std::exception& cause) {
+    counted_warning("settings of the checkpoint are unknown",
+                    "what differs from the run that was saved cannot be said: " + std::string(cause.what()));
+    return std::nullopt;
+  }
+}
+
+// Another run.name in the directory of a run: somebody forgot to change run.output_dir. One that goes on from a
+// checkpoint elsewhere has a name of its own.
+void compare_settings(const Json& saved, const Config& config, bool in_own_directory, ResumeDifferences& out) {
+  Values before = values_of(saved), now = values_of(config.json());
+  for (Values* values : {&before, &now}) values->erase("extends");  // what was merged stands in the other keys
+  std::map<std::string, std::pair<std::string, std::string>> differing;
+  for (const auto& [key, value] : before) differing[key].first = value;
+  for (const auto& [key, value] : now) differing[key].second = value;
+  for (const auto& [key, values] : differing) {
+    const auto& [was, is] = values;
+    if (was == is) continue;
+    const auto text = [](const std::string& value) { return value.empty() ? "not set" : printable(value); };
+    if (key == "run.name" && in_own_directory) {
+      const std::string directory = printable(config.get_string("run.output_dir"));
+      out.counted.push_back({key, fmt::format("was {}, is {}: {} holds run {}, and this one goes on with it; give an "
+                                              "experiment of its own another run.output_dir",
+                                              text(was), text(is), directory, text(was))});
+      continue;
+    }
+    auto& list = is_expected(key) ? out.expected : out.counted;
+    list.push_back({printable(key), fmt::format("was {}, is {}", text(was), text(is))});
+  }
+}
+
+std::map<std::string, std::pair<std::string, std::string>> plugins_of(const Json& lock) {
+  std::map<std::string, std::pair<std::string, std::string>> plugins;  // by id: version, hash
+  if (!lock.is_object() || !lock.contains("plugins") || !lock["plugins"].is_array()) return plugins;
+  for (const Json& plugin : lock["plugins"])
+    if (plugin.is_object() && plugin.contains("sha256"))
+      plugins[json_string_or(plugin, "id", "", "plugins")] = {json_string_or(plugin, "version", "", "plugins"),
+                                                              json_string_or(plugin, "sha256", "", "plugins")};
+  return plugins;
+}
+
+// One that is there on one side alone follows from the settings, which name it.
+void compare_plugins(const Json& saved, const Json& now, ResumeDifferences& out) {
+  const auto text = [](const std::pair<std::string, std::string>& plugin) {
+    return printable(plugin.first) + " sha256:" + printable(plugin.second.substr(0, 12));
+  };
+  const auto before = plugins_of(saved);
+  for (const auto& [id, plugin] : plugins_of(now))
+    if (const auto was = before.find(id); was != before.end() && was->second.second != plugin.second)
+      out.counted.push_back({"plugin " + id, fmt::format("was {}, is {}", text(was->second), text(plugin))});
+}
+
+// Who computed which nodes, and who does now. On another device it is meant to change.
+void compare_providers(const Json& saved, const Json& now, const Config& config, ResumeDifferences& out) {
+  if (!saved.is_object() || saved.empty()) return;
+  const bool same_device = saved.value("device", Json()) == now["device"];
+  for (const auto& [table, key] : {std::pair{"attention", "attention.plugin"}, {"kernels", "kernels.plugins"}}) {
+    const bool is_said = std::ranges::any_of(out.counted, [&](const auto& said) { return said.key == key; });
+    const bool is_auto = config.json(key).dump().find("\"auto\"") != std::string::npos;
+    if ((is_said && !is_auto) || !saved.contains(table) || !saved[table].is_object()) continue;
+    std::map<std::string, std::pair<std::string, std::string>> of_nodes;  // was, is
+    for (const auto& [node, provider] : saved[table].items()) of_nodes[node].first = json_text(provider);
+    for (const auto& [node, provider] : now[table].items()) of_nodes[node].second = json_text(provider);
+    std::map<std::string, std::string> nodes_of;  // by what is said of them
+    const auto text = [](const std::string& provider) { return provider.empty() ? "nobody" : provider; };
+    for (const auto& [node, providers] : of_nodes) {
+      const auto& [was, is] = providers;
+      if (was == is) continue;
+      std::string& nodes = nodes_of[fmt::format("was {}, is {}", text(was), text(is))];
+      nodes += (nodes.empty() ? "" : ", ") + printable(node);
+    }
+    for (const auto& [said, nodes] : nodes_of)
+      (same_device ? out.counted : out.expected).push_back({"the provider of " + nodes, said});
+  }
+}
+
+void compare_lock(const Json& saved, const Json& now, const Config& config, ResumeDifferences& out) {
+  compare_plugins(saved, now, out);
+  if (saved.is_object()) compare_providers(saved.value("providers", Json()), now["providers"], config, out);
+}
+
+int64_t int_or(const Json& object, const char* table, const char* key, int64_t fallback) {
+  if (!object.is_object() || !object.contains(table) || !object[table].is_object()) return fallback;
+  const auto found = object[table].find(key);
+  return found != object[table].end() && found->is_number_integer() ? found->get<int64_t>() : fallback;
+}
+
+double number_or(const Json& object, const char* table, const char* key, double fallback) {
+  if (!object.is_object() || !object.contains(table) || !object[table].is_object()) return fallback;
+  const auto found = object[table].find(key);
+  return found != object[table].end() && found->is_number() ? found->get<double>() : fallback;
+}
+
+LearningRateSchedule saved_schedule(const Json& saved, int64_t max_steps, LearningRateSchedule schedule) {
+  if (saved.is_object() && saved.contains("schedule") && saved["schedule"].is_object() &&
+      saved["schedule"].value("name", Json()).is_string())
+    schedule.name = saved["schedule"]["name"].get<std::string>();
+  schedule.peak = number_or(saved, "optimizer", "lr", schedule.peak);
+  schedule.warmup_steps = int_or(saved, "schedule", "warmup_steps", schedule.warmup_steps);
+  schedule.decay_steps = int_or(saved, "schedule", "decay_steps", schedule.decay_steps);
+  schedule.min_ratio = number_or(saved, "schedule", "min_lr_ratio", schedule.min_ratio);
+  schedule.max_steps = max_steps;
+  return schedule;
+}
+
+// A schedule that was to end elsewhere: the curve of the learning rate is not the one that was begun.
+void compare_schedule(const LearningRateSchedule& before, const LearningRateSchedule& now, int64_t step,
+                      ResumeDifferences& out) {
+  const bool is_constant = before.name == "constant" && now.name == "constant";
+  if (before.max_steps <= 0 || before.max_steps == now.max_steps || is_constant) return;
+  const bool had_ended = step >= before.max_steps;
+  out.counted.push_back(
+      {"learning rate",
+       fmt::format("of step {} was to be {:.4g}, is {:.4g}: the schedule \"{}\" {} at step {} and {} step {}", step + 1,
+                   before.at(step + 1), now.at(step + 1), printable(before.name),
+                   had_ended ? "had ended" : "was to end", before.max_steps, had_ended ? "goes on to" : "now ends at",
+                   now.max_steps)});
+}
+
+}  // namespace
+
+std::vector<ResumeDifference> model_differences(const std::string& weights, const Session& session) {
+  const std::string path = weights + "/config.json";
+  if (path_kind(path) != PathKind::kFile) return {};
+  std::map<std::string, Json> saved;
+  for (auto& [key, value] : dotted_values(parse_json(read_file(path, uint64_t{4} << 20), path)))
+    saved[key] = std::move(value);
+  std::vector<ResumeDifference> out;
+  for (const auto& [key, value] : dotted_values(parse_json(session.model_config(), "the model's config"))) {
+    const auto was = saved.find(key);
+    if (was == saved.end() || was->second == value) continue;
+    out.push_back(
+        {printable("model.config." + key), fmt::format("was {}, is {}", json_text(was->second), json_text(value))});
+  }
+  return out;
+}
+
+std::vector<ResumeDifference> settings_that_differ(const std::string& run, const std::string& table,
+                                                   const Config& config) {
+  const std::optional<Json> saved = saved_settings(run);
+  if (!saved) return {};
+  ResumeDifferences all;
+  compare_settings(*saved, config, false, all);
+  std::vector<ResumeDifference> out;
+  for (const auto* list : {&all.counted, &all.expected})
+    for (const ResumeDifference& difference : *list)
+      if (difference.key.starts_with(table + ".") && difference.key != "data.cache_dir") out.push_back(difference);
+  return out;
+}
+
+void require_same_optimizer(const std::string& checkpoint, const Config& config) {
+  const std::optional<Json> saved = saved_settings(checkpoint);
+  if (!saved || !saved->contains("optimizer") || !(*saved)["optimizer"].contains("plugin")) return;
+  const Json& was = (*saved)["optimizer"]["plugin"];
+  const std::string& is = config.get_string("optimizer.plugin");
+  if (!was.is_string() || was == is) return;
+  throw Error(
+      ExitCode::kConfig, config.position("optimizer.plugin"),
+      fmt::format("optimizer.plugin was {}, is \"{}\": it cannot use the states in {}", json_text(was), is, checkpoint))
+      .hint(fmt::format("go on with {}; or begin a run of its own from the weights: model.path = \"{}\" and another "
+                        "run.output_dir",
+                        json_text(was), checkpoint));
+}
+
+Json to_json(const ResolvedLength& length) {
+  return {{"max_steps", length.max_steps}, {"global_batch_size", length.global_batch_size}};
+}
+
+ResumeDifferences resume_differences(const std::string& checkpoint, int64_t step, const ResolvedLength& now,
+                                     const LearningRateSchedule& schedule, Session& session) {
+  ResumeDifferences out;
+  SourceDirectory directory(checkpoint);
+  const CheckpointManifest manifest = CheckpointManifest::read(directory);
+  const std::optional<Json> settings = saved_settings(checkpoint);
+  const bool in_own_directory = checkpoint.starts_with(session.config().get_string("run.output_dir") + "/checkpoints/");
+  if (settings) compare_settings(*settings, session.config(), in_own_directory, out);
+  if (manifest.about.is_object() && manifest.about.contains("plugins"))
+    compare_lock(manifest.about["plugins"], session.plugins_lock(), session.config(), out);
+  const int64_t max_steps =
+      int_or(manifest.state, "length", "max_steps", settings ? int_or(*settings, "run", "max_steps", 0) : 0);
+  compare_schedule(saved_schedule(settings.value_or(Json()), max_steps, schedule), schedule, step, out);
+  // Without the key it follows from the number of ranks.
+  const int64_t rows = int_or(manifest.state, "length", "global_batch_size", now.global_batch_size);
+  const bool is_said = std::any_of(out.counted.begin(), out.counted.end(), [](const ResumeDifference& difference) {
+    return difference.key == "train.global_batch_size";
+  });
+  if (rows != now.global_batch_size && !is_said)
+    out.counted.push_back({"rows of a step", fmt::format("were {}, are {}", rows, now.global_batch_size)});
+  // A config.json that was changed; what an inline [model.config] changes has been said.
+  for (const ResumeDifference& difference : model_differences(checkpoint, session))
+    if (std::none_of(out.counted.begin(), out.counted.end(), [&](auto& said) { return said.key == difference.key; }))
+      out.counted.push_back(difference);
+  const int ranks = manifest.mesh.world_size(), ranks_now = session.mesh().world_size();
+  if (ranks != ranks_now) out.expected.push_back({"ranks", fmt::format("were {}, are {}", ranks, ranks_now)});
+  return out;
+}
+
+void report(const ResumeDifferences& differences, const std::string& checkpoint, const Config& config) {
+  if (config.get_bool("run.strict") && !differences.counted.empty()) {
+    std::string list;
+    for (const auto& [key, text] : differences.counted) list += "\n  " + key + " " + text;
+    const std::string what =
+        fmt::format("run.strict: {} settings differ from those of {}:{}", differences.counted.size(), checkpoint, list);
+    throw Error(ExitCode::kConfig, config.position("run.strict"), what)
+        .hint("bring them back, or set run.strict = false to go on with the new ones");
+  }
+  std::string list;
+  for (const auto& [key, text] : differences.expected) list += "\n  " + key + " " + text;
+  if (!list.empty()) log::info("changed since the run was saved, as a resumed run may:{}", list);
+  for (const auto& [key, text] : differences.counted) {
+    const std::string what = "differs from the run that was saved: " + key;
+    counted_warning(what, what + " " + text);
+  }
+}
+
+}  // namespace chassis

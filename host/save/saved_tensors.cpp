@@ -1,0 +1,168 @@
+#include "host/save/saved_tensors.hpp"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "host/base/log.hpp"
+#include "host/state/float_dtype.hpp"
+#include "host/state/owners.hpp"
+
+namespace chassis {
+namespace {
+
+Dtype export_dtype(Session& session) {
+  const std::string name = session.config().get_string("export.dtype");
+  if (name != "auto") return float_dtype(name, "export.dtype");
+  return float_dtype(session.stored_dtype(), "the model's dtype, which export.dtype = \"auto\" follows,");
+}
+
+}  // namespace
+
+std::unique_ptr<Instance> slot_format(Session& session, const std::string& slot) {
+  return session.create(slot, "format", session.config().get_string(slot + ".plugin"));
+}
+
+uint64_t bucket_bytes(const Session& session) {
+  return static_cast<uint64_t>(session.config().get_int("checkpoint.bucket_mib")) << 20;
+}
+
+std::string format_of(Session& session, const std::string& path) {
+  SourceDirectory directory(path);
+  if (directory.find_file(kManifestName) < 0) return session.config().get_string("export.plugin");
+  return CheckpointManifest::read(directory).format;
+}
+
+std::unique_ptr<CheckpointReader> open_directory(Session& session, const std::string& path) {
+  const std::string likely = format_of(session, path);
+  std::vector<std::string> formats = session.registry().index().ids("format");
+  std::erase(formats, likely);
+  formats.insert(formats.begin(), likely);
+  std::optional<NotOfFormat> first;
+  for (const std::string& id : formats) {
+    const auto instance = session.registry().open("format", id);
+    const FormatPlugin format(*instance);
+    if (format.only_written() || format.isolated()) continue;
+    try {
+      return std::make_unique<CheckpointReader>(path, format);
+    } catch (const NotOfFormat& other) {
+      if (!first) first = other;
+    }
+  }
+  throw first ? Error(*first) : plugin_error("no installed format reads '" + path + "'");
+}
+
+bool saves_all(Session& session) { return session.config().get_string("checkpoint.contents") == "full"; }
+
+std::vector<Descriptor> training_tensors(Session& session, bool with_states) {
+  std::vector<Descriptor> tensors;
+  for (const auto& p : session.parameters().all()) tensors.push_back(p->descriptor);
+  std::vector<Descriptor> scalars;
+  if (with_states)
+    for (const OptimizerState& state : session.optimizer().states())
+      (state.shape == CHASSIS_STATE_SCALAR ? scalars : tensors).push_back(state.descriptor);
+  balance_owners(tensors, session.mesh());
+  // A rank that has nothing of a parameter does not step its scalars either; the first always has something.
+  for (Descriptor& scalar : scalars) {
+    scalar.owner = OwnerRule::kFirst;
+    tensors.push_back(std::move(scalar));
+  }
+  return tensors;
+}
+
+LocalTensors local_tensors(Session& session, bool with_states) {
+  auto by_name = std::make_shared<std::map<std::string, Tensor>>();
+  for (const auto& p : session.parameters().all()) (*by_name)[p->name] = p->stored();
+  if (with_states)
+    for (const OptimizerState& state : session.optimizer().states()) (*by_name)[state.descriptor.fqn] = state.tensor;
+  return [by_name](const Descriptor& tensor, int) { return by_name->at(tensor.fqn); };
+}
+
+LocalTensors exported_tensors(Session& session) {
+  return [&session, parameters = local_tensors(session, false)](const Descriptor& tensor, int rank) {
+    const auto& literals = session.disk_mapping().literals();
+    const auto literal = literals.find(tensor.fqn);
+    if (literal == literals.end()) return parameters(tensor, rank);
+    const auto& [dtype, shape, bytes] = literal->second;
+    return Tensor::borrow(const_cast<std::byte*>(bytes.data()), {shape.begin(), shape.end()}, dtype);
+  };
+}
+
+SavePlan plan_checkpoint(Session& session, const FormatPlugin& format) {
+  if (format.only_written()) {
+    throw Error(ExitCode::kConfig, session.config().position("checkpoint.plugin"),
+                "checkpoint.plugin is '" + format.name() + "', which is only written: nothing could be resumed from it")
+        .hint("use it for [export]");
+  }
+  std::vector<SaveTensor> tensors;
+  for (Descriptor& descriptor : training_tensors(session, saves_all(session)))
+    tensors.push_back(SaveTensor::plain(std::move(descriptor)));
+  return plan_save(std::move(tensors), session.mesh(), format);
+}
+
+SavePlan plan_export(Session& session, const FormatPlugin& format) {
+  std::vector<SaveTensor> tensors;
+  const DiskMapping& mapping = session.disk_mapping();
+  for (Descriptor& descriptor : training_tensors(session, false)) {
+    const std::vector<DiskPart>& parts = mapping.parts(descriptor.fqn);
+    tensors.push_back({std::move(descriptor), parts.front().disk_name, export_dtype(session), parts});
+  }
+  for (const auto& [name, literal] : mapping.literals())
+    tensors.push_back(SaveTensor::plain(Descriptor::plain(name, literal.dtype, literal.shape)));
+  return plan_save(std::move(tensors), session.mesh(), format);
+}
+
+std::string export_config(Session& session) {
+  Json config = parse_json(session.model_config(), "the model's config");
+  if (!config.is_object())
+    throw plugin_error("model '" + session.model_member() + "' gives a config that is no object");
+  const std::string_view name = float_dtype_name(export_dtype(session));
+  for (const char* key : {"dtype", "torch_dtype"})
+    if (config.contains(key) || std::string_view(key) == "torch_dtype") config[key] = name;
+  return config.dump(2) + "\n";
+}
+
+void compare_with_model(Session& session, const SavePlan& plan) {
+  const Config& config = session.config();
+  if (!config.has("model.path") || config.get_string("model.init") != "pretrained") return;
+  std::vector<std::string> differences =
+      compare_with_directory(plan, *open_directory(session, config.get_string("model.path")));
+  for (const std::string& difference : differences)
+    log::counted_warning("export differs from the model it starts from", difference);
+}
+
+bool can_prove_saving(Session& session) {
+  constexpr size_t kMostShards = 1 << 20;
+  const size_t num_tensors = session.parameters().all().size() + session.optimizer().states().size();
+  return num_tensors * static_cast<size_t>(session.mesh().world_size()) <= kMostShards;
+}
+
+uint64_t prove_saving(Session& session) {
+  const auto checkpoint = slot_format(session, "checkpoint"), exported = slot_format(session, "export");
+  return std::max(plan_checkpoint(session, FormatPlugin(*checkpoint)).largest_header(),
+                  plan_export(session, FormatPlugin(*exported)).largest_header());
+}
+
+uint64_t staged_bytes(Session& session) {
+  if (!can_prove_saving(session)) {
+    uint64_t bytes = 0;
+    const auto add = [&](const Descriptor& d) {
+      bytes += static_cast<uint64_t>(Layout(d, session.mesh()).local_bytes(session.rank()));
+    };
+    for (const auto& p : session.parameters().all()) add(p->descriptor);
+    if (saves_all(session))
+      for (const OptimizerState& state : session.optimizer().states()) add(state.descriptor);
+    return bytes;
+  }
+  const auto checkpoint = slot_format(session, "checkpoint");
+  return plan_checkpoint(session, FormatPlugin(*checkpoint)).bytes_of_rank(session.rank());
+}
+
+void compare_with_model(Session& session) {
+  if (!session.config().has("model.path")) return;
+  const auto exported = slot_format(session, "export");
+  const FormatPlugin format(*exported);
+  compare_with_model(session, plan_export(session, format));
+}
+
+}  // namespace chassis

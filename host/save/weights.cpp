@@ -1,0 +1,259 @@
+#include "host/save/weights.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <set>
+
+#include "host/base/log.hpp"
+#include "host/base/units.hpp"
+#include "host/checkpoint/inspect.hpp"
+#include "host/checkpoint/output_place.hpp"
+#include "host/checkpoint/reshard.hpp"
+#include "host/save/resume_differences.hpp"
+#include "host/save/saved_tensors.hpp"
+#include "host/session/finite.hpp"
+#include "host/session/progress.hpp"
+
+namespace chassis {
+namespace {
+
+// Where a directory has the parameters of a model, and what it has besides.
+class ModelDirectory {
+ public:
+  ModelDirectory(Session& session, const CheckpointReader& reader) {
+    const CheckpointManifest* manifest = reader.manifest();
+    const bool ours = manifest && json_string_or(manifest->about, "names", "", reader.path()) == kParameterNames;
+    if (!ours) mapping_ = &session.disk_mapping();
+    for (const DiskTensor& tensor : reader.tensors()) {
+      const std::string name = ours ? tensor.name : mapping_->name_of(tensor.name);
+      if (name.empty() || (ours ? !session.parameters().find(name) : is_literal(tensor, name, reader)))
+        others_.insert(tensor.name);
+      else if (name == tensor.name || !in_file_.contains(name))
+        in_file_[name] = tensor.name;
+    }
+  }
+
+  std::vector<DiskPart> parts(const Descriptor& parameter) const {
+    if (mapping_ == nullptr) return {DiskPart::whole(parameter.fqn, parameter.global_shape)};
+    std::vector<DiskPart> parts = mapping_->parts(parameter.fqn);
+    for (DiskPart& part : parts)
+      if (const auto found = in_file_.find(part.disk_name); found != in_file_.end()) part.disk_name = found->second;
+    return parts;
+  }
+  LoadTensor load_tensor(Descriptor parameter) const {
+    std::vector<DiskPart> where = parts(parameter);
+    return {std::move(parameter), "", std::move(where)};
+  }
+  // Names that nobody misses.
+  std::function<bool(const std::string& name)> skip() const {
+    return [this](const std::string& name) { return others_.contains(name); };
+  }
+
+ private:
+  bool is_literal(const DiskTensor& tensor, const std::string& name, const CheckpointReader& reader) const {
+    const auto literal = mapping_->literals().find(name);
+    if (literal == mapping_->literals().end()) return false;
+    if (literal->second.shape != tensor.global_shape)
+      throw storage_error("'" + reader.path() + "' does not fit the model: " + tensor.name + " is " +
+                          text(tensor.global_shape) + " on disk, " + text(literal->second.shape) + " in the model");
+    return true;
+  }
+
+  const DiskMapping* mapping_ = nullptr;        // NULL: tensors are called as the parameters are
+  std::map<std::string, std::string> in_file_;  // by the mapping's name
+  std::set<std::string> others_;
+};
+
+LoadResult read_weights(Session& session, CheckpointReader& reader, const BucketPair& buckets,
+                        const LocalTensors& local, std::vector<LoadTensor>& tensors) {
+  const ModelDirectory directory(session, reader);
+  for (Descriptor& descriptor : training_tensors(session, false))
+    tensors.push_back(directory.load_tensor(std::move(descriptor)));
+  ProgressBar bar("loading " + reader.path());
+  LoadOptions options = load_options(session);
+  options.skip = directory.skip();
+  if (session.world().rank() == 0)
+    options.progress = [&](uint64_t done, uint64_t total) { bar.update(done, total, "weights"); };
+  return reader.load(tensors, session.mesh(), buckets, local, options);
+}
+
+// Text of the lines that ranks are told.
+std::string joined(const std::vector<std::string>& parts) {
+  std::string all;
+  for (const std::string& part : parts) all += part + '\0';
+  return all;
+}
+std::vector<std::string> parted(const std::string& all) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0, end; (end = all.find('\0', begin)) != all.npos; begin = end + 1)
+    parts.push_back(all.substr(begin, end - begin));
+  return parts;
+}
+
+// As rank 0 sees them.
+std::vector<CheckpointInfo> candidates(World& world, const std::string& root) {
+  const std::vector<std::string> parts = parted(found_by_first(world, "finding checkpoints", [&] {
+    std::vector<std::string> all;
+    for (const CheckpointInfo& found : checkpoints_to_resume(root))
+      all.insert(all.end(), {found.name, found.path, found.defect, found.unreadable});
+    return joined(all);
+  }));
+  std::vector<CheckpointInfo> out;
+  for (size_t i = 0; i + 4 <= parts.size(); i += 4) {
+    CheckpointInfo& found = out.emplace_back();
+    found.name = parts[i], found.path = parts[i + 1], found.defect = parts[i + 2], found.unreadable = parts[i + 3];
+  }
+  return out;
+}
+
+}  // namespace
+
+bool is_run_directory(const std::string& path) {
+  return !path.empty() && !is_checkpoint(path) && path_kind(path + "/checkpoints") == PathKind::kDirectory;
+}
+
+std::string run_of(const std::string& path) {
+  constexpr std::string_view kFolder = "/checkpoints";
+  std::string folder = path;
+  while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
+  if (!folder.ends_with(kFolder) || is_checkpoint(folder)) return path;
+  folder.resize(folder.size() - kFolder.size());
+  return is_run_directory(folder) ? folder : path;
+}
+
+void together_unless_damaged(World& world, const std::string& what, const std::function<void()>& part) {
+  std::optional<DamagedCheckpoint> own;
+  world.together(what, [&] {
+    try {
+      part();
+    } catch (const DamagedCheckpoint& damage) {
+      own = damage;
+    }
+  });
+  const std::vector<std::string> all = world.exchange(what, own ? own->message() : "");
+  if (own) throw *own;
+  for (size_t rank = 0; rank < all.size(); ++rank)
+    if (!all[rank].empty()) throw DamagedCheckpoint("rank " + std::to_string(rank) + ": " + all[rank]);
+}
+
+std::optional<CheckpointInfo> load_best(World& world, const std::string& root,
+                                        const std::function<void(const std::string& path)>& load,
+                                        const PassedOver& passed_over) {
+  return use_best(
+      root, candidates(world, root), [&](const CheckpointInfo& found) { load(found.path); },
+      [&](const CheckpointInfo& found, const std::string& why) {
+        if (world.rank() == 0) passed_over(found, why);
+      });
+}
+
+void expect_same_files(World& world, const std::string& path) {
+  std::string files;
+  world.together("looking into " + path, [&] {
+    const SourceDirectory directory(path);
+    for (const auto& file : directory.files()) files += file.path + " " + std::to_string(file.num_bytes) + " bytes\n";
+  });
+  world.expect_same("the files in " + path, files);
+}
+
+std::string found_by_first(World& world, const std::string& what, const std::function<std::string()>& find) {
+  std::string found;
+  world.together(what, [&] {
+    if (world.rank() == 0) found = find();
+  });
+  return world.exchange(what, found)[0];
+}
+
+LoadOptions load_options(Session& session) {
+  LoadOptions options;
+  options.rank = session.rank();
+  options.owned_only = true;
+  return options;
+}
+
+void share_what_was_read(Session& session, const std::vector<LoadTensor>& tensors, const LoadResult& result,
+                         const LocalTensors& local, const BucketPair& buckets) {
+  std::vector<Descriptor> filled;
+  for (const LoadTensor& tensor : tensors)
+    if (std::find(result.absent.begin(), result.absent.end(), tensor.descriptor.fqn) == result.absent.end())
+      filled.push_back(tensor.descriptor);
+  fill_replicas(filled, local, session.device(), static_cast<int64_t>(buckets.bucket_bytes()),
+                session.ranks().communicator);
+}
+
+void load_weights(Session& session, const std::string& path, const BucketPair& buckets) {
+  const LocalTensors local = local_tensors(session, false);
+  std::vector<LoadTensor> tensors;
+  std::unique_ptr<CheckpointReader> reader;
+  LoadResult result;
+  expect_same_files(session.world(), path);
+  together_unless_damaged(session.world(), "loading " + path, [&] {
+    reader = open_directory(session, path);
+    if (session.world().rank() == 0) verify_carried_files(path, reader->manifest());
+    result = read_weights(session, *reader, buckets, local, tensors);
+  });
+  const ReadBytes read = reader->verify_parts(result, session.world());
+  share_what_was_read(session, tensors, result, local, buckets);
+  session.publish();
+  require_finite(session, "the weights in " + path);
+  for (const auto& [key, text] : model_differences(path, session))
+    counted_warning("the model differs from that of its weights",
+                    path + " was saved with another model: " + key + " " + text);
+  session.metrics().set("loaded_bytes", static_cast<double>(read.num_bytes));
+  log::info("loaded {} tensors from {}: {}", tensors.size() - result.absent.size(), path, read.text());
+}
+
+void load_weights(Session& session, const std::string& given) {
+  const Config& config = session.config();
+  const std::string from = run_of(given);
+  const BucketPair buckets(bucket_bytes(session));
+  const bool from_run = is_run_directory(from);
+  if (!from.empty() && !from_run) return load_weights(session, from, buckets);
+  const std::string root = (from_run ? from : config.get_string("run.output_dir")) + "/checkpoints";
+  const auto load = [&](const std::string& path) { load_weights(session, path, buckets); };
+  if (load_best(session.world(), root, load)) return;
+  if (from_run) throw no_checkpoint(from);
+  if (config.has("model.path")) return load_weights(session, config.get_string("model.path"), buckets);
+  throw storage_error("there are no weights: " + root + " has no checkpoint")
+      .hint("train first, or give --from with a checkpoint or model directory");
+}
+
+SaveResult export_checkpoint(const ExportRequest& request) {
+  std::vector<std::string> overrides = {"model.path=" + request.checkpoint, "model.init=random", "run.device=cpu",
+                                        "export.dtype=" + request.dtype};
+  if (!request.format.empty()) overrides.push_back("export.plugin=" + request.format);
+  Session session(load_config_text("schema_version = 1\n", "ckpt export", overrides, ConfigUse::kWeights),
+                  {.plugin_path = request.plugin_path, .without_device = true});
+  const OutputPlace place(request.directory, {request.checkpoint, request.base}, false);
+  const auto opened = open_directory(session, request.checkpoint);
+  verify_carried_files(request.checkpoint, opened->manifest());
+  CheckpointReader& reader = *opened;
+  const ModelDirectory directory(session, reader);
+  std::vector<LoadTensor> wanted;
+  for (const auto& p : session.parameters().all()) wanted.push_back(directory.load_tensor(p->descriptor));
+  LoadOptions options;
+  options.skip = directory.skip();
+  reader.check(wanted, options);
+
+  const auto instance = slot_format(session, "export");
+  const FormatPlugin format(*instance);
+  SaveRequest save;
+  save.parent = place.parent();
+  save.name = place.name();
+  save.mode = mode_like(request.checkpoint);
+  save.step = reader.manifest() ? reader.manifest()->step : 0;
+  save.source = [parameters = reader.source([&](const Descriptor& tensor) { return directory.parts(tensor); }),
+                 literals = from_tensors(exported_tensors(session)),
+                 &session](const SavePlan& plan, const SavePart& part, const Room& room) {
+    const std::string& name = plan.tensors[part.tensor].descriptor.fqn;
+    (session.disk_mapping().literals().contains(name) ? literals : parameters)(plan, part, room);
+  };
+  save.text_files = {{"config.json", export_config(session)}};
+  save.carried_files = files_to_carry(request.base.empty() ? request.checkpoint : request.base, {"config.json"});
+  const BucketPair buckets(bucket_bytes(session));
+  SaveResult saved = CheckpointWriter(format, buckets).save(plan_export(session, format), save);
+  place.tell_replaced();
+  return saved;
+}
+
+}  // namespace chassis

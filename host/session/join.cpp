@@ -1,0 +1,21 @@
+#include "host/session/join.hpp"
+
+#include "host/base/log.hpp"
+#include "host/launch/watchdog.hpp"
+
+namespace chassis {
+
+int join_world(const Config& config, const std::function<int(World&)>& body) {
+  const Launch launch = discover_launch(process_environment());
+  if (launch.alone()) {
+    World world;
+    return body(world);
+  }
+  log::set_rank(launch.rank);
+  World world(launch, std::chrono::seconds(config.get_int("comm.init_timeout_s")));
+  world.set_deadline(std::chrono::seconds(config.get_int("comm.timeout_s")));
+  const Watchdog watchdog(world);
+  return world.run([&] { return body(world); });
+}
+
+}  // namespace chassis

@@ -1,0 +1,72 @@
+#include "host/session/run_plugins.hpp"
+
+#include <map>
+#include <utility>
+
+#include "host/base/file.hpp"
+#include "host/base/json.hpp"
+
+namespace chassis {
+namespace {
+
+PluginPin read_pin(const Config& config, const std::string& id, const Json& pin) {
+  const SourcePosition where = config.position("plugins.pin." + id);
+  if (!pin.is_string()) throw Error(ExitCode::kConfig, where, "plugins.pin." + id + " must be a string \"sha256:…\"");
+  return parse_pin(id, pin.get<std::string>(), where);
+}
+
+// The plugins that an earlier run of the same directory used, and no others.
+void insist_on_lock(const Config& config, LoadPolicy& policy) {
+  const std::string path = config.get_string("run.output_dir") + "/plugins.lock";
+  const SourcePosition where = config.position("plugins.locked");
+  if (path_kind(path) == PathKind::kAbsent)
+    throw Error(ExitCode::kConfig, where, "plugins.locked = true, but there is no '" + path + "'")
+        .hint("the first run without --locked writes it; or copy that of another run");
+  const Json lock = parse_json(read_file(path), path);
+  const Json& plugins = json_at(lock, "plugins", path);
+  if (!plugins.is_array()) throw config_error(path + ": 'plugins' is no list");
+  for (const Json& plugin : plugins) {
+    const std::string id = json_string(plugin, "id", path), hash = json_string(plugin, "sha256", path);
+    const PluginPin pin = parse_pin(id, "sha256:" + hash, {path});
+    if (const auto known = policy.pins.find(id); known != policy.pins.end() && known->second.sha256 != pin.sha256)
+      throw Error(
+          ExitCode::kConfig, known->second.where,
+          "plugins.pin." + id + " is sha256:" + known->second.sha256 + ", and '" + path + "' says sha256:" + hash);
+    policy.pins[id] = pin;
+  }
+  policy.only_pinned = path;
+}
+
+}  // namespace
+
+LoadPolicy load_policy(const Config& config) {
+  LoadPolicy policy;
+  const Json pins = config.json("plugins.pin");
+  for (const auto& [id, pin] : pins.items()) policy.pins[id] = read_pin(config, id, pin);
+  if (config.get_bool("plugins.locked")) insist_on_lock(config, policy);
+  policy.trust.folders = config.get_list("plugins.trust");
+  return policy;
+}
+
+RunPlugins::RunPlugins(const Config& config, MetricsStore& metrics, PluginIndex index, LoadPolicy policy)
+    : config_(config),
+      services_(static_cast<uint64_t>(config.get_int("run.seed")), metrics),
+      registry_(std::move(index), std::move(policy), services_) {
+  services_.set_registry(&registry_);
+}
+
+std::unique_ptr<Instance> RunPlugins::create(const std::string& slot_key, const std::string& kind,
+                                             const std::string& id) {
+  Json options = config_.plugin_options(slot_key);
+  std::map<std::string, std::string> origins;
+  for (const auto& [name, value] : options.items()) {
+    const Origin origin = config_.origin(slot_key + "." + name);
+    origins[name] = origin.by_user() ? origin.text() : "default";  // the words of chassis.options/1
+  }
+  auto instance = registry_.create(kind, id, std::move(options), std::move(origins));
+  instance->prepare();
+  instance->activate();
+  return instance;
+}
+
+}  // namespace chassis

@@ -1,0 +1,79 @@
+#include "host/session/step.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "host/service/device.hpp"
+
+namespace chassis {
+namespace {
+
+void tell(const StepInputs& inputs, StepPhase phase, int microbatch = 0) {
+  if (inputs.observer) inputs.observer(phase, microbatch);
+}
+
+// Losses of a rehearsal have no value.
+double value_of(const Tensor& loss) { return loss.device().type == Device::Type::kMeta ? 0.0 : loss.item(); }
+
+// Gradients add up over the schedule. The sum of this rank's losses.
+double run_microbatches(Executor& executor, ParameterTable& parameters, const StepInputs& inputs) {
+  parameters.start_step();
+  double loss_sum = 0.0;
+  for (const Work& work : inputs.schedule) {
+    if (work.kind == Work::Kind::kForward) {
+      const Fields fields = inputs.fields(work.microbatch);
+      loss_sum += value_of(executor.forward(work.microbatch, fields, inputs.loss_scale));
+      tell(inputs, StepPhase::kForward, work.microbatch);
+    } else {
+      executor.backward(work.microbatch, &work == &inputs.schedule.back());
+      tell(inputs, StepPhase::kBackward, work.microbatch);
+    }
+  }
+  return loss_sum;
+}
+
+}  // namespace
+
+std::vector<Work> sequential_schedule(int64_t num_microbatches) {
+  std::vector<Work> schedule;
+  for (int m = 0; m < num_microbatches; ++m) {
+    schedule.push_back({Work::Kind::kForward, m});
+    schedule.push_back({Work::Kind::kBackward, m});
+  }
+  return schedule;
+}
+
+StepResult run_step(const StepParts& parts, const StepInputs& inputs) {
+  const auto& [executor, parameters, optimizer, ranks, device] = parts;
+  const double loss_sum = run_microbatches(executor, parameters, inputs);
+  ranks.stack.finish_grads();
+  tell(inputs, StepPhase::kReduction);
+
+  // Every rank has its part of one vector of gradients, and of one sum of losses; not finite anywhere is not finite
+  // everywhere, so all ranks step or none does. What they wish goes along: it needs no collective of its own.
+  const Wishes own = inputs.wishes ? inputs.wishes() : Wishes{};
+  double sums[] = {loss_sum, sum_of_squares(optimizer.trained()), own.stop ? 1.0 : 0.0, own.save ? 1.0 : 0.0,
+                   own.ready ? 0.0 : 1.0};
+  ranks.sum(sums, "loss, gradient norm and wishes");
+  StepResult result;
+  result.loss = sums[0] * inputs.loss_scale;
+  result.grad_norm = std::sqrt(sums[1]);
+  result.wishes = {sums[2] > 0.0, sums[3] > 0.0, sums[4] == 0.0};
+  result.applied = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
+
+  if (result.applied) {
+    const double limit = inputs.max_grad_norm;
+    const double grad_scale = limit > 0.0 ? std::min(1.0, limit / (result.grad_norm + 1e-6)) : 1.0;
+    if (inputs.before_update) inputs.before_update();
+    optimizer.step(inputs.step, inputs.lr, grad_scale);
+    tell(inputs, StepPhase::kUpdate);
+    ranks.stack.refresh();
+  }
+  ranks.stack.drain();
+  synchronize(device);
+  ranks.communicator.throw_if_failed();
+  tell(inputs, StepPhase::kEnd);
+  return result;
+}
+
+}  // namespace chassis

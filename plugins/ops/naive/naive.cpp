@@ -1,0 +1,244 @@
+// The attention provider "naive": loops over every query and key in double precision, every mask, any head dims; the
+// oracle. The mask is written as chassis/op.h states it.
+#include <cmath>
+#include <cstring>
+
+#include "chassis/cost.hpp"
+#include "chassis/ops.hpp"
+#include "chassis/plugin.hpp"
+#include "chassis/task.hpp"
+
+namespace {
+
+using namespace chassis;
+using Values = std::vector<double>;
+
+Values read(const BorrowedTensor& tensor) {
+  if (!tensor.is_contiguous()) throw Failure(CHASSIS_INTERNAL, "attention reads contiguous tensors only");
+  Values values(static_cast<size_t>(tensor.num_elements()));
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (tensor.dtype() == CHASSIS_DTYPE_F32) {
+      values[i] = tensor.data<float>()[i];
+    } else if (tensor.dtype() == CHASSIS_DTYPE_F64) {
+      values[i] = tensor.data<double>()[i];
+    } else {
+      const uint32_t wide = static_cast<uint32_t>(tensor.data<uint16_t>()[i]) << 16;  // bf16
+      float value;
+      std::memcpy(&value, &wide, sizeof value);
+      values[i] = value;
+    }
+  }
+  return values;
+}
+
+void write(const BorrowedTensor& tensor, const Values& values) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (tensor.dtype() == CHASSIS_DTYPE_F32) {
+      tensor.data<float>()[i] = static_cast<float>(values[i]);
+    } else if (tensor.dtype() == CHASSIS_DTYPE_F64) {
+      tensor.data<double>()[i] = values[i];
+    } else {
+      const auto value = static_cast<float>(values[i]);
+      uint32_t bits;
+      std::memcpy(&bits, &value, sizeof bits);
+      tensor.data<uint16_t>()[i] = static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+    }
+  }
+}
+
+struct Mask {
+  explicit Mask(const OpView& op)
+      : causal(op.attr_int("causal", 0) != 0), window(op.attr_int("window", 0)), chunk(op.attr_int("chunk", 0)) {}
+
+  // Query t of row b, counted from the row's first key, sees key s.
+  bool sees(int64_t b, int64_t t, int64_t s) const {
+    const bool in_prefix = prefix_lens && s < prefix_lens[b];
+    if (causal && s > t && !in_prefix) return false;
+    if (window > 0 && t - s >= window) return false;
+    if (chunk > 0 && s / chunk != t / chunk) return false;
+    if (documents) {
+      const int32_t of_query = documents[b * num_keys + t], of_key = documents[b * num_keys + s];
+      if (of_query != of_key || of_query < 0) return false;
+    }
+    return true;
+  }
+
+  bool causal;
+  int64_t window, chunk;
+  const int32_t* documents = nullptr;
+  const int32_t* prefix_lens = nullptr;
+  int64_t num_keys = 0;
+};
+
+class Attention : public Kernel {
+ public:
+  explicit Attention(const OpView& op) : mask_(op), scale_(op.attr_float("scale")) {}
+
+  void forward(Call& call) override {
+    const Shape shape(call);
+    const Mask mask = mask_of(call, shape);
+    const Values q = read(call.input(0)), k = read(call.input(1)), v = read(call.input(2));
+    Values out(static_cast<size_t>(shape.batch * shape.time * shape.heads * shape.v_dim));
+    for_heads(call, shape, [&](int64_t b, int64_t h) {
+      for (int64_t t = 0; t < shape.time; ++t) {
+        const Values weights = attend(mask, shape, q, k, b, t, h);
+        for (int64_t s = 0; s < shape.keys; ++s)
+          for (int64_t i = 0; i < shape.v_dim; ++i)
+            out[shape.out(b, t, h) + i] += weights[s] * v[shape.value(b, s, h) + i];
+      }
+    });
+    write(call.make_output(0, call.input(0).dtype(),
+                           std::vector<int64_t>{shape.batch, shape.time, shape.heads, shape.v_dim}),
+          out);
+  }
+
+  // dS = P · (dP - Σ P·dP), dP = dO · vᵀ.
+  void backward_inputs(Call& call) override {
+    const BorrowedTensor grad = call.grad_output(0);
+    if (!grad) return;
+    const Shape shape(call);
+    const Mask mask = mask_of(call, shape);
+    const Values q = read(call.input(0)), k = read(call.input(1)), v = read(call.input(2)), dout = read(grad);
+    Values dq(q.size()), dk(k.size()), dv(v.size());
+    // Heads that share keys add to the same gradients: one thread takes them all.
+    parallel_for(call.host(), shape.batch * shape.kv_heads, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        for (int64_t g = 0; g < shape.heads / shape.kv_heads; ++g) {
+          const int64_t h = i % shape.kv_heads * (shape.heads / shape.kv_heads) + g;
+          backward_head(mask, shape, q, k, v, dout, dq, dk, dv, i / shape.kv_heads, h);
+        }
+    });
+    give(call, 0, dq);
+    give(call, 1, dk);
+    give(call, 2, dv);
+  }
+
+ private:
+  struct Shape {
+    explicit Shape(Call& call)
+        : batch(call.input(0).size(0)),
+          time(call.input(0).size(1)),
+          heads(call.input(0).size(2)),
+          qk_dim(call.input(0).size(3)),
+          keys(call.input(1).size(1)),
+          kv_heads(call.input(1).size(2)),
+          v_dim(call.input(2).size(3)),
+          offset(call.query_offset()) {}
+    int64_t query(int64_t b, int64_t t, int64_t h) const { return ((b * time + t) * heads + h) * qk_dim; }
+    int64_t out(int64_t b, int64_t t, int64_t h) const { return ((b * time + t) * heads + h) * v_dim; }
+    int64_t key(int64_t b, int64_t s, int64_t h) const { return ((b * keys + s) * kv_heads + kv(h)) * qk_dim; }
+    int64_t value(int64_t b, int64_t s, int64_t h) const { return ((b * keys + s) * kv_heads + kv(h)) * v_dim; }
+    int64_t kv(int64_t h) const { return h / (heads / kv_heads); }
+    int64_t batch, time, heads, qk_dim, keys, kv_heads, v_dim, offset;
+  };
+
+  Mask mask_of(Call& call, const Shape& shape) const {
+    Mask mask = mask_;
+    mask.num_keys = shape.keys;
+    if (const BorrowedTensor documents = call.input(3)) {
+      if (shape.offset + shape.time != shape.keys || documents.size(1) != shape.keys)
+        throw Failure(CHASSIS_INVALID_ARGUMENT, "document_ids of ", documents.size(1), " positions for ", shape.keys,
+                      " keys");
+      mask.documents = documents.data<int32_t>();
+    }
+    if (const BorrowedTensor prefixes = call.input(4)) mask.prefix_lens = prefixes.data<int32_t>();
+    return mask;
+  }
+
+  template <typename Body>
+  static void for_heads(Call& call, const Shape& shape, Body&& body) {
+    parallel_for(call.host(), shape.batch * shape.heads, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) body(i / shape.heads, i % shape.heads);
+    });
+  }
+
+  // The weights of one query over all keys; all zero if it sees none.
+  Values attend(const Mask& mask, const Shape& shape, const Values& q, const Values& k, int64_t b, int64_t t,
+                int64_t h) const {
+    Values weights(static_cast<size_t>(shape.keys));
+    double largest = -INFINITY, sum = 0;
+    for (int64_t s = 0; s < shape.keys; ++s) {
+      weights[s] = -INFINITY;
+      if (!mask.sees(b, t + shape.offset, s)) continue;
+      double dot = 0;
+      for (int64_t i = 0; i < shape.qk_dim; ++i) dot += q[shape.query(b, t, h) + i] * k[shape.key(b, s, h) + i];
+      weights[s] = dot * scale_;
+      largest = std::max(largest, weights[s]);
+    }
+    for (double& weight : weights) {
+      weight = weight == -INFINITY ? 0 : std::exp(weight - largest);
+      sum += weight;
+    }
+    if (sum > 0)
+      for (double& weight : weights) weight /= sum;
+    return weights;
+  }
+
+  void backward_head(const Mask& mask, const Shape& shape, const Values& q, const Values& k, const Values& v,
+                     const Values& dout, Values& dq, Values& dk, Values& dv, int64_t b, int64_t h) const {
+    for (int64_t t = 0; t < shape.time; ++t) {
+      const Values weights = attend(mask, shape, q, k, b, t, h);
+      Values dweights(weights.size());
+      double mean = 0;
+      for (int64_t s = 0; s < shape.keys; ++s) {
+        for (int64_t i = 0; i < shape.v_dim; ++i) {
+          dweights[s] += dout[shape.out(b, t, h) + i] * v[shape.value(b, s, h) + i];
+          dv[shape.value(b, s, h) + i] += weights[s] * dout[shape.out(b, t, h) + i];
+        }
+        mean += weights[s] * dweights[s];
+      }
+      for (int64_t s = 0; s < shape.keys; ++s) {
+        const double dscore = weights[s] * (dweights[s] - mean) * scale_;
+        for (int64_t i = 0; i < shape.qk_dim; ++i) {
+          dq[shape.query(b, t, h) + i] += dscore * k[shape.key(b, s, h) + i];
+          dk[shape.key(b, s, h) + i] += dscore * q[shape.query(b, t, h) + i];
+        }
+      }
+    }
+  }
+
+  static void give(Call& call, uint32_t i, const Values& values) {
+    if (!call.wants_grad_input(i)) return;
+    const BorrowedTensor input = call.input(i);
+    call.set_grad_input(i, Tensor::create_like(call.host(), input));
+    write(call.grad_input(i), values);
+  }
+
+  Mask mask_;
+  double scale_;
+};
+
+class Naive : public Ops {
+ public:
+  static constexpr std::string_view kDoc =
+      "every mask by naive loops in double precision on the CPU; the oracle of tests";
+  static constexpr std::string_view kPatterns[] = {"attention"};
+  using Ops::Ops;
+
+  double claim(const NodeView& node) override {
+    node.op(0).refuse_attrs_other_than({"scale", "causal", "window", "chunk", "document", "prefix"});
+    if (node.device_type() != CHASSIS_DEVICE_CPU) refuse("runs on the CPU only");
+    const uint32_t dtype = node.input(0).dtype();
+    if (dtype != CHASSIS_DTYPE_F32 && dtype != CHASSIS_DTYPE_F64 && dtype != CHASSIS_DTYPE_BF16)
+      refuse(dtype_name(dtype), " is not supported; float32, float64 and bfloat16 are");
+    const OperandView q = node.input(0), k = node.input(1);
+    constexpr double kFlopsPerNs = 0.5;
+    return attention_cost_ns(host(), node, static_cast<double>(q.size(1) * k.size(1)), q.size(0) * q.size(2),
+                             kFlopsPerNs);
+  }
+
+  void infer(const NodeView& node, Infer& out) override {
+    out.flags(CHASSIS_KERNEL_HOST_OUTPUTS);
+    if (!node.training()) return;
+    for (int i = 0; i < node.num_inputs(); ++i)
+      if (node.has_input(i)) out.keeps_input(static_cast<uint32_t>(i));
+  }
+
+  std::unique_ptr<Kernel> create_kernel(const NodeView& node) override {
+    return std::make_unique<Attention>(node.op(0));
+  }
+};
+
+}  // namespace
+
+CHASSIS_PLUGIN("requires=chassis.tensor/1\nrequires=chassis.task/1\noracle=1\nlicense=Apache-2.0\n", Naive)

@@ -1,0 +1,203 @@
+// What an optimizer must keep finds each fault of one that does not.
+#include "host/conformance/optimizer.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "host/plugin/status.hpp"
+#include "host/service/guarded_memory.hpp"
+#include "host/service/memory.hpp"
+#include "host/service/tensor.hpp"
+#include "tests/support/expect_has.hpp"
+#include "tests/support/loaded_plugins.hpp"
+
+namespace chassis {
+namespace {
+
+// Gradient descent, one element at a time, in a table of its own; `update` is what is bent.
+class ToyOptimizer {
+ public:
+  using Update = std::function<float(float param, float grad, float& state, double lr)>;
+
+  explicit ToyOptimizer(Update update, std::string fault = "") : update_(std::move(update)), fault_(std::move(fault)) {
+    instance_.impl = this;
+    state_ = {sizeof state_,
+              CHASSIS_DTYPE_F32,
+              str_of("momentum"),
+              CHASSIS_STATE_LIKE_PARAMETER,
+              CHASSIS_GRANULARITY_ELEMENT,
+              0};
+    table_.struct_size = sizeof table_;
+    table_.num_states = [](chassis_instance*) -> uint32_t { return 1; };
+    table_.state = [](chassis_instance* self, uint32_t) -> const chassis_state_desc_t* { return &of(self).state_; };
+    table_.step = [](chassis_instance* self, const chassis_optimizer_step_t* step) {
+      return guarded([&] { of(self).step(*step); });
+    };
+  }
+  chassis_state_desc_t& state() { return state_; }
+  std::string failures() {
+    std::string text;
+    for (const std::string& failure : optimizer_failures(table_, &instance_, "toy")) text += failure + "\n";
+    return text;
+  }
+
+ private:
+  static ToyOptimizer& of(chassis_instance* self) { return *static_cast<ToyOptimizer*>(self->impl); }
+
+  void step(const chassis_optimizer_step_t& step) {
+    for (uint32_t i = 0; i < step.num_tensors; ++i) {
+      const Tensor param = Tensor::share(step.params[i]), grad = Tensor::share(step.grads[i]),
+                   state = Tensor::share(step.states[i]);
+      const bool scalar = state_.shape == CHASSIS_STATE_SCALAR;
+      const double lr = step.lr * (step.lr_scale != nullptr && !is("ignores lr_scale") ? step.lr_scale[i] : 1.0);
+      const double decay = is("no decay") ? 0.0 : step.weight_decay[is("first decay for all") ? 0 : i];
+      for (int64_t e = 0; e < param.num_elements(); ++e) {
+        float& p = param.data_as<float>()[e];
+        float g = grad.data_as<float>()[e] * static_cast<float>(step.grad_scale);
+        if (is("decay in the gradient"))
+          g += static_cast<float>(decay) * p;
+        else
+          p *= static_cast<float>(1 - (is("decay without lr") ? 0.01 : lr) * decay);
+        p = update_(p, g, state.data_as<float>()[scalar ? 0 : e], lr);
+        if (is("other tail") && e >= param.num_elements() / 8 * 8) p = std::nextafter(p, 100.0f);
+        if (is("leaks") && e == 0) leaked_.emplace_back(1 << 19);
+        if (is("starts threads") && e == 0)
+          threads_.emplace_back([](std::stop_token end) {
+            while (!end.stop_requested()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          });
+        if (is("writes behind") && e + 1 == param.num_elements()) (&p)[1] = 0.0f;
+      }
+    }
+  }
+
+  bool is(std::string_view fault) const { return fault_ == fault; }
+
+  Update update_;
+  const std::string fault_;
+  chassis_state_desc_t state_{};
+  chassis_optimizer_t table_{};
+  chassis_instance_t instance_{};
+  std::vector<std::vector<char>> leaked_;
+  std::vector<std::jthread> threads_;
+};
+
+float descend(float param, float grad, float& momentum, double lr) {
+  momentum = 0.9f * momentum + grad;
+  return param - static_cast<float>(lr) * momentum;
+}
+
+TEST(OptimizerConformance, OurOptimizersPass) {
+  test::LoadedPlugins plugins;
+  for (const char* id : {"adamw", "sgd"}) {
+    const auto instance = plugins.make("optimizer", id);
+    const auto& table = instance->interface<chassis_optimizer_t>(CHASSIS_OPTIMIZER_ID);
+    EXPECT_EQ(optimizer_failures(table, instance->get(), id), std::vector<std::string>());
+  }
+  EXPECT_EQ(ToyOptimizer(descend).failures(), "");
+}
+
+TEST(OptimizerConformance, FindsStatesThatCanNotBeKept) {
+  ToyOptimizer toy(descend);
+  toy.state().role = str_of("../momentum");
+  EXPECT_EQ(toy.failures(), "state 0 has the role '../momentum', expected lower-case letters, digits and '_'\n");
+  toy.state().role = str_of("momentum");
+  toy.state().dtype = 99;
+  EXPECT_EQ(toy.failures(), "state 'momentum' has the unknown dtype 99\n");
+  toy.state().dtype = CHASSIS_DTYPE_F32;
+  toy.state().granularity = CHASSIS_GRANULARITY_BLOCK;
+  EXPECT_EQ(toy.failures(), "state 'momentum' is cut in blocks of 0 elements, expected at least 1\n");
+  toy.state().block = 32;
+  EXPECT_EQ(toy.failures(), "");
+  toy.state().struct_size = 0;
+  EXPECT_EQ(toy.failures(), "the description of state 0 of 1 has 0 bytes, expected at least 40\n");
+}
+
+TEST(OptimizerConformance, FindsStepsThatLeaveMemoryOrThreads) {
+  EXPECT_HAS(ToyOptimizer(descend, "leaks").failures(), "30 steps left 47");
+  EXPECT_HAS(ToyOptimizer(descend, "starts threads").failures(), "30 steps left 90 threads running, expected none");
+}
+
+TEST(OptimizerConformance, FindsParametersThatMoveByThemselvesOrNotAtAll) {
+  ToyOptimizer drifting([](float p, float g, float&, double lr) { return p - static_cast<float>(lr) * (g + 1.0f); });
+  EXPECT_NE(drifting.failures().find("without gradients and decay element 0 of parameter 0 is "), std::string::npos)
+      << drifting.failures();
+  ToyOptimizer broken([](float, float, float&, double) { return NAN; });
+  EXPECT_NE(broken.failures().find("three steps leave values that are not finite"), std::string::npos)
+      << broken.failures();
+  ToyOptimizer idle([](float p, float, float&, double) { return p; });
+  EXPECT_NE(idle.failures().find("do not move parameter 0 of 77 elements"), std::string::npos) << idle.failures();
+}
+
+TEST(OptimizerConformance, FindsWeightDecayThatIsNotWhatItWasTold) {
+  const auto failures = [](const std::string& fault) { return ToyOptimizer(descend, fault).failures(); };
+  EXPECT_NE(
+      failures("no decay").find("weight decay 0.1 at lr 0.01 without gradients moves element 0 of parameter 0 from "),
+      std::string::npos)
+      << failures("no decay");
+  EXPECT_NE(failures("first decay for all").find("weight decay 0 at lr 0.01"), std::string::npos);
+  EXPECT_NE(failures("decay without lr").find("at lr 0 element 0 of parameter 0 is "), std::string::npos);
+  // As Adam does with decay in the gradient: the second moment divides it away again.
+  const auto adaptive = [](float p, float g, float&, double lr) {
+    return p - static_cast<float>(lr) * g / (std::abs(g) + 1e-8f);
+  };
+  EXPECT_EQ(ToyOptimizer(adaptive).failures(), "");
+  EXPECT_NE(ToyOptimizer(adaptive, "decay in the gradient")
+                .failures()
+                .find("weight decay 0.1 at lr 0.01 without gradients moves"),
+            std::string::npos);
+}
+
+TEST(OptimizerConformance, FindsAnLrScaleThatIsNotHeeded) {
+  ToyOptimizer deaf(descend, "ignores lr_scale");
+  EXPECT_NE(deaf.failures().find("other bits with lr_scale 2 than with lr times as much"), std::string::npos)
+      << deaf.failures();
+}
+
+TEST(OptimizerConformance, FindsAnUpdateThatDependsOnTheCut) {
+  // As a kernel does that treats the rest behind its vectors otherwise.
+  ToyOptimizer vectors(descend, "other tail");
+  EXPECT_NE(vectors.failures().find("a parameter cut at element "), std::string::npos) << vectors.failures();
+}
+
+TEST(OptimizerConformanceDeathTest, EndsAtTheFirstElementBehindAParameter) {
+  EXPECT_DEATH(
+      {
+        install_memory_allocator();
+        guard_memory(MemoryGuard::kBehind);
+        const std::string text = ToyOptimizer(descend, "writes behind").failures();
+        for (const std::string& found : overwritten_guards()) std::fprintf(stderr, "%s\n", found.c_str());
+        std::abort();
+      },
+      "wrote 4 bytes behind the end of a buffer of 308 bytes|behind the end of a buffer");
+}
+
+TEST(OptimizerConformance, FindsAMemoryOfItsOwn) {
+  int calls = 0;
+  ToyOptimizer counting([&](float p, float g, float&, double lr) {
+    return p - static_cast<float>(lr) * g * (++calls % 7 == 0 ? 1.5f : 1.0f);
+  });
+  EXPECT_NE(counting.failures().find("other bits with the same two steps again: element "), std::string::npos)
+      << counting.failures();
+}
+
+TEST(OptimizerConformance, FindsAnUpdateThatIsNotElementwise) {
+  // A state for the whole parameter that its elements change: the pieces of a parameter have one each.
+  ToyOptimizer normed([](float p, float g, float& sum, double lr) {
+    sum += g * g;
+    return p - static_cast<float>(lr) * g / std::sqrt(1.0f + sum);
+  });
+  normed.state().shape = CHASSIS_STATE_SCALAR;
+  EXPECT_NE(normed.failures().find("a parameter cut at element 113 steps otherwise than the whole"), std::string::npos)
+      << normed.failures();
+  normed.state().granularity = CHASSIS_GRANULARITY_MATRIX;
+  EXPECT_EQ(normed.failures(), "") << "it says so: parameters are not cut";
+}
+
+}  // namespace
+}  // namespace chassis

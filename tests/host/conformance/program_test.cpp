@@ -1,0 +1,140 @@
+// What strategies, models and ops providers must keep finds each fault of one that does not.
+#include "host/conformance/ops.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "host/conformance/model.hpp"
+#include "host/conformance/parallel.hpp"
+#include "tests/host/program/recorder.hpp"
+#include "tests/support/expect_has.hpp"
+#include "tests/support/loaded_plugins.hpp"
+
+namespace chassis {
+namespace {
+
+class Conformance : public testing::Test {
+ protected:
+  ~Conformance() override { ::unsetenv("WAYWARD"); }
+  static std::string text_of(const std::vector<std::string>& failures) {
+    std::string text;
+    for (const std::string& failure : failures) text += failure + "\n";
+    return text;
+  }
+
+  std::string strategy(const std::string& id, const std::string& fault = "") {
+    ::setenv("WAYWARD", fault.c_str(), 1);
+    return text_of(parallel_failures([&] { return plugins_.make("parallel", id); },
+                                     [&] { return plugins_.make("comm", "fake"); }, plugins_.metrics()));
+  }
+  std::string model(const std::string& id, const std::string& config, const std::string& fault = "",
+                    const std::string& provider = "reference") {
+    ::setenv("WAYWARD", fault.c_str(), 1);
+    const std::vector<OpsProvider> oracles = {plugins_.ops(provider), plugins_.ops("reference"), plugins_.ops("naive")};
+    return text_of(model_failures([&] { return plugins_.make("model", id); }, config, oracles));
+  }
+
+  test::LoadedPlugins plugins_{{CHASSIS_TEST_PLUGIN_DIR, CHASSIS_TEST_STUB_DIR}};
+};
+
+TEST_F(Conformance, OurStrategiesPass) {
+  for (const char* id : {"ddp", "fsdp2", "zero", "wayward"}) EXPECT_EQ(strategy(id), "") << id;
+}
+
+TEST_F(Conformance, FindsAStrategyThatClaimsOrPlacesWrongly) {
+  EXPECT_HAS(strategy("wayward", "claims nothing"), "rank 0: resolve: ");
+  EXPECT_HAS(strategy("wayward", "claims tp"), "'tp' is no axis along which the batch is divided");
+  EXPECT_HAS(strategy("wayward", "leaves one out"),
+             "no strategy of [[parallel]] says where parameter 'layers.0.down.weight' lives");
+  EXPECT_HAS(strategy("wayward", "places twice"), "places parameter 'layers.0.down.weight' twice");
+  EXPECT_HAS(strategy("wayward", "divides twice"), "over dp_shard+dp_shard: mesh axis 'dp_shard' is already placed");
+  EXPECT_HAS(strategy("wayward", "another place"), "ranks 0 and 2 place parameter 'embed.weight' in other ways");
+}
+
+TEST_F(Conformance, FindsAStrategyWhoseRanksWouldWaitForEachOther) {
+  EXPECT_HAS(strategy("wayward", "another order"),
+             "ranks differ, and would wait for each other: rank 0 has \"step 1: finish_grads: ");
+}
+
+TEST_F(Conformance, FindsAStrategyThatForgets) {
+  EXPECT_HAS(strategy("wayward", "not whole"),
+             "step 1: pre_forward of layers.1: parameter 'layers.1.up.weight' is not whole");
+  EXPECT_HAS(strategy("wayward", "forgets a gradient"), "was not reduced by the end of the step");
+  EXPECT_HAS(strategy("wayward", "stale"), "still shows the values from before the step");
+  EXPECT_HAS(strategy("wayward", "holds on"),
+             "evaluation after step 1: drain: parameter 'layers.1.up.weight' is still gathered");
+}
+
+TEST_F(Conformance, OurModelsPass) {
+  EXPECT_EQ(model("llama", sample_model_config({"LlamaForCausalLM"})), "");
+  EXPECT_EQ(model("wayward", "{}", "", "wayward"), "");
+}
+
+TEST_F(Conformance, FindsAModelThatIsNotItselfAgain) {
+  EXPECT_HAS(model("wayward", "{}", "recorded anew"), "recorded a second time it has \"parameter other.weight");
+  EXPECT_HAS(model("wayward", "{}", "another program"),
+             "from the config that it gives another program is recorded: \"dim hidden = 12\"");
+  EXPECT_HAS(model("wayward", "{}", "no config"), "its config is no JSON object: 'hidden'");
+  EXPECT_HAS(model("wayward", "{}", "a config of its own"),
+             "its config does not come back: 'family' is absent, was \"wayward\"");
+  EXPECT_HAS(model("wayward", "{}", "takes any config"), "it takes the config ''");
+}
+
+TEST_F(Conformance, FindsAMappingThatLosesElements) {
+  EXPECT_HAS(model("wayward", "{}", "one name for two"), "two tensors are called 'disk.0.upper' on disk");
+  EXPECT_HAS(model("wayward", "{}", "no such parameter"),
+             "'disk.ends' on disk is made of 'tail.weight', which is no parameter of the model");
+  EXPECT_HAS(model("wayward", "{}", "a row twice"),
+             "elements [3:4, 0:10] of parameter 'layers.0.second.weight' [10, 10] are on disk in 'disk.0.upper' and "
+             "again in 'disk.0.lower'");
+  EXPECT_HAS(model("wayward", "{}", "a row nowhere"),
+             "parameter 'layers.0.second.weight' [10, 10] has 100 elements, of which only 90 are on disk, in "
+             "'disk.0.upper', 'disk.0.lower'");
+  EXPECT_HAS(model("wayward", "{}", "skips its own"),
+             "files are to be without 'disk.*.first', and 'disk.0.first' is a tensor of the model");
+}
+
+TEST_F(Conformance, FindsGradientsThatAreNotThoseOfTheLoss) {
+  EXPECT_HAS(model("wayward", "{}", "half a gradient", "wayward"),
+             "the gradient of 'embed.weight' says that the loss changes by ");
+}
+
+TEST_F(Conformance, FindsAnOpsProviderThatDiffersFromTheReference) {
+  const std::vector<OpsProvider> oracles = {plugins_.ops("reference"), plugins_.ops("naive")};
+  EXPECT_EQ(text_of(compare_with_oracles(plugins_.ops("wayward"), oracles).failures), "");
+  ::setenv("WAYWARD", "half a gradient", 1);
+  EXPECT_HAS(text_of(compare_with_oracles(plugins_.ops("wayward"), oracles).failures), "mul in f32: gradient of a[");
+}
+
+TEST_F(Conformance, FindsAnOpsProviderWhoseParameterGradientsAreNotWrittenOrAdded) {
+  const std::vector<OpsProvider> oracles = {plugins_.ops("reference"), plugins_.ops("naive")};
+  const auto said = [&](const char* fault) {
+    ::setenv("WAYWARD", fault, 1);
+    return text_of(compare_with_oracles(plugins_.ops("wayward"), oracles).failures);
+  };
+  for (const char* fault : {"writes no gradient", "always adds"})
+    EXPECT_HAS(said(fault), "embedding in f32: gradient of weight[0] is ") << fault;
+  const std::string never = said("never adds");
+  EXPECT_EQ(never.find("gradient of weight["), std::string::npos) << never;
+  EXPECT_HAS(never, "embedding in f32: gradient of weight, added to that of the micro-batch before[");
+}
+
+TEST_F(Conformance, FindsAnOpsProviderThatDeclaresNonsenseReplacesOutputsOrLeaks) {
+  const std::vector<OpsProvider> oracles = {plugins_.ops("reference"), plugins_.ops("naive")};
+  const auto said = [&](const char* fault) {
+    ::setenv("WAYWARD", fault, 1);
+    std::string failures;
+    const std::string refusal =
+        test::refusal([&] { failures = text_of(compare_with_oracles(plugins_.ops("wayward"), oracles).failures); });
+    return refusal + failures;
+  };
+  EXPECT_HAS(said("no number"), "provider 'wayward' on embedding.");
+  EXPECT_HAS(said("no number"), "claim gives nan as its cost");
+  EXPECT_HAS(said("unknown flags"), "infer sets flags 0x100000, which this host does not know; it knows 0x1f");
+  EXPECT_HAS(said("replaces an output"), "output 0 is another handle than the one that the host gave to be written");
+  EXPECT_HAS(said("leaks"), "20 runs left 419");
+}
+
+}  // namespace
+}  // namespace chassis

@@ -1,0 +1,392 @@
+#include "host/plan/plan.hpp"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "host/base/json.hpp"
+#include "host/plan/plan_advice.hpp"
+#include "host/plan/plan_report.hpp"
+#include "host/service/memory.hpp"
+#include "host/service/meta_memory.hpp"
+#include "tests/support/expect_has.hpp"
+#include "tests/support/process.hpp"
+
+namespace chassis {
+namespace {
+
+using test::text_of_file;
+
+// 4 layers of 64, untied, uneven where 3 ranks share it; "device" is never touched.
+constexpr const char* kRun = R"(schema_version = 1
+[run]
+name = "small"
+max_steps = 1
+device = "cpu"
+[model]
+plugin = "llama"
+config = { hidden_size = 64, num_hidden_layers = 4, num_attention_heads = 4, num_key_value_heads = 2, intermediate_size = 192, vocab_size = 1024 }
+[[data.train]]
+path = "nowhere.jsonl"
+format = "tokens"
+[train]
+seq_len = 128
+micro_batch_size = 4
+global_batch_size = 48
+[optimizer]
+plugin = "adamw"
+lr = 1e-3
+[attention]
+plugin = "sdpa"
+[kernels]
+plugins = ["fused", "aten"]
+[plugins]
+path = [")" CHASSIS_TEST_PLUGIN_DIR R"("]
+)";
+constexpr int64_t kParameters = 2 * 1024 * 64 + 4 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 192 + 2 * 64) + 64;
+
+std::string with_strategy(const std::string& table) { return std::string(kRun) + "[[parallel]]\n" + table + "\n"; }
+
+PlanRequest request_of(const std::string& toml, int world_size, std::vector<std::string> overrides = {}) {
+  PlanRequest request;
+  request.config = [toml](const std::vector<std::string>& more) { return load_config_text(toml, "run.toml", more); };
+  request.world_size = world_size;
+  request.overrides = std::move(overrides);
+  return request;
+}
+Plan plan_of(const std::string& strategy, int world_size, std::vector<std::string> overrides = {}) {
+  return make_plan(request_of(strategy.empty() ? kRun : with_strategy("plugin = \"" + strategy + "\""), world_size,
+                              std::move(overrides)));
+}
+std::string refusal_of(const std::string& strategy, int world_size, std::vector<std::string> overrides = {}) {
+  try {
+    plan_of(strategy, world_size, std::move(overrides));
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+uint64_t peak(const RankPlan& rank, PlanCategory category) { return rank.step.of(category).peak_bytes; }
+std::map<std::string, CommCount> traffic(const Plan& plan) {
+  std::map<std::string, CommCount> by_op;
+  for (const CommCount& count : plan.ranks[0].traffic) by_op[count.group + " " + count.op] = count;
+  return by_op;
+}
+
+TEST(Plan, OneRankStoresEverything) {
+  const Plan plan = plan_of("", 1);
+  ASSERT_EQ(plan.ranks.size(), 1u);
+  EXPECT_EQ(plan.num_parameters, kParameters);
+  EXPECT_EQ(peak(plan.ranks[0], PlanCategory::kParameters), 4u * kParameters);
+  EXPECT_EQ(peak(plan.ranks[0], PlanCategory::kGradients), 4u * kParameters);
+  EXPECT_EQ(peak(plan.ranks[0], PlanCategory::kOptimizer), 8u * kParameters);
+  EXPECT_EQ(peak(plan.ranks[0], PlanCategory::kGathered), 0u);
+  EXPECT_TRUE(plan.ranks[0].traffic.empty());
+  EXPECT_GE(plan.ranks[0].load_peak_bytes, 12u * kParameters + (32u << 20)) << "two buckets";
+  EXPECT_GT(plan.ranks[0].export_peak_bytes, plan.ranks[0].load_peak_bytes) << "gradients stay, and a header";
+}
+
+TEST(Plan, ShardsTakeTheirPartAndUnitsAreGathered) {
+  const Plan plan = plan_of("fsdp2", 4);
+  ASSERT_EQ(plan.ranks.size(), 1u) << "everything divides by 4";
+  EXPECT_EQ(plan.ranks[0].ranks, (std::vector<int>{0, 1, 2, 3}));
+  const RankPlan& rank = plan.ranks[0];
+  EXPECT_EQ(peak(rank, PlanCategory::kParameters), static_cast<uint64_t>(kParameters));
+  EXPECT_EQ(peak(rank, PlanCategory::kOptimizer), 2u * kParameters);
+  EXPECT_EQ(peak(rank, PlanCategory::kGathered), 4u * (1024 * 64 + 64)) << "the head";
+  // 6 units, 3 micro-batches; the last unit stays whole between forward and backward.
+  const auto sent = traffic(plan);
+  EXPECT_EQ(sent.at("dp_shard all_gather").calls, 3u * 11);
+  EXPECT_EQ(sent.at("dp_shard reduce_scatter").calls, 3u * 6);
+  EXPECT_EQ(sent.at("dp_shard reduce_scatter").bytes, 3u * kParameters * 4 * 3 / 4);
+}
+
+TEST(Plan, RehearsesEverySortOfRank) {
+  const Plan plan = plan_of("fsdp2", 3);
+  ASSERT_EQ(plan.ranks.size(), 2u);
+  EXPECT_EQ(plan.ranks[0].ranks, (std::vector<int>{0, 1}));
+  EXPECT_EQ(plan.ranks[1].ranks, std::vector<int>{2});
+  EXPECT_GT(peak(plan.ranks[0], PlanCategory::kParameters), peak(plan.ranks[1], PlanCategory::kParameters));
+  EXPECT_EQ(2 * peak(plan.ranks[0], PlanCategory::kParameters) + peak(plan.ranks[1], PlanCategory::kParameters),
+            4u * kParameters);
+  EXPECT_EQ(&plan.largest(), &plan.ranks[0]);
+}
+
+TEST(Plan, StagesOfZeroTakeLessAndLess) {
+  const auto stage = [](int n) {
+    return make_plan(request_of(with_strategy("plugin = \"zero\"\nstage = " + std::to_string(n)), 4));
+  };
+  const Plan one = stage(1), two = stage(2), three = stage(3);
+  EXPECT_EQ(peak(one.ranks[0], PlanCategory::kOptimizer), 2u * kParameters);
+  EXPECT_GT(peak(one.ranks[0], PlanCategory::kParameters), 3u * kParameters);
+  EXPECT_GE(one.largest().step.peak_bytes, two.largest().step.peak_bytes);
+  EXPECT_GE(two.largest().step.peak_bytes, three.largest().step.peak_bytes);
+}
+
+TEST(Plan, ManyMicrobatchesCostTrafficAndNoMemory) {
+  const Plan few = plan_of("fsdp2", 4), many = plan_of("fsdp2", 4, {"train.global_batch_size=480"});
+  EXPECT_EQ(few.batch.num_microbatches, 3);
+  EXPECT_EQ(many.batch.num_microbatches, 30);
+  EXPECT_EQ(many.ranks[0].step.peak_bytes, few.ranks[0].step.peak_bytes);
+  EXPECT_EQ(traffic(many).at("dp_shard all_gather").bytes, 10 * traffic(few).at("dp_shard all_gather").bytes);
+}
+
+TEST(Plan, RecomputeTakesFewerActivations) {
+  const auto activations = [](const Plan& plan) { return peak(plan.ranks[0], PlanCategory::kActivations); };
+  const Plan none = plan_of("", 1, {"recompute.mode=none"}), selective = plan_of("", 1, {"recompute.mode=selective"}),
+             some = plan_of("", 1, {"recompute.mode=selective", "recompute.blocks=2"}),
+             full = plan_of("", 1, {"recompute.mode=full"});
+  EXPECT_LT(activations(full), activations(none) / 2);
+  EXPECT_LT(activations(full), activations(selective));
+  EXPECT_LT(activations(selective), activations(some));
+  EXPECT_LT(activations(some), activations(none));
+  // The two inputs of products behind norms, of hidden_size, and the one of the last, of intermediate_size, of 3 blocks
+  // whose backward has not begun.
+  EXPECT_GE(activations(none) - activations(selective), 3u * (2 * 64 + 192) * 128 * 4 * 4);
+  for (const Plan* plan : {&none, &selective, &full}) {
+    ASSERT_EQ(plan->modes.size(), 3u);
+    EXPECT_EQ(plan->modes[0].second.peak_bytes, none.ranks[0].step.peak_bytes);
+    EXPECT_EQ(plan->modes[1].second.peak_bytes, selective.ranks[0].step.peak_bytes);
+    EXPECT_EQ(plan->modes[2].second.peak_bytes, full.ranks[0].step.peak_bytes);
+  }
+}
+
+TEST(Plan, AutoTakesTheCheapestThatFits) {
+  const auto peak_with = [](const std::vector<std::string>& overrides) {
+    return plan_of("", 1, overrides).largest().peak_bytes();
+  };
+  const uint64_t none = peak_with({"recompute.mode=none"}), selective = peak_with({"recompute.mode=selective"}),
+                 first = peak_with({"recompute.mode=selective", "recompute.blocks=1"});
+  PlanRequest request = request_of(kRun, 1);
+  const auto chosen = [&](uint64_t memory_bytes) {
+    request.memory_bytes = memory_bytes;
+    const Plan plan = make_plan(request);
+    EXPECT_EQ(plan.fits(), memory_bytes > 1) << memory_bytes;
+    return plan.recompute;
+  };
+  EXPECT_EQ(make_plan(request).recompute, Recompute::kNone) << "without a limit";
+  EXPECT_EQ(chosen(none), Recompute::kNone);
+  EXPECT_EQ(chosen(none - 1), Recompute{.selective = 1});
+  EXPECT_EQ(text(chosen(first - 1)), "selective in the first 2 blocks");
+  EXPECT_EQ(chosen(selective), Recompute::kSelective);
+  EXPECT_EQ(text(chosen(selective - 1)), "full in the first block, selective in the others");
+  EXPECT_EQ(chosen(1), Recompute::kFull);
+}
+
+TEST(Plan, TheCheapestThatFitsIsFoundInFewTries) {
+  for (int64_t num_blocks : {1, 2, 7, 80})
+    for (int64_t cost = 0; cost <= 2 * num_blocks + 1; ++cost) {
+      int64_t tries = 0;
+      const auto fits = [&](const Recompute& recompute) {
+        ++tries;
+        int64_t its = 0;
+        while (recompute_of_cost(its, num_blocks) != recompute) ++its;
+        return its >= cost;
+      };
+      EXPECT_EQ(fewest_that_fit(num_blocks, fits), recompute_of_cost(std::min(cost, 2 * num_blocks), num_blocks));
+      EXPECT_LE(tries, 9);
+    }
+  EXPECT_EQ(fewest_that_fit(0, [](const Recompute&) { return false; }), Recompute::kNone) << "nothing repeats";
+}
+
+TEST(Plan, RefusesToRecomputeMoreBlocksThanThereAre) {
+  EXPECT_HAS(refusal_of("", 1, {"recompute.mode=full", "recompute.blocks=5"}),
+             "recompute.blocks = 5, but the model repeats at most 4 blocks");
+  EXPECT_HAS(refusal_of("", 1, {"recompute.mode=selective", "recompute.blocks=5"}),
+             "recompute.blocks = 5, but the model repeats at most 4 blocks");
+}
+
+TEST(Plan, OffloadedShardsLieInTheMemoryOfTheHost) {
+  const std::vector<std::string> cuda = {"run.device=\"cuda\"", "precision.compute=fp32"};
+  const Plan plan = plan_of("fsdp2", 4, cuda);
+  std::vector<std::string> overrides = cuda;
+  overrides.push_back("parallel.0.offload=\"cpu\"");
+  const Plan offloaded = plan_of("fsdp2", 4, overrides);
+  EXPECT_EQ(peak(offloaded.ranks[0], PlanCategory::kOptimizer), 0u);
+  EXPECT_EQ(peak(offloaded.ranks[0], PlanCategory::kParameters), 0u);
+  EXPECT_GE(offloaded.ranks[0].host_peak_bytes, plan.ranks[0].host_peak_bytes + 3u * kParameters);
+}
+
+TEST(Plan, AModelThatIsNotThereIsPlannedByItsConfig) {
+  test::ScratchDirectory scratch;
+  test::write_text(scratch / "config.json",
+                   R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 512, "hidden_size": 32,
+    "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2})");
+  std::string toml(kRun);
+  const size_t begin = toml.find("plugin = \"llama\""), end = toml.find("[[data.train]]");
+  toml.replace(begin, end - begin, "path = \"" + scratch.path() + "\"\n");
+  EXPECT_GT(make_plan(request_of(toml, 1)).num_parameters, 0);
+}
+
+TEST(Plan, LeavesNoMemoryBehind) {
+  plan_of("zero", 3);
+  EXPECT_EQ(meta_memory_usage(kMetaHost).live_bytes, 0u);
+  EXPECT_EQ(meta_memory_usage(kMetaDevice).live_bytes, 0u);
+}
+
+TEST(Plan, RefusesWhatTheRunWouldRefuse) {
+  EXPECT_HAS(refusal_of("fsdp2", 4, {"mesh.dp_shard=3"}), "mesh.dp_shard = 3");
+  EXPECT_HAS(refusal_of("fsdp2", 4, {"mesh.dp_shard=3"}), "4");
+  EXPECT_HAS(refusal_of("fsdp2", 8, {"mesh.tp=8", "mesh.dp_shard=1"}),
+             "mesh.tp = 8, but no strategy of [[parallel]] serves this axis");
+  EXPECT_HAS(refusal_of("", 2), "[[parallel]] names no strategy");
+  EXPECT_HAS(refusal_of("fsdp2", 5), "train.global_batch_size = 48 is not a multiple of");
+  EXPECT_HAS(refusal_of("fsdp2", 8, {"mesh.dp_replicate=-1", "mesh.dp_shard=-1"}), "both -1");
+  EXPECT_HAS(refusal_of("fsdp2", 4, {"parallel.0.reshard_to=3"}), "does not divide the 4 ranks");
+}
+
+TEST(Plan, TheMeshAloneSaysHowManyRanks) {
+  EXPECT_EQ(plan_of("fsdp2", 0, {"mesh.dp_replicate=2", "mesh.dp_shard=3"}).world_size, 6);
+  EXPECT_EQ(plan_of("", 0).world_size, 1);
+}
+
+TEST(Plan, TheTimelineAddsUpToThePeak) {
+  const Plan plan = plan_of("fsdp2", 2);
+  const RankPlan& rank = plan.ranks[0];
+  uint64_t most = 0;
+  for (const PlanSample& sample : rank.timeline)
+    most = std::max(most, std::accumulate(sample.bytes.begin(), sample.bytes.end(), uint64_t{0}));
+  EXPECT_EQ(most, rank.step.peak_bytes);
+  EXPECT_EQ(rank.timeline.front().event, "forward embed");
+  EXPECT_EQ(rank.timeline.back().event, "after the step");
+}
+
+// ---- advice
+
+TEST(PlanAdvice, IsPlannedAnewAndRanked) {
+  PlanRequest request = request_of(with_strategy("plugin = \"ddp\""), 4, {"recompute.mode=none"});
+  request.memory_bytes = 38u << 20;
+  const Plan plan = make_plan(request);
+  ASSERT_FALSE(plan.fits());
+  const AdviceList list = advise(request, plan);
+  std::set<std::string> changes;
+  int64_t before = INT64_MAX;
+  for (const Advice& advice : list.single) {
+    changes.insert(advice.change);
+    EXPECT_LE(advice.saved_bytes, before);
+    before = advice.saved_bytes;
+    PlanRequest changed = request_of(with_strategy("plugin = \"ddp\""), advice.world_size, {"recompute.mode=none"});
+    changed.overrides.insert(changed.overrides.end(), advice.overrides.begin(), advice.overrides.end());
+    EXPECT_EQ(make_plan(changed).largest().peak_bytes(), advice.peak_bytes) << advice.change;
+    EXPECT_EQ(static_cast<int64_t>(plan.largest().peak_bytes() - advice.peak_bytes), advice.saved_bytes)
+        << advice.change;
+  }
+  EXPECT_TRUE(changes.contains("recompute.mode \"none\" → \"selective\""));
+  EXPECT_TRUE(changes.contains("recompute.mode \"none\" → \"full\""));
+  EXPECT_TRUE(changes.contains("train.micro_batch_size 4 → 2"));
+  EXPECT_TRUE(changes.contains("strategy ddp → fsdp2"));
+}
+
+TEST(PlanAdvice, CombinesChangesWhereNoneAloneSuffices) {
+  PlanRequest request = request_of(with_strategy("plugin = \"ddp\""), 4, {"recompute.mode=none"});
+  const AdviceList first = [&] {
+    request.memory_bytes = 1;
+    return advise(request, make_plan(request));
+  }();
+  ASSERT_FALSE(first.single.empty());
+  request.memory_bytes = first.single.front().peak_bytes - 1;
+  const AdviceList list = advise(request, make_plan(request));
+  ASSERT_TRUE(list.together);
+  EXPECT_TRUE(list.together->fits);
+  EXPECT_HAS(list.together->change, " + ");
+}
+
+TEST(PlanAdvice, SaysWhyAChangeIsNoneForThisRun) {
+  PlanRequest request = request_of(with_strategy("plugin = \"fsdp2\""), 4);
+  request.memory_bytes = 1;
+  const AdviceList list = advise(request, make_plan(request));
+  for (const auto& [change, reason] : list.refused) EXPECT_FALSE(reason.empty()) << change;
+  EXPECT_FALSE(list.single.empty());
+}
+
+// ---- reports
+
+TEST(PlanReport, JsonHasASchema) {
+  PlanRequest request = request_of(with_strategy("plugin = \"fsdp2\""), 3);
+  request.memory_bytes = 1;
+  const Plan plan = make_plan(request);
+  const AdviceList advice = advise(request, plan);
+  const Json json = Json::parse(plan_json(plan, &advice).dump());
+  const std::string where = "plan";
+  EXPECT_EQ(json_string(json, "schema", where), "chassis.plan/1");
+  EXPECT_EQ(json_int(json, "world_size", where), 3);
+  EXPECT_EQ(json_int(json, "parameters", where), kParameters);
+  EXPECT_FALSE(json_bool(json, "fits", where));
+  EXPECT_EQ(json_at(json, "mesh", where)["dp_shard"], 3);
+  std::set<int> all;
+  for (const Json& rank : json_at(json, "ranks", where)) {
+    for (const Json& r : rank.at("ranks")) all.insert(r.get<int>());
+    int64_t sum = 0;
+    for (const auto& [name, part] : rank.at("step").at("categories").items()) {
+      EXPECT_GE(part.at("peak").get<int64_t>(), part.at("at_peak").get<int64_t>()) << name;
+      sum += part.at("at_peak").get<int64_t>();
+    }
+    EXPECT_EQ(sum, rank.at("step").at("peak").get<int64_t>());
+    for (const char* key : {"load_peak", "export_peak", "host_peak", "peak"})
+      EXPECT_TRUE(rank.at(key).is_number_unsigned()) << key;
+    for (const Json& count : rank.at("traffic"))
+      for (const char* key : {"group", "op", "calls", "bytes"}) EXPECT_TRUE(count.contains(key)) << key;
+  }
+  EXPECT_EQ(all, (std::set<int>{0, 1, 2}));
+  for (const Json& one : json.at("advice").at("single"))
+    for (const char* key : {"change", "overrides", "world_size", "peak", "saved", "fits"})
+      EXPECT_TRUE(one.contains(key)) << key;
+}
+
+TEST(PlanReport, JsonSaysWhatIsRecomputed) {
+  const auto json_of = [](std::vector<std::string> overrides, uint64_t memory_bytes) {
+    PlanRequest request = request_of(kRun, 1, std::move(overrides));
+    request.memory_bytes = memory_bytes;
+    return Json::parse(plan_json(make_plan(request), nullptr).dump());
+  };
+  const Json some = json_of({"recompute.mode=selective", "recompute.blocks=2"}, 0);
+  EXPECT_EQ(some["recompute"], "selective");
+  EXPECT_EQ(some["recompute_blocks"], 2);
+  EXPECT_TRUE(some["recompute_others"].is_null());
+  const Json& modes = some["recompute_modes"];
+  const auto peak_of = [&](const char* mode) { return modes[mode]["peak"].get<uint64_t>(); };
+  EXPECT_LT(peak_of("full"), peak_of("selective"));
+  EXPECT_LT(peak_of("selective"), peak_of("none"));
+  const Json all = json_of({"recompute.mode=selective"}, 0);
+  EXPECT_TRUE(all["recompute_blocks"].is_null());
+  EXPECT_EQ(all["ranks"][0]["step"]["peak"], peak_of("selective"));
+  const Json mixed = json_of({}, all["ranks"][0]["peak"].get<uint64_t>() - 1);
+  EXPECT_EQ(mixed["recompute"], "full");
+  EXPECT_EQ(mixed["recompute_blocks"], 1);
+  EXPECT_EQ(mixed["recompute_others"], "selective");
+}
+
+TEST(PlanReport, HtmlIsOneFileThatFetchesNothing) {
+  PlanRequest request = request_of(with_strategy("plugin = \"fsdp2\""), 3, {"run.name=\"a <b> & c\""});
+  request.memory_bytes = 1 << 20;
+  const Plan plan = make_plan(request);
+  const AdviceList advice = advise(request, plan);
+  const std::string html = plan_html(plan, &advice);
+  for (const char* part :
+       {"<!doctype html>", "<style>", "<svg", "rank 2", "activations", "limit 1 MiB", "a &lt;b&gt; &amp; c", "</html>"})
+    EXPECT_HAS(html, part);
+  for (const char* outside : {"http:", "https:", "src=", "href=", "<script", "<link", "@import", "url("})
+    EXPECT_EQ(html.find(outside), std::string::npos) << outside;
+  for (const char* bad : {"nan", "inf\"", "width=\"-", "height=\"-"})
+    EXPECT_EQ(html.find(bad), std::string::npos) << bad;
+}
+
+TEST(PlanReport, TextIsAsItWas) {
+  PlanRequest request =
+      request_of(with_strategy("plugin = \"fsdp2\""), 3,
+                 {"train.global_batch_size=24", "attention.plugin=\"naive\"", "kernels.plugins=[\"reference\"]"});
+  const std::string text = plan_text(make_plan(request), nullptr);
+  const std::string golden = CHASSIS_TEST_SOURCE_DIR "/tests/golden/plan/small.txt";
+  if (std::getenv("CHASSIS_UPDATE_GOLDEN") != nullptr) test::write_text(golden, text);
+  EXPECT_EQ(text, text_of_file(golden));
+}
+
+TEST(PlanReport, RanksReadAsRanges) {
+  EXPECT_EQ(ranks_text({0}), "0");
+  EXPECT_EQ(ranks_text({0, 1, 2, 5, 7, 8}), "0-2, 5, 7-8");
+}
+
+}  // namespace
+}  // namespace chassis

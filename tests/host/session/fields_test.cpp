@@ -1,0 +1,54 @@
+// What a model takes of a batch is what the data gives, or is refused by name.
+#include "host/session/fields.hpp"
+
+#include <gtest/gtest.h>
+
+#include "tests/host/program/recorder.hpp"
+#include "tests/support/expect_has.hpp"
+
+namespace chassis {
+namespace {
+
+using test::record;
+using test::Recorder;
+
+Program taking(const std::string& name, uint32_t dtype, const std::vector<DimId>& dims) {
+  return record([&](Recorder& r) {
+    const uint32_t block = r.block("b", [&] {
+      r.field("labels");
+      r.output("x", r.field(name, dtype, dims));
+    });
+    r.chain("c", "", {block});
+  });
+}
+
+std::string refusal(const std::string& name, uint32_t dtype, const std::vector<DimId>& dims) {
+  try {
+    check_fields(taking(name, dtype, dims));
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Fields, AreThoseOfTheModelOrRefusedByName) {
+  const std::vector<DimId> rows = {CHASSIS_DIM_BATCH}, tokens = {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME};
+  EXPECT_EQ(refusal("positions", CHASSIS_DTYPE_I32, tokens), "");
+  const std::string unknown = refusal("pixels", CHASSIS_DTYPE_F32, tokens);
+  EXPECT_HAS(unknown, "the model takes the field 'pixels' of a batch, which the data cannot give");
+  EXPECT_HAS(unknown, "fields: input_ids, labels, positions, document_ids, each i32 [B, T]");
+  EXPECT_HAS(refusal("positions", CHASSIS_DTYPE_F32, rows),
+             "the model takes the field 'positions' as f32 [B], the data gives it as i32 [B, T]");
+}
+
+TEST(Fields, OnlyThoseAreMade) {
+  const Program program = taking("positions", CHASSIS_DTYPE_I32, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME});
+  EXPECT_EQ(field_names(program), (std::vector<std::string>{"labels", "positions"}));
+  const Fields made = unread_fields(program, 2, 8, {}), read = to_fields(Batch(2, 8, 0, field_names(program)), {});
+  ASSERT_EQ(made.size(), 2u);
+  ASSERT_EQ(read.size(), 2u);
+  for (const auto& [name, tensor] : made) EXPECT_EQ(tensor.sizes(), read.at(name).sizes()) << name;
+}
+
+}  // namespace
+}  // namespace chassis

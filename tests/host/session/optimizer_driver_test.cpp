@@ -1,0 +1,93 @@
+#include "host/session/optimizer_driver.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/host/program/cpu_run.hpp"
+#include "tests/support/expect_has.hpp"
+
+namespace chassis {
+namespace {
+
+using test::CpuRun;
+using test::fields_of;
+using test::kIds;
+using test::LoadedPlugins;
+using test::SmallModel;
+
+class OptimizerDriverTest : public testing::Test {
+ protected:
+  OptimizerDriver driver(double weight_decay) {
+    auto instance = plugins_.make("optimizer", "adamw");
+    return OptimizerDriver(std::move(instance), run_.parameters, weight_decay);
+  }
+  LoadedPlugins plugins_;
+  CpuRun run_{SmallModel{}.program(), {plugins_.ops("reference")}};
+};
+
+TEST_F(OptimizerDriverTest, NormIsThatOfAllGradientsAsOneVector) {
+  run_.step({fields_of(kIds, 2)});
+  double sum = 0.0;
+  std::vector<Parameter*> all;
+  for (const auto& p : run_.parameters.all()) {
+    all.push_back(p.get());
+    for (float g : test::values_of(p->gradient)) sum += static_cast<double>(g) * g;
+  }
+  EXPECT_NEAR(std::sqrt(sum_of_squares(all)), std::sqrt(sum), 1e-9);
+  run_.parameters.start_step();
+  EXPECT_EQ(sum_of_squares(all), 0.0) << "gradients of the last step count as zero";
+}
+
+TEST_F(OptimizerDriverTest, AsksForStatesOfTrainedParametersOnly) {
+  for (const auto& p : run_.parameters.all()) p->trainable = p->name.rfind("layers.1", 0) == 0;
+  OptimizerDriver optimizer = driver(0.1);
+  EXPECT_EQ(optimizer.trained().size(), 4u);
+  EXPECT_EQ(optimizer.states().size(), 8u);
+  EXPECT_EQ(optimizer.states()[0].descriptor.fqn, "layers.1.norm.weight.exp_avg");
+  optimizer.allocate({});
+  for (const OptimizerState& state : optimizer.states()) {
+    EXPECT_EQ(state.tensor.sizes(), state.parameter->local_shape);
+    EXPECT_EQ(state.tensor.sum_of_squares(), 0.0);
+  }
+}
+
+TEST_F(OptimizerDriverTest, RefusesAStateWhoseParameterIsNotWhatItsDescriptorSays) {
+  run_.parameters.place(MeshShape({{"dp_shard", 2}}), 0);
+  run_.parameters.find("embed.weight")->descriptor.placements.push_back(Placement::dim_chunk({"dp_shard"}, 0));
+  OptimizerDriver optimizer = driver(0.1);
+  const std::string refusal = test::refusal([&] { optimizer.allocate({}); });
+  EXPECT_HAS(refusal, "state 'embed.weight.exp_avg' is [");
+  EXPECT_HAS(refusal, "] on rank 0 as its parameter is; its descriptor says [");
+}
+
+TEST_F(OptimizerDriverTest, DecaySparesParametersOfOneDimension) {
+  OptimizerDriver optimizer = driver(0.5);
+  optimizer.allocate({});
+  std::map<std::string, std::vector<float>> before;
+  for (const auto& p : run_.parameters.all()) {
+    p->value.fill(2.0);
+    before[p->name] = test::values_of(p->value);
+  }
+  run_.parameters.start_step();
+  optimizer.step(1, 0.1, 1.0);  // gradients are zero: decay alone moves a weight
+  for (const auto& p : run_.parameters.all()) {
+    const float expected = p->local_shape.size() > 1 ? 2.0f * (1.0f - 0.1f * 0.5f) : 2.0f;
+    for (float value : test::values_of(p->value)) EXPECT_NEAR(value, expected, 1e-6) << p->name;
+  }
+}
+
+TEST_F(OptimizerDriverTest, AParameterThatGotNoGradientDoesNotMove) {
+  OptimizerDriver optimizer = driver(0.0);
+  optimizer.allocate({});
+  run_.step({fields_of(kIds, 2)});
+  run_.parameters.find("embed.weight")->gradient_written = false;
+  const auto before = test::values_of(run_.parameters.find("embed.weight")->value);
+  const auto head = test::values_of(run_.parameters.find("lm_head.weight")->value);
+  optimizer.step(1, 0.1, 1.0);
+  EXPECT_EQ(test::values_of(run_.parameters.find("embed.weight")->value), before);
+  EXPECT_NE(test::values_of(run_.parameters.find("lm_head.weight")->value), head);
+}
+
+}  // namespace
+}  // namespace chassis

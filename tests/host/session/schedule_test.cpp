@@ -1,0 +1,52 @@
+#include "host/session/schedule.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace chassis {
+namespace {
+
+LearningRateSchedule schedule(const std::string& name) {
+  return {.name = name, .peak = 2.0, .warmup_steps = 4, .decay_steps = 5, .min_ratio = 0.1, .max_steps = 20};
+}
+
+TEST(Schedule, StepKOfAWarmUpOfNRunsAtKNthsOfThePeak) {
+  for (const char* name : {"constant", "linear", "cosine", "wsd"})
+    for (int64_t k = 1; k <= 4; ++k) EXPECT_DOUBLE_EQ(schedule(name).at(k), 2.0 * static_cast<double>(k) / 4.0) << name;
+}
+
+TEST(Schedule, EndsWhereItShould) {
+  EXPECT_DOUBLE_EQ(schedule("constant").at(20), 2.0);
+  for (const char* name : {"linear", "cosine", "wsd"}) EXPECT_NEAR(schedule(name).at(20), 0.2, 1e-12) << name;
+}
+
+TEST(Schedule, IsHalfWayDownInTheMiddle) {
+  EXPECT_NEAR(schedule("linear").at(12), 2.0 * (0.1 + 0.9 * 0.5), 1e-12);
+  EXPECT_NEAR(schedule("cosine").at(12), 2.0 * (0.1 + 0.9 * 0.5), 1e-12);
+  EXPECT_NEAR(schedule("cosine").at(8), 2.0 * (0.1 + 0.9 * 0.5 * (1.0 + std::sqrt(0.5))), 1e-12);
+}
+
+TEST(Schedule, WsdStaysUntilItsLastSteps) {
+  EXPECT_DOUBLE_EQ(schedule("wsd").at(15), 2.0);
+  EXPECT_NEAR(schedule("wsd").at(16), 2.0 * (0.1 + 0.9 * 0.8), 1e-12);
+}
+
+TEST(Schedule, NeverRisesAfterTheWarmUpAndNeverJumps) {
+  for (const char* name : {"linear", "cosine", "wsd"})
+    for (int64_t step = 5; step <= 20; ++step) {
+      EXPECT_LE(schedule(name).at(step), schedule(name).at(step - 1)) << name << " " << step;
+      EXPECT_LT(schedule(name).at(step - 1) - schedule(name).at(step), 0.45) << name << " " << step;
+    }
+}
+
+TEST(Schedule, WithoutAWarmUpTheFirstStepIsNearThePeak) {
+  LearningRateSchedule linear = schedule("linear");
+  linear.warmup_steps = 0;
+  EXPECT_NEAR(linear.at(1), 2.0 * (0.1 + 0.9 * 0.95), 1e-12);
+}
+
+TEST(Schedule, BeyondTheLastStepItStaysAtTheEnd) { EXPECT_NEAR(schedule("cosine").at(30), 0.2, 1e-12); }
+
+}  // namespace
+}  // namespace chassis

@@ -1,0 +1,208 @@
+// A library whose members do what no plugin may, by option, for plugin_faults_test.cpp and plugin_results_test.cpp.
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "chassis/ops.hpp"
+#include "chassis/optimizer.hpp"
+#include "chassis/options.hpp"
+#include "chassis/plugin.hpp"
+#include "chassis/tokenizer.hpp"
+
+namespace {
+
+using namespace chassis;
+
+[[noreturn]] void hang() {
+  std::fprintf(stderr, "hanging\n");
+  for (;;) pause();
+}
+
+// Through a volatile, so that no compiler sees through it.
+void (*volatile bad_function)() = reinterpret_cast<void (*)()>(0x10);
+volatile int never = 1 << 30;
+__attribute__((noinline)) int sink_without_end(int depth) {
+  volatile char room[1024];
+  room[depth & 1023] = static_cast<char>(depth);
+  return depth == never ? 0 : sink_without_end(depth + 1) + room[0];
+}
+
+class FaultyKernel final : public Kernel {
+ public:
+  explicit FaultyKernel(std::string fault) : fault_(std::move(fault)) {}
+  void forward(Call& call) override {
+    if (fault_ == "bad call") bad_function();
+    if (fault_ == "overflow" && sink_without_end(0) == 1) return;
+    if (fault_ == "_exit") _exit(0);
+    if (fault_ == "no message") throw Failure(CHASSIS_UNAVAILABLE, "");
+    if (fault_ == "fails with OK") throw Failure(CHASSIS_OK, "it went wrong");
+    if (fault_ == "unknown status") throw Failure(777, "it went wrong");
+    const Tensor own = Tensor::create_like(call.host(), call.input(0));
+    if (fault_ == "lent handle") call.raw().outputs[0] = call.input(1).handle();
+    if (fault_ == "released handle") call.raw().outputs[0] = own.handle();  // as the kernel ends
+    if (fault_ == "one handle twice") call.raw().outputs[0] = call.raw().saved[0] = own.retain().release();
+    if (fault_ == "garbage handle") call.raw().outputs[0] = reinterpret_cast<chassis_tensor_t>(0x1234);
+    if (fault_ == "another handle") call.raw().outputs[0] = own.retain().release();
+    if (fault_ == "exit") std::exit(0);
+    if (fault_ == "quick_exit") std::quick_exit(0);
+    if (fault_ == "abort") std::abort();
+    if (fault_ == "crash") *static_cast<volatile int*>(nullptr) = 1;
+    if (fault_ == "hang") hang();
+    // Else it leaves its output empty.
+  }
+
+ private:
+  std::string fault_;
+};
+
+class Unruly : public Ops {
+ public:
+  static constexpr std::string_view kDoc = "does what no plugin may, for tests";
+  static constexpr std::string_view kPatterns[] = {"add"};
+  static const Options& options() {
+    static const Options schema = {option("fault", "refuse")
+                                       .choices({"refuse",
+                                                 "print",
+                                                 "exit",
+                                                 "exit when made",
+                                                 "quick_exit",
+                                                 "_exit",
+                                                 "abort",
+                                                 "crash",
+                                                 "bad call",
+                                                 "overflow",
+                                                 "hang",
+                                                 "hang when made",
+                                                 "no output",
+                                                 "lent handle",
+                                                 "released handle",
+                                                 "one handle twice",
+                                                 "garbage handle",
+                                                 "another handle",
+                                                 "no message",
+                                                 "fails with OK",
+                                                 "unknown status"})};
+    return schema;
+  }
+  explicit Unruly(const Host& host) : Ops(host), fault_(option_value<std::string>(host, "fault")) {
+    if (fault_ == "exit when made") std::exit(0);
+    if (fault_ == "hang when made") hang();
+    if (fault_ != "print") return;
+    std::printf("a plugin says hello\n");
+    if (::write(STDOUT_FILENO, "and again\n", 10) != 10) std::abort();
+  }
+
+  double claim(const NodeView&) override {
+    if (fault_ == "refuse" || fault_ == "print") refuse("it is not in the mood");
+    return 1.0;
+  }
+  void infer(const NodeView& node, Infer& out) override {
+    if (fault_ == "one handle twice") out.saves(node.input(0).dtype(), node.input(0).local_shape());
+    if (fault_ == "another handle") out.flags(CHASSIS_KERNEL_HOST_OUTPUTS);
+  }
+  std::unique_ptr<Kernel> create_kernel(const NodeView&) override { return std::make_unique<FaultyKernel>(fault_); }
+
+ private:
+  std::string fault_;
+};
+
+class Misspelt final : public Unruly {
+ public:
+  static constexpr std::string_view kId = "misspelt";
+  static constexpr std::string_view kPatterns[] = {"add+rms_nrom"};
+  using Unruly::Unruly;
+};
+
+class Misnumbering final : public Tokenizer {
+ public:
+  static constexpr std::string_view kId = "misnumbering";
+  static constexpr std::string_view kDoc = "ids and counts that make no sense, for tests";
+  static const Options& options() {
+    static const Options schema = {option("fault", "none")
+                                       .choices({"none", "no vocabulary", "huge vocabulary", "special id",
+                                                 "no fingerprint", "id", "negative id", "count", "bytes"})};
+    return schema;
+  }
+  explicit Misnumbering(const Host& host) : Tokenizer(host), fault_(option_value<std::string>(host, "fault")) {}
+
+  TokenizerInfo info() const override {
+    TokenizerInfo info{.vocab_size = 10, .fingerprint = "ten"};
+    if (fault_ == "no vocabulary") info.vocab_size = -3;
+    if (fault_ == "huge vocabulary") info.vocab_size = int64_t{1} << 40;
+    if (fault_ == "special id") info.eos_id = 10;
+    if (fault_ == "no fingerprint") info.fingerprint = "";
+    return info;
+  }
+  void encode(std::string_view text, IdSink& out) const override {
+    for (size_t i = 0; i < text.size(); ++i)
+      out.push(i != 1 ? 3 : fault_ == "id" ? 10 : fault_ == "negative id" ? -1 : 3, i);
+    for (int i = 0; fault_ == "count" && i < 1000; ++i) out.push(3, 0);
+  }
+  void decode(std::span<const int32_t> ids, ByteSink& out) const override {
+    for (size_t i = 0; i < ids.size(); ++i) out.push("x");
+    for (int i = 0; fault_ == "bytes" && i < 10000; ++i)
+      out.push(
+          "a line of 100 bytes that comes ten thousand times where nobody "
+          "has asked for more than a single id");
+  }
+
+ private:
+  std::string fault_;
+};
+
+class Misdeclaring final : public Optimizer {
+ public:
+  static constexpr std::string_view kId = "misdeclaring";
+  static constexpr std::string_view kDoc = "states that make no sense, for tests";
+  static const Options& options() {
+    static const Options schema = {
+        option("fault", "none")
+            .choices({"none", "count", "size", "role", "same role", "path", "dtype", "shape", "granularity", "block"})};
+    return schema;
+  }
+  explicit Misdeclaring(const Host& host) : Optimizer(host) {
+    const auto fault = option_value<std::string>(host, "fault");
+    states_ = {element_state("exp_avg"), element_state("other")};
+    if (fault == "count") states_.resize(1000, element_state("exp_avg"));
+    chassis_state_desc_t& second = states_[1];
+    if (fault == "size") second.struct_size = 0;
+    if (fault == "role") second.role = str("");
+    if (fault == "same role") second.role = str("exp_avg");
+    if (fault == "path") second.role = str("../exp_avg");
+    if (fault == "dtype") second.dtype = 77;
+    if (fault == "shape") second.shape = 9;
+    if (fault == "granularity") second.granularity = 4;
+    if (fault == "block") second.granularity = CHASSIS_GRANULARITY_BLOCK, second.block = 0;
+  }
+  std::span<const chassis_state_desc_t> states() const override { return states_; }
+  void step(const OptimizerStep&) override {}
+
+ private:
+  std::vector<chassis_state_desc_t> states_;
+};
+
+class Greedy final : public Optimizer {
+ public:
+  static constexpr std::string_view kId = "greedy";
+  static constexpr std::string_view kDoc = "an option that is a key of the host, for tests";
+  static const Options& options() {
+    static const Options schema = {option("lr", 0.1)};
+    return schema;
+  }
+  using Optimizer::Optimizer;
+  std::span<const chassis_state_desc_t> states() const override { return {}; }
+  void step(const OptimizerStep&) override {}
+};
+
+// Prints, or ends the process, before the program knows that it is there.
+__attribute__((constructor)) void print_when_loaded() {
+  if (std::getenv("CHASSIS_TEST_PRINT")) std::printf("a constructor says hello\n");
+  if (std::getenv("CHASSIS_TEST_ABORT")) std::abort();
+}
+
+}  // namespace
+
+CHASSIS_PLUGIN("license=Apache-2.0\n", Unruly, Misspelt, Misnumbering, Misdeclaring, Greedy)
