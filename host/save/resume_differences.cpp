@@ -175,7 +175,7 @@ std::vector<ResumeDifference> model_differences(const std::string& weights, cons
   for (auto& [key, value] : dotted_values(parse_json(read_file(path, uint64_t{4} << 20), path)))
     saved[key] = std::move(value);
   std::vector<ResumeDifference> out;
-  for (const auto& [key, value] : dotted_values(parse_json(session.model_config(), "the model's config"))) {
+  for (const auto& [key, value] : dotted_values(parse_json(session.model().plugin().config(), "the model's config"))) {
     const auto was = saved.find(key);
     if (was == saved.end() || was->second == value) continue;
     out.push_back(
@@ -224,7 +224,8 @@ ResumeDifferences resume_differences(const std::string& checkpoint, int64_t step
   const bool in_own_directory = checkpoint.starts_with(session.config().get_string("run.output_dir") + "/checkpoints/");
   if (settings) compare_settings(*settings, session.config(), in_own_directory, out);
   if (manifest.about.is_object() && manifest.about.contains("plugins"))
-    compare_lock(manifest.about["plugins"], session.plugins_lock(), session.config(), out);
+    compare_lock(manifest.about["plugins"], plugins_lock(session.plugins().registry(), session.compiled()),
+                 session.config(), out);
   const int64_t max_steps =
       int_or(manifest.state, "length", "max_steps", settings ? int_or(*settings, "run", "max_steps", 0) : 0);
   compare_schedule(saved_schedule(settings.value_or(Json()), max_steps, schedule), schedule, step, out);

@@ -14,13 +14,14 @@ namespace {
 Dtype export_dtype(Session& session) {
   const std::string name = session.config().get_string("export.dtype");
   if (name != "auto") return float_dtype(name, "export.dtype");
-  return float_dtype(session.stored_dtype(), "the model's dtype, which export.dtype = \"auto\" follows,");
+  return float_dtype(session.model().stored_dtype(session.config()),
+                     "the model's dtype, which export.dtype = \"auto\" follows,");
 }
 
 }  // namespace
 
 std::unique_ptr<Instance> slot_format(Session& session, const std::string& slot) {
-  return session.create(slot, "format", session.config().get_string(slot + ".plugin"));
+  return session.plugins().create(slot, "format", session.config().get_string(slot + ".plugin"));
 }
 
 uint64_t bucket_bytes(const Session& session) {
@@ -34,13 +35,18 @@ std::string format_of(Session& session, const std::string& path) {
 }
 
 std::unique_ptr<CheckpointReader> open_directory(Session& session, const std::string& path) {
+  PluginRegistry& registry = session.plugins().registry();
   const std::string likely = format_of(session, path);
-  std::vector<std::string> formats = session.registry().index().ids("format");
-  std::erase(formats, likely);
+  // Rationale: a format of any other folder reads files only if the configuration or a manifest names it.
+  std::vector<std::string> formats = registry.index().ids("format");
+  std::erase_if(formats, [&](const std::string& id) {
+    return id == likely || !registry.index().is_of_program(registry.index().at("format", id).path);
+  });
   formats.insert(formats.begin(), likely);
   std::optional<NotOfFormat> first;
   for (const std::string& id : formats) {
-    const auto instance = session.registry().open("format", id);
+    const bool has_slot = id == session.config().get_string("export.plugin");
+    const auto instance = has_slot ? slot_format(session, "export") : registry.open("format", id);
     const FormatPlugin format(*instance);
     if (format.only_written() || format.isolated()) continue;
     try {
@@ -113,9 +119,9 @@ SavePlan plan_export(Session& session, const FormatPlugin& format) {
 }
 
 std::string export_config(Session& session) {
-  Json config = parse_json(session.model_config(), "the model's config");
+  Json config = parse_json(session.model().plugin().config(), "the model's config");
   if (!config.is_object())
-    throw plugin_error("model '" + session.model_member() + "' gives a config that is no object");
+    throw plugin_error("model '" + session.model().member() + "' gives a config that is no object");
   const std::string_view name = float_dtype_name(export_dtype(session));
   for (const char* key : {"dtype", "torch_dtype"})
     if (config.contains(key) || std::string_view(key) == "torch_dtype") config[key] = name;
