@@ -67,8 +67,7 @@ void add_candidates(RunProviders& chosen, bool attention, const Config& config, 
     if (std::ranges::any_of(named, [&](const std::string& name) { return without_version(name) == id; })) continue;
     try {
       // [kernels.ID] holds its options, whatever it computes.
-      auto instance =
-          auto_kernels ? plugins.create("kernels." + id, "ops", id) : plugins.registry().open("ops", id);
+      auto instance = auto_kernels ? plugins.create("kernels." + id, "ops", id) : plugins.registry().open("ops", id);
       const OpsProvider provider = ops_provider(*instance);
       check_provider(provider);
       if (!competes_in(provider, attention)) continue;

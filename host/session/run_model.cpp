@@ -98,9 +98,7 @@ ModelSource find_model(const Config& config, const PluginRegistry& registry) {
 }
 
 RunModel::RunModel(Config& config, RunPlugins& plugins, ModelSource source)
-    : source_(std::move(source)),
-      instance_(plugins.create("model", "model", source_.member)),
-      plugin_(*instance_) {
+    : source_(std::move(source)), instance_(plugins.create("model", "model", source_.member)), plugin_(*instance_) {
   if (config.has("model.path")) {
     try {
       plugin_.configure(source_.config_text);
@@ -111,11 +109,13 @@ RunModel::RunModel(Config& config, RunPlugins& plugins, ModelSource source)
     }
     return;
   }
-  // A config.json holds much that changes nothing here. Each key of [model] config was written for this run, so one that
-  // the model ignores is a mistake.
-  const log::CapturedWarnings ignored;
-  plugin_.configure(source_.config_text);
-  for (const std::string& finding : ignored.texts()) add_ignored_key(config, plugin_.config(), finding);
+  // A config.json holds much that changes nothing here. Each key of [model] config was written for this run, so one
+  // that the model ignores is a mistake.
+  {
+    const log::CapturedWarnings ignored;
+    plugin_.configure(source_.config_text);
+    for (const std::string& finding : ignored.texts()) add_ignored_key(config, plugin_.config(), finding);
+  }
   count_preset_sizes(config.json("model.config"), plugin_.config(), source_.member);
 }
 

@@ -27,8 +27,8 @@ struct Runtime {
   std::unique_ptr<OptimizerDriver> optimizer;  // of a configuration that is read for training
 };
 
-// Compiles what the model records, and proves what the use of the configuration needs; allocates no parameter. The model
-// outlives it.
+// Compiles what the model records, and proves what the use of the configuration needs; allocates no parameter. The
+// model outlives it.
 Runtime make_runtime(const Config& config, RunPlugins& plugins, const RunModel& model,
                      const std::vector<std::string>& candidates, ResolveOptions options, const ProgramPasses& passes);
 // The optimizer that the configuration names.

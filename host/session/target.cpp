@@ -64,15 +64,18 @@ Device choose_device(const Config& config, const Target& target, const World& wo
 }
 
 void set_rank_threads(const Config& config, const World& world) {
-  if (const int64_t threads = config.get_int("run.threads")) set_threads(static_cast<int>(threads));
-  else if (world.size() > 1) share_cores(world);
+  if (const int64_t threads = config.get_int("run.threads"))
+    set_threads(static_cast<int>(threads));
+  else if (world.size() > 1)
+    share_cores(world);
 }
 
 Dtype compute_dtype(const Config& config, const Target& target, Device device) {
   const Dtype dtype = dtype_from_setting(config.get_string("precision.compute"), device);
   if (dtype == Dtype::bf16 && !target.without_device && !has_fast_bf16(device))
-    counted_warning("slow bf16", "bf16 matrix products are up to 8 times slower than fp32 on this processor, which has "
-                                 "neither AMX nor AVX512-BF16; precision.compute = \"fp32\" is faster");
+    counted_warning("slow bf16",
+                    "bf16 matrix products are up to 8 times slower than fp32 on this processor, which has "
+                    "neither AMX nor AVX512-BF16; precision.compute = \"fp32\" is faster");
   return dtype;
 }
 

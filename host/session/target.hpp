@@ -12,8 +12,8 @@
 namespace chassis {
 
 struct Target {
-  bool without_device = false;      // claims and shapes on the CPU; nothing is allocated
-  bool as_configured = false;       // without a device: claims are for the one that run.device names, there or not
+  bool without_device = false;       // claims and shapes on the CPU; nothing is allocated
+  bool as_configured = false;        // without a device: claims are for the one that run.device names, there or not
   std::optional<Device> as_on = {};  // without a device: claims are for this one
 };
 
@@ -24,7 +24,8 @@ std::function<std::optional<CudaFacts>()> cuda_facts_of(const Config& config, co
 
 // Of this rank. Throws a config error if it is not there.
 Device choose_device(const Config& config, const Target& target, const World& world);
-// Gives the pools of LibTorch and of the kernels their number of threads: run.threads, or this rank's part of the cores.
+// Gives the pools of LibTorch and of the kernels their number of threads: run.threads, or this rank's part of the
+// cores.
 void set_rank_threads(const Config& config, const World& world);
 // What precision.compute says for this device. Counts a warning where bf16 is slow.
 Dtype compute_dtype(const Config& config, const Target& target, Device device);
