@@ -34,7 +34,13 @@ struct RunContext {
   int64_t batch = 0;  // B and T of this micro-batch
   int64_t time = 0;
   double loss_scale = 1.0;
-  std::optional<Device> rehearsal;  // a meta device: tensors lie there and kernels are not called
+  std::optional<Device> rehearsal;  // a meta device: tensors are allocated there and kernels are not called
+
+  Device device() const { return rehearsal ? *rehearsal : options->device; }
+  // For this micro-batch.
+  std::vector<int64_t> local_shape(const GraphValue& value) const {
+    return layout->local_shape(*program, value, batch, time);
+  }
 };
 
 // What a forward leaves for its backward.
