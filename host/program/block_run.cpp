@@ -1,3 +1,4 @@
+// Walks the nodes of a block, calls kernels and collectives, and sums gradients.
 #include "host/program/block_run.hpp"
 
 #include <algorithm>
@@ -72,7 +73,7 @@ class BlockRun {
  private:
   chassis_tensor_t handle(ValueId v) const { return v == kAbsent ? nullptr : frame_.values[v].handle(); }
 
-  // What a node saves for its backward comes from its last run.
+  // `again`: backward runs the node again. Tensors saved for backward come from the node's last run.
   void forward_node(size_t n, bool training, bool again) {
     const Node& node = block_.nodes[n];
     const MemoryTag tag(node.has_logits ? MemoryCategory::kLogits : MemoryCategory::kActivations);
@@ -97,7 +98,7 @@ class BlockRun {
     }
     for (chassis_tensor_t& saved : call_.saved) {
       if (!saved) continue;
-      Tensor taken = KernelCall::take(saved);  // also what a provider saves for no backward
+      Tensor taken = KernelCall::take(saved);  // freed at once if no backward follows
       if (call_.raw.flags & CHASSIS_CALL_TRAINING) frame_.saved[n].push_back(std::move(taken));
     }
     if ((call_.raw.flags & CHASSIS_CALL_TRAINING) && !with_gradients) check_saved(context_, node, frame_.saved[n]);
@@ -112,7 +113,7 @@ class BlockRun {
     for (ValueId v : node.dead_after_again) frame_.values[v].reset();
   }
 
-  // Keys are those of all positions so far, queries the new ones. Documents do not matter: a row is one.
+  // Keys cover all positions so far, queries only the new ones. Document ids are not needed: each row is one document.
   void read_cache(const Node& node, Tensor (&cached)[2]) {
     for (uint32_t i = 0; i < 2; ++i) {
       cached[i] = context_.cache->append(context_.unit, node.ops[0], i == 1, frame_.values[node.inputs[1 + i]]);
@@ -142,7 +143,7 @@ class BlockRun {
     const Node& node = block_.nodes[n];
     const Tensor scale = loss_gradient();
     call_.grad_outputs[0] = scale.handle();
-    pass_param_gradients(node);
+    lend_param_gradients(node);
     run(node, node.provider->table->forward_backward, "forward_backward");
     mark_written(node);
     adopt_input_gradients(node);
@@ -170,7 +171,7 @@ class BlockRun {
   }
 
   Tensor collective(const Op& op, const std::string& id, const Tensor& input) {
-    CHASSIS_CHECK(context_.collectives, "the program has collectives, but there is no communication");
+    CHASSIS_CHECK(context_.collectives, "the program has collectives, but the executor was given none");
     return context_.collectives->run(id, std::get<std::string>(*op.attr("axis")),
                                      static_cast<int>(op.attr_int("dim", 0)), input);
   }
@@ -191,7 +192,7 @@ class BlockRun {
       if (node.keeps_input(i)) call_.inputs[i] = handle(node.inputs[i]);
     for (size_t i = 0; i < node.params.size(); ++i) call_.params[i] = parameter(node.params[i]).value.handle();
     for (size_t i = 0; i < frame_.saved[n].size(); ++i) call_.saved[i] = frame_.saved[n][i].handle();
-    pass_param_gradients(node);
+    lend_param_gradients(node);
 
     if (node.flag(CHASSIS_KERNEL_COMPOSED) && !context_.rehearsal) {
       const PluginCall call(*node.site, "backward by autograd", unit());
@@ -208,7 +209,7 @@ class BlockRun {
     adopt_input_gradients(node);
   }
 
-  // A provider that can add is given the gradient that other readers of the input have left so far.
+  // A provider that can add gets the gradient that other readers of the input have summed so far.
   void lend_input_gradients(const Node& node) {
     if (!node.flag(CHASSIS_KERNEL_ADDS_GRAD_INPUTS)) return;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
@@ -216,7 +217,7 @@ class BlockRun {
       if (std::count(node.inputs.begin(), node.inputs.begin() + static_cast<std::ptrdiff_t>(i), node.inputs[i]))
         continue;
       Tensor& gradient = frame_.gradients[node.inputs[i]];
-      if (gradient && owned(node.inputs[i])) call_.grad_inputs[i] = gradient.release();
+      if (gradient && owns_gradient(node.inputs[i])) call_.grad_inputs[i] = gradient.release();
     }
   }
 
@@ -233,14 +234,14 @@ class BlockRun {
     }
   }
 
-  // The ABI lets a provider leave out a gradient that is zero; who does it should be seen.
+  // The ABI lets a provider leave out a zero gradient. Counted, so that the user sees which provider does it.
   static void count_missing_gradient(const Node& node, size_t i) {
     counted_warning(provider_on(node) + ": gradients left out",
-                    provider_on(node) + " made no gradient of input " + std::to_string(i) + ", which counts as zero");
+                    provider_on(node) + " returned no gradient of input " + std::to_string(i) + "; it counts as zero");
   }
 
-  // A gradient may be the very tensor that came as a gradient of an output (add hands its own through), so what is
-  // added to must be known to be nobody else's.
+  // A gradient may share its memory with the gradient of an output (add passes its own through), so a shared sum is
+  // cloned before anything is added to it.
   void accumulate(ValueId value, Tensor gradient) {
     if (!gradient) return;
     Tensor& sum = frame_.gradients[value];
@@ -248,19 +249,19 @@ class BlockRun {
       sum = std::move(gradient);
       return;
     }
-    if (!owned(value)) sum = sum.clone();
+    if (!owns_gradient(value)) sum = sum.clone();
     sum.add(gradient);
   }
 
-  // No other value's gradient lies in the same storage.
-  bool owned(ValueId value) const {
+  // No gradient of another value shares its storage.
+  bool owns_gradient(ValueId value) const {
     const Tensor& gradient = frame_.gradients[value];
     for (ValueId v = 0; v < frame_.gradients.size(); ++v)
       if (v != value && frame_.gradients[v] && frame_.gradients[v].shares_storage_with(gradient)) return false;
     return true;
   }
 
-  void pass_param_gradients(const Node& node) {
+  void lend_param_gradients(const Node& node) {
     for (size_t i = 0; i < node.params.size(); ++i) {
       Parameter& p = parameter(node.params[i]);
       if (!block_.slot_trainable[node.params[i]]) continue;
@@ -300,9 +301,9 @@ class BlockRun {
       const PluginCall call(*node.site, phase, unit());
       call_.remember_given();
       chassis_status_t* const status = kernel(node.provider->self, node.kernel.get(), &call_.raw);
-      const std::string foreign = call_.drop_foreign(node.provider->tracked);
+      const std::string invalid = call_.drop_invalid(node.provider->tracked);
       if (status) throw_if_failed(status, provider_on(node));
-      if (!foreign.empty()) throw plugin_error(provider_on(node) + own_call_phase() + ": " + foreign);
+      if (!invalid.empty()) throw plugin_error(provider_on(node) + own_call_phase() + ": " + invalid);
       return;
     }
     const bool is_forward = kernel == table->forward;
@@ -311,7 +312,7 @@ class BlockRun {
     if (!is_forward) rehearse_backward(block_, node, context_, call_.raw);
   }
 
-  // As infer asked for at the planned sizes; in proportion for more rows or positions.
+  // As many bytes as infer asked for at the planned sizes, scaled up for more rows or positions.
   Tensor workspace(const Node& node, uint64_t bytes) const {
     if (!node.flag(CHASSIS_KERNEL_HOST_WORKSPACE) || bytes == 0) return {};
     const int64_t planned = context_.options->batch * context_.options->time, now = context_.batch * context_.time;

@@ -1,3 +1,4 @@
+// Which handles a kernel may return, and how the returned tensors must look.
 #include "host/program/kernel_call.hpp"
 
 #include <algorithm>
@@ -65,7 +66,7 @@ void KernelCall::remember_given() {
   given_gradients_ = grad_inputs;
 }
 
-std::string KernelCall::drop_foreign(bool tracked) {
+std::string KernelCall::drop_invalid(bool tracked) {
   const LentHandles lent[] = {{"input", inputs},
                               {"parameter", params},
                               {"gradient of output", grad_outputs},
@@ -79,9 +80,9 @@ std::string KernelCall::drop_foreign(bool tracked) {
     if (handle == given) return;
     std::string wrong;
     if (given)
-      wrong = "another handle than the one that the host gave to be written";
+      wrong = "not the handle that the host gave it to write to";
     else if (std::any_of(seen_.begin(), seen_.end(), [&](auto* other) { return *other == handle; }))
-      wrong = "a handle that it gave back before in the same call; each needs one of its own";
+      wrong = "a handle that it gave back before in the same call; each tensor needs its own handle";
     else
       wrong = why_not_its_own(handle, tracked, lent);
     if (wrong.empty()) return seen_.push_back(&handle);
@@ -126,18 +127,18 @@ void check_gradient(const KernelCall& call, const ResolvedBlock& block, const Ru
 
 void check_saved(const RunContext& context, const Node& node, const std::vector<Tensor>& saved) {
   if (saved.size() != node.infer.num_saved)
-    throw plugin_error(provider_on(node) + ": infer promised " + std::to_string(node.infer.num_saved) +
-                       " saved tensors, forward made " + std::to_string(saved.size()));
+    throw plugin_error(provider_on(node) + ": infer sets num_saved to " + std::to_string(node.infer.num_saved) +
+                       ", but forward saved " + std::to_string(saved.size()));
   if (!is_planned_size(context)) return;
   for (uint32_t i = 0; i < node.infer.num_saved; ++i) {
     const chassis_saved_t& declared = node.infer.saved[i];
     const int64_t elements = numel(Shape(std::span(declared.sizes, declared.num_dims)));
     const Tensor& made = saved[i];
     if (made.num_elements() != elements || static_cast<uint32_t>(made.dtype()) != declared.dtype)
-      throw plugin_error(provider_on(node) + ": infer promised " + std::to_string(elements) +
-                         " elements of saved tensor " + std::to_string(i) + ", forward made " +
-                         std::to_string(made.num_elements()) + " (" + std::string(dtype_name(made.dtype())) + " for " +
-                         std::string(dtype_name(static_cast<Dtype>(declared.dtype))) + ")");
+      throw plugin_error(provider_on(node) + ": forward saved tensor " + std::to_string(i) + " with " +
+                         std::to_string(made.num_elements()) + " elements of " + std::string(dtype_name(made.dtype())) +
+                         ", but infer declared " + std::to_string(elements) + " of " +
+                         std::string(dtype_name(static_cast<Dtype>(declared.dtype))));
   }
 }
 

@@ -27,7 +27,7 @@ class KernelCall {
   void remember_given();
   // Drops, without reading them, returned handles that are not the kernel's to return. Returns the first one and the
   // reason; empty if there is none. `tracked` as in why_not_its_own.
-  std::string drop_foreign(bool tracked);
+  std::string drop_invalid(bool tracked);
 
   // Takes over the tensor that the kernel put there.
   static Tensor take(chassis_tensor_t& handle) { return Tensor::adopt(std::exchange(handle, nullptr)); }

@@ -1,3 +1,4 @@
+// Shards: resident tensors, gathers, and the table for strategies.
 #include "host/program/shards.hpp"
 
 #include <algorithm>
@@ -10,8 +11,8 @@
 namespace chassis {
 namespace {
 
-// From here on a parameter has a collective of its own in what is started as one, which saves copies.
-constexpr int64_t kAloneBytes = 16 << 20;
+// From this size on a parameter has a separate collective in its launch, which saves copies.
+constexpr int64_t kSeparateBytes = 16 << 20;
 
 Shards& self_of(const chassis_shards_t* table) { return *static_cast<Shards*>(table->impl); }
 
@@ -83,11 +84,11 @@ Shards::Part Shards::part(const Entry& e, int rank) {
   return {begin, std::min(e.elements, begin + e.chunk) - begin};
 }
 
-// Elements in a rank's row: its part, padded where every rank sends as much.
+// Elements in a rank's row: its part, padded if every rank sends the same number.
 int64_t Shards::sent(const Entry& e, int rank) { return e.rule.owner >= 0 ? part(e, rank).length : e.chunk; }
 
-// A backend that moves nothing leaves results undefined: there is nothing to copy either.
-bool Shards::moves() const { return !communicator_.is_fake(); }
+// The results of a fake backend are undefined, so they are not copied.
+bool Shards::moves_data() const { return !communicator_.is_fake(); }
 
 Shards::Entry& Shards::entry(uint32_t id) {
   if (id >= entries_.size())
@@ -102,13 +103,13 @@ void Shards::allocate() {
       p.value.reset();
       continue;
     }
-    if (p.value) continue;  // of one shape with its shard: the table has made it
+    if (p.value) continue;  // has the shape of its shard, so the table has allocated it
     MemoryTag tag(MemoryCategory::kParameters);
-    if (e.rule.kind != CHASSIS_SHARD_FLAT || e.rule.owner >= 0 || !resident_in_shards(e)) {
+    if (e.rule.kind != CHASSIS_SHARD_FLAT || e.rule.owner >= 0 || !value_can_be_shard(e)) {
       p.value = Tensor::empty(p.local_shape, parameters_.compute(), device_);
       continue;
     }
-    // The shard is a stretch of the whole tensor, whose memory ends in the padding.
+    // The shard is a slice of the whole tensor, whose memory has the padding at its end.
     const int64_t sizes[] = {e.chunk * group_size(e)};
     const Tensor whole = Tensor::zeros(sizes, p.shard.dtype(), device_);
     p.value = whole.narrow(0, 0, e.elements).view(p.local_shape);
@@ -116,7 +117,7 @@ void Shards::allocate() {
   }
 }
 
-void Shards::touch() {
+void Shards::mark_stale() {
   for (Entry& e : entries_) {
     const Parameter& p = *e.parameter;
     e.fresh = e.rule.resident && !e.group && p.value && p.value.shares_storage_with(p.shard);
@@ -136,46 +137,46 @@ bool Shards::is_whole(uint32_t id) const { return entries_.at(id).state == State
 // ---- gather
 
 void Shards::gather(std::span<const uint32_t> ids, const std::string& name) {
-  Batches batches;
+  Launches launches;
   for (uint32_t id : ids) {
     Entry& e = entry(id);
     ++e.uses;
     if (e.state != State::kSharded) continue;
     CommGroup* group = e.kept ? e.kept_group : e.group;
     if (!group) {
-      make_whole_alone(e);
+      make_whole_locally(e);
       continue;
     }
     e.state = State::kGathering;
     const Dtype dtype = e.kept ? e.kept.dtype() : e.rule.gather_dtype;
-    batches.add(group, dtype, id, gathers_in_place(e, dtype));
+    launches.add(group, dtype, id, gathers_in_place(e, dtype));
   }
-  for (const auto& batch : batches.all()) start_gather(*batch.group, batch.dtype, batch.lanes, name);
+  for (const auto& launch : launches.all()) start_gather(*launch.group, launch.dtype, launch.lanes, name);
 }
 
-// The whole tensor is the parts of all ranks one after the other, without padding, and large.
-bool Shards::is_row_of_parts(const Entry& e, Dtype dtype) const {
+// True if the tensor is large, and is the parts of all ranks in order, without padding.
+bool Shards::is_large_and_unpadded(const Entry& e, Dtype dtype) const {
   const bool padded = e.rule.owner < 0 && e.chunk * group_size(e) != e.elements;
-  return e.group && !padded && e.elements * size_bytes(dtype) >= kAloneBytes;
+  return e.group && !padded && e.elements * size_bytes(dtype) >= kSeparateBytes;
 }
 
 bool Shards::gathers_in_place(const Entry& e, Dtype dtype) const {
-  if (e.kept || dtype != parameters_.compute() || !is_row_of_parts(e, dtype)) return false;
-  if (e.rule.owner >= 0) return !e.rule.resident || !resident_in_shards(e);  // the same on ranks that have no shard
+  if (e.kept || dtype != parameters_.compute() || !is_large_and_unpadded(e, dtype)) return false;
+  if (e.rule.owner >= 0) return !e.rule.resident || !value_can_be_shard(e);  // the same answer on ranks without a shard
   return !e.rule.resident || !e.parameter->shard.shares_storage_with(e.parameter->value);
 }
 
-// What is stored can be what ops read.
-bool Shards::resident_in_shards(const Entry& e) const {
+// True if ops can read what is stored.
+bool Shards::value_can_be_shard(const Entry& e) const {
   return e.parameter->shard.dtype() == parameters_.compute() && e.parameter->shard.device() == device_;
 }
 
-// Executors leave gradients in fp32.
+// The executor leaves gradients in fp32.
 bool Shards::reduces_in_place(const Entry& e) const {
-  return e.rule.reduce_dtype == Dtype::f32 && is_row_of_parts(e, Dtype::f32);
+  return e.rule.reduce_dtype == Dtype::f32 && is_large_and_unpadded(e, Dtype::f32);
 }
 
-void Shards::make_whole_alone(Entry& e) {
+void Shards::make_whole_locally(Entry& e) {
   Parameter& p = *e.parameter;
   if (e.rule.resident && p.value) {
     if (!p.value.shares_storage_with(p.shard)) p.value.flat().copy_from(p.shard.flat());
@@ -190,7 +191,8 @@ void Shards::make_whole_alone(Entry& e) {
 void Shards::start(Flight& flight, uint32_t op) {
   std::vector<Collective> calls;
   for (const Lane& lane : flight.lanes) {
-    if (op == CHASSIS_COMM_ALL_REDUCE && lane.send.num_elements() == 0) continue;  // nor have the replicas any of it
+    if (op == CHASSIS_COMM_ALL_REDUCE && lane.send.num_elements() == 0)
+      continue;  // the replicas have no elements either
     Collective& call = calls.emplace_back();
     call.op = op;
     call.send = lane.send;
@@ -229,12 +231,12 @@ void Shards::start_gather(CommGroup& group, Dtype dtype, const std::vector<std::
         lane.send.narrow(0, lane.own_offset(i), count).copy_from(from.flat());
     }
     lane.in_place = gathers_in_place(entry(ids[0]), dtype);
-    lane.recv = lane.in_place ? home_of_whole(entry(ids[0])).flat() : flat_buffer(lane.total(), dtype, device_);
+    lane.recv = lane.in_place ? whole_buffer(entry(ids[0])).flat() : flat_buffer(lane.total(), dtype, device_);
   }
   start(*flight, CHASSIS_COMM_ALL_GATHER);
 }
 
-Tensor Shards::home_of_whole(const Entry& e) const {
+Tensor Shards::whole_buffer(const Entry& e) const {
   if (e.rule.resident) return e.parameter->value;
   MemoryTag tag(MemoryCategory::kGathered);
   return Tensor::empty(e.parameter->local_shape, parameters_.compute(), device_);
@@ -245,7 +247,7 @@ void Shards::wait_gathered(std::span<const uint32_t> ids) {
     Entry& e = entry(id);
     if (e.state == State::kWhole) continue;
     if (e.state != State::kGathering)
-      throw plugin_error("a strategy waits for parameter '" + e.parameter->name + "', which it does not gather");
+      throw plugin_error("a strategy waits for parameter '" + e.parameter->name + "', which it did not gather");
     const std::shared_ptr<Flight> flight = e.gathering;
     finish_gather(*flight);
   }
@@ -259,11 +261,11 @@ void Shards::finish_gather(Flight& flight) {
       Entry& e = entry(lane.ids[i]);
       e.gathering.reset();
       if (!e.rule.resident) {
-        if (e.uses == 0) {  // asked for and given up again: nobody reads it
+        if (e.uses == 0) {  // released before the gather ended: nobody reads it
           e.state = State::kSharded;
           continue;
         }
-        hold_whole(e, lane.in_place ? lane.recv.view(e.parameter->local_shape) : home_of_whole(e));
+        set_whole(e, lane.in_place ? lane.recv.view(e.parameter->local_shape) : whole_buffer(e));
       }
       if (!lane.in_place) copy_parts(e, lane, i, flight.group->size());
       e.kept.reset();
@@ -276,7 +278,7 @@ void Shards::finish_gather(Flight& flight) {
 }
 
 void Shards::copy_parts(const Entry& e, const Lane& lane, size_t i, int ranks) {
-  if (!moves()) return;
+  if (!moves_data()) return;
   const Parameter& p = *e.parameter;
   const Tensor whole = p.value.flat();
   for (int r = 0; r < ranks; ++r) {
@@ -287,7 +289,7 @@ void Shards::copy_parts(const Entry& e, const Lane& lane, size_t i, int ranks) {
   }
 }
 
-void Shards::hold_whole(Entry& e, Tensor value) {
+void Shards::set_whole(Entry& e, Tensor value) {
   e.parameter->value = std::move(value);
   gathered_bytes_ += e.parameter->value.num_bytes();
 }
@@ -316,7 +318,7 @@ void Shards::shrink(std::span<const uint32_t> ids, int ways) {
     const int size = group_size(e);
     if (ways < 1 || size % ways != 0)
       throw config_error("parameter '" + e.parameter->name + "' is divided over " + std::to_string(size) +
-                         " ranks; they can not be cut into groups of " + std::to_string(ways))
+                         " ranks, which cannot be cut into groups of " + std::to_string(ways))
           .hint("choose a number that divides " + std::to_string(size));
     if (ways > 1 && e.group) {
       e.kept_group = &communicator_.group(e.rule.axes, ways);
@@ -331,16 +333,16 @@ void Shards::shrink(std::span<const uint32_t> ids, int ways) {
   }
 }
 
-// ---- ends
+// ---- end of a step
 
-void Shards::settle() {
+void Shards::wait_all() {
   for (Entry& e : entries_) {
     if (e.gathering) finish_gather(*std::shared_ptr<Flight>(e.gathering));
     if (e.reducing) finish_reduce(*std::shared_ptr<Flight>(e.reducing));
     if (e.rule.resident) continue;
     if (e.uses > 0)
-      throw plugin_error("parameter '" + e.parameter->name + "' is still gathered: its strategy released it " +
-                         std::to_string(e.uses) + " times too few");
+      throw plugin_error("parameter '" + e.parameter->name + "' is still gathered: its strategy must release it " +
+                         std::to_string(e.uses) + (e.uses == 1 ? " more time" : " more times"));
     if (e.state == State::kWhole) free_whole(e);
     e.kept.reset();
   }

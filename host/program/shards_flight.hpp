@@ -1,5 +1,5 @@
-// The collectives of Shards in flight: how parameters are laid out in one, and which are started together. Included by
-// shards.cpp and shards_reduce.cpp alone.
+// The collectives of Shards: the layout of parameters in a buffer, and which collectives are launched together. Only
+// shards.cpp and shards_reduce.cpp include it.
 #pragma once
 
 #include <algorithm>
@@ -18,15 +18,15 @@ inline Tensor flat_buffer(int64_t elements, Dtype dtype, Device device) {
   return Tensor::empty(sizes, dtype, device);
 }
 
-// Parameters of one collective: of a gather [rank][parameter], of a reduction the same on the sending side. Rows are of
-// one length, padded, unless a parameter lies on one rank alone: then they are packed without gaps.
+// The parameters of one collective. The result of a gather, and the input of a reduction, is laid out as
+// [rank][parameter]. Rows are padded to one length, unless a parameter has an owner: then they are packed without gaps.
 struct Shards::Lane {
   std::vector<uint32_t> ids;
   std::vector<uint64_t> counts;  // elements of each rank's row, if they differ
   Tensor send, recv;
   bool in_place = false;  // a gather of one parameter, whose recv is its value
 
-  // `elements(id, rank)`: what a rank has in its row.
+  // `elements(id, rank)`: the elements of the parameter in that rank's row.
   template <typename Elements>
   void lay_out(int num_ranks, int rank, bool even, const Elements& elements) {
     offsets_.clear();
@@ -44,49 +44,49 @@ struct Shards::Lane {
   }
   int64_t total() const { return total_; }  // elements of all rows
   int64_t row() const { return row_; }      // of this rank's
-  // Where parameter i begins: in all rows one after the other; in this rank's row.
+  // Where parameter i begins: in the buffer of all rows; in this rank's row.
   int64_t offset(size_t i, int rank) const {
     return counts.empty() ? rank * row_ + offsets_[i] : offsets_[static_cast<size_t>(rank) * ids.size() + i];
   }
   int64_t own_offset(size_t i) const { return offsets_[own_ + i] - offsets_[own_]; }
 
  private:
-  std::vector<int64_t> offsets_;  // of a row; if they differ, of all rows
+  std::vector<int64_t> offsets_;  // of one row; of all rows if they differ
   int64_t row_ = 0, total_ = 0;
   size_t own_ = 0;
 };
 
-// Collectives that were started as one.
+// Collectives that were launched together.
 struct Shards::Flight {
   CommWork work;
   CommGroup* group = nullptr;
   std::vector<Lane> lanes;
-  bool keep = false;  // a reduction that the replicas do not join yet
+  bool keep = false;  // a reduction that the replicas join later
   std::string name;
 };
 
-// Parameters by what is started as one, and in it by collective. In order of first use, which is the same on every
-// rank.
-class Shards::Batches {
+// Groups parameters by the launch that they belong to, and within it by collective, in order of first use, which is the
+// same on every rank.
+class Shards::Launches {
  public:
-  struct Batch {
+  struct Launch {
     CommGroup* group;
     Dtype dtype;
-    std::vector<std::vector<uint32_t>> lanes;  // the first is joint
+    std::vector<std::vector<uint32_t>> lanes;  // the first is shared
   };
-  void add(CommGroup* group, Dtype dtype, uint32_t id, bool alone) {
-    auto batch = std::find_if(batches_.begin(), batches_.end(),
-                              [&](const Batch& b) { return b.group == group && b.dtype == dtype; });
-    if (batch == batches_.end()) batch = batches_.insert(batch, {group, dtype, {{}}});
-    if (alone)
-      batch->lanes.push_back({id});
+  void add(CommGroup* group, Dtype dtype, uint32_t id, bool separate) {
+    auto launch = std::find_if(launches_.begin(), launches_.end(),
+                               [&](const Launch& l) { return l.group == group && l.dtype == dtype; });
+    if (launch == launches_.end()) launch = launches_.insert(launch, {group, dtype, {{}}});
+    if (separate)
+      launch->lanes.push_back({id});
     else
-      batch->lanes[0].push_back(id);
+      launch->lanes[0].push_back(id);
   }
-  const std::vector<Batch>& all() const { return batches_; }
+  const std::vector<Launch>& all() const { return launches_; }
 
  private:
-  std::vector<Batch> batches_;
+  std::vector<Launch> launches_;
 };
 
 }  // namespace chassis

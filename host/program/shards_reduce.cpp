@@ -7,7 +7,7 @@
 
 namespace chassis {
 
-// The whole gradient leaves the executor's hands; none if this micro-batch wrote none.
+// Takes the whole gradient from the executor; empty if this micro-batch wrote none.
 Tensor Shards::take_gradient(Entry& e) {
   Parameter& p = *e.parameter;
   Tensor gradient = p.gradient_written ? std::move(p.gradient) : Tensor();
@@ -18,14 +18,14 @@ Tensor Shards::take_gradient(Entry& e) {
 
 void Shards::reduce(std::span<const uint32_t> ids, uint32_t flags, const std::string& name) {
   const bool keep = flags & CHASSIS_REDUCE_KEEP;
-  Batches batches;
+  Launches launches;
   for (uint32_t id : ids) {
     Entry& e = entry(id);
     if (!e.parameter->trainable) continue;
     if (e.reducing) finish_reduce(*std::shared_ptr<Flight>(e.reducing));
-    batches.add(e.group, e.rule.reduce_dtype, id, reduces_in_place(e));
+    launches.add(e.group, e.rule.reduce_dtype, id, reduces_in_place(e));
   }
-  for (const auto& batch : batches.all()) start_reduce(batch.group, batch.dtype, batch.lanes, keep, name);
+  for (const auto& launch : launches.all()) start_reduce(launch.group, launch.dtype, launch.lanes, keep, name);
 }
 
 void Shards::start_reduce(CommGroup* group, Dtype dtype, const std::vector<std::vector<uint32_t>>& lanes, bool keep,
@@ -37,7 +37,7 @@ void Shards::start_reduce(CommGroup* group, Dtype dtype, const std::vector<std::
     if (ids.empty()) continue;
     Lane& lane = flight->lanes.emplace_back();
     lane.ids = ids;
-    flight->keep = keep && entry(ids[0]).replicas;  // else nothing is left for later
+    flight->keep = keep && entry(ids[0]).replicas;  // without replicas there is nothing to do later
     bool even = true;
     for (uint32_t id : ids) {
       entry(id).reducing = flight;
@@ -49,7 +49,7 @@ void Shards::start_reduce(CommGroup* group, Dtype dtype, const std::vector<std::
     if (group)
       lane.recv = flat_buffer(lane.row(), dtype, device_);
     else
-      lane.recv = std::move(lane.send);  // this rank has it all; replicas add below
+      lane.recv = std::move(lane.send);  // this rank has the whole gradient; finish_reduce adds the replicas
   }
   if (group) start(*flight, CHASSIS_COMM_REDUCE_SCATTER);
 }
@@ -64,7 +64,7 @@ void Shards::fill_with_gradients(Lane& lane, Dtype dtype, int ranks) {
   for (size_t i = 0; i < lane.ids.size(); ++i) {
     Entry& e = entry(lane.ids[i]);
     const Tensor gradient = take_gradient(e);
-    if (!moves()) continue;
+    if (!moves_data()) continue;
     const Tensor flat = gradient ? gradient.flat() : Tensor();
     for (int r = 0; r < ranks; ++r) {
       const Part own = part(e, r);
@@ -121,7 +121,7 @@ void Shards::finish_reduce(Flight& flight) {
 
 void Shards::add_reduced(Entry& e, Tensor sum) {
   Parameter& p = *e.parameter;
-  const Tensor own = to_home(p, sum.narrow(0, 0, p.shard.num_elements()).view(p.shard.sizes()));
+  const Tensor own = to_shard_device(p, sum.narrow(0, 0, p.shard.num_elements()).view(p.shard.sizes()));
   if (p.reduced)
     p.reduced.add(own);
   else
@@ -129,8 +129,8 @@ void Shards::add_reduced(Entry& e, Tensor sum) {
   retag_memory(p.reduced, MemoryCategory::kGradients);
 }
 
-// Where the shard lies.
-Tensor Shards::to_home(const Parameter& p, const Tensor& gradient) const {
+// The gradient on the device of the shard.
+Tensor Shards::to_shard_device(const Parameter& p, const Tensor& gradient) const {
   if (!p.pinned || device_.type != Device::Type::kCuda) return gradient.to(p.shard.device());
   MemoryTag tag(MemoryCategory::kGradients);
   const Tensor pinned = pinned_tensor(gradient.sizes(), gradient.dtype());

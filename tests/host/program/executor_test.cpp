@@ -1,3 +1,4 @@
+// Unit events, recompute, gradients and memory of whole steps.
 #include "host/program/executor.hpp"
 
 #include <gtest/gtest.h>
@@ -73,7 +74,7 @@ TEST_F(ExecutorTest, RecomputesTheFirstBlocksOfAChain) {
     EXPECT_EQ(test::values_of(gradient), test::values_of(gradients.at(name))) << name;
 }
 
-TEST_F(ExecutorTest, FiresThemInsideTheBackwardWhenItRecomputes) {
+TEST_F(ExecutorTest, FiresForwardEventsInsideTheBackwardWhenItRecomputes) {
   CpuRun run = run_of({});
   EventLog log;
   run.make(Recompute::kFull, &log);
@@ -84,8 +85,8 @@ TEST_F(ExecutorTest, FiresThemInsideTheBackwardWhenItRecomputes) {
                               "backward 1", "again 1", "/again 1", "/backward 1", "backward 0", "/backward 0"}));
 }
 
-// Strategies hold the parameters of a unit for its backward: they need not hear of single nodes.
-TEST_F(ExecutorTest, NodesThatRunAgainAreNoEvents) {
+// Strategies hold the parameters of a unit during its backward, so they need no events of single nodes.
+TEST_F(ExecutorTest, NodesThatRunAgainFireNoEvents) {
   CpuRun run = run_of({});
   EventLog log;
   run.make(Recompute::kSelective, &log);
@@ -117,7 +118,7 @@ TEST_F(ExecutorTest, AccumulatesOverMicrobatches) {
     EXPECT_LT(largest_difference(gradient, whole.at(name)), 1e-6) << name;
 }
 
-TEST_F(ExecutorTest, RunsRangesOfUnitsAsItRunsTheWhole) {
+TEST_F(ExecutorTest, RangesOfUnitsComputeWhatTheWholeDoes) {
   CpuRun run = run_of({.layers = 3});
   const Fields batch = fields_of(kIds, 2);
   const double loss = run.step({batch});
@@ -158,7 +159,7 @@ TEST_F(ExecutorTest, RunsForwardsAndBackwardsOfAPipelineInAnyOrder) {
     EXPECT_EQ(test::values_of(gradient), test::values_of(sequential.at(name))) << name;
 }
 
-TEST_F(ExecutorTest, StepsStartWithoutTheGradientsOfTheLast) {
+TEST_F(ExecutorTest, AStepStartsWithoutTheGradientsOfTheLast) {
   CpuRun run = run_of({});
   run.step({fields_of(kIds, 2)});
   const auto first = run.gradients();
@@ -167,7 +168,7 @@ TEST_F(ExecutorTest, StepsStartWithoutTheGradientsOfTheLast) {
     EXPECT_EQ(test::values_of(gradient), test::values_of(first.at(name))) << name;
 }
 
-TEST_F(ExecutorTest, GradientsAgreeWithDifferencesOfTheLoss) {
+TEST_F(ExecutorTest, GradientsAgreeWithFiniteDifferencesOfTheLoss) {
   CpuRun run = run_of({});
   const Fields fields = fields_of(kIds, 2);
   run.step({fields});
@@ -227,7 +228,7 @@ TEST_F(ExecutorTest, AFrozenLayerAboveATrainedOnePassesGradientsThrough) {
   EXPECT_EQ(test::values_of(run.gradients().at("embed.weight")), test::values_of(all.at("embed.weight")));
 }
 
-// x + f(x) hands one gradient tensor to both of its inputs; a later addition to one must not change the other.
+// x + f(x) passes one gradient tensor to both of its inputs; a later addition to one must not change the other.
 TEST_F(ExecutorTest, AGradientThatTwoValuesShareIsCopiedBeforeItIsAddedTo) {
   StubProvider sharing("sharing", {"add"});
   sharing.forward = [](const StubNode&, chassis_call_t& call) {
@@ -295,7 +296,7 @@ TEST_F(ExecutorTest, EvaluationNeedsTheSameMemoryForAnyNumberOfLayers) {
   EXPECT_EQ(peak(9), two);
 }
 
-TEST_F(ExecutorTest, TrainingKeepsWhatThePlanSays) {
+TEST_F(ExecutorTest, TrainingTakesTheMemoryThatThePlanSays) {
   CpuRun run = run_of({.vocab = 11, .hidden = 256, .ffn = 512, .layers = 6});
   const Fields fields = fields_of(kIds, 2);
   for (Recompute recompute : {Recompute::kNone, Recompute{3}, Recompute::kFull}) {
