@@ -126,7 +126,7 @@ ResolvedBlock resolve_block(const Program& program, const ProgramLayout& layout,
 struct ResolvedProgram {
   Purpose purpose = Purpose::kTraining;
   std::vector<std::shared_ptr<ResolvedBlock>> units;
-  std::vector<BlockRecompute> recompute;  // by unit, for training; set by the recompute pass
+  std::vector<BlockRecompute> recompute;                        // by unit, for training; set by the recompute pass
   std::vector<std::shared_ptr<const ResolvedBlock>> selective;  // by unit: as it runs, if selective; else NULL
 
   const ResolvedBlock& running(size_t unit) const {
