@@ -1,3 +1,4 @@
+// Walks the nodes of a block, calls kernels and collectives, and sums gradients.
 #include "host/program/block_run.hpp"
 
 #include <algorithm>
@@ -7,101 +8,13 @@
 #include "host/base/log.hpp"
 #include "host/plugin/call.hpp"
 #include "host/plugin/status.hpp"
+#include "host/program/kernel_call.hpp"
 #include "host/program/rehearsal.hpp"
 #include "host/service/comm_device.hpp"
 #include "host/service/memory.hpp"
-#include "host/service/returned.hpp"
 
 namespace chassis {
 namespace {
-
-std::string who(const Node& node) { return "provider '" + node.provider->name + "' on " + node.name; }
-
-// The arrays behind a chassis_call_t, reused from node to node. What a kernel handed out and nobody took, since
-// something failed, goes with the next node or the run.
-class Call {
- public:
-  Call() = default;
-  Call(const Call&) = delete;
-  Call& operator=(const Call&) = delete;
-  ~Call() { drop(); }
-
-  chassis_call_t raw{};
-  std::vector<chassis_tensor_t> inputs, params, outputs, saved, grad_outputs, grad_inputs, grad_params;
-  std::vector<float> beta;
-
-  void reset(const Node& node, bool forward) {
-    drop();
-    owns_outputs_ = forward;
-    inputs.assign(node.inputs.size(), nullptr);
-    params.assign(node.params.size(), nullptr);
-    outputs.assign(node.outputs.size(), nullptr);
-    saved.assign(node.infer.num_saved, nullptr);
-    grad_outputs.assign(node.outputs.size(), nullptr);
-    grad_inputs.assign(node.inputs.size(), nullptr);
-    grad_params.assign(node.params.size(), nullptr);
-    beta.assign(node.params.size(), 0.0f);
-    raw = {};
-    raw.struct_size = sizeof(raw);
-    raw.inputs = inputs.data();
-    raw.params = params.data();
-    raw.outputs = outputs.data();
-    raw.saved = saved.data();
-    raw.grad_outputs = grad_outputs.data();
-    raw.grad_inputs = grad_inputs.data();
-    raw.needs_grad_inputs = node.input_needs_grad.data();
-    raw.grad_params = grad_params.data();
-    raw.grad_params_beta = beta.data();
-  }
-
-  // To be called before the kernel.
-  void note_given() {
-    given_outputs_ = outputs;
-    given_gradients_ = grad_inputs;
-  }
-  // Forgets, unread, what came back and is not the kernel's to give. Returns which and why; empty if all is well.
-  std::string forget_foreign(bool tracked) {
-    const LentHandles lent[] = {{"input", inputs},
-                                {"parameter", params},
-                                {"gradient of output", grad_outputs},
-                                {"gradient of parameter", grad_params},
-                                {"kept output", owns_outputs_ ? std::span<chassis_tensor_t>() : outputs},
-                                {"saved tensor", owns_outputs_ ? std::span<chassis_tensor_t>() : saved}};
-    std::string first;
-    seen_.clear();
-    const auto look = [&](std::vector<chassis_tensor_t>& handles, size_t i, chassis_tensor_t given, const char* what) {
-      chassis_tensor_t& handle = handles[i];
-      if (handle == given) return;
-      std::string wrong;
-      if (given) wrong = "another handle than the one that the host gave to be written";
-      else if (std::any_of(seen_.begin(), seen_.end(), [&](auto* other) { return *other == handle; }))
-        wrong = "a handle that it gave back before in the same call; each needs one of its own";
-      else wrong = why_not_its_own(handle, tracked, lent);
-      if (wrong.empty()) return seen_.push_back(&handle);
-      handle = given;
-      if (first.empty()) first = std::string(what) + " " + std::to_string(i) + " is " + wrong;
-    };
-    for (size_t i = 0; owns_outputs_ && i < outputs.size(); ++i) look(outputs, i, given_outputs_[i], "output");
-    for (size_t i = 0; owns_outputs_ && i < saved.size(); ++i) look(saved, i, nullptr, "saved tensor");
-    for (size_t i = 0; i < grad_inputs.size(); ++i) look(grad_inputs, i, given_gradients_[i], "gradient of input");
-    return first;
-  }
-
-  // Takes what the kernel put there.
-  static Tensor take(chassis_tensor_t& handle) { return Tensor::adopt(std::exchange(handle, nullptr)); }
-
- private:
-  void drop() {
-    if (owns_outputs_) {
-      for (chassis_tensor_t& handle : outputs) take(handle);
-      for (chassis_tensor_t& handle : saved) take(handle);
-    }
-    for (chassis_tensor_t& handle : grad_inputs) take(handle);
-  }
-  bool owns_outputs_ = false;  // backward borrows them
-  std::vector<chassis_tensor_t> given_outputs_, given_gradients_;
-  std::vector<chassis_tensor_t*> seen_;
-};
 
 class BlockRun {
  public:
@@ -160,7 +73,7 @@ class BlockRun {
  private:
   chassis_tensor_t handle(ValueId v) const { return v == kAbsent ? nullptr : frame_.values[v].handle(); }
 
-  // What a node saves for its backward comes from its last run.
+  // `again`: backward runs the node again. Tensors saved for backward come from the node's last run.
   void forward_node(size_t n, bool training, bool again) {
     const Node& node = block_.nodes[n];
     const MemoryTag tag(node.has_logits ? MemoryCategory::kLogits : MemoryCategory::kActivations);
@@ -177,18 +90,18 @@ class BlockRun {
     if (with_gradients) forward_backward(n);
     else
       run(node, node.provider->table->forward, again ? "forward again" : "forward");
-    check_outputs(node);
+    check_outputs(call_, block_, context_, node);
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       Tensor& output = frame_.values[node.outputs[i]];
-      output = Call::take(call_.outputs[i]);
+      output = KernelCall::take(call_.outputs[i]);
       if (node.has_logits) retag_memory(output, category_of(node.outputs[i]));
     }
     for (chassis_tensor_t& saved : call_.saved) {
       if (!saved) continue;
-      Tensor taken = Call::take(saved);  // also what a provider saves for no backward
+      Tensor taken = KernelCall::take(saved);  // freed at once if no backward follows
       if (call_.raw.flags & CHASSIS_CALL_TRAINING) frame_.saved[n].push_back(std::move(taken));
     }
-    if ((call_.raw.flags & CHASSIS_CALL_TRAINING) && !with_gradients) check_saved(n);
+    if ((call_.raw.flags & CHASSIS_CALL_TRAINING) && !with_gradients) check_saved(context_, node, frame_.saved[n]);
   }
 
   void run_again(size_t n) {
@@ -200,7 +113,7 @@ class BlockRun {
     for (ValueId v : node.dead_after_again) frame_.values[v].reset();
   }
 
-  // Keys are those of all positions so far, queries the new ones. Documents do not matter: a row is one.
+  // Keys cover all positions so far, queries only the new ones. Document ids are not needed: each row is one document.
   void read_cache(const Node& node, Tensor (&cached)[2]) {
     for (uint32_t i = 0; i < 2; ++i) {
       cached[i] = context_.cache->append(context_.unit, node.ops[0], i == 1, frame_.values[node.inputs[1 + i]]);
@@ -217,45 +130,9 @@ class BlockRun {
       }
       const GraphValue& value = block_.block.values[node.outputs[i]];
       call_.outputs[i] =
-          Tensor::empty(local_shape(value), dtype_of(value, context_.options->compute), device()).release();
+          Tensor::empty(context_.local_shape(value), dtype_of(value, context_.options->compute), context_.device())
+              .release();
     }
-  }
-
-  // What a provider made has the value's dtype, device and shape, and memory of its own: the node that reads it could
-  // not say who was wrong.
-  void check_outputs(const Node& node) const {
-    for (size_t i = 0; i < node.outputs.size(); ++i) {
-      const auto made = [&] { return who(node) + ": forward made output " + std::to_string(i) + " "; };
-      if (!call_.outputs[i]) throw plugin_error(who(node) + ": forward left output " + std::to_string(i) + " empty");
-      check_value(call_.outputs[i], node.outputs[i], made);
-      if (node.flag(CHASSIS_KERNEL_HOST_OUTPUTS) || block_.block.ops[node.ops[0]].id == "reshape") continue;
-      check_aliases(call_.outputs[i], made);
-    }
-  }
-
-  template <typename Made>
-  void check_value(chassis_tensor_t tensor, ValueId id, const Made& made) const {
-    const GraphValue& value = block_.block.values[id];
-    const bool planned = context_.batch == context_.options->batch && context_.time == context_.options->time;
-    const auto other = planned ? std::vector<int64_t>() : local_shape(value);
-    const std::span<const int64_t> sizes = planned ? std::span(block_.value_shapes[id]) : std::span(other);
-    const ExpectedTensor expected{dtype_of(value, context_.options->compute), device(), sizes};
-    if (!is_as_expected(tensor, expected)) throw plugin_error(made() + difference_from(tensor, expected));
-  }
-
-  // Inputs and parameters are read again by others.
-  template <typename Made>
-  void check_aliases(chassis_tensor_t tensor, const Made& made) const {
-    for (size_t i = 0; i < call_.inputs.size(); ++i)
-      if (share_memory(tensor, call_.inputs[i]))
-        throw plugin_error(made() + "in the memory of input " + std::to_string(i) + ", expected memory of its own");
-    for (size_t i = 0; i < call_.params.size(); ++i)
-      if (share_memory(tensor, call_.params[i]))
-        throw plugin_error(made() + "in the memory of parameter " + std::to_string(i) + ", expected memory of its own");
-  }
-
-  std::vector<int64_t> local_shape(const GraphValue& value) const {
-    return context_.layout->local_shape(*context_.program, value, context_.batch, context_.time);
   }
 
   bool is_loss(const Node& node) const {
@@ -266,7 +143,7 @@ class BlockRun {
     const Node& node = block_.nodes[n];
     const Tensor scale = loss_gradient();
     call_.grad_outputs[0] = scale.handle();
-    pass_param_gradients(node);
+    lend_param_gradients(node);
     run(node, node.provider->table->forward_backward, "forward_backward");
     mark_written(node);
     adopt_input_gradients(node);
@@ -274,28 +151,9 @@ class BlockRun {
   }
 
   Tensor loss_gradient() const {
-    Tensor scale = Tensor::empty({}, Dtype::f32, device());
+    Tensor scale = Tensor::empty({}, Dtype::f32, context_.device());
     scale.fill(context_.loss_scale);
     return scale;
-  }
-
-  // What the kernel saved is what infer said it would, at the planned sizes.
-  void check_saved(size_t n) const {
-    const Node& node = block_.nodes[n];
-    if (frame_.saved[n].size() != node.infer.num_saved)
-      throw plugin_error(who(node) + ": infer promised " + std::to_string(node.infer.num_saved) +
-                         " saved tensors, forward made " + std::to_string(frame_.saved[n].size()));
-    if (context_.batch != context_.options->batch || context_.time != context_.options->time) return;
-    for (uint32_t i = 0; i < node.infer.num_saved; ++i) {
-      const chassis_saved_t& said = node.infer.saved[i];
-      const int64_t elements = numel(Shape(std::span(said.sizes, said.num_dims)));
-      const Tensor& made = frame_.saved[n][i];
-      if (made.num_elements() != elements || static_cast<uint32_t>(made.dtype()) != said.dtype)
-        throw plugin_error(who(node) + ": infer promised " + std::to_string(elements) + " elements of saved tensor " +
-                           std::to_string(i) + ", forward made " + std::to_string(made.num_elements()) + " (" +
-                           std::string(dtype_name(made.dtype())) + " for " +
-                           std::string(dtype_name(static_cast<Dtype>(said.dtype))) + ")");
-    }
   }
 
   void forward_collective(const Node& node) {
@@ -313,7 +171,7 @@ class BlockRun {
   }
 
   Tensor collective(const Op& op, const std::string& id, const Tensor& input) {
-    CHASSIS_CHECK(context_.collectives, "the program has collectives, but there is no communication");
+    CHASSIS_CHECK(context_.collectives, "the program has collectives, but the executor was given none");
     return context_.collectives->run(id, std::get<std::string>(*op.attr("axis")),
                                      static_cast<int>(op.attr_int("dim", 0)), input);
   }
@@ -334,7 +192,7 @@ class BlockRun {
       if (node.keeps_input(i)) call_.inputs[i] = handle(node.inputs[i]);
     for (size_t i = 0; i < node.params.size(); ++i) call_.params[i] = parameter(node.params[i]).value.handle();
     for (size_t i = 0; i < frame_.saved[n].size(); ++i) call_.saved[i] = frame_.saved[n][i].handle();
-    pass_param_gradients(node);
+    lend_param_gradients(node);
 
     if (node.flag(CHASSIS_KERNEL_COMPOSED) && !context_.rehearsal) {
       const PluginCall call(*node.site, "backward by autograd", unit());
@@ -351,7 +209,7 @@ class BlockRun {
     adopt_input_gradients(node);
   }
 
-  // A provider that can add is given the gradient that other readers of the input have left so far.
+  // A provider that can add gets the gradient that other readers of the input have summed so far.
   void lend_input_gradients(const Node& node) {
     if (!node.flag(CHASSIS_KERNEL_ADDS_GRAD_INPUTS)) return;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
@@ -359,7 +217,7 @@ class BlockRun {
       if (std::count(node.inputs.begin(), node.inputs.begin() + static_cast<std::ptrdiff_t>(i), node.inputs[i]))
         continue;
       Tensor& gradient = frame_.gradients[node.inputs[i]];
-      if (gradient && owned(node.inputs[i])) call_.grad_inputs[i] = gradient.release();
+      if (gradient && owns_gradient(node.inputs[i])) call_.grad_inputs[i] = gradient.release();
     }
   }
 
@@ -369,27 +227,21 @@ class BlockRun {
         if (node.input_needs_grad[i] && node.provider) count_missing_gradient(node, i);
         continue;
       }
-      check_gradient(node, i);
-      Tensor gradient = Call::take(call_.grad_inputs[i]);
+      check_gradient(call_, block_, context_, node, i);
+      Tensor gradient = KernelCall::take(call_.grad_inputs[i]);
       if (node.has_logits) retag_memory(gradient, category_of(node.inputs[i]));
       if (node.input_needs_grad[i]) accumulate(node.inputs[i], std::move(gradient));
     }
   }
 
-  void check_gradient(const Node& node, size_t i) const {
-    const auto made = [&] { return who(node) + ": backward made the gradient of input " + std::to_string(i) + " "; };
-    check_value(call_.grad_inputs[i], node.inputs[i], made);
-    check_aliases(call_.grad_inputs[i], made);
-  }
-
-  // The ABI lets a provider leave out a gradient that is zero; who does it should be seen.
+  // The ABI lets a provider leave out a zero gradient. Counted, so that the user sees which provider does it.
   static void count_missing_gradient(const Node& node, size_t i) {
-    counted_warning(who(node) + ": gradients left out",
-                    who(node) + " made no gradient of input " + std::to_string(i) + ", which counts as zero");
+    counted_warning(provider_on(node) + ": gradients left out",
+                    provider_on(node) + " returned no gradient of input " + std::to_string(i) + "; it counts as zero");
   }
 
-  // A gradient may be the very tensor that came as a gradient of an output (add hands its own through), so what is
-  // added to must be known to be nobody else's.
+  // A gradient may share its memory with the gradient of an output (add passes its own through), so a shared sum is
+  // cloned before anything is added to it.
   void accumulate(ValueId value, Tensor gradient) {
     if (!gradient) return;
     Tensor& sum = frame_.gradients[value];
@@ -397,25 +249,25 @@ class BlockRun {
       sum = std::move(gradient);
       return;
     }
-    if (!owned(value)) sum = sum.clone();
+    if (!owns_gradient(value)) sum = sum.clone();
     sum.add(gradient);
   }
 
-  // No other value's gradient lies in the same storage.
-  bool owned(ValueId value) const {
+  // No gradient of another value shares its storage.
+  bool owns_gradient(ValueId value) const {
     const Tensor& gradient = frame_.gradients[value];
     for (ValueId v = 0; v < frame_.gradients.size(); ++v)
       if (v != value && frame_.gradients[v] && frame_.gradients[v].shares_storage_with(gradient)) return false;
     return true;
   }
 
-  void pass_param_gradients(const Node& node) {
+  void lend_param_gradients(const Node& node) {
     for (size_t i = 0; i < node.params.size(); ++i) {
       Parameter& p = parameter(node.params[i]);
       if (!block_.slot_trainable[node.params[i]]) continue;
       if (!p.gradient) {
         MemoryTag tag(MemoryCategory::kGradients);
-        p.gradient = Tensor::empty(p.value.sizes(), Dtype::f32, device());
+        p.gradient = Tensor::empty(p.value.sizes(), Dtype::f32, context_.device());
       }
       call_.grad_params[i] = p.gradient.handle();
       call_.beta[i] = p.gradient_written ? 1.0f : 0.0f;
@@ -429,7 +281,6 @@ class BlockRun {
 
   int64_t unit() const { return static_cast<int64_t>(context_.unit); }
   Parameter& parameter(SlotId slot) const { return *(*context_.parameters)[slot]; }
-  Device device() const { return context_.rehearsal ? *context_.rehearsal : context_.options->device; }
   MemoryCategory category_of(ValueId value) const {
     return context_.program->is_logits(block_.block.values[value]) ? MemoryCategory::kLogits
                                                                    : MemoryCategory::kActivations;
@@ -439,7 +290,7 @@ class BlockRun {
   void run(const Node& node, Kernel kernel, const char* phase) {
     const auto* table = node.provider->table;
     if (!context_.rehearsal) {
-      call_.raw.stream = current_stream(device());
+      call_.raw.stream = current_stream(context_.device());
       const Tensor scratch =
           workspace(node, kernel == table->forward ? node.infer.workspace_forward_bytes
                           : kernel == table->forward_backward
@@ -448,11 +299,11 @@ class BlockRun {
       call_.raw.workspace = scratch ? scratch.data() : nullptr;
       call_.raw.workspace_bytes = scratch ? scratch.num_bytes() : 0;
       const PluginCall call(*node.site, phase, unit());
-      call_.note_given();
+      call_.remember_given();
       chassis_status_t* const status = kernel(node.provider->self, node.kernel.get(), &call_.raw);
-      const std::string foreign = call_.forget_foreign(node.provider->tracked);
-      if (status) throw_if_failed(status, who(node));
-      if (!foreign.empty()) throw plugin_error(who(node) + own_call_phase() + ": " + foreign);
+      const std::string invalid = call_.drop_invalid(node.provider->tracked);
+      if (status) throw_if_failed(status, provider_on(node));
+      if (!invalid.empty()) throw plugin_error(provider_on(node) + own_call_phase() + ": " + invalid);
       return;
     }
     const bool is_forward = kernel == table->forward;
@@ -461,19 +312,19 @@ class BlockRun {
     if (!is_forward) rehearse_backward(block_, node, context_, call_.raw);
   }
 
-  // As infer asked for at the planned sizes; in proportion for more rows or positions.
+  // As many bytes as infer asked for at the planned sizes, scaled up for more rows or positions.
   Tensor workspace(const Node& node, uint64_t bytes) const {
     if (!node.flag(CHASSIS_KERNEL_HOST_WORKSPACE) || bytes == 0) return {};
     const int64_t planned = context_.options->batch * context_.options->time, now = context_.batch * context_.time;
     const int64_t times = std::max<int64_t>(1, (now + planned - 1) / planned);
     const MemoryTag tag(MemoryCategory::kWorkspace);
-    return Tensor::empty(std::vector<int64_t>{static_cast<int64_t>(bytes) * times}, Dtype::u8, device());
+    return Tensor::empty(std::vector<int64_t>{static_cast<int64_t>(bytes) * times}, Dtype::u8, context_.device());
   }
 
   const ResolvedBlock& block_;
   const RunContext& context_;
   Frame& frame_;
-  Call call_;
+  KernelCall call_;
 };
 
 }  // namespace

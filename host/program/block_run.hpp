@@ -1,4 +1,4 @@
-// Runs one block: forward node by node, backward in reverse, dropping every tensor when it was read for the last time.
+// Runs one block: forward node by node, backward in reverse. Each tensor is dropped after its last use.
 #pragma once
 
 #include <map>
@@ -34,15 +34,21 @@ struct RunContext {
   int64_t batch = 0;  // B and T of this micro-batch
   int64_t time = 0;
   double loss_scale = 1.0;
-  std::optional<Device> rehearsal;  // a meta device: tensors lie there and kernels are not called
+  std::optional<Device> rehearsal;  // a meta device: tensors are allocated there and kernels are not called
+
+  Device device() const { return rehearsal ? *rehearsal : options->device; }
+  // For this micro-batch.
+  std::vector<int64_t> local_shape(const GraphValue& value) const {
+    return layout->local_shape(*program, value, batch, time);
+  }
 };
 
-// What a forward leaves for its backward.
+// What a forward pass keeps for its backward pass.
 struct Frame {
-  std::vector<Tensor> values;              // by ValueId; none where dropped
+  std::vector<Tensor> values;              // by ValueId; empty after a value is dropped
   std::vector<std::vector<Tensor>> saved;  // by node
   std::vector<Tensor> gradients;           // by ValueId
-  std::vector<uint8_t> done;               // nodes whose gradients came with their forward
+  std::vector<uint8_t> done;               // by node: its forward already computed its gradients
 
   uint64_t num_bytes() const;
 };
@@ -56,8 +62,8 @@ std::map<std::string, Tensor> run_forward(const ResolvedBlock& block, const RunC
 std::map<std::string, Tensor> run_backward(const ResolvedBlock& block, const RunContext& context,
                                            std::map<std::string, Tensor> output_gradients, Frame& frame);
 
-// Differentiates a node whose provider offers no backward, with LibTorch's autograd (composed.cpp). Outputs as
-// chassis_ops_t's backward functions: grad_inputs made or added to, grad_params written or added to.
+// Runs the backward of a composed node, whose provider offers none, with LibTorch's autograd (composed.cpp). Fills
+// `call` as chassis_ops_t's backward functions do: creates grad_inputs, writes or adds to grad_params.
 void run_composed_backward(const Node& node, chassis_call_t& call);
 
 }  // namespace chassis

@@ -1,3 +1,4 @@
+// The order of the passes, and the programs resolved for each purpose.
 #include "host/program/compile.hpp"
 
 #include <iterator>
@@ -77,7 +78,7 @@ const ResolvedProgram& CompiledProgram::resolved(Purpose purpose) {
   if (const auto known = resolved_.find(purpose); known != resolved_.end()) return known->second;
   options.purpose = purpose;
   ResolvedProgram resolved = resolve_program(program, layout, *parameters, options);
-  // Once: evaluation has the nodes of training. Logits lack the loss.
+  // Counted once, because evaluation has the nodes of training. Logits are left out: their nodes lack the loss.
   if (purpose != Purpose::kLogits && !std::exchange(counted_idle_, true)) count_idle_providers(resolved, options);
   finish(resolved);
   return resolved_.emplace(purpose, std::move(resolved)).first->second;
@@ -85,7 +86,7 @@ const ResolvedProgram& CompiledProgram::resolved(Purpose purpose) {
 
 void CompiledProgram::finish(ResolvedProgram& resolved) const {
   apply_recompute(program, recompute_, resolved);
-  std::set<ResolvedBlock*> blocks;  // units share them
+  std::set<ResolvedBlock*> blocks;  // units share blocks
   for (const auto& unit : resolved.units) blocks.insert(unit.get());
   for (ResolvedBlock* block : blocks) find_liveness(program, layout, options, *block);
   find_selective_liveness(resolved, options.compute);

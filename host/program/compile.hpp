@@ -24,7 +24,7 @@ namespace chassis {
 // are stored and which ops read them.
 class RewritePass {
  public:
-  // What was done to a thing of the program, or why it was left as it is.
+  // `what`: what the pass did to `subject`, or why it left it unchanged.
   using Report = std::function<void(std::string subject, std::string what)>;
 
   virtual ~RewritePass() = default;
@@ -41,20 +41,20 @@ struct ProgramPasses {
 
 struct Recording {
   std::function<chassis_status_t*(const chassis_builder_2_t*)> record;  // a model plugin's function, or a test
-  SourcePosition where = {};                                            // what errors of the recording are blamed on
-  std::string file = {};                                                // named beside them
-  std::function<void(const Program&)> check = {};                       // throws what the run cannot give it
+  SourcePosition where = {};                                            // shown in errors of the recording
+  std::string file = {};                                                // also named in them
+  std::function<void(const Program&)> check = {};  // throws if the run cannot give the model what it needs
 };
 
 struct CompileOptions {
   ProgramPasses passes = {};
   std::function<void(ParameterTable&)> freeze = {};  // says which parameters are not trained
-  ResolveOptions resolve = {};                       // without a purpose
+  ResolveOptions resolve = {};                       // its purpose is ignored
   Recompute recompute = Recompute::kNone;
-  std::vector<Purpose> purposes = {};  // resolved at once; any other when it is first asked for
+  std::vector<Purpose> purposes = {};  // resolved by compile(); any other on first use
 };
 
-// Nodes point into it and kernels are its own: it is moved, never copied.
+// Movable, not copyable: nodes point into it, and it owns the kernels.
 class CompiledProgram {
  public:
   Program program;
@@ -65,15 +65,15 @@ class CompiledProgram {
   // Throws a plugin error that lists every refusal if no provider claims an op.
   const ResolvedProgram& resolved(Purpose purpose);
   const Recompute& recompute() const { return recompute_; }
-  // Runs the passes from recompute on once more: what is chosen may be measured on the program itself. Between steps.
-  // `reason` is shown with what the pass did.
+  // Runs the recompute pass and those after it again, so that the choice may depend on measurements of this program.
+  // Call between steps. `reason` is shown in the report of the pass.
   void set_recompute(Recompute recompute, std::string reason = {});
-  // What each pass did or refused for that purpose, in order; at least one for each pass.
+  // What each pass did or refused for that purpose, in order; at least one report for each pass.
   std::vector<PassReport> reports(Purpose purpose);
 
  private:
   friend CompiledProgram compile(Program recorded, CompileOptions options);
-  void finish(ResolvedProgram& resolved) const;  // the passes behind the providers
+  void finish(ResolvedProgram& resolved) const;  // the passes after the providers pass
 
   Recompute recompute_ = Recompute::kNone;
   std::string recompute_reason_;
@@ -83,10 +83,10 @@ class CompiledProgram {
 };
 
 CompiledProgram compile(const Recording& recording, CompileOptions options);
-// The passes behind the first.
+// The same without the record pass.
 CompiledProgram compile(Program recorded, CompileOptions options);
 
-// One block by itself, for comparisons between providers; as resolve_block.
+// Compiles one block alone, for comparisons between providers. Parameters as in resolve_block.
 ResolvedBlock compile_block(const Program& program, const ProgramLayout& layout, uint32_t type,
                             std::span<const uint8_t> slot_trainable, bool inputs_need_grad,
                             const ResolveOptions& options);

@@ -1,11 +1,11 @@
-// The one place where LibTorch's autograd is used: the backward of a node whose provider offers forward alone.
+// The one place where LibTorch's autograd is used: the backward of a node whose provider offers only forward.
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/grad_mode.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include "host/base/error.hpp"
 #include "host/plugin/status.hpp"
-#include "host/program/block_run.hpp"
+#include "host/program/kernel_call.hpp"
 #include "host/service/autograd.hpp"
 #include "host/service/handle.hpp"
 #include "host/service/returned.hpp"
@@ -13,7 +13,7 @@
 namespace chassis {
 namespace {
 
-// Leaves that autograd may track, over the same memory.
+// Autograd leaves over the memory of the given tensors.
 std::vector<at::Tensor> leaves_of(const chassis_tensor_t* handles, size_t count, const std::vector<bool>& needs_grad) {
   std::vector<at::Tensor> leaves(count);
   for (size_t i = 0; i < count; ++i)
@@ -50,19 +50,18 @@ void run_composed_backward(const Node& node, chassis_call_t& call) {
     {
       AutogradRecording recording;
       throw_if_failed(node.provider->table->forward(node.provider->self, node.kernel.get(), &forward),
-                      "provider '" + node.provider->name + "' on " + node.name);
+                      provider_on(node));
     }
     const LentHandles lent[] = {{"input", input_handles}, {"parameter", param_handles}};
     for (size_t i = 0; i < num_outputs; ++i)
       if (const std::string wrong = outputs[i] ? why_not_its_own(outputs[i], node.provider->tracked, lent) : "";
           !wrong.empty())
-        throw plugin_error("provider '" + node.provider->name + "' on " + node.name + ": output " + std::to_string(i) +
-                           " is " + wrong);
+        throw plugin_error(provider_on(node) + ": output " + std::to_string(i) + " is " + wrong);
     torch::autograd::variable_list roots, root_gradients, leaves;
     for (size_t i = 0; i < num_outputs; ++i) {
       if (!outputs[i] || !tensor_of(outputs[i]).defined())
-        throw plugin_error("provider '" + node.provider->name + "' on " + node.name + ": forward left output " +
-                           std::to_string(i) + " empty when it was run for its gradient");
+        throw plugin_error(provider_on(node) + ": forward left output " + std::to_string(i) +
+                           " empty when it ran again for its gradient");
       if (call.grad_outputs[i] && tensor_of(outputs[i]).requires_grad()) {
         roots.push_back(tensor_of(outputs[i]));
         root_gradients.push_back(tensor_of(call.grad_outputs[i]));
@@ -75,8 +74,8 @@ void run_composed_backward(const Node& node, chassis_call_t& call) {
     for (size_t i = 0; i < num_params; ++i)
       if (params_need[i]) leaves.push_back(params[i]);
     if (roots.empty())
-      throw plugin_error("provider '" + node.provider->name + "' on " + node.name +
-                         ": forward of a composed op is not differentiable; it must call ATen operators alone");
+      throw plugin_error(provider_on(node) +
+                         ": forward of a composed op is not differentiable; it may call only ATen operators");
     auto gradients = torch::autograd::grad(roots, leaves, root_gradients, false, false, /*allow_unused=*/true);
 
     torch::autograd::AutoGradMode disabled(false);

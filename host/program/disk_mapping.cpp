@@ -1,3 +1,4 @@
+// Records the rules that a plugin declares, applies them to every parameter, and checks the result.
 #include "host/program/disk_mapping.hpp"
 
 #include <algorithm>
@@ -16,14 +17,14 @@ constexpr std::string_view kIndex = "{i}";
 
 std::string text_of(chassis_str_t s) { return std::string(view_of(s)); }
 
-// The text that `wildcard` stands for in `pattern`, if the name is one of that pattern; "" of a pattern without it.
+// The text that `wildcard` stands for if `name` matches `pattern`; "" if a pattern without wildcard matches.
 std::optional<std::string> matched(const std::string& pattern, std::string_view wildcard, std::string_view name) {
   const size_t at = pattern.find(wildcard);
   if (at == pattern.npos) return name == pattern ? std::optional<std::string>("") : std::nullopt;
-  const std::string_view before = std::string_view(pattern).substr(0, at);
-  const std::string_view behind = std::string_view(pattern).substr(at + wildcard.size());
-  if (name.size() < before.size() + behind.size() || !name.starts_with(before) || !name.ends_with(behind)) return {};
-  return std::string(name.substr(before.size(), name.size() - before.size() - behind.size()));
+  const std::string_view prefix = std::string_view(pattern).substr(0, at);
+  const std::string_view suffix = std::string_view(pattern).substr(at + wildcard.size());
+  if (name.size() < prefix.size() + suffix.size() || !name.starts_with(prefix) || !name.ends_with(suffix)) return {};
+  return std::string(name.substr(prefix.size(), name.size() - prefix.size() - suffix.size()));
 }
 
 std::string filled(std::string pattern, std::string_view wildcard, const std::string& text) {
@@ -41,7 +42,7 @@ void check_wildcards(const std::string& pattern, std::string_view wildcard) {
     throw plugin_error("'" + pattern + "' has more than one " + std::string(wildcard));
 }
 
-// A tensor on disk as it was declared; names may contain "{i}".
+// A tensor on disk as the plugin declared it; names may contain "{i}".
 struct Rule {
   struct Part {
     std::string parameter;
@@ -50,7 +51,7 @@ struct Rule {
   std::string name;
   std::vector<Part> parts;
   uint32_t join_dim = 0;
-  std::vector<int> dims;  // none: those of the parts
+  std::vector<int> dims;  // empty: the order of the parts
 };
 
 class Recorder {
@@ -75,15 +76,15 @@ class Recorder {
 
   DiskMapping finish() {
     for (const auto& [parameter, shape] : shapes_)
-      if (!parts_.contains(parameter)) add(parameter, DiskPart::whole(claim(parameter), shape));
+      if (!parts_.contains(parameter)) add(parameter, DiskPart::whole(reserve_name(parameter), shape));
     for (const auto& [name, literal] : literals_) {
-      claim(name);
+      reserve_name(name);
       if (shapes_.contains(name)) throw plugin_error("the literal tensor '" + name + "' has the name of a parameter");
     }
     for (const std::string& pattern : skipped_)
       for (const auto& [name, known] : names_)
         if (matched(pattern, "*", name))
-          throw plugin_error("files are to be without '" + pattern + "', and '" + name + "' is a tensor of the model");
+          throw plugin_error("the pattern '" + pattern + "' skips '" + name + "', which is a tensor of the model");
     DiskMapping::Names names = [names = names_, skipped = skipped_, aliases = aliases_](const std::string& in_file) {
       if (names.contains(in_file)) return in_file;
       for (const std::string& pattern : skipped)
@@ -114,33 +115,35 @@ class Recorder {
       const std::string& parameter = rule.parts.back().parameter;
       check_wildcards(parameter, kIndex);
       if ((parameter.find(kIndex) == parameter.npos) != (rule.name.find(kIndex) == rule.name.npos))
-        throw plugin_error("'" + rule.name + "' on disk and its part '" + parameter + "' do not both have {i}");
+        throw plugin_error("'" + rule.name + "' on disk and its part '" + parameter +
+                           "' must both have {i}, or neither");
     }
-    bool any = false;
+    bool applied = false;
     for (const auto& [name, shape] : shapes_) {
       const auto index = matched(rule.parts.front().parameter, kIndex, name);
       if (!index || (rule.name.find(kIndex) != rule.name.npos && !is_index(*index))) continue;
       place(rule, *index);
-      any = true;
+      applied = true;
     }
-    if (!any) throw no_parameter(rule.name, rule.parts.front().parameter);
+    if (!applied) throw no_parameter(rule.name, rule.parts.front().parameter);
   }
 
   static Error no_parameter(const std::string& on_disk, const std::string& parameter) {
-    return plugin_error("'" + on_disk + "' on disk is made of '" + parameter + "', which is no parameter of the model");
+    return plugin_error("'" + on_disk + "' on disk is made of '" + parameter +
+                        "', which is not a parameter of the model");
   }
 
-  // The rule for one number.
+  // Applies the rule for one value of {i}.
   void place(const Rule& rule, const std::string& index) {
-    const std::string name = claim(filled(rule.name, kIndex, index));
-    const std::string who = "'" + name + "' on disk: ";
+    const std::string name = reserve_name(filled(rule.name, kIndex, index));
+    const std::string where = "'" + name + "' on disk: ";
     std::vector<std::pair<std::string, DiskPart>> parts;
     Shape joined;
     for (const Rule::Part& declared : rule.parts) {
       const std::string parameter = filled(declared.parameter, kIndex, index);
       const auto shape = shapes_.find(parameter);
       if (shape == shapes_.end()) throw no_parameter(name, parameter);
-      const Box box = box_of(declared, shape->second, who, parameter);
+      const Box box = box_of(declared, shape->second, where, parameter);
       const Shape sizes = box.sizes();
       const int ndim = sizes.ndim();
       if (parts.empty()) joined = sizes;
@@ -148,20 +151,21 @@ class Recorder {
       if (!parts.empty()) {
         const auto join_dim = static_cast<int>(rule.join_dim);
         if (ndim != joined.ndim() || rule.join_dim >= static_cast<uint32_t>(ndim))
-          throw plugin_error(who + "'" + parameter + "' " + text(sizes) + " cannot be joined along dim " +
+          throw plugin_error(where + "'" + parameter + "' " + text(sizes) + " cannot be joined along dim " +
                              std::to_string(rule.join_dim) + " with '" + parts.front().first + "' " +
                              text(parts.front().second.box.sizes()));
         for (int d = 0; d < ndim; ++d)
           if (d != join_dim && sizes[d] != joined[d])
-            throw plugin_error(who + "'" + parameter + "' " + text(sizes) + " and '" + parts.front().first + "' " +
+            throw plugin_error(where + "'" + parameter + "' " + text(sizes) + " and '" + parts.front().first + "' " +
                                text(parts.front().second.box.sizes()) + " differ in dim " + std::to_string(d) +
-                               ", and are joined along dim " + std::to_string(rule.join_dim));
+                               "; tensors joined along dim " + std::to_string(rule.join_dim) +
+                               " may differ only there");
         part.disk_begin[join_dim] = joined[join_dim];
         joined[join_dim] += sizes[join_dim];
       }
       parts.emplace_back(parameter, std::move(part));
     }
-    const std::vector<int> dims = order_of(rule, joined, who);
+    const std::vector<int> dims = order_of(rule, joined, where);
     const auto permuted = [&](const Shape& shape) {
       Shape out = Shape::filled(static_cast<int>(dims.size()), 0);
       for (int k = 0; k < out.ndim(); ++k) out[k] = shape[dims[static_cast<size_t>(k)]];
@@ -175,24 +179,26 @@ class Recorder {
     }
   }
 
-  static Box box_of(const Rule::Part& part, const Shape& shape, const std::string& who, const std::string& parameter) {
+  static Box box_of(const Rule::Part& part, const Shape& shape, const std::string& where,
+                    const std::string& parameter) {
     if (part.begin.size() > static_cast<size_t>(shape.ndim()))
-      throw plugin_error(who + "a slice of " + std::to_string(part.begin.size()) + " dims of '" + parameter + "' " +
-                         text(shape));
+      throw plugin_error(where + "a slice has " + std::to_string(part.begin.size()) + " dims, but '" + parameter +
+                         "' " + text(shape) + " has " + std::to_string(shape.ndim()));
     Box box = Box::whole(shape);
     for (size_t k = 0; k < part.begin.size(); ++k) {
       const int d = static_cast<int>(k);
       const int64_t begin = part.begin[k], size = part.sizes[k];
       if (begin < 0 || begin >= shape[d] || size < 0 || size > shape[d] - begin)
-        throw plugin_error(who + std::to_string(size) + " elements from " + std::to_string(begin) + " on in dim " +
-                           std::to_string(d) + " of '" + parameter + "' " + text(shape) + " are not within it");
+        throw plugin_error(where + "the slice of size " + std::to_string(size) + " from index " +
+                           std::to_string(begin) + " of dim " + std::to_string(d) + " is not within '" + parameter +
+                           "' " + text(shape));
       box.begin[d] = begin;
       box.end[d] = size == 0 ? shape[d] : begin + size;
     }
     return box;
   }
 
-  static std::vector<int> order_of(const Rule& rule, const Shape& joined, const std::string& who) {
+  static std::vector<int> order_of(const Rule& rule, const Shape& joined, const std::string& where) {
     std::vector<int> dims = rule.dims;
     if (dims.empty()) {
       dims.resize(static_cast<size_t>(joined.ndim()));
@@ -200,12 +206,12 @@ class Recorder {
     }
     for (const int dim : dims)
       if (dim < 0 || dim >= joined.ndim() || std::count(dims.begin(), dims.end(), dim) > 1)
-        throw plugin_error(who + "dim " + std::to_string(dim) + " of " + text(joined) +
-                           (dim < joined.ndim() ? " stands twice in the order of its dims" : " does not exist"));
+        throw plugin_error(where + "dim " + std::to_string(dim) + " of " + text(joined) +
+                           (dim < joined.ndim() ? " is listed twice in dims" : " does not exist"));
     for (int d = 0; d < joined.ndim(); ++d)
       if (joined[d] != 1 && std::count(dims.begin(), dims.end(), d) == 0)
-        throw plugin_error(who + "dim " + std::to_string(d) + " of " + text(joined) +
-                           " is left out, and has more than one index");
+        throw plugin_error(where + "dim " + std::to_string(d) + " of " + text(joined) +
+                           " is left out of dims, but only dims of size 1 can be");
     return dims;
   }
 
@@ -216,13 +222,13 @@ class Recorder {
     if (size_bytes(literal.dtype) == 0)
       throw plugin_error("the literal tensor '" + name + "' has the unknown dtype " + std::to_string(raw.dtype));
     if (raw.num_dims > Shape::kMaxDims)
-      throw plugin_error("the literal tensor '" + name + "' has " + std::to_string(raw.num_dims) + " dims, at most " +
-                         std::to_string(Shape::kMaxDims) + " are possible");
+      throw plugin_error("the literal tensor '" + name + "' has " + std::to_string(raw.num_dims) +
+                         " dims; the maximum is " + std::to_string(Shape::kMaxDims));
     if (raw.num_dims > 0 && raw.sizes == nullptr)
-      throw plugin_error("the literal tensor '" + name + "' has dims and no sizes");
+      throw plugin_error("the literal tensor '" + name + "' has dims but no sizes");
     literal.shape = Shape(std::span(raw.sizes, raw.num_dims));
     if (numel(literal.shape) > 0 && raw.data == nullptr)
-      throw plugin_error("the literal tensor '" + name + "' has elements and no bytes");
+      throw plugin_error("the literal tensor '" + name + "' has elements but no bytes");
     const auto* bytes = static_cast<const std::byte*>(raw.data);
     literal.bytes.assign(bytes, bytes + numel(literal.shape) * size_bytes(literal.dtype));
     if (!literals_.emplace(name, std::move(literal)).second)
@@ -240,12 +246,12 @@ class Recorder {
     aliases_.emplace_back(std::move(pattern), std::move(name));
   }
 
-  // A name on disk, once.
-  std::string claim(const std::string& name) {
+  // Reserves a name on disk. Throws if it is taken.
+  std::string reserve_name(const std::string& name) {
     if (name.empty()) throw plugin_error("a tensor on disk has no name");
     if (!names_.emplace(name, true).second)
       throw plugin_error("two tensors are called '" + name + "' on disk" +
-                         (shapes_.contains(name) ? "; a parameter that no rule names is called so itself" : ""));
+                         (shapes_.contains(name) ? "; a parameter without a rule keeps its own name" : ""));
     return name;
   }
 
@@ -261,8 +267,8 @@ class Recorder {
   std::vector<std::pair<std::string, std::string>> aliases_;
 };
 
-// Every element of the parameter is in exactly one tensor.
-void prove(const std::string& parameter, const Shape& shape, const std::vector<DiskPart>& parts) {
+// Throws unless every element of the parameter is in exactly one tensor on disk.
+void check_cover(const std::string& parameter, const Shape& shape, const std::vector<DiskPart>& parts) {
   int64_t num_elements = 0;
   std::string names;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -283,7 +289,7 @@ void prove(const std::string& parameter, const Shape& shape, const std::vector<D
 DiskMapping::DiskMapping(std::map<std::string, std::vector<DiskPart>> parts,
                          std::map<std::string, LiteralTensor> literals, const ParameterTable& parameters, Names names)
     : parts_(std::move(parts)), literals_(std::move(literals)), names_(std::move(names)) {
-  for (const auto& p : parameters.all()) prove(p->name, p->descriptor.global_shape, parts_.at(p->name));
+  for (const auto& p : parameters.all()) check_cover(p->name, p->descriptor.global_shape, parts_.at(p->name));
 }
 
 DiskMapping record_disk_mapping(const ParameterTable& parameters,

@@ -1,4 +1,4 @@
-// How files hold a model's parameters: what its plugin declares, proven to be exact. The same for loading and export.
+// How files hold a model's parameters, as its plugin declares it. Verified to be exact; loading and export share it.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace chassis {
 
-// A tensor that files carry and nobody trains.
+// A constant tensor that files contain and no run trains.
 struct LiteralTensor {
   Dtype dtype = Dtype::f32;
   Shape shape;
@@ -22,14 +22,14 @@ struct LiteralTensor {
 
 class DiskMapping {
  public:
-  // What the mapping calls a tensor that a file calls `in_file`: "" if it is to be skipped, the same if it is unknown.
+  // Maps a tensor's name in a file to its name here: "" if the tensor is skipped, `in_file` if it is unknown.
   using Names = std::function<std::string(const std::string& in_file)>;
 
   // Throws a plugin error unless every element of every parameter is in exactly one tensor on disk.
   DiskMapping(std::map<std::string, std::vector<DiskPart>> parts, std::map<std::string, LiteralTensor> literals,
               const ParameterTable& parameters, Names names);
 
-  // Where the elements of a parameter are.
+  // Where the elements of a parameter are on disk.
   const std::vector<DiskPart>& parts(const std::string& parameter) const { return parts_.at(parameter); }
   // By name.
   const std::map<std::string, LiteralTensor>& literals() const { return literals_; }
@@ -41,7 +41,7 @@ class DiskMapping {
   Names names_;
 };
 
-// What `declare` puts into the sink. Throws a plugin error that names the tensor on disk and the parameter at fault.
+// Records what `declare` puts into the sink. Throws a plugin error that names the tensor on disk and the parameter.
 DiskMapping record_disk_mapping(const ParameterTable& parameters,
                                 const std::function<chassis_status_t*(const chassis_disk_sink_t*)>& declare);
 

@@ -1,3 +1,4 @@
+// Runs units in order: strategy events, full recompute, and the frames that wait for backward.
 #include "host/program/executor.hpp"
 
 #include <algorithm>
@@ -12,9 +13,9 @@ Executor::Executor(CompiledProgram& compiled, UnitEvents* events, Collectives* c
     : compiled_(compiled), events_(events), collectives_(collectives) {}
 
 int64_t Executor::max_recomputed_blocks() const {
-  size_t most = 1;
-  for (const Chain& chain : compiled_.program.chains) most = std::max(most, chain.blocks.size());
-  return most > 1 ? static_cast<int64_t>(most) : 0;
+  size_t longest = 1;
+  for (const Chain& chain : compiled_.program.chains) longest = std::max(longest, chain.blocks.size());
+  return longest > 1 ? static_cast<int64_t>(longest) : 0;
 }
 
 int64_t Executor::size_of(DimId dim, const Fields& fields) const {
@@ -81,7 +82,7 @@ StreamValues Executor::forward(int microbatch, UnitRange units, const Fields& fi
 Tensor Executor::forward(int microbatch, const Fields& fields, double loss_scale) {
   const StreamValues outputs = forward(microbatch, all_units(), fields, {}, loss_scale);
   const auto loss = outputs.find("loss");
-  if (loss == outputs.end()) throw plugin_error("the model's last block puts out no \"loss\"");
+  if (loss == outputs.end()) throw plugin_error("the model's last block has no output \"loss\"");
   return loss->second;
 }
 

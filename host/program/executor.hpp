@@ -1,5 +1,5 @@
-// Walks the resolved program: forward in order, backward in reverse by each op's own backward. Parameters are looked up
-// at the moment of use, so that strategies may gather and free them around the units.
+// Runs the resolved program: forward in order, backward in reverse with each node's own backward. Parameters are looked
+// up when they are used, so that strategies can gather and free them around the units.
 #pragma once
 
 #include <map>
@@ -15,28 +15,28 @@
 
 namespace chassis {
 
-// [step] What strategies hear, in order, exactly once for each run of a unit. A unit is one block of one chain.
+// [step] The events that strategies receive, in order, exactly once for each run of a unit (one block of one chain).
 class UnitEvents {
  public:
   virtual ~UnitEvents() = default;
   struct Flags {
-    bool training = true;          // a backward will come, or this is one
-    bool recompute = false;        // a whole forward that is run again for its backward
-    bool last_microbatch = false;  // backward alone: the step's gradients end here
+    bool training = true;          // a backward will follow, or this is one
+    bool recompute = false;        // a full forward that runs again for its backward
+    bool last_microbatch = false;  // backward only: the step's gradients are complete after it
   };
   virtual void pre_forward(size_t unit, Flags flags) = 0;
   virtual void post_forward(size_t unit, Flags flags) = 0;
   virtual void pre_backward(size_t unit, Flags flags) = 0;
-  // All that this unit adds to gradients in this micro-batch is in their buffers.
+  // The gradient buffers hold all that this unit adds to them in this micro-batch.
   virtual void post_backward(size_t unit, Flags flags) = 0;
 };
 
-// Units [begin, end) of the program: all of it, or what one stage of a pipeline has.
+// Units [begin, end) of the program: all units, or those of one pipeline stage.
 struct UnitRange {
   size_t begin = 0;
   size_t end = 0;
 };
-// Between two units, by name.
+// The values between two units, by name.
 using StreamValues = std::map<std::string, Tensor>;
 
 class Executor {
@@ -47,21 +47,21 @@ class Executor {
   Executor& operator=(const Executor&) = delete;
 
   // [step] Runs one micro-batch forward and keeps what its backward needs. Returns the summed loss, a scalar on the
-  // device. Gradients will be those of loss_scale · loss.
+  // device. Backward computes the gradients of loss_scale · loss.
   Tensor forward(int microbatch, const Fields& fields, double loss_scale);
-  // [step] Adds the gradients of that micro-batch to the parameters' buffers and forgets it. `last` of the step's.
+  // [step] Adds the gradients of that micro-batch to the parameters' buffers and forgets it. `last`: of the step.
   void backward(int microbatch, bool last = true);
 
-  // [step] The same of some units. From what the unit before them puts out to what the last of them does: of the last
-  // unit that is "loss".
+  // [step] The same for some units: takes the outputs of the unit before them and returns those of their last unit. The
+  // program's last unit returns "loss".
   StreamValues forward(int microbatch, UnitRange units, const Fields& fields, StreamValues inputs, double loss_scale);
-  // From the gradients of what they put out to those of what they were given.
+  // Takes the gradients of their outputs and returns those of their inputs.
   StreamValues backward(int microbatch, UnitRange units, StreamValues output_gradients, bool last = true);
   UnitRange all_units() const { return {0, compiled_.program.num_units()}; }
 
   // [step] The summed loss of a micro-batch, without gradients.
   Tensor loss(const Fields& fields);
-  // [step] Logits [B, T or 1, vocab] for generation. With a cache, `fields` holds the new positions alone.
+  // [step] Logits [B, T or 1, vocab] for generation. With a cache, `fields` holds only the new positions.
   Tensor logits(const Fields& fields, KeyValueCache* cache, bool last_position_only);
 
   const ResolvedProgram& resolved(Purpose purpose) { return compiled_.resolved(purpose); }
@@ -71,11 +71,11 @@ class Executor {
   int64_t max_recomputed_blocks() const;
   void set_events(UnitEvents* events) { events_ = events; }
   void set_collectives(Collectives* collectives) { collectives_ = collectives; }
-  // From now on tensors lie on that meta device and kernels are not called: a step shows what it would take.
+  // From now on tensors are allocated on that meta device and kernels are not called, to count the memory of a step.
   void rehearse_on(Device meta) { rehearsal_ = meta; }
 
-  // By `infer`, at the planned sizes: bytes alive at the peak of a training micro-batch, without parameters, gradients
-  // and optimizer states.
+  // Bytes alive at the peak of a training micro-batch, as `infer` declares them for the planned sizes, without
+  // parameters, gradients and optimizer states.
   uint64_t planned_activation_bytes(Recompute recompute);
 
  private:
@@ -83,12 +83,12 @@ class Executor {
     Fields fields;
     double loss_scale = 1.0;
     std::vector<std::unique_ptr<Frame>> frames;  // by unit
-    std::vector<std::map<std::string, Tensor>> inputs;  // by unit, where its whole forward runs again
+    std::vector<std::map<std::string, Tensor>> inputs;  // by unit, if its full forward runs again
   };
 
   StreamValues run_units(const ResolvedProgram& resolved, UnitRange units, StreamValues stream, Microbatch& mb,
                          KeyValueCache* cache, bool last_position_only);
-  // Of B or T, as the batch has it.
+  // The batch's size of B or T.
   int64_t size_of(DimId dim, const Fields& fields) const;
   RunContext context(size_t unit, const Microbatch& mb, KeyValueCache* cache) const;
 

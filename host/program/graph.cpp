@@ -1,3 +1,4 @@
+// Lays out blocks and nodes as lines of text.
 #include "host/program/graph.hpp"
 
 #include <fmt/format.h>

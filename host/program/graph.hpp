@@ -7,8 +7,8 @@
 
 namespace chassis {
 
-// As it trains: what each pass did or refused; then each block type once, its nodes with provider, shapes, what they
-// keep and save, collectives, and who refused.
+// The program as it trains: what each pass did or refused; then each block type once, with its collectives and nodes:
+// their providers, shapes, what they keep and save, and the providers that refused them.
 std::string graph_text(CompiledProgram& compiled);
 
 }  // namespace chassis

@@ -1,3 +1,4 @@
+// Each cached tensor has room for `capacity` positions; only the first length() are filled.
 #include "host/program/kv_cache.hpp"
 
 #include "host/base/error.hpp"

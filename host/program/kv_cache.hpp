@@ -15,11 +15,11 @@ class KeyValueCache {
 
   int64_t length() const { return length_; }
   int64_t capacity() const { return capacity_; }
-  // After all units ran.
+  // Call after all units ran.
   void advance(int64_t positions) { length_ += positions; }
 
-  // Puts k or v [B, T, heads, dim] behind what is there and returns all of it, [B, length + T, heads, dim].
-  // Throws a config error if capacity is exceeded.
+  // Appends k or v [B, T, heads, dim] and returns all positions, [B, length + T, heads, dim].
+  // Throws a config error if the capacity is exceeded.
   Tensor append(size_t unit, uint32_t op, bool is_value, const Tensor& fresh);
 
  private:

@@ -1,3 +1,4 @@
+// Walks each block once per axis: derives placements from the slots' dims and converts values by collectives.
 #include "host/program/layout.hpp"
 
 #include <algorithm>
@@ -34,12 +35,11 @@ class BlockLayout {
 
  private:
   [[noreturn]] void refuse(const Op& op, const std::string& why) const {
-    throw config_error("axis '" + strategy_.axis() + "' can not divide block '" + block_.name + "': " + op.id + " '" +
+    throw config_error("axis '" + strategy_.axis() + "' cannot divide block '" + block_.name + "': " + op.id + " '" +
                        op.name + "' " + why);
   }
 
   Sharding& of(ValueId value) { return block_.values[value].sharding[axis_]; }
-  Sharding& of_slot(SlotId slot) { return block_.slots[slot].sharding[axis_]; }
 
   bool divides(DimId dim) const { return strategy_.divides(program_.dims[dim].name); }
 
@@ -50,15 +50,15 @@ class BlockLayout {
         const Dim& d = program_.dims[dim];
         if (d.size % strategy_.axis_size() != 0 && !strategy_.pads(d.name))
           throw config_error("axis '" + strategy_.axis() + "' of size " + std::to_string(strategy_.axis_size()) +
-                             " can not divide " + d.name + " = " + std::to_string(d.size))
+                             " cannot divide " + d.name + " = " + std::to_string(d.size))
               .hint("choose a size that divides " + std::to_string(d.size));
         slot.sharding[axis_] = {Kind::kShard, dim};
         return;
       }
   }
 
-  // A value in the given placement, converted once and reused.
-  ValueId as(ValueId value, Sharding wanted) {
+  // The value in the wanted placement, converted once and reused.
+  ValueId converted(ValueId value, Sharding wanted) {
     if (of(value) == wanted) return value;
     const auto key = std::make_pair(value, std::make_pair(wanted.kind, wanted.dim));
     if (auto known = converted_.find(key); known != converted_.end()) return known->second;
@@ -70,13 +70,13 @@ class BlockLayout {
       collective = "comm.reduce_scatter", moved = wanted.dim;
     if (have.kind == Kind::kShard && wanted.kind == Kind::kReplicate) collective = "comm.all_gather", moved = have.dim;
     if (collective.empty())
-      throw internal_error("no collective leads value '" + block_.values[value].name + "' to its placement");
+      throw internal_error("no collective converts value '" + block_.values[value].name + "' to its placement");
     return converted_[key] = insert(collective, value, wanted, moved);
   }
 
-  // What a column-divided linear reads: whole, with gradients summed over the axis on the way back.
-  ValueId entering(ValueId value) {
-    if (of(value).kind == Kind::kShard) return as(value, {});  // gather; its backward reduces
+  // The input of a column-divided linear: whole in forward, its gradients summed over the axis in backward.
+  ValueId column_input(ValueId value) {
+    if (of(value).kind == Kind::kShard) return converted(value, {});  // gather; its backward reduces
     auto [known, fresh] = entered_.try_emplace(value, 0);
     if (fresh) known->second = insert("comm.copy", value, {}, 0);
     return known->second;
@@ -120,7 +120,7 @@ class BlockLayout {
     const Sharding placed = weight.sharding[axis_];
     if (placed.kind != Kind::kShard) return place_pointwise(std::move(op));
     if (contains(weight.axes[0], placed.dim)) {
-      op.inputs[0] = entering(op.inputs[0]);
+      op.inputs[0] = column_input(op.inputs[0]);
       return append(std::move(op), {Kind::kShard, placed.dim});
     }
     if (of(op.inputs[0]) != placed)
@@ -128,7 +128,7 @@ class BlockLayout {
     if (op.params.size() > 1) refuse(op, "has a bias, which every rank of the axis would add");
     const ValueId output = op.outputs[0];
     append(std::move(op), {Kind::kPartial, 0});
-    resolve(output);
+    complete_partial(output);
   }
 
   void place_embedding(Op op) {
@@ -146,10 +146,10 @@ class BlockLayout {
       append(std::move(op), {});
       return;
     }
-    resolve(output);
+    complete_partial(output);
   }
 
-  // Ids are replicated; this rank's stretch of them is a local cut without communication.
+  // Ids are replicated, so a rank takes its part of them without communication.
   ValueId slice_time(ValueId ids) {
     return insert("comm.slice", ids, {Kind::kShard, CHASSIS_DIM_TIME}, CHASSIS_DIM_TIME);
   }
@@ -157,7 +157,7 @@ class BlockLayout {
   void place_attention(Op op) {
     const Sharding q = of(op.inputs[0]), k = of(op.inputs[1]);
     if ((q.kind == Kind::kShard) != (k.kind == Kind::kShard))
-      refuse(op, "has divided heads on one side only");
+      refuse(op, "has divided heads for only one of query and key");
     append(std::move(op), q);
   }
 
@@ -169,7 +169,7 @@ class BlockLayout {
     append(std::move(op), {});
   }
 
-  // Everything that acts on each position by itself takes its inputs as they are, if they agree.
+  // An op that acts on each position by itself takes its inputs as they are, if their placements agree.
   void place_pointwise(Op op) {
     Sharding common{};
     bool first = true;
@@ -185,15 +185,15 @@ class BlockLayout {
   }
 
   // A partial sum is completed at once: reduced for all, or scattered along T.
-  void resolve(ValueId value) {
+  void complete_partial(ValueId value) {
     const Sharding wanted = strategy_.sequence_parallel() ? Sharding{Kind::kShard, CHASSIS_DIM_TIME} : Sharding{};
-    renamed_[value] = as(value, wanted);
+    renamed_[value] = converted(value, wanted);
   }
 
   void finish_output(const std::string& name, ValueId& value) {
     if (auto renamed = renamed_.find(value); renamed != renamed_.end()) value = renamed->second;
     if (of(value).kind == Kind::kPartial)
-      throw internal_error("block '" + block_.name + "' puts out the partial value '" + name + "'");
+      throw internal_error("block '" + block_.name + "' has the partial value '" + name + "' as output");
   }
 
   const Program& program_;

@@ -1,5 +1,6 @@
-// The layout pass: the parallel stack says which dims each mesh axis divides; this says what that means for every slot
-// and value, and inserts the collectives that keep the program's meaning. With an empty stack it changes nothing.
+// The layout pass: the parallel stack decides which dims each mesh axis divides. The pass derives the placement of
+// every slot and value, and inserts the collectives that keep the program's results. With an empty stack it changes
+// nothing.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,7 @@ struct LayoutAxis {
 struct ProgramLayout {
   std::vector<LayoutAxis> axes;
 
-  // Sizes on one rank; `batch` and `time` stand for B and T, as they are before any split.
+  // Sizes on one rank; `batch` and `time` are B and T before any split.
   std::vector<int64_t> local_shape(const Program& program, const GraphValue& value, int64_t batch, int64_t time) const;
   std::vector<int64_t> local_shape(const Program& program, const Slot& slot) const;
 };
@@ -45,7 +46,7 @@ inline constexpr std::string_view kCommPrefix = "comm.";
 inline bool is_collective(const Op& op) { return op.id.starts_with(kCommPrefix); }
 std::string dual_of(std::string_view collective);
 
-// Throws a config error where a dim can not be divided or a combination has no meaning.
+// Throws a config error if a dim cannot be divided, or if an op has no meaning for the placements of its operands.
 ProgramLayout apply_layout(Program& program, std::span<const LayoutStrategy* const> stack);
 
 }  // namespace chassis

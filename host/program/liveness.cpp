@@ -1,3 +1,4 @@
+// Lifetimes follow from which node makes, reads and keeps each value.
 #include "host/program/liveness.hpp"
 
 #include <algorithm>
@@ -9,7 +10,7 @@ namespace chassis {
 namespace {
 
 constexpr size_t kNever = static_cast<size_t>(-1);
-constexpr int64_t kMostBytes = int64_t{1} << 56;
+constexpr int64_t kMaxBytes = int64_t{1} << 56;
 
 bool is_input(const BlockType& block, ValueId v) {
   for (const auto& [name, value] : block.inputs)
@@ -34,15 +35,15 @@ class BlockLiveness {
       : program_(program), layout_(layout), options_(options), out_(out) {}
 
   void run() {
-    forget();
+    clear();
     find_lifetimes();
-    add_up();
+    sum_bytes();
   }
 
  private:
   const BlockType& block() const { return out_.block; }
 
-  void forget() {
+  void clear() {
     out_.kept.clear();
     for (Node& node : out_.nodes) {
       node.overwritten_input = -1;
@@ -54,11 +55,11 @@ class BlockLiveness {
   void find_lifetimes() {
     auto& nodes = out_.nodes;
     const size_t num_values = block().values.size();
-    std::vector<size_t> last_use(num_values, 0), first_keeper(num_values, kNever), maker(num_values, kNever);
-    std::vector<uint8_t> lives_on(num_values, 0);  // leaves the block, or is not the block's own
-    for (const auto& [name, value] : block().outputs) lives_on[value] = 1;
+    std::vector<size_t> last_use(num_values, 0), first_keeper(num_values, kNever), producer(num_values, kNever);
+    std::vector<uint8_t> is_output(num_values, 0);  // by value
+    for (const auto& [name, value] : block().outputs) is_output[value] = 1;
     for (size_t n = 0; n < nodes.size(); ++n) {
-      for (ValueId v : nodes[n].outputs) last_use[v] = n, maker[v] = n;
+      for (ValueId v : nodes[n].outputs) last_use[v] = n, producer[v] = n;
       for (ValueId v : nodes[n].inputs)
         if (v != kAbsent) last_use[v] = n;
     }
@@ -74,12 +75,12 @@ class BlockLiveness {
         if (node.keeps_output(i)) keep(node.outputs[i]);
     }
     for (ValueId v = 0; v < num_values; ++v) {
-      const bool used = maker[v] != kNever || last_use[v] > 0 || is_input(v);
+      const bool used = producer[v] != kNever || last_use[v] > 0 || is_input(v);
       if (!used) continue;
       if (first_keeper[v] != kNever) {
         out_.kept.push_back(v);
         nodes[first_keeper[v]].dead_after_backward.push_back(v);
-      } else if (!lives_on[v] && !nodes.empty()) {
+      } else if (!is_output[v] && !nodes.empty()) {
         nodes[last_use[v]].dead_after_forward.push_back(v);
       }
     }
@@ -92,14 +93,14 @@ class BlockLiveness {
     const GraphValue& value = block().values[v];
     int64_t bytes = size_bytes(dtype_of(value, options_.compute));
     const Shape shape(layout_.local_shape(program_, value, options_.batch, options_.time));
-    if (__builtin_mul_overflow(bytes, numel(shape), &bytes) || bytes > kMostBytes)
+    if (__builtin_mul_overflow(bytes, numel(shape), &bytes) || bytes > kMaxBytes)
       throw config_error("value '" + value.name + "' of block '" + block().name + "' is " + chassis::text(shape) +
                          ", more than 2^56 bytes")
           .hint("lower train.seq_len or train.micro_batch_size");
     return static_cast<uint64_t>(bytes);
   }
 
-  void add_up() {
+  void sum_bytes() {
     out_.kept_bytes = out_.saved_bytes = out_.input_bytes = out_.peak_forward_bytes = out_.workspace_bytes = 0;
     for (ValueId v : out_.kept)
       if (!is_input(v)) out_.kept_bytes += bytes_of(v);

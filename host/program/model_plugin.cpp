@@ -1,3 +1,4 @@
+// Chooses the version of the interface, and adds the plugin to its errors.
 #include "host/program/model_plugin.hpp"
 
 #include "host/base/error.hpp"
@@ -9,17 +10,17 @@ namespace chassis {
 
 ModelPlugin::ModelPlugin(Instance& instance) : instance_(&instance) {
   const auto* table = instance.interface_or_null<chassis_model_2_t>(CHASSIS_MODEL_2_ID);
-  if (table == nullptr) first_ = instance.interface_or_null<chassis_model_t>(CHASSIS_MODEL_ID);
-  if (first_ != nullptr) {
-    table_.configure = first_->configure;
-    table_.config = first_->config;
-    table_.max_positions = first_->max_positions;
+  if (table == nullptr) v1_ = instance.interface_or_null<chassis_model_t>(CHASSIS_MODEL_ID);
+  if (v1_ != nullptr) {
+    table_.configure = v1_->configure;
+    table_.config = v1_->config;
+    table_.max_positions = v1_->max_positions;
   } else {
     table_ = instance.interface<chassis_model_2_t>(CHASSIS_MODEL_2_ID);
   }
-  instance.require(first_ ? CHASSIS_MODEL_ID : CHASSIS_MODEL_2_ID,
+  instance.require(v1_ ? CHASSIS_MODEL_ID : CHASSIS_MODEL_2_ID,
                    {{"configure", table_.configure != nullptr},
-                    {"record", (first_ ? first_->record != nullptr : table_.record != nullptr)},
+                    {"record", (v1_ ? v1_->record != nullptr : table_.record != nullptr)},
                     {"config", table_.config != nullptr}});
 }
 
@@ -32,11 +33,11 @@ std::string ModelPlugin::configure_refusal(const std::string& config_json) const
   if (status == nullptr) return "";
   const std::string text = status_text(status);
   status_release(status);
-  return text.empty() ? "without a word" : text;
+  return text.empty() ? "it gave no reason" : text;
 }
 
 chassis_status_t* ModelPlugin::record(const chassis_builder_2_t* builder) const {
-  if (first_ != nullptr) return record_first(*first_, instance_->get("record"), *builder);
+  if (v1_ != nullptr) return record_v1(*v1_, instance_->get("record"), *builder);
   return table_.record(instance_->get("record"), builder);
 }
 
@@ -48,7 +49,7 @@ std::string ModelPlugin::config() const {
 
 DiskMapping ModelPlugin::disk_mapping(const ParameterTable& parameters) const {
   try {
-    if (first_ != nullptr) return map_first(*first_, *instance_, parameters);
+    if (v1_ != nullptr) return map_v1(*v1_, *instance_, parameters);
     return record_disk_mapping(parameters, [&](const chassis_disk_sink_t* sink) -> chassis_status_t* {
       return table_.disk_mapping ? table_.disk_mapping(instance_->get("disk_mapping"), sink) : nullptr;
     });

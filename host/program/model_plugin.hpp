@@ -1,4 +1,4 @@
-// A model plugin in use, of whichever version of the interface it offers.
+// A model plugin in use, through version 1 or 2 of chassis.model.
 #pragma once
 
 #include <string>
@@ -11,25 +11,25 @@ namespace chassis {
 
 class ModelPlugin {
  public:
-  // The instance must outlive it. Throws a plugin error if it offers no model, or lacks a function that every one has.
+  // The instance must outlive it. Throws a plugin error if it offers no model, or lacks a required function.
   explicit ModelPlugin(Instance& instance);
 
-  // Once, before all others.
+  // Must be called once, before all others.
   void configure(const std::string& config_json) const;
-  // Why it refuses the config, in its words; empty if it does not.
+  // The reason that the plugin gives for refusing the config; empty if it accepts it.
   std::string configure_refusal(const std::string& config_json) const;
-  // As record_program takes it; borrows this.
+  // For record_program.
   chassis_status_t* record(const chassis_builder_2_t* builder) const;
   std::string config() const;
-  // Proven for these parameters, which are the recorded program's.
+  // Verified for `parameters`, which must be the recorded program's.
   DiskMapping disk_mapping(const ParameterTable& parameters) const;
-  // The longest sequence that the weights were made for; 0: it names none.
+  // The longest sequence that the weights were trained for; 0: not declared.
   int64_t max_positions() const;
 
  private:
   Instance* instance_;
   chassis_model_2_t table_{};
-  const chassis_model_t* first_ = nullptr;  // of chassis.model/1, which records and maps in its own way
+  const chassis_model_t* v1_ = nullptr;  // set if the plugin offers only chassis.model/1
 };
 
 }  // namespace chassis

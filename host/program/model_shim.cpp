@@ -1,3 +1,4 @@
+// A builder of version 1 that forwards every call, and a mapping by names alone.
 #include "host/program/model_shim.hpp"
 
 #include "chassis/tensor.h"
@@ -7,61 +8,63 @@
 namespace chassis {
 namespace {
 
-// A builder of the first version in front of one of the second.
-class Front {
+// Forwards to a builder of version 2.
+class BuilderV1 {
  public:
-  explicit Front(const chassis_builder_2_t& builder) : to_(builder) {
+  explicit BuilderV1(const chassis_builder_2_t& builder) : target_(builder) {
     table_.struct_size = sizeof table_;
     table_.impl = this;
     table_.dim = [](auto* b, chassis_str_t name, int64_t size, chassis_dim_t* out) {
-      return to(b)->dim(to(b), name, size, out);
+      return target(b)->dim(target(b), name, size, out);
     };
     table_.begin_block = [](auto* b, chassis_str_t name, chassis_block_t* out) {
-      return to(b)->begin_block(to(b), name, out);
+      return target(b)->begin_block(target(b), name, out);
     };
-    table_.end_block = [](auto* b) { return to(b)->end_block(to(b)); };
+    table_.end_block = [](auto* b) { return target(b)->end_block(target(b)); };
     table_.input = [](auto* b, chassis_str_t name, const chassis_dim_t* dims, uint32_t num_dims, chassis_value_t* out) {
-      return to(b)->input(to(b), name, dims, num_dims, out);
+      return target(b)->input(target(b), name, dims, num_dims, out);
     };
     table_.field = [](auto* b, chassis_str_t name, chassis_value_t* out) {
       const chassis_dim_t dims[] = {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME};
-      return to(b)->field(to(b), name, CHASSIS_DTYPE_I32, dims, 2, out);
+      return target(b)->field(target(b), name, CHASSIS_DTYPE_I32, dims, 2, out);
     };
     table_.slot = [](auto* b, const chassis_slot_desc_t* desc, chassis_slot_t* out) {
-      return to(b)->slot(to(b), desc, out);
+      return target(b)->slot(target(b), desc, out);
     };
     table_.op = [](auto* b, const chassis_op_desc_t* desc, chassis_value_t* out) {
-      return to(b)->op(to(b), desc, out);
+      return target(b)->op(target(b), desc, out);
     };
     table_.output = [](auto* b, chassis_str_t name, chassis_value_t value) {
-      return to(b)->output(to(b), name, value);
+      return target(b)->output(target(b), name, value);
     };
     table_.chain = [](auto* b, chassis_str_t name, chassis_str_t prefix, const chassis_block_t* blocks, uint32_t n) {
-      return to(b)->chain(to(b), name, prefix, blocks, n);
+      return target(b)->chain(target(b), name, prefix, blocks, n);
     };
   }
-  Front(const Front&) = delete;
-  Front& operator=(const Front&) = delete;
+  BuilderV1(const BuilderV1&) = delete;
+  BuilderV1& operator=(const BuilderV1&) = delete;
 
   const chassis_builder_t* table() const { return &table_; }
 
  private:
-  static const chassis_builder_2_t* to(const chassis_builder_t* b) { return &static_cast<const Front*>(b->impl)->to_; }
+  static const chassis_builder_2_t* target(const chassis_builder_t* b) {
+    return &static_cast<const BuilderV1*>(b->impl)->target_;
+  }
 
-  const chassis_builder_2_t& to_;
+  const chassis_builder_2_t& target_;
   chassis_builder_t table_{};
 };
 
 }  // namespace
 
-chassis_status_t* record_first(const chassis_model_t& model, chassis_instance_t* self,
-                               const chassis_builder_2_t& builder) {
-  const Front front(builder);
-  return model.record(self, front.table());
+chassis_status_t* record_v1(const chassis_model_t& model, chassis_instance_t* self,
+                            const chassis_builder_2_t& builder) {
+  const BuilderV1 builder_v1(builder);
+  return model.record(self, builder_v1.table());
 }
 
-DiskMapping map_first(const chassis_model_t& model, Instance& instance, const ParameterTable& parameters) {
-  // NULL: names are equal.
+DiskMapping map_v1(const chassis_model_t& model, Instance& instance, const ParameterTable& parameters) {
+  // A function that is NULL: both names are equal.
   const auto mapped = [&instance](auto function, const std::string& name) {
     if (function == nullptr) return name;
     TextSink sink;
@@ -74,8 +77,8 @@ DiskMapping map_first(const chassis_model_t& model, Instance& instance, const Pa
     const std::string on_disk = mapped(model.disk_name, p->name);
     if (on_disk.empty()) throw plugin_error("parameter '" + p->name + "' has no name on disk");
     if (const auto [it, is_new] = parameter_on_disk.emplace(on_disk, p->name); !is_new)
-      throw plugin_error("parameters '" + it->second + "' and '" + p->name + "' have one name on disk, '" + on_disk +
-                         "'");
+      throw plugin_error("parameters '" + it->second + "' and '" + p->name + "' have the same name on disk, '" +
+                         on_disk + "'");
     parts[p->name] = {DiskPart::whole(on_disk, p->descriptor.global_shape)};
     name_of_parameter[p->name] = on_disk;
   }

@@ -1,4 +1,4 @@
-// A chassis_node_t with the memory behind it: what claim, infer and create_kernel are shown of a run of ops.
+// A chassis_node_t with the memory that it points to: what claim, infer and create_kernel see of a run of ops.
 #pragma once
 
 #include <deque>

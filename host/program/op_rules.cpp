@@ -1,4 +1,4 @@
-// The dims of every op in the vocabulary of chassis/op.h.
+// The rules of every op of chassis/op.h: its operands, and the dims of its outputs.
 #include <algorithm>
 #include <tuple>
 
@@ -18,9 +18,9 @@ class Rule {
 
   void operands(size_t min_inputs, size_t max_inputs, size_t min_params, size_t max_params) const {
     if (op_.inputs.size() < min_inputs || op_.inputs.size() > max_inputs)
-      fail("takes " + range(min_inputs, max_inputs) + " inputs, got " + std::to_string(op_.inputs.size()));
+      fail("takes " + counted(min_inputs, max_inputs, "input") + ", got " + std::to_string(op_.inputs.size()));
     if (op_.params.size() < min_params || op_.params.size() > max_params)
-      fail("takes " + range(min_params, max_params) + " parameters, got " + std::to_string(op_.params.size()));
+      fail("takes " + counted(min_params, max_params, "parameter") + ", got " + std::to_string(op_.params.size()));
     for (size_t i = 0; i < min_inputs; ++i)
       if (op_.inputs[i] == kAbsent) fail("input " + std::to_string(i) + " is required");
   }
@@ -57,8 +57,9 @@ class Rule {
   }
 
  private:
-  static std::string range(size_t low, size_t high) {
-    return low == high ? std::to_string(low) : std::to_string(low) + " to " + std::to_string(high);
+  static std::string counted(size_t low, size_t high, const std::string& noun) {
+    const std::string range = low == high ? std::to_string(low) : std::to_string(low) + " to " + std::to_string(high);
+    return range + " " + noun + (high == 1 ? "" : "s");
   }
   const Program& program_;
   BlockType& block_;
@@ -103,8 +104,8 @@ void rope(Rule& r, const Program& program, const Op& op) {
   const int64_t head_dim = program.dims[r.dims(0)[3]].size;
   const auto count = static_cast<int64_t>(std::get<std::vector<double>>(*inv_freq).size());
   if (head_dim != 2 * count)
-    r.fail("head_dim " + std::to_string(head_dim) + " needs " + std::to_string(head_dim / 2) + " inv_freq, got " +
-           std::to_string(count));
+    r.fail("head_dim " + std::to_string(head_dim) + " needs " + std::to_string(head_dim / 2) +
+           " values of inv_freq, got " + std::to_string(count));
   r.output(r.dims(0));
 }
 
@@ -116,12 +117,12 @@ void attention(Rule& r, const Program& program) {
   if (k[2] != v[2]) r.fail("key and value differ in their heads");
   const int64_t heads = program.dims[q[2]].size, kv_heads = program.dims[k[2]].size;
   if (kv_heads == 0 || heads % kv_heads != 0)
-    r.fail(std::to_string(heads) + " heads can not share " + std::to_string(kv_heads) + " key-value heads evenly");
+    r.fail(std::to_string(heads) + " heads cannot share " + std::to_string(kv_heads) + " key-value heads evenly");
   r.output({q[0], q[1], q[2], v[3]});
 }
 
-// What a reshape must keep: the product of the sizes that are known, and B and T, which are not.
-std::tuple<int64_t, int64_t, int64_t> extent(const Program& program, const std::vector<DimId>& dims) {
+// A reshape must keep the product of the known sizes, and the numbers of B and T, whose sizes are not known.
+std::tuple<int64_t, int64_t, int64_t> reshape_invariants(const Program& program, const std::vector<DimId>& dims) {
   std::vector<DimId> known = dims;
   std::erase_if(known, [](DimId d) { return d == kB || d == kT; });
   return {program.dim_product(known), std::count(dims.begin(), dims.end(), kB),
@@ -159,8 +160,8 @@ void infer_outputs(const Program& program, BlockType& block, Op& op, const std::
   }
   if (op.id == "reshape") {
     r.operands(1, 1, 0, 0);
-    if (extent(program, output_dims) != extent(program, r.dims(0)))
-      r.fail("can not view " + program.dims_text(r.dims(0)) + " as " + program.dims_text(output_dims));
+    if (reshape_invariants(program, output_dims) != reshape_invariants(program, r.dims(0)))
+      r.fail("cannot view " + program.dims_text(r.dims(0)) + " as " + program.dims_text(output_dims));
     return r.output(output_dims);
   }
   if (op.id == "cross_entropy") {

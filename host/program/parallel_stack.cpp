@@ -1,3 +1,4 @@
+// Collects the answers of the strategies, checks them together, and calls the strategies at every event.
 #include "host/program/parallel_stack.hpp"
 
 #include <algorithm>
@@ -25,13 +26,13 @@ struct ParallelStack::Problem {
 
 namespace {
 
-bool has(const std::vector<std::string>& texts, const std::string& text) {
+bool contains(const std::vector<std::string>& texts, const std::string& text) {
   return std::find(texts.begin(), texts.end(), text) != texts.end();
 }
 
 }  // namespace
 
-// The host's end of resolve(). Whether answers fit together is seen when all have come.
+// The host's side of resolve(). Whether the answers fit together is checked when all strategies have answered.
 class ParallelStack::Sink {
  public:
   Sink(const StackFacts& facts, const ParameterTable& parameters, std::vector<ShardRule>& rules, Answer& answer)
@@ -52,10 +53,10 @@ class ParallelStack::Sink {
 
   void claim(const std::string& axis) {
     if (!is_data_axis(axis))
-      throw plugin_error("'" + axis + "' is no axis along which the batch is divided, and no other can be claimed");
+      throw plugin_error("'" + axis + "' is not a data axis; strategies can claim only axes that divide the batch");
     if (facts_.mesh.find(axis) < 0)
       throw plugin_error("there is no axis '" + axis + "' to claim; the mesh is " + facts_.mesh.text());
-    if (!has(answer_.axes, axis)) answer_.axes.push_back(axis);
+    if (!contains(answer_.axes, axis)) answer_.axes.push_back(axis);
   }
 
   void place(const chassis_shard_rule_t& raw) {
@@ -65,15 +66,16 @@ class ParallelStack::Sink {
     const Parameter& p = *parameters_.all()[raw.parameter];
     answer_.parameters.push_back(raw.parameter);
     if (raw.kind < CHASSIS_SHARD_REPLICATE || raw.kind > CHASSIS_SHARD_FLAT)
-      throw plugin_error("'" + p.name + "' is placed in the unknown way " + std::to_string(raw.kind));
+      throw plugin_error("'" + p.name + "' has the unknown kind of placement " + std::to_string(raw.kind));
     if (raw.kind == CHASSIS_SHARD_DIM && raw.dim != 0)
       throw plugin_error("dim " + std::to_string(raw.dim) + " of '" + p.name + "' is divided; only dim 0 can be");
     ShardRule& rule = rules_[raw.parameter] = {};
     rule.kind = raw.kind;
     for (uint32_t i = 0; i < raw.num_axes; ++i) {
       rule.axes.emplace_back(view_of(raw.axes[i]));
-      if (!has(answer_.axes, rule.axes.back()))
-        throw plugin_error("'" + p.name + "' is divided along '" + rule.axes.back() + "', which was not claimed");
+      if (!contains(answer_.axes, rule.axes.back()))
+        throw plugin_error("'" + p.name + "' is divided along '" + rule.axes.back() +
+                           "', which its strategy did not claim");
     }
     if (rule.kind == CHASSIS_SHARD_REPLICATE) rule.axes.clear();
     rule.resident = raw.resident != 0 || rule.kind == CHASSIS_SHARD_REPLICATE;
@@ -86,7 +88,8 @@ class ParallelStack::Sink {
   Dtype dtype_or(uint32_t given, Dtype otherwise, const Parameter& p) const {
     const Dtype dtype = given ? static_cast<Dtype>(given) : otherwise;
     if (dtype != Dtype::f32 && dtype != Dtype::bf16 && dtype != Dtype::f16)
-      throw plugin_error("'" + p.name + "' is sent as dtype " + std::to_string(given) + "; f32, bf16 and f16 can be");
+      throw plugin_error("'" + p.name + "' cannot be sent as dtype " + std::to_string(given) +
+                         "; choose f32, bf16 or f16");
     return dtype;
   }
 
@@ -189,7 +192,8 @@ void ParallelStack::resolve(const Program& program, ParameterTable& parameters, 
   check_parameters(answers);
   served_axes_.clear();
   for (const MeshAxis& axis : facts.mesh.axes())
-    if (std::any_of(answers.begin(), answers.end(), [&](const Answer& answer) { return has(answer.axes, axis.name); }))
+    if (std::any_of(answers.begin(), answers.end(),
+                    [&](const Answer& answer) { return contains(answer.axes, axis.name); }))
       served_axes_.push_back(axis.name);
   place(parameters);
 }
@@ -231,7 +235,7 @@ void ParallelStack::check_parameters(const std::vector<Answer>& answers) {
         throw Error(ExitCode::kConfig, second.where,
                     "parameter '" + all[i]->name + "' is placed by " + first->instance->who() + " and by " +
                         second.instance->who())
-            .hint("one strategy of [[parallel]] divides parameters; remove the other");
+            .hint("only one strategy of [[parallel]] can divide parameters; remove the other");
     }
   placed_.clear();
   unplaced_.clear();
@@ -243,8 +247,8 @@ void ParallelStack::check_parameters(const std::vector<Answer>& answers) {
   }
 }
 
-// Where strategies may cut is the optimizer's to say: its states lie as parameters do. Owners of whole matrices are
-// chosen by what they have already, the largest first, the same on every rank.
+// The optimizer decides where strategies may cut, because its states are divided like the parameters. Whole matrices,
+// the largest first, go to the coordinate that owns the fewest elements so far; every rank computes the same owners.
 void ParallelStack::respect_granularity(const ParameterTable& parameters) {
   using Kind = Granularity::Kind;
   std::vector<size_t> matrices;
@@ -263,7 +267,7 @@ void ParallelStack::respect_granularity(const ParameterTable& parameters) {
   }
   const auto elements = [&](size_t i) { return numel(Shape(parameters.all()[i]->local_shape)); };
   std::stable_sort(matrices.begin(), matrices.end(), [&](size_t a, size_t b) { return elements(a) > elements(b); });
-  std::map<std::vector<std::string>, std::multimap<int64_t, int>> owned;  // by axes: elements and who has them
+  std::map<std::vector<std::string>, std::multimap<int64_t, int>> owned;  // by axes: elements owned, and the coordinate
   for (const size_t i : matrices) {
     auto& coordinates = owned[rules_[i].axes];
     if (coordinates.empty())
@@ -281,7 +285,7 @@ int ParallelStack::num_ways(const ShardRule& rule) const {
   return ways;
 }
 
-// Descriptors say what the rules mean; from here on load, save, norms and optimizer follow.
+// Writes the rules into the descriptors, which load, save, norms and the optimizer follow.
 void ParallelStack::place(ParameterTable& parameters) {
   num_data_ranks_ = 1;
   data_rank_ = 0;
@@ -292,7 +296,7 @@ void ParallelStack::place(ParameterTable& parameters) {
     num_data_ranks_ *= facts_.mesh.size(axis);
     data_rank_ = data_rank_ * facts_.mesh.size(axis) + at[static_cast<size_t>(axis)];
   }
-  if (placed_.empty()) return;  // they stay as the program's own layout divides them
+  if (placed_.empty()) return;  // the program's own layout stays
   parameters.place(facts_.mesh, facts_.rank);
   respect_granularity(parameters);
   bool offloads = false;
@@ -315,12 +319,11 @@ void ParallelStack::place(ParameterTable& parameters) {
     offloads |= rule.offload;
   }
   if (offloads && facts_.device.type == Device::Type::kCpu)
-    counted_warning("offload",
-                    "offloading to the CPU changes nothing, nor does pin_memory: the run's device is the CPU");
+    counted_warning("offload", "offload and pin_memory have no effect: the run's device is the CPU");
 }
 
 void ParallelStack::bind(Communicator& communicator, Device device) {
-  CHASSIS_CHECK(parameters_, "resolve comes before bind");
+  CHASSIS_CHECK(parameters_, "resolve must be called before bind");
   communicator_ = &communicator;
   shards_ = std::make_unique<Shards>(*parameters_, rules_, communicator, device);
   shards_->allocate();
@@ -338,7 +341,7 @@ void ParallelStack::call(const Member& member, Hook hook) {
     member.instance->check(function(member.instance->get("an event of a step")));
 }
 
-// Beside the calls of collectives: what was started before a unit computes stands before it in the log.
+// Logged between the calls of collectives, so that the log shows what was started before a unit computes.
 void ParallelStack::trace(const char* what, size_t unit) const {
   if (communicator_ && communicator_->traces()) log::debug("unit: {} {}", what, problem_->unit_texts[unit]);
 }
@@ -376,7 +379,7 @@ void ParallelStack::finish_grads() {
 }
 
 void ParallelStack::refresh() {
-  shards_->touch();
+  shards_->mark_stale();
   shards_->gather(unplaced_, "");  // nothing is sent: this rank has them
   shards_->release(unplaced_);
   for (const Member& m : members_) call(m, &chassis_parallel_t::post_optimizer);
@@ -386,7 +389,7 @@ void ParallelStack::refresh() {
 
 void ParallelStack::drain() {
   for (const Member& m : members_) call(m, &chassis_parallel_t::drain);
-  shards_->settle();
+  shards_->wait_all();
 }
 
 }  // namespace chassis

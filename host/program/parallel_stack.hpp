@@ -1,6 +1,6 @@
-// The stack of parallel strategies ([[parallel]]): asks each where shards live, proves that together they place every
-// parameter and serve every axis, and passes the executor's events on: in list order before a unit, reversed after it.
-// Without members it is one rank that has every parameter whole.
+// The stack of parallel strategies ([[parallel]]): asks each where shards live, checks that together they place every
+// parameter and serve every axis, and forwards the executor's events, in list order before a unit, reversed after it.
+// Without members it is one rank that holds every parameter whole.
 #pragma once
 
 #include <cstdint>
@@ -36,26 +36,26 @@ class ParallelStack final : public UnitEvents {
   ~ParallelStack() override;
 
   bool empty() const { return members_.empty(); }
-  // The axis that takes the ranks that nobody asked for.
+  // The axis that takes the ranks that [mesh] leaves over.
   std::string home_axis() const;
 
-  // [control] Sets placements of the parameters' descriptors and their mesh; where granularity does not let a parameter
-  // be cut as a strategy says, it is cut between blocks, or has one owner. Throws a config error in words, with the
-  // place of the table to change, where an axis has no strategy or two, a strategy no axis, a parameter no place or
-  // two. May be called again, before bind.
+  // [control] Sets the mesh of the parameters and the placements in their descriptors. If granularity forbids the cut
+  // that a strategy chose, the parameter is cut between blocks, or has one owner. Throws a config error, where possible
+  // with the position of the table to change, if an axis has no strategy or two, a strategy has no axis, or two
+  // strategies place one parameter; a plugin error if none does. May be called again before bind.
   void resolve(const Program& program, ParameterTable& parameters, const StackFacts& facts);
-  // What may save memory, as strategies say: of the strategy at that place in the stack, an option and its value in
-  // JSON.
+  // An option that may save memory, as a strategy declares it: the strategy's index in the stack, the option's name,
+  // and its value in JSON.
   struct Saving {
     size_t member;
     std::string option, json;
   };
   std::vector<Saving> savings() const;
-  // Of the ranks along the data axes, which divide the batch: how many, and which this one is.
+  // The number of ranks along the data axes, which divide the batch, and the index of this rank among them.
   int num_data_ranks() const { return num_data_ranks_; }
   int data_rank() const { return data_rank_; }
 
-  // [control] After the parameters are allocated.
+  // [control] Call after the parameters are allocated.
   void bind(Communicator& communicator, Device device);
   Shards& shards() { return *shards_; }
 
@@ -65,11 +65,11 @@ class ParallelStack final : public UnitEvents {
   void pre_backward(size_t unit, Flags flags) override;
   void post_backward(size_t unit, Flags flags) override;
   void finish_grads();
-  // Resident tensors show their shards again: after a load, an initialization, an optimizer step. Throws a plugin error
-  // that names a parameter which a strategy has forgotten.
+  // Updates resident tensors from their shards, after a load, an initialization or an optimizer step. Throws a plugin
+  // error that names a parameter that its strategy did not update.
   void refresh();
-  // At the end of a step and of an evaluation: nothing is in flight, and nothing gathered that is not resident. Throws
-  // a plugin error that names a parameter which a strategy holds on to.
+  // Ends a step or an evaluation: afterwards nothing is in flight, and only resident parameters are whole. Throws a
+  // plugin error that names a parameter that its strategy did not release.
   void drain();
 
  private:
@@ -78,8 +78,8 @@ class ParallelStack final : public UnitEvents {
     SourcePosition where;
     const chassis_parallel_t* table = nullptr;
   };
-  struct Problem;  // what resolve() shows, with its memory
-  // What a strategy says to it; where its parameters lie is in rules_.
+  struct Problem;  // the arguments of resolve(), with their memory
+  // The answer of a strategy; its placements are in rules_.
   struct Answer {
     std::vector<std::string> axes;     // that it serves
     std::vector<uint32_t> parameters;  // that it places
@@ -102,7 +102,7 @@ class ParallelStack final : public UnitEvents {
   StackFacts facts_;
   ParameterTable* parameters_ = nullptr;
   std::vector<ShardRule> rules_;
-  std::vector<uint32_t> placed_, unplaced_;  // by members; by none: resident, and their gradients are the step's
+  std::vector<uint32_t> placed_, unplaced_;  // by a member; by none: always whole on this rank
   std::vector<std::string> served_axes_;
   int num_data_ranks_ = 1, data_rank_ = 0;
   std::vector<std::vector<uint32_t>> ready_at_;  // by unit: parameters whose gradients are complete after its backward

@@ -1,3 +1,4 @@
+// Shards are allocated and filled piece by piece, as their descriptors divide them.
 #include "host/program/parameters.hpp"
 
 #include <algorithm>
@@ -29,8 +30,8 @@ Descriptor describe(const Program& program, const ProgramLayout& layout, const S
   return descriptor;
 }
 
-// Elements [index, index + count) of the logical tensor, row-major, into consecutive elements of `target` from `begin`
-// on. In pieces of fixed size, so that a device tensor needs little host memory.
+// Writes elements [index, index + count) of the logical tensor, row-major, to consecutive elements of `target` from
+// `begin` on. Works in pieces of fixed size, so that a device tensor needs little host memory.
 void initialize_normal(const Parameter& p, const Tensor& target, int64_t begin, int64_t index, int64_t count,
                        uint64_t seed) {
   constexpr int64_t kPiece = 4 << 20;

@@ -24,19 +24,19 @@ struct Parameter {
   double init_std = 0.0;
   bool trainable = true;
   bool offloaded = false;  // the shard, its gradient and its optimizer states lie in host memory
-  bool pinned = false;     // beside CUDA the first two are page-locked there
+  bool pinned = false;     // shard and gradient are page-locked there if the run's device is CUDA
 
-  Tensor value;   // what ops read, in the precision of the run; none while it is not gathered
-  Tensor shard;  // what this rank stores, loads and saves: fp32 if it is trained, else in the precision of the run. The
-                 // same memory as value where nothing divides or casts
-  Tensor gradient;                // of value, fp32; none before the first backward
+  Tensor value;     // what ops read, in the precision of the run; empty while it is not gathered
+  Tensor shard;     // what this rank stores, loads and saves: fp32 if it is trained, else in the precision of the run.
+                    // Shares memory with value where nothing divides or casts
+  Tensor gradient;  // of value, fp32; empty before the first backward
   bool gradient_written = false;  // in this step; an unwritten gradient counts as zero
-  // Of the shard, summed over the data-parallel ranks: what the optimizer reads. None: the gradient itself is.
+  // The shard's gradient, summed over the data-parallel ranks, which the optimizer reads; empty: it reads `gradient`.
   Tensor reduced;
-  bool owned = true;  // this rank, among all that store the shard, counts it in norms
+  bool owned = true;  // of all ranks that store the shard, this one counts it in norms
 
   const Tensor& stored() const { return shard; }
-  // What the step is taken with; none if nothing was written.
+  // What the optimizer reads; empty if nothing was written.
   Tensor step_gradient() const { return reduced ? reduced : gradient_written ? gradient : Tensor(); }
 };
 
@@ -58,15 +58,15 @@ class ParameterTable {
   Dtype compute() const { return compute_; }
   // Creates shards on the device, and values where they are not gathered; contents are undefined, padding is zero.
   void allocate(Device device);
-  // Fills the shards from the counter-based generator: what an element gets depends on seed, name and index alone, so
-  // that any layout holds the same values. Then publishes.
+  // Fills the shards from the counter-based generator: an element depends only on seed, name and index, so that any
+  // layout holds the same values. Then publishes.
   void initialize(uint64_t seed);
-  // value = cast(shard), where they are two tensors of one shape. What is divided is its strategy's business.
+  // value = cast(shard), where they are two tensors of the same shape. Strategies update the divided ones.
   void publish();
   void start_step();  // gradients count as zero again
 
-  // How shards lie on a mesh, and which this rank has; before allocate. Without it: rank 0 of
-  // the program's own axes.
+  // Sets the mesh that divides the shards, and this rank. Call before allocate. Default: rank 0 of the program's own
+  // axes.
   void place(MeshShape mesh, int rank);
   const MeshShape& mesh() const { return mesh_; }
   int rank() const { return rank_; }

@@ -1,3 +1,4 @@
+// Counts what each pass did, and formats the reports.
 #include "host/program/pass_report.hpp"
 
 #include <algorithm>
@@ -15,7 +16,7 @@ std::string counted(Count count, const std::string& noun) {
   return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
 }
 
-// Units share them; in the order of the program.
+// In program order, each once, since units share blocks.
 std::vector<const ResolvedBlock*> distinct_blocks(const ResolvedProgram& resolved) {
   std::vector<const ResolvedBlock*> blocks;
   for (size_t unit = 0; unit < resolved.units.size(); ++unit)
@@ -86,12 +87,14 @@ Reports report_of_recompute(const ResolvedProgram& resolved, const Recompute& re
   const auto units = [&](BlockRecompute mode) {
     return std::count(resolved.recompute.begin(), resolved.recompute.end(), mode);
   };
-  const auto again = units(BlockRecompute::kFull), partly = units(BlockRecompute::kSelective);
-  return {{"recompute", "",
-           text(recompute) + ": " + std::to_string(again) + " of " + counted(resolved.units.size(), "unit") +
-               (again == 1 ? " runs" : " run") + " forward again" +
-               (partly == 0 ? "" : ", " + std::to_string(partly) + " its cheap nodes") +
-               (reason.empty() ? "" : "; " + reason)}};
+  const auto full = units(BlockRecompute::kFull), partly = units(BlockRecompute::kSelective);
+  return {
+      {"recompute", "",
+       text(recompute) + ": " + std::to_string(full) + " of " + counted(resolved.units.size(), "unit") +
+           (full == 1 ? " runs" : " run") + " forward again" +
+           (partly == 0 ? ""
+                        : ", " + std::to_string(partly) + " only " + (partly == 1 ? "its" : "their") + " cheap nodes") +
+           (reason.empty() ? "" : "; " + reason)}};
 }
 
 Reports report_of_liveness(const ResolvedProgram& resolved) {

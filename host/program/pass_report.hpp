@@ -14,10 +14,10 @@ namespace chassis {
 struct PassReport {
   std::string pass;     // "providers"
   std::string subject;  // "sdpa", "layer.q_proj"; empty: the whole program
-  std::string what;     // it did, or the reason for which it did not
+  std::string what;     // what the pass did, or why it did nothing
 };
 
-// Each returns one report at least.
+// Each returns at least one report.
 std::vector<PassReport> report_of_record(const Program& program);
 std::vector<PassReport> report_of_layout(const Program& program, const ProgramLayout& layout);
 std::vector<PassReport> report_of_providers(const ResolvedProgram& resolved, const ResolveOptions& options);
@@ -25,7 +25,7 @@ std::vector<PassReport> report_of_recompute(const ResolvedProgram& resolved, con
                                             const std::string& reason);
 std::vector<PassReport> report_of_liveness(const ResolvedProgram& resolved);
 
-// A line for each.
+// One line per report.
 std::string text(const std::vector<PassReport>& reports);
 
 }  // namespace chassis

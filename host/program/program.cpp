@@ -1,3 +1,4 @@
+// Names, shapes and lookups of the recorded program.
 #include "host/program/program.hpp"
 
 #include <algorithm>

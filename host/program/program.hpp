@@ -1,5 +1,5 @@
 // The recorded program: chains of blocks, each block type a list of ops over named dims. Pure data, as the model plugin
-// recorded it or as a rewrite left it; nothing here knows a device, a provider or a plugin.
+// recorded it or a rewrite changed it, without devices, providers or plugins.
 #pragma once
 
 #include <cstdint>
@@ -34,11 +34,11 @@ enum class GraphValueType : uint32_t {
   kFloat32,  // losses
 };
 
-// What one mesh axis does to a value.
+// How one mesh axis divides a value.
 struct Sharding {
   enum class Kind { kReplicate, kShard, kPartial };
   Kind kind = Kind::kReplicate;
-  DimId dim = 0;  // of kShard
+  DimId dim = 0;  // for kShard
   bool operator==(const Sharding&) const = default;
 };
 
@@ -50,7 +50,7 @@ struct GraphValue {
 };
 Dtype dtype_of(const GraphValue& value, Dtype compute);
 
-// A parameter of a block type. Which tensor it is in block i is the parameter table's business.
+// A parameter of a block type. The parameter table knows its tensor in each unit.
 struct Slot {
   std::string name;
   std::vector<std::vector<DimId>> axes;
@@ -58,7 +58,7 @@ struct Slot {
   uint32_t init = CHASSIS_INIT_ZEROS;
   double init_std = 0.0;
   std::string tied_to;
-  bool frozen = false;             // by an adapter: not trained, whatever [freeze] says
+  bool frozen = false;             // set by an adapter: not trained, whatever [freeze] says
   std::string storage;             // scheme of a quantised parameter; empty: plain
   std::vector<Sharding> sharding;  // by axis of the layout
   bool partial_gradient = false;   // its gradient is a partial sum over an axis that divides T
@@ -76,7 +76,7 @@ struct Op {
   int64_t attr_int(std::string_view key, int64_t fallback) const;
 };
 
-// What a batch has to hold.
+// A field that the batch must have.
 struct Field {
   GraphValueType type = GraphValueType::kInt32;
   std::vector<DimId> dims;

@@ -1,3 +1,4 @@
+// Checks of function tables, patterns and idle providers.
 #include "host/program/providers.hpp"
 
 #include <algorithm>
@@ -12,8 +13,7 @@
 namespace chassis {
 namespace {
 
-constexpr uint32_t kMostPatterns = 4096, kMostPatternBytes = 1024;
-
+constexpr uint32_t kMaxPatterns = 4096, kMaxPatternBytes = 1024;
 
 void count_if_idle(const OpsProvider& provider, const std::string& table, const ResolvedProgram& program) {
   if (provider.competes) return;
@@ -28,34 +28,34 @@ void count_if_idle(const OpsProvider& provider, const std::string& table, const 
   counted_warning("providers that compute nothing: " + provider.name,
                   table + ": provider '" + provider.name + "' claims no node, so others compute all of them" +
                       (first ? "; it refuses " + first->pattern + ": " + first->reason
-                             : "; none of its patterns occurs where it is asked"));
+                             : "; no op that it is offered matches its patterns"));
 }
 
 }  // namespace
 
 void check_provider(const OpsProvider& provider) {
   const chassis_ops_t& table = *provider.table;
-  const std::string who = "provider '" + provider.name + "'";
+  const std::string prefix = "provider '" + provider.name + "'";
   const std::pair<const char*, bool> required[] = {{"claim", table.claim != nullptr},
                                                    {"infer", table.infer != nullptr},
                                                    {"create_kernel", table.create_kernel != nullptr},
                                                    {"forward", table.forward != nullptr}};
   for (const auto& [name, there] : required)
-    if (!there) throw plugin_error(who + ": its table has no function " + name);
-  if (table.num_patterns > kMostPatterns || (table.num_patterns > 0 && !table.patterns))
-    throw plugin_error(
-        who + " offers " + std::to_string(table.num_patterns) +
-        (table.patterns ? " patterns, at most " + std::to_string(kMostPatterns) : " patterns, but no list of them"));
+    if (!there) throw plugin_error(prefix + ": its table has no function " + name);
+  if (table.num_patterns > kMaxPatterns || (table.num_patterns > 0 && !table.patterns))
+    throw plugin_error(prefix + " offers " + std::to_string(table.num_patterns) +
+                       (table.patterns ? " patterns; the maximum is " + std::to_string(kMaxPatterns)
+                                       : " patterns, but no list of them"));
   for (uint32_t i = 0; i < table.num_patterns; ++i) {
-    if (!table.patterns[i].ptr || table.patterns[i].len > kMostPatternBytes)
-      throw plugin_error(who + ": pattern " + std::to_string(i) + " has " + std::to_string(table.patterns[i].len) +
-                         " bytes, at most " + std::to_string(kMostPatternBytes));
+    if (!table.patterns[i].ptr || table.patterns[i].len > kMaxPatternBytes)
+      throw plugin_error(prefix + ": pattern " + std::to_string(i) + " has " + std::to_string(table.patterns[i].len) +
+                         " bytes; the maximum is " + std::to_string(kMaxPatternBytes));
     const std::string_view pattern = view_of(table.patterns[i]);
     for (size_t at = 0; at <= pattern.size();) {
       const size_t end = std::min(pattern.find('+', at), pattern.size());
       const std::string_view op = pattern.substr(at, end - at);
       if (!is_op_name(op))
-        throw plugin_error(who + ": pattern '" + std::string(pattern) + "' names the op '" + std::string(op) +
+        throw plugin_error(prefix + ": pattern '" + std::string(pattern) + "' names the op '" + std::string(op) +
                            "', which this host does not know")
             .hint("the ops are those of chassis/op.h; a plugin's own is named \"domain/name\"");
       at = end + 1;

@@ -1,3 +1,4 @@
+// The text and the order of the choices, and which units they apply to.
 #include "host/program/recompute.hpp"
 
 #include "host/program/program.hpp"
@@ -6,15 +7,15 @@
 namespace chassis {
 namespace {
 
-std::string text_of_some(BlockRecompute mode, int64_t blocks) {
+std::string text_of_first(BlockRecompute mode, int64_t blocks) {
   return text(mode) + " in the first " + (blocks == 1 ? "block" : std::to_string(blocks) + " blocks");
 }
 
 }  // namespace
 
-BlockRecompute Recompute::at(int64_t place) const {
-  if (place < full) return BlockRecompute::kFull;
-  return place - full < selective ? BlockRecompute::kSelective : BlockRecompute::kNone;
+BlockRecompute Recompute::at(int64_t index) const {
+  if (index < full) return BlockRecompute::kFull;
+  return index - full < selective ? BlockRecompute::kSelective : BlockRecompute::kNone;
 }
 
 BlockRecompute Recompute::strongest() const {
@@ -38,9 +39,9 @@ std::string text(const Recompute& recompute) {
   const BlockRecompute strongest = recompute.strongest();
   if (strongest == BlockRecompute::kNone || recompute.full == Recompute::kAll || recompute == Recompute::kSelective)
     return text(strongest);
-  if (recompute.full == 0) return text_of_some(strongest, recompute.selective);
-  const std::string some = text_of_some(strongest, recompute.full);
-  return recompute.selective == 0 ? some : some + ", selective in the others";
+  if (recompute.full == 0) return text_of_first(strongest, recompute.selective);
+  const std::string first = text_of_first(strongest, recompute.full);
+  return recompute.selective == 0 ? first : first + ", selective in the others";
 }
 
 Recompute recompute_of_cost(int64_t cost, int64_t num_blocks) {

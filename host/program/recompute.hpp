@@ -1,5 +1,5 @@
-// The recompute pass: how much of what backward reads is kept, and how much is computed again, chosen for each block of
-// a repeated chain.
+// The recompute pass: chooses, for each block of a repeated chain, how much of what backward reads is kept, and how
+// much is computed again.
 #pragma once
 
 #include <compare>
@@ -19,7 +19,7 @@ enum class BlockRecompute {
   kFull,       // only the inputs are kept, and forward runs again (Chen et al. 2016)
 };
 
-// Of each chain that repeats blocks, the first `full` are recomputed fully, and `selective` behind them selectively.
+// In each chain that repeats blocks, the first `full` are recomputed fully, and the next `selective` selectively.
 struct Recompute {
   int64_t full = 0;
   int64_t selective = 0;
@@ -28,9 +28,9 @@ struct Recompute {
   static const Recompute kNone, kSelective, kFull;
   friend auto operator<=>(const Recompute&, const Recompute&) = default;
 
-  // Of the block at that place of a chain.
-  BlockRecompute at(int64_t place) const;
-  // The strongest of any block.
+  // The mode of the block at that index of a chain.
+  BlockRecompute at(int64_t index) const;
+  // The strongest mode of any block.
   BlockRecompute strongest() const;
 };
 inline constexpr Recompute Recompute::kNone{0, 0};
@@ -41,7 +41,7 @@ std::string text(BlockRecompute mode);  // "selective"
 // "none", "selective", "full in the first block, selective in the others".
 std::string text(const Recompute& recompute);
 
-// The choices for chains of `num_blocks`, ordered by what they cost in time: none (0), selective in the first block
+// The choices for chains of `num_blocks`, ordered by their cost in time: none (0), selective in the first block
 // (1) … in all (num_blocks), full in the first and selective in the others … full in all (2 · num_blocks). Each takes
 // as much memory as the one before, or less.
 Recompute recompute_of_cost(int64_t cost, int64_t num_blocks);

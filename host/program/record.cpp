@@ -1,3 +1,4 @@
+// Checks each call of the builder when it comes, and the whole program at the end.
 #include "host/program/record.hpp"
 
 #include "chassis/tensor.h"
@@ -9,8 +10,8 @@
 namespace chassis {
 namespace {
 
-constexpr size_t kMostBlocks = 1 << 16;  // more are a mistake, and would take hours to plan
-constexpr double kMostParameters = 0x1p56;
+constexpr size_t kMaxBlocks = 1 << 16;  // more are a mistake, and would take hours to plan
+constexpr double kMaxParameters = 0x1p56;
 
 std::string text(chassis_str_t s) { return s.len ? std::string(s.ptr, s.len) : std::string(); }
 
@@ -51,7 +52,7 @@ class Recorder {
   const chassis_builder_2_t* table() const { return &table_; }
 
   Program finish() {
-    if (open_) throw plugin_error("block '" + block().name + "' was begun and never ended");
+    if (open_) throw plugin_error("block '" + block().name + "' was begun but not ended");
     check_chains();
     check_parameters();
     check_sizes();
@@ -100,8 +101,8 @@ class Recorder {
     const Field field{dtype == CHASSIS_DTYPE_I32 ? GraphValueType::kInt32 : GraphValueType::kFloat32, dims};
     const auto [known, is_new] = program_.fields.emplace(name, field);
     if (!is_new && known->second != field)
-      throw plugin_error(which + "it is " + program_.field_text(field) + ", and " + program_.field_text(known->second) +
-                         " where it was asked for before");
+      throw plugin_error(which + "it is " + program_.field_text(field) + " here, but " +
+                         program_.field_text(known->second) + " in an earlier declaration");
     if (block().fields.count(name)) return block().fields[name];
     const ValueId id = block().add_value({name, std::move(dims), field.type, {}});
     block().fields[name] = id;
@@ -117,9 +118,9 @@ class Recorder {
     }
     const std::string which = "block '" + block().name + "', parameter '" + slot.name + "': ";
     if (desc.role < CHASSIS_ROLE_WEIGHT || desc.role > CHASSIS_ROLE_HEAD)
-      throw plugin_error(which + "the role " + std::to_string(desc.role) + " is none of this host's, 1 to 5");
+      throw plugin_error(which + "the role " + std::to_string(desc.role) + " is not valid; roles are 1 to 5");
     if (desc.init < CHASSIS_INIT_ZEROS || desc.init > CHASSIS_INIT_NORMAL)
-      throw plugin_error(which + "the init " + std::to_string(desc.init) + " is none of this host's, 1 to 3");
+      throw plugin_error(which + "the init " + std::to_string(desc.init) + " is not valid; inits are 1 to 3");
     slot.role = desc.role;
     slot.init = desc.init;
     slot.init_std = desc.init_std;
@@ -138,11 +139,13 @@ class Recorder {
     while (!op.inputs.empty() && op.inputs.back() == kAbsent) op.inputs.pop_back();
     for (ValueId v : op.inputs)
       if (v != kAbsent && v >= block().values.size())
-        throw plugin_error("block '" + block().name + "', op '" + op.name + "': no value " + std::to_string(v));
+        throw plugin_error("block '" + block().name + "', op '" + op.name + "': there is no value " +
+                           std::to_string(v));
     op.params.assign(desc.params, desc.params + desc.num_params);
     for (SlotId s : op.params)
       if (s >= block().slots.size())
-        throw plugin_error("block '" + block().name + "', op '" + op.name + "': no parameter " + std::to_string(s));
+        throw plugin_error("block '" + block().name + "', op '" + op.name + "': there is no parameter " +
+                           std::to_string(s));
     for (uint32_t i = 0; i < desc.num_attrs; ++i) op.attrs.emplace_back(text(desc.attrs[i].name), attr(desc.attrs[i]));
     std::vector<DimId> dims(desc.output_dims, desc.output_dims + desc.num_output_dims);
     for (DimId d : dims) check_dim(d);
@@ -170,7 +173,8 @@ class Recorder {
   }
 
   void output(std::string name, ValueId value) {
-    if (value >= block().values.size()) throw plugin_error("output '" + name + "' names no value");
+    if (value >= block().values.size())
+      throw plugin_error("output '" + name + "' names value " + std::to_string(value) + ", which does not exist");
     block().outputs[std::move(name)] = value;
   }
 
@@ -178,13 +182,13 @@ class Recorder {
     if (blocks.empty()) throw plugin_error("chain '" + name + "' has no block");
     for (uint32_t b : blocks)
       if (b >= program_.blocks.size())
-        throw plugin_error("chain '" + name + "' names no block type " + std::to_string(b));
+        throw plugin_error("chain '" + name + "' names block type " + std::to_string(b) + ", which does not exist");
     if (blocks.size() > 1 && prefix.find("{i}") == std::string::npos)
       throw plugin_error("chain '" + name + "' has " + std::to_string(blocks.size()) +
                          " blocks, but its prefix '" + prefix + "' has no {i}");
-    if (blocks.size() > kMostBlocks)
-      throw config_error("chain '" + name + "' has " + std::to_string(blocks.size()) + " blocks, more than " +
-                         std::to_string(kMostBlocks));
+    if (blocks.size() > kMaxBlocks)
+      throw config_error("chain '" + name + "' has " + std::to_string(blocks.size()) + " blocks; the maximum is " +
+                         std::to_string(kMaxBlocks));
     program_.chains.push_back({std::move(name), std::move(prefix), std::move(blocks)});
   }
 
@@ -202,18 +206,19 @@ class Recorder {
         for (const auto& [name, value] : block.inputs) {
           const auto found = before ? before->outputs.find(name) : std::map<std::string, ValueId>::const_iterator{};
           if (!before || found == before->outputs.end())
-            throw plugin_error("block '" + block.name + "' reads '" + name + "', which the block before " +
-                               (before ? "('" + before->name + "') does not put out" : "does not exist"));
+            throw plugin_error("block '" + block.name + "' reads '" + name + "', but " +
+                               (before ? "the block before, '" + before->name + "', has no such output"
+                                       : std::string("there is no block before it")));
           const auto &have = before->values[found->second].dims, &want = block.values[value].dims;
           if (have != want)
             throw plugin_error("block '" + block.name + "' reads '" + name + "' as " + program_.dims_text(want) +
-                               ", block '" + before->name + "' puts out " + program_.dims_text(have));
+                               ", but block '" + before->name + "' outputs " + program_.dims_text(have));
         }
         before = &block;
       }
   }
 
-  // Whatever is computed from sizes later fits 64 bits.
+  // Ensures that all that is computed from sizes later fits into 64 bits.
   void check_sizes() const {
     double total = 0.0;
     for (const Chain& chain : program_.chains)
@@ -223,7 +228,7 @@ class Recorder {
           double elements = 1.0;
           for (int64_t size : shape) elements *= static_cast<double>(size);
           total += elements;
-          if (total > kMostParameters)
+          if (total > kMaxParameters)
             throw config_error("the model has more than 2^56 parameters: '" + slot.name + "' of block '" +
                                program_.blocks[type].name + "' is " + text(shape));
         }

@@ -9,14 +9,14 @@
 namespace chassis {
 
 // Hands a builder table to `record` (a model plugin's record function, or a test) and returns what it recorded.
-// Throws what is wrong with it: operands, dims, names, chains that do not join.
+// Throws an error if operands, dims or names are wrong, or if chains do not fit together.
 Program record_program(const std::function<chassis_status_t*(const chassis_builder_2_t*)>& record);
 
 // Gives the op its outputs by the rules of chassis/op.h. `output_dims` as in chassis_op_desc_t. Rewrites that add ops
 // use it too. Throws a plugin error that names block, op and dims.
 void infer_outputs(const Program& program, BlockType& block, Op& op, const std::vector<DimId>& output_dims);
 
-// An op of chassis/op.h, or the form of a plugin's own: "domain/name".
+// True for the ops of chassis/op.h, and for names in the form of a plugin's own op, "domain/name".
 bool is_op_name(std::string_view id);
 
 }  // namespace chassis

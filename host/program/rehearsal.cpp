@@ -1,3 +1,4 @@
+// The tensors of one node, forward and backward.
 #include "host/program/rehearsal.hpp"
 
 #include "host/service/meta_memory.hpp"
@@ -7,23 +8,22 @@ namespace {
 
 Tensor value_tensor(const ResolvedBlock& block, ValueId id, const RunContext& context) {
   const GraphValue& value = block.block.values[id];
-  return Tensor::empty(context.layout->local_shape(*context.program, value, context.batch, context.time),
-                       dtype_of(value, context.options->compute), *context.rehearsal);
+  return Tensor::empty(context.local_shape(value), dtype_of(value, context.options->compute), *context.rehearsal);
 }
 
-// Counted as what kernels make on the way is.
+// Counted in the category of the tensors that a kernel makes for itself.
 MemoryCharge workspace(const Node& node, uint64_t num_bytes, const RunContext& context) {
   const auto category = node.has_logits ? MemoryCategory::kLogits : MemoryCategory::kActivations;
   return {num_bytes, category, *context.rehearsal};
 }
 
-// The terms of a sum have one gradient, that of the sum.
+// The terms of a sum share the sum's gradient.
 bool begins_with_sum(const ResolvedBlock& block, const Node& node, size_t input) {
   const Op& first = block.block.ops[node.ops[0]];
   return first.id == "add" && (node.inputs[input] == first.inputs[0] || node.inputs[input] == first.inputs[1]);
 }
 
-// The gradient of the output is that of the input, seen in its shape.
+// The input's gradient is the output's, viewed in the input's shape.
 bool passes_through(const ResolvedBlock& block, const Node& node) {
   const std::string& id = block.block.ops[node.ops[0]].id;
   return node.ops.size() == 1 && (id == "add" || id == "reshape");
@@ -36,9 +36,10 @@ void rehearse_forward(const ResolvedBlock& block, const Node& node, const RunCon
     if (!call.outputs[i]) call.outputs[i] = value_tensor(block, node.outputs[i], context).release();
   if (call.flags & CHASSIS_CALL_TRAINING)
     for (uint32_t i = 0; i < node.infer.num_saved; ++i) {
-      const chassis_saved_t& said = node.infer.saved[i];
+      const chassis_saved_t& declared = node.infer.saved[i];
       call.saved[i] =
-          Tensor::empty({said.sizes, said.num_dims}, static_cast<Dtype>(said.dtype), *context.rehearsal).release();
+          Tensor::empty({declared.sizes, declared.num_dims}, static_cast<Dtype>(declared.dtype), *context.rehearsal)
+              .release();
     }
   workspace(node, node.infer.workspace_forward_bytes, context);
 }
@@ -50,8 +51,7 @@ void rehearse_backward(const ResolvedBlock& block, const Node& node, const RunCo
     Tensor gradient;
     if (passes_through(block, node) && call.grad_outputs[0]) {
       const GraphValue& value = block.block.values[node.inputs[i]];
-      gradient = Tensor::share(call.grad_outputs[0])
-                     .view(context.layout->local_shape(*context.program, value, context.batch, context.time));
+      gradient = Tensor::share(call.grad_outputs[0]).view(context.local_shape(value));
     } else if (begins_with_sum(block, node, i)) {
       if (!of_sum) of_sum = value_tensor(block, node.inputs[i], context);
       gradient = of_sum;

@@ -1,5 +1,5 @@
-// A node without its kernel: the tensors that `infer` says it makes are allocated on the device meta, so that counters
-// show what a step takes. Which gradients share memory follows from the ops: those of a sum's terms, and of a reshape.
+// Runs a node without its kernel: allocates the tensors that `infer` declares on the meta device, so that counters show
+// the memory of a step. The ops decide which gradients share memory: those of a sum's terms, and that of a reshape.
 #pragma once
 
 #include "host/program/block_run.hpp"

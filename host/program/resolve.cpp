@@ -1,3 +1,4 @@
+// Matches patterns, asks providers for claims, and creates the kernels of the claimed nodes.
 #include "host/program/resolve.hpp"
 
 #include <algorithm>
@@ -45,7 +46,7 @@ class BlockResolver {
     keep_needed_outputs();
     drop_dead_ops();
     find_gradients();
-    for (size_t at = 0; at < block().ops.size();) at += take(at);
+    for (size_t at = 0; at < block().ops.size();) at += make_node_at(at);
     for (const GraphValue& value : block().values)
       out_.value_shapes.push_back(layout_.local_shape(program_, value, options_.batch, options_.time));
   }
@@ -84,8 +85,8 @@ class BlockResolver {
     }
   }
 
-  // Takes the op at `at`, with as many behind it as the first willing provider wants. Returns how many.
-  size_t take(size_t at) {
+  // Makes a node of the op at `at`, with as many ops after it as its provider takes. Returns the number of ops.
+  size_t make_node_at(size_t at) {
     if (is_collective(block().ops[at])) {
       out_.nodes.push_back(make_node(at, 1));
       finish_gradients(out_.nodes.back());
@@ -95,7 +96,7 @@ class BlockResolver {
     if (block().ops[at].id == "attention")
       if (size_t taken = offer_in_order(options_.attention, at, refusals)) return taken;
     if (size_t taken = offer_in_order(options_.kernels, at, refusals)) return taken;
-    throw unclaimed(block().ops[at], refusals);
+    throw unclaimed_error(block().ops[at], refusals);
   }
 
   size_t offer_in_order(std::span<const OpsProvider> providers, size_t at, std::vector<Refusal>& refusals) {
@@ -108,9 +109,9 @@ class BlockResolver {
     return 0;
   }
 
-  // To one provider, or to several that compete: the longest pattern that anyone claims, then the cheapest claim of it.
+  // Offers ops to one provider, or to several that compete. The longest claimed pattern wins, then its cheapest claim.
   size_t offer(std::span<const OpsProvider> providers, size_t at, std::vector<Refusal>& refusals) {
-    std::vector<std::pair<size_t, const OpsProvider*>> patterns;  // how many ops, whose
+    std::vector<std::pair<size_t, const OpsProvider*>> patterns;  // number of ops, provider
     for (const OpsProvider& provider : providers)
       for (uint32_t i = 0; i < provider.table->num_patterns; ++i)
         if (const auto pattern = split_pattern(provider.table->patterns[i]); matches(pattern, at))
@@ -120,18 +121,19 @@ class BlockResolver {
     for (const auto& [num_ops, provider] : patterns) {
       const bool is_decided = !claimed.empty() && (!provider->competes || num_ops < claimed.front().ops.size());
       if (is_decided) break;
-      if (auto node = ask(*provider, at, num_ops, refusals)) claimed.push_back(std::move(*node));
+      if (auto node = ask_for_claim(*provider, at, num_ops, refusals)) claimed.push_back(std::move(*node));
     }
     if (claimed.empty()) return 0;
     out_.nodes.push_back(choose(std::move(claimed)));
     Node& node = out_.nodes.back();
     node.refusals = std::move(refusals);
-    claim(node);
+    create_kernel(node);
     return node.ops.size();
   }
 
   // The node as this provider would run it; nothing if it refuses.
-  std::optional<Node> ask(const OpsProvider& provider, size_t at, size_t num_ops, std::vector<Refusal>& refusals) {
+  std::optional<Node> ask_for_claim(const OpsProvider& provider, size_t at, size_t num_ops,
+                                    std::vector<Refusal>& refusals) {
     Node node = make_node(at, num_ops);
     node.provider = &provider;
     node.site = &call_site("provider '" + provider.name + "'", node.name);
@@ -150,7 +152,7 @@ class BlockResolver {
     return node;
   }
 
-  // The cheapest; costs that are unknown come last, and equal ones are decided by name.
+  // The cheapest. Unknown costs come last; equal costs are ordered by name.
   static Node choose(std::vector<Node> claimed) {
     const auto rank = [](const Node& node) {
       return std::make_tuple(!(node.cost_ns > 0), std::max(node.cost_ns, 0.0), std::string_view(node.provider->name));
@@ -216,7 +218,7 @@ class BlockResolver {
     return false;
   }
 
-  void claim(Node& node) {
+  void create_kernel(Node& node) {
     const OpsProvider& provider = *node.provider;
     const NodeView view(program_, layout_, block(), node, out_.value_needs_grad, out_.slot_trainable, options_);
     const std::string context = "provider '" + provider.name + "' on " + node.name;
@@ -227,7 +229,7 @@ class BlockResolver {
     }
     check_infer(node, context);
     if (node.flag(CHASSIS_KERNEL_FORWARD_BACKWARD) && !provider.table->forward_backward)
-      throw plugin_error(context + ": infer says FORWARD_BACKWARD, but the provider offers no forward_backward");
+      throw plugin_error(context + ": infer sets FORWARD_BACKWARD, but the provider offers no forward_backward");
     void* kernel = nullptr;
     const PluginCall call(*node.site, "create_kernel");
     throw_if_failed(provider.table->create_kernel(provider.self, view.get(), &kernel), context);
@@ -264,13 +266,14 @@ class BlockResolver {
       throw plugin_error(context +
                          ": infer overwrites inputs without HOST_OUTPUTS; the host lends memory of an input only "
                          "as an output that it allocates");
-    constexpr uint64_t kMostBytes = uint64_t{1} << 50;
+    constexpr uint64_t kMaxBytes = uint64_t{1} << 50;
     for (const uint64_t bytes : {infer.workspace_forward_bytes, infer.workspace_backward_bytes})
-      if (bytes > kMostBytes)
-        throw plugin_error(context + ": infer asks for " + std::to_string(bytes) + " bytes of workspace, at most " +
-                           std::to_string(kMostBytes) + " are believed");
+      if (bytes > kMaxBytes)
+        throw plugin_error(context + ": infer asks for " + std::to_string(bytes) +
+                           " bytes of workspace; the maximum is " + std::to_string(kMaxBytes));
     if (infer.num_saved > std::size(infer.saved))
-      throw plugin_error(context + ": infer names " + std::to_string(infer.num_saved) + " saved tensors, at most 4");
+      throw plugin_error(context + ": infer declares " + std::to_string(infer.num_saved) +
+                         " saved tensors; the maximum is 4");
     for (uint32_t i = 0; i < infer.num_saved; ++i) {
       const chassis_saved_t& saved = infer.saved[i];
       const auto refuse = [&](const std::string& what) {
@@ -279,7 +282,8 @@ class BlockResolver {
       if (size_bytes(static_cast<Dtype>(saved.dtype)) == 0)
         throw refuse("the unknown dtype " + std::to_string(saved.dtype));
       if (saved.num_dims > std::size(saved.sizes))
-        throw refuse(std::to_string(saved.num_dims) + " dims, at most " + std::to_string(std::size(saved.sizes)));
+        throw refuse(std::to_string(saved.num_dims) + " dims; the maximum is " +
+                     std::to_string(std::size(saved.sizes)));
       for (uint32_t d = 0; d < saved.num_dims; ++d)
         if (saved.sizes[d] < 0) throw refuse("the size " + std::to_string(saved.sizes[d]));
     }
@@ -291,7 +295,7 @@ class BlockResolver {
                                     [&](ValueId v) { return out_.value_needs_grad[v] != 0; });
   }
 
-  Error unclaimed(const Op& op, const std::vector<Refusal>& refusals) {
+  Error unclaimed_error(const Op& op, const std::vector<Refusal>& refusals) {
     std::string text = "no provider computes " + op.id + " '" + block().name + "." + op.name + "'";
     for (const Refusal& r : refusals) text += "\n  " + r.provider + " (" + r.pattern + "): " + r.reason;
     if (refusals.empty()) text += ": none of the plugins in [attention] and [kernels] knows the op";
@@ -352,7 +356,7 @@ ResolvedProgram resolve_program(const Program& program, const ProgramLayout& lay
   resolved.purpose = options.purpose;
   const bool training = options.purpose == Purpose::kTraining;
   std::map<std::tuple<uint32_t, std::vector<uint8_t>, bool>, std::shared_ptr<ResolvedBlock>> known;
-  bool anything_trained = false;  // in the units so far: then gradients must reach them
+  bool anything_trained = false;  // in the units so far, which gradients must then reach
   size_t unit = 0;
   for (const Chain& chain : program.chains)
     for (uint32_t type : chain.blocks) {

@@ -1,5 +1,5 @@
 // The providers pass, from ops to nodes: every op, or run of ops that a pattern matches, goes to the first provider
-// that claims it, or, of those that "auto" compares, to the cheapest.
+// that claims it, or to the cheapest of those that "auto" compares.
 #pragma once
 
 #include <memory>
@@ -24,11 +24,11 @@ struct OpsProvider {
   std::string name;
   chassis_instance* self = nullptr;
   const chassis_ops_t* table = nullptr;
-  bool by_user = false;  // chosen in so many words, not by default
+  bool by_user = false;   // named in the configuration, not a default
   bool competes = false;  // found by "auto": neighbours that compete are asked together, and the cheapest wins
-  bool tracked = false;  // has its handles from the host's tables alone, so that others are none
+  bool tracked = false;   // has handles only from the host's tables, so that any other handle is not valid
 };
-// Under the name of the member.
+// Named after the member.
 OpsProvider ops_provider(const Instance& instance);
 
 enum class Purpose {
@@ -45,7 +45,7 @@ struct ResolveOptions {
   int64_t time = 1;
   std::vector<OpsProvider> attention;  // asked first for ops of that id
   std::vector<OpsProvider> kernels;    // in the user's priority
-  SourcePosition attention_where = {}, kernels_where = {};  // that chose them
+  SourcePosition attention_where = {}, kernels_where = {};  // of the keys that chose them
 };
 
 struct Refusal {
@@ -68,7 +68,7 @@ struct Node {
   std::vector<SlotId> params;
   std::vector<ValueId> outputs;
 
-  const OpsProvider* provider = nullptr;  // none: a collective
+  const OpsProvider* provider = nullptr;  // NULL: a collective
   const CallSite* site = nullptr;         // "provider 'sdpa'" on this node
   std::shared_ptr<void> kernel;
   chassis_infer_t infer{};
@@ -80,25 +80,25 @@ struct Node {
   bool has_backward = false;
   std::vector<uint8_t> input_needs_grad;
 
-  // By the liveness pass.
-  int overwritten_input = -1;                  // output 0 takes over its memory
+  // Set by the liveness pass.
+  int overwritten_input = -1;                  // output 0 reuses its memory; -1: none
   std::vector<ValueId> dead_after_forward;     // training: what no backward reads
   std::vector<ValueId> dead_after_backward;
 
-  // Of a block that recomputes selectively; see selective.hpp.
-  bool runs_again = false;     // its forward, in backward
-  int overwritten_again = -1;  // by that run
+  // Set for blocks that recompute selectively; see selective.hpp.
+  bool runs_again = false;     // its forward runs again in backward
+  int overwritten_again = -1;  // the same as overwritten_input, for that run
   std::vector<ValueId> dead_after_again;
   std::vector<size_t> again_before_backward;  // nodes that run again before the backward of this one, in order
 
   bool flag(uint32_t bit) const { return (infer.flags & bit) != 0; }
   bool keeps_input(size_t i) const;
   bool keeps_output(size_t i) const;
-  uint64_t saved_bytes() const;  // of the tensors that its forward leaves to its backward beside values
+  uint64_t saved_bytes() const;  // of the tensors that its forward saves for its backward in addition to values
 };
 
-// A block type as one kind of unit runs it: which of its slots are trained, and whether its inputs need gradients,
-// changes what must be kept.
+// A block type as one kind of unit runs it. What must be kept depends on which of its slots are trained, and on whether
+// its inputs need gradients.
 struct ResolvedBlock {
   uint32_t type = 0;
   BlockType block;  // ops that the purpose does not need are gone
@@ -108,13 +108,13 @@ struct ResolvedBlock {
   std::vector<std::vector<int64_t>> value_shapes;  // at the planned B and T
   std::vector<Node> nodes;
 
-  // By the liveness pass.
+  // Set by the liveness pass.
   std::vector<ValueId> kept;     // values alive between forward and backward
   uint64_t kept_bytes = 0;       // of those that the block itself makes, at the planned B and T
   uint64_t saved_bytes = 0;      // further tensors that kernels save
-  uint64_t input_bytes = 0;      // what recompute keeps instead
-  uint64_t peak_forward_bytes = 0;   // most that is alive at once inside the block, forward
-  uint64_t workspace_bytes = 0;      // largest of any node
+  uint64_t input_bytes = 0;      // what full recompute keeps instead
+  uint64_t peak_forward_bytes = 0;  // maximum that is alive at once inside the block, in forward
+  uint64_t workspace_bytes = 0;     // maximum of any node
 };
 
 // Throws a plugin error that lists every refusal if no provider claims an op.
@@ -126,8 +126,8 @@ ResolvedBlock resolve_block(const Program& program, const ProgramLayout& layout,
 struct ResolvedProgram {
   Purpose purpose = Purpose::kTraining;
   std::vector<std::shared_ptr<ResolvedBlock>> units;
-  std::vector<BlockRecompute> recompute;                        // by unit, of training; by the recompute pass
-  std::vector<std::shared_ptr<const ResolvedBlock>> selective;  // by unit: as it runs, where that is selective
+  std::vector<BlockRecompute> recompute;                        // by unit, for training; set by the recompute pass
+  std::vector<std::shared_ptr<const ResolvedBlock>> selective;  // by unit: as it runs, if selective; else NULL
 
   const ResolvedBlock& running(size_t unit) const {
     return unit < selective.size() && selective[unit] ? *selective[unit] : *units[unit];

@@ -1,3 +1,4 @@
+// Edits of op lists, and the check after each rewrite.
 #include "host/program/rewrite.hpp"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Chooses the kept values by a minimum cut, then finds the lifetimes of a backward that runs nodes again.
 #include "host/program/selective.hpp"
 
 #include <algorithm>
@@ -17,10 +18,10 @@ constexpr size_t kNever = static_cast<size_t>(-1);
 constexpr std::string_view kCheapOps[] = {"embedding",        "rms_norm", "layer_norm", "rope",    "activation",
                                           "gated_activation", "add",      "mul",        "reshape", "comm.copy"};
 
-// The smallest cut between source and sink, by augmenting paths (Edmonds & Karp 1972).
+// The minimum cut between source and sink, by augmenting paths (Edmonds & Karp 1972).
 class MinCut {
  public:
-  static constexpr uint64_t kUncut = uint64_t{1} << 62;  // more than all others together
+  static constexpr uint64_t kUncut = uint64_t{1} << 62;  // more than all other capacities together
 
   explicit MinCut(size_t num_vertices) : edges_of_(num_vertices) {}
 
@@ -31,7 +32,7 @@ class MinCut {
     edges_.push_back({from, 0});
   }
 
-  // By vertex: on the side of the source. Of several smallest cuts, the one with the fewest vertices there.
+  // By vertex: 1 on the side of the source. Of several minimum cuts, the one with the fewest vertices there.
   std::vector<uint8_t> run(size_t source, size_t sink) {
     for (;;) {
       const std::vector<size_t> reached_by = search(source);
@@ -53,10 +54,10 @@ class MinCut {
  private:
   struct Edge {
     size_t to;
-    uint64_t capacity;  // that is left
+    uint64_t capacity;  // residual
   };
 
-  // Breadth first: the edge by which each vertex was reached.
+  // Breadth-first search: the edge by which each vertex was reached.
   std::vector<size_t> search(size_t source) const {
     std::vector<size_t> reached_by(edges_of_.size(), kNever), queue = {source};
     for (size_t i = 0; i < queue.size(); ++i)
@@ -76,19 +77,19 @@ class MinCut {
 class Selection {
  public:
   Selection(const ResolvedBlock& block, Dtype compute) : compute_(compute), out_(block) {
-    maker_.assign(num_values(), kNever);
-    leaves_.assign(num_values(), 0);
+    producer_.assign(num_values(), kNever);
+    is_output_.assign(num_values(), 0);
     for (size_t n = 0; n < nodes().size(); ++n)
-      for (ValueId v : nodes()[n].outputs) maker_[v] = n;
-    for (const auto& [name, value] : out_.block.outputs) leaves_[value] = 1;
+      for (ValueId v : nodes()[n].outputs) producer_[v] = n;
+    for (const auto& [name, value] : out_.block.outputs) is_output_[value] = 1;
   }
 
   ResolvedBlock run() {
-    choose();
-    end_lives_of_forward();
+    choose_kept();
+    find_forward_lifetimes();
     schedule_backward();
-    end_lives_of_backward();
-    add_up();
+    find_backward_lifetimes();
+    sum_bytes();
     return std::move(out_);
   }
 
@@ -96,7 +97,7 @@ class Selection {
   // A run of a node in backward.
   struct Step {
     size_t node;
-    bool again;  // its forward
+    bool again;  // its forward; else its backward
   };
 
   std::vector<Node>& nodes() { return out_.nodes; }
@@ -124,16 +125,16 @@ class Selection {
     return read;
   }
 
-  // As AOTAutograd does it (He & Yu 2023). A value is on the side of the source if something needs it in backward, a
-  // node if it runs again; what is cut is kept, and weighs its bytes.
-  void choose() {
+  // As AOTAutograd does it (He & Yu 2023). A value is on the side of the source if backward needs it, a node if it runs
+  // again. The values that are cut are kept; their capacity is their bytes.
+  void choose_kept() {
     const size_t source = 0, sink = 1, first_value = 2, first_node = first_value + num_values();
     MinCut graph(first_node + nodes().size());
     std::vector<uint8_t> cheap;
     for (const Node& node : nodes()) cheap.push_back(is_cheap(out_.block, node));
     for (ValueId v = 0; v < num_values(); ++v) {
-      const bool again = maker_[v] != kNever && cheap[maker_[v]];
-      graph.add_edge(first_value + v, again ? first_node + maker_[v] : sink, bytes_of(v));
+      const bool again = producer_[v] != kNever && cheap[producer_[v]];
+      graph.add_edge(first_value + v, again ? first_node + producer_[v] : sink, bytes_of(v));
     }
     for (size_t n = 0; n < nodes().size(); ++n) {
       for (ValueId v : read_by_backward(nodes()[n])) graph.add_edge(source, first_value + v, MinCut::kUncut);
@@ -146,14 +147,14 @@ class Selection {
     out_.kept.clear();
     is_kept_.assign(num_values(), 0);
     for (ValueId v = 0; v < num_values(); ++v) {
-      if (!side[first_value + v] || (maker_[v] != kNever && nodes()[maker_[v]].runs_again)) continue;
+      if (!side[first_value + v] || (producer_[v] != kNever && nodes()[producer_[v]].runs_again)) continue;
       is_kept_[v] = 1;
       out_.kept.push_back(v);
     }
   }
 
-  void end_lives_of_forward() {
-    std::vector<size_t> last_use = maker_;
+  void find_forward_lifetimes() {
+    std::vector<size_t> last_use = producer_;
     if (!nodes().empty())
       for (const auto& [name, value] : out_.block.inputs) last_use[value] = 0;
     for (size_t n = 0; n < nodes().size(); ++n) {
@@ -161,7 +162,7 @@ class Selection {
       for (ValueId v : read_by_forward(nodes()[n])) last_use[v] = n;
     }
     for (ValueId v = 0; v < num_values(); ++v)
-      if (last_use[v] != kNever && !is_kept_[v] && !leaves_[v]) nodes()[last_use[v]].dead_after_forward.push_back(v);
+      if (last_use[v] != kNever && !is_kept_[v] && !is_output_[v]) nodes()[last_use[v]].dead_after_forward.push_back(v);
     for (Node& node : nodes()) node.overwritten_input = overwritable_input(out_.block, node, node.dead_after_forward);
   }
 
@@ -169,22 +170,22 @@ class Selection {
     std::vector<uint8_t> done(nodes().size());
     for (size_t n = nodes().size(); n-- > 0;) {
       if (!nodes()[n].has_backward) continue;
-      for (ValueId v : read_by_backward(nodes()[n])) make_again(v, n, done);
+      for (ValueId v : read_by_backward(nodes()[n])) recompute_value(v, n, done);
       if (nodes()[n].runs_again) run_again(n, n, done);
       steps_.push_back({n, false});
     }
   }
-  void make_again(ValueId v, size_t before, std::vector<uint8_t>& done) {
-    if (!is_kept_[v]) run_again(maker_[v], before, done);
+  void recompute_value(ValueId v, size_t before, std::vector<uint8_t>& done) {
+    if (!is_kept_[v]) run_again(producer_[v], before, done);
   }
   void run_again(size_t n, size_t before, std::vector<uint8_t>& done) {
     if (std::exchange(done[n], 1)) return;
-    for (ValueId v : read_by_forward(nodes()[n])) make_again(v, before, done);
+    for (ValueId v : read_by_forward(nodes()[n])) recompute_value(v, before, done);
     nodes()[before].again_before_backward.push_back(n);
     steps_.push_back({n, true});
   }
 
-  void end_lives_of_backward() {
+  void find_backward_lifetimes() {
     for (Node& node : nodes()) node.dead_after_backward.clear();
     std::vector<uint8_t> seen(num_values());
     for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
@@ -196,23 +197,23 @@ class Selection {
         if (!std::exchange(seen[v], 1)) dead.push_back(v);
       if (!step->again) continue;
       std::vector<ValueId> own = dead;
-      std::erase_if(own, [&](ValueId v) { return is_kept_[v] && leaves_[v]; });
+      std::erase_if(own, [&](ValueId v) { return is_kept_[v] && is_output_[v]; });
       node.overwritten_again = overwritable_input(out_.block, node, own);
     }
   }
 
-  void add_up() {
+  void sum_bytes() {
     out_.kept_bytes = out_.saved_bytes = 0;
     for (ValueId v : out_.kept)
-      if (maker_[v] != kNever) out_.kept_bytes += bytes_of(v);
+      if (producer_[v] != kNever) out_.kept_bytes += bytes_of(v);
     for (const Node& node : nodes())
       if (node.has_backward && !node.runs_again) out_.saved_bytes += node.saved_bytes();
   }
 
   const Dtype compute_;
   ResolvedBlock out_;
-  std::vector<size_t> maker_;     // by value; kNever: an input or a field
-  std::vector<uint8_t> leaves_;   // by value: an output of the block
+  std::vector<size_t> producer_;    // by value; kNever: an input or a field
+  std::vector<uint8_t> is_output_;  // by value: an output of the block
   std::vector<uint8_t> is_kept_;  // by value
   std::vector<Step> steps_;
 };
@@ -231,7 +232,7 @@ ResolvedBlock recompute_selectively(const ResolvedBlock& block, Dtype compute) {
 
 void find_selective_liveness(ResolvedProgram& resolved, Dtype compute) {
   resolved.selective.assign(resolved.recompute.size(), nullptr);
-  std::map<const ResolvedBlock*, std::shared_ptr<const ResolvedBlock>> known;  // units share them
+  std::map<const ResolvedBlock*, std::shared_ptr<const ResolvedBlock>> known;  // units share blocks
   for (size_t unit = 0; unit < resolved.recompute.size(); ++unit) {
     if (resolved.recompute[unit] != BlockRecompute::kSelective) continue;
     auto& made = known[resolved.units[unit].get()];

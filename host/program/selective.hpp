@@ -1,21 +1,21 @@
-// Selective recompute: of the values that backward reads, a block keeps what is expensive to make, the outputs of
-// products, attention and collectives, and makes others again, node by node, just before they are read.
+// Selective recompute: of the values that backward reads, a block keeps those that are expensive to compute (outputs of
+// matrix products, attention and collectives) and computes the others again, node by node, just before they are read.
 #pragma once
 
 #include "host/program/resolve.hpp"
 
 namespace chassis {
 
-// All ops of the node are cheap to run again: norms, rope, activations, sums, reshapes. One that a plugin brought is
-// not, since nobody knows its cost.
+// True if all ops of the node are cheap to run again: norms, rope, activations, sums, reshapes. An op that a plugin
+// defines is not, because its cost is unknown.
 bool is_cheap(const BlockType& block, const Node& node);
 
-// The block as it runs with selective recompute: the same nodes, other lifetimes. It keeps the fewest bytes from which
-// cheap nodes can make all that backward reads, hence never more than `block`; where two choices keep as many, the one
-// that runs fewer nodes again. Every node runs at most twice, one that is not cheap once.
+// The block as it runs with selective recompute: the same nodes with other lifetimes. It keeps the fewest bytes from
+// which cheap nodes can compute all that backward reads, so never more than `block`; of two choices with equal bytes,
+// the one that runs fewer nodes again. Cheap nodes run at most twice, the others once.
 ResolvedBlock recompute_selectively(const ResolvedBlock& block, Dtype compute);
 
-// The liveness pass of units that run selectively, behind that of all blocks.
+// The liveness pass of units that recompute selectively. Runs after find_liveness of all blocks.
 void find_selective_liveness(ResolvedProgram& resolved, Dtype compute);
 
 }  // namespace chassis

@@ -1,98 +1,22 @@
+// Shards: resident tensors, gathers, and the table for strategies.
 #include "host/program/shards.hpp"
 
 #include <algorithm>
 
 #include "host/base/error.hpp"
 #include "host/plugin/status.hpp"
-#include "host/service/device.hpp"
+#include "host/program/shards_flight.hpp"
 #include "host/service/memory.hpp"
 
 namespace chassis {
 namespace {
 
-// From here on a parameter has a collective of its own in what is started as one, which saves copies.
-constexpr int64_t kAloneBytes = 16 << 20;
+// From this size on a parameter has a separate collective in its launch, which saves copies.
+constexpr int64_t kSeparateBytes = 16 << 20;
 
 Shards& self_of(const chassis_shards_t* table) { return *static_cast<Shards*>(table->impl); }
 
-Tensor flat_buffer(int64_t elements, Dtype dtype, Device device) {
-  MemoryTag tag(MemoryCategory::kCommunication);
-  const int64_t sizes[] = {elements};
-  return Tensor::empty(sizes, dtype, device);
-}
-
 }  // namespace
-
-// Parameters of one collective: of a gather [rank][parameter], of a reduction the same on the sending side. Rows are of
-// one length, padded, unless a parameter lies on one rank alone: then they are packed without gaps.
-struct Shards::Lane {
-  std::vector<uint32_t> ids;
-  std::vector<uint64_t> counts;  // elements of each rank's row, if they differ
-  Tensor send, recv;
-  bool in_place = false;  // a gather of one parameter, whose recv is its value
-
-  // `elements(id, rank)`: what a rank has in its row.
-  template <typename Elements>
-  void lay_out(int num_ranks, int rank, bool even, const Elements& elements) {
-    offsets_.clear();
-    for (int r = 0; r < (even ? 1 : num_ranks); ++r) {
-      const int64_t begin = total_;
-      for (uint32_t id : ids) {
-        offsets_.push_back(total_);
-        total_ += elements(id, r);
-      }
-      if (!even) counts.push_back(static_cast<uint64_t>(total_ - begin));
-    }
-    row_ = even ? total_ : static_cast<int64_t>(counts[static_cast<size_t>(rank)]);
-    own_ = even ? 0 : static_cast<size_t>(rank) * ids.size();
-    if (even) total_ *= num_ranks;
-  }
-  int64_t total() const { return total_; }  // elements of all rows
-  int64_t row() const { return row_; }      // of this rank's
-  // Where parameter i begins: in all rows one after the other; in this rank's row.
-  int64_t offset(size_t i, int rank) const {
-    return counts.empty() ? rank * row_ + offsets_[i] : offsets_[static_cast<size_t>(rank) * ids.size() + i];
-  }
-  int64_t own_offset(size_t i) const { return offsets_[own_ + i] - offsets_[own_]; }
-
- private:
-  std::vector<int64_t> offsets_;  // of a row; if they differ, of all rows
-  int64_t row_ = 0, total_ = 0;
-  size_t own_ = 0;
-};
-
-// Collectives that were started as one.
-struct Shards::Flight {
-  CommWork work;
-  CommGroup* group = nullptr;
-  std::vector<Lane> lanes;
-  bool keep = false;  // a reduction that the replicas do not join yet
-  std::string name;
-};
-
-// Parameters by what is started as one, and in it by collective. In order of first use, which is the same on every
-// rank.
-class Shards::Batches {
- public:
-  struct Batch {
-    CommGroup* group;
-    Dtype dtype;
-    std::vector<std::vector<uint32_t>> lanes;  // the first is joint
-  };
-  void add(CommGroup* group, Dtype dtype, uint32_t id, bool alone) {
-    auto batch = std::find_if(batches_.begin(), batches_.end(),
-                              [&](const Batch& b) { return b.group == group && b.dtype == dtype; });
-    if (batch == batches_.end()) batch = batches_.insert(batch, {group, dtype, {{}}});
-    if (alone)
-      batch->lanes.push_back({id});
-    else
-      batch->lanes[0].push_back(id);
-  }
-  const std::vector<Batch>& all() const { return batches_; }
-
- private:
-  std::vector<Batch> batches_;
-};
 
 Shards::Shards(ParameterTable& parameters, std::vector<ShardRule> rules, Communicator& communicator, Device device)
     : parameters_(parameters), communicator_(communicator), device_(device), entries_(parameters.all().size()) {
@@ -160,11 +84,11 @@ Shards::Part Shards::part(const Entry& e, int rank) {
   return {begin, std::min(e.elements, begin + e.chunk) - begin};
 }
 
-// Elements in a rank's row: its part, padded where every rank sends as much.
+// Elements in a rank's row: its part, padded if every rank sends the same number.
 int64_t Shards::sent(const Entry& e, int rank) { return e.rule.owner >= 0 ? part(e, rank).length : e.chunk; }
 
-// A backend that moves nothing leaves results undefined: there is nothing to copy either.
-bool Shards::moves() const { return !communicator_.is_fake(); }
+// The results of a fake backend are undefined, so they are not copied.
+bool Shards::moves_data() const { return !communicator_.is_fake(); }
 
 Shards::Entry& Shards::entry(uint32_t id) {
   if (id >= entries_.size())
@@ -179,13 +103,13 @@ void Shards::allocate() {
       p.value.reset();
       continue;
     }
-    if (p.value) continue;  // of one shape with its shard: the table has made it
+    if (p.value) continue;  // has the shape of its shard, so the table has allocated it
     MemoryTag tag(MemoryCategory::kParameters);
-    if (e.rule.kind != CHASSIS_SHARD_FLAT || e.rule.owner >= 0 || !resident_in_shards(e)) {
+    if (e.rule.kind != CHASSIS_SHARD_FLAT || e.rule.owner >= 0 || !value_can_be_shard(e)) {
       p.value = Tensor::empty(p.local_shape, parameters_.compute(), device_);
       continue;
     }
-    // The shard is a stretch of the whole tensor, whose memory ends in the padding.
+    // The shard is a slice of the whole tensor, whose memory has the padding at its end.
     const int64_t sizes[] = {e.chunk * group_size(e)};
     const Tensor whole = Tensor::zeros(sizes, p.shard.dtype(), device_);
     p.value = whole.narrow(0, 0, e.elements).view(p.local_shape);
@@ -193,7 +117,7 @@ void Shards::allocate() {
   }
 }
 
-void Shards::touch() {
+void Shards::mark_stale() {
   for (Entry& e : entries_) {
     const Parameter& p = *e.parameter;
     e.fresh = e.rule.resident && !e.group && p.value && p.value.shares_storage_with(p.shard);
@@ -213,46 +137,46 @@ bool Shards::is_whole(uint32_t id) const { return entries_.at(id).state == State
 // ---- gather
 
 void Shards::gather(std::span<const uint32_t> ids, const std::string& name) {
-  Batches batches;
+  Launches launches;
   for (uint32_t id : ids) {
     Entry& e = entry(id);
     ++e.uses;
     if (e.state != State::kSharded) continue;
     CommGroup* group = e.kept ? e.kept_group : e.group;
     if (!group) {
-      make_whole_alone(e);
+      make_whole_locally(e);
       continue;
     }
     e.state = State::kGathering;
     const Dtype dtype = e.kept ? e.kept.dtype() : e.rule.gather_dtype;
-    batches.add(group, dtype, id, gathers_in_place(e, dtype));
+    launches.add(group, dtype, id, gathers_in_place(e, dtype));
   }
-  for (const auto& batch : batches.all()) start_gather(*batch.group, batch.dtype, batch.lanes, name);
+  for (const auto& launch : launches.all()) start_gather(*launch.group, launch.dtype, launch.lanes, name);
 }
 
-// The whole tensor is the parts of all ranks one after the other, without padding, and large.
-bool Shards::is_row_of_parts(const Entry& e, Dtype dtype) const {
+// True if the tensor is large, and is the parts of all ranks in order, without padding.
+bool Shards::is_large_and_unpadded(const Entry& e, Dtype dtype) const {
   const bool padded = e.rule.owner < 0 && e.chunk * group_size(e) != e.elements;
-  return e.group && !padded && e.elements * size_bytes(dtype) >= kAloneBytes;
+  return e.group && !padded && e.elements * size_bytes(dtype) >= kSeparateBytes;
 }
 
 bool Shards::gathers_in_place(const Entry& e, Dtype dtype) const {
-  if (e.kept || dtype != parameters_.compute() || !is_row_of_parts(e, dtype)) return false;
-  if (e.rule.owner >= 0) return !e.rule.resident || !resident_in_shards(e);  // the same on ranks that have no shard
+  if (e.kept || dtype != parameters_.compute() || !is_large_and_unpadded(e, dtype)) return false;
+  if (e.rule.owner >= 0) return !e.rule.resident || !value_can_be_shard(e);  // the same answer on ranks without a shard
   return !e.rule.resident || !e.parameter->shard.shares_storage_with(e.parameter->value);
 }
 
-// What is stored can be what ops read.
-bool Shards::resident_in_shards(const Entry& e) const {
+// True if ops can read what is stored.
+bool Shards::value_can_be_shard(const Entry& e) const {
   return e.parameter->shard.dtype() == parameters_.compute() && e.parameter->shard.device() == device_;
 }
 
-// Executors leave gradients in fp32.
+// The executor leaves gradients in fp32.
 bool Shards::reduces_in_place(const Entry& e) const {
-  return e.rule.reduce_dtype == Dtype::f32 && is_row_of_parts(e, Dtype::f32);
+  return e.rule.reduce_dtype == Dtype::f32 && is_large_and_unpadded(e, Dtype::f32);
 }
 
-void Shards::make_whole_alone(Entry& e) {
+void Shards::make_whole_locally(Entry& e) {
   Parameter& p = *e.parameter;
   if (e.rule.resident && p.value) {
     if (!p.value.shares_storage_with(p.shard)) p.value.flat().copy_from(p.shard.flat());
@@ -267,7 +191,8 @@ void Shards::make_whole_alone(Entry& e) {
 void Shards::start(Flight& flight, uint32_t op) {
   std::vector<Collective> calls;
   for (const Lane& lane : flight.lanes) {
-    if (op == CHASSIS_COMM_ALL_REDUCE && lane.send.num_elements() == 0) continue;  // nor have the replicas any of it
+    if (op == CHASSIS_COMM_ALL_REDUCE && lane.send.num_elements() == 0)
+      continue;  // the replicas have no elements either
     Collective& call = calls.emplace_back();
     call.op = op;
     call.send = lane.send;
@@ -306,12 +231,12 @@ void Shards::start_gather(CommGroup& group, Dtype dtype, const std::vector<std::
         lane.send.narrow(0, lane.own_offset(i), count).copy_from(from.flat());
     }
     lane.in_place = gathers_in_place(entry(ids[0]), dtype);
-    lane.recv = lane.in_place ? home_of_whole(entry(ids[0])).flat() : flat_buffer(lane.total(), dtype, device_);
+    lane.recv = lane.in_place ? whole_buffer(entry(ids[0])).flat() : flat_buffer(lane.total(), dtype, device_);
   }
   start(*flight, CHASSIS_COMM_ALL_GATHER);
 }
 
-Tensor Shards::home_of_whole(const Entry& e) const {
+Tensor Shards::whole_buffer(const Entry& e) const {
   if (e.rule.resident) return e.parameter->value;
   MemoryTag tag(MemoryCategory::kGathered);
   return Tensor::empty(e.parameter->local_shape, parameters_.compute(), device_);
@@ -322,7 +247,7 @@ void Shards::wait_gathered(std::span<const uint32_t> ids) {
     Entry& e = entry(id);
     if (e.state == State::kWhole) continue;
     if (e.state != State::kGathering)
-      throw plugin_error("a strategy waits for parameter '" + e.parameter->name + "', which it does not gather");
+      throw plugin_error("a strategy waits for parameter '" + e.parameter->name + "', which it did not gather");
     const std::shared_ptr<Flight> flight = e.gathering;
     finish_gather(*flight);
   }
@@ -336,11 +261,11 @@ void Shards::finish_gather(Flight& flight) {
       Entry& e = entry(lane.ids[i]);
       e.gathering.reset();
       if (!e.rule.resident) {
-        if (e.uses == 0) {  // asked for and given up again: nobody reads it
+        if (e.uses == 0) {  // released before the gather ended: nobody reads it
           e.state = State::kSharded;
           continue;
         }
-        hold_whole(e, lane.in_place ? lane.recv.view(e.parameter->local_shape) : home_of_whole(e));
+        set_whole(e, lane.in_place ? lane.recv.view(e.parameter->local_shape) : whole_buffer(e));
       }
       if (!lane.in_place) copy_parts(e, lane, i, flight.group->size());
       e.kept.reset();
@@ -353,7 +278,7 @@ void Shards::finish_gather(Flight& flight) {
 }
 
 void Shards::copy_parts(const Entry& e, const Lane& lane, size_t i, int ranks) {
-  if (!moves()) return;
+  if (!moves_data()) return;
   const Parameter& p = *e.parameter;
   const Tensor whole = p.value.flat();
   for (int r = 0; r < ranks; ++r) {
@@ -364,7 +289,7 @@ void Shards::copy_parts(const Entry& e, const Lane& lane, size_t i, int ranks) {
   }
 }
 
-void Shards::hold_whole(Entry& e, Tensor value) {
+void Shards::set_whole(Entry& e, Tensor value) {
   e.parameter->value = std::move(value);
   gathered_bytes_ += e.parameter->value.num_bytes();
 }
@@ -393,7 +318,7 @@ void Shards::shrink(std::span<const uint32_t> ids, int ways) {
     const int size = group_size(e);
     if (ways < 1 || size % ways != 0)
       throw config_error("parameter '" + e.parameter->name + "' is divided over " + std::to_string(size) +
-                         " ranks; they can not be cut into groups of " + std::to_string(ways))
+                         " ranks, which cannot be cut into groups of " + std::to_string(ways))
           .hint("choose a number that divides " + std::to_string(size));
     if (ways > 1 && e.group) {
       e.kept_group = &communicator_.group(e.rule.axes, ways);
@@ -408,149 +333,16 @@ void Shards::shrink(std::span<const uint32_t> ids, int ways) {
   }
 }
 
-// ---- reduce
+// ---- end of a step
 
-// The whole gradient leaves the executor's hands; none if this micro-batch wrote none.
-Tensor Shards::take_gradient(Entry& e) {
-  Parameter& p = *e.parameter;
-  Tensor gradient = p.gradient_written ? std::move(p.gradient) : Tensor();
-  p.gradient.reset();
-  p.gradient_written = false;
-  return gradient;
-}
-
-void Shards::reduce(std::span<const uint32_t> ids, uint32_t flags, const std::string& name) {
-  const bool keep = flags & CHASSIS_REDUCE_KEEP;
-  Batches batches;
-  for (uint32_t id : ids) {
-    Entry& e = entry(id);
-    if (!e.parameter->trainable) continue;
-    if (e.reducing) finish_reduce(*std::shared_ptr<Flight>(e.reducing));
-    batches.add(e.group, e.rule.reduce_dtype, id, reduces_in_place(e));
-  }
-  for (const auto& batch : batches.all()) start_reduce(batch.group, batch.dtype, batch.lanes, keep, name);
-}
-
-void Shards::start_reduce(CommGroup* group, Dtype dtype, const std::vector<std::vector<uint32_t>>& lanes, bool keep,
-                          const std::string& name) {
-  auto flight = std::make_shared<Flight>();
-  flight->group = group;
-  flight->name = name;
-  for (const std::vector<uint32_t>& ids : lanes) {
-    if (ids.empty()) continue;
-    Lane& lane = flight->lanes.emplace_back();
-    lane.ids = ids;
-    flight->keep = keep && entry(ids[0]).replicas;  // else nothing is left for later
-    bool even = true;
-    for (uint32_t id : ids) {
-      entry(id).reducing = flight;
-      even &= entry(id).rule.owner < 0 || !group;
-    }
-    lane.lay_out(group ? group->size() : 1, group ? group->rank() : 0, even,
-                 [&](uint32_t id, int rank) { return group ? sent(entries_[id], rank) : entries_[id].chunk; });
-    fill_with_gradients(lane, dtype, group ? group->size() : 1);
-    if (group)
-      lane.recv = flat_buffer(lane.row(), dtype, device_);
-    else
-      lane.recv = std::move(lane.send);  // this rank has it all; replicas add below
-  }
-  if (group) start(*flight, CHASSIS_COMM_REDUCE_SCATTER);
-}
-
-void Shards::fill_with_gradients(Lane& lane, Dtype dtype, int ranks) {
-  Entry& first = entry(lane.ids[0]);
-  if (reduces_in_place(first) && first.parameter->gradient_written) {
-    lane.send = take_gradient(first).flat();
-    return;
-  }
-  lane.send = flat_buffer(lane.total(), dtype, device_);
-  for (size_t i = 0; i < lane.ids.size(); ++i) {
-    Entry& e = entry(lane.ids[i]);
-    const Tensor gradient = take_gradient(e);
-    if (!moves()) continue;
-    const Tensor flat = gradient ? gradient.flat() : Tensor();
-    for (int r = 0; r < ranks; ++r) {
-      const Part own = part(e, r);
-      const int64_t padded = ranks == 1 ? e.chunk : sent(e, r);
-      if (padded == 0) continue;
-      const Tensor place = lane.send.narrow(0, lane.offset(i, r), padded);
-      if (own.length < padded || !gradient) place.zero();
-      if (own.length > 0 && gradient) place.narrow(0, 0, own.length).copy_from(flat.narrow(0, own.begin, own.length));
-    }
-  }
-}
-
-void Shards::wait_reduced(std::span<const uint32_t> ids) {
-  for (uint32_t id : ids)
-    if (const std::shared_ptr<Flight> flight = entry(id).reducing) finish_reduce(*flight);
-}
-
-void Shards::finish_reduce(Flight& flight) {
-  if (flight.work) communicator_.wait(flight.work);
-  CommGroup* const replicas = entry(flight.lanes[0].ids[0]).replicas;
-  for (Lane& lane : flight.lanes) {
-    lane.send.reset();
-    for (size_t i = 0; i < lane.ids.size(); ++i) {
-      Entry& e = entry(lane.ids[i]);
-      CHASSIS_CHECK(e.replicas == replicas, "parameters of one reduction have the same replicas");
-      if (flight.keep || !e.partial) continue;
-      const Tensor sum = lane.recv.narrow(0, lane.own_offset(i), own_elements(e));
-      sum.add(e.partial.to(sum.dtype()));
-      e.partial.reset();
-    }
-  }
-  if (replicas && !flight.keep) {
-    for (Lane& lane : flight.lanes) lane.send = lane.recv;
-    flight.group = replicas;
-    start(flight, CHASSIS_COMM_ALL_REDUCE);
-    if (flight.work) communicator_.wait(flight.work);
-    for (Lane& lane : flight.lanes) lane.send.reset();
-  }
-  for (Lane& lane : flight.lanes) {
-    for (size_t i = 0; i < lane.ids.size(); ++i) {
-      Entry& e = entry(lane.ids[i]);
-      e.reducing.reset();
-      const Tensor sum = lane.recv.narrow(0, lane.own_offset(i), own_elements(e)).to(Dtype::f32);
-      if (!flight.keep)
-        add_reduced(e, sum);
-      else if (e.partial)
-        e.partial.add(sum);
-      else
-        e.partial = sum;
-    }
-    lane.recv.reset();
-  }
-}
-
-void Shards::add_reduced(Entry& e, Tensor sum) {
-  Parameter& p = *e.parameter;
-  const Tensor own = to_home(p, sum.narrow(0, 0, p.shard.num_elements()).view(p.shard.sizes()));
-  if (p.reduced)
-    p.reduced.add(own);
-  else
-    p.reduced = own;
-  retag_memory(p.reduced, MemoryCategory::kGradients);
-}
-
-// Where the shard lies.
-Tensor Shards::to_home(const Parameter& p, const Tensor& gradient) const {
-  if (!p.pinned || device_.type != Device::Type::kCuda) return gradient.to(p.shard.device());
-  MemoryTag tag(MemoryCategory::kGradients);
-  const Tensor pinned = pinned_tensor(gradient.sizes(), gradient.dtype());
-  pinned.copy_from(gradient);
-  return pinned;
-}
-
-// ---- ends
-
-void Shards::settle() {
+void Shards::wait_all() {
   for (Entry& e : entries_) {
     if (e.gathering) finish_gather(*std::shared_ptr<Flight>(e.gathering));
     if (e.reducing) finish_reduce(*std::shared_ptr<Flight>(e.reducing));
     if (e.rule.resident) continue;
     if (e.uses > 0)
-      throw plugin_error("parameter '" + e.parameter->name + "' is still gathered: its strategy released it " +
-                         std::to_string(e.uses) + " times too few");
+      throw plugin_error("parameter '" + e.parameter->name + "' is still gathered: its strategy must release it " +
+                         std::to_string(e.uses) + (e.uses == 1 ? " more time" : " more times"));
     if (e.state == State::kWhole) free_whole(e);
     e.kept.reset();
   }

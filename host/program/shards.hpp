@@ -1,5 +1,5 @@
-// The shards of parameters in motion: gathers whole tensors, frees them, reduces gradients. What chassis_shards_t
-// offers to a parallel strategy; it decides when, this knows how. Lengths and places come from the descriptors alone.
+// Gathers whole parameters from their shards, frees them, and reduces gradients. Implements chassis_shards_t: the
+// parallel strategy decides when, Shards knows how. Lengths and offsets follow from the descriptors alone.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ namespace chassis {
 // How one parameter is divided, as a strategy placed it.
 struct ShardRule {
   uint32_t kind = CHASSIS_SHARD_REPLICATE;
-  std::vector<std::string> axes;  // of the shards
-  std::vector<std::string> replica_axes;  // the other data-parallel ones
-  // What the states of an optimizer do not let be cut: FLAT at multiples of `block` elements; or not at all, then one
-  // coordinate along the axes has it whole and the others have nothing.
+  std::vector<std::string> axes;          // that divide it
+  std::vector<std::string> replica_axes;  // the other data-parallel axes
+  // Set by the optimizer's granularity. FLAT is cut at multiples of `block` elements. With an `owner` the parameter is
+  // not cut: that coordinate along the axes holds all of it, the others nothing.
   int64_t block = 1;
   int owner = -1;
   bool resident = false;
@@ -35,10 +35,10 @@ class Shards {
   Shards(ParameterTable& parameters, std::vector<ShardRule> rules, Communicator& communicator, Device device);
   ~Shards();
 
-  // [control] After the table's allocate: resident tensors, which share the memory of their shards where they can.
+  // [control] Call after the table's allocate. Makes resident tensors, in the memory of their shards where possible.
   void allocate();
-  // [step] Resident tensors no longer show their shards: after a load, an initialization or an optimizer step.
-  void touch();
+  // [step] Marks resident tensors as out of date, after a load, an initialization or an optimizer step.
+  void mark_stale();
   // Names of resident parameters that are out of date.
   std::vector<std::string> stale() const;
 
@@ -51,15 +51,15 @@ class Shards {
   void wait_reduced(std::span<const uint32_t> ids);
   bool is_whole(uint32_t id) const;
   uint64_t gathered_bytes() const { return gathered_bytes_; }
-  // [step] Waits for everything in flight; throws if something is still gathered that is not resident.
-  void settle();
+  // [step] Waits for everything in flight. Throws if a parameter that is not resident is still gathered.
+  void wait_all();
 
   const chassis_shards_t* table() const { return &table_; }
 
  private:
   enum class State { kSharded, kGathering, kWhole };
 
-  // Where a rank of the group has its part in the whole tensor, in elements; it always starts at 0 of the shard.
+  // A rank's part of the whole tensor, in elements; in the shard it always starts at 0.
   struct Part {
     int64_t begin = 0;
     int64_t length = 0;
@@ -69,16 +69,16 @@ class Shards {
   struct Entry {
     Parameter* parameter = nullptr;
     ShardRule rule;
-    CommGroup* group = nullptr;     // that share the parameter; NULL: this rank alone
-    CommGroup* replicas = nullptr;  // that hold the same shard; NULL: this rank alone
-    int64_t elements = 0;           // of the whole
-    int64_t chunk = 0;              // that every rank sends, padded; only the owner if there is one
+    CommGroup* group = nullptr;     // ranks that share the parameter; NULL: this rank alone
+    CommGroup* replicas = nullptr;  // ranks that hold the same shard; NULL: this rank alone
+    int64_t elements = 0;           // of the whole tensor
+    int64_t chunk = 0;              // elements that every rank sends, padded; with an owner only the owner sends
     State state = State::kSharded;
     uint32_t uses = 0;
-    bool fresh = false;             // a resident value shows its shard
+    bool fresh = false;  // a resident value is up to date with its shard
     std::shared_ptr<Flight> gathering, reducing;
     Tensor partial;                 // gradient summed over the group, not yet over the replicas
-    // After shrink: this rank's piece of the whole among `kept_group`.
+    // After shrink: this rank's part of the whole tensor within `kept_group`.
     CommGroup* kept_group = nullptr;
     Tensor kept;
   };
@@ -86,32 +86,32 @@ class Shards {
   Entry& entry(uint32_t id);
   int group_size(const Entry& entry) const { return entry.group ? entry.group->size() : 1; }
   int group_rank(const Entry& entry) const { return entry.group ? entry.group->rank() : 0; }
-  static Part part(const Entry& entry, int rank);  // of the group
+  static Part part(const Entry& entry, int rank);  // `rank` of the group
   static int64_t sent(const Entry& entry, int rank);
   int64_t own_elements(const Entry& e) const { return e.group ? sent(e, group_rank(e)) : e.chunk; }
   static Part even_part(int64_t count, int ways, int rank);
-  class Batches;
+  class Launches;
   void start(Flight& flight, uint32_t op);
   void start_gather(CommGroup& group, Dtype dtype, const std::vector<std::vector<uint32_t>>& lanes,
                     const std::string& name);
   void finish_gather(Flight& flight);
   void copy_parts(const Entry& entry, const Lane& lane, size_t i, int ranks);
-  bool moves() const;
-  Tensor home_of_whole(const Entry& entry) const;
-  bool resident_in_shards(const Entry& entry) const;
-  bool is_row_of_parts(const Entry& entry, Dtype dtype) const;
+  bool moves_data() const;
+  Tensor whole_buffer(const Entry& entry) const;
+  bool value_can_be_shard(const Entry& entry) const;
+  bool is_large_and_unpadded(const Entry& entry, Dtype dtype) const;
   bool gathers_in_place(const Entry& entry, Dtype dtype) const;
   bool reduces_in_place(const Entry& entry) const;
-  void make_whole_alone(Entry& entry);
+  void make_whole_locally(Entry& entry);
   void free_whole(Entry& entry);
-  void hold_whole(Entry& entry, Tensor value);
+  void set_whole(Entry& entry, Tensor value);
   Tensor take_gradient(Entry& entry);
   void start_reduce(CommGroup* group, Dtype dtype, const std::vector<std::vector<uint32_t>>& lanes, bool keep,
                     const std::string& name);
   void fill_with_gradients(Lane& lane, Dtype dtype, int ranks);
   void finish_reduce(Flight& flight);
   void add_reduced(Entry& entry, Tensor sum);
-  Tensor to_home(const Parameter& parameter, const Tensor& gradient) const;
+  Tensor to_shard_device(const Parameter& parameter, const Tensor& gradient) const;
 
   ParameterTable& parameters_;
   Communicator& communicator_;

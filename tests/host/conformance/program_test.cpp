@@ -44,7 +44,7 @@ TEST_F(Conformance, OurStrategiesPass) {
 
 TEST_F(Conformance, FindsAStrategyThatClaimsOrPlacesWrongly) {
   EXPECT_HAS(strategy("wayward", "claims nothing"), "rank 0: resolve: ");
-  EXPECT_HAS(strategy("wayward", "claims tp"), "'tp' is no axis along which the batch is divided");
+  EXPECT_HAS(strategy("wayward", "claims tp"), "'tp' is not a data axis");
   EXPECT_HAS(strategy("wayward", "leaves one out"),
              "no strategy of [[parallel]] says where parameter 'layers.0.down.weight' lives");
   EXPECT_HAS(strategy("wayward", "places twice"), "places parameter 'layers.0.down.weight' twice");
@@ -84,7 +84,7 @@ TEST_F(Conformance, FindsAModelThatIsNotItselfAgain) {
 TEST_F(Conformance, FindsAMappingThatLosesElements) {
   EXPECT_HAS(model("wayward", "{}", "one name for two"), "two tensors are called 'disk.0.upper' on disk");
   EXPECT_HAS(model("wayward", "{}", "no such parameter"),
-             "'disk.ends' on disk is made of 'tail.weight', which is no parameter of the model");
+             "'disk.ends' on disk is made of 'tail.weight', which is not a parameter of the model");
   EXPECT_HAS(model("wayward", "{}", "a row twice"),
              "elements [3:4, 0:10] of parameter 'layers.0.second.weight' [10, 10] are on disk in 'disk.0.upper' and "
              "again in 'disk.0.lower'");
@@ -92,7 +92,7 @@ TEST_F(Conformance, FindsAMappingThatLosesElements) {
              "parameter 'layers.0.second.weight' [10, 10] has 100 elements, of which only 90 are on disk, in "
              "'disk.0.upper', 'disk.0.lower'");
   EXPECT_HAS(model("wayward", "{}", "skips its own"),
-             "files are to be without 'disk.*.first', and 'disk.0.first' is a tensor of the model");
+             "the pattern 'disk.*.first' skips 'disk.0.first', which is a tensor of the model");
 }
 
 TEST_F(Conformance, FindsGradientsThatAreNotThoseOfTheLoss) {
@@ -132,7 +132,7 @@ TEST_F(Conformance, FindsAnOpsProviderThatDeclaresNonsenseReplacesOutputsOrLeaks
   EXPECT_HAS(said("no number"), "provider 'wayward' on embedding.");
   EXPECT_HAS(said("no number"), "claim gives nan as its cost");
   EXPECT_HAS(said("unknown flags"), "infer sets flags 0x100000, which this host does not know; it knows 0x1f");
-  EXPECT_HAS(said("replaces an output"), "output 0 is another handle than the one that the host gave to be written");
+  EXPECT_HAS(said("replaces an output"), "output 0 is not the handle that the host gave it to write to");
   EXPECT_HAS(said("leaks"), "20 runs left 419");
 }
 

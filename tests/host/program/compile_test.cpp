@@ -1,3 +1,4 @@
+// The passes together: their reports, purposes, and errors of recordings and rewrites.
 #include "host/program/compile.hpp"
 
 #include <gtest/gtest.h>
@@ -21,7 +22,7 @@ ResolveOptions resolve_with(std::vector<OpsProvider> kernels) {
   return {.batch = 2, .time = 3, .kernels = std::move(kernels)};
 }
 
-TEST(Compile, EveryPassSaysThatNothingHappened) {
+TEST(Compile, EveryPassReportsThatItDidNothing) {
   StubProvider all("all");
   CompiledProgram compiled = compile(SmallModel{}.program(), {.resolve = resolve_with({all.provider()})});
   EXPECT_EQ(text(compiled.reports(Purpose::kTraining)),
@@ -36,9 +37,9 @@ TEST(Compile, EveryPassSaysThatNothingHappened) {
             "  liveness  head: 0 of 4 values live until backward, 0 outputs in place of an input\n");
 }
 
-TEST(Compile, EveryPassSaysWhatItDidOrRefused) {
+TEST(Compile, EveryPassReportsWhatItDidOrRefused) {
   StubProvider picky("picky", {"add", "stub/linear"}), all("all");
-  picky.refuse = [](const StubNode& node) { return node.pattern == "add" ? "adds nothing" : std::string(); };
+  picky.refuse = [](const StubNode& node) { return node.pattern == "add" ? "does not add" : std::string(); };
   picky.plan = [](const StubNode&, chassis_infer_t& out) { out.keeps_inputs = 1; };
   const LowRankAdapter adapter;
   const TensorAxis axis(2, {"ffn"});
@@ -57,13 +58,13 @@ TEST(Compile, EveryPassSaysWhatItDidOrRefused) {
       "  quant     stub4 on layer.down: left: its 6 columns are no multiple of 4\n"
       "  providers picky: computes 2 of 25 nodes\n"
       "  providers all: computes 23 of 25 nodes\n"
-      "  providers picky: refuses 6 × add: adds nothing\n"
+      "  providers picky: refuses 6 × add: does not add\n"
       "  recompute full in the first block: 1 of 4 units runs forward again\n"
-      "  liveness  embed: ";  // the layer stands there twice: the first needs no gradient of its input
+      "  liveness  embed: ";  // the layer is listed twice: the first needs no gradient of its input
   EXPECT_EQ(text(compiled.reports(Purpose::kTraining)).substr(0, expected.size()), expected);
 }
 
-TEST(Compile, WhatFreezeLeavesOutIsNotTrained) {
+TEST(Compile, FrozenParametersAreNotTrained) {
   StubProvider all("all");
   CompiledProgram compiled = compile(SmallModel{}.program(), {.freeze =
                                                                   [](ParameterTable& parameters) {
@@ -76,14 +77,14 @@ TEST(Compile, WhatFreezeLeavesOutIsNotTrained) {
   EXPECT_TRUE(program.units[3]->nodes.back().has_backward);
 }
 
-TEST(Compile, AnAdapterFreezesWhatWasRecorded) {
+TEST(Compile, AnAdapterFreezesTheRecordedParameters) {
   const LowRankAdapter adapter;
   const CompiledProgram compiled = compile(SmallModel{}.program(), {.passes = {.adapters = {&adapter}}});
   for (const auto& p : compiled.parameters->all())
     EXPECT_EQ(p->trainable, p->name.find("lora") != std::string::npos) << p->name;
 }
 
-TEST(Compile, ThePurposesThatAreNamedAreResolvedAtOnce) {
+TEST(Compile, CompileResolvesTheNamedPurposes) {
   StubProvider few("few", {"embedding"});
   EXPECT_HAS(test::refusal([&] {
                compile(SmallModel{}.program(),
@@ -100,7 +101,7 @@ TEST(Compile, APurposeThatWasRefusedIsRefusedAgain) {
     EXPECT_HAS(test::refusal([&] { compiled.resolved(Purpose::kLoss); }), "no provider computes rms_norm");
 }
 
-TEST(Compile, AnotherRecomputationNeedsNoOtherNodes) {
+TEST(Compile, ChangingRecomputeKeepsTheNodes) {
   StubProvider all("all");
   CompiledProgram compiled =
       compile(SmallModel{}.program(), {.resolve = resolve_with({all.provider()}), .purposes = {Purpose::kTraining}});
@@ -115,11 +116,11 @@ TEST(Compile, AnotherRecomputationNeedsNoOtherNodes) {
   EXPECT_EQ(&program.running(1), &program.running(2)) << "units share what they run";
   EXPECT_NE(&program.running(1), program.units[1].get());
   compiled.set_recompute(Recompute::kFull);
-  EXPECT_EQ(program.recompute, (std::vector{kNone, kFull, kFull, kNone})) << "chains of one block are left";
+  EXPECT_EQ(program.recompute, (std::vector{kNone, kFull, kFull, kNone})) << "chains of one block do not recompute";
   EXPECT_EQ(all.nodes.size(), num_kernels);
 }
 
-// Leaves an op of the layer in front of what it reads.
+// Puts an op of the layer before the op whose output it reads.
 class Reverse final : public RewritePass {
  public:
   std::string name() const override { return "reverse"; }
@@ -128,20 +129,20 @@ class Reverse final : public RewritePass {
   }
 };
 
-TEST(Compile, ARewriteThatBreaksTheProgramIsNamed) {
+TEST(Compile, AnErrorNamesTheRewriteThatBreaksTheProgram) {
   const Reverse reverse;
   EXPECT_HAS(test::refusal([&] { compile(SmallModel{}.program(), {.passes = {.adapters = {&reverse}}}); }),
              "adapter 'reverse' leaves block 'layer' with add 'residual', which reads value");
 }
 
-TEST(Compile, AnErrorOfTheRecordingIsBlamedOnItsKey) {
+TEST(Compile, AnErrorOfTheRecordingNamesItsKey) {
   const Recording recording{[](const chassis_builder_2_t*) { return make_status(CHASSIS_INTERNAL, "no such model"); },
                             {"run.toml", 3, 1},
                             "folder/config.json"};
-  const std::string said = test::refusal([&] { compile(recording, {}); });
-  EXPECT_HAS(said, "run.toml:3:1");
-  EXPECT_HAS(said, "no such model");
-  EXPECT_HAS(said, "folder/config.json");
+  const std::string error = test::refusal([&] { compile(recording, {}); });
+  EXPECT_HAS(error, "run.toml:3:1");
+  EXPECT_HAS(error, "no such model");
+  EXPECT_HAS(error, "folder/config.json");
 }
 
 }  // namespace

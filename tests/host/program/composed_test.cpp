@@ -1,4 +1,4 @@
-// Ops without a backward of their own, differentiated by LibTorch, beside the same ops with one.
+// Ops without a backward, which LibTorch differentiates, are compared with the same ops with one.
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/linear.h>
 #include <gtest/gtest.h>
@@ -69,7 +69,7 @@ TEST_F(Composed, TrainsNothingThatIsFrozen) {
   EXPECT_EQ(run.gradients().size(), 2u);
 }
 
-TEST_F(Composed, AForwardThatLeavesATenIsRefused) {
+TEST_F(Composed, AForwardThatDoesNotUseATenIsRefused) {
   composed_.forward = [](const StubNode& node, chassis_call_t& call) {
     call.outputs[0] = Tensor::zeros(node.outputs[0].shape, Dtype::f32).release();
   };

@@ -1,4 +1,4 @@
-// An ops provider that hands every call to another, and counts the forward runs of each node.
+// An ops provider that forwards every call to another one, and counts the forward runs of each node.
 #pragma once
 
 #include <map>
@@ -38,15 +38,15 @@ class CountingProvider {
     };
     table_.forward = [](chassis_instance* self, void* kernel, chassis_call_t* call) {
       ++of(self).runs[static_cast<Kernel*>(kernel)->name];
-      return pass<&chassis_ops_t::forward>(self, kernel, call);
+      return forward_call<&chassis_ops_t::forward>(self, kernel, call);
     };
     if (table_.forward_backward)
       table_.forward_backward = [](chassis_instance* self, void* kernel, chassis_call_t* call) {
         ++of(self).runs[static_cast<Kernel*>(kernel)->name];
-        return pass<&chassis_ops_t::forward_backward>(self, kernel, call);
+        return forward_call<&chassis_ops_t::forward_backward>(self, kernel, call);
       };
-    if (table_.backward_inputs) table_.backward_inputs = pass<&chassis_ops_t::backward_inputs>;
-    if (table_.backward_params) table_.backward_params = pass<&chassis_ops_t::backward_params>;
+    if (table_.backward_inputs) table_.backward_inputs = forward_call<&chassis_ops_t::backward_inputs>;
+    if (table_.backward_params) table_.backward_params = forward_call<&chassis_ops_t::backward_params>;
   }
   CountingProvider(const CountingProvider&) = delete;
   CountingProvider& operator=(const CountingProvider&) = delete;
@@ -67,7 +67,7 @@ class CountingProvider {
   };
   static CountingProvider& of(chassis_instance* self) { return *static_cast<CountingProvider*>(self->impl); }
   template <auto kFunction>
-  static chassis_status_t* pass(chassis_instance* self, void* kernel, chassis_call_t* call) {
+  static chassis_status_t* forward_call(chassis_instance* self, void* kernel, chassis_call_t* call) {
     const OpsProvider& inner = of(self).inner_;
     return (inner.table->*kFunction)(inner.self, static_cast<Kernel*>(kernel)->made, call);
   }

@@ -1,4 +1,4 @@
-// A small model on the CPU, computed by the plugin "reference": what tests of the executor run.
+// A small model on the CPU, for tests of the executor and of what it calls.
 #pragma once
 
 #include <cmath>
@@ -19,7 +19,7 @@ inline Tensor ids_tensor(const std::vector<int32_t>& values, int64_t rows) {
   return tensor;
 }
 
-// Labels are the ids moved by one; the last of each row is masked.
+// Labels are the ids shifted by one; the last of each row is masked.
 inline Fields fields_of(const std::vector<int32_t>& ids, int64_t rows) {
   const int64_t time = static_cast<int64_t>(ids.size()) / rows;
   std::vector<int32_t> labels(ids.size(), -100), positions(ids.size()), documents(ids.size(), 0);
@@ -70,7 +70,7 @@ struct CpuRun {
     executor = std::make_unique<Executor>(compiled, events);
   }
 
-  // Forward and backward of micro-batches with one loss scale; the summed loss.
+  // Runs forward and backward of the micro-batches. Returns the summed loss.
   double step(const std::vector<Fields>& micro_batches, double loss_scale = 1.0) {
     parameters.start_step();
     double loss = 0.0;
@@ -80,7 +80,7 @@ struct CpuRun {
     }
     return loss;
   }
-  // Copies, since buffers are reused.
+  // Copies, because buffers are reused.
   std::map<std::string, Tensor> gradients() const {
     std::map<std::string, Tensor> out;
     for (const auto& p : parameters.all())

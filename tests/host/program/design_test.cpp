@@ -1,5 +1,5 @@
-// That the design holds: the real Llama, recorded by its plugin, is divided, quantised, adapted and fused by passes and
-// providers that it knows nothing of. On meta tensors, with strategies and providers written here.
+// Tests the design: passes and providers divide, quantise, adapt and fuse the Llama that its plugin records, which
+// knows nothing of them. Runs on meta tensors, with strategies and providers written here.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,13 +23,13 @@ using Lines = std::vector<std::string>;
 
 constexpr int64_t kBatch = 2, kTime = 8, kWays = 2;
 const Device kMeta{Device::Type::kMeta, 0};
-// 51 ids: the vocabulary does not divide and is padded.
+// The vocabulary of 51 ids does not divide evenly and is padded.
 const char* kLlama = R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 32, "num_hidden_layers": 2,
   "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 64, "vocab_size": 51})";
 
 TensorAxis tensor_parallel(bool sequence) { return {kWays, {"heads", "kv_heads", "ffn", "vocab"}, sequence}; }
 
-// Moves nothing; gives what would come back its shape.
+// Moves no data; returns tensors of the shapes that a collective would return.
 class RecordingCollectives final : public Collectives {
  public:
   Lines log;
@@ -50,7 +50,7 @@ struct Rewrites {
   bool adapter = false, quant = false, fused = false, quant_provider = true;
 };
 
-// A Llama with everything that was asked for, run once forward and backward on meta tensors.
+// A Llama with the chosen rewrites, run once forward and backward on meta tensors.
 class MetaRun {
  public:
   MetaRun(const LayoutStrategy* strategy, Rewrites rewrites = {}) {
@@ -58,7 +58,7 @@ class MetaRun {
     recorded = plugins.record_model("llama", kLlama);
     const std::string before = program_text(recorded);
     general.refuse = [](const StubNode& node) {
-      return node.has_attr(".storage=") ? std::string("reads plain weights alone, not storage nf4") : std::string();
+      return node.has_attr(".storage=") ? std::string("reads only plain weights, not storage nf4") : std::string();
     };
     quant.refuse = [](const StubNode& node) {
       return node.has_attr(".storage=nf4") ? std::string() : std::string("the weight is not stored as nf4");
@@ -189,11 +189,11 @@ TEST(Design, AdaptersAddTheirOwnSmallCollectivesUnderTensorParallelism) {
   const TensorAxis tp = tensor_parallel(false);
   MetaRun run(&tp, {.adapter = true});
   run.run();
-  const std::string rank = "all_reduce tp [2, 8, 4]";  // of the low-rank product alone
+  const std::string rank = "all_reduce tp [2, 8, 4]";  // of the low-rank product only
   const Lines forward = {kReduce, rank, kReduce, rank};
   EXPECT_EQ(run.forward, join({{kReduce}, forward, forward}));
   const Lines mlp = {rank, rank, kReduce}, attention = {rank, rank, rank};  // up, gate; v, k, q
-  // Below the first adapters nothing is trained: their layer's input needs no gradient.
+  // Nothing is trained below the first adapters: the input of their layer needs no gradient.
   EXPECT_EQ(run.backward, join({{kReduce}, mlp, attention, {kReduce}, mlp, attention}));
   EXPECT_EQ(run.compiled.parameters->find("model.layers.1.mlp.up_proj.lora_b.weight")->value.sizes(),
             (std::vector<int64_t>{32, 4}));
@@ -225,18 +225,18 @@ TEST(Design, QuantAdapterAndFusedProviderResolveInTheSameProgram) {
     EXPECT_EQ(both.pattern, "add+rms_norm");
     EXPECT_EQ(both.inputs.size(), 2u);
     EXPECT_EQ(both.params.size(), 1u);
-    EXPECT_EQ(both.outputs.size(), 2u);  // the sum goes on as the residual
+    EXPECT_EQ(both.outputs.size(), 2u);  // the sum is read again as the residual
     EXPECT_EQ(both.outputs[0].shape, (std::vector<int64_t>{kBatch, sequence ? kTime / 2 : kTime, 32}));
   }
 }
 
-TEST(Design, WithoutItsProviderAQuantisedWeightIsRefusedInWords) {
+TEST(Design, WithoutItsProviderAQuantisedWeightIsRefused) {
   try {
     MetaRun(nullptr, {.quant = true, .quant_provider = false}).run();
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ExitCode::kPlugin);
-    EXPECT_NE(std::string(e.what()).find("general (linear): reads plain weights alone, not storage nf4"),
+    EXPECT_NE(std::string(e.what()).find("general (linear): reads only plain weights, not storage nf4"),
               std::string::npos)
         << e.what();
   }

@@ -1,4 +1,4 @@
-// What a model declares of its files is proven, and refused with the names at fault.
+// A model's declaration of its files must be exact; an error names the tensors at fault.
 #include "host/program/disk_mapping.hpp"
 
 #include <gtest/gtest.h>
@@ -113,7 +113,7 @@ TEST(DiskMapping, SlicesJoinsPermutesAndDropsDims) {
   EXPECT_EQ(text_of(mapping.parts("embed")[2]), "joined [4, 6] at [0, 5]: [1:2, 0:4] by 1 0");
 }
 
-TEST(DiskMapping, FindsBoxesOfBothSides) {
+TEST(DiskMapping, MapsBoxesInBothDirections) {
   const DiskMapping mapping = map([](const Sink& m) {
     m.tensor("t", {{"embed", {4}, {2}}, {"embed", {0}, {4}}}, 0, {1, 0});
   });
@@ -127,7 +127,7 @@ TEST(DiskMapping, FindsBoxesOfBothSides) {
   EXPECT_TRUE(part.piece({{0, 0}, {4, 2}}).box.empty());
 }
 
-TEST(DiskMapping, KnowsOtherNamesOfFilesAndWhatTheyMayHaveBesides) {
+TEST(DiskMapping, KnowsAliasesSkippedTensorsAndLiterals) {
   const DiskMapping mapping = map([](const Sink& m) {
     m.skip("*.inv_freq");
     m.alias("model.*", "*");
@@ -158,23 +158,24 @@ TEST(DiskMapping, IsExactOrRefused) {
              }),
              "two tensors are called 'a' on disk");
   EXPECT_HAS(refusal([](const Sink& m) { m.tensor("layers.0.qkv", {{"embed"}}); }),
-             "two tensors are called 'layers.0.qkv' on disk; a parameter that no rule names is called so itself");
+             "two tensors are called 'layers.0.qkv' on disk; a parameter without a rule keeps its own name");
   EXPECT_HAS(refusal([](const Sink& m) { m.tensor("a", {{"layers.2.qkv"}}); }),
-             "'a' on disk is made of 'layers.2.qkv', which is no parameter of the model");
+             "'a' on disk is made of 'layers.2.qkv', which is not a parameter of the model");
   EXPECT_HAS(refusal([](const Sink& m) {
                m.tensor("a.{i}", {{"layers.{i}.qkv"}, {"other.{i}"}});
              }),
-             "'a.0' on disk is made of 'other.0', which is no parameter of the model");
+             "'a.0' on disk is made of 'other.0', which is not a parameter of the model");
   EXPECT_HAS(refusal([](const Sink& m) { m.tensor("a", {{"layers.{i}.qkv"}}); }),
-             "'a' on disk and its part 'layers.{i}.qkv' do not both have {i}");
+             "'a' on disk and its part 'layers.{i}.qkv' must both have {i}, or neither");
   EXPECT_HAS(refusal([](const Sink& m) {
                m.tensor("a", {{"embed", {4}, {3}}});
              }),
-             "'a' on disk: 3 elements from 4 on in dim 0 of 'embed' [6, 4] are not within it");
+             "'a' on disk: the slice of size 3 from index 4 of dim 0 is not within 'embed' [6, 4]");
   EXPECT_HAS(refusal([](const Sink& m) {
                m.tensor("a", {{"embed"}, {"layers.0.down"}});
              }),
-             "'a' on disk: 'layers.0.down' [4, 3] and 'embed' [6, 4] differ in dim 1, and are joined along dim 0");
+             "'a' on disk: 'layers.0.down' [4, 3] and 'embed' [6, 4] differ in dim 1; tensors joined along dim 0 may "
+             "differ only there");
   EXPECT_HAS(refusal([](const Sink& m) {
                m.tensor("a", {{"embed"}, {"layers.0.experts"}});
              }),
@@ -182,16 +183,16 @@ TEST(DiskMapping, IsExactOrRefused) {
   EXPECT_HAS(refusal([](const Sink& m) {
                m.tensor("a", {{"embed"}}, 0, {1, 1});
              }),
-             "'a' on disk: dim 1 of [6, 4] stands twice in the order of its dims");
+             "'a' on disk: dim 1 of [6, 4] is listed twice in dims");
   EXPECT_HAS(refusal([](const Sink& m) {
                m.tensor("a", {{"embed"}}, 0, {2, 0});
              }),
              "'a' on disk: dim 2 of [6, 4] does not exist");
   EXPECT_HAS(refusal([](const Sink& m) { m.tensor("a", {{"embed"}}, 0, {1}); }),
-             "'a' on disk: dim 0 of [6, 4] is left out, and has more than one index");
+             "'a' on disk: dim 0 of [6, 4] is left out of dims, but only dims of size 1 can be");
   EXPECT_HAS(refusal([](const Sink& m) { m.tensor("a", {}); }), "'a' on disk has no part");
   EXPECT_HAS(refusal([](const Sink& m) { m.skip("emb*"); }),
-             "files are to be without 'emb*', and 'embed' is a tensor of the model");
+             "the pattern 'emb*' skips 'embed', which is a tensor of the model");
   EXPECT_HAS(refusal([](const Sink& m) { m.literal("embed", {1}, {1}); }), "two tensors are called 'embed' on disk");
   EXPECT_HAS(refusal([](const Sink& m) { m.skip("*.*"); }), "'*.*' has more than one *");
   const int64_t one = 1;
@@ -201,8 +202,8 @@ TEST(DiskMapping, IsExactOrRefused) {
       throw_if_failed(m.raw->literal(m.raw, &raw), "literal");
     });
   };
-  EXPECT_HAS(literal(&one), "the literal tensor 'mask' has elements and no bytes");
-  EXPECT_HAS(literal(nullptr), "the literal tensor 'mask' has dims and no sizes");
+  EXPECT_HAS(literal(&one), "the literal tensor 'mask' has elements but no bytes");
+  EXPECT_HAS(literal(nullptr), "the literal tensor 'mask' has dims but no sizes");
 }
 
 }  // namespace

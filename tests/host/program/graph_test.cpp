@@ -1,3 +1,4 @@
+// The text of whole graphs, compared with golden files, and what "auto" compared.
 #include "host/program/graph.hpp"
 
 #include <gtest/gtest.h>
@@ -71,7 +72,7 @@ TEST(Graph, ShowsWhatAutoComparedAndWhy) {
   EXPECT_HAS(text, "      auto: slow 0.5 ms is the first by name of those that cost the same; twin 0.5 ms\n");
 }
 
-TEST(Graph, ShowsFrozenLayersAsABlockOfTheirOwn) { expect_golden("llama-frozen.txt", llama_graph({}, true)); }
+TEST(Graph, ShowsFrozenLayersAsASeparateBlock) { expect_golden("llama-frozen.txt", llama_graph({}, true)); }
 
 TEST(Graph, ShowsCollectivesAndLocalShapes) {
   const test::TensorAxis halves(2, {"heads", "kv_heads", "ffn", "vocab"}, true);

@@ -1,3 +1,4 @@
+// The cache alone, and logits with and without it.
 #include "host/program/kv_cache.hpp"
 
 #include <gtest/gtest.h>
@@ -25,7 +26,7 @@ Tensor positions(int32_t value, int64_t length) {
   return tensor;
 }
 
-TEST(KeyValueCache, PutsNewPositionsBehindTheOldOnes) {
+TEST(KeyValueCache, AppendsNewPositions) {
   KeyValueCache cache(5);
   EXPECT_EQ(cache.append(0, 3, false, positions(1, 2)).sizes(), (std::vector<int64_t>{1, 2, 1, 2}));
   EXPECT_EQ(cache.append(0, 3, true, positions(10, 2)).sizes(), (std::vector<int64_t>{1, 2, 1, 2}));
@@ -54,7 +55,7 @@ Fields row(const std::vector<int32_t>& ids, size_t begin) {
           {"positions", ids_tensor(positions, 1)}};
 }
 
-TEST(KeyValueCache, GivesTheLogitsOfTheWholeRow) {
+TEST(KeyValueCache, LogitsAgreeWithThoseOfTheWholeRow) {
   LoadedPlugins plugins;
   StubProvider attention("naive", {"attention"});
   attention.forward = test::naive_attention;

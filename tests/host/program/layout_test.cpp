@@ -1,3 +1,4 @@
+// Layouts that are refused, and two ranks of threads compared with one.
 #include "host/program/layout.hpp"
 
 #include <gtest/gtest.h>
@@ -34,12 +35,12 @@ TEST(Layout, CollectivesAreEachOthersBackward) {
 }
 
 TEST(Layout, ASizeThatDoesNotDivideIsRefused) {
-  const std::string said = layout_refusal(SmallModel{}.program(), TensorAxis(4, {"ffn"}));
-  EXPECT_HAS(said, "axis 'tp' of size 4 can not divide ffn = 6");
-  EXPECT_HAS(said, "choose a size that divides 6");
+  const std::string error = layout_refusal(SmallModel{}.program(), TensorAxis(4, {"ffn"}));
+  EXPECT_HAS(error, "axis 'tp' of size 4 cannot divide ffn = 6");
+  EXPECT_HAS(error, "choose a size that divides 6");
 }
 
-TEST(Layout, ABiasBehindADividedContractionIsRefused) {
+TEST(Layout, ABiasAfterADividedContractionIsRefused) {
   EXPECT_HAS(
       layout_refusal(
           test::record([](Recorder& r) {
@@ -52,11 +53,11 @@ TEST(Layout, ABiasBehindADividedContractionIsRefused) {
             r.chain("c", "", {block});
           }),
           TensorAxis(2, {"ffn"})),
-      "axis 'tp' can not divide block 'b': linear 'down' has a bias, which every rank of the axis would add");
+      "axis 'tp' cannot divide block 'b': linear 'down' has a bias, which every rank of the axis would add");
 }
 
-TEST(Layout, AContractionOfSomethingWholeIsRefused) {
-  EXPECT_HAS(layout_refusal(SmallModel{}.program(), TensorAxis(2, {"hidden"})), "axis 'tp' can not divide block");
+TEST(Layout, AContractionOfAnUndividedInputIsRefused) {
+  EXPECT_HAS(layout_refusal(SmallModel{}.program(), TensorAxis(2, {"hidden"})), "axis 'tp' cannot divide block");
 }
 
 TEST(Layout, SequenceParallelismNeedsADividedVocabulary) {
@@ -64,7 +65,7 @@ TEST(Layout, SequenceParallelismNeedsADividedVocabulary) {
              "cross_entropy 'loss' has logits divided along T, but whole labels; divide the vocabulary as well");
 }
 
-TEST(Layout, HeadsDividedOnOneSideAloneAreRefused) {
+TEST(Layout, HeadsDividedForOnlyOneOfQueryAndKeyAreRefused) {
   EXPECT_HAS(
       layout_refusal(
           test::record([](Recorder& r) {
@@ -79,10 +80,10 @@ TEST(Layout, HeadsDividedOnOneSideAloneAreRefused) {
             r.chain("c", "", {block});
           }),
           TensorAxis(2, {"heads"})),
-      "attention 'a' has divided heads on one side only");
+      "attention 'a' has divided heads for only one of query and key");
 }
 
-TEST(Layout, TwoRanksTogetherComputeWhatOneDoes) {
+TEST(Layout, TwoRanksComputeWhatOneDoes) {
   LoadedPlugins plugins;
   CpuRun whole(SmallModel{.layers = 3}.program(), {plugins.ops("reference")});
   const double loss = whole.step({fields_of(kIds, 2)});

@@ -1,3 +1,4 @@
+// Lifetimes and overwritten inputs of one layer.
 #include "host/program/liveness.hpp"
 
 #include <gtest/gtest.h>
@@ -13,7 +14,7 @@ using test::SmallModel;
 using test::StubNode;
 using test::StubProvider;
 
-// A layer of the small model as it stands in its second unit.
+// The layer of the small model, as in its second unit.
 struct Layer {
   Layer(StubProvider& provider, Purpose purpose) {
     options.kernels = {provider.provider()};
@@ -44,14 +45,14 @@ struct Layer {
   ResolvedBlock block;
 };
 
-TEST(Liveness, OnlyTrainingKeepsWhatABackwardReads) {
+TEST(Liveness, OnlyTrainingKeepsValuesForBackward) {
   StubProvider all("all");
   all.plan = [](const StubNode& node, chassis_infer_t& out) {
     if (node.training) out.keeps_inputs = ~0u;
   };
   EXPECT_EQ(Layer(all, Purpose::kLoss).block.kept_bytes, 0u);
   const Layer training(all, Purpose::kTraining);
-  // The norm's input and output, up, gelu and down; of 2 rows of 3, in fp32. The first is not the block's own.
+  // The norm's input and output, up, gelu and down, for 2 rows of 3 in fp32. kept_bytes leaves out the block's input.
   EXPECT_EQ(training.block.kept.size(), 5u);
   EXPECT_EQ(training.block.kept_bytes, 2u * 3 * (4 + 6 + 6 + 4) * 4);
 }
@@ -61,18 +62,18 @@ TEST(Liveness, AnOutputTakesTheMemoryOfAnInputThatDies) {
   all.plan = [](const StubNode& node, chassis_infer_t& out) {
     out.flags = CHASSIS_KERNEL_HOST_OUTPUTS;
     if (node.pattern == "activation") out.overwrites_inputs = 1;
-    if (node.pattern == "add") out.overwrites_inputs = 3;  // of x, which the block was given, and of the branch
+    if (node.pattern == "add") out.overwrites_inputs = 3;  // x, which is the block's input, and the branch
   };
   EXPECT_EQ(Layer(all, Purpose::kLoss).overwritten(), (std::vector<int>{-1, -1, 0, -1, 1}));
   all.plan = [](const StubNode& node, chassis_infer_t& out) {
     out.flags = CHASSIS_KERNEL_HOST_OUTPUTS;
     out.overwrites_inputs = ~0u;
-    out.keeps_inputs = node.training ? ~0u : 0u;  // backward reads it: it does not die
+    out.keeps_inputs = node.training ? ~0u : 0u;  // backward reads them, so they do not die
   };
   EXPECT_EQ(Layer(all, Purpose::kTraining).overwritten(), (std::vector<int>{-1, -1, -1, -1, -1}));
 }
 
-TEST(Liveness, ASecondTimeGivesTheSame) {
+TEST(Liveness, RunningThePassAgainGivesTheSame) {
   StubProvider all("all");
   all.plan = [](const StubNode& node, chassis_infer_t& out) {
     out.flags = CHASSIS_KERNEL_HOST_OUTPUTS;

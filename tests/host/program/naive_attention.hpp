@@ -1,4 +1,4 @@
-// Attention by four loops, forward only: enough to generate with, and for tests that need no gradients of it.
+// Attention in plain loops, forward only, for generation and for tests without gradients of it.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace chassis::test {
 
-// Causal, with documents; head_dim^-0.5 as its scale.
+// Causal within documents; the scale is head_dim^-0.5.
 inline void naive_attention(const StubNode& node, chassis_call_t& call) {
   const Tensor q = Tensor::share(call.inputs[0]), k = Tensor::share(call.inputs[1]), v = Tensor::share(call.inputs[2]);
   const int32_t* documents =

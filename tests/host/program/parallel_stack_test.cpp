@@ -1,5 +1,5 @@
-// The stack without members: one rank that has every parameter whole. What strategies do to it is in
-// tests/host/conformance/program_test.cpp and tests/regress.
+// The stack without members: one rank that holds every parameter whole. tests/host/conformance/program_test.cpp and
+// tests/regress test it with strategies.
 #include "host/program/parallel_stack.hpp"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ TEST_F(StackWithoutMembers, IsOneRankOnTheAxisThatTakesTheRest) {
   EXPECT_TRUE(stack().savings().empty());
 }
 
-TEST_F(StackWithoutMembers, ShowsTheStoredTensorsThemselves) {
+TEST_F(StackWithoutMembers, LetsOpsReadTheStoredTensors) {
   make(Dtype::f32);
   std::vector<const void*> before;
   for (const auto& p : parameters_.all()) before.push_back(p->value.data());
@@ -52,7 +52,7 @@ TEST_F(StackWithoutMembers, ShowsTheStoredTensorsThemselves) {
   EXPECT_TRUE(rank_->ranks().communicator.take_counts().empty());
 }
 
-TEST_F(StackWithoutMembers, CastsWhatIsStoredInAnotherDtype) {
+TEST_F(StackWithoutMembers, CastsParametersStoredInAnotherDtype) {
   make(Dtype::bf16);
   for (const auto& p : parameters_.all()) p->shard.fill(3.0);
   stack().refresh();
@@ -73,7 +73,7 @@ TEST_F(StackWithoutMembers, LeavesGradientsAsTheyAre) {
   EXPECT_FALSE(p.reduced);
 }
 
-TEST_F(StackWithoutMembers, LeavesWhatTheProgramItselfDivides) {
+TEST_F(StackWithoutMembers, LeavesThePlacementsOfTheProgram) {
   parameters_.place(MeshShape({{"tp", 2}}), 1);
   Descriptor& embed = parameters_.find("embed.weight")->descriptor;
   embed.placements.push_back(Placement::dim_chunk({"tp"}, 0));

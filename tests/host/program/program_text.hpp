@@ -1,4 +1,4 @@
-// A program written out whole, to see whether it changed.
+// A program as text, to compare it before and after a pass.
 #pragma once
 
 #include <string>

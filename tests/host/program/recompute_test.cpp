@@ -1,3 +1,4 @@
+// The choices as text, and their order by cost.
 #include "host/program/recompute.hpp"
 
 #include <gtest/gtest.h>
@@ -7,14 +8,14 @@ namespace {
 
 constexpr int64_t kBlocks = 3;
 
-// Of each block of a chain.
+// The mode of each block of a chain.
 std::string modes(const Recompute& recompute) {
   std::string all;
-  for (int64_t place = 0; place < kBlocks; ++place) all += (place ? " " : "") + text(recompute.at(place));
+  for (int64_t index = 0; index < kBlocks; ++index) all += (index ? " " : "") + text(recompute.at(index));
   return all;
 }
 
-TEST(Recompute, HasATextForPeople) {
+TEST(Recompute, HasAReadableText) {
   EXPECT_EQ(text(Recompute::kNone), "none");
   EXPECT_EQ(text(Recompute::kSelective), "selective");
   EXPECT_EQ(text(Recompute::kFull), "full");

@@ -1,3 +1,4 @@
+// What the builder accepts, and the programs that it refuses.
 #include <gtest/gtest.h>
 
 #include "tests/host/program/recorder.hpp"
@@ -25,7 +26,7 @@ TEST(Record, KeepsChainsBlocksAndOpsInTheirOrder) {
   EXPECT_EQ(program.dims_text(program.blocks[1].values.back().dims), "[B, T, hidden=4]");
 }
 
-TEST(Record, ABlockMustReadWhatTheOneBeforePutsOut) {
+TEST(Record, ABlockMustReadOutputsOfTheBlockBefore) {
   auto two_blocks = [](bool rename, bool reshape) {
     return record_refusal([=](Recorder& r) {
       const DimId v = r.dim("vocab", 4), h = r.dim("hidden", 2), w = r.dim("wide", 3);
@@ -39,14 +40,14 @@ TEST(Record, ABlockMustReadWhatTheOneBeforePutsOut) {
     });
   };
   EXPECT_EQ(two_blocks(false, false), "");
-  EXPECT_HAS(two_blocks(true, false), "block 'b' reads 'hidden', which the block before ('a') does not put out");
+  EXPECT_HAS(two_blocks(true, false), "block 'b' reads 'hidden', but the block before, 'a', has no such output");
   EXPECT_HAS(two_blocks(false, true),
-              "block 'b' reads 'hidden' as [B, T, wide=3], block 'a' puts out [B, T, hidden=2]");
+             "block 'b' reads 'hidden' as [B, T, wide=3], but block 'a' outputs [B, T, hidden=2]");
   EXPECT_HAS(record_refusal([](Recorder& r) {
-                const DimId h = r.dim("hidden", 2);
-                r.chain("only", "", {r.block("b", [&] { r.output("hidden", r.input("hidden", {kB, kT, h})); })});
-              }),
-              "block 'b' reads 'hidden', which the block before does not exist");
+               const DimId h = r.dim("hidden", 2);
+               r.chain("only", "", {r.block("b", [&] { r.output("hidden", r.input("hidden", {kB, kT, h})); })});
+             }),
+             "block 'b' reads 'hidden', but there is no block before it");
 }
 
 std::string with_slots(const std::function<void(Recorder&, DimId, DimId)>& slots, size_t count = 1,
@@ -61,7 +62,7 @@ std::string with_slots(const std::function<void(Recorder&, DimId, DimId)>& slots
   });
 }
 
-TEST(Record, ATieLeadsToAParameterOfTheSameShape) {
+TEST(Record, ATieNeedsAParameterOfTheSameShape) {
   EXPECT_EQ(with_slots([](Recorder& r, DimId v, DimId h) {
               r.slot("a", {{v}, {h}});
               r.slot("b", {{v}, {h}}, {.tied_to = "m.0.a"});
@@ -105,20 +106,20 @@ TEST(Record, ADimHasOneSize) {
               "no dim 77 was declared");
 }
 
-TEST(Record, BlocksAreBegunAndEnded) {
+TEST(Record, ABlockMustBeginAndEnd) {
   EXPECT_HAS(record_refusal([](Recorder& r) { r.begin_block("a"), r.begin_block("b"); }),
               "block 'b' begins inside block 'a'");
-  EXPECT_HAS(record_refusal([](Recorder& r) { r.begin_block("a"); }), "block 'a' was begun and never ended");
+  EXPECT_HAS(record_refusal([](Recorder& r) { r.begin_block("a"); }), "block 'a' was begun but not ended");
   EXPECT_HAS(record_refusal([](Recorder& r) { r.block("a", [] {}); }), "block 'a' has no output");
   EXPECT_HAS(record_refusal([](Recorder& r) { r.field("labels"); }),
               "nothing can be recorded outside begin_block and end_block");
   EXPECT_HAS(record_refusal([](Recorder&) {}), "the model recorded no chain");
   EXPECT_HAS(record_refusal([](Recorder& r) { r.chain("layers", "", {}); }), "chain 'layers' has no block");
   EXPECT_HAS(record_refusal([](Recorder& r) { r.chain("layers", "", {3}); }),
-              "chain 'layers' names no block type 3");
+             "chain 'layers' names block type 3, which does not exist");
 }
 
-TEST(Record, KeepsWhatABatchHasToHold) {
+TEST(Record, KeepsTheFieldsThatABatchMustHave) {
   const auto refusal = [](uint32_t dtype, const std::vector<DimId>& dims) {
     return record_refusal([&](Recorder& r) {
       r.block("a", [&] { r.output("x", r.field("lens", CHASSIS_DTYPE_I32, {kB})); });
@@ -128,22 +129,24 @@ TEST(Record, KeepsWhatABatchHasToHold) {
   EXPECT_HAS(refusal(CHASSIS_DTYPE_I64, {kB}), "block 'b', field 'lens': the dtype ");
   EXPECT_HAS(refusal(CHASSIS_DTYPE_I32, {kB, 9}), "no dim 9 was declared");
   EXPECT_HAS(refusal(CHASSIS_DTYPE_F32, {kB, kT}),
-             "block 'b', field 'lens': it is f32 [B, T], and i32 [B] where it was asked for before");
+             "block 'b', field 'lens': it is f32 [B, T] here, but i32 [B] in an earlier declaration");
   const Program program = SmallModel{}.program();
   ASSERT_TRUE(program.fields.contains("labels"));
   EXPECT_EQ(program.field_text(program.fields.at("labels")), "i32 [B, T]");
 }
 
 TEST(Record, OperandsMustExist) {
-  EXPECT_HAS(record_refusal([](Recorder& r) { r.block("b", [&] { r.op("add", "sum", {0, 9}); }); }),
-              "block 'b', op 'sum': no value 0");
+  EXPECT_HAS(record_refusal([](Recorder& r) { r.block("b", [&] {
+                                                r.op("add", "sum", {0, 9});
+                                              }); }),
+             "block 'b', op 'sum': there is no value 0");
   EXPECT_HAS(record_refusal([](Recorder& r) { r.block("b", [&] { r.op("linear", "q", {r.field("labels")}, {5}); }); }),
-              "block 'b', op 'q': no parameter 5");
+             "block 'b', op 'q': there is no parameter 5");
   EXPECT_HAS(record_refusal([](Recorder& r) { r.block("b", [&] { r.output("x", 3); }); }),
-              "output 'x' names no value");
+             "output 'x' names value 3, which does not exist");
 }
 
-TEST(Record, WhatTheModelThrowsKeepsItsWords) {
+TEST(Record, AnErrorOfTheModelKeepsItsMessage) {
   EXPECT_HAS(record_refusal([](Recorder&) { throw plugin_error("rope type 'yarn' is not supported"); }),
               "recording the model: rope type 'yarn' is not supported");
 }

@@ -119,7 +119,7 @@ inline Program record(const std::function<void(Recorder&)>& body) {
   });
 }
 
-// What is said about a mistake, empty if there was none.
+// The message of the error that `body` throws; empty if it throws none.
 inline std::string refusal(const std::function<void()>& body) {
   try {
     body();

@@ -1,3 +1,4 @@
+// The memory of a rehearsed step, compared with that of a real one.
 #include "host/program/rehearsal.hpp"
 
 #include <gtest/gtest.h>
@@ -41,7 +42,7 @@ class Rehearsal : public testing::Test {
     return test::fields_of(ids, kBatch);
   }
 
-  // What a step adds to what was there.
+  // The memory that was added since `before`.
   static MemoryUsage since(MemoryUsage now, const MemoryUsage& before) {
     now.peak_bytes -= before.live_bytes;
     for (size_t i = 0; i < kNumMemoryCategories; ++i) {
@@ -93,7 +94,7 @@ class Rehearsal : public testing::Test {
   LoadedPlugins plugins_;
 };
 
-TEST_F(Rehearsal, TakesOnMetaWhatTheStepTakesOnTheCpu) {
+TEST_F(Rehearsal, TakesAsMuchMemoryAsAStepOnTheCpu) {
   for (const Recompute& recompute : {Recompute::kNone, Recompute::kSelective, Recompute{.selective = 2},
                                      Recompute::kFull, Recompute{1, Recompute::kAll}}) {
     expect_close({{"reference"}, "naive"}, recompute);
@@ -103,14 +104,14 @@ TEST_F(Rehearsal, TakesOnMetaWhatTheStepTakesOnTheCpu) {
   }
 }
 
-TEST_F(Rehearsal, LeavesNothingBehindAndCallsNoKernel) {
+TEST_F(Rehearsal, FreesItsMemoryAndCallsNoKernel) {
   const auto run = make_run({{"fused", "aten"}, "sdpa"});
   run->parameters.allocate(kMetaHost);
   const MemoryUsage before = memory_usage();
   const uint64_t meta = meta_memory_usage(kMetaHost).live_bytes;
   reset_peak_memory();
   rehearsed(*run);
-  EXPECT_LT(memory_usage().peak_bytes - before.live_bytes, 64u << 10) << "the batch alone is real";
+  EXPECT_LT(memory_usage().peak_bytes - before.live_bytes, 64u << 10) << "only the batch takes real memory";
   for (const auto& p : run->parameters.all()) p->gradient.reset();
   EXPECT_EQ(meta_memory_usage(kMetaHost).live_bytes, meta);
 }

@@ -1,3 +1,4 @@
+// Which provider gets each node, and what is reported when none does.
 #include "host/program/resolve.hpp"
 
 #include <fmt/format.h>
@@ -40,8 +41,8 @@ struct Resolution {
 TEST(Resolve, TheFirstProviderThatClaimsGetsTheNode) {
   StubProvider picky("picky", {"linear", "activation"}), all("all");
   picky.refuse = [](const StubNode& node) { return node.params.size() > 1 ? "has no bias" : std::string(); };
-  const Resolution program_of({picky.provider(), all.provider()});
-  const ResolvedProgram program = program_of();
+  const Resolution resolve({picky.provider(), all.provider()});
+  const ResolvedProgram program = resolve();
   EXPECT_EQ(Resolution::providers(*program.units[1]),
             (Lines{"rms_norm all", "linear all", "activation picky", "linear picky", "add all"}));
   const Node& up = program.units[1]->nodes[1];
@@ -52,14 +53,14 @@ TEST(Resolve, TheFirstProviderThatClaimsGetsTheNode) {
 
 TEST(Resolve, LongerPatternsComeFirst) {
   StubProvider fused("fused", {"linear", "linear+activation", "linear+activation+linear"}), all("all");
-  const Resolution program_of({fused.provider(), all.provider()});
-  const ResolvedProgram program = program_of();
+  const Resolution resolve({fused.provider(), all.provider()});
+  const ResolvedProgram program = resolve();
   EXPECT_EQ(Resolution::providers(*program.units[1]),
             (Lines{"rms_norm all", "linear+activation+linear fused", "add all"}));
   const Node& node = program.units[1]->nodes[1];
   EXPECT_EQ(node.inputs.size(), 1u);
   EXPECT_EQ(node.params.size(), 3u);
-  EXPECT_EQ(node.outputs.size(), 1u);  // nobody else reads what is inside
+  EXPECT_EQ(node.outputs.size(), 1u);  // no op outside reads the values within
   EXPECT_EQ(node.name, "layer.up+gelu+down");
 }
 
@@ -68,21 +69,21 @@ TEST(Resolve, ARefusedPatternFallsBackToAShorterOne) {
   fused.refuse = [](const StubNode& node) {
     return node.pattern == "linear+activation+linear" ? "gelu in between" : std::string();
   };
-  const Resolution program_of({fused.provider(), all.provider()});
-  const ResolvedProgram program = program_of();
+  const Resolution resolve({fused.provider(), all.provider()});
+  const ResolvedProgram program = resolve();
   EXPECT_EQ(Resolution::providers(*program.units[1]),
             (Lines{"rms_norm all", "linear+activation fused", "linear fused", "add all"}));
 }
 
-TEST(Resolve, OpsThatDoNotFeedEachOtherAreNoPattern) {
+TEST(Resolve, OpsThatDoNotFeedEachOtherMatchNoPattern) {
   StubProvider fused("fused", {"add+linear"}), all("all");  // the head's linear does not read this block's add
-  const Resolution program_of({fused.provider(), all.provider()});
-  const ResolvedProgram program = program_of();
+  const Resolution resolve({fused.provider(), all.provider()});
+  const ResolvedProgram program = resolve();
   for (const auto& unit : program.units)
     for (const Node& node : unit->nodes) EXPECT_EQ(node.provider->name, "all");
 }
 
-// "rms_norm cheap(1) dear(2)": all that claim the node, the chosen one first.
+// "rms_norm cheap(1) expensive(2)": all providers that claim the node, the chosen one first.
 Lines candidates(const ResolvedBlock& block) {
   Lines lines;
   for (const Node& node : block.nodes) {
@@ -94,19 +95,20 @@ Lines candidates(const ResolvedBlock& block) {
   return lines;
 }
 
-TEST(Resolve, OfThoseThatCompeteTheCheapestGetsTheNode) {
-  StubProvider dear("a_dear"), cheap("b_cheap", {"linear", "add"}), picky("c_picky", {"linear"});
-  dear.cost = [](const StubNode&) { return 20.0; };
+TEST(Resolve, TheCheapestOfThoseThatCompeteGetsTheNode) {
+  StubProvider expensive("a_expensive"), cheap("b_cheap", {"linear", "add"}), picky("c_picky", {"linear"});
+  expensive.cost = [](const StubNode&) { return 20.0; };
   cheap.cost = [](const StubNode& node) { return node.pattern == "add" ? 30.0 : 10.0; };
   picky.refuse = [](const StubNode&) { return "never"; };
-  const Resolution program_of({dear.candidate(), cheap.candidate(), picky.candidate()});
-  const ResolvedProgram program = program_of();
+  const Resolution resolve({expensive.candidate(), cheap.candidate(), picky.candidate()});
+  const ResolvedProgram program = resolve();
   EXPECT_EQ(candidates(*program.units[1]),
-            (Lines{"rms_norm a_dear(20)", "linear b_cheap(10) a_dear(20)", "activation a_dear(20)",
-                   "linear b_cheap(10) a_dear(20)", "add a_dear(20) b_cheap(30)"}));
-  EXPECT_EQ(Resolution::providers(*program.units[1]),
-            (Lines{"rms_norm a_dear", "linear b_cheap", "activation a_dear", "linear b_cheap", "add a_dear"}));
-  EXPECT_EQ(dear.nodes.size(), 5u);  // of all blocks; kernels are made of what is chosen alone
+            (Lines{"rms_norm a_expensive(20)", "linear b_cheap(10) a_expensive(20)", "activation a_expensive(20)",
+                   "linear b_cheap(10) a_expensive(20)", "add a_expensive(20) b_cheap(30)"}));
+  EXPECT_EQ(
+      Resolution::providers(*program.units[1]),
+      (Lines{"rms_norm a_expensive", "linear b_cheap", "activation a_expensive", "linear b_cheap", "add a_expensive"}));
+  EXPECT_EQ(expensive.nodes.size(), 5u);  // in all blocks; only chosen nodes get kernels
   ASSERT_EQ(program.units[1]->nodes[1].refusals.size(), 1u);
   EXPECT_EQ(program.units[1]->nodes[1].refusals[0].provider, "c_picky");
 }
@@ -116,8 +118,8 @@ TEST(Resolve, UnknownCostsComeLastAndNamesDecide) {
   unknown.cost = [](const StubNode&) { return 0.0; };
   first.cost = [](const StubNode& node) { return node.pattern == "add" ? -1.0 : 5.0; };
   second.cost = [](const StubNode&) { return 5.0; };
-  const Resolution program_of({unknown.candidate(), second.candidate(), first.candidate()});
-  const ResolvedProgram program = program_of();
+  const Resolution resolve({unknown.candidate(), second.candidate(), first.candidate()});
+  const ResolvedProgram program = resolve();
   EXPECT_EQ(candidates(*program.units[1])[1], "linear b(5) c(5) a(0)");
   EXPECT_EQ(candidates(*program.units[1])[4], "add a(0) b(0)");
 }
@@ -125,63 +127,63 @@ TEST(Resolve, UnknownCostsComeLastAndNamesDecide) {
 TEST(Resolve, TheLongestPatternComesBeforeTheCheapest) {
   StubProvider fused("fused", {"linear+activation"}), all("all");
   fused.cost = [](const StubNode&) { return 1e6; };
-  const Resolution program_of({all.candidate(), fused.candidate()});
-  const ResolvedProgram program = program_of();
+  const Resolution resolve({all.candidate(), fused.candidate()});
+  const ResolvedProgram program = resolve();
   EXPECT_EQ(candidates(*program.units[1]),
             (Lines{"rms_norm all(1)", "linear+activation fused(1000000)", "linear all(1)", "add all(1)"}));
 }
 
-TEST(Resolve, WhoIsNamedComesBeforeAndBehindThoseThatCompete) {
+TEST(Resolve, NamedProvidersAreAskedBeforeAndAfterThoseThatCompete) {
   StubProvider named("named", {"add"}), cheap("cheap", {"add", "linear"}), last("last");
   named.cost = [](const StubNode&) { return 100.0; };
-  const Resolution program_of({named.provider(), cheap.candidate(), last.provider()});
-  const ResolvedProgram program = program_of();
+  const Resolution resolve({named.provider(), cheap.candidate(), last.provider()});
+  const ResolvedProgram program = resolve();
   EXPECT_EQ(Resolution::providers(*program.units[1]),
             (Lines{"rms_norm last", "linear cheap", "activation last", "linear cheap", "add named"}));
   EXPECT_EQ(candidates(*program.units[1])[4], "add");
 }
 
-TEST(Resolve, EveryRefusalIsTold) {
+TEST(Resolve, EveryRefusalIsReported) {
   StubProvider a("first"), b("second");
   a.refuse = [](const StubNode& node) { return node.pattern == "activation" ? "gelu is not built in" : std::string(); };
   b.refuse = [](const StubNode& node) { return node.pattern == "activation" ? "needs CUDA" : std::string(); };
-  const std::string said = Resolution({a.provider(), b.provider()}).refusal();
-  EXPECT_HAS(said, "no provider computes activation 'layer.gelu'");
-  EXPECT_HAS(said, "first (activation): gelu is not built in");
-  EXPECT_HAS(said, "second (activation): needs CUDA");
-  EXPECT_HAS(said, "[kernels]");
+  const std::string error = Resolution({a.provider(), b.provider()}).refusal();
+  EXPECT_HAS(error, "no provider computes activation 'layer.gelu'");
+  EXPECT_HAS(error, "first (activation): gelu is not built in");
+  EXPECT_HAS(error, "second (activation): needs CUDA");
+  EXPECT_HAS(error, "[kernels]");
 }
 
-TEST(Resolve, AnOpThatNobodyKnowsIsTold) {
+TEST(Resolve, AnOpThatNoProviderKnowsIsReported) {
   StubProvider a("first", {"embedding", "linear"});
   EXPECT_HAS(Resolution({a.provider()}).refusal(), "none of the plugins in [attention] and [kernels] knows the op");
 }
 
-TEST(Resolve, AnErrorOfAClaimIsNoRefusal) {
+TEST(Resolve, AnErrorOfAClaimIsNotARefusal) {
   StubProvider bad("bad");
   bad.table().claim = [](chassis_instance*, const chassis_node_t*, double*) {
-    return make_status(CHASSIS_INTERNAL, "out of tune");
+    return make_status(CHASSIS_INTERNAL, "claim failed");
   };
-  EXPECT_HAS(Resolution({bad.provider()}).refusal(), "provider 'bad' on embed.embedding in claim: out of tune");
+  EXPECT_HAS(Resolution({bad.provider()}).refusal(), "provider 'bad' on embed.embedding in claim: claim failed");
 }
 
 TEST(Resolve, LogitsDropWhatOnlyTheLossReads) {
   StubProvider all("all");
-  const Resolution logits_of({all.provider()}, Purpose::kLogits);
-  const ResolvedProgram logits = logits_of();
+  const Resolution resolve_logits({all.provider()}, Purpose::kLogits);
+  const ResolvedProgram logits = resolve_logits();
   EXPECT_EQ(Resolution::providers(*logits.units.back()), (Lines{"linear all"}));
   EXPECT_FALSE(logits.units.back()->block.fields.count("labels"));
 }
 
 TEST(Resolve, UnitsOfOneKindShareOneBlock) {
   StubProvider all("all");
-  const Resolution program_of({all.provider()});
-  const ResolvedProgram program = program_of();
+  const Resolution resolve({all.provider()});
+  const ResolvedProgram program = resolve();
   EXPECT_EQ(program.units[1], program.units[2]);
   EXPECT_EQ(all.nodes.size(), 1u + 5u + 2u);
 }
 
-TEST(Resolve, KernelsGoWithTheLastBlockThatUsesThem) {
+TEST(Resolve, KernelsAreDestroyedWithTheLastBlockThatUsesThem) {
   StubProvider all("all");
   Resolution({all.provider()})();
   EXPECT_EQ(all.live_kernels, 0);

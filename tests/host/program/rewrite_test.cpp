@@ -1,3 +1,4 @@
+// Branches, replaced uses, and edits that break a rule.
 #include "host/program/rewrite.hpp"
 
 #include <gtest/gtest.h>
@@ -10,7 +11,7 @@ namespace {
 
 using test::SmallModel;
 
-TEST(Rewrite, ABranchIsAddedBehindALinear) {
+TEST(Rewrite, ABranchIsAddedAfterALinear) {
   Program program = SmallModel{}.program();
   BlockType& layer = program.blocks[1];
   const DimId hidden = *program.find_dim("hidden"), ffn = *program.find_dim("ffn");
@@ -32,7 +33,7 @@ TEST(Rewrite, ABranchIsAddedBehindALinear) {
   EXPECT_EQ(layer.ops[4].inputs[0], result);
 }
 
-TEST(Rewrite, OutputsOfTheBlockFollow) {
+TEST(Rewrite, OutputsOfTheBlockAreReplacedToo) {
   Program program = SmallModel{}.program();
   BlockType& layer = program.blocks[1];
   const ValueId before = layer.outputs.at("hidden");

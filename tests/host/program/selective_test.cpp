@@ -1,3 +1,4 @@
+// Which values a block keeps and which nodes run again; then whole steps, compared bit by bit.
 #include "host/program/selective.hpp"
 
 #include <gtest/gtest.h>
@@ -23,9 +24,9 @@ using test::StubNode;
 using test::StubProvider;
 using Names = std::set<std::string>;
 
-// ---- what is chosen
+// ---- which values are kept
 
-// A block in the middle of a chain as a provider without kernels resolves it.
+// A block in the middle of a chain, resolved by `provider`, which computes nothing.
 struct Chosen {
   Chosen(const std::function<void(Recorder&, DimId hidden, DimId wide, ValueId x)>& body, StubProvider& provider) {
     program = test::record([&](Recorder& r) {
@@ -79,7 +80,7 @@ struct Chosen {
   ResolvedBlock whole, selective;
 };
 
-// Linear and norms keep their input, rope and sums nothing, activations theirs.
+// Linears, norms and activations keep their input, products both inputs, rope and sums nothing.
 void keep_inputs(const StubNode& node, chassis_infer_t& out) {
   if (node.pattern == "linear" || node.pattern == "rms_norm" || node.pattern == "activation") out.keeps_inputs = 1;
   if (node.pattern == "mul") out.keeps_inputs = 3;
@@ -98,7 +99,7 @@ ValueId gelu(Recorder& r, const std::string& name, ValueId x) {
   return r.op("activation", name, {x}, {}, {{"function", std::string("gelu")}});
 }
 
-TEST(Selective, KeepsProductsAndMakesNormsAndActivationsAgain) {
+TEST(Selective, KeepsMatrixProductsAndRecomputesNormsAndActivations) {
   StubProvider all("all");
   all.plan = keep_inputs;
   const Chosen chosen(
@@ -115,8 +116,8 @@ TEST(Selective, KeepsProductsAndMakesNormsAndActivationsAgain) {
   EXPECT_EQ(chosen.selective.saved_bytes, 0u);
 }
 
-// What a chain of cheap nodes made is made again from its start.
-TEST(Selective, RunsACheapNodeAgainForAnother) {
+// A chain of cheap nodes runs again from its start.
+TEST(Selective, RunsACheapNodeAgainForTheNextOne) {
   StubProvider all("all");
   all.plan = keep_inputs;
   const Chosen chosen(
@@ -131,8 +132,8 @@ TEST(Selective, RunsACheapNodeAgainForAnother) {
   EXPECT_EQ(chosen.again(), (std::vector<std::string>{"first before down", "second before down"}));
 }
 
-// The sum of two products that backward does not read: to keep the sum is half as much.
-TEST(Selective, NeverKeepsMoreThanIsKeptWithoutIt) {
+// Backward reads only the sum of two products. Keeping the sum takes half the bytes of keeping the products.
+TEST(Selective, NeverKeepsMoreThanWithoutRecompute) {
   StubProvider all("all");
   all.plan = keep_inputs;
   const Chosen chosen(
@@ -145,8 +146,8 @@ TEST(Selective, NeverKeepsMoreThanIsKeptWithoutIt) {
   EXPECT_TRUE(chosen.again().empty());
 }
 
-// Two that are made from one product which backward does not read: to keep the product is half as much.
-TEST(Selective, KeepsAProductThatMakesMoreThanItself) {
+// Backward reads two values that are made from one product. Keeping the product takes half the bytes of keeping both.
+TEST(Selective, KeepsAProductFromWhichSeveralValuesAreMade) {
   StubProvider all("all");
   all.plan = keep_inputs;
   const Chosen chosen(
@@ -177,7 +178,7 @@ TEST(Selective, NothingThatMayBeExpensiveRunsAgain) {
   EXPECT_TRUE(chosen.again().empty());
 }
 
-TEST(Selective, ANodeThatMayWriteInPlaceSparesWhatIsKept) {
+TEST(Selective, ANodeThatMayWriteInPlaceDoesNotOverwriteKeptValues) {
   StubProvider all("all");
   all.plan = [](const StubNode& node, chassis_infer_t& out) {
     keep_inputs(node, out);
@@ -195,12 +196,12 @@ TEST(Selective, ANodeThatMayWriteInPlaceSparesWhatIsKept) {
   const size_t twice = chosen.index_of("twice");
   EXPECT_EQ(chosen.kept(chosen.whole), (Names{"hidden", "q", "once", "twice"}));
   EXPECT_EQ(chosen.kept(chosen.selective), (Names{"hidden", "p", "q"}));
-  EXPECT_EQ(chosen.whole.nodes[twice].overwritten_input, 0) << "nothing reads 'p' behind it";
-  EXPECT_EQ(chosen.selective.nodes[twice].overwritten_input, 1) << "'p' is kept, 'once' is made again";
+  EXPECT_EQ(chosen.whole.nodes[twice].overwritten_input, 0) << "nothing reads 'p' after it";
+  EXPECT_EQ(chosen.selective.nodes[twice].overwritten_input, 1) << "'p' is kept, 'once' is recomputed";
   EXPECT_EQ(chosen.selective.nodes[twice].overwritten_again, 0) << "the last use of 'p'";
 }
 
-// ---- what runs
+// ---- whole steps
 
 struct Providers {
   std::vector<std::string> kernels;
@@ -275,14 +276,14 @@ TEST_P(SelectiveRun, GivesTheSameBits) {
     expect_same_bits(recompute);
 }
 
-TEST_P(SelectiveRun, GivesTheSameBitsWhereSomeIsFrozen) {
+TEST_P(SelectiveRun, GivesTheSameBitsWithFrozenParameters) {
   for (const char* word : {"proj", "norm", "layers.0", "layers.2", "bias"}) {
     for (const auto& p : run_->parameters.all()) p->trainable = p->name.find(word) == std::string::npos;
     expect_same_bits(Recompute::kSelective);
   }
 }
 
-TEST_P(SelectiveRun, NoProductAndNoAttentionRunsTwice) {
+TEST_P(SelectiveRun, NoMatrixProductOrAttentionRunsTwice) {
   const int layers = 4, num_microbatches = 2;
   std::map<std::string, int> once = step(Recompute::kNone).runs, again = step(Recompute::kSelective).runs;
   const std::map<std::string, int> full = step(Recompute::kFull).runs;

@@ -1,5 +1,5 @@
-// What shards in motion refuse to a strategy that counts wrongly. What they move is in
-// tests/regress/communication_test.cpp, and what it gives in parallel_test.cpp.
+// Wrong calls of a strategy are refused. tests/regress/communication_test.cpp tests what shards send, and
+// tests/regress/parallel_test.cpp the results of training with them.
 #include "host/program/shards.hpp"
 
 #include <gtest/gtest.h>
@@ -41,14 +41,14 @@ TEST_F(ShardsTest, AreWholeBetweenGatherAndTheLastRelease) {
   shards_->release(first_);
   EXPECT_FALSE(shards_->is_whole(0));
   EXPECT_FALSE(parameters_.all()[0]->value);
-  shards_->settle();
+  shards_->wait_all();
 }
 
-TEST_F(ShardsTest, NameWhatIsStillGatheredAtTheEnd) {
+TEST_F(ShardsTest, NameAParameterThatIsStillGatheredAtTheEnd) {
   shards_->gather(first_, "embed");
   shards_->gather(first_, "embed");
-  EXPECT_HAS(test::refusal([&] { shards_->settle(); }),
-             "parameter 'embed.weight' is still gathered: its strategy released it 2 times too few");
+  EXPECT_HAS(test::refusal([&] { shards_->wait_all(); }),
+             "parameter 'embed.weight' is still gathered: its strategy must release it 2 more times");
 }
 
 TEST_F(ShardsTest, RefuseMoreReleasesThanGathers) {
@@ -58,12 +58,12 @@ TEST_F(ShardsTest, RefuseMoreReleasesThanGathers) {
              "releases parameter 'embed.weight' more often than it gathers it");
 }
 
-TEST_F(ShardsTest, RefuseToWaitForWhatNobodyGathers) {
+TEST_F(ShardsTest, RefuseToWaitForAParameterThatIsNotGathered) {
   EXPECT_HAS(test::refusal([&] { shards_->wait_gathered(first_); }),
-             "waits for parameter 'embed.weight', which it does not gather");
+             "waits for parameter 'embed.weight', which it did not gather");
 }
 
-TEST_F(ShardsTest, RefuseAParameterThatIsNotThere) {
+TEST_F(ShardsTest, RefuseAnUnknownParameter) {
   const std::vector<uint32_t> unknown = {77};
   EXPECT_HAS(test::refusal([&] { shards_->gather(unknown, "embed"); }), "a strategy named parameter 77 of ");
 }

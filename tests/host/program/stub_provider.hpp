@@ -1,5 +1,5 @@
-// An ops provider written in the test: claims what it is told to, computes nothing, and makes tensors of the planned
-// shapes, on meta or anywhere. What it was asked is written down.
+// An ops provider for tests: claims what the test chooses, computes nothing, makes tensors of the planned shapes on any
+// device, and records the nodes for which it made kernels.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@
 
 namespace chassis::test {
 
-// A node as it was shown to the provider.
+// A node as the provider sees it.
 struct StubNode {
   struct Operand {
     std::vector<int64_t> shape;
@@ -24,7 +24,7 @@ struct StubNode {
   bool training = false;
   Device device;
   std::vector<Operand> inputs, params, outputs;  // an absent operand has no dims and dtype f32
-  std::vector<std::string> attrs;                // of all its ops, "op.attr", with "=text" behind textual ones
+  std::vector<std::string> attrs;                // of all its ops, "op.attr", with "=text" after textual ones
 
   explicit StubNode(const chassis_node_t& node) {
     name = view_of(node.name);
@@ -111,11 +111,11 @@ class StubProvider {
   StubProvider& operator=(const StubProvider&) = delete;
 
   OpsProvider provider() { return {name_, &instance_, &table_}; }
-  // One that "auto" compares.
+  // A provider that "auto" compares.
   OpsProvider candidate() { return {.name = name_, .self = &instance_, .table = &table_, .competes = true}; }
   chassis_ops_t& table() { return table_; }
 
-  // What to do; a test replaces what it is about.
+  // The behaviour; a test replaces the functions that it needs.
   std::function<std::string(const StubNode&)> refuse = [](const StubNode&) { return std::string(); };
   std::function<double(const StubNode&)> cost = [](const StubNode&) { return 1.0; };
   std::function<void(const StubNode&, chassis_infer_t&)> plan = [](const StubNode&, chassis_infer_t&) {};

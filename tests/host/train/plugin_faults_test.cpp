@@ -83,7 +83,7 @@ TEST_F(PluginFaults, AHandleThatIsNotTheProvidersToGiveIsAnErrorNotACrash) {
       {"released handle", "which is no handle that it holds: it was released already, or never was one"},
       {"one handle twice", "saved tensor 0 is a handle that it gave back before in the same call"},
       {"garbage handle", "output 0 is 0x1234, which is no handle that it holds"},
-      {"another handle", "output 0 is another handle than the one that the host gave to be written"}};
+      {"another handle", "output 0 is not the handle that the host gave it to write to"}};
   for (const auto& [name, words] : faults) {
     const Outcome outcome = run("train", {fault(name)});
     EXPECT_EQ(outcome.exit_code, 3) << name << "\n" << outcome.output;

@@ -1,0 +1,56 @@
+// One call of a node's kernel: the handles behind chassis_call_t, and checks of the tensors that the kernel returns.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "host/program/block_run.hpp"
+
+namespace chassis {
+
+// Reused from node to node. Tensors that a kernel returned and nobody took, because something failed, are released by
+// the next reset() or the destructor.
+class KernelCall {
+ public:
+  KernelCall() = default;
+  KernelCall(const KernelCall&) = delete;
+  KernelCall& operator=(const KernelCall&) = delete;
+  ~KernelCall() { release(); }
+
+  chassis_call_t raw{};
+  std::vector<chassis_tensor_t> inputs, params, outputs, saved, grad_outputs, grad_inputs, grad_params;
+  std::vector<float> beta;
+
+  void reset(const Node& node, bool forward);
+  // Must be called right before the kernel: remembers the handles that the kernel is given to write to.
+  void remember_given();
+  // Drops, without reading them, returned handles that are not the kernel's to return. Returns the first one and the
+  // reason; empty if there is none. `tracked` as in why_not_its_own.
+  std::string drop_invalid(bool tracked);
+
+  // Takes over the tensor that the kernel put there.
+  static Tensor take(chassis_tensor_t& handle) { return Tensor::adopt(std::exchange(handle, nullptr)); }
+
+ private:
+  void release();
+
+  bool owns_outputs_ = false;  // backward borrows them
+  std::vector<chassis_tensor_t> given_outputs_, given_gradients_;
+  std::vector<chassis_tensor_t*> seen_;
+};
+
+std::string provider_on(const Node& node);  // "provider 'sdpa' on layer.attention"
+
+// Each throws a plugin error that names provider, node and tensor. The check comes right after the call, because the
+// node that reads a wrong tensor could not tell who made it.
+
+// Outputs have the dtype, device and shape of their values, and memory of their own.
+void check_outputs(const KernelCall& call, const ResolvedBlock& block, const RunContext& context, const Node& node);
+// The same for the gradient of one input.
+void check_gradient(const KernelCall& call, const ResolvedBlock& block, const RunContext& context, const Node& node,
+                    size_t input);
+// Saved tensors have the number, sizes and dtypes that infer declared. Sizes are compared at the planned B and T only.
+void check_saved(const RunContext& context, const Node& node, const std::vector<Tensor>& saved);
+
+}  // namespace chassis
