@@ -1,3 +1,4 @@
+// A Communicator and its groups. What it does with them is in comm_work.cpp.
 #include "host/service/comm.hpp"
 
 #include <fmt/core.h>
@@ -12,6 +13,7 @@
 namespace chassis {
 namespace {
 
+// The ranks that differ from `rank` only on `axes`.
 std::vector<int> ranks_along(const MeshShape& mesh, int rank, const std::vector<int>& axes) {
   std::vector<int> out;
   const MeshShape::Coordinates own = mesh.coordinates(rank);
@@ -49,8 +51,7 @@ Communicator::Communicator(std::unique_ptr<Instance> backend, World& world, Mesh
       backend_->check(table->supports(backend_->get("supports"), static_cast<uint32_t>(device_.type),
                                       static_cast<int32_t>(device_.index)));
     } catch (const Error& error) {
-      throw config_error(error.message())
-          .hint("set [comm] plugin = \"auto\" to take a backend that serves this device");
+      throw config_error(error.message()).hint("set [comm] plugin = \"auto\" to use a backend that serves this device");
     }
   }
   impl_ = std::make_unique<Impl>(*this, table);
@@ -63,9 +64,9 @@ Communicator::~Communicator() = default;
 
 bool Communicator::is_fake() const { return impl_->has(CHASSIS_COMM_MOVES_NOTHING); }
 
-CommGroup& Communicator::group(std::span<const std::string> axes, int ways) {
-  CommGroup*& asked = impl_->asked[fmt::format("{}:{}", fmt::join(axes, "+"), ways)];
-  if (asked) return *asked;  // listing the ranks takes time in a large world
+CommGroup& Communicator::group(std::span<const std::string> axes, int subgroup_size) {
+  CommGroup*& known_group = impl_->groups_by_axes[fmt::format("{}:{}", fmt::join(axes, "+"), subgroup_size)];
+  if (known_group) return *known_group;  // listing the ranks takes time in a large world
   std::vector<int> along;
   for (const std::string& name : axes) {
     along.push_back(mesh_.find(name));
@@ -79,25 +80,27 @@ CommGroup& Communicator::group(std::span<const std::string> axes, int ways) {
   }
   std::vector<int> ranks = ranks_along(mesh_, rank_, along);
   std::string name = names.empty() ? "self" : fmt::format("{}", fmt::join(names, "+"));
-  if (ways > 0 && ways != static_cast<int>(ranks.size())) {
-    if (static_cast<int>(ranks.size()) % ways != 0)
-      throw config_error(fmt::format("{} ranks of {} are not divisible into groups of {}", ranks.size(), name, ways));
+  if (subgroup_size > 0 && subgroup_size != static_cast<int>(ranks.size())) {
+    if (static_cast<int>(ranks.size()) % subgroup_size != 0)
+      throw config_error(
+          fmt::format("the {} ranks of {} cannot be divided into groups of {}", ranks.size(), name, subgroup_size));
     const auto own = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
-    const auto first = ranks.begin() + own / ways * ways;
-    ranks = {first, first + ways};
-    name += fmt::format(":{}", ways);
+    const auto first = ranks.begin() + own / subgroup_size * subgroup_size;
+    ranks = {first, first + subgroup_size};
+    name += fmt::format(":{}", subgroup_size);
   }
   for (const auto& known : impl_->groups) {
-    if (known->ranks_ == ranks) return *(asked = known.get());
+    if (known->ranks_ == ranks) return *(known_group = known.get());
   }
 
-  std::unique_ptr<CommGroup> made(new CommGroup);
-  made->name_ = name;
-  made->ranks_ = std::move(ranks);
-  made->rank_ = static_cast<int>(std::find(made->ranks_.begin(), made->ranks_.end(), rank_) - made->ranks_.begin());
-  made->impl_->key = fmt::format("{}.{}", name, made->ranks_[0]);
-  if (made->size() > 1) impl_->connect(*made);
-  return *(asked = impl_->groups.emplace_back(std::move(made)).get());
+  std::unique_ptr<CommGroup> new_group(new CommGroup);
+  new_group->name_ = name;
+  new_group->ranks_ = std::move(ranks);
+  new_group->rank_ = static_cast<int>(std::find(new_group->ranks_.begin(), new_group->ranks_.end(), rank_) -
+                                      new_group->ranks_.begin());
+  new_group->impl_->key = fmt::format("{}.{}", name, new_group->ranks_[0]);
+  if (new_group->size() > 1) impl_->connect(*new_group);
+  return *(known_group = impl_->groups.emplace_back(std::move(new_group)).get());
 }
 
 void Communicator::Impl::connect(CommGroup& group) {
@@ -121,9 +124,9 @@ void Communicator::Impl::connect(CommGroup& group) {
     backend->check(table->create_group(backend->get("create_group"), &desc, &in.group));
   } catch (const Error& error) {
     if (!fake) world.throw_if_another_failed();
-    throw Error(ExitCode::kCommunication, fmt::format("the ranks of {} do not connect", group.name()))
+    throw Error(ExitCode::kCommunication, fmt::format("the ranks of {} could not connect to each other", group.name()))
         .caused_by(error)
-        .hint("the addresses that ranks give each other must be reachable; CHASSIS_HOST_ADDRESS sets another one");
+        .hint("the address of every rank must be reachable from the others; CHASSIS_HOST_ADDRESS sets another address");
   }
   if (!in.group)
     throw plugin_error(backend->who() + ": create_group returned no group and no error for " + group.name());

@@ -1,4 +1,4 @@
-// What the sources of comm.hpp share: the state behind its classes.
+// The state of the classes of comm.hpp, for comm.cpp and comm_work.cpp.
 #pragma once
 
 #include <map>
@@ -17,18 +17,18 @@
 namespace chassis {
 
 struct CommGroup::Impl {
-  std::string key;  // unique in the run: the name and the first rank
+  std::string key;  // the name and the first rank, unique in the run
   std::optional<CommStore> store;
   chassis_backend_group_t* group = nullptr;
-  uint64_t sequence = 0;  // of the last start
+  uint64_t sequence = 0;  // number of starts so far
 };
 
 struct CommWork::Impl {
   Communicator::Impl& owner;
   CommGroup& group;
-  const Flight* flight = nullptr;          // NULL: done
+  const Flight* flight = nullptr;          // NULL if nothing is in flight
   chassis_backend_work_t* work = nullptr;  // likewise
-  std::vector<Tensor> kept;
+  std::vector<Tensor> tensors;             // kept alive
 
   ~Impl();
 };
@@ -51,12 +51,12 @@ struct Communicator::Impl {
   bool has(uint32_t property) const { return table && (table->properties & property) != 0; }
   void connect(CommGroup& group);
   CommWork start(CommGroup& group, std::span<const chassis_collective_t* const> calls);
-  void copy_alone(const CommBatch& batch) const;
+  void copy_to_self(const CommBatch& batch) const;
   void wait(chassis_backend_work_t* work, const Flight& flight);
-  [[noreturn]] void fail(chassis_status_t* status, const Flight& flight);
+  [[noreturn]] void throw_failure(chassis_status_t* status, const Flight& flight);
   void count(const CommGroup& group, const CommBatch& batch);
   CommCount& count_of(const CommGroup& group, uint32_t op);
-  // Where the time of a batch is counted.
+  // The counter for the time of a batch.
   double& wait_ms(const CommGroup& group, const CommBatch& batch);
 
   World& world;
@@ -64,9 +64,9 @@ struct Communicator::Impl {
   const chassis_comm_backend_t* table;
   Device device;
   std::vector<std::unique_ptr<CommGroup>> groups;
-  std::map<std::string, CommGroup*> asked;  // by axes and ways
+  std::map<std::string, CommGroup*> groups_by_axes;  // and by subgroup size
   std::vector<CommCount> counts;
-  int num_taken = 0;
+  int num_taken = 0;  // calls of take_counts
   Flights flights;
   std::optional<StreamWatch> watch;
 };

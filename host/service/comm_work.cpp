@@ -1,4 +1,6 @@
-// Starting and waiting for the calls of a Communicator, and what is counted of them.
+// How the calls of a Communicator are started, waited for and counted.
+#include "host/service/comm.hpp"
+
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -16,13 +18,13 @@ namespace chassis {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto kSlice = std::chrono::milliseconds(100);
+constexpr auto kWaitSlice = std::chrono::milliseconds(100);
 
-// Adds the time that it lives to a count.
-class Exposed {
+// Adds the time of its scope to a counter.
+class ScopedTimer {
  public:
-  explicit Exposed(double& ms) : ms_(ms) {}
-  ~Exposed() { ms_ += std::chrono::duration<double, std::milli>(Clock::now() - start_).count(); }
+  explicit ScopedTimer(double& ms) : ms_(ms) {}
+  ~ScopedTimer() { ms_ += std::chrono::duration<double, std::milli>(Clock::now() - start_).count(); }
 
  private:
   double& ms_;
@@ -52,7 +54,7 @@ CommCount& Communicator::Impl::count_of(const CommGroup& group, uint32_t op) {
 }
 
 void Communicator::Impl::count(const CommGroup& group, const CommBatch& batch) {
-  uint64_t ops_seen = 0;  // a bit each
+  uint64_t ops_seen = 0;  // one bit per op
   for (const chassis_collective_t& call : batch.calls()) {
     CommCount& counted = count_of(group, call.op);
     if (!(ops_seen >> call.op & 1u)) ++counted.calls;
@@ -70,7 +72,7 @@ double& Communicator::Impl::wait_ms(const CommGroup& group, const CommBatch& bat
   return count_of(group, batch.calls().empty() ? CHASSIS_COMM_SEND : batch.calls()[0].op).wait_ms;
 }
 
-void Communicator::Impl::copy_alone(const CommBatch& batch) const {
+void Communicator::Impl::copy_to_self(const CommBatch& batch) const {
   for (const chassis_collective_t& call : batch.calls()) {
     const uint64_t elements = call.counts ? call.counts[0] : call.count;
     copy_bytes(call.recv, call.send, elements * static_cast<uint64_t>(size_bytes(static_cast<Dtype>(call.dtype))),
@@ -86,11 +88,11 @@ CommWork Communicator::Impl::start(CommGroup& group, std::span<const chassis_col
   CommWork out;
   out.impl_.reset(new CommWork::Impl{*this, group, nullptr, nullptr, {}});
   if (group.size() == 1) {
-    if (!fake) copy_alone(batch);
+    if (!fake) copy_to_self(batch);
     return out;
   }
   count(group, batch);
-  const Exposed exposed(wait_ms(group, batch));
+  const ScopedTimer timer(wait_ms(group, batch));
   const Flight& flight =
       flights.start({group.name_, in.key, &group.ranks_, group.rank_, ++in.sequence, std::move(batch)});
   out.impl_->flight = &flight;
@@ -99,7 +101,7 @@ CommWork Communicator::Impl::start(CommGroup& group, std::span<const chassis_col
   chassis_status_t* status =
       table->start(backend->get("start"), in.group, given.data(), static_cast<uint32_t>(given.size()),
                    current_stream(device), &out.impl_->work);
-  if (status) fail(status, flight);
+  if (status) throw_failure(status, flight);
   if (!out.impl_->work && !fake)
     throw plugin_error(backend->who() + ": start returned no work and no error for " + flight.text());
   return out;
@@ -108,25 +110,25 @@ CommWork Communicator::Impl::start(CommGroup& group, std::span<const chassis_col
 void Communicator::Impl::wait(chassis_backend_work_t* work, const Flight& flight) {
   for (const Clock::time_point start = Clock::now();;) {
     const auto left = std::max<std::chrono::nanoseconds>(world.deadline() - (Clock::now() - start), {});
-    const auto slice = std::min<std::chrono::nanoseconds>(left, kSlice);
+    const auto slice = std::min<std::chrono::nanoseconds>(left, kWaitSlice);
     chassis_status_t* status = table->wait(backend->get("wait"), work, static_cast<uint64_t>(slice.count()));
     if (!status) return;
-    if (status_code(status) != CHASSIS_DEADLINE_EXCEEDED) fail(status, flight);
+    if (status_code(status) != CHASSIS_DEADLINE_EXCEEDED) throw_failure(status, flight);
     status_release(status);
-    flights.look(flight, Clock::now() - start);
+    flights.check(flight, Clock::now() - start);
   }
 }
 
-void Communicator::Impl::fail(chassis_status_t* status, const Flight& flight) {
+void Communicator::Impl::throw_failure(chassis_status_t* status, const Flight& flight) {
   try {
     backend->check(status);
   } catch (const Error& error) {
     if (error.code() != ExitCode::kCommunication) throw;
-    std::string who = "a rank";
+    std::string peer = "a rank";
     for (const auto& [key, value] : error.facts()) {
-      if (key == "peer") who = fmt::format("rank {}", flight.ranks->at(std::stoul(value)));
+      if (key == "peer") peer = fmt::format("rank {}", flight.ranks->at(std::stoul(value)));
     }
-    throw Error(ExitCode::kCommunication, fmt::format("{} went away in {}", who, flight.text())).caused_by(error);
+    throw Error(ExitCode::kCommunication, fmt::format("{} went away in {}", peer, flight.text())).caused_by(error);
   }
   throw internal_error("a backend failed without a status");
 }
@@ -137,7 +139,7 @@ CommWork Communicator::start_raw(CommGroup& group, std::span<const chassis_colle
 
 CommWork Communicator::start(CommGroup& group, std::vector<Collective> calls) {
   std::vector<chassis_collective_t> raw;
-  std::vector<Tensor> kept;
+  std::vector<Tensor> tensors;
   const auto size = static_cast<uint64_t>(group.size());
   for (Collective& call : calls) {
     chassis_collective_t& out = raw.emplace_back();
@@ -172,29 +174,29 @@ CommWork Communicator::start(CommGroup& group, std::vector<Collective> calls) {
     if (is_fake()) continue;
     if (call.send) out.send = call.send.data();
     if (call.recv) out.recv = call.recv.data();
-    kept.push_back(std::move(call.send));
-    kept.push_back(std::move(call.recv));
+    tensors.push_back(std::move(call.send));
+    tensors.push_back(std::move(call.recv));
   }
   std::vector<const chassis_collective_t*> pointers;
   for (const chassis_collective_t& call : raw) pointers.push_back(&call);
   CommWork work = impl_->start(group, pointers);
-  work.impl_->kept = std::move(kept);
+  work.impl_->tensors = std::move(tensors);
   return work;
 }
 
 void Communicator::wait(CommWork& work) {
   CHASSIS_CHECK(work.impl_, "a work is waited for twice");
-  const std::unique_ptr<CommWork::Impl> mine = std::move(work.impl_);
-  if (!mine->work) return;
-  const Flight& flight = *mine->flight;
-  const Exposed exposed(impl_->wait_ms(mine->group, flight.batch));
-  if (!impl_->watch) return impl_->wait(mine->work, flight);
+  const std::unique_ptr<CommWork::Impl> in_flight = std::move(work.impl_);
+  if (!in_flight->work) return;
+  const Flight& flight = *in_flight->flight;
+  const ScopedTimer timer(impl_->wait_ms(in_flight->group, flight.batch));
+  if (!impl_->watch) return impl_->wait(in_flight->work, flight);
   impl_->watch->throw_if_failed();
   chassis_status_t* status =
-      impl_->table->wait_on_stream(backend_->get("wait_on_stream"), mine->work, current_stream(device_));
-  if (status) impl_->fail(status, flight);
-  impl_->watch->add(std::exchange(mine->work, nullptr), mine->group.impl_->group,
-                    *std::exchange(mine->flight, nullptr));
+      impl_->table->wait_on_stream(backend_->get("wait_on_stream"), in_flight->work, current_stream(device_));
+  if (status) impl_->throw_failure(status, flight);
+  impl_->watch->add(std::exchange(in_flight->work, nullptr), in_flight->group.impl_->group,
+                    *std::exchange(in_flight->flight, nullptr));
 }
 
 void Communicator::run(CommGroup& group, Collective call) {
@@ -216,7 +218,7 @@ void Communicator::sum(CommGroup& group, std::span<double> values, std::string_v
   const Tensor gathered = call.recv;
   run(group, std::move(call));
   const Tensor all = gathered.to(Device{});
-  throw_if_failed();  // a group that was given up lets its stream go on, with anything
+  throw_if_failed();  // the stream of an aborted group continues with undefined values
   std::fill(values.begin(), values.end(), 0.0);
   for (int rank = 0; rank < group.size(); ++rank) {
     for (size_t i = 0; i < values.size(); ++i)

@@ -1,3 +1,4 @@
+// Runs and dims of a copy by its strides.
 #include "host/state/tile.hpp"
 
 #include <numeric>

@@ -1,4 +1,4 @@
-// The calls that tests of a Communicator start, on buffers of floats.
+// Calls on buffers of floats, for tests of a Communicator.
 #pragma once
 
 // Before the SDK's header, which has another Failure.

@@ -23,14 +23,14 @@ using test::RankPlugins;
 using test::start_raw;
 using Axes = std::vector<std::string>;
 
-void expect_all_well(const std::vector<RankEnd>& ends) {
+void expect_success(const std::vector<RankEnd>& ends) {
   for (size_t rank = 0; rank < ends.size(); ++rank)
     EXPECT_FALSE(ends[rank].failed) << "rank " << rank << ": " << ends[rank].text;
 }
 
 TEST(Groups, FollowTheAxesOfTheMesh) {
   const std::vector<MeshAxis> axes = {{"pp", 1}, {"dp_replicate", 2}, {"dp_shard", 2}};
-  expect_all_well(test::run_ranks(
+  expect_success(test::run_ranks(
       4, {.backend = "gloo", .options = Json::object(), .axes = axes}, [](Communicator& c, RankPlugins&) {
         CommGroup& shard = c.group(Axes{"dp_shard"});
         CommGroup& replicate = c.group(Axes{"dp_replicate"});
@@ -48,7 +48,7 @@ TEST(Groups, FollowTheAxesOfTheMesh) {
         EXPECT_THROW(c.group(Axes{"tp"}), Error);
         EXPECT_THROW(c.group({}, 3), Error);
 
-        // They move on their own: neighbours on one axis are not on the other.
+        // Groups of different axes are independent.
         std::array<double, 1> value = {static_cast<double>(c.rank())};
         c.sum(shard, value, "shard");
         EXPECT_EQ(value[0], c.rank() < 2 ? 1 : 5);
@@ -57,8 +57,8 @@ TEST(Groups, FollowTheAxesOfTheMesh) {
       }));
 }
 
-TEST(Groups, OfNeighboursAreCutByWays) {
-  expect_all_well(test::run_ranks(4, {}, [](Communicator& c, RankPlugins&) {
+TEST(Groups, CanBeDividedIntoNeighbours) {
+  expect_success(test::run_ranks(4, {}, [](Communicator& c, RankPlugins&) {
     CommGroup& pair = c.group({}, 2);
     EXPECT_EQ(pair.name(), "dp:2");
     EXPECT_EQ(pair.ranks(), (c.rank() < 2 ? std::vector{0, 1} : std::vector{2, 3}));
@@ -67,8 +67,8 @@ TEST(Groups, OfNeighboursAreCutByWays) {
   }));
 }
 
-TEST(OneRank, CopiesByItself) {
-  expect_all_well(test::run_ranks(1, {}, [](Communicator& c, RankPlugins&) {
+TEST(OneRank, CopiesItsOwnBuffers) {
+  expect_success(test::run_ranks(1, {}, [](Communicator& c, RankPlugins&) {
     CommGroup& group = c.group(Axes{"dp"});
     EXPECT_EQ(group.size(), 1);
     Tensor send = Tensor::empty(std::array<int64_t, 1>{5}, Dtype::f32),
@@ -89,9 +89,9 @@ TEST(OneRank, CopiesByItself) {
   }));
 }
 
-TEST(Sums, HaveTheSameBitsEverywhereInTheOrderOfRanks) {
+TEST(Sums, AreInRankOrderWithTheSameBitsOnAllRanks) {
   std::vector<std::vector<double>> results(3);
-  expect_all_well(test::run_ranks(3, {}, [&](Communicator& c, RankPlugins&) {
+  expect_success(test::run_ranks(3, {}, [&](Communicator& c, RankPlugins&) {
     std::vector<double> values = {0.1 * (c.rank() + 1), 1e16 * (c.rank() == 1 ? -1 : 1), 1.0 / (c.rank() + 3)};
     c.sum(c.group({}), values, "norms");
     results[static_cast<size_t>(c.rank())] = values;
@@ -107,7 +107,7 @@ const CommCount* find(const std::vector<CommCount>& counts, const std::string& o
 }
 
 TEST(Counts, AreThoseOfARing) {
-  expect_all_well(test::run_ranks(4, {}, [](Communicator& c, RankPlugins& plugins) {
+  expect_success(test::run_ranks(4, {}, [](Communicator& c, RankPlugins& plugins) {
     CommGroup& group = c.group({});
     Buffers buffers;
     const auto run = [&](chassis_collective_t call) {
@@ -146,8 +146,8 @@ TEST(Counts, AreThoseOfARing) {
   }));
 }
 
-TEST(Tensors, AreKeptUntilTheWorkIsDone) {
-  expect_all_well(test::run_ranks(2, {}, [](Communicator& c, RankPlugins&) {
+TEST(Tensors, AreKeptAliveUntilTheWorkIsDone) {
+  expect_success(test::run_ranks(2, {}, [](Communicator& c, RankPlugins&) {
     CommGroup& group = c.group({});
     const std::array<int64_t, 2> part = {3, 1000};
     const std::array<int64_t, 2> whole = {6, 1000};
@@ -166,7 +166,7 @@ TEST(Tensors, AreKeptUntilTheWorkIsDone) {
   }));
 }
 
-TEST(Works, ThatAreNotWaitedForGiveTheirGroupUp) {
+TEST(Works, AbortTheirGroupIfTheyAreNotWaitedFor) {
   const auto ends = test::run_ranks(2, {.backend = "gloo", .options = Json::object(), .axes = {}, .deadline = 5s},
                                     [](Communicator& c, RankPlugins&) {
                                       CommGroup& group = c.group({});
@@ -185,8 +185,8 @@ TEST(Works, ThatAreNotWaitedForGiveTheirGroupUp) {
   EXPECT_FALSE(ends[1].failed) << ends[1].text;
 }
 
-// Any rank of any world in this process.
-class Fake : public testing::Test {
+// A communicator that can be any rank of any world, in this process.
+class FakeBackend : public testing::Test {
  protected:
   Communicator make(std::vector<MeshAxis> axes, int rank) {
     return Communicator(plugins_.make("comm", "fake"), world_, MeshShape(std::move(axes)), rank, Device{});
@@ -195,7 +195,7 @@ class Fake : public testing::Test {
   World world_;
 };
 
-TEST_F(Fake, StandsForAnyWorld) {
+TEST_F(FakeBackend, NeedsNoOtherRank) {
   Communicator c = make({{"dp_replicate", 64}, {"dp_shard", 128}}, 5000);
   EXPECT_TRUE(c.is_fake());
   CommGroup& shard = c.group(Axes{"dp_shard"});
@@ -219,7 +219,7 @@ TEST_F(Fake, StandsForAnyWorld) {
   EXPECT_EQ(value[0], 2.5);
 }
 
-TEST_F(Fake, ItsOrderTellsTwoProgramsApart) {
+TEST_F(FakeBackend, HasAMetricThatDependsOnTheOrderOfCalls) {
   const auto order_of = [&](const std::vector<const char*>& names) {
     Communicator c = make({{"dp", 4}}, 1);
     Buffers buffers;
@@ -241,7 +241,7 @@ TEST_F(Fake, ItsOrderTellsTwoProgramsApart) {
   EXPECT_NE(order_of({"a", "b"}), order_of({"b", "a"}));
 }
 
-TEST_F(Fake, CallsThatAreNoneAreRefusedInWords) {
+TEST_F(FakeBackend, RefusesInvalidCallsWithAReason) {
   Communicator c = make({{"dp", 4}}, 1);
   Buffers buffers;
   const auto refusal = [&](const std::function<void(chassis_collective_t&)>& change) -> std::string {
@@ -255,25 +255,28 @@ TEST_F(Fake, CallsThatAreNoneAreRefusedInWords) {
     return "";
   };
   EXPECT_EQ(refusal([](auto&) {}), "");
-  EXPECT_HAS(refusal([](auto& call) { call.op = 99; }), "op 99");
+  EXPECT_HAS(refusal([](auto& call) { call.op = 99; }), "op 99 is unknown");
   EXPECT_HAS(refusal([](auto& call) { call.dtype = 99; }), "all_reduce 'w': dtype 99 is unknown");
-  EXPECT_HAS(refusal([](auto& call) { call.dtype = CHASSIS_DTYPE_U8; }), "u8 is not reduced");
+  EXPECT_HAS(refusal([](auto& call) { call.dtype = CHASSIS_DTYPE_U8; }), "u8 cannot be reduced");
   EXPECT_HAS(refusal([](auto& call) { call.reduce = 0; }), "reduction 0 is unknown");
   EXPECT_HAS(refusal([](auto& call) { call.dtype = CHASSIS_DTYPE_I32, call.reduce = CHASSIS_REDUCE_AVG; }),
-             "an average of i32");
-  EXPECT_HAS(refusal([](auto& call) { call.op = CHASSIS_COMM_BROADCAST, call.peer = 4; }), "rank 4 of a group of 4");
-  EXPECT_HAS(refusal([](auto& call) { call.op = CHASSIS_COMM_SEND, call.peer = 1; }), "to and from the same rank");
+             "i32 cannot be averaged");
+  EXPECT_HAS(refusal([](auto& call) { call.op = CHASSIS_COMM_BROADCAST, call.peer = 4; }),
+             "peer 4 is not in the group, which has 4 ranks");
+  EXPECT_HAS(refusal([](auto& call) { call.op = CHASSIS_COMM_SEND, call.peer = 1; }),
+             "the peer is the calling rank itself");
   EXPECT_HAS(refusal([](auto& call) {
                static constexpr uint64_t kCounts[4] = {};
                call.counts = kCounts;
              }),
-             "counts that this op has no use for");
+             "this op does not use these counts");
 }
 
-TEST(Buffers, ThatAreMissingAreRefused) {
-  expect_all_well(test::run_ranks(2, {}, [](Communicator& c, RankPlugins&) {
+TEST(Buffers, AreRefusedIfTheyAreNull) {
+  expect_success(test::run_ranks(2, {}, [](Communicator& c, RankPlugins&) {
     double one[] = {1.0};
-    c.sum(c.group({}), one, "connect");  // a rank that leaves at its refusal would be missed otherwise
+    // Otherwise a rank that ends after its refusal is missing when the group is formed.
+    c.sum(c.group({}), one, "connect");
     Buffers buffers;
     chassis_collective_t call = call_of(CHASSIS_COMM_ALL_GATHER, buffers, 10, "w");
     call.recv = nullptr;
@@ -281,12 +284,12 @@ TEST(Buffers, ThatAreMissingAreRefused) {
       start_raw(c, c.group({}), {&call, 1});
       ADD_FAILURE();
     } catch (const Error& error) {
-      EXPECT_HAS(error.what(), "all_gather 'w': recv is NULL, for 20 elements");
+      EXPECT_HAS(error.what(), "all_gather 'w': recv is NULL, expected 20 elements");
     }
   }));
 }
 
-TEST(Backends, RefuseDevicesInWords) {
+TEST(Backends, RefuseADeviceThatTheyDoNotServe) {
   RankPlugins plugins;
   World world;
   try {
