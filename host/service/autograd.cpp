@@ -1,3 +1,4 @@
+// The flag of each thread.
 #include "host/service/autograd.hpp"
 
 namespace chassis {

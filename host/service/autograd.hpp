@@ -1,5 +1,5 @@
-// Whether operators that a plugin calls on this thread record for LibTorch's autograd. They do not, except inside
-// composed ops, which have no backward of their own.
+// Whether the operators that a plugin calls on this thread are recorded by LibTorch's autograd. They are recorded only
+// inside composed ops, which have no backward of their own.
 #pragma once
 
 namespace chassis {

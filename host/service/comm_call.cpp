@@ -1,3 +1,4 @@
+// Checks, hashes and texts of calls.
 #include "host/service/comm_call.hpp"
 
 #include <fmt/core.h>
@@ -17,7 +18,7 @@ namespace chassis {
 namespace {
 
 bool reduces(uint32_t op) { return op == CHASSIS_COMM_REDUCE_SCATTER || op == CHASSIS_COMM_ALL_REDUCE; }
-bool is_between_two(uint32_t op) { return op == CHASSIS_COMM_SEND || op == CHASSIS_COMM_RECV; }
+bool is_point_to_point(uint32_t op) { return op == CHASSIS_COMM_SEND || op == CHASSIS_COMM_RECV; }
 
 uint64_t sum(const uint64_t* counts, int size) { return std::accumulate(counts, counts + size, uint64_t{0}); }
 
@@ -73,7 +74,8 @@ void CommBatch::check(const chassis_collective_t& call, bool moves_nothing) cons
   const auto bad = [&](const std::string& why) {
     return Error(ExitCode::kPlugin, fmt::format("{} '{}': {}", comm_op_name(call.op), view_of(call.name), why));
   };
-  if (call.op < CHASSIS_COMM_ALL_GATHER || call.op > CHASSIS_COMM_BARRIER) throw bad(fmt::format("op {}", call.op));
+  if (call.op < CHASSIS_COMM_ALL_GATHER || call.op > CHASSIS_COMM_BARRIER)
+    throw bad(fmt::format("op {} is unknown", call.op));
   if (call.op == CHASSIS_COMM_BARRIER) return;
   const auto dtype = static_cast<Dtype>(call.dtype);
   if (size_bytes(dtype) == 0) throw bad(fmt::format("dtype {} is unknown", call.dtype));
@@ -81,22 +83,23 @@ void CommBatch::check(const chassis_collective_t& call, bool moves_nothing) cons
     if (call.reduce < CHASSIS_REDUCE_SUM || call.reduce > CHASSIS_REDUCE_MAX)
       throw bad(fmt::format("reduction {} is unknown", call.reduce));
     if (!is_float(dtype) && dtype != Dtype::i32 && dtype != Dtype::i64)
-      throw bad(fmt::format("{} is not reduced; floating types, i32 and i64 are", dtype_name(dtype)));
+      throw bad(fmt::format("{} cannot be reduced; floating types, i32 and i64 can", dtype_name(dtype)));
     if (!is_float(dtype) && call.reduce == CHASSIS_REDUCE_AVG)
-      throw bad(fmt::format("an average of {}", dtype_name(dtype)));
+      throw bad(fmt::format("{} cannot be averaged; use sum or max", dtype_name(dtype)));
   }
-  if (call.op == CHASSIS_COMM_BROADCAST || is_between_two(call.op)) {
-    if (call.peer < 0 || call.peer >= size()) throw bad(fmt::format("rank {} of a group of {}", call.peer, size()));
-    if (is_between_two(call.op) && call.peer == rank_) throw bad("to and from the same rank");
+  if (call.op == CHASSIS_COMM_BROADCAST || is_point_to_point(call.op)) {
+    if (call.peer < 0 || call.peer >= size())
+      throw bad(fmt::format("peer {} is not in the group, which has {} ranks", call.peer, size()));
+    if (is_point_to_point(call.op) && call.peer == rank_) throw bad("the peer is the calling rank itself");
   }
   const bool has_parts = call.op == CHASSIS_COMM_ALL_GATHER || call.op == CHASSIS_COMM_REDUCE_SCATTER;
   if (call.op == CHASSIS_COMM_ALL_TO_ALL ? !call.counts != !call.recv_counts
                                          : call.recv_counts || (call.counts && !has_parts)) {
-    throw bad("counts that this op has no use for, or one of two missing");
+    throw bad("this op does not use these counts, or one of counts and recv_counts is missing");
   }
   if (moves_nothing) return;
   const auto needs = [&](const void* buffer, const char* name, uint64_t count) {
-    if (count > 0 && !buffer) throw bad(fmt::format("{} is NULL, for {} elements", name, count));
+    if (count > 0 && !buffer) throw bad(fmt::format("{} is NULL, expected {} elements", name, count));
   };
   const uint64_t own = call.counts ? call.counts[rank_] : call.count, all = elements(call);
   switch (call.op) {
@@ -133,7 +136,7 @@ uint64_t CommBatch::elements(const chassis_collective_t& call) const {
 uint64_t CommBatch::hash() const {
   uint64_t out = 0;
   for (const chassis_collective_t& call : calls_) {
-    if (is_between_two(call.op)) continue;
+    if (is_point_to_point(call.op)) continue;
     const bool unequal = call.counts != nullptr;
     out = hash_of(out, view_of(call.name), call.op, call.dtype, reduces(call.op) ? call.reduce : 0,
                   call.op == CHASSIS_COMM_BROADCAST ? call.peer : 0, unequal ? 0 : call.count, unequal);
@@ -143,8 +146,8 @@ uint64_t CommBatch::hash() const {
   return out;
 }
 
-std::map<int, CommBatch::Between> CommBatch::between() const {
-  std::map<int, Between> out;
+std::map<int, CommBatch::PeerHashes> CommBatch::peer_hashes() const {
+  std::map<int, PeerHashes> out;
   const auto add = [](uint64_t& hash, const chassis_collective_t& call, uint64_t count) {
     hash = hash_of(hash, view_of(call.name), call.op == CHASSIS_COMM_ALL_TO_ALL, call.dtype, count);
   };
@@ -181,7 +184,7 @@ uint64_t CommBatch::bytes(const chassis_collective_t& call) const {
   }
 }
 
-std::string CommBatch::line(const chassis_collective_t& call) const {
+std::string CommBatch::call_text(const chassis_collective_t& call) const {
   std::string text(comm_op_name(call.op));
   if (reduces(call.op) && call.reduce != CHASSIS_REDUCE_SUM) text += fmt::format(" ({})", reduce_name(call.reduce));
   if (call.op != CHASSIS_COMM_BARRIER) {
@@ -194,7 +197,7 @@ std::string CommBatch::line(const chassis_collective_t& call) const {
     if (call.op == CHASSIS_COMM_ALL_TO_ALL && call.counts) {
       text += fmt::format(" of {} {}, receiving {}", list(call.counts), dtype, list(call.recv_counts));
     } else if (call.counts) {
-      text += fmt::format(" of {} {} in all", list(call.counts), dtype);
+      text += fmt::format(" of {} {} in total", list(call.counts), dtype);
     } else {
       text += fmt::format(" of {} {}", call.count, dtype);
     }
@@ -206,16 +209,16 @@ std::string CommBatch::line(const chassis_collective_t& call) const {
   return text;
 }
 
-std::vector<std::string> CommBatch::lines() const {
+std::vector<std::string> CommBatch::call_texts() const {
   std::vector<std::string> out;
-  for (const chassis_collective_t& call : calls_) out.push_back(line(call));
+  for (const chassis_collective_t& call : calls_) out.push_back(call_text(call));
   return out;
 }
 
-std::string CommBatch::words() const {
+std::string CommBatch::text() const {
   if (calls_.empty()) return "no call";
-  if (calls_.size() == 1) return line(calls_[0]);
-  return fmt::format("{} calls, the first: {}", calls_.size(), line(calls_[0]));
+  if (calls_.size() == 1) return call_text(calls_[0]);
+  return fmt::format("{} calls, the first: {}", calls_.size(), call_text(calls_[0]));
 }
 
 }  // namespace chassis

@@ -1,5 +1,5 @@
-// The calls of one start, as messages, counts and the comparison between ranks need them: names and counts are copied,
-// buffers are only passed on.
+// The calls of one start, for the backend, for messages and counters, and for the comparison between ranks. Names and
+// counts are copied; buffers belong to the caller.
 #pragma once
 
 #include <cstdint>
@@ -19,39 +19,40 @@ std::string_view comm_op_name(uint32_t op);
 
 class CommBatch {
  public:
-  // `ranks` are those of the group, for messages, and outlive it. Throws a plugin error for a call that is none;
-  // buffers may be NULL if nothing is moved.
+  // `ranks` are the group's, for messages, and outlive the batch. Throws a plugin error for an invalid call. Buffers
+  // may be NULL if nothing is moved.
   CommBatch(std::span<const chassis_collective_t* const> calls, const std::vector<int>& ranks, int rank,
             bool moves_nothing);
   CommBatch(CommBatch&&) = default;
 
-  // As a backend reads them: buffers still those of the caller, all else this object's.
+  // Their buffers are the caller's; all else belongs to this object.
   const std::vector<chassis_collective_t>& calls() const { return calls_; }
-  // As they cross; valid as long as the batch stays where it is.
+  // For the backend; valid until the batch is moved or destroyed.
   std::vector<const chassis_collective_t*> pointers() const;
-  // Sent by this rank for the call, as a ring would.
+  // What this rank sends for the call in a ring.
   uint64_t bytes(const chassis_collective_t& call) const;
 
-  // Equal on all ranks whose calls match, but for what passes between two ranks.
+  // Equal on all ranks if their calls match. Leaves out what only two ranks must agree on: see peer_hashes().
   uint64_t hash() const;
-  // What this rank sends to, and expects from, each other one with SEND, RECV and unequal ALL_TO_ALL: `sent` of the one
-  // is `received` of the other. By rank in the group; without those that it has nothing with.
-  struct Between {
+  // Hashes of what this rank sends to and receives from another by SEND, RECV and unequal ALL_TO_ALL. If calls match,
+  // `sent` of one rank equals `received` of the other.
+  struct PeerHashes {
     uint64_t sent = 0, received = 0;
-    bool operator==(const Between&) const = default;
+    bool operator==(const PeerHashes&) const = default;
   };
-  std::map<int, Between> between() const;
+  // By rank in the group; ranks without such calls are left out.
+  std::map<int, PeerHashes> peer_hashes() const;
 
-  // Each call in words: "all_gather of 4096 f32 'layers.3'".
-  std::vector<std::string> lines() const;
+  // Each call: "all_gather of 4096 f32 'layers.3'".
+  std::vector<std::string> call_texts() const;
   // All of them: "3 calls, the first: all_gather of 4096 f32 'layers.3'".
-  std::string words() const;
+  std::string text() const;
 
  private:
   int size() const { return static_cast<int>(ranks_->size()); }
-  uint64_t elements(const chassis_collective_t& call) const;  // of the longer buffer of a collective
+  uint64_t elements(const chassis_collective_t& call) const;  // of the longer buffer
   void check(const chassis_collective_t& call, bool moves_nothing) const;
-  std::string line(const chassis_collective_t& call) const;
+  std::string call_text(const chassis_collective_t& call) const;
 
   std::vector<chassis_collective_t> calls_;
   std::deque<std::string> names_;

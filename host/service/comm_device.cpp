@@ -1,3 +1,4 @@
+// Streams and copies by LibTorch.
 #include "host/service/comm_device.hpp"
 
 #include <ATen/core/TensorBody.h>

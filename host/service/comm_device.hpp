@@ -1,4 +1,4 @@
-// What collectives need of a device: its current stream, and copies within its memory.
+// The current stream of a device, and copies within its memory.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,9 @@
 
 namespace chassis {
 
-// The cudaStream_t that LibTorch queues on now; NULL on the CPU.
+// LibTorch's current cudaStream_t; NULL on the CPU.
 void* current_stream(Device device);
-// On that stream; regions are equal or do not overlap.
+// Copies on that stream. The regions are the same or do not overlap.
 void copy_bytes(void* to, const void* from, uint64_t num_bytes, Device device);
 
 }  // namespace chassis

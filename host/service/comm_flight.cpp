@@ -1,3 +1,4 @@
+// How calls in flight are stored, compared and described.
 #include "host/service/comm_flight.hpp"
 
 #include <fmt/core.h>
@@ -16,61 +17,61 @@ namespace {
 
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
-constexpr auto kPatience = 1s;
+constexpr auto kCompareAfter = 1s;
 constexpr const char* kHint =
-    "all ranks of a group make the same calls in the same order: look for what differs between them, such as data, "
-    "files or versions";
+    "all ranks of a group must make the same calls in the same order: look for what differs between them, such as "
+    "data, files or versions";
 
 std::string key_of(int rank) { return fmt::format("comm/waits/{}", rank); }
 
-bool is_between_two(const std::string& line) { return line.starts_with("send ") || line.starts_with("recv "); }
+bool is_point_to_point(const std::string& call) { return call.starts_with("send ") || call.starts_with("recv "); }
 
-// A flight as it stands in the store.
-struct Told {
+// A flight as read from the store.
+struct StoredFlight {
   std::string group_key;
   uint64_t sequence = 0, hash = 0;
-  std::map<int, CommBatch::Between> between;
-  std::vector<std::string> lines;
+  std::map<int, CommBatch::PeerHashes> peer_hashes;
+  std::vector<std::string> calls;
 };
 
-std::string told_text(const Flight& flight) {
+std::string pack_flight(const Flight& flight) {
   std::vector<std::string> parts = {flight.group_key, std::to_string(flight.sequence),
                                     std::to_string(flight.batch.hash())};
-  const auto between = flight.batch.between();
-  parts.push_back(std::to_string(between.size()));
-  for (const auto& [peer, hashes] : between) {
+  const auto peer_hashes = flight.batch.peer_hashes();
+  parts.push_back(std::to_string(peer_hashes.size()));
+  for (const auto& [peer, hashes] : peer_hashes) {
     for (uint64_t number : {static_cast<uint64_t>(peer), hashes.sent, hashes.received})
       parts.push_back(std::to_string(number));
   }
-  for (std::string& line : flight.batch.lines()) parts.push_back(std::move(line));
+  for (std::string& call : flight.batch.call_texts()) parts.push_back(std::move(call));
   return pack(parts);
 }
 
-Told read_told(const std::string& text) {
+StoredFlight unpack_flight(const std::string& text) {
   const std::vector<std::string> parts = unpack(text);
-  Told out{parts.at(0), std::stoull(parts.at(1)), std::stoull(parts.at(2)), {}, {}};
+  StoredFlight out{parts.at(0), std::stoull(parts.at(1)), std::stoull(parts.at(2)), {}, {}};
   size_t at = 4;
   for (size_t left = std::stoul(parts.at(3)); left > 0; --left, at += 3)
-    out.between[std::stoi(parts.at(at))] = {std::stoull(parts.at(at + 1)), std::stoull(parts.at(at + 2))};
-  out.lines.assign(parts.begin() + static_cast<ptrdiff_t>(at), parts.end());
+    out.peer_hashes[std::stoi(parts.at(at))] = {std::stoull(parts.at(at + 1)), std::stoull(parts.at(at + 2))};
+  out.calls.assign(parts.begin() + static_cast<ptrdiff_t>(at), parts.end());
   return out;
 }
 
-// The first collective in which two ranks differ: of each its words, and where it stands in a longer batch.
+// The first collective in which two ranks differ: the text of each, with its position in a longer batch.
 std::pair<std::string, std::string> first_difference(std::vector<std::string> a, std::vector<std::string> b) {
-  std::erase_if(a, is_between_two);
-  std::erase_if(b, is_between_two);
+  std::erase_if(a, is_point_to_point);
+  std::erase_if(b, is_point_to_point);
   size_t k = 0;
   while (k < a.size() && k < b.size() && a[k] == b[k]) ++k;
-  const auto words = [&](const std::vector<std::string>& lines) {
-    if (k >= lines.size()) return std::string(k == 0 ? "no call" : "no further call");
-    return lines.size() == 1 ? lines[k] : fmt::format("{} ({} of {})", lines[k], k + 1, lines.size());
+  const auto text = [&](const std::vector<std::string>& calls) {
+    if (k >= calls.size()) return std::string(k == 0 ? "no call" : "no further call");
+    return calls.size() == 1 ? calls[k] : fmt::format("{} ({} of {})", calls[k], k + 1, calls.size());
   };
-  return {words(a), words(b)};
+  return {text(a), text(b)};
 }
 
-std::string joined(const std::vector<std::string>& lines) {
-  return lines.empty() ? "no call" : fmt::format("{}", fmt::join(lines, ", "));
+std::string joined(const std::vector<std::string>& calls) {
+  return calls.empty() ? "no call" : fmt::format("{}", fmt::join(calls, ", "));
 }
 
 // "rank 0", "ranks 0, 2 and 3".
@@ -82,7 +83,7 @@ std::string rank_list(const std::vector<int>& ranks) {
 }  // namespace
 
 std::string Flight::place() const { return fmt::format("#{} of {}", sequence, group); }
-std::string Flight::text() const { return fmt::format("{} ({})", batch.words(), place()); }
+std::string Flight::text() const { return fmt::format("{} ({})", batch.text(), place()); }
 
 const Flight& Flights::start(Flight flight) {
   const std::lock_guard lock(mutex_);
@@ -91,45 +92,45 @@ const Flight& Flights::start(Flight flight) {
 }
 
 void Flights::end(const Flight& flight) noexcept {
-  bool told = false;
+  bool is_reported = false;
   {
     const std::lock_guard lock(mutex_);
     changed_ = true;
-    told = told_waiting_ == &flight;
-    if (told) told_waiting_ = nullptr;
+    is_reported = reported_waiting_ == &flight;
+    if (is_reported) reported_waiting_ = nullptr;
     flights_.remove_if([&](const Flight& known) { return &known == &flight; });
   }
-  if (!told) return;
+  if (!is_reported) return;
   try {
     world_.store()->erase(key_of(world_.rank()));
-  } catch (const Error&) {  // the store is lost; whoever asks it next throws that
+  } catch (const Error&) {  // the store is lost, as its next user will report
   }
 }
 
-void Flights::tell(const Flight& waiting) {
+void Flights::report_waiting(const Flight& waiting) {
   std::vector<std::string> parts = {waiting.text()};
   {
     const std::lock_guard lock(mutex_);
-    if (!changed_ && told_waiting_ == &waiting) return;
+    if (!changed_ && reported_waiting_ == &waiting) return;
     changed_ = false;
-    told_waiting_ = &waiting;
-    for (const Flight& flight : flights_) parts.push_back(told_text(flight));
+    reported_waiting_ = &waiting;
+    for (const Flight& flight : flights_) parts.push_back(pack_flight(flight));
   }
   world_.store()->set(key_of(world_.rank()), pack(parts));
 }
 
-void Flights::look(const Flight& flight, std::chrono::nanoseconds waited) {
+void Flights::check(const Flight& flight, std::chrono::nanoseconds waited) {
   const std::chrono::nanoseconds deadline = world_.deadline();
   world_.throw_if_another_failed();
-  if (waited < std::min<std::chrono::nanoseconds>(kPatience, deadline / 2)) return;
+  if (waited < std::min<std::chrono::nanoseconds>(kCompareAfter, deadline / 2)) return;
   try {
-    tell(flight);
-    // Where calls differ, they differ between neighbours.
+    report_waiting(flight);
+    // If calls differ anywhere, they differ between two neighbours.
     const int size = static_cast<int>(flight.ranks->size());
     std::set<int> others = {(flight.rank + 1) % size, (flight.rank + size - 1) % size};
-    for (const auto& [peer, hashes] : flight.batch.between()) others.insert(peer);
+    for (const auto& [peer, hashes] : flight.batch.peer_hashes()) others.insert(peer);
     for (int other : others) compare(flight, other);
-    if (waited >= deadline) throw late(flight, waited);
+    if (waited >= deadline) throw deadline_error(flight, waited);
   } catch (const Error& error) {
     world_.report_failure(error);  // before this rank's connections close
     throw;
@@ -141,8 +142,8 @@ void Flights::compare(const Flight& mine, int other) {
   const std::optional<std::string> text = world_.store()->find(key_of(ranks[1]));
   if (!text) return;
   std::vector<std::string> parts = unpack(*text);
-  const auto differ = [&](const std::string& what, std::string own, std::string its) {
-    const bool swap = ranks[1] < ranks[0];  // the same words on both ranks
+  const auto mismatch = [&](const std::string& what, std::string own, std::string its) {
+    const bool swap = ranks[1] < ranks[0];  // so that both ranks have the same text
     if (swap) std::swap(own, its);
     return Error(ExitCode::kCommunication,
                  fmt::format("{}: rank {}: {}; rank {}: {}", what, ranks[swap], own, ranks[!swap], its))
@@ -150,60 +151,60 @@ void Flights::compare(const Flight& mine, int other) {
   };
   const std::lock_guard lock(mutex_);
   for (size_t i = 1; i < parts.size(); ++i) {
-    const Told its = read_told(parts[i]);
+    const StoredFlight its = unpack_flight(parts[i]);
     for (const Flight& own : flights_) {
       if (own.group_key != its.group_key || own.sequence != its.sequence) continue;
       if (own.batch.hash() != its.hash) {
-        const auto [a, b] = first_difference(own.batch.lines(), its.lines);
-        throw differ(fmt::format("two ranks make different calls in {}", own.place()), a, b);
+        const auto [a, b] = first_difference(own.batch.call_texts(), its.calls);
+        throw mismatch(fmt::format("two ranks make different calls in {}", own.place()), a, b);
       }
-      auto between = own.batch.between();
-      const CommBatch::Between here = between[other];
-      const auto there = its.between.find(own.rank);
-      if (there == its.between.end() ? here != CommBatch::Between{}
-                                     : here.sent != there->second.received || here.received != there->second.sent)
-        throw differ(fmt::format("what two ranks send each other does not match in {}", own.place()),
-                     joined(own.batch.lines()), joined(its.lines));
+      auto peer_hashes = own.batch.peer_hashes();
+      const CommBatch::PeerHashes here = peer_hashes[other];
+      const auto there = its.peer_hashes.find(own.rank);
+      if (there == its.peer_hashes.end() ? here != CommBatch::PeerHashes{}
+                                         : here.sent != there->second.received || here.received != there->second.sent)
+        throw mismatch(fmt::format("what two ranks send each other does not match in {}", own.place()),
+                       joined(own.batch.call_texts()), joined(its.calls));
     }
   }
 }
 
-Error Flights::late(const Flight& flight, std::chrono::nanoseconds waited) {
-  tell(flight);
-  std::vector<std::optional<std::string>> told(flight.ranks->size());
-  // A little longer than the patience of one that has just come.
-  for (const auto end = Clock::now() + kPatience + 200ms;;) {
-    for (size_t i = 0; i < told.size(); ++i) {
-      if (!told[i]) told[i] = world_.store()->find(key_of((*flight.ranks)[i]));
+Error Flights::deadline_error(const Flight& flight, std::chrono::nanoseconds waited) {
+  report_waiting(flight);
+  std::vector<std::optional<std::string>> reports(flight.ranks->size());
+  // A rank that has only just started to wait needs kCompareAfter to report.
+  for (const auto end = Clock::now() + kCompareAfter + 200ms;;) {
+    for (size_t i = 0; i < reports.size(); ++i) {
+      if (!reports[i]) reports[i] = world_.store()->find(key_of((*flight.ranks)[i]));
     }
-    if (Clock::now() >= end || std::all_of(told.begin(), told.end(), [](const auto& t) { return t.has_value(); }))
+    if (Clock::now() >= end || std::all_of(reports.begin(), reports.end(), [](const auto& r) { return r.has_value(); }))
       break;
     std::this_thread::sleep_for(20ms);
   }
   std::vector<int> silent;
   std::map<std::string, std::vector<int>> waiting;
-  for (size_t i = 0; i < told.size(); ++i) {
-    if (told[i])
-      waiting[unpack(*told[i]).at(0)].push_back((*flight.ranks)[i]);
+  for (size_t i = 0; i < reports.size(); ++i) {
+    if (reports[i])
+      waiting[unpack(*reports[i]).at(0)].push_back((*flight.ranks)[i]);
     else
       silent.push_back((*flight.ranks)[i]);
   }
-  std::string who;
+  std::string reason;
   const auto add = [&](const std::vector<int>& ranks, const std::string& what) {
-    who += fmt::format("{}{} {}", who.empty() ? "" : "; ", rank_list(ranks), what);
+    reason += fmt::format("{}{} {}", reason.empty() ? "" : "; ", rank_list(ranks), what);
   };
   if (!silent.empty()) add(silent, "gave no sign");
   for (const auto& [text, ranks] : waiting) {
     if (text != flight.text()) add(ranks, fmt::format("{} in {}", ranks.size() == 1 ? "waits" : "wait", text));
   }
-  if (who.empty()) who = "all its ranks wait, and nothing moves";
+  if (reason.empty()) reason = "all its ranks wait for it";
   Error error(ExitCode::kCommunication, fmt::format("{} was not done within {:.0f} s: {}", flight.text(),
-                                                    std::chrono::duration<double>(waited).count(), who));
+                                                    std::chrono::duration<double>(waited).count(), reason));
   error.hint(
       !silent.empty()
           ? "a rank that gave no sign has stopped or is busy elsewhere; [comm] timeout_s says how long the others wait"
       : waiting.size() > 1 ? kHint
-                           : "look at the network between the machines");
+                           : "check the network between the machines");
   return error;
 }
 

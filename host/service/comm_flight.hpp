@@ -1,5 +1,5 @@
-// What this rank has in flight, and how ranks that wait for each other find out why: those that have waited for a while
-// write what they wait for to the store, read what their neighbours wait for, and set both side by side.
+// The calls that this rank has in flight. A rank that has waited for a while writes its calls to the run's store, reads
+// those of its neighbours and compares them, so that an error says which calls differ or which rank is missing.
 #pragma once
 
 #include <chrono>
@@ -19,10 +19,10 @@ namespace chassis {
 // One start of a group.
 struct Flight {
   std::string group;              // "dp_shard"
-  std::string group_key;          // of this very group
+  std::string group_key;          // unique in the run
   const std::vector<int>* ranks;  // of the group
   int rank;                       // in the group
-  uint64_t sequence;              // 17: the 17th start of the group
+  uint64_t sequence;              // 17 for the 17th start of the group
   CommBatch batch;
 
   std::string place() const;  // "#17 of dp_shard"
@@ -35,25 +35,28 @@ class Flights {
   explicit Flights(World& world) : world_(world) {}
 
   const Flight& start(Flight flight);
-  // Of an object that start returned; it is gone afterwards.
+  // `flight` is what start returned; the reference is not valid afterwards.
   void end(const Flight& flight) noexcept;
 
-  // For who has waited for `flight` so long, about every 100 ms. Throws RemoteError if another rank failed; a
-  // communication error, which the others are told at once, if a rank that it should meet there has other calls in
-  // flight, or the deadline is over. In the first second (half of the deadline, if that is less) nothing is compared.
-  void look(const Flight& flight, std::chrono::nanoseconds waited);
+  // Called periodically, about every 100 ms, while waiting for `flight`. Throws RemoteError if another rank failed.
+  // Throws a communication error, and reports it to the other ranks at once, if another rank of the group has different
+  // calls in flight or the deadline has passed. Compares nothing in the first second, or in the first half of the
+  // deadline if that is shorter.
+  void check(const Flight& flight, std::chrono::nanoseconds waited);
 
  private:
-  void tell(const Flight& waiting);
+  // Writes the calls in flight to the store, unless they are there already.
+  void report_waiting(const Flight& waiting);
+  // `other` is a rank in the group.
   void compare(const Flight& mine, int other);
-  // Who waits for what, and who gave no sign.
-  Error late(const Flight& flight, std::chrono::nanoseconds waited);
+  // The error says which ranks wait for which calls, and which did not report.
+  Error deadline_error(const Flight& flight, std::chrono::nanoseconds waited);
 
   World& world_;
   std::mutex mutex_;
   std::list<Flight> flights_;
-  bool changed_ = true;                   // since it was told
-  const Flight* told_waiting_ = nullptr;  // as the store says
+  bool changed_ = true;                       // since the last report
+  const Flight* reported_waiting_ = nullptr;  // what the store says that this rank waits for
 };
 
 }  // namespace chassis

@@ -1,3 +1,4 @@
+// The store's functions as C functions.
 #include "host/service/comm_store.hpp"
 
 #include <fmt/core.h>
@@ -13,7 +14,7 @@ namespace chassis {
 using Clock = std::chrono::steady_clock;
 
 CommStore::CommStore(World& world, std::string prefix) : world_(world), prefix_(std::move(prefix)) {
-  CHASSIS_CHECK(world_.store(), "a store for one process");
+  CHASSIS_CHECK(world_.store(), "one process has no store");
   table_.struct_size = sizeof table_;
   table_.impl = this;
   table_.set = [](const chassis_store_t* s, chassis_str_t name, chassis_str_t value) {

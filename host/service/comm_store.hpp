@@ -1,4 +1,4 @@
-// chassis_store_t: the part of the run's store that belongs to one group.
+// chassis_store_t for the backend: the part of the run's store that belongs to one group.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace chassis {
 
 class CommStore {
  public:
-  // Keys get `prefix` in front. `world` must have a store.
+  // `prefix` is put before every key. `world` must have a store.
   CommStore(World& world, std::string prefix);
   CommStore(const CommStore&) = delete;
   CommStore& operator=(const CommStore&) = delete;

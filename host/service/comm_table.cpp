@@ -1,4 +1,4 @@
-// chassis.comm/1.
+// chassis.comm/1: collectives for plugins.
 #include "chassis/service/comm.h"
 
 #include <fmt/core.h>

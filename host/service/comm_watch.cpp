@@ -1,3 +1,4 @@
+// The thread that watches works.
 #include "host/service/comm_watch.hpp"
 
 namespace chassis {
@@ -29,7 +30,7 @@ void StreamWatch::throw_if_failed() {
   if (failure_) std::rethrow_exception(failure_);
 }
 
-// Works are done in the order of their start, but for those of different groups.
+// Works of one group are done in the order of their start; works of different groups in any order.
 void StreamWatch::release_done() {
   for (auto watched = works_.begin(); watched != works_.end();) {
     if (!table_.done(backend_.get("done"), watched->work)) {
@@ -57,7 +58,7 @@ void StreamWatch::run() {
     release_done();
     if (failure_ || works_.empty()) continue;
     try {
-      flights_.look(*works_.front().flight, Clock::now() - works_.front().start);
+      flights_.check(*works_.front().flight, Clock::now() - works_.front().start);
     } catch (...) {
       failure_ = std::current_exception();
       for (const Watched& watched : works_) table_.abort(backend_.get("abort"), watched.group);

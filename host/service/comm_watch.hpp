@@ -1,5 +1,5 @@
-// Works that a stream waits for instead of the host. A thread releases them when they are done, and gives their groups
-// up when one takes too long or a rank fails, so that the stream, and who waits for it, goes on.
+// Works that a CUDA stream waits for, not the host. A thread releases them when they are done. If a work exceeds the
+// deadline or a rank fails, the thread aborts their groups, so that neither the stream nor the host waits forever.
 #pragma once
 
 #include <chrono>
@@ -18,16 +18,16 @@ namespace chassis {
 
 class StreamWatch {
  public:
-  // All outlive it.
+  // All arguments outlive it.
   StreamWatch(const Instance& backend, const chassis_comm_backend_t& table, Flights& flights);
-  // Releases what is left.
+  // Releases the works that are left.
   ~StreamWatch();
   StreamWatch(const StreamWatch&) = delete;
   StreamWatch& operator=(const StreamWatch&) = delete;
 
   // Takes over the work and its flight.
   void add(chassis_backend_work_t* work, chassis_backend_group_t* group, const Flight& flight);
-  // What was seen since; the same one every time.
+  // Throws the first failure, the same at every call.
   void throw_if_failed();
 
  private:

@@ -1,3 +1,4 @@
+// Devices, as LibTorch, the CUDA driver and /proc describe them.
 #include "host/service/device.hpp"
 
 #include <ATen/Context.h>
@@ -28,7 +29,7 @@ std::string dl_error() {
   return text ? text : "unknown reason";
 }
 
-// A line "Key:   value" of a file in /proc.
+// The value of a line "Key:   value" of a file in /proc.
 std::string proc_line(const char* path, std::string_view key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);)
@@ -43,30 +44,30 @@ uint64_t proc_kib(const char* path, std::string_view key) {
   return std::strtoull(proc_line(path, key).c_str(), nullptr, 10) * 1024;
 }
 
-// Of a file of one number; "max", or no such file, is no limit.
+// The number in a file. UINT64_MAX if the file contains "max" or does not exist.
 uint64_t limit_in(const std::string& path) {
   const std::string text = proc_line(path.c_str(), "");
   return text.empty() || text.starts_with("max") ? UINT64_MAX : std::strtoull(text.c_str(), nullptr, 10);
 }
 
-// The machine's memory, or what the control groups of this process (version 2) leave of it: a container has less.
+// The machine's memory, or less if the control groups (version 2) of this process limit it, as in a container.
 void read_host_memory(DeviceMemory& memory) {
   memory.total_bytes = proc_kib("/proc/meminfo", "MemTotal");
   memory.free_bytes = proc_kib("/proc/meminfo", "MemAvailable");
   for (std::string group = proc_line("/proc/self/cgroup", "0:");; group.resize(group.rfind('/'))) {
     const std::string folder = "/sys/fs/cgroup" + group;
-    if (const uint64_t most = limit_in(folder + "/memory.max"); most != UINT64_MAX) {
-      const uint64_t pages =
+    if (const uint64_t max_bytes = limit_in(folder + "/memory.max"); max_bytes != UINT64_MAX) {
+      const uint64_t cached =
           std::strtoull(proc_line((folder + "/memory.stat").c_str(), "inactive_file").c_str(), nullptr, 10);
       const uint64_t used = limit_in(folder + "/memory.current");
-      memory.total_bytes = std::min(memory.total_bytes, most);
-      memory.free_bytes = std::min(memory.free_bytes, most - std::min(most, used - std::min(used, pages)));
+      memory.total_bytes = std::min(memory.total_bytes, max_bytes);
+      memory.free_bytes = std::min(memory.free_bytes, max_bytes - std::min(max_bytes, used - std::min(used, cached)));
     }
     if (group.find('/') == std::string::npos) return;
   }
 }
 
-// A function of the CUDA driver, so that no CUDA header is needed; NULL without one.
+// A function of the CUDA driver, looked up so that no CUDA header is needed; NULL without a driver.
 template <typename Function>
 Function driver_function(const char* name) {
   void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -90,7 +91,7 @@ std::string load_cuda() {
     if (!dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) {
       *problem = "no CUDA driver: " + dl_error();
     } else if (!dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL)) {
-      *problem = "LibTorch's CUDA part does not load: " + dl_error();
+      *problem = "LibTorch's CUDA library cannot be loaded: " + dl_error();
     } else if (!at::globalContext().hasCUDA() || at::accelerator::deviceCount() == 0) {
       *problem = "no CUDA device is visible";
     }
@@ -107,7 +108,7 @@ Device choose_device(std::string_view setting) {
       const std::string number(setting.substr(5));
       char* end = nullptr;
       index = static_cast<int>(std::strtol(number.c_str(), &end, 10));
-      if (*end || index < 0) throw config_error("run.device: \"" + std::string(setting) + "\" is no device");
+      if (*end || index < 0) throw config_error("run.device: \"" + std::string(setting) + "\" is not a device");
     }
     if (const std::string problem = load_cuda(); !problem.empty())
       throw config_error("run.device = \"" + std::string(setting) + "\": " + problem)
@@ -117,7 +118,7 @@ Device choose_device(std::string_view setting) {
                          " CUDA device(s)");
     return {Device::Type::kCuda, index};
   }
-  throw config_error("run.device: \"" + std::string(setting) + "\" is no device")
+  throw config_error("run.device: \"" + std::string(setting) + "\" is not a device")
       .hint("use \"auto\", \"cpu\", \"cuda\" or \"cuda:<index>\"");
 }
 

@@ -1,4 +1,4 @@
-// The device of a run: one binary serves CPU and CUDA, whose part of LibTorch is loaded when it is asked for.
+// The device of a run. One binary serves the CPU and CUDA; LibTorch's CUDA library is loaded on demand.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@
 
 namespace chassis {
 
-// "auto", "cpu", "cuda" or "cuda:1". auto takes CUDA where a driver, a device and LibTorch's CUDA libraries are there.
-// Throws a config error in words if CUDA is asked for and can not be had.
+// `setting` is "auto", "cpu", "cuda" or "cuda:1". "auto" chooses CUDA if there are a driver, a device and LibTorch's
+// CUDA libraries. Throws a config error if CUDA is asked for and not available.
 Device choose_device(std::string_view setting);
-// Loads LibTorch's CUDA part; must come before the first question about CUDA, since LibTorch remembers the answer.
-// An empty text, or why it can not be used.
+// Loads LibTorch's CUDA library. Returns an empty text, or why CUDA cannot be used. Must be called before LibTorch is
+// first asked about CUDA, since LibTorch remembers the answer.
 std::string load_cuda();
 
 struct DeviceMemory {
@@ -26,22 +26,22 @@ struct DeviceMemory {
   uint64_t free_bytes = 0;
   uint64_t total_bytes = 0;
 };
-// CPU: as counted by the allocator; total and free are the machine's, or what its control group allows.
+// On the CPU the allocator counts what is held; total and free are the machine's, or those of the control group.
 DeviceMemory device_memory(Device device);
-// Uninitialized host memory that is page-locked, so that CUDA devices copy from and to it without staging; counted as
-// this thread's tags say. CUDA must have been loaded. Throws out of memory.
+// Uninitialized page-locked host memory, which CUDA devices copy from and to without staging. Counted under this
+// thread's tags. CUDA must have been loaded. Throws out of memory.
 Tensor pinned_tensor(std::span<const int64_t> sizes, Dtype dtype);
 // Waits for the device's queued work; returns at once on the CPU.
 void synchronize(Device device);
-// "NVIDIA H200", or the CPU's model name; for the head of a log.
+// "NVIDIA H200", or the CPU's model name.
 std::string device_name(Device device);
-// What plugins with CUDA code must fit to: CUDA's major version, as LibTorch uses it, and the compute capability of the
-// device, 90 for 9.0. None on the CPU, and where no CUDA device is to be had.
+// What the CUDA code of plugins must match: the major version of LibTorch's CUDA, the compute capability of the device
+// (90 for 9.0) and the major version of the driver. None on the CPU, or if CUDA is not available.
 std::optional<CudaFacts> cuda_facts(Device device);
-// The most that the process has had resident, as the operating system counts.
+// The largest resident memory of the process so far, as the operating system counts it.
 uint64_t peak_resident_bytes();
 
-// True where matrix products in bf16 run at full speed: AMX or AVX512-BF16 on the CPU; any CUDA device.
+// Whether the device has bf16 matrix instructions: AMX or AVX512-BF16 on the CPU; true for any CUDA device.
 bool has_fast_bf16(Device device);
 
 }  // namespace chassis

@@ -1,4 +1,4 @@
-// chassis.dispatch/1, and the check of a manifest's operators.
+// chassis.dispatch/1: ATen's operators by name for plugins; and the check of a manifest's operators.
 #include "chassis/service/dispatch.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -165,30 +165,30 @@ class DispatchTable final : public Table {
         if (!shapes.empty()) error.with("tensors", shapes);
         throw;
       }
-      for (uint32_t i = 0; i < num_results; ++i) give(std::move(stack[i]), results[i]);
+      for (uint32_t i = 0; i < num_results; ++i) set_result(std::move(stack[i]), results[i]);
     });
   }
 
-  chassis_tensor_t own(at::Tensor tensor) {
+  chassis_tensor_t make_handle(at::Tensor tensor) {
     if (!tensor.defined()) return nullptr;
     chassis_tensor_t handle = new_handle(std::move(tensor));
-    ledger::enter(handle, context_.handles);
+    ledger::add(handle, context_.handles);
     return handle;
   }
 
   template <typename T, typename List>
-  static void give_list(const List& items, uint32_t tag, chassis_boxed_t& out) {
+  static void set_list(const List& items, uint32_t tag, chassis_boxed_t& out) {
     T* copy = new T[items.size()];
     std::copy(items.begin(), items.end(), copy);
     out.tag = tag;
     out.value.list = {copy, items.size()};
   }
 
-  void give(c10::IValue value, chassis_boxed_t& out) {
+  void set_result(c10::IValue value, chassis_boxed_t& out) {
     out = {};
     if (value.isTensor()) {
       out.tag = CHASSIS_BOXED_TENSOR;
-      out.value.tensor = own(std::move(value).toTensor());
+      out.value.tensor = make_handle(std::move(value).toTensor());
     } else if (value.isInt()) {
       out.tag = CHASSIS_BOXED_INT;
       out.value.i = value.toInt();
@@ -202,17 +202,17 @@ class DispatchTable final : public Table {
       out.tag = CHASSIS_BOXED_BOOL;
       out.value.i = value.toBool();
     } else if (value.isIntList()) {
-      give_list<int64_t>(value.toIntVector(), CHASSIS_BOXED_INT_LIST, out);
+      set_list<int64_t>(value.toIntVector(), CHASSIS_BOXED_INT_LIST, out);
     } else if (value.isDoubleList()) {
-      give_list<double>(value.toDoubleVector(), CHASSIS_BOXED_FLOAT_LIST, out);
+      set_list<double>(value.toDoubleVector(), CHASSIS_BOXED_FLOAT_LIST, out);
     } else if (value.isString()) {
-      give_list<char>(value.toStringRef(), CHASSIS_BOXED_STRING, out);
+      set_list<char>(value.toStringRef(), CHASSIS_BOXED_STRING, out);
     } else if (value.isTensorList()) {
       std::vector<chassis_tensor_t> handles;
-      for (const at::Tensor& tensor : value.toTensorVector()) handles.push_back(own(tensor));
-      give_list<chassis_tensor_t>(handles, CHASSIS_BOXED_TENSOR_LIST, out);
+      for (const at::Tensor& tensor : value.toTensorVector()) handles.push_back(make_handle(tensor));
+      set_list<chassis_tensor_t>(handles, CHASSIS_BOXED_TENSOR_LIST, out);
     } else if (!value.isNone()) {
-      throw plugin_error("a result of type " + value.tagKind() + " has no word in the ABI");
+      throw plugin_error("the ABI cannot represent a result of type " + value.tagKind());
     }
   }
 
@@ -238,7 +238,7 @@ void check_operator_schemas(const Manifest& manifest) {
       throw plugin_error(manifest.who() + " calls operator " + std::string(operator_name(declared)) +
                          ", which this LibTorch does not have");
     if (ours != declared)
-      throw plugin_error(manifest.who() + " was made for another schema of an operator: it expects \"" + declared +
+      throw plugin_error(manifest.who() + " was built for another schema of an operator: it expects \"" + declared +
                          "\", this LibTorch has \"" + ours + "\"");
   }
 }

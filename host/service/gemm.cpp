@@ -1,3 +1,4 @@
+// Checks of a problem, and its product by LibTorch or by the MKL in it.
 #include "host/service/gemm.hpp"
 
 #include <ATen/core/TensorBody.h>
@@ -21,7 +22,7 @@ namespace {
 
 using Problem = chassis_gemm_problem_t;
 
-// As MKL declares it, which LibTorch links statically and exports in part; its header is not shipped.
+// MKL's declaration. LibTorch links MKL statically, exports part of it and does not ship its header.
 using Bf16Product = void (*)(int layout, int transpose_a, int transpose_b, int m, int n, int k, float alpha,
                              const void* a, int lda, const void* b, int ldb, float beta, float* c, int ldc);
 constexpr int kRowMajor = 101, kPlain = 111, kTransposed = 112;
@@ -31,15 +32,15 @@ Bf16Product bf16_product() {
   return found;
 }
 
-// One of the three: rows as they are stored.
-struct Stored {
+// One of a, b and c as it is stored, before any transposition.
+struct StoredMatrix {
   std::string_view name;
   uint32_t dtype;
   int64_t rows, columns, ld;
   const void* data;
   bool transposed = false;
 
-  // What the rows span, to the end of the last one.
+  // From the first row to the end of the last one; none if that overflows.
   std::optional<int64_t> bytes() const {
     if (rows == 0 || columns == 0) return 0;
     int64_t span = 0;
@@ -50,17 +51,17 @@ struct Stored {
   }
 };
 
-Stored stored_a(const Problem& p) {
+StoredMatrix stored_a(const Problem& p) {
   const bool transposed = (p.flags & CHASSIS_GEMM_TRANSPOSE_A) != 0;
   return {"a", p.a_dtype, transposed ? p.k : p.m, transposed ? p.m : p.k, p.lda, p.a, transposed};
 }
-Stored stored_b(const Problem& p) {
+StoredMatrix stored_b(const Problem& p) {
   const bool transposed = (p.flags & CHASSIS_GEMM_TRANSPOSE_B) != 0;
   return {"b", p.b_dtype, transposed ? p.n : p.k, transposed ? p.k : p.n, p.ldb, p.b, transposed};
 }
-Stored stored_c(const Problem& p) { return {"c", p.c_dtype, p.m, p.n, p.ldc, p.c}; }
+StoredMatrix stored_c(const Problem& p) { return {"c", p.c_dtype, p.m, p.n, p.ldc, p.c}; }
 
-bool overlap(const Stored& x, const Stored& y) {
+bool overlap(const StoredMatrix& x, const StoredMatrix& y) {
   const auto *from = static_cast<const char*>(x.data), *other = static_cast<const char*>(y.data);
   return from < other + *y.bytes() && other < from + *x.bytes();
 }
@@ -69,19 +70,19 @@ bool is_bf16_product(const Problem& p) {
   return p.a_dtype == CHASSIS_DTYPE_BF16 && p.b_dtype == CHASSIS_DTYPE_BF16 && p.c_dtype == CHASSIS_DTYPE_F32;
 }
 
-bool fits_library(const Problem& p) {
+bool fits_int(const Problem& p) {
   const int64_t largest = std::max({p.m, p.n, p.k, p.lda, p.ldb, p.ldc});
   return largest <= std::numeric_limits<int>::max();
 }
 
-// A view of the matrix, not of how it is stored.
-at::Tensor matrix(const Stored& x) {
+// A view of the matrix after its transposition.
+at::Tensor matrix(const StoredMatrix& x) {
   const auto options = at::TensorOptions().dtype(scalar_type(static_cast<Dtype>(x.dtype)));
   at::Tensor stored = at::from_blob(const_cast<void*>(x.data), {x.rows, x.columns}, {x.ld, 1}, options);
   return x.transposed ? stored.t() : stored;
 }
 
-void run_library(const Problem& p) {
+void run_native(const Problem& p) {
   const auto order = [&](uint32_t flag) { return p.flags & flag ? kTransposed : kPlain; };
   const auto narrow = [](int64_t size) { return static_cast<int>(size); };
   bf16_product()(kRowMajor, order(CHASSIS_GEMM_TRANSPOSE_A), order(CHASSIS_GEMM_TRANSPOSE_B), narrow(p.m), narrow(p.n),
@@ -89,7 +90,7 @@ void run_library(const Problem& p) {
                  narrow(p.ldc));
 }
 
-// c, in fp32, by a product in fp32.
+// Computes c, which is fp32, from fp32 copies.
 void run_fp32(const Problem& p, at::Tensor c) {
   const at::Tensor a = matrix(stored_a(p)).to(at::kFloat), b = matrix(stored_b(p)).to(at::kFloat);
   if (p.alpha == 1 && p.beta == 0)
@@ -110,8 +111,8 @@ GemmRefusal refusal_of(const Problem& p) {
                                        ", expected the CPU; chassis.dispatch/1 has aten::addmm for devices"};
   for (const auto& [name, size] : {std::pair{"m", p.m}, {"n", p.n}, {"k", p.k}})
     if (size < 0) return invalid(std::string(name) + " = " + std::to_string(size) + " is below 0");
-  const Stored a = stored_a(p), b = stored_b(p), c = stored_c(p);
-  for (const Stored* x : {&a, &b, &c}) {
+  const StoredMatrix a = stored_a(p), b = stored_b(p), c = stored_c(p);
+  for (const StoredMatrix* x : {&a, &b, &c}) {
     const std::string name(x->name);
     if (x->dtype != CHASSIS_DTYPE_F32 && x->dtype != CHASSIS_DTYPE_BF16)
       return {CHASSIS_UNIMPLEMENTED, name + " is of dtype " + std::to_string(x->dtype) + ", expected F32 (" +
@@ -122,31 +123,31 @@ GemmRefusal refusal_of(const Problem& p) {
                      " elements of a row of " + name);
     if (!x->bytes())
       return invalid(name + " of " + std::to_string(x->rows) + " rows, " + std::to_string(x->ld) +
-                     " elements apart, has more bytes than a number of 64 bits");
+                     " elements apart, has more bytes than fit in 64 bits");
   }
   if (p.m == 0 || p.n == 0) return {};
-  for (const Stored* x : {&a, &b, &c})
+  for (const StoredMatrix* x : {&a, &b, &c})
     if (!x->data && (p.k > 0 || x == &c)) return invalid(std::string(x->name) + " is NULL");
   if (p.k == 0) return {};
-  for (const Stored* x : {&a, &b})
+  for (const StoredMatrix* x : {&a, &b})
     if (overlap(*x, c)) return invalid("c overlaps " + std::string(x->name));
   return {};
 }
 
-bool has_bf16_library() { return bf16_product() != nullptr; }
+bool has_native_bf16() { return bf16_product() != nullptr; }
 
-// Rationale: with AMX the library's product is 7 to 9 times as fast as one of copies for 1024 × 384, 384 × 1024 and
-// 8192 × 384 (k = 2048), and a third as fast for 384 × 384. Without AMX the two are about equal (Zen 4).
-Bf16Way bf16_way(const Problem& p) {
+// Rationale: with AMX the native product is 7 to 9 times as fast as one of fp32 copies for 1024 × 384, 384 × 1024 and
+// 8192 × 384 (k = 2048), and a third as fast for 384 × 384. Without AMX (on Zen 4) both are about equally fast.
+Bf16Method bf16_method(const Problem& p) {
   constexpr int64_t kLong = 1024;
-  static const bool is_fast = has_bf16_library() && has_fast_bf16(Device{});
-  return is_fast && std::max(p.m, p.n) >= kLong && fits_library(p) ? Bf16Way::kLibrary : Bf16Way::kWidened;
+  static const bool is_fast = has_native_bf16() && has_fast_bf16(Device{});
+  return is_fast && std::max(p.m, p.n) >= kLong && fits_int(p) ? Bf16Method::kNative : Bf16Method::kWidened;
 }
 
-void gemm(const Problem& p, Bf16Way way) {
+void gemm(const Problem& p, Bf16Method method) {
   if (p.m == 0 || p.n == 0) return;
   translate_errors([&] {
-    if (p.k > 0 && way == Bf16Way::kLibrary && is_bf16_product(p)) return run_library(p);
+    if (p.k > 0 && method == Bf16Method::kNative && is_bf16_product(p)) return run_native(p);
     at::Tensor c = matrix(stored_c(p));
     if (p.k == 0) {
       if (p.beta == 0)
@@ -163,10 +164,10 @@ void gemm(const Problem& p, Bf16Way way) {
   });
 }
 
-uint64_t gemm_scratch_bytes(const Problem& p, Bf16Way way) {
-  if (p.m == 0 || p.n == 0 || p.k == 0 || (way == Bf16Way::kLibrary && is_bf16_product(p))) return 0;
+uint64_t gemm_scratch_bytes(const Problem& p, Bf16Method method) {
+  if (p.m == 0 || p.n == 0 || p.k == 0 || (method == Bf16Method::kNative && is_bf16_product(p))) return 0;
   uint64_t elements = 0;
-  for (const Stored& x : {stored_a(p), stored_b(p), stored_c(p)})
+  for (const StoredMatrix& x : {stored_a(p), stored_b(p), stored_c(p)})
     if (x.dtype == CHASSIS_DTYPE_BF16) elements += static_cast<uint64_t>(x.rows) * static_cast<uint64_t>(x.columns);
   return elements * sizeof(float);
 }

@@ -1,4 +1,4 @@
-// Products of matrices in host memory.
+// Matrix products in host memory, for chassis.gemm/1.
 #pragma once
 
 #include <cstdint>
@@ -9,25 +9,25 @@
 namespace chassis {
 
 // How a product of two bf16 matrices into fp32 is computed.
-enum class Bf16Way {
-  kLibrary,  // by the library's own product of bf16, which reads them as they lie
-  kWidened,  // by a product in fp32, of copies
+enum class Bf16Method {
+  kNative,   // by LibTorch's bf16 product, without copies
+  kWidened,  // by a product of fp32 copies
 };
 
-// Why gemm() would refuse it: a status code and the reason in words. Of what may be run the code is CHASSIS_OK.
+// Why gemm() cannot run a problem; the code is CHASSIS_OK if it can.
 struct GemmRefusal {
   int32_t code = CHASSIS_OK;
   std::string reason;
 };
 GemmRefusal refusal_of(const chassis_gemm_problem_t& problem);
 
-// The faster way for this shape on this processor.
-Bf16Way bf16_way(const chassis_gemm_problem_t& problem);
-// Whether this LibTorch exports such a product.
-bool has_bf16_library();
+// The faster method for this shape on this CPU.
+Bf16Method bf16_method(const chassis_gemm_problem_t& problem);
+// Whether this LibTorch exports a bf16 product.
+bool has_native_bf16();
 
-// [step] A problem without refusal.
-void gemm(const chassis_gemm_problem_t& problem, Bf16Way way);
-uint64_t gemm_scratch_bytes(const chassis_gemm_problem_t& problem, Bf16Way way);
+// [step] `problem` has no refusal.
+void gemm(const chassis_gemm_problem_t& problem, Bf16Method method);
+uint64_t gemm_scratch_bytes(const chassis_gemm_problem_t& problem, Bf16Method method);
 
 }  // namespace chassis

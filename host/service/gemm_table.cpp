@@ -1,4 +1,4 @@
-// chassis.gemm/1.
+// chassis.gemm/1: matrix products for plugins.
 #include "chassis/service/gemm.h"
 
 #include "host/plugin/sized.hpp"
@@ -23,7 +23,7 @@ class GemmTable final : public Table {
         if (const GemmRefusal refusal = refusal_of(ours); refusal.code != CHASSIS_OK)
           return make_status(refusal.code, "gemm: " + refusal.reason);
         const MemoryTag tag(MemoryCategory::kWorkspace, static_cast<const GemmTable*>(t->impl)->owner_);
-        gemm(ours, bf16_way(ours));
+        gemm(ours, bf16_method(ours));
         return nullptr;
       } catch (...) {
         return status_of_current_exception();
@@ -32,7 +32,7 @@ class GemmTable final : public Table {
     table_.scratch_bytes = [](const chassis_gemm_t*, const chassis_gemm_problem_t* problem) {
       try {
         const auto ours = read_struct(problem, "gemm: the problem");
-        return gemm_scratch_bytes(ours, bf16_way(ours));
+        return gemm_scratch_bytes(ours, bf16_method(ours));
       } catch (...) {
         return uint64_t{0};
       }

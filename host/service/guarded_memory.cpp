@@ -1,3 +1,4 @@
+// Buffers mapped beside a page without access, and the handler of SIGSEGV that reports an access to it.
 #include "host/service/guarded_memory.hpp"
 
 #include <fmt/core.h>
@@ -19,8 +20,8 @@ namespace {
 
 constexpr size_t kPage = 4096;
 constexpr size_t kAlignment = 64;
-constexpr int kFresh = 0xFF;    // NaNs in every floating type
-constexpr int kWatched = 0x5C;  // between the end of a buffer and its page
+constexpr int kFresh = 0xFF;    // a NaN in every floating type
+constexpr int kWatched = 0x5C;  // between the end of a buffer and the end of its last page
 constexpr size_t kMaxFound = 20;
 
 size_t rounded(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -29,10 +30,10 @@ struct Block {
   char* mapped = nullptr;
   size_t mapped_bytes = 0;
   size_t num_bytes = 0;      // as asked for
-  size_t watched_bytes = 0;  // behind them
+  size_t watched_bytes = 0;  // after them
 };
 
-// Also read by the handler of SIGSEGV, in a process that is about to end: without the lock, and never freed.
+// Never freed. The handler of SIGSEGV reads it without the lock, in a process that is about to end.
 struct State {
   std::atomic<bool> is_on = false;
   MemoryGuard guard = MemoryGuard::kBehind;
@@ -50,7 +51,7 @@ std::string overwritten_text(const char* data, const Block& block) {
   const char* watched = data + block.num_bytes;
   size_t end = block.watched_bytes;
   while (end > 0 && static_cast<unsigned char>(watched[end - 1]) == kWatched) --end;
-  return end == 0 ? "" : fmt::format("wrote {} bytes behind the end of a buffer of {} bytes", end, block.num_bytes);
+  return end == 0 ? "" : fmt::format("wrote {} bytes past the end of a buffer of {} bytes", end, block.num_bytes);
 }
 
 void note_overwritten(State& s, const void* data, const Block& block) {
@@ -67,15 +68,15 @@ void on_fault(int number, siginfo_t* info, void*) {
     std::array<char, 160> text;
     const auto* begin = static_cast<const char*>(data);
     const bool before = at < begin;
-    // Counted from 1: the first byte that is not the buffer's.
-    const auto away = before ? begin - at : at - (begin + block.num_bytes) + 1;
-    const auto end = fmt::format_to_n(text.data(), text.size(), "read or wrote {} byte{} {} of a buffer of {} bytes\n",
-                                      away, away == 1 ? "" : "s", before ? "before the begin" : "behind the end",
-                                      block.num_bytes);
+    // 1 for the byte next to the buffer.
+    const auto distance = before ? begin - at : at - (begin + block.num_bytes) + 1;
+    const auto end =
+        fmt::format_to_n(text.data(), text.size(), "read or wrote {} byte{} {} of a buffer of {} bytes\n", distance,
+                         distance == 1 ? "" : "s", before ? "before the start" : "past the end", block.num_bytes);
     if (::write(STDERR_FILENO, text.data(), std::min(end.size, text.size())) < 0) break;
     break;
   }
-  ::sigaction(number, &s.previous, nullptr);  // the access is repeated, and meets what was there before
+  ::sigaction(number, &s.previous, nullptr);  // the access is repeated and reaches the previous handler
 }
 
 }  // namespace

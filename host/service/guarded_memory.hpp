@@ -1,5 +1,5 @@
-// CPU buffers beside a page that nobody may touch, for conformance tests: a kernel that writes or reads one element too
-// far ends there, and is told. LibTorch's allocator serves buffers from here once guards are on (memory.cpp).
+// CPU buffers beside a guard page, for conformance tests: a kernel that reads or writes past its buffer ends the
+// process with a report. LibTorch's allocator (memory.cpp) takes its buffers from here once guards are on.
 #pragma once
 
 #include <cstddef>
@@ -9,22 +9,21 @@
 namespace chassis {
 
 enum class MemoryGuard {
-  kBehind,  // buffers end at the page, rounded up to 64 bytes; the bytes between are watched
-  kBefore,  // buffers begin behind the page; the bytes up to the end of their last page are watched
+  kBehind,  // the guard page follows the buffer, rounded up to 64 bytes; writes to the bytes between are detected
+  kBefore,  // the guard page precedes the buffer; writes to the rest of the buffer's last page are detected
 };
 
-// From now on, for the whole life of the process: buffers of LibTorch's CPU allocator are guarded and start as NaNs,
-// and a touch of a guard page is told on stderr before the process ends as it would have.
+// From now on until the process ends, buffers of LibTorch's CPU allocator are guarded and filled with NaNs. An access
+// to a guard page is reported on stderr, before SIGSEGV has its usual effect.
 void guard_memory(MemoryGuard guard);
 bool memory_is_guarded();
 
-// While memory_is_guarded(). 64-byte aligned.
+// Requires memory_is_guarded(). 64-byte aligned.
 void* allocate_guarded(size_t num_bytes);
 bool is_guarded(const void* data);
-// False if it is none of these.
+// Returns false if `data` is not guarded.
 bool free_guarded(void* data);
-// Buffers that were written beyond their ends, those that are still there included: "4 bytes behind a buffer of 148
-// bytes".
+// Reports of writes past the ends of buffers, freed or not: "wrote 4 bytes past the end of a buffer of 148 bytes".
 std::vector<std::string> overwritten_guards();
 
 }  // namespace chassis

@@ -1,3 +1,4 @@
+// Handles, dtypes and errors of LibTorch.
 #include "host/service/handle.hpp"
 
 #include <ATen/core/TensorBody.h>

@@ -1,4 +1,5 @@
-// Between handles of the ABI and LibTorch's types, which are only named here; used by the .cpp files of this folder.
+// Conversion between the ABI's handles and LibTorch's types, which are only declared here. For .cpp files of this
+// folder.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +18,17 @@ enum class ScalarType : int8_t;
 
 namespace chassis {
 
-// A handle is a heap at::Tensor*, as LibTorch's own AtenTensorHandle.
+// A handle is an at::Tensor* on the heap, like LibTorch's own AtenTensorHandle.
 inline at::Tensor& tensor_of(chassis_tensor_t handle) { return *reinterpret_cast<at::Tensor*>(handle); }
 chassis_tensor_t new_handle(at::Tensor&& tensor);
 void delete_handle(chassis_tensor_t handle) noexcept;
 
 c10::ScalarType scalar_type(Dtype dtype);
-// Throws for types that the ABI has no word for.
+// Throws for types that are not in the ABI.
 Dtype dtype_of(c10::ScalarType type);
 
-// Turns the exception in flight into an Error: out of memory with its exit code, LibTorch's messages without their
-// C++ backtrace. Errors of ours pass unchanged.
+// Rethrows the current exception as an Error: out of memory with its exit code, LibTorch's messages without their C++
+// backtrace. An Error passes unchanged.
 [[noreturn]] void rethrow_as_error();
 
 template <typename F>

@@ -1,3 +1,4 @@
+// The list of services, and their tables for one plugin instance.
 #include "host/service/host_services.hpp"
 
 #include <fmt/core.h>
@@ -25,11 +26,11 @@
 namespace chassis {
 namespace {
 
-struct Offer {
+struct Service {
   std::string_view id;
   std::unique_ptr<Table> (*make)(const TableContext& context);
 };
-constexpr std::array<Offer, 11> kOffers = {{
+constexpr std::array<Service, 11> kServices = {{
     {CHASSIS_LOG_ID, make_log_table},
     {CHASSIS_OPTIONS_ID, make_options_table},
     {CHASSIS_TENSOR_ID, make_tensor_table},
@@ -46,25 +47,25 @@ constexpr std::array<Offer, 11> kOffers = {{
 class Tables final : public InstanceServices {
  public:
   explicit Tables(TableContext context) : context_(std::move(context)) {
-    for (size_t i = 0; i < kOffers.size(); ++i) tables_[i] = kOffers[i].make(context_);
+    for (size_t i = 0; i < kServices.size(); ++i) tables_[i] = kServices[i].make(context_);
   }
   const void* get(std::string_view id) override {
-    for (size_t i = 0; i < kOffers.size(); ++i)
-      if (kOffers[i].id == id) return tables_[i]->get();
+    for (size_t i = 0; i < kServices.size(); ++i)
+      if (kServices[i].id == id) return tables_[i]->get();
     return nullptr;
   }
   int64_t live_tensors() const override { return context_.handles->load(); }
 
  private:
   const TableContext context_;
-  std::array<std::unique_ptr<Table>, kOffers.size()> tables_;
+  std::array<std::unique_ptr<Table>, kServices.size()> tables_;
 };
 
 }  // namespace
 
 bool HostServices::offers(std::string_view id) const {
-  for (const Offer& offer : kOffers)
-    if (offer.id == id) return true;
+  for (const Service& service : kServices)
+    if (service.id == id) return true;
   return false;
 }
 
@@ -76,7 +77,7 @@ std::unique_ptr<InstanceServices> HostServices::attach(const InstanceContext& co
   const auto& required = context.manifest->required_services;
   if (!communicator_ && std::find(required.begin(), required.end(), CHASSIS_COMM_ID) != required.end())
     throw plugin_error(
-        fmt::format("{} requires " CHASSIS_COMM_ID ", and no ranks are connected", context.manifest->who()));
+        fmt::format("{} requires " CHASSIS_COMM_ID ", but no ranks are connected", context.manifest->who()));
   TableContext tables;
   tables.instance = context;
   tables.memory_owner = memory_owner(context.plugin_id);

@@ -1,4 +1,4 @@
-// The services of this host as plugins see them: one set of C tables per plugin instance.
+// The services that this host offers to plugins: one set of C tables per plugin instance.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@ class PluginRegistry;
 
 class HostServices final : public ServiceProvider {
  public:
-  // `seed` is the run's; streams of chassis.rng depend on it. `metrics` outlives the instances.
+  // `seed` is the run's, for the streams of chassis.rng. `metrics` outlives the instances.
   HostServices(uint64_t seed, MetricsStore& metrics) : seed_(seed), metrics_(metrics) {}
 
-  // From now on chassis.comm is there for instances, also those made before; NULL takes it away. Without one a plugin
-  // whose manifest requires it gets no instance.
+  // From now on all instances have chassis.comm, older ones included; NULL removes it. Without a communicator, attach
+  // throws for a plugin whose manifest requires chassis.comm.
   void set_communicator(Communicator* communicator) { communicator_ = communicator; }
 
-  // Likewise chassis.members.
+  // The registry from which chassis.members opens members.
   void set_registry(PluginRegistry* registry) { registry_ = registry; }
 
   bool offers(std::string_view id) const override;

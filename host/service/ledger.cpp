@@ -1,3 +1,4 @@
+// A hash map of handles, divided into shards so that threads rarely wait for each other.
 #include "host/service/ledger.hpp"
 
 #include <array>
@@ -13,13 +14,13 @@ struct Shard {
 };
 
 Shard& shard_of(chassis_tensor_t handle) {
-  static std::array<Shard, 16>* shards = new std::array<Shard, 16>;  // outlives every static destructor
+  static std::array<Shard, 16>* shards = new std::array<Shard, 16>;  // never destroyed
   return (*shards)[(reinterpret_cast<uintptr_t>(handle) >> 4) % shards->size()];
 }
 
 }  // namespace
 
-void enter(chassis_tensor_t handle, const Account& account) {
+void add(chassis_tensor_t handle, const Account& account) {
   if (!handle) return;
   Shard& shard = shard_of(handle);
   const std::lock_guard lock(shard.mutex);
@@ -38,7 +39,7 @@ bool holds(chassis_tensor_t handle) noexcept {
   return shard.owners.contains(handle);
 }
 
-bool leave(chassis_tensor_t handle) noexcept {
+bool remove(chassis_tensor_t handle) noexcept {
   if (!handle) return false;
   Shard& shard = shard_of(handle);
   const std::lock_guard lock(shard.mutex);

@@ -1,5 +1,6 @@
-// Who holds which handle: every handle that a plugin instance was given or made stands here until it releases it or
-// hands it to the host. Process-wide, since a handle does not say where it came from.
+// Which plugin instance holds which handle. A handle is listed from the time when an instance receives or makes it
+// until it releases it or hands it to the host. There is one ledger per process, since a handle does not name its
+// instance.
 #pragma once
 
 #include <atomic>
@@ -10,13 +11,13 @@
 
 namespace chassis::ledger {
 
-// The number of handles an instance holds.
+// The number of handles that an instance holds.
 using Account = std::shared_ptr<std::atomic<int64_t>>;
 
-void enter(chassis_tensor_t handle, const Account& account);
-// True if an instance holds it. Reads nothing behind the handle.
+void add(chassis_tensor_t handle, const Account& account);
+// True if an instance holds it. Does not dereference the handle.
 bool holds(chassis_tensor_t handle) noexcept;
-// True if the handle stood in the ledger; it does no more.
-bool leave(chassis_tensor_t handle) noexcept;
+// True if the handle was listed.
+bool remove(chassis_tensor_t handle) noexcept;
 
 }  // namespace chassis::ledger

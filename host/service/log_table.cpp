@@ -1,4 +1,4 @@
-// chassis.log/1.
+// chassis.log/1: the host's log for plugins.
 #include "chassis/service/log.h"
 
 #include "host/base/log.hpp"
@@ -26,7 +26,7 @@ class LogTable final : public Table {
     table_.write = [](const chassis_log_t* t, uint32_t level, chassis_str_t message) {
       try {
         log::write(level_of(level), self(t).name_ + ": " + std::string(view_of(message)));
-      } catch (...) {  // a line is lost, the plugin goes on
+      } catch (...) {  // a plugin does not fail for a lost line
       }
     };
     table_.count = [](const chassis_log_t* t, chassis_str_t key, chassis_str_t message) {

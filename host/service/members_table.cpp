@@ -1,4 +1,4 @@
-// chassis.members/1.
+// chassis.members/1: members that a plugin opens inside itself.
 #include "chassis/service/members.h"
 
 #include <map>
@@ -37,7 +37,7 @@ class MembersTable final : public Table {
   static MembersTable& self(const chassis_members_t* t) { return *static_cast<MembersTable*>(t->impl); }
 
   chassis_instance_t* open(std::string_view kind, std::string_view id, std::string_view options) {
-    CHASSIS_CHECK(registry_ && *registry_, "members are opened while a session has a registry");
+    CHASSIS_CHECK(registry_ && *registry_, "no registry to open members from");
     std::vector<std::string> opened_by = context_.opened_by;
     opened_by.push_back(context_.kind + "/" + context_.member_id);
     auto instance = (*registry_)->open_inner(kind, id, options, std::move(opened_by));

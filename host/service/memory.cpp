@@ -1,3 +1,4 @@
+// The allocator: headers, free lists of large blocks, counters; and the tags of a thread.
 #include "host/service/memory.hpp"
 
 #include <ATen/core/TensorBody.h>
@@ -42,10 +43,10 @@ struct alignas(64) Header {
 };
 static_assert(sizeof(Header) == 64);
 
-// Free blocks by size, the oldest first out.
+// Free blocks by size; take_oldest() takes the one that has been free for longest.
 class FreeLists {
  public:
-  // A block of at least this size and not much more; NULL if there is none.
+  // A block of at least this size and at most 1/8 more; NULL if there is none.
   Header* take(uint64_t system_bytes) {
     auto at = blocks_.lower_bound(system_bytes);
     if (at == blocks_.end() || at->first > system_bytes + system_bytes / 8) return nullptr;
@@ -132,7 +133,8 @@ class CountingAllocator final : public c10::Allocator {
 
   static Header* header_of(void* data) {
     Header* block = static_cast<Header*>(data) - 1;
-    CHASSIS_CHECK(block->magic == kMagic, "a block was overwritten before its start, or is not ours");
+    CHASSIS_CHECK(block->magic == kMagic,
+                  "memory before a block was overwritten, or the block is from another allocator");
     return block;
   }
 
@@ -211,14 +213,14 @@ class CountingAllocator final : public c10::Allocator {
     return block;
   }
 
-  // From the free lists, else from the system. Cached blocks make room first where the process would otherwise grow
-  // past what it needed before, so that caching costs no resident memory.
+  // Takes a block from the free lists or from the system. Before the system is asked, cached blocks are freed if the
+  // process would otherwise grow beyond its peak of live bytes, so that caching adds no resident memory.
   Header* reserve(uint64_t system_bytes) {
     const std::lock_guard lock(mutex_);
     if (Header* block = lists_.take(system_bytes)) return block;
-    const uint64_t needed_before = account_.peak() + kMiB * 32;
+    const uint64_t target = account_.peak() + kMiB * 32;
     const uint64_t others = system_.live() - lists_.cached_bytes() + system_bytes;
-    trim(needed_before > others ? needed_before - others : 0);
+    trim(target > others ? target - others : 0);
     Header* block = reserve_large(system_bytes);
     if (!block) {
       trim(0);
@@ -230,9 +232,9 @@ class CountingAllocator final : public c10::Allocator {
     return block;
   }
 
-  // With mutex_ held.
-  void trim(uint64_t most) {
-    while (lists_.cached_bytes() > most) {
+  // Requires mutex_.
+  void trim(uint64_t max_bytes) {
+    while (lists_.cached_bytes() > max_bytes) {
       Header* block = lists_.take_oldest();
       system_.add(-static_cast<int64_t>(block->system_bytes));
       munmap(block, block->system_bytes);

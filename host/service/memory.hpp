@@ -1,5 +1,5 @@
-// The CPU allocator of LibTorch, counting and caching: who holds how many bytes, for what, and what was the peak.
-// Blocks from 1 MiB on go through free lists instead of back to the system; from 4 MiB on they use huge pages.
+// LibTorch's CPU allocator. It counts live and peak bytes by category and by plugin. Blocks of 1 MiB or more are kept
+// in free lists instead of being returned to the system; blocks of 4 MiB or more use huge pages.
 #pragma once
 
 #include <array>
@@ -35,48 +35,48 @@ struct MemoryUsage {
   struct Part {
     uint64_t live_bytes = 0;
     uint64_t peak_bytes = 0;           // of this part alone
-    uint64_t bytes_at_total_peak = 0;  // these add up to peak_bytes of the whole
+    uint64_t bytes_at_total_peak = 0;  // of all parts add up to MemoryUsage::peak_bytes
   };
   std::array<Part, kNumMemoryCategories> categories;
   uint64_t live_bytes = 0;
   uint64_t peak_bytes = 0;
-  uint64_t cached_bytes = 0;  // held by the free lists
-  uint64_t system_bytes = 0;  // live and cached, as reserved from the system
+  uint64_t cached_bytes = 0;  // in the free lists
+  uint64_t system_bytes = 0;  // reserved from the system, live and cached
   uint64_t peak_system_bytes = 0;
 
   const Part& of(MemoryCategory category) const { return categories[static_cast<size_t>(category)]; }
 };
 
 struct PluginMemory {
-  std::string plugin;  // "" is the host
+  std::string plugin;  // "" for the host
   uint64_t live_bytes = 0;
   uint64_t peak_bytes = 0;
 };
 
-// What an allocation counts for.
+// Where an allocation is counted.
 struct MemoryLabel {
   uint16_t category = 0;
   uint16_t owner = 0;
 };
 
-// Makes it LibTorch's CPU allocator; once, before the first tensor that is to be counted. Later calls do nothing.
+// Installs the allocator in LibTorch; before the first tensor that is to be counted. Later calls do nothing.
 void install_memory_allocator();
 
 MemoryUsage memory_usage();
 std::vector<PluginMemory> memory_by_plugin();
-// Peaks start again from what is live now.
+// Sets peaks to what is live now.
 void reset_peak_memory();
-// Gives the free lists back to the system.
+// Returns all cached blocks to the system.
 void drop_memory_cache();
-// The most that the free lists hold, 4 GiB at first; 0 turns them off.
+// Limits what the free lists hold; 4 GiB by default, 0 turns them off.
 void set_memory_cache_bytes(uint64_t bytes);
-// Allocations that would exceed this many live bytes fail with out of memory; 0: no limit.
+// Allocations that would exceed this many live bytes throw out of memory; 0 means no limit.
 void set_memory_limit(uint64_t bytes);
 
-// A number that stands for a plugin in the tags; the same for the same name. 0 is the host.
+// The number of a plugin for MemoryTag; the same for the same name. 0 for the host, and for plugins after the 255th.
 uint16_t memory_owner(std::string_view plugin);
 
-// While it lives, allocations of this thread count for the category, and for the owner if one is given.
+// In its scope, allocations of this thread are counted under the category, and under the owner if one is given.
 class MemoryTag {
  public:
   explicit MemoryTag(MemoryCategory category);
@@ -89,7 +89,7 @@ class MemoryTag {
   MemoryLabel previous_;
 };
 
-// Bytes that no allocator gave out, counted while it lives: as memory of the process, or of meta_memory.hpp's devices.
+// Counts bytes that come from no allocator while it exists: of the process, or of a device of meta_memory.hpp.
 class MemoryCharge {
  public:
   MemoryCharge(uint64_t num_bytes, MemoryCategory category);
@@ -105,7 +105,7 @@ class MemoryCharge {
   MemoryLabel label_;
 };
 
-// Counts the tensor's storage for another category from now on; nothing if it came from elsewhere.
+// Counts the tensor's storage under another category from now on. Does nothing if it is from another allocator.
 void retag_memory(const Tensor& tensor, MemoryCategory category);
 
 }  // namespace chassis

@@ -1,5 +1,5 @@
-// Who holds how many bytes, for what, and what was the peak: the counting behind the CPU's allocator and that of meta
-// tensors. Lock-free; peaks are of all threads together.
+// Counters of live and peak bytes by category and by owner, for the CPU's allocator and for meta tensors. Lock-free and
+// shared by all threads.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace chassis {
 
 inline constexpr size_t kMaxMemoryOwners = 256;
 
-// Of this thread, as its MemoryTags say.
+// The label of this thread's innermost MemoryTag.
 MemoryLabel current_memory_label();
 
 class MemoryGauge {
@@ -38,7 +38,7 @@ class MemoryGauge {
 
 class MemoryAccount {
  public:
-  // Taken if positive, given back if negative.
+  // Negative when memory is freed.
   void add(int64_t bytes, MemoryLabel label) {
     categories_[label.category].add(bytes);
     owners_[label.owner].add(bytes);
@@ -57,7 +57,7 @@ class MemoryAccount {
   uint64_t peak() const { return total_.peak(); }
   const MemoryGauge& category(size_t index) const { return categories_[index]; }
   const MemoryGauge& owner(size_t index) const { return owners_[index]; }
-  // But for what a cache and the system add.
+  // Leaves out cached_bytes and the system's bytes.
   MemoryUsage usage() const {
     MemoryUsage usage;
     for (size_t i = 0; i < categories_.size(); ++i)
@@ -74,7 +74,7 @@ class MemoryAccount {
   MemoryGauge total_;
 };
 
-// Of the process, and of the devices of meta_memory.hpp.
+// The accounts of the process, and of a device of meta_memory.hpp.
 MemoryAccount& memory_account();
 MemoryAccount& meta_memory_account(Device device);
 

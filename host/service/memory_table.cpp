@@ -1,4 +1,4 @@
-// chassis.memory/1.
+// chassis.memory/1: counted memory for plugins.
 #include "chassis/service/memory.h"
 
 #include <c10/core/CPUAllocator.h>
@@ -43,7 +43,7 @@ class MemoryTable final : public Table {
     };
     table_.free_on = [](const chassis_memory_t* t, void* data) {
       const std::lock_guard lock(self(t).mutex_);
-      self(t).given_.erase(data);
+      self(t).blocks_.erase(data);
     };
     table_.usage = [](const chassis_memory_t*, uint32_t category, uint64_t* live_bytes, uint64_t* peak_bytes) {
       const MemoryUsage usage = memory_usage();
@@ -60,21 +60,23 @@ class MemoryTable final : public Table {
 
   void* alloc_on(Device device, uint32_t flags, uint64_t bytes) {
     if (device.type != Device::Type::kCpu && device.type != Device::Type::kCuda)
-      throw plugin_error("there is no memory of device type " + std::to_string(static_cast<uint32_t>(device.type)));
-    if ((flags & ~CHASSIS_MEMORY_PINNED) != 0) throw plugin_error("unknown flags of memory: " + std::to_string(flags));
+      throw plugin_error("device type " + std::to_string(static_cast<uint32_t>(device.type)) +
+                         " has no memory; only the CPU and CUDA have");
+    if ((flags & ~CHASSIS_MEMORY_PINNED) != 0)
+      throw plugin_error("memory flags " + std::to_string(flags) + " are unknown");
     const std::vector<int64_t> sizes = {static_cast<int64_t>(std::max<uint64_t>(bytes, 1))};
     const MemoryTag tag(MemoryCategory::kWorkspace, owner_);
     const bool pinned = (flags & CHASSIS_MEMORY_PINNED) != 0 && device.type == Device::Type::kCuda;
-    Tensor made = pinned ? pinned_tensor(sizes, Dtype::u8) : Tensor::empty(sizes, Dtype::u8, device);
-    void* data = made.data();
+    Tensor block = pinned ? pinned_tensor(sizes, Dtype::u8) : Tensor::empty(sizes, Dtype::u8, device);
+    void* data = block.data();
     const std::lock_guard lock(mutex_);
-    given_[data] = std::move(made);
+    blocks_[data] = std::move(block);
     return data;
   }
 
   uint16_t owner_;
   std::mutex mutex_;
-  std::map<void*, Tensor> given_;
+  std::map<void*, Tensor> blocks_;
   chassis_memory_t table_{};
 };
 

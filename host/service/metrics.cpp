@@ -1,3 +1,4 @@
+// Metrics in the order of their first use.
 #include "host/service/metrics.hpp"
 
 namespace chassis {

@@ -1,4 +1,4 @@
-// Scalars of the current step, from the host and from plugins, until the trainer takes them.
+// Scalar metrics of the current step, set by the host and by plugins and taken by the trainer.
 #pragma once
 
 #include <mutex>
@@ -16,7 +16,7 @@ class MetricsStore {
 
   void set(std::string_view name, double value);
   void add(std::string_view name, double value);
-  // In order of first occurrence; empty afterwards.
+  // In order of first use. The store is empty afterwards.
   Values take();
 
  private:

@@ -1,4 +1,4 @@
-// chassis.metrics/1.
+// chassis.metrics/1: metrics of plugins, named "<member>/<metric>".
 #include "chassis/service/metrics.h"
 
 #include "host/plugin/status.hpp"

@@ -8,11 +8,11 @@ namespace chassis {
 
 struct Manifest;
 
-// "aten::add.Tensor" of "aten::add.Tensor(Tensor self, …) -> Tensor".
+// "aten::add.Tensor" for "aten::add.Tensor(Tensor self, …) -> Tensor".
 std::string_view operator_name(std::string_view schema);
-// The schema of this LibTorch; empty if it has no such operator.
+// The operator's schema in this LibTorch; empty if there is none.
 std::string operator_schema(std::string_view name);
-// Throws a plugin error that names both texts.
+// Throws a plugin error with both schemas if this LibTorch lacks an operator of the manifest or has another schema.
 void check_operator_schemas(const Manifest& manifest);
 
 }  // namespace chassis

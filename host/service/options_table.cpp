@@ -1,4 +1,4 @@
-// chassis.options/1: values were checked against the member's schema before the instance was made.
+// chassis.options/1: the options of an instance, checked against the member's schema before it was made.
 #include "chassis/service/options.h"
 
 #include <map>

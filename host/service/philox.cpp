@@ -1,4 +1,4 @@
-// Compiled with -ffp-contract=off, and without any function of libm but sqrt: the same bits on every machine.
+// Compiled with -ffp-contract=off and uses no function of libm but sqrt, for the same bits on every machine.
 #include "host/service/philox.hpp"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace {
 constexpr uint32_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
 constexpr uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
 constexpr uint32_t kUniformDomain = 0, kNormalDomain = 1;
-constexpr int kCounters = 64;                 // made at once, as a structure of arrays
+constexpr int kCounters = 64;  // computed together, as a structure of arrays
 constexpr int kBlockElements = kCounters * 4;
 
 struct Block {
@@ -48,7 +48,7 @@ void fill(uint64_t key, uint64_t first_counter, uint32_t domain, Block& out) {
 
 float uniform24(uint32_t word) { return static_cast<float>(static_cast<int32_t>(word >> 8)) * 0x1p-24f; }
 
-// ln u for u in [2^-24, 1]: polynomial of Cephes' logf.
+// ln u for u in [2^-24, 1], by the polynomial of Cephes' logf.
 float log_of(float u) {
   int32_t bits;
   std::memcpy(&bits, &u, sizeof bits);
@@ -76,7 +76,7 @@ float log_of(float u) {
   return x + y + e * 0.693359375f;
 }
 
-// sin and cos of 2π u, u in [0, 1): the nearest quarter turn, then Cephes' polynomials on [-π/4, π/4].
+// sin and cos of 2π u for u in [0, 1): reduced to the nearest quarter turn, then Cephes' polynomials on [-π/4, π/4].
 void sincos_turn(float u, float& sine, float& cosine) {
   const int32_t quarter = static_cast<int32_t>(u * 4.0f + 0.5f);
   const float x = (u - static_cast<float>(quarter) * 0.25f) * 6.283185307179586f;

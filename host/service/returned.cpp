@@ -1,3 +1,4 @@
+// Checks of handles and of tensor metadata.
 #include "host/service/returned.hpp"
 
 #include <ATen/core/TensorBody.h>
@@ -37,9 +38,10 @@ std::string why_not_its_own(chassis_tensor_t handle, bool tracked, std::span<con
   for (const LentHandles& group : lent)
     for (size_t i = 0; i < group.handles.size(); ++i)
       if (group.handles[i] == handle)
-        return fmt::format("the handle of {} {}, which is only lent; retain makes one to give back", group.what, i);
+        return fmt::format("the handle of {} {}, which is only lent; retain makes a handle that can be returned",
+                           group.what, i);
   if (!tracked || ledger::holds(handle)) return "";
-  return fmt::format("{}, which is no handle that it holds: it was released already, or never was one",
+  return fmt::format("{}, which is not a handle that it holds: it was already released, or never was a handle",
                      static_cast<const void*>(handle));
 }
 

@@ -1,5 +1,5 @@
-// Tensors that come back from plugins: compared with what was asked for, where they come back, so that whoever made
-// them is named. Metadata alone is read; that costs a few nanoseconds.
+// Checks of tensors that plugins return, made at each return so that an error names the right plugin. Only metadata is
+// read, which takes a few nanoseconds.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@
 
 namespace chassis {
 
-// Handles that a call lends to a plugin, under the name of what they are: "input".
+// Handles that a call lends to a plugin; `what` names them in errors, such as "input".
 struct LentHandles {
   const char* what;
   std::span<const chassis_tensor_t> handles;
 };
-// Why a handle that came back is not the plugin's to give, such as "the handle of input 1, which is only lent"; empty
-// if it is. Reads nothing behind the handle. `tracked`: the plugin has handles from the host's tables alone, so that
-// one that does not stand in the ledger is none.
+// Why the plugin may not return this handle, such as "the handle of input 1, which is only lent"; empty if it may. Does
+// not dereference the handle. `tracked`: the plugin gets handles only from the host's tables, so that a handle that is
+// not in the ledger is not valid.
 std::string why_not_its_own(chassis_tensor_t handle, bool tracked, std::span<const LentHandles> lent);
 
 struct ExpectedTensor {
@@ -28,11 +28,11 @@ struct ExpectedTensor {
   std::span<const int64_t> sizes;
 };
 
-// A contiguous tensor of this dtype, device and shape.
+// True for a contiguous tensor of this dtype, device and shape.
 bool is_as_expected(chassis_tensor_t tensor, const ExpectedTensor& expected);
-// Why it is not: "as bf16[2, 3] on cpu, expected f32[2, 4] on cpu".
+// How it differs: "as bf16[2, 3] on cpu, expected f32[2, 4] on cpu".
 std::string difference_from(chassis_tensor_t tensor, const ExpectedTensor& expected);
-// Both may be NULL.
+// Either may be NULL.
 bool share_memory(chassis_tensor_t a, chassis_tensor_t b);
 
 }  // namespace chassis

@@ -1,4 +1,4 @@
-// chassis.rng/1, and the same for the host.
+// chassis.rng/1: random streams for plugins, and for the host.
 #include "chassis/service/rng.h"
 
 #include <ATen/Parallel.h>

@@ -1,4 +1,4 @@
-// The C tables of chassis/service/, one class behind each; made per plugin instance by HostServices.
+// The C tables of chassis/service/, one class each. HostServices makes them for every plugin instance.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,14 @@ struct TableContext {
   uint16_t memory_owner = 0;
   uint64_t seed = 0;
   MetricsStore* metrics = nullptr;
-  Communicator* const* communicator = nullptr;  // NULL behind it while the run has none
+  Communicator* const* communicator = nullptr;  // points to NULL while the run has none
   PluginRegistry* const* registry = nullptr;    // likewise
 };
 
 class Table {
  public:
   virtual ~Table() = default;
-  // Valid as long as the instance; NULL while the run does not offer it.
+  // Valid as long as the instance; NULL while the run does not offer the service.
   virtual const void* get() const = 0;
 };
 

@@ -1,4 +1,4 @@
-// chassis.task/1: LibTorch's own intra-op threads, so that a process has one pool.
+// chassis.task/1: loops on LibTorch's intra-op threads, so that a process has one thread pool.
 #include "chassis/service/task.h"
 
 #include <ATen/Parallel.h>
@@ -19,7 +19,7 @@ class TaskTable final : public Table {
                              void* context) {
       assert_thread_role(ThreadRole::kStep, "chassis.task/1 parallel_for");
       if (count <= 0) return;
-      // A body that throws ends the process with the name of the call: there is no status to hand on.
+      // A body that throws ends the process with the name of the call, since there is no status to return.
       at::parallel_for(0, count, grain > 0 ? grain : 1, [=](int64_t begin, int64_t end) noexcept {
         survive_stack_overflow();
         const ThreadRoleScope chunk(ThreadRole::kAny);

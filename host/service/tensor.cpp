@@ -1,3 +1,4 @@
+// Tensors by LibTorch, and reductions in fixed blocks.
 #include "host/service/tensor.hpp"
 
 #include <ATen/Parallel.h>
@@ -20,7 +21,7 @@
 namespace chassis {
 namespace {
 
-// The host computes without autograd: below its dispatch keys, which saves their cost too.
+// The host computes without autograd. Dispatching below autograd's keys also saves their cost.
 using NoAutograd = at::AutoDispatchBelowADInplaceOrView;
 
 at::Device torch_device(Device device) {
@@ -34,7 +35,7 @@ at::Device torch_device(Device device) {
 
 at::IntArrayRef shape_of(std::span<const int64_t> sizes) { return {sizes.data(), sizes.size()}; }
 
-// Fixed blocks, so that sums do not depend on the number of threads.
+// Blocks have a fixed size, so that sums do not depend on the number of threads.
 constexpr int64_t kBlockElements = 1 << 16;
 
 double block_sum_of_squares(const float* x, int64_t count) {
@@ -81,7 +82,7 @@ Tensor& Tensor::operator=(Tensor other) noexcept {
 Tensor::~Tensor() { reset(); }
 
 Tensor Tensor::adopt(chassis_tensor_t handle) noexcept {
-  ledger::leave(handle);
+  ledger::remove(handle);
   return Tensor(handle);
 }
 
@@ -90,7 +91,7 @@ Tensor Tensor::share(chassis_tensor_t borrowed) { return Tensor(new_handle(at::T
 Tensor Tensor::empty(std::span<const int64_t> sizes, Dtype dtype, Device device) {
   return translate_errors([&] {
     NoAutograd guard;
-    const MetaPlace place(device);
+    const MetaDeviceScope scope(device);
     return Tensor(new_handle(at::empty(shape_of(sizes), at::dtype(scalar_type(dtype)).device(torch_device(device)))));
   });
 }
@@ -127,7 +128,7 @@ Device Tensor::device() const {
   if (device.is_cpu()) return {};
   if (device.is_cuda()) return {Device::Type::kCuda, device.index()};
   if (device.is_meta()) return {Device::Type::kMeta, std::max<int>(0, device.index())};
-  throw internal_error("device " + device.str() + " has no word in the ABI");
+  throw internal_error("device " + device.str() + " is not in the ABI");
 }
 
 void* Tensor::data() const {
@@ -182,7 +183,7 @@ Tensor Tensor::reinterpret(Dtype dtype) const {
 Tensor Tensor::contiguous() const {
   return translate_errors([&] {
     NoAutograd guard;
-    const MetaPlace place(this->device());
+    const MetaDeviceScope scope(this->device());
     return Tensor(new_handle(tensor_of(handle_).contiguous()));
   });
 }
@@ -190,7 +191,7 @@ Tensor Tensor::contiguous() const {
 Tensor Tensor::clone() const {
   return translate_errors([&] {
     NoAutograd guard;
-    const MetaPlace place(this->device());
+    const MetaDeviceScope scope(this->device());
     return Tensor(new_handle(tensor_of(handle_).clone()));
   });
 }
@@ -198,7 +199,7 @@ Tensor Tensor::clone() const {
 Tensor Tensor::to(Dtype dtype) const {
   return translate_errors([&] {
     NoAutograd guard;
-    const MetaPlace place(this->device());
+    const MetaDeviceScope scope(this->device());
     return Tensor(new_handle(tensor_of(handle_).to(scalar_type(dtype))));
   });
 }
@@ -206,7 +207,7 @@ Tensor Tensor::to(Dtype dtype) const {
 Tensor Tensor::to(Device device) const {
   return translate_errors([&] {
     NoAutograd guard;
-    const MetaPlace place(device);
+    const MetaDeviceScope scope(device);
     return Tensor(new_handle(tensor_of(handle_).to(torch_device(device))));
   });
 }

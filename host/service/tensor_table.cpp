@@ -1,4 +1,4 @@
-// chassis.tensor/1.
+// chassis.tensor/1: tensors for plugins.
 #include "chassis/service/tensor.h"
 
 #include <ATen/DLConvertor.h>
@@ -52,7 +52,7 @@ chassis_tensor_view_t view_of_tensor(const at::Tensor& tensor) {
   try {
     full.dtype = static_cast<uint32_t>(dtype_of(tensor.scalar_type()));
   } catch (const Error&) {
-    full.dtype = 0;  // a type without a word in the ABI
+    full.dtype = 0;  // not in the ABI
   }
   const at::Device device = tensor.device();
   full.device_type = device_type_of(device);
@@ -81,30 +81,28 @@ class TensorTable final : public Table {
     table_.view = view;
     table_.create = [](const chassis_tensor_service_t* t, uint32_t dtype, uint32_t device_type, int32_t device_index,
                        uint32_t num_dims, const int64_t* sizes, chassis_tensor_t* out) {
-      return self(t).give(out, [&] {
-        return at::empty(shape_of(sizes, num_dims), options_of(dtype, device_type, device_index));
-      });
+      return self(t).make_handle(
+          out, [&] { return at::empty(shape_of(sizes, num_dims), options_of(dtype, device_type, device_index)); });
     };
     table_.from_memory = [](const chassis_tensor_service_t* t, void* data, uint32_t dtype, uint32_t device_type,
                             int32_t device_index, uint32_t num_dims, const int64_t* sizes, void (*release)(void*),
                             void* context, chassis_tensor_t* out) {
-      return self(t).give(out, [&] {
+      return self(t).make_handle(out, [&] {
         const auto shape = shape_of(sizes, num_dims);
         if (data == nullptr && c10::multiply_integers(shape) != 0)
-          throw plugin_error("from_memory is given NULL for " + std::to_string(c10::multiply_integers(shape)) +
-                             " elements");
+          throw plugin_error("from_memory got NULL for " + std::to_string(c10::multiply_integers(shape)) + " elements");
         const auto options = options_of(dtype, device_type, device_index);
         if (!release) return at::from_blob(data, shape, options);
         return at::from_blob(data, shape, [release, context](void*) { release(context); }, options);
       });
     };
     table_.retain = [](const chassis_tensor_service_t* t, chassis_tensor_t tensor, chassis_tensor_t* out) {
-      return self(t).give(out, [&] { return at::Tensor(tensor_of(tensor)); });
+      return self(t).make_handle(out, [&] { return at::Tensor(tensor_of(tensor)); });
     };
     table_.release = [](const chassis_tensor_service_t* t, chassis_tensor_t tensor) {
       if (!tensor) return;
-      if (ledger::leave(tensor) || self(t).may_have_made_) return delete_handle(tensor);
-      // Rationale: freeing what it never owned would corrupt the heap; keeping it only leaks at worst.
+      if (ledger::remove(tensor) || self(t).can_make_handles_) return delete_handle(tensor);
+      // Rationale: freeing a tensor that the plugin never owned would corrupt the heap; keeping it leaks at worst.
       counted_warning("tensors that '" + self(t).context_.instance.member_id + "' released without owning them",
                       self(t).context_.instance.member_id + " released a tensor that it does not own; ignored");
     };
@@ -114,10 +112,10 @@ class TensorTable final : public Table {
     table_.from_dlpack = [](const chassis_tensor_service_t* t, DLManagedTensorVersioned* dlpack,
                             chassis_tensor_t* out) {
       if (dlpack->version.major != DLPACK_MAJOR_VERSION)
-        return make_status(CHASSIS_UNIMPLEMENTED, "DLPack " + std::to_string(dlpack->version.major) + "." +
-                                                     std::to_string(dlpack->version.minor) + " is not readable, " +
-                                                     std::to_string(DLPACK_MAJOR_VERSION) + ".x is");
-      return self(t).give(out, [&] { return at::fromDLPackVersioned(dlpack); });
+        return make_status(CHASSIS_UNIMPLEMENTED, "cannot read DLPack " + std::to_string(dlpack->version.major) + "." +
+                                                      std::to_string(dlpack->version.minor) + "; this host reads " +
+                                                      std::to_string(DLPACK_MAJOR_VERSION) + ".x");
+      return self(t).make_handle(out, [&] { return at::fromDLPackVersioned(dlpack); });
     };
   }
   const void* get() const override { return &table_; }
@@ -128,19 +126,19 @@ class TensorTable final : public Table {
   }
 
   template <typename Make>
-  chassis_status_t* give(chassis_tensor_t* out, Make make) const noexcept {
+  chassis_status_t* make_handle(chassis_tensor_t* out, Make make) const noexcept {
     return guarded([&] {
       translate_errors([&] {
         at::AutoDispatchBelowADInplaceOrView guard;
         *out = new_handle(make());
-        ledger::enter(*out, context_.handles);
+        ledger::add(*out, context_.handles);
       });
     });
   }
 
   const TableContext& context_;
-  // T1 and T2 plugins make handles through LibTorch itself, past the ledger.
-  const bool may_have_made_ = context_.instance.manifest && context_.instance.manifest->tier != Tier::kT0;
+  // Plugins of tiers T1 and T2 can make handles through LibTorch; these are not in the ledger.
+  const bool can_make_handles_ = context_.instance.manifest && context_.instance.manifest->tier != Tier::kT0;
   chassis_tensor_service_t table_{};
 };
 

@@ -1,3 +1,4 @@
+// LibTorch's intra-op threads.
 #include "host/service/threads.hpp"
 
 #include <ATen/Parallel.h>

@@ -1,14 +1,14 @@
-// The threads that LibTorch computes with.
+// The number of threads that LibTorch computes with.
 #pragma once
 
 #include <string>
 
 namespace chassis {
 
-// [control] Of this process, for everything that runs in parallel; call it before the first computation.
+// [control] Sets it for the process. Call it before the first computation.
 void set_threads(int count);
 int num_threads();
-// What the user, or who started us, chose with OMP_NUM_THREADS; empty if nobody did.
+// The environment variable OMP_NUM_THREADS; empty if it is not set.
 std::string omp_num_threads();
 
 }  // namespace chassis

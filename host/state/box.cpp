@@ -1,3 +1,4 @@
+// Intersections of boxes, and flat ranges as boxes.
 #include "host/state/box.hpp"
 
 #include <algorithm>
@@ -25,7 +26,7 @@ bool Box::contains(const Shape& element) const {
 }
 
 Box intersection(const Box& a, const Box& b) {
-  CHASSIS_CHECK(a.ndim() == b.ndim(), "boxes of different rank");
+  CHASSIS_CHECK(a.ndim() == b.ndim(), "boxes with different numbers of dims");
   Box out = a;
   for (int k = 0; k < a.ndim(); ++k) {
     out.begin[k] = std::max(a.begin[k], b.begin[k]);
@@ -45,7 +46,7 @@ std::string text(const Box& box) {
 
 namespace {
 
-// Adds [begin, end) of the sub-tensor whose leading `dim` indices are fixed in `prefix`.
+// Adds elements [begin, end) of the sub-tensor whose leading `dim` indices are fixed in `prefix`.
 void add_range(const Shape& shape, const Shape& strides, int dim, Box prefix, int64_t begin, int64_t end,
                std::vector<Box>& out) {
   if (begin >= end) return;
@@ -82,7 +83,7 @@ void add_range(const Shape& shape, const Shape& strides, int dim, Box prefix, in
 }  // namespace
 
 std::vector<Box> flat_range_boxes(const Shape& shape, int64_t begin, int64_t end) {
-  CHASSIS_CHECK(begin >= 0 && end <= numel(shape), "flat range outside of the tensor");
+  CHASSIS_CHECK(begin >= 0 && end <= numel(shape), "flat range outside the tensor");
   std::vector<Box> out;
   if (begin >= end) return out;
   if (shape.ndim() == 0) return {Box{}};

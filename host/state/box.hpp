@@ -1,4 +1,4 @@
-// A box of elements: begin ≤ index < end in every dim. A tensor without dims has one element, and one box.
+// A box of elements: begin ≤ index < end in every dim. A tensor without dims has one element and one box.
 #pragma once
 
 #include <string>
@@ -23,13 +23,13 @@ struct Box {
 
 inline int64_t numel(const Box& box) { return numel(box.sizes()); }
 
-// Elements in both; may be empty, with begin == end in at least one dim.
+// The elements in both. If there are none, begin == end in at least one dim.
 Box intersection(const Box& a, const Box& b);
 
 // "[0:16064, 0:8192]"
 std::string text(const Box& box);
 
-// The elements [begin, end) of a row-major tensor as boxes in ascending order: at most 2 * ndim - 1 of them.
+// Elements [begin, end) of a row-major tensor as at most 2 * ndim - 1 boxes, in ascending order.
 std::vector<Box> flat_range_boxes(const Shape& shape, int64_t begin, int64_t end);
 
 }  // namespace chassis

@@ -1,3 +1,4 @@
+// Loops over the runs of a box.
 #include "host/state/byte_range.hpp"
 
 #include <algorithm>
@@ -8,7 +9,7 @@ namespace chassis {
 
 ByteRanges::ByteRanges(const Box& box, const Shape& global_shape, int64_t element_bytes, int64_t base)
     : first_(base), run_bytes_(element_bytes) {
-  CHASSIS_CHECK(box.ndim() == global_shape.ndim(), "box and tensor of different rank");
+  CHASSIS_CHECK(box.ndim() == global_shape.ndim(), "box and tensor have different numbers of dims");
   if (box.empty()) return;
   int64_t stride = element_bytes;
   bool merging = true;
@@ -16,7 +17,7 @@ ByteRanges::ByteRanges(const Box& box, const Shape& global_shape, int64_t elemen
   int loops = 0;
   num_runs_ = 1;
   for (int k = box.ndim() - 1; k >= 0; --k) {
-    CHASSIS_CHECK(box.begin[k] >= 0 && box.end[k] <= global_shape[k], "box outside of the tensor");
+    CHASSIS_CHECK(box.begin[k] >= 0 && box.end[k] <= global_shape[k], "box outside the tensor");
     const int64_t size = box.end[k] - box.begin[k];
     first_ += box.begin[k] * stride;
     if (merging) {

@@ -1,4 +1,4 @@
-// The bytes of a box within a row-major tensor: as few contiguous runs as there are, made one at a time.
+// The bytes of a box within a row-major tensor, as the smallest number of contiguous runs, computed one at a time.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ struct ByteRange {
 
 class ByteRanges {
  public:
-  // `base` is where the tensor's first byte lies, in a file or in memory.
+  // `base` is the offset of the tensor's first byte, in a file or in memory.
   ByteRanges(const Box& box, const Shape& global_shape, int64_t element_bytes, int64_t base = 0);
 
   int64_t size() const { return num_runs_; }
@@ -25,9 +25,9 @@ class ByteRanges {
   bool contiguous() const { return num_runs_ == 1; }
   int64_t run_bytes() const { return run_bytes_; }
   int64_t total_bytes() const { return num_runs_ * run_bytes_; }
-  // From the first byte to behind the last one, what lies between included.
+  // From the first byte to the last one, with all bytes between them.
   ByteRange span() const;
-  // Every offset and every length is a multiple of so many bytes, but for a length that ends at `end`.
+  // True if all offsets and lengths are multiples of `bytes`. One run may have another length if it ends at `end`.
   bool cut_at_multiples_of(int64_t bytes, int64_t end) const;
 
   class Iterator {
@@ -60,7 +60,7 @@ class ByteRanges {
   int64_t first_ = 0;
   int64_t run_bytes_ = 0;
   int64_t num_runs_ = 0;
-  Shape counts_;   // loops around a run, outermost first
+  Shape counts_;   // of the loops around a run, outermost first
   Shape strides_;  // bytes
 };
 

@@ -1,3 +1,4 @@
+// Shapes, cuts and placements of a component, scaled from those of its tensor.
 #include "host/state/composite.hpp"
 
 #include <numeric>
@@ -8,16 +9,16 @@ namespace chassis {
 
 namespace {
 
-// From elements of the tensor to values of the component.
+// Converts elements of the tensor to values of the component.
 class Scale {
  public:
   Scale(const Descriptor& composite, const Component& component) : composite_(composite), component_(component) {}
 
   int64_t exact(int64_t elements, const std::string& what) const {
     if (elements % component_.unit_elements != 0)
-      throw config_error("tensor '" + composite_.fqn + "' " + text(composite_.global_shape) + ": " + what + " at " +
-                         std::to_string(elements) + " elements divides a unit of '" + component_.suffix + "', " +
-                         std::to_string(component_.unit_elements) + " elements");
+      throw config_error("tensor '" + composite_.fqn + "' " + text(composite_.global_shape) + ": " + what + " of " +
+                         std::to_string(elements) + " elements is not a multiple of the units of '" +
+                         component_.suffix + "', which have " + std::to_string(component_.unit_elements) + " elements");
     return elements / component_.unit_elements * component_.unit_values;
   }
   int64_t rounded_up(int64_t elements) const {
@@ -62,7 +63,7 @@ Descriptor component_descriptor(const Descriptor& composite, const Component& co
     for (int k = 1; k <= last; ++k)
       if (composite.padded_shape[k] != shape[k])
         throw config_error("tensor '" + composite.fqn + "' " + text(shape) + " is padded to " +
-                           text(composite.padded_shape) + ": that moves the units of '" + component.suffix + "'");
+                           text(composite.padded_shape) + ", which moves the units of '" + component.suffix + "'");
     out.global_shape = Shape{scale.rounded_up(numel(shape))};
     out.padded_shape = Shape{scale.rounded_up(numel(composite.padded_shape))};
   }
@@ -79,16 +80,16 @@ Descriptor component_descriptor(const Descriptor& composite, const Component& co
       if (keeps_dims && placement.dim != last) continue;
       if (!keeps_dims && placement.dim != 0)
         throw config_error("tensor '" + composite.fqn + "' " + text(shape) + ": " + placement.text() +
-                           " divides units of '" + component.suffix + "', " + std::to_string(component.unit_elements) +
-                           " elements");
+                           " divides units of '" + component.suffix + "', which have " +
+                           std::to_string(component.unit_elements) + " elements");
       const int64_t unit = std::lcm(placement.unit, block / std::gcd(block, row_elements));
       placement.unit = scale.exact(unit * row_elements, "a cut");
     } else if (placement.kind == Placement::Kind::kFlatRange) {
-      placement.buffer_offset = scale.exact(placement.buffer_offset, "the buffer's offset");
+      placement.buffer_offset = scale.exact(placement.buffer_offset, "the offset in the buffer");
       placement.buffer_numel = scale.rounded_up(placement.buffer_numel);
       for (FlatRange& range : placement.ranges) {
         const int64_t end = scale.rounded_up(range.offset + range.length);
-        range.offset = scale.exact(range.offset, "a range");
+        range.offset = scale.exact(range.offset, "the offset of a range");
         range.length = end - range.offset;
       }
     }

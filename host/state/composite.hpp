@@ -1,14 +1,14 @@
-// The stored pieces of a composite tensor (packed 4-bit values, absmax, code tables) as descriptors of their own.
+// Descriptors of the components in which a composite tensor is stored: packed 4-bit values, absmax, code tables.
 #pragma once
 
 #include "host/state/descriptor.hpp"
 
 namespace chassis {
 
-// The component's descriptor, sharded so that every rank holds exactly the units of the elements that it holds of the
-// tensor. Where the last dim is a whole number of units the component has the tensor's dims with the last one scaled;
-// otherwise it is one-dimensional, and only dim 0 or flat ranges can have been cut. Both are the same row-major bytes.
-// Throws where the placements would divide a unit.
+// The component's descriptor. It is sharded so that every rank holds the units of exactly the elements that it holds of
+// the tensor. If the last dim is a whole number of units, the component has the tensor's dims with the last one scaled;
+// otherwise it is one-dimensional, and only dim 0 or flat ranges may be cut. The row-major bytes are the same in both
+// cases. Throws a config error if the placements would divide a unit.
 Descriptor component_descriptor(const Descriptor& composite, const Component& component);
 
 }  // namespace chassis

@@ -1,3 +1,4 @@
+// The proof, and the messages of faults.
 #include "host/state/cover.hpp"
 
 #include <algorithm>
@@ -39,7 +40,7 @@ std::string rank_list(const std::vector<int>& ranks) {
   return out;
 }
 
-// Radix sort of keys below `limit`, three times as fast as std::sort for the millions of corners of a large plan.
+// Radix sort of keys below `limit`; for the millions of corners of a large plan three times as fast as std::sort.
 void sort_keys(std::vector<uint64_t>& keys, std::vector<uint64_t>& spare, uint64_t limit) {
   constexpr int kBits = 11;
   constexpr size_t kBuckets = size_t{1} << kBits;
@@ -166,7 +167,8 @@ std::optional<CoverFault> Cover::bounds_fault(const Tensor& tensor, const Claim&
     out.message = title(d) + owner(claim.rank) + " declares " + text(claim.box) + why;
     return out;
   };
-  if (claim.box.ndim() != d.global_shape.ndim()) return make(Cause::kShapeDisagreement, ", a box of other dims");
+  if (claim.box.ndim() != d.global_shape.ndim())
+    return make(Cause::kShapeDisagreement, ", a box with another number of dims");
   bool in_bounds = true, in_padding = true;
   for (int k = 0; k < claim.box.ndim(); ++k) {
     in_bounds &=
@@ -179,9 +181,10 @@ std::optional<CoverFault> Cover::bounds_fault(const Tensor& tensor, const Claim&
   return std::nullopt;
 }
 
-// The sum of the indicator functions of the claims equals that of the whole tensor exactly if their mixed differences
-// agree: the signed corners of all boxes must cancel to those of the whole. The first corner in row-major order that
-// does not cancel is the first wrong element, because the error there is the sum of all differences at or before it.
+// The indicator functions of the claims add up to that of the whole tensor if and only if their mixed differences
+// agree, that is if the signed corners of all boxes cancel to those of the whole. The first corner in row-major order
+// that does not cancel is the first wrong element, because the error there is the sum of all differences at or before
+// it.
 std::optional<CoverFault> Cover::fault(const Tensor& tensor, Scratch& scratch) const {
   if (tensor.early_fault) return tensor.early_fault;
   const Descriptor& d = tensor.descriptor;
@@ -198,7 +201,7 @@ std::optional<CoverFault> Cover::fault(const Tensor& tensor, Scratch& scratch) c
       divided[static_cast<size_t>(k)] |= claim.box.begin[k] != 0 || claim.box.end[k] != shape[k];
   }
 
-  // Positions 0…size in the dims that are divided at all, as one number.
+  // Encodes positions 0…size in the divided dims as one number.
   std::array<uint64_t, Shape::kMaxDims> weights{};
   uint64_t weight = 1;
   for (int k = shape.ndim() - 1; k >= 0; --k) {
@@ -252,7 +255,7 @@ std::optional<CoverFault> Cover::fault(const Tensor& tensor, Scratch& scratch) c
   return std::nullopt;
 }
 
-// Boxes of one flat range meet within blocks; what counts is where the joined range begins and ends.
+// Boxes of one flat range may meet within a block. Only the begin and the end of the joined range must be legal.
 std::optional<CoverFault> Cover::cut_fault(const Tensor& tensor, int64_t block) const {
   const Descriptor& d = tensor.descriptor;
   const int64_t total = numel(d.global_shape);
@@ -261,7 +264,7 @@ std::optional<CoverFault> Cover::cut_fault(const Tensor& tensor, int64_t block) 
     int64_t begin, end;
     const Claim* claim;
   };
-  std::vector<Run> runs;  // those that do not end at blocks by themselves
+  std::vector<Run> runs;  // of boxes that do not begin and end at blocks by themselves
   const Claim* wrong = nullptr;
   for (const Claim& claim : tensor.claims) {
     const ByteRanges ranges(claim.box, d.global_shape, 1);
@@ -330,7 +333,7 @@ CoverFault Cover::gap_fault(const Tensor& tensor, const Shape& element) const {
   CoverFault out;
   out.fqn = d.fqn;
 
-  // Grow from the element to the next claim, last dim first.
+  // Grows the gap from the element to the next claim, last dim first.
   Box gap{element, element};
   for (int k = 0; k < element.ndim(); ++k) ++gap.end[k];
   for (int k = element.ndim() - 1; k >= 0; --k) {
@@ -340,38 +343,38 @@ CoverFault Cover::gap_fault(const Tensor& tensor, const Shape& element) const {
   }
   out.where = gap;
 
-  // The claims that end where the gap begins, and begin where it ends.
+  // Finds the claims that end where the gap begins, and that begin where it ends.
   int64_t declared = 0;
   for (const Claim& claim : tensor.claims) {
     declared += numel(claim.box);
     for (int k = 0; k < element.ndim(); ++k) {
-      Shape before = element, behind = element;
+      Shape before = element, after = element;
       before[k] = gap.begin[k] - 1;
-      behind[k] = gap.end[k];
+      after[k] = gap.end[k];
       if (out.rank_a < 0 && claim.box.contains(before)) out.rank_a = claim.rank, out.box_a = claim.box;
-      if (out.rank_b < 0 && claim.box.contains(behind)) out.rank_b = claim.rank, out.box_b = claim.box;
+      if (out.rank_b < 0 && claim.box.contains(after)) out.rank_b = claim.rank, out.box_b = claim.box;
     }
   }
 
-  std::vector<int> silent;
+  std::vector<int> undeclared;
   for (int rank = 0; rank < world_size_; ++rank)
-    if (!tensor.declared[static_cast<size_t>(rank)]) silent.push_back(rank);
+    if (!tensor.declared[static_cast<size_t>(rank)]) undeclared.push_back(rank);
   const int64_t total = numel(d.global_shape);
   const bool one_of_many = declared > 0 && total % declared == 0;
-  out.cause = silent.empty() && !one_of_many && declared > 0 ? Cause::kGap : Cause::kMissingRankState;
+  out.cause = undeclared.empty() && !one_of_many && declared > 0 ? Cause::kGap : Cause::kMissingRankState;
 
   out.message = title(d) + "elements " + text(gap) + " are owned by no rank";
   if (out.rank_a >= 0) out.message += "; before them " + owner(out.rank_a) + " declares " + text(out.box_a);
-  if (out.rank_b >= 0) out.message += "; behind them " + owner(out.rank_b) + " declares " + text(out.box_b);
+  if (out.rank_b >= 0) out.message += "; after them " + owner(out.rank_b) + " declares " + text(out.box_b);
   if (declared == 0)
-    out.message += "; nothing of it is declared";
+    out.message += "; no element is declared";
   else if (one_of_many)
     out.message += "; exactly 1/" + std::to_string(total / declared) + " of it is declared";
   else
     out.message += "; " + std::to_string(declared) + " of " + std::to_string(total) + " elements are declared";
-  if (!silent.empty())
-    out.message += " (missing rank state: no word from rank" + std::string(silent.size() > 1 ? "s " : " ") +
-                   rank_list(silent) + ")";
+  if (!undeclared.empty())
+    out.message += " (missing rank state: nothing was declared by rank" +
+                   std::string(undeclared.size() > 1 ? "s " : " ") + rank_list(undeclared) + ")";
   else if (one_of_many)
     out.message += " (missing rank state: one shard of " + std::to_string(total / declared) + "?)";
   else if (declared > 0 && d.is_padded())

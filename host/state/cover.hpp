@@ -1,5 +1,5 @@
-// Proof that all ranks together own every element of every tensor exactly once, before anything is trained or written.
-// Says of the first wrong element where it is, who claims it, and what probably went wrong.
+// Proves that all ranks together own every element of every tensor exactly once, before anything is trained or written.
+// A fault names the first wrong element, the ranks that claim it, and the probable cause.
 #pragma once
 
 #include <cstdint>
@@ -15,25 +15,25 @@ namespace chassis {
 
 struct CoverFault {
   enum class Cause {
-    kMissingRankState,   // a gap, and some rank declared nothing of the tensor, or just one shard of n arrived
+    kMissingRankState,   // a gap, and a rank declared nothing of the tensor, or only one shard of n was declared
     kGap,                // a gap although every rank declared something
     kDuplicate,          // two ranks own the same box
-    kOverlap,            // two boxes share elements without being the same
+    kOverlap,            // two different boxes share elements
     kPadding,            // a box reaches into the run-time padding
-    kOutOfBounds,        // a box ends outside of the tensor
+    kOutOfBounds,        // a box reaches outside the tensor
     kIllegalCut,         // a box begins or ends within a block
     kDtypeDisagreement,  // ranks, or the model, differ on the dtype
     kShapeDisagreement,  // … on the logical shape
-    kPartial,            // terms of a sum that nobody has reduced
-    kTie,                // tied to a tensor that is absent, tied itself, or of another shape or dtype
+    kPartial,            // ranks hold terms of a sum that was not reduced
+    kTie,                // tied to a tensor that is absent, itself tied, or of another shape or dtype
   };
 
   Cause cause = Cause::kGap;
   std::string fqn;
   Box where;        // the gap, the shared elements, or the part of box_a that is wrong
-  int rank_a = -1;  // -1: nobody, or the model
+  int rank_a = -1;  // -1 for none, and for the model
   int rank_b = -1;
-  Box box_a, box_b;  // what those ranks declared, if they are set
+  Box box_a, box_b;  // what those ranks declared, if there are any
   std::string message;
 };
 
@@ -43,17 +43,17 @@ class Cover {
 
   // The tensor must exist with this shape and dtype, whether or not any rank declares it.
   void expect(const Descriptor& tensor);
-  // What a rank says it owns of a tensor. To hold none of it is a statement too; not to declare it at all is
-  // suspicious.
+  // Adds what a rank owns of a tensor. A rank that owns nothing should declare that too; one that declares nothing is
+  // named if there is a gap.
   void declare(const Descriptor& tensor, int rank, std::span<const Box> owned);
   void declare(const Layout& layout, int rank);
 
   int64_t num_tensors() const { return static_cast<int64_t>(tensors_.size()); }
   int64_t num_claims() const { return num_claims_; }
 
-  // At most one fault per tensor, in the order of first declaration. O(n log n) in the number of claims.
+  // At most one fault per tensor, in the order of first declaration. Takes O(n log n) for n claims.
   std::vector<CoverFault> faults(size_t limit = 16) const;
-  // Throws an Error with the first fault, and the number of the others.
+  // Throws a plugin error with the first fault and the number of the others.
   void prove() const;
 
  private:
@@ -86,7 +86,7 @@ class Cover {
   std::unordered_map<std::string, size_t> by_name_;
 };
 
-// Every rank of every layout, as in a run that is about to start. Throws as Cover::prove does.
+// Cover::prove for all ranks of these layouts.
 void prove_cover(std::span<const Layout> layouts);
 
 }  // namespace chassis

@@ -1,3 +1,4 @@
+// Placements and components by their named constructors, and the texts of descriptors.
 #include "host/state/descriptor.hpp"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The shard descriptor: everything that is to be known about one logical tensor and how ranks hold it.
-// Plain data, the same on every rank; layout.hpp answers what it means for one of them.
+// The shard descriptor: all facts about one logical tensor and how ranks hold it. Plain data, the same on every rank.
+// layout.hpp computes what it means for one rank.
 #pragma once
 
 #include <string>
@@ -17,14 +17,15 @@ struct FlatRange {
   bool operator==(const FlatRange&) const = default;
 };
 
-// One step of sharding. Each placement of a descriptor divides what the one before it left to a rank, along one mesh
-// axis or along several joined into one (the first listed varies slowest). Mesh axes that no placement names replicate.
+// One step of sharding. Each placement divides what the previous one left to a rank, along one mesh axis or along
+// several joined into one, of which the first varies slowest. A tensor is replicated along mesh axes that no placement
+// names.
 struct Placement {
   enum class Kind {
-    kDimChunk,   // ceil chunks of one dim, as torch.chunk and FSDP2 cut; later ranks may get less, or nothing
+    kDimChunk,   // chunks of one dim, rounded up as by torch.chunk and FSDP2; later ranks may get less, or nothing
     kFlatRange,  // a range of the row-major elements; from here on the local tensor is one-dimensional
     kReplicate,  // every coordinate holds the same
-    kPartial,    // every coordinate holds a term of a sum that is still to be reduced; has no owner
+    kPartial,    // every coordinate holds a term of a sum that is not reduced yet; has no owner
     kOnlyOn,     // one coordinate holds it, the others have no such tensor (a pipeline stage, a whole-matrix optimizer)
   };
 
@@ -32,14 +33,14 @@ struct Placement {
   std::vector<std::string> axes;
 
   int dim = 0;            // kDimChunk
-  bool per_part = false;  // kDimChunk: cut each sub-parameter by itself and join the pieces (TP of a fused qkv)
+  bool per_part = false;  // kDimChunk: sub-parameters are cut separately and their pieces joined (TP of a fused qkv)
   bool pad_even = false;  // kDimChunk: the local tensor of every coordinate has the full chunk size
   int64_t unit = 1;       // kDimChunk: cuts fall on multiples of this many indices (a head's rows)
-  int replicas = 1;       // kDimChunk: that many neighbouring coordinates share a chunk (kv heads fewer than tp)
+  int replicas = 1;       // kDimChunk: number of neighbouring coordinates that share a chunk (fewer kv heads than tp)
 
-  // kFlatRange. By default an even partition of ceil(numel / n) elements each, the last ones padded (ZeRO-3).
-  // With buffer_numel > 0 the tensor starts at buffer_offset of a buffer of that size, shared with other tensors, and
-  // the buffer is partitioned evenly. With ranges, one per coordinate, nothing is derived.
+  // kFlatRange. By default all coordinates have ceil(numel / n) elements, the last ones padded (ZeRO-3).
+  // If buffer_numel > 0, the tensor starts at buffer_offset of a buffer of that many elements, which it shares with
+  // other tensors and which is partitioned evenly. If there are ranges, one per coordinate, they are used as they are.
   int64_t buffer_offset = 0;
   int64_t buffer_numel = 0;
   std::vector<FlatRange> ranges;
@@ -60,11 +61,11 @@ struct Placement {
   bool operator==(const Placement&) const = default;
 };
 
-// Which of several ranks with the same elements writes them and counts them in a norm.
+// Which of the ranks that hold the same elements writes them and counts them in a norm.
 enum class OwnerRule {
   kFirst,   // coordinate 0 on every replicated axis
-  kSpread,  // chosen by the tensor's name, so that the tensors of a model spread over all replicas
-  kGiven,   // the descriptor says which replica
+  kSpread,  // chosen by a hash of the tensor's name, so that all replicas own some tensors of a model
+  kGiven,   // Descriptor::owner_replica
 };
 
 // A fused parameter: consecutive parts along one dim, such as q, k and v, or gate and up.
@@ -91,14 +92,14 @@ struct Granularity {
   bool operator==(const Granularity&) const = default;
 };
 
-// A stored piece of a tensor that is not stored as itself. A 4-bit weight has 32 bytes and one absmax for every 64 of
-// its elements, and a code table as a whole.
+// One of the tensors in which a composite tensor is stored. A 4-bit weight has 32 bytes and one absmax for every 64 of
+// its elements, and one code table.
 struct Component {
-  std::string suffix;  // behind the tensor's FQN
+  std::string suffix;  // appended to the tensor's FQN
   Dtype dtype = Dtype::u8;
-  int64_t unit_elements = 0;  // elements of the tensor in one unit; 0: not divided, replicated as a whole
+  int64_t unit_elements = 0;  // elements of the tensor in one unit; 0 if the component is not divided but replicated
   int64_t unit_values = 1;    // values of this component for one unit
-  Shape whole_shape;          // unit_elements == 0
+  Shape whole_shape;          // if unit_elements == 0
 
   static Component per_unit(std::string suffix, Dtype dtype, int64_t unit_elements, int64_t unit_values);
   static Component whole(std::string suffix, Dtype dtype, Shape whole_shape);
@@ -108,21 +109,21 @@ struct Component {
 struct Descriptor {
   std::string fqn;
   Shape global_shape;  // logical: what files, norms and users see
-  Shape padded_shape;  // at run time; what lies beyond global_shape never reaches a file
+  Shape padded_shape;  // at run time; padding is never written to a file
   Dtype dtype = Dtype::f32;
   std::vector<Placement> placements;  // in order of application
   OwnerRule owner = OwnerRule::kFirst;
-  int owner_replica = 0;  // kGiven: of Layout::replica()
-  std::string tie;  // FQN of the tensor whose storage this one shares; empty: it has its own
+  int owner_replica = 0;  // kGiven: the owner's Layout::replica()
+  std::string tie;        // FQN of the tensor whose storage this one shares; empty if it has its own
   SubParameterCuts cuts;
   Granularity granularity;
-  std::vector<Component> components;  // none: stored as itself
+  std::vector<Component> components;  // empty if the tensor is not composite
 
   // Unpadded and replicated everywhere.
   static Descriptor plain(std::string fqn, Dtype dtype, Shape global_shape);
 
   bool is_padded() const { return padded_shape != global_shape; }
-  // Row-major elements between legal cuts: the granularity and every component's unit together.
+  // Cuts are legal at multiples of this many row-major elements: of the granularity and of every component's unit.
   int64_t block_elements() const;
   // One line for logs and messages.
   std::string text() const;

@@ -1,3 +1,4 @@
+// Boxes in the order of dims on disk and in the tensor.
 #include "host/state/disk_part.hpp"
 
 #include <numeric>

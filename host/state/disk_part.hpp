@@ -1,5 +1,5 @@
-// How a tensor of a run and tensors on disk hold the same elements: boxes of one are boxes of the other, with their
-// dims in another order. Pure arithmetic.
+// How a tensor of a run and tensors on disk hold the same elements: boxes of one are boxes of the other, with the dims
+// in another order. Pure arithmetic.
 #pragma once
 
 #include <string>
@@ -9,23 +9,23 @@
 
 namespace chassis {
 
-// A box of a tensor's elements, all of which a tensor on disk has.
+// A box of a tensor's elements that one tensor on disk holds.
 struct DiskPart {
   std::string disk_name;
   Shape disk_shape;
   Box box;                // of the tensor
-  Shape disk_begin;       // where it begins on disk
-  std::vector<int> dims;  // dim k on disk is dim dims[k] of the tensor; one that is left out has one index in the box
+  Shape disk_begin;       // where the box begins on disk
+  std::vector<int> dims;  // dim k on disk is dim dims[k] of the tensor; in dims left out the box has one index
 
-  // All of it, as it is.
+  // The whole tensor with its dims in order.
   static DiskPart whole(std::string disk_name, const Shape& shape);
   bool operator==(const DiskPart&) const = default;
 
-  // Of elements of the tensor within `box`, and back.
+  // Converts a part of `box` to a box on disk, and back.
   Box on_disk(const Box& in_tensor) const;
   Box in_tensor(const Box& on_disk) const;
-  // What a row-major box of the tensor on disk holds of this part, as a piece of the tensor that lies in that box; its
-  // box may be empty.
+  // What `disk_box`, a row-major box of the tensor on disk, holds of this part: a piece of the tensor, whose place is
+  // in `disk_box`. The piece's box may be empty.
   Piece piece(const Box& disk_box) const;
 };
 

@@ -38,7 +38,7 @@ constexpr bool is_float(Dtype dtype) {
   return dtype == Dtype::f32 || dtype == Dtype::f64 || dtype == Dtype::f16 || dtype == Dtype::bf16;
 }
 
-// "f32", as in messages and in our own files.
+// "f32", as in messages and in Chassis' own files.
 constexpr std::string_view dtype_name(Dtype dtype) {
   switch (dtype) {
     case Dtype::f32:

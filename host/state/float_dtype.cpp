@@ -1,3 +1,4 @@
+// Names of floating dtypes.
 #include "host/state/float_dtype.hpp"
 
 #include "host/base/error.hpp"

@@ -1,4 +1,4 @@
-// The element types that weights are computed, sent and stored in, by the names that users and model configs give them.
+// The floating dtypes of weights, by the names that users and model configs give them.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace chassis {
 
-// "fp32" or "float32", "bf16" or "bfloat16", "fp16" or "float16". Throws a config error for any other text, which
-// begins with `what`: where the text was found.
+// Reads "fp32" or "float32", "bf16" or "bfloat16", "fp16" or "float16". Throws a config error for any other text; the
+// error begins with `what`, the place of the text.
 Dtype float_dtype(std::string_view text, const std::string& what);
 // "bfloat16", as in a config.json.
 std::string_view float_dtype_name(Dtype dtype);

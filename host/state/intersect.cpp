@@ -1,3 +1,4 @@
+// Copies by intersecting pieces.
 #include "host/state/intersect.hpp"
 
 #include "host/base/error.hpp"

@@ -1,5 +1,5 @@
-// How two layouts of the same tensor meet: what to copy from a rank of one to a rank of the other.
-// Loading and saving are the same question with a file as one side (row_major_view).
+// What to copy from a rank of one layout of a tensor to a rank of another layout of it. For loading and saving, one
+// side is a file (row_major_view).
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,18 @@
 namespace chassis {
 
 struct Copy {
-  Box box;           // the logical elements that move
+  Box box;           // the logical elements to copy
   StridedView from;  // in elements of the source's local tensor
   StridedView to;    // in elements of the destination's local tensor
 };
 
-// What `to_rank` under `to` receives from `from_rank` under `from`. Only owners send, and every holder receives, so
-// that over all source ranks each element of the destination is written exactly once. Dtypes may differ; shapes may
-// not.
+// What `to_rank` under `to` receives from `from_rank` under `from`. Only owners send and all holders receive, so that
+// each element of the destination is written exactly once over all source ranks. Dtypes may differ. Throws a plugin
+// error if shapes differ.
 std::vector<Copy> copies(const Layout& from, int from_rank, const Layout& to, int to_rank);
 std::vector<Copy> copies(const std::vector<Piece>& from, const std::vector<Piece>& to);
 
-// Calls visit(from_offset, to_offset, length), in elements, for every run contiguous on both sides.
+// Calls visit(from_offset, to_offset, length), in elements, for every run that is contiguous on both sides.
 template <class Visit>
 void for_each_run(const Copy& copy, Visit&& visit) {
   const Shape sizes = copy.box.sizes();

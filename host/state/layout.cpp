@@ -1,3 +1,4 @@
+// Checks of a descriptor, the division of a tensor by its placements, and what a rank has of it.
 #include "host/state/layout.hpp"
 
 #include <algorithm>
@@ -12,7 +13,7 @@ namespace {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// FNV-1a with splitmix64's finalizer: the same on every machine, as all ranks must agree on owners.
+// FNV-1a with splitmix64's finalizer: the same on every machine, since all ranks must agree on owners.
 uint64_t name_hash(const std::string& name) {
   uint64_t h = 0xcbf29ce484222325u;
   for (char c : name) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
@@ -40,7 +41,7 @@ StridedView row_major_view(const Shape& global_shape, const Box& box) {
   return out;
 }
 
-// ---- checking
+// ---- checks of the descriptor
 
 Layout::Layout(Descriptor descriptor, MeshShape mesh) : descriptor_(std::move(descriptor)), mesh_(std::move(mesh)) {
   check_tensor();
@@ -70,18 +71,19 @@ Layout::Layout(Descriptor descriptor, MeshShape mesh) : descriptor_(std::move(de
 
 void Layout::check_tensor() const {
   const Descriptor& d = descriptor_;
-  if (d.fqn.empty()) throw plugin_error("a shard descriptor without a name");
+  if (d.fqn.empty()) throw plugin_error("a shard descriptor has no name");
   const auto fail = [&](const std::string& why) { throw plugin_error("tensor '" + d.fqn + "': " + why); };
   if (size_bytes(d.dtype) == 0) fail("unknown dtype " + std::to_string(static_cast<uint32_t>(d.dtype)));
   if (d.global_shape.ndim() != d.padded_shape.ndim())
-    fail("padded shape " + text(d.padded_shape) + " has not as many dims as " + text(d.global_shape));
+    fail("padded shape " + text(d.padded_shape) + " and shape " + text(d.global_shape) +
+         " have different numbers of dims");
   numel(d.global_shape);
   numel(d.padded_shape);
   for (int k = 0; k < d.global_shape.ndim(); ++k)
     if (d.padded_shape[k] < d.global_shape[k])
       fail("padded shape " + text(d.padded_shape) + " is smaller than " + text(d.global_shape));
   if (d.granularity.kind == Granularity::Kind::kBlock && d.granularity.block < 1)
-    fail("blocks of " + std::to_string(d.granularity.block) + " elements");
+    fail("blocks have " + std::to_string(d.granularity.block) + " elements; they must have at least 1");
   for (const Component& c : d.components)
     if (c.unit_elements < 0 || c.unit_values < 1)
       fail("component '" + c.suffix + "' has " + std::to_string(c.unit_values) + " values for every " +
@@ -93,10 +95,13 @@ void Layout::check_cuts() const {
   if (d.cuts.parts.empty()) return;
   const auto fail = [&](const std::string& why) { throw plugin_error("tensor '" + d.fqn + "': " + why); };
   if (d.cuts.dim < 0 || d.cuts.dim >= d.global_shape.ndim())
-    fail("sub-parameters along dim " + std::to_string(d.cuts.dim) + " of " + text(d.global_shape));
+    fail("sub-parameters are along dim " + std::to_string(d.cuts.dim) + ", which " + text(d.global_shape) +
+         " does not have");
   int64_t sum = 0;
   for (const SubParameter& part : d.cuts.parts) {
-    if (part.size < 0 || part.replicas < 1) fail("a sub-parameter of size " + std::to_string(part.size));
+    if (part.size < 0 || part.replicas < 1)
+      fail("a sub-parameter has size " + std::to_string(part.size) + " and " + std::to_string(part.replicas) +
+           " replicas");
     sum += part.size;
   }
   if (sum != d.global_shape[d.cuts.dim])
@@ -127,7 +132,8 @@ Layout::Step Layout::resolve(const Placement& placement, int index, bool after_f
     case Placement::Kind::kDimChunk: {
       if (after_flat) refuse(placement, "dims cannot be cut after a flat range; flat ranges come last in the stack");
       if (placement.dim < 0 || placement.dim >= descriptor_.global_shape.ndim()) refuse(placement, "no such dim");
-      if (placement.unit < 1) refuse(placement, "cuts at multiples of " + std::to_string(placement.unit));
+      if (placement.unit < 1)
+        refuse(placement, "the unit is " + std::to_string(placement.unit) + "; it must be at least 1");
       if (placement.per_part && (descriptor_.cuts.parts.empty() || descriptor_.cuts.dim != placement.dim))
         refuse(placement, "the tensor has no sub-parameters along this dim");
       const auto check_replicas = [&](int replicas) {
@@ -147,7 +153,7 @@ Layout::Step Layout::resolve(const Placement& placement, int index, bool after_f
         refuse(placement,
                std::to_string(placement.ranges.size()) + " ranges for " + std::to_string(n) + " coordinates");
       if (placement.buffer_offset < 0 || placement.buffer_numel < 0)
-        refuse(placement, "a negative place in the buffer");
+        refuse(placement, "the offset or the size of the buffer is negative");
       break;
     case Placement::Kind::kOnlyOn:
       if (placement.coordinate < 0 || placement.coordinate >= n)
@@ -160,7 +166,7 @@ Layout::Step Layout::resolve(const Placement& placement, int index, bool after_f
   return step;
 }
 
-// ---- dividing
+// ---- division by placements
 
 int Layout::coordinate(const Step& step, const MeshShape::Coordinates& at) const {
   int out = 0;
@@ -283,7 +289,7 @@ void Layout::narrow_flat(Region& region, const Step& step, int coordinate, int r
   region.flat_size = size;
 }
 
-// ---- answering
+// ---- what a rank has
 
 bool Layout::holds(int rank) const {
   const MeshShape::Coordinates at = mesh_.coordinates(rank);
@@ -318,7 +324,7 @@ std::vector<Piece> Layout::pieces(int rank) const {
   const Shape strides = row_major_strides(shape);
   const int ndim = shape.ndim();
 
-  // The non-padding segments of every dim, neighbours joined, with their place in the local tensor.
+  // The segments of every dim without padding, neighbours joined, with their place in the local tensor.
   struct Run {
     int64_t local, begin, length;
     bool owned;

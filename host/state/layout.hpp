@@ -1,4 +1,4 @@
-// What a descriptor means on a mesh: every rank's local shape and the logical elements it holds and owns. Pure
+// What a descriptor means on a mesh: every rank's local shape, and the logical elements that it holds and owns. Pure
 // arithmetic.
 #pragma once
 
@@ -12,18 +12,18 @@
 
 namespace chassis {
 
-// A box of elements in memory or in a file: element offset of its first element, and strides.
+// Where a box of elements lies in memory or in a file: the offset of its first element, and strides, in elements.
 struct StridedView {
   int64_t offset = 0;
   Shape strides;
   bool operator==(const StridedView&) const = default;
 };
 
-// Some logical elements and where they lie in the rank's local tensor.
+// A box of logical elements and its place in the rank's local tensor.
 struct Piece {
-  Box box;            // logical and never empty; padding belongs to no piece
+  Box box;            // logical, never empty; padding is in no piece
   StridedView local;  // in elements of the local tensor's storage
-  bool owned = true;  // this rank, among all that hold these elements, writes and counts them
+  bool owned = true;  // of all ranks that hold these elements, this one writes them and counts them in norms
 
   // Where a box within this piece lies.
   StridedView view(const Box& part) const;
@@ -41,25 +41,25 @@ class Layout {
   const MeshShape& mesh() const { return mesh_; }
   int world_size() const { return mesh_.world_size(); }
 
-  // The local tensor is a one-dimensional range.
+  // True if the local tensor is a one-dimensional range.
   bool is_flat() const { return is_flat_; }
-  // What ranks hold are terms of a sum: nobody owns it and it cannot be saved.
+  // True if ranks hold terms of a sum. Then no rank owns the tensor and it cannot be saved.
   bool is_partial() const { return is_partial_; }
-  // Ranks that hold the same, along axes that no placement divides: how many times the tensor is there, and of which of
-  // these copies a rank has its part.
+  // The number of copies of the tensor along axes that no placement divides, and the copy to which a rank's part
+  // belongs.
   int num_replicas() const { return num_replicas_; }
   int replica(int rank) const;
-  // False where an only_on placement leaves the rank without the tensor; a rank may also hold it with no elements.
+  // False if an only_on placement leaves the rank without the tensor. A rank may also hold it with no elements.
   bool holds(int rank) const;
 
-  // The run-time shape, padding included; zeros in every dim where the rank does not hold the tensor.
+  // The run-time shape with padding; 0 in every dim if the rank does not hold the tensor.
   Shape local_shape(int rank) const;
   int64_t local_bytes(int rank) const { return numel(local_shape(rank)) * size_bytes(descriptor_.dtype); }
 
   // In ascending order of the local storage.
   std::vector<Piece> pieces(int rank) const;
   std::vector<Box> boxes(int rank) const;
-  // Empty for partial tensors and for those tied to another.
+  // Empty for partial and for tied tensors.
   std::vector<Box> owned_boxes(int rank) const;
 
  private:
@@ -69,14 +69,14 @@ class Layout {
   struct Segment {
     int64_t begin = 0;  // logical index, or kPadding
     int64_t length = 0;
-    int part = 0;  // the sub-parameter it belongs to
+    int part = 0;  // its sub-parameter
     bool owned = true;
   };
   using Segments = std::vector<Segment>;
 
-  // A placement with its axes found and its cuts rounded to legal ones.
+  // A placement with the indices of its axes, and its cuts rounded to legal ones.
   struct Step {
-    int placement = 0;  // index into the descriptor's
+    int placement = 0;  // index into Descriptor::placements
     std::vector<int> axes;
     int num_coordinates = 1;
     int64_t unit = 1;
@@ -112,7 +112,7 @@ class Layout {
   std::vector<Step> steps_;
   std::vector<int> replicated_axes_;
   int num_replicas_ = 1;
-  uint64_t owner_seed_ = 0;  // modulo any number of replicas: the one that owns
+  uint64_t owner_seed_ = 0;  // modulo the number of replicas it is the replica that owns
   int64_t block_elements_ = 1;
   bool is_flat_ = false;
   bool is_partial_ = false;

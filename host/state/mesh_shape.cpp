@@ -1,3 +1,4 @@
+// Ranks and their coordinates.
 #include "host/state/mesh_shape.hpp"
 
 #include "host/base/error.hpp"
@@ -15,7 +16,7 @@ MeshShape::MeshShape(std::vector<MeshAxis> axes) : axes_(std::move(axes)) {
                          "; it must be at least 1");
     if (find(axis.name) != k) throw config_error("mesh axis '" + axis.name + "' is named twice");
     if (__builtin_mul_overflow(world_size_, axis.size, &world_size_))
-      throw config_error("the mesh " + text() + " has more ranks than an int can count");
+      throw config_error("the mesh " + text() + " has more ranks than fit in an int");
   }
 }
 
@@ -26,7 +27,7 @@ int MeshShape::find(std::string_view name) const {
 }
 
 MeshShape::Coordinates MeshShape::coordinates(int rank) const {
-  CHASSIS_CHECK(rank >= 0 && rank < world_size_, "rank outside of the mesh");
+  CHASSIS_CHECK(rank >= 0 && rank < world_size_, "rank outside the mesh");
   Coordinates out{};
   for (int k = num_axes() - 1; k >= 0; --k) {
     out[static_cast<size_t>(k)] = rank % size(k);
@@ -39,7 +40,7 @@ int MeshShape::rank(const Coordinates& coordinates) const {
   int out = 0;
   for (int k = 0; k < num_axes(); ++k) {
     const int at = coordinates[static_cast<size_t>(k)];
-    CHASSIS_CHECK(at >= 0 && at < size(k), "coordinate outside of its mesh axis");
+    CHASSIS_CHECK(at >= 0 && at < size(k), "coordinate outside its mesh axis");
     out = out * size(k) + at;
   }
   return out;

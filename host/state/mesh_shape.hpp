@@ -1,4 +1,4 @@
-// The mesh as numbers: named axes with sizes, and where a rank stands on them. No processes, no communication.
+// The mesh as numbers: named axes with sizes, and the coordinates of ranks on them. No processes, no communication.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ class MeshShape {
   static constexpr int kMaxAxes = 8;
   using Coordinates = std::array<int, kMaxAxes>;
 
-  // A mesh without axes has one rank. The last axis varies fastest: neighbours on it are neighbouring ranks.
+  // A mesh without axes has one rank. The last axis varies fastest, so that neighbours on it are neighbouring ranks.
   MeshShape() = default;
   explicit MeshShape(std::vector<MeshAxis> axes);
 
@@ -27,7 +27,7 @@ class MeshShape {
   int num_axes() const { return static_cast<int>(axes_.size()); }
   int world_size() const { return world_size_; }
   int size(int axis) const { return axes_[static_cast<size_t>(axis)].size; }
-  // Index of the axis of that name, -1 if there is none.
+  // The index of the axis with that name; -1 if there is none.
   int find(std::string_view name) const;
 
   Coordinates coordinates(int rank) const;

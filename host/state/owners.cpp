@@ -1,4 +1,5 @@
-// Longest processing time first: R. L. Graham, Bounds on Multiprocessing Timing Anomalies, 1969.
+// Assigns the largest tensor first, by "longest processing time first": R. L. Graham, Bounds on Multiprocessing Timing
+// Anomalies, 1969.
 #include "host/state/owners.hpp"
 
 #include <algorithm>
@@ -39,16 +40,16 @@ void balance_owners(std::span<Descriptor> tensors, const MeshShape& mesh) {
 
   for (Descriptor* tensor : replicated) {
     const Layout layout(*tensor, mesh);
-    // By replica: what its busiest rank would own.
-    std::vector<int64_t> most(static_cast<size_t>(layout.num_replicas())), owned = owned_bytes;
+    // For each replica, the bytes that its busiest rank would own.
+    std::vector<int64_t> largest(static_cast<size_t>(layout.num_replicas())), owned = owned_bytes;
     for (int rank = 0; rank < mesh.world_size(); ++rank) {
       int64_t& bytes = owned[static_cast<size_t>(rank)];
       bytes += held_bytes(layout, rank);
-      int64_t& of_replica = most[static_cast<size_t>(layout.replica(rank))];
+      int64_t& of_replica = largest[static_cast<size_t>(layout.replica(rank))];
       of_replica = std::max(of_replica, bytes);
     }
     tensor->owner = OwnerRule::kGiven;
-    tensor->owner_replica = static_cast<int>(std::min_element(most.begin(), most.end()) - most.begin());
+    tensor->owner_replica = static_cast<int>(std::min_element(largest.begin(), largest.end()) - largest.begin());
     for (int rank = 0; rank < mesh.world_size(); ++rank)
       if (layout.replica(rank) == tensor->owner_replica)
         owned_bytes[static_cast<size_t>(rank)] = owned[static_cast<size_t>(rank)];

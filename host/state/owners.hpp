@@ -1,5 +1,5 @@
-// Who among the ranks that hold the same writes and reads it: shared out by bytes. Pure arithmetic, the same on every
-// rank.
+// Chooses which of the ranks that hold the same elements writes and reads them, balanced by bytes. Pure arithmetic, the
+// same on every rank.
 #pragma once
 
 #include <span>
@@ -9,9 +9,10 @@
 
 namespace chassis {
 
-// Gives every tensor that is replicated along mesh axes an owner (OwnerRule::kGiven), the largest first, each to the
-// replica whose ranks have least to do so far; the order of `tensors` is all the same. Where what cannot be chosen is
-// even, no rank owns more than the mean and the largest tensor. All others are spread by name.
+// Gives every tensor that is replicated along mesh axes an owner (OwnerRule::kGiven): the largest tensor first, each to
+// the replica whose ranks own the fewest bytes so far. The order of `tensors` does not matter. If all other tensors are
+// distributed evenly, no rank owns more bytes than the mean plus the largest tensor. Other tensors get
+// OwnerRule::kSpread.
 void balance_owners(std::span<Descriptor> tensors, const MeshShape& mesh);
 
 }  // namespace chassis

@@ -1,3 +1,4 @@
+// Groups of ranks by their local sizes.
 #include "host/state/rank_kinds.hpp"
 
 #include <algorithm>
@@ -41,7 +42,7 @@ class Kinds {
   std::vector<std::vector<int>> run() {
     const int num_ranks = mesh_.world_size();
     std::vector<int> cut_kind(static_cast<size_t>(num_ranks));
-    if (const auto axes = only_axes()) {
+    if (const auto axes = common_axes()) {
       const std::vector<int> of_coordinate = kinds_along(*axes);
       for (int rank = 0; rank < num_ranks; ++rank)
         cut_kind[static_cast<size_t>(rank)] = of_coordinate[static_cast<size_t>(coordinate(*axes, rank))];
@@ -89,22 +90,23 @@ class Kinds {
     return mesh_.rank(at);
   }
 
-  // Those that cut every tensor, in parts that never grow from one coordinate to the next; none if it is not so simple.
-  std::optional<Axes> only_axes() const {
+  // The axes that cut all tensors, if they are the same for all tensors and parts never grow from one coordinate to the
+  // next; otherwise none.
+  std::optional<Axes> common_axes() const {
     std::optional<Axes> axes = Axes{};
     for (const Layout& layout : layouts_) {
       const auto& placements = layout.descriptor().placements;
       if (placements.empty()) continue;
       const Placement& p = placements[0];
-      const bool falls = (p.kind == Placement::Kind::kDimChunk && !p.per_part && p.replicas == 1) ||
-                         (p.kind == Placement::Kind::kFlatRange && p.ranges.empty() && p.buffer_numel == 0);
-      if (placements.size() > 1 || !falls || (!axes->empty() && *axes != p.axes)) return std::nullopt;
+      const bool never_grows = (p.kind == Placement::Kind::kDimChunk && !p.per_part && p.replicas == 1) ||
+                               (p.kind == Placement::Kind::kFlatRange && p.ranges.empty() && p.buffer_numel == 0);
+      if (placements.size() > 1 || !never_grows || (!axes->empty() && *axes != p.axes)) return std::nullopt;
       axes = p.axes;
     }
     return axes;
   }
 
-  // By coordinate. What falls and is equal at both ends is equal in between.
+  // The kind of each coordinate. Since sizes never grow, they are equal between two coordinates with equal sizes.
   std::vector<int> kinds_along(const Axes& axes) const {
     int num_coordinates = 1;
     for (const std::string& name : axes) num_coordinates *= mesh_.size(mesh_.find(name));
@@ -112,7 +114,7 @@ class Kinds {
     int next = 0;
     const auto fill = [&](const auto& again, int begin, int end, const Sizes& first, const Sizes& last) -> void {
       if (first == last) {
-        // Neighbouring stretches of one kind may have been halved apart.
+        // Bisection may have separated neighbouring ranges of one kind.
         const bool joins = begin > 0 && stored(rank_at(axes, begin - 1)) == first;
         std::fill(kinds.begin() + begin, kinds.begin() + end, joins ? kinds[static_cast<size_t>(begin - 1)] : next++);
         return;
@@ -125,7 +127,8 @@ class Kinds {
     return kinds;
   }
 
-  // What the rank has of tensors that one coordinate owns: equal lists are one list, so that pointers compare.
+  // The sizes of the tensors of which only some ranks have the whole. Equal lists share one object, so that pointers
+  // can be compared.
   std::vector<const Sizes*> owned(int rank) {
     std::vector<const Sizes*> out;
     for (const auto& [axes, by_coordinate] : owned_) {

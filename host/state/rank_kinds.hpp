@@ -1,4 +1,4 @@
-// Ranks that store the same amount of every tensor do the same, so that one of them speaks for all. Pure arithmetic.
+// Groups ranks that store the same amount of every tensor, so that one rank of a group represents all. Pure arithmetic.
 #pragma once
 
 #include <span>
@@ -9,9 +9,10 @@
 
 namespace chassis {
 
-// All ranks, grouped: ascending in a group, groups by their first rank. Ranks of a group store as many elements of
-// every tensor that is cut, and of whole tensors that only some ranks have, as many of the same sizes. Takes time in
-// proportion to the number of ranks, whatever the number of tensors, where one set of axes divides all of them.
+// All ranks in groups. Ranks ascend within a group, and groups are ordered by their first rank. Ranks of a group store
+// the same number of elements of every tensor that is cut. Of whole tensors that only some ranks have, they store the
+// same number of each size. Takes time in proportion to the number of ranks, not of tensors, if the same axes divide
+// all tensors.
 std::vector<std::vector<int>> rank_kinds(std::span<const Descriptor* const> tensors, const MeshShape& mesh);
 
 }  // namespace chassis

@@ -1,3 +1,4 @@
+// Moves of each tensor, cut into slabs and scheduled into rounds.
 #include "host/state/reshard.hpp"
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 namespace chassis {
 namespace {
 
-// Smaller pieces fill a round better: no round in which a move finds no room is less than 3/4 full on one side.
+// Small moves fill a round better: if a move does not fit, one side of the round is at least 3/4 full.
 constexpr int64_t kMovesPerBudget = 4;
 
 Copy part_of(const Copy& copy, const Box& part) {
@@ -38,7 +39,7 @@ void for_each_slab(const Box& box, int64_t max_elements, const Visit& visit) {
   }
 }
 
-// What is left of `piece` without the elements of `hole`, appended as pieces.
+// Appends `piece` without the elements of `hole`, as pieces.
 void subtract(const Piece& piece, const Box& hole, std::vector<Piece>& out) {
   const Box common = intersection(piece.box, hole);
   if (common.empty()) return out.push_back(piece);
@@ -56,29 +57,29 @@ void subtract(const Piece& piece, const Box& hole, std::vector<Piece>& out) {
   }
 }
 
-// The pieces that each rank has, and those that it still wants from others.
-struct Side {
-  std::vector<std::vector<Piece>> has, wants;
+// By rank: the pieces that it has, those that it needs from other ranks, and the copies within the rank.
+struct RankPieces {
+  std::vector<std::vector<Piece>> has, needs;
   std::vector<std::vector<Copy>> local;
 };
 
-Side sides(const ReshardTensor& tensor, int num_ranks, bool replicas_are_filled) {
-  Side out;
+RankPieces rank_pieces(const ReshardTensor& tensor, int num_ranks, bool replicas_are_filled) {
+  RankPieces out;
   out.has.resize(static_cast<size_t>(num_ranks));
-  out.wants.resize(static_cast<size_t>(num_ranks));
+  out.needs.resize(static_cast<size_t>(num_ranks));
   out.local.resize(static_cast<size_t>(num_ranks));
   for (int rank = 0; rank < num_ranks; ++rank) {
     const auto r = static_cast<size_t>(rank);
     if (rank < tensor.from.world_size()) out.has[r] = tensor.from.pieces(rank);
-    if (rank < tensor.to.world_size()) out.wants[r] = tensor.to.pieces(rank);
+    if (rank < tensor.to.world_size()) out.needs[r] = tensor.to.pieces(rank);
     std::vector<Piece> own = out.has[r];
     if (replicas_are_filled)
       for (Piece& piece : own) piece.owned = true;
-    out.local[r] = copies(own, out.wants[r]);
+    out.local[r] = copies(own, out.needs[r]);
     for (const Copy& copy : out.local[r]) {
       std::vector<Piece> rest;
-      for (const Piece& piece : out.wants[r]) subtract(piece, copy.box, rest);
-      out.wants[r] = std::move(rest);
+      for (const Piece& piece : out.needs[r]) subtract(piece, copy.box, rest);
+      out.needs[r] = std::move(rest);
     }
   }
   return out;
@@ -89,8 +90,9 @@ void check(const ReshardTensor& tensor) {
   if (from.global_shape != to.global_shape)
     throw plugin_error("tensor '" + to.fqn + "' has shape " + text(to.global_shape) + ", its source '" + from.fqn +
                        "' " + text(from.global_shape));
-  CHASSIS_CHECK(from.tie.empty() && to.tie.empty(), "'" + to.fqn + "' is tied; what it is tied to moves");
-  CHASSIS_CHECK(!tensor.from.is_partial() && !tensor.to.is_partial(), "'" + to.fqn + "' has yet to be reduced");
+  CHASSIS_CHECK(from.tie.empty() && to.tie.empty(), "'" + to.fqn + "' is tied; reshard the tensor that it is tied to");
+  CHASSIS_CHECK(!tensor.from.is_partial() && !tensor.to.is_partial(),
+                "'" + to.fqn + "' is a partial sum that has yet to be reduced");
 }
 
 int64_t num_elements(const std::vector<std::vector<Piece>>& pieces) {
@@ -111,16 +113,16 @@ class Scheduler {
     plan_.lifetimes.push_back({first_, first_});
   }
 
-  // Into the first round of the tensor that has room on both sides.
+  // Adds the move to the tensor's first round that has room on both sides.
   void add(ReshardMove move) {
     uint32_t round = first_;
     if (!move.is_local()) {
       while (!fits(move, round))
         if (++round == plan_.rounds.size()) add_round();
-      left(round, move.from_rank, kSend) -= move.num_bytes;
-      left(round, move.to_rank, kReceive) -= move.num_bytes;
+      remaining(round, move.from_rank, kSend) -= move.num_bytes;
+      remaining(round, move.to_rank, kReceive) -= move.num_bytes;
       plan_.rounds[round].is_local = false;
-      plan_.travelling_bytes += move.num_bytes;
+      plan_.sent_bytes += move.num_bytes;
     }
     plan_.lifetimes.back().last_round = std::max(plan_.lifetimes.back().last_round, round);
     if (rank_ < 0 || move.from_rank == rank_ || move.to_rank == rank_)
@@ -130,24 +132,24 @@ class Scheduler {
  private:
   enum Direction : size_t { kSend, kReceive };
 
-  int64_t& left(uint32_t round, int rank, Direction direction) {
-    return left_[(round * num_ranks_ + static_cast<size_t>(rank)) * 2 + direction];
+  int64_t& remaining(uint32_t round, int rank, Direction direction) {
+    return remaining_[(round * num_ranks_ + static_cast<size_t>(rank)) * 2 + direction];
   }
   bool fits(const ReshardMove& move, uint32_t round) {
-    return left(round, move.from_rank, kSend) >= move.num_bytes &&
-           left(round, move.to_rank, kReceive) >= move.num_bytes;
+    return remaining(round, move.from_rank, kSend) >= move.num_bytes &&
+           remaining(round, move.to_rank, kReceive) >= move.num_bytes;
   }
   void add_round() {
     plan_.rounds.emplace_back();
-    left_.resize(left_.size() + 2 * num_ranks_, budget_bytes_);
+    remaining_.resize(remaining_.size() + 2 * num_ranks_, budget_bytes_);
   }
 
   size_t num_ranks_;
   int64_t budget_bytes_;
   int rank_;
   ReshardPlan& plan_;
-  uint32_t first_ = 0;         // round of the tensor
-  std::vector<int64_t> left_;  // by round, rank and direction
+  uint32_t first_ = 0;              // round of the current tensor
+  std::vector<int64_t> remaining_;  // by round, rank and direction
 };
 
 }  // namespace
@@ -162,21 +164,21 @@ ReshardPlan plan_reshard(std::span<const ReshardTensor> tensors, const ReshardOp
   for (uint32_t t = 0; t < tensors.size(); ++t) {
     check(tensors[t]);
     const int64_t element_bytes = size_bytes(tensors[t].from.descriptor().dtype);
-    CHASSIS_CHECK(element_bytes <= options.budget_bytes, "a budget of less than an element");
+    CHASSIS_CHECK(element_bytes <= options.budget_bytes, "the budget is less than one element");
     const int64_t max_elements = std::max<int64_t>(1, options.budget_bytes / kMovesPerBudget / element_bytes);
 
     scheduler.start_tensor();
-    const Side side = sides(tensors[t], num_ranks, options.replicas_are_filled);
+    const RankPieces pieces = rank_pieces(tensors[t], num_ranks, options.replicas_are_filled);
     for (int r = 0; r < num_ranks; ++r)
-      for (const Copy& copy : side.local[static_cast<size_t>(r)])
+      for (const Copy& copy : pieces.local[static_cast<size_t>(r)])
         scheduler.add({t, r, r, copy, numel(copy.box) * element_bytes});
-    int64_t missing = num_elements(side.wants);
-    // Neighbours first, then those two apart, so that all ranks are busy from the start.
+    int64_t missing = num_elements(pieces.needs);
+    // Neighbours first, then ranks two apart, and so on, so that all ranks are busy from the start.
     for (int distance = 1; distance < num_ranks; ++distance)
       for (int r = 0; r < num_ranks; ++r) {
         const int receiver = (r + distance) % num_ranks;
-        const auto& wants = side.wants[static_cast<size_t>(receiver)];
-        for (const Copy& copy : copies(side.has[static_cast<size_t>(r)], wants)) {
+        const auto& needs = pieces.needs[static_cast<size_t>(receiver)];
+        for (const Copy& copy : copies(pieces.has[static_cast<size_t>(r)], needs)) {
           missing -= numel(copy.box);
           for_each_slab(copy.box, max_elements, [&](const Box& slab) {
             scheduler.add({t, r, receiver, part_of(copy, slab), numel(slab) * element_bytes});

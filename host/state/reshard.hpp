@@ -1,5 +1,6 @@
-// How tensors move from one sharding to another among the ranks of a run: rounds of copies in which no rank sends or
-// receives more than a budget. Pure arithmetic, the same on every rank; host/checkpoint/reshard.hpp carries it out.
+// Plans how tensors move from one sharding to another among the ranks of a run: in rounds of copies, in which no rank
+// sends or receives more than a budget. Pure arithmetic, the same on every rank. host/checkpoint/reshard.hpp executes
+// it.
 #pragma once
 
 #include <cstdint>
@@ -17,18 +18,18 @@ struct ReshardTensor {
 };
 
 struct ReshardOptions {
-  int64_t budget_bytes = int64_t{16} << 20;  // that a rank sends at most in a round, and receives at most
-  // True: whoever holds elements has them, so a rank takes what it can from itself. False: only owners have been
-  // filled, and send to all other holders; with equal layouts that is a broadcast.
+  int64_t budget_bytes = int64_t{16} << 20;  // the maximum that a rank sends in a round, and that it receives
+  // True: every rank that holds elements has their values, so that it copies what it can from itself. False: only
+  // owners have values, and send them to all other holders; with equal layouts that is a broadcast.
   bool replicas_are_filled = true;
 };
 
 struct ReshardMove {
   uint32_t tensor = 0;
   int from_rank = 0;
-  int to_rank = 0;  // == from_rank: within the rank, outside of the budget
+  int to_rank = 0;  // if equal to from_rank, the move does not count against the budget
   Copy copy;
-  int64_t num_bytes = 0;  // in the dtype of `from`, which is the one that travels
+  int64_t num_bytes = 0;  // in the dtype of `from`, in which elements are sent
 
   bool is_local() const { return from_rank == to_rank; }
 };
@@ -36,22 +37,22 @@ struct ReshardMove {
 struct ReshardPlan {
   struct Round {
     std::vector<ReshardMove> moves;  // in an order that sender and receiver share
-    bool is_local = true;            // nothing travels between any ranks
+    bool is_local = true;            // no rank sends anything
   };
-  // The rounds that touch a tensor: its destination has to exist from the first on, its source until the last is over.
+  // The rounds of a tensor. Its destination must exist from the first one on, its source until the last one is done.
   struct Lifetime {
     uint32_t first_round = 0;
     uint32_t last_round = 0;
   };
 
   std::vector<Round> rounds;
-  std::vector<Lifetime> lifetimes;  // by tensor, neither of the two ever descending
-  int64_t travelling_bytes = 0;     // over all rounds and ranks
+  std::vector<Lifetime> lifetimes;  // by tensor; first and last rounds never decrease
+  int64_t sent_bytes = 0;           // over all rounds and ranks
 };
 
-// Tensors go one after the other, so that few are held twice at a time; neighbours share the round between them. Every
-// element of every destination is written exactly once. `rank`: whose moves are kept, -1 for all. Throws if two layouts
-// of a tensor are of different shapes, or a single element is over budget.
+// Tensors move one after the other, so that few are held twice at a time; a tensor may start in the last round of the
+// previous one. Every element of every destination is written exactly once. Only moves of `rank` are kept, or all if it
+// is -1. Throws if the layouts of a tensor have different shapes, or if one element exceeds the budget.
 ReshardPlan plan_reshard(std::span<const ReshardTensor> tensors, const ReshardOptions& options, int rank);
 
 }  // namespace chassis

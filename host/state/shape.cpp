@@ -1,3 +1,4 @@
+// Checked arithmetic of shapes.
 #include "host/state/shape.hpp"
 
 #include "host/base/error.hpp"

@@ -1,4 +1,4 @@
-// Sizes, strides or an element's position: up to eight numbers kept inline, so that a million boxes cost no allocation.
+// Sizes, strides or the position of an element: up to eight numbers, stored inline so that boxes need no allocation.
 #pragma once
 
 #include <array>
@@ -31,10 +31,10 @@ class Shape {
   int32_t ndim_ = 0;
 };
 
-// Number of elements; refuses negative sizes and products beyond int64.
+// The number of elements. Throws a plugin error for a negative size, or if the product exceeds int64.
 int64_t numel(const Shape& shape);
 
-// Elements between neighbours along each dim, last dim fastest.
+// The elements between neighbours along each dim; the last dim is the fastest.
 Shape row_major_strides(const Shape& shape);
 
 // "[128256, 4096]"

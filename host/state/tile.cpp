@@ -1,3 +1,4 @@
+// Runs and dims of a copy by its strides.
 #include "host/state/tile.hpp"
 
 #include <numeric>
@@ -13,7 +14,12 @@ int fastest_dim(const Copy& copy, CopySide side) {
   return std::max(fastest, 0);
 }
 
-bool runs_agree(const Copy& copy) { return fastest_dim(copy, &Copy::from) == fastest_dim(copy, &Copy::to); }
+bool runs_agree(const Copy& copy) {
+  const Shape sizes = copy.box.sizes();
+  for (int d = sizes.ndim() - 1; d >= 0; --d)
+    if (sizes[d] > 1) return copy.from.strides[d] == 1 && copy.to.strides[d] == 1;
+  return true;
+}
 
 Copy in_order_of(CopySide side, const Copy& copy) {
   std::vector<int> order(static_cast<size_t>(copy.box.ndim()));

@@ -1,4 +1,4 @@
-// Copies between two sides that run along different dims, as a transposition does: cut into tiles, so that each side is
+// Copies whose sides do not run along the same dim, such as transpositions, are cut into tiles, so that each side is
 // read or written in runs.
 #pragma once
 
@@ -11,15 +11,18 @@ namespace chassis {
 
 using CopySide = StridedView Copy::*;
 
-// Whether neighbours of one side are neighbours of the other, so that for_each_run() finds runs.
+// Whether the last dim with several indices has stride 1 on both sides, so that for_each_run() finds runs. Otherwise
+// for_each_run() visits single elements: in a transposition, and also in part of one row of a tensor that is transposed
+// on disk.
 bool runs_agree(const Copy& copy);
-// The same copy with its dims in the order of one side, slowest first. Its box says no more than the sizes.
+// The same copy with its dims in the order of one side, slowest first. Only the sizes of its box have a meaning.
 Copy in_order_of(CopySide side, const Copy& copy);
-// The dim along which a side runs; 0 if nothing has more than one index.
+// The dim with the smallest stride on a side; 0 if no dim has several indices.
 int fastest_dim(const Copy& copy, CopySide side);
 
-// Calls visit(tile) for tiles that cover a copy whose runs do not agree: at most `from_run` elements where `from` runs,
-// `to_run` where `to` does. The dims of a tile are in the order of `packed`.
+// Calls visit(tile) for tiles that cover a copy whose runs do not agree: at most `from_run` elements along the fastest
+// dim of `from` and `to_run` along that of `to`; their product if both are the same dim. The dims of a tile are in the
+// order of `packed`.
 template <class Visit>
 void for_each_tile(const Copy& whole, CopySide packed, int64_t from_run, int64_t to_run, Visit&& visit) {
   if (whole.box.empty()) return;
@@ -27,7 +30,7 @@ void for_each_tile(const Copy& whole, CopySide packed, int64_t from_run, int64_t
   const Shape sizes = copy.box.sizes();
   Shape most = Shape::filled(sizes.ndim(), 1), at = Shape::filled(sizes.ndim(), 0);
   most[fastest_dim(copy, &Copy::from)] = from_run;
-  most[fastest_dim(copy, &Copy::to)] = to_run;
+  most[fastest_dim(copy, &Copy::to)] *= to_run;
   while (true) {
     Copy tile = copy;
     for (int d = 0; d < sizes.ndim(); ++d) {

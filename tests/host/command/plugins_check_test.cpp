@@ -61,10 +61,10 @@ TEST(PluginsCheck, FindsAnElementBehindOrBeforeAnOutput) {
   const Outcome far = check_wayward("one too far", {"--only", "numerics/guard-behind"});
   EXPECT_EQ(far.exit_code, 3) << far.output;
   EXPECT_HAS(far.output, "FAILED   numerics/guard-behind");
-  EXPECT_HAS(far.output, "wrote 4 bytes behind the end of a buffer of ");
+  EXPECT_HAS(far.output, "wrote 4 bytes past the end of a buffer of ");
   const Outcome early = check_wayward("one too early", {"--only", "numerics/guard-before"});
   EXPECT_EQ(early.exit_code, 3) << early.output;
-  EXPECT_HAS(early.output, "read or wrote 4 bytes before the begin of a buffer of ");
+  EXPECT_HAS(early.output, "read or wrote 4 bytes before the start of a buffer of ");
 }
 
 TEST(PluginsCheck, RefusesAMissingOrForeignFileAtOnce) {

@@ -174,7 +174,7 @@ TEST(OptimizerConformanceDeathTest, EndsAtTheFirstElementBehindAParameter) {
         for (const std::string& found : overwritten_guards()) std::fprintf(stderr, "%s\n", found.c_str());
         std::abort();
       },
-      "wrote 4 bytes behind the end of a buffer of 308 bytes|behind the end of a buffer");
+      "wrote 4 bytes past the end of a buffer of 308 bytes|past the end of a buffer");
 }
 
 TEST(OptimizerConformance, FindsAMemoryOfItsOwn) {

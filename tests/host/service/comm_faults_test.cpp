@@ -1,4 +1,4 @@
-// Processes that die, stop or leave in the middle of a collective: the others end with the reason, none hangs.
+// Processes that die, stop or exit during a collective: the others end with the reason, and none hangs.
 #include <gtest/gtest.h>
 
 #include "tests/support/expect_has.hpp"
@@ -31,7 +31,7 @@ TEST(Processes, EndWhenOneOfThemIsKilled) {
   }
 }
 
-TEST(Processes, EndWhenOneOfThemLeaves) {
+TEST(Processes, EndWhenOneOfThemExits) {
   const Outcome outcome = run("2", "exit", "1");
   EXPECT_EQ(outcome.exit_code, 5) << outcome.output;
   EXPECT_HAS(outcome.output, "rank 1 went away in all_reduce of 200000 f32 'gradient' (#101 of dp)");

@@ -1,4 +1,4 @@
-// A rank of comm_faults_test.cpp: `comm_rank_program spawn N WHAT RANK` starts N ranks that sum and gather until RANK
+// A rank of comm_faults_test.cpp. `comm_rank_program spawn N WHAT RANK` starts N ranks, which sum tensors until RANK
 // does WHAT.
 #include <signal.h>
 #include <unistd.h>

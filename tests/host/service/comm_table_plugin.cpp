@@ -1,5 +1,4 @@
-// The plugin's side of comm_table_test.cpp: chassis.comm/1 through the SDK, which the host's headers are kept apart
-// from.
+// The plugin's side of comm_table_test.cpp: calls chassis.comm/1 through the SDK, without the host's headers.
 #include <array>
 #include <numeric>
 #include <string>
@@ -11,7 +10,7 @@ namespace comm_table_plugin {
 
 using namespace chassis;
 
-// What went wrong; empty if nothing did.
+// Empty, or what went wrong.
 std::string use(const chassis_host_t* table, uint32_t num_ranks) {
   const Host host(table);
   const CommGroup all(host, {}), along(host, {"dp"});
@@ -25,7 +24,7 @@ std::string use(const chassis_host_t* table, uint32_t num_ranks) {
                             all_reduce(CHASSIS_DTYPE_F32, part.data(), sum.data(), 3, "sum", CHASSIS_REDUCE_AVG)};
   CommWork work = all.start(calls);
   work.wait();
-  work.wait();  // nothing the second time
+  work.wait();  // the second call does nothing
   if (!work.done()) return "a work that is not done";
   for (uint32_t r = 0; r < num_ranks; ++r) {
     if (whole[3 * r + 1] != static_cast<float>(r + 1)) return "a wrong part of rank " + std::to_string(r);
@@ -51,12 +50,12 @@ std::string use(const chassis_host_t* table, uint32_t num_ranks) {
       recv_from(CHASSIS_DTYPE_I64, &got, 1, "ring", static_cast<int32_t>((rank + num_ranks - 1) % num_ranks))};
   all.start(ring).wait();
   if (got != (rank + num_ranks - 1) % num_ranks) return "a wrong neighbour";
-  { const CommWork dropped = all.start(barrier("dropped")); }  // waits by itself
+  { const CommWork dropped = all.start(barrier("dropped")); }  // its destructor waits
   all.run(barrier("end"));
   return "";
 }
 
-// The status that `part` ends with, its code in front.
+// The code and the text of the status that `part` ends with.
 template <typename Part>
 std::string failure_of(Part&& part) {
   try {

@@ -1,4 +1,4 @@
-// chassis.comm/1 as a plugin uses it: comm_table_plugin.cpp.
+// chassis.comm/1 as a plugin uses it. The plugin's side is in comm_table_plugin.cpp.
 #include <gtest/gtest.h>
 
 #include "host/plugin/manifest.hpp"
@@ -38,7 +38,7 @@ class PluginSide {
 
 void on_ranks(int num_ranks, const std::function<void(Communicator&, const chassis_host_t*)>& body) {
   const auto ends = test::run_ranks(num_ranks, {}, [&](Communicator& communicator, test::RankPlugins& plugins) {
-    PluginSide before(plugins.services());  // an instance that was there first
+    PluginSide before(plugins.services());  // an instance that is older than the communicator
     plugins.services().set_communicator(&communicator);
     body(communicator, before.table());
     plugins.services().set_communicator(nullptr);
@@ -46,34 +46,34 @@ void on_ranks(int num_ranks, const std::function<void(Communicator&, const chass
   for (const test::RankEnd& end : ends) EXPECT_FALSE(end.failed) << end.text;
 }
 
-TEST(CommTable, CarriesOutWhatPluginsAskFor) {
+TEST(CommTable, RunsTheCallsOfAPlugin) {
   for (int num_ranks : {2, 3})
     on_ranks(num_ranks, [&](Communicator&, const chassis_host_t* host) {
       EXPECT_EQ(comm_table_plugin::use(host, static_cast<uint32_t>(num_ranks)), "");
     });
 }
 
-TEST(CommTable, SaysWhatIsWrong) {
+TEST(CommTable, ReportsInvalidCalls) {
   on_ranks(2, [](Communicator& communicator, const chassis_host_t* host) {
     double one[] = {1.0};
-    communicator.sum(communicator.group({}), one,
-                     "connect");  // a rank that leaves at its refusal would be missed otherwise
+    // Otherwise a rank that ends after its refusal is missing when the group is formed.
+    communicator.sum(communicator.group({}), one, "connect");
     EXPECT_EQ(comm_table_plugin::unknown_axis(host),
               std::to_string(CHASSIS_NOT_FOUND) + " the mesh has no axis 'tp'; it is dp=2");
     EXPECT_HAS(comm_table_plugin::malformed_call(host), "all_gather 'nothing': dtype 0 is unknown");
   });
 }
 
-TEST(CommTable, ARankThatCanNotGoOnStopsAll) {
+TEST(CommTable, StopsAllRanksIfOneFails) {
   on_ranks(3, [](Communicator& communicator, const chassis_host_t* host) {
     EXPECT_EQ(comm_table_plugin::agree(host, 7), "no failure");
-    const std::string said = comm_table_plugin::agree(host, 1);
-    EXPECT_HAS(said, std::to_string(CHASSIS_RESOURCE_EXHAUSTED) + " ");
-    EXPECT_HAS(said, communicator.rank() == 1 ? "no room on rank 1" : "rank 1: stub: no room on rank 1");
+    const std::string failure = comm_table_plugin::agree(host, 1);
+    EXPECT_HAS(failure, std::to_string(CHASSIS_RESOURCE_EXHAUSTED) + " ");
+    EXPECT_HAS(failure, communicator.rank() == 1 ? "no room on rank 1" : "rank 1: stub: no room on rank 1");
   });
 }
 
-TEST(CommTable, IsNotThereWithoutACommunicator) {
+TEST(CommTable, IsNotOfferedWithoutACommunicator) {
   test::RankPlugins plugins;
   PluginSide side(plugins.services());
   EXPECT_HAS(comm_table_plugin::without_service(side.table()), "this host has no service chassis.comm/1");
@@ -88,7 +88,7 @@ TEST(CommTable, IsNotThereWithoutACommunicator) {
     plugins.services().attach(context);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_HAS(error.what(), "requires chassis.comm/1, and no ranks are connected");
+    EXPECT_HAS(error.what(), "requires chassis.comm/1, but no ranks are connected");
   }
 }
 

@@ -1,4 +1,4 @@
-// Works on streams, which nobody waits for: released when done, given up when a rank fails or the deadline is over.
+// Works that a stream waits for are released when done, and aborted when a rank fails or the deadline passes.
 #include "host/service/comm_watch.hpp"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A backend whose works are done when the test says so. The instance is there for its name.
+// A backend whose works are done when the test sets `done`. The plugin instance is only used for its name.
 struct Stub {
   std::atomic<bool> done = false;
   std::atomic<int> num_released = 0, num_aborted = 0;
@@ -43,7 +43,7 @@ void wait_until(const std::function<bool()>& ready) {
 
 class Watch : public testing::Test {
  protected:
-  // A watch of this rank with one work of a group of both ranks.
+  // Calls `body` with a watch of this rank that has one work, of the group of both ranks.
   void with_watch(World& world, const std::function<void(StreamWatch&, Flights&, Stub&)>& body) {
     test::RankPlugins plugins;
     const auto instance = plugins.make("comm", "fake");
@@ -82,12 +82,12 @@ TEST_F(Watch, ReleasesWorksThatAreDone) {
   });
 }
 
-TEST_F(Watch, ReleasesWhatIsLeftAtTheEnd) {
+TEST_F(Watch, ReleasesRemainingWorksAtTheEnd) {
   World world;
   with_watch(world, [](StreamWatch&, Flights&, Stub&) {});
 }
 
-TEST_F(Watch, GivesUpWhenTheDeadlineIsOver) {
+TEST_F(Watch, AbortsAfterTheDeadline) {
   std::thread other([&] {
     World world(test::test_launch(1, 2, server_.port()), 30s);
     EXPECT_THROW(world.wait_for([] { return false; }, [] { return "nobody failed"; }), RemoteError);
@@ -110,7 +110,7 @@ TEST_F(Watch, GivesUpWhenTheDeadlineIsOver) {
   }
 }
 
-TEST_F(Watch, GivesUpWhenAnotherRankFails) {
+TEST_F(Watch, AbortsWhenAnotherRankFails) {
   std::thread other([&] {
     World world(test::test_launch(1, 2, server_.port()), 30s);
     world.report_failure(Error(ExitCode::kNumeric, "loss is nan"));

@@ -1,3 +1,4 @@
+// Devices: how they are chosen, their memory and their threads.
 #include "host/service/device.hpp"
 
 #include <gtest/gtest.h>
@@ -9,14 +10,14 @@
 namespace chassis {
 namespace {
 
-TEST(Device, ChoosesTheProcessorWhenAsked) { EXPECT_EQ(choose_device("cpu").text(), "cpu"); }
+TEST(Device, CanBeTheCpu) { EXPECT_EQ(choose_device("cpu").text(), "cpu"); }
 
-TEST(Device, AutoTakesCudaOnlyWhereItWorks) {
+TEST(Device, IsCudaByDefaultIfCudaWorks) {
   const Device device = choose_device("auto");
   EXPECT_EQ(device.type == Device::Type::kCuda, load_cuda().empty());
 }
 
-TEST(Device, SaysWhyCudaCanNotBeHad) {
+TEST(Device, ReportsWhyCudaIsNotAvailable) {
   if (load_cuda().empty()) GTEST_SKIP() << "this machine has CUDA";
   try {
     choose_device("cuda");
@@ -29,14 +30,14 @@ TEST(Device, SaysWhyCudaCanNotBeHad) {
 
 TEST(Device, RefusesAnUnknownName) { EXPECT_THROW(choose_device("tpu"), Error); }
 
-TEST(Device, KnowsTheMachinesMemory) {
+TEST(Device, ReportsTheMachinesMemory) {
   const DeviceMemory memory = device_memory({});
   EXPECT_GT(memory.total_bytes, 0u);
   EXPECT_LE(memory.free_bytes, memory.total_bytes);
   EXPECT_GT(peak_resident_bytes(), 0u);
 }
 
-TEST(CudaFacts, AreNoneOnTheProcessor) { EXPECT_FALSE(cuda_facts({})); }
+TEST(CudaFacts, AreNoneOnTheCpu) { EXPECT_FALSE(cuda_facts({})); }
 
 TEST(CudaFactsGpu, AreThoseOfTheDevice) {
   ASSERT_EQ(load_cuda(), "");
@@ -46,7 +47,7 @@ TEST(CudaFactsGpu, AreThoseOfTheDevice) {
   EXPECT_GE(facts->sm, 70);
 }
 
-TEST(PinnedMemoryGpu, IsReachedByTheDeviceAndCounted) {
+TEST(PinnedMemoryGpu, IsCopiedToTheDeviceAndCounted) {
   ASSERT_EQ(load_cuda(), "");
   const auto live = [] { return memory_usage().of(MemoryCategory::kGradients).live_bytes; };
   const uint64_t before = live();

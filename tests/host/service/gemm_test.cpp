@@ -1,4 +1,4 @@
-// chassis.gemm/1 beside a naive product in double precision, through its table.
+// chassis.gemm/1, called through its table and compared with a naive product in double precision.
 #include "host/service/gemm.hpp"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// Rows of a matrix in fp32 or bf16, ld elements apart; what lies between them must stay as it is.
+// A matrix in fp32 or bf16 whose rows are `ld` elements apart. The gaps between rows must not change.
 class Matrix {
  public:
   Matrix(uint32_t dtype, int64_t rows, int64_t columns, int64_t gap)
@@ -118,7 +118,7 @@ class Operands {
     return p;
   }
 
-  // Runs `product`; every element of c must then be that of a product in fp64, as far as c's dtype can say.
+  // Runs `product` and compares every element of c with a product in fp64, within the precision of c's dtype.
   template <typename Product>
   void expect_product(Product&& product) {
     const Matrix before = c;
@@ -161,7 +161,7 @@ class Gemm : public testing::Test {
     instance_ = services_.attach(context);
     table_ = static_cast<const chassis_gemm_t*>(instance_->get(CHASSIS_GEMM_ID));
   }
-  // "" for none; the code comes first.
+  // The code and the text of the status; empty if there is none.
   std::string run(const chassis_gemm_problem_t& problem) {
     chassis_status_t* status = table_->run(table_, &problem);
     if (!status) return "";
@@ -191,7 +191,7 @@ TEST_F(Gemm, IsTheProductInEveryTransposition) {
         }
 }
 
-TEST_F(Gemm, TakesEachOfTheThreeInEitherDtype) {
+TEST_F(Gemm, TakesEveryMatrixInEitherDtype) {
   for (uint32_t flags = 0; flags < 4; ++flags)
     for (int dtypes = 1; dtypes < 8; ++dtypes)
       for (const float beta : {0.0f, 1.0f}) {
@@ -209,13 +209,13 @@ TEST_F(Gemm, TakesEachOfTheThreeInEitherDtype) {
       }
 }
 
-// Whatever this processor would take.
-TEST_F(Gemm, Bf16IsTheSameProductInBothWays) {
-  if (!has_bf16_library()) GTEST_SKIP() << "this LibTorch exports no product of bf16";
+// Whichever method this CPU would use.
+TEST_F(Gemm, ComputesTheSameBf16ProductByBothMethods) {
+  if (!has_native_bf16()) GTEST_SKIP() << "this LibTorch exports no bf16 product";
   for (uint32_t flags = 0; flags < 4; ++flags)
     for (const float beta : {0.0f, 1.0f})
-      for (const Bf16Way way : {Bf16Way::kLibrary, Bf16Way::kWidened}) {
-        SCOPED_TRACE(testing::Message() << flags << " beta " << beta << " way " << static_cast<int>(way));
+      for (const Bf16Method method : {Bf16Method::kNative, Bf16Method::kWidened}) {
+        SCOPED_TRACE(testing::Message() << flags << " beta " << beta << " method " << static_cast<int>(method));
         Operands operands({.m = 67,
                            .n = 41,
                            .k = 129,
@@ -224,11 +224,11 @@ TEST_F(Gemm, Bf16IsTheSameProductInBothWays) {
                            .b_dtype = CHASSIS_DTYPE_BF16,
                            .beta = beta,
                            .gap = 5});
-        operands.expect_product([&](const chassis_gemm_problem_t& problem) { gemm(problem, way); });
+        operands.expect_product([&](const chassis_gemm_problem_t& problem) { gemm(problem, method); });
       }
 }
 
-TEST_F(Gemm, WithoutTermsScalesAndWithoutElementsDoesNothing) {
+TEST_F(Gemm, ScalesCIfKIs0AndDoesNothingIfCIsEmpty) {
   expect_product({.m = 3, .n = 4, .k = 0, .beta = 0});
   expect_product({.m = 3, .n = 4, .k = 0, .beta = 0.5f});
   expect_product({.m = 3, .n = 4, .k = 0, .a_dtype = CHASSIS_DTYPE_BF16, .b_dtype = CHASSIS_DTYPE_BF16, .beta = 1});
@@ -239,7 +239,7 @@ TEST_F(Gemm, WithoutTermsScalesAndWithoutElementsDoesNothing) {
   EXPECT_EQ(run(nothing), "");
 }
 
-TEST_F(Gemm, RefusesInWordsAndLeavesCAsItWas) {
+TEST_F(Gemm, RefusesInvalidProblemsAndLeavesCUnchanged) {
   Operands operands({.m = 3, .n = 4, .k = 5, .beta = 1});
   const Matrix before = operands.c;
   const auto refusal = [&](auto change) {
@@ -256,7 +256,7 @@ TEST_F(Gemm, RefusesInWordsAndLeavesCAsItWas) {
   EXPECT_HAS(refusal([](P& p) { p.flags = CHASSIS_GEMM_TRANSPOSE_B; }),
              "3 gemm: ldb = 4 is less than the 5 elements of a row of b");
   EXPECT_HAS(refusal([](P& p) { p.ldc = 0; }), "3 gemm: ldc = 0 is less than the 4 elements of a row of c");
-  EXPECT_HAS(refusal([](P& p) { p.ldc = INT64_MAX / 2; }), "more bytes than a number of 64 bits");
+  EXPECT_HAS(refusal([](P& p) { p.ldc = INT64_MAX / 2; }), "more bytes than fit in 64 bits");
   EXPECT_HAS(refusal([](P& p) { p.b = nullptr; }), "3 gemm: b is NULL");
   EXPECT_HAS(refusal([](P& p) { p.c = nullptr; }), "3 gemm: c is NULL");
   EXPECT_HAS(refusal([](P& p) { p.c = const_cast<void*>(p.a); }), "3 gemm: c overlaps a");
@@ -267,7 +267,7 @@ TEST_F(Gemm, RefusesInWordsAndLeavesCAsItWas) {
     for (int64_t j = 0; j < 4; ++j) EXPECT_EQ(operands.c.at(i, j), before.at(i, j));
 }
 
-TEST_F(Gemm, SaysWhatItsCopiesTake) {
+TEST_F(Gemm, ReportsTheBytesOfItsCopies) {
   const auto scratch = [&](const Case& c) {
     const chassis_gemm_problem_t problem = Operands(c).problem();
     return table_->scratch_bytes(table_, &problem);

@@ -1,4 +1,4 @@
-// Buffers beside a page that nobody may touch. In processes of their own: a process that guards its memory goes on so.
+// Buffers beside a guard page. Each test runs in its own process, since guards cannot be turned off.
 #include "host/service/guarded_memory.hpp"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ Tensor floats(int64_t count) {
   return Tensor::empty(sizes, Dtype::f32);
 }
 
-// What happens to a buffer of so many floats when element `at` is written; ends the process either way.
+// Writes element `at` of a buffer of `count` floats and ends the process.
 void write_at(MemoryGuard guard, int64_t count, int64_t at) {
   install_memory_allocator();
   guard_memory(guard);
@@ -32,24 +32,24 @@ void write_at(MemoryGuard guard, int64_t count, int64_t at) {
   std::_Exit(3);
 }
 
-TEST(GuardedMemoryDeathTest, EndsWhatTouchesThePageBehindABuffer) {
-  EXPECT_DEATH(write_at(MemoryGuard::kBehind, 32, 32), "read or wrote 1 byte behind the end of a buffer of 128 bytes");
-  EXPECT_DEATH(write_at(MemoryGuard::kBehind, 2048, 2048), "behind the end of a buffer of 8192 bytes");
+TEST(GuardedMemoryDeathTest, EndsAtAnAccessPastABuffer) {
+  EXPECT_DEATH(write_at(MemoryGuard::kBehind, 32, 32), "read or wrote 1 byte past the end of a buffer of 128 bytes");
+  EXPECT_DEATH(write_at(MemoryGuard::kBehind, 2048, 2048), "past the end of a buffer of 8192 bytes");
 }
 
-TEST(GuardedMemoryDeathTest, TellsWhatWasWrittenUpToThatPage) {
+TEST(GuardedMemoryDeathTest, ReportsWritesBetweenABufferAndTheGuardPage) {
   EXPECT_EXIT(write_at(MemoryGuard::kBehind, 33, 33), testing::ExitedWithCode(3),
-              "wrote 4 bytes behind the end of a buffer of 132 bytes\nwent on");
+              "wrote 4 bytes past the end of a buffer of 132 bytes\nwent on");
   EXPECT_EXIT(write_at(MemoryGuard::kBefore, 32, 33), testing::ExitedWithCode(3),
-              "wrote 8 bytes behind the end of a buffer of 128 bytes\nwent on");
+              "wrote 8 bytes past the end of a buffer of 128 bytes\nwent on");
 }
 
-TEST(GuardedMemoryDeathTest, EndsWhatTouchesThePageBeforeABuffer) {
+TEST(GuardedMemoryDeathTest, EndsAtAnAccessBeforeABuffer) {
   EXPECT_DEATH(write_at(MemoryGuard::kBefore, 32, -1),
-               "read or wrote 4 bytes before the begin of a buffer of 128 bytes");
+               "read or wrote 4 bytes before the start of a buffer of 128 bytes");
 }
 
-TEST(GuardedMemoryDeathTest, LetsBuffersBeUsedToTheirEnds) {
+TEST(GuardedMemoryDeathTest, AllowsAccessToAllOfABuffer) {
   EXPECT_EXIT(write_at(MemoryGuard::kBehind, 33, 32), testing::ExitedWithCode(3), "^went on");
   EXPECT_EXIT(write_at(MemoryGuard::kBefore, 33, 0), testing::ExitedWithCode(3), "^went on");
 }

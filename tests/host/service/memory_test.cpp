@@ -1,3 +1,4 @@
+// The allocator's counters, cache and limit.
 #include "host/service/memory.hpp"
 
 #include <gtest/gtest.h>
@@ -52,7 +53,7 @@ TEST_F(Memory, CountsByCategory) {
   EXPECT_EQ(memory_usage().of(MemoryCategory::kParameters).peak_bytes, 3u * kMiB);
 }
 
-TEST_F(Memory, KnowsWhatThePeakWasMadeOf) {
+TEST_F(Memory, ReportsCategoriesAtThePeak) {
   MemoryTag tag(MemoryCategory::kActivations);
   Tensor a = bytes(8 * kMiB);
   a.reset();
@@ -67,7 +68,7 @@ TEST_F(Memory, KnowsWhatThePeakWasMadeOf) {
   EXPECT_EQ(sum, usage.peak_bytes);
 }
 
-TEST_F(Memory, TagsByPlugin) {
+TEST_F(Memory, CountsByPlugin) {
   const uint16_t owner = memory_owner("some_plugin");
   EXPECT_EQ(memory_owner("some_plugin"), owner);
   const MemoryTag tag(MemoryCategory::kWorkspace, owner);
@@ -88,7 +89,7 @@ TEST_F(Memory, ReusesLargeBlocks) {
   EXPECT_EQ(memory_usage().cached_bytes, 0u);
 }
 
-TEST_F(Memory, GivesTheCacheBack) {
+TEST_F(Memory, ReturnsTheCacheToTheSystem) {
   bytes(6 * kMiB);
   EXPECT_GT(memory_usage().cached_bytes, 0u);
   drop_memory_cache();
@@ -98,7 +99,7 @@ TEST_F(Memory, GivesTheCacheBack) {
   EXPECT_EQ(memory_usage().cached_bytes, 0u);
 }
 
-// Blocks of ever new sizes must not pile up in the cache: the process stays near its peak of live bytes.
+// Blocks of many sizes must not accumulate in the cache: the process stays near its peak of live bytes.
 TEST_F(Memory, CachingCostsLittleBeyondThePeak) {
   for (int64_t i = 0; i < 50; ++i) bytes((8 + i * 3) * kMiB);
   const MemoryUsage usage = memory_usage();
@@ -118,7 +119,7 @@ TEST_F(Memory, MovesATensorToAnotherCategory) {
   EXPECT_EQ(live(MemoryCategory::kGradients), 2u * kMiB);
 }
 
-TEST_F(Memory, SaysWhatIsLiveWhenItRunsOut) {
+TEST_F(Memory, ReportsWhatIsLiveWhenOutOfMemory) {
   MemoryTag tag(MemoryCategory::kActivations);
   const Tensor held = bytes(16 * kMiB);
   set_memory_limit(memory_usage().live_bytes + kMiB);

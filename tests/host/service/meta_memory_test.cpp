@@ -1,3 +1,4 @@
+// What meta tensors, their views and their copies are counted as.
 #include "host/service/meta_memory.hpp"
 
 #include <gtest/gtest.h>
@@ -23,7 +24,7 @@ class MetaMemory : public testing::Test {
   static uint64_t peak(Device device = kMetaDevice) { return meta_memory_usage(device).peak_bytes; }
 };
 
-TEST_F(MetaMemory, CountsTensorsThatTakeNone) {
+TEST_F(MetaMemory, CountsTensorsWithoutMemory) {
   const uint64_t resident = memory_usage().live_bytes;
   {
     MemoryTag tag(MemoryCategory::kParameters);
@@ -36,7 +37,7 @@ TEST_F(MetaMemory, CountsTensorsThatTakeNone) {
   EXPECT_EQ(peak(), uint64_t{4} << 40);
 }
 
-TEST_F(MetaMemory, ViewsTakeNothingAndKeepTheWholeAlive) {
+TEST_F(MetaMemory, CountsNothingForViewsWhichKeepTheWholeAlive) {
   Tensor part;
   {
     const Tensor whole = floats(kMiB);
@@ -49,7 +50,7 @@ TEST_F(MetaMemory, ViewsTakeNothingAndKeepTheWholeAlive) {
   EXPECT_EQ(live(), 0u);
 }
 
-TEST_F(MetaMemory, CopiesFillsAndSumsTakeNothing) {
+TEST_F(MetaMemory, CountsNothingForOperationsInPlace) {
   const Tensor a = floats(kMiB), b = floats(kMiB);
   const uint64_t before = live();
   reset_peak_meta_memory();
@@ -62,7 +63,7 @@ TEST_F(MetaMemory, CopiesFillsAndSumsTakeNothing) {
   EXPECT_EQ(peak(), before);
 }
 
-TEST_F(MetaMemory, CopiesOfDifferentDtypesTakeNothing) {
+TEST_F(MetaMemory, CountsNothingForCastsInPlace) {
   const Tensor a = floats(kMiB), b = a.to(Dtype::bf16);
   EXPECT_EQ(live(), 6u * kMiB);
   a.copy_from(b);
@@ -70,7 +71,7 @@ TEST_F(MetaMemory, CopiesOfDifferentDtypesTakeNothing) {
   EXPECT_EQ(peak(), 6u * kMiB);
 }
 
-TEST_F(MetaMemory, HostMemoryHasAnAccountOfItsOwn) {
+TEST_F(MetaMemory, CountsHostMemorySeparately) {
   const Tensor offloaded = floats(kMiB, kMetaHost);
   EXPECT_EQ(offloaded.device(), kMetaHost);
   EXPECT_EQ(live(kMetaHost), 4u * kMiB);
@@ -86,7 +87,7 @@ TEST_F(MetaMemory, HostMemoryHasAnAccountOfItsOwn) {
   EXPECT_EQ(live(), 4u * kMiB);
 }
 
-TEST_F(MetaMemory, RetaggingMovesTheBytes) {
+TEST_F(MetaMemory, MovesRetaggedBytes) {
   const Tensor sum = floats(kMiB);
   retag_memory(sum.narrow(0, 0, 5), MemoryCategory::kGradients);
   const MemoryUsage usage = meta_memory_usage(kMetaDevice);
@@ -95,7 +96,7 @@ TEST_F(MetaMemory, RetaggingMovesTheBytes) {
   EXPECT_EQ(usage.live_bytes, 4u * kMiB);
 }
 
-TEST_F(MetaMemory, ChargesCountWhileTheyLive) {
+TEST_F(MetaMemory, CountsChargesWhileTheyExist) {
   {
     const MemoryCharge scratch(123, MemoryCategory::kWorkspace, kMetaHost);
     EXPECT_EQ(meta_memory_usage(kMetaHost).of(MemoryCategory::kWorkspace).live_bytes, 123u);

@@ -1,3 +1,4 @@
+// The store of metrics.
 #include "host/service/metrics.hpp"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Philox and the random streams.
 #include "host/service/rng.hpp"
 
 #include <gtest/gtest.h>
@@ -11,7 +12,7 @@
 namespace chassis {
 namespace {
 
-// Known answers of Random123, the authors' own library.
+// Known answers from Random123, the authors' own library.
 TEST(Philox, GivesTheKnownAnswers) {
   using Words = std::array<uint32_t, 4>;
   EXPECT_EQ(philox4x32({0, 0, 0, 0}, {0, 0}), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
@@ -21,15 +22,15 @@ TEST(Philox, GivesTheKnownAnswers) {
             (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
-TEST(Philox, UniformIsTheTopOfItsWords) {
+TEST(Philox, MakesUniformNumbersOfTheTop24Bits) {
   float out[4];
   philox_uniform(0x299f31d0a4093822, 8, 4, out);
   const auto words = philox4x32({2, 0, 0, 0}, {0xa4093822, 0x299f31d0});
   for (int i = 0; i < 4; ++i) EXPECT_EQ(out[i], static_cast<float>(words[i] >> 8) * 0x1p-24f);
 }
 
-// The same bits on every machine and with every compiler: a run started anywhere starts with these weights.
-TEST(Philox, IsTheSameEverywhere) {
+// The bits must be the same on every machine and with every compiler, since initial weights are made of them.
+TEST(Philox, HasTheSameBitsOnEveryMachine) {
   constexpr uint64_t key = 0x0123456789abcdef;
   constexpr float uniform[] = {0x1.48f834p-2f, 0x1.95005p-2f,  0x1.6533b4p-1f, 0x1.ef9c52p-1f,
                                0x1.047996p-1f, 0x1.3fbf8cp-2f, 0x1.a8fe6p-4f,  0x1.5860fp-1f,
@@ -46,7 +47,7 @@ TEST(Philox, IsTheSameEverywhere) {
   for (int i = 0; i < 16; ++i) EXPECT_EQ(out[i], normal[i]) << i;
 }
 
-TEST(Rng, AnyPartOfAStreamIsTheSameAsInTheWhole) {
+TEST(Rng, MakesAnyPartOfAStreamAsInTheWhole) {
   std::vector<float> whole(100'003);
   random_normal(1, "lm_head.weight", 0, whole);
   for (auto [begin, count] : {std::pair<uint64_t, uint64_t>{0, 1}, {1, 2}, {3, 300}, {255, 257}, {777, 99'000}}) {
@@ -66,7 +67,7 @@ TEST(Rng, DoesNotDependOnTheNumberOfThreads) {
   EXPECT_EQ(many, one);
 }
 
-TEST(Rng, StreamsDifferByNameAndSeed) {
+TEST(Rng, HasOtherStreamsForOtherNamesAndSeeds) {
   std::vector<float> a(64), b(64), c(64);
   random_uniform(1, "a", 0, a);
   random_uniform(1, "b", 0, b);

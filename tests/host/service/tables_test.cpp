@@ -1,4 +1,4 @@
-// The services as a plugin sees them, through their C tables.
+// The services as a plugin calls them, through their C tables.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -47,7 +47,7 @@ class Tables : public testing::Test {
   const Table* table(const char* id) {
     return static_cast<const Table*>(instance_->get(id));
   }
-  // The text of a failure; "" for none.
+  // The text of a failure; empty if there is none.
   static std::string text(chassis_status_t* status) {
     std::string out = status ? status_text(status) : "";
     if (status) status_release(status);
@@ -90,7 +90,7 @@ TEST_F(Tables, AreOfferedByName) {
   EXPECT_EQ(services_.torch_version().substr(0, 2), "2.");
 }
 
-TEST_F(Tables, TensorsAreLookedAtWithoutLibTorch) {
+TEST_F(Tables, DescribeATensorWithoutLibTorch) {
   const auto* tensors = table<chassis_tensor_service_t>(CHASSIS_TENSOR_ID);
   chassis_tensor_t tensor = matrix(2, 3, 1.5f);
   chassis_tensor_view_t view{};
@@ -104,7 +104,7 @@ TEST_F(Tables, TensorsAreLookedAtWithoutLibTorch) {
   release(tensor);
 }
 
-TEST_F(Tables, AViewNeverWritesBeyondTheCallersStruct) {
+TEST_F(Tables, FillAViewOnlyUpToTheCallersStructSize) {
   const auto* tensors = table<chassis_tensor_service_t>(CHASSIS_TENSOR_ID);
   chassis_tensor_t tensor = matrix(2, 3, 0);
   chassis_tensor_view_t view;
@@ -116,7 +116,7 @@ TEST_F(Tables, AViewNeverWritesBeyondTheCallersStruct) {
   release(tensor);
 }
 
-TEST_F(Tables, TheLedgerKnowsWhatAPluginHolds) {
+TEST_F(Tables, CountTheTensorsThatAPluginHolds) {
   const auto* tensors = table<chassis_tensor_service_t>(CHASSIS_TENSOR_ID);
   EXPECT_EQ(instance_->live_tensors(), 0);
   chassis_tensor_t first = matrix(1, 1, 0), second = nullptr;
@@ -128,7 +128,7 @@ TEST_F(Tables, TheLedgerKnowsWhatAPluginHolds) {
   EXPECT_EQ(instance_->live_tensors(), 0);
 }
 
-TEST_F(Tables, AReleaseOfWhatIsNotOwnedIsCountedAndIgnored) {
+TEST_F(Tables, CountAndIgnoreTheReleaseOfATensorNotOwned) {
   const int64_t sizes[] = {2};
   const Tensor hosts = Tensor::zeros(sizes, Dtype::f32);
   release(hosts.handle());
@@ -139,7 +139,7 @@ TEST_F(Tables, AReleaseOfWhatIsNotOwnedIsCountedAndIgnored) {
   EXPECT_TRUE(counted);
 }
 
-TEST_F(Tables, ImpossibleTensorsAreErrors) {
+TEST_F(Tables, RefuseInvalidShapesAndDtypes) {
   const auto* tensors = table<chassis_tensor_service_t>(CHASSIS_TENSOR_ID);
   const int64_t negative[] = {-1};
   chassis_tensor_t out = nullptr;
@@ -148,7 +148,7 @@ TEST_F(Tables, ImpossibleTensorsAreErrors) {
   EXPECT_EQ(out, nullptr);
 }
 
-TEST_F(Tables, MemoryOfAPluginIsReleasedWithTheLastHandle) {
+TEST_F(Tables, ReleaseMemoryOfAPluginWithTheLastHandle) {
   const auto* tensors = table<chassis_tensor_service_t>(CHASSIS_TENSOR_ID);
   float data[] = {1, 2, 3, 4};
   int released = 0;
@@ -164,7 +164,7 @@ TEST_F(Tables, MemoryOfAPluginIsReleasedWithTheLastHandle) {
   EXPECT_EQ(released, 1);
 }
 
-TEST_F(Tables, DlpackGoesThereAndBack) {
+TEST_F(Tables, ConvertToDlpackAndBack) {
   const auto* tensors = table<chassis_tensor_service_t>(CHASSIS_TENSOR_ID);
   chassis_tensor_t tensor = matrix(2, 2, 4), back = nullptr;
   DLManagedTensorVersioned* dlpack = nullptr;
@@ -175,7 +175,7 @@ TEST_F(Tables, DlpackGoesThereAndBack) {
   release(back);
 }
 
-TEST_F(Tables, OperatorsAreCalledByName) {
+TEST_F(Tables, CallOperatorsByName) {
   const auto* dispatch = table<chassis_dispatch_t>(CHASSIS_DISPATCH_ID);
   const chassis_operator_t* mm = nullptr;
   ASSERT_EQ(text(dispatch->find(dispatch, str("aten::mm"), &mm)), "");
@@ -188,7 +188,7 @@ TEST_F(Tables, OperatorsAreCalledByName) {
   for (chassis_tensor_t tensor : {a, b, result.value.tensor}) release(tensor);
 }
 
-TEST_F(Tables, SeveralResultsAndListsComeBack) {
+TEST_F(Tables, ReturnSeveralResultsAndLists) {
   const auto* dispatch = table<chassis_dispatch_t>(CHASSIS_DISPATCH_ID);
   const chassis_operator_t *topk = nullptr, *split = nullptr;
   ASSERT_EQ(text(dispatch->find(dispatch, str("aten::topk"), &topk)), "");
@@ -213,14 +213,14 @@ TEST_F(Tables, SeveralResultsAndListsComeBack) {
   EXPECT_EQ(instance_->live_tensors(), 0);
 }
 
-TEST_F(Tables, AnOperatorMustStandInTheManifest) {
+TEST_F(Tables, RefuseAnOperatorThatIsNotInTheManifest) {
   const auto* dispatch = table<chassis_dispatch_t>(CHASSIS_DISPATCH_ID);
   const chassis_operator_t* op = nullptr;
   EXPECT_NE(text(dispatch->find(dispatch, str("aten::bmm"), &op)).find("not declared in the manifest"),
             std::string::npos);
 }
 
-TEST_F(Tables, AnotherSchemaIsRefusedWithBothTexts) {
+TEST_F(Tables, RefuseAnotherSchemaAndNameBoth) {
   Manifest other = manifest_;
   other.operators = {"aten::mm(Tensor self, Tensor mat2, int extra) -> Tensor"};
   try {
@@ -236,7 +236,7 @@ TEST_F(Tables, AnotherSchemaIsRefusedWithBothTexts) {
   EXPECT_THROW(services_.check_operators(other), Error);
 }
 
-TEST_F(Tables, FailuresOfOperatorsNameThemAndTheirTensors) {
+TEST_F(Tables, NameTheOperatorAndItsTensorsInAFailure) {
   const auto* dispatch = table<chassis_dispatch_t>(CHASSIS_DISPATCH_ID);
   const chassis_operator_t* mm = nullptr;
   ASSERT_EQ(text(dispatch->find(dispatch, str("aten::mm"), &mm)), "");
@@ -246,15 +246,15 @@ TEST_F(Tables, FailuresOfOperatorsNameThemAndTheirTensors) {
   const std::string wrong_shape = text(dispatch->call(dispatch, mm, arguments, 2, &result, 1));
   EXPECT_NE(wrong_shape.find("aten::mm"), std::string::npos) << wrong_shape;
   EXPECT_NE(wrong_shape.find("Float[2, 3]"), std::string::npos) << wrong_shape;
-  EXPECT_NE(text(dispatch->call(dispatch, mm, arguments, 1, &result, 1)), "");  // an argument is missing
+  EXPECT_NE(text(dispatch->call(dispatch, mm, arguments, 1, &result, 1)), "");  // too few arguments
   arguments[1] = boxed(int64_t{1});
-  EXPECT_NE(text(dispatch->call(dispatch, mm, arguments, 2, &result, 1)), "");  // of the wrong type
+  EXPECT_NE(text(dispatch->call(dispatch, mm, arguments, 2, &result, 1)), "");  // an argument of the wrong type
   EXPECT_NE(text(dispatch->call(dispatch, mm, arguments, 2, &result, 0)), "");
   release(a);
   release(b);
 }
 
-TEST_F(Tables, OptionsAreReadByType) {
+TEST_F(Tables, ReadOptionsByType) {
   const auto* options = table<chassis_options_t>(CHASSIS_OPTIONS_ID);
   double lr = 0;
   int64_t steps = 0;
@@ -278,7 +278,7 @@ TEST_F(Tables, OptionsAreReadByType) {
   EXPECT_EQ(code(options->get_int(options, str("nothing"), &steps)), CHASSIS_NOT_FOUND);
 }
 
-TEST_F(Tables, ScratchMemoryIsCounted) {
+TEST_F(Tables, CountScratchMemory) {
   const auto* memory = table<chassis_memory_t>(CHASSIS_MEMORY_ID);
   void* data = nullptr;
   EXPECT_EQ(text(memory->alloc(memory, 1 << 20, &data)), "");
@@ -290,7 +290,7 @@ TEST_F(Tables, ScratchMemoryIsCounted) {
   EXPECT_LE(live, peak);
 }
 
-TEST_F(Tables, LoopsCoverTheirRangeOnce) {
+TEST_F(Tables, RunEveryIndexOfALoopOnce) {
   const auto* task = table<chassis_task_t>(CHASSIS_TASK_ID);
   EXPECT_GE(task->num_threads(task), 1u);
   std::vector<std::atomic<int>> seen(1000);
@@ -304,7 +304,7 @@ TEST_F(Tables, LoopsCoverTheirRangeOnce) {
   task->parallel_for(task, 0, 1, [](void*, int64_t, int64_t) { FAIL(); }, nullptr);
 }
 
-TEST_F(Tables, DieWhereAThreadCallsWhatIsForTheStep) {
+TEST_F(Tables, DieIfAnotherThreadCallsAFunctionOfTheStep) {
 #ifdef CHASSIS_THREAD_ROLES
   const auto* task = table<chassis_task_t>(CHASSIS_TASK_ID);
   const auto* metrics = table<chassis_metrics_t>(CHASSIS_METRICS_ID);
@@ -317,18 +317,18 @@ TEST_F(Tables, DieWhereAThreadCallsWhatIsForTheStep) {
   EXPECT_DEATH(task->parallel_for(task, 1, 1, in_a_chunk, const_cast<chassis_metrics_t*>(metrics)),
                "chassis.metrics/1 set is called by a thread that may not call it");
 #else
-  GTEST_SKIP() << "asserted in debug and sanitizer builds";
+  GTEST_SKIP() << "thread roles are asserted in debug and sanitizer builds";
 #endif
 }
 
-TEST_F(Tables, MetricsCarryTheNameOfTheirPlugin) {
+TEST_F(Tables, PrefixMetricsWithTheMember) {
   const auto* metrics = table<chassis_metrics_t>(CHASSIS_METRICS_ID);
   metrics->set(metrics, str("tokens"), 3);
   metrics->add(metrics, str("tokens"), 4);
   EXPECT_EQ(metrics_.take(), (MetricsStore::Values{{"stub/tokens", 7}}));
 }
 
-TEST_F(Tables, RandomStreamsDependOnTheRunsSeed) {
+TEST_F(Tables, MakeRandomStreamsOfTheRunsSeed) {
   HostServices other(8, metrics_);
   InstanceContext context;
   context.manifest = &manifest_;

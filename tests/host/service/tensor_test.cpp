@@ -1,3 +1,4 @@
+// The host's tensors: views, copies, casts and reductions.
 #include "host/service/tensor.hpp"
 
 #include <gtest/gtest.h>
@@ -17,7 +18,7 @@ Tensor counting(int64_t count) {
   return out;
 }
 
-TEST(Tensor, CopiesShareMemoryAndClonesDoNot) {
+TEST(Tensor, SharesMemoryWithCopiesAndNotWithClones) {
   const Tensor a = counting(4);
   const Tensor b = a, c = a.clone();
   b.fill(7);
@@ -27,14 +28,14 @@ TEST(Tensor, CopiesShareMemoryAndClonesDoNot) {
   EXPECT_FALSE(a.shares_storage_with(c));
 }
 
-TEST(Tensor, MovedFromIsNoTensor) {
+TEST(Tensor, IsEmptyAfterAMove) {
   Tensor a = counting(2);
   const Tensor b = std::move(a);
   EXPECT_FALSE(a);
   EXPECT_TRUE(b);
 }
 
-TEST(Tensor, ViewsAreOfTheSameStorage) {
+TEST(Tensor, SharesStorageWithItsViews) {
   const Tensor a = counting(12);
   const int64_t shape[] = {3, 4};
   const Tensor rows = a.view(shape), middle = rows.narrow(0, 1, 1), columns = rows.narrow(1, 1, 2);
@@ -46,7 +47,7 @@ TEST(Tensor, ViewsAreOfTheSameStorage) {
   EXPECT_THROW(columns.view(shape), Error);
 }
 
-TEST(Tensor, StridedViewsStayWithinTheirTensor) {
+TEST(Tensor, RefusesStridedViewsBeyondItsEnd) {
   const Tensor whole = counting(12), a = whole.narrow(0, 2, 10);
   const int64_t sizes[] = {2, 3}, strides[] = {4, 1}, far[] = {8, 1};
   const Tensor box = a.strided(sizes, strides, 1).contiguous();
@@ -57,14 +58,14 @@ TEST(Tensor, StridedViewsStayWithinTheirTensor) {
   EXPECT_THROW(a.strided(sizes, strides, -1), Error);
 }
 
-TEST(Tensor, BytesAreReadAsAnotherDtype) {
+TEST(Tensor, CanBeReadAsAnotherDtype) {
   const Tensor bytes = counting(4).reinterpret(Dtype::u8);
   EXPECT_EQ(bytes.num_elements(), 16);
   EXPECT_EQ(bytes.narrow(0, 4, 8).reinterpret(Dtype::f32).data_as<float>()[1], 2);
   EXPECT_THROW(bytes.narrow(0, 0, 3).reinterpret(Dtype::f32), Error);
 }
 
-TEST(Tensor, CopiesCastElementByElement) {
+TEST(Tensor, CastsWhenItIsCopied) {
   const int64_t sizes[] = {3};
   const Tensor narrow = Tensor::zeros(sizes, Dtype::bf16), wide = counting(3);
   narrow.copy_from(wide);
@@ -94,7 +95,7 @@ TEST(Tensor, SumsSquaresInDoublePrecision) {
   EXPECT_EQ(Tensor::empty(none, Dtype::f32).sum_of_squares(), 0.0);
 }
 
-TEST(Tensor, FindsWhatIsNotFinite) {
+TEST(Tensor, FindsValuesThatAreNotFinite) {
   for (Dtype dtype : {Dtype::f32, Dtype::f64, Dtype::bf16})
     for (float bad : {NAN, INFINITY, -INFINITY}) {
       const Tensor a = counting(100'000);
@@ -104,7 +105,7 @@ TEST(Tensor, FindsWhatIsNotFinite) {
     }
 }
 
-TEST(Tensor, BorrowsMemoryOfTheCallers) {
+TEST(Tensor, BorrowsTheCallersMemory) {
   float data[] = {1, 2, 3};
   const int64_t sizes[] = {3};
   Tensor::borrow(data, sizes, Dtype::f32).multiply(2);
@@ -118,7 +119,7 @@ TEST(Tensor, LivesOnMetaWithoutMemory) {
   EXPECT_EQ(a.device().text(), "meta");
 }
 
-TEST(Tensor, TurnsErrorsOfLibTorchIntoOurs) {
+TEST(Tensor, ConvertsErrorsOfLibTorch) {
   try {
     counting(4).narrow(0, 3, 2);
     FAIL();

@@ -1,3 +1,4 @@
+// Shapes, boxes, and flat ranges as boxes.
 #include "host/state/box.hpp"
 
 #include <gtest/gtest.h>
@@ -27,7 +28,7 @@ TEST(Box, OfAScalarHasOneElement) {
   EXPECT_TRUE(Box{}.contains(Shape{}));
 }
 
-TEST(Box, IntersectsToWhatBothHold) {
+TEST(Box, IntersectsToTheElementsInBoth) {
   const Box a{{0, 2}, {4, 6}}, b{{2, 0}, {8, 3}};
   EXPECT_EQ(intersection(a, b), (Box{{2, 2}, {4, 3}}));
   EXPECT_TRUE(intersection(a, Box{{4, 0}, {8, 8}}).empty());

@@ -1,3 +1,4 @@
+// The runs of a box in bytes.
 #include "host/state/byte_range.hpp"
 
 #include <gtest/gtest.h>
@@ -25,14 +26,14 @@ TEST(ByteRanges, HaveOneRunPerRowOfAColumnBlock) {
   EXPECT_EQ(ranges.span(), (ByteRange{40, 44}));
 }
 
-TEST(ByteRanges, OfAScalarAndOfNothing) {
+TEST(ByteRanges, HaveOneRunForAScalarAndNoneForAnEmptyBox) {
   EXPECT_EQ(list(ByteRanges(Box{}, Shape{}, 8, 16)), (std::vector<ByteRange>{{16, 8}}));
   EXPECT_TRUE(list(ByteRanges(Box{{2}, {2}}, Shape{4}, 8)).empty());
 }
 
-TEST(ByteRanges, RefuseABoxOutsideOfTheTensor) { EXPECT_THROW(ByteRanges(Box{{0}, {5}}, Shape{4}, 1), Error); }
+TEST(ByteRanges, RefuseABoxOutsideTheTensor) { EXPECT_THROW(ByteRanges(Box{{0}, {5}}, Shape{4}, 1), Error); }
 
-TEST(ByteRanges, AreCountedWithoutBeingMade) {
+TEST(ByteRanges, AreCountedWithoutBeingComputed) {
   const int64_t rows = int64_t{1} << 40;
   const ByteRanges ranges(Box{{0, 1}, {rows, 2}}, Shape{rows, 4}, 2);
   EXPECT_EQ(ranges.size(), rows);

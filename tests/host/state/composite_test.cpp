@@ -1,3 +1,4 @@
+// Components of composite tensors.
 #include "host/state/composite.hpp"
 
 #include <gtest/gtest.h>
@@ -39,7 +40,7 @@ TEST(Composite, CutsEveryComponentWhereItsElementsAreCut) {
   EXPECT_TRUE(map.owned_boxes(1).empty());
 }
 
-TEST(Composite, CutsColumnsWhereAnInnerUnitAllowsIt) {
+TEST(Composite, CutsColumnsBetweenUnits) {
   Descriptor d = nf4({4, 256}, Placement::dim_chunk({"dp_shard"}, 1));
   d.components.erase(d.components.begin() + 2);  // without double quantization
   const Layout absmax(component_descriptor(d, d.components[1]), kMesh);

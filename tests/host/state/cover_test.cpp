@@ -1,3 +1,4 @@
+// Faults that the cover proof finds, and its time for a million boxes.
 #include "host/state/cover.hpp"
 
 #include <gtest/gtest.h>
@@ -20,7 +21,7 @@ bool mentions(const CoverFault& fault, const std::string& part) {
   return fault.message.find(part) != std::string::npos;
 }
 
-// What ranks declare of one [8, 4] tensor in two boxes of four rows.
+// Two ranks, and the two halves of a [8, 4] tensor that they may declare.
 struct TwoRanks {
   Descriptor d = Descriptor::plain("w", Dtype::f32, {8, 4});
   std::vector<Box> top = {{{0, 0}, {4, 4}}}, bottom = {{{4, 0}, {8, 4}}};
@@ -28,7 +29,7 @@ struct TwoRanks {
   CoverFault fault() const { return cover.faults().at(0); }
 };
 
-TEST(Cover, AcceptsAnExactOne) {
+TEST(Cover, AcceptsAnExactCover) {
   TwoRanks t;
   t.cover.declare(t.d, 0, t.top);
   t.cover.declare(t.d, 1, t.bottom);
@@ -44,12 +45,12 @@ TEST(Cover, NamesTheRankThatDeclaredNothing) {
   EXPECT_EQ(fault.where, (Box{{4, 0}, {8, 4}}));
   EXPECT_EQ(fault.rank_a, 0);
   EXPECT_TRUE(mentions(fault, "'w'")) << fault.message;
-  EXPECT_TRUE(mentions(fault, "no word from rank 1")) << fault.message;
+  EXPECT_TRUE(mentions(fault, "nothing was declared by rank 1")) << fault.message;
   EXPECT_TRUE(mentions(fault, "exactly 1/2")) << fault.message;
 }
 
-TEST(Cover, SeesThatOneShardOfEightArrived) {
-  // The optimizer state of an 8-rank run that reached a save plan with the volume of one rank: 655360 against 81920.
+TEST(Cover, ReportsThatOneShardOfEightWasDeclared) {
+  // An optimizer state of 655360 elements in an 8-rank run, of which a save plan has only one rank's 81920.
   Descriptor d = Descriptor::plain("optimizer.state.940.exp_avg", Dtype::f32, {655360});
   d.placements = {Placement::dim_chunk({"dp_shard"}, 0)};
   const Layout layout(d, MeshShape({{"dp_shard", 8}}));
@@ -74,7 +75,7 @@ TEST(Cover, NamesBothOwnersOfADuplicate) {
   EXPECT_TRUE(mentions(fault, "[0:4, 0:4] are owned twice")) << fault.message;
 }
 
-TEST(Cover, IsNotFooledByAGapAndAnOverlapOfEqualVolume) {
+TEST(Cover, FindsAGapAndAnOverlapOfEqualVolume) {
   TwoRanks t;
   t.cover.declare(t.d, 0, t.top);
   t.cover.declare(t.d, 1, std::vector<Box>{{{3, 0}, {7, 4}}});
@@ -83,7 +84,7 @@ TEST(Cover, IsNotFooledByAGapAndAnOverlapOfEqualVolume) {
   EXPECT_EQ(fault.where, (Box{{3, 0}, {4, 4}}));
 }
 
-TEST(Cover, TellsPaddingFromOtherWaysOutOfBounds) {
+TEST(Cover, DistinguishesPaddingFromOtherBoxesOutOfBounds) {
   TwoRanks t;
   t.d.padded_shape = Shape{10, 4};
   t.cover.declare(t.d, 0, t.top);
@@ -99,8 +100,8 @@ TEST(Cover, TellsPaddingFromOtherWaysOutOfBounds) {
   EXPECT_EQ(v.fault().cause, Cause::kOutOfBounds);
 }
 
-TEST(Cover, RefusesTheShapeOfAShardInPlaceOfTheModels) {
-  // Un-padded before the gather: the embedding of a 70B under TP 8 declared with 16064 rows.
+TEST(Cover, RefusesTheShapeOfAShard) {
+  // The embedding of a 70B under TP 8, declared with the 16064 rows of one shard.
   Cover cover(8);
   cover.expect(Descriptor::plain("model.embed_tokens.weight", Dtype::bf16, {128256, 8192}));
   const Descriptor shard = Descriptor::plain("model.embed_tokens.weight", Dtype::bf16, {16064, 8192});
@@ -120,14 +121,14 @@ TEST(Cover, RefusesDtypesThatDisagree) {
   EXPECT_TRUE(mentions(t.fault(), "rank 0 says its dtype is f32, rank 1 says bf16")) << t.fault().message;
 }
 
-TEST(Cover, MissesATensorThatNobodyDeclares) {
+TEST(Cover, ReportsATensorThatNoRankDeclares) {
   Cover cover(2);
   cover.expect(Descriptor::plain("lm_head.weight", Dtype::f32, {8}));
   EXPECT_EQ(cover.faults().at(0).cause, Cause::kMissingRankState);
   EXPECT_TRUE(mentions(cover.faults()[0], "ranks 0-1")) << cover.faults()[0].message;
 }
 
-TEST(Cover, RefusesPartialSumsAndLooseTies) {
+TEST(Cover, RefusesPartialSumsAndTiesToMissingTensors) {
   Descriptor d = Descriptor::plain("w.grad", Dtype::f32, {8});
   d.placements = {Placement::partial({"tp"})};
   Cover partial(2);
@@ -152,7 +153,7 @@ TEST(Cover, RefusesACutWithinABlock) {
   EXPECT_EQ(t.fault().cause, Cause::kIllegalCut);
 }
 
-TEST(Cover, KnowsScalarsAndEmptyTensors) {
+TEST(Cover, AcceptsScalarsAndEmptyTensors) {
   Cover cover(2);
   const Descriptor step = Descriptor::plain("step", Dtype::i64, {}),
                    none = Descriptor::plain("none", Dtype::f32, {0, 4});
@@ -175,7 +176,7 @@ TEST(Cover, ThrowsTheFirstFaultAndCountsTheOthers) {
   }
 }
 
-// Time is printed, not asserted: the machine that runs this may be busy. Memory is not for it to say.
+// Time is printed but not asserted, since the machine may be busy. Memory is asserted.
 class MillionChunks : public ::testing::Test {
  protected:
   void time(const char* what, const std::function<void(Cover&)>& declare, bool exact = true) {
@@ -192,7 +193,7 @@ class MillionChunks : public ::testing::Test {
                 static_cast<long long>(cover.num_claims()), what, seconds(declared - start), seconds(proven - declared),
                 usage.ru_maxrss / 1024);
 #ifndef __SANITIZE_ADDRESS__
-    EXPECT_LT(usage.ru_maxrss, 1 << 20) << "KiB: a gigabyte, with all that the tests before took";
+    EXPECT_LT(usage.ru_maxrss, 1 << 20) << "KiB, the peak of all tests so far; at most 1 GiB";
 #endif
   }
 };

@@ -1,3 +1,4 @@
+// Names and sizes of dtypes.
 #include "host/state/dtype.hpp"
 
 #include <gtest/gtest.h>
@@ -22,7 +23,7 @@ TEST(Dtype, HasTheValuesOfTheCInterface) {
   EXPECT_EQ(static_cast<uint32_t>(Dtype::bool8), 10u);
 }
 
-TEST(Dtype, FindsItselfByBothNames) {
+TEST(Dtype, IsFoundByBothNames) {
   for (Dtype dtype : kAllDtypes) {
     EXPECT_EQ(dtype_from_safetensors(safetensors_name(dtype)), dtype);
     EXPECT_EQ(dtype_from_name(dtype_name(dtype)), dtype);
@@ -33,7 +34,7 @@ TEST(Dtype, FindsItselfByBothNames) {
   EXPECT_EQ(dtype_from_name("F32"), std::nullopt);
 }
 
-TEST(FloatDtype, GoesByTheNamesOfUsersAndOfModelConfigs) {
+TEST(FloatDtype, IsFoundByTheNamesOfUsersAndOfModelConfigs) {
   for (const char* name : {"fp32", "float32"}) EXPECT_EQ(float_dtype(name, "export.dtype"), Dtype::f32);
   for (const char* name : {"bf16", "bfloat16"}) EXPECT_EQ(float_dtype(name, "export.dtype"), Dtype::bf16);
   for (const char* name : {"fp16", "float16"}) EXPECT_EQ(float_dtype(name, "export.dtype"), Dtype::f16);
@@ -41,7 +42,7 @@ TEST(FloatDtype, GoesByTheNamesOfUsersAndOfModelConfigs) {
     EXPECT_EQ(float_dtype(float_dtype_name(dtype), "export.dtype"), dtype);
 }
 
-TEST(FloatDtype, IsNothingElseInSilence) {
+TEST(FloatDtype, RefusesOtherNames) {
   for (const char* name : {"float64", "f32", "", "auto", "float8_e4m3fn"}) {
     try {
       float_dtype(name, "export.dtype");
@@ -53,7 +54,7 @@ TEST(FloatDtype, IsNothingElseInSilence) {
   }
 }
 
-TEST(Dtype, HasNoSizeOutsideOfTheEnumeration) { EXPECT_EQ(size_bytes(static_cast<Dtype>(77)), 0); }
+TEST(Dtype, HasNoSizeOutsideTheEnumeration) { EXPECT_EQ(size_bytes(static_cast<Dtype>(77)), 0); }
 
 }  // namespace
 }  // namespace chassis

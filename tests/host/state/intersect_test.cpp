@@ -1,3 +1,4 @@
+// Copies between layouts and their runs.
 #include "host/state/intersect.hpp"
 
 #include <gtest/gtest.h>
@@ -35,7 +36,7 @@ TEST(Copies, FromRowsToColumnsAreStrided) {
   EXPECT_EQ(runs(found[0]), (std::vector<Stretch>{{4, 4, 2}, {10, 6, 2}}));
 }
 
-TEST(Copies, BetweenFlatAndRowsMergeIntoLongRuns) {
+TEST(Copies, BetweenFlatRangesAndRowsMergeIntoLongRuns) {
   const Layout rows = layout({4, 6}, 2, Placement::dim_chunk({"dp_shard"}, 0));
   const Layout flat = layout({4, 6}, 3, Placement::flat_range({"dp_shard"}));
   const auto found = copies(flat, 1, rows, 0);  // elements 8-15; rows 0 and 1 end at 12
@@ -44,7 +45,7 @@ TEST(Copies, BetweenFlatAndRowsMergeIntoLongRuns) {
   EXPECT_EQ(runs(copies(flat, 1, rows, 1)[0]), (std::vector<Stretch>{{4, 0, 4}}));
 }
 
-TEST(Copies, ToAFileUseItsRowMajorView) {
+TEST(Copies, CanHaveAFileAsOneSide) {
   const Layout columns = layout({4, 6}, 3, Placement::dim_chunk({"dp_shard"}, 1));
   const Piece piece = columns.pieces(1).at(0);
   const Copy copy{piece.box, piece.local, row_major_view({4, 6}, piece.box)};

@@ -1,3 +1,4 @@
+// Local shapes, boxes and owners of descriptors on a mesh.
 #include "host/state/layout.hpp"
 
 #include <gtest/gtest.h>
@@ -29,7 +30,7 @@ std::string refusal(const Descriptor& d, const MeshShape& mesh) {
   return "";
 }
 
-TEST(Layout, CutsDim0AsTorchChunkDoesAndLeavesLateRanksEmpty) {
+TEST(Layout, CutsDim0AsTorchChunkDoesAndLeavesLastRanksEmpty) {
   const Layout layout(weight({10, 3}, {Placement::dim_chunk({"dp_shard"}, 0)}), mesh_of(7, 1));
   const int64_t rows[] = {2, 2, 2, 2, 2, 0, 0};
   for (int rank = 0; rank < 7; ++rank) EXPECT_EQ(layout.local_shape(rank), (Shape{rows[rank], 3}));
@@ -37,8 +38,9 @@ TEST(Layout, CutsDim0AsTorchChunkDoesAndLeavesLateRanksEmpty) {
   EXPECT_TRUE(layout.holds(6));
 }
 
-TEST(Layout, DividesWhatTensorParallelLeft) {
-  // TP first although dp_shard comes first in the mesh: rank (dp 1, tp 0) holds the second half of TP's first half.
+TEST(Layout, DividesWhatTensorParallelismLeft) {
+  // TP cuts first, although dp_shard comes first in the mesh: rank (dp 1, tp 0) holds the second half of TP's first
+  // half.
   const Layout layout(weight({8, 4}, {Placement::dim_chunk({"tp"}, 0), Placement::dim_chunk({"dp_shard"}, 0)}),
                       mesh_of(2, 2));
   EXPECT_EQ(layout.boxes(0)[0], (Box{{0, 0}, {2, 4}}));
@@ -63,7 +65,7 @@ TEST(Layout, PadsAFlatPartitionToEqualParts) {
   EXPECT_EQ(layout.boxes(3), (std::vector<Box>{{{2, 2}, {3, 5}}}));
 }
 
-TEST(Layout, FollowsABufferOfSeveralTensors) {
+TEST(Layout, FollowsTheRangesOfABufferOfSeveralTensors) {
   // Two tensors of 6 and 9 elements in a buffer of 16, partitioned over 4 ranks: 0-3, 4-7, 8-11, 12-15.
   const Layout a(weight({2, 3}, {Placement::flat_range_of_buffer({"dp_shard"}, 0, 16)}), mesh_of(4, 1));
   const Layout b(weight({9}, {Placement::flat_range_of_buffer({"dp_shard"}, 6, 16)}), mesh_of(4, 1));
@@ -86,7 +88,7 @@ TEST(Layout, TakesGivenFlatRanges) {
 }
 
 TEST(Layout, CutsAFusedParameterPartByPart) {
-  // 4 q heads and 2 kv heads of size 2, fused; TP takes a share of each, FSDP then rows of what lies there.
+  // 4 q heads and 2 kv heads of size 2, fused. TP cuts each part, then FSDP cuts the rows that TP left.
   Descriptor d = weight({16, 3}, {Placement::dim_chunk_per_part({"tp"}, 0), Placement::dim_chunk({"dp_shard"}, 0)});
   d.cuts = {0, {{8, 1}, {4, 1}, {4, 1}}};
   const Layout layout(d, mesh_of(2, 2));
@@ -95,7 +97,7 @@ TEST(Layout, CutsAFusedParameterPartByPart) {
   EXPECT_EQ(layout.boxes(3), (std::vector<Box>{{{10, 0}, {12, 3}}, {{14, 0}, {16, 3}}}));
 }
 
-TEST(Layout, SharesKvHeadsAmongTensorParallelNeighbours) {
+TEST(Layout, SharesKvHeadsAmongNeighboursOnTheTpAxis) {
   // 8 q heads over 4 ranks, 2 kv heads shared by two ranks each; head size 2 in a fused tensor of 8·2 + 2·2 + 2·2 rows.
   Descriptor d = weight({24, 3}, {Placement::dim_chunk_per_part({"tp"}, 0)});
   d.cuts = {0, {{16, 1}, {4, 2}, {4, 2}}};
@@ -115,7 +117,7 @@ TEST(Layout, KeepsHeadsWhole) {
   EXPECT_EQ(layout.local_shape(1), (Shape{2 * 64, 8}));
 }
 
-TEST(Layout, LeavesATensorOfOnePipelineStageToItsRanks) {
+TEST(Layout, GivesATensorOfOnePipelineStageOnlyToItsRanks) {
   const MeshShape mesh({{"pp", 2}, {"tp", 2}});
   const Layout layout(weight({4, 2}, {Placement::only_on({"pp"}, 1), Placement::dim_chunk({"tp"}, 0)}), mesh);
   EXPECT_FALSE(layout.holds(0));
@@ -138,7 +140,7 @@ TEST(Layout, HasOneOwnerAmongReplicasAndSpreadsThem) {
   for (int count : owned_tensors) EXPECT_NEAR(count, 100, 40);
 }
 
-TEST(Layout, DisownsPartialAndTiedTensors) {
+TEST(Layout, HasNoOwnerForPartialAndTiedTensors) {
   const Layout partial(weight({4}, {Placement::partial({"tp"})}), mesh_of(1, 2));
   EXPECT_TRUE(partial.is_partial());
   EXPECT_EQ(partial.boxes(1).size(), 1u);
@@ -148,7 +150,7 @@ TEST(Layout, DisownsPartialAndTiedTensors) {
   EXPECT_TRUE(Layout(head, mesh_of(1, 1)).owned_boxes(0).empty());
 }
 
-TEST(Layout, SurvivesBeingCopied) {
+TEST(Layout, CanBeCopied) {
   std::vector<Layout> copies;
   {
     const Layout layout(weight({8, 4}, {Placement::dim_chunk({"tp"}, 0)}), mesh_of(2, 2));
@@ -157,7 +159,7 @@ TEST(Layout, SurvivesBeingCopied) {
   EXPECT_EQ(copies[3].boxes(1)[0], (Box{{4, 0}, {8, 4}}));
 }
 
-TEST(Layout, RefusesWithTensorPlacementAndNumbers) {
+TEST(Layout, RefusesInvalidDescriptorsWithAReason) {
   const MeshShape mesh = mesh_of(4, 2);
   EXPECT_NE(
       refusal(weight({8}, {Placement::dim_chunk({"ep"}, 0)}), mesh).find("no axis 'ep' (it has dp_shard=4, tp=2)"),
@@ -192,11 +194,11 @@ TEST(Layout, RefusesWithTensorPlacementAndNumbers) {
   EXPECT_NE(refusal(shrunk, mesh).find("smaller"), std::string::npos);
 }
 
-// ColossalAI pads the vocabulary to a multiple of 64·tp; FSDP2 and torchtitan cut it unevenly. Either way the files say
-// vocab.
+// ColossalAI pads the vocabulary to a multiple of 64·tp; FSDP2 and torchtitan cut it unevenly. In both cases files have
+// the true size.
 class Vocab : public ::testing::TestWithParam<int64_t> {};
 
-TEST_P(Vocab, IsWholeUnderEveryTensorParallelSizePaddedOrNot) {
+TEST_P(Vocab, IsCoveredForEveryTpPaddedOrNot) {
   const int64_t vocab = GetParam();
   for (int tp = 1; tp <= 8; ++tp)
     for (int dp = 1; dp <= 3; ++dp)
@@ -221,7 +223,7 @@ TEST_P(Vocab, IsWholeUnderEveryTensorParallelSizePaddedOrNot) {
 }
 INSTANTIATE_TEST_SUITE_P(LlamaAndQwen, Vocab, ::testing::Values(128256, 151936, 65535));
 
-TEST(PaddedVocab, OfLlamaPaddedForEightRanksHas16064RowsEachAndNoneOfThePadding) {
+TEST(PaddedVocab, Has16064RowsOnEachOf8RanksAndNoPaddingInBoxes) {
   Descriptor d = weight({128256, 8192}, {Placement::dim_chunk({"tp"}, 0)});
   d.padded_shape = Shape{128512, 8192};
   const Layout layout(d, mesh_of(1, 8));

@@ -1,3 +1,4 @@
+// Ranks and coordinates of a mesh.
 #include "host/state/mesh_shape.hpp"
 
 #include <gtest/gtest.h>
@@ -20,7 +21,7 @@ TEST(MeshShape, MakesNeighboursOnItsLastAxisNeighbouringRanks) {
 
 TEST(MeshShape, WithoutAxesHasOneRank) { EXPECT_EQ(MeshShape().world_size(), 1); }
 
-TEST(MeshShape, RefusesEmptyAxesTwinsAndTooManyRanks) {
+TEST(MeshShape, RefusesEmptyAndRepeatedAxesAndTooManyRanks) {
   EXPECT_THROW(MeshShape({{"tp", 0}}), Error);
   EXPECT_THROW(MeshShape({{"tp", 2}, {"tp", 2}}), Error);
   EXPECT_THROW(MeshShape({{"a", 1 << 20}, {"b", 1 << 20}}), Error);

@@ -1,3 +1,4 @@
+// Owners of replicated tensors, balanced by bytes.
 #include "host/state/owners.hpp"
 
 #include <gtest/gtest.h>
@@ -30,7 +31,7 @@ std::map<std::string, int> owners(const std::vector<Descriptor>& tensors) {
   return out;
 }
 
-// Replicated over both axes, or divided evenly over one of them, in all sizes from 16 bytes on.
+// Replicated over both axes, or divided evenly over one of them, of various sizes.
 std::vector<Descriptor> random_tensors(Dice& dice, int num_shards) {
   std::vector<Descriptor> tensors;
   for (int64_t i = dice.roll(1, 60); i > 0; --i) {
@@ -46,7 +47,7 @@ std::vector<Descriptor> random_tensors(Dice& dice, int num_shards) {
   return tensors;
 }
 
-TEST(Owners, HaveNoMoreThanTheMeanAndTheLargestTensor) {
+TEST(Owners, HaveAtMostTheMeanPlusTheLargestTensor) {
   for (uint64_t seed = 0; seed < 2000; ++seed) {
     Dice dice(seed);
     const auto num_replicas = static_cast<int>(dice.roll(1, 8)), num_shards = static_cast<int>(dice.roll(1, 4));
@@ -64,7 +65,7 @@ TEST(Owners, HaveNoMoreThanTheMeanAndTheLargestTensor) {
   }
 }
 
-TEST(Owners, AreTheSameInWhateverOrderTensorsCome) {
+TEST(Owners, DoNotDependOnTheOrderOfTensors) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     Dice dice(seed);
     const MeshShape mesh({{"dp_replicate", 3}, {"dp_shard", 2}});
@@ -75,8 +76,8 @@ TEST(Owners, AreTheSameInWhateverOrderTensorsCome) {
   }
 }
 
-// What is already one rank's counts: the others get what may be chosen.
-TEST(Owners, GoAroundRanksThatHaveMuchToDo) {
+// Bytes that only one rank can own count: other ranks get the tensors that can be assigned.
+TEST(Owners, AvoidRanksThatAlreadyOwnMuch) {
   const MeshShape mesh({{"pp", 2}, {"dp", 2}});
   std::vector<Descriptor> tensors = {Descriptor::plain("stage", Dtype::f32, {100}),
                                      Descriptor::plain("a", Dtype::f32, {10}), Descriptor::plain("b", Dtype::f32, {20}),
@@ -86,7 +87,7 @@ TEST(Owners, GoAroundRanksThatHaveMuchToDo) {
   EXPECT_EQ(owned_bytes(tensors, mesh), (std::vector<int64_t>{200, 200, 120, 120}));
 }
 
-TEST(Owners, LeaveEveryElementWithExactlyOne) {
+TEST(Owners, AreExactlyOneForEveryElement) {
   for (uint64_t seed = 7'000'000; seed < 7'001'000; ++seed) {
     Dice dice(seed);
     const MeshShape mesh = random_mesh(dice, 32);

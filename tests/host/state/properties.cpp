@@ -1,3 +1,4 @@
+// The checks, each with its own brute-force computation.
 #include "tests/host/state/properties.hpp"
 
 #include <gtest/gtest.h>
@@ -31,7 +32,7 @@ void count(const Box& box, const Shape& shape, std::vector<int>& counts) {
   }
 }
 
-// Every maximal run of elements begins and ends at a block.
+// True if every maximal run of elements begins and ends at a block.
 bool cut_at_blocks(const std::vector<int>& mine, int64_t block) {
   const auto n = static_cast<int64_t>(mine.size());
   for (int64_t k = 1; k < n; ++k)
@@ -91,7 +92,7 @@ void check_layout(uint64_t seed) {
   } else {
     ASSERT_EQ(faults[0].cause, CoverFault::Cause::kIllegalCut) << faults[0].message;
   }
-  // Dim 0 and even flat partitions can always be cut legally, and are.
+  // Cuts of dim 0 and even flat partitions are always legal.
   const bool always_legal =
       d.padded_shape == shape && d.cuts.parts.empty() &&
       std::all_of(d.placements.begin(), d.placements.end(), [](const Placement& p) {
@@ -160,7 +161,8 @@ Elements elements_of(const std::vector<ReshardTensor>& tensors, Layout ReshardTe
   return out;
 }
 
-// Moves what `from` holds; every round within the budget, every tensor within its lifetime, every element written once.
+// Executes the plan. Checks the budget of every round, the lifetime of every tensor, and that elements are written
+// once.
 void carry_out(const ReshardPlan& plan, const std::vector<ReshardTensor>& tensors, const ReshardOptions& options,
                int num_ranks, const Elements& from, Elements& to) {
   ASSERT_EQ(plan.lifetimes.size(), tensors.size());
@@ -223,14 +225,14 @@ void check_reshard(uint64_t seed) {
   ASSERT_NO_FATAL_FAILURE(carry_out(plan, tensors, options, num_ranks, at_a, at_b));
   ASSERT_EQ(at_b, elements_of(tensors, &ReshardTensor::to));
   ReshardOptions filled = options;
-  filled.replicas_are_filled = true;  // by now
+  filled.replicas_are_filled = true;  // the first plan has filled them
   ASSERT_NO_FATAL_FAILURE(carry_out(plan_reshard(back, filled, -1), back, filled, num_ranks, at_b, again));
   ASSERT_EQ(again, at_a);
 
   const int one = static_cast<int>(dice.roll(0, num_ranks - 1));
   const ReshardPlan mine = plan_reshard(tensors, options, one);
   ASSERT_EQ(mine.rounds.size(), plan.rounds.size());
-  ASSERT_EQ(mine.travelling_bytes, plan.travelling_bytes);
+  ASSERT_EQ(mine.sent_bytes, plan.sent_bytes);
   for (size_t r = 0; r < plan.rounds.size(); ++r) {
     std::vector<ReshardMove> expected;
     for (const ReshardMove& move : plan.rounds[r].moves)
@@ -249,7 +251,7 @@ void check_flat_buffer(uint64_t seed) {
   Dice dice(seed);
   const int num_ranks = static_cast<int>(dice.roll(1, 64)), tp = static_cast<int>(dice.roll(1, 3));
   const MeshShape mesh({{"dp_shard", num_ranks}, {"tp", tp}});
-  // What one rank of TP has of every tensor lies in its buffer, one behind the other, with gaps where they are aligned.
+  // A buffer has what one TP rank holds of every tensor, one after the other, with gaps for alignment.
   std::vector<Descriptor> tensors;
   std::vector<int64_t> begins, sizes;
   int64_t at = 0;
@@ -257,7 +259,7 @@ void check_flat_buffer(uint64_t seed) {
     Descriptor d = Descriptor::plain("t" + std::to_string(n), Dtype::f32, random_shape(dice, 80));
     if (d.global_shape.ndim() > 0 && dice.chance(40)) {
       d.placements = {Placement::dim_chunk({"tp"}, static_cast<int>(dice.roll(0, d.global_shape.ndim() - 1)))};
-      d.placements[0].pad_even = true;  // the same buffer on every rank of TP
+      d.placements[0].pad_even = true;  // so that every TP rank has the same buffer
     }
     const int64_t align = dice.chance(30) ? dice.roll(1, 16) : 1;
     at = (at + align - 1) / align * align;

@@ -1,4 +1,4 @@
-// 10^5 random descriptors and as many of everything else.
+// 10^5 random cases of each property.
 #include <gtest/gtest.h>
 
 #include "tests/host/state/properties.hpp"
@@ -16,9 +16,11 @@ void repeat(uint64_t first_seed, uint64_t num_cases, Check check) {
 
 TEST(ManyRandomLayouts, PlaceEveryElementExactlyOnce) { repeat(10'000'000, 100'000, check_layout); }
 TEST(ManyRandomLayouts, ReturnEveryElementAfterARoundTrip) { repeat(20'000'000, 100'000, check_round_trip); }
-TEST(ManyRandomLayouts, ShowTheFirstWrongElementWhenDamaged) { repeat(30'000'000, 100'000, check_damaged_cover); }
+TEST(ManyRandomLayouts, AreReportedWithTheFirstWrongElementIfDamaged) {
+  repeat(30'000'000, 100'000, check_damaged_cover);
+}
 TEST(ManyRandomLayouts, AreReshardedWithinABudget) { repeat(50'000'000, 100'000, check_reshard); }
-TEST(ManyRandomLayouts, FillTheirPartOfAFlatBuffer) { repeat(60'000'000, 100'000, check_flat_buffer); }
+TEST(ManyRandomLayouts, FillFlatBuffersWithoutGaps) { repeat(60'000'000, 100'000, check_flat_buffer); }
 TEST(ManyRandomLayouts, KeepComponentsWithTheirElements) { repeat(40'000'000, 100'000, check_composite); }
 
 }  // namespace

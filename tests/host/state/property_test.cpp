@@ -1,4 +1,4 @@
-// Random layouts over worlds of 1 to 64 ranks, with fixed seeds; property_slow_test.cpp does 10^5 of each.
+// Properties of random layouts over 1 to 64 ranks, with fixed seeds. property_slow_test.cpp checks 10^5 of each.
 #include <gtest/gtest.h>
 
 #include "tests/host/state/properties.hpp"
@@ -16,9 +16,9 @@ void repeat(uint64_t first_seed, uint64_t num_cases, Check check) {
 
 TEST(RandomLayouts, PlaceEveryElementExactlyOnce) { repeat(1'000'000, 4000, check_layout); }
 TEST(RandomLayouts, ReturnEveryElementAfterARoundTrip) { repeat(2'000'000, 2000, check_round_trip); }
-TEST(RandomLayouts, ShowTheFirstWrongElementWhenDamaged) { repeat(3'000'000, 2000, check_damaged_cover); }
+TEST(RandomLayouts, AreReportedWithTheFirstWrongElementIfDamaged) { repeat(3'000'000, 2000, check_damaged_cover); }
 TEST(RandomLayouts, AreReshardedWithinABudget) { repeat(5'000'000, 1000, check_reshard); }
-TEST(RandomLayouts, FillTheirPartOfAFlatBuffer) { repeat(6'000'000, 1000, check_flat_buffer); }
+TEST(RandomLayouts, FillFlatBuffersWithoutGaps) { repeat(6'000'000, 1000, check_flat_buffer); }
 TEST(RandomLayouts, KeepComponentsWithTheirElements) { repeat(4'000'000, 1000, check_composite); }
 
 }  // namespace

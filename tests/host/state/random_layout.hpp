@@ -1,5 +1,5 @@
-// Random descriptors on random meshes, and a slow, obvious second implementation of what they mean: it slices arrays of
-// element numbers as a strategy would slice the tensor. Shared by the default and the slow property tests.
+// Random descriptors on random meshes, and an oracle: a slow and simple implementation of what they mean, which slices
+// arrays of element numbers as a strategy slices the tensor.
 #pragma once
 
 #include <algorithm>
@@ -61,7 +61,7 @@ inline int random_divisor(Dice& dice, int n) {
   return divisors[static_cast<size_t>(dice.roll(0, static_cast<int64_t>(divisors.size()) - 1))];
 }
 
-// Flat ranges of other ranks' sizes come from partitioning `numel` at random points.
+// Consecutive ranges of random lengths that partition `numel` elements.
 inline std::vector<FlatRange> random_partition(Dice& dice, int64_t numel, int n) {
   std::vector<int64_t> at = {0, numel};
   for (int k = 1; k < n; ++k) at.push_back(dice.roll(0, numel));
@@ -142,7 +142,7 @@ struct LocalArray {
 
 namespace oracle {
 
-// The array's indices `keep` along dim; -1 makes padding.
+// The indices `keep` of the array along dim; -1 adds padding.
 inline LocalArray take(const LocalArray& in, int dim, const std::vector<int64_t>& keep) {
   int64_t outer = 1, inner = 1;
   for (int k = 0; k < in.shape.ndim(); ++k) (k < dim ? outer : k > dim ? inner : outer) *= k == dim ? 1 : in.shape[k];
@@ -164,7 +164,8 @@ inline int64_t legal_unit(const Descriptor& d, int dim, int64_t unit) {
   return out;
 }
 
-// torch.chunk(n_chunks)[index] of 0…size-1, in units; padded with -1 to the first chunk's size on demand.
+// torch.chunk(n_chunks)[index] of the indices, in multiples of `unit`; with `pad`, filled with -1 to the full chunk
+// size.
 inline std::vector<int64_t> chunk(const std::vector<int64_t>& indices, int64_t unit, int n_chunks, int index,
                                   bool pad) {
   const auto size = static_cast<int64_t>(indices.size());
@@ -273,7 +274,7 @@ inline LocalArray local_array(const Descriptor& d, const MeshShape& mesh, int ra
   return a;
 }
 
-// What a layout says lies in the local storage, in the oracle's form. Elements said twice become -2.
+// The local storage that the pieces describe, in the oracle's form. Elements in two pieces become -2.
 inline std::vector<int64_t> fill_from_pieces(const Layout& layout, int rank, const std::vector<Piece>& pieces) {
   std::vector<int64_t> out(static_cast<size_t>(numel(layout.local_shape(rank))), -1);
   const Shape& shape = layout.descriptor().global_shape;

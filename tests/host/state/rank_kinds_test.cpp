@@ -1,3 +1,4 @@
+// Groups of ranks that store the same amounts.
 #include "host/state/rank_kinds.hpp"
 
 #include <gtest/gtest.h>
@@ -18,7 +19,7 @@ Groups kinds(const std::vector<Descriptor>& tensors, const MeshShape& mesh) {
   return rank_kinds(pointers, mesh);
 }
 
-// Every rank asked for every tensor.
+// The same by computing the size of every tensor on every rank.
 Groups kinds_one_by_one(const std::vector<Descriptor>& tensors, const MeshShape& mesh) {
   std::map<std::vector<int64_t>, size_t> group_of;
   Groups groups;
@@ -38,7 +39,7 @@ Descriptor tensor(const std::string& name, const Shape& shape, std::vector<Place
   return d;
 }
 
-TEST(RankKinds, AreThoseOfAskingEveryRank) {
+TEST(RankKinds, EqualThoseComputedRankByRank) {
   std::mt19937 random(3);
   const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
   for (int round = 0; round < 200; ++round) {
@@ -60,7 +61,7 @@ TEST(RankKinds, AreThoseOfAskingEveryRank) {
   }
 }
 
-TEST(RankKinds, JoinOwnersOfAsManyTensorsOfTheSameSizes) {
+TEST(RankKinds, JoinRanksWithAsManyWholeTensorsOfEachSize) {
   const MeshShape mesh({{"dp_shard", 4}});
   const auto on = [](int coordinate) { return std::vector{Placement::only_on({"dp_shard"}, coordinate)}; };
   const std::vector<Descriptor> tensors = {tensor("a", {4, 4}, on(0)), tensor("b", {4, 4}, on(1)),
@@ -69,7 +70,7 @@ TEST(RankKinds, JoinOwnersOfAsManyTensorsOfTheSameSizes) {
   EXPECT_EQ(kinds(tensors, mesh), (Groups{{0, 1}, {2}, {3}}));
 }
 
-TEST(RankKinds, OfAMillionRanksAreFew) {
+TEST(RankKinds, AreFewForAMillionRanks) {
   const MeshShape mesh({{"dp_shard", 1 << 20}});
   std::vector<Descriptor> tensors;
   for (int i = 0; i < 1000; ++i)

@@ -1,3 +1,4 @@
+// Plans of resharding: what is sent, rounds and refusals.
 #include "host/state/reshard.hpp"
 
 #include <gtest/gtest.h>
@@ -34,29 +35,29 @@ std::string refusal(const ReshardTensor& tensor, const ReshardOptions& options =
   return "no refusal";
 }
 
-TEST(Reshard, OfWhatStaysInPlaceSendsNothing) {
+TEST(Reshard, SendsNothingBetweenEqualLayouts) {
   const ReshardTensor same{layout({64, 8}, {rows()}), layout({64, 8}, {rows()})};
   const ReshardPlan plan = plan_reshard({&same, 1}, {}, -1);
-  EXPECT_EQ(plan.travelling_bytes, 0);
+  EXPECT_EQ(plan.sent_bytes, 0);
   ASSERT_EQ(plan.rounds.size(), 1u);
   EXPECT_TRUE(plan.rounds[0].is_local);
   EXPECT_EQ(plan.rounds[0].moves.size(), 8u);
 }
 
-TEST(Reshard, OfReplicasTakesFromItselfWhatItHas) {
+TEST(Reshard, CopiesWithinARankWhatTheRankHas) {
   const ReshardTensor cut{layout({64, 8}, {}), layout({64, 8}, {rows()})};
-  EXPECT_EQ(plan_reshard({&cut, 1}, {}, -1).travelling_bytes, 0);
+  EXPECT_EQ(plan_reshard({&cut, 1}, {}, -1).sent_bytes, 0);
   const ReshardTensor joined{layout({64, 8}, {rows()}), layout({64, 8}, {})};
-  EXPECT_EQ(plan_reshard({&joined, 1}, {}, -1).travelling_bytes, 7 * 64 * 8 * 4);
+  EXPECT_EQ(plan_reshard({&joined, 1}, {}, -1).sent_bytes, 7 * 64 * 8 * 4);
 }
 
-TEST(Reshard, ToItselfFillsReplicasFromOwnersWhenOnlyThoseAreFilled) {
+TEST(Reshard, FillsReplicasFromOwnersIfOnlyOwnersAreFilled) {
   const MeshShape mesh({{"dp_replicate", 2}, {"dp_shard", 4}});
   const ReshardTensor replicas{layout({64, 8}, {rows()}, mesh), layout({64, 8}, {rows()}, mesh)};
   ReshardOptions options;
   options.replicas_are_filled = false;
   const ReshardPlan plan = plan_reshard({&replicas, 1}, options, -1);
-  EXPECT_EQ(plan.travelling_bytes, 64 * 8 * 4);
+  EXPECT_EQ(plan.sent_bytes, 64 * 8 * 4);
   for (const ReshardMove& move : plan.rounds[0].moves) {
     EXPECT_LT(move.from_rank, 4);
     EXPECT_TRUE(move.is_local() || move.to_rank == move.from_rank + 4);
@@ -76,7 +77,7 @@ TEST(Reshard, SplitsAMoveThatIsLargerThanTheBudget) {
   EXPECT_EQ(plan_reshard({&tensor, 1}, options, -1).rounds.size(), 500u);
 }
 
-TEST(Reshard, LetsSmallTensorsShareARoundAndLargeOnesFollowEachOther) {
+TEST(Reshard, PutsSmallTensorsIntoOneRoundAndLargeOnesIntoSeveral) {
   std::vector<ReshardTensor> tensors;
   for (int t = 0; t < 100; ++t) tensors.push_back({layout({64}, {rows()}), layout({64}, {flat()})});
   for (int t = 0; t < 100; ++t) tensors.push_back({layout({64, 8}, {rows()}), layout({64, 8}, {columns()})});
@@ -100,8 +101,8 @@ TEST(Reshard, NeedsFewMoreRoundsThanTheBusiestRankHasBytes) {
   EXPECT_LE(plan.rounds.size(), static_cast<size_t>(1 + share / options.budget_bytes * 8 / 3));
 }
 
-// Printed, not asserted: the machine that runs this may be busy.
-TEST(Reshard, OfALargeModelIsPlannedByEveryRankForItself) {
+// Time is printed but not asserted, since the machine may be busy.
+TEST(Reshard, PlansALargeModelForOneRank) {
   const MeshShape mesh({{"dp_shard", 64}});
   std::vector<ReshardTensor> tensors;
   int64_t model_bytes = 0;
@@ -115,13 +116,13 @@ TEST(Reshard, OfALargeModelIsPlannedByEveryRankForItself) {
   std::printf("reshard of %.1f GB over 64 ranks, rows to columns: %zu rounds, planned in %.2f s of CPU\n",
               static_cast<double>(model_bytes) / 1e9, plan.rounds.size(),
               static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
-  EXPECT_EQ(plan.travelling_bytes, model_bytes / 64 * 63);
+  EXPECT_EQ(plan.sent_bytes, model_bytes / 64 * 63);
   for (const auto& round : plan.rounds)
     EXPECT_TRUE(std::all_of(round.moves.begin(), round.moves.end(),
                             [](const ReshardMove& m) { return m.from_rank == 17 || m.to_rank == 17; }));
 }
 
-TEST(Reshard, RefusesWhatCanNotMove) {
+TEST(Reshard, RefusesTensorsThatCannotMove) {
   EXPECT_NE(refusal({layout({64}, {rows()}), layout({65}, {rows()})}).find("has shape [65], its source 'w' [64]"),
             std::string::npos);
   EXPECT_NE(refusal({layout({64}, {Placement::partial({"dp_shard"})}), layout({64}, {})}).find("yet to be reduced"),
@@ -131,7 +132,7 @@ TEST(Reshard, RefusesWhatCanNotMove) {
   EXPECT_NE(refusal({gap, layout({8}, {})}).find("elements have no owner"), std::string::npos);
   ReshardOptions options;
   options.budget_bytes = 2;
-  EXPECT_NE(refusal({layout({64}, {rows()}), layout({64}, {})}, options).find("a budget of less than an element"),
+  EXPECT_NE(refusal({layout({64}, {rows()}), layout({64}, {})}, options).find("the budget is less than one element"),
             std::string::npos);
 }
 

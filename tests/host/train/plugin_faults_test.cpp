@@ -80,9 +80,9 @@ TEST_F(PluginFaults, AnAbortInAConstructorOfALibraryNamesThePlugin) {
 TEST_F(PluginFaults, AHandleThatIsNotTheProvidersToGiveIsAnErrorNotACrash) {
   const std::pair<const char*, const char*> faults[] = {
       {"lent handle", "output 0 is the handle of input 1, which is only lent; retain makes one to give back"},
-      {"released handle", "which is no handle that it holds: it was released already, or never was one"},
+      {"released handle", "which is not a handle that it holds: it was already released, or never was a handle"},
       {"one handle twice", "saved tensor 0 is a handle that it gave back before in the same call"},
-      {"garbage handle", "output 0 is 0x1234, which is no handle that it holds"},
+      {"garbage handle", "output 0 is 0x1234, which is not a handle that it holds"},
       {"another handle", "output 0 is not the handle that the host gave it to write to"}};
   for (const auto& [name, words] : faults) {
     const Outcome outcome = run("train", {fault(name)});

@@ -1,0 +1,74 @@
+// The state of the classes of comm.hpp, for comm.cpp and comm_work.cpp.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "chassis/kind/comm.h"
+#include "host/base/log.hpp"
+#include "host/service/comm.hpp"
+#include "host/service/comm_flight.hpp"
+#include "host/service/comm_store.hpp"
+#include "host/service/comm_watch.hpp"
+
+namespace chassis {
+
+struct CommGroup::Impl {
+  std::string key;  // the name and the first rank, unique in the run
+  std::optional<CommStore> store;
+  chassis_backend_group_t* group = nullptr;
+  uint64_t sequence = 0;  // number of starts so far
+};
+
+struct CommWork::Impl {
+  Communicator::Impl& owner;
+  CommGroup& group;
+  const Flight* flight = nullptr;          // NULL if nothing is in flight
+  chassis_backend_work_t* work = nullptr;  // likewise
+  std::vector<Tensor> tensors;             // kept alive
+
+  ~Impl();
+};
+
+struct Communicator::Impl {
+  Impl(Communicator& owner, const chassis_comm_backend_t* table)
+      : world(owner.world_), backend(owner.backend_.get()), table(table), device(owner.device_), flights(world) {
+    if (table && table->wait_on_stream && device.type == Device::Type::kCuda) watch.emplace(*backend, *table, flights);
+  }
+  ~Impl() {
+    watch.reset();
+    for (const auto& group : groups) {
+      if (group->impl_->group) table->destroy_group(backend->get("destroy_group"), group->impl_->group);
+    }
+  }
+
+  bool traces() const {
+    return table && num_taken < 2 && !has(CHASSIS_COMM_MOVES_NOTHING) && log::enabled(log::Level::kDebug);
+  }
+  bool has(uint32_t property) const { return table && (table->properties & property) != 0; }
+  void connect(CommGroup& group);
+  CommWork start(CommGroup& group, std::span<const chassis_collective_t* const> calls);
+  void copy_to_self(const CommBatch& batch) const;
+  void wait(chassis_backend_work_t* work, const Flight& flight);
+  [[noreturn]] void throw_failure(chassis_status_t* status, const Flight& flight);
+  void count(const CommGroup& group, const CommBatch& batch);
+  CommCount& count_of(const CommGroup& group, uint32_t op);
+  // The counter for the time of a batch.
+  double& wait_ms(const CommGroup& group, const CommBatch& batch);
+
+  World& world;
+  const Instance* backend;
+  const chassis_comm_backend_t* table;
+  Device device;
+  std::vector<std::unique_ptr<CommGroup>> groups;
+  std::map<std::string, CommGroup*> groups_by_axes;  // and by subgroup size
+  std::vector<CommCount> counts;
+  int num_taken = 0;  // calls of take_counts
+  Flights flights;
+  std::optional<StreamWatch> watch;
+};
+
+}  // namespace chassis
