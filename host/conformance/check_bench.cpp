@@ -1,5 +1,8 @@
 #include "host/conformance/check_bench.hpp"
 
+#include <dirent.h>
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -112,6 +115,24 @@ void Bench::each(const std::shared_ptr<const PluginLibrary>& library,
     }
   }
   if (num_tested == 0) throw Skip{"no member can be made without options that only the user knows"};
+}
+
+size_t num_entries(const char* folder) {
+  size_t count = 0;
+  DIR* directory = ::opendir(folder);
+  if (directory == nullptr) throw Skip{fmt::format("{} can not be read", folder)};
+  while (const dirent* entry = ::readdir(directory)) count += entry->d_name[0] != '.';
+  ::closedir(directory);
+  return count;
+}
+
+std::span<const Test> tests() {
+  static const std::vector<Test> all = [] {
+    std::vector<Test> out(file_tests().begin(), file_tests().end());
+    out.insert(out.end(), instance_tests().begin(), instance_tests().end());
+    return out;
+  }();
+  return all;
 }
 
 }  // namespace chassis::check

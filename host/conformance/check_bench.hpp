@@ -66,6 +66,9 @@ struct Bench {
             const std::function<void(const MemberName&, std::unique_ptr<Instance>)>& test) const;
 };
 
+// Number of entries of a folder such as /proc/self/fd, without hidden ones. Skips the test if the folder cannot be read.
+size_t num_entries(const char* folder);
+
 enum class Guard { kNone, kBehind, kBefore };
 
 struct Test {
@@ -74,7 +77,11 @@ struct Test {
   void (*run)(Bench&);
   Guard guard = Guard::kNone;  // a page behind or before every buffer ends the process when it is touched
 };
-// In order.
+// static/* and load/*.
+std::span<const Test> file_tests();
+// life/*, negotiation/*, options/* and numerics/*.
+std::span<const Test> instance_tests();
+// Both, in this order.
 std::span<const Test> tests();
 // NULL if there is none.
 const Test* find_test(std::string_view name);
