@@ -18,14 +18,14 @@ std::vector<ElfSymbol> symbols_of(const std::string& path) {
   return read_elf_symbols(elf_source(bytes), path);
 }
 
-// static: nothing of the file runs.
+// static: no code of the file runs.
 
 void static_manifest(Bench& bench) {
   const PluginFile file = bench.file();
   check_permissions(file.path);
   for (const MemberName& member : file.manifest.members)
     if (const std::string reason = unusable_reason(file, member); !reason.empty())
-      throw plugin_error(fmt::format("{} can be chosen nowhere: {}", member.text(), reason));
+      throw plugin_error(fmt::format("{} cannot be used: {}", member.text(), reason));
 }
 
 void static_exports(Bench& bench) {
@@ -68,9 +68,9 @@ void static_tier(Bench& bench) {
   }
 }
 
-// load
+// load: the library is mapped and its entry called.
 
-// A table in which members of the kind are chosen and that has this key of its own; empty if there is none.
+// The configuration table that selects a member of the kind, if that table itself has the key; empty if there is none.
 std::string table_with_key(std::string_view kind, std::string_view key) {
   for (const TableSpec& table : host_schema().tables)
     if (table.slot == SlotForm::kOne && table.kind == kind && table.find(key) != nullptr) return table.name;
@@ -107,7 +107,7 @@ void load_twice(Bench& bench) {
   const HostTable host(library->negotiated(), nullptr);
   const chassis_factory_t again = enter_plugin(library->entry(), host.get(), library->manifest());
   read_members(again, library->manifest());
-  // The same file at another place is a second mapping with a life of its own.
+  // The same file at another path is a second, independent mapping.
   const PluginFile file = bench.file();
   std::string folder = std::filesystem::temp_directory_path() / "chassis-check-XXXXXX";
   if (::mkdtemp(folder.data()) == nullptr) throw Skip{"no temporary folder"};
@@ -115,7 +115,7 @@ void load_twice(Bench& bench) {
     const std::string copy = folder + "/other.so";
     std::filesystem::copy_file(bench.path, copy);
     void* handle = ::dlopen(copy.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (handle == nullptr) throw plugin_error(fmt::format("a second copy can not be loaded: {}", ::dlerror()));
+    if (handle == nullptr) throw plugin_error(fmt::format("a second copy cannot be loaded: {}", ::dlerror()));
     const auto entry = reinterpret_cast<PluginEntry>(::dlsym(handle, CHASSIS_ENTRY_SYMBOL));
     read_members(enter_plugin(entry, host.get(), library->manifest()), library->manifest());
   } catch (...) {
@@ -140,7 +140,7 @@ void load_unknown_id(Bench& bench) {
     status_release(status);
     if (!refused) {
       if (instance != nullptr && instance != &untouched) instance->destroy(instance);
-      throw plugin_error(fmt::format("creates {}, which is none of its members", wrong.text()));
+      throw plugin_error(fmt::format("creates {}, which is not one of its members", wrong.text()));
     }
     if (instance != &untouched) throw plugin_error(fmt::format("refuses {} but changes *out", wrong.text()));
   }

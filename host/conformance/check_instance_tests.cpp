@@ -32,7 +32,7 @@ constexpr std::array<std::string_view, 8> kServices = {CHASSIS_LOG_ID,    CHASSI
                                                        CHASSIS_MEMORY_ID, CHASSIS_RNG_ID,     CHASSIS_METRICS_ID,
                                                        CHASSIS_TASK_ID,   CHASSIS_DISPATCH_ID};
 
-void run_life(Instance& instance) {
+void run_life_cycle(Instance& instance) {
   instance.prepare();
   instance.activate();
   instance.quiesce(std::chrono::nanoseconds(kQuiesceDeadlineNs));
@@ -41,7 +41,8 @@ void run_life(Instance& instance) {
 
 void expect_no_tensors(const Instance& instance) {
   if (const int64_t live = instance.live_tensors(); live != 0) {
-    throw plugin_error(fmt::format("{} holds {} tensors at the end of its life, expected 0", instance.who(), live));
+    throw plugin_error(
+        fmt::format("{} holds {} tensors at the end of its life cycle, expected 0", instance.who(), live));
   }
 }
 
@@ -52,10 +53,10 @@ int64_t resident_bytes() {
   return resident * ::sysconf(_SC_PAGESIZE);
 }
 
-// negotiation: other hosts than this one.
+// negotiation: hosts that differ from this one.
 
-// Creates, runs and destroys every member against a host table of another size and minor.
-void live_with(Bench& bench, AbiVersion negotiated, uint32_t struct_size) {
+// Creates every member with a host table of the given size and minor, and runs its life cycle.
+void run_with_host_table(Bench& bench, AbiVersion negotiated, uint32_t struct_size) {
   const auto library = bench.load();
   const PoisonedHost entry_host(negotiated, nullptr, struct_size);
   const chassis_factory_t factory = enter_plugin(library->entry(), entry_host.get(), library->manifest());
@@ -83,15 +84,17 @@ void live_with(Bench& bench, AbiVersion negotiated, uint32_t struct_size) {
   });
 }
 
-void negotiation_poison(Bench& bench) { live_with(bench, bench.load()->negotiated(), sizeof(chassis_host_t)); }
+void negotiation_poison(Bench& bench) {
+  run_with_host_table(bench, bench.load()->negotiated(), sizeof(chassis_host_t));
+}
 
 void negotiation_newer_host(Bench& bench) {
   const PluginFile file = bench.file();
   HostAbi newer;
   newer.version.minor += 1;
   check_abi(file, newer);
-  live_with(bench, {file.manifest.abi.major, std::min(newer.version.minor, file.manifest.abi.minor)},
-            sizeof(chassis_host_t) + 128);
+  run_with_host_table(bench, {file.manifest.abi.major, std::min(newer.version.minor, file.manifest.abi.minor)},
+                      sizeof(chassis_host_t) + 128);
 }
 
 void negotiation_older_host(Bench& bench) {
@@ -105,8 +108,8 @@ void negotiation_older_host(Bench& bench) {
     if (file.manifest.abi_min_host.minor > older.version.minor) return;  // refused, as its manifest asks
     throw;
   }
-  live_with(bench, {older.version.major, std::min(older.version.minor, file.manifest.abi.minor)},
-            sizeof(chassis_host_t));
+  run_with_host_table(bench, {older.version.major, std::min(older.version.minor, file.manifest.abi.minor)},
+                      sizeof(chassis_host_t));
 }
 
 bool is_required(const Manifest& manifest, std::string_view service) {
@@ -114,13 +117,14 @@ bool is_required(const Manifest& manifest, std::string_view service) {
          manifest.required_services.end();
 }
 
-// Creates every member without one service: it may refuse in words, not crash.
-void live_without(Bench& bench, const std::shared_ptr<const PluginLibrary>& library, const std::string& service) {
+// Creates every member without one service. It may refuse with a message, but not crash.
+void run_without_service(Bench& bench, const std::shared_ptr<const PluginLibrary>& library,
+                         const std::string& service) {
   WithoutService without(bench.services, service);
   for (const MemberName& member : library->manifest().members) {
     try {
       Instance instance(library, bench.context(*library, member), without);
-      run_life(instance);
+      run_life_cycle(instance);
     } catch (const Error& error) {
       if (error.message().find("exception") != std::string::npos) throw;
     }
@@ -130,7 +134,7 @@ void live_without(Bench& bench, const std::shared_ptr<const PluginLibrary>& libr
 void negotiation_optional_services(Bench& bench) {
   const auto library = bench.load();
   for (const std::string_view service : kServices) {
-    if (!is_required(library->manifest(), service)) live_without(bench, library, std::string(service));
+    if (!is_required(library->manifest(), service)) run_without_service(bench, library, std::string(service));
   }
 }
 
@@ -146,7 +150,7 @@ void negotiation_required_services(Bench& bench) {
     } catch (const Error& refusal) {
       if (refusal.message().find(service) == std::string::npos) throw;
     }
-    live_without(bench, library, service);
+    run_without_service(bench, library, service);
   }
 }
 
@@ -154,7 +158,7 @@ void negotiation_required_services(Bench& bench) {
 
 void life_cycle(Bench& bench) {
   bench.each(bench.load(), [](const MemberName&, std::unique_ptr<Instance> instance) {
-    run_life(*instance);
+    run_life_cycle(*instance);
     expect_no_tensors(*instance);
   });
 }
@@ -188,7 +192,8 @@ void life_illegal_order(Bench& bench) {
           refused = error.code() == ExitCode::kInternal && instance->state() == before;
         }
         if (!refused)
-          throw plugin_error(fmt::format("{} was let through when {}", actions[i].first, instance_state_text(before)));
+          throw plugin_error(
+              fmt::format("{} was accepted when the instance was {}", actions[i].first, instance_state_text(before)));
       }
       if (next < actions.size()) actions[next].second();
     }
@@ -201,7 +206,7 @@ void life_thousand(Bench& bench) {
     first.reset();
     const auto once = [&] {
       const auto instance = bench.make(library, member);
-      run_life(*instance);
+      run_life_cycle(*instance);
       expect_no_tensors(*instance);
     };
     for (int i = 0; i < kNumRepeats / 10; ++i) once();
@@ -210,16 +215,16 @@ void life_thousand(Bench& bench) {
     for (int i = 0; i < kNumRepeats; ++i) once();
     if (const int64_t growth = heap_bytes() - heap; growth > kMaxHeapGrowthBytes) {
       throw plugin_error(
-          fmt::format("{}: {} lives left {} bytes of malloc in use, about {} each; at most {} are allowed",
+          fmt::format("{}: {} life cycles left {} bytes of malloc in use, about {} each; at most {} are allowed",
                       member.text(), kNumRepeats, growth, growth / kNumRepeats, kMaxHeapGrowthBytes));
     }
     if (const int64_t growth = resident_bytes() - bytes; growth > kMaxGrowthBytes) {
-      throw plugin_error(fmt::format("{}: {} lives took {} bytes of memory, at most {} are allowed", member.text(),
-                                     kNumRepeats, growth, kMaxGrowthBytes));
+      throw plugin_error(fmt::format("{}: {} life cycles took {} bytes of memory, at most {} are allowed",
+                                     member.text(), kNumRepeats, growth, kMaxGrowthBytes));
     }
     const size_t threads_after = num_entries("/proc/self/task"), files_after = num_entries("/proc/self/fd");
     if (threads_after > threads || files_after > files) {
-      throw plugin_error(fmt::format("{}: {} lives left {} threads and {} files", member.text(), kNumRepeats,
+      throw plugin_error(fmt::format("{}: {} life cycles left {} threads and {} files", member.text(), kNumRepeats,
                                      threads_after - threads, files_after - files));
     }
   });
@@ -228,15 +233,15 @@ void life_thousand(Bench& bench) {
 void life_two_instances(Bench& bench) {
   const auto library = bench.load();
   bench.each(library, [&](const MemberName& member, std::unique_ptr<Instance> first) {
-    for (const bool first_goes_first : {true, false}) {
+    for (const bool in_order : {true, false}) {
       auto a = first ? std::move(first) : bench.make(library, member);
       auto b = bench.make(library, member);
       a->prepare();
       b->prepare();
       a->activate();
       b->activate();
-      auto& early = first_goes_first ? a : b;
-      auto& late = first_goes_first ? b : a;
+      auto& early = in_order ? a : b;
+      auto& late = in_order ? b : a;
       early->quiesce();
       early->deactivate();
       early.reset();
@@ -265,7 +270,7 @@ void expect_refused(const OptionSpec& spec, const Json& value, const std::string
   } catch (const Error&) {
     return;
   }
-  throw plugin_error(fmt::format("{}: option '{}' was allowed to be {}", who, spec.name, value.dump()));
+  throw plugin_error(fmt::format("{}: option '{}' accepts the invalid value {}", who, spec.name, value.dump()));
 }
 
 void options_refusals(Bench& bench) {
