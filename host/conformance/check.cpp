@@ -1,4 +1,4 @@
-// The parent's side: which tests run, one process for each, and what their ends mean.
+// The parent process of `plugins check`: selects tests, runs each in a child process, and turns its end into a result.
 #include "host/conformance/check.hpp"
 
 #include <fmt/core.h>
@@ -23,7 +23,7 @@ namespace chassis {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using check::Ended;
+using check::ProcessResult;
 
 bool is_wanted(std::string_view name, const std::vector<std::string>& only) {
   return only.empty() || std::any_of(only.begin(), only.end(), [&](const std::string& wanted) {
@@ -31,7 +31,7 @@ bool is_wanted(std::string_view name, const std::vector<std::string>& only) {
          });
 }
 
-// What is no plugin is refused here, once, instead of by every test.
+// Refuses a file that is not a plugin once, instead of in every test.
 void expect_plugin(const std::string& path) {
   switch (path_kind(path)) {
     case PathKind::kAbsent:
@@ -40,7 +40,7 @@ void expect_plugin(const std::string& path) {
     case PathKind::kFile:
       break;
     default:
-      throw config_error(fmt::format("{} is no file", printable(path)))
+      throw config_error(fmt::format("{} is not a file", printable(path)))
           .hint("name the shared library of a plugin, such as build/my_attention.so");
   }
   read_plugin_file(path);
@@ -51,18 +51,18 @@ void expect_known(const std::vector<std::string>& only) {
   names.insert(names.end(), std::begin(kTraceTests), std::end(kTraceTests));
   for (const std::string& wanted : only) {
     if (std::none_of(names.begin(), names.end(), [&](const std::string& name) { return is_wanted(name, {wanted}); }))
-      throw plugin_error(fmt::format("there is no check '{}'; there are {}", wanted, fmt::join(names, ", ")));
+      throw plugin_error(fmt::format("there is no check '{}'; the checks are {}", wanted, fmt::join(names, ", ")));
   }
 }
 
-std::string with_output(std::string text, const Ended& ended) {
+std::string with_output(std::string text, const ProcessResult& ended) {
   for (const std::string* output : {&ended.out, &ended.err})
     if (!output->empty()) text += "\n" + *output;
   return text;
 }
 
-// What the end of its process says about a test.
-CheckResult result_of(const std::string& test, const Ended& ended, std::chrono::milliseconds limit) {
+// The result of a test from the end of its process.
+CheckResult result_of(const std::string& test, const ProcessResult& ended, std::chrono::milliseconds limit) {
   CheckResult result{test, CheckOutcome::kFailed, "", 0};
   if (ended.timed_out) {
     result.text = with_output(fmt::format("did not end within {} ms", limit.count()), ended);
@@ -83,13 +83,13 @@ CheckResult result_of(const std::string& test, const Ended& ended, std::chrono::
   return result;
 }
 
-// What tests left behind or wrote, each kind once, with the first test that showed it.
+// Output and traces of all tests: each kind once, with the first test that showed it.
 class Traces {
  public:
-  void add(const std::string& test, const Ended& ended) {
+  void add(const std::string& test, const ProcessResult& ended) {
     if (ended.verdict)
       for (const auto& [name, text] : ended.verdict->traces) add(name, test, text);
-    // What a process wrote before it crashed or hung stands with that finding.
+    // The output of a process that crashed or hung is already in that test's result.
     if (!WIFEXITED(ended.status) || ended.timed_out) return;
     for (const auto& [where, text] : {std::pair("stdout", &ended.out), std::pair("stderr", &ended.err)})
       if (!text->empty())
@@ -140,39 +140,39 @@ class Run {
   explicit Run(const CheckRequest& request) : request_(request), deadline_(Clock::now() + request.total_timeout) {}
 
   std::vector<CheckResult> run() {
-    // What tests leave behind can only be found beside all of them.
+    // Traces are complete only if all tests run.
     const bool all = std::any_of(std::begin(kTraceTests), std::end(kTraceTests),
                                  [&](std::string_view name) { return is_wanted(name, request_.only); });
     for (const check::Test& test : check::tests())
       if (all || is_wanted(test.name, request_.only)) keep(run(test));
     for (CheckResult& result : traces_.results(all))
       if (result.outcome == CheckOutcome::kFailed || is_wanted(result.test, request_.only)) keep(std::move(result));
-    std::erase_if(results_, [this](const CheckResult& result) { return !is_told(result); });
+    std::erase_if(results_, [this](const CheckResult& result) { return !is_reported(result); });
     return std::move(results_);
   }
 
  private:
   CheckResult run(const check::Test& test) {
     const std::string name(test.name);
-    // Below a broken foundation every test fails in its own words.
+    // If a test that this one needs has failed, this one would only repeat that failure.
     for (std::string_view base = test.needs; !base.empty(); base = check::find_test(base)->needs)
       for (const CheckResult& earlier : results_) {
         if (earlier.test != base) continue;
         if (earlier.outcome == CheckOutcome::kFailed || earlier.outcome == CheckOutcome::kSameCause)
           return {name, CheckOutcome::kNotRun, std::string(base) + " failed", 0};
         if (earlier.outcome == CheckOutcome::kSkipped)
-          return {name, CheckOutcome::kSkipped, "as " + std::string(base), 0};
+          return {name, CheckOutcome::kSkipped, "same reason as " + std::string(base), 0};
       }
     const auto begin = Clock::now();
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - begin);
     if (left.count() <= 0)
       return {name, CheckOutcome::kNotRun,
-              fmt::format("the {} ms for all tests are over", request_.total_timeout.count()), 0};
+              fmt::format("the time limit of {} ms for all tests is over", request_.total_timeout.count()), 0};
     const auto limit = std::min(left, request_.timeout);
     std::vector<std::string> arguments = {request_.self, "plugins", "check-in-process",
                                           std::filesystem::absolute(request_.path).string(), name};
     arguments.insert(arguments.end(), request_.arguments.begin(), request_.arguments.end());
-    const Ended ended = check::run_process(arguments, limit);
+    const ProcessResult ended = check::run_process(arguments, limit);
     CheckResult result = result_of(name, ended, limit);
     result.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     traces_.add(name, ended);
@@ -186,12 +186,12 @@ class Run {
     return result;
   }
 
-  bool is_told(const CheckResult& result) const {
+  bool is_reported(const CheckResult& result) const {
     return result.test.starts_with("process/") || is_wanted(result.test, request_.only);
   }
 
   void keep(CheckResult result) {
-    if (request_.report && is_told(result)) request_.report(result);
+    if (request_.report && is_reported(result)) request_.report(result);
     results_.push_back(std::move(result));
   }
 

@@ -1,4 +1,8 @@
+// Libraries, options and instances for the tests of `plugins check`, and the list of tests.
 #include "host/conformance/check_bench.hpp"
+
+#include <dirent.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstring>
@@ -21,6 +25,7 @@ class ServicesWithout : public InstanceServices {
   std::string hidden_;
 };
 
+// A value for an option that has no default.
 Json guess(const OptionSpec& spec) {
   const double low = spec.min.value_or(std::min(1.0, spec.max.value_or(1.0)));
   switch (spec.type) {
@@ -62,9 +67,9 @@ std::vector<OptionSpec> Bench::specs(const PluginLibrary& library, const MemberN
   return read_option_specs(library.member(member.kind, member.id), library.manifest().who());
 }
 
-Json Bench::options(const PluginLibrary& library, const MemberName& member, bool& sure) const {
+Json Bench::options(const PluginLibrary& library, const MemberName& member, bool& all_known) const {
   const std::vector<OptionSpec> all = specs(library, member);
-  sure = true;
+  all_known = true;
   if (hooks.sample_options) {
     Json sample = hooks.sample_options(member, all);
     if (!sample.is_null()) return sample;
@@ -72,32 +77,32 @@ Json Bench::options(const PluginLibrary& library, const MemberName& member, bool
   Json options = Json::object();
   for (const OptionSpec& spec : all) {
     options[spec.name] = spec.required ? guess(spec) : parse_json(spec.default_json, spec.name, ExitCode::kPlugin);
-    sure = sure && !spec.required;
+    all_known = all_known && !spec.required;
   }
   return options;
 }
 
 InstanceContext Bench::context(const PluginLibrary& library, const MemberName& member) const {
-  bool sure = true;
-  InstanceContext context{library.manifest().id,          member.kind, member.id, &library.manifest(),
-                          options(library, member, sure), {}};
+  bool all_known = true;
+  InstanceContext context{
+      library.manifest().id, member.kind, member.id, &library.manifest(), options(library, member, all_known), {}};
   for (const auto& item : context.options.items()) context.origins[item.key()] = "default";
   return context;
 }
 
 std::unique_ptr<Instance> Bench::make(const std::shared_ptr<const PluginLibrary>& library, const MemberName& member,
                                       const Json& changed_options) const {
-  bool sure = true;
+  bool all_known = true;
   InstanceContext mine = context(*library, member);
-  options(*library, member, sure);
+  options(*library, member, all_known);
   if (changed_options.is_object()) {
     mine.options.update(changed_options);
-    sure = sure && changed_options.empty();
+    all_known = all_known && changed_options.empty();
   }
   try {
     return std::make_unique<Instance>(library, std::move(mine), services);
   } catch (const Error& error) {
-    if (sure || error.code() != ExitCode::kConfig) throw;
+    if (all_known || error.code() != ExitCode::kConfig) throw;
     return nullptr;
   }
 }
@@ -111,7 +116,25 @@ void Bench::each(const std::shared_ptr<const PluginLibrary>& library,
       ++num_tested;
     }
   }
-  if (num_tested == 0) throw Skip{"no member can be made without options that only the user knows"};
+  if (num_tested == 0) throw Skip{"no member can be created without options that only the user knows"};
+}
+
+size_t num_entries(const char* folder) {
+  size_t count = 0;
+  DIR* directory = ::opendir(folder);
+  if (directory == nullptr) throw Skip{fmt::format("{} cannot be read", folder)};
+  while (const dirent* entry = ::readdir(directory)) count += entry->d_name[0] != '.';
+  ::closedir(directory);
+  return count;
+}
+
+std::span<const Test> tests() {
+  static const std::vector<Test> all = [] {
+    std::vector<Test> out(file_tests().begin(), file_tests().end());
+    out.insert(out.end(), instance_tests().begin(), instance_tests().end());
+    return out;
+  }();
+  return all;
 }
 
 }  // namespace chassis::check

@@ -1,4 +1,4 @@
-// What the tests of `plugins check` work with: members made from defaults, hosts that lack a service, poisoned tables.
+// Tools for the tests of `plugins check`: members with default options, hosts without a service, poisoned host tables.
 #pragma once
 
 #include <functional>
@@ -35,7 +35,7 @@ class WithoutService : public ServiceProvider {
   std::string hidden_;
 };
 
-// A host table that claims struct_size bytes; all that this host's own does not fill is poison.
+// A host table with the given struct_size. Bytes beyond this host's own table are poison.
 class PoisonedHost {
  public:
   PoisonedHost(AbiVersion negotiated, InstanceServices* services, uint32_t struct_size);
@@ -46,35 +46,43 @@ class PoisonedHost {
   alignas(16) unsigned char bytes_[sizeof(chassis_host_t) + 256];
 };
 
+// A plugin file under test, with the services and hooks for its instances.
 struct Bench {
   std::string path;
   ServiceProvider& services;
   const CheckHooks& hooks;
-  std::string note = {};  // told beside a test that passes
+  std::string note = {};  // reported with a test that passes
 
   PluginFile file() const { return read_plugin_file(path); }
   std::shared_ptr<const PluginLibrary> load() const;
   std::vector<OptionSpec> specs(const PluginLibrary& library, const MemberName& member) const;
-  // Defaults, and a guess for what has none. `sure` is false if there was a guess.
-  Json options(const PluginLibrary& library, const MemberName& member, bool& sure) const;
+  // Defaults, and guesses for options without one. `all_known` is false if there was a guess.
+  Json options(const PluginLibrary& library, const MemberName& member, bool& all_known) const;
   InstanceContext context(const PluginLibrary& library, const MemberName& member) const;
-  // NULL if a member refuses in words options that were guessed or changed.
+  // NULL if the member refuses guessed or changed options with a message.
   std::unique_ptr<Instance> make(const std::shared_ptr<const PluginLibrary>& library, const MemberName& member,
                                  const Json& changed_options = nullptr) const;
-  // Calls `test` for every member that can be made; skips if there is none.
+  // Calls `test` for every member that can be created; skips the test if there is none.
   void each(const std::shared_ptr<const PluginLibrary>& library,
             const std::function<void(const MemberName&, std::unique_ptr<Instance>)>& test) const;
 };
+
+// Number of entries of a folder such as /proc/self/fd, without hidden ones. Throws Skip if it cannot be read.
+size_t num_entries(const char* folder);
 
 enum class Guard { kNone, kBehind, kBefore };
 
 struct Test {
   std::string_view name;
-  std::string_view needs;  // the test without which it makes no sense; empty if there is none
+  std::string_view needs;  // a test that must pass first; empty if there is none
   void (*run)(Bench&);
-  Guard guard = Guard::kNone;  // a page behind or before every buffer ends the process when it is touched
+  Guard guard = Guard::kNone;  // which side of every buffer has a page without access
 };
-// In order.
+// static/* and load/*.
+std::span<const Test> file_tests();
+// life/*, negotiation/*, options/* and numerics/*.
+std::span<const Test> instance_tests();
+// Both, in this order.
 std::span<const Test> tests();
 // NULL if there is none.
 const Test* find_test(std::string_view name);

@@ -1,4 +1,4 @@
-// The child's side: one test, what it changed in the process, and the verdict on the way to the parent.
+// The child process of `plugins check`: runs one test, finds what it changed in the process, and sends the verdict.
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <fmt/ranges.h>
@@ -19,23 +19,23 @@
 namespace chassis {
 namespace {
 
-// Members that did not end well, or kept tensors, are warnings to a run and findings here.
+// A member that fails at its end or keeps tensors is a counted warning in a run, and a failure here.
 void expect_no_warnings_of_ends() {
   std::string found;
   for (const auto& [key, count] : counted_warnings())
-    if (key.ends_with(": tensors not released") || key == "plugins that did not end well")
+    if (key.ends_with(": tensors not released") || key == "plugins that did not shut down cleanly")
       found += fmt::format("{}{}, {} times", found.empty() ? "" : "; ", key, count);
   if (!found.empty()) throw plugin_error(found);
 }
 
 bool computes(const check::Test& test) { return test.name.starts_with("numerics/"); }
 
-// A thread that was told to end may take a moment.
+// Waits up to 0.2 s for threads that are about to end.
 check::ProcessState settled_state(const check::ProcessState& before) {
-  check::ProcessState now = check::look_at_process();
+  check::ProcessState now = check::read_process_state();
   for (int i = 0; i < 100 && now.threads.size() > before.threads.size(); ++i) {
     ::usleep(2000);
-    now = check::look_at_process();
+    now = check::read_process_state();
   }
   return now;
 }
@@ -65,7 +65,7 @@ CheckVerdict examine_in_process(const std::string& path, const std::string& test
   std::function<std::vector<std::string>()> overwritten;
   if (found->guard != check::Guard::kNone && hooks.guard_buffers)
     overwritten = hooks.guard_buffers(found->guard == check::Guard::kBehind);
-  const auto state = check::look_at_process();
+  const auto state = check::read_process_state();
   const Facts facts_before = facts();
   try {
     if (found->guard != check::Guard::kNone && !overwritten) throw check::Skip{"this program cannot guard buffers"};
@@ -84,7 +84,7 @@ CheckVerdict examine_in_process(const std::string& path, const std::string& test
   } catch (...) {
     verdict.text = "threw an exception of unknown type";
   }
-  const auto now = computes(*found) ? check::look_at_process() : settled_state(state);
+  const auto now = computes(*found) ? check::read_process_state() : settled_state(state);
   verdict.traces = check::differences(state, now, !computes(*found));
   const Facts facts_now = facts();
   for (size_t i = 0; i < std::min(facts_before.size(), facts_now.size()); ++i)
@@ -100,9 +100,9 @@ int run_check_in_process(const std::string& path, const std::string& test, Servi
   struct stat info {};
   if (::fstat(check::kVerdictDescriptor, &info) != 0 || !S_ISFIFO(info.st_mode) ||
       ::fcntl(check::kVerdictDescriptor, F_SETFD, FD_CLOEXEC) != 0)
-    throw config_error("check-in-process is what `chassis plugins check` calls")
+    throw config_error("check-in-process is for internal use by `chassis plugins check`")
         .hint("use `chassis plugins check FILE.so`");
-  log::set_level(log::Level::kOff);  // what is written to stderr from here on is not the program's
+  log::set_level(log::Level::kOff);  // from here on, all output on stderr is the plugin's
   const std::string text = check::verdict_text(examine_in_process(path, test, services, hooks));
   std::fflush(nullptr);
   for (size_t at = 0; at < text.size();) {

@@ -1,3 +1,4 @@
+// The child process of a test: its folder, environment, pipes and process group.
 #include "host/conformance/check_process.hpp"
 
 #include <fcntl.h>
@@ -35,7 +36,7 @@ Error system_failure(const std::string& what, int error) {
   return internal_error(fmt::format("{}: {}", what, std::strerror(error)));
 }
 
-// The working folder, home and temporary folder of one test.
+// An empty folder: working folder, home and temporary folder of one test.
 class Scratch {
  public:
   Scratch() : path_(fs::temp_directory_path() / "chassis-check-XXXXXX") {
@@ -59,7 +60,7 @@ class Scratch {
   std::string path_;
 };
 
-// Above the descriptors that the process of a test is given, so that dup2 onto those takes none of ours.
+// Moves a descriptor above those of the child process, so that dup2 in the child does not overwrite it.
 void move_up(int& descriptor) {
   const int moved = ::fcntl(descriptor, F_DUPFD_CLOEXEC, kVerdictDescriptor + 1);
   if (moved < 0) throw system_failure("a pipe", errno);
@@ -88,7 +89,7 @@ class Pipe {
     ::close(ends_[1]);
     ends_[1] = -1;
   }
-  // False at the end.
+  // False at the end of the file.
   bool read_some() {
     std::array<char, 4096> piece;
     ssize_t num_bytes;
@@ -104,7 +105,7 @@ class Pipe {
   std::array<int, 2> ends_{-1, -1};
 };
 
-// The environment with other folders; the plugin cache stays where it is.
+// This process's environment with `folder` as home and temporary folder; the plugin cache stays the same.
 std::vector<std::string> environment_in(const std::string& folder) {
   std::vector<std::string> out;
   const std::string cache = plugin_cache_folder();
@@ -156,14 +157,14 @@ void trim_end(std::string& text) {
 
 }  // namespace
 
-Ended run_process(const std::vector<std::string>& arguments, std::chrono::milliseconds timeout) {
+ProcessResult run_process(const std::vector<std::string>& arguments, std::chrono::milliseconds timeout) {
   const Scratch scratch;
   Pipe out(kMaxOutputBytes), err(kMaxOutputBytes), verdict(kMaxVerdictBytes);
   const pid_t pid = spawn(arguments, scratch.path(), out, err, verdict);
   std::array<Pipe*, 3> pipes{&out, &err, &verdict};
   for (Pipe* pipe : pipes) pipe->close_write_end();
 
-  Ended ended;
+  ProcessResult ended;
   const auto deadline = Clock::now() + timeout;
   std::array<bool, 3> open{true, true, true};
   for (bool running = true; running;) {
@@ -172,7 +173,7 @@ Ended run_process(const std::vector<std::string>& arguments, std::chrono::millis
       ended.timed_out = true;
       ::kill(-pid, SIGKILL);
     }
-    // Output may end before the process, or be held open by a grandchild after it: look at both.
+    // Output may end before the process does, and a grandchild may keep it open afterwards, so watch both.
     std::array<pollfd, 3> watched;
     for (size_t i = 0; i < pipes.size(); ++i) watched[i] = {open[i] ? pipes[i]->read_end() : -1, POLLIN, 0};
     if (!ended.timed_out) ::poll(watched.data(), watched.size(), static_cast<int>(std::min<int64_t>(left, 20)));

@@ -1,4 +1,4 @@
-// One test in a process of its own: what it says, what it writes, how it ends and what it leaves behind.
+// Runs one test in a child process and collects its verdict, output, exit status and leftover files.
 #pragma once
 
 #include <chrono>
@@ -10,20 +10,20 @@
 
 namespace chassis::check {
 
-// The pipe of the verdict in the process of a test.
+// The descriptor of the verdict's pipe in the child process.
 inline constexpr int kVerdictDescriptor = 3;
 
-struct Ended {
+struct ProcessResult {
   int status = 0;
   bool timed_out = false;
   bool left_children = false;
-  std::string out, err;                 // what it wrote there
-  std::optional<CheckVerdict> verdict;  // none: it did not reach its end
-  std::vector<std::string> files;       // that it left in its working, home and temporary folder
+  std::string out, err;                 // its stdout and stderr
+  std::optional<CheckVerdict> verdict;  // none: the test did not reach its end
+  std::vector<std::string> files;       // left in its working, home and temporary folder
 };
 
-// Runs the program in an empty folder, with its own process group, which ends with it.
-Ended run_process(const std::vector<std::string>& arguments, std::chrono::milliseconds timeout);
+// Runs the program in an empty folder and a new process group. Kills the rest of the group when the program ends.
+ProcessResult run_process(const std::vector<std::string>& arguments, std::chrono::milliseconds timeout);
 
 std::string verdict_text(const CheckVerdict& verdict);
 std::optional<CheckVerdict> read_verdict(const std::string& text);

@@ -1,4 +1,4 @@
-// What `plugins check` tells: lines for people, or one JSON object.
+// The output of `plugins check`: lines of text, or one JSON object.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kNumOutcomes = 5;
 constexpr std::array<const char*, kNumOutcomes> kWords = {"passed", "FAILED", "n/a", "same", "not run"};
 constexpr std::array<const char*, kNumOutcomes> kKeys = {"passed", "failed", "not_applicable", "same_cause", "not_run"};
-constexpr std::array<const char*, kNumOutcomes> kCounted = {"passed", "failed", "not applicable", "of the same cause",
+constexpr std::array<const char*, kNumOutcomes> kCounted = {"passed", "failed", "not applicable", "with the same cause",
                                                             "not run"};
 
 std::array<size_t, kNumOutcomes> count(const std::vector<CheckResult>& results) {

@@ -1,3 +1,4 @@
+// Reading and comparison of the process state: settings, descriptors, threads.
 #include "host/conformance/check_state.hpp"
 
 #include <dirent.h>
@@ -60,7 +61,7 @@ void add_signals(Settings& out) {
   out["the set of blocked signals"] = mask_text(blocked);
 }
 
-// Rounding, flushing of denormals, traps; without the flags of operations that went by.
+// Rounding, flush of denormals, traps; not the exception flags of past operations.
 void add_floating_point(Settings& out) {
   out["the rounding of floating-point numbers"] = fmt::format("mode {}", ::fegetround());
   out["the floating-point traps"] = fmt::format("{:#x}", ::fegetexcept());
@@ -132,7 +133,7 @@ std::string value_text(const Settings& settings, const std::string& name) {
 
 }  // namespace
 
-ProcessState look_at_process() {
+ProcessState read_process_state() {
   ProcessState state;
   Settings& settings = state.settings;
   std::error_code error;
@@ -175,7 +176,7 @@ std::vector<std::pair<std::string, std::string>> differences(const ProcessState&
   if (with_threads)
     for (const auto& [id, name] : after.threads)
       if (!before.threads.contains(id))
-        out.emplace_back("process/threads", fmt::format("a thread that calls itself '{}' goes on", printable(name)));
+        out.emplace_back("process/threads", fmt::format("a thread named '{}' is still running", printable(name)));
   return out;
 }
 

@@ -1,4 +1,4 @@
-// What a process is made of and a plugin could change: compared before and after a test.
+// State of the process that a plugin could change, compared before and after a test.
 #pragma once
 
 #include <map>
@@ -11,12 +11,12 @@ namespace chassis::check {
 struct ProcessState {
   // By name: working folder, environment, locale, signals, masks, floating-point mode, limits.
   std::map<std::string, std::string> settings;
-  std::map<std::string, std::string> descriptors;  // number → what it is
+  std::map<std::string, std::string> descriptors;  // number → target
   std::map<std::string, std::string> threads;      // id → name
 };
 
-ProcessState look_at_process();
-// Names of kTraceTests with what differs, in words. Threads only if `with_threads`.
+ProcessState read_process_state();
+// The differences, each with its name of kTraceTests. Compares threads only if `with_threads`.
 std::vector<std::pair<std::string, std::string>> differences(const ProcessState& before, const ProcessState& after,
                                                              bool with_threads);
 

@@ -1,3 +1,4 @@
+// Runs the collectives of comm_cases on several ranks and compares the results.
 #include "host/conformance/comm.hpp"
 
 #include <fmt/core.h>
@@ -31,7 +32,7 @@ using namespace comm_cases;
 constexpr auto kDeadline = std::chrono::seconds(20);
 constexpr std::chrono::nanoseconds kSlice = std::chrono::milliseconds(100);
 
-// What the ranks of all groups share.
+// A key-value store in memory, shared by the ranks of all groups.
 class MemoryStore {
  public:
   void set(const std::string& key, std::string value) {
@@ -39,7 +40,7 @@ class MemoryStore {
     values_[key] = std::move(value);
     changed_.notify_all();
   }
-  // None if it did not come in time, or a rank failed.
+  // None if the key was not set in time, or a rank failed.
   std::optional<std::string> get(const std::string& key, std::chrono::nanoseconds timeout) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::min<std::chrono::nanoseconds>(timeout, kDeadline),
@@ -69,7 +70,7 @@ class MemoryStore {
   bool failed_ = false;
 };
 
-// The part of one group.
+// The store table of one group: keys have the group's prefix.
 class StoreTable {
  public:
   StoreTable(MemoryStore& store, std::string prefix) : store_(store), prefix_(std::move(prefix)) {
@@ -106,10 +107,10 @@ class StoreTable {
   chassis_store_t table_{};
 };
 
-// One rank of a group, from its forming to its end.
-class Member {
+// One rank of a group. The constructor creates the group, the destructor destroys it.
+class GroupRank {
  public:
-  Member(const CommSubject& subject, MemoryStore& shared, const std::string& name, int rank, int size)
+  GroupRank(const CommSubject& subject, MemoryStore& shared, const std::string& name, int rank, int size)
       : subject_(subject), shared_(shared), store_(shared, name + "/"), name_(name), rank_(rank), size_(size) {
     chassis_comm_group_desc_t desc{};
     desc.struct_size = sizeof desc;
@@ -123,9 +124,9 @@ class Member {
     throw_if_failed(subject.table->create_group(subject.self, &desc, &group_), subject.who + ": create_group");
     if (group_ == nullptr) throw plugin_error(subject.who + ": create_group returned no group and no error");
   }
-  ~Member() { subject_.table->destroy_group(subject_.self, group_); }
-  Member(const Member&) = delete;
-  Member& operator=(const Member&) = delete;
+  ~GroupRank() { subject_.table->destroy_group(subject_.self, group_); }
+  GroupRank(const GroupRank&) = delete;
+  GroupRank& operator=(const GroupRank&) = delete;
 
   bool moves_nothing() const { return (subject_.table->properties & CHASSIS_COMM_MOVES_NOTHING) != 0; }
 
@@ -139,7 +140,7 @@ class Member {
     if (work == nullptr) throw plugin_error(subject_.who + ": start returned no work and no error");
     return work;
   }
-  // Releases the work, whatever comes of it.
+  // Waits for the work, then releases it, also after an error.
   void finish(chassis_backend_work_t* work, const std::string& what) {
     const auto deadline = Clock::now() + kDeadline;
     for (;;) {
@@ -155,10 +156,10 @@ class Member {
     }
     const bool done = subject_.table->done(subject_.self, work) != 0;
     subject_.table->release(subject_.self, work);
-    if (!done) throw plugin_error(fmt::format("{}: a work that was waited for is not done", what));
+    if (!done) throw plugin_error(fmt::format("{}: a work is not done after its wait", what));
   }
 
-  // What is wrong with what came, for the first element.
+  // The first wrong element, or a changed send buffer; empty if there is none. Copies the received bytes to `bytes`.
   std::string examine(const Case& c, const Prepared& made, std::vector<uint8_t>& bytes) const {
     const Expected expected = received(c, rank_, size_, (subject_.table->properties & CHASSIS_COMM_ROUNDS_HALVES) != 0);
     const Values got = values_of(made.recv);
@@ -168,7 +169,7 @@ class Member {
                            expected.values[i]);
     if (!c.in_place)
       if (const Values now = values_of(made.send); now != made.sends)
-        return fmt::format("{}: what rank {} sends was changed", c.text(size_), rank_);
+        return fmt::format("{}: the send buffer of rank {} was changed", c.text(size_), rank_);
     const auto* begin = made.recv.data_as<uint8_t>();
     bytes.assign(begin, begin + made.recv.num_bytes());
     return "";
@@ -185,7 +186,7 @@ class Member {
   chassis_backend_group_t* group_ = nullptr;
 };
 
-// What each rank has at the end of each case, for the comparison between ranks.
+// Failures of all ranks, and each rank's result of each case, for the comparison between ranks.
 struct Shared {
   MemoryStore store;
   std::mutex mutex;
@@ -198,48 +199,49 @@ struct Shared {
   }
 };
 
-enum class Way { kAlone, kAsOne, kInFlight };
+enum class StartMode { kAlone, kAsOne, kInFlight };
 
-void run_cases(Member& member, const std::vector<Case>& cases, Way way, Shared& shared, bool keep) {
+void run_cases(GroupRank& group_rank, const std::vector<Case>& cases, StartMode mode, Shared& shared, bool keep) {
   std::vector<Prepared> made;
-  for (const Case& c : cases) made.push_back(prepare(c, member.rank(), member.size()));
-  if (way == Way::kAsOne) {
+  for (const Case& c : cases) made.push_back(prepare(c, group_rank.rank(), group_rank.size()));
+  if (mode == StartMode::kAsOne) {
     std::vector<chassis_collective_t> all;
     for (const Prepared& p : made) all.insert(all.end(), p.calls.begin(), p.calls.end());
-    member.finish(member.start(all), "all collectives as one start");
-  } else if (way == Way::kAlone) {
-    for (size_t i = 0; i < cases.size(); ++i) member.finish(member.start(made[i].calls), cases[i].text(member.size()));
+    group_rank.finish(group_rank.start(all), "all collectives as one start");
+  } else if (mode == StartMode::kAlone) {
+    for (size_t i = 0; i < cases.size(); ++i)
+      group_rank.finish(group_rank.start(made[i].calls), cases[i].text(group_rank.size()));
   } else {
     std::vector<chassis_backend_work_t*> works;
-    for (const Prepared& p : made) works.push_back(member.start(p.calls));
+    for (const Prepared& p : made) works.push_back(group_rank.start(p.calls));
     for (size_t i = cases.size(); i-- > 0;)
-      member.finish(works[i], cases[i].text(member.size()) + ", others in flight");
+      group_rank.finish(works[i], cases[i].text(group_rank.size()) + ", others in flight");
   }
-  auto& mine = shared.results[static_cast<size_t>(member.rank())];
+  auto& mine = shared.results[static_cast<size_t>(group_rank.rank())];
   if (keep) mine.assign(cases.size(), {});
   std::vector<uint8_t> unused;
   for (size_t i = 0; i < cases.size(); ++i)
-    if (std::string text = member.examine(cases[i], made[i], keep ? mine[i] : unused); !text.empty()) {
-      constexpr std::array<const char*, 3> kWays = {"", ", all as one start", ", all in flight at once"};
-      shared.fail(text + kWays[static_cast<size_t>(way)]);
+    if (std::string text = group_rank.examine(cases[i], made[i], keep ? mine[i] : unused); !text.empty()) {
+      constexpr std::array<const char*, 3> kModeTexts = {"", ", all as one start", ", all in flight at once"};
+      shared.fail(text + kModeTexts[static_cast<size_t>(mode)]);
       return;
     }
 }
 
 void run_rank(const CommSubject& subject, int rank, int size, Shared& shared) {
-  Member all(subject, shared.store, "all", rank, size);
+  GroupRank all(subject, shared.store, "all", rank, size);
   const std::vector<Case> cases = all_cases(size);
-  run_cases(all, cases, Way::kAlone, shared, true);
-  run_cases(all, cases, Way::kAsOne, shared, false);
-  run_cases(all, cases, Way::kInFlight, shared, false);
+  run_cases(all, cases, StartMode::kAlone, shared, true);
+  run_cases(all, cases, StartMode::kAsOne, shared, false);
+  run_cases(all, cases, StartMode::kInFlight, shared, false);
   if (size < 4) return;
-  // Halves of the ranks, while the group of all is there.
+  // Groups of two ranks each, while the group of all ranks exists.
   Shared halves;
   halves.results.resize(2);
-  Member half(subject, shared.store, rank < 2 ? "low" : "high", rank % 2, 2);
-  run_cases(half, all_cases(2), Way::kInFlight, halves, false);
+  GroupRank half(subject, shared.store, rank < 2 ? "low" : "high", rank % 2, 2);
+  run_cases(half, all_cases(2), StartMode::kInFlight, halves, false);
   for (std::string& text : halves.failures) shared.fail(std::move(text));
-  run_cases(all, {{}}, Way::kAlone, shared, false);
+  run_cases(all, {{}}, StartMode::kAlone, shared, false);
 }
 
 void compare_ranks(const Shared& shared, int size, std::vector<std::string>& failures) {
@@ -247,7 +249,7 @@ void compare_ranks(const Shared& shared, int size, std::vector<std::string>& fai
   for (size_t i = 0; i < cases.size(); ++i)
     for (int rank = 1; cases[i].op == CHASSIS_COMM_ALL_REDUCE && rank < size; ++rank)
       if (shared.results[static_cast<size_t>(rank)][i] != shared.results[0][i])
-        return failures.push_back(fmt::format("{}: ranks 0 and {} have other bits", cases[i].text(size), rank));
+        return failures.push_back(fmt::format("{}: ranks 0 and {} have different bits", cases[i].text(size), rank));
 }
 
 std::vector<std::string> failures_without_moving(const CommSubject& subject) {
@@ -255,11 +257,11 @@ std::vector<std::string> failures_without_moving(const CommSubject& subject) {
   Shared shared;
   constexpr int kSize = 4;
   for (int rank = 0; rank < kSize; ++rank) {
-    Member member(subject, shared.store, "all", rank, kSize);
+    GroupRank group_rank(subject, shared.store, "all", rank, kSize);
     for (const Case& c : all_cases(kSize)) {
       Prepared made = prepare(c, rank, kSize);
       for (chassis_collective_t& call : made.calls) call.send = call.recv = nullptr;
-      member.finish(member.start(made.calls), c.text(kSize));
+      group_rank.finish(group_rank.start(made.calls), c.text(kSize));
     }
   }
   return failures;
@@ -271,7 +273,7 @@ std::string comm_not_comparable(const CommSubject& backend) {
   chassis_status_t* status = backend.table->supports(backend.self, CHASSIS_DEVICE_CPU, 0);
   if (status == nullptr) return "";
   if (status_code(status) != CHASSIS_UNIMPLEMENTED) throw_if_failed(status, backend.who + ": supports");
-  std::string text = "it does not serve memory of the CPU: " + status_text(status);
+  std::string text = "it does not support CPU memory: " + status_text(status);
   status_release(status);
   return text;
 }

@@ -1,3 +1,4 @@
+// Values that ranks send, expected results with bounds, and the list of cases.
 #include "host/conformance/comm_cases.hpp"
 
 #include <fmt/core.h>
@@ -41,7 +42,7 @@ Tensor tensor_of(const Values& values, Dtype dtype) {
   return out;
 }
 
-// What `rank` sends, as its dtype keeps it; no round numbers, so that a wrong sum shows.
+// The values that `rank` sends, rounded to the dtype; not whole numbers, so that a wrong sum is visible.
 Values sent(const Case& c, int rank) {
   uint64_t count = 0;
   switch (c.op) {

@@ -1,3 +1,4 @@
+// Saves and loads sample tensors with a format and compares them.
 #include "host/conformance/format.hpp"
 
 #include <fmt/core.h>
@@ -25,7 +26,7 @@ namespace fs = std::filesystem;
 class TemporaryDirectory {
  public:
   TemporaryDirectory() : path_(fs::temp_directory_path() / "chassis-format-XXXXXX") {
-    if (::mkdtemp(path_.data()) == nullptr) throw storage_error("can not make a directory in " + path_);
+    if (::mkdtemp(path_.data()) == nullptr) throw storage_error("cannot create a directory in " + path_);
   }
   ~TemporaryDirectory() {
     std::error_code ignored;
@@ -37,7 +38,7 @@ class TemporaryDirectory {
   std::string path_;
 };
 
-// Bytes that tell tensors and positions apart.
+// Bytes that differ between tensors and between positions.
 Tensor filled(const std::string& name, Dtype dtype, const Shape& shape) {
   Tensor tensor = Tensor::empty(std::vector<int64_t>(shape.begin(), shape.end()), dtype);
   uint64_t state = std::hash<std::string>()(name);
@@ -52,7 +53,7 @@ struct Sample {
   std::vector<Descriptor> tensors;
   MeshShape mesh;
 
-  // A rank's part: all of it, or rows.
+  // A rank's part: the whole tensor, or rows of it.
   Tensor local(const Descriptor& tensor, int rank) const {
     const Tensor whole = filled(tensor.fqn, tensor.dtype, tensor.global_shape);
     if (tensor.placements.empty()) return whole;
@@ -108,8 +109,8 @@ class Examination {
   }
 
   void examine_only_read() {
-    if (format_.only_written()) fail("it is neither written nor read");
-    if (plan_for("a save", whole_tensors(Dtype::f32), false)) fail("it has no layout, and gives one");
+    if (format_.only_written()) fail("it can neither write nor read");
+    if (plan_for("a save", whole_tensors(Dtype::f32), false)) fail("it can only read, but returns a layout");
     try {
       SourceDirectory empty(directory_.path());
       format_.scan(empty, empty.table());
@@ -120,8 +121,8 @@ class Examination {
     }
   }
 
-  void examine(const std::string& what, const Sample& sample, bool must_be_taken) {
-    const std::optional<SavePlan> plan = plan_for(what, sample, must_be_taken);
+  void examine(const std::string& what, const Sample& sample, bool must_be_accepted) {
+    const std::optional<SavePlan> plan = plan_for(what, sample, must_be_accepted);
     if (!plan) return;
     try {
       const std::string path = save(*plan, sample, what);
@@ -130,14 +131,14 @@ class Examination {
       load(what + " with its manifest", sample, path);
       fs::remove(fs::path(path) / kManifestName);
       load(what + " without a manifest", sample, path);
-      if (must_be_taken) expect_refusal_when_cut(what, sample, path);
+      if (must_be_accepted) expect_refusal_when_cut(what, sample, path);
     } catch (const Error& error) {
       fail("{}: {}", what, error.message());
     }
   }
 
   // None if the format refuses the sample.
-  std::optional<SavePlan> plan_for(const std::string& what, const Sample& sample, bool must_be_taken) {
+  std::optional<SavePlan> plan_for(const std::string& what, const Sample& sample, bool must_be_accepted) {
     std::vector<SaveTensor> tensors;
     for (const Descriptor& tensor : sample.tensors) tensors.push_back(SaveTensor::plain(tensor));
     try {
@@ -146,8 +147,8 @@ class Examination {
         fail("{}: two layouts of the same tensors differ", what);
       return plan;
     } catch (const Error& error) {
-      if (must_be_taken) fail("{} is refused: {}", what, error.message());
-      if (error.message().empty()) fail("{} is refused without a word", what);
+      if (must_be_accepted) fail("{} is refused: {}", what, error.message());
+      if (error.message().empty()) fail("{} is refused without a message", what);
       return std::nullopt;
     }
   }
@@ -178,7 +179,7 @@ class Examination {
   void load(const std::string& what, const Sample& sample, const std::string& path) {
     CheckpointReader reader(path, format_);
     if (reader.tensors().size() != sample.tensors.size())
-      fail("{}: {} tensors come back, {} were saved", what, reader.tensors().size(), sample.tensors.size());
+      fail("{}: {} tensors are loaded, {} were saved", what, reader.tensors().size(), sample.tensors.size());
     std::map<std::string, Tensor> loaded;
     std::vector<LoadTensor> wanted;
     for (const Descriptor& tensor : sample.tensors) {
@@ -189,7 +190,7 @@ class Examination {
       wanted.push_back({Descriptor::plain(tensor.fqn, tensor.dtype, shape), ""});
       const DiskTensor* found = reader.find(tensor.fqn);
       if (found != nullptr && found->dtype != tensor.dtype)
-        fail("{}: '{}' comes back as {}", what, tensor.fqn, dtype_name(found->dtype));
+        fail("{}: '{}' is loaded as {}", what, tensor.fqn, dtype_name(found->dtype));
     }
     reader.load(wanted, MeshShape(), buckets_, [&](const Descriptor& tensor, int) { return loaded.at(tensor.fqn); });
     for (const Descriptor& tensor : sample.tensors) {
@@ -198,11 +199,11 @@ class Examination {
       const auto* b = expected.data_as<uint8_t>();
       const uint64_t at = static_cast<uint64_t>(std::mismatch(a, a + expected.num_bytes(), b).first - a);
       if (at < expected.num_bytes())
-        fail("{}: byte {} of '{}' comes back as {}, saved was {}", what, at, tensor.fqn, a[at], b[at]);
+        fail("{}: byte {} of '{}' is loaded as {}, saved as {}", what, at, tensor.fqn, a[at], b[at]);
     }
   }
 
-  // Cuts the largest file in half, then to nothing.
+  // Truncates the largest file to half its size, then to 0 bytes.
   void expect_refusal_when_cut(const std::string& what, const Sample& sample, const std::string& path) {
     fs::path largest;
     for (const auto& entry : fs::recursive_directory_iterator(path))
@@ -218,7 +219,8 @@ class Examination {
         continue;
       }
       failures_.resize(before);
-      fail("{}: '{}' was cut to {} bytes and is read without an error", what, largest.filename().string(), num_bytes);
+      fail("{}: '{}' was truncated to {} bytes and is read without an error", what, largest.filename().string(),
+           num_bytes);
     }
   }
 

@@ -1,4 +1,4 @@
-// Whether a checkpoint format gives back what it took, through the same engine that saves and loads a run.
+// Conformance tests of a checkpoint format, through the engine that saves and loads checkpoints.
 #pragma once
 
 #include <string>
@@ -8,13 +8,14 @@
 
 namespace chassis {
 
-// [io] Everything that is wrong; empty if nothing is. Works in a temporary directory, in well under a second.
-//   - a layout is a function of its request
-//   - tensors of every dtype, of no dims, of no elements and with a name that needs quoting come back, names and bytes,
-//     with the manifest and without it; a format may refuse what it can not hold, but not fp32
-//   - so do tensors of which two ranks hold a part, unless the format refuses parts
-//   - a file that is cut off is refused in words
-//   - what is only written passes the verification of its checksums; what is only read tells an empty directory
+// [io] All failures; empty if none. Works in a temporary directory; takes well under a second. Tests:
+//   - the same request always has the same layout
+//   - tensors of every dtype, without dims, without elements and with a name that needs quoting are loaded with the
+//     saved names and bytes, with the manifest and without it; a format may refuse tensors that it cannot store, but
+//     not fp32
+//   - the same for tensors that two ranks hold in parts, unless the format refuses parts
+//   - a truncated file is refused with a message
+//   - files of a write-only format pass the verification of checksums; a read-only format refuses an empty directory
 std::vector<std::string> format_failures(const FormatPlugin& format);
 
 }  // namespace chassis

@@ -1,3 +1,4 @@
+// Measures malloc memory and threads of the process.
 #include "host/conformance/growth.hpp"
 
 #include <fmt/core.h>
@@ -7,13 +8,13 @@
 #include <iterator>
 
 #ifdef __SANITIZE_ADDRESS__
-extern "C" size_t __sanitizer_get_current_allocated_bytes();  // gcc brings no header for it
+extern "C" size_t __sanitizer_get_current_allocated_bytes();  // gcc has no header for it
 #endif
 
 namespace chassis {
 namespace {
 
-constexpr int kFirstTimes = 5;
+constexpr int kNumWarmups = 5;
 constexpr int64_t kMaxBytesEach = 16 << 10;
 
 int64_t num_threads_of_process() {
@@ -33,7 +34,7 @@ int64_t heap_bytes() {
 }
 
 std::string growth_of(const std::string& what, int times, const std::function<void()>& once) {
-  for (int i = 0; i < kFirstTimes; ++i) once();
+  for (int i = 0; i < kNumWarmups; ++i) once();
   const int64_t threads = num_threads_of_process(), bytes = heap_bytes();
   for (int i = 0; i < times; ++i) once();
   const int64_t more_bytes = heap_bytes() - bytes, more_threads = num_threads_of_process() - threads;

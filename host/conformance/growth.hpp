@@ -1,4 +1,4 @@
-// What is left behind by doing something again and again: memory of malloc, and threads.
+// Growth of malloc memory and of the number of threads when an action is repeated.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,11 @@
 
 namespace chassis {
 
-// Bytes of malloc in use: exact, where it is the process's own.
+// Bytes of malloc in use; exact unless malloc was replaced.
 int64_t heap_bytes();
 
-// Calls `once` a few times for what is made at first and kept, then `times` times. Why it does not end with what it
-// began with, such as "20 steps left 20971520 bytes of malloc in use, at most 327680 are allowed"; empty if it does.
+// Calls `once` a few times as a warm-up, then `times` times. Returns what grew during the latter calls, such as "20
+// steps left 20971520 bytes of malloc in use, at most 327680 are allowed"; empty if nothing did.
 std::string growth_of(const std::string& what, int times, const std::function<void()>& once);
 
 }  // namespace chassis

@@ -1,3 +1,4 @@
+// Records, maps and configures a model twice and compares; compares gradients with finite differences.
 #include "host/conformance/model.hpp"
 
 #include <fmt/core.h>
@@ -26,7 +27,7 @@ std::string attr_text(const AttrValue& value) {
   return std::visit([](const auto& v) { return fmt::format("{}", v); }, value);
 }
 
-// All that was recorded, for comparison; a line for each thing.
+// The recorded program as text, for comparison; one line per dim, block, slot, op, output, field and chain.
 std::vector<std::string> lines_of(const Program& program) {
   std::vector<std::string> out;
   for (const Dim& dim : program.dims) out.push_back(fmt::format("dim {} = {}", dim.name, dim.size));
@@ -49,12 +50,12 @@ std::vector<std::string> lines_of(const Program& program) {
   return out;
 }
 
-// The first line that differs, in words; empty if none does.
+// The first line that differs; empty if none does.
 std::string difference(const Program& got, const Program& expected) {
   const auto a = lines_of(got), b = lines_of(expected);
   for (size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
     const std::string left = i < a.size() ? a[i] : "nothing", right = i < b.size() ? b[i] : "nothing";
-    if (left != right) return fmt::format("\"{}\", before \"{}\"", printable(left), printable(right));
+    if (left != right) return fmt::format("\"{}\", expected \"{}\"", printable(left), printable(right));
   }
   return "";
 }
@@ -75,7 +76,7 @@ class Examination {
     resolve.kernels.assign(oracles_.begin(), oracles_.end());
     compiled_ = compile(recording_of(model), {.resolve = std::move(resolve)});
     if (const std::string text = difference(record(model), compiled_->program); !text.empty())
-      fail("recorded a second time it has {}", text);
+      fail("a second recording has {}", text);
     examine_parameters();
     if (!failures_.empty()) return failures_;
     examine_mapping(model);
@@ -107,54 +108,55 @@ class Examination {
     }
   }
 
-  // Declared twice it is the same; what it lacks to be exact the host says by name.
+  // Two declarations must agree. The host itself throws if the mapping is not exact.
   void examine_mapping(const ModelPlugin& model) {
     try {
       const ParameterTable& parameters = *compiled_->parameters;
       const DiskMapping mapping = model.disk_mapping(parameters), again = model.disk_mapping(parameters);
       for (const auto& p : parameters.all()) {
         if (mapping.parts(p->name) != again.parts(p->name))
-          fail("parameter '{}' is elsewhere on disk when its mapping is asked for again", printable(p->name));
+          fail("parameter '{}' has a different place on disk in a second mapping", printable(p->name));
         for (const DiskPart& part : mapping.parts(p->name))
           if (const std::string back = mapping.name_of(part.disk_name); back != part.disk_name)
-            fail("parameter '{}' is '{}' on disk, which a file is read for as '{}'", printable(p->name),
+            fail("parameter '{}' is saved as '{}', but that name in a file is read as '{}'", printable(p->name),
                  printable(part.disk_name), printable(back));
       }
     } catch (const Error& error) {
-      fail("its parameters are not mapped to disk: {}", error.message());
+      fail("its disk mapping is not valid: {}", error.message());
     }
   }
 
   void examine_config(const ModelPlugin& model) {
     const std::string text = model.config();
     const Json config = Json::parse(text, nullptr, false);
-    if (!config.is_object()) return fail("its config is no JSON object: '{}'", printable(text));
+    if (!config.is_object()) return fail("its config is not a JSON object: '{}'", printable(text));
     const auto instance = make_();
     const ModelPlugin other(*instance);
     try {
       other.configure(text);
     } catch (const Error& error) {
-      return fail("another instance refuses the config that it gives: {}", error.message());
+      return fail("another instance refuses its config: {}", error.message());
     }
     if (const std::string differs = difference(record(other), compiled_->program); !differs.empty())
-      fail("from the config that it gives another program is recorded: {}", differs);
+      fail("another instance records a different program from its config: {}", differs);
     const Json again = Json::parse(other.config(), nullptr, false);
     if (again == config || !again.is_object()) return;
     for (const auto& [key, value] : config.items())
       if (!again.contains(key) || again.at(key) != value)
-        return fail("its config does not come back: '{}' is {}, was {}", printable(key),
+        return fail("another instance returns a different config: '{}' is {}, expected {}", printable(key),
                     again.contains(key) ? again.at(key).dump() : "absent", value.dump());
-    fail("its config does not come back: there are {} keys, were {}", again.size(), config.size());
+    fail("another instance returns a different config: {} keys, expected {}", again.size(), config.size());
   }
 
   void examine_refusals() {
     for (const char* text : {"", "{", "[]", "{\"hidden_size\": -1}", "\xff"}) {
       const auto instance = make_();
-      if (ModelPlugin(*instance).configure_refusal(text).empty()) fail("it takes the config '{}'", printable(text));
+      if (ModelPlugin(*instance).configure_refusal(text).empty())
+        fail("it accepts the invalid config '{}'", printable(text));
     }
   }
 
-  // Values at which every part of the program matters: what flows through it neither grows nor fades.
+  // Values that keep activations at about the same size, so that every part of the program affects the loss.
   void fill_parameters() {
     for (const auto& p : compiled_->parameters->all()) {
       std::vector<float> values(static_cast<size_t>(p->stored().num_elements()));
@@ -188,13 +190,13 @@ class Examination {
     return out;
   }
 
-  // Of other fields only the data knows what they hold.
+  // The content of other fields is unknown here.
   bool has_known_fields() {
     const Field known{GraphValueType::kInt32, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME}};
     const std::set<std::string> names = {"input_ids", "positions", "document_ids", "labels"};
     for (const auto& [name, field] : compiled_->program.fields) {
       if (names.contains(name) && field == known) continue;
-      fail("its gradients cannot be compared: it takes the field '{}', {}, and batches here have {}, each {}",
+      fail("its gradients cannot be compared: it needs the field '{}', {}; the test batch has {}, each {}",
            printable(name), compiled_->program.field_text(field), names, compiled_->program.field_text(known));
       return false;
     }
@@ -220,26 +222,26 @@ class Examination {
     for (const auto& p : compiled_->parameters->all()) examine_gradient(*p, executor, batch, loss);
   }
 
-  // Along the gradient, where its size shows, and along a direction of chance, where what it leaves out shows.
+  // The direction is the gradient, which shows a wrong size, plus a random direction, which shows missing elements.
   void examine_gradient(Parameter& p, Executor& executor, const Fields& batch, double loss) {
     const auto count = static_cast<size_t>(p.stored().num_elements());
-    std::vector<float> gradient(count), chance(count), start(count);
+    std::vector<float> gradient(count), random(count), start(count);
     const auto read = [](const Tensor& tensor, std::vector<float>& out) {
       Tensor::borrow(out.data(), tensor.sizes(), Dtype::f32).copy_from(tensor);
     };
     if (p.gradient_written) read(p.gradient, gradient);
     read(p.stored(), start);
-    random_normal(6, p.name, 0, chance);
+    random_normal(6, p.name, 0, random);
     const auto norm = [](const std::vector<float>& v) {
       double sum = 0;
       for (const float x : v) sum += static_cast<double>(x) * x;
       return std::sqrt(sum);
     };
-    const double size = norm(gradient), chance_size = norm(chance);
+    const double size = norm(gradient), random_size = norm(random);
     double expected = 0;
     std::vector<double> direction(count);
     for (size_t i = 0; i < count; ++i) {
-      direction[i] = chance[i] / chance_size + (size > 0 ? gradient[i] / size : 0);
+      direction[i] = random[i] / random_size + (size > 0 ? gradient[i] / size : 0);
       expected += direction[i] * gradient[i];
     }
     constexpr double kStep = 1e-2;
@@ -254,8 +256,8 @@ class Examination {
     loss_at(0);
     const double bound = 2e-2 * (std::abs(expected) + size) + 3e-7 * std::abs(loss) / kStep;
     if (!(std::abs(got - expected) <= bound))
-      fail("the gradient of '{}' says that the loss changes by {:.5g} along a direction, it changes by {:.5g}", p.name,
-           expected, got);
+      fail("the gradient of '{}' predicts that the loss changes by {:.5g} along a direction, but it changes by {:.5g}",
+           p.name, expected, got);
   }
 
   const std::function<std::unique_ptr<Instance>()>& make_;

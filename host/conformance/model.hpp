@@ -1,5 +1,4 @@
-// Whether a model plugin keeps the promises of its header: what it records, how files hold it, its config,
-// and that the recorded program has the gradients of its loss.
+// Conformance tests of a model plugin: recorded program, disk mapping, config, and gradients of the loss.
 #pragma once
 
 #include <functional>
@@ -13,19 +12,19 @@
 
 namespace chassis {
 
-// A config.json of a few small layers, with the keys that most families of decoders share.
+// A config.json for a few small layers, with the keys that most decoder families share.
 std::string sample_model_config(const std::vector<std::string>& architectures);
 
-// Why the model takes no such config, in its words; empty if it does. Configures the instance.
+// Configures the instance. Returns the model's message if it refuses the config; empty if it accepts.
 std::string configure_refusal(Instance& model, const std::string& config_json);
 
-// [step] Everything that is wrong, with names and numbers; empty if nothing is. `model` makes active instances,
-// `oracles` compute the ops. On the CPU, in fp32.
-//   - recorded twice, the program is the same; every parameter has positive sizes and a name of its own
-//   - its disk mapping is exact: every element of every parameter is in one tensor of the files, no name is used twice
-//   - config() is a JSON object that another instance takes, records the same program from, and gives back
-//   - text that is no JSON object is refused
-//   - the gradient of every parameter is that of the loss, by differences; every op must have an oracle
+// [step] All failures, with names and numbers; empty if none. `model` makes active instances, `oracles` compute the
+// ops. Runs on the CPU in fp32. Tests:
+//   - two recordings give the same program; every parameter has positive sizes and a unique name
+//   - the disk mapping is exact: every element of every parameter is in one tensor of the files; no name is used twice
+//   - config() is a JSON object that another instance accepts, records the same program from, and returns
+//   - text that is not a JSON object is refused
+//   - the gradient of every parameter agrees with finite differences of the loss; every op must have an oracle
 std::vector<std::string> model_failures(const std::function<std::unique_ptr<Instance>()>& model,
                                         const std::string& config_json, std::span<const OpsProvider> oracles);
 

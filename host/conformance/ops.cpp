@@ -1,3 +1,4 @@
+// Small programs, one per op or group of ops, and the comparison of their results.
 #include "host/conformance/ops.hpp"
 
 #include <algorithm>
@@ -16,7 +17,7 @@
 namespace chassis {
 namespace {
 
-// Sizes that are no multiples of anything.
+// Sizes that do not divide evenly into vectors or tiles.
 constexpr int64_t kBatch = 2, kTime = 13;
 
 // One block under test: inputs by name, parameters, and the op or ops.
@@ -32,9 +33,9 @@ class CaseProgram {
     program_.dims.push_back({name, size});
     return static_cast<DimId>(program_.dims.size() - 1);
   }
-  ValueId input(const char* name, std::vector<DimId> behind) {
-    behind.insert(behind.begin(), {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME});
-    return block().inputs[name] = block().add_value({name, std::move(behind), GraphValueType::kCompute, {}});
+  ValueId input(const char* name, std::vector<DimId> dims) {
+    dims.insert(dims.begin(), {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME});
+    return block().inputs[name] = block().add_value({name, std::move(dims), GraphValueType::kCompute, {}});
   }
   ValueId field(const char* name) {
     return block().fields[name] =
@@ -152,7 +153,7 @@ std::vector<CaseProgram> all_cases() {
   return cases;
 }
 
-// Documents of 5 and 6 tokens and two positions of padding in the first row, one document in the others.
+// The first row has documents of 5 and 6 tokens and 2 positions of padding; every other row is one document.
 int32_t field_value(const std::string& name, int64_t row, int64_t t, int64_t index) {
   const int32_t document = row > 0 ? 0 : t < 5 ? 0 : t < 11 ? 1 : -1;
   if (name == "document_ids") return document;
@@ -166,8 +167,8 @@ struct Named {
   Tensor tensor;
 };
 
-// Everything that a program gives: outputs, gradients of inputs and of parameters. Two micro-batches: the first writes
-// the gradients of parameters, over what must not be read, and the second adds to them.
+// All results of a program: outputs, gradients of inputs and of parameters. Runs two micro-batches: the first must
+// overwrite the gradients of parameters, which hold NaN, and the second must add to them.
 std::vector<Named> run_case(const Program& program, const ResolveOptions& options, const OpsProvider* candidate,
                             bool* claimed) {
   const ProgramLayout layout;

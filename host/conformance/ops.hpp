@@ -1,4 +1,4 @@
-// Whether an ops provider computes what the oracles compute: the same small programs, forward and backward, under both.
+// Conformance tests of an ops provider: runs small programs forward and backward with it and with the oracles.
 #pragma once
 
 #include <span>
@@ -14,8 +14,8 @@ struct ConformanceResult {
   std::vector<std::string> failures;  // with the op, the operand and both numbers
 };
 
-// [step] Runs every program that the provider claims a part of, in fp32 and, where all claim it, bf16, on the CPU.
-// Bounds: 1e-4 and 2e-2 of the largest value. `oracles` complete each other.
+// [step] Runs every program of which the provider claims a node, on the CPU, in fp32 and, where all claim it, in bf16.
+// Bounds: 1e-4 and 2e-2 of the largest value. Together, `oracles` must cover all ops.
 ConformanceResult compare_with_oracles(const OpsProvider& provider, std::span<const OpsProvider> oracles);
 
 }  // namespace chassis

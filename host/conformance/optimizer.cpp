@@ -1,3 +1,4 @@
+// Steps on random parameters and gradients, repeated under variations that must not change the result.
 #include "host/conformance/optimizer.hpp"
 
 #include <fmt/core.h>
@@ -31,11 +32,11 @@ struct Subject {
   chassis_instance* self;
   std::string who;
   std::vector<chassis_state_desc_t> states;
-  int64_t unit = 1;             // elements between legal cuts
-  bool is_of_matrices = false;  // no cuts at all
+  int64_t unit = 1;                     // a parameter may be cut at multiples of this many elements
+  bool needs_whole_parameters = false;  // a parameter may not be cut
 };
 
-// Parameters with their states, before and after steps.
+// Parameters with gradients and states, on which steps run.
 class Trial {
  public:
   Trial(const Subject& subject, const std::vector<Sizes>& shapes) : subject_(subject) {
@@ -48,14 +49,14 @@ class Trial {
     }
   }
 
-  // What a step is told beside its tensors.
+  // The rates of a step.
   struct Rates {
     double lr = 0.01;
-    std::vector<double> decay = {0.1};  // of the tensors, the last one for all that follow
-    std::vector<double> lr_scale = {};  // likewise; empty: not told
+    std::vector<double> decay = {0.1};  // one per tensor; the last one for all further tensors
+    std::vector<double> lr_scale = {};  // likewise; empty: NULL is passed
   };
 
-  // Gradients of that step times `factor`, which grad_scale takes back.
+  // A step with random gradients of step `number`, times `factor`, and grad_scale 1 / factor.
   Trial& step(int64_t number, const Rates& rates, double factor = 1.0) {
     for (size_t i = 0; i < grads_.size(); ++i) {
       grads_[i].copy_from(random("gradient of step " + std::to_string(number), grads_[i].sizes(), i));
@@ -68,7 +69,7 @@ class Trial {
     for (const Tensor& grad : grads_) grad.zero();
     return run(number, rates, 1.0);
   }
-  // The first parameter of `whole`, cut at these elements, and its gradients.
+  // The first parameter of `whole`, cut at the elements `cuts`; each piece is a parameter.
   static Trial pieces(const Subject& subject, const Trial& whole, const std::vector<int64_t>& cuts) {
     const Tensor flat = whole.params_[0].flat();
     std::vector<Sizes> sizes;
@@ -78,7 +79,8 @@ class Trial {
     out.take_pieces(out.params_, flat);
     return out;
   }
-  Trial& step_as(int64_t number, const Trial& whole) {
+  // A step with the gradients of the first parameter of `whole`, cut into pieces.
+  Trial& step_with_gradients_of(int64_t number, const Trial& whole) {
     take_pieces(grads_, random("gradient of step " + std::to_string(number), whole.params_[0].sizes()).flat());
     return run(number, Rates(), 1.0);
   }
@@ -88,7 +90,7 @@ class Trial {
     const auto finite = [](const Tensor& tensor) { return tensor.all_finite(); };
     return std::all_of(params_.begin(), params_.end(), finite) && std::all_of(states_.begin(), states_.end(), finite);
   }
-  // Where the bits of parameters and states differ first; empty if nowhere.
+  // The first element of parameters or states whose bits differ; empty if there is none.
   std::string difference(const Trial& expected) const {
     for (size_t i = 0; i < params_.size(); ++i) {
       std::string text = difference(params_[i], expected.params_[i], "parameter " + std::to_string(i));
@@ -177,7 +179,7 @@ class Examination {
     examine_decay();
     examine_repetition();
     examine_growth();
-    if (!subject_.is_of_matrices) examine_cuts();
+    if (!subject_.needs_whole_parameters) examine_cuts();
     return failures_;
   }
 
@@ -215,18 +217,18 @@ class Examination {
         fail("state '{}' is cut in blocks of {} elements, expected at least 1", role, state.block);
       else if (of_blocks)
         subject_.unit = std::lcm(subject_.unit, state.block);
-      subject_.is_of_matrices |= state.granularity == CHASSIS_GRANULARITY_MATRIX;
+      subject_.needs_whole_parameters |= state.granularity == CHASSIS_GRANULARITY_MATRIX;
       subject_.states.push_back(state);
       if (subject_.table.state(subject_.self, i) != described)
-        fail("state '{}' is described elsewhere when asked again", role);
+        fail("the second description of state '{}' has a different address", role);
     }
     if (const uint32_t again = subject_.table.num_states(subject_.self); again != count)
-      fail("it has {} states, and {} when asked again", count, again);
+      fail("its number of states was {}, and {} in a second call", count, again);
   }
 
-  // Sizes with tails behind vectors, and one that several threads share.
+  // Sizes that are not multiples of a vector, and one that is divided between several threads.
   std::vector<Sizes> shapes() const {
-    if (subject_.is_of_matrices) return {{7, 11}, {33, 64}};
+    if (subject_.needs_whole_parameters) return {{7, 11}, {33, 64}};
     return {{7, 11 * subject_.unit}, {subject_.unit}, {(70001 / subject_.unit + 1) * subject_.unit}};
   }
   Trial trial() const { return Trial(subject_, shapes()); }
@@ -243,8 +245,8 @@ class Examination {
     expect_same_parameters(trial().step(1, {.lr = 0.0}).step(2, {.lr = 0.0}), start, "at lr 0");
   }
 
-  // p ← p − lr · weight_decay · p beside the update (Loshchilov and Hutter 2019), which at the first step is also what
-  // decay in the gradient of plain descent gives.
+  // p ← p − lr · weight_decay · p in addition to the update (Loshchilov and Hutter 2019). In the first step, weight
+  // decay in the gradient of plain gradient descent gives the same.
   void examine_decay() {
     const double lr = 0.01;
     const std::vector<double> decays = {0.1, 0.0, 3.0};
@@ -266,8 +268,8 @@ class Examination {
         }
         const double update = std::abs(static_cast<double>(b[e]) - p[e]);
         if (std::abs(static_cast<double>(a[e]) - b[e] - wanted) > bound + 1e-6 * update + std::abs(wanted) * 1e-2) {
-          fail("weight decay {} at lr {} moves element {} of parameter {} by {}, expected {} beside the update", decay,
-               lr, e, i, static_cast<double>(a[e]) - b[e], wanted);
+          fail("weight decay {} at lr {} moves element {} of parameter {} by {}, expected {} in addition to the update",
+               decay, lr, e, i, static_cast<double>(a[e]) - b[e], wanted);
           break;
         }
       }
@@ -276,7 +278,7 @@ class Examination {
 
   void examine_repetition() {
     const Trial first = trial().step(1).step(2);
-    expect_same(trial().step(1).step(2), first, "the same two steps again");
+    expect_same(trial().step(1).step(2), first, "the same two steps repeated");
     expect_same(trial().step(1, {}, 2.0).step(2, {}, 2.0), first, "gradients doubled and scaled by 1/2");
     const std::vector<double> scales = {2.0, 0.5};
     const Trial scaled = trial().step(1, {.lr_scale = scales}), half = trial().step(1, {.lr = 0.005}),
@@ -285,7 +287,7 @@ class Examination {
       const std::string text =
           Trial::difference(scaled.params()[i], (i == 0 ? twice : half).params()[i], fmt::format("parameter {}", i));
       if (!text.empty())
-        fail("other bits with lr_scale {} than with lr times as much: {}", scales[std::min<size_t>(i, 1)], text);
+        fail("lr_scale {} gives different bits from lr times as much: {}", scales[std::min<size_t>(i, 1)], text);
     }
     const int threads = num_threads();
     set_threads(1);
@@ -305,14 +307,14 @@ class Examination {
     const bool has_scalars = std::any_of(subject_.states.begin(), subject_.states.end(),
                                          [](const auto& state) { return state.shape == CHASSIS_STATE_SCALAR; });
     const int64_t unit = subject_.unit;
-    // In two, at the edges, in many pieces; an empty one in between, as a rank may have.
+    // Two pieces, cuts near the edges, many pieces, and an empty piece, as a rank may have.
     for (std::vector<int64_t> cuts :
          {std::vector<int64_t>{113}, {1}, {299}, {64, 64, 128}, {7, 20, 33, 100, 101, 250}}) {
       for (int64_t& cut : cuts) cut *= unit;
       Trial whole(subject_, {{6, 50 * unit}});
       Trial parts = Trial::pieces(subject_, whole, cuts);
       for (int64_t step : {1, 2}) {
-        parts.step_as(step, whole);
+        parts.step_with_gradients_of(step, whole);
         whole.step(step);
       }
       const Tensor flat = whole.params()[0].flat();
@@ -322,7 +324,8 @@ class Examination {
         const std::string text =
             Trial::difference(got, flat.narrow(0, begin, got.num_elements()), fmt::format("piece {}", part));
         if (text.empty()) continue;
-        return fail("a parameter cut at element {} steps otherwise than the whole{}: {}", fmt::join(cuts, ", "),
+        return fail("a parameter cut at element {} is updated differently from the whole parameter{}: {}",
+                    fmt::join(cuts, ", "),
                     has_scalars ? " (a scalar state must not depend on the parameter's elements)" : "", text);
       }
     }
@@ -332,12 +335,12 @@ class Examination {
     for (size_t i = 0; i < expected.params().size(); ++i) {
       const std::string text =
           Trial::difference(got.params()[i], expected.params()[i], "parameter " + std::to_string(i));
-      if (!text.empty()) fail("{} {}", what, text);
+      if (!text.empty()) fail("{}: {}", what, text);
     }
   }
   void expect_same(const Trial& got, const Trial& expected, const std::string& what) {
     const std::string text = got.difference(expected);
-    if (!text.empty()) fail("other bits with {}: {}", what, text);
+    if (!text.empty()) fail("different bits with {}: {}", what, text);
   }
 
   Subject subject_;

@@ -1,3 +1,4 @@
+// Simulated ranks that run the events of several steps, and the comparison of their collectives.
 #include "host/conformance/parallel.hpp"
 
 #include <fmt/core.h>
@@ -25,7 +26,7 @@ struct Scenario {
   }
 };
 
-// Slots alone: strategies see no ops. 13 rows and 3 do not divide by 4; a scalar gain has one element.
+// Slots only, since strategies see no ops. 13 and 3 rows are not multiples of 4; `gain` has one element.
 Program small_program() {
   Program program;
   program.dims = {{"B", 0}, {"T", 0}, {"vocab", 13}, {"hidden", 6}, {"ffn", 8}, {"few", 3}, {"one", 1}};
@@ -55,7 +56,7 @@ Program small_program() {
 }
 constexpr const char* kFrozen = "layers.1.up.weight";
 
-// One rank of the mesh through its run; `events` is what it asked of the others, event by event.
+// One rank of the mesh. `events` lists its collectives, one line per event.
 class Rank {
  public:
   Rank(const Scenario& scenario, int rank, std::unique_ptr<Instance> strategy, std::unique_ptr<Instance> backend,
@@ -68,7 +69,7 @@ class Rank {
     for (const auto& p : parameters_.all()) p->trainable = p->name != kFrozen;
     parameters_.set_precision(scenario.compute);
     const std::string axis = stack_.home_axis();
-    if (axis.empty()) throw plugin_error("it has no home axis, which [mesh] gives all ranks to");
+    if (axis.empty()) throw plugin_error("it has no home axis; the mesh of this test gives all ranks to that axis");
     mesh_ = MeshShape({{axis, kNumRanks}});
     StackFacts facts;
     facts.mesh = mesh_;
@@ -116,7 +117,7 @@ class Rank {
         calls += fmt::format("{}{} {} of {} bytes on {}", calls.empty() ? "" : ", ", count.calls, count.op, count.bytes,
                              count.group);
     if (calls.empty()) calls = "no collective";
-    // The counts do not say in which order; a backend for plans may.
+    // The counts have no order, but the backend may report one as a metric.
     for (const auto& [metric, value] : metrics_.take())
       if (metric.ends_with("/order")) calls += fmt::format(", in the order {:.0f}", value);
     events_.push_back(where_ + name + ": " + calls);
@@ -125,15 +126,15 @@ class Rank {
     return std::string(name) + " of " + program_.unit_names()[unit];
   }
 
-  void expect_whole(size_t unit) const {
+  void expect_gathered(size_t unit) const {
     for (const Parameter* p : parameters_.of_unit(unit))
-      if (!p->value) throw plugin_error("parameter '" + p->name + "' is not whole when the unit runs");
+      if (!p->value) throw plugin_error("parameter '" + p->name + "' is not gathered when the unit runs");
   }
 
   void forward_unit(size_t unit, UnitEvents::Flags flags) {
     event(of_unit(flags.recompute ? "pre_forward, again," : "pre_forward", unit),
           [&] { stack_.pre_forward(unit, flags); });
-    expect_whole(unit);
+    expect_gathered(unit);
     event(of_unit("post_forward", unit), [&] { stack_.post_forward(unit, flags); });
   }
   void forward(UnitEvents::Flags flags) {
@@ -143,9 +144,9 @@ class Rank {
     const UnitEvents::Flags flags{.last_microbatch = last}, again{.recompute = true, .last_microbatch = last};
     for (size_t unit = program_.num_units(); unit-- > 0;) {
       event(of_unit("pre_backward", unit), [&] { stack_.pre_backward(unit, flags); });
-      const bool repeats = unit > 0 && unit + 1 < program_.num_units();
-      if (scenario_.recomputes && repeats) forward_unit(unit, again);
-      event(of_unit("backward", unit), [&] { expect_whole(unit); });
+      const bool is_inner = unit > 0 && unit + 1 < program_.num_units();
+      if (scenario_.recomputes && is_inner) forward_unit(unit, again);
+      event(of_unit("backward", unit), [&] { expect_gathered(unit); });
       for (Parameter* p : parameters_.of_unit(unit)) {
         if (!p->trainable) continue;
         if (!p->gradient) p->gradient = Tensor::zeros(p->local_shape, Dtype::f32);
@@ -187,7 +188,7 @@ void compare_placements(const Rank& first, const Rank& other, int rank) {
   const auto &a = first.parameters().all(), &b = other.parameters().all();
   for (size_t i = 0; i < a.size(); ++i)
     if (!(a[i]->descriptor.placements == b[i]->descriptor.placements))
-      throw plugin_error(fmt::format("ranks 0 and {} place parameter '{}' in other ways", rank, a[i]->name));
+      throw plugin_error(fmt::format("ranks 0 and {} place parameter '{}' differently", rank, a[i]->name));
 }
 
 void compare_events(const Rank& first, const Rank& other, int rank) {
@@ -196,8 +197,8 @@ void compare_events(const Rank& first, const Rank& other, int rank) {
   const auto at = static_cast<size_t>(
       std::mismatch(a.begin(), a.begin() + static_cast<int64_t>(common), b.begin()).first - a.begin());
   if (at < common)
-    throw plugin_error(fmt::format("ranks differ, and would wait for each other: rank 0 has \"{}\", rank {} \"{}\"",
-                                   a[at], rank, b[at]));
+    throw plugin_error(
+        fmt::format("ranks differ and would deadlock: rank 0 has \"{}\", rank {} has \"{}\"", a[at], rank, b[at]));
 }
 
 void prove_cover_of(const Rank& rank) {

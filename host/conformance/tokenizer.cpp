@@ -1,3 +1,4 @@
+// Encodes and decodes sample texts, also with too small buffers, from several threads and with other instances.
 #include "host/conformance/tokenizer.hpp"
 
 #include <fmt/core.h>
@@ -22,8 +23,8 @@ using Ids = std::vector<int32_t>;
 struct Sample {
   const char* what;
   std::string text;
-  bool comes_back = false;  // byte by byte
-  bool may_refuse = false;  // in words
+  bool round_trips = false;  // exactly
+  bool may_refuse = false;   // with a message
 };
 
 std::vector<Sample> samples() {
@@ -39,18 +40,18 @@ std::vector<Sample> samples() {
       {"emoji and joined letters", "\xF0\x9F\x91\xA9\xE2\x80\x8D\xF0\x9F\x92\xBB e\xCC\x81 \xEF\xB7\xBA"},
       {"a zero byte", std::string("a\0b", 3)},
       {"a long text", long_text},
-      {"broken UTF-8: a lone continuation", "a\x80z", false, true},
-      {"broken UTF-8: a sequence cut off", "a\xE2\x82", false, true},
-      {"broken UTF-8: an overlong slash", "a\xC0\xAFz", false, true},
-      {"broken UTF-8: a surrogate", "a\xED\xA0\x80z", false, true},
+      {"invalid UTF-8: a lone continuation byte", "a\x80z", false, true},
+      {"invalid UTF-8: a truncated sequence", "a\xE2\x82", false, true},
+      {"invalid UTF-8: an overlong slash", "a\xC0\xAFz", false, true},
+      {"invalid UTF-8: a surrogate", "a\xED\xA0\x80z", false, true},
       {"every byte", every_byte, false, true},
   };
 }
 
-// What a function of the tokenizer refused, in words, or why a call was of no use. `broken`: it must not.
+// Thrown when the tokenizer refuses a call, with its message, or when a call is wrong (`is_failure`).
 struct Refused {
   std::string text;
-  bool broken = false;
+  bool is_failure = false;
 };
 
 class Examination {
@@ -98,11 +99,10 @@ class Examination {
          {std::pair("bos", info.bos_id), std::pair("eos", info.eos_id), std::pair("pad", info.pad_id)})
       if (id < -1 || id >= vocab_) fail("its {} id is {}, expected -1 for none or an id below {}", name, id, vocab_);
     if (view_of(info.fingerprint).empty())
-      fail("its fingerprint is empty: caches of other tokenizers would pass for its own");
+      fail("its fingerprint is empty: it would read the caches of other tokenizers");
     if (again.vocab_size != info.vocab_size || view_of(again.fingerprint) != view_of(info.fingerprint))
-      fail("it describes itself otherwise when asked again: {} ids and fingerprint '{}', then {} and '{}'",
-           info.vocab_size, printable(view_of(info.fingerprint)), again.vocab_size,
-           printable(view_of(again.fingerprint)));
+      fail("its description changes in a second call: {} ids and fingerprint '{}', then {} and '{}'", info.vocab_size,
+           printable(view_of(info.fingerprint)), again.vocab_size, printable(view_of(again.fingerprint)));
   }
 
   struct Encoded {
@@ -110,7 +110,7 @@ class Examination {
     std::vector<uint64_t> offsets;
     uint64_t count = 0;
   };
-  // In buffers of exactly that room, which a guard may watch.
+  // Buffers have exactly `capacity` elements, so that guard pages can detect writes past the end.
   static Encoded encode_into(const TokenizerSubject& subject, const std::string& text, uint64_t capacity,
                              bool with_offsets) {
     const int64_t sizes[] = {static_cast<int64_t>(capacity)};
@@ -133,7 +133,8 @@ class Examination {
     const uint64_t counted = encode_into(subject, text, 0, false).count;
     Encoded out = encode_into(subject, text, counted, true);
     if (out.count != counted)
-      throw Refused{fmt::format("{} ids are counted without room, {} with room for them", counted, out.count), true};
+      throw Refused{fmt::format("the count is {} without a buffer, {} with a buffer of that size", counted, out.count),
+                    true};
     return out;
   }
   static std::pair<std::string, uint64_t> decode_into(const TokenizerSubject& subject, const Ids& ids,
@@ -154,7 +155,8 @@ class Examination {
     const uint64_t counted = decode_into(subject, ids, 0).second;
     const auto [text, count] = decode_into(subject, ids, counted);
     if (count != counted)
-      throw Refused{fmt::format("{} bytes are counted without room, {} with room for them", counted, count), true};
+      throw Refused{fmt::format("the count is {} without a buffer, {} with a buffer of that size", counted, count),
+                    true};
     return text;
   }
 
@@ -163,8 +165,8 @@ class Examination {
       examine_encoding(sample);
     } catch (const Refused& refused) {
       if (refused.text.empty())
-        fail("{}: refused without a word", sample.what);
-      else if (refused.broken)
+        fail("{}: refused without a message", sample.what);
+      else if (refused.is_failure)
         fail("{}: {}", sample.what, refused.text);
       else if (!sample.may_refuse)
         fail("{}: refused: {}", sample.what, refused.text);
@@ -186,25 +188,25 @@ class Examination {
       before = whole.offsets[i];
     }
     if (encode_into(tokenizer_, sample.text, whole.count, false).ids != whole.ids)
-      fail("{}: other ids without offsets", sample.what);
+      fail("{}: ids differ when no offsets are requested", sample.what);
     const uint64_t half = whole.count / 2;
     const Encoded cut = encode_into(tokenizer_, sample.text, half, true);
     if (cut.count != whole.count || !std::equal(cut.ids.begin(), cut.ids.end(), whole.ids.begin()))
-      fail("{}: with room for {} of {} ids it counts {}, or they are others", sample.what, half, whole.count,
+      fail("{}: with a buffer for {} of {} ids it counts {}, or the ids differ", sample.what, half, whole.count,
            cut.count);
     examine_decoding(sample, whole.ids);
   }
 
   void examine_decoding(const Sample& sample, const Ids& ids) {
     const std::string once = decode(tokenizer_, ids);
-    if (sample.comes_back && once != sample.text)
-      return fail("{}: '{}' comes back as '{}'", sample.what, printable(sample.text), printable(once));
+    if (sample.round_trips && once != sample.text)
+      return fail("{}: '{}' is decoded as '{}'", sample.what, printable(sample.text), printable(once));
     const auto [cut, count] = decode_into(tokenizer_, ids, once.size() / 2);
     if (count != once.size() || cut != once.substr(0, once.size() / 2))
-      fail("{}: with room for {} of {} bytes it counts {}, or they are others", sample.what, once.size() / 2,
+      fail("{}: with a buffer for {} of {} bytes it counts {}, or the text differs", sample.what, once.size() / 2,
            once.size(), count);
     if (const std::string twice = decode(tokenizer_, encode(tokenizer_, once).ids); twice != once)
-      fail("{}: encoded and decoded it is '{}', once more '{}'", sample.what, printable(once), printable(twice));
+      fail("{}: one round trip gives '{}', a second one '{}'", sample.what, printable(once), printable(twice));
   }
 
   void examine_ids() {
@@ -245,10 +247,10 @@ class Examination {
       });
     for (std::thread& thread : threads) thread.join();
     if (!std::all_of(same.begin(), same.end(), [](bool s) { return s; }))
-      fail("from 4 threads at once it gives other ids or other text");
+      fail("calls from 4 threads at once give different ids or text");
   }
 
-  // The first text that gets other ids; none if there is no such text.
+  // The first sample that gets different ids; none if all get the same.
   std::optional<std::string> difference(const TokenizerSubject& other) {
     for (const Sample& sample : samples()) {
       const auto ids_of = [&](const TokenizerSubject& subject) {
@@ -265,13 +267,13 @@ class Examination {
 
   void examine_other_instances() {
     const std::string fingerprint = fingerprint_of(tokenizer_);
-    if (const auto text = difference(again_)) fail("a second instance gives other ids to {}", *text);
+    if (const auto text = difference(again_)) fail("a second instance gives different ids for {}", *text);
     if (const std::string other = fingerprint_of(again_); other != fingerprint)
       fail("a second instance has the fingerprint '{}', the first one '{}'", printable(other), printable(fingerprint));
     for (const TokenizerSubject& variant : variants_)
       if (const auto text = difference(variant); text && fingerprint_of(variant) == fingerprint)
-        fail("with {} {} gets other ids, and the fingerprint stays '{}': caches would mix", variant.options, *text,
-             printable(fingerprint));
+        fail("with {}, {} gets different ids, but the fingerprint is still '{}': it would read wrong caches",
+             variant.options, *text, printable(fingerprint));
   }
 
   const TokenizerSubject& tokenizer_;

@@ -1,5 +1,5 @@
-// Whether a tokenizer keeps the promises of its header. There is no oracle for the ids of just any vocabulary: what is
-// checked is what data caches, packing and generation rely on.
+// Conformance tests of a tokenizer. No oracle exists for the ids of an arbitrary vocabulary, so the tests cover the
+// properties that data caches, packing and generation rely on.
 #pragma once
 
 #include <functional>
@@ -14,19 +14,17 @@ struct TokenizerSubject {
   const chassis_tokenizer_t* table = nullptr;
   chassis_instance* self = nullptr;
   std::string who;
-  std::string options = {};  // of a variant, in words: "lowercase = true"
+  std::string options = {};  // for messages, if this is a variant: "lowercase = true"
 };
 
-// [any] Everything that is wrong, with what was expected; empty if nothing is.
-//   - the vocabulary is not empty, special ids lie in it, the fingerprint is not empty; all the same when asked again
-//   - ids lie in the vocabulary; offsets within the text, never going back; the same from several threads at once
-//   - too little room is told and not written past; text and ids that were counted fit
-//   - plain ASCII comes back byte by byte; any text, broken UTF-8 too, comes back the same once it was encoded and
-//   decoded
-//   - an id outside the vocabulary is OUT_OF_RANGE
-//   - a second instance with the same options has the same ids and fingerprint; one of `variants` that gives any text
-//   other
-//     ids has another fingerprint
+// [any] All failures, with the expected values; empty if none. Tests:
+//   - the vocabulary is not empty and has the special ids; the fingerprint is not empty; a second call returns the same
+//   - ids are in the vocabulary; offsets are inside the text and do not decrease; threads in parallel get the same
+//   - a call with too small a buffer returns the full count and does not write past the end; that size is enough
+//   - decoding restores plain ASCII exactly; any other text, also invalid UTF-8, no longer changes after one round trip
+//   - decoding an id outside the vocabulary is OUT_OF_RANGE
+//   - a second instance with the same options has the same ids and fingerprint; one of `variants` that gives some text
+//     different ids has a different fingerprint
 std::vector<std::string> tokenizer_failures(const TokenizerSubject& tokenizer, const TokenizerSubject& again,
                                             const std::vector<TokenizerSubject>& variants);
 

@@ -1,3 +1,4 @@
+// The slots in which threads record their plugin calls, and the watch that reports calls that do not return.
 #include "host/plugin/call.hpp"
 
 #include <fmt/core.h>
@@ -16,22 +17,22 @@ constinit thread_local CallSlot* call_internal::slot = nullptr;
 
 namespace {
 
-// More threads than these call plugins without being seen.
+// Calls of further threads are not visible to other threads.
 std::array<CallSlot, 256> slots;
 std::atomic<int64_t> step_now = 0;
-std::atomic<bool> somebody_waits = false;
+std::atomic<bool> user_waits = false;
 
-// Gives the slot back when the thread ends.
+// Frees the slot when the thread ends.
 struct SlotOwner {
   CallSlot* slot = nullptr;
-  CallSlot unseen;
+  CallSlot hidden;  // used when all slots are taken
   ~SlotOwner() {
     call_internal::slot = nullptr;
     if (slot != nullptr) slot->used.store(false, std::memory_order_release);
   }
 };
 
-// A text in a buffer of fixed size, made without memory, locks or locale.
+// Writes text to a buffer of fixed size, without allocation, locks or locale.
 class Text {
  public:
   Text(char* out, size_t num_bytes) : out_(out), room_(num_bytes == 0 ? 0 : num_bytes - 1) {}
@@ -68,55 +69,55 @@ size_t describe(std::string_view who, std::string_view node, const char* phase, 
   return text.finish();
 }
 
-// Since when each slot has been in the call in which it is.
+// How long each slot has been in its current call, and when to report it.
 class WatchedCalls {
  public:
-  WatchedCalls(std::chrono::milliseconds patience, std::function<void(const std::string&)> tell)
-      : patience_(patience), tell_(std::move(tell)) {
-    seen_.fill({0, Clock::now(), patience_});
+  WatchedCalls(std::chrono::milliseconds first_report_after, std::function<void(const std::string&)> report)
+      : first_report_after_(first_report_after), report_(std::move(report)) {
+    seen_.fill({0, Clock::now(), first_report_after_});
   }
 
-  bool look() {
+  bool check() {
     for (size_t i = 0; i < slots.size(); ++i) {
       const auto now = Clock::now();
       const uint64_t serial = slots[i].serial.load(std::memory_order_acquire);
       const CallSite* const site = slots[i].site.load(std::memory_order_acquire);
       Seen& seen = seen_[i];
       if (site == nullptr || serial != seen.serial) {
-        seen = {serial, now, patience_};
+        seen = {serial, now, first_report_after_};
         continue;
       }
-      const bool hurry = somebody_waits && !seen.told_who_waits && now - seen.since >= kShortPatience;
-      if (!hurry && now - seen.since < seen.told_after) continue;
+      const bool report_now = user_waits && !seen.reported_to_waiting && now - seen.since >= kReportToWaitingAfter;
+      if (!report_now && now - seen.since < seen.next_report_after) continue;
       char text[512];
       const size_t size =
           describe(site->who, site->node, slots[i].phase.load(), slots[i].unit.load(), text, sizeof text);
       const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - seen.since).count();
-      tell_(fmt::format("{} has not returned for {} s", std::string_view(text, size), seconds));
-      seen.told_who_waits = somebody_waits;
-      while (seen.told_after <= now - seen.since) seen.told_after *= 4;
+      report_(fmt::format("{} has not returned for {} s", std::string_view(text, size), seconds));
+      seen.reported_to_waiting = user_waits;
+      while (seen.next_report_after <= now - seen.since) seen.next_report_after *= 4;
     }
     return true;
   }
 
  private:
   using Clock = std::chrono::steady_clock;
-  static constexpr std::chrono::seconds kShortPatience{2};
+  static constexpr std::chrono::seconds kReportToWaitingAfter{2};
   struct Seen {
     uint64_t serial = 0;
     Clock::time_point since;
-    Clock::duration told_after;
-    bool told_who_waits = false;
+    Clock::duration next_report_after;
+    bool reported_to_waiting = false;
   };
-  std::chrono::milliseconds patience_;
-  std::function<void(const std::string&)> tell_;
+  std::chrono::milliseconds first_report_after_;
+  std::function<void(const std::string&)> report_;
   std::array<Seen, std::tuple_size_v<decltype(slots)>> seen_;
 };
 
 }  // namespace
 
 const CallSite& call_site(std::string_view who, std::string_view node) {
-  // Rationale: process-wide and never freed, so that a signal handler may read a site at any time.
+  // Rationale: process-wide and never freed, so that signal handlers may read a site at any time.
   static std::mutex& mutex = *new std::mutex;
   static auto& sites = *new std::map<std::pair<std::string, std::string>, std::unique_ptr<CallSite>>;
   const std::lock_guard lock(mutex);
@@ -127,7 +128,7 @@ const CallSite& call_site(std::string_view who, std::string_view node) {
 
 CallSlot& call_internal::claim_slot() noexcept {
   thread_local SlotOwner owner;
-  slot = &owner.unseen;
+  slot = &owner.hidden;
   survive_stack_overflow();
   for (CallSlot& free : slots) {
     bool used = false;
@@ -140,7 +141,7 @@ CallSlot& call_internal::claim_slot() noexcept {
 
 void set_current_step(int64_t step) noexcept { step_now.store(step, std::memory_order_relaxed); }
 int64_t current_step() noexcept { return step_now.load(std::memory_order_relaxed); }
-void lose_patience_with_calls() noexcept { somebody_waits = true; }
+void lose_patience_with_calls() noexcept { user_waits = true; }
 
 size_t describe_call(char* out, size_t num_bytes) noexcept {
   const CallSlot* const own = call_internal::slot;
@@ -167,8 +168,8 @@ std::string own_call_phase() {
   return std::string(text, describe({}, {}, own->phase.load(), own->unit.load(), text, sizeof text));
 }
 
-CallWatch::CallWatch(std::chrono::milliseconds patience, std::function<void(const std::string&)> tell)
-    : ticker_(std::min<std::chrono::milliseconds>(std::chrono::seconds(1), patience / 4),
-              [watched = WatchedCalls(patience, std::move(tell))]() mutable { return watched.look(); }) {}
+CallWatch::CallWatch(std::chrono::milliseconds first_report_after, std::function<void(const std::string&)> report)
+    : ticker_(std::min<std::chrono::milliseconds>(std::chrono::seconds(1), first_report_after / 4),
+              [watched = WatchedCalls(first_report_after, std::move(report))]() mutable { return watched.check(); }) {}
 
 }  // namespace chassis

@@ -1,5 +1,5 @@
-// Who is called right now: each thread says it before it enters a plugin, so that a crash, an exit, an interrupt or a
-// call that does not return can be told with plugin, node, phase and step.
+// The plugin calls in progress. Each thread records a call before it makes it, so that reports of a crash, an exit, an
+// interrupt or a call that does not return can name plugin, node, phase and step.
 #pragma once
 
 #include <atomic>
@@ -14,22 +14,22 @@
 
 namespace chassis {
 
-// A plugin, and the node it computes; node is empty outside of the program. Lives as long as the process.
+// A plugin, and the node that it computes; `node` is empty for calls that compute no node. Never freed.
 struct CallSite {
   std::string who;   // "plugin 'sdpa' 0.1.0"
   std::string node;  // "layers.q_proj"
 };
 
-// [any] The same object for the same names.
+// [any] Returns the same object for the same names.
 const CallSite& call_site(std::string_view who, std::string_view node = {});
 
-// What one thread is doing; written by that thread alone, read by signal handlers and the watch.
+// The call in which one thread is. Written by that thread only; read by signal handlers and the watch.
 struct CallSlot {
   std::atomic<bool> used = false;
   std::atomic<const CallSite*> site = nullptr;
   std::atomic<const char*> phase = nullptr;
   std::atomic<int64_t> unit = -1;
-  std::atomic<uint64_t> serial = 0;  // moves with every call and return
+  std::atomic<uint64_t> serial = 0;  // changes with every call and return
 };
 
 namespace call_internal {
@@ -37,7 +37,7 @@ extern constinit thread_local CallSlot* slot;
 CallSlot& claim_slot() noexcept;
 }  // namespace call_internal
 
-// [any] A call into a plugin, for as long as it lives; `phase` is a literal. Calls may nest. Costs a few stores.
+// [any] Marks a call into a plugin during its lifetime; `phase` is a literal. Calls may nest. Costs a few stores.
 class PluginCall {
  public:
   PluginCall(const CallSite& site, const char* phase, int64_t unit = -1) noexcept
@@ -69,20 +69,21 @@ class PluginCall {
 void set_current_step(int64_t step) noexcept;
 int64_t current_step() noexcept;
 
-// [any] "plugin 'sdpa' 0.1.0 in forward of layers.q_proj (unit 3), step 17" of the calling thread, else of any other
-// that is in a plugin; empty if none is. Allocates nothing and may be called by a signal handler. Returns the length.
+// [any] "plugin 'sdpa' 0.1.0 in forward of layers.q_proj (unit 3), step 17" for the calling thread, else for any other
+// thread that is in a plugin; empty if none is. Returns the length. Allocates nothing; signal handlers may call it.
 size_t describe_call(char* out, size_t num_bytes) noexcept;
 std::string call_in_progress();
-// [any] " in forward (unit 3), step 17" of the calling thread; empty if it is in no plugin.
+// [any] " in forward (unit 3), step 17" for the calling thread; empty if it is in no plugin.
 std::string own_call_phase();
 
-// [any] From now on somebody waits: a call that does not return is told after 2 s. May be called by a signal handler.
+// [any] From now on a CallWatch reports calls that do not return within 2 s, since the user waits. Signal handlers may
+// call it.
 void lose_patience_with_calls() noexcept;
 
-// While it lives, a call that does not return is told: after `patience`, then after four times that, and so on.
+// During its lifetime, reports calls that do not return: after `first_report_after`, then each time after 4 times that.
 class CallWatch {
  public:
-  explicit CallWatch(std::chrono::milliseconds patience, std::function<void(const std::string&)> tell);
+  explicit CallWatch(std::chrono::milliseconds first_report_after, std::function<void(const std::string&)> report);
 
  private:
   Ticker ticker_;

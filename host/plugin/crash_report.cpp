@@ -1,3 +1,4 @@
+// Signal and exit handlers that report the plugin call in progress. Signal handlers allocate nothing.
 #include "host/plugin/crash_report.hpp"
 
 #include <execinfo.h>
@@ -26,23 +27,23 @@ struct Code {
   uintptr_t begin = 0, end = 0;
   char text[512] = {};
 };
-constexpr size_t kMostPlugins = 256;
-constexpr int kMostFrames = 64, kShownFrames = 16;
+constexpr size_t kMaxPlugins = 256;
+constexpr int kMaxFrames = 64, kShownFrames = 16;
 
-// Read by signal handlers: filled in order, and never changed afterwards.
-Code codes[kMostPlugins];
+// Read by signal handlers. Entries are added in order and never change afterwards.
+Code codes[kMaxPlugins];
 std::atomic<size_t> num_codes = 0;
 
 constexpr size_t kHandlerStackBytes = 64 * 1024;
-alignas(16) char handler_stack[kHandlerStackBytes];  // of the first thread
+alignas(16) char handler_stack[kHandlerStackBytes];  // for the first thread
 std::atomic<bool> reporting = false;
 
-// A second stack for as long as the thread lives.
+// A second stack, for the lifetime of the thread.
 struct ThreadStack {
   void* memory = MAP_FAILED;
   ThreadStack() {
     stack_t now{};
-    if (::sigaltstack(nullptr, &now) != 0 || (now.ss_flags & SS_DISABLE) == 0) return;  // somebody gave it one
+    if (::sigaltstack(nullptr, &now) != 0 || (now.ss_flags & SS_DISABLE) == 0) return;  // it has one already
     memory = ::mmap(nullptr, kHandlerStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return;
     const stack_t stack = {.ss_sp = memory, .ss_flags = 0, .ss_size = kHandlerStackBytes};
@@ -77,14 +78,14 @@ const Code* plugin_at(const void* address) {
   return found == codes + count ? nullptr : found;
 }
 
-// Where the thread was: the registers that the kernel saved, which the unwinder reads too.
+// The registers of the thread as the kernel saved them. The unwinder reads the same ones.
 struct Registers {
 #if defined(__x86_64__)
   explicit Registers(void* context) : saved(static_cast<ucontext_t*>(context)->uc_mcontext.gregs) {}
   uintptr_t code() const { return static_cast<uintptr_t>(saved[REG_RIP]); }
   uintptr_t stack() const { return static_cast<uintptr_t>(saved[REG_RSP]); }
-  // As if the function that was called had returned.
-  void leave_call() {
+  // Changes the registers as if the called function had returned.
+  void return_from_call() {
     saved[REG_RIP] = *reinterpret_cast<greg_t*>(stack());
     saved[REG_RSP] += static_cast<greg_t>(sizeof(greg_t));
   }
@@ -93,7 +94,7 @@ struct Registers {
   explicit Registers(void* context) : saved(static_cast<ucontext_t*>(context)->uc_mcontext) {}
   uintptr_t code() const { return saved.pc; }
   uintptr_t stack() const { return saved.sp; }
-  void leave_call() { saved.pc = saved.regs[30]; }
+  void return_from_call() { saved.pc = saved.regs[30]; }
   mcontext_t& saved;
 #endif
 };
@@ -113,7 +114,7 @@ void write_cause(Cause cause, const siginfo_t& info) {
   if (cause == Cause::kStackOverflow)
     return write_text(": the stack is exhausted (endless recursion, or a large array on it)");
   if (cause == Cause::kOther) return;
-  write_text(cause == Cause::kBadCall ? ": a bad function pointer was called, to " : " at address ");
+  write_text(cause == Cause::kBadCall ? ": call through a bad function pointer, to " : " at address ");
   write_address(reinterpret_cast<uintptr_t>(info.si_addr));
 }
 
@@ -121,22 +122,23 @@ std::atomic<pid_t> crashing_thread = 0;
 volatile sig_atomic_t reads_stack = 0;
 sigjmp_buf stack_unreadable;
 
-// Reads memory that may be damaged.
+// Reads the stack, which may be damaged.
 void write_stack(Cause cause, Registers at) {
-  void* frames[kMostFrames];
-  if (cause == Cause::kBadCall) at.leave_call();  // there is no code to unwind from
-  const int count = ::backtrace(frames, kMostFrames);
+  void* frames[kMaxFrames];
+  if (cause == Cause::kBadCall) at.return_from_call();  // there is no code to unwind from
+  const int count = ::backtrace(frames, kMaxFrames);
   const Code* plugin = nullptr;
   for (int i = 0; i < count && plugin == nullptr; ++i) plugin = plugin_at(frames[i]);
-  write_text(plugin != nullptr ? "  in the code of " : "  outside of the code of all plugins");
+  write_text(plugin != nullptr ? "  in the code of " : "  outside the code of all plugins");
   if (plugin != nullptr) write_text(plugin->text);
   write_text("\n  stack, innermost first:\n");
   void** const crashed = std::find(frames, frames + count, reinterpret_cast<void*>(at.code()));
-  const int first = crashed == frames + count ? 0 : static_cast<int>(crashed - frames);  // before it: this handler
+  // Frames before `crashed` belong to this handler.
+  const int first = crashed == frames + count ? 0 : static_cast<int>(crashed - frames);
   ::backtrace_symbols_fd(frames + first, std::min(count - first, kShownFrames), STDERR_FILENO);
 }
 
-[[noreturn]] void end_by(int number) {
+[[noreturn]] void end_with_signal(int number) {
   ::signal(number, SIG_DFL);
   ::raise(number);
   end_process(128 + number);
@@ -146,13 +148,13 @@ void on_crash(int number, siginfo_t* info, void* context) {
   const pid_t self = ::gettid();
   pid_t other = 0;
   if (!crashing_thread.compare_exchange_strong(other, self)) {
-    while (other != self) ::pause();  // the thread that was first ends the process
+    while (other != self) ::pause();  // the first thread that crashed ends the process
     if (reads_stack) ::siglongjmp(stack_unreadable, 1);
-    end_by(number);
+    end_with_signal(number);
   }
   const Registers at(context);
   const Cause cause = cause_of(number, *info, at);
-  // What needs no more than this thread's own memory comes first.
+  // First the parts that read only this thread's own data.
   write_text("error: ");
   write_text(::sigabbrev_np(number) != nullptr ? "SIG" : "a signal");
   if (::sigabbrev_np(number) != nullptr) write_text(::sigabbrev_np(number));
@@ -170,25 +172,25 @@ void on_crash(int number, siginfo_t* info, void* context) {
     write_text("  the stack cannot be read\n");
   }
   reads_stack = 0;
-  end_by(number);
+  end_with_signal(number);
 }
 
-std::atomic<pid_t> guarded_process = 0;  // none; a child that a plugin forks may end as it likes
+std::atomic<pid_t> guarded_process = 0;  // 0: none. A child that a plugin forks is not guarded
 
-// Whoever calls exit() inside the program, it was not the program.
-void on_foreign_exit(const std::string& how) {
+// The program itself never calls exit() while it is guarded, so the caller is a plugin or a library.
+void on_foreign_exit(const std::string& function) {
   pid_t self = ::getpid();
   if (!guarded_process.compare_exchange_strong(self, 0)) return;
   const std::string call = call_in_progress();
-  log::error("the process was ended by {} {}", how,
-             call.empty() ? "while no plugin was called: by a library, or a thread that a plugin started"
-                          : "inside of " + call);
+  log::error(
+      "the process was ended by {} {}", function,
+      call.empty() ? "while no plugin was called: by a library, or a thread that a plugin started" : "inside " + call);
   log::flush();
   end_process(static_cast<int>(ExitCode::kPlugin));
 }
 
-// Handlers run in reverse order: ours are to come before those of libraries that were loaded so far.
-void come_first_at_exit() {
+// Handlers run in reverse order of registration, so these run before those of the libraries loaded so far.
+void register_exit_handlers() {
   ::on_exit([](int status, void*) { on_foreign_exit("exit(" + std::to_string(status) + ")"); }, nullptr);
   ::at_quick_exit([] { on_foreign_exit("quick_exit()"); });
 }
@@ -196,7 +198,7 @@ void come_first_at_exit() {
 }  // namespace
 
 ExitGuard::ExitGuard() {
-  come_first_at_exit();
+  register_exit_handlers();
   guarded_process = ::getpid();
 }
 
@@ -205,7 +207,7 @@ ExitGuard::~ExitGuard() { guarded_process = 0; }
 void report_crashes() {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   void* frames[1];
-  ::backtrace(frames, 1);  // loads what it needs while memory can be had
+  ::backtrace(frames, 1);  // the first call allocates memory, which a signal handler may not
   const stack_t stack = {.ss_sp = handler_stack, .ss_flags = 0, .ss_size = sizeof handler_stack};
   ::sigaltstack(&stack, nullptr);
   struct sigaction action {};
@@ -220,10 +222,10 @@ void survive_stack_overflow() noexcept {
   if (reporting.load(std::memory_order_relaxed)) static thread_local const ThreadStack stack;
 }
 
-void name_code(const void* address, const std::string& who, const std::string& path) {
-  if (guarded_process != 0) come_first_at_exit();
+void register_plugin_code(const void* address, const std::string& who, const std::string& path) {
+  if (guarded_process != 0) register_exit_handlers();
   const size_t index = num_codes.load();
-  if (index == kMostPlugins) return;
+  if (index == kMaxPlugins) return;
   Code& code = codes[index];
   struct Search {
     uintptr_t at;
@@ -251,7 +253,7 @@ void name_code(const void* address, const std::string& who, const std::string& p
 }  // namespace chassis
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// Rationale: the program's own symbols come first when a library is loaded, so a plugin that calls _exit() calls this.
+// Rationale: the dynamic linker prefers the program's own symbols, so a plugin that calls _exit() calls this function.
 extern "C" {
 __attribute__((visibility("default"))) void _exit(int status) {
   chassis::on_foreign_exit("_exit(" + std::to_string(status) + ")");

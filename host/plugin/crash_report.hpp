@@ -1,20 +1,20 @@
-// A process that ends inside a plugin says where: by SIGSEGV, SIGBUS, SIGILL, SIGFPE and SIGABRT, or by exit().
+// Reports which plugin call ended the process: by SIGSEGV, SIGBUS, SIGILL, SIGFPE or SIGABRT, or by exit().
 #pragma once
 
 #include <string>
 
 namespace chassis {
 
-// From now on such a signal is told on stderr, with the call in progress, the innermost plugin on the stack and a short
-// backtrace, and then ends the process as it would have. Does nothing under sanitizers, which tell more.
+// Installs handlers for these signals. A handler writes the call in progress, the innermost plugin on the stack and a
+// short backtrace to stderr; then the signal ends the process as usual. Does nothing under sanitizers.
 void report_crashes();
 
-// [any] Gives the calling thread a second stack, so that the report can be made when the first one is exhausted. Cheap
-// after the first time; nothing before report_crashes().
+// [any] Gives the calling thread a second stack, on which the handler runs when the first one is exhausted. Cheap after
+// the first call; does nothing before report_crashes().
 void survive_stack_overflow() noexcept;
 
-// While it lives, exit(), quick_exit() and _exit() are errors of a plugin: told, and the process ends with
-// ExitCode::kPlugin. One at a time. The program ends itself by end_process(). Not seen: the system call itself.
+// During its lifetime, exit(), quick_exit() and _exit() are reported as errors of a plugin, and the process ends with
+// ExitCode::kPlugin. One object at a time. The program itself ends by end_process(). Direct system calls are not seen.
 class ExitGuard {
  public:
   ExitGuard();
@@ -23,8 +23,7 @@ class ExitGuard {
   ExitGuard& operator=(const ExitGuard&) = delete;
 };
 
-// [any] Code at `address` belongs to this plugin ("plugin 'x' 1.2"), loaded from `path`, for as long as the process
-// lives.
-void name_code(const void* address, const std::string& who, const std::string& path);
+// [any] Records that the code at `address` belongs to plugin `who` ("plugin 'x' 1.2") until the process ends.
+void register_plugin_code(const void* address, const std::string& who, const std::string& path);
 
 }  // namespace chassis

@@ -1,3 +1,4 @@
+// ELF parsing for plugins: notes, dynamic section, dynamic symbols.
 #include "host/plugin/elf.hpp"
 
 #include <elf.h>
@@ -13,9 +14,9 @@
 namespace chassis {
 namespace {
 
-// Limits far above what a real library has, so that a hostile one costs little.
+// Limits far above those of real libraries, so that a hostile file costs little time and memory.
 constexpr uint64_t kMaxHeaders = 8192;
-constexpr uint64_t kMaxNoteBytes = 4 << 20;  // of all notes together
+constexpr uint64_t kMaxNoteBytes = 4 << 20;  // all notes together
 constexpr size_t kMaxNotes = 16;
 constexpr uint64_t kMaxTableBytes = 64 << 20;
 constexpr uint64_t kMaxDynamicEntries = 1 << 16;
@@ -49,11 +50,11 @@ class Reader {
  public:
   Reader(const ElfSource& source, const std::string& name) : source_(source), name_(name) {
     if (source.num_bytes < sizeof(Elf64_Ehdr)) {
-      throw fail(
-          fmt::format("is no shared library: {} bytes, an ELF header takes {}", source.num_bytes, sizeof(Elf64_Ehdr)));
+      throw fail(fmt::format("is not a shared library: {} bytes, an ELF header takes {}", source.num_bytes,
+                             sizeof(Elf64_Ehdr)));
     }
     header_ = at<Elf64_Ehdr>(0, "ELF header");
-    if (std::memcmp(header_.e_ident, ELFMAG, SELFMAG) != 0) throw fail("is no shared library: it has no ELF header");
+    if (std::memcmp(header_.e_ident, ELFMAG, SELFMAG) != 0) throw fail("is not a shared library: it has no ELF header");
     if (header_.e_ident[EI_CLASS] != ELFCLASS64 || header_.e_ident[EI_DATA] != ELFDATA2LSB) {
       throw fail("is not a 64-bit little-endian library");
     }
@@ -62,7 +63,7 @@ class Reader {
                              machine_text(kMachine)));
     }
     if (header_.e_type != ET_DYN) {
-      throw fail(fmt::format("is no shared library: ELF type {}, expected {}", header_.e_type, ET_DYN));
+      throw fail(fmt::format("is not a shared library: ELF type {}, expected {}", header_.e_type, ET_DYN));
     }
     read_segments();
     read_sections();
@@ -86,7 +87,7 @@ class Reader {
     return out;
   }
 
-  // Text up to a NUL, not beyond `end`.
+  // Text up to a NUL before `end`.
   std::string text(uint64_t offset, uint64_t end, uint64_t limit, std::string_view what) const {
     std::string out;
     char piece[256];
@@ -115,7 +116,7 @@ class Reader {
     return text(names.sh_offset + section.sh_name, names.sh_offset + names.sh_size, kMaxNameBytes, "section name");
   }
 
-  // Where an address lies in the file, and how many bytes of its segment follow.
+  // The file offset of an address, and the number of bytes of its segment from there.
   std::optional<std::pair<uint64_t, uint64_t>> file_range(uint64_t address) const {
     for (const Elf64_Phdr& segment : segments_) {
       if (segment.p_type != PT_LOAD || address < segment.p_vaddr) continue;
@@ -150,7 +151,7 @@ class Reader {
     std::memcpy(segments_.data(), table.data(), table.size());
   }
 
-  // A stripped file may have none, which is fine.
+  // A stripped file may have none.
   void read_sections() {
     if (header_.e_shoff == 0 || header_.e_shnum == 0) return;
     if (header_.e_shentsize != sizeof(Elf64_Shdr) || header_.e_shnum > kMaxHeaders) {
@@ -171,7 +172,7 @@ class Reader {
 
 uint64_t padded(uint64_t num_bytes) { return (num_bytes + 3) & ~uint64_t{3}; }
 
-// Splits one note segment; foreign notes in it are skipped. Takes its bytes from `budget`.
+// Adds the Chassis notes of one note segment; skips others. Subtracts its bytes from `budget`.
 void add_notes(const Reader& reader, uint64_t offset, uint64_t num_bytes, uint64_t& budget,
                std::vector<ElfNote>& notes) {
   const std::string bytes = reader.bytes(offset, num_bytes, budget, "note");
@@ -205,13 +206,13 @@ std::vector<ElfNote> read_notes(const Reader& reader) {
   std::vector<ElfNote> notes;
   uint64_t budget = kMaxNoteBytes;
   for (const Elf64_Phdr& segment : reader.segments()) {
-    // 8-byte aligned note segments (.note.gnu.property) pad otherwise and are never ours.
+    // Segments aligned to 8 bytes (.note.gnu.property) have other padding and never hold a Chassis note.
     if (segment.p_type == PT_NOTE && segment.p_align <= 4) {
       add_notes(reader, segment.p_offset, segment.p_filesz, budget, notes);
     }
   }
   for (const Elf64_Shdr& section : reader.sections()) {
-    // By name, whatever its type: some compilers mark it PROGBITS.
+    // By name, not by type: some compilers mark it PROGBITS.
     if (section.sh_type != SHT_NOBITS && reader.section_name(section) == CHASSIS_NOTE_SECTION) {
       add_notes(reader, section.sh_offset, section.sh_size, budget, notes);
     }

@@ -23,13 +23,13 @@ struct ElfSymbol {
 };
 
 struct ElfFacts {
-  std::vector<ElfNote> notes;       // those named "Chassis"; a note found twice is listed once
+  std::vector<ElfNote> notes;       // notes named "Chassis", without duplicates
   std::vector<std::string> needed;  // DT_NEEDED
   std::string soname;
   std::string runpath;  // DT_RUNPATH or DT_RPATH
 };
 
-// Random access to a file or to memory; false if the range is not inside.
+// Random access to a file or to memory; `read` returns false if the range is out of bounds.
 struct ElfSource {
   uint64_t num_bytes = 0;
   std::function<bool(uint64_t offset, void* out, uint64_t num_bytes)> read;
@@ -37,7 +37,7 @@ struct ElfSource {
 
 ElfSource elf_source(std::string_view bytes);
 
-// Throws a plugin error that names `name` if this is no shared object for this machine, or a damaged one.
+// Throws a plugin error that begins with `name` if this is not a shared object for this machine, or is damaged.
 ElfFacts read_elf(const ElfSource& source, const std::string& name);
 // Global dynamic symbols, imported and exported.
 std::vector<ElfSymbol> read_elf_symbols(const ElfSource& source, const std::string& name);

@@ -1,3 +1,4 @@
+// Text of `chassis plugins list` and `chassis plugins info`.
 #include "host/plugin/inspect.hpp"
 
 #include <fmt/core.h>
@@ -12,7 +13,7 @@
 namespace chassis {
 namespace {
 
-void line(std::string& out, std::string_view key, const std::string& value) {
+void add_line(std::string& out, std::string_view key, const std::string& value) {
   if (!value.empty()) out += fmt::format("  {:<14} {}\n", key, value);
 }
 
@@ -60,33 +61,33 @@ std::string plugin_list_text(const PluginIndex& index, const std::function<std::
 std::string plugin_info_text(const PluginFile& file) {
   const Manifest& m = file.manifest;
   std::string out = fmt::format("{} {}\n", m.id, m.version);
-  line(out, "path", file.path);
-  line(out, "hash", "sha256:" + sha256_file(file.path));
-  line(out, "ABI", fmt::format("{}, needs a host of at least {}", m.abi.text(), m.abi_min_host.text()));
+  add_line(out, "path", file.path);
+  add_line(out, "hash", "sha256:" + sha256_file(file.path));
+  add_line(out, "ABI", fmt::format("{}, needs a host of at least {}", m.abi.text(), m.abi_min_host.text()));
   switch (m.tier) {
     case Tier::kT0:
-      line(out, "tier", "T0: uses no LibTorch");
+      add_line(out, "tier", "T0: uses no LibTorch");
       break;
     case Tier::kT1:
-      line(out, "tier", "T1: LibTorch " + m.torch + " or later");
+      add_line(out, "tier", "T1: LibTorch " + m.torch + " or later");
       break;
     case Tier::kT2:
-      line(out, "tier", "T2: LibTorch " + m.torch + " and no other");
+      add_line(out, "tier", "T2: LibTorch " + m.torch + " and no other");
       break;
   }
-  if (m.cuda != 0) line(out, "CUDA", fmt::format("{}, sm {}", m.cuda, sm_text(m)));
-  line(out, "swappable", m.swappable ? "yes" : "no");
-  line(out, "license", m.license);
-  line(out, "git", m.git);
+  if (m.cuda != 0) add_line(out, "CUDA", fmt::format("{}, sm {}", m.cuda, sm_text(m)));
+  add_line(out, "swappable", m.swappable ? "yes" : "no");
+  add_line(out, "license", m.license);
+  add_line(out, "git", m.git);
   for (const MemberName& member : m.members) {
     const std::string reason = unusable_reason(file, member);
-    line(out, "member", member.text() + (reason.empty() ? "" : ": unusable here: " + reason));
+    add_line(out, "member", member.text() + (reason.empty() ? "" : ": unusable here: " + reason));
   }
-  for (const std::string& architecture : m.architectures) line(out, "architecture", architecture);
-  for (const std::string& service : m.required_services) line(out, "requires", service);
-  for (const std::string& schema : m.operators) line(out, "operator", schema);
-  for (const std::string& needed : file.elf.needed) line(out, "links", needed);
-  line(out, "library path", file.elf.runpath);
+  for (const std::string& architecture : m.architectures) add_line(out, "architecture", architecture);
+  for (const std::string& service : m.required_services) add_line(out, "requires", service);
+  for (const std::string& schema : m.operators) add_line(out, "operator", schema);
+  for (const std::string& needed : file.elf.needed) add_line(out, "links", needed);
+  add_line(out, "library path", file.elf.runpath);
   return out;
 }
 

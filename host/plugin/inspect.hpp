@@ -1,4 +1,4 @@
-// What `chassis plugins list` and `chassis plugins info` print.
+// The output of `chassis plugins list` and `chassis plugins info`. Loads no library.
 #pragma once
 
 #include <functional>
@@ -10,15 +10,15 @@
 
 namespace chassis {
 
-// One line per member: kind, id, plugin and version, tier, path. Then what cannot be used, was ignored or shadowed,
-// with the reasons. `refusal` says why a file would not be loaded; empty: it would. Loads nothing.
+// One line per member: kind, id, plugin and version, tier, path. Then unusable and shadowed members and ignored files,
+// with the reasons. `refusal` returns why a file would be refused, or an empty text.
 std::string plugin_list_text(const PluginIndex& index,
                              const std::function<std::string(const PluginFile&)>& refusal = {});
 
-// The manifest of a file, its hash and what it needs. Loads nothing.
+// The manifest of a file, its hash and its requirements.
 std::string plugin_info_text(const PluginFile& file);
 
-// The option schema of one member, as an appendix to plugin_info_text.
+// The option schema of one member, printed after plugin_info_text.
 std::string member_options_text(const MemberName& member, const std::string& doc,
                                 const std::vector<OptionSpec>& options);
 

@@ -1,3 +1,4 @@
+// Creation, life cycle and destruction of an instance, and lookup of its interfaces.
 #include "host/plugin/instance.hpp"
 
 #include <fmt/core.h>
@@ -68,13 +69,13 @@ Instance::~Instance() {
     if (state_ == InstanceState::kActive) quiesce();
     if (state_ == InstanceState::kQuiesced) deactivate();
   } catch (const std::exception& error) {
-    counted_warning("plugins that did not end well", error.what());
+    counted_warning("plugins that did not shut down cleanly", error.what());
   }
   try {
     const PluginCall call(*site_, "destroy");
     hooks_.destroy(instance_);
   } catch (...) {
-    counted_warning("plugins that did not end well", who_ + ": destroy threw an exception");
+    counted_warning("plugins that did not shut down cleanly", who_ + ": destroy threw an exception");
   }
   if (const int64_t live = live_tensors(); live != 0) {
     counted_warning(fmt::format("{}: tensors not released", who_),
@@ -142,8 +143,8 @@ const void* Instance::find_interface(std::string_view id, size_t host_bytes, siz
 
 void Instance::require(std::string_view interface_id,
                        std::initializer_list<std::pair<const char*, bool>> functions) const {
-  for (const auto& [name, there] : functions)
-    if (!there) throw plugin_error(fmt::format("{}: its {} has no function {}", who_, interface_id, name));
+  for (const auto& [name, present] : functions)
+    if (!present) throw plugin_error(fmt::format("{}: its {} has no function {}", who_, interface_id, name));
 }
 
 Error Instance::interface_missing(std::string_view id) const {

@@ -1,4 +1,4 @@
-// One member in use: created with its own services, led through its life in order, destroyed when it goes.
+// An instance of a member: created with its own services, taken through its life cycle in order, then destroyed.
 #pragma once
 
 #include <chrono>
@@ -24,7 +24,7 @@ namespace chassis {
 enum class InstanceState { kCreated, kPrepared, kActive, kQuiesced, kDeactivated, kFailed };
 std::string_view instance_state_text(InstanceState state);
 
-// The first argument of a call into a plugin, which counts as in progress until the end of the full expression.
+// The first argument of a call into a plugin. The call counts as in progress until the end of the full expression.
 class CalledInstance {
  public:
   CalledInstance(const CallSite& site, const char* phase, chassis_instance_t* instance) noexcept
@@ -38,23 +38,23 @@ class CalledInstance {
 
 class Instance {
  public:
-  // Both must outlive it. Throws what the plugin's create says.
+  // `services` must outlive the instance. Throws the error that the plugin's create returns.
   Instance(std::shared_ptr<const PluginLibrary> library, InstanceContext context, ServiceProvider& services);
-  // Ends its life in order from wherever it is. Tensors that it still holds are a counted warning.
+  // Goes through the remaining states in order, then destroys. Tensors that it still holds are a counted warning.
   ~Instance();
   Instance(const Instance&) = delete;
   Instance& operator=(const Instance&) = delete;
 
-  // [control] Each is legal in one state only, in this order; anything else is a broken invariant.
-  // After a failure the instance can only be destroyed.
+  // [control] Each is legal in one state only, in this order; any other order is an internal error. After a failure the
+  // instance can only be destroyed.
   void prepare();
   void activate();
   void quiesce(std::chrono::nanoseconds deadline = std::chrono::seconds(10));
   void deactivate();
   InstanceState state() const { return state_; }
 
-  // The plugin's table `id` as the host knows it: fields that an older plugin lacks read as zero. Throws a plugin error
-  // if it is not offered or shorter than its first version. Valid as long as the instance.
+  // The plugin's table `id`; members that an older plugin lacks are zero. Throws a plugin error if the plugin does not
+  // offer it, or if it is shorter than its first version. Valid as long as the instance.
   template <class T>
   const T& interface(std::string_view id) const {
     const T* table = interface_or_null<T>(id);
@@ -66,17 +66,17 @@ class Instance {
     return static_cast<const T*>(find_interface(id, sizeof(T), kFirstSize<T>));
   }
 
-  // Throws a plugin error that names the first function of an interface that is not there.
+  // Throws a plugin error that names the first function that is missing; `functions`: name, and whether it is present.
   void require(std::string_view interface_id, std::initializer_list<std::pair<const char*, bool>> functions) const;
 
-  // First argument of every function of an interface; `phase` names the function, as a literal.
+  // The first argument of every function of an interface. `phase` is the function's name, a literal.
   CalledInstance get(const char* phase = "a call") const { return {*site_, phase, instance_}; }
-  // throw_if_failed with the name of this plugin and member in front.
+  // throw_if_failed with who() at the beginning of the message.
   void check(chassis_status_t* status) const {
     if (status != nullptr) throw_if_failed(status, who_);
   }
 
-  // "plugin 'sdpa' 0.1.0 (ops/sdpa)" or, if library and member have one name, "plugin 'sdpa' 0.1.0".
+  // "plugin 'sdpa' 0.1.0 (ops/sdpa)" or, if library and member have the same id, "plugin 'sdpa' 0.1.0".
   const std::string& who() const { return who_; }
   const std::string& id() const { return context_.member_id; }
   const InstanceContext& context() const { return context_; }
@@ -85,7 +85,7 @@ class Instance {
 
  private:
   void expect(InstanceState state, std::string_view action) const;
-  // Calls a hook, which may be NULL; moves on to `next`, or to kFailed.
+  // Calls a hook, which may be NULL. The new state is `next`, or kFailed.
   void step(InstanceState next, std::string_view action, const std::function<chassis_status_t*()>& hook);
   const void* find_interface(std::string_view id, size_t host_bytes, size_t min_bytes) const;
   Error interface_missing(std::string_view id) const;
@@ -97,7 +97,7 @@ class Instance {
   std::unique_ptr<InstanceServices> services_;
   std::unique_ptr<HostTable> host_;
   chassis_instance_t* instance_ = nullptr;
-  chassis_instance_t hooks_{};  // copied: the tail that an older plugin lacks is zero
+  chassis_instance_t hooks_{};  // a copy; members that an older plugin lacks are zero
   InstanceState state_ = InstanceState::kCreated;
   mutable std::map<std::string, std::vector<uint64_t>, std::less<>> interfaces_;
 };

@@ -1,3 +1,4 @@
+// The checks of a plugin file, and loading: mapping a private copy, calling its entry, reading its members.
 #include "host/plugin/library.hpp"
 
 #include <dlfcn.h>
@@ -22,16 +23,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Names of libraries of which a process can hold one version only.
+// Libraries of which a process can hold only one version.
 constexpr std::array<std::string_view, 9> kSingleLibraries = {
     "libtorch", "libtorch_cpu", "libtorch_cuda", "libtorch_python", "libtorch_global_deps",
     "libc10",   "libc10_cuda",  "libnccl",       "libgomp"};
 
-// Those of sdk/include/chassis/kind/.
+// The kinds of sdk/include/chassis/kind/.
 constexpr std::array<std::string_view, 7> kKinds = {"model", "ops",       "parallel", "comm",
                                                     "optimizer", "format", "tokenizer"};
 
-// "libnccl" of "/x/libnccl.so.2" and of "libnccl-1a2b.so".
+// "libnccl" for "/x/libnccl.so.2" and for "libnccl-1a2b.so".
 std::string_view stem_of(std::string_view path) {
   path = path.substr(path.rfind('/') + 1);
   return path.substr(0, std::min(path.find(".so"), path.find('-')));
@@ -39,7 +40,7 @@ std::string_view stem_of(std::string_view path) {
 
 bool is_torch(std::string_view stem) { return stem.starts_with("libtorch") || stem.starts_with("libc10"); }
 
-// The folders of DT_RUNPATH in which `name` exists.
+// The path of `name` in the first folder of DT_RUNPATH that has it; empty if none has.
 std::string in_runpath(const PluginFile& file, const std::string& name) {
   std::string_view list = file.elf.runpath;
   while (!list.empty()) {
@@ -61,7 +62,7 @@ bool same_file(const std::string& a, const std::string& b) {
   return fs::equivalent(a, b, error);
 }
 
-// A library that was mapped, with what its entry was given and gave.
+// A mapped library, the host table that its entry received, and what the entry returned.
 struct Mapped {
   Mapped(boost::dll::shared_library library, AbiVersion negotiated)
       : library(std::move(library)), host(negotiated, nullptr) {}
@@ -72,11 +73,12 @@ struct Mapped {
   std::vector<chassis_member_t> members;
 };
 
-// Rationale: process-wide, like the mappings themselves, and never freed. Unloading a library whose threads, tensors or
-// CUDA modules live on crashes or computes zeros, and a reopened path may be the old code.
+// Rationale: process-wide, like the mappings themselves, and never freed. If a library
+// is unloaded while its threads, tensors or CUDA modules still exist, the process crashes or computes zeros, and
+// opening the path again may return the old code.
 struct Arena {
   std::mutex mutex;
-  std::map<std::string, std::unique_ptr<Mapped>> libraries;  // by hash and minor
+  std::map<std::string, std::unique_ptr<Mapped>> libraries;  // key: hash and ABI minor
 
   static Arena& get() {
     static Arena& arena = *new Arena;
@@ -84,8 +86,8 @@ struct Arena {
   }
 };
 
-// What the dynamic linker says, with the user's file instead of our copy, and what may help.
-Error unloadable(const PluginFile& file, const PrivateCopy& copy) {
+// The dynamic linker's message, with the path of the user's file instead of the private copy, and a hint.
+Error load_failure(const PluginFile& file, const PrivateCopy& copy) {
   const char* const said = ::dlerror();
   std::string reason = said != nullptr ? said : "the dynamic linker gives no reason";
   for (size_t at = 0; (at = reason.find(copy.path, at)) != std::string::npos; at += file.path.size())
@@ -112,11 +114,11 @@ const Mapped& map_library(const PluginFile& file, const PrivateCopy& copy, AbiVe
   if (slot) return *slot;
 
   const std::string who = file.manifest.who();
-  // Rationale: not through boost::dll, which has no mode that keeps the library mapped whatever its entry does, and
-  // whose message is an errno that nothing has set.
+  // Rationale: not through boost::dll, which cannot keep the library mapped if its entry fails, and which reports an
+  // errno that nobody has set.
   {
-    const PluginCall call(call_site(who), "load");  // its constructors run
-    if (::dlopen(copy.path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) == nullptr) throw unloadable(file, copy);
+    const PluginCall call(call_site(who), "load");  // runs its static constructors
+    if (::dlopen(copy.path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) == nullptr) throw load_failure(file, copy);
   }
   boost::dll::shared_library library(copy.path, boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
   auto mapped = std::make_unique<Mapped>(std::move(library), negotiated);
@@ -126,7 +128,7 @@ const Mapped& map_library(const PluginFile& file, const PrivateCopy& copy, AbiVe
   }
   mapped->entry = &mapped->library.get<chassis_status_t*(const chassis_host_t*, const chassis_factory_t**)>(
       CHASSIS_ENTRY_SYMBOL);
-  name_code(reinterpret_cast<const void*>(mapped->entry), who, file.path);
+  register_plugin_code(reinterpret_cast<const void*>(mapped->entry), who, file.path);
   mapped->factory = enter_plugin(mapped->entry, mapped->host.get(), file.manifest);
   mapped->members = read_members(mapped->factory, file.manifest);
   slot = std::move(mapped);
@@ -135,7 +137,7 @@ const Mapped& map_library(const PluginFile& file, const PrivateCopy& copy, AbiVe
 
 std::string abi_mismatch(const PluginFile& file, const HostAbi& abi) {
   return fmt::format(
-      "{} ({}) was built for ABI {} and needs a host of at least {}; this host speaks ABI {} and takes "
+      "{} ({}) was built for ABI {} and needs a host of at least {}; this host has ABI {} and accepts "
       "plugins from {}.{}",
       file.manifest.who(), file.path, file.manifest.abi.text(), file.manifest.abi_min_host.text(), abi.version.text(),
       abi.version.major, abi.min_plugin_minor);
@@ -145,7 +147,7 @@ std::string abi_mismatch(const PluginFile& file, const HostAbi& abi) {
 
 std::string unusable_reason(const PluginFile& file, const MemberName& member, const HostAbi& abi) {
   if (std::find(kKinds.begin(), kKinds.end(), member.kind) == kKinds.end())
-    return fmt::format("this host has no slot for kind '{}'; it uses {}", member.kind, fmt::join(kKinds, ", "));
+    return fmt::format("this host does not use kind '{}'; it uses {}", member.kind, fmt::join(kKinds, ", "));
   try {
     check_abi(file, abi);
   } catch (const Error& refusal) {
@@ -185,14 +187,14 @@ void check_tier(const PluginFile& file, const std::string& torch_version) {
   if (m.tier == Tier::kT2 && compare_versions(torch_version, m.torch) != 0) {
     throw plugin_error(
         fmt::format("{} and was built with LibTorch {}; this host has LibTorch {}", who, m.torch, torch_version))
-        .hint("a plugin of tier T2 works with the very LibTorch it was built with; rebuild it");
+        .hint("a plugin of tier T2 works only with the LibTorch version that it was built with; rebuild it");
   }
 }
 
 void check_cuda(const PluginFile& file, const std::optional<CudaFacts>& cuda) {
   const Manifest& m = file.manifest;
   if (m.cuda == 0 || !cuda) return;
-  // A run-time library of its own, linked statically, needs the driver alone: one of the same major or a later one.
+  // A plugin that links the CUDA run-time library statically needs only a driver of the same major or a later one.
   const auto is_runtime = [](const std::string& library) { return library.starts_with("libcudart.so"); };
   const bool shares_runtime = std::any_of(file.elf.needed.begin(), file.elf.needed.end(), is_runtime);
   if (shares_runtime && m.cuda != cuda->major) {
@@ -201,7 +203,7 @@ void check_cuda(const PluginFile& file, const std::optional<CudaFacts>& cuda) {
         .hint("build it for that CUDA, or link its CUDA run-time library statically");
   }
   if (!shares_runtime && m.cuda > cuda->driver_major) {
-    throw plugin_error(fmt::format("{} ({}) was built for CUDA {}; the driver speaks CUDA {}", m.who(), file.path,
+    throw plugin_error(fmt::format("{} ({}) was built for CUDA {}; the driver supports CUDA {}", m.who(), file.path,
                                    m.cuda, cuda->driver_major))
         .hint("install a newer driver, or build the plugin for an older CUDA");
   }
@@ -235,15 +237,15 @@ void check_needed(const PluginFile& file, const std::vector<std::string>& loaded
         std::find_if(loaded.begin(), loaded.end(), [&](const std::string& path) { return stem_of(path) == stem; });
     if (there != loaded.end()) {
       const std::string there_name = there->substr(there->rfind('/') + 1);
-      // The loaded name may be longer: libnccl.so.2.28 is opened for libnccl.so.2.
+      // The loaded name may be longer: libnccl.so.2 may resolve to libnccl.so.2.28.
       if (!there_name.starts_with(name) && !name.starts_with(there_name)) {
-        throw refuse(needed, fmt::format("but this process has {}; a second one can not be together with it", *there));
+        throw refuse(needed, fmt::format("but this process has {}; it cannot hold both", *there));
       }
       if (!own.empty() && !same_file(own, *there)) {
         throw refuse(needed, fmt::format("and its library path leads to {}, but this process has {}", own, *there));
       }
     } else if (!own.empty() && is_torch(stem)) {
-      // Not loaded yet, as libtorch_cuda in a run on the CPU: it must come from where the rest came from.
+      // Not loaded yet, such as libtorch_cuda in a run on the CPU: it must be in the folder of libtorch_cpu.
       const auto torch = std::find_if(loaded.begin(), loaded.end(),
                                       [](const std::string& path) { return stem_of(path) == "libtorch_cpu"; });
       if (torch != loaded.end() && !same_file(fs::path(own).parent_path(), fs::path(*torch).parent_path())) {
@@ -263,7 +265,7 @@ void check_library_path(const PluginFile& file) {
           fmt::format("{} ({}): its library path '{}' has {}, so what it loads depends on the working directory",
                       file.manifest.who(), file.path, file.elf.runpath,
                       entry.empty() ? "an empty entry" : fmt::format("the relative entry '{}'", entry)))
-          .hint("link it again without, or with entries that begin with / or $ORIGIN");
+          .hint("link it without a library path, or with entries that begin with / or $ORIGIN");
     more = end < rest.size();
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
@@ -304,7 +306,7 @@ chassis_factory_t enter_plugin(PluginEntry entry, const chassis_host_t* host, co
   } catch (...) {
     throw plugin_error(fmt::format("{} threw an exception of unknown type out of its entry", who));
   }
-  throw_if_failed(status, who + " refused to be entered");
+  throw_if_failed(status, who + ": its entry failed");
   if (factory == nullptr) throw plugin_error(fmt::format("{} returned no factory from its entry", who));
   const chassis_factory_t known = read_struct(factory, who + ": the factory that its entry returned");
   if (known.member == nullptr || known.create == nullptr) {
@@ -343,7 +345,7 @@ std::vector<chassis_member_t> read_members(const chassis_factory_t& factory, con
 PluginLibrary PluginLibrary::load(const PluginFile& file, const LoadPolicy& policy) {
   const auto pin = policy.pins.find(file.manifest.id);
   if (pin == policy.pins.end() && !policy.only_pinned.empty())
-    throw plugin_error(fmt::format("{} ({}) does not stand in {}, and no other plugin may be used", file.manifest.who(),
+    throw plugin_error(fmt::format("{} ({}) is not listed in {}, and no other plugin may be used", file.manifest.who(),
                                    file.path, policy.only_pinned))
         .hint("use the plugins of that run, or leave out --locked");
   if (pin == policy.pins.end()) check_trust(file.path, policy.trust);
@@ -356,7 +358,7 @@ PluginLibrary PluginLibrary::load(const PluginFile& file, const LoadPolicy& poli
   library.mapped_path_ = copy.path;
   library.negotiated_ = {policy.abi.version.major, std::min(policy.abi.version.minor, file.manifest.abi.minor)};
   try {
-    // What was checked must be what is mapped.
+    // The checks were made on the original file: the copy that will be mapped must not differ.
     const PluginFile copied = read_plugin_file(copy.path);
     const bool same =
         copied.elf.needed == file.elf.needed && copied.elf.runpath == file.elf.runpath &&

@@ -1,3 +1,4 @@
+// Parsing of the manifest text, and comparison of versions.
 #include "host/plugin/manifest.hpp"
 
 #include <fmt/core.h>
@@ -34,7 +35,7 @@ bool parse_abi(std::string_view text, AbiVersion& out) {
          parse_int(text.substr(dot + 1), out.minor);
 }
 
-// Ids end up in file names, messages and TOML keys.
+// Ids are used in file names, messages and TOML keys.
 bool is_name(std::string_view text, std::string_view extra) {
   return !text.empty() && text.size() <= 128 && text.front() != '.' &&
          std::all_of(text.begin(), text.end(), [&](char c) {
@@ -62,7 +63,7 @@ void check_text(std::string_view text, const std::string& name) {
       ++line;
     else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
       throw plugin_error(
-          fmt::format("{}: manifest line {}: byte 0x{:02x} is no text", name, line, static_cast<unsigned char>(c)));
+          fmt::format("{}: manifest line {}: byte 0x{:02x} is not text", name, line, static_cast<unsigned char>(c)));
     }
   }
 }
@@ -72,7 +73,7 @@ PluginFile read_plugin(const ElfSource& source, const std::string& name) {
   const auto is_ours = [](const ElfNote& note) { return note.type == CHASSIS_NOTE_TYPE; };
   const auto num_notes = std::count_if(file.elf.notes.begin(), file.elf.notes.end(), is_ours);
   if (num_notes == 0) {
-    throw plugin_error(fmt::format("{} is no Chassis plugin: it has no manifest note", name))
+    throw plugin_error(fmt::format("{} is not a Chassis plugin: it has no manifest note", name))
         .hint("a plugin defines one with CHASSIS_MANIFEST, and chassis_add_plugin() keeps it");
   }
   if (num_notes > 1) {
@@ -100,7 +101,7 @@ std::string CudaTarget::text() const {
   return (is_ptx ? "ptx" : "") + std::to_string(sm) + (suffix ? std::string(1, suffix) : "");
 }
 
-// Code for 8.0 runs on 8.6 and not on 9.0; PTX is compiled by the driver for all that came later. CUDA Programming
+// Code for 8.0 runs on 8.6 but not on 9.0; the driver compiles PTX for all later devices. Source: CUDA Programming
 // Guide, "Binary Compatibility", "Feature-Specific" and "Family-Specific" targets.
 bool CudaTarget::runs_on(int device_sm) const {
   if (suffix == 'a') return device_sm == sm;
@@ -171,7 +172,8 @@ Manifest parse_manifest(std::string_view text, const std::string& name) {
       m.operators.emplace_back(value);
       continue;
     }
-    if (!seen.insert(key).second) throw plugin_error(fmt::format("{}: manifest line {}: {} twice", name, number, key));
+    if (!seen.insert(key).second)
+      throw plugin_error(fmt::format("{}: manifest line {}: key {} appears twice", name, number, key));
     if (key == "id") {
       if (!is_name(value, "_-.")) throw refuse("letters, digits, '_', '-' and '.'");
       m.id = value;
@@ -226,7 +228,7 @@ Manifest parse_manifest(std::string_view text, const std::string& name) {
         fmt::format("{}: its manifest says tier T0 and torch {}; a T0 plugin uses no LibTorch", name, m.torch));
   }
   if (m.abi_min_host.major != m.abi.major || m.abi_min_host.minor > m.abi.minor) {
-    throw plugin_error(fmt::format("{}: its manifest says ABI {} and abi-min-host {}, which can not be later", name,
+    throw plugin_error(fmt::format("{}: its manifest says ABI {} and abi-min-host {}, which must not be later", name,
                                    m.abi.text(), m.abi_min_host.text()));
   }
   return m;
@@ -249,7 +251,7 @@ int compare_versions(std::string_view a, std::string_view b) {
   a = a.substr(0, a.find_first_of("+-"));
   b = b.substr(0, b.find_first_of("+-"));
   while (!a.empty() || !b.empty()) {
-    // Of any length, such as a date with the time; without its leading zeros. What is no number counts as 0.
+    // Compared as text without leading zeros, since numbers may be long. A part that is not a number counts as 0.
     const auto next = [](std::string_view& text) {
       const size_t dot = text.find('.');
       std::string_view number = text.substr(0, dot);

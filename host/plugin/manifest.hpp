@@ -1,5 +1,5 @@
-// What a plugin file says about itself, read without loading it: the text of its ELF note, chassis/plugin.h.
-// It trusts nothing in the file; every refusal is a plugin error that names the file.
+// The manifest of a plugin file: the text of its ELF note, see chassis/plugin.h. Read without loading the library.
+// Nothing in the file is trusted; every refusal is a plugin error that names the file.
 #pragma once
 
 #include <string>
@@ -29,10 +29,10 @@ struct MemberName {
   friend bool operator==(const MemberName&, const MemberName&) = default;
 };
 
-// What kernels were compiled for: "90", "90a", "100f" or "ptx80".
+// A target that kernels were compiled for: "90", "90a", "100f" or "ptx80".
 struct CudaTarget {
   int sm = 0;
-  char suffix = '\0';  // 'a': that device alone; 'f': its family
+  char suffix = '\0';  // 'a': only that device; 'f': its family
   bool is_ptx = false;
 
   std::string text() const;
@@ -45,7 +45,7 @@ struct Manifest {
   AbiVersion abi;
   AbiVersion abi_min_host;
   Tier tier = Tier::kT0;
-  std::string torch;  // T1: the oldest LibTorch, T2: the very version; empty for T0
+  std::string torch;  // T1: the oldest LibTorch; T2: the exact version; empty for T0
   std::vector<MemberName> members;
   std::vector<std::string> required_services;
   std::vector<std::string> architectures;
@@ -57,26 +57,26 @@ struct Manifest {
   std::string license;
   std::string git;
 
-  // "plugin 'sdpa' 0.1.0", the beginning of most messages.
+  // "plugin 'sdpa' 0.1.0", for the beginning of messages.
   std::string who() const;
 };
 
-// `name` is the file in messages.
+// Throws a plugin error that begins with `name`, the file.
 Manifest parse_manifest(std::string_view text, const std::string& name);
 
-// A manifest and what else can be known of the file without loading it.
+// A plugin file that was read but not loaded.
 struct PluginFile {
   std::string path;
   Manifest manifest;
   ElfFacts elf;
 };
 
-// Throws a plugin error if the file is no plugin of this machine's kind.
+// Throws a plugin error if the file is not a plugin for this machine.
 PluginFile read_plugin_file(const std::string& path);
 // The same from memory; for tests and the fuzzer.
 PluginFile read_plugin_bytes(std::string_view bytes, const std::string& name);
 
-// Dotted numbers: negative if a < b, 0 if equal, positive if a > b. What follows a '+' or '-' does not count.
+// Dotted numbers: negative if a < b, 0 if equal, positive if a > b. Text after a '+' or '-' is ignored.
 int compare_versions(std::string_view a, std::string_view b);
 
 // "80, 90a, ptx90".

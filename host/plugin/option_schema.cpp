@@ -1,3 +1,4 @@
+// Reading and validation of option schemas, and checks of option values.
 #include "host/plugin/option_schema.hpp"
 
 #include <fmt/core.h>
@@ -70,7 +71,7 @@ bool has_type(OptionType type, const Json& value) {
   return false;
 }
 
-// Why the value does not fit; empty if it does.
+// Why the value is not valid; empty if it is.
 std::string misfit(const OptionSpec& spec, const Json& value) {
   if (!has_type(spec.type, value)) return fmt::format("expected {}", type_text(spec.type));
   const auto item_misfit = [&](const Json& item) -> std::string {
@@ -95,7 +96,7 @@ OptionSpec read_option(const chassis_option_t& option, const std::string& who) {
   OptionSpec spec;
   spec.name = view_of(option.name);
   if (!is_key(spec.name)) {
-    throw plugin_error(fmt::format("{}: '{}' is no name for an option; use a-z, 0-9 and '_'", who, spec.name));
+    throw plugin_error(fmt::format("{}: '{}' is not a valid option name; use a-z, 0-9 and '_'", who, spec.name));
   }
   spec.type = type_of(option, who);
   spec.default_json = view_of(option.default_json);
@@ -108,14 +109,14 @@ OptionSpec read_option(const chassis_option_t& option, const std::string& who) {
                          spec.type == OptionType::kIntList || spec.type == OptionType::kFloatList;
   const bool is_string = spec.type == OptionType::kString || spec.type == OptionType::kStringList;
   if (option.has_range != 0) {
-    if (!is_number) throw refuse("has a range but is no number");
+    if (!is_number) throw refuse("has a range but is not a number");
     if (!(option.min <= option.max)) throw refuse(fmt::format("has the empty range {} to {}", option.min, option.max));
-    // Infinite bounds are none.
+    // An infinite bound is no bound.
     if (option.min > -std::numeric_limits<double>::max()) spec.min = option.min;
     if (option.max < std::numeric_limits<double>::max()) spec.max = option.max;
   }
   if (option.num_choices != 0) {
-    if (!is_string) throw refuse("has choices but is no string");
+    if (!is_string) throw refuse("has choices but is not a string");
     if (option.choices == nullptr || option.num_choices > kMaxOptions) throw refuse("has damaged choices");
     for (uint32_t i = 0; i < option.num_choices; ++i) spec.choices.emplace_back(view_of(option.choices[i]));
   }
@@ -124,7 +125,7 @@ OptionSpec read_option(const chassis_option_t& option, const std::string& who) {
     try {
       value = parse_json(spec.default_json, "default", ExitCode::kPlugin);
     } catch (const Error& error) {
-      throw refuse(fmt::format("has the default {}, which is no JSON", spec.default_json)).caused_by(error);
+      throw refuse(fmt::format("has the default {}, which is not valid JSON", spec.default_json)).caused_by(error);
     }
     if (const std::string text = misfit(spec, value); !text.empty()) {
       throw refuse(fmt::format("has the default {}, {}", spec.default_json, text));

@@ -1,4 +1,4 @@
-// A member's option schema as the configuration knows options.
+// Converts a member's option schema into the configuration's OptionSpec, and checks values against it.
 #pragma once
 
 #include <string>
@@ -10,14 +10,14 @@
 
 namespace chassis {
 
-// Throws a plugin error if the schema contradicts itself: a default of another type or outside the range, a name twice,
-// choices of numbers. `who` begins the message.
+// Throws a plugin error, which begins with `who`, if the schema is not valid: a default of another type or out of
+// range, a duplicate name, choices for a number.
 std::vector<OptionSpec> read_option_specs(const chassis_member_t& member, const std::string& who);
 
-// Throws a config error that names the option if the value has another type, is out of range, or no choice.
+// Throws a config error that names the option if the value has another type, is out of range, or not a choice.
 void check_option(const OptionSpec& spec, const Json& value, const std::string& who);
 
-// Every option with its default; throws a config error for one that has none.
+// All options at their defaults; throws a config error if an option has none.
 Json default_options(const std::vector<OptionSpec>& specs, const std::string& who);
 
 }  // namespace chassis

@@ -1,5 +1,5 @@
-// The content-addressed copies that libraries are loaded from: what was hashed is what runs, and a file that is
-// replaced while a run goes on does not matter.
+// Private copies of libraries, named by their hash. Libraries are loaded from these, so that the code that runs is the
+// code that was hashed, and a file may be replaced during a run.
 #include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -24,17 +24,17 @@ namespace fs = std::filesystem;
 
 constexpr auto kKeepUnused = std::chrono::hours(24 * 30);
 
-// Why the folder can not be trusted; empty if it can.
+// Creates the folder if missing. Returns why it cannot be used or trusted; empty if it can.
 std::string prepare_folder(const std::string& folder) {
   if (folder.empty()) return "neither XDG_CACHE_HOME nor HOME is set";
   std::error_code error;
   fs::create_directories(fs::path(folder).parent_path(), error);
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-    return fmt::format("{} can not be made: {}", folder, std::strerror(errno));
+    return fmt::format("{} cannot be created: {}", folder, std::strerror(errno));
   }
   struct stat status;
   if (::lstat(folder.c_str(), &status) != 0) return fmt::format("{}: {}", folder, std::strerror(errno));
-  if (!S_ISDIR(status.st_mode)) return folder + " is no folder";
+  if (!S_ISDIR(status.st_mode)) return folder + " is not a folder";
   if (status.st_uid != ::geteuid()) {
     return fmt::format("{} belongs to user {}, not to {}", folder, status.st_uid, ::geteuid());
   }
@@ -45,7 +45,7 @@ std::string prepare_folder(const std::string& folder) {
   return "";
 }
 
-// Copies and returns the hash of what was written.
+// Copies a file and returns the hash of the bytes written.
 std::string copy_hashed(const std::string& from, const std::string& to) {
   const File in = File::open_read(from);
   File out = File::create_exclusive(to, 0600);
@@ -61,7 +61,7 @@ std::string copy_hashed(const std::string& from, const std::string& to) {
   return hash.hex();
 }
 
-// Copies that no run has used for long; a mapped one stays mapped.
+// Removes copies that no run has used for 30 days. A mapped copy stays mapped.
 void drop_unused(const std::string& folder) {
   std::error_code error;
   const auto now = fs::file_time_type::clock::now();
@@ -84,7 +84,7 @@ PrivateCopy copy_into(const std::string& path, const std::string& folder) {
   const std::string unfinished = unfinished_name(folder + "/" + copy.sha256);
   fs::remove(unfinished, error);
   try {
-    // The file may have changed since it was hashed; its name follows what was written.
+    // The file may have changed after it was hashed: name the copy by the bytes that were written.
     copy.sha256 = copy_hashed(path, unfinished);
     copy.path = folder + "/" + copy.sha256 + ".so";
     fs::rename(unfinished, copy.path);
@@ -166,9 +166,8 @@ PrivateCopy make_private_copy(const std::string& path, const std::string& cache_
       reason = error.what();
     }
   }
-  counted_warning(
-      "plugins copied to a temporary folder",
-      fmt::format("the plugin cache can not be used: {}; {} is loaded from a temporary copy", reason, path));
+  counted_warning("plugins copied to a temporary folder",
+                  fmt::format("the plugin cache cannot be used: {}; {} is loaded from a temporary copy", reason, path));
   PrivateCopy copy = copy_into_new_folder(path);
   try {
     check_pin(copy, pin, who, path);

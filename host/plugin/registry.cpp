@@ -1,3 +1,4 @@
+// Loading of members on first use, checks of their options, and creation of instances.
 #include "host/plugin/registry.hpp"
 
 #include <fmt/core.h>
@@ -66,7 +67,7 @@ std::unique_ptr<Instance> PluginRegistry::create(std::string_view kind, std::str
   for (const auto& item : options.items()) {
     const bool known =
         std::any_of(specs.begin(), specs.end(), [&](const OptionSpec& s) { return s.name == item.key(); });
-    if (!known) throw config_error(fmt::format("{}: has no option '{}'", who, item.key()));
+    if (!known) throw config_error(fmt::format("{} has no option '{}'", who, item.key()));
   }
   std::vector<std::string>& used = used_[library->file().path];
   const std::string name = fmt::format("{}/{}", kind, without_version(id));
@@ -92,19 +93,19 @@ std::unique_ptr<Instance> PluginRegistry::open_inner(std::string_view kind, std:
                                                      std::string_view options, std::vector<std::string> opened_by) {
   const std::string name = fmt::format("{}/{}", kind, without_version(id));
   if (const auto first = std::find(opened_by.begin(), opened_by.end(), name); first != opened_by.end()) {
-    std::string circle = name + " wraps ";
-    for (auto inner = first + 1; inner != opened_by.end(); ++inner) circle += *inner + ", which wraps ";
-    throw config_error(fmt::format("{} would wrap itself: {}{}", name, circle, name))
+    std::string cycle = name + " wraps ";
+    for (auto inner = first + 1; inner != opened_by.end(); ++inner) cycle += *inner + ", which wraps ";
+    throw config_error(fmt::format("{} would wrap itself: {}{}", name, cycle, name))
         .hint(fmt::format("name another member of kind {}", kind));
   }
   std::vector<OptionSpec> others = option_specs(kind, id);
-  std::erase_if(others, [](const OptionSpec& spec) { return spec.required; });  // create() misses those not given
+  std::erase_if(others, [](const OptionSpec& spec) { return spec.required; });  // create() refuses if one is not given
   Json values = default_options(others, index_.at(kind, id).manifest.who());
   std::map<std::string, std::string> origins;
   if (!options.empty()) {
     const std::string where = fmt::format("the options that {} gives to {}", opened_by.back(), name);
     const Json given = parse_json(options, where);
-    if (!given.is_object()) throw config_error(where + " are no JSON object");
+    if (!given.is_object()) throw config_error(where + " are not a JSON object");
     for (const auto& [key, value] : given.items()) {
       values[key] = value;
       origins[key] = where;

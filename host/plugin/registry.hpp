@@ -1,4 +1,4 @@
-// The plugins of a run: found, loaded when first needed, and made into instances. Nothing is loaded that is not used.
+// The plugins of a run. A library is loaded when one of its members is first used; unused libraries are not loaded.
 #pragma once
 
 #include <map>
@@ -16,32 +16,34 @@
 
 namespace chassis {
 
-// [control] All of it.
+// [control] All functions.
 class PluginRegistry {
  public:
-  // `services` must outlive it and its instances. Pins of plugins that are not there are a counted warning.
+  // `services` must outlive the registry and its instances. Each pin of a missing plugin is a counted warning.
   PluginRegistry(PluginIndex index, LoadPolicy policy, ServiceProvider& services);
 
   const PluginIndex& index() const { return index_; }
-  // Whether [plugins] pin or plugins.lock gives the hash of this library, and whether any other may be loaded.
+  // Whether [plugins] pin or plugins.lock has a hash for this library.
   bool is_pinned(const PluginFile& file) const { return policy_.pins.contains(file.manifest.id); }
+  // Whether libraries without such a hash are refused.
   bool loads_only_pinned() const { return !policy_.only_pinned.empty(); }
-  // Throws a plugin error if there is no such member or its library is refused.
+  // Throws a plugin error if the member does not exist or its library is refused.
   std::shared_ptr<const PluginLibrary> library(std::string_view kind, std::string_view id);
-  // What a member says of itself in one line; loads its library.
+  // The member's description of itself, one line; loads its library.
   std::string doc(std::string_view kind, std::string_view id);
-  // The options that a member takes; loads its library.
+  // The options of a member; loads its library.
   const std::vector<OptionSpec>& option_specs(std::string_view kind, std::string_view id);
-  // `options` are checked and complete; `origins` tells where each comes from, `opened_by` who wraps it.
+  // `options` must be complete and valid, otherwise throws a config error. `origins` has the source of each option, for
+  // messages; `opened_by` the members that wrap this one.
   std::unique_ptr<Instance> create(std::string_view kind, std::string_view id, Json options,
                                    std::map<std::string, std::string> origins = {},
                                    std::vector<std::string> opened_by = {});
-  // The same with the defaults of all options. Throws a config error if one has none.
+  // The same with all options at their defaults. Throws a config error if an option has no default.
   std::unique_ptr<Instance> create_default(std::string_view kind, std::string_view id);
-  // That, active.
+  // create_default(), then prepares and activates the instance.
   std::unique_ptr<Instance> open(std::string_view kind, std::string_view id);
-  // An active instance for a member that wraps it: `options` is a JSON object of those that differ from their defaults,
-  // or empty. Throws a config error if it is none, or if one of `opened_by` would be opened again.
+  // An active instance for the members `opened_by`, which wrap it. `options` is empty, or a JSON object of the options
+  // that differ from their defaults. Throws a config error if it is not, or if a member would wrap itself.
   std::unique_ptr<Instance> open_inner(std::string_view kind, std::string_view id, std::string_view options,
                                        std::vector<std::string> opened_by);
 
@@ -49,7 +51,7 @@ class PluginRegistry {
     return index_.model_for_architecture(architecture);
   }
 
-  // What was loaded, for plugins.lock: id, version, path, sha256, ABI built and negotiated, tier, torch, members used.
+  // Loaded libraries for plugins.lock: id, version, path, sha256, built and negotiated ABI, tier, torch, used members.
   Json lock() const;
 
  private:

@@ -1,3 +1,4 @@
+// Search of the plugin folders, and lookup of members by kind, id and version.
 #include "host/plugin/search.hpp"
 
 #include <fmt/core.h>
@@ -26,7 +27,7 @@ void add_folders(std::vector<PluginFolder>& folders, std::string_view list, cons
   }
 }
 
-// Empty if the environment names no home.
+// Empty if neither XDG_DATA_HOME nor HOME is an absolute path.
 std::string user_folder() {
   for (const auto& [variable, below] :
        {std::pair{"XDG_DATA_HOME", "/chassis/plugins"}, {"HOME", "/.local/share/chassis/plugins"}})
@@ -35,13 +36,13 @@ std::string user_folder() {
   return "";
 }
 
-// Beside the running program; empty if that is not known.
+// Relative to the running program; empty if its path is unknown.
 fs::path installed_folder() {
   const fs::path program = program_file();
   return program.empty() ? fs::path() : program.parent_path().parent_path() / "lib" / "chassis" / "plugins";
 }
 
-bool offers_the_same(const PluginFile& a, const PluginFile& b) {
+bool has_same_members(const PluginFile& a, const PluginFile& b) {
   return std::ranges::is_permutation(
       a.manifest.members, b.manifest.members,
       [](const MemberName& x, const MemberName& y) { return x.kind == y.kind && x.id == y.id; });
@@ -104,7 +105,7 @@ PluginIndex PluginIndex::of_file(const std::string& path) {
   return index;
 }
 
-// An earlier folder comes first; within one, the newest version of a library.
+// A member of an earlier folder wins; within one folder, the newest version of a library.
 void PluginIndex::add_members() {
   const auto is_newer = [](const PluginFile& a, const PluginFile& b) {
     return fs::path(a.path).parent_path() == fs::path(b.path).parent_path() && a.manifest.id == b.manifest.id &&
@@ -112,9 +113,10 @@ void PluginIndex::add_members() {
   };
   for (size_t i = 0; i < files_.size(); ++i) {
     const PluginFile& file = files_[i];
-    if (const PluginFile* first = library(file.manifest.id); first != &file && !offers_the_same(*first, file))
-      counted_warning("libraries of one name", fmt::format("{} and {} are both called '{}', with other members",
-                                                           first->path, file.path, file.manifest.id));
+    if (const PluginFile* first = library(file.manifest.id); first != &file && !has_same_members(*first, file))
+      counted_warning("libraries with the same id",
+                      fmt::format("{} and {} both have the id '{}', with different members", first->path, file.path,
+                                  file.manifest.id));
     for (const MemberName& name : file.manifest.members) {
       const auto known = std::find_if(members_.begin(), members_.end(), [&](const Member& member) {
         return member.name.kind == name.kind && member.name.id == name.id;
@@ -191,7 +193,7 @@ const PluginFile* PluginIndex::library(std::string_view id) const {
 
 const PluginFile& PluginIndex::at(std::string_view kind, std::string_view id) const {
   const PluginFile* const found = find(kind, id);
-  // A damaged file of that name is most likely the one that is meant, unless an earlier folder has a whole one.
+  // A damaged file of that name is probably the one that the user wants, unless an intact one was found before it.
   for (const IgnoredFile& damaged : ignored_) {
     const bool is_later = found != nullptr && found < files_.data() + damaged.num_before;
     if (fs::path(damaged.path).stem() != without_version(id) || is_later) continue;
@@ -207,11 +209,11 @@ const PluginFile& PluginIndex::at(std::string_view kind, std::string_view id) co
         .hint("searched " + searched_text());
   const std::vector<std::string> installed = ids(kind);
   if (installed.empty()) {
-    throw plugin_error(fmt::format("no plugin of kind '{}' is installed, so '{}' can not be used", kind, id))
+    throw plugin_error(fmt::format("no plugin of kind '{}' is installed, so '{}' cannot be used", kind, id))
         .hint("searched " + searched_text());
   }
   std::string message = fmt::format("unknown plugin '{}' of kind '{}'", id, kind);
-  // Who writes the name of a library, or of a member of another kind, has misspelt nothing.
+  // The name of a library or of a member of another kind is not a misspelling: report it instead of a suggestion.
   std::string elsewhere;
   for (const Member& member : members_) {
     if (member.name.id == id) elsewhere += fmt::format("; there is '{}' of kind '{}'", id, member.name.kind);
@@ -261,7 +263,7 @@ MemberName PluginIndex::model_for_architecture(std::string_view architecture) co
     known.insert(known.end(), architectures.begin(), architectures.end());
   }
   if (ids("model").empty()) {
-    throw plugin_error(fmt::format("no plugin of kind 'model' is installed, so {} can not be used", architecture))
+    throw plugin_error(fmt::format("no plugin of kind 'model' is installed, so {} cannot be used", architecture))
         .hint("searched " + searched_text());
   }
   std::sort(known.begin(), known.end());
@@ -287,7 +289,7 @@ std::string PluginIndex::searched_text() const {
   for (const PluginFolder& folder : folders_) {
     out += fmt::format("{}{} ({})", out.empty() ? "" : ", ", folder.path, folder.origin);
   }
-  return out.empty() ? "nowhere: no folder is given" : out;
+  return out.empty() ? "nowhere: there is no plugin folder" : out;
 }
 
 }  // namespace chassis

@@ -1,4 +1,4 @@
-// How the plugin layer is given the services of the folders above it, without including them.
+// Interfaces through which the plugin layer receives services from host/service, without including it.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ namespace chassis {
 
 struct Manifest;
 
-// What an instance is known as to the services.
+// Describes an instance to its services.
 struct InstanceContext {
-  std::string plugin_id;  // of the library
+  std::string plugin_id;  // id of the library
   std::string kind;       // "ops"
   std::string member_id;  // "sdpa"
   const Manifest* manifest = nullptr;
@@ -25,13 +25,13 @@ struct InstanceContext {
   std::vector<std::string> opened_by = {};     // "kind/id" of the members that opened it to wrap it, outermost first
 };
 
-// The tables of one instance; outlives it.
+// The service tables of one instance; outlives it.
 class InstanceServices {
  public:
   virtual ~InstanceServices() = default;
   // NULL if there is no such service.
   virtual const void* get(std::string_view id) = 0;
-  // Handles that the plugin was given or made, and has not released.
+  // Number of tensor handles that the plugin received or created and has not released.
   virtual int64_t live_tensors() const = 0;
 };
 
@@ -41,7 +41,7 @@ class ServiceProvider {
   virtual bool offers(std::string_view id) const = 0;
   // Throws a plugin error that names both schemas if an operator of the manifest is unknown or has another schema.
   virtual void check_operators(const Manifest& manifest) const = 0;
-  // "2.11.0"; empty if there is no LibTorch in this process.
+  // "2.11.0"; empty if this process has no LibTorch.
   virtual std::string torch_version() const = 0;
   virtual std::unique_ptr<InstanceServices> attach(const InstanceContext& context) = 0;
 };

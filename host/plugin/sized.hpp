@@ -1,4 +1,4 @@
-// Structs of a plugin, which may be of another minor: read into one of the host's. chassis/abi.h has the rules.
+// Reads structs of a plugin, which may have another ABI minor, into the host's own. The rules are in chassis/abi.h.
 #pragma once
 
 #include <fmt/core.h>
@@ -14,8 +14,8 @@
 
 namespace chassis {
 
-// What the writer knew; the rest is zero, whatever lies there. Throws a plugin error that begins with `what` if it is
-// NULL or shorter than its first version.
+// Copies the members that the writer knew; the rest of the result is zero. Throws a plugin error that begins with
+// `what` if `theirs` is NULL or shorter than the first version of the struct.
 template <class T>
 T read_struct(const T* theirs, std::string_view what) {
   uint32_t struct_size = 0;

@@ -1,3 +1,4 @@
+// Statuses: creation, validation of pointers that plugins return, conversion to and from Error, and the host table.
 #include "host/plugin/status.hpp"
 
 #include <fmt/core.h>
@@ -17,28 +18,28 @@
 #include "host/plugin/call.hpp"
 #include "host/plugin/services.hpp"
 
-// Only its address crosses the boundary.
+// Plugins see only its address.
 struct chassis_status {
   int32_t code = CHASSIS_UNKNOWN;
   std::string message;
   std::vector<std::pair<std::string, std::string>> facts;
   std::unique_ptr<chassis_status> cause;
-  std::optional<chassis::ExitCode> exit_code;  // of the host's Error that it was made from
-  std::deque<std::string> lent;                // by status_message; all of it until the release
+  std::optional<chassis::ExitCode> exit_code;  // of the Error that it was made from
+  std::deque<std::string> lent;                // texts returned by status_message, valid until the release
 };
 
 namespace chassis {
 namespace {
 
-// What is handed out when there is no memory for a status; never freed.
-chassis_status& exhausted_status() {
+// Returned when there is no memory for a status; never freed.
+chassis_status& out_of_memory_status() {
   static chassis_status status{CHASSIS_RESOURCE_EXHAUSTED, "no memory for an error message", {}, nullptr, {}, {}};
   return status;
 }
 
-// The statuses that are outside: plugins give back pointers, and not always ours. Process-wide, since a pointer does
-// not say where it came from; outlives every static destructor.
-class Outside {
+// The statuses that plugins hold, to recognize pointers that are not statuses of the host. Process-wide, since a
+// pointer does not show which plugin it belongs to; never destroyed, so that static destructors may use it.
+class LiveStatuses {
  public:
   void add(const chassis_status* status) {
     const std::lock_guard lock(mutex_);
@@ -46,9 +47,9 @@ class Outside {
   }
   bool has(const chassis_status* status) const {
     const std::lock_guard lock(mutex_);
-    return status == &exhausted_status() || statuses_.contains(status);
+    return status == &out_of_memory_status() || statuses_.contains(status);
   }
-  // NULL unless it was outside.
+  // NULL if it is not a live status.
   std::unique_ptr<chassis_status> take(chassis_status* status) noexcept {
     const std::lock_guard lock(mutex_);
     return std::unique_ptr<chassis_status>(statuses_.erase(status) != 0 ? status : nullptr);
@@ -59,14 +60,16 @@ class Outside {
   std::unordered_set<const chassis_status*> statuses_;
 };
 
-Outside& outside() {
-  static Outside& statuses = *new Outside;
+LiveStatuses& live_statuses() {
+  static LiveStatuses& statuses = *new LiveStatuses;
   return statuses;
 }
 
 std::string foreign_text(const chassis_status* status) {
-  return fmt::format("returned {} as its status, which is none that the host made or was released already; a status is "
-                     "NULL or made with status_new", static_cast<const void*>(status));
+  return fmt::format(
+      "returned {} as its status, which the host did not make or has already released; a status must be "
+      "NULL or made with status_new",
+      static_cast<const void*>(status));
 }
 
 std::string message_of(const chassis_status& status) {
@@ -129,7 +132,7 @@ std::string text_with_causes(const chassis_status& status) {
   return text;
 }
 
-// The functions of chassis_host_t. None lets an exception out.
+// The functions of chassis_host_t. None throws an exception.
 
 const void* get_service(const chassis_host_t* host, chassis_str_t id) {
   auto* services = static_cast<InstanceServices*>(host->impl);
@@ -148,24 +151,24 @@ const void* get_service(const chassis_host_t* host, chassis_str_t id) {
 }
 
 chassis_status_t* status_new(const chassis_host_t*, int32_t code, chassis_str_t message, chassis_status_t* cause) {
-  std::unique_ptr<chassis_status> stolen = outside().take(cause);
+  std::unique_ptr<chassis_status> owned_cause = live_statuses().take(cause);
   chassis_status_t* status = make_status(code, view_of(message));
-  if (status != &exhausted_status()) status->cause = std::move(stolen);
+  if (status != &out_of_memory_status()) status->cause = std::move(owned_cause);
   return status;
 }
 
 void status_add(chassis_status_t* status, chassis_str_t key, chassis_str_t value) {
-  if (status == nullptr || status == &exhausted_status() || !outside().has(status)) return;
+  if (status == nullptr || status == &out_of_memory_status() || !live_statuses().has(status)) return;
   try {
     status->facts.emplace_back(view_of(key), view_of(value));
-  } catch (...) {  // no memory: the status stands without this fact
+  } catch (...) {  // no memory: the fact is dropped
   }
 }
 
 chassis_str_t status_message(const chassis_status_t* status) {
   if (status == nullptr) return {nullptr, 0};
-  if (status == &exhausted_status()) return str_of(status->message);
-  if (!outside().has(status)) return str_of("no status of the host");
+  if (status == &out_of_memory_status()) return str_of(status->message);
+  if (!live_statuses().has(status)) return str_of("not a status of the host");
   try {
     auto& lent = const_cast<chassis_status_t*>(status)->lent;
     if (std::string text = status_text(status); lent.empty() || lent.back() != text) lent.push_back(std::move(text));
@@ -189,23 +192,23 @@ std::string_view status_code_text(int32_t code) {
 chassis_status_t* make_status(int32_t code, std::string_view message) noexcept {
   try {
     auto status = std::make_unique<chassis_status>();
-    // OK is no failure: whoever makes a status means one.
+    // A status always reports a failure, so OK and unknown codes become UNKNOWN.
     status->code = code > CHASSIS_OK && code <= CHASSIS_DATA_LOSS ? code : CHASSIS_UNKNOWN;
     status->message = message;
     if (status->code != code)
       status->facts.emplace_back("its status code",
-                                 fmt::format("{}, which {}", code, code == CHASSIS_OK ? "says OK" : "is unknown"));
-    outside().add(status.get());
+                                 fmt::format("{}, which {}", code, code == CHASSIS_OK ? "means OK" : "is unknown"));
+    live_statuses().add(status.get());
     return status.release();
   } catch (...) {
-    return &exhausted_status();
+    return &out_of_memory_status();
   }
 }
 
 chassis_status_t* status_of_current_exception() noexcept {
   const auto made = [](int32_t code, std::string_view text, std::optional<ExitCode> exit_code) {
     chassis_status_t* status = make_status(code, text);
-    if (status != &exhausted_status()) status->exit_code = exit_code;
+    if (status != &out_of_memory_status()) status->exit_code = exit_code;
     return status;
   };
   try {
@@ -223,37 +226,38 @@ chassis_status_t* status_of_current_exception() noexcept {
 
 void count_unreported(std::string_view what) noexcept {
   try {
-    counted_warning("failures of host functions that report none",
+    counted_warning("failures of host functions without a status",
                     fmt::format("{}: a function of the host failed: {}", call_in_progress(), what));
-  } catch (...) {  // no memory for the line
+  } catch (...) {  // no memory for the warning
   }
 }
 
 int32_t status_code(const chassis_status_t* status) noexcept {
   if (status == nullptr) return CHASSIS_OK;
-  return outside().has(status) ? status->code : CHASSIS_UNKNOWN;
+  return live_statuses().has(status) ? status->code : CHASSIS_UNKNOWN;
 }
 
 std::string status_text(const chassis_status_t* status) {
   if (status == nullptr) return "OK";
-  if (!outside().has(status)) return foreign_text(status);
+  if (!live_statuses().has(status)) return foreign_text(status);
   return text_with_causes(*status);
 }
 
 void status_release(chassis_status_t* status) noexcept {
-  // One by one: a long chain must not become a deep recursion.
-  std::unique_ptr<chassis_status> next = outside().take(status);
+  // A loop, since a long chain of causes would overflow the stack by recursion.
+  std::unique_ptr<chassis_status> next = live_statuses().take(status);
   while (next) next = std::move(next->cause);
 }
 
 void throw_if_failed(chassis_status_t* status, std::string_view who) {
   if (status == nullptr) return;
-  if (!outside().has(status)) throw plugin_error(fmt::format("{}{} {}", who, own_call_phase(), foreign_text(status)));
+  if (!live_statuses().has(status))
+    throw plugin_error(fmt::format("{}{} {}", who, own_call_phase(), foreign_text(status)));
   const std::unique_ptr<chassis_status, void (*)(chassis_status*)> owned(status, status_release);
   const ExitCode exit_code = exit_code_of(*status);
-  // The user's mistakes have nothing to do with the moment in which they are found.
-  const bool has_moment = exit_code != ExitCode::kConfig && exit_code != ExitCode::kStopped;
-  Error error(exit_code, fmt::format("{}{}: {}", who, has_moment ? own_call_phase() : "", message_of(*status)));
+  // Mistakes of the user do not depend on the call and step in which they are found.
+  const bool names_call = exit_code != ExitCode::kConfig && exit_code != ExitCode::kStopped;
+  Error error(exit_code, fmt::format("{}{}: {}", who, names_call ? own_call_phase() : "", message_of(*status)));
   for (const auto& [key, value] : status->facts) error.with(key, value);
   if (status->cause) error.caused_by(std::runtime_error(text_with_causes(*status->cause)));
   throw error;

@@ -1,4 +1,4 @@
-// The host's side of chassis_status_t and chassis_host_t, and the way between a status and an Error.
+// The host's implementation of chassis_status_t and chassis_host_t, and conversion between a status and an Error.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,12 @@ inline chassis_str_t str_of(std::string_view text) { return {text.data(), text.s
 // "INVALID_ARGUMENT".
 std::string_view status_code_text(int32_t code);
 
-// For the host's services. A status made from an Error remembers its exit code, also behind other statuses.
+// For the host's services. Returns a status that reports resource exhaustion if there is no memory.
 chassis_status_t* make_status(int32_t code, std::string_view message) noexcept;
-// To be called in a catch block.
+// Must be called in a catch block. The status keeps the exit code of an Error, also as the cause of another status.
 chassis_status_t* status_of_current_exception() noexcept;
 
-// Runs `body` and turns what it throws into a status: the body of the table functions that the host hands out.
+// Runs `body` and returns what it throws as a status. Used in the functions of the host's tables.
 template <class F>
 chassis_status_t* guarded(F&& body) noexcept {
   try {
@@ -39,8 +39,9 @@ chassis_status_t* guarded(F&& body) noexcept {
   }
 }
 
-// The same for functions without a status: what `body` throws is a counted warning that names the call in progress.
+// Counts a warning that names the call in progress.
 void count_unreported(std::string_view what) noexcept;
+// The same for functions that return no status: an exception is a counted warning.
 template <class F>
 void unthrown(F&& body) noexcept {
   try {
@@ -53,17 +54,17 @@ void unthrown(F&& body) noexcept {
 }
 
 int32_t status_code(const chassis_status_t* status) noexcept;
-// Message with facts, then its causes, one a line.
+// Message with facts, then the causes, one per line.
 std::string status_text(const chassis_status_t* status);
 void status_release(chassis_status_t* status) noexcept;
 
-// Takes the status. Throws if it is not NULL: "<who>: <message>", with the facts and causes that came with it.
-// INVALID_ARGUMENT is the user's (exit code config), RESOURCE_EXHAUSTED out of memory, ABORTED and UNAVAILABLE
-// communication, DATA_LOSS storage, all others the plugin's. A failed host service keeps its own exit code.
+// Takes ownership of the status. If it is not NULL, throws an Error "<who>: <message>" with its facts and causes.
+// Exit codes: config for INVALID_ARGUMENT, out of memory for RESOURCE_EXHAUSTED, communication for ABORTED and
+// UNAVAILABLE, storage for DATA_LOSS, stopped for CANCELLED, plugin for all others. An Error of a host service keeps
+// its own exit code.
 void throw_if_failed(chassis_status_t* status, std::string_view who);
 
-// The table that a plugin gets, answering get_service from `services`, which may be NULL: then there are none.
-// Both must outlive it.
+// The table that a plugin receives. get_service asks `services`, which may be NULL and must outlive the table.
 class HostTable {
  public:
   HostTable(AbiVersion negotiated, InstanceServices* services);

@@ -1,4 +1,4 @@
-// Receives the text that a plugin hands to a text sink.
+// A text sink for plugins: keeps the text that the plugin passes to it.
 #pragma once
 
 #include <string>
@@ -21,7 +21,6 @@ class TextSink {
   TextSink(const TextSink&) = delete;
   TextSink& operator=(const TextSink&) = delete;
   const chassis_text_sink_t* get() const { return &raw_; }
-  const std::string& text() const { return text_; }
   std::string take() { return std::move(text_); }
 
  private:

@@ -1,3 +1,4 @@
+// The role of each thread, and the assertion that a function is called by a thread of the right role.
 #include "host/plugin/thread_role.hpp"
 
 #ifdef CHASSIS_THREAD_ROLES

@@ -1,5 +1,5 @@
-// What a thread may call, as the headers of the SDK say in brackets: [control] and [step] belong to the thread that
-// runs the program, [any] to all. Asserted in debug and sanitizer builds.
+// Thread roles, which the SDK headers give in brackets: only the thread that runs the program may call [control] and
+// [step] functions; every thread may call [any] functions. Asserted in debug and sanitizer builds.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@ namespace chassis {
 
 enum class ThreadRole : uint8_t {
   kAny,   // a plugin's own thread, a chunk of parallel_for
-  kStep,  // [control] as well: both are one thread, one after the other
+  kStep,  // also [control]: one thread has both roles
 };
 
 #ifdef CHASSIS_THREAD_ROLES
-// The calling thread has this role for as long as it lives. Without one, the first thread of the process has kStep, and
-// all others have kAny.
+// Gives the calling thread a role during its lifetime. By default, the first thread of the process has kStep, all
+// others kAny.
 class ThreadRoleScope {
  public:
   explicit ThreadRoleScope(ThreadRole role) noexcept;
@@ -25,13 +25,13 @@ class ThreadRoleScope {
   ThreadRole outer_;
 };
 
-// [any] Ends the process with the name of `function`, and of the plugin if one is running, unless the thread may call
-// it.
+// [any] Ends the process unless the calling thread has the role `needed`. Names `function`, and the plugin if one is
+// running.
 void assert_thread_role(ThreadRole needed, const char* function) noexcept;
 #else
 struct ThreadRoleScope {
   explicit ThreadRoleScope(ThreadRole) noexcept {}
-  ~ThreadRoleScope() {}  // used, though it does nothing
+  ~ThreadRoleScope() {}  // prevents warnings about unused variables
 };
 inline void assert_thread_role(ThreadRole, const char*) noexcept {}
 #endif

@@ -1,3 +1,4 @@
+// Checks of owners and permissions of plugin files, of the links to them and of their folders.
 #include "host/plugin/trust.hpp"
 
 #include <fmt/core.h>
@@ -20,7 +21,7 @@ namespace fs = std::filesystem;
 
 constexpr int kMaxLinks = 40;
 
-struct stat look(const fs::path& path, bool follow) {
+struct stat stat_of(const fs::path& path, bool follow) {
   struct stat status {};
   if ((follow ? ::stat(path.c_str(), &status) : ::lstat(path.c_str(), &status)) != 0)
     throw storage_error(fmt::format("{}: {}", path.string(), std::strerror(errno)));
@@ -32,14 +33,14 @@ fs::path folder_of(const fs::path& path) {
   return folder.empty() ? fs::path(".") : folder;
 }
 
-// Calls `look_at` with the file, every link on the way to it, and the folder of each.
-template <typename LookAt>
-void walk(fs::path path, const LookAt& look_at) {
+// Calls `visit` with the file, every symbolic link that leads to it, and the folder of each.
+template <typename Visit>
+void for_each_on_path(fs::path path, const Visit& visit) {
   for (int links = 0; links <= kMaxLinks; ++links) {
     const fs::path folder = folder_of(path);
-    look_at(folder, look(folder, true));
-    const struct stat status = look(path, false);
-    look_at(path, status);
+    visit(folder, stat_of(folder, true));
+    const struct stat status = stat_of(path, false);
+    visit(path, status);
     if (!S_ISLNK(status.st_mode)) return;
     std::array<char, 4096> target;
     const ssize_t size = ::readlink(path.c_str(), target.data(), target.size());
@@ -96,7 +97,8 @@ std::vector<uid_t> trusted_owners() {
 }
 
 void check_permissions(const std::string& path) {
-  walk(path, [&](const fs::path& at, const struct stat& status) { refuse_writable_by_all(path, at, status); });
+  for_each_on_path(path,
+                   [&](const fs::path& at, const struct stat& status) { refuse_writable_by_all(path, at, status); });
 }
 
 void check_trust(const std::string& path, const TrustPolicy& policy) {
@@ -105,13 +107,13 @@ void check_trust(const std::string& path, const TrustPolicy& policy) {
     if (is_inside(path, folder)) return;
   const auto refuse = [&](const fs::path& at, const std::string& what) {
     return plugin_error(fmt::format("{} is not loaded: {} {}, who could change what runs", path, at.string(), what))
-        .hint(fmt::format("if you trust them, say so in the TOML: [plugins] trust = [\"{}\"]{}",
+        .hint(fmt::format("if you trust them, add to the TOML: [plugins] trust = [\"{}\"]{}",
                           fs::absolute(folder_of(path)).lexically_normal().string(), pin_text(path)));
   };
-  walk(path, [&](const fs::path& at, const struct stat& status) {
+  for_each_on_path(path, [&](const fs::path& at, const struct stat& status) {
     if (std::find(policy.owners.begin(), policy.owners.end(), status.st_uid) == policy.owners.end())
       throw refuse(at, "belongs to " + user_text(status.st_uid));
-    // Rationale: a user's own group, which many systems give each user and let write by default, is not another's.
+    // Rationale: many systems give each user a private group, which may write by default.
     const bool own_group = status.st_gid == 0 || (status.st_uid == ::geteuid() && status.st_gid == ::getegid());
     if (!S_ISLNK(status.st_mode) && (status.st_mode & S_IWGRP) != 0 && !own_group)
       throw refuse(at, fmt::format("may be written by group {}", status.st_gid));

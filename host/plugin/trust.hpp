@@ -1,4 +1,4 @@
-// Whose code is loaded: a library runs as the user, so nobody else may be able to change or replace it.
+// Which libraries may be loaded. A library runs as the user, so nobody else may be able to change or replace it.
 #pragma once
 
 #include <sys/types.h>
@@ -13,14 +13,14 @@ std::vector<uid_t> trusted_owners();
 
 struct TrustPolicy {
   std::vector<uid_t> owners = trusted_owners();
-  std::vector<std::string> folders = {};  // [plugins] trust: whoever owns what lies in them
+  std::vector<std::string> folders = {};  // [plugins] trust: their files may have any owner
 };
 
-// Refuses a file that everyone may write, or that lies, or has a link on its way, in a folder that everyone may write,
-// sticky or not. Looks at the file, every link that leads to it, and the folders in which they lie.
+// Refuses a file if everyone may write to it, to its folder, or to the folder of a symbolic link that leads to it. The
+// sticky bit makes no difference.
 void check_permissions(const std::string& path);
-// That, and refuses what another user or group may write or owns, unless `policy` trusts a folder above it. For files
-// whose hash is not pinned: what is pinned is proven by its content.
+// The same; also refuses if another user or group owns one of these or may write to it, unless `policy` trusts a folder
+// above the file. Not needed for files whose hash is pinned.
 void check_trust(const std::string& path, const TrustPolicy& policy);
 
 }  // namespace chassis

@@ -60,7 +60,7 @@ TEST_F(RunDirectoryTest, LockedRunsUseThePluginsOfTheLockAndNoOthers) {
   ASSERT_EQ(train({"run.output_dir=out", "run.max_steps=2"}).exit_code, 0);
   EXPECT_EQ(train({"run.output_dir=out", "run.max_steps=3", "--locked"}).exit_code, 0);
   expect_refused(train({"run.output_dir=out", "run.max_steps=4", "optimizer.plugin=sgd", "--locked"}), 3,
-                 "does not stand in");
+                 "is not listed in");
   std::string lock = text_of_file(scratch_ / "out/plugins.lock");
   const size_t hash = lock.find("\"sha256\": \"");
   ASSERT_NE(hash, std::string::npos);

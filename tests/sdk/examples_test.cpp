@@ -1,5 +1,5 @@
-// The C example against plain formulas in double, forward and backward. The C++ one calls ATen, so it is run where the
-// installed program is: tests/sdk/third_party.sh.
+// The C example against plain formulas in double, forward and backward. The C++ example calls ATen, so it runs in the
+// installed program: tests/sdk/third_party.sh.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -51,7 +51,7 @@ class AttentionC : public testing::Test {
     return node;
   }
 
-  // Loss = Σ y·dy, in double; one element of one input may be moved.
+  // Loss = Σ y·dy, in double; one element of one input may be changed by `by`.
   double loss(const chassis_tensor_t* moved = nullptr, int64_t element = 0, double by = 0) const {
     const auto at = [&](const chassis_tensor_t& t, int64_t i) {
       return data(t)[i] + (&t == moved && i == element ? by : 0.0);
@@ -99,7 +99,7 @@ class AttentionC : public testing::Test {
   uint32_t indexes_[5] = {0, 1, 2, 3, 4};
 };
 
-TEST_F(AttentionC, RefusesInWords) {
+TEST_F(AttentionC, RefusesWithAMessage) {
   double cost = 0;
   window_ = 4;
   chassis_node_t windowed = node();

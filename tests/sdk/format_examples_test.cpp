@@ -1,5 +1,5 @@
-// The formats of third parties, in C++ and in C, through the same engine as ours: four ranks write the ZIP file that
-// one process writes, byte for byte the same from both languages, and every member has its checksum.
+// The example formats in C++ and in C. Four ranks write the same bytes as one process, in both languages; every member
+// of the ZIP file has a checksum.
 #include "host/checkpoint/inspect.hpp"
 #include "host/conformance/format.hpp"
 #include "tests/host/checkpoint/ranks.hpp"
@@ -36,12 +36,12 @@ void save(const Model& model, const FormatPlugin& format, const MeshShape& mesh,
   EXPECT_TRUE(verify_checkpoint(parent + "/" + name, BucketPair(BucketPair::kMinBytes)).ok());
 }
 
-TEST(FormatExamples, KeepWhatAFormatPromises) {
+TEST(FormatExamples, PassTheConformanceTests) {
   EXPECT_EQ(format_failures(npz_cpp()), std::vector<std::string>());
   EXPECT_EQ(format_failures(npz_c()), std::vector<std::string>());
 }
 
-TEST(FormatExamples, WriteOneFileByAnyRanksInAnyLanguage) {
+TEST(FormatExamples, WriteTheSameFileFromAnyRanksInBothLanguages) {
   const TemporaryDirectory dir;
   const Model model = model_for_numpy();
   save(model, npz_cpp(), mesh_of(1, 1), dir.path(), "one");
@@ -74,8 +74,8 @@ TEST(FormatExamples, AreZipFilesOfArrays) {
     std::string shape;
     for (const int64_t size : d.global_shape) shape += std::to_string(size) + ", ";
     const std::string type = d.dtype == Dtype::i64 ? "<i8" : "<f4";
-    const std::string said = "{'descr': '" + type + "', 'fortran_order': False, 'shape': (" + shape + "), }";
-    EXPECT_EQ(bytes.substr(10, said.size()), said);
+    const std::string expected_header = "{'descr': '" + type + "', 'fortran_order': False, 'shape': (" + shape + "), }";
+    EXPECT_EQ(bytes.substr(10, expected_header.size()), expected_header);
     EXPECT_EQ(bytes[header - 1], '\n');
     const Tensor& whole = model.wholes.at(d.fqn);
     ASSERT_EQ(bytes.size() - header, whole.num_bytes());
@@ -99,7 +99,7 @@ TEST(FormatExamples, AreReadByAnyRanks) {
             std::string::npos);
 }
 
-TEST(FormatExamples, AreProtectedAroundTheTensorsToo) {
+TEST(FormatExamples, AreProtectedOutsideTheTensorsToo) {
   const TemporaryDirectory dir;
   save(model_for_numpy(), npz_cpp(), mesh_of(1, 1), dir.path(), "npz");
   const BucketPair buckets(BucketPair::kMinBytes);

@@ -1,4 +1,4 @@
-// The C++ glue: exceptions, options, calls, tasks, the manifest, all against a fake host.
+// The C++ glue with a fake host: exceptions, options, calls, tasks, the manifest.
 #include <gtest/gtest.h>
 
 #include "chassis/dispatch.hpp"
@@ -63,7 +63,7 @@ TEST(Guard, TurnsEveryExceptionIntoAStatus) {
   EXPECT_EQ(message([] { throw 42; }), "an exception of unknown type");
 }
 
-TEST(Guard, HandsAStatusOfTheHostOnAsItWas) {
+TEST(Guard, PassesAStatusOfTheHostOnUnchanged) {
   fake::Host host;
   chassis_status_t* status = host.table()->status_new(host.table(), CHASSIS_DATA_LOSS, str("torn"), nullptr);
   chassis_status_t* out = guard(host.table(), [&] {
@@ -119,7 +119,7 @@ TEST(Factory, HasSeveralMembers) {
   instance->destroy(instance);
 }
 
-TEST(Manifest, KnowsTheBuildAndTheMembers) {
+TEST(Manifest, HasTheBuildAndTheMembers) {
   static constexpr auto kNote =
       make_manifest<manifest_size<CopyOps, Second>("license=MIT\n"), CopyOps, Second>("license=MIT\n");
   EXPECT_EQ(std::string(kNote.text, kNote.text_bytes),
@@ -164,7 +164,7 @@ class OneOp : public testing::Test {
   const chassis_op_view_t* op_pointer_ = &op_;
 };
 
-TEST_F(OneOp, RefusesAttributesThatItDoesNotKnow) {
+TEST_F(OneOp, RefusesUnknownAttributes) {
   double cost = 0;
   const chassis_node_t plain = node();
   EXPECT_EQ(host_.message(table_->claim(instance_, &plain, &cost)), "ok");
@@ -185,7 +185,7 @@ TEST_F(OneOp, ReadsOpsAndAttributes) {
   EXPECT_FALSE(view.has_param(0));
 }
 
-TEST_F(OneOp, HandsOutputsOverOrReleasesThem) {
+TEST_F(OneOp, ReturnsOutputsOrReleasesThem) {
   const chassis_node_t raw = node();
   void* kernel = nullptr;
   host_.check(table_->create_kernel(instance_, &raw, &kernel));
@@ -212,7 +212,7 @@ TEST_F(OneOp, HandsOutputsOverOrReleasesThem) {
   delete fake::tensor(x);
 }
 
-// A host of a later minor: its structs are longer, and items of an array lie apart.
+// A host of a later minor: its structs are longer, so items of an array are further apart.
 TEST_F(OneOp, ReadsTheStructsOfALaterHost) {
   struct LaterOperand {
     chassis_operand_t operand;
@@ -229,8 +229,8 @@ TEST_F(OneOp, ReadsTheStructsOfALaterHost) {
   EXPECT_EQ(view.output(0).size(-1), 2);
 }
 
-// A host of an earlier minor: what it does not know is not written, and what is shorter than any version is refused.
-TEST_F(OneOp, WritesNoFurtherThanTheHostKnows) {
+// A host of an earlier minor: members that it does not know are not written. Too short structs are refused.
+TEST_F(OneOp, WritesNoMembersThatTheHostDoesNotKnow) {
   chassis_infer_t out;
   std::memset(&out, 0xee, sizeof out);
   out.struct_size = 32;
@@ -248,7 +248,7 @@ TEST_F(OneOp, WritesNoFurtherThanTheHostKnows) {
             "a struct of 8 bytes, expected at least " + std::to_string(CHASSIS_NODE_V1_SIZE));
 }
 
-TEST_F(OneOp, ReportsWhatItsHooksThrow) { EXPECT_EQ(host_.message(instance_->prepare(instance_)), "out of memory"); }
+TEST_F(OneOp, ReportsExceptionsOfItsHooks) { EXPECT_EQ(host_.message(instance_->prepare(instance_)), "out of memory"); }
 
 TEST(Host, NamesAMissingService) {
   fake::Host table;
@@ -262,7 +262,7 @@ TEST(Host, NamesAMissingService) {
   }
 }
 
-TEST(ParallelFor, CoversAllAndThrowsOn) {
+TEST(ParallelFor, CoversTheRangeAndPassesExceptionsOn) {
   fake::Host table;
   const Host host(table.table());
   std::vector<int> seen(1000);
@@ -288,8 +288,8 @@ TEST(Tensor, ChecksTypeAndDims) {
   EXPECT_EQ(table.live_tensors, 1);
 }
 
-// A dispatcher that notes what it is called with.
-struct Noted {
+// A dispatcher that records the arguments of the last call.
+struct RecordingDispatcher {
   static inline std::vector<chassis_boxed_t> arguments;
   static chassis_status_t* find(const chassis_dispatch_t*, chassis_str_t, const chassis_operator_t** out) {
     *out = reinterpret_cast<const chassis_operator_t*>(&arguments);
@@ -307,8 +307,12 @@ struct Noted {
 
 TEST(Operator, BoxesEveryKindOfArgument) {
   fake::Host table;
-  const chassis_dispatch_t dispatch = {
-      sizeof dispatch, 0, &table, &Noted::find, &Noted::call, [](const chassis_dispatch_t*, chassis_boxed_t*) {}};
+  const chassis_dispatch_t dispatch = {sizeof dispatch,
+                                       0,
+                                       &table,
+                                       &RecordingDispatcher::find,
+                                       &RecordingDispatcher::call,
+                                       [](const chassis_dispatch_t*, chassis_boxed_t*) {}};
   table.more_services[CHASSIS_DISPATCH_ID] = &dispatch;
   const Host host(table.table());
   const Operator op(host, "aten::anything");
@@ -319,14 +323,14 @@ TEST(Operator, BoxesEveryKindOfArgument) {
   const uint32_t tags[] = {CHASSIS_BOXED_TENSOR, CHASSIS_BOXED_INT,       CHASSIS_BOXED_FLOAT,    CHASSIS_BOXED_BOOL,
                            CHASSIS_BOXED_NONE,   CHASSIS_BOXED_NONE,      CHASSIS_BOXED_INT_LIST, CHASSIS_BOXED_DTYPE,
                            CHASSIS_BOXED_STRING, CHASSIS_BOXED_BOOL_LIST, CHASSIS_BOXED_NONE};
-  ASSERT_EQ(Noted::arguments.size(), std::size(tags));
-  for (size_t i = 0; i < std::size(tags); ++i) EXPECT_EQ(Noted::arguments[i].tag, tags[i]) << i;
-  EXPECT_EQ(Noted::arguments[0].value.tensor, x.handle());
+  ASSERT_EQ(RecordingDispatcher::arguments.size(), std::size(tags));
+  for (size_t i = 0; i < std::size(tags); ++i) EXPECT_EQ(RecordingDispatcher::arguments[i].tag, tags[i]) << i;
+  EXPECT_EQ(RecordingDispatcher::arguments[0].value.tensor, x.handle());
 
   const auto mixed = op.results<2>(std::vector<BorrowedTensor>{x, y});
   EXPECT_EQ(mixed[1].i, 9);
-  EXPECT_EQ(Noted::arguments[0].tag, CHASSIS_BOXED_TENSOR_LIST);
-  EXPECT_EQ(Noted::arguments[0].value.list.len, 2u);
+  EXPECT_EQ(RecordingDispatcher::arguments[0].tag, CHASSIS_BOXED_TENSOR_LIST);
+  EXPECT_EQ(RecordingDispatcher::arguments[0].value.list.len, 2u);
   op.run(x);
   EXPECT_EQ(table.live_tensors, 3);
 }

@@ -1,4 +1,4 @@
-// Plugins of earlier minors, built from their own frozen headers, run in this host as they did.
+// Plugins of earlier ABI minors, built with their frozen headers, still run in this host.
 #include "tests/support/program_run.hpp"
 
 namespace chassis {
@@ -16,7 +16,7 @@ class Museum : public test::ProgramRun {
   }
 };
 
-// A model of chassis.model/1: trained, exported under the names of its files, and read back from them.
+// A model of chassis.model/1: trains, exports under the names of its disk mapping, and loads the export.
 TEST_F(Museum, AModelOfTheFirstInterfaceTrainsAndLoads) {
   std::string toml = test::text_of_file(scratch_ / "run.toml");
   const size_t begin = toml.find("plugin = \"llama\""), end = toml.find("[tokenizer]");
@@ -32,7 +32,7 @@ TEST_F(Museum, AModelOfTheFirstInterfaceTrainsAndLoads) {
   test::write_text(scratch_ / "run.toml", toml);
   const Outcome again = with_plugin(from_final);
   ASSERT_EQ(again.exit_code, 0) << again.output;
-  EXPECT_TRUE(model("again") == model("out")) << "what was read is not what was written";
+  EXPECT_TRUE(model("again") == model("out")) << "the loaded model differs from the saved one";
 
   const Outcome check = shell(std::string("\"$CHASSIS\" plugins check ") + kPlugins + "/tiny_model.so");
   EXPECT_EQ(check.exit_code, 0) << check.output;

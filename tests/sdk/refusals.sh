@@ -1,5 +1,5 @@
 #!/bin/sh
-# A run that asks for a broken plugin stops, and says in the plugin's own case what is wrong.
+# A run with a broken plugin fails with the expected exit code and message.
 #   refusals.sh CHASSIS FIXTURE_DIR
 set -u
 chassis=$1 fixtures=$2
@@ -28,7 +28,7 @@ refuse missing_service 3 "requires the service chassis.teleport/1, which this ho
 refuse changed_schema 3 'expects "aten::mm(Tensor self, Tensor mat2, bool fast) -> Tensor", this LibTorch has "aten::mm('
 refuse unknown_operator 3 "calls operator aten::no_such_operator, which this LibTorch does not have"
 refuse entry_throws 3 "the entry threw"
-refuse create_fails 2 "this member is never satisfied"
+refuse create_fails 2 "this member always refuses its options"
 refuse create_throws 3 "create threw"
 refuse world_writable 3 "is writable by everyone"
 refuse forward_fails 3 "the kernel gave up"

@@ -1,3 +1,4 @@
+// Built once for each instruction set, with ThisIsa as its tag.
 #include "tests/sdk/simd_loops.hpp"
 
 namespace {

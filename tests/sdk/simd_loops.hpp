@@ -1,4 +1,4 @@
-// A loop over exponential(), for each instruction set.
+// A loop over exponential(), built for each instruction set.
 #pragma once
 
 #include "chassis/simd.hpp"

@@ -1,4 +1,4 @@
-// Loops that are built once for each instruction set, and the exponential that they share.
+// Loops built once for each instruction set, and the exponential function that they use.
 #include "tests/sdk/simd_loops.hpp"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ const Loops& best_loops() {
   return chassis::for_best_isa([](auto isa) -> const Loops& { return loops(isa); });
 }
 
-// Of what this processor runs, which is each set up to the best.
+// The loops that this processor can run: every instruction set up to the best one.
 std::vector<const Loops*> all_loops() {
   std::vector<const Loops*> all = {&loops(chassis::isa::Baseline{})};
 #if defined(__x86_64__)
@@ -22,7 +22,7 @@ std::vector<const Loops*> all_loops() {
   return all;
 }
 
-TEST(Simd, TheBestLoopsAreOfTheWidestVectors) {
+TEST(Simd, TheBestLoopsHaveTheWidestVectors) {
   int widest = 0;
   for (const Loops* loops : all_loops()) widest = std::max(widest, loops->vector_bytes);
   EXPECT_EQ(best_loops().vector_bytes, widest);
@@ -45,7 +45,7 @@ TEST(Simd, ExponentialIsWithinTwoUlp) {
   }
 }
 
-TEST(Simd, ExponentialEndsAtZeroAndAtTheLargestPower) {
+TEST(Simd, ExponentialIsClampedToZeroAndTheLargestValue) {
   const std::vector<float> x = {-INFINITY, -1e30f, -88.0f, 0.0f, 88.0f, 1e30f, INFINITY};
   for (const Loops* loops : all_loops()) {
     std::vector<float> y(x.size());

@@ -1,19 +1,19 @@
 #!/bin/sh
-# Third-party plugins from end to end: the examples are built against an installed prefix, with gcc and with clang, and
-# used by changing one line; their losses are those of the provider that comes with the program.
+# Third-party plugins from end to end: builds the examples against an installed prefix with gcc and clang, trains with them,
+# and compares the losses with those of the program's own plugins.
 #   third_party.sh BUILD_DIR [SDK_BUILD_DIR COMPILERS]
-# With SDK_BUILD_DIR, the SDK and all plugins are that build's, whose ABI may be of another minor than the host's.
+# With SDK_BUILD_DIR, the SDK and all plugins are from that build, which may have another ABI minor than the host.
 set -eu
 build=$1
 sdk_build=${2:-}
 compilers=${3:-gcc clang}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-# Quiet unless it fails.
+# Runs a command; prints its output only if it fails.
 quietly() { "$@" > "$scratch/log" 2>&1 || { echo "failed: $*"; tail -40 "$scratch/log"; exit 1; }; }
 
 quietly cmake --install "$build" --prefix "$scratch/installed"
-prefix=$scratch/moved   # the prefix may be moved
+prefix=$scratch/moved   # tests that the prefix can be moved
 mv "$scratch/installed" "$prefix"
 if [ -n "$sdk_build" ]; then
   quietly cmake --install "$sdk_build" --prefix "$scratch/sdk"
@@ -22,7 +22,7 @@ if [ -n "$sdk_build" ]; then
     mv "$scratch/sdk/$folder" "$prefix/$folder"
   done
   for plugin in "$prefix"/lib/chassis/plugins/*.so; do
-    "$prefix/bin/chassis" plugins info "$plugin" | grep -q '^  CUDA ' || echo "$plugin"   # no GPU is needed here
+    "$prefix/bin/chassis" plugins info "$plugin" | grep -q '^  CUDA ' || echo "$plugin"   # CUDA plugins are skipped: there may be no GPU
   done > "$scratch/plugins"
   quietly xargs -n 1 -P "${CHASSIS_JOBS:-2}" "$prefix/bin/chassis" plugins check < "$scratch/plugins"
   echo "$(wc -l < "$scratch/plugins") plugins pass the conformance tests"
@@ -38,7 +38,7 @@ train() {
   sed -n 's/.*"loss": *\([-0-9.e+]*\).*/\1/p' "$scratch/out-$name/metrics.jsonl" > "$scratch/losses.$name"
   [ "$(wc -l < "$scratch/losses.$name")" -ge 5 ] || { echo "$name: too few losses"; cat "$scratch/out-$name/metrics.jsonl"; exit 1; }
 }
-# build EXAMPLE: with $compiler into $scratch/EXAMPLE-$compiler; it passes the conformance tests
+# build EXAMPLE: builds it with $compiler in $scratch/EXAMPLE-$compiler and runs the conformance tests
 build() {
   dir=$scratch/$1-$compiler
   quietly cmake -S "$prefix/share/chassis/examples/$1" -B "$dir" "-DCMAKE_PREFIX_PATH=$prefix" \
@@ -46,16 +46,16 @@ build() {
   quietly cmake --build "$dir"
   quietly "$prefix/bin/chassis" plugins check "$dir/$1.so"
 }
-# refused WORDS ARGUMENT…: a run of two processes ends with these words
+# refused WORDS ARGUMENT…: expects that a run of two processes fails with this message
 refused() {
   words=$1
   shift
   if "$prefix/bin/chassis" train "$scratch/run.toml" --nproc 2 "run.output_dir=$scratch/out-refused" attention.plugin=sdpa parallel.0.plugin=ddp "$@" \
     > "$scratch/log" 2>&1 || ! grep -q "$words" "$scratch/log"; then
-    echo "not refused with the words \"$words\":"; tail -20 "$scratch/log"; exit 1
+    echo "not refused with the message \"$words\":"; tail -20 "$scratch/log"; exit 1
   fi
 }
-# compare NAME: the losses of a run with those of sdpa
+# compare NAME: compares the losses of a run with those of sdpa
 compare() {
   paste "$scratch/losses.sdpa" "$scratch/losses.$1" | awk -v name="$1" '
     { d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > worst) worst = d }
@@ -65,19 +65,19 @@ train sdpa
 sed -i 's/plugin = "sdpa"/plugin = "THIRD"/' "$scratch/run.toml"
 
 for compiler in $compilers; do
-  command -v $compiler > /dev/null || { echo "no $compiler here: not tried"; continue; }
+  command -v $compiler > /dev/null || { echo "$compiler is not installed: skipped"; continue; }
   cxx=$(echo $compiler | sed 's/gcc/g++/; s/clang/clang++/')
   for example in attention_cpp attention_c; do
     build $example
     train $example-$compiler "attention.plugin=$example" --plugin-path "$dir"
     compare $example-$compiler
   done
-  # An optimizer: a run with it learns.
+  # An optimizer: the loss falls in a run with it.
   build optimizer_cpp
   train optimizer_cpp-$compiler attention.plugin=sdpa optimizer.plugin=optimizer_cpp --plugin-path "$dir"
   awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(last < first) }' "$scratch/losses.optimizer_cpp-$compiler" ||
     { echo "optimizer_cpp-$compiler: the loss does not fall"; cat "$scratch/losses.optimizer_cpp-$compiler"; exit 1; }
-  # A strategy and a backend: two processes train as one does.
+  # A strategy and a backend: two processes have the losses of one.
   for example in parallel_cpp comm_cpp; do
     build $example
   done
@@ -88,7 +88,7 @@ for compiler in $compilers; do
   train parallel_cpp+comm_cpp-$compiler attention.plugin=sdpa --nproc 2 --plugin-path "$scratch/parallel_cpp-$compiler" --plugin-path "$scratch/comm_cpp-$compiler"
   mv "$scratch/run.saved" "$scratch/run.toml"
   compare parallel_cpp+comm_cpp-$compiler
-  # Formats: the exports of both languages are one file, and a run goes on from a checkpoint that two processes wrote.
+  # Formats: the examples in both languages export the same file, and a run resumes from a checkpoint of two processes.
   for example in format_cpp format_c; do
     build $example
     train $example-$compiler attention.plugin=sdpa "export.plugin=$example" --plugin-path "$dir"
@@ -107,7 +107,7 @@ for compiler in $compilers; do
     { d = ($1 - $2) / $1; if (d < 0) d = -d; if (!(d <= 2e-6)) exit 1; ++n } END { exit n != 2 }' ||
     { echo "npz-$compiler: a resumed run differs"; exit 1; }
   mv "$scratch/run.saved" "$scratch/run.toml"
-  # A plugin of the tree with ISA_SOURCES, as if it were somebody else's.
+  # A plugin of this repository with ISA_SOURCES, built as a third-party plugin.
   dir=$scratch/fused-$compiler
   mkdir "$dir"
   cp "$(dirname "$0")"/../../plugins/ops/fused/*.?pp "$dir"

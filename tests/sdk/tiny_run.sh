@@ -1,4 +1,4 @@
-# Sourced: writes $scratch/run.toml, five steps of a tiny Llama on a text made here.
+# To be sourced. Writes $scratch/run.toml: five steps of a tiny Llama on a generated text.
 i=0
 while [ $i -lt 400 ]; do
   echo "line $i of a text that counts: $((i * i)), $((i * 7919 % 1009))"

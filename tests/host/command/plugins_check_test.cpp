@@ -73,7 +73,7 @@ TEST(PluginsCheck, RefusesAMissingOrForeignFileAtOnce) {
   EXPECT_HAS(missing.output, "error: there is no file not_there.so\n");
   const Outcome foreign = check(CHASSIS_TEST_SOURCE_DIR "/README.md");
   EXPECT_EQ(foreign.exit_code, 3);
-  EXPECT_HAS(foreign.output, "is no shared library: it has no ELF header\n");
+  EXPECT_HAS(foreign.output, "is not a shared library: it has no ELF header\n");
   EXPECT_EQ(foreign.output.find("static/"), std::string::npos) << foreign.output;
 }
 

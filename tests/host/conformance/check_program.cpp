@@ -1,4 +1,4 @@
-// Stands for the chassis program in the tests of `plugins check`: knows the hidden verb alone.
+// Replaces the chassis program in the tests of `plugins check`: has only the verb that runs one test.
 #include <cstdio>
 #include <cstring>
 

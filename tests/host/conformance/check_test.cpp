@@ -1,3 +1,4 @@
+// `plugins check` on correct and faulty fixtures of tests/host/plugin.
 #include "host/conformance/check.hpp"
 
 #include <gtest/gtest.h>
@@ -13,7 +14,7 @@
 namespace chassis {
 namespace {
 
-// Sanitizers slow down and bring threads and exports of their own.
+// Sanitizers are slow, and add threads and exports.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kSanitized = true;
 #elif defined(__has_feature)
@@ -30,7 +31,7 @@ class PluginCheck : public testing::Test {
   static CheckRequest request(const std::string& file, const std::vector<std::string>& only) {
     return {fixture(file), CHASSIS_TEST_BINARY_DIR "/tests/host/conformance/plugin_check_program", only};
   }
-  // The one result of a test that fails.
+  // The message of one test, which must fail.
   static std::string failure(const std::string& file, const std::string& test) {
     CheckRequest one = request(file, {test});
     one.timeout = std::chrono::seconds(test == "life/cycle" ? 1 : 45);
@@ -42,7 +43,7 @@ class PluginCheck : public testing::Test {
   ScratchFolder scratch_;
 };
 
-TEST_F(PluginCheck, PassesAPluginWithoutFault) {
+TEST_F(PluginCheck, PassesACorrectPlugin) {
   const auto results = run_checks(request("good/plain.so", {}));
   for (const CheckResult& result : results) {
     if (kSanitized && (result.test == "static/exports" || result.test == "life/thousand")) continue;
@@ -54,20 +55,20 @@ TEST_F(PluginCheck, PassesAPluginWithoutFault) {
 }
 
 TEST_F(PluginCheck, FindsEachFault) {
-  EXPECT_TEXT(failure("bad/exports.so", "static/exports"), "careless_counter");
-  EXPECT_TEXT(failure("bad/other_member.so", "load/entry"), "its manifest says ops/careless");
-  EXPECT_TEXT(failure("moody/moody.so", "load/options"), "has the default \"many\"");
+  EXPECT_TEXT(failure("bad/exports.so", "static/exports"), "faulty_counter");
+  EXPECT_TEXT(failure("bad/other_member.so", "load/entry"), "its manifest says ops/faulty");
+  EXPECT_TEXT(failure("failing/failing.so", "load/options"), "has the default \"many\"");
   EXPECT_TEXT(failure("bad/opens.so", "load/side-effects"), "loading it opened files");
   EXPECT_TEXT(failure("bad/thread.so", "load/side-effects"), "loading it started threads");
-  EXPECT_TEXT(failure("bad/any_id.so", "load/unknown-id"), "creates ops/carelessx");
+  EXPECT_TEXT(failure("bad/any_id.so", "load/unknown-id"), "creates ops/faultyx");
   EXPECT_TEXT(failure("bad/entry_throws.so", "load/entry"), "threw an exception out of its entry");
 }
 
-// What a member does to its process when it is created, as the one test "life/cycle" tells it.
+// Runs checks while the fixture has the side effect; only `trace` may fail. Returns its message.
 std::string after(const std::string& what, const CheckRequest& request, const std::string& trace) {
-  ::setenv("MEDDLER", what.c_str(), 1);
+  ::setenv("SIDE_EFFECT", what.c_str(), 1);
   const auto results = run_checks(request);
-  ::unsetenv("MEDDLER");
+  ::unsetenv("SIDE_EFFECT");
   std::string text;
   for (const CheckResult& result : results) {
     const bool found = result.test == trace;
@@ -79,28 +80,28 @@ std::string after(const std::string& what, const CheckRequest& request, const st
 }
 
 TEST_F(PluginCheck, CountsATestAsPassedOnlyIfItReachedItsEnd) {
-  const CheckRequest cycle = request("bad/meddler.so", {"life/cycle"});
+  const CheckRequest cycle = request("bad/side_effects.so", {"life/cycle"});
   EXPECT_TEXT(after("exit", cycle, "life/cycle"), "ended the process with exit code 0 before the test was over");
   EXPECT_TEXT(after("close", cycle, "life/cycle"), "ended the process with exit code 1 before the test was over");
   EXPECT_TEXT(after("exit late", cycle, "life/cycle"), "ended with exit code 5 after the test, expected 0");
 }
 
-TEST_F(PluginCheck, SeesWhatAMemberWritesAndLeavesBehind) {
-  const CheckRequest cycle = request("bad/meddler.so", {"life/cycle"});
+TEST_F(PluginCheck, FindsOutputAndTracesOfAMember) {
+  const CheckRequest cycle = request("bad/side_effects.so", {"life/cycle"});
   EXPECT_TEXT(after("stdout", cycle, "process/output"),
               "in life/cycle: it wrote to stdout, which belongs to the program: \"hello");
   EXPECT_TEXT(after("stderr", cycle, "process/output"), "it wrote to stderr");
   EXPECT_TEXT(after("file", cycle, "process/files"), "it left files behind: notes.txt");
-  EXPECT_TEXT(after("temporary", cycle, "process/files"), "it left files behind: meddler.tmp");
+  EXPECT_TEXT(after("temporary", cycle, "process/files"), "it left files behind: side_effects.tmp");
   EXPECT_TEXT(after("descriptor", cycle, "process/descriptors"), "stays open: /dev/null");
-  EXPECT_TEXT(after("thread", cycle, "process/threads"), "goes on");
+  EXPECT_TEXT(after("thread", cycle, "process/threads"), "is still running");
   EXPECT_TEXT(after("child", cycle, "process/children"), "it left a process running");
   if (kSanitized) return;
-  EXPECT_TEXT(after("leak", request("bad/meddler.so", {"life/thousand"}), "life/thousand"), "of malloc in use");
+  EXPECT_TEXT(after("leak", request("bad/side_effects.so", {"life/thousand"}), "life/thousand"), "of malloc in use");
 }
 
-TEST_F(PluginCheck, SeesWhatAMemberChangesInTheProcess) {
-  const CheckRequest cycle = request("bad/meddler.so", {"life/cycle"});
+TEST_F(PluginCheck, FindsChangesOfTheProcess) {
+  const CheckRequest cycle = request("bad/side_effects.so", {"life/cycle"});
   const auto state = [&](const std::string& what) { return after(what, cycle, "process/state"); };
   EXPECT_TEXT(state("environment"), "the environment variable OMP_NUM_THREADS was unset, is '1'");
   EXPECT_TEXT(state("folder"), "the working folder was ");
@@ -115,16 +116,16 @@ TEST_F(PluginCheck, SeesWhatAMemberChangesInTheProcess) {
   EXPECT_TEXT(state("limit"), "the limit RLIMIT_CORE was ");
 }
 
-TEST_F(PluginCheck, TellsOneCauseOnce) {
-  ::setenv("MEDDLER", "refuse", 1);
-  const auto results = run_checks(request("bad/meddler.so", {}));
-  ::unsetenv("MEDDLER");
+TEST_F(PluginCheck, ReportsTheSameCauseOnce) {
+  ::setenv("SIDE_EFFECT", "refuse", 1);
+  const auto results = run_checks(request("bad/side_effects.so", {}));
+  ::unsetenv("SIDE_EFFECT");
   std::map<CheckOutcome, int> counts;
   for (const CheckResult& result : results) {
     ++counts[result.outcome];
     if (result.outcome == CheckOutcome::kFailed) {
       EXPECT_EQ(result.test, "life/cycle");
-      EXPECT_TEXT(result.text, "closed on Sundays");
+      EXPECT_TEXT(result.text, "refused by the fixture");
     }
     const std::string text = check_result_text(result);
     if (result.test == "life/thousand") {
@@ -134,31 +135,31 @@ TEST_F(PluginCheck, TellsOneCauseOnce) {
     }
   }
   EXPECT_EQ(counts[CheckOutcome::kFailed], 1);
-  EXPECT_TEXT(check_summary_text("meddler.so", results), "meddler.so does not conform: ");
+  EXPECT_TEXT(check_summary_text("side_effects.so", results), "side_effects.so does not conform: ");
 }
 
-TEST_F(PluginCheck, TellsWhatHappensInManyTestsOnce) {
-  ::setenv("MEDDLER", "stdout", 1);
-  const auto results = run_checks(request("bad/meddler.so", {"life"}));
-  ::unsetenv("MEDDLER");
+TEST_F(PluginCheck, ReportsATraceOfManyTestsOnce) {
+  ::setenv("SIDE_EFFECT", "stdout", 1);
+  const auto results = run_checks(request("bad/side_effects.so", {"life"}));
+  ::unsetenv("SIDE_EFFECT");
   EXPECT_EQ(
       std::count_if(results.begin(), results.end(), [](const auto& r) { return r.outcome == CheckOutcome::kFailed; }),
       1);
   EXPECT_TEXT(results.back().text, "in life/cycle and 4 other tests: it wrote to stdout");
 }
 
-TEST_F(PluginCheck, RefusesWhatIsNoPluginBeforeTheFirstTest) {
+TEST_F(PluginCheck, RefusesAFileThatIsNotAPluginBeforeTheFirstTest) {
   const Thrown missing = thrown_by([] { run_checks(request("bad/not_there.so", {})); });
   EXPECT_TEXT(missing.text, "there is no file ");
   EXPECT_EQ(missing.code, ExitCode::kConfig);
-  EXPECT_TEXT(thrown_by([] { run_checks(request("bad", {})); }).text, "is no file");
+  EXPECT_TEXT(thrown_by([] { run_checks(request("bad", {})); }).text, "is not a file");
   const Thrown foreign = thrown_by([] { run_checks(request("../CTestTestfile.cmake", {})); });
-  EXPECT_TEXT(foreign.text, "is no shared library");
+  EXPECT_TEXT(foreign.text, "is not a shared library");
   EXPECT_EQ(foreign.code, ExitCode::kPlugin);
   EXPECT_TEXT(thrown_by([] { run_checks(request("bad/no_note.so", {})); }).text, "has no manifest note");
 }
 
-TEST_F(PluginCheck, HasOneDeadlineForAll) {
+TEST_F(PluginCheck, HasATimeLimitForAllTests) {
   CheckRequest hanging = request("bad/hangs.so", {"life"});
   hanging.total_timeout = std::chrono::milliseconds(300);
   const auto results = run_checks(hanging);
@@ -168,11 +169,11 @@ TEST_F(PluginCheck, HasOneDeadlineForAll) {
   CheckRequest late = request("good/plain.so", {"static"});
   late.total_timeout = std::chrono::milliseconds(0);
   for (const CheckResult& result : run_checks(late))
-    EXPECT_TEXT(check_result_text(result), "the 0 ms for all tests are over");
+    EXPECT_TEXT(check_result_text(result), "the time limit of 0 ms for all tests is over");
   EXPECT_FALSE(conforms(run_checks(late)));
 }
 
-TEST_F(PluginCheck, TellsItsResultsAsJson) {
+TEST_F(PluginCheck, PrintsResultsAsJson) {
   testing::internal::CaptureStdout();
   EXPECT_EQ(check_plugin(request("bad/exports.so", {"static"}), true), 3);
   const Json json = Json::parse(testing::internal::GetCapturedStdout());
@@ -193,7 +194,7 @@ TEST_F(PluginCheck, SurvivesCrashesAndHangs) {
 
 TEST_F(PluginCheck, FindsALeak) {
   if (!kSanitized) {
-    EXPECT_TEXT(failure("bad/leaks.so", "life/thousand"), "1000 lives left 6");
+    EXPECT_TEXT(failure("bad/leaks.so", "life/thousand"), "1000 life cycles left 6");
   }
 }
 
@@ -204,7 +205,7 @@ TEST_F(PluginCheck, RunsGroupsAndRefusesUnknownNames) {
   EXPECT_TEXT(thrown_by([] { run_checks(request("good/plain.so", {"tests"})); }).text, "there is no check 'tests'");
 }
 
-TEST_F(PluginCheck, RunsAllToShowWhatTestsLeftBehind) {
+TEST_F(PluginCheck, RunsAllTestsToFindTraces) {
   const auto results = run_checks(request("good/plain.so", {"process"}));
   EXPECT_EQ(results.size(), std::size(kTraceTests));
   for (const CheckResult& result : results) {
@@ -215,14 +216,13 @@ TEST_F(PluginCheck, RunsAllToShowWhatTestsLeftBehind) {
   }
 }
 
-TEST_F(PluginCheck, FindsAMemberThatCanBeChosenNowhere) {
+TEST_F(PluginCheck, FindsAMemberOfAnUnknownKind) {
   CheckRequest one = request("good/plain.so", {"static/manifest"});
   one.path = patched_plain(scratch_, "member=model/needy", "member=quant/needy");
-  EXPECT_TEXT(run_checks(one).front().text,
-              "quant/needy can be chosen nowhere: this host has no slot for kind 'quant'");
+  EXPECT_TEXT(run_checks(one).front().text, "quant/needy cannot be used: this host does not use kind 'quant'");
 }
 
-TEST_F(PluginCheck, SaysWhatItCounted) {
+TEST_F(PluginCheck, PrintsCounts) {
   testing::internal::CaptureStdout();
   const int code = check_plugin(request("bad/exports.so", {"static"}));
   const std::string text = testing::internal::GetCapturedStdout();
@@ -232,7 +232,7 @@ TEST_F(PluginCheck, SaysWhatItCounted) {
   EXPECT_TEXT(text, "exports.so does not conform: 3 passed, 1 failed\n");
 }
 
-TEST_F(PluginCheck, AsksTheHooks) {
+TEST_F(PluginCheck, CallsTheHooks) {
   FakeServices services;
   CheckHooks hooks;
   int num_asked = 0;
@@ -250,7 +250,7 @@ TEST_F(PluginCheck, AsksTheHooks) {
   EXPECT_EQ(num_asked, 2);
 }
 
-TEST_F(PluginCheck, AsksTheHooksForFactsOfTheProcessAndGuards) {
+TEST_F(PluginCheck, CallsTheHooksForProcessFactsAndGuards) {
   FakeServices services;
   CheckHooks hooks;
   int num_threads = 4;

@@ -1,4 +1,4 @@
-// What a backend of collectives must keep finds each fault of one that does not.
+// The conformance tests of communication backends find each fault of a faulty backend.
 #include "host/conformance/comm.hpp"
 
 #include <gtest/gtest.h>
@@ -22,12 +22,12 @@ struct Ranks {
           {&instance.interface<chassis_comm_backend_t>(CHASSIS_COMM_BACKEND_ID), instance.get(), instance.who()});
     }
   }
-  // The same backend with functions replaced.
-  void bend(void (*change)(chassis_comm_backend_t&)) {
-    bent = *subjects.front().table;
+  // Replaces functions of the backend.
+  void replace(void (*change)(chassis_comm_backend_t&)) {
+    replaced = *subjects.front().table;
     original = subjects.front().table;
-    change(bent);
-    for (CommSubject& subject : subjects) subject.table = &bent;
+    change(replaced);
+    for (CommSubject& subject : subjects) subject.table = &replaced;
   }
   std::string failures() const {
     std::string text;
@@ -38,14 +38,14 @@ struct Ranks {
   test::LoadedPlugins plugins;
   std::vector<std::unique_ptr<Instance>> instances;
   std::vector<CommSubject> subjects;
-  chassis_comm_backend_t bent{};
+  chassis_comm_backend_t replaced{};
   static const chassis_comm_backend_t* original;
 };
 const chassis_comm_backend_t* Ranks::original = nullptr;
 
 using Calls = std::vector<chassis_collective_t>;
 
-// Starts other calls than it was given.
+// Starts the calls after `change` has modified them.
 template <class Change>
 chassis_status_t* start_changed(chassis_instance* self, chassis_backend_group_t* group,
                                 const chassis_collective_t* const* calls, uint32_t num_calls, void* stream,
@@ -65,7 +65,7 @@ TEST(CommConformance, OurBackendsPass) {
 
 TEST(CommConformance, FindsASumThatIsAMaximum) {
   Ranks ranks("gloo", 2);
-  ranks.bend([](chassis_comm_backend_t& table) {
+  ranks.replace([](chassis_comm_backend_t& table) {
     table.start = [](chassis_instance* self, chassis_backend_group_t* group, const chassis_collective_t* const* calls,
                      uint32_t n, void* stream, chassis_backend_work_t** out) {
       return start_changed(self, group, calls, n, stream, out, [](chassis_collective_t& call) {
@@ -76,9 +76,9 @@ TEST(CommConformance, FindsASumThatIsAMaximum) {
   EXPECT_HAS(ranks.failures(), "(sum) of 17 i64 on 2 ranks: element ");
 }
 
-TEST(CommConformance, FindsAnElementThatIsLeftOut) {
+TEST(CommConformance, FindsAnOmittedElement) {
   Ranks ranks("gloo", 2);
-  ranks.bend([](chassis_comm_backend_t& table) {
+  ranks.replace([](chassis_comm_backend_t& table) {
     table.start = [](chassis_instance* self, chassis_backend_group_t* group, const chassis_collective_t* const* calls,
                      uint32_t n, void* stream, chassis_backend_work_t** out) {
       return start_changed(self, group, calls, n, stream, out, [](chassis_collective_t& call) {
@@ -91,27 +91,29 @@ TEST(CommConformance, FindsAnElementThatIsLeftOut) {
 
 TEST(CommConformance, FindsAWorkThatIsNeverDone) {
   Ranks ranks("gloo", 2);
-  ranks.bend([](chassis_comm_backend_t& table) {
+  ranks.replace([](chassis_comm_backend_t& table) {
     table.done = [](chassis_instance*, chassis_backend_work_t*) -> int32_t { return 0; };
   });
-  EXPECT_HAS(ranks.failures(), "a work that was waited for is not done");
+  EXPECT_HAS(ranks.failures(), "a work is not done after its wait");
 }
 
-TEST(CommConformance, PassesOnWhatABackendRefuses) {
+TEST(CommConformance, ReportsTheRefusalsOfABackend) {
   Ranks ranks("gloo", 2);
-  ranks.bend([](chassis_comm_backend_t& table) {
+  ranks.replace([](chassis_comm_backend_t& table) {
     table.start = [](chassis_instance*, chassis_backend_group_t*, const chassis_collective_t* const* calls, uint32_t,
                      void*, chassis_backend_work_t**) {
       return make_status(CHASSIS_UNIMPLEMENTED, "no collective " + std::to_string(calls[0]->op));
     };
   });
   EXPECT_HAS(ranks.failures(), "no collective 8");
-  ranks.bent.supports = [](chassis_instance*, uint32_t, int32_t) {
+  ranks.replaced.supports = [](chassis_instance*, uint32_t, int32_t) {
     return make_status(CHASSIS_UNIMPLEMENTED, "CUDA only");
   };
-  EXPECT_HAS(comm_not_comparable(ranks.subjects.front()), "it does not serve memory of the CPU: ");
-  ranks.bent.supports = [](chassis_instance*, uint32_t, int32_t) { return make_status(CHASSIS_INTERNAL, "no idea"); };
-  EXPECT_THROW(comm_not_comparable(ranks.subjects.front()), Error) << "not to know is no reason";
+  EXPECT_HAS(comm_not_comparable(ranks.subjects.front()), "it does not support CPU memory: ");
+  ranks.replaced.supports = [](chassis_instance*, uint32_t, int32_t) {
+    return make_status(CHASSIS_INTERNAL, "no idea");
+  };
+  EXPECT_THROW(comm_not_comparable(ranks.subjects.front()), Error) << "another error is not a reason to skip";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What a format must withstand finds each fault of one that does not.
+// The conformance tests of formats find each fault of a faulty format.
 #include "host/conformance/format.hpp"
 
 #include <sstream>
@@ -11,7 +11,7 @@ namespace {
 
 using namespace testing;
 
-// One file: a line for each tensor, an empty line, the tensors. Right, but for what is bent.
+// One file: a line for each tensor, an empty line, the tensors. Correct, except for the fault that a test sets.
 class ToyFormat {
  public:
   ToyFormat() {
@@ -24,9 +24,9 @@ class ToyFormat {
   }
   std::vector<std::string> failures() const { return format_failures(format_.plugin); }
 
-  std::function<bool(const chassis_disk_tensor_t&)> refuses, forgets;
+  std::function<bool(const chassis_disk_tensor_t&)> refuses, omits;
   std::function<std::string(std::string)> stored_name = [](std::string name) { return name; };
-  uint64_t offset_error = 0;  // of what scan says
+  uint64_t offset_error = 0;  // of the places that scan returns
   bool counts_layouts = false;
 
  private:
@@ -38,7 +38,7 @@ class ToyFormat {
       const chassis_disk_tensor_t& t = *request.tensors[i];
       if (refuses && refuses(t)) throw plugin_error("no room");
       if (!std::equal(t.box_shape, t.box_shape + t.num_dims, t.global_shape)) throw plugin_error("whole tensors only");
-      if (!forgets || !forgets(t)) {
+      if (!omits || !omits(t)) {
         header << stored_name(std::string(view_of(t.name))) << '\t' << t.dtype << '\t' << t.num_bytes << '\t'
                << t.num_dims;
         for (uint32_t d = 0; d < t.num_dims; ++d) header << ' ' << t.global_shape[d];
@@ -107,7 +107,7 @@ TEST(FormatConformance, OurFormatsPass) {
   EXPECT_EQ(text_of(ToyFormat().failures()), "");
 }
 
-TEST(FormatConformance, AFormatMayRefuseWhatItCanNotHoldButNotFp32) {
+TEST(FormatConformance, AFormatMayRefuseDtypesButNotFp32) {
   ToyFormat toy;
   toy.refuses = [](const chassis_disk_tensor_t& t) { return t.dtype == CHASSIS_DTYPE_BOOL; };
   EXPECT_EQ(text_of(toy.failures()), "");
@@ -115,16 +115,16 @@ TEST(FormatConformance, AFormatMayRefuseWhatItCanNotHoldButNotFp32) {
   EXPECT_TRUE(has(toy.failures(), "f32 is refused: ")) << text_of(toy.failures());
 }
 
-TEST(FormatConformance, FindsATensorThatDoesNotComeBack) {
+TEST(FormatConformance, FindsATensorThatIsLost) {
   ToyFormat toy;
-  toy.forgets = [](const chassis_disk_tensor_t& t) { return t.num_bytes == 0; };
+  toy.omits = [](const chassis_disk_tensor_t& t) { return t.num_bytes == 0; };
   EXPECT_TRUE(has(toy.failures(), "f32: ")) << text_of(toy.failures());
-  toy.forgets = nullptr;
+  toy.omits = nullptr;
   toy.stored_name = [](std::string name) { return std::erase(name, '"'), name; };
   EXPECT_TRUE(has(toy.failures(), "an odd name: ")) << text_of(toy.failures());
 }
 
-TEST(FormatConformance, FindsBytesOfAnotherPlace) {
+TEST(FormatConformance, FindsAWrongOffset) {
   ToyFormat toy;
   toy.offset_error = 1;
   EXPECT_FALSE(toy.failures().empty());

@@ -1,4 +1,4 @@
-// What an optimizer must keep finds each fault of one that does not.
+// The conformance tests of optimizers find each fault of a faulty optimizer.
 #include "host/conformance/optimizer.hpp"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 namespace chassis {
 namespace {
 
-// Gradient descent, one element at a time, in a table of its own; `update` is what is bent.
+// Gradient descent, one element at a time. `update` or `fault` makes it faulty.
 class ToyOptimizer {
  public:
   using Update = std::function<float(float param, float grad, float& state, double lr)>;
@@ -87,7 +87,7 @@ class ToyOptimizer {
   std::vector<std::jthread> threads_;
 };
 
-float descend(float param, float grad, float& momentum, double lr) {
+float gradient_descent(float param, float grad, float& momentum, double lr) {
   momentum = 0.9f * momentum + grad;
   return param - static_cast<float>(lr) * momentum;
 }
@@ -99,11 +99,11 @@ TEST(OptimizerConformance, OurOptimizersPass) {
     const auto& table = instance->interface<chassis_optimizer_t>(CHASSIS_OPTIMIZER_ID);
     EXPECT_EQ(optimizer_failures(table, instance->get(), id), std::vector<std::string>());
   }
-  EXPECT_EQ(ToyOptimizer(descend).failures(), "");
+  EXPECT_EQ(ToyOptimizer(gradient_descent).failures(), "");
 }
 
-TEST(OptimizerConformance, FindsStatesThatCanNotBeKept) {
-  ToyOptimizer toy(descend);
+TEST(OptimizerConformance, FindsStatesThatCannotBeSaved) {
+  ToyOptimizer toy(gradient_descent);
   toy.state().role = str_of("../momentum");
   EXPECT_EQ(toy.failures(), "state 0 has the role '../momentum', expected lower-case letters, digits and '_'\n");
   toy.state().role = str_of("momentum");
@@ -118,14 +118,15 @@ TEST(OptimizerConformance, FindsStatesThatCanNotBeKept) {
   EXPECT_EQ(toy.failures(), "the description of state 0 of 1 has 0 bytes, expected at least 40\n");
 }
 
-TEST(OptimizerConformance, FindsStepsThatLeaveMemoryOrThreads) {
-  EXPECT_HAS(ToyOptimizer(descend, "leaks").failures(), "30 steps left 47");
-  EXPECT_HAS(ToyOptimizer(descend, "starts threads").failures(), "30 steps left 90 threads running, expected none");
+TEST(OptimizerConformance, FindsStepsThatLeakMemoryOrThreads) {
+  EXPECT_HAS(ToyOptimizer(gradient_descent, "leaks").failures(), "30 steps left 47");
+  EXPECT_HAS(ToyOptimizer(gradient_descent, "starts threads").failures(),
+             "30 steps left 90 threads running, expected none");
 }
 
-TEST(OptimizerConformance, FindsParametersThatMoveByThemselvesOrNotAtAll) {
+TEST(OptimizerConformance, FindsParametersThatMoveWithoutGradientsOrDoNotMove) {
   ToyOptimizer drifting([](float p, float g, float&, double lr) { return p - static_cast<float>(lr) * (g + 1.0f); });
-  EXPECT_NE(drifting.failures().find("without gradients and decay element 0 of parameter 0 is "), std::string::npos)
+  EXPECT_NE(drifting.failures().find("without gradients and decay: element 0 of parameter 0 is "), std::string::npos)
       << drifting.failures();
   ToyOptimizer broken([](float, float, float&, double) { return NAN; });
   EXPECT_NE(broken.failures().find("three steps leave values that are not finite"), std::string::npos)
@@ -134,15 +135,15 @@ TEST(OptimizerConformance, FindsParametersThatMoveByThemselvesOrNotAtAll) {
   EXPECT_NE(idle.failures().find("do not move parameter 0 of 77 elements"), std::string::npos) << idle.failures();
 }
 
-TEST(OptimizerConformance, FindsWeightDecayThatIsNotWhatItWasTold) {
-  const auto failures = [](const std::string& fault) { return ToyOptimizer(descend, fault).failures(); };
+TEST(OptimizerConformance, FindsWrongWeightDecay) {
+  const auto failures = [](const std::string& fault) { return ToyOptimizer(gradient_descent, fault).failures(); };
   EXPECT_NE(
       failures("no decay").find("weight decay 0.1 at lr 0.01 without gradients moves element 0 of parameter 0 from "),
       std::string::npos)
       << failures("no decay");
   EXPECT_NE(failures("first decay for all").find("weight decay 0 at lr 0.01"), std::string::npos);
-  EXPECT_NE(failures("decay without lr").find("at lr 0 element 0 of parameter 0 is "), std::string::npos);
-  // As Adam does with decay in the gradient: the second moment divides it away again.
+  EXPECT_NE(failures("decay without lr").find("at lr 0: element 0 of parameter 0 is "), std::string::npos);
+  // Like Adam with decay in the gradient: dividing by the second moment removes the decay again.
   const auto adaptive = [](float p, float g, float&, double lr) {
     return p - static_cast<float>(lr) * g / (std::abs(g) + 1e-8f);
   };
@@ -153,50 +154,51 @@ TEST(OptimizerConformance, FindsWeightDecayThatIsNotWhatItWasTold) {
             std::string::npos);
 }
 
-TEST(OptimizerConformance, FindsAnLrScaleThatIsNotHeeded) {
-  ToyOptimizer deaf(descend, "ignores lr_scale");
-  EXPECT_NE(deaf.failures().find("other bits with lr_scale 2 than with lr times as much"), std::string::npos)
-      << deaf.failures();
+TEST(OptimizerConformance, FindsAnIgnoredLrScale) {
+  ToyOptimizer ignoring(gradient_descent, "ignores lr_scale");
+  EXPECT_NE(ignoring.failures().find("lr_scale 2 gives different bits from lr times as much"), std::string::npos)
+      << ignoring.failures();
 }
 
 TEST(OptimizerConformance, FindsAnUpdateThatDependsOnTheCut) {
-  // As a kernel does that treats the rest behind its vectors otherwise.
-  ToyOptimizer vectors(descend, "other tail");
+  // Like a kernel that treats the elements after its last full vector differently.
+  ToyOptimizer vectors(gradient_descent, "other tail");
   EXPECT_NE(vectors.failures().find("a parameter cut at element "), std::string::npos) << vectors.failures();
 }
 
-TEST(OptimizerConformanceDeathTest, EndsAtTheFirstElementBehindAParameter) {
+TEST(OptimizerConformanceDeathTest, AWriteBehindAParameterEndsTheProcess) {
   EXPECT_DEATH(
       {
         install_memory_allocator();
         guard_memory(MemoryGuard::kBehind);
-        const std::string text = ToyOptimizer(descend, "writes behind").failures();
+        const std::string text = ToyOptimizer(gradient_descent, "writes behind").failures();
         for (const std::string& found : overwritten_guards()) std::fprintf(stderr, "%s\n", found.c_str());
         std::abort();
       },
       "wrote 4 bytes past the end of a buffer of 308 bytes|past the end of a buffer");
 }
 
-TEST(OptimizerConformance, FindsAMemoryOfItsOwn) {
+TEST(OptimizerConformance, FindsHiddenState) {
   int calls = 0;
   ToyOptimizer counting([&](float p, float g, float&, double lr) {
     return p - static_cast<float>(lr) * g * (++calls % 7 == 0 ? 1.5f : 1.0f);
   });
-  EXPECT_NE(counting.failures().find("other bits with the same two steps again: element "), std::string::npos)
+  EXPECT_NE(counting.failures().find("different bits with the same two steps repeated: element "), std::string::npos)
       << counting.failures();
 }
 
 TEST(OptimizerConformance, FindsAnUpdateThatIsNotElementwise) {
-  // A state for the whole parameter that its elements change: the pieces of a parameter have one each.
+  // One state for the whole parameter, changed by its elements. Each piece of a parameter has its own.
   ToyOptimizer normed([](float p, float g, float& sum, double lr) {
     sum += g * g;
     return p - static_cast<float>(lr) * g / std::sqrt(1.0f + sum);
   });
   normed.state().shape = CHASSIS_STATE_SCALAR;
-  EXPECT_NE(normed.failures().find("a parameter cut at element 113 steps otherwise than the whole"), std::string::npos)
+  EXPECT_NE(normed.failures().find("a parameter cut at element 113 is updated differently from the whole parameter"),
+            std::string::npos)
       << normed.failures();
   normed.state().granularity = CHASSIS_GRANULARITY_MATRIX;
-  EXPECT_EQ(normed.failures(), "") << "it says so: parameters are not cut";
+  EXPECT_EQ(normed.failures(), "") << "it declares that parameters are not cut";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What strategies, models and ops providers must keep finds each fault of one that does not.
+// The conformance tests of strategies, models and ops providers find each fault of faulty ones.
 #include "host/conformance/ops.hpp"
 
 #include <gtest/gtest.h>
@@ -49,17 +49,17 @@ TEST_F(Conformance, FindsAStrategyThatClaimsOrPlacesWrongly) {
              "no strategy of [[parallel]] says where parameter 'layers.0.down.weight' lives");
   EXPECT_HAS(strategy("wayward", "places twice"), "places parameter 'layers.0.down.weight' twice");
   EXPECT_HAS(strategy("wayward", "divides twice"), "over dp_shard+dp_shard: mesh axis 'dp_shard' is already placed");
-  EXPECT_HAS(strategy("wayward", "another place"), "ranks 0 and 2 place parameter 'embed.weight' in other ways");
+  EXPECT_HAS(strategy("wayward", "another place"), "ranks 0 and 2 place parameter 'embed.weight' differently");
 }
 
-TEST_F(Conformance, FindsAStrategyWhoseRanksWouldWaitForEachOther) {
+TEST_F(Conformance, FindsAStrategyWhoseRanksWouldDeadlock) {
   EXPECT_HAS(strategy("wayward", "another order"),
-             "ranks differ, and would wait for each other: rank 0 has \"step 1: finish_grads: ");
+             "ranks differ and would deadlock: rank 0 has \"step 1: finish_grads: ");
 }
 
-TEST_F(Conformance, FindsAStrategyThatForgets) {
+TEST_F(Conformance, FindsAStrategyThatOmitsAnEvent) {
   EXPECT_HAS(strategy("wayward", "not whole"),
-             "step 1: pre_forward of layers.1: parameter 'layers.1.up.weight' is not whole");
+             "step 1: pre_forward of layers.1: parameter 'layers.1.up.weight' is not gathered");
   EXPECT_HAS(strategy("wayward", "forgets a gradient"), "was not reduced by the end of the step");
   EXPECT_HAS(strategy("wayward", "stale"), "still shows the values from before the step");
   EXPECT_HAS(strategy("wayward", "holds on"),
@@ -71,14 +71,14 @@ TEST_F(Conformance, OurModelsPass) {
   EXPECT_EQ(model("wayward", "{}", "", "wayward"), "");
 }
 
-TEST_F(Conformance, FindsAModelThatIsNotItselfAgain) {
-  EXPECT_HAS(model("wayward", "{}", "recorded anew"), "recorded a second time it has \"parameter other.weight");
+TEST_F(Conformance, FindsAModelThatIsNotReproducible) {
+  EXPECT_HAS(model("wayward", "{}", "recorded anew"), "a second recording has \"parameter other.weight");
   EXPECT_HAS(model("wayward", "{}", "another program"),
-             "from the config that it gives another program is recorded: \"dim hidden = 12\"");
-  EXPECT_HAS(model("wayward", "{}", "no config"), "its config is no JSON object: 'hidden'");
+             "another instance records a different program from its config: \"dim hidden = 12\"");
+  EXPECT_HAS(model("wayward", "{}", "no config"), "its config is not a JSON object: 'hidden'");
   EXPECT_HAS(model("wayward", "{}", "a config of its own"),
-             "its config does not come back: 'family' is absent, was \"wayward\"");
-  EXPECT_HAS(model("wayward", "{}", "takes any config"), "it takes the config ''");
+             "another instance returns a different config: 'family' is absent, expected \"wayward\"");
+  EXPECT_HAS(model("wayward", "{}", "takes any config"), "it accepts the invalid config ''");
 }
 
 TEST_F(Conformance, FindsAMappingThatLosesElements) {
@@ -95,9 +95,9 @@ TEST_F(Conformance, FindsAMappingThatLosesElements) {
              "the pattern 'disk.*.first' skips 'disk.0.first', which is a tensor of the model");
 }
 
-TEST_F(Conformance, FindsGradientsThatAreNotThoseOfTheLoss) {
+TEST_F(Conformance, FindsWrongGradients) {
   EXPECT_HAS(model("wayward", "{}", "half a gradient", "wayward"),
-             "the gradient of 'embed.weight' says that the loss changes by ");
+             "the gradient of 'embed.weight' predicts that the loss changes by ");
 }
 
 TEST_F(Conformance, FindsAnOpsProviderThatDiffersFromTheReference) {
@@ -109,31 +109,31 @@ TEST_F(Conformance, FindsAnOpsProviderThatDiffersFromTheReference) {
 
 TEST_F(Conformance, FindsAnOpsProviderWhoseParameterGradientsAreNotWrittenOrAdded) {
   const std::vector<OpsProvider> oracles = {plugins_.ops("reference"), plugins_.ops("naive")};
-  const auto said = [&](const char* fault) {
+  const auto failures_of = [&](const char* fault) {
     ::setenv("WAYWARD", fault, 1);
     return text_of(compare_with_oracles(plugins_.ops("wayward"), oracles).failures);
   };
   for (const char* fault : {"writes no gradient", "always adds"})
-    EXPECT_HAS(said(fault), "embedding in f32: gradient of weight[0] is ") << fault;
-  const std::string never = said("never adds");
+    EXPECT_HAS(failures_of(fault), "embedding in f32: gradient of weight[0] is ") << fault;
+  const std::string never = failures_of("never adds");
   EXPECT_EQ(never.find("gradient of weight["), std::string::npos) << never;
   EXPECT_HAS(never, "embedding in f32: gradient of weight, added to that of the micro-batch before[");
 }
 
 TEST_F(Conformance, FindsAnOpsProviderThatDeclaresNonsenseReplacesOutputsOrLeaks) {
   const std::vector<OpsProvider> oracles = {plugins_.ops("reference"), plugins_.ops("naive")};
-  const auto said = [&](const char* fault) {
+  const auto failures_of = [&](const char* fault) {
     ::setenv("WAYWARD", fault, 1);
     std::string failures;
     const std::string refusal =
         test::refusal([&] { failures = text_of(compare_with_oracles(plugins_.ops("wayward"), oracles).failures); });
     return refusal + failures;
   };
-  EXPECT_HAS(said("no number"), "provider 'wayward' on embedding.");
-  EXPECT_HAS(said("no number"), "claim gives nan as its cost");
-  EXPECT_HAS(said("unknown flags"), "infer sets flags 0x100000, which this host does not know; it knows 0x1f");
-  EXPECT_HAS(said("replaces an output"), "output 0 is not the handle that the host gave it to write to");
-  EXPECT_HAS(said("leaks"), "20 runs left 419");
+  EXPECT_HAS(failures_of("no number"), "provider 'wayward' on embedding.");
+  EXPECT_HAS(failures_of("no number"), "claim gives nan as its cost");
+  EXPECT_HAS(failures_of("unknown flags"), "infer sets flags 0x100000, which this host does not know; it knows 0x1f");
+  EXPECT_HAS(failures_of("replaces an output"), "output 0 is not the handle that the host gave it to write to");
+  EXPECT_HAS(failures_of("leaks"), "20 runs left 419");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// A strategy, a model and an ops provider that keep their contract, but for one fault that the environment variable
-// WAYWARD names: what `plugins check` must find.
+// A strategy, a model and an ops provider with one fault, which the environment variable WAYWARD selects and `plugins
+// check` must find. Correct if the variable is not set.
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
@@ -21,7 +21,7 @@ bool has(std::string_view fault) {
   return chosen != nullptr && fault == chosen;
 }
 
-// Matrices in shards by rows that are gathered for each unit; what is small stays whole.
+// Matrices are sharded by rows and gathered for each unit; other parameters are replicated.
 class Strategy final : public Parallel {
  public:
   static constexpr std::string_view kDoc = "test: shards by rows, with a fault";
@@ -97,7 +97,7 @@ class Strategy final : public Parallel {
   uint32_t rank_ = 0;
 };
 
-// An embedding, a layer and a head; its config has one key.
+// A model of an embedding, two layers and a head. Its config has one key.
 class Family final : public Model {
  public:
   static constexpr std::string_view kDoc = "test: a small model, with a fault";
@@ -154,7 +154,7 @@ class Family final : public Model {
   int num_records_ = 0;
 };
 
-// Products in fp32.
+// The ops mul and embedding in fp32.
 class Products final : public Ops {
  public:
   static constexpr std::string_view kDoc = "test: mul and embedding, with a fault";

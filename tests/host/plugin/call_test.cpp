@@ -1,3 +1,4 @@
+// Records of plugin calls, the watch, and the reports of exits and crashes.
 #include "host/plugin/call.hpp"
 
 #include <gtest/gtest.h>
@@ -13,7 +14,7 @@
 namespace chassis {
 namespace {
 
-TEST(PluginCall, SaysWhoIsCalledForWhichNodePhaseUnitAndStep) {
+TEST(PluginCall, NamesPluginNodePhaseUnitAndStep) {
   EXPECT_EQ(call_in_progress(), "");
   {
     const PluginCall call(call_site("provider 'sdpa'", "layers.attention"), "forward", 3);
@@ -25,7 +26,7 @@ TEST(PluginCall, SaysWhoIsCalledForWhichNodePhaseUnitAndStep) {
   EXPECT_EQ(call_in_progress(), "");
 }
 
-TEST(PluginCall, ComesBackToTheOuterCallAfterAnInnerOne) {
+TEST(PluginCall, RestoresTheOuterCall) {
   const PluginCall outer(call_site("plugin 'zero' 0.1.0"), "bind");
   {
     const PluginCall inner(call_site("plugin 'gloo' 0.1.0"), "start");
@@ -34,7 +35,7 @@ TEST(PluginCall, ComesBackToTheOuterCallAfterAnInnerOne) {
   EXPECT_EQ(call_in_progress(), "plugin 'zero' 0.1.0 in bind");
 }
 
-TEST(PluginCall, IsSeenFromAnotherThread) {
+TEST(PluginCall, IsVisibleToAnotherThread) {
   const PluginCall call(call_site("plugin 'adamw' 0.1.0"), "step");
   EXPECT_EQ(std::async(std::launch::async, call_in_progress).get(), "plugin 'adamw' 0.1.0 in step");
 }
@@ -47,44 +48,44 @@ TEST(PluginCall, FitsIntoAnyBuffer) {
   EXPECT_EQ(describe_call(nullptr, 0), 0u);
 }
 
-TEST(CallWatch, TellsOfACallThatDoesNotReturn) {
-  std::promise<std::string> told;
+TEST(CallWatch, ReportsACallThatDoesNotReturn) {
+  std::promise<std::string> reported;
   std::once_flag once;
   const CallWatch watch(std::chrono::milliseconds(20),
-                        [&](const std::string& text) { std::call_once(once, [&] { told.set_value(text); }); });
+                        [&](const std::string& text) { std::call_once(once, [&] { reported.set_value(text); }); });
   const PluginCall call(call_site("provider 'slow'", "layers.q_proj"), "backward_inputs", 1);
-  EXPECT_TRUE(told.get_future().get().starts_with(
+  EXPECT_TRUE(reported.get_future().get().starts_with(
       "provider 'slow' in backward_inputs of layers.q_proj (unit 1) has not returned for "));
 }
 
-TEST(CallWatch, IsQuietAboutManyShortCalls) {
-  int num_told = 0;
+TEST(CallWatch, DoesNotReportManyShortCalls) {
+  int num_reports = 0;
   {
-    const CallWatch watch(std::chrono::hours(1), [&](const std::string&) { ++num_told; });
+    const CallWatch watch(std::chrono::hours(1), [&](const std::string&) { ++num_reports; });
     for (int i = 0; i < 1000; ++i) const PluginCall call(call_site("plugin 'adamw' 0.1.0"), "step");
   }
-  EXPECT_EQ(num_told, 0);
+  EXPECT_EQ(num_reports, 0);
 }
 
-// The process ends with `code`, and says so.
+// The process ends with exit code `code` and prints `text`.
 #define EXPECT_ENDS(statement, code, text) EXPECT_EXIT(statement, testing::ExitedWithCode(code), text)
 
-TEST(ExitGuard, AnExitInsideOfAPluginIsAnErrorOfThePlugin) {
+TEST(ExitGuard, AnExitInsideAPluginIsAPluginError) {
   const auto in_plugin = [](void (*end)()) {
     const ExitGuard guard;
     const PluginCall call(call_site("provider 'quits'", "layers.q_proj"), "forward", 2);
     end();
   };
   EXPECT_ENDS(in_plugin([] { std::exit(0); }), 3,
-              "error: the process was ended by exit\\(0\\) inside of provider 'quits' in forward of layers.q_proj "
+              "error: the process was ended by exit\\(0\\) inside provider 'quits' in forward of layers.q_proj "
               "\\(unit 2\\)");
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // whose own _exit it is there
-  EXPECT_ENDS(in_plugin([] { ::_exit(0); }), 3, "ended by _exit\\(0\\) inside of provider 'quits'");
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // sanitizers define _exit themselves
+  EXPECT_ENDS(in_plugin([] { ::_exit(0); }), 3, "ended by _exit\\(0\\) inside provider 'quits'");
 #endif
-  EXPECT_ENDS(in_plugin([] { std::quick_exit(0); }), 3, "ended by quick_exit\\(\\) inside of provider 'quits'");
+  EXPECT_ENDS(in_plugin([] { std::quick_exit(0); }), 3, "ended by quick_exit\\(\\) inside provider 'quits'");
 }
 
-TEST(ExitGuard, AnExitOutsideOfAllCallsIsNotTakenForTheEnd) {
+TEST(ExitGuard, AnExitOutsideAllCallsIsAPluginError) {
   EXPECT_ENDS(
       {
         const ExitGuard guard;
@@ -93,7 +94,7 @@ TEST(ExitGuard, AnExitOutsideOfAllCallsIsNotTakenForTheEnd) {
       3, "ended by exit\\(0\\) while no plugin was called: by a library, or a thread that a plugin started");
 }
 
-TEST(ExitGuard, TheProgramItselfEndsAsItLikes) {
+TEST(ExitGuard, AnExitWithoutGuardIsNotAnError) {
   EXPECT_ENDS(
       {
         { const ExitGuard guard; }
@@ -103,7 +104,7 @@ TEST(ExitGuard, TheProgramItselfEndsAsItLikes) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-TEST(CrashReport, SaysCallStepAndStack) {
+TEST(CrashReport, PrintsCallStepAndStack) {
   EXPECT_DEATH(
       {
         report_crashes();
@@ -111,7 +112,7 @@ TEST(CrashReport, SaysCallStepAndStack) {
         const PluginCall call(call_site("plugin 'adamw' 0.1.0"), "step");
         std::raise(SIGSEGV);
       },
-      "error: SIGSEGV\n  call in progress: plugin 'adamw' 0.1.0 in step, step 9\n  outside of the code of all plugins\n"
+      "error: SIGSEGV\n  call in progress: plugin 'adamw' 0.1.0 in step, step 9\n  outside the code of all plugins\n"
       "  stack, innermost first:.*call");
 }
 #endif

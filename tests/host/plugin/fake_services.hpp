@@ -1,4 +1,4 @@
-// Services that count and do nothing, without LibTorch.
+// Services that do nothing but count tensors, without LibTorch.
 #pragma once
 
 #include <map>
@@ -41,7 +41,7 @@ class FakeInstanceServices : public InstanceServices {
   }
 
   const void* get(std::string_view id) override {
-    if (id == "chassis.broken/1") throw internal_error("this service can not be made");
+    if (id == "chassis.broken/1") throw internal_error("this service cannot be created");
     if (!offered_.contains(std::string(id))) return nullptr;
     if (id == CHASSIS_LOG_ID) return &log_;
     if (id == CHASSIS_OPTIONS_ID) return &options_;

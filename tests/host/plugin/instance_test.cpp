@@ -1,3 +1,4 @@
+// The life cycle of instances, and the interfaces of members.
 #include "host/plugin/instance.hpp"
 
 #include <gtest/gtest.h>
@@ -26,7 +27,7 @@ class PluginInstance : public testing::Test {
     return std::make_unique<Instance>(library, std::move(context), services_);
   }
   Thrown failure(const std::string& member) {
-    return thrown_by([&] { make("moody/moody.so", member); });
+    return thrown_by([&] { make("failing/failing.so", member); });
   }
 
   ScratchFolder scratch_;
@@ -39,7 +40,7 @@ int64_t num_hooks_called(const Instance& instance) {
   return instance.interface<test_interface_t>(TEST_INTERFACE_ID).num_hooks_called(instance.get());
 }
 
-TEST_F(PluginInstance, LivesInOrder) {
+TEST_F(PluginInstance, GoesThroughItsStatesInOrder) {
   const auto instance = make("good/plain.so", "plain");
   EXPECT_EQ(instance->state(), InstanceState::kCreated);
   instance->prepare();
@@ -51,7 +52,7 @@ TEST_F(PluginInstance, LivesInOrder) {
   EXPECT_EQ(num_hooks_called(*instance), 4);
 }
 
-TEST_F(PluginInstance, RefusesEveryIllegalStep) {
+TEST_F(PluginInstance, RefusesCallsInTheWrongState) {
   const auto instance = make("good/plain.so", "plain");
   const Thrown thrown = thrown_by([&] { instance->activate(); });
   EXPECT_EQ(thrown.code, ExitCode::kInternal);
@@ -63,7 +64,7 @@ TEST_F(PluginInstance, RefusesEveryIllegalStep) {
   EXPECT_EQ(num_hooks_called(*instance), 1);
 }
 
-TEST_F(PluginInstance, SeesTheNegotiatedMinor) {
+TEST_F(PluginInstance, ReceivesTheNegotiatedMinor) {
   const auto instance = make("good/plain.so", "plain");
   EXPECT_EQ(instance->interface<test_interface_t>(TEST_INTERFACE_ID).abi_minor(instance->get()), 2);
 }
@@ -73,46 +74,46 @@ TEST_F(PluginInstance, NamesTheMemberWhenCreateFails) {
   EXPECT_EQ(thrown.code, ExitCode::kConfig);
   EXPECT_EQ(
       thrown.text,
-      "plugin 'moody' 0.1.0 (ops/create_fails): can not read its table (path: table.bin)\ncaused by: no such file");
+      "plugin 'failing' 0.1.0 (ops/create_fails): cannot read its table (path: table.bin)\ncaused by: no such file");
   EXPECT_EQ(failure("out_of_memory").code, ExitCode::kOutOfMemory);
 }
 
-TEST_F(PluginInstance, RefusesABrokenInstance) {
+TEST_F(PluginInstance, RefusesAnInvalidInstance) {
   EXPECT_TEXT(failure("no_instance").text, "create returned no instance and no error");
   EXPECT_TEXT(failure("short_instance").text, "the instance that create returned has 16 bytes, expected at least 64");
   EXPECT_TEXT(failure("no_destroy").text, "create returned an instance without destroy");
 }
 
 TEST_F(PluginInstance, CanOnlyBeDestroyedAfterAFailure) {
-  const auto instance = make("moody/moody.so", "prepare_fails");
+  const auto instance = make("failing/failing.so", "prepare_fails");
   const Thrown thrown = thrown_by([&] { instance->prepare(); });
   EXPECT_EQ(thrown.code, ExitCode::kPlugin);
-  EXPECT_TEXT(thrown.text, "plugin 'moody' 0.1.0 (ops/prepare_fails): prepare failed: not in the mood");
+  EXPECT_TEXT(thrown.text, "plugin 'failing' 0.1.0 (ops/prepare_fails): prepare failed: the hook fails");
   EXPECT_EQ(instance->state(), InstanceState::kFailed);
   EXPECT_EQ(thrown_by([&] { instance->prepare(); }).code, ExitCode::kInternal);
 }
 
-TEST_F(PluginInstance, CountsAnEndThatFails) {
+TEST_F(PluginInstance, CountsAFailedShutdown) {
   log::reset_counted_warnings();
   {
-    const auto instance = make("moody/moody.so", "quiesce_fails");
+    const auto instance = make("failing/failing.so", "quiesce_fails");
     instance->prepare();
     instance->activate();
   }
   ASSERT_EQ(counted_warnings().size(), 1u);
-  EXPECT_EQ(counted_warnings()[0].first, "plugins that did not end well");
+  EXPECT_EQ(counted_warnings()[0].first, "plugins that did not shut down cleanly");
 }
 
 TEST_F(PluginInstance, CountsTensorsThatItDoesNotRelease) {
   log::reset_counted_warnings();
-  make("moody/moody.so", "keeps_tensor");
+  make("failing/failing.so", "keeps_tensor");
   ASSERT_EQ(counted_warnings().size(), 1u);
-  EXPECT_EQ(counted_warnings()[0].first, "plugin 'moody' 0.1.0 (ops/keeps_tensor): tensors not released");
+  EXPECT_EQ(counted_warnings()[0].first, "plugin 'failing' 0.1.0 (ops/keeps_tensor): tensors not released");
   EXPECT_EQ(counted_warnings()[0].second, 1u);
 }
 
 TEST_F(PluginInstance, ReadsTheMissingTailOfAnOlderTableAsZero) {
-  const auto instance = make("moody/moody.so", "old_table");
+  const auto instance = make("failing/failing.so", "old_table");
   const auto& table = instance->interface<test_interface_t>(TEST_INTERFACE_ID);
   EXPECT_EQ(table.newer, nullptr);
   EXPECT_FALSE(CHASSIS_HAS(&table, newer));
@@ -121,7 +122,7 @@ TEST_F(PluginInstance, ReadsTheMissingTailOfAnOlderTableAsZero) {
 }
 
 TEST_F(PluginInstance, RefusesATableThatIsTooShort) {
-  const auto instance = make("moody/moody.so", "short_table");
+  const auto instance = make("failing/failing.so", "short_table");
   EXPECT_TEXT(thrown_by([&] { instance->interface<test_interface_t>(TEST_INTERFACE_ID); }).text,
               "its chassis.test/1 has 8 bytes, expected at least 24");
 }

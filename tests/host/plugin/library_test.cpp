@@ -1,3 +1,4 @@
+// Loading of libraries: private copies, pins, permissions, and the checks before a library is mapped.
 #include "host/plugin/library.hpp"
 
 #include <gtest/gtest.h>
@@ -21,7 +22,7 @@ class PluginLoad : public testing::Test {
     check_plugin_file(file, policy_, services_);
     return PluginLibrary::load(file, policy_);
   }
-  // The text with which a file is refused, always with the exit code of plugins.
+  // The message of the refusal, which must have the exit code of plugins.
   std::string refusal(const std::string& path) {
     const Thrown thrown = thrown_by([&] { load(path); });
     EXPECT_EQ(thrown.code, ExitCode::kPlugin) << thrown.text;
@@ -59,7 +60,7 @@ TEST_F(PluginLoad, KeepsTheLibraryMappedAfterTheObjectIsGone) {
   std::string path;
   { path = load(fixture("good/plain.so")).mapped_path(); }
   const auto loaded = loaded_libraries();
-  // Loaded by whichever test came first, so under that test's cache.
+  // The test that loaded it first may be another one with another cache folder.
   EXPECT_TRUE(std::any_of(loaded.begin(), loaded.end(), [&](const std::string& other) {
     return std::filesystem::path(other).filename() == std::filesystem::path(path).filename();
   }));
@@ -73,7 +74,7 @@ TEST_F(PluginLoad, ReplacesADamagedCopyInTheCache) {
   EXPECT_EQ(sha256_file(copy.path), hash);
 }
 
-TEST_F(PluginLoad, FallsBackToATemporaryCopyAndSaysSo) {
+TEST_F(PluginLoad, FallsBackToATemporaryCopyWithAWarning) {
   write_file_atomic(scratch_ / "file", "in the way");
   log::reset_counted_warnings();
   const PrivateCopy copy = make_private_copy(fixture("good/plain.so"), scratch_ / "file", nullptr, "x");
@@ -85,7 +86,7 @@ TEST_F(PluginLoad, FallsBackToATemporaryCopyAndSaysSo) {
   EXPECT_FALSE(std::filesystem::exists(copy.path));
 }
 
-TEST_F(PluginLoad, ClosesACacheThatIsOpenToOthers) {
+TEST_F(PluginLoad, MakesAnOpenCachePrivate) {
   ASSERT_EQ(::mkdir(policy_.cache_folder.c_str(), 0700), 0);
   ASSERT_EQ(::chmod(policy_.cache_folder.c_str(), 0777), 0);
   EXPECT_FALSE(make_private_copy(fixture("good/plain.so"), policy_.cache_folder, nullptr, "x").is_temporary);
@@ -104,7 +105,7 @@ TEST_F(PluginLoad, AcceptsTheRightPinAndRefusesAnother) {
   EXPECT_TEXT(text, "has sha256:" + hash + ", but it is pinned to sha256:" + std::string(64, 'a'));
 }
 
-TEST_F(PluginLoad, RefusesAPinThatIsNoHash) {
+TEST_F(PluginLoad, RefusesAPinThatIsNotAHash) {
   for (const std::string value : {"", "sha256:", "md5:00", "sha256:xyz"}) {
     const Thrown thrown = thrown_by([&] { parse_pin("plain", value, {"run.toml", 3, 8}); });
     EXPECT_EQ(thrown.code, ExitCode::kConfig);
@@ -130,7 +131,7 @@ TEST_F(PluginLoad, RefusesAFileOrAFolderThatEveryoneMayWrite) {
   EXPECT_NO_THROW(load(path));
 }
 
-TEST_F(PluginLoad, RefusesALinkThatLeadsThroughAFolderOfEveryone) {
+TEST_F(PluginLoad, RefusesALinkThroughAFolderThatEveryoneMayWrite) {
   const std::string open = scratch_ / "open", file = open + "/real.so", link = scratch_ / "plain.so";
   std::filesystem::create_directory(open);
   std::filesystem::copy(fixture("good/plain.so"), file);
@@ -159,7 +160,7 @@ TEST_F(PluginLoad, RefusesAFileOfAnotherOwnerUnlessItIsPinnedOrItsFolderIsTruste
   EXPECT_NO_THROW(load(path));
 }
 
-TEST_F(PluginLoad, TrustsFoldersAsAWholeAndNotByTheBeginningOfTheirNames) {
+TEST_F(PluginLoad, ComparesTrustedFoldersByWholeNames) {
   std::filesystem::create_directory(scratch_ / "shared");
   std::filesystem::create_directory(scratch_ / "shared2");
   std::filesystem::copy(fixture("good/plain.so"), scratch_ / "shared2/plain.so");
@@ -169,9 +170,9 @@ TEST_F(PluginLoad, TrustsFoldersAsAWholeAndNotByTheBeginningOfTheirNames) {
   EXPECT_NO_THROW(check_trust(scratch_ / "shared2/plain.so", policy));
 }
 
-TEST_F(PluginLoad, SaysWhatTheDynamicLinkerSaysAndWhatMayHelp) {
+TEST_F(PluginLoad, PrintsTheMessageOfTheDynamicLinkerAndAHint) {
   const std::string path = scratch_ / "plain.so";
-  // The name of a library that it needs, in its table of strings.
+  // Changes the name of a needed library in the string table.
   write_file_atomic(path, patched(read_file(fixture("good/plain.so")), "libc.so.6", "libx.so.6"));
   const std::string text = refusal(path);
   EXPECT_TEXT(text, "plugin 'plain' 1.2.3 cannot be loaded: libx.so.6: cannot open shared object file");
@@ -200,7 +201,7 @@ TEST_F(PluginLoad, RefusesAnotherAbiMajorAndNamesBoth) {
   const std::string path = patched_plain(scratch_, "abi=0.2\nabi-min-host=0.2", "abi=9.1\nabi-min-host=9.1");
   const std::string text = refusal(path);
   EXPECT_TEXT(text, "plugin 'plain' 1.2.3 (" + path + ") was built for ABI 9.1");
-  EXPECT_TEXT(text, "this host speaks ABI 0.3");
+  EXPECT_TEXT(text, "this host has ABI 0.3");
   EXPECT_TEXT(text, "the majors 9 and 0 differ");
   EXPECT_TEXT(text, "hint: rebuild the plugin with this host's SDK");
 }
@@ -208,13 +209,13 @@ TEST_F(PluginLoad, RefusesAnotherAbiMajorAndNamesBoth) {
 TEST_F(PluginLoad, RefusesAPluginThatNeedsANewerHost) {
   const std::string path = patched_plain(scratch_, "abi=0.2\nabi-min-host=0.2", "abi=0.9\nabi-min-host=0.5");
   const std::string text = refusal(path);
-  EXPECT_TEXT(text, "was built for ABI 0.9 and needs a host of at least 0.5; this host speaks ABI 0.3");
+  EXPECT_TEXT(text, "was built for ABI 0.9 and needs a host of at least 0.5; this host has ABI 0.3");
   EXPECT_TEXT(text, "the host is too old");
 }
 
 TEST_F(PluginLoad, RefusesAPluginThatIsTooOldForTheHost) {
   policy_.abi = {{0, 8}, 4};
-  EXPECT_TEXT(refusal(fixture("good/plain.so")), "takes plugins from 0.4: the plugin is too old");
+  EXPECT_TEXT(refusal(fixture("good/plain.so")), "accepts plugins from 0.4: the plugin is too old");
 }
 
 TEST_F(PluginLoad, NegotiatesTheSmallerMinor) {
@@ -238,7 +239,7 @@ TEST_F(PluginLoad, RefusesAChangedOperatorWithBothSchemas) {
   EXPECT_TEXT(text, "aten::mm(Tensor a, Tensor b) -> Tensor");
 }
 
-TEST(PluginTier, T2TakesOneLibTorchAndT1AllLater) {
+TEST(PluginTier, T2AcceptsOneLibTorchVersionAndT1AllLaterOnes) {
   const PluginFile t2 = described("tier=T2\ntorch=2.11.0\n"), t1 = described("tier=T1\ntorch=2.10\n");
   EXPECT_NO_THROW(check_tier(t2, "2.11.0+cpu"));
   EXPECT_TEXT(
@@ -256,15 +257,15 @@ TEST(PluginCuda, RuntimeDriverAndDeviceMustFit) {
   const auto refused = [&](const CudaFacts& facts) { return thrown_by([&] { check_cuda(file, facts); }).text; };
   EXPECT_NO_THROW(check_cuda(file, std::nullopt));
   EXPECT_NO_THROW(check_cuda(file, CudaFacts{13, 86, 13}));
-  EXPECT_NO_THROW(check_cuda(file, CudaFacts{12, 80, 13})) << "its run-time library is its own";
-  EXPECT_TEXT(refused({12, 80, 12}), "was built for CUDA 13; the driver speaks CUDA 12");
+  EXPECT_NO_THROW(check_cuda(file, CudaFacts{12, 80, 13})) << "it links the run-time library statically";
+  EXPECT_TEXT(refused({12, 80, 12}), "was built for CUDA 13; the driver supports CUDA 12");
   EXPECT_TEXT(refused({13, 100, 13}), "has kernels for sm 80, 90; the device is sm 100");
   file.elf.needed = {"libm.so.6", "libcudart.so.13"};
   EXPECT_TEXT(refused({12, 80, 13}), "was built for CUDA 13; this host's LibTorch uses CUDA 12");
   EXPECT_NO_THROW(check_cuda(described("tier=T0\n"), CudaFacts{12, 80, 12}));
 }
 
-TEST(PluginCuda, TargetsRunOnTheDevicesThatTheyAreFor) {
+TEST(PluginCuda, TargetsRunOnTheirDevices) {
   const auto runs = [](const std::string& targets, int device) {
     try {
       check_cuda(described("tier=T0\ncuda=13\nsm=" + targets + "\n"), CudaFacts{13, device, 13});
@@ -312,7 +313,7 @@ TEST(PluginNeeded, RefusesALibraryPathToAnotherLibTorch) {
   EXPECT_NO_THROW(check_needed(file, {folder / "libtorch_cpu.so"}));
 }
 
-TEST(PluginNeeded, RefusesLibTorchInATierThatUsesNone) {
+TEST(PluginNeeded, RefusesLibTorchInTierT0) {
   PluginFile file = described("tier=T0\n");
   file.elf.needed = {"libc10.so"};
   EXPECT_TEXT(thrown_by([&] { check_needed(file, {}); }).text, "needs libc10.so, but its manifest says tier T0");
@@ -323,12 +324,12 @@ TEST_F(PluginLoad, RefusesALibraryWithoutEntry) {
 }
 
 TEST_F(PluginLoad, CatchesAnEntryThatThrows) {
-  EXPECT_TEXT(refusal(fixture("bad/entry_throws.so")), "threw an exception out of its entry: no thanks");
+  EXPECT_TEXT(refusal(fixture("bad/entry_throws.so")), "threw an exception out of its entry: the entry threw");
 }
 
-TEST_F(PluginLoad, PassesOnWhatAnEntrySays) {
+TEST_F(PluginLoad, ReportsTheMessageOfAFailedEntry) {
   const Thrown thrown = thrown_by([&] { load(fixture("bad/entry_fails.so")); });
-  EXPECT_TEXT(thrown.text, "plugin 'careless' 0.1.0 refused to be entered: closed on Sundays");
+  EXPECT_TEXT(thrown.text, "plugin 'faulty' 0.1.0: its entry failed: refused by the fixture");
 }
 
 TEST_F(PluginLoad, RefusesABadFactory) {
@@ -338,7 +339,7 @@ TEST_F(PluginLoad, RefusesABadFactory) {
 }
 
 TEST_F(PluginLoad, RefusesMembersThatTheManifestDoesNotName) {
-  EXPECT_TEXT(refusal(fixture("bad/other_member.so")), "member 0 is ops/other, but its manifest says ops/careless");
+  EXPECT_TEXT(refusal(fixture("bad/other_member.so")), "member 0 is ops/other, but its manifest says ops/faulty");
   const std::string fewer = patched_plain(scratch_, "member=model/needy\n", "licensx=model/need\n");
   EXPECT_TEXT(refusal(fewer), "has 2 members, but its manifest names 1");
 }

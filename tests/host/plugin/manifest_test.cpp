@@ -1,3 +1,4 @@
+// Parsing of manifests, also from damaged files.
 #include "host/plugin/manifest.hpp"
 
 #include <elf.h>
@@ -47,7 +48,7 @@ TEST(Manifest, IsReadWithoutLoadingTheFile) {
   EXPECT_NE(std::find(file.elf.needed.begin(), file.elf.needed.end(), "libc.so.6"), file.elf.needed.end());
 }
 
-TEST(Manifest, SurvivesStripping) {
+TEST(Manifest, IsFoundInAStrippedLibrary) {
   const ScratchFolder folder;
   const std::string path = folder / "stripped.so";
   write_file_atomic(path, plain_bytes());
@@ -69,7 +70,7 @@ TEST(Manifest, IsFoundWithoutSectionHeadersAndWithoutSegments) {
   EXPECT_EQ(read_plugin_bytes(bytes, "x.so").manifest.id, "plain");
 }
 
-TEST(Manifest, RefusesAFileThatIsNoLibrary) {
+TEST(Manifest, RefusesAFileThatIsNotALibrary) {
   EXPECT_TEXT(refusal(""), "0 bytes");
   EXPECT_TEXT(refusal(std::string(100, 'x')), "no ELF header");
   std::string bytes = plain_bytes();
@@ -85,10 +86,10 @@ TEST(Manifest, RefusesALibraryOfAnotherMachineByName) {
 }
 
 TEST(Manifest, RefusesALibraryWithoutANote) {
-  EXPECT_TEXT(refusal(read_file(fixture("bad/no_note.so"))), "is no Chassis plugin: it has no manifest note");
+  EXPECT_TEXT(refusal(read_file(fixture("bad/no_note.so"))), "is not a Chassis plugin: it has no manifest note");
 }
 
-TEST(Manifest, SurvivesEveryTruncation) {
+TEST(Manifest, DoesNotCrashOnTruncatedFiles) {
   const std::string bytes = plain_bytes();
   for (size_t num_bytes = 0; num_bytes < bytes.size(); num_bytes += 61) {
     try {
@@ -98,13 +99,13 @@ TEST(Manifest, SurvivesEveryTruncation) {
   }
 }
 
-TEST(Manifest, SurvivesRandomDamage) {
+TEST(Manifest, DoesNotCrashOnRandomDamage) {
   const std::string bytes = plain_bytes();
   std::mt19937 random(7);
   for (int i = 0; i < 3000; ++i) {
     std::string damaged = bytes;
     for (int j = 0; j < 4; ++j) {
-      // The headers are where damage hurts.
+      // Every second byte in the headers, where damage has most effect.
       const size_t at = random() % (j % 2 == 0 ? 1024 : damaged.size());
       damaged[at] = static_cast<char>(random());
     }
@@ -120,7 +121,7 @@ TEST(Manifest, RefusesEachBadLineWithItsNumber) {
   EXPECT_NO_THROW(parse_manifest(kMinimal, "x.so"));
   EXPECT_TEXT(text_refusal("hello\n"), "begins with 'hello', this host reads 'chassis-manifest=1'");
   EXPECT_TEXT(text_refusal(kMinimal + "nonsense\n"), "manifest line 8: 'nonsense' is not key=value");
-  EXPECT_TEXT(text_refusal(kMinimal + "id=b\n"), "manifest line 8: id twice");
+  EXPECT_TEXT(text_refusal(kMinimal + "id=b\n"), "manifest line 8: key id appears twice");
   EXPECT_TEXT(text_refusal(kMinimal + "member=ops\n"), "member is 'ops', expected kind/id");
   EXPECT_TEXT(text_refusal(kMinimal + "member=ops/a\n"), "expected each member once");
   EXPECT_TEXT(text_refusal(kMinimal + "member=ops/../a\n"), "expected kind/id");
@@ -128,7 +129,7 @@ TEST(Manifest, RefusesEachBadLineWithItsNumber) {
   EXPECT_TEXT(text_refusal(kMinimal + "sm=80,,90\n"), "sm is '80,,90', expected compute capabilities");
   EXPECT_TEXT(text_refusal(kMinimal + "swappable=yes\n"), "swappable is 'yes', expected 0 or 1");
   EXPECT_TEXT(text_refusal(kMinimal + "op=aten::mm\n"), "expected an operator with its schema");
-  EXPECT_TEXT(text_refusal(kMinimal + "git=\x01\n"), "byte 0x01 is no text");
+  EXPECT_TEXT(text_refusal(kMinimal + "git=\x01\n"), "byte 0x01 is not text");
 }
 
 TEST(Manifest, RefusesAMissingKeyByName) {
@@ -148,7 +149,7 @@ TEST(Manifest, RefusesContradictions) {
   EXPECT_TEXT(text_refusal(kMinimal + "torch=2.11.0\n"), "a T0 plugin uses no LibTorch");
   std::string later = kMinimal;
   later.replace(later.find("host=0.2"), 8, "host=0.3");
-  EXPECT_TEXT(text_refusal(later), "abi-min-host 0.3, which can not be later");
+  EXPECT_TEXT(text_refusal(later), "abi-min-host 0.3, which must not be later");
 }
 
 TEST(Manifest, IgnoresUnknownKeysAndPadding) {

@@ -1,4 +1,4 @@
-// Folders of a test's own, patched copies of a fixture, and the text of what was thrown.
+// Temporary folders, patched copies of a fixture, and the text of thrown errors.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ class ScratchFolder {
   std::string path_;
 };
 
-// Replaces text by text of the same length, all over a file.
+// Replaces all occurrences of a text by a text of the same length.
 inline std::string patched(std::string bytes, std::string_view from, std::string_view to) {
   EXPECT_EQ(from.size(), to.size()) << from << " and " << to;
   size_t count = 0;
@@ -44,7 +44,7 @@ inline std::string patched(std::string bytes, std::string_view from, std::string
   return bytes;
 }
 
-// A copy of fixture plain.so in `folder` whose manifest differs.
+// A copy of the fixture plain.so in `folder` with a changed manifest.
 inline std::string patched_plain(const ScratchFolder& folder, std::string_view from, std::string_view to) {
   const std::string path = folder / "plain.so";
   write_file_atomic(path, patched(read_file(fixture("good/plain.so")), from, to));

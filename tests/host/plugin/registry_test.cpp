@@ -1,3 +1,4 @@
+// The registry: option schemas, creation of instances, wrapped members, the lock.
 #include "host/plugin/registry.hpp"
 
 #include <gtest/gtest.h>
@@ -15,7 +16,7 @@ class Registry : public testing::Test {
  protected:
   Registry() { policy_.cache_folder = scratch_ / "cache"; }
   PluginRegistry registry() {
-    return PluginRegistry(PluginIndex({{fixture("good"), "test", true, {}}, {fixture("moody"), "test", true, {}}}),
+    return PluginRegistry(PluginIndex({{fixture("good"), "test", true, {}}, {fixture("failing"), "test", true, {}}}),
                           policy_, services_);
   }
 
@@ -39,10 +40,10 @@ TEST_F(Registry, ReadsTheOptionSchema) {
   EXPECT_TRUE(plugins.option_specs("model", "needy")[0].required);
 }
 
-TEST_F(Registry, RefusesSchemasThatContradictThemselves) {
+TEST_F(Registry, RefusesInvalidSchemas) {
   PluginRegistry plugins = registry();
   EXPECT_TEXT(thrown_by([&] { plugins.option_specs("ops", "bad_default"); }).text,
-              "plugin 'moody' 0.1.0: option 'rows' has the default \"many\", expected an integer");
+              "plugin 'failing' 0.1.0: option 'rows' has the default \"many\", expected an integer");
   EXPECT_TEXT(thrown_by([&] { plugins.option_specs("ops", "two_of_a_name"); }).text, "has two options 'rows'");
   EXPECT_TEXT(thrown_by([&] { plugins.option_specs("ops", "bad_range"); }).text,
               "has the default 9, expected between 1 and 8");
@@ -63,11 +64,11 @@ TEST_F(Registry, OpensInnerMembersWithTheirOptions) {
   };
   EXPECT_TEXT(refusal(R"({"blok": 1})"), "has no option 'blok'");
   EXPECT_TEXT(refusal(R"({"block": 0})"), "block");
-  EXPECT_TEXT(refusal("[1]"), "the options that ops/wrapper gives to ops/plain are no JSON object");
+  EXPECT_TEXT(refusal("[1]"), "the options that ops/wrapper gives to ops/plain are not a JSON object");
   EXPECT_TEXT(refusal("{"), "the options that ops/wrapper gives to ops/plain");
 }
 
-TEST_F(Registry, RefusesMembersThatOpenEachOtherInACircle) {
+TEST_F(Registry, RefusesMembersThatWrapThemselves) {
   PluginRegistry plugins = registry();
   EXPECT_TEXT(thrown_by([&] {
                 plugins.open_inner("ops", "plain@1.2.3", "", {"ops/a", "ops/plain", "ops/b"});
@@ -75,7 +76,7 @@ TEST_F(Registry, RefusesMembersThatOpenEachOtherInACircle) {
               "ops/plain would wrap itself: ops/plain wraps ops/b, which wraps ops/plain");
 }
 
-TEST_F(Registry, MakesInstancesWithTheirOptions) {
+TEST_F(Registry, CreatesInstancesWithTheirOptions) {
   PluginRegistry plugins = registry();
   const auto a = plugins.create_default("ops", "plain");
   EXPECT_EQ(services_.last_options["block"], 64);
@@ -110,7 +111,7 @@ TEST_F(Registry, RefusesOptionsOutsideTheSchema) {
   EXPECT_TEXT(thrown_by([&] { plugins.create_default("model", "needy"); }).text, "option 'folder' has no default");
 }
 
-TEST_F(Registry, LoadsOnlyWhatIsUsed) {
+TEST_F(Registry, LoadsOnlyUsedLibraries) {
   PluginRegistry plugins = registry();
   EXPECT_TRUE(plugins.lock()["plugins"].empty());
   plugins.create_default("ops", "plain");
@@ -128,7 +129,7 @@ TEST_F(Registry, LoadsOnlyWhatIsUsed) {
   EXPECT_EQ(lock["host"]["torch"], "2.11.0");
 }
 
-TEST_F(Registry, RefusesAtLoadWhatTheManifestAsksInVain) {
+TEST_F(Registry, RefusesAPluginWhoseRequiredServiceIsMissing) {
   services_.offered.erase(CHASSIS_OPTIONS_ID);
   PluginRegistry plugins = registry();
   EXPECT_TEXT(thrown_by([&] { plugins.create_default("ops", "plain"); }).text,

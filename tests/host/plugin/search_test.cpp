@@ -1,3 +1,4 @@
+// Search of plugin folders, lookup of members, and the output of `plugins list` and `plugins info`.
 #include "host/plugin/search.hpp"
 
 #include <gtest/gtest.h>
@@ -13,7 +14,7 @@
 namespace chassis {
 namespace {
 
-uint64_t times_warned(const std::string& key) {
+uint64_t num_warnings(const std::string& key) {
   for (const auto& [name, count] : counted_warnings()) {
     if (name == key) return count;
   }
@@ -43,7 +44,7 @@ TEST(PluginSearch, ListsTheFoldersInOrder) {
   EXPECT_TRUE(folders[5].path.ends_with("/lib/chassis/plugins")) << folders[5].path;
 }
 
-TEST(PluginSearch, TheUsersOwnFolderLiesInTheHomeUnlessTheEnvironmentNamesAnother) {
+TEST(PluginSearch, TheUsersOwnFolderIsInHomeByDefault) {
   const std::string home = std::getenv("HOME") ? std::getenv("HOME") : "";
   ::unsetenv("XDG_DATA_HOME");
   ::setenv("HOME", "/home/u", 1);
@@ -51,22 +52,22 @@ TEST(PluginSearch, TheUsersOwnFolderLiesInTheHomeUnlessTheEnvironmentNamesAnothe
   ::setenv("HOME", home.c_str(), 1);
 }
 
-TEST(PluginSearch, SaysNothingOfAFolderOfTheUserThatIsNotThere) {
+TEST(PluginSearch, IgnoresAMissingUserFolderSilently) {
   log::reset_counted_warnings();
   PluginIndex{{{"/no/such/folder", "the user's own", false, {}}}};
   EXPECT_TRUE(counted_warnings().empty());
 }
 
 TEST(PluginSearch, IndexesMembersByKindAndId) {
-  const PluginIndex index = index_of({fixture("good"), fixture("moody")});
+  const PluginIndex index = index_of({fixture("good"), fixture("failing")});
   ASSERT_NE(index.find("ops", "plain"), nullptr);
   EXPECT_EQ(index.find("optimizer", "plain"), nullptr);
   EXPECT_EQ(index.at("model", "needy").manifest.id, "plain");
-  EXPECT_EQ(index.library("moody")->manifest.id, "moody");
+  EXPECT_EQ(index.library("failing")->manifest.id, "failing");
   EXPECT_EQ(index.ids("model"), std::vector<std::string>{"needy"});
 }
 
-TEST(PluginSearch, RefusesAFolderThatTheUserNamedAndThatIsNotThere) {
+TEST(PluginSearch, RefusesAMissingFolderThatTheUserNamed) {
   const PluginFolder line{"/no/such/folder", "--plugin-path", true, {}};
   Thrown thrown = thrown_by([&] { PluginIndex{{line}}; });
   EXPECT_EQ(thrown.code, ExitCode::kConfig);
@@ -80,20 +81,20 @@ TEST(PluginSearch, RefusesAFolderThatTheUserNamedAndThatIsNotThere) {
 TEST(PluginSearch, CountsAMissingFolderOfTheEnvironment) {
   log::reset_counted_warnings();
   PluginIndex{{{"/no/such/folder", "CHASSIS_PLUGIN_PATH", false, {}}, {"/nor/this", "installed", false, {}}}};
-  EXPECT_EQ(times_warned("plugin folders ignored"), 1u);
+  EXPECT_EQ(num_warnings("plugin folders ignored"), 1u);
 }
 
-TEST(PluginSearch, TakesTheFirstOfTwoAndCountsTheSecond) {
+TEST(PluginSearch, UsesTheFirstOfTwoAndCountsTheSecond) {
   const ScratchFolder folder;
   std::filesystem::copy(fixture("good/plain.so"), folder / "again.so");
   log::reset_counted_warnings();
   const PluginIndex index = index_of({folder.path(), fixture("good"), folder.path() + "/."});
   EXPECT_EQ(index.at("ops", "plain").path, folder / "again.so");
   EXPECT_EQ(index.shadowed().size(), 2u);
-  EXPECT_EQ(times_warned("plugins found twice"), 2u);
+  EXPECT_EQ(num_warnings("plugins found twice"), 2u);
 }
 
-// The plugin "plain" of another version; as long as "1.2.3".
+// The plugin "plain" with another version, of the same length as "1.2.3".
 void write_version(const std::string& path, const std::string& version) {
   std::string bytes = read_file(fixture("good/plain.so"));
   for (size_t at = 0; (at = bytes.find("version=1.2.3\n", at)) != std::string::npos; ++at)
@@ -101,7 +102,7 @@ void write_version(const std::string& path, const std::string& version) {
   write_file_atomic(path, bytes);
 }
 
-TEST(PluginSearch, TakesTheNewestVersionOfAFolder) {
+TEST(PluginSearch, UsesTheNewestVersionOfAFolder) {
   const ScratchFolder folder;
   write_version(folder / "a.so", "1.3.0");
   write_version(folder / "b.so", "1.9.2");
@@ -109,8 +110,8 @@ TEST(PluginSearch, TakesTheNewestVersionOfAFolder) {
   log::reset_counted_warnings();
   const PluginIndex index = index_of({folder.path(), fixture("good")});
   EXPECT_EQ(index.at("ops", "plain").path, folder / "b.so");
-  EXPECT_EQ(times_warned("plugins found twice"), 6u);  // three times two members
-  EXPECT_EQ(times_warned("libraries of one name"), 0u);
+  EXPECT_EQ(num_warnings("plugins found twice"), 6u);  // 3 times 2 members
+  EXPECT_EQ(num_warnings("libraries with the same id"), 0u);
   EXPECT_EQ(index.at("ops", "plain@1.3.0").path, folder / "a.so");
   EXPECT_EQ(index.at("ops", "plain@1.2.9").path, folder / "c.so");
   EXPECT_EQ(index.at("ops", "plain@1.2.3").path, fixture("good/plain.so"));
@@ -118,13 +119,13 @@ TEST(PluginSearch, TakesTheNewestVersionOfAFolder) {
               "plugin 'plain' of kind 'ops' is not installed in version 2.0.0; there is 1.3.0, 1.9.2, 1.2.9, 1.2.3");
 }
 
-TEST(PluginSearch, TakesAnEarlierFolderBeforeANewerVersion) {
+TEST(PluginSearch, PrefersAnEarlierFolderToANewerVersion) {
   const ScratchFolder folder;
   write_version(folder / "old.so", "0.9.0");
   EXPECT_EQ(index_of({folder.path(), fixture("good")}).at("ops", "plain").path, folder / "old.so");
 }
 
-TEST(PluginSearch, CountsLibrariesOfOneNameWithOtherMembers) {
+TEST(PluginSearch, CountsLibrariesWithTheSameIdAndDifferentMembers) {
   const ScratchFolder folder;
   std::string bytes = read_file(fixture("good/plain.so"));
   for (size_t at = 0; (at = bytes.find("member=ops/plain\n", at)) != std::string::npos; ++at)
@@ -132,22 +133,22 @@ TEST(PluginSearch, CountsLibrariesOfOneNameWithOtherMembers) {
   write_file_atomic(folder / "other.so", bytes);
   log::reset_counted_warnings();
   index_of({folder.path(), fixture("good")});
-  EXPECT_EQ(times_warned("libraries of one name"), 1u);
+  EXPECT_EQ(num_warnings("libraries with the same id"), 1u);
 }
 
-TEST(PluginSearch, CountsFilesThatAreNoPlugins) {
+TEST(PluginSearch, CountsFilesThatAreNotPlugins) {
   const ScratchFolder folder;
   write_file_atomic(folder / "text.so", "hello");
   write_file_atomic(folder / "readme.txt", "hello");
   log::reset_counted_warnings();
   const PluginIndex index = index_of({folder.path()});
   ASSERT_EQ(index.ignored().size(), 1u);
-  EXPECT_TEXT(index.ignored()[0].reason, "text.so is no shared library");
-  EXPECT_EQ(times_warned("plugin files ignored"), 1u);
+  EXPECT_TEXT(index.ignored()[0].reason, "text.so is not a shared library");
+  EXPECT_EQ(num_warnings("plugin files ignored"), 1u);
 }
 
-TEST(PluginSearch, SuggestsAndListsWhatIsInstalled) {
-  const PluginIndex index = index_of({fixture("good"), fixture("moody")});
+TEST(PluginSearch, SuggestsAndListsInstalledMembers) {
+  const PluginIndex index = index_of({fixture("good"), fixture("failing")});
   std::string text = thrown_by([&] { index.at("ops", "plan"); }).text;
   EXPECT_TEXT(text, "unknown plugin 'plan' of kind 'ops' (did you mean 'plain'?)");
   EXPECT_TEXT(text, "installed: bad_default, ");
@@ -168,16 +169,17 @@ TEST(PluginSearch, FindsAFileByAnyOfItsNames) {
   write_file_atomic(folder / "plain.so", "hello");
   const std::string damaged = folder / "plain.so";
   EXPECT_TEXT(thrown_by([&] { index_of({folder.path()}).at_name("plain"); }).text, damaged + " cannot be used");
-  std::filesystem::copy(fixture("moody/moody.so"), folder / "moody.so");
+  std::filesystem::copy(fixture("failing/failing.so"), folder / "failing.so");
   const std::string text = thrown_by([&] { index_of({folder.path()}).at("ops", "plain"); }).text;
   EXPECT_TEXT(text, "plugin 'plain' of kind 'ops': " + damaged + " cannot be used\ncaused by: " + damaged);
 }
 
-TEST(PluginSearch, SaysWhenNoPluginOfAKindIsInstalled) {
+TEST(PluginSearch, ReportsThatNoPluginOfAKindIsInstalled) {
   const PluginIndex index = index_of({fixture("good")});
   EXPECT_TEXT(thrown_by([&] { index.at("quant", "bnb4"); }).text,
-              "no plugin of kind 'quant' is installed, so 'bnb4' can not be used");
-  EXPECT_TEXT(thrown_by([&] { PluginIndex().at("quant", "bnb4"); }).text, "searched nowhere: no folder is given");
+              "no plugin of kind 'quant' is installed, so 'bnb4' cannot be used");
+  EXPECT_TEXT(thrown_by([&] { PluginIndex().at("quant", "bnb4"); }).text,
+              "searched nowhere: there is no plugin folder");
 }
 
 TEST(PluginSearch, ShowsWhyAFileOfThatNameWasIgnored) {
@@ -186,20 +188,20 @@ TEST(PluginSearch, ShowsWhyAFileOfThatNameWasIgnored) {
   write_file_atomic(folder / "sdpa.so", "hello");
   const PluginIndex index = index_of({folder.path()});
   EXPECT_TEXT(thrown_by([&] { index.at("ops", "sdpa"); }).text,
-              "caused by: " + folder.path() + "/sdpa.so is no shared");
+              "caused by: " + folder.path() + "/sdpa.so is not a shared");
 }
 
-TEST(PluginSearch, RefusesToUseAnotherPluginInsteadOfADamagedOneThatComesFirst) {
+TEST(PluginSearch, RefusesToReplaceADamagedPluginByALaterOne) {
   const ScratchFolder folder;
   write_file_atomic(folder / "plain.so", "hello");
   const std::string text = thrown_by([&] { index_of({folder.path(), fixture("good")}).at("ops", "plain"); }).text;
   EXPECT_TEXT(text, folder.path() + "/plain.so, which comes before " + fixture("good/plain.so") + ", cannot be used");
-  EXPECT_TEXT(text, "caused by: " + folder.path() + "/plain.so is no shared library");
+  EXPECT_TEXT(text, "caused by: " + folder.path() + "/plain.so is not a shared library");
   EXPECT_NO_THROW(index_of({fixture("good"), folder.path()}).at("ops", "plain")) << "the good one comes first";
   EXPECT_NO_THROW(index_of({folder.path(), fixture("good")}).at("model", "needy")) << "a member of another name";
 }
 
-TEST(PluginSearch, CountsLinksThatLeadNowhereAndPipes) {
+TEST(PluginSearch, CountsBrokenLinksAndPipes) {
   const ScratchFolder folder;
   std::filesystem::create_symlink("nowhere.so", folder / "gone.so");
   ASSERT_EQ(::mkfifo((folder / "pipe.so").c_str(), 0600), 0);
@@ -221,13 +223,13 @@ TEST(PluginInspect, NamesMembersThatThisHostCannotUse) {
   const ScratchFolder folder;
   const std::string kind = patched_plain(folder, "member=model/needy", "member=quant/needy");
   std::string text = plugin_list_text(index_of({folder.path()}));
-  EXPECT_TEXT(
-      text, "unusable here: quant/needy in " + kind + ": this host has no slot for kind 'quant'; it uses model, ops, ");
+  EXPECT_TEXT(text,
+              "unusable here: quant/needy in " + kind + ": this host does not use kind 'quant'; it uses model, ops, ");
   EXPECT_EQ(text.find("unusable here: ops/plain"), std::string::npos) << text;
   text = plugin_list_text(index_of({folder.path()}), [](const PluginFile&) { return "it is refused"; });
   EXPECT_TEXT(text, "unusable here: ops/plain in " + kind + ": it is refused\n");
   EXPECT_TEXT(plugin_info_text(read_plugin_file(kind)),
-              "quant/needy: unusable here: this host has no slot for kind 'quant'");
+              "quant/needy: unusable here: this host does not use kind 'quant'");
   const std::string abi = patched_plain(folder, "abi=0.2\nabi-min-host=0.2", "abi=9.0\nabi-min-host=9.0");
   text = plugin_list_text(index_of({folder.path()}));
   EXPECT_TEXT(text,
@@ -241,7 +243,7 @@ TEST(PluginSearch, FindsTheModelOfAnArchitecture) {
               "no installed model plugin supports the architecture PlaneForCausalLM (did you mean PlainForCausalLM?)");
 }
 
-TEST(PluginInspect, ListsMembersAndWhatWasIgnored) {
+TEST(PluginInspect, ListsMembersAndIgnoredFiles) {
   const ScratchFolder folder;
   write_file_atomic(folder / "text.so", "hello");
   const std::string text = plugin_list_text(index_of({fixture("good"), folder.path()}));

@@ -1,5 +1,5 @@
-// Structs of a plugin of another minor: what its writer knew is read, the rest is zero, and less than the first version
-// is refused with both sizes.
+// Structs of a plugin with another ABI minor: members that the writer knew are read, the rest is zero, and a struct
+// shorter than its first version is refused with both sizes.
 #include "host/plugin/sized.hpp"
 
 #include <gtest/gtest.h>
@@ -9,13 +9,13 @@
 namespace chassis {
 namespace {
 
-// A rule as a plugin of a later minor has it.
+// The struct in a later minor.
 struct LaterRule {
   chassis_shard_rule_t rule;
   uint64_t appended[2];
 };
 
-TEST(Sized, AppendedMembersOfALaterMinorAreNotRead) {
+TEST(Sized, DoesNotReadMembersOfALaterMinor) {
   LaterRule later{};
   later.rule.struct_size = sizeof later;
   later.rule.parameter = 7;
@@ -25,7 +25,7 @@ TEST(Sized, AppendedMembersOfALaterMinorAreNotRead) {
   EXPECT_EQ(read.parameter, 7u);
 }
 
-TEST(Sized, WhatAnEarlierMinorDidNotKnowIsZeroWhateverLiesThere) {
+TEST(Sized, MembersUnknownToAnEarlierMinorAreZero) {
   chassis_optimizer_step_t step;
   std::memset(&step, 0xff, sizeof step);
   step.struct_size = CHASSIS_OPTIMIZER_STEP_V1_SIZE;
@@ -36,7 +36,7 @@ TEST(Sized, WhatAnEarlierMinorDidNotKnowIsZeroWhateverLiesThere) {
     EXPECT_EQ(reinterpret_cast<const unsigned char*>(&read)[i], 0);
 }
 
-TEST(Sized, LessThanTheFirstVersionIsRefusedWithBothSizes) {
+TEST(Sized, RefusesAStructShorterThanTheFirstVersion) {
   chassis_shard_rule_t rule{};
   rule.struct_size = 8;
   const std::string least = std::to_string(CHASSIS_SHARD_RULE_V1_SIZE);

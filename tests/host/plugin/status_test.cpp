@@ -1,3 +1,4 @@
+// Statuses, their conversion to and from Error, and the host table.
 #include "host/plugin/status.hpp"
 
 #include <fmt/core.h>
@@ -26,16 +27,16 @@ TEST(Status, BecomesAnErrorWithMessageFactsAndCauses) {
   const chassis_host_t* host = table.get();
   chassis_status_t* cause = host->status_new(host, CHASSIS_NOT_FOUND, str_of("no such file"), nullptr);
   host->status_add(cause, str_of("path"), str_of("a.bin"));
-  chassis_status_t* status = host->status_new(host, CHASSIS_INVALID_ARGUMENT, str_of("can not start"), cause);
+  chassis_status_t* status = host->status_new(host, CHASSIS_INVALID_ARGUMENT, str_of("cannot start"), cause);
   host->status_add(status, str_of("rank"), str_of("3"));
   EXPECT_EQ(host->status_code(status), CHASSIS_INVALID_ARGUMENT);
-  EXPECT_EQ(view_of(host->status_message(status)), "can not start (rank=3)\ncaused by: no such file (path=a.bin)");
+  EXPECT_EQ(view_of(host->status_message(status)), "cannot start (rank=3)\ncaused by: no such file (path=a.bin)");
   const Thrown thrown = thrown_by([&] { throw_if_failed(status, "plugin 'x' 1.0.0"); });
   EXPECT_EQ(thrown.code, ExitCode::kConfig);
-  EXPECT_EQ(thrown.text, "plugin 'x' 1.0.0: can not start (rank: 3)\ncaused by: no such file (path=a.bin)");
+  EXPECT_EQ(thrown.text, "plugin 'x' 1.0.0: cannot start (rank: 3)\ncaused by: no such file (path=a.bin)");
 }
 
-TEST(Status, CodesLeadToExitCodes) {
+TEST(Status, CodesBecomeExitCodes) {
   const std::pair<int32_t, ExitCode> pairs[] = {
       {CHASSIS_INVALID_ARGUMENT, ExitCode::kConfig}, {CHASSIS_RESOURCE_EXHAUSTED, ExitCode::kOutOfMemory},
       {CHASSIS_ABORTED, ExitCode::kCommunication},   {CHASSIS_UNAVAILABLE, ExitCode::kCommunication},
@@ -48,7 +49,7 @@ TEST(Status, CodesLeadToExitCodes) {
   EXPECT_NO_THROW(throw_if_failed(nullptr, "x"));
 }
 
-TEST(Status, KeepsTheExitCodeOfAHostErrorBehindAPluginsWords) {
+TEST(Status, KeepsTheExitCodeOfAHostErrorThatIsItsCause) {
   chassis_status_t* service = status_of([] { throw Error(ExitCode::kNumeric, "loss is nan"); });
   const HostTable table({0, 1}, nullptr);
   chassis_status_t* status = table.get()->status_new(table.get(), CHASSIS_INTERNAL, str_of("step failed"), service);
@@ -57,7 +58,7 @@ TEST(Status, KeepsTheExitCodeOfAHostErrorBehindAPluginsWords) {
   EXPECT_TEXT(thrown.text, "caused by: loss is nan");
 }
 
-TEST(Status, IsMadeOfEveryException) {
+TEST(Status, IsMadeFromEveryException) {
   chassis_status_t* status = status_of([] { throw std::bad_alloc(); });
   EXPECT_EQ(status_code(status), CHASSIS_RESOURCE_EXHAUSTED);
   status_release(status);
@@ -70,25 +71,24 @@ TEST(Status, IsMadeOfEveryException) {
   status_release(status);
 }
 
-TEST(Status, OneThatTheHostDidNotMakeIsNotRead) {
+TEST(Status, IsNotReadIfTheHostDidNotMakeIt) {
   const auto garbage = reinterpret_cast<chassis_status_t*>(0x1234);
   EXPECT_EQ(status_code(garbage), CHASSIS_UNKNOWN);
   status_release(garbage);
-  EXPECT_TEXT(
-      thrown_by([&] { throw_if_failed(garbage, "plugin 'x' 1.0.0"); }).text,
-      "plugin 'x' 1.0.0 returned 0x1234 as its status, which is none that the host made or was released already");
+  EXPECT_TEXT(thrown_by([&] { throw_if_failed(garbage, "plugin 'x' 1.0.0"); }).text,
+              "plugin 'x' 1.0.0 returned 0x1234 as its status, which the host did not make or has already released");
   chassis_status_t* const released = make_status(CHASSIS_INTERNAL, "m");
   status_release(released);
   status_release(released);
   EXPECT_EQ(thrown_by([&] { throw_if_failed(released, "x"); }).code, ExitCode::kPlugin);
 }
 
-TEST(Status, NeverHasTheCodeOfSuccess) {
+TEST(Status, NeverHasTheCodeOk) {
   for (const int32_t code : {CHASSIS_OK, -1, 99}) {
     chassis_status_t* status = make_status(code, "");
     EXPECT_EQ(status_code(status), CHASSIS_UNKNOWN);
     EXPECT_EQ(status_text(status), fmt::format("no message, status UNKNOWN (its status code={}, which {})", code,
-                                               code == CHASSIS_OK ? "says OK" : "is unknown"));
+                                               code == CHASSIS_OK ? "means OK" : "is unknown"));
     status_release(status);
   }
   EXPECT_EQ(status_code(nullptr), CHASSIS_OK);

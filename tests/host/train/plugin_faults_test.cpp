@@ -43,7 +43,7 @@ TEST_F(PluginFaults, AnExitInACallIsAnErrorOfThePlugin) {
 TEST_F(PluginFaults, AnExitOfAConstructorIsAnErrorOfThePlugin) {
   const Outcome outcome = run("check", {fault("exit when made")});
   EXPECT_EQ(outcome.exit_code, 3) << outcome.output;
-  EXPECT_HAS(outcome.output, "ended by exit(0) inside of plugin 'unruly' 0.1.0 in create");
+  EXPECT_HAS(outcome.output, "ended by exit(0) inside plugin 'unruly' 0.1.0 in create");
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -60,7 +60,7 @@ TEST_F(PluginFaults, ACrashNamesPluginNodePhaseStepAndStack) {
 }
 
 TEST_F(PluginFaults, ABadFunctionPointerAndAnExhaustedStackAreNamed) {
-  for (const auto& [name, words] : {std::pair{"bad call", "SIGSEGV: a bad function pointer was called, to 0x10\n"},
+  for (const auto& [name, words] : {std::pair{"bad call", "SIGSEGV: call through a bad function pointer, to 0x10\n"},
                                     {"overflow", "SIGSEGV: the stack is exhausted (endless recursion"}}) {
     const Outcome outcome = run("train", {fault(name)});
     EXPECT_EQ(outcome.exit_code, 128 + SIGSEGV) << outcome.output;
@@ -96,7 +96,7 @@ TEST_F(PluginFaults, AHandleThatIsNotTheProvidersToGiveIsAnErrorNotACrash) {
 TEST_F(PluginFaults, AFailureSaysInWhichCallWithoutAMessageOrAProperCode) {
   const std::pair<const char*, const char*> faults[] = {
       {"no message", " in forward (unit 1), step 1: no message, status UNAVAILABLE"},
-      {"fails with OK", " in forward (unit 1), step 1: it went wrong (its status code: 0, which says OK)"},
+      {"fails with OK", " in forward (unit 1), step 1: it went wrong (its status code: 0, which means OK)"},
       {"unknown status", " in forward (unit 1), step 1: it went wrong (its status code: 777, which is unknown)"}};
   for (const auto& [name, words] : faults) EXPECT_HAS(run("train", {fault(name)}).output, words);
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# audit_test.sh AUDIT: the post-link audit accepts a plugin of one symbol and refuses each kind of bad one, with gcc and
-# clang, in words.
+# audit_test.sh AUDIT: the post-link audit accepts a correct plugin, and refuses each kind of faulty plugin with a message,
+# with gcc and clang.
 set -euo pipefail
 audit=$1
 scratch=$(mktemp -d)
@@ -12,22 +12,22 @@ note='__attribute__((used, aligned(4), section(".note.chassis"))) static const s
 entry='void* chassis_plugin_entry_v1(void) { return 0; }'
 tests=0
 
-# expect WORDS TIER SOURCE COMPILER FLAGS…: the audit says WORDS of the library, or nothing, and leaves it where it is
-# unless it is told to delete what fails.
+# expect WORDS TIER SOURCE COMPILER FLAGS…: the audit prints WORDS about the library, or nothing if WORDS is empty. It deletes
+# a refused library only with --delete.
 expect() {
-  local words=$1 tier=$2 source=$3 said
+  local words=$1 tier=$2 source=$3 output
   shift 3
   echo "$source" > plugin.c
   "$@" -shared -fPIC -w -o plugin.so plugin.c
-  said=$(sh "$audit" "$PWD/plugin.so" "$tier" 2>&1 || true)
+  output=$(sh "$audit" "$PWD/plugin.so" "$tier" 2>&1 || true)
   tests=$((tests + 1))
-  [[ -n $words && $said == *"$words"* || -z $words && -z $said ]] || {
-    echo "'$*' on: $source" $'\n'"said: '$said'"$'\n'"expected: '$words'"
+  [[ -n $words && $output == *"$words"* || -z $words && -z $output ]] || {
+    echo "'$*' on: $source" $'\n'"output: '$output'"$'\n'"expected: '$words'"
     exit 1
   }
-  [ -e plugin.so ] || { echo "the audit deleted a library by itself"; exit 1; }
+  [ -e plugin.so ] || { echo "the audit deleted a library without --delete"; exit 1; }
   sh "$audit" --delete "$PWD/plugin.so" "$tier" > /dev/null 2>&1 || true
-  [ -z "$words" ] || [ ! -e plugin.so ] || { echo "a refused plugin was left in place"; exit 1; }
+  [ -z "$words" ] || [ ! -e plugin.so ] || { echo "the audit did not delete a refused plugin"; exit 1; }
 }
 
 echo 'void at_stub(void) {}' > torch.c
@@ -55,7 +55,7 @@ for compiler in gcc clang; do
   expect 'has the relative entry [lib]' T0 "$note $entry" $compiler "${script[@]}" -Wl,-rpath,/opt:lib
   expect '' T0 "$note $entry" $compiler "${script[@]}" -Wl,-rpath,/opt:'$ORIGIN/../lib'
 done
-# Rust: the compiler adds a flag of its own to the section, and advice is in words of Rust.
+# Rust: the compiler adds a flag to the section, and the advice is for Rust.
 cat > rustc.s <<'S'
   .section .note.chassis,"aR",@note
   .long 8, 6, 1
@@ -65,7 +65,7 @@ cat > rustc.s <<'S'
   .section .note.GNU-stack,"",@progbits
 S
 expect '' T0 "$entry" gcc "${script[@]}" rustc.s
-grep -q ' NOTE .* A[RIo] ' <(gcc -shared -fPIC -o flags.so rustc.s && readelf -S -W flags.so) || { echo "the linker dropped the flag that this is about"; exit 1; }
+grep -q ' NOTE .* A[RIo] ' <(gcc -shared -fPIC -o flags.so rustc.s && readelf -S -W flags.so) || { echo "the linker dropped the section flag that this case needs"; exit 1; }
 expect 'pub extern "C" function of that name' T0 "$entry void other(void) {}" gcc rustc.s
 sed -i '/note.chassis/,/Chassis/d' rustc.s
 expect '#[link_section = ".note.chassis"]' T0 "$entry" gcc "${script[@]}" rustc.s

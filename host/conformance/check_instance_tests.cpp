@@ -1,34 +1,27 @@
-// The tests of `plugins check`, each run in a process of its own.
-#include <dirent.h>
-#include <dlfcn.h>
+// The tests of `plugins check` that create instances: life/*, negotiation/*, options/* and numerics/*.
 #include <fmt/core.h>
-#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
-#include <filesystem>
 #include <fstream>
 
 #include "chassis/service/dispatch.h"
 #include "chassis/service/log.h"
 #include "chassis/service/memory.h"
 #include "chassis/service/metrics.h"
+#include "chassis/service/options.h"
 #include "chassis/service/rng.h"
 #include "chassis/service/task.h"
 #include "chassis/service/tensor.h"
-#include "host/base/file.hpp"
 #include "host/base/json.hpp"
-#include "host/config/schema.hpp"
 #include "host/conformance/check_bench.hpp"
 #include "host/conformance/growth.hpp"
 #include "host/plugin/option_schema.hpp"
 #include "host/plugin/sized.hpp"
 
-namespace chassis {
+namespace chassis::check {
 namespace {
 
 constexpr int kNumRepeats = 1000;
@@ -39,14 +32,7 @@ constexpr std::array<std::string_view, 8> kServices = {CHASSIS_LOG_ID,    CHASSI
                                                        CHASSIS_MEMORY_ID, CHASSIS_RNG_ID,     CHASSIS_METRICS_ID,
                                                        CHASSIS_TASK_ID,   CHASSIS_DISPATCH_ID};
 
-using check::Bench;
-using check::PoisonedHost;
-using check::Skip;
-using check::WithoutService;
-
-Error failed(std::string text) { return plugin_error(std::move(text)); }
-
-void run_life(Instance& instance) {
+void run_life_cycle(Instance& instance) {
   instance.prepare();
   instance.activate();
   instance.quiesce(std::chrono::nanoseconds(kQuiesceDeadlineNs));
@@ -55,17 +41,9 @@ void run_life(Instance& instance) {
 
 void expect_no_tensors(const Instance& instance) {
   if (const int64_t live = instance.live_tensors(); live != 0) {
-    throw failed(fmt::format("{} holds {} tensors at the end of its life, expected 0", instance.who(), live));
+    throw plugin_error(
+        fmt::format("{} holds {} tensors at the end of its life cycle, expected 0", instance.who(), live));
   }
-}
-
-size_t num_entries(const char* folder) {
-  size_t count = 0;
-  DIR* directory = ::opendir(folder);
-  if (directory == nullptr) throw Skip{fmt::format("{} can not be read", folder)};
-  while (const dirent* entry = ::readdir(directory)) count += entry->d_name[0] != '.';
-  ::closedir(directory);
-  return count;
 }
 
 int64_t resident_bytes() {
@@ -75,142 +53,10 @@ int64_t resident_bytes() {
   return resident * ::sysconf(_SC_PAGESIZE);
 }
 
-std::vector<ElfSymbol> symbols_of(const std::string& path) {
-  const std::string bytes = read_file(path);
-  return read_elf_symbols(elf_source(bytes), path);
-}
+// negotiation: hosts that differ from this one.
 
-// static: nothing of the file runs.
-
-void static_manifest(Bench& bench) {
-  const PluginFile file = bench.file();
-  check_permissions(file.path);
-  for (const MemberName& member : file.manifest.members)
-    if (const std::string reason = unusable_reason(file, member); !reason.empty())
-      throw failed(fmt::format("{} can be chosen nowhere: {}", member.text(), reason));
-}
-
-void static_exports(Bench& bench) {
-  std::vector<std::string> exported;
-  for (const ElfSymbol& symbol : symbols_of(bench.path)) {
-    if (symbol.defined) exported.push_back(symbol.name);
-  }
-  if (exported != std::vector<std::string>{CHASSIS_ENTRY_SYMBOL}) {
-    if (exported.size() > 10) exported.resize(10);
-    throw failed(fmt::format("exports [{}], expected exactly {}", fmt::join(exported, ", "), CHASSIS_ENTRY_SYMBOL));
-  }
-}
-
-void static_unique(Bench& bench) {
-  for (const ElfSymbol& symbol : symbols_of(bench.path)) {
-    if (symbol.unique) {
-      throw failed(
-          fmt::format("has the unique symbol {}, which versions in one process would share; compile with "
-                      "-fno-gnu-unique",
-                      symbol.name));
-    }
-  }
-}
-
-void static_tier(Bench& bench) {
-  const Manifest manifest = bench.file().manifest;
-  for (const ElfSymbol& symbol : symbols_of(bench.path)) {
-    if (symbol.defined) continue;
-    const bool is_shim = symbol.name.starts_with("aoti_torch_") || symbol.name.starts_with("torch_");
-    bool is_cpp = false;
-    for (const std::string_view space : {"2at", "3c10", "5torch", "6caffe2"}) {
-      for (const std::string_view prefix : {"_Z", "_ZN", "_ZNK", "_ZTI", "_ZTIN", "_ZTV", "_ZTVN", "_ZTS", "_ZTSN"}) {
-        is_cpp = is_cpp || symbol.name.starts_with(std::string(prefix) + std::string(space));
-      }
-    }
-    if ((is_shim && manifest.tier == Tier::kT0) || (is_cpp && manifest.tier != Tier::kT2)) {
-      throw failed(fmt::format("declares tier {} but uses {}", tier_text(manifest.tier), symbol.name));
-    }
-  }
-}
-
-// load
-
-// A table in which members of the kind are chosen and that has this key of its own; empty if there is none.
-std::string table_with_key(std::string_view kind, std::string_view key) {
-  for (const TableSpec& table : host_schema().tables)
-    if (table.slot == SlotForm::kOne && table.kind == kind && table.find(key) != nullptr) return table.name;
-  return "";
-}
-
-void load_entry(Bench& bench) { bench.load(); }
-
-void load_options(Bench& bench) {
-  const auto library = bench.load();
-  for (const MemberName& member : library->manifest().members)
-    for (const OptionSpec& spec : bench.specs(*library, member))
-      if (const std::string table = table_with_key(member.kind, spec.name); !table.empty())
-        throw failed(
-            fmt::format("{} has an option '{}', which is a key of the host in [{}]", member.text(), spec.name, table));
-}
-
-void load_side_effects(Bench& bench) {
-  const PluginFile file = bench.file();
-  check_plugin_file(file, LoadPolicy(), bench.services);
-  const size_t threads = num_entries("/proc/self/task"), files = num_entries("/proc/self/fd");
-  const PluginLibrary library = PluginLibrary::load(file, LoadPolicy());
-  const size_t threads_after = num_entries("/proc/self/task"), files_after = num_entries("/proc/self/fd");
-  if (threads_after != threads) {
-    throw failed(fmt::format("loading it started threads: {} before, {} after", threads, threads_after));
-  }
-  if (files_after != files) {
-    throw failed(fmt::format("loading it opened files: {} before, {} after", files, files_after));
-  }
-}
-
-void load_twice(Bench& bench) {
-  const auto library = bench.load();
-  const HostTable host(library->negotiated(), nullptr);
-  const chassis_factory_t again = enter_plugin(library->entry(), host.get(), library->manifest());
-  read_members(again, library->manifest());
-  // The same file at another place is a second mapping with a life of its own.
-  const PluginFile file = bench.file();
-  std::string folder = std::filesystem::temp_directory_path() / "chassis-check-XXXXXX";
-  if (::mkdtemp(folder.data()) == nullptr) throw Skip{"no temporary folder"};
-  try {
-    const std::string copy = folder + "/other.so";
-    std::filesystem::copy_file(bench.path, copy);
-    void* handle = ::dlopen(copy.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (handle == nullptr) throw failed(fmt::format("a second copy can not be loaded: {}", ::dlerror()));
-    const auto entry = reinterpret_cast<PluginEntry>(::dlsym(handle, CHASSIS_ENTRY_SYMBOL));
-    read_members(enter_plugin(entry, host.get(), library->manifest()), library->manifest());
-  } catch (...) {
-    std::filesystem::remove_all(folder);
-    throw;
-  }
-  std::filesystem::remove_all(folder);
-}
-
-void load_unknown_id(Bench& bench) {
-  const auto library = bench.load();
-  const MemberName member = library->manifest().members.front();
-  for (const MemberName& wrong : {MemberName{member.kind, member.id + "x"}, MemberName{"no_such_kind", member.id}}) {
-    InstanceContext context = bench.context(*library, member);
-    const auto services = bench.services.attach(context);
-    const HostTable host(library->negotiated(), services.get());
-    chassis_instance_t untouched{};
-    chassis_instance_t* instance = &untouched;
-    const PluginCall call(call_site(library->manifest().who()), "create");
-    chassis_status_t* status = library->factory().create(host.get(), str_of(wrong.kind), str_of(wrong.id), &instance);
-    const bool refused = status != nullptr;
-    status_release(status);
-    if (!refused) {
-      if (instance != nullptr && instance != &untouched) instance->destroy(instance);
-      throw failed(fmt::format("creates {}, which is none of its members", wrong.text()));
-    }
-    if (instance != &untouched) throw failed(fmt::format("refuses {} but changes *out", wrong.text()));
-  }
-}
-
-// negotiation: other hosts than this one.
-
-// Creates, runs and destroys every member against a host table of another size and minor.
-void live_with(Bench& bench, AbiVersion negotiated, uint32_t struct_size) {
+// Creates every member with a host table of the given size and minor, and runs its life cycle.
+void run_with_host_table(Bench& bench, AbiVersion negotiated, uint32_t struct_size) {
   const auto library = bench.load();
   const PoisonedHost entry_host(negotiated, nullptr, struct_size);
   const chassis_factory_t factory = enter_plugin(library->entry(), entry_host.get(), library->manifest());
@@ -227,7 +73,7 @@ void live_with(Bench& bench, AbiVersion negotiated, uint32_t struct_size) {
       const PluginCall call(site, "create");
       throw_if_failed(factory.create(host.get(), str_of(member.kind), str_of(member.id), &instance), who);
     }
-    if (instance == nullptr) throw failed(who + ": create returned no instance and no error");
+    if (instance == nullptr) throw plugin_error(who + ": create returned no instance and no error");
     const chassis_instance_t hooks = read_struct(instance, who + ": the instance that create returned");
     const auto with_phase = [&](const char* phase) { return CalledInstance(site, phase, instance); };
     if (hooks.prepare != nullptr) throw_if_failed(hooks.prepare(with_phase("prepare")), who);
@@ -238,15 +84,17 @@ void live_with(Bench& bench, AbiVersion negotiated, uint32_t struct_size) {
   });
 }
 
-void negotiation_poison(Bench& bench) { live_with(bench, bench.load()->negotiated(), sizeof(chassis_host_t)); }
+void negotiation_poison(Bench& bench) {
+  run_with_host_table(bench, bench.load()->negotiated(), sizeof(chassis_host_t));
+}
 
 void negotiation_newer_host(Bench& bench) {
   const PluginFile file = bench.file();
   HostAbi newer;
   newer.version.minor += 1;
   check_abi(file, newer);
-  live_with(bench, {file.manifest.abi.major, std::min(newer.version.minor, file.manifest.abi.minor)},
-            sizeof(chassis_host_t) + 128);
+  run_with_host_table(bench, {file.manifest.abi.major, std::min(newer.version.minor, file.manifest.abi.minor)},
+                      sizeof(chassis_host_t) + 128);
 }
 
 void negotiation_older_host(Bench& bench) {
@@ -260,8 +108,8 @@ void negotiation_older_host(Bench& bench) {
     if (file.manifest.abi_min_host.minor > older.version.minor) return;  // refused, as its manifest asks
     throw;
   }
-  live_with(bench, {older.version.major, std::min(older.version.minor, file.manifest.abi.minor)},
-            sizeof(chassis_host_t));
+  run_with_host_table(bench, {older.version.major, std::min(older.version.minor, file.manifest.abi.minor)},
+                      sizeof(chassis_host_t));
 }
 
 bool is_required(const Manifest& manifest, std::string_view service) {
@@ -269,13 +117,14 @@ bool is_required(const Manifest& manifest, std::string_view service) {
          manifest.required_services.end();
 }
 
-// Creates every member without one service: it may refuse in words, not crash.
-void live_without(Bench& bench, const std::shared_ptr<const PluginLibrary>& library, const std::string& service) {
+// Creates every member without one service. It may refuse with a message, but not crash.
+void run_without_service(Bench& bench, const std::shared_ptr<const PluginLibrary>& library,
+                         const std::string& service) {
   WithoutService without(bench.services, service);
   for (const MemberName& member : library->manifest().members) {
     try {
       Instance instance(library, bench.context(*library, member), without);
-      run_life(instance);
+      run_life_cycle(instance);
     } catch (const Error& error) {
       if (error.message().find("exception") != std::string::npos) throw;
     }
@@ -285,7 +134,7 @@ void live_without(Bench& bench, const std::shared_ptr<const PluginLibrary>& libr
 void negotiation_optional_services(Bench& bench) {
   const auto library = bench.load();
   for (const std::string_view service : kServices) {
-    if (!is_required(library->manifest(), service)) live_without(bench, library, std::string(service));
+    if (!is_required(library->manifest(), service)) run_without_service(bench, library, std::string(service));
   }
 }
 
@@ -297,11 +146,11 @@ void negotiation_required_services(Bench& bench) {
     const WithoutService without(bench.services, service);
     try {
       check_services(file, without);
-      throw failed(fmt::format("was not refused by a host without {}", service));
+      throw plugin_error(fmt::format("was not refused by a host without {}", service));
     } catch (const Error& refusal) {
       if (refusal.message().find(service) == std::string::npos) throw;
     }
-    live_without(bench, library, service);
+    run_without_service(bench, library, service);
   }
 }
 
@@ -309,7 +158,7 @@ void negotiation_required_services(Bench& bench) {
 
 void life_cycle(Bench& bench) {
   bench.each(bench.load(), [](const MemberName&, std::unique_ptr<Instance> instance) {
-    run_life(*instance);
+    run_life_cycle(*instance);
     expect_no_tensors(*instance);
   });
 }
@@ -343,7 +192,8 @@ void life_illegal_order(Bench& bench) {
           refused = error.code() == ExitCode::kInternal && instance->state() == before;
         }
         if (!refused)
-          throw failed(fmt::format("{} was let through when {}", actions[i].first, instance_state_text(before)));
+          throw plugin_error(
+              fmt::format("{} was accepted when the instance was {}", actions[i].first, instance_state_text(before)));
       }
       if (next < actions.size()) actions[next].second();
     }
@@ -356,7 +206,7 @@ void life_thousand(Bench& bench) {
     first.reset();
     const auto once = [&] {
       const auto instance = bench.make(library, member);
-      run_life(*instance);
+      run_life_cycle(*instance);
       expect_no_tensors(*instance);
     };
     for (int i = 0; i < kNumRepeats / 10; ++i) once();
@@ -364,17 +214,18 @@ void life_thousand(Bench& bench) {
     const size_t threads = num_entries("/proc/self/task"), files = num_entries("/proc/self/fd");
     for (int i = 0; i < kNumRepeats; ++i) once();
     if (const int64_t growth = heap_bytes() - heap; growth > kMaxHeapGrowthBytes) {
-      throw failed(fmt::format("{}: {} lives left {} bytes of malloc in use, about {} each; at most {} are allowed",
-                               member.text(), kNumRepeats, growth, growth / kNumRepeats, kMaxHeapGrowthBytes));
+      throw plugin_error(
+          fmt::format("{}: {} life cycles left {} bytes of malloc in use, about {} each; at most {} are allowed",
+                      member.text(), kNumRepeats, growth, growth / kNumRepeats, kMaxHeapGrowthBytes));
     }
     if (const int64_t growth = resident_bytes() - bytes; growth > kMaxGrowthBytes) {
-      throw failed(fmt::format("{}: {} lives took {} bytes of memory, at most {} are allowed", member.text(),
-                               kNumRepeats, growth, kMaxGrowthBytes));
+      throw plugin_error(fmt::format("{}: {} life cycles took {} bytes of memory, at most {} are allowed",
+                                     member.text(), kNumRepeats, growth, kMaxGrowthBytes));
     }
     const size_t threads_after = num_entries("/proc/self/task"), files_after = num_entries("/proc/self/fd");
     if (threads_after > threads || files_after > files) {
-      throw failed(fmt::format("{}: {} lives left {} threads and {} files", member.text(), kNumRepeats,
-                               threads_after - threads, files_after - files));
+      throw plugin_error(fmt::format("{}: {} life cycles left {} threads and {} files", member.text(), kNumRepeats,
+                                     threads_after - threads, files_after - files));
     }
   });
 }
@@ -382,15 +233,15 @@ void life_thousand(Bench& bench) {
 void life_two_instances(Bench& bench) {
   const auto library = bench.load();
   bench.each(library, [&](const MemberName& member, std::unique_ptr<Instance> first) {
-    for (const bool first_goes_first : {true, false}) {
+    for (const bool in_order : {true, false}) {
       auto a = first ? std::move(first) : bench.make(library, member);
       auto b = bench.make(library, member);
       a->prepare();
       b->prepare();
       a->activate();
       b->activate();
-      auto& early = first_goes_first ? a : b;
-      auto& late = first_goes_first ? b : a;
+      auto& early = in_order ? a : b;
+      auto& late = in_order ? b : a;
       early->quiesce();
       early->deactivate();
       early.reset();
@@ -419,7 +270,7 @@ void expect_refused(const OptionSpec& spec, const Json& value, const std::string
   } catch (const Error&) {
     return;
   }
-  throw failed(fmt::format("{}: option '{}' was allowed to be {}", who, spec.name, value.dump()));
+  throw plugin_error(fmt::format("{}: option '{}' accepts the invalid value {}", who, spec.name, value.dump()));
 }
 
 void options_refusals(Bench& bench) {
@@ -471,16 +322,7 @@ void numerics(Bench& bench) {
   bench.note = reasons;
 }
 
-constexpr check::Test kTests[] = {
-    {"static/manifest", "", static_manifest},
-    {"static/exports", "", static_exports},
-    {"static/unique", "", static_unique},
-    {"static/tier", "", static_tier},
-    {"load/entry", "", load_entry},
-    {"load/options", "load/entry", load_options},
-    {"load/side-effects", "load/entry", load_side_effects},
-    {"load/twice", "load/entry", load_twice},
-    {"load/unknown-id", "load/options", load_unknown_id},
+constexpr Test kTests[] = {
     {"life/cycle", "load/options", life_cycle},
     {"life/early-end", "life/cycle", life_early_end},
     {"life/illegal-order", "life/cycle", life_illegal_order},
@@ -494,12 +336,12 @@ constexpr check::Test kTests[] = {
     {"options/defaults", "load/options", options_defaults},
     {"options/refusals", "load/options", options_refusals},
     {"numerics/reference", "life/cycle", numerics},
-    {"numerics/guard-behind", "numerics/reference", numerics, check::Guard::kBehind},
-    {"numerics/guard-before", "numerics/reference", numerics, check::Guard::kBefore},
+    {"numerics/guard-behind", "numerics/reference", numerics, Guard::kBehind},
+    {"numerics/guard-before", "numerics/reference", numerics, Guard::kBefore},
 };
 
 }  // namespace
 
-std::span<const check::Test> check::tests() { return kTests; }
+std::span<const Test> instance_tests() { return kTests; }
 
-}  // namespace chassis
+}  // namespace chassis::check
