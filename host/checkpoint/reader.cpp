@@ -1,4 +1,5 @@
-// Opens a directory, and compares it with its manifest and with a model. reader_load.cpp reads the tensors.
+// Opens a directory: compares it with its manifest, proves that the boxes cover each tensor, and checks what fits a
+// model. reader_load.cpp reads the tensors.
 #include "host/checkpoint/reader.hpp"
 
 #include <fmt/core.h>
@@ -20,7 +21,7 @@ std::string shown(Dtype dtype, const Shape& shape) { return std::string(dtype_na
 
 constexpr size_t kReadBytes = 256 << 10;  // of a header, at a time
 
-// One sort of misfit, with the first few spelled out.
+// Appends the number of `lines` and the first few of them.
 void add_list(std::string& message, const char* what, const std::vector<std::string>& lines, size_t max_listed) {
   if (lines.empty()) return;
   message += "\n  " + std::to_string(lines.size()) + " " + what + ":";
@@ -50,7 +51,7 @@ CheckpointReader::CheckpointReader(const std::string& path, const FormatPlugin& 
   } catch (const Error& error) {
     directory_->throw_if_unreadable();
     if (error.code() != ExitCode::kStorage) throw;
-    differs(error.message());
+    throw_mismatch(error.message());
   }
   compare_boxes();
 }
@@ -90,13 +91,14 @@ void CheckpointReader::index_tensors() {
   }
 }
 
-void CheckpointReader::differs(const std::string& what) const {
-  DamagedCheckpoint error("'" + path() + "' is not what its " + kManifestName + " says: " + what);
-  error.hint("it is damaged, or was changed by hand; use another checkpoint");
+void CheckpointReader::throw_mismatch(const std::string& what) const {
+  DamagedCheckpoint error("'" + path() + "' does not match its " + kManifestName + ": " + what);
+  error.hint("it is damaged, or was edited; use another checkpoint");
   throw error;
 }
 
-// The checksums of a file and of its tensors leave one for what lies around these, its header above all.
+// Reads the bytes around the tensors, which are mostly the header, and takes the checksums of the tensors from the
+// manifest: together they give the checksum of the file.
 void CheckpointReader::compare_files() {
   const std::vector<std::vector<CheckpointManifest::Extent>> extents = manifest_->extents();
   std::vector<bool> has_tensors(manifest_->files.size());
@@ -106,11 +108,11 @@ void CheckpointReader::compare_files() {
     if (!has_tensors[i]) continue;
     const auto& file = manifest_->files[i];
     const int64_t found = directory_->find_file(file.path);
-    if (found < 0) differs("'" + file.path + "' is missing");
+    if (found < 0) throw_mismatch("'" + file.path + "' is missing");
     const uint64_t num_bytes = directory_->files()[static_cast<size_t>(found)].num_bytes;
     if (num_bytes != file.num_bytes)
-      differs("'" + file.path + "' has " + std::to_string(num_bytes) + " bytes, expected " +
-              std::to_string(file.num_bytes));
+      throw_mismatch("'" + file.path + "' has " + std::to_string(num_bytes) + " bytes, expected " +
+                     std::to_string(file.num_bytes));
     const File& opened = directory_->open(static_cast<size_t>(found));
     uint32_t crc = 0;
     for (const auto& extent : extents[i]) {
@@ -125,8 +127,8 @@ void CheckpointReader::compare_files() {
       }
     }
     if (crc != file.crc32c)
-      differs(fmt::format("'{}' is damaged in its header: its CRC32C is {:08x}, expected {:08x}", file.path, crc,
-                          file.crc32c));
+      throw_mismatch(fmt::format("'{}' is damaged in its header: its CRC32C is {:08x}, expected {:08x}", file.path, crc,
+                                 file.crc32c));
   }
 }
 
@@ -135,30 +137,31 @@ void CheckpointReader::compare_boxes() {
   for (const auto& entry : manifest_->boxes) {
     const std::string& file = manifest_->files[entry.place.file].path;
     if (!by_place.emplace(std::pair(file, entry.box.name), &entry).second)
-      differs("'" + file + "' has tensor '" + entry.box.name + "' twice");
+      throw_mismatch("'" + file + "' has tensor '" + entry.box.name + "' twice");
   }
   for (const auto& found : scan_.boxes) {
     const std::string& file = directory_->files()[found.place.file].path;
     const auto it = by_place.find({file, found.box.name});
-    if (it == by_place.end()) differs("'" + file + "' has the tensor '" + found.box.name + "', which is not listed");
+    if (it == by_place.end())
+      throw_mismatch("'" + file + "' has the tensor '" + found.box.name + "', which is not listed");
     const auto& entry = *it->second;
     if (entry.box.dtype != found.box.dtype || entry.box.global_shape != found.box.global_shape ||
         entry.box.box != found.box.box || entry.place.offset != found.place.offset) {
-      differs("tensor '" + found.box.name + "' is " + shown(found.box.dtype, found.box.global_shape) + " " +
-              text(found.box.box) + " at byte " + std::to_string(found.place.offset) + " of '" + file + "', expected " +
-              shown(entry.box.dtype, entry.box.global_shape) + " " + text(entry.box.box) + " at " +
-              std::to_string(entry.place.offset));
+      throw_mismatch("tensor '" + found.box.name + "' is " + shown(found.box.dtype, found.box.global_shape) + " " +
+                     text(found.box.box) + " at byte " + std::to_string(found.place.offset) + " of '" + file +
+                     "', expected " + shown(entry.box.dtype, entry.box.global_shape) + " " + text(entry.box.box) +
+                     " at " + std::to_string(entry.place.offset));
     }
     manifest_crc_.push_back(entry.crc32c);
   }
   if (scan_.boxes.size() != manifest_->boxes.size()) {
-    differs("it has " + std::to_string(scan_.boxes.size()) + " tensors or parts of them, expected " +
-            std::to_string(manifest_->boxes.size()));
+    throw_mismatch("it has " + std::to_string(scan_.boxes.size()) + " tensors or parts of them, expected " +
+                   std::to_string(manifest_->boxes.size()));
   }
 }
 
 void CheckpointReader::prove_boxes() const {
-  std::map<int, int> shards;  // as found → dense
+  std::map<int, int> shards;  // rank found → index from 0
   for (const auto& found : scan_.boxes) shards.emplace(found.box.rank, 0);
   int num_shards = 0;
   for (auto& [rank, index] : shards) index = num_shards++;
@@ -178,7 +181,7 @@ void CheckpointReader::prove_boxes() const {
   }
   if (!has_parts) return;
   const std::vector<CoverFault> faults = cover.faults(1);
-  if (!faults.empty()) throw storage_error("'" + path() + "' does not hold whole tensors: " + faults.front().message);
+  if (!faults.empty()) throw storage_error("'" + path() + "' has incomplete tensors: " + faults.front().message);
 }
 
 void CheckpointReader::check(std::span<const LoadTensor> tensors, const LoadOptions& options) const {
@@ -187,7 +190,7 @@ void CheckpointReader::check(std::span<const LoadTensor> tensors, const LoadOpti
   const auto check_part = [&](const Descriptor& descriptor, const DiskPart& part) {
     const bool is_new = wanted.insert(part.disk_name).second;
     CHASSIS_CHECK(is_new || part.box.sizes() != part.disk_shape,
-                  "two tensors are to be loaded from '" + part.disk_name + "'");
+                  "two tensors would be loaded from '" + part.disk_name + "'");
     const DiskTensor* found = find(part.disk_name);
     if (!descriptor.tie.empty() || !is_new) return;
     if (found == nullptr) {
@@ -213,7 +216,7 @@ void CheckpointReader::check(std::span<const LoadTensor> tensors, const LoadOpti
   if (missing.empty() && misshaped.empty() && unexpected.empty()) return;
   std::string message = "'" + path() + "' does not fit the model:";
   add_list(message, "missing", missing, options.max_listed);
-  add_list(message, "of another shape or type", misshaped, options.max_listed);
+  add_list(message, "with another shape or type", misshaped, options.max_listed);
   add_list(message, "unexpected", unexpected, options.max_listed);
   throw storage_error(message);
 }

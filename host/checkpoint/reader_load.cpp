@@ -27,15 +27,15 @@ constexpr size_t kReadBytes = 256 << 10;  // at a time: fits into the core's cac
   throw error;
 }
 
-// What ranks tell each other.
+// Plain values as bytes, for messages between ranks.
 template <class Plain>
 std::string bytes_of(const Plain& value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 template <class Plain>
-Plain taken(std::string_view& bytes) {
+Plain take(std::string_view& bytes) {
   Plain value;
-  CHASSIS_CHECK(bytes.size() >= sizeof value, "what a rank says of its checksums is cut off");
+  CHASSIS_CHECK(bytes.size() >= sizeof value, "a message with checksums of another rank is too short");
   std::memcpy(&value, bytes.data(), sizeof value);
   bytes.remove_prefix(sizeof value);
   return value;
@@ -43,8 +43,8 @@ Plain taken(std::string_view& bytes) {
 
 }  // namespace
 
-// A part that is there.
-struct CheckpointReader::Wanted {
+// A part of a tensor that is on disk.
+struct CheckpointReader::PartToLoad {
   const LoadTensor* tensor;
   DiskPart part;
   const DiskTensor* from;
@@ -57,16 +57,16 @@ LoadResult CheckpointReader::load(std::span<const LoadTensor> tensors, const Mes
                                   const LocalTensors& local, const LoadOptions& options) {
   check(tensors, options);
   LoadResult result;
-  std::vector<Wanted> order;
+  std::vector<PartToLoad> order;
   uint64_t done_bytes = 0, total_bytes = 0;
   for (const LoadTensor& tensor : tensors) {
-    std::vector<Wanted> wanted;
+    std::vector<PartToLoad> wanted;
     for (DiskPart& part : tensor.all_parts()) {
       const DiskTensor* from = find(part.disk_name);
       wanted.push_back({&tensor, std::move(part), from, wanted.empty()});
     }
     const bool is_there =
-        std::all_of(wanted.begin(), wanted.end(), [](const Wanted& part) { return part.from != nullptr; });
+        std::all_of(wanted.begin(), wanted.end(), [](const PartToLoad& part) { return part.from != nullptr; });
     if (!tensor.descriptor.tie.empty()) {
       if (is_there) {
         counted_warning("tied-copy", "'" + wanted.front().from->name + "' is stored, but tied to '" +
@@ -78,19 +78,19 @@ LoadResult CheckpointReader::load(std::span<const LoadTensor> tensors, const Mes
       result.absent.push_back(tensor.descriptor.fqn);
       continue;
     }
-    for (Wanted& part : wanted) {
+    for (PartToLoad& part : wanted) {
       total_bytes += part.num_bytes();
       order.push_back(std::move(part));
     }
   }
-  // As they lie in the files: the system reads ahead.
+  // In the order of the files, so that the system can read ahead.
   const auto place = [&](const DiskTensor& found) {
     const DiskPlace& first = scan_.boxes[found.boxes.front()].place;
     return std::pair(first.file, first.offset);
   };
   std::stable_sort(order.begin(), order.end(),
-                   [&](const Wanted& a, const Wanted& b) { return place(*a.from) < place(*b.from); });
-  for (const Wanted& wanted : order) {
+                   [&](const PartToLoad& a, const PartToLoad& b) { return place(*a.from) < place(*b.from); });
+  for (const PartToLoad& wanted : order) {
     load_part(wanted, mesh, buckets, local, options, result);
     done_bytes += wanted.num_bytes();
     if (options.progress) options.progress(done_bytes, total_bytes);
@@ -98,7 +98,7 @@ LoadResult CheckpointReader::load(std::span<const LoadTensor> tensors, const Mes
   return result;
 }
 
-void CheckpointReader::load_part(const Wanted& wanted, const MeshShape& mesh, const BucketPair& buckets,
+void CheckpointReader::load_part(const PartToLoad& wanted, const MeshShape& mesh, const BucketPair& buckets,
                                  const LocalTensors& local, const LoadOptions& options, LoadResult& result) {
   const Layout layout(wanted.tensor->descriptor, mesh);
   if (!layout.holds(options.rank)) return;
@@ -181,7 +181,7 @@ ReadBytes CheckpointReader::verify_parts(const LoadResult& result, World& world)
   }
   outcome = world.exchange(occasion + ": outcome", outcome)[0];
   std::string_view text = outcome;
-  const auto total = taken<ReadBytes>(text);
+  const auto total = take<ReadBytes>(text);
   if (!text.empty()) throw_damage(std::string(text));
   return total;
 }
@@ -189,12 +189,12 @@ ReadBytes CheckpointReader::verify_parts(const LoadResult& result, World& world)
 std::string CheckpointReader::damage_of_parts(const std::vector<std::string>& all, ReadBytes& total) const {
   std::map<uint32_t, PartRead> boxes;
   for (std::string_view text : all) {
-    const auto read = taken<ReadBytes>(text);
+    const auto read = take<ReadBytes>(text);
     total.num_bytes += read.num_bytes;
     total.num_verified += read.num_verified;
     while (!text.empty()) {
-      const auto part = taken<PartRead>(text);
-      CHASSIS_CHECK(part.box < manifest_crc_.size(), "ranks have found other boxes in '" + path() + "'");
+      const auto part = take<PartRead>(text);
+      CHASSIS_CHECK(part.box < manifest_crc_.size(), "ranks found different boxes in '" + path() + "'");
       boxes[part.box].remainder ^= part.remainder;
       boxes[part.box].num_bytes += part.num_bytes;
     }
