@@ -1,4 +1,4 @@
-// The memory of a save or a load: two buckets, reserved when the run starts, so that saving never allocates.
+// The memory of a save or a load: two buckets, allocated when the run starts, so that saving allocates nothing.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ class BucketPair {
  public:
   static constexpr uint64_t kMinBytes = 4096;
 
-  // Rounded up to pages; touched, so that it is really there.
+  // Rounds up to whole pages, and writes to each so that the memory is resident.
   explicit BucketPair(uint64_t bucket_bytes);
   ~BucketPair();
   BucketPair(const BucketPair&) = delete;

@@ -1,3 +1,4 @@
+// Listing, choosing, locking and pruning the checkpoints of a directory.
 #include "host/checkpoint/checkpoint_root.hpp"
 
 #include <fcntl.h>
@@ -37,10 +38,10 @@ bool is_step_name(std::string_view name) { return name.starts_with(kStep) && is_
 
 // "step-000500.damaged", "step-000500.replaced-2"
 bool is_set_aside_name(std::string_view name) {
-  for (const std::string_view end : {kDamagedEnd, kReplacedEnd}) {
-    const size_t at = name.find(end);
+  for (const std::string_view suffix : {kDamagedSuffix, kReplacedSuffix}) {
+    const size_t at = name.find(suffix);
     if (at == 0 || at == name.npos) continue;
-    const std::string_view rest = name.substr(at + end.size());
+    const std::string_view rest = name.substr(at + suffix.size());
     if (rest.empty() || (rest.front() == '-' && is_digits(rest.substr(1)))) return true;
   }
   return false;
@@ -63,9 +64,9 @@ void describe_contents(CheckpointInfo& info) {
   if (kind == PathKind::kAbsent) {
     std::error_code error;
     const std::string target = fs::read_symlink(info.path, error).string();
-    throw storage_error("it is a link to '" + printable(target) + "', which is not there");
+    throw storage_error("it is a link to '" + printable(target) + "', which does not exist");
   }
-  if (kind != PathKind::kDirectory) throw DamagedCheckpoint("it is no directory");
+  if (kind != PathKind::kDirectory) throw DamagedCheckpoint("it is not a directory");
   SourceDirectory directory(info.path);
   if (directory.find_file(kManifestName) < 0) throw DamagedCheckpoint(std::string("it has no ") + kManifestName);
   const CheckpointManifest manifest = CheckpointManifest::read(directory);
@@ -95,12 +96,12 @@ CheckpointInfo describe(const std::string& root, const DirectoryEntry& entry) {
   return info;
 }
 
-// A folder of another name is a checkpoint if it has a manifest.
+// A folder that is not named as a step is a checkpoint if it has a manifest.
 bool has_manifest(const std::string& path) {
   try {
     return link_kind(path + "/" + kManifestName) != PathKind::kAbsent;
   } catch (const Error&) {
-    return true;  // to be told of as unreadable
+    return true;  // listed as unreadable
   }
 }
 
@@ -109,7 +110,7 @@ struct Latest {
   std::string defect;
 };
 
-// Of a symbolic link or, where there are none, of a small file.
+// Reads `latest`: a symbolic link or, on file systems without links, a small file.
 Latest read_latest(const std::string& root) {
   const std::string path = root + "/" + kLatest;
   char target[256];
@@ -130,7 +131,7 @@ Latest read_latest(const std::string& root) {
   std::string name(target, length);
   while (!name.empty() && name.back() == '\n') name.pop_back();
   if (is_plain_path(name) && name.find('/') == name.npos) return {name, ""};
-  return {kLatest, "it leads to '" + printable(name) + "', which is no checkpoint beside it"};
+  return {kLatest, "it names '" + printable(name) + "', which is not a checkpoint in this directory"};
 }
 
 }  // namespace
@@ -150,7 +151,7 @@ std::vector<CheckpointInfo> list_checkpoints(const std::string& root) {
     const bool is_named = is_step_name(entry.name) || is_set_aside_name(entry.name);
     if (!is_named && !(entry.kind == PathKind::kDirectory && has_manifest(path))) continue;
     CheckpointInfo info = describe(root, entry);
-    const bool is_gone = !info.unreadable.empty() && link_kind(path) == PathKind::kAbsent;  // deleted meanwhile
+    const bool is_gone = !info.unreadable.empty() && link_kind(path) == PathKind::kAbsent;  // deleted in the meantime
     if (!is_gone) found.push_back(std::move(info));
   }
   std::sort(found.begin(), found.end(), [](const CheckpointInfo& a, const CheckpointInfo& b) {
@@ -170,7 +171,7 @@ std::vector<CheckpointInfo> checkpoints_to_resume(const std::string& root) {
     CheckpointInfo missing;
     missing.name = latest.name;
     missing.path = root + "/" + latest.name;
-    missing.defect = std::string("'") + kLatest + "' names it, and it is not there";
+    missing.defect = std::string("'") + kLatest + "' names it, but it does not exist";
     if (!latest.defect.empty()) missing.defect = latest.defect;
     all.insert(all.begin(), missing);
   }
@@ -185,7 +186,7 @@ std::optional<CheckpointInfo> use_best(const std::string& root, const std::vecto
     const CheckpointInfo& candidate = candidates[i];
     if (!candidate.unreadable.empty())
       throw storage_error("checkpoint '" + candidate.path + "' cannot be read: " + candidate.unreadable)
-          .hint("it may be whole, so nothing older is used in its place: make it readable, or move it away");
+          .hint("it may be intact, so no older one is used in its place: make it readable, or move it away");
     try {
       if (!candidate.defect.empty()) throw DamagedCheckpoint("'" + candidate.path + "': " + candidate.defect);
       use(candidate);
@@ -193,11 +194,11 @@ std::optional<CheckpointInfo> use_best(const std::string& root, const std::vecto
     } catch (const DamagedCheckpoint& error) {
       damage = error;
       passed_over(candidate, error.message() + (i + 1 < candidates.size() ? "; next is '" + candidates[i + 1].name + "'"
-                                                                          : "; there is none before it"));
+                                                                          : "; there is no older one"));
     }
   }
   if (!damage) return std::nullopt;
-  damage->hint("no checkpoint of this run is whole; to start anew, move " + root + " away");
+  damage->hint("every checkpoint of this run is damaged; to start over, move " + root + " away");
   throw *damage;
 }
 
@@ -212,8 +213,7 @@ std::optional<CheckpointInfo> newest_checkpoint(const std::string& root) {
 }
 
 void pass_over(const CheckpointInfo& checkpoint, const std::string& why) {
-  counted_warning("checkpoint-damaged " + checkpoint.name,
-                  "checkpoint '" + checkpoint.path + "' is passed over: " + why);
+  counted_warning("checkpoint-damaged " + checkpoint.name, "checkpoint '" + checkpoint.path + "' is skipped: " + why);
 }
 
 CheckpointRoot::CheckpointRoot(std::string path) : path_(std::move(path)) {
@@ -247,35 +247,37 @@ void CheckpointRoot::set_latest(const std::string& name) {
   const std::string temporary = path_ + "/.latest." + std::to_string(::getpid());
   ::unlink(temporary.c_str());
   if (::symlink(name.c_str(), temporary.c_str()) != 0) {
-    if (errno == EPERM || errno == EOPNOTSUPP || errno == ENOSYS)  // a file system without links
+    if (errno == EPERM || errno == EOPNOTSUPP || errno == ENOSYS)  // this file system has no links
       return write_file_atomic(path_ + "/" + kLatest, name + "\n");
     throw storage_error("cannot make the link '" + temporary + "': " + std::generic_category().message(errno));
   }
   rename_durably(temporary, path_ + "/" + kLatest);
 }
 
-std::string CheckpointRoot::set_aside(const std::string& name, std::string_view why) {
+std::string CheckpointRoot::set_aside(const std::string& name, std::string_view suffix) {
   const std::string from = path_ + "/" + name;
   if (name == kLatest || link_kind(from) == PathKind::kAbsent) return "";
   for (int i = 1;; ++i) {
-    const std::string aside = name + std::string(why) + (i == 1 ? "" : "-" + std::to_string(i));
+    const std::string aside = name + std::string(suffix) + (i == 1 ? "" : "-" + std::to_string(i));
     if (link_kind(path_ + "/" + aside) != PathKind::kAbsent) continue;
     rename_durably(from, path_ + "/" + aside);
     return aside;
   }
 }
 
-// `latest` moves first: whatever happens between two renames, it names a checkpoint that is there.
+// `latest` changes first, so that it names an existing checkpoint whenever the process is killed.
 std::vector<std::string> CheckpointRoot::set_aside_after(int64_t step) {
   const std::vector<CheckpointInfo> later = checkpoints_after(path_, step);
   if (later.empty()) return {};
-  std::string left;
+  std::string newest_left;
   for (const CheckpointInfo& info : list_checkpoints(path_))
-    if (!info.set_aside && info.step <= step && info.defect.empty() && info.unreadable.empty()) left = info.name;
-  if (!left.empty()) set_latest(left);
-  else if (link_kind(path_ + "/" + kLatest) != PathKind::kAbsent) ::unlink((path_ + "/" + kLatest).c_str());
+    if (!info.set_aside && info.step <= step && info.defect.empty() && info.unreadable.empty()) newest_left = info.name;
+  if (!newest_left.empty())
+    set_latest(newest_left);
+  else if (link_kind(path_ + "/" + kLatest) != PathKind::kAbsent)
+    ::unlink((path_ + "/" + kLatest).c_str());
   std::vector<std::string> names;
-  for (const CheckpointInfo& info : later) names.push_back(set_aside(info.name, kReplacedEnd));
+  for (const CheckpointInfo& info : later) names.push_back(set_aside(info.name, kReplacedSuffix));
   return names;
 }
 
@@ -284,7 +286,7 @@ std::vector<std::string> CheckpointRoot::prune(int64_t keep_last, int64_t keep_e
   std::vector<std::string> deleted;
   if (keep_last <= 0) return deleted;
   std::vector<CheckpointInfo> all = list_checkpoints(path_);
-  // Damaged ones do not count towards those that are kept, and are left for people to look at.
+  // Damaged checkpoints are not counted as kept, and are left for the user to inspect.
   std::erase_if(all, [](const CheckpointInfo& info) {
     return !info.defect.empty() || !info.unreadable.empty() || info.set_aside;
   });
@@ -299,7 +301,7 @@ std::vector<std::string> CheckpointRoot::prune(int64_t keep_last, int64_t keep_e
         continue;
       }
       counted_warning("checkpoint-damaged " + all[i].name,
-                      "'" + all[i].path + "' is damaged and does not count: " + defect);
+                      "'" + all[i].path + "' is damaged and is not counted: " + defect);
     } else if (all[i].name != latest && !(keep_every > 0 && all[i].step % keep_every == 0) && may_delete(all[i])) {
       deleted.push_back(all[i].name);
     }

@@ -1,4 +1,4 @@
-// A directory of checkpoints that one job owns: its lock, what is in it, what is newest, and what may be deleted.
+// A directory of checkpoints that one job owns: its lock, its list of checkpoints, the newest one, and pruning.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,8 @@ namespace chassis {
 // "step-000500"
 std::string step_directory_name(int64_t step);
 
-// What names of checkpoints that were set aside end in: of one that is damaged, of one that a run left behind when it
-// went on from an older one.
-inline constexpr std::string_view kDamagedEnd = ".damaged", kReplacedEnd = ".replaced";
+// Suffixes of checkpoints that were set aside: damaged ones, and later steps of a run that resumed from an older one.
+inline constexpr std::string_view kDamagedSuffix = ".damaged", kReplacedSuffix = ".replaced";
 
 struct CheckpointInfo {
   std::string name;  // of the directory
@@ -27,55 +26,57 @@ struct CheckpointInfo {
   std::string created;
   std::string format;
   bool resumable = false;
-  bool is_link = false;    // to a checkpoint elsewhere: read, never deleted
-  bool set_aside = false;  // found damaged before, or left by a run that went on from an older one, and renamed
+  bool is_link = false;    // a link to a checkpoint elsewhere: read, never deleted
+  bool set_aside = false;  // renamed earlier with one of the suffixes above
   int64_t num_tensors = 0;
   uint64_t num_bytes = 0;
-  std::string defect;      // it was read and is wrong; empty: manifest and sizes are right, contents were not read
-  std::string unreadable;  // it could not be read, so nothing is known of it
+  std::string defect;      // what is wrong with it; empty: manifest and sizes are right, contents were not read
+  std::string unreadable;  // why it could not be read; its state is then unknown
 };
 
-// Oldest step first: directories with a manifest, and whatever is named as a step is, damaged and unreadable ones too.
-// Needs no lock. Empty if the directory is not there; throws if it cannot be read.
+// Oldest step first: directories with a manifest, and every entry named as a step, damaged and unreadable ones too.
+// Needs no lock. Empty if the directory does not exist; throws if it cannot be read.
 std::vector<CheckpointInfo> list_checkpoints(const std::string& root);
 
-// Those to go on from, best first: the one that `latest` names, then from the highest step down. Not those set aside.
-// If what `latest` names is not there, an entry for it comes first, with that as its defect.
+// Checkpoints to resume from, best first: the one that `latest` names, then from the highest step down, without those
+// set aside. If `latest` names a checkpoint that does not exist, an entry for it comes first, with that as its defect.
 std::vector<CheckpointInfo> checkpoints_to_resume(const std::string& root);
 
 using PassedOver = std::function<void(const CheckpointInfo& checkpoint, const std::string& why)>;
-// Says so, and counts it.
+// Logs that the checkpoint is skipped, as a counted warning.
 void pass_over(const CheckpointInfo& checkpoint, const std::string& why);
 
-// Gives `use` one after the other. The next one is tried if one is defective, or `use` throws DamagedCheckpoint for it;
-// `passed_over` hears why, and what is next. Returns the one that was used; nothing if there are none. Throws at one
-// that is unreadable, since it may be whole, and if all are defective: a run goes on or stops, it never starts anew.
+// Calls `use` with the first candidate that has no defect; if `use` throws DamagedCheckpoint, the next one follows.
+// `passed_over` receives each skipped one, with the reason and the next candidate. Returns the one that was used, or
+// nothing if there are no candidates. Throws if one is unreadable, since it may be intact, and if all are defective: a
+// run resumes or stops, it never starts over.
 std::optional<CheckpointInfo> use_best(const std::string& root, const std::vector<CheckpointInfo>& candidates,
                                        const std::function<void(const CheckpointInfo&)>& use,
                                        const PassedOver& passed_over = pass_over);
-// Those named as a step later than `step`, oldest first, whole or not.
+// Checkpoints named as a step later than `step`, oldest first, damaged ones too.
 std::vector<CheckpointInfo> checkpoints_after(const std::string& root, int64_t step);
-// The best by manifest and sizes, contents unseen.
+// The best one by manifest and sizes; its contents are not read.
 std::optional<CheckpointInfo> newest_checkpoint(const std::string& root);
 
 class CheckpointRoot {
  public:
-  // Creates the directory, takes its lock until destroyed or the process ends, and removes what killed saves left.
+  // Creates the directory, holds its lock until destroyed or the process ends, and removes the remains of killed saves.
   // Refuses a directory that another process has locked.
   explicit CheckpointRoot(std::string path);
 
   const std::string& path() const { return path_; }
-  // `latest` names this checkpoint from now on; also after a power failure.
+  // Makes `latest` name this checkpoint, durably.
   void set_latest(const std::string& name);
-  // Renames a checkpoint to <name><why>, or <name><why>-2 …: it is kept for people to look at, is not resumed from,
-  // counted or deleted any more, and is not in the way of a new one. Returns the new name; "" if nothing is there.
-  std::string set_aside(const std::string& name, std::string_view why = kDamagedEnd);
-  // Sets all steps after `step` aside as replaced; `latest` names what is left. Returns their new names.
+  // Renames a checkpoint to <name><suffix>, or <name><suffix>-2 …: it is kept for the user to inspect, is no longer
+  // resumed from, counted or deleted, and leaves its name free. Returns the new name; "" if there is no such
+  // checkpoint.
+  std::string set_aside(const std::string& name, std::string_view suffix = kDamagedSuffix);
+  // Sets all steps after `step` aside as replaced; `latest` then names the newest one left. Returns their new names.
   std::vector<std::string> set_aside_after(int64_t step);
-  // Deletes all but the newest `keep_last` (0: none is deleted) and those of steps that `keep_every` divides (0: none),
-  // never the one that `latest` names, and nothing that this program did not write: a directory with foreign files
-  // stays, with a counted warning, and so does one that cannot be deleted, and a link. With `defect_of`, which says
-  // what is wrong with a checkpoint's contents, only whole ones count as kept. Returns the names deleted.
+  // Deletes all but the newest `keep_last` (0: deletes none) and the steps that `keep_every` divides (0: no such
+  // steps). Never deletes the one that `latest` names. Links, directories with files that this program did not write,
+  // and those that cannot be deleted are kept, with a counted warning. With `defect_of`, which returns what is wrong
+  // with a checkpoint's contents, only intact ones count as kept. Returns the names deleted.
   std::vector<std::string> prune(int64_t keep_last, int64_t keep_every = 0,
                                  const std::function<std::string(const CheckpointInfo&)>& defect_of = {});
 
@@ -87,18 +88,18 @@ class CheckpointRoot {
   File lock_;
 };
 
-// Whether this directory is a checkpoint, or an export: it has a manifest.
+// Whether this directory is a checkpoint or an export, which is the case if it has a manifest.
 bool is_checkpoint(const std::string& path);
-// Where the checkpoints of a run directory lie, or of their folder itself. Throws a storage error for what is no
-// directory.
+// The folder of checkpoints of a run directory, or `path` itself if it has no such folder. Throws a storage error if
+// `path` is not a directory.
 std::string folder_of_checkpoints(const std::string& path);
-// The error for a path that holds none: what it is instead, and what to give.
+// The error for a path without checkpoints: says what it is instead, and what path to give.
 Error no_checkpoint(const std::string& path);
 
 // Whether CheckpointRoot has made this a directory of checkpoints.
 bool is_checkpoint_root(const std::string& path);
 
-// Removes a published checkpoint: unpublished by one rename, then deleted file by file, its manifest last. Refuses if
+// Removes a published checkpoint: hides it by one rename, then deletes it file by file, its manifest last. Refuses if
 // it holds files that are not in its manifest.
 void delete_checkpoint(const std::string& path);
 

@@ -1,4 +1,4 @@
-// Checksums of what is written in pieces: of a box from the parts that several ranks wrote of it.
+// Checksums of data written in pieces: the checksum of a box from those of the parts that several ranks wrote.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,12 @@
 
 namespace chassis {
 
-// What one part of a box adds to the box's checksum, wherever its bytes lie. A checksum is linear: this is the
-// remainder of the whole box with zeros in place of all other bytes, and the remainders of parts are added by xor.
+// The contribution of one part of a box to the box's checksum. A CRC is linear: this is the remainder of the whole box
+// with zeros in place of all other bytes, and the remainders of the parts are combined by xor.
 class PartChecksum {
  public:
   explicit PartChecksum(Crc which = Crc::k32c) : which_(which) {}
-  // Bytes of the part in ascending order of their offset in the box.
+  // Call in ascending order of the offset in the box.
   void add(uint64_t offset, std::span<const std::byte> bytes) {
     remainder_ = crc_shift(which_, remainder_, offset - at_);
     remainder_ = ~crc_update(which_, ~remainder_, bytes.data(), bytes.size());
@@ -30,7 +30,7 @@ class PartChecksum {
   uint64_t at_ = 0;
 };
 
-// The same for bytes in any order, no byte twice.
+// The same for bytes in any order, each byte at most once.
 class RunsChecksum {
  public:
   explicit RunsChecksum(uint64_t box_bytes, Crc which = Crc::k32c)
@@ -49,7 +49,7 @@ class RunsChecksum {
   PartChecksum run_;  // ascending
 };
 
-// The checksum of a box; `remainders` of all its parts, added by xor.
+// The checksum of a box from the remainders of all its parts, combined by xor.
 inline uint32_t box_checksum(uint32_t remainders, uint64_t box_bytes, Crc which = Crc::k32c) {
   return ~crc_shift(which, ~uint32_t{0}, box_bytes) ^ remainders;
 }

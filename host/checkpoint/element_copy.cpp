@@ -1,3 +1,4 @@
+// Copies with Tensor::copy_from, or with memcpy where dtype and device allow it.
 #include "host/checkpoint/element_copy.hpp"
 
 #include <bit>
@@ -6,7 +7,7 @@
 
 namespace chassis {
 
-static_assert(std::endian::native == std::endian::little, "files are little-endian, and bytes are copied as they are");
+static_assert(std::endian::native == std::endian::little, "files are little-endian, and bytes are copied unchanged");
 
 std::byte* direct_memory(const Tensor& flat, int64_t start, Dtype dtype) {
   if (flat.dtype() != dtype || flat.device().type != Device::Type::kCpu) return nullptr;

@@ -1,4 +1,4 @@
-// Elements of a tensor's storage to and from bytes of another dtype; one memcpy where nothing is to be done.
+// Copies elements of a tensor's storage to and from bytes of another dtype; one memcpy where no cast is needed.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,10 @@ namespace chassis {
 // `flat` is one-dimensional. Bytes are row-major, little-endian, of dtype `to` or `from`.
 void read_elements(const Tensor& flat, int64_t start, int64_t count, Dtype to, std::byte* out);
 void write_elements(const Tensor& flat, int64_t start, int64_t count, Dtype from, const std::byte* in);
-// The same of a box of elements that lie `strides` apart; the bytes are those of the box, row-major.
+// The same for a box of elements that lie `strides` apart; the bytes are the box in row-major order.
 void read_strided(const Tensor& flat, const Shape& sizes, const StridedView& view, Dtype to, std::byte* out);
 void write_strided(const Tensor& flat, const Shape& sizes, const StridedView& view, Dtype from, const std::byte* in);
-// Where element `start` lies, if bytes of this dtype can be put there as they are; else NULL.
+// The address of element `start` if bytes of this dtype can be copied there without a cast; else NULL.
 std::byte* direct_memory(const Tensor& flat, int64_t start, Dtype dtype);
 
 }  // namespace chassis

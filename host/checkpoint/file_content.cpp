@@ -1,3 +1,4 @@
+// Keeps the segments of a file by offset, and combines their checksums.
 #include "host/checkpoint/file_content.hpp"
 
 #include <algorithm>
@@ -29,22 +30,22 @@ void FileContent::fill(uint64_t offset, std::string bytes) {
   fills_.emplace(offset, std::move(bytes));
 }
 
-void FileContent::add(uint64_t offset, Stretch stretch) {
-  if (stretch.num_bytes == 0) return;
-  if (offset > num_bytes_ || stretch.num_bytes > num_bytes_ - offset) {
+void FileContent::add(uint64_t offset, Segment segment) {
+  if (segment.num_bytes == 0) return;
+  if (offset > num_bytes_ || segment.num_bytes > num_bytes_ - offset) {
     throw plugin_error("'" + path_ + "' has " + std::to_string(num_bytes_) + " bytes; " +
-                       std::to_string(stretch.num_bytes) + " at byte " + std::to_string(offset) +
-                       " reach behind its end");
+                       std::to_string(segment.num_bytes) + " at byte " + std::to_string(offset) +
+                       " extend past its end");
   }
-  const auto next = stretches_.lower_bound(offset);
-  const bool meets_next = next != stretches_.end() && next->first - offset < stretch.num_bytes;
-  const bool meets_last =
-      next != stretches_.begin() && offset - std::prev(next)->first < std::prev(next)->second.num_bytes;
-  if (meets_next || meets_last) {
-    throw plugin_error("'" + path_ + "': " + std::to_string(stretch.num_bytes) + " bytes at byte " +
-                       std::to_string(offset) + " lie in the header, in a tensor, or in what was filled before");
+  const auto next = segments_.lower_bound(offset);
+  const bool overlaps_next = next != segments_.end() && next->first - offset < segment.num_bytes;
+  const bool overlaps_previous =
+      next != segments_.begin() && offset - std::prev(next)->first < std::prev(next)->second.num_bytes;
+  if (overlaps_next || overlaps_previous) {
+    throw plugin_error("'" + path_ + "': " + std::to_string(segment.num_bytes) + " bytes at byte " +
+                       std::to_string(offset) + " overlap the header, a tensor, or bytes that were filled before");
   }
-  stretches_.emplace(offset, stretch);
+  segments_.emplace(offset, segment);
 }
 
 uint32_t FileContent::checksum(Crc which, uint64_t offset, uint64_t num_bytes) const {
@@ -52,8 +53,8 @@ uint32_t FileContent::checksum(Crc which, uint64_t offset, uint64_t num_bytes) c
   if (__builtin_add_overflow(offset, num_bytes, &end) || end > num_bytes_)
     throw plugin_error("'" + path_ + "' has " + std::to_string(num_bytes_) + " bytes, not " + std::to_string(end));
   if (num_bytes == 0) return 0;
-  auto next = stretches_.lower_bound(offset);
-  const auto cuts = [&](const std::pair<const uint64_t, Stretch>& s) {
+  auto next = segments_.lower_bound(offset);
+  const auto cuts = [&](const std::pair<const uint64_t, Segment>& s) {
     return s.first < end && s.first + s.second.num_bytes > offset &&
            (s.first < offset || s.first + s.second.num_bytes > end);
   };
@@ -62,15 +63,15 @@ uint32_t FileContent::checksum(Crc which, uint64_t offset, uint64_t num_bytes) c
     crc = crc_combine(which, crc, more, count);
     at += count;
   };
-  if (next != stretches_.begin() && cuts(*std::prev(next))) --next;  // refused below
-  for (; next != stretches_.end() && next->first < end; ++next) {
-    const auto& [begin, stretch] = *next;
+  if (next != segments_.begin() && cuts(*std::prev(next))) --next;  // the loop refuses it
+  for (; next != segments_.end() && next->first < end; ++next) {
+    const auto& [begin, segment] = *next;
     if (cuts(*next)) {
       throw plugin_error("'" + path_ + "': a checksum of bytes " + std::to_string(offset) + " to " +
-                         std::to_string(end) + " cuts what lies from byte " + std::to_string(begin) + " on");
+                         std::to_string(end) + " cuts the part that begins at byte " + std::to_string(begin));
     }
     append(crc_of_zeros(which, begin - at), begin - at);
-    append(which == Crc::k32c ? stretch.crc32c : stretch.of_format, stretch.num_bytes);
+    append(which == Crc::k32c ? segment.crc32c : segment.of_format, segment.num_bytes);
   }
   append(crc_of_zeros(which, end - at), end - at);
   return crc;

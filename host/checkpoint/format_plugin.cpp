@@ -1,4 +1,4 @@
-// The tables handed to a format, and the checks of what comes back.
+// The tables that a format plugin receives, and the checks of its answers.
 #include "host/checkpoint/format_plugin.hpp"
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace chassis {
 namespace {
 
-// Bytes between two tensors of a file that no tensor fills; a format may align, not waste.
+// Maximum number of unused bytes between two tensors of a file: enough to align them.
 constexpr uint64_t kMaxGapBytes = 4095;
 
 struct LayoutReceiver {
@@ -86,15 +86,15 @@ DiskBox checked_box(const chassis_disk_tensor_t& raw) {
     if (__builtin_add_overflow(begin[dim], sizes[dim], &found.box.end[dim]) ||
         found.box.end[dim] > found.global_shape[dim]) {
       throw storage_error("tensor '" + found.name + "': a box of " + text(sizes) + " at " + text(begin) +
-                          " is not inside of " + text(found.global_shape));
+                          " does not lie inside " + text(found.global_shape));
     }
   }
   found.rank = static_cast<int>(std::min<uint32_t>(raw.rank, 1u << 20));
   int64_t bytes = 0;
-  if (__builtin_mul_overflow(numel(sizes), size_bytes(found.dtype), &bytes) ||
-      static_cast<uint64_t>(bytes) != raw.num_bytes) {
+  const bool overflows = __builtin_mul_overflow(numel(sizes), size_bytes(found.dtype), &bytes);
+  if (overflows || static_cast<uint64_t>(bytes) != raw.num_bytes) {
     throw plugin_error("tensor '" + found.name + "' has " + std::to_string(raw.num_bytes) + " bytes, its box of " +
-                       text(sizes) + " does not");
+                       text(sizes) + " takes " + (overflows ? "too many to count" : std::to_string(bytes)));
   }
   return found;
 }
@@ -129,7 +129,7 @@ chassis_finish_sink_t finish_sink(FileContent& content) {
   return sink;
 }
 
-// A request as it crosses; borrows from what it was made of.
+// A save request in the form of the C interface; borrows from the arguments of its constructor.
 class RawRequest {
  public:
   RawRequest(std::span<const DiskBox> boxes, const MetadataPairs& metadata, int num_ranks, uint64_t max_file_bytes) {
@@ -166,10 +166,11 @@ void FormatScan::add(const chassis_disk_tensor_t& tensor, const DiskPlace& place
   DiskBox box = checked_box(tensor);
   const auto& files = directory.files();
   if (place.file >= files.size())
-    throw plugin_error("tensor '" + box.name + "' lies in file " + std::to_string(place.file));
+    throw plugin_error("tensor '" + box.name + "' lies in file " + std::to_string(place.file) + " of " +
+                       std::to_string(files.size()));
   const auto& file = files[place.file];
   if (place.offset > file.num_bytes || tensor.num_bytes > file.num_bytes - place.offset)
-    throw storage_error("tensor '" + box.name + "' reaches behind the end of '" + file.path + "'");
+    throw storage_error("tensor '" + box.name + "' extends past the end of '" + file.path + "'");
   boxes.push_back({std::move(box), place});
 }
 
@@ -188,8 +189,8 @@ FormatPlugin::FormatPlugin(std::string name, const chassis_format_t& table, chas
 FormatLayout FormatPlugin::layout(std::span<const DiskBox> boxes, const MetadataPairs& metadata, int num_ranks,
                                   uint64_t max_file_bytes) const {
   if (only_read())
-    throw plugin_error(who_ + " is only read, nothing can be saved in it")
-        .hint("`chassis plugins list` shows the others");
+    throw plugin_error(who_ + " can only read: checkpoints cannot be saved in it")
+        .hint("`chassis plugins list` shows the other formats");
   const RawRequest request(boxes, metadata, num_ranks, max_file_bytes);
   LayoutReceiver receiver;
   receiver.layout.places.resize(boxes.size());
@@ -198,7 +199,7 @@ FormatLayout FormatPlugin::layout(std::span<const DiskBox> boxes, const Metadata
   const PluginCall call(call_site(who_), "layout");
   throw_if_failed(table_.layout(self_, request.get(), &sink), who_);
   for (size_t i = 0; i < boxes.size(); ++i) {
-    if (!receiver.placed[i]) throw plugin_error(who_ + ": tensor '" + boxes[i].name + "' has no place");
+    if (!receiver.placed[i]) throw plugin_error(who_ + ": tensor '" + boxes[i].name + "' has no place in any file");
   }
   check(receiver.layout, boxes);
   return std::move(receiver.layout);
@@ -207,7 +208,8 @@ FormatLayout FormatPlugin::layout(std::span<const DiskBox> boxes, const Metadata
 void FormatPlugin::check(const FormatLayout& layout, std::span<const DiskBox> boxes) const {
   std::set<std::string> paths = {kManifestName};
   const auto claim = [&](const std::string& path) {
-    if (!is_plain_path(path)) throw plugin_error(who_ + ": '" + path + "' is no path for a file of a checkpoint");
+    if (!is_plain_path(path))
+      throw plugin_error(who_ + ": '" + path + "' is not a valid path for a file of a checkpoint");
     if (!paths.insert(path).second) throw plugin_error(who_ + ": there are two files '" + path + "'");
   };
   for (const auto& file : layout.files) {
@@ -246,7 +248,7 @@ void FormatPlugin::check(const FormatLayout& layout, std::span<const DiskBox> bo
   for (size_t i = 0; i < layout.files.size(); ++i) {
     if (reached[i] > layout.files[i].num_bytes ||
         (reached[i] < layout.files[i].num_bytes && table_.finish == nullptr)) {
-      throw plugin_error(who_ + ": '" + layout.files[i].path + "' is to have " +
+      throw plugin_error(who_ + ": '" + layout.files[i].path + "' should have " +
                          std::to_string(layout.files[i].num_bytes) + " bytes, its header and tensors have " +
                          std::to_string(reached[i]));
     }
@@ -255,14 +257,14 @@ void FormatPlugin::check(const FormatLayout& layout, std::span<const DiskBox> bo
 
 FormatScan FormatPlugin::scan(SourceDirectory& directory) const {
   if (isolated()) {
-    throw plugin_error(who_ + " does not read '" + directory.path() + "' here, but in a process of its own")
+    throw plugin_error(who_ + " reads '" + directory.path() + "' only in a separate process")
         .hint("import the directory first: `chassis ckpt import-zero`");
   }
   return scan(directory, directory.table());
 }
 
 FormatScan FormatPlugin::scan(SourceDirectory& directory, const chassis_directory_t& source) const {
-  if (only_written()) throw plugin_error(who_ + " is only written: '" + directory.path() + "' can not be read with it");
+  if (only_written()) throw plugin_error(who_ + " can only write: it cannot read '" + directory.path() + "'");
   ScanReceiver receiver{{}, &directory};
   const chassis_scan_sink_t sink = scan_sink(receiver);
   const PluginCall call(call_site(who_), "scan");
@@ -272,8 +274,8 @@ FormatScan FormatPlugin::scan(SourceDirectory& directory, const chassis_director
     status_release(status);
     NotOfFormat error("'" + directory.path() + "' is not of format " + name_ + ": " + what);
     if (!directory.links().empty())
-      error.hint("a link is left out: '" + directory.links().front() +
-                 "'; in a model directory those to files are followed, in a checkpoint none");
+      error.hint("the link '" + directory.links().front() +
+                 "' was not followed: links to files are followed in a model directory, none in a checkpoint");
     throw error;
   }
   throw_if_failed(status, "'" + directory.path() + "'");

@@ -1,5 +1,5 @@
-// A checkpoint format as the host uses it: a plugin's table with its answers checked. It sees names, shapes and header
-// bytes; planning and all reading and writing of tensors are the host's.
+// A checkpoint format as the host uses it: a plugin's table, with every answer checked. The plugin sees names, shapes
+// and header bytes; the host plans, and reads and writes all tensors.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +19,16 @@
 
 namespace chassis {
 
-// Headers above this are legal, but other readers refuse them.
+// Longer headers are legal, but other readers refuse them.
 inline constexpr uint64_t kMaxHeaderBytes = 25'000'000;
 
-// A box of a tensor as it lies on disk: contiguous, row-major.
+// A box of a tensor on disk: contiguous, row-major.
 struct DiskBox {
   std::string name;
   Dtype dtype = Dtype::f32;
   Shape global_shape;
   Box box;
-  int rank = 0;  // who writes it
+  int rank = 0;  // the rank that writes it
 
   uint64_t num_bytes() const { return static_cast<uint64_t>(numel(box) * size_bytes(dtype)); }
 };
@@ -38,7 +38,7 @@ struct DiskPlace {
   uint64_t offset = 0;
 };
 
-// Every byte of a checkpoint's files but the tensors' own.
+// Every byte of a checkpoint's files, except the tensors.
 struct FormatLayout {
   struct NewFile {
     std::string path;
@@ -59,7 +59,7 @@ struct FormatScan {
   std::vector<Found> boxes;
   std::vector<std::pair<std::string, std::string>> metadata;
 
-  // What a scan says of a box, checked: throws a storage error unless it lies inside of its tensor and its file.
+  // Checks and adds a box that a scan found. Throws a storage error unless it lies inside its tensor and its file.
   void add(const chassis_disk_tensor_t& tensor, const DiskPlace& place, const SourceDirectory& directory);
 };
 
@@ -72,32 +72,32 @@ class NotOfFormat : public Error {
 
 class FormatPlugin {
  public:
-  // An active instance of a member of kind "format"; must outlive it.
+  // `instance`: an active member of kind "format"; must outlive this.
   explicit FormatPlugin(const Instance& instance);
   FormatPlugin(std::string name, const chassis_format_t& table, chassis_instance_t* self);
 
   const std::string& name() const { return name_; }
-  // Files hold whole tensors: layout() is not to be asked about parts of them.
+  // Files hold whole tensors: layout() must not be called with parts of them.
   bool whole_tensors() const { return table_.whole_tensors != 0; }
-  // No layout(): nothing is saved in it.
+  // The format has no layout(): nothing can be saved in it.
   bool only_read() const { return table_.layout == nullptr; }
-  // No scan(): fit for exports, but nothing comes back.
+  // The format has no scan(): exports can be written, but not read.
   bool only_written() const { return table_.scan == nullptr; }
-  // Its scan() belongs into a process of its own (host/checkpoint/isolated_scan.hpp).
+  // Its scan() must run in a separate process (host/checkpoint/isolated_scan.hpp).
   bool isolated() const { return table_.isolated != 0; }
   // The checksum that finish() asks for.
   Crc checksum() const { return static_cast<Crc>(table_.checksum); }
 
-  // Throws unless every box has one place, boxes do not overlap, paths are plain and headers reasonable.
+  // Throws unless every box has one place, boxes do not overlap, paths are plain, and headers are below
+  // kMaxHeaderBytes.
   FormatLayout layout(std::span<const DiskBox> boxes, const MetadataPairs& metadata, int num_ranks,
                       uint64_t max_file_bytes) const;
-  // Throws a storage error unless everything that is found lies inside its file; NotOfFormat if nothing is there for
-  // it.
+  // Throws a storage error unless every tensor found lies inside its file, and NotOfFormat if the directory is not of
+  // this format.
   FormatScan scan(SourceDirectory& directory) const;
-  // The same through another table of the directory, and also if the format is to be isolated: for those who see to
-  // that.
+  // The same through another table of the directory. Does not refuse an isolated format: the caller is its process.
   FormatScan scan(SourceDirectory& directory, const chassis_directory_t& source) const;
-  // Fills what the layout of the same request left around the tensors of a file.
+  // Fills the bytes of a file that the layout of the same request left between and after the tensors.
   void finish(std::span<const DiskBox> boxes, const MetadataPairs& metadata, int num_ranks, uint64_t max_file_bytes,
               uint32_t file, FileContent& content) const;
 

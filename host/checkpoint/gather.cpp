@@ -1,3 +1,4 @@
+// The texts travel through the store of the launch, one key per rank.
 #include "host/checkpoint/gather.hpp"
 
 #include <utility>
@@ -13,7 +14,7 @@ std::vector<std::string> gather_on_first(World& world, const std::string& what, 
   std::vector<std::string> texts = {mine};
   for (int rank = 1; rank < world.size(); ++rank) {
     auto text = world.store()->find(key(rank));
-    CHASSIS_CHECK(text.has_value(), what + ": rank " + std::to_string(rank) + " has sent nothing");
+    CHASSIS_CHECK(text.has_value(), what + ": rank " + std::to_string(rank) + " sent nothing");
     texts.push_back(std::move(*text));
     world.store()->erase(key(rank));
   }

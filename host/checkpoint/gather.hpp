@@ -1,4 +1,4 @@
-// Many bytes from every rank for the first alone: what grows with the number of ranks is not sent to all of them.
+// Gathers texts of all ranks on rank 0. Unlike World::exchange, it does not send every text to every rank.
 #pragma once
 
 #include <string>
@@ -8,7 +8,8 @@
 
 namespace chassis {
 
-// [all-ranks] On rank 0 each rank's text, by rank; on the others nothing. `what` is unique among gatherings under way.
+// [all-ranks] Returns each rank's text, by rank, on rank 0, and nothing on the others. `what` must be unique among the
+// calls in progress.
 std::vector<std::string> gather_on_first(World& world, const std::string& what, const std::string& mine);
 
 }  // namespace chassis

@@ -1,5 +1,5 @@
-// A source says in its metadata: "optimizer_state" for each sort of state, whose tensors are called
-// <parameter>.<state>; "optimizer_step" and "step"; "tied <name>" for each that is stored as another.
+// Metadata of a source: "optimizer_state" for each kind of state, whose tensors are named <parameter>.<state>;
+// "optimizer_step" and "step"; "tied <name>" for each parameter that is stored as another.
 #include "host/checkpoint/import.hpp"
 
 #include <algorithm>
@@ -42,8 +42,8 @@ SaveResult import_checkpoint(CheckpointReader& source, const FormatPlugin& forma
   uint64_t num_left_out = 0;
   if (request.resumable && value_of(metadata, "optimizer_state").empty())
     throw storage_error("'" + source.path() +
-                        "' has no states of an optimizer that could be read, so nothing could be resumed")
-        .hint("leave out --checkpoint to get the weights alone");
+                        "' has no optimizer states that can be read, so a run could not resume from it")
+        .hint("leave out --checkpoint to import only the weights");
   for (const DiskTensor& tensor : source.tensors()) {
     const bool state = is_state(source, metadata, tensor.name);
     if (state && !request.resumable) {
@@ -56,11 +56,11 @@ SaveResult import_checkpoint(CheckpointReader& source, const FormatPlugin& forma
   }
   if (num_left_out > 0) {
     counted_warning("weights only",
-                    std::to_string(num_left_out) + " states of the optimizer are left out; --checkpoint keeps them",
+                    std::to_string(num_left_out) + " optimizer states are left out; --checkpoint keeps them",
                     num_left_out);
   }
   for (const auto& [key, value] : metadata)
-    if (key.starts_with("tied ")) log::info("'{}' is tied to '{}' and not stored twice", key.substr(5), value);
+    if (key.starts_with("tied ")) log::info("'{}' is tied to '{}' and stored once", key.substr(5), value);
 
   SaveRequest save;
   save.parent = place.parent();

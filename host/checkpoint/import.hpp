@@ -1,5 +1,5 @@
-// Checkpoints of other systems made ours: what a scan has found, streamed into a model directory or into a checkpoint
-// to resume from, through two buckets.
+// Imports checkpoints of other systems: streams the tensors that a scan found into a model directory, or into a
+// checkpoint to resume from, through two buckets.
 #pragma once
 
 #include <string>
@@ -12,13 +12,13 @@
 namespace chassis {
 
 struct ImportRequest {
-  std::string directory;   // is made; replaced only if this program wrote it
-  bool resumable = false;  // with the optimizer's states, for a run whose parameters have the names that the source has
-  Dtype dtype = Dtype::f32;  // of weights that are floats; states stay as they are
-  std::string base = {};     // a model directory whose config and tokenizer are taken along; may be empty
+  std::string directory;     // created; replaced only if this program wrote it
+  bool resumable = false;    // with the optimizer's states, for a run with the source's parameter names
+  Dtype dtype = Dtype::f32;  // of floating-point weights; states keep their dtype
+  std::string base = {};     // a model directory whose config and tokenizer are copied; may be empty
 };
 
-// What is left out is a counted warning: states of the optimizer if the result is a model directory.
+// If the result is a model directory, the optimizer states are left out, with a counted warning.
 SaveResult import_checkpoint(CheckpointReader& source, const FormatPlugin& format, const ImportRequest& request,
                              const BucketPair& buckets);
 

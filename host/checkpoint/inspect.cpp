@@ -1,3 +1,4 @@
+// Verification by the checksums of the manifest, and texts for `chassis ckpt`.
 #include "host/checkpoint/inspect.hpp"
 
 #include <fmt/core.h>
@@ -14,9 +15,9 @@
 namespace chassis {
 namespace {
 
-// Contents are not read here, so nothing is called whole.
+// Says "not verified", since contents are not read here.
 std::string status_of(const CheckpointInfo& info) {
-  const bool is_damaged = info.name.find(kDamagedEnd) != std::string::npos;
+  const bool is_damaged = info.name.find(kDamagedSuffix) != std::string::npos;
   const std::string set_aside = !info.set_aside ? "" : is_damaged ? "set aside as damaged" : "set aside as replaced";
   if (!info.unreadable.empty()) return "unreadable: " + info.unreadable;
   if (!info.defect.empty()) return (info.set_aside ? set_aside + ": " : "damaged: ") + info.defect;
@@ -86,16 +87,17 @@ std::string shown(const CheckpointManifest::BoxEntry& entry) {
   return std::string(dtype_name(entry.box.dtype)) + text(entry.box.global_shape);
 }
 
-// By name; a tensor in several boxes has several checksums, in order of their offsets.
+// Boxes by name of their tensor, in order of the manifest.
 std::map<std::string, std::vector<const CheckpointManifest::BoxEntry*>> by_name(const CheckpointManifest& manifest) {
   std::map<std::string, std::vector<const CheckpointManifest::BoxEntry*>> out;
   for (const auto& entry : manifest.boxes) out[entry.box.name].push_back(&entry);
   return out;
 }
 
-// "key: value"; what has parts, part by part, further in. Plugins and the like are a line each, where one suffices.
+// Adds "key: value". Objects and lists take one indented line per member; a short object of plain values, such as a
+// plugin, takes a single line.
 void add_lines(const std::string& key, const Json& value, const std::string& indent, std::vector<std::string>& lines) {
-  constexpr size_t kMostColumns = 240;
+  constexpr size_t kMaxColumns = 240;
   const auto is_plain = [](const Json& part) { return !part.is_structured(); };
   const auto plain = [](const Json& part) { return part.is_string() ? part.get<std::string>() : part.dump(); };
   if (is_plain(value)) return lines.push_back(indent + key + ": " + plain(value));
@@ -105,7 +107,7 @@ void add_lines(const std::string& key, const Json& value, const std::string& ind
       const std::string text = plain(part);
       if (text != key && !text.empty()) line += " " + name + " " + (name == "sha256" ? text.substr(0, 12) : text);
     }
-    if (line.size() <= kMostColumns) return lines.push_back(line);
+    if (line.size() <= kMaxColumns) return lines.push_back(line);
   }
   lines.push_back(indent + key + ":");
   for (const auto& [name, part] : value.items())
@@ -115,8 +117,8 @@ void add_lines(const std::string& key, const Json& value, const std::string& ind
 
 using Boxes = std::vector<const CheckpointManifest::BoxEntry*>;
 
-// Of all bytes of the tensor in order, if its boxes are stretches of that order: what shards of rows and flat ranges
-// are.
+// The checksum of the whole tensor in row-major order. Nothing if a box is not contiguous in that order; shards of rows
+// and flat ranges are.
 std::optional<uint32_t> whole_checksum(Boxes boxes) {
   const Shape& shape = boxes.front()->box.global_shape;
   const StridedView order = row_major_view(shape, Box::whole(shape));
@@ -159,13 +161,13 @@ VerifyResult verify_checkpoint(const std::string& path, const BucketPair& bucket
 void verify_carried_files(const std::string& path, const CheckpointManifest* manifest) {
   if (manifest == nullptr || !manifest->resumable) return;
   SourceDirectory directory(path);
-  constexpr uint64_t kMostBytes = uint64_t{1} << 30;
+  constexpr uint64_t kMaxBytes = uint64_t{1} << 30;
   const auto extents = manifest->extents();
   for (size_t i = 0; i < manifest->files.size(); ++i) {
     const auto& entry = manifest->files[i];
     if (std::any_of(extents[i].begin(), extents[i].end(), [](const auto& extent) { return extent.box >= 0; })) continue;
     if (directory.find(entry.path) < 0) throw DamagedCheckpoint("'" + path + "' lacks '" + entry.path + "'");
-    const std::string bytes = directory.read_text(entry.path, kMostBytes);
+    const std::string bytes = directory.read_text(entry.path, kMaxBytes);
     if (const uint32_t found = crc32c(0, bytes.data(), bytes.size()); found != entry.crc32c)
       throw DamagedCheckpoint(fmt::format("'{}/{}' is damaged: its CRC32C is {:08x}, expected {:08x}", path, entry.path,
                                           found, entry.crc32c));
@@ -225,11 +227,11 @@ std::vector<std::string> diff_checkpoints(const std::string& path_a, const std::
     } else {
       const auto ours = whole_checksum(boxes), theirs = whole_checksum(others);
       if (!ours || !theirs)
-        lines.push_back("? " + name + " is cut differently across its columns; contents are not compared");
+        lines.push_back("? " + name + " is cut differently across its columns; contents were not compared");
       else
         same = *ours == *theirs;
     }
-    if (!same) lines.push_back("~ " + name + " " + shown(*boxes.front()) + " has other contents");
+    if (!same) lines.push_back("~ " + name + " " + shown(*boxes.front()) + " has different contents");
   }
   for (const auto& [name, boxes] : in_b) {
     if (!in_a.contains(name)) lines.push_back("+ " + name + " " + shown(*boxes.front()));

@@ -1,4 +1,4 @@
-// Looking at checkpoints from outside: verification of every byte, a description, the difference of two.
+// Inspects checkpoints: verifies every byte, describes one, compares two.
 #pragma once
 
 #include <functional>
@@ -20,22 +20,22 @@ struct VerifyResult {
   bool ok() const { return defects.empty(); }
 };
 
-// Reads every byte of every file in the manifest once: sizes, checksums of files, of tensors where a file is damaged.
-// Needs no format plugin. Throws if there is no readable manifest.
+// Reads every byte of every file in the manifest once. Compares sizes and checksums of files, and names the damaged
+// tensors of a damaged file. Needs no format plugin. Throws if there is no readable manifest.
 VerifyResult verify_checkpoint(const std::string& path, const BucketPair& buckets,
                                const std::function<void(uint64_t done, uint64_t total)>& progress = {});
 
-// Of a checkpoint to resume from: the files that hold no tensor, such as config.json and resolved.toml, which no load
-// compares. Throws DamagedCheckpoint; does nothing for other directories (`manifest`: NULL if there is none), whose
-// files people may edit.
+// Verifies the files without tensors, such as config.json and resolved.toml, of a checkpoint to resume from; a load
+// does not compare them. Throws DamagedCheckpoint. Does nothing for other directories (`manifest` may be NULL), whose
+// files the user may edit.
 void verify_carried_files(const std::string& path, const CheckpointManifest* manifest);
 
-// Lines for people: step, format, mesh, sizes, state, files, tensors if asked for.
+// Lines for the user: step, format, mesh, sizes, state, files, and on request tensors.
 std::vector<std::string> describe_checkpoint(const std::string& path, bool with_tensors);
 
 // "out/checkpoints/step-000500: step 500, 42 tensors, 18 MiB"
 std::string title_of_checkpoint(const std::string& path);
-// By manifest: tensors in one only, of another shape or dtype, of other contents. One line each.
+// Compares manifests: one line for each tensor that only one has, or whose shape, dtype or contents differ.
 std::vector<std::string> diff_checkpoints(const std::string& path_a, const std::string& path_b);
 
 // Lines of `ckpt ls`, aligned.

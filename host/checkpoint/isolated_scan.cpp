@@ -1,5 +1,5 @@
-// One JSON object a line: {"file"} which one is being read, {"tensor", …}, {"metadata"}, and last {"done"} or
-// {"error"}.
+// The reader process writes one JSON object per line: {"file"} before it reads a file, {"tensor", …}, {"metadata"}, and
+// at the end {"done"} or {"error"}.
 #include "host/checkpoint/isolated_scan.hpp"
 
 #include <fcntl.h>
@@ -29,27 +29,27 @@
 namespace chassis {
 namespace {
 
-constexpr uint64_t kMoreMemoryBytes = uint64_t{4} << 30;  // than the process has when it begins to read
+constexpr uint64_t kMaxAddedMemoryBytes = uint64_t{4} << 30;  // above what the process uses when it starts to read
 constexpr rlim_t kMaxSeconds = 600;
 constexpr size_t kMaxLineBytes = size_t{1} << 20;
 
-// ---- Here
+// ---- The parent process
 
-std::string how_it_ended(int status) {
-  if (WIFEXITED(status)) return "ended with exit code " + std::to_string(WEXITSTATUS(status));
+std::string exit_text(int status) {
+  if (WIFEXITED(status)) return "exited with code " + std::to_string(WEXITSTATUS(status));
   const char* name = ::sigabbrev_np(WTERMSIG(status));
-  std::string text = std::string("was ended by SIG") + (name != nullptr ? name : "?");
-  if (WTERMSIG(status) == SIGXCPU) text += " after " + std::to_string(kMaxSeconds) + " s of computing";
-  if (WTERMSIG(status) == SIGSYS) text += ": it tried something that a reader has no need of";
+  std::string text = std::string("was killed by SIG") + (name != nullptr ? name : "?");
+  if (WTERMSIG(status) == SIGXCPU) text += " after " + std::to_string(kMaxSeconds) + " s of CPU time";
+  if (WTERMSIG(status) == SIGSYS) text += ": it made a system call that a reader may not make";
   return text;
 }
 
-class Reader {
+class ReaderProcess {
  public:
-  Reader(const std::vector<std::string>& command, const SourceDirectory& directory) : directory_(directory) {
+  ReaderProcess(const std::vector<std::string>& command, const SourceDirectory& directory) : directory_(directory) {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0)
-      throw internal_error("can not make a pipe: " + std::string(std::strerror(errno)));
+      throw internal_error("cannot create a pipe: " + std::string(std::strerror(errno)));
     std::vector<char*> words;
     for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
     words.push_back(nullptr);
@@ -63,22 +63,22 @@ class Reader {
     lines_.reset(::fdopen(ends[0], "r"));
     if (failed != 0) {
       process_ = 0;
-      throw internal_error("can not start " + command[0] + ": " + std::strerror(failed));
+      throw internal_error("cannot start " + command[0] + ": " + std::strerror(failed));
     }
   }
-  ~Reader() {
+  ~ReaderProcess() {
     if (process_ <= 0) return;
     ::kill(process_, SIGKILL);
     ::waitpid(process_, nullptr, 0);
   }
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
+  ReaderProcess(const ReaderProcess&) = delete;
+  ReaderProcess& operator=(const ReaderProcess&) = delete;
 
   std::optional<FormatScan> run(std::string& reason) {
     try {
       return read_lines(reason);
     } catch (const Json::exception&) {
-      throw storage_error("'" + directory_.path() + "': its reader says what makes no sense");
+      throw storage_error("'" + directory_.path() + "': its reader sent a message with a wrong type or a missing key");
     }
   }
 
@@ -86,21 +86,22 @@ class Reader {
   std::optional<FormatScan> read_lines(std::string& reason) {
     std::string line;
     while (next_line(line)) {
-      const Json said = parse_json(line, "what the reader says", ExitCode::kStorage);
-      if (said.contains("file")) file_ = said["file"].get<std::string>();
-      if (said.contains("tensor")) add(said);
-      if (said.contains("metadata"))
-        scan_.metadata.emplace_back(said["metadata"][0].get<std::string>(), said["metadata"][1].get<std::string>());
-      if (said.contains("done")) return std::move(scan_);
-      if (!said.contains("error")) continue;
-      reason = said["error"].get<std::string>();
-      if (said.value("other_format", false)) return std::nullopt;
+      const Json message = parse_json(line, "message of the reader", ExitCode::kStorage);
+      if (message.contains("file")) file_ = message["file"].get<std::string>();
+      if (message.contains("tensor")) add(message);
+      if (message.contains("metadata"))
+        scan_.metadata.emplace_back(message["metadata"][0].get<std::string>(),
+                                    message["metadata"][1].get<std::string>());
+      if (message.contains("done")) return std::move(scan_);
+      if (!message.contains("error")) continue;
+      reason = message["error"].get<std::string>();
+      if (message.value("other_format", false)) return std::nullopt;
       throw storage_error(reason);
     }
     int status = 0;
     ::waitpid(std::exchange(process_, 0), &status, 0);
-    throw storage_error("'" + directory_.path() + "': its reader " + how_it_ended(status) +
-                        (file_.empty() ? "" : " while it read '" + file_ + "'"))
+    throw storage_error("'" + directory_.path() + "': its reader " + exit_text(status) +
+                        (file_.empty() ? "" : " while reading '" + file_ + "'"))
         .hint("the file is damaged or hostile; nothing was written");
   }
 
@@ -110,38 +111,39 @@ class Reader {
       if (c == '\n') return true;
       line += static_cast<char>(c);
       if (line.size() > kMaxLineBytes)
-        throw storage_error("'" + directory_.path() + "': its reader says too much of one tensor");
+        throw storage_error("'" + directory_.path() + "': its reader sent a message of more than " +
+                            std::to_string(kMaxLineBytes) + " bytes");
     }
     return false;
   }
 
-  void add(const Json& said) {
-    const auto numbers = [&](const char* key) { return said.at(key).get<std::vector<int64_t>>(); };
-    const auto name = said["tensor"].get<std::string>();
+  void add(const Json& message) {
+    const auto numbers = [&](const char* key) { return message.at(key).get<std::vector<int64_t>>(); };
+    const auto name = message["tensor"].get<std::string>();
     const std::vector<int64_t> global = numbers("global"), begin = numbers("begin"), sizes = numbers("sizes");
-    const int64_t file = directory_.find(said.at("in").get<std::string>());
+    const int64_t file = directory_.find(message.at("in").get<std::string>());
     if (file < 0 || global.size() != sizes.size() || begin.size() != sizes.size())
-      throw storage_error("'" + directory_.path() + "': its reader contradicts itself at tensor '" + name + "'");
+      throw storage_error("'" + directory_.path() + "': its reader sent inconsistent values for tensor '" + name + "'");
     const chassis_disk_tensor_t raw = {sizeof raw,
-                                       said.at("dtype").get<uint32_t>(),
+                                       message.at("dtype").get<uint32_t>(),
                                        str_of(name),
                                        global.data(),
                                        begin.data(),
                                        sizes.data(),
                                        static_cast<uint32_t>(sizes.size()),
-                                       said.at("rank").get<uint32_t>(),
-                                       said.at("bytes").get<uint64_t>()};
-    scan_.add(raw, {static_cast<uint32_t>(file), said.at("at").get<uint64_t>()}, directory_);
+                                       message.at("rank").get<uint32_t>(),
+                                       message.at("bytes").get<uint64_t>()};
+    scan_.add(raw, {static_cast<uint32_t>(file), message.at("at").get<uint64_t>()}, directory_);
   }
 
   const SourceDirectory& directory_;
   pid_t process_ = 0;
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> lines_{nullptr, std::fclose};
-  std::string file_;  // that is being read
+  std::string file_;  // the one being read
   FormatScan scan_;
 };
 
-// ---- There
+// ---- The reader process
 
 uint64_t data_bytes_now() {
   unsigned long pages[6] = {};
@@ -157,10 +159,10 @@ uint64_t data_bytes_now() {
 void limit(decltype(RLIMIT_DATA) what, rlim_t value) {
   const rlimit bound = {value, value};
   if (::setrlimit(what, &bound) != 0)
-    throw internal_error("can not limit the reader: " + std::string(std::strerror(errno)));
+    throw internal_error("cannot limit the reader: " + std::string(std::strerror(errno)));
 }
 
-// What a reader may ask of the system: everything but other programs, processes, the network, and files to write.
+// Forbids the system calls that start programs or processes, use the network, or write files.
 void refuse_system_calls() {
 #if defined(__x86_64__)
   constexpr uint32_t kWrites = O_WRONLY | O_RDWR | O_CREAT | O_TRUNC;
@@ -173,7 +175,7 @@ void refuse_system_calls() {
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AUDIT_ARCH_X86_64, 1, 0),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 0x40000000u, 0, 1),  // the same calls under other numbers
+      BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 0x40000000u, 0, 1),  // x32: the same calls with other numbers
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
   };
   for (const uint32_t call :
@@ -193,40 +195,40 @@ void refuse_system_calls() {
   }
   program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
   const sock_fprog filter = {static_cast<unsigned short>(program.size()), program.data()};
-  // A kernel without it: the limits are what there is.
+  // On a kernel without seccomp only the resource limits apply.
   if (::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0 && errno != EINVAL)
-    throw internal_error("can not confine the reader: " + std::string(std::strerror(errno)));
+    throw internal_error("cannot confine the reader: " + std::string(std::strerror(errno)));
 #endif
 }
 
 void confine() {
   limit(RLIMIT_CORE, 0);
   limit(RLIMIT_CPU, kMaxSeconds);
-  limit(RLIMIT_DATA, data_bytes_now() + kMoreMemoryBytes);
+  limit(RLIMIT_DATA, data_bytes_now() + kMaxAddedMemoryBytes);
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
-    throw internal_error("can not confine the reader: " + std::string(std::strerror(errno)));
+    throw internal_error("cannot confine the reader: " + std::string(std::strerror(errno)));
   refuse_system_calls();
 }
 
-void say(const Json& line) {
+void write_line(const Json& line) {
   const std::string text = json_line(line) + "\n";
   std::fwrite(text.data(), 1, text.size(), stdout);
 }
 
-// Tells which file is read, before it is.
-class ToldDirectory {
+// A directory that reports each file before it is read.
+class ReportingDirectory {
  public:
-  explicit ToldDirectory(SourceDirectory& directory)
+  explicit ReportingDirectory(SourceDirectory& directory)
       : inner_(directory.table()), directory_(directory), table_(inner_) {
     table_.impl = this;
     table_.entry = [](const chassis_directory_t* d, uint32_t i, chassis_str_t* path, uint64_t* num_bytes) {
-      const auto& self = *static_cast<ToldDirectory*>(d->impl);
+      const auto& self = *static_cast<ReportingDirectory*>(d->impl);
       return self.inner_.entry(&self.inner_, i, path, num_bytes);
     };
     table_.read = [](const chassis_directory_t* d, uint32_t i, uint64_t offset, uint64_t num_bytes, void* out) {
-      auto& self = *static_cast<ToldDirectory*>(d->impl);
+      auto& self = *static_cast<ReportingDirectory*>(d->impl);
       if (i != self.last_ && i < self.directory_.files().size()) {
-        say({{"file", self.directory_.files()[i].path}});
+        write_line({{"file", self.directory_.files()[i].path}});
         std::fflush(stdout);
         self.last_ = i;
       }
@@ -248,33 +250,34 @@ std::vector<int64_t> list_of(const Shape& shape) { return {shape.begin(), shape.
 
 std::optional<FormatScan> scan_isolated(const std::vector<std::string>& command, const SourceDirectory& directory,
                                         std::string& reason) {
-  return Reader(command, directory).run(reason);
+  return ReaderProcess(command, directory).run(reason);
 }
 
 int answer_scan(const FormatPlugin& format, const std::string& path) {
   try {
     SourceDirectory directory(path);
-    const ToldDirectory told(directory);
+    const ReportingDirectory reporting(directory);
     confine();
-    const FormatScan scan = format.scan(directory, told.table());
+    const FormatScan scan = format.scan(directory, reporting.table());
     for (const FormatScan::Found& found : scan.boxes) {
-      say({{"tensor", found.box.name},
-           {"dtype", static_cast<uint32_t>(found.box.dtype)},
-           {"global", list_of(found.box.global_shape)},
-           {"begin", list_of(found.box.box.begin)},
-           {"sizes", list_of(found.box.box.sizes())},
-           {"rank", found.box.rank},
-           {"bytes", found.box.num_bytes()},
-           {"in", directory.files()[found.place.file].path},
-           {"at", found.place.offset}});
+      write_line({{"tensor", found.box.name},
+                  {"dtype", static_cast<uint32_t>(found.box.dtype)},
+                  {"global", list_of(found.box.global_shape)},
+                  {"begin", list_of(found.box.box.begin)},
+                  {"sizes", list_of(found.box.box.sizes())},
+                  {"rank", found.box.rank},
+                  {"bytes", found.box.num_bytes()},
+                  {"in", directory.files()[found.place.file].path},
+                  {"at", found.place.offset}});
     }
-    for (const auto& [key, value] : scan.metadata) say({{"metadata", {key, value}}});
-    say({{"done", true}});
+    for (const auto& [key, value] : scan.metadata) write_line({{"metadata", {key, value}}});
+    write_line({{"done", true}});
   } catch (const NotOfFormat& other) {
-    say({{"error", other.message()}, {"other_format", true}});
+    write_line({{"error", other.message()}, {"other_format", true}});
   } catch (const Error& error) {
-    const std::string limit = "its reader needs more than " + std::to_string(kMoreMemoryBytes >> 30) + " GiB of memory";
-    say({{"error", error.code() == ExitCode::kOutOfMemory ? "'" + path + "': " + limit : error.what()}});
+    const std::string limit =
+        "its reader needs more than " + std::to_string(kMaxAddedMemoryBytes >> 30) + " GiB of memory";
+    write_line({{"error", error.code() == ExitCode::kOutOfMemory ? "'" + path + "': " + limit : error.what()}});
   }
   std::fflush(stdout);
   return 0;

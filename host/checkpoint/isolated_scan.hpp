@@ -1,6 +1,6 @@
-// A scan in a process of its own, for formats that take more apart than headers. That process executes no other
-// program, writes nothing, and is limited in memory and time; what it finds comes back as lines of JSON and is checked
-// like any other answer. If it crashes, that is an error here, which names the file it was reading.
+// Scans in a separate process, for formats that parse more than headers. That process executes no other program, writes
+// no files, and is limited in memory and time. It returns its findings as lines of JSON, which are checked like any
+// other answer. If it crashes, the error names the file that it was reading.
 #pragma once
 
 #include <optional>
@@ -11,13 +11,14 @@
 
 namespace chassis {
 
-// Runs `command`, which is to end in answer_scan() of the same directory. Nothing if the directory is not of that
-// format; `reason` then says what was looked for. Throws a storage error with the reader's words, or how it ended.
+// Runs `command`, which must call answer_scan() for the same directory. Returns nothing if the directory is not of that
+// format; `reason` then says which files were expected. Throws a storage error with the reader's message, or with how
+// the process ended.
 std::optional<FormatScan> scan_isolated(const std::vector<std::string>& command, const SourceDirectory& directory,
                                         std::string& reason);
 
-// The other end, in the process that was started: gives up what a scan does not need, scans, and writes what it finds
-// to the standard output. Returns the exit code.
+// The reader process: drops the rights that a scan does not need, scans, and writes its findings to the standard
+// output. Returns the exit code.
 int answer_scan(const FormatPlugin& format, const std::string& directory);
 
 }  // namespace chassis

@@ -1,3 +1,4 @@
+// Compares a local tensor with its descriptor.
 #include "host/checkpoint/local_tensors.hpp"
 
 #include <string>

@@ -1,4 +1,4 @@
-// Where the bytes of a rank are: the tensor that a descriptor speaks of, checked against it.
+// Access to the local tensors of a rank by descriptor.
 #pragma once
 
 #include <functional>
@@ -8,11 +8,11 @@
 
 namespace chassis {
 
-// The rank's local tensor, contiguous, with the run-time shape and dtype of the descriptor. Called when it is the
-// tensor's turn to be read or written.
+// Returns the rank's local tensor: contiguous, with the descriptor's dtype and local shape. Called just before the
+// tensor is read or written.
 using LocalTensors = std::function<Tensor(const Descriptor& tensor, int rank)>;
 
-// The same as a flat range of elements. Throws an internal error if it is not what the layout says.
+// The same as a one-dimensional tensor. Throws an internal error if shape, dtype or contiguity differ from the layout.
 Tensor checked_flat(const Layout& layout, int rank, const LocalTensors& tensors);
 
 }  // namespace chassis

@@ -1,4 +1,4 @@
-// One line per file and per box, so that people and diff can read it.
+// Writes and parses the manifest: one line per file and per box, readable for the user and for diff.
 #include "host/checkpoint/manifest.hpp"
 
 #include <algorithm>
@@ -64,13 +64,13 @@ CheckpointManifest::BoxEntry box_of(const Json& line, size_t num_files, const st
     for (int dim = 0; fits && dim < box.global_shape.ndim(); ++dim) {
       fits = box.box.begin[dim] <= box.box.end[dim] && box.box.end[dim] <= box.global_shape[dim];
     }
-    if (!fits) throw storage_error(where + ": a box of tensor '" + box.name + "' is not inside of it");
+    if (!fits) throw storage_error(where + ": a box of tensor '" + box.name + "' does not lie inside it");
   }
   numel(box.global_shape);
   box.rank = static_cast<int>(json_int_or(line, "rank", 0, where));
   const int64_t file = json_int(line, "file", where), at = json_int(line, "at", where);
   if (file < 0 || static_cast<size_t>(file) >= num_files || at < 0)
-    throw storage_error(where + ": tensor '" + box.name + "' has no place");
+    throw storage_error(where + ": tensor '" + box.name + "' has no place in any file");
   entry.place = {static_cast<uint32_t>(file), static_cast<uint64_t>(at)};
   entry.crc32c = parse_hex(json_string(line, "crc32c", where));
   return entry;
@@ -83,7 +83,7 @@ MeshShape mesh_of(const Json& axes, const std::string& where) {
     const int64_t size = json_int(axes, name, where + ": 'mesh'");
     if (size < 1 || size > INT32_MAX)
       throw storage_error(where + ": 'mesh': '" + printable(name) + "' is " + std::to_string(size) +
-                          ", no size of an axis");
+                          ", which is not a valid size of an axis");
     out.push_back({name, static_cast<int>(size)});
   }
   return MeshShape(std::move(out));
@@ -117,7 +117,7 @@ CheckpointManifest parse_checked(const std::string& text, const std::string& nam
     const std::string path = json_string(line, "path", name);
     const int64_t num_bytes = json_int(line, "bytes", name);
     if (!is_plain_path(path) || num_bytes < 0 || !paths.insert(path).second)
-      throw storage_error(name + ": bad file '" + path + "'");
+      throw storage_error(name + ": file '" + path + "' has an invalid path or size, or is listed twice");
     manifest.files.push_back({path, static_cast<uint64_t>(num_bytes), parse_hex(json_string(line, "crc32c", name))});
   }
   for (const Json& line : list_at(json, "tensors", name)) {
@@ -125,7 +125,7 @@ CheckpointManifest parse_checked(const std::string& text, const std::string& nam
     const auto& entry = manifest.boxes.back();
     const auto& file = manifest.files[entry.place.file];
     if (entry.place.offset > file.num_bytes || entry.box.num_bytes() > file.num_bytes - entry.place.offset) {
-      throw storage_error(name + ": tensor '" + entry.box.name + "' reaches behind the end of '" + file.path + "'");
+      throw storage_error(name + ": tensor '" + entry.box.name + "' extends past the end of '" + file.path + "'");
     }
   }
   return manifest;
@@ -133,9 +133,9 @@ CheckpointManifest parse_checked(const std::string& text, const std::string& nam
 
 }  // namespace
 
-bool CheckpointManifest::is_of_a_run() const { return chassis::is_of_a_run(resumable, about); }
+bool CheckpointManifest::is_run_checkpoint() const { return chassis::is_run_checkpoint(resumable, about); }
 
-bool is_of_a_run(bool resumable, const Json& about) {
+bool is_run_checkpoint(bool resumable, const Json& about) {
   return (resumable || about.value("names", "") == kParameterNames) && !about.contains("imported");
 }
 
@@ -163,8 +163,8 @@ std::vector<std::vector<CheckpointManifest::Extent>> CheckpointManifest::extents
     const DiskPlace& place = boxes[i].place;
     const uint64_t at = reached(place.file);
     if (place.offset < at)
-      throw DamagedCheckpoint("tensor '" + boxes[i].box.name + "' overlaps another one in '" + files[place.file].path +
-                          "'");
+      throw DamagedCheckpoint("tensor '" + boxes[i].box.name + "' overlaps another tensor in '" +
+                              files[place.file].path + "'");
     if (place.offset > at) out[place.file].push_back({at, place.offset, -1});
     out[place.file].push_back({place.offset, place.offset + boxes[i].box.num_bytes(), static_cast<int64_t>(i)});
   }
@@ -218,20 +218,20 @@ std::string CheckpointManifest::dump() const {
 CheckpointManifest CheckpointManifest::parse(const std::string& text, const std::string& name) {
   size_t end = 0;  // of the version
   if (text.starts_with(kPrefix)) end = std::min(text.find_first_not_of("0123456789", kPrefix.size()), text.size());
-  const size_t at = end + kChecksum.size(), behind = at + kNoChecksum.size();
-  if (end == 0 || text.compare(end, kChecksum.size(), kChecksum) != 0 || text.size() < behind) {
+  const size_t at = end + kChecksum.size(), rest = at + kNoChecksum.size();
+  if (end == 0 || text.compare(end, kChecksum.size(), kChecksum) != 0 || text.size() < rest) {
     throw DamagedCheckpoint("'" + name + "' is not the manifest of a checkpoint, or is damaged in its first line");
   }
   const std::string written = text.substr(at, kNoChecksum.size());
   uint32_t found = crc32c(0, text.data(), at);
   found = crc32c(found, kNoChecksum.data(), kNoChecksum.size());
-  found = crc32c(found, text.data() + behind, text.size() - behind);
+  found = crc32c(found, text.data() + rest, text.size() - rest);
   if (written != hex(found)) {
-    throw DamagedCheckpoint("'" + name + "' is damaged: its checksum is " + hex(found) + ", it says " +
+    throw DamagedCheckpoint("'" + name + "' is damaged: its checksum is " + hex(found) + ", expected " +
                             printable(written));
   }
   if (const std::string version = text.substr(kPrefix.size(), end - kPrefix.size()); version != kVersion) {
-    throw storage_error("'" + name + "' is of version " + printable(version) + " of manifests; this release reads " +
+    throw storage_error("'" + name + "' has manifest version " + printable(version) + "; this release reads " +
                         std::string(kVersion))
         .hint("use the release that wrote it, or a later one");
   }

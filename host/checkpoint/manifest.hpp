@@ -1,4 +1,4 @@
-// manifest.json: what a published checkpoint consists of. A directory without one is not a checkpoint.
+// manifest.json: the files and tensors of a published checkpoint. A directory without one is not a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ namespace chassis {
 
 inline constexpr char kManifestName[] = "manifest.json";
 
-// In "about", under "names": tensors are called as the parameters of the run, not as in a model directory.
+// The value of "names" in "about" if tensors have the names of the run's parameters, not those of a model directory.
 inline constexpr char kParameterNames[] = "parameters";
 
-// What was read is not what was written there: checksums, sizes or what they say are wrong. What cannot be read is a
-// storage error of another sort: it may be there again.
+// A checkpoint was read, and its checksums, sizes or contents are wrong. A checkpoint that cannot be read is a plain
+// storage error: it may be readable later.
 class DamagedCheckpoint : public Error {
  public:
   explicit DamagedCheckpoint(std::string message) : Error(ExitCode::kStorage, std::move(message)) {}
@@ -37,7 +37,7 @@ struct CheckpointManifest {
     DiskPlace place;  // file is an index into files
     uint32_t crc32c = 0;
   };
-  // A stretch of a file: a box, or what lies around boxes.
+  // A range of bytes of a file: a box, or the bytes between boxes.
   struct Extent {
     uint64_t begin = 0, end = 0;
     int64_t box = -1;  // index into boxes; -1: none
@@ -48,25 +48,25 @@ struct CheckpointManifest {
   std::string created;  // UTC, "2026-01-31T12:00:00Z"
   MeshShape mesh;
   bool resumable = false;  // false: weights only
-  Json about;              // config hash, plugins, versions: for people; an object, as state
-  Json state;              // what else a resumed run needs: random state, data cursor, schedule
+  Json about;              // an object for the user: config hash, plugins, versions
+  Json state;              // an object for a resumed run: random state, data position, schedule
   std::vector<FileEntry> files;
   std::vector<BoxEntry> boxes;  // in order of declaration
 
-  // Saved by a training run to go on from: neither a model directory for others, nor imported.
-  bool is_of_a_run() const;
+  // Saved by a training run to resume from: neither an exported model directory, nor imported.
+  bool is_run_checkpoint() const;
   uint64_t num_bytes() const;  // of all files
   int64_t num_tensors() const;
-  // By file, each from its first byte to its last. Throws DamagedCheckpoint if two boxes overlap.
+  // By file, covering it from the first byte to the last. Throws DamagedCheckpoint if two boxes overlap.
   std::vector<std::vector<Extent>> extents() const;
 
-  // Text with its own checksum; parse throws DamagedCheckpoint if one bit has changed, or if it makes no sense.
+  // Text with its own checksum. parse() throws DamagedCheckpoint if a bit has changed or a value is not valid.
   std::string dump() const;
   static CheckpointManifest parse(const std::string& text, const std::string& name);
-  // Refuses a directory without one.
+  // Throws a storage error if the directory has none.
   static CheckpointManifest read(SourceDirectory& directory);
 };
 
-bool is_of_a_run(bool resumable, const Json& about);
+bool is_run_checkpoint(bool resumable, const Json& about);
 
 }  // namespace chassis

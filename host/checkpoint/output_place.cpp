@@ -1,3 +1,4 @@
+// Compares paths with all links resolved.
 #include "host/checkpoint/output_place.hpp"
 
 #include <algorithm>
@@ -16,7 +17,7 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxRunFileBytes = uint64_t{1} << 20;
 
-// Without links as far as it exists, and without a "/" at the end.
+// The absolute path, with links resolved as far as it exists, and without a "/" at the end.
 fs::path resolved(const std::string& path) {
   std::error_code error;
   fs::path whole = fs::weakly_canonical(fs::absolute(path, error), error);
@@ -32,7 +33,7 @@ bool lies_below(const fs::path& path, const fs::path& folder) {
   return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first == folder.end();
 }
 
-// A folder that a training run has described as its own, whatever is left of its checkpoints.
+// Whether a training run has written its run.json there, even if its checkpoints are gone.
 bool has_run_file(const fs::path& folder) {
   const std::string path = (folder / "run.json").string();
   if (link_kind(path) != PathKind::kFile) return false;
@@ -41,10 +42,10 @@ bool has_run_file(const fs::path& folder) {
   return json.is_object() && json.contains("identity");
 }
 
-// What a run directory holds of models for others.
+// The names that exports may have in a run directory.
 bool is_export_name(const std::string& name) { return name == "final" || name.starts_with("export-"); }
 
-// Of a run, `target` may be one of its own exports, made from what this run has saved.
+// In a run directory, `target` must be an export, made from a checkpoint of the same run.
 void check_place_in_run(const std::string& directory, const fs::path& target, const fs::path& run,
                         const std::vector<std::string>& sources) {
   const bool is_own = std::any_of(sources.begin(), sources.end(), [&](const std::string& source) {
@@ -54,13 +55,13 @@ void check_place_in_run(const std::string& directory, const fs::path& target, co
   if (is_own && is_export) return;
   throw storage_error("'" + directory + "' is not written: it lies in the directory of " +
                       (is_own ? "the run '" : "another run, '") + run.string() + "'")
-      .hint(is_own ? "choose a directory outside of the run, or in it " + (run / "final").string() + " or " +
+      .hint(is_own ? "choose a directory outside the run, or in it " + (run / "final").string() + " or " +
                          (run / "export-NAME").string()
-                   : "choose a directory outside of that run");
+                   : "choose a directory outside that run");
 }
 
-// What lies at the target and can be replaced; empty if nothing does.
-std::string description(const std::string& path) {
+// Describes the checkpoint at the target that will be replaced; empty if there is none.
+std::string describe_target(const std::string& path) {
   if (link_kind(path) != PathKind::kDirectory || link_kind(path + "/" + kManifestName) == PathKind::kAbsent) return "";
   try {
     SourceDirectory directory(path);
@@ -77,11 +78,11 @@ OutputPlace::OutputPlace(const std::string& directory, const std::vector<std::st
                          bool becomes_resumable) {
   const fs::path target = resolved(directory);
   for (const std::string& source : sources)
-    if (!source.empty() && resolved(source) == target) throw refusal(directory, "it is what is read");
-  std::string root;  // of the checkpoints of the run that it lies in
+    if (!source.empty() && resolved(source) == target) throw refusal(directory, "it is the directory that is read");
+  std::string root;  // the checkpoints of the run that contains the target
   for (fs::path above = target.parent_path();; above = above.parent_path()) {
     if (link_kind((above / kManifestName).string()) != PathKind::kAbsent)
-      throw refusal(directory, "it lies inside of the checkpoint '" + above.string() + "'");
+      throw refusal(directory, "it lies inside the checkpoint '" + above.string() + "'");
     if (is_checkpoint_root(above.string())) {
       if (!becomes_resumable)
         throw refusal(directory, "it lies among the checkpoints of a run, in '" + above.string() + "'");
@@ -99,18 +100,18 @@ OutputPlace::OutputPlace(const std::string& directory, const std::vector<std::st
   if (!root.empty()) run_.emplace(root);
   parent_ = target.parent_path().string();
   name_ = target.filename().string();
-  replaced_ = description(target.string());
+  replaced_ = describe_target(target.string());
 }
 
 void OutputPlace::tell_replaced() const {
-  if (!replaced_.empty()) log::info("{}/{} replaces what was there: {}", parent_, name_, replaced_);
+  if (!replaced_.empty()) log::info("{}/{} replaced the old contents: {}", parent_, name_, replaced_);
 }
 
 void check_run_place(const std::string& directory) {
   for (fs::path at = resolved(directory);; at = at.parent_path()) {
     const std::string path = at.string();
     if (link_kind((at / kManifestName).string()) != PathKind::kAbsent)
-      throw refusal(directory, "a run would spoil the checkpoint '" + path + "'");
+      throw refusal(directory, "a run there would damage the checkpoint '" + path + "'");
     if (is_checkpoint_root(path)) throw refusal(directory, "'" + path + "' holds the checkpoints of another run");
     if (at == at.parent_path()) return;
   }

@@ -1,4 +1,4 @@
-// Where a directory may be written: never over the work of a run.
+// Checks where an export, an import or a run may write, so that nothing of another run is overwritten.
 #pragma once
 
 #include <optional>
@@ -11,15 +11,15 @@ namespace chassis {
 
 class OutputPlace {
  public:
-  // Refuses a directory that is one of `sources`, lies inside of a checkpoint or, unless it becomes one to resume from,
-  // in a run's folder of checkpoints. Elsewhere in the directory of a run only final/ and export-NAME/ may be written,
-  // from what lies in that run. There it takes the run's lock until destroyed, and refuses one in progress. What may be
-  // replaced is check_replaceable()'s to say.
+  // Refuses a directory that is one of `sources`, lies inside a checkpoint or, unless it becomes one to resume from, in
+  // a run's folder of checkpoints. Elsewhere in a run directory only final/ and export-NAME/ may be written, from a
+  // source in that run. Holds the lock of that run until destroyed, and refuses a run in progress. Does not decide what
+  // may be replaced: check_replaceable() does.
   OutputPlace(const std::string& directory, const std::vector<std::string>& sources, bool becomes_resumable);
 
   const std::string& parent() const { return parent_; }
   const std::string& name() const { return name_; }
-  // Says what was there before, if anything was; once it has been replaced.
+  // Logs what was replaced, if anything was. Call it after the directory has been written.
   void tell_replaced() const;
 
  private:
@@ -27,8 +27,8 @@ class OutputPlace {
   std::optional<CheckpointRoot> run_;
 };
 
-// Refuses a run directory that is a checkpoint, or lies inside of one or among those of another run: the files of the
-// one would spoil the other.
+// Refuses a run directory that is a checkpoint, or lies inside one or among those of another run: a run there would
+// damage them.
 void check_run_place(const std::string& directory);
 
 }  // namespace chassis

@@ -1,3 +1,4 @@
+// Reads parts from tensors in memory, and writes them with their checksums.
 #include "host/checkpoint/part_stream.hpp"
 
 #include <cstring>
@@ -18,9 +19,9 @@ const Piece& piece_with(const std::vector<Piece>& pieces, const Box& box, const 
   throw internal_error("a box of '" + fqn + "' is in no piece of its rank");
 }
 
-constexpr int64_t kLongRun = 4096, kShortRun = 64;  // of a tile: on disk, in memory
+constexpr int64_t kLongRun = 4096, kShortRun = 64;  // elements of a tile: on disk, in memory
 
-// From the rank's storage to the box on disk.
+// Where the elements of a part lie in the rank's storage, and in the box on disk.
 Copy copy_to_disk(const Layout& layout, const SavePlan& plan, const SavePart& part) {
   const std::vector<Piece> pieces = layout.pieces(part.rank);
   const Piece& piece = piece_with(pieces, part.region, layout.descriptor().fqn);
@@ -46,16 +47,16 @@ void read_tiles(const Tensor& flat, const Copy& copy, Dtype dtype, const Room& r
     const Shape sizes = tile.box.sizes();
     read_strided(flat, sizes, tile.from, dtype, packed.data());
     for_each_run({tile.box, {0, row_major_strides(sizes)}, tile.to}, [&](int64_t from, int64_t to, int64_t length) {
-      put(room, static_cast<uint64_t>(to) * element_bytes,
-          std::span(packed).subspan(static_cast<uint64_t>(from) * element_bytes,
-                                    static_cast<uint64_t>(length) * element_bytes));
+      copy_into(room, static_cast<uint64_t>(to) * element_bytes,
+                std::span(packed).subspan(static_cast<uint64_t>(from) * element_bytes,
+                                          static_cast<uint64_t>(length) * element_bytes));
     });
   });
 }
 
 }  // namespace
 
-void put(const Room& room, uint64_t at, std::span<const std::byte> bytes) {
+void copy_into(const Room& room, uint64_t at, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const std::span<std::byte> out = room(at, bytes.size());
     std::memcpy(out.data(), bytes.data(), out.size());
@@ -92,18 +93,18 @@ std::vector<PartRemainders> stream_parts(const SavePlan& plan, const PartOwner& 
     const auto element_bytes = static_cast<uint64_t>(size_bytes(box.dtype));
     RunsChecksum checksum(box.num_bytes()), formats(box.num_bytes(), plan.checksum);
     uint64_t filled_at = 0;
-    std::span<std::byte> filling;  // given out, and filled by the time of the next call
-    const auto check_off = [&] {
+    std::span<std::byte> filling;  // the latest room; the source fills it before the next call
+    const auto add_filled = [&] {
       checksum.add(filled_at, filling);
       if (plan.checksum != Crc::k32c) formats.add(filled_at, filling);
     };
     source(part, [&](uint64_t at, uint64_t num_bytes) {
-      check_off();
+      add_filled();
       filled_at = at;
       filling = writer.reserve(files[place.file], place.offset + at, num_bytes, element_bytes);
       return filling;
     });
-    check_off();
+    add_filled();
     remainders.push_back({checksum.remainder(), formats.remainder()});
   }
   writer.flush();

@@ -1,4 +1,4 @@
-// What a rank holds of a plan, sent through its two buckets to the final places in the files.
+// Streams the parts that a rank owns through its two buckets to their places in the files.
 #pragma once
 
 #include <cstddef>
@@ -14,35 +14,35 @@
 
 namespace chassis {
 
-// Whose parts a process writes.
+// Which parts a process writes.
 struct PartOwner {
   int rank = 0;
-  bool writes_all = false;  // a process that stands in for every rank of the plan
+  bool writes_all = false;  // one process writes for every rank of the plan
 
   bool writes(const SavePart& part) const { return writes_all || part.rank == rank; }
 };
 
-// Where bytes of a part go: `at` counts in the part's box on disk, both numbers are whole elements. May give room for
-// fewer bytes than asked for, never none; what it gives is filled before it is called again.
+// Returns memory for bytes [at, at + num_bytes) of a part's box on disk. Both numbers are multiples of the element
+// size. The memory may be shorter than requested, but is not empty; the caller fills it before the next call.
 using Room = std::function<std::span<std::byte>(uint64_t at, uint64_t num_bytes)>;
-// Copies bytes into it.
-void put(const Room& room, uint64_t at, std::span<const std::byte> bytes);
-// Asks for room for every byte of the part once, in any order, and fills it.
+// Copies bytes into the room for them.
+void copy_into(const Room& room, uint64_t at, std::span<const std::byte> bytes);
+// Requests room for every byte of the part once, in any order, and fills it.
 using PartSource = std::function<void(const SavePlan& plan, const SavePart& part, const Room& room)>;
 // The parts of tensors in memory, cast to the dtype on disk.
 PartSource from_tensors(LocalTensors tensors);
 
-// By file of the plan: whether this owner has a part in it.
+// By file of the plan: whether this owner writes a part of it.
 std::vector<bool> files_with_parts(const SavePlan& plan, const PartOwner& owner);
 
-// What a part adds to the checksums of its box: CRC32C, and the format's own if that is another one.
+// The contribution of a part to the checksums of its box: CRC32C, and the format's checksum if that is another kind.
 struct PartRemainders {
   uint32_t crc32c = 0;
   uint32_t of_format = 0;
 };
 
-// Returns for each part of this owner, in the plan's order, what it adds to its box's checksums. Those of `files` that
-// hold parts are open.
+// Writes every part of this owner, in the plan's order, and returns their remainders in the same order. Those of
+// `files` that hold parts must be open.
 std::vector<PartRemainders> stream_parts(const SavePlan& plan, const PartOwner& owner, std::vector<File>& files,
                                    const BucketPair& buckets,
                                    const std::function<void(const SavePart& part, const Room& room)>& source);

@@ -1,3 +1,4 @@
+// Compares fingerprints first, and tensor by tensor only if these differ.
 #include "host/checkpoint/plan_agreement.hpp"
 
 #include <fmt/core.h>
@@ -10,7 +11,7 @@
 namespace chassis {
 namespace {
 
-constexpr size_t kMostListed = 4;
+constexpr size_t kMaxListed = 4;
 
 // "rank 0", "ranks 1-3, 5"
 std::string ranks_text(const std::vector<int>& ranks) {
@@ -32,7 +33,7 @@ std::string lines_of(const SavePlan& plan) {
   return lines;
 }
 
-// What is not the same on all, from each rank's lines.
+// The lines that some ranks have and others do not.
 std::string differences(const std::vector<std::string>& lists) {
   std::map<std::string, std::vector<int>> having;
   for (size_t rank = 0; rank < lists.size(); ++rank) {
@@ -42,13 +43,13 @@ std::string differences(const std::vector<std::string>& lists) {
   std::string message;
   size_t count = 0;
   for (const auto& [line, ranks] : having) {
-    if (ranks.size() == lists.size() || ++count > kMostListed) continue;
+    if (ranks.size() == lists.size() || ++count > kMaxListed) continue;
     std::vector<int> others;
     for (int rank = 0; rank < static_cast<int>(lists.size()); ++rank)
       if (!std::binary_search(ranks.begin(), ranks.end(), rank)) others.push_back(rank);
     message += fmt::format("; {} is on {}, not on {}", line, ranks_text(ranks), ranks_text(others));
   }
-  if (count > kMostListed) message += fmt::format("; and {} more", count - kMostListed);
+  if (count > kMaxListed) message += fmt::format("; and {} more", count - kMaxListed);
   return message;
 }
 
@@ -67,8 +68,8 @@ void agree_on_plan(const SavePlan& plan, const std::string& occasion, World& wor
       occasion + " differs between ranks" +
       (found.empty() ? fmt::format(": {} on rank 0, {} on rank {}", plans[0], plans[static_cast<size_t>(rank)], rank)
                      : found);
-  const std::string hint = "a plugin has to declare all states, the same on every rank, when it starts";
-  // Told by one.
+  const std::string hint = "a plugin must declare all its states when it starts, the same on every rank";
+  // One rank reports the error; the others refer to it.
   if (rank == world.rank()) throw storage_error(message).hint(hint);
   RemoteError error(ExitCode::kStorage, fmt::format("rank {}: {}", rank, message));
   error.hint(hint);

@@ -1,4 +1,4 @@
-// All ranks are about to write the same checkpoint, or none does.
+// Makes sure that all ranks write the same checkpoint, or none does.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace chassis {
 
-// [all-ranks] Compares the plans of all ranks. If they differ all throw a storage error that names the tensors which
-// some ranks have and others do not: an optimizer state that was made on one rank only, or late.
+// [all-ranks] Compares the plans of all ranks. If they differ, all ranks throw a storage error that names the tensors
+// that only some ranks have, such as an optimizer state that was created late, or on one rank only.
 void agree_on_plan(const SavePlan& plan, const std::string& occasion, World& world);
 
 }  // namespace chassis

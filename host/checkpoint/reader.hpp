@@ -1,5 +1,5 @@
-// A checkpoint or model directory to load from: its tensors by name, and the owned byte ranges of them brought to where
-// they belong. No header is trusted, no link followed, no tensor held.
+// A checkpoint or model directory to load from: lists its tensors, and reads the byte ranges that a rank holds into its
+// tensors. Trusts no header, and holds no tensor in memory.
 #pragma once
 
 #include <cstdint>
@@ -30,27 +30,28 @@ struct DiskTensor {
 struct LoadTensor {
   Descriptor descriptor;
   std::string disk_name;  // empty: the FQN
-  std::vector<DiskPart> parts = {};  // none: as it is, under disk_name
+  std::vector<DiskPart> parts = {};  // empty: one part, unchanged, named disk_name
 
   std::vector<DiskPart> all_parts() const;
 };
 
 struct LoadOptions {
   int rank = 0;
-  // Only what this rank owns among its replicas is read, so that all ranks together read every byte once; the caller
-  // brings it to the others (host/checkpoint/reshard.hpp).
+  // Reads only what this rank owns among its replicas, so that all ranks together read every byte once. The caller
+  // sends it to the others (host/checkpoint/reshard.hpp).
   bool owned_only = false;
-  // True for a name on disk that nobody misses: a tied copy, a stored buffer, the optimizer state of a model to export.
+  // True for a name on disk that may be ignored: a tied copy, a stored buffer, the optimizer state of a model to
+  // export.
   std::function<bool(const std::string& disk_name)> skip;
-  // Tensors of the model that need not be there, such as those of a new head; they stay as they are.
+  // True for a tensor of the model that may be missing, such as that of a new head; it keeps its values.
   std::function<bool(const Descriptor& tensor)> optional;
-  size_t max_listed = 8;  // of each sort of misfit in the message
+  size_t max_listed = 8;  // lines in the error message for each kind of mismatch
   std::function<void(uint64_t bytes_done, uint64_t bytes_total)> progress;
 };
 
-// A box of which this rank has read a part, and others the rest: what the part adds to the box's checksum.
+// A part of a box that this rank read, with its contribution to the box's checksum; other ranks may have read the rest.
 struct PartRead {
-  uint32_t box = 0;  // of the scan
+  uint32_t box = 0;  // index into the scan
   uint32_t remainder = 0;
   uint64_t num_bytes = 0;
 };
@@ -58,12 +59,12 @@ struct PartRead {
 struct LoadResult {
   uint64_t num_bytes = 0;  // read
   uint64_t num_tensors = 0;
-  uint64_t verified_bytes = 0;      // of these: in boxes that were read whole and have the manifest's checksum
-  std::vector<PartRead> parts;      // the others, for verify_parts(); none where no manifest is
-  std::vector<std::string> absent;  // FQNs of optional tensors that were not there
+  uint64_t verified_bytes = 0;      // of these: in boxes that were read whole, with the manifest's checksum
+  std::vector<PartRead> parts;      // the other boxes, for verify_parts(); empty without a manifest
+  std::vector<std::string> absent;  // FQNs of optional tensors that are missing on disk
 };
 
-// Of all ranks.
+// Totals over all ranks.
 struct ReadBytes {
   uint64_t num_bytes = 0;
   uint64_t num_verified = 0;  // of these: compared with the manifest's checksums
@@ -74,11 +75,11 @@ struct ReadBytes {
 
 class CheckpointReader {
  public:
-  // Scans the directory and proves that the boxes of every tensor cover it. With a manifest it compares every file that
-  // holds tensors, but for their bytes: DamagedCheckpoint if sizes, headers or what they say are not as written, or can
-  // not be read at all.
+  // Scans the directory and proves that the boxes of every tensor cover it. With a manifest, compares every file that
+  // holds tensors, except for the tensors' bytes: throws DamagedCheckpoint if sizes or headers differ from the
+  // manifest, or if the format cannot parse them.
   CheckpointReader(const std::string& path, const FormatPlugin& format);
-  // What another process has found in it.
+  // `scan` was made by another process (host/checkpoint/isolated_scan.hpp).
   CheckpointReader(std::unique_ptr<SourceDirectory> directory, FormatScan scan);
   ~CheckpointReader();
 
@@ -91,38 +92,38 @@ class CheckpointReader {
 
   // Throws one storage error that lists missing, unexpected and misshaped tensors by name, with both shapes.
   void check(std::span<const LoadTensor> tensors, const LoadOptions& options = {}) const;
-  // Checks, then fills what `local` gives for every tensor that is not tied: only the byte ranges that this rank holds
-  // are read, in the order in which they lie in the files, cast on the way; padding is left alone. Where the manifest
-  // has the checksum of a box that is read whole, it is compared: DamagedCheckpoint, with a part of the tensors filled,
-  // names tensor, file and both checksums.
+  // Calls check(), then fills the tensors that `local` returns, except tied ones. Reads only the byte ranges that this
+  // rank holds, in the order of the files, and casts them; padding is not changed. Compares every box that is read
+  // whole with the manifest's checksum, if there is one: throws DamagedCheckpoint, which names tensor, file and both
+  // checksums, after a part of the tensors has been filled.
   LoadResult load(std::span<const LoadTensor> tensors, const MeshShape& mesh, const BucketPair& buckets,
                   const LocalTensors& local, const LoadOptions& options = {});
-  // [all-ranks] After load() on all of them, by owners only, so that none has read what another has. Boxes that ranks
-  // have read in parts are compared as in load(), with one outcome on all. A box of which somebody read a part, but
-  // together they did not read it all, counts as read, not as verified.
+  // [all-ranks] Call after load() with `owned_only` on all ranks, so that no byte was read twice. Compares the boxes
+  // that ranks read in parts, as load() does, with one outcome on all ranks. A box that the ranks together did not read
+  // whole counts as read, not as verified.
   ReadBytes verify_parts(const LoadResult& result, World& world) const;
-  // The bytes of tensors here as the source of a save by one process, never a whole tensor of them in memory, cast on
-  // the way and compared with the manifest's checksums as in load(). `parts` says where a tensor is here; the
-  // tensors have passed check(). This reader must outlive it.
+  // A source for a save by one process: reads tensors of this directory, never a whole one into memory, casts them and
+  // compares them with the manifest's checksums as load() does. `parts` returns where a tensor is in this directory.
+  // The tensors must have passed check(), and this reader must outlive the source.
   PartSource source(std::function<std::vector<DiskPart>(const Descriptor& tensor)> parts);
-  PartSource source();  // as they are, under their FQNs
+  PartSource source();  // tensors are stored unchanged, under their FQNs
 
  private:
   void scan(const FormatPlugin& format);
   void index_tensors();
-  // With the manifest: throws DamagedCheckpoint.
-  [[noreturn]] void differs(const std::string& what) const;
+  // Throws DamagedCheckpoint.
+  [[noreturn]] void throw_mismatch(const std::string& what) const;
   void compare_files();
   void compare_boxes();
   void prove_boxes() const;
-  struct Wanted;
-  void load_part(const Wanted& wanted, const MeshShape& mesh, const BucketPair& buckets, const LocalTensors& local,
+  struct PartToLoad;
+  void load_part(const PartToLoad& wanted, const MeshShape& mesh, const BucketPair& buckets, const LocalTensors& local,
                  const LoadOptions& options, LoadResult& result);
   class BoxCopier;
-  // Of a box that was read whole.
+  // `crc`: of a box that was read whole. Throws DamagedCheckpoint.
   void compare_checksum(uint32_t box, uint32_t crc) const;
   std::string damage_of(uint32_t box, uint32_t crc) const;
-  // From what all ranks have read; the first damage, or "".
+  // Adds up what all ranks read in `total`, and returns the first damage, or "".
   std::string damage_of_parts(const std::vector<std::string>& all, ReadBytes& total) const;
 
   std::unique_ptr<SourceDirectory> directory_;
@@ -130,11 +131,11 @@ class CheckpointReader {
   std::vector<DiskTensor> tensors_;
   std::unordered_map<std::string, size_t> by_name_;
   std::optional<CheckpointManifest> manifest_;
-  std::vector<uint32_t> manifest_crc_;  // by box of the scan
+  std::vector<uint32_t> manifest_crc_;  // by box of the scan; empty without a manifest
 };
 
-// What differs between what a plan would write and what a directory holds: names, shapes, dtypes. One line each; empty
-// if nothing does. Compares an export with the model it came from before anything is trained.
+// One line for each name, shape or dtype that differs between a save plan and a directory. Compares an export with the
+// model it came from, before training starts.
 std::vector<std::string> compare_with_directory(const SavePlan& plan, const CheckpointReader& directory);
 
 }  // namespace chassis

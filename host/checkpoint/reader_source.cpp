@@ -1,4 +1,4 @@
-// A reader as the source of a save: from file to file, where both may have the elements in another order.
+// A reader as the source of a save: copies from file to file, which may order the elements differently.
 #include <map>
 #include <memory>
 
@@ -11,17 +11,17 @@
 namespace chassis {
 namespace {
 
-constexpr int64_t kCastElements = 1 << 16;  // of a box that is copied to another dtype, at a time
-constexpr int64_t kTileRun = 512;           // in both files
+constexpr int64_t kCastElements = 1 << 16;  // elements that are cast at a time
+constexpr int64_t kTileRun = 512;           // elements of a tile, in both files
 
 }  // namespace
 
-// Copies from file to file, and compares every box with its checksum once all of it was read.
+// Copies from file to file, and compares every box with its checksum after all of it has been read.
 class CheckpointReader::BoxCopier {
  public:
   explicit BoxCopier(CheckpointReader& reader) : reader_(reader) {}
 
-  // `from` says where a tensor's elements lie in the box of the scan, `to` where they go in one of the dtype.
+  // `from`: where a tensor's elements lie in the box of the scan; `to`: where they go in the new box, of type `dtype`.
   void copy(uint32_t box, const Piece& from, const Piece& to, Dtype dtype, const Room& room) {
     for (const Copy& copy : copies({from}, {to})) {
       if (runs_agree(copy))
@@ -71,9 +71,9 @@ class CheckpointReader::BoxCopier {
       const Shape sizes = out.box.sizes();
       read_strided(chunk, sizes, out.from, to, turned.data());
       for_each_run({out.box, {0, row_major_strides(sizes)}, out.to}, [&](int64_t at, int64_t to_at, int64_t length) {
-        put(room, static_cast<uint64_t>(to_at) * out_bytes,
-            std::span(turned).subspan(static_cast<uint64_t>(at) * out_bytes,
-                                      static_cast<uint64_t>(length) * out_bytes));
+        copy_into(room, static_cast<uint64_t>(to_at) * out_bytes,
+                  std::span(turned).subspan(static_cast<uint64_t>(at) * out_bytes,
+                                            static_cast<uint64_t>(length) * out_bytes));
       });
     });
   }
@@ -93,7 +93,7 @@ class CheckpointReader::BoxCopier {
   Dtype dtype_of(uint32_t box) const { return reader_.scan_.boxes[box].box.dtype; }
 
   CheckpointReader& reader_;
-  std::map<uint32_t, Read> boxes_;  // of which something was read, and not yet all
+  std::map<uint32_t, Read> boxes_;  // those that have been read in part
 };
 
 PartSource CheckpointReader::source(std::function<std::vector<DiskPart>(const Descriptor& tensor)> parts) {

@@ -1,3 +1,4 @@
+// Packs the moves of a round into one all-to-all, and copies moves within a rank directly.
 #include "host/checkpoint/reshard.hpp"
 
 #include <algorithm>
@@ -13,7 +14,7 @@ namespace {
 constexpr uint64_t kAlign = 8;
 uint64_t aligned(uint64_t num_bytes) { return (num_bytes + kAlign - 1) / kAlign * kAlign; }
 
-// The bytes of one round on this rank, by peer and then in the order of the plan.
+// The moves of one round that this rank sends or receives, by peer and then in the order of the plan.
 struct Parcel {
   std::vector<std::vector<const ReshardMove*>> moves;  // by peer
   std::vector<uint64_t> counts;                        // bytes by peer
@@ -36,9 +37,9 @@ Tensor strided(const Tensor& flat, const Box& box, const StridedView& view) {
   return flat.strided({sizes.begin(), sizes.end()}, {view.strides.begin(), view.strides.end()}, view.offset);
 }
 
-class Run {
+class ReshardRun {
  public:
-  Run(const ReshardRequest& request, Communicator& communicator)
+  ReshardRun(const ReshardRequest& request, Communicator& communicator)
       : request_(request),
         communicator_(communicator),
         group_(communicator.group({})),
@@ -49,7 +50,7 @@ class Run {
     make_buffers();
     uint32_t num_done = 0;
     for (uint32_t round = 0; round < plan_.rounds.size(); ++round) {
-      carry_out(plan_.rounds[round]);
+      run_round(plan_.rounds[round]);
       for (; num_done < request_.tensors.size() && plan_.lifetimes[num_done].last_round == round; ++num_done) {
         held_.erase(num_done);
         if (request_.on_done) request_.on_done(num_done);
@@ -61,10 +62,10 @@ class Run {
 
  private:
   struct Held {
-    Tensor from, to;  // flat; none where this rank has no part in it
+    Tensor from, to;  // one-dimensional; empty if this rank holds no part
   };
 
-  // As large as the largest round needs, on the device of the run.
+  // As large as the largest round needs.
   void make_buffers() {
     uint64_t most_sent = 0, most_received = 0;
     for (const auto& round : plan_.rounds) {
@@ -87,7 +88,7 @@ class Run {
     return it->second;
   }
 
-  void carry_out(const ReshardPlan::Round& round) {
+  void run_round(const ReshardPlan::Round& round) {
     for (const ReshardMove& move : round.moves)
       if (move.is_local()) copy_within(move);
     if (round.is_local) return;
@@ -119,7 +120,7 @@ class Run {
     strided(tensor.to, move.copy.box, move.copy.to).copy_from(strided(tensor.from, move.copy.box, move.copy.from));
   }
 
-  // Each move with its place in the buffer, of the move's shape and dtype.
+  // Calls `visit` for each move with its place in the buffer, as a tensor of the move's shape and dtype.
   template <class Visit>
   void for_each_place(const Parcel& parcel, const Tensor& buffer, const Visit& visit) {
     int64_t at = 0;
@@ -146,7 +147,7 @@ class Run {
 }  // namespace
 
 ReshardResult reshard(const ReshardRequest& request, Communicator& communicator) {
-  return Run(request, communicator)();
+  return ReshardRun(request, communicator)();
 }
 
 ReshardResult fill_replicas(std::span<const Descriptor> tensors, const LocalTensors& local, Device device,

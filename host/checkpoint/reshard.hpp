@@ -1,5 +1,5 @@
-// Carries out a reshard plan among the ranks of a run: round by round, all to all, through two buffers that hold what a
-// rank sends and receives in one round.
+// Executes a reshard plan among the ranks of a run: one all-to-all per round, through two buffers that hold what a rank
+// sends and receives in one round.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@ namespace chassis {
 struct ReshardRequest {
   std::span<const ReshardTensor> tensors;
   ReshardOptions options;
-  // Asked for in the first round that touches a tensor. The same tensors where nothing changes its place, as in a
-  // broadcast to replicas; dtypes may differ.
+  // Called in the first round that uses a tensor. Both return the same tensor if no element moves within a rank, as in
+  // a broadcast to replicas. Dtypes may differ.
   LocalTensors from;
   LocalTensors to;
-  Device device;  // where they lie
-  // Called when this rank has sent and received all of a tensor, in order: its source may go.
+  Device device;  // of the tensors and buffers
+  // Called in order when this rank has sent and received all of a tensor: its source may be freed.
   std::function<void(uint32_t tensor)> on_done;
 };
 
@@ -30,10 +30,10 @@ struct ReshardResult {
   uint64_t received_bytes = 0;
 };
 
-// [step][all-ranks] With the communicator of the run.
+// [step][all-ranks] `communicator`: that of the run.
 ReshardResult reshard(const ReshardRequest& request, Communicator& communicator);
 
-// [step][all-ranks] After LoadOptions::owned_only: brings to every holder what only the owners have read.
+// [step][all-ranks] After a load with LoadOptions::owned_only: sends what the owners read to all other holders.
 ReshardResult fill_replicas(std::span<const Descriptor> tensors, const LocalTensors& local, Device device,
                             int64_t budget_bytes, Communicator& communicator);
 

@@ -1,3 +1,4 @@
+// The stages of a save, and the errors and checksums that ranks exchange between them.
 #include "host/checkpoint/save.hpp"
 
 #include <fmt/core.h>
@@ -21,11 +22,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// Adds the time that its caller spends.
-class Stall {
+// Adds the time until its destruction to `seconds`.
+class StallTimer {
  public:
-  explicit Stall(double& seconds) : seconds_(seconds) {}
-  ~Stall() { seconds_ += seconds_since(start_); }
+  explicit StallTimer(double& seconds) : seconds_(seconds) {}
+  ~StallTimer() { seconds_ += seconds_since(start_); }
 
  private:
   double& seconds_;
@@ -71,11 +72,11 @@ void check_request(const SavePlan& plan, const SaveRequest& request) {
   CHASSIS_CHECK(static_cast<bool>(request.tensors) != static_cast<bool>(request.source),
                 "a save needs tensors or a source");
   if (!is_plain_path(request.name) || request.name.find('/') != std::string::npos) {
-    throw storage_error("'" + request.name + "' is no name for a checkpoint");
+    throw storage_error("'" + request.name + "' is not a valid name for a checkpoint");
   }
   std::set<std::string> paths = {kManifestName};
   const auto claim = [&](const std::string& path) {
-    if (!is_plain_path(path)) throw storage_error("'" + path + "' is no path for a file of a checkpoint");
+    if (!is_plain_path(path)) throw storage_error("'" + path + "' is not a valid path for a file of a checkpoint");
     if (!paths.insert(path).second) throw storage_error("the checkpoint would have two files '" + path + "'");
   };
   for (const auto& file : plan.layout.files) claim(file.path);
@@ -85,9 +86,9 @@ void check_request(const SavePlan& plan, const SaveRequest& request) {
 }
 
 ExitCode exit_code(const Error& cause) {
-  const bool stays = cause.code() == ExitCode::kInternal || cause.code() == ExitCode::kOutOfMemory ||
-                     cause.code() == ExitCode::kCommunication;
-  return stays ? cause.code() : ExitCode::kStorage;
+  const bool is_kept = cause.code() == ExitCode::kInternal || cause.code() == ExitCode::kOutOfMemory ||
+                       cause.code() == ExitCode::kCommunication;
+  return is_kept ? cause.code() : ExitCode::kStorage;
 }
 
 }  // namespace
@@ -95,7 +96,7 @@ ExitCode exit_code(const Error& cause) {
 const Save::Stage Save::kStages[] = {{"stream", &Save::stream, &Save::gather_checksums},
                                      {"sync", &Save::sync},
                                      {"publish", &Save::publish, &Save::share_result},
-                                     {"latest", &Save::point}};
+                                     {"latest", &Save::update_latest}};
 
 Save::Save(const FormatPlugin& format, const BucketPair& buckets, const SavePlan& plan, SaveRequest request,
            World& world, Where where)
@@ -109,35 +110,35 @@ Save::Save(const FormatPlugin& format, const BucketPair& buckets, const SavePlan
       is_first_(world.rank() == 0) {
   CHASSIS_CHECK(world.size() == 1 || world.size() == plan.mesh.world_size(),
                 std::to_string(world.size()) + " ranks save a plan for " + plan.mesh.text());
-  const Stall stall(result_.stall_seconds);
+  const StallTimer stall(result_.stall_seconds);
   result_.path = request_.parent + "/" + request_.name;
   result_.resumable = request_.resumable;
-  throw_as_failure_of_the_save([this] {
-    agree_on_plan(plan_, "what is saved as " + request_.name, world_);
+  wrap_errors([this] {
+    agree_on_plan(plan_, "the plan of checkpoint " + request_.name, world_);
     together("prepare", [this] { prepare(); });
     directory_ = exchange("directory", is_first_ ? staged_->path() : "")[0];
   });
   start_stage();
 }
 
-Save::~Save() { gives_up_ = true; }
+Save::~Save() { cancelled_ = true; }
 
 void Save::start_stage() {
-  part_ = std::async(launch_, [this, part = kStages[stage_].part] { (this->*part)(); });
+  stage_work_ = std::async(launch_, [this, run = kStages[stage_].run] { (this->*run)(); });
 }
 
 void Save::await_tensors() {
-  const Stall stall(result_.stall_seconds);
-  if (stage_ == 0 && part_.valid()) part_.wait();
+  const StallTimer stall(result_.stall_seconds);
+  if (stage_ == 0 && stage_work_.valid()) stage_work_.wait();
 }
 
-bool Save::ready() const { return part_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
+bool Save::ready() const { return stage_work_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
 
 bool Save::advance() {
-  const Stall stall(result_.stall_seconds);
+  const StallTimer stall(result_.stall_seconds);
   const Stage& stage = kStages[stage_];
-  throw_as_failure_of_the_save([&] {
-    together(stage.name, [this] { part_.get(); });
+  wrap_errors([&] {
+    together(stage.name, [this] { stage_work_.get(); });
     if (stage.agree != nullptr) (this->*stage.agree)();
   });
   if (++stage_ == std::size(kStages)) return true;
@@ -151,17 +152,17 @@ SaveResult Save::finish() {
   return result_;
 }
 
-void Save::throw_as_failure_of_the_save(const std::function<void()>& part) {
+void Save::wrap_errors(const std::function<void()>& part) {
   const auto what = [this] {
     return "checkpoint '" + result_.path +
-           (is_published_ ? "' was published, but is not the latest"
-                          : "' was not saved; what was published before is untouched");
+           (is_published_ ? "' was saved, but 'latest' may not name it"
+                          : "' was not saved; earlier checkpoints are unchanged");
   };
   try {
     part();
   } catch (const RemoteError& cause) {
     RemoteError error(exit_code(cause), what());
-    error.caused_by(cause);  // whose hint stands in its text
+    error.caused_by(cause);  // its text includes its hint
     throw error;
   } catch (const Error& cause) {
     throw Error(exit_code(cause), what()).caused_by(cause);
@@ -174,17 +175,17 @@ void Save::prepare() {
   files_.resize(plan_.layout.files.size());
   if (!is_first_) return;
   check_space(plan_, request_.parent);
-  check_replaceable(result_.path, is_of_a_run(request_.resumable, request_.about));
+  check_replaceable(result_.path, is_run_checkpoint(request_.resumable, request_.about));
   staged_.emplace(request_.parent, request_.name);
-  at("staged");
+  report_stage("staged");
   for (size_t i = 0; i < files_.size(); ++i) {
     const auto& planned = plan_.layout.files[i];
     File file = staged_->create(planned.path, request_.mode);
-    file.preallocate(planned.num_bytes);  // no room is found out here, before a tensor is touched
+    file.preallocate(planned.num_bytes);  // fails here, before a tensor is read, if the disk is full
     file.pwrite_exact(planned.header.data(), planned.header.size(), 0);
     if (has_parts_[i]) files_[i] = std::move(file);
   }
-  at("allocated");
+  report_stage("allocated");
 }
 
 void Save::open(size_t file) {
@@ -199,14 +200,14 @@ void Save::stream() {
   }
   const PartSource source = request_.source ? request_.source : from_tensors(request_.tensors);
   remainders_ = stream_parts(plan_, owner_, files_, buckets_, [&](const SavePart& part, const Room& room) {
-    if (gives_up_) throw storage_error("the save was given up");
+    if (cancelled_) throw storage_error("the save was cancelled");
     source(plan_, part, room);
   });
-  at("streamed");
+  report_stage("streamed");
 }
 
-// Of every box, from the remainders of its parts, which each rank lists in the plan's order. Only rank 0 writes them:
-// into trailers and the manifest.
+// Combines the remainders of the parts of every box; each rank sends its own in the plan's order. Only rank 0 needs the
+// result, for trailers and the manifest.
 void Save::gather_checksums() {
   const std::vector<std::string> all =
       gather_on_first(world_, occasion("checksums"),
@@ -241,7 +242,7 @@ std::vector<FileContent> Save::contents_of_files() const {
   return contents;
 }
 
-// Rank 0 syncs every file, since it wrote what is not tensors; ranks on other machines what they wrote.
+// Rank 0 syncs every file, since it writes headers and trailers; the other ranks sync the files that they wrote.
 void Save::sync() {
   const auto start = Clock::now();
   std::vector<FileContent> contents;
@@ -277,18 +278,18 @@ void Save::publish() {
     for (const auto& [path, text] : *texts) manifest_.files.push_back(write_text(*staged_, path, text, request_.mode));
   for (const CarriedFile& carried : request_.carried_files)
     manifest_.files.push_back(copy_file(*staged_, buckets_, carried, request_.mode));
-  at("written");
+  report_stage("written");
 
   write_text(*staged_, kManifestName, manifest_.dump(), request_.mode);
-  at("manifest");
-  staged_->publish(is_of_a_run(request_.resumable, request_.about), [this](const char* stage) {
-    at(stage);
-    // The last moment: what others have given up is not published any more.
+  report_stage("manifest");
+  staged_->publish(is_run_checkpoint(request_.resumable, request_.about), [this](const char* stage) {
+    report_stage(stage);
+    // The last chance to stop: nothing is published after another rank has failed.
     if (std::string_view(stage) == "unmarked") world_.throw_if_another_failed();
   });
 }
 
-// What rank 0 says of it is what all ranks say.
+// All ranks take the numbers of rank 0.
 void Save::share_result() {
   is_published_ = true;
   const Json mine = {
@@ -299,12 +300,12 @@ void Save::share_result() {
   result_.sync_seconds = first["sync"].get<double>();
 }
 
-void Save::point() {
+void Save::update_latest() {
   if (is_first_ && request_.on_published) request_.on_published();
 }
 
 std::string SaveResult::line() const {
-  return fmt::format("{} published: {} in {:.2f} s ({:.2f} GB/s), stall {:.2f} s, process peak {}, {}",
+  return fmt::format("{} saved: {} in {:.2f} s ({:.2f} GB/s), stall {:.2f} s, process peak {}, {}",
                      path.substr(path.rfind('/') + 1), bytes_text(num_bytes), seconds,
                      static_cast<double>(num_bytes) / seconds / 1e9, stall_seconds, bytes_text(peak_resident_bytes()),
                      resumable ? "resumable" : "weights only, not resumable");

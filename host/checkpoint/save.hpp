@@ -1,6 +1,6 @@
-// One save as one rank sees it: the stages stream, sync, publish and point, and a vote of all ranks behind each, so
-// that all go on or none does. A rank's own part of a stage can run on a thread of its own while training goes on;
-// votes are the caller's. Rank 0 makes, commits and publishes the directory; the others write into its files.
+// One save on one rank, in the stages stream, sync, publish and latest. All ranks vote after each stage, so that all
+// continue or none does. A rank's work of a stage can run on its own thread during training; the caller's thread votes.
+// Rank 0 creates and publishes the directory; the others write into its files.
 #pragma once
 
 #include <atomic>
@@ -22,47 +22,47 @@ class Save {
  public:
   enum class Where { kHere, kOnAThread };
 
-  // [all-ranks] Agrees on the plan, makes the directory and its files with room for all bytes, and starts the stream.
-  // Everything but `request` must outlive it. kHere: a stage's part runs when it is waited for.
+  // [all-ranks] Agrees on the plan, creates the directory, allocates its files in full size, and starts the stream.
+  // Everything but `request` must outlive this. kHere: the work of a stage runs when it is waited for.
   Save(const FormatPlugin& format, const BucketPair& buckets, const SavePlan& plan, SaveRequest request, World& world,
        Where where);
-  // Waits for this rank's part; what was not published is removed.
+  // Waits for this rank's work, and removes the directory unless it was published.
   ~Save();
 
-  // [step] Returns when tensors are not read any more. If reading failed, the next advance() says so, on all ranks.
+  // [step] Returns when tensors are no longer read. If reading failed, the next advance() throws on all ranks.
   void await_tensors();
-  // Whether this rank's part of the stage is over, so that advance() does not wait for it.
+  // Whether this rank's work of the stage is done, so that advance() does not wait for it.
   bool ready() const;
-  // [all-ranks] Ends the stage and starts the next one. True if it was the last: the checkpoint is published. A failure
-  // on any rank is thrown on all.
+  // [all-ranks] Ends the stage and starts the next one. Returns true after the last: the checkpoint is saved. Throws on
+  // all ranks if one failed.
   bool advance();
-  // [all-ranks] All stages that are left.
+  // [all-ranks] Runs the remaining stages.
   SaveResult finish();
 
   const std::string& name() const { return request_.name; }
-  // The same on all ranks, once advance() was true.
+  // Valid after advance() returned true; the same on all ranks, except for stall_seconds.
   const SaveResult& result() const { return result_; }
 
  private:
   using Clock = std::chrono::steady_clock;
   struct Stage {
     const char* name;
-    void (Save::*part)();             // of this rank alone
-    void (Save::*agree)() = nullptr;  // [all-ranks] behind the vote
+    void (Save::*run)();              // the work of this rank alone
+    void (Save::*agree)() = nullptr;  // [all-ranks] after the vote
   };
   static const Stage kStages[];
 
-  void begin();
   void start_stage();
   std::string occasion(const char* stage) const { return "save " + request_.name + ": " + stage; }
   void together(const char* stage, const std::function<void()>& part) { world_.together(occasion(stage), part); }
   std::vector<std::string> exchange(const char* what, const std::string& mine) {
     return world_.exchange(occasion(what), mine);
   }
-  void at(const char* stage) const {
+  void report_stage(const char* stage) const {
     if (request_.on_stage) request_.on_stage(stage);
   }
-  void throw_as_failure_of_the_save(const std::function<void()>& part);
+  // Rethrows errors as a failure of this save.
+  void wrap_errors(const std::function<void()>& part);
 
   void prepare();
   void open(size_t file);
@@ -71,7 +71,7 @@ class Save {
   std::vector<FileContent> contents_of_files() const;
   void sync();
   void publish();
-  void point();
+  void update_latest();
   void share_result();
 
   const FormatPlugin& format_;
@@ -84,18 +84,18 @@ class Save {
   const bool is_first_;
   const Clock::time_point start_ = Clock::now();
 
-  std::optional<StagedDirectory> staged_;  // of rank 0; goes with this object unless it was published
+  std::optional<StagedDirectory> staged_;  // on rank 0; removed with this object unless it was published
   std::string directory_;
   std::vector<bool> has_parts_;  // by file
-  std::vector<File> files_;      // open where this rank writes
+  std::vector<File> files_;      // those that this rank writes are open
   std::vector<PartRemainders> remainders_;
   std::vector<PartRemainders> crc_;  // by box
   CheckpointManifest manifest_;
   SaveResult result_;
   bool is_published_ = false;  // on all ranks
   size_t stage_ = 0;
-  std::atomic<bool> gives_up_ = false;
-  std::future<void> part_;  // of the stage; last, since it uses all of the above
+  std::atomic<bool> cancelled_ = false;
+  std::future<void> stage_work_;  // the last member, since it uses all others
 };
 
 }  // namespace chassis

@@ -1,3 +1,4 @@
+// Plans a save: boxes, parts and their order.
 #include "host/checkpoint/save_plan.hpp"
 
 #include <algorithm>
@@ -14,7 +15,7 @@
 namespace chassis {
 namespace {
 
-// What is stored, one entry for every tensor that is stored as itself.
+// The tensors that are stored: without tied ones, and with components in place of composites.
 std::vector<SaveTensor> stored_tensors(std::vector<SaveTensor> tensors) {
   std::vector<SaveTensor> stored;
   for (SaveTensor& tensor : tensors) {
@@ -35,7 +36,7 @@ std::vector<SaveTensor> stored_tensors(std::vector<SaveTensor> tensors) {
   return stored;
 }
 
-// Parts of one name make up one tensor. Returns how many there are.
+// Checks that the parts of each name form one whole tensor on disk. Returns the number of names.
 uint64_t check_names(const std::vector<SaveTensor>& tensors) {
   struct Known {
     const SaveTensor* first;
@@ -71,7 +72,7 @@ void add_boxes(SavePlan& plan, bool whole_tensors) {
     plan.tensor_bytes += plan.boxes.back().num_bytes();
     return static_cast<uint32_t>(plan.boxes.size() - 1);
   };
-  // A tensor without elements has no owner, yet its name is to be there.
+  // A tensor without elements has no owner, but it is stored by name.
   const auto is_one_box = [&](const DiskPart& part) { return whole_tensors || numel(part.disk_shape) == 0; };
   std::unordered_map<std::string_view, uint32_t> whole;
   for (uint32_t i = 0; i < plan.tensors.size(); ++i) {
@@ -95,7 +96,7 @@ void add_boxes(SavePlan& plan, bool whole_tensors) {
   }
 }
 
-// Boxes by file and offset, parts by box and offset: every rank goes through its files from front to back.
+// Boxes by file and offset, parts by box and offset: every rank writes its files from front to back.
 void sort_for_writing(SavePlan& plan) {
   plan.order.resize(plan.boxes.size());
   std::iota(plan.order.begin(), plan.order.end(), 0u);

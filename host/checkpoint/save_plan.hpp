@@ -1,5 +1,5 @@
-// What a save will write, worked out from descriptors alone: no tensor is touched, no file either. Making one is the
-// dry-save proof: exact cover, unique names, headers and offsets of every file.
+// What a save will write, computed from descriptors alone, without tensors or files. Making a plan proves that the save
+// is possible: exact cover, unique names, headers and offsets of every file.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,15 @@
 
 namespace chassis {
 
-// A tensor of the run and where it is on disk. One with components is stored as these, named disk_name + suffix; one
-// that is tied to another is not stored.
+// A tensor of the run and its place on disk. One with components is stored as these, named disk_name + suffix; one that
+// is tied to another is not stored.
 struct SaveTensor {
   Descriptor descriptor;
   std::string disk_name;  // empty: the FQN
   Dtype disk_dtype = Dtype::f32;
-  std::vector<DiskPart> parts = {};  // none: as it is, under disk_name
+  std::vector<DiskPart> parts = {};  // empty: one part, unchanged, named disk_name
 
-  // Stored as it is.
+  // Stored unchanged, under its FQN.
   static SaveTensor plain(Descriptor descriptor);
 };
 
@@ -31,13 +31,13 @@ struct SavePlanOptions {
   uint64_t max_file_bytes = 0;  // 0: the format's own limit
 };
 
-// What one rank writes of a box from one tensor: all of it, or a part if several ranks or tensors have it.
+// The elements of a box that one rank writes from one tensor: all, or a part if several ranks or tensors share the box.
 struct SavePart {
   uint32_t box = 0;
   Box region;  // logical elements of the tensor
   int rank = 0;
-  uint32_t tensor = 0;  // of the plan
-  uint32_t part = 0;    // of the tensor's parts, the one whose elements these are
+  uint32_t tensor = 0;  // index into the plan's tensors
+  uint32_t part = 0;    // index into the tensor's parts
 
   // Where the region lies in its box on disk, as a piece of the tensor.
   Piece place(const struct SavePlan& plan) const;
@@ -49,24 +49,24 @@ struct SavePlan {
   std::vector<SaveTensor> tensors;  // stored ones with their parts, composites expanded
   std::vector<DiskBox> boxes;       // contiguous on disk, in order of declaration
   std::vector<uint32_t> order;      // boxes by file and offset
-  std::vector<SavePart> parts;      // of all ranks, in the order of writing
+  std::vector<SavePart> parts;      // of all ranks, in writing order
   FormatLayout layout;
   SavePlanOptions options;
   Crc checksum = Crc::k32c;  // of the format
   uint64_t num_disk_tensors = 0;
   uint64_t tensor_bytes = 0;
-  uint64_t file_bytes = 0;  // headers and trailers too, without text files
+  uint64_t file_bytes = 0;  // with headers and trailers, without text files
 
   uint64_t bytes_of_rank(int rank) const;
-  // The same on ranks that are about to write the same bytes to the same places.
+  // Equal on ranks whose plans write the same bytes to the same places.
   uint64_t fingerprint() const;
   uint64_t largest_header() const;
   // "291 tensors, 14.9 GiB in 4 files of format safetensors"
   std::string text() const;
 };
 
-// Throws before anything is written: with FQN, ranks and likely cause if the cover is not exact, with both FQNs if two
-// tensors have one place on disk, with the format's own words if it can not hold a name.
+// Writes nothing. Throws an error with FQN, ranks and likely cause if the cover is not exact, with both FQNs if two
+// tensors have the same place on disk, and with the format's message if the format cannot hold a name.
 SavePlan plan_save(std::vector<SaveTensor> tensors, const MeshShape& mesh, const FormatPlugin& format,
                    const SavePlanOptions& options = {});
 

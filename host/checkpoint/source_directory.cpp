@@ -1,3 +1,4 @@
+// Lists with fstatat and opens relative to the directory, so that a link made later is not followed.
 #include "host/checkpoint/source_directory.hpp"
 
 #include <dirent.h>
@@ -32,7 +33,7 @@ bool is_plain_name(std::string_view name) {
 }
 
 std::vector<std::string> names_in(const File& directory) {
-  // A descriptor of its own: fdopendir takes it over.
+  // A new descriptor, since fdopendir takes ownership.
   const int descriptor = ::openat(directory.descriptor(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR* stream = descriptor < 0 ? nullptr : ::fdopendir(descriptor);
   if (stream == nullptr) {
@@ -61,8 +62,8 @@ std::string kind_text(mode_t mode) {
   return "a device";
 }
 
-// False if it is not there any more.
-bool look_at(const File& directory, const std::string& name, int flags, struct stat& info) {
+// Returns false if the entry no longer exists.
+bool stat_entry(const File& directory, const std::string& name, int flags, struct stat& info) {
   if (::fstatat(directory.descriptor(), name.c_str(), &info, flags) == 0) return true;
   if (errno != ENOENT) throw failure("cannot look at", directory.path() + "/" + name, errno);
   return false;
@@ -87,7 +88,7 @@ SourceDirectory::SourceDirectory(const std::string& path) : path_(path), root_(F
 void SourceDirectory::list(const File& directory, const std::string& prefix) {
   for (const std::string& name : names_in(directory)) {
     struct stat info {};
-    if (!is_plain_name(name) || !look_at(directory, name, AT_SYMLINK_NOFOLLOW, info)) continue;
+    if (!is_plain_name(name) || !stat_entry(directory, name, AT_SYMLINK_NOFOLLOW, info)) continue;
     if (S_ISREG(info.st_mode)) {
       files_.push_back({prefix + name, static_cast<uint64_t>(info.st_size), info.st_mode & 0777});
     } else if (S_ISDIR(info.st_mode) && prefix.empty()) {
@@ -108,8 +109,8 @@ void SourceDirectory::list(const File& directory, const std::string& prefix) {
 void SourceDirectory::follow_links() {
   for (const std::string& path : std::exchange(links_, {})) {
     struct stat info {};
-    if (!look_at(root_, path, 0, info)) {
-      left_out_[path] += ", which is not there";
+    if (!stat_entry(root_, path, 0, info)) {
+      left_out_[path] += ", which does not exist";
       links_.push_back(path);
     } else if (S_ISREG(info.st_mode)) {
       left_out_.erase(path);
@@ -179,7 +180,7 @@ void SourceDirectory::throw_if_unreadable() const {
   if (read_failure_) std::rethrow_exception(read_failure_);
 }
 
-// A format that asks for bytes behind the end has misread a file; the other failures are the file system's.
+// A read past the end is a misread file; all other failures are the file system's, and are kept in read_failure_.
 void SourceDirectory::read_for_format(size_t file, uint64_t offset, uint64_t num_bytes, void* out) {
   if (file >= files_.size())
     throw internal_error("file " + std::to_string(file) + " of " + std::to_string(files_.size()));

@@ -1,5 +1,5 @@
-// A directory that is read and not trusted: its regular files by relative path. In a checkpoint of ours no link is
-// followed; in a model directory, where a user or the Hugging Face cache made them, links to files are.
+// An untrusted directory for reading: its regular files by relative path. Links are not followed in a checkpoint of
+// this program; in a model directory, where the user or the Hugging Face cache made them, links to files are followed.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +26,9 @@ class SourceDirectory {
     bool is_link = false;
   };
 
-  // Two levels deep; what is hidden, not a regular file, or oddly named is left out. Links are left out where
-  // manifest.json is a regular file; elsewhere links to regular files are followed, those to directories are not.
-  // Throws for what is there and cannot be looked at.
+  // Lists two levels; leaves out entries that are hidden, are not regular files, or have no plain name. Leaves out all
+  // links if manifest.json is a regular file; otherwise follows links to regular files, but not to directories. Throws
+  // if an entry exists but its status cannot be read.
   explicit SourceDirectory(const std::string& path);
   SourceDirectory(const SourceDirectory&) = delete;
   SourceDirectory& operator=(const SourceDirectory&) = delete;
@@ -38,21 +38,20 @@ class SourceDirectory {
   const std::vector<Entry>& files() const { return files_; }
   // Index of the path, or -1.
   int64_t find(std::string_view path) const;
-  // The same. Throws a storage error for what is there, but was left out: a link, a FIFO, a directory.
+  // The same. Throws a storage error if the path exists but was left out: a link, a FIFO, a directory.
   int64_t find_file(std::string_view path) const;
-  // Stays open until the directory goes.
+  // Stays open as long as this.
   const File& open(size_t file);
-  // The whole file, which may have at most max_bytes.
+  // The whole file. Throws if it has more than max_bytes.
   std::string read_text(std::string_view path, uint64_t max_bytes);
   // Links that were left out, by path.
   const std::vector<std::string>& links() const { return links_; }
-  // What group and others may do with every file: the permissions that copies and conversions may have, for the owner's
-  // are added.
+  // The permissions of group and others that every file grants; copies and conversions get these and the owner's.
   unsigned shared_mode() const;
 
-  // The host's end of scan(); valid as long as this.
+  // The table that scan() receives; valid as long as this.
   chassis_directory_t table();
-  // Throws what a read through the table failed with, if one did: then what a format says of it is no finding.
+  // Rethrows the first failed read through the table, if there was one: the error of the format is then not a defect.
   void throw_if_unreadable() const;
 
  private:

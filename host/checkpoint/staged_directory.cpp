@@ -1,4 +1,4 @@
-// Hidden names are .<name>.<what>-<16 hex digits>, what being inprogress, replaced or deleting.
+// Hidden names are .<name>.<what>-<16 hex digits>, where <what> is inprogress, replaced or deleting.
 #include "host/checkpoint/staged_directory.hpp"
 
 #include <fcntl.h>
@@ -50,7 +50,8 @@ std::optional<HiddenName> parse_hidden(const std::string& text) {
   return hidden;
 }
 
-// All but the manifest, then the manifest, then the directory: what is left of a killed removal is still recognised.
+// Removes all files but the manifest, then the manifest, then the directory, so that the remains of a killed removal
+// are recognized.
 void remove_tree(const std::string& path) {
   std::error_code error;
   for (const DirectoryEntry& entry : list_directory(path)) {
@@ -66,7 +67,7 @@ void remove_tree(const std::string& path) {
 
 bool exists(const std::string& path) { return link_kind(path) != PathKind::kAbsent; }
 
-// Nobody holds the marker's lock: the process that made the directory is gone.
+// Whether no process holds the marker's lock: the one that made the directory has ended.
 bool has_dead_marker(const std::string& path) {
   try {
     const File marker = File::open_own(path + "/" + kMarker);
@@ -78,7 +79,7 @@ bool has_dead_marker(const std::string& path) {
 
 bool is_empty(const std::string& path) { return list_directory(path).empty(); }
 
-// Paths in a checkpoint directory that are not `own`.
+// Adds the paths in a checkpoint directory that are not in `own`.
 void find_foreign(const std::string& root, const std::string& prefix, const std::set<std::string>& own,
                   std::vector<std::string>& foreign) {
   for (const DirectoryEntry& entry : list_directory(prefix.empty() ? root : root + "/" + prefix)) {
@@ -124,7 +125,7 @@ StagedDirectory::~StagedDirectory() {
     remove_tree(path_);
   } catch (const std::exception& error) {
     counted_warning("checkpoint-leftover",
-                    std::string("a failed save is left behind until the next start: ") + error.what());
+                    std::string("the files of a failed save remain until the next start: ") + error.what());
   }
 }
 
@@ -145,32 +146,33 @@ File StagedDirectory::open(const std::string& directory, const std::string& path
   return File::open_own(directory + "/" + path);
 }
 
-void StagedDirectory::publish(bool is_of_a_run, const std::function<void(const char* stage)>& at) {
+void StagedDirectory::publish(bool is_run_checkpoint, const std::function<void(const char* stage)>& on_stage) {
   const std::string target = parent_ + "/" + name_;
   for (const std::string& folder : folders_) fsync_directory(folder);
   fsync_directory(path_);
-  at("synced");
+  on_stage("synced");
   if (::unlink((path_ + "/" + kMarker).c_str()) != 0) throw failure("cannot remove", path_ + "/" + kMarker, errno);
   fsync_directory(path_);
-  at("unmarked");
+  on_stage("unmarked");
 
   bool replaces = false;
   if (exists(target)) {
-    check_replaceable(target, is_of_a_run);
+    check_replaceable(target, is_run_checkpoint);
     if (is_empty(target)) {
       if (::rmdir(target.c_str()) != 0) throw failure("cannot remove the empty directory", target, errno);
     } else {
       replaces = true;
     }
   }
-  std::string old = path_;  // where the replaced one lies afterwards
+  std::string old = path_;  // the path of the replaced one after the exchange
   if (!replaces) {
     rename_durably(path_, target);
   } else if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) {
     published_ = true;
     fsync_directory(parent_);
   } else if (errno == EINVAL || errno == ENOSYS) {
-    // This file system cannot exchange: the old one steps aside, and comes back if we die before the next rename.
+    // This file system cannot exchange. The old one is moved away; collect_leftovers() puts it back if the process is
+    // killed before the second rename.
     old = parent_ + "/." + name_ + ".replaced-" + id_;
     rename_durably(target, old);
     rename_durably(path_, target);
@@ -178,13 +180,13 @@ void StagedDirectory::publish(bool is_of_a_run, const std::function<void(const c
     throw failure("cannot replace", target, errno);
   }
   published_ = true;
-  at("renamed");
+  on_stage("renamed");
   if (!replaces) return;
   try {
     remove_tree(old);
   } catch (const Error& error) {
     counted_warning("checkpoint-leftover",
-                    std::string("a replaced checkpoint is left behind until the next start: ") + error.what());
+                    std::string("the files of a replaced checkpoint remain until the next start: ") + error.what());
   }
 }
 
@@ -199,7 +201,7 @@ std::vector<std::string> foreign_files(const std::string& checkpoint) {
   return foreign_files(checkpoint, *manifest);
 }
 
-void check_replaceable(const std::string& path, bool by_one_of_a_run) {
+void check_replaceable(const std::string& path, bool by_run_checkpoint) {
   if (!exists(path)) return;
   if (link_kind(path) != PathKind::kDirectory)
     throw storage_error("'" + path + "' is in the way: it is not a directory");
@@ -217,9 +219,9 @@ void check_replaceable(const std::string& path, bool by_one_of_a_run) {
     throw storage_error("'" + path + "' is in the way: " + damage.message())
         .hint("move it away, or choose another directory");
   }
-  if (manifest.is_of_a_run() && !by_one_of_a_run) {
+  if (manifest.is_run_checkpoint() && !by_run_checkpoint) {
     throw storage_error("'" + path + "' holds a checkpoint of a run, step " + std::to_string(manifest.step) +
-                        ", which a model directory or an imported checkpoint does not replace")
+                        ", which a model directory or an imported checkpoint cannot replace")
         .hint("choose another directory; `chassis ckpt prune` deletes checkpoints");
   }
   const std::vector<std::string> foreign = foreign_files(path, manifest);
@@ -240,13 +242,13 @@ void collect_leftovers(const std::string& parent, const std::string& name) {
     const bool is_checkpoint = exists(path + "/" + kManifestName);
     if (hidden->what == "replaced" && is_checkpoint && !exists(parent + "/" + hidden->name)) {
       rename_durably(path, parent + "/" + hidden->name);
-      log::info("checkpoint {}: put back after an interrupted replacement", hidden->name);
+      log::info("checkpoint {}: restored after an interrupted replacement", hidden->name);
     } else if (exists(path + "/" + kMarker) ? has_dead_marker(path) : is_checkpoint || is_empty(path)) {
       remove_tree(path);
-      log::info("removed what an interrupted save left: {}", path);
+      log::info("removed the remains of an interrupted save: {}", path);
     } else if (!exists(path + "/" + kMarker)) {
       counted_warning("checkpoint-leftover",
-                      "'" + path + "' looks like an interrupted save, but is not marked as one; it stays");
+                      "'" + path + "' looks like an interrupted save, but is not marked as one; it is kept");
     }
   }
 }

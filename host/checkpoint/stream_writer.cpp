@@ -1,3 +1,4 @@
+// The writer thread, and the hand-over of buckets to it.
 #include "host/checkpoint/stream_writer.hpp"
 
 #include <fcntl.h>
@@ -11,10 +12,10 @@ namespace chassis {
 
 namespace {
 
-// In one bucket: the list of them stays small beside it, however short the runs of a tensor are.
+// Maximum number of segments in a bucket: bounds the size of their list if the runs of a tensor are short.
 constexpr size_t kMaxSegments = 1 << 16;
-// Of them; each may leave a page of the bucket unused.
-constexpr size_t kMostAligned = 64;
+// Maximum number of aligned segments in a bucket: each may leave a page unused.
+constexpr size_t kMaxAligned = 64;
 
 }  // namespace
 
@@ -47,9 +48,10 @@ std::span<std::byte> StreamWriter::reserve(File& file, uint64_t offset, uint64_t
   return out;
 }
 
-// Bytes that are to be written directly lie in their page as they will in the file's. Many short ones do without.
+// Direct writes need the same offset within a page in memory and in the file. After kMaxAligned segments the rest are
+// not aligned.
 void StreamWriter::align_to(const File& file, uint64_t offset, uint64_t element_bytes) {
-  if (!file.writes_directly() || segments_.size() >= kMostAligned) return;
+  if (!file.writes_directly() || segments_.size() >= kMaxAligned) return;
   const uint64_t skipped = (offset - filled_bytes_) % File::kPageBytes;
   if (filled_bytes_ + skipped + element_bytes <= buckets_.bucket_bytes()) filled_bytes_ += skipped;
 }
@@ -101,7 +103,7 @@ void StreamWriter::run() {
 void StreamWriter::write_all() const {
   for (const Segment& segment : to_write_)
     segment.file->pwrite_exact(buckets_.bucket(writing_).data() + segment.begin, segment.num_bytes, segment.offset);
-  // Begins to write back now, so that the fsync at the end finds little left. A hint: failures show up there.
+  // Starts the write-back now, so that the fsync at the end has little to do. Only a hint: fsync reports failures.
   for (size_t first = 0, last; first < to_write_.size(); first = last) {
     File* const file = to_write_[first].file;
     uint64_t begin = to_write_[first].offset, end = begin;

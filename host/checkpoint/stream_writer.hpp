@@ -1,4 +1,4 @@
-// The pipeline of a save: one bucket is filled while a thread writes the other to its place in the files.
+// The pipeline of a save: the caller fills one bucket while a thread writes the other to its places in the files.
 #pragma once
 
 #include <condition_variable>
@@ -17,15 +17,15 @@ namespace chassis {
 class StreamWriter {
  public:
   explicit StreamWriter(const BucketPair& buckets);
-  // What was not flushed is lost.
+  // Data that was not flushed is lost.
   ~StreamWriter();
   StreamWriter(const StreamWriter&) = delete;
   StreamWriter& operator=(const StreamWriter&) = delete;
 
-  // Room for at most num_bytes, a multiple of `element_bytes`, that will stand at `offset` of `file`. The caller fills
-  // all of it before the next call. Throws what an earlier write failed with. Files must live until flush().
+  // Returns room for at most num_bytes, a multiple of `element_bytes`, that will be written at `offset` of `file`. The
+  // caller fills all of it before the next call. Rethrows the error of an earlier write. Files must live until flush().
   std::span<std::byte> reserve(File& file, uint64_t offset, uint64_t num_bytes, uint64_t element_bytes = 1);
-  // Returns when every byte has been handed to the system.
+  // Returns after every byte has been passed to the system.
   void flush();
 
  private:

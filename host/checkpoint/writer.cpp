@@ -1,3 +1,4 @@
+// Saves in one call, the check of free space, and the files that are copied into an export.
 #include "host/checkpoint/writer.hpp"
 
 #include "host/base/units.hpp"
@@ -6,7 +7,7 @@
 namespace chassis {
 namespace {
 
-// Beside the tensors: manifest, text files, directories.
+// For the other files: manifest, text files, directories.
 constexpr uint64_t kReserveBytes = uint64_t{1} << 20;
 
 }  // namespace
@@ -16,8 +17,7 @@ void check_space(const SavePlan& plan, const std::string& parent) {
   const uint64_t needed = plan.file_bytes + kReserveBytes, free = free_bytes(parent);
   if (needed > free) {
     throw storage_error("'" + parent + "' has " + bytes_text(free) + " free, a checkpoint takes " +
-                        bytes_text(plan.file_bytes) + ", and " + bytes_text(kReserveBytes) +
-                        " for what lies beside its tensors")
+                        bytes_text(plan.file_bytes) + ", and " + bytes_text(kReserveBytes) + " for its other files")
         .with("free_bytes", std::to_string(free))
         .with("needed_bytes", std::to_string(needed))
         .hint("free some space, choose another run.output_dir, or keep fewer checkpoints with checkpoint.keep_last");

@@ -50,7 +50,7 @@ TEST_P(InTheBackground, SavesWhatASaveThatWaitsWouldHaveSaved) {
     for (int step = 1; step <= 6; ++step) {
       EXPECT_TRUE(tensor_files(checkpoint(async, step)) == tensor_files(checkpoint("waits", step)))
           << async << " " << step;
-      EXPECT_NE(log.find("step-00000" + std::to_string(step) + " published: "), std::string::npos) << log;
+      EXPECT_NE(log.find("step-00000" + std::to_string(step) + " saved: "), std::string::npos) << log;
     }
     EXPECT_EQ(fs::read_symlink(directory(async) + "/checkpoints/latest"), "step-000006");
     EXPECT_TRUE(tensor_files(directory(async) + "/final") == tensor_files(directory("waits") + "/final"));
@@ -94,7 +94,7 @@ TEST_F(Saving, HappensWhenASignalOrAFileAsksForIt) {
       process.send(SIGUSR1);
     else
       write_text(directory(name) + "/save", "");
-    EXPECT_TRUE(process.wait_for(" published: ")) << process.output_so_far();
+    EXPECT_TRUE(process.wait_for(" saved: ")) << process.output_so_far();
     EXPECT_FALSE(fs::exists(directory(name) + "/save"));
     EXPECT_EQ(checkpoints(name).size(), 1u);
     process.send(SIGTERM);
@@ -139,7 +139,7 @@ TEST_F(Saving, GoesOnFromAnOlderCheckpointOrStopsOnAllRanks) {
   fs::remove(checkpoint("run", 4) + "/manifest.json");
   const std::string log = train("run", each, kFsdp2);
   for (const char* part : {"step-000004': it has no manifest.json; next is 'step-000002'", " at step 2",
-                           "kept as step-000004.damaged", "step-000004 published: "})
+                           "kept as step-000004.damaged", "step-000004 saved: "})
     EXPECT_NE(log.find(part), std::string::npos) << part << "\n" << log;
   EXPECT_EQ(checkpoints("run"), (std::vector<std::string>{"step-000002", "step-000004", "step-000004.damaged"}));
 
@@ -204,7 +204,7 @@ TEST_F(Saving, GivesTheSameExportFromACheckpointOfAnyStrategy) {
   train("longer", {"run.max_steps=3", "train.global_batch_size=12"});
   const Outcome other = ckpt({"diff", checkpoint("longer", 3), checkpoint("fsdp2", 2)});
   EXPECT_EQ(other.exit_code, 1);
-  EXPECT_NE(other.output.find("has other contents"), std::string::npos) << other.output;
+  EXPECT_NE(other.output.find("has different contents"), std::string::npos) << other.output;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Parsing and printing of safetensors headers.
+// Parses and writes safetensors headers.
 #include "container.hpp"
 
 #include <algorithm>
@@ -50,7 +50,7 @@ std::optional<Type> type_from_name(std::string_view name) {
   return std::nullopt;
 }
 
-// A name as it may stand in a message: short, and without control characters.
+// A name for a message: short, and without control characters.
 std::string shown(std::string_view text) {
   std::string out = "'";
   for (const char c : text.substr(0, 80)) out += static_cast<unsigned char>(c) < 0x20 || c == 0x7F ? '?' : c;
@@ -100,7 +100,7 @@ Header Header::parse(std::string json, uint64_t data_bytes) {
   if (!reader.consume('}')) {
     do {
       const std::string_view name = reader.string("a tensor's name");
-      reader.expect(':', "behind a name");
+      reader.expect(':', "after a name");
       if (name == "__metadata__") {
         if (has_metadata) throw Defect("duplicate key '__metadata__'");
         has_metadata = true;
@@ -114,7 +114,7 @@ Header Header::parse(std::string json, uint64_t data_bytes) {
       header.parse_entry(reader, entry);
       header.entries_.push_back(entry);
     } while (reader.consume(','));
-    reader.expect('}', "behind the last tensor");
+    reader.expect('}', "after the last tensor");
   }
   reader.finish();
   header.check_names();
@@ -127,13 +127,13 @@ void Header::parse_metadata(JsonReader& json) {
   if (json.consume('}')) return;
   do {
     const std::string_view key = json.string("a key of __metadata__");
-    json.expect(':', "behind a key");
+    json.expect(':', "after a key");
     const std::string_view value = json.string("__metadata__ holds strings only");
     if (metadata_.size() == kMaxMetadata) throw Defect("__metadata__ has more than " + number(kMaxMetadata) + " keys");
     metadata_.push_back({static_cast<uint32_t>(json.offset_of(key)), static_cast<uint32_t>(key.size()),
                          static_cast<uint32_t>(json.offset_of(value)), static_cast<uint32_t>(value.size())});
   } while (json.consume(','));
-  json.expect('}', "behind __metadata__");
+  json.expect('}', "after __metadata__");
   std::vector<std::string_view> keys;
   for (const Pair& pair : metadata_) keys.push_back(text_at(pair.key_begin, pair.key_bytes));
   std::sort(keys.begin(), keys.end());
@@ -149,7 +149,7 @@ void Header::parse_entry(JsonReader& json, Entry& entry) {
   json.expect('{', "at the start of a tensor");
   do {
     const std::string_view key = json.string("a tensor's key");
-    json.expect(':', "behind a key");
+    json.expect(':', "after a key");
     const auto once = [&](bool& seen) {
       if (seen) throw Defect("tensor " + shown(name) + " has the key " + shown(key) + " twice");
       seen = true;
@@ -169,12 +169,12 @@ void Header::parse_entry(JsonReader& json, Entry& entry) {
       entry.begin = json.unsigned_integer("an offset");
       json.expect(',', "between two offsets");
       entry.end = json.unsigned_integer("an offset");
-      json.expect(']', "behind two offsets");
+      json.expect(']', "after two offsets");
     } else {
       throw Defect("tensor " + shown(name) + " has the unknown key " + shown(key));
     }
   } while (json.consume(','));
-  json.expect('}', "behind a tensor");
+  json.expect('}', "after a tensor");
   if (!has_type || !has_shape || !has_offsets) {
     throw Defect("tensor " + shown(name) + " lacks " + (!has_type ? "dtype" : !has_shape ? "shape" : "data_offsets"));
   }
@@ -184,14 +184,14 @@ void Header::parse_entry(JsonReader& json, Entry& entry) {
   if (__builtin_mul_overflow(num_elements, uint64_t{type_bits(type)}, &num_bits)) {
     throw Defect("tensor " + shown(name) + ": its size overflows");
   }
-  if (num_bits % 8 != 0) throw Defect("tensor " + shown(name) + " does not end at a whole byte");
+  if (num_bits % 8 != 0) throw Defect("tensor " + shown(name) + " does not end at a byte boundary");
   if (entry.end < entry.begin || entry.end - entry.begin != num_bits / 8) {
     throw Defect("tensor " + shown(name) + " has data_offsets [" + number(entry.begin) + ", " + number(entry.end) +
                  "], but its shape and dtype take " + number(num_bits / 8) + " bytes");
   }
 }
 
-// The number of elements.
+// Returns the number of elements.
 uint64_t Header::parse_shape(JsonReader& json, Entry& entry) {
   json.expect('[', "at the start of a shape");
   entry.shape_begin = static_cast<uint32_t>(json.position());
@@ -205,7 +205,7 @@ uint64_t Header::parse_shape(JsonReader& json, Entry& entry) {
       throw Defect("tensor " + shown(text_at(entry.name_begin, entry.name_bytes)) + ": its shape overflows");
     }
   } while (json.consume(','));
-  json.expect(']', "behind a shape");
+  json.expect(']', "after a shape");
   return num_elements;
 }
 
@@ -215,7 +215,7 @@ void Header::check_names() {
   std::sort(by_name_.begin(), by_name_.end(), [&](uint32_t a, uint32_t b) { return name(a) < name(b); });
   for (size_t i = 1; i < by_name_.size(); ++i) {
     if (name(by_name_[i - 1]) == name(by_name_[i]))
-      throw Defect("tensor " + shown(name(by_name_[i])) + " is there twice");
+      throw Defect("tensor " + shown(name(by_name_[i])) + " appears twice");
   }
 }
 
@@ -229,14 +229,14 @@ void Header::check_offsets(uint64_t data_bytes) const {
   for (const uint32_t i : order) {
     if (entries_[i].begin != at) {
       throw Defect("tensor " + shown(name(i)) + " starts at byte " + number(entries_[i].begin) +
-                   (entries_[i].begin < at ? ", inside the one before it" : ", behind a hole") + " (expected " +
+                   (entries_[i].begin < at ? ", inside the one before it" : ", after a gap") + " (expected " +
                    number(at) + ")");
     }
     at = entries_[i].end;
   }
   if (at != data_bytes) {
-    throw Defect("the tensors take " + number(at) + " bytes, the file has " + number(data_bytes) +
-                 " behind the header" + (at > data_bytes ? ": it is cut short" : ": there are trailing bytes"));
+    throw Defect("the tensors take " + number(at) + " bytes, the file has " + number(data_bytes) + " after the header" +
+                 (at > data_bytes ? ": it is cut short" : ": there are trailing bytes"));
   }
 }
 

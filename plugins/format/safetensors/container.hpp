@@ -1,5 +1,5 @@
-// One .safetensors file: u64 length, JSON header, tensors. Parsing trusts nothing; memory stays below four times the
-// header's bytes. Rules are those of the reference reader (huggingface/safetensors, tensor.rs) and its README.
+// One .safetensors file: u64 length, JSON header, tensors. Parsing trusts nothing and uses less memory than four times
+// the header's bytes. The rules are those of the reference reader (huggingface/safetensors, tensor.rs) and its README.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@
 
 namespace safetensors {
 
-inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // of the JSON, by the format
-inline constexpr size_t kMaxMetadata = 10'000;            // pairs in __metadata__, by us
-inline constexpr int kMaxDims = 64;                       // by us
+inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // of the JSON; limit of the format
+inline constexpr size_t kMaxMetadata = 10'000;            // pairs in __metadata__; our limit
+inline constexpr int kMaxDims = 64;                       // our limit
 
-// In the order by which the reference writer sorts a file, the last first.
+// The reference writer sorts the tensors of a file by descending type, in this order.
 enum class Type : uint8_t {
   kBool,
   kF4,
@@ -51,12 +51,13 @@ Type type_from_abi(uint32_t abi_dtype);  // Defect if unknown
 
 using Metadata = std::vector<std::pair<std::string, std::string>>;
 
-// Names become keys of tables and lines of messages, never paths; yet no file gets to smuggle one.
+// Throws a Defect for a name that is not UTF-8, has control characters, or looks like a path. Names are never used as
+// paths; the last check is a precaution.
 void check_tensor_name(std::string_view name);
 
 class Header {
  public:
-  // `json` is the header without its length; `data_bytes` is what the file has behind it.
+  // `json`: the header without its length; `data_bytes`: the size of the rest of the file.
   static Header parse(std::string json, uint64_t data_bytes);
 
   size_t size() const { return entries_.size(); }
@@ -64,7 +65,7 @@ class Header {
   std::string_view name(size_t i) const { return text_at(entries_[i].name_begin, entries_[i].name_bytes); }
   Type type(size_t i) const { return static_cast<Type>(entries_[i].type); }
   std::vector<int64_t> shape(size_t i) const;
-  // Bytes behind the header.
+  // Offsets in bytes from the end of the header.
   uint64_t begin(size_t i) const { return entries_[i].begin; }
   uint64_t end(size_t i) const { return entries_[i].end; }
   // Index of the tensor, or size() if there is none.
@@ -106,7 +107,7 @@ struct NewTensor {
   uint64_t num_bytes;
 };
 
-// Length and JSON, padded with spaces so that the tensors start at a multiple of 8. They follow in this order.
+// Length and JSON, padded with spaces so that the data starts at a multiple of 8. Tensors must be in file order.
 std::string header_bytes(std::span<const NewTensor> tensors, const Metadata& metadata);
 
 void append_json_string(std::string& out, std::string_view text);

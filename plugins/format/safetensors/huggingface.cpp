@@ -1,4 +1,4 @@
-// Splits as huggingface_hub does: in order, a file is closed when the next tensor would make it too large.
+// Splits files as huggingface_hub does: in order, a file ends when the next tensor would make it too large.
 #include "huggingface.hpp"
 
 #include <algorithm>
@@ -30,8 +30,8 @@ std::vector<FileTensor> whole_tensors(const chassis_save_request_t& request) {
     tensors.push_back(file_tensor(request, i));
     const std::string name(tensors.back().name);
     if (!std::equal(t.box_shape, t.box_shape + t.num_dims, t.global_shape))
-      throw Defect("a part of tensor '" + name + "' where a whole one belongs");
-    if (!names.insert(tensors.back().name).second) throw Defect("tensor '" + name + "' is there twice");
+      throw Defect("a part of tensor '" + name + "', but files of this format hold whole tensors");
+    if (!names.insert(tensors.back().name).second) throw Defect("tensor '" + name + "' appears twice");
   }
   return tensors;
 }
@@ -86,28 +86,28 @@ Index parse_index(const Source& source, uint32_t file) {
   if (!json.consume('}')) {
     do {
       const std::string_view key = json.string("a key");
-      json.expect(':', "behind a key");
+      json.expect(':', "after a key");
       if (key == "weight_map") {
         if (std::exchange(has_map, true)) throw Defect("duplicate key 'weight_map'");
         json.expect('{', "at the start of weight_map");
         if (json.consume('}')) continue;
         do {
           const std::string_view name = json.string("a tensor's name");
-          json.expect(':', "behind a name");
+          json.expect(':', "after a name");
           const std::string_view path = json.string("a file's name");
           check_tensor_name(name);
           check_file_name(path);
           if (!index.file_of.emplace(name, path).second)
             throw Defect("weight_map has '" + std::string(name) + "' twice");
         } while (json.consume(','));
-        json.expect('}', "behind weight_map");
+        json.expect('}', "after weight_map");
       } else if (key == "metadata") {
         if (std::exchange(has_metadata, true)) throw Defect("duplicate key 'metadata'");
         json.expect('{', "at the start of metadata");
         if (json.consume('}')) continue;
         do {
           const std::string_view fact = json.string("a key");
-          json.expect(':', "behind a key");
+          json.expect(':', "after a key");
           const size_t start = (json.peek(), json.position());
           json.skip_value();
           const std::string_view value = std::string_view(text).substr(start, json.position() - start);
@@ -116,7 +116,7 @@ Index parse_index(const Source& source, uint32_t file) {
           index.total_bytes = std::stoull(std::string(value));
           index.has_total = true;
         } while (json.consume(','));
-        json.expect('}', "behind metadata");
+        json.expect('}', "after metadata");
       } else {
         json.skip_value();
       }
@@ -159,7 +159,7 @@ void scan_shards(const Source& source, uint32_t index_file, const ScanSink& sink
   bool is_first = true;
   for (const auto& [path, expected] : tensors_in) {
     const int64_t file = source.find(path);
-    if (file < 0) throw Defect(std::string(kIndex) + " names the file '" + path + "', which is not there");
+    if (file < 0) throw Defect(std::string(kIndex) + " names the file '" + path + "', which does not exist");
     const Header header = read_header(source, static_cast<uint32_t>(file));
     for (size_t i = 0; i < header.size(); ++i) {
       const auto it = index.file_of.find(header.name(i));

@@ -1,4 +1,4 @@
-// A model directory of the Hugging Face Hub: model.safetensors, or model-00001-of-0000N.safetensors with an index.
+// Model directories of the Hugging Face Hub: model.safetensors, or model-00001-of-0000N.safetensors with an index.
 #pragma once
 
 #include "layout.hpp"

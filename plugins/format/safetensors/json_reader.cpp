@@ -1,4 +1,4 @@
-// Recursive descent, with a bound on depth; UTF-8 by the table of RFC 3629.
+// Recursive descent with a maximum depth; checks UTF-8 by the table of RFC 3629.
 #include "json_reader.hpp"
 
 #include <cstring>
@@ -6,7 +6,7 @@
 namespace safetensors {
 namespace {
 
-// Bytes of the UTF-8 character at `at`, 0 if it is not one.
+// Length in bytes of the UTF-8 character at `at`; 0 if it is not valid.
 size_t utf8_length(const char* at, const char* end) {
   const auto byte = [&](int i) { return static_cast<unsigned char>(at[i]); };
   const auto follows = [&](int i, unsigned low = 0x80, unsigned high = 0xBF) {
@@ -206,15 +206,15 @@ void JsonReader::skip_value(int depth) {
     if (consume(']')) return;
     do skip_value(depth + 1);
     while (consume(','));
-    expect(']', "behind an array");
+    expect(']', "after an array");
   } else if (consume('{')) {
     if (consume('}')) return;
     do {
       string("a key");
-      expect(':', "behind a key");
+      expect(':', "after a key");
       skip_value(depth + 1);
     } while (consume(','));
-    expect('}', "behind an object");
+    expect('}', "after an object");
   } else if (c == '-' || is_digit(c)) {
     skip_number();
   } else if (c == 't') {
@@ -227,7 +227,7 @@ void JsonReader::skip_value(int depth) {
 }
 
 void JsonReader::finish() {
-  if (peek(); at_ != end_) fail("text behind the last '}'");
+  if (peek(); at_ != end_) fail("text after the last '}'");
 }
 
 }  // namespace safetensors

@@ -1,5 +1,5 @@
-// A strict reader of JSON that comes from strangers: RFC 8259 and valid UTF-8, nothing else. It builds no tree; strings
-// are decoded in place, so it takes no memory of its own.
+// A strict reader for untrusted JSON: RFC 8259 and valid UTF-8, nothing else. It builds no tree and decodes strings in
+// place, so it allocates no memory.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace safetensors {
 
-using Defect = chassis::FormatDefect;  // the reader of the file adds its name
+using Defect = chassis::FormatDefect;  // the caller adds the name of the file
 
-// False for overlong forms, surrogates and what lies beyond U+10FFFF.
+// False for overlong forms, surrogates and values above U+10FFFF.
 bool is_utf8(std::string_view text);
 
 class JsonReader {
@@ -22,18 +22,18 @@ class JsonReader {
   // Overwrites the text as it decodes strings.
   explicit JsonReader(std::string& text) : begin_(text.data()), at_(begin_), end_(begin_ + text.size()) {}
 
-  // The next character that is not white space; 0 at the end.
+  // Skips white space and returns the next character; 0 at the end.
   char peek();
-  // Takes it if it is `c`.
+  // Consumes the next character if it is `c`.
   bool consume(char c);
   void expect(char c, const char* where);
-  // A string, decoded; it lies in the text.
+  // A decoded string, which points into the text.
   std::string_view string(const char* what);
   // Decimal digits only: no sign, fraction, exponent or leading zero.
   uint64_t unsigned_integer(const char* what);
-  // Any value, checked and passed over.
+  // Checks and skips a value.
   void skip_value(int depth = 0);
-  // Nothing but white space is left.
+  // Throws unless only white space is left.
   void finish();
 
   size_t offset_of(std::string_view part) const { return static_cast<size_t>(part.data() - begin_); }

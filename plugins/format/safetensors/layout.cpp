@@ -1,4 +1,4 @@
-// Headers in and out of files.
+// Builds headers for files to be written, and reads those of existing files.
 #include "layout.hpp"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ void add_file(SaveLayout& layout, std::string path, std::vector<FileTensor> tens
 }
 
 Metadata request_metadata(const chassis_save_request_t& request) {
-  // "format" is what transformers insists on.
+  // transformers requires "format".
   Metadata pairs = {{"format", "pt"}};
   for (uint32_t i = 0; i < request.num_metadata; ++i) {
     std::string key(view_of(request.metadata[i].key));
@@ -73,7 +73,7 @@ uint64_t header_length(const Source& source, uint32_t file) {
   for (int i = 7; i >= 0; --i) length = length << 8 | raw[i];
   if (length > num_bytes - 8) {
     throw Defect("the header claims " + std::to_string(length) + " bytes, the file has " +
-                 std::to_string(num_bytes - 8) + " behind its length");
+                 std::to_string(num_bytes - 8) + " after its length");
   }
   if (length > kMaxHeaderBytes) {
     throw Defect("the header claims " + std::to_string(length) + " bytes, at most " + std::to_string(kMaxHeaderBytes) +

@@ -1,4 +1,5 @@
-// What both members of the library share: plain values for a layout and for a scan, with no boundary in sight.
+// Shared by both members of the library: plain C++ types for a layout and for a scan. plugin.cpp converts them to the
+// C interface.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +37,7 @@ using Source = chassis::FileSource;
 using ScanSink = chassis::FoundSink;
 using NotFound = chassis::NotThisFormat;
 
-// A tensor as a file's header has it.
+// A tensor in the header of a file.
 struct FileTensor {
   std::string_view name;
   Type type;
@@ -46,17 +47,17 @@ struct FileTensor {
 };
 FileTensor file_tensor(const chassis_save_request_t& request, uint32_t index);
 
-// Tensors to be written one behind the other into one file: sorts them as the reference writer would, prints the
-// header, and places them.
+// Adds a file with these tensors, one after another: sorts them as the reference writer does, writes the header, and
+// assigns the places.
 void add_file(SaveLayout& layout, std::string path, std::vector<FileTensor> tensors, const Metadata& metadata,
               uint32_t rank);
 
 Metadata request_metadata(const chassis_save_request_t& request);
-// Checks what both members demand of a tensor.
+// Checks what both members require of a tensor.
 void check_request(const chassis_disk_tensor_t& tensor);
 Header read_header(const Source& source, uint32_t file);
 uint64_t data_start(const Source& source, uint32_t file);
-// Dtypes that the host has no word for are a Defect that names the tensor.
+// Throws a Defect that names the tensor if the host does not support its dtype.
 uint32_t host_dtype(const Header& header, size_t i);
 
 inline std::string_view view_of(chassis_str_t text) {

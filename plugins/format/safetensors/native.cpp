@@ -1,4 +1,4 @@
-// The metadata that DCP reads is DCP_SHARDING_INFO; our global_shape beside it is ignored there, and checked here.
+// DCP reads the metadata DCP_SHARDING_INFO, and ignores our additional key global_shape; this reader checks it.
 #include "native.hpp"
 
 #include <algorithm>
@@ -38,7 +38,7 @@ std::string sharding_info(const chassis_save_request_t& request, const std::vect
   return out + "}";
 }
 
-// The files of one rank: a second box of the same name goes into the next file.
+// Boxes by file of one rank: a second box of the same tensor goes into the next file.
 std::vector<std::vector<uint32_t>> files_of_rank(const chassis_save_request_t& request,
                                                  const std::vector<uint32_t>& boxes, uint64_t max_bytes) {
   std::vector<std::vector<uint32_t>> files;
@@ -77,7 +77,7 @@ std::optional<ShardName> parse_name(std::string_view path) {
   if (std::sscanf(text.c_str(), "shard-%5u-model-%5u-of-%5u", &name.shard, &name.index, &name.count) != 3)
     return std::nullopt;
   if (name.shard == 0 || name.index == 0 || name.index > name.count) return std::nullopt;
-  // sscanf is lenient; the name must be the one that we would write.
+  // sscanf is lenient: the name must be exactly the one that file_name() returns.
   if ("sharded/" + text != file_name(name.shard - 1, name.index - 1, name.count)) return std::nullopt;
   return name;
 }
@@ -92,11 +92,12 @@ std::vector<int64_t> parse_numbers(JsonReader& json) {
   if (json.consume(']')) return out;
   do {
     const uint64_t value = json.unsigned_integer("an offset or a size");
-    if (value > static_cast<uint64_t>(INT64_MAX)) throw Defect("a number beyond 63 bits");
-    if (out.size() == static_cast<size_t>(kMaxDims)) throw Defect("a list of more than " + std::to_string(kMaxDims));
+    if (value > static_cast<uint64_t>(INT64_MAX)) throw Defect("a number of more than 63 bits");
+    if (out.size() == static_cast<size_t>(kMaxDims))
+      throw Defect("a list of more than " + std::to_string(kMaxDims) + " numbers");
     out.push_back(static_cast<int64_t>(value));
   } while (json.consume(','));
-  json.expect(']', "behind a list");
+  json.expect(']', "after a list");
   return out;
 }
 
@@ -108,13 +109,13 @@ std::unordered_map<std::string, BoxInfo> parse_sharding_info(std::string_view in
   if (!json.consume('}')) {
     do {
       const std::string_view name = json.string("a tensor's name");
-      json.expect(':', "behind a name");
-      json.expect('{', "behind a name");
+      json.expect(':', "after a name");
+      json.expect('{', "after a name");
       BoxInfo box;
       bool has_offsets = false;
       do {
         const std::string_view key = json.string("a key");
-        json.expect(':', "behind a key");
+        json.expect(':', "after a key");
         if (key == "saved_offsets") {
           box.offsets = parse_numbers(json);
           has_offsets = true;
@@ -124,9 +125,9 @@ std::unordered_map<std::string, BoxInfo> parse_sharding_info(std::string_view in
           json.skip_value();
         }
       } while (json.consume(','));
-      json.expect('}', "behind a tensor");
+      json.expect('}', "after a tensor");
       if (!has_offsets) throw Defect("'" + std::string(name) + "' has no saved_offsets");
-      if (!boxes.emplace(name, std::move(box)).second) throw Defect("'" + std::string(name) + "' is there twice");
+      if (!boxes.emplace(name, std::move(box)).second) throw Defect("'" + std::string(name) + "' appears twice");
     } while (json.consume(','));
     json.expect('}', "at the end");
   }
@@ -172,20 +173,20 @@ Shard read_shard(const Source& source, uint32_t file, uint32_t rank) {
   return shard;
 }
 
-// Every file that the names promise.
+// Reads all shards. Throws a Defect unless the files are as many as their names say.
 std::vector<Shard> read_shards(const Source& source) {
   const bool has_folder = std::any_of(source.files.begin(), source.files.end(), [](const SourceFile& f) {
     return f.path.starts_with("sharded/") && parse_name(f.path);
   });
   std::vector<Shard> shards;
-  std::map<uint32_t, std::pair<uint32_t, uint32_t>> counts;  // shard → files promised, files found
+  std::map<uint32_t, std::pair<uint32_t, uint32_t>> counts;  // shard → files named, files found
   for (uint32_t i = 0; i < source.files.size(); ++i) {
     const std::string& path = source.files[i].path;
     const auto name = parse_name(path);
     if (!name || path.starts_with("sharded/") != has_folder) continue;
     const auto it = counts.try_emplace(name->shard, name->count, 0u).first;
     if (it->second.first != name->count)
-      throw Defect(path + ": other files of this shard are of " + std::to_string(it->second.first));
+      throw Defect(path + ": other files of this shard have names of " + std::to_string(it->second.first));
     ++it->second.second;
     shards.push_back(read_shard(source, i, name->shard - 1));
   }
@@ -199,7 +200,7 @@ std::vector<Shard> read_shards(const Source& source) {
   return shards;
 }
 
-// The whole of each tensor: as written by us, else the furthest end of its boxes.
+// The global shape of each tensor: the declared one, or else the furthest ends of its boxes.
 std::unordered_map<std::string_view, std::vector<int64_t>> global_shapes(const Source& source,
                                                                          const std::vector<Shard>& shards) {
   std::unordered_map<std::string_view, std::vector<int64_t>> declared, reached;
@@ -235,7 +236,7 @@ SaveLayout native_layout(const chassis_save_request_t& request) {
     check_request(*request.tensors[i]);
     if (request.tensors[i]->dtype == CHASSIS_DTYPE_BOOL) {
       throw Defect("tensor '" + std::string(view_of(request.tensors[i]->name)) +
-                   "' is boolean, which DCP can not read; save it as u8");
+                   "' is boolean, which DCP cannot read; save it as u8");
     }
     boxes_of[request.tensors[i]->rank].push_back(i);
   }
@@ -248,7 +249,8 @@ SaveLayout native_layout(const chassis_save_request_t& request) {
   for (const auto& [rank, boxes] : boxes_of) {
     std::vector<std::vector<uint32_t>> files = files_of_rank(request, boxes, max_bytes);
     if (files.empty()) files.emplace_back();
-    if (files.size() > 99'999) throw Defect("more than 99999 files of one rank");
+    if (files.size() > 99'999)
+      throw Defect("one rank would have " + std::to_string(files.size()) + " files; at most 99999 can be named");
     for (size_t index = 0; index < files.size(); ++index) {
       Metadata metadata = request_metadata(request);
       metadata.emplace_back(kShardingInfo, sharding_info(request, files[index]));

@@ -1,5 +1,5 @@
-// Shards as PyTorch's DCP HuggingFaceStorageWriter makes them: sharded/shard-00001-model-00001-of-00001.safetensors,
-// one box per tensor and file, whose place in the whole is in the header's metadata.
+// Shards in the format of PyTorch's DCP HuggingFaceStorageWriter: sharded/shard-00001-model-00001-of-00001.safetensors,
+// one box per tensor and file. The header's metadata holds the offset of each box in its tensor.
 #pragma once
 
 #include "layout.hpp"

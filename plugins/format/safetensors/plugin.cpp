@@ -1,4 +1,4 @@
-// The two members, format/safetensors and format/native: their layouts and scans carried across the boundary.
+// The two members, format/safetensors and format/native: their layouts and scans through the C interface.
 #include "chassis/plugin.hpp"
 #include "chassis/format.hpp"
 #include "huggingface.hpp"

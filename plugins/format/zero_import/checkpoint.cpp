@@ -1,3 +1,4 @@
+// Finds the tensors in the flat vectors of all ranks, stage by stage.
 #include "checkpoint.hpp"
 
 #include <algorithm>
@@ -12,12 +13,12 @@
 namespace zero_import {
 namespace {
 
-// References to one value can be many: what is unfolded from them is bounded here.
+// A pickle can refer to one value many times, so the expanded number of parameters is limited.
 constexpr size_t kMaxParameters = 1'000'000;
 
 std::vector<int64_t> shape_of(const Pickle& pickle, const Value& size, const std::string& name) {
   if (size.kind != Kind::kTuple || size.items.size() > 64)
-    throw Defect("the shape of " + shown(name) + " is no torch.Size");
+    throw Defect("the shape of " + shown(name) + " is not a torch.Size");
   std::vector<int64_t> shape;
   uint64_t product = 8;  // bytes of an element
   for (const ValueId item : size.items) {
@@ -25,7 +26,7 @@ std::vector<int64_t> shape_of(const Pickle& pickle, const Value& size, const std
     if (number.kind != Kind::kInt || number.integer < 0 ||
         __builtin_mul_overflow(product, static_cast<uint64_t>(std::max<int64_t>(number.integer, 1)), &product) ||
         product > static_cast<uint64_t>(INT64_MAX))
-      throw Defect("the shape of " + shown(name) + " is not of sizes");
+      throw Defect("the shape of " + shown(name) + " has an item that is not a valid size");
     shape.push_back(number.integer);
   }
   return shape;
@@ -36,7 +37,7 @@ struct Parameter {
   std::vector<int64_t> shape;
 };
 
-// An OrderedDict of names and sizes.
+// Parses an OrderedDict of names and sizes.
 std::vector<Parameter> parameters_of(const Pickle& pickle, const Value& dict) {
   if (dict.kind != Kind::kDict)
     throw Defect("shapes of parameters are " + std::string(kind_name(dict.kind)) + ", not a dict");
@@ -65,8 +66,8 @@ class Checkpoint {
     for (const auto& [key, pieces] : ranks_[0].states)
       emit([&key = key](const RankState& rank) -> const std::vector<Piece>& { return rank.states.at(key); }, "." + key);
     emit_frozen(*first);
-    emit_rest(*first);
-    tell(*first);
+    emit_untrained(*first);
+    emit_metadata(*first);
   }
 
  private:
@@ -125,7 +126,7 @@ class Checkpoint {
     stage() == 3 ? emit_parts(pieces_of, suffix) : emit_partitions(pieces_of, suffix);
   }
 
-  // Stages 1 and 2: each group is one vector over all ranks.
+  // Stages 1 and 2: each group is one flat vector, partitioned over all ranks.
   void emit_partitions(const PiecesOf& pieces_of, const std::string& suffix) const {
     const std::vector<std::vector<uint64_t>> paddings = alignment_paddings();
     if (groups_.size() != ranks_[0].masters.size())
@@ -144,7 +145,7 @@ class Checkpoint {
         at += count;
         if (!paddings.empty()) at += paddings.at(group).at(i);
       }
-      // The padding at the end brings the group to a multiple of twice the ranks; how much was kept varies.
+      // Padding extends the group to a multiple of twice the number of ranks; how much of it was saved varies.
       const uint64_t unit = 2 * num_ranks(), left = flat.num_elements() - std::min(at, flat.num_elements());
       if (at > flat.num_elements() + unit || left >= unit)
         throw Defect("group " + std::to_string(group) + " has " + std::to_string(flat.num_elements()) +
@@ -152,7 +153,7 @@ class Checkpoint {
     }
   }
 
-  // Stage 3: each parameter is cut by itself.
+  // Stage 3: each parameter is partitioned separately.
   void emit_parts(const PiecesOf& pieces_of, const std::string& suffix) const {
     std::vector<Flat> flats(num_ranks());
     for (size_t rank = 0; rank < num_ranks(); ++rank)
@@ -181,7 +182,7 @@ class Checkpoint {
                    std::to_string(at + count) + " of " + std::to_string(available));
   }
 
-  // Elements behind each parameter, by group; empty if the version of DeepSpeed has none.
+  // Padding elements after each parameter, by group; empty if this version of DeepSpeed has none.
   std::vector<std::vector<uint64_t>> alignment_paddings() const {
     std::vector<std::vector<uint64_t>> out;
     const TorchFile file(source_, files_.optimizer[0]);
@@ -200,7 +201,7 @@ class Checkpoint {
     return out;
   }
 
-  // What was not trained: whole in stages 1 and 2, a part on each rank in stage 3.
+  // Frozen parameters: whole in stages 1 and 2, one part per rank in stage 3.
   void emit_frozen(const TorchFile& first) const {
     if (frozen_.empty()) return;
     std::map<std::string, Flat> flats;
@@ -220,9 +221,9 @@ class Checkpoint {
     }
   }
 
-  // What the model holds whole and the optimizer does not know: buffers, and frozen parameters that are not listed. In
-  // stage 3 parameters stand there without an element.
-  void emit_rest(const TorchFile& first) const {
+  // Tensors of the model's file that the optimizer does not have: buffers, and frozen parameters that are not listed.
+  // In stage 3 this file holds parameters too, as tensors without elements.
+  void emit_untrained(const TorchFile& first) const {
     const Pickle& pickle = first.pickle();
     const Value* module = pickle.find(first.root(), "module");
     if (module == nullptr || module->kind != Kind::kDict) return;
@@ -243,7 +244,7 @@ class Checkpoint {
     }
   }
 
-  void tell(const TorchFile& first) const {
+  void emit_metadata(const TorchFile& first) const {
     const Pickle& pickle = first.pickle();
     sink_.metadata("zero_stage", std::to_string(stage()));
     sink_.metadata("num_ranks", std::to_string(num_ranks()));
@@ -256,11 +257,11 @@ class Checkpoint {
       sink_.metadata("optimizer_step", std::to_string(static_cast<int64_t>(*ranks_[0].step)));
     for (const auto& [key, pieces] : ranks_[0].states) sink_.metadata("optimizer_state", key);
     if (ranks_[0].states.empty())
-      sink_.warning("optimizer states", "the optimizer's states are not in a form that is known; they are left out");
+      sink_.warning("optimizer states", "the optimizer's states have an unknown form and are left out");
     if (const auto scale = ranks_[0].dynamic_loss_scale) {
       char text[120];
-      std::snprintf(text, sizeof text,
-                    "the scale of the loss, %g and adapted so far, is left out: runs here scale no loss", *scale);
+      std::snprintf(text, sizeof text, "the dynamic loss scale, %g, is left out: runs here do not scale the loss",
+                    *scale);
       sink_.warning("loss scale", text);
     }
     const Value* shared = pickle.find(first.root(), "shared_params");

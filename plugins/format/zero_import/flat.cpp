@@ -1,3 +1,4 @@
+// Cuts flat ranges into boxes, and emits the boxes as tensors.
 #include "flat.hpp"
 
 #include <algorithm>
@@ -26,7 +27,7 @@ void add_boxes(const std::vector<int64_t>& shape, size_t dim, std::vector<int64_
     prefix.pop_back();
   };
   uint64_t first = begin / row;
-  const uint64_t last = end / row;  // rows before it end within the range
+  const uint64_t last = end / row;  // the first row that does not end within the range
   if (begin % row != 0) {
     partial(first, begin % row, std::min(row, end - first * row));
     ++first;

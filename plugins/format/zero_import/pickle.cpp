@@ -1,59 +1,13 @@
+// Parses pickles with a small stack machine that knows only the opcodes of torch.save, and calls nothing.
 #include "pickle.hpp"
 
 #include <algorithm>
 #include <bit>
 
-#include "chassis/tensor.h"
+#include "pickle_globals.hpp"
 
 namespace zero_import {
 namespace {
-
-// What a global stands for.
-enum class Meaning : uint8_t {
-  kOrderedDict,
-  kSize,
-  kRebuildTensor,     // (storage, offset, size, stride, …)
-  kRebuildParameter,  // (tensor, …)
-  kRebuildFromType,   // (function, type, arguments, state)
-  kTensorType,
-  kStorageType,
-  kDtype,
-  kEnum,    // (integer): stands for the integer
-  kRecord,  // kept without a meaning
-};
-
-struct Global {
-  std::string_view module, name;
-  Meaning meaning;
-  uint32_t dtype = 0;
-};
-
-constexpr Global kGlobals[] = {
-    {"collections", "OrderedDict", Meaning::kOrderedDict},
-    {"torch", "Size", Meaning::kSize},
-    {"torch", "Tensor", Meaning::kTensorType},
-    {"torch.nn.parameter", "Parameter", Meaning::kTensorType},
-    {"torch._utils", "_rebuild_tensor_v2", Meaning::kRebuildTensor},
-    {"torch._utils", "_rebuild_parameter", Meaning::kRebuildParameter},
-    {"torch._tensor", "_rebuild_from_type_v2", Meaning::kRebuildFromType},
-    {"torch", "FloatStorage", Meaning::kStorageType, CHASSIS_DTYPE_F32},
-    {"torch", "DoubleStorage", Meaning::kStorageType, CHASSIS_DTYPE_F64},
-    {"torch", "HalfStorage", Meaning::kStorageType, CHASSIS_DTYPE_F16},
-    {"torch", "BFloat16Storage", Meaning::kStorageType, CHASSIS_DTYPE_BF16},
-    {"torch", "LongStorage", Meaning::kStorageType, CHASSIS_DTYPE_I64},
-    {"torch", "IntStorage", Meaning::kStorageType, CHASSIS_DTYPE_I32},
-    {"torch", "ShortStorage", Meaning::kStorageType, CHASSIS_DTYPE_I16},
-    {"torch", "CharStorage", Meaning::kStorageType, CHASSIS_DTYPE_I8},
-    {"torch", "ByteStorage", Meaning::kStorageType, CHASSIS_DTYPE_U8},
-    {"torch", "BoolStorage", Meaning::kStorageType, CHASSIS_DTYPE_BOOL},
-    {"torch", "float32", Meaning::kDtype},
-    {"torch", "float16", Meaning::kDtype},
-    {"torch", "bfloat16", Meaning::kDtype},
-    {"deepspeed.runtime.zero.config", "ZeroStageEnum", Meaning::kEnum},
-    {"deepspeed.runtime.fp16.loss_scaler", "LossScaler", Meaning::kRecord},
-    {"deepspeed.runtime.fp16.loss_scaler", "DynamicLossScaler", Meaning::kRecord},
-    {"deepspeed.utils.tensor_fragment", "fragment_address", Meaning::kRecord},
-};
 
 constexpr int kMaxDims = 64;
 constexpr size_t kMaxArguments = 16;
@@ -66,7 +20,7 @@ std::string_view kind_name(Kind kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
-// The machine: a stack, marks in it, a memo. Not one of them can grow by more than one value an opcode.
+// The pickle machine: a stack, marks in it, and a memo. An opcode adds at most one value to each of them.
 class PickleMachine {
  public:
   explicit PickleMachine(std::string_view bytes) : bytes_(bytes) {}
@@ -86,7 +40,7 @@ class PickleMachine {
   }
 
  private:
-  // --- words --------------------------------------------------------------------------------------------------------
+  // --- bytes --------------------------------------------------------------------------------------------------------
 
   [[noreturn]] void fail(const std::string& what) const {
     throw Defect("the pickle's byte " + std::to_string(opcode_at_) + ": " + what);
@@ -154,7 +108,7 @@ class PickleMachine {
 
   void remember(uint32_t index) {
     if (index > memo_.size())
-      fail("memo " + std::to_string(index) + " is set where " + std::to_string(memo_.size()) + " is next");
+      fail("memo " + std::to_string(index) + " is set, but the next one is " + std::to_string(memo_.size()));
     if (index == memo_.size()) {
       memo_.push_back(top());
     } else {
@@ -249,7 +203,7 @@ class PickleMachine {
     push_int(static_cast<int64_t>(number));
   }
 
-  void push_float() {  // big-endian, alone among the numbers
+  void push_float() {  // the only big-endian number
     uint64_t bits = 0;
     for (const char byte : take(8)) bits = bits << 8 | static_cast<unsigned char>(byte);
     push({Kind::kFloat, 0, std::bit_cast<double>(bits), {}, {}});
@@ -267,7 +221,7 @@ class PickleMachine {
         return push({Kind::kGlobal, static_cast<int64_t>(i), 0, std::string(module) + "." + std::string(name), {}});
     }
     fail("the global " + shown(std::string(module) + "." + std::string(name)) +
-         " is not one of those that a checkpoint needs; nothing of it is run");
+         " is not one of those that a checkpoint needs; nothing is executed");
   }
 
   const Global& global(ValueId id, const char* where) {
@@ -279,7 +233,7 @@ class PickleMachine {
   void push_storage() {
     const ValueId id = pop();
     if (value(id).kind != Kind::kTuple || value(id).items.size() != 5 || value(value(id).items[0]).text != "storage")
-      fail("a persistent id that is no storage");
+      fail("a persistent id that is not a storage");
     const std::vector<ValueId> items = value(id).items;
     const Global& type = global(items[1], "a storage");
     if (type.meaning != Meaning::kStorageType) fail("a storage of " + value(items[1]).text);
@@ -296,12 +250,12 @@ class PickleMachine {
     stack_.push_back(call(function, arguments, true));
   }
 
-  // `may_nest`: a tensor rebuilt from its type names another function, once.
+  // `may_nest`: kRebuildFromType may call another function, which may not nest again.
   ValueId call(ValueId function, ValueId arguments, bool may_nest) {
     const Global& what = global(function, "a call");
     const std::string name = value(function).text;
     if (value(arguments).kind != Kind::kTuple) fail(name + " is called without a tuple");
-    if (value(arguments).items.size() > kMaxArguments)  // a call copies them: work would not be linear
+    if (value(arguments).items.size() > kMaxArguments)  // a call copies them, so without a limit the work is not linear
       fail(name + " is called with " + std::to_string(value(arguments).items.size()) + " arguments");
     const std::vector<ValueId> items = value(arguments).items;
     const auto expect = [&](size_t least) {
@@ -329,12 +283,12 @@ class PickleMachine {
       case Meaning::kRebuildFromType:
         expect(3);
         if (!may_nest || global(items[1], "a type").meaning != Meaning::kTensorType)
-          fail(name + " of something that is no tensor");
+          fail(name + " of something that is not a tensor");
         return call(items[0], items[2], false);
       case Meaning::kRecord:
         return add({Kind::kRecord, 0, 0, name, items});
       default:
-        fail(name + " is called, which is no function");
+        fail(name + " is called, but is not a function");
     }
   }
 
@@ -344,13 +298,14 @@ class PickleMachine {
       fail("a tensor without a shape");
     std::vector<int64_t> numbers;
     for (const ValueId item : from.items) {
-      if (value(item).kind != Kind::kInt || value(item).integer < 0) fail("a shape that is not of sizes");
+      if (value(item).kind != Kind::kInt || value(item).integer < 0)
+        fail("a shape with an item that is not a valid size");
       numbers.push_back(value(item).integer);
     }
     return numbers;
   }
 
-  // (storage, offset, size, stride, …): contiguous, and inside of its storage.
+  // (storage, offset, size, stride, …). Requires a contiguous tensor inside its storage.
   ValueId tensor_of(const std::vector<ValueId>& items) {
     if (value(items[0]).kind != Kind::kStorage || value(items[1]).kind != Kind::kInt || value(items[1]).integer < 0)
       fail("a tensor without a storage");
@@ -382,7 +337,7 @@ class PickleMachine {
     stack_.push_back(call(type, arguments, false));
   }
 
-  // The state of a record; attributes of a dict, such as the versions of a state_dict, are of no use here.
+  // Keeps the state of a record, and ignores attributes of a dict, such as the versions of a state_dict.
   void build() {
     const ValueId state = pop();
     Value& target = value(top());
@@ -398,7 +353,7 @@ class PickleMachine {
   bool done_ = false;
   Pickle out_;
   std::vector<ValueId> stack_, memo_;
-  std::vector<size_t> marks_;  // where on the stack
+  std::vector<size_t> marks_;  // positions in the stack
 };
 
 Pickle Pickle::parse(std::string_view bytes) { return PickleMachine(bytes).run(); }

@@ -1,6 +1,6 @@
-// A pickle of protocol 2, as torch.save writes it, taken apart and not executed: what it builds is a table of plain
-// values. The opcodes are those of CPython's Lib/pickletools.py; the few globals that a ZeRO checkpoint needs stand for
-// themselves here, everything else is refused by name. Work and memory are linear in the bytes of the pickle.
+// Parses a pickle of protocol 2, as torch.save writes it, into a table of plain values without executing anything. The
+// opcodes are those of CPython's Lib/pickletools.py. Globals are limited to the few that a ZeRO checkpoint needs; all
+// others are refused by name. Work and memory are linear in the bytes of the pickle.
 #pragma once
 
 #include <cstdint>
@@ -30,15 +30,15 @@ enum class Kind : uint8_t {
   kTuple,   // items
   kList,    // items
   kDict,    // items: key, value, key, value, … in order of insertion
-  kGlobal,  // text: "module.name", integer: an index into the table of those that are allowed
-  kRecord,  // text: its class; items: the arguments, then the states, of an object that is of no use here
+  kGlobal,  // text: "module.name"; integer: index into kGlobals
+  kRecord,  // text: the class; items: the arguments, then the states, of an object that is not interpreted
   kStorage,
   kTensor,
 };
 
 struct Value {
   Kind kind = Kind::kNone;
-  int64_t integer = 0;  // of a storage or a tensor: its index
+  int64_t integer = 0;  // for a storage or a tensor: its index
   double real = 0;
   std::string text;
   std::vector<ValueId> items;
@@ -57,7 +57,7 @@ struct TensorInfo {
   std::vector<int64_t> shape;
 
   uint64_t num_elements() const {
-    uint64_t product = 1;  // it was checked to fit
+    uint64_t product = 1;  // the parser checked that it fits
     for (const int64_t size : shape) product *= static_cast<uint64_t>(size);
     return product;
   }
@@ -65,7 +65,7 @@ struct TensorInfo {
 
 class Pickle {
  public:
-  // A Defect names the byte, and the global or the opcode.
+  // Throws a Defect with the byte, and the global or the opcode.
   static Pickle parse(std::string_view bytes);
 
   const Value& root() const { return values_[root_]; }
@@ -73,9 +73,9 @@ class Pickle {
   const TensorInfo& tensor(const Value& value) const { return tensors_[static_cast<size_t>(value.integer)]; }
   const StorageInfo& storage(uint32_t index) const { return storages_[index]; }
 
-  // Of a dict; null if it has no such key.
+  // Looks up a key of a dict; null if it has no such key.
   const Value* find(const Value& dict, std::string_view key) const;
-  // A Defect if there is no such key, or a value of another kind.
+  // The same. Throws a Defect if there is no such key, or its value is of another kind.
   const Value& get(const Value& dict, std::string_view key, Kind kind) const;
 
  private:

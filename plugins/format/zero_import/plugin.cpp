@@ -1,4 +1,4 @@
-// format/zero_import: checkpoints of DeepSpeed's ZeRO, which are pickles. It is only read, and in a process of its own.
+// format/zero_import: checkpoints of DeepSpeed's ZeRO, which are pickles. Only read, and only in a separate process.
 #include "chassis/plugin.hpp"
 #include "chassis/format.hpp"
 #include "checkpoint.hpp"

@@ -1,3 +1,4 @@
+// Reads one rank's optimizer file: masters, states, step and loss scale.
 #include "rank_state.hpp"
 
 #include <algorithm>
@@ -8,7 +9,7 @@
 namespace zero_import {
 namespace {
 
-constexpr size_t kMaxStates = 1'000;  // of a group
+constexpr size_t kMaxStates = 1'000;  // per group
 
 std::optional<double> step_of(const Source& source, const TorchFile& file, const Value& value) {
   if (value.kind == Kind::kInt) return static_cast<double>(value.integer);
@@ -58,7 +59,7 @@ void read_states(const Source& source, const TorchFile& file, uint32_t rank, siz
       if (key.kind != Kind::kText) continue;
       if (key.text == "step") out.step = step_of(source, file, value);
       if (value.kind != Kind::kTensor) continue;
-      // Masters come without the padding at the end of their group, states with it.
+      // Masters are saved without the padding at the end of their group, states with it.
       const uint64_t wanted = out.masters[group].num_elements, found = pickle.tensor(value).num_elements();
       if (found < wanted || found - wanted >= 2 * num_ranks) continue;
       std::vector<Piece>& pieces = out.states[key.text];
@@ -96,7 +97,7 @@ RankState read_rank(const Source& source, uint32_t file_index, uint32_t rank, si
     if (count != nullptr && count->kind == Kind::kList)
       for (const ValueId item : count->items) partitions = std::max(partitions, pickle.at(item).integer);
     if (partitions != static_cast<int64_t>(num_ranks))
-      throw Defect("the run had " + std::to_string(partitions) + " ranks, there are files of " +
+      throw Defect("the run had " + std::to_string(partitions) + " ranks, but there are files for " +
                    std::to_string(num_ranks));
     const Value& groups =
         pickle.get(optimizer, out.stage == 3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups", Kind::kList);

@@ -1,4 +1,4 @@
-// The files of a checkpoint, none of which is trusted.
+// Types and helpers for reading the untrusted files of a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ using Sink = chassis::FoundSink;
 using Defect = chassis::FormatDefect;
 using NotFound = chassis::NotThisFormat;
 
-// A name out of a file, for a message: short and printable.
+// A name from a file, for a message: short and printable.
 inline std::string shown(std::string_view text) {
   std::string out = "'";
   for (const char c : text.substr(0, 80)) out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;

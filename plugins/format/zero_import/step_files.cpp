@@ -1,3 +1,4 @@
+// Finds the folder of the step, and the files in it by name.
 #include "step_files.hpp"
 
 #include <algorithm>
@@ -16,7 +17,7 @@ std::string folder_of_step(const Source& source) {
     while (!tag.empty() && (tag.back() == '\n' || tag.back() == ' ')) tag.pop_back();
     const auto is_in_it = [&](const SourceFile& file) { return file.path.starts_with(tag + "/"); };
     if (tag.empty() || std::none_of(source.files.begin(), source.files.end(), is_in_it))
-      throw Defect("the file 'latest' names " + shown(tag) + ", and there is no such folder");
+      throw Defect("the file 'latest' names " + shown(tag) + ", but there is no such folder");
     return tag + "/";
   }
   std::string folder;
@@ -41,7 +42,7 @@ std::optional<uint32_t> rank_of(std::string_view name) {
   if (std::sscanf(text.c_str(), "zero_pp_rank_%5u_mp_rank_%5u_optim_states.pt%n", &rank, &model_rank, &length) != 2 ||
       static_cast<size_t>(length) != text.size())
     return std::nullopt;
-  if (model_rank != 0) throw Defect(shown(name) + " is of a model parallel run, which is not read");
+  if (model_rank != 0) throw Defect(shown(name) + " is from a model parallel run, which is not supported");
   return rank;
 }
 
@@ -56,11 +57,11 @@ StepFiles find_files(const Source& source) {
     if (!path.starts_with(folder) || path.find('/', folder.size()) != path.npos) continue;
     const std::string name = path.substr(folder.size());
     if (name.starts_with("layer_") || name.starts_with("expp_rank_"))
-      throw Defect(shown(path) + " is of a pipeline or expert parallel run, which is not read");
+      throw Defect(shown(path) + " is from a pipeline or expert parallel run, which is not supported");
     if (name.ends_with(kModelSuffix)) found.others.emplace(name, i);
     if (!name.ends_with(kOptimizerSuffix)) continue;
     const auto rank = rank_of(name);
-    if (!rank) throw Defect(shown(path) + " is no name of a ZeRO optimizer's file");
+    if (!rank) throw Defect(shown(path) + " is not the name of a ZeRO optimizer's file");
     if (!by_rank.emplace(*rank, i).second)
       throw Defect("there are two files of rank " + std::to_string(*rank) + ", such as " + shown(path));
   }

@@ -1,4 +1,4 @@
-// Which files of a directory are those of one step.
+// The files of one step in a checkpoint directory.
 #pragma once
 
 #include <map>
@@ -14,8 +14,8 @@ struct StepFiles {
   std::map<std::string, uint32_t, std::less<>> others;  // of the model, by name
 };
 
-// NotFound if there is no optimizer's file; a Defect if one is missing, or if the run was model, pipeline or expert
-// parallel.
+// Throws NotFound if there is no optimizer's file, and a Defect if one is missing or if the run was model, pipeline or
+// expert parallel.
 StepFiles find_files(const Source& source);
 
 }  // namespace zero_import

@@ -1,3 +1,4 @@
+// Opens a file of torch.save, and locates the storages of its tensors.
 #include "torch_file.hpp"
 
 namespace zero_import {

@@ -1,5 +1,5 @@
-// A file of torch.save: a ZIP of a pickle, data.pkl, and one member data/<key> for each storage. The pickle is held
-// against its CRC-32; storages are not read here, and not against theirs.
+// A file of torch.save: a ZIP of a pickle, data.pkl, and one member data/<key> for each storage. The pickle is compared
+// with its CRC-32; storages are not read here, and their CRC-32s are not checked.
 #pragma once
 
 #include <unordered_map>
@@ -11,7 +11,7 @@ namespace zero_import {
 
 class TorchFile {
  public:
-  // A Defect names the file.
+  // Throws a Defect that names the file.
   TorchFile(const Source& source, uint32_t file);
 
   uint32_t file() const { return file_; }
@@ -19,7 +19,7 @@ class TorchFile {
   const Pickle& pickle() const { return pickle_; }
   const Value& root() const { return pickle_.root(); }
 
-  // Where a tensor's bytes begin in the file. Its storage is there with exactly the bytes that it should have.
+  // Where a tensor's bytes begin in the file. Throws a Defect if its storage is missing or has another size.
   uint64_t offset_of(const TensorInfo& tensor) const;
   uint32_t dtype_of(const TensorInfo& tensor) const { return pickle_.storage(tensor.storage).dtype; }
 
@@ -28,7 +28,7 @@ class TorchFile {
  private:
   uint32_t file_;
   std::string path_;
-  std::string folder_;  // of the members, with its slash
+  std::string folder_;  // of the members, with a slash at the end
   std::unordered_map<std::string, ZipMember> members_;
   Pickle pickle_;
 };

@@ -1,3 +1,4 @@
+// Finds and parses the directory of a ZIP file, and checks each member against its local header.
 #include "zip.hpp"
 
 #include <algorithm>
@@ -11,7 +12,7 @@ constexpr uint32_t kLocal = 0x04034b50, kEntry = 0x02014b50, kEnd = 0x06054b50, 
                    kLocator64 = 0x07064b50;
 constexpr uint64_t kLocalBytes = 30, kEntryBytes = 46, kEndBytes = 22, kEnd64Bytes = 56, kLocatorBytes = 20;
 constexpr uint64_t kMaxDirectoryBytes = uint64_t{64} << 20;
-constexpr uint32_t kSee64 = UINT32_MAX;  // the number stands in an extra field of 64 bits
+constexpr uint32_t kInExtraField = UINT32_MAX;  // the number is in an extra field of 64 bits
 
 constexpr auto kCrcOfByte = [] {
   std::array<uint32_t, 256> table{};
@@ -24,7 +25,7 @@ constexpr auto kCrcOfByte = [] {
 
 struct Directory {
   uint64_t offset = 0, num_bytes = 0, num_members = 0;
-  uint64_t end = 0;  // where what follows it begins
+  uint64_t end = 0;  // where the records after it begin
 };
 
 Directory find_directory(const Source& source, uint32_t file) {
@@ -45,9 +46,10 @@ Directory find_directory(const Source& source, uint32_t file) {
   if (number_at<uint32_t>(locator, 0) != kLocator64) return found;
   const uint64_t end64 = number_at<uint64_t>(locator, 8);
   if (found.end < kLocatorBytes + kEnd64Bytes || end64 != found.end - kLocatorBytes - kEnd64Bytes)
-    throw Defect("the ZIP64 directory's end is said to be at byte " + std::to_string(end64));
+    throw Defect("the ZIP64 end record should be at byte " + std::to_string(end64) +
+                 ", which is not directly before its locator");
   const std::string wide = source.text(file, end64, kEnd64Bytes);
-  if (number_at<uint32_t>(wide, 0) != kEnd64) throw Defect("the ZIP64 directory's end is damaged");
+  if (number_at<uint32_t>(wide, 0) != kEnd64) throw Defect("the ZIP64 end record is damaged");
   found.num_members = number_at<uint64_t>(wide, 32);
   found.num_bytes = number_at<uint64_t>(wide, 40);
   found.offset = number_at<uint64_t>(wide, 48);
@@ -56,13 +58,13 @@ Directory find_directory(const Source& source, uint32_t file) {
 }
 
 void check_name(std::string_view name) {
-  const bool climbs = name.empty() || name.front() == '/' || name.find("//") != name.npos ||
-                      ("/" + std::string(name) + "/").find("/../") != std::string::npos;
+  const bool leaves_folder = name.empty() || name.front() == '/' || name.find("//") != name.npos ||
+                             ("/" + std::string(name) + "/").find("/../") != std::string::npos;
   const bool is_odd = std::any_of(name.begin(), name.end(), [](char c) { return c == '\\' || c == ':' || c < 0x20; });
-  if (climbs || is_odd) throw Defect("a member is called " + shown(name) + ", which is no plain name");
+  if (leaves_folder || is_odd) throw Defect("a member is called " + shown(name) + ", which is not a plain name");
 }
 
-// The numbers that do not fit the entry, in the order in which the entry lacks them.
+// Reads the 64-bit numbers of the extra field, in the order in which the entry refers to them.
 void read_wide_numbers(std::string_view extra, std::array<uint64_t*, 3> wide, const std::string& name) {
   for (size_t at = 0; at + 4 <= extra.size();) {
     const auto id = number_at<uint16_t>(extra, at), size = number_at<uint16_t>(extra, at + 2);
@@ -71,7 +73,7 @@ void read_wide_numbers(std::string_view extra, std::array<uint64_t*, 3> wide, co
     if (id == 1) {
       size_t from = 0;
       for (uint64_t* number : wide) {
-        if (*number != kSee64) continue;
+        if (*number != kInExtraField) continue;
         if (from + 8 > size) throw Defect("member " + shown(name) + " lacks its ZIP64 sizes");
         *number = number_at<uint64_t>(extra, at + from);
         from += 8;
@@ -80,7 +82,7 @@ void read_wide_numbers(std::string_view extra, std::array<uint64_t*, 3> wide, co
     }
     at += size;
   }
-  if (std::any_of(wide.begin(), wide.end(), [](const uint64_t* number) { return *number == kSee64; }))
+  if (std::any_of(wide.begin(), wide.end(), [](const uint64_t* number) { return *number == kInExtraField; }))
     throw Defect("member " + shown(name) + " lacks its ZIP64 sizes");
 }
 
@@ -89,7 +91,7 @@ struct Entry {
   uint64_t local = 0;  // where its local header begins
 };
 
-// Reads the entry at `at` and moves behind it.
+// Reads the entry at `at` and moves `at` past it.
 Entry read_entry(std::string_view directory, size_t& at) {
   if (directory.size() - at < kEntryBytes || number_at<uint32_t>(directory, at) != kEntry)
     throw Defect("the ZIP directory is damaged at its byte " + std::to_string(at));
@@ -115,11 +117,11 @@ Entry read_entry(std::string_view directory, size_t& at) {
   return entry;
 }
 
-// The local header says where the bytes begin; the directory has the last word on all else.
+// Takes the offset of the bytes from the local header; everything else comes from the directory.
 void locate(const Source& source, uint32_t file, uint64_t limit, Entry& entry) {
   const std::string what = "member " + shown(entry.member.name);
   const uint64_t least = kLocalBytes + entry.member.name.size();
-  if (entry.local > limit || limit - entry.local < least) throw Defect(what + " begins outside of the file");
+  if (entry.local > limit || limit - entry.local < least) throw Defect(what + " begins outside the file");
   const std::string header = source.text(file, entry.local, least);
   if (number_at<uint32_t>(header, 0) != kLocal || number_at<uint16_t>(header, 26) != entry.member.name.size() ||
       header.compare(kLocalBytes, header.npos, entry.member.name) != 0)
@@ -127,7 +129,7 @@ void locate(const Source& source, uint32_t file, uint64_t limit, Entry& entry) {
   entry.member.offset = entry.local + least + number_at<uint16_t>(header, 28);
   if (entry.member.offset > limit || entry.member.num_bytes > limit - entry.member.offset)
     throw Defect(what + " claims " + std::to_string(entry.member.num_bytes) + " bytes at byte " +
-                 std::to_string(entry.member.offset) + ", behind the end of what the file holds");
+                 std::to_string(entry.member.offset) + ", past the end of the file's data");
 }
 
 void refuse_overlaps(std::vector<Entry> entries) {
@@ -144,8 +146,8 @@ void refuse_overlaps(std::vector<Entry> entries) {
 std::vector<ZipMember> zip_members(const Source& source, uint32_t file) {
   const Directory directory = find_directory(source, file);
   if (directory.offset > directory.end || directory.num_bytes != directory.end - directory.offset)
-    throw Defect("the ZIP directory is said to have " + std::to_string(directory.num_bytes) + " bytes at byte " +
-                 std::to_string(directory.offset) + ", the file ends it at " + std::to_string(directory.end));
+    throw Defect("the ZIP directory should have " + std::to_string(directory.num_bytes) + " bytes at byte " +
+                 std::to_string(directory.offset) + ", but it ends at byte " + std::to_string(directory.end));
   if (directory.num_bytes > kMaxDirectoryBytes)
     throw Defect("the ZIP directory has " + std::to_string(directory.num_bytes) + " bytes, at most " +
                  std::to_string(kMaxDirectoryBytes) + " are read");
@@ -154,7 +156,7 @@ std::vector<ZipMember> zip_members(const Source& source, uint32_t file) {
   std::unordered_set<std::string> names;
   for (size_t at = 0; at < bytes.size();) {
     Entry& entry = entries.emplace_back(read_entry(bytes, at));
-    if (!names.insert(entry.member.name).second) throw Defect("member " + shown(entry.member.name) + " is there twice");
+    if (!names.insert(entry.member.name).second) throw Defect("member " + shown(entry.member.name) + " appears twice");
     locate(source, file, directory.offset, entry);
   }
   if (entries.size() != directory.num_members)

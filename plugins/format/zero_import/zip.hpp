@@ -1,5 +1,5 @@
-// The directory of a ZIP file whose members are stored as they are, after PKWARE's APPNOTE 6.3. Nothing is unpacked and
-// no member's name becomes a path.
+// The directory of a ZIP file with uncompressed members, after PKWARE's APPNOTE 6.3. Nothing is unpacked, and names of
+// members are never used as paths.
 #pragma once
 
 #include <string>
@@ -16,11 +16,12 @@ struct ZipMember {
   uint32_t crc32 = 0;
 };
 
-// In the order of the directory. A Defect that says what is wrong: compressed or encrypted members, names that climb or
-// come twice, members that overlap or reach out of the file, a directory that is not where the end of the file says.
+// In the order of the directory. Throws a Defect for compressed or encrypted members, for names that leave the folder
+// or appear twice, for members that overlap or extend past the file, and for a directory that is not where the end of
+// the file says.
 std::vector<ZipMember> zip_members(const Source& source, uint32_t file);
 
-// IEEE 802.3, as ZIP has it.
+// The CRC-32 of ZIP files, IEEE 802.3.
 uint32_t crc32(std::string_view bytes);
 
 }  // namespace zero_import

@@ -1,4 +1,4 @@
-// Saves whose parts run on threads of their own while the caller does other things.
+// Saves that run on their own thread while the caller continues.
 #include <condition_variable>
 #include <mutex>
 
@@ -11,15 +11,15 @@ namespace {
 
 using namespace testing;
 
-// A door that threads wait at until it is opened.
-class Door {
+// Blocks threads until it is opened.
+class Gate {
  public:
   void open() {
     const std::lock_guard lock(mutex_);
     is_open_ = true;
     changed_.notify_all();
   }
-  void pass() {
+  void wait() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return is_open_; });
   }
@@ -30,7 +30,7 @@ class Door {
   bool is_open_ = false;
 };
 
-// What a rank trains: its share of the model, held for as long as the test goes.
+// The local tensors of a rank, held during the test.
 class Share {
  public:
   Share(const Model& model, const MeshShape& mesh, int rank) {
@@ -62,20 +62,20 @@ TEST(SaveInTheBackground, HoldsTheTensorsAsTheyWereWhenItBegan) {
   const TemporaryDirectory dir;
   const Model model = sharded_model();
   const MeshShape mesh = mesh_of(2, 2);
-  std::vector<Door> doors(4);
+  std::vector<Gate> gates(4);
   expect_ranks_pass(4, [&](World& world) {
     const BucketPair buckets(4096);
     const SavePlan plan = plan_save(model.save_tensors(), mesh, native());
     Share share(model, mesh, world.rank());
-    Door& door = doors[static_cast<size_t>(world.rank())];
+    Gate& gate = gates[static_cast<size_t>(world.rank())];
     SaveRequest request = request_for(model, dir.path(), "c", 7, mesh);
     request.tensors = [&](const Descriptor& d, int rank) {
-      door.pass();  // the stream has not read a byte when the caller comes to change tensors
+      gate.wait();  // the caller reaches await_tensors() before the stream has read a byte
       return share.locals()(d, rank);
     };
     Save save(native(), buckets, plan, request, world, Save::Where::kOnAThread);
     EXPECT_FALSE(save.ready());
-    std::thread opener([&] { door.open(); });
+    std::thread opener([&] { gate.open(); });
     save.await_tensors();
     share.change();
     EXPECT_TRUE(save.ready());
@@ -87,7 +87,7 @@ TEST(SaveInTheBackground, HoldsTheTensorsAsTheyWereWhenItBegan) {
   expect_holds(dir / "c", model, mesh);
 }
 
-TEST(SaveInTheBackground, TellsAFailureOfOneRankToAllWhenTheyNextMeet) {
+TEST(SaveInTheBackground, ReportsAFailureOfOneRankOnAllRanksAtTheNextVote) {
   const TemporaryDirectory dir;
   const Model model = sharded_model();
   const MeshShape mesh = mesh_of(2, 1);
@@ -98,7 +98,7 @@ TEST(SaveInTheBackground, TellsAFailureOfOneRankToAllWhenTheyNextMeet) {
     if (world.rank() == 1)
       request.tensors = [](const Descriptor&, int) -> Tensor { throw storage_error("the device is gone"); };
     Save save(native(), buckets, plan, request, world, Save::Where::kOnAThread);
-    save.await_tensors();  // returns; the error is for all
+    save.await_tensors();  // returns: advance() throws the error on all ranks
     save.advance();
   });
   EXPECT_NE(errors[0].find("rank 1: "), std::string::npos) << errors[0];
@@ -106,31 +106,31 @@ TEST(SaveInTheBackground, TellsAFailureOfOneRankToAllWhenTheyNextMeet) {
   EXPECT_TRUE(fs::is_empty(dir.path()));
 }
 
-TEST(SaveInTheBackground, GivenUpLeavesNothing) {
+TEST(SaveInTheBackground, LeavesNothingWhenCancelled) {
   const TemporaryDirectory dir;
   const Model model = small_model();
   const BucketPair buckets(4096);
   const SavePlan plan = plan_save(model.save_tensors(), {}, native());
   int asked = 0;
-  Door door;
+  Gate gate;
   World alone;
   std::thread opener;
   {
     SaveRequest request = request_for(model, dir.path(), "c");
     request.tensors = [&](const Descriptor& d, int rank) {
       ++asked;
-      door.pass();
+      gate.wait();
       return model.locals()(d, rank);
     };
     Save save(native(), buckets, plan, request, alone, Save::Where::kOnAThread);
-    opener = std::thread([&] { door.open(); });
+    opener = std::thread([&] { gate.open(); });
   }
   opener.join();
   EXPECT_LE(asked, static_cast<int>(model.descriptors.size()));
   EXPECT_TRUE(fs::is_empty(dir.path()));
 }
 
-TEST(Save, SaysWhenItIsPublishedButNotTheLatest) {
+TEST(Save, ReportsASavedCheckpointThatIsNotTheLatest) {
   const TemporaryDirectory dir;
   const Model model = small_model();
   const BucketPair buckets(4096);
@@ -138,12 +138,12 @@ TEST(Save, SaysWhenItIsPublishedButNotTheLatest) {
   request.on_published = [] { throw storage_error("no link can be made"); };
   const std::string error = error_of(
       [&] { CheckpointWriter(native(), buckets).save(plan_save(model.save_tensors(), {}, native()), request); });
-  EXPECT_NE(error.find("was published, but is not the latest"), std::string::npos) << error;
+  EXPECT_NE(error.find("was saved, but 'latest' may not name it"), std::string::npos) << error;
   EXPECT_NE(error.find("no link can be made"), std::string::npos) << error;
   expect_holds(dir / "c", model, {});
 }
 
-// Whatever the boxes of the source: rows, columns, flat ranges.
+// For sources with boxes of rows, columns and flat ranges.
 TEST(ReaderAsSource, GivesAnotherFormatTheSameBytes) {
   const TemporaryDirectory dir;
   const Model model = sharded_model();

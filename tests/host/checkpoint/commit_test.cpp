@@ -1,4 +1,4 @@
-// The commit protocol: names, locks, retention, leftovers, replacement, and directories that are not ours.
+// The commit protocol: names, locks, retention, leftovers, replacement, and foreign directories.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/wait.h>
@@ -67,7 +67,7 @@ TEST(Commit, ReplacesItsOwnCheckpointOfTheSameName) {
   EXPECT_EQ(entries(dir.path()), std::vector<std::string>{"step-000001"});
 }
 
-TEST(Commit, RefusesToReplaceWhatIsNotItsOwn) {
+TEST(Commit, RefusesToReplaceForeignFiles) {
   const TemporaryDirectory dir;
   fs::create_directories(dir / "step-000001");
   write_text(dir / "step-000001/thesis.txt", "years of work");
@@ -95,14 +95,14 @@ TEST(Commit, RefusesNamesThatLeaveTheDirectory) {
     EXPECT_NE(error_of([&] {
                 CheckpointWriter(native(), buckets())
                     .save(plan_save(model.save_tensors(), {}, native()), request_for(model, dir.path(), name));
-              }).find("is no name for a checkpoint"),
+              }).find("is not a valid name for a checkpoint"),
               std::string::npos);
   }
   SaveRequest request = request_for(model, dir.path(), "x");
   request.text_files = {{"../evil", "x"}};
   EXPECT_NE(error_of([&] {
               CheckpointWriter(native(), buckets()).save(plan_save(model.save_tensors(), {}, native()), request);
-            }).find("is no path"),
+            }).find("is not a valid path"),
             std::string::npos);
   request.text_files = {{"manifest.json", "x"}};
   EXPECT_NE(error_of([&] {
@@ -144,7 +144,7 @@ TEST(CheckpointRoot, NamesTheLatestAtomically) {
   root.set_latest("step-000002");
   EXPECT_EQ(newest_checkpoint(dir.path())->name, "step-000002");
   fs::remove(dir / "latest");
-  write_text(dir / "latest", "step-000001\n");  // as where there are no links
+  write_text(dir / "latest", "step-000001\n");  // as on a file system without links
   EXPECT_EQ(newest_checkpoint(dir.path())->name, "step-000001");
   EXPECT_EQ(names(dir.path()), (std::vector<std::string>{"step-000001", "step-000002"}));
 }
@@ -162,7 +162,7 @@ TEST(CheckpointRoot, IgnoresAHostileLatest) {
   EXPECT_EQ(newest_checkpoint(dir.path())->name, "step-000001");
 }
 
-TEST(CheckpointRoot, PassesOverADamagedCheckpointLoudly) {
+TEST(CheckpointRoot, SkipsADamagedCheckpointWithAWarning) {
   const TemporaryDirectory dir;
   CheckpointRoot root(dir.path());
   for (int step = 1; step <= 3; ++step) save_step(dir.path(), step);
@@ -183,7 +183,7 @@ TEST(CheckpointRoot, SetsADamagedCheckpointAsideUnderANameThatIsFree) {
     save_step(dir.path(), 1);
     EXPECT_EQ(root.set_aside("step-000001"), round == 0 ? "step-000001.damaged" : "step-000001.damaged-2");
   }
-  EXPECT_EQ(root.set_aside("step-000001"), "") << "it is not there";
+  EXPECT_EQ(root.set_aside("step-000001"), "") << "it does not exist";
   save_step(dir.path(), 2);
   save_step(dir.path(), 3);
   EXPECT_EQ(root.prune(1), std::vector<std::string>{"step-000002"});
@@ -192,7 +192,7 @@ TEST(CheckpointRoot, SetsADamagedCheckpointAsideUnderANameThatIsFree) {
   EXPECT_EQ(newest_checkpoint(dir.path())->name, "step-000003");
 }
 
-TEST(CheckpointRoot, CountsOnlyWhatIsWholeIfItIsToldWhatIsNot) {
+TEST(CheckpointRoot, CountsOnlyIntactCheckpointsWhenDefectsAreKnown) {
   const TemporaryDirectory dir;
   CheckpointRoot root(dir.path());
   for (int step = 1; step <= 4; ++step) save_step(dir.path(), step);
@@ -201,7 +201,7 @@ TEST(CheckpointRoot, CountsOnlyWhatIsWholeIfItIsToldWhatIsNot) {
   EXPECT_EQ(names(dir.path()), (std::vector<std::string>{"step-000003", "step-000004"}));
 }
 
-TEST(CheckpointRoot, LeavesALockOfOthersAlone) {
+TEST(CheckpointRoot, RefusesALockFileThatItDidNotWrite) {
   const TemporaryDirectory dir;
   write_text(dir / ".lock", "precious");
   EXPECT_NE(error_of([&] { CheckpointRoot root(dir.path()); }).find("this program did not write it"),
@@ -209,7 +209,7 @@ TEST(CheckpointRoot, LeavesALockOfOthersAlone) {
   EXPECT_EQ(read_file(dir / ".lock"), "precious");
 }
 
-TEST(Commit, ReplacesACheckpointOfARunByNothingElse) {
+TEST(Commit, RefusesToReplaceARunCheckpointWithAnExportOrImport) {
   const TemporaryDirectory dir;
   save_step(dir.path(), 1);
   const std::string before = read_file(dir / "step-000001/manifest.json");
@@ -228,10 +228,10 @@ TEST(Commit, ReplacesACheckpointOfARunByNothingElse) {
   request.name = "imported";
   EXPECT_EQ(save(), "no error");
   request.resumable = false;
-  EXPECT_EQ(save(), "no error") << "what is converted can be converted again";
+  EXPECT_EQ(save(), "no error") << "an export may replace an export";
 }
 
-TEST(Commit, GivesFilesAtMostThePermissionsOfWhatTheyAreMadeFrom) {
+TEST(Commit, GivesFilesAtMostThePermissionsOfTheirSources) {
   const TemporaryDirectory dir;
   const Model model = small_model();
   fs::create_directories(dir / "base");
@@ -254,7 +254,7 @@ TEST(Commit, GivesFilesAtMostThePermissionsOfWhatTheyAreMadeFrom) {
     EXPECT_EQ(mode(std::string("closed/") + name), 0600u) << name;
 }
 
-TEST(OutputPlace, IsNeverTheWorkOfARun) {
+TEST(OutputPlace, RefusesToOverwriteARun) {
   const TemporaryDirectory dir;
   const std::string checkpoints = dir / "run/checkpoints", step = checkpoints + "/step-000001";
   save_step(checkpoints, 1);
@@ -267,8 +267,8 @@ TEST(OutputPlace, IsNeverTheWorkOfARun) {
   };
   for (const std::string& path : {step, step + "/", checkpoints + "/new", dir / "run/../run/checkpoints/new"})
     EXPECT_NE(refusal(path).find("it lies among the checkpoints of a run"), std::string::npos) << path;
-  EXPECT_NE(refusal(step + "/hf").find("it lies inside of the checkpoint"), std::string::npos);
-  EXPECT_NE(refusal(dir / "source/").find("it is what is read"), std::string::npos);
+  EXPECT_NE(refusal(step + "/hf").find("it lies inside the checkpoint"), std::string::npos);
+  EXPECT_NE(refusal(dir / "source/").find("it is the directory that is read"), std::string::npos);
   fs::create_directory_symlink(checkpoints, dir / "link");
   EXPECT_NE(refusal(dir / "link/new").find("it lies among the checkpoints of a run"), std::string::npos);
   EXPECT_EQ(refusal(checkpoints + "/step-000002", true), "no error") << "an import to resume from";
@@ -282,7 +282,7 @@ TEST(OutputPlace, IsNeverTheWorkOfARun) {
   std::ofstream(dir / "bare/run.json") << "{\"identity\": {}}";
   EXPECT_NE(refusal(dir / "bare/final").find("of another run"), std::string::npos) << "its checkpoints are gone";
   EXPECT_EQ(refusal(dir / "not/there/yet"), "no error");
-  CheckpointRoot goes_on(checkpoints);
+  CheckpointRoot in_progress(checkpoints);
   const pid_t child = ::fork();
   if (child == 0) ::_exit(of_run("run/final").find("is in use by another run") != std::string::npos ? 0 : 1);
   int status = 1;
@@ -314,7 +314,7 @@ TEST(CheckpointRoot, DeletesNothingThatItDidNotMake) {
   EXPECT_TRUE(fs::exists(dir / "step-000001/notes.txt"));
 }
 
-TEST(CheckpointRoot, CollectsWhatKilledSavesLeftAndNothingElse) {
+TEST(CheckpointRoot, RemovesOnlyTheRemainsOfKilledSaves) {
   const TemporaryDirectory dir;
   save_step(dir.path(), 1);
   const std::string dead = dir / ".step-000002.inprogress-0123456789abcdef",
@@ -340,7 +340,7 @@ TEST(CheckpointRoot, CollectsWhatKilledSavesLeftAndNothingElse) {
   EXPECT_FALSE(fs::exists(empty));
   EXPECT_FALSE(fs::exists(deleting));
   EXPECT_FALSE(fs::exists(replaced));
-  EXPECT_TRUE(fs::exists(dir / "step-000009/manifest.json"));  // came back
+  EXPECT_TRUE(fs::exists(dir / "step-000009/manifest.json"));  // restored
   EXPECT_TRUE(fs::exists(foreign + "/precious"));
   EXPECT_TRUE(fs::exists(alive));
   EXPECT_TRUE(fs::exists(dir / ".my-own-directory"));

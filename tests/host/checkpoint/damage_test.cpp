@@ -1,4 +1,4 @@
-// Damage of every kind is found, and the tensor named.
+// Every kind of damage is found, and the error names the tensor.
 #include <random>
 
 #include "fixture.hpp"
@@ -115,7 +115,7 @@ TEST(Verify, FindsEveryFlippedByteOfHeaderAndManifest) {
   EXPECT_EQ(saved.load_error(), "");
 }
 
-TEST(Load, TakesEveryFlippedByteOfHeaderAndManifestForDamage) {
+TEST(Load, ReportsEveryFlippedByteOfHeaderAndManifestAsDamage) {
   Saved saved;
   const auto is_damaged = [&] {
     try {
@@ -141,8 +141,8 @@ TEST(Load, TakesEveryFlippedByteOfHeaderAndManifestForDamage) {
   }
 }
 
-// What an index says beside names and places, such as a total, changes nothing that is loaded.
-TEST(Load, NeverTakesOtherTensorsWhereTheIndexIsDamaged) {
+// Other values of an index, such as its total size, do not affect a load.
+TEST(Load, NeverLoadsOtherTensorsFromADamagedIndex) {
   const Saved saved(huggingface(), 500);
   const std::string index = saved.path + "/model.safetensors.index.json";
   const uint64_t index_bytes = read_file(index).size();
@@ -211,13 +211,13 @@ TEST(Load, FindsAMissingShard) {
       .save(plan_save(model.save_tensors(), mesh, native()), request_for(model, dir.path(), "c", 1, mesh));
   fs::remove(dir / "c/sharded/shard-00004-model-00001-of-00001.safetensors");
   EXPECT_NE(error_of([&] { CheckpointReader(dir / "c", native()); }).find("is missing"), std::string::npos);
-  fs::remove(dir / "c/manifest.json");  // as written by another system: the last shard is missed by its global shape
+  fs::remove(dir / "c/manifest.json");  // without it the global shape still shows the missing shard
   const std::string text = error_of([&] { CheckpointReader(dir / "c", native()); });
-  EXPECT_NE(text.find("does not hold whole tensors"), std::string::npos) << text;
+  EXPECT_NE(text.find("has incomplete tensors"), std::string::npos) << text;
   EXPECT_NE(text.find("'w'"), std::string::npos) << text;
 }
 
-TEST(Manifest, ComesBackAsItWas) {
+TEST(Manifest, SurvivesARoundTrip) {
   const Saved saved;
   SourceDirectory directory(saved.path);
   const CheckpointManifest manifest = CheckpointManifest::read(directory);
@@ -227,7 +227,7 @@ TEST(Manifest, ComesBackAsItWas) {
   EXPECT_EQ(manifest.format, "native");
 }
 
-TEST(Manifest, RefusesNonsenseEvenWithAValidChecksum) {
+TEST(Manifest, RefusesInvalidValuesEvenWithAValidChecksum) {
   CheckpointManifest manifest;
   manifest.format = "native";
   manifest.files = {{"f", 100, 0}};
@@ -240,15 +240,16 @@ TEST(Manifest, RefusesNonsenseEvenWithAValidChecksum) {
     change(broken);
     return error_of([&] { CheckpointManifest::parse(broken.dump(), "m"); });
   };
-  EXPECT_NE(refused([](auto& m) { m.files[0].path = "../f"; }).find("bad file"), std::string::npos);
-  EXPECT_NE(refused([](auto& m) { m.files.push_back(m.files[0]); }).find("bad file"), std::string::npos);
+  EXPECT_NE(refused([](auto& m) { m.files[0].path = "../f"; }).find("has an invalid path or size"), std::string::npos);
+  EXPECT_NE(refused([](auto& m) { m.files.push_back(m.files[0]); }).find("has an invalid path or size"),
+            std::string::npos);
   EXPECT_NE(refused([](auto& m) { m.boxes[0].place.file = 1; }).find("has no place"), std::string::npos);
-  EXPECT_NE(refused([](auto& m) { m.boxes[0].place.offset = 90; }).find("reaches behind the end"), std::string::npos);
-  EXPECT_NE(refused([](auto& m) { m.boxes[0].box.box.end = {5}; }).find("not inside of it"), std::string::npos);
+  EXPECT_NE(refused([](auto& m) { m.boxes[0].place.offset = 90; }).find("extends past the end"), std::string::npos);
+  EXPECT_NE(refused([](auto& m) { m.boxes[0].box.box.end = {5}; }).find("does not lie inside it"), std::string::npos);
   EXPECT_NE(refused([](auto& m) { m.boxes[0].box.global_shape = {int64_t{1} << 40, int64_t{1} << 40}; }), "no error");
 }
 
-// The text with its checksum made right.
+// The text with a correct checksum.
 std::string signed_text(std::string text) {
   const size_t at = text.find("\"crc32c\": \"") + 11;
   text.replace(at, 8, "00000000");
@@ -257,7 +258,7 @@ std::string signed_text(std::string text) {
   return text.replace(at, 8, hex);
 }
 
-TEST(Manifest, NamesTheKeyOfWhatIsOfAWrongType) {
+TEST(Manifest, NamesTheKeyOfAValueOfAWrongType) {
   CheckpointManifest manifest;
   manifest.format = "native";
   manifest.created = "now";
@@ -271,24 +272,24 @@ TEST(Manifest, NamesTheKeyOfWhatIsOfAWrongType) {
     } catch (const DamagedCheckpoint& damage) {
       return damage.what();
     }
-    return "not taken for damage";
+    return "not reported as damage";
   };
   const auto expect = [&](const std::string& from, const std::string& to, const std::string& text) {
-    const std::string said = refusal(from, to);
-    EXPECT_NE(said.find(text), std::string::npos) << said;
+    const std::string message = refusal(from, to);
+    EXPECT_NE(message.find(text), std::string::npos) << message;
   };
   expect("\"step\": 0", "\"step\": null", "m: 'step' is missing");
   expect("\"step\": 0", "\"step\": 1e400", "1e400");
   expect("\"about\": {}", "\"about\": []", "m: 'about' is not an object, but array");
   expect("\"about\": {}", "\"about\": {\"names\": 3}", "m: 'about': 'names' must be a string");
   expect("\"state\": {}", "\"state\": 1", "m: 'state' is not an object, but number");
-  expect("{\"dp\":2}", "{\"dp\":-2}", "'dp' is -2, no size of an axis");
-  expect("{\"dp\":2}", "{\"dp\":4294967297}", "'dp' is 4294967297, no size of an axis");
+  expect("{\"dp\":2}", "{\"dp\":-2}", "'dp' is -2, which is not a valid size of an axis");
+  expect("{\"dp\":2}", "{\"dp\":4294967297}", "'dp' is 4294967297, which is not a valid size of an axis");
   expect("\"now\"", "\"\xff\"", "m:");
 }
 
-// A program that is older than a run must not take the run's checkpoints for damaged ones.
-TEST(Manifest, OfALaterVersionIsNoDamage) {
+// An older release must not report the checkpoints of a newer one as damaged.
+TEST(Manifest, OfALaterVersionIsNotDamage) {
   std::string text = CheckpointManifest{}.dump();
   text.replace(text.find(": 1,") + 2, 1, "2");
   EXPECT_THROW(CheckpointManifest::parse(text, "m"), DamagedCheckpoint) << "a flipped bit";
@@ -298,12 +299,12 @@ TEST(Manifest, OfALaterVersionIsNoDamage) {
   } catch (const DamagedCheckpoint& damage) {
     ADD_FAILURE() << damage.what();
   } catch (const Error& error) {
-    const std::string said = error.what();
-    EXPECT_NE(said.find("'m' is of version 2 of manifests; this release reads 1"), std::string::npos) << said;
+    const std::string message = error.what();
+    EXPECT_NE(message.find("'m' has manifest version 2; this release reads 1"), std::string::npos) << message;
   }
 }
 
-TEST(Inspect, SaysWhatIsKnownAndWhatIsNot) {
+TEST(Inspect, ShowsTheStatusOfEachCheckpoint) {
   const Saved saved;
   EXPECT_NE(checkpoint_table(list_checkpoints(saved.dir.path()))[0].find("resumable, not verified"), std::string::npos);
   fs::create_directory_symlink("step-000003", saved.dir / "step-000003");
@@ -334,7 +335,7 @@ TEST(Inspect, ListsDescribesAndCompares) {
       .save(plan_save(other.save_tensors(), {}, native()), request_for(other, saved.dir.path(), "other"));
   EXPECT_EQ(diff_checkpoints(saved.path, saved.dir / "other"),
             (std::vector<std::string>{"! embed.weight f32[37, 8] → f32[38, 8]",
-                                      "~ layer.0.bias f32[5] has other contents", "- mask u8[3]", "+ new u8[2]"}));
+                                      "~ layer.0.bias f32[5] has different contents", "- mask u8[3]", "+ new u8[2]"}));
   EXPECT_TRUE(diff_checkpoints(saved.path, saved.path).empty());
 }
 

@@ -1,5 +1,5 @@
-// Tensors that files hold otherwise than the run: joined, in slices, transposed; from any mesh to any other, bit for
-// bit, and from file to file.
+// Tensors that files store in another form than the run: joined, in slices, transposed. Loaded from any mesh to any
+// other, bit for bit, and copied from file to file.
 #include "fixture.hpp"
 #include "tests/support/process.hpp"
 
@@ -59,7 +59,7 @@ std::vector<std::pair<MeshShape, std::vector<Placement>>> layouts() {
           {MeshShape({{"dp", 2}, {"tp", 2}}), {Placement::dim_chunk({"tp"}, 1), Placement::dim_chunk({"dp"}, 0)}}};
 }
 
-// As the run's tensors are to be found in a file: element by element.
+// The expected contents of a tensor in a file, computed element by element.
 Tensor expected_on_disk(const MappedModel& mapped, const std::string& name, const Shape& shape, Dtype dtype) {
   Tensor out = Tensor::empty(std::vector<int64_t>(shape.begin(), shape.end()), dtype);
   const int64_t size = size_bytes(dtype);
@@ -95,7 +95,7 @@ std::string save(const MappedModel& mapped, const MeshShape& mesh, const FormatP
   return dir / name;
 }
 
-TEST(DiskParts, AreWhereTheMappingSaysAndComeBackOnAnyMesh) {
+TEST(DiskParts, LieWhereTheMappingSaysAndLoadOnAnyMesh) {
   const TemporaryDirectory dir;
   const BucketPair buckets(1 << 16);
   for (const FormatPlugin* format : {&huggingface(), &native()})
@@ -142,7 +142,7 @@ TEST(DiskParts, AreReadOnceByTheirOwners) {
   EXPECT_EQ(num_read, plan.tensor_bytes);
 }
 
-TEST(DiskParts, GoFromFileToFileBothWays) {
+TEST(DiskParts, AreCopiedFromFileToFileInBothDirections) {
   const TemporaryDirectory dir;
   const BucketPair buckets(1 << 16);
   const MappedModel mapped({});
@@ -169,7 +169,7 @@ TEST(DiskParts, GoFromFileToFileBothWays) {
   EXPECT_TRUE(file("c") == file("d"));
 }
 
-TEST(DiskParts, OfOneNameMakeUpOneTensor) {
+TEST(DiskParts, WithOneNameFormOneTensor) {
   const auto refusal = [](const std::function<void(MappedModel&)>& change) {
     MappedModel mapped({});
     change(mapped);

@@ -1,5 +1,5 @@
-// What the system refuses: no space, file size limits, directories that can not be written. The previous checkpoint
-// stays whole, nothing half-made is left, and the message names path and bytes.
+// Errors of the system: no space, file size limits, directories that cannot be written. The previous checkpoint stays
+// intact, no incomplete files remain, and the message names path and bytes.
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
@@ -47,7 +47,7 @@ std::vector<std::string> hidden(const std::string& path) {
   return out;
 }
 
-// In a process of its own, since limits and mounts would stay. Its failures are printed; true if there were none.
+// Runs `body` in a child process, since limits and mounts would persist. Prints its failures; true if there were none.
 bool passes_in_child(const std::function<void()>& body) {
   std::fflush(nullptr);
   const pid_t child = ::fork();
@@ -71,8 +71,7 @@ TEST(Save, SurvivesAFileSizeLimit) {
     ExitCode code{};
     const std::string text = save_error(model_of(2048), dir.path(), 2, &code);
     EXPECT_EQ(code, ExitCode::kStorage);
-    EXPECT_NE(text.find("step-000002' was not saved; what was published before is untouched"), std::string::npos)
-        << text;
+    EXPECT_NE(text.find("step-000002' was not saved; earlier checkpoints are unchanged"), std::string::npos) << text;
     EXPECT_NE(text.find("File too large"), std::string::npos) << text;
     EXPECT_TRUE(hidden(dir.path()).empty());
     EXPECT_FALSE(fs::exists(dir / "step-000002"));
@@ -81,7 +80,7 @@ TEST(Save, SurvivesAFileSizeLimit) {
   }));
 }
 
-// A small tmpfs over the directory, in this process alone.
+// Mounts a small tmpfs over the directory, for this process only.
 bool mount_small_disk(const std::string& path) {
   if (::unshare(CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
   ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
@@ -101,7 +100,7 @@ TEST(Save, SurvivesAFullDisk) {
     EXPECT_NE(text.find("free, a checkpoint takes"), std::string::npos) << text;
     EXPECT_TRUE(hidden(dir.path()).empty());
 
-    // The space goes between preflight and streaming.
+    // The disk fills up between check_space() and streaming.
     const Model model = model_of(1024);
     const BucketPair buckets(1 << 16);
     SaveRequest request = request_for(model, dir.path(), "step-000003", 3);
@@ -114,7 +113,7 @@ TEST(Save, SurvivesAFullDisk) {
     EXPECT_TRUE(hidden(dir.path()).empty());
     EXPECT_FALSE(fs::exists(dir / "step-000003"));
 
-    // It goes while small files are written: carried ones are not reserved beforehand.
+    // It fills up while small files are written, which are not allocated in advance.
     fs::remove(dir / "filler");
     write_text(dir / "filler", std::string((std::size_t{5} << 19), 'x'));
     const Model small = model_of(16);
@@ -130,7 +129,7 @@ TEST(Save, SurvivesAFullDisk) {
   }));
 }
 
-TEST(Save, RefusesADirectoryThatCanNotBeMade) {
+TEST(Save, RefusesADirectoryThatCannotBeCreated) {
   const TemporaryDirectory dir;
   write_text(dir / "file", "x");
   const std::string text = save_error(model_of(1), dir / "file/checkpoints", 1);
@@ -153,7 +152,7 @@ TEST(Save, RefusesADirectoryThatIsNotWritable) {
   }));
 }
 
-TEST(Save, RefusesMoreThanIsFree) {
+TEST(Save, RefusesASaveLargerThanTheFreeSpace) {
   const TemporaryDirectory dir;
   const BucketPair buckets(4096);
   SaveTensor huge = SaveTensor::plain(Descriptor::plain("huge", Dtype::f32, {int64_t{1} << 50}));
@@ -163,7 +162,7 @@ TEST(Save, RefusesMoreThanIsFree) {
   EXPECT_NE(text.find("needed_bytes: 4503599628419"), std::string::npos) << text;
 }
 
-TEST(Save, ReportsAFailureOfTheTensorsThemselves) {
+TEST(Save, ReportsAFailureToReadATensor) {
   const TemporaryDirectory dir;
   const Model model = model_of(1);
   const BucketPair buckets(4096);
@@ -178,7 +177,7 @@ TEST(Save, ReportsAFailureOfTheTensorsThemselves) {
   EXPECT_TRUE(fs::is_empty(dir.path()));
 }
 
-TEST(StreamWriter, PassesOnWhatTheWritingThreadMet) {
+TEST(StreamWriter, RethrowsErrorsOfTheWriterThread) {
   const BucketPair buckets(4096);
   const TemporaryDirectory dir;
   write_text(dir / "f", "x");
@@ -191,7 +190,7 @@ TEST(StreamWriter, PassesOnWhatTheWritingThreadMet) {
   EXPECT_NE(text.find("Bad file descriptor"), std::string::npos) << text;
 }
 
-TEST(StreamWriter, CutsAtWholeElements) {
+TEST(StreamWriter, SplitsAtWholeElements) {
   const BucketPair buckets(4096);
   const TemporaryDirectory dir;
   File file = File::create_exclusive(dir / "f");
@@ -203,7 +202,7 @@ TEST(StreamWriter, CutsAtWholeElements) {
   EXPECT_EQ(file.size(), 4099u);
 }
 
-TEST(StreamWriter, WritesWholePagesPastTheCacheAndAllBytesInPlace) {
+TEST(StreamWriter, WritesWholePagesDirectlyAndEveryByteInItsPlace) {
   const BucketPair buckets(1 << 18);
   const TemporaryDirectory dir;
   File file = File::create_exclusive(dir / "f");
@@ -233,10 +232,10 @@ uint64_t resident_bytes() {
   return resident * 4096;
 }
 
-// A thousand saves leave the number of open files and threads as it was, and the memory.
-TEST(Save, LeaksNoFilesThreadsAndMemory) {
+// A thousand saves do not change the number of open files and threads, nor the memory in use.
+TEST(Save, LeaksNoFilesThreadsOrMemory) {
   const TemporaryDirectory dir(fs::is_directory("/dev/shm") ? "/dev/shm"
-                                                            : fs::temp_directory_path());  // not to wait for a disk
+                                                            : fs::temp_directory_path());  // avoids waiting for a disk
   const auto count = [](const char* path) {
     return std::distance(fs::directory_iterator(path), fs::directory_iterator());
   };
@@ -252,7 +251,7 @@ TEST(Save, LeaksNoFilesThreadsAndMemory) {
   for (int64_t step = 2; step <= 100; ++step) save(step);
   [[maybe_unused]] const uint64_t resident = resident_bytes();
   for (int64_t step = 101; step <= 1000; ++step) save(step);
-#ifndef __SANITIZE_ADDRESS__  // which keeps what was freed
+#ifndef __SANITIZE_ADDRESS__  // it keeps freed memory
   EXPECT_LT(resident_bytes(), resident + (1 << 20));
 #endif
   EXPECT_EQ(count("/proc/self/fd"), files);

@@ -1,3 +1,4 @@
+// Replacements of the C library's file functions, which make the system calls themselves.
 #include "file_calls.hpp"
 
 #include <dirent.h>
@@ -39,7 +40,7 @@ bool is_observed(const std::string& path) {
   return observer != nullptr && !inside && (path == observed_root || path.starts_with(observed_root + "/"));
 }
 
-// Lets `act` happen, seen by the observer if it is its business. `act` returns -1 with errno set if it fails.
+// Runs `act`, and notifies the observer if it observes the path. `act` returns -1 with errno set if it fails.
 template <class Act>
 auto observe(FileCall call, Act&& act) -> decltype(act(call)) {
   const std::lock_guard lock(mutex);
@@ -191,7 +192,7 @@ int fsync(int descriptor) {
   return observed::observe({Kind::kSync, observed::path_of(descriptor)},
                            [&](const FileCall&) { return static_cast<int>(::syscall(SYS_fsync, descriptor)); });
 }
-// A close that fails closes nevertheless.
+// A failed close has closed the descriptor anyway.
 int close(int descriptor) {
   const std::string path = observed::path_of(descriptor);
   const int closed = static_cast<int>(::syscall(SYS_close, descriptor));

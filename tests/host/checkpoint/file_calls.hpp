@@ -1,5 +1,5 @@
-// The calls by which this process changes files, and those by which it reads them, seen and, if a test wants, failed:
-// the executable's own pwrite, fsync, rename … stand in front of the C library's for everything linked into it.
+// Observes the calls of this process that change or read files, and lets a test make them fail: the executable defines
+// its own pwrite, fsync, rename …, which replace the C library's for all code linked into it.
 #pragma once
 
 #include <sys/types.h>
@@ -10,9 +10,24 @@
 namespace chassis::testing {
 
 struct FileCall {
-  enum class Kind { kCreate, kMakeDirectory, kWrite, kResize, kSync, kRename, kExchange, kUnlink, kLink, kClose,
-                    kOpen, kLook, kRead, kReadLink, kList } kind;  // those of reading
-  std::string path = {};  // absolute; of a descriptor where the call takes one
+  enum class Kind {
+    kCreate,
+    kMakeDirectory,
+    kWrite,
+    kResize,
+    kSync,
+    kRename,
+    kExchange,
+    kUnlink,
+    kLink,
+    kClose,
+    kOpen,
+    kLook,
+    kRead,
+    kReadLink,
+    kList
+  } kind;                 // kOpen to kList: calls that read
+  std::string path = {};  // absolute; that of the descriptor if the call takes one
   std::string to = {};    // of a rename; the target of a link
   uint64_t offset = 0;    // of a write
   const void* data = nullptr;
@@ -24,13 +39,13 @@ class FileCallObserver {
  public:
   virtual ~FileCallObserver() = default;
   virtual bool sees_reading() const { return false; }
-  // Returns 0 to let it happen, or the errno that it fails with. May lower num_bytes of a write.
+  // Returns 0 to allow the call, or the errno with which it fails. May lower num_bytes of a write.
   virtual int before(FileCall& call) = 0;
-  // It happened.
+  // Called after the call succeeded.
   virtual void after(const FileCall&) {}
 };
 
-// Calls under `root` go through the observer while this lives; one at a time. Calls of other threads too, in turn.
+// While this lives, the observer sees the calls under `root`, of all threads, one at a time.
 class ObservedFileCalls {
  public:
   ObservedFileCalls(const std::string& root, FileCallObserver& observer);

@@ -1,4 +1,5 @@
-// A file's checksum from those of its parts is that of its bytes; what a format may not fill or ask for is refused.
+// The checksum of a file, combined from those of its parts, equals that of its bytes. Invalid fills and ranges are
+// refused.
 #include "host/checkpoint/file_content.hpp"
 
 #include "fixture.hpp"
@@ -30,7 +31,7 @@ TEST(FileContent, HasTheChecksumOfItsBytes) {
   EXPECT_EQ(file.fills(), (std::map<uint64_t, std::string>{{24, "between"}, {36, "trailer"}}));
 }
 
-TEST(FileContent, RefusesWhatIsNotTheFormats) {
+TEST(FileContent, RefusesBytesThatTheFormatMayNotFill) {
   FileContent file("f", 20, "head", Crc::k32);
   add_tensor(file, 8, "tensor");
   const auto fill = [&](uint64_t offset, const std::string& bytes) {
@@ -38,17 +39,17 @@ TEST(FileContent, RefusesWhatIsNotTheFormats) {
   };
   for (const auto& [offset, bytes] : std::vector<std::pair<uint64_t, std::string>>{
            {0, "x"}, {3, "xx"}, {7, "xx"}, {9, "x"}, {13, "xx"}, {5, "0123456789"}})
-    EXPECT_NE(fill(offset, bytes).find("lie in the header, in a tensor"), std::string::npos) << fill(offset, bytes);
-  EXPECT_NE(fill(18, "xxx").find("reach behind its end"), std::string::npos);
-  EXPECT_NE(fill(UINT64_MAX, "x").find("reach behind its end"), std::string::npos);
+    EXPECT_NE(fill(offset, bytes).find("overlap the header, a tensor"), std::string::npos) << fill(offset, bytes);
+  EXPECT_NE(fill(18, "xxx").find("extend past its end"), std::string::npos);
+  EXPECT_NE(fill(UINT64_MAX, "x").find("extend past its end"), std::string::npos);
   EXPECT_EQ(fill(14, "xxx"), "no error");
-  EXPECT_NE(fill(16, "x").find("what was filled before"), std::string::npos);
+  EXPECT_NE(fill(16, "x").find("bytes that were filled before"), std::string::npos);
   const auto sum = [&](uint64_t offset, uint64_t num_bytes) {
     return error_of([&] { file.checksum(offset, num_bytes); });
   };
-  EXPECT_NE(sum(9, 4).find("cuts what lies from byte 8 on"), std::string::npos) << sum(9, 4);
-  EXPECT_NE(sum(4, 6).find("cuts what lies from byte 8 on"), std::string::npos) << sum(4, 6);
-  EXPECT_NE(sum(2, 10).find("cuts what lies from byte 0 on"), std::string::npos) << sum(2, 10);
+  EXPECT_NE(sum(9, 4).find("cuts the part that begins at byte 8"), std::string::npos) << sum(9, 4);
+  EXPECT_NE(sum(4, 6).find("cuts the part that begins at byte 8"), std::string::npos) << sum(4, 6);
+  EXPECT_NE(sum(2, 10).find("cuts the part that begins at byte 0"), std::string::npos) << sum(2, 10);
   EXPECT_NE(sum(0, 21).find("not 21"), std::string::npos);
   EXPECT_EQ(sum(8, 6), "no error");
 }

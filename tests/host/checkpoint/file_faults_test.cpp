@@ -1,5 +1,5 @@
-// Every call by which a save changes files fails once, with every reason a disk gives: the save says so and names the
-// file, what was published before is whole, nothing is left behind, and the next save succeeds.
+// Every call by which a save changes files fails once, with every error that a disk can report. The save reports the
+// error and names the file, earlier checkpoints stay intact, no files remain, and the next save succeeds.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -28,7 +28,7 @@ class FailOnce : public FileCallObserver {
     return error_;
   }
   void after(const FileCall& call) override { deletes |= call.to.find(".deleting-") != std::string::npos; }
-  FileCall failed{Kind::kClose};  // without a path: it did not come to that
+  FileCall failed{Kind::kClose};  // without a path: no call has failed
   bool deletes = false;           // the older checkpoint has been unpublished
 
  private:
@@ -36,8 +36,8 @@ class FailOnce : public FileCallObserver {
   int index_, error_, seen_ = 0;
 };
 
-// What may fail without harm: the deletion of an older checkpoint, which is warned of and made up for later; and a
-// link, in whose place there may be a file.
+// Calls that may fail without failing the save: those that delete an older checkpoint, which causes a warning and is
+// done later; and the creation of a link, which a file can replace.
 bool may_fail(const FileCall& call, bool deletes) {
   deletes |= call.path.find(".deleting-") != std::string::npos || call.to.find(".deleting-") != std::string::npos;
   return deletes || call.kind == Kind::kLink || call.kind == Kind::kClose ||
@@ -72,7 +72,7 @@ Counts fail_every_call(Kind kind, int error) {
       EXPECT_NE(message.find(std::strerror(error)), std::string::npos);
       EXPECT_NE(message.find(fs::path(fault.failed.path).filename().string()), std::string::npos);
     }
-    // Step 1 is whole unless 2 took its place.
+    // Step 1 is intact unless step 2 replaced it.
     const auto newest = newest_checkpoint(dir.path());
     EXPECT_TRUE(newest.has_value());
     if (!newest) continue;
@@ -91,7 +91,7 @@ Counts fail_every_call(Kind kind, int error) {
 
 class EveryCall : public ::testing::TestWithParam<Kind> {};
 
-TEST_P(EveryCall, MayFailWithAnyReason) {
+TEST_P(EveryCall, MayFailWithAnyError) {
   Counts sum;
   for (const int error : {ENOSPC, EIO, EROFS, EDQUOT}) {
     const Counts counts = fail_every_call(GetParam(), error);
@@ -116,8 +116,8 @@ class FailOneReading : public FailOnce {
 
 class EveryReadingCall : public ::testing::TestWithParam<Kind> {};
 
-// What could not be read may be whole: the file server failed, not the disk.
-TEST_P(EveryReadingCall, ThatFailsIsNeverTakenForDamage) {
+// A checkpoint that cannot be read may be intact: the file server failed, not the disk.
+TEST_P(EveryReadingCall, ThatFailsIsNeverReportedAsDamage) {
   const TemporaryDirectory dir;
   for (const int64_t step : {1, 2}) {
     CheckpointRoot root(dir.path());
@@ -161,7 +161,7 @@ INSTANTIATE_TEST_SUITE_P(, EveryReadingCall,
                          ::testing::Values(Kind::kOpen, Kind::kLook, Kind::kRead, Kind::kReadLink, Kind::kList),
                          [](const auto& info) { return name_of(info.param); });
 
-// Half of what is asked, or nothing because a signal came, is no failure.
+// Writes only half of the bytes, or interrupts calls with EINTR; neither is an error.
 class Reluctant : public FileCallObserver {
  public:
   explicit Reluctant(bool interrupts) : interrupts_(interrupts) {}
@@ -181,7 +181,7 @@ class Reluctant : public FileCallObserver {
   bool interrupts_;
 };
 
-TEST(ReluctantDisk, GetsAllBytesInTheEnd) {
+TEST(ReluctantDisk, ReceivesAllBytes) {
   for (const bool interrupts : {true, false}) {
     const TemporaryDirectory dir;
     Reluctant disk(interrupts);

@@ -1,5 +1,4 @@
-// What the tests of the engine share: the real format plugin without a registry, directories that go away, small
-// models.
+// Shared by the tests of this folder: the real format plugins without a registry, temporary directories, small models.
 #pragma once
 
 #include <dlfcn.h>
@@ -64,7 +63,7 @@ std::string error_of(Body&& body) {
   return "no error";
 }
 
-// The log service and nothing else.
+// Provides only the log service.
 class LogOnly : public InstanceServices {
  public:
   LogOnly() {
@@ -85,7 +84,7 @@ class LogOnly : public InstanceServices {
   chassis_log_t log_{};
 };
 
-// A member of a format's library, in use.
+// An instance of a format plugin, loaded from its library.
 class RealFormat {
  public:
   explicit RealFormat(const std::string& id, const std::string& path = CHASSIS_TEST_PLUGIN_DIR "/safetensors.so")
@@ -121,7 +120,7 @@ inline const FormatPlugin& huggingface() {
   return format.get();
 }
 
-// Tensors with values that tell name and position apart, held whole; every rank's share is cut from them.
+// Whole tensors whose values depend on name and position; the local tensors of every rank are cut from them.
 class Model {
  public:
   Model& add(const Descriptor& descriptor, uint64_t seed = 1) {
@@ -151,7 +150,7 @@ class Model {
     for (const Descriptor& d : descriptors) out.push_back({d, ""});
     return out;
   }
-  // A rank's share, cut out of the whole; its padding is 0xEE.
+  // The local tensor of a rank, cut from the whole one; padding is 0xEE.
   Tensor local(const Descriptor& descriptor, const MeshShape& mesh, int rank) const {
     const Layout layout(descriptor, mesh);
     const Shape shape = layout.local_shape(rank);
@@ -200,7 +199,7 @@ inline SaveRequest request_for(const Model& model, const std::string& parent, co
   return request;
 }
 
-// Loads everything for one rank into fresh tensors that are filled with 0xEE before.
+// Loads everything for one rank into new tensors that were filled with 0xEE.
 inline std::map<std::string, Tensor> load_all(CheckpointReader& reader, const std::vector<LoadTensor>& tensors,
                                               const BucketPair& buckets, const MeshShape& mesh = {}, int rank = 0,
                                               LoadResult* result = nullptr) {

@@ -1,4 +1,4 @@
-// A format's answers are checked: what a broken or hostile one says never reaches a file.
+// The answers of a format plugin are checked: those of a broken or hostile one never reach a file.
 #include "host/checkpoint/format_plugin.hpp"
 
 #include "fixture.hpp"
@@ -29,7 +29,7 @@ TEST(FormatPlugin, AcceptsALayoutWithSmallGaps) {
             "no error");
 }
 
-TEST(FormatPlugin, RefusesLayoutsThatAreNotSound) {
+TEST(FormatPlugin, RefusesInvalidLayouts) {
   struct Case {
     const char* expected;
     ScriptedFormat::LayoutScript script;
@@ -83,21 +83,21 @@ TEST(FormatPlugin, RefusesLayoutsThatAreNotSound) {
          s.place(&s, 1, 0, UINT64_MAX);
          return ok;
        }},
-      {"is to have 12 bytes, its header and tensors have 11",
+      {"should have 12 bytes, its header and tensors have 11",
        [=](const auto&, const auto& s) {
          s.file(&s, str_of("f"), str_of(""), 12, 0);
          s.place(&s, 0, 0, 0);
          s.place(&s, 1, 0, 8);
          return ok;
        }},
-      {"'../f' is no path",
+      {"'../f' is not a valid path",
        [=](const auto&, const auto& s) {
          s.file(&s, str_of("../f"), str_of(""), 11, 0);
          s.place(&s, 0, 0, 0);
          s.place(&s, 1, 0, 8);
          return ok;
        }},
-      {"'/etc/passwd' is no path",
+      {"'/etc/passwd' is not a valid path",
        [=](const auto&, const auto& s) {
          s.text_file(&s, str_of("/etc/passwd"), str_of("x"));
          s.file(&s, str_of("f"), str_of(""), 11, 0);
@@ -135,7 +135,7 @@ TEST(FormatPlugin, RefusesLayoutsThatAreNotSound) {
     EXPECT_NE(layout_error(c.script).find(c.expected), std::string::npos) << layout_error(c.script);
 }
 
-TEST(FormatPlugin, RefusesScansThatReachOutOfTheirFiles) {
+TEST(FormatPlugin, RefusesScansThatExtendPastTheirFiles) {
   const TemporaryDirectory dir;
   write_text(dir / "f", "0123456789");
   const int64_t shape[] = {4}, origin[] = {0}, huge[] = {int64_t{1} << 62}, negative[] = {-1},
@@ -154,21 +154,22 @@ TEST(FormatPlugin, RefusesScansThatReachOutOfTheirFiles) {
   };
   const auto good = tensor(CHASSIS_DTYPE_U8, shape, origin, shape, 1, 4);
   EXPECT_EQ(scan_error(good, 0, 6), "no error");
-  EXPECT_NE(scan_error(good, 0, 7).find("reaches behind the end of 'f'"), std::string::npos);
-  EXPECT_NE(scan_error(good, 0, UINT64_MAX).find("reaches behind the end"), std::string::npos);
-  EXPECT_NE(scan_error(good, 1, 0).find("lies in file 1"), std::string::npos);
+  EXPECT_NE(scan_error(good, 0, 7).find("extends past the end of 'f'"), std::string::npos);
+  EXPECT_NE(scan_error(good, 0, UINT64_MAX).find("extends past the end"), std::string::npos);
+  EXPECT_NE(scan_error(good, 1, 0).find("lies in file 1 of 1"), std::string::npos);
   EXPECT_NE(scan_error(tensor(99, shape, origin, shape, 1, 4), 0, 0).find("unknown dtype 99"), std::string::npos);
-  EXPECT_NE(scan_error(tensor(CHASSIS_DTYPE_U8, shape, shape, shape, 1, 4), 0, 0).find("is not inside of"),
+  EXPECT_NE(scan_error(tensor(CHASSIS_DTYPE_U8, shape, shape, shape, 1, 4), 0, 0).find("does not lie inside"),
             std::string::npos);
   EXPECT_NE(scan_error(tensor(CHASSIS_DTYPE_F64, huge, origin, huge, 1, 0), 0, 0), "no error");
   EXPECT_NE(scan_error(tensor(CHASSIS_DTYPE_U8, negative, origin, negative, 1, 0), 0, 0), "no error");
   EXPECT_NE(scan_error(tensor(CHASSIS_DTYPE_U8, nine, nine, nine, 9, 1), 0, 0).find("at most 8 are supported"),
             std::string::npos);
-  EXPECT_NE(scan_error(tensor(CHASSIS_DTYPE_U8, shape, origin, shape, 1, 5), 0, 0).find("has 5 bytes"),
+  EXPECT_NE(scan_error(tensor(CHASSIS_DTYPE_U8, shape, origin, shape, 1, 5), 0, 0)
+                .find("has 5 bytes, its box of [4] takes 4"),
             std::string::npos);
 }
 
-TEST(FormatPlugin, SaysWhichLinksItDidNotFollow) {
+TEST(FormatPlugin, NamesTheLinksThatItDidNotFollow) {
   const TemporaryDirectory dir;
   fs::create_symlink("/nowhere", dir / "model.safetensors");
   const std::string text = error_of([&] {
@@ -176,7 +177,7 @@ TEST(FormatPlugin, SaysWhichLinksItDidNotFollow) {
     huggingface().scan(directory);
   });
   EXPECT_NE(text.find("is not of format safetensors"), std::string::npos) << text;
-  EXPECT_NE(text.find("a link is left out: 'model.safetensors'"), std::string::npos) << text;
+  EXPECT_NE(text.find("the link 'model.safetensors' was not followed"), std::string::npos) << text;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// SIGKILL of one rank or of all, at any moment of a save by many: the previous checkpoint is there, or the new one.
+// SIGKILL of one or all ranks at any moment of a save by several: the previous or the new checkpoint is intact.
 // CHASSIS_KILLS sets the number of kills at random times.
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -36,7 +36,7 @@ Model model_of_step(int64_t step) {
   return model;
 }
 
-// What the ranks are at, seen by the parent.
+// The state of the ranks, read by the parent.
 struct Shared {
   std::atomic<int> port = 0;
   std::atomic<int> stage = -1;  // of rank 0; -1: not saving
@@ -52,7 +52,7 @@ struct Failpoint {
   std::string stage;
 };
 
-// One rank of a run that saves step after step. At a failpoint it kills itself, in the save of its second step.
+// One rank of a run that saves every step. At a failpoint it kills itself, in the save of its second step.
 void run(const std::string& path, Shared& shared, int rank, const Failpoint& failpoint) {
   while (shared.port == 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
   World world(test::test_launch(rank, kNumRanks, shared.port), std::chrono::seconds(10));
@@ -98,7 +98,7 @@ std::vector<pid_t> start_ranks(const std::string& path, Shared& shared, const Fa
   return ranks;
 }
 
-// As a launcher tells the others.
+// Reports the failure as a launcher does.
 void report_killed(StoreServer& server, int rank) {
   const auto store = connect_store("127.0.0.1", server.port(), std::chrono::seconds(10));
   post_failure(*store, {rank, ExitCode::kCommunication, "rank " + std::to_string(rank) + ": killed by signal 9"});
@@ -115,10 +115,10 @@ std::vector<int> wait_for_all(const std::vector<pid_t>& ranks) {
   return out;
 }
 
-// What a restart sees. Returns the newest step.
+// Checks the directory as a restart sees it. Returns the newest step.
 int64_t check_directory(const std::string& path, int64_t at_least) {
   const BucketPair buckets(1 << 16);
-  { CheckpointRoot root(path); }  // clears up
+  { CheckpointRoot root(path); }  // removes leftovers
   for (const auto& entry : fs::directory_iterator(path)) {
     const std::string name = entry.path().filename().string();
     EXPECT_TRUE(name[0] != '.' || name == ".lock") << name;
@@ -156,7 +156,7 @@ TEST(KillOfARank, AtEveryStageEndsTheOthersAndLeavesWholeCheckpoints) {
       if (rank != failpoint.rank) {
         EXPECT_EQ(wait_for_all({ranks[static_cast<size_t>(rank)]})[0], 5) << rank;
       }
-    // `latest` still names the first where the second was published.
+    // `latest` names the first step even if the second was published.
     EXPECT_EQ(check_directory(dir.path(), 1), 1);
     EXPECT_EQ(fs::exists(dir / "step-000002"), failpoint.stage == "renamed");
   }
@@ -182,7 +182,7 @@ TEST(KillOfARank, AtRandomMomentsLeavesWholeCheckpoints) {
     if (stage >= 0) ++during_save, ++stages_hit[stage];
     if (victim == kNumRanks) ++of_all;
     if (victim < kNumRanks) {
-      // The launcher notices after a while, and tells the others or ends them.
+      // The launcher notices after a while, and notifies the other ranks or kills them.
       std::this_thread::sleep_for(std::chrono::microseconds(random() % 30'000));
       if (i % 2 == 0)
         report_killed(server, victim);

@@ -1,4 +1,5 @@
-// SIGKILL at any moment of a save: what is published is whole, and a restart finds the newest and clears the rest away.
+// SIGKILL at any moment of a save: published checkpoints are intact, and a restart finds the newest one and removes
+// leftovers.
 // CHASSIS_KILLS sets the number of kills at random times.
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -29,7 +30,7 @@ Model model_of_step(int64_t step) {
   return model;
 }
 
-// What the child is at, seen by the parent.
+// The state of the child, read by the parent.
 struct Shared {
   volatile int64_t step = 0;
   volatile int stage = -1;  // -1: not saving
@@ -40,8 +41,8 @@ Shared* new_shared() {
   return new (memory) Shared;
 }
 
-// One run: resumes behind the newest checkpoint and saves step after step until it is killed. With kill_stage it kills
-// itself there, in the save of its second step.
+// One run: resumes from the newest checkpoint and saves every step until it is killed. With kill_stage it kills itself
+// at that stage, in the save of its second step.
 [[noreturn]] void run(const std::string& path, Shared& shared, const char* kill_stage, bool same_name) {
   const BucketPair buckets(1 << 16);
   CheckpointRoot root(path);
@@ -68,10 +69,10 @@ Shared* new_shared() {
   }
 }
 
-// What a restart sees. Returns the newest step.
+// Checks the directory as a restart sees it. Returns the newest step.
 int64_t check_directory(const std::string& path, int64_t at_least) {
   const BucketPair buckets(1 << 16);
-  { CheckpointRoot root(path); }  // clears up
+  { CheckpointRoot root(path); }  // removes leftovers
   for (const auto& entry : fs::directory_iterator(path)) {
     const std::string name = entry.path().filename().string();
     EXPECT_TRUE(name[0] != '.' || name == ".lock") << name;
@@ -107,7 +108,7 @@ TEST(Kill, AtEveryStageLeavesWholeCheckpoints) {
       ::waitpid(child, &status, 0);
       ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << stage;
       const bool is_new = std::string(stage) == "renamed" || std::string(stage) == "latest";
-      // With `latest` still on the first one, a restart resumes from there.
+      // A restart resumes from the first step if `latest` still names it.
       const int64_t expected = same_name ? (is_new ? 2 : 1) : std::string(stage) == "latest" ? 2 : 1;
       EXPECT_EQ(check_directory(dir.path(), 1), expected) << stage << (same_name ? ", same name" : "");
     }
@@ -130,7 +131,7 @@ TEST(Kill, AtRandomMomentsLeavesWholeCheckpoints) {
     ::kill(child, SIGKILL);
     int status = 0;
     ::waitpid(child, &status, 0);
-    ASSERT_TRUE(WIFSIGNALED(status)) << "the run ended by itself with " << status;
+    ASSERT_TRUE(WIFSIGNALED(status)) << "the run ended with status " << status;
     if (shared->stage >= 0) ++during_save, ++stages_hit[shared->stage];
     // set_latest comes after the rename, so a restart may see the step before the one that was published last.
     newest = check_directory(dir.path(), shared->published > 0 ? shared->published - 1 : 0);

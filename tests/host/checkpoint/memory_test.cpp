@@ -1,4 +1,4 @@
-// The peak of a save and of a load: two buckets and a little, whatever the size of the model.
+// The memory peak of a save and a load is two buckets plus a small allowance, for any size of the model.
 // Argument: size of the model in MiB.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -29,7 +29,7 @@ uint64_t status_bytes(const std::string& key) {
   }
   throw std::runtime_error(key);
 }
-// The peak of resident memory starts anew.
+// Resets the peak of resident memory.
 void reset_peak() { std::ofstream("/proc/self/clear_refs") << "5"; }
 
 // One large tensor of a third of the model, and many of 8 MiB.
@@ -56,7 +56,7 @@ struct BigModel {
 
 class Peak : public ::testing::TestWithParam<std::pair<const char*, Dtype>> {};
 
-TEST_P(Peak, IsTwoBucketsAndALittle) {
+TEST_P(Peak, IsTwoBucketsPlusAnAllowance) {
   const TemporaryDirectory dir;
   const FormatPlugin& format = std::string(GetParam().first) == "native" ? native() : huggingface();
   const BigModel model(static_cast<uint64_t>(model_mib) * kMib);
@@ -91,7 +91,7 @@ TEST_P(Peak, IsTwoBucketsAndALittle) {
   EXPECT_LE(load_peak, 2 * kBucketBytes + kAllowance);
 }
 
-// Shards in every way, saved and loaded by processes that see only theirs.
+// A model that is sharded in several ways; each process holds only its shards.
 struct ShardedModel {
   static constexpr int kNumRanks = 8;
   MeshShape mesh = MeshShape({{"dp", kNumRanks}});
@@ -111,7 +111,7 @@ struct ShardedModel {
   }
 };
 
-// In a process of its own. The peaks above what its shard takes, in MiB.
+// Runs in a child process. Returns the peaks above the size of its shards, in MiB.
 std::pair<double, double> peaks_of_rank(const FormatPlugin& format, int64_t mib, int rank, int port,
                                         const std::string& parent) {
   const ShardedModel model(static_cast<uint64_t>(mib) * kMib);
@@ -148,7 +148,7 @@ std::pair<double, double> peaks_of_rank(const FormatPlugin& format, int64_t mib,
   return {static_cast<double>(save_peak) / kMib, static_cast<double>(load_peak) / kMib};
 }
 
-void expect_two_buckets_and_a_little(const FormatPlugin& format, int64_t mib) {
+void expect_two_buckets_plus_allowance(const FormatPlugin& format, int64_t mib) {
   struct Shared {
     std::atomic<int> port;
     std::pair<double, double> peaks[ShardedModel::kNumRanks];
@@ -184,10 +184,10 @@ void expect_two_buckets_and_a_little(const FormatPlugin& format, int64_t mib) {
   }
 }
 
-// Also when the model doubles, and doubles again. No test with threads comes before it: ranks are forked.
-TEST(PeakOfARank, IsTwoBucketsAndALittle) {
+// For three sizes of the model. No test that starts threads may run before it, since ranks are forked.
+TEST(PeakOfARank, IsTwoBucketsPlusAnAllowance) {
   for (const FormatPlugin* format : {&native(), &huggingface()})
-    for (const int64_t mib : {model_mib / 4, model_mib / 2, model_mib}) expect_two_buckets_and_a_little(*format, mib);
+    for (const int64_t mib : {model_mib / 4, model_mib / 2, model_mib}) expect_two_buckets_plus_allowance(*format, mib);
 }
 
 INSTANTIATE_TEST_SUITE_P(Save, Peak,

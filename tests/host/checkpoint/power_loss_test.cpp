@@ -1,5 +1,5 @@
-// The power fails at every moment of a save: whatever the disk kept of what was not synced, all, nothing or some of it,
-// a restart finds the old checkpoint whole or the new one, and the new one once the save has returned.
+// The power fails at every moment of a save, and the disk keeps all, none or some of the changes that were not synced.
+// A restart finds the old or the new checkpoint intact, and the new one if the save had returned.
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -16,8 +16,8 @@ namespace {
 using namespace testing;
 using Kind = FileCall::Kind;
 
-// A file system of which one knows what is durable. A change of a file's bytes or size, or of an entry of a directory,
-// is pending until that file or directory is synced; until then a crash keeps it or not, each on its own.
+// A model of a file system that tracks what is durable. A change of a file's bytes or size, or of a directory entry, is
+// pending until that file or directory is synced. A crash may keep or lose each pending change separately.
 class Disk : public FileCallObserver {
  public:
   struct Change {
@@ -26,9 +26,9 @@ class Disk : public FileCallObserver {
     uint64_t offset = 0;  // of bytes
     std::string bytes = {};
     std::optional<uint64_t> size = {};
-    std::string name = {}, removed = {};  // of entries: this one is added, pointing at `target`; that one goes
+    std::string name = {}, removed = {};  // entries: `name` is added and refers to `target`; `removed` is removed
     int target = -1;
-    int second_target = -1;       // of an exchange: `removed` points there afterwards
+    int second_target = -1;       // of an exchange: `removed` then refers to it
     size_t synced_at = SIZE_MAX;  // the moment from which it is durable
   };
 
@@ -72,7 +72,7 @@ class Disk : public FileCallObserver {
       case Kind::kExchange:
         exchange(call);
         break;
-      default:  // closed; reading is not seen
+      default:  // kClose; calls that read are not observed
         --moment_;
         return;
     }
@@ -81,7 +81,7 @@ class Disk : public FileCallObserver {
 
   size_t moment() const { return moment_; }
 
-  // What is there after a crash at `moment`: durable changes, and those of the pending ones that `keeps` says.
+  // Writes the files as they are after a crash at `moment`: durable changes, and the pending ones that `keeps` selects.
   void lay_out(const std::string& path, size_t moment, const std::function<bool(const Change&)>& keeps) const {
     std::map<int, std::string> bytes;
     std::map<int, std::map<std::string, int>> entries;
@@ -164,7 +164,7 @@ class Disk : public FileCallObserver {
   }
 
   std::string root_;
-  std::map<std::string, int> nodes_;  // as the program sees them
+  std::map<std::string, int> nodes_;  // by path, as the program sees them
   std::vector<bool> is_directory_;
   std::map<int, std::string> links_;
   std::vector<Change> changes_;
@@ -172,7 +172,7 @@ class Disk : public FileCallObserver {
   size_t moment_ = 0;
 };
 
-// What a restart takes up; 0: nothing.
+// The step from which a restart resumes; 0: none.
 int64_t restart(const std::string& path) {
   const CheckpointRoot root(path);
   for (const CheckpointInfo& info : list_checkpoints(path)) expect_whole(info);
@@ -189,7 +189,7 @@ TEST(PowerLoss, LeavesTheOldCheckpointOrTheNewOne) {
   {
     const ObservedFileCalls observed(path, disk);
     CheckpointRoot root(path);
-    // The third takes the place of the first, the fourth replaces itself.
+    // The third save deletes the first step, the fourth replaces the third.
     for (const int64_t step : {1, 2, 3, 3}) {
       save_step(root, step, 2);
       returned.push_back(disk.moment());
@@ -211,7 +211,7 @@ TEST(PowerLoss, LeavesTheOldCheckpointOrTheNewOne) {
     SCOPED_TRACE(moment);
     crash(moment, [](const auto&) { return false; });
     crash(moment, [](const auto&) { return true; });
-    crash(moment, [](const auto& change) { return change.of_entries; });  // names without contents
+    crash(moment, [](const auto& change) { return change.of_entries; });  // names only
     crash(moment, [](const auto& change) { return !change.of_entries; });
     for (int i = 0; i < 12; ++i) {
       const auto odds = random() % 100;

@@ -1,4 +1,4 @@
-// What ranks read of a model: their own byte ranges and the headers, counted by the system.
+// Ranks read only their own byte ranges and the headers, as counted by the system.
 #include <fstream>
 
 #include "ranks.hpp"
@@ -18,7 +18,7 @@ uint64_t bytes_read() {
 }
 
 struct Reading {
-  std::vector<uint64_t> of_rank;  // as the reader says
+  std::vector<uint64_t> of_rank;  // as the reader reports
   uint64_t total = 0, by_system = 0;
 };
 
@@ -50,7 +50,7 @@ Reading read_by_ranks(const Model& model, const FormatPlugin& format, const std:
   return out;
 }
 
-// About 4 MiB, sizes that nothing divides; norms are divided too, as under FSDP2 and ZeRO-3.
+// About 4 MiB, with sizes that no mesh divides evenly; norms are sharded too, as under FSDP2 and ZeRO-3.
 Model divided_model(const std::vector<Placement>& of_matrix, const std::vector<Placement>& of_vector) {
   Model model;
   const auto add = [&](const std::string& fqn, const Shape& shape) {
@@ -77,7 +77,7 @@ struct Case {
   const char* name;
   MeshShape mesh;
   std::vector<Placement> of_matrix, of_vector;
-  int64_t unit_rows;  // that a rank may have more than its even share of a matrix; 0: an element
+  int64_t unit_rows;  // rows of a matrix that a rank may have above its even share; 0: one element
 };
 
 const Placement kFsdp = Placement::dim_chunk({"dp"}, 0), kZero = Placement::flat_range({"dp"}),
@@ -97,7 +97,6 @@ TEST_P(DividedModel, IsReadOnceByAllRanksTogether) {
 
   const BucketPair buckets(1 << 20);
   for (const FormatPlugin* format : {&huggingface(), &native()}) {
-    // From another mesh than the one that loads.
     const SavePlan plan = plan_save(model.save_tensors(), c.mesh, *format);
     CheckpointWriter(*format, buckets).save(plan, request_for(model, dir.path(), format->name(), 0, c.mesh));
     uint64_t headers = fs::file_size(dir / (format->name() + "/" + kManifestName));
@@ -109,7 +108,7 @@ TEST_P(DividedModel, IsReadOnceByAllRanksTogether) {
     for (const uint64_t of_rank : reading.of_rank) EXPECT_LE(of_rank, bytes / num_ranks + units);
     if (reading.by_system > 0) {
       EXPECT_GE(reading.by_system, bytes);
-      // Every rank reads the headers: lengths, then texts. And /proc, to be counted.
+      // Every rank reads the headers, first their lengths and then their texts, and /proc for the count.
       EXPECT_LE(reading.by_system, bytes * 102 / 100 + num_ranks * (2 * headers + 4096));
     }
     std::printf(

@@ -1,5 +1,4 @@
-// Ranks as threads of the test, each with a World of its own, and tensors that are cut in every way that strategies
-// cut.
+// Ranks as threads of the test, each with its own World, and tensors that are sharded in every way that strategies use.
 #pragma once
 
 #include <fstream>
@@ -15,7 +14,7 @@
 
 namespace chassis::testing {
 
-// What each rank failed with, its exit code in front, or "".
+// The error of each rank, after its exit code, or "".
 inline std::vector<std::string> run_ranks(int num_ranks, const std::function<void(World&)>& body) {
   StoreServer server("127.0.0.1", 0);
   std::vector<std::string> errors(static_cast<size_t>(num_ranks));
@@ -40,7 +39,7 @@ inline void expect_ranks_pass(int num_ranks, const std::function<void(World&)>& 
   for (int rank = 0; rank < num_ranks; ++rank) EXPECT_EQ(errors[static_cast<size_t>(rank)], "") << "rank " << rank;
 }
 
-// Sizes that nothing divides; axes dp and tp.
+// Sizes that no mesh divides evenly; axes dp and tp.
 inline Model sharded_model() {
   Model model;
   const auto add = [&](const std::string& fqn, Dtype dtype, const Shape& shape, std::vector<Placement> placements) {

@@ -1,4 +1,4 @@
-// A save by many ranks: the same bytes as by one, each written by its owner, and one outcome on all.
+// A save by several ranks writes the same bytes as a save by one, each rank only its own, with one outcome on all.
 #include "ranks.hpp"
 
 #include <atomic>
@@ -62,7 +62,7 @@ TEST(ManyRanks, WriteTheBytesThatOneProcessWritesForThem) {
           .save(plan_save(model.save_tensors(), mesh, *format), request_for(model, dir.path(), "one", 7, mesh));
       save_by_ranks(model, *format, mesh, dir.path(), "many");
       std::map<std::string, std::string> one = files_of(dir / "one"), many = files_of(dir / "many");
-      // The manifests differ in when they were written, and in their own checksum.
+      // The manifests differ in their times and their own checksums.
       const auto a = CheckpointManifest::parse(one[kManifestName], "one"),
                  b = CheckpointManifest::parse(many[kManifestName], "many");
       ASSERT_EQ(a.boxes.size(), b.boxes.size());
@@ -97,8 +97,8 @@ TEST(ManyRanks, SaveWhatAnyOtherMeshLoads) {
   }
 }
 
-// What ranks read of a box adds up to its checksum, however they divide it: all of it is compared, each byte read once,
-// and a bit that has changed in any box ends the load on all with the tensor's name.
+// The parts of a box that ranks read add up to its checksum, however the ranks divide it. All bytes are read once and
+// compared, and a flipped bit in any box fails the load on all ranks with the tensor's name.
 TEST(ManyRanks, CompareBoxesThatTheyReadInParts) {
   const Model model = sharded_model();
   uint64_t model_bytes = 0;
@@ -154,7 +154,7 @@ TEST(ManyRanks, CompareBoxesThatTheyReadInParts) {
   EXPECT_GT(num_parts, 1000u);
 }
 
-// As torch.distributed.checkpoint demands: its reader has one entry for each name in a file.
+// torch.distributed.checkpoint requires it: its reader has one entry for each name in a file.
 TEST(ManyRanks, NeverPutTwoBoxesOfATensorIntoOneNativeFile) {
   const Model model = sharded_model();
   for (const MeshShape& mesh : meshes()) {
@@ -162,12 +162,12 @@ TEST(ManyRanks, NeverPutTwoBoxesOfATensorIntoOneNativeFile) {
     std::set<std::pair<uint32_t, std::string>> seen;
     for (size_t i = 0; i < plan.boxes.size(); ++i)
       EXPECT_TRUE(seen.emplace(plan.layout.places[i].file, plan.boxes[i].name).second) << plan.boxes[i].name;
-    // A flat range of a matrix is at most three boxes, of a stack of them five: so many files has a rank.
+    // A flat range has at most three boxes in a matrix and five in a stack of matrices; a rank has as many files.
     EXPECT_LE(plan.layout.files.size(), static_cast<size_t>(5 * mesh.world_size()));
   }
 }
 
-TEST(ManyRanks, AskEachRankForItsOwnTensorsOnlyAndTellAllTheSame) {
+TEST(ManyRanks, ReadOnlyTheirOwnTensorsAndReturnTheSameResult) {
   const TemporaryDirectory dir;
   const Model model = sharded_model();
   const MeshShape mesh = mesh_of(2, 2);
@@ -195,7 +195,7 @@ TEST(ManyRanks, AskEachRankForItsOwnTensorsOnlyAndTellAllTheSame) {
   }
 }
 
-// Rows of two elements, every other one of this rank: more runs in a bucket than it keeps a list of.
+// A rank holds every other element: more runs per bucket than the maximum number of segments.
 TEST(ManyRanks, ShareATensorElementByElement) {
   const TemporaryDirectory dir;
   Model model;
@@ -213,7 +213,7 @@ TEST(ManyRanks, ShareATensorElementByElement) {
 
 class FailingRank : public ::testing::TestWithParam<std::tuple<int, const char*>> {};
 
-TEST_P(FailingRank, FailsTheSaveOnAllAndLeavesWhatWasThere) {
+TEST_P(FailingRank, FailsTheSaveOnAllAndLeavesTheOldCheckpoint) {
   const auto& [bad_rank, where] = GetParam();
   const std::string stage = where;
   const TemporaryDirectory dir;
@@ -234,8 +234,9 @@ TEST_P(FailingRank, FailsTheSaveOnAllAndLeavesWhatWasThere) {
   });
   for (int rank = 0; rank < 4; ++rank) {
     const std::string& error = errors[static_cast<size_t>(rank)];
-    EXPECT_NE(error.find("was not saved; what was published before is untouched"), std::string::npos) << error;
-    EXPECT_NE(error.find(stage == "request" ? "is no path" : "the device is gone"), std::string::npos) << error;
+    EXPECT_NE(error.find("was not saved; earlier checkpoints are unchanged"), std::string::npos) << error;
+    EXPECT_NE(error.find(stage == "request" ? "is not a valid path" : "the device is gone"), std::string::npos)
+        << error;
     EXPECT_EQ(error.find("rank " + std::to_string(bad_rank) + ": ") != std::string::npos, rank != bad_rank) << error;
     EXPECT_EQ(error.substr(0, 3), stage == "tensors" ? "[1]" : "[7]") << error;
   }
@@ -250,7 +251,7 @@ INSTANTIATE_TEST_SUITE_P(InEveryStage, FailingRank,
                                            std::tuple(1, "streamed"), std::tuple(0, "written"),
                                            std::tuple(0, "manifest"), std::tuple(0, "synced")));
 
-// One that does not come on is waited for until the deadline, named, and what was there stays.
+// The other ranks wait for a stalled rank until the deadline, then name it. The old checkpoint is unchanged.
 class StallingRank : public ::testing::TestWithParam<std::tuple<int, const char*>> {};
 
 TEST_P(StallingRank, EndsTheSaveOnAllAtTheDeadline) {
@@ -306,7 +307,7 @@ TEST(ManyRanks, RefuseToSaveByDifferentPlans) {
   const std::vector<std::string> errors = run_ranks(2, [&](World& world) {
     Model model;
     model.add("w", Dtype::f32, {4}).add("state", Dtype::f32, {4});
-    // Optimizer state that only one rank has made.
+    // An optimizer state that only one rank has.
     if (world.rank() == 1) model.add("late", Dtype::f32, {4});
     save_on(world, model, native(), mesh, request_for(model, dir.path(), "c", 0, mesh));
   });

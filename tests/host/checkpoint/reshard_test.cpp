@@ -1,4 +1,4 @@
-// Tensors change their sharding among running ranks, over a real backend.
+// Reshards tensors among running ranks, over a real backend.
 #include "host/checkpoint/reshard.hpp"
 
 #include "ranks.hpp"
@@ -21,7 +21,7 @@ Tensor empty_local(const Layout& layout, int rank) {
   return out;
 }
 
-// The same tensors as the other model's, each with the placements of its neighbour of as many dims.
+// The same tensors, each with the placements of another tensor with the same number of dims.
 Model rotated(const Model& model) {
   Model out = model;
   for (size_t i = 0; i < out.descriptors.size(); ++i) {
@@ -45,7 +45,7 @@ std::vector<ReshardTensor> tensors_between(const Model& a, const MeshShape& mesh
   return out;
 }
 
-TEST(ReshardRun, BringsEveryElementFromAnyMeshToAnyOther) {
+TEST(ReshardRun, MovesEveryElementFromAnyMeshToAnyOther) {
   const Model a = sharded_model(), b = rotated(a);
   const std::vector<MeshShape> meshes = {mesh_of(4, 1), mesh_of(2, 2), mesh_of(1, 4), mesh_of(3, 1), mesh_of(1, 1)};
   expect_ranks_reshard(4, [&](Communicator& communicator) {
@@ -61,7 +61,7 @@ TEST(ReshardRun, BringsEveryElementFromAnyMeshToAnyOther) {
           request.from = a.locals(mesh_a);
           request.to = [&](const Descriptor& d, int r) { return arrived[d.fqn] = empty_local(Layout(d, mesh_b), r); };
           const ReshardResult result = reshard(request, communicator);
-          // A small element takes up to twice its bytes in a buffer.
+          // Alignment can double the bytes of a small move in a buffer.
           EXPECT_LE(std::max(result.sent_bytes, result.received_bytes), result.num_rounds * budget * 2);
           if (rank >= mesh_b.world_size()) continue;
           for (const Descriptor& d : b.descriptors) {
@@ -73,7 +73,7 @@ TEST(ReshardRun, BringsEveryElementFromAnyMeshToAnyOther) {
   });
 }
 
-TEST(ReshardRun, CastsWhereItArrives) {
+TEST(ReshardRun, CastsOnTheReceiver) {
   Model a;
   Descriptor d = Descriptor::plain("w", Dtype::f32, {33, 7});
   d.placements = {Placement::dim_chunk({"dp"}, 0)};
@@ -99,7 +99,7 @@ TEST(ReshardRun, CastsWhereItArrives) {
   });
 }
 
-// A model that a strategy hands over to another: nothing but the tensor on its way is there twice.
+// A whole model changes its sharding: only the tensors that are being moved exist twice.
 TEST(ReshardRun, HoldsFewTensorsTwice) {
   constexpr int kNumTensors = 50;
   const MeshShape mesh = mesh_of(2, 1);

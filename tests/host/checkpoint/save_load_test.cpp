@@ -1,4 +1,4 @@
-// Round trips: what is saved is loaded again, bit for bit, on the same mesh and on others, through buckets of any size.
+// Round trips: a load returns what was saved, bit for bit, on the same and other meshes, through buckets of any size.
 #include "fixture.hpp"
 #include "host/base/log.hpp"
 
@@ -48,7 +48,7 @@ TEST(SaveAndLoad, AreBitExactInBothFormats) {
   EXPECT_EQ(reader.find("layer.0.weight")->dtype, Dtype::bf16);
 }
 
-TEST(SaveAndLoad, PassATensorThatIsMuchLargerThanABucket) {
+TEST(SaveAndLoad, HandleATensorMuchLargerThanABucket) {
   const TemporaryDirectory dir;
   const BucketPair buckets(4096);
   Model model;
@@ -162,12 +162,12 @@ TEST(SaveAndLoad, CarryTextAndOtherFiles) {
   EXPECT_EQ(read_file(dir / "final/config.json"), "{\"from\": \"us\"}\n");
   EXPECT_EQ(read_file(dir / "final/tokenizer.json"), std::string(10'000, 't'));
   EXPECT_FALSE(fs::exists(dir / "final/pytorch_model.bin"));
-  // Edited by hand afterwards: it still loads.
+  // A checkpoint with an edited text file still loads.
   write_text(dir / "final/config.json", "{}");
   expect_loads(model, huggingface(), dir / "final", buckets);
 }
 
-TEST(Load, ListsWhatDoesNotFit) {
+TEST(Load, ListsTensorsThatDoNotFit) {
   const TemporaryDirectory dir;
   const BucketPair buckets(4096);
   const Model model = small_model();
@@ -180,14 +180,14 @@ TEST(Load, ListsWhatDoesNotFit) {
   CheckpointReader reader(dir / "m", huggingface());
   const std::string text = error_of([&] { load_all(reader, other.load_tensors(), buckets); });
   EXPECT_NE(text.find("1 missing:\n    new [2, 2]"), std::string::npos) << text;
-  EXPECT_NE(text.find("2 of another shape or type:\n    embed.weight is [37, 8] on disk, [38, 8] in the model\n"
+  EXPECT_NE(text.find("2 with another shape or type:\n    embed.weight is [37, 8] on disk, [38, 8] in the model\n"
                       "    step is i64 on disk, i32 in the model"),
             std::string::npos)
       << text;
   EXPECT_NE(text.find("2 unexpected:\n    empty [0, 4]\n    mask [3]"), std::string::npos) << text;
 }
 
-TEST(Load, ListsNoMoreThanAsked) {
+TEST(Load, ListsAtMostTheRequestedNumber) {
   const TemporaryDirectory dir;
   const BucketPair buckets(4096);
   Model model, none;
@@ -199,7 +199,7 @@ TEST(Load, ListsNoMoreThanAsked) {
   EXPECT_NE(text.find("… and 12 more"), std::string::npos);
 }
 
-TEST(Load, LeavesOutWhatMayBeMissingOrExtra) {
+TEST(Load, SkipsOptionalAndExtraTensors) {
   const TemporaryDirectory dir;
   const BucketPair buckets(4096);
   const Model model = small_model();

@@ -1,4 +1,4 @@
-// The dry-save proof: what can not be saved is refused before anything is written.
+// A plan that cannot be saved is refused before anything is written.
 #include "host/checkpoint/save_plan.hpp"
 
 #include "fixture.hpp"
@@ -64,7 +64,7 @@ TEST(SavePlan, RefusesATensorWithAGap) {
   EXPECT_NE(text.find("exp_avg"), std::string::npos) << text;
 }
 
-TEST(SavePlan, RefusesWhatIsNotReduced) {
+TEST(SavePlan, RefusesAPartialTensor) {
   const std::string text =
       plan_error({SaveTensor::plain(sharded("grad", {8}, Placement::partial({"dp"})))}, MeshShape({{"dp", 2}}));
   EXPECT_NE(text.find("grad"), std::string::npos) << text;
@@ -79,7 +79,7 @@ TEST(SavePlan, RefusesTwoTensorsOfOneNameOnDisk) {
       << text;
 }
 
-TEST(SavePlan, RefusesNamesThatTheFormatCanNotHold) {
+TEST(SavePlan, RefusesNamesThatTheFormatCannotHold) {
   std::vector<SaveTensor> tensors = small_model().save_tensors();
   for (const char* name : {"../../etc/passwd", "/abs", "a\nb", "__metadata__", "\xff"}) {
     tensors[0].disk_name = name;
@@ -131,7 +131,7 @@ TEST(SavePlan, CutsFlatRangesIntoBoxesOfSeveralFiles) {
   EXPECT_EQ(plan_save(model.save_tensors(), mesh, huggingface()).layout.files.size(), 1u);
 }
 
-TEST(SavePlan, TakesAHundredThousandTensors) {
+TEST(SavePlan, HandlesAHundredThousandTensors) {
   std::vector<SaveTensor> tensors;
   for (int i = 0; i < 100'000; ++i)
     tensors.push_back(SaveTensor::plain(Descriptor::plain("t" + std::to_string(i), Dtype::u8, {1})));

@@ -1,4 +1,4 @@
-// A format made of two functions.
+// A format plugin made of two functions that the test supplies.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// Directories that are not to be trusted.
+// Reads untrusted directories: plain files are listed, links and odd names are not.
 #include "host/checkpoint/source_directory.hpp"
 
 #include <sys/stat.h>
@@ -46,8 +46,8 @@ TEST(SourceDirectory, FollowsNoLinksInACheckpoint) {
   SourceDirectory source(dir / "model");
   EXPECT_EQ(source.files().size(), 1u);
   EXPECT_EQ(source.links(), (std::vector<std::string>{"etc", "folder/x", "model.safetensors"}));
-  const std::string said = error_of([&] { source.find_file("folder/x"); });
-  EXPECT_NE(said.find("folder/x' is a link to '../../secret', expected a file"), std::string::npos) << said;
+  const std::string message = error_of([&] { source.find_file("folder/x"); });
+  EXPECT_NE(message.find("folder/x' is a link to '../../secret', expected a file"), std::string::npos) << message;
 }
 
 TEST(SourceDirectory, FollowsLinksToFilesInAModelDirectory) {
@@ -70,7 +70,7 @@ TEST(SourceDirectory, FollowsLinksToFilesInAModelDirectory) {
   EXPECT_EQ(source.read_text("config.json", 10), "{}");
   EXPECT_EQ(source.read_text("model.safetensors", 10), "other");
   EXPECT_EQ(source.links(), (std::vector<std::string>{"etc", "gone", "pipe"}));
-  EXPECT_NE(error_of([&] { source.find_file("gone"); }).find("is a link to '/nowhere', which is not there"),
+  EXPECT_NE(error_of([&] { source.find_file("gone"); }).find("is a link to '/nowhere', which does not exist"),
             std::string::npos);
   EXPECT_NE(error_of([&] { source.find_file("pipe"); }).find("a FIFO"), std::string::npos);
   EXPECT_EQ(source.find_file("nothing"), -1);
@@ -98,7 +98,7 @@ TEST(SourceDirectory, RefusesAFileThatBecameALinkOrAnotherSizeSinceItWasListed) 
   EXPECT_NE(opening("sub/c"), "no error");
 }
 
-TEST(SourceDirectory, NamesWhatIsNotThere) {
+TEST(SourceDirectory, NamesAMissingDirectory) {
   EXPECT_NE(error_of([] { SourceDirectory("/nowhere/at/all"); }).find("/nowhere/at/all"), std::string::npos);
 }
 

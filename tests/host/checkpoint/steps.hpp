@@ -1,4 +1,4 @@
-// Checkpoints of a run in miniature, whose contents follow from their step: what a disk that fails is tried with.
+// Saves small checkpoints whose contents depend on their step, for tests with a failing disk.
 #pragma once
 
 #include "fixture.hpp"
@@ -7,7 +7,7 @@
 
 namespace chassis::testing {
 
-constexpr uint64_t kStepBucketBytes = 1 << 17;  // room for what is written past the page cache
+constexpr uint64_t kStepBucketBytes = 1 << 17;  // large enough for direct writes
 
 inline Model model_of_step(int64_t step) {
   Model model;
@@ -16,7 +16,7 @@ inline Model model_of_step(int64_t step) {
   return model;
 }
 
-// As a run saves: published, the latest, older ones removed.
+// Saves as a run does: publishes, updates `latest`, removes older ones.
 inline void save_step(CheckpointRoot& root, int64_t step, int64_t keep_last) {
   const BucketPair buckets(kStepBucketBytes);
   const Model model = model_of_step(step);

@@ -104,7 +104,7 @@ TEST_F(CkptVerb, ExportReplacesNothingOfAnotherRunAndSaysWhatElseItReplaces) {
   EXPECT_TRUE(files(*this / "other/final") == before);
   EXPECT_FALSE(fs::exists(*this / "model-run/x"));
   EXPECT_EQ(run({"ckpt", "export", "other", "handed"}).find("replaces"), std::string::npos);
-  EXPECT_HAS(run({"ckpt", "export", "model-run", "handed"}), "/handed replaces what was there: step 2, written 2");
+  EXPECT_HAS(run({"ckpt", "export", "model-run", "handed"}), "/handed replaced the old contents: step 2, written 2");
 }
 
 TEST_F(CkptVerb, ModelDirectoriesMayConsistOfLinks) {
@@ -132,7 +132,7 @@ TEST_F(CkptVerb, PruneDeletesNothingForTheSakeOfADamagedCheckpoint) {
   damage("model-run/checkpoints/step-000003");
   const std::string said = run({"ckpt", "prune", "model-run", "--keep-last", "1"});
   EXPECT_HAS(said, "deleted step-000001\n");
-  EXPECT_HAS(said, "step-000003' is damaged and does not count: ");
+  EXPECT_HAS(said, "step-000003' is damaged and is not counted: ");
   EXPECT_TRUE(fs::exists(*this / "model-run/checkpoints/step-000002/manifest.json"));
   EXPECT_TRUE(fs::exists(*this / "model-run/checkpoints/step-000003/manifest.json"));
 }
@@ -204,11 +204,11 @@ TEST_F(CkptVerb, EvalAndGenerateStepBackAndSaySo) {
     if (entry.path().extension() == ".safetensors")
       damage("model-run/checkpoints/step-000002", static_cast<std::streamoff>(entry.file_size()) - 100);
   const std::string said = run({"generate", "model.toml", "--prompt", "a", "generate.max_new_tokens=8"});
-  EXPECT_HAS(said, "step-000002' is passed over: ");
+  EXPECT_HAS(said, "step-000002' is skipped: ");
   EXPECT_HAS(said, "from " + first);
   EXPECT_EQ(said.substr(said.rfind("\na") + 1), before.substr(before.rfind("\na") + 1));
   test::write_text(scratch_ / "eval.toml", "extends = [\"model.toml\"]\n[[data.eval]]\npath = \"corpus.txt\"\n");
-  EXPECT_HAS(run({"eval", "eval.toml"}), "step-000002' is passed over: ");
+  EXPECT_HAS(run({"eval", "eval.toml"}), "step-000002' is skipped: ");
   EXPECT_TRUE(fs::exists(*this / "model-run/checkpoints/step-000002")) << "only a run renames it";
   EXPECT_HAS(run({"ckpt", "ls", "model-run"}), "resumable, not verified");
 }

@@ -100,7 +100,7 @@ TEST_F(SaverTest, ADamagedCheckpointIsPassedOverForTheOneBeforeIt) {
   const std::pair<std::string, uint64_t> counted = {"checkpoint-damaged step-000002", 1};
   EXPECT_EQ(log::counted_warnings(), std::vector{counted});
   for (const char* part :
-       {"step-000002' is passed over", "tensor '", ".safetensors'", "its CRC32C is ", "the manifest says "})
+       {"step-000002' is skipped", "tensor '", ".safetensors'", "its CRC32C is ", "the manifest says "})
     EXPECT_HAS(said, part);
   fill(3);
   EXPECT_EQ(save(2, {{"at", 3}}), checkpoint(2)) << "the damaged one is not in its way";
@@ -139,7 +139,7 @@ TEST_F(SaverTest, WhatLatestNamesAndIsGoneIsSaidBeforeAnOlderOneIsUsed) {
   std::filesystem::remove_all(checkpoint(2));
   const std::string said = resume_and_listen();
   EXPECT_EQ(resumed_, checkpoint(1));
-  EXPECT_HAS(said, "step-000002': 'latest' names it, and it is not there; next is 'step-000001'");
+  EXPECT_HAS(said, "step-000002': 'latest' names it, but it does not exist; next is 'step-000001'");
   std::filesystem::remove_all(checkpoint(1));
   EXPECT_THROW(saver_->resume(), DamagedCheckpoint) << "nothing is started anew";
 }
@@ -175,11 +175,11 @@ TEST_F(SaverTest, ACheckpointThatCanNotBeReadStopsTheRunAlthoughAnOlderOneIsWhol
     }
     return "";
   };
-  EXPECT_HAS(refusal(), "step-000002' cannot be read: it is a link to '/nowhere/at/all', which is not there");
+  EXPECT_HAS(refusal(), "step-000002' cannot be read: it is a link to '/nowhere/at/all', which does not exist");
   std::filesystem::remove(checkpoint(2));
   std::filesystem::create_directory_symlink("step-000002", checkpoint(2));
   EXPECT_HAS(refusal(), "step-000002' cannot be read: ");
-  EXPECT_HAS(refusal(), "it may be whole, so nothing older is used in its place");
+  EXPECT_HAS(refusal(), "it may be intact, so no older one is used in its place");
   EXPECT_TRUE(std::filesystem::is_symlink(checkpoint(2))) << "nothing is renamed";
 }
 
@@ -192,7 +192,7 @@ TEST_F(SaverTest, WeightsStepBackAsARunDoesButChangeNothing) {
   log::flush();
   const std::string said = testing::internal::GetCapturedStderr();
   expect_filled_with(1.0f);
-  EXPECT_HAS(said, "step-000002' is passed over: ");
+  EXPECT_HAS(said, "step-000002' is skipped: ");
   EXPECT_HAS(said, "from " + checkpoint(1) + ": ");
   EXPECT_TRUE(std::filesystem::exists(checkpoint(2) + "/manifest.json"));
   damage_header(1);
@@ -208,7 +208,7 @@ TEST_F(SaverTest, OneThatCanNotBeScannedIsPassedOverToo) {
   expect_filled_with(1.0f);
   EXPECT_EQ(log::counted_warnings().size(), 1u);
   for (const char* part :
-       {"step-000002' is passed over", "shard-00001-model-00001-of-00001.safetensors' is damaged in its header",
+       {"step-000002' is skipped", "shard-00001-model-00001-of-00001.safetensors' is damaged in its header",
         "its CRC32C is ", "next is 'step-000001'"})
     EXPECT_HAS(said, part);
 }
@@ -231,7 +231,7 @@ TEST_F(SaverTest, NothingIsStartedAnewWhereAllCheckpointsAreDamaged) {
     saver_->resume();
     ADD_FAILURE() << "trains anew";
   } catch (const DamagedCheckpoint& error) {
-    EXPECT_HAS(error.what(), "no checkpoint of this run is whole; to start anew, move ");
+    EXPECT_HAS(error.what(), "every checkpoint of this run is damaged; to start over, move ");
   }
 }
 

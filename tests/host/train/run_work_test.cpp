@@ -132,7 +132,7 @@ TEST_F(RunWork, IsNotBegunOnADiskThatHasNoRoomForIt) {
   const Outcome stopped = on_small_disk("");
   if (stopped.exit_code == 77 || stopped.output.find("unshare") != std::string::npos) GTEST_SKIP() << stopped.output;
   EXPECT_EQ(stopped.exit_code, 7) << stopped.output;
-  EXPECT_HAS(stopped.output, "free, a checkpoint takes 165 KiB, and 1 MiB for what lies beside its tensors");
+  EXPECT_HAS(stopped.output, "free, a checkpoint takes 165 KiB, and 1 MiB for its other files");
   EXPECT_EQ(count(stopped.output, "hint: "), 1u) << stopped.output;
   EXPECT_EQ(stopped.output.find("step 1/6"), std::string::npos) << "nothing is trained: " << stopped.output;
   EXPECT_HAS(on_small_disk("checkpoint.on_error=warn").output, "warning: no room for a checkpoint (once)");

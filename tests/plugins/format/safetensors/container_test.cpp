@@ -1,4 +1,4 @@
-// Headers: what must be read, and what must be refused in words.
+// Valid headers are read; invalid ones are refused with a reason.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -56,20 +56,20 @@ TEST(Header, KnowsEveryDtypeOfTheReference) {
     EXPECT_EQ(type_name(Header::parse(text, 0).type(0)), name);
   }
   EXPECT_EQ(Header::parse("{" + entry("t", "F4", "[4]", "[0,2]") + "}", 2).size(), 1u);
-  EXPECT_EQ(refusal("{" + entry("t", "F4", "[3]", "[0,2]") + "}", 2), "tensor 't' does not end at a whole byte");
+  EXPECT_EQ(refusal("{" + entry("t", "F4", "[3]", "[0,2]") + "}", 2), "tensor 't' does not end at a byte boundary");
 }
 
-TEST(Header, RefusesWhatIsMalformedInWords) {
+TEST(Header, RefusesMalformedHeadersWithAReason) {
   const std::string good = entry("t", "F32", "[1]", "[0,4]");
   EXPECT_EQ(refusal("", 0), "the header does not begin with '{'");
   EXPECT_EQ(refusal(" {}", 0), "the header does not begin with '{'");
   EXPECT_EQ(refusal("[]", 0), "the header does not begin with '{'");
-  EXPECT_EQ(refusal("{} x", 0), "JSON byte 3: text behind the last '}'");
-  EXPECT_EQ(refusal(std::string("{}\0", 3), 0), "JSON byte 2: text behind the last '}'");
+  EXPECT_EQ(refusal("{} x", 0), "JSON byte 3: text after the last '}'");
+  EXPECT_EQ(refusal(std::string("{}\0", 3), 0), "JSON byte 2: text after the last '}'");
   EXPECT_NE(refusal("{" + good, 4).find("expected '}'"), std::string::npos);
   EXPECT_NE(refusal("{" + good + ",}", 4).find("expected a string"), std::string::npos);
-  EXPECT_EQ(refusal("{" + good + "," + good + "}", 4), "tensor 't' is there twice");
-  EXPECT_EQ(refusal("{" + good + "," + entry("\\u0074", "F32", "[1]", "[4,8]") + "}", 8), "tensor 't' is there twice");
+  EXPECT_EQ(refusal("{" + good + "," + good + "}", 4), "tensor 't' appears twice");
+  EXPECT_EQ(refusal("{" + good + "," + entry("\\u0074", "F32", "[1]", "[4,8]") + "}", 8), "tensor 't' appears twice");
   EXPECT_EQ(refusal("{\"t\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4),
             "tensor 't' has the key 'dtype' twice");
   EXPECT_EQ(refusal("{\"t\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4), "tensor 't' lacks data_offsets");
@@ -89,18 +89,18 @@ TEST(Header, RefusesOffsetsThatDoNotTile) {
   EXPECT_EQ(Header::parse(two("[4,8]", "[0,4]"), 8).size(), 2u);
   EXPECT_EQ(refusal(two("[0,4]", "[2,6]"), 6), "tensor 'b' starts at byte 2, inside the one before it (expected 4)");
   EXPECT_EQ(refusal(two("[0,4]", "[0,4]"), 4), "tensor 'b' starts at byte 0, inside the one before it (expected 4)");
-  EXPECT_EQ(refusal(two("[0,4]", "[5,9]"), 9), "tensor 'b' starts at byte 5, behind a hole (expected 4)");
-  EXPECT_EQ(refusal(two("[1,5]", "[5,9]"), 9), "tensor 'a' starts at byte 1, behind a hole (expected 0)");
+  EXPECT_EQ(refusal(two("[0,4]", "[5,9]"), 9), "tensor 'b' starts at byte 5, after a gap (expected 4)");
+  EXPECT_EQ(refusal(two("[1,5]", "[5,9]"), 9), "tensor 'a' starts at byte 1, after a gap (expected 0)");
   EXPECT_EQ(refusal(two("[0,4]", "[4,8]"), 9),
-            "the tensors take 8 bytes, the file has 9 behind the header: there are trailing bytes");
+            "the tensors take 8 bytes, the file has 9 after the header: there are trailing bytes");
   EXPECT_EQ(refusal(two("[0,4]", "[4,8]"), 7),
-            "the tensors take 8 bytes, the file has 7 behind the header: it is cut short");
+            "the tensors take 8 bytes, the file has 7 after the header: it is cut short");
   EXPECT_EQ(refusal("{" + entry("a", "U8", "[4]", "[0,5]") + "}", 5),
             "tensor 'a' has data_offsets [0, 5], but its shape and dtype take 4 bytes");
   EXPECT_NE(refusal("{" + entry("a", "U8", "[4]", "[4,0]") + "}", 4).find("data_offsets [4, 0]"), std::string::npos);
 }
 
-TEST(Header, RefusesNumbersThatAreNotSmallWholeNumbers) {
+TEST(Header, RefusesNumbersThatAreNotSmallIntegers) {
   for (const char* number : {"-1", "-0", "1.0", "1e0", "1E2", "01", "0x1", "18446744073709551616", "\"1\"", "null",
                              "true", "[1]", "+1", ".5", "1."}) {
     EXPECT_NE(refusal("{" + entry("a", "U8", std::string("[") + number + "]", "[0,1]") + "}", 1), "nothing was wrong")
@@ -122,7 +122,7 @@ TEST(Header, RefusesNumbersThatAreNotSmallWholeNumbers) {
   EXPECT_EQ(refusal("{" + entry("a", "U8", dims + "]", "[0,1]") + "}", 1), "a tensor has more than 64 dims");
 }
 
-TEST(Header, RefusesNamesThatAreNotText) {
+TEST(Header, RefusesInvalidNames) {
   const auto named = [](const std::string& name) { return refusal("{" + entry(name, "U8", "[1]", "[0,1]") + "}", 1); };
   EXPECT_EQ(named(""), "a tensor has no name");
   EXPECT_EQ(named("a\\u0000b"), "the name 'a?b' has a control character");
@@ -157,15 +157,15 @@ TEST(Header, RefusesLengthsThatTheFileDoesNotHave) {
   EXPECT_EQ(read(""), "f: the file has 0 bytes, fewer than the 8 of the header's length");
   EXPECT_EQ(read("1234567"), "f: the file has 7 bytes, fewer than the 8 of the header's length");
   EXPECT_EQ(read(std::string("\0\0\0\0\0\0\0\x80{}", 10)),
-            "f: the header claims 9223372036854775808 bytes, the file has 2 behind its length");
+            "f: the header claims 9223372036854775808 bytes, the file has 2 after its length");
   EXPECT_EQ(read(std::string("\x03\0\0\0\0\0\0\0{}", 10)),
-            "f: the header claims 3 bytes, the file has 2 behind its length");
+            "f: the header claims 3 bytes, the file has 2 after its length");
   EXPECT_EQ(read(file_of("{}", 0)), "nothing was wrong");
   std::string huge = file_of("{" + std::string(100'000'000, ' ') + "}", 0);
   EXPECT_EQ(read(huge), "f: the header claims 100000002 bytes, at most 100000000 are allowed");
 }
 
-// Every proper prefix and every flipped byte of the structure is refused or describes another valid file; none crashes.
+// Every proper prefix of a file is refused. A flipped bit of the header is refused or gives another valid file.
 TEST(Header, SurvivesTruncationAndFlips) {
   const std::string json = "{\"__metadata__\":{\"format\":\"pt\"}," + entry("aa", "F32", "[2,3]", "[0,24]") + "," +
                            entry("bb", "BOOL", "[8]", "[24,32]") + "}";
@@ -228,7 +228,7 @@ TEST(Header, SurvivesRandomEdits) {
   }
 }
 
-TEST(HeaderBytes, AreThoseOfTheReferenceWriter) {
+TEST(HeaderBytes, MatchTheReferenceWriter) {
   const std::vector<int64_t> shape = {2, 2};
   const std::vector<NewTensor> tensors = {{"a", Type::kF32, shape, 16}, {"b", Type::kU8, {}, 1}};
   const std::string bytes = header_bytes(tensors, {{"format", "pt"}});
@@ -242,7 +242,7 @@ TEST(HeaderBytes, AreThoseOfTheReferenceWriter) {
   EXPECT_EQ(Header::parse(bytes.substr(8), 17).size(), 2u);
 }
 
-TEST(HeaderBytes, EscapeNamesSoThatTheyComeBack) {
+TEST(HeaderBytes, EscapeNamesThatParseBack) {
   const std::string name = "q\"uote\\slash\u00e9";
   const std::vector<NewTensor> tensors = {{name, Type::kU8, {}, 1}};
   EXPECT_EQ(Header::parse(header_bytes(tensors, {{"k", "a\n\x01"}}).substr(8), 1).name(0), name);

@@ -1,4 +1,4 @@
-// A file of the reference writer: read, and written again to the same bytes.
+// A file of the reference writer is read, and written again with the same bytes.
 #include <gtest/gtest.h>
 
 #include <fstream>

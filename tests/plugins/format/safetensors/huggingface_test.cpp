@@ -1,4 +1,4 @@
-// The Hugging Face directory: splitting, index, and directories that contradict themselves.
+// The Hugging Face directory: splitting, the index, and inconsistent directories.
 #include "plugins/format/safetensors/huggingface.hpp"
 
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ TEST(HuggingFaceLayout, SplitsInOrderAndWritesASortedIndex) {
   EXPECT_TRUE(found.warnings.empty());
 }
 
-TEST(HuggingFaceLayout, GivesALargeTensorAFileOfItsOwn) {
+TEST(HuggingFaceLayout, GivesALargeTensorItsOwnFile) {
   Request r;
   r.whole("a", CHASSIS_DTYPE_U8, {1}).whole("b", CHASSIS_DTYPE_U8, {100}).whole("c", CHASSIS_DTYPE_U8, {1});
   EXPECT_EQ(huggingface_layout(r.get(10)).files.size(), 3u);
@@ -64,10 +64,10 @@ TEST(HuggingFaceLayout, GivesALargeTensorAFileOfItsOwn) {
 TEST(HuggingFaceLayout, RefusesPartsAndBadNames) {
   Request part;
   part.box("t", CHASSIS_DTYPE_F32, {4}, {0}, {2});
-  EXPECT_EQ(layout_refusal(part), "a part of tensor 't' where a whole one belongs");
+  EXPECT_EQ(layout_refusal(part), "a part of tensor 't', but files of this format hold whole tensors");
   Request twice;
   twice.whole("t", CHASSIS_DTYPE_F32, {4}).whole("t", CHASSIS_DTYPE_F32, {4});
-  EXPECT_EQ(layout_refusal(twice), "tensor 't' is there twice");
+  EXPECT_EQ(layout_refusal(twice), "tensor 't' appears twice");
   Request name;
   name.whole("a/../b", CHASSIS_DTYPE_F32, {4});
   EXPECT_EQ(layout_refusal(name), "the name 'a/../b' looks like a path");
@@ -83,7 +83,7 @@ TEST(HuggingFaceScan, RefusesAStaleIndex) {
 
   files.erase("model-00002-of-00002.safetensors");
   EXPECT_EQ(scan_refusal(files),
-            "model.safetensors.index.json names the file 'model-00002-of-00002.safetensors', which is not there");
+            "model.safetensors.index.json names the file 'model-00002-of-00002.safetensors', which does not exist");
 
   files = fresh;
   std::swap(files["model-00001-of-00002.safetensors"], files["model-00002-of-00002.safetensors"]);
@@ -133,7 +133,7 @@ TEST(HuggingFaceScan, RefusesHostileIndexes) {
   EXPECT_NE(with_index("{\"x\":" + std::string(100'000, '[')).find("nested deeper"), std::string::npos);
 }
 
-TEST(HuggingFaceScan, SaysWhatItLookedFor) {
+TEST(HuggingFaceScan, NamesTheFilesItLookedFor) {
   EXPECT_EQ(scan_refusal({}), "no model.safetensors and no model.safetensors.index.json");
   EXPECT_NE(scan_refusal({{"pytorch_model.bin", "x"}}).find("is a pickle"), std::string::npos);
   EXPECT_EQ(scan_refusal({{"model-00001-of-00002.safetensors", "x"}}),

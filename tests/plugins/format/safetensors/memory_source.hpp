@@ -1,4 +1,4 @@
-// Files in memory, and requests to lay them out; for tests of the format without a host.
+// Files in memory and save requests, for tests of the format without a host.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ using Files = chassis::testing::Files;
 
 using chassis::testing::source_of;
 
-// A header with its length in front and `data_bytes` zeros behind it.
+// The length of a header, the header, and `data_bytes` zeros.
 inline std::string file_of(std::string_view json, uint64_t data_bytes) {
   std::string out(8, '\0');
   for (uint64_t i = 0, n = json.size(); i < 8; ++i, n >>= 8) out[i] = static_cast<char>(n & 0xFF);

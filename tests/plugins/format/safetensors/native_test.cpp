@@ -1,4 +1,4 @@
-// Shards: one box per name and file, global shapes, and sets of files that are not whole.
+// Shards: one box per tensor and file, global shapes, and incomplete sets of files.
 #include "plugins/format/safetensors/native.hpp"
 
 #include <gtest/gtest.h>
@@ -71,7 +71,7 @@ TEST(NativeLayout, RefusesDtypesThatDcpMisreads) {
   EXPECT_NE(defect_of([&] { native_layout(r.get()); }).find("'mask' is boolean"), std::string::npos);
 }
 
-TEST(NativeScan, DerivesGlobalShapesThatAreNotWritten) {
+TEST(NativeScan, DerivesGlobalShapesThatAreNotDeclared) {
   const auto shard = [](const char* offsets, const char* shape, int bytes) {
     return file_of(std::string("{\"__metadata__\":{\"DCP_SHARDING_INFO\":\"{\\\"t\\\":{\\\"saved_offsets\\\":") +
                        offsets + "}}\",\"DCP_VERSION\":\"1.0\"},\"t\":{\"dtype\":\"U8\",\"shape\":" + shape +
@@ -83,7 +83,7 @@ TEST(NativeScan, DerivesGlobalShapesThatAreNotWritten) {
   EXPECT_EQ(scan(native_scan, files).boxes[0].global_shape, (std::vector<int64_t>{3, 3}));
 }
 
-TEST(NativeScan, RefusesSetsThatAreNotWhole) {
+TEST(NativeScan, RefusesIncompleteSetsOfFiles) {
   Request r;
   for (int i = 0; i < 3; ++i) r.whole("t" + std::to_string(i), CHASSIS_DTYPE_U8, {10});
   Files files = write_shards(r, 10);

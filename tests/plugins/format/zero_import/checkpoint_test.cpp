@@ -1,4 +1,4 @@
-// Every stage, number of ranks and padding gives back the tensors that went in; what does not fit together is refused.
+// The tensors of every stage, number of ranks and padding are read back; inconsistent files are refused.
 #include "plugins/format/zero_import/checkpoint.hpp"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ const Groups kGroups = {{{"embed", {13, 4}}, {"scalar", {}}, {"deep", {3, 2, 5, 
 struct Whole {
   std::vector<int64_t> shape;
   std::vector<float> values;
-  std::vector<int> times;  // that an element came
+  std::vector<int> times;  // how often each element was found
 };
 struct Scanned {
   std::map<std::string, Whole> tensors;
@@ -79,7 +79,7 @@ void expect_values(const Scanned& found, const std::string& name, const Paramete
   EXPECT_EQ(whole.times, std::vector<int>(expected.size(), 1)) << name;
 }
 
-TEST(ZeroCheckpoint, GivesBackEveryTensorOfEveryStage) {
+TEST(ZeroCheckpoint, ReadsEveryTensorOfEveryStage) {
   for (const int stage : {1, 2, 3}) {
     for (const size_t ranks : {1, 2, 3, 4, 7}) {
       for (const size_t sub_group_elements : {size_t{1} << 20, size_t{11}}) {
@@ -108,7 +108,7 @@ TEST(ZeroCheckpoint, GivesBackEveryTensorOfEveryStage) {
   }
 }
 
-TEST(ZeroCheckpoint, OfFp16GivesItsMastersAndSaysThatItsScaleIsLeftOut) {
+TEST(ZeroCheckpoint, ReadsFp16MastersAndWarnsThatTheLossScaleIsLeftOut) {
   for (const int stage : {1, 2, 3}) {
     SCOPED_TRACE(stage);
     CheckpointOptions options{3, stage, 11, {}};
@@ -122,7 +122,7 @@ TEST(ZeroCheckpoint, OfFp16GivesItsMastersAndSaysThatItsScaleIsLeftOut) {
         expect_values(found, p.name + ".exp_avg", p, 0.5f);
       }
     ASSERT_EQ(found.warnings.size(), 1u);
-    EXPECT_EQ(found.warnings[0], "the scale of the loss, 256 and adapted so far, is left out: runs here scale no loss");
+    EXPECT_EQ(found.warnings[0], "the dynamic loss scale, 256, is left out: runs here do not scale the loss");
   }
 }
 
@@ -143,7 +143,7 @@ TEST(ZeroCheckpoint, CutsARangeIntoTheFewestBoxes) {
   EXPECT_EQ(boxes_of_range({3, 2, 4}, 1, 23).size(), 5u);
 }
 
-TEST(ZeroCheckpoint, RefusesWhatDoesNotFitTogether) {
+TEST(ZeroCheckpoint, RefusesInconsistentFiles) {
   const auto without = [](const std::string& part, CheckpointOptions options = {}) {
     Files files = checkpoint_of(kGroups, options);
     std::erase_if(files, [&](const auto& file) { return file.first.find(part) != file.first.npos; });
@@ -153,7 +153,7 @@ TEST(ZeroCheckpoint, RefusesWhatDoesNotFitTogether) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
   };
   has(without("optim_states"), "no zero_pp_rank_…_optim_states.pt");
-  has(without("rank_1"), "the run had 2 ranks, there are files of 1");
+  has(without("rank_1"), "the run had 2 ranks, but there are files for 1");
   has(without("rank_0_mp"), "the optimizer's file of rank 0 is missing");
   has(without("model_states"), "the model's file 'mp_rank_00_model_states.pt' is missing");
   has(without("zero_pp_rank_1_mp_rank_00_model", {2, 3, 64, {{"frozen", {3}}}}),
@@ -164,15 +164,15 @@ TEST(ZeroCheckpoint, RefusesWhatDoesNotFitTogether) {
     files[path] = bytes;
     return defect_of(files);
   };
-  has(with("latest", "global_step9"), "names 'global_step9', and there is no such folder");
+  has(with("latest", "global_step9"), "names 'global_step9', but there is no such folder");
   has(with("latest", "../etc"), "there is no such folder");
   has(with("global_step7/layer_00-model_states.pt", ""), "pipeline or expert parallel");
   has(with("global_step7/expp_rank_0_mp_rank_00_optim_states.pt", ""), "pipeline or expert parallel");
-  has(with("global_step7/zero_pp_rank_0_mp_rank_01_optim_states.pt", ""), "is of a model parallel run");
-  has(with("global_step7/odd_optim_states.pt", ""), "is no name of a ZeRO optimizer's file");
+  has(with("global_step7/zero_pp_rank_0_mp_rank_01_optim_states.pt", ""), "is from a model parallel run");
+  has(with("global_step7/odd_optim_states.pt", ""), "is not the name of a ZeRO optimizer's file");
   has(with("global_step7/zero_pp_rank_1_mp_rank_00_optim_states.pt", ""), "two files of rank 1");
 
-  // Other parameters than the optimizer has.
+  // A model file with other parameters than the optimizer.
   const auto mixed = [](const Groups& groups, CheckpointOptions options) {
     Files files = checkpoint_of(kGroups, options), others = checkpoint_of(groups, options);
     for (auto& [path, bytes] : others)
@@ -189,8 +189,8 @@ TEST(ZeroCheckpoint, RefusesWhatDoesNotFitTogether) {
   has(mixed({kGroups[0]}, {}), "1 groups of parameters, the optimizer 2");
 }
 
-// Whatever bit of a small checkpoint changes, the reader ends: with a defect, or with every box inside of its file.
-TEST(ZeroCheckpoint, EndsOnEveryFlippedByte) {
+// After any bit flip in a small checkpoint, the reader throws a Defect or finds only boxes inside their files.
+TEST(ZeroCheckpoint, NeverReadsOutsideAFileAfterABitFlip) {
   const Files whole = checkpoint_of({{{"a", {3, 2}}, {"b", {4}}}}, {2, 3, 4, {{"frozen", {3}}}});
   size_t num_refused = 0, num_read = 0;
   for (const auto& [path, bytes] : whole) {
@@ -212,7 +212,7 @@ TEST(ZeroCheckpoint, EndsOnEveryFlippedByte) {
       }
     }
   }
-  EXPECT_GT(num_refused, num_read);  // what is read are changed values, paddings, time stamps
+  EXPECT_GT(num_refused, num_read);  // still readable: flips in values, padding and time stamps
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The pickles that torch.save writes are taken apart; all others are refused in words, and nothing is ever run.
+// Pickles of torch.save are parsed; all others are refused with a reason, and nothing is executed.
 #include "plugins/format/zero_import/pickle.hpp"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ void refuses(const std::string& value, const char* part) {
   EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 
-TEST(Pickle, TakesApartWhatTorchSaves) {
+TEST(Pickle, ParsesWhatTorchSaves) {
   TorchWriter torch;
   const std::string value = dict({{text("n"), number(-5)},
                                   {text("x"), real(0.25)},
@@ -48,7 +48,7 @@ TEST(Pickle, TakesApartWhatTorchSaves) {
   EXPECT_EQ(pickle.find(root, "missing"), nullptr);
 }
 
-TEST(Pickle, RunsNothing) {
+TEST(Pickle, ExecutesNothing) {
   refuses(call(global("os", "system"), tuple({text("touch owned")})),
           "the global 'os.system' is not one of those");
   refuses(call(global("posix", "system"), tuple({text("id")})), "'posix.system'");
@@ -60,25 +60,25 @@ TEST(Pickle, RunsNothing) {
   refuses(global(std::string("collections\0x", 13), "OrderedDict"), "is not one of those");
   EXPECT_NE(defect_of(pickle_of(text("abc") + global("os", "system"))).find("the pickle's byte 10:"),
             std::string::npos);
-  // Opcodes that find classes by other ways, or are of no use here: i o \x82 \x93 \x92 P 0 2.
+  // Opcodes that find classes in other ways, or are not needed here: i o \x82 \x93 \x92 P 0 2.
   for (const char* opcode :
        {"ios\nsystem\n", "(o", "\x82\x01", "\x93", "\x92", "P1\n", "0", "2", "\x95", "\x8c", "B", "I1\n", "S'a'\n"})
     refuses(text("os") + text("system") + opcode, "is not one of those");
-  // What is allowed, used as what it is not.
+  // Allowed globals in the wrong role.
   refuses(call(text("x"), ")"), "a call of a text");
-  refuses(call(global("torch", "FloatStorage"), ")"), "which is no function");
-  refuses(call(global("torch", "Tensor"), ")"), "which is no function");
+  refuses(call(global("torch", "FloatStorage"), ")"), "but is not a function");
+  refuses(call(global("torch", "Tensor"), ")"), "but is not a function");
   refuses(global("collections", "OrderedDict") + ")\x81", "an object of collections.OrderedDict");
   refuses(call(global("torch._tensor", "_rebuild_from_type_v2"),
                tuple({global("torch._tensor", "_rebuild_from_type_v2"), global("torch", "Tensor"),
                       tuple({"N", "N", "N"}), "}"})),
-          "is no tensor");
+          "is not a tensor");
   refuses(call(global("torch._tensor", "_rebuild_from_type_v2"), tuple({global("torch", "Size"), text("x"), ")", "}"})),
           "a type of a text");
 }
 
 TEST(Pickle, IsBoundedByItsBytes) {
-  refuses(std::string("Nr\xff\xff\xff\x7f", 6), "memo 2147483647 is set where 0 is next");
+  refuses(std::string("Nr\xff\xff\xff\x7f", 6), "memo 2147483647 is set, but the next one is 0");
   refuses("h\x05", "memo 5 was never set");
   refuses(std::string("X\xff\xff\xff\xff", 5), "cut short");
   refuses(std::string("\x8a\x09", 2) + std::string(9, '\x01'), "an integer of 9 bytes");
@@ -94,7 +94,7 @@ TEST(Pickle, IsBoundedByItsBytes) {
   EXPECT_NE(defect_of("\x80\x02N").find("cut short"), std::string::npos);
   EXPECT_NE(defect_of("").find("not a pickle of protocol 2"), std::string::npos);
 
-  // A value that contains itself, and one that would be exponential if it were unfolded.
+  // A value that contains itself, and one whose expansion would be exponential.
   EXPECT_EQ(defect_of(pickle_of(std::string("]q\0h\0a", 6))), "nothing was wrong");
   std::string doubled = std::string("]q\0", 3);
   for (char level = 1; level < 100; ++level)
@@ -104,7 +104,7 @@ TEST(Pickle, IsBoundedByItsBytes) {
   EXPECT_NE(defect_of(pickle_of(std::string(1'000'000, '('))).find("the stack is empty"), std::string::npos);
   EXPECT_NE(defect_of(pickle_of(std::string(1'000'000, ']'))).find("left on the stack"), std::string::npos);
   EXPECT_NE(defect_of(pickle_of(std::string(kMaxValues + 1, 'N'))).find("more than 4000000 values"), std::string::npos);
-  // A big tuple, remembered and passed to a function again and again.
+  // A big tuple from the memo, passed to a function: without a limit, repeated calls would copy it.
   std::string big = "(" + std::string(100'000, 'N') + std::string("tq\0", 3);
   refuses(big + call(global("collections", "OrderedDict"), std::string("h\0", 2)), "is called with 100000 arguments");
 }
@@ -132,7 +132,7 @@ TEST(Pickle, RefusesTensorsThatDoNotFitTheirStorage) {
   refuses(tensor(six, 0, sizes({2, 3}), sizes({0, 1})), "not contiguous");
   refuses(tensor(six, 0, sizes({2}), sizes({1, 1})), "another number of strides");
   refuses(tensor(six, -1, sizes({2}), sizes({1})), "a tensor without a storage");
-  refuses(tensor(six, 0, sizes({-2}), sizes({1})), "not of sizes");
+  refuses(tensor(six, 0, sizes({-2}), sizes({1})), "not a valid size");
   refuses(tensor("N", 0, sizes({2}), sizes({1})), "a tensor without a storage");
   refuses(tensor(six, 0, text("22"), sizes({1})), "a tensor without a shape");
   const std::string huge = std::string("\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f", 10);
@@ -141,7 +141,7 @@ TEST(Pickle, RefusesTensorsThatDoNotFitTheirStorage) {
   refuses(tuple({text("storage"), global("torch", "DoubleStorage"), text("0"), text("cpu"), huge}) + "Q",
           "a storage without a key or a size");
   refuses(tuple({text("module"), text("x"), text("y"), text("z"), number(1)}) + "Q",
-          "a persistent id that is no storage");
+          "a persistent id that is not a storage");
   refuses(storage("Size", 1), "a storage of torch.Size");
 }
 

@@ -1,5 +1,4 @@
-// Writes files as torch.save and DeepSpeed do, the small part that ZeRO checkpoints consist of; for tests of their
-// reader.
+// Writes the small part of the formats of torch.save and DeepSpeed that ZeRO checkpoints use, to test their reader.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +30,7 @@ struct Stored {
   std::string name, bytes;
 };
 
-// As torch writes it: each member's bytes at a multiple of 64, sizes in the directory.
+// Writes a ZIP file as torch does: the bytes of members at multiples of 64, sizes in the directory.
 inline std::string zip_of(const std::vector<Stored>& members) {
   std::string file, directory;
   for (const Stored& m : members) {
@@ -92,7 +91,7 @@ inline std::string pickle_of(const std::string& value) { return "\x80\x02" + val
 
 class TorchWriter {
  public:
-  // A tensor of its own storage.
+  // A tensor with its own storage.
   std::string tensor(const std::vector<int64_t>& shape, const std::vector<float>& values) {
     std::string bytes(values.size() * sizeof(float), '\0');
     if (!values.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
@@ -136,7 +135,7 @@ using Files = chassis::testing::Files;
 struct Parameter {
   std::string name;
   std::vector<int64_t> shape;
-  std::vector<float> values() const {  // tells parameters and positions apart
+  std::vector<float> values() const {  // they depend on name and position
     int64_t count = 1;
     for (const int64_t size : shape) count *= size;
     const auto first = static_cast<float>(std::hash<std::string>()(name) % 1000);
@@ -155,7 +154,7 @@ inline std::vector<float> slice(const std::vector<float>& values, size_t begin, 
   return out;
 }
 
-// As masters of stages 1 and 2 are saved; the optimizer's states keep it.
+// Stages 1 and 2 save masters without padding, and the optimizer's states with it.
 inline std::vector<float> without_padding(std::vector<float> partition) {
   std::erase(partition, -777.0f);
   return partition;
@@ -196,10 +195,10 @@ struct CheckpointOptions {
   int stage = 2;
   size_t sub_group_elements = 1 << 20;
   std::vector<Parameter> frozen;
-  double dynamic_loss_scale = 0;  // 0: none, as of bf16; else files of fp16
+  double dynamic_loss_scale = 0;  // 0: none, files of bf16; else files of fp16
 };
 
-// A whole directory; moments are half and a quarter of the masters.
+// A whole directory; the two moments are a half and a quarter of the masters.
 inline Files checkpoint_of(const Groups& groups, const CheckpointOptions& options) {
   Files files = {{"latest", "global_step7"}};
   const auto flats = [&](float scale) {

@@ -1,4 +1,4 @@
-// ZIP files as torch writes them are listed; what other tools could read in two ways is refused.
+// ZIP files as torch writes them are listed; ambiguous ones are refused.
 #include "plugins/format/zero_import/zip.hpp"
 
 #include <gtest/gtest.h>
@@ -45,40 +45,40 @@ TEST(Zip, ListsStoredMembers) {
   EXPECT_EQ(defect_of(zip_of({})), "nothing was wrong");
 }
 
-TEST(Zip, RefusesWhatIsNotWhole) {
+TEST(Zip, RefusesIncompleteFiles) {
   const std::string zip = zip_of(kTwo);
   refuses("", "too few for a ZIP file");
   for (const size_t num_bytes : {zip.size() - 1, zip.size() / 2, size_t{30}})
     refuses(zip.substr(0, num_bytes), "cut short");
   refuses(zip + "x", "cut short");
-  refuses("x" + zip, "the file ends it at");
+  refuses("x" + zip, "but it ends at byte");
   refuses(changed(zip, zip.size() - kEnd + 8, little<uint16_t>(2) + little<uint16_t>(3)),
           "has 2 members, its end says 3");
-  refuses(changed(zip, zip.size() - kEnd + 12, little<uint32_t>(60)), "is said to have 60 bytes");
-  refuses(changed(zip, zip.size() - kEnd + 16, little<uint32_t>(UINT32_MAX)), "is said to have");
+  refuses(changed(zip, zip.size() - kEnd + 12, little<uint32_t>(60)), "should have 60 bytes");
+  refuses(changed(zip, zip.size() - kEnd + 16, little<uint32_t>(UINT32_MAX)), "the ZIP directory should have");
   refuses(changed(zip, entry(zip, 1), "XX"), "damaged at its byte 57");
 }
 
-TEST(Zip, RefusesMembersThatAreNotWhatTheySeem) {
+TEST(Zip, RefusesInconsistentMembers) {
   const std::string zip = zip_of(kTwo);
   refuses(changed(zip, entry(zip, 0) + 8, little<uint16_t>(1)), "is encrypted");
   refuses(changed(zip, entry(zip, 0) + 10, little<uint16_t>(8)), "is compressed");
   refuses(changed(zip, entry(zip, 0) + 20, little<uint32_t>(4)), "has two different sizes");
   refuses(changed(zip, entry(zip, 1) + 20, little<uint32_t>(700) + little<uint32_t>(700)),
-          "behind the end of what the file holds");
+          "past the end of the file's data");
   refuses(changed(zip, entry(zip, 0) + 20, little<uint32_t>(70) + little<uint32_t>(70)), "overlap");
   refuses(changed(zip, entry(zip, 1) + 42, little<uint32_t>(0)), "is not where the ZIP directory says");
-  refuses(changed(zip, entry(zip, 1) + 42, little<uint32_t>(90000)), "begins outside of the file");
+  refuses(changed(zip, entry(zip, 1) + 42, little<uint32_t>(90000)), "begins outside the file");
   refuses(changed(zip, entry(zip, 1) + 20, little<uint32_t>(UINT32_MAX) + little<uint32_t>(UINT32_MAX)),
           "lacks its ZIP64 sizes");
   refuses(changed(zip, entry(zip, 1) + 28, little<uint16_t>(60000)), "cut short at its byte 57");
 }
 
-TEST(Zip, RefusesNamesThatAreNoNames) {
+TEST(Zip, RefusesUnsafeNames) {
   for (const char* name : {"../x", "archive/../../etc/passwd", "/etc/passwd", "a//b", "a\\b", "c:x", "", "a/.."})
-    refuses(zip_of({{name, "x"}}), "which is no plain name");
-  refuses(zip_of({{std::string("a\0b", 3), "x"}}), "which is no plain name");
-  refuses(zip_of({{"a", "x"}, {"a", "y"}}), "is there twice");
+    refuses(zip_of({{name, "x"}}), "which is not a plain name");
+  refuses(zip_of({{std::string("a\0b", 3), "x"}}), "which is not a plain name");
+  refuses(zip_of({{"a", "x"}, {"a", "y"}}), "appears twice");
 }
 
 std::string file_defect(const std::string& bytes) {

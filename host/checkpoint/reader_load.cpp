@@ -1,0 +1,230 @@
+// Loads tensors from the files of a reader, and compares what was read with the checksums of the manifest.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <string_view>
+
+#include "host/base/hash.hpp"
+#include "host/base/log.hpp"
+#include "host/base/units.hpp"
+#include "host/checkpoint/checksum.hpp"
+#include "host/checkpoint/element_copy.hpp"
+#include "host/checkpoint/gather.hpp"
+#include "host/checkpoint/reader.hpp"
+#include "host/state/tile.hpp"
+
+namespace chassis {
+namespace {
+
+constexpr int64_t kLongRun = 4096, kShortRun = 64;  // elements of a tile: in a file, in memory
+constexpr size_t kReadBytes = 256 << 10;  // at a time: fits into the core's cache until it is checked and cast
+
+[[noreturn]] void throw_damage(const std::string& what) {
+  DamagedCheckpoint error(what);
+  error.hint("resume from an older checkpoint; `chassis ckpt verify` lists all damage");
+  throw error;
+}
+
+// Plain values as bytes, for messages between ranks.
+template <class Plain>
+std::string bytes_of(const Plain& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof value};
+}
+template <class Plain>
+Plain take(std::string_view& bytes) {
+  Plain value;
+  CHASSIS_CHECK(bytes.size() >= sizeof value, "a message with checksums of another rank is too short");
+  std::memcpy(&value, bytes.data(), sizeof value);
+  bytes.remove_prefix(sizeof value);
+  return value;
+}
+
+}  // namespace
+
+// A part of a tensor that is on disk.
+struct CheckpointReader::PartToLoad {
+  const LoadTensor* tensor;
+  DiskPart part;
+  const DiskTensor* from;
+  bool is_first;  // of the tensor's parts
+
+  uint64_t num_bytes() const { return static_cast<uint64_t>(numel(part.box) * size_bytes(from->dtype)); }
+};
+
+LoadResult CheckpointReader::load(std::span<const LoadTensor> tensors, const MeshShape& mesh, const BucketPair& buckets,
+                                  const LocalTensors& local, const LoadOptions& options) {
+  check(tensors, options);
+  LoadResult result;
+  std::vector<PartToLoad> order;
+  uint64_t done_bytes = 0, total_bytes = 0;
+  for (const LoadTensor& tensor : tensors) {
+    std::vector<PartToLoad> wanted;
+    for (DiskPart& part : tensor.all_parts()) {
+      const DiskTensor* from = find(part.disk_name);
+      wanted.push_back({&tensor, std::move(part), from, wanted.empty()});
+    }
+    const bool is_there =
+        std::all_of(wanted.begin(), wanted.end(), [](const PartToLoad& part) { return part.from != nullptr; });
+    if (!tensor.descriptor.tie.empty()) {
+      if (is_there) {
+        counted_warning("tied-copy", "'" + wanted.front().from->name + "' is stored, but tied to '" +
+                                         tensor.descriptor.tie + "'; the copy is not read");
+      }
+      continue;
+    }
+    if (!is_there) {
+      result.absent.push_back(tensor.descriptor.fqn);
+      continue;
+    }
+    for (PartToLoad& part : wanted) {
+      total_bytes += part.num_bytes();
+      order.push_back(std::move(part));
+    }
+  }
+  // In the order of the files, so that the system can read ahead.
+  const auto place = [&](const DiskTensor& found) {
+    const DiskPlace& first = scan_.boxes[found.boxes.front()].place;
+    return std::pair(first.file, first.offset);
+  };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](const PartToLoad& a, const PartToLoad& b) { return place(*a.from) < place(*b.from); });
+  for (const PartToLoad& wanted : order) {
+    load_part(wanted, mesh, buckets, local, options, result);
+    done_bytes += wanted.num_bytes();
+    if (options.progress) options.progress(done_bytes, total_bytes);
+  }
+  return result;
+}
+
+void CheckpointReader::load_part(const PartToLoad& wanted, const MeshShape& mesh, const BucketPair& buckets,
+                                 const LocalTensors& local, const LoadOptions& options, LoadResult& result) {
+  const Layout layout(wanted.tensor->descriptor, mesh);
+  if (!layout.holds(options.rank)) return;
+  const Tensor flat = checked_flat(layout, options.rank, local);
+  std::vector<Piece> pieces = layout.pieces(options.rank);
+  if (options.owned_only) std::erase_if(pieces, [](const Piece& piece) { return !piece.owned; });
+  const Dtype dtype = wanted.from->dtype;
+  const auto element_bytes = static_cast<uint64_t>(size_bytes(dtype));
+  const std::span<std::byte> bucket = buckets.bucket(0);
+  const bool has_checksums = !manifest_crc_.empty();
+  for (const uint32_t i : wanted.from->boxes) {
+    const FormatScan::Found& found = scan_.boxes[i];
+    if (found.box.box.empty()) continue;
+    const File& file = directory_->open(found.place.file);
+    RunsChecksum checksum(found.box.num_bytes());
+    uint64_t num_read = 0;
+    const auto read = [&](int64_t at, std::span<std::byte> bytes) {
+      const uint64_t offset = static_cast<uint64_t>(at) * element_bytes;
+      file.pread_exact(bytes.data(), bytes.size(), found.place.offset + offset);
+      if (has_checksums) checksum.add(offset, bytes);
+      num_read += bytes.size();
+    };
+    const auto load_runs = [&](const Copy& copy) {
+      for_each_run(copy, [&](int64_t at, int64_t to, int64_t length) {
+        while (length > 0) {
+          std::byte* const direct = direct_memory(flat, to, dtype);
+          const uint64_t room = direct != nullptr ? kReadBytes : std::min(bucket.size(), kReadBytes);
+          const int64_t count = std::min(length, static_cast<int64_t>(room / element_bytes));
+          const std::span<std::byte> bytes(direct != nullptr ? direct : bucket.data(),
+                                           static_cast<uint64_t>(count) * element_bytes);
+          read(at, bytes);
+          if (direct == nullptr) write_elements(flat, to, count, dtype, bytes.data());
+          at += count, to += count, length -= count;
+        }
+      });
+    };
+    const auto load_tiles = [&](const Copy& copy) {
+      const auto room = static_cast<int64_t>(bucket.size() / element_bytes);
+      const int64_t short_run = std::min(kShortRun, std::max<int64_t>(1, room / kLongRun));
+      for_each_tile(copy, &Copy::from, std::min(kLongRun, room / short_run), short_run, [&](const Copy& tile) {
+        const Shape sizes = tile.box.sizes();
+        for_each_run({tile.box, tile.from, {0, row_major_strides(sizes)}}, [&](int64_t at, int64_t to, int64_t length) {
+          read(at, bucket.subspan(static_cast<uint64_t>(to) * element_bytes,
+                                  static_cast<uint64_t>(length) * element_bytes));
+        });
+        write_strided(flat, sizes, tile.to, dtype, bucket.data());
+      });
+    };
+    const Piece in_file = wanted.part.piece(found.box.box);
+    if (in_file.box.empty()) continue;
+    for (const Copy& copy : copies({in_file}, pieces)) {
+      if (runs_agree(copy))
+        load_runs(copy);
+      else
+        load_tiles(copy);
+    }
+    result.num_bytes += num_read;
+    if (!has_checksums || num_read == 0) continue;
+    if (num_read < found.box.num_bytes()) {
+      result.parts.push_back({i, checksum.remainder(), num_read});
+    } else {
+      compare_checksum(i, box_checksum(checksum.remainder(), num_read));
+      result.verified_bytes += num_read;
+    }
+  }
+  if (wanted.is_first) ++result.num_tensors;
+}
+
+ReadBytes CheckpointReader::verify_parts(const LoadResult& result, World& world) const {
+  const std::string occasion = "checksums of " + path();
+  std::string mine = bytes_of(ReadBytes{result.num_bytes, result.verified_bytes});
+  for (const PartRead& part : result.parts) mine += bytes_of(part);
+  const std::vector<std::string> all = gather_on_first(world, occasion, mine);
+
+  std::string outcome;
+  if (world.rank() == 0) {
+    ReadBytes total;
+    const std::string damage = damage_of_parts(all, total);
+    outcome = bytes_of(total) + damage;
+  }
+  outcome = world.exchange(occasion + ": outcome", outcome)[0];
+  std::string_view text = outcome;
+  const auto total = take<ReadBytes>(text);
+  if (!text.empty()) throw_damage(std::string(text));
+  return total;
+}
+
+std::string CheckpointReader::damage_of_parts(const std::vector<std::string>& all, ReadBytes& total) const {
+  std::map<uint32_t, PartRead> boxes;
+  for (std::string_view text : all) {
+    const auto read = take<ReadBytes>(text);
+    total.num_bytes += read.num_bytes;
+    total.num_verified += read.num_verified;
+    while (!text.empty()) {
+      const auto part = take<PartRead>(text);
+      CHASSIS_CHECK(part.box < manifest_crc_.size(), "ranks found different boxes in '" + path() + "'");
+      boxes[part.box].remainder ^= part.remainder;
+      boxes[part.box].num_bytes += part.num_bytes;
+    }
+  }
+  for (const auto& [box, read] : boxes) {
+    if (read.num_bytes != scan_.boxes[box].box.num_bytes()) continue;
+    const std::string damage = damage_of(box, box_checksum(read.remainder, read.num_bytes));
+    if (!damage.empty()) return damage;
+    total.num_verified += read.num_bytes;
+  }
+  return "";
+}
+
+std::string ReadBytes::text() const {
+  const std::string total = bytes_text(num_bytes);
+  if (num_verified == num_bytes) return total + ", all of it compared with its checksums";
+  if (num_verified == 0) return total + ", no checksums to compare it with";
+  return total + ", " + bytes_text(num_bytes - num_verified) + " of it not compared with checksums";
+}
+
+std::string CheckpointReader::damage_of(uint32_t box, uint32_t crc) const {
+  if (manifest_crc_.empty() || crc == manifest_crc_[box]) return "";
+  const FormatScan::Found& found = scan_.boxes[box];
+  return "tensor '" + found.box.name + "' in '" + path() + "/" + directory_->files()[found.place.file].path +
+         fmt::format("' is damaged: its CRC32C is {:08x}, the manifest says {:08x}", crc, manifest_crc_[box]);
+}
+
+void CheckpointReader::compare_checksum(uint32_t box, uint32_t crc) const {
+  const std::string damage = damage_of(box, crc);
+  if (!damage.empty()) throw_damage(damage);
+}
+
+}  // namespace chassis
