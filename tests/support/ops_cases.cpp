@@ -146,7 +146,7 @@ void add_lookups(std::vector<OpsCase>& cases) {
                        [](const Tensors& x, const Tensors&) { return cross_entropy(x[0], x[1]); }, true));
 }
 
-// add+rms_norm puts out the sum as well; the pattern's outputs are sum and norm.
+// add+rms_norm also outputs the sum: the outputs of the pattern are sum and norm.
 OpsCase add_rms_norm(int64_t n) {
   const at::Tensor a = random({2, 3, n}), b = random({2, 3, n}), weight = random({n});
   OpsCase out;
@@ -164,7 +164,7 @@ OpsCase add_rms_norm(int64_t n) {
     node.ops = {{"add", {first, second}, {}, {sum}, {}}, {"rms_norm", {sum}, {gain}, {norm}, {{"eps", 1e-5}}}};
     return node;
   };
-  // Both outputs in one tensor, which the check takes apart.
+  // Both outputs stacked in one tensor; check_case separates them.
   out.expected = [](const Tensors& x, const Tensors& p) {
     const at::Tensor sum = x[0] + x[1];
     return at::stack({sum, rms_norm(sum, p[0], 1e-5)});
@@ -208,7 +208,7 @@ struct Mask {
   at::Tensor documents = {}, prefixes = {};
 };
 
-// [B, T, S], true where query t sees key s; straight from chassis/op.h.
+// [B, T, S], true where query t sees key s, as chassis/op.h defines it.
 at::Tensor visible(const Mask& mask, int64_t batch, int64_t time, int64_t keys, int64_t offset) {
   at::Tensor out = at::ones({batch, time, keys}, at::TensorOptions(at::kBool));
   auto seen = out.accessor<bool, 3>();
@@ -271,7 +271,7 @@ struct Expected {
   Tensors grad_inputs, grad_params;
 };
 
-// Of the tensors as rounded to dtype, so that only the provider's own rounding counts.
+// Reference results for tensors that are already rounded to `dtype`, so that only the rounding of the provider counts.
 Expected expect(const OpsCase& ops_case, const Tensors& inputs, const Tensors& params, c10::ScalarType dtype) {
   const c10::AutoGradMode on(true);
   Tensors leaves, x, p;
