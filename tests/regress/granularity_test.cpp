@@ -85,7 +85,7 @@ TEST(GranularityCheck, FindsWhatAnOptimizerRefusesInItsFirstStep) {
   EXPECT_EQ(accepted.exit_code, 0) << accepted.output;
 }
 
-TEST(GranularityPlan, CountsTheMatricesOfTheirOwners) {
+TEST(GranularityPlan, CountsTheMatricesThatEachRankOwns) {
   const StartedRun run({});
   write_text(run.folder() / "planned.toml", std::string("schema_version = 1\nextends = [\"run.toml\"]\n") + kFsdp2);
   const auto plan_of = [&](const std::string& optimizer) {

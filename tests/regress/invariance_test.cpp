@@ -14,7 +14,7 @@ const std::vector<size_t> kWholeRows = {20, 12, 8, 24, 5, 16, 11, 32, 3, 29, 31,
 constexpr const char* kRows = "train.global_batch_size=4";
 constexpr const char* kDocuments = "train.global_batch_size=8";
 
-TEST_P(Invariance, DocumentsPackedIntoRowsTrainLikeDocumentsAlone) {
+TEST_P(Invariance, PackedDocumentsTrainLikeUnpackedOnes) {
   const SmallRun run(GetParam());
   run.write(random_documents(kWholeRows));
   // The first four rows hold eight documents, and so do the last four.

@@ -146,7 +146,7 @@ TEST_F(Pipeline, ACheckShowsWhatEachPassDidOrRefused) {
   EXPECT_HAS(graph, "  layout    tp: divides 6 parameters by 2 and inserts ");
   EXPECT_HAS(graph, "  quant     stub4 on layer.mlp.up_proj: stored as stub4, computed by stub/linear\n");
   EXPECT_HAS(graph, "  quant     stub4 on layer.mlp.down_proj: left: its 56 columns are no multiple of 32\n");
-  // The first layer, whose input needs no gradient, is a block of its own.
+  // The first layer, whose input needs no gradient, is a separate block.
   EXPECT_HAS(graph, "  providers stored_linear: computes 12 of ");
   EXPECT_HAS(graph, "tp.mlp.down_proj");  // the collective of the divided contraction
 }

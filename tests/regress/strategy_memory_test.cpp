@@ -36,7 +36,7 @@ MemoryUsage usage() { return meta_memory_usage(kMetaHost); }
 uint64_t live(MemoryCategory category) { return usage().of(category).live_bytes; }
 uint64_t peak(MemoryCategory category) { return usage().of(category).peak_bytes; }
 
-TEST_P(StrategyMemory, OfARankIsItsShardAndAFewUnits) {
+TEST_P(StrategyMemory, IsOneShardAndAFewUnits) {
   const Strategy& strategy = GetParam();
   std::vector<std::string> overrides = strategy.overrides;
   overrides.push_back("train.global_batch_size=" + std::to_string(2 * strategy.num_ranks));

@@ -17,7 +17,7 @@ at::Tensor ints(std::vector<int32_t> values, std::vector<int64_t> sizes) {
   return at::tensor(at::ArrayRef<int32_t>(values), at::TensorOptions(kInt)).view(sizes);
 }
 
-// One op whose operands stand in the order inputs, params, output.
+// One op with its operands in the order inputs, params, output.
 std::function<NodeSpec(c10::ScalarType)> single(std::string id, Tensors inputs, Tensors params,
                                                 std::vector<int64_t> output, Attrs attrs = {}, bool is_loss = false) {
   return [=](c10::ScalarType dtype) {

@@ -65,7 +65,7 @@ class NodeSpec {
   chassis_node_t raw_{};
 };
 
-// Results of a node. Gradients that nobody needs are undefined.
+// Results of a node. Gradients that are not needed are undefined.
 struct NodeResult {
   std::vector<at::Tensor> outputs, grad_inputs, grad_params;
 };

@@ -54,7 +54,7 @@ TEST(PlanVerb, PlansSeventyBillionParametersOn64Ranks) {
   EXPECT_GT(std::filesystem::file_size(scratch / "plan.html"), 4096u);
 }
 
-TEST(PlanVerb, AdvisesWhereMemoryDoesNotSuffice) {
+TEST(PlanVerb, AdvisesIfMemoryDoesNotSuffice) {
   ScratchDirectory scratch;
   const Outcome run = test::run_process(chassis({"plan", CHASSIS_TEST_SOURCE_DIR "/configs/recipes/llama3-70b.toml",
                                                  "--mesh", "dp_shard=16", "--memory", "80GiB"}),

@@ -177,7 +177,7 @@ TEST(Overrides, IndexArraysAndAppendOneItem) {
   EXPECT_EQ(toml_text(*root.find("parallel")), R"([{ plugin = "z" }])");
 }
 
-TEST(Overrides, NotOfTheFormKeyValueAreErrors) {
+TEST(Overrides, WithAWrongFormAreErrors) {
   EXPECT_EQ(override_error("run.name"),
             "command line 'run.name': an override has the form key=value\nhint: for example run.max_steps=100");
   EXPECT_EQ(override_error("=3").substr(0, 48), "command line '=3': an override has the form key=");

@@ -280,7 +280,7 @@ TEST(PlanAdvice, IsRehearsedAndRanked) {
   EXPECT_TRUE(changes.contains("strategy ddp → fsdp2"));
 }
 
-TEST(PlanAdvice, CombinesChangesWhereNoneAloneSuffices) {
+TEST(PlanAdvice, CombinesChangesIfNoneAloneSuffices) {
   PlanRequest request = request_of(with_strategy("plugin = \"ddp\""), 4, {"recompute.mode=none"});
   const AdviceList first = [&] {
     request.memory_bytes = 1;

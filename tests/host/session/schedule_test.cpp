@@ -17,7 +17,7 @@ TEST(Schedule, StepKOfAWarmUpOfNStepsHasKNthsOfThePeak) {
     for (int64_t k = 1; k <= 4; ++k) EXPECT_DOUBLE_EQ(schedule(name).at(k), 2.0 * static_cast<double>(k) / 4.0) << name;
 }
 
-TEST(Schedule, EndsAtItsMinimum) {
+TEST(Schedule, EndsAtItsFinalValue) {
   EXPECT_DOUBLE_EQ(schedule("constant").at(20), 2.0);
   for (const char* name : {"linear", "cosine", "wsd"}) EXPECT_NEAR(schedule(name).at(20), 0.2, 1e-12) << name;
 }
@@ -47,7 +47,7 @@ TEST(Schedule, WithoutAWarmUpTheFirstStepIsNearThePeak) {
   EXPECT_NEAR(linear.at(1), 2.0 * (0.1 + 0.9 * 0.95), 1e-12);
 }
 
-TEST(Schedule, StaysAtItsMinimumAfterTheLastStep) { EXPECT_NEAR(schedule("cosine").at(30), 0.2, 1e-12); }
+TEST(Schedule, StaysAtItsFinalValueAfterTheLastStep) { EXPECT_NEAR(schedule("cosine").at(30), 0.2, 1e-12); }
 
 }  // namespace
 }  // namespace chassis

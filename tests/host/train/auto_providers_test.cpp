@@ -63,7 +63,7 @@ TEST_F(AutoProviders, AreTheDefaultAndTakeIntervalInFp32) {
   EXPECT_HAS(resolved, "plugins = [\"auto\"]");
 }
 
-TEST_F(AutoProviders, TakeSdpaWhereIntervalRefuses) {
+TEST_F(AutoProviders, TakeSdpaIfIntervalRefuses) {
   const std::string graph = run("check", {"--graph", "run.device=cpu", "precision.compute=bf16"});
   EXPECT_HAS(graph, " alone claims attention\n      refused by interval (attention): computes in f32, not bf");
   EXPECT_HAS(graph, "      auto: sdpa ");

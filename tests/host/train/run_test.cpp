@@ -149,7 +149,7 @@ TEST_F(RunTest, AnotherRunInTheDirectoryIsRefused) {
   EXPECT_EQ(losses("out").size(), 1u) << "the run stays as it was";
 }
 
-TEST_F(RunTest, ResumeNeverIsRefusedIfThereAreCheckpoints) {
+TEST_F(RunTest, StartingAnewIsRefusedIfThereAreCheckpoints) {
   ASSERT_EQ(train({"run.max_steps=1"}).exit_code, 0);
   const Outcome anew = train({"run.resume=never"});
   EXPECT_EQ(anew.exit_code, 2);

@@ -105,7 +105,7 @@ TEST_F(TrainerTest, ScalesGradientsDownToTheNorm) {
   EXPECT_EQ(weights(), moved) << "a smaller norm is left alone";
 }
 
-TEST_F(TrainerTest, TheLossIsTheMeanOverAllTrainedTokensHoweverTheBatchIsCut) {
+TEST_F(TrainerTest, TheLossIsTheMeanOverAllTrainedTokensForAnyMicroBatches) {
   const StepRecord four = trainer_->step();
   const auto after = weights();
   make(0.0, NonFinite::kStop, 4, 1);
