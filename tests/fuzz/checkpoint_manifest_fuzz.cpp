@@ -1,5 +1,5 @@
-// Feeds what follows the checksum to the parser of a checkpoint's manifest, with a checksum that is right: what it does
-// not read it refuses as a storage error, what it reads comes back from its own text.
+// Feeds the text after the checksum to the parser of checkpoint manifests, with a correct checksum: the parser throws a
+// storage error, or the result survives being written and read again.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>

@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
                           +[](std::string_view b) { chassis::parse_manifest(b, "input"); }}) {
     try {
       read(bytes);
-    } catch (const chassis::Error&) {  // refused in words, as it should be
+    } catch (const chassis::Error&) {  // refused with a message, as it should be
     }
   }
   return 0;

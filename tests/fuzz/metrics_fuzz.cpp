@@ -1,5 +1,5 @@
-// The input is a metrics.jsonl as a resumed run finds it: reading it ends in an answer, and what stays is whole lines,
-// none of which would be dropped the next time.
+// The input is the metrics.jsonl of a resumed run: scanning it does not fail, and keeps whole lines, none of which
+// would be dropped by the next scan.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>

@@ -1,5 +1,5 @@
-// Feeds text to the readers of config.json: the host's, then the model's. What is accepted must be read from what is
-// written.
+// Feeds text to the readers of config.json: the host's, then the model's. What is accepted must
+// survive being written and read again.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
   try {
     chassis::parse_json(text, "config.json");
     config = llama::parse_config(text);
-  } catch (const chassis::Error&) {  // refused in words, as it should be
+  } catch (const chassis::Error&) {  // refused with a message, as it should be
     return 0;
   } catch (const chassis::Failure&) {
     return 0;

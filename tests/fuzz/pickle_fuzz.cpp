@@ -1,5 +1,5 @@
-// The input is a pickle: whatever it says, taking it apart ends in values or in a Defect. Then it is the pickle of both
-// files of a checkpoint, and a ZIP file as it stands.
+// Scans the input as a file of a checkpoint, then as the pickle inside the ZIP files of a checkpoint. Each scan must
+// end in valid tensors or in a Defect.
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -35,7 +35,7 @@ void run(const testing::Files& files) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string bytes(reinterpret_cast<const char*>(data), size);
   run({{"zero_pp_rank_0_mp_rank_00_optim_states.pt", bytes}});
-  // Storages of the sizes that the seeds have.
+  // Storages of the same sizes as in the seeds.
   std::vector<testing::Stored> members = {{"a/data.pkl", bytes}};
   for (int key = 0; key < 8; ++key)
     members.push_back({"a/data/" + std::to_string(key), std::string(key % 3 == 0 ? 4 : 16, '\1')});

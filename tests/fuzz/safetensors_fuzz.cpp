@@ -1,5 +1,4 @@
-// The input is a header: whatever it says, parsing ends in a header that tiles its file or in a Defect. Both scans run
-// too.
+// The input is a header: both scans must end in tensors that tile the file, or in a Defect. It is also read as an index.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -43,7 +42,8 @@ void run(Scan&& scan, const std::string& path, const std::string& bytes, uint64_
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2) return 0;
-  // Two bytes say how much data stands behind the header; one bit, whether the header's length is to be made right.
+  // The first two bytes give the size of the data after the header; one of their bits is set if the input brings the
+  // length of the header itself.
   const uint64_t data_bytes = data[0] | (data[1] & 0x7Fu) << 8;
   std::string bytes(reinterpret_cast<const char*>(data) + 2, size - 2);
   if ((data[1] & 0x80) == 0) {

@@ -19,11 +19,11 @@ chassis::Config load(std::string_view text) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
   const std::string_view text(reinterpret_cast<const char*>(data), num_bytes);
-  if (text.find("extends") != std::string_view::npos) return 0;  // other files of this machine are no part of the input
+  if (text.find("extends") != std::string_view::npos) return 0;  // other files are not part of the input
   std::string written;
   try {
     written = load(text).resolved_toml();
-  } catch (const chassis::Error&) {  // refused in words, as it should be
+  } catch (const chassis::Error&) {  // refused with a message, as it should be
     return 0;
   }
   if (!load(written).same_values(load(text))) std::abort();

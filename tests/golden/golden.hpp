@@ -1,5 +1,5 @@
-// Broken configurations and the words that they must be refused with: NAME.toml beside NAME.expected. A first line
-// "# overrides: a=b c=d" of the TOML is taken as the command line. CHASSIS_UPDATE_GOLDEN=1 writes the expected files.
+// Compares the messages for broken configurations, NAME.toml, with NAME.expected. A first line "# overrides: a=b c=d"
+// of the TOML gives overrides of the command line. CHASSIS_UPDATE_GOLDEN=1 writes the expected files.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,8 +25,8 @@ inline std::vector<std::string> golden_overrides(const std::string& toml) {
   return overrides;
 }
 
-// `refusal` gets a file name relative to the folder, which is the current directory, and gives the whole message, empty
-// if the configuration was accepted.
+// `refusal` gets a file name relative to the folder, which is the current directory, and returns the whole message,
+// empty if the configuration was accepted.
 inline void expect_golden_refusals(
     const std::string& folder,
     const std::function<std::string(const std::string& file, const std::vector<std::string>& overrides)>& refusal) {

@@ -1,5 +1,5 @@
-"""Logits in bfloat16: chassis and transformers, each beside float32. Both round after every operation and so differ from
-one another, but neither may be further from the truth than that rounding explains: no more than the other by half."""
+"""Logits in bfloat16 of chassis and of transformers, each compared with float32. Both round after every operation and
+so differ from each other; the error of chassis may be at most 1.5 times that of transformers."""
 
 import torch
 from transformers import LlamaForCausalLM

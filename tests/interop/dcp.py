@@ -1,6 +1,6 @@
-"""Shards that torch.distributed.checkpoint writes in Hugging Face's format, read as a base model: two processes save a model
-that FSDP2 has cut, chassis trains it for a step with a learning rate of zero, and every tensor of the export is the model's, to
-the bit, on one process and on two."""
+"""Shards that torch.distributed.checkpoint writes in Hugging Face's format, read as a base model: several processes
+save a model sharded by FSDP2, chassis trains it for a step with a learning rate of zero, and every tensor of the
+export equals the model's bit for bit, on one process and on two."""
 
 import json
 import os
@@ -42,7 +42,7 @@ from suite import Suite
 # Name → (processes that save, changes of the model, dtype).
 CASES = {
     "two": (2, dict(attention_bias=True, head_dim=10), "float32"),
-    "three_bf16": (3, {}, "bfloat16"),  # 131 rows do not divide
+    "three_bf16": (3, {}, "bfloat16"),  # 131 rows are not divisible by 3
 }
 
 suite = Suite(__doc__)
@@ -58,8 +58,9 @@ for number, (name, (processes, changes, dtype)) in enumerate(CASES.items()):
         sys.stderr.buffer.write(result.stderr[-4000:])
         raise SystemExit(f"{name}: torch.distributed.checkpoint ended with {result.returncode}")
     files = sorted(shards.glob("*.safetensors"))
-    told = [safe_open(file, "pt").metadata() for file in files]
-    suite.check(f"{name}: {len(files)} files with DCP_SHARDING_INFO", len(files) >= processes and all("DCP_SHARDING_INFO" in one for one in told))
+    metadata = [safe_open(file, "pt").metadata() for file in files]
+    suite.check(f"{name}: {len(files)} files with DCP_SHARDING_INFO",
+                len(files) >= processes and all("DCP_SHARDING_INFO" in one for one in metadata))
     for file in ("config.json", "generation_config.json"):
         shutil.copy(source / file, shards / file)
 
@@ -71,12 +72,12 @@ for number, (name, (processes, changes, dtype)) in enumerate(CASES.items()):
         after = load_file(suite.folder / f"{name}-{ranks}-run" / "final" / "model.safetensors")
         changed = [key for key in before.keys() | after.keys() if key not in before or key not in after or
                    before[key].dtype != after[key].dtype or not torch.equal(before[key], after[key])]
-        suite.check(f"{name}: every tensor to the bit on {ranks}", not changed, " ".join(changed[:5]))
+        suite.check(f"{name}: every tensor bit for bit on {ranks}", not changed, " ".join(changed[:5]))
 
-    # A shard that is lost is told, where other readers make a smaller tensor of the rest.
-    lost = suite.folder / (name + "-lost")
-    shutil.copytree(shards, lost)
-    sorted(lost.glob("*.safetensors"))[-1].unlink()
-    suite.run("train", suite.config(f"{name}-lost", lost, data={"cache_dir": str(suite.folder)}), code=7)
-    suite.check(f"{name}: a lost shard is refused", True)
+    # A missing shard is an error; other readers return a smaller tensor.
+    missing = suite.folder / (name + "-missing")
+    shutil.copytree(shards, missing)
+    sorted(missing.glob("*.safetensors"))[-1].unlink()
+    suite.run("train", suite.config(f"{name}-missing", missing, data={"cache_dir": str(suite.folder)}), code=7)
+    suite.check(f"{name}: a missing shard is refused", True)
 suite.close()

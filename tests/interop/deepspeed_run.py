@@ -1,5 +1,5 @@
-"""Trains a model directory for three steps with DeepSpeed, under torchrun, and leaves in a folder the checkpoint that it
-saves, and after.pt, the weights one step later.
+"""Trains a model directory for three steps with DeepSpeed, under torchrun. Writes DeepSpeed's checkpoint and after.pt,
+the weights one step later, into a folder.
 
     torchrun --nproc-per-node N deepspeed_run.py MODEL FOLDER '{"stage": 2, "dtype": "bf16", "frozen": "…"}'
 """
@@ -32,7 +32,7 @@ config = {
                           **options.get("zero", {})},
     **({options["dtype"]: {"enabled": True, **options.get("scaling", {})}} if options["dtype"] != "fp32" else {}),
 }
-# DeepSpeed asks the processor for instructions of fp16; PyTorch computes without them too.
+# DeepSpeed requires fp16 instructions of the CPU; PyTorch can compute without them.
 get_accelerator().is_fp16_supported = lambda: True
 optimizer = torch.optim.AdamW(groups, lr=1e-3, eps=1e-4, weight_decay=0.0)
 scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
@@ -53,4 +53,4 @@ after = {name: safe_get_full_fp32_param(p) for name, p in trained}
 if rank == 0:
     torch.save({key: value.clone() for key, value in after.items()}, folder + "/after.pt")
 torch.distributed.barrier()
-os._exit(0)  # threads of gloo would end the interpreter otherwise
+os._exit(0)  # otherwise gloo's threads would end the interpreter

@@ -1,5 +1,5 @@
-"""A model directory that goes through chassis untrained comes out as it was: every tensor to the bit, every name, the dtype,
-the configuration and the files beside it; transformers reads it without a missing or unexpected key."""
+"""A model directory that chassis trains with a learning rate of zero and exports is unchanged: every tensor bit for
+bit, names, dtype, configuration and the other files; transformers reads it without a missing or unexpected key."""
 
 import json
 
@@ -21,9 +21,8 @@ CASES = {
 }
 
 
-
 def configuration(model):
-    """What transformers made of config.json; it keeps the old spelling of a rope type beside the new one."""
+    """config.json as transformers reads it, without the old rope type that it keeps beside the new one."""
     keys = {key: value for key, value in model.config.to_dict().items() if not key.startswith("_")}
     keys["rope_parameters"] = {key: value for key, value in keys["rope_parameters"].items() if key != "type"}
     return keys
@@ -47,8 +46,8 @@ for number, (name, (changes, saved)) in enumerate(CASES.items()):
     suite.check(f"{name}: names", before.keys() == after.keys(), f"{len(after)} of {len(before)}")
     changed = [key for key in before.keys() & after.keys()
                if before[key].dtype != after[key].dtype or not torch.equal(before[key], after[key])]
-    suite.check(f"{name}: every tensor to the bit, {dtype}", not changed, " ".join(changed))
-    suite.check(f"{name}: files say that they are of PyTorch",
+    suite.check(f"{name}: every tensor bit for bit, {dtype}", not changed, " ".join(changed))
+    suite.check(f"{name}: metadata of the files has format pt",
                 all(safe_open(file, "pt").metadata().get("format") == "pt" for file in final.glob("*.safetensors")))
     for file in ("generation_config.json", "tokenizer_config.json"):
         suite.check(f"{name}: {file}", (final / file).read_bytes() == (source / file).read_bytes())

@@ -33,10 +33,10 @@ for number, (name, changes) in enumerate(CASES.items()):
         cached = suite.run("generate", config, "--prompt", prompt, "--from", folder)
         plain = suite.run("generate", config, "--prompt", prompt, "--from", folder, "--no-cache")
         detail = f"{len(fresh)} tokens, {len(set(fresh))} different, smallest margin {margin:.1e}"
-        suite.check(f"{name} '{prompt}': cached as transformers", cached == expected, detail)
-        suite.check(f"{name} '{prompt}': cached as not cached", cached == plain)
+        suite.check(f"{name} '{prompt}': cached equals transformers", cached == expected, detail)
+        suite.check(f"{name} '{prompt}': cached equals uncached", cached == plain)
         for seed in (1, 2):
             sampled = [suite.run("generate", config, "--prompt", prompt, "--from", folder, *how, "generate.temperature=0.8",
                                  "generate.top_p=0.9", f"run.seed={seed}") for how in ((), ("--no-cache",))]
-            suite.check(f"{name} '{prompt}': sampled with seed {seed}, cached as not cached", sampled[0] == sampled[1])
+            suite.check(f"{name} '{prompt}': sampled with seed {seed}, cached equals uncached", sampled[0] == sampled[1])
 suite.close()

@@ -1,5 +1,5 @@
-"""Writes tests/golden/llama: a tiny model by transformers with every feature of the family, and its logits, so that the
-default tests compare with transformers without Python. Run it by hand: make_golden.py FOLDER."""
+"""Writes tests/golden/llama: a tiny model of transformers with every feature of the family, and its logits, so that the
+default tests can compare with transformers without Python. Run it by hand: make_golden.py FOLDER."""
 
 import pathlib
 import sys

@@ -14,7 +14,7 @@ LINEAR = dict(rope_type="linear", rope_theta=5000.0, factor=4.0)
 
 
 def make(seed=0, rope=None, **changes):
-    """Weights large enough that every part of the model shows in the logits; norms and biases are random too."""
+    """Weights are large enough that every part of the model affects the logits; norms and biases are random too."""
     keys = dict(vocab_size=131, hidden_size=64, intermediate_size=112, num_hidden_layers=3, num_attention_heads=4,
                 num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.1, rms_norm_eps=1e-5,
                 attn_implementation="eager", bos_token_id=1, eos_token_id=2)
@@ -32,7 +32,7 @@ def make(seed=0, rope=None, **changes):
 
 
 def save(model, folder, old_spelling=False, **options):
-    """`old_spelling`: config.json as transformers 4 writes it."""
+    """`old_spelling` writes config.json as transformers 4 does."""
     model.save_pretrained(folder, **options)
     if old_spelling:
         path = folder / "config.json"
@@ -47,8 +47,8 @@ def save(model, folder, old_spelling=False, **options):
     return folder
 
 
-# Name → (changes of the configuration, how it is saved). transformers too refuses a head_dim that is odd; those below
-# are no powers of two and no multiples of 8.
+# Name → (changes of the configuration, how it is saved). transformers also refuses an odd head_dim; 10, 20
+# and 36 are neither powers of two nor multiples of 8.
 SHARDED = dict(max_shard_size="60KB")
 CASES = {
     "mha": (dict(num_key_value_heads=4), {}),

@@ -1,5 +1,5 @@
-"""The formats of sdk/examples: what two processes write with them NumPy reads, with checksums that zipfile confirms; a run is
-resumed from such a checkpoint; and a file that NumPy wrote is a base model."""
+"""The formats of sdk/examples: NumPy reads what two processes write with them, and zipfile confirms the checksums; a
+run resumes from such a checkpoint; a file that NumPy wrote is a base model."""
 
 import json
 import shutil
@@ -28,23 +28,24 @@ for language in ("format_c", "format_cpp"):
     suite.run("train", config, "--nproc", 2)
     run = suite.folder / (language + "-run")
     file = run / "final" / "model.npz"
-    suite.check(f"{language}: zipfile finds every checksum right", zipfile.ZipFile(file).testzip() is None)
+    suite.check(f"{language}: zipfile confirms every checksum", zipfile.ZipFile(file).testzip() is None)
     with np.load(file) as arrays:
-        suite.check(f"{language}: every tensor to the bit", not changed(dict(arrays)), f"{len(arrays)} arrays")
+        suite.check(f"{language}: every tensor bit for bit", not changed(dict(arrays)), f"{len(arrays)} arrays")
 
 checkpoint = run / "checkpoints" / "step-000001" / "model.npz"
-suite.check("checkpoint: zipfile finds every checksum right", zipfile.ZipFile(checkpoint).testzip() is None)
+suite.check("checkpoint: zipfile confirms every checksum", zipfile.ZipFile(checkpoint).testzip() is None)
 with np.load(checkpoint) as arrays:
     moments = [key for key in arrays if key.endswith(".exp_avg") and arrays[key].any()]
     suite.check("checkpoint: with moments", len(moments) == len(before), f"{len(moments)} of {len(before)}")
 suite.run("train", config, "run.max_steps=2")
 suite.check("checkpoint: resumed on one process", "resumed from" in (run / "log.txt").read_text())
 
-numpys = suite.folder / "numpys"
-numpys.mkdir()
-shutil.copy(source / "config.json", numpys)
-np.savez(numpys / "model.npz", **{key: value.numpy() for key, value in before.items()})
-suite.run("train", suite.config("from_numpy", numpys, **common))
+from_numpy = suite.folder / "from_numpy"
+from_numpy.mkdir()
+shutil.copy(source / "config.json", from_numpy)
+np.savez(from_numpy / "model.npz", **{key: value.numpy() for key, value in before.items()})
+suite.run("train", suite.config("from_numpy", from_numpy, **common))
 after = load_file(suite.folder / "from_numpy-run" / "final" / "model.safetensors")
-suite.check("a file of NumPy's is a base model", not changed({key: value.numpy() for key, value in after.items()}), f"{len(after)} tensors")
+suite.check("a file that NumPy wrote is a base model", not changed({key: value.numpy() for key, value in after.items()}),
+            f"{len(after)} tensors")
 suite.close()

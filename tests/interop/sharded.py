@@ -1,5 +1,5 @@
-"""What several processes save, others read: the export of every strategy is the same file, and holds the model to the bit;
-torch.distributed.checkpoint reads the shards of a checkpoint as we do."""
+"""Saves of several processes, read by others: every strategy exports the same file, which holds the model bit for bit,
+and torch.distributed.checkpoint reads the shards of a checkpoint correctly."""
 
 import hashlib
 import json
@@ -30,7 +30,7 @@ CASES = {
 
 
 def merged(shards):
-    """Whole tensors by the DCP_SHARDING_INFO of each file."""
+    """Whole tensors, put together by the DCP_SHARDING_INFO of each file."""
     whole, seen = {}, {}
     for file in shards:
         with safe_open(file, "pt") as shard:
@@ -66,7 +66,7 @@ for name, (processes, tables) in CASES.items():
     exports[name] = hashlib.sha256((run / "final" / "model.safetensors").read_bytes()).hexdigest()
     changed = [key for key in before.keys() | after.keys()
                if key not in before or key not in after or not torch.equal(before[key], after[key])]
-    suite.check(f"{name}: every tensor of the export to the bit", not changed, " ".join(changed))
+    suite.check(f"{name}: every tensor of the export bit for bit", not changed, " ".join(changed))
     _, info = LlamaForCausalLM.from_pretrained(run / "final", output_loading_info=True, dtype="auto")
     suite.check(f"{name}: no missing or unexpected key", not any(info.values()))
 
@@ -75,7 +75,7 @@ for name, (processes, tables) in CASES.items():
     ours = merged(files)
     theirs = {key: torch.zeros_like(tensor) for key, tensor in ours.items()}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that one process loads
+        warnings.simplefilter("ignore")  # it warns that only one process loads
         dcp.load(theirs, storage_reader=HuggingFaceStorageReader(str(shards)), no_dist=True)
     different = [key for key in ours if not torch.equal(ours[key], theirs[key])]
     moments = [key for key in ours if key.endswith(".exp_avg") and bool(theirs[key].any())]

@@ -1,4 +1,4 @@
-"""What the interop tests share: running chassis on a configuration, and counted checks with their measured errors."""
+"""Shared by the interop tests: runs chassis on a configuration, counts checks and prints their measured errors."""
 
 import argparse
 import json
@@ -43,7 +43,7 @@ class Suite:
         print(f"{'ok  ' if holds else 'FAIL'} {what}{': ' + detail if detail else ''}", flush=True)
 
     def at_most(self, what, value, limit, detail=""):
-        """On a GPU sums run in other orders: 1e-4 is its bound."""
+        """On a GPU the limit is at least 1e-4, since sums run in another order."""
         if self.args.device != "cpu":
             limit = max(limit, 1e-4)
         self.check(what, bool(value <= limit), f"{value:.2e} <= {limit:.0e}{' (' + detail + ')' if detail else ''}")
@@ -57,7 +57,7 @@ class Suite:
     # --- chassis ------------------------------------------------------------------------------------------------
 
     def config(self, name, model, **tables):
-        """Writes a configuration; `tables` are {table: {key: value}} merged over what every run needs."""
+        """Writes a configuration; `tables` are {table: {key: value}} merged over what every run needs; "__" is a dot."""
         merged = {
             "run": {"name": name, "output_dir": str(self.folder / (name + "-run")), "device": self.args.device,
                     "max_steps": 1},

@@ -1,6 +1,6 @@
-"""Checkpoints that DeepSpeed's ZeRO saves, imported: every weight as DeepSpeed's own converter gives it, to the bit, and every
-moment likewise; transformers reads the model directory; a run resumed from the imported checkpoint makes the step that
-DeepSpeed makes next."""
+"""Imports of checkpoints that DeepSpeed's ZeRO saved: every weight and moment equals that of DeepSpeed's own converter bit
+for bit; transformers reads the model directory; a run resumed from the imported checkpoint takes the same next step as
+DeepSpeed."""
 
 import contextlib
 import io
@@ -25,7 +25,7 @@ from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoin
 CASES = {
     "zero1_bf16": (2, {}, dict(stage=1, dtype="bf16")),
     "zero2_bf16_three_ranks": (3, {}, dict(stage=2, dtype="bf16")),
-    # The scale of the loss is 2^8, and is adapted or stays.
+    # The loss scale is 2^8, dynamic or static.
     "zero1_fp16": (3, {}, dict(stage=1, dtype="fp16", scaling={"initial_scale_power": 8})),
     "zero2_fp16_static": (2, {}, dict(stage=2, dtype="fp16", scaling={"loss_scale": 256})),
     "zero3_fp16_tied": (2, dict(tie_word_embeddings=True), dict(stage=3, dtype="fp16", scaling={"initial_scale_power": 8})),
@@ -57,23 +57,24 @@ def train(name, ranks, source, options):
 
 
 def convert(folder):
-    """What DeepSpeed's converter makes of a checkpoint."""
+    """The weights that DeepSpeed's converter reads from a checkpoint."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         found = get_fp32_state_dict_from_zero_checkpoint(str(folder), exclude_frozen_parameters=False)
     return {key: value.contiguous().float() for key, value in found.items()}
 
 
 def convert_moments(folder, key):
-    """The same of a copy whose masters are replaced by one of the optimizer's states."""
+    """The same for a copy in which one of the optimizer's states replaces the master weights."""
     copy = folder.parent / f"{folder.name}-{key}"
     shutil.copytree(folder, copy)
     for path in copy.glob("*/*_optim_states.pt"):
         saved = torch.load(path, weights_only=False)
         optimizer = saved["optimizer_state_dict"]
-        third = "fp32_flat_groups" in optimizer
-        base = optimizer["optimizer_state_dict" if third else "base_optimizer_state"]
+        is_stage3 = "fp32_flat_groups" in optimizer
+        base = optimizer["optimizer_state_dict" if is_stage3 else "base_optimizer_state"]
         states = dict(enumerate(base)) if isinstance(base, list) else base["state"]
-        optimizer["fp32_flat_groups" if third else "single_partition_of_fp32_groups"] = [states[i][key] for i in sorted(states)]
+        masters = "fp32_flat_groups" if is_stage3 else "single_partition_of_fp32_groups"
+        optimizer[masters] = [states[i][key] for i in sorted(states)]
         torch.save(saved, path)
     return {f"{name}.{key}": value for name, value in convert(copy).items()}
 
@@ -85,7 +86,7 @@ def merged(directory):
 for number, (name, (ranks, changes, options)) in enumerate(CASES.items()):
     if suite.args.only not in name + "$":
         continue
-    # Groups of parameters that neither two nor three ranks divide without padding.
+    # Groups of parameters that neither two nor three ranks can divide without padding.
     sizes = dict(hidden_size=42, num_attention_heads=3, num_key_value_heads=1, num_hidden_layers=3) if ranks == 2 else \
             dict(hidden_size=40, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=2)
     source = models.save(models.make(seed=400 + number, intermediate_size=57, attention_bias=True, **sizes, **changes), suite.folder / name)
@@ -102,7 +103,7 @@ for number, (name, (ranks, changes, options)) in enumerate(CASES.items()):
     ours = merged(model)
     suite.check(f"{name}: names", ours.keys() == theirs.keys(), f"{len(ours)} of {len(theirs)} {sorted(ours.keys() ^ theirs.keys())[:3]}")
     different = [key for key in ours.keys() & theirs.keys() if not torch.equal(ours[key], theirs[key])]
-    suite.check(f"{name}: every weight to the bit", not different, " ".join(different))
+    suite.check(f"{name}: every weight bit for bit", not different, " ".join(different))
     _, info = LlamaForCausalLM.from_pretrained(model, output_loading_info=True, dtype="auto")
     suite.check(f"{name}: no missing or unexpected key", not any(info.values()), str({k: v for k, v in info.items() if v}))
 
@@ -113,7 +114,7 @@ for number, (name, (ranks, changes, options)) in enumerate(CASES.items()):
     states = {key: value for key, value in whole.items() if key not in ours}
     suite.check(f"{name}: names of moments", states.keys() == moments.keys(), f"{len(states)} of {len(moments)}")
     different = [key for key in states.keys() & moments.keys() if not torch.equal(states[key], moments[key])]
-    suite.check(f"{name}: every moment to the bit", not different, " ".join(different))
+    suite.check(f"{name}: every moment bit for bit", not different, " ".join(different))
     manifest = json.loads((checkpoint / "manifest.json").read_text())
     suite.check(f"{name}: step", (manifest["step"], manifest["resumable"]) == (3, True), str(manifest["step"]))
     if name not in RESUMED:

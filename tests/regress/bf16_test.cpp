@@ -1,5 +1,5 @@
-// Training in bf16 with fp32 masters stays near fp32: bf16 keeps 8 bits, so a value may be off by 2^-9 of itself, and a
-// sum of products of such values by little more.
+// Training in bf16 with fp32 masters stays near fp32: bf16 has 8 significant bits, so the relative error of a value is
+// at most 2^-9, and that of a sum of products of such values little more.
 #include "tests/regress/small_run.hpp"
 
 namespace chassis::test {
@@ -8,7 +8,7 @@ namespace {
 class Bf16 : public WithProviders {};
 INSTANTIATE_TEST_SUITE_P(, Bf16, testing::Values(Providers{"sdpa", "[\"aten\"]"}));
 
-TEST_P(Bf16, TrainsWithinTheBoundsOfItsPrecision) {
+TEST_P(Bf16, TrainsWithinItsRoundingErrors) {
   const SmallRun run(GetParam());
   run.write(random_documents({9, 40, 3, 77, 21, 14, 35, 2, 60, 18}));
   const std::vector<std::string> overrides = {"train.micro_batch_size=2", "train.global_batch_size=4"};
@@ -31,7 +31,7 @@ TEST_P(Bf16, AnUpdateTooSmallForBf16IsNotLost) {
                                               "optimizer.lr=1e-6"};
   const Trained one = train(run, 1, overrides), many = train(run, 20, overrides);
   const double moved = relative_l2(many.weights, one.weights);
-  EXPECT_GT(moved, 1e-6);   // 19 steps of at most 1e-6 beside weights of 0.1
+  EXPECT_GT(moved, 1e-6);  // 19 steps of at most 1e-6, on weights of about 0.1
   EXPECT_LT(moved, 1e-3);
 }
 

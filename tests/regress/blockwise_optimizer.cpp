@@ -1,6 +1,5 @@
-// An optimizer with a momentum of 8 bits (Dettmers et al. 2022): codes in blocks, beside each block its largest
-// magnitude and its mean square; and a number of steps for each parameter. A block that is cut, or padded, gives other
-// numbers.
+// An optimizer with an 8-bit momentum (Dettmers et al. 2022): codes in blocks, absmax and mean square per block, and
+// the number of steps per parameter. A block that is cut or padded gives different results.
 #include <algorithm>
 #include <cmath>
 

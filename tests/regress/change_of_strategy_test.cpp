@@ -1,6 +1,6 @@
-// A checkpoint of one strategy on some ranks is resumed by any other on more or fewer: bit for bit the same parameters
-// and optimizer states, and the same export. On the ranks that saved it, training ends in the bits of a run without a
-// stop.
+// Every strategy resumes the checkpoints of every other one, on more or fewer ranks: parameters, optimizer states and
+// the export stay the same bit for bit. With the same strategy and ranks, training ends with the same bits as a run
+// that was not stopped.
 #include <algorithm>
 
 #include "tests/regress/started_run.hpp"
@@ -25,7 +25,7 @@ class ShardedRun : public testing::Test, protected StartedRun {
  protected:
   ShardedRun() : StartedRun({"run.threads=1", "train.micro_batch_size=1", "train.global_batch_size=12"}) {}
 
-  // Every tensor of a checkpoint, whole.
+  // The bytes of every tensor of a checkpoint, by name.
   std::map<std::string, std::string> tensors(const std::string& path) {
     std::map<std::string, std::string> out;
     for (const auto& [name, tensor] : whole_tensors(path, plugins_))
@@ -48,7 +48,7 @@ class ShardedRun : public testing::Test, protected StartedRun {
   LoadedPlugins plugins_;
 };
 
-// From one sharding to those that come so far behind it in the list.
+// From one sharding to those at these distances after it in the list.
 struct Change {
   size_t from;
   std::vector<size_t> distances;
@@ -69,7 +69,7 @@ TEST_P(ChangeOfStrategy, KeepsEveryBit) {
     const Sharding& to = kShardings[(GetParam().from + distance) % kShardings.size()];
     SCOPED_TRACE(std::string(from.name) + " on " + std::to_string(from.ranks) + " → " + to.name + " on " +
                  std::to_string(to.ranks));
-    // Nothing is left to train: it is loaded, saved and exported.
+    // No step is left to train: the state is only loaded, saved and exported.
     train(to.name, {"run.max_steps=3", "run.resume=" + checkpoint("short", 3)}, to);
     expect_same_state(checkpoint(to.name, 3), checkpoint("short", 3));
     expect_same_export(to.name, "short");
@@ -83,7 +83,7 @@ INSTANTIATE_TEST_SUITE_P(Others, ChangeOfStrategy, testing::ValuesIn(changes({3,
 
 class ChangeOfSize : public ShardedRun, public testing::WithParamInterface<size_t> {};
 
-// From 2 ranks to 4, from these to 2, and to 1.
+// From 2 ranks to 4, then to 2, then to 1.
 TEST_P(ChangeOfSize, KeepsEveryBit) {
   Sharding sharding = kShardings[GetParam()];
   sharding.ranks = 2;
@@ -104,7 +104,7 @@ INSTANTIATE_TEST_SUITE_P(, ChangeOfSize, testing::Values(1, 2, 3, 5, 6),
 
 class SameStrategy : public ShardedRun, public testing::WithParamInterface<size_t> {};
 
-TEST_P(SameStrategy, GoesOnAsIfItHadNeverStopped) {
+TEST_P(SameStrategy, ResumesAsIfItHadNeverStopped) {
   const Sharding& sharding = kShardings[GetParam()];
   train("whole", {"run.max_steps=5", "checkpoint.every_steps=3"}, sharding);
   train("resumed", {"run.max_steps=5", "run.resume=" + checkpoint("whole", 3)}, sharding);
@@ -126,8 +126,8 @@ struct Damage {
 
 class DamagedShard : public ShardedRun, public testing::WithParamInterface<Damage> {};
 
-// One rank reads the damage, or several a part of what holds it, and none can tell alone; all go back to the checkpoint
-// before.
+// One rank reads the damaged bytes, or several read parts of the damaged tensor and none can tell alone; all ranks go
+// back to the previous checkpoint.
 TEST_P(DamagedShard, IsPassedOverByAllRanks) {
   Sharding sharding = kShardings[GetParam().sharding];
   sharding.ranks = GetParam().ranks_before;

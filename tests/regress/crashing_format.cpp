@@ -1,11 +1,11 @@
-// A format whose process dies or stops while the last bytes of a file are written, which rank 0 does alone.
+// A format plugin that crashes, kills or stops its process in finish(), which only rank 0 calls.
 #include <signal.h>
 #include <unistd.h>
 
 #include "chassis/format.hpp"
 #include "chassis/options.hpp"
 #include "chassis/plugin.hpp"
-#include "mark.hpp"
+#include "mark_fault.hpp"
 
 namespace {
 
@@ -13,7 +13,7 @@ using namespace chassis;
 
 class Crashing final : public Format {
  public:
-  static constexpr std::string_view kDoc = "dies or stops in finish(), for tests";
+  static constexpr std::string_view kDoc = "crashes, kills or stops the process in finish(), for tests";
   static constexpr bool kWholeTensors = true;
   static const Options& options() {
     static const Options schema = {option("fault", "crash").choices({"crash", "kill", "stop"})};

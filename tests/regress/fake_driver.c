@@ -1,4 +1,4 @@
-/* A CUDA driver that counts CHASSIS_FAKE_GPUS GPUs and offers none. */
+/* A CUDA driver that reports CHASSIS_FAKE_GPUS GPUs and offers nothing else. */
 #include <stdlib.h>
 
 int cuInit(unsigned flags) {

@@ -1,6 +1,7 @@
-// What may befall one of several processes, a row each: all ranks end, with the error of the one that had it. Some runs
-// are started by --nproc, whose parent serves the store and reaps; others by hand, as on one machine for each rank.
-// With the label slow what happens amid training is repeated, and how long the ranks took to end is printed.
+// Faults of one of several processes, one row each: all ranks end with the error of the faulty rank. Some runs are
+// started by --nproc, whose parent serves the store and reaps its children; others by hand, as if each rank had its own
+// machine. With the label slow, faults during training are repeated, and the time that the ranks took to end is
+// printed.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -28,10 +29,10 @@ constexpr bool kSanitized = false;
 #endif
 constexpr int kSlower = kSanitized ? 4 : 1;
 constexpr auto kHang = std::chrono::seconds(60 * kSlower);
-constexpr int kDeadline =
-    3 * kSlower;  // of ranks that wait for a stopped one, or at the start for one that does not come
+// Seconds that ranks wait for a stopped rank, or at the start for a missing one.
+constexpr int kDeadline = 3 * kSlower;
 
-// A port of this machine; `listens` keeps it in use.
+// A free port of this machine; `listens` keeps it in use.
 class Port {
  public:
   explicit Port(bool listens) : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -60,24 +61,24 @@ class Port {
 
 // How one rank is started by hand.
 struct Start {
-  std::string directory;  // its current one, with tokens.jsonl
-  Words more = {};        // words of its command line
-  bool comes = true;
+  std::string directory;  // its working directory, with tokens.jsonl
+  Words more = {};        // further arguments
+  bool starts = true;
 };
 
 struct Fault {
   std::string name;
   bool by_hand;
   int num_ranks;
-  int rank;                                      // the one that has it
+  int rank;                                      // the faulty rank
   Words overrides;                               // of all ranks
   ExitCode code;                                 // of all ranks
-  std::string said;                              // by the one that has it; empty if it says nothing
-  std::string heard;                             // by all others
-  std::function<void(Start&)> change = nullptr;  // of the start of the one that has it
+  std::string own_error;                         // of the faulty rank; empty if it prints none
+  std::string others_error;                      // of all other ranks
+  std::function<void(Start&)> change = nullptr;  // of the start of the faulty rank
   bool port_in_use = false;
-  std::string toml = "";  // behind the rest
-  int absent = -1;        // this rank does not come; the one that has the fault waits for it, and is sent …
+  std::string toml = "";  // appended to the configuration
+  int absent = -1;        // this rank is not started; the faulty rank waits for it and is sent `signal`
   int signal = 0;
 
   bool has(const char* word) const { return name.find(word) != std::string::npos; }
@@ -87,7 +88,7 @@ struct Fault {
 struct End {
   bool hung = false;
   double seconds = 0.0;        // from the fault, or the start, to the end of the last rank
-  std::vector<Outcome> ranks;  // by hand: of each; else of the whole
+  std::vector<Outcome> ranks;  // by hand: one for each rank; else one for all
 };
 
 const char* const kToml = R"(schema_version = 1
@@ -143,18 +144,18 @@ class Run {
 
   End wait() {
     const Clock::time_point began = Clock::now();
-    // By hand nobody but this test wakes a rank that was stopped; the others are not to need it.
-    const bool to_be_woken = fault_.by_hand && fault_.has("stop");
+    // By hand only this test continues a stopped rank; the other ranks must end without it.
+    const bool needs_continue = fault_.by_hand && fault_.has("stop");
     const auto others_ended = [&] {
       for (size_t i = 0; i < processes_.size(); ++i)
-        if (processes_[i] && processes_[i]->running() && !(to_be_woken && static_cast<int>(i) == fault_.rank))
+        if (processes_[i] && processes_[i]->running() && !(needs_continue && static_cast<int>(i) == fault_.rank))
           return false;
       return true;
     };
     End end;
     end.hung = !poll(began, others_ended);
     end.seconds = std::chrono::duration<double>(Clock::now() - time_of_fault().value_or(began)).count();
-    if (to_be_woken) {
+    if (needs_continue) {
       processes_[static_cast<size_t>(fault_.rank)]->send(SIGCONT);
       end.hung |= !poll(Clock::now(), [&] { return !processes_[static_cast<size_t>(fault_.rank)]->running(); });
     }
@@ -185,8 +186,8 @@ class Run {
                      {"LOCAL_WORLD_SIZE", "1"},
                      {"MASTER_ADDR", "127.0.0.1"},
                      {"MASTER_PORT", std::to_string(port_.number())}};
-    const bool comes = start.comes && rank != fault_.absent;
-    processes_.push_back(comes ? std::make_unique<Process>(command, start.directory, environment) : nullptr);
+    const bool starts = start.starts && rank != fault_.absent;
+    processes_.push_back(starts ? std::make_unique<Process>(command, start.directory, environment) : nullptr);
   }
 
   static bool poll(Clock::time_point from, const std::function<bool()>& ready) {
@@ -197,13 +198,13 @@ class Run {
     return true;
   }
 
-  // As the plugin that has it says.
+  // The time that the faulty plugin printed, or at which the signal was sent.
   std::optional<Clock::time_point> time_of_fault() const {
     if (sent_) return sent_;
     for (const auto& process : processes_) {
-      const std::string said = process ? process->output_so_far() : "";
-      if (const size_t at = said.find("fault of "); at != std::string::npos)
-        return Clock::time_point(std::chrono::nanoseconds(std::stoll(said.substr(said.find(" at ", at) + 4))));
+      const std::string output = process ? process->output_so_far() : "";
+      if (const size_t at = output.find("fault of "); at != std::string::npos)
+        return Clock::time_point(std::chrono::nanoseconds(std::stoll(output.substr(output.find(" at ", at) + 4))));
     }
     return std::nullopt;
   }
@@ -215,34 +216,34 @@ class Run {
   std::optional<Clock::time_point> sent_;
 };
 
-// What one of the ranks of --nproc says, and their parent as the first.
+// The output of one of the ranks of --nproc; rank 0 prints without a mark, as their parent does.
 std::string lines_of(int rank, const std::string& output) {
   const std::string mark = "[rank " + std::to_string(rank) + "] ";
-  std::string said;
+  std::string found;
   std::istringstream lines(output);
-  bool is_its = false;
+  bool is_own = false;
   for (std::string line; std::getline(lines, line);) {
-    const bool goes_on = line.starts_with("caused by: ") || line.starts_with("hint: ");
-    if (!goes_on) is_its = rank == 0 ? !line.starts_with("[rank ") : line.starts_with(mark);
-    if (is_its) said += line + "\n";
+    const bool continues = line.starts_with("caused by: ") || line.starts_with("hint: ");
+    if (!continues) is_own = rank == 0 ? !line.starts_with("[rank ") : line.starts_with(mark);
+    if (is_own) found += line + "\n";
   }
-  return said;
+  return found;
 }
 
 void expect_end(const Fault& fault, const End& end) {
   EXPECT_FALSE(end.hung);
   for (int rank = 0; rank < fault.num_ranks; ++rank) {
     const Outcome& outcome = end.ranks[fault.by_hand ? static_cast<size_t>(rank) : 0];
-    const bool had_it = rank == fault.rank;
-    const std::string said = fault.by_hand ? outcome.output : lines_of(rank, outcome.output);
+    const bool is_faulty = rank == fault.rank;
+    const std::string output = fault.by_hand ? outcome.output : lines_of(rank, outcome.output);
     EXPECT_EQ(outcome.output.find("internal error"), std::string::npos) << outcome.output;
-    if ((had_it && fault.said.empty()) || rank == fault.absent) continue;
-    EXPECT_HAS(said, had_it ? fault.said : fault.heard) << "rank " << rank << ": " << outcome.output;
+    if ((is_faulty && fault.own_error.empty()) || rank == fault.absent) continue;
+    EXPECT_HAS(output, is_faulty ? fault.own_error : fault.others_error) << "rank " << rank << ": " << outcome.output;
     EXPECT_EQ(outcome.exit_code, static_cast<int>(fault.code)) << "rank " << rank << ": " << outcome.output;
   }
 }
 
-End befall(const Fault& fault) {
+End run_fault(const Fault& fault) {
   const End end = Run(fault).wait();
   expect_end(fault, end);
   return end;
@@ -254,7 +255,7 @@ Words strategy(const std::string& fault, const Words& more = {}) {
   return words;
 }
 
-// Rank 0 alone, while the others wait for it to finish the files of step 3.
+// A fault of rank 0, while the others wait for it to finish the files of step 3.
 Words in_checkpoint(const std::string& fault, const Words& more = {}) {
   Words words = {"checkpoint.plugin=crashing", "checkpoint.fault=" + fault, "checkpoint.every_steps=3",
                  "checkpoint.async=false"};
@@ -262,23 +263,23 @@ Words in_checkpoint(const std::string& fault, const Words& more = {}) {
   return words;
 }
 
-const Words kHasty = {"comm.init_timeout_s=" + std::to_string(kDeadline)};
-const Words kShort = {"comm.timeout_s=" + std::to_string(kDeadline)};
-// Wide enough that the optimizer's states are more than what was free before.
+const Words kShortInitTimeout = {"comm.init_timeout_s=" + std::to_string(kDeadline)};
+const Words kShortTimeout = {"comm.timeout_s=" + std::to_string(kDeadline)};
+// Wide enough that the optimizer states need more memory than the limit leaves.
 const Words kWide = {"model.config.hidden_size=512", "model.config.intermediate_size=1024"};
 constexpr bool kNproc = false, kByHand = true;
 const std::string kFirstIsGone = "rank 0 is gone: lost the store at 127.0.0.1:";
 const std::string kFirstHangs = "rank 0 hangs: lost the store at 127.0.0.1:";
 const std::string kDifferentCalls = "two ranks make different calls in #";
 
-// Amid training, by faulty_strategy.cpp.
+// Faults during training, by faulty_strategy.cpp and crashing_format.cpp.
 std::vector<Fault> live_faults() {
   const auto killed = [](int rank) { return "rank " + std::to_string(rank) + " was killed by SIGKILL"; };
   const auto silent = [](int rank) { return " s: rank " + std::to_string(rank) + " gave no sign"; };
   const Words kill_in_forward = strategy("kill in forward"), kill_in_collective = strategy("kill in collective"),
-              stop_in_forward = strategy("stop in forward", kShort),
-              stop_in_collective = strategy("stop in collective", kShort), another_order = strategy("another order"),
-              out_of_memory = strategy("out of memory", kWide);
+              stop_in_forward = strategy("stop in forward", kShortTimeout),
+              stop_in_collective = strategy("stop in collective", kShortTimeout),
+              another_order = strategy("another order"), out_of_memory = strategy("out of memory", kWide);
   const ExitCode comm = ExitCode::kCommunication;
   std::vector<Fault> faults = {
       {"kill_in_forward", kNproc, 3, 1, kill_in_forward, comm, "", killed(1)},
@@ -293,32 +294,32 @@ std::vector<Fault> live_faults() {
       {"stop_of_the_first_by_hand", kByHand, 3, 0, stop_in_forward, comm, "rank ", kFirstHangs},
       {"kill_in_checkpoint", kNproc, 3, 0, in_checkpoint("kill"), comm, "", killed(0)},
       {"kill_in_checkpoint_by_hand", kByHand, 3, 0, in_checkpoint("kill"), comm, "", kFirstIsGone},
-      {"stop_in_checkpoint", kNproc, 3, 0, in_checkpoint("stop", kShort), comm, "stopped: checkpoint '",
+      {"stop_in_checkpoint", kNproc, 3, 0, in_checkpoint("stop", kShortTimeout), comm, "stopped: checkpoint '",
        "save step-000003: sync: waited " + std::to_string(kDeadline) + " s for rank 0"},
-      {"stop_in_checkpoint_by_hand", kByHand, 3, 0, in_checkpoint("stop", kShort), comm, "", kFirstHangs},
+      {"stop_in_checkpoint_by_hand", kByHand, 3, 0, in_checkpoint("stop", kShortTimeout), comm, "", kFirstHangs},
       {"another_order", kNproc, 3, 1, another_order, comm, kDifferentCalls, kDifferentCalls},
       {"another_order_by_hand", kByHand, 2, 1, another_order, comm, kDifferentCalls, kDifferentCalls},
-      {"error_in_forward", kNproc, 3, 2, strategy("error in forward"), ExitCode::kConfig, "does not know how to go on",
-       "rank 2: plugin 'faulty'"},
+      {"error_in_forward", kNproc, 3, 2, strategy("error in forward"), ExitCode::kConfig,
+       "the strategy fails on purpose", "rank 2: plugin 'faulty'"},
       {"out_of_memory", kNproc, 2, 1, out_of_memory, ExitCode::kOutOfMemory, "out of ", "rank 1: out of "},
       {"out_of_memory_by_hand", kByHand, 2, 1, out_of_memory, ExitCode::kOutOfMemory, "out of ", "rank 1: out of "},
   };
-  // A sanitizer's own mappings would fail.
+  // The limit would also fail the mappings of a sanitizer.
   std::erase_if(faults, [](const Fault& fault) { return kSanitized && fault.has("out_of_memory"); });
   return faults;
 }
 
-void does_not_come(Start& start) { start.comes = false; }
+void is_not_started(Start& start) { start.starts = false; }
 void has_another_rate(Start& start) { start.more = {"optimizer.lr=0.5"}; }
 void has_other_data(Start& start) { write_tokens(start.directory + "/tokens.jsonl", 100); }
 void has_another_plugin(Start& start) {
   const std::string folder = start.directory + "/plugins";
   fs::create_directory(folder);
-  write_text(folder + "/adamw.so", text_of_file(CHASSIS_TEST_PLUGIN_DIR "/adamw.so") + "behind what is loaded");
+  write_text(folder + "/adamw.so", text_of_file(CHASSIS_TEST_PLUGIN_DIR "/adamw.so") + "after what is loaded");
   start.more = {"--plugin-path", folder};
 }
 
-// Before the first step.
+// Faults before the first step.
 std::vector<Fault> early_faults() {
   const ExitCode comm = ExitCode::kCommunication, config = ExitCode::kConfig;
   const std::string late = std::to_string(kDeadline), differ = "the ranks differ in ", from_1 = "rank 1: ";
@@ -331,31 +332,31 @@ std::vector<Fault> early_faults() {
   const std::string second = "[[parallel]]\nplugin = \"faulty\"\nfault = \"place nothing\"\n";
   const Words none;
   return {
-      {"rank_missing", kByHand, 3, 2, kHasty, comm, "", "1 of 3 ranks did not come within " + late + " s: 2",
-       does_not_come},
-      {"first_rank_missing", kByHand, 2, 0, kHasty, comm, "", "within " + late + " s: Connection refused",
-       does_not_come},
+      {"rank_missing", kByHand, 3, 2, kShortInitTimeout, comm, "", "1 of 3 ranks did not come within " + late + " s: 2",
+       is_not_started},
+      {"first_rank_missing", kByHand, 2, 0, kShortInitTimeout, comm, "", "within " + late + " s: Connection refused",
+       is_not_started},
       {.name = "kill_of_the_first_at_the_start",
        .by_hand = kByHand,
        .num_ranks = 3,
        .rank = 0,
        .overrides = none,
        .code = comm,
-       .said = "",
-       .heard = kFirstIsGone,
+       .own_error = "",
+       .others_error = kFirstIsGone,
        .absent = 2,
        .signal = SIGKILL},
       {.name = "stop_of_the_first_at_the_start",
        .by_hand = kByHand,
        .num_ranks = 3,
        .rank = 0,
-       .overrides = kHasty,
+       .overrides = kShortInitTimeout,
        .code = comm,
-       .said = "1 of 3 ranks did not come within " + late + " s: 2",
-       .heard = kFirstHangs,
+       .own_error = "1 of 3 ranks did not come within " + late + " s: 2",
+       .others_error = kFirstHangs,
        .absent = 2,
        .signal = SIGSTOP},
-      {"port_in_use", kByHand, 2, 0, kHasty, comm, "Address already in use",
+      {"port_in_use", kByHand, 2, 0, kShortInitTimeout, comm, "Address already in use",
        "it accepts connections, but does not answer", nullptr, true},
       {"other_configuration", kByHand, 3, 1, none, config, rate, from_1 + rate, has_another_rate},
       {"other_plugin", kByHand, 2, 1, none, config, plugin, from_1 + plugin, has_another_plugin},
@@ -370,10 +371,10 @@ std::vector<Fault> early_faults() {
 std::string name_of(const testing::TestParamInfo<Fault>& info) { return info.param.name; }
 
 class Faults : public testing::TestWithParam<Fault> {};
-TEST_P(Faults, EndAllRanksWithTheirReason) {
+TEST_P(Faults, EndAllRanksWithTheError) {
   if (GetParam().has("nccl") && !fs::exists(CHASSIS_TEST_PLUGIN_DIR "/nccl.so"))
     GTEST_SKIP() << "nccl is built with CUDA";
-  std::printf("%-30s %.1f s\n", GetParam().name.c_str(), befall(GetParam()).seconds);
+  std::printf("%-30s %.1f s\n", GetParam().name.c_str(), run_fault(GetParam()).seconds);
 }
 INSTANTIATE_TEST_SUITE_P(Early, Faults, testing::ValuesIn(early_faults()), name_of);
 INSTANTIATE_TEST_SUITE_P(Live, Faults, testing::ValuesIn(live_faults()), name_of);
@@ -384,7 +385,7 @@ TEST_P(RepeatedFaults, NeverHang) {
   int num_hung = 0;
   double longest = 0.0;
   for (int i = 0; i < kRepetitions; ++i) {
-    const End end = befall(GetParam());
+    const End end = run_fault(GetParam());
     num_hung += end.hung;
     longest = std::max(longest, end.seconds);
   }

@@ -1,5 +1,5 @@
-// A strategy that goes wrong on one rank, for faults_test.cpp: ZeRO 1, its gradients reduced in two parts, with a fault
-// of choice. What happens while training happens in the third step: plans rehearse two.
+// ZeRO 1 with a fault on one rank, for faults_test.cpp; gradients are reduced in two parts. Faults during training
+// happen in the third step, since plans rehearse two.
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 #include "chassis/options.hpp"
 #include "chassis/parallel.hpp"
 #include "chassis/plugin.hpp"
-#include "mark.hpp"
+#include "mark_fault.hpp"
 
 namespace {
 
@@ -28,7 +28,7 @@ class Faulty final : public Parallel {
             .choices({"none", "claim nothing", "place nothing", "out of memory", "error in forward", "kill in forward",
                       "kill in collective", "kill late in collective", "stop in forward", "stop in collective",
                       "another order"}),
-        option("rank", 0).range(0, 1 << 20).doc("which rank has it"),
+        option("rank", 0).range(0, 1 << 20).doc("the faulty rank"),
     };
     return schema;
   }
@@ -54,7 +54,7 @@ class Faulty final : public Parallel {
     }
   }
 
-  // What the host allocates next is more than is left.
+  // Limits the address space, so that the next allocation of the host fails.
   void bound() override {
     if (!has("out of memory")) return;
     test::mark_fault();
@@ -73,10 +73,10 @@ class Faulty final : public Parallel {
     if (!flags.training || unit != 1 || step_ != kFaultyStep) return;
     if (has("error in forward")) {
       test::mark_fault();
-      fail_invalid("the strategy does not know how to go on");
+      fail_invalid("the strategy fails on purpose");
     }
-    if (has("kill in forward")) stop_by(SIGKILL);
-    if (has("stop in forward")) stop_by(SIGSTOP);
+    if (has("kill in forward")) raise_once(SIGKILL);
+    if (has("stop in forward")) raise_once(SIGSTOP);
   }
 
   void finish_grads() override {
@@ -84,9 +84,9 @@ class Faulty final : public Parallel {
     const bool other_order = now && has("another order");
     if (other_order) test::mark_fault();
     shards().reduce(other_order ? second_ : first_, "gradients");
-    if (now && has("kill late in collective")) sleep(2);  // the others have written down what they wait for
-    if (now && (has("kill in collective") || has("kill late in collective"))) stop_by(SIGKILL);
-    if (now && has("stop in collective")) stop_by(SIGSTOP);
+    if (now && has("kill late in collective")) sleep(2);  // until the other ranks have reported what they wait for
+    if (now && (has("kill in collective") || has("kill late in collective"))) raise_once(SIGKILL);
+    if (now && has("stop in collective")) raise_once(SIGSTOP);
     shards().reduce(other_order ? first_ : second_, "gradients");
     shards().wait_reduced(all_);
   }
@@ -100,8 +100,8 @@ class Faulty final : public Parallel {
  private:
   bool has(std::string_view fault) const { return is_faulty_ && fault_ == fault; }
 
-  // Once: units run forward for every micro-batch.
-  void stop_by(int signal) {
+  // Signals only once, since units run forward for every micro-batch.
+  void raise_once(int signal) {
     is_faulty_ = false;
     test::mark_fault();
     kill(getpid(), signal);

@@ -31,7 +31,7 @@ class Generation : public WithProviders {
 };
 INSTANTIATE_TEST_SUITE_P(, Generation, WithProviders::all());
 
-TEST_P(Generation, LogitsWithTheCacheAreThoseWithout) {
+TEST_P(Generation, LogitsAreTheSameWithAndWithoutTheCache) {
   const std::vector<int32_t> ids = random_documents({29})[0].ids;
   const std::vector<float> whole = floats_of(logits(ids, 0, ids.size(), nullptr));
   // A prompt of 11, then pieces of several tokens and of one.
@@ -49,7 +49,7 @@ TEST_P(Generation, LogitsWithTheCacheAreThoseWithout) {
   EXPECT_LE(largest, 1e-5f);
 }
 
-TEST_P(Generation, TokensWithTheCacheAreThoseWithout) {
+TEST_P(Generation, TokensAreTheSameWithAndWithoutTheCache) {
   for (const std::vector<int32_t>& prompt : {std::vector<int32_t>{5}, std::vector<int32_t>{1, 2, 3, 4, 100, 99}}) {
     GenerateOptions greedy;
     greedy.max_new_tokens = 40;
@@ -68,8 +68,8 @@ TEST_P(Generation, TokensWithTheCacheAreThoseWithout) {
   }
 }
 
-// As of a vocabulary that was padded to a round number.
-TEST_P(Generation, IdsAboveTheTokenizersVocabularyAreNeverChosenAndCounted) {
+// Such ids exist if the vocabulary of the model is padded to a round number.
+TEST_P(Generation, IdsAboveTheTokenizersVocabularyAreCountedAndNeverChosen) {
   GenerateOptions options;
   options.max_new_tokens = 40;
   const Generated all = generate(session_->executor(), {5}, options, session_->device(), {});

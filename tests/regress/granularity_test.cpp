@@ -1,6 +1,6 @@
-// An optimizer says where its states may be cut, and every strategy keeps to it: optimizers of elements, of blocks and
-// of whole matrices, built against the SDK alone, give the numbers of one process on any ranks, and go on from each
-// other's checkpoints.
+// An optimizer declares where its states may be cut, and every strategy respects it. Optimizers with element, block and
+// matrix granularity, built against the SDK only, give the numbers of one process under every strategy, and each
+// strategy resumes from the checkpoint of another.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -12,7 +12,7 @@ namespace {
 
 struct Case {
   const char* optimizer;
-  double tolerance;  // of weights and states together; signs and codes jump where sums round otherwise
+  double tolerance;  // of weights and states together; signs and codes may flip if sums round differently
   friend void PrintTo(const Case& c, std::ostream* out) { *out << c.optimizer; }
 };
 
@@ -46,7 +46,7 @@ class Granularity : public testing::TestWithParam<Case>, protected StartedRun {
   LoadedPlugins plugins_;
 };
 
-TEST_P(Granularity, EveryStrategyStepsAsOneProcessAndGoesOnFromTheOthers) {
+TEST_P(Granularity, EveryStrategyStepsLikeOneProcessAndResumesFromTheOthers) {
   const std::vector<Sharding> chain = {{"fsdp2", 3, kFsdp2}, {"zero1", 2, kZero1}, {"zero3", 3, kZero3},
                                        {"hsdp", 4, kHsdp},   {"zero2", 3, kZero2}, {"ddp", 2, kDdp}};
   const int last = static_cast<int>(chain.size());
@@ -85,8 +85,7 @@ TEST(GranularityCheck, FindsWhatAnOptimizerRefusesInItsFirstStep) {
   EXPECT_EQ(accepted.exit_code, 0) << accepted.output;
 }
 
-// A matrix has one owner, and the plan counts what each rank owns.
-TEST(GranularityPlan, CountsWhoOwnsWhichMatrix) {
+TEST(GranularityPlan, CountsTheMatricesThatEachRankOwns) {
   const StartedRun run({});
   write_text(run.folder() / "planned.toml", std::string("schema_version = 1\nextends = [\"run.toml\"]\n") + kFsdp2);
   const auto plan_of = [&](const std::string& optimizer) {
@@ -112,8 +111,8 @@ TEST(GranularityPlan, CountsWhoOwnsWhichMatrix) {
   EXPECT_EQ(std::get<0>(states(elements)), bytes);
   const auto [sum, least, most] = states(matrices);
   EXPECT_EQ(sum, bytes) << "every matrix has one owner";
-  EXPECT_GT(most, least) << "and some own more than others";
-  EXPECT_LE(most, bytes / 3 + 4 * 101 * 32) << "no more than the mean and the largest matrix";
+  EXPECT_GT(most, least) << "some ranks own more than others";
+  EXPECT_LE(most, bytes / 3 + 4 * 101 * 32) << "at most the mean plus the largest matrix";
   EXPECT_EQ(matrices["ranks"].size(), 3u);
 }
 

@@ -1,4 +1,4 @@
-// What must not change a result: packing, accumulation, recompute, the number of threads, running again.
+// Packing, accumulation, recompute and a second run do not change results.
 #include "tests/regress/small_run.hpp"
 
 namespace chassis::test {
@@ -9,15 +9,15 @@ INSTANTIATE_TEST_SUITE_P(, Invariance, WithProviders::all());
 
 constexpr double kTolerance = 1e-5;
 
-// Rows of 32 that documents fill exactly, so that a step sees the same documents with and without packing.
+// Documents that fill rows of 32 exactly, so that a step sees the same documents with and without packing.
 const std::vector<size_t> kWholeRows = {20, 12, 8, 24, 5, 16, 11, 32, 3, 29, 31, 1, 13, 7, 12, 32};
 constexpr const char* kRows = "train.global_batch_size=4";
 constexpr const char* kDocuments = "train.global_batch_size=8";
 
-TEST_P(Invariance, DocumentsPackedIntoRowsTrainLikeDocumentsAlone) {
+TEST_P(Invariance, PackedDocumentsTrainLikeUnpackedOnes) {
   const SmallRun run(GetParam());
   run.write(random_documents(kWholeRows));
-  // Four rows hold eight documents, twice.
+  // The first four rows hold eight documents, and so do the last four.
   const Trained packed =
       train(run, 6, {"data.shuffle=false", "data.packing=concat_split", kRows, "train.micro_batch_size=2"});
   const Trained alone =
@@ -25,7 +25,7 @@ TEST_P(Invariance, DocumentsPackedIntoRowsTrainLikeDocumentsAlone) {
   expect_close(packed, alone, kTolerance);
 }
 
-TEST_P(Invariance, AccumulationTrainsLikeOneBigBatch) {
+TEST_P(Invariance, AccumulationTrainsLikeOneLargeBatch) {
   const SmallRun run(GetParam());
   run.write(random_documents({9, 40, 3, 77, 21, 14, 35, 2, 60, 18}));
   for (const std::vector<std::string>& packing :

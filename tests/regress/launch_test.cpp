@@ -1,5 +1,5 @@
-// Runs of several processes, whoever starts them and wherever they are, are one run: the same losses to the last bit,
-// the same evaluation, the same text.
+// A run of several processes has the same losses to the last bit, the same evaluation and the same text, whichever
+// launcher starts the processes and on whichever hosts they run.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -54,7 +54,7 @@ Words joined(Words words, const Words& more) {
   return words;
 }
 
-// Empty if it is not on this machine.
+// The path of an installed program, or empty.
 std::string path_of(const std::string& program) {
   const char* const path = std::getenv("PATH");
   std::istringstream folders(std::string(path ? path : "") + ":/usr/sbin:/sbin");
@@ -97,7 +97,7 @@ class Launched : public testing::Test {
     return chassis("train", toml, {"run.output_dir=" + folder_ / name, "run.threads=1"});
   }
 
-  // Of every step of a run.
+  // The losses of all steps of a run.
   std::vector<double> losses(const std::string& name) const {
     std::vector<double> out;
     std::istringstream lines(text_of_file(folder_ / (name + "/metrics.jsonl")));
@@ -112,12 +112,13 @@ class Launched : public testing::Test {
     EXPECT_GT(model.size(), 10'000u);
     EXPECT_TRUE(text_of_file(folder_ / (ours + "/final/model.safetensors")) == model);
   }
-  void run_well(const Words& command, const Variables& variables = {}) const {
+  void expect_success(const Words& command, const Variables& variables = {}) const {
     const Outcome outcome = run_process(command, folder_.path(), variables);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   }
 
-  // Ranks 0 … 3 of two machines of two, each with a folder of its own; `on_host` is what enters the machine.
+  // Ranks 0 to 3 on two hosts with two ranks each, every rank in its own folder. `on_host` gives the command prefix and
+  // the variables that place a process on a host.
   void train_on_two_hosts(const std::string& name, const std::string& master,
                           const std::function<std::pair<Words, Variables>(int host)>& on_host) const {
     const std::string port = std::to_string(free_port());
@@ -149,16 +150,16 @@ class Launched : public testing::Test {
   ScratchDirectory folder_;
 };
 
-TEST_F(Launched, ByMpirunItIsTheRunOfNproc) {
+TEST_F(Launched, MpirunGivesTheRunOfNproc) {
   const std::string mpirun = path_of("mpirun");
   if (mpirun.empty()) GTEST_SKIP() << "there is no mpirun";
-  run_well(joined(training("fsdp2.toml", "nproc"), {"--nproc", "2"}));
-  run_well(joined({mpirun, "-np", "2", "--oversubscribe"}, training("fsdp2.toml", "mpirun")),
-           {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}});
+  expect_success(joined(training("fsdp2.toml", "nproc"), {"--nproc", "2"}));
+  expect_success(joined({mpirun, "-np", "2", "--oversubscribe"}, training("fsdp2.toml", "mpirun")),
+                 {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}});
   expect_same_run("mpirun", "nproc");
 }
 
-TEST_F(Launched, CoresAreDividedAmongTheRanksUnlessTheUserDivides) {
+TEST_F(Launched, CoresAreDividedAmongTheRanksUnlessTheUserSetsThreads) {
   const std::string mpirun = path_of("mpirun");
   if (mpirun.empty()) GTEST_SKIP() << "there is no mpirun";
   cpu_set_t cores;
@@ -180,15 +181,15 @@ TEST_F(Launched, CoresAreDividedAmongTheRanksUnlessTheUserDivides) {
   }
 }
 
-TEST_F(Launched, OnTwoHostsItIsTheRunOfOne) {
-  run_well(joined(training("hsdp.toml", "nproc"), {"--nproc", "4"}));
+TEST_F(Launched, TwoHostsGiveTheRunOfOne) {
+  expect_success(joined(training("hsdp.toml", "nproc"), {"--nproc", "4"}));
   train_on_two_hosts("hosts", "127.0.0.1", [](int host) {
     return std::pair(Words{}, Variables{{"CHASSIS_HOST_ADDRESS", host == 0 ? "127.0.0.1" : "127.0.0.2"}});
   });
   expect_same_run("hosts", "nproc");
 }
 
-// Two network namespaces with a cable between them; gone with the object.
+// Two network namespaces joined by a veth pair; removed by the destructor.
 class TwoNetworks {
  public:
   TwoNetworks() : ip_(path_of("ip")) {
@@ -219,10 +220,10 @@ class TwoNetworks {
   bool works_ = false;
 };
 
-TEST_F(Launched, OnTwoNetworksItIsTheRunOfOne) {
+TEST_F(Launched, TwoNetworksGiveTheRunOfOne) {
   const TwoNetworks networks;
   if (!networks.works()) GTEST_SKIP() << "network namespaces are not permitted here";
-  run_well(joined(training("hsdp.toml", "nproc"), {"--nproc", "4"}));
+  expect_success(joined(training("hsdp.toml", "nproc"), {"--nproc", "4"}));
   train_on_two_hosts("networks", TwoNetworks::address(0),
                      [&](int host) { return std::pair(networks.enter(host), Variables{}); });
   expect_same_run("networks", "nproc");
@@ -235,38 +236,39 @@ double loss_of(const std::string& output) {
   return at == std::string::npos ? 0.0 : std::stod(output.substr(at + 6));
 }
 
-TEST_F(Launched, EvaluationAndGenerationAreThoseOfOneProcess) {
-  run_well(training("run.toml", "run"));
-  const auto say = [&](const std::string& verb, const std::string& toml, int ranks, const Words& more) {
-    const Words few = {"--from", folder_ / "run/final", "run.threads=1"};
-    const Words many = ranks > 1 ? Words{"--nproc", std::to_string(ranks)} : Words{};
-    const Outcome outcome = run_process(chassis(verb, toml, joined(joined(few, many), more)), folder_.path());
+TEST_F(Launched, EvaluationAndGenerationMatchOneProcess) {
+  expect_success(training("run.toml", "run"));
+  const auto output_of = [&](const std::string& verb, const std::string& toml, int ranks, const Words& more) {
+    const Words common = {"--from", folder_ / "run/final", "run.threads=1"};
+    const Words launcher = ranks > 1 ? Words{"--nproc", std::to_string(ranks)} : Words{};
+    const Outcome outcome = run_process(chassis(verb, toml, joined(joined(common, launcher), more)), folder_.path());
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
     return outcome.output.substr(outcome.output.find("warning: ") == 0 ? outcome.output.find('\n') + 1 : 0);
   };
-  const double loss = loss_of(say("eval", "run.toml", 1, {}));
+  const double loss = loss_of(output_of("eval", "run.toml", 1, {}));
   const Words greedy = {"--prompt", "line 3"}, sampled = {"--prompt", "line 3", "generate.temperature=1.0"};
-  const std::string text = say("generate", "run.toml", 1, greedy), drawn = say("generate", "run.toml", 1, sampled);
+  const std::string text = output_of("generate", "run.toml", 1, greedy),
+                    drawn = output_of("generate", "run.toml", 1, sampled);
   EXPECT_GE(text.size(), 24u);
   EXPECT_NE(drawn, text);
   for (const auto& [toml, ranks] : {std::pair("fsdp2.toml", 2), std::pair("zero.toml", 3), std::pair("hsdp.toml", 4)}) {
     SCOPED_TRACE(toml);
-    EXPECT_NEAR(loss_of(say("eval", toml, ranks, {})), loss, 2e-6 * loss);
-    EXPECT_EQ(say("generate", toml, ranks, greedy), text);
+    EXPECT_NEAR(loss_of(output_of("eval", toml, ranks, {})), loss, 2e-6 * loss);
+    EXPECT_EQ(output_of("generate", toml, ranks, greedy), text);
   }
-  EXPECT_EQ(say("generate", "zero.toml", 2, sampled), drawn);
+  EXPECT_EQ(output_of("generate", "zero.toml", 2, sampled), drawn);
 }
 
-TEST_F(Launched, ByTorchrunItIsTheRunOfNproc) {
+TEST_F(Launched, TorchrunGivesTheRunOfNproc) {
   const std::string ours = CHASSIS_TEST_SOURCE_DIR "/.deps/interop-venv/bin/torchrun";
   const std::string torchrun = fs::exists(ours) ? ours : path_of("torchrun");
   if (torchrun.empty()) GTEST_SKIP() << "there is no torchrun";
-  run_well(joined(training("fsdp2.toml", "nproc"), {"--nproc", "2"}));
-  run_well(joined({torchrun, "--no-python", "--nproc-per-node=2"}, training("fsdp2.toml", "torchrun")));
+  expect_success(joined(training("fsdp2.toml", "nproc"), {"--nproc", "2"}));
+  expect_success(joined({torchrun, "--no-python", "--nproc-per-node=2"}, training("fsdp2.toml", "torchrun")));
   expect_same_run("torchrun", "nproc");
 }
 
-// A driver that counts two GPUs, where LibTorch finds none: two processes, on the CPU.
+// The driver reports two GPUs, but LibTorch finds none: two processes run on the CPU.
 TEST_F(Launched, WithoutNprocThereIsOneProcessForEachGpu) {
   const auto output = [&](const std::string& toml, const char* num_gpus) {
     fs::remove_all(folder_ / "run");

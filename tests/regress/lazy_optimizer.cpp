@@ -1,5 +1,4 @@
-// An optimizer as it must not be: only the first rank declares its second state, as if the others had not come to it
-// yet.
+// An optimizer with a fault: only rank 0 declares its second state, as if the other ranks had not created it yet.
 #include <cstdlib>
 
 #include "chassis/optimizer.hpp"
@@ -11,7 +10,7 @@ using namespace chassis;
 
 class Lazy final : public Optimizer {
  public:
-  static constexpr std::string_view kDoc = "declares exp_avg_sq on rank 0 alone, for tests";
+  static constexpr std::string_view kDoc = "declares exp_avg_sq on rank 0 only, for tests";
   static const Options& options() {
     static const Options schema = {option("eps", 1e-8).doc("not used")};
     return schema;

@@ -1,4 +1,4 @@
-// Lion (Chen et al. 2023) as a third party would write it: one momentum, which may be cut anywhere.
+// Lion (Chen et al. 2023) as a third party would write it: one momentum state, which may be cut at any element.
 #include <cmath>
 
 #include "chassis/optimizer.hpp"

@@ -1,5 +1,5 @@
-// An optimizer in the manner of Muon (Jordan et al. 2024): what is subtracted is the momentum with all its singular
-// values drawn towards 1, which nobody can know who has a part of the matrix. Vectors are divided by their norm.
+// An optimizer like Muon (Jordan et al. 2024): the update is the momentum with its singular values driven towards 1,
+// which needs the whole matrix. Vectors are divided by their norm.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -34,7 +34,7 @@ Matrix transposed(const Matrix& a, int64_t rows, int64_t columns) {
   return out;
 }
 
-// Newton and Schulz: x ← 1.5 x − 0.5 (x xᵀ) x, for at most as many rows as columns.
+// Newton-Schulz iteration x ← 1.5 x − 0.5 (x xᵀ) x; a matrix with more rows than columns is transposed first.
 Matrix orthogonal(Matrix x, int64_t rows, int64_t columns) {
   double norm = 1e-12;
   for (float v : x) norm += static_cast<double>(v) * v;
@@ -51,7 +51,7 @@ Matrix orthogonal(Matrix x, int64_t rows, int64_t columns) {
 
 class Orthogonal final : public Optimizer {
  public:
-  static constexpr std::string_view kDoc = "momentum made orthogonal, of whole matrices";
+  static constexpr std::string_view kDoc = "orthogonalized momentum of whole matrices";
   static const Options& options() {
     static const Options schema = {option("momentum", 0.9).range(0, 1).doc("share of the last update that is kept")};
     return schema;

@@ -1,6 +1,6 @@
-// One run on several processes gives the numbers of one process, whatever divides it: losses, gradient norms, weights,
-// evaluation. Half of the rows tie, accumulate, recompute, freeze, have uneven dims or bf16, so that every two of these
-// meet under default tests; every combination runs with the label slow.
+// A run on several processes gives the numbers of one process under every strategy: losses, gradient norms, weights,
+// evaluation. The default rows combine every pair of variants (tied embeddings, accumulation, recompute, frozen
+// parameters, uneven dims, bf16); the label slow adds each variant alone for every strategy and number of ranks.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -20,26 +20,26 @@ struct Strategy {
   std::vector<std::string> (*mesh)(int ranks);
 };
 
-std::vector<std::string> home(int) { return {}; }
+std::vector<std::string> default_mesh(int) { return {}; }
 std::vector<std::string> replicas(int ranks) {
   return {"mesh.dp_replicate=" + std::to_string(ranks == 4 ? 2 : ranks), "mesh.dp_shard=-1"};
 }
 
 const std::vector<Strategy> kStrategies = {
-    {"ddp", {"plugin = \"ddp\""}, home},
-    {"fsdp2", {"plugin = \"fsdp2\"", "forward_prefetch = 1", "backward_prefetch = 1"}, home},
+    {"ddp", {"plugin = \"ddp\""}, default_mesh},
+    {"fsdp2", {"plugin = \"fsdp2\"", "forward_prefetch = 1", "backward_prefetch = 1"}, default_mesh},
     {"hsdp", {"plugin = \"fsdp2\""}, replicas},
-    {"zero1", {"plugin = \"zero\"", "stage = 1"}, home},
-    {"zero2", {"plugin = \"zero\"", "stage = 2", "reduce_bucket_size = 2000"}, home},
+    {"zero1", {"plugin = \"zero\"", "stage = 1"}, default_mesh},
+    {"zero2", {"plugin = \"zero\"", "stage = 2", "reduce_bucket_size = 2000"}, default_mesh},
     {"zero3",
      {"plugin = \"zero\"", "stage3_param_persistence_threshold = 40", "overlap_comm = \"true\"",
       "stage3_max_reuse_distance = 5000"},
-     home},
-    {"fsdp2_offload", {"plugin = \"fsdp2\"", "offload = \"cpu\"", "reduce_every_microbatch = false"}, home},
+     default_mesh},
+    {"fsdp2_offload", {"plugin = \"fsdp2\"", "offload = \"cpu\"", "reduce_every_microbatch = false"}, default_mesh},
     {"zero3_offload",
      {"plugin = \"zero\"", "offload_optimizer_device = \"cpu\"", "offload_param_device = \"cpu\"",
       "offload_optimizer_fraction = 0.5"},
-     home},
+     default_mesh},
 };
 
 struct Variant {
@@ -72,8 +72,8 @@ struct Row {
   friend void PrintTo(const Row& row, std::ostream* out) { *out << row.name(); }
 };
 
-// Every strategy on 2, 3 and 4 ranks; variants such that every strategy, every number of ranks and every other variant
-// meets each of them both ways.
+// Every strategy on 2, 3 and 4 ranks. Each variant is on in some rows and off in others, for every strategy, every
+// number of ranks and both states of every other variant.
 constexpr std::array<unsigned, 24> kVariants = {0b010111, 0b101010, 0b100100, 0b000011, 0b100010, 0b011101,
                                                 0b100000, 0b110111, 0b001000, 0b001000, 0b111100, 0b010011,
                                                 0b001101, 0b100001, 0b110110, 0b101110, 0b111110, 0b000001,
@@ -94,7 +94,7 @@ std::vector<Row> all_rows() {
   return rows;
 }
 
-// Embeddings of 16 MiB in bf16, which are gathered and reduced where they lie.
+// Embeddings of 16 MiB in bf16, which are gathered and reduced in place.
 std::vector<Row> large_rows() {
   return {{1, 2, 0b1100000u}, {2, 4, 0b1000000u}, {3, 2, 0b1000001u}, {5, 4, 0b1100000u}};
 }
@@ -179,7 +179,7 @@ class ParallelRun {
   std::string toml_;
 };
 
-double worst(const std::vector<double>& ours, const std::vector<double>& theirs) {
+double largest_relative(const std::vector<double>& ours, const std::vector<double>& theirs) {
   EXPECT_EQ(ours.size(), theirs.size());
   double difference = 0.0;
   for (size_t i = 0; i < std::min(ours.size(), theirs.size()); ++i)
@@ -202,9 +202,10 @@ void expect_the_numbers_of_one_process(const Row& row) {
   ASSERT_EQ(alone.losses.size(), 5u);
   ASSERT_EQ(alone.evaluations.size(), 1u);
   const Result ours = run(&kStrategies[row.strategy], row.ranks);
-  // bf16 keeps 8 bits: another order of sums is another rounding of every value.
-  const double loss = worst(ours.losses, alone.losses), norm = worst(ours.grad_norms, alone.grad_norms);
-  const double evaluation = worst(ours.evaluations, alone.evaluations);
+  // bf16 has 8 significant bits: sums in another order round every value differently.
+  const double loss = largest_relative(ours.losses, alone.losses),
+               norm = largest_relative(ours.grad_norms, alone.grad_norms);
+  const double evaluation = largest_relative(ours.evaluations, alone.evaluations);
   const double weights = largest_difference(ours.weights, alone.weights);
   EXPECT_LE(loss, variant.bf16 ? 2e-3 : 2e-6);
   EXPECT_LE(evaluation, variant.bf16 ? 2e-3 : 2e-6);
@@ -223,9 +224,10 @@ INSTANTIATE_TEST_SUITE_P(Large, Parallel, testing::ValuesIn(large_rows()),
 INSTANTIATE_TEST_SUITE_P(Matrix, Parallel, testing::ValuesIn(all_rows()),
                          [](const auto& info) { return info.param.name(); });
 
-// Nodes that run again find the parameters that the strategy holds for backward.
+// Recomputed nodes read the parameters that the strategy gathered for backward.
 TEST(SelectiveRecompute, ChangesNoBitOnTwoRanks) {
-  const Strategy fsdp2{"fsdp2", {"plugin = \"fsdp2\""}, home}, zero3{"zero3", {"plugin = \"zero\"", "stage = 3"}, home};
+  const Strategy fsdp2{"fsdp2", {"plugin = \"fsdp2\""}, default_mesh},
+      zero3{"zero3", {"plugin = \"zero\"", "stage = 3"}, default_mesh};
   for (const auto& [strategy, variant] : {std::pair(fsdp2, 0b010000u), std::pair(zero3, 0b100001u)}) {
     ParallelRun run(Variant::of_bits(variant));
     const Result kept = run(&strategy, 2), again = run(&strategy, 2, {"recompute.mode=selective"});
@@ -235,18 +237,18 @@ TEST(SelectiveRecompute, ChangesNoBitOnTwoRanks) {
   }
 }
 
-TEST(ParallelRows, MeetInPairs) {
+TEST(ParallelRows, CoverEveryPairOfVariants) {
   for (unsigned a = 0; a < 6; ++a) {
     for (size_t s = 0; s < kStrategies.size(); ++s) {
-      std::set<unsigned> met;
+      std::set<unsigned> values;
       for (const Row& row : pairwise_rows())
-        if (row.strategy == s) met.insert((row.variant >> a) & 1u);
-      EXPECT_EQ(met.size(), 2u) << kStrategies[s].name << " and variant " << a;
+        if (row.strategy == s) values.insert((row.variant >> a) & 1u);
+      EXPECT_EQ(values.size(), 2u) << kStrategies[s].name << " and variant " << a;
     }
     for (unsigned b = 0; b < a; ++b) {
-      std::set<std::pair<unsigned, unsigned>> met;
-      for (const Row& row : pairwise_rows()) met.emplace((row.variant >> a) & 1u, (row.variant >> b) & 1u);
-      EXPECT_EQ(met.size(), 4u) << a << " and " << b;
+      std::set<std::pair<unsigned, unsigned>> values;
+      for (const Row& row : pairwise_rows()) values.emplace((row.variant >> a) & 1u, (row.variant >> b) & 1u);
+      EXPECT_EQ(values.size(), 4u) << a << " and " << b;
     }
   }
 }

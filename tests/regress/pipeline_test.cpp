@@ -1,5 +1,5 @@
-// An adapter, a tensor axis and a quant scheme are passes like any other: with stubs of all three, a run trains, is
-// planned and is checked.
+// An adapter, a tensor axis and a quant scheme are passes like any other: with stubs of all three, a run trains, plans
+// and checks.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -19,13 +19,13 @@ namespace chassis::test {
 namespace {
 
 constexpr int64_t kHidden = 32, kFfn = 56, kLayers = 3, kRank = 4;  // of SmallRun
-// Of q, o (32 × 32), k, v (16 × 32), gate, up and down.
+// Elements of A and B for q, o (32 × 32), k, v (16 × 32), gate, up and down.
 constexpr int64_t kAdapterElements =
     kLayers * kRank * (2 * 2 * kHidden + 2 * (kHidden + kHidden / 2) + 3 * (kHidden + kFfn));
 
 bool is_adapter(const std::string& name) { return name.find("lora") != std::string::npos; }
 
-// Moves nothing, and gives what would come back its shape.
+// Sends nothing; the result has the right shape, but no values.
 class NoCollectives final : public Collectives {
  public:
   int num_calls = 0;
@@ -41,7 +41,7 @@ class Pipeline : public testing::Test {
   Pipeline() { run_.write(random_documents(std::vector<size_t>(24, 30))); }
 
   std::unique_ptr<Session> open(ProgramPasses passes) const { return run_.open(overrides_, std::move(passes)); }
-  // As `plan` and `check` make theirs.
+  // Created as `plan` and `check` do.
   Session without_device(ProgramPasses passes) const {
     return Session(load_config(run_.config_path(), overrides_),
                    {.plugin_path = {CHASSIS_TEST_PLUGIN_DIR},
@@ -59,7 +59,7 @@ class Pipeline : public testing::Test {
                                                "train.global_batch_size=2"};
   const LowRankAdapter adapter_;
   const TensorAxis axis_{2, {"ffn"}};
-  const QuantScheme scheme_{"stub4", "stub/linear", 32};  // down_proj has 56 columns and is left
+  const QuantScheme scheme_{"stub4", "stub/linear", 32};  // leaves down_proj, which has 56 columns
 };
 
 TEST_F(Pipeline, AnAdapterTrainsItsBranchesAndNothingElse) {
@@ -68,7 +68,7 @@ TEST_F(Pipeline, AnAdapterTrainsItsBranchesAndNothingElse) {
   Values before;
   for (const auto& p : session->parameters().all()) before[p->name] = floats_of(p->stored());
   const Trained adapted = train(*session, 3);
-  EXPECT_EQ(adapted.losses[0], plain.losses[0]) << "B is zero in the beginning";
+  EXPECT_EQ(adapted.losses[0], plain.losses[0]) << "B starts at zero";
   EXPECT_NE(adapted.losses[2], plain.losses[2]);
   EXPECT_EQ(session->parameters().num_elements(true), kAdapterElements);
   for (const auto& [name, values] : adapted.weights) EXPECT_EQ(values != before.at(name), is_adapter(name)) << name;
@@ -83,12 +83,12 @@ TEST_F(Pipeline, ASwappedLinearTrainsToTheSameBits) {
   EXPECT_EQ(num_stored, 6u) << "q, k, v, o, gate and up";
 }
 
-TEST_F(Pipeline, TwoRanksOfATensorAxisTrainWhatOneDoes) {
+TEST_F(Pipeline, TwoRanksOfATensorAxisTrainLikeOne) {
   const ProgramPasses undivided{.adapters = {&adapter_}, .quant = {&scheme_}};
   ProgramPasses divided = undivided;
   divided.layout = {&axis_};
   const auto whole = open(undivided);
-  for (const auto& p : whole->parameters().all())  // so that both sides of a branch have gradients
+  for (const auto& p : whole->parameters().all())  // so that both A and B have gradients
     if (p->name.ends_with("lora_b.weight")) p->value.fill(0.05);
   const Fields batch = to_fields(open_train_data(whole->data_needs())->next_step(1, 1).micro_batches.at(0), {});
   const auto run = [&](Session& session) {
@@ -122,7 +122,7 @@ TEST_F(Pipeline, TwoRanksOfATensorAxisTrainWhatOneDoes) {
   }
 }
 
-TEST_F(Pipeline, APlanCountsWhatThePassesAdd) {
+TEST_F(Pipeline, APlanCountsTheTensorsThatPassesAdd) {
   install_meta_allocator();
   const auto bytes = [](const RankPlan& plan, PlanCategory category) { return plan.step.of(category).peak_bytes; };
   const RankPlan plain = plan({}), adapted = plan({.adapters = {&adapter_}, .quant = {&scheme_}});
@@ -132,7 +132,7 @@ TEST_F(Pipeline, APlanCountsWhatThePassesAdd) {
 
   NoCollectives none;
   const RankPlan divided = plan({.adapters = {&adapter_}, .layout = {&axis_}, .quant = {&scheme_}}, &none);
-  // Half of gate, up and down; of B of the first two and of A of the third.
+  // Half of gate, up and down, of B of gate and up, and of A of down.
   constexpr int64_t kElsewhere = kLayers * 3 * kFfn * (kHidden + kRank) / 2;
   EXPECT_EQ(bytes(adapted, PlanCategory::kParameters) - bytes(divided, PlanCategory::kParameters), 4u * kElsewhere);
   EXPECT_GT(none.num_calls, 0);
@@ -146,7 +146,7 @@ TEST_F(Pipeline, ACheckShowsWhatEachPassDidOrRefused) {
   EXPECT_HAS(graph, "  layout    tp: divides 6 parameters by 2 and inserts ");
   EXPECT_HAS(graph, "  quant     stub4 on layer.mlp.up_proj: stored as stub4, computed by stub/linear\n");
   EXPECT_HAS(graph, "  quant     stub4 on layer.mlp.down_proj: left: its 56 columns are no multiple of 32\n");
-  // The first layer, whose input needs no gradient, is a block of its own.
+  // The first layer, whose input needs no gradient, is a separate block.
   EXPECT_HAS(graph, "  providers stored_linear: computes 12 of ");
   EXPECT_HAS(graph, "tp.mlp.down_proj");  // the collective of the divided contraction
 }

@@ -1,5 +1,5 @@
-// One rank of a world that is not there: the run's own code on meta tensors, against a backend that moves nothing. What
-// it sends and holds is counted as on a rank that is.
+// One rank of a simulated world: the code of a real run on meta tensors, with a backend that moves nothing. Traffic and
+// memory are counted as on a real rank.
 #pragma once
 
 #include <map>
@@ -14,7 +14,7 @@
 
 namespace chassis::test {
 
-// A Llama whose dims 2 and 4 divide, so that formulas hold without padding; `more` are lines of TOML behind it.
+// A Llama with dims divisible by 2 and 4, so that formulas hold without padding; `more` is TOML to append.
 inline std::string divisible_llama(const std::string& more) {
   return std::string(R"(schema_version = 1
 [run]
@@ -85,7 +85,7 @@ class PlannedRank {
     run_step(parts, inputs);
     return take_sent();
   }
-  // One batch.
+  // Evaluates one batch.
   Sent evaluation() {
     session_.executor().loss(fields());
     session_.ranks().stack.drain();

@@ -1,4 +1,4 @@
-// A run that was interrupted and resumed ends in the bits of one that was not: losses, weights, optimizer states.
+// An interrupted and resumed run ends with the same bits as an uninterrupted one: losses, weights, optimizer states.
 #include <nlohmann/json.hpp>
 
 #include "tests/regress/started_run.hpp"
@@ -12,7 +12,7 @@ class Resume : public WithProviders, protected StartedRun {
  protected:
   Resume() : StartedRun({"train.micro_batch_size=2", "train.global_batch_size=4"}, GetParam()) {}
 
-  // Without what the clock and the machine say.
+  // The metrics of each step, without timings and memory.
   std::vector<std::string> steps(const std::string& name) const {
     std::vector<std::string> lines;
     std::ifstream file(directory(name) + "/metrics.jsonl");
@@ -44,7 +44,7 @@ INSTANTIATE_TEST_SUITE_P(, Resume,
                          testing::Values(Providers{"sdpa", "[\"aten\"]"},
                                          Providers{"interval", "[\"fused\", \"aten\"]"}));
 
-TEST_P(Resume, TwiceFiveStepsAreTenSteps) {
+TEST_P(Resume, TwiceFiveStepsEqualTenSteps) {
   const std::string warmup = "schedule.warmup_steps=4";
   train("whole", {"run.max_steps=10", warmup});
   train("halves", {"run.max_steps=5", warmup});
@@ -52,13 +52,13 @@ TEST_P(Resume, TwiceFiveStepsAreTenSteps) {
   expect_same_end("halves", "whole", 10);
 }
 
-TEST_P(Resume, ARunStoppedBySigtermEndsLikeOneThatWasNot) {
+TEST_P(Resume, ARunStoppedBySigtermEndsLikeAnUninterruptedOne) {
   const std::vector<std::string> overrides = {"run.max_steps=40", "schedule.name=cosine", "data.packing=none",
                                               "data.overflow=truncate"};
   train("whole", overrides);
   int stops = 0;
   for (int attempt = 0; attempt < 20; ++attempt) {
-    fs::remove(folder() / "output.txt");  // not to take the words of the last attempt for this one's
+    fs::remove(folder() / "output.txt");  // wait_for must not match the output of the last attempt
     Process process(command("stopped", overrides), folder().path());
     if (stops < 2 && process.wait_for("step ")) process.send(SIGTERM);
     const Outcome outcome = process.wait();

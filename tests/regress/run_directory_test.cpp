@@ -1,4 +1,4 @@
-// What a run finds in its directory is not lost, and what its end would stumble over is found before its first step.
+// A run loses no file that it finds in its directory, and finds what would fail its end before its first step.
 #include <arpa/inet.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 class RunDirectoryTest : public ProgramRun {
  protected:
-  // Every file below the folder, but for the lock, which says who had it.
+  // Every file below the folder except .lock, which names the last process.
   std::map<std::string, std::string> files(const std::string& folder) const {
     std::map<std::string, std::string> all;
     for (const auto& entry : fs::recursive_directory_iterator(scratch_ / folder))
@@ -24,13 +24,13 @@ class RunDirectoryTest : public ProgramRun {
         all[entry.path().string()] = text_of_file(entry.path().string());
     return all;
   }
-  // Refused before anything was written or trained.
+  // Expects that the run was refused before the first step.
   void expect_refused(const Outcome& run, int exit_code, const std::string& words) {
     EXPECT_EQ(run.exit_code, exit_code) << run.output;
     EXPECT_HAS(run.output, words);
     EXPECT_EQ(run.output.find("step 1/"), std::string::npos) << run.output;
   }
-  // As a user who is not root: root may read and write everything.
+  // Trains as a user who is not root, since root may read and write everything.
   Outcome train_unprivileged(const Words& overrides) {
     if (geteuid() != 0) return train(overrides);
     fs::permissions(scratch_.path(), fs::perms::all);
@@ -69,7 +69,7 @@ TEST_F(RunDirectoryTest, LockedRunsUseThePluginsOfTheLockAndNoOthers) {
   expect_refused(train({"run.output_dir=out", "run.max_steps=4", "--locked"}), 3, "it is pinned to sha256:0000");
 }
 
-TEST_F(RunDirectoryTest, ItsDirectoryIsNoConfigurationAndItsFolderOfCheckpointsNamesTheRun) {
+TEST_F(RunDirectoryTest, ItsDirectoryIsNoConfigurationAndItsCheckpointsFolderStandsForTheRun) {
   ASSERT_EQ(train({"run.max_steps=2"}).exit_code, 0);
   EXPECT_HAS(shell("\"$CHASSIS\" eval out").output, "hint: its configuration is out/resolved.toml");
   EXPECT_HAS(shell("\"$CHASSIS\" train out/final").output, "'out/final' is a model directory, not a configuration");
@@ -92,7 +92,7 @@ TEST_F(RunDirectoryTest, FifosInPlaceOfItsFilesAreRefusedWithoutWaiting) {
   }
 }
 
-TEST_F(RunDirectoryTest, AFileOfOthersUnderTheNameOfOneOfItsFilesStays) {
+TEST_F(RunDirectoryTest, AForeignFileWithTheNameOfARunFileStays) {
   const std::pair<const char*, const char*> foreign[] = {{"metrics.jsonl", "{\"step\": 1, \"my_loss\": 2}\nnotes\n"},
                                                          {"resolved.toml", "mine = true\n"},
                                                          {"plugins.lock", "[[package]]\n"},
@@ -108,7 +108,7 @@ TEST_F(RunDirectoryTest, AFileOfOthersUnderTheNameOfOneOfItsFilesStays) {
   }
 }
 
-TEST_F(RunDirectoryTest, ACheckpointOfAnotherRunIsNoPlaceForARun) {
+TEST_F(RunDirectoryTest, ARunInsideACheckpointOrExportIsRefused) {
   ASSERT_EQ(train({"checkpoint.every_steps=3"}).exit_code, 0);
   for (const char* place :
        {"out/checkpoints/step-000006", "out/checkpoints/step-000006/run", "out/checkpoints/run", "out/final"}) {
@@ -140,7 +140,7 @@ TEST_F(RunDirectoryTest, AFirstStartThatFailedDoesNotBlockTheCorrectedOne) {
   EXPECT_EQ(corrected.exit_code, 0) << corrected.output;
 }
 
-TEST_F(RunDirectoryTest, ASecondRunOfTheSameDirectoryIsRefusedBeforeItWrites) {
+TEST_F(RunDirectoryTest, ASecondRunInTheSameDirectoryIsRefusedBeforeItWrites) {
   Process first(command({"run.max_steps=100000"}), scratch_.path());
   ASSERT_TRUE(first.wait_for("step 2/")) << first.output_so_far();
   const std::string resolved = text_of_file(scratch_ / "out/resolved.toml");
@@ -154,7 +154,7 @@ TEST_F(RunDirectoryTest, ASecondRunOfTheSameDirectoryIsRefusedBeforeItWrites) {
   EXPECT_EQ(first.wait().exit_code, 75);
 }
 
-TEST_F(RunDirectoryTest, WhatIsInTheWayOfTheEndIsFoundBeforeTheFirstStep) {
+TEST_F(RunDirectoryTest, FilesInTheWayOfItsOutputsAreFoundBeforeTheFirstStep) {
   fs::create_directories(scratch_ / "a/final");
   write_text(scratch_ / "a/final/thesis.txt", "mine");
   expect_refused(train({"run.output_dir=a"}), 7, "a/final' is in the way");
@@ -181,7 +181,7 @@ TEST_F(RunDirectoryTest, FoldersThatCannotBeWrittenAreFoundBeforeTheFirstStep) {
   fs::permissions(scratch_ / "out", fs::perms::owner_all);
 }
 
-TEST_F(RunDirectoryTest, AFileToCarryAlongThatCannotBeReadIsFoundBeforeTheFirstStep) {
+TEST_F(RunDirectoryTest, AnUnreadableFileForTheExportIsFoundBeforeTheFirstStep) {
   ASSERT_EQ(train({"run.max_steps=1"}).exit_code, 0);
   fs::rename(scratch_ / "out/final", scratch_ / "model");
   fs::remove(scratch_ / "model/manifest.json");
@@ -189,7 +189,7 @@ TEST_F(RunDirectoryTest, AFileToCarryAlongThatCannotBeReadIsFoundBeforeTheFirstS
   ASSERT_EQ(shell("sed -i -e '/^config/d' -e 's/^plugin = \"llama\"/path = \"model\"/' run.toml").exit_code, 0);
   fs::permissions(scratch_ / "model/generation_config.json", fs::perms::none);
   expect_refused(train_unprivileged({"run.output_dir=tuned"}), 7, "generation_config.json");
-  // Which opens, and cannot be read by anybody.
+  // /proc/self/mem can be opened, but not read.
   fs::remove(scratch_ / "model/generation_config.json");
   fs::create_symlink("/proc/self/mem", scratch_ / "model/generation_config.json");
   expect_refused(train({"run.output_dir=tuned"}), 7, "generation_config.json");
@@ -223,10 +223,10 @@ TEST_F(RunDirectoryTest, RanksInDifferentFoldersAreFoundBeforeTheFirstStep) {
   EXPECT_EQ(second.exit_code, 2) << second.output;
   EXPECT_HAS(second.output, "run.output_dir is not the same directory on all ranks: rank 0 writes to '" +
                                 fs::canonical(scratch_.path()).string() + "/home0/out', rank 1 to '");
-  EXPECT_TRUE(files("home0/out").empty()) << "the mark is gone";
+  EXPECT_TRUE(files("home0/out").empty()) << "nothing is left of the start";
 }
 
-TEST_F(RunDirectoryTest, MetricsOfStepsThatAreRunAgainAreDroppedAndNothingElse) {
+TEST_F(RunDirectoryTest, OnlyMetricsOfRepeatedStepsAreDropped) {
   ASSERT_EQ(train({"run.max_steps=4", "checkpoint.every_steps=2", "checkpoint.keep_last=0"}).exit_code, 0);
   const std::string path = scratch_ / "out/metrics.jsonl";
   std::istringstream lines(text_of_file(path));
@@ -244,7 +244,7 @@ TEST_F(RunDirectoryTest, MetricsOfStepsThatAreRunAgainAreDroppedAndNothingElse) 
   EXPECT_TRUE(now.starts_with(up_to_damage)) << "damaged lines stay as they are: " << now;
 }
 
-TEST_F(RunDirectoryTest, WhatDiffersFromTheRunThatIsResumedIsSaidLineByLine) {
+TEST_F(RunDirectoryTest, DifferencesFromTheResumedRunAreListed) {
   ASSERT_EQ(train({"run.max_steps=2", "schedule.name=cosine"}).exit_code, 0);
   const Words other = {"run.max_steps=8",     "schedule.name=cosine", "optimizer.lr=0.5",
                        "optimizer.beta2=0.5", "train.seq_len=8",      "train.global_batch_size=2",
@@ -269,7 +269,7 @@ TEST_F(RunDirectoryTest, WhatDiffersFromTheRunThatIsResumedIsSaidLineByLine) {
   EXPECT_HAS(run.output, "\n  run.max_steps was 2, is 8\nwarning") << "nothing else";
 }
 
-TEST_F(RunDirectoryTest, RowsOfAStepThatFollowFromTheRanksAreSaid) {
+TEST_F(RunDirectoryTest, ABatchSizeThatChangesWithTheRanksIsReported) {
   ASSERT_EQ(shell("sed -i -e '/^global_batch_size/d' run.toml").exit_code, 0);
   ASSERT_EQ(train({"run.max_steps=1"}).exit_code, 0);
   write_text(scratch_ / "run.toml", text_of_file(scratch_ / "run.toml") + "[[parallel]]\nplugin = \"ddp\"\n");
@@ -278,7 +278,7 @@ TEST_F(RunDirectoryTest, RowsOfAStepThatFollowFromTheRanksAreSaid) {
   EXPECT_HAS(run.output, "warning: differs from the run that was saved: rows of a step were 2, are 4");
 }
 
-TEST_F(RunDirectoryTest, AnotherPluginOfTheSameNameIsSaid) {
+TEST_F(RunDirectoryTest, AnotherBuildOfAPluginIsReported) {
   ASSERT_EQ(train({"run.max_steps=2"}).exit_code, 0);
   fs::create_directory(scratch_ / "plugins");
   const std::string plugin = scratch_ / "plugins/adamw.so";
@@ -294,14 +294,14 @@ TEST_F(RunDirectoryTest, AnotherPluginOfTheSameNameIsSaid) {
   EXPECT_HAS(strict.output, "plugin adamw was ");
 }
 
-TEST_F(RunDirectoryTest, ARunThatGoesOnAsItWasSaysNothing) {
+TEST_F(RunDirectoryTest, AnUnchangedResumeGivesNoWarning) {
   ASSERT_EQ(train({"run.max_steps=2"}).exit_code, 0);
   const Outcome run = train({"run.strict=true", "run.memory_check=warn"});
   EXPECT_EQ(run.exit_code, 0) << run.output;
   EXPECT_EQ(run.output.find("warning"), std::string::npos) << run.output;
 }
 
-TEST_F(RunDirectoryTest, WhatIsSaidAtAStopWorks) {
+TEST_F(RunDirectoryTest, TheResumeHintOfAStoppedRunWorks) {
   for (const std::string resume : {"auto", "never"}) {
     const Words words = {"run.output_dir=" + resume, "run.resume=" + resume, "run.max_steps=100000"};
     Process run(command(words), scratch_.path());
@@ -323,7 +323,7 @@ TEST_F(RunDirectoryTest, WhatIsSaidAtAStopWorks) {
   }
 }
 
-TEST_F(RunDirectoryTest, WeightsThatCannotBeResumedAreNotSaidToBe) {
+TEST_F(RunDirectoryTest, ARunThatSavesWeightsOnlyGivesNoResumeHint) {
   Process run(command({"checkpoint.contents=model_only", "run.max_steps=100000"}), scratch_.path());
   ASSERT_TRUE(run.wait_for("step 2/")) << run.output_so_far();
   run.send(SIGTERM);
@@ -333,7 +333,7 @@ TEST_F(RunDirectoryTest, WeightsThatCannotBeResumedAreNotSaidToBe) {
   EXPECT_EQ(stopped.output.find("resume with the same command"), std::string::npos) << stopped.output;
 }
 
-TEST_F(RunDirectoryTest, TheQuickstartIsResumedByTheCommandThatBeganIt) {
+TEST_F(RunDirectoryTest, TheQuickstartIsResumedByTheCommandThatStartedIt) {
   const std::string quickstart = CHASSIS_TEST_SOURCE_DIR "/configs/quickstart/cpu.toml";
   const Words words = {program(),
                        "train",
@@ -361,7 +361,7 @@ TEST_F(RunDirectoryTest, TheQuickstartIsResumedByTheCommandThatBeganIt) {
   EXPECT_EQ(losses("out/quickstart").size(), last);
 }
 
-TEST_F(RunDirectoryTest, AFullDiskDoesNotEndARunThatIsToGoOn) {
+TEST_F(RunDirectoryTest, AFullDiskDoesNotEndARunWithOnErrorWarn) {
   ASSERT_EQ(train({"run.output_dir=other"}).exit_code, 0) << "the data is prepared";
   // No file may grow beyond 20 KiB: the log and the metrics fill up, and nothing can be saved.
   const Outcome run = shell("(ulimit -f 40; \"$CHASSIS\" train run.toml run.max_steps=200 checkpoint.on_error=warn "

@@ -1,5 +1,5 @@
-// What a user asks of [checkpoint] and `chassis ckpt`: saves in the background, on demand, of weights alone, and what
-// becomes of them.
+// [checkpoint] and `chassis ckpt`: saves in the background, on demand and of weights only; which checkpoints are kept,
+// resumed and exported.
 #include <algorithm>
 
 #include <nlohmann/json.hpp>
@@ -26,7 +26,7 @@ class Saving : public testing::Test, protected StartedRun {
     std::sort(out.begin(), out.end());
     return out;
   }
-  // By path in the folder, the files that hold tensors.
+  // The files that hold tensors, by their path in the folder.
   static std::map<std::string, std::string> tensor_files(const std::string& folder) {
     std::map<std::string, std::string> out;
     for (const auto& entry : fs::recursive_directory_iterator(folder))
@@ -39,7 +39,7 @@ class Saving : public testing::Test, protected StartedRun {
 class InTheBackground : public Saving, public testing::WithParamInterface<Sharding> {};
 
 // Every step is saved while the next one is computed.
-TEST_P(InTheBackground, SavesWhatASaveThatWaitsWouldHaveSaved) {
+TEST_P(InTheBackground, SavesTheSameAsABlockingSave) {
   const std::vector<std::string> each = {"run.max_steps=6", "checkpoint.every_steps=1", "checkpoint.keep_last=0"};
   train("waits", each, GetParam());
   for (const std::string async : {"true", "staged"}) {
@@ -60,8 +60,8 @@ TEST_P(InTheBackground, SavesWhatASaveThatWaitsWouldHaveSaved) {
 INSTANTIATE_TEST_SUITE_P(, InTheBackground, testing::Values(kAlone, kFsdp2, kDdp, kZero3),
                          [](const auto& info) { return info.param.name; });
 
-// What was good is not lost with what came after.
-TEST_F(Saving, PublishesWhatWasBeingSavedWhenTrainingFails) {
+// A save that has begun is completed although training fails.
+TEST_F(Saving, CompletesTheSaveInProgressWhenTrainingFails) {
   const Outcome outcome = start("run", {"run.max_steps=6", "checkpoint.every_steps=1", "checkpoint.async=true",
                                         "optimizer.lr=1e30", "optimizer.max_grad_norm=0"});
   EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::kNumeric)) << outcome.output;
@@ -70,11 +70,11 @@ TEST_F(Saving, PublishesWhatWasBeingSavedWhenTrainingFails) {
   EXPECT_EQ(ckpt({"verify", directory("run")}).exit_code, 0);
 }
 
-// The message names the plugin, and nothing that was saved is harmed.
+// The message names the plugin, and saved checkpoints stay whole.
 TEST_F(Saving, SurvivesAFormatThatDies) {
   const Outcome outcome =
       start("run", {"run.max_steps=2", "export.plugin=crashing", "--plugin-path", CHASSIS_TEST_STUB_DIR});
-#ifdef __SANITIZE_ADDRESS__  // which tells of it, and exits
+#ifdef __SANITIZE_ADDRESS__  // it reports the crash and exits
   EXPECT_EQ(outcome.exit_code, 1) << outcome.output;
 #else
   EXPECT_EQ(outcome.exit_code, 128 + SIGSEGV) << outcome.output;
@@ -85,7 +85,7 @@ TEST_F(Saving, SurvivesAFormatThatDies) {
   EXPECT_FALSE(fs::exists(directory("run") + "/final"));
 }
 
-TEST_F(Saving, HappensWhenASignalOrAFileAsksForIt) {
+TEST_F(Saving, IsRequestedByASignalOrAFile) {
   for (const bool by_signal : {true, false}) {
     const std::string name = by_signal ? "signal" : "file";
     Process process(command(name, {"run.max_steps=100000", "checkpoint.every_steps=0"}), folder().path());
@@ -104,7 +104,7 @@ TEST_F(Saving, HappensWhenASignalOrAFileAsksForIt) {
   }
 }
 
-TEST_F(Saving, OfWeightsAloneSaysThatItCanNotBeResumedAndIsNot) {
+TEST_F(Saving, OfWeightsOnlyWarnsThatItCannotBeResumed) {
   const std::string log = train("weights", {"run.max_steps=2", "checkpoint.contents=model_only"});
   EXPECT_NE(log.find("what this run saves cannot be resumed"), std::string::npos) << log;
   EXPECT_NE(log.find("weights only, not resumable"), std::string::npos) << log;
@@ -116,14 +116,14 @@ TEST_F(Saving, OfWeightsAloneSaysThatItCanNotBeResumedAndIsNot) {
   EXPECT_EQ(again.exit_code, static_cast<int>(ExitCode::kStorage)) << again.output;
   EXPECT_NE(again.output.find("holds weights alone and cannot be resumed"), std::string::npos) << again.output;
 
-  // But a run may start from it, and it becomes the same export.
+  // It still exports to the same files.
   const Outcome exported =
       ckpt({"export", directory("weights"), directory("handed"), "--plugin-path", CHASSIS_TEST_PLUGIN_DIR});
   EXPECT_EQ(exported.exit_code, 0) << exported.output;
   EXPECT_TRUE(tensor_files(directory("handed")) == tensor_files(directory("full") + "/final"));
 }
 
-TEST_F(Saving, KeepsWhatItIsToldToKeep) {
+TEST_F(Saving, KeepsTheCheckpointsOfKeepLastAndKeepEvery) {
   train("run", {"run.max_steps=7", "checkpoint.every_steps=1", "checkpoint.keep_last=2", "checkpoint.keep_every=3"});
   EXPECT_EQ(checkpoints("run"), (std::vector<std::string>{"step-000003", "step-000006", "step-000007"}));
   const Outcome pruned = ckpt({"prune", directory("run"), "--keep-last", "1"});
@@ -132,8 +132,8 @@ TEST_F(Saving, KeepsWhatItIsToldToKeep) {
   EXPECT_EQ(checkpoints("run"), std::vector<std::string>{"step-000007"});
 }
 
-// What rank 0 finds, all ranks go by.
-TEST_F(Saving, GoesOnFromAnOlderCheckpointOrStopsOnAllRanks) {
+// All ranks follow what rank 0 finds.
+TEST_F(Saving, ResumesFromAnOlderCheckpointOrStopsOnAllRanks) {
   const std::vector<std::string> each = {"run.max_steps=4", "checkpoint.every_steps=2"};
   train("run", each, kFsdp2);
   fs::remove(checkpoint("run", 4) + "/manifest.json");
@@ -167,10 +167,10 @@ TEST_F(Saving, IsSharedOutByBytesAmongRanksThatHoldTheSame) {
   for (const auto& [rank, of_rank] : bytes) EXPECT_LE(of_rank, sum / 4 + largest) << "rank " << rank;
   const auto loads =
       std::minmax_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-  EXPECT_LT(loads.second->second - loads.first->second, sum / 100) << "small tensors even it out";
+  EXPECT_LT(loads.second->second - loads.first->second, sum / 100) << "small tensors balance the ranks";
 }
 
-TEST_F(Saving, IsTriedOutBeforeTheFirstStepIfAskedFor) {
+TEST_F(Saving, IsTestedBeforeTheFirstStepOnRequest) {
   const std::string log = train("run", {"run.max_steps=1", "checkpoint.self_test=true"}, kFsdp2);
   EXPECT_NE(log.find(" were saved and came back bit for bit"), std::string::npos) << log;
   EXPECT_LT(log.find("self-test: "), log.find("step 1/1 "));
@@ -193,7 +193,7 @@ TEST_F(Saving, GivesTheSameExportFromACheckpointOfAnyStrategy) {
     const Outcome same = ckpt({"diff", checkpoint(way.name, 2), directory(way.name)});
     EXPECT_EQ(same.exit_code, 0) << same.output;
   }
-  // Resumed by another strategy with nothing left to train, it is cut otherwise and holds the same.
+  // After a resume by another strategy without further steps, the shards differ but the contents do not.
   train("recut", {"run.max_steps=2", "train.global_batch_size=12", "run.resume=" + checkpoint("fsdp2", 2)}, kZero3);
   const Outcome same = ckpt({"diff", checkpoint("recut", 2), checkpoint("fsdp2", 2)});
   EXPECT_EQ(same.exit_code, 0) << same.output;

@@ -1,5 +1,5 @@
-// A Llama small enough to be trained in a test: its configuration in a folder of its own, and steps taken in this
-// process.
+// A Llama small enough to be trained in a test: its configuration in a scratch folder, and training steps in the
+// process of the test.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ struct Providers {
   friend void PrintTo(const Providers& p, std::ostream* out) { *out << p.attention << " " << p.kernels; }
 };
 
-// Every set of providers for which a run must keep its promises.
+// The sets of providers with which tests of whole runs are repeated.
 class WithProviders : public testing::TestWithParam<Providers> {
  public:
   static auto all() {
@@ -128,7 +128,7 @@ plugins = )" + providers.kernels +
 
 using Values = std::map<std::string, std::vector<float>>;
 
-// What some steps leave behind.
+// Results of some training steps.
 struct Trained {
   std::vector<double> losses, grad_norms;
   Values gradients;  // of the last step
@@ -173,7 +173,7 @@ inline Trained train(const SmallRun& run, int64_t num_steps, std::vector<std::st
 
 inline double relative(double a, double b) { return std::abs(a - b) / std::abs(b); }
 
-// Of all tensors together, as one vector.
+// Relative difference of all tensors together, as one vector.
 inline double relative_l2(const Values& ours, const Values& theirs) {
   double difference = 0.0, norm = 0.0;
   for (const auto& [name, values] : theirs) {

@@ -1,4 +1,4 @@
-// A small run as its user starts it: by the program, on one process or several.
+// A small run started by the program, on one process or several.
 #pragma once
 
 #include "host/checkpoint/checkpoint_root.hpp"
@@ -15,7 +15,7 @@ struct Sharding {
 
 class StartedRun : public SmallRun {
  public:
-  // `settings` are overrides of every start.
+  // `settings` are overrides for every start.
   explicit StartedRun(std::vector<std::string> settings, const Providers& providers = {"sdpa", "[\"aten\"]"})
       : SmallRun(providers), settings_(std::move(settings)) {
     write(random_documents({9, 40, 3, 77, 21, 14, 35, 2, 60, 18, 33, 50, 6}));
@@ -25,7 +25,7 @@ class StartedRun : public SmallRun {
   std::string checkpoint(const std::string& name, int64_t step) const {
     return directory(name) + "/checkpoints/" + step_directory_name(step);
   }
-  // The command line of a training with a directory of its own; `words` are more overrides, and options.
+  // The command line that trains into directory(name); `words` are more overrides and options.
   std::vector<std::string> command(const std::string& name, const std::vector<std::string>& words,
                                    const Sharding& sharding = {}) const {
     const std::string file = folder() / (std::string(sharding.name) + ".toml");
@@ -38,7 +38,7 @@ class StartedRun : public SmallRun {
   Outcome start(const std::string& name, const std::vector<std::string>& words, const Sharding& sharding = {}) const {
     return run_process(command(name, words, sharding), folder().path());
   }
-  // What it says; it is to end well.
+  // Expects exit code 0; returns the output.
   std::string train(const std::string& name, const std::vector<std::string>& words,
                     const Sharding& sharding = {}) const {
     const Outcome outcome = start(name, words, sharding);

@@ -1,5 +1,5 @@
-// An ops provider for linears of a quant scheme, for pipeline_test.cpp: it claims stub/linear whose weight is stored as
-// stub4, and computes it as the reference does.
+// An ops provider for pipeline_test.cpp: it claims stub/linear with a weight stored as stub4, and computes it as the
+// reference does.
 #include "chassis/ops.hpp"
 #include "chassis/plugin.hpp"
 
@@ -13,7 +13,7 @@ using namespace chassis;
 
 class StoredLinear : public Ops {
  public:
-  static constexpr std::string_view kDoc = "linears whose weight is stored as stub4, for tests";
+  static constexpr std::string_view kDoc = "linears with a weight stored as stub4, for tests";
   static constexpr std::string_view kPatterns[] = {"stub/linear"};
   using Ops::Ops;
 

@@ -1,5 +1,5 @@
-// What a rank holds: its part of everything between steps, and a few whole units at a time within them. Counted by the
-// memory service's categories, for each rank.
+// Memory of each rank, counted by the categories of the memory service: its shards between steps, and a few whole units
+// during a step.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,14 +13,14 @@ struct Strategy {
   const char* name;
   std::string table;
   int num_ranks;
-  uint64_t num_ahead;      // units gathered before their turn
+  uint64_t num_ahead;      // units that are prefetched
   uint64_t num_gradients;  // units whose whole gradients wait for their reduction
   std::vector<std::string> overrides = {};
   friend void PrintTo(const Strategy& strategy, std::ostream* out) { *out << strategy.name; }
 };
 
 const std::string kFsdp2 = "[[parallel]]\nplugin = \"fsdp2\"\n";
-// Buckets of as many elements as a layer has.
+// A bucket has as many elements as a layer.
 const std::string kZero3 =
     "[[parallel]]\nplugin = \"zero\"\nstage = 3\nstage3_param_persistence_threshold = 0\nstage3_max_reuse_distance = "
     "0\n"
@@ -30,20 +30,21 @@ const std::string kUneven =
     "model.config={vocab_size=101,hidden_size=36,intermediate_size=57,num_hidden_layers=3,num_attention_heads=6,num_"
     "key_value_heads=2}";
 
-class HeldBy : public testing::TestWithParam<Strategy> {};
+class StrategyMemory : public testing::TestWithParam<Strategy> {};
 
 MemoryUsage usage() { return meta_memory_usage(kMetaHost); }
 uint64_t live(MemoryCategory category) { return usage().of(category).live_bytes; }
 uint64_t peak(MemoryCategory category) { return usage().of(category).peak_bytes; }
 
-TEST_P(HeldBy, ARankIsItsShardAndAFewUnits) {
+TEST_P(StrategyMemory, IsOneShardAndAFewUnits) {
   const Strategy& strategy = GetParam();
   std::vector<std::string> overrides = strategy.overrides;
   overrides.push_back("train.global_batch_size=" + std::to_string(2 * strategy.num_ranks));
   for (int r = 0; r < strategy.num_ranks; ++r) {
     SCOPED_TRACE("rank " + std::to_string(r));
     PlannedRank rank(divisible_llama(strategy.table), strategy.num_ranks, r, overrides);
-    uint64_t elements = 0, unit = 0, padded = 0;  // of the model; of its largest unit, and with what rows are padded to
+    uint64_t elements = 0, unit = 0,
+             padded = 0;  // of the model, of its largest unit, and of that unit with padded rows
     for (const auto& p : rank.parameters().all()) elements += static_cast<uint64_t>(numel(p->descriptor.global_shape));
     for (size_t u = 0; u < rank.session().program().num_units(); ++u) {
       int64_t sum = 0, rows = 0;
@@ -69,12 +70,11 @@ TEST_P(HeldBy, ARankIsItsShardAndAFewUnits) {
     EXPECT_EQ(live(MemoryCategory::kCommunication), 0u);
 
     const uint64_t compute_bytes = rank.parameters().compute() == Dtype::bf16 ? 2 : 4;
-    // What is gathered lies in a buffer until it is waited for; what is reduced does, too. Each is a unit and a part of
-    // one.
+    // A gather and a reduction each keep a buffer until they are waited for: a whole unit and one rank's part of it.
     const uint64_t buffer = 4 * (padded + padded / num_ranks);
     EXPECT_LE(peak(MemoryCategory::kGathered), (strategy.num_ahead + 1) * unit * compute_bytes);
     EXPECT_LE(peak(MemoryCategory::kCommunication), (strategy.num_ahead + 1 + strategy.num_gradients) * buffer);
-    EXPECT_EQ(peak(MemoryCategory::kParameters), live(MemoryCategory::kParameters)) << "shards stay as they are";
+    EXPECT_EQ(peak(MemoryCategory::kParameters), live(MemoryCategory::kParameters)) << "shards keep their size";
     EXPECT_LE(peak(MemoryCategory::kGradients), live(MemoryCategory::kGradients) + strategy.num_gradients * 4 * unit);
     const auto units = [&](MemoryCategory category) {
       return static_cast<double>(peak(category)) / static_cast<double>(4 * unit);
@@ -89,7 +89,7 @@ TEST_P(HeldBy, ARankIsItsShardAndAFewUnits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Strategies, HeldBy,
+    Strategies, StrategyMemory,
     testing::Values(Strategy{"fsdp2_on_2", kFsdp2, 2, 0, 1}, Strategy{"fsdp2_on_4", kFsdp2, 4, 0, 1},
                     Strategy{"fsdp2_one_ahead", kFsdp2 + "forward_prefetch = 1\nbackward_prefetch = 1\n", 4, 1, 1},
                     Strategy{"fsdp2_two_ahead", kFsdp2 + "forward_prefetch = 2\nbackward_prefetch = 2\n", 4, 2, 1},
@@ -101,8 +101,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Strategy{"zero3_uneven", kZero3, 4, 0, 2, {kUneven, "parallel.0.reduce_bucket_size=10000"}}),
     [](const auto& info) { return info.param.name; });
 
-// What stays whole is counted on top, and no more than that.
-TEST(HeldByPersistence, IsTheSmallParametersWhole) {
+// Persistent parameters add exactly their size to the shards.
+TEST(ZeroPersistence, KeepsSmallParametersWhole) {
   uint64_t held[2];
   uint64_t small = 0;
   for (const int64_t threshold : {0, 1000}) {

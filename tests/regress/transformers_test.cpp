@@ -11,7 +11,7 @@ namespace {
 
 const std::string kFolder = CHASSIS_TEST_SOURCE_DIR "/tests/golden/llama";
 
-// A tensor of expected.st, which is laid out as safetensors.
+// Reads a tensor of expected.st, a file in the safetensors format.
 template <typename T>
 std::vector<T> expected(const std::string& name) {
   const std::string bytes = text_of_file(kFolder + "/expected.st");
@@ -27,7 +27,7 @@ std::vector<T> expected(const std::string& name) {
 class Transformers : public WithProviders {};
 INSTANTIATE_TEST_SUITE_P(, Transformers, WithProviders::all());
 
-TEST_P(Transformers, LogitsAreTheirs) {
+TEST_P(Transformers, LogitsAreReproduced) {
   constexpr int64_t kRows = 2, kLength = 41;
   const SmallRun run(GetParam());
   write_text(run.folder() / "model.toml",

@@ -1,4 +1,4 @@
-// Every tensor of a checkpoint of our own format, whole, by its name.
+// Reads every tensor of a native checkpoint as a whole, by its name.
 #pragma once
 
 #include <map>

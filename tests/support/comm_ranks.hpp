@@ -38,7 +38,8 @@ inline RankEnd rank_end(const std::function<void()>& body) {
   }
 }
 
-// The plugins of the build for one rank. Ranks load them one after the other: a plugin cache is made for processes.
+// The plugins of the build for one rank. Ranks load them one after another, since the plugin cache is
+// safe for processes, not for threads.
 class RankPlugins {
  public:
   RankPlugins() : registry_(PluginIndex({{CHASSIS_TEST_PLUGIN_DIR, "test", true, {}}}), LoadPolicy{}, services_) {}
@@ -77,7 +78,7 @@ inline Launch test_launch(int rank, int size, int port) {
   return launch;
 }
 
-// Runs `body` as each of so many ranks.
+// Runs `body` on each of `num_ranks` ranks.
 inline std::vector<RankEnd> run_ranks(int num_ranks, const RankSetup& setup,
                                       const std::function<void(Communicator&, RankPlugins&)>& body) {
   StoreServer server("127.0.0.1", 0);

@@ -1,4 +1,4 @@
-// A message must contain these words.
+// EXPECT_HAS: a message must contain a text.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,8 +10,7 @@ namespace chassis::test {
 
 inline testing::AssertionResult has_text(std::string_view text, std::string_view part) {
   if (!part.empty() && text.find(part) != std::string_view::npos) return testing::AssertionSuccess();
-  return testing::AssertionFailure() << "\"" << part << "\" is not in\n"
-                                     << (text.empty() ? "(nothing was said)" : text);
+  return testing::AssertionFailure() << "\"" << part << "\" is not in\n" << (text.empty() ? "(empty)" : text);
 }
 
 }  // namespace chassis::test

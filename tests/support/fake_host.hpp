@@ -1,5 +1,5 @@
 // A host for tests of plugins: statuses, options, log, tensors in plain memory, tasks on one thread. It loads a plugin
-// as it stands in the build folder and negotiates nothing; the real host is host/plugin and host/service.
+// directly from the build folder and negotiates no versions; the real host is host/plugin and host/service.
 #pragma once
 
 #include <dlfcn.h>
@@ -117,7 +117,7 @@ class Host {
         --self(s).live_tensors;
       }
     };
-    // Chunks of uneven length, so that borders are tried out.
+    // Chunks of uneven length, to test their borders.
     task_ = {sizeof task_, 0, this, [](const chassis_task_t* t) { return self(t).num_threads; },
              [](const chassis_task_t* t, int64_t count, int64_t grain, void (*body)(void*, int64_t, int64_t),
                 void* context) {
@@ -141,7 +141,7 @@ class Host {
 
   const chassis_host_t* table() const { return &table_; }
 
-  // What the test may set or look at.
+  // Set or read by the test.
   std::map<std::string, std::string> options;  // name → JSON text
   std::map<std::string, std::string> set_by_user;
   std::vector<std::string> lines;
@@ -179,7 +179,7 @@ class Host {
     const std::unique_ptr<Status> owned(as(status));
     throw std::runtime_error(owned->message);
   }
-  // Its message, released; "ok" for success.
+  // Returns the message of a status and releases it; "ok" for success.
   std::string message(chassis_status_t* status) const {
     if (status == nullptr) return "ok";
     return std::unique_ptr<Status>(as(status))->message;
@@ -243,7 +243,7 @@ class Plugin {
   const chassis_factory_t* factory_ = nullptr;
 };
 
-// One member in use, prepared and activated; `options` are JSON texts beside the defaults of its schema.
+// One member in use, prepared and activated; `options` are JSON texts that replace defaults of its schema.
 class Instance {
  public:
   Instance(Host& host, const Plugin& plugin, std::string_view kind, std::string_view id,

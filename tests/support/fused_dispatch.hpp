@@ -1,5 +1,5 @@
-// chassis.dispatch/1 for the optimizers' way to other devices: tensors that claim to be on a GPU, ATen's own kernels on
-// the CPU memory behind them.
+// A fake chassis.dispatch/1 for the code path of optimizers on other devices: tensors claim to be on a GPU, and ATen's
+// CPU kernels compute on their memory.
 #pragma once
 
 #include <ATen/TensorOperators.h>
@@ -82,7 +82,7 @@ class FusedDispatch {
   std::deque<std::string> names_;
 };
 
-// Runs the same steps here and through ATen, and gives the largest difference of a parameter.
+// Runs the same steps in the plugin and through ATen; returns the largest difference of a parameter.
 inline float largest_difference(Host& host, const Plugin& plugin, const char* id,
                                 const std::map<std::string, std::string>& options) {
   FusedDispatch dispatch(host);

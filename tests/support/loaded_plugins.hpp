@@ -24,7 +24,7 @@ class LoadedPlugins {
 
   // Activated, with the defaults of all options.
   std::unique_ptr<Instance> make(const std::string& kind, const std::string& id) { return registry_->open(kind, id); }
-  // Activated; `options` are all of them.
+  // Activated; `options` holds every option.
   std::unique_ptr<Instance> make(const std::string& kind, const std::string& id, Json options) {
     auto instance = registry_->create(kind, id, std::move(options));
     instance->prepare();

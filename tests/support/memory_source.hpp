@@ -1,4 +1,4 @@
-// Files in memory as a format's scan sees a directory.
+// Files in memory, given to a format's scan as a directory.
 #pragma once
 
 #include <cstring>
@@ -23,7 +23,7 @@ inline FileSource source_of(const Files& files) {
   }
   source.read = [bytes](uint32_t file, uint64_t offset, uint64_t num_bytes, void* out) {
     const std::string& content = *bytes.at(file);
-    if (offset > content.size() || num_bytes > content.size() - offset) throw std::logic_error("read behind the end");
+    if (offset > content.size() || num_bytes > content.size() - offset) throw std::logic_error("read past the end");
     std::memcpy(out, content.data() + offset, num_bytes);
   };
   return source;

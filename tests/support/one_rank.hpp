@@ -1,4 +1,4 @@
-// One rank alone around parameters that were made without a session: a stack without members, a communicator without
+// A single rank for parameters that were created without a session: a stack without members, a communicator without a
 // backend.
 #pragma once
 
@@ -9,7 +9,7 @@ namespace chassis::test {
 
 class OneRank {
  public:
-  // Of parameters that are allocated.
+  // `parameters` must be allocated.
   OneRank(const Program& program, ParameterTable& parameters, Device device = {}) {
     stack_.resolve(program, parameters, {});
     stack_.bind(communicator_, device);

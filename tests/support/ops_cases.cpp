@@ -1,9 +1,7 @@
+// The cases: nodes, tensors and reference results. ops_check.cpp runs them.
 #include "tests/support/ops_cases.hpp"
 
 #include <ATen/ATen.h>
-#include <c10/core/GradMode.h>
-#include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
 
 namespace chassis::test {
 namespace {
@@ -19,7 +17,7 @@ at::Tensor ints(std::vector<int32_t> values, std::vector<int64_t> sizes) {
   return at::tensor(at::ArrayRef<int32_t>(values), at::TensorOptions(kInt)).view(sizes);
 }
 
-// One op whose operands stand in the order inputs, params, output.
+// One op with its operands in the order inputs, params, output.
 std::function<NodeSpec(c10::ScalarType)> single(std::string id, Tensors inputs, Tensors params,
                                                 std::vector<int64_t> output, Attrs attrs = {}, bool is_loss = false) {
   return [=](c10::ScalarType dtype) {
@@ -146,7 +144,7 @@ void add_lookups(std::vector<OpsCase>& cases) {
                        [](const Tensors& x, const Tensors&) { return cross_entropy(x[0], x[1]); }, true));
 }
 
-// add+rms_norm puts out the sum as well; the pattern's outputs are sum and norm.
+// add+rms_norm also outputs the sum: the outputs of the pattern are sum and norm.
 OpsCase add_rms_norm(int64_t n) {
   const at::Tensor a = random({2, 3, n}), b = random({2, 3, n}), weight = random({n});
   OpsCase out;
@@ -164,7 +162,7 @@ OpsCase add_rms_norm(int64_t n) {
     node.ops = {{"add", {first, second}, {}, {sum}, {}}, {"rms_norm", {sum}, {gain}, {norm}, {{"eps", 1e-5}}}};
     return node;
   };
-  // Both outputs in one tensor, which the check takes apart.
+  // Both outputs stacked in one tensor; check_case separates them.
   out.expected = [](const Tensors& x, const Tensors& p) {
     const at::Tensor sum = x[0] + x[1];
     return at::stack({sum, rms_norm(sum, p[0], 1e-5)});
@@ -208,7 +206,7 @@ struct Mask {
   at::Tensor documents = {}, prefixes = {};
 };
 
-// [B, T, S], true where query t sees key s; straight from chassis/op.h.
+// [B, T, S], true where query t sees key s, as chassis/op.h defines it.
 at::Tensor visible(const Mask& mask, int64_t batch, int64_t time, int64_t keys, int64_t offset) {
   at::Tensor out = at::ones({batch, time, keys}, at::TensorOptions(at::kBool));
   auto seen = out.accessor<bool, 3>();
@@ -255,48 +253,6 @@ OpsCase attention(const Mask& mask, int64_t batch, int64_t time, int64_t keys, i
     const at::Tensor weights = at::softmax(at::where(seen, scores, at::scalar_tensor(-1e30, scores.options())), -1);
     return at::matmul(weights * seen.any(-1, true), v).transpose(1, 2).contiguous();
   };
-  return out;
-}
-
-double difference(const at::Tensor& got, const at::Tensor& wanted) {
-  if (!got.defined() || got.sizes() != wanted.sizes()) return INFINITY;
-  if (wanted.numel() == 0) return 0;
-  const double largest = wanted.abs().max().item<double>();
-  const double off = (got.to(kDouble) - wanted).abs().max().item<double>();
-  return std::isfinite(off) ? off / std::max(largest, 1e-6) : INFINITY;
-}
-
-struct Expected {
-  at::Tensor output, grad_output;
-  Tensors grad_inputs, grad_params;
-};
-
-// Of the tensors as rounded to dtype, so that only the provider's own rounding counts.
-Expected expect(const OpsCase& ops_case, const Tensors& inputs, const Tensors& params, c10::ScalarType dtype) {
-  const c10::AutoGradMode on(true);
-  Tensors leaves, x, p;
-  const auto leaf = [&](const at::Tensor& tensor) {
-    if (!tensor.defined() || tensor.scalar_type() == kInt) return tensor;
-    leaves.push_back(tensor.to(kDouble).clone().detach().requires_grad_(true));
-    return leaves.back();
-  };
-  for (const at::Tensor& tensor : inputs) x.push_back(leaf(tensor));
-  for (const at::Tensor& tensor : params) p.push_back(leaf(tensor));
-  Expected out;
-  out.output = ops_case.expected(x, p);
-  out.grad_output = at::randn_like(out.output).detach();
-  if (out.output.dim() == 0) out.grad_output.fill_(0.37);
-  out.grad_output = out.grad_output.to(dtype).to(kDouble);
-  const Tensors gradients = torch::autograd::grad({out.output}, leaves, {out.grad_output}, {}, false, true);
-  size_t next = 0;
-  const auto gradient = [&](const at::Tensor& tensor) {
-    if (!tensor.defined() || tensor.scalar_type() == kInt) return at::Tensor();
-    const at::Tensor found = gradients[next++];
-    return found.defined() ? found : at::zeros_like(tensor, at::TensorOptions(kDouble));
-  };
-  for (const at::Tensor& tensor : inputs) out.grad_inputs.push_back(gradient(tensor));
-  for (const at::Tensor& tensor : params) out.grad_params.push_back(gradient(tensor));
-  out.output = out.output.detach();
   return out;
 }
 
@@ -366,69 +322,6 @@ std::vector<OpsCase> attention_cases() {
   cases.push_back(attention({"two long documents", true, 0, 0, long_rows}, 1, 100, 100, 4, 2, 16, 16, 0));
   cases.push_back(attention({"long causal", true}, 1, 200, 200, 4, 2, 64, 64, 0));
   return cases;
-}
-
-Bounds bounds_of(c10::ScalarType dtype) {
-  switch (dtype) {
-    case at::kDouble: return {1e-12, 1e-11};
-    case at::kFloat: return {3e-6, 1e-5};
-    default: return {2e-2, 3e-2};
-  }
-}
-
-bool check_case(OpsProvider& provider, const OpsCase& ops_case, c10::ScalarType dtype, Bounds bounds) {
-  NodeSpec node = ops_case.node(dtype);
-  if (!provider.refusal(node).empty()) return false;
-  SCOPED_TRACE(ops_case.name + " in " + c10::toString(dtype));
-  const auto rounded = [&](const Tensors& tensors) {
-    Tensors out;
-    for (const at::Tensor& tensor : tensors)
-      out.push_back(tensor.defined() && tensor.scalar_type() == kDouble ? tensor.to(dtype) : tensor);
-    return out;
-  };
-  const Tensors inputs = rounded(ops_case.inputs), params = rounded(ops_case.params);
-  const chassis_infer_t infer = provider.infer(node);
-  const bool two_outputs = node.outputs.size() == 2;
-
-  std::vector<std::pair<std::string, NodeCall>> ways = {{"plainly", {}}};
-  ways.push_back({"adding gradients", {true, true, true}});
-  if (infer.flags & CHASSIS_KERNEL_FORWARD_BACKWARD) {
-    ways.push_back({"in one call", {true, false, false, true}});
-    ways.push_back({"in one call, adding gradients", {true, true, true, true}});
-  }
-  for (int i = 0; i < 2; ++i)
-    if (infer.overwrites_inputs >> i & 1) {
-      NodeCall how;
-      how.overwrite_input = i;
-      // The host overwrites nothing that backward reads.
-      how.training = !(infer.keeps_inputs >> i & 1);
-      ways.push_back({"over input " + std::to_string(i), how});
-    }
-  for (auto& [way, how] : ways) {
-    SCOPED_TRACE(way);
-    how.query_offset = ops_case.query_offset;
-    const auto output_dtype = node.dtype(node.outputs.back());
-    const Expected wanted = expect(ops_case, inputs, params, output_dtype);
-    const at::Tensor grad_output = wanted.grad_output.to(output_dtype);
-    try {
-      const NodeResult got = provider.run(
-          node, inputs, params, two_outputs ? Tensors{grad_output[0], grad_output[1]} : Tensors{grad_output}, how);
-      EXPECT_LE(difference(two_outputs ? at::stack({got.outputs[0], got.outputs[1]}) : got.outputs[0], wanted.output),
-                bounds.output);
-      if (!how.training) continue;
-      for (size_t i = 0; i < inputs.size(); ++i)
-        if (wanted.grad_inputs[i].defined()) {
-          EXPECT_LE(difference(got.grad_inputs[i], wanted.grad_inputs[i]), bounds.gradient) << "input " << i;
-        }
-      for (size_t i = 0; i < params.size(); ++i)
-        if (wanted.grad_params[i].defined()) {
-          EXPECT_LE(difference(got.grad_params[i], wanted.grad_params[i]), bounds.gradient) << "parameter " << i;
-        }
-    } catch (const std::exception& error) {
-      ADD_FAILURE() << error.what();
-    }
-  }
-  return true;
 }
 
 }  // namespace chassis::test

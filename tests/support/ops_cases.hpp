@@ -1,5 +1,5 @@
-// Nodes of every op of the vocabulary with what LibTorch's autograd makes of them in double precision; run against any
-// provider that claims them.
+// Test cases for every op of the vocabulary, with results of LibTorch's autograd in double precision as the reference.
+// They run on any provider that claims them.
 #pragma once
 
 #include <functional>
@@ -14,14 +14,14 @@ struct OpsCase {
   std::string name;
   std::function<NodeSpec(c10::ScalarType dtype)> node;
   std::vector<at::Tensor> inputs, params;  // double, or i32; undefined where absent
-  // Of the same tensors in double; differentiable.
+  // The reference result for the same tensors in double; differentiable.
   std::function<at::Tensor(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& params)> expected;
   int64_t query_offset = 0;
 };
 
 std::vector<OpsCase> vocabulary_cases();  // all but attention
 std::vector<OpsCase> attention_cases();
-// Of more elements than a provider holds temporaries for at a time.
+// With more elements than a provider keeps temporaries for at a time.
 std::vector<OpsCase> large_cases();
 // The patterns add+rms_norm and linear+cross_entropy.
 std::vector<OpsCase> fused_cases();
@@ -31,7 +31,7 @@ struct Bounds {
 };
 Bounds bounds_of(c10::ScalarType dtype);
 
-// Runs the case in every way that the kernel allows; adds a GoogleTest failure for each that is off. Returns false if
+// Runs the case in every way that the kernel allows; adds a GoogleTest failure for each wrong result. Returns false if
 // the provider refuses the node.
 bool check_case(OpsProvider& provider, const OpsCase& ops_case, c10::ScalarType dtype, Bounds bounds);
 

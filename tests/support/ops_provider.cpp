@@ -1,3 +1,4 @@
+// Builds nodes in the form of the ABI and calls kernels as the executor does.
 #include "tests/support/ops_provider.hpp"
 
 #include <ATen/ops/empty.h>
@@ -52,7 +53,7 @@ at::Tensor poisoned(const std::vector<int64_t>& sizes, c10::ScalarType dtype) {
   return at::isFloatingType(dtype) ? out.fill_(std::nan("")) : out;
 }
 
-// Handles that this call keeps until it is over.
+// Handles that are released at the end of a call.
 class Handles {
  public:
   explicit Handles(size_t count) : handles_(std::max<size_t>(count, 1)) {}
@@ -257,7 +258,7 @@ NodeResult OpsProvider::run(NodeSpec& node, const std::vector<at::Tensor>& input
       if (saved.tensor(i).numel() != elements || dtype_word(saved.tensor(i).scalar_type()) != infer.saved[i].dtype)
         throw std::runtime_error("saved tensor " + std::to_string(i) + " is not what infer said");
     }
-    // What backward does not keep is gone.
+    // Release what backward does not keep.
     for (size_t i = 0; i < inputs.size(); ++i)
       if (!(infer.keeps_inputs >> i & 1) && in[i]) Tensor::adopt(std::exchange(in[i], nullptr));
     for (size_t i = 0; i < node.outputs.size(); ++i)

@@ -65,12 +65,12 @@ class NodeSpec {
   chassis_node_t raw_{};
 };
 
-// What a node computes. Gradients are undefined where none is wanted.
+// Results of a node. Gradients that are not needed are undefined.
 struct NodeResult {
   std::vector<at::Tensor> outputs, grad_inputs, grad_params;
 };
 
-// How the host may call a kernel; every way must give the same.
+// How the host may call a kernel; the results must be the same every way.
 struct NodeCall {
   bool training = true;
   bool add_grad_inputs = false;   // lend gradients to add to, if the kernel can
@@ -88,7 +88,7 @@ class OpsProvider {
   // "" if the node is claimed, else the refusal.
   std::string refusal(NodeSpec& node);
   chassis_infer_t infer(NodeSpec& node, bool training = true);
-  // Throws what the provider says. grad_outputs is empty for a forward only.
+  // Throws the error of the provider. With empty grad_outputs only forward runs.
   NodeResult run(NodeSpec& node, const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& params,
                  const std::vector<at::Tensor>& grad_outputs, const NodeCall& how = {});
   int64_t live_tensors() const { return instance_->live_tensors(); }

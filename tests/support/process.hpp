@@ -1,4 +1,4 @@
-// Runs programs from tests and sees what they say and how they end.
+// Runs programs from tests; captures their output and exit code.
 #pragma once
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 
 namespace chassis::test {
 
-// Removed with all that is in it.
+// A temporary directory, removed with its contents.
 class ScratchDirectory {
  public:
   ScratchDirectory() {
@@ -55,7 +55,7 @@ struct Outcome {
 
 class Process {
  public:
-  // Both streams go to `directory`/output.txt; `environment` comes before what is inherited.
+  // Both streams go to `directory`/output.txt; `environment` is put before the inherited one.
   Process(const std::vector<std::string>& command, const std::string& directory,
           const std::vector<std::pair<std::string, std::string>>& environment = {})
       : output_(directory + "/output.txt") {
@@ -97,7 +97,7 @@ class Process {
     return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), text_of_file(output_)};
   }
   std::string output_so_far() const { return text_of_file(output_); }
-  // False if the program ended, or a minute passed, before the text came.
+  // Waits for the text in the output. False if the program ended, or a minute passed, before it came.
   bool wait_for(const std::string& text) const {
     for (int i = 0; i < 6000; ++i) {
       if (output_so_far().find(text) != std::string::npos) return true;

@@ -1,4 +1,4 @@
-// A run of the program that takes a moment: its configuration and its text in a folder of its own.
+// A short run of the program: its configuration and its training text in a scratch folder.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -64,7 +64,7 @@ lr = 1e-2
     for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line));
     return lines;
   }
-  // Of every step from the first on.
+  // The losses of all steps, which must be numbered from 1.
   std::vector<double> losses(const std::string& out) {
     std::vector<double> values;
     for (const Json& line : metrics(out)) {

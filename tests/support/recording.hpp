@@ -1,4 +1,4 @@
-// A builder that writes down what a model records, one line each; it checks nothing.
+// A builder that writes one line for each thing that a model records; it checks nothing.
 #pragma once
 
 #include <map>

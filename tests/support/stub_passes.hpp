@@ -1,4 +1,4 @@
-// Passes that no plugin offers yet: a low-rank adapter, a tensor axis and a quant scheme, each in small.
+// Minimal passes of kinds that no plugin offers yet: a low-rank adapter, a tensor axis and a quant scheme.
 #pragma once
 
 #include <set>
@@ -15,7 +15,7 @@ inline bool is_linear_of_layer(const BlockType& block, const Op& op) {
   return op.id == "linear" && block.slots[op.params[0]].role == CHASSIS_ROLE_WEIGHT;
 }
 
-// LoRA: y = W x becomes y = W x + B A x on every linear of the decoder layers. All that was recorded is frozen.
+// LoRA: y = W x becomes y = W x + B A x on every linear of the decoder layers. The recorded parameters are frozen.
 class LowRankAdapter final : public RewritePass {
  public:
   std::string name() const override { return "low-rank"; }
@@ -62,7 +62,7 @@ class LowRankAdapter final : public RewritePass {
   }
 };
 
-// Divides the named dims by `ways`; with `sequence`, T between them.
+// Divides the named dims by `ways`; with `sequence`, T is divided where they are not.
 class TensorAxis final : public LayoutStrategy {
  public:
   TensorAxis(int64_t ways, std::set<std::string, std::less<>> dims, bool sequence = false)
@@ -79,8 +79,8 @@ class TensorAxis final : public LayoutStrategy {
   bool sequence_;
 };
 
-// Marks the weights of the recorded linears as stored by `scheme`, and gives these ops another name if one is named, so
-// that its provider alone knows them. A weight whose columns do not divide into `block` is left as it is.
+// Marks the weights of the recorded linears as stored in `scheme`, and renames these ops to `op`, so that only its
+// provider claims them. A weight is skipped if its columns are no multiple of `block`.
 class QuantScheme final : public RewritePass {
  public:
   explicit QuantScheme(std::string scheme, std::string op = "linear", int64_t block = 1)

@@ -1,4 +1,4 @@
-// Two ranks of an axis on two threads of one process, which add up for real.
+// Two ranks of an axis on two threads of one process, with a real all_reduce.
 #pragma once
 
 #include <barrier>
@@ -33,7 +33,7 @@ class ThreadedCollectives final : public Collectives {
   int rank_;
 };
 
-// What such a rank has of a parameter.
+// The shard of a parameter on a rank.
 inline Tensor part_of(const Tensor& whole, const Parameter& p, int rank) {
   if (p.descriptor.placements.empty()) return whole;
   const int dim = p.descriptor.placements[0].dim;

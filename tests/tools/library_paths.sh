@@ -1,6 +1,6 @@
 #!/bin/sh
 # library_paths.sh BUILD CMAKE: no binary of the build tree or of an installed prefix has an empty or relative entry in its
-# RUNPATH, by which it would load libraries from the working directory.
+# RUNPATH; such an entry would load libraries from the working directory.
 build=$1 cmake=$2
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT

@@ -1,10 +1,10 @@
 #!/bin/sh
-# no_registry_hosts.sh TREE: no file names the host of a package registry or of a mirror. Which one serves a machine is
-# that machine's to say: pip, apt and debootstrap know theirs.
+# no_registry_hosts.sh TREE: no file names the host of a package registry or of a mirror. Each machine
+# configures its own in pip, apt and debootstrap.
 tree=$1
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-# Without their dots, so that this file names none.
+# Written without dots, so that this file itself names no host.
 hosts='pypi org|pythonhosted org|debian org|ubuntu com|crates io|npmjs org|npmjs com|yarnpkg com|anaconda org|
 rubygems org|maven org|proxy golang org|pytorch org|download nvidia com|ghcr io|docker io|quay io'
 pattern=$(printf '%s' "$hosts" | tr -d '\n' | sed 's/ /\\./g')
@@ -13,7 +13,7 @@ pattern="$pattern|[a-z]+://[^/[:space:]\"]*(mirror|registry|pypi|artifactory|nex
 list() {
   grep -rIinE --exclude-dir=.git --exclude-dir=.deps --exclude-dir=build "$pattern" "$1"
 }
-# It finds what it is to find.
+# Self-test: every host and mirror is found.
 mkdir "$scratch/tree"
 for host in $(printf '%s' "$hosts" | tr -d '\n' | tr ' |' '. '); do
   echo "index: https://files.$host/x" > "$scratch/tree/$host"

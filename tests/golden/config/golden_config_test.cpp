@@ -1,4 +1,4 @@
-// What the configuration refuses without any plugin loaded, but for one optimizer's options.
+// Errors of configurations that are found without loading plugins; only the options of one optimizer are known.
 #include "host/config/config.hpp"
 #include "tests/golden/golden.hpp"
 
@@ -28,7 +28,7 @@ std::string refusal(const std::string& file, const std::vector<std::string>& ove
   return "";
 }
 
-TEST(GoldenConfig, BrokenConfigurationsAreRefusedInTheExpectedWords) {
+TEST(GoldenConfig, BrokenConfigurationsAreRefusedWithTheExpectedMessages) {
   expect_golden_refusals(CHASSIS_TEST_SOURCE_DIR "/tests/golden/config", refusal);
 }
 

@@ -1,7 +1,7 @@
-// What users get wrong, through the real program: tests/golden/run/NN-name.toml beside NN-name.expected, whose first
-// line is the exit code; every further line must be in what the program says. In the TOML,
+// Mistakes of users, run by the real program: tests/golden/run/NN-name.toml with NN-name.expected, whose first line is
+// the exit code; the output must contain every further line. In the TOML,
 //   # sh: COMMAND   prepares the folder: a copy of golden/run/base, with a model saved by an earlier run in model/
-//   # run: COMMAND  replaces `exec "$CHASSIS" train FILE`; with "$FILE" for the name of the TOML
+//   # run: COMMAND  replaces `exec "$CHASSIS" train "$FILE"`; "$FILE" is the name of the TOML
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ std::vector<std::string> lines_with(const std::string& text, const std::string& 
 
 class BadInput : public testing::TestWithParam<std::string> {
  protected:
-  // One good run makes the model that cases start from and damage.
+  // A run without a mistake makes the model that cases start from or damage.
   static void SetUpTestSuite() {
     shared_ = new test::ScratchDirectory;
     fs::copy(kFolder + "/base", shared_->path(), fs::copy_options::recursive);
@@ -52,13 +52,13 @@ class BadInput : public testing::TestWithParam<std::string> {
     outcomes_.clear();
   }
 
-  // Most of a case is waiting for a program to start: two go on at a time.
+  // Most of the time of a case is the start of the program, so two run at a time.
   static void run_all() {
     std::vector<std::string> names;
     const testing::TestSuite& suite = *testing::UnitTest::GetInstance()->current_test_suite();
     for (int i = 0; i < suite.total_test_count(); ++i)
       if (suite.GetTestInfo(i)->should_run()) names.push_back(suite.GetTestInfo(i)->value_param());
-    for (std::string& name : names) name = name.substr(1, name.size() - 2);  // printed in quotes
+    for (std::string& name : names) name = name.substr(1, name.size() - 2);  // value_param() is in quotes
     for (const std::string& name : names) outcomes_[name];
     std::atomic<size_t> next = 0;
     auto work = [&] {
@@ -93,7 +93,7 @@ class BadInput : public testing::TestWithParam<std::string> {
 test::ScratchDirectory* BadInput::shared_ = nullptr;
 std::map<std::string, test::Outcome> BadInput::outcomes_;
 
-TEST_P(BadInput, IsRefusedWithItsCodeAndInWords) {
+TEST_P(BadInput, IsRefusedWithItsExitCodeAndMessage) {
   const std::string name = GetParam();
   const test::Outcome run = outcomes_.at(name);
   std::istringstream expected(test::text_of_file(kFolder + "/" + name + ".expected"));

@@ -1,4 +1,4 @@
-// What `chassis ckpt` writes and deletes, and which weights the other verbs read, through the real program.
+// The real program: what `chassis ckpt` writes and deletes, and which weights the other verbs read.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
@@ -33,7 +33,7 @@ class CkptVerb : public testing::Test {
     EXPECT_EQ(outcome.exit_code, exit_code) << outcome.output;
     return outcome.output;
   }
-  // A model directory as others hand it over, in model/.
+  // Makes model/, a model directory as other tools provide it.
   void make_model() {
     run({"train", "model.toml"});
     fs::rename(scratch_ / "model-run/final", scratch_ / "model");
@@ -44,14 +44,14 @@ class CkptVerb : public testing::Test {
     for (int i = 0; i < 40; ++i) rows += "{\"input_ids\": [1, 2, 3, 4, 5, 6, 7, 8]}\n";
     test::write_text(*this / "rows.jsonl", rows);
   }
-  // From model/, whose tokenizer made the data.
+  // Trains from model/, on data that its tokenizer made.
   std::string run_from_model(std::vector<std::string> words) {
     words.insert(words.begin(), {"train", "pretrained.toml", "data.train.0.path=rows.jsonl",
                                  "data.train.0.format=tokens", "tokenizer.plugin="});
     return run(words);
   }
   std::string operator/(const std::string& path) const { return scratch_ / path; }
-  // Changes bytes so far from the end: those of the last tensor, or of the header.
+  // Changes one byte at a distance from the end: in the last tensor, or in the header.
   void damage(const std::string& checkpoint, std::streamoff from_the_end = 40) const {
     for (const auto& entry : fs::recursive_directory_iterator(scratch_ / checkpoint)) {
       if (entry.path().extension() != ".safetensors") continue;
@@ -72,7 +72,7 @@ class CkptVerb : public testing::Test {
   const ScratchDirectory scratch_;
 };
 
-TEST_F(CkptVerb, ExportGivesWhatTheRunItselfExports) {
+TEST_F(CkptVerb, ExportEqualsTheExportOfTheRun) {
   make_model();
   fs::permissions(*this / "model/tokenizer.json", fs::perms(0600));
   run_from_model({});
@@ -94,7 +94,7 @@ TEST_F(CkptVerb, ExportLeavesTheDirectoryOfARunInProgressAlone) {
   ::close(lock);
 }
 
-TEST_F(CkptVerb, ExportReplacesNothingOfAnotherRunAndSaysWhatElseItReplaces) {
+TEST_F(CkptVerb, ExportReplacesNothingOfAnotherRunAndNamesWhatItReplaces) {
   run({"train", "model.toml"});
   run({"train", "model.toml", "run.output_dir=other", "run.max_steps=2"});
   const auto before = files(*this / "other/final");
@@ -127,7 +127,7 @@ TEST_F(CkptVerb, ModelDirectoriesMayConsistOfLinks) {
   EXPECT_TRUE(files(*this / "hub-out/final") == files(*this / "plain-out/final"));
 }
 
-TEST_F(CkptVerb, PruneDeletesNothingForTheSakeOfADamagedCheckpoint) {
+TEST_F(CkptVerb, PruneDoesNotCountDamagedCheckpoints) {
   run({"train", "model.toml", "run.max_steps=3", "checkpoint.every_steps=1", "checkpoint.keep_last=0"});
   damage("model-run/checkpoints/step-000003");
   const std::string said = run({"ckpt", "prune", "model-run", "--keep-last", "1"});
@@ -137,7 +137,7 @@ TEST_F(CkptVerb, PruneDeletesNothingForTheSakeOfADamagedCheckpoint) {
   EXPECT_TRUE(fs::exists(*this / "model-run/checkpoints/step-000003/manifest.json"));
 }
 
-TEST_F(CkptVerb, WhatIsGivenInPlaceOfARunIsSaid) {
+TEST_F(CkptVerb, PathsThatAreNoRunAreExplained) {
   run({"train", "model.toml", "run.output_dir=runs/one"});
   const std::vector<std::pair<std::string, std::string>> expected = {
       {"runs", "'runs' has no checkpoint\nhint: it holds run directories: give one of them, such as runs/one"},
@@ -151,7 +151,7 @@ TEST_F(CkptVerb, WhatIsGivenInPlaceOfARunIsSaid) {
              "resumed from runs/one/checkpoints/step-0000");
 }
 
-TEST_F(CkptVerb, InfoDiffVerifyAndPruneAnswerInLinesForPeople) {
+TEST_F(CkptVerb, InfoDiffVerifyAndPrunePrintReadableLines) {
   run({"train", "model.toml", "run.max_steps=2", "checkpoint.every_steps=1"});
   const std::string info = run({"ckpt", "info", "model-run"});
   EXPECT_HAS(info, "plugins:\n");
@@ -167,8 +167,8 @@ TEST_F(CkptVerb, InfoDiffVerifyAndPruneAnswerInLinesForPeople) {
   EXPECT_HAS(run({"ckpt", "verify", "model-run"}, 7), "config.json: damaged: CRC32C ");
 }
 
-// The verb is held by what it prints: lines of 4 KB, into a FIFO of 4 KB that nobody reads for a while.
-TEST_F(CkptVerb, AStepThatARunDeletesMeanwhileIsNoDamage) {
+// The verb prints lines of 4 KB into a FIFO of 4 KB, so that it blocks until the test reads.
+TEST_F(CkptVerb, AStepThatIsDeletedDuringVerifyIsNoDamage) {
   run({"train", "model.toml", "run.max_steps=4", "checkpoint.every_steps=1", "checkpoint.keep_last=0"});
   const std::string fifo = *this / "fifo";
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
@@ -184,7 +184,7 @@ TEST_F(CkptVerb, AStepThatARunDeletesMeanwhileIsNoDamage) {
   };
   for (int i = 0; i < 6000 && verify.running() && !is_full(); ++i) usleep(10'000);
   ASSERT_TRUE(is_full()) << verify.output_so_far();
-  fs::remove_all(*this / "model-run/checkpoints/step-000004");  // it is held at the second or third
+  fs::remove_all(*this / "model-run/checkpoints/step-000004");  // the verb is blocked at the second or third step
   std::string said;
   for (char bytes[4096]; verify.running() || is_full();)
     if (const ssize_t got = read(reader, bytes, sizeof bytes); got > 0) said.append(bytes, static_cast<size_t>(got));
@@ -195,7 +195,7 @@ TEST_F(CkptVerb, AStepThatARunDeletesMeanwhileIsNoDamage) {
   EXPECT_HAS(said, "/checkpoints/step-000004: deleted while it was verified\n");
 }
 
-TEST_F(CkptVerb, EvalAndGenerateStepBackAndSaySo) {
+TEST_F(CkptVerb, EvalAndGenerateFallBackToAnOlderCheckpoint) {
   run({"train", "model.toml", "run.max_steps=2", "checkpoint.every_steps=1"});
   const std::string first = "model-run/checkpoints/step-000001";
   const std::string before =
@@ -213,7 +213,7 @@ TEST_F(CkptVerb, EvalAndGenerateStepBackAndSaySo) {
   EXPECT_HAS(run({"ckpt", "ls", "model-run"}), "resumable, not verified");
 }
 
-TEST_F(CkptVerb, PlansAreDrawnOverPlansAlone) {
+TEST_F(CkptVerb, PlanHtmlReplacesOnlyPlans) {
   const auto plan = [&](const std::string& html, int exit_code) {
     return run({"plan", "model.toml", "--world", "1", "--html", html}, exit_code);
   };

@@ -1,4 +1,4 @@
-// The program's own plans: of a model that no machine here could hold, and of runs that follow.
+// `chassis plan` and `chassis check` as programs: plans of a model too large for this machine, and of runs that follow.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -32,7 +32,7 @@ TEST(PlanVerb, PlansSeventyBillionParametersOn64Ranks) {
   rusage usage{};
   getrusage(RUSAGE_CHILDREN, &usage);
   std::printf("[ plan     ] %.1f s, %ld MiB\n", seconds.count(), usage.ru_maxrss >> 10);
-#ifndef __SANITIZE_ADDRESS__  // whose shadow counts too
+#ifndef __SANITIZE_ADDRESS__  // its shadow memory counts too
   EXPECT_LT(usage.ru_maxrss >> 10, 1024) << "MiB";
 #endif
 
@@ -43,7 +43,7 @@ TEST(PlanVerb, PlansSeventyBillionParametersOn64Ranks) {
   EXPECT_EQ(rank["ranks"].size(), 64u);
   const Json& parts = rank["step"]["categories"];
   EXPECT_EQ(parts["parameters"]["peak"], 70553706496 * 4 / 64);
-  // And the second's small buffer of the norm.
+  // Two moments, and a small buffer for the norm.
   EXPECT_NEAR(parts["optimizer"]["peak"].get<double>(), 70553706496.0 * 8 / 64, 0.02 * 70553706496 * 8 / 64);
   // 82 units, 2 micro-batches; the last unit stays whole from forward to backward.
   std::map<std::string, Json> traffic;
@@ -54,7 +54,7 @@ TEST(PlanVerb, PlansSeventyBillionParametersOn64Ranks) {
   EXPECT_GT(std::filesystem::file_size(scratch / "plan.html"), 4096u);
 }
 
-TEST(PlanVerb, AdvisesWhereMemoryDoesNotSuffice) {
+TEST(PlanVerb, AdvisesIfMemoryDoesNotSuffice) {
   ScratchDirectory scratch;
   const Outcome run = test::run_process(chassis({"plan", CHASSIS_TEST_SOURCE_DIR "/configs/recipes/llama3-70b.toml",
                                                  "--mesh", "dp_shard=16", "--memory", "80GiB"}),
@@ -65,7 +65,7 @@ TEST(PlanVerb, AdvisesWhereMemoryDoesNotSuffice) {
     EXPECT_HAS(run.output, part);
 }
 
-TEST(PlanVerb, RefusesInWords) {
+TEST(PlanVerb, RefusesInvalidArguments) {
   ScratchDirectory scratch;
   const auto refused = [&](std::vector<std::string> words) {
     words.insert(words.begin(), {"plan", CHASSIS_TEST_SOURCE_DIR "/configs/recipes/llama3-70b.toml"});
@@ -84,7 +84,7 @@ TEST(PlanVerb, RefusesInWords) {
   EXPECT_HAS(refused({"--mesh", "dp_replicate=2,dp_shard=-1"}), "give --world N");
 }
 
-TEST(PlanVerb, OfAMillionRanksTakesWhatOfFewTakes) {
+TEST(PlanVerb, PlansAMillionRanksLikeAFew) {
   ScratchDirectory scratch;
   const Outcome run = test::run_process(chassis({"plan", CHASSIS_TEST_SOURCE_DIR "/configs/recipes/llama3-70b.toml",
                                                  "--world", "1000000", "train.global_batch_size=1000000"}),
@@ -111,7 +111,7 @@ TEST(PlanVerb, CheckProvesTheMeshThatTheConfigurationNames) {
   EXPECT_HAS(uneven.output, "train.global_batch_size = 128 is not a multiple of");
 }
 
-// The device that the configuration names need not be there, and its dtype counts.
+// The configured device need not exist; its default dtype counts.
 TEST(PlanVerb, CheckCountsActivationsInTheDtypeOfTheConfiguredDevice) {
   ScratchDirectory scratch;
   const std::string recipe = CHASSIS_TEST_SOURCE_DIR "/configs/recipes/llama3-70b.toml";

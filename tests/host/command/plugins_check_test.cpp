@@ -1,4 +1,4 @@
-// `chassis plugins check` from outside: exit codes, words, and what only the whole program can guard.
+// `chassis plugins check` as a program: exit codes, messages, and faults that only the whole program can catch.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -24,7 +24,7 @@ Outcome check_wayward(const std::string& fault, std::vector<std::string> words) 
   return outcome;
 }
 
-TEST(PluginsCheck, SaysInWordsThatAPluginConforms) {
+TEST(PluginsCheck, ReportsThatAPluginConforms) {
   const Outcome bytes = check(CHASSIS_TEST_PLUGIN_DIR "/bytes.so", {"--only", "static", "--only", "numerics"});
   EXPECT_EQ(bytes.exit_code, 0) << bytes.output;
   EXPECT_HAS(bytes.output, "/bytes.so conforms: 7 passed\n");
@@ -57,7 +57,7 @@ TEST(PluginsCheck, FindsAnUnknownOpInAPatternAndAnOptionThatIsAKeyOfTheHost) {
              "optimizer/greedy has an option 'lr', which is a key of the host in [optimizer]");
 }
 
-TEST(PluginsCheck, FindsAnElementBehindOrBeforeAnOutput) {
+TEST(PluginsCheck, FindsAnElementAfterOrBeforeAnOutput) {
   const Outcome far = check_wayward("one too far", {"--only", "numerics/guard-behind"});
   EXPECT_EQ(far.exit_code, 3) << far.output;
   EXPECT_HAS(far.output, "FAILED   numerics/guard-behind");

@@ -1,4 +1,4 @@
-// What each command prints of a good configuration.
+// Output of each command for a valid configuration.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -25,18 +25,18 @@ class Verbs : public testing::Test {
   ScratchDirectory scratch_;
 };
 
-TEST_F(Verbs, CheckProvesAConfigurationInASecondOrTwo) {
+TEST_F(Verbs, CheckProvesAConfigurationInSeconds) {
   const auto start = std::chrono::steady_clock::now();
   const Outcome check = chassis({"check", "good.toml"});
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   EXPECT_EQ(check.exit_code, 0) << check.output;
   EXPECT_HAS(check.output, "model       4 units");
   EXPECT_HAS(check.output, "ok          good.toml");
-  EXPECT_LT(seconds, 10.0);  // 0.4 s alone; a slow machine that builds something else may take longer
+  EXPECT_LT(seconds, 10.0);  // 0.4 s on an idle machine; a busy one takes longer
   EXPECT_FALSE(std::filesystem::exists(scratch_ / "out")) << "it writes nothing";
 }
 
-TEST_F(Verbs, OutputThatIsLostIsAnErrorOfEveryVerb) {
+TEST_F(Verbs, LostOutputIsAnErrorOfEveryVerb) {
   ASSERT_EQ(chassis({"train", "good.toml"}).exit_code, 0);
   const auto shell = [&](const std::string& line) {
     return test::run_process({"/bin/bash", "-c", line}, scratch_.path(),
@@ -49,7 +49,7 @@ TEST_F(Verbs, OutputThatIsLostIsAnErrorOfEveryVerb) {
     EXPECT_HAS(lost.output, "standard output cannot be written");
   }
   const Outcome left = shell("set -o pipefail; { sleep 0.2; \"$CHASSIS\" schema; } | true");
-  EXPECT_EQ(left.exit_code, 0) << "a reader that has read enough is no error: " << left.output;
+  EXPECT_EQ(left.exit_code, 0) << "a reader that stops early is no error: " << left.output;
 }
 
 TEST_F(Verbs, CheckShowsTheGraphAndTheOriginOfEveryKey) {
@@ -64,7 +64,7 @@ TEST_F(Verbs, CheckShowsTheGraphAndTheOriginOfEveryKey) {
   EXPECT_HAS(check.output, "model.toml:");
 }
 
-TEST_F(Verbs, GenerateEvalAndCkptReadWhatTrainLeft) {
+TEST_F(Verbs, GenerateEvalAndCkptReadTheOutputOfTrain) {
   ASSERT_EQ(chassis({"train", "good.toml"}).exit_code, 0);
   const Outcome greedy = chassis({"generate", "good.toml", "--prompt", "Row 1", "generate.max_new_tokens=12"});
   EXPECT_EQ(greedy.exit_code, 0) << greedy.output;
@@ -98,7 +98,7 @@ TEST_F(Verbs, GenerateEvalAndCkptReadWhatTrainLeft) {
   EXPECT_HAS(verify.output, "ok out/checkpoints/step-000001");
 }
 
-TEST_F(Verbs, EvalAndGenerateOfAModelDirectoryNeedNothingOfTraining) {
+TEST_F(Verbs, EvalAndGenerateOfAModelDirectoryNeedNoTrainingKeys) {
   ASSERT_EQ(chassis({"train", "model.toml"}).exit_code, 0);
   const std::string model = "[model]\npath = \"model-run/final\"\n";
   const std::string tokenizer = "[tokenizer]\nplugin = \"bytes\"\n";
@@ -122,7 +122,7 @@ TEST_F(Verbs, EvalAndGenerateOfAModelDirectoryNeedNothingOfTraining) {
   for (const char* given : {"optimizer.lr = -1", "unknown key 'optimizer.beta'"}) EXPECT_HAS(checked.output, given);
 }
 
-TEST_F(Verbs, EvalAndGenerateCountPositionsBeyondTheModels) {
+TEST_F(Verbs, EvalAndGenerateCountPositionsBeyondThoseOfTheModel) {
   ASSERT_EQ(chassis({"train", "model.toml", "model.config.max_position_embeddings=15"}).exit_code, 0);
   test::write_text(scratch_ / "use.toml", "[model]\npath = \"model-run/final\"\n[tokenizer]\nplugin = \"bytes\"\n"
                                           "[train]\nseq_len = 16\n[[data.eval]]\npath = \"corpus.txt\"\n");
@@ -135,7 +135,7 @@ TEST_F(Verbs, EvalAndGenerateCountPositionsBeyondTheModels) {
   EXPECT_HAS(text.output, "tokens of the prompt + generate.max_new_tokens = 18" + most);
 }
 
-TEST_F(Verbs, PluginsCheckLooksAtWhatOptimizersAndFormatsDo) {
+TEST_F(Verbs, PluginsCheckTestsTheResultsOfPlugins) {
   for (const char* plugin : {"adamw", "safetensors", "naive"}) {
     const std::string file = std::string(CHASSIS_TEST_PLUGIN_DIR "/") + plugin + ".so";
     const Outcome check = chassis({"plugins", "check", file, "--only", "numerics"});

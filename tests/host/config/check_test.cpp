@@ -1,3 +1,4 @@
+// Checks of keys, types and values, and their messages: typos, keys of other trainers, unavailable features.
 #include <gtest/gtest.h>
 
 #include "host/base/json.hpp"
@@ -15,7 +16,7 @@ TEST(Suggest, CountsEdits) {
   EXPECT_EQ(edit_distance("same", "same"), 0u);
 }
 
-TEST(Suggest, FindsWhatWasMeantAndNothingElse) {
+TEST(Suggest, FindsTheIntendedKeyAndNothingElse) {
   const std::vector<std::string> keys = {"max_steps", "micro_batch_size", "global_batch_size", "seq_len", "lr"};
   EXPECT_EQ(nearest("max_step", keys), "max_steps");
   EXPECT_EQ(nearest("Seq-Len", keys), "seq_len");
@@ -32,7 +33,7 @@ TEST(ForeignKeys, AreManyAndUnique) {
 }
 
 TEST(ForeignKeys, NameOnlyKeysThatExist) {
-  // Words such as "train.seq_len": a table of ours, a dot, a key.
+  // Words such as "train.seq_len": a table of the schema, a dot, a key.
   for (const ForeignKey& foreign : foreign_keys()) {
     const std::string answer(foreign.answer);
     for (size_t dot = answer.find('.'); dot != std::string::npos; dot = answer.find('.', dot + 1)) {
@@ -52,7 +53,7 @@ TEST(ForeignKeys, NameOnlyKeysThatExist) {
   }
 }
 
-TEST(ForeignKeys, AreAnsweredWhereverTheyStand) {
+TEST(ForeignKeys, GetAnAnswerInEveryTable) {
   EXPECT_EQ(what_is_wrong("cutoff_len = 3\n" + kExample),
             "a.toml:1:1: unknown key 'cutoff_len' of LLaMA-Factory: use train.seq_len, and data.overflow for longer "
             "documents");
@@ -71,7 +72,7 @@ TEST(ForeignKeys, AreAnsweredWhereverTheyStand) {
             "  a.toml:25:1: unknown key 'training.seq_len' (it is a key of another table: train.seq_len)");
 }
 
-TEST(Check, SaysWhatIsWrongWithAType) {
+TEST(Check, ExplainsTypeErrors) {
   EXPECT_EQ(what_is_wrong(kExample, {"train.seq_len='512'"}),
             "command line 'train.seq_len='512'': train.seq_len must be an integer, not a string (\"512\") (remove the "
             "quotes)");
@@ -89,7 +90,7 @@ TEST(Check, SaysWhatIsWrongWithAType) {
   EXPECT_EQ(what_is_wrong("train = 3\n"), what_is_wrong("train = 3\n"));
 }
 
-TEST(Check, WordsOfTheCommandLineWithCommasAreAList) {
+TEST(Check, CommasMakeAListOnTheCommandLine) {
   const Config config = load_whole(load_config_text(
       kExample, "a.toml", {"log.sinks=jsonl,console", "kernels.plugins=aten", "optimizer.betas=0.5,1"}));
   EXPECT_EQ(config.get_list("log.sinks"), (std::vector<std::string>{"jsonl", "console"}));
@@ -97,25 +98,25 @@ TEST(Check, WordsOfTheCommandLineWithCommasAreAList) {
   EXPECT_EQ(config.json("optimizer.betas").dump(), "[0.5,1.0]");
   EXPECT_EQ(what_is_wrong(kExample, {"log.sinks=console,wandb"}),
             "command line 'log.sinks=console,wandb': log.sinks = \"wandb\" is not \"console\" or \"jsonl\"");
-  // A regular expression may hold commas, so one that does needs its quotes.
+  // A regular expression may contain commas; then it needs quotes.
   EXPECT_NE(what_is_wrong(kExample, {"freeze.patterns=a{1,2}"}).find("must be a list of strings"), std::string::npos);
   EXPECT_EQ(what_is_wrong(kExample, {"freeze.patterns=norm"}), "nothing");
 }
 
-TEST(Check, APatternIsCheckedWhereItStands) {
+TEST(Check, AnInvalidPatternIsReportedAtItsPosition) {
   EXPECT_EQ(what_is_wrong(kExample + "[freeze]\npatterns = [\"(?<!vision)norm\",\n  \"x)\"]\n"),
             "a.toml:25:3: freeze.patterns: \"x)\" is not a regular expression: unmatched closing parenthesis (at "
             "character 2)");
 }
 
-TEST(Check, WhatIsNotAvailableIsRefusedAndNeverOffered) {
+TEST(Check, UnavailableFeaturesAreRefusedAndNeverOffered) {
   EXPECT_EQ(what_is_wrong(kExample + "[adapter]\nplugin = \"mine\"\nrank = 8\n"),
             "a.toml:23:2: [adapter] is not available in this version: no plugin of kind adapter is asked yet; "
             "freeze.train_only trains a part of a model");
   EXPECT_NE(what_is_wrong(kExample + "[freeze]\ngroups = [\"vision_tower\"]\n").find("freeze.groups is not available"),
             std::string::npos);
   EXPECT_EQ(what_is_wrong(kExample + "[freeze]\ngroups = []\n"), "nothing")
-      << "a resolved configuration spells defaults";
+      << "a resolved configuration lists defaults";
   EXPECT_EQ(what_is_wrong(kExample, {"train.task=rewarb"}),
             "command line 'train.task=rewarb': train.task = \"rewarb\" is not \"pretrain\"");
   EXPECT_EQ(what_is_wrong(kExample + "[quantt]\na = 1\n"), "a.toml:23:2: unknown table [quantt]");
@@ -128,7 +129,7 @@ TEST(Check, WhatIsNotAvailableIsRefusedAndNeverOffered) {
   }
 }
 
-TEST(Check, EachHintIsSaidOnce) {
+TEST(Check, EachHintIsPrintedOnce) {
   const std::string text =
       "[run]\nmax_steps = 1\n[model]\npath = \"m\"\n[train]\nseq_len = 8\n[optimizer]\nlr = 1.0\n"
       "[[data.train]]\npath = \"a.txt\"\n[[data.train]]\npath = \"b.txt\"\n";
@@ -148,7 +149,7 @@ TEST(Check, ManyMistakesAreCountedRatherThanListed) {
   EXPECT_NE(message.find("\n  … and 200 more"), std::string::npos);
 }
 
-TEST(Check, PathsThatNoFileSystemTakesNameTheirKey) {
+TEST(Check, InvalidPathsAreReportedWithTheirKey) {
   EXPECT_EQ(what_is_wrong(kExample, {"run.output_dir=\"a\\u0000b\""}),
             "command line 'run.output_dir=\"a\\u0000b\"': run.output_dir = \"a\\u0000b\" holds a NUL character");
   const std::string output = what_is_wrong(kExample, {"run.output_dir=out/" + std::string(300, 'x')});
@@ -161,7 +162,7 @@ TEST(Check, PathsThatNoFileSystemTakesNameTheirKey) {
   EXPECT_NE(resume.find("File name too long"), std::string::npos) << resume;
 }
 
-TEST(Check, TablesAndListsOfTablesAreToldApart) {
+TEST(Check, TablesAndListsOfTablesAreDistinguished) {
   EXPECT_NE(what_is_wrong(kExample + "[parallel]\nplugin = \"zero\"\n")
                 .find("a.toml:23:2: parallel must be a list of tables: write [[parallel]]"),
             std::string::npos)
@@ -178,7 +179,7 @@ TEST(Check, UnknownTablesAreOneError) {
             "a.toml:23:2: unknown table [optimiser] (did you mean 'optimizer'?)");
 }
 
-TEST(Check, AsksOnlyForWhatTheUseReads) {
+TEST(Check, RequiresOnlyKeysThatTheUseReads) {
   EXPECT_EQ(what_is_wrong("", {}, ConfigUse::kEvaluation),
             "3 errors in the configuration:\n"
             "  a.toml: train.seq_len is missing: tokens per row\n"
@@ -197,14 +198,14 @@ TEST(Check, AsksOnlyForWhatTheUseReads) {
             "nothing");
 }
 
-TEST(Check, ChecksAlsoWhatTheUseDoesNotRead) {
+TEST(Check, AlsoChecksKeysThatTheUseDoesNotRead) {
   EXPECT_EQ(what_is_wrong(kExample, {"optimizer.lr=-1"}, ConfigUse::kGeneration),
             "command line 'optimizer.lr=-1': optimizer.lr = -1.0 is out of range: must be at least 0");
   EXPECT_EQ(what_is_wrong(kExample, {"run.epochs=2"}, ConfigUse::kGeneration),
             what_is_wrong(kExample, {"run.epochs=2"}));
 }
 
-TEST(Schema, DefaultsAreLegal) {
+TEST(Schema, DefaultsAreValid) {
   // Every default of the host passes the host's own checks.
   std::string text = kExample;
   EXPECT_EQ(what_is_wrong(text), "nothing");

@@ -1,3 +1,4 @@
+// Loaded configurations: values, defaults, origins, options of plugins, the resolved file.
 #include "host/config/config.hpp"
 
 #include <gtest/gtest.h>
@@ -13,7 +14,7 @@ Config example(const std::vector<std::string>& overrides = {}) {
   return load_whole(load_config_text(kExample, "a.toml", overrides));
 }
 
-TEST(Config, AListOfNamesCanBeTypedWithCommas) {
+TEST(Config, AListOfNamesCanBeGivenWithCommas) {
   using Words = std::vector<std::string>;
   EXPECT_EQ(example({"log.sinks=console,jsonl"}).get_list("log.sinks"), (Words{"console", "jsonl"}));
   EXPECT_EQ(example({"log.sinks=console"}).get_list("log.sinks"), Words{"console"});
@@ -36,7 +37,7 @@ TEST(Config, GivesTypedValuesAndDefaults) {
             R"({"hidden_size":256,"num_hidden_layers":4,"rope_theta":500000.0,"nested":{"a":[1,2]}})");
 }
 
-// "é" outside of quotes ran into what the parser marks as unreachable; the sanitizers and the fuzz target see that.
+// "é" outside of quotes can reach code that the parser marks as unreachable; only sanitizers and fuzzing detect that.
 TEST(Config, LettersBeyondAsciiAreReadInQuotesAndRefusedOutside) {
   const Value table = parse_toml("a = \"é\" # é\n\"é\" = 1\n\"о\" = \"\"\"x\\\né\"\"\"\n", "a.toml");
   EXPECT_EQ(table.find("a")->string, "é");
@@ -67,7 +68,7 @@ TEST(Config, EveryKeyKnowsItsOrigin) {
   EXPECT_EQ(config.position("eval.every_steps").text(), "a.toml");
 }
 
-TEST(Config, AskingForWhatIsNotThereIsABrokenInvariant) {
+TEST(Config, ReadingAKeyThatIsNotSetIsABrokenInvariant) {
   const Config config = example();
   try {
     config.get_int("run.name");
@@ -77,7 +78,7 @@ TEST(Config, AskingForWhatIsNotThereIsABrokenInvariant) {
   }
 }
 
-TEST(Config, AskingForWhatIsInvalidThrowsTheFindings) {
+TEST(Config, ReadingAnInvalidKeyThrowsTheProblems) {
   const Config config = load_config_text("[train]\nseq_len = \"x\"\n", "a.toml", {});
   try {
     config.get_int("train.seq_len");
@@ -88,7 +89,7 @@ TEST(Config, AskingForWhatIsInvalidThrowsTheFindings) {
   }
 }
 
-TEST(Config, AFindingKeepsItsCodeAndSeveralAreAConfigErrorIfOneIs) {
+TEST(Config, AProblemKeepsItsCodeAndSeveralAreAConfigErrorIfOneIs) {
   const auto code_of = [](const std::vector<Error>& errors) {
     Config config = load_config_text(kExample, "a.toml", {});
     for (const Error& error : errors) config.add_problem("optimizer", error);
@@ -106,7 +107,7 @@ TEST(Config, AFindingKeepsItsCodeAndSeveralAreAConfigErrorIfOneIs) {
   EXPECT_EQ(code_of({plugin, config}), ExitCode::kConfig);
 }
 
-TEST(Config, ListsThePluginsThatItAsksFor) {
+TEST(Config, ListsThePluginsThatItNames) {
   const Config config = load_config_text(
       kExample +
           "[kernels]\nplugins = [\"fused\", \"aten\"]\n[[parallel]]\nplugin = \"zero\"\n",
@@ -119,7 +120,7 @@ TEST(Config, ListsThePluginsThatItAsksFor) {
             "export:format:safetensors ");
 }
 
-TEST(Config, AModelWithAPathMayLeaveItsPluginOpen) {
+TEST(Config, AModelWithAPathNeedsNoPlugin) {
   const Config config = load_config_text("[model]\npath = \"m\"\n", "a.toml", {});
   ASSERT_FALSE(config.plugin_slots().empty());
   EXPECT_EQ(config.plugin_slots()[0].plugin, "");
@@ -135,7 +136,7 @@ TEST(Config, OptionsOfAPluginAreCheckedAndFilledIn) {
             "command line 'optimizer.epsilon=1e-3': unknown key 'optimizer.epsilon' (did you mean 'eps'?)");
 }
 
-TEST(Config, OptionsOfListedPluginsStandInTablesOfTheirOwn) {
+TEST(Config, OptionsOfListedPluginsHaveTheirOwnTables) {
   Config config = load_config_text(kExample + "[kernels.aten]\nfast = false\n", "a.toml", {});
   config.check_plugin_options("optimizer", "adamw", adam_options());
   config.check_plugin_options("kernels.aten", "aten",
@@ -169,7 +170,7 @@ TEST(Config, APluginMayNotClaimAKeyOfTheHost) {
   }
 }
 
-TEST(Config, AllErrorsComeAtOnceInTheOrderOfTheFile) {
+TEST(Config, AllErrorsAreReportedAtOnceInTheOrderOfTheFile) {
   EXPECT_EQ(what_is_wrong(R"([run]
 max_step = 3
 seed = -1

@@ -1,4 +1,4 @@
-// A complete configuration, options as a plugin would export them, and a way to see what was found.
+// A complete configuration, options as a plugin exports them, and a function that returns the errors found.
 #pragma once
 
 #include <string>
@@ -42,7 +42,7 @@ inline std::vector<OptionSpec> adam_options() {
           {.name = "eps", .type = OptionType::kFloat, .default_json = "1e-8", .min = 0, .doc = "added to the root"}};
 }
 
-// Loads, gives [optimizer] the options above and the other slots none, and finishes.
+// Checks [optimizer] against the options above and all other slots without options, and finishes.
 inline Config load_whole(Config config) {
   for (const PluginSlot& slot : config.plugin_slots()) {
     if (slot.plugin != "adamw") continue;

@@ -1,3 +1,4 @@
+// Reading of files and overrides into one tree: `extends`, limits, TOML errors.
 #include "host/config/read.hpp"
 
 #include <gtest/gtest.h>
@@ -116,7 +117,7 @@ std::string repeated(const std::string& part, int times) {
   return out;
 }
 
-TEST(Toml, IsRefusedWhereItNestsTooDeeply) {
+TEST(Toml, IsRefusedIfItNestsTooDeeply) {
   const std::string parts = "a.toml:1:64: a key of many parts: at most 32 are read";
   EXPECT_EQ(toml_error(repeated("a.", 20000) + "a = 1\n"), parts);
   EXPECT_EQ(toml_error("[" + repeated("a.", 20000) + "a]\n"), "a.toml:1:65: a key of many parts: at most 32 are read");
@@ -129,7 +130,7 @@ TEST(Toml, IsRefusedWhereItNestsTooDeeply) {
             "nothing");
 }
 
-TEST(Toml, WhatStandsInStringsAndCommentsIsNotNesting) {
+TEST(Toml, BracketsInStringsAndCommentsAreNotNesting) {
   const std::string deep = repeated("[a.b.", 100);
   EXPECT_EQ(toml_error("# " + deep + "\na = \"" + deep + "\\\"" + deep + "\"\nb = '" + deep + "'\n"), "nothing");
   EXPECT_EQ(toml_error("a = \"\"\"\n\"" + deep + "\n" + deep + "\"\"\"\"\nb = '''" + deep + "'''\n"), "nothing");
@@ -152,7 +153,7 @@ std::string override_error(const std::string& text) {
   return "nothing";
 }
 
-TEST(Overrides, AreUtf8AndOfFewParts) {
+TEST(Overrides, AreUtf8WithAtMost32Parts) {
   EXPECT_NE(override_error("run.name=\xff").find("command line 'run.name=\\xff': an override is UTF-8 text"),
             std::string::npos)
       << override_error("run.name=\xff");
@@ -169,14 +170,14 @@ TEST(Overrides, AreTomlValuesOrBareWords) {
             "empty = \"\", equals = \"b=c\", \"dotted.key\" = true }");
 }
 
-TEST(Overrides, IndexArraysAndAppendOne) {
+TEST(Overrides, IndexArraysAndAppendOneItem) {
   const Value root =
       with_overrides({"data.train.0.path=b", "data.train.1.path=c", "data.eval.0.path=d", "parallel.0.plugin=z"});
   EXPECT_EQ(toml_text(*root.find("data")), R"({ train = [{ path = "b" }, { path = "c" }], eval = [{ path = "d" }] })");
   EXPECT_EQ(toml_text(*root.find("parallel")), R"([{ plugin = "z" }])");
 }
 
-TEST(Overrides, WithoutAFormAreErrors) {
+TEST(Overrides, WithAWrongFormAreErrors) {
   EXPECT_EQ(override_error("run.name"),
             "command line 'run.name': an override has the form key=value\nhint: for example run.max_steps=100");
   EXPECT_EQ(override_error("=3").substr(0, 48), "command line '=3': an override has the form key=");

@@ -1,3 +1,4 @@
+// The text of `chassis schema`.
 #include "host/config/schema_text.hpp"
 
 #include <gtest/gtest.h>
@@ -36,7 +37,7 @@ TEST(SchemaText, ListsEverything) {
     if (!is_unavailable(table.name)) EXPECT_NE(text.find(table.name), std::string::npos);
 }
 
-TEST(SchemaText, OffersNothingThatIsNotAvailable) {
+TEST(SchemaText, OmitsWhatIsNotAvailable) {
   const std::string text = text_of("");
   for (const char* word : {"[quant]", "[adapter]", "groups", "roles_to_train", "reward"})
     EXPECT_EQ(text.find(word), std::string::npos) << word;

@@ -1,3 +1,4 @@
+// Whether ranks fit into the memory of their machines and devices.
 #include "host/plan/memory_fit.hpp"
 
 #include <gtest/gtest.h>
@@ -34,14 +35,14 @@ TEST(MemoryFit, RanksOfOneMachineShareItsMemory) {
       << "the machine has 100";
 }
 
-TEST(MemoryFit, EveryRankHasADeviceOfItsOwn) {
+TEST(MemoryFit, EveryRankHasItsOwnDevice) {
   EXPECT_EQ(find_shortage({on_gpu("a", 50, 10), on_gpu("a", 50, 10)}, true).rank, -1);
   const MemoryShortage device = find_shortage({on_gpu("a", 50, 10), on_gpu("a", 50, 10, 40)}, true);
   EXPECT_EQ(device.rank, 1);
   EXPECT_EQ(device.what, "rank 1 on its device");
   EXPECT_EQ(find_shortage({on_gpu("a", 50, 10), on_gpu("a", 50, 10, 40)}, false).rank, -1) << "it has 80";
   const MemoryShortage host = find_shortage({on_gpu("a", 50, 40), on_gpu("a", 50, 40)}, true);
-  EXPECT_EQ(host.what, "2 ranks on a") << "what is offloaded lies in the memory that they share";
+  EXPECT_EQ(host.what, "2 ranks on a") << "offloaded tensors are in the memory that they share";
 }
 
 TEST(MemoryFit, AnEstimateChoosesButDoesNotRefuse) {

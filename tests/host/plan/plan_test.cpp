@@ -1,3 +1,4 @@
+// Plans of a small model: memory and traffic by strategy, recompute, advice, reports.
 #include "host/plan/plan.hpp"
 
 #include <gtest/gtest.h>
@@ -19,7 +20,7 @@ namespace {
 
 using test::text_of_file;
 
-// 4 layers of 64, untied, uneven where 3 ranks share it; "device" is never touched.
+// 4 layers with hidden size 64, untied; not divisible by 3 ranks. "device" is never used.
 constexpr const char* kRun = R"(schema_version = 1
 [run]
 name = "small"
@@ -103,7 +104,7 @@ TEST(Plan, ShardsTakeTheirPartAndUnitsAreGathered) {
   EXPECT_EQ(sent.at("dp_shard reduce_scatter").bytes, 3u * kParameters * 4 * 3 / 4);
 }
 
-TEST(Plan, RehearsesEverySortOfRank) {
+TEST(Plan, RehearsesEveryDifferentRankOnce) {
   const Plan plan = plan_of("fsdp2", 3);
   ASSERT_EQ(plan.ranks.size(), 2u);
   EXPECT_EQ(plan.ranks[0].ranks, (std::vector<int>{0, 1}));
@@ -114,7 +115,7 @@ TEST(Plan, RehearsesEverySortOfRank) {
   EXPECT_EQ(&plan.largest(), &plan.ranks[0]);
 }
 
-TEST(Plan, StagesOfZeroTakeLessAndLess) {
+TEST(Plan, HigherStagesOfZeroTakeLessMemory) {
   const auto stage = [](int n) {
     return make_plan(request_of(with_strategy("plugin = \"zero\"\nstage = " + std::to_string(n)), 4));
   };
@@ -125,7 +126,7 @@ TEST(Plan, StagesOfZeroTakeLessAndLess) {
   EXPECT_GE(two.largest().step.peak_bytes, three.largest().step.peak_bytes);
 }
 
-TEST(Plan, ManyMicrobatchesCostTrafficAndNoMemory) {
+TEST(Plan, MoreMicrobatchesAddTrafficButNoMemory) {
   const Plan few = plan_of("fsdp2", 4), many = plan_of("fsdp2", 4, {"train.global_batch_size=480"});
   EXPECT_EQ(few.batch.num_microbatches, 3);
   EXPECT_EQ(many.batch.num_microbatches, 30);
@@ -142,8 +143,8 @@ TEST(Plan, RecomputeTakesFewerActivations) {
   EXPECT_LT(activations(full), activations(selective));
   EXPECT_LT(activations(selective), activations(some));
   EXPECT_LT(activations(some), activations(none));
-  // The two inputs of products behind norms, of hidden_size, and the one of the last, of intermediate_size, of 3 blocks
-  // whose backward has not begun.
+  // For each of the 3 blocks whose backward has not begun: the inputs of the matrix products after the two norms, of
+  // hidden_size, and the input of the last one, of intermediate_size.
   EXPECT_GE(activations(none) - activations(selective), 3u * (2 * 64 + 192) * 128 * 4 * 4);
   for (const Plan* plan : {&none, &selective, &full}) {
     ASSERT_EQ(plan->modes.size(), 3u);
@@ -181,9 +182,9 @@ TEST(Plan, TheCheapestThatFitsIsFoundInFewTries) {
       int64_t tries = 0;
       const auto fits = [&](const Recompute& recompute) {
         ++tries;
-        int64_t its = 0;
-        while (recompute_of_cost(its, num_blocks) != recompute) ++its;
-        return its >= cost;
+        int64_t its_cost = 0;
+        while (recompute_of_cost(its_cost, num_blocks) != recompute) ++its_cost;
+        return its_cost >= cost;
       };
       EXPECT_EQ(fewest_that_fit(num_blocks, fits), recompute_of_cost(std::min(cost, 2 * num_blocks), num_blocks));
       EXPECT_LE(tries, 9);
@@ -209,7 +210,7 @@ TEST(Plan, OffloadedShardsLieInTheMemoryOfTheHost) {
   EXPECT_GE(offloaded.ranks[0].host_peak_bytes, plan.ranks[0].host_peak_bytes + 3u * kParameters);
 }
 
-TEST(Plan, AModelThatIsNotThereIsPlannedByItsConfig) {
+TEST(Plan, AModelWithoutWeightsIsPlannedByItsConfig) {
   test::ScratchDirectory scratch;
   test::write_text(scratch / "config.json",
                    R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 512, "hidden_size": 32,
@@ -237,7 +238,7 @@ TEST(Plan, RefusesWhatTheRunWouldRefuse) {
   EXPECT_HAS(refusal_of("fsdp2", 4, {"parallel.0.reshard_to=3"}), "does not divide the 4 ranks");
 }
 
-TEST(Plan, TheMeshAloneSaysHowManyRanks) {
+TEST(Plan, TheMeshGivesTheNumberOfRanks) {
   EXPECT_EQ(plan_of("fsdp2", 0, {"mesh.dp_replicate=2", "mesh.dp_shard=3"}).world_size, 6);
   EXPECT_EQ(plan_of("", 0).world_size, 1);
 }
@@ -255,7 +256,7 @@ TEST(Plan, TheTimelineAddsUpToThePeak) {
 
 // ---- advice
 
-TEST(PlanAdvice, IsPlannedAnewAndRanked) {
+TEST(PlanAdvice, IsRehearsedAndRanked) {
   PlanRequest request = request_of(with_strategy("plugin = \"ddp\""), 4, {"recompute.mode=none"});
   request.memory_bytes = 38u << 20;
   const Plan plan = make_plan(request);
@@ -279,7 +280,7 @@ TEST(PlanAdvice, IsPlannedAnewAndRanked) {
   EXPECT_TRUE(changes.contains("strategy ddp → fsdp2"));
 }
 
-TEST(PlanAdvice, CombinesChangesWhereNoneAloneSuffices) {
+TEST(PlanAdvice, CombinesChangesIfNoneAloneSuffices) {
   PlanRequest request = request_of(with_strategy("plugin = \"ddp\""), 4, {"recompute.mode=none"});
   const AdviceList first = [&] {
     request.memory_bytes = 1;
@@ -293,7 +294,7 @@ TEST(PlanAdvice, CombinesChangesWhereNoneAloneSuffices) {
   EXPECT_HAS(list.together->change, " + ");
 }
 
-TEST(PlanAdvice, SaysWhyAChangeIsNoneForThisRun) {
+TEST(PlanAdvice, SaysWhyAChangeIsRefused) {
   PlanRequest request = request_of(with_strategy("plugin = \"fsdp2\""), 4);
   request.memory_bytes = 1;
   const AdviceList list = advise(request, make_plan(request));
@@ -373,7 +374,7 @@ TEST(PlanReport, HtmlIsOneFileThatFetchesNothing) {
     EXPECT_EQ(html.find(bad), std::string::npos) << bad;
 }
 
-TEST(PlanReport, TextIsAsItWas) {
+TEST(PlanReport, TextMatchesTheGoldenFile) {
   PlanRequest request =
       request_of(with_strategy("plugin = \"fsdp2\""), 3,
                  {"train.global_batch_size=24", "attention.plugin=\"naive\"", "kernels.plugins=[\"reference\"]"});

@@ -47,15 +47,15 @@ class SaverTest : public testing::Test {
       file.put('\x55');
     }
   }
-  // Changes a byte of a header, so that it can not even be read.
+  // Changes a byte of a header, so that the file cannot be scanned.
   void damage_header(int step) {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(checkpoint(step))) {
       if (entry.path().extension() != ".safetensors") continue;
       std::fstream(entry.path(), std::ios::in | std::ios::out | std::ios::binary).put('\x7f');
     }
   }
-  // What is counted is said the first time alone.
-  std::string resume_and_listen() {
+  // Resumes, and returns the log; counted warnings, which are printed only once, are reset before.
+  std::string log_of_resume() {
     log::reset_counted_warnings();
     testing::internal::CaptureStderr();
     const auto resumed = saver_->resume();
@@ -89,11 +89,11 @@ TEST_F(SaverTest, OnePlanServesEverySaveAndExport) {
   }
 }
 
-TEST_F(SaverTest, ADamagedCheckpointIsPassedOverForTheOneBeforeIt) {
+TEST_F(SaverTest, ADamagedCheckpointIsPassedOverForThePreviousOne) {
   save_two();
   damage(2);
   log::reset_counted_warnings();
-  const std::string said = resume_and_listen();
+  const std::string said = log_of_resume();
   EXPECT_EQ(resumed_, checkpoint(1));
   EXPECT_EQ(saver_->resume()->state, (Json{{"at", 1}}));
   expect_filled_with(1.0f);
@@ -103,22 +103,22 @@ TEST_F(SaverTest, ADamagedCheckpointIsPassedOverForTheOneBeforeIt) {
        {"step-000002' is skipped", "tensor '", ".safetensors'", "its CRC32C is ", "the manifest says "})
     EXPECT_HAS(said, part);
   fill(3);
-  EXPECT_EQ(save(2, {{"at", 3}}), checkpoint(2)) << "the damaged one is not in its way";
+  EXPECT_EQ(save(2, {{"at", 3}}), checkpoint(2)) << "the damaged one is not in the way";
   EXPECT_EQ(saver_->resume()->state, (Json{{"at", 3}}));
 }
 
-TEST_F(SaverTest, ADamagedCheckpointIsKeptUnderAnotherNameAndTakesNoPlaceOfAWholeOne) {
+TEST_F(SaverTest, ADamagedCheckpointIsRenamedAndNotCountedByKeepLast) {
   open({"checkpoint.keep_last=2"});
   save_two();
   damage(2);
-  const std::string said = resume_and_listen();
+  const std::string said = log_of_resume();
   EXPECT_HAS(said, "step-000002 is kept as step-000002.damaged");
   EXPECT_EQ(std::filesystem::read_symlink(directory() + "/checkpoints/latest"), "step-000001");
   EXPECT_TRUE(std::filesystem::exists(checkpoint(2) + ".damaged/manifest.json"));
   save(2, {{"at", 2}});
   EXPECT_TRUE(std::filesystem::exists(checkpoint(1) + "/manifest.json")) << "two whole ones are kept";
   damage(2);
-  resume_and_listen();
+  log_of_resume();
   EXPECT_EQ(resumed_, checkpoint(1));
   EXPECT_TRUE(std::filesystem::exists(checkpoint(2) + ".damaged-2/manifest.json"));
   EXPECT_TRUE(std::filesystem::exists(checkpoint(2) + ".damaged/manifest.json"));
@@ -127,17 +127,17 @@ TEST_F(SaverTest, ADamagedCheckpointIsKeptUnderAnotherNameAndTakesNoPlaceOfAWhol
 TEST_F(SaverTest, AStepWithoutAManifestIsPassedOverAndKept) {
   save_two();
   std::filesystem::remove(checkpoint(2) + "/manifest.json");
-  const std::string said = resume_and_listen();
+  const std::string said = log_of_resume();
   EXPECT_EQ(resumed_, checkpoint(1));
   EXPECT_HAS(said, "step-000002': it has no manifest.json; next is 'step-000001'");
   EXPECT_HAS(said, "kept as step-000002.damaged");
   EXPECT_TRUE(std::filesystem::exists(checkpoint(2) + ".damaged/sharded"));
 }
 
-TEST_F(SaverTest, WhatLatestNamesAndIsGoneIsSaidBeforeAnOlderOneIsUsed) {
+TEST_F(SaverTest, AMissingCheckpointThatLatestNamesIsReportedBeforeAnOlderOneIsUsed) {
   save_two();
   std::filesystem::remove_all(checkpoint(2));
-  const std::string said = resume_and_listen();
+  const std::string said = log_of_resume();
   EXPECT_EQ(resumed_, checkpoint(1));
   EXPECT_HAS(said, "step-000002': 'latest' names it, but it does not exist; next is 'step-000001'");
   std::filesystem::remove_all(checkpoint(1));
@@ -151,7 +151,7 @@ TEST_F(SaverTest, ACheckpointMovedToAnotherDiskIsReadThroughItsLinkAndNeverDelet
   std::filesystem::create_directories(run_.folder() / "disk");
   std::filesystem::rename(checkpoint(2), elsewhere);
   std::filesystem::create_directory_symlink(elsewhere, checkpoint(2));
-  resume_and_listen();
+  log_of_resume();
   EXPECT_EQ(resumed_, checkpoint(2));
   expect_filled_with(2.0f);
   save(3, {{"at", 3}});
@@ -160,7 +160,7 @@ TEST_F(SaverTest, ACheckpointMovedToAnotherDiskIsReadThroughItsLinkAndNeverDelet
 }
 
 // It may be whole: the file server, not the disk, may have failed.
-TEST_F(SaverTest, ACheckpointThatCanNotBeReadStopsTheRunAlthoughAnOlderOneIsWhole) {
+TEST_F(SaverTest, ACheckpointThatCannotBeReadStopsTheRunEvenIfAnOlderOneIsWhole) {
   save_two();
   std::filesystem::rename(checkpoint(2), run_.folder() / "away");
   std::filesystem::create_directory_symlink("/nowhere/at/all", checkpoint(2));
@@ -183,7 +183,7 @@ TEST_F(SaverTest, ACheckpointThatCanNotBeReadStopsTheRunAlthoughAnOlderOneIsWhol
   EXPECT_TRUE(std::filesystem::is_symlink(checkpoint(2))) << "nothing is renamed";
 }
 
-TEST_F(SaverTest, WeightsStepBackAsARunDoesButChangeNothing) {
+TEST_F(SaverTest, LoadingWeightsFallsBackAsARunDoesButChangesNothing) {
   save_two();
   damage_header(2);
   log::reset_counted_warnings();
@@ -199,11 +199,11 @@ TEST_F(SaverTest, WeightsStepBackAsARunDoesButChangeNothing) {
   EXPECT_THROW(load_weights(*session_, ""), DamagedCheckpoint);
 }
 
-TEST_F(SaverTest, OneThatCanNotBeScannedIsPassedOverToo) {
+TEST_F(SaverTest, ACheckpointThatCannotBeScannedIsPassedOver) {
   save_two();
   damage_header(2);
   log::reset_counted_warnings();
-  const std::string said = resume_and_listen();
+  const std::string said = log_of_resume();
   EXPECT_EQ(resumed_, checkpoint(1));
   expect_filled_with(1.0f);
   EXPECT_EQ(log::counted_warnings().size(), 1u);
@@ -213,7 +213,7 @@ TEST_F(SaverTest, OneThatCanNotBeScannedIsPassedOverToo) {
     EXPECT_HAS(said, part);
 }
 
-TEST_F(SaverTest, ADamagedCheckpointThatWasAskedForIsAnError) {
+TEST_F(SaverTest, ADamagedCheckpointThatWasNamedIsAnError) {
   save_two();
   damage(2);
   open({"run.resume=" + checkpoint(2)});
@@ -223,7 +223,7 @@ TEST_F(SaverTest, ADamagedCheckpointThatWasAskedForIsAnError) {
   EXPECT_THROW(saver_->resume(), DamagedCheckpoint);
 }
 
-TEST_F(SaverTest, NothingIsStartedAnewWhereAllCheckpointsAreDamaged) {
+TEST_F(SaverTest, TrainingDoesNotStartAnewIfAllCheckpointsAreDamaged) {
   save_two();
   damage(1);
   damage_header(2);
@@ -235,7 +235,7 @@ TEST_F(SaverTest, NothingIsStartedAnewWhereAllCheckpointsAreDamaged) {
   }
 }
 
-TEST_F(SaverTest, WhatIsNotFiniteIsFoundWhenItIsLoadedAndAnOlderOneIsNamed) {
+TEST_F(SaverTest, ValuesThatAreNotFiniteAreFoundOnLoadAndAnOlderCheckpointIsNamed) {
   const auto refusal = [&]() -> std::string {
     try {
       saver_->resume();

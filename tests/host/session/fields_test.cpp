@@ -1,4 +1,4 @@
-// What a model takes of a batch is what the data gives, or is refused by name.
+// A model may take the fields of a batch that the data gives; any other field is refused by name.
 #include "host/session/fields.hpp"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ std::string refusal(const std::string& name, uint32_t dtype, const std::vector<D
   return "";
 }
 
-TEST(Fields, AreThoseOfTheModelOrRefusedByName) {
+TEST(Fields, ThatTheDataCannotGiveAreRefusedByName) {
   const std::vector<DimId> rows = {CHASSIS_DIM_BATCH}, tokens = {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME};
   EXPECT_EQ(refusal("positions", CHASSIS_DTYPE_I32, tokens), "");
   const std::string unknown = refusal("pixels", CHASSIS_DTYPE_F32, tokens);
@@ -41,7 +41,7 @@ TEST(Fields, AreThoseOfTheModelOrRefusedByName) {
              "the model takes the field 'positions' as f32 [B], the data gives it as i32 [B, T]");
 }
 
-TEST(Fields, OnlyThoseAreMade) {
+TEST(Fields, AreMadeOnlyIfTheModelTakesThem) {
   const Program program = taking("positions", CHASSIS_DTYPE_I32, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME});
   EXPECT_EQ(field_names(program), (std::vector<std::string>{"labels", "positions"}));
   const Fields made = unread_fields(program, 2, 8, {}), read = to_fields(Batch(2, 8, 0, field_names(program)), {});

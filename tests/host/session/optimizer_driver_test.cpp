@@ -1,3 +1,4 @@
+// The driver of an optimizer plugin: gradient norm, states, weight decay, steps.
 #include "host/session/optimizer_driver.hpp"
 
 #include <gtest/gtest.h>
@@ -52,7 +53,7 @@ TEST_F(OptimizerDriverTest, AsksForStatesOfTrainedParametersOnly) {
   }
 }
 
-TEST_F(OptimizerDriverTest, RefusesAStateWhoseParameterIsNotWhatItsDescriptorSays) {
+TEST_F(OptimizerDriverTest, RefusesAStateWhoseParameterContradictsItsDescriptor) {
   run_.parameters.place(MeshShape({{"dp_shard", 2}}), 0);
   run_.parameters.find("embed.weight")->descriptor.placements.push_back(Placement::dim_chunk({"dp_shard"}, 0));
   OptimizerDriver optimizer = driver(0.1);
@@ -77,7 +78,7 @@ TEST_F(OptimizerDriverTest, DecaySparesParametersOfOneDimension) {
   }
 }
 
-TEST_F(OptimizerDriverTest, AParameterThatGotNoGradientDoesNotMove) {
+TEST_F(OptimizerDriverTest, AParameterWithoutAGradientDoesNotMove) {
   OptimizerDriver optimizer = driver(0.0);
   optimizer.allocate({});
   run_.step({fields_of(kIds, 2)});

@@ -1,4 +1,4 @@
-// What tokenizers and optimizers hand back is checked where it comes back, and their name stands in the message.
+// Results of tokenizers and optimizers are checked when they return, and errors name the plugin.
 #include <gtest/gtest.h>
 
 #include "host/base/hash.hpp"
@@ -31,7 +31,7 @@ class PluginResults : public testing::Test {
   test::CpuRun run_{test::SmallModel{}.program(), {plugins_.ops("reference")}};
 };
 
-TEST_F(PluginResults, AVocabularyThatMakesNoSenseNamesTheTokenizer) {
+TEST_F(PluginResults, AnInvalidVocabularyIsAnErrorOfTheTokenizer) {
   EXPECT_EQ(refused_tokenizer("none"), "");
   EXPECT_HAS(refused_tokenizer("no vocabulary"),
              std::string(kTokenizer) + "its vocabulary has -3 ids, expected 1 to 2147483647");
@@ -41,7 +41,7 @@ TEST_F(PluginResults, AVocabularyThatMakesNoSenseNamesTheTokenizer) {
   EXPECT_HAS(refused_tokenizer("no fingerprint"), std::string(kTokenizer) + "its fingerprint is empty");
 }
 
-TEST_F(PluginResults, IdsOutsideOfTheVocabularyNameTheTokenizerAndThePlace) {
+TEST_F(PluginResults, AnIdOutsideOfTheVocabularyNamesTheTokenizerAndThePlace) {
   const auto said = [&](const char* fault) {
     const PluginTokenizer subject = tokenizer(fault);
     std::vector<int32_t> ids;
@@ -54,7 +54,7 @@ TEST_F(PluginResults, IdsOutsideOfTheVocabularyNameTheTokenizerAndThePlace) {
   EXPECT_HAS(said("count"), std::string(kTokenizer) + "encode makes 1003 ids of 3 bytes, at most 64");
 }
 
-// By it kept tokens are found again.
+// It is part of the key by which tokens in the cache are found.
 TEST_F(PluginResults, TheBuildOfATokenizerIsItsLibraryAndItsOptions) {
   const std::string build = tokenizer("none").build();
   EXPECT_HAS(build, sha256_file(CHASSIS_TEST_STUB_DIR "/unruly.so"));
@@ -62,14 +62,14 @@ TEST_F(PluginResults, TheBuildOfATokenizerIsItsLibraryAndItsOptions) {
   EXPECT_NE(tokenizer("bytes").build(), build);
 }
 
-TEST_F(PluginResults, FarTooMuchTextNamesTheTokenizer) {
+TEST_F(PluginResults, TooMuchTextIsAnErrorOfTheTokenizer) {
   const PluginTokenizer subject = tokenizer("bytes");
   const int32_t ids[] = {3};
   EXPECT_HAS(test::refusal([&] { subject.decode(ids); }), std::string(kTokenizer) + "decode makes ");
   EXPECT_EQ(tokenizer("none").decode(ids), "x");
 }
 
-TEST_F(PluginResults, AStateSchemaThatMakesNoSenseNamesTheOptimizer) {
+TEST_F(PluginResults, AnInvalidStateSchemaIsAnErrorOfTheOptimizer) {
   const std::string second = std::string(kOptimizer) + ": state 1 ";
   EXPECT_EQ(refused_optimizer("none"), "");
   EXPECT_HAS(refused_optimizer("count"), std::string(kOptimizer) + " has 1000 states per parameter, at most 64");

@@ -1,3 +1,4 @@
+// Learning rates by step.
 #include "host/session/schedule.hpp"
 
 #include <gtest/gtest.h>
@@ -11,12 +12,12 @@ LearningRateSchedule schedule(const std::string& name) {
   return {.name = name, .peak = 2.0, .warmup_steps = 4, .decay_steps = 5, .min_ratio = 0.1, .max_steps = 20};
 }
 
-TEST(Schedule, StepKOfAWarmUpOfNRunsAtKNthsOfThePeak) {
+TEST(Schedule, StepKOfAWarmUpOfNStepsHasKNthsOfThePeak) {
   for (const char* name : {"constant", "linear", "cosine", "wsd"})
     for (int64_t k = 1; k <= 4; ++k) EXPECT_DOUBLE_EQ(schedule(name).at(k), 2.0 * static_cast<double>(k) / 4.0) << name;
 }
 
-TEST(Schedule, EndsWhereItShould) {
+TEST(Schedule, EndsAtItsFinalValue) {
   EXPECT_DOUBLE_EQ(schedule("constant").at(20), 2.0);
   for (const char* name : {"linear", "cosine", "wsd"}) EXPECT_NEAR(schedule(name).at(20), 0.2, 1e-12) << name;
 }
@@ -46,7 +47,7 @@ TEST(Schedule, WithoutAWarmUpTheFirstStepIsNearThePeak) {
   EXPECT_NEAR(linear.at(1), 2.0 * (0.1 + 0.9 * 0.95), 1e-12);
 }
 
-TEST(Schedule, BeyondTheLastStepItStaysAtTheEnd) { EXPECT_NEAR(schedule("cosine").at(30), 0.2, 1e-12); }
+TEST(Schedule, StaysAtItsFinalValueAfterTheLastStep) { EXPECT_NEAR(schedule("cosine").at(30), 0.2, 1e-12); }
 
 }  // namespace
 }  // namespace chassis

@@ -1,3 +1,4 @@
+// One training step on one rank: its phases, schedule, results and memory.
 #include "host/session/step.hpp"
 
 #include <gtest/gtest.h>
@@ -80,7 +81,7 @@ class StepTest : public testing::Test {
   std::vector<std::string> phases_;
 };
 
-TEST_F(StepTest, TellsOfEveryPhaseInOrder) {
+TEST_F(StepTest, ReportsEveryPhaseInOrder) {
   const auto before = weights();
   const StepResult result = step();
   EXPECT_EQ(phases_, whole_step_);
@@ -123,7 +124,7 @@ TEST_F(StepTest, ChangesNothingIfTheLossIsNotFinite) {
   EXPECT_EQ(test::values_of(run_.parameters.find("lm_head.weight")->value), head);
 }
 
-TEST_F(StepTest, BringsWhatRanksWish) {
+TEST_F(StepTest, ReturnsTheRequestsOfAllRanks) {
   EXPECT_TRUE(step().wishes.ready);
   inputs_.wishes = [] { return Wishes{.stop = true, .save = false, .ready = false}; };
   const Wishes all = step().wishes;
@@ -132,14 +133,14 @@ TEST_F(StepTest, BringsWhatRanksWish) {
   EXPECT_FALSE(all.ready);
 }
 
-TEST_F(StepTest, IsRehearsedByTheSamePhases) {
+TEST_F(StepTest, HasTheSamePhasesInARehearsal) {
   install_meta_allocator();
   make(kMetaHost);
   EXPECT_TRUE(step().applied);
   EXPECT_EQ(phases_, whole_step_);
   const uint64_t after_one = meta_memory_usage(kMetaHost).live_bytes;
   step();
-  EXPECT_EQ(meta_memory_usage(kMetaHost).live_bytes, after_one) << "a step gives back what it takes";
+  EXPECT_EQ(meta_memory_usage(kMetaHost).live_bytes, after_one) << "a step frees what it allocates";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A library whose members do what no plugin may, by option, for plugin_faults_test.cpp and plugin_results_test.cpp.
+// Members that break the rules for plugins, by an option, for plugin_faults_test.cpp and plugin_results_test.cpp.
 #include <signal.h>
 #include <unistd.h>
 
@@ -21,13 +21,13 @@ using namespace chassis;
   for (;;) pause();
 }
 
-// Through a volatile, so that no compiler sees through it.
+// Volatile, so that the compiler does not optimize the calls away.
 void (*volatile bad_function)() = reinterpret_cast<void (*)()>(0x10);
 volatile int never = 1 << 30;
-__attribute__((noinline)) int sink_without_end(int depth) {
-  volatile char room[1024];
-  room[depth & 1023] = static_cast<char>(depth);
-  return depth == never ? 0 : sink_without_end(depth + 1) + room[0];
+__attribute__((noinline)) int recurse_without_end(int depth) {
+  volatile char frame[1024];
+  frame[depth & 1023] = static_cast<char>(depth);
+  return depth == never ? 0 : recurse_without_end(depth + 1) + frame[0];
 }
 
 class FaultyKernel final : public Kernel {
@@ -35,14 +35,14 @@ class FaultyKernel final : public Kernel {
   explicit FaultyKernel(std::string fault) : fault_(std::move(fault)) {}
   void forward(Call& call) override {
     if (fault_ == "bad call") bad_function();
-    if (fault_ == "overflow" && sink_without_end(0) == 1) return;
+    if (fault_ == "overflow" && recurse_without_end(0) == 1) return;
     if (fault_ == "_exit") _exit(0);
     if (fault_ == "no message") throw Failure(CHASSIS_UNAVAILABLE, "");
     if (fault_ == "fails with OK") throw Failure(CHASSIS_OK, "it went wrong");
     if (fault_ == "unknown status") throw Failure(777, "it went wrong");
     const Tensor own = Tensor::create_like(call.host(), call.input(0));
     if (fault_ == "lent handle") call.raw().outputs[0] = call.input(1).handle();
-    if (fault_ == "released handle") call.raw().outputs[0] = own.handle();  // as the kernel ends
+    if (fault_ == "released handle") call.raw().outputs[0] = own.handle();  // `own` is released when forward returns
     if (fault_ == "one handle twice") call.raw().outputs[0] = call.raw().saved[0] = own.retain().release();
     if (fault_ == "garbage handle") call.raw().outputs[0] = reinterpret_cast<chassis_tensor_t>(0x1234);
     if (fault_ == "another handle") call.raw().outputs[0] = own.retain().release();
@@ -51,7 +51,7 @@ class FaultyKernel final : public Kernel {
     if (fault_ == "abort") std::abort();
     if (fault_ == "crash") *static_cast<volatile int*>(nullptr) = 1;
     if (fault_ == "hang") hang();
-    // Else it leaves its output empty.
+    // With "no output" the output stays empty.
   }
 
  private:
@@ -60,7 +60,7 @@ class FaultyKernel final : public Kernel {
 
 class Unruly : public Ops {
  public:
-  static constexpr std::string_view kDoc = "does what no plugin may, for tests";
+  static constexpr std::string_view kDoc = "breaks the rules for plugins, for tests";
   static constexpr std::string_view kPatterns[] = {"add"};
   static const Options& options() {
     static const Options schema = {option("fault", "refuse")
@@ -96,7 +96,7 @@ class Unruly : public Ops {
   }
 
   double claim(const NodeView&) override {
-    if (fault_ == "refuse" || fault_ == "print") refuse("it is not in the mood");
+    if (fault_ == "refuse" || fault_ == "print") refuse("its option fault says so");
     return 1.0;
   }
   void infer(const NodeView& node, Infer& out) override {
@@ -119,7 +119,7 @@ class Misspelt final : public Unruly {
 class Misnumbering final : public Tokenizer {
  public:
   static constexpr std::string_view kId = "misnumbering";
-  static constexpr std::string_view kDoc = "ids and counts that make no sense, for tests";
+  static constexpr std::string_view kDoc = "invalid ids and counts, for tests";
   static const Options& options() {
     static const Options schema = {option("fault", "none")
                                        .choices({"none", "no vocabulary", "huge vocabulary", "special id",
@@ -156,7 +156,7 @@ class Misnumbering final : public Tokenizer {
 class Misdeclaring final : public Optimizer {
  public:
   static constexpr std::string_view kId = "misdeclaring";
-  static constexpr std::string_view kDoc = "states that make no sense, for tests";
+  static constexpr std::string_view kDoc = "invalid states, for tests";
   static const Options& options() {
     static const Options schema = {
         option("fault", "none")
@@ -197,7 +197,7 @@ class Greedy final : public Optimizer {
   void step(const OptimizerStep&) override {}
 };
 
-// Prints, or ends the process, before the program knows that it is there.
+// Prints, or ends the process, while the library is being loaded.
 __attribute__((constructor)) void print_when_loaded() {
   if (std::getenv("CHASSIS_TEST_PRINT")) std::printf("a constructor says hello\n");
   if (std::getenv("CHASSIS_TEST_ABORT")) std::abort();

@@ -1,4 +1,4 @@
-// "auto" in [attention] and [kernels]: what it compares, what it takes, and what a resumed run says of it.
+// "auto" in [attention] and [kernels]: which providers it compares and takes, and what a resumed run reports.
 #include <filesystem>
 
 #include "tests/support/program_run.hpp"
@@ -25,7 +25,7 @@ class AutoProviders : public test::ProgramRun {
     EXPECT_EQ(outcome.exit_code, exit_code) << outcome.output;
     return outcome.output;
   }
-  // A program of our own, with a folder of plugins that a test may change.
+  // Copies the program, with a folder of plugins that a test may change.
   void copy_program() {
     fs::create_directories(scratch_ / "own/bin");
     fs::create_directories(plugins());
@@ -56,19 +56,20 @@ TEST_F(AutoProviders, AreTheDefaultAndTakeIntervalInFp32) {
   EXPECT_HAS(graph, " alone claims add+rms_norm");
   EXPECT_HAS(graph, " ms is the cheapest; aten ");
   EXPECT_EQ(count(graph, "cost unknown"), 0u) << graph;
-  for (const char* other : {"naive", "reference"}) EXPECT_EQ(count(graph, other), 0u) << graph;  // they check others
+  for (const char* other : {"naive", "reference"})
+    EXPECT_EQ(count(graph, other), 0u) << graph;  // they only serve as references
   const std::string resolved = run("check", {"--resolved"});
   EXPECT_HAS(resolved, "[attention]\nplugin = \"auto\"");
   EXPECT_HAS(resolved, "plugins = [\"auto\"]");
 }
 
-TEST_F(AutoProviders, TakeSdpaWhereIntervalRefuses) {
+TEST_F(AutoProviders, TakeSdpaIfIntervalRefuses) {
   const std::string graph = run("check", {"--graph", "run.device=cpu", "precision.compute=bf16"});
   EXPECT_HAS(graph, " alone claims attention\n      refused by interval (attention): computes in f32, not bf");
   EXPECT_HAS(graph, "      auto: sdpa ");
 }
 
-TEST_F(AutoProviders, ARunIsThatOfThePluginsByName) {
+TEST_F(AutoProviders, TrainLikeTheSameProvidersByName) {
   run("train", {"run.device=cpu", "run.max_steps=2"});
   const Json chosen = lock("out")["providers"];
   EXPECT_EQ(chosen["device"], "cpu");
@@ -80,14 +81,14 @@ TEST_F(AutoProviders, ARunIsThatOfThePluginsByName) {
   expect_same_run("out", "named");
 }
 
-TEST_F(AutoProviders, NamedOnesComeFirst) {
+TEST_F(AutoProviders, NamedProvidersComeFirst) {
   const std::string graph = run("check", {"--graph", "run.device=cpu", "kernels.plugins=aten,auto"});
   EXPECT_EQ(count(graph, "auto: fused"), 0u) << graph;
   EXPECT_HAS(graph, "auto: interval");
   EXPECT_EQ(count(run("check", {"--graph", "attention.plugin=sdpa"}), "auto: interval"), 0u);
 }
 
-TEST_F(AutoProviders, OfOtherFoldersAreNotLoaded) {
+TEST_F(AutoProviders, AreNotLoadedFromOtherFolders) {
   copy_program();
   fs::create_directory(scratch_ / "others");
   fs::copy(CHASSIS_TEST_STUB_DIR "/unruly.so", scratch_ / "others/unruly.so");
@@ -101,7 +102,7 @@ TEST_F(AutoProviders, OfOtherFoldersAreNotLoaded) {
   }
 }
 
-TEST_F(AutoProviders, ThatAnotherFolderReplacesAreACountedLine) {
+TEST_F(AutoProviders, AreCountedIfAnotherFolderReplacesThem) {
   copy_program();
   fs::create_directory(scratch_ / "others");
   fs::copy(plugins() + "/interval.so", scratch_ / "others/interval.so");
@@ -110,7 +111,7 @@ TEST_F(AutoProviders, ThatAnotherFolderReplacesAreACountedLine) {
   EXPECT_HAS(said, "auto: sdpa ");
 }
 
-TEST_F(AutoProviders, ThatCannotBeLoadedAreACountedLine) {
+TEST_F(AutoProviders, AreCountedIfTheyCannotBeLoaded) {
   copy_program();
   std::string bytes = test::text_of_file(plugins() + "/interval.so");
   for (size_t at; (at = bytes.find("libc.so.6")) != std::string::npos;) bytes.replace(at, 9, "libx.so.6");
@@ -122,14 +123,14 @@ TEST_F(AutoProviders, ThatCannotBeLoadedAreACountedLine) {
   EXPECT_HAS(run("check", {"attention.plugin=interval"}, 3), "libx.so.6: cannot open shared object file");
 }
 
-TEST_F(AutoProviders, OptionsOfThemAreThoseOfWhomTheyMayTake) {
+TEST_F(AutoProviders, TakeOnlyOptionsOfTheirCandidates) {
   EXPECT_HAS(run("check", {"kernels.fuse.fast=true"}, 2),
              "[kernels.fuse]: kernels.plugins does not name 'fuse', and \"auto\" compares aten, ");
   EXPECT_HAS(run("check", {"kernels.fused.fast=true"}, 2), "kernels.fused.fast");
   EXPECT_HAS(run("check", {"attention.block=64"}, 2), "unknown key 'attention.block'");
 }
 
-TEST_F(AutoProviders, AResumedRunSaysWhoComputesWhatFromNowOn) {
+TEST_F(AutoProviders, AResumedRunReportsChangedProviders) {
   copy_program();
   const auto with = [&](const Words& more) {
     Words all = {"run.device=cpu", "checkpoint.every_steps=1", "schedule.name=constant"};
@@ -146,7 +147,7 @@ TEST_F(AutoProviders, AResumedRunSaysWhoComputesWhatFromNowOn) {
   EXPECT_EQ(lock("out")["providers"]["attention"].begin().value(), "sdpa");
 }
 
-TEST_F(AutoProviders, ALockedRunComparesThoseOfTheLock) {
+TEST_F(AutoProviders, ALockedRunComparesOnlyProvidersOfTheLock) {
   copy_program();
   fs::rename(plugins() + "/interval.so", scratch_ / "interval.so");
   run("train", {"run.device=cpu", "run.max_steps=1"});

@@ -1,4 +1,4 @@
-// A tokenizer that is told which file to read, for tests: bytes as tokens, whatever the file says.
+// A tokenizer for tests with an option `file`: bytes are tokens, and the file is not read.
 #include <string>
 
 #include "chassis/plugin.hpp"

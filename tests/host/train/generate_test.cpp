@@ -1,3 +1,4 @@
+// The choice of the next token from logits.
 #include "host/train/generate.hpp"
 
 #include <gtest/gtest.h>
@@ -61,7 +62,7 @@ TEST(ChooseToken, LogitsThatAreNotFiniteAreANumericError) {
   }
 }
 
-TEST(Generate, CutsOffIdsThatTheVocabularyDoesNotHave) {
+TEST(Generate, MasksIdsBeyondTheVocabulary) {
   std::vector<float> logits = kLogits;
   EXPECT_FALSE(mask_padded_ids(logits, 0));
   EXPECT_FALSE(mask_padded_ids(logits, 4));

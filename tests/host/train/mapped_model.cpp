@@ -1,5 +1,5 @@
-// One model with two sorts of files, a library for each: "plain_files" has a tensor for each parameter; those of
-// "mapped_files" are joined, sliced and transposed, and carry a tensor that nobody trains.
+// One model, built as two plugins: files of "plain_files" have a tensor for each parameter; those of "mapped_files"
+// join, slice and transpose parameters, and hold a constant tensor.
 #include <string>
 #include <vector>
 

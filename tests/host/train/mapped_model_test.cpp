@@ -1,4 +1,4 @@
-// A model whose files hold its parameters otherwise trains, saves and loads as one whose files do not.
+// A model with a disk mapping trains, saves and loads like the same model without one.
 #include "tests/support/program_run.hpp"
 
 namespace chassis {
@@ -47,12 +47,12 @@ TEST_F(MappedModel, HasOtherFilesAndTheSameLosses) {
   run("mapped2", from("mapped", "mapped_files", 2));
   EXPECT_EQ(losses("mapped2"), losses("plain2"));
 
-  // From a checkpoint, and from the model's files to the same.
+  // An export of a checkpoint gives the same file.
   ckpt("export mapped/checkpoints/step-000003 exported");
   EXPECT_TRUE(test::text_of_file(scratch_ / "exported/model.safetensors") == model("mapped"));
 }
 
-TEST_F(MappedModel, IsReadAndWrittenByEachRankForItself) {
+TEST_F(MappedModel, IsReadAndWrittenByShardsOfEachRank) {
   run("mapped", random("mapped_files"));
   std::string toml =
       test::text_of_file(scratch_ / "run.toml") + "[mesh]\ndp_shard = 2\n[[parallel]]\nplugin = \"fsdp2\"\n";

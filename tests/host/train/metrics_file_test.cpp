@@ -1,3 +1,4 @@
+// metrics.jsonl of a resumed run: which lines are kept, dropped or refused.
 #include "host/train/metrics_file.hpp"
 
 #include <gtest/gtest.h>
@@ -42,7 +43,7 @@ TEST(MetricsScan, KeepsStepsAndEvaluationsUpToTheLastStep) {
   EXPECT_FALSE(found.holds_foreign());
 }
 
-TEST(MetricsScan, DamagedLinesEndNothingAndStay) {
+TEST(MetricsScan, DamagedLinesAreKeptAndEndNothing) {
   const std::string too_large = "{\"step\":18446744073709551615,\"loss\":1,\"grad_norm\":1,\"trained_tokens\":1}\n";
   const std::string no_step = "{\"step\":null,\"loss\":1,\"grad_norm\":1,\"trained_tokens\":1}\n";
   const std::string kept = step_line(1) + "{\"step\": null}\n{\"step\": 1e400}\n\xff\xfe\n[1]\n" +
@@ -54,7 +55,7 @@ TEST(MetricsScan, DamagedLinesEndNothingAndStay) {
   EXPECT_EQ(found.first_foreign_line, 2u);
 }
 
-TEST(MetricsScan, ALastLineWithoutItsBreakStaysIfItIsWholeAndGoesIfItIsCutShort) {
+TEST(MetricsScan, ALastLineWithoutALineBreakIsKeptOnlyIfItIsComplete) {
   const std::string whole = step_line(1) + step_line(2);
   const MetricsScan found = scan(whole.substr(0, whole.size() - 1), 2);
   EXPECT_EQ(found.kept_bytes, whole.size() - 1);
@@ -87,7 +88,7 @@ TEST(MetricsFile, ForeignFilesAndLinksAreRefusedAndStay) {
   EXPECT_EQ(test::text_of_file(scratch / "target"), step_line(1));
 }
 
-TEST(MetricsFile, WhatWouldBeDroppedAndIsNotOursIsKeptBesideIt) {
+TEST(MetricsFile, ForeignLinesAreCopiedBeforeTheyAreDropped) {
   ScratchDirectory scratch;
   const std::string path = scratch / "metrics.jsonl", kept = step_line(1) + step_line(2);
   const std::string text = kept + step_line(3) + "a note of mine\n" + step_line(4);
@@ -97,7 +98,7 @@ TEST(MetricsFile, WhatWouldBeDroppedAndIsNotOursIsKeptBesideIt) {
   EXPECT_EQ(test::text_of_file(path + ".old-1"), text);
   open_metrics_file(path, 1, false);
   EXPECT_EQ(test::text_of_file(path), step_line(1));
-  EXPECT_EQ(test::text_of_file(path + ".old-2"), kept) << "of a run that is not known";
+  EXPECT_EQ(test::text_of_file(path + ".old-2"), kept) << "it may be of another run";
   log::reset_counted_warnings();
 }
 

@@ -1,4 +1,4 @@
-// What the program says of a plugin that ends the process, prints, hangs or claims nothing.
+// Messages about plugins that end the process, print, hang or claim nothing.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -29,7 +29,7 @@ constexpr const char* kCall = "provider 'unruly' in forward of layer.";
 TEST_F(PluginFaults, AnExitInACallIsAnErrorOfThePlugin) {
   std::vector<const char*> ways = {"exit", "quick_exit", "_exit"};
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  ways.pop_back();  // a sanitizer has an _exit of its own
+  ways.pop_back();  // sanitizers replace _exit
 #endif
   for (const char* name : ways) {
     const Outcome outcome = run("train", {fault(name)});
@@ -40,7 +40,7 @@ TEST_F(PluginFaults, AnExitInACallIsAnErrorOfThePlugin) {
   }
 }
 
-TEST_F(PluginFaults, AnExitOfAConstructorIsAnErrorOfThePlugin) {
+TEST_F(PluginFaults, AnExitInAConstructorIsAnErrorOfThePlugin) {
   const Outcome outcome = run("check", {fault("exit when made")});
   EXPECT_EQ(outcome.exit_code, 3) << outcome.output;
   EXPECT_HAS(outcome.output, "ended by exit(0) inside plugin 'unruly' 0.1.0 in create");
@@ -77,7 +77,7 @@ TEST_F(PluginFaults, AnAbortInAConstructorOfALibraryNamesThePlugin) {
 }
 #endif
 
-TEST_F(PluginFaults, AHandleThatIsNotTheProvidersToGiveIsAnErrorNotACrash) {
+TEST_F(PluginFaults, AnInvalidHandleOfAProviderIsAnErrorNotACrash) {
   const std::pair<const char*, const char*> faults[] = {
       {"lent handle", "output 0 is the handle of input 1, which is only lent; retain makes one to give back"},
       {"released handle", "which is not a handle that it holds: it was already released, or never was a handle"},
@@ -93,7 +93,7 @@ TEST_F(PluginFaults, AHandleThatIsNotTheProvidersToGiveIsAnErrorNotACrash) {
   }
 }
 
-TEST_F(PluginFaults, AFailureSaysInWhichCallWithoutAMessageOrAProperCode) {
+TEST_F(PluginFaults, AFailureWithoutAMessageOrAValidCodeNamesItsCall) {
   const std::pair<const char*, const char*> faults[] = {
       {"no message", " in forward (unit 1), step 1: no message, status UNAVAILABLE"},
       {"fails with OK", " in forward (unit 1), step 1: it went wrong (its status code: 0, which means OK)"},
@@ -107,7 +107,7 @@ TEST_F(PluginFaults, AnEmptyOutputNamesTheProvider) {
   EXPECT_HAS(outcome.output, "error: provider 'unruly' on layer.");
 }
 
-TEST_F(PluginFaults, TheFirstInterruptOfAHangingCallIsAnsweredAndTheSecondEndsIt) {
+TEST_F(PluginFaults, TheFirstInterruptOfAHangingCallIsReportedAndTheSecondEndsTheRun) {
   Process process(command("train", {fault("hang")}), scratch_.path());
   ASSERT_TRUE(process.wait_for("hanging")) << process.output_so_far();
   process.send(SIGINT);
@@ -120,7 +120,7 @@ TEST_F(PluginFaults, TheFirstInterruptOfAHangingCallIsAnsweredAndTheSecondEndsIt
   EXPECT_HAS(outcome.output, "SIGINT again: ended at once; nothing is saved\n");
 }
 
-TEST_F(PluginFaults, ACallThatDoesNotReturnIsToldWithoutAnInterrupt) {
+TEST_F(PluginFaults, ACallThatDoesNotReturnIsReportedWithoutAnInterrupt) {
   const char* const variable = "CHASSIS_CALL_WATCH_S";
   Process process(command("train", {fault("hang")}), scratch_.path(), {{variable, "0.2"}});
   EXPECT_TRUE(process.wait_for(std::string("warning: ") + kCall)) << process.output_so_far();
@@ -130,7 +130,6 @@ TEST_F(PluginFaults, ACallThatDoesNotReturnIsToldWithoutAnInterrupt) {
   EXPECT_HAS(refused.output, "CHASSIS_CALL_WATCH_S=-1: expected seconds");
 }
 
-// Nothing is lost by it.
 TEST_F(PluginFaults, TheFirstInterruptEndsACallThatHangsBeforeTheFirstStep) {
   Process process(command("train", {fault("hang when made")}), scratch_.path());
   ASSERT_TRUE(process.wait_for("hanging")) << process.output_so_far();
@@ -155,11 +154,12 @@ TEST_F(PluginFaults, WhatAPluginPrintsStaysOutOfMachineReadableOutput) {
     EXPECT_HAS(outcome.output, line);
 }
 
-TEST_F(PluginFaults, AProviderThatClaimsNothingIsACountedLine) {
+TEST_F(PluginFaults, AProviderThatClaimsNothingIsCounted) {
   const Outcome outcome = run("train", {fault("refuse")});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
-  EXPECT_HAS(outcome.output, "warning: [kernels]: provider 'unruly' claims no node, so others compute all of them; "
-                             "it refuses add: it is not in the mood");
+  EXPECT_HAS(outcome.output,
+             "warning: [kernels]: provider 'unruly' claims no node, so others compute all of them; "
+             "it refuses add: its option fault says so");
   EXPECT_HAS(outcome.output, "providers that compute nothing: unruly (");
 }
 
@@ -184,7 +184,7 @@ TEST_F(PluginFaults, InfoDescribesAFileByItsPath) {
   }
 }
 
-TEST_F(PluginFaults, APluginThatCannotBeLoadedStopsNoVerbThatDoesNotNeedIt) {
+TEST_F(PluginFaults, APluginThatCannotBeLoadedStopsOnlyVerbsThatNeedIt) {
   std::string bytes = test::text_of_file(CHASSIS_TEST_PLUGIN_DIR "/sgd.so");
   for (size_t at; (at = bytes.find("libc.so.6")) != std::string::npos;) bytes.replace(at, 9, "libx.so.6");
   std::filesystem::create_directory(scratch_ / "own");

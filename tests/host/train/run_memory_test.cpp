@@ -1,4 +1,4 @@
-// Whether a run fits the memory that is there, and what it says of it.
+// Runs that fit into memory or do not, and what they report.
 #include "tests/support/program_run.hpp"
 
 namespace chassis {
@@ -8,7 +8,7 @@ using test::Outcome;
 
 class RunMemory : public test::ProgramRun {};
 
-TEST_F(RunMemory, RefusesWhatNoMachineHoldsBeforeItWritesAByte) {
+TEST_F(RunMemory, RefusesARunThatDoesNotFitBeforeItWritesAByte) {
   const Outcome run = train({"model.config={hidden_size=65536, num_hidden_layers=80, num_attention_heads=512, "
                              "intermediate_size=262144, vocab_size=259}"});
   EXPECT_EQ(run.exit_code, 4) << run.output;
@@ -18,7 +18,7 @@ TEST_F(RunMemory, RefusesWhatNoMachineHoldsBeforeItWritesAByte) {
   EXPECT_FALSE(std::filesystem::exists(scratch_ / "out"));
 }
 
-TEST_F(RunMemory, MemoryIsATableWithoutEmptyRows) {
+TEST_F(RunMemory, ReportsMemoryAsATableWithoutEmptyRows) {
   const std::string said = train().output;
   const size_t begin = said.find("memory peak "), end = said.find("\nstep 2/");
   ASSERT_NE(begin, std::string::npos) << said;
@@ -28,8 +28,8 @@ TEST_F(RunMemory, MemoryIsATableWithoutEmptyRows) {
   EXPECT_EQ(table.find("gathered"), std::string::npos) << table;
 }
 
-// On a machine that has so much memory, as far as the kernel says.
-class RunOnMachine : public RunMemory {
+// Runs with another /proc/meminfo.
+class RunWithLittleMemory : public RunMemory {
  protected:
   Outcome train_with(int total_kib, int free_kib, const std::string& words) {
     test::write_text(scratch_ / "meminfo", "MemTotal: " + std::to_string(total_kib) + " kB\nMemAvailable: " +
@@ -42,7 +42,7 @@ class RunOnMachine : public RunMemory {
   }
 };
 
-TEST_F(RunOnMachine, ThatDoesNotFitIsTriedWhereThatIsWanted) {
+TEST_F(RunWithLittleMemory, ARunThatDoesNotFitStartsWithMemoryCheckWarn) {
   const Outcome refused = train_with(100, 100, "");
   if (!is_possible(refused)) GTEST_SKIP() << refused.output;
   EXPECT_EQ(refused.exit_code, 4) << refused.output;
@@ -53,8 +53,8 @@ TEST_F(RunOnMachine, ThatDoesNotFitIsTriedWhereThatIsWanted) {
   EXPECT_HAS(tried.output, "warning: does not fit (once)");
 }
 
-// What one rank needs is free, what two of one machine need is not: both recompute.
-TEST_F(RunOnMachine, RanksRecomputeWhereTogetherTheyLackMemory) {
+// The free memory suffices for one rank, but not for two on one machine: both recompute.
+TEST_F(RunWithLittleMemory, RanksRecomputeIfTheyDoNotFitTogether) {
   const int total_kib = 1 << 20, free_kib = 40 << 10;  // a rank needs 32 MiB
   const Outcome alone = train_with(total_kib, free_kib, "");
   if (!is_possible(alone)) GTEST_SKIP() << alone.output;

@@ -1,4 +1,4 @@
-// Whole runs of the program: what it leaves behind, and how it is stopped and resumed.
+// Whole runs of the program: the files they write, and how they are stopped and resumed.
 #include <gtest/gtest.h>
 #include <sys/file.h>
 
@@ -17,7 +17,7 @@ using Words = std::vector<std::string>;
 
 using RunTest = test::ProgramRun;
 
-TEST_F(RunTest, LeavesADirectoryThatSaysWhatItWas) {
+TEST_F(RunTest, WritesADirectoryThatDescribesIt) {
   const Outcome run = train({"checkpoint.every_steps=3"});
   ASSERT_EQ(run.exit_code, 0) << run.output;
   for (const char* name : {"resolved.toml", "run.json", "plugins.lock", "log.txt", "metrics.jsonl", "final/config.json",
@@ -27,7 +27,7 @@ TEST_F(RunTest, LeavesADirectoryThatSaysWhatItWas) {
   EXPECT_EQ(losses("out").size(), 6u);
   const Outcome again =
       test::run_process({CHASSIS_TEST_BINARY_DIR "/bin/chassis", "check", "out/resolved.toml"}, scratch_.path());
-  EXPECT_EQ(again.exit_code, 0) << "the resolved configuration is one: " << again.output;
+  EXPECT_EQ(again.exit_code, 0) << "the resolved configuration is valid: " << again.output;
 }
 
 TEST_F(RunTest, CountsRowsBeyondThePositionsThatTheModelWasMadeFor) {
@@ -59,7 +59,7 @@ TEST_F(RunTest, ResumingIsExact) {
   expect_same_run("whole", "parts");
 }
 
-TEST_F(RunTest, AFinishedRunIsLeftAsItIsAndSaysSo) {
+TEST_F(RunTest, AFinishedRunIsRefusedAndNotChanged) {
   ASSERT_EQ(train().exit_code, 0);
   const auto before = losses("out");
   const std::string weights = model("out");
@@ -74,7 +74,7 @@ TEST_F(RunTest, AFinishedRunIsLeftAsItIsAndSaysSo) {
   EXPECT_TRUE(model("out") == weights);
 }
 
-TEST_F(RunTest, ARunThatEndedBeforeItsExportMakesIt) {
+TEST_F(RunTest, AMissingExportIsMadeByTheNextStart) {
   ASSERT_EQ(train().exit_code, 0);
   const std::string weights = model("out");
   std::filesystem::remove_all(scratch_ / "out/final");
@@ -84,7 +84,7 @@ TEST_F(RunTest, ARunThatEndedBeforeItsExportMakesIt) {
   EXPECT_EQ(losses("out").size(), 6u);
 }
 
-TEST_F(RunTest, MetricsHoldEveryStepHoweverSeldomTheConsoleSpeaks) {
+TEST_F(RunTest, MetricsHoldEveryStepEvenIfTheConsolePrintsFew) {
   const Outcome run = train({"log.every_steps=5"});
   ASSERT_EQ(run.exit_code, 0) << run.output;
   EXPECT_EQ(losses("out").size(), 6u);
@@ -92,7 +92,7 @@ TEST_F(RunTest, MetricsHoldEveryStepHoweverSeldomTheConsoleSpeaks) {
   EXPECT_EQ(run.output.find("step 2/6"), std::string::npos);
 }
 
-TEST_F(RunTest, TheFirstLinesSayDataAndResultsAndTheLastOneWhatComesNext) {
+TEST_F(RunTest, TheFirstLinesNameDataAndResultsAndTheLastTheNextCommand) {
   const Outcome run = train();
   ASSERT_EQ(run.exit_code, 0) << run.output;
   EXPECT_HAS(run.output, "data: 400 documents, ");
@@ -104,7 +104,7 @@ TEST_F(RunTest, TheFirstLinesSayDataAndResultsAndTheLastOneWhatComesNext) {
   EXPECT_HAS(test::text_of_file(scratch_ / "out/log.txt"), "data: 400 documents");
 }
 
-TEST_F(RunTest, MoreStepsThanThereAreNumbersAreRefused) {
+TEST_F(RunTest, MoreStepsThanInt64HoldsAreRefused) {
   const Outcome run = train({"run.max_steps=0", "run.epochs=1e17"});
   EXPECT_EQ(run.exit_code, 2) << run.output;
   EXPECT_HAS(run.output, "run.epochs=1e17");
@@ -146,10 +146,10 @@ TEST_F(RunTest, AnotherRunInTheDirectoryIsRefused) {
   const Outcome data = train();
   EXPECT_EQ(data.exit_code, 2);
   EXPECT_HAS(data.output, "run.output_dir out holds another run: its data is ");
-  EXPECT_EQ(losses("out").size(), 1u) << "it stays as it was";
+  EXPECT_EQ(losses("out").size(), 1u) << "the run stays as it was";
 }
 
-TEST_F(RunTest, ResumeNeverSparesOldCheckpoints) {
+TEST_F(RunTest, StartingAnewIsRefusedIfThereAreCheckpoints) {
   ASSERT_EQ(train({"run.max_steps=1"}).exit_code, 0);
   const Outcome anew = train({"run.resume=never"});
   EXPECT_EQ(anew.exit_code, 2);
@@ -184,8 +184,8 @@ TEST_F(RunTest, AStopSignalFinishesTheStepAndSaves) {
   }
 }
 
-// The store's socket was one of them once, and what was printed went there.
-TEST_F(RunTest, StandardDescriptorsThatAreClosedAreNothing) {
+// Otherwise a socket may take the number of a closed descriptor, and output goes there.
+TEST_F(RunTest, ClosedStandardDescriptorsAreReplaced) {
   const std::string program = CHASSIS_TEST_BINARY_DIR "/bin/chassis";
   Process run({"/bin/sh", "-c", "echo $$ > pid; exec " + program + " train run.toml run.max_steps=100000 <&- >&- 2>&-"},
               scratch_.path());
@@ -217,7 +217,7 @@ class HeldCache {
   File file_;
 };
 
-TEST_F(RunTest, AStopSignalIsHeardWhileAnotherProcessPreparesTheData) {
+TEST_F(RunTest, AStopSignalWorksWhileAnotherProcessPreparesTheData) {
   ASSERT_EQ(train({"run.max_steps=1"}).exit_code, 0);
   const HeldCache held(scratch_ / "cache");
   for (int number : {SIGTERM, SIGINT}) {
@@ -227,16 +227,16 @@ TEST_F(RunTest, AStopSignalIsHeardWhileAnotherProcessPreparesTheData) {
     const Outcome stopped = run.wait();
     EXPECT_EQ(stopped.exit_code, 75) << stopped.output;
     EXPECT_HAS(stopped.output, "stopped while preparing data");
-    std::filesystem::remove(scratch_ / "output.txt");  // the next one is waited for by what it says itself
+    std::filesystem::remove(scratch_ / "output.txt");  // wait_for must not match the output of the previous run
   }
 }
 
-TEST_F(RunTest, AChangedBitInKeptTokensIsNotTrained) {
+TEST_F(RunTest, ChangedTokensInTheCacheAreNotTrained) {
   ASSERT_EQ(train({"run.output_dir=a"}).exit_code, 0);
   for (const auto& entry : std::filesystem::directory_iterator(scratch_ / "cache")) {
     if (!entry.is_directory()) continue;
     File ids = File::open_write(entry.path() / "ids.bin");
-    std::string others;  // ids of two bytes that the vocabulary has: they would be trained
+    std::string others;  // valid ids of two bytes, which would be trained
     while (others.size() < ids.size()) others += std::string("\7\0", 2);
     ids.pwrite_exact(others.data(), others.size(), 0);
   }
@@ -246,7 +246,7 @@ TEST_F(RunTest, AChangedBitInKeptTokensIsNotTrained) {
   expect_same_run("a", "b");
 }
 
-// A model directory that brings a tokenizer along, and a configuration that starts from it with "bytes".
+// A model directory with a tokenizer, and a configuration that starts from it with the tokenizer "bytes".
 class RunFromModel : public RunTest {
  protected:
   RunFromModel() {
@@ -278,7 +278,7 @@ TEST_F(RunFromModel, AnotherTokenizerThanTheModelsIsRefused) {
   }
 }
 
-TEST_F(RunFromModel, AnotherTokenizerThatIsForcedIsSaidAndTheModelsIsNotExported) {
+TEST_F(RunFromModel, AForcedTokenizerIsReportedAndTheModelsIsNotExported) {
   const Outcome run = train({"tokenizer.force=true"});
   ASSERT_EQ(run.exit_code, 0) << run.output;
   EXPECT_HAS(run.output, "warning: tokenizer 'bytes' is not the one that hub brings along");
@@ -288,7 +288,7 @@ TEST_F(RunFromModel, AnotherTokenizerThatIsForcedIsSaidAndTheModelsIsNotExported
   EXPECT_TRUE(exported("generation_config.json"));
 }
 
-TEST_F(RunFromModel, DataOfTokensTakesTheModelsTokenizerAlong) {
+TEST_F(RunFromModel, ARunOnTokensExportsTheModelsTokenizer) {
   std::string rows;
   for (int i = 0; i < 40; ++i) rows += "{\"input_ids\": [1, 2, 3, 4, 5, 6, 7, 8]}\n";
   test::write_text(scratch_ / "rows.jsonl", rows);
@@ -311,7 +311,7 @@ TEST_F(RunFromModel, ATokenizerThatReadsTheModelsOwnFilesIsItsOwn) {
   EXPECT_TRUE(exported("tokenizer.json"));
 }
 
-TEST_F(RunFromModel, TextWithoutATokenizerIsNotAdvisedToTakeAnother) {
+TEST_F(RunFromModel, TextWithoutATokenizerGetsNoAdviceToUseAnother) {
   std::string toml = test::text_of_file(scratch_ / "run.toml");
   toml.replace(toml.find("[tokenizer]\nplugin = \"bytes\"\n"), 28, "");
   test::write_text(scratch_ / "run.toml", toml);
@@ -322,7 +322,7 @@ TEST_F(RunFromModel, TextWithoutATokenizerIsNotAdvisedToTakeAnother) {
   EXPECT_EQ(run.output.find("\"bytes\""), std::string::npos) << run.output;
 }
 
-// Whatever the moment, the next start goes on, and the run ends as if nothing had happened.
+// After an interrupt at any moment the next start resumes, and the results are those of an uninterrupted run.
 TEST_F(RunTest, CanBeInterruptedAtAnyMoment) {
   const Words whole = {"run.output_dir=whole", "run.max_steps=300", "checkpoint.every_steps=0"};
   ASSERT_EQ(train(whole).exit_code, 0);
@@ -331,7 +331,7 @@ TEST_F(RunTest, CanBeInterruptedAtAnyMoment) {
   int stopped = 0, killed = 0;
   for (int round = 0; round < 5; ++round) {
     const int number = round % 2 ? SIGINT : SIGTERM;
-    const bool starting = round < 2;  // the others are met while they train
+    const bool starting = round < 2;  // later runs are interrupted while they train
     const int delay_ms = static_cast<int>(random() % (starting ? 700 : 100));
     Process run(command(parts), scratch_.path());
     EXPECT_TRUE(starting || run.wait_for(" steps of ")) << run.output_so_far();

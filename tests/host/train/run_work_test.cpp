@@ -1,4 +1,4 @@
-// What a run has made is kept: it goes on or stops, sets aside what is in its way, and says at its end what is left.
+// Earlier results in a run directory are not lost: a run resumes, stops or sets them aside, and reports what was saved.
 #include <sys/stat.h>
 
 #include "tests/support/program_run.hpp"
@@ -17,7 +17,7 @@ class RunWork : public test::ProgramRun {
     EXPECT_EQ(outcome.exit_code, exit_code) << outcome.output;
     return outcome.output;
   }
-  // `script` is what a shell does in the folder of the run.
+  // Runs `script` in a shell in the folder of the run.
   std::string sh(const std::string& script, int exit_code) {
     const Outcome outcome = shell(script);
     EXPECT_EQ(outcome.exit_code, exit_code) << outcome.output;
@@ -32,11 +32,11 @@ size_t count(const std::string& text, const std::string& part) {
   return found;
 }
 
-TEST_F(RunWork, IsNotBegunAnewWhereItsCheckpointsAreGone) {
+TEST_F(RunWork, DoesNotStartAnewIfItsCheckpointsAreGone) {
   run({});
   fs::remove_all(scratch_ / "out/checkpoints");
   const std::string weights = model("out");
-  for (int i = 0; i < 2; ++i) {  // the refusal makes the folder again
+  for (int i = 0; i < 2; ++i) {  // the refused run creates the folder again
     const std::string said = run({"run.max_steps=7"}, 2);
     EXPECT_HAS(said, "run.toml:3:");
     EXPECT_HAS(said, "no checkpoint to go on from: metrics.jsonl reaches step 6, final/ is of step 6");
@@ -50,7 +50,7 @@ TEST_F(RunWork, IsNotBegunAnewWhereItsCheckpointsAreGone) {
   EXPECT_EQ(losses("out").size(), 2u);
 }
 
-TEST_F(RunWork, OfARunThatSavedNothingIsKeptWhenItBeginsAnew) {
+TEST_F(RunWork, MetricsOfARunThatSavedNothingAreKeptWhenItStartsAnew) {
   run({"checkpoint.on_error=warn", "checkpoint.contents=full", "export.when=never"});
   fs::remove_all(scratch_ / "out/checkpoints");
   std::string about = test::text_of_file(scratch_ / "out/run.json");
@@ -60,7 +60,7 @@ TEST_F(RunWork, OfARunThatSavedNothingIsKeptWhenItBeginsAnew) {
   EXPECT_EQ(losses("out").size(), 2u);
 }
 
-TEST_F(RunWork, OfAnotherNameIsWarnedOfAndRefusedWhereStrict) {
+TEST_F(RunWork, AnotherRunNameIsAWarningOrAnErrorIfStrict) {
   run({"run.name=a", "run.max_steps=2"});
   const std::string strict = run({"run.name=b", "run.strict=true"}, 2);
   EXPECT_HAS(strict, "run.name was \"a\", is \"b\": out holds run \"a\"");
@@ -72,7 +72,7 @@ TEST_F(RunWork, OfAnotherNameIsWarnedOfAndRefusedWhereStrict) {
   EXPECT_EQ(branch.find("warning"), std::string::npos) << branch;
 }
 
-TEST_F(RunWork, LaterThanTheCheckpointToGoOnFromIsSetAside) {
+TEST_F(RunWork, StepsAfterTheResumedCheckpointAreSetAside) {
   run({"checkpoint.every_steps=2", "checkpoint.keep_last=0"});
   const std::string later = test::text_of_file(scratch_ / "out/checkpoints/step-000006/manifest.json");
   const std::string said = run({"run.resume=out/checkpoints/step-000002", "run.max_steps=4", "optimizer.lr=5e-3"});
@@ -86,10 +86,10 @@ TEST_F(RunWork, LaterThanTheCheckpointToGoOnFromIsSetAside) {
   EXPECT_HAS(sh("\"$CHASSIS\" ckpt ls out", 0), "set aside as replaced");
 }
 
-TEST_F(RunWork, IsSavedBeforeADiskThatTakesNoMetricsStopsTheRun) {
+TEST_F(RunWork, IsSavedBeforeLostMetricsStopTheRun) {
   fs::create_directories(scratch_ / "out");
   std::string line = R"({"step":0,"loss":1,"grad_norm":1,"trained_tokens":1,"pad":")";
-  line += std::string(203998 - line.size(), 'x') + "\"}\n";  // all but two lines of what the limit allows
+  line += std::string(203998 - line.size(), 'x') + "\"}\n";  // leaves room for two lines below the limit
   test::write_text(scratch_ / "out/metrics.jsonl", line);
   const std::string said = sh("ulimit -f 400; exec \"$CHASSIS\" train run.toml run.max_steps=30", 7);
   EXPECT_HAS(said, "the run saves and stops");
@@ -98,7 +98,7 @@ TEST_F(RunWork, IsSavedBeforeADiskThatTakesNoMetricsStopsTheRun) {
   EXPECT_HAS(run({}), "resumed from out/checkpoints/step-00000");
 }
 
-TEST_F(RunWork, ThatCouldNotBeSavedIsCountedAndToldAtTheEnd) {
+TEST_F(RunWork, FailedSavesAreCountedAndReportedAtTheEnd) {
   const std::string few = " checkpoint.every_steps=2 train.seq_len=16";
   const std::string warned = sh("ulimit -f 200; exec \"$CHASSIS\" train run.toml checkpoint.on_error=warn" + few, 0);
   EXPECT_EQ(count(warned, "was not saved"), 1u) << warned;
@@ -114,7 +114,7 @@ TEST_F(RunWork, ThatCouldNotBeSavedIsCountedAndToldAtTheEnd) {
   EXPECT_HAS(stopped, "the last whole checkpoint is b/checkpoints/step-000002");
 }
 
-TEST_F(RunWork, ThatHasNotBegunIsStoppedAtOnceHoweverLongItPrepares) {
+TEST_F(RunWork, AStopSignalEndsALongPreparationAtOnce) {
   test::Process run(command({"model.config.num_hidden_layers=4096"}), scratch_.path());
   ASSERT_TRUE(run.wait_for("recompute auto")) << run.output_so_far();
   run.send(SIGTERM);
@@ -124,7 +124,7 @@ TEST_F(RunWork, ThatHasNotBegunIsStoppedAtOnceHoweverLongItPrepares) {
   EXPECT_FALSE(exists("out/checkpoints/latest"));
 }
 
-TEST_F(RunWork, IsNotBegunOnADiskThatHasNoRoomForIt) {
+TEST_F(RunWork, DoesNotStartOnADiskWithoutRoomForACheckpoint) {
   const auto on_small_disk = [&](const std::string& words) {
     return shell("mkdir -p disk; exec unshare -m sh -c 'mount -t tmpfs -o size=1100k none disk || exit 77; "
                  "exec \"$CHASSIS\" train run.toml run.output_dir=disk/out " + words + "'");

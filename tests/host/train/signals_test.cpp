@@ -1,3 +1,4 @@
+// Stop signals: what they set, print and restore.
 #include "host/train/signals.hpp"
 
 #include <gtest/gtest.h>
@@ -13,7 +14,7 @@
 namespace chassis {
 namespace {
 
-TEST(RunSignals, RemembersWhichOneCame) {
+TEST(RunSignals, RemembersWhichSignalCame) {
   const std::pair<int, const char*> all[] = {{SIGINT, "SIGINT"}, {SIGTERM, "SIGTERM"}, {SIGHUP, "SIGHUP"}};
   for (const auto& [number, name] : all) {
     RunSignals signals;
@@ -24,14 +25,14 @@ TEST(RunSignals, RemembersWhichOneCame) {
   }
 }
 
-TEST(RunSignals, PutsBackWhatWasThereBefore) {
+TEST(RunSignals, RestoresThePreviousHandlers) {
   { RunSignals signals; }
   struct sigaction action {};
   sigaction(SIGTERM, nullptr, &action);
   EXPECT_EQ(action.sa_handler, SIG_DFL);
 }
 
-TEST(RunSignals, AHangupThatNohupHasSwitchedOffStaysOff) {
+TEST(RunSignals, AHangupThatNohupIgnoresStaysIgnored) {
   signal(SIGHUP, SIG_IGN);
   {
     RunSignals signals;
@@ -54,7 +55,7 @@ TEST(RunSignals, TheSecondInterruptEndsTheProcessAtOnce) {
   EXPECT_EQ(WEXITSTATUS(status), 130);
 }
 
-TEST(RunSignals, TheFirstInterruptSaysWhenItStopsAndTheSecondWhatIsSaved) {
+TEST(RunSignals, TheFirstInterruptNamesTheLastStepAndTheSecondWhatIsSaved) {
   const auto interrupt = [](int64_t step, int64_t saved, int num_interrupts) {
     RunSignals signals;
     signals.note_saved(saved);

@@ -1,3 +1,4 @@
+// Metrics written to metrics.jsonl and to the console.
 #include "host/train/sinks.hpp"
 
 #include <gtest/gtest.h>
@@ -53,7 +54,7 @@ TEST(JsonlSink, WritesEveryFieldOfAStep) {
   sink->step(r);
   sink->evaluation(
       {.step = 1, .name = "dev", .loss = 2.0, .perplexity = std::exp(2.0), .trained_tokens = 9, .seconds = 0.5});
-  const auto lines = lines_of(path);  // each line is there at once
+  const auto lines = lines_of(path);  // each line is written immediately
   ASSERT_EQ(lines.size(), 2u);
   for (const char* key : {"step", "loss", "grad_norm", "lr", "tokens", "trained_tokens", "tokens_per_s", "step_ms",
                           "data_ms", "forward_ms", "backward_ms", "optimizer_ms", "peak_memory_bytes",
@@ -63,7 +64,7 @@ TEST(JsonlSink, WritesEveryFieldOfAStep) {
   EXPECT_EQ(lines[1]["eval"], "dev");
 }
 
-TEST(JsonlSink, DropsWhatLiesBehindTheStepThatIsResumed) {
+TEST(JsonlSink, DropsStepsAfterTheResumedOne) {
   ScratchDirectory scratch;
   const std::string path = scratch / "metrics.jsonl";
   {
@@ -89,7 +90,7 @@ TEST(JsonlSink, DropsALineThatAKillCutShort) {
   EXPECT_EQ(steps_of(path), (std::vector<int64_t>{1, 2}));
 }
 
-TEST(JsonlSink, ALineThatDoesNotFitIsThrownOrCounted) {
+TEST(JsonlSink, ALineThatCannotBeWrittenIsThrownOrCounted) {
   signal(SIGXFSZ, SIG_IGN);
   for (const LostMetrics lost : {LostMetrics::kStop, LostMetrics::kCount}) {
     ScratchDirectory scratch;
@@ -114,7 +115,7 @@ TEST(JsonlSink, ALineThatDoesNotFitIsThrownOrCounted) {
   log::reset_counted_warnings();
 }
 
-TEST(ConsoleSink, ALineIsTheMeanSinceTheOneBefore) {
+TEST(ConsoleSink, ALineIsTheMeanSinceThePreviousLine) {
   ConsoleFacts facts;
   facts.max_steps = 100;
   facts.every_steps = 10;
@@ -135,7 +136,7 @@ TEST(ConsoleSink, ALineIsTheMeanSinceTheOneBefore) {
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 3) << said;
 }
 
-TEST(ConsoleSink, ASkippedStepIsALineOfItsOwnAndInNoMean) {
+TEST(ConsoleSink, ASkippedStepHasItsOwnLineAndIsInNoMean) {
   ConsoleFacts facts;
   facts.max_steps = 100;
   facts.every_steps = 2;

@@ -1,3 +1,4 @@
+// Steps of the trainer on one rank: clipping, accumulation, requests, steps that are not finite.
 #include "host/train/trainer.hpp"
 
 #include <gtest/gtest.h>
@@ -34,7 +35,7 @@ class TrainerTest : public testing::Test {
     make();
   }
 
-  // From the same weights and the beginning of the data.
+  // Starts again from the same weights and the beginning of the data.
   void make(double max_grad_norm = 0.0, NonFinite nonfinite = NonFinite::kStop, int64_t rows = 1,
             int64_t micro_batches = 4) {
     run_ = std::make_unique<CpuRun>(SmallModel{}.program(), std::vector<OpsProvider>{reference_},
@@ -95,7 +96,7 @@ TEST_F(TrainerTest, ScalesGradientsDownToTheNorm) {
   const auto moved = weights();
   make(free.grad_norm / 4.0);
   const StepRecord clipped = trainer_->step();
-  EXPECT_EQ(clipped.grad_norm, free.grad_norm) << "the norm is told as it was before clipping";
+  EXPECT_EQ(clipped.grad_norm, free.grad_norm) << "the norm before clipping is reported";
   for (const auto& [name, values] : weights())
     for (size_t i = 0; i < values.size(); ++i)
       EXPECT_NEAR(values[i] - before.at(name)[i], (moved.at(name)[i] - before.at(name)[i]) / 4.0f, 1e-6) << name;
@@ -104,7 +105,7 @@ TEST_F(TrainerTest, ScalesGradientsDownToTheNorm) {
   EXPECT_EQ(weights(), moved) << "a smaller norm is left alone";
 }
 
-TEST_F(TrainerTest, TheLossIsTheMeanOverAllTrainedTokensHoweverTheBatchIsCut) {
+TEST_F(TrainerTest, TheLossIsTheMeanOverAllTrainedTokensForAnyMicroBatches) {
   const StepRecord four = trainer_->step();
   const auto after = weights();
   make(0.0, NonFinite::kStop, 4, 1);
@@ -157,9 +158,9 @@ TEST_F(TrainerTest, AStepThatIsNotFiniteStopsTheRunUnapplied) {
   }
 }
 
-TEST_F(TrainerTest, OrIsSkippedAndCounted) {
+TEST_F(TrainerTest, AStepThatIsNotFiniteIsSkippedAndCounted) {
   make(1.0, NonFinite::kSkip);
-  const float good = std::exchange(weight(), 3e38f);  // overflows what is computed with it
+  const float good = std::exchange(weight(), 3e38f);  // products with it overflow
   const auto before = weights();
   const StepRecord record = trainer_->step();
   EXPECT_TRUE(record.skipped);
@@ -195,7 +196,7 @@ TEST_F(TrainerTest, TooManySkippedStepsInARowStopTheRun) {
   trainer_->step();
   trainer_->step();
   weight() = good;
-  EXPECT_FALSE(trainer_->step().skipped) << "one that is applied begins a new row";
+  EXPECT_FALSE(trainer_->step().skipped) << "a step that is applied resets the count";
   weight() = 3e38f;
   trainer_->step();
   trainer_->step();

@@ -1,5 +1,4 @@
-// What the program says, and that it ends: command lines, configurations and model directories that nobody should give
-// it.
+// Messages and exit codes of the program for wrong command lines, configurations and model directories.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -15,9 +14,11 @@ using test::write_text;
 
 const std::string kProgram = CHASSIS_TEST_BINARY_DIR "/bin/chassis";
 
-class Words : public testing::Test {
+class Messages : public testing::Test {
  protected:
-  Words() { fs::copy(CHASSIS_TEST_SOURCE_DIR "/tests/golden/run/base", scratch_.path(), fs::copy_options::recursive); }
+  Messages() {
+    fs::copy(CHASSIS_TEST_SOURCE_DIR "/tests/golden/run/base", scratch_.path(), fs::copy_options::recursive);
+  }
 
   Outcome chassis(std::vector<std::string> words) const {
     words.insert(words.begin(), kProgram);
@@ -31,7 +32,7 @@ class Words : public testing::Test {
     EXPECT_EQ(run.output.substr(0, begin.size()), begin) << run.output;
     EXPECT_EQ(run.output.find("internal error"), std::string::npos) << run.output;
   }
-  // A directory model/ with this config.json, and m.toml that checks it.
+  // Writes model/config.json, and m.toml, a configuration with this model.
   void write_model(const std::string& config_json) const {
     fs::create_directory(scratch_ / "model");
     write_text(scratch_ / "model/config.json", config_json);
@@ -44,7 +45,7 @@ constexpr const char* kTiny =
     R"("architectures": ["LlamaForCausalLM"], "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
        "num_key_value_heads": 1, "intermediate_size": 32, "vocab_size": 259)";
 
-TEST_F(Words, AWrongCommandLineIsAnErrorWithExitCode2) {
+TEST_F(Messages, AWrongCommandLineIsAnErrorWithExitCode2) {
   expect_refusal(chassis({}), 2, "error: no command is given\nhint: chassis help lists the commands\n");
   expect_refusal(chassis({"chekc"}), 2, "error: unknown command 'chekc' (did you mean 'check'?)\nhint: ");
   expect_refusal(chassis({"--plugin-path", ".", "chekc"}), 2, "error: unknown command 'chekc'");
@@ -57,7 +58,7 @@ TEST_F(Words, AWrongCommandLineIsAnErrorWithExitCode2) {
                  "error: The following argument was not expected: --x\\x1b[31m");
 }
 
-TEST_F(Words, HelpAndVersionsArePrinted) {
+TEST_F(Messages, HelpAndVersionsArePrinted) {
   for (const std::vector<std::string>& words : {std::vector<std::string>{"help"}, {"--help"}}) {
     const Outcome help = chassis(words);
     EXPECT_EQ(help.exit_code, 0);
@@ -71,7 +72,7 @@ TEST_F(Words, HelpAndVersionsArePrinted) {
   EXPECT_HAS(version.output, "LibTorch ");
 }
 
-TEST_F(Words, ThePluginPathStandsAnywhere) {
+TEST_F(Messages, ThePluginPathMayStandAnywhere) {
   fs::create_directory(scratch_ / "mine");
   for (const char* name : {"llama.so", "naive.so", "reference.so", "bytes.so", "adamw.so", "safetensors.so"})
     if (fs::exists(CHASSIS_TEST_PLUGIN_DIR "/" + std::string(name)))
@@ -94,7 +95,7 @@ TEST_F(Words, ThePluginPathStandsAnywhere) {
   EXPECT_EQ(chassis({"version", "--plugin-path", "mine"}).exit_code, 0);
 }
 
-TEST_F(Words, ColorsAreLeftOutWhereTheUserWantsNone) {
+TEST_F(Messages, NoColorTurnsColorsOff) {
   const std::string in_a_terminal = "TERM=xterm script -qec '\"$CHASSIS\" nope' /dev/null < /dev/null";
   EXPECT_HAS(shell(in_a_terminal).output, "\x1b[");
   const Outcome plain = shell("NO_COLOR=1 " + in_a_terminal);
@@ -102,7 +103,7 @@ TEST_F(Words, ColorsAreLeftOutWhereTheUserWantsNone) {
   EXPECT_EQ(plain.output.find("\x1b["), std::string::npos) << plain.output;
 }
 
-TEST_F(Words, AConfigurationMayComeFromAPipe) {
+TEST_F(Messages, AConfigurationMayComeFromAPipe) {
   for (const char* script : {"cat good.toml | \"$CHASSIS\" check /dev/stdin", "\"$CHASSIS\" check <(cat good.toml)",
                              "\"$CHASSIS\" check /dev/stdin < good.toml",
                              "mkfifo f && (cat good.toml > f &) && \"$CHASSIS\" check f train.seq_len=8"}) {
@@ -113,7 +114,7 @@ TEST_F(Words, AConfigurationMayComeFromAPipe) {
   expect_refusal(shell("echo 'x = ' | \"$CHASSIS\" check /dev/stdin"), 2, "error: /dev/stdin:1:");
 }
 
-TEST_F(Words, RanksGetTheTextThatTheirParentReadFromAPipe) {
+TEST_F(Messages, RanksGetTheTextThatTheirParentReadFromAPipe) {
   const Outcome run = shell(
       "cat good.toml - <<< '[[parallel]]\nplugin = \"ddp\"\n[mesh]\ndp_replicate = 2\ndp_shard = 1' | "
       "\"$CHASSIS\" train /dev/stdin --nproc 2");
@@ -121,7 +122,7 @@ TEST_F(Words, RanksGetTheTextThatTheirParentReadFromAPipe) {
   EXPECT_TRUE(fs::exists(scratch_ / "out/final/config.json")) << run.output;
 }
 
-TEST_F(Words, DevicesEndlessPipesAndLargeFilesAreRefused) {
+TEST_F(Messages, DevicesEndlessPipesAndLargeFilesAreRefused) {
   expect_refusal(chassis({"check", "/dev/zero"}), 2, "error: cannot open '/dev/zero': it is a device");
   expect_refusal(chassis({"check", "."}), 2, "error: cannot open '.': it is a directory");
   expect_refusal(chassis({"check", "https://host/run.toml"}), 2, "error: 'https://host/run.toml' is a URL");
@@ -137,7 +138,7 @@ TEST_F(Words, DevicesEndlessPipesAndLargeFilesAreRefused) {
   expect_refusal(run, 2, "error: pretrained.toml:7:8: model.path: cannot open 'model/config.json': it is a FIFO");
 }
 
-TEST_F(Words, TomlThatNestsDeeplyIsRefused) {
+TEST_F(Messages, DeeplyNestedTomlIsRefused) {
   std::string dots = "a";
   for (int i = 0; i < 20000; ++i) dots += ".a";
   for (const std::string& text : {dots + " = 1\n", "[" + dots + "]\n"}) {
@@ -147,7 +148,7 @@ TEST_F(Words, TomlThatNestsDeeplyIsRefused) {
   expect_refusal(chassis({"check", "good.toml", dots + "=1"}), 2, "error: command line 'a.a.a");
 }
 
-TEST_F(Words, APatternIsRefusedWithItsKeyAndPosition) {
+TEST_F(Messages, APatternIsRefusedWithItsKeyAndPosition) {
   const std::string begin = "extends = [\"good.toml\"]\n[freeze]\npatterns = [\"norm\", ";
   write_text(scratch_ / "deep.toml", begin + "\"" + std::string(5000, '(') + std::string(5000, ')') + "\"]\n");
   const Outcome deep = chassis({"check", "deep.toml"});
@@ -163,7 +164,7 @@ TEST_F(Words, APatternIsRefusedWithItsKeyAndPosition) {
   EXPECT_EQ(chassis({"check", "peft.toml"}).exit_code, 0) << chassis({"check", "peft.toml"}).output;
 }
 
-TEST_F(Words, AMisspeltKeyOfAnInlineModelIsRefused) {
+TEST_F(Messages, AMisspeltKeyOfAnInlineModelIsRefused) {
   write_text(scratch_ / "typo.toml", "extends = [\"good.toml\"]\n[model.config]\nnum_atention_heads = 4\nzzz = 1\n");
   const Outcome run = chassis({"check", "typo.toml"});
   expect_refusal(run, 2, "error: 2 errors in the configuration:\n");
@@ -176,7 +177,7 @@ TEST_F(Words, AMisspeltKeyOfAnInlineModelIsRefused) {
   EXPECT_HAS(nested.output, "key 'rope_scaling.facto' is unknown");
 }
 
-TEST_F(Words, WhatAModelIgnoresOfAnHfDirectoryIsCountedAndCannotForgeLines) {
+TEST_F(Messages, UnknownKeysOfAnHfModelAreCountedAndCannotForgeLines) {
   write_model(std::string("{") + kTiny + R"(, "x\u001b[31m\nerror: all is lost": 1, "other": 2})");
   const Outcome run = chassis({"check", "m.toml"});
   EXPECT_EQ(run.exit_code, 0) << run.output;
@@ -185,7 +186,7 @@ TEST_F(Words, WhatAModelIgnoresOfAnHfDirectoryIsCountedAndCannotForgeLines) {
   EXPECT_EQ(run.output.find('\x1b'), std::string::npos);
 }
 
-TEST_F(Words, BrokenModelDirectoriesNameFileAndKey) {
+TEST_F(Messages, BrokenModelDirectoriesNameFileAndKey) {
   for (const auto& [config, words] :
        {std::pair("{\"hidden_size\": 1e400}", "model/config.json:1:17: the number 1e400 is too large"),
         {"{\"architectures\": [3]}", "model/config.json: names no architecture: 'architectures' is [3]"},
@@ -202,7 +203,7 @@ TEST_F(Words, BrokenModelDirectoriesNameFileAndKey) {
   }
 }
 
-TEST_F(Words, ASnapshotWhoseFilesAreLinksIsRead) {
+TEST_F(Messages, ASnapshotWhoseFilesAreLinksIsRead) {
   write_model(std::string("{") + kTiny + "}");
   fs::create_directory(scratch_ / "blobs");
   fs::rename(scratch_ / "model/config.json", scratch_ / "blobs/0a1b");
@@ -214,7 +215,7 @@ TEST_F(Words, ASnapshotWhoseFilesAreLinksIsRead) {
                  "error: pretrained.toml:7:8: model.path: model/config.json is a link to what is not there");
 }
 
-TEST_F(Words, AnErrorOfTheModelHidesNoOther) {
+TEST_F(Messages, AnErrorOfTheModelHidesNoOtherError) {
   write_text(scratch_ / "many.toml",
              "extends = [\"pretrained.toml\"]\n[model]\npath = \"nowhere\"\n[run]\nmax_step = 3\n[optimizer]\nepz = 1\n"
              "[attention]\nplugin = \"none\"\n");
@@ -224,14 +225,14 @@ TEST_F(Words, AnErrorOfTheModelHidesNoOther) {
   EXPECT_HAS(run.output, "unknown key 'run.max_step'");
   EXPECT_HAS(run.output, "unknown key 'optimizer.epz'");
   EXPECT_HAS(run.output, "many.toml:9:10: unknown plugin 'none' of kind 'ops'");
-  // What the model itself refuses comes with the rest too.
+  // An error of the model plugin is reported with the others.
   const Outcome both = chassis({"check", "good.toml", "model.config.hidden_size=\"wide\"", "train.seqlen=3"});
   expect_refusal(both, 2, "error: 2 errors in the configuration:\n");
   EXPECT_HAS(both.output, "hidden_size is \"wide\"");
   EXPECT_HAS(both.output, "unknown key 'train.seqlen'");
 }
 
-TEST_F(Words, SlotsThatNothingReadsAreRefused) {
+TEST_F(Messages, UnavailableTablesAndSinksAreRefused) {
   for (const auto& [lines, words] :
        {std::pair("[quant]\nplugin = \"mine\"\n", "bad.toml:2:2: [quant] is not available in this version"),
         {"[adapter]\nplugin = \"mine\"\nrank = 8\n", "bad.toml:2:2: [adapter] is not available in this version"},
@@ -244,14 +245,14 @@ TEST_F(Words, SlotsThatNothingReadsAreRefused) {
   }
 }
 
-TEST_F(Words, AHintNamesNoPluginThatMayNotBeThere) {
+TEST_F(Messages, HintsNameNoPluginThatMayBeMissing) {
   const Outcome run = chassis({"check", "good.toml", "kernels.plugins=[\"naive\"]"});
   EXPECT_EQ(run.exit_code, 3) << run.output;
   EXPECT_HAS(run.output, "`chassis plugins list` shows those of kind ops");
   EXPECT_EQ(run.output.find("\"aten\""), std::string::npos) << run.output;
 }
 
-TEST_F(Words, NamesThatAreNotUtf8AreShownEscaped) {
+TEST_F(Messages, NamesThatAreNotUtf8AreShownEscaped) {
   expect_refusal(chassis({"check", "\xff.toml"}), 2, "error: cannot open '\\xff.toml'");
   fs::copy_file(scratch_ / "good.toml", scratch_ / "\xff.toml");
   const Outcome run = chassis({"check", "\xff.toml", "--resolved"});
@@ -265,7 +266,7 @@ TEST_F(Words, NamesThatAreNotUtf8AreShownEscaped) {
                  "error: plugin folder \\xff does not exist");
 }
 
-TEST_F(Words, ASizeHasAUnit) {
+TEST_F(Messages, ASizeWithoutAUnitIsRefused) {
   const Outcome run = chassis({"plan", "good.toml", "--world", "1", "--memory", "80"});
   expect_refusal(run, 2, "error: --memory 80 has no unit\nhint: for example --memory 80GiB");
   expect_refusal(chassis({"plan", "good.toml", "--world", "1", "--memory", ""}), 2, "error: --memory  is not a size");

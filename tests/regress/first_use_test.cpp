@@ -1,4 +1,4 @@
-// What the program answers to people who use it for the first time: their flags, their paths, their terminals.
+// Answers of the program to mistakes that first-time users make: flags, paths, names, settings, terminals.
 #include <sys/stat.h>
 
 #include "tests/support/program_run.hpp"
@@ -6,14 +6,14 @@
 namespace chassis::test {
 namespace {
 
-class Newcomer : public ProgramRun {
+class FirstUse : public ProgramRun {
  protected:
   Outcome check(const Words& words) {
     Words command = {program(), "check"};
     command.insert(command.end(), words.begin(), words.end());
     return run_process(command, scratch_.path());
   }
-  // Exit code and words of a configuration that extends run.toml by these lines.
+  // Expects this exit code and text from a check of run.toml with these overrides.
   void expect_refusal(const Words& overrides, int exit_code, const std::string& words) {
     Words all = {"run.toml"};
     all.insert(all.end(), overrides.begin(), overrides.end());
@@ -23,7 +23,7 @@ class Newcomer : public ProgramRun {
   }
 };
 
-TEST_F(Newcomer, AClosedStandardOutputIsAnError) {
+TEST_F(FirstUse, AClosedStandardOutputIsAnError) {
   ASSERT_EQ(train({"run.max_steps=1"}).exit_code, 0);
   for (const char* words : {"check run.toml", "plan run.toml --json", "schema", "version", "help", "ckpt ls out",
                             "plugins list", "generate run.toml --prompt a generate.max_new_tokens=2"}) {
@@ -32,15 +32,15 @@ TEST_F(Newcomer, AClosedStandardOutputIsAnError) {
     EXPECT_HAS(run.output, "standard output is closed");
   }
   EXPECT_EQ(shell("\"$CHASSIS\" schema > /dev/full").exit_code, 7);
-  EXPECT_EQ(shell("\"$CHASSIS\" train run.toml run.max_steps=2 >&-").exit_code, 0);  // which prints nothing there
+  EXPECT_EQ(shell("\"$CHASSIS\" train run.toml run.max_steps=2 >&-").exit_code, 0);  // train does not print there
 }
 
-TEST_F(Newcomer, CheckFindsDataThatCannotBeReadAndFoldersThatCannotBeWritten) {
+TEST_F(FirstUse, CheckFindsDataThatCannotBeReadAndFoldersThatCannotBeWritten) {
   write_text(scratch_ / "file", "");
   expect_refusal({"data.cache_dir=file/cache"}, 7, "data.cache_dir = \"file/cache\": ");
   expect_refusal({"run.output_dir=file"}, 7, "run.output_dir = \"file\": " + scratch_ / "file is not a folder");
   if (geteuid() != 0) return;
-  // Root may read and write everything; as nobody it is seen what another user sees.
+  // Root may read and write everything, so the rest runs as the user nobody.
   const std::string as_nobody = "setpriv --reuid=65534 --regid=65534 --clear-groups \"$CHASSIS\" check run.toml";
   chmod(scratch_.path().c_str(), 0755);
   if (shell("setpriv --reuid=65534 --regid=65534 --clear-groups \"$CHASSIS\" version").exit_code != 0) return;
@@ -55,7 +55,7 @@ TEST_F(Newcomer, CheckFindsDataThatCannotBeReadAndFoldersThatCannotBeWritten) {
   EXPECT_EQ(shell(as_nobody + " --without-data").exit_code, 0);
 }
 
-TEST_F(Newcomer, WhatCannotHoldARunIsRefused) {
+TEST_F(FirstUse, OutputFoldersThatCannotHoldARunAreRefused) {
   expect_refusal({"run.output_dir="}, 2, "run.output_dir is empty: expected a path");
   expect_refusal({"run.output_dir=/"}, 2, "run.output_dir = \"/\" cannot hold files of a run: it is the root");
   for (const char* folder : {"/dev", "/dev/", "/dev/../proc/run", "/sys/run"})
@@ -64,7 +64,7 @@ TEST_F(Newcomer, WhatCannotHoldARunIsRefused) {
   expect_refusal({"run.output_dir=/dev/shm/chassis"}, 0, "ok ");
 }
 
-TEST_F(Newcomer, ATildeIsTheHomeFolder) {
+TEST_F(FirstUse, ATildeIsTheHomeFolder) {
   const auto at_home = [&](const std::string& words) {
     return shell("HOME=\"$PWD\" \"$CHASSIS\" check run.toml --resolved " + words);
   };
@@ -78,7 +78,7 @@ TEST_F(Newcomer, ATildeIsTheHomeFolder) {
   EXPECT_HAS(shell("HOME= \"$CHASSIS\" check more.toml").output, "more.toml:1:12: extends \"~/run.toml\": ");
 }
 
-TEST_F(Newcomer, FlagsAreAnsweredWithOverrides) {
+TEST_F(FirstUse, FlagsAreAnsweredWithOverrides) {
   expect_refusal({"--lr", "1e-3"}, 2, "after the file: optimizer.lr=1e-3");
   expect_refusal({"--optimizer.lr=1e-3"}, 2, "after the file: optimizer.lr=1e-3");
   expect_refusal({"--data.train.0.path", "x.txt"}, 2, "after the file: data.train.0.path=x.txt");
@@ -92,7 +92,7 @@ TEST_F(Newcomer, FlagsAreAnsweredWithOverrides) {
   EXPECT_HAS(check({"run.max_steps=5"}).output, "no configuration file is given, only 'run.max_steps=5'");
 }
 
-TEST_F(Newcomer, NamesThatAreNearlyRightAreAnswered) {
+TEST_F(FirstUse, NamesThatAreNearlyRightGetAHint) {
   expect_refusal({"attention=naive"}, 2, "write attention.plugin=naive");
   expect_refusal({"kernels=naive"}, 2, "write kernels.plugins=naive");
   write_text(scratch_ / "slot.toml", "extends = [\"run.toml\"]\nattention = \"sdpa\"\n");
@@ -109,7 +109,7 @@ TEST_F(Newcomer, NamesThatAreNearlyRightAreAnswered) {
   EXPECT_HAS(typo.output, "key 'hiden_size' is unknown to model 'llama' (did you mean 'hidden_size'?)");
 }
 
-TEST_F(Newcomer, NamesWithoutEndAreCut) {
+TEST_F(FirstUse, VeryLongNamesAreShortened) {
   const std::string name(100'000, 'x');
   for (const Words& words : {Words{"run.toml", "optimizer.plugin=" + name}, {"run.toml", name + "=1"}, {name},
                              {"run.toml", "--" + name}, {"run.toml", "run.device=" + name}}) {
@@ -119,7 +119,7 @@ TEST_F(Newcomer, NamesWithoutEndAreCut) {
   }
 }
 
-TEST_F(Newcomer, SettingsThatAreProbablyMistakesAreWarnedOf) {
+TEST_F(FirstUse, LikelyMistakesGetAWarning) {
   EXPECT_HAS(check({"run.toml", "optimizer.lr=3e3"}).output, "optimizer.lr = 3000 is far above any usual one");
   EXPECT_HAS(check({"run.toml", "optimizer.lr=0"}).output, "optimizer.lr = 0 trains nothing");
   const Outcome whole = check({"run.toml"});
@@ -129,7 +129,7 @@ TEST_F(Newcomer, SettingsThatAreProbablyMistakesAreWarnedOf) {
   EXPECT_HAS(preset.output, "takes from its defaults: num_hidden_layers = 32\n");
 }
 
-TEST_F(Newcomer, ARunSaysWhereItsTokensAreKeptAndThatItExportsNoTokenizer) {
+TEST_F(FirstUse, ARunNamesItsTokenCacheAndReportsThatItExportsNoTokenizer) {
   const Outcome first = train({"run.max_steps=1"});
   EXPECT_HAS(first.output, "corpus.txt: its tokens are kept in cache/corpus.txt-");
   EXPECT_HAS(first.output, "final/ (the model; no tokenizer files, since 'bytes' has none)");
@@ -140,7 +140,7 @@ TEST_F(Newcomer, ARunSaysWhereItsTokensAreKeptAndThatItExportsNoTokenizer) {
   EXPECT_HAS(resumed.output, "out/final holds weights alone and cannot be resumed\nhint: start from it instead");
 }
 
-TEST_F(Newcomer, WhatTellsTwoRunsApartIsSaid) {
+TEST_F(FirstUse, ARefusedResumeNamesTheDifferences) {
   ASSERT_EQ(train().exit_code, 0);
   const Outcome optimizer = train({"optimizer.plugin=sgd", "run.max_steps=8"});
   EXPECT_EQ(optimizer.exit_code, 2) << optimizer.output;
@@ -155,8 +155,8 @@ TEST_F(Newcomer, WhatTellsTwoRunsApartIsSaid) {
   EXPECT_HAS(data.output, "model.path = \"out/final\" goes on from its weights with other data");
 }
 
-// Weights of one model computed as another: nothing else would say so.
-TEST_F(Newcomer, AChangedConfigOfTheBaseModelIsSaid) {
+// Nothing else would report that the weights are used with another configuration.
+TEST_F(FirstUse, AChangedConfigOfTheBaseModelIsReported) {
   ASSERT_EQ(train({"run.output_dir=base"}).exit_code, 0);
   const std::string text = text_of_file(scratch_ / "run.toml");
   const size_t begin = text.find("plugin = \"llama\""), end = text.find("[tokenizer]");
@@ -174,8 +174,8 @@ TEST_F(Newcomer, AChangedConfigOfTheBaseModelIsSaid) {
   EXPECT_HAS(resumed.output, "model.config.rope_theta was 10000.0, is 20.0");
 }
 
-// Files of a checkpoint that hold no tensor are read too: by run.strict, by exports.
-TEST_F(Newcomer, DamageToWhatACheckpointCarriesIsFound) {
+// run.strict and exports also read the files of a checkpoint that hold no tensors.
+TEST_F(FirstUse, DamageToFilesWithoutTensorsIsFound) {
   ASSERT_EQ(train({"checkpoint.every_steps=2"}).exit_code, 0);
   const auto damage = [&](const std::string& file, const std::string& edit) {
     EXPECT_EQ(shell("sed -i '" + edit + "' out/checkpoints/step-000006/" + file).exit_code, 0);
@@ -191,7 +191,7 @@ TEST_F(Newcomer, DamageToWhatACheckpointCarriesIsFound) {
   EXPECT_HAS(strict.output, "optimizer.lr was 0.01, is 0.02");
 }
 
-TEST_F(Newcomer, ARunWhoseMetricsAreGoneSaysSo) {
+TEST_F(FirstUse, MissingMetricsAreReportedOnResume) {
   ASSERT_EQ(train().exit_code, 0);
   EXPECT_EQ(shell("rm out/metrics.jsonl").exit_code, 0);
   const Outcome resumed = train({"run.max_steps=8"});
@@ -199,7 +199,7 @@ TEST_F(Newcomer, ARunWhoseMetricsAreGoneSaysSo) {
   EXPECT_HAS(resumed.output, "out/metrics.jsonl has no step, and the run goes on from step 6");
 }
 
-TEST_F(Newcomer, ARunIsNeverAmongItsDataNorOutsideOfOut) {
+TEST_F(FirstUse, OutputAmongTheDataAndInvalidNamesAreRefused) {
   EXPECT_EQ(shell("mkdir data && cp corpus.txt data").exit_code, 0);
   const Outcome among = train({"run.output_dir=data", "data.train.0.path=data"});
   EXPECT_EQ(among.exit_code, 2) << among.output;
@@ -213,7 +213,7 @@ TEST_F(Newcomer, ARunIsNeverAmongItsDataNorOutsideOfOut) {
              "optimizer.lr is given twice on the command line; the last one counts");
 }
 
-TEST_F(Newcomer, EpochsThatAreLeftAreCountedWithTheNewBatch) {
+TEST_F(FirstUse, RemainingEpochsAreCountedWithTheNewBatch) {
   const auto steps = [&](const Outcome& run) {
     const size_t end = run.output.find(" steps of ");
     const size_t begin = run.output.rfind(' ', end - 1);
@@ -232,7 +232,7 @@ TEST_F(Newcomer, EpochsThatAreLeftAreCountedWithTheNewBatch) {
   EXPECT_EQ(steps(longer), 10 + (all - 10 + 1) / 2) << longer.output;
 }
 
-TEST_F(Newcomer, AnEnormousBatchIsPlannedOrRefusedInNumbers) {
+TEST_F(FirstUse, AnEnormousBatchIsPlannedOrRefusedWithNumbers) {
   const auto plan = [&](const std::string& rows) {
     return run_process({program(), "plan", "run.toml", "train.seq_len=16777216", "train.micro_batch_size=" + rows,
                         "train.global_batch_size=" + rows, "--memory", "80GiB"},
@@ -246,8 +246,7 @@ TEST_F(Newcomer, AnEnormousBatchIsPlannedOrRefusedInNumbers) {
   EXPECT_HAS(larger.output, "train.micro_batch_size × train.seq_len = 16777216 × 16777216 are more than the");
 }
 
-// As the ranks of one process, planned for all of them.
-TEST_F(Newcomer, AMillionRanksAreCheckedAsQuicklyAsFew) {
+TEST_F(FirstUse, AMillionRanksAreCheckedAsQuicklyAsFew) {
   const Words mesh = {"run.toml", "parallel=[{plugin=\"ddp\"}]", "mesh.dp_replicate=1000000", "mesh.dp_shard=1",
                       "train.global_batch_size=2000000", "checkpoint.async=staged"};
   const Outcome run = check(mesh);
@@ -255,7 +254,7 @@ TEST_F(Newcomer, AMillionRanksAreCheckedAsQuicklyAsFew) {
   EXPECT_HAS(run.output, "saving      not proven: too many shards to prove it here");
 }
 
-TEST_F(Newcomer, ATerminalGetsNoControlCharacters) {
+TEST_F(FirstUse, ATerminalGetsNoControlCharacters) {
   ASSERT_EQ(train({"run.max_steps=1"}).exit_code, 0);
   write_text(scratch_ / "prompt", "a\x1b[31m\xc2\x9b");
   const std::string generate = "\"$CHASSIS\" generate run.toml generate.max_new_tokens=1 --prompt \"$(cat prompt)\"";

@@ -1,4 +1,4 @@
-// When a plugin of a test went wrong, for who measures what comes of it.
+// Lets a plugin of a test report the time of its fault, for tests that measure how long the ranks take to end.
 #pragma once
 
 #include <time.h>
@@ -8,7 +8,7 @@
 
 namespace chassis::test {
 
-// "fault of 4711 at 123456789" on stderr: process and nanoseconds of the monotonic clock.
+// Writes "fault of 4711 at 123456789" to stderr: process id, and nanoseconds of the monotonic clock.
 inline void mark_fault() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);

@@ -1,5 +1,5 @@
-// The failures for which this program was begun, each as others met it (research: Axolotl #2548, LLaMA-Factory #7583,
-// ColossalAI #6108): none of them can come here.
+// Failures that users of other trainers reported (Axolotl #2548, LLaMA-Factory #7583, ColossalAI #6108), and that must
+// not occur here.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 const std::vector<std::string> kSettings = {"run.threads=1", "train.micro_batch_size=1"};
 const char* const kFsdp2 = "[[parallel]]\nplugin = \"fsdp2\"\n";
 
-// A state that one rank of eight has failed after hours, while the plan was checked; here before the first step.
+// An optimizer state on one rank of eight failed the check of a save after hours. Here it fails before the first step.
 TEST(AStateOnOneRankOfEight, IsRefusedBeforeTheFirstStepByNameAndRanks) {
   const StartedRun run(kSettings);
   const Outcome outcome =
@@ -31,8 +31,8 @@ TEST(AStateOnOneRankOfEight, IsRefusedBeforeTheFirstStepByNameAndRanks) {
   EXPECT_EQ(outcome.output.find("step 1/"), std::string::npos) << outcome.output;
 }
 
-// Embeddings whose rows are padded at run time were saved padded, or cut in the wrong place. On disk they have the rows
-// of the model, whoever divides them and however.
+// Embeddings with rows padded at run time were saved with the padding, or cut in the wrong place. Here the files hold
+// the rows of the model under every sharding.
 class PaddedVocabulary : public testing::TestWithParam<std::tuple<int64_t, bool>> {
  protected:
   static constexpr int kRanks = 3;
@@ -60,7 +60,7 @@ struct Padded {
       tensors.push_back(SaveTensor::plain(d));
     }
   }
-  // A rank's part; padding is NaN, which must reach no file.
+  // The part of a rank; padding is NaN, which must not reach any file.
   Tensor local(const Descriptor& d, const MeshShape& mesh, int rank) const {
     const Layout layout(d, mesh);
     const Shape shape = layout.local_shape(rank);
@@ -100,7 +100,7 @@ TEST_P(PaddedVocabulary, HasItsLogicalRowsOnDisk) {
       const std::string path = sharded.save(huggingface, three, folder.path(), way + std::to_string(padded_rows));
       EXPECT_TRUE(text_of_file(path + "/model.safetensors") == text_of_file(one + "/model.safetensors"))
           << way << " " << padded_rows;
-      // The resumable one: shards that make up the logical rows, and nothing else.
+      // The resumable checkpoint: its shards make up the logical rows, and nothing else.
       const std::string own =
           sharded.save(native, three, folder.path(), std::string("native-") + way + std::to_string(padded_rows));
       CheckpointReader reader(own, native);
@@ -126,7 +126,7 @@ INSTANTIATE_TEST_SUITE_P(, PaddedVocabulary, testing::Combine(testing::Values(12
                                   (std::get<1>(info.param) ? "WithScoreHead" : "");
                          });
 
-// Eight GPUs ran out of memory on a model that fits; what each needs is known before one is rented.
+// Eight GPUs ran out of memory on a model that fits. Here the plan gives the memory of each GPU without using one.
 TEST(ThreeBillionParametersOnEightGpus, NeedTenGibEach) {
   const ScratchDirectory folder;
   write_text(folder / "llama3.2-3b.toml", R"(schema_version = 1
@@ -164,7 +164,7 @@ plugin = "fsdp2"
   }
 }
 
-// … and it does not grow as the run goes on.
+// Memory does not grow during a run.
 TEST(ActiveMemory, IsTheSameAfterFiftySteps) {
   const StartedRun run(kSettings, {"interval", "[\"fused\", \"aten\"]"});
   run.train("run", {"run.max_steps=50", "train.global_batch_size=4", "checkpoint.every_steps=10"},
@@ -181,7 +181,7 @@ TEST(ActiveMemory, IsTheSameAfterFiftySteps) {
   EXPECT_EQ(peak.back(), peak[2]);
 }
 
-// Every rank read the whole model; here the eight of them read it once between them.
+// Every rank read the whole model. Here eight ranks together read it once.
 TEST(EightRanks, ReadEveryByteOfAModelOnce) {
   const StartedRun run(kSettings);
   run.train("alone", {"run.max_steps=1"});
