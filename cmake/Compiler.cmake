@@ -33,7 +33,7 @@ endif()
 if(CHASSIS_FUZZ)
   add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=fuzzer-no-link>")
 endif()
-# What a thread may call is asserted where the program is tried out; see host/plugin/thread_role.hpp.
+# Debug and sanitizer builds assert what a thread may call; see host/plugin/thread_role.hpp.
 add_compile_definitions("$<$<CONFIG:Debug>:CHASSIS_THREAD_ROLES>")
 
 if(CHASSIS_SANITIZE)

@@ -1,4 +1,4 @@
-# Turns on CUDA when a toolkit is there: tools/bootstrap --cuda, or nvcc in the PATH. No GPU is needed to compile.
+# Enables CUDA if there is a toolkit: from tools/bootstrap --cuda, or nvcc in the PATH. Compiling needs no GPU.
 
 set(CHASSIS_CUDA_FOUND FALSE)
 if(CHASSIS_CUDA)
@@ -11,7 +11,7 @@ if(CHASSIS_CUDA)
     if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
       set(CMAKE_CUDA_ARCHITECTURES "80-real;90-real;100")
     endif()
-    set(CMAKE_CUDA_STANDARD 17)   # CMake 3.25 knows no later one
+    set(CMAKE_CUDA_STANDARD 17)   # the latest that CMake 3.25 supports
     set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
     set(CMAKE_CUDA_HOST_COMPILER "${CMAKE_CXX_COMPILER}")
     enable_language(CUDA)
@@ -21,6 +21,7 @@ if(CHASSIS_CUDA)
   elseif(CHASSIS_CUDA STREQUAL "AUTO")
     message(STATUS "CUDA: no toolkit found, CUDA plugins are not built (tools/bootstrap --cuda gets one)")
   else()
-    message(FATAL_ERROR "CHASSIS_CUDA=${CHASSIS_CUDA}, but no nvcc was found; run tools/bootstrap --cuda or set CUDA_HOME")
+    message(FATAL_ERROR
+      "CHASSIS_CUDA=${CHASSIS_CUDA}, but no nvcc was found; run tools/bootstrap --cuda or set CUDA_HOME")
   endif()
 endif()

@@ -1,10 +1,11 @@
-# chassis_host_library(), chassis_test() and chassis_fuzz(): the ways to add code of the host.
+# chassis_host_library(), chassis_test() and chassis_fuzz() add code of the host.
 
 # The layers of the host, lowest first; a folder may depend on earlier ones only.
-set(CHASSIS_HOST_LAYERS base config plugin launch state service program data checkpoint session save plan conformance train command)
+set(CHASSIS_HOST_LAYERS
+  base config plugin launch state service program data checkpoint session save plan conformance train command)
 
 # chassis_host_library(<folder> SOURCES … [DEPS <folder>…] [EXTERNAL <target>…] [TORCH])
-# makes the static library chassis_host_<folder>. TORCH gives its sources, never its headers, LibTorch.
+# adds the static library chassis_host_<folder>. TORCH gives LibTorch to its sources, but not to users of its headers.
 function(chassis_host_library folder)
   cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "SOURCES;DEPS;EXTERNAL")
   if(arg_UNPARSED_ARGUMENTS)
@@ -24,14 +25,14 @@ function(chassis_host_library folder)
   endforeach()
   if(arg_TORCH)
     target_link_libraries(${target} PRIVATE chassis_torch)
-    # LibTorch's include folder has an fmt of its own that comes first and has no library.
+    # LibTorch's include folder contains another fmt, which is found first and has no library.
     target_compile_definitions(${target} PRIVATE FMT_HEADER_ONLY)
     chassis_use_openmp(${target})
   endif()
 endfunction()
 
 # at::parallel_for is a header template that is serial without OpenMP. The run-time library must be the libgomp beside
-# LibTorch, so only gcc, whose code calls libgomp, gets the flag; clang would bring a second pool of threads.
+# LibTorch, so only gcc, whose code calls libgomp, gets the flag; clang would add a second pool of threads.
 function(chassis_use_openmp target)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND TARGET chassis_torch_gomp)
     target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-fopenmp>")
@@ -42,8 +43,8 @@ endfunction()
 # chassis_test(<name> SOURCES … [LIBS …] [LABELS …] [PLUGINS <id>…] [ENVIRONMENT VAR=value…] [ARGS …] [TIMEOUT s]
 #              [TORCH] [OWN_MAIN])
 # A GoogleTest program: test "host/state/save_plan" in tests/host/state is the target test_host_state_save_plan.
-# PLUGINS are built before it. It sees as macros CHASSIS_TEST_SOURCE_DIR (the tree), CHASSIS_TEST_BINARY_DIR (the build
-# folder), CHASSIS_TEST_PLUGIN_DIR (the plugins of plugins/) and CHASSIS_TEST_STUB_DIR (those of tests/).
+# PLUGINS are built before it. Its macros are CHASSIS_TEST_SOURCE_DIR (the tree), CHASSIS_TEST_BINARY_DIR (the build
+# folder), CHASSIS_TEST_PLUGIN_DIR (the plugins of plugins/) and CHASSIS_TEST_STUB_DIR (the plugins of tests/).
 function(chassis_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;OWN_MAIN" "TIMEOUT" "SOURCES;LIBS;LABELS;PLUGINS;ENVIRONMENT;ARGS")
   if(arg_UNPARSED_ARGUMENTS)
@@ -78,7 +79,7 @@ function(chassis_test name)
     TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}" ENVIRONMENT "OMP_WAIT_POLICY=PASSIVE;${arg_ENVIRONMENT}")
 endfunction()
 
-# chassis_fuzz(<name> SOURCES … [LIBS …]): a libFuzzer program, built by the preset "fuzz" only and run by tools/fuzz.
+# chassis_fuzz(<name> SOURCES … [LIBS …]): a libFuzzer program, built only by the preset "fuzz" and run by tools/fuzz.
 function(chassis_fuzz name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBS")
   set(target fuzz_${name})

@@ -1,4 +1,4 @@
-# cmake --install: a prefix that may be moved, enough to train with and to build plugins against:
+# cmake --install: a prefix that may be moved, for training and for building plugins:
 #   bin/chassis  lib/chassis/plugins/  include/chassis/  share/chassis/{cmake,configs,examples}/
 # LibTorch stays where it is and is found by absolute path, unless CHASSIS_BUNDLE_TORCH copies its libraries to
 # lib/chassis/libtorch/, which makes the prefix self-contained.
@@ -8,8 +8,8 @@ set(data "${CMAKE_INSTALL_DATADIR}/chassis")
 if(TARGET chassis)
   if(CHASSIS_BUNDLE_TORCH)
     set(torch_libraries "${CMAKE_INSTALL_LIBDIR}/chassis/libtorch")
-    # Rationale: where the path of the build tree is no longer than the installed one, CMake fills it up with ':', and an
-    # empty entry is the working directory. With both in it, it is longer.
+    # Rationale: CMake fills up a build RPATH that is not longer than the installed one with ':', and an empty entry is
+    # the working directory. With the installed path in it too, the build RPATH is longer.
     set(installed_path "$ORIGIN/../${torch_libraries}/torch/lib")
     set_target_properties(chassis PROPERTIES INSTALL_RPATH "${installed_path}" BUILD_RPATH "${installed_path}")
     install(DIRECTORY "${CHASSIS_TORCH_DIR}/lib" DESTINATION "${torch_libraries}/torch"

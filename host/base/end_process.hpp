@@ -1,3 +1,4 @@
+// Ends the process without destructors or handlers.
 #pragma once
 
 #include <sys/syscall.h>
@@ -5,8 +6,8 @@
 
 namespace chassis {
 
-// Ends the process at once: no destructor and no handler runs. The program ends itself by this, since _exit() is an
-// error of a plugin while ExitGuard lives. [any], and signal handlers may call it.
+// [any] Ends the process at once; signal handlers may call it. The program uses this instead of _exit(), which counts
+// as an error of a plugin while an ExitGuard exists.
 [[noreturn]] inline void end_process(int code) noexcept {
   for (;;) ::syscall(SYS_exit_group, code);
 }

@@ -6,7 +6,7 @@
 namespace chassis {
 namespace {
 
-constexpr size_t kLongestPosition = 4096;  // bytes; as long as a path
+constexpr size_t kMaxPositionBytes = 4096;  // as long as a path
 
 }  // namespace
 
@@ -49,7 +49,7 @@ Error& Error::caused_by(const std::exception& cause) {
 const char* Error::what() const noexcept { return text_.c_str(); }
 
 void Error::render() {
-  text_ = printable(where_.text(), kLongestPosition);
+  text_ = printable(where_.text(), kMaxPositionBytes);
   if (!text_.empty()) text_ += ": ";
   text_ += printable_message(message_);
   for (size_t i = 0; i < facts_.size(); ++i)

@@ -1,5 +1,5 @@
-// The one exception type of the host, and the exit code it leads to.
-// A message names the thing, both numbers and what to try; positions point into the user's files.
+// The exception type of the host, and the exit codes.
+// A message names the object, both numbers and what to try; positions point into the user's files.
 #pragma once
 
 #include <exception>
@@ -22,7 +22,7 @@ enum class ExitCode : int {
   kStopped = 75,
 };
 
-// A place in a file of the user's; line and column start at 1, 0 means unknown.
+// A position in one of the user's files; line and column start at 1, 0 means unknown.
 struct SourcePosition {
   std::string file;
   int line = 0;
@@ -37,11 +37,11 @@ class Error : public std::exception {
   Error(ExitCode code, std::string message);
   Error(ExitCode code, SourcePosition where, std::string message);
 
-  // What to try, shown on a line of its own.
+  // Advice; shown on a separate line.
   Error& hint(std::string text);
-  // A fact such as ("rank", "3"), shown behind the message.
+  // A fact such as ("rank", "3"); shown after the message.
   Error& with(std::string key, std::string value);
-  // The error behind this one, shown on lines "caused by: …".
+  // The cause of this error; shown on lines "caused by: …".
   Error& caused_by(const std::exception& cause);
 
   ExitCode code() const noexcept { return code_; }
@@ -49,7 +49,7 @@ class Error : public std::exception {
   const std::string& message() const noexcept { return message_; }
   const std::string& hint_text() const noexcept { return hint_; }
   const std::vector<std::pair<std::string, std::string>>& facts() const noexcept { return facts_; }
-  // The whole text: position, message, facts, causes, hint; printable, whatever foreign text they hold.
+  // The whole text: position, message, facts, causes, hint. Foreign text in it is escaped.
   const char* what() const noexcept override;
 
  private:
@@ -60,13 +60,13 @@ class Error : public std::exception {
   std::vector<std::pair<std::string, std::string>> facts_;
 };
 
-// Short forms for the usual codes.
+// Errors with the usual codes.
 Error config_error(std::string message);
 Error plugin_error(std::string message);
 Error storage_error(std::string message);
 Error internal_error(std::string message);
 
-// A broken invariant; checked in release builds too. Throws internal_error with file and line.
+// A broken invariant; also checked in release builds. Throws internal_error with file and line.
 [[noreturn]] void invariant_failed(const char* expression, const char* file, int line, std::string_view detail);
 #define CHASSIS_CHECK(expression, detail) \
   ((expression) ? (void)0 : ::chassis::invariant_failed(#expression, __FILE__, __LINE__, (detail)))

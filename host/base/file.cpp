@@ -1,4 +1,4 @@
-// POSIX calls behind file.hpp, retried when interrupted.
+// Implements file.hpp with POSIX calls, which are retried when interrupted.
 #include "host/base/file.hpp"
 
 #include <dirent.h>
@@ -26,8 +26,8 @@
 namespace chassis {
 namespace {
 
-constexpr size_t kLargestTransfer = size_t{1} << 30;
-constexpr size_t kLeastDirect = size_t{1} << 16;  // bytes past the page cache: fewer are written faster through it
+constexpr size_t kMaxTransferBytes = size_t{1} << 30;
+constexpr size_t kMinDirectBytes = size_t{1} << 16;  // smaller writes are faster through the page cache
 
 Error failure(const std::string& what, const std::string& path, int error) {
   Error e = storage_error(what + " '" + path + "': " + std::generic_category().message(error));
@@ -51,7 +51,7 @@ const char* kind_text(mode_t mode) {
   if (S_ISFIFO(mode)) return "a FIFO";
   if (S_ISCHR(mode) || S_ISBLK(mode)) return "a device";
   if (S_ISSOCK(mode)) return "a socket";
-  return S_ISLNK(mode) ? "a symbolic link" : "no regular file";
+  return S_ISLNK(mode) ? "a symbolic link" : "not a regular file";
 }
 
 PathKind kind_of(mode_t mode) {
@@ -60,18 +60,18 @@ PathKind kind_of(mode_t mode) {
   return S_ISLNK(mode) ? PathKind::kLink : PathKind::kOther;
 }
 
-// Opening a FIFO or a device waits or has effects of its own, so it is opened without waiting and looked at first.
+// Opening a FIFO or a device may block or have side effects, so the file is opened without blocking and then checked.
 int open_regular(int directory, const std::string& name, int flags, const std::string& path, unsigned mode = 0,
-                 bool or_pipe = false) {
+                 bool allow_pipe = false) {
   const int descriptor = open_retrying(directory, name, flags | O_NONBLOCK | O_NOCTTY, mode);
   if (descriptor < 0) throw failure("cannot open", path, errno);
   struct stat info {};
   const int error = ::fstat(descriptor, &info) != 0 ? errno : 0;
-  if (error == 0 && (S_ISREG(info.st_mode) || (or_pipe && S_ISFIFO(info.st_mode)))) return descriptor;
+  if (error == 0 && (S_ISREG(info.st_mode) || (allow_pipe && S_ISFIFO(info.st_mode)))) return descriptor;
   ::close(descriptor);
   if (error != 0) throw failure("cannot look at", path, error);
   throw storage_error("cannot open '" + path + "': it is " + kind_text(info.st_mode))
-      .hint(or_pipe ? "give a regular file or a pipe" : "give a regular file");
+      .hint(allow_pipe ? "give a regular file or a pipe" : "give a regular file");
 }
 
 PathKind kind_at(const std::string& path, int flags) {
@@ -85,14 +85,14 @@ std::string read_whole(const File& file, uint64_t max_bytes) {
   const auto refuse_larger = [&](uint64_t num_bytes) {
     if (num_bytes > max_bytes)
       throw storage_error("'" + file.path() + "' has " + (num_bytes == file.size() ? "" : "more than ") +
-                          bytes_text(num_bytes) + ", at most " + bytes_text(max_bytes) + " are expected");
+                          bytes_text(num_bytes) + "; the maximum is " + bytes_text(max_bytes));
   };
   refuse_larger(file.size());
   std::string bytes;
   bytes.resize(file.size());
   size_t done = 0;
   for (;;) {
-    // Files whose size is not known beforehand, such as those of /proc, are read to the end too.
+    // Files that do not report their size, such as those in /proc, are read to the end too.
     if (done == bytes.size()) bytes.resize(done + std::max<size_t>(done / 2, 4096));
     const size_t got = file.pread_some(bytes.data() + done, bytes.size() - done, done);
     if (got == 0) break;
@@ -203,7 +203,7 @@ unsigned File::mode() const {
 
 size_t File::pread_some(void* data, size_t num_bytes, uint64_t offset) const {
   for (;;) {
-    const ssize_t got = ::pread(descriptor_, data, std::min(num_bytes, kLargestTransfer), static_cast<off_t>(offset));
+    const ssize_t got = ::pread(descriptor_, data, std::min(num_bytes, kMaxTransferBytes), static_cast<off_t>(offset));
     if (got >= 0) return static_cast<size_t>(got);
     if (errno != EINTR) throw failure("cannot read " + amount(num_bytes, offset) + " of", path_, errno);
   }
@@ -231,7 +231,7 @@ void File::pwrite_exact(const void* data, size_t num_bytes, uint64_t offset) {
   const size_t head = (kPageBytes - offset % kPageBytes) % kPageBytes;
   const size_t body = num_bytes > head ? (num_bytes - head) / kPageBytes * kPageBytes : 0;
   const bool is_aligned = (reinterpret_cast<uintptr_t>(in) + head) % kPageBytes == 0;
-  if (direct_ < 0 || !is_aligned || body < kLeastDirect) return write_buffered(in, num_bytes, offset);
+  if (direct_ < 0 || !is_aligned || body < kMinDirectBytes) return write_buffered(in, num_bytes, offset);
   write_buffered(in, head, offset);
   const size_t done = head + write_direct(in + head, body, offset + head);
   write_buffered(in + done, num_bytes - done, offset + done);
@@ -239,7 +239,7 @@ void File::pwrite_exact(const void* data, size_t num_bytes, uint64_t offset) {
 
 void File::write_buffered(const char* data, size_t num_bytes, uint64_t offset) {
   for (size_t done = 0; done < num_bytes;) {
-    const ssize_t put = ::pwrite(descriptor_, data + done, std::min(num_bytes - done, kLargestTransfer),
+    const ssize_t put = ::pwrite(descriptor_, data + done, std::min(num_bytes - done, kMaxTransferBytes),
                                  static_cast<off_t>(offset + done));
     if (put < 0) {
       if (errno == EINTR) continue;
@@ -249,12 +249,12 @@ void File::write_buffered(const char* data, size_t num_bytes, uint64_t offset) {
   }
 }
 
-// Whole pages. Returns how many bytes went this way: fewer if the file system turns out not to have it.
+// Writes whole pages past the page cache. Returns the number of bytes written; fewer if the file system cannot.
 size_t File::write_direct(const char* data, size_t num_bytes, uint64_t offset) {
   size_t done = 0;
   while (done < num_bytes) {
-    const ssize_t put =
-        ::pwrite(direct_, data + done, std::min(num_bytes - done, kLargestTransfer), static_cast<off_t>(offset + done));
+    const ssize_t put = ::pwrite(direct_, data + done, std::min(num_bytes - done, kMaxTransferBytes),
+                                 static_cast<off_t>(offset + done));
     if (put < 0 && errno == EINTR) continue;
     if (put < 0 && errno == EINVAL) break;
     if (put < 0) throw failure("cannot write " + amount(num_bytes, offset) + " of", path_, errno);
@@ -315,7 +315,7 @@ std::vector<DirectoryEntry> list_directory(const std::string& path) {
     struct stat info {};
     if (::fstatat(::dirfd(directory.get()), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0)
       entries.push_back({name, kind_of(info.st_mode)});
-    else if (errno != ENOENT)  // removed meanwhile
+    else if (errno != ENOENT)  // removed in the meantime
       throw failure("cannot look at", path + "/" + name, errno);
   }
   std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
@@ -326,20 +326,20 @@ std::string read_file(const std::string& path, uint64_t max_bytes) {
   return read_whole(File::open_read(path), max_bytes);
 }
 
-std::string read_file_or_pipe(const std::string& path, uint64_t max_bytes, std::chrono::milliseconds patience) {
-  const File file = File::adopt(open_regular(AT_FDCWD, path, O_RDONLY, path, 0, /*or_pipe=*/true), path);
+std::string read_file_or_pipe(const std::string& path, uint64_t max_bytes, std::chrono::milliseconds timeout) {
+  const File file = File::adopt(open_regular(AT_FDCWD, path, O_RDONLY, path, 0, /*allow_pipe=*/true), path);
   struct stat info {};
   if (::fstat(file.descriptor(), &info) != 0) throw failure("cannot look at", path, errno);
   if (S_ISREG(info.st_mode)) return read_whole(file, max_bytes);
   std::string bytes;
   for (;;) {
-    // Reading at once would take a FIFO that nobody has opened for writing yet for an empty one.
+    // Polls before it reads: a FIFO that has no writer yet would look like an empty one.
     pollfd awaited{file.descriptor(), POLLIN, 0};
-    const int ready = ::poll(&awaited, 1, static_cast<int>(patience.count()));
+    const int ready = ::poll(&awaited, 1, static_cast<int>(timeout.count()));
     if (ready < 0 && errno != EINTR) throw failure("cannot wait for", path, errno);
     if (ready == 0) {
-      throw storage_error("nothing was written to '" + path + "' within " + std::to_string(patience.count()) + " ms")
-          .hint("it is a pipe: start what writes to it first, or give a regular file");
+      throw storage_error("nothing was written to '" + path + "' within " + std::to_string(timeout.count()) + " ms")
+          .hint("it is a pipe: start its writer first, or give a regular file");
     }
     const size_t done = bytes.size();
     bytes.resize(done + 65536);
@@ -347,7 +347,7 @@ std::string read_file_or_pipe(const std::string& path, uint64_t max_bytes, std::
     if (got < 0 && errno != EINTR && errno != EAGAIN) throw failure("cannot read", path, errno);
     bytes.resize(done + static_cast<size_t>(std::max<ssize_t>(got, 0)));
     if (bytes.size() > max_bytes)
-      throw storage_error("'" + path + "' gives more than the " + bytes_text(max_bytes) + " that are expected at most");
+      throw storage_error("'" + path + "' gives more than the maximum of " + bytes_text(max_bytes));
     if (got == 0) return bytes;
   }
 }
@@ -363,11 +363,11 @@ std::string machine_id() {
   return ::access(kBootId, R_OK) == 0 ? read_file(kBootId) : host_name();
 }
 
-// Containers of a machine have names of their own, and may count their processes for themselves.
+// Containers on one machine have different host names, but may use the same process ids.
 std::string unfinished_name(const std::string& path) {
-  char place[9];
-  std::snprintf(place, sizeof place, "%08x", static_cast<unsigned>(hash64(host_name() + machine_id(), 0)));
-  return path + ".tmp." + place + "." + std::to_string(::getpid());
+  char host[9];
+  std::snprintf(host, sizeof host, "%08x", static_cast<unsigned>(hash64(host_name() + machine_id(), 0)));
+  return path + ".tmp." + host + "." + std::to_string(::getpid());
 }
 
 void write_file_atomic(const std::string& path, std::string_view bytes, unsigned mode) {
@@ -376,7 +376,7 @@ void write_file_atomic(const std::string& path, std::string_view bytes, unsigned
   if (::lstat(path.c_str(), &before) == 0) {
     if (!S_ISREG(before.st_mode))
       throw storage_error("cannot replace '" + path + "': it is " + kind_text(before.st_mode))
-          .hint("give the name of a regular file, or of none");
+          .hint("give the path of a regular file, or one that does not exist");
     replaces = true;
     mode = before.st_mode & 0777;
   } else if (errno != ENOENT) {

@@ -1,4 +1,4 @@
-// CRC32C (polynomial 0x1EDC6F41, reflected), CRC-32 (0x04C11DB7, reflected), XXH64 after its published specification.
+// CRC32C (polynomial 0x1EDC6F41, reflected), CRC-32 (0x04C11DB7, reflected), XXH64 as published.
 #include "host/base/hash.hpp"
 
 #include <array>
@@ -49,7 +49,7 @@ constexpr uint32_t product(uint32_t a, uint32_t b, uint32_t reflected) {
   return sum;
 }
 
-// x^(8 · 2^k): what 2^k zero bytes do.
+// x^(8 · 2^k): the effect of 2^k zero bytes.
 constexpr std::array<uint32_t, 64> make_zero_bytes(uint32_t reflected) {
   std::array<uint32_t, 64> out{};
   out[0] = 0x80000000u >> 8;
@@ -59,11 +59,11 @@ constexpr std::array<uint32_t, 64> make_zero_bytes(uint32_t reflected) {
 constexpr auto kCrc32cZeros = make_zero_bytes(kCrc32cReflected), kCrc32Zeros = make_zero_bytes(kCrc32Reflected);
 
 #if defined(__x86_64__)
-// One instruction takes three cycles and another may start in each: three stretches at a time, joined by their
+// The instruction takes three cycles, and one can start in each cycle: three stretches at a time, joined by their
 // remainders.
 constexpr size_t kStretchLog2 = 13, kStretch = size_t{1} << kStretchLog2;
 
-uint32_t behind_a_stretch(uint64_t remainder) {
+uint32_t shift_by_stretch(uint64_t remainder) {
   return product(kCrc32cZeros[kStretchLog2], static_cast<uint32_t>(remainder), kCrc32cReflected);
 }
 
@@ -76,7 +76,7 @@ __attribute__((target("sse4.2"))) uint32_t crc32c_sse42(uint32_t seed, const uns
       second = _mm_crc32_u64(second, load<uint64_t>(p + kStretch + i));
       third = _mm_crc32_u64(third, load<uint64_t>(p + 2 * kStretch + i));
     }
-    crc = behind_a_stretch(behind_a_stretch(crc) ^ second) ^ third;
+    crc = shift_by_stretch(shift_by_stretch(crc) ^ second) ^ third;
   }
   for (; n >= 8; n -= 8, p += 8) crc = _mm_crc32_u64(crc, load<uint64_t>(p));
   auto crc32 = static_cast<uint32_t>(crc);
@@ -133,8 +133,6 @@ uint32_t crc_shift(Crc which, uint32_t remainder, uint64_t num_bytes) {
 uint32_t crc_combine(Crc which, uint32_t crc_a, uint32_t crc_b, uint64_t num_bytes_b) {
   return crc_shift(which, crc_a, num_bytes_b) ^ crc_b;
 }
-
-uint32_t crc32c_shift(uint32_t remainder, uint64_t num_bytes) { return crc_shift(Crc::k32c, remainder, num_bytes); }
 
 uint32_t crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t num_bytes_b) {
   return crc_combine(Crc::k32c, crc_a, crc_b, num_bytes_b);

@@ -1,5 +1,5 @@
-// Hashes: SHA-256 for identity, CRC32C for checksums of bytes on disk, CRC-32 for
-// formats that have it, XXH64 for keys of tables and random streams.
+// Hashes: SHA-256 for identity, CRC32C for checksums of bytes on disk, CRC-32 for formats that use it, XXH64 for keys
+// of tables and random streams.
 #pragma once
 
 #include <array>
@@ -12,11 +12,11 @@ namespace chassis {
 
 class Sha256 {
  public:
-  // portable: without the processor's instructions; for tests.
+  // portable: does not use the processor's SHA instructions; for tests.
   explicit Sha256(bool portable = false);
   void update(const void* data, size_t num_bytes);
   void update(std::string_view text) { update(text.data(), text.size()); }
-  // 64 lower-case hex digits. The object is spent afterwards.
+  // 64 lower-case hex digits. The object cannot be used afterwards.
   std::string hex();
 
  private:
@@ -28,22 +28,21 @@ class Sha256 {
 };
 
 std::string sha256_hex(std::string_view bytes);
-// Reads the file in pieces; throws a storage error if it can not be read.
+// Reads the file in pieces; throws a storage error if it cannot be read.
 std::string sha256_file(const std::string& path);
 
-// CRC32C (Castagnoli). `seed` is the checksum of what came before, 0 at the start, so that
-// crc32c(crc32c(0, a), b) is that of a followed by b. Uses the processor's instruction where it has one.
+// CRC32C (Castagnoli). `seed` is the checksum of the preceding bytes, 0 at the start: crc32c(crc32c(0, a), b) is the
+// checksum of a followed by b. Uses the processor's instruction if it has one.
 uint32_t crc32c(uint32_t seed, const void* data, size_t num_bytes);
-// The same from a table on any processor; for tests.
+// The same from a table, on any processor.
 uint32_t crc32c_portable(uint32_t seed, const void* data, size_t num_bytes);
-// The checksum of a followed by b from theirs alone; num_bytes_b is the length of b.
+// The checksum of a followed by b, from the checksums of both and the length of b.
 uint32_t crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t num_bytes_b);
-// The remainder of a polynomial over GF(2) after so many zero bytes behind it: the linear part of a checksum.
-uint32_t crc32c_shift(uint32_t remainder, uint64_t num_bytes);
 
-// Which checksum of 32 bits: CRC32C, or CRC-32 of IEEE 802.3, which ZIP files have.
+// The 32-bit checksums: CRC32C, and the CRC-32 of IEEE 802.3, which ZIP files use.
 enum class Crc : uint32_t { k32c, k32 };
 uint32_t crc_update(Crc which, uint32_t seed, const void* data, size_t num_bytes);
+// The remainder of a polynomial over GF(2) after num_bytes zero bytes are appended: the linear part of a checksum.
 uint32_t crc_shift(Crc which, uint32_t remainder, uint64_t num_bytes);
 uint32_t crc_combine(Crc which, uint32_t crc_a, uint32_t crc_b, uint64_t num_bytes_b);
 

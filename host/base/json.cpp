@@ -51,7 +51,7 @@ Json parse_json(std::string_view text, const std::string& name, ExitCode code) {
     }
     return true;
   };
-  // The parser takes it for the end of the text.
+  // The parser would take a zero byte for the end of the text.
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
     throw Error(code, position_of_byte(text, name, zero), "not valid JSON: a byte of value 0");
   try {
@@ -61,7 +61,7 @@ Json parse_json(std::string_view text, const std::string& name, ExitCode code) {
     if (const size_t start = detail.find("syntax error"); start != std::string::npos) detail = detail.substr(start);
     throw Error(code, position_of_byte(text, name, cause.byte > 0 ? cause.byte - 1 : 0), "not valid JSON: " + detail);
   } catch (const nlohmann::json::out_of_range& cause) {
-    // A number such as 1e400, which the parser names without its place.
+    // A number such as 1e400; the parser does not give its position.
     const std::string detail = cause.what();
     const size_t quote = detail.find('\'');
     const std::string number =

@@ -1,4 +1,4 @@
-// JSON with the order of keys kept, and strict access to it: what is missing or of another type is an Error in words.
+// JSON that keeps the order of keys, with strict access: a missing value or one of another type is an Error.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@ Json parse_json(std::string_view text, const std::string& name, ExitCode code = 
 
 // On one line; bytes that are not UTF-8 are replaced.
 std::string json_line(const Json& value);
-// Every value within that is no table or list, in order, by its dotted key: "data.train.0.path".
+// All values inside `value` but objects and arrays, in order, each with its dotted key: "data.train.0.path".
 std::vector<std::pair<std::string, Json>> dotted_values(const Json& value);
-// "KEY = VALUE" of each, on a line: what two ranks compare.
+// A line "KEY = VALUE" for each of them; ranks compare these texts.
 std::string dotted_text(const Json& value);
 
 // `where` names the object in messages, such as "models/x/config.json".

@@ -1,4 +1,4 @@
-// spdlog behind log.hpp: one console sink whose info lines are plain, any number of file sinks with times.
+// Implements log.hpp with spdlog: a console sink whose info lines have no prefix, and file sinks with times.
 #include "host/base/log.hpp"
 
 #include <spdlog/details/log_msg_buffer.h>
@@ -38,7 +38,7 @@ spdlog::level::level_enum to_spdlog(Level level) {
   return spdlog::level::off;
 }
 
-// "%*": nothing for information, "warning: " and the like for the rest, behind the rank if there is more than one.
+// The flag "%*": the rank if there are several, then "warning: " and the like; nothing for info lines.
 class PrefixFlag : public spdlog::custom_flag_formatter {
  public:
   explicit PrefixFlag(std::string rank) : rank_(std::move(rank)) {}
@@ -62,7 +62,7 @@ std::unique_ptr<spdlog::formatter> console_formatter(std::string rank) {
   return formatter;
 }
 
-// Appends whole lines to a file of its own, never through a link. A line that does not fit is taken back and thrown.
+// Appends whole lines to a file; refuses a link. If a line does not fit, removes what was written of it and throws.
 class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit FileSink(const std::string& path) : file_(File::open_or_create_own(path)) {}
@@ -71,7 +71,7 @@ class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
   void sink_it_(const spdlog::details::log_msg& message) override {
     spdlog::memory_buf_t line;
     formatter_->format(message, line);
-    // At the end as it is now: people truncate and rotate logs.
+    // Asks for the end each time: people truncate and rotate logs.
     const uint64_t begin = file_.size();
     try {
       file_.pwrite_exact(line.data(), line.size(), begin);
@@ -85,7 +85,7 @@ class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
   File file_;
 };
 
-constexpr size_t kMaxEarly = 512;
+constexpr size_t kMaxEarlyLines = 512;
 constexpr char kLostLines[] = "lines that the log file did not take";
 
 struct State {
@@ -94,7 +94,7 @@ struct State {
       std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
   std::vector<std::shared_ptr<spdlog::sinks::sink>> files;
   std::vector<std::pair<std::string, uint64_t>> counted;
-  // What was said before there was a file; the first one begins with it.
+  // Lines logged before there was a file; the first file begins with them.
   std::vector<spdlog::details::log_msg_buffer> early;
   bool keeps_early = true;
 
@@ -106,13 +106,13 @@ struct State {
   }
 };
 
-// Never destroyed, so that threads and destructors may log until the very end.
+// Never destroyed, so that threads and destructors may log until the process ends.
 State& state() {
   static State* const instance = new State;
   return *instance;
 }
 
-// One more of its key; true if it is the first. The caller holds the mutex.
+// Adds to the count of a key; true if the key is new. The caller holds the mutex.
 bool count(State& s, const std::string& key, uint64_t times) {
   for (auto& [known, number] : s.counted) {
     if (known != key) continue;
@@ -123,21 +123,21 @@ bool count(State& s, const std::string& key, uint64_t times) {
   return true;
 }
 
-// The caller holds the mutex. Returns why a file did not take the line, the first time that happens.
+// The caller holds the mutex. Returns the reason when a line could not be written for the first time, otherwise "".
 std::string write_to_files(State& s, const spdlog::details::log_msg& message) {
-  std::string refusal;
+  std::string failure;
   for (auto& file : s.files) {
-    // Rationale: a full disk must not end a run through its log; the checkpoint reports it properly.
+    // Rationale: a full disk must not end a run because of its log; the checkpoint reports it.
     try {
       file->log(message);
     } catch (const std::exception& cause) {
-      if (count(s, kLostLines, 1)) refusal = cause.what();
+      if (count(s, kLostLines, 1)) failure = cause.what();
     }
   }
-  return refusal;
+  return failure;
 }
 
-void tell_console(State& s, Level level, const std::string& text) {
+void write_to_console(State& s, Level level, const std::string& text) {
   const spdlog::details::log_msg message(spdlog::string_view_t(), to_spdlog(level), {text.data(), text.size()});
   if (!s.console->should_log(message.level)) return;
   s.console->log(message);
@@ -193,15 +193,15 @@ void flush() {
 void write(Level level, std::string_view raw) {
   State& s = state();
   const std::string text = printable_message(raw);
-  tell_console(s, level, text);
+  write_to_console(s, level, text);
   const spdlog::details::log_msg message(spdlog::string_view_t(), to_spdlog(level), {text.data(), text.size()});
-  std::string refusal;
+  std::string failure;
   {
     std::lock_guard lock(s.mutex);
-    if (s.keeps_early && level != Level::kDebug && s.early.size() < kMaxEarly) s.early.emplace_back(message);
-    refusal = write_to_files(s, message);
+    if (s.keeps_early && level != Level::kDebug && s.early.size() < kMaxEarlyLines) s.early.emplace_back(message);
+    failure = write_to_files(s, message);
   }
-  if (!refusal.empty()) tell_console(s, Level::kWarn, refusal + "; lines that are missing there are counted");
+  if (!failure.empty()) write_to_console(s, Level::kWarn, failure + "; lines missing from the file are counted");
 }
 
 void counted_warning(std::string key, std::string text, uint64_t times) {

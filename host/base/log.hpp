@@ -1,5 +1,5 @@
-// What the program tells people: console lines on stderr, the same with times in log files, and counted warnings.
-// Rationale: this is the one piece of process-wide state; every other part is passed what it needs.
+// The log: console lines on stderr, the same lines with times in files, and counted warnings.
+// Rationale: this is the only process-wide state; all other code is passed what it needs.
 #pragma once
 
 #include <fmt/core.h>
@@ -14,15 +14,14 @@ namespace chassis::log {
 
 enum class Level { kDebug, kInfo, kWarn, kError, kOff };
 
-// All of these may be called from any thread.
+// [any] for all functions here.
 void set_level(Level level);
 bool enabled(Level level);
-// This process is one of several: the first one speaks, of the others only warnings and errors are shown, marked
-// "[rank 2]".
+// Rank 0 shows all lines on the console; other ranks show only warnings and errors, marked "[rank 2]".
 void set_rank(int rank);
-// Also writes to this file from now on, with times, at level debug. Throws a storage error if it can not be opened.
+// Also writes to this file from now on, with times, at level debug. Throws a storage error if it cannot be opened.
 void add_file(const std::string& path);
-// Closes what add_file opened.
+// Closes the files that add_file() opened.
 void close_files();
 void flush();
 void write(Level level, std::string_view text);
@@ -44,8 +43,8 @@ void error(fmt::format_string<Args...> format, Args&&... args) {
   write(Level::kError, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// Something was ignored, changed or dropped: the first of its key is logged as a warning, all are counted for the
-// summary at the end of the run. `times` adds several occurrences at once.
+// Reports that something was ignored, changed or dropped. The first occurrence of a key is logged as a warning; all are
+// counted for the summary at the end of the run. `times` adds several occurrences at once.
 void counted_warning(std::string key, std::string text, uint64_t times = 1);
 // In order of first occurrence.
 std::vector<std::pair<std::string, uint64_t>> counted_warnings();

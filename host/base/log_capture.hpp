@@ -1,3 +1,4 @@
+// Collects counted warnings instead of reporting them.
 #pragma once
 
 #include <string>
@@ -5,7 +6,7 @@
 
 namespace chassis::log {
 
-// While it lives, counted warnings of this thread are kept here and neither written nor counted.
+// During its lifetime, counted warnings of this thread are kept here, and neither logged nor counted.
 class CapturedWarnings {
  public:
   CapturedWarnings();

@@ -1,5 +1,5 @@
-// The axes of a mesh: their names, their order, and what ranks along each divide. Whoever names an axis takes it from
-// here. It lies below everything because the schema of [mesh] needs it.
+// The axes of the mesh: their names, their order, and what ranks along each divide. All code takes the names from here.
+// The file is in host/base because the schema of [mesh] needs it.
 #pragma once
 
 #include <algorithm>
@@ -22,10 +22,10 @@ struct AxisSpec {
   std::string_view name;
   AxisRole role;
   std::string_view doc;
-  bool takes_rest = false;  // the ranks that no other axis has, if nobody says otherwise
+  bool takes_rest = false;  // by default, the axis takes the ranks that the other axes leave
 };
 
-// Slowest first: ranks that talk most are neighbours.
+// Slowest first, so that ranks that communicate most are neighbours.
 inline constexpr std::array kMeshAxes = {
     AxisSpec{kStageAxis, AxisRole::kStage, "pipeline parallel"},
     AxisSpec{kReplicaAxis, AxisRole::kData, "data parallel, parameters replicated"},
@@ -35,13 +35,13 @@ inline constexpr std::array kMeshAxes = {
     AxisSpec{kTensorAxis, AxisRole::kTensor, "tensor parallel"},
 };
 
-// Ranks along it divide the batch.
+// True if ranks along the axis divide the batch.
 constexpr bool is_data_axis(std::string_view name) {
   return std::any_of(kMeshAxes.begin(), kMeshAxes.end(),
                      [&](const AxisSpec& axis) { return axis.name == name && axis.role == AxisRole::kData; });
 }
 
-// The key of its size: "mesh.tp".
+// The configuration key of the axis's size: "mesh.tp".
 inline std::string mesh_key(std::string_view axis) { return "mesh." + std::string(axis); }
 
 }  // namespace chassis

@@ -1,3 +1,4 @@
+// Keeps a copy of descriptor 1 for the verbs, and reads lines that others write to descriptor 1 through a pipe.
 #include "host/base/output.hpp"
 
 #include <fcntl.h>
@@ -15,15 +16,15 @@
 namespace chassis {
 namespace {
 
-constexpr size_t kMaxLineBytes = 4096;      // longer ones are told in pieces
-constexpr int kUnfinishedMilliseconds = 500;  // then a line without an end is told as it is
+constexpr size_t kMaxLineBytes = 4096;  // longer lines are logged in pieces
+constexpr int kPartialLineMs = 500;     // after this time, a line without an end is logged as it is
 
-std::atomic<std::FILE*> own_output = nullptr;  // none: C's stdout
-std::atomic<int> own_descriptor = -1;          // beneath own_output
+std::atomic<std::FILE*> own_output = nullptr;  // NULL: C's stdout
+std::atomic<int> own_descriptor = -1;          // the descriptor of own_output
 
 bool is_writable(int descriptor) { return (::fcntl(descriptor, F_GETFL) & O_ACCMODE) != O_RDONLY; }
 
-// For a descriptor that is not open for writing, as one that was closed is left: every write fails.
+// A stream whose every write fails, for a descriptor that is not open for writing, such as a closed standard output.
 std::FILE* unwritable_output() {
   cookie_io_functions_t calls{};
   calls.write = [](void*, const char*, size_t) -> ssize_t { return errno = EBADF, 0; };
@@ -48,15 +49,15 @@ void flush_output() {
   const int cause = errno;
   std::clearerr(output());
   pollfd reader{output_descriptor(), POLLOUT, 0};
-  if (::poll(&reader, 1, 0) == 1 && (reader.revents & POLLERR) != 0) return;  // it left on purpose, as `head` does
+  if (::poll(&reader, 1, 0) == 1 && (reader.revents & POLLERR) != 0) return;  // it closed on purpose, as `head` does
   if (!is_writable(output_descriptor()))
-    throw storage_error("standard output is closed, and what was to be printed is lost")
-        .hint("redirect it; > /dev/null if nobody is to read it");
+    throw storage_error("standard output is closed, and the output is lost")
+        .hint("redirect it, to /dev/null if you do not need it");
   throw storage_error(std::string("standard output cannot be written") +
                       (cause != 0 ? std::string(": ") + std::strerror(cause) : std::string()));
 }
 
-StrayOutput::StrayOutput(std::function<std::string()> writer) : writer_(std::move(writer)) {
+StrayOutput::StrayOutput(std::function<std::string()> context) : context_(std::move(context)) {
   std::fflush(stdout);
   const int kept = ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
   if (kept < 0) return;
@@ -64,7 +65,7 @@ StrayOutput::StrayOutput(std::function<std::string()> writer) : writer_(std::mov
   std::FILE* const own = is_writable(kept) ? ::fdopen(kept, "w") : unwritable_output();
   const auto give_up = [&] {
     if (own != nullptr) std::fclose(own);
-    ::close(kept);  // perhaps a second time: there is no other thread yet
+    ::close(kept);  // closing it twice does no harm: there is no other thread yet
   };
   if (own == nullptr || ::pipe2(ends, O_CLOEXEC) != 0) {
     give_up();
@@ -80,7 +81,7 @@ StrayOutput::StrayOutput(std::function<std::string()> writer) : writer_(std::mov
   own_descriptor = kept;
   ::dup2(ends[1], STDOUT_FILENO);
   ::close(ends[1]);
-  std::setvbuf(stdout, nullptr, _IONBF, 0);  // a plugin's printf arrives when it is called
+  std::setvbuf(stdout, nullptr, _IONBF, 0);  // a plugin's printf arrives at once
   reader_ = thread_without_signals([this] { read_lines(); });
 }
 
@@ -94,7 +95,7 @@ StrayOutput::~StrayOutput() {
   const bool closes_it = ::fileno(own) == kept;
   std::fclose(own);
   if (!closes_it) ::close(kept);
-  // Rationale: a child of a plugin may hold the other end open for long, so the end of the pipe is not waited for.
+  // Rationale: a plugin's child process may keep the other end open, so this does not wait for the end of the pipe.
   ::close(stop_[1]);
   reader_.join();
   ::close(stop_[0]);
@@ -111,26 +112,26 @@ void StrayOutput::read_lines() {
     }
     if (stopping || count == 0) break;
     pollfd watched[] = {{read_end_, POLLIN, 0}, {stop_[0], 0, 0}};
-    const int num_ready = ::poll(watched, 2, line_.empty() ? -1 : kUnfinishedMilliseconds);
-    if (num_ready == 0) tell(std::exchange(line_, {}));
+    const int num_ready = ::poll(watched, 2, line_.empty() ? -1 : kPartialLineMs);
+    if (num_ready == 0) log_line(std::exchange(line_, {}));
     stopping = watched[1].revents != 0;
   }
-  if (!line_.empty()) tell(std::exchange(line_, {}));
+  if (!line_.empty()) log_line(std::exchange(line_, {}));
 }
 
 void StrayOutput::take(const char* bytes, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     if (bytes[i] != '\n') line_ += bytes[i];
-    if (bytes[i] == '\n' || line_.size() == kMaxLineBytes) tell(std::exchange(line_, {}));
+    if (bytes[i] == '\n' || line_.size() == kMaxLineBytes) log_line(std::exchange(line_, {}));
   }
 }
 
-void StrayOutput::tell(const std::string& line) {
-  const std::string who = writer_ ? writer_() : "";
+void StrayOutput::log_line(const std::string& line) {
+  const std::string context = context_ ? context_() : "";
   counted_warning(
       "lines that plugins wrote to standard output",
-      "a plugin or a library writes to standard output, which is the program's own; its lines go to stderr");
-  log::info("stdout{}: {}", who.empty() ? "" : " (while " + who + " was in progress)", line);
+      "a plugin or a library writes to standard output, which is for the program's results; its lines go to stderr");
+  log::info("stdout{}: {}", context.empty() ? "" : " (while " + context + " was in progress)", line);
 }
 
 }  // namespace chassis

@@ -1,5 +1,5 @@
-// Standard output of the verbs, kept apart from what plugins write: they live in the same process, and a line of theirs
-// in the middle of `plan --json` would spoil it.
+// The standard output of the verbs, kept apart from output of plugins: they share the process, and one of their lines
+// would break the output of `plan --json`.
 #pragma once
 
 #include <atomic>
@@ -10,21 +10,21 @@
 
 namespace chassis {
 
-// Where verbs print: the standard output that the program was started with.
+// The verbs print here: the standard output that the program was started with.
 std::FILE* output();
-// Its descriptor, to be given to processes that are to print there too.
+// Its descriptor, for child processes that print there too.
 int output_descriptor();
-// Throws a storage error if what was printed could not be written; a reader that has left is none.
+// Throws a storage error if the output could not be written. It is no error if the reader has closed the pipe.
 void flush_output();
 
-// While it lives, whatever else writes to descriptor 1 or to C's stdout goes to stderr line by line, and is counted as
-// a warning. One at a time; descriptor 1 is left alone if it is closed.
+// During its lifetime, lines that other code writes to descriptor 1 or to C's stdout go to stderr and are counted as
+// warnings. Only one object at a time. Does nothing if descriptor 1 is closed.
 class StrayOutput {
  public:
-  // `writer` says what is in progress when a line arrives, which may be later than whoever wrote it; from a thread of
-  // its own.
-  explicit StrayOutput(std::function<std::string()> writer);
-  // Gives descriptor 1 back.
+  // `context` names the call in progress when a line arrives, which may be after the call that wrote it. It runs on a
+  // separate thread.
+  explicit StrayOutput(std::function<std::string()> context);
+  // Restores descriptor 1.
   ~StrayOutput();
   StrayOutput(const StrayOutput&) = delete;
   StrayOutput& operator=(const StrayOutput&) = delete;
@@ -32,9 +32,9 @@ class StrayOutput {
  private:
   void read_lines();
   void take(const char* bytes, size_t count);
-  void tell(const std::string& line);
+  void log_line(const std::string& line);
 
-  std::function<std::string()> writer_;
+  std::function<std::string()> context_;
   int read_end_ = -1;
   int stop_[2] = {-1, -1};
   std::string line_;

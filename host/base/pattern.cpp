@@ -1,3 +1,4 @@
+// PCRE2, with limits on patterns and searches.
 #include "host/base/pattern.hpp"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -11,9 +12,9 @@
 namespace chassis {
 namespace {
 
-constexpr size_t kMaxBytes = 16384;        // of a pattern
-constexpr uint32_t kMaxParentheses = 250;  // inside each other
-// Of one search. A pattern without nested repetition takes a few steps for each character of the subject.
+constexpr size_t kMaxPatternBytes = 16384;
+constexpr uint32_t kMaxNesting = 250;  // of parentheses
+// Limits of one search. A pattern without nested repetitions takes a few steps for each character of the subject.
 constexpr uint32_t kMaxSteps = 1'000'000;
 constexpr uint32_t kMaxDepth = 100'000;
 constexpr uint32_t kMaxHeapKib = 65536;
@@ -27,7 +28,7 @@ Handle<T> checked(T* raw, void (*release)(T*)) {
   return {raw, release};
 }
 
-std::string words_of(int code) {
+std::string error_text(int code) {
   PCRE2_UCHAR text[256];
   const int length = pcre2_get_error_message(code, text, sizeof text);
   return length < 0 ? "error " + std::to_string(code) : reinterpret_cast<const char*>(text);
@@ -39,8 +40,8 @@ const pcre2_code* code_of(const std::shared_ptr<void>& code) { return static_cas
 
 Pattern::Pattern(std::string text) : text_(std::move(text)) {
   const auto context = checked(pcre2_compile_context_create(nullptr), pcre2_compile_context_free);
-  pcre2_set_max_pattern_length(context.get(), kMaxBytes);
-  pcre2_set_parens_nest_limit(context.get(), kMaxParentheses);
+  pcre2_set_max_pattern_length(context.get(), kMaxPatternBytes);
+  pcre2_set_parens_nest_limit(context.get(), kMaxNesting);
   int code = 0;
   PCRE2_SIZE offset = 0;
   const auto* bytes = reinterpret_cast<PCRE2_SPTR>(text_.data());
@@ -48,7 +49,7 @@ Pattern::Pattern(std::string text) : text_(std::move(text)) {
   pcre2_code* compiled =
       pcre2_compile(bytes, text_.size(), PCRE2_MATCH_INVALID_UTF | PCRE2_DOLLAR_ENDONLY, &code, &offset, context.get());
   if (compiled == nullptr) {
-    throw config_error("\"" + printable(text_) + "\" is not a regular expression: " + words_of(code) +
+    throw config_error("\"" + printable(text_) + "\" is not a regular expression: " + error_text(code) +
                        " (at character " + std::to_string(offset + 1) + ")");
   }
   code_ = std::shared_ptr<void>(compiled, [](void* raw) { pcre2_code_free(static_cast<pcre2_code*>(raw)); });
@@ -64,9 +65,9 @@ bool Pattern::found_in(std::string_view subject) const {
                                 data.get(), context.get());
   if (found >= 0) return true;
   if (found == PCRE2_ERROR_NOMATCH) return false;
-  throw config_error("the search for \"" + printable(text_) + "\" in '" + printable(subject) + "' was given up: " +
-                     words_of(found))
-      .hint("repetitions inside of repetitions, such as (a+)+, take time that doubles with each character");
+  throw config_error("the search for \"" + printable(text_) + "\" in '" + printable(subject) +
+                     "' was given up: " + error_text(found))
+      .hint("nested repetitions, such as (a+)+, take time that doubles with each character");
 }
 
 }  // namespace chassis

@@ -1,5 +1,5 @@
-// Regular expressions that users write: PCRE2, whose lookaround the patterns of other tools use, with limits under
-// which no pattern can crash the program or keep it busy.
+// Regular expressions written by users: PCRE2, because patterns of other tools use its lookaround, with limits so that
+// no pattern can crash the program or keep it busy.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ class Pattern {
 
  private:
   std::string text_;
-  std::shared_ptr<void> code_;  // of PCRE2; not written after construction
+  std::shared_ptr<void> code_;  // a pcre2_code; not changed after construction
 };
 
 }  // namespace chassis

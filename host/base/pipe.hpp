@@ -1,3 +1,4 @@
+// Reads a file that may be a pipe.
 #pragma once
 
 #include <chrono>
@@ -6,8 +7,8 @@
 
 namespace chassis {
 
-// The whole of a regular file, or what a pipe or FIFO gives until its end. Gives up once nothing comes for as long as
-// `patience`, or after more than max_bytes.
-std::string read_file_or_pipe(const std::string& path, uint64_t max_bytes, std::chrono::milliseconds patience);
+// The content of a regular file, or of a pipe or FIFO until its end. Throws a storage error if nothing arrives within
+// `timeout`, or if there are more than max_bytes.
+std::string read_file_or_pipe(const std::string& path, uint64_t max_bytes, std::chrono::milliseconds timeout);
 
 }  // namespace chassis

@@ -1,3 +1,4 @@
+// Decodes UTF-8 and escapes what cannot be shown.
 #include "host/base/printable.hpp"
 
 #include <algorithm>
@@ -7,7 +8,7 @@
 
 namespace chassis {
 
-// Overlong forms, surrogates and what exceeds U+10FFFF are not UTF-8 (RFC 3629).
+// Overlong forms, surrogates and codes above U+10FFFF are not UTF-8 (RFC 3629).
 Character first_character(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t lead = byte(0);
@@ -19,8 +20,8 @@ Character first_character(std::string_view text) {
     if ((byte(i) & 0xC0) != 0x80) return {};
     code = code << 6 | (byte(i) & 0x3Fu);
   }
-  constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-  if (code < kLeast[length] || code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) return {};
+  constexpr uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
+  if (code < kSmallest[length] || code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) return {};
   return {code, length};
 }
 
@@ -49,15 +50,16 @@ bool continues_a_message(std::string_view rest) {
   return rest.starts_with("  ") || rest.starts_with("hint: ") || rest.starts_with("caused by: ");
 }
 
-// A message that repeats a name of 100 kB says nothing: of words that no path comes near, begin and end are left.
-std::string with_words_bounded(const std::string& text) {
-  constexpr size_t kLongestWord = 1000, kBegin = 200, kEnd = 100;
-  const auto is_inside = [](char c) { return (static_cast<uint8_t>(c) & 0xC0) == 0x80; };  // of a character
+// Keeps only the beginning and the end of words that are longer than any usual path: a message that repeats a name of
+// 100 kB is of no use.
+std::string shorten_words(const std::string& text) {
+  constexpr size_t kMaxWordBytes = 1000, kBegin = 200, kEnd = 100;
+  const auto is_inside = [](char c) { return (static_cast<uint8_t>(c) & 0xC0) == 0x80; };  // inside a character
   std::string out;
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find_first_of(" \n", at), text.size());
     const std::string_view word = std::string_view(text).substr(at, end - at);
-    if (word.size() > kLongestWord) {
+    if (word.size() > kMaxWordBytes) {
       size_t begin = kBegin, rest = word.size() - kEnd;
       while (is_inside(word[begin])) --begin;
       while (rest < word.size() && is_inside(word[rest])) ++rest;
@@ -113,7 +115,7 @@ std::string printable_lines(std::string_view text) {
 }
 
 std::string printable_message(std::string_view text, size_t max_bytes) {
-  return with_words_bounded(shown(text, max_bytes, true));
+  return shorten_words(shown(text, max_bytes, true));
 }
 
 std::string PrintablePieces::add(std::string_view piece) {

@@ -1,4 +1,4 @@
-// Text that others wrote, made fit to be shown: names and values from files, plugins, models and other processes.
+// Makes foreign text safe to show: names and values from files, plugins, models and other processes.
 #pragma once
 
 #include <cstddef>
@@ -14,24 +14,24 @@ struct Character {
   uint32_t code = 0;
   size_t num_bytes = 0;  // 0: not UTF-8
 };
-// The first of a text that is not empty.
+// The first character of a text, which must not be empty.
 Character first_character(std::string_view text);
-// Characters that move the cursor, hide text or turn it around.
+// True for characters that move the cursor, hide text or change its direction.
 bool is_control(uint32_t code);
 
-// One line. Control characters, controls of the direction of writing and bytes that are not UTF-8 are escaped
-// ("\n", "\x1b", "\u202e"); what is longer than max_bytes is cut, and the length of the whole is said.
+// Foreign text as one line. Escapes control characters, controls of the text direction and bytes that are not UTF-8
+// ("\n", "\x1b", "\u202e"). Cuts text that is longer than max_bytes, and appends its length.
 std::string printable(std::string_view text, size_t max_bytes = 200);
 
-// A message of ours with such text inside: the same, but a line break stays where an indented line, "hint: " or
-// "caused by: " follows, which is how messages list things. So no foreign text can start a line of its own. Of a word
-// of more than 1000 bytes the middle is left out.
+// The same for a message of the program with foreign text inside, but a line break stays if an indented line, "hint: "
+// or "caused by: " follows. So foreign text cannot start any other line. The middle of a word of more than 1000 bytes
+// is left out.
 std::string printable_message(std::string_view text, size_t max_bytes = 65536);
 
-// Many lines of ours for the standard output, with such text inside: line breaks and tabs stay, nothing is cut.
+// The same for lines on standard output with foreign text inside: keeps line breaks and tabs, and cuts nothing.
 std::string printable_lines(std::string_view text);
 
-// The same of a text that comes in pieces: a character that a piece leaves unfinished waits for the next one.
+// printable_lines() for a text that arrives in pieces: an incomplete character waits for the next piece.
 class PrintablePieces {
  public:
   std::string add(std::string_view piece);

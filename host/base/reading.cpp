@@ -1,3 +1,4 @@
+// Exceptions of the JSON library and of the file system as Errors.
 #include "host/base/reading.hpp"
 
 #include <filesystem>
@@ -6,7 +7,7 @@
 namespace chassis {
 namespace {
 
-// Without "[json.exception.type_error.302] ".
+// The message without its prefix "[json.exception.type_error.302] ".
 std::string detail_of(const nlohmann::json::exception& error) {
   const std::string text = error.what();
   const size_t end = text.find("] ");
@@ -19,7 +20,7 @@ void rethrow_as_error(const std::string& file, ExitCode code) {
   try {
     throw;
   } catch (const nlohmann::json::exception& error) {
-    throw Error(code, SourcePosition{file}, "not what is expected here: " + detail_of(error));
+    throw Error(code, SourcePosition{file}, "unexpected content: " + detail_of(error));
   } catch (const std::filesystem::filesystem_error& error) {
     const std::string path = error.path1().empty() ? file : error.path1().string();
     throw storage_error("cannot read '" + path + "': " + error.code().message());

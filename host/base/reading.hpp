@@ -1,4 +1,4 @@
-// Looking into a file of others: whatever is thrown on the way becomes an Error that names the file.
+// Reading a foreign file: exceptions of libraries become Errors that name the file.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace chassis {
 
-// In a catch block. An Error goes on as it is; json's exceptions and those of the file system become one of this code
-// that names `file`, all others go on.
+// For a catch block. Turns an exception of the JSON library into an Error with `code` that names `file`, and one of the
+// file system into a storage error; rethrows all others, Errors included.
 [[noreturn]] void rethrow_as_error(const std::string& file, ExitCode code);
 
-// What `read` returns.
+// Returns read(), whose exceptions pass through rethrow_as_error().
 template <class Read>
 decltype(auto) reading(const std::string& file, ExitCode code, Read&& read) {
   try {

@@ -1,4 +1,4 @@
-// SHA-256 after FIPS 180-4, with the processor's instructions where it has them.
+// SHA-256 of FIPS 180-4, with the processor's SHA instructions if it has them.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -59,7 +59,7 @@ __attribute__((target("sha,sse4.1,ssse3"))) void blocks_with_instructions(uint32
                                                                           size_t num_blocks) {
   const auto load = [](const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); };
   const __m128i swap_bytes = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
-  // The instructions want the state as (a b e f) and (c d g h).
+  // The instructions take the state as (a b e f) and (c d g h).
   const __m128i cdab = _mm_shuffle_epi32(load(state), 0xb1), efgh = _mm_shuffle_epi32(load(state + 4), 0x1b);
   __m128i abef = _mm_alignr_epi8(cdab, efgh, 8), cdgh = _mm_blend_epi16(efgh, cdab, 0xf0);
   for (; num_blocks > 0; --num_blocks, bytes += 64) {

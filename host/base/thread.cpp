@@ -1,3 +1,4 @@
+// Blocks the signals before the thread starts, which inherits the mask.
 #include "host/base/thread.hpp"
 
 #include <signal.h>

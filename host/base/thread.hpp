@@ -1,3 +1,4 @@
+// Threads that leave signals to the rest of the program.
 #pragma once
 
 #include <functional>
@@ -5,7 +6,7 @@
 
 namespace chassis {
 
-// A thread that starts with all signals blocked: they are for the threads of the program.
+// Starts a thread with all signals blocked, so that the program's main threads receive them.
 std::thread thread_without_signals(std::function<void()> body);
 
 }  // namespace chassis

@@ -1,3 +1,4 @@
+// Calls tick() without holding the mutex.
 #include "host/base/ticker.hpp"
 
 #include <utility>
@@ -11,9 +12,9 @@ Ticker::Ticker(std::chrono::milliseconds period, std::function<bool()> tick)
         std::unique_lock lock(mutex_);
         while (!ends_.wait_for(lock, period, [this] { return ended_; })) {
           lock.unlock();
-          const bool goes_on = tick();
+          const bool keep_running = tick();
           lock.lock();
-          if (!goes_on) return;
+          if (!keep_running) return;
         }
       })) {}
 

@@ -1,4 +1,4 @@
-// A thread that looks at something from time to time.
+// A thread that calls a function periodically.
 #pragma once
 
 #include <chrono>
@@ -11,7 +11,8 @@ namespace chassis {
 
 class Ticker {
  public:
-  // Calls `tick` once per `period`, first after one, on a thread of its own, until it returns false or this goes.
+  // Calls `tick` once per `period` on a separate thread, first after one period, until it returns false or the Ticker
+  // is destroyed.
   Ticker(std::chrono::milliseconds period, std::function<bool()> tick);
   ~Ticker();
   Ticker(const Ticker&) = delete;

@@ -1,4 +1,4 @@
-// Three significant digits, no more.
+// At most three significant digits.
 #include "host/base/units.hpp"
 
 #include <fmt/core.h>

@@ -1,4 +1,4 @@
-// Fields of a batch.
+// Creates the fields of a batch, filled with padding.
 #include "host/data/batch.hpp"
 
 #include <fmt/format.h>
@@ -28,16 +28,16 @@ const BatchField& Batch::field(std::string_view name) const {
 }
 
 BatchRow::BatchRow(Batch& batch, int64_t row) : seq_len(static_cast<size_t>(batch.seq_len)) {
-  auto of = [&](const char* name) -> std::span<int32_t> {
+  auto row_of = [&](const char* name) -> std::span<int32_t> {
     const auto field = batch.fields.find(name);
     if (field == batch.fields.end()) return {};
     return std::span(field->second.values)
         .subspan(static_cast<size_t>(row * batch.seq_len), static_cast<size_t>(batch.seq_len));
   };
-  input_ids = of("input_ids");
-  labels = of("labels");
-  positions = of("positions");
-  document_ids = of("document_ids");
+  input_ids = row_of("input_ids");
+  labels = row_of("labels");
+  positions = row_of("positions");
+  document_ids = row_of("document_ids");
 }
 
 }  // namespace chassis

@@ -1,4 +1,4 @@
-// What a training step consumes: rows of tokens as plain arrays; the trainer turns them into tensors.
+// The input of a training step: rows of tokens as plain arrays, which the trainer turns into tensors.
 #pragma once
 
 #include <array>
@@ -23,13 +23,13 @@ struct BatchField {
 //   document_ids  from 0 in each row, one per piece of a document: a token attends only to its own; -1 is padding
 inline constexpr std::array<std::string_view, 4> kBatchFields = {"input_ids", "labels", "positions", "document_ids"};
 
-// A micro-batch of B rows of T positions, with those fields that the model takes.
+// A micro-batch of B rows of T positions, with the fields that the model takes.
 struct Batch {
   Batch() = default;
   // All positions are padding.
   Batch(int64_t num_rows, int64_t seq_len, int32_t pad_id, const std::vector<std::string>& field_names);
 
-  // Throws an internal error, naming the field, if there is none.
+  // Throws an internal error that names the field if the batch does not have it.
   const BatchField& field(std::string_view name) const;
   std::span<const int32_t> values(std::string_view name) const { return field(name).values; }
 
@@ -40,10 +40,10 @@ struct Batch {
   std::map<std::string, BatchField, std::less<>> fields;
 };
 
-// All of them.
+// The names in kBatchFields.
 std::vector<std::string> all_batch_fields();
 
-// One row of a batch, being filled; empty where the batch lacks the field.
+// One row of a batch, to be filled. A span is empty if the batch does not have the field.
 struct BatchRow {
   BatchRow(Batch& batch, int64_t row);
   size_t seq_len;

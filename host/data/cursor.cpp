@@ -1,4 +1,4 @@
-// The saved form of a cursor.
+// Converts a cursor to and from JSON.
 #include "host/data/cursor.hpp"
 
 #include <fmt/format.h>

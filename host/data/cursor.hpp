@@ -1,4 +1,4 @@
-// Where training stands in its data: a few numbers per set, whatever the size of the corpus.
+// The position of training in its data: a few numbers per set, however large the corpus is.
 #pragma once
 
 #include <string>

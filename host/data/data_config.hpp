@@ -1,4 +1,4 @@
-// What a user may say about data, as plain values; whoever reads the configuration fills them in.
+// The user's options for data as plain values, filled in from the configuration.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@
 
 namespace chassis {
 
-// concat_split: documents one after another, rows without padding, a document that crosses a row goes on in the next.
+// concat_split: documents are joined and split into rows without padding; a document may continue in the next row.
 // none: one document per row, padded.
 enum class Packing { kConcatSplit, kNone };
-// What happens to a document longer than seq_len if there is no packing.
+// Without packing, what happens to a document longer than seq_len.
 enum class Overflow { kError, kTruncate, kDrop };
 // How a .txt file is divided into documents.
 enum class DocumentSplit { kLine, kParagraph, kFile };
 enum class DataFormat { kText, kTokens };
 
-// "concat_split", …; anything else is a config error that lists what there is.
+// "concat_split", …; anything else is a config error that lists the valid names.
 Packing packing_from_text(std::string_view text);
 Overflow overflow_from_text(std::string_view text);
 DocumentSplit document_split_from_text(std::string_view text);
@@ -32,14 +32,14 @@ std::string_view to_text(DocumentSplit split);
 std::string_view to_text(DataFormat format);
 
 struct DataSetConfig {
-  // A .txt or .jsonl file, or a folder: all such files in it, in the order of their names.
+  // A .txt or .jsonl file, or a folder, whose files of these types are read in the order of their names.
   std::string path;
   DataFormat format = DataFormat::kText;
   DocumentSplit documents = DocumentSplit::kLine;
-  // This set's share of the rows, relative to the other sets'. Either every set has one or none; without, sets are
-  // mixed by their size, so that an epoch sees each document once.
+  // This set's share of the rows, relative to the other sets. Either all sets have a weight or none has; without
+  // weights, sets are mixed by their size, so that an epoch sees each document once.
   std::optional<double> weight;
-  // Where the user wrote it, for messages: the key such as "data.train.0" and its place.
+  // For messages: the key, such as "data.train.0", and its position in the configuration.
   std::string key = "data";
   SourcePosition where;
 };
@@ -51,17 +51,17 @@ struct DataConfig {
   bool shuffle = true;
   uint64_t seed = 0;
   int64_t seq_len = 0;
-  // Of the model: ids must be below. 0: not known, anything goes.
+  // The model's; ids must be below it. 0: unknown, all ids are accepted.
   int64_t vocab_size = 0;
-  // What is written into padding; never used to find it again.
+  // Written to padding; never used to recognise padding.
   int32_t pad_id = 0;
-  // Of a batch: those that the model takes.
+  // The fields of a batch that the model takes.
   std::vector<std::string> fields = all_batch_fields();
-  // Where the tokenised sets are kept.
+  // The folder that keeps tokenised sets.
   std::string cache_dir;
-  // As PrepareOptions has it.
+  // As in PrepareOptions.
   bool first_on_machine = true;
-  // Builds the next step on a thread while this one is trained. Changes no result.
+  // Builds the next step on another thread while the current one is trained. Does not change results.
   bool prefetch = true;
 };
 

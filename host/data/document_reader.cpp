@@ -1,4 +1,4 @@
-// Which files a set has and how each is read.
+// Lists the files of a set, and chooses the reader of each.
 #include "host/data/document_reader.hpp"
 
 #include <fmt/format.h>
@@ -34,38 +34,38 @@ PathKind kind_of(const DataSetConfig& config, const std::string& path) {
   }
 }
 
-// In the order of their names.
-std::vector<std::string> files_of_folder(const DataSetConfig& config, LeftOut& left_out) {
+// Sorted by name.
+std::vector<std::string> files_of_folder(const DataSetConfig& config, SkippedEntries& skipped) {
   std::vector<std::string> files;
   for (const DirectoryEntry& entry : list_directory(config.path)) {
     const std::string path = (fs::path(config.path) / entry.name).string();
     const bool named_like_data = readable(path, config.format);
     const PathKind kind = entry.kind == PathKind::kLink && named_like_data ? kind_of(config, path) : entry.kind;
     if (named_like_data && kind == PathKind::kAbsent) {
-      throw data_set_error(config, fmt::format("path = \"{}\": {} leads nowhere", config.path, path));
+      throw data_set_error(config, fmt::format("path = \"{}\": {} is a broken link", config.path, path));
     }
     if (named_like_data && kind == PathKind::kFile) {
       files.push_back(path);
       continue;
     }
     const std::string extension = fs::path(entry.name).extension().string();
-    ++left_out[kind == PathKind::kDirectory              ? "subfolder"
-               : kind == PathKind::kOther                ? "no regular file"
-               : extension.empty()                       ? "no extension"
-                                                         : printable(extension, 20)];
+    ++skipped[kind == PathKind::kDirectory ? "subfolder"
+              : kind == PathKind::kOther   ? "not a regular file"
+              : extension.empty()          ? "no extension"
+                                           : printable(extension, 20)];
   }
   return files;
 }
 
 }  // namespace
 
-std::string to_text(const LeftOut& left_out) {
-  constexpr size_t kMostShown = 8;
+std::string to_text(const SkippedEntries& skipped) {
+  constexpr size_t kMaxShown = 8;
   std::string text;
   uint64_t others = 0;
   size_t shown = 0;
-  for (const auto& [what, count] : left_out) {
-    if (++shown > kMostShown)
+  for (const auto& [what, count] : skipped) {
+    if (++shown > kMaxShown)
       others += count;
     else
       text += fmt::format("{}{} {}", text.empty() ? "" : ", ", what, count);
@@ -77,14 +77,14 @@ Error data_set_error(const DataSetConfig& config, std::string message) {
   return Error(ExitCode::kConfig, config.where, fmt::format("{}: {}", config.key, message));
 }
 
-std::vector<std::string> data_files(const DataSetConfig& config, LeftOut* left_out) {
+std::vector<std::string> data_files(const DataSetConfig& config, SkippedEntries* skipped) {
   const PathKind kind = kind_of(config, config.path);
   if (kind == PathKind::kAbsent) {
     std::error_code ignored;
     throw data_set_error(config, fmt::format("path = \"{}\": no such file", config.path))
         .hint(config.path.find_first_of("*?[") != std::string::npos
-                  ? "patterns are not expanded: name a folder, whose files are all read"
-                  : "a relative path starts at " + fs::current_path(ignored).string());
+                  ? "patterns are not expanded: name a folder, and all its files are read"
+                  : "relative paths start at " + fs::current_path(ignored).string());
   }
   if (kind != PathKind::kDirectory) {
     if (kind != PathKind::kFile) {
@@ -96,14 +96,14 @@ std::vector<std::string> data_files(const DataSetConfig& config, LeftOut* left_o
     }
     return {config.path};
   }
-  LeftOut others;
+  SkippedEntries others;
   std::vector<std::string> files = files_of_folder(config, others);
   if (files.empty()) {
     throw data_set_error(config, fmt::format("path = \"{}\": the folder has no {} file{}", config.path,
                                              readable_names(config.format),
                                              others.empty() ? "" : "; it has: " + to_text(others)));
   }
-  if (left_out) *left_out = std::move(others);
+  if (skipped) *skipped = std::move(others);
   return files;
 }
 

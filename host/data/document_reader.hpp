@@ -1,4 +1,4 @@
-// Reads a data set document by document: files of text that are tokenised here, or of ids that are used as they are.
+// Reads a data set document by document: files of text, which are tokenised here, or files of token ids.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,17 @@
 
 namespace chassis {
 
-// A masked label, as everywhere in PyTorch.
+// A masked label; the same value as in PyTorch.
 constexpr int32_t kIgnoreLabel = -100;
 
 struct Document {
   std::vector<int32_t> ids;
   // Empty: every token is trained. Otherwise one per id and not shifted: labels[t] belongs to ids[t].
   std::vector<int32_t> labels;
-  uint64_t line = 0;  // where it starts, from 1
+  uint64_t line = 0;  // its first line, from 1
 };
 
-// What a reader passed over, for counted lines in the summary.
+// Counts of what a reader skipped, for the counted warnings in the summary.
 struct ReadNotes {
   uint64_t num_empty_documents = 0;
   std::map<std::string, uint64_t> unused_columns;  // name → rows; of at most 32 names
@@ -32,7 +32,7 @@ struct ReadNotes {
 class DocumentReader {
  public:
   virtual ~DocumentReader() = default;
-  // False at the end. Documents without a token are passed over and counted; blank lines are no documents.
+  // False at the end. Skips and counts documents without tokens. Blank lines are not documents.
   virtual bool next(Document& document) = 0;
   virtual uint64_t num_bytes_read() const = 0;
   const ReadNotes& notes() const { return notes_; }
@@ -41,19 +41,19 @@ class DocumentReader {
   ReadNotes notes_;
 };
 
-// Entries of a folder that are no data, counted by what they are: ".md", "subfolder" …
-using LeftOut = std::map<std::string, uint64_t>;
-// ".csv 1, .md 2, subfolder 1"; shortened where there are many.
-std::string to_text(const LeftOut& left_out);
+// Entries of a folder that are not data, counted by their type: ".md", "subfolder" …
+using SkippedEntries = std::map<std::string, uint64_t>;
+// ".csv 1, .md 2, subfolder 1"; shortened if there are many.
+std::string to_text(const SkippedEntries& skipped);
 
-// The files of a set; a config error if there is none, or if one is named like data and leads nowhere.
-std::vector<std::string> data_files(const DataSetConfig& config, LeftOut* left_out = nullptr);
+// The files of a set. Throws a config error if there are none, or if a data file is a broken link.
+std::vector<std::string> data_files(const DataSetConfig& config, SkippedEntries* skipped = nullptr);
 
-// Reads one of them. Ids must be below vocab_size; 0: any. `tokenizer` is needed for text.
+// Opens one of the files. Ids must be below vocab_size; 0: all are accepted. Text needs a tokenizer.
 std::unique_ptr<DocumentReader> open_documents(const std::string& path, const DataSetConfig& config,
                                                const Tokenizer* tokenizer, int64_t vocab_size);
 
-// An error about the set as a whole, at its place in the configuration.
+// A config error about the set as a whole, at its position in the configuration.
 Error data_set_error(const DataSetConfig& config, std::string message);
 
 }  // namespace chassis

@@ -1,4 +1,4 @@
-// Rows are dealt to the ranks batch by batch; every rank walks over all of them.
+// Ranks take rows in turn, batch by batch. Every rank reads all rows.
 #include "host/data/eval_data.hpp"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The data of an evaluation: one set, in its own order, once.
+// The data of an evaluation: one set, read once in its own order.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,17 @@ namespace chassis {
 
 class EvalData {
  public:
-  // Packing, overflow, seq_len and the cache are those of `data`; nothing is shuffled and nothing comes twice.
+  // Uses packing, overflow, seq_len and the cache of `data`. Does not shuffle, and reads nothing twice.
   EvalData(const DataSetConfig& set, const DataConfig& data, const Tokenizer* tokenizer,
            const PrepareCallback& progress = {}, const std::function<void()>& poll = {});
 
-  // This rank's next micro-batch, nothing at the end. Every rank gets equally many batches of equally many rows; near
-  // the end there are fewer rows, and rows beyond the data are padding.
+  // This rank's next micro-batch; nullopt at the end. All ranks get the same number of batches and of rows. Near the
+  // end a batch has fewer rows, and rows beyond the data are padding.
   std::optional<Batch> next(int64_t micro_batch_size, int64_t rank = 0, int64_t num_ranks = 1);
-  // Back to the first row.
+  // Returns to the first row.
   void rewind();
 
-  // Of the shape of another, all padding.
+  // A batch of padding in the shape of another.
   Batch padding(const Batch& other) const { return {other.num_rows, seq_len_, pad_id_, fields_}; }
   uint64_t num_rows() const { return num_rows_; }
   uint64_t num_tokens() const { return source_.store().facts().num_tokens; }

@@ -1,4 +1,4 @@
-// Rows are parsed by simdjson, whose parser keeps its memory between rows.
+// Parses rows with simdjson, whose parser reuses its memory.
 #include "host/data/json_reader.hpp"
 
 #include <fmt/format.h>
@@ -153,7 +153,7 @@ class TokenRows final : public JsonRows {
       int64_t bit = 0;
       if (item.get(bit) || bit != 1) {
         throw error(fmt::format("attention_mask[{}] is {}; only 1 can be used", index, shown(item)))
-            .hint("remove the padding from input_ids: padding is added here");
+            .hint("remove the padding from input_ids; the program adds its own");
       }
       ++index;
     }

@@ -15,14 +15,14 @@ constexpr uint64_t kMaxDocumentBytes = uint64_t{64} << 20;
 
 class LineReader {
  public:
-  // `name` stands in messages.
+  // Messages show `name`.
   LineReader(File file, std::string name);
 
   // The next line without its "\n" or "\r\n", valid until the next call; false at the end. A byte order mark at the
   // start of the file is skipped. Throws if the line is not UTF-8 or too long.
   bool next(std::string_view& line);
 
-  // Of the line that next() gave last, from 1.
+  // The number of the line that next() returned last, from 1.
   uint64_t line_number() const { return line_number_; }
   uint64_t num_bytes_read() const { return consumed_; }
   uint64_t num_bytes() const { return size_; }
@@ -41,9 +41,9 @@ class LineReader {
   size_t begin_ = 0, end_ = 0;
 };
 
-// Line numbers of big corpora do not fit into a position; those are shown as the last that fits.
+// A line number that does not fit into a position becomes the largest one that does.
 SourcePosition line_position(std::string name, uint64_t line);
-// A view without blanks at both ends is empty.
+// True if the text is empty or has only white space.
 bool is_blank(std::string_view text);
 // Throws a config error at `where` if the text is not UTF-8.
 void require_utf8(std::string_view text, const SourcePosition& where);

@@ -1,4 +1,4 @@
-// Largest deficit first.
+// Takes the set with the largest deficit.
 #include "host/data/mixture.hpp"
 
 #include <cmath>

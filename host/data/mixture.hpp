@@ -1,4 +1,4 @@
-// Which data set the next row comes from.
+// Chooses the data set of the next row.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace chassis {
 
-// Takes the set that is furthest behind its share, so that at every moment each set is within a few rows of it.
-// The seed only shifts who begins. There is no state but the number of rows taken from each set.
+// Takes the set that lacks most rows to its share, so that every set is always within a few rows of its share. The seed
+// only changes which set begins. The only state is the number of rows taken from each set, which the caller keeps.
 class Mixture {
  public:
   // Shares are positive; only their ratios matter.

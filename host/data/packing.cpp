@@ -1,4 +1,4 @@
-// concat_split and none. Labels are shifted here and nowhere else.
+// The packings concat_split and none. Labels are shifted only here.
 #include "host/data/packing.hpp"
 
 #include <fmt/format.h>
@@ -13,10 +13,10 @@ namespace {
 
 // Tokens [offset, offset + length) of a document, placed at `column`. `end` is where the document ends for this row:
 // the token before it has no target. Returns the number of trained tokens. Rationale: positions start at 0 in each
-// piece and not in each document. What lies before the piece cannot be attended to, and a book in one document would
-// run past every model's last position.
-uint64_t place(const TokenStore& store, DocumentSpan document, uint64_t offset, size_t length, uint64_t end,
-               BatchRow& row, size_t column, int32_t document_id) {
+// piece and not in each document. Tokens before the piece cannot be attended to, and a document as long as a book would
+// exceed every model's last position.
+uint64_t place_tokens(const TokenStore& store, DocumentSpan document, uint64_t offset, size_t length, uint64_t end,
+                      BatchRow& row, size_t column, int32_t document_id) {
   const auto piece = [&](std::span<int32_t> field) { return field.empty() ? field : field.subspan(column, length); };
   const auto ids = piece(row.input_ids), positions = piece(row.positions), document_ids = piece(row.document_ids);
   if (!ids.empty()) store.read_ids(document.begin + offset, ids);
@@ -59,9 +59,8 @@ RowSource::RowSource(TokenStore store, const RowOptions& options, const DataSetC
   if (options_.overflow == Overflow::kDrop) {
     num_usable_documents_ -= longer.count;
     if (num_usable_documents_ == 0) {
-      throw data_set_error(
-          config_, fmt::format("every document would be dropped: all {} of {} are longer than seq_len {}", longer.count,
-                               config_.path, seq_len));
+      throw data_set_error(config_, fmt::format("every document would be dropped: all {} of {} exceed seq_len {}",
+                                                longer.count, config_.path, seq_len));
     }
   }
 }
@@ -73,18 +72,19 @@ double RowSource::num_rows() const {
 
 void RowSource::require_inside(const SetCursor& cursor) const {
   if (cursor.document >= store_.num_documents()) {
-    throw data_set_error(config_, fmt::format("the saved place is document {}, {} has {}", cursor.document,
+    throw data_set_error(config_, fmt::format("the saved position is document {}, but {} has {}", cursor.document,
                                               config_.path, store_.num_documents()));
   }
   if (options_.packing == Packing::kNone && cursor.offset > 0) {
     throw data_set_error(
         config_,
-        fmt::format("the saved place is inside a document (token {}), packing \"none\" has none", cursor.offset))
+        fmt::format("the saved position is inside a document (token {}), but packing \"none\" uses whole documents",
+                    cursor.offset))
         .hint("resume with the packing that the run was started with");
   }
   if (const uint64_t length = next_document(cursor).length; cursor.offset >= length) {
-    throw data_set_error(config_,
-                         fmt::format("the saved place is token {} of a document of {} tokens", cursor.offset, length));
+    throw data_set_error(
+        config_, fmt::format("the saved position is token {} of a document of {} tokens", cursor.offset, length));
   }
 }
 
@@ -94,7 +94,7 @@ DocumentSpan RowSource::next_document(const SetCursor& cursor) const {
   return store_.document(order(cursor.document));
 }
 
-void RowSource::leave_document(SetCursor& cursor) const {
+void RowSource::advance_document(SetCursor& cursor) const {
   cursor.offset = 0;
   if (++cursor.document == store_.num_documents()) {
     cursor.document = 0;
@@ -116,10 +116,11 @@ RowCounts RowSource::fill_packed(SetCursor& cursor, BatchRow& row) const {
     const DocumentSpan document = next_document(cursor);
     const size_t length =
         static_cast<size_t>(std::min<uint64_t>(row.seq_len - column, document.length - cursor.offset));
-    counts.num_trained_tokens += place(store_, document, cursor.offset, length, document.length, row, column, piece);
+    counts.num_trained_tokens +=
+        place_tokens(store_, document, cursor.offset, length, document.length, row, column, piece);
     column += length;
     cursor.offset += length;
-    if (cursor.offset == document.length) leave_document(cursor);
+    if (cursor.offset == document.length) advance_document(cursor);
   }
   counts.num_tokens = column;
   return counts;
@@ -131,14 +132,14 @@ RowCounts RowSource::fill_single(SetCursor& cursor, BatchRow& row) const {
   DocumentSpan document = next_document(cursor);
   while (document.length > seq_len && options_.overflow == Overflow::kDrop) {
     ++counts.num_dropped_documents;
-    leave_document(cursor);
+    advance_document(cursor);
     document = next_document(cursor);
   }
   if (document.length > seq_len) ++counts.num_truncated_documents;
   const uint64_t length = std::min(document.length, seq_len);
-  counts.num_trained_tokens = place(store_, document, 0, static_cast<size_t>(length), length, row, 0, 0);
+  counts.num_trained_tokens = place_tokens(store_, document, 0, static_cast<size_t>(length), length, row, 0, 0);
   counts.num_tokens = length;
-  leave_document(cursor);
+  advance_document(cursor);
   return counts;
 }
 

@@ -11,7 +11,7 @@
 
 namespace chassis {
 
-// Where a set stands: the next token is `offset` tokens into the `document`-th document of pass `epoch`.
+// The position in a set: the next token is `offset` tokens into the `document`-th document of pass `epoch`.
 struct SetCursor {
   uint64_t epoch = 0;
   uint64_t document = 0;
@@ -33,25 +33,25 @@ struct RowOptions {
   int64_t seq_len = 0;
   bool shuffle = false;
   uint64_t seed = 0;
-  uint64_t stream = 0;    // number of the set, so that equal sets are shuffled differently
-  bool one_pass = false;  // evaluation: ends after the last document, padding the last row
+  uint64_t stream = 0;    // index of the set, so that equal sets are shuffled differently
+  bool one_pass = false;  // evaluation: ends after the last document, and pads the last row
 };
 
 class RowSource {
  public:
-  // Applies the overflow rule; throws a config error at the first document that is too long if the rule is "error".
+  // Applies the overflow rule. With the rule "error", throws a config error at the first document that is too long.
   RowSource(TokenStore store, const RowOptions& options, const DataSetConfig& config);
 
-  // Fills the next row, which must be all padding, and moves the cursor past it. Training never ends: after the last
-  // document comes the first of the next pass, in another order if shuffled.
+  // Fills the next row, which must be all padding, and moves the cursor past it. Without one_pass there is no end:
+  // after the last document comes the first of the next pass, in another order if shuffled.
   RowCounts fill(SetCursor& cursor, BatchRow row) const;
 
-  // Of one pass: a fraction if rows run on into the next pass.
+  // Rows of one pass; a fraction if the last row continues into the next pass.
   double num_rows() const;
-  // A config error naming both numbers unless the cursor lies inside the data.
+  // Throws a config error that names both numbers if the cursor is outside the data.
   void require_inside(const SetCursor& cursor) const;
 
-  // Documents longer than seq_len, if there is no packing.
+  // Without packing, the number of documents longer than seq_len.
   uint64_t num_long_documents() const { return num_long_documents_; }
 
   const TokenStore& store() const { return store_; }
@@ -61,7 +61,7 @@ class RowSource {
   DocumentSpan next_document(const SetCursor& cursor) const;
   RowCounts fill_packed(SetCursor& cursor, BatchRow& row) const;
   RowCounts fill_single(SetCursor& cursor, BatchRow& row) const;
-  void leave_document(SetCursor& cursor) const;
+  void advance_document(SetCursor& cursor) const;
 
   TokenStore store_;
   RowOptions options_;

@@ -1,4 +1,4 @@
-// The network: half of the bits is changed by a keyed mix of the other half, round by round.
+// A Feistel network: each round changes one half of the bits by a keyed mix of the other half.
 #include "host/data/permutation.hpp"
 
 #include "host/base/error.hpp"

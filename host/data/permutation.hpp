@@ -1,4 +1,4 @@
-// A shuffled order that is computed, never stored: any position costs the same, so a cursor is a number.
+// A shuffled order that is computed, not stored: every position takes the same time, so a cursor is just a number.
 #pragma once
 
 #include <array>
@@ -7,8 +7,8 @@
 namespace chassis {
 
 // A bijection of [0, size) chosen by (seed, stream, epoch). The same numbers give the same order in every version.
-// A balanced Feistel network over the next even power of two, walked until it lands inside: Black and Rogaway,
-// "Ciphers with Arbitrary Finite Domains" (2002).
+// A balanced Feistel network over the next even power of two, repeated until the value is below size: Black and
+// Rogaway, "Ciphers with Arbitrary Finite Domains" (2002).
 class Permutation {
  public:
   Permutation(uint64_t size, uint64_t seed, uint64_t stream, uint64_t epoch);

@@ -1,5 +1,5 @@
-// A kept set is a folder <name>-<hash> of the cache, renamed into place when it is whole. Its manifest repeats what it
-// was made from, so that a stale one is told by name and made again.
+// A tokenised set is kept in a folder <name>-<hash> of the cache, which is renamed into place when it is complete. Its
+// manifest lists what it was made from, so that a change is found and named, and the set is made again.
 #include "host/data/prepare.hpp"
 
 #include <fmt/format.h>
@@ -33,27 +33,28 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kStoreVersion = 3;
 constexpr size_t kSampleBytes = size_t{64} << 10;
-constexpr size_t kMaxNameBytes = 100;  // of a store's folder, before its hash
+constexpr size_t kMaxNameBytes = 100;  // of a store's folder, without its hash
 constexpr auto kLockInterval = 20ms;
-constexpr auto kFirstWord = 2s, kNextWord = 30s;  // of whom the lock is waited for
+constexpr auto kFirstNotice = 2s, kNextNotice = 30s;  // of waiting
 
-// Held while it lives, by the process that its file names. The file stays: removing it would let two holders in.
+// Holds the lock of a folder during its lifetime; the lock file names the process. The file is not removed, since two
+// processes could then hold the lock.
 class FolderLock {
  public:
   FolderLock(File file, const std::string& data, const std::function<void()>& poll) : file_(std::move(file)) {
-    auto next_word = Clock::now() + kFirstWord;
+    auto next_notice = Clock::now() + kFirstNotice;
     while (::flock(file_.descriptor(), LOCK_EX | LOCK_NB) != 0) {
       if (errno != EINTR && errno != EWOULDBLOCK) {
         throw storage_error(fmt::format("{}: cannot lock: {}", file_.path(), std::strerror(errno)));
       }
       if (poll) poll();
-      if (Clock::now() >= next_word) {
+      if (Clock::now() >= next_notice) {
         log::warn("{}: waiting for {}, which prepares the same data and holds {}", data, holder(), file_.path());
-        next_word = Clock::now() + kNextWord;
+        next_notice = Clock::now() + kNextNotice;
       }
       std::this_thread::sleep_for(kLockInterval);
     }
-    sign();
+    write_holder();
   }
 
  private:
@@ -64,12 +65,12 @@ class FolderLock {
     return text.empty() ? "another process" : printable(text);
   }
 
-  void sign() {
+  void write_holder() {
     const std::string text = fmt::format("process {} on {}\n", ::getpid(), host_name());
     try {
       file_.truncate(0);
       file_.pwrite_exact(text.data(), text.size(), 0);
-    } catch (const Error&) {  // a full disk: who only reads what is kept needs none of it
+    } catch (const Error&) {  // the disk is full, but a process that only reads kept data needs no space
     }
   }
 
@@ -89,7 +90,7 @@ Modified modification_time(const File& file) {
   return {info.st_mtim.tv_sec, info.st_mtim.tv_nsec};
 }
 
-// Identity of a file without reading all of it.
+// Identifies a file without reading all of it.
 Json file_key(const std::string& path) {
   const File file = File::open_read(path);
   const uint64_t size = file.size();
@@ -100,14 +101,14 @@ Json file_key(const std::string& path) {
   hash = hash64(sample, hash);
   const Modified modified = modification_time(file);
   Json key;
-  key["path"] = printable(path, PATH_MAX);  // JSON holds no other bytes than UTF-8
+  key["path"] = printable(path, PATH_MAX);  // JSON holds only UTF-8
   key["bytes"] = size;
   key["modified"] = fmt::format("{}.{:09}", modified.seconds, modified.nanoseconds);
   key["head_and_tail"] = fmt::format("{:016x}", hash);
   return key;
 }
 
-// All that the ids of a set depend on.
+// Everything that the ids of a set depend on.
 Json store_key(const DataSetConfig& config, const std::vector<std::string>& files, const Tokenizer* tokenizer) {
   const bool text = config.format == DataFormat::kText;
   Json key;
@@ -125,7 +126,7 @@ Json store_key(const DataSetConfig& config, const std::vector<std::string>& file
 
 std::string show(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
-// The first difference in words; empty if there is none.
+// Describes the first difference; empty if there is none.
 std::string difference(const Json& kept, const Json& wanted, const std::string& prefix = "") {
   for (const auto& [name, value] : wanted.items()) {
     const auto found = kept.find(name);
@@ -191,30 +192,30 @@ void write_store(const DataSetConfig& config, const std::vector<std::string>& fi
   write_file_atomic(folder + "/manifest.json", manifest.dump(2) + "\n");
 }
 
-struct Kept {
+struct KeptStore {
   bool fresh = false;
   bool damaged = false;
-  std::string reason;  // why it is not fresh; empty if there is none
+  std::string reason;  // why it is not fresh; empty if nothing is kept
   TokenStoreFacts facts;
 };
 
-// Quick from the page cache; a large set on a slow disk takes its time.
+// Fast from the page cache. Logs a line if it takes long, as for a large set on a slow disk.
 void compare_with_checksums(const TokenStore& store, const std::string& folder, const std::function<void()>& poll) {
   const auto start = Clock::now();
-  bool told = false;
+  bool logged = false;
   store.verify([&] {
     if (poll) poll();
-    if (told || Clock::now() - start < kFirstWord) return;
-    told = true;
+    if (logged || Clock::now() - start < kFirstNotice) return;
+    logged = true;
     const TokenStoreFacts& facts = store.facts();
     log::info("comparing {} of kept tokens with their checksums: {}",
               bytes_text(facts.num_tokens * static_cast<uint64_t>(facts.id_bytes)), folder);
   });
 }
 
-// `poll` is given to who is to compare the checksums.
-Kept look_up(const std::string& folder, const Json& key, const std::function<void()>* poll) {
-  Kept kept;
+// Compares the checksums unless `poll` is NULL.
+KeptStore find_kept(const std::string& folder, const Json& key, const std::function<void()>* poll) {
+  KeptStore kept;
   const std::string manifest_path = folder + "/manifest.json";
   if (link_kind(manifest_path) == PathKind::kAbsent) return kept;
   try {
@@ -232,7 +233,7 @@ Kept look_up(const std::string& folder, const Json& key, const std::function<voi
   } catch (const Error& error) {
     if (error.code() == ExitCode::kStopped) throw;
     kept.damaged = true;
-    kept.reason = fmt::format("the kept one in {} cannot be used: {}", folder, error.message());
+    kept.reason = fmt::format("the tokens kept in {} cannot be used: {}", folder, error.message());
   }
   return kept;
 }
@@ -244,20 +245,18 @@ void require_ids_below(const DataSetConfig& config, const TokenStore& store, int
       .hint(fmt::format("the ids of {} do not belong to this model", config.key));
 }
 
-void count_left_out(const DataSetConfig& config, const LeftOut& left_out) {
-  if (left_out.empty()) return;
+void count_skipped(const DataSetConfig& config, const SkippedEntries& skipped) {
+  if (skipped.empty()) return;
   uint64_t sum = 0;
-  for (const auto& [what, count] : left_out) sum += count;
+  for (const auto& [what, count] : skipped) sum += count;
   counted_warning("data.left_out " + config.path,
-                  fmt::format("{}: {} entries of the folder are left out: {}", config.path, sum, to_text(left_out)),
-                  sum);
+                  fmt::format("{}: {} entries of the folder are skipped: {}", config.path, sum, to_text(skipped)), sum);
 }
 
 void count_notes(const DataSetConfig& config, const ReadNotes& notes) {
   if (notes.num_empty_documents > 0) {
     counted_warning("data.empty_documents " + config.path,
-                    fmt::format("{}: documents without a token are passed over", config.path),
-                    notes.num_empty_documents);
+                    fmt::format("{}: documents without tokens are skipped", config.path), notes.num_empty_documents);
   }
   for (const auto& [name, rows] : notes.unused_columns) {
     counted_warning(
@@ -283,9 +282,9 @@ void make_store(const DataSetConfig& config, const std::vector<std::string>& fil
   }
 }
 
-// Says which option names the folder that cannot be used.
+// Adds to storage errors which option names the folder.
 template <class Action>
-auto in_cache(const std::string& cache_dir, Action action) {
+auto with_cache_hint(const std::string& cache_dir, Action action) {
   try {
     return action();
   } catch (const Error& error) {
@@ -301,21 +300,21 @@ TokenStore open_or_make(const DataSetConfig& config, const std::vector<std::stri
                         const PrepareOptions& options) {
   const std::string folder = store_folder(config, options.cache_dir);
   const Json key = store_key(config, files, tokenizer);
-  const FolderLock lock(in_cache(options.cache_dir,
-                                 [&] {
-                                   create_directories(options.cache_dir);
-                                   return File::open_or_create_own(folder + ".lock");
-                                 }),
+  const FolderLock lock(with_cache_hint(options.cache_dir,
+                                        [&] {
+                                          create_directories(options.cache_dir);
+                                          return File::open_or_create_own(folder + ".lock");
+                                        }),
                         config.path, options.poll);
-  Kept kept = look_up(folder, key, options.first_on_machine ? &options.poll : nullptr);
+  KeptStore kept = find_kept(folder, key, options.first_on_machine ? &options.poll : nullptr);
   if (!kept.fresh) {
     const std::string again = fmt::format("{} is tokenised again: {}", config.path, kept.reason);
     if (kept.damaged)
       counted_warning("data.cache_damaged " + config.path, again);
     else if (!kept.reason.empty())
       log::info("{}", again);
-    in_cache(options.cache_dir, [&] { make_store(config, files, tokenizer, options, key, folder); });
-    kept = look_up(folder, key, nullptr);
+    with_cache_hint(options.cache_dir, [&] { make_store(config, files, tokenizer, options, key, folder); });
+    kept = find_kept(folder, key, nullptr);
     CHASSIS_CHECK(kept.fresh, kept.reason);
     log::info("{}: its tokens are kept in {} (data.cache_dir)", config.path, folder);
   }
@@ -325,8 +324,8 @@ TokenStore open_or_make(const DataSetConfig& config, const std::vector<std::stri
 }  // namespace
 
 TokenStore prepare_data_set(const DataSetConfig& config, const Tokenizer* tokenizer, const PrepareOptions& options) {
-  LeftOut left_out;
-  const std::vector<std::string> files = data_files(config, &left_out);
+  SkippedEntries skipped;
+  const std::vector<std::string> files = data_files(config, &skipped);
   if (config.format == DataFormat::kText && !tokenizer) {
     throw data_set_error(config, "format \"text\" needs a tokenizer").hint("set plugin in [tokenizer]");
   }
@@ -334,12 +333,12 @@ TokenStore prepare_data_set(const DataSetConfig& config, const Tokenizer* tokeni
   const TokenStoreFacts& facts = store.facts();
   require_ids_below(config, store, options.vocab_size);
   if (facts.num_trained_tokens == 0) {
-    throw data_set_error(config, fmt::format("all labels of {} are masked: of {} tokens none would be trained",
+    throw data_set_error(config, fmt::format("all labels of {} are masked: none of its {} tokens would be trained",
                                              config.path, facts.num_tokens))
         .hint("a token is trained if its label is not -100 and a token comes before it in its document");
   }
   if (options.first_on_machine) {
-    count_left_out(config, left_out);
+    count_skipped(config, skipped);
     count_notes(config, facts.notes);
   }
   log::debug("{}: {} documents, {} tokens, {} trained", config.path, facts.num_documents, facts.num_tokens,

@@ -1,4 +1,4 @@
-// Tokenises a data set once and keeps the result; what is kept is used again while nothing it depends on has changed.
+// Tokenises a data set once and keeps the result, which is used again until something that it depends on changes.
 #pragma once
 
 #include <cstdint>
@@ -18,23 +18,22 @@ struct PrepareProgress {
   uint64_t num_documents;
   uint64_t num_tokens;
 };
-// Called about once per MiB of input, and at the end; not at all if the set is kept. What it throws ends the
-// preparation and leaves nothing behind.
+// Called about once per MiB of input, and at the end; not called if the set is kept. If it throws, the preparation ends
+// and removes its files.
 using PrepareCallback = std::function<void(const PrepareProgress&)>;
 
 struct PrepareOptions {
   std::string cache_dir;
-  int64_t vocab_size = 0;  // ids must be below; 0: any
+  int64_t vocab_size = 0;  // ids must be below it; 0: all are accepted
   PrepareCallback progress = {};
-  // Called every few milliseconds of waiting for others or comparing what is kept; as `progress` it may throw.
+  // Called every few milliseconds while waiting for another process or comparing checksums; may throw like `progress`.
   std::function<void()> poll = {};
-  // Compares what is kept with its checksums and counts what was passed over. Other processes of a machine leave both
-  // to the first.
+  // Compares kept data with its checksums, and counts what was skipped. Only the first process of a machine does so.
   bool first_on_machine = true;
 };
 
-// Waits while another process prepares the same set in the same place, and says so. Throws config errors for what is
-// wrong with the data: at the line of the file, or at the set's place in the configuration.
+// Waits while another process prepares the same set in the same cache, and logs that. Throws config errors for invalid
+// data: at the line of the file, or at the set's position in the configuration.
 TokenStore prepare_data_set(const DataSetConfig& config, const Tokenizer* tokenizer, const PrepareOptions& options);
 
 }  // namespace chassis

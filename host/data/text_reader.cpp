@@ -1,4 +1,4 @@
-// .txt files: a document is a line, a paragraph between blank lines, or the file.
+// Reads .txt files: a document is a line, a paragraph between blank lines, or the file.
 #include "host/data/text_reader.hpp"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ class PlainText final : public DocumentReader {
       : lines_(File::open_read(path), path), split_(split), encoder_(std::move(encoder)) {
     if (split_ == DocumentSplit::kFile && lines_.num_bytes() > kMaxDocumentBytes) {
       throw Error(ExitCode::kConfig, {path, 0, 0},
-                  fmt::format("the file has {}, one document may have {}", bytes_text(lines_.num_bytes()),
+                  fmt::format("the file has {}, but a document has at most {}", bytes_text(lines_.num_bytes()),
                               bytes_text(kMaxDocumentBytes)))
           .hint("use documents = \"paragraph\" or \"line\"");
     }
@@ -45,7 +45,7 @@ class PlainText final : public DocumentReader {
     return true;
   }
 
-  // Blank lines around a block are no part of it; inside they end a paragraph.
+  // Blank lines around a block are not part of it; a blank line inside it ends a paragraph.
   bool next_block(uint64_t& first_line) {
     if (!next_line(first_line)) return false;
     block_.assign(text_);

@@ -1,4 +1,4 @@
-// Plain text, and the way from a text to the ids of a document.
+// Reads plain text, and turns text into the ids of a document.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,7 @@
 
 namespace chassis {
 
-// Tokenises a document: BOS in front and EOS behind, where the tokenizer has them and the text does not begin or end
-// with them already.
+// Tokenises a document. Adds BOS at the front and EOS at the end, if the tokenizer has them and they are not there yet.
 class TextEncoder {
  public:
   TextEncoder(const Tokenizer& tokenizer, int64_t vocab_size);

@@ -1,4 +1,4 @@
-// The files of a tokenised set. A masked label is stored as an id with all bits set.
+// Reads and writes the files of a tokenised set. A masked label is stored as an id with all bits set.
 #include "host/data/token_store.hpp"
 
 #include <fmt/format.h>
@@ -28,7 +28,7 @@ struct DocumentEntry {
   uint64_t origin;  // file << kLineBits | line
 };
 
-// Widens in place: the narrow values lie in the upper half and are read before they are overwritten.
+// Widens in place: the narrow values are in the upper half, and are read before they are overwritten.
 void widen(std::span<int32_t> values) {
   auto* bytes = reinterpret_cast<unsigned char*>(values.data());
   const unsigned char* narrow = bytes + values.size() * 2;
@@ -82,7 +82,7 @@ void TokenStore::verify(const std::function<void()>& poll) const {
   for (const auto& [name, file] : {std::pair(kIds, &ids_), {kLabels, &labels_}, {kDocuments, &documents_}}) {
     if (!file->is_open()) continue;
     const auto wanted = facts_.checksums.find(name);
-    if (wanted == facts_.checksums.end()) throw storage_error(file->path() + ": its manifest has no checksum of it");
+    if (wanted == facts_.checksums.end()) throw storage_error(file->path() + ": its manifest has no checksum");
     if (const uint32_t checksum = checksum_of(*file, poll); checksum != wanted->second) {
       throw storage_error(fmt::format("{}: its bytes have changed: CRC32C {:08x}, its manifest says {:08x}",
                                       file->path(), checksum, wanted->second));
@@ -97,7 +97,7 @@ DocumentSpan TokenStore::document(uint64_t index) const {
   if (entries[0].begin >= entries[1].begin || entries[1].begin > facts_.num_tokens) {
     throw storage_error(fmt::format("{}: document {} spans tokens {} to {} of {}", documents_.path(), index,
                                     entries[0].begin, entries[1].begin, facts_.num_tokens))
-        .hint("remove the folder; it is made again");
+        .hint("remove the folder; the program makes it again");
   }
   return {entries[0].begin, entries[1].begin - entries[0].begin};
 }
@@ -196,7 +196,7 @@ void TokenStoreWriter::append_origin(uint64_t origin) {
   documents_.append(&entry, sizeof entry);
 }
 
-// So far every label was its id: the file starts as a copy of ids.bin.
+// Until now every label was equal to its id, so the file starts as a copy of ids.bin.
 void TokenStoreWriter::begin_labels() {
   labels_.emplace_back(folder_ + "/" + kLabels);
   ids_.flush();

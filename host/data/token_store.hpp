@@ -1,6 +1,6 @@
-// A tokenised data set on disk: any piece of any document by its number, in memory that does not depend on its size.
-// Rationale: read by pread and not mapped, because mapped pages count as this process's memory, and because a file
-// that shrinks under a mapping kills the process instead of giving an error.
+// A tokenised data set on disk: reads any piece of any document, in memory that does not depend on the set's size.
+// Rationale: read by pread and not mapped, because mapped pages count as this process's memory, and because a mapped
+// file that shrinks kills the process instead of giving an error.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace chassis {
 
-// What is known of a set without reading its tokens. Stored as manifest.json.
+// The properties of a set that are known without reading its tokens. Stored in manifest.json.
 struct TokenStoreFacts {
   int64_t id_bytes = 4;  // 2 or 4: the width of an id in ids.bin and labels.bin
   uint64_t num_documents = 0;
@@ -40,31 +40,31 @@ struct DocumentSpan {
 };
 
 // Files of a store: ids.bin and, if any label differs from its id, labels.bin, one entry per token; documents.bin, two
-// u64 per document (first token, place of origin) and a last one; manifest.json. Little-endian.
+// u64 per document (first token, origin) and a last entry; manifest.json. Little-endian.
 class TokenStore {
  public:
-  // Throws a storage error if a file does not have the size that the manifest asks for.
+  // Throws a storage error if the size of a file differs from the manifest.
   TokenStore(const std::string& folder, const TokenStoreFacts& facts, std::vector<std::string> source_files);
 
-  // Reads every file and throws a storage error at the first whose checksum is not the manifest's. `poll` is called for
-  // every few MiB and may throw.
+  // Reads every file, and throws a storage error at the first whose checksum differs from the manifest. Calls `poll`
+  // every few MiB; it may throw.
   void verify(const std::function<void()>& poll = {}) const;
 
   const TokenStoreFacts& facts() const { return facts_; }
   uint64_t num_documents() const { return facts_.num_documents; }
 
   DocumentSpan document(uint64_t index) const;
-  // Where the document came from.
+  // The file and line that the document came from.
   SourcePosition origin(uint64_t index) const;
-  // The tokens from `token` on, counted over the whole set.
+  // Values from token number `token` on, counted over the whole set.
   void read_ids(uint64_t token, std::span<int32_t> ids) const;
   void read_labels(uint64_t token, std::span<int32_t> labels) const;
 
   struct LongDocuments {
     uint64_t count = 0;
-    uint64_t first = 0;  // number of the first one
+    uint64_t first = 0;  // index of the first one
   };
-  // Documents with more tokens than `limit`; walks over all documents unless none is longer.
+  // Documents with more tokens than `limit`. Reads documents.bin unless no document is longer.
   LongDocuments longer_than(uint64_t limit) const;
 
  private:
@@ -74,14 +74,14 @@ class TokenStore {
   File ids_, labels_, documents_;
 };
 
-// Writes a store front to back, through small buffers.
+// Writes a store sequentially, through small buffers.
 class TokenStoreWriter {
  public:
   // `folder` must exist and be empty. Ids below 65535 fit into two bytes.
   TokenStoreWriter(std::string folder, int64_t id_bytes);
   void add(const Document& document, uint64_t file_index);
   void add_notes(const ReadNotes& notes);
-  // Everything is on disk when this returns, but for the manifest, which is the caller's to write.
+  // When this returns, everything is on disk but the manifest, which the caller writes.
   TokenStoreFacts finish();
   const TokenStoreFacts& facts() const { return facts_; }
 
@@ -92,7 +92,7 @@ class TokenStoreWriter {
     void append(const void* data, size_t num_bytes);
     void flush();
     void finish();
-    uint32_t checksum() const { return checksum_; }  // of what was flushed
+    uint32_t checksum() const { return checksum_; }  // of the flushed bytes
 
    private:
     File file_;
@@ -107,7 +107,7 @@ class TokenStoreWriter {
   std::string folder_;
   TokenStoreFacts facts_;
   Output ids_, documents_;
-  std::vector<Output> labels_;  // one, from the first label on that differs from its id
+  std::vector<Output> labels_;  // empty until a label differs from its id, then one
   uint64_t hash_[2];
 };
 

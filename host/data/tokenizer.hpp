@@ -1,4 +1,4 @@
-// What the host needs of a tokenizer; the one of a run comes from a plugin.
+// The tokenizer as the host uses it; a run's tokenizer comes from a plugin.
 #pragma once
 
 #include <cstdint>
@@ -9,25 +9,25 @@
 
 namespace chassis {
 
-// All functions may be called from any thread.
+// [any] for all functions.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Replaces `ids` by those of the text, without specials.
+  // Replaces `ids` by the ids of the text, without special tokens.
   virtual void encode(std::string_view text, std::vector<int32_t>& ids) const = 0;
-  // Specials are left out; what is not UTF-8 stays as it is.
+  // Leaves out special tokens; keeps bytes that are not UTF-8.
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
 
-  // Every id is below this.
+  // All ids are below this.
   virtual int64_t vocab_size() const = 0;
   // -1 if there is none.
   virtual int32_t bos_id() const = 0;
   virtual int32_t eos_id() const = 0;
   virtual int32_t pad_id() const = 0;
-  // Changes whenever any text would get other ids.
+  // Changes whenever a text would get other ids.
   virtual std::string fingerprint() const = 0;
-  // Library and options that it was made from: what is tokenised is kept for these alone, beside the fingerprint.
+  // The library and options that it was made from. Tokenised data is used again only with equal build and fingerprint.
   virtual std::string build() const { return ""; }
 };
 

@@ -1,4 +1,4 @@
-// Names as transformers saves them.
+// The names that transformers gives to the files.
 #include "host/data/tokenizer_files.hpp"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ constexpr std::array<std::string_view, 11> kNames = {
     "special_tokens_map.json", "spiece.model",        "tokenizer.json",        "tokenizer.model",
     "tokenizer_config.json",   "vocab.json",          "vocab.txt"};
 
-fs::path written(const std::string& path) {
+fs::path normalized(const std::string& path) {
   std::error_code ignored;
   const fs::path normal = fs::absolute(path, ignored).lexically_normal();
   return normal.has_filename() ? normal : normal.parent_path();  // "models/x/" is "models/x"
@@ -37,7 +37,7 @@ std::vector<std::string> tokenizer_files(const std::string& model_directory) {
 }
 
 bool lies_in(const std::string& path, const std::string& directory) {
-  const fs::path inner = written(path), outer = written(directory);
+  const fs::path inner = normalized(path), outer = normalized(directory);
   return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
 }
 

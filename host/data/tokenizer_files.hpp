@@ -1,4 +1,4 @@
-// The tokenizer that a Hugging Face directory brings along, by the names of its files. Nothing here reads one.
+// Finds the tokenizer files of a Hugging Face directory by their names, without reading them.
 #pragma once
 
 #include <string>
@@ -6,10 +6,10 @@
 
 namespace chassis {
 
-// Those that are in the directory, by name; empty if it is not there.
+// The names of the tokenizer files in the directory, sorted; empty if there is no such directory.
 std::vector<std::string> tokenizer_files(const std::string& model_directory);
 
-// Whether `path` is the directory or lies in it, as both are written.
+// Whether `path` is the directory or inside it. Compares the paths as they are written; links are not resolved.
 bool lies_in(const std::string& path, const std::string& directory);
 
 }  // namespace chassis

@@ -1,4 +1,4 @@
-// Steps as a function of the cursor: saving, resuming and reading ahead need nothing else.
+// A step is a function of the cursor, so saving, resuming and prefetching need nothing else.
 #include "host/data/train_data.hpp"
 
 #include <fmt/format.h>
@@ -10,7 +10,6 @@
 #include "host/base/error.hpp"
 #include "host/base/hash.hpp"
 #include "host/base/log.hpp"
-#include "host/base/number.hpp"
 
 namespace chassis {
 namespace {
@@ -35,6 +34,12 @@ std::vector<double> shares_of(const std::vector<RowSource>& sets) {
   return shares;
 }
 
+// nullopt if the value is NaN or exceeds 64 bits.
+std::optional<int64_t> to_int64(double whole) {
+  if (!(whole >= -0x1p63 && whole < 0x1p63)) return std::nullopt;
+  return static_cast<int64_t>(whole);
+}
+
 }  // namespace
 
 void count_long_documents(const DataSetConfig& config, int64_t seq_len, uint64_t num_truncated, uint64_t num_dropped) {
@@ -55,7 +60,7 @@ TrainData::TrainData(const DataConfig& config, const Tokenizer* tokenizer, const
     throw config_error("there is no training data").hint("add a [[data.train]] table with a path");
   }
   if (config_.seq_len <= 0) {
-    throw config_error(fmt::format("seq_len is {}, it must be at least 1", config_.seq_len));
+    throw config_error(fmt::format("seq_len is {}; it must be at least 1", config_.seq_len));
   }
   for (const DataSetConfig& set : config_.train) {
     RowOptions options;
@@ -87,7 +92,7 @@ TrainData::Built TrainData::build(const StepShape& shape, DataCursor cursor) con
   for (const SetCursor& set : cursor.sets) rows_taken.push_back(set.num_rows);
   for (int64_t m = 0; m < shape.num_micro_batches; ++m) {
     for (int64_t rank = 0; rank < shape.num_ranks; ++rank) {
-      // Rows of other ranks are read too: their trained tokens count, and reading is cheap beside training.
+      // Rows of other ranks are read too, to count their trained tokens; reading is cheap compared with training.
       Batch batch(shape.micro_batch_size, config_.seq_len, config_.pad_id, config_.fields);
       for (int64_t row = 0; row < shape.micro_batch_size; ++row) {
         const size_t set = mixture_->next(rows_taken);
@@ -119,7 +124,7 @@ StepData TrainData::next_step(const StepShape& shape) {
     built = build(shape, cursor_);
   }
   if (built.step.num_trained_tokens == 0) {
-    throw config_error(fmt::format("all labels are masked in this step: of {} tokens in {} rows none is trained",
+    throw config_error(fmt::format("all labels are masked in this step: none of {} tokens in {} rows is trained",
                                    built.step.num_tokens, shape.num_rows()))
         .hint("check the labels of the data, or raise train.global_batch_size");
   }
@@ -162,12 +167,12 @@ Json TrainData::save() const {
 
 void TrainData::restore(const Json& saved, const std::string& where) {
   if (const int64_t version = json_int(saved, "version", where); version != kCursorVersion) {
-    throw config_error(fmt::format("{}: version {}, this program reads {}", where, version, kCursorVersion));
+    throw config_error(fmt::format("{}: version {}, but this program reads {}", where, version, kCursorVersion));
   }
   if (const std::string hash = json_string(saved, "data_hash", where); hash != data_hash()) {
     throw config_error(fmt::format("{}: the run was trained on other data or with another tokenizer (hash {}, now {})",
                                    where, hash.substr(0, 12), data_hash().substr(0, 12)))
-        .hint("start a new run, or bring the data and the tokenizer back");
+        .hint("start a new run, or restore the data and the tokenizer");
   }
   const Json now = order();
   const Json& then = json_at(saved, "order", where);
@@ -181,7 +186,7 @@ void TrainData::restore(const Json& saved, const std::string& where) {
   DataCursor cursor = data_cursor_from_json(json_at(saved, "sets", where), where);
   if (cursor.sets.size() != sets_.size()) {
     throw config_error(
-        fmt::format("{}: {} data sets were saved, there are {}", where, cursor.sets.size(), sets_.size()));
+        fmt::format("{}: {} data sets were saved, but there are {}", where, cursor.sets.size(), sets_.size()));
   }
   for (size_t i = 0; i < sets_.size(); ++i) sets_[i].require_inside(cursor.sets[i]);
   drop_prefetched();
@@ -190,7 +195,7 @@ void TrainData::restore(const Json& saved, const std::string& where) {
 
 int64_t TrainData::num_steps(double epochs, int64_t global_batch_size) const {
   CHASSIS_CHECK(epochs > 0 && global_batch_size > 0, "epochs and batch size are positive");
-  // A little below, so that a product that should be whole is not rounded up.
+  // Slightly reduced, so that a product that should be whole is not rounded up.
   const double steps = std::ceil(epochs * num_rows_per_epoch_ / static_cast<double>(global_batch_size) * (1 - 1e-12));
   const std::optional<int64_t> whole = to_int64(steps);
   if (!whole)

@@ -1,4 +1,4 @@
-// The data of training: an endless sequence of steps, decided by the configuration and a cursor alone.
+// The data of training: an endless sequence of steps that depends only on the configuration and a cursor.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@
 
 namespace chassis {
 
-// How a step is cut: micro-batch m of rank r holds the rows from (m · num_ranks + r) · micro_batch_size on, so that the
-// step is the same rows for any number of ranks with the same global batch.
+// How a step is divided: micro-batch m of rank r holds the rows from (m · num_ranks + r) · micro_batch_size on, so that
+// the step has the same rows for any number of ranks with the same global batch.
 struct StepShape {
   int64_t micro_batch_size = 1;
   int64_t num_micro_batches = 1;
@@ -32,12 +32,12 @@ struct StepShape {
 
 struct StepData {
   std::vector<Batch> micro_batches;  // of this rank
-  // Of all micro-batches of all ranks; no communication is needed to agree on them.
+  // Sums over all micro-batches of all ranks; known without communication.
   uint64_t num_tokens = 0;
   uint64_t num_trained_tokens = 0;
 };
 
-// Since this object was made, over all ranks.
+// Counts since construction, over all ranks.
 struct DataStats {
   uint64_t num_rows = 0;
   uint64_t num_tokens = 0;
@@ -47,11 +47,11 @@ struct DataStats {
   uint64_t num_dropped_documents = 0;
 };
 
-// Not for several threads at once.
+// Not thread-safe.
 class TrainData {
  public:
-  // Prepares the sets that are not kept, with the callbacks of PrepareOptions. `tokenizer` is needed for text only.
-  // Throws config errors, for the data's own mistakes too.
+  // Prepares the sets that are not kept, with the callbacks of PrepareOptions. Only text needs `tokenizer`. Throws
+  // config errors, also for invalid data.
   TrainData(const DataConfig& config, const Tokenizer* tokenizer, const PrepareCallback& progress = {},
             const std::function<void()>& poll = {});
   ~TrainData();
@@ -64,16 +64,16 @@ class TrainData {
     return next_step(StepShape{micro_batch_size, num_micro_batches, 0, 1});
   }
 
-  // Where the next step begins. restore() costs the same anywhere, and refuses a cursor of other data, order or
-  // packing; seq_len and the batch sizes may differ.
+  // The position of the next step. restore() takes the same time at any position. It refuses a cursor of other data,
+  // order or packing; seq_len and the batch sizes may differ.
   Json save() const;
   void restore(const Json& saved, const std::string& where = "data cursor");
   const DataCursor& cursor() const { return cursor_; }
 
-  // One epoch is as many rows as all sets have together: without weights it sees every document once.
+  // An epoch has as many rows as all sets together; without weights, it sees every document once.
   double num_rows_per_epoch() const { return num_rows_per_epoch_; }
-  // Steps that see `epochs` epochs; the last one may run on into the next epoch. A config error if 64 bits do
-  // not hold them.
+  // The number of steps in `epochs` epochs; the last step may continue into the next epoch. Throws a config error if it
+  // exceeds 64 bits.
   int64_t num_steps(double epochs, int64_t global_batch_size) const;
   // Rows and epochs so far, from the start of training.
   uint64_t num_rows_taken() const;
@@ -81,7 +81,7 @@ class TrainData {
   // Passes over each set so far, in the order of the configuration.
   std::vector<double> passes() const;
 
-  // Identity of tokens and tokenizer: {"tokenizer": …, "sets": […]}, and its SHA-256. Not of their order.
+  // Identity of tokens and tokenizer: {"tokenizer": …, "sets": […]}, and its SHA-256. The order of training is no part.
   Json identity() const;
   std::string data_hash() const;
   const DataStats& stats() const { return stats_; }
@@ -93,7 +93,7 @@ class TrainData {
     DataCursor after;
     std::vector<RowCounts> counts;  // per set
   };
-  // Depends on its arguments only, and may run on another thread.
+  // Depends only on its arguments, and may run on another thread.
   Built build(const StepShape& shape, DataCursor cursor) const;
   void drop_prefetched();
   Json order() const;
@@ -109,7 +109,7 @@ class TrainData {
   std::future<Built> prefetched_;
 };
 
-// Adds to the counted warnings what became of documents that are too long.
+// Counts documents that were truncated or dropped as warnings.
 void count_long_documents(const DataSetConfig& config, int64_t seq_len, uint64_t num_truncated, uint64_t num_dropped);
 
 }  // namespace chassis

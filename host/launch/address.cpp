@@ -1,3 +1,4 @@
+// Resolves names with getaddrinfo, and finds a local address by connecting a UDP socket, which sends nothing.
 #include "host/launch/address.hpp"
 
 #include <arpa/inet.h>
@@ -34,7 +35,7 @@ std::vector<SocketAddress> resolve(const std::string& host, int port) {
   wanted.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   const int failure = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &wanted, &found);
-  if (failure != 0) throw Error(ExitCode::kCommunication, "no address of '" + host + "': " + gai_strerror(failure));
+  if (failure != 0) throw Error(ExitCode::kCommunication, "cannot resolve '" + host + "': " + gai_strerror(failure));
   std::vector<SocketAddress> addresses;
   for (const addrinfo* entry = found; entry; entry = entry->ai_next) {
     SocketAddress& address = addresses.emplace_back();

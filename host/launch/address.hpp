@@ -1,4 +1,4 @@
-// IP addresses: resolving names, and finding out which of this machine's own leads somewhere.
+// IP addresses: resolves host names, and finds this machine's address on the route to a host.
 #pragma once
 
 #include <sys/socket.h>
@@ -19,9 +19,9 @@ struct SocketAddress {
   std::string text() const;  // without the port
 };
 
-// All that `host` stands for, IPv4 first. Throws a communication error with the resolver's reason.
+// All addresses of `host`, IPv4 first. Throws a communication error with the resolver's reason.
 std::vector<SocketAddress> resolve(const std::string& host, int port);
-// This machine's address on the way to `host`; empty if there is no way. Sends nothing.
+// This machine's address on the route to `host`; empty if there is no route. Sends nothing.
 std::string local_address_towards(const std::string& host);
 
 }  // namespace chassis

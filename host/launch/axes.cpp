@@ -1,3 +1,4 @@
+// Replaces -1 by the remaining ranks, and checks the product of the sizes.
 #include "host/launch/axes.hpp"
 
 #include <fmt/format.h>
@@ -9,7 +10,7 @@ namespace {
 
 std::string shown(const AxisRequest& axis) { return fmt::format("{} = {}", mesh_key(axis.name), axis.size); }
 
-// "mesh.dp_shard = 3, mesh.tp = 2": what the user chose; sizes of 1 only where there are no others.
+// "mesh.dp_shard = 3, mesh.tp = 2": the sizes that the user set; those of 1 only if there are no others.
 std::string shown(const std::vector<AxisRequest>& axes) {
   std::string text, ones;
   for (const AxisRequest& axis : axes) {
@@ -47,20 +48,21 @@ std::vector<std::pair<std::string, int>> axis_sizes(const std::vector<AxisReques
     }
     if (rest && rest->by_user && axis.by_user)
       throw axis_error(axis, fmt::format("{} and {}: only one axis can be the rest", shown(*rest), shown(axis)));
-    // A rest that the user chose takes the place of the one that is preset.
+    // An axis that the user set to -1 replaces the preset one, which becomes 1.
     AxisRequest* const other = !rest || axis.by_user ? std::exchange(rest, &axis) : &axis;
     if (other) other->size = 1;
   }
   const AxisRequest blamed = last_given ? *last_given : AxisRequest{};
   if (rest) {
     if (world_size % product != 0)
-      throw axis_error(blamed, fmt::format("{}: the {} ranks are no multiple of {}", shown(axes), world_size, product))
+      throw axis_error(blamed, fmt::format("{}: {} ranks are not a multiple of {}", shown(axes), world_size, product))
           .hint(fmt::format("{} is the rest: start {} ranks, or change the others", mesh_key(rest->name),
                             multiples_near(world_size, product)));
     rest->size = world_size / product;
   } else if (product != world_size) {
-    throw axis_error(blamed, fmt::format("{} make {} ranks, but there are {}", shown(axes), product, world_size))
-        .hint(fmt::format("start {} with --nproc or a launcher, or set one axis to -1, which takes the rest", product));
+    throw axis_error(blamed, fmt::format("{}: needs {} ranks, but there are {}", shown(axes), product, world_size))
+        .hint(fmt::format("start {} ranks with --nproc or a launcher, or set one axis to -1, which takes the rest",
+                          product));
   }
   std::vector<std::pair<std::string, int>> sizes;
   for (const AxisRequest& axis : axes) sizes.emplace_back(axis.name, static_cast<int>(axis.size));

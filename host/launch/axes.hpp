@@ -1,4 +1,4 @@
-// The sizes of the mesh's axes from what the user wrote and how many ranks there are.
+// Computes the sizes of the mesh's axes from the user's settings and the number of ranks.
 #pragma once
 
 #include <string>
@@ -11,13 +11,13 @@ namespace chassis {
 
 struct AxisRequest {
   std::string name;  // "dp_shard"
-  int64_t size = 1;  // -1: the rest
+  int64_t size = 1;  // -1: the rest, which is the ranks that the other axes leave
   bool by_user = false;
   SourcePosition where;
 };
 
-// In the order given, slowest first. Throws a config error that names the key and both numbers: two of -1, a product
-// that is not the number of ranks, a rest that does not divide.
+// The sizes in the order given, slowest first. Throws a config error that names the key and both numbers if two sizes
+// are -1, or if the product is not the number of ranks (with a rest: does not divide it).
 std::vector<std::pair<std::string, int>> axis_sizes(const std::vector<AxisRequest>& requests, int world_size);
 
 }  // namespace chassis

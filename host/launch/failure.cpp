@@ -1,3 +1,4 @@
+// Every value from the store is checked, since other programs may write to it.
 #include "host/launch/failure.hpp"
 
 #include <fmt/format.h>
@@ -10,7 +11,7 @@
 namespace chassis {
 namespace {
 
-Error foreign(const std::string& what, const std::string& found) {
+Error foreign_value(const std::string& what, const std::string& found) {
   return Error(ExitCode::kCommunication, fmt::format("the store holds '{}' as {}, which no rank of this program wrote",
                                                      printable(found, 60), what))
       .hint("another program, or another version of this one, uses the port; choose one with MASTER_PORT");
@@ -42,7 +43,7 @@ int number_from_store(const std::string& text, int min, int max, const std::stri
   int number = 0;
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (failure != std::errc() || end != text.data() + text.size() || number < min || number > max)
-    throw foreign(what, text);
+    throw foreign_value(what, text);
   return number;
 }
 
@@ -57,11 +58,11 @@ std::vector<std::string> unpack(const std::string& packed, std::optional<size_t>
     size_t size = 0;
     const auto [colon, failure] = std::from_chars(at, end, size);
     if (failure != std::errc() || colon == end || *colon != ':' || size > static_cast<size_t>(end - colon - 1))
-      throw foreign("a message with lengths", packed);
+      throw foreign_value("a message with lengths", packed);
     texts.emplace_back(colon + 1, size);
     at = colon + 1 + size;
   }
-  if (count && texts.size() != *count) throw foreign(fmt::format("a message of {} parts", *count), packed);
+  if (count && texts.size() != *count) throw foreign_value(fmt::format("a message of {} parts", *count), packed);
   return texts;
 }
 

@@ -1,5 +1,4 @@
-// How a rank that failed ends the whole run: what it left in the store. Shared by the ranks and the process that
-// started them.
+// The first failure of a run, which ends all ranks through the store. Used by the ranks and by their parent process.
 #pragma once
 
 #include <optional>
@@ -17,18 +16,18 @@ struct Failure {
   std::string text;  // names the rank
 };
 
-// Only the first of a run is kept. Returns whether this was it.
+// Only the first failure of a run is kept. Returns whether this is the first.
 bool post_failure(Store& store, const Failure& failure);
 std::optional<Failure> find_failure(Store& store);
 
-// Texts in one, each with its length in front.
+// Joins texts into one, each preceded by its length.
 std::string pack(const std::vector<std::string>& texts);
-// What is no such text, or holds another number of them, is a communication error: anyone who reaches the port can
-// write into the store.
+// Splits a packed text. A malformed text or another number of parts is a communication error: any program that reaches
+// the port can write to the store.
 std::vector<std::string> unpack(const std::string& packed, std::optional<size_t> count = std::nullopt);
-// A whole number within bounds; anything else is a communication error that names `what`.
+// A whole number from `min` to `max`; anything else is a communication error that names `what`.
 int number_from_store(const std::string& text, int min, int max, const std::string& what);
-// An exit code of this program, likewise.
+// The same for an exit code of this program.
 ExitCode exit_code_from_store(const std::string& text);
 
 }  // namespace chassis

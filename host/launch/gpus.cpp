@@ -1,3 +1,4 @@
+// Loads the CUDA driver by dlopen, so that the program starts without one.
 #include "host/launch/gpus.hpp"
 
 #include <dlfcn.h>

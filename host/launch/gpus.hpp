@@ -1,9 +1,9 @@
-// How many GPUs this process may use; decides how many ranks a run has where nobody says it.
+// The number of GPUs that this process may use, which is the default number of ranks.
 #pragma once
 
 namespace chassis {
 
-// As the driver counts them, which reads CUDA_VISIBLE_DEVICES; 0 without a driver. Takes hold of no GPU.
+// As counted by the driver, which reads CUDA_VISIBLE_DEVICES; 0 without a driver. Occupies no GPU.
 int num_visible_gpus();
 
 }  // namespace chassis

@@ -1,4 +1,4 @@
-// One function per launcher reads its variables; discover_launch decides which of them is the one that started us.
+// One function per launcher reads its variables; discover_launch chooses the launcher that started this process.
 #include "host/launch/launch.hpp"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ namespace {
 constexpr int kMaxRanks = 1 << 20;
 constexpr int kMaxPort = 65535;
 
-// The environment, read strictly, on behalf of one launcher.
+// Strict access to the environment variables of one launcher.
 class Variables {
  public:
   Variables(std::string source, const Environment& environment) : source_(std::move(source)), find_(environment) {}
@@ -51,7 +51,7 @@ class Variables {
   const Environment& find_;
 };
 
-// A port for launchers that give none, the same on all ranks; below those that systems give to outgoing connections.
+// A port for launchers that set none: the same on all ranks, and below the ports of outgoing connections.
 int port_of(std::string_view job) { return 20000 + static_cast<int>(hash64(job, 0) % 12000); }
 
 // "node[03-05,7],gpu1" → "node03"
@@ -73,7 +73,7 @@ std::string first_host(const Variables& variables, const std::string& name) {
   return host;
 }
 
-// "2(x3),1": how many ranks run on each node; the entry of `node`.
+// The number of ranks on a node, from a list for all nodes such as "2(x3),1".
 int tasks_on_node(const Variables& variables, const std::string& name, int node) {
   const std::string list = variables.text(name);
   int first_node = 0;
@@ -94,7 +94,7 @@ int tasks_on_node(const Variables& variables, const std::string& name, int node)
   }
   throw config_error(fmt::format("started by {}: {} is '{}', which does not say how many ranks run on node {}",
                                  variables.source(), name, list, node))
-      .hint("it looks like 2(x3),1");
+      .hint("expected a list such as 2(x3),1");
 }
 
 std::optional<Launch> from_chassis(const Environment& environment) {
@@ -108,7 +108,7 @@ std::optional<Launch> from_chassis(const Environment& environment) {
   return launch;
 }
 
-// Also the convention of those who start ranks by hand.
+// Also for ranks that are started by hand.
 std::optional<Launch> from_torchrun(const Environment& environment) {
   const bool by_torchrun = environment("TORCHELASTIC_RUN_ID").has_value();
   const Variables variables(by_torchrun ? "torchrun" : "RANK and WORLD_SIZE", environment);
@@ -144,7 +144,7 @@ std::optional<Launch> from_openmpi(const Environment& environment) {
         fmt::format("started by OpenMPI on several machines ({} of {} ranks on this one), but MASTER_ADDR is not set",
                     launch.local_world_size, launch.world_size))
         .hint(hint);
-  // The job of mpirun, by version 4 and 5.
+  // The job id of mpirun: the first variable is from version 4, the second from version 5.
   const std::string job = variables.text_or("OMPI_MCA_ess_base_jobid", variables.text_or("PMIX_NAMESPACE", ""));
   if (variables.has("MASTER_PORT"))
     launch.master_port = variables.port("MASTER_PORT");
@@ -156,7 +156,7 @@ std::optional<Launch> from_openmpi(const Environment& environment) {
   return launch;
 }
 
-// Only what srun started: in a job's script there are the same variables, but no step.
+// Only processes that srun started: the script of a job has the same variables, but no step.
 std::optional<Launch> from_slurm(const Environment& environment) {
   const Variables variables("SLURM", environment);
   if (!variables.has("SLURM_STEP_ID") || !variables.has("SLURM_PROCID")) return std::nullopt;
@@ -186,7 +186,7 @@ bool may_nest(const Launch& inner, const Launch& outer, const Environment& envir
   // One torchrun per task of the outer launcher.
   if (inner.source == "torchrun")
     return Variables(inner.source, environment).number("GROUP_WORLD_SIZE", 1, kMaxRanks) == outer.world_size;
-  // mpirun reaches other nodes of a SLURM allocation by one daemon per node, which srun starts.
+  // In a SLURM allocation, mpirun uses srun to start one daemon per node.
   return inner.source == "OpenMPI" && outer.source == "SLURM" && outer.local_world_size == 1;
 }
 
@@ -208,9 +208,9 @@ Launch discover_launch(const Environment& environment) {
   for (const Launch& outer : found) {
     if ((outer.rank == inner.rank && outer.world_size == inner.world_size) || may_nest(inner, outer, environment))
       continue;
-    throw config_error(fmt::format("{} says that this is rank {} of {}, {} that it is rank {} of {}", inner.source,
+    throw config_error(fmt::format("{} says that this is rank {} of {}, but {} says rank {} of {}", inner.source,
                                    inner.rank, inner.world_size, outer.source, outer.rank, outer.world_size))
-        .hint("start it with one of them, or unset the variables that the other left");
+        .hint("use only one launcher, or unset the variables of the other");
   }
   return inner;
 }

@@ -1,3 +1,4 @@
+// Starts the ranks with fork and exec, then waits for signals and for the ends of ranks in one loop.
 #include "host/launch/spawn.hpp"
 
 #include <fcntl.h>
@@ -33,22 +34,22 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kTimeToEnd = 10s;  // after a failure
-constexpr int kPassedOn[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+constexpr int kForwardedSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
 
-// While it lives, this process takes its signals by waiting for them; so do threads that it starts meanwhile.
+// Blocks signals during its lifetime, also for threads started in that time; wait() receives them instead.
 class BlockedSignals {
  public:
   BlockedSignals() {
     sigemptyset(&set_);
-    for (int number : kPassedOn) sigaddset(&set_, number);
+    for (int number : kForwardedSignals) sigaddset(&set_, number);
     for (int number : {SIGCHLD, SIGTSTP}) sigaddset(&set_, number);
-    signal(SIGCHLD, SIG_DFL);  // whoever started us may have had it ignored, and then nothing could be reaped
+    signal(SIGCHLD, SIG_DFL);  // if the parent process had it ignored, no child could be reaped
     pthread_sigmask(SIG_BLOCK, &set_, &before_);
   }
   ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
   const sigset_t& before() const { return before_; }
 
-  // 0 if none came in time.
+  // The signal that arrived; 0 if none arrived before `end`.
   int wait(std::optional<Clock::time_point> end) const {
     if (!end) return std::max(0, sigwaitinfo(&set_, nullptr));
     const auto left = std::max(Clock::duration::zero(), *end - Clock::now());
@@ -61,7 +62,7 @@ class BlockedSignals {
   sigset_t set_, before_;
 };
 
-// NULL-terminated pointers into `words`, as exec wants them.
+// NULL-terminated pointers into `words`, for exec.
 std::vector<char*> pointers_to(const std::vector<std::string>& words) {
   std::vector<char*> pointers;
   for (const std::string& word : words) pointers.push_back(const_cast<char*>(word.c_str()));
@@ -79,7 +80,7 @@ std::string signal_name(int number) {
   return name ? std::string("SIG") + name : "signal " + std::to_string(number);
 }
 
-// This process's environment, with what a rank needs in place of what it was.
+// This process's environment, with the variables of a rank added or replaced.
 std::vector<std::string> environment_of(int rank, int num_ranks, int port) {
   std::vector<std::string> own = {fmt::format("CHASSIS_RANK={}", rank), fmt::format("CHASSIS_WORLD_SIZE={}", num_ranks),
                                   fmt::format("CHASSIS_STORE_PORT={}", port)};
@@ -100,7 +101,7 @@ std::vector<std::string> environment_of(int rank, int num_ranks, int port) {
 class Ranks {
  public:
   Ranks() : server_("127.0.0.1", 0), store_(connect_store("127.0.0.1", server_.port(), kTimeToEnd)) {}
-  // Leaves no process behind, also when one of them could not be started.
+  // Leaves no process running, even if one of them could not be started.
   ~Ranks() {
     send(SIGKILL);
     for (pid_t process : processes_)
@@ -122,30 +123,31 @@ class Ranks {
       reap();
       if (number == SIGTSTP)
         pause_with_ranks();
-      else if (std::find(std::begin(kPassedOn), std::end(kPassedOn), number) != std::end(kPassedOn))
-        pass_on(number);
+      else if (std::find(std::begin(kForwardedSignals), std::end(kForwardedSignals), number) !=
+               std::end(kForwardedSignals))
+        forward(number);
       if (kill_at_ && Clock::now() >= *kill_at_) kill_the_rest();
     }
     if (!first_failure_) return exit_code_;
-    const auto told = find_failure(*store_);
-    return told ? static_cast<int>(told->code) : *first_failure_;
+    const auto reported = find_failure(*store_);
+    return reported ? static_cast<int>(reported->code) : *first_failure_;
   }
 
  private:
-  // Between fork and exec only what a signal handler may call: another thread may hold any lock.
+  // Between fork and exec, calls only functions that are safe in signal handlers: another thread may hold any lock.
   pid_t start_one(const std::vector<std::string>& words, const std::vector<std::string>& variables) {
     const std::vector<char*> arguments = pointers_to(words), environment = pointers_to(variables);
-    const File nothing = File::adopt(::open("/dev/null", O_RDONLY | O_CLOEXEC), "/dev/null");
-    const int printed = output_descriptor();
+    const File no_input = File::adopt(::open("/dev/null", O_RDONLY | O_CLOEXEC), "/dev/null");
+    const int out = output_descriptor();
     const pid_t parent = getpid();
     const pid_t child = fork();
     if (child < 0) throw internal_error(fmt::format("cannot start a rank: {}", std::strerror(errno)));
     if (child > 0) return child;
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) end_process(static_cast<int>(ExitCode::kCommunication));
-    setpgid(0, 0);  // a Ctrl-C reaches the parent alone, which passes it on: once
-    dup2(nothing.descriptor(), STDIN_FILENO);
-    dup2(printed, STDOUT_FILENO);
+    setpgid(0, 0);  // Ctrl-C then reaches only the parent, which forwards it once
+    dup2(no_input.descriptor(), STDIN_FILENO);
+    dup2(out, STDOUT_FILENO);
     pthread_sigmask(SIG_SETMASK, &signals_.before(), nullptr);
     execve("/proc/self/exe", arguments.data(), environment.data());
     end_process(127);
@@ -156,8 +158,8 @@ class Ranks {
       if (process > 0) kill(process, number);
   }
 
-  void pass_on(int number) {
-    passed_on_ = number;
+  void forward(int number) {
+    forwarded_ = number;
     send(number);
   }
 
@@ -173,56 +175,56 @@ class Ranks {
       if (processes_[rank] <= 0 || waitpid(processes_[rank], &status, WNOHANG) != processes_[rank]) continue;
       const pid_t process = std::exchange(processes_[rank], 0);
       --num_running_;
-      note_end(static_cast<int>(rank), process, status);
+      record_end(static_cast<int>(rank), process, status);
     }
   }
 
-  void note_end(int rank, pid_t process, int status) {
+  void record_end(int rank, pid_t process, int status) {
     const int killed_by = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     const int code = killed_by ? 128 + killed_by : WEXITSTATUS(status);
     if (code == 0 || killed_rest_) return;
     const bool stopped = code == static_cast<int>(ExitCode::kStopped);
-    // By a signal that we passed on: before it had a handler, or the second Ctrl-C.
-    const bool ended_at_once = passed_on_ != 0 && code == 128 + passed_on_;
-    if (stopped || ended_at_once) {
+    // A forwarded signal killed it: it had no handler yet, or this was the second Ctrl-C.
+    const bool killed_by_forwarded = forwarded_ != 0 && code == 128 + forwarded_;
+    if (stopped || killed_by_forwarded) {
       if (exit_code_ == 0) exit_code_ = code;
-      if (ended_at_once)
-        end_run({rank, ExitCode::kStopped, fmt::format("rank {} was ended by {}", rank, signal_name(passed_on_))});
+      if (killed_by_forwarded)
+        end_run({rank, ExitCode::kStopped, fmt::format("rank {} was ended by {}", rank, signal_name(forwarded_))});
       return;
     }
     Failure failure{rank, static_cast<ExitCode>(code), fmt::format("rank {} ended with exit code {}", rank, code)};
     if (killed_by)
       failure = {rank, ExitCode::kCommunication, fmt::format("rank {} was killed by {}", rank, signal_name(killed_by))};
-    // A rank that told the others why it ends has told the user too.
+    // A rank that reported its failure to the others has also reported it to the user.
     if (end_run(failure) || killed_by) log::error("{} (process {})", failure.text, process);
-    if (killed_by == SIGKILL) log::info("hint: the system kills a process when memory runs out; dmesg tells");
+    if (killed_by == SIGKILL) log::info("hint: the system kills a process when memory runs out; see dmesg");
     if (!first_failure_) first_failure_ = static_cast<int>(failure.code);
   }
 
-  // Tells the other ranks, which have some time from now. Returns whether they did not know yet.
+  // Posts the failure for the other ranks, which then have kTimeToEnd to end. Returns whether it is the first one.
   bool end_run(const Failure& failure) {
     if (!kill_at_) kill_at_ = Clock::now() + kTimeToEnd;
-    const bool is_news = post_failure(*store_, failure);
-    send(SIGCONT);  // one that was stopped is to hear of it too
-    return is_news;
+    const bool is_first = post_failure(*store_, failure);
+    send(SIGCONT);  // so that a stopped rank learns of it too
+    return is_first;
   }
 
   void kill_the_rest() {
     for (size_t rank = 0; rank < processes_.size(); ++rank)
       if (processes_[rank] > 0)
-        log::error("rank {} has not ended within {} s of that and is killed", rank, kTimeToEnd.count());
+        log::error("rank {} did not end within {} s after the failure and is killed", rank, kTimeToEnd.count());
     killed_rest_ = true;
     kill_at_.reset();
     send(SIGKILL);
   }
 
-  BlockedSignals signals_;  // first: the server's threads are not to take them
+  BlockedSignals signals_;  // first, so that the server's threads do not receive them
   StoreServer server_;
   std::unique_ptr<Store> store_;
   std::vector<pid_t> processes_;  // 0: has ended
   int num_running_ = 0;
   int exit_code_ = 0;
-  int passed_on_ = 0;  // the last one
+  int forwarded_ = 0;  // the last forwarded signal
   bool killed_rest_ = false;
   std::optional<int> first_failure_;
   std::optional<Clock::time_point> kill_at_;
@@ -236,7 +238,7 @@ int run_ranks(int num_ranks, const std::vector<std::string>& arguments) {
     throw config_error(fmt::format("--nproc {} starts ranks, but {} already started this process as rank {} of {}",
                                    num_ranks, launch.source, launch.rank, launch.world_size))
         .hint("leave out --nproc");
-  if (num_ranks > num_cores()) log::warn("{} ranks share {} cores: they run in turn", num_ranks, num_cores());
+  if (num_ranks > num_cores()) log::warn("{} ranks share {} cores and run in turn", num_ranks, num_cores());
   Ranks ranks;
   ranks.start(num_ranks, arguments);
   return ranks.wait_for_all();

@@ -1,5 +1,5 @@
-// c10d's TCPStore. Keys hold "v" and the value, or "p" and the number of parts of a value that is longer than the
-// server takes at once.
+// Implements the store with c10d's TCPStore. A key holds "v" and the value, or "p" and the number of parts of a value
+// that is too long for one request.
 #include "host/launch/store.hpp"
 
 #include <c10/util/Logging.h>
@@ -34,11 +34,11 @@ using Clock = std::chrono::steady_clock;
 constexpr milliseconds kFirstTimeout{10000}, kReachTimeout{3000};
 constexpr size_t kMaxPart = size_t{4} << 20;  // the server closes a connection that sends more than 8 MiB at once
 constexpr int kMaxParts = 1 << 16;
-const std::string kAbsent = "\1";  // no value begins like this
+const std::string kAbsent = "\1";  // no value begins with this
 
 Error communication_error(std::string message) { return Error(ExitCode::kCommunication, std::move(message)); }
 
-// While it lives c10d does not log: whatever it logs with a backtrace it also throws, and that is told in our words.
+// During its lifetime c10d does not log: it also throws what it logs with a backtrace, and the program reports that.
 class QuietTorch {
  public:
   QuietTorch() {
@@ -70,8 +70,8 @@ void set_timeouts(int socket, milliseconds timeout) {
   setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
 }
 
-// c10d waits for an answer for ever, and throws once the socket itself has a limit. It keeps the socket to itself, so
-// this finds all connections of this process to that port.
+// c10d waits for an answer without limit, unless its socket has a timeout. It gives no access to the socket, so this
+// finds all connections of this process to the port.
 std::vector<int> sockets_to(int port) {
   std::vector<int> sockets;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -84,8 +84,8 @@ std::vector<int> sockets_to(int port) {
   return sockets;
 }
 
-// Whether a store answers there. Asked before c10d connects, which would wait for ever on a port that something else
-// listens to. Returns the reason if not.
+// Checks whether a store answers at the address; returns the reason if not, otherwise "". Called before c10d connects,
+// which would wait forever on a port of another program.
 std::string why_no_store(const SocketAddress& address, milliseconds timeout) {
   const File socket = File::adopt(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0), "socket");
   if (!socket.is_open()) return std::strerror(errno);
@@ -101,7 +101,7 @@ std::string why_no_store(const SocketAddress& address, milliseconds timeout) {
   uint32_t answer = ~nonce;
   const ssize_t received = recv(socket.descriptor(), &answer, sizeof answer, MSG_WAITALL);
   if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return "it accepts connections, but does not answer";
-  return received == sizeof answer && answer == nonce ? "" : "what answers there is no store";
+  return received == sizeof answer && answer == nonce ? "" : "the program that answers is not a store";
 }
 
 void await_store(const std::string& address, int port, milliseconds timeout) {
@@ -114,7 +114,7 @@ void await_store(const std::string& address, int port, milliseconds timeout) {
         reason = why_no_store(candidate, std::clamp(left, milliseconds(100), milliseconds(2000)));
         if (reason.empty()) return;
       }
-    } catch (const Error& e) {  // the names of machines that just started may come late
+    } catch (const Error& e) {  // a machine that has just started may get its name late
       reason = e.message();
     }
     std::this_thread::sleep_for(milliseconds(50));
@@ -183,9 +183,11 @@ class TcpStore : public Store {
   }
 
   void erase(const std::string& key) override {
-    const auto gone = [&](const std::string& name) { return ask([&] { return store_->deleteKey(prefix_ + name); }); };
-    gone(key);
-    for (size_t i = 0; gone(part_key(key, i)); ++i) {
+    const auto erase_one = [&](const std::string& name) {
+      return ask([&] { return store_->deleteKey(prefix_ + name); });
+    };
+    erase_one(key);
+    for (size_t i = 0; erase_one(part_key(key, i)); ++i) {
     }
   }
 
@@ -195,10 +197,10 @@ class TcpStore : public Store {
   void put(const std::string& key, const std::string& value) {
     ask([&] {
       store_->set(prefix_ + key, bytes_of(value));
-      store_->getNumKeys();  // set is not answered: what is asked after it says that the server has it
+      store_->getNumKeys();  // the server does not answer set(); this answer shows that it has the value
     });
   }
-  // "Set it to absent if it is absent" changes nothing, and answers what is there: get() would wait for the key.
+  // compareSet() from absent to absent changes nothing and returns the value; c10d's get() would wait for the key.
   std::string get(const std::string& key) {
     const auto absent = bytes_of(kAbsent);
     const auto held = ask([&] { return store_->compareSet(prefix_ + key, absent, absent); });
@@ -210,7 +212,7 @@ class TcpStore : public Store {
     const std::lock_guard lock(mutex_);
     const milliseconds limit = timeout_;
     const auto start = Clock::now();
-    if (lost_) throw *lost_;  // a late answer would be taken for that of the next request
+    if (lost_) throw *lost_;  // a late answer would be taken for the answer to the next request
     try {
       QuietTorch quiet;
       return request();
@@ -218,7 +220,7 @@ class TcpStore : public Store {
       const bool hangs = Clock::now() - start >= limit;
       const double seconds = std::chrono::duration<double>(limit).count();
       const std::string why =
-          hangs ? fmt::format("no answer within {:.3g} s", seconds) : "it broke off, " + reason_of(e);
+          hangs ? fmt::format("no answer within {:.3g} s", seconds) : "the connection failed, " + reason_of(e);
       lost_.emplace("lost the store at " + name_ + ": " + why, hangs);
       lost_->hint("the process that serves it has ended or hangs: rank 0, or the launcher");
       throw *lost_;
@@ -233,7 +235,7 @@ class TcpStore : public Store {
   c10::intrusive_ptr<c10d::TCPStore> store_;
 };
 
-// Bound here rather than by c10d, which would open the store of one machine to the whole network.
+// Binds the socket here, since c10d would open the store of a single machine to the whole network.
 File bound_socket(const SocketAddress& address) {
   File socket = File::adopt(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0), "socket");
   const int on = 1, off = 0;
@@ -248,7 +250,7 @@ File bound_socket(const SocketAddress& address) {
   throw error;
 }
 
-// What c10d does first, for minutes where it cannot: a server connects to itself.
+// Checks that this machine can connect to itself. c10d's server does so first, and would try for minutes.
 void require_reachable(const std::string& host) {
   std::string reason;
   for (const SocketAddress& any : resolve(host, 0)) {
@@ -266,10 +268,10 @@ void require_reachable(const std::string& host) {
     }
   }
   throw communication_error(fmt::format("this machine cannot reach its own address {}: {}", host, reason))
-      .hint("its interface is down, as the loopback is in a new network namespace: ip link set lo up");
+      .hint("its network interface is down, as in a new network namespace: ip link set lo up");
 }
 
-// All interfaces, with both families where the system has them.
+// Binds to all interfaces: IPv6 if the system has it, which accepts IPv4 too.
 File bound_socket_everywhere(int port) {
   const bool has_ipv6 = File::adopt(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket").is_open();
   return bound_socket(resolve(has_ipv6 ? "::" : "0.0.0.0", port).front());
@@ -299,7 +301,7 @@ StoreServer::StoreServer(const std::string& address, int port) : impl_(std::make
   options.isServer = true;
   options.waitWorkers = false;
   options.timeout = kFirstTimeout;
-  options.masterListenFd = fcntl(socket.descriptor(), F_DUPFD_CLOEXEC, 0);  // c10d closes its own
+  options.masterListenFd = fcntl(socket.descriptor(), F_DUPFD_CLOEXEC, 0);  // c10d closes the copy
   try {
     QuietTorch quiet;
     impl_->store = c10::make_intrusive<c10d::TCPStore>(own, options);

@@ -1,3 +1,4 @@
+// Asks the world once per second, then gives the rank some time to end by itself.
 #include "host/launch/watchdog.hpp"
 
 #include <chrono>
@@ -36,8 +37,7 @@ void Watchdog::watch() {
       world_.throw_if_another_failed();
     } catch (const Error& failure) {
       if (is_over_within(kTimeToEnd)) return;
-      log::error("stopped: {}; this rank was busy with something else for {} s and is ended", failure.message(),
-                 kTimeToEnd.count());
+      log::error("stopped: {}; this rank did not stop within {} s and is ended", failure.message(), kTimeToEnd.count());
       end_process(static_cast<int>(failure.code()));
     }
   }

@@ -1,4 +1,4 @@
-// Ends a rank that goes on although its run has failed: one that computes, reads or hangs where it asks nobody.
+// Ends a rank that continues although its run has failed, because it computes, reads or hangs without checking.
 #pragma once
 
 #include <condition_variable>
@@ -11,9 +11,9 @@ namespace chassis {
 
 class Watchdog {
  public:
-  // [control] `world` has several ranks and outlives it. Until it is destroyed, a thread asks every second whether
-  // another rank has failed, or the store is lost; if it is not destroyed within 8 s of that, the process ends with the
-  // exit code of that failure, which is told on stderr.
+  // [control] `world` has several ranks and outlives the watchdog. A thread checks every second whether another rank
+  // has failed or the store is lost. If the watchdog is not destroyed within 8 s after that, the process reports the
+  // failure on stderr and ends with its exit code.
   explicit Watchdog(World& world);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;

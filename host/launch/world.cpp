@@ -1,14 +1,11 @@
+// Ranks meet, exchange texts and fail together by keys of the store. Rank 0 collects what the others set.
 #include "host/launch/world.hpp"
 
 #include <fmt/format.h>
-#include <limits.h>
-#include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
-#include <map>
 #include <new>
 #include <optional>
 #include <sstream>
@@ -16,12 +13,11 @@
 #include <thread>
 #include <utility>
 
-#include "host/base/file.hpp"
 #include "host/base/hash.hpp"
-#include "host/base/json.hpp"
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
 #include "host/launch/address.hpp"
+#include "host/launch/arrival.hpp"
 #include "host/launch/failure.hpp"
 
 namespace chassis {
@@ -32,107 +28,30 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kMaxRank = 1 << 24;
 constexpr auto kWatchInterval = 100ms;
-constexpr auto kFirstWord = 2s, kNextWord = 5s;  // of who is missing
-constexpr auto kCauseTimeout = 1s;               // for what lies behind a broken connection to be reported
+constexpr auto kFirstNotice = 2s, kNextNotice = 5s;  // of missing ranks
+constexpr auto kCauseTimeout = 1s;                   // until the cause of a broken connection is reported
 constexpr auto kLeaveTimeout = 30s, kLeaveTimeoutAfterFailure = 5s;
 
 double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-// "4, 6, 7", shortened where there are many.
+// "4, 6, 7", shortened if there are many.
 std::string list_text(const std::vector<int>& ranks) {
-  constexpr size_t kMostShown = 16;
+  constexpr size_t kMaxShown = 16;
   std::string text;
-  for (size_t i = 0; i < std::min(ranks.size(), kMostShown); ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);
-  return ranks.size() > kMostShown ? text + fmt::format(" and {} more", ranks.size() - kMostShown) : text;
-}
-
-std::vector<int> cores_of_this_process() {
-  std::vector<int> cores;
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0)
-    for (int core = 0; core < CPU_SETSIZE; ++core)
-      if (CPU_ISSET(core, &set)) cores.push_back(core);
-  return cores;
-}
-
-// Processes of one place see the same files, devices and network: there each local rank is one process. Two machines
-// may be played by one, in containers or network namespaces, or with an address for each.
-std::string place_of_this_process(const std::string& chosen_address) {
-  std::string place = chosen_address;
-  for (const char* kind : {"/proc/self/ns/mnt", "/proc/self/ns/net"}) {
-    char name[64] = {};
-    if (readlink(kind, name, sizeof name - 1) > 0) place += std::string(" ") + name;
-  }
-  return place;
-}
-
-void require_address(const std::string& chosen) {
-  try {
-    if (!chosen.empty() && !resolve(chosen, 0).empty()) return;
-  } catch (const Error&) {
-  }
-  throw config_error(fmt::format("CHASSIS_HOST_ADDRESS is '{}', which is no address of a machine", printable(chosen)));
-}
-
-std::string this_process() { return fmt::format("process {} on {}", getpid(), printable(host_name())); }
-
-// What a rank says of itself when it comes.
-struct Arrival {
-  std::string machine, place, process, address;
-  int64_t local_rank = 0;
-  std::vector<int> cores;
-};
-
-std::string to_text(const Arrival& arrival) {
-  const Json json = {{"machine", arrival.machine}, {"place", arrival.place},           {"process", arrival.process},
-                     {"address", arrival.address}, {"local_rank", arrival.local_rank}, {"cores", arrival.cores}};
-  return json.dump();
-}
-
-Arrival arrival_from_text(const std::string& text, int rank) {
-  const std::string where = fmt::format("what rank {} says of itself", rank);
-  try {
-    const Json json = parse_json(text, where);
-    Arrival arrival;
-    arrival.machine = json_string(json, "machine", where);
-    arrival.place = json_string(json, "place", where);
-    arrival.process = json_string(json, "process", where);
-    arrival.address = json_string(json, "address", where);
-    arrival.local_rank = json_int(json, "local_rank", where);
-    arrival.cores = json_at(json, "cores", where).get<std::vector<int>>();
-    return arrival;
-  } catch (const std::exception& cause) {
-    throw Error(ExitCode::kCommunication, where + " was not written by this program")
-        .caused_by(cause)
-        .hint("another version of it, or another program, uses the same port");
-  }
-}
-
-void require_local_ranks(const std::vector<std::string>& arrivals) {
-  std::map<std::pair<std::string, int64_t>, int> seen;
-  std::vector<Arrival> ranks;
-  for (size_t rank = 0; rank < arrivals.size(); ++rank) {
-    const Arrival& mine = ranks.emplace_back(arrival_from_text(arrivals[rank], static_cast<int>(rank)));
-    const auto [first, is_new] =
-        seen.try_emplace({mine.machine + " " + mine.place, mine.local_rank}, static_cast<int>(rank));
-    if (is_new) continue;
-    throw config_error(fmt::format("ranks {} and {} are both local rank {} of one machine: {}, and {}", first->second,
-                                   rank, mine.local_rank, ranks[static_cast<size_t>(first->second)].process,
-                                   mine.process))
-        .hint(
-            "LOCAL_RANK counts the ranks of a machine from 0; GROUP_RANK numbers the machines where one plays several");
-  }
+  for (size_t i = 0; i < std::min(ranks.size(), kMaxShown); ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);
+  return ranks.size() > kMaxShown ? text + fmt::format(" and {} more", ranks.size() - kMaxShown) : text;
 }
 
 std::string remote_text(int rank, const std::string& text) { return fmt::format("rank {}: {}", rank, text); }
 
-// All ranks make the same mistake at the same time, or one meets another's failure in the words of a plugin.
-bool is_the_same(const Error& error, const Failure& failure) {
+// True if the error is the reported failure: all ranks made the same mistake at the same time, or a plugin of this rank
+// wrapped the failure of another.
+bool is_same_failure(const Error& error, const Failure& failure) {
   return failure.text == remote_text(failure.rank, error.what()) ||
          std::string_view(error.what()).find(failure.text) != std::string_view::npos;
 }
 
-// Of each text the first line in which they differ.
+// The first line of each text that differs from the other text.
 std::pair<std::string, std::string> first_difference(const std::string& a, const std::string& b) {
   std::istringstream lines_a(a), lines_b(b);
   for (std::string line_a, line_b;;) {
@@ -146,7 +65,7 @@ bool is_loopback(const std::string& address) { return resolve(address, 0).front(
 
 }  // namespace
 
-// What all ranks set under key + rank.
+// The texts that all ranks set under key + rank.
 struct World::Gathering {
   Gathering(std::string key, int num_ranks) : key(std::move(key)), texts(static_cast<size_t>(num_ranks)) {
     for (int rank = 0; rank < num_ranks; ++rank) missing.push_back(rank);
@@ -156,7 +75,7 @@ struct World::Gathering {
   std::vector<int> missing;
 };
 
-World::World() : num_cores_(std::max<int>(1, static_cast<int>(cores_of_this_process().size()))) {}
+World::World() : num_cores_(std::max<int>(1, static_cast<int>(available_cores().size()))) {}
 
 World::World(Launch launch, std::chrono::milliseconds timeout) : World() {
   launch_ = std::move(launch);
@@ -166,7 +85,7 @@ World::World(Launch launch, std::chrono::milliseconds timeout) : World() {
     server_ = std::make_unique<StoreServer>(one_machine ? launch_.master_address : "", launch_.master_port);
   }
   store_ = connect_store(launch_.master_address, launch_.master_port, timeout, launch_.store_prefix);
-  enter();
+  register_rank();
   try {
     run([&] { return meet(timeout), 0; });
   } catch (...) {
@@ -193,13 +112,13 @@ void World::leave() noexcept {
       std::this_thread::sleep_for(10ms);
       num_left = store_->add("left", 0);
     }
-  } catch (const std::exception&) {  // the store has gone before us
+  } catch (const std::exception&) {  // the store has already ended
   }
 }
 
-// Refuses what cannot be a rank of the run whose store this is. That run is let alone once it has begun.
-void World::enter() {
-  if (!store_->set_once("world_size", pack({std::to_string(rank()), std::to_string(size()), this_process()}))) {
+// Refuses a process that cannot be a rank of the store's run. Does not disturb that run if it has begun.
+void World::register_rank() {
+  if (!store_->set_once("world_size", pack({std::to_string(rank()), std::to_string(size()), process_text()}))) {
     const std::vector<std::string> first = unpack(store_->find("world_size").value_or(""), 3);
     std::pair low(number_from_store(first[0], 0, kMaxRank, "a rank"),
                   number_from_store(first[1], 1, kMaxRank, "a number of ranks"));
@@ -209,8 +128,8 @@ void World::enter() {
       Error error = config_error(fmt::format("rank {} was started as one of {} ranks, rank {} as one of {}", high.first,
                                              high.second, low.first, low.second))
                         .with("rank " + first[0], first[2])
-                        .with("rank " + std::to_string(rank()), this_process())
-                        .hint("WORLD_SIZE, or the number that the launcher is given, is the same for all");
+                        .with("rank " + std::to_string(rank()), process_text())
+                        .hint("WORLD_SIZE, or the number of ranks given to the launcher, must be the same for all");
       if (!store_->find("arrived/all")) {
         report_failure(error);
         leave();
@@ -219,11 +138,11 @@ void World::enter() {
     }
   }
   const std::string process = fmt::format("process/{}", rank());
-  if (store_->add(fmt::format("starts/{}", rank()), 1) == 1) return store_->set(process, this_process());
+  if (store_->add(fmt::format("starts/{}", rank()), 1) == 1) return store_->set(process, process_text());
   const std::string other = printable(store_->find(process).value_or("another"));
   throw Error(ExitCode::kCommunication,
-              fmt::format("there are two of rank {} at the store at {}:{}: {}, and {}", rank(), launch_.master_address,
-                          launch_.master_port, other, this_process()))
+              fmt::format("two processes are rank {} at the store at {}:{}: {}, and {}", rank(), launch_.master_address,
+                          launch_.master_port, other, process_text()))
       .hint("another run uses this port, or two processes were started as the same rank");
 }
 
@@ -232,13 +151,7 @@ void World::meet(std::chrono::milliseconds timeout) {
   if (chosen) require_address(chosen);
   host_address_ = chosen ? chosen : local_address_towards(launch_.master_address);
   if (host_address_.empty()) host_address_ = "127.0.0.1";
-  Arrival mine;
-  mine.machine = machine_id();
-  mine.place = place_of_this_process(chosen ? chosen : "") + " " + printable(launch_.node);
-  mine.process = this_process();
-  mine.address = host_address_;
-  mine.local_rank = launch_.local_rank;
-  mine.cores = cores_of_this_process();
+  const Arrival mine = this_arrival(launch_, chosen ? chosen : "", host_address_);
   const std::vector<std::string> texts = await_arrivals(to_text(mine), timeout);
 
   std::vector<Arrival> ranks;
@@ -252,7 +165,7 @@ void World::meet(std::chrono::milliseconds timeout) {
   const auto num_sharing = std::count_if(ranks.begin(), ranks.end(), shares_cores);
   num_cores_ = std::max(1, static_cast<int>(mine.cores.size()) / std::max(1, static_cast<int>(num_sharing)));
 
-  // The master may know itself by its loopback address alone, which leads other machines nowhere.
+  // The master may have found only its loopback address, which other machines cannot use.
   if (chosen || !is_loopback(host_address_)) return;
   for (const Arrival& other : ranks) {
     if (on_this_machine(other) || is_loopback(other.address)) continue;
@@ -266,23 +179,23 @@ std::vector<std::string> World::await_arrivals(const std::string& mine, std::chr
   store_->set(fmt::format("arrived/{}", rank()), mine);
   if (rank() != 0) {
     std::optional<std::string> all;
-    // A little longer than rank 0, which knows who is missing.
+    // A little longer than rank 0, which knows the missing ranks.
     wait_until(
         start + timeout + 5s, [&] { return (all = store_->find("arrived/all")).has_value(); },
         [&] { return fmt::format("rank 0 did not start the run within {:.3g} s", seconds(Clock::now() - start)); });
     return unpack(*all, static_cast<size_t>(size()));
   }
   Gathering arrivals("arrived/", size());
-  auto next_word = start + kFirstWord;
-  const auto all_have_come = [&] {
+  auto next_notice = start + kFirstNotice;
+  const auto all_arrived = [&] {
     if (gather(arrivals)) return true;
-    if (Clock::now() >= next_word) {
+    if (Clock::now() >= next_notice) {
       log::info("waiting for {} of {} ranks: {}", arrivals.missing.size(), size(), list_text(arrivals.missing));
-      next_word = Clock::now() + kNextWord;
+      next_notice = Clock::now() + kNextNotice;
     }
     return false;
   };
-  wait_until(start + timeout, all_have_come, [&] {
+  wait_until(start + timeout, all_arrived, [&] {
     return fmt::format("{} of {} ranks did not come within {:.3g} s: {}; [comm] init_timeout_s sets the limit",
                        arrivals.missing.size(), size(), seconds(timeout), list_text(arrivals.missing));
   });
@@ -291,7 +204,7 @@ std::vector<std::string> World::await_arrivals(const std::string& mine, std::chr
   return arrivals.texts;
 }
 
-// Takes what has come since the last call. Returns whether that is all.
+// Reads the texts that have arrived since the last call. Returns whether all are there.
 bool World::gather(Gathering& gathering) {
   std::erase_if(gathering.missing, [&](int other) {
     auto text = store_->find(gathering.key + std::to_string(other));
@@ -329,7 +242,7 @@ std::vector<std::string> World::exchange(const std::string& what, const std::str
     text = parts[1];
   }
   store_->set(here + "all", pack(gathering.texts));
-  // Nothing stays behind but the last round's answer: who takes part in this round has read that of the one before.
+  // Erases all but this round's answer: every rank that takes part in this round has read the previous one.
   for (int other = 0; other < size(); ++other) store_->erase(here + std::to_string(other));
   if (num_exchanges_ > 0) store_->erase(key(num_exchanges_ - 1) + "all");
   ++num_exchanges_;
@@ -353,10 +266,10 @@ void World::expect_same(const std::string& what, const std::string& mine) {
 
 void World::together(const std::string& what, const std::function<void()>& part) {
   std::exception_ptr own;
-  std::string told;
+  std::string reported;
   const auto keep = [&](ExitCode code, const char* text) {
     own = std::current_exception();
-    told = pack({std::to_string(static_cast<int>(code)), text});
+    reported = pack({std::to_string(static_cast<int>(code)), text});
   };
   try {
     part();
@@ -369,7 +282,7 @@ void World::together(const std::string& what, const std::function<void()>& part)
   } catch (const std::exception& e) {
     keep(ExitCode::kInternal, e.what());
   }
-  const std::vector<std::string> all = exchange(what, told);
+  const std::vector<std::string> all = exchange(what, reported);
   if (own) std::rethrow_exception(own);
   for (int other = 0; other < size(); ++other) {
     if (all[static_cast<size_t>(other)].empty()) continue;
@@ -386,7 +299,7 @@ int World::run(const std::function<int()>& body) {
   } catch (const Error& e) {
     if (store_ && e.code() == ExitCode::kCommunication) await_cause();
     report_failure(e);
-    if (const auto first = first_failure(); first && first->rank != rank() && is_the_same(e, *first))
+    if (const auto first = first_failure(); first && first->rank != rank() && is_same_failure(e, *first))
       throw RemoteError(first->code, first->text);
     throw;
   } catch (const std::bad_alloc&) {
@@ -403,31 +316,31 @@ void World::await_cause() {
     std::optional<Failure> first;
     try {
       first = find_failure(*store_);
-    } catch (const StoreLost& lost) {  // then this is the cause
-      throw named(lost);
+    } catch (const StoreLost& lost) {  // this is the cause
+      throw with_server(lost);
     }
     if (first && first->rank != rank()) throw RemoteError(first->code, first->text);
     if (first) return;
   }
 }
 
-// Says whose end it is.
-StoreLost World::named(const StoreLost& lost) const {
+// The error with the process that served the store.
+StoreLost World::with_server(const StoreLost& lost) const {
   const bool by_launcher = launch_.store_is_elsewhere;
   StoreLost error(fmt::format("{} {}: {}", by_launcher ? "the launcher" : "rank 0", lost.hangs() ? "hangs" : "is gone",
                               lost.message()),
                   lost.hangs());
   if (lost.hangs())
-    error.hint("it has stopped, or its machine cannot be reached; [comm] timeout_s says how long the others wait");
+    error.hint("it has stopped, or its machine cannot be reached; [comm] timeout_s sets how long the others wait");
   else
-    error.hint("see what it said last, and dmesg on its machine: the system kills a process when memory runs out");
+    error.hint("see its last output, and dmesg on its machine: the system kills a process when memory runs out");
   return error;
 }
 
 std::optional<Failure> World::first_failure() noexcept {
   try {
     return store_ ? find_failure(*store_) : std::nullopt;
-  } catch (const std::exception&) {  // the store has gone
+  } catch (const std::exception&) {  // the store is lost
     return std::nullopt;
   }
 }
@@ -437,7 +350,7 @@ void World::report_failure(const Error& error) noexcept {
   failed_ = true;
   try {
     post_failure(*store_, {rank(), error.code(), remote_text(rank(), error.what())});
-  } catch (const std::exception&) {  // the store has gone; the others notice that themselves
+  } catch (const std::exception&) {  // the store is lost, and the other ranks notice it too
   }
 }
 
@@ -447,7 +360,7 @@ void World::throw_if_another_failed() {
   try {
     failure = find_failure(*store_);
   } catch (const StoreLost& lost) {
-    throw named(lost);
+    throw with_server(lost);
   }
   if (!failure || failure->rank == rank()) return;
   failed_ = true;

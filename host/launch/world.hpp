@@ -1,5 +1,5 @@
-// The processes of a run: how they find each other, agree, and fail together. Texts only, through the store; tensors go
-// through the comm backend.
+// The ranks of a run: how they find each other, agree, and fail together. Only texts are sent here, through the store;
+// tensors go through the comm backend.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@
 
 namespace chassis {
 
-// An error that reached this rank from another one; it is not reported again.
+// An error that another rank reported; it is not reported again.
 class RemoteError : public Error {
  public:
   using Error::Error;
@@ -26,10 +26,10 @@ class RemoteError : public Error {
 class World {
  public:
   World();  // one process
-  // [all-ranks] Blocks until all ranks have come, telling on rank 0 who is missing ("waiting for 3 of 8 ranks: 4, 6,
-  // 7") every few seconds; a communication error after `timeout`.
+  // [all-ranks] Blocks until all ranks have arrived. Every few seconds, rank 0 logs which are missing ("waiting for 3
+  // of 8 ranks: 4, 6, 7"). Throws a communication error after `timeout`.
   World(Launch launch, std::chrono::milliseconds timeout);
-  // Where this process serves the store, waits until the others have left it: 30 s, or 5 s after a failure.
+  // If this process serves the store, waits until the others have left it: up to 30 s, or 5 s after a failure.
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
@@ -37,42 +37,42 @@ class World {
   int rank() const { return launch_.rank; }
   int size() const { return launch_.world_size; }
   const Launch& launch() const { return launch_; }
-  // An address of this machine that the other ranks can reach; CHASSIS_HOST_ADDRESS in the environment sets another.
+  // An address of this machine that the other ranks can reach. The environment variable CHASSIS_HOST_ADDRESS sets it.
   const std::string& host_address() const { return host_address_; }
-  // The cores that this rank may run on, shared evenly with the ranks that may run on the same ones.
+  // This rank's number of cores: those that it may run on, divided by the number of ranks that share any of them.
   int num_cores() const { return num_cores_; }
   // NULL with one process.
   Store* store() { return store_.get(); }
-  // How long ranks wait for each other, and for the process that serves the store, before they give up; [comm]
-  // timeout_s.
+  // How long ranks wait for each other, and for the process that serves the store; [comm] timeout_s.
   void set_deadline(std::chrono::milliseconds deadline);
   std::chrono::milliseconds deadline() const { return deadline_; }
 
-  // [all-ranks] Each rank's text, by rank. `what` names the occasion and need not be unique. Throws as wait_for does.
+  // [all-ranks] Returns the texts of all ranks, by rank. `what` names the operation in messages and need not be unique.
+  // Throws like wait_for().
   std::vector<std::string> exchange(const std::string& what, const std::string& mine);
   void barrier(const std::string& what) { exchange(what, ""); }
-  // [all-ranks] If the texts differ all throw, the first rank that differs from rank 0 a config error with the first
-  // lines that differ. Equal texts are compared by their hashes.
+  // [all-ranks] If the texts differ, all ranks throw. The first rank that differs from rank 0 throws a config error
+  // with the first lines that differ. Only the hashes are sent if the texts are equal.
   void expect_same(const std::string& what, const std::string& mine);
-  // [all-ranks] Runs `part` everywhere, which itself does not communicate. If it throws on any rank all throw: a rank
-  // that failed its own error, the others that of the lowest rank that failed.
+  // [all-ranks] Runs `part` on every rank; it must not communicate. If it throws on any rank, all ranks throw: a rank
+  // that failed throws its own error, the others throw that of the lowest rank that failed.
   void together(const std::string& what, const std::function<void()>& part);
 
-  // This rank's part of the run, its result handed through. What it throws ends the other ranks too; an error that only
-  // follows from another rank's, such as a connection that closed, gives way to that one, as a RemoteError.
+  // Runs this rank's part of the run and returns its result. An exception ends the other ranks too. If the error only
+  // follows from a failure of another rank, such as a closed connection, throws that failure as a RemoteError instead.
   int run(const std::function<int()>& body);
-  // [any] The first failure of a run is what every rank ends with. Does nothing with one process, and for an error that
-  // came from another rank.
+  // [any] Reports a failure to the other ranks; every rank ends with the first one of the run. Does nothing with one
+  // process, or for an error that came from another rank.
   void report_failure(const Error& error) noexcept;
-  // [any] Throws what another rank has reported, with its exit code: "rank 2: …"; StoreLost, naming whose end it is,
-  // where the store is lost. Costs one small request; callers ask at most every 100 ms.
+  // [any] Throws the failure that another rank has reported, with its exit code: "rank 2: …". If the store is lost,
+  // throws StoreLost, which names the process that served it. Takes one small request; call it at most every 100 ms.
   void throw_if_another_failed();
-  // [any] Polls `ready` until true; throws if another rank fails, or a communication error with `late()` as its message
-  // when the deadline is over.
+  // [any] Polls `ready` until it returns true. Throws if another rank fails, or a communication error with the message
+  // late() after the deadline.
   void wait_for(const std::function<bool()>& ready, const std::function<std::string()>& late);
 
  private:
-  void enter();
+  void register_rank();
   void meet(std::chrono::milliseconds timeout);
   std::vector<std::string> await_arrivals(const std::string& mine, std::chrono::milliseconds timeout);
   struct Gathering;
@@ -80,7 +80,7 @@ class World {
   void wait_until(std::chrono::steady_clock::time_point end, const std::function<bool()>& ready,
                   const std::function<std::string()>& late);
   void await_cause();
-  StoreLost named(const StoreLost& lost) const;
+  StoreLost with_server(const StoreLost& lost) const;
   std::optional<Failure> first_failure() noexcept;
   void leave() noexcept;
 

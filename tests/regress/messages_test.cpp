@@ -128,7 +128,7 @@ TEST_F(Messages, DevicesEndlessPipesAndLargeFilesAreRefused) {
   expect_refusal(chassis({"check", "https://host/run.toml"}), 2, "error: 'https://host/run.toml' is a URL");
   expect_refusal(chassis({"check", "run.yaml"}), 2, "error: 'run.yaml' is YAML by its name");
   expect_refusal(shell("yes '# endless' | \"$CHASSIS\" check /dev/stdin"), 2,
-                 "error: '/dev/stdin' gives more than the 1 MiB");
+                 "error: '/dev/stdin' gives more than the maximum of 1 MiB");
   expect_refusal(chassis({"check", "none.toml"}), 2, "error: cannot open 'none.toml': No such file or directory");
   ASSERT_EQ(mkfifo((scratch_ / "pipe").c_str(), 0600), 0);
   write_model("{}");

@@ -1,5 +1,5 @@
-// What the plugin boundary costs, on the model of tools/bench: how many calls into plugins a training step makes, what
-// one takes whose body only looks at its operands, and what a step takes when no kernel computes anything.
+// Measures the cost of the plugin boundary on the model of tools/bench: the number of calls into plugins in a training
+// step, the time of a call that only reads its operands, and the time of a step whose kernels compute nothing.
 //   OMP_WAIT_POLICY=PASSIVE build/release/bin/chassis-boundary [--benchmark_…]
 #include <benchmark/benchmark.h>
 
@@ -35,9 +35,8 @@ compute = "fp32"
 lr = 1e-3
 )";
 
-// Counts the calls of a step; the tables that it stands before, by instance.
-int64_t num_calls = 0;
-std::map<const chassis_instance*, const chassis_ops_t*> counted;
+int64_t num_calls = 0;                                            // into plugins, in a step
+std::map<const chassis_instance*, const chassis_ops_t*> counted;  // the plugins' own tables, by instance
 
 template <auto Entry>
 chassis_status_t* count(chassis_instance* self, void* kernel, chassis_call_t* call) {
@@ -71,8 +70,8 @@ class Model {
     executor.backward(0);
   }
 
-  // Into plugins, in one step.
-  int64_t calls_of_a_step() {
+  // The number of calls into plugins in one step.
+  int64_t calls_per_step() {
     ResolveOptions& options = session_.compiled().options;  // its nodes call through these
     std::map<const chassis_instance*, chassis_ops_t> tables;
     for (auto* providers : {&options.attention, &options.kernels})
@@ -97,7 +96,7 @@ class Model {
   Fields fields_;
 };
 
-// forward of the first linear layer, on tensors that are already there.
+// Calls forward of the first linear layer, on tensors that already exist.
 void call_empty_forward(benchmark::State& state, Model& model) {
   for (const Node& node : model.executor().resolved(Purpose::kTraining).units[1]->nodes) {
     if (node.pattern != "linear") continue;
@@ -115,7 +114,7 @@ void call_empty_forward(benchmark::State& state, Model& model) {
   }
 }
 
-// Time of the calling thread: of a busy machine it tells more than the wall clock.
+// Reports the CPU time of the calling thread, which varies less than the wall clock on a busy machine.
 class BestRuns : public benchmark::ConsoleReporter {
  public:
   void ReportRuns(const std::vector<Run>& runs) override {
@@ -127,7 +126,7 @@ class BestRuns : public benchmark::ConsoleReporter {
     }
     ConsoleReporter::ReportRuns(runs);
   }
-  std::map<std::string, double> seconds;  // of the fastest repetition, by name
+  std::map<std::string, double> seconds;  // of the fastest repetition, by benchmark
 };
 
 }  // namespace
@@ -149,12 +148,12 @@ int main(int argc, char** argv) {
   benchmark::RunSpecifiedBenchmarks(&runs);
   if (runs.seconds.size() != 3) return 0;
 
-  const int64_t calls = real.calls_of_a_step();
+  const int64_t calls = real.calls_per_step();
   const double step = runs.seconds["step"], of_calls = static_cast<double>(calls) * runs.seconds["call"];
   std::printf("\nforward and backward of %ld tokens: %.0f ms, %ld calls into plugins\n",
               static_cast<long>(kBatch * kTime), 1e3 * step, static_cast<long>(calls));
   std::printf("the calls alone, %.0f ns each: %.4f %%\n", 1e9 * runs.seconds["call"], 100.0 * of_calls / step);
-  std::printf("with all that the host does around %ld calls of empty kernels: %.4f %%\n",
-              static_cast<long>(empty.calls_of_a_step()), 100.0 * runs.seconds["step_of_empty_kernels"] / step);
+  std::printf("the host's work around %ld calls of empty kernels included: %.4f %%\n",
+              static_cast<long>(empty.calls_per_step()), 100.0 * runs.seconds["step_of_empty_kernels"] / step);
   return 0;
 }

@@ -1,8 +1,8 @@
-// Saves and loads a model of so many MiB that the ranks of this launch divide by rows, and says what it took:
+// Measures saving and loading of a model of MIB mebibytes, whose rows the ranks of this launch divide:
 //   chassis-checkpoint DIR MIB      under torchrun, mpirun, or alone
-// A line of JSON from rank 0: seconds of a save, of the caller's stall when it goes on in the background beside
-// computation that takes longer, of a load from a cold cache and one more from a warm one; MiB by which each peak rose
-// above the shards, at most.
+// Rank 0 prints a line of JSON with the maxima over the ranks: seconds of a save, of the stall of a save in the
+// background during a longer computation, and of loads from a cold and a warm cache; and for each, the MiB by which the
+// peak rose above the shards.
 #include <unistd.h>
 
 #include <chrono>
@@ -115,18 +115,19 @@ class Bench {
             wanted, mesh_, buckets, [&](const Descriptor& d, int) { return shards_.at(d.fqn); }, options);
   }
 
-  // As a step would: the core is busy.
+  // Keeps the core busy, as a step does.
   static void compute(double seconds) {
     volatile double sum = 0;
     for (const auto start = Clock::now(); seconds_since(start) < seconds;)
       for (int i = 0; i < 100'000; ++i) sum = sum + 1.0 / (1.0 + i);
   }
 
+  // The maximum over all ranks.
   double largest(double mine) {
-    double most = 0;
+    double maximum = 0;
     for (const std::string& text : world_.exchange("largest", std::to_string(mine)))
-      most = std::max(most, std::stod(text));
-    return most;
+      maximum = std::max(maximum, std::stod(text));
+    return maximum;
   }
 
   const std::string directory_;

@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint on the shards of chassis-checkpoint: DIR MIB, under torchrun. A line of JSON from rank 0."""
+"""Measures torch.distributed.checkpoint on the shards of chassis-checkpoint: DIR MIB, under torchrun. Prints JSON."""
 import json
 import os
 import sys
@@ -24,9 +24,14 @@ def main() -> None:
     folder, num_bytes = sys.argv[1], int(sys.argv[2]) * MIB
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    sizes = {"embed": num_bytes // 8} | {f"layer.{at // MIB}": 32 * MIB for at in range(num_bytes // 8, num_bytes, 32 * MIB)}
-    state = {name: distribute_tensor(torch.arange(size // 4, dtype=torch.float32).remainder_(9973).view(-1, 1024), mesh, [Shard(0)])
-             for name, size in sizes.items()}
+    sizes = {"embed": num_bytes // 8}
+    sizes |= {f"layer.{at // MIB}": 32 * MIB for at in range(num_bytes // 8, num_bytes, 32 * MIB)}
+
+    def sharded(size):
+        values = torch.arange(size // 4, dtype=torch.float32).remainder_(9973)
+        return distribute_tensor(values.view(-1, 1024), mesh, [Shard(0)])
+
+    state = {name: sharded(size) for name, size in sizes.items()}
     out = {"bytes": sum(sizes.values())}
 
     def measured(name, work):

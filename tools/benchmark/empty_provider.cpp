@@ -1,5 +1,5 @@
-// A T0 provider that computes nothing: it looks at every operand and makes the gradients that the host is to get. What
-// a step takes with it is what the boundary and the host take.
+// A T0 provider that computes nothing: it reads every operand and creates the gradients that the host expects. The time
+// of a step with it is the time of the boundary and the host.
 #include "chassis/ops.hpp"
 #include "chassis/plugin.hpp"
 
@@ -9,37 +9,37 @@ using namespace chassis;
 
 class EmptyKernel final : public Kernel {
  public:
-  void forward(Call& call) override { look_at_operands(call); }
+  void forward(Call& call) override { read_operands(call); }
   void backward_inputs(Call& call) override {
-    look_at_operands(call);
-    make_gradients(call);
+    read_operands(call);
+    create_gradients(call);
   }
-  void backward_params(Call& call) override { look_at_operands(call); }
+  void backward_params(Call& call) override { read_operands(call); }
   void forward_backward(Call& call) override {
-    look_at_operands(call);
-    make_gradients(call);
+    read_operands(call);
+    create_gradients(call);
   }
 
  private:
-  static void look_at_operands(const Call& call) {
-    for (uint32_t i = 0; i < kMostOperands; ++i)
+  static void read_operands(const Call& call) {
+    for (uint32_t i = 0; i < kMaxOperands; ++i)
       for (const BorrowedTensor& tensor :
            {call.input(i), call.param(i), call.output(i), call.grad_output(i), call.grad_param(i)})
         if (tensor) sink_ = tensor.view().data;
   }
-  static void make_gradients(Call& call) {
-    for (uint32_t i = 0; i < kMostOperands; ++i)
+  static void create_gradients(Call& call) {
+    for (uint32_t i = 0; i < kMaxOperands; ++i)
       if (call.wants_grad_input(i) && !call.grad_input(i))
         call.set_grad_input(i, Tensor::create_like(call.host(), call.input(i)));
   }
-  static constexpr uint32_t kMostOperands = 5;
+  static constexpr uint32_t kMaxOperands = 5;
   static inline const void* volatile sink_ = nullptr;
 };
 
 class Empty final : public Ops {
  public:
   static constexpr std::string_view kDoc = "computes nothing";
-  // As plugins fused, aten and interval do together.
+  // The patterns that the plugins fused, aten and interval serve together.
   static constexpr std::string_view kPatterns[] = {"linear+cross_entropy", "add+rms_norm", "rms_norm",
                                                    "rope",                 "linear",       "gated_activation",
                                                    "embedding",            "attention",    "add"};

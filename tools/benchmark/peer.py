@@ -1,6 +1,6 @@
-"""The peers of tools/bench, on the same batches and at their best settings: a PyTorch loop over transformers' Llama, eager
-or compiled, HF Trainer, and PyTorch's FSDP2 over gloo (under torchrun). AdamW is the fused one; bf16 is autocast over fp32
-parameters.
+"""The peers of tools/bench, on the same batches and at their best settings: a PyTorch loop over transformers' Llama,
+eager or compiled, HF Trainer, and PyTorch's FSDP2 over gloo (under torchrun). All use fused AdamW; bf16 is autocast
+over fp32 parameters.
 
     peer.py FOLDER STEPS THREADS eager|compile|trainer|fsdp2 fp32|bf16
 """
@@ -57,7 +57,7 @@ def compiled() -> None:
 def trainer() -> None:
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
-    class Said(TrainerCallback):
+    class PrintSteps(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
             print(f"STEP {state.global_step}", flush=True)
 
@@ -66,7 +66,7 @@ def trainer() -> None:
                                   learning_rate=1e-4, weight_decay=0.1, max_grad_norm=1.0, save_strategy="no",
                                   optim="adamw_torch_fused", bf16=dtype == "bf16",
                                   report_to=[], use_cpu=True, logging_strategy="no", disable_tqdm=True)
-    Trainer(model=model, args=arguments, train_dataset=data, callbacks=[Said()]).train()
+    Trainer(model=model, args=arguments, train_dataset=data, callbacks=[PrintSteps()]).train()
 
 
 def fsdp2() -> None:
@@ -97,7 +97,7 @@ def fsdp2() -> None:
             print(f"STEP {step + 1} {mean.item() / ranks:.4f}", flush=True)
     dist.barrier()
     sys.stdout.flush()
-    os._exit(0)  # gloo's threads may abort a process that takes its group apart
+    os._exit(0)  # gloo's threads may abort a process that destroys its group
 
 
 print(f"peer {kind} ready at {time.time():.2f}", flush=True)

@@ -1,5 +1,5 @@
-// Prints the GFLOP/s of LibTorch's matrix product, fp32 or bf16, on the shapes of tools/bench: the limit of what any of
-// the peers can reach on this machine.
+// Prints the GFLOP/s of LibTorch's matrix product, fp32 or bf16, on the shapes of tools/bench: the limit for all peers
+// on this machine.
 //   chassis-sgemm [bf16]
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>

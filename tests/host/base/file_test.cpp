@@ -52,7 +52,7 @@ TEST_F(FileTest, WritesAndReadsAtOffsets) {
   EXPECT_EQ(read_file(folder_ + "/a").size(), 7u);
 }
 
-TEST_F(FileTest, ReplacesAFileAndLeavesNothingElseBehind) {
+TEST_F(FileTest, ReplacesAFileAndLeavesNoOtherFile) {
   write_file_atomic(folder_ + "/a", "one");
   write_file_atomic(folder_ + "/a", "two");
   EXPECT_EQ(read_file(folder_ + "/a"), "two");
@@ -80,7 +80,7 @@ TEST_F(FileTest, DoesNotFollowALinkInsideADirectory) {
   EXPECT_NE(message_of([&] { File::open_read_at(directory, "link"); }).find("symbolic link"), std::string::npos);
 }
 
-TEST_F(FileTest, AFileOfOurOwnIsNoLink) {
+TEST_F(FileTest, RefusesALinkInPlaceOfAnOwnFile) {
   write_file_atomic(folder_ + "/a", "of others");
   std::filesystem::create_symlink("a", folder_ + "/link");
   EXPECT_EQ(File::open_own(folder_ + "/a").size(), 9u);
@@ -88,7 +88,7 @@ TEST_F(FileTest, AFileOfOurOwnIsNoLink) {
   EXPECT_NE(message_of([&] { File::open_or_create_own(folder_ + "/link"); }).find("link"), std::string::npos);
 }
 
-TEST_F(FileTest, RefusesWhatIsNoRegularFileWithoutWaitingForIt) {
+TEST_F(FileTest, RefusesSpecialFilesWithoutBlocking) {
   std::signal(SIGPIPE, SIG_IGN);
   const std::string fifo = folder_ + "/fifo";
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
@@ -104,11 +104,10 @@ TEST_F(FileTest, RefusesWhatIsNoRegularFileWithoutWaitingForIt) {
 TEST_F(FileTest, RefusesAFileThatIsLargerThanExpected) {
   write_file_atomic(folder_ + "/a", "12345");
   EXPECT_EQ(read_file(folder_ + "/a", 5), "12345");
-  EXPECT_EQ(message_of([&] { read_file(folder_ + "/a", 4); }),
-            "'" + folder_ + "/a' has 5 B, at most 4 B are expected");
+  EXPECT_EQ(message_of([&] { read_file(folder_ + "/a", 4); }), "'" + folder_ + "/a' has 5 B; the maximum is 4 B");
 }
 
-TEST_F(FileTest, ReadsAPipeToItsEndAndGivesUpWhereNothingComes) {
+TEST_F(FileTest, ReadsAPipeToItsEndAndTimesOutOnASilentOne) {
   using namespace std::chrono_literals;
   std::signal(SIGPIPE, SIG_IGN);
   const std::string fifo = folder_ + "/fifo";
@@ -126,7 +125,7 @@ TEST_F(FileTest, ReadsAPipeToItsEndAndGivesUpWhereNothingComes) {
     return message == "no error" ? got : message;
   };
   EXPECT_EQ(written("two\nlines"), "two\nlines");
-  EXPECT_NE(written(std::string(200, 'x')).find("gives more than the 100 B"), std::string::npos);
+  EXPECT_NE(written(std::string(200, 'x')).find("gives more than the maximum of 100 B"), std::string::npos);
   EXPECT_NE(message_of([] { read_file_or_pipe("/dev/zero", 100, 20ms); }).find("it is a device"), std::string::npos);
   write_file_atomic(folder_ + "/a", "text");
   EXPECT_EQ(read_file_or_pipe(folder_ + "/a", 100, 20ms), "text");
@@ -160,7 +159,7 @@ TEST_F(FileTest, ListsADirectoryByNameAndKind) {
   EXPECT_NE(message_of([&] { list_directory(folder_ + "/b"); }).find("cannot list"), std::string::npos);
 }
 
-TEST_F(FileTest, ReplacesRegularFilesAloneAndKeepsTheirPermissions) {
+TEST_F(FileTest, ReplacesOnlyRegularFilesAndKeepsTheirPermissions) {
   write_file_atomic(folder_ + "/a", "one", 0600);
   write_file_atomic(folder_ + "/a", "two");
   EXPECT_EQ(std::filesystem::status(folder_ + "/a").permissions(), std::filesystem::perms(0600));

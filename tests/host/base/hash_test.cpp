@@ -36,7 +36,7 @@ TEST(Sha256, InstructionsAndPortableCodeAgree) {
   }
 }
 
-TEST(Sha256, OfAFileIsThatOfItsBytes) {
+TEST(Sha256, OfAFileEqualsThatOfItsBytes) {
   const std::string path = testing::TempDir() + "/chassis_sha256_test";
   write_file_atomic(path, std::string(3000000, 'q'));
   EXPECT_EQ(sha256_file(path), sha256_hex(std::string(3000000, 'q')));
@@ -69,7 +69,7 @@ TEST(Crc32c, InstructionAndTableAgreeAndContinue) {
   }
 }
 
-// Long ones are taken in three stretches of 8 KiB at a time.
+// Long inputs are read in three stretches of 8 KiB at a time.
 TEST(Crc32c, InstructionAndTableAgreeOnBytesOfEveryLength) {
   std::string bytes(100'000, '\0');
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * i / 7);
@@ -84,7 +84,8 @@ TEST(Crc32c, OfALongFileIsCombinedFromItsParts) {
     const uint32_t a = crc32c(0, bytes.data(), cut), b = crc32c(0, bytes.data() + cut, bytes.size() - cut);
     EXPECT_EQ(crc32c_combine(a, b, bytes.size() - cut), crc32c(0, bytes.data(), bytes.size()));
   }
-  EXPECT_EQ(crc32c_shift(crc32c_shift(1, 12'345'678'901), 98'765'432'109), crc32c_shift(1, 111'111'111'010));
+  EXPECT_EQ(crc_shift(Crc::k32c, crc_shift(Crc::k32c, 1, 12'345'678'901), 98'765'432'109),
+            crc_shift(Crc::k32c, 1, 111'111'111'010));
 }
 
 TEST(Hash64, MatchesThePublishedVectors) {

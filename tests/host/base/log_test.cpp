@@ -37,20 +37,20 @@ TEST(Log, AFileGetsEverythingWithTimes) {
   EXPECT_THROW(log::add_file("/dev/null/x"), Error);
 }
 
-TEST(Log, AFileBeginsWithWhatWasSaidBeforeIt) {
+TEST(Log, AFileBeginsWithTheLinesLoggedBeforeIt) {
   const std::string path = testing::TempDir() + "/chassis_log_early_test.txt";
-  testing::GTEST_FLAG(death_test_style) = "threadsafe";  // a process of its own, whose first file it is
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";  // in a new process, this is the first file
   const auto first_file = [&] {
     std::filesystem::remove(path);
-    log::info("said early");
+    log::info("logged early");
     log::add_file(path);
-    log::info("said late");
+    log::info("logged late");
     _exit(0);
   };
-  EXPECT_EXIT(first_file(), testing::ExitedWithCode(0), "said early");
+  EXPECT_EXIT(first_file(), testing::ExitedWithCode(0), "logged early");
   const std::string text = read_file(path);
-  EXPECT_LT(text.find("info: said early\n"), text.find("info: said late\n"));
-  EXPECT_NE(text.find("info: said late\n"), std::string::npos);
+  EXPECT_LT(text.find("info: logged early\n"), text.find("info: logged late\n"));
+  EXPECT_NE(text.find("info: logged late\n"), std::string::npos);
 }
 
 TEST(Log, AFileThatIsALinkIsRefusedAndItsTargetStays) {
@@ -63,7 +63,7 @@ TEST(Log, AFileThatIsALinkIsRefusedAndItsTargetStays) {
   EXPECT_EQ(read_file(folder + "/chassis_log_target.txt"), "precious\n");
 }
 
-TEST(Log, LinesThatAFullFileDoesNotTakeAreCountedAndSaidOnce) {
+TEST(Log, LinesThatDoNotFitIntoAFileAreCountedAndReportedOnce) {
   log::reset_counted_warnings();
   const std::string path = testing::TempDir() + "/chassis_log_full_test.txt";
   std::filesystem::remove(path);
@@ -81,14 +81,14 @@ TEST(Log, LinesThatAFullFileDoesNotTakeAreCountedAndSaidOnce) {
   setrlimit(RLIMIT_FSIZE, &before);
   log::info("fits again");
   log::close_files();
-  const std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_EQ(said.find("cannot write"), said.rfind("cannot write"));
-  EXPECT_NE(said.find("cannot write"), std::string::npos) << said;
+  const std::string console = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(console.find("cannot write"), console.rfind("cannot write"));
+  EXPECT_NE(console.find("cannot write"), std::string::npos) << console;
   ASSERT_EQ(counted_warnings().size(), 1u);
   EXPECT_EQ(counted_warnings()[0].second, 2u);
   const std::string text = read_file(path);
   EXPECT_NE(text.find("fits again\n"), std::string::npos);
-  EXPECT_EQ(text.find("does"), std::string::npos) << "a line that was cut short is taken back: " << text;
+  EXPECT_EQ(text.find("does"), std::string::npos) << "a partial line is removed: " << text;
   log::reset_counted_warnings();
 }
 

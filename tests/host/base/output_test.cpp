@@ -12,7 +12,7 @@
 namespace chassis {
 namespace {
 
-TEST(StrayOutput, KeepsWhatOthersWriteOutOfStandardOutputAndCountsIt) {
+TEST(StrayOutput, KeepsForeignLinesOutOfStandardOutputAndCountsThem) {
   log::reset_counted_warnings();
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
@@ -25,23 +25,23 @@ TEST(StrayOutput, KeepsWhatOthersWriteOutOfStandardOutputAndCountsIt) {
     std::fprintf(output(), "1}\n");
   }
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "{\"json\": 1}\n");
-  const std::string said = testing::internal::GetCapturedStderr();
+  const std::string console = testing::internal::GetCapturedStderr();
   for (const char* line : {"stdout (while plugin 'noisy' 0.1.0 in step was in progress): a line by C\n",
                            "): a line by its number\n", "): an unfinished\n"})
-    EXPECT_NE(said.find(line), std::string::npos) << line << " is not in\n" << said;
+    EXPECT_NE(console.find(line), std::string::npos) << line << " is not in\n" << console;
   ASSERT_EQ(counted_warnings().size(), 1u);
   EXPECT_EQ(counted_warnings()[0].second, 3u);
   log::reset_counted_warnings();
 }
 
-TEST(StrayOutput, GivesStandardOutputBack) {
+TEST(StrayOutput, RestoresStandardOutput) {
   testing::internal::CaptureStdout();
   { const StrayOutput stray([] { return std::string(); }); }
   std::printf("ours again\n");
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "ours again\n");
 }
 
-TEST(Output, ThatCannotBeWrittenIsAnError) {
+TEST(Output, IsAnErrorIfItCannotBeWritten) {
   testing::internal::CaptureStdout();
   const int full = ::open("/dev/full", O_WRONLY), before = ::dup(STDOUT_FILENO);
   ::dup2(full, STDOUT_FILENO);
@@ -52,8 +52,8 @@ TEST(Output, ThatCannotBeWrittenIsAnError) {
   testing::internal::GetCapturedStdout();
 }
 
-// As `command >&-` leaves it, once the program has started.
-TEST(Output, ThatIsClosedIsAnErrorAndPluginsAreHeardAllTheSame) {
+// A program started by `command >&-` finds descriptor 1 like this.
+TEST(Output, IsAnErrorIfItIsClosedAndPluginLinesAreStillShown) {
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
   const int closed = ::open("/dev/null", O_RDONLY), before = ::dup(STDOUT_FILENO);
@@ -61,7 +61,7 @@ TEST(Output, ThatIsClosedIsAnErrorAndPluginsAreHeardAllTheSame) {
   {
     const StrayOutput stray([] { return std::string("plugin 'noisy'"); });
     ASSERT_EQ(::write(STDOUT_FILENO, "a line\n", 7), 7);
-    flush_output();  // nothing was to be printed
+    flush_output();  // there is nothing to print
     std::fprintf(output(), "lost");
     EXPECT_THROW(flush_output(), Error);
     EXPECT_GE(output_descriptor(), 0);

@@ -22,7 +22,7 @@ TEST(Pattern, FindsAPartOfTheSubject) {
   EXPECT_TRUE(pattern.found_in("model.layers.12.mlp.up_proj.weight"));
   EXPECT_FALSE(pattern.found_in("model.layers.x.mlp.up_proj.weight"));
   EXPECT_TRUE(Pattern("").found_in("anything"));
-  EXPECT_FALSE(Pattern("^norm$").found_in("norm\n")) << "$ is the end alone";
+  EXPECT_FALSE(Pattern("^norm$").found_in("norm\n")) << "$ matches only at the end";
 }
 
 TEST(Pattern, LooksAheadAndBehindAsPeftPatternsDo) {
@@ -39,7 +39,7 @@ TEST(Pattern, SaysWhatIsWrongAndAtWhichCharacter) {
                               "character 4)");
 }
 
-TEST(Pattern, RefusesWhatIsTooDeepOrTooLong) {
+TEST(Pattern, RefusesPatternsThatAreTooDeepOrTooLong) {
   const std::string deep = std::string(5000, '(') + std::string(5000, ')');
   EXPECT_NE(refusal(deep).find("parentheses are too deeply nested"), std::string::npos) << refusal(deep);
   const std::string longer(20000, '(');

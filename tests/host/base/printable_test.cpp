@@ -14,12 +14,12 @@ TEST(Printable, EscapesControlsOfTheTerminal) {
   EXPECT_EQ(printable(std::string_view("\0", 1)), "\\x00");
 }
 
-TEST(Printable, EscapesControlsThatUnicodeHas) {
+TEST(Printable, EscapesControlsOfUnicode) {
   EXPECT_EQ(printable("\u009b"), "\\x9b");
   EXPECT_EQ(printable("\u202egpj.exe\u2066\u2028"), "\\u202egpj.exe\\u2066\\u2028");
 }
 
-TEST(Printable, EscapesWhatIsNotUtf8) {
+TEST(Printable, EscapesBytesThatAreNotUtf8) {
   EXPECT_EQ(printable("\xff\xc3"), "\\xff\\xc3");
   EXPECT_EQ(printable("\xc0\xaf\xed\xa0\x80\xf4\x90\x80\x80"), "\\xc0\\xaf\\xed\\xa0\\x80\\xf4\\x90\\x80\\x80");
 }
@@ -35,12 +35,12 @@ TEST(Printable, LinesKeepTheirBreaksAndTheirLength) {
   EXPECT_EQ(printable_lines(std::string(100000, 'x')), std::string(100000, 'x'));
 }
 
-TEST(Printable, KnowsUtf8) {
+TEST(Printable, RecognisesUtf8) {
   EXPECT_TRUE(is_utf8("naïve 模型 🙂"));
   for (const char* text : {"\xff", "a\xc3", "\xed\xa0\x80"}) EXPECT_FALSE(is_utf8(text));
 }
 
-TEST(Printable, AMessageKeepsItsListsAndNoOtherLine) {
+TEST(Printable, AMessageKeepsItsListsButNoOtherLineBreak) {
   EXPECT_EQ(printable_message("two:\n  a\n  b\ncaused by: c\nhint: d"), "two:\n  a\n  b\ncaused by: c\nhint: d");
   EXPECT_EQ(printable_message("key 'x\nerror: all is lost'"), "key 'x\\nerror: all is lost'");
 }
@@ -51,7 +51,7 @@ TEST(Printable, AnErrorIsPrintableWhateverItNames) {
   EXPECT_STREQ(error.what(), "a\\nb.toml:1:2: unknown key 'x\\nerror: \\x1b[31m' (tensor: w\\n0)\nhint: rename it");
 }
 
-TEST(PrintableMessage, LeavesOutTheMiddleOfAWordWithoutEnd) {
+TEST(PrintableMessage, LeavesOutTheMiddleOfAVeryLongWord) {
   const std::string long_path = "'/" + std::string(900, 'a') + "'";
   EXPECT_EQ(printable_message("no file " + long_path), "no file " + long_path);
   std::string name = "'";

@@ -75,7 +75,7 @@ TEST(PlanVerb, RefusesInvalidArguments) {
   };
   EXPECT_HAS(refused({"--world", "64", "--mesh", "tp=8,dp_shard=8"}),
              "mesh.tp = 8, but no strategy of [[parallel]] serves this axis");
-  EXPECT_HAS(refused({"--world", "64", "--mesh", "dp_shard=8"}), "make 8 ranks, but there are 64");
+  EXPECT_HAS(refused({"--world", "64", "--mesh", "dp_shard=8"}), "needs 8 ranks, but there are 64");
   EXPECT_HAS(refused({"--world", "64", "--mesh", "shards=7"}), "unknown key");
   EXPECT_HAS(refused({"--world", "64", "--mesh", "7"}), "axis=size");
   EXPECT_HAS(refused({"--world", "64", "--memory", "much"}), "is not a size");

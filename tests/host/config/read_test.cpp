@@ -92,9 +92,9 @@ TEST_F(ExtendsTest, AreLimitedInDepthAndNumber) {
 
 TEST_F(ExtendsTest, AreRegularFilesOfAReasonableSize) {
   write("large.toml", std::string(2 << 20, '#'));
-  EXPECT_EQ(error_of("large.toml"), "'large.toml' has 2 MiB, at most 1 MiB are expected");
+  EXPECT_EQ(error_of("large.toml"), "'large.toml' has 2 MiB; the maximum is 1 MiB");
   write("a.toml", "extends = [\"large.toml\"]\n");
-  EXPECT_EQ(error_of("a.toml"), "a.toml:1:12: 'large.toml' has 2 MiB, at most 1 MiB are expected");
+  EXPECT_EQ(error_of("a.toml"), "a.toml:1:12: 'large.toml' has 2 MiB; the maximum is 1 MiB");
   write("b.toml", "extends = [\"/dev/zero\"]\n");
   EXPECT_EQ(error_of("b.toml"), "b.toml:1:12: cannot open '/dev/zero': it is a device\nhint: give a regular file");
   ASSERT_EQ(mkfifo((folder_ + "/fifo").c_str(), 0600), 0);

@@ -1,4 +1,4 @@
-// A corpus of 200 MB is prepared and trained on in a small, fixed amount of memory.
+// Prepares and reads a corpus of 200 MB in a small, fixed amount of memory.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -11,7 +11,7 @@
 namespace chassis {
 namespace {
 
-// What the system says this process has at most used so far, in KiB.
+// The peak memory of this process so far, in KiB.
 long peak_kib() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {

@@ -13,7 +13,7 @@ namespace {
 
 using Texts = std::vector<std::string>;
 
-// Documents with specials shown as <id>.
+// Documents with special tokens shown as <id>.
 Texts documents_of(const DataSetConfig& set, const ByteTokenizer& tokenizer = ByteTokenizer()) {
   Texts texts;
   for (const std::string& file : data_files(set)) {
@@ -42,9 +42,9 @@ TEST(DocumentReader, TakesParagraphsOrTheWholeFile) {
   EXPECT_EQ(documents_of(text_set(path, DocumentSplit::kFile)), (Texts{"one\ntwo\n\n\nthree<256>"}));
 }
 
-// Of a tokenizer that adds no end, as some drop what they do not know.
-TEST(DocumentReader, CountsTextsWithoutAToken) {
-  class Deaf final : public Tokenizer {
+// Some tokenizers drop unknown text, and this one adds no EOS.
+TEST(DocumentReader, CountsTextsWithoutTokens) {
+  class Dropping final : public Tokenizer {
    public:
     void encode(std::string_view text, std::vector<int32_t>& ids) const override {
       ids.assign(text == "two" ? 0 : 1, 7);
@@ -54,10 +54,10 @@ TEST(DocumentReader, CountsTextsWithoutAToken) {
     int32_t bos_id() const override { return -1; }
     int32_t eos_id() const override { return -1; }
     int32_t pad_id() const override { return -1; }
-    std::string fingerprint() const override { return "deaf"; }
+    std::string fingerprint() const override { return "dropping"; }
   };
   TempFolder folder;
-  const Deaf tokenizer;
+  const Dropping tokenizer;
   const auto reader = open_documents(folder.write("a.txt", "one\ntwo\nthree\n"), text_set("a.txt"), &tokenizer, 0);
   Document document;
   for (const uint64_t line : {1u, 3u}) {
@@ -68,7 +68,7 @@ TEST(DocumentReader, CountsTextsWithoutAToken) {
   EXPECT_EQ(reader->notes().num_empty_documents, 1u);
 }
 
-TEST(DocumentReader, RemembersWhereADocumentStarts) {
+TEST(DocumentReader, KeepsTheLineWhereADocumentStarts) {
   TempFolder folder;
   const std::string path = folder.write("a.txt", "\n\none\ntwo\n\n \nthree\n\n");
   const ByteTokenizer tokenizer;
@@ -80,7 +80,7 @@ TEST(DocumentReader, RemembersWhereADocumentStarts) {
   EXPECT_EQ(document.line, 7u);
 }
 
-TEST(DocumentReader, AddsBosAndEosOnlyWhereTheTokenizerHasThemAndTheTextHasNot) {
+TEST(DocumentReader, AddsBosAndEosOnlyIfTheTokenizerHasThemAndTheTextDoesNot) {
   TempFolder folder;
   const std::string path = folder.write("a.txt", "one\n");
   EXPECT_EQ(documents_of(text_set(path), ByteTokenizer(257, 256)), (Texts{"<257>one<256>"}));
@@ -111,7 +111,7 @@ TEST(DocumentReader, ReadsTheFilesOfAFolderByName) {
   EXPECT_EQ(documents_of(text_set(folder.path())), (Texts{"one<256>", "two<256>", "three<256>"}));
 }
 
-TEST(DocumentReader, RefusesPathsThatItCanNotRead) {
+TEST(DocumentReader, RefusesPathsThatItCannotRead) {
   TempFolder folder;
   DataSetConfig set = text_set(folder.path() + "/nowhere.txt");
   set.where = {"run.toml", 12, 1};
@@ -126,7 +126,7 @@ TEST(DocumentReader, RefusesPathsThatItCanNotRead) {
   EXPECT_TRUE(contains(error_of([&] { open_documents("a.txt", text_set("a.txt"), nullptr, 0); }), "needs a tokenizer"));
 }
 
-TEST(DocumentReader, RefusesFilesThatAreNone) {
+TEST(DocumentReader, RefusesBrokenLinksAndSpecialFiles) {
   TempFolder folder;
   std::filesystem::create_directory(folder.path() + "/data");
   folder.write("data/a.txt", "one\n");
@@ -156,7 +156,7 @@ TEST(DocumentReader, NamesTheLineThatATokenizerRefuses) {
   EXPECT_TRUE(contains(error_of([&] { reader->next(document); }), "a.txt:2: no such word"));
 }
 
-TEST(DocumentReader, NamesTheLineWhoseIdsTheModelDoesNotKnow) {
+TEST(DocumentReader, NamesTheLineWhoseIdsExceedTheVocabulary) {
   TempFolder folder;
   const std::string path = folder.write("a.txt", "abc\nxyz\n");
   const ByteTokenizer tokenizer(-1, -1);
@@ -240,7 +240,7 @@ TEST(DocumentReader, RefusesRowsTooDeeplyNested) {
   EXPECT_TRUE(contains(error_of([&] { reader->next(document); }), "a.jsonl:1: not JSON"));
 }
 
-TEST(DocumentReader, ShowsNoMoreOfAValueThanALine) {
+TEST(DocumentReader, ShowsAtMostALineOfAValue) {
   TempFolder folder;
   const std::string path = folder.write("a.jsonl", "{\"input_ids\": [\"" + std::string(2'000'000, 'x') + "\"]}\n");
   const auto reader = open_documents(path, token_set(path), nullptr, 10);
@@ -248,7 +248,7 @@ TEST(DocumentReader, ShowsNoMoreOfAValueThanALine) {
   EXPECT_LT(error_of([&] { reader->next(document); }).size(), 1000u);
 }
 
-TEST(DocumentReader, NotesNamesOfColumnsThatCanBeShown) {
+TEST(DocumentReader, EscapesAndCutsTheNamesOfUnusedColumns) {
   TempFolder folder;
   const std::string path = folder.write("a.jsonl", "{\"text\": \"a\", \"x\\u001b[2J\\nerror: gone\": 1, \"" +
                                                        std::string(2'000'000, 'y') + "\": 2}\n");
@@ -277,7 +277,7 @@ TEST(DocumentReader, RefusesTextRowsWithoutText) {
   EXPECT_TRUE(contains(message_of("{\"text\": null}"), "\"text\" is not a string"));
 }
 
-TEST(DataConfig, RefusesWordsItDoesNotKnow) {
+TEST(DataConfig, RefusesUnknownNames) {
   EXPECT_EQ(packing_from_text("concat_split"), Packing::kConcatSplit);
   EXPECT_EQ(to_text(Overflow::kTruncate), "truncate");
   EXPECT_TRUE(contains(error_of([] { packing_from_text("best_fit"); }), "\"concat_split\", \"none\""));

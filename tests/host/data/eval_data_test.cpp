@@ -56,7 +56,7 @@ TEST_F(EvalDataTest, GivesEveryTokenOnceInOrder) {
   }
 }
 
-TEST_F(EvalDataTest, GivesEveryRankEquallyManyRows) {
+TEST_F(EvalDataTest, GivesEveryRankTheSameNumberOfRows) {
   Ids tokens;
   std::vector<std::vector<int64_t>> rows(2);
   for (int64_t rank = 0; rank < 2; ++rank) {
@@ -78,7 +78,7 @@ TEST_F(EvalDataTest, MayBeShorterThanOneSequence) {
   EXPECT_EQ(data.next(8)->num_rows, 1);
 }
 
-TEST_F(EvalDataTest, CountsDroppedDocumentsUpFront) {
+TEST_F(EvalDataTest, CountsDroppedDocumentsInAdvance) {
   config.packing = Packing::kNone;
   config.overflow = Overflow::kDrop;
   log::reset_counted_warnings();

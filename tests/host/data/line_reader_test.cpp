@@ -46,7 +46,7 @@ TEST(LineReader, NamesTheByteThatIsNotUtf8) {
   EXPECT_TRUE(contains(message, "latin.txt:2:4"));
   EXPECT_TRUE(contains(message, "0xE9"));
   EXPECT_TRUE(contains(message, "iconv"));
-  // A cut character behind whole ones of every length.
+  // An incomplete character after complete ones of every length.
   EXPECT_TRUE(
       contains(error_of([&] { lines_of(folder.write("cut", "a\u00e9\u20ac\U0001F600\xE2\x82")); }), "cut:1:11"));
 }

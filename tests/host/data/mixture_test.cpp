@@ -8,7 +8,7 @@
 namespace chassis {
 namespace {
 
-TEST(Mixture, StaysCloseToTheSharesAtEveryMoment) {
+TEST(Mixture, AlwaysStaysCloseToTheShares) {
   const std::vector<double> shares = {5, 1, 0.01, 3};
   const double sum = 9.01;
   for (uint64_t seed = 0; seed < 20; ++seed) {
@@ -24,7 +24,7 @@ TEST(Mixture, StaysCloseToTheSharesAtEveryMoment) {
   }
 }
 
-TEST(Mixture, IsDecidedByTheCountsAlone) {
+TEST(Mixture, DependsOnlyOnTheCounts) {
   const std::vector<double> shares = {0.7, 0.3};
   const Mixture mixture(shares, 3), same(shares, 3);
   std::vector<uint64_t> taken(2);
@@ -36,7 +36,7 @@ TEST(Mixture, IsDecidedByTheCountsAlone) {
   EXPECT_EQ(taken[0] + taken[1], 500u);
 }
 
-TEST(Mixture, SeedsDifferInWhoBegins) {
+TEST(Mixture, SeedsDifferInTheFirstSet) {
   const std::vector<double> shares = {1, 1};
   int first = 0;
   for (uint64_t seed = 0; seed < 100; ++seed) first += Mixture(shares, seed).next(std::vector<uint64_t>(2)) == 0;

@@ -88,7 +88,7 @@ TEST(Packing, ShiftsLabelsOnceAndKeepsTheMask) {
   EXPECT_EQ(row.counts.num_trained_tokens, 3u);
 }
 
-// Every token once per epoch; every label the next token of its own document; pieces never mix.
+// Every token occurs once per epoch, every label is the next token of its own document, and pieces never mix.
 TEST(Packing, UsesEveryTokenExactlyOncePerEpoch) {
   for (unsigned seed = 0; seed < 30; ++seed) {
     TempFolder folder;

@@ -52,7 +52,7 @@ TEST(Permutation, LooksRandom) {
 }
 
 TEST(Permutation, KeepsItsOrderBetweenVersions) {
-  // Recorded from the first version. A resumed run depends on these numbers: they must never change.
+  // Recorded from the first version. Resumed runs depend on these numbers, so they must never change.
   const Permutation order(1000, 42, 0, 0);
   const uint64_t expected[] = {526, 284, 117, 512, 268};
   for (uint64_t i = 0; i < 5; ++i) EXPECT_EQ(order(i), expected[i]);

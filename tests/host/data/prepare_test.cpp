@@ -31,7 +31,7 @@ struct Prepare : testing::Test {
     for (const auto& entry : fs::directory_iterator(folder.path() + "/cache")) count += entry.is_directory();
     return count;
   }
-  // Of the only set that is kept.
+  // The folder of the only set that is kept.
   std::string kept() const {
     for (const auto& entry : fs::directory_iterator(folder.path() + "/cache")) {
       if (entry.is_directory()) return entry.path().string();
@@ -56,7 +56,7 @@ std::vector<int32_t> values_of(const TokenStore& store) {
   return values;
 }
 
-TEST_F(Prepare, KeepsWhatItMadeAndUsesItAgain) {
+TEST_F(Prepare, KeepsASetAndUsesItAgain) {
   const std::string path = folder.write("a.txt", "one\ntwo\n");
   const ByteTokenizer tokenizer;
   const TokenStore made = prepare_data_set(text_set(path), &tokenizer, options());
@@ -103,7 +103,7 @@ TEST_F(Prepare, KeepsOneSetPerWayOfReadingIt) {
   EXPECT_EQ(num_folders(), 2u);
 }
 
-TEST_F(Prepare, LeavesNothingBehindWhenInterrupted) {
+TEST_F(Prepare, LeavesNoFilesWhenInterrupted) {
   const std::string path = folder.write("a.txt", "one\ntwo\n");
   const ByteTokenizer tokenizer;
   PrepareOptions interrupted = options();
@@ -113,7 +113,7 @@ TEST_F(Prepare, LeavesNothingBehindWhenInterrupted) {
   EXPECT_EQ(prepare_data_set(text_set(path), &tokenizer, options()).num_documents(), 2u);
 }
 
-TEST_F(Prepare, LeavesNothingBehindOnAFullDisk) {
+TEST_F(Prepare, LeavesNoFilesOnAFullDisk) {
   const std::string path = folder.write("a.txt", std::string(3'000'000, 'x'));
   const ByteTokenizer tokenizer;
   struct rlimit old {};
@@ -129,7 +129,7 @@ TEST_F(Prepare, LeavesNothingBehindOnAFullDisk) {
   EXPECT_EQ(num_folders(), 0u);
 }
 
-TEST_F(Prepare, NamesACacheFolderItCanNotMake) {
+TEST_F(Prepare, NamesACacheFolderThatItCannotMake) {
   PrepareOptions blocked = options();
   blocked.cache_dir = folder.write("file", "") + "/cache";
   const ByteTokenizer tokenizer;
@@ -137,11 +137,11 @@ TEST_F(Prepare, NamesACacheFolderItCanNotMake) {
   const std::string message = error_of([&] { prepare_data_set(text_set(path), &tokenizer, blocked); });
   EXPECT_TRUE(contains(message, "file/cache"));
   EXPECT_TRUE(contains(message, "data.cache_dir"));
-  blocked.cache_dir = "/proc/self";  // there, and nobody may create a file in it
+  blocked.cache_dir = "/proc/self";  // exists, but no files can be created in it
   EXPECT_TRUE(contains(error_of([&] { prepare_data_set(text_set(path), &tokenizer, blocked); }), "data.cache_dir"));
 }
 
-TEST_F(Prepare, IgnoresWhatAKilledProcessLeft) {
+TEST_F(Prepare, IgnoresFilesOfAKilledProcess) {
   const std::string path = folder.write("a.txt", "one\ntwo\n");
   const ByteTokenizer tokenizer;
   prepare_data_set(text_set(path), &tokenizer, options());
@@ -154,7 +154,7 @@ TEST_F(Prepare, IgnoresWhatAKilledProcessLeft) {
   EXPECT_FALSE(fs::exists(kept + ".unfinished"));
 }
 
-TEST_F(Prepare, MakesASetAgainOfWhichABitHasChanged) {
+TEST_F(Prepare, MakesASetAgainIfABitHasChanged) {
   const std::string path = folder.write(
       "a.jsonl", "{\"input_ids\":[1,2,3],\"labels\":[-100,2,3]}\n{\"input_ids\":[4,5,6,7,8]}\n");
   const std::vector<int32_t> values = values_of(prepare_data_set(token_set(path), nullptr, options(100)));
@@ -171,7 +171,7 @@ TEST_F(Prepare, MakesASetAgainOfWhichABitHasChanged) {
   log::reset_counted_warnings();
 }
 
-TEST_F(Prepare, MakesASetAgainWhoseManifestHasChanged) {
+TEST_F(Prepare, MakesASetAgainIfItsManifestHasChanged) {
   const std::string path = folder.write("a.txt", "one\nthree\n");
   const ByteTokenizer tokenizer;
   const Json facts = to_json(prepare_data_set(text_set(path), &tokenizer, options()).facts());
@@ -184,7 +184,7 @@ TEST_F(Prepare, MakesASetAgainWhoseManifestHasChanged) {
   log::reset_counted_warnings();
 }
 
-TEST_F(Prepare, MakesASetAgainOfWhichAFileIsNone) {
+TEST_F(Prepare, MakesASetAgainIfAFileIsNotRegular) {
   const std::string path = folder.write("a.txt", "one\ntwo\n");
   const ByteTokenizer tokenizer;
   prepare_data_set(text_set(path), &tokenizer, options());
@@ -200,7 +200,7 @@ TEST_F(Prepare, MakesASetAgainOfWhichAFileIsNone) {
   log::reset_counted_warnings();
 }
 
-TEST_F(Prepare, KeepsItsSetsByTheTokenizersLibraryAndOptions) {
+TEST_F(Prepare, KeepsASetForOneLibraryAndOptionsOfTheTokenizer) {
   const std::string path = folder.write("a.txt", "one\n");
   const ByteTokenizer first(-1, 256, "bytes", "library 1, lower = true");
   const std::string hash = prepare_data_set(text_set(path), &first, options()).facts().content_hash;
@@ -211,7 +211,7 @@ TEST_F(Prepare, KeepsItsSetsByTheTokenizersLibraryAndOptions) {
   EXPECT_EQ(calls, 2);
 }
 
-TEST_F(Prepare, AnswersAndSaysWhomItWaitsFor) {
+TEST_F(Prepare, PollsWhileItWaitsAndNamesTheHolder) {
   const std::string path = folder.write("a.txt", "one\n");
   const ByteTokenizer tokenizer;
   prepare_data_set(text_set(path), &tokenizer, options());
@@ -232,7 +232,7 @@ TEST_F(Prepare, AnswersAndSaysWhomItWaitsFor) {
   EXPECT_TRUE(contains(text, lock_path));
 }
 
-TEST_F(Prepare, CanBeStoppedWhileItComparesWhatIsKept) {
+TEST_F(Prepare, CanBeStoppedWhileItComparesChecksums) {
   const std::string path = folder.write("a.txt", "one\n");
   const ByteTokenizer tokenizer;
   prepare_data_set(text_set(path), &tokenizer, options());
@@ -242,7 +242,7 @@ TEST_F(Prepare, CanBeStoppedWhileItComparesWhatIsKept) {
   EXPECT_EQ(num_folders(), 1u);
 }
 
-TEST_F(Prepare, RefusesALockThatIsNoFile) {
+TEST_F(Prepare, RefusesALockThatIsNotAFile) {
   const std::string path = folder.write("a.txt", "one\n");
   const ByteTokenizer tokenizer;
   prepare_data_set(text_set(path), &tokenizer, options());
@@ -274,7 +274,7 @@ TEST_F(Prepare, MakesASetOnceForSeveralWaiters) {
   EXPECT_EQ(num_tokens, 4u * 50'000 * 18);
 }
 
-TEST_F(Prepare, RefusesWhatCanNotBeTrained) {
+TEST_F(Prepare, RefusesDataThatCannotBeTrainedOn) {
   const ByteTokenizer tokenizer;
   auto message_of = [&](const DataSetConfig& set, int64_t vocab_size = 0) {
     return error_of([&] { prepare_data_set(set, &tokenizer, options(vocab_size)); });
@@ -285,10 +285,10 @@ TEST_F(Prepare, RefusesWhatCanNotBeTrained) {
   EXPECT_TRUE(
       contains(message_of(token_set(folder.write("masked.jsonl", "{\"input_ids\":[1,2],\"labels\":[-100,-100]}"))),
                "all labels of"));
-  EXPECT_EQ(num_folders(), 1u);  // the masked one is whole, only not trainable
+  EXPECT_EQ(num_folders(), 1u);  // the masked set is complete, but nothing in it can be trained
 }
 
-TEST_F(Prepare, ChecksKeptIdsAgainstTheModelAtHand) {
+TEST_F(Prepare, ChecksKeptIdsAgainstTheVocabulary) {
   const std::string path = folder.write("a.jsonl", "{\"input_ids\":[1,2]}\n{\"input_ids\":[3,99]}\n");
   prepare_data_set(token_set(path), nullptr, options(100));
   const std::string message = error_of([&] { prepare_data_set(token_set(path), nullptr, options(50)); });
@@ -308,7 +308,7 @@ TEST_F(Prepare, ChoosesTheWidthOfIdsByTheVocabulary) {
   EXPECT_EQ(ids[1], 65'535);
 }
 
-TEST_F(Prepare, CountsWhatItPassesOverInEveryRun) {
+TEST_F(Prepare, CountsWhatItSkipsInEveryRun) {
   const std::string path = folder.write("a.jsonl", "{\"text\":\"a\",\"url\":1}\n{\"text\":\"\",\"url\":1}\n");
   const ByteTokenizer tokenizer;
   for (int run = 0; run < 2; ++run) {
@@ -321,7 +321,7 @@ TEST_F(Prepare, CountsWhatItPassesOverInEveryRun) {
   log::reset_counted_warnings();
 }
 
-TEST_F(Prepare, CountsTheFilesOfAFolderThatItLeavesOut) {
+TEST_F(Prepare, CountsTheFilesOfAFolderThatItSkips) {
   fs::create_directories(folder.path() + "/data/more");
   for (const char* name : {"a.txt", "b.md", "c.md", "d.csv", "README", ".hidden"})
     folder.write(std::string("data/") + name, "text\n");
@@ -335,7 +335,7 @@ TEST_F(Prepare, CountsTheFilesOfAFolderThatItLeavesOut) {
   ASSERT_EQ(counted_warnings().size(), 1u);
   EXPECT_EQ(counted_warnings()[0].second, 7u);
   EXPECT_TRUE(contains(read_file(log_path),
-                       "7 entries of the folder are left out: .csv 1, .md 2, no extension 2, no regular file 1, "
+                       "7 entries of the folder are skipped: .csv 1, .md 2, no extension 2, not a regular file 1, "
                        "subfolder 1"));
   log::reset_counted_warnings();
 }

@@ -1,4 +1,4 @@
-// Shared by the tests of host/data: a folder that removes itself, a tokenizer of bytes, and messages of errors.
+// Shared by the tests of host/data: a temporary folder, a tokenizer of bytes, and error messages.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ class TempFolder {
   std::string path_;
 };
 
-// Ids are bytes; specials lie above.
+// Ids are bytes; special tokens are above them.
 class ByteTokenizer : public Tokenizer {
  public:
   explicit ByteTokenizer(int32_t bos = -1, int32_t eos = 256, std::string fingerprint = "bytes",
@@ -76,7 +76,7 @@ inline DataSetConfig token_set(const std::string& path) {
   return set;
 }
 
-// What the error says; a failure of the test if there is none.
+// The message of the error; the test fails if there is none.
 template <class F>
 std::string error_of(F&& action) {
   try {

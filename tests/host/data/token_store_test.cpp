@@ -32,7 +32,7 @@ Ids labels_of(const TokenStore& store, uint64_t token, size_t count) {
   return labels;
 }
 
-TEST(TokenStore, GivesBackAnyPieceOfAnyDocument) {
+TEST(TokenStore, ReadsAnyPieceOfAnyDocument) {
   for (const int64_t id_bytes : {2, 4}) {
     TempFolder folder;
     std::mt19937 random(7);

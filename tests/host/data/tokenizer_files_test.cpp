@@ -7,7 +7,7 @@
 namespace chassis {
 namespace {
 
-TEST(TokenizerFiles, AreThoseThatAModelDirectoryBringsAlong) {
+TEST(TokenizerFiles, AreFoundInAModelDirectory) {
   TempFolder folder;
   folder.write("config.json", "{}");
   EXPECT_TRUE(tokenizer_files(folder.path()).empty());
@@ -18,7 +18,7 @@ TEST(TokenizerFiles, AreThoseThatAModelDirectoryBringsAlong) {
   EXPECT_TRUE(tokenizer_files(folder.path() + "/nowhere").empty());
 }
 
-TEST(TokenizerFiles, LieInADirectoryAsItIsWritten) {
+TEST(TokenizerFiles, PathsAreComparedAsTheyAreWritten) {
   for (const char* inside : {"models/x", "models/x/", "./models/x/tokenizer.json", "models/y/../x/a/b"})
     for (const char* directory : {"models/x", "models/x/", "./models/x"})
       EXPECT_TRUE(lies_in(inside, directory)) << inside << " " << directory;

@@ -108,7 +108,7 @@ TEST_F(TrainDataTest, ResumesExactlyFromItsCursor) {
         }
         const std::string saved = before.save().dump();
         EXPECT_LT(saved.size(), 600u);
-        if (num_before > 0) after.next_step(1, 1);  // forgotten by restore
+        if (num_before > 0) after.next_step(1, 1);  // undone by restore
         after.restore(Json::parse(saved));
         EXPECT_EQ(after.save(), before.save());
         for (int i = 0; i < 25; ++i) expect_equal(whole.next_step(2, 2), after.next_step(2, 2));
@@ -128,7 +128,7 @@ TEST_F(TrainDataTest, PrefetchingChangesNothingEvenIfTheShapeOfStepsChanges) {
   EXPECT_EQ(a.stats().num_rows, b.stats().num_rows);
 }
 
-TEST_F(TrainDataTest, DealsTheSameRowsToAnyNumberOfRanks) {
+TEST_F(TrainDataTest, GivesTheSameRowsToAnyNumberOfRanks) {
   const DataConfig config = two_sets();
   TrainData one(config, nullptr);
   for (const int64_t num_ranks : {2, 4}) {
@@ -178,7 +178,7 @@ TEST_F(TrainDataTest, WithoutWeightsAnEpochSeesEverySetOnce) {
   for (double passes : data.passes()) EXPECT_NEAR(passes, 1, 0.12);
 }
 
-TEST_F(TrainDataTest, KnowsTheNumberOfStepsUpFront) {
+TEST_F(TrainDataTest, ComputesTheNumberOfStepsInAdvance) {
   DataConfig config = this->config();
   config.packing = Packing::kNone;
   config.train = {token_set(folder.write("a.jsonl", rows_text(0, 100, 10)))};
@@ -217,7 +217,7 @@ TEST_F(TrainDataTest, ShufflesBySeedAndEpoch) {
   EXPECT_EQ(first, in_order);
 }
 
-TEST_F(TrainDataTest, IdentityIsOfTheTokensAndTheTokenizer) {
+TEST_F(TrainDataTest, IdentityCoversTheTokensAndTheTokenizer) {
   DataConfig config = this->config();
   config.train = {text_set(folder.write("a.txt", "some text that is long enough\n"))};
   const ByteTokenizer tokenizer, other(-1, 256, "other bytes");
@@ -272,8 +272,8 @@ TEST_F(TrainDataTest, StopsAtAStepWithoutATrainedToken) {
   config.shuffle = false;
   TrainData data(config, nullptr);
   data.next_step(1, 1);
-  EXPECT_TRUE(
-      contains(error_of([&] { data.next_step(1, 1); }), "all labels are masked in this step: of 16 tokens in 1 rows"));
+  EXPECT_TRUE(contains(error_of([&] { data.next_step(1, 1); }),
+                       "all labels are masked in this step: none of 16 tokens in 1 rows"));
 }
 
 TEST_F(TrainDataTest, CountsTruncatedAndDroppedDocuments) {

@@ -33,7 +33,7 @@ TEST(Axes, TheRestTakesWhatIsLeft) {
   EXPECT_EQ(sizes({}, 1), "");
 }
 
-TEST(Axes, ARestThatTheUserChoseTakesThePlaceOfThePreset) {
+TEST(Axes, ARestThatTheUserSetReplacesThePreset) {
   EXPECT_EQ(sizes({given("dp_replicate", -1), preset("dp_shard", -1)}, 4), "dp_replicate=4 dp_shard=1 ");
   EXPECT_EQ(sizes({preset("dp_shard", -1), given("dp_replicate", -1), given("tp", 2)}, 4),
             "dp_shard=1 dp_replicate=2 tp=2 ");
@@ -46,22 +46,22 @@ TEST(Axes, TwoRestsAreRefusedByName) {
 
 TEST(Axes, AProductThatIsNotTheNumberOfRanksIsRefusedWithBoth) {
   EXPECT_HAS(refusal({given("dp_shard", 3), given("tp", 2)}, 8),
-             "run.toml:7:1: mesh.dp_shard = 3, mesh.tp = 2 make 6 ranks, but there are 8");
-  EXPECT_HAS(refusal({given("dp_shard", 1), preset("tp", 1)}, 2), "mesh.dp_shard = 1 make 1 ranks, but there are 2");
-  EXPECT_HAS(refusal({given("tp", 2)}, 1), "mesh.tp = 2 make 2 ranks, but there are 1");
-  EXPECT_HAS(refusal({given("tp", 2)}, 1), "hint: start 2 with --nproc");
+             "run.toml:7:1: mesh.dp_shard = 3, mesh.tp = 2: needs 6 ranks, but there are 8");
+  EXPECT_HAS(refusal({given("dp_shard", 1), preset("tp", 1)}, 2), "mesh.dp_shard = 1: needs 1 ranks, but there are 2");
+  EXPECT_HAS(refusal({given("tp", 2)}, 1), "mesh.tp = 2: needs 2 ranks, but there are 1");
+  EXPECT_HAS(refusal({given("tp", 2)}, 1), "hint: start 2 ranks with --nproc");
 }
 
-TEST(Axes, AProductAboveTheNumberOfRanksIsRefusedWhateverComesAfterIt) {
+TEST(Axes, AProductAboveTheNumberOfRanksIsRefusedIfAxesOfOneFollow) {
   EXPECT_HAS(refusal({given("dp_shard", 3), preset("cp", 1), preset("tp", 1)}, 2),
-             "mesh.dp_shard = 3 make 3 ranks, but there are 2");
+             "mesh.dp_shard = 3: needs 3 ranks, but there are 2");
 }
 
 TEST(Axes, ARestThatDoesNotDivideIsRefusedWithBoth) {
   const std::string text = refusal({preset("dp_shard", -1), given("tp", 3)}, 8);
-  EXPECT_HAS(text, "run.toml:7:1: mesh.tp = 3: the 8 ranks are no multiple of 3");
+  EXPECT_HAS(text, "run.toml:7:1: mesh.tp = 3: 8 ranks are not a multiple of 3");
   EXPECT_HAS(text, "hint: mesh.dp_shard is the rest: start 6 or 9 ranks, or change the others");
-  EXPECT_HAS(refusal({given("tp", 16), preset("dp_shard", -1)}, 8), "the 8 ranks are no multiple of 16");
+  EXPECT_HAS(refusal({given("tp", 16), preset("dp_shard", -1)}, 8), "8 ranks are not a multiple of 16");
 }
 
 TEST(Axes, SizesOutOfRangeAreRefused) {

@@ -161,14 +161,14 @@ TEST(Launch, TheFirstNodeOfASlurmListIsFound) {
     EXPECT_HAS(refusal(with(kSlurm, {{"SLURM_STEP_NODELIST", list}})), std::string("SLURM_STEP_NODELIST is '") + list);
 }
 
-TEST(Launch, AJobOfSlurmWithoutAStepIsNoLauncher) {
+TEST(Launch, ASlurmJobWithoutAStepIsNotALauncher) {
   EXPECT_TRUE(discover(without(kSlurm, "SLURM_STEP_ID")).alone()) << "the script of a job";
   EXPECT_TRUE(discover(with(kSlurm, {{"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_PROCID", "0"}})).alone()) << "a shell";
   const Launch mpirun = discover(with(without(kSlurm, "SLURM_STEP_ID"), kOpenMpi));
   EXPECT_EQ(mpirun.source, "OpenMPI");
 }
 
-TEST(Launch, OurOwnRanksAreOnOneMachine) {
+TEST(Launch, RanksOfNprocAreOnOneMachine) {
   const Launch launch = discover({{"CHASSIS_RANK", "1"}, {"CHASSIS_WORLD_SIZE", "3"}, {"CHASSIS_STORE_PORT", "40000"}});
   EXPECT_EQ(launch.source, "chassis --nproc");
   EXPECT_EQ(launch.local_rank, 1);
@@ -203,10 +203,10 @@ TEST(Launch, TheInnermostOfNestedLaunchersCounts) {
 TEST(Launch, TwoLaunchersThatDisagreeAreNamed) {
   const std::string text = refusal(with(kOpenMpi, kByHand));
   EXPECT_HAS(text, "RANK and WORLD_SIZE says that this is rank 1 of 2");
-  EXPECT_HAS(text, "OpenMPI that it is rank 3 of 4");
-  EXPECT_HAS(refusal(with(kSlurm, kByHand)), "SLURM that it is rank 4 of 7");
-  EXPECT_HAS(refusal(with(kSlurm, kTorchrun)), "SLURM that it is rank 4 of 7") << "seven torchruns that know of two";
-  EXPECT_HAS(refusal(with(kSlurm, kOpenMpi)), "SLURM that it is rank 4 of 7") << "srun -n 7 mpirun -n 4";
+  EXPECT_HAS(text, "OpenMPI says rank 3 of 4");
+  EXPECT_HAS(refusal(with(kSlurm, kByHand)), "SLURM says rank 4 of 7");
+  EXPECT_HAS(refusal(with(kSlurm, kTorchrun)), "SLURM says rank 4 of 7") << "seven torchruns that expect two";
+  EXPECT_HAS(refusal(with(kSlurm, kOpenMpi)), "SLURM says rank 4 of 7") << "srun -n 7 mpirun -n 4";
   const Variables alone = with(kTorchrun, {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"GROUP_WORLD_SIZE", "1"}});
   EXPECT_HAS(refusal(with(kOpenMpi, alone)), "torchrun says that this is rank 0 of 1") << "four runs instead of one";
   EXPECT_HAS(refusal(with(kByHand, {{"CHASSIS_RANK", "0"}, {"CHASSIS_WORLD_SIZE", "4"}, {"CHASSIS_STORE_PORT", "1"}})),
@@ -230,7 +230,7 @@ TEST(Launch, AVariableThatIsMissingIsNamed) {
         std::string(name) + " is not set");
 }
 
-TEST(Launch, AVariableThatIsNoNumberOrOutOfRangeIsNamedWithTheRange) {
+TEST(Launch, AVariableThatIsNotANumberOrIsOutOfRangeIsNamedWithTheRange) {
   const std::pair<Variables, const char*> cases[] = {
       {{{"RANK", "2"}}, "RANK is '2', expected 0 to 1"},
       {{{"RANK", "-1"}}, "RANK is '-1', expected 0 to 1"},

@@ -1,4 +1,4 @@
-// The launchers themselves, where this machine has them: torchrun of the Python package, mpirun of OpenMPI.
+// Real launchers, if this machine has them: torchrun of the Python package, mpirun of OpenMPI.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -17,7 +17,7 @@ using Words = std::vector<std::string>;
 
 const std::string kProgram = CHASSIS_TEST_BINARY_DIR "/tests/host/launch/rank_program";
 
-// Empty if there is none.
+// Empty if the program is not found.
 std::string path_of(const std::string& program, const std::string& preferred = "") {
   if (!preferred.empty() && std::filesystem::exists(preferred)) return preferred;
   const char* const path = std::getenv("PATH");

@@ -23,78 +23,78 @@ using namespace std::chrono_literals;
 
 std::atomic<int> num_interrupts = 0;
 
-void say(const std::string& line) { (void)!write(STDOUT_FILENO, (line + "\n").data(), line.size() + 1); }
+void print_line(const std::string& line) { (void)!write(STDOUT_FILENO, (line + "\n").data(), line.size() + 1); }
 
 std::string variable(const char* name) {
   const char* const value = std::getenv(name);
   return value ? value : "unset";
 }
 
-void wait_for_ever(World& world) {
+void wait_forever(World& world) {
   world.wait_for([] { return false; }, [] { return "nobody failed"; });
 }
 
-// What each rank does once all have come.
+// Runs on each rank after all have arrived.
 int act(World& world, const std::vector<std::string>& words) {
   const std::string& what = words[0];
   const bool chosen = words.size() > 1 && std::stoi(words[1]) == world.rank();
   if (what == "show") {
     const auto ranks = world.exchange("show", std::to_string(world.rank()) + "/" + std::to_string(world.size()));
-    say(fmt::format("rank {} sees {} … {}, local {}/{}, {} threads, {} waiting, {} cores, at {}, by {}", world.rank(),
-                    ranks.front(), ranks.back(), world.launch().local_rank, world.launch().local_world_size,
-                    variable("OMP_NUM_THREADS"), variable("OMP_WAIT_POLICY"), world.num_cores(), world.host_address(),
-                    world.launch().source));
+    print_line(fmt::format("rank {} sees {} … {}, local {}/{}, {} threads, {} waiting, {} cores, at {}, by {}",
+                           world.rank(), ranks.front(), ranks.back(), world.launch().local_rank,
+                           world.launch().local_world_size, variable("OMP_NUM_THREADS"), variable("OMP_WAIT_POLICY"),
+                           world.num_cores(), world.host_address(), world.launch().source));
     return 0;
   }
   if (what == "read") {
     char byte;
-    say(fmt::format("rank {} read {} bytes", world.rank(), read(STDIN_FILENO, &byte, 1)));
+    print_line(fmt::format("rank {} read {} bytes", world.rank(), read(STDIN_FILENO, &byte, 1)));
     return 0;
   }
   if (what == "fail") {
     if (chosen) throw Error(ExitCode::kOutOfMemory, "out of device memory").hint("buy more");
-    wait_for_ever(world);
+    wait_forever(world);
   }
-  if (what == "fail-once") {  // at the first start of several
+  if (what == "fail-once") {  // only at the first of several starts
     if (chosen && access(words[2].c_str(), F_OK) != 0) {
       close(open(words[2].c_str(), O_WRONLY | O_CREAT, 0644));
       throw Error(ExitCode::kNumeric, "only this time");
     }
     world.barrier("all well");
-    say(fmt::format("rank {} went on", world.rank()));
+    print_line(fmt::format("rank {} went on", world.rank()));
     return 0;
   }
   if (what == "die") {
     if (chosen) raise(std::stoi(words[2]));
-    wait_for_ever(world);
+    wait_forever(world);
   }
   if (what == "leave") {
     if (chosen) _exit(std::stoi(words[2]));
-    wait_for_ever(world);
+    wait_forever(world);
   }
-  if (what == "deaf") {  // the others take no notice
+  if (what == "ignore") {  // the others ignore the failure
     if (chosen) throw Error(ExitCode::kNumeric, "loss is nan");
     std::this_thread::sleep_for(5min);
   }
-  if (what == "busy") {  // as deaf, under a watchdog
+  if (what == "busy") {  // all ranks sleep under a watchdog
     const Watchdog watchdog(world);
-    say(fmt::format("rank {} is {}", world.rank(), getpid()));
+    print_line(fmt::format("rank {} is {}", world.rank(), getpid()));
     std::this_thread::sleep_for(5min);
   }
   if (what == "work") {
     signal(SIGTERM, SIG_IGN);
-    say(fmt::format("rank {} is {}", world.rank(), getpid()));
+    print_line(fmt::format("rank {} is {}", world.rank(), getpid()));
     for (int step = 0;; ++step) world.exchange("step", std::to_string(step));
   }
   if (what == "signals") {  // stops as a run does, at the end of the step
-    say(fmt::format("rank {} is {}", world.rank(), getpid()));
+    print_line(fmt::format("rank {} is {}", world.rank(), getpid()));
     while (num_interrupts == 0) std::this_thread::sleep_for(5ms);
     std::this_thread::sleep_for(300ms);
-    say(fmt::format("rank {} heard {}", world.rank(), num_interrupts));
+    print_line(fmt::format("rank {} heard {}", world.rank(), num_interrupts));
     return static_cast<int>(ExitCode::kStopped);
   }
   if (what == "sleep") {
-    say(fmt::format("rank {} is {}", world.rank(), getpid()));
+    print_line(fmt::format("rank {} is {}", world.rank(), getpid()));
     std::this_thread::sleep_for(5min);
   }
   return 1;

@@ -1,4 +1,4 @@
-// Whole processes: what becomes of the ranks of `--nproc` when one fails, is killed, or the user stops them.
+// Whole processes: what happens to the ranks of `--nproc` when one fails or is killed, or when the user stops them.
 #include "host/launch/spawn.hpp"
 
 #include <fcntl.h>
@@ -41,7 +41,7 @@ bool ends(pid_t process) {
   for (int i = 0; i < 3000; ++i) {
     if (kill(process, 0) != 0) return true;
     const std::string state = test::text_of_file("/proc/" + std::to_string(process) + "/stat");
-    if (state.find(") Z ") != std::string::npos) return true;  // nobody reaps it here
+    if (state.find(") Z ") != std::string::npos) return true;  // it is not reaped here
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   return false;
@@ -70,7 +70,7 @@ TEST_F(Spawn, RanksMeetAndTheirOutputPassesThrough) {
   EXPECT_EQ(count(run.output, "by chassis --nproc"), 3);
 }
 
-TEST_F(Spawn, CoresAreDividedUnlessTheUserDivides) {
+TEST_F(Spawn, CoresAreDividedUnlessTheUserSetsThreads) {
   cpu_set_t cores;
   sched_getaffinity(0, sizeof cores, &cores);
   const std::string share = std::to_string(std::max(1, CPU_COUNT(&cores) / 2));
@@ -79,7 +79,7 @@ TEST_F(Spawn, CoresAreDividedUnlessTheUserDivides) {
   EXPECT_EQ(count(spawn(2, {"show"}, {{"OMP_NUM_THREADS", "7"}}).output, " 7 threads"), 2);
 }
 
-TEST_F(Spawn, MoreRanksThanCoresAreWarnedOf) {
+TEST_F(Spawn, WarnsOfMoreRanksThanCores) {
   cpu_set_t cores;
   sched_getaffinity(0, sizeof cores, &cores);
   const Outcome run = spawn(CPU_COUNT(&cores) + 1, {"show"});
@@ -88,12 +88,12 @@ TEST_F(Spawn, MoreRanksThanCoresAreWarnedOf) {
                              std::to_string(CPU_COUNT(&cores)) + " cores");
 }
 
-TEST_F(Spawn, RanksReadNothing) {
+TEST_F(Spawn, RanksHaveNoInput) {
   const Outcome run = spawn(2, {"read"});
   EXPECT_EQ(count(run.output, "read 0 bytes"), 2) << run.output;
 }
 
-TEST_F(Spawn, TheErrorOfOneRankEndsAllAndIsToldOnce) {
+TEST_F(Spawn, TheErrorOfOneRankEndsAllAndIsShownOnce) {
   const Outcome run = spawn(3, {"fail", "1"});
   EXPECT_EQ(run.exit_code, 4) << run.output;
   EXPECT_EQ(count(run.output, "[rank 1] error: out of device memory\nhint: buy more\n"), 1) << run.output;
@@ -115,7 +115,7 @@ TEST_F(Spawn, ARankThatIsKilledIsNamedAndEndsAll) {
   }
 }
 
-TEST_F(Spawn, ARankThatIsKilledAmidExchangesEndsAll) {
+TEST_F(Spawn, ARankThatIsKilledDuringExchangesEndsAll) {
   for (int rank : {0, 2}) {
     const test::ScratchDirectory scratch;
     Process run(command(3, {"work"}), scratch.path());
@@ -128,7 +128,7 @@ TEST_F(Spawn, ARankThatIsKilledAmidExchangesEndsAll) {
   }
 }
 
-TEST_F(Spawn, ARankThatLeavesWithoutAWordIsNamedAndEndsAll) {
+TEST_F(Spawn, ARankThatExitsWithoutAMessageIsNamedAndEndsAll) {
   const Outcome run = spawn(2, {"leave", "1", "3"});
   EXPECT_EQ(run.exit_code, 3) << run.output;
   EXPECT_HAS(run.output, "error: rank 1 ended with exit code 3 (process ");
@@ -146,11 +146,11 @@ TEST_F(Spawn, ARankThatFailsBeforeItMeetsTheOthersEndsThem) {
 }
 
 TEST_F(Spawn, RanksThatDoNotEndAreKilled) {
-  const Outcome run = spawn(3, {"deaf", "1"});
+  const Outcome run = spawn(3, {"ignore", "1"});
   EXPECT_EQ(run.exit_code, 6) << run.output;
   EXPECT_HAS(run.output, "[rank 1] error: loss is nan");
   for (const char* rank : {"0", "2"})
-    EXPECT_HAS(run.output, std::string("error: rank ") + rank + " has not ended within 10 s");
+    EXPECT_HAS(run.output, std::string("error: rank ") + rank + " did not end within 10 s");
 }
 
 TEST_F(Spawn, ARankThatWasStoppedEndsWithTheOthers) {
@@ -181,7 +181,7 @@ TEST_F(Spawn, CtrlCAtATerminalReachesEveryRankOnce) {
   const int terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
   if (terminal < 0 || grantpt(terminal) != 0 || unlockpt(terminal) != 0) GTEST_SKIP() << "no pseudo-terminals here";
   const std::string name = ptsname(terminal);
-  // A session of its own, whose terminal this is, as a shell has one.
+  // A new session with this terminal, as a shell has.
   const Process run(
       {"/usr/bin/setsid", "--wait", "/bin/sh", "-c", "exec < " + name + "; exec " + kProgram + " spawn 3 signals"},
       scratch_.path());
@@ -204,7 +204,7 @@ TEST_F(Spawn, ASignalBeforeARankIsReadyEndsTheRun) {
 }
 
 TEST_F(Spawn, RanksEndWithTheProcessThatStartedThem) {
-  for (const char* what : {"sleep", "work"}) {  // by the signal, and by the loss of the store
+  for (const char* what : {"sleep", "work"}) {  // they end by the signal, or because they lose the store
     const test::ScratchDirectory scratch;
     Process run(command(2, {what}), scratch.path());
     for (const char* rank : {"0", "1"})
@@ -219,7 +219,7 @@ TEST_F(Spawn, RanksEndWithTheProcessThatStartedThem) {
   }
 }
 
-// As in a container whose network was taken away.
+// As in a container without a network.
 TEST_F(Spawn, WithoutALoopbackNoRankIsStarted) {
   if (test::run_process({"/usr/bin/unshare", "-n", "/bin/true"}, scratch_.path()).exit_code != 0)
     GTEST_SKIP() << "no network namespaces here";
@@ -261,7 +261,7 @@ TEST_F(Spawn, ARankOfAnotherLauncherStartsNoRanks) {
   EXPECT_HAS(run.output, "--nproc 2 starts ranks, but RANK and WORLD_SIZE already started this process as rank 1 of 4");
 }
 
-// Nobody reaps them, and they ask nobody.
+// No parent reaps these ranks, and they do not wait for each other.
 TEST_F(Spawn, RanksStartedByHandThatAreBusyEndWithTheFirst) {
   const std::string port = std::to_string(20000 + getpid() % 12000);
   std::vector<std::unique_ptr<test::ScratchDirectory>> folders;
@@ -279,7 +279,7 @@ TEST_F(Spawn, RanksStartedByHandThatAreBusyEndWithTheFirst) {
   const Outcome end = ranks[1]->wait();
   EXPECT_EQ(end.exit_code, 5) << end.output;
   EXPECT_HAS(end.output, "stopped: rank 0 is gone: lost the store at 127.0.0.1:" + port);
-  EXPECT_HAS(end.output, "; this rank was busy with something else for 8 s and is ended");
+  EXPECT_HAS(end.output, "; this rank did not stop within 8 s and is ended");
 }
 
 // Two "machines" of two ranks each, started by hand with torchrun's variables.

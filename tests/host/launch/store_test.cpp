@@ -31,10 +31,10 @@ std::string refusal(const std::function<void()>& body) {
     EXPECT_EQ(e.code(), ExitCode::kCommunication);
     return e.what();
   }
-  return "nothing was refused";
+  return "no error";
 }
 
-// Listens on a port and never says a word, unless it is given one.
+// Listens on a port and answers nothing, unless answer_once() is called.
 class SilentServer {
  public:
   SilentServer() : socket_(File::adopt(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket")) {
@@ -76,7 +76,7 @@ TEST(Store, KeepsKeysForAllClients) {
   a->erase("key");
 }
 
-TEST(Store, WhatIsSetIsSeenByOthersAtOnce) {
+TEST(Store, AValueIsSeenByOthersAtOnce) {
   StoreServer server("127.0.0.1", 0);
   auto a = connect_store("127.0.0.1", server.port(), 10s), b = connect_store("127.0.0.1", server.port(), 10s);
   for (int i = 0; i < 2000; ++i) {
@@ -115,7 +115,7 @@ TEST(Store, APrefixSeparatesRunsInOneStore) {
   EXPECT_EQ(a->find("key"), std::optional<std::string>("1"));
 }
 
-TEST(Store, TakesValuesLongerThanTheServerTakesAtOnce) {
+TEST(Store, TakesValuesThatAreTooLongForOneRequest) {
   StoreServer server("127.0.0.1", 0);
   auto store = connect_store("127.0.0.1", server.port(), 10s);
   for (size_t size : {size_t{4} << 20, (size_t{4} << 20) + 1, size_t{30} << 20}) {
@@ -126,7 +126,7 @@ TEST(Store, TakesValuesLongerThanTheServerTakesAtOnce) {
   }
   store->erase("long");
   EXPECT_EQ(store->find("long"), std::nullopt);
-  EXPECT_EQ(store->find("long/part 0"), std::nullopt) << "nothing stays behind";
+  EXPECT_EQ(store->find("long/part 0"), std::nullopt) << "no part is left";
 }
 
 TEST(Store, APortInUseIsNamed) {
@@ -145,7 +145,7 @@ TEST(Store, AServerOfAllInterfacesAnswersOnEach) {
   EXPECT_HAS(refusal([&] { connect_store("127.0.0.2", loopback.port(), 100ms); }), "Connection refused");
 }
 
-TEST(Store, WhereNobodyListensIsNamedAfterTheTimeout) {
+TEST(Store, APortWithoutAListenerIsNamedAfterTheTimeout) {
   int port = 0;
   {
     StoreServer server("127.0.0.1", 0);
@@ -153,16 +153,18 @@ TEST(Store, WhereNobodyListensIsNamedAfterTheTimeout) {
   }
   const std::string text = refusal([&] { connect_store("127.0.0.1", port, 200ms); });
   EXPECT_HAS(text, "no store at 127.0.0.1:" + std::to_string(port) + " within 0.2 s: Connection refused");
-  EXPECT_HAS(refusal([&] { connect_store("no-such-host.invalid", 1, 100ms); }), "no address of 'no-such-host.invalid'");
+  EXPECT_HAS(refusal([&] { connect_store("no-such-host.invalid", 1, 100ms); }),
+             "cannot resolve 'no-such-host.invalid'");
 }
 
-TEST(Store, AListenerThatIsNoStoreIsNoStore) {
+TEST(Store, AListenerThatIsNotAStoreIsRefused) {
   SilentServer silent;
   EXPECT_HAS(refusal([&] { connect_store("127.0.0.1", silent.port(), 300ms); }),
              "it accepts connections, but does not answer");
   SilentServer other;
   std::thread answering([&] { other.answer_once("HTTP/1.1 400 Bad Request"); });
-  EXPECT_HAS(refusal([&] { connect_store("127.0.0.1", other.port(), 1ms); }), "what answers there is no store");
+  EXPECT_HAS(refusal([&] { connect_store("127.0.0.1", other.port(), 1ms); }),
+             "the program that answers is not a store");
   answering.join();
 }
 
@@ -181,7 +183,7 @@ TEST(Store, AServerThatStartsLaterIsFound) {
   later.join();
 }
 
-// A server in a process of its own, which can be stopped and killed.
+// A server in a separate process, which can be stopped and killed.
 class ServerProcess {
  public:
   ServerProcess() {
@@ -215,7 +217,7 @@ class ServerProcess {
   int port_ = 0;
 };
 
-TEST(Store, AServerThatIsKilledIsAnErrorInWordsAndNothingElse) {
+TEST(Store, AServerThatIsKilledIsAnErrorWithoutABacktrace) {
   ServerProcess server;
   auto store = connect_store("127.0.0.1", server.port(), 10s);
   store->set("key", "value");
@@ -233,32 +235,32 @@ TEST(Store, AServerThatIsKilledIsAnErrorInWordsAndNothingElse) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "") << "no backtraces of c10d";
 }
 
-TEST(Store, AServerThatHangsIsGivenUp) {
+TEST(Store, AServerThatHangsTimesOut) {
   ServerProcess server;
   auto store = connect_store("127.0.0.1", server.port(), 10s);
   server.stop();
   store->set_timeout(1500ms);
   EXPECT_HAS(refusal([&] { store->find("key"); }), ": no answer within 1.5 s");
-  server.resume();  // the answer comes now, and is not taken for that of another request
+  server.resume();  // the late answer is not taken for the answer to another request
   EXPECT_HAS(refusal([&] { store->add("counter", 1); }), ": no answer within 1.5 s");
 }
 
-// A connection of somebody who is no rank.
-class Stranger {
+// A connection of a program that is not a rank.
+class ForeignClient {
  public:
-  explicit Stranger(int port) : socket_(File::adopt(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket")) {
+  explicit ForeignClient(int port) : socket_(File::adopt(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket")) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     address.sin_port = htons(static_cast<uint16_t>(port));
     EXPECT_EQ(connect(socket_.descriptor(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
   }
-  void say(const std::string& bytes) const {
+  void send_bytes(const std::string& bytes) const {
     (void)!send(socket_.descriptor(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }
-  // In the store's own words, as any client of c10d has them.
+  // In c10d's protocol, like any client of c10d.
   void set(const std::string& key, const std::string& value) {
-    say((std::exchange(has_greeted_, true) ? "" : kHello) + '\1' + sized(key) + sized(value));
+    send_bytes((std::exchange(has_greeted_, true) ? "" : kHello) + '\1' + sized(key) + sized(value));
   }
   static std::string number(uint64_t value) { return {reinterpret_cast<const char*>(&value), sizeof value}; }
   static std::string sized(const std::string& text) { return number(text.size()) + text; }
@@ -269,49 +271,49 @@ class Stranger {
   bool has_greeted_ = false;
 };
 
-TEST(Store, BytesOfAStrangerNeitherEndNorStallIt) {
+TEST(Store, BytesOfAForeignClientNeitherEndNorStallIt) {
   ServerProcess server;
   auto store = connect_store("127.0.0.1", server.port(), 10s);
-  const std::string huge = Stranger::number(uint64_t{1} << 62);
+  const std::string huge = ForeignClient::number(uint64_t{1} << 62);
   const std::string bytes[] = {"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
                                std::string(1 << 20, '\xff'),
                                std::string(64, '\0'),
-                               Stranger::kHello.substr(0, 3),
-                               Stranger::kHello + "\xff",
-                               Stranger::kHello + '\1' + huge + "key",
-                               Stranger::kHello + '\2' + huge,
-                               Stranger::kHello + '\3' + huge,
-                               Stranger::kHello + '\4' + Stranger::sized("key")};
-  std::vector<std::unique_ptr<Stranger>> strangers;
+                               ForeignClient::kHello.substr(0, 3),
+                               ForeignClient::kHello + "\xff",
+                               ForeignClient::kHello + '\1' + huge + "key",
+                               ForeignClient::kHello + '\2' + huge,
+                               ForeignClient::kHello + '\3' + huge,
+                               ForeignClient::kHello + '\4' + ForeignClient::sized("key")};
+  std::vector<std::unique_ptr<ForeignClient>> clients;
   for (const std::string& text : bytes) {
-    strangers.push_back(std::make_unique<Stranger>(server.port()));
-    strangers.back()->say(text);
+    clients.push_back(std::make_unique<ForeignClient>(server.port()));
+    clients.back()->send_bytes(text);
     store->set("key", "value");
     EXPECT_EQ(store->find("key"), std::optional<std::string>("value"));
   }
-  strangers.clear();
+  clients.clear();
   EXPECT_EQ(store->add("counter", 1), 1);
 }
 
 TEST(Store, AValueThatNoRankWroteIsNamed) {
   StoreServer server("127.0.0.1", 0);
   auto store = connect_store("127.0.0.1", server.port(), 10s);
-  Stranger stranger(server.port());
+  ForeignClient client(server.port());
   for (const char* count : {"p99999999999999999999", "p123456789", "p-1", "p0", "px", "p"}) {
-    stranger.set("/chassis/key", count);
+    client.set("/chassis/key", count);
     for (int i = 0; i < 1000 && store->find("marker") != count; ++i) {
-      stranger.set("/chassis/marker", std::string("v") + count);
+      client.set("/chassis/marker", std::string("v") + count);
       std::this_thread::sleep_for(1ms);
     }
     EXPECT_HAS(refusal([&] { store->find("key"); }), std::string("the store holds '") + (count + 1) + "'");
   }
-  stranger.set("/chassis/parts", "p3");
-  stranger.set("/chassis/end", "v");
+  client.set("/chassis/parts", "p3");
+  client.set("/chassis/end", "v");
   for (int i = 0; i < 1000 && !store->find("end"); ++i) std::this_thread::sleep_for(1ms);
   EXPECT_HAS(refusal([&] { store->find("parts"); }), "lacks a part of 'parts'");
 }
 
-TEST(Failure, WhatNoRankWroteIsNamed) {
+TEST(Failure, AValueThatNoRankWroteIsNamed) {
   StoreServer server("127.0.0.1", 0);
   auto store = connect_store("127.0.0.1", server.port(), 10s);
   for (const std::string text : {"no failure", "1:0", "1:01:11:x1:y", "1:x1:21:y", "1:05:999991:y"}) {

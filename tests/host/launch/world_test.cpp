@@ -1,10 +1,8 @@
-// Ranks as threads, each with a World of its own, over a real store. Whole processes are in spawn_test.cpp.
+// Ranks that have met exchange texts, agree, and fail together. Whole processes are in spawn_test.cpp.
 #include "host/launch/world.hpp"
 
 #include <gtest/gtest.h>
 #include <sched.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -13,6 +11,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "tests/host/launch/world_ranks.hpp"
 #include "tests/support/expect_has.hpp"
 
 namespace chassis {
@@ -20,71 +19,6 @@ namespace {
 
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
-
-// How a rank ended.
-struct End {
-  bool failed = false, remote = false;
-  ExitCode code = ExitCode::kOk;
-  std::string text;
-  int result = 0;
-};
-
-End end_of(const std::function<int()>& body) {
-  End end;
-  try {
-    end.result = body();
-  } catch (const RemoteError& e) {
-    end = {true, true, e.code(), e.what()};
-  } catch (const Error& e) {
-    end = {true, false, e.code(), e.what()};
-  } catch (const std::bad_alloc&) {
-    end = {true, false, ExitCode::kOutOfMemory, "bad_alloc"};
-  } catch (const std::exception& e) {
-    end = {true, false, ExitCode::kInternal, e.what()};
-  }
-  return end;
-}
-
-Launch rank_of(int rank, int size, int port) {
-  Launch launch{.source = "test", .rank = rank, .world_size = size, .local_rank = rank, .local_world_size = size};
-  launch.master_port = port;
-  launch.store_is_elsewhere = true;
-  return launch;
-}
-
-std::vector<End> in_parallel(int num_ranks, const std::function<int(int rank)>& body) {
-  std::vector<End> ends(static_cast<size_t>(num_ranks));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < num_ranks; ++rank)
-    threads.emplace_back([&, rank] { ends[static_cast<size_t>(rank)] = end_of([&] { return body(rank); }); });
-  for (auto& thread : threads) thread.join();
-  return ends;
-}
-
-// A run of so many ranks; `body` is each rank's part.
-std::vector<End> run(int num_ranks, const std::function<int(World&)>& body) {
-  StoreServer server("127.0.0.1", 0);
-  return in_parallel(num_ranks, [&](int rank) {
-    World world(rank_of(rank, num_ranks, server.port()), 30s);
-    world.set_deadline(30s);
-    return world.run([&] { return body(world); });
-  });
-}
-
-void expect_all_well(const std::vector<End>& ends) {
-  for (size_t rank = 0; rank < ends.size(); ++rank)
-    EXPECT_FALSE(ends[rank].failed) << "rank " << rank << ": " << ends[rank].text;
-}
-
-// All ranks but `origin` ended with its error.
-void expect_origin(const std::vector<End>& ends, size_t origin, ExitCode code, const std::string& text) {
-  for (size_t rank = 0; rank < ends.size(); ++rank) {
-    EXPECT_TRUE(ends[rank].failed) << rank;
-    EXPECT_EQ(ends[rank].remote, rank != origin) << rank << ": " << ends[rank].text;
-    EXPECT_EQ(ends[rank].code, code) << rank;
-    EXPECT_HAS(ends[rank].text, (rank == origin ? "" : "rank " + std::to_string(origin) + ": ") + text);
-  }
-}
 
 TEST(World, AloneNeedsNoStoreAndAgreesWithItself) {
   World world;
@@ -104,7 +38,7 @@ TEST(World, AloneNeedsNoStoreAndAgreesWithItself) {
 
 TEST(World, ExchangeGivesEveryRankAllTexts) {
   for (int num_ranks : {2, 3, 8}) {
-    expect_all_well(run(num_ranks, [&](World& world) {
+    expect_no_failures(run(num_ranks, [&](World& world) {
       for (int round = 0; round < 20; ++round) {
         const std::string mine = std::to_string(round) + " of rank " + std::to_string(world.rank());
         const auto texts = world.exchange("round", mine);
@@ -121,7 +55,7 @@ TEST(World, ExchangeGivesEveryRankAllTexts) {
 }
 
 TEST(World, ExchangeTakesLongTexts) {
-  expect_all_well(run(3, [&](World& world) {
+  expect_no_failures(run(3, [&](World& world) {
     const auto texts = world.exchange("long", std::string(size_t{5} << 20, static_cast<char>('a' + world.rank())));
     for (size_t rank = 0; rank < 3; ++rank)
       EXPECT_TRUE(texts[rank] == std::string(size_t{5} << 20, static_cast<char>('a' + rank)));
@@ -129,11 +63,11 @@ TEST(World, ExchangeTakesLongTexts) {
   }));
 }
 
-TEST(World, ExchangesLeaveNothingBehind) {
+TEST(World, ExchangesLeaveNoKeys) {
   StoreServer server("127.0.0.1", 0);
   auto store = connect_store("127.0.0.1", server.port(), 10s);
   constexpr int kRounds = 30;
-  expect_all_well(in_parallel(3, [&](int rank) {
+  expect_no_failures(in_parallel(3, [&](int rank) {
     World world(rank_of(rank, 3, server.port()), 30s);
     for (int round = 0; round < kRounds; ++round) world.barrier("round");
     return 0;
@@ -145,7 +79,7 @@ TEST(World, ExchangesLeaveNothingBehind) {
   EXPECT_EQ(num_left, 1) << "the answer of the last round";
 }
 
-TEST(World, RanksAtDifferentPlacesAreNamed) {
+TEST(World, RanksInDifferentCallsAreNamed) {
   const auto ends = run(2, [](World& world) {
     world.barrier(world.rank() == 0 ? "save" : "stop");
     return 0;
@@ -178,7 +112,7 @@ TEST(World, TogetherAllRanksFailOrNone) {
   std::atomic<int> num_done = 0;
   auto ends = run(3, [&](World& world) {
     world.together("opening", [&] { ++num_done; });
-    EXPECT_EQ(num_done, 3) << "nobody goes on before all have done it";
+    EXPECT_EQ(num_done, 3) << "no rank continues before all have done it";
     world.together("saving", [&] {
       if (world.rank() == 1) throw storage_error("disk full");
     });
@@ -240,7 +174,7 @@ TEST(World, OnlyTheFirstFailureIsPassedOn) {
       world.barrier("next");
     } catch (const RemoteError& e) {
       world.report_failure(e);
-      world.report_failure(internal_error("what came of it"));
+      world.report_failure(internal_error("a consequence"));
     }
     world.throw_if_another_failed();
     return 0;
@@ -248,7 +182,7 @@ TEST(World, OnlyTheFirstFailureIsPassedOn) {
   expect_origin(ends, 2, ExitCode::kOutOfMemory, "out of device memory");
 }
 
-TEST(World, ABrokenConnectionGivesWayToWhatBrokeIt) {
+TEST(World, ABrokenConnectionIsReplacedByItsCause) {
   const auto ends = run(2, [&](World& world) -> int {
     world.barrier("start");
     if (world.rank() == 0) throw Error(ExitCode::kCommunication, "connection closed by peer");
@@ -258,13 +192,13 @@ TEST(World, ABrokenConnectionGivesWayToWhatBrokeIt) {
   expect_origin(ends, 1, ExitCode::kOutOfMemory, "out of device memory");
 }
 
-TEST(World, TheMistakeOfAllRanksIsToldByOne) {
+TEST(World, AMistakeOfAllRanksIsReportedByOne) {
   const auto ends = run(4, [&](World&) -> int { throw config_error("run.toml:3: no such plugin"); });
   EXPECT_EQ(std::count_if(ends.begin(), ends.end(), [](const End& end) { return !end.remote; }), 1);
   for (const End& end : ends) EXPECT_EQ(end.code, ExitCode::kConfig);
 }
 
-TEST(World, AFailureThatComesBackThroughAPluginIsStillTheOtherRanks) {
+TEST(World, AFailureWrappedByAPluginStillBelongsToTheOtherRank) {
   const auto ends = run(2, [&](World& world) -> int {
     world.barrier("start");
     if (world.rank() == 1) throw Error(ExitCode::kOutOfMemory, "out of device memory").hint("buy more");
@@ -294,7 +228,7 @@ TEST(World, ExceptionsOfOtherKindsEndTheRunToo) {
   EXPECT_EQ(ends[0].text, "rank 1: out of host memory");
 }
 
-TEST(World, ARankThatDoesNotComeToAnExchangeIsNamed) {
+TEST(World, ARankMissingFromAnExchangeIsNamed) {
   const auto ends = run(3, [&](World& world) {
     world.barrier("start");
     if (world.rank() == 1) world.wait_for([] { return false; }, [] { return "never"; });
@@ -305,236 +239,6 @@ TEST(World, ARankThatDoesNotComeToAnExchangeIsNamed) {
   for (const End& end : ends) EXPECT_EQ(end.code, ExitCode::kCommunication);
   for (size_t rank : {size_t{0}, size_t{2}}) EXPECT_HAS(ends[rank].text, "save: waited 0.3 s for rank 1");
   EXPECT_TRUE(ends[1].remote);
-}
-
-TEST(World, RanksMissingAtTheStartAreNamedOnAllThatCame) {
-  StoreServer server("127.0.0.1", 0);
-  const auto ends = in_parallel(2, [&](int i) {
-    World world(rank_of(i == 0 ? 0 : 2, 4, server.port()), 500ms);
-    return 0;
-  });
-  EXPECT_FALSE(ends[0].remote);
-  EXPECT_TRUE(ends[1].remote);
-  for (const End& end : ends) {
-    EXPECT_EQ(end.code, ExitCode::kCommunication);
-    EXPECT_HAS(end.text, "2 of 4 ranks did not come within 0.5 s");
-    EXPECT_HAS(end.text, ": 1, 3");
-  }
-}
-
-TEST(World, TheFirstRankTellsWhoIsMissing) {
-  StoreServer server("127.0.0.1", 0);
-  testing::internal::CaptureStderr();
-  expect_all_well(in_parallel(4, [&](int rank) {
-    if (rank == 2) std::this_thread::sleep_for(2500ms);
-    World world(rank_of(rank, 4, server.port()), 30s);
-    return 0;
-  }));
-  EXPECT_HAS(testing::internal::GetCapturedStderr(), "waiting for 1 of 4 ranks: 2\n");
-}
-
-// Other machines have no business at the store of a run that lies on one.
-TEST(World, RanksOfOneMachineMeetWhereNoOtherReachesThem) {
-  const int port = StoreServer("127.0.0.1", 0).port();
-  expect_all_well(in_parallel(2, [&](int rank) {
-    Launch launch = rank_of(rank, 2, port);
-    launch.store_is_elsewhere = false;
-    World world(launch, 30s);
-    return world.run([&] {
-      world.together("meeting", [] {});
-      EXPECT_HAS(end_of([&] { return connect_store("127.0.0.2", port, 100ms), 0; }).text, "Connection refused");
-      world.together("parting", [] {});
-      return 0;
-    });
-  }));
-}
-
-TEST(World, AMissingFirstRankIsNamedToo) {
-  StoreServer server("127.0.0.1", 0);
-  const End end = end_of([&] {
-    World world(rank_of(1, 2, server.port()), 100ms);
-    return 0;
-  });
-  EXPECT_EQ(end.code, ExitCode::kCommunication);
-  EXPECT_HAS(end.text, "rank 0 did not start the run within");
-}
-
-TEST(World, RanksOfWorldsOfDifferentSizesAreNamed) {
-  StoreServer server("127.0.0.1", 0);
-  const auto ends = in_parallel(2, [&](int rank) {
-    World world(rank_of(rank, rank == 0 ? 2 : 4, server.port()), 10s);
-    return 0;
-  });
-  for (const End& end : ends) {
-    EXPECT_HAS(end.text, "rank 1 was started as one of 4 ranks, rank 0 as one of 2");
-    EXPECT_HAS(end.text, "process " + std::to_string(getpid()) + " on ");
-  }
-}
-
-TEST(World, ARankOfALargerWorldEndsThoseWhoWouldWaitForOthers) {
-  StoreServer server("127.0.0.1", 0);
-  const auto ends = in_parallel(2, [&](int rank) {
-    World world(rank_of(rank == 0 ? 0 : 3, rank == 0 ? 2 : 4, server.port()), 60s);
-    return 0;
-  });
-  for (const End& end : ends) {
-    EXPECT_EQ(end.code, ExitCode::kConfig);
-    EXPECT_HAS(end.text, "rank 3 was started as one of 4 ranks, rank 0 as one of 2");
-  }
-}
-
-TEST(World, TwoRanksOfOneLocalRankAreNamed) {
-  StoreServer server("127.0.0.1", 0);
-  const auto start = [&](const std::function<void(Launch&)>& change) {
-    static int round = 0;
-    const std::string prefix = std::to_string(++round);
-    return in_parallel(3, [&](int rank) {
-      Launch launch = rank_of(rank, 3, server.port());
-      launch.store_prefix = prefix;
-      change(launch);
-      World world(launch, 30s);
-      return 0;
-    });
-  };
-  for (const End& end : start([](Launch& launch) { launch.local_rank = 0; })) {
-    EXPECT_EQ(end.code, ExitCode::kConfig);
-    EXPECT_HAS(end.text, "ranks 0 and 1 are both local rank 0 of one machine: process " + std::to_string(getpid()));
-  }
-  for (const End& end : start([](Launch& launch) { launch.local_rank = launch.rank == 2 ? 1 : launch.rank; }))
-    EXPECT_HAS(end.text, "ranks 1 and 2 are both local rank 1 of one machine");
-  // One machine may play three.
-  expect_all_well(start([](Launch& launch) {
-    launch.local_rank = 0;
-    launch.node = std::to_string(launch.rank);
-  }));
-}
-
-TEST(World, AnAddressThatIsNoneIsNamed) {
-  StoreServer server("127.0.0.1", 0);
-  setenv("CHASSIS_HOST_ADDRESS", "no-such-host.invalid", 1);
-  const auto ends = in_parallel(2, [&](int rank) {
-    World world(rank_of(rank, 2, server.port()), 30s);
-    return 0;
-  });
-  unsetenv("CHASSIS_HOST_ADDRESS");
-  for (const End& end : ends) EXPECT_HAS(end.text, "CHASSIS_HOST_ADDRESS is 'no-such-host.invalid'");
-}
-
-TEST(World, WhatAStrangerSaysForARankIsNamed) {
-  StoreServer server("127.0.0.1", 0);
-  auto stranger = connect_store("127.0.0.1", server.port(), 10s);
-  for (const char* text : {"", "no JSON", "[]", "{\"machine\": 5}"}) {
-    stranger->set("arrived/1", text);
-    const End end = end_of([&] {
-      World world(rank_of(0, 2, server.port()), 10s);
-      return 0;
-    });
-    EXPECT_EQ(end.code, ExitCode::kCommunication);
-    EXPECT_HAS(end.text, "what rank 1 says of itself was not written by this program");
-    for (const char* key : {"starts/0", "failure", "world_size"}) stranger->erase(key);
-  }
-}
-
-TEST(World, TwoProcessesOfOneRankAreNamedAndDoNoHarm) {
-  StoreServer server("127.0.0.1", 0);
-  std::atomic<int> num_refused = 0;
-  expect_all_well(in_parallel(2, [&](int rank) {
-    World world(rank_of(rank, 2, server.port()), 30s);
-    if (rank == 1) {
-      const End end = end_of([&] {
-        World again(rank_of(1, 2, server.port()), 30s);
-        return 0;
-      });
-      EXPECT_HAS(end.text, "there are two of rank 1 at the store at 127.0.0.1:");
-      const std::string process = "process " + std::to_string(getpid()) + " on ";
-      EXPECT_HAS(end.text, ": " + process);
-      EXPECT_HAS(end.text, ", and " + process);
-      ++num_refused;
-    }
-    return world.run([&] {
-      world.barrier("all is well");
-      return 0;
-    });
-  }));
-  EXPECT_EQ(num_refused, 1);
-}
-
-TEST(World, TheFirstRankServesTheStoreUntilAllHaveLeft) {
-  int port = 0;
-  {
-    StoreServer free_one("127.0.0.1", 0);
-    port = free_one.port();
-  }
-  auto serve_itself = [&](int rank) {
-    Launch launch = rank_of(rank, 3, port);
-    launch.store_is_elsewhere = false;
-    return launch;
-  };
-  expect_all_well(in_parallel(3, [&](int rank) {
-    World world(serve_itself(rank), 30s);
-    world.barrier("start");
-    if (rank == 2) {
-      std::this_thread::sleep_for(300ms);  // the first rank has long been done
-      world.store()->set("key", "value");
-    }
-    return 0;
-  }));
-  const auto ends = in_parallel(3, [&](int rank) {
-    World world(serve_itself(rank), 30s);
-    return world.run([&]() -> int {
-      if (rank == 0) throw config_error("the first rank failed");
-      if (rank == 2) std::this_thread::sleep_for(300ms);
-      world.barrier("next");
-      return 0;
-    });
-  });
-  expect_origin(ends, 0, ExitCode::kConfig, "the first rank failed");
-}
-
-TEST(World, APortInUseIsNamedOnTheFirstRank) {
-  StoreServer other("127.0.0.1", 0);
-  Launch launch = rank_of(0, 2, other.port());
-  launch.store_is_elsewhere = false;
-  const End end = end_of([&] {
-    World world(launch, 30s);
-    return 0;
-  });
-  EXPECT_EQ(end.code, ExitCode::kCommunication);
-  EXPECT_HAS(end.text, "cannot serve the store on port " + std::to_string(other.port()) + ": Address already in use");
-}
-
-TEST(World, TheHostAddressLeadsToTheMaster) {
-  expect_all_well(run(2, [](World& world) {
-    EXPECT_EQ(world.host_address(), "127.0.0.1");
-    return 0;
-  }));
-  setenv("CHASSIS_HOST_ADDRESS", "127.0.0.2", 1);
-  expect_all_well(run(2, [](World& world) {
-    EXPECT_EQ(world.host_address(), "127.0.0.2");
-    return 0;
-  }));
-  unsetenv("CHASSIS_HOST_ADDRESS");
-}
-
-TEST(World, CoresAreDividedAmongTheRanksThatShareThem) {
-  cpu_set_t all;
-  sched_getaffinity(0, sizeof all, &all);
-  expect_all_well(run(2, [&](World& world) {
-    EXPECT_EQ(world.num_cores(), std::max(1, CPU_COUNT(&all) / 2));
-    return 0;
-  }));
-  if (CPU_COUNT(&all) < 2) GTEST_SKIP() << "one core";
-  StoreServer server("127.0.0.1", 0);
-  expect_all_well(in_parallel(2, [&](int rank) {  // as mpirun binds its ranks
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    for (int core = 0, seen = 0; core < CPU_SETSIZE; ++core)
-      if (CPU_ISSET(core, &all) && seen++ == rank) CPU_SET(core, &one);
-    sched_setaffinity(0, sizeof one, &one);
-    World world(rank_of(rank, 2, server.port()), 30s);
-    EXPECT_EQ(world.num_cores(), 1);
-    return 0;
-  }));
 }
 
 }  // namespace
