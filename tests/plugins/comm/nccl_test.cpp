@@ -36,8 +36,8 @@ TEST(Nccl, RefusesMemoryOfTheCpu) {
 
 TEST(Nccl, SaysWhichLibraryIsMissing) {
   const std::string said = refusal(CHASSIS_DEVICE_CUDA);
-  EXPECT_HAS(said, "NCCL's library can not be loaded: /nowhere/libnccl.so.2");
-  EXPECT_HAS(said, "[comm] library may name another");
+  EXPECT_HAS(said, "NCCL's library cannot be loaded: /nowhere/libnccl.so.2");
+  EXPECT_HAS(said, "or name its path in [comm] library");
 }
 
 // The store of ranks that are threads.
