@@ -1,9 +1,9 @@
-# chassis_add_plugin(): one call builds and audits a plugin, in this tree and against an installed prefix alike.
+# chassis_add_plugin(): one call builds and audits a plugin, both in this tree and against an installed prefix.
 
 # chassis_add_plugin(<id> SOURCES … [ISA_SOURCES …] [TIER T0|T1|T2] [VERSION x.y.z] [KINDS <kind>…] [LIBS …])
 # makes the module <id>.so (target chassis_plugin_<id>) from C, C++ or CUDA sources. It exports one symbol,
 # chassis_plugin_entry_v1. TIER T0 (the default) uses the SDK only; T1 also LibTorch's stable C shim; T2 its C++ API.
-# ISA_SOURCES hold inner loops, compiled once for each instruction set and chosen from at run time: chassis/simd.hpp.
+# ISA_SOURCES hold inner loops, compiled once for each instruction set and selected at run time: chassis/simd.hpp.
 function(chassis_add_plugin id)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIER;VERSION" "SOURCES;ISA_SOURCES;KINDS;LIBS")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
@@ -34,7 +34,7 @@ function(chassis_add_plugin id)
     chassis_add_isa_sources(${target} ${arg_ISA_SOURCES})
   endif()
 
-  # What the ELF note says about this plugin.
+  # Definitions for the manifest, the ELF note.
   set(torch "")
   if(arg_TIER STREQUAL "T1")
     set(torch 2.10)
@@ -66,7 +66,7 @@ function(chassis_add_plugin id)
     CHASSIS_PLUGIN_KINDS="${kinds}" CHASSIS_PLUGIN_GIT="${git}" CHASSIS_PLUGIN_TORCH="${torch}"
     CHASSIS_PLUGIN_CUDA="${cuda}" CHASSIS_PLUGIN_SM="${sm}")
 
-  # One exported symbol, nothing left undefined, nothing unique across libraries.
+  # One exported symbol, no undefined symbols, no symbols of GNU's unique binding.
   set(script "${CMAKE_CURRENT_BINARY_DIR}/${id}.map")
   file(CONFIGURE OUTPUT "${script}" CONTENT "{ global: chassis_plugin_entry_v1; local: *; };\n")
   set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS "${script}")
@@ -77,17 +77,19 @@ function(chassis_add_plugin id)
   endif()
   target_link_options(${target} PRIVATE "LINKER:--version-script=${script}" "LINKER:-z,now" "LINKER:--exclude-libs,ALL")
   get_directory_property(link_options LINK_OPTIONS)
-  if(NOT "${link_options};${CMAKE_CXX_FLAGS};${CMAKE_C_FLAGS}" MATCHES "-fsanitize" OR CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    target_link_options(${target} PRIVATE "LINKER:--no-undefined")   # clang's sanitizer run-time lives in the host
+  if(NOT "${link_options};${CMAKE_CXX_FLAGS};${CMAKE_C_FLAGS}" MATCHES "-fsanitize" OR
+     CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_link_options(${target} PRIVATE "LINKER:--no-undefined")   # clang's sanitizer run-time is in the host
   endif()
 
   add_custom_command(TARGET ${target} POST_BUILD VERBATIM
-    COMMAND sh "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/audit-plugin.sh" --delete "$<TARGET_FILE:${target}>" ${arg_TIER} "${CMAKE_READELF}")
+    COMMAND sh "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/audit-plugin.sh"
+            --delete "$<TARGET_FILE:${target}>" ${arg_TIER} "${CMAKE_READELF}")
 endfunction()
 
-# chassis_add_isa_sources(<target> <source>…) compiles C++ sources once for each instruction set, with CHASSIS_ISA naming
-# it, into a target. Sums may be reordered and divisions become products, so that loops vectorise; NaN and infinity stay
-# what they are. Each instruction set is repeatable for itself.
+# chassis_add_isa_sources(<target> <source>…) compiles C++ sources into a target once for each instruction set, which
+# CHASSIS_ISA names. The compiler may reorder sums and turn divisions into products, so that loops vectorise; NaN and
+# infinity keep their meaning. Results are repeatable within one instruction set.
 function(chassis_add_isa_sources target)
   set(options_Baseline "")
   set(options_Avx2 -march=x86-64-v3)

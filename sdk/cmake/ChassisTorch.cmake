@@ -1,5 +1,5 @@
-# chassis_find_torch(): LibTorch as the target chassis_torch, without the wheel's TorchConfig.cmake, which insists on a
-# CUDA toolkit. CHASSIS_TORCH names a torch folder with include/ and lib/, such as that of an unpacked PyTorch wheel.
+# chassis_find_torch(): LibTorch as the target chassis_torch, without the wheel's TorchConfig.cmake, which requires a
+# CUDA toolkit. CHASSIS_TORCH names a torch folder with include/ and lib/, such as the one in an unpacked PyTorch wheel.
 
 set(CHASSIS_TORCH "" CACHE PATH "LibTorch >= 2.11: a folder with include/ and lib/")
 
@@ -42,7 +42,7 @@ function(chassis_find_torch)
   # libtorch_cpu finds its CUDA run-time libraries itself; the link need not.
   target_link_options(chassis_torch INTERFACE LINKER:--allow-shlib-undefined)
 
-  # The OpenMP run-time library beside LibTorch, so that a process has one pool of threads.
+  # The OpenMP run-time library in LibTorch's folder, so that a process has one thread pool.
   file(GLOB gomp "${dir}/lib/libgomp*.so*")
   if(gomp)
     list(GET gomp 0 gomp)

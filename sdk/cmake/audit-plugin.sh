@@ -1,6 +1,6 @@
 #!/bin/sh
-# audit-plugin.sh [--delete] FILE.so TIER [READELF]: proves what a plugin may be before it is used. With --delete, as
-# builds call it, a file that fails is removed, so that the build cannot go on with it.
+# audit-plugin.sh [--delete] FILE.so TIER [READELF]: checks that a library follows the rules for plugins. With --delete,
+# which builds use, a file that fails is removed, so that the build cannot continue with it.
 delete=
 [ "$1" != --delete ] || { delete=1; shift; }
 file=$1 tier=$2 readelf=${3:-readelf}
@@ -11,7 +11,7 @@ fail() {
   exit 1
 }
 
-# What to write differs with the language that the library was compiled from.
+# The advice depends on the language that the library was compiled from.
 compilers=$(LC_ALL=C "$readelf" -p .comment "$file" 2>/dev/null)
 case $compilers in
   *"rustc version"*)
@@ -24,9 +24,10 @@ case $compilers in
     note_advice='CHASSIS_PLUGIN (C++) or CHASSIS_MANIFEST (C) is missing in its sources' ;;
 esac
 
-symbols=$(LC_ALL=C "$readelf" --dyn-syms -W "$file") || fail "not readable by $readelf"
+symbols=$(LC_ALL=C "$readelf" --dyn-syms -W "$file") || fail "$readelf cannot read it"
 # Columns: Num: Value Size Type Bind Vis Ndx Name
-exported=$(echo "$symbols" | awk '$1 ~ /^[0-9]+:$/ && $7 != "UND" && $5 != "LOCAL" { sub(/@.*/, "", $8); print $8 }' | sort)
+exported=$(echo "$symbols" |
+  awk '$1 ~ /^[0-9]+:$/ && $7 != "UND" && $5 != "LOCAL" { sub(/@.*/, "", $8); print $8 }' | sort)
 [ "$exported" = chassis_plugin_entry_v1 ] ||
   fail "exports [$(echo $exported)], expected exactly chassis_plugin_entry_v1; $export_advice"
 unique=$(echo "$symbols" | awk '$5 == "UNIQUE" && $7 != "UND" { print $8 }' | sort)
@@ -50,14 +51,15 @@ openmp=$(echo "$needed" | grep -E '^lib(gomp|omp|iomp)')
   fail "needs [$openmp]; a T0 plugin asks the host for threads instead of bringing OpenMP"
 path=$(LC_ALL=C "$readelf" -d -W "$file" | sed -n 's/.*(R\(UN\)\{0,1\}PATH).*\[\(.*\)\].*/\2/p')
 [ -z "$torch" ] || [ -z "$path" ] || fail "needs LibTorch and has a library path, so it could load a second one: $path"
-# An empty entry is the working directory, as a relative one is a folder in it: whoever may write there chooses the code.
+# An empty entry is the working directory, a relative one a folder in it: anyone who can write there chooses the code.
 [ -z "$path" ] || case ":$path:" in
   *::*) fail "its library path '$path' has an empty entry, which is the working directory" ;;
 esac
 relative=$(echo "$path" | tr : '\n' | grep -v -E '^(/|\$ORIGIN|\$\{ORIGIN\}|$)')
-[ -z "$relative" ] || fail "its library path '$path' has the relative entry [$(echo $relative)]; write it from / or \$ORIGIN"
+[ -z "$relative" ] ||
+  fail "its library path '$path' has the relative entry [$(echo $relative)]; begin it with / or \$ORIGIN"
 
-# Columns behind "[Nr]": Name Type Address Off Size ES Flg Lk Inf Al. Flags hold A, and others as the compiler likes.
+# Columns behind "[Nr]": Name Type Address Off Size ES Flg Lk Inf Al. Flags contain A; others depend on the compiler.
 LC_ALL=C "$readelf" -S -W "$file" | sed 's/^ *\[ *[0-9]*\] *//' |
   awk '$1 == ".note.chassis" && $2 == "NOTE" && $7 ~ /A/ { found = 1 } END { exit !found }' ||
   fail "has no allocated .note.chassis section: $note_advice"

@@ -1,4 +1,4 @@
-// fake: any rank of any world in one process. Moves nothing and counts everything: what plans and tests ask for.
+// fake: simulates any rank of any world in one process. Moves nothing and counts everything; for plans and tests.
 #include "chassis/comm_backend.hpp"
 #include "chassis/metrics.hpp"
 #include "chassis/plugin.hpp"
@@ -7,17 +7,17 @@ namespace {
 
 using namespace chassis;
 
-class Done final : public BackendWork {
+class NoWork final : public BackendWork {
  public:
   bool wait(std::chrono::nanoseconds) override { return true; }
   bool done() noexcept override { return true; }
 };
 
-// A call's bytes as they lie in the memory of this rank: the longer of what it sends and what it receives.
+// A call's bytes in the memory of this rank: the larger of what it sends and what it receives.
 uint64_t bytes_of(const chassis_collective_t& call, uint32_t size) {
   const auto total = [&](const uint64_t* counts, uint64_t count, uint32_t parts) {
     if (counts == nullptr)
-      return parts * CommParts(nullptr, count, 1, call.dtype).total();  // whatever the world's size
+      return parts * CommParts(nullptr, count, 1, call.dtype).total();  // costs the same for any world size
     return CommParts(counts, count, parts, call.dtype).total();
   };
   switch (call.op) {
@@ -31,8 +31,7 @@ uint64_t bytes_of(const chassis_collective_t& call, uint32_t size) {
   }
 }
 
-// Metrics of the step: "<group>/<op>_calls" and "_bytes", and "order", a number that differs if the calls, or their
-// order, do.
+// Metrics of the step: "<group>/<op>_calls" and "_bytes", and "order", a hash of the calls in their order.
 class Group final : public BackendGroup {
  public:
   Group(const Host& host, const CommGroupDesc& desc, uint64_t& order)
@@ -46,8 +45,8 @@ class Group final : public BackendGroup {
       add_metric(host_, join(name_, "/", op, "_bytes"), static_cast<double>(bytes));
       mix(join(name_, " ", op, " ", bytes, " ", text_of(call.name)));
     }
-    set_metric(host_, "order", static_cast<double>(order_ >> 16));  // as many bits as a double keeps
-    return std::make_unique<Done>();
+    set_metric(host_, "order", static_cast<double>(order_ >> 16));  // 48 bits, which a double holds exactly
+    return std::make_unique<NoWork>();
   }
 
  private:

@@ -1,3 +1,4 @@
+// Runs the batches of a group: posts their messages, and reduces chunk by chunk on the group's thread.
 #include "group.hpp"
 
 #include <algorithm>
@@ -10,25 +11,25 @@
 namespace comm_gloo {
 namespace {
 
-// What the pieces of other ranks may take: large enough to hide latencies, small enough to still be in a cache when
-// they are added up.
-constexpr uint64_t kChunkBytes = 512 << 10;
-constexpr uint64_t kPieceMemory = 32 << 20;
+// Limits for the pieces of other ranks: large enough to hide latencies, small enough to still be in a cache when they
+// are added up.
+constexpr uint64_t kMaxChunkBytes = 512 << 10;
+constexpr uint64_t kPieceBytes = 32 << 20;
 
-// The same on all ranks, and a multiple of every element.
+// The same on all ranks, and a multiple of every element size.
 uint64_t chunk_bytes(uint32_t size) {
-  return std::clamp<uint64_t>(kPieceMemory / (2 * uint64_t{size}) / 4096 * 4096, 4096, kChunkBytes);
+  return std::clamp<uint64_t>(kPieceBytes / (2 * uint64_t{size}) / 4096 * 4096, 4096, kMaxChunkBytes);
 }
 
 }  // namespace
 
-// A batch on its way.
+// A batch in flight.
 class Job {
  public:
   explicit Job(Schedule schedule) : schedule(std::move(schedule)) {}
 
   Schedule schedule;
-  std::deque<std::unique_ptr<Message>> messages;  // grows under the group's mutex
+  std::deque<std::unique_ptr<Message>> messages;  // guarded by the group's mutex
 
   bool is_done() const noexcept { return done_.load(std::memory_order_acquire); }
   // After this nothing touches the buffers.
@@ -99,10 +100,9 @@ std::unique_ptr<BackendWork> GlooGroup::start(std::span<const chassis_collective
   const Schedule& schedule = job->schedule;
   if (!schedule.reductions.empty() && !pieces_)
     pieces_.emplace(host_, static_cast<int64_t>(2 * (shape_.size - 1) * shape_.chunk_bytes));
-  // Who receives first is ready when the other one sends.
-  for (const Arriving& m : schedule.recvs)
-    job->messages.push_back(transport_->recv(m.peer, m.data, m.num_bytes, m.tag));
-  for (const Leaving& m : schedule.sends) job->messages.push_back(transport_->send(m.peer, m.data, m.num_bytes, m.tag));
+  // Receives are posted first, so that they are ready when the peers send.
+  for (const Recv& m : schedule.recvs) job->messages.push_back(transport_->recv(m.peer, m.data, m.num_bytes, m.tag));
+  for (const Send& m : schedule.sends) job->messages.push_back(transport_->send(m.peer, m.data, m.num_bytes, m.tag));
   {
     const std::lock_guard lock(mutex_);
     queue_.push_back(job);
@@ -112,10 +112,10 @@ std::unique_ptr<BackendWork> GlooGroup::start(std::span<const chassis_collective
 }
 
 void GlooGroup::abort() noexcept {
-  given_up_ = true;
+  aborted_ = true;
   const std::lock_guard lock(mutex_);
   for (const auto& job : queue_) {
-    for (const auto& message : job->messages) message->give_up();
+    for (const auto& message : job->messages) message->abort();
   }
 }
 
@@ -127,7 +127,7 @@ void GlooGroup::run() {
     lock.unlock();
     std::exception_ptr error;
     try {
-      carry_out(*job);
+      execute(*job);
     } catch (...) {
       error = std::current_exception();
     }
@@ -140,21 +140,21 @@ void GlooGroup::run() {
 }
 
 void GlooGroup::wait(Message& message) {
-  if (given_up_ || !message.wait()) throw Failure(CHASSIS_CANCELLED, "the group was given up");
+  if (aborted_ || !message.wait()) throw Failure(CHASSIS_CANCELLED, "the group was aborted");
 }
 
-void GlooGroup::carry_out(Job& job) {
+void GlooGroup::execute(Job& job) {
   for (const Copy& copy : job.schedule.copies) std::copy_n(copy.from, copy.num_bytes, copy.to);
   reduce_all(job);
   for (const auto& message : job.messages) wait(*message);
 }
 
 char* GlooGroup::piece(char* memory, uint32_t peer) const {
-  const uint32_t place = peer < shape_.rank ? peer : peer - 1;
-  return memory + place * shape_.chunk_bytes;
+  const uint32_t index = peer < shape_.rank ? peer : peer - 1;
+  return memory + index * shape_.chunk_bytes;
 }
 
-std::vector<Message*> GlooGroup::expect_pieces(Job& job, const Reduction& part, char* memory) {
+std::vector<Message*> GlooGroup::receive_pieces(Job& job, const Reduction& part, char* memory) {
   std::vector<Message*> messages;
   for (uint32_t peer = 0; peer < shape_.size; ++peer) {
     if (peer == shape_.rank) continue;
@@ -166,20 +166,20 @@ std::vector<Message*> GlooGroup::expect_pieces(Job& job, const Reduction& part, 
   return messages;
 }
 
-// While one chunk is added up, the next one arrives.
+// Reduces one chunk while the next one arrives.
 void GlooGroup::reduce_all(Job& job) {
   const std::vector<Reduction>& parts = job.schedule.reductions;
   const auto memory = [&](size_t i) { return pieces_->data() + (i % 2) * (shape_.size - 1) * shape_.chunk_bytes; };
   std::array<std::vector<Message*>, 2> arriving;
-  if (!parts.empty()) arriving[0] = expect_pieces(job, parts[0], memory(0));
+  if (!parts.empty()) arriving[0] = receive_pieces(job, parts[0], memory(0));
   std::vector<const void*> sources(shape_.size);
   for (size_t i = 0; i < parts.size(); ++i) {
     const Reduction& part = parts[i];
-    if (i + 1 < parts.size()) arriving[(i + 1) % 2] = expect_pieces(job, parts[i + 1], memory(i + 1));
+    if (i + 1 < parts.size()) arriving[(i + 1) % 2] = receive_pieces(job, parts[i + 1], memory(i + 1));
     for (Message* message : arriving[i % 2]) wait(*message);
     for (uint32_t r = 0; r < shape_.size; ++r) sources[r] = r == shape_.rank ? part.own : piece(memory(i), r);
     reduce_pieces(sources, part.out, part.count, part.dtype, part.reduce);
-    for (const Leaving& m : part.results) {
+    for (const Send& m : part.results) {
       auto message = transport_->send(m.peer, m.data, m.num_bytes, m.tag);
       const std::lock_guard lock(mutex_);
       job.messages.push_back(std::move(message));

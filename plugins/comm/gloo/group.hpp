@@ -1,4 +1,4 @@
-// A group of ranks: starts the messages of a batch, and has a thread that waits for them and adds up what arrives.
+// A group of ranks: starts the messages of a batch, and has a thread that waits for them and reduces what arrives.
 #pragma once
 
 #include <atomic>
@@ -30,11 +30,11 @@ class GlooGroup final : public BackendGroup {
   void abort() noexcept override;
 
  private:
-  // Of the thread.
+  // Called on the group's thread.
   void run();
-  void carry_out(Job& job);
+  void execute(Job& job);
   void reduce_all(Job& job);
-  std::vector<Message*> expect_pieces(Job& job, const Reduction& part, char* memory);
+  std::vector<Message*> receive_pieces(Job& job, const Reduction& part, char* memory);
   char* piece(char* memory, uint32_t peer) const;
   void wait(Message& message);
 
@@ -42,13 +42,13 @@ class GlooGroup final : public BackendGroup {
   const ScheduleShape shape_;
   Tags tags_;
   std::unique_ptr<Transport> transport_;
-  std::optional<Scratch<char>> pieces_;  // of reductions, two chunks of every other rank; from the first one on
+  std::optional<Scratch<char>> pieces_;  // two chunks of every other rank; allocated by the first reduction
 
-  std::mutex mutex_;  // of the queue and of the messages of jobs
+  std::mutex mutex_;  // guards the queue and the messages of jobs
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Job>> queue_;
   bool stop_ = false;
-  std::atomic<bool> given_up_ = false;
+  std::atomic<bool> aborted_ = false;
   std::thread thread_;
 };
 

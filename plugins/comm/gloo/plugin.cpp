@@ -1,5 +1,5 @@
-// gloo: collectives over TCP in the memory of the CPU, everywhere. Bytes travel through c10d's Gloo, straight from rank
-// to rank; sums are made here, in the order of the ranks, so that every strategy adds in the same order.
+// gloo: collectives over TCP in CPU memory, on any machine. c10d's Gloo sends the bytes directly from rank to rank;
+// sums are computed here, in the order of the ranks, so that every strategy adds in the same order.
 #include "chassis/plugin.hpp"
 #include "group.hpp"
 
@@ -12,11 +12,10 @@ class Gloo final : public CommBackend {
   static const Options& options() {
     static const Options schema = {
         option("interface", "")
-            .doc("network interface, such as \"eth0\"; empty: the one that leads to the other ranks"),
+            .doc("network interface, such as \"eth0\"; empty: the one that reaches the other ranks"),
         option("connections", 1)
             .range(1, 16)
-            .doc("to each other rank; more than one where a network needs them, with a "
-                 "thread each"),
+            .doc("connections to each other rank, with a thread each; more than one helps on some networks"),
     };
     return schema;
   }

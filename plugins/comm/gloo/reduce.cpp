@@ -1,3 +1,4 @@
+// Reductions over blocks that fit into the first-level cache, by element type.
 #include "reduce.hpp"
 
 #include <algorithm>
@@ -13,9 +14,9 @@ namespace {
 
 using namespace chassis;
 
-constexpr uint64_t kBlock = 2048;  // elements; accumulators stay in the first cache
+constexpr uint64_t kBlock = 2048;  // elements; accumulators stay in the first-level cache
 
-// How an element is stored and what it is added in.
+// How an element is stored, and the type that sums are computed in.
 template <typename T>
 struct Plain {
   using Stored = T;
@@ -36,21 +37,21 @@ struct Bf16 {
   }
 };
 
-// Without branches, so that compilers vectorise loops over them; the additions round as the fp32 unit does.
+// Free of branches, so that compilers vectorise loops over it; additions round as the fp32 unit does.
 struct F16 {
   using Stored = uint16_t;
   using Sum = float;
   static Sum load(Stored value) {
     const uint32_t magnitude = (value & 0x7fffu) << 13, sign = (value & 0x8000u) << 16;
     const uint32_t infinite = magnitude >= 0x0f800000u ? 0x7f800000u : 0u;
-    // The exponent moves from bias 15 to 127 by a product, which is exact for subnormals, too.
+    // A product moves the exponent from bias 15 to 127; it is exact for subnormals, too.
     const float scaled = std::bit_cast<float>(magnitude) * 0x1p112f;
     return std::bit_cast<float>((std::bit_cast<uint32_t>(scaled) | infinite) | sign);
   }
   static Stored store(Sum value) {
     const auto bits = std::bit_cast<uint32_t>(value);
     const uint32_t sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
-    // Subnormal results: a sum with 0.5 puts the units of fp16 at the end of the fraction, rounded to nearest even.
+    // Subnormal results: adding 0.5 moves the fp16 units to the end of the fraction, rounded to nearest even.
     const uint32_t small = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
     const uint32_t normal = (magnitude + 0xc8000fffu + ((magnitude >> 13) & 1u)) >> 13;
     uint32_t half = magnitude < 0x38800000u ? small : normal;
@@ -119,7 +120,7 @@ void reduce_pieces(std::span<const void* const> sources, void* out, uint64_t cou
     case CHASSIS_DTYPE_I64:
       return reduce_as<Plain<int64_t>>(sources, out, count, reduce);
   }
-  throw Failure(CHASSIS_INVALID_ARGUMENT, "a reduction of ", dtype_name(dtype));
+  throw Failure(CHASSIS_INVALID_ARGUMENT, "gloo cannot reduce ", dtype_name(dtype));
 }
 
 }  // namespace comm_gloo

@@ -1,5 +1,4 @@
-// What a batch of calls is to one rank: bytes that leave, bytes that arrive, what is copied and what is added up.
-// Nothing is sent here.
+// One rank's schedule of a batch of calls: what it sends, receives, copies and reduces. Nothing is sent here.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +10,13 @@
 
 namespace comm_gloo {
 
-struct Leaving {
+struct Send {
   uint32_t peer;
   const char* data;
   uint64_t num_bytes;
   uint32_t tag;
 };
-struct Arriving {
+struct Recv {
   uint32_t peer;
   char* data;
   uint64_t num_bytes;
@@ -29,28 +28,28 @@ struct Copy {
   uint64_t num_bytes;
 };
 
-// The pieces of all ranks, one on top of the other. Those of other ranks arrive in memory of the group's.
+// Reduces the pieces of all ranks, element by element. The group's scratch memory receives those of other ranks.
 struct Reduction {
   const char* own;
   char* out;
   uint64_t count;
   uint32_t dtype;
   uint32_t reduce;
-  std::vector<uint32_t> tags;    // by rank; this one's is not used
-  std::vector<Leaving> results;  // leave when it is done
+  std::vector<uint32_t> tags;  // by rank; this rank's is not used
+  std::vector<Send> results;   // sent when the reduction is done
 };
 
 struct Schedule {
-  std::vector<Leaving> sends;
-  std::vector<Arriving> recvs;
+  std::vector<Send> sends;
+  std::vector<Recv> recvs;
   std::vector<Copy> copies;
   std::vector<Reduction> reductions;
-  std::deque<std::vector<char>> scratch;  // that some of them point to
+  std::deque<std::vector<char>> scratch;  // memory that some of the above point to
 };
 
-// Tags of 31 bits: which message between two ranks it is, and a hash of what call it belongs to. A message meets one of
-// the same tag only, so calls that do not match wait for each other. Rationale: Gloo ends the process when lengths
-// differ.
+// Tags of 31 bits: a count of the messages between two ranks, and a hash of the call that the message belongs to. Gloo
+// matches only equal tags, so calls that do not match wait for each other. Rationale: Gloo ends the process when the
+// lengths of matched messages differ.
 class Tags {
  public:
   explicit Tags(uint32_t num_ranks) : sent_(num_ranks), received_(num_ranks) {}
@@ -58,7 +57,7 @@ class Tags {
   uint32_t from(uint32_t peer, uint64_t hash) { return tag(received_[peer]++, hash); }
 
  private:
-  static constexpr int kCountBits = 14;  // more than are ever in flight between two ranks
+  static constexpr int kCountBits = 14;  // counts more messages than are ever in flight between two ranks
   static uint32_t tag(uint32_t count, uint64_t hash) {
     return static_cast<uint32_t>(hash >> (64 - 31 + kCountBits)) << kCountBits | (count & ((1u << kCountBits) - 1));
   }
@@ -68,7 +67,7 @@ class Tags {
 struct ScheduleShape {
   uint32_t size;
   uint32_t rank;
-  uint32_t num_connections;  // large messages are cut into as many
+  uint32_t num_connections;  // large messages are split into this many
   uint64_t chunk_bytes;      // of a reduction
 };
 

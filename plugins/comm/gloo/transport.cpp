@@ -1,3 +1,4 @@
+// Messages through c10d::ProcessGroupGloo, which the ranks set up through the host's store.
 #include "transport.hpp"
 
 #include <ATen/ops/from_blob.h>
@@ -11,12 +12,12 @@
 namespace comm_gloo {
 namespace {
 
-// Waits end by success, a closed connection or give_up: the host knows when it has waited enough, and a time limit
-// inside Gloo closes all connections.
+// Waits end by success, a closed connection or abort: the host has its own deadline, and a time limit inside Gloo would
+// close all connections.
 constexpr auto kForever = std::chrono::milliseconds(std::chrono::hours(24 * 365));
 
-// While it lives, a write to a connection that the other end has closed fails instead of ending the process. Threads
-// started meanwhile keep it so.
+// While it exists, a write to a connection that the peer has closed fails instead of ending the process. Threads
+// started meanwhile inherit this.
 class WithoutSigpipe {
  public:
   WithoutSigpipe() {
@@ -29,7 +30,7 @@ class WithoutSigpipe {
   }
   ~WithoutSigpipe() {
     const timespec now = {};
-    if (!was_pending_) sigtimedwait(&sigpipe_, nullptr, &now);  // what the write has left
+    if (!was_pending_) sigtimedwait(&sigpipe_, nullptr, &now);  // consumes a signal that a write has caused
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }
   WithoutSigpipe(const WithoutSigpipe&) = delete;
@@ -40,7 +41,7 @@ class WithoutSigpipe {
   bool was_pending_ = false;
 };
 
-// The host's store as c10d wants it.
+// The host's store as a c10d::Store.
 class HostStore final : public c10d::Store {
  public:
   HostStore(const CommStore& store, std::chrono::milliseconds timeout) : c10d::Store(timeout), store_(store) {}
@@ -68,20 +69,20 @@ class HostStore final : public c10d::Store {
     for (const std::string& key : keys) store_.get(key, timeout);
   }
   bool deleteKey(const std::string&) override { return false; }
-  int64_t getNumKeys() override { throw Failure(CHASSIS_UNIMPLEMENTED, "the number of keys of the host's store"); }
+  int64_t getNumKeys() override { throw Failure(CHASSIS_UNIMPLEMENTED, "the host's store does not count its keys"); }
 
  private:
   CommStore store_;
 };
 
-// "Connection closed by peer [127.0.0.1]:4711", without the place in Gloo's sources before it.
+// Gloo's message without its source location: "Connection closed by peer [127.0.0.1]:4711".
 std::string reason(const std::exception& error) {
   std::string text = error.what();
   if (const size_t end = text.find("] "); text.starts_with('[') && end != std::string::npos) text.erase(0, end + 2);
   return text.substr(0, text.find('\n'));
 }
 
-Failure lost(uint32_t peer, const std::exception& error) {
+Failure lost_peer(uint32_t peer, const std::exception& error) {
   return std::move(Failure(CHASSIS_ABORTED, reason(error)).with("peer", std::to_string(peer)));
 }
 
@@ -92,10 +93,10 @@ class GlooMessage final : public Message {
     try {
       return done_ = done_ || work_->wait(kForever);
     } catch (const std::exception& error) {
-      throw lost(peer_, error);
+      throw lost_peer(peer_, error);
     }
   }
-  void give_up() noexcept override { work_->abort(); }
+  void abort() noexcept override { work_->abort(); }
 
  private:
   c10::intrusive_ptr<c10d::Work> work_;
@@ -120,12 +121,12 @@ class GlooTransport final : public Transport {
   template <typename Start>
   std::unique_ptr<Message> post(uint32_t peer, void* data, uint64_t num_bytes, Start&& start) {
     std::vector<at::Tensor> tensors = {at::from_blob(data, {static_cast<int64_t>(num_bytes)}, at::kByte)};
-    const std::lock_guard lock(mutex_);  // the group counts its messages
+    const std::lock_guard lock(mutex_);  // the process group numbers its messages
     const WithoutSigpipe no_sigpipe;
     try {
       return std::make_unique<GlooMessage>(start(tensors, static_cast<int>(peer)), peer);
     } catch (const std::exception& error) {
-      throw lost(peer, error);
+      throw lost_peer(peer, error);
     }
   }
 

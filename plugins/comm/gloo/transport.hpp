@@ -1,4 +1,4 @@
-// Messages between the ranks of a group, over c10d's Gloo; the only place that knows either.
+// Messages between the ranks of a group, over c10d's Gloo. Only transport.cpp includes c10d and Gloo.
 #pragma once
 
 #include <cstdint>
@@ -11,32 +11,32 @@ namespace comm_gloo {
 
 using namespace chassis;
 
-// One way, in flight. Its buffer is touched no more after the destructor.
+// A message in flight, in one direction. After the destructor nothing touches its buffer.
 class Message {
  public:
   virtual ~Message() = default;
-  // Until it has arrived or left, at once the second time; false if it was given up. Throws ABORTED with the fact
-  // "peer".
+  // Blocks until it is sent or received; returns at once the second time. False after abort. Throws ABORTED with the
+  // fact "peer".
   virtual bool wait() = 0;
-  // [any] Lets wait return, now or when it is called.
-  virtual void give_up() noexcept = 0;
+  // [any] Makes wait return, also a later one.
+  virtual void abort() noexcept = 0;
 };
 
 struct TransportOptions {
   std::string interface;  // "eth0"; empty: the host's address
-  int num_connections;    // to each other rank, each with a thread of its own
+  int num_connections;    // to each other rank, with a thread each
 };
 
 // [any]
 class Transport {
  public:
   virtual ~Transport() = default;
-  // Both ends give a message the same tag, of 31 bits, and the same length, at least 1: a longer one ends the process.
+  // Both ends use the same 31-bit tag and the same length, at least 1: Gloo ends the process on a longer message.
   virtual std::unique_ptr<Message> send(uint32_t peer, const void* data, uint64_t num_bytes, uint32_t tag) = 0;
   virtual std::unique_ptr<Message> recv(uint32_t peer, void* data, uint64_t num_bytes, uint32_t tag) = 0;
 };
 
-// Connects every rank with every other one; blocks until all have come.
+// Connects every rank with every other one; blocks until all have joined.
 std::unique_ptr<Transport> connect_ranks(const CommGroupDesc& desc, const TransportOptions& options);
 
 }  // namespace comm_gloo

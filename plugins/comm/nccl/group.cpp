@@ -1,3 +1,4 @@
+// NCCL calls for each collective, and the life of the communicator.
 #include "group.hpp"
 
 #include <algorithm>
@@ -24,11 +25,11 @@ ncclDataType_t type_of(uint32_t dtype) {
     case CHASSIS_DTYPE_I32:
       return ncclInt32;
     default:
-      return ncclUint8;  // bytes to be moved
+      return ncclUint8;  // moved as bytes
   }
 }
 
-// Elements as NCCL counts them: of types that it does not know, bytes.
+// The number of elements as NCCL counts them; bytes for types that it does not know.
 uint64_t units(uint32_t dtype, uint64_t num_bytes) {
   return type_of(dtype) == ncclUint8 ? num_bytes : num_bytes / dtype_bytes(dtype);
 }
@@ -37,7 +38,7 @@ ncclRedOp_t reduction_of(uint32_t reduce) {
   return reduce == CHASSIS_REDUCE_MAX ? ncclMax : reduce == CHASSIS_REDUCE_AVG ? ncclAvg : ncclSum;
 }
 
-// Blocks until `ready`, spinning at first; false after `timeout`.
+// Blocks until ready() is true, spinning at first; false after `timeout`.
 template <typename Ready>
 bool poll(std::chrono::nanoseconds timeout, Ready&& ready) {
   const Clock::time_point start = Clock::now();
@@ -53,11 +54,11 @@ bool poll(std::chrono::nanoseconds timeout, Ready&& ready) {
 
 class NcclWork final : public BackendWork {
  public:
-  explicit NcclWork(NcclGroup& group) : group_(group), done_(group.take_event()) {}
+  explicit NcclWork(NcclGroup& group) : group_(group), done_(group.acquire_event()) {}
   ~NcclWork() override {
     if (cudaEventQuery(done_) == cudaErrorNotReady) group_.abort();
     cudaEventSynchronize(done_);
-    group_.give_event(done_);
+    group_.release_event(done_);
   }
   cudaEvent_t event() const { return done_; }
 
@@ -107,7 +108,9 @@ NcclGroup::NcclGroup(const Library& nccl, const CommGroupDesc& desc, const Group
     desc.store.set("nccl", {id.internal, sizeof id.internal});
   } else {
     const std::string text = desc.store.get("nccl", timeout_);
-    if (text.size() != sizeof id.internal) throw Failure(CHASSIS_INTERNAL, "an id of ", text.size(), " bytes");
+    if (text.size() != sizeof id.internal)
+      throw Failure(CHASSIS_INTERNAL, "NCCL's id in the store has ", text.size(), " bytes, expected ",
+                    sizeof id.internal);
     std::memcpy(id.internal, text.data(), text.size());
   }
   connect(desc, id);
@@ -115,10 +118,10 @@ NcclGroup::NcclGroup(const Library& nccl, const CommGroupDesc& desc, const Group
   check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
   check_cuda(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, options_.high_priority ? greatest : least),
              "cudaStreamCreateWithPriority");
-  check_cuda(cudaMalloc(reinterpret_cast<void**>(&word_), sizeof *word_), "cudaMalloc");
+  check_cuda(cudaMalloc(reinterpret_cast<void**>(&barrier_word_), sizeof *barrier_word_), "cudaMalloc");
 }
 
-// Without blocking, so that a rank that never comes, or has failed, ends it.
+// The communicator is non-blocking, so that this ends when a rank has failed or does not join in time.
 void NcclGroup::connect(const CommGroupDesc& desc, const ncclUniqueId& id) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
@@ -129,9 +132,11 @@ void NcclGroup::connect(const CommGroupDesc& desc, const ncclUniqueId& id) {
   try {
     while (state() == ncclInProgress) {
       if (Clock::now() - start >= timeout_)
-        throw Failure(CHASSIS_UNAVAILABLE, "not all ranks joined NCCL's communicator in time");
+        throw Failure(CHASSIS_UNAVAILABLE, "not all ranks joined NCCL's communicator within ",
+                      std::chrono::duration<double>(timeout_).count(), " s");
       try {
-        desc.store.get("another rank failed", std::chrono::milliseconds(100));  // a key that nobody writes
+        // No rank sets this key; get throws ABORTED if a rank has failed.
+        desc.store.get("another rank failed", std::chrono::milliseconds(100));
       } catch (const Failure& failure) {
         if (failure.code() != CHASSIS_DEADLINE_EXCEEDED) throw;
       }
@@ -158,7 +163,7 @@ NcclGroup::~NcclGroup() {
     }
   }
   for (cudaEvent_t event : events_) cudaEventDestroy(event);
-  if (word_ != nullptr) cudaFree(word_);
+  if (barrier_word_ != nullptr) cudaFree(barrier_word_);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
@@ -183,17 +188,18 @@ void NcclGroup::check(ncclResult_t result, const char* what) {
 
 void NcclGroup::check_failure() {
   const std::lock_guard lock(mutex_);
-  if (comm_ == nullptr) throw Failure(CHASSIS_ABORTED, "the group was given up");
+  if (comm_ == nullptr) throw Failure(CHASSIS_ABORTED, "the group was aborted");
   check(state(), "NCCL");
 }
 
-void NcclGroup::settle() {
+void NcclGroup::wait_until_started() {
   if (!poll(timeout_, [&] { return state() != ncclInProgress; }))
-    throw Failure(CHASSIS_ABORTED, "NCCL did not start a collective in time");
+    throw Failure(CHASSIS_ABORTED, "NCCL did not start a collective within ",
+                  std::chrono::duration<double>(timeout_).count(), " s");
   check(state(), "NCCL");
 }
 
-cudaEvent_t NcclGroup::take_event() {
+cudaEvent_t NcclGroup::acquire_event() {
   const std::lock_guard lock(events_mutex_);
   cudaEvent_t event = nullptr;
   if (events_.empty()) {
@@ -205,7 +211,7 @@ cudaEvent_t NcclGroup::take_event() {
   return event;
 }
 
-void NcclGroup::give_event(cudaEvent_t event) noexcept {
+void NcclGroup::release_event(cudaEvent_t event) noexcept {
   const std::lock_guard lock(events_mutex_);
   try {
     events_.push_back(event);
@@ -217,12 +223,13 @@ void NcclGroup::give_event(cudaEvent_t event) noexcept {
 std::unique_ptr<BackendWork> NcclGroup::start(std::span<const chassis_collective_t> calls, void* stream) {
   check_cuda(cudaSetDevice(device_), "cudaSetDevice");
   auto work = std::make_unique<NcclWork>(*this);
-  const cudaEvent_t ready = work->event();  // first the caller's, then ours: waits keep what was recorded before
+  // The event first marks the caller's stream, then this group's: a wait keeps what was recorded when it was queued.
+  const cudaEvent_t ready = work->event();
   check_cuda(cudaEventRecord(ready, static_cast<cudaStream_t>(stream)), "cudaEventRecord");
   check_cuda(cudaStreamWaitEvent(stream_, ready, 0), "cudaStreamWaitEvent");
   {
     const std::lock_guard lock(mutex_);
-    if (comm_ == nullptr) throw Failure(CHASSIS_ABORTED, "the group was given up");
+    if (comm_ == nullptr) throw Failure(CHASSIS_ABORTED, "the group was aborted");
     check(nccl_.GroupStart(), "ncclGroupStart");
     try {
       for (const chassis_collective_t& call : calls) add(call);
@@ -231,7 +238,7 @@ std::unique_ptr<BackendWork> NcclGroup::start(std::span<const chassis_collective
       throw;
     }
     check(nccl_.GroupEnd(), "ncclGroupEnd");
-    settle();
+    wait_until_started();
   }
   check_cuda(cudaEventRecord(work->event(), stream_), "cudaEventRecord");
   return work;
@@ -306,7 +313,8 @@ void NcclGroup::add(const chassis_collective_t& call) {
       register_buffer(call.recv, num_bytes);
       return check(nccl_.Recv(call.recv, count, type, peer, comm_, stream_), "ncclRecv");
     case CHASSIS_COMM_BARRIER:
-      return check(nccl_.AllReduce(word_, word_, 1, ncclInt32, ncclSum, comm_, stream_), "ncclAllReduce");
+      return check(nccl_.AllReduce(barrier_word_, barrier_word_, 1, ncclInt32, ncclSum, comm_, stream_),
+                   "ncclAllReduce");
   }
   throw Failure(CHASSIS_UNIMPLEMENTED, "collective ", call.op);
 }

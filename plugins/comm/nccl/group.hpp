@@ -1,4 +1,4 @@
-// A group of ranks as an NCCL communicator with a stream of its own.
+// A group of ranks: an NCCL communicator with its own stream.
 #pragma once
 
 #include <map>
@@ -24,17 +24,17 @@ class NcclGroup final : public BackendGroup {
   std::unique_ptr<BackendWork> start(std::span<const chassis_collective_t> calls, void* stream) override;
   void abort() noexcept override;
 
-  // Throws ABORTED if the communicator has failed or was given up.
+  // Throws ABORTED if the communicator has failed or was aborted.
   void check_failure();
-  // Events go round: creating one costs more than a collective's start.
-  cudaEvent_t take_event();
-  void give_event(cudaEvent_t event) noexcept;
+  // Events are reused: creating one costs more than starting a collective.
+  cudaEvent_t acquire_event();
+  void release_event(cudaEvent_t event) noexcept;
 
  private:
   void connect(const CommGroupDesc& desc, const ncclUniqueId& id);
   void add(const chassis_collective_t& call);
   void check(ncclResult_t result, const char* what);
-  void settle();  // until what was started is on the stream
+  void wait_until_started();  // until NCCL has queued the calls on the stream
   ncclResult_t state();
   void register_buffer(const void* data, uint64_t num_bytes);
 
@@ -43,10 +43,10 @@ class NcclGroup final : public BackendGroup {
   const int device_;
   const GroupOptions options_;
   const std::chrono::nanoseconds timeout_;
-  std::mutex mutex_;           // of the communicator, which abort takes away
-  ncclComm_t comm_ = nullptr;  // NULL when given up
+  std::mutex mutex_;           // guards the communicator
+  ncclComm_t comm_ = nullptr;  // NULL after abort
   cudaStream_t stream_ = nullptr;
-  int32_t* word_ = nullptr;  // of barriers
+  int32_t* barrier_word_ = nullptr;  // on the device, reduced by barriers
   std::map<std::pair<const void*, uint64_t>, void*> registered_;
   std::mutex events_mutex_;
   std::vector<cudaEvent_t> events_;

@@ -1,3 +1,4 @@
+// Loads NCCL's library and looks up its functions.
 #include "library.hpp"
 
 #include <dlfcn.h>
@@ -5,12 +6,12 @@
 namespace comm_nccl {
 namespace {
 
-constexpr int kOldest = NCCL_VERSION(2, 19, 1);  // the first with ncclCommRegister
+constexpr int kOldestVersion = NCCL_VERSION(2, 19, 1);  // the first with ncclCommRegister
 
 template <typename Function>
 void look_up(void* library, const char* name, Function& out) {
   out = reinterpret_cast<Function>(dlsym(library, name));
-  if (out == nullptr) refuse("NCCL's library has no ", name, "; version 2.19 or later is needed");
+  if (out == nullptr) refuse("NCCL's library has no ", name, "; use version 2.19 or later");
 }
 
 }  // namespace
@@ -19,8 +20,8 @@ Library open_library(const std::string& path) {
   void* library = dlopen(path.empty() ? "libnccl.so.2" : path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* why = dlerror();
-    refuse("NCCL's library can not be loaded: ", why == nullptr ? "unknown reason" : why,
-           "; it comes with LibTorch's CUDA libraries, and [comm] library may name another");
+    refuse("NCCL's library cannot be loaded: ", why == nullptr ? "unknown reason" : why,
+           "; it comes with LibTorch's CUDA libraries, or name its path in [comm] library");
   }
   Library out;
 #define COMM_NCCL_LOOK_UP(name) look_up(library, "nccl" #name, out.name);
@@ -28,7 +29,8 @@ Library open_library(const std::string& path) {
 #undef COMM_NCCL_LOOK_UP
   int version = 0;
   out.GetVersion(&version);
-  if (version < kOldest) refuse("NCCL is ", version / 10000, ".", version / 100 % 100, ", 2.19 or later is needed");
+  if (version < kOldestVersion)
+    refuse("NCCL is version ", version / 10000, ".", version / 100 % 100, "; use 2.19 or later");
   return out;
 }
 

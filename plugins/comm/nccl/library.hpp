@@ -1,4 +1,4 @@
-// libnccl.so.2, looked up when it is first needed: beside LibTorch's CUDA part there is one in the process already.
+// libnccl.so.2, loaded on first use: with LibTorch's CUDA libraries the process already contains it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -24,8 +24,8 @@ struct Library {
 #undef COMM_NCCL_MEMBER
 };
 
-// An empty path: the one of this process, else where the system looks. Throws in words if there is none or it is too
-// old.
+// An empty path: the one in this process, else the one on the system's search path. Refuses, with the reason, if there
+// is none or it is too old.
 Library open_library(const std::string& path);
 
 inline void check_cuda(cudaError_t error, const char* what) {

@@ -1,4 +1,4 @@
-// nccl: collectives between GPUs, by NCCL itself.
+// nccl: collectives between GPUs, by NVIDIA's NCCL.
 #include <optional>
 
 #include "chassis/plugin.hpp"
@@ -16,9 +16,9 @@ class Nccl final : public CommBackend {
     static const Options schema = {
         option("library", "").doc("path of libnccl.so.2; empty: the one that LibTorch's CUDA part uses"),
         option("register_buffers", false)
-            .doc("register buffers at their first use, for zero-copy transfers; their memory must not go back to CUDA "
-                 "while the run goes on"),
-        option("high_priority", true).doc("collectives go before other work that is queued on the GPU"),
+            .doc("register buffers on first use, for zero-copy transfers; their memory must not return to CUDA during "
+                 "the run"),
+        option("high_priority", true).doc("collectives run before other work queued on the GPU"),
     };
     return schema;
   }

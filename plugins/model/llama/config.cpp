@@ -14,16 +14,16 @@ namespace {
 
 using chassis::fail_invalid;
 
-constexpr int64_t kMostHeadDim = 1 << 16;
+constexpr int64_t kMaxHeadDim = 1 << 16;
 constexpr std::string_view kArchitectures[] = {"LlamaForCausalLM", "LlamaModel"};
 
-// transformers' names of hidden_act, and ours.
+// transformers' values of hidden_act, and the names in chassis/op.h.
 constexpr std::pair<std::string_view, std::string_view> kFunctions[] = {
     {"silu", "silu"},          {"swish", "silu"}, {"gelu", "gelu"}, {"gelu_pytorch_tanh", "gelu_tanh"},
     {"gelu_new", "gelu_tanh"}, {"relu", "relu"}};
 
-// Keys that change nothing about the program.
-constexpr std::string_view kHarmless[] = {"_attn_implementation_autoset",
+// Keys that do not change the program.
+constexpr std::string_view kIgnoredKeys[] = {"_attn_implementation_autoset",
                                           "_name_or_path",
                                           "add_cross_attention",
                                           "auto_map",
@@ -58,7 +58,7 @@ constexpr std::string_view kHarmless[] = {"_attn_implementation_autoset",
                                           "unsloth_version",
                                           "use_cache"};
 
-// Keys of the source that are read once; what is left is unknown.
+// Reads keys of the source and remembers them; the other keys are unknown.
 class Reader {
  public:
   explicit Reader(const Json& object, std::string where = {}) : object_(object), where_(std::move(where)) {}
@@ -70,12 +70,12 @@ class Reader {
     return found == object_.end() || found->is_null() ? nullptr : &*found;
   }
 
-  int64_t size(std::string_view key, int64_t fallback, int64_t most = int64_t{1} << 40) {
+  int64_t size(std::string_view key, int64_t fallback, int64_t max = int64_t{1} << 40) {
     const Json* value = find(key);
     if (value == nullptr) return fallback;
     if (!value->is_number_integer()) fail_invalid(where_, key, " is ", value->dump(), ", expected a whole number");
     const auto number = value->get<int64_t>();
-    if (number < 1 || number > most) fail_invalid(where_, key, " is ", number, ", expected 1 to ", most);
+    if (number < 1 || number > max) fail_invalid(where_, key, " is ", number, ", expected 1 to ", max);
     return number;
   }
   double number(std::string_view key, double fallback) {
@@ -98,22 +98,22 @@ class Reader {
   std::string text(std::string_view key, std::string_view fallback) {
     const Json* value = find(key);
     if (value == nullptr) return std::string(fallback);
-    if (!value->is_string()) fail_invalid(where_, key, " is ", value->dump(), ", expected a text");
+    if (!value->is_string()) fail_invalid(where_, key, " is ", value->dump(), ", expected a string");
     return value->get<std::string>();
   }
-  // A key of a feature that the family does not have here: only absent, null or `neutral` will do.
-  void must_be(std::string_view key, const Json& neutral) {
+  // A key of an unsupported feature: it must be absent, null or `neutral`.
+  void require_neutral(std::string_view key, const Json& neutral) {
     const Json* value = find(key);
     if (value != nullptr && *value != neutral) {
       fail_invalid(where_, key, " ", value->dump(), " is not supported by model 'llama'");
     }
   }
 
-  std::vector<std::string> rest() const {
+  std::vector<std::string> unknown_keys() const {
     std::vector<std::string> keys;
     for (const auto& [key, value] : object_.items()) {
       const bool known = std::find(read_.begin(), read_.end(), key) != read_.end() ||
-                         std::find(std::begin(kHarmless), std::end(kHarmless), key) != std::end(kHarmless);
+                         std::find(std::begin(kIgnoredKeys), std::end(kIgnoredKeys), key) != std::end(kIgnoredKeys);
       if (!known) keys.push_back(key);
     }
     return keys;
@@ -159,7 +159,7 @@ void read_rope(const Json& table, const std::string& name, Rope& rope, std::vect
   if (rope.type != "default" && rope.type != "linear" && rope.type != "llama3") {
     fail_invalid("rope type '", rope.type, "' is not supported by model 'llama' (supported: default, linear, llama3)");
   }
-  reader.must_be("partial_rotary_factor", 1.0);
+  reader.require_neutral("partial_rotary_factor", 1.0);
   if (rope.type != "default") {
     if (table.find("factor") == table.end()) fail_invalid(name, " of type '", rope.type, "' has no factor");
     rope.factor = reader.positive("factor", 1.0);
@@ -176,11 +176,11 @@ void read_rope(const Json& table, const std::string& name, Rope& rope, std::vect
                    rope.low_freq_factor);
     }
   }
-  // Left behind by transformers for types that do not read them.
+  // transformers leaves these behind for types that do not read them.
   for (const char* key : {"factor", "original_max_position_embeddings", "attention_factor"}) {
     if (rope.type == "default") reader.find(key);
   }
-  for (const std::string& key : reader.rest()) unknown.push_back(name + "." + key);
+  for (const std::string& key : reader.unknown_keys()) unknown.push_back(name + "." + key);
 }
 
 bool same_rope(const Rope& a, const Rope& b) {
@@ -230,9 +230,9 @@ void read_heads(Reader& reader, Config& config) {
                  config.num_attention_heads, ", and head_dim is not given");
   }
   config.head_dim = reader.size("head_dim", config.hidden_size / config.num_attention_heads);
-  if (config.head_dim > kMostHeadDim) {  // rope has an angle for every two
+  if (config.head_dim > kMaxHeadDim) {  // limits the number of rope angles
     fail_invalid("head_dim ", config.head_dim, " (hidden_size ", config.hidden_size, ", num_attention_heads ",
-                 config.num_attention_heads, ") is above ", kMostHeadDim);
+                 config.num_attention_heads, ") is above ", kMaxHeadDim);
   }
   if (config.head_dim % 2 != 0) {
     fail_invalid("head_dim ", config.head_dim, " is odd (hidden_size ", config.hidden_size, ", num_attention_heads ",
@@ -249,10 +249,10 @@ Config parse_config(std::string_view text) {
   Reader reader(config.source);
 
   check_architecture(reader);
-  reader.must_be("quantization_config", nullptr);
-  reader.must_be("attention_dropout", 0.0);
-  reader.must_be("partial_rotary_factor", 1.0);
-  reader.must_be("sliding_window", nullptr);
+  reader.require_neutral("quantization_config", nullptr);
+  reader.require_neutral("attention_dropout", 0.0);
+  reader.require_neutral("partial_rotary_factor", 1.0);
+  reader.require_neutral("sliding_window", nullptr);
 
   config.vocab_size = reader.size("vocab_size", config.vocab_size);
   config.hidden_size = reader.size("hidden_size", config.hidden_size);
@@ -268,7 +268,7 @@ Config parse_config(std::string_view text) {
   config.tie_word_embeddings = reader.boolean("tie_word_embeddings", false);
   config.rope = read_both_ropes(reader, config.unknown_keys);
 
-  for (std::string& key : reader.rest()) config.unknown_keys.push_back(std::move(key));
+  for (std::string& key : reader.unknown_keys()) config.unknown_keys.push_back(std::move(key));
   return config;
 }
 
@@ -309,7 +309,7 @@ std::string write_config(const Config& config) {
   out["rope_scaling"] = scaling;
   out["rope_parameters"] = parameters;
 
-  // Likewise torch_dtype and dtype.
+  // The same for torch_dtype and dtype.
   Json dtype = "float32";
   for (const char* key : {"torch_dtype", "dtype"}) {
     if (out.contains(key) && out[key].is_string()) dtype = out[key];

@@ -29,10 +29,10 @@ struct Config {
   int64_t num_attention_heads = 32;
   int64_t num_key_value_heads = 32;
   int64_t head_dim = 128;
-  std::string function = "silu";  // in the words of chassis/op.h
+  std::string function = "silu";  // as named in chassis/op.h
   double rms_norm_eps = 1e-6;
   double initializer_range = 0.02;
-  int64_t max_position_embeddings = 0;  // 0: the source names none
+  int64_t max_position_embeddings = 0;  // 0: not in the source
   bool attention_bias = false;
   bool mlp_bias = false;
   bool tie_word_embeddings = false;
@@ -41,10 +41,10 @@ struct Config {
   std::vector<std::string> unknown_keys;  // of the source
 };
 
-// Throws what the family can not do, by name and with the numbers.
+// Throws for what the family cannot do, with names and numbers.
 Config parse_config(std::string_view text);
 
-// A complete config.json; keys of the source that say nothing about the program are carried over.
+// A complete config.json; keys of the source that do not affect the program are copied.
 std::string write_config(const Config& config);
 
 // head_dim/2 angles per position, in float32 arithmetic as in transformers' modeling_rope_utils.

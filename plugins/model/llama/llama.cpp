@@ -18,7 +18,7 @@ class Llama final : public Model {
 
   void configure(std::string_view config_json) override {
     config_ = llama::parse_config(config_json);
-    size_t num_named = 0;  // a hostile file may have any number
+    size_t num_named = 0;  // limited, since a hostile file may have any number of keys
     for (const std::string& key : config_.unknown_keys) {
       host().count(num_named++ < 20 ? "config key " + key : "other config keys", "key '", key,
                    "' is unknown to model 'llama' and ignored");
@@ -62,11 +62,11 @@ class Llama final : public Model {
   std::string config() const override { return llama::write_config(config_); }
   int64_t max_positions() const override { return config_.max_position_embeddings; }
 
-  // Names and shapes are the parameters' own.
+  // Tensors on disk have the names and shapes of the parameters.
   void disk_mapping(DiskMapping& m) const override {
-    m.skip("*rotary_emb.inv_freq");  // a buffer that old versions of transformers stored
+    m.skip("*rotary_emb.inv_freq");  // a buffer that old versions of transformers saved
     if (config_.tie_word_embeddings) m.skip("lm_head.weight");
-    for (const std::string base : {"embed_tokens.*", "layers.*", "norm.*"})  // saved from the model without its head
+    for (const std::string base : {"embed_tokens.*", "layers.*", "norm.*"})  // names in files saved from LlamaModel
       m.alias(base, "model." + base);
   }
 

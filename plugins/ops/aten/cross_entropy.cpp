@@ -1,4 +1,4 @@
-// cross_entropy of logits that are there as a whole.
+// cross_entropy of whole logits.
 #include "loss.hpp"
 
 namespace aten {
@@ -21,7 +21,7 @@ class CrossEntropy : public AtenKernel {
     const Tensor gradient = copy_of(logits);
     aten_.log_softmax_out(gradient, -1, false, gradient);
     rows_.to_gradient(gradient, rows_.labels(call.input(1)), scale);
-    give_grad_input(call, 0, logits.dtype(), aten_.view(gradient, shape_of(logits)));
+    store_grad_input(call, 0, logits.dtype(), aten_.view(gradient, shape_of(logits)));
   }
 
  private:

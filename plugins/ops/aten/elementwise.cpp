@@ -15,7 +15,7 @@ class Function {
     else if (name_ == "relu") aten_.relu_out(x, out);
     else aten_.gelu_out(x, approximation(), out);
   }
-  // dx may lie in dy's memory.
+  // dx may share dy's memory.
   void backward(const BorrowedTensor& dy, const BorrowedTensor& x, const BorrowedTensor& dx) const {
     if (name_ == "silu") aten_.silu_backward_out(dy, x, dx);
     else if (name_ == "relu") aten_.threshold_backward_out(dy, x, 0, dx);
@@ -41,14 +41,14 @@ class Activation : public AtenKernel {
     if (!dy || !call.wants_grad_input(0)) return;
     Tensor dx = Tensor::create_like(call.host(), x);
     function_.backward(dy, x, dx);
-    give_grad_input(call, 0, x.dtype(), std::move(dx));
+    store_grad_input(call, 0, x.dtype(), std::move(dx));
   }
 
  private:
   Function function_;
 };
 
-// f(gate) · up; backward computes f(gate) again instead of keeping it.
+// f(gate) · up; backward recomputes f(gate).
 class GatedActivation : public AtenKernel {
  public:
   GatedActivation(const Operators& aten, std::string_view function) : AtenKernel(aten), function_(aten, function) {}
@@ -66,12 +66,12 @@ class GatedActivation : public AtenKernel {
       Tensor dup = Tensor::create_like(call.host(), gate);
       function_.evaluate(gate, dup);
       aten_.mul_(dup, dy);
-      give_grad_input(call, 1, up.dtype(), std::move(dup));
+      store_grad_input(call, 1, up.dtype(), std::move(dup));
     }
     if (call.wants_grad_input(0)) {
       Tensor dgate = aten_.mul(dy, up);
       function_.backward(dgate, gate, dgate);
-      give_grad_input(call, 0, gate.dtype(), std::move(dgate));
+      store_grad_input(call, 0, gate.dtype(), std::move(dgate));
     }
   }
 
@@ -89,7 +89,7 @@ class Add : public AtenKernel {
   void backward_inputs(Call& call) override {
     const BorrowedTensor dy = call.grad_output(0);
     if (!dy) return;
-    for (uint32_t i = 0; i < 2; ++i) give_grad_input(call, i, dy.dtype(), dy.retain());
+    for (uint32_t i = 0; i < 2; ++i) store_grad_input(call, i, dy.dtype(), dy.retain());
   }
 };
 
@@ -104,11 +104,11 @@ class Mul : public AtenKernel {
     const BorrowedTensor dy = call.grad_output(0);
     if (!dy) return;
     for (uint32_t i = 0; i < 2; ++i)
-      if (call.wants_grad_input(i)) give_grad_input(call, i, dy.dtype(), aten_.mul(dy, call.input(1 - i)));
+      if (call.wants_grad_input(i)) store_grad_input(call, i, dy.dtype(), aten_.mul(dy, call.input(1 - i)));
   }
 };
 
-// Copies, unless the host lets the output lie in the input's memory.
+// Copies, unless the host gives the output the input's memory.
 class Reshape : public AtenKernel {
  public:
   Reshape(const Operators& aten, const NodeView& node)
@@ -122,7 +122,7 @@ class Reshape : public AtenKernel {
   }
   void backward_inputs(Call& call) override {
     const BorrowedTensor dy = call.grad_output(0);
-    if (dy) give_grad_input(call, 0, dy.dtype(), aten_.view(dy, with_rows_of(dy, planned_x_)));
+    if (dy) store_grad_input(call, 0, dy.dtype(), aten_.view(dy, with_rows_of(dy, planned_x_)));
   }
 
  private:

@@ -1,4 +1,4 @@
-// What the kernels of this plugin share: operators, shapes, and where gradients go.
+// Shared by the kernels of this plugin: operators, shapes, and functions that store gradients.
 #pragma once
 
 #include <algorithm>
@@ -21,16 +21,16 @@ inline Shape shape_of(const OperandView& operand) {
 // Norms, angles and losses are computed in this dtype.
 constexpr uint32_t wide(uint32_t dtype) { return dtype == CHASSIS_DTYPE_F64 ? CHASSIS_DTYPE_F64 : CHASSIS_DTYPE_F32; }
 
-// Products of half types with an fp32 result, which LibTorch has on CUDA alone. On the CPU the host multiplies bf16;
-// other factors are cast before.
+// True for products of half types with an fp32 result, which LibTorch has only on CUDA. On the CPU the host multiplies
+// bf16; other factors are cast first.
 constexpr bool multiplies_into_wide(uint32_t device_type, uint32_t dtype, uint32_t result) {
   return device_type == CHASSIS_DEVICE_CUDA && result == CHASSIS_DTYPE_F32 &&
          (dtype == CHASSIS_DTYPE_BF16 || dtype == CHASSIS_DTYPE_F16);
 }
 
-// Temporaries of formulas are made for as many rows at a time as fit into this, in fp32.
+// Formulas make their fp32 temporaries for slabs of rows of at most this size.
 constexpr int64_t kSlabBytes = 16 << 20;
-// Calls body(first row, number of rows) until all rows had their turn.
+// Calls body(first row, number of rows) for slabs that cover all rows.
 template <typename Body>
 void for_slabs(int64_t rows, int64_t elements_per_row, Body&& body) {
   const int64_t step = std::max<int64_t>(1, kSlabBytes / (4 * std::max<int64_t>(1, elements_per_row)));
@@ -46,7 +46,7 @@ class AtenKernel : public Kernel {
   Tensor matrix(const BorrowedTensor& x, int64_t columns) const {
     return aten_.view(x, Shape{columns == 0 ? 0 : x.num_elements() / columns, columns});
   }
-  // The same tensor if it has the dtype already.
+  // The same tensor if it already has the dtype.
   Tensor cast(const BorrowedTensor& x, uint32_t dtype) const {
     return x.dtype() == dtype ? x.retain() : aten_.to_dtype(x, DtypeArg{dtype});
   }
@@ -54,20 +54,20 @@ class AtenKernel : public Kernel {
     return Tensor::create(call.host(), dtype, shape, like.device_type(), like.view().device_index);
   }
 
-  // B and T of this call before the planned dims behind them.
+  // The planned shape with B and T of this call.
   static Shape with_rows_of(const BorrowedTensor& x, Shape planned) {
     for (size_t i = 0; i < 2 && i < planned.size(); ++i) planned[i] = x.sizes()[i];
     return planned;
   }
 
-  // Takes the gradient of input i, adding it to what the host lends.
-  void give_grad_input(Call& call, uint32_t i, uint32_t dtype, Tensor gradient) const {
+  // Stores the gradient of input i, or adds it to the one that the host passes.
+  void store_grad_input(Call& call, uint32_t i, uint32_t dtype, Tensor gradient) const {
     if (!call.wants_grad_input(i)) return;
     if (const BorrowedTensor sum = call.grad_input(i)) aten_.add_(sum, gradient);
     else call.set_grad_input(i, cast(gradient, dtype));
   }
-  // Takes the gradient of parameter i into its buffer.
-  void give_grad_param(Call& call, uint32_t i, const Tensor& gradient) const {
+  // Stores the gradient of parameter i in its buffer, or adds it there.
+  void store_grad_param(Call& call, uint32_t i, const Tensor& gradient) const {
     if (const BorrowedTensor buffer = call.grad_param(i)) accumulate(buffer, call.grad_param_beta(i), gradient);
   }
   // buffer = beta · buffer + gradient; beta is 0 or 1.
@@ -107,10 +107,10 @@ std::unique_ptr<Kernel> make_reshape(const Operators& aten, const NodeView& node
 std::unique_ptr<Kernel> make_cross_entropy(const Operators& aten, const NodeView& node);
 std::unique_ptr<Kernel> make_linear_cross_entropy(const Operators& aten, const NodeView& node);
 
-// Columns of an embedding whose gradient is summed at once.
+// Number of embedding columns whose gradient is summed at once.
 int64_t embedding_columns(int64_t vocab, int64_t columns);
 
-// Rows of logits that are made at once, and the bytes that a pass over them takes.
+// Number of rows of logits computed at once, and the bytes that a pass over them needs.
 int64_t loss_chunk_rows(int64_t rows, int64_t vocab);
 uint64_t loss_chunk_bytes(int64_t rows, int64_t vocab, uint32_t dtype);
 

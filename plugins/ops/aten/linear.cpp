@@ -1,4 +1,4 @@
-// y = x · weightᵀ + bias. Gradients of parameters are multiplied straight into their fp32 buffers.
+// y = x · weightᵀ + bias. Products for gradients of parameters write directly into their fp32 buffers.
 #include "kernels.hpp"
 
 namespace aten {
@@ -38,7 +38,7 @@ class Linear : public AtenKernel {
     const Tensor rows = matrix(dy, out);
     if (dweight)
       accumulate_product(dweight, call.grad_param_beta(0), aten_.t(rows), matrix(call.input(0), dweight.size(1)));
-    if (dbias) give_grad_param(call, 1, aten_.sum_dims(rows, Shape{0}, false, DtypeArg{dbias.dtype()}));
+    if (dbias) store_grad_param(call, 1, aten_.sum_dims(rows, Shape{0}, false, DtypeArg{dbias.dtype()}));
   }
 
  private:

@@ -1,5 +1,5 @@
-// The head: linear and cross entropy as one op over chunks of rows, so that the logits never exist as a whole.
-// With the gradient of the loss known beforehand, one pass of three products per chunk gives everything.
+// The head: linear and cross entropy as one op over chunks of rows, so that whole logits never exist.
+// As the gradient of the loss is already known, one pass of three products per chunk gives the loss and all gradients.
 #include "loss.hpp"
 
 namespace aten {
@@ -12,22 +12,22 @@ class LinearCrossEntropy : public AtenKernel {
   LinearCrossEntropy(const Operators& aten, int64_t ignore_index) : AtenKernel(aten), rows_(aten, ignore_index) {}
 
   void forward(Call& call) override {
-    const BorrowedTensor loss = begin_loss(call);
+    const BorrowedTensor loss = init_loss(call);
     for_chunks(call, [&](const Chunk& chunk) { rows_.add_loss(chunk.logits, chunk.labels, loss); });
   }
 
   void backward_inputs(Call& call) override {
     if (!call.grad_output(0) || !call.wants_grad_input(0)) return;
-    const bool is_lent = static_cast<bool>(call.grad_input(0));
-    const Tensor dx = begin_grad_input(call);
+    const bool adds = static_cast<bool>(call.grad_input(0));
+    const Tensor dx = init_grad_input(call);
     for_chunks(call, [&](const Chunk& chunk) {
       to_gradient(call, chunk);
-      add_grad_input(call, chunk, dx, is_lent);
+      add_grad_input(call, chunk, dx, adds);
     });
   }
 
   void backward_params(Call& call) override {
-    begin_grad_params(call);
+    init_grad_params(call);
     if (!call.grad_output(0)) return;
     for_chunks(call, [&](const Chunk& chunk) {
       to_gradient(call, chunk);
@@ -36,14 +36,14 @@ class LinearCrossEntropy : public AtenKernel {
   }
 
   void forward_backward(Call& call) override {
-    const BorrowedTensor loss = begin_loss(call);
-    const bool wants_dx = call.wants_grad_input(0), is_lent = static_cast<bool>(call.grad_input(0));
-    const Tensor dx = wants_dx ? begin_grad_input(call) : Tensor();
-    begin_grad_params(call);
+    const BorrowedTensor loss = init_loss(call);
+    const bool wants_dx = call.wants_grad_input(0), adds = static_cast<bool>(call.grad_input(0));
+    const Tensor dx = wants_dx ? init_grad_input(call) : Tensor();
+    init_grad_params(call);
     for_chunks(call, [&](const Chunk& chunk) {
       rows_.add_loss(chunk.logits, chunk.labels, loss);
       rows_.to_gradient(chunk.logits, chunk.labels, call.grad_output(0));
-      if (wants_dx) add_grad_input(call, chunk, dx, is_lent);
+      if (wants_dx) add_grad_input(call, chunk, dx, adds);
       add_grad_params(call, chunk);
     });
   }
@@ -77,14 +77,14 @@ class LinearCrossEntropy : public AtenKernel {
     }
   }
 
-  BorrowedTensor begin_loss(Call& call) const {
+  BorrowedTensor init_loss(Call& call) const {
     const BorrowedTensor loss = call.make_output(0, wide(call.input(0).dtype()), Shape{});
     aten_.zero_(loss);
     return loss;
   }
 
-  // [rows, in] of the gradient, which is complete or holds what the host lends.
-  Tensor begin_grad_input(Call& call) const {
+  // [rows, in] of the gradient: zeros, or the gradient that the host passes.
+  Tensor init_grad_input(Call& call) const {
     const BorrowedTensor x = call.input(0);
     if (!call.grad_input(0)) {
       call.set_grad_input(0, Tensor::create_like(call.host(), x));
@@ -93,7 +93,7 @@ class LinearCrossEntropy : public AtenKernel {
     return matrix(call.grad_input(0), call.param(0).size(1));
   }
 
-  void begin_grad_params(Call& call) const {
+  void init_grad_params(Call& call) const {
     for (uint32_t i = 0; i < 2; ++i)
       if (call.grad_param(i) && call.grad_param_beta(i) == 0) aten_.zero_(call.grad_param(i));
   }
@@ -103,11 +103,11 @@ class LinearCrossEntropy : public AtenKernel {
     rows_.to_gradient(chunk.logits, chunk.labels, call.grad_output(0));
   }
 
-  // Rationale: some libraries sum such a long product straight into what is there, a small term at a time, and lose its
-  // low bits, so a gradient that is already of another size is added to once.
-  void add_grad_input(Call& call, const Chunk& chunk, const Tensor& dx, bool is_lent) const {
+  // Rationale: some libraries add the terms of such a long product one by one to the existing sum and lose its low
+  // bits, so the product is computed first and added once to a gradient that the host passes.
+  void add_grad_input(Call& call, const Chunk& chunk, const Tensor& dx, bool adds) const {
     const Tensor part = aten_.narrow(dx, 0, chunk.begin, chunk.rows), weight = call.param(0).retain();
-    if (!is_lent) return accumulate_product(part, 1, chunk.logits, weight);
+    if (!adds) return accumulate_product(part, 1, chunk.logits, weight);
     const Tensor product = Tensor::create_like(call.host(), part);
     accumulate_product(product, 0, chunk.logits, weight);
     aten_.add_(part, product);

@@ -1,4 +1,4 @@
-// embedding and score: rows picked by an index.
+// embedding and score: rows selected by an index.
 #include "kernels.hpp"
 
 namespace aten {
@@ -14,7 +14,7 @@ class Embedding : public AtenKernel {
     aten_.index_select_out(weight, 0, aten_.view(ids, Shape{ids.num_elements()}), matrix(y, weight.size(1)));
   }
 
-  // Rationale: not index_add_, which adds in no fixed order on CUDA.
+  // Rationale: index_add_ would add in no fixed order on CUDA.
   void backward_params(Call& call) override {
     const BorrowedTensor ids = call.input(0), dy = call.grad_output(0), buffer = call.grad_param(0);
     if (!buffer) return;
@@ -66,7 +66,7 @@ class Score : public AtenKernel {
   }
 
  private:
-  // [B, 1, H] of the position before lens[b].
+  // [B, 1, H]: position lens[b] - 1.
   Tensor index(const Call& call, const BorrowedTensor& x) const {
     const Tensor last = aten_.to_dtype(call.input(1), DtypeArg{CHASSIS_DTYPE_I64}, false, true);
     aten_.add_scalar_(last, -1);

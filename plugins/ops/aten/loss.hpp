@@ -1,11 +1,11 @@
-// Cross entropy over rows of logits in place; used whole and by chunks.
+// In-place cross entropy over rows of logits, for whole logits and for chunks.
 #pragma once
 
 #include "kernels.hpp"
 
 namespace aten {
 
-// Which rows count, and their labels where gather may read them.
+// Labels that gather can read, and the rows that are ignored.
 struct Labels {
   Tensor index;    // [rows, 1] i64, 0 where ignored
   Tensor ignored;  // [rows, 1] bool
@@ -23,7 +23,7 @@ class LossRows {
     return {std::move(index), std::move(ignored)};
   }
 
-  // logits become log probabilities; loss (a scalar) grows by the rows' sum.
+  // Turns logits into log probabilities and adds the rows' summed loss to loss, a scalar.
   void add_loss(const BorrowedTensor& logits, const Labels& labels, const BorrowedTensor& loss) const {
     aten_.log_softmax_out(logits, -1, false, logits);
     const Tensor picked = aten_.gather(logits, 1, labels.index);
@@ -31,7 +31,7 @@ class LossRows {
     aten_.sub_(loss, aten_.sum(picked));
   }
 
-  // Log probabilities become the gradient of scale · loss by the logits.
+  // Turns log probabilities into the gradient of scale · loss by the logits.
   void to_gradient(const BorrowedTensor& log_probabilities, const Labels& labels, const BorrowedTensor& scale) const {
     aten_.exp_(log_probabilities);
     const Tensor minus_one = Tensor(aten_.to_dtype(labels.index, DtypeArg{log_probabilities.dtype()}, false, true));

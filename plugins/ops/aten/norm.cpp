@@ -1,4 +1,4 @@
-// rms_norm by formula, since ATen has no backward of its own for it on the CPU; layer_norm by ATen's kernels.
+// rms_norm by formula, since ATen has no fused backward for it on the CPU; layer_norm by ATen's kernels.
 #include "kernels.hpp"
 
 namespace aten {
@@ -80,7 +80,7 @@ class RmsNorm : public AtenKernel {
   double eps_;
 };
 
-// saved: mean and 1 / deviation, [B, T, 1].
+// saved: mean and 1 / standard deviation, [B, T, 1].
 class LayerNorm : public AtenKernel {
  public:
   LayerNorm(const Operators& aten, double eps) : AtenKernel(aten), eps_(eps) {}
@@ -98,7 +98,7 @@ class LayerNorm : public AtenKernel {
 
   void backward_inputs(Call& call) override {
     if (!call.grad_output(0) || !call.wants_grad_input(0)) return;
-    give_grad_input(call, 0, call.input(0).dtype(), std::move(backward(call, {true, false, false})[0]));
+    store_grad_input(call, 0, call.input(0).dtype(), std::move(backward(call, {true, false, false})[0]));
   }
 
   void backward_params(Call& call) override {
@@ -109,8 +109,8 @@ class LayerNorm : public AtenKernel {
     }
     const bool weight = static_cast<bool>(call.grad_param(0)), bias = static_cast<bool>(call.grad_param(1));
     const auto gradients = backward(call, {false, weight, bias});
-    if (weight) give_grad_param(call, 0, gradients[1]);
-    if (bias) give_grad_param(call, 1, gradients[2]);
+    if (weight) store_grad_param(call, 0, gradients[1]);
+    if (bias) store_grad_param(call, 1, gradients[2]);
   }
 
  private:

@@ -1,4 +1,4 @@
-// The ATen operators that this plugin calls, with the schemas that stand in its manifest.
+// The ATen operators that this plugin calls, with the schemas for its manifest.
 #pragma once
 
 #include "chassis/dispatch.hpp"

@@ -1,4 +1,4 @@
-// The ops provider "aten": every op but attention by LibTorch's operators, on the CPU and on CUDA alike.
+// The ops provider "aten": every op but attention by LibTorch's operators, on the CPU and on CUDA.
 #include "chassis/plugin.hpp"
 #include "chassis/cost.hpp"
 #include "kernels.hpp"
@@ -11,9 +11,9 @@ using aten::Operators;
 struct Entry {
   std::string_view pattern;
   std::unique_ptr<Kernel> (*make)(const Operators& aten, const NodeView& node);
-  uint32_t keeps_inputs;       // that backward reads
-  uint32_t overwrites_inputs;  // whose memory the output may take
-  double passes;               // of each element through memory
+  uint32_t keeps_inputs;       // bits of inputs that backward reads
+  uint32_t overwrites_inputs;  // bits of inputs whose memory the output may take
+  double passes;               // for cost_ns
   std::initializer_list<std::string_view> attrs;
 };
 
@@ -38,7 +38,7 @@ const Entry& entry_of(const NodeView& node) {
   const std::string pattern = node.pattern();
   for (const Entry& entry : kEntries)
     if (entry.pattern == pattern) return entry;
-  refuse("op '", pattern, "' is not known");
+  refuse("does not compute op '", pattern, "'");
 }
 
 bool is_float(uint32_t dtype) {
@@ -69,11 +69,11 @@ class Aten : public Ops {
     for (int i = 0; i < node.num_ops(); ++i) node.op(i).refuse_attrs_other_than(entry.attrs);
     for (int i = 0; i < node.num_params(); ++i)
       if (node.has_param(i) && !is_float(node.param(i).dtype()))
-        refuse("parameter ", i, " is ", dtype_name(node.param(i).dtype()), "; floats are supported");
+        refuse("parameter ", i, " is ", dtype_name(node.param(i).dtype()), ", expected a floating type");
     if (entry.pattern.ends_with("activation")) {
       const auto function = node.op(0).attr_string("function");
       if (function != "silu" && function != "gelu" && function != "gelu_tanh" && function != "relu")
-        refuse("activation '", function, "' is not known");
+        refuse("does not compute activation '", function, "'");
     }
     return cost_ns(host(), node, entry.passes);
   }
@@ -100,7 +100,7 @@ class Aten : public Ops {
   }
 
  private:
-  // Temporaries beside outputs and gradients, as the formulas make them.
+  // Bytes of the formulas' temporaries, besides outputs and gradients.
   void workspace(const NodeView& node, const Entry& entry, Infer& out) const {
     const uint32_t dtype = node.has_param(0) ? node.param(0).dtype() : node.input(0).dtype();
     const uint64_t input = static_cast<uint64_t>(node.input(0).num_elements());
@@ -125,7 +125,7 @@ class Aten : public Ops {
       const uint64_t angles = 3 * input / static_cast<uint64_t>(std::max<int64_t>(1, 2 * node.input(0).size(2)));
       out.workspace((angles + 2 * narrow * slab) * wide_bytes, (angles + 2 * narrow * slab) * wide_bytes);
     } else if (entry.pattern == "linear" && aten::multiplies_into_wide(node.device_type(), dtype, aten::wide(dtype))) {
-      // The product, where it is added to an earlier one.
+      // The product, if it is added to an existing gradient.
       out.workspace(0, static_cast<uint64_t>(node.param(0).num_elements()) * wide_bytes);
     } else if (entry.pattern == "linear" && narrow) {
       const int64_t out_dim = node.param(0).size(0), in_dim = node.param(0).size(1);

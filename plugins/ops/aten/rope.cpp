@@ -1,4 +1,4 @@
-// Rotary position embedding, in fp32; backward turns the other way.
+// Rotary position embedding, in fp32; backward rotates the other way.
 #include "kernels.hpp"
 
 namespace aten {
@@ -15,45 +15,45 @@ class Rope : public AtenKernel {
 
   void forward(Call& call) override {
     const BorrowedTensor x = call.input(0);
-    turn(call, x, call.make_output(0, x.dtype(), x.sizes()), +1);
+    rotate(call, x, call.make_output(0, x.dtype(), x.sizes()), +1);
   }
 
   void backward_inputs(Call& call) override {
     const BorrowedTensor dy = call.grad_output(0);
     if (!dy || !call.wants_grad_input(0)) return;
     Tensor dx = Tensor::create_like(call.host(), dy);
-    turn(call, dy, dx, -1);
-    give_grad_input(call, 0, dy.dtype(), std::move(dx));
+    rotate(call, dy, dx, -1);
+    store_grad_input(call, 0, dy.dtype(), std::move(dx));
   }
 
  private:
-  void turn(Call& call, const BorrowedTensor& x, const BorrowedTensor& y, int direction) {
+  void rotate(Call& call, const BorrowedTensor& x, const BorrowedTensor& y, int direction) {
     const int64_t rows = x.size(0) * x.size(1), heads = x.size(2), head_dim = x.size(3);
     const Tensor all_x = aten_.view(x, Shape{rows, heads, head_dim}),
                  all_y = aten_.view(y, Shape{rows, heads, head_dim});
     const auto [cosine, sine] = angles(call, wide(x.dtype()), direction);
     for_slabs(rows, heads * head_dim, [&, &cosine = cosine, &sine = sine](int64_t begin, int64_t count) {
-      turn_rows(call, aten_.narrow(all_x, 0, begin, count), aten_.narrow(all_y, 0, begin, count),
-                aten_.narrow(cosine, 0, begin, count), aten_.narrow(sine, 0, begin, count));
+      rotate_rows(call, aten_.narrow(all_x, 0, begin, count), aten_.narrow(all_y, 0, begin, count),
+                  aten_.narrow(cosine, 0, begin, count), aten_.narrow(sine, 0, begin, count));
     });
   }
 
   // (a, b) → (a·cos - b·sin, b·cos + a·sin) for both members of every pair.
-  void turn_rows(Call& call, const Tensor& x, const Tensor& y, const Tensor& cosine, const Tensor& sine) const {
+  void rotate_rows(Call& call, const Tensor& x, const Tensor& y, const Tensor& cosine, const Tensor& sine) const {
     const uint32_t dtype = wide(x.dtype());
     const Tensor wide_x = cast(x, dtype);
-    // ATen writes an element before it has read its partner: y may not lie in x's memory.
+    // y must not share x's memory: ATen writes an element before it has read its partner.
     const Tensor wide_y = y.dtype() == dtype ? y.retain() : create(call, x, dtype, shape_of(x));
     const auto [a, b] = halves(wide_x);
-    const auto [turned_a, turned_b] = halves(wide_y);
-    aten_.mul_out(a, cosine, turned_a);
-    aten_.mul_out(b, cosine, turned_b);
-    aten_.addcmul_(turned_a, b, sine, -1.0);
-    aten_.addcmul_(turned_b, a, sine);
+    const auto [rotated_a, rotated_b] = halves(wide_y);
+    aten_.mul_out(a, cosine, rotated_a);
+    aten_.mul_out(b, cosine, rotated_b);
+    aten_.addcmul_(rotated_a, b, sine, -1.0);
+    aten_.addcmul_(rotated_b, a, sine);
     if (y.dtype() != dtype) aten_.copy_(y, wide_y);
   }
 
-  // [B·T, 1, head_dim / 2].
+  // cos and sin of the angles, times factor, [B·T, 1, head_dim / 2].
   std::pair<Tensor, Tensor> angles(Call& call, uint32_t dtype, int direction) {
     const BorrowedTensor positions = call.input(1);
     if (!frequencies_ || frequencies_.device_type() != positions.device_type()) upload(call, positions);
@@ -76,10 +76,10 @@ class Rope : public AtenKernel {
 
   void upload(const Call& call, const BorrowedTensor& like) {
     const auto half = static_cast<int64_t>(inv_freq_.size());
-    const Tensor here = Tensor::create(call.host(), CHASSIS_DTYPE_F32, {half});
-    std::copy(inv_freq_.begin(), inv_freq_.end(), here.data<float>());
+    const Tensor on_host = Tensor::create(call.host(), CHASSIS_DTYPE_F32, {half});
+    std::copy(inv_freq_.begin(), inv_freq_.end(), on_host.data<float>());
     frequencies_ = create(call, like, CHASSIS_DTYPE_F32, Shape{half});
-    aten_.copy_(frequencies_, here);
+    aten_.copy_(frequencies_, on_host);
   }
 
   std::vector<float> inv_freq_;

@@ -1,4 +1,4 @@
-// One block a row forward and for dx; column tiles over chunks of rows, then a second pass, for dweight.
+// Forward and dx use one thread block per row; dweight uses column tiles over chunks of rows, then a second pass.
 #include "kernels.hpp"
 
 #include <cuda_bf16.h>
@@ -23,11 +23,11 @@ __device__ T cast(float v) {
   return static_cast<T>(v);
 }
 
-// The sum over a block, on every thread.
+// The sum over a thread block, returned to every thread.
 __device__ float block_sum(float v) {
   __shared__ float warps[kThreads / 32];
   for (int offset = 16; offset > 0; offset /= 2) v += __shfl_xor_sync(0xffffffffu, v, offset);
-  __syncthreads();  // the last sum has been read
+  __syncthreads();  // all threads have read the previous sum
   if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = v;
   __syncthreads();
   float sum = 0;
@@ -94,7 +94,7 @@ __global__ void reduce_kernel(int64_t num_partials, int64_t n, const float* part
   dweight[column] = (beta == 0 ? 0.0f : beta * dweight[column]) + sum;
 }
 
-// Makes the device of a problem current while it lives.
+// Makes a device current while it exists.
 struct DeviceGuard {
   explicit DeviceGuard(int device) {
     error = cudaGetDevice(&before);
@@ -116,7 +116,7 @@ const char* launch(const Problem& problem, Launch&& body) {
   return guard.error == cudaSuccess ? nullptr : cudaGetErrorString(guard.error);
 }
 
-// body(a null pointer to the C++ type of `dtype`)
+// Calls body with a null pointer to the C++ type of `dtype`.
 template <typename Body>
 void with_type(Dtype dtype, Body&& body) {
   switch (dtype) {
@@ -163,7 +163,7 @@ int64_t num_partials(int64_t num_rows) {
 
 const char* backward_weight(const Problem& p, const void* x, const float* inverse_rms, const void* dy, float* partial,
                             float* dweight, float beta) {
-  // Without rows the sum is empty, but beta still counts.
+  // Also runs without rows: beta still applies.
   if (p.n == 0) return nullptr;
   DeviceGuard guard(p.device);
   if (guard.error != cudaSuccess) return cudaGetErrorString(guard.error);

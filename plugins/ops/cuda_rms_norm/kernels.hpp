@@ -1,5 +1,5 @@
-// RMSNorm on a GPU. Launchers only: they return before the work is done, and NULL or CUDA's words for what went wrong.
-// Work goes to the legacy default stream, which is LibTorch's current one unless somebody changes it.
+// RMSNorm on a GPU. These functions only launch: they return before the work is done, NULL or CUDA's error text.
+// Work goes to the legacy default stream, which is LibTorch's current one unless it was changed.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct Problem {
   Dtype dtype;         // of x, y and their gradients
   Dtype weight_dtype;  // of weight; its gradient is fp32
   int64_t num_rows;
-  int64_t n;  // elements of a row
+  int64_t n;  // elements per row
   float eps;
 };
 
@@ -24,7 +24,7 @@ const char* forward(const Problem& problem, const void* x, const void* weight, v
 const char* backward_input(const Problem& problem, const void* x, const void* weight, const float* inverse_rms,
                            const void* dy, void* dx, bool add);
 
-// dweight = beta · dweight + Σ over rows of dy · x̂. `partial` holds num_partials(problem) rows of n floats. The order
+// dweight = beta · dweight + Σ over rows of dy · x̂. `partial` holds num_partials(num_rows) rows of n floats. The order
 // of summation is fixed: the same inputs give the same bits.
 const char* backward_weight(const Problem& problem, const void* x, const float* inverse_rms, const void* dy,
                             float* partial, float* dweight, float beta);

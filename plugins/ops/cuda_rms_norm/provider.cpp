@@ -15,11 +15,11 @@ kernels::Dtype dtype_of(uint32_t dtype, std::string_view what) {
     case CHASSIS_DTYPE_F16: return kernels::Dtype::kF16;
     case CHASSIS_DTYPE_BF16: return kernels::Dtype::kBF16;
   }
-  refuse("rms_norm of ", what, " in ", dtype_name(dtype), "; float32, float16 and bfloat16 are supported");
+  refuse(what, " is ", dtype_name(dtype), ", expected float32, float16 or bfloat16");
 }
 
 void check_launch(const char* error, std::string_view what) {
-  if (error != nullptr) throw Failure(CHASSIS_INTERNAL, "rms_norm ", what, ": CUDA says '", error, "'");
+  if (error != nullptr) throw Failure(CHASSIS_INTERNAL, "rms_norm ", what, ": CUDA error '", error, "'");
 }
 
 class RmsNorm : public Kernel {
@@ -69,7 +69,7 @@ class RmsNorm : public Kernel {
 
  private:
   kernels::Problem problem_of(const BorrowedTensor& x, uint32_t weight_dtype) const {
-    if (!x.is_contiguous()) throw Failure(CHASSIS_INTERNAL, "rms_norm of a tensor that is not contiguous");
+    if (!x.is_contiguous()) throw Failure(CHASSIS_INTERNAL, "rms_norm: x is not contiguous");
     const int64_t n = x.size(-1);
     return {x.view().device_index,
             dtype_of(x.dtype(), "x"),
@@ -84,12 +84,12 @@ class RmsNorm : public Kernel {
 
 class CudaRmsNorm : public Ops {
  public:
-  static constexpr std::string_view kDoc = "RMSNorm on CUDA with its own backward, fp32 inside";
+  static constexpr std::string_view kDoc = "RMSNorm on CUDA with a fused backward; computes in fp32";
   static constexpr std::string_view kPatterns[] = {"rms_norm"};
   using Ops::Ops;
 
   double claim(const NodeView& node) override {
-    if (node.device_type() != CHASSIS_DEVICE_CUDA) refuse("runs on CUDA devices only");
+    if (node.device_type() != CHASSIS_DEVICE_CUDA) refuse("runs only on CUDA devices");
     dtype_of(node.input(0).dtype(), "x");
     dtype_of(node.param(0).dtype(), "weight");
     return cost_ns(host(), node, 2);

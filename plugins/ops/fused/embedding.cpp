@@ -1,5 +1,5 @@
-// Rows of a table by id. The gradient is scattered straight into the parameter's buffer, each column by one thread, so
-// that it does not depend on how many there are.
+// Rows of a table by id. Backward adds the gradient directly to the parameter's buffer, each column by one thread, so
+// that the result does not depend on the number of threads.
 #include "kernels.hpp"
 
 namespace fused {

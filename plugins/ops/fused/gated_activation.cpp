@@ -1,4 +1,4 @@
-// silu(gate) · up (Shazeer 2020) in one sweep; backward recomputes the sigmoid, so nothing is saved.
+// silu(gate) · up (Shazeer 2020) in one pass; backward recomputes the sigmoid, so nothing is saved.
 #include "kernels.hpp"
 
 namespace fused {

@@ -1,6 +1,6 @@
-// linear and cross entropy as one: logits exist for a chunk of rows only, and become their own gradient in place. With
-// the gradient of the loss known beforehand, three products for each chunk give loss and all gradients (as in Hsu et
-// al., Liger Kernel, 2024).
+// linear and cross entropy as one: logits exist only for a chunk of rows, and become their gradient in place. As the
+// gradient of the loss is already known, three products per chunk give the loss and all gradients (as in Hsu et al.,
+// Liger Kernel, 2024).
 #include "kernels.hpp"
 
 namespace fused {
@@ -19,7 +19,7 @@ class Head final : public Kernel {
   void forward(Call& call) override {
     double loss = 0.0;
     for_chunks(call, [&](const Chunk& chunk) { loss += loss_of(call, chunk, nullptr); });
-    give_loss(call, loss);
+    store_loss(call, loss);
   }
 
   void backward_inputs(Call& call) override {
@@ -34,7 +34,7 @@ class Head final : public Kernel {
 
   void forward_backward(Call& call) override {
     const float scale = *call.grad_output(0).data<float>();
-    give_loss(call, run(call, &scale, call.wants_grad_input(0), true));
+    store_loss(call, run(call, &scale, call.wants_grad_input(0), true));
   }
 
  private:
@@ -69,8 +69,8 @@ class Head final : public Kernel {
     return loss;
   }
 
-  // Rationale: some libraries sum such a long product straight into what is there, a small term at a time, and lose its
-  // low bits.
+  // Rationale: some libraries add the terms of such a long product one by one to the existing sum and lose its low
+  // bits.
   void add_product(Call& call, const Tensor& sum, const Tensor& a, const BorrowedTensor& b) const {
     const Tensor product = Tensor::create_like(call.host(), sum);
     op_.mm_out(a, b, product);
@@ -81,7 +81,7 @@ class Head final : public Kernel {
     });
   }
 
-  // The rows' summed loss. With a scale, logits become the gradient of scale · loss.
+  // Returns the rows' summed loss. With a scale, turns logits into the gradient of scale · loss.
   double loss_of(Call& call, const Chunk& chunk, const float* scale) const {
     Scratch<float> losses(call.host(), chunk.rows);
     float* logits = chunk.logits.data<float>();
@@ -127,7 +127,7 @@ class Head final : public Kernel {
     return op_.view(x, std::vector<int64_t>{x.num_elements() / columns, columns});
   }
 
-  static void give_loss(Call& call, double loss) { *call.output(0).data<float>() = static_cast<float>(loss); }
+  static void store_loss(Call& call, double loss) { *call.output(0).data<float>() = static_cast<float>(loss); }
 
   const Operators& op_;
   int64_t ignore_index_;

@@ -1,4 +1,4 @@
-// What the kernels of this plugin share.
+// Declarations shared by the kernels of this plugin.
 #pragma once
 
 #include <memory>
@@ -16,26 +16,27 @@ namespace fused {
 
 using namespace chassis;
 
-// Rows in one chunk of a parallel loop, so that a chunk is about 64 KiB of floats.
+// Rows per chunk of a parallel loop, so that a chunk is about 64 KiB of floats.
 inline int64_t row_grain(int64_t row_elements) {
   return std::max<int64_t>(1, 16384 / std::max<int64_t>(1, row_elements));
 }
 
-// Elements [begin, end) of equal columns for a sum over rows: each column is summed by one thread, in order.
+// Columns per chunk of a sum over rows: one thread sums each column, in order.
 constexpr int64_t kColumnGrain = 64;
 
-// The gradient of input i: what the host lends, to be added to (`carry` is then its data), or a new tensor like `like`.
+// The gradient of input i: a new tensor like `like`, or the one that the host passes to add to, whose data `carry` then
+// is.
 struct GradInput {
   float* data = nullptr;
   const float* carry = nullptr;
 };
 inline GradInput grad_input(Call& call, uint32_t i, const BorrowedTensor& like) {
-  if (const BorrowedTensor lent = call.grad_input(i)) return {lent.data<float>(), lent.data<float>()};
+  if (const BorrowedTensor sum = call.grad_input(i)) return {sum.data<float>(), sum.data<float>()};
   call.set_grad_input(i, Tensor::create_like(call.host(), like));
   return {call.grad_input(i).data<float>(), nullptr};
 }
 
-// A parameter's buffer, zeroed where it is to be overwritten; NULL if no gradient is wanted.
+// The buffer of a parameter's gradient, zeroed if beta is 0; NULL if no gradient is wanted.
 inline float* grad_param(Call& call, uint32_t i) {
   const BorrowedTensor buffer = call.grad_param(i);
   if (!buffer) return nullptr;
@@ -44,7 +45,7 @@ inline float* grad_param(Call& call, uint32_t i) {
   return data;
 }
 
-// The operators of GEMMs and views.
+// Operators for matrix products and views.
 struct Operators {
   explicit Operators(const Host& host)
       : mm_out(host, "aten::mm.out"),
@@ -55,11 +56,12 @@ struct Operators {
   Operator mm_out, addmm_, t, view, narrow;
 };
 
-// cos and sin of position · inv_freq · factor, by position, grown as positions come. Shared by all rope kernels.
+// factor · cos and factor · sin of position · inv_freq, by position; grows with the positions. Shared by all rope
+// kernels.
 class AngleTable {
  public:
   AngleTable(std::vector<double> inv_freq, double factor);
-  bool serves(std::span<const double> inv_freq, double factor) const;
+  bool matches(std::span<const double> inv_freq, double factor) const;
   // Makes positions below `count` available.
   void grow(int64_t count);
   const float* cosine(int64_t position) const { return cosine_.data() + position * half_; }
@@ -86,7 +88,7 @@ std::unique_ptr<Kernel> make_gated_activation();
 std::unique_ptr<Kernel> make_embedding();
 std::unique_ptr<Kernel> make_head(Shared& shared, const NodeView& node);
 
-// Rows of logits that are made at once.
+// Number of rows of logits computed at once.
 int64_t head_chunk_rows(int64_t rows, int64_t vocab);
 
 }  // namespace fused

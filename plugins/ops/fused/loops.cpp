@@ -1,4 +1,4 @@
-// The loops as plain C++ that compilers vectorise; compiled once for each instruction set.
+// The loops in plain C++ that compilers vectorise; compiled once for each instruction set.
 #include <algorithm>
 #include <cmath>
 #include <limits>

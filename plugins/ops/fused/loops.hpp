@@ -12,7 +12,7 @@ struct Loops {
   float (*norm)(const float* x, const float* weight, float* y, int64_t n, float eps);
   // sum = a + b, y = sum · r · weight; returns r.
   float (*add_norm)(const float* a, const float* b, const float* weight, float* sum, float* y, int64_t n, float eps);
-  // dx = carry + r · (dy · weight) - x · r³/n · Σ dy·weight·x; carry NULL: 0. dx may be carry.
+  // dx = carry + r · (dy · weight) - x · r³/n · Σ dy·weight·x; a NULL carry is 0. dx may be carry.
   void (*norm_backward)(const float* dy, const float* x, const float* weight, const float* carry, float* dx, int64_t n,
                         float r);
   // dweight[i] += dy[i] · x[i] · r
@@ -21,7 +21,7 @@ struct Loops {
   // Rotate-half pairs (x[i], x[i + half]); direction +1 or -1. y may be x.
   void (*rotate)(const float* x, const float* cosine, const float* sine, float* y, int64_t half, float direction);
 
-  // y = silu(gate) · up; the gradients recompute the sigmoid. Each output may lie in its own input's place.
+  // y = silu(gate) · up; backward recomputes the sigmoid. Each output may be its own input.
   void (*silu_mul)(const float* gate, const float* up, float* y, int64_t n);
   void (*silu_mul_backward)(const float* dy, const float* gate, const float* up, float* dgate, float* dup, int64_t n);
 
@@ -37,7 +37,7 @@ const Loops& loops(chassis::isa::Baseline);
 const Loops& loops(chassis::isa::Avx2);
 const Loops& loops(chassis::isa::Avx512);
 
-// The best that this processor runs.
+// The best table for this processor.
 inline const Loops& loops() {
   static const Loops& best = chassis::for_best_isa([](auto isa) -> const Loops& { return loops(isa); });
   return best;

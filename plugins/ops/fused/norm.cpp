@@ -1,4 +1,4 @@
-// rms_norm, alone or behind the residual's add: one sweep forward, one backward, one float saved for each row.
+// rms_norm, alone or after the residual's add: one pass forward, one backward, one float saved per row.
 #include "kernels.hpp"
 
 namespace fused {
@@ -28,24 +28,25 @@ class Norm final : public Kernel {
   }
 
   void backward_inputs(Call& call) override {
-    const BorrowedTensor dy = call.grad_output(with_add_), x = normed(call);
+    const BorrowedTensor dy = call.grad_output(with_add_), x = normalised_input(call);
     const BorrowedTensor dsum = with_add_ ? call.grad_output(0) : BorrowedTensor();
     if (!with_add_) {
       if (dy && call.wants_grad_input(0)) {
         const GradInput dx = grad_input(call, 0, x);
-        sweep(call, dy, x, dx.carry, dx.data);
+        backward_rows(call, dy, x, dx.carry, dx.data);
       }
       return;
     }
-    // Both summands get the same gradient; it is made once and handed out twice.
+    // Both summands have the same gradient; it is computed once and returned twice.
     Tensor total = Tensor::create_like(call.host(), x);
-    if (dy) sweep(call, dy, x, dsum ? dsum.data<float>() : nullptr, total.data<float>());
+    if (dy)
+      backward_rows(call, dy, x, dsum ? dsum.data<float>() : nullptr, total.data<float>());
     else std::copy_n(dsum.data<float>(), x.num_elements(), total.data<float>());
     for (uint32_t i = 0; i < 2; ++i) {
       if (!call.wants_grad_input(i)) continue;
-      if (const BorrowedTensor lent = call.grad_input(i)) {
+      if (const BorrowedTensor sum = call.grad_input(i)) {
         const float* add = total.data<float>();
-        float* to = lent.data<float>();
+        float* to = sum.data<float>();
         parallel_for(call.host(), x.num_elements(), 16384,
                      [&](int64_t begin, int64_t end) { loops().add(add + begin, to + begin, end - begin); });
       } else {
@@ -55,7 +56,7 @@ class Norm final : public Kernel {
   }
 
   void backward_params(Call& call) override {
-    const BorrowedTensor dy = call.grad_output(with_add_), x = normed(call);
+    const BorrowedTensor dy = call.grad_output(with_add_), x = normalised_input(call);
     float* dweight = grad_param(call, 0);
     if (!dweight || !dy) return;
     const int64_t n = x.size(-1), rows = x.num_elements() / n;
@@ -67,10 +68,11 @@ class Norm final : public Kernel {
   }
 
  private:
-  // What was normalised: the input, or the sum.
-  BorrowedTensor normed(Call& call) const { return with_add_ ? call.output(0) : call.input(0); }
+  // The input, or the sum.
+  BorrowedTensor normalised_input(Call& call) const { return with_add_ ? call.output(0) : call.input(0); }
 
-  void sweep(Call& call, const BorrowedTensor& dy, const BorrowedTensor& x, const float* carry, float* dx) const {
+  void backward_rows(Call& call, const BorrowedTensor& dy, const BorrowedTensor& x, const float* carry,
+                     float* dx) const {
     const int64_t n = x.size(-1), rows = x.num_elements() / n;
     const float *d = dy.data<float>(), *v = x.data<float>(), *r = call.saved(0).data<float>();
     const float* weight = call.param(0).data<float>();

@@ -1,5 +1,5 @@
-// The ops provider "fused": norms, rope, gated activation, embedding and the head by own loops, in fp32 on the CPU.
-// What it does not take (linear, other dtypes, other devices) goes to the next provider.
+// The ops provider "fused": norms, rope, gated activation, embedding and the head by fused loops, in fp32 on the CPU.
+// It refuses everything else (linear, other dtypes, other devices).
 #include "chassis/plugin.hpp"
 #include "chassis/cost.hpp"
 #include "kernels.hpp"
@@ -18,18 +18,19 @@ class Fused final : public Ops {
   explicit Fused(const Host& host) : Ops(host), shared_(host) {}
 
   double claim(const NodeView& node) override {
-    if (node.device_type() != CHASSIS_DEVICE_CPU) refuse("runs on the CPU");
+    if (node.device_type() != CHASSIS_DEVICE_CPU) refuse("runs only on the CPU");
     for (int i = 0; i < node.num_params(); ++i) require_f32(node.param(i));
     for (int i = 0; i < node.num_outputs(); ++i) require_f32(node.output(i));
     const std::string pattern = node.pattern();
     for (int i = 0; i < node.num_ops(); ++i)
       node.op(i).refuse_attrs_other_than({"eps", "inv_freq", "factor", "interleaved", "function", "ignore_index"});
-    if (pattern == "linear+cross_entropy" && node.num_params() != 1) refuse("has no bias");
+    if (pattern == "linear+cross_entropy" && node.num_params() != 1) refuse("does not add a bias");
     if (pattern == "linear+cross_entropy" && node.op(1).input(1).num_elements() != node.input(1).num_elements())
-      refuse("labels must be the second input");
-    if (pattern == "rope" && node.op(0).attr_int("interleaved", 0) != 0) refuse("turns halves, not interleaved pairs");
+      refuse("the labels are not the second input");
+    if (pattern == "rope" && node.op(0).attr_int("interleaved", 0) != 0)
+      refuse("rotates halves, not interleaved pairs");
     if (pattern == "gated_activation" && node.op(0).attr_string("function") != "silu")
-      refuse("knows silu, not ", node.op(0).attr_string("function"));
+      refuse("computes silu, not ", node.op(0).attr_string("function"));
     if (pattern == "add+rms_norm" && node.num_outputs() != 2) refuse("the sum is not used elsewhere");
     const bool whole_head = pattern == "linear+cross_entropy", sums = pattern == "add+rms_norm";
     return cost_ns(host(), node, whole_head || sums ? 4 : pattern == "gated_activation" ? 3 : 2);

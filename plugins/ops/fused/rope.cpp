@@ -1,4 +1,4 @@
-// Rotary position embedding, rotate-half: angles come from a table by position; backward turns the other way.
+// Rotary position embedding, rotate-half: angles come from a table by position; backward rotates the other way.
 #include <cmath>
 
 #include "kernels.hpp"
@@ -8,19 +8,19 @@ namespace fused {
 AngleTable::AngleTable(std::vector<double> inv_freq, double factor)
     : inv_freq_(std::move(inv_freq)), factor_(factor), half_(static_cast<int64_t>(inv_freq_.size())) {}
 
-bool AngleTable::serves(std::span<const double> inv_freq, double factor) const {
+bool AngleTable::matches(std::span<const double> inv_freq, double factor) const {
   return factor == factor_ && std::equal(inv_freq.begin(), inv_freq.end(), inv_freq_.begin(), inv_freq_.end());
 }
 
 void AngleTable::grow(int64_t count) {
-  const int64_t have = half_ ? static_cast<int64_t>(cosine_.size()) / half_ : count;
-  if (count <= have) return;
-  const int64_t target = std::max(count, 2 * have);
+  const int64_t old_count = half_ ? static_cast<int64_t>(cosine_.size()) / half_ : count;
+  if (count <= old_count) return;
+  const int64_t target = std::max(count, 2 * old_count);
   cosine_.resize(static_cast<size_t>(target * half_));
   sine_.resize(static_cast<size_t>(target * half_));
-  for (int64_t p = have; p < target; ++p)
+  for (int64_t p = old_count; p < target; ++p)
     for (int64_t i = 0; i < half_; ++i) {
-      // The angle is rounded to fp32, as the reference implementation's is.
+      // The angle is rounded to fp32, as in the reference implementation.
       const double angle = static_cast<float>(p) * static_cast<float>(inv_freq_[static_cast<size_t>(i)]);
       cosine_[static_cast<size_t>(p * half_ + i)] = static_cast<float>(std::cos(angle) * factor_);
       sine_[static_cast<size_t>(p * half_ + i)] = static_cast<float>(std::sin(angle) * factor_);
@@ -29,7 +29,7 @@ void AngleTable::grow(int64_t count) {
 
 std::shared_ptr<AngleTable> Shared::angles(std::span<const double> inv_freq, double factor) {
   for (const auto& table : tables)
-    if (table->serves(inv_freq, factor)) return table;
+    if (table->matches(inv_freq, factor)) return table;
   return tables.emplace_back(
       std::make_shared<AngleTable>(std::vector<double>(inv_freq.begin(), inv_freq.end()), factor));
 }
@@ -40,20 +40,18 @@ class Rope final : public Kernel {
  public:
   explicit Rope(std::shared_ptr<AngleTable> angles) : angles_(std::move(angles)) {}
 
-  void forward(Call& call) override {
-    turn(call, call.input(0), call.output(0).data<float>(), 1.0f);
-  }
+  void forward(Call& call) override { rotate(call, call.input(0), call.output(0).data<float>(), 1.0f); }
 
   void backward_inputs(Call& call) override {
     const BorrowedTensor dy = call.grad_output(0);
     if (!dy || !call.wants_grad_input(0)) return;
     Tensor dx = Tensor::create_like(call.host(), dy);
-    turn(call, dy, dx.data<float>(), -1.0f);
+    rotate(call, dy, dx.data<float>(), -1.0f);
     call.set_grad_input(0, std::move(dx));
   }
 
  private:
-  void turn(Call& call, const BorrowedTensor& x, float* y, float direction) {
+  void rotate(Call& call, const BorrowedTensor& x, float* y, float direction) {
     const BorrowedTensor positions = call.input(1);
     const int32_t* position = positions.data<int32_t>();
     const int64_t tokens = positions.num_elements(), heads = x.size(2), dim = x.size(3);

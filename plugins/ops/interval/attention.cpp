@@ -1,6 +1,6 @@
-// Attention over key intervals: a block of queries meets only the keys that any of them sees, so causal rows cost half
-// and packed documents only their own squares. Backward recomputes the scores from the saved log-sum-exp (Dao et al.
-// 2022).
+// Attention over key intervals: a block of queries is multiplied only with the keys that at least one of them sees, so
+// causal masks halve the cost, and packed documents cost only their own squares. Backward recomputes the scores from
+// the saved log-sum-exp (Dao et al. 2022).
 //
 // B rows, T queries, S keys, N query heads, K key heads of N/K query heads each, D dims of q and k, E dims of v.
 #include "attention.hpp"
@@ -19,7 +19,7 @@ using namespace chassis;
 namespace {
 
 constexpr int64_t kQueryBlock = 64;
-constexpr int64_t kPad = 16;  // rows of scratch are whole vectors of any width
+constexpr int64_t kPad = 16;  // floats; rows of scratch are padded to whole vectors of any width
 
 int64_t padded(int64_t count) { return (count + kPad - 1) / kPad * kPad; }
 
@@ -32,7 +32,7 @@ struct Sizes {
   int64_t blocks() const { return (T + kQueryBlock - 1) / kQueryBlock; }
 };
 
-// [S, dim] of one head to [dim, padded(S)].
+// Transposes [S, dim] of one head to [dim, padded(S)].
 void transpose(const float* from, int64_t row_stride, int64_t rows, int64_t dim, float* to, int64_t ld) {
   for (int64_t d = 0; d < dim; ++d) std::fill(to + d * ld + rows, to + (d + 1) * ld, 0.0f);
   for (int64_t begin = 0; begin < rows; begin += 16)
@@ -40,7 +40,7 @@ void transpose(const float* from, int64_t row_stride, int64_t rows, int64_t dim,
       for (int64_t r = begin; r < std::min(begin + 16, rows); ++r) to[d * ld + r] = from[r * row_stride + d];
 }
 
-// The queries of one block, and the keys that they see together.
+// The queries of one block, and the range of keys that at least one of them sees.
 struct Block {
   int64_t first, count;   // queries
   int64_t begin, length;  // keys; length is padded where the keys allow it
@@ -61,7 +61,7 @@ struct Block {
     if (end <= begin) begin = end = 0;
     length = std::min(padded(end - begin), ld - begin);
   }
-  // Keys that are really there.
+  // Number of keys without padding.
   int64_t keys(const Sizes& s) const { return std::min(length, s.S - begin); }
 };
 
@@ -112,7 +112,7 @@ class Attention final : public Kernel {
     Tensor dq = Tensor::create_like(call.host(), q), dk = Tensor::create_like(call.host(), k),
            dv = Tensor::create_like(call.host(), v);
     const auto intervals = intervals_of(call, s);
-    // A thread owns a key head with all its query heads, so that sums over queries have one order.
+    // One thread computes a key head with all its query heads, so that sums over queries have a fixed order.
     parallel_for(call.host(), s.B * s.K, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) backward_head(call, s, intervals, i / s.K, i % s.K, dq, dk, dv);
     });

@@ -7,7 +7,7 @@
 
 namespace interval {
 
-// Bytes that one thread works in, forward and backward.
+// Bytes of scratch per thread, forward and backward.
 uint64_t forward_scratch_bytes(int64_t keys);
 uint64_t backward_scratch_bytes(int64_t keys, int64_t dim, int64_t value_dim);
 

@@ -1,3 +1,4 @@
+// Computes the key interval of each query.
 #include "intervals.hpp"
 
 #include <algorithm>
@@ -9,7 +10,7 @@ using namespace chassis;
 
 namespace {
 
-// The stretch of equal ids around each position; empty for padding.
+// The run of equal ids around each position; empty for padding.
 std::vector<KeyInterval> documents_of(const int32_t* ids, int64_t length, int64_t row) {
   std::vector<KeyInterval> found(static_cast<size_t>(length));
   std::set<int32_t> seen;
@@ -17,8 +18,8 @@ std::vector<KeyInterval> documents_of(const int32_t* ids, int64_t length, int64_
     int64_t end = begin;
     while (end < length && ids[end] == ids[begin]) ++end;
     if (ids[begin] >= 0 && !seen.insert(ids[begin]).second)
-      throw Failure(CHASSIS_INVALID_ARGUMENT, "document ", ids[begin], " of row ", row, " comes back at position ",
-                    begin, ": documents must be contiguous");
+      throw Failure(CHASSIS_INVALID_ARGUMENT, "document ", ids[begin], " of row ", row,
+                    " continues after another document at position ", begin, "; documents must be contiguous");
     if (ids[begin] >= 0) std::fill(found.begin() + begin, found.begin() + end, KeyInterval{begin, end});
     begin = end;
   }
@@ -40,7 +41,8 @@ std::vector<KeyInterval> key_intervals(const Mask& mask, int64_t rows, int64_t q
   std::vector<KeyInterval> all(static_cast<size_t>(rows * queries));
   const bool documents = mask.document && document_ids;
   if (documents && (query_offset != 0 || keys != queries))
-    throw Failure(CHASSIS_INVALID_ARGUMENT, "documents with cached keys: ", queries, " queries, ", keys, " keys");
+    throw Failure(CHASSIS_INVALID_ARGUMENT, "document masks do not work with a key-value cache: ", queries,
+                  " queries, ", keys, " keys");
   for (int64_t b = 0; b < rows; ++b) {
     const auto own = documents ? documents_of(document_ids.data<int32_t>() + b * queries, queries, b)
                                : std::vector<KeyInterval>(static_cast<size_t>(queries), KeyInterval{0, keys});

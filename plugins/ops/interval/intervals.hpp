@@ -1,4 +1,4 @@
-// Every mask of the vocabulary, and every combination of them, lets a query see one interval of keys.
+// Under every mask of chassis/op.h, and every combination of them, a query sees one interval of keys.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,15 @@ struct Mask {
 };
 
 struct KeyInterval {
-  int64_t begin = 0, end = 0;  // none if end <= begin
+  int64_t begin = 0, end = 0;  // empty if end <= begin
 };
 
-// For query t of row b, at [b * T + t]. `document_ids` and `prefix_lens` may be absent. Throws INVALID_ARGUMENT if a
-// document id comes back after another: then its keys are no interval.
+// The interval of query t of row b is at [b * T + t]. `document_ids` and `prefix_lens` may be absent. Throws
+// INVALID_ARGUMENT if a document continues after another one: then its keys are not an interval.
 std::vector<KeyInterval> key_intervals(const Mask& mask, int64_t rows, int64_t queries, int64_t keys,
                                        int64_t query_offset, const chassis::BorrowedTensor& document_ids,
                                        const chassis::BorrowedTensor& prefix_lens);
-// Pairs of query and key that the mask lets through in one row, documents and prefixes aside.
+// Number of query-key pairs of one row that the mask does not hide, ignoring documents and prefixes.
 int64_t visible_pairs(Mask mask, int64_t queries, int64_t keys);
 
 }  // namespace interval

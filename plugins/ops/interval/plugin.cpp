@@ -11,16 +11,15 @@ using namespace chassis;
 
 class Interval final : public Ops {
  public:
-  static constexpr std::string_view kDoc =
-      "attention by tiles that skip what the mask hides; all masks; fp32 on the CPU";
+  static constexpr std::string_view kDoc = "attention by tiles that skip hidden keys; all masks; fp32 on the CPU";
   static constexpr std::string_view kPatterns[] = {"attention"};
   using Ops::Ops;
 
   double claim(const NodeView& node) override {
     node.op(0).refuse_attrs_other_than({"scale", "causal", "window", "chunk", "document", "prefix"});
-    if (node.device_type() != CHASSIS_DEVICE_CPU) refuse("runs on the CPU");
+    if (node.device_type() != CHASSIS_DEVICE_CPU) refuse("runs only on the CPU");
     if (node.input(0).dtype() != CHASSIS_DTYPE_F32) refuse("computes in f32, not ", dtype_name(node.input(0).dtype()));
-    constexpr double kFlopsPerNs = 60;  // as measured, with AVX-512
+    constexpr double kFlopsPerNs = 60;  // measured with AVX-512
     const OperandView q = node.input(0), k = node.input(1);
     const double pairs = static_cast<double>(interval::visible_pairs(interval::Mask(node.op(0)), q.size(1), k.size(1)));
     return attention_cost_ns(host(), node, pairs, k.size(0) * k.size(2), kFlopsPerNs);

@@ -14,7 +14,7 @@ using chassis::ThisIsa;
 
 typedef float Vector __attribute__((vector_size(ThisIsa::kVectorBytes)));
 constexpr int64_t kWidth = ThisIsa::kVectorBytes / 4;
-// A register tile is kRows × kVectors sums, beside a row of b and a factor.
+// Registers hold a tile of kRows × kVectors sums, a row of b and a factor.
 constexpr int kVectors = ThisIsa::kNumRegisters / 8;
 constexpr int kRows = 6;
 
@@ -25,7 +25,7 @@ inline Vector load(const float* p) {
 }
 inline void store(float* p, Vector v) { std::memcpy(p, &v, sizeof v); }
 
-// M rows and N vectors of columns, all sums in registers.
+// M rows and N vectors of columns, with all sums in registers.
 template <int M, int N>
 void register_tile(int64_t k, const float* a, int64_t a_row, int64_t a_col, const float* b, int64_t ldb, float* c,
                    int64_t ldc, bool add) {
@@ -74,8 +74,8 @@ void product(int64_t m, int64_t n, int64_t k, const float* a, int64_t a_row, int
     }
 }
 
-// Zero but for [lo, hi); false if that is empty. The interval of padding may lie before the block's first key.
-bool hide_outside(float* x, int64_t n, int64_t lo, int64_t hi) {
+// Zeroes x outside [lo, hi); false if that is empty. The interval of padding may be before the block's first key.
+bool zero_outside(float* x, int64_t n, int64_t lo, int64_t hi) {
   const bool sees_any = hi > lo;
   std::fill(x, x + (sees_any ? lo : n), 0.0f);
   if (sees_any) std::fill(x + hi, x + n, 0.0f);
@@ -83,7 +83,7 @@ bool hide_outside(float* x, int64_t n, int64_t lo, int64_t hi) {
 }
 
 float softmax(float* x, int64_t n, int64_t lo, int64_t hi, float scale) {
-  if (!hide_outside(x, n, lo, hi)) return 0.0f;
+  if (!zero_outside(x, n, lo, hi)) return 0.0f;
   float largest = -std::numeric_limits<float>::infinity();
   for (int64_t i = lo; i < hi; ++i) largest = std::max(largest, x[i]);
   float sum = 0.0f;
@@ -97,7 +97,7 @@ float softmax(float* x, int64_t n, int64_t lo, int64_t hi, float scale) {
 }
 
 void probabilities(float* x, int64_t n, int64_t lo, int64_t hi, float scale, float lse) {
-  if (!hide_outside(x, n, lo, hi)) return;
+  if (!zero_outside(x, n, lo, hi)) return;
   for (int64_t i = lo; i < hi; ++i) x[i] = chassis::exponential(x[i] * scale - lse);
 }
 

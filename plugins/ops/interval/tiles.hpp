@@ -24,7 +24,7 @@ const Tiles& tiles(chassis::isa::Baseline);
 const Tiles& tiles(chassis::isa::Avx2);
 const Tiles& tiles(chassis::isa::Avx512);
 
-// The best that this processor runs.
+// The best table for this processor.
 inline const Tiles& tiles() {
   static const Tiles& best = chassis::for_best_isa([](auto isa) -> const Tiles& { return tiles(isa); });
   return best;

@@ -1,5 +1,5 @@
-// The attention provider "naive": loops over every query and key in double precision, every mask, any head dims; the
-// oracle. The mask is written as chassis/op.h states it.
+// The attention provider "naive": loops over every query and key in double precision, with every mask and any head
+// dims; the oracle of tests. The mask follows chassis/op.h literally.
 #include <cmath>
 #include <cstring>
 
@@ -14,7 +14,7 @@ using namespace chassis;
 using Values = std::vector<double>;
 
 Values read(const BorrowedTensor& tensor) {
-  if (!tensor.is_contiguous()) throw Failure(CHASSIS_INTERNAL, "attention reads contiguous tensors only");
+  if (!tensor.is_contiguous()) throw Failure(CHASSIS_INTERNAL, "attention got a tensor that is not contiguous");
   Values values(static_cast<size_t>(tensor.num_elements()));
   for (size_t i = 0; i < values.size(); ++i) {
     if (tensor.dtype() == CHASSIS_DTYPE_F32) {
@@ -50,7 +50,7 @@ struct Mask {
   explicit Mask(const OpView& op)
       : causal(op.attr_int("causal", 0) != 0), window(op.attr_int("window", 0)), chunk(op.attr_int("chunk", 0)) {}
 
-  // Query t of row b, counted from the row's first key, sees key s.
+  // True if query t of row b, counted from the row's first key, sees key s.
   bool sees(int64_t b, int64_t t, int64_t s) const {
     const bool in_prefix = prefix_lens && s < prefix_lens[b];
     if (causal && s > t && !in_prefix) return false;
@@ -100,7 +100,7 @@ class Attention : public Kernel {
     const Mask mask = mask_of(call, shape);
     const Values q = read(call.input(0)), k = read(call.input(1)), v = read(call.input(2)), dout = read(grad);
     Values dq(q.size()), dk(k.size()), dv(v.size());
-    // Heads that share keys add to the same gradients: one thread takes them all.
+    // Query heads that share keys add to the same gradients, so one thread computes all of them.
     parallel_for(call.host(), shape.batch * shape.kv_heads, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i)
         for (int64_t g = 0; g < shape.heads / shape.kv_heads; ++g) {
@@ -108,9 +108,9 @@ class Attention : public Kernel {
           backward_head(mask, shape, q, k, v, dout, dq, dk, dv, i / shape.kv_heads, h);
         }
     });
-    give(call, 0, dq);
-    give(call, 1, dk);
-    give(call, 2, dv);
+    store_grad_input(call, 0, dq);
+    store_grad_input(call, 1, dk);
+    store_grad_input(call, 2, dv);
   }
 
  private:
@@ -137,8 +137,8 @@ class Attention : public Kernel {
     mask.num_keys = shape.keys;
     if (const BorrowedTensor documents = call.input(3)) {
       if (shape.offset + shape.time != shape.keys || documents.size(1) != shape.keys)
-        throw Failure(CHASSIS_INVALID_ARGUMENT, "document_ids of ", documents.size(1), " positions for ", shape.keys,
-                      " keys");
+        throw Failure(CHASSIS_INVALID_ARGUMENT, "document_ids has ", documents.size(1), " positions, expected ",
+                      shape.keys, ", one per key");
       mask.documents = documents.data<int32_t>();
     }
     if (const BorrowedTensor prefixes = call.input(4)) mask.prefix_lens = prefixes.data<int32_t>();
@@ -152,7 +152,7 @@ class Attention : public Kernel {
     });
   }
 
-  // The weights of one query over all keys; all zero if it sees none.
+  // The softmax weights of one query over all keys; all zero if it sees none.
   Values attend(const Mask& mask, const Shape& shape, const Values& q, const Values& k, int64_t b, int64_t t,
                 int64_t h) const {
     Values weights(static_cast<size_t>(shape.keys));
@@ -197,7 +197,7 @@ class Attention : public Kernel {
     }
   }
 
-  static void give(Call& call, uint32_t i, const Values& values) {
+  static void store_grad_input(Call& call, uint32_t i, const Values& values) {
     if (!call.wants_grad_input(i)) return;
     const BorrowedTensor input = call.input(i);
     call.set_grad_input(i, Tensor::create_like(call.host(), input));
@@ -217,10 +217,10 @@ class Naive : public Ops {
 
   double claim(const NodeView& node) override {
     node.op(0).refuse_attrs_other_than({"scale", "causal", "window", "chunk", "document", "prefix"});
-    if (node.device_type() != CHASSIS_DEVICE_CPU) refuse("runs on the CPU only");
+    if (node.device_type() != CHASSIS_DEVICE_CPU) refuse("runs only on the CPU");
     const uint32_t dtype = node.input(0).dtype();
     if (dtype != CHASSIS_DTYPE_F32 && dtype != CHASSIS_DTYPE_F64 && dtype != CHASSIS_DTYPE_BF16)
-      refuse(dtype_name(dtype), " is not supported; float32, float64 and bfloat16 are");
+      refuse("computes in float32, float64 and bfloat16, not ", dtype_name(dtype));
     const OperandView q = node.input(0), k = node.input(1);
     constexpr double kFlopsPerNs = 0.5;
     return attention_cost_ns(host(), node, static_cast<double>(q.size(1) * k.size(1)), q.size(0) * q.size(2),

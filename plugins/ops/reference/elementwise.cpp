@@ -47,8 +47,8 @@ class Activation : public Kernel {
       dx[i] = dy[i] * f.slope * up[i];
       up[i] = dy[i] * f.value;
     }
-    give_grad_input(call, 0, x.dtype(), x.sizes(), dx);
-    if (gated_) give_grad_input(call, 1, x.dtype(), x.sizes(), up);
+    store_grad_input(call, 0, x.dtype(), x.sizes(), dx);
+    if (gated_) store_grad_input(call, 1, x.dtype(), x.sizes(), up);
   }
 
  private:
@@ -69,7 +69,7 @@ class Add : public Kernel {
   void backward_inputs(Call& call) override {
     const BorrowedTensor dy = call.grad_output(0);
     if (!dy) return;
-    for (uint32_t i = 0; i < 2; ++i) give_grad_input(call, i, dy.dtype(), dy.sizes(), read(dy));
+    for (uint32_t i = 0; i < 2; ++i) store_grad_input(call, i, dy.dtype(), dy.sizes(), read(dy));
   }
 };
 
@@ -90,7 +90,7 @@ class Mul : public Kernel {
       Values gradient = read(dy);
       const Values other = read(call.input(1 - i));
       for (size_t j = 0; j < gradient.size(); ++j) gradient[j] *= other[j];
-      give_grad_input(call, i, dy.dtype(), dy.sizes(), gradient);
+      store_grad_input(call, i, dy.dtype(), dy.sizes(), gradient);
     }
   }
 };
@@ -107,7 +107,7 @@ class Reshape : public Kernel {
 
   void backward_inputs(Call& call) override {
     const BorrowedTensor dy = call.grad_output(0);
-    if (dy) give_grad_input(call, 0, dy.dtype(), output_sizes(dy, planned_x_), read(dy));
+    if (dy) store_grad_input(call, 0, dy.dtype(), output_sizes(dy, planned_x_), read(dy));
   }
 
  private:

@@ -36,7 +36,7 @@ class Linear : public Kernel {
         for (int64_t o = 0; o < out; ++o)
           for (int64_t i = 0; i < in; ++i) dx[r * in + i] += dys[r * out + o] * w[o * in + i];
     });
-    give_grad_input(call, 0, dy.dtype(), output_sizes(dy, planned_x_), dx);
+    store_grad_input(call, 0, dy.dtype(), output_sizes(dy, planned_x_), dx);
   }
 
   void backward_params(Call& call) override {
@@ -50,13 +50,13 @@ class Linear : public Kernel {
           for (int64_t r = 0; r < rows; ++r)
             for (int64_t i = 0; i < in; ++i) dweight[o * in + i] += dy[r * out + o] * xs[r * in + i];
       });
-      give_grad_param(call, 0, dweight);
+      store_grad_param(call, 0, dweight);
     }
     if (call.grad_param(1)) {
       Values dbias(static_cast<size_t>(out));
       for (int64_t r = 0; r < rows; ++r)
         for (int64_t o = 0; o < out; ++o) dbias[o] += dy[r * out + o];
-      give_grad_param(call, 1, dbias);
+      store_grad_param(call, 1, dbias);
     }
   }
 

@@ -1,4 +1,4 @@
-// embedding and score: rows picked by an index.
+// embedding and score: rows selected by an index.
 #include "values.hpp"
 
 namespace reference {
@@ -30,7 +30,7 @@ class Embedding : public Kernel {
     Values dweight(static_cast<size_t>(buffer.num_elements()));
     for (int64_t i = 0; i < ids.num_elements(); ++i)
       for (int64_t j = 0; j < width; ++j) dweight[ids.data<int32_t>()[i] * width + j] += dy[i * width + j];
-    give_grad_param(call, 0, dweight);
+    store_grad_param(call, 0, dweight);
   }
 
  private:
@@ -60,7 +60,7 @@ class Score : public Kernel {
       for (int64_t l = 0; l < labels; ++l)
         for (int64_t h = 0; h < hidden; ++h)
           dx[(b * time + last(lens, b, time)) * hidden + h] += dy[b * labels + l] * w[l * hidden + h];
-    give_grad_input(call, 0, x.dtype(), x.sizes(), dx);
+    store_grad_input(call, 0, x.dtype(), x.sizes(), dx);
   }
 
   void backward_params(Call& call) override {
@@ -72,7 +72,7 @@ class Score : public Kernel {
       for (int64_t l = 0; l < labels; ++l)
         for (int64_t h = 0; h < hidden; ++h)
           dweight[l * hidden + h] += dy[b * labels + l] * xs[(b * time + last(lens, b, time)) * hidden + h];
-    give_grad_param(call, 0, dweight);
+    store_grad_param(call, 0, dweight);
   }
 
  private:

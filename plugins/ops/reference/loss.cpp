@@ -37,7 +37,7 @@ class CrossEntropy : public Kernel {
       for (int64_t i = 0; i < vocab; ++i)
         row[i] = label == ignore_index_ ? 0 : scale * (std::exp(row[i] - log_sum) - (i == label ? 1 : 0));
     }
-    give_grad_input(call, 0, logits.dtype(), logits.sizes(), dx);
+    store_grad_input(call, 0, logits.dtype(), logits.sizes(), dx);
   }
 
  private:

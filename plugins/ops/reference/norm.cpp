@@ -1,4 +1,4 @@
-// rms_norm and layer_norm: x̂ = (x - mean) / deviation; the mean of rms_norm is taken as zero.
+// rms_norm and layer_norm: x̂ = (x - mean) / deviation; rms_norm uses a mean of zero.
 #include <cmath>
 
 #include "values.hpp"
@@ -41,7 +41,7 @@ class Norm : public Kernel {
       for (int64_t i = 0; i < n; ++i)
         dx[r * n + i] = inverse * (dy[r * n + i] * w[i] - mean_d - x_hat[i] * mean_dx);
     }
-    give_grad_input(call, 0, x.dtype(), x.sizes(), dx);
+    store_grad_input(call, 0, x.dtype(), x.sizes(), dx);
   }
 
   void backward_params(Call& call) override {
@@ -56,8 +56,8 @@ class Norm : public Kernel {
         dbias[i] += dy[r * n + i];
       }
     }
-    give_grad_param(call, 0, dweight);
-    give_grad_param(call, 1, dbias);
+    store_grad_param(call, 0, dweight);
+    store_grad_param(call, 1, dbias);
   }
 
  private:

@@ -1,4 +1,4 @@
-// The ops provider "reference": every op but attention by naive loops on the CPU; what others are checked against.
+// The ops provider "reference": every op but attention by naive loops on the CPU; tests compare others with it.
 #include "chassis/plugin.hpp"
 #include "chassis/cost.hpp"
 #include "values.hpp"
@@ -10,7 +10,7 @@ using namespace chassis;
 struct Entry {
   std::string_view pattern;
   std::unique_ptr<Kernel> (*make)(const NodeView& node);
-  uint32_t keeps_inputs;  // that backward reads
+  uint32_t keeps_inputs;  // bits of inputs that backward reads
   std::initializer_list<std::string_view> attrs;
 };
 
@@ -32,7 +32,7 @@ const Entry kEntries[] = {
 const Entry& entry_of(const NodeView& node) {
   for (const Entry& entry : kEntries)
     if (entry.pattern == node.op(0).id()) return entry;
-  refuse("op '", node.op(0).id(), "' is not known");
+  refuse("does not compute op '", node.op(0).id(), "'");
 }
 
 class Reference : public Ops {
@@ -47,7 +47,7 @@ class Reference : public Ops {
   double claim(const NodeView& node) override {
     const Entry& entry = entry_of(node);
     node.op(0).refuse_attrs_other_than(entry.attrs);
-    if (node.device_type() != CHASSIS_DEVICE_CPU) refuse("runs on the CPU only");
+    if (node.device_type() != CHASSIS_DEVICE_CPU) refuse("runs only on the CPU");
     for (int i = 0; i < node.num_inputs(); ++i)
       if (node.has_input(i)) check_dtype(node.input(i).dtype());
     for (int i = 0; i < node.num_params(); ++i)
@@ -55,7 +55,7 @@ class Reference : public Ops {
     if (entry.pattern.ends_with("activation")) {
       const auto function = node.op(0).attr_string("function");
       if (function != "silu" && function != "gelu" && function != "gelu_tanh" && function != "relu")
-        refuse("activation '", function, "' is not known");
+        refuse("does not compute activation '", function, "'");
     }
     return 100 * cost_ns(host(), node, 10);  // scalar loops in double precision
   }
@@ -73,7 +73,7 @@ class Reference : public Ops {
   static void check_dtype(uint32_t dtype) {
     if (dtype != CHASSIS_DTYPE_F32 && dtype != CHASSIS_DTYPE_F64 && dtype != CHASSIS_DTYPE_BF16 &&
         dtype != CHASSIS_DTYPE_I32)
-      refuse(dtype_name(dtype), " is not supported; float32, float64 and bfloat16 are");
+      refuse("computes in float32, float64 and bfloat16, not ", dtype_name(dtype));
   }
 };
 

@@ -1,4 +1,4 @@
-// Rotary position embedding: every pair of a head is turned by position · inv_freq. Backward turns back.
+// Rotary position embedding: rotates every pair of a head by position · inv_freq; backward rotates back.
 #include <cmath>
 
 #include "values.hpp"
@@ -16,7 +16,7 @@ class Rope : public Kernel {
   void forward(Call& call) override {
     const BorrowedTensor x = call.input(0);
     Values y = read(x);
-    turn(y, x.sizes(), call.input(1), +1);
+    rotate(y, x.sizes(), call.input(1), +1);
     write_output(call, 0, x.dtype(), {x.sizes().begin(), x.sizes().end()}, y);
   }
 
@@ -24,25 +24,25 @@ class Rope : public Kernel {
     const BorrowedTensor dy = call.grad_output(0);
     if (!dy) return;
     Values dx = read(dy);
-    turn(dx, dy.sizes(), call.input(1), -1);
-    give_grad_input(call, 0, dy.dtype(), dy.sizes(), dx);
+    rotate(dx, dy.sizes(), call.input(1), -1);
+    store_grad_input(call, 0, dy.dtype(), dy.sizes(), dx);
   }
 
  private:
-  void turn(Values& x, std::span<const int64_t> sizes, const BorrowedTensor& positions, int direction) const {
+  void rotate(Values& x, std::span<const int64_t> sizes, const BorrowedTensor& positions, int direction) const {
     const int64_t rows = sizes[0] * sizes[1], heads = sizes[2], head_dim = sizes[3], half = head_dim / 2;
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t i = 0; i < half; ++i) {
-        // The angle in fp32, as HF and every checkpoint's training had it.
+        // The angle in fp32, as in transformers, which checkpoints were trained with.
         const double angle = static_cast<float>(positions.data<int32_t>()[r]) * static_cast<float>(inv_freq_[i]);
         const double cosine = std::cos(angle) * factor_, sine = std::sin(angle) * factor_ * direction;
         for (int64_t h = 0; h < heads; ++h) {
           double* head = &x[(r * heads + h) * head_dim];
           double& a = head[interleaved_ ? 2 * i : i];
           double& b = head[interleaved_ ? 2 * i + 1 : i + half];
-          const double turned = a * cosine - b * sine;
+          const double rotated = a * cosine - b * sine;
           b = b * cosine + a * sine;
-          a = turned;
+          a = rotated;
         }
       }
   }

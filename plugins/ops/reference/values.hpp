@@ -28,7 +28,7 @@ inline uint16_t to_bf16(double value) {
 }
 
 inline Values read(const BorrowedTensor& tensor) {
-  if (!tensor.is_contiguous()) throw Failure(CHASSIS_INTERNAL, "the reference reads contiguous tensors only");
+  if (!tensor.is_contiguous()) throw Failure(CHASSIS_INTERNAL, "the reference got a tensor that is not contiguous");
   const auto count = static_cast<size_t>(tensor.num_elements());
   Values values(count);
   for (size_t i = 0; i < count; ++i) {
@@ -64,26 +64,26 @@ inline void write_output(Call& call, uint32_t i, uint32_t dtype, const std::vect
   write(call.make_output(i, dtype, sizes), values);
 }
 
-// Adds to what the host lends, else makes a tensor; `sizes` and `dtype` are those of the input.
-inline void give_grad_input(Call& call, uint32_t i, uint32_t dtype, std::span<const int64_t> sizes,
-                            const Values& values) {
+// Adds to the gradient that the host passes, else makes a tensor; `sizes` and `dtype` are those of the input.
+inline void store_grad_input(Call& call, uint32_t i, uint32_t dtype, std::span<const int64_t> sizes,
+                             const Values& values) {
   if (!call.wants_grad_input(i)) return;
   const bool add = static_cast<bool>(call.grad_input(i));
   if (!add) call.set_grad_input(i, Tensor::create(call.host(), dtype, sizes));
   write(call.grad_input(i), values, add ? 1 : 0);
 }
 
-inline void give_grad_param(Call& call, uint32_t i, const Values& values) {
+inline void store_grad_param(Call& call, uint32_t i, const Values& values) {
   if (const BorrowedTensor buffer = call.grad_param(i)) write(buffer, values, call.grad_param_beta(i));
 }
 
-// The gradient of output 0, zero if it is absent.
+// The gradient of output 0; zeros if it is absent.
 inline Values read_grad_output(const Call& call, size_t count) {
   const BorrowedTensor grad = call.grad_output(0);
   return grad ? read(grad) : Values(count);
 }
 
-// Sizes of output 0: B and T of this call, the rest as planned.
+// The planned sizes with B and T of this call.
 inline std::vector<int64_t> output_sizes(const BorrowedTensor& x, const std::vector<int64_t>& planned) {
   std::vector<int64_t> sizes = planned;
   for (size_t i = 0; i < 2 && i < sizes.size(); ++i) sizes[i] = x.sizes()[i];

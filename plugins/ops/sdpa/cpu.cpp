@@ -1,4 +1,4 @@
-// LibTorch's flash kernel for the CPU, forward and backward; grouped heads are its own, nothing is repeated.
+// LibTorch's flash kernel for the CPU, forward and backward. It supports grouped heads, so keys are not repeated.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -18,8 +18,8 @@ class CpuAttention : public Kernel {
     const Problem problem = problem_of(call);
     const Plan plan = plan_of(spec_, problem);
     const BorrowedTensor q = call.input(0), k = call.input(1), v = call.input(2);
-    if (plan.way != Plan::Way::kSegments) {
-      const Tensor bias = plan.way == Plan::Way::kMask ? bias_of(call, problem) : Tensor();
+    if (plan.method != Plan::Method::kSegments) {
+      const Tensor bias = plan.method == Plan::Method::kMask ? bias_of(call, problem) : Tensor();
       auto [out, lse] = attend(heads_first(q), heads_first(k), heads_first(v), plan.causal && !bias, bias);
       Tensor rows = packed(heads_first(out));
       if (plan.has_padding) zero_padding(problem, rows);
@@ -49,8 +49,8 @@ class CpuAttention : public Kernel {
     const Plan plan = plan_of(spec_, problem);
     const BorrowedTensor q = call.input(0), k = call.input(1), v = call.input(2);
     const BorrowedTensor out = call.output(0), lse = call.saved(0);
-    if (plan.way != Plan::Way::kSegments) {
-      const Tensor bias = plan.way == Plan::Way::kMask ? bias_of(call, problem) : Tensor();
+    if (plan.method != Plan::Method::kSegments) {
+      const Tensor bias = plan.method == Plan::Method::kMask ? bias_of(call, problem) : Tensor();
       Tensor dout = plan.has_padding ? aten_.clone(call.grad_output(0)) : call.grad_output(0).retain();
       if (plan.has_padding) zero_padding(problem, dout);
       auto gradients = attend_backward(dout, q, k, v, out, lse, plan.causal && !bias, bias);
@@ -80,8 +80,8 @@ class CpuAttention : public Kernel {
     problem.offset = call.query_offset();
     if (documents) {
       if (documents.size(1) != problem.keys || problem.offset + problem.time != problem.keys)
-        throw Failure(CHASSIS_INVALID_ARGUMENT, "document_ids of ", documents.size(1), " positions for ", problem.keys,
-                      " keys");
+        throw Failure(CHASSIS_INVALID_ARGUMENT, "document_ids has ", documents.size(1), " positions, expected ",
+                      problem.keys, ", one per key");
       problem.documents.assign(documents.data<int32_t>(), documents.data<int32_t>() + documents.num_elements());
     }
     if (prefixes) problem.prefixes.assign(prefixes.data<int32_t>(), prefixes.data<int32_t>() + prefixes.num_elements());
@@ -138,7 +138,7 @@ class CpuAttention : public Kernel {
     return bias;
   }
 
-  // Rows of padding in a contiguous [B, T, h, D].
+  // Zeroes the padding positions of a contiguous [B, T, h, D].
   static void zero_padding(const Problem& problem, const BorrowedTensor& x) {
     const size_t row_bytes =
         static_cast<size_t>(x.num_elements() / (problem.batch * problem.time) * dtype_bytes(x.dtype()));

@@ -1,5 +1,5 @@
-// LibTorch's kernels for CUDA: flash attention where its masks are enough (16-bit; full, causal, window), else the
-// memory-efficient one with an explicit bias made on the device. Nothing waits for the device.
+// LibTorch's kernels for CUDA: flash attention where it supports the mask (16-bit types; full, causal, window), else
+// the memory-efficient kernel with an explicit bias made on the device. Nothing waits for the device.
 #include <cmath>
 #include <string>
 
@@ -8,8 +8,8 @@
 namespace sdpa {
 namespace {
 
-constexpr int64_t kLseAlignment = 32;   // queries, of the memory-efficient kernel
-constexpr int64_t kBiasAlignment = 16;  // elements of a row
+constexpr int64_t kLseAlignment = 32;   // in queries; required by the memory-efficient kernel
+constexpr int64_t kBiasAlignment = 16;  // in elements of a row
 
 int64_t rounded_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
@@ -26,7 +26,7 @@ class Flash : public Kernel {
  public:
   Flash(const Operators& aten, const OpView& op) : aten_(aten), spec_(op), scale_(op.attr_float("scale")) {}
 
-  // Its causal mask is aligned at the last key, as queries behind a cache are.
+  // The kernel aligns its causal mask to the last key, which is right for queries after cached keys.
   void forward(Call& call) override {
     const BorrowedTensor q = call.input(0), k = call.input(1);
     auto results = aten_.flash.tensors<5>(q, k, call.input(2), std::nullopt, std::nullopt, q.size(1), k.size(1), 0.0,
@@ -38,7 +38,7 @@ class Flash : public Kernel {
   void backward_inputs(Call& call) override {
     if (!call.grad_output(0)) return;
     const BorrowedTensor q = call.input(0), k = call.input(1);
-    // Without dropout the state of its random generator is not read.
+    // Without dropout the kernel does not read the state of its random generator.
     const Tensor state =
         Tensor::create(call.host(), CHASSIS_DTYPE_I64, Shape{2}, q.device_type(), q.view().device_index);
     const Tensor none =
@@ -84,7 +84,7 @@ class Efficient : public Kernel {
     const Tensor bias = plain ? Tensor() : bias_of(call);
     const Tensor dout = call.input(3) ? aten_.clone(call.grad_output(0)) : call.grad_output(0).retain();
     if (call.input(3)) aten_.masked_fill_(dout, padding(call), 0);
-    // Without dropout they are not read.
+    // Without dropout the kernel does not read the seed and its offset.
     const Tensor seed = Tensor::create(call.host(), CHASSIS_DTYPE_I64, Shape{}, q.device_type(), q.view().device_index);
     auto gradients = aten_.efficient_backward.tensors<4>(
         heads_first(dout), heads_first(q), repeated(k, q), repeated(v, q), bias, heads_first(call.output(0)),
@@ -102,7 +102,7 @@ class Efficient : public Kernel {
 
   Tensor heads_first(const BorrowedTensor& x) const { return aten_.transpose(x, 1, 2); }
 
-  // Keys or values for every query head; this kernel knows no groups.
+  // Keys or values repeated for every query head; this kernel does not support groups.
   Tensor repeated(const BorrowedTensor& x, const BorrowedTensor& q) const {
     const int64_t groups = q.size(2) / x.size(2);
     if (groups == 1) return heads_first(x);
@@ -117,7 +117,7 @@ class Efficient : public Kernel {
     return aten_.sum_dims(aten_.view(rows, Shape{x.size(0), x.size(1), x.size(2), groups, x.size(3)}), Shape{3});
   }
 
-  // [B, T, 1, 1].
+  // True for padding, [B, T, 1, 1].
   Tensor padding(Call& call) const {
     const BorrowedTensor documents = call.input(3);
     const Tensor queries = aten_.narrow(documents, 1, call.query_offset(), call.input(0).size(1));
@@ -125,7 +125,7 @@ class Efficient : public Kernel {
                       Shape{call.input(0).size(0), call.input(0).size(1), 1, 1});
   }
 
-  // [B, h, T, S] of 0 and -inf; rows are aligned as the kernel wants them.
+  // [B, h, T, S] of 0 and -inf; rows are aligned as the kernel requires.
   Tensor bias_of(Call& call) {
     const BorrowedTensor q = call.input(0), documents = call.input(3), prefixes = call.input(4);
     const int64_t batch = q.size(0), time = q.size(1), keys = call.input(1).size(1), offset = call.query_offset();
@@ -147,7 +147,7 @@ class Efficient : public Kernel {
     return aten_.expand(bias, Shape{batch, q.size(2), time, keys});
   }
 
-  // What does not depend on the batch, as bools [1, 1, T, S] on the device; made again when sizes change.
+  // Masks that do not depend on the batch, as bools [1, 1, T, S] on the device; made again when sizes change.
   void upload(Call& call, int64_t time, int64_t keys, int64_t offset) {
     if (causal_ && time == time_ && keys == keys_ && offset == offset_) return;
     const Shape shape = {1, 1, time, keys};

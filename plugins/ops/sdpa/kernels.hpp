@@ -1,4 +1,4 @@
-// The two kernels: on the CPU and on CUDA.
+// The kernels for the CPU and for CUDA.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace sdpa {
 
-// An explicit mask of the CPU, kept from call to call: all layers of a step use the same.
+// An explicit mask for the CPU, kept between calls: all layers of a step use the same.
 struct MaskCache {
   MaskSpec spec;
   Problem problem;
@@ -25,7 +25,7 @@ struct Shared {
 std::unique_ptr<Kernel> make_cpu_kernel(Shared& shared, const NodeView& node);
 uint32_t sum_dtype(uint32_t dtype);
 
-// "" or why LibTorch's CUDA kernels can not do it.
+// The reason why LibTorch's CUDA kernels cannot compute the node, or "".
 std::string cuda_refusal(const NodeView& node);
 // saved(0): log Σ exp as the chosen kernel lays it out.
 std::unique_ptr<Kernel> make_cuda_kernel(Shared& shared, const NodeView& node);

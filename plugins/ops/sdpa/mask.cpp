@@ -1,3 +1,4 @@
+// Chooses how the CPU computes a mask.
 #include "mask.hpp"
 
 #include <algorithm>
@@ -5,10 +6,11 @@
 namespace sdpa {
 namespace {
 
-// Shorter segments on average cost more in calls than a mask costs in work.
+// If segments are shorter than this on average, their calls cost more than a mask.
 constexpr int64_t kMinSegmentLength = 16;
 
-// The runs of one row, cut at chunk borders too. False if a document returns after another: then runs are not enough.
+// Adds the runs of one row, also cut at chunk borders. False if a document continues after another one: then it is not
+// one run.
 bool add_runs(const MaskSpec& spec, const Problem& problem, int64_t row, std::vector<Segment>& out, bool& has_padding) {
   const int32_t* ids = problem.documents.empty() ? nullptr : &problem.documents[row * problem.keys];
   std::vector<int32_t> seen;
@@ -31,7 +33,7 @@ bool add_runs(const MaskSpec& spec, const Problem& problem, int64_t row, std::ve
   return true;
 }
 
-// Where every row has the same segments, one call serves them all.
+// If every row has the same segments, merges them over rows, so that one call computes each.
 void merge_rows(const Problem& problem, std::vector<Segment>& segments) {
   const size_t per_row = segments.size() / static_cast<size_t>(problem.batch);
   if (per_row * static_cast<size_t>(problem.batch) != segments.size()) return;
@@ -59,7 +61,7 @@ Plan plan_of(const MaskSpec& spec, const Problem& problem) {
   const bool window = spec.window > 0 && spec.window < problem.keys;
   const bool chunk = spec.chunk > 0 && spec.chunk < problem.keys;
   plan.causal = spec.causal && !all_before;
-  // A prefix of one position changes nothing: everybody sees the first key.
+  // A prefix of one position changes nothing: every query sees the first key.
   const bool prefix = plan.causal && std::any_of(problem.prefixes.begin(), problem.prefixes.end(),
                                                  [](int32_t length) { return length > 1; });
   for (int32_t id : problem.documents) plan.has_padding |= id < 0;
@@ -70,7 +72,7 @@ Plan plan_of(const MaskSpec& spec, const Problem& problem) {
   if (plan.has_padding) one_document = false;
   if (window || prefix) return plan;
   if (one_document && !chunk && (square || !plan.causal)) {
-    plan.way = Plan::Way::kWhole;
+    plan.method = Plan::Method::kWhole;
     return plan;
   }
   if (!square) return plan;
@@ -79,7 +81,7 @@ Plan plan_of(const MaskSpec& spec, const Problem& problem) {
     runs = add_runs(spec, problem, row, plan.segments, plan.has_padding);
   merge_rows(problem, plan.segments);
   if (runs && static_cast<int64_t>(plan.segments.size()) * kMinSegmentLength <= problem.batch * problem.keys)
-    plan.way = Plan::Way::kSegments;
+    plan.method = Plan::Method::kSegments;
   else
     plan.segments.clear();
   return plan;

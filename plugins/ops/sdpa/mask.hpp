@@ -1,5 +1,5 @@
-// What a query may see, and the cheapest way to compute it on the CPU: LibTorch's causal or full kernel on everything,
-// the same kernel on segments of rows, or an explicit mask.
+// The keys that a query sees, and the cheapest way to compute that on the CPU: LibTorch's causal or full kernel on
+// whole rows, the same kernel on segments of rows, or an explicit mask.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace sdpa {
 using namespace chassis;
 using Shape = std::vector<int64_t>;
 
-// As recorded; chassis/op.h says what each means.
+// The mask attributes of the op; chassis/op.h says what each means.
 struct MaskSpec {
   explicit MaskSpec(const OpView& op);
   bool operator==(const MaskSpec&) const = default;
@@ -25,7 +25,7 @@ struct MaskSpec {
   bool prefix = false;
 };
 
-// One call: its sizes, and the ids that came with it (empty where absent).
+// The sizes of a call, and its document ids and prefix lengths (empty if absent).
 struct Problem {
   int64_t batch = 0, time = 0, keys = 0, offset = 0;
   std::vector<int32_t> documents;  // [batch, keys]
@@ -33,20 +33,21 @@ struct Problem {
   bool operator==(const Problem&) const = default;
 };
 
-// Positions [begin, end) of rows [row, row + rows), which attend to themselves alone.
+// Positions [begin, end) of rows [row, row + rows), which attend only to themselves.
 struct Segment {
   int64_t row, rows, begin, end;
 };
 
 struct Plan {
-  enum class Way { kWhole, kSegments, kMask } way = Way::kMask;
+  enum class Method { kWhole, kSegments, kMask } method = Method::kMask;
   bool causal = false;            // kWhole, kSegments: with LibTorch's causal flag
-  std::vector<Segment> segments;  // kSegments; padding stands in none
+  std::vector<Segment> segments;  // kSegments; without padding
   bool has_padding = false;
 };
 Plan plan_of(const MaskSpec& spec, const Problem& problem);
 
-// Query t (from the row's first key) of row b sees key s. Padding sees itself, so that no row of a softmax is empty.
+// True if query t (counted from the row's first key) of row b sees key s. Padding sees itself, so that no row of a
+// softmax is empty.
 bool sees(const MaskSpec& spec, const Problem& problem, int64_t b, int64_t t, int64_t s);
 
 }  // namespace sdpa

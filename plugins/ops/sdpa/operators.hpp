@@ -1,4 +1,4 @@
-// The ATen operators that this plugin calls, with the schemas that stand in its manifest.
+// The ATen operators that this plugin calls, with the schemas for its manifest.
 #pragma once
 
 #include "chassis/dispatch.hpp"
@@ -18,7 +18,6 @@
     "is_causal=False, *, float? scale=None) -> (Tensor, Tensor, Tensor, Tensor)")  \
   X(eq, "aten::eq.Tensor", "(Tensor self, Tensor other) -> Tensor")  \
   X(expand, "aten::expand", "(Tensor(a) self, SymInt[] size, *, bool implicit=False) -> Tensor(a)")  \
-  X(fill_, "aten::fill_.Scalar", "(Tensor(a!) self, Scalar value) -> Tensor(a!)")  \
   X(flash, "aten::_flash_attention_forward",  \
     "(Tensor query, Tensor key, Tensor value, Tensor? cum_seq_q, Tensor? cum_seq_k, SymInt max_q, SymInt "  \
     "max_k, float dropout_p, bool is_causal, bool return_debug_mask, *, float? scale=None, SymInt? "  \

@@ -1,4 +1,4 @@
-// The attention provider "sdpa": LibTorch's fused kernels with their own backward, on the CPU and on CUDA.
+// The attention provider "sdpa": LibTorch's fused kernels, forward and backward, on the CPU and on CUDA.
 #include "chassis/plugin.hpp"
 #include "chassis/cost.hpp"
 #include "kernels.hpp"
@@ -9,7 +9,7 @@ using namespace chassis;
 
 class Sdpa : public Ops {
  public:
-  static constexpr std::string_view kDoc = "LibTorch's fused attention with its own backward, every mask; CPU and CUDA";
+  static constexpr std::string_view kDoc = "LibTorch's fused attention kernels; every mask; CPU and CUDA";
   static constexpr std::string_view kPatterns[] = {"attention"};
   explicit Sdpa(const Host& host) : Ops(host), shared_(host) {}
 
@@ -22,11 +22,11 @@ class Sdpa : public Ops {
     const uint32_t dtype = node.input(0).dtype();
     if (dtype != CHASSIS_DTYPE_F32 && dtype != CHASSIS_DTYPE_F64 && dtype != CHASSIS_DTYPE_BF16 &&
         dtype != CHASSIS_DTYPE_F16)
-      refuse(dtype_name(dtype), " is not supported; floats are");
+      refuse("computes in floating types, not ", dtype_name(dtype));
     const int64_t qk = node.input(0).size(3), v = node.input(2).size(3);
     if (qk != v)
       refuse("head dims of keys (", qk, ") and values (", v, ") differ; LibTorch's CPU kernel needs them equal");
-    constexpr double kFlopsPerNs = 35;  // as measured, with AVX-512
+    constexpr double kFlopsPerNs = 35;  // measured with AVX-512
     const OperandView q = node.input(0);
     return attention_cost_ns(host(), node, pairs_of(node), q.size(0) * q.size(2), kFlopsPerNs);
   }
@@ -61,7 +61,7 @@ class Sdpa : public Ops {
   void deactivate() override { shared_.mask.reset(); }
 
  private:
-  // LibTorch's kernels skip what a causal mask hides; a window is a mask that hides nothing from them.
+  // LibTorch's kernels skip keys that a causal mask hides, but compute all keys under a window.
   static double pairs_of(const NodeView& node) {
     const sdpa::MaskSpec spec(node.op(0));
     const double all = static_cast<double>(node.input(0).size(1) * node.input(1).size(1));

@@ -1,4 +1,4 @@
-// Adam with decoupled weight decay (Loshchilov & Hutter 2019), in the arithmetic of PyTorch's fused kernel:
+// Adam with decoupled weight decay (Loshchilov & Hutter 2019), with the arithmetic of PyTorch's fused kernel:
 // float32 element by element, coefficients rounded from double. One pass over all tensors.
 #include <cmath>
 #include <map>
@@ -20,7 +20,7 @@ struct Coefficients {
 // Written so that the compiler vectorises it; every instruction set gives the same bits.
 [[gnu::always_inline]] inline void update(float* __restrict p, const float* __restrict g, float* __restrict m,
                                           float* __restrict v, int64_t count, const Coefficients& k) {
-  const bool from_average = k.one_minus_beta1 < 0.5f;  // lerp, from the nearer end
+  const bool from_average = k.one_minus_beta1 < 0.5f;  // lerp from the nearer end
   const float weight = from_average ? k.one_minus_beta1 : k.one_minus_beta1 - 1.0f;
   for (int64_t i = 0; i < count; ++i) {
     const float grad = g[i] * k.grad_scale;
@@ -76,7 +76,7 @@ class AdamW final : public Optimizer {
         fail_invalid(option_origin(host, "betas"), ": betas has ", betas.size(), " items, expected 2");
       for (const char* name : {"beta1", "beta2"}) {
         const std::string origin = option_origin(host, name);
-        if (origin != "default") fail_invalid(origin, ": ", name, " is set beside betas; set one or the other");
+        if (origin != "default") fail_invalid(origin, ": ", name, " and betas are both set; set one or the other");
       }
       beta1_ = betas[0], beta2_ = betas[1];
     }
@@ -91,7 +91,7 @@ class AdamW final : public Optimizer {
   }
 
   void prepare() override {
-    if (host().find(CHASSIS_DISPATCH_ID) == nullptr) return;  // the CPU needs none
+    if (host().find(CHASSIS_DISPATCH_ID) == nullptr) return;  // not needed on the CPU
     fused_ = Operator(host(), "aten::_fused_adamw_");
     fill_ = Operator(host(), "aten::fill_.Scalar");
   }
@@ -130,7 +130,7 @@ class AdamW final : public Optimizer {
     });
   }
 
-  // On other devices: ATen's own fused kernel, once for each group of equal lr and weight decay.
+  // On other devices: ATen's fused kernel, once for each group of equal lr and weight decay.
   void step_aten(const OptimizerStep& step) {
     const BorrowedTensor like = step.param(0);
     const auto scalar = [&](double value) {

@@ -1,4 +1,4 @@
-// Stochastic gradient descent with momentum (Sutskever et al. 2013), in the arithmetic of torch.optim.SGD.
+// Stochastic gradient descent with momentum (Sutskever et al. 2013), with the arithmetic of torch.optim.SGD.
 #include <map>
 #include <vector>
 
@@ -16,9 +16,9 @@ class Sgd final : public Optimizer {
 
   static const Options& options() {
     static const Options schema = {
-        option("momentum", 0.0).range(0, 1).doc("share of the last update that is kept; 0 needs no state"),
+        option("momentum", 0.0).range(0, 1).doc("share of the last update that is kept; 0 needs no optimizer state"),
         option("dampening", 0.0).range(0, 1).doc("share of the gradient that momentum leaves out"),
-        option("nesterov", false).doc("look one step of momentum ahead; needs momentum above 0 and no dampening"),
+        option("nesterov", false).doc("Nesterov momentum; needs momentum above 0 and dampening 0"),
     };
     return schema;
   }
@@ -40,7 +40,7 @@ class Sgd final : public Optimizer {
   }
 
   void prepare() override {
-    if (host().find(CHASSIS_DISPATCH_ID) == nullptr) return;  // the CPU needs none
+    if (host().find(CHASSIS_DISPATCH_ID) == nullptr) return;  // not needed on the CPU
     fused_ = Operator(host(), "aten::_fused_sgd_");
     scale_ = Operator(host(), "aten::_foreach_mul_.Scalar");
   }
@@ -89,7 +89,7 @@ class Sgd final : public Optimizer {
     });
   }
 
-  // On other devices: ATen's own fused kernel, once for each group of equal lr and weight decay.
+  // On other devices: ATen's fused kernel, once for each group of equal lr and weight decay.
   void step_aten(const OptimizerStep& step) {
     struct Group {
       std::vector<BorrowedTensor> params, grads, momenta;

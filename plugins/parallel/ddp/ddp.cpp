@@ -1,5 +1,5 @@
-// Distributed data parallelism (Li et al. 2020): every rank stores everything; gradients are summed in buckets while
-// backward goes on. The simplest strategy, and the one that others are compared with.
+// Distributed data parallelism (Li et al. 2020): every rank stores everything; gradients are summed in buckets during
+// backward. The simplest strategy; tests compare others with it.
 #include <vector>
 
 #include "chassis/options.hpp"
@@ -19,7 +19,7 @@ class Ddp final : public Parallel {
     static const Options schema = {
         option("bucket_mb", 25.0)
             .range(0, 65536)
-            .doc("gradients are sent when so many MiB are ready; 0: each by itself"),
+            .doc("MiB of gradients that are reduced at once; 0: each gradient separately"),
     };
     return schema;
   }
@@ -41,15 +41,15 @@ class Ddp final : public Parallel {
     if (!flags.last_microbatch) return;  // micro-batches add up in place
     bucket_.push_back(parameter);
     bucketed_bytes_ += bytes_[parameter];
-    if (bucketed_bytes_ >= bucket_bytes_) send();
+    if (bucketed_bytes_ >= bucket_bytes_) flush_bucket();
   }
 
   void finish_grads() override {
-    send();
+    flush_bucket();
     shards().wait_reduced(all_);
   }
 
-  // Only where values are rounded copies: what shares memory is up to date.
+  // Updates whole tensors that are rounded copies; those that share the stored memory are up to date.
   void post_optimizer() override {
     shards().gather(all_, "parameters");
     shards().wait_gathered(all_);
@@ -62,7 +62,7 @@ class Ddp final : public Parallel {
   }
 
  private:
-  void send() {
+  void flush_bucket() {
     shards().reduce(bucket_, "bucket");
     bucket_.clear();
     bucketed_bytes_ = 0;

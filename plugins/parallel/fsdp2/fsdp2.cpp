@@ -1,6 +1,6 @@
-// Fully sharded data parallelism, as FSDP2 of PyTorch lays it out: every parameter in chunks of its first dim, gathered
-// one unit (block) at a time before it is used, freed after it, its gradients reduced and scattered when backward
-// leaves the unit. Over dp_replicate, the shards are replicated (HSDP).
+// Fully sharded data parallelism with the layout of PyTorch's FSDP2: every parameter in chunks of its first dim. Each
+// unit is gathered before it is used and freed afterwards; its gradients are reduced and scattered after its backward.
+// Over dp_replicate, the shards are replicated (HSDP).
 #include <algorithm>
 #include <vector>
 
@@ -36,12 +36,11 @@ class Fsdp2 final : public Parallel {
     static const Options schema = {
         option("reshard_after_forward", "default")
             .choices({"default", "always", "never"})
-            .doc("free a unit's parameters after its forward and gather them again for backward; default: all but the "
-                 "last unit, whose backward comes next"),
+            .doc("free a unit's parameters after its forward and gather them again for backward; default: for all "
+                 "units but the last, whose backward comes next"),
         option("reshard_to", 0)
             .range(0, 1 << 20)
-            .doc("after forward keep parameters divided over so many neighbouring "
-                 "ranks instead of all; 0: all"),
+            .doc("number of neighbouring ranks that parameters stay divided over after forward; 0: all ranks"),
         option("forward_prefetch", -1)
             .range(-1, 64)
             .doc("units gathered ahead in forward; -1: 1 on CUDA, 0 on the CPU"),
@@ -49,30 +48,26 @@ class Fsdp2 final : public Parallel {
             .range(-1, 64)
             .doc("units gathered ahead in backward; -1: 1 on CUDA, 0 on the CPU"),
         option("reduce_every_microbatch", true)
-            .doc("false: whole gradients add up and are reduced once a step, which "
-                 "takes their memory and saves communication"),
+            .doc("false: keep whole gradients and reduce them once per step, which needs their memory and saves "
+                 "communication"),
         option("reduce_tied_once", false)
-            .doc("true: the gradient of a tied parameter waits as a whole for the last unit that "
-                 "reads it, which takes its memory and saves a reduction"),
+            .doc("true: keep the whole gradient of a tied parameter until the last unit that reads it, which needs its "
+                 "memory and saves a reduction"),
         option("all_reduce_every_microbatch", false)
-            .doc("HSDP: sum over dp_replicate in each micro-batch, not once a step"),
+            .doc("HSDP: sum over dp_replicate in each micro-batch, not once per step"),
         option("param_dtype", "auto")
             .choices({"auto", "fp32", "bf16", "fp16"})
-            .doc("what is sent when parameters are gathered; "
-                 "auto: [precision] compute"),
+            .doc("dtype that is sent when parameters are gathered; auto: [precision] compute"),
         option("reduce_dtype", "auto")
             .choices({"auto", "fp32", "bf16", "fp16"})
-            .doc("what is sent when gradients are reduced; "
-                 "auto: [precision] reduce"),
+            .doc("dtype that is sent when gradients are reduced; auto: [precision] reduce"),
         option("output_dtype", "auto")
             .choices({"auto", "fp32", "bf16", "fp16"})
-            .doc("of values between units; only "
-                 "[precision] compute is possible"),
+            .doc("dtype of values between units; only [precision] compute is possible"),
         option("offload", "none")
             .choices({"none", "cpu"})
-            .doc("cpu: parameters, gradients and optimizer states stay in "
-                 "host memory, and the optimizer steps there"),
-        option("pin_memory", true).doc("offload to page-locked memory; of use to CUDA alone"),
+            .doc("cpu: parameters, gradients and optimizer states stay in host memory, and the optimizer steps there"),
+        option("pin_memory", true).doc("offload to page-locked memory; useful only with CUDA"),
     };
     return schema;
   }
@@ -93,11 +88,11 @@ class Fsdp2 final : public Parallel {
                    ", but reshard_after_forward = \"never\" keeps parameters whole; set one or the other");
     if (!offload_ && set_by_user("pin_memory"))
       fail_invalid(option_origin(host, "pin_memory"),
-                   ": pin_memory has no meaning while nothing is offloaded; remove it or set offload = \"cpu\"");
+                   ": pin_memory has no effect while nothing is offloaded; remove it or set offload = \"cpu\"");
     if (all_reduce_every_microbatch_ && !reduce_every_microbatch_)
       fail_invalid(option_origin(host, "all_reduce_every_microbatch"),
-                   ": all_reduce_every_microbatch has nothing to sum "
-                   "while reduce_every_microbatch = false; set one or the other");
+                   ": all_reduce_every_microbatch has no effect with reduce_every_microbatch = false; set one or the "
+                   "other");
   }
 
   void resolve(const ParallelProblem& problem, ParallelSink& sink) override {
@@ -111,7 +106,7 @@ class Fsdp2 final : public Parallel {
                    " ranks of dp_shard");
     if (const uint32_t output = dtype_option(host(), "output_dtype"); output && output != problem.compute_dtype())
       fail_invalid(option_origin(host(), "output_dtype"),
-                   ": units put out [precision] compute; leave output_dtype at \"auto\"");
+                   ": units output [precision] compute and no other dtype; leave output_dtype at \"auto\"");
     const bool cuda = problem.device_type() == CHASSIS_DEVICE_CUDA;
     if (forward_prefetch_ < 0) forward_prefetch_ = cuda;
     if (backward_prefetch_ < 0) backward_prefetch_ = cuda;
@@ -137,36 +132,36 @@ class Fsdp2 final : public Parallel {
   }
 
   void pre_forward(uint32_t unit, UnitFlags flags) override {
-    if (flags.recompute) return;  // backward holds it
-    hold(unit);
-    for (int ahead = 1; ahead <= forward_prefetch_ && unit + ahead < units_.size(); ++ahead) hold(unit + ahead);
+    if (flags.recompute) return;  // already gathered for backward
+    gather_unit(unit);
+    for (int ahead = 1; ahead <= forward_prefetch_ && unit + ahead < units_.size(); ++ahead) gather_unit(unit + ahead);
     shards().wait_gathered(units_[unit]);
   }
 
   void post_forward(uint32_t unit, UnitFlags flags) override {
     if (flags.recompute) return;
-    if (!flags.training) return let_go(unit);
+    if (!flags.training) return release_unit(unit);
     if (reshard_ == "never" || (reshard_ == "default" && unit + 1 == units_.size())) return;
-    if (reshard_to_ > 1) return shrink(unit);
-    let_go(unit);
+    if (reshard_to_ > 1) return shrink_unit(unit);
+    release_unit(unit);
   }
 
   void pre_backward(uint32_t unit, UnitFlags) override {
-    if (gradient_elements(in_flight_) > gradient_elements(units_[unit])) settle_reduction();
-    hold(unit);
+    if (gradient_elements(in_flight_) > gradient_elements(units_[unit])) wait_for_reduction();
+    gather_unit(unit);
     for (uint32_t ahead = 1; ahead <= static_cast<uint32_t>(backward_prefetch_) && unit >= first_trained_unit_ + ahead;
          ++ahead)
-      hold(unit - ahead);
+      gather_unit(unit - ahead);
     shards().wait_gathered(units_[unit]);
   }
 
   void grad_ready(uint32_t parameter, UnitFlags) override { bucket_.push_back(parameter); }
 
   void post_backward(uint32_t unit, UnitFlags flags) override {
-    let_go(unit);
+    release_unit(unit);
     if (flags.last_microbatch || reduce_every_microbatch_) {
-      if (!reduce_tied_once_) add_unfinished(unit);
-      settle_reduction();  // at most two units' whole gradients live
+      if (!reduce_tied_once_) add_tied_gradients(unit);
+      wait_for_reduction();  // so that whole gradients of at most two units exist
       const bool keep = !flags.last_microbatch && !all_reduce_every_microbatch_;
       shards().reduce(bucket_, names_[unit], keep ? CHASSIS_REDUCE_KEEP : 0);
       in_flight_ = std::move(bucket_);
@@ -176,26 +171,26 @@ class Fsdp2 final : public Parallel {
 
   void finish_grads() override {
     drain();
-    settle_reduction();
+    wait_for_reduction();
   }
 
   void drain() override {
     for (uint32_t unit = 0; unit < units_.size(); ++unit)
-      if (held_[unit]) let_go(unit);
+      if (held_[unit]) release_unit(unit);
   }
 
  private:
   bool set_by_user(std::string_view name) const { return option_origin(host(), name) != "default"; }
-  void hold(uint32_t unit) {
+  void gather_unit(uint32_t unit) {
     if (held_[unit]) return;
     held_[unit] = 1;
     shards().gather(units_[unit], names_[unit]);
   }
-  void let_go(uint32_t unit) {
+  void release_unit(uint32_t unit) {
     held_[unit] = 0;
     shards().release(units_[unit]);
   }
-  void settle_reduction() {
+  void wait_for_reduction() {
     shards().wait_reduced(in_flight_);
     in_flight_.clear();
   }
@@ -204,12 +199,12 @@ class Fsdp2 final : public Parallel {
     for (uint32_t p : parameters) sum += elements_[p];
     return sum;
   }
-  // What the unit adds to gradients of tied parameters that other units will add to as well.
-  void add_unfinished(uint32_t unit) {
+  // Adds gradients of tied parameters to the bucket although other units will still add to them.
+  void add_tied_gradients(uint32_t unit) {
     for (uint32_t p : units_[unit])
       if (elements_[p] > 0 && std::find(bucket_.begin(), bucket_.end(), p) == bucket_.end()) bucket_.push_back(p);
   }
-  void shrink(uint32_t unit) {
+  void shrink_unit(uint32_t unit) {
     held_[unit] = 0;
     shards().shrink(units_[unit], reshard_to_);
   }
@@ -221,11 +216,11 @@ class Fsdp2 final : public Parallel {
 
   std::vector<std::vector<uint32_t>> units_;
   std::vector<std::string> names_;
-  std::vector<uint8_t> held_;      // by unit: gathered, or on its way
+  std::vector<uint8_t> held_;      // by unit: gathered or being gathered
   std::vector<int64_t> elements_;  // by parameter, 0 if it is not trained
   std::vector<uint32_t> bucket_;   // gradients that are ready
   std::vector<uint32_t> in_flight_;
-  uint32_t first_trained_unit_ = kNone;  // backward ends there
+  uint32_t first_trained_unit_ = kNone;  // where backward ends
 };
 
 }  // namespace

@@ -1,10 +1,11 @@
+// Records the order of units in one step and compares later steps with it.
 #include "trace.hpp"
 
 namespace zero {
 
 bool Trace::visit(uint32_t unit) {
-  if (broken_) return true;
-  if (state_ == State::kRecording) {
+  if (diverged_) return true;
+  if (recording_) {
     order_.push_back(unit);
     return true;
   }
@@ -13,24 +14,24 @@ bool Trace::visit(uint32_t unit) {
     return true;
   }
   forget();
-  broken_ = true;
+  diverged_ = true;
   return false;
 }
 
 void Trace::end_step() {
-  if (broken_) {
+  if (diverged_) {
     forget();
-  } else if (state_ == State::kComplete && next_ != order_.size()) {
-    forget();  // a shorter step
+  } else if (!recording_ && next_ != order_.size()) {
+    forget();  // the step was shorter
   } else if (!order_.empty()) {
-    state_ = State::kComplete;
+    recording_ = false;
   }
   next_ = 0;
 }
 
 void Trace::forget() {
-  state_ = State::kRecording;
-  broken_ = false;
+  recording_ = true;
+  diverged_ = false;
   order_.clear();
   next_ = 0;
 }

@@ -1,4 +1,4 @@
-// The order in which a step fetches units, learnt from one step and followed in the next ones.
+// The order in which a step fetches units, recorded in one step and used in later ones.
 #pragma once
 
 #include <cstddef>
@@ -9,22 +9,19 @@ namespace zero {
 
 class Trace {
  public:
-  enum class State { kRecording, kComplete };
-
-  // A unit is about to be used; false if the trace said otherwise, and is learnt anew from the next step on.
+  // Called before a unit is used. False if the trace has another unit here; the next step then records a new trace.
   bool visit(uint32_t unit);
-  // The step is over.
+  // Called at the end of the step.
   void end_step();
   void forget();
 
-  State state() const { return state_; }
-  // What comes after the visit that was last, nearest first; nothing while recording.
-  const uint32_t* begin_ahead() const { return state_ == State::kComplete ? order_.data() + next_ : nullptr; }
-  size_t num_ahead() const { return state_ == State::kComplete ? order_.size() - next_ : 0; }
+  // The units after the last visit, nearest first; none while recording.
+  const uint32_t* begin_ahead() const { return recording_ ? nullptr : order_.data() + next_; }
+  size_t num_ahead() const { return recording_ ? 0 : order_.size() - next_; }
 
  private:
-  State state_ = State::kRecording;
-  bool broken_ = false;  // this step does not follow the trace
+  bool recording_ = true;
+  bool diverged_ = false;  // this step does not follow the trace
   std::vector<uint32_t> order_;
   size_t next_ = 0;
 };

@@ -1,6 +1,6 @@
-// ZeRO (Rajbhandari et al. 2020) in DeepSpeed's words: parameters are cut into flat, padded ranges. Stage 1 divides
-// optimizer states, stage 2 gradients too, stage 3 also the parameters, which are then gathered unit by unit and ahead
-// of use, in the order that the first step has shown.
+// ZeRO (Rajbhandari et al. 2020) with DeepSpeed's names: parameters are cut into flat, padded ranges. Stage 1 divides
+// optimizer states, stage 2 also gradients, stage 3 also parameters, which are then gathered unit by unit and ahead of
+// use, in the order recorded in the first step.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -39,38 +39,36 @@ class Zero final : public Parallel {
             .doc("elements of parameters that are gathered at once after a step"),
         option("overlap_comm", "auto")
             .choices({"auto", "true", "false"})
-            .doc("go on while gradients are reduced; auto: on CUDA"),
+            .doc("continue while gradients are reduced; auto: on CUDA"),
         option("stage3_prefetch_bucket_size", 5e7)
             .range(0, 1e15)
-            .doc("elements gathered ahead of use; 0: none. On the CPU "
-                 "nothing is gained, so only with overlap_comm = true"),
+            .doc("elements gathered ahead of use; 0: none. On the CPU only with overlap_comm = true, since it gains "
+                 "nothing there"),
         option("stage3_param_persistence_threshold", 1e5)
             .range(0, 1e15)
-            .doc("parameters of up to so many elements stay whole"),
+            .doc("largest number of elements of a parameter that stays whole"),
         option("stage3_model_persistence_threshold", 9e15)
             .range(0, 1e16)
-            .doc("elements of all parameters that stay whole"),
+            .doc("limit of the elements of all parameters that stay whole"),
         option("stage3_max_live_parameters", 1e9)
             .range(0, 1e15)
-            .doc("elements gathered at a time, beyond which none is gathered ahead"),
+            .doc("limit of the elements that are gathered at a time; nothing is gathered ahead beyond it"),
         option("stage3_max_reuse_distance", 1e9)
             .range(0, 1e15)
-            .doc("a unit stays whole if it is used again within so many elements"),
+            .doc("a unit stays whole if it is used again within this number of elements"),
         option("offload_optimizer_device", "none")
             .choices({"none", "cpu"})
-            .doc("where fp32 ranges, their gradients and "
-                 "optimizer states live, and are stepped"),
+            .doc("where fp32 ranges, their gradients and optimizer states are stored, and where the optimizer steps"),
         option("offload_optimizer_fraction", 1.0)
             .range(0, 1)
             .doc("share of the elements that are offloaded, largest parameters first"),
         option("offload_param_device", "none")
             .choices({"none", "cpu"})
-            .doc("stage 3: the same for what parameters are gathered "
-                 "from, which is stepped where it lives"),
+            .doc("stage 3: the same for the ranges that parameters are gathered from"),
         option("offload_param_fraction", 1.0)
             .range(0, 1)
             .doc("share of the elements that are offloaded, largest parameters first"),
-        option("pin_memory", true).doc("offload to page-locked memory; of use to CUDA alone"),
+        option("pin_memory", true).doc("offload to page-locked memory; useful only with CUDA"),
     };
     return schema;
   }
@@ -86,15 +84,15 @@ class Zero final : public Parallel {
         max_live_(option_value<double>(host, "stage3_max_live_parameters")),
         max_reuse_(option_value<double>(host, "stage3_max_reuse_distance")) {
     if (stage_ < 3)
-      refuse("has no meaning in stage " + std::to_string(stage_) + "; remove it or set stage = 3",
-             {"stage3_prefetch_bucket_size", "stage3_param_persistence_threshold", "stage3_model_persistence_threshold",
-              "stage3_max_live_parameters", "stage3_max_reuse_distance", "offload_param_device",
-              "offload_param_fraction"});
+      refuse_options("has no effect in stage " + std::to_string(stage_) + "; remove it or set stage = 3",
+                     {"stage3_prefetch_bucket_size", "stage3_param_persistence_threshold",
+                      "stage3_model_persistence_threshold", "stage3_max_live_parameters", "stage3_max_reuse_distance",
+                      "offload_param_device", "offload_param_fraction"});
     const bool states = offloads("offload_optimizer"), params = offloads("offload_param");
-    const std::string nothing = "has no meaning while nothing is offloaded; remove it or set ";
-    if (!states) refuse(nothing + "offload_optimizer_device = \"cpu\"", {"offload_optimizer_fraction"});
-    if (!params) refuse(nothing + "offload_param_device = \"cpu\"", {"offload_param_fraction"});
-    if (!states && !params) refuse(nothing + "offload_optimizer_device = \"cpu\"", {"pin_memory"});
+    const std::string nothing = "has no effect while nothing is offloaded; remove it or set ";
+    if (!states) refuse_options(nothing + "offload_optimizer_device = \"cpu\"", {"offload_optimizer_fraction"});
+    if (!params) refuse_options(nothing + "offload_param_device = \"cpu\"", {"offload_param_fraction"});
+    if (!states && !params) refuse_options(nothing + "offload_optimizer_device = \"cpu\"", {"pin_memory"});
   }
 
   void resolve(const ParallelProblem& problem, ParallelSink& sink) override {
@@ -104,7 +102,7 @@ class Zero final : public Parallel {
     overlap_ = overlap == "true" || (overlap == "auto" && problem.device_type() == CHASSIS_DEVICE_CUDA);
     if (stage_ == 3 && !overlap_ && prefetch_bucket_ > 0 && set_by_user("stage3_prefetch_bucket_size"))
       host().count("no prefetch",
-                   "stage3_prefetch_bucket_size has no effect without overlap; overlap_comm = \"true\" gathers ahead");
+                   "stage3_prefetch_bucket_size has no effect without overlap; set overlap_comm = \"true\"");
 
     const auto parameters = problem.parameters();
     elements_.clear(), trained_.clear(), resident_.clear(), bucket_.clear(), names_.clear();
@@ -122,7 +120,7 @@ class Zero final : public Parallel {
       const bool trained = parameters[i].trainable != 0;
       if (trained) trained_.push_back(i), first_trained_unit_ = std::min(first_trained_unit_, parameters[i].units[0]);
       if (persists[i]) resident_.push_back(i);
-      // What is never stepped and stays whole is not divided at all.
+      // A frozen parameter that stays whole is not divided at all.
       if (persists[i] && !trained) {
         sink.place(i, {.kind = CHASSIS_SHARD_REPLICATE, .resident = true});
         continue;
@@ -146,18 +144,18 @@ class Zero final : public Parallel {
   }
   void post_backward(uint32_t unit, UnitFlags flags) override {
     if (stage_ == 3) free_unless_reused(unit, true);
-    if (stage_ > 1 && unit == first_trained_unit_) send(flags.last_microbatch);  // backward ends here
+    if (stage_ > 1 && unit == first_trained_unit_) flush_bucket(flags.last_microbatch);  // backward ends here
   }
 
   void grad_ready(uint32_t parameter, UnitFlags flags) override {
-    if (stage_ == 1 && !flags.last_microbatch) return;  // whole gradients add up
+    if (stage_ == 1 && !flags.last_microbatch) return;  // micro-batches add up in the whole gradients
     bucket_.push_back(parameter);
     bucketed_ += elements_[parameter];
-    if (bucketed_ >= reduce_bucket_) send(flags.last_microbatch);
+    if (bucketed_ >= reduce_bucket_) flush_bucket(flags.last_microbatch);
   }
 
   void finish_grads() override {
-    send(true);
+    flush_bucket(true);
     shards().wait_reduced(trained_);
     in_flight_.clear();
     release_all();
@@ -183,13 +181,13 @@ class Zero final : public Parallel {
 
  private:
   bool set_by_user(std::string_view name) const { return option_origin(host(), name) != "default"; }
-  void refuse(const std::string& why, std::initializer_list<std::string_view> options) const {
+  void refuse_options(const std::string& why, std::initializer_list<std::string_view> options) const {
     for (std::string_view name : options)
       if (set_by_user(name)) fail_invalid(option_origin(host(), name), ": ", name, " ", why);
   }
   bool offloads(const std::string& what) const { return option_value<std::string>(host(), what + "_device") != "none"; }
 
-  // Stages 1 and 2 keep all parameters whole; stage 3 the small ones, in order, up to the sum that is allowed.
+  // Stages 1 and 2 keep all parameters whole; stage 3 keeps the small ones, in order, up to the allowed sum.
   std::vector<uint8_t> choose_persistent() const {
     std::vector<uint8_t> persists(elements_.size(), 1);
     if (stage_ < 3) return persists;
@@ -223,14 +221,14 @@ class Zero final : public Parallel {
     return sum;
   }
 
-  void hold(uint32_t unit) {
+  void gather_unit(uint32_t unit) {
     if (held_[unit]) return;
     held_[unit] = 1;
     live_ += elements_of(unit);
     shards().gather(units_[unit], names_[unit]);
   }
 
-  void let_go(uint32_t unit) {
+  void release_unit(uint32_t unit) {
     held_[unit] = 0;
     live_ -= elements_of(unit);
     shards().release(units_[unit]);
@@ -239,8 +237,8 @@ class Zero final : public Parallel {
   void fetch(uint32_t unit, bool training) {
     if (training && !trace_.visit(unit))
       host().count("zero trace",
-                   "a step used its units in another order than the one before; the order is learnt again");
-    hold(unit);
+                   "a step used its units in another order than the step before; the order is recorded again");
+    gather_unit(unit);
     if (training && overlap_) prefetch();
     shards().wait_gathered(units_[unit]);
   }
@@ -253,7 +251,7 @@ class Zero final : public Parallel {
       const double size = elements_of(next[i]);
       ahead += size;
       if (ahead > prefetch_bucket_ || live_ + size > max_live_) return;
-      hold(next[i]);
+      gather_unit(next[i]);
     }
   }
 
@@ -267,16 +265,16 @@ class Zero final : public Parallel {
         distance += elements_of(next[i]);
       }
     }
-    let_go(unit);
+    release_unit(unit);
   }
 
   void release_all() {
     for (uint32_t unit = 0; unit < units_.size(); ++unit)
-      if (held_[unit]) let_go(unit);
+      if (held_[unit]) release_unit(unit);
   }
 
-  // Of several micro-batches only the last sums over replicas.
-  void send(bool last_microbatch) {
+  // Only the last micro-batch sums over replicas.
+  void flush_bucket(bool last_microbatch) {
     shards().wait_reduced(in_flight_);
     shards().reduce(bucket_, "bucket", last_microbatch ? 0 : CHASSIS_REDUCE_KEEP);
     in_flight_ = std::move(bucket_);
@@ -294,10 +292,10 @@ class Zero final : public Parallel {
   bool overlap_ = false;
 
   std::vector<double> elements_;                // by parameter
-  std::vector<std::vector<uint32_t>> units_;    // what is gathered and freed: the others stay whole
+  std::vector<std::vector<uint32_t>> units_;    // parameters that are gathered and freed; the others stay whole
   std::vector<std::string> names_;
   std::vector<uint8_t> held_;
-  double live_ = 0;                             // elements gathered
+  double live_ = 0;  // gathered elements
   std::vector<uint32_t> trained_, resident_, bucket_, in_flight_;
   double bucketed_ = 0;
   uint32_t first_trained_unit_ = UINT32_MAX;

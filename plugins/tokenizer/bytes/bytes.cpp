@@ -1,4 +1,4 @@
-// Every byte is a token; behind them three specials. Any text, no vocabulary file.
+// The tokenizer "bytes": every byte is a token, plus three special ids. Any text, no vocabulary file.
 #include "chassis/plugin.hpp"
 #include "chassis/tokenizer.hpp"
 

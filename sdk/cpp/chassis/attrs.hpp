@@ -1,4 +1,4 @@
-// Attributes of a recorded op, with the memory that they point into.
+// Attributes of a recorded op, and the memory that they point into.
 #pragma once
 
 #include <deque>
@@ -17,7 +17,7 @@ class Attrs {
   Attrs(const Attrs&) = delete;
   Attrs& operator=(const Attrs&) = delete;
 
-  // Names are borrowed: string literals.
+  // Names are borrowed; use string literals.
   Attrs& set(std::string_view name, int64_t value) { return add(name, CHASSIS_ATTR_INT).value.i = value, *this; }
   Attrs& set(std::string_view name, int value) { return set(name, int64_t{value}); }
   Attrs& set(std::string_view name, bool value) { return set(name, int64_t{value}); }

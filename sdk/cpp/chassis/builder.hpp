@@ -1,5 +1,5 @@
 // Records a model, op by op: q = b.linear(b.rms_norm(x, "input_layernorm.weight", eps), "q_proj", {heads, head_dim}).
-// Sizes are stated once, by dim(); everything else names dims. The ops themselves are described in chassis/op.h.
+// Sizes are given once, to dim(); everything else names dims. chassis/op.h describes the ops.
 #pragma once
 
 #include <span>
@@ -22,7 +22,7 @@ inline constexpr Dim kTime{CHASSIS_DIM_TIME};
 
 using Dims = std::vector<Dim>;
 
-// What an op put out, within the block being recorded. A default one is absent.
+// The output of an op, within the block being recorded. A default-constructed value is absent.
 struct Value {
   chassis_value_t id = CHASSIS_ABSENT;
   Dims dims;
@@ -44,7 +44,7 @@ struct SlotDesc {
   uint32_t role = CHASSIS_ROLE_WEIGHT;
   uint32_t init = CHASSIS_INIT_NORMAL;
   double init_std = 0.02;
-  std::string tied_to = {};  // full name of the parameter that this one is
+  std::string tied_to = {};  // full name of the parameter that this slot shares
 };
 
 struct LinearOptions {
@@ -59,7 +59,7 @@ struct Rope {
   bool interleaved = false;      // pairs (0,1), (2,3), … instead of the two halves
 };
 
-// Which keys a query sees; see chassis/op.h. Zero or absent: no such limit.
+// Which keys a query sees; see chassis/op.h. Zero or absent: no limit.
 struct Mask {
   bool causal = false;
   int64_t window = 0;
@@ -68,14 +68,14 @@ struct Mask {
   Value prefix_lens = {};
 };
 
-// All [control]. Throws with the block, op and dims at fault.
+// All [control]. Errors name the block, op and dims.
 class Builder {
  public:
   Builder(const Host& host, const chassis_builder_2_t& raw) : host_(host), raw_(raw) {}
   Builder(const Builder&) = delete;
   Builder& operator=(const Builder&) = delete;
 
-  // Deviation of the weights that linear and embedding declare.
+  // Standard deviation of the weights that linear and embedding declare.
   double init_std = 0.02;
 
   Dim dim(std::string_view name, int64_t size) {
@@ -94,14 +94,14 @@ class Builder {
     return out;
   }
 
-  // What the previous block put out under this name: [B, T, behind…].
+  // The previous block's output of this name: [B, T, behind…].
   Value input(std::string_view name, const Dims& behind) {
     Value out{0, behind_time(behind)};
     const auto ids = ids_of(out.dims);
     host_.check(raw_.input(&raw_, str(name), ids.data(), static_cast<uint32_t>(ids.size()), &out.id));
     return out;
   }
-  // A field of the batch; the data says which there are.
+  // A field of the batch; one that the data does not have is refused.
   Value field(std::string_view name, uint32_t dtype = CHASSIS_DTYPE_I32, Dims dims = {kBatch, kTime}) {
     Value out{0, std::move(dims)};
     const auto ids = ids_of(out.dims);
@@ -145,7 +145,7 @@ class Builder {
     return op("embedding", "embedding", {ids}, {table}, {}, behind, behind_time(behind));
   }
 
-  // x · weightᵀ + bias, with the parameters `name`.weight and `name`.bias. Reads all of x behind [B, T] as one.
+  // x · weightᵀ + bias, with the parameters `name`.weight and `name`.bias. Reads all dims of x behind [B, T] as one.
   Value linear(const Value& x, const std::string& name, const Dims& out, const LinearOptions& options = {}) {
     const Dims in(x.dims.begin() + 2, x.dims.end());
     std::vector<Slot> params = {
@@ -207,8 +207,7 @@ class Builder {
     return op("score", weight, {x, lens}, {head}, {}, {labels}, {kBatch, labels});
   }
 
-  // Any op; a plugin's own is "domain/name" and takes all its output dims. `dims` are those of the value that comes
-  // out.
+  // Any op; a plugin's own is "domain/name", with all its dims in output_dims. `dims` are those of the returned value.
   Value op(std::string_view id, std::string_view name, const std::vector<Value>& inputs,
            const std::vector<Slot>& params, const Attrs& attrs, const Dims& output_dims, Dims dims) {
     std::vector<chassis_value_t> input_ids;

@@ -14,7 +14,7 @@ struct CallCounts {
   uint32_t inputs = 0, params = 0, outputs = 0, saved = 0;
 };
 
-// What stands in a slot on success goes to the host; what was put there before a throw is released again.
+// Tensors put into the call go to the host on success; if the kernel throws, they are released.
 class Call {
  public:
   Call(const Host& host, const chassis_call_t* raw, const CallCounts& counts)
@@ -28,21 +28,21 @@ class Call {
   const Host& host() const noexcept { return host_; }
   const chassis_call_t& raw() const noexcept { return raw_; }
 
-  // Will a backward read what save() is given?
+  // True if a backward will read what save() stores.
   bool training() const noexcept { return (raw_.flags & CHASSIS_CALL_TRAINING) != 0; }
   int64_t query_offset() const noexcept { return raw_.query_offset; }
   // The CUDA stream to queue on; NULL on the CPU.
   void* stream() const noexcept { return raw_.stream; }
-  // What infer() asked for with CHASSIS_KERNEL_HOST_WORKSPACE.
+  // The scratch memory that infer() asked for with CHASSIS_KERNEL_HOST_WORKSPACE.
   void* workspace() const noexcept { return raw_.workspace; }
   uint64_t workspace_bytes() const noexcept { return raw_.workspace_bytes; }
 
-  // Absent where optional and left out; in a backward, unless infer() kept them.
+  // Absent if optional and left out; in a backward, also if infer() did not keep them.
   BorrowedTensor input(uint32_t i) const { return at(raw_.inputs, i, counts_.inputs); }
   BorrowedTensor param(uint32_t i) const { return at(raw_.params, i, counts_.params); }
   BorrowedTensor output(uint32_t i) const { return at(raw_.outputs, i, counts_.outputs); }
 
-  // Forward: what the host allocated, else a new tensor that it gets.
+  // Forward: the tensor that the host allocated, else a new one, which goes to the host.
   BorrowedTensor make_output(uint32_t i, uint32_t dtype, std::span<const int64_t> sizes) {
     if (BorrowedTensor made = output(i)) return made;
     const BorrowedTensor like = input(0) ? input(0) : param(0);
@@ -53,7 +53,7 @@ class Call {
   // Forward, for outputs that the host did not allocate.
   void set_output(uint32_t i, Tensor tensor) { put(raw_.outputs, i, counts_.outputs, std::move(tensor)); }
 
-  // From forward to backward; dropped unless training().
+  // Keeps a tensor from forward for backward; dropped unless training().
   void save(uint32_t i, Tensor tensor) {
     if (training()) put(raw_.saved, i, counts_.saved, std::move(tensor));
   }
@@ -64,7 +64,7 @@ class Call {
   bool wants_grad_input(uint32_t i) const {
     return i < counts_.inputs && (raw_.needs_grad_inputs == nullptr || raw_.needs_grad_inputs[i] != 0);
   }
-  // Present only if gradients are to be added to it (ADDS_GRAD_INPUTS).
+  // Present only if the kernel must add to it (ADDS_GRAD_INPUTS).
   BorrowedTensor grad_input(uint32_t i) const { return at(raw_.grad_inputs, i, counts_.inputs); }
   void set_grad_input(uint32_t i, Tensor tensor) { put(raw_.grad_inputs, i, counts_.inputs, std::move(tensor)); }
 
@@ -74,7 +74,7 @@ class Call {
     return raw_.grad_params_beta != nullptr && i < counts_.params ? raw_.grad_params_beta[i] : 0.0f;
   }
 
-  // For the glue: everything that was put stays.
+  // For the SDK's entry functions: keeps every tensor that was put.
   void commit() noexcept { made_.clear(); }
 
  private:
@@ -82,8 +82,9 @@ class Call {
     return array == nullptr || i >= count ? BorrowedTensor() : BorrowedTensor(host_, array[i]);
   }
   void put(chassis_tensor_t* array, uint32_t i, uint32_t count, Tensor tensor) {
-    if (array == nullptr || i >= count) throw Failure(CHASSIS_INTERNAL, "there is no place ", i, " for this tensor");
-    if (array[i] != nullptr) throw Failure(CHASSIS_INTERNAL, "place ", i, " holds a tensor already");
+    if (array == nullptr || i >= count)
+      throw Failure(CHASSIS_INTERNAL, "index ", i, " of a returned tensor, expected less than ", array ? count : 0);
+    if (array[i] != nullptr) throw Failure(CHASSIS_INTERNAL, "index ", i, " already holds a tensor");
     made_.push_back(&array[i]);
     array[i] = tensor.release();
   }

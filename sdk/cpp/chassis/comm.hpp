@@ -1,4 +1,4 @@
-// Collectives over groups of ranks, as chassis.comm/1 offers them.
+// Collectives over groups of ranks, through chassis.comm/1.
 #pragma once
 
 #include <initializer_list>
@@ -11,10 +11,10 @@
 
 CHASSIS_SDK_BEGIN
 
-// Calls in flight; one that is not waited for is waited for by its destructor.
+// Calls in flight; the destructor waits for them if wait() was not called.
 class CommWork {
  public:
-  CommWork() = default;  // nothing
+  CommWork() = default;  // no calls
   CommWork(const Host& host, CHASSIS_STOLEN chassis_comm_work_t* work) : host_(&host), work_(work) {}
   CommWork(CommWork&& other) noexcept : host_(other.host_), work_(std::exchange(other.work_, nullptr)) {}
   CommWork& operator=(CommWork&& other) noexcept {
@@ -30,7 +30,7 @@ class CommWork {
   ~CommWork() { finish(); }
 
   explicit operator bool() const noexcept { return work_ != nullptr; }
-  // [step] Until the results may be read. Nothing the second time.
+  // [step] Blocks until the results may be read. A second call does nothing.
   void wait() {
     if (work_ == nullptr) return;
     const auto& comm = host_->service<chassis_comm_t>();
@@ -47,7 +47,7 @@ class CommWork {
   void finish() noexcept {
     try {
       wait();
-    } catch (const Failure&) {  // told by whoever waits for the next call of the group
+    } catch (const Failure&) {  // the next wait on the group reports it
     }
   }
   const Host* host_ = nullptr;
@@ -70,7 +70,7 @@ class CommGroup {
   uint32_t size() const { return host_->service<chassis_comm_t>().size(group_); }
   uint32_t rank() const { return host_->service<chassis_comm_t>().rank(group_); }
 
-  // [step][all-ranks] As one; buffers stay untouched until the work is waited for.
+  // [step][all-ranks] Starts the calls as one. Do not touch their buffers before the work has been waited for.
   CommWork start(std::span<const chassis_collective_t> calls) const {
     const auto& comm = host_->service<chassis_comm_t>();
     chassis_comm_work_t* work = nullptr;

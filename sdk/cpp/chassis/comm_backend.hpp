@@ -18,7 +18,7 @@ class CommStore {
   CommStore(const Host& host, const chassis_store_t* raw) : host_(&host), raw_(raw) {}
 
   void set(std::string_view key, std::string_view value) const { host_->check(raw_->set(raw_, str(key), str(value))); }
-  // Blocks until the key is there. Throws DEADLINE_EXCEEDED after `timeout`, ABORTED if a rank failed.
+  // Blocks until the key exists. Throws DEADLINE_EXCEEDED after `timeout`, ABORTED if a rank failed.
   std::string get(std::string_view key, std::chrono::nanoseconds timeout) const {
     std::string value;
     host_->check(raw_->get(
@@ -26,7 +26,7 @@ class CommStore {
         [](void* context, chassis_str_t text) { *static_cast<std::string*>(context) = text_of(text); }, &value));
     return value;
   }
-  // To hand on to another backend.
+  // To pass to another backend.
   const chassis_store_t* raw() const noexcept { return raw_; }
   int64_t add(std::string_view key, int64_t amount) const {
     int64_t value = 0;
@@ -50,13 +50,13 @@ struct CommGroupDesc {
   std::string host;  // an address of this machine that the other ranks can reach
 };
 
-// Calls in flight. The destructor gives up what is not done: when it returns, their buffers are touched no more.
+// Calls in flight. The destructor gives up unfinished calls; when it returns, nothing touches their buffers any more.
 class BackendWork {
  public:
   virtual ~BackendWork() = default;
-  // [step] True when done, false after `timeout`; throws what became of it.
+  // [step] True when done, false after `timeout`; throws if the calls failed.
   virtual bool wait(std::chrono::nanoseconds timeout) = 0;
-  // [step] Lets the stream wait instead; for a backend with kOnStream.
+  // [step] Makes the stream wait instead of the caller; for a backend with kOnStream.
   virtual void wait_on_stream(void* /*stream*/) {}
   // [any]
   virtual bool done() noexcept = 0;
@@ -67,7 +67,7 @@ class BackendGroup {
   virtual ~BackendGroup() = default;
   // [step][all-ranks] Starts the calls as one.
   virtual std::unique_ptr<BackendWork> start(std::span<const chassis_collective_t> calls, void* stream) = 0;
-  // [any] Ends what is in flight, so that waits return.
+  // [any] Ends work in flight, so that waits return.
   virtual void abort() noexcept {}
 };
 
@@ -75,12 +75,12 @@ class CommBackend : public Member {
  public:
   static constexpr std::string_view kKind = "comm";
   static constexpr uint32_t kProperties = 0;  // CHASSIS_COMM_…
-  static constexpr bool kOnStream = false;    // its works are waited for on CUDA streams
+  static constexpr bool kOnStream = false;    // true if CUDA streams can wait for its works
   using Member::Member;
 
-  // [control] Refuses in words what it can not serve here.
+  // [control] Refuses, with the reason, a device that it cannot serve here.
   virtual void supports(uint32_t device_type, int32_t device_index) = 0;
-  // [control][all-ranks] Of the group. Blocks until all have come.
+  // [control][all-ranks] (all ranks of the group) Blocks until all have called.
   virtual std::unique_ptr<BackendGroup> create_group(const CommGroupDesc& desc) = 0;
 
   template <typename T>

@@ -1,4 +1,4 @@
-// Calls of collectives: made in one line by who asks for them, and taken apart by who carries them out.
+// Calls of collectives: helpers to build them, and helpers for backends to read them.
 #pragma once
 
 #include <span>
@@ -53,13 +53,13 @@ constexpr chassis_collective_t barrier(std::string_view name) noexcept {
   return comm_call(CHASSIS_COMM_BARRIER, 0, nullptr, nullptr, 0, name);
 }
 
-// The calls of a batch, whose structs are as long as their writer's.
+// The calls of a batch, whose structs may be of another minor.
 inline std::vector<chassis_collective_t> read_calls(const chassis_collective_t* const* calls, uint32_t num_calls) {
   std::vector<chassis_collective_t> out(num_calls);
   for (uint32_t i = 0; i < num_calls; ++i) out[i] = read_sized(calls[i]);
   return out;
 }
-// As a batch crosses; borrows from `calls`.
+// The array of pointers in which a batch crosses the boundary; borrows from `calls`.
 inline std::vector<const chassis_collective_t*> pointers_to(std::span<const chassis_collective_t> calls) {
   std::vector<const chassis_collective_t*> out;
   for (const chassis_collective_t& call : calls) out.push_back(&call);

@@ -1,5 +1,5 @@
-// What claim() answers: estimates in nanoseconds that "auto" compares between the providers of one node. They are
-// coarse, and take an AVX-512 core or a large GPU for granted; of two kernels the faster one has to cost less.
+// Costs for claim(): estimates in nanoseconds that "auto" compares between the providers of one node. They are coarse
+// and assume an AVX-512 core or a large GPU; only their order matters: the faster kernel must cost less.
 #pragma once
 
 #include <algorithm>
@@ -9,17 +9,17 @@
 
 CHASSIS_SDK_BEGIN
 
-// Of one core, or of a whole GPU.
-constexpr double kCoreBytesPerNs = 6, kGpuBytesPerNs = 2000;      // through memory
-constexpr double kCoreFlopsPerNs = 80, kGpuFlopsPerNs = 200'000;  // of a matrix product in a library
+// Rates of one core, or of a whole GPU.
+constexpr double kCoreBytesPerNs = 6, kGpuBytesPerNs = 2000;      // memory traffic
+constexpr double kCoreFlopsPerNs = 80, kGpuFlopsPerNs = 200'000;  // a library's matrix product
 
-// Over which work divides.
+// Number of cores that share the work.
 inline int64_t num_cores(const Host& host, const NodeView& node) {
   return node.device_type() == CHASSIS_DEVICE_CUDA ? 1 : std::max(1, num_threads(host));
 }
 
-// A node, forward and, in training, backward, whose kernel moves each element of its largest value `passes` times in
-// forward and twice as often in backward, beside the product of a linear op. [control]
+// Cost of a node, forward and, in training, backward. Its kernel moves each element of its largest value `passes` times
+// in forward and twice as often in backward; a linear op also computes its product. [control]
 inline double cost_ns(const Host& host, const NodeView& node, double passes) {
   const bool cuda = node.device_type() == CHASSIS_DEVICE_CUDA, product = node.op(0).id() == "linear";
   double elements = static_cast<double>(std::max(node.input(0).num_elements(), node.output(0).num_elements()));
@@ -36,8 +36,8 @@ inline double cost_ns(const Host& host, const NodeView& node, double passes) {
   return ns * (node.training() ? 3 : 1) / static_cast<double>(num_cores(host, node));
 }
 
-// Attention that computes `pairs` pairs of query and key for each head of each row, with so many operations in a
-// nanosecond on each core; backward divides into so many tasks. [control]
+// Cost of attention over `pairs` pairs of query and key for each head of each row, at `flops_per_ns` on each core;
+// backward divides into `backward_tasks` tasks. [control]
 inline double attention_cost_ns(const Host& host, const NodeView& node, double pairs, int64_t backward_tasks,
                                 double flops_per_ns) {
   const OperandView q = node.input(0), v = node.input(2);

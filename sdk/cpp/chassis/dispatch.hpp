@@ -1,5 +1,5 @@
 // ATen operators by name, called like functions: Operator mm(host, "aten::mm"); Tensor c = mm(a, b);
-// Every operator stands in the manifest as a line op=<schema>.
+// The manifest lists every operator in a line op=<schema>.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ struct DtypeArg {
   uint32_t dtype;
 };
 
-// One argument, with what must live as long as the call.
+// One argument, and memory that must live as long as the call.
 class Boxed {
  public:
   Boxed(std::nullopt_t) {}
@@ -55,7 +55,7 @@ class Boxed {
     boxed_ = inner.boxed_;
     handles_ = std::move(inner.handles_);
   }
-  Boxed(const void*) = delete;  // no pointer becomes a bool
+  Boxed(const void*) = delete;  // a pointer must not convert to bool
   Boxed(const Boxed&) = delete;
   Boxed& operator=(const Boxed&) = delete;
 
@@ -80,7 +80,7 @@ struct Result {
 };
 
 // Looked up once, called often. Arguments may be tensors (absent ones are None), numbers, bools, strings, std::nullopt,
-// DtypeArg, and lists; trailing ones that have defaults may be left out.
+// DtypeArg, and lists; trailing arguments with defaults may be left out.
 class Operator {
  public:
   Operator() = default;
@@ -91,7 +91,7 @@ class Operator {
 
   explicit operator bool() const noexcept { return op_ != nullptr; }
 
-  // [step] For operators with one tensor as a result, in-place and out variants too: drop the result of those.
+  // [step] For operators with one tensor as result; also for in-place and out variants, whose result can be ignored.
   template <typename... Args>
   Tensor operator()(const Args&... args) const {
     return std::move(tensors<1>(args...)[0]);
@@ -144,13 +144,14 @@ class Operator {
     return out;
   }
 
-  // [step] For operators whose single result is a list of tensors.
+  // [step] For operators whose only result is a list of tensors.
   template <typename... Args>
   std::vector<Tensor> tensor_list(const Args&... args) const {
     chassis_boxed_t raw{};
     call(&raw, 1, args...);
     std::vector<Tensor> out;
-    if (raw.tag != CHASSIS_BOXED_TENSOR_LIST) throw Failure(CHASSIS_INTERNAL, "the operator gives no list of tensors");
+    if (raw.tag != CHASSIS_BOXED_TENSOR_LIST)
+      throw Failure(CHASSIS_INTERNAL, "the operator's result is not a list of tensors");
     auto handles = static_cast<const chassis_tensor_t*>(raw.value.list.ptr);
     for (uint64_t j = 0; j < raw.value.list.len; ++j) out.emplace_back(*host_, handles[j]);
     dispatch_->free_list(dispatch_, &raw);
@@ -161,7 +162,8 @@ class Operator {
   template <typename... Args>
   void call(chassis_boxed_t* results, uint32_t num_results, const Args&... args) const {
     constexpr size_t kCount = sizeof...(Args);
-    if (op_ == nullptr) throw Failure(CHASSIS_FAILED_PRECONDITION, "an operator is called that was never looked up");
+    if (op_ == nullptr)
+      throw Failure(CHASSIS_FAILED_PRECONDITION, "the plugin called an operator that it did not look up");
     const std::array<Boxed, kCount> boxes{Boxed(args)...};
     std::array<chassis_boxed_t, kCount> raw;
     for (size_t i = 0; i < kCount; ++i) raw[i] = boxes[i].raw();

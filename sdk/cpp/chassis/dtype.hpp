@@ -1,4 +1,4 @@
-// Names, sizes and C++ types of the dtypes that cross.
+// Names, sizes and C++ types of the dtypes that cross the boundary.
 #pragma once
 
 #include <cstdint>
@@ -57,7 +57,7 @@ constexpr uint32_t dtype_bytes(uint32_t dtype) noexcept {
   return 0;
 }
 
-// May elements of this dtype be read as T? Both 16-bit floats are read as uint16_t.
+// True if elements of this dtype may be read as T. Both 16-bit floats are read as uint16_t.
 template <typename T>
 constexpr bool dtype_is(uint32_t dtype) noexcept {
   using Element = std::remove_cv_t<T>;

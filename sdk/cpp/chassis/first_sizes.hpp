@@ -1,4 +1,4 @@
-// The first size of every struct that grows, by type.
+// The first size of every struct that may grow, by type.
 #pragma once
 
 #include "chassis/comm.h"

@@ -1,4 +1,4 @@
-// The base of checkpoint formats: says which bytes stand where; the host reads and writes them.
+// The base of checkpoint formats: a format says which bytes are where; the host reads and writes them.
 #pragma once
 
 #include <cstddef>
@@ -17,12 +17,12 @@ class LayoutSink {
  public:
   LayoutSink(const Host& host, const chassis_layout_sink_t& raw) : host_(host), raw_(raw) {}
 
-  // A file of num_bytes in all that begins with header, written by rank. Returns its index.
+  // A file of num_bytes bytes in total that begins with header, written by rank. Returns its index.
   uint32_t file(std::string_view path, std::string_view header, uint64_t num_bytes, uint32_t rank = 0) {
     host_.check(raw_.file(&raw_, str(path), str(header), num_bytes, rank));
     return num_files_++;
   }
-  // Tensor `tensor` of the request lies in `file` from byte `offset` on. Exactly once for each.
+  // Tensor `tensor` of the request begins at byte `offset` of `file`. Exactly once for each.
   void place(uint32_t tensor, uint32_t file, uint64_t offset) { host_.check(raw_.place(&raw_, tensor, file, offset)); }
   // A small file that rank 0 writes whole, such as an index.
   void text_file(std::string_view path, std::string_view bytes) {
@@ -35,14 +35,14 @@ class LayoutSink {
   uint32_t num_files_ = 0;
 };
 
-// One file, once the checksums of its tensors are known.
+// Completes one file, once the checksums of its tensors are known.
 class FinishSink {
  public:
   FinishSink(const Host& host, const chassis_finish_sink_t& raw) : host_(host), raw_(raw) {}
 
-  // The bytes from offset on: behind the header, in no tensor, none twice. What is not filled is zero.
+  // Sets bytes from offset on: behind the header, outside tensors, each at most once. Unfilled bytes are zero.
   void fill(uint64_t offset, std::string_view bytes) { host_.check(raw_.fill(&raw_, offset, str(bytes))); }
-  // Of a range of the file as far as it is filled, which cuts no tensor.
+  // The checksum of a range of the file as filled so far. The range must not cut a tensor.
   uint32_t checksum(uint64_t offset, uint64_t num_bytes) const {
     uint32_t out = 0;
     host_.check(raw_.checksum(&raw_, offset, num_bytes, &out));
@@ -54,7 +54,7 @@ class FinishSink {
   const chassis_finish_sink_t& raw_;
 };
 
-// A directory, read only.
+// A read-only directory.
 class Directory {
  public:
   struct Entry {
@@ -72,7 +72,7 @@ class Directory {
     host_.check(raw_.entry(&raw_, i, &path, &num_bytes));
     return {text_of(path), num_bytes};
   }
-  // Exactly out.size() bytes from offset on, or DATA_LOSS.
+  // Reads exactly out.size() bytes from offset on; throws DATA_LOSS if they are not there.
   void read(uint32_t i, uint64_t offset, std::span<std::byte> out) const {
     host_.check(raw_.read(&raw_, i, offset, out.size(), out.data()));
   }
@@ -91,7 +91,7 @@ class ScanSink {
  public:
   ScanSink(const Host& host, const chassis_scan_sink_t& raw) : host_(host), raw_(raw) {}
 
-  // A box that lies in file `file` of the directory from byte `offset` on.
+  // A box that begins at byte `offset` of file `file` of the directory.
   void tensor(const chassis_disk_tensor_t& tensor, uint32_t file, uint64_t offset) {
     host_.check(raw_.tensor(&raw_, &tensor, file, offset));
   }
@@ -125,24 +125,24 @@ class ScanSink {
 class Format : public Member {
  public:
   static constexpr std::string_view kKind = "format";
-  // True in a format whose files hold whole tensors: its requests have no other, and ranks write their parts in place.
+  // True if files hold whole tensors: requests have only those, and ranks write their parts in place.
   static constexpr bool kWholeTensors = false;
-  // Which one finish() asks for.
+  // The checksum that finish() uses.
   static constexpr uint32_t kChecksum = CHASSIS_CHECKSUM_CRC32C;
-  // True if scan() takes more apart than headers: it runs in a process of its own.
+  // True if scan() parses more than headers: the host runs it in a separate process.
   static constexpr bool kIsolated = false;
   using Member::Member;
 
-  // Unless the format is only read. Pure: where everything lies, and the bytes of headers.
+  // Overridden unless the format is only read. Pure: computes the place of everything and the bytes of headers.
   virtual void layout(const chassis_save_request_t& /*request*/, LayoutSink& /*out*/) {}
   // Lists every tensor, trusting no header. NOT_FOUND if the directory is not of this format.
   virtual void scan(const Directory& directory, ScanSink& out) = 0;
-  // Only if files have more than headers and tensors: fills what the layout of this request left between the tensors of
-  // a file and behind them.
+  // Overridden only if files contain more than headers and tensors: fills the gaps that the layout of this request left
+  // between the tensors of a file and behind them.
   virtual void finish(const chassis_save_request_t& /*request*/, uint32_t /*file*/, FinishSink& /*out*/) {}
 
-  // scan() by code that knows of no host: what it finds goes to `out`, what it warns of is counted, NotThisFormat
-  // becomes NOT_FOUND and any other FormatDefect DATA_LOSS.
+  // Implements scan() with code that does not depend on the host: its tensors go to `out`, its warnings are counted,
+  // NotThisFormat becomes NOT_FOUND and any other FormatDefect DATA_LOSS.
   void scan_source(const std::function<void(const FileSource&, const FoundSink&)>& scan, const Directory& directory,
                    ScanSink& out) const {
     FileSource source;

@@ -1,5 +1,5 @@
-// How a format is read with no boundary in sight: plain values in and out, so that the code which trusts no file also
-// runs on bytes in memory, for tests and fuzzing. Format::scan_source() carries it across.
+// Reading a format without the boundary: plain values in and out, so that the code that parses untrusted files also
+// runs on bytes in memory, for tests and fuzzing. Format::scan_source() connects it to the host.
 #pragma once
 
 #include <algorithm>
@@ -14,12 +14,12 @@
 
 CHASSIS_SDK_BEGIN
 
-// What is wrong with a file, in words.
+// What is wrong with a file.
 class FormatDefect : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
-// The directory is not of this format; the message says what was looked for.
+// The directory is not of this format; the message says which files were expected.
 class NotThisFormat : public FormatDefect {
  public:
   using FormatDefect::FormatDefect;
@@ -33,7 +33,7 @@ struct SourceFile {
 // The files of a directory.
 struct FileSource {
   std::vector<SourceFile> files;  // sorted by path
-  // Exactly num_bytes from offset on, which the file has; else it throws.
+  // Reads exactly num_bytes from offset on, within the file's size. Throws on failure.
   std::function<void(uint32_t file, uint64_t offset, uint64_t num_bytes, void* out)> read;
 
   // Index of the path, or -1.
@@ -64,7 +64,7 @@ struct FoundTensor {
 struct FoundSink {
   std::function<void(const FoundTensor&)> tensor;
   std::function<void(std::string_view key, std::string_view value)> metadata;
-  // Something that is left out, or odd without making the files unreadable; counted.
+  // Something was left out, or is odd but leaves the files readable; counted.
   std::function<void(std::string_view key, std::string_view text)> warning;
 };
 

@@ -1,4 +1,4 @@
-// Products of matrices in host memory, over tensors.
+// Matrix products of tensors in host memory.
 #pragma once
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 
 CHASSIS_SDK_BEGIN
 
-// A problem over 2-dimensional tensors whose rows, or columns, are dense: a transposed view is multiplied as it lies.
-// Throws INVALID_ARGUMENT for others.
+// A problem over 2-dimensional tensors whose rows or columns are dense; transposed views are not copied.
+// Throws INVALID_ARGUMENT for other tensors.
 inline chassis_gemm_problem_t gemm_problem(const BorrowedTensor& c, const BorrowedTensor& a, const BorrowedTensor& b,
                                            float alpha, float beta) {
   chassis_gemm_problem_t problem{};
@@ -16,7 +16,7 @@ inline chassis_gemm_problem_t gemm_problem(const BorrowedTensor& c, const Borrow
   const auto check = [](const BorrowedTensor& x, const char* name) {
     if (x.num_dims() != 2) throw Failure(CHASSIS_INVALID_ARGUMENT, name, " has ", x.num_dims(), " dims, expected 2");
   };
-  // The leading dimension; notes a transposed matrix.
+  // The leading dimension; sets the flag of a transposed matrix.
   const auto lead = [&](const BorrowedTensor& x, const char* name, uint32_t flag) {
     const int64_t rows = x.size(0), columns = x.size(1);
     if (columns <= 1 || x.stride(1) == 1) {
@@ -40,7 +40,7 @@ inline chassis_gemm_problem_t gemm_problem(const BorrowedTensor& c, const Borrow
   problem.k = a.size(1);
   if (a.size(0) != problem.m || b.size(0) != problem.k || b.size(1) != problem.n)
     throw Failure(CHASSIS_INVALID_ARGUMENT, "[", a.size(0), ", ", a.size(1), "] · [", b.size(0), ", ", b.size(1),
-                  "] is no [", problem.m, ", ", problem.n, "]");
+                  "] is not [", problem.m, ", ", problem.n, "]");
   problem.lda = lead(a, "a", CHASSIS_GEMM_TRANSPOSE_A);
   problem.ldb = lead(b, "b", CHASSIS_GEMM_TRANSPOSE_B);
   problem.ldc = lead(c, "c", 0);
@@ -60,7 +60,7 @@ inline void gemm(const Host& host, const BorrowedTensor& c, const BorrowedTensor
   host.check(service.run(&service, &problem));
 }
 
-// [any] Memory that a product of two dense matrices of one dtype takes while it runs.
+// [any] Bytes of memory that a product of two dense matrices of one dtype needs while it runs.
 inline uint64_t gemm_scratch_bytes(const Host& host, uint32_t dtype, uint32_t c_dtype, int64_t m, int64_t n,
                                    int64_t k) {
   chassis_gemm_problem_t problem{};

@@ -1,5 +1,5 @@
-// Exceptions on this side, statuses on the other: Failure carries what a status carries, guard() turns whatever is
-// thrown into a status, check() turns a status into a Failure.
+// Exceptions on this side, statuses on the other: Failure holds what a status holds, guard() turns any exception into a
+// status, check() turns a status into a Failure.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class Failure : public std::exception {
   template <typename... Parts>
   explicit Failure(int32_t code, const Parts&... parts) : code_(code), message_(join(parts...)) {}
 
-  // What a host function returned; its causes and facts travel on. Takes over `status`.
+  // From a status that a host function returned; keeps its causes and facts. Takes over `status`.
   Failure(const chassis_host_t* host, CHASSIS_STOLEN chassis_status_t* status)
       : code_(host->status_code(status)),
         message_(text_of(host->status_message(status))),
@@ -36,7 +36,7 @@ class Failure : public std::exception {
   int32_t code() const noexcept { return code_; }
   const char* what() const noexcept override { return message_.c_str(); }
 
-  // As a status; one that came from the host goes back as it was, with the facts added since.
+  // As a status; a status that came from the host is returned unchanged, with the facts added since.
   CHASSIS_OWNED chassis_status_t* to_status(const chassis_host_t* host) const noexcept {
     chassis_status_t* status = received_ ? std::exchange(received_->status, nullptr) : nullptr;
     if (status == nullptr) status = host->status_new(host, code_, str(message_), nullptr);
@@ -68,7 +68,7 @@ template <typename... Parts>
   throw Failure(CHASSIS_INVALID_ARGUMENT, parts...);
 }
 
-// From claim(): the reason why the next provider is asked.
+// From claim(): leaves the node to the next provider, with the reason.
 template <typename... Parts>
 [[noreturn]] void refuse(const Parts&... parts) {
   throw Failure(CHASSIS_UNIMPLEMENTED, parts...);
@@ -79,7 +79,7 @@ inline void check(const chassis_host_t* host, CHASSIS_STOLEN chassis_status_t* s
   if (status != nullptr) throw Failure(host, status);
 }
 
-// Runs body; nothing but a status comes out.
+// Runs body and returns any exception as a status.
 template <typename Body>
 chassis_status_t* guard(const chassis_host_t* host, Body&& body) noexcept {
   try {

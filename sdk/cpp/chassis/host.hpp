@@ -1,4 +1,4 @@
-// The host as its plugin sees it: services, looked up at their first use, and the log.
+// The host as a plugin sees it: services, looked up on first use, and the log.
 #pragma once
 
 #include <atomic>
@@ -45,7 +45,7 @@ inline constexpr std::string_view service_id<chassis_members_t> = CHASSIS_MEMBER
 template <>
 inline constexpr std::string_view service_id<chassis_gemm_t> = CHASSIS_GEMM_ID;
 
-// One per instance; lives as long as it.
+// One per instance; lives as long as the instance.
 class Host {
  public:
   explicit Host(const chassis_host_t* table) : table_(table) {}
@@ -54,7 +54,7 @@ class Host {
 
   const chassis_host_t* table() const noexcept { return table_; }
 
-  // [any] The table of a service; throws FAILED_PRECONDITION if this host lacks it.
+  // [any] The table of a service; throws FAILED_PRECONDITION if this host does not have it.
   template <typename Table>
   const Table& service() const {
     auto& slot = std::get<std::atomic<const Table*>>(services_);
@@ -67,19 +67,19 @@ class Host {
     return *found;
   }
 
-  // [any] NULL if this host lacks it; for services that the SDK does not know.
+  // [any] The table of a service that the SDK does not know; NULL if this host does not have it.
   const void* find(std::string_view id) const { return table_->get_service(table_, str(id)); }
 
   void check(CHASSIS_STOLEN chassis_status_t* status) const { sdk_v0::check(table_, status); }
 
-  // [any] log(CHASSIS_LOG_INFO, "read ", n, " keys"); the text is made only if it is shown.
+  // [any] log(CHASSIS_LOG_INFO, "read ", n, " keys"); the text is built only if it is shown.
   template <typename... Parts>
   void log(uint32_t level, const Parts&... parts) const {
     const auto& log = service<chassis_log_t>();
     if (log.enabled(&log, level)) log.write(&log, level, str(join(parts...)));
   }
 
-  // [any] Something was ignored, changed or dropped: a counted line in the closing summary, under `key`.
+  // [any] Something was ignored, changed or dropped: a counted line in the summary of the run, under `key`.
   template <typename... Parts>
   void count(std::string_view key, const Parts&... parts) const {
     const auto& log = service<chassis_log_t>();

@@ -1,4 +1,4 @@
-// The base of every plugin class: one instance, its host, its life cycle.
+// The base of every member class: one instance, its host, its life cycle.
 #pragma once
 
 #include <string_view>
@@ -10,11 +10,11 @@
 
 CHASSIS_SDK_BEGIN
 
-// A class per member: derives from a kind (Ops, Model, …), has a constructor from const Host&, and states
+// Each member has a class that derives from a kind (Ops, Model, …), has a constructor from const Host&, and defines
 //   static constexpr std::string_view kId = "sdpa";     what the user writes; the library's id if left out
 //   static constexpr std::string_view kDoc = "…";       one line
 //   static const Options& options();                    if it has any; return a function-local static
-// Everything may throw; what is thrown reaches the host as a status.
+// Everything may throw; an exception reaches the host as a status.
 class Member {
  public:
   explicit Member(const Host& host) : host_(&host) {}
@@ -30,14 +30,14 @@ class Member {
   virtual void activate() {}
   // [control] On return no thread, task or callback of the instance runs.
   virtual void quiesce(uint64_t /*deadline_ns*/) {}
-  // [control] The interface is called no more.
+  // [control] From now on the interface is not called.
   virtual void deactivate() {}
 
  private:
   const Host* host_;
 };
 
-// True if T, or a class between, overrides a member function of Base.
+// True if the derived class, or one between, overrides the member function of the base.
 template <auto Base, auto Derived>
 inline constexpr bool kOverridden = !std::is_same_v<decltype(Base), decltype(Derived)>;
 

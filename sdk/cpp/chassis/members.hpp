@@ -1,4 +1,4 @@
-// Members of other plugins, opened to be wrapped. Such a plugin says "requires=" CHASSIS_MEMBERS_ID.
+// Opens members of other plugins, to wrap them. A plugin that does this says "requires=" CHASSIS_MEMBERS_ID.
 #pragma once
 
 #include <string_view>
@@ -13,8 +13,8 @@ CHASSIS_SDK_BEGIN
 template <typename Table>
 class OpenedMember {
  public:
-  // `options` is a JSON object of those that differ from their defaults, or empty. Throws if there is no such member,
-  // if it refuses an option, or if it lacks the interface.
+  // `options` is a JSON object of the options that differ from their defaults, or empty. Throws if there is no such
+  // member, if it refuses an option, or if it does not offer the interface.
   OpenedMember(const Host& host, std::string_view kind, std::string_view id, std::string_view interface,
                std::string_view options = "")
       : members_(host.service<chassis_members_t>()) {
@@ -22,16 +22,16 @@ class OpenedMember {
     const void* const table = self_->get_interface ? self_->get_interface(self_, str(interface)) : nullptr;
     if (table == nullptr || !read_sized(static_cast<const Table*>(table), table_)) {
       members_.close(&members_, self_);
-      fail_invalid("'", id, "' offers no ", interface);
+      fail_invalid("'", id, "' does not offer ", interface);
     }
   }
   OpenedMember(const OpenedMember&) = delete;
   OpenedMember& operator=(const OpenedMember&) = delete;
   ~OpenedMember() { members_.close(&members_, self_); }
 
-  // The first argument of its functions.
+  // The first argument of the table's functions.
   chassis_instance_t* self() const noexcept { return self_; }
-  // As this SDK knows it: what the member's plugin is too old for is NULL.
+  // The table in this SDK's version; functions that the member's plugin is too old for are NULL.
   const Table& table() const noexcept { return table_; }
 
  private:

@@ -1,4 +1,4 @@
-// Scratch memory on the CPU that gives itself back.
+// Scratch memory that its destructor releases.
 #pragma once
 
 #include <span>
@@ -33,13 +33,14 @@ class Scratch {
   T* data_ = nullptr;
 };
 
-// The same on the device of a tensor, or page-locked on the host for it (CHASSIS_MEMORY_PINNED). UNIMPLEMENTED where
-// the host is too old for it.
+// The same on any device, or page-locked host memory for it (CHASSIS_MEMORY_PINNED). Throws UNIMPLEMENTED if the host
+// is too old.
 class DeviceScratch {
  public:
   DeviceScratch(const Host& host, uint32_t device_type, int32_t device_index, uint64_t bytes, uint32_t flags = 0)
       : memory_(host.service<chassis_memory_t>()) {
-    if (!CHASSIS_HAS(&memory_, free_on)) throw Failure(CHASSIS_UNIMPLEMENTED, "this host has no memory of devices");
+    if (!CHASSIS_HAS(&memory_, free_on))
+      throw Failure(CHASSIS_UNIMPLEMENTED, "this host is too old to allocate scratch memory on devices");
     host.check(memory_.alloc_on(&memory_, device_type, device_index, flags, bytes, &data_));
   }
   DeviceScratch(const DeviceScratch&) = delete;

@@ -1,4 +1,4 @@
-// The base of model families: reads a config.json, records the program, says how files hold the parameters.
+// The base of model families: a model reads a config.json, records the program, and says how files hold the parameters.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 #include "chassis/member.hpp"
 
 #ifndef CHASSIS_MIN_HOST_MINOR
-#define CHASSIS_MIN_HOST_MINOR 3  // the first that takes chassis.model/2
+#define CHASSIS_MIN_HOST_MINOR 3  // the first host that accepts chassis.model/2
 #endif
 
 CHASSIS_SDK_BEGIN
@@ -20,12 +20,12 @@ class Model : public Member {
   static constexpr std::string_view kKind = "model";
   using Member::Member;
 
-  // The text of config.json. Called once, before all others; refuses what the family can not do, by name.
+  // The text of config.json. Called once, before all others; refuses what the family cannot do, by name.
   virtual void configure(std::string_view config_json) = 0;
   virtual void record(Builder& b) = 0;
   // config.json for an export: complete, readable by the family's reference implementation.
   virtual std::string config() const = 0;
-  // How files hold the parameters; unless overridden, each is a tensor of its own name and shape.
+  // How files hold the parameters; unless overridden, each is a tensor of the same name and shape.
   virtual void disk_mapping(DiskMapping&) const {}
   // The longest sequence that the weights were made for; 0: no bound.
   virtual int64_t max_positions() const { return 0; }

@@ -1,4 +1,4 @@
-// The SDK's C++ names live in chassis, hidden and versioned: two plugins built with different SDKs share none.
+// The SDK's C++ names are in namespace chassis, hidden and versioned: plugins built with different SDKs share none.
 #pragma once
 
 #define CHASSIS_SDK_BEGIN \

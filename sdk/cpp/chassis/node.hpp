@@ -1,4 +1,4 @@
-// A readable look at the node that an ops plugin is asked about.
+// C++ views of the node that an ops plugin is asked about.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ class OperandView {
   bool needs_grad() const noexcept { return operand_.needs_grad != 0; }
   int num_dims() const noexcept { return static_cast<int>(operand_.num_dims); }
   std::span<const int64_t> local_shape() const noexcept { return {operand_.local_shape, operand_.num_dims}; }
-  // dim -1 is the last one.
+  // dim -1 is the last.
   int64_t size(int dim) const { return operand_.local_shape[index(dim)]; }
   std::string_view dim(int dim) const { return text_of(operand_.dims[index(dim)]); }
   int64_t num_elements() const noexcept {
@@ -45,7 +45,7 @@ class OperandView {
 // One recorded op inside a node.
 class OpView {
  public:
-  // Operands are those of its node.
+  // `operands` are those of its node.
   OpView(const chassis_op_view_t* op, const chassis_operand_t* const* operands)
       : op_(read_sized(op)), operands_(operands) {}
 
@@ -62,7 +62,7 @@ class OpView {
     return operand(i < static_cast<int>(op_.num_outputs) ? op_.outputs[i] : CHASSIS_ABSENT, "output", i);
   }
 
-  // From claim(): an attribute that the provider does not know may not be ignored.
+  // From claim(): refuses the node if it has an attribute that the provider does not know.
   void refuse_attrs_other_than(std::initializer_list<std::string_view> known) const {
     for (uint32_t i = 0; i < op_.num_attrs; ++i) {
       const std::string_view name = text_of(op_.attrs[i].name);
@@ -70,7 +70,7 @@ class OpView {
     }
   }
 
-  // Attributes: with a fallback where they may be left out, else they must be there.
+  // Attributes: optional with a fallback, else required.
   int64_t attr_int(std::string_view name, int64_t fallback) const {
     const chassis_attr_t* attr = find(name, CHASSIS_ATTR_INT);
     return attr ? attr->value.i : fallback;

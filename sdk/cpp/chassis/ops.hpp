@@ -1,4 +1,4 @@
-// The base of ops plugins: claim nodes of the program, say what they take, compute them.
+// The base of ops plugins: they claim nodes of the program, say what these need, and compute them.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 CHASSIS_SDK_BEGIN
 
-// What running a node takes; see chassis_infer_t for the meaning of each field.
+// What running a node needs; see chassis_infer_t for the meaning of each field.
 class Infer {
  public:
   explicit Infer(chassis_infer_t& raw) : raw_(raw) {}
@@ -27,7 +27,8 @@ class Infer {
     if (raw_.num_saved == std::size(raw_.saved)) throw Failure(CHASSIS_INTERNAL, "more than 4 saved tensors");
     chassis_saved_t& saved = raw_.saved[raw_.num_saved++];
     if (sizes.size() > std::size(saved.sizes))
-      throw Failure(CHASSIS_INTERNAL, "a saved tensor of ", sizes.size(), " dims");
+      throw Failure(CHASSIS_INTERNAL, "a saved tensor of ", sizes.size(), " dims, expected at most ",
+                    std::size(saved.sizes));
     saved.dtype = dtype;
     saved.num_dims = static_cast<uint32_t>(sizes.size());
     std::copy(sizes.begin(), sizes.end(), saved.sizes);
@@ -45,7 +46,7 @@ class Infer {
 
  private:
   static uint32_t bit(uint32_t i) {
-    if (i >= 32) throw Failure(CHASSIS_INTERNAL, "operand ", i, " has no bit among 32");
+    if (i >= 32) throw Failure(CHASSIS_INTERNAL, "operand ", i, ", expected at most 31");
     return 1u << i;
   }
   chassis_infer_t& raw_;
@@ -61,15 +62,15 @@ class Kernel {
   virtual void forward_backward(Call&) { throw Failure(CHASSIS_INTERNAL, "this kernel has no forward_backward"); }
 };
 
-// Also states what it is asked about, longest first where they overlap:
+// Also defines the patterns of nodes that it is asked about, longest first where they overlap:
 //   static constexpr std::string_view kPatterns[] = {"attention"};
 class Ops : public Member {
  public:
   static constexpr std::string_view kKind = "ops";
   using Member::Member;
 
-  // [control] An estimate in nanoseconds (0: unknown); chassis/cost.hpp has some. refuse("why") leaves the node to the
-  // next provider.
+  // [control] Returns an estimate in nanoseconds (0: unknown); chassis/cost.hpp has some. refuse("reason") leaves the
+  // node to the next provider.
   virtual double claim(const NodeView& node) = 0;
   // [control] Pure.
   virtual void infer(const NodeView& node, Infer& out) = 0;

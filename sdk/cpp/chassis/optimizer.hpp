@@ -19,7 +19,7 @@ constexpr chassis_state_desc_t element_state(std::string_view role) {
           CHASSIS_STATE_LIKE_PARAMETER, CHASSIS_GRANULARITY_ELEMENT, 1};
 }
 
-// The same, cut only between blocks of so many elements; of any dtype, such as codes of 8 bits.
+// The same, cut only between blocks of `block` elements; of any dtype, such as 8-bit codes.
 constexpr chassis_state_desc_t block_state(std::string_view role, int64_t block, uint32_t dtype = CHASSIS_DTYPE_F32) {
   return {sizeof(chassis_state_desc_t), dtype, str(role), CHASSIS_STATE_LIKE_PARAMETER,
           CHASSIS_GRANULARITY_BLOCK,    block};
@@ -46,7 +46,7 @@ class OptimizerStep {
   double grad_scale() const noexcept { return raw_.grad_scale; }
   // The CUDA stream to queue on; NULL on the CPU.
   void* stream() const noexcept { return raw_.stream; }
-  // What workspace_bytes() asked for.
+  // The scratch memory that workspace_bytes() asked for.
   void* workspace() const noexcept { return raw_.workspace; }
   double lr(uint32_t i) const noexcept { return raw_.lr * (raw_.lr_scale ? raw_.lr_scale[i] : 1.0); }
   double weight_decay(uint32_t i) const noexcept { return raw_.weight_decay[i]; }
@@ -81,11 +81,11 @@ class Optimizer : public Member {
   static constexpr std::string_view kKind = "optimizer";
   using Member::Member;
 
-  // [control] One of each per parameter, zero at the start. The same for the life of the instance.
+  // [control] Each parameter has one of each, zero at the start. The same for the life of the instance.
   virtual std::span<const chassis_state_desc_t> states() const = 0;
-  // [step] Same inputs, same bits, whatever the number of threads.
+  // [step] Same inputs give the same bits with any number of threads.
   virtual void step(const OptimizerStep& step) = 0;
-  // [control] Bytes of scratch for a step over tensors of so many elements each.
+  // [control] Bytes of scratch for a step over tensors of these numbers of elements.
   virtual uint64_t workspace_bytes(std::span<const int64_t> /*num_elements*/) const noexcept { return 0; }
 
   template <typename T>

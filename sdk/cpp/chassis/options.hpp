@@ -1,4 +1,4 @@
-// Options, declared once with default, range and doc; read back by type.
+// Options: declared once with default, range and doc, read by type.
 #pragma once
 
 #include <charconv>
@@ -61,7 +61,7 @@ class Option {
   Option(uint32_t type, std::string_view name, std::string default_json)
       : type_(type), name_(name), default_json_(std::move(default_json)) {}
 
-  // Of a number, or of every item of a list of numbers; both ends are allowed.
+  // For a number, or every item of a list of numbers; both ends are allowed.
   Option& range(double min, double max) {
     min_ = min, max_ = max, has_range_ = true;
     return *this;
@@ -97,7 +97,7 @@ template <typename T>
 Option option(std::string_view name, const std::vector<T>& values) {
   return {option_type<std::vector<T>>(), name, to_json(values)};
 }
-// One that the user must set: required<int64_t>("rank").
+// An option that the user must set: required<int64_t>("rank").
 template <typename T>
 Option required(std::string_view name) {
   return {option_type<T>(), name, ""};
@@ -105,7 +105,7 @@ Option required(std::string_view name) {
 // A TOML table, read as JSON text.
 inline Option table(std::string_view name) { return {CHASSIS_OPTION_TABLE, name, "{}"}; }
 
-// The schema of a member; made once, never changed.
+// The schema of a member; constant.
 class Options {
  public:
   Options() = default;
@@ -129,7 +129,7 @@ class Options {
   std::vector<chassis_option_t> table_;
 };
 
-// Items of a flat JSON list, strings without their quotes; for what the host has already checked.
+// Items of a flat JSON list, strings without their quotes; for lists that the host has already checked.
 inline std::vector<std::string> json_items(std::string_view json) {
   std::vector<std::string> items;
   bool quoted = false, any = false;
@@ -141,7 +141,7 @@ inline std::vector<std::string> json_items(std::string_view json) {
         quoted = false;
       } else if (c == '\\' && i + 1 < json.size()) {
         const char escaped = json[++i];
-        if (escaped == 'u') throw Failure(CHASSIS_UNIMPLEMENTED, "an escape \\u in a list of strings");
+        if (escaped == 'u') throw Failure(CHASSIS_UNIMPLEMENTED, "\\u escapes in lists of strings are not supported");
         item += escaped == 'n' ? '\n' : escaped == 't' ? '\t' : escaped == 'r' ? '\r' : escaped;
       } else {
         item += c;

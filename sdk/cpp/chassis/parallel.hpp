@@ -14,7 +14,7 @@
 
 CHASSIS_SDK_BEGIN
 
-// What is to be divided; its spans live as long as it does, which is as long as the call.
+// What to divide; it and its spans are valid for the call.
 class ParallelProblem {
  public:
   explicit ParallelProblem(const chassis_parallel_problem_t* raw) : raw_(read_sized(raw)) {
@@ -35,7 +35,7 @@ class ParallelProblem {
   uint32_t reduce_dtype() const noexcept { return raw_.reduce_dtype; }
   uint32_t device_type() const noexcept { return raw_.device_type; }
   uint32_t num_microbatches() const noexcept { return raw_.num_microbatches; }
-  // Parameters by unit, each where it is read; tied ones in several.
+  // For each unit, the parameters that it reads; tied parameters are in several.
   std::vector<std::vector<uint32_t>> parameters_by_unit() const {
     std::vector<std::vector<uint32_t>> units(num_units());
     for (uint32_t i = 0; i < parameters_.size(); ++i)
@@ -84,7 +84,7 @@ class ParallelSink {
   const chassis_parallel_sink_t& raw_;
 };
 
-// chassis_shards_t with exceptions; see there.
+// chassis_shards_t with exceptions; documented there.
 class ShardMover {
  public:
   ShardMover() = default;
@@ -125,8 +125,8 @@ struct UnitFlags {
         training(bits & CHASSIS_EVENT_TRAINING) {}
 };
 
-// A strategy says as `static constexpr std::string_view kHomeAxis` which axis takes the ranks that [mesh] leaves over,
-// and may say what saves memory: `static constexpr Saving kSavings[] = {{"stage", "3"}}`.
+// A strategy defines `static constexpr std::string_view kHomeAxis`, the axis that gets the ranks that [mesh] leaves
+// over, and may define options that save memory: `static constexpr Saving kSavings[] = {{"stage", "3"}}`.
 struct Saving {
   std::string_view option;
   std::string_view json;
@@ -137,7 +137,7 @@ class Parallel : public Member {
   static constexpr std::string_view kKind = "parallel";
   using Member::Member;
 
-  // [control] Claims axes and places parameters, or refuses in words. Allocates nothing; may come again.
+  // [control] Claims axes and places parameters, or refuses with a reason. Allocates nothing; may be called again.
   virtual void resolve(const ParallelProblem& problem, ParallelSink& sink) = 0;
   // [step][all-ranks] See chassis_parallel_t.
   virtual void bound() {}

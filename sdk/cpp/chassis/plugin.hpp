@@ -1,6 +1,6 @@
-// CHASSIS_PLUGIN(lines, Class, …): makes the manifest note, the factory and the exported entry of a plugin. Once per
-// library. `lines` are further manifest lines (op=, requires=, architecture=, swappable=, license=; see
-// chassis/plugin.h), each ending in \n; the rest is known from chassis_add_plugin() and the classes.
+// CHASSIS_PLUGIN(lines, Class, …): makes the manifest note, the factory and the exported entry of a plugin. Used once
+// per library. `lines` are further manifest lines (op=, requires=, architecture=, swappable=, license=; see
+// chassis/plugin.h), each ending in \n; the rest comes from chassis_add_plugin() and the classes.
 #pragma once
 
 #include <array>
@@ -11,11 +11,11 @@
 #include "chassis/plugin.h"
 
 #if !defined(CHASSIS_PLUGIN_ID) || !defined(CHASSIS_PLUGIN_VERSION) || !defined(CHASSIS_PLUGIN_TIER)
-#error "build plugins with chassis_add_plugin(): it says what the manifest needs"
+#error "build plugins with chassis_add_plugin(): it defines what the manifest needs"
 #endif
 
-// The oldest minor of a host that the plugin can work with. What came later is asked for with CHASSIS_HAS, so that this
-// need not grow; a plugin that cannot do without it defines a larger one before it includes this header.
+// The oldest host minor that the plugin works with. Check for later members with CHASSIS_HAS, so that this need not be
+// raised; a plugin that requires them defines a larger value before it includes this header.
 #ifndef CHASSIS_MIN_HOST_MINOR
 #define CHASSIS_MIN_HOST_MINOR CHASSIS_ABI_OLDEST_MINOR
 #endif
@@ -31,7 +31,7 @@ constexpr std::string_view member_id() {
   }
 }
 
-// Text made at compile time, in two passes over the same code: one counts, one writes.
+// Builds text at compile time, in two passes over the same code: one counts, one writes.
 struct ManifestWriter {
   char* out;
   size_t size = 0;
@@ -129,7 +129,7 @@ struct InstanceOf {
   }
   static void destroy(chassis_instance* self) noexcept { delete &of(self); }
 
-  chassis_instance_t instance;  // first: self is this
+  chassis_instance_t instance;  // first member, so that of() can cast self
   Host host;
   T object;
 };

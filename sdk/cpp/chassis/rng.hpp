@@ -1,4 +1,4 @@
-// Randomness that depends on the run's seed, a name and the element's index alone.
+// Random numbers that depend only on the run's seed, a name and the element's index.
 #pragma once
 
 #include <span>
@@ -8,13 +8,13 @@
 
 CHASSIS_SDK_BEGIN
 
-// [any] Elements begin … of the stream `name`, uniform in [0, 1).
+// [any] Elements of the stream `name` from `begin` on, uniform in [0, 1).
 inline void fill_uniform(const Host& host, std::string_view name, uint64_t begin, std::span<float> out) {
   const auto& rng = host.service<chassis_rng_t>();
   rng.uniform(&rng, str(name), begin, out.size(), out.data());
 }
 
-// [any] The same with mean 0 and deviation 1.
+// [any] The same, normal with mean 0 and standard deviation 1.
 inline void fill_normal(const Host& host, std::string_view name, uint64_t begin, std::span<float> out) {
   const auto& rng = host.service<chassis_rng_t>();
   rng.normal(&rng, str(name), begin, out.size(), out.data());

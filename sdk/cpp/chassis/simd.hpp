@@ -1,9 +1,9 @@
-// Loops over fp32 on the CPU that are compiled once for each instruction set, and the best of them chosen at run time.
+// fp32 loops for the CPU, compiled once for each instruction set; the best version is chosen at run time.
 //
 //   chassis_add_plugin(my_ops SOURCES plugin.cpp ISA_SOURCES loops.cpp)
 //
-// compiles loops.cpp for each of the structs below that the processor family has; there ThisIsa is the one it is being
-// compiled for. A plugin declares its loops as a table, gives it out by instruction set, and asks for the best:
+// compiles loops.cpp once for each of the structs below that the processor family has; ThisIsa is the one being
+// compiled for. A plugin declares its loops as a table, defines one table per instruction set, and selects the best:
 //
 //   loops.hpp   struct Loops { void (*add)(const float* a, float* sum, int64_t n); };
 //               const Loops& loops(chassis::isa::Baseline);
@@ -12,8 +12,8 @@
 //   loops.cpp   const Loops& loops(chassis::ThisIsa) { static constexpr Loops table = {add}; return table; }
 //   plugin.cpp  const Loops& best = chassis::for_best_isa([](auto isa) -> const Loops& { return loops(isa); });
 //
-// Everything else in such a source belongs into an anonymous namespace: of an inline function the linker keeps one
-// copy, perhaps that of an instruction set which the processor lacks.
+// Everything else in such a source belongs in an anonymous namespace: the linker keeps one copy of an inline function,
+// which may be for an instruction set that the processor does not have.
 #pragma once
 
 #include <algorithm>
@@ -25,9 +25,9 @@
 
 CHASSIS_SDK_BEGIN
 
-// Instruction sets, with the size of their vector registers and how many of those there are at least.
+// Instruction sets, with the size and the minimum number of their vector registers.
 namespace isa {
-struct Baseline {  // of any processor
+struct Baseline {  // any processor
   static constexpr int kVectorBytes = 16, kNumRegisters = 16;
 };
 struct Avx2 {  // x86-64-v3
@@ -42,7 +42,7 @@ struct Avx512 {  // x86-64-v4
 using ThisIsa = isa::CHASSIS_ISA;
 #endif
 
-// [any] visit(isa), with the best that this processor runs.
+// [any] Calls visit(isa) with the best instruction set of this processor.
 template <typename Visit>
 decltype(auto) for_best_isa(Visit&& visit) {
 #if defined(__x86_64__)
@@ -55,8 +55,8 @@ decltype(auto) for_best_isa(Visit&& visit) {
   return visit(isa::Baseline{});
 }
 
-// x - k·ln2, of which ln2 is given in two parts. Rationale: gcc, which is told to reorder sums, would add the parts up
-// first and lose 60 ulp of e^x; fused products and its barrier are left as they are.
+// x - k·ln2, with ln2 in two parts. Rationale: gcc, which may reorder sums here, would add the parts first and lose
+// 60 ulp of e^x; it does not reorder fused products or across its barrier.
 [[gnu::always_inline]] static inline float minus_multiple_of_ln2(float x, float k) {
   constexpr float kHigh = 0.693359375f, kLow = -2.12194440e-4f;
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
@@ -69,7 +69,7 @@ decltype(auto) for_best_isa(Visit&& visit) {
 }
 
 // e^x within 2 ulp for x in [-87, 88], 0 below, e^88 above: 2^k times a polynomial of degree 6 on [-ln2/2, ln2/2]
-// (Cephes expf). Without a branch, so that compilers vectorise loops over it.
+// (Cephes expf). Free of branches, so that compilers vectorise loops over it.
 [[gnu::always_inline]] static inline float exponential(float x) {
   const float clamped = std::min(std::max(x, -87.3f), 88.0f);
   const float k = std::floor(clamped * 1.44269504088896341f + 0.5f);

@@ -1,5 +1,5 @@
-// Structs of the other side, which may be of another minor: read into one of this side, written no further than the
-// other side knows. chassis/abi.h has the rules.
+// Reads and writes structs of the other side, which may be of another minor: reads into a struct of this side, writes
+// no further than the other side's struct_size. chassis/abi.h has the rules.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 CHASSIS_SDK_BEGIN
 
-// False if it is shorter than its first version. What its writer did not know is zero.
+// False if `theirs` is shorter than its first version. Members that its writer did not know are zero.
 template <typename T>
 bool read_sized(const T* theirs, T& ours) noexcept {
   uint32_t struct_size = 0;
@@ -34,7 +34,7 @@ T read_sized(const T* theirs) {
   return ours;
 }
 
-// All but struct_size, which the reader has set.
+// Writes all members but struct_size, which the reader has set.
 template <typename T>
 void write_sized(const T& ours, T* theirs) noexcept {
   constexpr size_t kStart = sizeof theirs->struct_size;

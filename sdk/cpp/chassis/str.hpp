@@ -1,4 +1,4 @@
-// Strings on both sides of the boundary, and message text from parts.
+// Conversions of strings that cross the boundary, and messages from parts.
 #pragma once
 
 #include <cstdio>

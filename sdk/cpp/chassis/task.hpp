@@ -16,8 +16,8 @@ inline int num_threads(const Host& host) {
   return static_cast<int>(task.num_threads(&task));
 }
 
-// [step] Calls body(begin, end) over disjoint chunks that cover [0, count), each at least `grain` long but for the
-// last; returns when all are done. Of several exceptions one is thrown on.
+// [step] Calls body(begin, end) over disjoint chunks that cover [0, count), each at least `grain` long except the last;
+// returns when all are done. If bodies throw, one of the exceptions is rethrown.
 template <typename Body>
 void parallel_for(const Host& host, int64_t count, int64_t grain, Body&& body) {
   struct Context {

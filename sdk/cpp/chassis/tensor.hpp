@@ -1,4 +1,4 @@
-// Tensors: BorrowedTensor looks at one that somebody else keeps, Tensor owns a handle.
+// Tensors: BorrowedTensor is a view of a tensor owned elsewhere, Tensor owns a handle.
 #pragma once
 
 #include <span>
@@ -32,7 +32,7 @@ class BorrowedTensor {
   int64_t num_dims() const noexcept { return view_.num_dims; }
   int64_t num_elements() const noexcept { return view_.num_elements; }
   std::span<const int64_t> sizes() const noexcept { return {view_.sizes, view_.num_dims}; }
-  // dim -1 is the last one.
+  // dim -1 is the last.
   int64_t size(int dim) const { return view_.sizes[index(dim)]; }
   int64_t stride(int dim) const { return view_.strides[index(dim)]; }
 
@@ -40,9 +40,9 @@ class BorrowedTensor {
   template <typename T>
   T* data() const {
     if (!dtype_is<T>(view_.dtype)) {
-      throw Failure(CHASSIS_INTERNAL, "a tensor of ", dtype_name(view_.dtype), " is read as another type");
+      throw Failure(CHASSIS_INTERNAL, "a kernel read a tensor of ", dtype_name(view_.dtype), " as another type");
     }
-    if (!is_cpu()) throw Failure(CHASSIS_INTERNAL, "memory of a device is read on the CPU");
+    if (!is_cpu()) throw Failure(CHASSIS_INTERNAL, "a kernel read device memory on the CPU");
     return static_cast<T*>(view_.data);
   }
 
@@ -64,7 +64,7 @@ class BorrowedTensor {
 class Tensor : public BorrowedTensor {
  public:
   Tensor() = default;
-  // Takes over a handle; NULL gives no tensor.
+  // Takes over a handle; NULL gives an absent tensor.
   Tensor(const Host& host, CHASSIS_STOLEN chassis_tensor_t handle) : BorrowedTensor(host, handle) {}
   Tensor(Tensor&& other) noexcept : BorrowedTensor(other) { other.handle_ = nullptr; }
   Tensor& operator=(Tensor&& other) noexcept {

@@ -12,7 +12,7 @@
 
 CHASSIS_SDK_BEGIN
 
-// Takes as many ids as the caller has room for, and counts the rest.
+// Stores as many ids as the caller has room for, and counts all of them.
 class IdSink {
  public:
   IdSink(int32_t* ids, uint64_t* offsets, uint64_t capacity) : ids_(ids), offsets_(offsets), capacity_(capacity) {}
@@ -48,9 +48,9 @@ class ByteSink {
 };
 
 struct TokenizerInfo {
-  int32_t bos_id = -1, eos_id = -1, pad_id = -1;  // -1: has none
+  int32_t bos_id = -1, eos_id = -1, pad_id = -1;  // -1: none
   int64_t vocab_size = 0;
-  std::string_view fingerprint;  // changes whenever any text would get other ids; lives as long as the instance
+  std::string_view fingerprint;  // changes whenever some text would get other ids; lives as long as the instance
 };
 
 class Tokenizer : public Member {
@@ -60,9 +60,9 @@ class Tokenizer : public Member {
 
   // All [any].
   virtual TokenizerInfo info() const = 0;
-  // Without specials.
+  // Without special ids.
   virtual void encode(std::string_view text, IdSink& out) const = 0;
-  // Specials are left out. An id outside the vocabulary is OUT_OF_RANGE.
+  // Special ids are left out. An id outside the vocabulary is OUT_OF_RANGE.
   virtual void decode(std::span<const int32_t> ids, ByteSink& out) const = 0;
 
   template <typename T>

@@ -1,5 +1,5 @@
-/* Attention in plain C11: naive loops in fp32 on the CPU, masks causal and document; everything else is refused in
- * words. Row (b*T + t)*heads + head of a tensor is one head of one position; q has T positions, k and v have S. */
+/* Attention in plain C11: naive loops in fp32 on the CPU, with the masks causal and document; everything else is
+ * refused. Row (b*T + t)*heads + head of a tensor is one head of one position; q has T positions, k and v have S. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@ CHASSIS_MANIFEST(
 static int is(chassis_str_t s, const char* text) { return s.len == strlen(text) && memcmp(s.ptr, text, s.len) == 0; }
 
 typedef struct attention {
-  chassis_instance_t base; /* first: the host's pointer to it is a pointer to this */
+  chassis_instance_t base; /* first member: the host's pointer to it is also a pointer to this struct */
   const chassis_host_t* host;
   const chassis_tensor_service_t* tensor;
   const chassis_task_t* task;
@@ -49,7 +49,7 @@ static chassis_status_t* fail(const attention_t* self, int32_t code, const char*
   return self->host->status_new(self->host, code, message, NULL);
 }
 
-/* ---- The node: what is taken on, and what it takes. */
+/* ---- The node: which nodes the provider claims, and what they need. */
 
 static const chassis_attr_t* find_attr(const chassis_op_view_t* op, const char* name) {
   for (uint32_t i = 0; i < op->num_attrs; ++i) {
@@ -68,7 +68,7 @@ static chassis_status_t* claim(chassis_instance_t* base, const chassis_node_t* n
   const chassis_op_view_t* op = node->ops[0];
   uint32_t num_known = 0;
   for (size_t i = 0; i < sizeof known / sizeof known[0]; ++i) num_known += find_attr(op, known[i]) != NULL;
-  if (num_known != op->num_attrs) return fail(self, CHASSIS_UNIMPLEMENTED, "has an attribute that is not known here");
+  if (num_known != op->num_attrs) return fail(self, CHASSIS_UNIMPLEMENTED, "does not know an attribute of the op");
   for (size_t i = 3; i < sizeof known / sizeof known[0]; ++i) {
     char text[64];
     snprintf(text, sizeof text, "has no mask '%s'", known[i]);
@@ -103,15 +103,15 @@ static void destroy_kernel(chassis_instance_t* self, void* kernel) {
   free(kernel);
 }
 
-/* ---- The computation. */
+/* ---- Computation. */
 
 typedef struct work {
   kernel_t kernel;
   int64_t T, S, heads, kv_heads, D, Dv, query_offset;
   const float *q, *k, *v, *dy;
-  float *y, *dq, *dk, *dv; /* dq is NULL in the forward */
+  float *y, *dq, *dk, *dv; /* dq is NULL in forward */
   const int32_t* document;
-  float* weights; /* a row of S for each pair of batch row and key head */
+  float* weights; /* a row of S weights for each pair of batch row and key head */
 } work_t;
 
 static float dot(const float* a, const float* b, int64_t n) {
@@ -130,8 +130,8 @@ static int sees(const work_t* w, int64_t b, int64_t t, int64_t s) {
   return mine >= 0 && w->document[b * w->S + s] == mine;
 }
 
-/* The softmax over the keys that the query sees; 0 if it sees none. */
-static int weigh(const work_t* w, float* p, int64_t b, int64_t t, const float* q, int64_t kv_head) {
+/* Writes the softmax over the keys that the query sees into p. Returns 0 if the query sees none. */
+static int softmax(const work_t* w, float* p, int64_t b, int64_t t, const float* q, int64_t kv_head) {
   float largest = -INFINITY, sum = 0;
   for (int64_t s = 0; s < w->S; ++s) {
     p[s] = sees(w, b, t, s) ? w->kernel.scale * dot(q, w->k + ((b * w->S + s) * w->kv_heads + kv_head) * w->D, w->D)
@@ -152,7 +152,7 @@ static void forward_row(const work_t* w, const float* p, int64_t query, int64_t 
 
 static void backward_row(const work_t* w, const float* p, int64_t query, int64_t first_key) {
   const float* dy = w->dy + query * w->Dv;
-  float mean = 0; /* of the gradients of the weights, under the weights */
+  float mean = 0; /* of the weights' gradients, weighted by the weights */
   for (int64_t s = 0; s < w->S; ++s) {
     if (p[s] != 0) mean += p[s] * dot(dy, w->v + (first_key + s * w->kv_heads) * w->Dv, w->Dv);
   }
@@ -176,7 +176,7 @@ static void run_items(void* context, int64_t begin, int64_t end) {
     float* p = w->weights + item * w->S;
     for (int64_t i = 0; i < w->T * group; ++i) {
       const int64_t t = i / group, query = (b * w->T + t) * w->heads + kv_head * group + i % group;
-      if (!weigh(w, p, b, t, w->q + query * w->D, kv_head)) continue;
+      if (!softmax(w, p, b, t, w->q + query * w->D, kv_head)) continue;
       w->dq == NULL ? forward_row(w, p, query, first_key) : backward_row(w, p, query, first_key);
     }
   }
@@ -188,7 +188,7 @@ static chassis_tensor_view_t view_of(const attention_t* self, chassis_tensor_t t
   return view;
 }
 
-/* A new tensor full of zeros. */
+/* A new tensor of zeros. */
 static chassis_status_t* zeros(const attention_t* self, const int64_t* sizes, chassis_tensor_t* out, float** data) {
   chassis_status_t* status =
       self->tensor->create(self->tensor, CHASSIS_DTYPE_F32, CHASSIS_DEVICE_CPU, 0, 4, sizes, out);
@@ -250,7 +250,7 @@ static chassis_status_t* backward_inputs(chassis_instance_t* base, void* kernel,
   chassis_tensor_t grads[3] = {NULL, NULL, NULL};
   float** data[3] = {&work.dq, &work.dk, &work.dv};
   chassis_status_t* status = NULL;
-  if (call->grad_outputs[0] == NULL) return NULL; /* zero */
+  if (call->grad_outputs[0] == NULL) return NULL; /* the gradient is zero */
   work.dy = view_of(self, call->grad_outputs[0]).data;
   for (int i = 0; i < 3 && status == NULL; ++i) {
     status = zeros(self, view_of(self, call->inputs[i]).sizes, &grads[i], data[i]);
@@ -266,7 +266,7 @@ static chassis_status_t* backward_inputs(chassis_instance_t* base, void* kernel,
   return status;
 }
 
-/* ---- The tables. */
+/* ---- Tables. */
 
 static const chassis_str_t patterns[] = {STR("attention")};
 static const chassis_ops_t ops = {.struct_size = sizeof ops,
@@ -308,7 +308,7 @@ static chassis_status_t* create(const chassis_host_t* host, chassis_str_t kind, 
   self->base.get_interface = get_interface;
   self->base.destroy = destroy;
   self->host = host;
-  self->tensor = host->get_service(host, tensor_id); /* the manifest requires both, so they are there */
+  self->tensor = host->get_service(host, tensor_id); /* not NULL: the manifest requires both */
   self->task = host->get_service(host, task_id);
   *out = &self->base;
   return NULL;

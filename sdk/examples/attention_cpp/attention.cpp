@@ -1,4 +1,4 @@
-// Attention from ATen operators, called by name: it knows no LibTorch, and LibTorch differentiates it.
+// Attention from ATen operators called by name: it does not depend on LibTorch, and LibTorch differentiates it.
 // B rows, T queries, S keys, K key heads with G query heads each, D head_dim.
 #include <vector>
 

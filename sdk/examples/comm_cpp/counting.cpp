@@ -1,5 +1,5 @@
-// A communication backend around another one: counts what goes through and passes it on. Knows the other by the public
-// headers alone, so it wraps any backend that is installed.
+// A communication backend that wraps another one: it counts the calls and passes them on. It uses only the public
+// headers, so it can wrap any installed backend.
 #include <memory>
 #include <string>
 
@@ -13,7 +13,7 @@ namespace {
 
 using namespace chassis;
 
-// The wrapped backend, opened when it is first needed.
+// The wrapped backend.
 class Inner : public OpenedMember<chassis_comm_backend_t> {
  public:
   Inner(const Host& host, const std::string& id, const std::string& options)
@@ -68,7 +68,7 @@ class Counting final : public CommBackend {
   static constexpr std::string_view kDoc = "example: counts the calls of another backend";
   static const Options& options() {
     static const Options schema = {option("wraps", "gloo").doc("the backend that does the work"),
-                                   table("wraps_options").doc("its options, where they differ from their defaults")};
+                                   table("wraps_options").doc("its options that differ from their defaults")};
     return schema;
   }
   using CommBackend::CommBackend;
@@ -93,6 +93,7 @@ class Counting final : public CommBackend {
   }
 
  private:
+  // Opens the backend on first use.
   const Inner& inner() {
     if (!inner_)
       inner_ = std::make_unique<Inner>(host(), option_value<std::string>(host(), "wraps"),

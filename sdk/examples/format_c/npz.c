@@ -1,5 +1,5 @@
 /* Checkpoints that numpy.load() reads, in plain C11: a ZIP file (PKWARE's APPNOTE) of .npy arrays (NEP 1), up to 4 GiB.
- * It says where everything lies; the host does the rest. Before an array stands its CRC-32, which is known last. */
+ * It says where everything is; the host does the rest. finish() fills in headers, as they contain the CRC-32. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@ CHASSIS_MANIFEST("chassis-manifest=1\nid=" CHASSIS_PLUGIN_ID "\nversion=" CHASSI
 #define STR(text) { text, sizeof(text) - 1 }
 #define TRY(call) do { chassis_status_t* failed = (call); if (failed != NULL) return failed; } while (0)
 static const chassis_str_t file_name = STR("model.npz"), none = STR(""), suffix = STR(".npy");
-static const chassis_str_t no_member = STR("there is no such member, or no memory for it");
+static const chassis_str_t no_member = STR("this library has no such member, or memory ran out");
 enum { LOCAL = 30, ENTRY = 46, END = 22, HEADER = 512 }; /* bytes */
 
 typedef struct { chassis_instance_t base; const chassis_host_t* host; } npz_t;
@@ -30,20 +30,21 @@ static char* put(char* to, uint64_t number, int num_bytes) {
 static const struct { uint32_t dtype; char npy[4]; } types[] = {
     {CHASSIS_DTYPE_F32, "<f4"}, {CHASSIS_DTYPE_F64, "<f8"}, {CHASSIS_DTYPE_F16, "<f2"}, {CHASSIS_DTYPE_I64, "<i8"}};
 enum { NUM_TYPES = sizeof types / sizeof types[0] };
-/* Where ZIP's header begins, the array's, the tensor, and what follows. */
+/* Offsets of the ZIP header, the array's header, the tensor, and the end. */
 typedef struct { uint64_t local, at, data, end; char header[HEADER]; } array_t;
 static chassis_status_t* describe(chassis_instance_t* self, const chassis_disk_tensor_t* t, array_t* a) {
   int type = 0, n;
   while (type < NUM_TYPES && types[type].dtype != t->dtype) ++type;
-  if (type == NUM_TYPES || t->num_dims > 8) return fail(self, CHASSIS_INVALID_ARGUMENT, "holds floats, int64, 8 dims");
+  if (type == NUM_TYPES || t->num_dims > 8)
+    return fail(self, CHASSIS_INVALID_ARGUMENT, "holds only floats and int64 in at most 8 dims");
   n = sprintf(a->header + 10, "{'descr': '%s', 'fortran_order': False, 'shape': (", types[type].npy) + 10;
   for (uint32_t d = 0; d < t->num_dims; ++d) n += sprintf(a->header + n, "%lld, ", (long long)t->global_shape[d]);
   n += sprintf(a->header + n, "), }");
-  a->local = a->end; /* of the array before */
+  a->local = a->end; /* of the previous array */
   a->at = a->local + LOCAL + t->name.len + suffix.len;
   a->data = (a->at + (uint64_t)n + 64) / 64 * 64;
   a->end = a->data + t->num_bytes;
-  if (a->end >= UINT32_MAX) return fail(self, CHASSIS_INVALID_ARGUMENT, "a ZIP file ends at 4 GiB");
+  if (a->end >= UINT32_MAX) return fail(self, CHASSIS_INVALID_ARGUMENT, "a ZIP file holds at most 4 GiB");
   memset(a->header + n, ' ', HEADER - (size_t)n);
   a->header[a->data - a->at - 1] = '\n';
   put(memcpy(a->header, "\x93NUMPY\1", 8) + 8, a->data - a->at - 10, 2);
@@ -75,7 +76,7 @@ static chassis_status_t* finish(chassis_instance_t* self, const chassis_save_req
     TRY(describe(self, r->tensors[i], &a));
     TRY(s->fill(s, a.at, (chassis_str_t){a.header, a.data - a.at}));
     TRY(s->checksum(s, a.at, a.end - a.at, &crc));
-    put(put(put(put(put(common, 20, 2), 0x800, 2), 0, 4), 0x21, 2), crc, 4); /* names in UTF-8; stored; of 1980 */
+    put(put(put(put(put(common, 20, 2), 0x800, 2), 0, 4), 0x21, 2), crc, 4); /* UTF-8 names; stored; dated 1980 */
     put(put(put(common + 14, a.end - a.at, 4), a.end - a.at, 4), name.len + suffix.len, 2);
     put(entry + 42, a.local, 4);
     memcpy(local + 4, common, 26);
@@ -92,7 +93,7 @@ static chassis_status_t* finish(chassis_instance_t* self, const chassis_save_req
   return s->fill(s, at, (chassis_str_t){end, END});
 }
 
-/* No scan: it is for [export], not for [checkpoint], which is read again. */
+/* No scan: this format serves [export], not [checkpoint], whose files are read again. */
 static const chassis_format_t format = {sizeof format, 1, layout, NULL, finish, CHASSIS_CHECKSUM_CRC32, 0};
 static const void* get_interface(const chassis_instance_t* self, chassis_str_t id) {
   return self != NULL && is(id, CHASSIS_FORMAT_ID) ? &format : NULL;

@@ -1,6 +1,6 @@
 // Checkpoints that numpy.load() reads: a ZIP file (PKWARE's APPNOTE) of .npy arrays (NEP 1), up to 4 GiB. It says
-// where everything lies; the host has all ranks write their parts there, and sees to checksums and an atomic commit.
-// Before an array stands its CRC-32, which is known last: finish() fills in all headers and the directory.
+// where everything is; the host makes all ranks write their parts there, computes checksums and commits atomically.
+// Headers contain CRC-32s, which are known last, so finish() fills in all headers and the directory.
 #include <algorithm>
 #include <sstream>
 #include <vector>
@@ -17,7 +17,7 @@ struct Type { uint32_t dtype; std::string_view npy; };
 constexpr Type kTypes[] = {{CHASSIS_DTYPE_F32, "<f4"}, {CHASSIS_DTYPE_F64, "<f8"}, {CHASSIS_DTYPE_F16, "<f2"},
                            {CHASSIS_DTYPE_I64, "<i8"}, {CHASSIS_DTYPE_I32, "<i4"}, {CHASSIS_DTYPE_U8, "|u1"}};
 
-// Little-endian, each number in so many bytes.
+// Little-endian numbers, each with its size in bytes.
 std::string packed(std::initializer_list<std::pair<uint64_t, int>> numbers) {
   std::string out;
   for (auto [number, num_bytes] : numbers)
@@ -32,7 +32,7 @@ uint64_t number_at(std::string_view bytes, size_t at, size_t num_bytes) {
 
 struct Array {
   std::string name, header;
-  uint64_t local, at, data, end;  // where ZIP's header begins, the array's, the tensor, and what follows
+  uint64_t local, at, data, end;  // offsets of the ZIP header, the array's header, the tensor, and the end
 };
 
 std::vector<Array> arrays_of(const chassis_save_request_t& request) {
@@ -40,7 +40,8 @@ std::vector<Array> arrays_of(const chassis_save_request_t& request) {
   for (const chassis_disk_tensor_t* tensor : std::span(request.tensors, request.num_tensors)) {
     const chassis_disk_tensor_t& t = *tensor;
     const auto type = std::ranges::find(kTypes, t.dtype, &Type::dtype);
-    if (type == std::end(kTypes)) throw Failure(CHASSIS_INVALID_ARGUMENT, text_of(t.name), ": no such type; use fp32");
+    if (type == std::end(kTypes))
+      throw Failure(CHASSIS_INVALID_ARGUMENT, text_of(t.name), ": .npy files here cannot hold its dtype; use fp32");
     std::string text = "{'descr': '" + std::string(type->npy) + "', 'fortran_order': False, 'shape': (";
     for (uint32_t dim = 0; dim < t.num_dims; ++dim) text += std::to_string(t.global_shape[dim]) + ", ";
     Array a{std::string(text_of(t.name)) + ".npy", text + "), }", arrays.empty() ? 0 : arrays.back().end, 0, 0, 0};
@@ -48,7 +49,7 @@ std::vector<Array> arrays_of(const chassis_save_request_t& request) {
     a.data = (a.at + 11 + a.header.size() + 63) / 64 * 64;
     a.end = a.data + t.num_bytes;
     if (a.end >= UINT32_MAX || arrays.size() == UINT16_MAX)
-      throw Failure(CHASSIS_INVALID_ARGUMENT, text_of(t.name), ": a ZIP file ends at 4 GiB and 65535 members");
+      throw Failure(CHASSIS_INVALID_ARGUMENT, text_of(t.name), ": a ZIP file holds at most 4 GiB and 65535 members");
     a.header.resize(a.data - a.at - 11, ' ');
     a.header = std::string("\x93NUMPY\1\0", 8) + packed({{a.header.size() + 1, 2}}) + a.header + "\n";
     arrays.push_back(std::move(a));
@@ -92,7 +93,7 @@ class Npz final : public Format {
     if (file == directory.num_files()) throw Failure(CHASSIS_NOT_FOUND, "no ", kFile);
     const uint64_t end = std::max(directory.entry(file).num_bytes, kEndBytes) - kEndBytes;
     const std::string last = directory.read_text(file, end, kEndBytes);
-    if (!last.starts_with("PK\5\6")) throw Failure(CHASSIS_DATA_LOSS, kFile, ": no ZIP directory at its end");
+    if (!last.starts_with("PK\5\6")) throw Failure(CHASSIS_DATA_LOSS, kFile, " does not end with a ZIP directory");
     for (uint64_t i = 0, at = number_at(last, 16, 4); i < number_at(last, 10, 2); ++i) {
       const std::string entry = directory.read_text(file, at, kEntryBytes);
       std::string name = directory.read_text(file, at + kEntryBytes, number_at(entry, 28, 2));
@@ -105,7 +106,7 @@ class Npz final : public Format {
       const size_t descr = text.find("'descr': '"), shape = text.find("'shape': (");
       const auto type = std::ranges::find(kTypes, text.substr(std::min(descr, text.size() - 10) + 10, 3), &Type::npy);
       if (type == std::end(kTypes) || shape == text.npos || num_bytes < header_bytes || name.size() < 4)
-        throw Failure(CHASSIS_DATA_LOSS, kFile, ": ", name, " is not an array that is known here");
+        throw Failure(CHASSIS_DATA_LOSS, kFile, ": ", name, " is not an array of a supported type");
       std::vector<int64_t> sizes;
       std::istringstream numbers(text.substr(shape + 10));
       for (int64_t size; numbers >> size; numbers.ignore()) sizes.push_back(size);

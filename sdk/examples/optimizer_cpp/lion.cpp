@@ -1,5 +1,5 @@
 // Lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms"): steps by the sign of a blend of momentum
-// and gradient. One state, elementwise, so that it may be sharded anywhere; on the CPU.
+// and gradient. One elementwise state, which may be sharded anywhere; runs on the CPU.
 #include "chassis/optimizer.hpp"
 #include "chassis/options.hpp"
 #include "chassis/plugin.hpp"
@@ -26,13 +26,13 @@ class Lion final : public Optimizer {
         beta1_(static_cast<float>(option_value<double>(host, "beta1"))),
         beta2_(static_cast<float>(option_value<double>(host, "beta2"))) {}
 
-  // The host allocates, shards, saves and loads it under this role.
+  // The host allocates, shards, saves and loads the state under this role.
   std::span<const chassis_state_desc_t> states() const override {
     static constexpr chassis_state_desc_t kStates[] = {element_state("exp_avg")};
     return kStates;
   }
 
-  // Ranges cover all tensors; which thread has which range changes no bit.
+  // Ranges cover all tensors; results do not depend on which thread runs which range.
   void step(const OptimizerStep& step) override {
     const float grad_scale = static_cast<float>(step.grad_scale());
     step.for_each_range([&](uint32_t i, int64_t begin, int64_t end) {

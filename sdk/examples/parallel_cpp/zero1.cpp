@@ -1,5 +1,5 @@
-// ZeRO stage 1 (Rajbhandari et al. 2020) and nothing else: every rank has all parameters and all gradients, but steps
-// only its own flat range of each; then the ranges are gathered again. A whole parallel strategy on one screen.
+// ZeRO stage 1 (Rajbhandari et al. 2020) without options: every rank has all parameters and all gradients, but steps
+// only its own flat range of each; then the ranges are gathered. A complete parallel strategy on one screen.
 #include <vector>
 
 #include "chassis/parallel.hpp"
@@ -29,13 +29,13 @@ class PlainZero1 final : public Parallel {
     }
   }
 
-  // Micro-batches have added up in the whole gradients; the sum over the ranks goes to each one's range.
+  // The whole gradients hold the sum over micro-batches; reduce sums them over the ranks into each rank's range.
   void finish_grads() override {
     shards().reduce(trained_, "gradients");
     shards().wait_reduced(trained_);
   }
 
-  // Everyone's range is new: gather them.
+  // Each rank has updated its range: gather the ranges.
   void post_optimizer() override {
     shards().gather(all_, "parameters");
     shards().wait_gathered(all_);

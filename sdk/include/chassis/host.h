@@ -1,4 +1,4 @@
-/* What a plugin is given: services by name, and a way to say what went wrong. */
+/* What the host gives a plugin: services by name, and functions to report errors. */
 #ifndef CHASSIS_HOST_H
 #define CHASSIS_HOST_H
 
@@ -13,7 +13,7 @@ typedef struct chassis_host {
   uint16_t abi_minor; /* as negotiated: min(host, plugin), not the host's own */
   void* impl;
 
-  /* [any] The service table, or NULL if this host lacks it. Valid as long as the host pointer. */
+  /* [any] The service table, or NULL if this host does not have it. Valid as long as the host pointer. */
   const void* (*get_service)(const struct chassis_host* host, chassis_str_t id);
 
   /* [any] A new status. The message is copied; cause may be NULL and is stolen. Never fails. */

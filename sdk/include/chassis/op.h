@@ -1,4 +1,4 @@
-/* The words of the recorded program: dims, attributes, ops. Model plugins write them, ops plugins read them.
+/* The vocabulary of the recorded program: dims, attributes, ops. Model plugins write it, ops plugins read it.
  *
  * A value is a contiguous row-major tensor described by an ordered list of *named dims*: a query is [B, T, heads,
  * head_dim], whatever strategy divides `heads`. Adjacent dims need no reshape to be read as one: a linear that takes
@@ -21,10 +21,10 @@
  *                   v [B,S,hkv,Dv],
  *                   document_ids [B,T] i32?,
  *                   prefix_lens [B] i32?
- *                   Query head i reads key head i / (h/hkv). Key s is seen by query t (t counted from query_offset) iff
- *                   all that are set hold: causal: s <= t; window w > 0: t - s < w; chunk c > 0: s/c == t/c in
+ *                   Query head i reads key head i / (h/hkv). Query t (counted from query_offset) sees key s iff all
+ *                   conditions that are set hold: causal: s <= t; window w > 0: t - s < w; chunk c > 0: s/c == t/c in
  *                   positions of the row; document: equal ids (-1 is padding; its rows are zero);
- *                   prefix: causal is lifted for s < prefix_lens[b]. document_ids stand at input 3, prefix_lens behind.
+ *                   prefix: causal is lifted for s < prefix_lens[b]. document_ids is input 3, prefix_lens input 4.
  *   activation      x                       (none)            function s: silu, gelu, gelu_tanh, as x
  *                                                             relu
  *   gated_activation gate, up               (none)            function s                        as gate: f(gate)·up
@@ -33,12 +33,12 @@
  *   cross_entropy   logits [B,T,V],         (none)            ignore_index i (-100)             loss [] f32: the SUM
  *                   labels [B,T] i32                                                            over labels != ignore
  *   score           x [B,T,H], lens [B] i32 weight[L,H]                                         [B,L]: at lens[b]-1
- * A plugin's own op is "domain/name"; its outputs are what the model says they are.
- * The host adds attribute storage s to an op whose first parameter is quantised, naming the scheme, and divided_by s to
- * an embedding or cross_entropy whose vocabulary a mesh axis divides: a provider that knows them not must refuse the
- * op.
+ * A plugin's own op is "domain/name"; the model declares the dims of its outputs.
+ * The host adds attribute storage s, which names the scheme, to an op whose first parameter is quantised, and
+ * divided_by s to an embedding or cross_entropy whose vocabulary a mesh axis divides: a provider that does not know
+ * these attributes must refuse the op.
  *
- * A fused node is a run of ops that a provider takes as one, such as "linear+cross_entropy" or "add+rms_norm". */
+ * A fused node is a run of ops that one provider computes as one, such as "linear+cross_entropy" or "add+rms_norm". */
 #ifndef CHASSIS_OP_H
 #define CHASSIS_OP_H
 

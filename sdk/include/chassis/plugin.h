@@ -1,4 +1,4 @@
-/* What a plugin is: one exported function, a manifest note, and members that the host creates instances of. */
+/* A plugin: one exported function, a manifest note, and members that the host creates instances of. */
 #ifndef CHASSIS_PLUGIN_H
 #define CHASSIS_PLUGIN_H
 
@@ -8,22 +8,23 @@
 #include "chassis/status.h"
 
 /* Manifest: an ELF note (name "Chassis", type 1) in section .note.chassis, which the host reads without dlopen. Its
- * descriptor is UTF-8 text, one "key=value" a line:
+ * descriptor is UTF-8 text, one "key=value" per line:
  *   chassis-manifest=1            first line
- *   id=sdpa                       of the library; members may have further ids
+ *   id=sdpa                       of the library; members may have other ids
  *   version=0.1.0                 semver
  *   abi=0.2                       ABI major.minor that it was built with
- *   abi-min-host=0.2              oldest host minor that it can work with
+ *   abi-min-host=0.2              oldest host minor that it works with
  *   tier=T0|T1|T2                 T0: these tables only; T1: also LibTorch's stable C shim; T2: LibTorch C++
- *   torch=2.11.0                  T1: oldest LibTorch; T2: the very version. Absent for T0
+ *   torch=2.11.0                  T1: oldest LibTorch; T2: the exact version. Absent for T0
  *   member=ops/sdpa               kind/id, once for every member, in the order of the factory
- *   requires=chassis.dispatch/1   a service that it can not do without; repeated
+ *   requires=chassis.dispatch/1   a service that it needs; repeated
  *   architecture=LlamaForCausalLM model members: value of config.json "architectures"; repeated
  *   op=aten::mm(Tensor self, Tensor mat2) -> Tensor     an operator it calls, with its schema; repeated
  *   cuda=13                       CUDA major, absent if none
- *   sm=80,90a,100f,ptx90          what the kernels were compiled for: devices of that major, from that minor on; a:
- * that one alone; f: its family; ptx: all later ones too swappable=1                   instances may be replaced while
- * a run goes on oracle=1                      its members are what others of their kind are compared with
+ *   sm=80,90a,100f,ptx90          what the kernels were compiled for: devices of that major, from that minor on;
+ *                                 a: only that one; f: its family; ptx: also all later ones
+ *   swappable=1                   instances may be replaced during a run
+ *   oracle=1                      its members are the reference that others of their kind are compared with
  *   license=Apache-2.0
  *   git=0123abcd                  what it was built from
  * Unknown keys are ignored; a missing required key refuses the file. */
@@ -55,14 +56,14 @@ typedef struct chassis_instance {
   chassis_status_t* (*activate)(struct chassis_instance* self);
   /* [control] On return no thread, task or callback of the instance runs. */
   chassis_status_t* (*quiesce)(struct chassis_instance* self, uint64_t deadline_ns);
-  /* [control] Its interface is called no more. */
+  /* [control] From now on its interface is not called. */
   chassis_status_t* (*deactivate)(struct chassis_instance* self);
-  /* [control] Frees the instance; can not fail. Required. */
+  /* [control] Frees the instance; cannot fail. Required. */
   void (*destroy)(CHASSIS_STOLEN struct chassis_instance* self);
 } chassis_instance_t;
 #define CHASSIS_INSTANCE_V1_SIZE 64u
 
-/* What a member is called, and the options that it takes in its TOML table. */
+/* A member's name, and the options that it accepts in its TOML table. */
 typedef struct chassis_member {
   uint32_t struct_size;
   uint32_t num_options;
@@ -85,7 +86,8 @@ typedef struct chassis_factory {
 } chassis_factory_t;
 #define CHASSIS_FACTORY_V1_SIZE 24u
 
-/* [control] The only exported symbol. Stores a static factory. Called once after dlopen; must have no side effect. */
+/* [control] The only exported symbol. Stores a static factory in *out. Called once after dlopen; must have no side
+ * effects. */
 CHASSIS_EXPORT chassis_status_t* chassis_plugin_entry_v1(const chassis_host_t* host, const chassis_factory_t** out);
 #define CHASSIS_ENTRY_SYMBOL "chassis_plugin_entry_v1"
 

@@ -1,11 +1,11 @@
-/* Tensors as they cross the boundary: an opaque handle, and a plain view for those who know no LibTorch. */
+/* Tensors as they cross the boundary: an opaque handle, and a plain view for plugins without LibTorch. */
 #ifndef CHASSIS_TENSOR_H
 #define CHASSIS_TENSOR_H
 
 #include "chassis/abi.h"
 
-/* Equal to LibTorch's AtenTensorHandle. Never NULL unless a comment says so. Inputs are borrowed, outputs owned by
- * the caller; chassis.tensor/1 retains and releases. */
+/* The same as LibTorch's AtenTensorHandle. Never NULL unless a comment says so. Inputs are borrowed, the caller owns
+ * outputs; chassis.tensor/1 retains and releases. */
 typedef struct AtenTensorOpaque* chassis_tensor_t;
 
 #define CHASSIS_DTYPE_F32 1u
@@ -23,7 +23,7 @@ typedef struct AtenTensorOpaque* chassis_tensor_t;
 #define CHASSIS_DEVICE_CUDA 1u
 #define CHASSIS_DEVICE_META 2u
 
-/* A borrowed look at a tensor: valid while the handle lives and is not resized. Strides count elements. */
+/* A borrowed view of a tensor: valid while the handle lives and is not resized. Strides count elements. */
 typedef struct chassis_tensor_view {
   uint32_t struct_size;
   uint32_t dtype;        /* CHASSIS_DTYPE_… */

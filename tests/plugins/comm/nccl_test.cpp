@@ -1,4 +1,4 @@
-// nccl: what it refuses without a GPU; and with GPUs (label gpu) every op between as many ranks as there are.
+// nccl: refusals without a GPU; with GPUs (label gpu), every op with one rank per GPU.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -35,12 +35,12 @@ TEST(Nccl, RefusesMemoryOfTheCpu) {
 }
 
 TEST(Nccl, SaysWhichLibraryIsMissing) {
-  const std::string said = refusal(CHASSIS_DEVICE_CUDA);
-  EXPECT_HAS(said, "NCCL's library can not be loaded: /nowhere/libnccl.so.2");
-  EXPECT_HAS(said, "[comm] library may name another");
+  const std::string text = refusal(CHASSIS_DEVICE_CUDA);
+  EXPECT_HAS(text, "NCCL's library cannot be loaded: /nowhere/libnccl.so.2");
+  EXPECT_HAS(text, "or name its path in [comm] library");
 }
 
-// The store of ranks that are threads.
+// A store for ranks that are threads.
 class ThreadStore {
  public:
   ThreadStore() {
@@ -73,7 +73,7 @@ class ThreadStore {
   chassis_store_t table_{};
 };
 
-// One rank's group, with calls in terms of tensors of 0, 1, 2 … plus the rank.
+// One rank's group, with calls on tensors of 0, 1, 2 … plus the rank.
 class GpuRank {
  public:
   GpuRank(const Instance& nccl, ThreadStore& store, int rank, int size) : nccl_(nccl), rank_(rank), size_(size) {
@@ -96,7 +96,7 @@ class GpuRank {
     std::iota(out.data_as<float>(), out.data_as<float>() + count, static_cast<float>(rank_));
     return out.to(device_);
   }
-  Tensor room(int64_t count) const { return Tensor::zeros(std::array{count}, Dtype::f32, device_); }
+  Tensor zeros(int64_t count) const { return Tensor::zeros(std::array{count}, Dtype::f32, device_); }
   static std::vector<float> read(const Tensor& tensor) {
     const Tensor here = tensor.to(Device{});
     return {here.data_as<float>(), here.data_as<float>() + here.num_elements()};
@@ -144,16 +144,16 @@ void every_op(GpuRank& gpu) {
   const auto elements = static_cast<uint64_t>(count);
   const float ranks = static_cast<float>(size * (size - 1) / 2);
 
-  const Tensor part = gpu.counting(count), whole = gpu.room(size * count), all = gpu.counting(size * count);
-  const Tensor sum = gpu.room(count), piece = gpu.room(count), given = gpu.room(size * count);
+  const Tensor part = gpu.counting(count), whole = gpu.zeros(size * count), all = gpu.counting(size * count);
+  const Tensor sum = gpu.zeros(count), piece = gpu.zeros(count), exchanged = gpu.zeros(size * count);
   gpu.run({GpuRank::call(CHASSIS_COMM_ALL_GATHER, part, whole, elements),
            GpuRank::call(CHASSIS_COMM_ALL_REDUCE, part, sum, elements),
            GpuRank::call(CHASSIS_COMM_REDUCE_SCATTER, all, piece, elements),
-           GpuRank::call(CHASSIS_COMM_ALL_TO_ALL, all, given, elements),
+           GpuRank::call(CHASSIS_COMM_ALL_TO_ALL, all, exchanged, elements),
            GpuRank::call(CHASSIS_COMM_BARRIER, {}, {}, 0)});
   for (int64_t r = 0; r < size; ++r) {
     EXPECT_EQ(GpuRank::read(whole)[static_cast<size_t>(r * count + 5)], static_cast<float>(r + 5));
-    EXPECT_EQ(GpuRank::read(given)[static_cast<size_t>(r * count + 5)], static_cast<float>(rank * count + r + 5));
+    EXPECT_EQ(GpuRank::read(exchanged)[static_cast<size_t>(r * count + 5)], static_cast<float>(rank * count + r + 5));
   }
   EXPECT_EQ(GpuRank::read(sum)[7], static_cast<float>(7 * size) + ranks);
   EXPECT_EQ(GpuRank::read(piece)[7], static_cast<float>((rank * count + 7) * size) + ranks);
@@ -162,7 +162,7 @@ void every_op(GpuRank& gpu) {
   std::vector<uint64_t> counts(static_cast<size_t>(size));
   std::iota(counts.begin(), counts.end(), uint64_t{1});
   const int64_t total = size * (size + 1) / 2, first = rank * (rank + 1) / 2;
-  const Tensor parts = gpu.room(total), pieces = gpu.room(rank + 1), root = gpu.counting(count);
+  const Tensor parts = gpu.zeros(total), pieces = gpu.zeros(rank + 1), root = gpu.counting(count);
   auto gather = GpuRank::call(CHASSIS_COMM_ALL_GATHER, part, parts, 0);
   auto scatter = GpuRank::call(CHASSIS_COMM_REDUCE_SCATTER, all, pieces, 0);
   gather.counts = scatter.counts = counts.data();
@@ -173,7 +173,7 @@ void every_op(GpuRank& gpu) {
   EXPECT_EQ(GpuRank::read(pieces)[0], static_cast<float>(first * size) + ranks);
   EXPECT_EQ(GpuRank::read(root)[3], static_cast<float>(size - 1 + 3));
   if (size == 1) return;
-  const Tensor got = gpu.room(count);
+  const Tensor got = gpu.zeros(count);
   gpu.run({GpuRank::call(CHASSIS_COMM_SEND, part, {}, elements, static_cast<int>((rank + 1) % size)),
            GpuRank::call(CHASSIS_COMM_RECV, {}, got, elements, static_cast<int>((rank + size - 1) % size))});
   EXPECT_EQ(GpuRank::read(got)[9], static_cast<float>((rank + size - 1) % size + 9));

@@ -17,7 +17,7 @@ class AttentionNumerics : public testing::TestWithParam<Run> {};
 TEST_P(AttentionNumerics, AgreeWithAutogradInDoublePrecision) {
   OpsProvider provider(GetParam().library);
   for (const OpsCase& ops_case : attention_cases()) {
-    // Its documents must be contiguous, as packing makes them; else it says so when it sees them.
+    // interval requires contiguous documents, as packing makes them, and refuses others when it is called.
     if (GetParam().library == "interval" && ops_case.name.find("returning") != std::string::npos) continue;
     const bool claimed = check_case(provider, ops_case, GetParam().dtype, bounds_of(GetParam().dtype));
     const bool unequal = ops_case.inputs[0].size(3) != ops_case.inputs[2].size(3);

@@ -1,4 +1,4 @@
-// Every op's backward, of every provider, against LibTorch's autograd in double precision.
+// Forward and backward of every op by every provider, against LibTorch's autograd in double precision.
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ namespace {
 struct Run {
   std::string library;
   c10::ScalarType dtype;
-  bool takes_all = true;  // refuses no op of the vocabulary
+  bool claims_all = true;  // claims every op of the vocabulary
 };
 
 bool offers(const OpsProvider& provider, const OpsCase& ops_case) {
@@ -28,11 +28,11 @@ TEST_P(Numerics, AgreeWithAutogradInDoublePrecision) {
   OpsProvider provider(GetParam().library);
   for (const OpsCase& ops_case : vocabulary_cases()) {
     if (!offers(provider, ops_case)) {
-      EXPECT_FALSE(GetParam().takes_all) << ops_case.name;
+      EXPECT_FALSE(GetParam().claims_all) << ops_case.name;
       continue;
     }
     const bool claimed = check_case(provider, ops_case, GetParam().dtype, bounds_of(GetParam().dtype));
-    EXPECT_TRUE(claimed || !GetParam().takes_all) << ops_case.name << " was refused";
+    EXPECT_TRUE(claimed || !GetParam().claims_all) << ops_case.name << " was refused";
   }
   EXPECT_EQ(provider.live_tensors(), 0);
 }
@@ -44,14 +44,14 @@ TEST_P(Numerics, AgreeForThePatternsThatAreClaimed) {
   EXPECT_EQ(provider.live_tensors(), 0);
 }
 
-TEST(LargeTensors, AgreeForTensorsThatAreTakenInPieces) {
+TEST(LargeTensors, AgreeForTensorsThatAreProcessedInSlabs) {
   for (const c10::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     OpsProvider provider("aten");
     for (const OpsCase& ops_case : large_cases()) EXPECT_TRUE(check_case(provider, ops_case, dtype, bounds_of(dtype)));
   }
 }
 
-// Of long and of short weights, which the host multiplies in different ways.
+// Long and short weights, for which the host uses different products.
 TEST(LinearInBf16, GradientsOfWeightsAreSumsInFp32) {
   OpsProvider provider("aten");
   for (const auto& [out, in] : {std::pair{1100, 96}, {96, 1100}, {60, 40}})

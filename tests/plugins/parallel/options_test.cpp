@@ -1,4 +1,4 @@
-// Options that could have no effect where they stand: refused with what to do instead, or a counted line.
+// Options without effect are refused with advice, or counted.
 #include <gtest/gtest.h>
 
 #include "host/base/log.hpp"
@@ -28,7 +28,7 @@ uint64_t counted(const std::string& table, const std::string& key) {
 
 TEST(OptionsOfFsdp2, AreRefusedWhereTheyHaveNoEffect) {
   EXPECT_HAS(refusal("plugin = \"fsdp2\"\npin_memory = false"),
-             "pin_memory has no meaning while nothing is offloaded; remove it or set offload = \"cpu\"");
+             "pin_memory has no effect while nothing is offloaded; remove it or set offload = \"cpu\"");
   EXPECT_HAS(refusal("plugin = \"fsdp2\"\nreshard_to = 2\nreshard_after_forward = \"never\""), "set one or the other");
   EXPECT_HAS(refusal("plugin = \"fsdp2\"\nreduce_every_microbatch = false\nall_reduce_every_microbatch = true"),
              "set one or the other");
@@ -37,13 +37,13 @@ TEST(OptionsOfFsdp2, AreRefusedWhereTheyHaveNoEffect) {
 }
 
 TEST(OptionsOfZero, AreRefusedWhereTheyHaveNoEffect) {
-  EXPECT_HAS(refusal("plugin = \"zero\"\npin_memory = true"), "pin_memory has no meaning while nothing is offloaded");
+  EXPECT_HAS(refusal("plugin = \"zero\"\npin_memory = true"), "pin_memory has no effect while nothing is offloaded");
   EXPECT_HAS(refusal("plugin = \"zero\"\noffload_optimizer_fraction = 0.5"),
              "remove it or set offload_optimizer_device = \"cpu\"");
   EXPECT_HAS(refusal("plugin = \"zero\"\noffload_param_fraction = 0.5"),
              "remove it or set offload_param_device = \"cpu\"");
   EXPECT_HAS(refusal("plugin = \"zero\"\nstage = 2\nstage3_max_reuse_distance = 5"),
-             "has no meaning in stage 2; remove it or set stage = 3");
+             "has no effect in stage 2; remove it or set stage = 3");
   EXPECT_EQ(refusal("plugin = \"zero\"\noffload_optimizer_device = \"cpu\"\noffload_optimizer_fraction = "
                     "0.5\npin_memory = false"),
             "accepted");
@@ -51,7 +51,7 @@ TEST(OptionsOfZero, AreRefusedWhereTheyHaveNoEffect) {
   EXPECT_EQ(counted("plugin = \"zero\"\nstage3_prefetch_bucket_size = 5\noverlap_comm = \"true\"", "no prefetch"), 0u);
 }
 
-TEST(Offloading, OnTheCpuIsSaidToChangeNothingOnceAndDefaultsSayNothing) {
+TEST(Offloading, OnTheCpuIsCountedOnceAndDefaultsAreNot) {
   EXPECT_EQ(counted("plugin = \"fsdp2\"\noffload = \"cpu\"", "offload"), 1u);
   EXPECT_EQ(counted("plugin = \"fsdp2\"", ""), 0u);
   EXPECT_EQ(counted("plugin = \"zero\"", ""), 0u);

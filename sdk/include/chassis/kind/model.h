@@ -1,9 +1,9 @@
-/* chassis.model/2, kind "model": says what a model family computes, by recording it once, and how files hold its
- * parameters. chassis/kind/model_1.h is what plugins offered before; a host takes both.
+/* chassis.model/2, kind "model": records once what a model family computes, and declares how files hold its parameters.
+ * Older plugins offer chassis/kind/model_1.h; a host accepts both.
  *
- * A model is a list of chains; a chain is a run of blocks, each of a recorded block type. Blocks of a chain, and
- * chains, are joined by the names of their outputs and inputs ("hidden"). Model code states no size that a strategy may
- * divide: only names of dims whose logical sizes it declares once. */
+ * A model is a list of chains; a chain is a row of blocks, each of a recorded block type. Blocks of a chain, and
+ * chains, are joined by the names of their outputs and inputs ("hidden"). Model code uses no sizes that a strategy may
+ * divide, only names of dims whose logical sizes it declares once. */
 #ifndef CHASSIS_KIND_MODEL_H
 #define CHASSIS_KIND_MODEL_H
 
@@ -17,7 +17,7 @@ typedef uint32_t chassis_value_t; /* within the block being recorded */
 typedef uint32_t chassis_slot_t;  /* within the block being recorded */
 typedef uint32_t chassis_block_t; /* a block type */
 
-/* Dims that exist without declaration. */
+/* Predeclared dims. */
 #define CHASSIS_DIM_BATCH 0u /* B: rows of a micro-batch */
 #define CHASSIS_DIM_TIME 1u  /* T: positions of a row */
 
@@ -37,7 +37,7 @@ typedef struct chassis_axis {
 #define CHASSIS_INIT_ONES 2u
 #define CHASSIS_INIT_NORMAL 3u    /* mean 0, deviation init_std */
 
-/* A parameter of a block. Its full name is the block's prefix, ".", name; with an empty prefix just the name. */
+/* A parameter of a block. Its full name is the block's prefix, ".", name; with an empty prefix only the name. */
 typedef struct chassis_slot_desc {
   uint32_t struct_size;
   uint32_t num_axes;
@@ -46,8 +46,8 @@ typedef struct chassis_slot_desc {
   uint32_t role;      /* CHASSIS_ROLE_… */
   uint32_t init;      /* CHASSIS_INIT_… */
   double init_std;
-  /* Full name of the parameter that this one is; empty if it is its own. Shapes must agree; it is stored and saved
-   * once, under the other name. */
+  /* Full name of the parameter that this slot shares; empty if it shares none. Shapes must agree; the parameter is
+   * stored and saved once, under that name. */
   chassis_str_t tied_to;
 } chassis_slot_desc_t;
 #define CHASSIS_SLOT_DESC_V1_SIZE 64u
@@ -60,8 +60,8 @@ typedef struct chassis_op_desc {
   const chassis_value_t* inputs;   /* CHASSIS_ABSENT where left out */
   const chassis_slot_t* params;
   const chassis_attr_t* attrs;
-  const chassis_dim_t* output_dims; /* linear, embedding: dims behind [B, T]; reshape and own ops: all dims;
-                                       others: ignored, their rule is in chassis/op.h */
+  const chassis_dim_t* output_dims; /* linear, embedding: dims behind [B, T]; reshape and plugin ops: all dims;
+                                       others: ignored, chassis/op.h has their rules */
   uint32_t num_params;
   uint32_t num_attrs;
   uint32_t num_output_dims;
@@ -69,7 +69,7 @@ typedef struct chassis_op_desc {
 } chassis_op_desc_t;
 #define CHASSIS_OP_DESC_V1_SIZE 88u
 
-/* All [control]. Everything passed is copied. Errors name the block, op and dims at fault. */
+/* All [control]. Everything passed is copied. Errors name the block, op and dims. */
 typedef struct chassis_builder_2 {
   uint32_t struct_size;
   uint32_t reserved0;
@@ -79,16 +79,16 @@ typedef struct chassis_builder_2 {
   /* Records a block type until end_block. */
   chassis_status_t* (*begin_block)(const struct chassis_builder_2* b, chassis_str_t name, chassis_block_t* out);
   chassis_status_t* (*end_block)(const struct chassis_builder_2* b);
-  /* What the previous block put out under this name. */
+  /* The previous block's output of this name. */
   chassis_status_t* (*input)(const struct chassis_builder_2* b, chassis_str_t name, const chassis_dim_t* dims,
                              uint32_t num_dims, chassis_value_t* out);
-  /* A field of the batch. dtype: i32 or f32. The same in every block; a batch has the fields that are asked for, and
-   * the data refuses by name what it cannot give. It gives "input_ids", "positions", "document_ids" and "labels", each
-   * [B, T] i32. */
+  /* A field of the batch. dtype: i32 or f32. The same in every block. A batch has only the fields that the model
+   * declares; a field that the data cannot provide is refused by name. Provided are "input_ids", "positions",
+   * "document_ids" and "labels", each [B, T] i32. */
   chassis_status_t* (*field)(const struct chassis_builder_2* b, chassis_str_t name, uint32_t dtype,
                              const chassis_dim_t* dims, uint32_t num_dims, chassis_value_t* out);
   chassis_status_t* (*slot)(const struct chassis_builder_2* b, const chassis_slot_desc_t* desc, chassis_slot_t* out);
-  /* The op's first output. */
+  /* Records an op; *out is its first output. */
   chassis_status_t* (*op)(const struct chassis_builder_2* b, const chassis_op_desc_t* desc, chassis_value_t* out);
   /* Names a value for the next block. "loss" (scalar sum) is minimised; "logits" is what generation reads. */
   chassis_status_t* (*output)(const struct chassis_builder_2* b, chassis_str_t name, chassis_value_t value);
@@ -108,8 +108,8 @@ typedef struct chassis_text_sink {
 } chassis_text_sink_t;
 #define CHASSIS_TEXT_SINK_V1_SIZE 24u
 
-/* Elements of a parameter: in its dim k those from begin[k] on, sizes[k] of them or, if that is 0, all to the end. Dims
- * from num_dims on are whole. */
+/* Elements of a parameter: in dim k, sizes[k] indexes from begin[k] on, or all to the end if sizes[k] is 0. Dims from
+ * num_dims on are whole. */
 typedef struct chassis_disk_part {
   uint32_t struct_size;
   uint32_t num_dims;       /* of begin and sizes */
@@ -120,19 +120,19 @@ typedef struct chassis_disk_part {
 #define CHASSIS_DISK_PART_V1_SIZE 40u
 
 /* A tensor on disk: parts of parameters joined along one dim, in order, and then permuted. "{i}" in its name and in
- * those of its parameters is one number: such a rule is one for every number for which its first parameter exists. */
+ * those of its parameters is one number: the rule applies to every number for which its first parameter exists. */
 typedef struct chassis_disk_rule {
   uint32_t struct_size;
   uint32_t num_parts;
   chassis_str_t name; /* on disk */
   const chassis_disk_part_t* const* parts;
-  uint32_t join_dim;    /* of the parts; of a single part ignored */
+  uint32_t join_dim;    /* of the parts; ignored for a single part */
   uint32_t num_dims;    /* of the tensor on disk; 0: the parts' dims in their order */
-  const uint32_t* dims; /* dim k on disk is dim dims[k] of the joined parts; a dim that is left out has one index */
+  const uint32_t* dims; /* dim k on disk is dim dims[k] of the joined parts; a dim that is left out has size 1 */
 } chassis_disk_rule_t;
 #define CHASSIS_DISK_RULE_V1_SIZE 48u
 
-/* A tensor that files carry and nobody trains, such as a mask or stored frequencies. */
+/* A tensor that files contain and that is not trained, such as a mask or stored frequencies. */
 typedef struct chassis_literal {
   uint32_t struct_size;
   uint32_t dtype; /* CHASSIS_DTYPE_… */
@@ -143,20 +143,20 @@ typedef struct chassis_literal {
 } chassis_literal_t;
 #define CHASSIS_LITERAL_V1_SIZE 48u
 
-/* All [control]. Everything passed is copied. A parameter that no rule names is a tensor of its own name and shape.
- * When all is declared the host proves that every element of every parameter is in exactly one tensor, and that no name
- * is used twice. "*" in a pattern stands for any text, once. */
+/* All [control]. Everything passed is copied. A parameter that no rule names is a tensor of the same name and shape.
+ * After all declarations the host proves that every element of every parameter is in exactly one tensor, and that no
+ * name is used twice. "*" in a pattern stands for any text; a pattern may have one. */
 typedef struct chassis_disk_sink {
   uint32_t struct_size;
   uint32_t reserved0;
   void* impl;
   chassis_status_t* (*tensor)(const struct chassis_disk_sink* sink, const chassis_disk_rule_t* rule);
-  /* Written with these bytes and this dtype whatever export.dtype is. In files that are loaded it may be missing, and
+  /* Written with these bytes and this dtype whatever export.dtype is. Files that are loaded may lack it; if present, it
    * must have this shape; its values are not read. */
   chassis_status_t* (*literal)(const struct chassis_disk_sink* sink, const chassis_literal_t* literal);
-  /* Tensors of such names may be in files; they are not read, and never written. */
+  /* Tensors whose names match may be in files; they are not read, and never written. */
   chassis_status_t* (*skip)(const struct chassis_disk_sink* sink, chassis_str_t pattern);
-  /* Files may call a tensor so instead of `name`, in which "*" is the text that it stands for in the pattern. */
+  /* Files may use a name that matches `pattern` instead of `name`; "*" in `name` is the text that "*" matched. */
   chassis_status_t* (*alias)(const struct chassis_disk_sink* sink, chassis_str_t pattern, chassis_str_t name);
 } chassis_disk_sink_t;
 #define CHASSIS_DISK_SINK_V1_SIZE 48u
@@ -164,20 +164,19 @@ typedef struct chassis_disk_sink {
 typedef struct chassis_model_2 {
   uint32_t struct_size;
   uint32_t reserved0;
-  /* [control] The model's config.json, or the table [model] config as JSON. Refuses what the family can not do, by
-   * name. Keys that it does not know it counts (chassis.log/1 count), one each, the
-   * message with the key in single quotes: the host shows them for a file, and
-   * refuses them where the user wrote them, in the table. Called once, before all others. */
+  /* [control] The model's config.json, or the table [model] config as JSON. Refuses what the family cannot do, by name.
+   * Counts each unknown key (chassis.log/1 count) with the key in single quotes in the message: the host shows those
+   * from a file, and refuses those that the user wrote in the table. Called once, before all others. */
   chassis_status_t* (*configure)(struct chassis_instance* self, chassis_str_t config_json);
   /* [control] Records the program. */
   chassis_status_t* (*record)(struct chassis_instance* self, const chassis_builder_2_t* builder);
   /* [control] config.json for an export: complete, readable by the reference implementation of the family. */
   chassis_status_t* (*config)(struct chassis_instance* self, const chassis_text_sink_t* out);
-  /* [control] How files of the family hold the parameters, for loading and for export alike. NULL: each is a tensor of
-   * its own name and shape. */
+  /* [control] How files of the family hold the parameters, for loading and for export. NULL: each is a tensor of the
+   * same name and shape. */
   chassis_status_t* (*disk_mapping)(struct chassis_instance* self, const chassis_disk_sink_t* sink);
-  /* [control] The longest sequence that the weights were made for (max_position_embeddings); 0: no such bound. Longer
-   * ones are computed, and the host says so. NULL: not known. */
+  /* [control] The longest sequence that the weights were made for (max_position_embeddings); 0: no bound. Longer
+   * sequences are computed, and the host says so. NULL: not known. */
   int64_t (*max_positions)(struct chassis_instance* self);
 } chassis_model_2_t;
 #define CHASSIS_MODEL_2_V1_SIZE 48u

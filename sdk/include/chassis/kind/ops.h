@@ -1,9 +1,10 @@
-/* chassis.ops/1, kind "ops": computes nodes of the program. One that claims only attention goes in [attention] as well.
+/* chassis.ops/1, kind "ops": computes nodes of the program. A member that claims only attention may also be named in
+ * [attention].
  *
  * Order of calls for a node: claim → infer → create_kernel → (forward → backward_inputs, backward_params)* →
  * destroy_kernel. The host matches `patterns` over the recorded ops, longest first; the first provider in the user's
- * priority that claims a node gets it. Of several that "auto" compares, all are asked and the cheapest gets it.
- * Refusals and costs are shown by `chassis check --graph`. */
+ * order that claims a node gets it. Of those that "auto" compares, all are asked and the cheapest gets it.
+ * `chassis check --graph` shows refusals and costs. */
 #ifndef CHASSIS_KIND_OPS_H
 #define CHASSIS_KIND_OPS_H
 
@@ -17,8 +18,8 @@ typedef struct chassis_operand {
   uint32_t struct_size;
   uint32_t dtype;
   uint32_t num_dims;
-  uint32_t needs_grad;        /* inputs and params: is its gradient wanted */
-  const int64_t* local_shape; /* B and T are those of planning; calls may bring others */
+  uint32_t needs_grad;        /* inputs and params: 1 if its gradient is wanted */
+  const int64_t* local_shape; /* B and T are those of planning; calls may have others */
   const chassis_str_t* dims;  /* names; for params "heads*head_dim" */
 } chassis_operand_t;
 #define CHASSIS_OPERAND_V1_SIZE 32u
@@ -69,25 +70,25 @@ typedef struct chassis_saved {
   int64_t sizes[6];
 } chassis_saved_t;
 
-/* The host allocates outputs (and says so by passing them non-NULL); else the provider makes them. */
+/* The host allocates outputs and passes them non-NULL; else the provider makes them. */
 #define CHASSIS_KERNEL_HOST_OUTPUTS 1u
-/* backward_inputs adds to a grad_inputs[i] that comes in non-NULL; else the host adds. */
+/* backward_inputs adds to a grad_inputs[i] that is passed non-NULL; else the host adds. */
 #define CHASSIS_KERNEL_ADDS_GRAD_INPUTS 2u
-/* No backward of its own: the host differentiates forward with LibTorch's autograd. Forward must call ATen alone. */
+/* The kernel has no backward: the host differentiates forward with LibTorch's autograd. Forward must call only ATen. */
 #define CHASSIS_KERNEL_COMPOSED 4u
-/* Loss nodes: offers forward_backward, so that gradients are made while the logits are at hand. */
+/* Loss nodes: offers forward_backward, so that gradients are computed while the logits exist. */
 #define CHASSIS_KERNEL_FORWARD_BACKWARD 8u
-/* The host hands over workspace_…_bytes of infer in chassis_call.workspace; else the kernel takes them itself. */
+/* The host passes workspace_…_bytes of infer in chassis_call.workspace; else the kernel allocates them itself. */
 #define CHASSIS_KERNEL_HOST_WORKSPACE 16u
 
-/* What running the node will take; `plan` adds it up and the executor checks it. Bytes at the node's local shapes. */
+/* What running the node needs; `plan` adds it up and the executor checks it. Bytes at the node's local shapes. */
 typedef struct chassis_infer {
   uint32_t struct_size;
   uint32_t flags;               /* CHASSIS_KERNEL_… */
   uint32_t keeps_inputs;        /* bit i: backward reads inputs[i]; bits beyond the inputs are ignored */
   uint32_t keeps_outputs;       /* bit i: backward reads outputs[i] */
   uint32_t num_saved;           /* further tensors from forward to backward, at most 4 */
-  uint32_t overwrites_inputs;   /* bit i: output 0 may lie in the memory of inputs[i] if that dies here; needs
+  uint32_t overwrites_inputs;   /* bit i: output 0 may take the memory of inputs[i] if this is its last use; needs
                                    HOST_OUTPUTS */
   chassis_saved_t saved[4];
   uint64_t workspace_forward_bytes;
@@ -97,17 +98,17 @@ typedef struct chassis_infer {
 
 #define CHASSIS_CALL_TRAINING 1u /* saved[] will be read by a backward */
 
-/* Arguments of a call; arrays follow the node's order. Handles are borrowed unless said. Shapes are those of the
- * tensors themselves. Gradients have the dtype of their value, parameter gradients are fp32.
+/* Arguments of a call; arrays follow the node's order. Handles are borrowed unless stated otherwise. Shapes are those
+ * of the tensors themselves. Gradients have the dtype of their value, parameter gradients are fp32.
  *
- * Every tensor that comes in is contiguous. Every one that goes out (outputs, saved, grad_inputs) is a handle that the
- * provider owns: new, or retained; never one that was lent, nor one handle in two places. Outputs and gradients are
- * contiguous, of the dtype and shape of their value, and outputs own their memory: not that of an input or parameter.
- * The host checks all of this at every call and names the provider. */
+ * Every tensor passed in is contiguous. Every tensor returned (outputs, saved, grad_inputs) is a handle that the
+ * provider owns: new, or retained; never a borrowed one, nor one handle in two places. Outputs and gradients are
+ * contiguous, of the dtype and shape of their value, and outputs have their own memory, not that of an input or
+ * parameter. The host checks all of this at every call and names the provider. */
 typedef struct chassis_call {
   uint32_t struct_size;
   uint32_t flags; /* CHASSIS_CALL_… */
-  /* NULL for an absent optional (no document_ids: one document a row); backward: NULL unless kept. */
+  /* NULL for an absent optional (no document_ids: one document per row); backward: NULL unless kept. */
   const chassis_tensor_t* inputs;
   const chassis_tensor_t* params;  /* NULL for an absent optional */
   /* forward: filled by the kernel, OWNED by the host; those non-NULL on entry are written in place.
@@ -115,7 +116,7 @@ typedef struct chassis_call {
   chassis_tensor_t* outputs;
   chassis_tensor_t* saved;             /* forward: NULL on entry, then OWNED, num_saved of infer; backward: borrowed */
   const chassis_tensor_t* grad_outputs; /* backward; NULL = zero */
-  /* backward_inputs: one per input, OWNED by the host when made. Non-NULL on entry: add to it. Left NULL: none. */
+  /* backward_inputs: one per input, OWNED by the host. Non-NULL on entry: add to it. Left NULL: no gradient. */
   chassis_tensor_t* grad_inputs;
   const uint8_t* needs_grad_inputs;
   /* backward_params: fp32 buffers of the host, one per param; NULL: not wanted. Written if grad_params_beta[i] is 0,
@@ -128,7 +129,7 @@ typedef struct chassis_call {
   /* HOST_WORKSPACE: scratch on the node's device, 64-byte aligned, of undefined content, until the call returns; NULL
    * if infer asked for none. */
   void* workspace;
-  uint64_t workspace_bytes; /* at least what infer asked for; for more rows or positions than planned, that much more */
+  uint64_t workspace_bytes; /* at least what infer asked for; proportionally more for more rows or positions */
 } chassis_call_t;
 #define CHASSIS_CALL_V1_SIZE 112u
 
@@ -137,12 +138,12 @@ typedef struct chassis_ops {
   uint32_t num_patterns;
   /* Static: op ids joined by '+', such as "linear", "add+rms_norm". */
   const chassis_str_t* patterns;
-  /* [control] NULL: claimed, and *cost is an estimate in nanoseconds (0 or less: unknown) of forward, and in training
-   * of backward too, on the node's device with the host's threads; the same node always costs the same. UNIMPLEMENTED:
-   * refused, with the reason in words ("head_dim 80 is not a multiple of 16"). Any other status is an error, and so is
-   * a cost of NaN. */
+  /* [control] NULL: claimed, and *cost is an estimate in nanoseconds (0 or less: unknown) of forward, in training also
+   * of backward, on the node's device with the host's threads; the same node always costs the same. UNIMPLEMENTED:
+   * refused, with the reason as text ("head_dim 80 is not a multiple of 16"). Any other status is an error, and so is a
+   * cost of NaN. */
   chassis_status_t* (*claim)(struct chassis_instance* self, const chassis_node_t* node, double* cost);
-  /* [control] Pure; `out` comes zeroed with struct_size set. */
+  /* [control] Pure. The host passes `out` zeroed, with struct_size set. */
   chassis_status_t* (*infer)(struct chassis_instance* self, const chassis_node_t* node, chassis_infer_t* out);
   /* [control] `node` is borrowed for the call; copy what the kernel needs. */
   chassis_status_t* (*create_kernel)(struct chassis_instance* self, const chassis_node_t* node,
@@ -151,11 +152,11 @@ typedef struct chassis_ops {
   /* [step] Runs with autograd off (on for COMPOSED). May be called again for recompute: the same inputs must give the
    * same bits. */
   chassis_status_t* (*forward)(struct chassis_instance* self, void* kernel, chassis_call_t* call);
-  /* [step] NULL if COMPOSED, or if no input can have a gradient. Called before backward_params, or without it. */
+  /* [step] NULL if COMPOSED, or if no input can have a gradient. Called before backward_params, or alone. */
   chassis_status_t* (*backward_inputs)(struct chassis_instance* self, void* kernel, chassis_call_t* call);
   /* [step] NULL if the node has no params. */
   chassis_status_t* (*backward_params)(struct chassis_instance* self, void* kernel, chassis_call_t* call);
-  /* [step] FORWARD_BACKWARD only: forward, with grad_outputs known beforehand, filling grad_inputs and grad_params. */
+  /* [step] FORWARD_BACKWARD only: forward with grad_outputs already known; also fills grad_inputs and grad_params. */
   chassis_status_t* (*forward_backward)(struct chassis_instance* self, void* kernel, chassis_call_t* call);
 } chassis_ops_t;
 #define CHASSIS_OPS_V1_SIZE 80u

@@ -10,9 +10,9 @@
 
 #define CHASSIS_STATE_LIKE_PARAMETER 1u /* same shape */
 #define CHASSIS_STATE_SCALAR 2u         /* one element, which must not depend on the parameter's elements */
-#define CHASSIS_STATE_PER_BLOCK 3u      /* one value for each `block` row-major elements, the last may be of fewer */
+#define CHASSIS_STATE_PER_BLOCK 3u      /* one value for each `block` row-major elements; the last may cover fewer */
 
-/* Where a state may be cut, and with it its parameter, gradient and other states: the coarsest of them counts. */
+/* Where a state may be cut, and with it its parameter, gradient and other states: the coarsest granularity counts. */
 #define CHASSIS_GRANULARITY_ELEMENT 1u  /* may be cut between any two elements */
 #define CHASSIS_GRANULARITY_BLOCK 2u    /* only at multiples of block elements; pieces have one dim */
 #define CHASSIS_GRANULARITY_MATRIX 3u   /* not at all: one rank has the whole tensor and steps it for all */
@@ -28,7 +28,7 @@ typedef struct chassis_state_desc {
 } chassis_state_desc_t;
 #define CHASSIS_STATE_DESC_V1_SIZE 40u
 
-/* A step over num_tensors parameters. All tensors of one index have the same shape, but for states of another kind than
+/* A step over num_tensors parameters. All tensors of one index have the same shape, except states whose shape is not
  * LIKE_PARAMETER; params and grads are fp32. */
 typedef struct chassis_optimizer_step {
   uint32_t struct_size;
@@ -39,9 +39,9 @@ typedef struct chassis_optimizer_step {
   const chassis_tensor_t* params; /* updated in place */
   const chassis_tensor_t* grads;  /* may be overwritten */
   const chassis_tensor_t* states; /* num_states per tensor: states[i * num_states + j] */
-  /* Per tensor; 0 where decay does not apply. Decoupled from the update, as in AdamW: p ← p − lr · weight_decay · p
-   * beside it. `chassis plugins check` compares the first step, where decay in the gradient gives the same for plain
-   * descent. */
+  /* Per tensor; 0 where decay does not apply. Decoupled from the update, as in AdamW: p ← p − lr · weight_decay · p.
+   * `chassis plugins check` compares the first step, where adding decay to the gradient gives the same result for plain
+   * gradient descent. */
   const double* weight_decay;
   const double* lr_scale;         /* per tensor; NULL: all 1 */
   void* stream;                   /* the CUDA stream to queue on; NULL on the CPU */
@@ -55,11 +55,11 @@ typedef struct chassis_optimizer {
   uint32_t reserved0;
   /* [control] Static for the instance. */
   uint32_t (*num_states)(struct chassis_instance* self);
-  /* [control] i < num_states; borrowed as long as the instance. */
+  /* [control] i < num_states; valid as long as the instance. */
   const chassis_state_desc_t* (*state)(struct chassis_instance* self, uint32_t i);
-  /* [step] Same inputs, same bits, whatever the number of threads. */
+  /* [step] Same inputs give the same bits with any number of threads. */
   chassis_status_t* (*step)(struct chassis_instance* self, const chassis_optimizer_step_t* step);
-  /* [control] Bytes of scratch for a step over tensors of so many elements each. NULL: none. */
+  /* [control] Bytes of scratch for a step over tensors of these numbers of elements. NULL: none. */
   uint64_t (*workspace_bytes)(struct chassis_instance* self, const int64_t* num_elements, uint32_t num_tensors);
 } chassis_optimizer_t;
 #define CHASSIS_OPTIMIZER_V1_SIZE 40u

@@ -1,6 +1,6 @@
 /* chassis.parallel/1, kind "parallel": a strategy that divides training over ranks. It says where the shards of every
- * parameter live and, hearing what the executor is about to do, when whole tensors are gathered, freed and reduced. The
- * host moves the bytes (chassis_shards_t), so a strategy is policy alone, and every strategy gives the same numbers. */
+ * parameter live and, on events from the executor, when whole tensors are gathered, freed and reduced. The host moves
+ * the bytes (chassis_shards_t), so a strategy is only policy, and every strategy gives the same numbers. */
 #ifndef CHASSIS_KIND_PARALLEL_H
 #define CHASSIS_KIND_PARALLEL_H
 
@@ -15,7 +15,7 @@ typedef struct chassis_mesh_axis {
   uint32_t rank;      /* this rank's coordinate */
 } chassis_mesh_axis_t;
 
-/* A parameter of the recorded program; its index names it everywhere below. */
+/* A parameter of the recorded program; everything below refers to it by its index. */
 typedef struct chassis_parallel_parameter {
   uint32_t struct_size;
   uint32_t num_dims;
@@ -28,7 +28,7 @@ typedef struct chassis_parallel_parameter {
 } chassis_parallel_parameter_t;
 #define CHASSIS_PARALLEL_PARAMETER_V1_SIZE 56u
 
-/* What is to be divided. The same on every rank but for axis ranks; borrowed until the instance is destroyed. */
+/* What to divide. The same on every rank except the axis ranks; borrowed until the instance is destroyed. */
 typedef struct chassis_parallel_problem {
   uint32_t struct_size;
   uint32_t num_axes;
@@ -46,7 +46,7 @@ typedef struct chassis_parallel_problem {
 
 #define CHASSIS_SHARD_REPLICATE 1u  /* every rank stores it whole */
 #define CHASSIS_SHARD_DIM 2u /* chunks of ceil(size / N) of one dim, as torch.chunk and FSDP2 cut; may be empty */
-#define CHASSIS_SHARD_FLAT 3u       /* ceil(num_elements / N) consecutive elements each, the last ones padded (ZeRO) */
+#define CHASSIS_SHARD_FLAT 3u /* ceil(num_elements / N) consecutive elements per rank, the last ones padded (ZeRO) */
 
 /* How a parameter is stored: fp32 master, optimizer states and reduced gradient have this shape. */
 typedef struct chassis_shard_rule {
@@ -55,16 +55,16 @@ typedef struct chassis_shard_rule {
   uint32_t kind;           /* CHASSIS_SHARD_… */
   uint32_t dim;            /* of CHASSIS_SHARD_DIM; only dim 0 so far */
   uint32_t num_axes;       /* joined, the first varies slowest */
-  uint32_t resident;       /* 1: the whole tensor stays between uses too (ZeRO 1 and 2, small parameters of 3) */
+  uint32_t resident;       /* 1: the whole tensor also stays between uses (ZeRO 1 and 2, small parameters of 3) */
   const chassis_str_t* axes;
-  uint32_t gather_dtype;   /* what is sent when it is gathered; 0: the compute dtype */
-  uint32_t reduce_dtype;   /* what is sent when its gradient is reduced; 0: that of the problem */
-  uint32_t offload; /* 1: shard, reduced gradient and optimizer states lie in host memory, where the optimizer steps */
-  uint32_t pin_memory;     /* 1: of these, what a CUDA device copies from and to is page-locked; elsewhere no effect */
+  uint32_t gather_dtype;   /* sent when the parameter is gathered; 0: the compute dtype */
+  uint32_t reduce_dtype;   /* sent when its gradient is reduced; 0: that of the problem */
+  uint32_t offload; /* 1: shard, reduced gradient and optimizer states are in host memory, where the optimizer steps */
+  uint32_t pin_memory;     /* 1: page-locks the offloaded memory that CUDA copies from or to; no effect elsewhere */
 } chassis_shard_rule_t;
 #define CHASSIS_SHARD_RULE_V1_SIZE 48u
 
-/* The host's end of resolve(). Both return a status to hand on. */
+/* Receives the results of resolve(). Both functions return a status for the strategy to return. */
 typedef struct chassis_parallel_sink {
   uint32_t struct_size;
   uint32_t reserved0;
@@ -72,41 +72,41 @@ typedef struct chassis_parallel_sink {
   /* This strategy serves the axis, "dp_replicate" or "dp_shard": the batch is divided along it and gradients are summed
    * over it. Each axis has exactly one strategy. */
   chassis_status_t* (*claim)(const struct chassis_parallel_sink* s, chassis_str_t axis);
-  /* Once for each parameter, by exactly one strategy of the stack; rule is borrowed. */
+  /* Called once for each parameter, by exactly one strategy of the stack; rule is borrowed. */
   chassis_status_t* (*place)(const struct chassis_parallel_sink* s, const chassis_shard_rule_t* rule);
 } chassis_parallel_sink_t;
 #define CHASSIS_PARALLEL_SINK_V1_SIZE 32u
 
-#define CHASSIS_REDUCE_KEEP 1u /* the shards' sum stays per replica: the all_reduce over the other axes comes later */
+#define CHASSIS_REDUCE_KEEP 1u /* sums stay per replica for now: the all_reduce over the other axes comes later */
 
-/* What the host does for a strategy. All [step][all-ranks], and nothing blocks but the two waits. `name` goes into
- * messages and metrics. Errors are handed on as they come. */
+/* What the host does for a strategy. All [step][all-ranks]; only the two waits block. `name` goes into messages and
+ * metrics. The strategy returns errors unchanged. */
 typedef struct chassis_shards {
   uint32_t struct_size;
   uint32_t reserved0;
   void* impl;
-  /* One more use of each: what is not whole, nor on its way, is gathered by one collective for all of them. */
+  /* Adds one use of each: those that are neither whole nor being gathered are gathered by one collective. */
   chassis_status_t* (*gather)(const struct chassis_shards* s, const uint32_t* parameters, uint32_t num_parameters,
                               chassis_str_t name);
-  /* Until they are whole and may be read. */
+  /* Blocks until they are whole and may be read. */
   chassis_status_t* (*wait_gathered)(const struct chassis_shards* s, const uint32_t* parameters,
                                      uint32_t num_parameters);
-  /* One use less of each; the last one frees what is not resident. */
+  /* Removes one use of each; the last one frees what is not resident. */
   chassis_status_t* (*release)(const struct chassis_shards* s, const uint32_t* parameters, uint32_t num_parameters);
   /* As release, but a piece of the whole stays, so that the next gather asks only `ways` neighbouring ranks; ways
    * divides the number of ranks that share the parameter. */
   chassis_status_t* (*shrink)(const struct chassis_shards* s, const uint32_t* parameters, uint32_t num_parameters,
                               uint32_t ways);
-  /* Adds the sum over all data-parallel ranks of their whole gradients to the shards' gradients, by one collective per
-   * dtype, and frees the whole ones. A gradient that was not written counts as zero. */
+  /* Sums the whole gradients over all data-parallel ranks, adds the sum to the shards' gradients, by one collective per
+   * dtype, and frees the whole gradients. A gradient that was not written counts as zero. */
   chassis_status_t* (*reduce)(const struct chassis_shards* s, const uint32_t* parameters, uint32_t num_parameters,
                               uint32_t flags, chassis_str_t name);
-  /* Until their reduced gradients may be read. */
+  /* Blocks until their reduced gradients may be read. */
   chassis_status_t* (*wait_reduced)(const struct chassis_shards* s, const uint32_t* parameters,
                                     uint32_t num_parameters);
   /* [any] 1 if whole and readable. */
   int32_t (*is_whole)(const struct chassis_shards* s, uint32_t parameter);
-  /* [any] Bytes of whole tensors that are not resident, gathered now. */
+  /* [any] Bytes of whole, non-resident tensors that are gathered now. */
   uint64_t (*gathered_bytes)(const struct chassis_shards* s);
 } chassis_shards_t;
 #define CHASSIS_SHARDS_V1_SIZE 80u
@@ -115,21 +115,21 @@ typedef struct chassis_shards {
 #define CHASSIS_EVENT_LAST_MICROBATCH 2u /* of the step */
 #define CHASSIS_EVENT_TRAINING 4u        /* a backward will come; unset in evaluation and generation */
 
-/* An option set to this value may take less memory, for more time, and computes the same. */
+/* Setting the option to this value may save memory at the cost of time; results stay the same. */
 typedef struct chassis_saving {
   chassis_str_t option;
   chassis_str_t value; /* JSON: "3", "\"cpu\"" */
 } chassis_saving_t;
 
-/* [step][all-ranks] Events come exactly once for each run of a unit: forward units ascending, backward descending; in
- * list order of the stack before a unit, in reverse after it. Any of them may be NULL. */
+/* [step][all-ranks] Each event comes exactly once for each run of a unit: forward units ascending, backward descending;
+ * in list order of the stack before a unit, in reverse after it. Any of them may be NULL. */
 typedef struct chassis_parallel {
   uint32_t struct_size;
   uint32_t num_savings;
-  /* Of the first strategy in the stack: the axis that gets all ranks that [mesh] leaves over, unless the user says
-   * which one does. Static text. */
+  /* Read from the first strategy in the stack: the axis that gets all ranks that [mesh] leaves over, unless the user
+   * names another. Static text. */
   chassis_str_t home_axis;
-  /* [control] Claims axes and places parameters, or refuses in words. Allocates nothing. May be called again with
+  /* [control] Claims axes and places parameters, or refuses with a reason. Allocates nothing. May be called again with
    * another mesh, for plans. */
   chassis_status_t* (*resolve)(struct chassis_instance* self, const chassis_parallel_problem_t* problem,
                                const chassis_parallel_sink_t* sink);
@@ -139,17 +139,17 @@ typedef struct chassis_parallel {
   chassis_status_t* (*pre_forward)(struct chassis_instance* self, uint32_t unit, uint32_t flags);
   chassis_status_t* (*post_forward)(struct chassis_instance* self, uint32_t unit, uint32_t flags);
   chassis_status_t* (*pre_backward)(struct chassis_instance* self, uint32_t unit, uint32_t flags);
-  /* No unit will add to this parameter's gradient in this micro-batch any more. */
+  /* No unit will add to this parameter's gradient again in this micro-batch. */
   chassis_status_t* (*grad_ready)(struct chassis_instance* self, uint32_t parameter, uint32_t flags);
   chassis_status_t* (*post_backward)(struct chassis_instance* self, uint32_t unit, uint32_t flags);
   /* After the last backward of a step: when it returns, every trained parameter's reduced gradient is complete. */
   chassis_status_t* (*finish_grads)(struct chassis_instance* self);
-  /* After a load, an initialization and every step of the optimizer: resident tensors are brought up to date. */
+  /* After a load, after initialization and after every optimizer step: brings resident tensors up to date. */
   chassis_status_t* (*post_optimizer)(struct chassis_instance* self);
-  /* At the end of every step and of every evaluation, before anything is saved: when it returns, nothing is gathered
-   * that is not resident. */
+  /* At the end of every step and of every evaluation, before anything is saved: when it returns, only resident tensors
+   * are whole. */
   chassis_status_t* (*drain)(struct chassis_instance* self);
-  /* Static: what a plan tries out when memory does not suffice. */
+  /* Static: what a plan tries when memory does not suffice. */
   const chassis_saving_t* savings;
 } chassis_parallel_t;
 #define CHASSIS_PARALLEL_V1_SIZE 112u

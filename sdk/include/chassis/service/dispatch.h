@@ -20,8 +20,8 @@
 #define CHASSIS_BOXED_TENSOR_LIST 9u  /* list.ptr = const chassis_tensor_t* */
 #define CHASSIS_BOXED_DTYPE 10u       /* i = CHASSIS_DTYPE_… */
 
-/* An argument or a result. Arguments are borrowed. Of results, a TENSOR is owned by the caller, and the array of a
- * list too: release it with free_list after releasing its tensors. */
+/* An argument or a result. Arguments are borrowed. The caller owns a TENSOR result and the array of a list result:
+ * release the array with free_list after releasing its tensors. */
 typedef struct chassis_boxed {
   uint32_t tag; /* CHASSIS_BOXED_… */
   uint32_t reserved0;
@@ -43,8 +43,8 @@ typedef struct chassis_dispatch {
   uint32_t struct_size;
   uint32_t reserved0;
   void* impl;
-  /* [control] `name` is "aten::mm" or "aten::add.Tensor". It must stand in the manifest (op=…), with the schema that
-   * the host's LibTorch has; else NOT_FOUND or FAILED_PRECONDITION with both texts. */
+  /* [control] `name` is such as "aten::mm" or "aten::add.Tensor". The manifest must list it (op=…) with the schema of
+   * the host's LibTorch; else NOT_FOUND or FAILED_PRECONDITION with both schemas. */
   chassis_status_t* (*find)(const struct chassis_dispatch* d, chassis_str_t name, const chassis_operator_t** out);
   /* [step] Trailing arguments with defaults may be left out; types are checked. num_results must equal the schema's. */
   chassis_status_t* (*call)(const struct chassis_dispatch* d, const chassis_operator_t* op,

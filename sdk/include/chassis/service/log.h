@@ -1,4 +1,4 @@
-/* chassis.log/1: a plugin logs here and nowhere else; lines carry its name. */
+/* chassis.log/1: a plugin logs only here; the host adds its name to each line. */
 #ifndef CHASSIS_SERVICE_LOG_H
 #define CHASSIS_SERVICE_LOG_H
 
@@ -19,8 +19,8 @@ typedef struct chassis_log {
   uint32_t (*enabled)(const struct chassis_log* log, uint32_t level);
   /* [any] One line. */
   void (*write)(const struct chassis_log* log, uint32_t level, chassis_str_t message);
-  /* [any] Something was ignored, changed or dropped: logged the first time, counted always, shown in the run's
-   * closing summary under `key`. */
+  /* [any] Something was ignored, changed or dropped. Logged the first time, counted every time, shown in the summary at
+   * the end of the run under `key`. */
   void (*count)(const struct chassis_log* log, chassis_str_t key, chassis_str_t message);
 } chassis_log_t;
 #define CHASSIS_LOG_V1_SIZE 40u

@@ -1,4 +1,4 @@
-/* chassis.metrics/1: scalars of the current step; they reach every sink under "<plugin>/<name>". */
+/* chassis.metrics/1: scalars of the current step; every sink receives them as "<plugin>/<name>". */
 #ifndef CHASSIS_SERVICE_METRICS_H
 #define CHASSIS_SERVICE_METRICS_H
 

@@ -1,4 +1,4 @@
-/* chassis.rng/1: randomness without state. A value depends on the seed, a name and the element's index alone, so it is
+/* chassis.rng/1: randomness without state. A value depends only on the seed, a name and the element's index, so it is
  * the same under every sharding, thread count, order and recompute. Philox4x32-10 (Salmon et al., SC 2011). */
 #ifndef CHASSIS_SERVICE_RNG_H
 #define CHASSIS_SERVICE_RNG_H

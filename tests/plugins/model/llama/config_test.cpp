@@ -48,7 +48,7 @@ TEST(LlamaConfig, TakesTheDefaultsOfTransformersForAbsentKeys) {
   EXPECT_EQ(config.rope.theta, 10000.0);
 }
 
-TEST(LlamaConfig, TakesKeyValueHeadsFromHeadsWhereTheyAreLeftOut) {
+TEST(LlamaConfig, UsesNumHeadsWhereKeyValueHeadsAreLeftOut) {
   EXPECT_EQ(parse_config(small().dump()).num_key_value_heads, 4);
   EXPECT_EQ(with("num_key_value_heads", nullptr).num_key_value_heads, 4);
   EXPECT_EQ(with("num_key_value_heads", 1).num_key_value_heads, 1);
@@ -131,7 +131,7 @@ TEST(LlamaConfig, RefusesWhatItDoesNotCompute) {
   EXPECT_THROW(parse_config("{\"a\": "), chassis::Failure);
 }
 
-TEST(LlamaConfig, ListsKeysThatItDoesNotKnow) {
+TEST(LlamaConfig, ListsUnknownKeys) {
   EXPECT_EQ(with("soft_cap", 30.0).unknown_keys, std::vector<std::string>{"soft_cap"});
   EXPECT_TRUE(with("transformers_version", "5.0.0").unknown_keys.empty());
   EXPECT_EQ(with("rope_scaling", {{"type", "linear"}, {"factor", 2.0}, {"beta", 1}}).unknown_keys,
@@ -171,7 +171,7 @@ TEST(LlamaRope, RotatesByPowersOfTheta) {
   EXPECT_FLOAT_EQ(freqs[1], 0.1f);
   EXPECT_FLOAT_EQ(freqs[2], 0.01f);
   EXPECT_FLOAT_EQ(freqs[3], 0.001f);
-  EXPECT_EQ(freqs[3], static_cast<double>(static_cast<float>(freqs[3])));  // float32 all along
+  EXPECT_EQ(freqs[3], static_cast<double>(static_cast<float>(freqs[3])));  // computed in float32
 }
 
 TEST(LlamaRope, DividesAllFrequenciesWhenLinear) {

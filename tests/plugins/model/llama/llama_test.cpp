@@ -1,4 +1,4 @@
-// What the llama plugin records, and what it says of its files, seen through its tables.
+// The program and the disk mapping of the llama plugin, through its tables.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,7 +18,7 @@ class Llama : public testing::Test {
   }
   const chassis_model_2_t& model() { return instance_.interface<chassis_model_2_t>(CHASSIS_MODEL_2_ID); }
 
-  // What it declares of its files, one line each.
+  // The declarations of its disk mapping, one line each.
   std::vector<std::string> mapping() {
     using Lines = std::vector<std::string>;
     static constexpr auto kLines = [](const chassis_disk_sink_t* s) -> Lines& { return *static_cast<Lines*>(s->impl); };

@@ -1,4 +1,4 @@
-// adamw against PyTorch's own fused kernel, step by step.
+// adamw against PyTorch's fused kernel, step by step.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/from_blob.h>
@@ -58,7 +58,7 @@ TEST_F(AdamW, MatchesTheFusedKernelOfPyTorch) {
   }
 }
 
-TEST_F(AdamW, GoesThroughATenOnOtherDevices) {
+TEST_F(AdamW, UsesATenOnOtherDevices) {
   EXPECT_LE(fake::largest_difference(host_, plugin_, "adamw", {{"betas", "[0.9, 0.95]"}}), 1e-6);
 }
 
@@ -86,7 +86,7 @@ TEST_F(AdamW, RefusesContradictoryBetas) {
   EXPECT_EQ(refusal({{"betas", "[0.9]"}}), "run.toml:1:1: betas has 1 items, expected 2");
   host_.set_by_user.clear();
   EXPECT_EQ(refusal({{"betas", "[0.9, 0.95]"}, {"beta2", "0.95"}}),
-            "run.toml:1:1: beta2 is set beside betas; set one or the other");
+            "run.toml:1:1: beta2 and betas are both set; set one or the other");
   host_.set_by_user.clear();
   EXPECT_EQ(refusal({{"beta1", "1.0"}}), "a beta of adamw is 1, expected below 1");
 }

@@ -1,4 +1,4 @@
-// sgd against PyTorch's own fused kernel, step by step.
+// sgd against PyTorch's fused kernel, step by step.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_fused_sgd.h>
 #include <ATen/ops/from_blob.h>
@@ -53,7 +53,7 @@ TEST_F(Sgd, MatchesPyTorchWithMomentum) { compare(0.9, 0, false); }
 TEST_F(Sgd, MatchesPyTorchWithDampening) { compare(0.9, 0.25, false); }
 TEST_F(Sgd, MatchesPyTorchWithNesterov) { compare(0.9, 0, true); }
 
-TEST_F(Sgd, GoesThroughATenOnOtherDevices) {
+TEST_F(Sgd, UsesATenOnOtherDevices) {
   EXPECT_LE(fake::largest_difference(host_, plugin_, "sgd", {{"momentum", "0.9"}, {"nesterov", "true"}}), 1e-6);
   EXPECT_LE(fake::largest_difference(host_, plugin_, "sgd", {}), 1e-6);
 }

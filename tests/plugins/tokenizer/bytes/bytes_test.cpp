@@ -23,7 +23,7 @@ class Bytes : public testing::Test {
   const chassis_tokenizer_t& table_ = instance_.interface<chassis_tokenizer_t>(CHASSIS_TOKENIZER_ID);
 };
 
-TEST_F(Bytes, HasThreeSpecialsBehindTheBytes) {
+TEST_F(Bytes, HasThreeSpecialIdsAfterTheBytes) {
   chassis_tokenizer_info_t info{};
   info.struct_size = sizeof info;
   host_.check(table_.info(instance_.self(), &info));
@@ -34,14 +34,14 @@ TEST_F(Bytes, HasThreeSpecialsBehindTheBytes) {
   EXPECT_EQ(fake::text_of(info.fingerprint), "bytes-1");
 }
 
-TEST_F(Bytes, GivesBackEveryByte) {
+TEST_F(Bytes, DecodesEveryByteThatItEncodes) {
   std::string text;
   for (int i = 0; i < 256; ++i) text += static_cast<char>(i);
   std::vector<uint64_t> offsets;
   std::vector<int32_t> ids = encode(text, offsets);
   EXPECT_EQ(ids[200], 200);
   EXPECT_EQ(offsets[200], 200u);
-  ids.insert(ids.begin() + 3, 257);  // left out again
+  ids.insert(ids.begin() + 3, 257);  // decode leaves it out
   std::string back(text.size(), '\0');
   uint64_t count = 0;
   host_.check(table_.decode(instance_.self(), ids.data(), ids.size(), back.data(), back.size(), &count));
@@ -49,7 +49,7 @@ TEST_F(Bytes, GivesBackEveryByte) {
   EXPECT_EQ(back, text);
 }
 
-TEST_F(Bytes, CountsBeyondTheRoomAndWritesNothingThere) {
+TEST_F(Bytes, CountsIdsBeyondTheCapacityAndDoesNotWriteThem) {
   int32_t ids[3] = {-1, -1, -1};
   uint64_t count = 0;
   host_.check(table_.encode(instance_.self(), fake::str("hello"), ids, nullptr, 2, &count));
