@@ -8,6 +8,8 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -18,6 +20,7 @@
 #include "host/config/option.hpp"
 #include "host/config/read.hpp"
 #include "host/config/schema.hpp"
+#include "host/config/settings.hpp"
 #include "host/config/value.hpp"
 
 namespace chassis {
@@ -33,6 +36,9 @@ struct PluginSlot {
 
 class Config {
  public:
+  // The host's keys as load_config() left them; nothing changes them later. Copies of a Config share them.
+  const Settings& settings() const { return *settings_; }
+
   // Keys are dotted; numbers index arrays: "data.train.0.path". Asking for a key that is unset or of another type is a
   // broken invariant, unless problems are pending: then they are thrown.
   bool has(std::string_view key) const;
@@ -94,11 +100,14 @@ class Config {
   void unknown_key(const Value& child, const std::string& key, const std::vector<std::string>& known);
   void derive_defaults();
   void cross_check();
+  // All findings as one error.
+  std::optional<Error> all_problems() const;
 
   const Schema* schema_ = nullptr;
   ConfigUse use_ = ConfigUse::kTraining;
   std::string file_;
   Value root_;
+  std::shared_ptr<const Settings> settings_;
   struct Problem {
     SourcePosition where;
     std::string text;
