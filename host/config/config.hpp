@@ -134,6 +134,6 @@ struct BatchSizes {
   int64_t global_batch_size = 0;  // sequences in one optimizer step of all ranks
   int64_t num_microbatches = 0;   // of one rank in one step: the accumulation
 };
-BatchSizes batch_sizes(const Config& config, int64_t data_parallel_size);
+BatchSizes batch_sizes(const Settings& settings, int64_t data_parallel_size);
 
 }  // namespace chassis

@@ -123,7 +123,7 @@ StackFacts stack_facts(const Config& config, const RunMesh& mesh, Device device)
     int data_ranks = 1;
     for (const MeshAxis& axis : mesh.shape.axes())
       if (is_data_axis(axis.name)) data_ranks *= axis.size;
-    facts.num_microbatches = batch_sizes(config, data_ranks).num_microbatches;
+    facts.num_microbatches = batch_sizes(config.settings(), data_ranks).num_microbatches;
   }
   return facts;
 }
