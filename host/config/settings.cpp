@@ -45,8 +45,8 @@ bool convert(const Value& value, int64_t& out) {
   return value.type == ValueType::kInt;
 }
 bool convert(const Value& value, double& out) {
-  out = value.number;
-  return value.type == ValueType::kFloat;
+  out = value.type == ValueType::kInt ? static_cast<double>(value.integer) : value.number;
+  return value.type == ValueType::kFloat || value.type == ValueType::kInt;
 }
 bool convert(const Value& value, std::string& out) {
   out = value.string;

@@ -146,7 +146,7 @@ class Run {
     world_.together("comparing with " + checkpoint, [&] {
       if (!first_rank()) return;
       const LearningRateSchedule& schedule = trainer_->options().schedule;
-      report(resume_differences(checkpoint, trainer.step, length(), schedule, session_), checkpoint, session_.config());
+      report(resume_differences(checkpoint, trainer.step, length(), schedule, session_), checkpoint, settings().run.strict);
     });
   }
 
