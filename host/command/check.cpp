@@ -52,7 +52,8 @@ Verb add_check(CLI::App& app) {
     // A mesh of several ranks is proven as rank 0 of it sees it.
     Config config = arguments->load();
     const int num_ranks = world_size_of(config.settings());
-    SessionOptions options{.plugin_path = arguments->plugin_path, .without_device = true, .as_configured = true};
+    SessionOptions options{.plugin_path = arguments->plugin_path,
+                           .target = {.without_device = true, .as_configured = true}};
     if (num_ranks > 1) options.world_size = num_ranks;
     Session session(std::move(config), options);
     const Settings& settings = session.config().settings();
@@ -65,8 +66,8 @@ Verb add_check(CLI::App& app) {
     if (num_ranks > 1)
       std::fprintf(output(), "mesh        %d ranks (%s)\n", num_ranks, divided_axes(session.mesh()).c_str());
     warn_of_learning_rate(settings.optimizer.lr);
-    session.check_positions(settings.train.seq_len, "train.seq_len");
-    if (!*without_data) session.find_data(), session.check_folders();
+    check_positions(session.model(), settings.train.seq_len, "train.seq_len");
+    if (!*without_data) find_data(session.data_needs()), check_folders(session.config());
     if (session.device().type == Device::Type::kCpu) session.optimizer().try_step(settings.optimizer.lr);
     if (can_prove_saving(session)) {
       prove_saving(session);

@@ -29,18 +29,19 @@ Verb add_eval(CLI::App& app) {
       // As in training: the first rank of a machine prepares and proves what the others then find.
       std::vector<std::unique_ptr<EvalData>> sets;
       world.together("preparing data", [&] {
-        if (world.launch().local_rank == 0) sets = session.open_eval_data();
+        if (world.launch().local_rank == 0) sets = open_eval_data(session.data_needs());
       });
-      if (sets.empty()) sets = session.open_eval_data();
-      session.check_positions(settings.train.seq_len, "train.seq_len");
+      if (sets.empty()) sets = open_eval_data(session.data_needs());
+      check_positions(session.model(), settings.train.seq_len, "train.seq_len");
       session.allocate();
       load_weights(session, *from);
       for (size_t i = 0; i < sets.size(); ++i) {
         const EvalRecord record = evaluate(session.executor(), *sets[i], settings.train.micro_batch_size,
                                            settings.eval.max_batches, session.ranks(), session.device());
         if (world.rank() == 0)
-          std::fprintf(output(), "%s loss %.6f perplexity %.4f tokens %llu\n", printable(session.eval_name(i)).c_str(),
-                       record.loss, record.perplexity, static_cast<unsigned long long>(record.trained_tokens));
+          std::fprintf(output(), "%s loss %.6f perplexity %.4f tokens %llu\n",
+                       printable(eval_name(session.config(), i)).c_str(), record.loss, record.perplexity,
+                       static_cast<unsigned long long>(record.trained_tokens));
       }
       return 0;
     });

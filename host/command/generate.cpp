@@ -55,8 +55,8 @@ Verb add_generate(CLI::App& app) {
       std::vector<int32_t> prompt;
       session.tokenizer()->encode(arguments->prompt, prompt);
       if (session.tokenizer()->bos_id() >= 0) prompt.insert(prompt.begin(), session.tokenizer()->bos_id());
-      session.check_positions(static_cast<int64_t>(prompt.size()) + options.max_new_tokens,
-                              "tokens of the prompt + generate.max_new_tokens");
+      check_positions(session.model(), static_cast<int64_t>(prompt.size()) + options.max_new_tokens,
+                      "tokens of the prompt + generate.max_new_tokens");
       // All ranks compute the same text; the first one says it: to a file or a pipe every byte as it is, to a terminal
       // what cannot harm it.
       const bool to_terminal = isatty(output_descriptor()) == 1;

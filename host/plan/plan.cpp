@@ -27,8 +27,8 @@ std::vector<std::vector<int>> distinct_ranks(const ParameterTable& parameters) {
 SessionOptions planned(const std::vector<std::string>& plugin_path, int world_size, int rank) {
   SessionOptions options;
   options.plugin_path = plugin_path;
-  options.without_device = true;
-  options.as_configured = true;
+  options.target.without_device = true;
+  options.target.as_configured = true;
   options.world_size = world_size;
   options.rank = rank;
   return options;
@@ -100,7 +100,7 @@ class Planner {
     plan_.num_trained = session.parameters().num_elements(true);
     plan_.axes = session.mesh().axes();
     if (settings.parallel.size() == 1)
-      for (const std::string& id : session.registry().index().ids("parallel"))
+      for (const std::string& id : session.plugins().registry().index().ids("parallel"))
         if (id != plan_.strategies) plan_.other_strategies.push_back(id);
     for (const auto& saving : session.ranks().stack.savings())
       plan_.savings.emplace_back("parallel." + std::to_string(saving.member) + "." + saving.option, saving.json);
@@ -199,7 +199,7 @@ Plan make_plan(const PlanRequest& request) { return Planner(request).run(); }
 RankPlan plan_rank(Config config, const std::vector<std::string>& plugin_path, int world_size, int rank, Device device,
                    Recompute recompute) {
   SessionOptions options = planned(plugin_path, world_size, rank);
-  options.as_on = device;
+  options.target.as_on = device;
   Session session(std::move(config), options);
   const SlowPhase phase("planning the memory of " + std::to_string(session.program().unit_names().size()) + " units");
   return rehearse(session, recompute, 0);

@@ -171,7 +171,7 @@ std::vector<ResumeDifference> model_differences(const std::string& weights, cons
   for (auto& [key, value] : dotted_values(parse_json(read_file(path, uint64_t{4} << 20), path)))
     saved[key] = std::move(value);
   std::vector<ResumeDifference> out;
-  for (const auto& [key, value] : dotted_values(parse_json(session.model_config(), "the model's config"))) {
+  for (const auto& [key, value] : dotted_values(parse_json(session.model().plugin().config(), "the model's config"))) {
     const auto was = saved.find(key);
     if (was == saved.end() || was->second == value) continue;
     out.push_back(
@@ -220,7 +220,8 @@ ResumeDifferences resume_differences(const std::string& checkpoint, int64_t step
   const bool in_own_directory = checkpoint.starts_with(*settings.run.output_dir + "/checkpoints/");
   if (saved) compare_settings(saved->json, session.config(), in_own_directory, out);
   if (manifest.about.is_object() && manifest.about.contains("plugins"))
-    compare_lock(manifest.about["plugins"], session.plugins_lock(), settings, out);
+    compare_lock(manifest.about["plugins"], plugins_lock(session.plugins().registry(), session.compiled()), settings,
+                 out);
   const bool saved_steps = saved && saved->settings->run.max_steps.is_set();
   LearningRateSchedule before = saved ? saved_schedule(*saved->settings, schedule) : schedule;
   before.max_steps =

@@ -12,15 +12,17 @@ namespace chassis {
 namespace {
 
 Dtype export_dtype(Session& session) {
-  const Setting<std::string>& setting = session.config().settings().exports.dtype;
+  const Settings& settings = session.config().settings();
+  const Setting<std::string>& setting = settings.exports.dtype;
   if (setting != "auto") return float_dtype(*setting, setting.key());
-  return float_dtype(session.stored_dtype(), "the model's dtype, which export.dtype = \"auto\" follows,");
+  return float_dtype(session.model().stored_dtype(session.config()),
+                     "the model's dtype, which export.dtype = \"auto\" follows,");
 }
 
 }  // namespace
 
 std::unique_ptr<Instance> slot_format(Session& session, const PluginTable& slot) {
-  return session.create(slot.key(), "format", slot.plugin);
+  return session.plugins().create(slot.key(), "format", slot.plugin);
 }
 
 uint64_t bucket_bytes(const Session& session) {
@@ -34,13 +36,18 @@ std::string format_of(Session& session, const std::string& path) {
 }
 
 std::unique_ptr<CheckpointReader> open_directory(Session& session, const std::string& path) {
+  PluginRegistry& registry = session.plugins().registry();
   const std::string likely = format_of(session, path);
-  std::vector<std::string> formats = session.registry().index().ids("format");
-  std::erase(formats, likely);
+  // Rationale: a format of any other folder reads files only if the configuration or a manifest names it.
+  std::vector<std::string> formats = registry.index().ids("format");
+  std::erase_if(formats, [&](const std::string& id) {
+    return id == likely || !registry.index().is_of_program(registry.index().at("format", id).path);
+  });
   formats.insert(formats.begin(), likely);
   std::optional<NotOfFormat> first;
   for (const std::string& id : formats) {
-    const auto instance = session.registry().open("format", id);
+    const bool has_slot = id == session.config().settings().exports.plugin;
+    const auto instance = has_slot ? slot_format(session, session.config().settings().exports) : registry.open("format", id);
     const FormatPlugin format(*instance);
     if (format.only_written() || format.isolated()) continue;
     try {
@@ -114,9 +121,9 @@ SavePlan plan_export(Session& session, const FormatPlugin& format) {
 }
 
 std::string export_config(Session& session) {
-  Json config = parse_json(session.model_config(), "the model's config");
+  Json config = parse_json(session.model().plugin().config(), "the model's config");
   if (!config.is_object())
-    throw plugin_error("model '" + session.model_member() + "' gives a config that is no object");
+    throw plugin_error("model '" + session.model().member() + "' gives a config that is no object");
   const std::string_view name = float_dtype_name(export_dtype(session));
   for (const char* key : {"dtype", "torch_dtype"})
     if (config.contains(key) || std::string_view(key) == "torch_dtype") config[key] = name;
@@ -126,8 +133,7 @@ std::string export_config(Session& session) {
 void compare_with_model(Session& session, const SavePlan& plan) {
   const Settings::Model& model = session.config().settings().model;
   if (!model.path.is_set() || model.init != "pretrained") return;
-  std::vector<std::string> differences =
-      compare_with_directory(plan, *open_directory(session, model.path));
+  std::vector<std::string> differences = compare_with_directory(plan, *open_directory(session, model.path));
   for (const std::string& difference : differences)
     log::counted_warning("export differs from the model it starts from", difference);
 }

@@ -13,6 +13,7 @@
 #include "host/save/weights.hpp"
 #include "host/service/memory.hpp"
 #include "host/session/finite.hpp"
+#include "host/session/run_tokenizer.hpp"
 #include "host/state/intersect.hpp"
 
 namespace chassis {
@@ -23,7 +24,7 @@ constexpr int64_t kSelfTestBytes = 16 << 20;
 // Of model.path: config.json, which is written anew, and a tokenizer that this run did not use.
 std::set<std::string> files_left_out(Session& session) {
   const Settings& settings = session.config().settings();
-  const std::vector<std::string> other = session.other_tokenizer_files();
+  const std::vector<std::string> other = other_tokenizer_files(session.config());
   if (!other.empty() && session.world().rank() == 0)
     log::counted_warning("export without tokenizer", "the export leaves out the tokenizer of " +
                                                          *settings.model.path + " (" + other.front() +
@@ -139,10 +140,12 @@ void Saver::begin(int64_t step, const Json& state) {
   request.step = step;
   request.resumable = saves_all(session_);
   request.state = state;
-  request.about = {
-      {"model", session_.model_member()}, {"names", kParameterNames}, {"plugins", session_.plugins_lock()}};
+  request.about = {{"model", session_.model().member()},
+                   {"names", kParameterNames},
+                   {"plugins", plugins_lock(session_.plugins().registry(), session_.compiled())}};
   request.tensors = async == "staged" ? staged_tensors(plan) : local_tensors(session_, request.resumable);
-  request.text_files = {{"config.json", session_.model_config()}, {"resolved.toml", session_.config().resolved_toml()}};
+  request.text_files = {{"config.json", session_.model().plugin().config()},
+                        {"resolved.toml", session_.config().resolved_toml()}};
   carry_files_of_model(request);
   request.on_published = [this, name = request.name, keep_last = *settings.keep_last,
                           keep_every = *settings.keep_every] {

@@ -223,7 +223,7 @@ SaveResult export_checkpoint(const ExportRequest& request) {
                                         "export.dtype=" + request.dtype};
   if (!request.format.empty()) overrides.push_back("export.plugin=" + request.format);
   Session session(load_config_text("schema_version = 1\n", "ckpt export", overrides, ConfigUse::kWeights),
-                  {.plugin_path = request.plugin_path, .without_device = true});
+                  {.plugin_path = request.plugin_path, .target = {.without_device = true}});
   const OutputPlace place(request.directory, {request.checkpoint, request.base}, false);
   const auto opened = open_directory(session, request.checkpoint);
   verify_carried_files(request.checkpoint, opened->manifest());

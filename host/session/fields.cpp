@@ -46,4 +46,9 @@ Fields unread_fields(const Program& program, int64_t num_rows, int64_t seq_len, 
   return fields;
 }
 
+int64_t vocab_size(const Program& program) {
+  const auto dim = program.find_dim("vocab");
+  return dim ? program.dims[*dim].size : 0;
+}
+
 }  // namespace chassis

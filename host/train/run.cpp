@@ -80,7 +80,7 @@ class Run {
   // What needs no directory first; then its lock, then every refusal, then what is written.
   void prepare() {
     choose_recompute();
-    session_.check_positions(settings().train.seq_len, "train.seq_len");
+    check_positions(session_.model(), settings().train.seq_len, "train.seq_len");
     directory_ = std::make_unique<RunDirectory>(settings().run.output_dir, world_);
     directory_->check_names(settings());
     // The first rank of a machine prepares what the others then find.
@@ -89,8 +89,8 @@ class Run {
     });
     if (!data_) open_data();
     world_.expect_same("data", data_->data_hash());
-    session_.agree_on_providers();
-    const RunIdentity identity{session_.model_hash(), data_->data_hash()};
+    agree_on_providers(session_.world(), session_.compiled());
+    const RunIdentity identity{model_hash(session_.model(), session_.parameters()), data_->data_hash()};
     directory_->check_identity(session_.config(), identity);
     const std::string units = std::to_string(session_.program().unit_names().size()) + " units";
     const SlowPhase phase("allocating and filling the tensors of " + units);
@@ -116,8 +116,8 @@ class Run {
       if (signals_.stop_requested())
         throw Error(ExitCode::kStopped, "stopped while preparing data; nothing was trained");
     };
-    data_ = session_.open_train_data(poll);
-    eval_data_ = session_.open_eval_data(poll);
+    data_ = open_train_data(session_.data_needs(), poll);
+    eval_data_ = open_eval_data(session_.data_needs(), poll);
   }
 
   void start_anew() {
@@ -254,7 +254,7 @@ class Run {
     ConsoleFacts facts;
     facts.max_steps = trainer_->options().max_steps;
     facts.every_steps = settings().log.every_steps;
-    facts.flops_per_token = session_.flops_per_token();
+    facts.flops_per_token = flops_per_token(session_.program(), session_.compiled().options.time);
     facts.peak_flops = peak_flops(device, session_.compute() == Dtype::bf16);
     facts.total_memory_bytes = device_memory(session_.device()).total_bytes;
     const LostMetrics lost = saves_->goes_on_without_saving() ? LostMetrics::kCount : LostMetrics::kStop;
@@ -329,7 +329,7 @@ class Run {
       EvalRecord record = evaluate(session_.executor(), *eval_data_[i], settings().train.micro_batch_size,
                                    settings().eval.max_batches, session_.ranks(), session_.device());
       record.step = step;
-      record.name = session_.eval_name(i);
+      record.name = eval_name(session_.config(), i);
       to_sinks([&](MetricsSink& sink) { sink.evaluation(record); });
     }
   }

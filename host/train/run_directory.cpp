@@ -289,7 +289,8 @@ void RunDirectory::start(Session& session, const RunIdentity& identity) {
     const Config& config = session.config();
     log::add_file(file("log.txt"));
     write_file_atomic(file("resolved.toml"), config.resolved_toml());
-    write_file_atomic(file("plugins.lock"), session.plugins_lock().dump(2) + "\n");
+    write_file_atomic(file("plugins.lock"),
+                      plugins_lock(session.plugins().registry(), session.compiled()).dump(2) + "\n");
     about_ = {{"name", *config.settings().run.name},
               {"version", CHASSIS_VERSION},
               {"device", device_name(session.device())},

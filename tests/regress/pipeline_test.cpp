@@ -43,10 +43,10 @@ class Pipeline : public testing::Test {
   std::unique_ptr<Session> open(ProgramPasses passes) const { return run_.open(overrides_, std::move(passes)); }
   // As `plan` and `check` make theirs.
   Session without_device(ProgramPasses passes) const {
-    return Session(load_config(run_.config_path(), overrides_), {.plugin_path = {CHASSIS_TEST_PLUGIN_DIR},
-                                                                 .without_device = true,
-                                                                 .as_configured = true,
-                                                                 .passes = std::move(passes)});
+    return Session(load_config(run_.config_path(), overrides_),
+                   {.plugin_path = {CHASSIS_TEST_PLUGIN_DIR},
+                    .target = {.without_device = true, .as_configured = true},
+                    .passes = std::move(passes)});
   }
   RankPlan plan(ProgramPasses passes, Collectives* collectives = nullptr) const {
     Session session = without_device(std::move(passes));
@@ -90,7 +90,7 @@ TEST_F(Pipeline, TwoRanksOfATensorAxisTrainWhatOneDoes) {
   const auto whole = open(undivided);
   for (const auto& p : whole->parameters().all())  // so that both sides of a branch have gradients
     if (p->name.ends_with("lora_b.weight")) p->value.fill(0.05);
-  const Fields batch = to_fields(whole->open_train_data()->next_step(1, 1).micro_batches.at(0), {});
+  const Fields batch = to_fields(open_train_data(whole->data_needs())->next_step(1, 1).micro_batches.at(0), {});
   const auto run = [&](Session& session) {
     session.parameters().start_step();
     const double loss = session.executor().forward(0, batch, 1.0).item();

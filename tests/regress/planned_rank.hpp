@@ -95,7 +95,7 @@ class PlannedRank {
  private:
   static SessionOptions options(int world_size, int rank) {
     SessionOptions options;
-    options.without_device = true;
+    options.target.without_device = true;
     options.world_size = world_size;
     options.rank = rank;
     return options;

@@ -142,7 +142,7 @@ inline std::vector<float> floats_of(const Tensor& tensor) {
 }
 
 inline Trained train(Session& session, int64_t num_steps) {
-  const auto data = session.open_train_data();
+  const auto data = open_train_data(session.data_needs());
   const Settings& settings = session.config().settings();
   const BatchSizes sizes = batch_sizes(settings, 1);
   TrainerOptions options;

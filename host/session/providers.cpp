@@ -1,0 +1,163 @@
+#include "host/session/providers.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "host/base/json.hpp"
+#include "host/base/log.hpp"
+#include "host/config/plugin_name.hpp"
+#include "host/config/suggest.hpp"
+#include "host/plugin/status.hpp"
+#include "host/program/providers.hpp"
+
+namespace chassis {
+namespace {
+
+constexpr std::string_view kAuto = "auto", kAttention = "attention";
+constexpr const char* kPassedOver = "providers that \"auto\" passes over";
+
+// Providers of attention compete in [attention], all others in [kernels].
+bool competes_in(const OpsProvider& provider, bool attention) {
+  const auto begins_with_attention = [](const chassis_str_t& pattern) {
+    return view_of(pattern) == kAttention || view_of(pattern).starts_with("attention+");
+  };
+  const std::span patterns(provider.table->patterns, provider.table->num_patterns);
+  const auto of_attention = std::count_if(patterns.begin(), patterns.end(), begins_with_attention);
+  return attention ? of_attention > 0 : of_attention < std::ssize(patterns);
+}
+
+// The program's own file of a member that another one replaces; empty if none does.
+std::string hidden_by(const PluginIndex& index, const PluginFile& file, const std::string& id) {
+  for (const ShadowedMember& hidden : index.shadowed())
+    if (hidden.name == MemberName{"ops", id} && index.is_of_program(hidden.path) && !index.is_of_program(file.path))
+      return hidden.path;
+  return "";
+}
+
+// Rationale: whoever may change the program's own folder may change the program. What lies in any other runs only if
+// somebody names it.
+bool may_compete(const Config& config, const PluginRegistry& registry, const PluginFile& file, const Target& target) {
+  if (file.manifest.oracle || !registry.index().is_of_program(file.path)) return false;
+  if (registry.loads_only_pinned() && !registry.is_pinned(file)) return false;
+  return file.manifest.cuda == 0 || may_run_on_cuda(config, target);
+}
+
+// Inside a catch. Content that somebody asked for by its hash is not replaced by another's.
+void pass_over(const PluginRegistry& registry, const PluginFile& file, const Error& error) {
+  if (error.code() == ExitCode::kInternal || registry.is_pinned(file)) throw;
+  counted_warning(kPassedOver, fmt::format("\"auto\" passes over '{}': {}", file.manifest.id, error.what()));
+}
+
+OpsProvider& add_provider(RunProviders& chosen, bool attention, std::unique_ptr<Instance> instance) {
+  auto& providers = attention ? chosen.attention : chosen.kernels;
+  providers.push_back(ops_provider(*instance));
+  chosen.instances.push_back(std::move(instance));
+  return providers.back();
+}
+
+// `named` stand in the same list as "auto" and do not compete.
+void add_candidates(RunProviders& chosen, bool attention, const Config& config, RunPlugins& plugins,
+                    const std::vector<std::string>& candidates, const std::vector<std::string>& named) {
+  const std::vector<std::string> kernels = config.get_list("kernels.plugins");
+  const bool auto_kernels = std::ranges::count(kernels, kAuto) > 0;
+  for (const std::string& id : candidates) {
+    if (std::ranges::any_of(named, [&](const std::string& name) { return without_version(name) == id; })) continue;
+    try {
+      // [kernels.ID] holds its options, whatever it computes.
+      auto instance =
+          auto_kernels ? plugins.create("kernels." + id, "ops", id) : plugins.registry().open("ops", id);
+      const OpsProvider provider = ops_provider(*instance);
+      check_provider(provider);
+      if (!competes_in(provider, attention)) continue;
+      add_provider(chosen, attention, std::move(instance)).competes = true;
+    } catch (const Error& error) {
+      pass_over(plugins.registry(), *plugins.registry().index().find("ops", id), error);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> find_candidates(Config& config, PluginRegistry& registry, const Target& target) {
+  std::vector<std::string> candidates;
+  const std::vector<PluginSlot> slots = config.plugin_slots();
+  std::set<std::string, std::less<>> named;  // in [kernels] plugins
+  bool any_auto = false, auto_kernels = false;
+  for (const PluginSlot& slot : slots) {
+    if (slot.kind != "ops") continue;
+    any_auto |= slot.plugin == kAuto;
+    auto_kernels |= slot.plugin == kAuto && slot.table == "kernels";
+    if (slot.table == "kernels") named.emplace(without_version(slot.plugin));
+  }
+  if (!any_auto) return candidates;
+  for (const std::string& id : registry.index().ids("ops")) {
+    const PluginFile& file = *registry.index().find("ops", id);
+    if (const std::string own = hidden_by(registry.index(), file, id); !own.empty())
+      counted_warning(kPassedOver,
+                      fmt::format("\"auto\" passes over '{}': {} lies in an earlier folder than {}; name it, "
+                                  "or remove it",
+                                  id, file.path, own));
+    if (!may_compete(config, registry, file, target)) continue;
+    try {
+      const std::vector<OptionSpec>& specs = registry.option_specs("ops", id);
+      if (auto_kernels && !named.contains(id)) config.check_plugin_options("kernels." + id, id, specs);
+    } catch (const Error& error) {
+      pass_over(registry, file, error);
+      continue;
+    }
+    candidates.push_back(id);
+  }
+  if (!auto_kernels) return candidates;
+  const Json tables = config.json("kernels");
+  for (const auto& [name, table] : tables.items()) {
+    if (!table.is_object() || named.contains(name) || std::ranges::count(candidates, name) > 0) continue;
+    const std::string near = nearest(name, candidates);
+    config.add_problem(
+        "kernels." + name,
+        fmt::format("[kernels.{}]: kernels.plugins does not name '{}', and \"auto\" compares {}{}", name, name,
+                    fmt::join(candidates, ", "), near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near)));
+  }
+  return candidates;
+}
+
+RunProviders open_providers(const Config& config, RunPlugins& plugins, const std::vector<std::string>& candidates) {
+  RunProviders chosen;
+  if (const std::string& id = config.get_string("attention.plugin"); id == kAuto)
+    add_candidates(chosen, true, config, plugins, candidates, {});
+  else
+    add_provider(chosen, true, plugins.create("attention", "ops", id)).by_user = config.set_by_user("attention.plugin");
+  const std::vector<std::string> named = config.get_list("kernels.plugins");
+  for (const std::string& id : named) {
+    if (id == kAuto) {
+      add_candidates(chosen, false, config, plugins, candidates, named);
+      continue;
+    }
+    const std::string slot = "kernels." + std::string(without_version(id));
+    add_provider(chosen, false, plugins.create(slot, "ops", id)).by_user = config.set_by_user("kernels.plugins");
+  }
+  return chosen;
+}
+
+Json chosen_providers(CompiledProgram& compiled) {
+  Json attention = Json::object(), kernels = Json::object();
+  for (const auto& unit : compiled.resolved(Purpose::kTraining).units)
+    for (const Node& node : unit->nodes)
+      if (node.provider) (node.pattern == kAttention ? attention : kernels)[node.name] = node.provider->name;
+  const bool cuda = compiled.options.device.type == Device::Type::kCuda;
+  return {{"device", cuda ? "cuda" : "cpu"}, {"attention", std::move(attention)}, {"kernels", std::move(kernels)}};
+}
+
+void agree_on_providers(World& world, CompiledProgram& compiled) {
+  world.expect_same("providers of nodes", dotted_text(chosen_providers(compiled)));
+}
+
+Json plugins_lock(const PluginRegistry& registry, CompiledProgram& compiled) {
+  Json lock = registry.lock();
+  lock["providers"] = chosen_providers(compiled);
+  return lock;
+}
+
+}  // namespace chassis

@@ -1,0 +1,151 @@
+#include "host/session/run_model.hpp"
+
+#include <utility>
+
+#include "host/base/file.hpp"
+#include "host/base/hash.hpp"
+#include "host/base/json.hpp"
+#include "host/base/log.hpp"
+#include "host/base/log_capture.hpp"
+#include "host/base/printable.hpp"
+#include "host/config/suggest.hpp"
+#include "host/session/fields.hpp"
+
+namespace chassis {
+namespace {
+
+constexpr uint64_t kMaxModelConfigBytes = uint64_t{16} << 20;
+
+// Adds the dotted paths of all keys in `table`.
+void add_keys(const Json& table, const std::string& prefix, std::vector<std::string>& keys) {
+  for (const auto& [name, value] : table.items()) {
+    keys.push_back(prefix + name);
+    if (value.is_object()) add_keys(value, prefix + name + ".", keys);
+  }
+}
+
+// `finding` is a model's sentence on what it ignores of model.config, with the key in quotes; `complete` is the config
+// that it would write itself.
+void add_ignored_key(Config& config, const std::string& complete, std::string finding) {
+  // It is not ignored here: the run stops.
+  if (constexpr std::string_view kEnd = " and ignored"; finding.ends_with(kEnd))
+    finding.resize(finding.size() - kEnd.size());
+  std::vector<std::string> written, known;
+  add_keys(config.json("model.config"), "", written);
+  add_keys(parse_json(complete, "the model's config", ExitCode::kPlugin), "", known);
+  for (const std::string& key : written) {
+    if (finding.find("'" + key + "'") == std::string::npos) continue;
+    std::erase(known, key);  // it may be carried over
+    const std::string near = nearest(key, known);
+    return config.add_problem("model.config." + key,
+                              "model.config: " + finding + (near.empty() ? "" : " (did you mean '" + near + "'?)"));
+  }
+  config.add_problem("model.config", "model.config: " + finding);
+}
+
+// Sizes of the model that nobody wrote down: a forgotten num_hidden_layers is a model of another size. One that equals
+// a written size of its kind, as key-value heads equal the others, follows from it.
+void count_preset_sizes(const Json& written, const std::string& complete, const std::string& model) {
+  std::string preset;
+  const Json known = parse_json(complete, "the model's config", ExitCode::kPlugin);
+  for (const auto& [name, value] : known.items()) {
+    if (!value.is_number_integer() || written.contains(name) || !(name.starts_with("num_") || name.ends_with("_size")))
+      continue;
+    const std::string last_word = name.substr(name.rfind('_'));
+    bool follows = false;
+    for (const auto& [other, size] : written.items()) follows |= size == value && other.ends_with(last_word);
+    if (!follows) preset += (preset.empty() ? "" : ", ") + name + " = " + value.dump();
+  }
+  if (!preset.empty())
+    counted_warning("sizes of the model by default",
+                    "model.config leaves out what model '" + model + "' then takes from its defaults: " + preset);
+}
+
+}  // namespace
+
+ModelSource find_model(const Config& config, const PluginRegistry& registry) {
+  ModelSource source;
+  if (config.has("model.plugin")) source.member = config.get_string("model.plugin");
+  if (!config.has("model.path")) {
+    source.config_text = config.json("model.config").dump();
+    return source;
+  }
+  const std::string path = config.get_string("model.path") + "/config.json";
+  const SourcePosition where = config.position("model.path");
+  bool is_there = false, is_link = false;
+  try {
+    is_there = path_kind(path) != PathKind::kAbsent;
+    is_link = link_kind(path) == PathKind::kLink;
+    if (is_there) source.config_text = read_file(path, kMaxModelConfigBytes);
+  } catch (const Error& cause) {
+    throw Error(ExitCode::kConfig, where, "model.path: " + cause.message()).hint(cause.hint_text());
+  }
+  if (!is_there)
+    throw Error(ExitCode::kConfig, where,
+                "model.path: " + (is_link ? path + " is a link to what is not there" : "there is no " + path))
+        .hint("give a folder as saved by transformers' save_pretrained");
+  const Json json = parse_json(source.config_text, path);
+  if (!json.is_object()) throw Error(ExitCode::kConfig, SourcePosition{path}, "is not a JSON object");
+  if (!source.member.empty()) return source;
+  const auto named = json.find("architectures");
+  if (named == json.end() || !named->is_array() || named->empty() || !named->front().is_string())
+    throw Error(ExitCode::kConfig, SourcePosition{path},
+                "names no architecture: 'architectures' is " +
+                    (named == json.end() ? "missing" : printable(named->dump())) + ", expected a list of names")
+        .hint("set model.plugin");
+  source.member = registry.model_for_architecture(named->front().get<std::string>()).id;
+  return source;
+}
+
+RunModel::RunModel(Config& config, RunPlugins& plugins, ModelSource source)
+    : source_(std::move(source)),
+      instance_(plugins.create("model", "model", source_.member)),
+      plugin_(*instance_) {
+  if (config.has("model.path")) {
+    try {
+      plugin_.configure(source_.config_text);
+    } catch (const Error& e) {
+      throw Error(e.code(), config.position("model.path"),
+                  config.get_string("model.path") + "/config.json: " + e.message())
+          .hint(e.hint_text());
+    }
+    return;
+  }
+  // A config.json holds much that changes nothing here. Each key of [model] config was written for this run, so one that
+  // the model ignores is a mistake.
+  const log::CapturedWarnings ignored;
+  plugin_.configure(source_.config_text);
+  for (const std::string& finding : ignored.texts()) add_ignored_key(config, plugin_.config(), finding);
+  count_preset_sizes(config.json("model.config"), plugin_.config(), source_.member);
+}
+
+Recording RunModel::recording(const Config& config) const {
+  const bool from_files = config.has("model.path");
+  return {[this](const chassis_builder_2_t* builder) { return plugin_.record(builder); },
+          config.position(from_files ? "model.path" : "model.config"),
+          from_files ? config.get_string("model.path") + "/config.json" : "", check_fields};
+}
+
+std::string RunModel::stored_dtype(const Config& config) const {
+  const std::string where =
+      config.has("model.path") ? config.get_string("model.path") + "/config.json" : "model.config";
+  const Json json = parse_json(source_.config_text, where);
+  return json_string_or(json, "dtype", json_string_or(json, "torch_dtype", "float32", where), where);
+}
+
+void check_positions(const RunModel& model, int64_t num_positions, const std::string& what) {
+  if (const int64_t most = model.plugin().max_positions(); most > 0 && num_positions > most)
+    counted_warning("positions beyond the model's",
+                    what + " = " + std::to_string(num_positions) + ", but the weights of model '" + model.member() +
+                        "' were made for " + std::to_string(most) +
+                        " positions (max_position_embeddings); beyond them results get worse");
+}
+
+std::string model_hash(const RunModel& model, const ParameterTable& parameters) {
+  Json shapes = Json::object();
+  for (const auto& p : parameters.all())
+    shapes[p->name] = std::vector<int64_t>(p->descriptor.global_shape.begin(), p->descriptor.global_shape.end());
+  return sha256_hex(model.member() + "\n" + shapes.dump());
+}
+
+}  // namespace chassis

@@ -1,0 +1,102 @@
+#include "host/session/runtime.hpp"
+
+#include <utility>
+
+#include "host/session/freeze.hpp"
+
+namespace chassis {
+namespace {
+
+// What a run of that use cannot do without: its refusals come before anything is allocated.
+std::vector<Purpose> purposes_of(ConfigUse use) {
+  switch (use) {
+    case ConfigUse::kTraining:
+      return {Purpose::kTraining};
+    case ConfigUse::kEvaluation:
+      return {Purpose::kLoss};
+    case ConfigUse::kGeneration:
+      return {Purpose::kLogits};
+    case ConfigUse::kWeights:
+      break;
+  }
+  return {};
+}
+
+}  // namespace
+
+ResolveOptions resolve_options(const Config& config, const Target& target, const World& world) {
+  set_rank_threads(config, world);
+  ResolveOptions options;
+  options.device = choose_device(config, target, world);
+  options.compute = compute_dtype(config, target, options.device);
+  options.batch = config.get_int("train.micro_batch_size");
+  options.time = config.get_int(config.has("train.seq_len") ? "train.seq_len" : "generate.max_new_tokens");
+  // Beyond, the bytes of a layer are no number of 64 bits.
+  constexpr int64_t kMostTokens = int64_t{1} << 34;
+  if (options.batch > kMostTokens / options.time)
+    throw Error(ExitCode::kConfig, config.position("train.micro_batch_size"),
+                "train.micro_batch_size × train.seq_len = " + std::to_string(options.batch) + " × " +
+                    std::to_string(options.time) + " are more than the " + std::to_string(kMostTokens) +
+                    " tokens that one forward pass may have")
+        .hint("lower either; train.global_batch_size takes any number of micro-batches into a step");
+  return options;
+}
+
+Runtime make_runtime(const Config& config, RunPlugins& plugins, const RunModel& model,
+                     const std::vector<std::string>& candidates, ResolveOptions options, const ProgramPasses& passes) {
+  Runtime runtime;
+  runtime.providers = open_providers(config, plugins, candidates);
+  options.attention = runtime.providers.attention;
+  options.kernels = runtime.providers.kernels;
+  options.attention_where = config.position("attention.plugin");
+  options.kernels_where = config.position("kernels.plugins");
+  runtime.compiled = std::make_unique<CompiledProgram>(
+      compile(model.recording(config), {.passes = passes,
+                                        .freeze = [&](ParameterTable& parameters) { freeze(config, parameters); },
+                                        .resolve = std::move(options),
+                                        .purposes = purposes_of(config.use())}));
+  runtime.disk_mapping = model.plugin().disk_mapping(*runtime.compiled->parameters);
+  runtime.executor = std::make_unique<Executor>(*runtime.compiled);
+  return runtime;
+}
+
+std::unique_ptr<OptimizerDriver> make_optimizer(const Config& config, RunPlugins& plugins, ParameterTable& parameters) {
+  auto instance = plugins.create("optimizer", "optimizer", config.get_string("optimizer.plugin"));
+  return std::make_unique<OptimizerDriver>(std::move(instance), parameters,
+                                           config.get_double("optimizer.weight_decay"));
+}
+
+void place_shards(const Config& config, const RunMesh& mesh, Runtime& runtime) {
+  const CompiledProgram& compiled = *runtime.compiled;
+  try {
+    mesh.stack->resolve(compiled.program, *compiled.parameters, stack_facts(config, mesh, compiled.options.device));
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kConfig || !error.where().file.empty()) throw;
+    throw Error(error.code(), config.position("parallel"), error.message()).hint(error.hint_text());
+  }
+  if (runtime.optimizer) runtime.optimizer->place();
+  runtime.executor->set_events(mesh.stack.get());
+}
+
+double flops_per_token(const Program& program, int64_t time) {
+  double products = 0.0;
+  for (const Chain& chain : program.chains)
+    for (uint32_t type : chain.blocks)
+      for (const Op& op : program.blocks[type].ops) {
+        const BlockType& block = program.blocks[type];
+        if (op.id == "linear") {
+          const auto shape = program.global_shape(block.slots[op.params[0]]);
+          products += static_cast<double>(shape[0]) * static_cast<double>(shape[1]);
+        }
+        if (op.id == "attention") {
+          const auto& q = block.values[op.inputs[0]].dims;
+          const auto& v = block.values[op.inputs[2]].dims;
+          const double heads = static_cast<double>(program.dims[q[2]].size);
+          const double dims = static_cast<double>(program.dims[q[3]].size + program.dims[v[3]].size);
+          products += heads * dims * static_cast<double>(time) * (op.attr_int("causal", 0) ? 0.5 : 1.0);
+        }
+      }
+  return 6.0 * products;  // a product is two operations, and backward is two products for each of forward
+}
+
+}  // namespace chassis
