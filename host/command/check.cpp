@@ -56,7 +56,7 @@ Verb add_check(CLI::App& app) {
                            .target = {.without_device = true, .as_configured = true}};
     if (num_ranks > 1) options.world_size = num_ranks;
     Session session(std::move(config), options);
-    const Settings& settings = session.config().settings();
+    const Settings& settings = session.settings();
     session.compiled().set_recompute(
         recompute_setting(settings, session.executor()),
         settings.recompute.mode == "auto" ? "recompute.mode = \"auto\" chooses by the memory of the run" : "");
@@ -67,7 +67,7 @@ Verb add_check(CLI::App& app) {
       std::fprintf(output(), "mesh        %d ranks (%s)\n", num_ranks, divided_axes(session.mesh()).c_str());
     warn_of_learning_rate(settings.optimizer.lr);
     check_positions(session.model(), settings.train.seq_len, "train.seq_len");
-    if (!*without_data) find_data(session.data_needs()), check_folders(session.config());
+    if (!*without_data) find_data(session.data_needs()), check_folders(settings);
     if (session.device().type == Device::Type::kCpu) session.optimizer().try_step(settings.optimizer.lr);
     if (can_prove_saving(session)) {
       prove_saving(session);

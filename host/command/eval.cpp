@@ -23,9 +23,9 @@ Verb add_eval(CLI::App& app) {
     if (!from->empty()) more = {"--from", *from};
     if (const auto exit_code = arguments->run_ranks("eval", ConfigUse::kEvaluation, more)) return *exit_code;
     Config given = arguments->load(ConfigUse::kEvaluation);
-    return join_world(given, [&](World& world) {
+    return join_world(given.settings().comm, [&](World& world) {
       Session session(std::move(given), {.plugin_path = arguments->plugin_path, .world = &world});
-      const Settings& settings = session.config().settings();
+      const Settings& settings = session.settings();
       // As in training: the first rank of a machine prepares and proves what the others then find.
       std::vector<std::unique_ptr<EvalData>> sets;
       world.together("preparing data", [&] {
@@ -40,7 +40,7 @@ Verb add_eval(CLI::App& app) {
                                            settings.eval.max_batches, session.ranks(), session.device());
         if (world.rank() == 0)
           std::fprintf(output(), "%s loss %.6f perplexity %.4f tokens %llu\n",
-                       printable(eval_name(session.config(), i)).c_str(), record.loss, record.perplexity,
+                       printable(eval_name(settings.data, i)).c_str(), record.loss, record.perplexity,
                        static_cast<unsigned long long>(record.trained_tokens));
       }
       return 0;

@@ -39,9 +39,9 @@ Verb add_generate(CLI::App& app) {
     if (arguments->no_cache) more.push_back("--no-cache");
     if (const auto exit_code = arguments->config.run_ranks("generate", ConfigUse::kGeneration, more)) return *exit_code;
     Config given = arguments->config.load(ConfigUse::kGeneration);
-    return join_world(given, [&](World& world) {
+    return join_world(given.settings().comm, [&](World& world) {
       Session session(std::move(given), {.plugin_path = arguments->config.plugin_path, .world = &world});
-      const Settings& settings = session.config().settings();
+      const Settings& settings = session.settings();
       session.allocate();
       load_weights(session, arguments->from);
       GenerateOptions options;

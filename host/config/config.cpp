@@ -29,7 +29,6 @@ const Value& Config::at(std::string_view key, ValueType type) const {
 }
 
 bool Config::has(std::string_view key) const { return find(key) != nullptr; }
-bool Config::get_bool(std::string_view key) const { return at(key, ValueType::kBool).boolean; }
 int64_t Config::get_int(std::string_view key) const { return at(key, ValueType::kInt).integer; }
 double Config::get_double(std::string_view key) const { return at(key, ValueType::kFloat).number; }
 const std::string& Config::get_string(std::string_view key) const { return at(key, ValueType::kString).string; }
@@ -45,21 +44,7 @@ size_t Config::count(std::string_view key) const {
   return value != nullptr && value->is_array() ? value->children.size() : 0;
 }
 
-Json Config::json(std::string_view key) const {
-  const Value* value = find(key);
-  if (value == nullptr) {
-    throw_if_problems();
-    throw internal_error("the configuration has no '" + std::string(key) + "'");
-  }
-  return to_json(*value);
-}
-
 Json Config::json() const { return to_json(root_); }
-
-Origin Config::origin(std::string_view key) const {
-  const Value* value = find(key);
-  return value != nullptr ? value->origin : Origin{};
-}
 
 SourcePosition Config::position(std::string_view key) const { return position_of(root_, key, file_); }
 
@@ -140,8 +125,8 @@ Config make_config(Value root, std::string file, ConfigUse use, const Schema& sc
   }
   config.derive_defaults();
   const std::optional<Error> findings = config.all_problems();
-  config.settings_ = read_settings(config.root_, config.file_,
-                                   findings ? std::make_shared<const Error>(*findings) : nullptr);
+  config.settings_ =
+      read_settings(config.root_, config.file_, findings ? std::make_shared<const Error>(*findings) : nullptr);
   return config;
 }
 

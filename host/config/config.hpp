@@ -39,26 +39,8 @@ class Config {
   // The host's keys as load_config() left them; nothing changes them later. Copies of a Config share them.
   const Settings& settings() const { return *settings_; }
 
-  // Keys are dotted; numbers index arrays: "data.train.0.path". Asking for a key that is unset or of another type is a
-  // broken invariant, unless problems are pending: then they are thrown.
-  bool has(std::string_view key) const;
-  bool get_bool(std::string_view key) const;
-  int64_t get_int(std::string_view key) const;
-  double get_double(std::string_view key) const;
-  const std::string& get_string(std::string_view key) const;
-  std::vector<std::string> get_list(std::string_view key) const;
-  // Number of items of an array, such as "data.train"; 0 if it is absent.
-  size_t count(std::string_view key) const;
-  // Any value or table.
-  Json json(std::string_view key) const;
-  // Everything.
+  // Every key, those of plugins included.
   Json json() const;
-
-  Origin origin(std::string_view key) const;
-  // Of the key, or of the nearest table around it that is written down; for error messages.
-  SourcePosition position(std::string_view key) const;
-  // True if a file or the command line sets it.
-  bool set_by_user(std::string_view key) const;
 
   // In the order of the schema.
   std::vector<PluginSlot> plugin_slots() const;
@@ -68,6 +50,9 @@ class Config {
                             const std::vector<OptionSpec>& options);
   // The plugin's own options, defaults included.
   Json plugin_options(const std::string& slot_key) const;
+  Origin plugin_option_origin(const std::string& slot_key, const std::string& option) const;
+  // NAME of every [kernels.NAME] now, for the table "kernels".
+  std::vector<std::string> option_tables(std::string_view table) const;
 
   // Keeps a finding about `key` for finish().
   void add_problem(std::string_view key, std::string text);
@@ -90,6 +75,18 @@ class Config {
 
  private:
   friend Config make_config(Value root, std::string file, ConfigUse use, const Schema& schema);
+  // The tree by dotted keys, in which numbers index arrays: "data.train.0.path". Asking for a key that is unset or of
+  // another type is a broken invariant, unless problems are pending: then they are thrown.
+  bool has(std::string_view key) const;
+  int64_t get_int(std::string_view key) const;
+  double get_double(std::string_view key) const;
+  const std::string& get_string(std::string_view key) const;
+  std::vector<std::string> get_list(std::string_view key) const;
+  // Number of items of an array, such as "data.train"; 0 if it is absent.
+  size_t count(std::string_view key) const;
+  // The position of the key, or of the nearest table around it that is written down.
+  SourcePosition position(std::string_view key) const;
+  bool set_by_user(std::string_view key) const;
   const Value* find(std::string_view key) const;
   Value* find(std::string_view key);
   const Value& at(std::string_view key, ValueType type) const;

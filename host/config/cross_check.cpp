@@ -50,10 +50,9 @@ BatchSizes batch_sizes(const Settings& settings, int64_t data_parallel_size) {
                                     ? fmt::format("train.micro_batch_size = {}", sizes.micro_batch_size)
                                     : fmt::format("train.micro_batch_size × data-parallel ranks = {} × {} = {}",
                                                   sizes.micro_batch_size, data_parallel_size, per_pass);
-    throw config_error(
-        global_batch_size,
-        fmt::format("train.global_batch_size = {} is not a multiple of {} (try {})", sizes.global_batch_size, product,
-                    multiples_near(sizes.global_batch_size, per_pass)));
+    throw config_error(global_batch_size, fmt::format("train.global_batch_size = {} is not a multiple of {} (try {})",
+                                                      sizes.global_batch_size, product,
+                                                      multiples_near(sizes.global_batch_size, per_pass)));
   }
   sizes.num_microbatches = sizes.global_batch_size / per_pass;
   return sizes;

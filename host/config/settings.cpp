@@ -27,12 +27,18 @@ namespace {
 
 template <class T>
 constexpr OptionType option_type_of() {
-  if constexpr (std::is_same_v<T, bool>) return OptionType::kBool;
-  else if constexpr (std::is_same_v<T, int64_t>) return OptionType::kInt;
-  else if constexpr (std::is_same_v<T, double>) return OptionType::kFloat;
-  else if constexpr (std::is_same_v<T, std::string>) return OptionType::kString;
-  else if constexpr (std::is_same_v<T, std::vector<std::string>>) return OptionType::kStringList;
-  else return OptionType::kTable;
+  if constexpr (std::is_same_v<T, bool>)
+    return OptionType::kBool;
+  else if constexpr (std::is_same_v<T, int64_t>)
+    return OptionType::kInt;
+  else if constexpr (std::is_same_v<T, double>)
+    return OptionType::kFloat;
+  else if constexpr (std::is_same_v<T, std::string>)
+    return OptionType::kString;
+  else if constexpr (std::is_same_v<T, std::vector<std::string>>)
+    return OptionType::kStringList;
+  else
+    return OptionType::kTable;
 }
 
 // Whether `value` is of the type of the member; fills it if so.
@@ -98,15 +104,6 @@ class SettingsReader {
     const Value* value = find_value(source_.root, setting.key());
     setting.is_set_ = value != nullptr && convert(*value, setting.value_);
     if (setting.is_set_) place_items(*value, setting, "");
-  }
-
-  // Tables directly inside this one.
-  std::vector<std::string> table_names() const {
-    std::vector<std::string> names;
-    if (const Value* table = find_value(source_.root, std::string_view(prefix_).substr(0, prefix_.size() - 1)))
-      for (const Value& child : table->children)
-        if (child.is_table()) names.push_back(child.name);
-    return names;
   }
 
  private:
@@ -247,10 +244,7 @@ void read_comm(const Reader& in, Settings::Comm& comm) {
   in.read(comm.init_timeout_s, "init_timeout_s");
 }
 
-void read_kernels(const Reader& in, Settings::Kernels& kernels) {
-  in.read(kernels.plugins, "plugins");
-  kernels.option_tables = in.table_names();
-}
+void read_kernels(const Reader& in, Settings::Kernels& kernels) { in.read(kernels.plugins, "plugins"); }
 
 void read_checkpoint(const Reader& in, Settings::Checkpoint& checkpoint) {
   read_plugin(in, checkpoint);

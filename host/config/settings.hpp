@@ -224,7 +224,6 @@ struct Settings {
 
   struct Kernels : ConfigEntry {
     SettingList plugins;
-    std::vector<std::string> option_tables;  // NAME of every [kernels.NAME], in the order of the files
 
     // The slot that holds the options of a provider.
     std::string slot_of(std::string_view provider) const { return key() + "." + std::string(provider); }

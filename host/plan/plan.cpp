@@ -69,7 +69,7 @@ class Planner {
       describe(session);
       prove(session);
       groups_ = distinct_ranks(session.parameters());
-      plan_.recompute = recompute_setting(session.config().settings(), session.executor());
+      plan_.recompute = recompute_setting(session.settings(), session.executor());
       max_blocks = session.executor().max_recomputed_blocks();
     }
     rehearsed(0, Recompute::kNone);
@@ -88,7 +88,7 @@ class Planner {
 
  private:
   void describe(Session& session) {
-    const Settings& settings = session.config().settings();
+    const Settings& settings = session.settings();
     plan_.name = printable(*settings.run.name);
     plan_.device = session.device().type == Device::Type::kCuda ? "cuda" : "cpu";
     plan_.mesh = divided_axes(session.mesh());

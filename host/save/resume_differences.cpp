@@ -51,7 +51,8 @@ std::optional<SavedSettings> saved_settings(const std::string& checkpoint) {
 void compare_settings(const Json& saved, const Config& config, bool in_own_directory, ResumeDifferences& out) {
   const Settings& settings = config.settings();
   Values before = values_of(saved), now = values_of(config.json());
-  for (Values* values : {&before, &now}) values->erase(settings.extends.key());  // what was merged stands in the other keys
+  for (Values* values : {&before, &now})
+    values->erase(settings.extends.key());  // what was merged stands in the other keys
   std::map<std::string, std::pair<std::string, std::string>> differing;
   for (const auto& [key, value] : before) differing[key].first = value;
   for (const auto& [key, value] : now) differing[key].second = value;
@@ -105,8 +106,7 @@ void compare_providers(const Json& saved, const Json& now, const Settings& setti
   };
   for (const auto& [table, key, is_auto] : {Chosen{"attention", settings.attention.plugin.key(), auto_attention},
                                             Chosen{"kernels", settings.kernels.plugins.key(), auto_kernels}}) {
-    const bool is_said =
-        std::ranges::any_of(out.counted, [&key = key](const auto& said) { return said.key == key; });
+    const bool is_said = std::ranges::any_of(out.counted, [&key = key](const auto& said) { return said.key == key; });
     if ((is_said && !is_auto) || !saved.contains(table) || !saved[table].is_object()) continue;
     std::map<std::string, std::pair<std::string, std::string>> of_nodes;  // was, is
     for (const auto& [node, provider] : saved[table].items()) of_nodes[node].first = json_text(provider);
@@ -215,7 +215,7 @@ ResumeDifferences resume_differences(const std::string& checkpoint, int64_t step
   ResumeDifferences out;
   SourceDirectory directory(checkpoint);
   const CheckpointManifest manifest = CheckpointManifest::read(directory);
-  const Settings& settings = session.config().settings();
+  const Settings& settings = session.settings();
   const std::optional<SavedSettings> saved = saved_settings(checkpoint);
   const bool in_own_directory = checkpoint.starts_with(*settings.run.output_dir + "/checkpoints/");
   if (saved) compare_settings(saved->json, session.config(), in_own_directory, out);
@@ -249,8 +249,7 @@ void report(const ResumeDifferences& differences, const std::string& checkpoint,
     for (const auto& [key, text] : differences.counted) list += "\n  " + key + " " + text;
     const std::string what =
         fmt::format("run.strict: {} settings differ from those of {}:{}", differences.counted.size(), checkpoint, list);
-    throw config_error(strict, what)
-        .hint("bring them back, or set run.strict = false to go on with the new ones");
+    throw config_error(strict, what).hint("bring them back, or set run.strict = false to go on with the new ones");
   }
   std::string list;
   for (const auto& [key, text] : differences.expected) list += "\n  " + key + " " + text;

@@ -23,12 +23,11 @@ constexpr int64_t kSelfTestBytes = 16 << 20;
 
 // Of model.path: config.json, which is written anew, and a tokenizer that this run did not use.
 std::set<std::string> files_left_out(Session& session) {
-  const Settings& settings = session.config().settings();
+  const Settings& settings = session.settings();
   const std::vector<std::string> other = other_tokenizer_files(session.config());
   if (!other.empty() && session.world().rank() == 0)
-    log::counted_warning("export without tokenizer", "the export leaves out the tokenizer of " +
-                                                         *settings.model.path + " (" + other.front() +
-                                                         " …): this run used tokenizer '" +
+    log::counted_warning("export without tokenizer", "the export leaves out the tokenizer of " + *settings.model.path +
+                                                         " (" + other.front() + " …): this run used tokenizer '" +
                                                          *settings.tokenizer.plugin + "'");
   std::set<std::string> names(other.begin(), other.end());
   names.insert("config.json");
@@ -40,8 +39,8 @@ std::set<std::string> files_left_out(Session& session) {
 Saver::Saver(Session& session, std::string directory, CheckpointRoot* root)
     : session_(session),
       directory_(std::move(directory)),
-      checkpoint_instance_(slot_format(session, session.config().settings().checkpoint)),
-      export_instance_(slot_format(session, session.config().settings().exports)),
+      checkpoint_instance_(slot_format(session, session.settings().checkpoint)),
+      export_instance_(slot_format(session, session.settings().exports)),
       checkpoint_format_(*checkpoint_instance_),
       export_format_(*export_instance_),
       buckets_(bucket_bytes(session)),
@@ -49,7 +48,7 @@ Saver::Saver(Session& session, std::string directory, CheckpointRoot* root)
   session.world().together("opening " + checkpoints(), [&] {
     const bool is_first = session.world().rank() == 0;
     if (is_first && !root_) root_ = &own_root_.emplace(checkpoints());
-    if (const Setting<std::string>& model = session.config().settings().model.path; is_first && model.is_set()) {
+    if (const Setting<std::string>& model = session.settings().model.path; is_first && model.is_set()) {
       carried_files_ = files_to_carry(model, files_left_out(session));
       mode_ = mode_like(model);
     }
@@ -131,7 +130,7 @@ void Saver::compare_with_saved(const std::string& path, const std::vector<Descri
 
 void Saver::begin(int64_t step, const Json& state) {
   CHASSIS_CHECK(!save_, "one save at a time");
-  const Settings::Checkpoint& settings = session_.config().settings().checkpoint;
+  const Settings::Checkpoint& settings = session_.settings().checkpoint;
   const SavePlan& plan = checkpoint_plan();
   const std::string& async = settings.async;
   SaveRequest request;
@@ -172,7 +171,7 @@ LocalTensors Saver::staged_tensors(const SavePlan& plan) {
 }
 
 void Saver::await_tensors() {
-  if (save_ && session_.config().settings().checkpoint.async != "staged") save_->await_tensors();
+  if (save_ && session_.settings().checkpoint.async != "staged") save_->await_tensors();
 }
 
 std::optional<SaveResult> Saver::advance() {
@@ -188,7 +187,7 @@ SaveResult Saver::finish() {
 }
 
 std::optional<Saver::Resumed> Saver::resume() {
-  const std::string& wanted = session_.config().settings().run.resume;
+  const std::string& wanted = session_.settings().run.resume;
   if (wanted == "never") return std::nullopt;
   if (wanted != "auto") {
     const std::string given = run_of(wanted);
@@ -237,7 +236,7 @@ Saver::Resumed Saver::load_checkpoint(const std::string& path) {
     reader = open_checkpoint(path);
     if (session_.world().rank() == 0) {
       verify_carried_files(path, reader->manifest());
-      require_same_optimizer(path, session_.config().settings().optimizer.plugin);
+      require_same_optimizer(path, session_.settings().optimizer.plugin);
     }
     result = reader->load(tensors, session_.mesh(), buckets_, local, load_options(session_));
   });

@@ -204,7 +204,7 @@ void load_weights(Session& session, const std::string& path, const BucketPair& b
 }
 
 void load_weights(Session& session, const std::string& given) {
-  const Settings& settings = session.config().settings();
+  const Settings& settings = session.settings();
   const std::string from = run_of(given);
   const BucketPair buckets(bucket_bytes(session));
   const bool from_run = is_run_directory(from);
@@ -235,7 +235,7 @@ SaveResult export_checkpoint(const ExportRequest& request) {
   options.skip = directory.skip();
   reader.check(wanted, options);
 
-  const auto instance = slot_format(session, session.config().settings().exports);
+  const auto instance = slot_format(session, session.settings().exports);
   const FormatPlugin format(*instance);
   SaveRequest save;
   save.parent = place.parent();

@@ -11,8 +11,8 @@
 
 namespace chassis {
 
-// NULL if the configuration names none. Throws a config error if it has more ids than the vocabulary, or if weights that
-// were trained with another tokenizer would read its ids.
+// NULL if the configuration names none. Throws a config error if it has more ids than the vocabulary, or if weights
+// that were trained with another tokenizer would read its ids.
 std::unique_ptr<PluginTokenizer> open_tokenizer(const Config& config, RunPlugins& plugins, int64_t vocab_size);
 
 // The tokenizer files of model.path, by name, if [tokenizer] names another than theirs: one whose options lead to no

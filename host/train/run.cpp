@@ -74,7 +74,7 @@ class Run {
     return false;
   }
 
-  const Settings& settings() const { return session_.config().settings(); }
+  const Settings& settings() const { return session_.settings(); }
   bool first_rank() const { return world_.rank() == 0; }
 
   // What needs no directory first; then its lock, then every refusal, then what is written.
@@ -122,7 +122,8 @@ class Run {
 
   void start_anew() {
     const Settings::Model& model = settings().model;
-    if (model.path.is_set() && model.init == "pretrained") saves_->saver().start_from(model.path);
+    if (model.path.is_set() && model.init == "pretrained")
+      saves_->saver().start_from(model.path);
     else initialize();
   }
 
@@ -146,7 +147,8 @@ class Run {
     world_.together("comparing with " + checkpoint, [&] {
       if (!first_rank()) return;
       const LearningRateSchedule& schedule = trainer_->options().schedule;
-      report(resume_differences(checkpoint, trainer.step, length(), schedule, session_), checkpoint, settings().run.strict);
+      report(resume_differences(checkpoint, trainer.step, length(), schedule, session_), checkpoint,
+             settings().run.strict);
     });
   }
 
@@ -266,8 +268,8 @@ class Run {
 
   void announce() {
     log::info(
-        "{} on {}{}, {} threads, {} | {} parameters, {} trained | {} steps of {} tokens",
-        *settings().run.name, device_name(session_.device()),
+        "{} on {}{}, {} threads, {} | {} parameters, {} trained | {} steps of {} tokens", *settings().run.name,
+        device_name(session_.device()),
         world_.size() > 1 ? " × " + std::to_string(world_.size()) + " ranks (" + session_.mesh().text() + ")" : "",
         num_threads(), dtype_name(session_.compute()),
         count_text(static_cast<double>(session_.parameters().num_elements(false))),
@@ -329,7 +331,7 @@ class Run {
       EvalRecord record = evaluate(session_.executor(), *eval_data_[i], settings().train.micro_batch_size,
                                    settings().eval.max_batches, session_.ranks(), session_.device());
       record.step = step;
-      record.name = eval_name(session_.config(), i);
+      record.name = eval_name(settings().data, i);
       to_sinks([&](MetricsSink& sink) { sink.evaluation(record); });
     }
   }
@@ -399,7 +401,7 @@ class Run {
 }  // namespace
 
 int run_training(Config config, const std::vector<std::string>& plugin_path) {
-  return join_world(config, [&](World& world) { return Run(std::move(config), plugin_path, world)(); });
+  return join_world(config.settings().comm, [&](World& world) { return Run(std::move(config), plugin_path, world)(); });
 }
 
 }  // namespace chassis

@@ -50,8 +50,9 @@ void refuse_data_folder(const std::string& path, const Settings::Data& data) {
   const auto refuse_if_same = [&](const Settings::DataSet& set) {
     std::error_code error;
     if (!std::filesystem::equivalent(*set.path, path, error) || error) return;
-    throw config_error(set.path, set.path.key() + " is run.output_dir itself: files of the run, such as log.txt, "
-                                                  "would be read as data")
+    throw config_error(set.path, set.path.key() +
+                                     " is run.output_dir itself: files of the run, such as log.txt, "
+                                     "would be read as data")
         .hint("choose another run.output_dir");
   };
   for (const Settings::TrainSet& set : data.train) refuse_if_same(set);
@@ -245,9 +246,9 @@ void RunDirectory::check_start_anew(const Settings& settings) {
   for (const CheckpointInfo& info : list_checkpoints(file("checkpoints")))
     found.push_back("checkpoints/" + info.name + " was set aside");
   if (found.size() <= num_unsaved) return;
-  throw config_error(settings.run.output_dir, "run.output_dir " + path_ +
-                                                  " holds the work of a run, and no checkpoint to go on from: " +
-                                                  listed(found))
+  throw config_error(
+      settings.run.output_dir,
+      "run.output_dir " + path_ + " holds the work of a run, and no checkpoint to go on from: " + listed(found))
       .hint("put its checkpoints back; or choose another run.output_dir" + weights_to_start_from(file("final")) +
             "; run.resume = \"never\" trains anew here and replaces what is there");
 }

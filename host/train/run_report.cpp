@@ -74,8 +74,7 @@ std::string how_to_go_on(const Settings& settings, const Stopped& stopped) {
 
 std::string what_next(const Settings& settings, const std::string& directory) {
   std::string text = "next: ";
-  if (settings.tokenizer.is_named())
-    text += "chassis generate " + directory + "/resolved.toml --prompt TEXT; ";
+  if (settings.tokenizer.is_named()) text += "chassis generate " + directory + "/resolved.toml --prompt TEXT; ";
   return text + "raise run.max_steps to train further";
 }
 

@@ -66,7 +66,7 @@ class PlannedRank {
   PlannedRank(const std::string& toml, int world_size, int rank = 0, const std::vector<std::string>& overrides = {})
       : session_((install_meta_allocator(), load_config_text(toml, "run.toml", overrides)), options(world_size, rank)) {
     session_.executor().rehearse_on(kMetaHost);
-    if (session_.config().settings().recompute.mode == "full") session_.executor().set_recompute(Recompute::kFull);
+    if (session_.settings().recompute.mode == "full") session_.executor().set_recompute(Recompute::kFull);
     session_.allocate(kMetaHost);
     session_.publish();
     take_sent();
@@ -79,7 +79,7 @@ class PlannedRank {
     StepParts parts = session_.step_parts();
     parts.device = kMetaHost;
     StepInputs inputs;
-    const BatchSizes sizes = batch_sizes(session_.config().settings(), session_.ranks().num_data_ranks());
+    const BatchSizes sizes = batch_sizes(session_.settings(), session_.ranks().num_data_ranks());
     inputs.schedule = sequential_schedule(sizes.num_microbatches);
     inputs.fields = [this](int) { return fields(); };
     run_step(parts, inputs);
@@ -101,7 +101,7 @@ class PlannedRank {
     return options;
   }
   Fields fields() {
-    const Settings::Train& train = session_.config().settings().train;
+    const Settings::Train& train = session_.settings().train;
     return unread_fields(session_.program(), train.micro_batch_size, train.seq_len, kMetaHost);
   }
   Sent take_sent() {

@@ -116,7 +116,7 @@ plugins = )" + providers.kernels +
         load_config(config_path(), overrides),
         SessionOptions{.plugin_path = {CHASSIS_TEST_PLUGIN_DIR}, .passes = std::move(passes)});
     session->allocate();
-    session->parameters().initialize(static_cast<uint64_t>(*session->config().settings().run.seed));
+    session->parameters().initialize(static_cast<uint64_t>(*session->settings().run.seed));
     session->publish();
     return session;
   }
@@ -143,7 +143,7 @@ inline std::vector<float> floats_of(const Tensor& tensor) {
 
 inline Trained train(Session& session, int64_t num_steps) {
   const auto data = open_train_data(session.data_needs());
-  const Settings& settings = session.config().settings();
+  const Settings& settings = session.settings();
   const BatchSizes sizes = batch_sizes(settings, 1);
   TrainerOptions options;
   options.shape = {sizes.micro_batch_size, sizes.num_microbatches, 0, 1};
