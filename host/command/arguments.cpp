@@ -22,8 +22,8 @@ namespace {
 
 // One per visible GPU, where a strategy is to divide the run and no launcher has started ranks.
 int ranks_by_default(const Config& config) {
-  if (config.num_problems() > 0 || config.count("parallel") == 0) return 1;
-  const std::string& device = config.get_string("run.device");
+  if (config.num_problems() > 0 || config.settings().parallel.empty()) return 1;
+  const std::string& device = config.settings().run.device;
   if (device != "auto" && device != "cuda") return 1;
   if (!discover_launch(process_environment()).source.empty()) return 1;
   const int num_gpus = num_visible_gpus();

@@ -29,9 +29,9 @@ void print_summary(Session& session) {
 
 constexpr double kLargestUsualRate = 10.0;  // beyond those of plain SGD
 
-void warn_of_learning_rate(const Config& config) {
-  const double rate = config.get_double("optimizer.lr");
-  const std::string what = fmt::format("{}: optimizer.lr = {:g}", config.position("optimizer.lr").text(), rate);
+void warn_of_learning_rate(const Setting<double>& setting) {
+  const double rate = setting;
+  const std::string what = fmt::format("{}: optimizer.lr = {:g}", setting.where().text(), rate);
   if (rate == 0) counted_warning("optimizer.lr", what + " trains nothing");
   if (rate > kLargestUsualRate)
     counted_warning("optimizer.lr", what + " is far above any usual one; is a \"-\" missing, as in 3e-3?");
@@ -51,25 +51,24 @@ Verb add_check(CLI::App& app) {
   return [=] {
     // A mesh of several ranks is proven as rank 0 of it sees it.
     Config config = arguments->load();
-    const int num_ranks = world_size_of(config);
+    const int num_ranks = world_size_of(config.settings());
     SessionOptions options{.plugin_path = arguments->plugin_path,
                            .target = {.without_device = true, .as_configured = true}};
     if (num_ranks > 1) options.world_size = num_ranks;
     Session session(std::move(config), options);
-    const std::string mode = session.config().get_string("recompute.mode");
+    const Settings& settings = session.settings();
     session.compiled().set_recompute(
-        recompute_setting(session.config(), session.executor()),
-        mode == "auto" ? "recompute.mode = \"auto\" chooses by the memory of the run" : "");
+        recompute_setting(settings, session.executor()),
+        settings.recompute.mode == "auto" ? "recompute.mode = \"auto\" chooses by the memory of the run" : "");
     if (*resolved) std::fprintf(output(), "%s", session.config().resolved_toml().c_str());
     if (*graph) std::fprintf(output(), "%s", printable_lines(graph_text(session.compiled())).c_str());
     print_summary(session);
     if (num_ranks > 1)
       std::fprintf(output(), "mesh        %d ranks (%s)\n", num_ranks, divided_axes(session.mesh()).c_str());
-    warn_of_learning_rate(session.config());
-    check_positions(session.model(), session.config().get_int("train.seq_len"), "train.seq_len");
-    if (!*without_data) find_data(session.data_needs()), check_folders(session.config());
-    if (session.device().type == Device::Type::kCpu)
-      session.optimizer().try_step(session.config().get_double("optimizer.lr"));
+    warn_of_learning_rate(settings.optimizer.lr);
+    check_positions(session.model(), settings.train.seq_len, "train.seq_len");
+    if (!*without_data) find_data(session.data_needs()), check_folders(settings);
+    if (session.device().type == Device::Type::kCpu) session.optimizer().try_step(settings.optimizer.lr);
     if (can_prove_saving(session)) {
       prove_saving(session);
       compare_with_model(session);

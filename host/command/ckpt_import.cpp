@@ -75,7 +75,8 @@ CheckpointReader read_foreign(const Arguments& given, Formats& formats) {
 std::string default_format(const Arguments& given) {
   if (!given.format.empty()) return given.format;
   const Config config = load_config_text("schema_version = 1\n", "ckpt import-zero", {}, ConfigUse::kWeights);
-  return config.get_string(given.checkpoint ? "checkpoint.plugin" : "export.plugin");
+  const Settings& settings = config.settings();
+  return given.checkpoint ? settings.checkpoint.plugin : settings.exports.plugin;
 }
 
 int import(const Arguments& given) {

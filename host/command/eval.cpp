@@ -23,24 +23,24 @@ Verb add_eval(CLI::App& app) {
     if (!from->empty()) more = {"--from", *from};
     if (const auto exit_code = arguments->run_ranks("eval", ConfigUse::kEvaluation, more)) return *exit_code;
     Config given = arguments->load(ConfigUse::kEvaluation);
-    return join_world(given, [&](World& world) {
+    return join_world(given.settings().comm, [&](World& world) {
       Session session(std::move(given), {.plugin_path = arguments->plugin_path, .world = &world});
-      const Config& config = session.config();
+      const Settings& settings = session.settings();
       // As in training: the first rank of a machine prepares and proves what the others then find.
       std::vector<std::unique_ptr<EvalData>> sets;
       world.together("preparing data", [&] {
         if (world.launch().local_rank == 0) sets = open_eval_data(session.data_needs());
       });
       if (sets.empty()) sets = open_eval_data(session.data_needs());
-      check_positions(session.model(), config.get_int("train.seq_len"), "train.seq_len");
+      check_positions(session.model(), settings.train.seq_len, "train.seq_len");
       session.allocate();
       load_weights(session, *from);
       for (size_t i = 0; i < sets.size(); ++i) {
-        const EvalRecord record = evaluate(session.executor(), *sets[i], config.get_int("train.micro_batch_size"),
-                                           config.get_int("eval.max_batches"), session.ranks(), session.device());
+        const EvalRecord record = evaluate(session.executor(), *sets[i], settings.train.micro_batch_size,
+                                           settings.eval.max_batches, session.ranks(), session.device());
         if (world.rank() == 0)
           std::fprintf(output(), "%s loss %.6f perplexity %.4f tokens %llu\n",
-                       printable(eval_name(session.config(), i)).c_str(), record.loss, record.perplexity,
+                       printable(eval_name(settings.data, i)).c_str(), record.loss, record.perplexity,
                        static_cast<unsigned long long>(record.trained_tokens));
       }
       return 0;

@@ -39,16 +39,16 @@ Verb add_generate(CLI::App& app) {
     if (arguments->no_cache) more.push_back("--no-cache");
     if (const auto exit_code = arguments->config.run_ranks("generate", ConfigUse::kGeneration, more)) return *exit_code;
     Config given = arguments->config.load(ConfigUse::kGeneration);
-    return join_world(given, [&](World& world) {
+    return join_world(given.settings().comm, [&](World& world) {
       Session session(std::move(given), {.plugin_path = arguments->config.plugin_path, .world = &world});
-      const Config& config = session.config();
+      const Settings& settings = session.settings();
       session.allocate();
       load_weights(session, arguments->from);
       GenerateOptions options;
-      options.max_new_tokens = config.get_int("generate.max_new_tokens");
-      options.temperature = config.get_double("generate.temperature");
-      options.top_p = config.get_double("generate.top_p");
-      options.seed = static_cast<uint64_t>(config.get_int("run.seed"));
+      options.max_new_tokens = settings.generate.max_new_tokens;
+      options.temperature = settings.generate.temperature;
+      options.top_p = settings.generate.top_p;
+      options.seed = static_cast<uint64_t>(*settings.run.seed);
       options.eos_id = session.tokenizer()->eos_id();
       options.vocab_size = session.tokenizer()->vocab_size();
       options.use_cache = !arguments->no_cache;

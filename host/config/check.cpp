@@ -1,4 +1,4 @@
-// Every key against its specification: the host's keys at once, those of a plugin when it is there.
+// Every key against its specification, and the defaults of the host's keys.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -20,8 +20,6 @@ namespace chassis {
 namespace {
 
 constexpr size_t kMostNames = 16;  // that are listed in a message
-
-std::string joined(const std::string& table, const std::string& key) { return table.empty() ? key : table + "." + key; }
 
 SourcePosition where_of(const Value& value) {
   return value.key_where.file.empty() ? value.origin.where : value.key_where;
@@ -139,14 +137,6 @@ const Value* not_finite(const Value& value) {
   return nullptr;
 }
 
-// Keys that `table` offers.
-std::vector<std::string> names_of(const std::string& table, const std::vector<OptionSpec>& specs) {
-  std::vector<std::string> names;
-  for (const OptionSpec& spec : specs)
-    if (!is_unavailable(joined(table, spec.name))) names.push_back(spec.name);
-  return names;
-}
-
 // Tables of the schema directly inside `table`, by their last name.
 std::vector<std::string> tables_inside(const Schema& schema, const std::string& table) {
   std::vector<std::string> names;
@@ -172,7 +162,7 @@ std::string table_advice(const TableSpec& table, const Value& value) {
 
 bool knows_any_key_inside(const Value& table, const std::string& key) {
   return is_foreign_table(key) || std::any_of(table.children.begin(), table.children.end(), [&](const Value& child) {
-           return find_foreign_key(joined(key, child.name)) != nullptr;
+           return find_foreign_key(joined_key(key, child.name)) != nullptr;
          });
 }
 
@@ -182,7 +172,7 @@ void Config::unknown_key(const Value& child, const std::string& key, const std::
   const bool is_group =
       child.is_table() || (child.is_array() && !child.children.empty() && child.children[0].is_table());
   if (child.is_table() && !child.children.empty() && knows_any_key_inside(child, key)) {
-    for (const Value& inside : child.children) unknown_key(inside, joined(key, inside.name), {});
+    for (const Value& inside : child.children) unknown_key(inside, joined_key(key, inside.name), {});
     return;
   }
   const std::string leaf = key.substr(key.rfind('.') == std::string::npos ? 0 : key.rfind('.') + 1);
@@ -266,7 +256,7 @@ void Config::check_table(Value& table, const TableSpec& spec, const std::string&
   for (size_t i = 0; i < table.children.size(); ++i) check_child(table.children[i], table, spec, key, i);
   for (const OptionSpec& option : spec.keys) {
     if (!option.required || table.find(option.name) != nullptr) continue;
-    const std::string missing = joined(key, option.name);
+    const std::string missing = joined_key(key, option.name);
     if (!is_needed(missing, use_)) continue;
     if (invalid_.insert(missing).second) {
       problems_.push_back({position(key), fmt::format("{} is missing: {}", missing, option.doc)});
@@ -276,7 +266,7 @@ void Config::check_table(Value& table, const TableSpec& spec, const std::string&
 
 // May remove the child, if it is invalid; then steps `index` back.
 void Config::check_child(Value& child, Value& table, const TableSpec& spec, const std::string& key, size_t& index) {
-  const std::string child_key = joined(key, child.name);
+  const std::string child_key = joined_key(key, child.name);
   if (const OptionSpec* option = spec.find(child.name)) {
     if (!check_value(child, *option, child_key)) {
       table.children.erase(table.children.begin() + static_cast<ptrdiff_t>(index));
@@ -284,7 +274,7 @@ void Config::check_child(Value& child, Value& table, const TableSpec& spec, cons
     }
     return;
   }
-  if (const TableSpec* inner = schema_->find(joined(spec.name, child.name))) {
+  if (const TableSpec* inner = schema_->find(joined_key(spec.name, child.name))) {
     if (inner->is_array && !child.is_array()) {
       problems_.push_back(
           {where_of(child), fmt::format("{} must be a list of tables: write [[{}]]", child_key, child_key)});
@@ -296,7 +286,7 @@ void Config::check_child(Value& child, Value& table, const TableSpec& spec, cons
       table.children.erase(table.children.begin() + static_cast<ptrdiff_t>(index--));
     } else if (inner->is_array) {
       for (size_t i = 0; i < child.children.size(); ++i) {
-        const std::string item_key = joined(child_key, std::to_string(i));
+        const std::string item_key = joined_key(child_key, std::to_string(i));
         Value& item = child.children[i];
         if (item.is_table()) {
           check_table(item, *inner, item_key);
@@ -311,9 +301,9 @@ void Config::check_child(Value& child, Value& table, const TableSpec& spec, cons
     return;
   }
   if (spec.slot == SlotForm::kOne) return;  // perhaps an option of the plugin: check_plugin_options() knows
-  std::vector<std::string> known = names_of(spec.name, spec.keys);
+  std::vector<std::string> known = offered_keys(spec.name, spec.keys);
   for (std::string& name : tables_inside(*schema_, spec.name))
-    if (!is_unavailable(joined(spec.name, name))) known.push_back(std::move(name));
+    if (!is_unavailable(joined_key(spec.name, name))) known.push_back(std::move(name));
   if (spec.slot == SlotForm::kList && child.is_table()) {
     std::vector<std::string> members;
     const Value* list = table.find(spec.list_key);
@@ -323,7 +313,7 @@ void Config::check_child(Value& child, Value& table, const TableSpec& spec, cons
     }
     if (std::find(members.begin(), members.end(), child.name) != members.end()) return;
     if (std::find(members.begin(), members.end(), "auto") != members.end()) return;  // the session knows its candidates
-    std::string text = fmt::format("[{}]: '{}' is not in {}", child_key, child.name, joined(key, spec.list_key));
+    std::string text = fmt::format("[{}]: '{}' is not in {}", child_key, child.name, joined_key(key, spec.list_key));
     if (const std::string near = nearest(child.name, members); !near.empty()) {
       text += fmt::format(" (did you mean '{}'?)", near);
     }
@@ -358,110 +348,8 @@ void Config::fill_defaults(Value& parent, const TableSpec& spec, const std::stri
   fill(*table);
   if (spec.name.empty()) return;
   for (const std::string& name : tables_inside(*schema_, spec.name)) {
-    fill_defaults(*table, *schema_->find(joined(spec.name, name)), joined(key, name));
+    fill_defaults(*table, *schema_->find(joined_key(spec.name, name)), joined_key(key, name));
   }
-}
-
-std::vector<PluginSlot> Config::plugin_slots() const {
-  std::vector<PluginSlot> slots;
-  const auto add_one = [&](const TableSpec& spec, const std::string& key) {
-    const Value* name = find(joined(key, "plugin"));
-    if (name != nullptr) {
-      slots.push_back({key, spec.name, spec.kind, name->string, position(joined(key, "plugin"))});
-    } else if (spec.name == "model" || set_by_user(key)) {
-      slots.push_back({key, spec.name, spec.kind, "", position(key)});
-    }
-  };
-  for (const TableSpec& spec : schema_->tables) {
-    if (is_unavailable(spec.name)) continue;
-    if (spec.slot == SlotForm::kOne && spec.is_array) {
-      for (size_t i = 0; i < count(spec.name); ++i) add_one(spec, joined(spec.name, std::to_string(i)));
-    } else if (spec.slot == SlotForm::kOne) {
-      add_one(spec, spec.name);
-    } else if (spec.slot == SlotForm::kList) {
-      const std::string list_key = joined(spec.name, spec.list_key);
-      for (const std::string& name : get_list(list_key)) {
-        slots.push_back(
-            {joined(spec.name, std::string(without_version(name))), spec.name, spec.kind, name, position(list_key)});
-      }
-    }
-  }
-  return slots;
-}
-
-void Config::check_plugin_options(const std::string& slot_key, const std::string& plugin,
-                                  const std::vector<OptionSpec>& options) {
-  const TableSpec* spec = schema_->find(without_indexes(slot_key));
-  const bool in_list = spec == nullptr;  // [kernels.NAME] holds nothing but options
-  if (!in_list) {
-    for (const OptionSpec& option : options) {
-      if (spec->find(option.name) == nullptr) continue;
-      throw plugin_error(fmt::format("plugin '{}' has an option '{}', which is a key of the host in [{}]", plugin,
-                                     option.name, spec->name));
-    }
-  }
-  Value* table = find(slot_key);
-  if (table == nullptr) {
-    const size_t dot = slot_key.rfind('.');
-    Value* parent = dot == std::string::npos ? &root_ : find(slot_key.substr(0, dot));
-    CHASSIS_CHECK(parent != nullptr && parent->is_table(), "the slot '" + slot_key + "' is in the configuration");
-    if (options.empty()) {
-      checked_slots_[slot_key];
-      return;
-    }
-    table = &parent->set(slot_key.substr(dot == std::string::npos ? 0 : dot + 1), Value{});
-  }
-  CHASSIS_CHECK(table->is_table(), "the slot '" + slot_key + "' is a table");
-
-  std::vector<std::string> known = names_of(slot_key, options);
-  if (!in_list) {
-    for (std::string& host_key : names_of(spec->name, spec->keys)) known.push_back(std::move(host_key));
-  }
-  std::set<std::string> names;
-  for (const OptionSpec& option : options) names.insert(option.name);
-  checked_slots_[slot_key] = names;
-  for (size_t i = 0; i < table->children.size(); ++i) {
-    Value& child = table->children[i];
-    if (!in_list && spec->find(child.name) != nullptr) continue;
-    const std::string key = joined(slot_key, child.name);
-    const auto option =
-        std::find_if(options.begin(), options.end(), [&](const OptionSpec& o) { return o.name == child.name; });
-    if (option == options.end()) {
-      unknown_key(child, key, known);
-    } else if (!check_value(child, *option, key)) {
-      table->children.erase(table->children.begin() + static_cast<ptrdiff_t>(i--));
-    }
-  }
-  for (const OptionSpec& option : options) {
-    const std::string key = joined(slot_key, option.name);
-    if (table->find(option.name) != nullptr || invalid_.contains(key)) continue;
-    if (!option.default_json.empty()) {
-      Value value =
-          from_json(parse_json(option.default_json, "default of " + plugin + "." + option.name, ExitCode::kPlugin),
-                    Origin{Origin::Kind::kPluginDefault, {}, plugin});
-      const size_t before = problems_.size();
-      if (!check_value(value, option, key)) {
-        std::string text = problems_.back().text;
-        problems_.resize(before);
-        throw plugin_error("the default of an option of plugin '" + plugin + "' is wrong: " + text);
-      }
-      table->set(option.name, std::move(value));
-    } else if (option.required) {
-      invalid_.insert(key);
-      problems_.push_back(
-          {position(slot_key), fmt::format("{} is missing: plugin '{}' needs it: {}", key, plugin, option.doc)});
-    }
-  }
-}
-
-Json Config::plugin_options(const std::string& slot_key) const {
-  const auto checked = checked_slots_.find(slot_key);
-  CHASSIS_CHECK(checked != checked_slots_.end(), "the options of '" + slot_key + "' are checked before they are used");
-  Json out = Json::object();
-  for (const std::string& name : checked->second) {
-    if (const Value* value = find(slot_key + "." + name)) out[name] = to_json(*value);
-  }
-  return out;
 }
 
 }  // namespace chassis

@@ -2,7 +2,6 @@
 #include "host/config/config.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <tuple>
 #include <utility>
 
@@ -14,25 +13,9 @@ namespace {
 
 constexpr size_t kMaxPathBytes = 4096;
 
-const Value* child_of(const Value& parent, std::string_view part) {
-  if (!parent.is_array()) return parent.find(part);
-  size_t index = 0;
-  const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
-  const bool valid = error == std::errc() && end == part.data() + part.size() && index < parent.children.size();
-  return valid ? &parent.children[index] : nullptr;
-}
-
 }  // namespace
 
-const Value* Config::find(std::string_view key) const {
-  const Value* node = &root_;
-  while (node != nullptr && !key.empty()) {
-    const size_t dot = key.find('.');
-    node = child_of(*node, key.substr(0, dot));
-    key = dot == std::string_view::npos ? std::string_view() : key.substr(dot + 1);
-  }
-  return node;
-}
+const Value* Config::find(std::string_view key) const { return find_value(root_, key); }
 
 Value* Config::find(std::string_view key) { return const_cast<Value*>(std::as_const(*this).find(key)); }
 
@@ -46,7 +29,6 @@ const Value& Config::at(std::string_view key, ValueType type) const {
 }
 
 bool Config::has(std::string_view key) const { return find(key) != nullptr; }
-bool Config::get_bool(std::string_view key) const { return at(key, ValueType::kBool).boolean; }
 int64_t Config::get_int(std::string_view key) const { return at(key, ValueType::kInt).integer; }
 double Config::get_double(std::string_view key) const { return at(key, ValueType::kFloat).number; }
 const std::string& Config::get_string(std::string_view key) const { return at(key, ValueType::kString).string; }
@@ -62,33 +44,9 @@ size_t Config::count(std::string_view key) const {
   return value != nullptr && value->is_array() ? value->children.size() : 0;
 }
 
-Json Config::json(std::string_view key) const {
-  const Value* value = find(key);
-  if (value == nullptr) {
-    throw_if_problems();
-    throw internal_error("the configuration has no '" + std::string(key) + "'");
-  }
-  return to_json(*value);
-}
-
 Json Config::json() const { return to_json(root_); }
 
-Origin Config::origin(std::string_view key) const {
-  const Value* value = find(key);
-  return value != nullptr ? value->origin : Origin{};
-}
-
-SourcePosition Config::position(std::string_view key) const {
-  for (;;) {
-    const Value* value = find(key);
-    if (value != nullptr && value != &root_ && value->origin.by_user()) {
-      return value->is_table() || value->is_array() ? value->key_where : value->origin.where;
-    }
-    const size_t dot = key.rfind('.');
-    if (dot == std::string_view::npos) return {file_, 0, 0};
-    key = key.substr(0, dot);
-  }
-}
+SourcePosition Config::position(std::string_view key) const { return position_of(root_, key, file_); }
 
 bool Config::set_by_user(std::string_view key) const {
   const Value* value = find(key);
@@ -115,7 +73,11 @@ void Config::add_problem(std::string_view key, const Error& error) {
 }
 
 void Config::throw_if_problems() const {
-  if (problems_.empty()) return;
+  if (const std::optional<Error> findings = all_problems()) throw Error(*findings);
+}
+
+std::optional<Error> Config::all_problems() const {
+  if (problems_.empty()) return std::nullopt;
   std::vector<Problem> sorted = problems_;
   std::stable_sort(sorted.begin(), sorted.end(), [&](const Problem& a, const Problem& b) {
     // The file itself first, then those that it extends; inside, by line.
@@ -124,7 +86,7 @@ void Config::throw_if_problems() const {
     };
     return order(a) < order(b);
   });
-  if (sorted.size() == 1) throw Error(sorted[0].code, sorted[0].where, sorted[0].text).hint(sorted[0].hint);
+  if (sorted.size() == 1) return Error(sorted[0].code, sorted[0].where, sorted[0].text).hint(sorted[0].hint);
   constexpr size_t kMaxShown = 100;
   std::string text = std::to_string(sorted.size()) + " errors in the configuration:";
   std::vector<std::string> hints;
@@ -141,7 +103,7 @@ void Config::throw_if_problems() const {
   if (sorted.size() > kMaxShown) text += "\n  … and " + std::to_string(sorted.size() - kMaxShown) + " more";
   std::string all_hints;
   for (const std::string& hint : hints) all_hints += (all_hints.empty() ? "" : "\nhint: ") + hint;
-  throw Error(code, std::move(text)).hint(all_hints);
+  return Error(code, std::move(text)).hint(all_hints);
 }
 
 Config make_config(Value root, std::string file, ConfigUse use, const Schema& schema) {
@@ -162,6 +124,9 @@ Config make_config(Value root, std::string file, ConfigUse use, const Schema& sc
     if (spec.name.find('.') == std::string::npos) config.fill_defaults(config.root_, spec, spec.name);
   }
   config.derive_defaults();
+  const std::optional<Error> findings = config.all_problems();
+  config.settings_ =
+      read_settings(config.root_, config.file_, findings ? std::make_shared<const Error>(*findings) : nullptr);
   return config;
 }
 

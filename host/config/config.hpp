@@ -8,6 +8,8 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -18,6 +20,7 @@
 #include "host/config/option.hpp"
 #include "host/config/read.hpp"
 #include "host/config/schema.hpp"
+#include "host/config/settings.hpp"
 #include "host/config/value.hpp"
 
 namespace chassis {
@@ -33,26 +36,11 @@ struct PluginSlot {
 
 class Config {
  public:
-  // Keys are dotted; numbers index arrays: "data.train.0.path". Asking for a key that is unset or of another type is a
-  // broken invariant, unless problems are pending: then they are thrown.
-  bool has(std::string_view key) const;
-  bool get_bool(std::string_view key) const;
-  int64_t get_int(std::string_view key) const;
-  double get_double(std::string_view key) const;
-  const std::string& get_string(std::string_view key) const;
-  std::vector<std::string> get_list(std::string_view key) const;
-  // Number of items of an array, such as "data.train"; 0 if it is absent.
-  size_t count(std::string_view key) const;
-  // Any value or table.
-  Json json(std::string_view key) const;
-  // Everything.
-  Json json() const;
+  // The host's keys as load_config() left them; nothing changes them later. Copies of a Config share them.
+  const Settings& settings() const { return *settings_; }
 
-  Origin origin(std::string_view key) const;
-  // Of the key, or of the nearest table around it that is written down; for error messages.
-  SourcePosition position(std::string_view key) const;
-  // True if a file or the command line sets it.
-  bool set_by_user(std::string_view key) const;
+  // Every key, those of plugins included.
+  Json json() const;
 
   // In the order of the schema.
   std::vector<PluginSlot> plugin_slots() const;
@@ -62,6 +50,9 @@ class Config {
                             const std::vector<OptionSpec>& options);
   // The plugin's own options, defaults included.
   Json plugin_options(const std::string& slot_key) const;
+  Origin plugin_option_origin(const std::string& slot_key, const std::string& option) const;
+  // NAME of every [kernels.NAME] now, for the table "kernels".
+  std::vector<std::string> option_tables(std::string_view table) const;
 
   // Keeps a finding about `key` for finish().
   void add_problem(std::string_view key, std::string text);
@@ -84,6 +75,18 @@ class Config {
 
  private:
   friend Config make_config(Value root, std::string file, ConfigUse use, const Schema& schema);
+  // The tree by dotted keys, in which numbers index arrays: "data.train.0.path". Asking for a key that is unset or of
+  // another type is a broken invariant, unless problems are pending: then they are thrown.
+  bool has(std::string_view key) const;
+  int64_t get_int(std::string_view key) const;
+  double get_double(std::string_view key) const;
+  const std::string& get_string(std::string_view key) const;
+  std::vector<std::string> get_list(std::string_view key) const;
+  // Number of items of an array, such as "data.train"; 0 if it is absent.
+  size_t count(std::string_view key) const;
+  // The position of the key, or of the nearest table around it that is written down.
+  SourcePosition position(std::string_view key) const;
+  bool set_by_user(std::string_view key) const;
   const Value* find(std::string_view key) const;
   Value* find(std::string_view key);
   const Value& at(std::string_view key, ValueType type) const;
@@ -94,11 +97,14 @@ class Config {
   void unknown_key(const Value& child, const std::string& key, const std::vector<std::string>& known);
   void derive_defaults();
   void cross_check();
+  // All findings as one error.
+  std::optional<Error> all_problems() const;
 
   const Schema* schema_ = nullptr;
   ConfigUse use_ = ConfigUse::kTraining;
   std::string file_;
   Value root_;
+  std::shared_ptr<const Settings> settings_;
   struct Problem {
     SourcePosition where;
     std::string text;
@@ -125,6 +131,6 @@ struct BatchSizes {
   int64_t global_batch_size = 0;  // sequences in one optimizer step of all ranks
   int64_t num_microbatches = 0;   // of one rank in one step: the accumulation
 };
-BatchSizes batch_sizes(const Config& config, int64_t data_parallel_size);
+BatchSizes batch_sizes(const Settings& settings, int64_t data_parallel_size);
 
 }  // namespace chassis

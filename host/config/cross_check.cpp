@@ -38,21 +38,21 @@ bool is_sha256(const std::string& text) {
 
 }  // namespace
 
-BatchSizes batch_sizes(const Config& config, int64_t data_parallel_size) {
+BatchSizes batch_sizes(const Settings& settings, int64_t data_parallel_size) {
   CHASSIS_CHECK(data_parallel_size > 0, "there is at least one data-parallel rank");
   BatchSizes sizes;
-  sizes.micro_batch_size = config.get_int("train.micro_batch_size");
+  sizes.micro_batch_size = settings.train.micro_batch_size;
   const int64_t per_pass = sizes.micro_batch_size * data_parallel_size;
-  sizes.global_batch_size =
-      config.has("train.global_batch_size") ? config.get_int("train.global_batch_size") : per_pass;
+  const Setting<int64_t>& global_batch_size = settings.train.global_batch_size;
+  sizes.global_batch_size = global_batch_size.is_set() ? *global_batch_size : per_pass;
   if (sizes.global_batch_size % per_pass != 0) {
     const std::string product = data_parallel_size == 1
                                     ? fmt::format("train.micro_batch_size = {}", sizes.micro_batch_size)
                                     : fmt::format("train.micro_batch_size × data-parallel ranks = {} × {} = {}",
                                                   sizes.micro_batch_size, data_parallel_size, per_pass);
-    throw Error(ExitCode::kConfig, config.position("train.global_batch_size"),
-                fmt::format("train.global_batch_size = {} is not a multiple of {} (try {})", sizes.global_batch_size,
-                            product, multiples_near(sizes.global_batch_size, per_pass)));
+    throw config_error(global_batch_size, fmt::format("train.global_batch_size = {} is not a multiple of {} (try {})",
+                                                      sizes.global_batch_size, product,
+                                                      multiples_near(sizes.global_batch_size, per_pass)));
   }
   sizes.num_microbatches = sizes.global_batch_size / per_pass;
   return sizes;
@@ -258,7 +258,7 @@ void Config::cross_check() {
   }
   if (both("train.micro_batch_size", "train.global_batch_size")) {
     try {
-      batch_sizes(*this, data_parallel_size);
+      batch_sizes(settings(), data_parallel_size);
     } catch (const Error& e) {
       add_problem("train.global_batch_size", e.message());
     }

@@ -343,6 +343,17 @@ std::vector<std::string> offered_choices(std::string_view key, const OptionSpec&
   return offered;
 }
 
+std::vector<std::string> offered_keys(const std::string& table, const std::vector<OptionSpec>& specs) {
+  std::vector<std::string> names;
+  for (const OptionSpec& spec : specs)
+    if (!is_unavailable(joined_key(table, spec.name))) names.push_back(spec.name);
+  return names;
+}
+
+std::string joined_key(const std::string& table, const std::string& key) {
+  return table.empty() ? key : table + "." + key;
+}
+
 const OptionSpec* TableSpec::find(std::string_view key) const {
   const auto it = std::find_if(keys.begin(), keys.end(), [&](const OptionSpec& spec) { return spec.name == key; });
   return it == keys.end() ? nullptr : &*it;

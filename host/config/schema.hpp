@@ -56,6 +56,11 @@ bool is_unavailable(std::string_view key);
 // The choices of a key that are available.
 std::vector<std::string> offered_choices(std::string_view key, const OptionSpec& spec);
 
+// The keys of a table that are available.
+std::vector<std::string> offered_keys(const std::string& table, const std::vector<OptionSpec>& specs);
+
+// "TABLE.KEY"; KEY alone at the top level, whose name is empty.
+std::string joined_key(const std::string& table, const std::string& key);
 // "data.train.0.path" as "data.train.path": what a table or key is called in a schema.
 std::string without_indexes(const std::string& key);
 // The dotted name of a key that is called `key`, in whatever table; empty if there is none or several.

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 
 #include "host/base/json.hpp"
@@ -42,6 +43,14 @@ std::string float_text(double value) {
   return text;
 }
 
+const Value* child_of(const Value& parent, std::string_view part) {
+  if (!parent.is_array()) return parent.find(part);
+  size_t index = 0;
+  const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
+  const bool valid = error == std::errc() && end == part.data() + part.size() && index < parent.children.size();
+  return valid ? &parent.children[index] : nullptr;
+}
+
 }  // namespace
 
 std::string Origin::text() const {
@@ -73,6 +82,28 @@ Value& Value::set(std::string_view key, Value value) {
 
 void Value::erase(std::string_view key) {
   std::erase_if(children, [&](const Value& child) { return child.name == key; });
+}
+
+const Value* find_value(const Value& root, std::string_view key) {
+  const Value* node = &root;
+  while (node != nullptr && !key.empty()) {
+    const size_t dot = key.find('.');
+    node = child_of(*node, key.substr(0, dot));
+    key = dot == std::string_view::npos ? std::string_view() : key.substr(dot + 1);
+  }
+  return node;
+}
+
+SourcePosition position_of(const Value& root, std::string_view key, const std::string& file) {
+  for (;;) {
+    const Value* value = find_value(root, key);
+    if (value != nullptr && value != &root && value->origin.by_user()) {
+      return value->is_table() || value->is_array() ? value->key_where : value->origin.where;
+    }
+    const size_t dot = key.rfind('.');
+    if (dot == std::string_view::npos) return {file, 0, 0};
+    key = key.substr(0, dot);
+  }
 }
 
 const char* type_text(ValueType type) {

@@ -45,6 +45,11 @@ struct Value {
   void erase(std::string_view key);
 };
 
+// The value of a dotted key, in which numbers index arrays: "data.train.0.path". NULL if there is none.
+const Value* find_value(const Value& root, std::string_view key);
+// The position of the key, or of the nearest table around it that is written down; `file` if none is.
+SourcePosition position_of(const Value& root, std::string_view key, const std::string& file);
+
 // As the user would have typed it, in one line: 3, 0.1, "text", [1, 2], { a = 1 }.
 std::string toml_text(const Value& value);
 // A key, quoted if it must be.

@@ -30,8 +30,8 @@ class Fitting {
       : session_(session), config_(config), plugin_path_(plugin_path), world_(world) {}
 
   MemoryFit run() {
-    const std::string mode = config_.get_string("recompute.mode");
-    Recompute chosen = recompute_setting(config_, session_.executor());
+    const std::string& mode = config_.settings().recompute.mode;
+    Recompute chosen = recompute_setting(config_.settings(), session_.executor());
     if (mode == "auto")
       chosen = fewest_that_fit(session_.executor().max_recomputed_blocks(), [&](const Recompute& recompute) {
         plan(recompute);
@@ -85,7 +85,7 @@ class Fitting {
   void refuse(const MemoryShortage& shortage) {
     const std::string text = "the run does not fit: " + shortage.what + ": " + bytes_text(shortage.needed_bytes) +
                              " are planned at the peak, there are " + bytes_text(shortage.there_bytes);
-    if (config_.get_string("run.memory_check") == "warn") {
+    if (config_.settings().run.memory_check == "warn") {
       if (shortage.rank == world_.rank()) counted_warning("does not fit", text);
       return;
     }

@@ -7,7 +7,6 @@
 
 #include "host/base/log.hpp"
 #include "host/base/log_capture.hpp"
-#include "host/base/mesh_axes.hpp"
 #include "host/base/printable.hpp"
 #include "host/base/units.hpp"
 #include "host/plan/plan_rank.hpp"
@@ -36,32 +35,30 @@ SessionOptions planned(const std::vector<std::string>& plugin_path, int world_si
 }
 
 // [mesh] has a size that the user gave, and none that takes the rest.
-bool names_ranks(const Config& config) {
+bool names_ranks(const Settings& settings) {
   bool any = false;
-  for (const AxisSpec& axis : kMeshAxes) {
-    const std::string key = mesh_key(axis.name);
-    if (!config.origin(key).by_user()) continue;
-    if (config.get_int(key) < 1) return false;
+  for (const Setting<int64_t>& size : settings.mesh.sizes) {
+    if (!size.by_user()) continue;
+    if (size < 1) return false;
     any = true;
   }
   return any;
 }
 
-std::string strategies_of(const Config& config) {
+std::string strategies_of(const Settings& settings) {
   std::string text;
-  for (size_t i = 0; i < config.count("parallel"); ++i)
-    text += (text.empty() ? "" : ", ") + config.get_string("parallel." + std::to_string(i) + ".plugin");
+  for (const PluginTable& strategy : settings.parallel) text += (text.empty() ? "" : ", ") + *strategy.plugin;
   return text.empty() ? "none" : text;
 }
 
 class Planner {
  public:
   explicit Planner(const PlanRequest& request) : request_(request), config_(request.config(request.overrides)) {
-    if (request.world_size == 0 && config_.count("parallel") > 0 && !names_ranks(config_))
-      throw Error(ExitCode::kConfig, config_.position("parallel"),
-                  "[[parallel]] divides the run, but nothing says over how many ranks")
+    const Settings& settings = config_.settings();
+    if (request.world_size == 0 && !settings.parallel.empty() && !names_ranks(settings))
+      throw config_error(settings.parallel, "[[parallel]] divides the run, but nothing says over how many ranks")
           .hint("give --world N, or the sizes of axes in [mesh]");
-    plan_.world_size = request.world_size > 0 ? request.world_size : world_size_of(config_);
+    plan_.world_size = request.world_size > 0 ? request.world_size : world_size_of(settings);
     plan_.memory_bytes = request.memory_bytes;
   }
 
@@ -72,12 +69,12 @@ class Planner {
       describe(session);
       prove(session);
       groups_ = distinct_ranks(session.parameters());
-      plan_.recompute = recompute_setting(session.config(), session.executor());
+      plan_.recompute = recompute_setting(session.settings(), session.executor());
       max_blocks = session.executor().max_recomputed_blocks();
     }
     rehearsed(0, Recompute::kNone);
     const log::CapturedWarnings known;  // the first has said them
-    if (config_.get_string("recompute.mode") == "auto" && plan_.memory_bytes > 0)
+    if (config_.settings().recompute.mode == "auto" && plan_.memory_bytes > 0)
       plan_.recompute = fewest_that_fit(max_blocks, [&](const Recompute& r) { return fits(r); });
     for (size_t i = 0; i < groups_.size(); ++i) {
       plan_.ranks.push_back(rehearsed(i, plan_.recompute));
@@ -91,18 +88,18 @@ class Planner {
 
  private:
   void describe(Session& session) {
-    const Config& config = session.config();
-    plan_.name = printable(config.get_string("run.name"));
+    const Settings& settings = session.settings();
+    plan_.name = printable(*settings.run.name);
     plan_.device = session.device().type == Device::Type::kCuda ? "cuda" : "cpu";
     plan_.mesh = divided_axes(session.mesh());
-    plan_.strategies = strategies_of(config);
+    plan_.strategies = strategies_of(settings);
     plan_.compute = dtype_name(session.compute());
-    plan_.seq_len = config.get_int("train.seq_len");
-    plan_.batch = batch_sizes(config, session.ranks().num_data_ranks());
+    plan_.seq_len = settings.train.seq_len;
+    plan_.batch = batch_sizes(settings, session.ranks().num_data_ranks());
     plan_.num_parameters = session.parameters().num_elements(false);
     plan_.num_trained = session.parameters().num_elements(true);
     plan_.axes = session.mesh().axes();
-    if (config.count("parallel") == 1)
+    if (settings.parallel.size() == 1)
       for (const std::string& id : session.plugins().registry().index().ids("parallel"))
         if (id != plan_.strategies) plan_.other_strategies.push_back(id);
     for (const auto& saving : session.ranks().stack.savings())
@@ -164,27 +161,25 @@ std::string divided_axes(const MeshShape& mesh) {
   return text;
 }
 
-int world_size_of(const Config& config) {
+int world_size_of(const Settings& settings) {
   int64_t product = 1;
-  for (const AxisSpec& axis : kMeshAxes) {
-    const std::string key = mesh_key(axis.name);
-    if (config.origin(key).by_user() && config.get_int(key) > 0) product *= config.get_int(key);
+  for (const Setting<int64_t>& size : settings.mesh.sizes) {
+    if (size.by_user() && size > 0) product *= size;
     if (product > 1 << 24)
-      throw Error(ExitCode::kConfig, config.position("mesh"),
-                  "[mesh] speaks of more than " + std::to_string(1 << 24) + " ranks");
+      throw config_error(settings.mesh, "[mesh] speaks of more than " + std::to_string(1 << 24) + " ranks");
   }
   return static_cast<int>(product);
 }
 
-Recompute recompute_setting(const Config& config, const Executor& executor) {
-  const std::string mode = config.get_string("recompute.mode");
+Recompute recompute_setting(const Settings& settings, const Executor& executor) {
+  const std::string& mode = settings.recompute.mode;
   const bool full = mode == "full";
   if (!full && mode != "selective") return Recompute::kNone;
-  if (!config.has("recompute.blocks")) return full ? Recompute::kFull : Recompute::kSelective;
-  const int64_t blocks = config.get_int("recompute.blocks"), most = executor.max_recomputed_blocks();
+  if (!settings.recompute.blocks.is_set()) return full ? Recompute::kFull : Recompute::kSelective;
+  const int64_t blocks = settings.recompute.blocks, most = executor.max_recomputed_blocks();
   if (blocks > most)
-    throw Error(ExitCode::kConfig, config.position("recompute.blocks"),
-                fmt::format("recompute.blocks = {}, but the model repeats at most {} blocks", blocks, most))
+    throw config_error(settings.recompute.blocks,
+                       fmt::format("recompute.blocks = {}, but the model repeats at most {} blocks", blocks, most))
         .hint("leave it out for all of them");
   return full ? Recompute{.full = blocks} : Recompute{.selective = blocks};
 }

@@ -108,7 +108,7 @@ struct PlanRequest {
 Plan make_plan(const PlanRequest& request);
 
 // What [recompute] says; none for "auto". Throws a config error for more blocks than the model has in a row.
-Recompute recompute_setting(const Config& config, const Executor& executor);
+Recompute recompute_setting(const Settings& settings, const Executor& executor);
 // For "auto": the cheapest that fits, in the order of recompute_of_cost; full if nothing fits. Asks `fits` a few times.
 Recompute fewest_that_fit(int64_t max_blocks, const std::function<bool(const Recompute&)>& fits);
 
@@ -119,6 +119,6 @@ RankPlan plan_rank(Config config, const std::vector<std::string>& plugin_path, i
 // The axes that divide something: "dp_replicate=2, dp_shard=8".
 std::string divided_axes(const MeshShape& mesh);
 // The ranks that [mesh] speaks of: the product of the sizes that the user gave.
-int world_size_of(const Config& config);
+int world_size_of(const Settings& settings);
 
 }  // namespace chassis

@@ -129,7 +129,7 @@ class RunInMiniature {
   // As Run::prepare.
   void load() {
     session_.allocate(device_);
-    const uint64_t bucket_bytes = static_cast<uint64_t>(session_.config().get_int("checkpoint.bucket_mib")) << 20;
+    const uint64_t bucket_bytes = static_cast<uint64_t>(*session_.settings().checkpoint.bucket_mib) << 20;
     buckets_.emplace(2 * bucket_bytes, MemoryCategory::kCheckpoint, kMetaHost);
     session_.publish();
     take_traffic(0);
@@ -138,13 +138,13 @@ class RunInMiniature {
 
   // Micro-batches between the second and the last do what the second does.
   void step() {
-    const BatchSizes sizes = batch_sizes(session_.config(), ranks_.num_data_ranks());
+    const BatchSizes sizes = batch_sizes(session_.settings(), ranks_.num_data_ranks());
     const int64_t num_rehearsed = std::min<int64_t>(sizes.num_microbatches, 3);
     StepParts parts = session_.step_parts();
     parts.device = device_;
     StepInputs inputs;
     inputs.schedule = sequential_schedule(num_rehearsed);
-    const int64_t seq_len = session_.config().get_int("train.seq_len");
+    const int64_t seq_len = session_.settings().train.seq_len;
     inputs.fields = [&](int) { return unread_fields(session_.program(), sizes.micro_batch_size, seq_len, device_); };
     inputs.observer = [&](StepPhase phase, int microbatch) {
       if (phase == StepPhase::kBackward)
@@ -160,7 +160,7 @@ class RunInMiniature {
 
   // From the first save on, if checkpoints are copied to host memory before they are written.
   void stage() {
-    if (session_.config().get_string("checkpoint.async") == "staged")
+    if (session_.settings().checkpoint.async == "staged")
       staged_.emplace(staged_bytes(session_), MemoryCategory::kCheckpoint, kMetaHost);
   }
 

@@ -11,25 +11,11 @@
 #include "host/base/printable.hpp"
 #include "host/checkpoint/manifest.hpp"
 #include "host/checkpoint/source_directory.hpp"
+#include "host/config/resume_keys.hpp"
 #include "host/config/toml_file.hpp"
 
 namespace chassis {
 namespace {
-
-// Keys, and starts of keys that end in a dot, that change no number of the training, or that are meant to be changed.
-constexpr std::string_view kExpected[] = {
-    "run.name",      "run.output_dir", "run.max_steps",  "run.epochs", "run.resume", "run.strict",  "run.memory_check",
-    "run.device",    "run.threads",    "schema_version", "plugins.",   "model.path", "model.init",  "data.cache_dir",
-    "data.prefetch", "data.eval.",     "eval.",          "generate.",  "log.",       "checkpoint.", "export.",
-    "comm.",         "mesh.",          "parallel.",      "recompute."};
-
-bool is_expected(std::string_view key) {
-  // Where data lies; its content is compared by hash.
-  if (key.starts_with("data.train.") && key.ends_with(".path")) return true;
-  return std::any_of(std::begin(kExpected), std::end(kExpected), [&](std::string_view known) {
-    return known.ends_with('.') ? key.starts_with(known) : key == known;
-  });
-}
 
 using Values = std::map<std::string, std::string>;
 
@@ -41,12 +27,18 @@ Values values_of(const Json& table) {
   return values;
 }
 
+struct SavedSettings {
+  Json json;
+  std::unique_ptr<const Settings> settings;  // a key of another type than today's is not set
+};
+
 // The settings that were saved; nothing where there are none, or none that can be read.
-std::optional<Json> saved_settings(const std::string& checkpoint) {
+std::optional<SavedSettings> saved_settings(const std::string& checkpoint) {
   const std::string path = checkpoint + "/resolved.toml";
   try {
     if (path_kind(path) == PathKind::kAbsent) return std::nullopt;
-    return to_json(parse_toml(read_file(path, uint64_t{4} << 20), path));
+    const Value tree = parse_toml(read_file(path, uint64_t{4} << 20), path);
+    return SavedSettings{to_json(tree), read_settings(tree, path, nullptr)};
   } catch (const std::exception& cause) {
     counted_warning("settings of the checkpoint are unknown",
                     "what differs from the run that was saved cannot be said: " + std::string(cause.what()));
@@ -57,8 +49,10 @@ std::optional<Json> saved_settings(const std::string& checkpoint) {
 // Another run.name in the directory of a run: somebody forgot to change run.output_dir. One that goes on from a
 // checkpoint elsewhere has a name of its own.
 void compare_settings(const Json& saved, const Config& config, bool in_own_directory, ResumeDifferences& out) {
+  const Settings& settings = config.settings();
   Values before = values_of(saved), now = values_of(config.json());
-  for (Values* values : {&before, &now}) values->erase("extends");  // what was merged stands in the other keys
+  for (Values* values : {&before, &now})
+    values->erase(settings.extends.key());  // what was merged stands in the other keys
   std::map<std::string, std::pair<std::string, std::string>> differing;
   for (const auto& [key, value] : before) differing[key].first = value;
   for (const auto& [key, value] : now) differing[key].second = value;
@@ -66,14 +60,14 @@ void compare_settings(const Json& saved, const Config& config, bool in_own_direc
     const auto& [was, is] = values;
     if (was == is) continue;
     const auto text = [](const std::string& value) { return value.empty() ? "not set" : printable(value); };
-    if (key == "run.name" && in_own_directory) {
-      const std::string directory = printable(config.get_string("run.output_dir"));
+    if (key == settings.run.name.key() && in_own_directory) {
+      const std::string directory = printable(*settings.run.output_dir);
       out.counted.push_back({key, fmt::format("was {}, is {}: {} holds run {}, and this one goes on with it; give an "
                                               "experiment of its own another run.output_dir",
                                               text(was), text(is), directory, text(was))});
       continue;
     }
-    auto& list = is_expected(key) ? out.expected : out.counted;
+    auto& list = may_change_on_resume(key) ? out.expected : out.counted;
     list.push_back({printable(key), fmt::format("was {}, is {}", text(was), text(is))});
   }
 }
@@ -100,12 +94,19 @@ void compare_plugins(const Json& saved, const Json& now, ResumeDifferences& out)
 }
 
 // Who computed which nodes, and who does now. On another device it is meant to change.
-void compare_providers(const Json& saved, const Json& now, const Config& config, ResumeDifferences& out) {
+void compare_providers(const Json& saved, const Json& now, const Settings& settings, ResumeDifferences& out) {
   if (!saved.is_object() || saved.empty()) return;
   const bool same_device = saved.value("device", Json()) == now["device"];
-  for (const auto& [table, key] : {std::pair{"attention", "attention.plugin"}, {"kernels", "kernels.plugins"}}) {
-    const bool is_said = std::ranges::any_of(out.counted, [&](const auto& said) { return said.key == key; });
-    const bool is_auto = config.json(key).dump().find("\"auto\"") != std::string::npos;
+  const bool auto_attention = settings.attention.plugin == "auto";
+  const bool auto_kernels = std::ranges::count(*settings.kernels.plugins, "auto") > 0;
+  struct Chosen {
+    const char* table;  // of plugins.lock
+    const std::string& key;
+    bool is_auto;
+  };
+  for (const auto& [table, key, is_auto] : {Chosen{"attention", settings.attention.plugin.key(), auto_attention},
+                                            Chosen{"kernels", settings.kernels.plugins.key(), auto_kernels}}) {
+    const bool is_said = std::ranges::any_of(out.counted, [&key = key](const auto& said) { return said.key == key; });
     if ((is_said && !is_auto) || !saved.contains(table) || !saved[table].is_object()) continue;
     std::map<std::string, std::pair<std::string, std::string>> of_nodes;  // was, is
     for (const auto& [node, provider] : saved[table].items()) of_nodes[node].first = json_text(provider);
@@ -123,9 +124,9 @@ void compare_providers(const Json& saved, const Json& now, const Config& config,
   }
 }
 
-void compare_lock(const Json& saved, const Json& now, const Config& config, ResumeDifferences& out) {
+void compare_lock(const Json& saved, const Json& now, const Settings& settings, ResumeDifferences& out) {
   compare_plugins(saved, now, out);
-  if (saved.is_object()) compare_providers(saved.value("providers", Json()), now["providers"], config, out);
+  if (saved.is_object()) compare_providers(saved.value("providers", Json()), now["providers"], settings, out);
 }
 
 int64_t int_or(const Json& object, const char* table, const char* key, int64_t fallback) {
@@ -134,21 +135,16 @@ int64_t int_or(const Json& object, const char* table, const char* key, int64_t f
   return found != object[table].end() && found->is_number_integer() ? found->get<int64_t>() : fallback;
 }
 
-double number_or(const Json& object, const char* table, const char* key, double fallback) {
-  if (!object.is_object() || !object.contains(table) || !object[table].is_object()) return fallback;
-  const auto found = object[table].find(key);
-  return found != object[table].end() && found->is_number() ? found->get<double>() : fallback;
-}
-
-LearningRateSchedule saved_schedule(const Json& saved, int64_t max_steps, LearningRateSchedule schedule) {
-  if (saved.is_object() && saved.contains("schedule") && saved["schedule"].is_object() &&
-      saved["schedule"].value("name", Json()).is_string())
-    schedule.name = saved["schedule"]["name"].get<std::string>();
-  schedule.peak = number_or(saved, "optimizer", "lr", schedule.peak);
-  schedule.warmup_steps = int_or(saved, "schedule", "warmup_steps", schedule.warmup_steps);
-  schedule.decay_steps = int_or(saved, "schedule", "decay_steps", schedule.decay_steps);
-  schedule.min_ratio = number_or(saved, "schedule", "min_lr_ratio", schedule.min_ratio);
-  schedule.max_steps = max_steps;
+// `schedule` with what `saved` sets.
+LearningRateSchedule saved_schedule(const Settings& saved, LearningRateSchedule schedule) {
+  const auto take = [](auto& part, const auto& setting) {
+    if (setting.is_set()) part = *setting;
+  };
+  take(schedule.name, saved.schedule.name);
+  take(schedule.peak, saved.optimizer.lr);
+  take(schedule.warmup_steps, saved.schedule.warmup_steps);
+  take(schedule.decay_steps, saved.schedule.decay_steps);
+  take(schedule.min_ratio, saved.schedule.min_lr_ratio);
   return schedule;
 }
 
@@ -186,29 +182,28 @@ std::vector<ResumeDifference> model_differences(const std::string& weights, cons
 
 std::vector<ResumeDifference> settings_that_differ(const std::string& run, const std::string& table,
                                                    const Config& config) {
-  const std::optional<Json> saved = saved_settings(run);
+  const std::optional<SavedSettings> saved = saved_settings(run);
   if (!saved) return {};
   ResumeDifferences all;
-  compare_settings(*saved, config, false, all);
+  compare_settings(saved->json, config, false, all);
   std::vector<ResumeDifference> out;
   for (const auto* list : {&all.counted, &all.expected})
     for (const ResumeDifference& difference : *list)
-      if (difference.key.starts_with(table + ".") && difference.key != "data.cache_dir") out.push_back(difference);
+      if (difference.key.starts_with(table + ".") && difference.key != config.settings().data.cache_dir.key())
+        out.push_back(difference);
   return out;
 }
 
-void require_same_optimizer(const std::string& checkpoint, const Config& config) {
-  const std::optional<Json> saved = saved_settings(checkpoint);
-  if (!saved || !saved->contains("optimizer") || !(*saved)["optimizer"].contains("plugin")) return;
-  const Json& was = (*saved)["optimizer"]["plugin"];
-  const std::string& is = config.get_string("optimizer.plugin");
-  if (!was.is_string() || was == is) return;
-  throw Error(
-      ExitCode::kConfig, config.position("optimizer.plugin"),
-      fmt::format("optimizer.plugin was {}, is \"{}\": it cannot use the states in {}", json_text(was), is, checkpoint))
+void require_same_optimizer(const std::string& checkpoint, const Setting<std::string>& is) {
+  const std::optional<SavedSettings> saved = saved_settings(checkpoint);
+  if (!saved) return;
+  const Setting<std::string>& was = saved->settings->optimizer.plugin;
+  if (!was.is_set() || *was == *is) return;
+  throw config_error(is, fmt::format("optimizer.plugin was {}, is \"{}\": it cannot use the states in {}",
+                                     json_text(*was), *is, checkpoint))
       .hint(fmt::format("go on with {}; or begin a run of its own from the weights: model.path = \"{}\" and another "
                         "run.output_dir",
-                        json_text(was), checkpoint));
+                        json_text(*was), checkpoint));
 }
 
 Json to_json(const ResolvedLength& length) {
@@ -220,19 +215,22 @@ ResumeDifferences resume_differences(const std::string& checkpoint, int64_t step
   ResumeDifferences out;
   SourceDirectory directory(checkpoint);
   const CheckpointManifest manifest = CheckpointManifest::read(directory);
-  const std::optional<Json> settings = saved_settings(checkpoint);
-  const bool in_own_directory = checkpoint.starts_with(session.config().get_string("run.output_dir") + "/checkpoints/");
-  if (settings) compare_settings(*settings, session.config(), in_own_directory, out);
+  const Settings& settings = session.settings();
+  const std::optional<SavedSettings> saved = saved_settings(checkpoint);
+  const bool in_own_directory = checkpoint.starts_with(*settings.run.output_dir + "/checkpoints/");
+  if (saved) compare_settings(saved->json, session.config(), in_own_directory, out);
   if (manifest.about.is_object() && manifest.about.contains("plugins"))
-    compare_lock(manifest.about["plugins"], plugins_lock(session.plugins().registry(), session.compiled()),
-                 session.config(), out);
-  const int64_t max_steps =
-      int_or(manifest.state, "length", "max_steps", settings ? int_or(*settings, "run", "max_steps", 0) : 0);
-  compare_schedule(saved_schedule(settings.value_or(Json()), max_steps, schedule), schedule, step, out);
+    compare_lock(manifest.about["plugins"], plugins_lock(session.plugins().registry(), session.compiled()), settings,
+                 out);
+  const bool saved_steps = saved && saved->settings->run.max_steps.is_set();
+  LearningRateSchedule before = saved ? saved_schedule(*saved->settings, schedule) : schedule;
+  before.max_steps =
+      int_or(manifest.state, "length", "max_steps", saved_steps ? *saved->settings->run.max_steps : int64_t{0});
+  compare_schedule(before, schedule, step, out);
   // Without the key it follows from the number of ranks.
   const int64_t rows = int_or(manifest.state, "length", "global_batch_size", now.global_batch_size);
-  const bool is_said = std::any_of(out.counted.begin(), out.counted.end(), [](const ResumeDifference& difference) {
-    return difference.key == "train.global_batch_size";
+  const bool is_said = std::any_of(out.counted.begin(), out.counted.end(), [&](const ResumeDifference& difference) {
+    return difference.key == settings.train.global_batch_size.key();
   });
   if (rows != now.global_batch_size && !is_said)
     out.counted.push_back({"rows of a step", fmt::format("were {}, are {}", rows, now.global_batch_size)});
@@ -245,14 +243,13 @@ ResumeDifferences resume_differences(const std::string& checkpoint, int64_t step
   return out;
 }
 
-void report(const ResumeDifferences& differences, const std::string& checkpoint, const Config& config) {
-  if (config.get_bool("run.strict") && !differences.counted.empty()) {
+void report(const ResumeDifferences& differences, const std::string& checkpoint, const Setting<bool>& strict) {
+  if (strict && !differences.counted.empty()) {
     std::string list;
     for (const auto& [key, text] : differences.counted) list += "\n  " + key + " " + text;
     const std::string what =
         fmt::format("run.strict: {} settings differ from those of {}:{}", differences.counted.size(), checkpoint, list);
-    throw Error(ExitCode::kConfig, config.position("run.strict"), what)
-        .hint("bring them back, or set run.strict = false to go on with the new ones");
+    throw config_error(strict, what).hint("bring them back, or set run.strict = false to go on with the new ones");
   }
   std::string list;
   for (const auto& [key, text] : differences.expected) list += "\n  " + key + " " + text;

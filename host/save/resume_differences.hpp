@@ -40,9 +40,9 @@ std::vector<ResumeDifference> model_differences(const std::string& weights, cons
 // directory differs from this configuration.
 std::vector<ResumeDifference> settings_that_differ(const std::string& run, const std::string& table,
                                                    const Config& config);
-// Throws a config error if the checkpoint was written with another optimizer, whose states this one cannot use.
-void require_same_optimizer(const std::string& checkpoint, const Config& config);
-// Logs them; throws a config error with all that are counted if run.strict is set.
-void report(const ResumeDifferences& differences, const std::string& checkpoint, const Config& config);
+// Throws a config error if the checkpoint was written with another optimizer than `is`, which cannot use its states.
+void require_same_optimizer(const std::string& checkpoint, const Setting<std::string>& is);
+// Logs them; throws a config error with all that are counted if `strict`, which is run.strict.
+void report(const ResumeDifferences& differences, const std::string& checkpoint, const Setting<bool>& strict);
 
 }  // namespace chassis

@@ -12,25 +12,26 @@ namespace chassis {
 namespace {
 
 Dtype export_dtype(Session& session) {
-  const std::string name = session.config().get_string("export.dtype");
-  if (name != "auto") return float_dtype(name, "export.dtype");
-  return float_dtype(session.model().stored_dtype(session.config()),
+  const Settings& settings = session.settings();
+  const Setting<std::string>& setting = settings.exports.dtype;
+  if (setting != "auto") return float_dtype(*setting, setting.key());
+  return float_dtype(session.model().stored_dtype(session.settings().model),
                      "the model's dtype, which export.dtype = \"auto\" follows,");
 }
 
 }  // namespace
 
-std::unique_ptr<Instance> slot_format(Session& session, const std::string& slot) {
-  return session.plugins().create(slot, "format", session.config().get_string(slot + ".plugin"));
+std::unique_ptr<Instance> slot_format(Session& session, const PluginTable& slot) {
+  return session.plugins().create(slot.key(), "format", slot.plugin);
 }
 
 uint64_t bucket_bytes(const Session& session) {
-  return static_cast<uint64_t>(session.config().get_int("checkpoint.bucket_mib")) << 20;
+  return static_cast<uint64_t>(*session.settings().checkpoint.bucket_mib) << 20;
 }
 
 std::string format_of(Session& session, const std::string& path) {
   SourceDirectory directory(path);
-  if (directory.find_file(kManifestName) < 0) return session.config().get_string("export.plugin");
+  if (directory.find_file(kManifestName) < 0) return session.settings().exports.plugin;
   return CheckpointManifest::read(directory).format;
 }
 
@@ -45,8 +46,8 @@ std::unique_ptr<CheckpointReader> open_directory(Session& session, const std::st
   formats.insert(formats.begin(), likely);
   std::optional<NotOfFormat> first;
   for (const std::string& id : formats) {
-    const bool has_slot = id == session.config().get_string("export.plugin");
-    const auto instance = has_slot ? slot_format(session, "export") : registry.open("format", id);
+    const bool has_slot = id == session.settings().exports.plugin;
+    const auto instance = has_slot ? slot_format(session, session.settings().exports) : registry.open("format", id);
     const FormatPlugin format(*instance);
     if (format.only_written() || format.isolated()) continue;
     try {
@@ -58,7 +59,7 @@ std::unique_ptr<CheckpointReader> open_directory(Session& session, const std::st
   throw first ? Error(*first) : plugin_error("no installed format reads '" + path + "'");
 }
 
-bool saves_all(Session& session) { return session.config().get_string("checkpoint.contents") == "full"; }
+bool saves_all(Session& session) { return session.settings().checkpoint.contents == "full"; }
 
 std::vector<Descriptor> training_tensors(Session& session, bool with_states) {
   std::vector<Descriptor> tensors;
@@ -96,8 +97,9 @@ LocalTensors exported_tensors(Session& session) {
 
 SavePlan plan_checkpoint(Session& session, const FormatPlugin& format) {
   if (format.only_written()) {
-    throw Error(ExitCode::kConfig, session.config().position("checkpoint.plugin"),
-                "checkpoint.plugin is '" + format.name() + "', which is only written: nothing could be resumed from it")
+    throw config_error(
+        session.settings().checkpoint.plugin,
+        "checkpoint.plugin is '" + format.name() + "', which is only written: nothing could be resumed from it")
         .hint("use it for [export]");
   }
   std::vector<SaveTensor> tensors;
@@ -129,10 +131,9 @@ std::string export_config(Session& session) {
 }
 
 void compare_with_model(Session& session, const SavePlan& plan) {
-  const Config& config = session.config();
-  if (!config.has("model.path") || config.get_string("model.init") != "pretrained") return;
-  std::vector<std::string> differences =
-      compare_with_directory(plan, *open_directory(session, config.get_string("model.path")));
+  const Settings::Model& model = session.settings().model;
+  if (!model.path.is_set() || model.init != "pretrained") return;
+  std::vector<std::string> differences = compare_with_directory(plan, *open_directory(session, model.path));
   for (const std::string& difference : differences)
     log::counted_warning("export differs from the model it starts from", difference);
 }
@@ -144,7 +145,8 @@ bool can_prove_saving(Session& session) {
 }
 
 uint64_t prove_saving(Session& session) {
-  const auto checkpoint = slot_format(session, "checkpoint"), exported = slot_format(session, "export");
+  const Settings& settings = session.settings();
+  const auto checkpoint = slot_format(session, settings.checkpoint), exported = slot_format(session, settings.exports);
   return std::max(plan_checkpoint(session, FormatPlugin(*checkpoint)).largest_header(),
                   plan_export(session, FormatPlugin(*exported)).largest_header());
 }
@@ -160,13 +162,14 @@ uint64_t staged_bytes(Session& session) {
       for (const OptimizerState& state : session.optimizer().states()) add(state.descriptor);
     return bytes;
   }
-  const auto checkpoint = slot_format(session, "checkpoint");
+  const auto checkpoint = slot_format(session, session.settings().checkpoint);
   return plan_checkpoint(session, FormatPlugin(*checkpoint)).bytes_of_rank(session.rank());
 }
 
 void compare_with_model(Session& session) {
-  if (!session.config().has("model.path")) return;
-  const auto exported = slot_format(session, "export");
+  const Settings& settings = session.settings();
+  if (!settings.model.path.is_set()) return;
+  const auto exported = slot_format(session, settings.exports);
   const FormatPlugin format(*exported);
   compare_with_model(session, plan_export(session, format));
 }

@@ -15,7 +15,7 @@
 namespace chassis {
 
 // The format that [checkpoint] or [export] names, in use.
-std::unique_ptr<Instance> slot_format(Session& session, const std::string& slot);
+std::unique_ptr<Instance> slot_format(Session& session, const PluginTable& slot);
 // The format of a directory: its manifest says, or else it is what exports are written in.
 std::string format_of(Session& session, const std::string& path);
 // A checkpoint or model directory. If it is not of that format, by the first installed one that finds something there.

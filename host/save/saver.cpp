@@ -23,13 +23,12 @@ constexpr int64_t kSelfTestBytes = 16 << 20;
 
 // Of model.path: config.json, which is written anew, and a tokenizer that this run did not use.
 std::set<std::string> files_left_out(Session& session) {
-  const Config& config = session.config();
+  const Settings& settings = session.settings();
   const std::vector<std::string> other = other_tokenizer_files(session.config());
   if (!other.empty() && session.world().rank() == 0)
-    log::counted_warning("export without tokenizer", "the export leaves out the tokenizer of " +
-                                                         config.get_string("model.path") + " (" + other.front() +
-                                                         " …): this run used tokenizer '" +
-                                                         config.get_string("tokenizer.plugin") + "'");
+    log::counted_warning("export without tokenizer", "the export leaves out the tokenizer of " + *settings.model.path +
+                                                         " (" + other.front() + " …): this run used tokenizer '" +
+                                                         *settings.tokenizer.plugin + "'");
   std::set<std::string> names(other.begin(), other.end());
   names.insert("config.json");
   return names;
@@ -40,8 +39,8 @@ std::set<std::string> files_left_out(Session& session) {
 Saver::Saver(Session& session, std::string directory, CheckpointRoot* root)
     : session_(session),
       directory_(std::move(directory)),
-      checkpoint_instance_(slot_format(session, "checkpoint")),
-      export_instance_(slot_format(session, "export")),
+      checkpoint_instance_(slot_format(session, session.settings().checkpoint)),
+      export_instance_(slot_format(session, session.settings().exports)),
       checkpoint_format_(*checkpoint_instance_),
       export_format_(*export_instance_),
       buckets_(bucket_bytes(session)),
@@ -49,8 +48,7 @@ Saver::Saver(Session& session, std::string directory, CheckpointRoot* root)
   session.world().together("opening " + checkpoints(), [&] {
     const bool is_first = session.world().rank() == 0;
     if (is_first && !root_) root_ = &own_root_.emplace(checkpoints());
-    if (is_first && session.config().has("model.path")) {
-      const std::string& model = session.config().get_string("model.path");
+    if (const Setting<std::string>& model = session.settings().model.path; is_first && model.is_set()) {
       carried_files_ = files_to_carry(model, files_left_out(session));
       mode_ = mode_like(model);
     }
@@ -132,9 +130,9 @@ void Saver::compare_with_saved(const std::string& path, const std::vector<Descri
 
 void Saver::begin(int64_t step, const Json& state) {
   CHASSIS_CHECK(!save_, "one save at a time");
-  const Config& config = session_.config();
+  const Settings::Checkpoint& settings = session_.settings().checkpoint;
   const SavePlan& plan = checkpoint_plan();
-  const std::string& async = config.get_string("checkpoint.async");
+  const std::string& async = settings.async;
   SaveRequest request;
   request.parent = checkpoints();
   request.name = step_directory_name(step);
@@ -145,11 +143,13 @@ void Saver::begin(int64_t step, const Json& state) {
                    {"names", kParameterNames},
                    {"plugins", plugins_lock(session_.plugins().registry(), session_.compiled())}};
   request.tensors = async == "staged" ? staged_tensors(plan) : local_tensors(session_, request.resumable);
-  request.text_files = {{"config.json", session_.model().plugin().config()}, {"resolved.toml", config.resolved_toml()}};
+  request.text_files = {{"config.json", session_.model().plugin().config()},
+                        {"resolved.toml", session_.config().resolved_toml()}};
   carry_files_of_model(request);
-  request.on_published = [this, name = request.name] {
+  request.on_published = [this, name = request.name, keep_last = *settings.keep_last,
+                          keep_every = *settings.keep_every] {
     root_->set_latest(name);
-    root_->prune(session_.config().get_int("checkpoint.keep_last"), session_.config().get_int("checkpoint.keep_every"));
+    root_->prune(keep_last, keep_every);
   };
   save_ = std::make_unique<Save>(checkpoint_format_, buckets_, plan, std::move(request), session_.world(),
                                  async == "false" ? Save::Where::kHere : Save::Where::kOnAThread);
@@ -171,7 +171,7 @@ LocalTensors Saver::staged_tensors(const SavePlan& plan) {
 }
 
 void Saver::await_tensors() {
-  if (save_ && session_.config().get_string("checkpoint.async") != "staged") save_->await_tensors();
+  if (save_ && session_.settings().checkpoint.async != "staged") save_->await_tensors();
 }
 
 std::optional<SaveResult> Saver::advance() {
@@ -187,7 +187,7 @@ SaveResult Saver::finish() {
 }
 
 std::optional<Saver::Resumed> Saver::resume() {
-  const std::string wanted = session_.config().get_string("run.resume");
+  const std::string& wanted = session_.settings().run.resume;
   if (wanted == "never") return std::nullopt;
   if (wanted != "auto") {
     const std::string given = run_of(wanted);
@@ -236,7 +236,7 @@ Saver::Resumed Saver::load_checkpoint(const std::string& path) {
     reader = open_checkpoint(path);
     if (session_.world().rank() == 0) {
       verify_carried_files(path, reader->manifest());
-      require_same_optimizer(path, session_.config());
+      require_same_optimizer(path, session_.settings().optimizer.plugin);
     }
     result = reader->load(tensors, session_.mesh(), buckets_, local, load_options(session_));
   });

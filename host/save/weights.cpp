@@ -204,16 +204,16 @@ void load_weights(Session& session, const std::string& path, const BucketPair& b
 }
 
 void load_weights(Session& session, const std::string& given) {
-  const Config& config = session.config();
+  const Settings& settings = session.settings();
   const std::string from = run_of(given);
   const BucketPair buckets(bucket_bytes(session));
   const bool from_run = is_run_directory(from);
   if (!from.empty() && !from_run) return load_weights(session, from, buckets);
-  const std::string root = (from_run ? from : config.get_string("run.output_dir")) + "/checkpoints";
+  const std::string root = (from_run ? from : *settings.run.output_dir) + "/checkpoints";
   const auto load = [&](const std::string& path) { load_weights(session, path, buckets); };
   if (load_best(session.world(), root, load)) return;
   if (from_run) throw no_checkpoint(from);
-  if (config.has("model.path")) return load_weights(session, config.get_string("model.path"), buckets);
+  if (settings.model.path.is_set()) return load_weights(session, settings.model.path, buckets);
   throw storage_error("there are no weights: " + root + " has no checkpoint")
       .hint("train first, or give --from with a checkpoint or model directory");
 }
@@ -235,7 +235,7 @@ SaveResult export_checkpoint(const ExportRequest& request) {
   options.skip = directory.skip();
   reader.check(wanted, options);
 
-  const auto instance = slot_format(session, "export");
+  const auto instance = slot_format(session, session.settings().exports);
   const FormatPlugin format(*instance);
   SaveRequest save;
   save.parent = place.parent();

@@ -6,22 +6,20 @@
 
 namespace chassis {
 
-void freeze(const Config& config, ParameterTable& parameters) {
-  const auto patterns_of = [&](const std::string& key) {
-    const std::vector<std::string> texts = config.get_list(key);
-    return std::vector<Pattern>(texts.begin(), texts.end());
-  };
-  const std::vector<Pattern> frozen = patterns_of("freeze.patterns"), trained = patterns_of("freeze.train_only");
+void freeze(const Settings::Freeze& settings, ParameterTable& parameters) {
+  const auto patterns_of = [](const SettingList& texts) { return std::vector<Pattern>(texts->begin(), texts->end()); };
+  const std::vector<Pattern> frozen = patterns_of(settings.patterns), trained = patterns_of(settings.train_only);
   // Whether any of them is found in the name; counts each, since one that is never found is a mistake.
-  const auto any_found = [&](const std::vector<Pattern>& patterns, const std::string& key, const std::string& name,
+  const auto any_found = [&](const std::vector<Pattern>& patterns, const SettingList& setting, const std::string& name,
                              std::vector<size_t>& uses) {
     bool any = false;
     for (size_t i = 0; i < patterns.size(); ++i) {
       try {
         if (!patterns[i].found_in(name)) continue;
       } catch (const Error& e) {
-        const std::string item = key + "." + std::to_string(i);
-        throw Error(ExitCode::kConfig, config.position(item), item + ": " + e.message()).hint(e.hint_text());
+        const std::string item = std::to_string(i);
+        throw Error(ExitCode::kConfig, setting.where_of(item), setting.key_of(item) + ": " + e.message())
+            .hint(e.hint_text());
       }
       ++uses[i];
       any = true;
@@ -30,23 +28,21 @@ void freeze(const Config& config, ParameterTable& parameters) {
   };
   std::vector<size_t> uses(frozen.size()), train_uses(trained.size());
   for (const auto& p : parameters.all()) {
-    if (any_found(frozen, "freeze.patterns", p->name, uses)) p->trainable = false;
-    if (!trained.empty() && !any_found(trained, "freeze.train_only", p->name, train_uses)) p->trainable = false;
+    if (any_found(frozen, settings.patterns, p->name, uses)) p->trainable = false;
+    if (!trained.empty() && !any_found(trained, settings.train_only, p->name, train_uses)) p->trainable = false;
   }
-  const auto refuse_unused = [&](const std::string& key, const std::vector<Pattern>& patterns,
+  const auto refuse_unused = [&](const SettingList& setting, const std::vector<Pattern>& patterns,
                                  const std::vector<size_t>& counts) {
     for (size_t i = 0; i < counts.size(); ++i) {
       if (counts[i] > 0) continue;
-      const std::string item = key + "." + std::to_string(i);
-      throw Error(ExitCode::kConfig, config.position(item),
-                  key + ": \"" + patterns[i].text() + "\" matches no parameter")
+      throw Error(ExitCode::kConfig, setting.where_of(std::to_string(i)),
+                  setting.key() + ": \"" + patterns[i].text() + "\" matches no parameter")
           .hint("names look like " + parameters.all().front()->name);
     }
   };
-  refuse_unused("freeze.patterns", frozen, uses);
-  refuse_unused("freeze.train_only", trained, train_uses);
-  if (parameters.num_elements(true) == 0)
-    throw Error(ExitCode::kConfig, config.position("freeze"), "[freeze] leaves no parameter to train");
+  refuse_unused(settings.patterns, frozen, uses);
+  refuse_unused(settings.train_only, trained, train_uses);
+  if (parameters.num_elements(true) == 0) throw config_error(settings, "[freeze] leaves no parameter to train");
 }
 
 }  // namespace chassis

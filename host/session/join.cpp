@@ -5,15 +5,15 @@
 
 namespace chassis {
 
-int join_world(const Config& config, const std::function<int(World&)>& body) {
+int join_world(const Settings::Comm& comm, const std::function<int(World&)>& body) {
   const Launch launch = discover_launch(process_environment());
   if (launch.alone()) {
     World world;
     return body(world);
   }
   log::set_rank(launch.rank);
-  World world(launch, std::chrono::seconds(config.get_int("comm.init_timeout_s")));
-  world.set_deadline(std::chrono::seconds(config.get_int("comm.timeout_s")));
+  World world(launch, std::chrono::seconds(*comm.init_timeout_s));
+  world.set_deadline(std::chrono::seconds(*comm.timeout_s));
   const Watchdog watchdog(world);
   return world.run([&] { return body(world); });
 }

@@ -39,10 +39,11 @@ std::string hidden_by(const PluginIndex& index, const PluginFile& file, const st
 
 // Rationale: whoever may change the program's own folder may change the program. What lies in any other runs only if
 // somebody names it.
-bool may_compete(const Config& config, const PluginRegistry& registry, const PluginFile& file, const Target& target) {
+bool may_compete(const Settings::Run& run, const PluginRegistry& registry, const PluginFile& file,
+                 const Target& target) {
   if (file.manifest.oracle || !registry.index().is_of_program(file.path)) return false;
   if (registry.loads_only_pinned() && !registry.is_pinned(file)) return false;
-  return file.manifest.cuda == 0 || may_run_on_cuda(config, target);
+  return file.manifest.cuda == 0 || may_run_on_cuda(run, target);
 }
 
 // Inside a catch. Content that somebody asked for by its hash is not replaced by another's.
@@ -59,15 +60,15 @@ OpsProvider& add_provider(RunProviders& chosen, bool attention, std::unique_ptr<
 }
 
 // `named` stand in the same list as "auto" and do not compete.
-void add_candidates(RunProviders& chosen, bool attention, const Config& config, RunPlugins& plugins,
+void add_candidates(RunProviders& chosen, bool attention, const Settings::Kernels& kernels, RunPlugins& plugins,
                     const std::vector<std::string>& candidates, const std::vector<std::string>& named) {
-  const std::vector<std::string> kernels = config.get_list("kernels.plugins");
-  const bool auto_kernels = std::ranges::count(kernels, kAuto) > 0;
+  const bool auto_kernels = std::ranges::count(*kernels.plugins, kAuto) > 0;
   for (const std::string& id : candidates) {
     if (std::ranges::any_of(named, [&](const std::string& name) { return without_version(name) == id; })) continue;
     try {
       // [kernels.ID] holds its options, whatever it computes.
-      auto instance = auto_kernels ? plugins.create("kernels." + id, "ops", id) : plugins.registry().open("ops", id);
+      auto instance =
+          auto_kernels ? plugins.create(kernels.slot_of(id), "ops", id) : plugins.registry().open("ops", id);
       const OpsProvider provider = ops_provider(*instance);
       check_provider(provider);
       if (!competes_in(provider, attention)) continue;
@@ -82,14 +83,16 @@ void add_candidates(RunProviders& chosen, bool attention, const Config& config, 
 
 std::vector<std::string> find_candidates(Config& config, PluginRegistry& registry, const Target& target) {
   std::vector<std::string> candidates;
+  const Settings& settings = config.settings();
+  const Settings::Kernels& kernels = settings.kernels;
   const std::vector<PluginSlot> slots = config.plugin_slots();
   std::set<std::string, std::less<>> named;  // in [kernels] plugins
   bool any_auto = false, auto_kernels = false;
   for (const PluginSlot& slot : slots) {
     if (slot.kind != "ops") continue;
     any_auto |= slot.plugin == kAuto;
-    auto_kernels |= slot.plugin == kAuto && slot.table == "kernels";
-    if (slot.table == "kernels") named.emplace(without_version(slot.plugin));
+    auto_kernels |= slot.plugin == kAuto && slot.table == kernels.key();
+    if (slot.table == kernels.key()) named.emplace(without_version(slot.plugin));
   }
   if (!any_auto) return candidates;
   for (const std::string& id : registry.index().ids("ops")) {
@@ -99,10 +102,10 @@ std::vector<std::string> find_candidates(Config& config, PluginRegistry& registr
                       fmt::format("\"auto\" passes over '{}': {} lies in an earlier folder than {}; name it, "
                                   "or remove it",
                                   id, file.path, own));
-    if (!may_compete(config, registry, file, target)) continue;
+    if (!may_compete(settings.run, registry, file, target)) continue;
     try {
       const std::vector<OptionSpec>& specs = registry.option_specs("ops", id);
-      if (auto_kernels && !named.contains(id)) config.check_plugin_options("kernels." + id, id, specs);
+      if (auto_kernels && !named.contains(id)) config.check_plugin_options(kernels.slot_of(id), id, specs);
     } catch (const Error& error) {
       pass_over(registry, file, error);
       continue;
@@ -110,32 +113,33 @@ std::vector<std::string> find_candidates(Config& config, PluginRegistry& registr
     candidates.push_back(id);
   }
   if (!auto_kernels) return candidates;
-  const Json tables = config.json("kernels");
-  for (const auto& [name, table] : tables.items()) {
-    if (!table.is_object() || named.contains(name) || std::ranges::count(candidates, name) > 0) continue;
+  for (const std::string& name : config.option_tables(kernels.key())) {
+    if (named.contains(name) || std::ranges::count(candidates, name) > 0) continue;
     const std::string near = nearest(name, candidates);
     config.add_problem(
-        "kernels." + name,
+        kernels.slot_of(name),
         fmt::format("[kernels.{}]: kernels.plugins does not name '{}', and \"auto\" compares {}{}", name, name,
                     fmt::join(candidates, ", "), near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near)));
   }
   return candidates;
 }
 
-RunProviders open_providers(const Config& config, RunPlugins& plugins, const std::vector<std::string>& candidates) {
+RunProviders open_providers(const Settings& settings, RunPlugins& plugins, const std::vector<std::string>& candidates) {
   RunProviders chosen;
-  if (const std::string& id = config.get_string("attention.plugin"); id == kAuto)
-    add_candidates(chosen, true, config, plugins, candidates, {});
+  const PluginTable& attention = settings.attention;
+  const Settings::Kernels& kernels = settings.kernels;
+  if (attention.plugin == kAuto)
+    add_candidates(chosen, true, kernels, plugins, candidates, {});
   else
-    add_provider(chosen, true, plugins.create("attention", "ops", id)).by_user = config.set_by_user("attention.plugin");
-  const std::vector<std::string> named = config.get_list("kernels.plugins");
-  for (const std::string& id : named) {
+    add_provider(chosen, true, plugins.create(attention.key(), "ops", attention.plugin)).by_user =
+        attention.plugin.by_user();
+  for (const std::string& id : *kernels.plugins) {
     if (id == kAuto) {
-      add_candidates(chosen, false, config, plugins, candidates, named);
+      add_candidates(chosen, false, kernels, plugins, candidates, kernels.plugins);
       continue;
     }
-    const std::string slot = "kernels." + std::string(without_version(id));
-    add_provider(chosen, false, plugins.create(slot, "ops", id)).by_user = config.set_by_user("kernels.plugins");
+    const std::string slot = kernels.slot_of(without_version(id));
+    add_provider(chosen, false, plugins.create(slot, "ops", id)).by_user = kernels.plugins.by_user();
   }
   return chosen;
 }

@@ -25,7 +25,7 @@ struct RunProviders {
   std::vector<std::unique_ptr<Instance>> instances;  // of both
 };
 // Those that [attention] and [kernels] name, in the user's order, with the candidates where "auto" stands.
-RunProviders open_providers(const Config& config, RunPlugins& plugins, const std::vector<std::string>& candidates);
+RunProviders open_providers(const Settings& settings, RunPlugins& plugins, const std::vector<std::string>& candidates);
 
 // Who computes which node of training: {"device": "cpu", "attention": {NODE: PROVIDER}, "kernels": {…}}.
 Json chosen_providers(CompiledProgram& compiled);

@@ -25,39 +25,37 @@ PrepareCallback progress_of(ProgressBar& bar, const std::function<void()>& poll)
   };
 }
 
-DataSetConfig data_set(const DataNeeds& needs, const std::string& key) {
-  const Config& config = needs.config;
+DataSetConfig data_set(const DataNeeds& needs, const Settings::DataSet& settings) {
   DataSetConfig set;
-  set.path = config.get_string(key + ".path");
-  set.format = data_format_from_text(config.get_string(key + ".format"));
-  set.documents = document_split_from_text(config.get_string(key + ".documents"));
-  if (config.has(key + ".weight")) set.weight = config.get_double(key + ".weight");
-  set.key = key;
-  set.where = config.position(key + ".path");
+  set.path = settings.path;
+  set.format = data_format_from_text(*settings.format);
+  set.documents = document_split_from_text(*settings.documents);
+  set.key = settings.key();
+  set.where = settings.path.where();
   if (set.format == DataFormat::kText && !needs.tokenizer) {
-    const bool model_has_one = config.has("model.path") && !tokenizer_files(config.get_string("model.path")).empty();
-    throw Error(ExitCode::kConfig, set.where, key + " is text, but there is no tokenizer")
+    const Setting<std::string>& model = needs.settings.model.path;
+    const bool model_has_one = model.is_set() && !tokenizer_files(model).empty();
+    throw config_error(settings.path, set.key + " is text, but there is no tokenizer")
         .hint(model_has_one
-                  ? "tokenise it with the tokenizer of " + config.get_string("model.path") +
-                        ", and give format = \"tokens\""
+                  ? "tokenise it with the tokenizer of " + *model + ", and give format = \"tokens\""
                   : "set tokenizer.plugin (`chassis plugins list` shows the tokenizers), or give format = \"tokens\"");
   }
   return set;
 }
 
 DataConfig data_config(const DataNeeds& needs) {
-  const Config& config = needs.config;
+  const Settings::Data& settings = needs.settings.data;
   DataConfig data;
-  data.packing = packing_from_text(config.get_string("data.packing"));
-  data.overflow = overflow_from_text(config.get_string("data.overflow"));
-  data.shuffle = config.get_bool("data.shuffle");
-  data.seed = static_cast<uint64_t>(config.get_int("run.seed"));
-  data.seq_len = config.get_int("train.seq_len");
+  data.packing = packing_from_text(*settings.packing);
+  data.overflow = overflow_from_text(*settings.overflow);
+  data.shuffle = settings.shuffle;
+  data.seed = static_cast<uint64_t>(*needs.settings.run.seed);
+  data.seq_len = needs.settings.train.seq_len;
   data.vocab_size = vocab_size(needs.program);
   data.fields = field_names(needs.program);
   data.pad_id = needs.tokenizer && needs.tokenizer->pad_id() >= 0 ? needs.tokenizer->pad_id() : 0;
-  data.cache_dir = config.get_string("data.cache_dir");
-  data.prefetch = config.get_bool("data.prefetch");
+  data.cache_dir = settings.cache_dir;
+  data.prefetch = settings.prefetch;
   data.first_on_machine = needs.first_on_machine;
   return data;
 }
@@ -65,50 +63,50 @@ DataConfig data_config(const DataNeeds& needs) {
 }  // namespace
 
 std::unique_ptr<TrainData> open_train_data(const DataNeeds& needs, const std::function<void()>& poll) {
-  const Config& config = needs.config;
+  const Settings::Data& settings = needs.settings.data;
   DataConfig data = data_config(needs);
-  for (size_t i = 0; i < config.count("data.train"); ++i)
-    data.train.push_back(data_set(needs, "data.train." + std::to_string(i)));
+  for (const Settings::TrainSet& set : settings.train) {
+    data.train.push_back(data_set(needs, set));
+    if (set.weight.is_set()) data.train.back().weight = *set.weight;
+  }
   if (data.train.empty())
-    throw Error(ExitCode::kConfig, config.position("data"), "there is no training data")
-        .hint("add [[data.train]] with path = \"…\"");
+    throw config_error(settings, "there is no training data").hint("add [[data.train]] with path = \"…\"");
   ProgressBar bar("preparing data");
   return std::make_unique<TrainData>(data, needs.tokenizer, progress_of(bar, poll), poll);
 }
 
 std::vector<std::unique_ptr<EvalData>> open_eval_data(const DataNeeds& needs, const std::function<void()>& poll) {
   std::vector<std::unique_ptr<EvalData>> sets;
-  const Config& config = needs.config;
   const DataConfig data = data_config(needs);
   ProgressBar bar("preparing data");
-  for (size_t i = 0; i < config.count("data.eval"); ++i)
-    sets.push_back(std::make_unique<EvalData>(data_set(needs, "data.eval." + std::to_string(i)), data, needs.tokenizer,
-                                              progress_of(bar, poll), poll));
+  for (const Settings::EvalSet& set : needs.settings.data.eval)
+    sets.push_back(
+        std::make_unique<EvalData>(data_set(needs, set), data, needs.tokenizer, progress_of(bar, poll), poll));
   return sets;
 }
 
 void find_data(const DataNeeds& needs) {
-  const Config& config = needs.config;
-  for (const std::string kind : {"train", "eval"})
-    for (size_t i = 0; i < config.count("data." + kind); ++i) {
-      const DataSetConfig set = data_set(needs, "data." + kind + "." + std::to_string(i));
-      for (const std::string& file : data_files(set)) {
-        try {
-          File::open_read(file);
-        } catch (const Error& error) {
-          throw data_set_error(set, error.message()).hint(error.hint_text());
-        }
+  const auto find = [&](const Settings::DataSet& settings) {
+    const DataSetConfig set = data_set(needs, settings);
+    for (const std::string& file : data_files(set)) {
+      try {
+        File::open_read(file);
+      } catch (const Error& error) {
+        throw data_set_error(set, error.message()).hint(error.hint_text());
       }
     }
+  };
+  for (const Settings::TrainSet& set : needs.settings.data.train) find(set);
+  for (const Settings::EvalSet& set : needs.settings.data.eval) find(set);
 }
 
-void check_folders(const Config& config) {
-  for (const char* key : {"run.output_dir", "data.cache_dir"}) {
+void check_folders(const Settings& settings) {
+  for (const Setting<std::string>* folder : {&settings.run.output_dir, &settings.data.cache_dir}) {
     std::error_code error;
-    fs::path at = fs::absolute(config.get_string(key), error).lexically_normal();
+    fs::path at = fs::absolute(**folder, error).lexically_normal();
     const auto refuse = [&](const std::string& what) {
-      const std::string text = std::string(key) + " = \"" + config.get_string(key) + "\": " + what;
-      return Error(ExitCode::kStorage, config.position(key), text).hint("name a folder that you may write to");
+      const std::string text = folder->key() + " = \"" + **folder + "\": " + what;
+      return Error(ExitCode::kStorage, folder->where(), text).hint("name a folder that you may write to");
     };
     PathKind kind = PathKind::kAbsent;
     try {
@@ -122,11 +120,11 @@ void check_folders(const Config& config) {
   }
 }
 
-std::string eval_name(const Config& config, size_t index) {
-  const std::string key = "data.eval." + std::to_string(index);
-  if (config.has(key + ".name")) return config.get_string(key + ".name");
-  if (config.count("data.eval") == 1) return "eval";
-  return fs::path(config.get_string(key + ".path")).stem().string();
+std::string eval_name(const Settings::Data& data, size_t index) {
+  const Settings::EvalSet& set = data.eval[index];
+  if (set.name.is_set()) return set.name;
+  if (data.eval.size() == 1) return "eval";
+  return fs::path(*set.path).stem().string();
 }
 
 }  // namespace chassis

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "host/config/config.hpp"
+#include "host/config/settings.hpp"
 #include "host/data/eval_data.hpp"
 #include "host/data/train_data.hpp"
 #include "host/program/program.hpp"
@@ -16,7 +16,7 @@ namespace chassis {
 
 // What data sets are read by. All of it outlives them.
 struct DataNeeds {
-  const Config& config;
+  const Settings& settings;
   const Program& program;                      // its fields and vocabulary
   const PluginTokenizer* tokenizer = nullptr;  // NULL: none, and texts are refused
   bool first_on_machine = true;                // prepares what other ranks of the machine read
@@ -29,8 +29,8 @@ std::vector<std::unique_ptr<EvalData>> open_eval_data(const DataNeeds& needs, co
 void find_data(const DataNeeds& needs);
 
 // Of [[data.eval]] number `index`, for metrics.
-std::string eval_name(const Config& config, size_t index);
+std::string eval_name(const Settings::Data& data, size_t index);
 // Throws a storage error if run.output_dir or data.cache_dir cannot be made or written into; writes nothing.
-void check_folders(const Config& config);
+void check_folders(const Settings& settings);
 
 }  // namespace chassis

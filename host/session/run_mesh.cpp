@@ -26,7 +26,8 @@ std::string plugins_text(const Json& lock) {
 }
 
 // The first that serves this device: those made for it before those for any. Or the first that needs none.
-std::unique_ptr<Instance> choose_backend(const Config& config, RunPlugins& plugins, bool moves_nothing, Device device) {
+std::unique_ptr<Instance> choose_backend(const Settings::Comm& comm, RunPlugins& plugins, bool moves_nothing,
+                                         Device device) {
   const bool cuda = !moves_nothing && device.type == Device::Type::kCuda;
   std::vector<std::string> ids = plugins.registry().index().ids("comm");
   std::stable_partition(ids.begin(), ids.end(), [&](const std::string& id) {
@@ -45,45 +46,43 @@ std::unique_ptr<Instance> choose_backend(const Config& config, RunPlugins& plugi
       refusals += "\n  " + std::string(error.what());
     }
   }
-  throw Error(ExitCode::kCommunication, config.position("comm"),
+  throw Error(ExitCode::kCommunication, comm.where(),
               "no comm plugin serves " + device.text() + (refusals.empty() ? "" : ":" + refusals))
       .hint("install one, or name it in [comm] plugin; `chassis plugins list` shows what there is");
 }
 
-std::unique_ptr<Instance> open_backend(const Config& config, RunPlugins& plugins, bool planned, Device device) {
-  const std::string id = config.get_string("comm.plugin");
-  if (planned || id == "auto") return choose_backend(config, plugins, planned, device);
-  auto backend = plugins.create("comm", "comm", id);
+std::unique_ptr<Instance> open_backend(const Settings::Comm& comm, RunPlugins& plugins, bool planned, Device device) {
+  const std::string& id = comm.plugin;
+  if (planned || id == "auto") return choose_backend(comm, plugins, planned, device);
+  auto backend = plugins.create(comm.key(), "comm", id);
   const auto& table = backend->interface<chassis_comm_backend_t>(CHASSIS_COMM_BACKEND_ID);
   try {
     backend->check(table.supports(backend->get("supports"), static_cast<uint32_t>(device.type), device.index));
   } catch (const Error& error) {
-    throw Error(ExitCode::kConfig, config.position("comm.plugin"), error.message())
+    throw config_error(comm.plugin, error.message())
         .hint("set comm.plugin = \"auto\" to take one that serves this device");
   }
   if ((table.properties & CHASSIS_COMM_MOVES_NOTHING) != 0)
-    throw Error(ExitCode::kConfig, config.position("comm.plugin"),
-                "comm.plugin = \"" + id + "\" moves nothing between ranks: every one would train by itself")
+    throw config_error(comm.plugin,
+                       "comm.plugin = \"" + id + "\" moves nothing between ranks: every one would train by itself")
         .hint("it is for plans; set comm.plugin = \"auto\" to take one that serves this device");
   return backend;
 }
 
 }  // namespace
 
-RunMesh make_mesh(const Config& config, RunPlugins& plugins, const MeshPlace& place) {
+RunMesh make_mesh(const Settings& settings, RunPlugins& plugins, const MeshPlace& place) {
   std::vector<StackMember> members;
-  for (size_t i = 0; i < config.count("parallel"); ++i) {
-    const std::string key = "parallel." + std::to_string(i);
-    members.push_back({plugins.create(key, "parallel", config.get_string(key + ".plugin")), config.position(key)});
-  }
+  for (const PluginTable& strategy : settings.parallel)
+    members.push_back({plugins.create(strategy.key(), "parallel", strategy.plugin), strategy.where()});
   auto stack = std::make_unique<ParallelStack>(std::move(members));
 
   std::vector<AxisRequest> requests;
   bool rest_is_given = false;
-  for (const AxisSpec& axis : kMeshAxes) {
-    const std::string key = mesh_key(axis.name);
-    AxisRequest request{std::string(axis.name), 1, config.origin(key).by_user(), config.position(key)};
-    if (request.by_user) request.size = config.get_int(key);
+  for (size_t i = 0; i < kMeshAxes.size(); ++i) {
+    const Setting<int64_t>& size = settings.mesh.sizes[i];
+    AxisRequest request{std::string(kMeshAxes[i].name), 1, size.by_user(), size.where()};
+    if (request.by_user) request.size = size;
     rest_is_given |= request.size == -1;
     requests.push_back(request);
   }
@@ -94,9 +93,8 @@ RunMesh make_mesh(const Config& config, RunPlugins& plugins, const MeshPlace& pl
   std::vector<MeshAxis> axes;
   for (const auto& [name, size] : axis_sizes(requests, world_size)) axes.push_back({name, size});
   if (stack->empty() && world_size > 1)
-    throw Error(
-        ExitCode::kConfig, config.position("parallel"),
-        "the run has " + std::to_string(world_size) + " processes, but [[parallel]] names no strategy to divide it")
+    throw config_error(settings.parallel, "the run has " + std::to_string(world_size) +
+                                              " processes, but [[parallel]] names no strategy to divide it")
         .hint("add [[parallel]] plugin = \"…\"; `chassis plugins list` shows what there is");
   return {MeshShape(std::move(axes)), place.rank(), std::move(stack)};
 }
@@ -105,7 +103,9 @@ std::unique_ptr<Communicator> make_communicator(const Config& config, RunPlugins
                                                 const MeshPlace& place, Device device) {
   if (!place.is_planned()) place.world.expect_same("configuration", dotted_text(config.json()));
   // With one rank there is nothing to send, and no backend.
-  auto backend = mesh.shape.world_size() == 1 ? nullptr : open_backend(config, plugins, place.is_planned(), device);
+  auto backend = mesh.shape.world_size() == 1
+                     ? nullptr
+                     : open_backend(config.settings().comm, plugins, place.is_planned(), device);
   if (!place.is_planned()) place.world.expect_same("plugins", plugins_text(plugins.registry().lock()));
   auto communicator = std::make_unique<Communicator>(std::move(backend), place.world, mesh.shape, mesh.rank,
                                                      place.is_planned() ? Device{} : device);
@@ -118,12 +118,13 @@ StackFacts stack_facts(const Config& config, const RunMesh& mesh, Device device)
   facts.mesh = mesh.shape;
   facts.rank = mesh.rank;
   facts.device = device;
-  facts.reduce_dtype = float_dtype(config.get_string("precision.reduce"), "precision.reduce");
+  const Setting<std::string>& reduce = config.settings().precision.reduce;
+  facts.reduce_dtype = float_dtype(*reduce, reduce.key());
   if (config.use() == ConfigUse::kTraining) {
     int data_ranks = 1;
     for (const MeshAxis& axis : mesh.shape.axes())
       if (is_data_axis(axis.name)) data_ranks *= axis.size;
-    facts.num_microbatches = batch_sizes(config, data_ranks).num_microbatches;
+    facts.num_microbatches = batch_sizes(config.settings(), data_ranks).num_microbatches;
   }
   return facts;
 }

@@ -30,7 +30,7 @@ struct RunMesh {
 
 // The strategies of [[parallel]], and the sizes that [mesh] and the number of ranks give the axes. Throws config
 // errors.
-RunMesh make_mesh(const Config& config, RunPlugins& plugins, const MeshPlace& place);
+RunMesh make_mesh(const Settings& settings, RunPlugins& plugins, const MeshPlace& place);
 
 // [all-ranks] Over the backend that [comm] names, for tensors of `device`; in a world that is not there, over the first
 // that moves nothing; with one rank, over none. Ranks with other settings or other plugins are refused here.

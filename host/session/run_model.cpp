@@ -31,16 +31,17 @@ void add_ignored_key(Config& config, const std::string& complete, std::string fi
   if (constexpr std::string_view kEnd = " and ignored"; finding.ends_with(kEnd))
     finding.resize(finding.size() - kEnd.size());
   std::vector<std::string> written, known;
-  add_keys(config.json("model.config"), "", written);
+  const Setting<Value>& described = config.settings().model.config;
+  add_keys(to_json(*described), "", written);
   add_keys(parse_json(complete, "the model's config", ExitCode::kPlugin), "", known);
   for (const std::string& key : written) {
     if (finding.find("'" + key + "'") == std::string::npos) continue;
     std::erase(known, key);  // it may be carried over
     const std::string near = nearest(key, known);
-    return config.add_problem("model.config." + key,
+    return config.add_problem(described.key_of(key),
                               "model.config: " + finding + (near.empty() ? "" : " (did you mean '" + near + "'?)"));
   }
-  config.add_problem("model.config", "model.config: " + finding);
+  config.add_problem(described.key(), "model.config: " + finding);
 }
 
 // Sizes of the model that nobody wrote down: a forgotten num_hidden_layers is a model of another size. One that equals
@@ -63,26 +64,25 @@ void count_preset_sizes(const Json& written, const std::string& complete, const 
 
 }  // namespace
 
-ModelSource find_model(const Config& config, const PluginRegistry& registry) {
+ModelSource find_model(const Settings::Model& model, const PluginRegistry& registry) {
   ModelSource source;
-  if (config.has("model.plugin")) source.member = config.get_string("model.plugin");
-  if (!config.has("model.path")) {
-    source.config_text = config.json("model.config").dump();
+  if (model.plugin.is_set()) source.member = model.plugin;
+  if (!model.path.is_set()) {
+    source.config_text = to_json(*model.config).dump();
     return source;
   }
-  const std::string path = config.get_string("model.path") + "/config.json";
-  const SourcePosition where = config.position("model.path");
+  const std::string path = *model.path + "/config.json";
   bool is_there = false, is_link = false;
   try {
     is_there = path_kind(path) != PathKind::kAbsent;
     is_link = link_kind(path) == PathKind::kLink;
     if (is_there) source.config_text = read_file(path, kMaxModelConfigBytes);
   } catch (const Error& cause) {
-    throw Error(ExitCode::kConfig, where, "model.path: " + cause.message()).hint(cause.hint_text());
+    throw config_error(model.path, "model.path: " + cause.message()).hint(cause.hint_text());
   }
   if (!is_there)
-    throw Error(ExitCode::kConfig, where,
-                "model.path: " + (is_link ? path + " is a link to what is not there" : "there is no " + path))
+    throw config_error(model.path,
+                       "model.path: " + (is_link ? path + " is a link to what is not there" : "there is no " + path))
         .hint("give a folder as saved by transformers' save_pretrained");
   const Json json = parse_json(source.config_text, path);
   if (!json.is_object()) throw Error(ExitCode::kConfig, SourcePosition{path}, "is not a JSON object");
@@ -98,14 +98,15 @@ ModelSource find_model(const Config& config, const PluginRegistry& registry) {
 }
 
 RunModel::RunModel(Config& config, RunPlugins& plugins, ModelSource source)
-    : source_(std::move(source)), instance_(plugins.create("model", "model", source_.member)), plugin_(*instance_) {
-  if (config.has("model.path")) {
+    : source_(std::move(source)),
+      instance_(plugins.create(config.settings().model.key(), "model", source_.member)),
+      plugin_(*instance_) {
+  const Settings::Model& model = config.settings().model;
+  if (model.path.is_set()) {
     try {
       plugin_.configure(source_.config_text);
     } catch (const Error& e) {
-      throw Error(e.code(), config.position("model.path"),
-                  config.get_string("model.path") + "/config.json: " + e.message())
-          .hint(e.hint_text());
+      throw Error(e.code(), model.path.where(), *model.path + "/config.json: " + e.message()).hint(e.hint_text());
     }
     return;
   }
@@ -116,19 +117,16 @@ RunModel::RunModel(Config& config, RunPlugins& plugins, ModelSource source)
     plugin_.configure(source_.config_text);
     for (const std::string& finding : ignored.texts()) add_ignored_key(config, plugin_.config(), finding);
   }
-  count_preset_sizes(config.json("model.config"), plugin_.config(), source_.member);
+  count_preset_sizes(to_json(*model.config), plugin_.config(), source_.member);
 }
 
-Recording RunModel::recording(const Config& config) const {
-  const bool from_files = config.has("model.path");
-  return {[this](const chassis_builder_2_t* builder) { return plugin_.record(builder); },
-          config.position(from_files ? "model.path" : "model.config"),
-          from_files ? config.get_string("model.path") + "/config.json" : "", check_fields};
+Recording RunModel::recording(const Settings::Model& model) const {
+  return {[this](const chassis_builder_2_t* builder) { return plugin_.record(builder); }, model.source().where(),
+          model.path.is_set() ? *model.path + "/config.json" : "", check_fields};
 }
 
-std::string RunModel::stored_dtype(const Config& config) const {
-  const std::string where =
-      config.has("model.path") ? config.get_string("model.path") + "/config.json" : "model.config";
+std::string RunModel::stored_dtype(const Settings::Model& model) const {
+  const std::string where = model.path.is_set() ? *model.path + "/config.json" : model.config.key();
   const Json json = parse_json(source_.config_text, where);
   return json_string_or(json, "dtype", json_string_or(json, "torch_dtype", "float32", where), where);
 }

@@ -17,7 +17,7 @@ struct ModelSource {
   std::string config_text;  // JSON: of model.path/config.json, or [model] config
 };
 // Throws a config error if model.path holds no config.json, or one whose architecture no installed plugin knows.
-ModelSource find_model(const Config& config, const PluginRegistry& registry);
+ModelSource find_model(const Settings::Model& model, const PluginRegistry& registry);
 
 class RunModel {
  public:
@@ -28,9 +28,9 @@ class RunModel {
   const std::string& member() const { return source_.member; }
   const ModelPlugin& plugin() const { return plugin_; }
   // What the recording pass needs; borrows this.
-  Recording recording(const Config& config) const;
+  Recording recording(const Settings::Model& model) const;
   // The dtype of stored weights that config.json, or [model] config, gives; "float32" if it gives none.
-  std::string stored_dtype(const Config& config) const;
+  std::string stored_dtype(const Settings::Model& model) const;
 
  private:
   ModelSource source_;

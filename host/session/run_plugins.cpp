@@ -9,18 +9,17 @@
 namespace chassis {
 namespace {
 
-PluginPin read_pin(const Config& config, const std::string& id, const Json& pin) {
-  const SourcePosition where = config.position("plugins.pin." + id);
+PluginPin read_pin(const Setting<Value>& pins, const std::string& id, const Json& pin) {
+  const SourcePosition where = pins.where_of(id);
   if (!pin.is_string()) throw Error(ExitCode::kConfig, where, "plugins.pin." + id + " must be a string \"sha256:…\"");
   return parse_pin(id, pin.get<std::string>(), where);
 }
 
 // The plugins that an earlier run of the same directory used, and no others.
-void insist_on_lock(const Config& config, LoadPolicy& policy) {
-  const std::string path = config.get_string("run.output_dir") + "/plugins.lock";
-  const SourcePosition where = config.position("plugins.locked");
+void insist_on_lock(const Settings& settings, LoadPolicy& policy) {
+  const std::string path = *settings.run.output_dir + "/plugins.lock";
   if (path_kind(path) == PathKind::kAbsent)
-    throw Error(ExitCode::kConfig, where, "plugins.locked = true, but there is no '" + path + "'")
+    throw config_error(settings.plugins.locked, "plugins.locked = true, but there is no '" + path + "'")
         .hint("the first run without --locked writes it; or copy that of another run");
   const Json lock = parse_json(read_file(path), path);
   const Json& plugins = json_at(lock, "plugins", path);
@@ -39,18 +38,18 @@ void insist_on_lock(const Config& config, LoadPolicy& policy) {
 
 }  // namespace
 
-LoadPolicy load_policy(const Config& config) {
+LoadPolicy load_policy(const Settings& settings) {
   LoadPolicy policy;
-  const Json pins = config.json("plugins.pin");
-  for (const auto& [id, pin] : pins.items()) policy.pins[id] = read_pin(config, id, pin);
-  if (config.get_bool("plugins.locked")) insist_on_lock(config, policy);
-  policy.trust.folders = config.get_list("plugins.trust");
+  const Json pins = to_json(*settings.plugins.pin);
+  for (const auto& [id, pin] : pins.items()) policy.pins[id] = read_pin(settings.plugins.pin, id, pin);
+  if (settings.plugins.locked) insist_on_lock(settings, policy);
+  policy.trust.folders = settings.plugins.trust;
   return policy;
 }
 
 RunPlugins::RunPlugins(const Config& config, MetricsStore& metrics, PluginIndex index, LoadPolicy policy)
     : config_(config),
-      services_(static_cast<uint64_t>(config.get_int("run.seed")), metrics),
+      services_(static_cast<uint64_t>(*config.settings().run.seed), metrics),
       registry_(std::move(index), std::move(policy), services_) {
   services_.set_registry(&registry_);
 }
@@ -60,7 +59,7 @@ std::unique_ptr<Instance> RunPlugins::create(const std::string& slot_key, const 
   Json options = config_.plugin_options(slot_key);
   std::map<std::string, std::string> origins;
   for (const auto& [name, value] : options.items()) {
-    const Origin origin = config_.origin(slot_key + "." + name);
+    const Origin origin = config_.plugin_option_origin(slot_key, name);
     origins[name] = origin.by_user() ? origin.text() : "default";  // the words of chassis.options/1
   }
   auto instance = registry_.create(kind, id, std::move(options), std::move(origins));

@@ -12,7 +12,7 @@
 namespace chassis {
 
 // Which libraries [plugins] lets in. Throws a config error for a pin that is none, and for a lock that is missing.
-LoadPolicy load_policy(const Config& config);
+LoadPolicy load_policy(const Settings& settings);
 
 class RunPlugins {
  public:

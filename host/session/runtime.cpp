@@ -24,46 +24,48 @@ std::vector<Purpose> purposes_of(ConfigUse use) {
 
 }  // namespace
 
-ResolveOptions resolve_options(const Config& config, const Target& target, const World& world) {
-  set_rank_threads(config, world);
+ResolveOptions resolve_options(const Settings& settings, const Target& target, const World& world) {
+  set_rank_threads(settings.run, world);
   ResolveOptions options;
-  options.device = choose_device(config, target, world);
-  options.compute = compute_dtype(config, target, options.device);
-  options.batch = config.get_int("train.micro_batch_size");
-  options.time = config.get_int(config.has("train.seq_len") ? "train.seq_len" : "generate.max_new_tokens");
+  options.device = choose_device(settings.run, target, world);
+  options.compute = compute_dtype(settings.precision, target, options.device);
+  options.batch = settings.train.micro_batch_size;
+  options.time = settings.train.seq_len.is_set() ? settings.train.seq_len : settings.generate.max_new_tokens;
   // Beyond, the bytes of a layer are no number of 64 bits.
   constexpr int64_t kMostTokens = int64_t{1} << 34;
   if (options.batch > kMostTokens / options.time)
-    throw Error(ExitCode::kConfig, config.position("train.micro_batch_size"),
-                "train.micro_batch_size × train.seq_len = " + std::to_string(options.batch) + " × " +
-                    std::to_string(options.time) + " are more than the " + std::to_string(kMostTokens) +
-                    " tokens that one forward pass may have")
+    throw config_error(settings.train.micro_batch_size,
+                       "train.micro_batch_size × train.seq_len = " + std::to_string(options.batch) + " × " +
+                           std::to_string(options.time) + " are more than the " + std::to_string(kMostTokens) +
+                           " tokens that one forward pass may have")
         .hint("lower either; train.global_batch_size takes any number of micro-batches into a step");
   return options;
 }
 
 Runtime make_runtime(const Config& config, RunPlugins& plugins, const RunModel& model,
                      const std::vector<std::string>& candidates, ResolveOptions options, const ProgramPasses& passes) {
+  const Settings& settings = config.settings();
   Runtime runtime;
-  runtime.providers = open_providers(config, plugins, candidates);
+  runtime.providers = open_providers(settings, plugins, candidates);
   options.attention = runtime.providers.attention;
   options.kernels = runtime.providers.kernels;
-  options.attention_where = config.position("attention.plugin");
-  options.kernels_where = config.position("kernels.plugins");
+  options.attention_where = settings.attention.plugin.where();
+  options.kernels_where = settings.kernels.plugins.where();
   runtime.compiled = std::make_unique<CompiledProgram>(
-      compile(model.recording(config), {.passes = passes,
-                                        .freeze = [&](ParameterTable& parameters) { freeze(config, parameters); },
-                                        .resolve = std::move(options),
-                                        .purposes = purposes_of(config.use())}));
+      compile(model.recording(settings.model),
+              {.passes = passes,
+               .freeze = [&](ParameterTable& parameters) { freeze(settings.freeze, parameters); },
+               .resolve = std::move(options),
+               .purposes = purposes_of(config.use())}));
   runtime.disk_mapping = model.plugin().disk_mapping(*runtime.compiled->parameters);
   runtime.executor = std::make_unique<Executor>(*runtime.compiled);
   return runtime;
 }
 
-std::unique_ptr<OptimizerDriver> make_optimizer(const Config& config, RunPlugins& plugins, ParameterTable& parameters) {
-  auto instance = plugins.create("optimizer", "optimizer", config.get_string("optimizer.plugin"));
-  return std::make_unique<OptimizerDriver>(std::move(instance), parameters,
-                                           config.get_double("optimizer.weight_decay"));
+std::unique_ptr<OptimizerDriver> make_optimizer(const Settings::Optimizer& settings, RunPlugins& plugins,
+                                                ParameterTable& parameters) {
+  auto instance = plugins.create(settings.key(), "optimizer", settings.plugin);
+  return std::make_unique<OptimizerDriver>(std::move(instance), parameters, settings.weight_decay);
 }
 
 void place_shards(const Config& config, const RunMesh& mesh, Runtime& runtime) {
@@ -72,7 +74,7 @@ void place_shards(const Config& config, const RunMesh& mesh, Runtime& runtime) {
     mesh.stack->resolve(compiled.program, *compiled.parameters, stack_facts(config, mesh, compiled.options.device));
   } catch (const Error& error) {
     if (error.code() != ExitCode::kConfig || !error.where().file.empty()) throw;
-    throw Error(error.code(), config.position("parallel"), error.message()).hint(error.hint_text());
+    throw error_at(config.settings().parallel, error);
   }
   if (runtime.optimizer) runtime.optimizer->place();
   runtime.executor->set_events(mesh.stack.get());

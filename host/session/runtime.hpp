@@ -17,7 +17,7 @@ namespace chassis {
 
 // For what claims are made: the device, its dtype, and the rows of a micro-batch. Sets the rank's number of threads.
 // Throws a config error for a device that is not there, and for more tokens than one forward pass may have.
-ResolveOptions resolve_options(const Config& config, const Target& target, const World& world);
+ResolveOptions resolve_options(const Settings& settings, const Target& target, const World& world);
 
 struct Runtime {
   RunProviders providers;
@@ -32,7 +32,8 @@ struct Runtime {
 Runtime make_runtime(const Config& config, RunPlugins& plugins, const RunModel& model,
                      const std::vector<std::string>& candidates, ResolveOptions options, const ProgramPasses& passes);
 // The optimizer that the configuration names.
-std::unique_ptr<OptimizerDriver> make_optimizer(const Config& config, RunPlugins& plugins, ParameterTable& parameters);
+std::unique_ptr<OptimizerDriver> make_optimizer(const Settings::Optimizer& settings, RunPlugins& plugins,
+                                                ParameterTable& parameters);
 // Parameters and optimizer states get the places that the strategies give them, and the executor calls the strategies.
 void place_shards(const Config& config, const RunMesh& mesh, Runtime& runtime);
 

@@ -24,8 +24,8 @@ void collect(Config& config, const std::string& key, const SourcePosition& where
   }
 }
 
-bool names_model(const Config& config) {
-  return config.has("model.path") || (config.has("model.plugin") && config.has("model.config"));
+bool names_model(const Settings::Model& model) {
+  return model.path.is_set() || (model.plugin.is_set() && model.config.is_set());
 }
 
 // The host's keys are checked already; here are those of plugins. True if the model may be configured.
@@ -43,8 +43,8 @@ bool check_plugin_options(Config& config, PluginRegistry& registry, const std::s
   return model_is_right;
 }
 
-PluginIndex index_of(const Config& config, const std::vector<std::string>& plugin_path) {
-  return PluginIndex(plugin_folders(plugin_path, config.get_list("plugins.path"), config.position("plugins.path")));
+PluginIndex index_of(const SettingList& folders, const std::vector<std::string>& plugin_path) {
+  return PluginIndex(plugin_folders(plugin_path, folders, folders.where()));
 }
 
 }  // namespace
@@ -54,34 +54,37 @@ Session::Session(Config config, const SessionOptions& options)
   install_memory_allocator();
   const SlowPhase phase("recording the program and checking what each unit runs on");
 
-  LoadPolicy policy = load_policy(config_);
-  policy.cuda = cuda_facts_of(config_, options.target);
-  collect(config_, "", {},
-          [&] { plugins_.emplace(config_, metrics_, index_of(config_, options.plugin_path), std::move(policy)); });
+  const Settings::Model& model = settings().model;
+  LoadPolicy policy = load_policy(settings());
+  policy.cuda = cuda_facts_of(settings().run, options.target);
+  collect(config_, "", {}, [&] {
+    plugins_.emplace(config_, metrics_, index_of(settings().plugins.path, options.plugin_path), std::move(policy));
+  });
   if (!plugins_) config_.throw_if_problems();
   PluginRegistry& registry = plugins_->registry();
 
   ModelSource source;
   std::vector<std::string> candidates;
   // If no model is named, the configuration's own checks say what is missing.
-  if (names_model(config_)) {
-    if (config_.has("model.plugin")) source.member = config_.get_string("model.plugin");
-    collect(config_, "model.plugin", {}, [&] { source = find_model(config_, registry); });
+  if (names_model(model)) {
+    if (model.plugin.is_set()) source.member = model.plugin;
+    collect(config_, model.plugin.key(), {}, [&] { source = find_model(model, registry); });
   }
   const bool can_configure = check_plugin_options(config_, registry, source.member);
-  collect(config_, "kernels", {}, [&] { candidates = find_candidates(config_, registry, options.target); });
+  collect(config_, settings().kernels.key(), {},
+          [&] { candidates = find_candidates(config_, registry, options.target); });
   if (can_configure)
-    collect(config_, config_.has("model.path") ? "model.path" : "model.config", {},
-            [&] { model_.emplace(config_, *plugins_, std::move(source)); });
+    collect(config_, model.source().key(), {}, [&] { model_.emplace(config_, *plugins_, std::move(source)); });
   config_.finish();
 
   const MeshPlace place{*world_, options.world_size, options.rank};
-  mesh_ = make_mesh(config_, *plugins_, place);
-  ResolveOptions resolve = resolve_options(config_, options.target, *world_);
+  mesh_ = make_mesh(settings(), *plugins_, place);
+  ResolveOptions resolve = resolve_options(settings(), options.target, *world_);
   communicator_ = make_communicator(config_, *plugins_, mesh_, place, resolve.device);
   runtime_ = make_runtime(config_, *plugins_, *model_, candidates, std::move(resolve), options.passes);
   tokenizer_ = open_tokenizer(config_, *plugins_, vocab_size(program()));
-  if (config_.use() == ConfigUse::kTraining) runtime_.optimizer = make_optimizer(config_, *plugins_, parameters());
+  if (config_.use() == ConfigUse::kTraining)
+    runtime_.optimizer = make_optimizer(settings().optimizer, *plugins_, parameters());
   place_shards(config_, mesh_, runtime_);
 }
 

@@ -42,6 +42,7 @@ class Session {
 
   Config& config() { return config_; }
   const Config& config() const { return config_; }
+  const Settings& settings() const { return config_.settings(); }
   MetricsStore& metrics() { return metrics_; }
   World& world() { return *world_; }
 
@@ -67,7 +68,7 @@ class Session {
 
   // Of a configuration that is read for training.
   StepParts step_parts() { return {executor(), parameters(), optimizer(), ranks(), device()}; }
-  DataNeeds data_needs() const { return {config_, program(), tokenizer(), world_->launch().local_rank == 0}; }
+  DataNeeds data_needs() const { return {settings(), program(), tokenizer(), world_->launch().local_rank == 0}; }
 
   // [all-ranks] Parameters and optimizer states of this rank, and what strategies need; contents are undefined.
   void allocate() { allocate(device()); }

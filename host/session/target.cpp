@@ -8,9 +8,9 @@
 namespace chassis {
 namespace {
 
-Dtype dtype_from_setting(const std::string& setting, Device device) {
+Dtype dtype_from_setting(const Setting<std::string>& setting, Device device) {
   if (setting == "auto") return device.type == Device::Type::kCuda ? Dtype::bf16 : Dtype::f32;
-  return float_dtype(setting, "precision.compute");
+  return float_dtype(*setting, setting.key());
 }
 
 // LibTorch alone would start a thread for every core on every rank.
@@ -29,49 +29,50 @@ std::string device_of_rank(const std::string& setting, int local_rank) {
   return "cuda:" + std::to_string(local_rank);
 }
 
-Device device_from(const Config& config, const std::string& setting) {
+// `name` is what run.device becomes on this rank.
+Device device_from(const Settings::Run& run, const std::string& name) {
   try {
-    return chassis::choose_device(setting);
+    return chassis::choose_device(name);
   } catch (const Error& error) {
-    throw Error(error.code(), config.position("run.device"), error.message()).hint(error.hint_text());
+    throw error_at(run.device, error);
   }
 }
 
 }  // namespace
 
-bool may_run_on_cuda(const Config& config, const Target& target) {
+bool may_run_on_cuda(const Settings::Run& run, const Target& target) {
   if (target.as_on) return target.as_on->type == Device::Type::kCuda;
-  const std::string& setting = config.get_string("run.device");
+  const std::string& setting = run.device;
   if (target.without_device) return target.as_configured && setting.starts_with("cuda");
   return setting != "cpu" && load_cuda().empty();
 }
 
-std::function<std::optional<CudaFacts>()> cuda_facts_of(const Config& config, const Target& target) {
+std::function<std::optional<CudaFacts>()> cuda_facts_of(const Settings::Run& run, const Target& target) {
   if (target.as_on && target.as_on->type == Device::Type::kCuda)
     return [device = *target.as_on] { return cuda_facts(device); };
-  if (target.without_device || config.get_string("run.device") == "cpu") return {};
-  return [&config]() -> std::optional<CudaFacts> {
+  if (target.without_device || run.device == "cpu") return {};
+  return [&run]() -> std::optional<CudaFacts> {
     if (!load_cuda().empty()) return std::nullopt;
-    return cuda_facts(device_from(config, config.get_string("run.device")));
+    return cuda_facts(device_from(run, run.device));
   };
 }
 
-Device choose_device(const Config& config, const Target& target, const World& world) {
-  const std::string setting = device_of_rank(config.get_string("run.device"), world.launch().local_rank);
+Device choose_device(const Settings::Run& run, const Target& target, const World& world) {
+  const std::string setting = device_of_rank(run.device, world.launch().local_rank);
   if (target.as_on) return *target.as_on;
-  if (!target.without_device) return device_from(config, setting);
+  if (!target.without_device) return device_from(run, setting);
   return target.as_configured && setting.starts_with("cuda") ? Device{Device::Type::kCuda, 0} : Device{};
 }
 
-void set_rank_threads(const Config& config, const World& world) {
-  if (const int64_t threads = config.get_int("run.threads"))
+void set_rank_threads(const Settings::Run& run, const World& world) {
+  if (const int64_t threads = run.threads)
     set_threads(static_cast<int>(threads));
   else if (world.size() > 1)
     share_cores(world);
 }
 
-Dtype compute_dtype(const Config& config, const Target& target, Device device) {
-  const Dtype dtype = dtype_from_setting(config.get_string("precision.compute"), device);
+Dtype compute_dtype(const Settings::Precision& precision, const Target& target, Device device) {
+  const Dtype dtype = dtype_from_setting(precision.compute, device);
   if (dtype == Dtype::bf16 && !target.without_device && !has_fast_bf16(device))
     counted_warning("slow bf16",
                     "bf16 matrix products are up to 8 times slower than fp32 on this processor, which has "

@@ -4,7 +4,7 @@
 #include <functional>
 #include <optional>
 
-#include "host/config/config.hpp"
+#include "host/config/settings.hpp"
 #include "host/launch/world.hpp"
 #include "host/plugin/library.hpp"
 #include "host/service/device.hpp"
@@ -18,16 +18,16 @@ struct Target {
 };
 
 // False if no plugin with CUDA code can be of use.
-bool may_run_on_cuda(const Config& config, const Target& target);
-// What is known of the GPU when a plugin with CUDA code is loaded; empty if none is asked for.
-std::function<std::optional<CudaFacts>()> cuda_facts_of(const Config& config, const Target& target);
+bool may_run_on_cuda(const Settings::Run& run, const Target& target);
+// What is known of the GPU when a plugin with CUDA code is loaded; empty if none is asked for. `run` outlives it.
+std::function<std::optional<CudaFacts>()> cuda_facts_of(const Settings::Run& run, const Target& target);
 
 // Of this rank. Throws a config error if it is not there.
-Device choose_device(const Config& config, const Target& target, const World& world);
+Device choose_device(const Settings::Run& run, const Target& target, const World& world);
 // Gives the pools of LibTorch and of the kernels their number of threads: run.threads, or this rank's part of the
 // cores.
-void set_rank_threads(const Config& config, const World& world);
+void set_rank_threads(const Settings::Run& run, const World& world);
 // What precision.compute says for this device. Counts a warning where bf16 is slow.
-Dtype compute_dtype(const Config& config, const Target& target, Device device);
+Dtype compute_dtype(const Settings::Precision& precision, const Target& target, Device device);
 
 }  // namespace chassis

@@ -74,15 +74,15 @@ class Run {
     return false;
   }
 
-  Config& config() { return session_.config(); }
+  const Settings& settings() const { return session_.settings(); }
   bool first_rank() const { return world_.rank() == 0; }
 
   // What needs no directory first; then its lock, then every refusal, then what is written.
   void prepare() {
     choose_recompute();
-    check_positions(session_.model(), config().get_int("train.seq_len"), "train.seq_len");
-    directory_ = std::make_unique<RunDirectory>(config().get_string("run.output_dir"), world_);
-    directory_->check_names(config());
+    check_positions(session_.model(), settings().train.seq_len, "train.seq_len");
+    directory_ = std::make_unique<RunDirectory>(settings().run.output_dir, world_);
+    directory_->check_names(settings());
     // The first rank of a machine prepares what the others then find.
     world_.together("preparing data", [&] {
       if (world_.launch().local_rank == 0) open_data();
@@ -91,7 +91,7 @@ class Run {
     world_.expect_same("data", data_->data_hash());
     agree_on_providers(session_.world(), session_.compiled());
     const RunIdentity identity{model_hash(session_.model(), session_.parameters()), data_->data_hash()};
-    directory_->check_identity(config(), identity);
+    directory_->check_identity(session_.config(), identity);
     const std::string units = std::to_string(session_.program().unit_names().size()) + " units";
     const SlowPhase phase("allocating and filling the tensors of " + units);
     session_.allocate();
@@ -99,12 +99,12 @@ class Run {
     make_trainer();
     if (const auto resumed = saves_->saver().resume()) resume(resumed->checkpoint, resumed->state);
     else start_anew();
-    if (const std::string& from = config().get_string("run.resume"); from != "auto" && from != "never")
+    if (const std::string& from = settings().run.resume; from != "auto" && from != "never")
       directory_->make_way(from, trainer_->state().step);
     saves_->check_space();
-    directory_->check_steps(config(), trainer_->state().step, trainer_->options().max_steps);
+    directory_->check_steps(settings(), trainer_->state().step, trainer_->options().max_steps);
     directory_->start(session_, identity);
-    if (config().get_bool("checkpoint.self_test")) saves_->saver().self_test();
+    if (settings().checkpoint.self_test) saves_->saver().self_test();
     make_sinks();
     announce();
     saves_->start_clock();
@@ -121,13 +121,14 @@ class Run {
   }
 
   void start_anew() {
-    const bool pretrained = config().has("model.path") && config().get_string("model.init") == "pretrained";
-    if (pretrained) saves_->saver().start_from(config().get_string("model.path"));
+    const Settings::Model& model = settings().model;
+    if (model.path.is_set() && model.init == "pretrained")
+      saves_->saver().start_from(model.path);
     else initialize();
   }
 
   void initialize() {
-    session_.parameters().initialize(static_cast<uint64_t>(config().get_int("run.seed")));
+    session_.parameters().initialize(static_cast<uint64_t>(*settings().run.seed));
     session_.publish();
   }
 
@@ -146,7 +147,8 @@ class Run {
     world_.together("comparing with " + checkpoint, [&] {
       if (!first_rank()) return;
       const LearningRateSchedule& schedule = trainer_->options().schedule;
-      report(resume_differences(checkpoint, trainer.step, length(), schedule, session_), checkpoint, config());
+      report(resume_differences(checkpoint, trainer.step, length(), schedule, session_), checkpoint,
+             settings().run.strict);
     });
   }
 
@@ -154,8 +156,8 @@ class Run {
   // left.
   void count_steps_left() {
     const int64_t rows = trainer_->options().shape.num_rows(), step = trainer_->state().step;
-    if (config().get_int("run.max_steps") != 0 || data_->num_rows_taken() == static_cast<uint64_t>(step * rows)) return;
-    const double left = config().get_double("run.epochs") - data_->epoch();
+    if (settings().run.max_steps != 0 || data_->num_rows_taken() == static_cast<uint64_t>(step * rows)) return;
+    const double left = settings().run.epochs - data_->epoch();
     trainer_->set_max_steps(step + (left > 0 ? data_->num_steps(left, rows) : 0));
   }
 
@@ -165,18 +167,18 @@ class Run {
   void check_length(const std::string& checkpoint) {
     const int64_t step = trainer_->state().step, last = trainer_->options().max_steps;
     if (step < last || (step == last && (!saves_->is_saved(step) || export_is_missing(step)))) return;
-    const bool by_epochs = config().get_int("run.max_steps") == 0;
-    const std::string length =
-        by_epochs ? fmt::format("run.epochs = {:g} is {} steps", config().get_double("run.epochs"), last)
-                  : fmt::format("run.max_steps is {}", last);
-    throw Error(
-        ExitCode::kConfig, config().position(by_epochs ? "run.epochs" : "run.max_steps"),
+    const Settings::Run& run = settings().run;
+    const bool by_epochs = run.max_steps == 0;
+    const std::string length = by_epochs ? fmt::format("run.epochs = {:g} is {} steps", *run.epochs, last)
+                                         : fmt::format("run.max_steps is {}", last);
+    throw config_error(
+        by_epochs ? static_cast<const ConfigEntry&>(run.epochs) : run.max_steps,
         fmt::format("{}, and the run has reached step {} ({}): nothing is left to train", length, step, checkpoint))
         .hint("raise it to train further, or choose another run.output_dir for another run");
   }
 
   bool export_is_missing(int64_t step) {
-    if (config().get_string("export.when") == "never") return false;
+    if (settings().exports.when == "never") return false;
     const std::string path = directory_->path() + "/final";
     const std::string found = found_by_first(world_, "looking for " + path, [&]() -> std::string {
       try {
@@ -195,10 +197,9 @@ class Run {
       return counted_warning("data from its beginning",
                              where + " is of another system, and knows no position in this data");
     const int64_t seed = json_int(state, "seed", where);
-    if (seed != config().get_int("run.seed"))
-      throw Error(ExitCode::kConfig, config().position("run.seed"),
-                  "run.seed is " + std::to_string(config().get_int("run.seed")) + ", the run in " + directory_->path() +
-                      " has " + std::to_string(seed))
+    if (const Setting<int64_t>& wanted = settings().run.seed; seed != wanted)
+      throw config_error(wanted, "run.seed is " + std::to_string(*wanted) + ", the run in " + directory_->path() +
+                                     " has " + std::to_string(seed))
           .hint("a resumed run keeps its seed");
     data_->restore(json_at(state, "data", where), where);
   }
@@ -209,7 +210,7 @@ class Run {
             {"tokens", state.tokens},
             {"trained_tokens", state.trained_tokens},
             {"skipped_steps", state.skipped_steps},
-            {"seed", session_.config().get_int("run.seed")},
+            {"seed", *settings().run.seed},
             {"length", to_json(length())},
             {"data", data_->save()}};
   }
@@ -222,18 +223,18 @@ class Run {
 
   void make_trainer() {
     const Ranks ranks = session_.ranks();
-    const BatchSizes sizes = batch_sizes(config(), ranks.num_data_ranks());
+    const BatchSizes sizes = batch_sizes(settings(), ranks.num_data_ranks());
     TrainerOptions options;
     options.shape = {sizes.micro_batch_size, sizes.num_microbatches, ranks.data_rank(), ranks.num_data_ranks()};
-    options.max_steps = config().get_int("run.max_steps");
+    options.max_steps = settings().run.max_steps;
     if (options.max_steps == 0)
       options.max_steps = steps_of_epochs(sizes.global_batch_size);
-    options.max_grad_norm = config().get_double("optimizer.max_grad_norm");
-    options.nonfinite = config().get_string("train.nonfinite") == "skip" ? NonFinite::kSkip : NonFinite::kStop;
-    options.max_skipped_steps = config().get_int("train.max_skipped_steps");
-    options.schedule = {config().get_string("schedule.name"), config().get_double("optimizer.lr"),
-                        config().get_int("schedule.warmup_steps"), config().get_int("schedule.decay_steps"),
-                        config().get_double("schedule.min_lr_ratio"), options.max_steps};
+    options.max_grad_norm = settings().optimizer.max_grad_norm;
+    options.nonfinite = settings().train.nonfinite == "skip" ? NonFinite::kSkip : NonFinite::kStop;
+    options.max_skipped_steps = settings().train.max_skipped_steps;
+    const Settings::Schedule& schedule = settings().schedule;
+    options.schedule = {schedule.name,        settings().optimizer.lr, schedule.warmup_steps,
+                        schedule.decay_steps, schedule.min_lr_ratio,   options.max_steps};
     options.wishes = [this] {
       return Wishes{signals_.stop_requested() || metrics_failure_, saves_->wanted(), saves_->saver().ready()};
     };
@@ -243,9 +244,9 @@ class Run {
 
   int64_t steps_of_epochs(int64_t global_batch_size) {
     try {
-      return data_->num_steps(config().get_double("run.epochs"), global_batch_size);
+      return data_->num_steps(settings().run.epochs, global_batch_size);
     } catch (const Error& error) {
-      throw Error(error.code(), config().position("run.epochs"), error.message()).hint(error.hint_text());
+      throw error_at(settings().run.epochs, error);
     }
   }
 
@@ -254,12 +255,12 @@ class Run {
     const std::string device = device_name(session_.device());
     ConsoleFacts facts;
     facts.max_steps = trainer_->options().max_steps;
-    facts.every_steps = config().get_int("log.every_steps");
+    facts.every_steps = settings().log.every_steps;
     facts.flops_per_token = flops_per_token(session_.program(), session_.compiled().options.time);
     facts.peak_flops = peak_flops(device, session_.compute() == Dtype::bf16);
     facts.total_memory_bytes = device_memory(session_.device()).total_bytes;
     const LostMetrics lost = saves_->goes_on_without_saving() ? LostMetrics::kCount : LostMetrics::kStop;
-    for (const std::string& sink : config().get_list("log.sinks")) {
+    for (const std::string& sink : *settings().log.sinks) {
       if (sink == "console") sinks_.push_back(make_console_sink(facts));
       if (sink == "jsonl") sinks_.push_back(make_jsonl_sink(directory_->open_metrics(trainer_->state().step), lost));
     }
@@ -267,15 +268,15 @@ class Run {
 
   void announce() {
     log::info(
-        "{} on {}{}, {} threads, {} | {} parameters, {} trained | {} steps of {} tokens",
-        config().get_string("run.name"), device_name(session_.device()),
+        "{} on {}{}, {} threads, {} | {} parameters, {} trained | {} steps of {} tokens", *settings().run.name,
+        device_name(session_.device()),
         world_.size() > 1 ? " × " + std::to_string(world_.size()) + " ranks (" + session_.mesh().text() + ")" : "",
         num_threads(), dtype_name(session_.compute()),
         count_text(static_cast<double>(session_.parameters().num_elements(false))),
         count_text(static_cast<double>(session_.parameters().num_elements(true))), trainer_->options().max_steps,
-        count_text(static_cast<double>(trainer_->options().shape.num_rows() * config().get_int("train.seq_len"))));
+        count_text(static_cast<double>(trainer_->options().shape.num_rows() * settings().train.seq_len)));
     log::info("{}", data_text(*data_, trainer_->options().max_steps, trainer_->options().shape.num_rows()));
-    log::info("{}", results_text(config(), directory_->path()));
+    log::info("{}", results_text(settings(), directory_->path()));
     start_ = Clock::now();
     first_tokens_ = trainer_->state().tokens;
     first_step_ = trainer_->state().step;
@@ -321,16 +322,16 @@ class Run {
 
   bool evaluation_due(int64_t step) {
     if (eval_data_.empty()) return false;
-    const int64_t every = config().get_int("eval.every_steps");
+    const int64_t every = settings().eval.every_steps;
     return step == trainer_->options().max_steps || (every > 0 && step % every == 0);
   }
 
   void evaluate_all(int64_t step) {
     for (size_t i = 0; i < eval_data_.size(); ++i) {
-      EvalRecord record = evaluate(session_.executor(), *eval_data_[i], config().get_int("train.micro_batch_size"),
-                                   config().get_int("eval.max_batches"), session_.ranks(), session_.device());
+      EvalRecord record = evaluate(session_.executor(), *eval_data_[i], settings().train.micro_batch_size,
+                                   settings().eval.max_batches, session_.ranks(), session_.device());
       record.step = step;
-      record.name = eval_name(session_.config(), i);
+      record.name = eval_name(settings().data, i);
       to_sinks([&](MetricsSink& sink) { sink.evaluation(record); });
     }
   }
@@ -339,7 +340,7 @@ class Run {
     const TrainerState& state = trainer_->state();
     if (state.step > 0) saves_->save(state.step);
     saves_->finish();
-    const bool exports = !stopped && config().get_string("export.when") != "never";
+    const bool exports = !stopped && settings().exports.when != "never";
     if (exports) saves_->export_final(state.step);
     world_.together("metrics of the run", [this] {
       if (metrics_failure_) throw *metrics_failure_;
@@ -352,10 +353,10 @@ class Run {
   void tell_end(bool stopped) {
     const std::string_view signal = signals_.name();
     tell_totals(!stopped ? "done" : signal.empty() ? "stopped" : signal);
-    if (!stopped) return log::info("{}", what_next(config(), directory_->path()));
-    const bool is_resumable = config().get_string("checkpoint.contents") == "full";
+    if (!stopped) return log::info("{}", what_next(settings(), directory_->path()));
+    const bool is_resumable = settings().checkpoint.contents == "full";
     const int64_t step = trainer_->state().step;
-    log::info("{}", how_to_go_on(config(), {directory_->path(), step, saves_->is_saved(step), is_resumable}));
+    log::info("{}", how_to_go_on(settings(), {directory_->path(), step, saves_->is_saved(step), is_resumable}));
   }
 
   void tell_failure() {
@@ -400,7 +401,7 @@ class Run {
 }  // namespace
 
 int run_training(Config config, const std::vector<std::string>& plugin_path) {
-  return join_world(config, [&](World& world) { return Run(std::move(config), plugin_path, world)(); });
+  return join_world(config.settings().comm, [&](World& world) { return Run(std::move(config), plugin_path, world)(); });
 }
 
 }  // namespace chassis

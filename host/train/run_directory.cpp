@@ -35,9 +35,9 @@ void compare(const RunIdentity& before, const RunIdentity& now, const std::strin
     if (was == is) return;
     std::string differences;
     for (const auto& [key, text] : settings_that_differ(path, what, config)) differences += "\n  " + key + " " + text;
-    throw Error(ExitCode::kConfig, config.position("run.output_dir"),
-                "run.output_dir " + path + " holds another run: its " + what + " is " + was.substr(0, 12) +
-                    ", this one's is " + is.substr(0, 12) + (differences.empty() ? "; " + unsaid : differences))
+    throw config_error(config.settings().run.output_dir,
+                       "run.output_dir " + path + " holds another run: its " + what + " is " + was.substr(0, 12) +
+                           ", this one's is " + is.substr(0, 12) + (differences.empty() ? "; " + unsaid : differences))
         .hint("choose another run.output_dir, or restore the " + what + " of that run" +
               (what == "data" ? "; model.path = \"" + path + "/final\" goes on from its weights with other data" : ""));
   };
@@ -46,18 +46,17 @@ void compare(const RunIdentity& before, const RunIdentity& now, const std::strin
 }
 
 // A run's own files would be read as data.
-void refuse_data_folder(const std::string& path, const Config& config) {
-  for (const char* table : {"data.train", "data.eval"}) {
-    const size_t count = config.has(table) ? config.json(table).size() : 0;
-    for (size_t i = 0; i < count; ++i) {
-      const std::string key = std::string(table) + "." + std::to_string(i) + ".path";
-      std::error_code error;
-      if (!std::filesystem::equivalent(config.get_string(key), path, error) || error) continue;
-      throw Error(ExitCode::kConfig, config.position(key),
-                  key + " is run.output_dir itself: files of the run, such as log.txt, would be read as data")
-          .hint("choose another run.output_dir");
-    }
-  }
+void refuse_data_folder(const std::string& path, const Settings::Data& data) {
+  const auto refuse_if_same = [&](const Settings::DataSet& set) {
+    std::error_code error;
+    if (!std::filesystem::equivalent(*set.path, path, error) || error) return;
+    throw config_error(set.path, set.path.key() +
+                                     " is run.output_dir itself: files of the run, such as log.txt, "
+                                     "would be read as data")
+        .hint("choose another run.output_dir");
+  };
+  for (const Settings::TrainSet& set : data.train) refuse_if_same(set);
+  for (const Settings::EvalSet& set : data.eval) refuse_if_same(set);
 }
 
 std::string new_token() {
@@ -187,7 +186,7 @@ void RunDirectory::prove_same_directory() {
   if (world_.rank() == 0) ::unlink(file(token).c_str());
 }
 
-void RunDirectory::check_names(const Config& config) {
+void RunDirectory::check_names(const Settings& settings) {
   world_.together("checking the run directory", [&] {
     if (world_.rank() != 0) return;
     check_writable(path_);
@@ -204,12 +203,12 @@ void RunDirectory::check_names(const Config& config) {
       require_start(file("resolved.toml"), kResolvedStart);
       require_start(file("plugins.lock"), kLockStart);
     }
-    refuse_data_folder(path_, config);
+    refuse_data_folder(path_, settings.data);
     scan_metrics_file(file("metrics.jsonl"), 0);
-    if (config.get_bool("checkpoint.self_test")) check_target(file("self-test"));
-    if (config.get_string("export.when") != "never") check_target(file("final"));
-    if (!config.has("model.path") || config.get_string("export.when") == "never") return;
-    for (const CarriedFile& carried : files_to_carry(config.get_string("model.path"), {"config.json"}))
+    if (settings.checkpoint.self_test) check_target(file("self-test"));
+    if (settings.exports.when != "never") check_target(file("final"));
+    if (!settings.model.path.is_set() || settings.exports.when == "never") return;
+    for (const CarriedFile& carried : files_to_carry(settings.model.path, {"config.json"}))
       check_readable(*carried.file);
   });
 }
@@ -223,18 +222,18 @@ bool RunDirectory::holds_work() const {
 void RunDirectory::check_identity(const Config& config, const RunIdentity& identity) {
   world_.together("opening the run directory", [&] {
     if (world_.rank() != 0) return;
+    const Settings& settings = config.settings();
     if (before_ && holds_work()) compare(*before_, identity, path_, config);
-    if (config.get_string("run.resume") == "never" && !list_checkpoints(file("checkpoints")).empty())
-      throw Error(ExitCode::kConfig, config.position("run.resume"),
-                  "run.resume = \"never\", but " + path_ + " has checkpoints that a new run would replace")
+    if (settings.run.resume == "never" && !list_checkpoints(file("checkpoints")).empty())
+      throw config_error(settings.run.resume,
+                         "run.resume = \"never\", but " + path_ + " has checkpoints that a new run would replace")
           .hint("use \"auto\" to go on, or another run.output_dir");
-    if (config.get_string("run.resume") == "auto" && checkpoints_to_resume(file("checkpoints")).empty())
-      check_start_anew(config);
+    if (settings.run.resume == "auto" && checkpoints_to_resume(file("checkpoints")).empty()) check_start_anew(settings);
   });
 }
 
 // A run goes on or stops. One that was ended before it saved anything has nothing to go on from; its metrics are kept.
-void RunDirectory::check_start_anew(const Config& config) {
+void RunDirectory::check_start_anew(const Settings& settings) {
   std::vector<std::string> found;
   const MetricsScan metrics = scan_metrics_file(file("metrics.jsonl"), INT64_MAX);
   if (metrics.last_step > 0) found.push_back("metrics.jsonl reaches step " + std::to_string(metrics.last_step));
@@ -247,8 +246,9 @@ void RunDirectory::check_start_anew(const Config& config) {
   for (const CheckpointInfo& info : list_checkpoints(file("checkpoints")))
     found.push_back("checkpoints/" + info.name + " was set aside");
   if (found.size() <= num_unsaved) return;
-  throw Error(ExitCode::kConfig, config.position("run.output_dir"),
-              "run.output_dir " + path_ + " holds the work of a run, and no checkpoint to go on from: " + listed(found))
+  throw config_error(
+      settings.run.output_dir,
+      "run.output_dir " + path_ + " holds the work of a run, and no checkpoint to go on from: " + listed(found))
       .hint("put its checkpoints back; or choose another run.output_dir" + weights_to_start_from(file("final")) +
             "; run.resume = \"never\" trains anew here and replaces what is there");
 }
@@ -270,7 +270,7 @@ void RunDirectory::make_way(const std::string& checkpoint, int64_t step) {
   });
 }
 
-void RunDirectory::check_steps(const Config& config, int64_t first_step, int64_t last_step) {
+void RunDirectory::check_steps(const Settings& settings, int64_t first_step, int64_t last_step) {
   world_.together("checking the names of checkpoints", [&] {
     if (world_.rank() != 0) return;
     const auto check = [&](const std::string& folder, const std::string& prefix) {
@@ -280,7 +280,7 @@ void RunDirectory::check_steps(const Config& config, int64_t first_step, int64_t
       }
     };
     check(file("checkpoints"), "step-");
-    if (config.get_string("export.when") == "every") check(path_, "export-step-");
+    if (settings.exports.when == "every") check(path_, "export-step-");
   });
 }
 
@@ -292,7 +292,7 @@ void RunDirectory::start(Session& session, const RunIdentity& identity) {
     write_file_atomic(file("resolved.toml"), config.resolved_toml());
     write_file_atomic(file("plugins.lock"),
                       plugins_lock(session.plugins().registry(), session.compiled()).dump(2) + "\n");
-    about_ = {{"name", config.get_string("run.name")},
+    about_ = {{"name", *config.settings().run.name},
               {"version", CHASSIS_VERSION},
               {"device", device_name(session.device())},
               {"identity", {{"model", identity.model}, {"data", identity.data}}}};

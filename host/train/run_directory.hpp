@@ -30,7 +30,7 @@ class RunDirectory {
 
   // [all-ranks] Refuses what the end of the run would stumble over, whatever is trained: files and folders in the way
   // of those that will be written, and files to be carried along that cannot be read.
-  void check_names(const Config& config);
+  void check_names(const Settings& settings);
   // [all-ranks] Refuses a directory that holds checkpoints or steps of another run, and what run.resume does not go
   // with: "never" with checkpoints, "auto" with the work of a run whose checkpoints are gone.
   void check_identity(const Config& config, const RunIdentity& identity);
@@ -38,7 +38,7 @@ class RunDirectory {
   // are set aside and not replaced, with a warning.
   void make_way(const std::string& checkpoint, int64_t step);
   // [all-ranks] Refuses what is in the way of steps after `first_step` up to `last_step`.
-  void check_steps(const Config& config, int64_t first_step, int64_t last_step);
+  void check_steps(const Settings& settings, int64_t first_step, int64_t last_step);
   // [all-ranks] From now on it is this run's: writes what describes it and opens log.txt.
   void start(Session& session, const RunIdentity& identity);
   // After start(): a checkpoint of the run was published, which run.json says from now on.
@@ -50,7 +50,7 @@ class RunDirectory {
   std::string file(const std::string& name) const { return path_ + "/" + name; }
   void prove_same_directory();
   bool holds_work() const;
-  void check_start_anew(const Config& config);
+  void check_start_anew(const Settings& settings);
   void write_run_file() const;
 
   const std::string path_;

@@ -20,22 +20,21 @@ std::string data_text(const TrainData& data, int64_t num_steps, int64_t rows_per
                      rows / data.num_rows_per_epoch());
 }
 
-std::string results_text(const Config& config, const std::string& directory) {
+std::string results_text(const Settings& settings, const std::string& directory) {
   std::string when;
-  const int64_t steps = config.get_int("checkpoint.every_steps");
+  const int64_t steps = settings.checkpoint.every_steps;
   if (steps > 0) when = fmt::format(" every {} steps", steps);
-  if (const double minutes = config.get_double("checkpoint.every_minutes"); minutes > 0.0)
+  if (const double minutes = settings.checkpoint.every_minutes; minutes > 0.0)
     when += fmt::format("{} every {:g} minutes", when.empty() ? "" : ",", minutes);
   std::string text = fmt::format("results: {}: log.txt", directory);
-  for (const std::string& sink : config.get_list("log.sinks"))
+  for (const std::string& sink : *settings.log.sinks)
     if (sink == "jsonl") text += ", metrics.jsonl (every step)";
   text += fmt::format(", checkpoints/ ({}at the end)", when.empty() ? "" : when.substr(1) + ", ");
-  const bool has_tokenizer = config.has("tokenizer.plugin") && !config.get_string("tokenizer.plugin").empty();
-  const bool is_alone =
-      has_tokenizer && !config.has("model.path");  // a model directory brings its tokenizer's files along
-  if (config.get_string("export.when") != "never")
+  // A model directory brings its tokenizer's files along.
+  const bool is_alone = settings.tokenizer.is_named() && !settings.model.path.is_set();
+  if (settings.exports.when != "never")
     text += is_alone ? fmt::format(", final/ (the model; no tokenizer files, since '{}' has none)",
-                                   config.get_string("tokenizer.plugin"))
+                                   *settings.tokenizer.plugin)
                      : std::string(", final/ (the model)");
   return text + "; Ctrl-C saves and stops";
 }
@@ -57,9 +56,9 @@ std::string memory_text(const PlanMemory& planned, const PlanMemory& measured, u
   return text;
 }
 
-std::string how_to_go_on(const Config& config, const Stopped& stopped) {
+std::string how_to_go_on(const Settings& settings, const Stopped& stopped) {
   const std::string step = stopped.directory + "/checkpoints/" + step_directory_name(stopped.step);
-  const std::string& resume = config.get_string("run.resume");
+  const std::string& resume = settings.run.resume;
   std::string text;
   if (!stopped.is_saved)
     text = fmt::format("step {} could not be saved; from the checkpoint before it, if there is one, ", stopped.step);
@@ -73,10 +72,9 @@ std::string how_to_go_on(const Config& config, const Stopped& stopped) {
   return text + "; exit code 75";
 }
 
-std::string what_next(const Config& config, const std::string& directory) {
+std::string what_next(const Settings& settings, const std::string& directory) {
   std::string text = "next: ";
-  if (config.has("tokenizer.plugin") && !config.get_string("tokenizer.plugin").empty())
-    text += "chassis generate " + directory + "/resolved.toml --prompt TEXT; ";
+  if (settings.tokenizer.is_named()) text += "chassis generate " + directory + "/resolved.toml --prompt TEXT; ";
   return text + "raise run.max_steps to train further";
 }
 

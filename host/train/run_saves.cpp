@@ -18,7 +18,7 @@ RunSaves::RunSaves(Session& session, RunDirectory& directory, RunSignals& signal
       state_(std::move(state)),
       saver_(session, directory.path(), directory.checkpoints()) {}
 
-bool RunSaves::goes_on_without_saving() const { return session_.config().get_string("checkpoint.on_error") == "warn"; }
+bool RunSaves::goes_on_without_saving() const { return session_.settings().checkpoint.on_error == "warn"; }
 
 void RunSaves::check_space() {
   session_.world().together("looking for free space", [this] {
@@ -37,12 +37,12 @@ bool RunSaves::wanted() {
   if (session_.world().rank() != 0) return false;
   std::error_code ignored;
   if (std::filesystem::remove(directory_.path() + "/save", ignored)) return true;
-  const double minutes = session_.config().get_double("checkpoint.every_minutes");
+  const double minutes = session_.settings().checkpoint.every_minutes;
   return minutes > 0.0 && std::chrono::duration<double>(Clock::now() - last_save_).count() >= 60.0 * minutes;
 }
 
 bool RunSaves::due(int64_t step) const {
-  const int64_t every = session_.config().get_int("checkpoint.every_steps");
+  const int64_t every = session_.settings().checkpoint.every_steps;
   return every > 0 && step % every == 0;
 }
 
@@ -56,8 +56,9 @@ void RunSaves::save(int64_t step) {
     saved_step_ = step;
   });
   start_clock();
-  const bool exports = session_.config().get_string("export.when") == "every";
-  if (session_.config().get_string("checkpoint.async") == "false" || exports) finish();
+  const Settings& settings = session_.settings();
+  const bool exports = settings.exports.when == "every";
+  if (settings.checkpoint.async == "false" || exports) finish();
   if (exports)
     attempt([&] { log::info("{}", saver_.export_model("export-" + step_directory_name(step), step).line()); });
 }

@@ -35,7 +35,7 @@ void dump(const std::vector<std::string>& files, const std::vector<std::string>&
           const std::vector<std::string>& plugin_path) {
   Session session(load_config(files.at(0), overrides), {.plugin_path = plugin_path});
   session.allocate();
-  load_weights(session, session.config().get_string("model.path"));
+  load_weights(session, session.settings().model.path);
   const Fields fields = read_batch(files.at(1), session.device());
   const Tensor logits = session.executor().logits(fields, nullptr, false).to(Dtype::f32).to(Device{}).contiguous();
   write_file_atomic(files.at(2), {static_cast<const char*>(logits.data()), logits.num_bytes()});

@@ -66,7 +66,7 @@ class PlannedRank {
   PlannedRank(const std::string& toml, int world_size, int rank = 0, const std::vector<std::string>& overrides = {})
       : session_((install_meta_allocator(), load_config_text(toml, "run.toml", overrides)), options(world_size, rank)) {
     session_.executor().rehearse_on(kMetaHost);
-    if (session_.config().get_string("recompute.mode") == "full") session_.executor().set_recompute(Recompute::kFull);
+    if (session_.settings().recompute.mode == "full") session_.executor().set_recompute(Recompute::kFull);
     session_.allocate(kMetaHost);
     session_.publish();
     take_sent();
@@ -79,8 +79,8 @@ class PlannedRank {
     StepParts parts = session_.step_parts();
     parts.device = kMetaHost;
     StepInputs inputs;
-    inputs.schedule =
-        sequential_schedule(batch_sizes(session_.config(), session_.ranks().num_data_ranks()).num_microbatches);
+    const BatchSizes sizes = batch_sizes(session_.settings(), session_.ranks().num_data_ranks());
+    inputs.schedule = sequential_schedule(sizes.num_microbatches);
     inputs.fields = [this](int) { return fields(); };
     run_step(parts, inputs);
     return take_sent();
@@ -101,9 +101,8 @@ class PlannedRank {
     return options;
   }
   Fields fields() {
-    const Config& config = session_.config();
-    return unread_fields(session_.program(), config.get_int("train.micro_batch_size"), config.get_int("train.seq_len"),
-                         kMetaHost);
+    const Settings::Train& train = session_.settings().train;
+    return unread_fields(session_.program(), train.micro_batch_size, train.seq_len, kMetaHost);
   }
   Sent take_sent() {
     Sent sent;

@@ -116,7 +116,7 @@ plugins = )" + providers.kernels +
         load_config(config_path(), overrides),
         SessionOptions{.plugin_path = {CHASSIS_TEST_PLUGIN_DIR}, .passes = std::move(passes)});
     session->allocate();
-    session->parameters().initialize(static_cast<uint64_t>(session->config().get_int("run.seed")));
+    session->parameters().initialize(static_cast<uint64_t>(*session->settings().run.seed));
     session->publish();
     return session;
   }
@@ -143,11 +143,12 @@ inline std::vector<float> floats_of(const Tensor& tensor) {
 
 inline Trained train(Session& session, int64_t num_steps) {
   const auto data = open_train_data(session.data_needs());
-  const BatchSizes sizes = batch_sizes(session.config(), 1);
+  const Settings& settings = session.settings();
+  const BatchSizes sizes = batch_sizes(settings, 1);
   TrainerOptions options;
   options.shape = {sizes.micro_batch_size, sizes.num_microbatches, 0, 1};
-  options.schedule = {"constant", session.config().get_double("optimizer.lr"), 0, 0, 0.0, num_steps};
-  options.max_grad_norm = session.config().get_double("optimizer.max_grad_norm");
+  options.schedule = {"constant", settings.optimizer.lr, 0, 0, 0.0, num_steps};
+  options.max_grad_norm = settings.optimizer.max_grad_norm;
   options.max_steps = num_steps;
   Trainer trainer(session.step_parts(), *data, options);
   Trained trained;

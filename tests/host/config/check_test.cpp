@@ -93,9 +93,9 @@ TEST(Check, ExplainsTypeErrors) {
 TEST(Check, CommasMakeAListOnTheCommandLine) {
   const Config config = load_whole(load_config_text(
       kExample, "a.toml", {"log.sinks=jsonl,console", "kernels.plugins=aten", "optimizer.betas=0.5,1"}));
-  EXPECT_EQ(config.get_list("log.sinks"), (std::vector<std::string>{"jsonl", "console"}));
-  EXPECT_EQ(config.get_list("kernels.plugins"), (std::vector<std::string>{"aten"}));
-  EXPECT_EQ(config.json("optimizer.betas").dump(), "[0.5,1.0]");
+  EXPECT_EQ(*config.settings().log.sinks, (std::vector<std::string>{"jsonl", "console"}));
+  EXPECT_EQ(*config.settings().kernels.plugins, (std::vector<std::string>{"aten"}));
+  EXPECT_EQ(config.json()["optimizer"]["betas"].dump(), "[0.5,1.0]");
   EXPECT_EQ(what_is_wrong(kExample, {"log.sinks=console,wandb"}),
             "command line 'log.sinks=console,wandb': log.sinks = \"wandb\" is not \"console\" or \"jsonl\"");
   // A regular expression may contain commas; then it needs quotes.

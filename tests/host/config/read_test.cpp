@@ -194,10 +194,12 @@ TEST(Overrides, WithAWrongFormAreErrors) {
 }
 
 TEST(Overrides, AreTypedByTheSchema) {
-  EXPECT_EQ(load_whole(load_config_text(kExample, "a.toml", {"run.name=123"})).get_string("run.name"), "123");
-  EXPECT_EQ(load_whole(load_config_text(kExample, "a.toml", {"run.name=2024-01-01"})).get_string("run.name"),
-            "2024-01-01");
-  EXPECT_EQ(load_whole(load_config_text(kExample, "a.toml", {"optimizer.lr=1"})).get_double("optimizer.lr"), 1.0);
+  const auto with = [](const std::string& override) {
+    return load_whole(load_config_text(kExample, "a.toml", {override}));
+  };
+  EXPECT_EQ(*with("run.name=123").settings().run.name, "123");
+  EXPECT_EQ(*with("run.name=2024-01-01").settings().run.name, "2024-01-01");
+  EXPECT_EQ(*with("optimizer.lr=1").settings().optimizer.lr, 1.0);
   EXPECT_EQ(what_is_wrong(kExample, {"train.seq_len=many"}),
             "command line 'train.seq_len=many': train.seq_len must be an integer, not a string (\"many\")");
   EXPECT_EQ(what_is_wrong(kExample, {"run.seeed=1"}),

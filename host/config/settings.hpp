@@ -1,0 +1,277 @@
+// The configuration as typed values: one struct for each table of the schema, one member for each of its keys, in the
+// same order. Options of plugins stay in Config.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "host/base/error.hpp"
+#include "host/base/mesh_axes.hpp"
+#include "host/config/option.hpp"
+#include "host/config/value.hpp"
+
+namespace chassis {
+
+// A key or a table of the configuration, and where it is written.
+class ConfigEntry {
+ public:
+  // Dotted; numbers index arrays: "train.seq_len", "data.train.0.path".
+  const std::string& key() const { return key_; }
+  // The position of the entry, or of the nearest table around it that is written down; for error messages.
+  const SourcePosition& where() const { return where_; }
+  // True if a file or the command line sets it.
+  bool by_user() const { return by_user_; }
+
+ private:
+  friend class SettingsReader;
+  std::string key_;
+  SourcePosition where_;
+  bool by_user_ = false;
+};
+
+// A config error at the position of `entry`.
+Error config_error(const ConfigEntry& entry, std::string message);
+// The code, message and hint of `cause`, at the position of `entry`.
+Error error_at(const ConfigEntry& entry, const Error& cause);
+
+// What does not depend on the type of a setting.
+class SettingEntry : public ConfigEntry {
+ public:
+  // False for a key without default that the user leaves out.
+  bool is_set() const { return is_set_; }
+  // The position of an item of a list, or of a dotted key in a free table.
+  SourcePosition where_of(std::string_view item) const;
+  // The key of that item: "freeze.patterns.0".
+  std::string key_of(std::string_view item) const { return key() + "." + std::string(item); }
+
+ protected:
+  [[noreturn]] void throw_not_set() const;
+
+ private:
+  friend class SettingsReader;
+  bool is_set_ = false;
+  std::map<std::string, SourcePosition, std::less<>> items_;
+  std::shared_ptr<const Error> findings_;  // why it may be missing; NULL if loading found nothing wrong
+};
+
+// The value of one key. Reading one that is not set is a broken invariant, unless loading found mistakes of the user:
+// then they are thrown.
+template <class T>
+class Setting : public SettingEntry {
+ public:
+  const T& operator*() const {
+    if (!is_set()) throw_not_set();
+    return value_;
+  }
+  const T* operator->() const { return &**this; }
+  operator const T&() const { return **this; }
+  template <class Other>
+  bool operator==(const Other& other) const {
+    return **this == other;
+  }
+
+ private:
+  friend class SettingsReader;
+  T value_ = {};
+};
+
+using SettingList = Setting<std::vector<std::string>>;
+
+// A table that names a plugin, whose options stand beside the host's keys.
+struct PluginTable : ConfigEntry {
+  Setting<std::string> plugin;
+};
+
+// An array of tables.
+template <class Table>
+class SettingTables : public ConfigEntry {
+ public:
+  size_t size() const { return tables_.size(); }
+  bool empty() const { return tables_.empty(); }
+  const Table& operator[](size_t index) const { return tables_[index]; }
+  auto begin() const { return tables_.begin(); }
+  auto end() const { return tables_.end(); }
+
+ private:
+  friend class SettingsReader;
+  std::vector<Table> tables_;
+};
+
+struct Settings {
+  Setting<int64_t> schema_version;
+  SettingList extends;
+
+  struct Run : ConfigEntry {
+    Setting<std::string> name;
+    Setting<std::string> output_dir;
+    Setting<int64_t> seed;
+    Setting<int64_t> max_steps;
+    Setting<double> epochs;
+    Setting<std::string> resume;
+    Setting<bool> strict;
+    Setting<std::string> device;
+    Setting<std::string> memory_check;
+    Setting<int64_t> threads;
+  } run;
+
+  struct Plugins : ConfigEntry {
+    SettingList path;
+    SettingList trust;
+    Setting<bool> locked;
+    Setting<Value> pin;
+  } plugins;
+
+  struct Model : ConfigEntry {
+    Setting<std::string> path;
+    Setting<std::string> plugin;
+    Setting<Value> config;
+    Setting<std::string> init;
+
+    // The key that says what the model is: path, or else config.
+    const ConfigEntry& source() const { return path.is_set() ? static_cast<const ConfigEntry&>(path) : config; }
+  } model;
+
+  struct Freeze : ConfigEntry {
+    SettingList patterns;
+    SettingList groups;
+    SettingList train_only;
+  } freeze;
+
+  struct Tokenizer : PluginTable {
+    Setting<bool> force;
+
+    bool is_named() const { return plugin.is_set() && !plugin->empty(); }
+  } tokenizer;
+
+  struct DataSet : ConfigEntry {
+    Setting<std::string> path;
+    Setting<std::string> format;
+    Setting<std::string> documents;
+  };
+  struct TrainSet : DataSet {
+    Setting<double> weight;
+  };
+  struct EvalSet : DataSet {
+    Setting<std::string> name;
+  };
+  struct Data : ConfigEntry {
+    Setting<std::string> packing;
+    Setting<bool> shuffle;
+    Setting<std::string> overflow;
+    Setting<std::string> cache_dir;
+    Setting<bool> prefetch;
+    Setting<std::string> template_name;  // "template" is a word of C++
+    SettingList roles_to_train;
+    SettingTables<TrainSet> train;
+    SettingTables<EvalSet> eval;
+  } data;
+
+  struct Train : ConfigEntry {
+    Setting<std::string> task;
+    Setting<int64_t> seq_len;
+    Setting<int64_t> micro_batch_size;
+    Setting<int64_t> global_batch_size;
+    Setting<std::string> nonfinite;
+    Setting<int64_t> max_skipped_steps;
+  } train;
+
+  struct Eval : ConfigEntry {
+    Setting<int64_t> every_steps;
+    Setting<int64_t> max_batches;
+  } eval;
+
+  struct Precision : ConfigEntry {
+    Setting<std::string> compute;
+    Setting<std::string> reduce;
+  } precision;
+
+  struct Recompute : ConfigEntry {
+    Setting<std::string> mode;
+    Setting<int64_t> blocks;
+  } recompute;
+
+  struct Optimizer : PluginTable {
+    Setting<double> lr;
+    Setting<double> weight_decay;
+    Setting<double> max_grad_norm;
+  } optimizer;
+
+  struct Schedule : ConfigEntry {
+    Setting<std::string> name;
+    Setting<int64_t> warmup_steps;
+    Setting<double> min_lr_ratio;
+    Setting<int64_t> decay_steps;
+  } schedule;
+
+  struct Mesh : ConfigEntry {
+    std::array<Setting<int64_t>, kMeshAxes.size()> sizes;  // in the order of kMeshAxes
+  } mesh;
+
+  SettingTables<PluginTable> parallel;
+
+  struct Comm : PluginTable {
+    Setting<int64_t> timeout_s;
+    Setting<int64_t> init_timeout_s;
+  } comm;
+
+  PluginTable attention;
+
+  struct Kernels : ConfigEntry {
+    SettingList plugins;
+
+    // The slot that holds the options of a provider.
+    std::string slot_of(std::string_view provider) const { return key() + "." + std::string(provider); }
+  } kernels;
+
+  PluginTable quant;
+  PluginTable adapter;
+
+  struct Checkpoint : PluginTable {
+    Setting<int64_t> every_steps;
+    Setting<double> every_minutes;
+    Setting<int64_t> keep_last;
+    Setting<int64_t> keep_every;
+    Setting<std::string> contents;
+    Setting<std::string> async;
+    Setting<std::string> on_error;
+    Setting<int64_t> bucket_mib;
+    Setting<bool> self_test;
+  } checkpoint;
+
+  struct Export : PluginTable {
+    Setting<std::string> when;
+    Setting<std::string> dtype;
+  } exports;  // "export" is a word of C++
+
+  struct Generate : ConfigEntry {
+    Setting<int64_t> max_new_tokens;
+    Setting<double> temperature;
+    Setting<double> top_p;
+  } generate;
+
+  struct Log : ConfigEntry {
+    Setting<int64_t> every_steps;
+    SettingList sinks;
+  } log;
+};
+
+// A key that was read, and the member that holds it.
+struct ReadKey {
+  std::string key;
+  OptionType type = OptionType::kString;
+  const void* member = nullptr;
+};
+
+// Reads a checked tree. `file` is the position of what no file writes down; `findings` are what loading found wrong, if
+// anything. Appends the keys to `read`, unless it is NULL.
+std::unique_ptr<const Settings> read_settings(const Value& root, const std::string& file,
+                                              std::shared_ptr<const Error> findings,
+                                              std::vector<ReadKey>* read = nullptr);
+
+}  // namespace chassis
