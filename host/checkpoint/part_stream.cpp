@@ -42,7 +42,8 @@ void read_runs(const Tensor& flat, const Copy& copy, Dtype dtype, const Room& ro
 
 void read_tiles(const Tensor& flat, const Copy& copy, Dtype dtype, const Room& room) {
   const auto element_bytes = static_cast<uint64_t>(size_bytes(dtype));
-  std::vector<std::byte> packed(kLongRun * kShortRun * element_bytes);
+  const auto most = static_cast<uint64_t>(std::min<int64_t>(kLongRun * kShortRun, numel(copy.box.sizes())));
+  std::vector<std::byte> packed(most * element_bytes);
   for_each_tile(copy, &Copy::to, kShortRun, kLongRun, [&](const Copy& tile) {
     const Shape sizes = tile.box.sizes();
     read_strided(flat, sizes, tile.from, dtype, packed.data());

@@ -24,7 +24,7 @@ void print_summary(Session& session) {
               count_text(static_cast<double>(parameters.num_elements(true))).c_str());
   for (Recompute mode : {Recompute::kNone, Recompute::kSelective, Recompute::kFull})
     std::fprintf(output(), "activations %s with recompute = %s\n",
-                 bytes_text(session.executor().planned_activation_bytes(mode)).c_str(), text(mode).c_str());
+                 bytes_text(session.compiled().planned_activation_bytes(mode)).c_str(), text(mode).c_str());
 }
 
 constexpr double kLargestUsualRate = 10.0;  // beyond those of plain SGD

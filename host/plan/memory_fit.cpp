@@ -61,7 +61,7 @@ class Fitting {
     } catch (const std::exception& error) {
       reason_ = error.what();
       mine.planned = false;
-      mine.device_bytes = session_.executor().planned_activation_bytes(recompute);
+      mine.device_bytes = session_.compiled().planned_activation_bytes(recompute);
     }
     ranks_.clear();
     for (const std::string& text : world_.exchange("memory", to_text(mine))) ranks_.push_back(from_text(text));

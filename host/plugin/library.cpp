@@ -342,16 +342,22 @@ std::vector<chassis_member_t> read_members(const chassis_factory_t& factory, con
   return members;
 }
 
+const PluginPin* LoadPolicy::pin_of(const Manifest& manifest) const {
+  auto pin = pins.find(manifest.id + "@" + manifest.version);
+  if (pin == pins.end()) pin = pins.find(manifest.id);
+  return pin == pins.end() ? nullptr : &pin->second;
+}
+
 PluginLibrary PluginLibrary::load(const PluginFile& file, const LoadPolicy& policy) {
-  const auto pin = policy.pins.find(file.manifest.id);
-  if (pin == policy.pins.end() && !policy.only_pinned.empty())
+  const PluginPin* const pin = policy.pin_of(file.manifest);
+  if (!pin && !policy.only_pinned.empty())
     throw plugin_error(fmt::format("{} ({}) is not listed in {}, and no other plugin may be used", file.manifest.who(),
                                    file.path, policy.only_pinned))
         .hint("use the plugins of that run, or leave out --locked");
-  if (pin == policy.pins.end()) check_trust(file.path, policy.trust);
+  if (!pin) check_trust(file.path, policy.trust);
   const std::string cache = policy.cache_folder.empty() ? plugin_cache_folder() : policy.cache_folder;
   const PrivateCopy copy =
-      make_private_copy(file.path, cache, pin == policy.pins.end() ? nullptr : &pin->second, file.manifest.who());
+      make_private_copy(file.path, cache, pin, file.manifest.who());
   PluginLibrary library;
   library.file_ = file;
   library.sha256_ = copy.sha256;

@@ -17,7 +17,7 @@ namespace chassis {
 PluginRegistry::PluginRegistry(PluginIndex index, LoadPolicy policy, ServiceProvider& services)
     : index_(std::move(index)), policy_(std::move(policy)), services_(services) {
   for (const auto& [id, pin] : policy_.pins) {
-    if (index_.library(id) == nullptr) {
+    if (index_.library(without_version(id)) == nullptr) {
       counted_warning("pins without a plugin", fmt::format("plugin '{}' is pinned but not installed", id));
     }
   }

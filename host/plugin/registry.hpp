@@ -24,7 +24,7 @@ class PluginRegistry {
 
   const PluginIndex& index() const { return index_; }
   // Whether [plugins] pin or plugins.lock has a hash for this library.
-  bool is_pinned(const PluginFile& file) const { return policy_.pins.contains(file.manifest.id); }
+  bool is_pinned(const PluginFile& file) const { return policy_.pin_of(file.manifest) != nullptr; }
   // Whether libraries without such a hash are refused.
   bool loads_only_pinned() const { return !policy_.only_pinned.empty(); }
   // Throws a plugin error if the member does not exist or its library is refused.

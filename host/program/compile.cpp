@@ -92,6 +92,26 @@ void CompiledProgram::finish(ResolvedProgram& resolved) const {
   find_selective_liveness(resolved, options.compute);
 }
 
+uint64_t CompiledProgram::planned_activation_bytes(Recompute recompute) {
+  const ResolvedProgram& training = resolved(Purpose::kTraining);
+  const std::vector<BlockRecompute> modes = recompute_of_units(program, recompute);
+  uint64_t held = 0, peak = 0;
+  for (size_t unit = 0; unit < training.units.size(); ++unit) {
+    const ResolvedBlock& block = *training.units[unit];
+    const uint64_t inside = std::max(block.kept_bytes + block.saved_bytes, block.peak_forward_bytes) +
+                            block.workspace_bytes + 2 * block.input_bytes;
+    peak = std::max(peak, held + inside);
+    held += block.input_bytes;
+    if (modes[unit] == BlockRecompute::kSelective) {
+      const ResolvedBlock kept = recompute_selectively(block, options.compute);
+      held += kept.kept_bytes + kept.saved_bytes;
+    } else if (modes[unit] == BlockRecompute::kNone) {
+      held += block.kept_bytes + block.saved_bytes;
+    }
+  }
+  return std::max(peak, held);
+}
+
 void CompiledProgram::set_recompute(Recompute recompute, std::string reason) {
   recompute_ = recompute;
   recompute_reason_ = std::move(reason);

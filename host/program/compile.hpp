@@ -68,6 +68,9 @@ class CompiledProgram {
   // Runs the recompute pass and those after it again, so that the choice may depend on measurements of this program.
   // Call between steps. `reason` is shown in the report of the pass.
   void set_recompute(Recompute recompute, std::string reason = {});
+  // Bytes alive at the peak of a training micro-batch, as `infer` declares them for the planned sizes, without
+  // parameters, gradients and optimizer states.
+  uint64_t planned_activation_bytes(Recompute recompute);
   // What each pass did or refused for that purpose, in order; at least one report for each pass.
   std::vector<PassReport> reports(Purpose purpose);
 

@@ -53,10 +53,17 @@ void run_composed_backward(const Node& node, chassis_call_t& call) {
                       provider_on(node));
     }
     const LentHandles lent[] = {{"input", input_handles}, {"parameter", param_handles}};
-    for (size_t i = 0; i < num_outputs; ++i)
-      if (const std::string wrong = outputs[i] ? why_not_its_own(outputs[i], node.provider->tracked, lent) : "";
-          !wrong.empty())
-        throw plugin_error(provider_on(node) + ": output " + std::to_string(i) + " is " + wrong);
+    std::vector<Tensor> returned;
+    const auto take = [&](const char* what, const std::vector<chassis_tensor_t>& handles) {
+      for (size_t i = 0; i < handles.size(); ++i) {
+        if (!handles[i]) continue;
+        if (const std::string wrong = why_not_its_own(handles[i], node.provider->tracked, lent); !wrong.empty())
+          throw plugin_error(provider_on(node) + ": " + what + " " + std::to_string(i) + " is " + wrong);
+        returned.push_back(Tensor::adopt(handles[i]));
+      }
+    };
+    take("output", outputs);
+    take("saved tensor", saved);
     torch::autograd::variable_list roots, root_gradients, leaves;
     for (size_t i = 0; i < num_outputs; ++i) {
       if (!outputs[i] || !tensor_of(outputs[i]).defined())
@@ -67,8 +74,6 @@ void run_composed_backward(const Node& node, chassis_call_t& call) {
         root_gradients.push_back(tensor_of(call.grad_outputs[i]));
       }
     }
-    for (chassis_tensor_t handle : outputs) Tensor::adopt(handle);
-    for (chassis_tensor_t handle : saved) Tensor::adopt(handle);
     for (size_t i = 0; i < num_inputs; ++i)
       if (inputs_need[i]) leaves.push_back(inputs[i]);
     for (size_t i = 0; i < num_params; ++i)

@@ -207,7 +207,7 @@ class Recorder {
     for (const int dim : dims)
       if (dim < 0 || dim >= joined.ndim() || std::count(dims.begin(), dims.end(), dim) > 1)
         throw plugin_error(where + "dim " + std::to_string(dim) + " of " + text(joined) +
-                           (dim < joined.ndim() ? " is listed twice in dims" : " does not exist"));
+                           (dim >= 0 && dim < joined.ndim() ? " is listed twice in dims" : " does not exist"));
     for (int d = 0; d < joined.ndim(); ++d)
       if (joined[d] != 1 && std::count(dims.begin(), dims.end(), d) == 0)
         throw plugin_error(where + "dim " + std::to_string(d) + " of " + text(joined) +

@@ -129,24 +129,4 @@ Tensor Executor::logits(const Fields& fields, KeyValueCache* cache, bool last_po
   return logits;
 }
 
-uint64_t Executor::planned_activation_bytes(Recompute recompute) {
-  const ResolvedProgram& program = resolved(Purpose::kTraining);
-  const std::vector<BlockRecompute> modes = recompute_of_units(compiled_.program, recompute);
-  uint64_t held = 0, peak = 0;
-  for (size_t unit = 0; unit < program.units.size(); ++unit) {
-    const ResolvedBlock& block = *program.units[unit];
-    const uint64_t inside = std::max(block.kept_bytes + block.saved_bytes, block.peak_forward_bytes) +
-                            block.workspace_bytes + 2 * block.input_bytes;
-    peak = std::max(peak, held + inside);
-    held += block.input_bytes;
-    if (modes[unit] == BlockRecompute::kSelective) {
-      const ResolvedBlock kept = recompute_selectively(block, compiled_.options.compute);
-      held += kept.kept_bytes + kept.saved_bytes;
-    } else if (modes[unit] == BlockRecompute::kNone) {
-      held += block.kept_bytes + block.saved_bytes;
-    }
-  }
-  return std::max(peak, held);
-}
-
 }  // namespace chassis

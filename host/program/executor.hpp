@@ -74,10 +74,6 @@ class Executor {
   // From now on tensors are allocated on that meta device and kernels are not called, to count the memory of a step.
   void rehearse_on(Device meta) { rehearsal_ = meta; }
 
-  // Bytes alive at the peak of a training micro-batch, as `infer` declares them for the planned sizes, without
-  // parameters, gradients and optimizer states.
-  uint64_t planned_activation_bytes(Recompute recompute);
-
  private:
   struct Microbatch {
     Fields fields;

@@ -47,6 +47,13 @@ class Rule {
       fail("axis " + std::to_string(axis) + " of parameter '" + slot.name + "' must be " + program_.dims_text(wanted));
   }
 
+  const std::vector<DimId>& axis(size_t i, size_t index) const {
+    const Slot& slot = param(i);
+    if (slot.axes.size() <= index)
+      fail("parameter '" + slot.name + "' must have at least " + std::to_string(index + 1) + (index == 0 ? " axis" : " axes"));
+    return slot.axes[index];
+  }
+
   std::vector<DimId> joined(std::vector<DimId> head, const std::vector<DimId>& tail) const {
     head.insert(head.end(), tail.begin(), tail.end());
     return head;
@@ -72,7 +79,7 @@ constexpr DimId kT = CHASSIS_DIM_TIME;
 void embedding(Rule& r) {
   r.operands(1, 1, 1, 1);
   r.expect_type(0, GraphValueType::kInt32, "ids");
-  r.output(r.joined(r.dims(0), r.param(0).axes.at(1)));
+  r.output(r.joined(r.dims(0), r.axis(0, 1)));
 }
 
 void linear(Rule& r, const Op& op, const std::vector<DimId>& output_dims) {
@@ -91,6 +98,7 @@ void linear(Rule& r, const Op& op, const std::vector<DimId>& output_dims) {
 
 void norm(Rule& r, size_t max_params) {
   r.operands(1, 1, 1, max_params);
+  if (r.dims(0).empty()) r.fail("input 0 has no dims, so there is none to normalize");
   r.expect_axis(0, 0, {r.dims(0).back()});
   r.output(r.dims(0));
 }
@@ -172,7 +180,7 @@ void infer_outputs(const Program& program, BlockType& block, Op& op, const std::
   }
   if (op.id == "score") {
     r.operands(2, 2, 1, 1);
-    return r.output(r.joined({kB}, r.param(0).axes.at(0)));
+    return r.output(r.joined({kB}, r.axis(0, 0)));
   }
   if (op.id.find('/') == std::string::npos)
     r.fail("no such op; a plugin's own op is named \"domain/name\"");

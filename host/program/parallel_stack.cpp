@@ -218,7 +218,7 @@ void ParallelStack::check_axes(const std::vector<Answer>& answers) const {
   for (const MeshAxis& axis : facts_.mesh.axes())
     if (axis.size > 1 && !served_by.contains(axis.name))
       throw config_error(mesh_key(axis.name) + " = " + std::to_string(axis.size) +
-                         ", but no strategy of [[parallel]] serves this axis: " + served)
+                         ", but no strategy of [[parallel]] serves this axis" + (served.empty() ? "" : ": " + served))
           .hint("add one that does, or set " + mesh_key(axis.name) +
                 " = 1; `chassis plugins list` shows what there is");
 }

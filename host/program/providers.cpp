@@ -47,7 +47,8 @@ void check_provider(const OpsProvider& provider) {
                        (table.patterns ? " patterns; the maximum is " + std::to_string(kMaxPatterns)
                                        : " patterns, but no list of them"));
   for (uint32_t i = 0; i < table.num_patterns; ++i) {
-    if (!table.patterns[i].ptr || table.patterns[i].len > kMaxPatternBytes)
+    if (!table.patterns[i].ptr) throw plugin_error(prefix + ": pattern " + std::to_string(i) + " is NULL");
+    if (table.patterns[i].len > kMaxPatternBytes)
       throw plugin_error(prefix + ": pattern " + std::to_string(i) + " has " + std::to_string(table.patterns[i].len) +
                          " bytes; the maximum is " + std::to_string(kMaxPatternBytes));
     const std::string_view pattern = view_of(table.patterns[i]);

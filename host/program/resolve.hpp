@@ -39,12 +39,12 @@ enum class Purpose {
 
 struct ResolveOptions {
   Purpose purpose = Purpose::kTraining;
-  Device device;
+  Device device = {};
   Dtype compute = Dtype::f32;
   int64_t batch = 1;  // B and T that claims and memory are planned with
   int64_t time = 1;
-  std::vector<OpsProvider> attention;  // asked first for ops of that id
-  std::vector<OpsProvider> kernels;    // in the user's priority
+  std::vector<OpsProvider> attention = {};  // asked first for ops of that id
+  std::vector<OpsProvider> kernels = {};    // in the user's priority
   SourcePosition attention_where = {}, kernels_where = {};  // of the keys that chose them
 };
 

@@ -132,7 +132,7 @@ std::vector<std::string> Shards::stale() const {
   return names;
 }
 
-bool Shards::is_whole(uint32_t id) const { return entries_.at(id).state == State::kWhole; }
+bool Shards::is_whole(uint32_t id) const { return id < entries_.size() && entries_[id].state == State::kWhole; }
 
 // ---- gather
 

@@ -24,6 +24,8 @@ void insist_on_lock(const Settings& settings, LoadPolicy& policy) {
   const Json lock = parse_json(read_file(path), path);
   const Json& plugins = json_at(lock, "plugins", path);
   if (!plugins.is_array()) throw config_error(path + ": 'plugins' is no list");
+  std::map<std::string, int> num_versions;
+  for (const Json& plugin : plugins) ++num_versions[json_string(plugin, "id", path)];
   for (const Json& plugin : plugins) {
     const std::string id = json_string(plugin, "id", path), hash = json_string(plugin, "sha256", path);
     const PluginPin pin = parse_pin(id, "sha256:" + hash, {path});
@@ -31,7 +33,7 @@ void insist_on_lock(const Settings& settings, LoadPolicy& policy) {
       throw Error(
           ExitCode::kConfig, known->second.where,
           "plugins.pin." + id + " is sha256:" + known->second.sha256 + ", and '" + path + "' says sha256:" + hash);
-    policy.pins[id] = pin;
+    policy.pins[num_versions[id] == 1 ? id : id + "@" + json_string(plugin, "version", path)] = pin;
   }
   policy.only_pinned = path;
 }

@@ -69,6 +69,29 @@ TEST_F(RunDirectoryTest, LockedRunsUseThePluginsOfTheLockAndNoOthers) {
   expect_refused(train({"run.output_dir=out", "run.max_steps=4", "--locked"}), 3, "it is pinned to sha256:0000");
 }
 
+TEST_F(RunDirectoryTest, ALockHoldsTwoVersionsOfOneLibrary) {
+  std::string naive = text_of_file(CHASSIS_TEST_PLUGIN_DIR "/naive.so");
+  const size_t version = naive.find("version=0.");
+  ASSERT_NE(version, std::string::npos);
+  const std::string ours = naive.substr(version + 8, naive.find('\n', version) - version - 8);
+  naive[version + 8] = '9';
+  fs::create_directory(scratch_ / "later");
+  write_text(scratch_ / "later/naive.so", naive);
+  const auto run = [&](const std::string& max_steps, const Words& more) {
+    Words words = {"run.output_dir=out", "run.max_steps=" + max_steps, "--plugin-path", "later",
+                   "attention.plugin=naive@" + ours, "kernels.plugins=naive@9" + ours.substr(1) + ",reference"};
+    words.insert(words.end(), more.begin(), more.end());
+    return train(words);
+  };
+  const Outcome first = run("1", {});
+  ASSERT_EQ(first.exit_code, 0) << first.output;
+  const Outcome locked = run("2", {"--locked"});
+  EXPECT_EQ(locked.exit_code, 0) << locked.output;
+  naive += "changed";
+  write_text(scratch_ / "later/naive.so", naive);
+  expect_refused(run("3", {"--locked"}), 3, "but it is pinned to sha256:");
+}
+
 TEST_F(RunDirectoryTest, ItsDirectoryIsNoConfigurationAndItsCheckpointsFolderStandsForTheRun) {
   ASSERT_EQ(train({"run.max_steps=2"}).exit_code, 0);
   EXPECT_HAS(shell("\"$CHASSIS\" eval out").output, "hint: its configuration is out/resolved.toml");

@@ -10,6 +10,8 @@
 
 #ifndef CHASSIS_MIN_HOST_MINOR
 #define CHASSIS_MIN_HOST_MINOR 3  // the first host that accepts chassis.model/2
+#elif CHASSIS_MIN_HOST_MINOR < 3
+#error "chassis.model/2 needs a host of ABI 0.3: include chassis/model.hpp before chassis/plugin.hpp"
 #endif
 
 CHASSIS_SDK_BEGIN

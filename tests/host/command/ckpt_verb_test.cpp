@@ -80,8 +80,9 @@ TEST_F(CkptVerb, ExportEqualsTheExportOfTheRun) {
   EXPECT_TRUE(files(*this / "handed") == files(*this / "out/final"));
   EXPECT_EQ(files(*this / "handed").count("chat_template.jinja"), 1u);
   for (const char* made : {"out/final", "handed", "out/checkpoints/step-000001"})
-    for (const auto& entry : fs::recursive_directory_iterator(*this / made))
+    for (const auto& entry : fs::recursive_directory_iterator(*this / made)) {
       if (entry.is_regular_file()) EXPECT_EQ(mode(entry.path()) & 077, 0u) << entry.path();
+    }
 }
 
 TEST_F(CkptVerb, ExportLeavesTheDirectoryOfARunInProgressAlone) {

@@ -87,7 +87,7 @@ TEST(Check, ExplainsTypeErrors) {
             "command line 'log.sinks=[1]': log.sinks must be a list of strings; 1 is an integer");
   EXPECT_EQ(what_is_wrong(kExample, {"optimizer.lr=nan"}),
             "command line 'optimizer.lr=nan': optimizer.lr = nan is not a finite number");
-  EXPECT_EQ(what_is_wrong("train = 3\n"), what_is_wrong("train = 3\n"));
+  EXPECT_NE(what_is_wrong("train = 3\n").find("train must be a table"), std::string::npos) << what_is_wrong("train = 3\n");
 }
 
 TEST(Check, CommasMakeAListOnTheCommandLine) {
@@ -206,9 +206,8 @@ TEST(Check, AlsoChecksKeysThatTheUseDoesNotRead) {
 }
 
 TEST(Schema, DefaultsAreValid) {
-  // Every default of the host passes the host's own checks.
-  std::string text = kExample;
-  EXPECT_EQ(what_is_wrong(text), "nothing");
+  // The example leaves most keys out, so their defaults are checked with it.
+  EXPECT_EQ(what_is_wrong(kExample), "nothing");
   for (const TableSpec& table : host_schema().tables) {
     for (const OptionSpec& option : table.keys) {
       EXPECT_FALSE(option.doc.empty()) << table.name << "." << option.name;

@@ -33,8 +33,9 @@ TEST(SchemaText, DescribesAnOptionOfAPlugin) {
 
 TEST(SchemaText, ListsEverything) {
   const std::string text = text_of("");
-  for (const TableSpec& table : host_schema().tables)
+  for (const TableSpec& table : host_schema().tables) {
     if (!is_unavailable(table.name)) EXPECT_NE(text.find(table.name), std::string::npos);
+  }
 }
 
 TEST(SchemaText, OmitsWhatIsNotAvailable) {

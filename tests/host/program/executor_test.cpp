@@ -301,13 +301,13 @@ TEST_F(ExecutorTest, TrainingTakesTheMemoryThatThePlanSays) {
   const Fields fields = fields_of(kIds, 2);
   for (Recompute recompute : {Recompute::kNone, Recompute{3}, Recompute::kFull}) {
     run.make(recompute);
-    const uint64_t planned = run.executor->planned_activation_bytes(recompute);
+    const uint64_t planned = run.compiled.planned_activation_bytes(recompute);
     const uint64_t peak = peak_of([&] { run.step({fields}); });
     EXPECT_LE(peak, planned + planned / 4) << "recompute " << text(recompute);
     EXPECT_GE(peak, planned / 2) << "recompute " << text(recompute);
   }
-  EXPECT_LT(run.executor->planned_activation_bytes(Recompute::kFull),
-            run.executor->planned_activation_bytes(Recompute::kNone) / 2);
+  EXPECT_LT(run.compiled.planned_activation_bytes(Recompute::kFull),
+            run.compiled.planned_activation_bytes(Recompute::kNone) / 2);
 }
 
 }  // namespace
