@@ -11,8 +11,7 @@ class Gloo final : public CommBackend {
   static constexpr std::string_view kDoc = "TCP between processes, in the memory of the CPU";
   static const Options& options() {
     static const Options schema = {
-        option("interface", "")
-            .doc("network interface, such as \"eth0\"; empty: the one that reaches the other ranks"),
+        option("interface", "").doc("network interface, such as \"eth0\"; empty: the one that reaches the other ranks"),
         option("connections", 1)
             .range(1, 16)
             .doc("connections to each other rank, with a thread each; more than one helps on some networks"),

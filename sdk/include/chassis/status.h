@@ -18,9 +18,9 @@ typedef struct chassis_status chassis_status_t;
 #define CHASSIS_PERMISSION_DENIED 7
 #define CHASSIS_RESOURCE_EXHAUSTED 8 /* out of memory or space; the message names requested and free bytes */
 #define CHASSIS_FAILED_PRECONDITION 9
-#define CHASSIS_ABORTED 10           /* this rank cannot continue; peers must be told */
+#define CHASSIS_ABORTED 10 /* this rank cannot continue; peers must be told */
 #define CHASSIS_OUT_OF_RANGE 11
-#define CHASSIS_UNIMPLEMENTED 12     /* from claim(): a refusal with its reason; the host asks the next provider */
+#define CHASSIS_UNIMPLEMENTED 12 /* from claim(): a refusal with its reason; the host asks the next provider */
 #define CHASSIS_INTERNAL 13
 #define CHASSIS_UNAVAILABLE 14
 #define CHASSIS_DATA_LOSS 15

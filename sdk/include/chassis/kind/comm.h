@@ -28,12 +28,12 @@ typedef struct chassis_comm_group_desc {
   uint32_t struct_size;
   uint32_t size;            /* ranks in the group */
   uint32_t rank;            /* this one's, 0 … size - 1 */
-  uint32_t device_type;     /* CHASSIS_DEVICE_…: where the memory lies */
+  uint32_t device_type;     /* CHASSIS_DEVICE_…, of the memory */
   int32_t device_index;
   uint32_t reserved0;
   chassis_str_t name;       /* "dp_shard", unique in the run; may be used in keys and file names */
   const chassis_store_t* store; /* lives as long as the group; NULL for a backend that moves nothing */
-  uint64_t timeout_ns;      /* for forming the group; also for a call, if the backend needs its own timeout */
+  uint64_t timeout_ns;          /* for forming the group; also for a call, if the backend needs its own timeout */
   chassis_str_t host;       /* an address of this machine that the other ranks can reach */
 } chassis_comm_group_desc_t;
 #define CHASSIS_COMM_GROUP_DESC_V1_SIZE 72u

@@ -57,10 +57,10 @@ typedef struct chassis_shard_rule {
   uint32_t num_axes;       /* joined, the first varies slowest */
   uint32_t resident;       /* 1: the whole tensor also stays between uses (ZeRO 1 and 2, small parameters of 3) */
   const chassis_str_t* axes;
-  uint32_t gather_dtype;   /* sent when the parameter is gathered; 0: the compute dtype */
-  uint32_t reduce_dtype;   /* sent when its gradient is reduced; 0: that of the problem */
+  uint32_t gather_dtype; /* sent when the parameter is gathered; 0: the compute dtype */
+  uint32_t reduce_dtype; /* sent when its gradient is reduced; 0: that of the problem */
   uint32_t offload; /* 1: shard, reduced gradient and optimizer states are in host memory, where the optimizer steps */
-  uint32_t pin_memory;     /* 1: page-locks the offloaded memory that CUDA copies from or to; no effect elsewhere */
+  uint32_t pin_memory; /* 1: page-locks the offloaded memory that CUDA copies from or to; no effect elsewhere */
 } chassis_shard_rule_t;
 #define CHASSIS_SHARD_RULE_V1_SIZE 48u
 

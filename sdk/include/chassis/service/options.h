@@ -22,7 +22,7 @@ typedef struct chassis_option {
   uint32_t type;           /* CHASSIS_OPTION_… */
   chassis_str_t name;
   chassis_str_t default_json; /* as JSON text: "0.1", "\"nf4\"", "[0.9, 0.95]"; empty = the user must set it */
-  chassis_str_t doc;       /* one line; shown by `chassis schema` */
+  chassis_str_t doc;          /* one line; shown by `chassis schema` */
   double min;              /* numbers, and every item of number lists; ignored unless has_range */
   double max;
   uint32_t has_range;
