@@ -1,3 +1,4 @@
+// Compares resolved.toml, plugins.lock and config.json of a checkpoint with the session.
 #include "host/save/resume_differences.hpp"
 
 #include <fmt/format.h>
@@ -29,10 +30,10 @@ Values values_of(const Json& table) {
 
 struct SavedSettings {
   Json json;
-  std::unique_ptr<const Settings> settings;  // a key of another type than today's is not set
+  std::unique_ptr<const Settings> settings;  // a key whose type has changed since is not set
 };
 
-// The settings that were saved; nothing where there are none, or none that can be read.
+// The saved settings; nothing if there are none, or if they cannot be read.
 std::optional<SavedSettings> saved_settings(const std::string& checkpoint) {
   const std::string path = checkpoint + "/resolved.toml";
   try {
@@ -41,18 +42,18 @@ std::optional<SavedSettings> saved_settings(const std::string& checkpoint) {
     return SavedSettings{to_json(tree), read_settings(tree, path, nullptr)};
   } catch (const std::exception& cause) {
     counted_warning("settings of the checkpoint are unknown",
-                    "what differs from the run that was saved cannot be said: " + std::string(cause.what()));
+                    "the run cannot be compared with the one that was saved: " + std::string(cause.what()));
     return std::nullopt;
   }
 }
 
-// Another run.name in the directory of a run: somebody forgot to change run.output_dir. One that goes on from a
-// checkpoint elsewhere has a name of its own.
+// Another run.name in the same run directory means that the user forgot to change run.output_dir. A run that resumes
+// from a checkpoint elsewhere may have another name.
 void compare_settings(const Json& saved, const Config& config, bool in_own_directory, ResumeDifferences& out) {
   const Settings& settings = config.settings();
   Values before = values_of(saved), now = values_of(config.json());
   for (Values* values : {&before, &now})
-    values->erase(settings.extends.key());  // what was merged stands in the other keys
+    values->erase(settings.extends.key());  // its values were merged into the other keys
   std::map<std::string, std::pair<std::string, std::string>> differing;
   for (const auto& [key, value] : before) differing[key].first = value;
   for (const auto& [key, value] : now) differing[key].second = value;
@@ -62,8 +63,8 @@ void compare_settings(const Json& saved, const Config& config, bool in_own_direc
     const auto text = [](const std::string& value) { return value.empty() ? "not set" : printable(value); };
     if (key == settings.run.name.key() && in_own_directory) {
       const std::string directory = printable(*settings.run.output_dir);
-      out.counted.push_back({key, fmt::format("was {}, is {}: {} holds run {}, and this one goes on with it; give an "
-                                              "experiment of its own another run.output_dir",
+      out.counted.push_back({key, fmt::format("was {}, is {}: {} holds run {}, and this run continues it; for a "
+                                              "new experiment set another run.output_dir",
                                               text(was), text(is), directory, text(was))});
       continue;
     }
@@ -82,7 +83,7 @@ std::map<std::string, std::pair<std::string, std::string>> plugins_of(const Json
   return plugins;
 }
 
-// One that is there on one side alone follows from the settings, which name it.
+// A plugin that only one side has is a difference of the settings, which are compared elsewhere.
 void compare_plugins(const Json& saved, const Json& now, ResumeDifferences& out) {
   const auto text = [](const std::pair<std::string, std::string>& plugin) {
     return printable(plugin.first) + " sha256:" + printable(plugin.second.substr(0, 12));
@@ -93,7 +94,7 @@ void compare_plugins(const Json& saved, const Json& now, ResumeDifferences& out)
       out.counted.push_back({"plugin " + id, fmt::format("was {}, is {}", text(was->second), text(plugin))});
 }
 
-// Who computed which nodes, and who does now. On another device it is meant to change.
+// Compares the providers of nodes. On another device they are expected to change.
 void compare_providers(const Json& saved, const Json& now, const Settings& settings, ResumeDifferences& out) {
   if (!saved.is_object() || saved.empty()) return;
   const bool same_device = saved.value("device", Json()) == now["device"];
@@ -106,21 +107,22 @@ void compare_providers(const Json& saved, const Json& now, const Settings& setti
   };
   for (const auto& [table, key, is_auto] : {Chosen{"attention", settings.attention.plugin.key(), auto_attention},
                                             Chosen{"kernels", settings.kernels.plugins.key(), auto_kernels}}) {
-    const bool is_said = std::ranges::any_of(out.counted, [&key = key](const auto& said) { return said.key == key; });
-    if ((is_said && !is_auto) || !saved.contains(table) || !saved[table].is_object()) continue;
+    const bool is_listed =
+        std::ranges::any_of(out.counted, [&key = key](const auto& listed) { return listed.key == key; });
+    if ((is_listed && !is_auto) || !saved.contains(table) || !saved[table].is_object()) continue;
     std::map<std::string, std::pair<std::string, std::string>> of_nodes;  // was, is
     for (const auto& [node, provider] : saved[table].items()) of_nodes[node].first = json_text(provider);
     for (const auto& [node, provider] : now[table].items()) of_nodes[node].second = json_text(provider);
-    std::map<std::string, std::string> nodes_of;  // by what is said of them
-    const auto text = [](const std::string& provider) { return provider.empty() ? "nobody" : provider; };
+    std::map<std::string, std::string> nodes_of;  // by the text of the difference
+    const auto text = [](const std::string& provider) { return provider.empty() ? "none" : provider; };
     for (const auto& [node, providers] : of_nodes) {
       const auto& [was, is] = providers;
       if (was == is) continue;
       std::string& nodes = nodes_of[fmt::format("was {}, is {}", text(was), text(is))];
       nodes += (nodes.empty() ? "" : ", ") + printable(node);
     }
-    for (const auto& [said, nodes] : nodes_of)
-      (same_device ? out.counted : out.expected).push_back({"the provider of " + nodes, said});
+    for (const auto& [difference, nodes] : nodes_of)
+      (same_device ? out.counted : out.expected).push_back({"the provider of " + nodes, difference});
   }
 }
 
@@ -135,7 +137,7 @@ int64_t int_or(const Json& object, const char* table, const char* key, int64_t f
   return found != object[table].end() && found->is_number_integer() ? found->get<int64_t>() : fallback;
 }
 
-// `schedule` with what `saved` sets.
+// `schedule` with the values that `saved` sets.
 LearningRateSchedule saved_schedule(const Settings& saved, LearningRateSchedule schedule) {
   const auto take = [](auto& part, const auto& setting) {
     if (setting.is_set()) part = *setting;
@@ -148,7 +150,7 @@ LearningRateSchedule saved_schedule(const Settings& saved, LearningRateSchedule 
   return schedule;
 }
 
-// A schedule that was to end elsewhere: the curve of the learning rate is not the one that was begun.
+// With another number of steps the learning rate follows another curve than in the saved run.
 void compare_schedule(const LearningRateSchedule& before, const LearningRateSchedule& now, int64_t step,
                       ResumeDifferences& out) {
   const bool is_constant = before.name == "constant" && now.name == "constant";
@@ -156,10 +158,10 @@ void compare_schedule(const LearningRateSchedule& before, const LearningRateSche
   const bool had_ended = step >= before.max_steps;
   out.counted.push_back(
       {"learning rate",
-       fmt::format("of step {} was to be {:.4g}, is {:.4g}: the schedule \"{}\" {} at step {} and {} step {}", step + 1,
-                   before.at(step + 1), now.at(step + 1), printable(before.name),
-                   had_ended ? "had ended" : "was to end", before.max_steps, had_ended ? "goes on to" : "now ends at",
-                   now.max_steps)});
+       fmt::format(
+           "of step {} would have been {:.4g}, is {:.4g}: the schedule \"{}\" {} at step {}, now ends at step {}",
+           step + 1, before.at(step + 1), now.at(step + 1), printable(before.name),
+           had_ended ? "ended" : "would have ended", before.max_steps, now.max_steps)});
 }
 
 }  // namespace
@@ -201,7 +203,7 @@ void require_same_optimizer(const std::string& checkpoint, const Setting<std::st
   if (!was.is_set() || *was == *is) return;
   throw config_error(is, fmt::format("optimizer.plugin was {}, is \"{}\": it cannot use the states in {}",
                                      json_text(*was), *is, checkpoint))
-      .hint(fmt::format("go on with {}; or begin a run of its own from the weights: model.path = \"{}\" and another "
+      .hint(fmt::format("continue with {}; or start a new run from the weights: model.path = \"{}\" and another "
                         "run.output_dir",
                         json_text(*was), checkpoint));
 }
@@ -227,16 +229,17 @@ ResumeDifferences resume_differences(const std::string& checkpoint, int64_t step
   before.max_steps =
       int_or(manifest.state, "length", "max_steps", saved_steps ? *saved->settings->run.max_steps : int64_t{0});
   compare_schedule(before, schedule, step, out);
-  // Without the key it follows from the number of ranks.
+  // Without the key, the number of ranks determines the number of rows.
   const int64_t rows = int_or(manifest.state, "length", "global_batch_size", now.global_batch_size);
-  const bool is_said = std::any_of(out.counted.begin(), out.counted.end(), [&](const ResumeDifference& difference) {
+  const bool is_listed = std::any_of(out.counted.begin(), out.counted.end(), [&](const ResumeDifference& difference) {
     return difference.key == settings.train.global_batch_size.key();
   });
-  if (rows != now.global_batch_size && !is_said)
+  if (rows != now.global_batch_size && !is_listed)
     out.counted.push_back({"rows of a step", fmt::format("were {}, are {}", rows, now.global_batch_size)});
-  // A config.json that was changed; what an inline [model.config] changes has been said.
+  // The config.json may have changed too. Changes of an inline [model.config] are already listed.
   for (const ResumeDifference& difference : model_differences(checkpoint, session))
-    if (std::none_of(out.counted.begin(), out.counted.end(), [&](auto& said) { return said.key == difference.key; }))
+    if (std::none_of(out.counted.begin(), out.counted.end(),
+                     [&](auto& listed) { return listed.key == difference.key; }))
       out.counted.push_back(difference);
   const int ranks = manifest.mesh.world_size(), ranks_now = session.mesh().world_size();
   if (ranks != ranks_now) out.expected.push_back({"ranks", fmt::format("were {}, are {}", ranks, ranks_now)});
@@ -249,11 +252,11 @@ void report(const ResumeDifferences& differences, const std::string& checkpoint,
     for (const auto& [key, text] : differences.counted) list += "\n  " + key + " " + text;
     const std::string what =
         fmt::format("run.strict: {} settings differ from those of {}:{}", differences.counted.size(), checkpoint, list);
-    throw config_error(strict, what).hint("bring them back, or set run.strict = false to go on with the new ones");
+    throw config_error(strict, what).hint("restore them, or set run.strict = false to continue with the new ones");
   }
   std::string list;
   for (const auto& [key, text] : differences.expected) list += "\n  " + key + " " + text;
-  if (!list.empty()) log::info("changed since the run was saved, as a resumed run may:{}", list);
+  if (!list.empty()) log::info("changed since the run was saved (allowed in a resumed run):{}", list);
   for (const auto& [key, text] : differences.counted) {
     const std::string what = "differs from the run that was saved: " + key;
     counted_warning(what, what + " " + text);

@@ -1,3 +1,4 @@
+// Lists the tensors of checkpoints and exports, and opens the formats that read and write them.
 #include "host/save/saved_tensors.hpp"
 
 #include <algorithm>
@@ -37,13 +38,14 @@ std::string format_of(Session& session, const std::string& path) {
 
 std::unique_ptr<CheckpointReader> open_directory(Session& session, const std::string& path) {
   PluginRegistry& registry = session.plugins().registry();
-  const std::string likely = format_of(session, path);
-  // Rationale: a format of any other folder reads files only if the configuration or a manifest names it.
+  const std::string expected = format_of(session, path);
+  // Rationale: a format from outside the program's own folder reads files only if the configuration or a manifest
+  // names it.
   std::vector<std::string> formats = registry.index().ids("format");
   std::erase_if(formats, [&](const std::string& id) {
-    return id == likely || !registry.index().is_of_program(registry.index().at("format", id).path);
+    return id == expected || !registry.index().is_of_program(registry.index().at("format", id).path);
   });
-  formats.insert(formats.begin(), likely);
+  formats.insert(formats.begin(), expected);
   std::optional<NotOfFormat> first;
   for (const std::string& id : formats) {
     const bool has_slot = id == session.settings().exports.plugin;
@@ -69,7 +71,7 @@ std::vector<Descriptor> training_tensors(Session& session, bool with_states) {
     for (const OptimizerState& state : session.optimizer().states())
       (state.shape == CHASSIS_STATE_SCALAR ? scalars : tensors).push_back(state.descriptor);
   balance_owners(tensors, session.mesh());
-  // A rank that has nothing of a parameter does not step its scalars either; the first always has something.
+  // A rank that holds no element of a parameter does not step its scalars either; the first rank always holds some.
   for (Descriptor& scalar : scalars) {
     scalar.owner = OwnerRule::kFirst;
     tensors.push_back(std::move(scalar));
@@ -97,9 +99,8 @@ LocalTensors exported_tensors(Session& session) {
 
 SavePlan plan_checkpoint(Session& session, const FormatPlugin& format) {
   if (format.only_written()) {
-    throw config_error(
-        session.settings().checkpoint.plugin,
-        "checkpoint.plugin is '" + format.name() + "', which is only written: nothing could be resumed from it")
+    throw config_error(session.settings().checkpoint.plugin, "checkpoint.plugin is '" + format.name() +
+                                                                 "', which cannot be read: no run could resume from it")
         .hint("use it for [export]");
   }
   std::vector<SaveTensor> tensors;
@@ -123,7 +124,7 @@ SavePlan plan_export(Session& session, const FormatPlugin& format) {
 std::string export_config(Session& session) {
   Json config = parse_json(session.model().plugin().config(), "the model's config");
   if (!config.is_object())
-    throw plugin_error("model '" + session.model().member() + "' gives a config that is no object");
+    throw plugin_error("model '" + session.model().member() + "' gives a config that is not a JSON object");
   const std::string_view name = float_dtype_name(export_dtype(session));
   for (const char* key : {"dtype", "torch_dtype"})
     if (config.contains(key) || std::string_view(key) == "torch_dtype") config[key] = name;

@@ -1,4 +1,4 @@
-// What a session saves, under which names and in which formats; and the plans that follow from it.
+// The tensors that a session saves, their names and formats, and the plans made from them.
 #pragma once
 
 #include <cstdint>
@@ -14,40 +14,41 @@
 
 namespace chassis {
 
-// The format that [checkpoint] or [export] names, in use.
+// An instance of the format that [checkpoint] or [export] names.
 std::unique_ptr<Instance> slot_format(Session& session, const PluginTable& slot);
-// The format of a directory: its manifest says, or else it is what exports are written in.
+// The format that the manifest of a directory names; without a manifest, that of [export].
 std::string format_of(Session& session, const std::string& path);
-// A checkpoint or model directory. If it is not of that format, by the first installed one that finds something there.
+// Opens a checkpoint or model directory in the format of format_of(), or else in the first of the other installed
+// formats that recognizes its files.
 std::unique_ptr<CheckpointReader> open_directory(Session& session, const std::string& path);
-// Of each of the two buckets.
+// The size of each of the two buckets.
 uint64_t bucket_bytes(const Session& session);
 
-// checkpoint.contents: all that a resumed run needs, or parameters alone.
+// checkpoint.contents: true if checkpoints hold all that a resumed run needs, false if only parameters.
 bool saves_all(Session& session);
-// Parameters by name; for a run that is to be resumed also optimizer states by parameter and role. As they are saved
-// and loaded: ranks that hold the same share the writing and reading of it by bytes.
+// The descriptors of parameters and, with `with_states`, of optimizer states, as they are saved and loaded: ranks that
+// hold the same data divide its writing and reading by bytes.
 std::vector<Descriptor> training_tensors(Session& session, bool with_states);
 LocalTensors local_tensors(Session& session, bool with_states);
 
-// What plan_export() has: parameters, and the literal tensors of the model's files.
+// The tensors of plan_export(): parameters, and the literal tensors of the model's files.
 LocalTensors exported_tensors(Session& session);
 
 SavePlan plan_checkpoint(Session& session, const FormatPlugin& format);
-// Parameters as the model's files hold them, in the dtype of export.dtype, and the literal tensors beside them.
+// Parameters in the layout of the model's files and the dtype of export.dtype, and the literal tensors.
 SavePlan plan_export(Session& session, const FormatPlugin& format);
-// The model's config with the dtype that the export is written in, under both of its names.
+// The model's config with the dtype of the export, under the keys dtype and torch_dtype.
 std::string export_config(Session& session);
 
-// False of more shards than can be proven while someone waits.
+// False if there are too many shards to prove in a few seconds.
 bool can_prove_saving(Session& session);
-// Plans the checkpoint and the export of a session without writing. Throws what a save would fail with, hours later.
-// Returns the bytes of the largest header of a file.
+// Plans the checkpoint and the export of a session without writing, so that an error that a save would throw hours
+// later is thrown now. Returns the bytes of the largest header of a file.
 uint64_t prove_saving(Session& session);
-// What checkpoint.async = "staged" copies on this rank at every save; of too many shards to plan one, what it stores,
-// which is as much or more.
+// The bytes that checkpoint.async = "staged" copies on this rank at every save. With too many shards to plan a save,
+// the bytes that this rank stores, which is an upper bound.
 uint64_t staged_bytes(Session& session);
-// Compares the export with the model directory that the session starts from; differences are counted warnings.
+// Compares the export with the model directory from which the session starts; differences are counted warnings.
 void compare_with_model(Session& session);
 void compare_with_model(Session& session, const SavePlan& plan);
 

@@ -1,3 +1,4 @@
+// Saves, resumes, exports and self-tests a run on all ranks.
 #include "host/save/saver.hpp"
 
 #include <algorithm>
@@ -21,7 +22,8 @@ namespace {
 
 constexpr int64_t kSelfTestBytes = 16 << 20;
 
-// Of model.path: config.json, which is written anew, and a tokenizer that this run did not use.
+// The files of model.path that are not copied: config.json, which is written anew, and a tokenizer that this run does
+// not use.
 std::set<std::string> files_left_out(Session& session) {
   const Settings& settings = session.settings();
   const std::vector<std::string> other = other_tokenizer_files(session.config());
@@ -58,7 +60,7 @@ Saver::Saver(Session& session, std::string directory, CheckpointRoot* root)
     compare_with_model(session, export_plan());
     if (!saves_all(session))
       log::counted_warning("not resumable",
-                           "checkpoint.contents = \"model_only\": what this run saves cannot be resumed");
+                           "checkpoint.contents = \"model_only\": checkpoints of this run cannot be resumed");
   });
   agree_on_plan(checkpoint_plan(), "what this run saves", session.world());
   agree_on_plan(export_plan(), "what this run exports", session.world());
@@ -102,7 +104,7 @@ void Saver::self_test() {
             checkpoint_plan().tensors.size(), bytes_text(saved.num_bytes));
 }
 
-// This rank's part of what was saved.
+// Compares this rank's part of the saved tensors.
 void Saver::compare_with_saved(const std::string& path, const std::vector<Descriptor>& tensors) {
   const LocalTensors run = local_tensors(session_, true);
   std::map<std::string, Tensor> read;
@@ -122,8 +124,8 @@ void Saver::compare_with_saved(const std::string& path, const std::vector<Descri
       for_each_run({piece.box, piece.local, piece.local}, [&](int64_t from, int64_t, int64_t length) {
         if (std::memcmp(here.data_as<char>() + from * size, there.data_as<char>() + from * size,
                         static_cast<size_t>(length * size)) != 0)
-          throw storage_error("the self-test saved '" + descriptor.fqn + "', and other bytes came back from " + path)
-              .hint("the disk or format '" + checkpoint_format_.name() + "' is not to be trusted");
+          throw storage_error("the self-test saved '" + descriptor.fqn + "', but read other bytes from " + path)
+              .hint("check the disk; if it has no errors, format '" + checkpoint_format_.name() + "' is defective");
       });
   }
 }
@@ -155,7 +157,7 @@ void Saver::begin(int64_t step, const Json& state) {
                                  async == "false" ? Save::Where::kHere : Save::Where::kOnAThread);
 }
 
-// Copies in host memory of what this rank writes.
+// Copies the tensors that this rank writes to host memory.
 LocalTensors Saver::staged_tensors(const SavePlan& plan) {
   const LocalTensors local = local_tensors(session_, saves_all(session_));
   const int rank = session_.rank();
@@ -201,26 +203,26 @@ std::optional<Saver::Resumed> Saver::resume() {
         pass_over(checkpoint, why);
         passed.push_back(checkpoint.name);
       });
-  if (used) keep_aside(passed, used->name);
+  if (used) set_aside_damaged(passed, used->name);
   return resumed;
 }
 
-// Of another run, or of this one; whether it is whole shows when it is read.
+// The newest checkpoint of a run, which may be this one. Loading it shows whether it is intact.
 std::string Saver::newest_of(const std::string& run) const {
-  return found_by_first(session_.world(), "finding checkpoints", [&] {
+  return find_on_rank_0(session_.world(), "finding checkpoints", [&] {
     const auto newest = newest_checkpoint(run + "/checkpoints");
     if (!newest) throw no_checkpoint(run);
     return newest->path;
   });
 }
 
-// What was passed over is not in the way of the run, which comes to its step again.
-void Saver::keep_aside(const std::vector<std::string>& passed, const std::string& used) {
+// Renames the damaged checkpoints that were skipped, since the run will save these steps again.
+void Saver::set_aside_damaged(const std::vector<std::string>& passed, const std::string& used) {
   session_.world().together("setting damaged checkpoints aside", [&] {
     if (!root_ || passed.empty()) return;
     for (const std::string& name : passed)
       if (const std::string aside = root_->set_aside(name); !aside.empty())
-        log::warn("{}/{} is kept as {}; delete it when nobody needs it", root_->path(), name, aside);
+        log::warn("{}/{} is kept as {}; delete it when you no longer need it", root_->path(), name, aside);
     root_->set_latest(used);
   });
 }
@@ -241,41 +243,41 @@ Saver::Resumed Saver::load_checkpoint(const std::string& path) {
     result = reader->load(tensors, session_.mesh(), buckets_, local, load_options(session_));
   });
   log::info("read {}: {}", path, reader->verify_parts(result, session_.world()).text());
-  share_what_was_read(session_, tensors, result, local, buckets_);
+  share_loaded(session_, tensors, result, local, buckets_);
   session_.publish();
-  const std::string hint = how_to_avoid(path, reader->manifest()->step);
+  const std::string hint = hint_to_avoid(path, reader->manifest()->step);
   require_finite(session_, "the parameters in " + path, hint);
   require_finite_states(session_, "the optimizer's states in " + path, hint);
   return {path, reader->manifest()->state};
 }
 
-// What to go on from where a checkpoint is whole, and of no use.
-std::string Saver::how_to_avoid(const std::string& path, int64_t step) const {
+// A hint for a checkpoint that is intact but whose values are not finite.
+std::string Saver::hint_to_avoid(const std::string& path, int64_t step) const {
   std::string before;
   for (const CheckpointInfo& info : list_checkpoints(checkpoints()))
     if (info.step < step && info.resumable && !info.set_aside && info.defect.empty()) before = info.path;
-  if (before.empty()) return "go on from a checkpoint before " + path + ", or from other weights";
-  return "run.resume = \"" + before + "\" goes on from an older one; a lower optimizer.lr may keep it finite";
+  if (before.empty()) return "continue from a checkpoint before " + path + ", or from other weights";
+  return "run.resume = \"" + before + "\" continues from an older one; a lower optimizer.lr may keep it finite";
 }
 
 std::unique_ptr<CheckpointReader> Saver::open_checkpoint(const std::string& path) {
   if (SourceDirectory(path).find_file(kManifestName) < 0)
-    throw storage_error(path + " is no checkpoint: it has no " + kManifestName)
-        .hint("run.resume takes one as in checkpoints/; weights alone are model.path");
-  const auto weights_alone = [&] {
-    return storage_error(path + " holds weights alone and cannot be resumed")
+    throw storage_error(path + " is not a checkpoint: it has no " + kManifestName)
+        .hint("run.resume takes a checkpoint as in checkpoints/; for weights only, set model.path");
+  const auto weights_only = [&] {
+    return storage_error(path + " holds only weights and cannot be resumed")
         .hint("start from it instead: model.path = \"" + path +
-              "\", and run.resume = \"never\" in a directory of its own");
+              "\", run.resume = \"never\" and another run.output_dir");
   };
   SourceDirectory directory(path);
-  if (!CheckpointManifest::read(directory).resumable) throw weights_alone();
+  if (!CheckpointManifest::read(directory).resumable) throw weights_only();
   const std::string format_name = format_of(session_, path);
   if (format_name != checkpoint_format_.name())
     throw storage_error(path + " is of format '" + format_name + "', [checkpoint] plugin is '" +
                         checkpoint_format_.name() + "'")
         .hint("set checkpoint.plugin = \"" + format_name + "\"");
   auto reader = std::make_unique<CheckpointReader>(path, checkpoint_format_);
-  if (!reader->manifest() || !reader->manifest()->resumable) throw weights_alone();
+  if (!reader->manifest() || !reader->manifest()->resumable) throw weights_only();
   return reader;
 }
 
@@ -292,7 +294,7 @@ SaveResult Saver::export_model(const std::string& name, int64_t step) {
   return writer.save(plan, request, session_.world());
 }
 
-// Tokenizer, chat template, generation_config: with them each checkpoint can be exported by itself.
+// Copies tokenizer, chat template and generation_config, so that each checkpoint can be exported without model.path.
 void Saver::carry_files_of_model(SaveRequest& request) const {
   request.carried_files = carried_files_;
   request.mode = mode_;

@@ -1,5 +1,4 @@
-// The checkpoints of a run: saved, resumed, exported. What is saved is in saved_tensors.hpp, the engine and its
-// guarantees in host/checkpoint.
+// Saves, resumes and exports a run. saved_tensors.hpp lists the tensors; host/checkpoint writes and reads the files.
 #pragma once
 
 #include <memory>
@@ -16,60 +15,60 @@
 
 namespace chassis {
 
-// All of it [all-ranks], of the session's world: each rank writes and reads its shards, rank 0 commits, and a failure
-// on one is one on all.
+// All functions are [all-ranks] unless they say otherwise: each rank writes and reads its shards, rank 0 commits, and a
+// failure of one rank is thrown on all.
 class Saver {
  public:
-  // Reserves the buckets of all saves and loads. `root`: `directory`/checkpoints, locked by the caller on rank 0; NULL:
-  // locked here.
+  // Allocates the buckets for all saves and loads. `root` is `directory`/checkpoints, which the caller has locked on
+  // rank 0; if it is NULL, the saver locks it.
   Saver(Session& session, std::string directory, CheckpointRoot* root = nullptr);
 
   // Fills the parameters from a model directory.
   void start_from(const std::string& model);
 
-  // Of rank 0: throws a storage error unless a checkpoint fits where it will be written.
+  // On rank 0: throws a storage error if the disk has no room for a checkpoint.
   void check_space() { chassis::check_space(checkpoint_plan(), checkpoints()); }
 
-  // Saves a few small tensors of the run for real into `directory`/self-test, reads them back, compares every byte, and
-  // removes them. Throws what went wrong.
+  // Saves a few small tensors of the run into `directory`/self-test, reads them back, compares every byte, and removes
+  // the files. Throws if any of that fails.
   void self_test();
 
-  // Starts a save of step-N with all that checkpoint.contents names; once published, `latest` points at it and old ones
-  // are removed. One at a time. With checkpoint.async it goes on while the run does: on a thread of its own, reading
-  // the session's tensors until the next change, or a copy of them ("staged").
+  // Starts a save of step-N with the tensors of checkpoint.contents. After publishing it, `latest` names it and old
+  // checkpoints are removed. Only one save may be in progress. With checkpoint.async it continues on a separate thread
+  // while the run trains: it reads the session's tensors before they change, or a copy of them ("staged").
   void begin(int64_t step, const Json& state);
   bool is_saving() const { return save_ != nullptr; }
-  // [step] Before parameters or states change: waits until they have been read.
+  // [step] Call before parameters or states change: waits until the save has read them.
   void await_tensors();
-  // False while this rank has work to do before advance() would not wait.
+  // False if advance() would wait for work of this rank.
   bool ready() const { return !save_ || save_->ready(); }
-  // One stage further; the result when that was the last. After a failure nothing is being saved.
+  // Runs the next stage; returns the result after the last one. After a failure no save is in progress.
   std::optional<SaveResult> advance();
-  // All that is left of it.
+  // Runs all remaining stages.
   SaveResult finish();
   struct Resumed {
     std::string checkpoint;
-    Json state;  // as given to save()
+    Json state;  // as given to begin()
   };
-  // Loads parameters and optimizer states of the checkpoint that run.resume means; nothing if training starts anew.
-  // With "auto", one that turns out to be damaged, wherever and on whichever rank, is passed over by all for the one
-  // before it, with a counted warning that names the damage and where it goes on, and is renamed once that is loaded.
-  // If all are damaged, or the next one to try cannot be read, that is an error.
+  // Loads parameters and optimizer states of the checkpoint that run.resume selects; returns nothing if training starts
+  // from step 0. With "auto", if any rank finds a checkpoint damaged, all ranks skip it and use the one before it. A
+  // counted warning names the damage and the checkpoint used; the damaged one is renamed after that is loaded. Throws
+  // if all are damaged, or if the next one cannot be read.
   std::optional<Resumed> resume();
-  // The model for others, into `directory`/final or a checkpoint's folder.
+  // Exports the model as a model directory, `directory`/`name`.
   SaveResult export_model(const std::string& name, int64_t step);
 
  private:
   std::string checkpoints() const { return directory_ + "/checkpoints"; }
-  void keep_aside(const std::vector<std::string>& passed, const std::string& used);
+  void set_aside_damaged(const std::vector<std::string>& passed, const std::string& used);
   void carry_files_of_model(SaveRequest& request) const;
   Resumed load_checkpoint(const std::string& path);
   std::string newest_of(const std::string& run) const;
-  std::string how_to_avoid(const std::string& path, int64_t step) const;
+  std::string hint_to_avoid(const std::string& path, int64_t step) const;
   std::unique_ptr<CheckpointReader> open_checkpoint(const std::string& path);
-  // Made once: what is declared does not change in a run.
   LocalTensors staged_tensors(const SavePlan& plan);
   void compare_with_saved(const std::string& path, const std::vector<Descriptor>& tensors);
+  // Plans are made once, since descriptors do not change during a run.
   const SavePlan& checkpoint_plan();
   const SavePlan& export_plan();
 
@@ -78,11 +77,11 @@ class Saver {
   std::unique_ptr<Instance> checkpoint_instance_, export_instance_;
   FormatPlugin checkpoint_format_, export_format_;
   std::optional<SavePlan> checkpoint_plan_, export_plan_;
-  std::vector<CarriedFile> carried_files_;  // of the model directory that the run starts from; on rank 0
+  std::vector<CarriedFile> carried_files_;  // of model.path; only on rank 0
   unsigned mode_ = 0644;
   BucketPair buckets_;
   std::optional<CheckpointRoot> own_root_;
-  CheckpointRoot* root_;        // of rank 0; NULL elsewhere
+  CheckpointRoot* root_;        // NULL except on rank 0
   std::unique_ptr<Save> save_;  // in progress; uses all of the above
 };
 

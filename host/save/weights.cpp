@@ -1,3 +1,4 @@
+// Maps the tensors of a directory to parameters, loads them, and exports a checkpoint in one process.
 #include "host/save/weights.hpp"
 
 #include <algorithm>
@@ -18,7 +19,7 @@
 namespace chassis {
 namespace {
 
-// Where a directory has the parameters of a model, and what it has besides.
+// The parameters of a model in a directory, and its other tensors.
 class ModelDirectory {
  public:
   ModelDirectory(Session& session, const CheckpointReader& reader) {
@@ -28,7 +29,7 @@ class ModelDirectory {
     for (const DiskTensor& tensor : reader.tensors()) {
       const std::string name = ours ? tensor.name : mapping_->name_of(tensor.name);
       if (name.empty() || (ours ? !session.parameters().find(name) : is_literal(tensor, name, reader)))
-        others_.insert(tensor.name);
+        ignored_.insert(tensor.name);
       else if (name == tensor.name || !in_file_.contains(name))
         in_file_[name] = tensor.name;
     }
@@ -45,9 +46,9 @@ class ModelDirectory {
     std::vector<DiskPart> where = parts(parameter);
     return {std::move(parameter), "", std::move(where)};
   }
-  // Names that nobody misses.
+  // Whether loading may ignore a tensor of this name.
   std::function<bool(const std::string& name)> skip() const {
-    return [this](const std::string& name) { return others_.contains(name); };
+    return [this](const std::string& name) { return ignored_.contains(name); };
   }
 
  private:
@@ -60,9 +61,9 @@ class ModelDirectory {
     return true;
   }
 
-  const DiskMapping* mapping_ = nullptr;        // NULL: tensors are called as the parameters are
+  const DiskMapping* mapping_ = nullptr;        // NULL: tensors have the names of the parameters
   std::map<std::string, std::string> in_file_;  // by the mapping's name
-  std::set<std::string> others_;
+  std::set<std::string> ignored_;
 };
 
 LoadResult read_weights(Session& session, CheckpointReader& reader, const BucketPair& buckets,
@@ -78,22 +79,22 @@ LoadResult read_weights(Session& session, CheckpointReader& reader, const Bucket
   return reader.load(tensors, session.mesh(), buckets, local, options);
 }
 
-// Text of the lines that ranks are told.
+// Joins texts for sending; each ends with NUL.
 std::string joined(const std::vector<std::string>& parts) {
   std::string all;
   for (const std::string& part : parts) all += part + '\0';
   return all;
 }
-std::vector<std::string> parted(const std::string& all) {
+std::vector<std::string> split(const std::string& all) {
   std::vector<std::string> parts;
   for (size_t begin = 0, end; (end = all.find('\0', begin)) != all.npos; begin = end + 1)
     parts.push_back(all.substr(begin, end - begin));
   return parts;
 }
 
-// As rank 0 sees them.
+// The checkpoints that rank 0 finds.
 std::vector<CheckpointInfo> candidates(World& world, const std::string& root) {
-  const std::vector<std::string> parts = parted(found_by_first(world, "finding checkpoints", [&] {
+  const std::vector<std::string> parts = split(find_on_rank_0(world, "finding checkpoints", [&] {
     std::vector<std::string> all;
     for (const CheckpointInfo& found : checkpoints_to_resume(root))
       all.insert(all.end(), {found.name, found.path, found.defect, found.unreadable});
@@ -156,7 +157,7 @@ void expect_same_files(World& world, const std::string& path) {
   world.expect_same("the files in " + path, files);
 }
 
-std::string found_by_first(World& world, const std::string& what, const std::function<std::string()>& find) {
+std::string find_on_rank_0(World& world, const std::string& what, const std::function<std::string()>& find) {
   std::string found;
   world.together(what, [&] {
     if (world.rank() == 0) found = find();
@@ -171,8 +172,8 @@ LoadOptions load_options(Session& session) {
   return options;
 }
 
-void share_what_was_read(Session& session, const std::vector<LoadTensor>& tensors, const LoadResult& result,
-                         const LocalTensors& local, const BucketPair& buckets) {
+void share_loaded(Session& session, const std::vector<LoadTensor>& tensors, const LoadResult& result,
+                  const LocalTensors& local, const BucketPair& buckets) {
   std::vector<Descriptor> filled;
   for (const LoadTensor& tensor : tensors)
     if (std::find(result.absent.begin(), result.absent.end(), tensor.descriptor.fqn) == result.absent.end())
@@ -193,7 +194,7 @@ void load_weights(Session& session, const std::string& path, const BucketPair& b
     result = read_weights(session, *reader, buckets, local, tensors);
   });
   const ReadBytes read = reader->verify_parts(result, session.world());
-  share_what_was_read(session, tensors, result, local, buckets);
+  share_loaded(session, tensors, result, local, buckets);
   session.publish();
   require_finite(session, "the weights in " + path);
   for (const auto& [key, text] : model_differences(path, session))

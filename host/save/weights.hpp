@@ -1,4 +1,4 @@
-// Weights in and out of a session: from a checkpoint or model directory, and from one to the other.
+// Loads weights from a checkpoint or model directory into a session, and exports a checkpoint as a model directory.
 #pragma once
 
 #include <functional>
@@ -14,46 +14,45 @@
 
 namespace chassis {
 
-// Whether it stands for its newest checkpoint.
+// True for a run directory, which stands for its newest checkpoint.
 bool is_run_directory(const std::string& path);
-// The run whose folder of checkpoints it is; else the path itself.
+// The run directory, if `path` is its folder checkpoints/; else `path`.
 std::string run_of(const std::string& path);
 
-// [all-ranks] Fills the parameters from a checkpoint or model directory, through buckets of its own. `from` a run
-// directory: the best checkpoint of that run. `from` empty: the
-// best checkpoint of the run as load_best() finds it; model.path if the run has none. Throws a storage error if there
-// is neither.
+// [all-ranks] Fills the parameters from a checkpoint or model directory, through buckets allocated for this call. If
+// `from` is a run directory, loads the checkpoint of that run that load_best() finds. If `from` is empty, loads that of
+// run.output_dir, or model.path if there is none. Throws a storage error if there is neither.
 void load_weights(Session& session, const std::string& from);
-// The same from this directory.
+// The same from the checkpoint or model directory `path`.
 void load_weights(Session& session, const std::string& path, const BucketPair& buckets);
 
-// [all-ranks] What rank 0 finds is what all ranks go by.
-std::string found_by_first(World& world, const std::string& what, const std::function<std::string()>& find);
-// [all-ranks] The checkpoint of a run to go on from: gives `load` one after the other until one is whole, as use_best()
-// does. `load` is [all-ranks] and throws DamagedCheckpoint on all of them; `passed_over` is called on rank 0.
+// [all-ranks] Calls `find` on rank 0 and returns its result on all ranks.
+std::string find_on_rank_0(World& world, const std::string& what, const std::function<std::string()>& find);
+// [all-ranks] Calls `load` with the checkpoints of a run, best first, until one is intact, as use_best() does. Returns
+// that one. `load` is [all-ranks] and throws DamagedCheckpoint on all ranks; `passed_over` is called on rank 0.
 std::optional<CheckpointInfo> load_best(World& world, const std::string& root,
                                         const std::function<void(const std::string& path)>& load,
                                         const PassedOver& passed_over = pass_over);
-// [all-ranks] As world.together(); damage that one rank finds is thrown on all as such.
+// [all-ranks] As world.together(), but if `part` throws DamagedCheckpoint on one rank, all ranks throw it.
 void together_unless_damaged(World& world, const std::string& what, const std::function<void()>& part);
-// [all-ranks] Throws if ranks see different files in this directory: what one of them misses is no damage.
+// [all-ranks] Throws if ranks see different files in this directory; such a checkpoint is not damaged.
 void expect_same_files(World& world, const std::string& path);
-// How one rank of a session reads its part.
+// The options with which one rank of a session reads its part.
 LoadOptions load_options(Session& session);
-// [all-ranks] What one rank has read, all that hold it get from there.
-void share_what_was_read(Session& session, const std::vector<LoadTensor>& tensors, const LoadResult& result,
-                         const LocalTensors& local, const BucketPair& buckets);
+// [all-ranks] Copies the data that one rank has read to all ranks that hold it.
+void share_loaded(Session& session, const std::vector<LoadTensor>& tensors, const LoadResult& result,
+                  const LocalTensors& local, const BucketPair& buckets);
 
 struct ExportRequest {
   std::string checkpoint;  // or model directory
-  std::string directory;   // is made
+  std::string directory;   // created
   std::string dtype = "auto";
-  std::string format = {};  // empty: what export.plugin is by default
-  std::string base = {};    // whose tokenizer and other files are taken along; empty: the checkpoint's own
+  std::string format = {};  // empty: the default of export.plugin
+  std::string base = {};    // its tokenizer and other files are copied; empty: those of the checkpoint
   std::vector<std::string> plugin_path = {};
 };
-// A checkpoint as a model directory for others, in one process: through two buckets, no tensor is ever held. Of what it
-// says only config.json is believed: no plugin and no path is taken from it.
+// Exports a checkpoint as a model directory, in one process and through two buckets; no whole tensor is in memory. Of
+// the settings in the checkpoint it uses only config.json: it takes no plugin and no path from there.
 SaveResult export_checkpoint(const ExportRequest& request);
 
 }  // namespace chassis

@@ -1,3 +1,4 @@
+// Compares the fields of a program with those of the data, and copies batches to the device.
 #include "host/session/fields.hpp"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Finds elements that are NaN or infinite on this rank, and exchanges them between ranks.
 #include "host/session/finite.hpp"
 
 #include <algorithm>
@@ -22,7 +23,7 @@ bool all_finite(const Tensor& tensor) {
   return true;
 }
 
-// The first in the whole tensor of this rank's part; nothing if all that is not finite is padding.
+// The index in the whole tensor of this rank's first element that is not finite; nothing if only padding is not finite.
 std::optional<int64_t> first_index(const Tensor& local, const Descriptor& descriptor, const MeshShape& mesh, int rank) {
   const Tensor here = local.to(Device{}).to(Dtype::f32).contiguous();
   const float* const values = here.data_as<float>();
@@ -73,7 +74,7 @@ std::optional<NonFiniteElement> find_nonfinite(const ParameterTable& parameters)
 std::optional<NonFiniteElement> find_nonfinite(const ParameterTable& parameters, const Ranks& ranks) {
   const auto own = find_nonfinite(parameters);
   const auto world_size = static_cast<size_t>(parameters.mesh().world_size());
-  std::vector<double> found(3 * world_size);  // of each rank: whether, which parameter, where
+  std::vector<double> found(3 * world_size);  // for each rank: 1 if it found one, the parameter, the index
   if (own) {
     double* const mine = &found[3 * static_cast<size_t>(parameters.rank())];
     mine[0] = 1.0;
@@ -94,11 +95,11 @@ std::string nonfinite_text(const ParameterTable& parameters, const NonFiniteElem
 }
 
 void require_finite_after(Session& session, int64_t step) {
-  // Its loss and gradient were finite, or it would not have been applied.
+  // Loss and gradient were finite, since the step was applied.
   require_finite(
       session, "the parameters after step " + std::to_string(step),
       "loss and gradients were finite, so optimizer '" + session.optimizer().instance().id() +
-          "' wrote it: go on from an earlier checkpoint with a lower optimizer.lr, or with another optimizer");
+          "' wrote it: continue from an earlier checkpoint with a lower optimizer.lr, or with another optimizer");
 }
 
 void require_finite_states(Session& session, const std::string& what, const std::string& hint) {

@@ -1,4 +1,4 @@
-// Parameters that are NaN or infinite, found where they come in and before they go out.
+// Finds parameters and optimizer states that are NaN or infinite: after they are loaded, and before they are saved.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace chassis {
 
-// The first element of what is stored that is not finite: by parameter in the order of the model, then by its place in
-// the whole tensor.
+// The first stored element that is not finite: by parameter in the order of the model, then by its position in the
+// whole tensor.
 struct NonFiniteElement {
   size_t parameter = 0;  // index into ParameterTable::all()
   int64_t index = 0;     // in row-major order of the logical tensor
@@ -21,20 +21,20 @@ struct NonFiniteElement {
   }
 };
 
-// Of this rank. Reads every parameter once, through small temporaries.
+// The first one on this rank. Reads every parameter once, through small temporaries.
 std::optional<NonFiniteElement> find_nonfinite(const ParameterTable& parameters);
-// [step][all-ranks] Of all ranks, the same on all.
+// [step][all-ranks] The first one on any rank; the result is the same on all ranks.
 std::optional<NonFiniteElement> find_nonfinite(const ParameterTable& parameters, const Ranks& ranks);
 // "'layers.3.mlp.up_proj.weight' at [3, 5]"
 std::string nonfinite_text(const ParameterTable& parameters, const NonFiniteElement& element);
 
-// [all-ranks] Throws a numeric error that names the first element, on all ranks, if there is one. `what` begins the
-// message: "the weights loaded from models/x".
+// [all-ranks] Throws a numeric error on all ranks that names the first parameter element that is not finite, if any.
+// `what` begins the message: "the weights loaded from models/x".
 void require_finite(Session& session, const std::string& what,
-                    const std::string& hint = "go on from an earlier checkpoint, or from other weights");
-// The same of what a step has left, whose loss and gradient were finite: names the optimizer.
+                    const std::string& hint = "continue from an earlier checkpoint, or from other weights");
+// The same for the parameters after a step whose loss and gradient were finite; the message names the optimizer.
 void require_finite_after(Session& session, int64_t step);
-// The same of the optimizer's states: the first tensor, in the order of the states.
+// The same for optimizer states: names the first tensor, in the order of the states, on the first rank that has one.
 void require_finite_states(Session& session, const std::string& what, const std::string& hint);
 
 }  // namespace chassis

@@ -1,3 +1,4 @@
+// Applies the patterns of [freeze] to the names of parameters.
 #include "host/session/freeze.hpp"
 
 #include <vector>
@@ -9,7 +10,7 @@ namespace chassis {
 void freeze(const Settings::Freeze& settings, ParameterTable& parameters) {
   const auto patterns_of = [](const SettingList& texts) { return std::vector<Pattern>(texts->begin(), texts->end()); };
   const std::vector<Pattern> frozen = patterns_of(settings.patterns), trained = patterns_of(settings.train_only);
-  // Whether any of them is found in the name; counts each, since one that is never found is a mistake.
+  // Whether any pattern matches the name. Counts the matches of each, since a pattern without a match is an error.
   const auto any_found = [&](const std::vector<Pattern>& patterns, const SettingList& setting, const std::string& name,
                              std::vector<size_t>& uses) {
     bool any = false;

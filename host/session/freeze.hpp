@@ -6,8 +6,8 @@
 
 namespace chassis {
 
-// Marks the parameters that [freeze] leaves out. Throws a config error for a pattern that is found in no name, and if
-// nothing is left to train.
+// Marks the parameters that [freeze] excludes from training. Throws a config error for a pattern that matches no name,
+// and if no parameter is left to train.
 void freeze(const Settings::Freeze& settings, ParameterTable& parameters);
 
 }  // namespace chassis

@@ -1,3 +1,4 @@
+// Finds the launcher, connects to the other ranks, and watches them while the verb runs.
 #include "host/session/join.hpp"
 
 #include "host/base/log.hpp"

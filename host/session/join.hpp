@@ -1,4 +1,4 @@
-// How a verb becomes one of several processes.
+// Runs a verb as one of the processes of a launcher.
 #pragma once
 
 #include <functional>
@@ -8,8 +8,8 @@
 
 namespace chassis {
 
-// [control] Runs `body` as the process that the launcher started, alone or as a rank. What it throws on one rank ends
-// all of them, each with that error, and also those that are busy elsewhere: see Watchdog.
+// [control] Runs `body` in this process, alone or as a rank that a launcher started. An exception on one rank ends all
+// ranks with that error, also those that are busy (see Watchdog).
 int join_world(const Settings::Comm& comm, const std::function<int(World&)>& body);
 
 }  // namespace chassis

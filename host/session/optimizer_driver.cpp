@@ -1,3 +1,4 @@
+// Reads the schema of an optimizer plugin, allocates its states, and calls its step.
 #include "host/session/optimizer_driver.hpp"
 
 #include <algorithm>
@@ -28,7 +29,7 @@ bool has_blocks(const chassis_state_desc_t& desc) {
   return desc.granularity == CHASSIS_GRANULARITY_BLOCK || desc.shape == CHASSIS_STATE_PER_BLOCK;
 }
 
-// What a plugin says of one state. The role becomes part of a name on disk.
+// Checks the plugin's description of one state. The role becomes part of a name on disk.
 void check_state(const Instance& instance, uint32_t index, const chassis_state_desc_t& desc) {
   const auto refuse = [&](const std::string& what) {
     return plugin_error(instance.who() + ": state " + std::to_string(index) + " " + what);
@@ -40,7 +41,7 @@ void check_state(const Instance& instance, uint32_t index, const chassis_state_d
     throw refuse("has the role '" + printable(role) + "', expected letters, digits and '_'");
   const std::string which = "('" + role + "') ";
   if (size_bytes(static_cast<Dtype>(desc.dtype)) == 0)
-    throw refuse(which + "has dtype " + std::to_string(desc.dtype) + ", which is none of the ABI's");
+    throw refuse(which + "has dtype " + std::to_string(desc.dtype) + ", which is not a dtype of the ABI");
   if (desc.shape < CHASSIS_STATE_LIKE_PARAMETER || desc.shape > CHASSIS_STATE_PER_BLOCK)
     throw refuse(which + "has shape " + std::to_string(desc.shape) +
                  ", expected 1 (like the parameter), 2 (scalar) or 3 (per block)");
@@ -66,7 +67,7 @@ OptimizerDriver::OptimizerDriver(std::unique_ptr<Instance> instance, ParameterTa
   place();
 }
 
-// It decides what is allocated, divided and saved, so all of it is checked.
+// The schema decides what is allocated, divided and saved, so all of it is checked.
 void OptimizerDriver::read_schema() {
   instance_->require(CHASSIS_OPTIMIZER_ID, {{"num_states", table_->num_states != nullptr},
                                             {"state", table_->state != nullptr},
@@ -174,7 +175,7 @@ void OptimizerDriver::step(int64_t step, double lr, double grad_scale) {
   }
 }
 
-// Elements behind the last one of a shard of blocks, which statistics of its last block must not see.
+// The number of padding elements at the end of a shard of blocks. Statistics of its last block must not include them.
 int64_t OptimizerDriver::block_padding(const Parameter& p) const {
   if (granularity_.kind != Granularity::Kind::kBlock) return 0;
   int64_t elements = 0;
@@ -188,12 +189,12 @@ void OptimizerDriver::step_on(Device device, int64_t step, double lr, double gra
   std::deque<Tensor> pieces;
   for (size_t i = 0; i < trained_.size(); ++i) {
     Parameter* p = trained_[i];
-    // A rank may store nothing of a small tensor, or of a matrix that another owns.
+    // A rank may store no element of a small tensor, or of a matrix that another rank owns.
     if (p->shard.num_elements() == 0 || p->shard.device() != device) continue;
     const int64_t padding = block_padding(*p);
     if (padding == p->shard.num_elements()) continue;
     Tensor& gradient = p->reduced ? p->reduced : p->gradient;
-    if (!p->step_gradient()) {  // nothing was written: it counts as zero
+    if (!p->step_gradient()) {  // no backward wrote one: it counts as zero
       MemoryTag tag(MemoryCategory::kGradients);
       gradient = Tensor::zeros(p->shard.sizes(), Dtype::f32, device);
     }
@@ -260,7 +261,7 @@ double sum_of_squares(const std::vector<Parameter*>& parameters) {
     if (!gradient) continue;
     if (gradient.device().type != Device::Type::kMeta)
       sum += gradient.sum_of_squares();
-    else if (gradient.device() != kMetaHost)  // on the CPU squares are added up block by block, elsewhere as a tensor
+    else if (gradient.device() != kMetaHost)  // the CPU adds squares block by block, other devices as a tensor
       MemoryCharge(gradient.num_bytes(), MemoryCategory::kOptimizer, gradient.device());
   }
   return sum;

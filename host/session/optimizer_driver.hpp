@@ -1,4 +1,4 @@
-// Drives an optimizer plugin: owns the states it asks for, and steps all trained parameters at once.
+// Drives an optimizer plugin: owns its states, and steps all trained parameters in one call per device.
 #pragma once
 
 #include <cstdint>
@@ -18,24 +18,24 @@ struct OptimizerState {
   std::string role;  // "exp_avg"
   uint32_t shape = CHASSIS_STATE_LIKE_PARAMETER;
   Descriptor descriptor;  // FQN "<parameter>.<role>"
-  Tensor tensor;          // none until allocate()
+  Tensor tensor;          // empty until allocate()
 };
 
 class OptimizerDriver {
  public:
-  // Asks the plugin for its schema, and says in the descriptors of trained parameters where that lets them be cut;
-  // allocates nothing. Decay spares parameters of one dimension, as HF Trainer does.
+  // Reads the plugin's schema, and sets in the descriptors of trained parameters where they may be divided; allocates
+  // nothing. Parameters of one dimension get no weight decay, as in HF Trainer.
   OptimizerDriver(std::unique_ptr<Instance> instance, ParameterTable& parameters, double weight_decay);
 
-  // States lie as their parameters do: again after these have been placed.
+  // Places states as their parameters are placed. Call it again after the parameters were placed.
   void place();
-  // Beside the shards. Throws if a state has another shape than its descriptor says.
+  // Allocates the states where the shards are. Throws if the shape of a state differs from its descriptor.
   void allocate(Device device);
-  // [control] A step over small tensors of the host, of as many dims as there are parameters of: what the plugin
-  // refuses only then is known before a run.
+  // [control] One step over small tensors on the CPU, one for each number of dims that a trained parameter has. Shows
+  // before a run what the plugin refuses only in a step.
   void try_step(double lr) const;
-  // [step] `step` counts from 1; `grad_scale` multiplies every gradient first. Of shards on a meta device it takes and
-  // gives back the memory that a step takes, and computes nothing.
+  // [step] `step` counts from 1; `grad_scale` multiplies every gradient first. For shards on a meta device it allocates
+  // and frees the memory of a step, and computes nothing.
   void step(int64_t step, double lr, double grad_scale);
 
   std::vector<OptimizerState>& states() { return states_; }
@@ -49,7 +49,7 @@ class OptimizerDriver {
   void call_step(int64_t step, double lr, double grad_scale, const std::vector<chassis_tensor_t>& params,
                  const std::vector<chassis_tensor_t>& grads, const std::vector<chassis_tensor_t>& states,
                  const std::vector<double>& weight_decay) const;
-  // What the plugin asks for, for one step over these.
+  // The workspace that the plugin needs for one step over these parameters.
   Tensor workspace(const std::vector<chassis_tensor_t>& params, Device device) const;
   void step_on(Device device, int64_t step, double lr, double grad_scale);
   void rehearse_on(Device device) const;
@@ -61,11 +61,11 @@ class OptimizerDriver {
   Granularity granularity_;  // the coarsest of the states
   std::vector<Parameter*> trained_;
   std::vector<double> weight_decay_;
-  std::vector<OptimizerState> states_;  // one for each of the schema per trained parameter
+  std::vector<OptimizerState> states_;  // for each trained parameter, one for each entry of the schema
 };
 
-// Of the gradients that this rank owns, in fp64; over all ranks they add up to the squared norm of the whole gradient.
-// Gradients on a meta device take the memory of that, and add nothing.
+// The sum of squares of the gradients that this rank owns, in fp64. Its sum over all ranks is the squared norm of the
+// whole gradient. Gradients on a meta device charge the memory of the computation, and add nothing.
 double sum_of_squares(const std::vector<Parameter*>& parameters);
 
 }  // namespace chassis

@@ -1,3 +1,4 @@
+// Calls a tokenizer plugin and checks every result.
 #include "host/session/plugin_tokenizer.hpp"
 
 #include <algorithm>
@@ -12,7 +13,7 @@ namespace chassis {
 namespace {
 
 constexpr uint64_t kMostFingerprintBytes = 4096;
-// Far more than any vocabulary gives: a count above is nonsense, and would be allocated.
+// Far more than any vocabulary needs. A larger count is an error of the plugin, and must not be allocated.
 constexpr uint64_t kMostIdsPerByte = 16, kMostBytesPerId = 1 << 16;
 
 }  // namespace
@@ -40,7 +41,7 @@ void PluginTokenizer::check_info() const {
       throw refuse(std::string(name) + " is " + std::to_string(id) + ", expected -1 (none) or an id below " +
                    std::to_string(info_.vocab_size));
   if (!info_.fingerprint.ptr || info_.fingerprint.len == 0)
-    throw refuse("its fingerprint is empty, so tokens of another tokenizer could not be told from its own");
+    throw refuse("its fingerprint is empty, so its tokens cannot be distinguished from those of another tokenizer");
   if (info_.fingerprint.len > kMostFingerprintBytes)
     throw refuse("its fingerprint has " + std::to_string(info_.fingerprint.len) + " bytes, at most " +
                  std::to_string(kMostFingerprintBytes));
@@ -56,14 +57,14 @@ void PluginTokenizer::encode(std::string_view text, std::vector<int32_t>& ids) c
     return count <= room;
   };
   if (!encode()) {
-    const uint64_t said = count;
-    if (said > std::max<uint64_t>(most, 16))
-      throw plugin_error(instance_->who() + ": encode makes " + std::to_string(said) + " ids of " +
+    const uint64_t announced = count;
+    if (announced > std::max<uint64_t>(most, 16))
+      throw plugin_error(instance_->who() + ": encode makes " + std::to_string(announced) + " ids of " +
                          std::to_string(text.size()) + " bytes, at most " + std::to_string(most));
-    ids.resize(said);
+    ids.resize(announced);
     if (!encode())
-      throw plugin_error(instance_->who() + ": encode says " + std::to_string(said) + " ids, then " +
-                         std::to_string(count) + " of the same text");
+      throw plugin_error(instance_->who() + ": encode reports " + std::to_string(announced) + " ids, then " +
+                         std::to_string(count) + " for the same text");
   }
   ids.resize(count);
   for (size_t i = 0; i < ids.size(); ++i)
@@ -82,15 +83,15 @@ std::string PluginTokenizer::decode(std::span<const int32_t> ids) const {
     return count <= room;
   };
   if (!decode()) {
-    const uint64_t said = count;
-    if (said > kMostBytesPerId * (ids.size() + 1))
-      throw plugin_error(instance_->who() + ": decode makes " + std::to_string(said) + " bytes of " +
+    const uint64_t announced = count;
+    if (announced > kMostBytesPerId * (ids.size() + 1))
+      throw plugin_error(instance_->who() + ": decode makes " + std::to_string(announced) + " bytes of " +
                          std::to_string(ids.size()) + " ids, at most " +
                          std::to_string(kMostBytesPerId * (ids.size() + 1)));
-    text.resize(said);
+    text.resize(announced);
     if (!decode())
-      throw plugin_error(instance_->who() + ": decode says " + std::to_string(said) + " bytes, then " +
-                         std::to_string(count) + " of the same ids");
+      throw plugin_error(instance_->who() + ": decode reports " + std::to_string(announced) + " bytes, then " +
+                         std::to_string(count) + " for the same ids");
   }
   text.resize(count);
   return text;

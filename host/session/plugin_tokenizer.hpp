@@ -1,5 +1,5 @@
-// A tokenizer plugin as the rest of the host sees tokenizers. What it hands back is checked here, where it is known
-// whose it is: ids, counts, the vocabulary.
+// Adapts a tokenizer plugin to the host's Tokenizer. Checks everything that the plugin returns (ids, counts, the
+// vocabulary), so that errors name the plugin.
 #pragma once
 
 #include <memory>

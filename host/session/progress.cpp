@@ -1,3 +1,4 @@
+// Draws the progress bar on stderr, or logs its progress.
 #include "host/session/progress.hpp"
 
 #include <unistd.h>

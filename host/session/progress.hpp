@@ -1,4 +1,4 @@
-// A progress bar on a terminal, a few plain lines elsewhere.
+// Shows progress: a bar on a terminal, a log line every 5 seconds elsewhere.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@ class ProgressBar {
  public:
   explicit ProgressBar(std::string title);
   ~ProgressBar();
-  // `done` of `total` bytes.
+  // `done` and `total` in bytes. `what` names what is being read.
   void update(uint64_t done, uint64_t total, std::string_view what);
 
  private:

@@ -1,3 +1,4 @@
+// Opens the providers of [attention] and [kernels], and the candidates of "auto".
 #include "host/session/providers.hpp"
 
 #include <fmt/format.h>
@@ -29,7 +30,7 @@ bool competes_in(const OpsProvider& provider, bool attention) {
   return attention ? of_attention > 0 : of_attention < std::ssize(patterns);
 }
 
-// The program's own file of a member that another one replaces; empty if none does.
+// The path of the program's own file of member `id`, if `file` from another folder hides it; else empty.
 std::string hidden_by(const PluginIndex& index, const PluginFile& file, const std::string& id) {
   for (const ShadowedMember& hidden : index.shadowed())
     if (hidden.name == MemberName{"ops", id} && index.is_of_program(hidden.path) && !index.is_of_program(file.path))
@@ -37,8 +38,8 @@ std::string hidden_by(const PluginIndex& index, const PluginFile& file, const st
   return "";
 }
 
-// Rationale: whoever may change the program's own folder may change the program. What lies in any other runs only if
-// somebody names it.
+// Rationale: anyone who can change the program's own folder can change the program. A plugin in another folder runs
+// only if the user names it.
 bool may_compete(const Settings::Run& run, const PluginRegistry& registry, const PluginFile& file,
                  const Target& target) {
   if (file.manifest.oracle || !registry.index().is_of_program(file.path)) return false;
@@ -46,7 +47,7 @@ bool may_compete(const Settings::Run& run, const PluginRegistry& registry, const
   return file.manifest.cuda == 0 || may_run_on_cuda(run, target);
 }
 
-// Inside a catch. Content that somebody asked for by its hash is not replaced by another's.
+// Called in a catch block. Rethrows the error of a pinned plugin: the user asked for exactly that file.
 void pass_over(const PluginRegistry& registry, const PluginFile& file, const Error& error) {
   if (error.code() == ExitCode::kInternal || registry.is_pinned(file)) throw;
   counted_warning(kPassedOver, fmt::format("\"auto\" passes over '{}': {}", file.manifest.id, error.what()));
@@ -59,14 +60,14 @@ OpsProvider& add_provider(RunProviders& chosen, bool attention, std::unique_ptr<
   return providers.back();
 }
 
-// `named` stand in the same list as "auto" and do not compete.
+// The plugins in `named` stand in the same list as "auto" and do not compete.
 void add_candidates(RunProviders& chosen, bool attention, const Settings::Kernels& kernels, RunPlugins& plugins,
                     const std::vector<std::string>& candidates, const std::vector<std::string>& named) {
   const bool auto_kernels = std::ranges::count(*kernels.plugins, kAuto) > 0;
   for (const std::string& id : candidates) {
     if (std::ranges::any_of(named, [&](const std::string& name) { return without_version(name) == id; })) continue;
     try {
-      // [kernels.ID] holds its options, whatever it computes.
+      // [kernels.ID] holds the options of ID, also for attention.
       auto instance =
           auto_kernels ? plugins.create(kernels.slot_of(id), "ops", id) : plugins.registry().open("ops", id);
       const OpsProvider provider = ops_provider(*instance);

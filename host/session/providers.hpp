@@ -1,5 +1,4 @@
-// Who computes: the providers that the configuration names, and those that "auto" compares. How they are compared is in
-// program/resolve.
+// The providers that the configuration names, and those that "auto" compares. program/resolve compares them.
 #pragma once
 
 #include <memory>
@@ -15,8 +14,8 @@
 
 namespace chassis {
 
-// Members of kind ops that "auto" compares, loaded, by name. Each that it passes over is a counted warning; a table
-// [kernels.NAME] of none of them becomes a problem of `config`.
+// The names of the members of kind ops that "auto" compares; loads them. Counts a warning for each member that "auto"
+// passes over. A table [kernels.NAME] of any other member becomes a problem of `config`.
 std::vector<std::string> find_candidates(Config& config, PluginRegistry& registry, const Target& target);
 
 struct RunProviders {
@@ -24,14 +23,14 @@ struct RunProviders {
   std::vector<OpsProvider> kernels;
   std::vector<std::unique_ptr<Instance>> instances;  // of both
 };
-// Those that [attention] and [kernels] name, in the user's order, with the candidates where "auto" stands.
+// Opens the providers that [attention] and [kernels] name, in the user's order; "auto" is replaced by the candidates.
 RunProviders open_providers(const Settings& settings, RunPlugins& plugins, const std::vector<std::string>& candidates);
 
-// Who computes which node of training: {"device": "cpu", "attention": {NODE: PROVIDER}, "kernels": {…}}.
+// The provider of each node of training: {"device": "cpu", "attention": {NODE: PROVIDER}, "kernels": {…}}.
 Json chosen_providers(CompiledProgram& compiled);
 // [all-ranks] Throws a config error that names the first node for which two ranks chose differently.
 void agree_on_providers(World& world, CompiledProgram& compiled);
-// What plugins.lock says: what was loaded, and those.
+// The content of plugins.lock: the loaded plugins and the chosen providers.
 Json plugins_lock(const PluginRegistry& registry, CompiledProgram& compiled);
 
 }  // namespace chassis

@@ -9,14 +9,14 @@
 
 namespace chassis {
 
-// One rank alone has a stack without members and a communicator whose only group is itself: nothing is sent or copied.
+// In a run of one rank the stack has no members and the communicator no backend, so nothing is sent or copied.
 struct Ranks {
   ParallelStack& stack;
   Communicator& communicator;
 
   int num_data_ranks() const { return stack.num_data_ranks(); }
   int data_rank() const { return stack.data_rank(); }
-  // [step][all-ranks] Over all ranks, in rank order: the same bits everywhere.
+  // [step][all-ranks] Sums over all ranks in rank order, so every rank gets the same bits.
   void sum(std::span<double> values, std::string_view name) const {
     communicator.sum(communicator.group({}), values, name);
   }

@@ -1,3 +1,4 @@
+// Converts the settings of [data] into the options of data sets, and checks files and folders.
 #include "host/session/run_data.hpp"
 
 #include <fcntl.h>
@@ -37,8 +38,8 @@ DataSetConfig data_set(const DataNeeds& needs, const Settings::DataSet& settings
     const bool model_has_one = model.is_set() && !tokenizer_files(model).empty();
     throw config_error(settings.path, set.key + " is text, but there is no tokenizer")
         .hint(model_has_one
-                  ? "tokenise it with the tokenizer of " + *model + ", and give format = \"tokens\""
-                  : "set tokenizer.plugin (`chassis plugins list` shows the tokenizers), or give format = \"tokens\"");
+                  ? "tokenise it with the tokenizer of " + *model + ", and set format = \"tokens\""
+                  : "set tokenizer.plugin (`chassis plugins list` shows the tokenizers), or set format = \"tokens\"");
   }
   return set;
 }

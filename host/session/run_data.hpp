@@ -1,4 +1,4 @@
-// The data that a configuration names: sets, options, and the folders that a run writes to.
+// Opens the data sets that a configuration names, and checks the folders that a run writes to.
 #pragma once
 
 #include <functional>
@@ -14,23 +14,23 @@
 
 namespace chassis {
 
-// What data sets are read by. All of it outlives them.
+// The objects with which data sets are opened; they outlive the data sets.
 struct DataNeeds {
   const Settings& settings;
   const Program& program;                      // its fields and vocabulary
-  const PluginTokenizer* tokenizer = nullptr;  // NULL: none, and texts are refused
-  bool first_on_machine = true;                // prepares what other ranks of the machine read
+  const PluginTokenizer* tokenizer = nullptr;  // NULL: none; a data set of text is an error
+  bool first_on_machine = true;                // prepares the files that other ranks of the machine read
 };
 
-// Prepares the data; shows progress. `poll` is called now and then and may throw.
+// Prepares the data and shows progress. `poll` is called regularly meanwhile and may throw.
 std::unique_ptr<TrainData> open_train_data(const DataNeeds& needs, const std::function<void()>& poll = {});
 std::vector<std::unique_ptr<EvalData>> open_eval_data(const DataNeeds& needs, const std::function<void()>& poll = {});
-// Throws a config error if a data set has no file, or one that cannot be opened; reads nothing.
+// Throws a config error if a data set has no file, or a file that cannot be opened; reads nothing.
 void find_data(const DataNeeds& needs);
 
-// Of [[data.eval]] number `index`, for metrics.
+// The name of [[data.eval]] number `index` in metrics.
 std::string eval_name(const Settings::Data& data, size_t index);
-// Throws a storage error if run.output_dir or data.cache_dir cannot be made or written into; writes nothing.
+// Throws a storage error if run.output_dir or data.cache_dir cannot be created or written to; writes nothing.
 void check_folders(const Settings& settings);
 
 }  // namespace chassis

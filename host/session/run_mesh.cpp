@@ -1,3 +1,4 @@
+// Computes the mesh, opens the comm backend, and compares the settings and plugins of all ranks.
 #include "host/session/run_mesh.hpp"
 
 #include <algorithm>
@@ -13,7 +14,7 @@
 namespace chassis {
 namespace {
 
-// One line per plugin, wherever it is installed.
+// One line per plugin, without its path, which may differ between machines.
 std::string plugins_text(const Json& lock) {
   std::vector<std::string> lines;
   for (const Json& plugin : lock["plugins"])
@@ -25,7 +26,8 @@ std::string plugins_text(const Json& lock) {
   return text;
 }
 
-// The first that serves this device: those made for it before those for any. Or the first that needs none.
+// The first backend that serves this device; for CUDA, backends with CUDA code come first, else last. With
+// `moves_nothing`, the first backend that has this property.
 std::unique_ptr<Instance> choose_backend(const Settings::Comm& comm, RunPlugins& plugins, bool moves_nothing,
                                          Device device) {
   const bool cuda = !moves_nothing && device.type == Device::Type::kCuda;
@@ -48,7 +50,7 @@ std::unique_ptr<Instance> choose_backend(const Settings::Comm& comm, RunPlugins&
   }
   throw Error(ExitCode::kCommunication, comm.where(),
               "no comm plugin serves " + device.text() + (refusals.empty() ? "" : ":" + refusals))
-      .hint("install one, or name it in [comm] plugin; `chassis plugins list` shows what there is");
+      .hint("install one, or name it in [comm] plugin; `chassis plugins list` shows those installed");
 }
 
 std::unique_ptr<Instance> open_backend(const Settings::Comm& comm, RunPlugins& plugins, bool planned, Device device) {
@@ -64,7 +66,7 @@ std::unique_ptr<Instance> open_backend(const Settings::Comm& comm, RunPlugins& p
   }
   if ((table.properties & CHASSIS_COMM_MOVES_NOTHING) != 0)
     throw config_error(comm.plugin,
-                       "comm.plugin = \"" + id + "\" moves nothing between ranks: every one would train by itself")
+                       "comm.plugin = \"" + id + "\" moves nothing between ranks: each rank would train alone")
         .hint("it is for plans; set comm.plugin = \"auto\" to take one that serves this device");
   return backend;
 }
@@ -95,14 +97,14 @@ RunMesh make_mesh(const Settings& settings, RunPlugins& plugins, const MeshPlace
   if (stack->empty() && world_size > 1)
     throw config_error(settings.parallel, "the run has " + std::to_string(world_size) +
                                               " processes, but [[parallel]] names no strategy to divide it")
-        .hint("add [[parallel]] plugin = \"…\"; `chassis plugins list` shows what there is");
+        .hint("add [[parallel]] plugin = \"…\"; `chassis plugins list` shows those installed");
   return {MeshShape(std::move(axes)), place.rank(), std::move(stack)};
 }
 
 std::unique_ptr<Communicator> make_communicator(const Config& config, RunPlugins& plugins, const RunMesh& mesh,
                                                 const MeshPlace& place, Device device) {
   if (!place.is_planned()) place.world.expect_same("configuration", dotted_text(config.json()));
-  // With one rank there is nothing to send, and no backend.
+  // One rank has nothing to send, so it needs no backend.
   auto backend = mesh.shape.world_size() == 1
                      ? nullptr
                      : open_backend(config.settings().comm, plugins, place.is_planned(), device);

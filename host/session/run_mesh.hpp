@@ -1,5 +1,4 @@
-// Where a rank stands among the others: the mesh of the run, the strategies that serve its axes, and what its ranks
-// talk through.
+// The mesh of a run, the position of this rank in it, the strategies of its axes, and the communicator.
 #pragma once
 
 #include <memory>
@@ -11,10 +10,10 @@
 
 namespace chassis {
 
-// The ranks of the mesh: those of `world`, or of a world that is not there.
+// The ranks of the mesh: those of `world`, or the ranks of a plan, which have no processes.
 struct MeshPlace {
   World& world;
-  int num_planned = 0;  // ranks of the world that is not there; 0: there is one
+  int num_planned = 0;  // ranks of the plan; 0: no plan, the ranks of `world`
   int planned_rank = 0;
 
   bool is_planned() const { return num_planned > 0; }
@@ -28,16 +27,16 @@ struct RunMesh {
   std::unique_ptr<ParallelStack> stack;
 };
 
-// The strategies of [[parallel]], and the sizes that [mesh] and the number of ranks give the axes. Throws config
-// errors.
+// Creates the strategies of [[parallel]], and computes the sizes of the axes from [mesh] and the number of ranks.
+// Throws config errors.
 RunMesh make_mesh(const Settings& settings, RunPlugins& plugins, const MeshPlace& place);
 
-// [all-ranks] Over the backend that [comm] names, for tensors of `device`; in a world that is not there, over the first
-// that moves nothing; with one rank, over none. Ranks with other settings or other plugins are refused here.
+// [all-ranks] Uses the backend that [comm] names, for tensors of `device`; for a plan, the first backend that moves
+// nothing; with one rank, none. Throws if ranks have different settings or plugins.
 std::unique_ptr<Communicator> make_communicator(const Config& config, RunPlugins& plugins, const RunMesh& mesh,
                                                 const MeshPlace& place, Device device);
 
-// What strategies are told beside program and parameters.
+// The facts that strategies get besides program and parameters.
 StackFacts stack_facts(const Config& config, const RunMesh& mesh, Device device);
 
 }  // namespace chassis

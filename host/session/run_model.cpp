@@ -1,3 +1,4 @@
+// Reads the model's config, hands it to the model plugin, and reports the keys that the plugin ignores.
 #include "host/session/run_model.hpp"
 
 #include <utility>
@@ -24,10 +25,10 @@ void add_keys(const Json& table, const std::string& prefix, std::vector<std::str
   }
 }
 
-// `finding` is a model's sentence on what it ignores of model.config, with the key in quotes; `complete` is the config
-// that it would write itself.
+// `finding` is the model's warning about a key of model.config that it ignores, with the key in quotes; `complete` is
+// the config that the model would write.
 void add_ignored_key(Config& config, const std::string& complete, std::string finding) {
-  // It is not ignored here: the run stops.
+  // The key is not ignored here: the run stops.
   if (constexpr std::string_view kEnd = " and ignored"; finding.ends_with(kEnd))
     finding.resize(finding.size() - kEnd.size());
   std::vector<std::string> written, known;
@@ -36,7 +37,7 @@ void add_ignored_key(Config& config, const std::string& complete, std::string fi
   add_keys(parse_json(complete, "the model's config", ExitCode::kPlugin), "", known);
   for (const std::string& key : written) {
     if (finding.find("'" + key + "'") == std::string::npos) continue;
-    std::erase(known, key);  // it may be carried over
+    std::erase(known, key);  // the model may copy unknown keys
     const std::string near = nearest(key, known);
     return config.add_problem(described.key_of(key),
                               "model.config: " + finding + (near.empty() ? "" : " (did you mean '" + near + "'?)"));
@@ -44,8 +45,8 @@ void add_ignored_key(Config& config, const std::string& complete, std::string fi
   config.add_problem(described.key(), "model.config: " + finding);
 }
 
-// Sizes of the model that nobody wrote down: a forgotten num_hidden_layers is a model of another size. One that equals
-// a written size of its kind, as key-value heads equal the others, follows from it.
+// Warns about sizes of the model that the user left out: without num_hidden_layers the model has another size. A size
+// that equals a given size with the same last word, such as key-value heads and heads, counts as derived from it.
 void count_preset_sizes(const Json& written, const std::string& complete, const std::string& model) {
   std::string preset;
   const Json known = parse_json(complete, "the model's config", ExitCode::kPlugin);
@@ -53,13 +54,13 @@ void count_preset_sizes(const Json& written, const std::string& complete, const 
     if (!value.is_number_integer() || written.contains(name) || !(name.starts_with("num_") || name.ends_with("_size")))
       continue;
     const std::string last_word = name.substr(name.rfind('_'));
-    bool follows = false;
-    for (const auto& [other, size] : written.items()) follows |= size == value && other.ends_with(last_word);
-    if (!follows) preset += (preset.empty() ? "" : ", ") + name + " = " + value.dump();
+    bool is_derived = false;
+    for (const auto& [other, size] : written.items()) is_derived |= size == value && other.ends_with(last_word);
+    if (!is_derived) preset += (preset.empty() ? "" : ", ") + name + " = " + value.dump();
   }
   if (!preset.empty())
     counted_warning("sizes of the model by default",
-                    "model.config leaves out what model '" + model + "' then takes from its defaults: " + preset);
+                    "model.config does not set these sizes, so model '" + model + "' uses its defaults: " + preset);
 }
 
 }  // namespace
@@ -81,8 +82,8 @@ ModelSource find_model(const Settings::Model& model, const PluginRegistry& regis
     throw config_error(model.path, "model.path: " + cause.message()).hint(cause.hint_text());
   }
   if (!is_there)
-    throw config_error(model.path,
-                       "model.path: " + (is_link ? path + " is a link to what is not there" : "there is no " + path))
+    throw config_error(model.path, "model.path: " + (is_link ? path + " is a link whose target does not exist"
+                                                             : "there is no " + path))
         .hint("give a folder as saved by transformers' save_pretrained");
   const Json json = parse_json(source.config_text, path);
   if (!json.is_object()) throw Error(ExitCode::kConfig, SourcePosition{path}, "is not a JSON object");
@@ -110,8 +111,8 @@ RunModel::RunModel(Config& config, RunPlugins& plugins, ModelSource source)
     }
     return;
   }
-  // A config.json holds much that changes nothing here. Each key of [model] config was written for this run, so one
-  // that the model ignores is a mistake.
+  // A config.json has many keys that do not matter here. Each key of [model] config was written for this run, so one
+  // that the model ignores is an error.
   {
     const log::CapturedWarnings ignored;
     plugin_.configure(source_.config_text);

@@ -1,4 +1,4 @@
-// The model that a configuration names: which plugin records it, and the config.json that the plugin was given.
+// The model that a configuration names: the plugin that records it, and the config.json that the plugin gets.
 #pragma once
 
 #include <memory>
@@ -11,25 +11,25 @@
 
 namespace chassis {
 
-// Read before any plugin is loaded.
+// Read before the plugin is loaded.
 struct ModelSource {
   std::string member;       // "llama"; empty if the configuration names no model
   std::string config_text;  // JSON: of model.path/config.json, or [model] config
 };
-// Throws a config error if model.path holds no config.json, or one whose architecture no installed plugin knows.
+// Throws a config error if model.path has no config.json, or if no installed plugin knows its architecture.
 ModelSource find_model(const Settings::Model& model, const PluginRegistry& registry);
 
 class RunModel {
  public:
-  // Hands the plugin its config. What a model ignores of [model] config becomes a problem of `config`; of a
-  // config.json, a counted warning.
+  // Hands the plugin its config. A key that the model ignores is a problem of `config` if it stands in [model] config,
+  // and a counted warning if it stands in a config.json.
   RunModel(Config& config, RunPlugins& plugins, ModelSource source);
 
   const std::string& member() const { return source_.member; }
   const ModelPlugin& plugin() const { return plugin_; }
-  // What the recording pass needs; borrows this.
+  // The input of the recording pass; refers to this object.
   Recording recording(const Settings::Model& model) const;
-  // The dtype of stored weights that config.json, or [model] config, gives; "float32" if it gives none.
+  // The dtype of stored weights in config.json or [model] config; "float32" if it names none.
   std::string stored_dtype(const Settings::Model& model) const;
 
  private:
@@ -38,10 +38,10 @@ class RunModel {
   ModelPlugin plugin_;
 };
 
-// Counts a warning if rows of so many positions are longer than the model's weights were made for.
+// Counts a warning if `num_positions` is more than the model's weights were made for. `what` names the setting.
 void check_positions(const RunModel& model, int64_t num_positions, const std::string& what);
 
-// SHA-256 of the member and the shapes of parameters: what makes two runs runs of the same model.
+// SHA-256 of the member and the shapes of its parameters: equal if two runs train the same model.
 std::string model_hash(const RunModel& model, const ParameterTable& parameters);
 
 }  // namespace chassis

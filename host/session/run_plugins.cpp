@@ -1,3 +1,4 @@
+// Turns [plugins] into the policy by which libraries are loaded, and creates instances.
 #include "host/session/run_plugins.hpp"
 
 #include <map>
@@ -15,15 +16,15 @@ PluginPin read_pin(const Setting<Value>& pins, const std::string& id, const Json
   return parse_pin(id, pin.get<std::string>(), where);
 }
 
-// The plugins that an earlier run of the same directory used, and no others.
-void insist_on_lock(const Settings& settings, LoadPolicy& policy) {
+// Allows only the plugins that an earlier run of the same directory used.
+void pin_to_lock(const Settings& settings, LoadPolicy& policy) {
   const std::string path = *settings.run.output_dir + "/plugins.lock";
   if (path_kind(path) == PathKind::kAbsent)
     throw config_error(settings.plugins.locked, "plugins.locked = true, but there is no '" + path + "'")
-        .hint("the first run without --locked writes it; or copy that of another run");
+        .hint("the first run without --locked writes it; or copy the file of another run");
   const Json lock = parse_json(read_file(path), path);
   const Json& plugins = json_at(lock, "plugins", path);
-  if (!plugins.is_array()) throw config_error(path + ": 'plugins' is no list");
+  if (!plugins.is_array()) throw config_error(path + ": 'plugins' is not a list");
   std::map<std::string, int> num_versions;
   for (const Json& plugin : plugins) ++num_versions[json_string(plugin, "id", path)];
   for (const Json& plugin : plugins) {
@@ -44,7 +45,7 @@ LoadPolicy load_policy(const Settings& settings) {
   LoadPolicy policy;
   const Json pins = to_json(*settings.plugins.pin);
   for (const auto& [id, pin] : pins.items()) policy.pins[id] = read_pin(settings.plugins.pin, id, pin);
-  if (settings.plugins.locked) insist_on_lock(settings, policy);
+  if (settings.plugins.locked) pin_to_lock(settings, policy);
   policy.trust.folders = settings.plugins.trust;
   return policy;
 }
@@ -62,7 +63,7 @@ std::unique_ptr<Instance> RunPlugins::create(const std::string& slot_key, const 
   std::map<std::string, std::string> origins;
   for (const auto& [name, value] : options.items()) {
     const Origin origin = config_.plugin_option_origin(slot_key, name);
-    origins[name] = origin.by_user() ? origin.text() : "default";  // the words of chassis.options/1
+    origins[name] = origin.by_user() ? origin.text() : "default";  // as chassis.options/1 defines it
   }
   auto instance = registry_.create(kind, id, std::move(options), std::move(origins));
   instance->prepare();

@@ -1,4 +1,4 @@
-// The plugins of a run: found, checked and loaded as [plugins] says, and made into instances with their options.
+// The plugins of a run: finds, checks and loads them according to [plugins], and creates instances with their options.
 #pragma once
 
 #include <memory>
@@ -11,17 +11,17 @@
 
 namespace chassis {
 
-// Which libraries [plugins] lets in. Throws a config error for a pin that is none, and for a lock that is missing.
+// The libraries that [plugins] allows. Throws a config error for an invalid pin, and for a missing lock.
 LoadPolicy load_policy(const Settings& settings);
 
 class RunPlugins {
  public:
-  // Finds them; loads none. `config` and `metrics` outlive it.
+  // Loads no library. `config` and `metrics` outlive it.
   RunPlugins(const Config& config, MetricsStore& metrics, PluginIndex index, LoadPolicy policy);
 
   PluginRegistry& registry() { return registry_; }
   HostServices& services() { return services_; }
-  // An activated instance of the member that the slot names, with the options beside it.
+  // An activated instance of the slot's member, with the options of its table.
   std::unique_ptr<Instance> create(const std::string& slot_key, const std::string& kind, const std::string& id);
 
  private:

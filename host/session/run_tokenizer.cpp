@@ -1,3 +1,4 @@
+// Opens the tokenizer, and compares it with the one in the model's directory.
 #include "host/session/run_tokenizer.hpp"
 
 #include "host/base/file.hpp"
@@ -8,13 +9,13 @@
 namespace chassis {
 namespace {
 
-std::string text_of_list(const std::vector<std::string>& words) {
+std::string comma_list(const std::vector<std::string>& words) {
   std::string text;
   for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
   return text;
 }
 
-// Weights know the ids that they were trained on: with those of another tokenizer they read garbage.
+// The weights were trained on the ids of one tokenizer; with those of another their results are meaningless.
 void require_tokenizer_of_model(const Config& config) {
   const Settings& settings = config.settings();
   const Settings::Tokenizer& tokenizer = settings.tokenizer;
@@ -25,12 +26,14 @@ void require_tokenizer_of_model(const Config& config) {
   const std::vector<std::string> files = other_tokenizer_files(config);
   if (files.empty()) return;
   const std::string what = "tokenizer '" + *tokenizer.plugin + "' is not the one that " + *settings.model.path +
-                           " brings along (" + text_of_list(files) + ")";
-  if (tokenizer.force) return counted_warning(tokenizer.force.key(), what + ", and is used all the same");
-  throw config_error(tokenizer.plugin, what + ": to the model's weights its ids would mean other words")
+                           " contains (" + comma_list(files) + ")";
+  if (tokenizer.force)
+    return counted_warning(tokenizer.force.key(), what + ", and is used because tokenizer.force = true");
+  throw config_error(tokenizer.plugin,
+                     what + ": its ids stand for other words than those that the weights were trained on")
       .hint(
-          "tokenise the data with the model's own tokenizer and give format = \"tokens\"; tokenizer.force = true uses "
-          "this one all the same");
+          "tokenise the data with the model's own tokenizer and set format = \"tokens\"; tokenizer.force = true uses "
+          "this one anyway");
 }
 
 }  // namespace
@@ -53,7 +56,7 @@ std::vector<std::string> other_tokenizer_files(const Config& config) {
   if (!settings.model.path.is_set() || !settings.tokenizer.is_named()) return {};
   const std::string& model = settings.model.path;
   const Json options = config.plugin_options(settings.tokenizer.key());
-  for (const auto& [name, value] : options.items())  // it is told to read them
+  for (const auto& [name, value] : options.items())  // this tokenizer reads them
     if (value.is_string() && !value.get<std::string>().empty() && lies_in(value.get<std::string>(), model)) return {};
   return tokenizer_files(model);
 }

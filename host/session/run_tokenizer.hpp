@@ -1,4 +1,4 @@
-// The tokenizer that a configuration names, held against the model's own.
+// Opens the tokenizer that a configuration names, and compares it with the model's own.
 #pragma once
 
 #include <memory>
@@ -11,12 +11,12 @@
 
 namespace chassis {
 
-// NULL if the configuration names none. Throws a config error if it has more ids than the vocabulary, or if weights
-// that were trained with another tokenizer would read its ids.
+// NULL if the configuration names none. Throws a config error if the tokenizer has more ids than the vocabulary, or if
+// the weights were trained with another tokenizer.
 std::unique_ptr<PluginTokenizer> open_tokenizer(const Config& config, RunPlugins& plugins, int64_t vocab_size);
 
-// The tokenizer files of model.path, by name, if [tokenizer] names another than theirs: one whose options lead to no
-// file there.
+// The names of the tokenizer files in model.path, if [tokenizer] names another tokenizer, which is one whose options
+// name no file there. Else empty.
 std::vector<std::string> other_tokenizer_files(const Config& config);
 
 }  // namespace chassis

@@ -1,3 +1,4 @@
+// Compiles the program, and places parameters and optimizer states.
 #include "host/session/runtime.hpp"
 
 #include <utility>
@@ -7,7 +8,7 @@
 namespace chassis {
 namespace {
 
-// What a run of that use cannot do without: its refusals come before anything is allocated.
+// The purposes that a run of this use needs. They are resolved before anything is allocated, so errors come early.
 std::vector<Purpose> purposes_of(ConfigUse use) {
   switch (use) {
     case ConfigUse::kTraining:
@@ -31,14 +32,14 @@ ResolveOptions resolve_options(const Settings& settings, const Target& target, c
   options.compute = compute_dtype(settings.precision, target, options.device);
   options.batch = settings.train.micro_batch_size;
   options.time = settings.train.seq_len.is_set() ? settings.train.seq_len : settings.generate.max_new_tokens;
-  // Beyond, the bytes of a layer are no number of 64 bits.
+  // With more tokens, the bytes of a layer may not fit into 64 bits.
   constexpr int64_t kMostTokens = int64_t{1} << 34;
   if (options.batch > kMostTokens / options.time)
     throw config_error(settings.train.micro_batch_size,
                        "train.micro_batch_size × train.seq_len = " + std::to_string(options.batch) + " × " +
-                           std::to_string(options.time) + " are more than the " + std::to_string(kMostTokens) +
+                           std::to_string(options.time) + " is more than the " + std::to_string(kMostTokens) +
                            " tokens that one forward pass may have")
-        .hint("lower either; train.global_batch_size takes any number of micro-batches into a step");
+        .hint("lower one of them; train.global_batch_size sets how many micro-batches a step has");
   return options;
 }
 
@@ -98,7 +99,7 @@ double flops_per_token(const Program& program, int64_t time) {
           products += heads * dims * static_cast<double>(time) * (op.attr_int("causal", 0) ? 0.5 : 1.0);
         }
       }
-  return 6.0 * products;  // a product is two operations, and backward is two products for each of forward
+  return 6.0 * products;  // a product has two operations, and backward has two products for each one of forward
 }
 
 }  // namespace chassis

@@ -1,4 +1,4 @@
-// What computes: providers, the compiled program, its executor and the optimizer.
+// The providers, the compiled program, its executor and the optimizer.
 #pragma once
 
 #include <memory>
@@ -15,8 +15,8 @@
 
 namespace chassis {
 
-// For what claims are made: the device, its dtype, and the rows of a micro-batch. Sets the rank's number of threads.
-// Throws a config error for a device that is not there, and for more tokens than one forward pass may have.
+// The device, its compute dtype, and the size of a micro-batch, for which providers claim ops. Sets the rank's number
+// of threads. Throws a config error for a missing device, and for more tokens than one forward pass may have.
 ResolveOptions resolve_options(const Settings& settings, const Target& target, const World& world);
 
 struct Runtime {
@@ -24,20 +24,20 @@ struct Runtime {
   std::unique_ptr<CompiledProgram> compiled;
   std::optional<DiskMapping> disk_mapping;  // how files hold its parameters
   std::unique_ptr<Executor> executor;
-  std::unique_ptr<OptimizerDriver> optimizer;  // of a configuration that is read for training
+  std::unique_ptr<OptimizerDriver> optimizer;  // NULL unless the configuration was read for training
 };
 
-// Compiles what the model records, and proves what the use of the configuration needs; allocates no parameter. The
-// model outlives it.
+// Opens the providers and compiles the model for the use of the configuration; allocates no parameter, and leaves
+// `optimizer` NULL. The model outlives it.
 Runtime make_runtime(const Config& config, RunPlugins& plugins, const RunModel& model,
                      const std::vector<std::string>& candidates, ResolveOptions options, const ProgramPasses& passes);
-// The optimizer that the configuration names.
+// Creates the optimizer that the configuration names.
 std::unique_ptr<OptimizerDriver> make_optimizer(const Settings::Optimizer& settings, RunPlugins& plugins,
                                                 ParameterTable& parameters);
-// Parameters and optimizer states get the places that the strategies give them, and the executor calls the strategies.
+// Places parameters and optimizer states as the strategies decide, and makes the executor call the strategies.
 void place_shards(const Config& config, const RunMesh& mesh, Runtime& runtime);
 
-// Floating point operations of forward and backward for one token of rows of `time`, products alone.
+// Floating-point operations of forward and backward per token of rows of `time` tokens; counts only matrix products.
 double flops_per_token(const Program& program, int64_t time);
 
 }  // namespace chassis

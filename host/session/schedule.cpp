@@ -1,3 +1,4 @@
+// The curves of the learning rate.
 #include "host/session/schedule.hpp"
 
 #include <algorithm>

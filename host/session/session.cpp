@@ -1,3 +1,4 @@
+// Builds a session in order: plugins, model, mesh, program, tokenizer, optimizer, shards.
 #include "host/session/session.hpp"
 
 #include <utility>
@@ -11,8 +12,8 @@
 namespace chassis {
 namespace {
 
-// Runs `action`. An error in it becomes a problem of the configuration, so that all are found before any is thrown; a
-// broken invariant of the host is thrown at once.
+// Runs `action`. An error that it throws becomes a problem of the configuration, so that all problems are reported
+// together. An internal error is thrown at once.
 template <class Action>
 void collect(Config& config, const std::string& key, const SourcePosition& where, const Action& action) {
   try {
@@ -28,9 +29,9 @@ bool names_model(const Settings::Model& model) {
   return model.path.is_set() || (model.plugin.is_set() && model.config.is_set());
 }
 
-// The host's keys are checked already; here are those of plugins. True if the model may be configured.
+// Checks the options of plugins; the host's own keys were checked before. True if the model's options are correct.
 bool check_plugin_options(Config& config, PluginRegistry& registry, const std::string& model) {
-  bool model_is_right = false;
+  bool model_is_correct = false;
   for (const PluginSlot& slot : config.plugin_slots()) {
     const std::string id = slot.kind == "model" ? model : slot.plugin;
     const bool is_auto = (slot.kind == "comm" || slot.kind == "ops") && id == "auto";
@@ -38,9 +39,9 @@ bool check_plugin_options(Config& config, PluginRegistry& registry, const std::s
     const size_t before = config.num_problems();
     collect(config, slot.key + ".plugin", slot.where,
             [&] { config.check_plugin_options(slot.key, id, registry.option_specs(slot.kind, id)); });
-    if (slot.kind == "model") model_is_right = config.num_problems() == before;
+    if (slot.kind == "model") model_is_correct = config.num_problems() == before;
   }
-  return model_is_right;
+  return model_is_correct;
 }
 
 PluginIndex index_of(const SettingList& folders, const std::vector<std::string>& plugin_path) {
@@ -52,7 +53,7 @@ PluginIndex index_of(const SettingList& folders, const std::vector<std::string>&
 Session::Session(Config config, const SessionOptions& options)
     : config_(std::move(config)), world_(options.world ? options.world : &alone_) {
   install_memory_allocator();
-  const SlowPhase phase("recording the program and checking what each unit runs on");
+  const SlowPhase phase("compiling the program and checking its providers");
 
   const Settings::Model& model = settings().model;
   LoadPolicy policy = load_policy(settings());
@@ -65,7 +66,7 @@ Session::Session(Config config, const SessionOptions& options)
 
   ModelSource source;
   std::vector<std::string> candidates;
-  // If no model is named, the configuration's own checks say what is missing.
+  // If no model is named, the configuration's own checks report the missing key.
   if (names_model(model)) {
     if (model.plugin.is_set()) source.member = model.plugin;
     collect(config_, model.plugin.key(), {}, [&] { source = find_model(model, registry); });

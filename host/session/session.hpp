@@ -1,5 +1,5 @@
-// Everything that a configuration names, put together: plugins, mesh, model, run time, data. The verbs of the command
-// line start from here.
+// Builds what a configuration names: plugins, mesh, model, compiled program, optimizer. The verbs of the command line
+// start here. The caller opens the data (run_data.hpp).
 #pragma once
 
 #include <memory>
@@ -26,17 +26,17 @@ struct SessionOptions {
   std::vector<std::string> plugin_path = {};  // --plugin-path
   Target target = {};
   World* world = nullptr;  // NULL: one process
-  // A rank of a world that is not there, for plans: as many ranks, this one of them, on the first comm plugin that
-  // moves nothing.
+  // For plans: the size of a world without processes, and the rank in it that this session plans. It uses the first
+  // comm plugin that moves nothing. 0: no plan.
   int world_size = 0;
   int rank = 0;
-  ProgramPasses passes = {};  // over the program, as no plugin offers them yet
+  ProgramPasses passes = {};  // no plugin offers passes yet
 };
 
 class Session {
  public:
-  // Loads plugins, checks all options, records and resolves the program. Throws every mistake of the configuration at
-  // once. Allocates no parameter.
+  // Loads plugins, checks all options, and compiles the program. Throws all errors of keys and options together.
+  // Allocates no parameter.
   Session(Config config, const SessionOptions& options);
   ~Session();
 
@@ -53,7 +53,7 @@ class Session {
   Ranks ranks() const { return {*mesh_.stack, *communicator_}; }
 
   const RunModel& model() const { return *model_; }
-  // NULL if the configuration names none.
+  // NULL if the configuration names no tokenizer.
   const PluginTokenizer* tokenizer() const { return tokenizer_.get(); }
 
   CompiledProgram& compiled() { return *runtime_.compiled; }
@@ -61,19 +61,20 @@ class Session {
   ParameterTable& parameters() const { return *runtime_.compiled->parameters; }
   const DiskMapping& disk_mapping() const { return *runtime_.disk_mapping; }
   Executor& executor() { return *runtime_.executor; }
-  // Of a configuration that is read for training.
+  // Only if the configuration was read for training.
   OptimizerDriver& optimizer() { return *runtime_.optimizer; }
   Device device() const { return runtime_.compiled->options.device; }
   Dtype compute() const { return runtime_.compiled->options.compute; }
 
-  // Of a configuration that is read for training.
+  // Only if the configuration was read for training.
   StepParts step_parts() { return {executor(), parameters(), optimizer(), ranks(), device()}; }
   DataNeeds data_needs() const { return {settings(), program(), tokenizer(), world_->launch().local_rank == 0}; }
 
-  // [all-ranks] Parameters and optimizer states of this rank, and what strategies need; contents are undefined.
+  // [all-ranks] Allocates the parameters and optimizer states of this rank, and the buffers of the strategies. The
+  // contents are undefined.
   void allocate() { allocate(device()); }
-  void allocate(Device device);  // elsewhere: for plans
-  // [step][all-ranks] What ops read shows what was loaded, initialized or stepped.
+  void allocate(Device device);  // for plans
+  // [step][all-ranks] Makes loaded, initialized or stepped parameters visible to ops.
   void publish();
 
  private:

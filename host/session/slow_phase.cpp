@@ -1,3 +1,4 @@
+// Timers that log a slow phase, and end the process after a signal.
 #include "host/session/slow_phase.hpp"
 
 #include <optional>
@@ -21,13 +22,13 @@ SlowPhase::SlowPhase(std::string what, std::chrono::milliseconds patience)
         return false;
       }) {}
 
-StopBeforeSteps::StopBeforeSteps(std::function<bool()> requested, bool speaks)
+StopBeforeSteps::StopBeforeSteps(std::function<bool()> requested, bool is_logging)
     : ticker_(std::chrono::milliseconds(100),
-              [requested = std::move(requested), speaks, since = std::optional<Clock::time_point>()]() mutable {
+              [requested = std::move(requested), is_logging, since = std::optional<Clock::time_point>()]() mutable {
                 if (!requested()) return true;
                 if (!since) since = Clock::now();
                 if (Clock::now() - *since < kGrace) return true;
-                if (speaks) log::info("stopped before the first step; nothing was trained");
+                if (is_logging) log::info("stopped before the first step; nothing was trained");
                 log::flush();
                 end_process(static_cast<int>(ExitCode::kStopped));
               }) {}

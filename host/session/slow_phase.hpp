@@ -1,4 +1,4 @@
-// Before the first step: what takes long is said, and a signal to stop is obeyed, whatever is being done.
+// Before the first step: logs phases that take long, and ends the process after a signal to stop.
 #pragma once
 
 #include <chrono>
@@ -9,7 +9,7 @@
 
 namespace chassis {
 
-// While it lives. Says once what is being done, if that takes longer than `patience`.
+// Logs `what` once if this object lives longer than `patience`.
 class SlowPhase {
  public:
   explicit SlowPhase(std::string what, std::chrono::milliseconds patience = std::chrono::seconds(3));
@@ -18,12 +18,11 @@ class SlowPhase {
   Ticker ticker_;
 };
 
-// While it lives, there is nothing to save. Once `requested` says so, whoever asks for it has a moment to end in order;
-// then the process ends with the exit code of a run that was stopped, as if it were killed: what is written before the
-// first step bears that.
+// Lives while there is nothing to save. When `requested` returns true, the run has 2 seconds to end in order; then the
+// process ends at once with the exit code of a stopped run. Files written before the first step tolerate that.
 class StopBeforeSteps {
  public:
-  StopBeforeSteps(std::function<bool()> requested, bool speaks);
+  StopBeforeSteps(std::function<bool()> requested, bool is_logging);
 
  private:
   Ticker ticker_;

@@ -1,3 +1,4 @@
+// One training step, in the order in which it happens.
 #include "host/session/step.hpp"
 
 #include <algorithm>
@@ -8,14 +9,14 @@
 namespace chassis {
 namespace {
 
-void tell(const StepInputs& inputs, StepPhase phase, int microbatch = 0) {
+void notify(const StepInputs& inputs, StepPhase phase, int microbatch = 0) {
   if (inputs.observer) inputs.observer(phase, microbatch);
 }
 
-// Losses of a rehearsal have no value.
+// A rehearsal has no loss.
 double value_of(const Tensor& loss) { return loss.device().type == Device::Type::kMeta ? 0.0 : loss.item(); }
 
-// Gradients add up over the schedule. The sum of this rank's losses.
+// Accumulates gradients over the schedule. Returns the sum of this rank's losses.
 double run_microbatches(Executor& executor, ParameterTable& parameters, const StepInputs& inputs) {
   parameters.start_step();
   double loss_sum = 0.0;
@@ -23,10 +24,10 @@ double run_microbatches(Executor& executor, ParameterTable& parameters, const St
     if (work.kind == Work::Kind::kForward) {
       const Fields fields = inputs.fields(work.microbatch);
       loss_sum += value_of(executor.forward(work.microbatch, fields, inputs.loss_scale));
-      tell(inputs, StepPhase::kForward, work.microbatch);
+      notify(inputs, StepPhase::kForward, work.microbatch);
     } else {
       executor.backward(work.microbatch, &work == &inputs.schedule.back());
-      tell(inputs, StepPhase::kBackward, work.microbatch);
+      notify(inputs, StepPhase::kBackward, work.microbatch);
     }
   }
   return loss_sum;
@@ -47,10 +48,10 @@ StepResult run_step(const StepParts& parts, const StepInputs& inputs) {
   const auto& [executor, parameters, optimizer, ranks, device] = parts;
   const double loss_sum = run_microbatches(executor, parameters, inputs);
   ranks.stack.finish_grads();
-  tell(inputs, StepPhase::kReduction);
+  notify(inputs, StepPhase::kReduction);
 
-  // Every rank has its part of one vector of gradients, and of one sum of losses; not finite anywhere is not finite
-  // everywhere, so all ranks step or none does. What they wish goes along: it needs no collective of its own.
+  // Loss and squared gradient norm are sums over all ranks. If one part is not finite, the sum is not finite on any
+  // rank, so all ranks step or none does. The same collective carries the requests of the ranks.
   const Wishes own = inputs.wishes ? inputs.wishes() : Wishes{};
   double sums[] = {loss_sum, sum_of_squares(optimizer.trained()), own.stop ? 1.0 : 0.0, own.save ? 1.0 : 0.0,
                    own.ready ? 0.0 : 1.0};
@@ -66,13 +67,13 @@ StepResult run_step(const StepParts& parts, const StepInputs& inputs) {
     const double grad_scale = limit > 0.0 ? std::min(1.0, limit / (result.grad_norm + 1e-6)) : 1.0;
     if (inputs.before_update) inputs.before_update();
     optimizer.step(inputs.step, inputs.lr, grad_scale);
-    tell(inputs, StepPhase::kUpdate);
+    notify(inputs, StepPhase::kUpdate);
     ranks.stack.refresh();
   }
   ranks.stack.drain();
   synchronize(device);
   ranks.communicator.throw_if_failed();
-  tell(inputs, StepPhase::kEnd);
+  notify(inputs, StepPhase::kEnd);
   return result;
 }
 

@@ -1,5 +1,5 @@
-// One step of training, spelled out once: the trainer takes it, the planner rehearses it on tensors without memory, and
-// tests take it to see what it sends. It knows neither data, clocks nor policies; its caller does.
+// One training step. The trainer runs it, the planner rehearses it on tensors without memory, and tests run it to
+// count what it sends. Data, clocks and policies belong to its caller.
 #pragma once
 
 #include <cstdint>
@@ -13,23 +13,23 @@
 
 namespace chassis {
 
-// One entry of a schedule of micro-batches. The default is forward and backward of each in turn; pipelines are other
-// data.
+// One entry of a schedule of micro-batches. The default schedule runs forward and backward of each in turn; a pipeline
+// uses another schedule.
 struct Work {
   enum class Kind { kForward, kBackward } kind;
   int microbatch;
 };
 std::vector<Work> sequential_schedule(int64_t num_microbatches);
 
-// What a rank has to say to the others beside its part of a step.
+// Per-rank requests, reduced across ranks once per step.
 struct Wishes {
-  bool stop = false;  // behind this step
-  bool save = false;  // likewise
-  bool ready = true;  // to go on with the save in progress
+  bool stop = false;  // after this step
+  bool save = false;  // after this step
+  bool ready = true;  // to continue the save in progress
 };
 
-// What a step works on. All of it outlives the step. On a meta device it is a rehearsal: memory is taken and given back
-// as in the step itself, the same is sent, and nothing is computed.
+// The objects that a step uses; they outlive it. On a meta device the step is a rehearsal: it allocates, frees and
+// sends as a real step does, and computes nothing.
 struct StepParts {
   Executor& executor;
   ParameterTable& parameters;
@@ -38,17 +38,17 @@ struct StepParts {
   Device device;
 };
 
-// Where micro-batches come from: the fields of one.
+// Returns the fields of one micro-batch.
 using FieldSource = std::function<Fields(int microbatch)>;
 
 enum class StepPhase {
   kForward,    // of one micro-batch
-  kBackward,   // likewise
-  kReduction,  // gradients are whole
-  kUpdate,     // the optimizer has stepped, if it may
+  kBackward,   // of one micro-batch
+  kReduction,  // of gradients
+  kUpdate,     // the optimizer's step; left out if the step is not applied
   kEnd,
 };
-// Told when a phase is over; kForward and kBackward with their micro-batch.
+// Called after each phase; `microbatch` is set for kForward and kBackward.
 using StepObserver = std::function<void(StepPhase, int microbatch)>;
 
 struct StepInputs {
@@ -57,9 +57,9 @@ struct StepInputs {
   FieldSource fields;
   double loss_scale = 1.0;  // 1 ÷ trained tokens of the global batch
   double lr = 0.0;
-  double max_grad_norm = 0.0;           // 0: never clipped
-  std::function<Wishes()> wishes;       // of this rank; asked once, after its backward
-  std::function<void()> before_update;  // called when parameters and states are about to change
+  double max_grad_norm = 0.0;           // 0: no clipping
+  std::function<Wishes()> wishes;       // of this rank; called once, after its backward
+  std::function<void()> before_update;  // called before parameters and states change
   StepObserver observer;
 };
 
@@ -67,8 +67,8 @@ struct StepInputs {
 struct StepResult {
   double loss = 0.0;
   double grad_norm = 0.0;  // before clipping
-  Wishes wishes;           // to stop or save if any rank wished it, ready if all were
-  bool applied = false;    // else loss or gradients are not finite, and parameters are as before
+  Wishes wishes;           // stop or save if any rank requests it; ready if all ranks are
+  bool applied = false;    // false: loss or gradients are not finite, and parameters are unchanged
 };
 
 // [step][all-ranks]

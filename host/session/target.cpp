@@ -1,3 +1,4 @@
+// Chooses the device, the compute dtype and the number of threads of this rank.
 #include "host/session/target.hpp"
 
 #include "host/base/log.hpp"
@@ -13,23 +14,23 @@ Dtype dtype_from_setting(const Setting<std::string>& setting, Device device) {
   return float_dtype(*setting, setting.key());
 }
 
-// LibTorch alone would start a thread for every core on every rank.
+// By default LibTorch starts one thread per core on every rank.
 void share_cores(const World& world) {
   const std::string chosen = omp_num_threads();
   if (chosen.empty()) return set_threads(world.num_cores());
   if (world.rank() == 0 && world.launch().source == "torchrun" && chosen == "1" && world.num_cores() > 1)
-    log::info("torchrun sets OMP_NUM_THREADS=1 where it is not set; run.threads = {} uses all cores of a rank",
+    log::info("torchrun sets OMP_NUM_THREADS=1 if it is not set; run.threads = {} uses all cores of a rank",
               world.num_cores());
 }
 
-// Each rank of a machine has a GPU of its own, unless the launcher shows it no other.
+// Each rank of a machine uses its own GPU, unless the launcher makes only one visible to it.
 std::string device_of_rank(const std::string& setting, int local_rank) {
   if (local_rank == 0 || num_visible_gpus() < 2) return setting;
   if (setting != "cuda" && !(setting == "auto" && load_cuda().empty())) return setting;
   return "cuda:" + std::to_string(local_rank);
 }
 
-// `name` is what run.device becomes on this rank.
+// `name` is the value of run.device on this rank.
 Device device_from(const Settings::Run& run, const std::string& name) {
   try {
     return chassis::choose_device(name);

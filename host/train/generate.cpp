@@ -1,3 +1,4 @@
+// Samples tokens from the logits of the last position.
 #include "host/train/generate.hpp"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Scans metrics.jsonl line by line, and truncates or copies it.
 #include "host/train/metrics_file.hpp"
 
 #include <algorithm>
@@ -13,10 +14,10 @@ namespace chassis {
 namespace {
 
 constexpr size_t kBlockBytes = size_t{1} << 16;
-constexpr size_t kMaxLineBytes = size_t{1} << 20;  // a longer one is foreign
+constexpr size_t kMaxLineBytes = size_t{1} << 20;  // a longer line is foreign
 constexpr std::string_view kOwnStart = "{\"step\":";
 
-// The step of an own line.
+// The step of an own line; nothing for a foreign line.
 std::optional<int64_t> own_step(std::string_view line) {
   const Json json = Json::parse(line.begin(), line.end(), nullptr, false);
   if (!json.is_object()) return std::nullopt;
@@ -29,7 +30,7 @@ std::optional<int64_t> own_step(std::string_view line) {
   return step->get<int64_t>();
 }
 
-// An own line up to where a kill, or a full disk, cut it short.
+// True for an own line that a kill or a full disk cut short.
 bool is_cut_short(std::string_view line) {
   const size_t length = std::min(line.size(), kOwnStart.size());
   return line.substr(0, length) == kOwnStart.substr(0, length) && !Json::accept(line.begin(), line.end());
@@ -39,7 +40,7 @@ class Scanner {
  public:
   explicit Scanner(int64_t last_step) : last_step_(last_step) {}
 
-  // `num_bytes` with the line break, if it has one; `text` is empty for a line that is too long.
+  // `num_bytes` includes the line break, if there is one; `text` is empty if the line is too long.
   void line(std::string_view text, uint64_t num_bytes, bool ends, bool too_long) {
     ++number_;
     const std::optional<int64_t> step = too_long ? std::nullopt : own_step(text);
@@ -77,7 +78,7 @@ std::string free_name_beside(const std::string& path) {
   }
 }
 
-// The first bytes of one file as another.
+// Copies the first bytes of a file to a new file.
 File copy_start(const File& from, uint64_t num_bytes, const std::string& path) {
   File to = File::create_exclusive(path);
   std::vector<char> block(kBlockBytes);
@@ -146,24 +147,24 @@ MetricsScan scan_metrics_file(const std::string& path, int64_t last_step) {
 MetricsFile open_metrics_file(const std::string& path, int64_t last_step, bool is_own) {
   const MetricsScan scan = scan_metrics_file(path, last_step);
   if (scan.num_foreign_kept > 0)
-    counted_warning("damaged lines of metrics.jsonl",
-                    "'" + path + "': line " + std::to_string(scan.first_foreign_line) +
-                        " is not a line of metrics; it stays as it is",
-                    scan.num_foreign_kept);
+    counted_warning(
+        "damaged lines of metrics.jsonl",
+        "'" + path + "': line " + std::to_string(scan.first_foreign_line) + " is not a line of metrics; it is kept",
+        scan.num_foreign_kept);
   if (is_own && scan.last_step < last_step)
     counted_warning("metrics.jsonl is incomplete",
                     path + (scan.last_step == 0 ? " has no step" : " ends at step " + std::to_string(scan.last_step)) +
-                        ", and the run goes on from step " + std::to_string(last_step));
+                        ", and the run continues from step " + std::to_string(last_step));
   MetricsFile opened{File::open_or_create_own(path), scan.kept_bytes};
   const bool drops = scan.num_dropped + scan.num_foreign_dropped > 0;
   if (drops && (!is_own || scan.num_foreign_dropped > 0)) {
     const std::string old = free_name_beside(path);
     rename_durably(path, old);
     opened.file = copy_start(opened.file, scan.kept_bytes, path);
-    counted_warning("metrics.jsonl of before is kept", "'" + path + "' as it was is kept as '" + old + "'");
+    counted_warning("earlier metrics.jsonl kept", "the earlier content of '" + path + "' is kept as '" + old + "'");
   }
   if (drops && scan.last_dropped_step > 0)
-    log::info("metrics.jsonl: steps {} to {} ({} {}) are dropped, since the run goes on from step {}",
+    log::info("metrics.jsonl: steps {} to {} ({} {}) are dropped, since the run continues from step {}",
               scan.first_dropped_step, scan.last_dropped_step, scan.num_dropped,
               scan.num_dropped == 1 ? "line" : "lines", last_step);
   opened.file.truncate(opened.offset);

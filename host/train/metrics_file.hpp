@@ -1,5 +1,5 @@
-// metrics.jsonl as a run finds it: which of its lines stay. Whatever the file holds, reading it ends in an answer, in
-// memory that does not depend on its size.
+// Decides which lines of an existing metrics.jsonl a run keeps. Accepts any content, and uses memory that does not
+// depend on the size of the file.
 #pragma once
 
 #include <cstddef>
@@ -15,34 +15,34 @@ namespace chassis {
 struct MetricsScan {
   uint64_t kept_bytes = 0;    // up to the first own line of a later step
   bool kept_ends_line = true; // false: the last kept line lacks its line break
-  uint64_t num_kept = 0;      // own lines that stay
-  uint64_t num_dropped = 0;   // own lines behind them, and one that a kill cut short
+  uint64_t num_kept = 0;      // own lines that are kept
+  uint64_t num_dropped = 0;   // own lines after them, and a last line that a kill cut short
   int64_t first_dropped_step = 0, last_dropped_step = 0;
-  int64_t last_step = 0;  // of all own lines
+  int64_t last_step = 0;  // largest step of all own lines
   uint64_t num_foreign_kept = 0;
   uint64_t num_foreign_dropped = 0;
-  uint64_t first_foreign_line = 0;  // counted from 1; 0: there is none
+  uint64_t first_foreign_line = 0;  // counted from 1; 0: no such line
 
   bool holds_own() const { return num_kept + num_dropped > 0; }
   bool holds_foreign() const { return num_foreign_kept + num_foreign_dropped > 0; }
 };
 
-// Reads up to num_bytes at an offset; 0 at the end.
+// Reads up to num_bytes at an offset; returns 0 at the end.
 using ReadSome = std::function<size_t(void* data, size_t num_bytes, uint64_t offset)>;
 
-// Lines of steps up to `last_step` stay. Throws what `read` throws, nothing else.
+// Keeps the lines up to the first own line of a step after `last_step`. Throws only what `read` throws.
 MetricsScan scan_metrics(const ReadSome& read, int64_t last_step);
-// The same of a file; all zero if there is none. Throws a storage error, before anything is written, for what is not a
-// regular file of its own (a link, a FIFO) and for a file that holds lines, none of them the program's.
+// The same for a file; all zero if it does not exist. Throws a storage error if it is not a regular file (a link, a
+// FIFO), or if it has lines but none of this program. Writes nothing.
 MetricsScan scan_metrics_file(const std::string& path, int64_t last_step);
 
-// Open for the line after those that stay.
+// The file, and the offset after the kept lines.
 struct MetricsFile {
   File file;
   uint64_t offset = 0;
 };
-// Drops the lines of later steps. Where foreign lines would go with them, or `is_own` is false, the file as it was is
-// kept beside it under another name; both are told.
+// Drops the lines of steps after `last_step`, and logs that. If foreign lines would be dropped too, or `is_own` is
+// false, keeps the earlier file under another name and counts a warning.
 MetricsFile open_metrics_file(const std::string& path, int64_t last_step, bool is_own = true);
 
 }  // namespace chassis

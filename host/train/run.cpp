@@ -1,3 +1,4 @@
+// A run in order: prepare, train, save, evaluate, export, report.
 #include "host/train/run.hpp"
 
 #include <fmt/format.h>
@@ -40,7 +41,7 @@ class Run {
         world_(world),
         session_(std::move(config), {.plugin_path = plugin_path, .world = &world}) {}
 
-  // A failure is reported before anything is destroyed: connections that close would be what the others see first.
+  // Reports a failure before anything is destroyed: otherwise the other ranks would see closed connections first.
   int operator()() {
     return world_.run([this] { return train(); });
   }
@@ -53,15 +54,15 @@ class Run {
       stopped = take_steps();
       finish(stopped);
     } catch (const Error& error) {
-      // Thrown on all ranks: what was being saved before is good, and is published yet.
+      // A numeric error is thrown on all ranks. A save in progress is of an earlier step and is still published.
       if (error.code() == ExitCode::kNumeric) saves_->finish();
-      if (trainer_->state().step > first_step_) tell_failure();
+      if (trainer_->state().step > first_step_) log_failure();
       throw;
     }
     return stopped ? static_cast<int>(ExitCode::kStopped) : 0;
   }
 
-  // Whether they were stopped before the last.
+  // Returns whether the run was stopped before its last step.
   bool take_steps() {
     while (trainer_->state().step < trainer_->options().max_steps) {
       const StepRecord record = take_step();
@@ -77,13 +78,13 @@ class Run {
   const Settings& settings() const { return session_.settings(); }
   bool first_rank() const { return world_.rank() == 0; }
 
-  // What needs no directory first; then its lock, then every refusal, then what is written.
+  // First the work that needs no directory, then its lock, then all checks, then the first write.
   void prepare() {
     choose_recompute();
     check_positions(session_.model(), settings().train.seq_len, "train.seq_len");
     directory_ = std::make_unique<RunDirectory>(settings().run.output_dir, world_);
     directory_->check_names(settings());
-    // The first rank of a machine prepares what the others then find.
+    // The first rank of a machine prepares the files that the others then read.
     world_.together("preparing data", [&] {
       if (world_.launch().local_rank == 0) open_data();
     });
@@ -100,7 +101,7 @@ class Run {
     if (const auto resumed = saves_->saver().resume()) resume(resumed->checkpoint, resumed->state);
     else start_anew();
     if (const std::string& from = settings().run.resume; from != "auto" && from != "never")
-      directory_->make_way(from, trainer_->state().step);
+      directory_->set_later_steps_aside(from, trainer_->state().step);
     saves_->check_space();
     directory_->check_steps(settings(), trainer_->state().step, trainer_->options().max_steps);
     directory_->start(session_, identity);
@@ -152,8 +153,7 @@ class Run {
     });
   }
 
-  // Epochs are rows of data: steps of another batch took as many as they took, and the rest of the epochs is what is
-  // left.
+  // Epochs count rows of data. If earlier steps had another batch size, the steps left follow from the rows left.
   void count_steps_left() {
     const int64_t rows = trainer_->options().shape.num_rows(), step = trainer_->state().step;
     if (settings().run.max_steps != 0 || data_->num_rows_taken() == static_cast<uint64_t>(step * rows)) return;
@@ -163,7 +163,7 @@ class Run {
 
   ResolvedLength length() const { return {trainer_->options().max_steps, trainer_->options().shape.num_rows()}; }
 
-  // A run whose steps are done may have them left to save here, or to export.
+  // Throws if no step is left to train. A run with all steps done may still have to save here, or to export.
   void check_length(const std::string& checkpoint) {
     const int64_t step = trainer_->state().step, last = trainer_->options().max_steps;
     if (step < last || (step == last && (!saves_->is_saved(step) || export_is_missing(step)))) return;
@@ -180,22 +180,22 @@ class Run {
   bool export_is_missing(int64_t step) {
     if (settings().exports.when == "never") return false;
     const std::string path = directory_->path() + "/final";
-    const std::string found = found_by_first(world_, "looking for " + path, [&]() -> std::string {
+    const std::string found = find_on_rank_0(world_, "looking for " + path, [&]() -> std::string {
       try {
         SourceDirectory directory(path);
         return std::to_string(CheckpointManifest::read(directory).step);
-      } catch (const Error&) {  // none, or none that is whole
+      } catch (const Error&) {  // absent or incomplete
         return "";
       }
     });
-    if (found != std::to_string(step)) log::info("all {} steps are done; what is left is {}", step, path);
+    if (found != std::to_string(step)) log::info("all {} steps are done; only {} is missing", step, path);
     return found != std::to_string(step);
   }
 
   void restore_data(const Json& state, const std::string& where) {
-    if (!state.contains("data"))  // it was imported
+    if (!state.contains("data"))  // an imported checkpoint
       return counted_warning("data from its beginning",
-                             where + " is of another system, and knows no position in this data");
+                             where + " was written by another program and has no position in this data");
     const int64_t seed = json_int(state, "seed", where);
     if (const Setting<int64_t>& wanted = settings().run.seed; seed != wanted)
       throw config_error(wanted, "run.seed is " + std::to_string(*wanted) + ", the run in " + directory_->path() +
@@ -215,7 +215,7 @@ class Run {
             {"data", data_->save()}};
   }
 
-  // Planned for this rank before anything is allocated, and decided by all.
+  // Plans the memory of this rank before anything is allocated; all ranks choose together.
   void choose_recompute() {
     fit_ = fit_memory(session_, planned_config_, plugin_path_, world_);
     session_.executor().set_recompute(fit_.recompute);
@@ -236,7 +236,7 @@ class Run {
     options.schedule = {schedule.name,        settings().optimizer.lr, schedule.warmup_steps,
                         schedule.decay_steps, schedule.min_lr_ratio,   options.max_steps};
     options.wishes = [this] {
-      return Wishes{signals_.stop_requested() || metrics_failure_, saves_->wanted(), saves_->saver().ready()};
+      return Wishes{signals_.stop_requested() || metrics_failure_, saves_->is_requested(), saves_->saver().ready()};
     };
     options.before_update = [this] { saves_->saver().await_tensors(); };
     trainer_ = std::make_unique<Trainer>(session_.step_parts(), *data_, options);
@@ -259,7 +259,7 @@ class Run {
     facts.flops_per_token = flops_per_token(session_.program(), session_.compiled().options.time);
     facts.peak_flops = peak_flops(device, session_.compute() == Dtype::bf16);
     facts.total_memory_bytes = device_memory(session_.device()).total_bytes;
-    const LostMetrics lost = saves_->goes_on_without_saving() ? LostMetrics::kCount : LostMetrics::kStop;
+    const LostMetrics lost = saves_->continues_after_failed_save() ? LostMetrics::kCount : LostMetrics::kStop;
     for (const std::string& sink : *settings().log.sinks) {
       if (sink == "console") sinks_.push_back(make_console_sink(facts));
       if (sink == "jsonl") sinks_.push_back(make_jsonl_sink(directory_->open_metrics(trainer_->state().step), lost));
@@ -287,12 +287,12 @@ class Run {
     write_metrics(session_.ranks().communicator.take_counts(), session_.metrics());
     record.extra = session_.metrics().take();
     to_sinks([&](MetricsSink& sink) { sink.step(record); });
-    if (!told_memory_) tell_memory();
+    if (!memory_is_logged_) log_memory();
     return record;
   }
 
-  // A disk that takes no line more may yet take the checkpoint of what was trained: the run saves and stops behind the
-  // next step, and fails then.
+  // If metrics cannot be written, a checkpoint may still fit on the disk: the run saves and stops after the next step,
+  // and then fails.
   void to_sinks(const std::function<void(MetricsSink&)>& write) {
     std::erase_if(sinks_, [&](const auto& sink) {
       try {
@@ -303,15 +303,15 @@ class Run {
         log::warn("{}; the run saves and stops", error.message());
         metrics_failure_ = Error(ExitCode::kStorage, "metrics.jsonl lacks its lines from step " +
                                                          std::to_string(trainer_->state().step) + " on");
-        metrics_failure_->caused_by(error).hint("free some space; the same command then goes on");
+        metrics_failure_->caused_by(error).hint("free some space; the same command then continues the run");
         return true;
       }
     });
   }
 
-  // What a plan would have said of this rank, beside what was counted.
-  void tell_memory() {
-    told_memory_ = true;
+  // Logs planned and measured memory of this rank.
+  void log_memory() {
+    memory_is_logged_ = true;
     if (!first_rank()) return;
     const bool cuda = session_.device().type == Device::Type::kCuda;
     const PlanMemory measured = plan_memory(memory_usage());
@@ -345,26 +345,26 @@ class Run {
     world_.together("metrics of the run", [this] {
       if (metrics_failure_) throw *metrics_failure_;
     });
-    tell_end(stopped);
+    log_end(stopped);
     if (!stopped && !exports && state.step > 0 && !saves_->is_saved(state.step))
-      throw storage_error("step " + std::to_string(state.step) + " was trained, and nothing of it could be saved");
+      throw storage_error("step " + std::to_string(state.step) + " was trained, but could not be saved");
   }
 
-  void tell_end(bool stopped) {
+  void log_end(bool stopped) {
     const std::string_view signal = signals_.name();
-    tell_totals(!stopped ? "done" : signal.empty() ? "stopped" : signal);
-    if (!stopped) return log::info("{}", what_next(settings(), directory_->path()));
+    log_totals(!stopped ? "done" : signal.empty() ? "stopped" : signal);
+    if (!stopped) return log::info("{}", next_steps(settings(), directory_->path()));
     const bool is_resumable = settings().checkpoint.contents == "full";
     const int64_t step = trainer_->state().step;
-    log::info("{}", how_to_go_on(settings(), {directory_->path(), step, saves_->is_saved(step), is_resumable}));
+    log::info("{}", resume_hint(settings(), {directory_->path(), step, saves_->is_saved(step), is_resumable}));
   }
 
-  void tell_failure() {
-    tell_totals("failed");
-    if (first_rank()) log::info("{}", saves_->last_whole());
+  void log_failure() {
+    log_totals("failed");
+    if (first_rank()) log::info("{}", saves_->last_checkpoint_text());
   }
 
-  void tell_totals(std::string_view end) {
+  void log_totals(std::string_view end) {
     const TrainerState& state = trainer_->state();
     const double seconds = seconds_since(start_);
     const double tokens = static_cast<double>(state.tokens - first_tokens_);
@@ -394,7 +394,7 @@ class Run {
   Clock::time_point start_;
   uint64_t first_tokens_ = 0;
   int64_t first_step_ = 0;
-  bool told_memory_ = false;
+  bool memory_is_logged_ = false;
   MemoryFit fit_;
 };
 

@@ -1,4 +1,4 @@
-// A training run from configuration to exported model.
+// Runs a training run, from the configuration to the exported model.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace chassis {
 
-// [control] Returns 0, or 75 if it was asked to stop and can be resumed. Throws everything else.
+// [control] Returns 0, or 75 if the run was asked to stop and can be resumed. Throws on any failure.
 int run_training(Config config, const std::vector<std::string>& plugin_path);
 
 }  // namespace chassis

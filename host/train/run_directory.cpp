@@ -1,3 +1,4 @@
+// Locks, checks and writes the run directory.
 #include "host/train/run_directory.hpp"
 
 #include <fcntl.h>
@@ -31,21 +32,22 @@ constexpr std::string_view kLockStart = "{\n  \"plugins_lock\":";
 
 void compare(const RunIdentity& before, const RunIdentity& now, const std::string& path, const Config& config) {
   auto differs = [&](const std::string& what, const std::string& was, const std::string& is,
-                     const std::string& unsaid) {
+                     const std::string& no_difference) {
     if (was == is) return;
     std::string differences;
     for (const auto& [key, text] : settings_that_differ(path, what, config)) differences += "\n  " + key + " " + text;
-    throw config_error(config.settings().run.output_dir,
-                       "run.output_dir " + path + " holds another run: its " + what + " is " + was.substr(0, 12) +
-                           ", this one's is " + is.substr(0, 12) + (differences.empty() ? "; " + unsaid : differences))
+    throw config_error(config.settings().run.output_dir, "run.output_dir " + path + " holds another run: its " + what +
+                                                             " is " + was.substr(0, 12) + ", this one's is " +
+                                                             is.substr(0, 12) +
+                                                             (differences.empty() ? "; " + no_difference : differences))
         .hint("choose another run.output_dir, or restore the " + what + " of that run" +
-              (what == "data" ? "; model.path = \"" + path + "/final\" goes on from its weights with other data" : ""));
+              (what == "data" ? "; model.path = \"" + path + "/final\" starts from its weights with other data" : ""));
   };
   differs("model", before.model, now.model, "no setting differs, so a file of model.path does");
   differs("data", before.data, now.data, "no setting differs, so the files have other content");
 }
 
-// A run's own files would be read as data.
+// Throws if a data set's folder is the run directory: the run's own files would be read as data.
 void refuse_data_folder(const std::string& path, const Settings::Data& data) {
   const auto refuse_if_same = [&](const Settings::DataSet& set) {
     std::error_code error;
@@ -75,10 +77,10 @@ std::string absolute(const std::string& path) {
 void check_writable(const std::string& folder) {
   if (::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) == 0) return;
   throw storage_error("cannot write into '" + folder + "': " + std::generic_category().message(errno))
-      .hint("the run would find it out at its first save; mend its permissions, or choose another run.output_dir");
+      .hint("otherwise the first save would fail; correct its permissions, or choose another run.output_dir");
 }
 
-// A folder that a save or an export will make, or replace.
+// Checks a folder that a save or an export will create or replace.
 void check_target(const std::string& path, bool is_step = false) {
   check_replaceable(path, is_step);
   if (link_kind(path) == PathKind::kDirectory) check_writable(path);
@@ -97,7 +99,7 @@ std::optional<int64_t> step_in(std::string_view name, std::string_view prefix) {
   throw storage_error("'" + path + "' is in the way: " + why).hint("move it away, or choose another run.output_dir");
 }
 
-// What a file that this program wrote begins with.
+// Throws if a file exists and does not begin with `start`, as this program writes it.
 void require_start(const std::string& path, std::string_view start) {
   if (link_kind(path) == PathKind::kAbsent) return;
   std::string found(start.size(), '\0');
@@ -105,7 +107,7 @@ void require_start(const std::string& path, std::string_view start) {
   if (found != start) refuse(path, "this program did not write it");
 }
 
-// Of run.json; nothing if there is none.
+// Reads run.json; nothing if it does not exist.
 std::optional<RunIdentity> read_identity(const std::string& path, bool& has_saved) {
   if (link_kind(path) == PathKind::kAbsent) return std::nullopt;
   try {
@@ -118,7 +120,7 @@ std::optional<RunIdentity> read_identity(const std::string& path, bool& has_save
   }
 }
 
-// Of a directory that this program exported.
+// The step of a directory that this program exported; nothing for any other path.
 std::optional<int64_t> step_of_export(const std::string& path) {
   if (link_kind(path) != PathKind::kDirectory || link_kind(path + "/" + kManifestName) == PathKind::kAbsent)
     return std::nullopt;
@@ -136,7 +138,7 @@ std::string weights_to_start_from(const std::string& final) {
   return link_kind(final) == PathKind::kAbsent ? "" : ", where model.path = \"" + final + "\" starts from its weights";
 }
 
-// Through the first byte: opening alone does not find every file that cannot be read.
+// Reads one byte: some files can be opened but not read.
 void check_readable(const File& file) {
   char byte;
   file.pread_some(&byte, 1, 0);
@@ -152,11 +154,11 @@ RunDirectory::RunDirectory(std::string path, World& world) : path_(std::move(pat
     for (const DirectoryEntry& entry : list_directory(path_))
       if (entry.name.starts_with(kTokenStart)) ::unlink(file(entry.name).c_str());
   });
-  if (world_.size() > 1) prove_same_directory();
+  if (world_.size() > 1) check_same_directory();
 }
 
-// Rank 0 leaves a file under a name that nobody can know, and the others look for it.
-void RunDirectory::prove_same_directory() {
+// Rank 0 creates a file with a random name, and the other ranks look for it.
+void RunDirectory::check_same_directory() {
   std::string token;
   world_.together("marking the run directory", [&] {
     if (world_.rank() != 0) return;
@@ -166,7 +168,7 @@ void RunDirectory::prove_same_directory() {
   const std::vector<std::string> all = world_.exchange("mark of the run directory", token + "\n" + absolute(path_));
   const std::string first = all[0].substr(0, all[0].find('\n'));
   const auto look = [&] {
-    constexpr int kTries = 10;  // a file server may take a moment
+    constexpr int kTries = 10;  // a network file system may be slow
     for (int i = 1; i < kTries && link_kind(file(first)) == PathKind::kAbsent; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     if (link_kind(file(first)) != PathKind::kFile)
@@ -213,7 +215,7 @@ void RunDirectory::check_names(const Settings& settings) {
   });
 }
 
-// A run that failed before its first step leaves nothing that would be lost.
+// False for a run that failed before its first step, of which nothing can be lost.
 bool RunDirectory::holds_work() const {
   return !list_checkpoints(file("checkpoints")).empty() || scan_metrics_file(file("metrics.jsonl"), 0).holds_own() ||
          link_kind(file("final")) != PathKind::kAbsent;
@@ -227,12 +229,13 @@ void RunDirectory::check_identity(const Config& config, const RunIdentity& ident
     if (settings.run.resume == "never" && !list_checkpoints(file("checkpoints")).empty())
       throw config_error(settings.run.resume,
                          "run.resume = \"never\", but " + path_ + " has checkpoints that a new run would replace")
-          .hint("use \"auto\" to go on, or another run.output_dir");
+          .hint("set \"auto\" to resume, or choose another run.output_dir");
     if (settings.run.resume == "auto" && checkpoints_to_resume(file("checkpoints")).empty()) check_start_anew(settings);
   });
 }
 
-// A run goes on or stops. One that was ended before it saved anything has nothing to go on from; its metrics are kept.
+// Throws if the directory has results but no checkpoint to resume from. A run that was killed before its first
+// checkpoint may start again; its metrics are kept.
 void RunDirectory::check_start_anew(const Settings& settings) {
   std::vector<std::string> found;
   const MetricsScan metrics = scan_metrics_file(file("metrics.jsonl"), INT64_MAX);
@@ -248,12 +251,12 @@ void RunDirectory::check_start_anew(const Settings& settings) {
   if (found.size() <= num_unsaved) return;
   throw config_error(
       settings.run.output_dir,
-      "run.output_dir " + path_ + " holds the work of a run, and no checkpoint to go on from: " + listed(found))
+      "run.output_dir " + path_ + " holds results of a run, but no checkpoint to resume from: " + listed(found))
       .hint("put its checkpoints back; or choose another run.output_dir" + weights_to_start_from(file("final")) +
-            "; run.resume = \"never\" trains anew here and replaces what is there");
+            "; run.resume = \"never\" trains from step 1 here and replaces these files");
 }
 
-void RunDirectory::make_way(const std::string& checkpoint, int64_t step) {
+void RunDirectory::set_later_steps_aside(const std::string& checkpoint, int64_t step) {
   world_.together("setting later checkpoints aside", [&] {
     if (world_.rank() != 0) return;
     const std::vector<CheckpointInfo> later = checkpoints_after(file("checkpoints"), step);
@@ -261,10 +264,11 @@ void RunDirectory::make_way(const std::string& checkpoint, int64_t step) {
     const std::vector<std::string> kept = root_->set_aside_after(step);
     keeps_metrics_ = true;
     const bool is_one = kept.size() == 1;
-    std::string text = "the run goes on from " + checkpoint + " at step " + std::to_string(step) + ", and " + path_ +
-                       " has reached step " + std::to_string(later.back().step) + ": " + listed(kept) +
-                       (is_one ? " is" : " are") + " kept in checkpoints/, and \"auto\" does not resume from " +
-                       (is_one ? "it; delete it when nobody needs it" : "them; delete them when nobody needs them");
+    std::string text =
+        "the run continues from " + checkpoint + " at step " + std::to_string(step) + ", and " + path_ +
+        " has reached step " + std::to_string(later.back().step) + ": " + listed(kept) + (is_one ? " is" : " are") +
+        " kept in checkpoints/, and \"auto\" does not resume from " +
+        (is_one ? "it; delete it when you no longer need it" : "them; delete them when you no longer need them");
     if (link_kind(file("final")) != PathKind::kAbsent) text += "; final/ is replaced at the end";
     counted_warning("later checkpoints set aside", text);
   });

@@ -1,5 +1,5 @@
-// The directory of a run as one object: resolved.toml, run.json, plugins.lock, log.txt, metrics.jsonl, checkpoints/,
-// final/. Its lock comes first, then every refusal, then the first byte; nothing in it is written through a link.
+// The run directory: resolved.toml, run.json, plugins.lock, log.txt, metrics.jsonl, checkpoints/, final/. First it is
+// locked, then everything is checked, then the first byte is written. Nothing is written through a link.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace chassis {
 
-// Two runs are one if model and data are the same; world size, strategy and length may change on resume.
+// Identifies a run: a resumed run has the same model and data. World size, strategy and length may change.
 struct RunIdentity {
   std::string model;
   std::string data;
@@ -20,46 +20,46 @@ struct RunIdentity {
 
 class RunDirectory {
  public:
-  // [all-ranks] Rank 0 creates the directory, takes the lock of its checkpoints and clears away what killed saves left.
-  // Throws if another process has it, or if a rank sees another directory under this name or cannot write there.
+  // [all-ranks] Rank 0 creates the directory, locks its checkpoints and removes the files of killed saves. Throws if
+  // another process holds the lock, or if a rank sees another directory under this path or cannot write there.
   RunDirectory(std::string path, World& world);
 
   const std::string& path() const { return path_; }
-  // Of rank 0; NULL elsewhere.
+  // NULL except on rank 0.
   CheckpointRoot* checkpoints() { return root_ ? &*root_ : nullptr; }
 
-  // [all-ranks] Refuses what the end of the run would stumble over, whatever is trained: files and folders in the way
-  // of those that will be written, and files to be carried along that cannot be read.
+  // [all-ranks] Throws now what would fail at the end of the run: files and folders in the way of those that the run
+  // will write, and files of model.path to copy that cannot be read.
   void check_names(const Settings& settings);
-  // [all-ranks] Refuses a directory that holds checkpoints or steps of another run, and what run.resume does not go
-  // with: "never" with checkpoints, "auto" with the work of a run whose checkpoints are gone.
+  // [all-ranks] Throws if the directory has checkpoints or steps of another run, or contradicts run.resume: "never"
+  // with checkpoints, "auto" with the results of a run whose checkpoints are gone.
   void check_identity(const Config& config, const RunIdentity& identity);
-  // [all-ranks] Where a run goes on from `checkpoint`, at `step`, that run.resume names: steps of before that are later
-  // are set aside and not replaced, with a warning.
-  void make_way(const std::string& checkpoint, int64_t step);
-  // [all-ranks] Refuses what is in the way of steps after `first_step` up to `last_step`.
+  // [all-ranks] For a run that resumes from `checkpoint` at `step`, which run.resume names: renames the checkpoints of
+  // later steps instead of replacing them, and counts a warning.
+  void set_later_steps_aside(const std::string& checkpoint, int64_t step);
+  // [all-ranks] Throws if something is in the way of the checkpoints of steps after `first_step` up to `last_step`.
   void check_steps(const Settings& settings, int64_t first_step, int64_t last_step);
-  // [all-ranks] From now on it is this run's: writes what describes it and opens log.txt.
+  // [all-ranks] Writes the files that describe the run, and opens log.txt.
   void start(Session& session, const RunIdentity& identity);
-  // After start(): a checkpoint of the run was published, which run.json says from now on.
+  // After start(): records in run.json that a checkpoint of the run was published.
   void note_saved();
-  // Of rank 0, after start(): metrics.jsonl, for the lines after `step`.
+  // On rank 0, after start(): opens metrics.jsonl for the lines after `step`.
   MetricsFile open_metrics(int64_t step);
 
  private:
   std::string file(const std::string& name) const { return path_ + "/" + name; }
-  void prove_same_directory();
+  void check_same_directory();
   bool holds_work() const;
   void check_start_anew(const Settings& settings);
   void write_run_file() const;
 
   const std::string path_;
   World& world_;
-  std::optional<CheckpointRoot> root_;  // of rank 0
-  std::optional<RunIdentity> before_;   // of the run that was there, on rank 0
+  std::optional<CheckpointRoot> root_;  // on rank 0
+  std::optional<RunIdentity> before_;   // of the run that the directory held before, on rank 0
   Json about_;                          // run.json, on rank 0
-  bool has_saved_ = false;              // this run, or the one that was there, has published a checkpoint
-  bool keeps_metrics_ = false;          // of before, under another name
+  bool has_saved_ = false;              // this run, or the one before, has published a checkpoint
+  bool keeps_metrics_ = false;          // keeps the metrics of the run before, under another name
 };
 
 }  // namespace chassis

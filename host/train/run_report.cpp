@@ -1,3 +1,4 @@
+// Formats the log lines about data, results and memory, and the hints at the end of a run.
 #include "host/train/run_report.hpp"
 
 #include <fmt/format.h>
@@ -30,7 +31,7 @@ std::string results_text(const Settings& settings, const std::string& directory)
   for (const std::string& sink : *settings.log.sinks)
     if (sink == "jsonl") text += ", metrics.jsonl (every step)";
   text += fmt::format(", checkpoints/ ({}at the end)", when.empty() ? "" : when.substr(1) + ", ");
-  // A model directory brings its tokenizer's files along.
+  // The export copies the tokenizer files of model.path.
   const bool is_alone = settings.tokenizer.is_named() && !settings.model.path.is_set();
   if (settings.exports.when != "never")
     text += is_alone ? fmt::format(", final/ (the model; no tokenizer files, since '{}' has none)",
@@ -56,23 +57,23 @@ std::string memory_text(const PlanMemory& planned, const PlanMemory& measured, u
   return text;
 }
 
-std::string how_to_go_on(const Settings& settings, const Stopped& stopped) {
+std::string resume_hint(const Settings& settings, const Stopped& stopped) {
   const std::string step = stopped.directory + "/checkpoints/" + step_directory_name(stopped.step);
   const std::string& resume = settings.run.resume;
   std::string text;
   if (!stopped.is_saved)
     text = fmt::format("step {} could not be saved; from the checkpoint before it, if there is one, ", stopped.step);
   if (stopped.is_saved && !stopped.is_resumable)
-    text = step + " holds weights alone (checkpoint.contents = \"model_only\") and cannot be resumed; a run with " +
-           "model.path=" + step + " and a run.output_dir of its own can start from them";
+    text = step + " holds only weights (checkpoint.contents = \"model_only\") and cannot be resumed; a run with " +
+           "model.path=" + step + " and another run.output_dir can start from them";
   else if (resume == "auto")
     text += "resume with the same command";
   else
-    text += "resume with the same command and run.resume=auto behind it, since run.resume is \"" + resume + "\" here";
+    text += "resume with the same command plus run.resume=auto, since run.resume is \"" + resume + "\" here";
   return text + "; exit code 75";
 }
 
-std::string what_next(const Settings& settings, const std::string& directory) {
+std::string next_steps(const Settings& settings, const std::string& directory) {
   std::string text = "next: ";
   if (settings.tokenizer.is_named()) text += "chassis generate " + directory + "/resolved.toml --prompt TEXT; ";
   return text + "raise run.max_steps to train further";

@@ -1,4 +1,4 @@
-// What a run says of itself, as text: at its start, of its memory, and at its end.
+// Texts that a run logs: at its start, about its memory, and at its end.
 #pragma once
 
 #include <cstdint>
@@ -12,23 +12,23 @@ namespace chassis {
 
 // "data: 3127 documents, 1.24M tokens; 450 steps are 1.9 epochs"
 std::string data_text(const TrainData& data, int64_t num_steps, int64_t rows_per_step);
-// Where results go, when, and how the run is stopped.
+// The paths of results, when they are written, and how to stop the run.
 std::string results_text(const Settings& settings, const std::string& directory);
-// A table of what was planned for this rank and what was counted. Rows of nothing are left out; `by_category`: measured
-// too.
+// A table of the planned and measured memory of this rank, without empty rows. `by_category`: with a column for the
+// measured memory of each category.
 std::string memory_text(const PlanMemory& planned, const PlanMemory& measured, uint64_t measured_peak_bytes,
                         uint64_t process_bytes, bool by_category);
 
-// What a stopped run left.
+// The state of a run that was stopped.
 struct Stopped {
   std::string directory;
   int64_t step = 0;
-  bool is_saved = false;      // the last step is in a checkpoint
-  bool is_resumable = false;  // which holds all that a resumed run needs
+  bool is_saved = false;      // a checkpoint holds the last step
+  bool is_resumable = false;  // that checkpoint holds all that a resumed run needs
 };
-// What to do to go on: only what will work.
-std::string how_to_go_on(const Settings& settings, const Stopped& stopped);
-// What can be done with a run that is done.
-std::string what_next(const Settings& settings, const std::string& directory);
+// A hint that says how to resume, or to start from the weights.
+std::string resume_hint(const Settings& settings, const Stopped& stopped);
+// A hint for a completed run.
+std::string next_steps(const Settings& settings, const std::string& directory);
 
 }  // namespace chassis

@@ -1,3 +1,4 @@
+// Starts saves when they are due, and handles saves that fail.
 #include "host/train/run_saves.hpp"
 
 #include <fmt/format.h>
@@ -18,7 +19,7 @@ RunSaves::RunSaves(Session& session, RunDirectory& directory, RunSignals& signal
       state_(std::move(state)),
       saver_(session, directory.path(), directory.checkpoints()) {}
 
-bool RunSaves::goes_on_without_saving() const { return session_.settings().checkpoint.on_error == "warn"; }
+bool RunSaves::continues_after_failed_save() const { return session_.settings().checkpoint.on_error == "warn"; }
 
 void RunSaves::check_space() {
   session_.world().together("looking for free space", [this] {
@@ -26,13 +27,13 @@ void RunSaves::check_space() {
     try {
       saver_.check_space();
     } catch (const Error& lack) {
-      if (lack.code() != ExitCode::kStorage || !goes_on_without_saving()) throw;
+      if (lack.code() != ExitCode::kStorage || !continues_after_failed_save()) throw;
       counted_warning("no room for a checkpoint", lack.what());
     }
   });
 }
 
-bool RunSaves::wanted() {
+bool RunSaves::is_requested() {
   if (signals_.take_save_request()) return true;
   if (session_.world().rank() != 0) return false;
   std::error_code ignored;
@@ -65,12 +66,12 @@ void RunSaves::save(int64_t step) {
 
 void RunSaves::advance() {
   attempt([this] {
-    if (const auto result = saver_.advance()) tell(*result);
+    if (const auto result = saver_.advance()) report_saved(*result);
   });
 }
 
 void RunSaves::finish() {
-  if (saver_.is_saving()) attempt([this] { tell(saver_.finish()); });
+  if (saver_.is_saving()) attempt([this] { report_saved(saver_.finish()); });
 }
 
 void RunSaves::export_final(int64_t step) {
@@ -78,18 +79,18 @@ void RunSaves::export_final(int64_t step) {
   log::info("{}", saver_.export_model("final", step).line());
 }
 
-void RunSaves::tell(const SaveResult& result) {
+void RunSaves::report_saved(const SaveResult& result) {
   log::info("{}", result.line());
   signals_.note_saved(saved_step_);
   session_.world().together("noting the save", [this] { directory_.note_saved(); });
 }
 
-// A save that fails ends the run or is counted, as checkpoint.on_error says.
+// Runs a part of a save. Its failure ends the run, or is counted if checkpoint.on_error = "warn".
 void RunSaves::attempt(const std::function<void()>& part) {
   try {
     part();
   } catch (const Error& e) {
-    if (e.code() != ExitCode::kStorage || !goes_on_without_saving()) throw;
+    if (e.code() != ExitCode::kStorage || !continues_after_failed_save()) throw;
     saved_step_ = -1;
     ++num_failed_;
     last_failed_step_ = saving_step_;
@@ -100,11 +101,11 @@ void RunSaves::attempt(const std::function<void()>& part) {
 std::string RunSaves::failures() const {
   if (num_failed_ == 0) return "";
   return fmt::format("{} {} failed, the last at step {}; {}", num_failed_, num_failed_ == 1 ? "save" : "saves",
-                     last_failed_step_, last_whole());
+                     last_failed_step_, last_checkpoint_text());
 }
 
-// By manifests and sizes; an end that is told badly is still an end.
-std::string RunSaves::last_whole() const {
+// Checks only manifests and sizes. Throws nothing, since the run is ending.
+std::string RunSaves::last_checkpoint_text() const {
   const std::string root = directory_.path() + "/checkpoints";
   try {
     for (const CheckpointInfo& info : checkpoints_to_resume(root))

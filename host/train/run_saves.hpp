@@ -1,5 +1,4 @@
-// When a run saves, what happens where a save fails, and what of the run is on disk at its end. How a checkpoint is
-// written is the Saver's.
+// Decides when a run saves, and handles saves that fail. Saver writes the checkpoints.
 #pragma once
 
 #include <chrono>
@@ -15,43 +14,45 @@
 
 namespace chassis {
 
-// All of it [all-ranks], but for what says otherwise.
+// All functions are [all-ranks] unless they say otherwise.
 class RunSaves {
  public:
-  // `state` is asked for what a resumed run needs besides tensors.
+  // `state` returns what a resumed run needs besides tensors.
   RunSaves(Session& session, RunDirectory& directory, RunSignals& signals, std::function<Json()> state);
 
   Saver& saver() { return saver_; }
-  // Whether a checkpoint fits on the disk, before the first step: an error or, with checkpoint.on_error = "warn", a
-  // counted warning.
+  // Before the first step: throws if the disk has no room for a checkpoint, or counts a warning if checkpoint.on_error
+  // = "warn".
   void check_space();
-  // Of this rank: by a signal; on the first also by the clock, or by a file "save" in the run directory.
-  bool wanted();
-  // By checkpoint.every_steps.
+  // Whether this rank requests a save: after a signal; on rank 0 also after checkpoint.every_minutes, or if the run
+  // directory has a file "save". Not [all-ranks].
+  bool is_requested();
+  // Whether checkpoint.every_steps makes this step due.
   bool due(int64_t step) const;
-  // Starts to save the step, unless it is saved; with export.when = "every" exports it too. One at a time: what is left
-  // of the last one comes first. Weights that are not finite replace nothing.
+  // Starts to save the step, unless it is saved already; with export.when = "every" also exports it. First finishes a
+  // save in progress. Throws a numeric error if the parameters are not finite.
   void save(int64_t step);
-  // One stage of the save in progress.
+  // Runs the next stage of the save in progress.
   void advance();
   void finish();
   void export_final(int64_t step);
 
-  // The clock of checkpoint.every_minutes starts.
+  // Starts the clock of checkpoint.every_minutes.
   void start_clock() { last_save_ = Clock::now(); }
   bool is_saved(int64_t step) const { return saved_step_ == step; }
-  // It is on disk already: the run went on from there.
+  // The run resumed from this step, so its checkpoint exists.
   void set_saved(int64_t step) { signals_.note_saved(saved_step_ = step); }
-  bool goes_on_without_saving() const;
-  // Of rank 0, at the end: what failed, how often, and which checkpoint is the last whole one. Empty if none failed.
+  bool continues_after_failed_save() const;
+  // On rank 0, at the end: the number of failed saves, the last of them, and the last intact checkpoint. Empty if none
+  // failed.
   std::string failures() const;
-  // Of rank 0: "the last whole checkpoint is out/checkpoints/step-000400".
-  std::string last_whole() const;
+  // On rank 0: "the last whole checkpoint is out/checkpoints/step-000400".
+  std::string last_checkpoint_text() const;
 
  private:
   using Clock = std::chrono::steady_clock;
   void attempt(const std::function<void()>& part);
-  void tell(const SaveResult& result);
+  void report_saved(const SaveResult& result);
 
   Session& session_;
   RunDirectory& directory_;

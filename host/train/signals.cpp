@@ -1,3 +1,4 @@
+// The signal handlers and their state.
 #include "host/train/signals.hpp"
 
 #include <signal.h>
@@ -12,7 +13,7 @@
 namespace chassis {
 namespace {
 
-// A signal handler can reach nothing else.
+// Global, since a signal handler has no other access to state.
 volatile sig_atomic_t received = 0, save_wanted = 0, answers = 0;
 std::atomic<int64_t> saved_step = 0;
 struct sigaction previous_interrupt, previous_terminate, previous_hangup, previous_user1;
@@ -29,7 +30,7 @@ void write_number(int64_t number) {
   write_text(digits + first);
 }
 
-// At once, since what is in progress may take long, or never return from a plugin; that is then told by CallWatch.
+// Replies at once, since the step in progress may take long, or a plugin may not return; CallWatch then reports that.
 void answer(int number) {
   write_text(number == SIGINT ? "\nSIGINT" : number == SIGHUP ? "SIGHUP" : "SIGTERM");
   if (current_step() > 0) {

@@ -1,28 +1,28 @@
 // SIGINT, SIGTERM and SIGHUP ask the run to stop: the step in progress is finished and saved. A second SIGINT ends at
 // once; a SIGHUP that was ignored before, as nohup does, stays ignored.
-// SIGUSR1 asks for a checkpoint behind the step in progress. What comes between the backward passes of two steps is
-// heard in the second.
+// SIGUSR1 asks for a checkpoint after the step in progress. A signal that arrives after the backward pass of a step
+// takes effect after the next step.
 #pragma once
 
 #include <cstdint>
 
 namespace chassis {
 
-// While it lives, the signals are caught. One at a time.
+// Catches the signals during its lifetime. Only one may exist at a time.
 class RunSignals {
  public:
-  // `answering`: on stderr, at once; a plugin that is waited for is then told by CallWatch.
+  // `answering`: replies on stderr at once; CallWatch then reports a plugin call that does not return.
   explicit RunSignals(bool answering = true);
   ~RunSignals();
   RunSignals(const RunSignals&) = delete;
   RunSignals& operator=(const RunSignals&) = delete;
 
-  // The last step whose checkpoint can be used, for the answer.
+  // The last step with a usable checkpoint, for the reply.
   void note_saved(int64_t step);
   bool stop_requested() const;
-  // Once for each request.
+  // True once for each request.
   bool take_save_request();
-  // "SIGTERM"; empty if none came.
+  // "SIGTERM"; empty if no signal arrived.
   const char* name() const;
 };
 

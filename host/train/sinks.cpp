@@ -1,3 +1,4 @@
+// Writes metrics to the console and to metrics.jsonl.
 #include "host/train/sinks.hpp"
 
 #include <utility>
@@ -10,7 +11,7 @@
 namespace chassis {
 namespace {
 
-// Of the steps since the last line.
+// Means over the steps since the last line.
 struct Means {
   double losses = 0.0, trained_tokens = 0.0;  // of steps that were applied
   double tokens = 0.0, step_ms = 0.0, data_ms = 0.0;
@@ -37,7 +38,7 @@ class ConsoleSink final : public MetricsSink {
     mean_step_ms_ = mean_step_ms_ == 0.0 ? r.step_ms : 0.9 * mean_step_ms_ + 0.1 * r.step_ms;
     means_.add(r);
     const bool is_first = std::exchange(is_first_, false);
-    if (is_first || r.step % facts_.every_steps == 0 || r.step == facts_.max_steps || r.skipped) tell(r);
+    if (is_first || r.step % facts_.every_steps == 0 || r.step == facts_.max_steps || r.skipped) print(r);
   }
 
   void evaluation(const EvalRecord& r) override {
@@ -46,7 +47,7 @@ class ConsoleSink final : public MetricsSink {
   }
 
  private:
-  void tell(const StepRecord& r) {
+  void print(const StepRecord& r) {
     const Means means = std::exchange(means_, {});
     const double eta = mean_step_ms_ / 1000.0 * static_cast<double>(facts_.max_steps - r.step);
     const double tokens_per_second = means.tokens_per_second();
@@ -109,9 +110,8 @@ class JsonlSink final : public MetricsSink {
       offset_ += line.size();
     } catch (const Error& cause) {
       if (lost_ == LostMetrics::kStop) throw;
-      counted_warning("lines that metrics.jsonl did not take",
-                      cause.message() + "; lines that are missing there are counted");
-      if (file_.size() > offset_) file_.truncate(offset_);  // not to leave a part of a line
+      counted_warning("lines missing from metrics.jsonl", cause.message() + "; the number of missing lines is counted");
+      if (file_.size() > offset_) file_.truncate(offset_);  // removes a partly written line
     }
   }
 

@@ -1,4 +1,4 @@
-// Where metrics go: the console's lines, and metrics.jsonl.
+// The outputs of metrics: lines on the console, and metrics.jsonl.
 #pragma once
 
 #include <cstdio>
@@ -21,19 +21,19 @@ struct ConsoleFacts {
   int64_t max_steps = 0;
   int64_t every_steps = 1;
   double flops_per_token = 0.0;
-  double peak_flops = 0.0;        // of the device; 0: unknown, then no MFU
+  double peak_flops = 0.0;  // of the device; 0: unknown, so no MFU is shown
   uint64_t total_memory_bytes = 0;
 };
 
-// A line for the first step, every every_steps steps, the last one and each that is skipped. Loss and tok/s are the
-// means since the line before.
+// Writes a line for the first step, every `every_steps` steps, the last step and each skipped step. Loss and tok/s are
+// means since the previous line.
 std::unique_ptr<MetricsSink> make_console_sink(ConsoleFacts facts);
-// A line of metrics.jsonl that cannot be written ends the run, or is counted and missing there.
+// If a line of metrics.jsonl cannot be written: kStop throws, kCount leaves it out and counts a warning.
 enum class LostMetrics { kStop, kCount };
 // Appends; every line reaches the file before the next step.
 std::unique_ptr<MetricsSink> make_jsonl_sink(MetricsFile file, LostMetrics lost);
 
-// Dense peak in FLOP/s of known devices at the compute type, 0 if unknown. Sources: NVIDIA's data sheets of A100, H100
+// Dense peak in FLOP/s of known devices in half precision; 0 if unknown. Sources: NVIDIA's data sheets of A100, H100
 // and H200.
 double peak_flops(const std::string& device_name, bool half_precision);
 

@@ -1,4 +1,4 @@
-// What is known about one optimizer step when it is over: the line that every sink gets.
+// The records that sinks get: one for each optimizer step, and one for each evaluation.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,10 @@ struct StepRecord {
   double forward_ms = 0.0;
   double backward_ms = 0.0;
   double optimizer_ms = 0.0;
-  uint64_t peak_memory_bytes = 0;  // active, since the run began
+  uint64_t peak_memory_bytes = 0;  // peak of active memory since the run began
   uint64_t active_memory_bytes = 0;
   uint64_t reserved_memory_bytes = 0;
-  bool skipped = false;  // not finite, and not applied
+  bool skipped = false;                               // not applied, because loss or gradients were not finite
   std::vector<std::pair<std::string, double>> extra;  // of plugins
 
   double tokens_per_second() const { return step_ms > 0.0 ? static_cast<double>(tokens) * 1000.0 / step_ms : 0.0; }

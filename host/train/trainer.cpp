@@ -1,3 +1,4 @@
+// Runs training steps and evaluations on rows of data.
 #include "host/train/trainer.hpp"
 
 #include <chrono>
@@ -50,7 +51,7 @@ StepRecord Trainer::step() {
   inputs.step = record.step;
   inputs.schedule = schedule_;
   inputs.fields = [&](int m) { return to_fields(data.micro_batches[static_cast<size_t>(m)], parts_.device); };
-  // One global count makes the loss the same under every accumulation, packing and strategy.
+  // The global count of trained tokens makes the loss independent of accumulation, packing and strategy.
   inputs.loss_scale = 1.0 / static_cast<double>(data.num_trained_tokens);
   inputs.lr = record.lr = options_.schedule.at(record.step);
   inputs.max_grad_norm = options_.max_grad_norm;
@@ -91,14 +92,14 @@ void Trainer::refuse_step(StepRecord& record) {
   const std::string what = "step " + std::to_string(record.step) + ": loss " + std::to_string(record.loss) +
                            ", gradient norm " + std::to_string(record.grad_norm) + "; the step was not applied";
   if (const auto bad = find_nonfinite(parts_.parameters, parts_.ranks)) {
-    // They were finite when they came in, and nothing else writes them.
+    // Parameters were finite when they were loaded, and only the optimizer writes them.
     std::string by;
     if (last_applied_ > 0)
       by = "; optimizer '" + parts_.optimizer.instance().id() + "' wrote it, in step " + std::to_string(last_applied_) +
            " at the latest, whose loss and gradient were finite";
-    throw Error(ExitCode::kNumeric, what + ", and no later one can be: the parameter " +
+    throw Error(ExitCode::kNumeric, what + ", and no later step can be: the parameter " +
                                         nonfinite_text(parts_.parameters, *bad) + " is NaN or infinite" + by)
-        .hint("go on from a checkpoint before this step, with a lower optimizer.lr");
+        .hint("continue from a checkpoint before this step, with a lower optimizer.lr");
   }
   if (options_.nonfinite == NonFinite::kStop)
     throw Error(ExitCode::kNumeric, what)
@@ -125,10 +126,10 @@ EvalRecord evaluate(Executor& executor, EvalData& data, int64_t micro_batch_size
     return data.next(micro_batch_size);
   };
   for (bool more = true; more;) {
-    // One batch for each rank. All run as often as the others: a rank for which none is left runs padding.
+    // One batch for each rank. All ranks run equally often: a rank for which no batch is left runs padding.
     std::optional<Batch> mine;
     int taken = 0;
-    uint64_t trained_tokens = 0;  // of all of them
+    uint64_t trained_tokens = 0;  // of all ranks
     for (; taken < num_ranks; ++taken) {
       auto batch = next_batch();
       more = batch.has_value();

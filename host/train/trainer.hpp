@@ -1,4 +1,4 @@
-// The training loop. It knows no plugin by name.
+// The training loop and the evaluation loop. They know no plugin by name.
 #pragma once
 
 #include <cstdint>
@@ -21,18 +21,18 @@ enum class NonFinite { kStop, kSkip };
 struct TrainerOptions {
   StepShape shape;
   LearningRateSchedule schedule;
-  double max_grad_norm = 1.0;  // 0: never clipped
+  double max_grad_norm = 1.0;  // 0: no clipping
   NonFinite nonfinite = NonFinite::kStop;
-  // Steps in a row that may be skipped; then the run stops all the same. 0: any number.
+  // The run stops after this many skipped steps in a row, also with kSkip. 0: no limit.
   int64_t max_skipped_steps = 0;
   int64_t max_steps = 0;
-  std::function<Wishes()> wishes;       // as StepInputs
-  std::function<void()> before_update;  // likewise
+  std::function<Wishes()> wishes;       // as in StepInputs
+  std::function<void()> before_update;  // as in StepInputs
 };
 
-// What is to be saved beside tensors, and comes back on resume.
+// Saved with the tensors, and restored on resume.
 struct TrainerState {
-  int64_t step = 0;  // done
+  int64_t step = 0;  // the last completed step
   uint64_t tokens = 0;
   uint64_t trained_tokens = 0;
   uint64_t skipped_steps = 0;
@@ -40,13 +40,13 @@ struct TrainerState {
 
 class Trainer {
  public:
-  // All must outlive it.
+  // The arguments must outlive the trainer.
   Trainer(const StepParts& parts, TrainData& data, TrainerOptions options);
 
-  // [step] One optimizer step over a global batch. Throws a numeric error if loss or gradients are not finite and the
-  // policy is to stop, or no later step could be better; parameters are then as before the step.
+  // [step] One optimizer step over a global batch. If loss or gradients are not finite, the parameters do not change;
+  // throws a numeric error if the policy is kStop, after max_skipped_steps, or if parameters are not finite either.
   StepRecord step();
-  // Of all ranks in the last step.
+  // The reduced requests of all ranks in the last step.
   const Wishes& wishes() const { return wishes_; }
 
   TrainerState& state() { return state_; }
@@ -54,7 +54,7 @@ class Trainer {
   void set_max_steps(int64_t steps) { options_.max_steps = options_.schedule.max_steps = steps; }
 
  private:
-  // [all-ranks] Counts it, or throws.
+  // [all-ranks] Counts a skipped step, or throws.
   void refuse_step(StepRecord& record);
 
   const StepParts parts_;
@@ -67,7 +67,7 @@ class Trainer {
   Wishes wishes_;
 };
 
-// [all-ranks] The mean loss over a whole set; batch i is rank i's, modulo the number of data-parallel ranks.
+// [all-ranks] The mean loss over a whole set. Batch i runs on data-parallel rank i modulo their number.
 EvalRecord evaluate(Executor& executor, EvalData& data, int64_t micro_batch_size, int64_t max_batches, Ranks ranks,
                     Device device);
 

@@ -137,7 +137,7 @@ TEST_F(FirstUse, ARunNamesItsTokenCacheAndReportsThatItExportsNoTokenizer) {
   const Outcome evaluation = run_process({program(), "eval", "run.toml"}, scratch_.path());
   EXPECT_HAS(evaluation.output, "or data.eval.0.path=FILE on the command line");
   const Outcome resumed = train({"run.resume=out/final", "run.max_steps=9", "run.output_dir=b"});
-  EXPECT_HAS(resumed.output, "out/final holds weights alone and cannot be resumed\nhint: start from it instead");
+  EXPECT_HAS(resumed.output, "out/final holds only weights and cannot be resumed\nhint: start from it instead");
 }
 
 TEST_F(FirstUse, ARefusedResumeNamesTheDifferences) {
@@ -152,7 +152,7 @@ TEST_F(FirstUse, ARefusedResumeNamesTheDifferences) {
   const Outcome data = train({"run.max_steps=8"});
   EXPECT_EQ(data.exit_code, 2) << data.output;
   EXPECT_HAS(data.output, "no setting differs, so the files have other content");
-  EXPECT_HAS(data.output, "model.path = \"out/final\" goes on from its weights with other data");
+  EXPECT_HAS(data.output, "model.path = \"out/final\" starts from its weights with other data");
 }
 
 // Nothing else would report that the weights are used with another configuration.
@@ -196,7 +196,7 @@ TEST_F(FirstUse, MissingMetricsAreReportedOnResume) {
   EXPECT_EQ(shell("rm out/metrics.jsonl").exit_code, 0);
   const Outcome resumed = train({"run.max_steps=8"});
   EXPECT_EQ(resumed.exit_code, 0) << resumed.output;
-  EXPECT_HAS(resumed.output, "out/metrics.jsonl has no step, and the run goes on from step 6");
+  EXPECT_HAS(resumed.output, "out/metrics.jsonl has no step, and the run continues from step 6");
 }
 
 TEST_F(FirstUse, OutputAmongTheDataAndInvalidNamesAreRefused) {
@@ -243,7 +243,7 @@ TEST_F(FirstUse, AnEnormousBatchIsPlannedOrRefusedWithNumbers) {
   EXPECT_HAS(large.output, "does not fit: ");
   const Outcome larger = plan("16777216");
   EXPECT_EQ(larger.exit_code, 2) << larger.output;
-  EXPECT_HAS(larger.output, "train.micro_batch_size × train.seq_len = 16777216 × 16777216 are more than the");
+  EXPECT_HAS(larger.output, "train.micro_batch_size × train.seq_len = 16777216 × 16777216 is more than the");
 }
 
 TEST_F(FirstUse, AMillionRanksAreCheckedAsQuicklyAsFew) {

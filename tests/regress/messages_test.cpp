@@ -212,7 +212,7 @@ TEST_F(Messages, ASnapshotWhoseFilesAreLinksIsRead) {
   EXPECT_EQ(run.exit_code, 0) << run.output;
   fs::remove(scratch_ / "blobs/0a1b");
   expect_refusal(chassis({"check", "m.toml"}), 2,
-                 "error: pretrained.toml:7:8: model.path: model/config.json is a link to what is not there");
+                 "error: pretrained.toml:7:8: model.path: model/config.json is a link whose target does not exist");
 }
 
 TEST_F(Messages, AnErrorOfTheModelHidesNoOtherError) {

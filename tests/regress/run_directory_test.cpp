@@ -261,7 +261,7 @@ TEST_F(RunDirectoryTest, OnlyMetricsOfRepeatedStepsAreDropped) {
   write_text(path, damaged);
   const Outcome run = train({"run.resume=out/checkpoints/step-000002", "run.max_steps=4"});
   EXPECT_EQ(run.exit_code, 0) << run.output;
-  EXPECT_HAS(run.output, "metrics.jsonl: steps 3 to 4 (2 lines) are dropped, since the run goes on from step 2");
+  EXPECT_HAS(run.output, "metrics.jsonl: steps 3 to 4 (2 lines) are dropped, since the run continues from step 2");
   const std::string now = text_of_file(path);
   const std::string up_to_damage = damaged.substr(0, damaged.find("\xff\n") + 2);
   EXPECT_TRUE(now.starts_with(up_to_damage)) << "damaged lines stay as they are: " << now;
@@ -281,8 +281,8 @@ TEST_F(RunDirectoryTest, DifferencesFromTheResumedRunAreListed) {
   for (const char* line :
        {"optimizer.lr was 0.01, is 0.5", "train.seq_len was 16, is 8", "train.global_batch_size was 4, is 2",
         "schedule.warmup_steps was 0, is 3", "optimizer.beta2 was ",
-        "learning rate of step 3 was to be 0, is 0.5: the schedule \"cosine\" had ended at step 2 and "
-        "goes on to step 8"}) {
+        "learning rate of step 3 would have been 0, is 0.5: the schedule \"cosine\" ended at step 2, "
+        "now ends at step 8"}) {
     EXPECT_HAS(run.output, std::string("warning: differs from the run that was saved: ") + line);
     EXPECT_HAS(refused.output, std::string("\n  ") + line);
   }
@@ -337,7 +337,7 @@ TEST_F(RunDirectoryTest, TheResumeHintOfAStoppedRunWorks) {
     if (resume == "auto") {
       EXPECT_HAS(stopped.output, "resume with the same command; exit code 75");
     } else {
-      EXPECT_HAS(stopped.output, "resume with the same command and run.resume=auto behind it");
+      EXPECT_HAS(stopped.output, "resume with the same command plus run.resume=auto");
       again.push_back("run.resume=auto");
     }
     const Outcome resumed = train(again);
@@ -352,7 +352,7 @@ TEST_F(RunDirectoryTest, ARunThatSavesWeightsOnlyGivesNoResumeHint) {
   run.send(SIGTERM);
   const Outcome stopped = run.wait();
   EXPECT_EQ(stopped.exit_code, 75) << stopped.output;
-  EXPECT_HAS(stopped.output, "holds weights alone");
+  EXPECT_HAS(stopped.output, "holds only weights");
   EXPECT_EQ(stopped.output.find("resume with the same command"), std::string::npos) << stopped.output;
 }
 
@@ -391,10 +391,10 @@ TEST_F(RunDirectoryTest, AFullDiskDoesNotEndARunWithOnErrorWarn) {
                             "checkpoint.every_steps=100 export.when=never; echo exit code $?) 2>&1 | cat");
   EXPECT_HAS(run.output, "exit code 7");
   EXPECT_HAS(run.output, "done at step 200 of 200");
-  EXPECT_HAS(run.output, "warning: lines that metrics.jsonl did not take (");
+  EXPECT_HAS(run.output, "warning: lines missing from metrics.jsonl (");
   EXPECT_HAS(run.output, "warning: lines that the log file did not take (");
   EXPECT_HAS(run.output, "warning: save failed (");
-  EXPECT_HAS(run.output, "step 200 was trained, and nothing of it could be saved");
+  EXPECT_HAS(run.output, "step 200 was trained, but could not be saved");
   for (const Json& line : metrics("out")) EXPECT_TRUE(line.contains("loss")) << "no half lines";
 }
 

@@ -106,7 +106,7 @@ TEST_F(Saving, IsRequestedByASignalOrAFile) {
 
 TEST_F(Saving, OfWeightsOnlyWarnsThatItCannotBeResumed) {
   const std::string log = train("weights", {"run.max_steps=2", "checkpoint.contents=model_only"});
-  EXPECT_NE(log.find("what this run saves cannot be resumed"), std::string::npos) << log;
+  EXPECT_NE(log.find("checkpoints of this run cannot be resumed"), std::string::npos) << log;
   EXPECT_NE(log.find("weights only, not resumable"), std::string::npos) << log;
   train("full", {"run.max_steps=2"});
   EXPECT_LT(tensor_files(checkpoint("weights", 2)).begin()->second.size() * 2,
@@ -114,7 +114,7 @@ TEST_F(Saving, OfWeightsOnlyWarnsThatItCannotBeResumed) {
 
   const Outcome again = start("weights", {"run.max_steps=3"});
   EXPECT_EQ(again.exit_code, static_cast<int>(ExitCode::kStorage)) << again.output;
-  EXPECT_NE(again.output.find("holds weights alone and cannot be resumed"), std::string::npos) << again.output;
+  EXPECT_NE(again.output.find("holds only weights and cannot be resumed"), std::string::npos) << again.output;
 
   // It still exports to the same files.
   const Outcome exported =

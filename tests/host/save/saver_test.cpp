@@ -254,13 +254,13 @@ TEST_F(SaverTest, ValuesThatAreNotFiniteAreFoundOnLoadAndAnOlderCheckpointIsName
   const std::string states = refusal();
   EXPECT_HAS(states, "the optimizer's states in " + checkpoint(2) +
                          " are not finite: the first NaN or infinity is in '" + spoilt.descriptor.fqn + "' at [0");
-  EXPECT_HAS(states, "run.resume = \"" + checkpoint(1) + "\" goes on from an older one");
+  EXPECT_HAS(states, "run.resume = \"" + checkpoint(1) + "\" continues from an older one");
   spoilt.tensor.fill(0.0);
   fill(INFINITY);
   save(3, {{"at", 3}});
   const std::string parameters = refusal();
   EXPECT_HAS(parameters, "the parameters in " + checkpoint(3) + " are not finite");
-  EXPECT_HAS(parameters, "run.resume = \"" + checkpoint(2) + "\" goes on from an older one");
+  EXPECT_HAS(parameters, "run.resume = \"" + checkpoint(2) + "\" continues from an older one");
 }
 
 TEST_F(SaverTest, WithoutACheckpointTrainingStartsAnew) { EXPECT_FALSE(saver_->resume()); }

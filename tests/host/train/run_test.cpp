@@ -272,8 +272,7 @@ TEST_F(RunFromModel, AnotherTokenizerThanTheModelsIsRefused) {
     const Outcome run = test::run_process(words, scratch_.path());
     EXPECT_EQ(run.exit_code, 2) << verb << run.output;
     EXPECT_HAS(run.output, "run.toml:8:");
-    EXPECT_HAS(run.output,
-               "tokenizer 'bytes' is not the one that hub brings along (tokenizer.json, tokenizer_config.json");
+    EXPECT_HAS(run.output, "tokenizer 'bytes' is not the one that hub contains (tokenizer.json, tokenizer_config.json");
     EXPECT_HAS(run.output, "tokenizer.force = true");
   }
 }
@@ -281,7 +280,7 @@ TEST_F(RunFromModel, AnotherTokenizerThanTheModelsIsRefused) {
 TEST_F(RunFromModel, AForcedTokenizerIsReportedAndTheModelsIsNotExported) {
   const Outcome run = train({"tokenizer.force=true"});
   ASSERT_EQ(run.exit_code, 0) << run.output;
-  EXPECT_HAS(run.output, "warning: tokenizer 'bytes' is not the one that hub brings along");
+  EXPECT_HAS(run.output, "warning: tokenizer 'bytes' is not the one that hub contains");
   EXPECT_HAS(run.output, "the export leaves out the tokenizer of hub");
   EXPECT_FALSE(exported("tokenizer.json"));
   EXPECT_FALSE(exported("tokenizer_config.json"));

@@ -39,13 +39,13 @@ TEST_F(RunWork, DoesNotStartAnewIfItsCheckpointsAreGone) {
   for (int i = 0; i < 2; ++i) {  // the refused run creates the folder again
     const std::string said = run({"run.max_steps=7"}, 2);
     EXPECT_HAS(said, "run.toml:3:");
-    EXPECT_HAS(said, "no checkpoint to go on from: metrics.jsonl reaches step 6, final/ is of step 6");
-    EXPECT_HAS(said, "model.path = \"out/final\" starts from its weights; run.resume = \"never\" trains anew");
+    EXPECT_HAS(said, "no checkpoint to resume from: metrics.jsonl reaches step 6, final/ is of step 6");
+    EXPECT_HAS(said, "model.path = \"out/final\" starts from its weights; run.resume = \"never\" trains from step 1");
   }
   EXPECT_EQ(losses("out").size(), 6u);
   EXPECT_TRUE(model("out") == weights);
   fs::remove_all(scratch_ / "out/final");
-  EXPECT_HAS(run({"run.max_steps=7"}, 2), "no checkpoint to go on from: metrics.jsonl reaches step 6\n");
+  EXPECT_HAS(run({"run.max_steps=7"}, 2), "no checkpoint to resume from: metrics.jsonl reaches step 6\n");
   run({"run.resume=never", "run.max_steps=2"});
   EXPECT_EQ(losses("out").size(), 2u);
 }
@@ -56,7 +56,7 @@ TEST_F(RunWork, MetricsOfARunThatSavedNothingAreKeptWhenItStartsAnew) {
   std::string about = test::text_of_file(scratch_ / "out/run.json");
   about.replace(about.find("true"), 4, "false");  // as a run that was killed before its first checkpoint leaves it
   test::write_text(scratch_ / "out/run.json", about);
-  EXPECT_HAS(run({"run.max_steps=2"}), "metrics.jsonl' as it was is kept as 'out/metrics.jsonl.old-1'");
+  EXPECT_HAS(run({"run.max_steps=2"}), "metrics.jsonl' is kept as 'out/metrics.jsonl.old-1'");
   EXPECT_EQ(losses("out").size(), 2u);
 }
 
@@ -65,8 +65,9 @@ TEST_F(RunWork, AnotherRunNameIsAWarningOrAnErrorIfStrict) {
   const std::string strict = run({"run.name=b", "run.strict=true"}, 2);
   EXPECT_HAS(strict, "run.name was \"a\", is \"b\": out holds run \"a\"");
   const std::string said = run({"run.name=b"});
-  EXPECT_HAS(said, "warning: differs from the run that was saved: run.name was \"a\", is \"b\": out holds run \"a\", "
-                   "and this one goes on with it; give an experiment of its own another run.output_dir");
+  EXPECT_HAS(said,
+             "warning: differs from the run that was saved: run.name was \"a\", is \"b\": out holds run \"a\", "
+             "and this run continues it; for a new experiment set another run.output_dir");
   const std::string branch =
       run({"run.name=c", "run.output_dir=c", "run.resume=" + (scratch_ / "out/checkpoints/step-000002")});
   EXPECT_EQ(branch.find("warning"), std::string::npos) << branch;
@@ -76,8 +77,9 @@ TEST_F(RunWork, StepsAfterTheResumedCheckpointAreSetAside) {
   run({"checkpoint.every_steps=2", "checkpoint.keep_last=0"});
   const std::string later = test::text_of_file(scratch_ / "out/checkpoints/step-000006/manifest.json");
   const std::string said = run({"run.resume=out/checkpoints/step-000002", "run.max_steps=4", "optimizer.lr=5e-3"});
-  EXPECT_HAS(said, "the run goes on from out/checkpoints/step-000002 at step 2, and out has reached step 6: "
-                   "step-000004.replaced, step-000006.replaced are kept in checkpoints/");
+  EXPECT_HAS(said,
+             "the run continues from out/checkpoints/step-000002 at step 2, and out has reached step 6: "
+             "step-000004.replaced, step-000006.replaced are kept in checkpoints/");
   EXPECT_HAS(said, "final/ is replaced at the end");
   EXPECT_TRUE(test::text_of_file(scratch_ / "out/checkpoints/step-000006.replaced/manifest.json") == later);
   EXPECT_EQ(losses("out").size(), 4u);
