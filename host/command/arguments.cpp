@@ -1,3 +1,4 @@
+// The arguments that verbs share: the configuration and its overrides, --plugin-path and --nproc.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -20,7 +21,7 @@
 namespace chassis {
 namespace {
 
-// One per visible GPU, where a strategy is to divide the run and no launcher has started ranks.
+// One rank per visible GPU if a strategy divides the run and no launcher has started ranks; else 1.
 int ranks_by_default(const Config& config) {
   if (config.num_problems() > 0 || config.settings().parallel.empty()) return 1;
   const std::string& device = config.settings().run.device;
@@ -31,16 +32,16 @@ int ranks_by_default(const Config& config) {
   return num_gpus;
 }
 
-// A file without a name, which processes started from here inherit.
+// An unnamed file in memory that processes started from here inherit.
 File file_in_memory(const std::string& name, const std::string& text) {
   const int descriptor = memfd_create("configuration", 0);
-  if (descriptor < 0) throw internal_error("cannot hand '" + name + "' to the ranks: " + std::strerror(errno));
+  if (descriptor < 0) throw internal_error("cannot pass '" + name + "' to the ranks: " + std::strerror(errno));
   File file = File::adopt(descriptor, name);
   file.pwrite_exact(text.data(), text.size(), 0);
   return file;
 }
 
-// What people give in place of a TOML file, answered with what to give.
+// Refuses what users often give in place of a TOML file, and says what to give.
 void refuse_other_than_toml(const std::string& file) {
   const std::string shown = "'" + printable(file) + "'";
   if (file.find("://") != std::string::npos)
@@ -66,8 +67,9 @@ bool is_override(const std::string& word) {
 
 CLI::Option* declare_plugin_path(CLI::App& app) {
   return app
-      .add_option(kPluginPath, [](const CLI::results_t&) { return true; },
-                  "a folder with plugins, searched before [plugins] path, CHASSIS_PLUGIN_PATH and those installed")
+      .add_option(
+          kPluginPath, [](const CLI::results_t&) { return true; },
+          "a folder with plugins, searched before [plugins] path, CHASSIS_PLUGIN_PATH and the installed plugins")
       ->type_name("FOLDER")
       ->expected(1)
       ->take_all();
@@ -128,7 +130,7 @@ void ConfigArguments::add_to(CLI::App& app) {
   app.add_option("overrides", overrides, "key.path=value, after the file");
   app.add_option("--config-descriptor", descriptor_)->group("");
   app.parse_complete_callback([this] { find_file(); });
-  app.add_flag("--locked", locked, "insist on the plugins that plugins.lock in run.output_dir names, by their hashes");
+  app.add_flag("--locked", locked, "refuse plugins whose hash is not in plugins.lock in run.output_dir");
   add_plugin_path(app, plugin_path);
 }
 
@@ -138,7 +140,7 @@ std::vector<std::string> ConfigArguments::all_overrides() const {
   return all;
 }
 
-// Overrides may stand before the file, which is the first word that is none.
+// Overrides may come before the file, which is the first word that is not an override.
 void ConfigArguments::find_file() {
   std::set<std::string> given;
   for (const std::string& word : overrides)
@@ -179,7 +181,7 @@ std::optional<int> ConfigArguments::run_ranks(const std::string& verb, ConfigUse
   const Config config = load(use);
   const int count = num_ranks > 0 ? num_ranks : ranks_by_default(config);
   if (count <= 1) return std::nullopt;
-  config.throw_if_problems();  // once, rather than on every rank
+  config.throw_if_problems();  // once, not on every rank
   const File text = file_in_memory(file, source().text);
   std::vector<std::string> words = {verb, file, "--config-descriptor", std::to_string(text.descriptor())};
   const std::vector<std::string> all = all_overrides();

@@ -1,4 +1,4 @@
-// `chassis check`: everything that can be known without a device and without reading data or weights.
+// `chassis check`: all checks of a run that need no device and read neither data nor weights.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -27,14 +27,14 @@ void print_summary(Session& session) {
                  bytes_text(session.compiled().planned_activation_bytes(mode)).c_str(), text(mode).c_str());
 }
 
-constexpr double kLargestUsualRate = 10.0;  // beyond those of plain SGD
+constexpr double kLargestUsualRate = 10.0;  // higher than those of plain SGD
 
 void warn_of_learning_rate(const Setting<double>& setting) {
   const double rate = setting;
   const std::string what = fmt::format("{}: optimizer.lr = {:g}", setting.where().text(), rate);
   if (rate == 0) counted_warning("optimizer.lr", what + " trains nothing");
   if (rate > kLargestUsualRate)
-    counted_warning("optimizer.lr", what + " is far above any usual one; is a \"-\" missing, as in 3e-3?");
+    counted_warning("optimizer.lr", what + " is far above usual rates; is a \"-\" missing, as in 3e-3?");
 }
 
 }  // namespace
@@ -49,7 +49,7 @@ Verb add_check(CLI::App& app) {
   app.add_flag("--without-data", *without_data,
                "data files, and the folders that the run writes to, need not be on this machine");
   return [=] {
-    // A mesh of several ranks is proven as rank 0 of it sees it.
+    // Rank 0 is checked for a mesh of several ranks.
     Config config = arguments->load();
     const int num_ranks = world_size_of(config.settings());
     SessionOptions options{.plugin_path = arguments->plugin_path,

@@ -1,11 +1,10 @@
-// `chassis ckpt`: looks at checkpoints from outside, hands them to others, and tidies up.
+// `chassis ckpt`: lists, verifies, compares, exports and deletes checkpoints.
 #include <cstdio>
 
 #include "host/base/output.hpp"
 #include "host/base/printable.hpp"
 #include "host/base/units.hpp"
 #include "host/checkpoint/inspect.hpp"
-#include "host/command/ckpt_import.hpp"
 #include "host/command/command.hpp"
 #include "host/save/weights.hpp"
 
@@ -14,7 +13,8 @@ namespace {
 
 constexpr uint64_t kBucketBytes = 16 << 20;
 
-// A run directory, its checkpoints folder, or any folder with checkpoints; it holds one.
+// The folder of checkpoints in `path`: a run directory, its checkpoints folder, or any folder with checkpoints. Throws
+// if there are none.
 std::string checkpoint_root(const std::string& path) {
   const std::string root = folder_of_checkpoints(path);
   if (list_checkpoints(root).empty()) throw no_checkpoint(path);
@@ -33,7 +33,7 @@ int print(const std::vector<std::string>& lines) {
 
 int list(const std::string& path) { return print(checkpoint_table(list_checkpoints(checkpoint_root(path)))); }
 
-int tell(const std::string& path, const VerifyResult& result) {
+int report(const std::string& path, const VerifyResult& result) {
   print(result.defects);
   std::fprintf(output(), "%s %s: %llu tensors, %s in %llu files\n", result.ok() ? "ok" : "DAMAGED",
                printable(path, 4096).c_str(), static_cast<unsigned long long>(result.num_tensors),
@@ -41,7 +41,7 @@ int tell(const std::string& path, const VerifyResult& result) {
   return result.ok() ? 0 : static_cast<int>(ExitCode::kStorage);
 }
 
-// Beside a run, which deletes what checkpoint.keep_last does not keep.
+// A run may delete the checkpoint at the same time, as checkpoint.keep_last says.
 int verify_unless_gone(const std::string& path) {
   const auto is_gone = [&] { return link_kind(path) == PathKind::kAbsent; };
   VerifyResult result;
@@ -50,13 +50,13 @@ int verify_unless_gone(const std::string& path) {
   } catch (const Error&) {
     if (!is_gone()) throw;
   }
-  if (result.num_files > 0 && (result.ok() || !is_gone())) return tell(path, result);
+  if (result.num_files > 0 && (result.ok() || !is_gone())) return report(path, result);
   std::fprintf(output(), "gone %s: deleted while it was verified\n", printable(path, 4096).c_str());
   return 0;
 }
 
 int verify(const std::string& path) {
-  if (is_checkpoint(path)) return tell(path, verify_checkpoint(path, BucketPair(kBucketBytes)));
+  if (is_checkpoint(path)) return report(path, verify_checkpoint(path, BucketPair(kBucketBytes)));
   int code = 0;
   const auto found = list_checkpoints(checkpoint_root(path));
   for (const CheckpointInfo& info : found) {
@@ -75,7 +75,7 @@ int verify(const std::string& path) {
   return code;
 }
 
-// 0 if they are the same, 1 if not, as diff does.
+// Returns 0 if they are the same and 1 if not, as diff does.
 int diff(const std::string& a, const std::string& b) {
   const std::string path_a = one_checkpoint(a), path_b = one_checkpoint(b);
   const std::vector<std::string> lines = diff_checkpoints(path_a, path_b);
@@ -86,8 +86,7 @@ int diff(const std::string& a, const std::string& b) {
   return lines.empty() ? 0 : 1;
 }
 
-// The lock of the directory keeps it away from a run that is going on. Those that stay are read before others are
-// deleted.
+// The lock of the directory refuses a run in progress. Checkpoints that stay are verified before others are deleted.
 int prune(const std::string& path, int64_t keep_last, int64_t keep_every) {
   const std::string root = checkpoint_root(path);
   const BucketPair buckets(kBucketBytes);
@@ -119,43 +118,45 @@ Verb add_ckpt(CLI::App& app) {
   };
   constexpr const char* kRunOrOne = "a checkpoint, or a run directory for its newest";
 
-  CLI::App* ls = verb("ls", "checkpoints of a run, with sizes and validity", "a run directory");
-  CLI::App* info = verb("info", "what is in a checkpoint", kRunOrOne);
-  info->add_flag("--tensors", given->tensors, "every tensor, with shape and checksum");
-  CLI::App* check = verb("verify", "read every byte and compare all checksums", "a run directory or a checkpoint");
-  CLI::App* compare =
-      verb("diff", "tensors of two checkpoints by name, shape and checksum; exit code 1 if they differ", kRunOrOne);
-  compare->add_option("other", given->other, kRunOrOne)->required();
-  CLI::App* hand_over = verb("export", "write a checkpoint as a model directory for others", kRunOrOne);
-  hand_over
-      ->add_option("directory", given->request.directory, "created; replaced only if it is a model directory of ours")
+  CLI::App* list_verb = verb("ls", "list the checkpoints of a run, with sizes and validity", "a run directory");
+  CLI::App* info_verb = verb("info", "describe a checkpoint", kRunOrOne);
+  info_verb->add_flag("--tensors", given->tensors, "list every tensor, with shape and checksum");
+  CLI::App* verify_verb =
+      verb("verify", "read every byte and compare all checksums", "a run directory or a checkpoint");
+  CLI::App* diff_verb =
+      verb("diff", "compare the tensors of two checkpoints by name, shape and checksum; exit code 1 if they differ",
+           kRunOrOne);
+  diff_verb->add_option("other", given->other, kRunOrOne)->required();
+  CLI::App* export_verb = verb("export", "write a checkpoint as a model directory", kRunOrOne);
+  export_verb
+      ->add_option("directory", given->request.directory, "created if missing; replaced only if this program wrote it")
       ->required();
-  hand_over->add_option("--dtype", given->request.dtype, "auto: what the model's config says")
+  export_verb->add_option("--dtype", given->request.dtype, "auto: what the model's config says")
       ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}));
-  hand_over->add_option("--format", given->request.format, "a format plugin; default: as [export] plugin is");
-  hand_over->add_option("--base", given->request.base,
-                        "a model directory whose tokenizer files are taken along; default: those in the checkpoint");
-  add_plugin_path(*hand_over, given->request.plugin_path);
-  CLI::App* tidy =
-      verb("prune",
-           "delete older checkpoints of a run once those that stay are verified; never the latest, nothing that this "
-           "program did not write",
-           "a run directory");
-  tidy->add_option("--keep-last", given->keep_last, "so many stay")
+  export_verb->add_option("--format", given->request.format, "a format plugin; default: that of [export]");
+  export_verb->add_option("--base", given->request.base,
+                          "a model directory whose tokenizer files are copied; default: those in the checkpoint");
+  add_plugin_path(*export_verb, given->request.plugin_path);
+  CLI::App* prune_verb = verb(
+      "prune",
+      "delete older checkpoints of a run after those that stay are verified; never the latest, and nothing that this "
+      "program did not write",
+      "a run directory");
+  prune_verb->add_option("--keep-last", given->keep_last, "number of newest checkpoints to keep")
       ->required()
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
-  tidy->add_option("--keep-every", given->keep_every, "those of every so many steps stay too")
+  prune_verb->add_option("--keep-every", given->keep_every, "also keep checkpoints at multiples of this many steps")
       ->check(CLI::NonNegativeNumber);
 
   const auto import = add_ckpt_import(app);
 
   return [=]() -> int {
     if (const auto exit_code = import()) return *exit_code;
-    if (ls->parsed()) return list(given->path);
-    if (info->parsed()) return print(describe_checkpoint(one_checkpoint(given->path), given->tensors));
-    if (check->parsed()) return verify(given->path);
-    if (compare->parsed()) return diff(given->path, given->other);
-    if (tidy->parsed()) return prune(given->path, given->keep_last, given->keep_every);
+    if (list_verb->parsed()) return list(given->path);
+    if (info_verb->parsed()) return print(describe_checkpoint(one_checkpoint(given->path), given->tensors));
+    if (verify_verb->parsed()) return verify(given->path);
+    if (diff_verb->parsed()) return diff(given->path, given->other);
+    if (prune_verb->parsed()) return prune(given->path, given->keep_last, given->keep_every);
     ExportRequest request = given->request;
     request.checkpoint = one_checkpoint(given->path);
     std::fprintf(output(), "%s\n", export_checkpoint(request).line().c_str());

@@ -1,11 +1,10 @@
 // `chassis ckpt import-zero`: a checkpoint of another system becomes a model directory, or a checkpoint to resume from.
-#include "host/base/output.hpp"
-#include "host/command/ckpt_import.hpp"
-
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <utility>
 
+#include "host/base/output.hpp"
 #include "host/checkpoint/import.hpp"
 #include "host/checkpoint/isolated_scan.hpp"
 #include "host/command/command.hpp"
@@ -34,7 +33,7 @@ class Formats {
     instances_.push_back(registry_.open("format", id));
     return *formats_.emplace_back(std::make_unique<FormatPlugin>(*instances_.back()));
   }
-  // Those that read what only an import reads.
+  // The formats that read checkpoints of other systems.
   std::vector<std::string> importers() {
     std::vector<std::string> found;
     for (const std::string& id : registry_.index().ids("format"))
@@ -56,7 +55,7 @@ std::vector<std::string> scan_command(const Arguments& given, const std::string&
   return words;
 }
 
-// By the first format that knows the directory.
+// Reads the directory with the first format that recognises it.
 CheckpointReader read_foreign(const Arguments& given, Formats& formats) {
   std::string reasons;
   for (const std::string& format : formats.importers()) {
@@ -67,9 +66,10 @@ CheckpointReader read_foreign(const Arguments& given, Formats& formats) {
     reasons += "\n  " + reason;
   }
   if (reasons.empty())
-    throw plugin_error("no plugin that imports checkpoints is installed").hint("see `chassis plugins list`");
+    throw plugin_error("no plugin that imports checkpoints is installed")
+        .hint("`chassis plugins list` shows what is installed");
   throw storage_error("'" + given.from + "' is not a checkpoint that can be imported:" + reasons)
-      .hint("give the directory that save_checkpoint was given, or the folder of one step in it");
+      .hint("give the directory that save_checkpoint wrote to, or the folder of one step in it");
 }
 
 std::string default_format(const Arguments& given) {
@@ -95,13 +95,16 @@ std::function<std::optional<int>()> add_ckpt_import(CLI::App& ckpt) {
   auto given = std::make_shared<Arguments>();
   CLI::App* verb = ckpt.add_subcommand(
       "import-zero", "a DeepSpeed ZeRO-1, -2 or -3 checkpoint as a model directory, or to resume from");
-  verb->add_option("path", given->from, "what save_checkpoint was given, or the folder of one step")->required();
-  verb->add_option("directory", given->to, "created; replaced only if it was imported or exported before")->required();
+  verb->add_option("path", given->from, "the directory that save_checkpoint wrote to, or the folder of one step in it")
+      ->required();
+  verb->add_option("directory", given->to, "created if missing; replaced only if an import or export wrote it")
+      ->required();
   verb->add_flag("--checkpoint", given->checkpoint, "a checkpoint to resume from, with the optimizer's states");
-  verb->add_option("--dtype", given->dtype, "of the weights; default: fp32, as the masters are")
+  verb->add_option("--dtype", given->dtype, "dtype of the weights; default: fp32, as the master weights")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
-  verb->add_option("--format", given->format, "a format plugin; default: as [export] or [checkpoint] plugin is");
-  verb->add_option("--base", given->base, "a model directory whose config and tokenizer files are taken along");
+  verb->add_option("--format", given->format,
+                   "a format plugin; default: that of [export], or of [checkpoint] with --checkpoint");
+  verb->add_option("--base", given->base, "a model directory whose config and tokenizer files are copied");
   CLI::App* hidden = ckpt.add_subcommand("scan-in-process", "")->group("");
   hidden->add_option("path", given->from)->required();
   hidden->add_option("format", given->format)->required();

@@ -1,4 +1,4 @@
-// The verbs of the command line, one file each: add_… declares the arguments, and what it returns runs the verb.
+// The verbs of the command line, one file each: add_… declares the arguments and returns the function that runs it.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -14,19 +14,19 @@ namespace chassis {
 // Throws, or returns the exit code.
 using Verb = std::function<int()>;
 
-// --plugin-path, which stands before the verb, behind it or behind a part of it; `folders` gets all of them in that
-// order.
+// Declares --plugin-path, which users may give before the verb, after it or after a subcommand of it; `folders` gets
+// all of them in that order.
 void add_plugin_path(CLI::App& verb, std::vector<std::string>& folders);
-// Declares it wherever a command does not have it yet.
+// Declares it for all commands that do not have it yet.
 void accept_plugin_path_everywhere(CLI::App& program);
 
-// What every verb that reads a configuration takes.
+// The arguments of every verb that reads a configuration.
 struct ConfigArguments {
   std::string file;
   std::vector<std::string> overrides;
   std::vector<std::string> plugin_path;
   bool locked = false;
-  int num_ranks = 0;  // of verbs that several processes can run; 0: --nproc is not given
+  int num_ranks = 0;  // for verbs that several processes can run; 0: --nproc is not given
 
   void add_to(CLI::App& app);
   void add_ranks_to(CLI::App& app);
@@ -42,12 +42,12 @@ struct ConfigArguments {
   void find_file();
   std::vector<std::string> all_overrides() const;
 
-  int descriptor_ = -1;  // of the text, in a rank
+  int descriptor_ = -1;  // of the text of the configuration, in a rank
   mutable std::optional<ConfigSource> source_;
 };
 
-// What was meant by an option that the verb does not have: a key of the configuration, or of another trainer's, as
-// optimizer.lr=1e-3 by "--lr 1e-3". Empty if the verb reads no configuration, or every option is one of its own.
+// A hint for an option that the verb does not have: the key of the configuration that the user probably meant, such as
+// optimizer.lr=1e-3 for "--lr 1e-3". Empty if the verb reads no configuration, or has all the options.
 std::string override_hint(const CLI::App& verb, const std::vector<std::string>& words);
 
 Verb add_train(CLI::App& app);
@@ -56,6 +56,8 @@ Verb add_plan(CLI::App& app);
 Verb add_eval(CLI::App& app);
 Verb add_generate(CLI::App& app);
 Verb add_ckpt(CLI::App& app);
+// Adds `chassis ckpt import-zero`. Its function returns nothing if another subcommand is to run.
+std::function<std::optional<int>()> add_ckpt_import(CLI::App& ckpt);
 Verb add_plugins(CLI::App& app);
 Verb add_schema(CLI::App& app);
 Verb add_version(CLI::App& app);

@@ -1,4 +1,4 @@
-// `chassis eval`: the evaluation sets, once, with the newest weights.
+// `chassis eval`: evaluates every evaluation set once, with the newest weights.
 #include <cstdio>
 
 #include "host/base/output.hpp"
@@ -26,7 +26,7 @@ Verb add_eval(CLI::App& app) {
     return join_world(given.settings().comm, [&](World& world) {
       Session session(std::move(given), {.plugin_path = arguments->plugin_path, .world = &world});
       const Settings& settings = session.settings();
-      // As in training: the first rank of a machine prepares and proves what the others then find.
+      // As in training, the first rank of a machine prepares the data, and the others then find it prepared.
       std::vector<std::unique_ptr<EvalData>> sets;
       world.together("preparing data", [&] {
         if (world.launch().local_rank == 0) sets = open_eval_data(session.data_needs());

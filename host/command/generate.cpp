@@ -57,27 +57,27 @@ Verb add_generate(CLI::App& app) {
       if (session.tokenizer()->bos_id() >= 0) prompt.insert(prompt.begin(), session.tokenizer()->bos_id());
       check_positions(session.model(), static_cast<int64_t>(prompt.size()) + options.max_new_tokens,
                       "tokens of the prompt + generate.max_new_tokens");
-      // All ranks compute the same text; the first one says it: to a file or a pipe every byte as it is, to a terminal
-      // what cannot harm it.
+      // All ranks compute the same text, and rank 0 prints it: unchanged to a file or a pipe, and without harmful
+      // control characters to a terminal.
       const bool to_terminal = isatty(output_descriptor()) == 1;
       PrintablePieces pieces;
-      const auto print = [&](std::string_view text) {
+      const auto write = [&](std::string_view text) {
         if (world.rank() != 0) return;
         std::fwrite(text.data(), 1, text.size(), output());
         flush_output();
       };
-      const auto say = [&](std::string_view text) { print(to_terminal ? pieces.add(text) : std::string(text)); };
-      say(arguments->prompt);
-      const Generated text =
-          generate(session.executor(), prompt, options, session.device(),
-                   [&](int32_t id) { say(session.tokenizer()->decode(std::span(&id, 1))); });
-      print(pieces.finish() + "\n");
+      const auto print = [&](std::string_view text) { write(to_terminal ? pieces.add(text) : std::string(text)); };
+      print(arguments->prompt);
+      const Generated text = generate(session.executor(), prompt, options, session.device(),
+                                      [&](int32_t id) { print(session.tokenizer()->decode(std::span(&id, 1))); });
+      write(pieces.finish() + "\n");
       if (text.num_masked > 0 && world.rank() == 0)
-        counted_warning("generate.masked_ids",
-                        fmt::format("{} of {} times the model's most likely id was none of the tokenizer's {}, and the "
-                                    "most likely of those was taken; does the tokenizer belong to the model?",
-                                    text.num_masked, text.ids.size(), options.vocab_size),
-                        text.num_masked);
+        counted_warning(
+            "generate.masked_ids",
+            fmt::format("for {} of {} tokens the model's most likely id was outside the tokenizer's {} ids, "
+                        "and the most likely of those was taken; does the tokenizer belong to the model?",
+                        text.num_masked, text.ids.size(), options.vocab_size),
+            text.num_masked);
       return 0;
     });
   };

@@ -32,8 +32,8 @@
 
 namespace {
 
-// A standard descriptor that is closed would become the next file's or socket's, and what is printed would go there.
-// Standard output is opened for reading alone, so that who prints learns that nobody gets it.
+// If a standard descriptor is closed, the next file or socket gets its number, and output would go there. Standard
+// output is opened read-only, so that printing to it fails.
 __attribute__((no_sanitize("address", "undefined", "thread"))) void open_standard_descriptors(int, char**, char**) {
   for (int descriptor = 0; descriptor < 3; ++descriptor) {
     const int access = descriptor == STDOUT_FILENO ? O_RDONLY : O_RDWR;
@@ -42,8 +42,9 @@ __attribute__((no_sanitize("address", "undefined", "thread"))) void open_standar
   }
 }
 
-// Waiting threads are to sleep instead of burning cores of others. LibTorch's run-time library reads this when it is
-// loaded, so the program starts itself again, once; before any constructor, since LibTorch's take 0.2 s.
+// Makes waiting OpenMP threads sleep instead of using cores that others need. LibTorch's OpenMP library reads the
+// variable when it is loaded, so the program restarts itself once, before any constructor: those of LibTorch take 0.2
+// s.
 __attribute__((no_sanitize("address", "undefined", "thread"))) void restart_with_passive_waiting(int, char** argv,
                                                                                                   char** environment) {
   constexpr char kVariable[] = "OMP_WAIT_POLICY=";
@@ -58,56 +59,57 @@ __attribute__((no_sanitize("address", "undefined", "thread"))) void restart_with
   }
   restarted[count] = "OMP_WAIT_POLICY=PASSIVE";
   restarted[count + 1] = nullptr;
-  execve("/proc/self/exe", argv, const_cast<char**>(restarted));  // on failure go on: it is a matter of speed alone
+  execve("/proc/self/exe", argv, const_cast<char**>(restarted));  // on failure continue: only speed depends on it
 }
-// In this order, and before any constructor of a library opens a file.
+// The order matters. Runs before any constructor of a library opens a file.
 __attribute__((no_sanitize("address", "undefined", "thread"))) void prepare_process(int count, char** argv,
                                                                                     char** environment) {
   open_standard_descriptors(count, argv, environment);
   restart_with_passive_waiting(count, argv, environment);
 }
-// One pointer alone: what is larger is aligned to 16 bytes, and a hole before it would be called.
+// A single pointer: an array would be aligned to 16 bytes, and the gap before it would be called.
 __attribute__((section(".preinit_array"), used)) void (*const before_constructors)(int, char**, char**) =
     prepare_process;
 
-// What happened and its causes; the rank that failed tells it in full.
+// The first line and the causes; the rank that failed prints the whole message.
 std::string in_one_line(const std::string& text) {
   std::istringstream lines(text);
-  std::string told;
+  std::string out;
   for (std::string line; std::getline(lines, line);)
-    if (told.empty() || line.starts_with("caused by: ")) told += (told.empty() ? "" : "; ") + line;
-  return told;
+    if (out.empty() || line.starts_with("caused by: ")) out += (out.empty() ? "" : "; ") + line;
+  return out;
 }
 
-// Hidden verbs are processes that the program starts for itself: who started them reads and judges all that they write.
-bool starts_for_itself(const CLI::App& verb) {
+// The program starts hidden verbs itself, as processes: the parent process reads and checks all of their output.
+bool is_hidden_verb(const CLI::App& verb) {
   const auto parsed = verb.get_subcommands();
   return std::any_of(parsed.begin(), parsed.end(), [](const CLI::App* inner) { return inner->get_group().empty(); });
 }
 
-// How long a call may take before it is told. CHASSIS_CALL_WATCH_S is for tests, and for plugins known to be slow.
-std::chrono::milliseconds patience_with_calls() {
-  constexpr double kSeconds = 30, kLeast = 0.01, kMost = 1e6;
+// How long a call of a plugin may take before a warning. CHASSIS_CALL_WATCH_S is for tests, and for slow plugins.
+std::chrono::milliseconds slow_call_limit() {
+  constexpr double kSeconds = 30, kMin = 0.01, kMax = 1e6;
   const char* const given = std::getenv("CHASSIS_CALL_WATCH_S");
   if (given == nullptr) return std::chrono::milliseconds(static_cast<int64_t>(1000 * kSeconds));
   const std::string_view text = given;
   double seconds = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
-  if (error != std::errc() || end != text.data() + text.size() || !(seconds >= kLeast && seconds <= kMost))
+  if (error != std::errc() || end != text.data() + text.size() || !(seconds >= kMin && seconds <= kMax))
     throw chassis::config_error("CHASSIS_CALL_WATCH_S=" + chassis::printable(text) +
                                 ": expected seconds, 0.01 to 1000000")
         .hint("unset it for the default of 30");
   return std::chrono::milliseconds(static_cast<int64_t>(1000 * seconds));
 }
 
-// What plugins do behind the program's back, while a verb runs.
+// While a verb runs: catches lines that plugins write to standard output, and warns of slow calls.
 struct PluginGuards {
   chassis::StrayOutput stray{chassis::call_in_progress};
-  chassis::CallWatch watch{patience_with_calls(), [](const std::string& call) {
-                             chassis::log::warn("{}; it is waited for, Ctrl-C ends the wait", call);
+  chassis::CallWatch watch{slow_call_limit(), [](const std::string& call) {
+                             chassis::log::warn("{}; still waiting, Ctrl-C ends the wait", call);
                            }};
 };
-// `help train` is `train --help`; what stands before the verb stays there.
+
+// `help train` is `train --help`.
 std::vector<std::string> without_help_verb(std::vector<std::string> words) {
   if (words.empty() || words.front() != "help") return words;
   words.erase(words.begin());
@@ -130,18 +132,18 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   app.fallthrough(false);
   app.set_version_flag("--version", version_text, "print versions");
-  app.footer("chassis help COMMAND explains one of them.");
+  app.footer("chassis help COMMAND explains a command.");
   std::vector<std::pair<CLI::App*, Verb>> verbs;
   auto add = [&](const char* name, const char* doc, Verb (*declare)(CLI::App&)) {
     CLI::App* verb = app.add_subcommand(name, doc);
     verbs.emplace_back(verb, declare(*verb));
   };
   add("train", "train or fine-tune a model", add_train);
-  add("check", "prove a configuration without a device", add_check);
-  add("plan", "say what every rank of a run will need", add_plan);
+  add("check", "check a configuration without a device", add_check);
+  add("plan", "show the memory and traffic that every rank of a run will need", add_plan);
   add("eval", "loss and perplexity of the evaluation sets", add_eval);
   add("generate", "continue a text", add_generate);
-  add("ckpt", "list, verify, compare, export and prune checkpoints", add_ckpt);
+  add("ckpt", "list, verify, compare, import, export and prune checkpoints", add_ckpt);
   add("plugins", "list, describe and test plugins", add_plugins);
   add("schema", "document every option", add_schema);
   add("version", "print versions", add_version);
@@ -160,7 +162,7 @@ int run(int argc, char** argv) {
         .hint("chassis help lists the commands");
   }
   try {
-    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // last first, as the parser wants them
+    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // the parser expects the last word first
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() != 0) {
       const CLI::App* const verb = verb_name.empty() ? nullptr : app.get_subcommand(verb_name);
@@ -177,7 +179,7 @@ int run(int argc, char** argv) {
   for (auto& [verb, body] : verbs) {
     if (!verb->parsed()) continue;
     std::optional<PluginGuards> guards;
-    if (!starts_for_itself(*verb)) guards.emplace();
+    if (!is_hidden_verb(*verb)) guards.emplace();
     const int exit_code = body();
     flush_output();
     return exit_code;
@@ -188,7 +190,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  signal(SIGXFSZ, SIG_IGN);  // a file size limit is an error of the write, not the end of the process
+  signal(SIGXFSZ, SIG_IGN);  // then a file size limit fails the write instead of ending the process
   signal(SIGPIPE, SIG_IGN);
   chassis::report_crashes();
   const chassis::ExitGuard guard;

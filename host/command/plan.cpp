@@ -1,4 +1,4 @@
-// `chassis plan`: what every rank of any world will need, told by one process without a device.
+// `chassis plan`: what every rank of a run will need, computed by one process without a device.
 #include <charconv>
 #include <cstdio>
 
@@ -52,13 +52,13 @@ uint64_t bytes_from(const std::string& text) {
       .hint("for example --memory 80GiB; units are B, KiB, MiB, GiB, TiB, kB, MB, GB and TB");
 }
 
-// Refuses to replace a file that holds no plan, before one is made.
+// Refuses to replace a file that is not a plan, before planning.
 void check_html(const std::string& path) {
   if (path.empty() || path_kind(path) != PathKind::kFile) return;
   std::string head(kPlanHtmlHead.size(), '\0');
   head.resize(File::open_read(path).pread_some(head.data(), head.size(), 0));
   if (!head.empty() && head != kPlanHtmlHead)
-    throw storage_error("--html " + path + ": this file holds no plan that this program drew, and is not replaced")
+    throw storage_error("--html " + path + ": this file is not a plan written by this program, and is not replaced")
         .hint("choose another name, or move the file away");
 }
 
@@ -69,17 +69,17 @@ Verb add_plan(CLI::App& app) {
   auto plan_arguments = std::make_shared<PlanArguments>();
   arguments->add_to(app);
   app.add_option("--world", plan_arguments->world_size,
-                 "so many ranks; default: the product of the sizes in [mesh], which must be given if [[parallel]] is")
+                 "number of ranks; default: the product of the sizes in [mesh], which must be given if [[parallel]] is")
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--mesh", plan_arguments->mesh, "sizes of axes, such as " + example_of_mesh());
   app.add_option("--device", plan_arguments->device,
-                 "cpu or cuda, which need not be there; default: run.device, where auto is cpu")
+                 "cpu or cuda, which this machine need not have; default: run.device, where auto is cpu")
       ->check(CLI::IsMember({"cpu", "cuda"}));
-  const CLI::Option* const memory = app.add_option(
-      "--memory", plan_arguments->memory,
-      "of each device, such as 80GiB: says what to change if it does not suffice, and ends with exit code 4");
+  const CLI::Option* const memory =
+      app.add_option("--memory", plan_arguments->memory,
+                     "of each device, such as 80GiB; if it is not enough, prints what to change and exits with code 4");
   app.add_flag("--json", plan_arguments->json, "print JSON");
-  app.add_option("--html", plan_arguments->html, "also draw it into this file");
+  app.add_option("--html", plan_arguments->html, "also write the plan to this file, as an HTML page");
   return [=] {
     PlanRequest request;
     request.config = [=](const std::vector<std::string>& more) {

@@ -1,4 +1,4 @@
-// `chassis plugins`: what is installed, what it says of itself, and whether it keeps the contract.
+// `chassis plugins`: lists and describes plugins, and tests them against the contract.
 #include <cstdio>
 #include <filesystem>
 
@@ -42,7 +42,7 @@ PluginIndex index_of(const Arguments& arguments) {
   return PluginIndex(plugin_folders(arguments.plugin_path, {}, {}));
 }
 
-// A file by its path, installed or not; else what is installed under that name.
+// A file by its path, installed or not; else the installed plugin of that name.
 PluginIndex index_for_info(const Arguments& arguments) {
   const bool is_path = arguments.name.find('/') != std::string::npos || arguments.name.ends_with(".so");
   const PathKind kind = is_path ? path_kind(arguments.name) : PathKind::kAbsent;
@@ -59,14 +59,14 @@ int info(const Arguments& arguments) {
   HostServices services(0, metrics);
   PluginRegistry registry(index, {}, services);
   for (const MemberName& member : file->manifest.members) {
-    if (!unusable_reason(*file, member).empty()) continue;  // said above
+    if (!unusable_reason(*file, member).empty()) continue;  // printed above
     const auto& options = registry.option_specs(member.kind, member.id);
     std::fprintf(output(), "%s", member_options_text(member, registry.doc(member.kind, member.id), options).c_str());
   }
   return 0;
 }
 
-// A file by its path; else the one that is installed under that name.
+// A file by its path; else the file of the installed plugin of that name.
 std::string file_to_check(const Arguments& arguments) {
   const std::string& name = arguments.name;
   if (path_kind(name) != PathKind::kAbsent || name.ends_with(".so")) return name;
@@ -113,7 +113,7 @@ void expect_none(const std::vector<std::string>& failures, const std::string& wh
   throw plugin_error(text);
 }
 
-// What libraries that say so of themselves compute is the reference.
+// Providers of the libraries whose manifest says that they are the reference.
 class Oracles {
  public:
   explicit Oracles(PluginRegistry& registry) {
@@ -133,7 +133,7 @@ class Oracles {
   std::vector<OpsProvider> providers_;
 };
 
-constexpr const char* kNoOracle = "no plugin is installed that is a reference to compare with";
+constexpr const char* kNoOracle = "no reference plugin to compare with is installed";
 
 std::string check_ops(PluginRegistry& registry, Instance& instance) {
   const Oracles oracles(registry);
@@ -187,14 +187,14 @@ std::unique_ptr<Instance> open_backend_of_plans(PluginRegistry& registry) {
 }
 
 std::string check_parallel(PluginRegistry& registry, MetricsStore& metrics, const CheckedMember& member) {
-  if (!open_backend_of_plans(registry)) return "no comm plugin is installed that moves nothing, as plans need";
+  if (!open_backend_of_plans(registry)) return "no comm plugin that moves nothing is installed, which plans need";
   const auto failures = parallel_failures([&] { return member.another(Json::object()); },
                                           [&] { return open_backend_of_plans(registry); }, metrics);
   expect_none(failures, "promises of a strategy are broken");
   return "";
 }
 
-// Each option by itself at another value than its default.
+// Sets of options, each with one option at a value other than its default.
 std::vector<Json> other_options(const std::vector<OptionSpec>& specs) {
   std::vector<Json> out;
   for (const OptionSpec& spec : specs) {
@@ -228,7 +228,7 @@ std::string check_tokenizer(const CheckedMember& member) {
   return "";
 }
 
-// What a member computes or gives back. Else why there is nothing to compare with.
+// Tests what a member computes. Returns why nothing could be compared; empty if it was.
 std::string check_numerics(PluginRegistry& registry, MetricsStore& metrics, const CheckedMember& member,
                            const std::string& model_config) {
   Instance& instance = member.instance;
@@ -282,19 +282,19 @@ Verb add_plugins(CLI::App& app) {
   app.require_subcommand(1);
   auto arguments = std::make_shared<Arguments>();
   add_plugin_path(app, arguments->plugin_path);
-  CLI::App* show = app.add_subcommand("list", "every member that is installed");
-  CLI::App* describe = app.add_subcommand("info", "a plugin's manifest; nothing of the plugin is run");
-  describe->add_option("name", arguments->name, "of the plugin, of a member, or a file")->required();
-  describe->add_flag("--options", arguments->with_options, "also loads the plugin, which knows its options");
+  CLI::App* show = app.add_subcommand("list", "list all installed members");
+  CLI::App* describe = app.add_subcommand("info", "print a plugin's manifest, without running its code");
+  describe->add_option("name", arguments->name, "of a plugin or a member, or a file")->required();
+  describe->add_flag("--options", arguments->with_options, "also load the plugin, and print its options");
   CLI::App* conform = app.add_subcommand("check", "test a plugin against the contract, each test in its own process");
   conform->add_option("file", arguments->name, "FILE.so, or the name of an installed plugin")->required();
   conform->add_option("--only", arguments->only, "tests or groups of tests, such as numerics, life/cycle or process");
-  conform->add_option("--timeout", arguments->timeout_s, "seconds for all tests together, 300 unless told")
+  conform->add_option("--timeout", arguments->timeout_s, "seconds for all tests together; default 300")
       ->check(CLI::PositiveNumber);
   conform->add_flag("--json", arguments->as_json, "results as one JSON object");
   conform
       ->add_option("--model-config", arguments->model_config,
-                   "a config.json for a model that takes none of the usual keys")
+                   "a config.json for a model that does not take the usual keys")
       ->check(CLI::ExistingFile);
   CLI::App* hidden = app.add_subcommand("check-in-process", "")->group("");
   hidden->add_option("file", arguments->name)->required();

@@ -1,4 +1,4 @@
-// `chassis schema`: every key of the host and of every installed plugin.
+// `chassis schema`: documents every key of the host and of every installed plugin.
 #include <cstddef>
 #include <cstdio>
 
@@ -16,7 +16,7 @@
 namespace chassis {
 namespace {
 
-// What a model says of itself where nothing is set.
+// The keys of a model's config, and their defaults.
 std::vector<std::pair<std::string, std::string>> model_config_keys(PluginRegistry& registry, const std::string& id) {
   const auto model = registry.open("model", id);
   const ModelPlugin plugin(*model);

@@ -1,3 +1,4 @@
+// `chassis train`: trains or fine-tunes a model.
 #include "host/command/command.hpp"
 #include "host/train/run.hpp"
 

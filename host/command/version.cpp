@@ -1,3 +1,4 @@
+// `chassis version`: the versions of the program, its ABI and LibTorch.
 #include <fmt/core.h>
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// Every key against its specification, and the defaults of the host's keys.
+// Checks every key against its specification, and fills in the defaults of the host's keys.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -19,13 +19,13 @@
 namespace chassis {
 namespace {
 
-constexpr size_t kMostNames = 16;  // that are listed in a message
+constexpr size_t kMaxNames = 16;  // listed in a message
 
 SourcePosition where_of(const Value& value) {
   return value.key_where.file.empty() ? value.origin.where : value.key_where;
 }
 
-// A value in a message, not too long.
+// A value for a message, shortened if it is long.
 std::string shown(const Value& value) {
   std::string text = toml_text(value);
   if (text.size() > 60) text = text.substr(0, 57) + "…";
@@ -52,7 +52,7 @@ ValueType wanted_type(OptionType type) {
   return ValueType::kTable;
 }
 
-// "a,b" as a list. What is no TOML value is a string.
+// "a,b" as a list. An item that is not a TOML value is a string.
 void split_words(Value& value, ValueType wanted) {
   const std::string text = value.typed_text;
   const Origin origin = value.origin;
@@ -79,7 +79,7 @@ bool is_list(OptionType type) {
   return type == OptionType::kStringList || type == OptionType::kIntList || type == OptionType::kFloatList;
 }
 
-// What to change so that the type fits; empty if nothing simple does.
+// How to make the type fit; empty if there is no simple way.
 std::string type_advice(const OptionSpec& spec, const Value& value) {
   if (is_list(spec.type) && value.type == wanted_type(spec.type)) return " (write [" + toml_text(value) + "])";
   if (value.type == ValueType::kString && spec.type != OptionType::kTable && !is_list(spec.type)) {
@@ -97,7 +97,7 @@ std::string type_advice(const OptionSpec& spec, const Value& value) {
   return "";
 }
 
-// Range and choices of one number or string; empty if it may be.
+// What is wrong with the content of one number or string; empty if it is valid.
 std::string content_problem(const OptionSpec& spec, const Value& value, const std::string& key) {
   if (value.type == ValueType::kInt || value.type == ValueType::kFloat) {
     const double number = value.type == ValueType::kInt ? static_cast<double>(value.integer) : value.number;
@@ -106,9 +106,9 @@ std::string content_problem(const OptionSpec& spec, const Value& value, const st
       return fmt::format("{} = {} is out of range: must be {}", key, shown(value), range_text(spec));
     }
   }
-  // The system would take the part before it for the whole name.
+  // The system would read a path only up to the NUL.
   if (value.type == ValueType::kString && value.string.find('\0') != std::string::npos)
-    return fmt::format("{} = {} holds a NUL character", key, shown(value));
+    return fmt::format("{} = {} contains a NUL character", key, shown(value));
   if (value.type == ValueType::kString && spec.is_path && value.string.empty())
     return fmt::format("{} is empty: expected a path", key);
   if (value.type == ValueType::kString && spec.is_pattern) {
@@ -128,8 +128,8 @@ std::string content_problem(const OptionSpec& spec, const Value& value, const st
   return "";
 }
 
-// The first number inside of a table that is not finite, which JSON, as plugins get it, cannot say; NULL if there is
-// none.
+// The first number in a table that is not finite: plugins get the table as JSON, which cannot express it. NULL if there
+// is none.
 const Value* not_finite(const Value& value) {
   if (value.type == ValueType::kFloat && !std::isfinite(value.number)) return &value;
   for (const Value& child : value.children)
@@ -137,7 +137,7 @@ const Value* not_finite(const Value& value) {
   return nullptr;
 }
 
-// Tables of the schema directly inside `table`, by their last name.
+// The tables of the schema directly inside `table`, each by the last part of its name.
 std::vector<std::string> tables_inside(const Schema& schema, const std::string& table) {
   std::vector<std::string> names;
   for (const TableSpec& spec : schema.tables) {
@@ -149,7 +149,7 @@ std::vector<std::string> tables_inside(const Schema& schema, const std::string& 
   return names;
 }
 
-// What to write in place of `table = value`: for a slot the name of the plugin is what was meant.
+// What to write in place of `table = value`. For a slot, the user meant the name of the plugin.
 std::string table_advice(const TableSpec& table, const Value& value) {
   const bool names_plugin = value.type == ValueType::kString && table.slot != SlotForm::kNone;
   if (!names_plugin) return "[" + table.name + "]";
@@ -160,7 +160,7 @@ std::string table_advice(const TableSpec& table, const Value& value) {
   return table.name + "." + (is_list ? table.list_key : "plugin") + (on_command_line ? "=" : " = ") + item;
 }
 
-bool knows_any_key_inside(const Value& table, const std::string& key) {
+bool has_foreign_key(const Value& table, const std::string& key) {
   return is_foreign_table(key) || std::any_of(table.children.begin(), table.children.end(), [&](const Value& child) {
            return find_foreign_key(joined_key(key, child.name)) != nullptr;
          });
@@ -171,7 +171,7 @@ bool knows_any_key_inside(const Value& table, const std::string& key) {
 void Config::unknown_key(const Value& child, const std::string& key, const std::vector<std::string>& known) {
   const bool is_group =
       child.is_table() || (child.is_array() && !child.children.empty() && child.children[0].is_table());
-  if (child.is_table() && !child.children.empty() && knows_any_key_inside(child, key)) {
+  if (child.is_table() && !child.children.empty() && has_foreign_key(child, key)) {
     for (const Value& inside : child.children) unknown_key(inside, joined_key(key, inside.name), {});
     return;
   }
@@ -185,7 +185,7 @@ void Config::unknown_key(const Value& child, const std::string& key, const std::
     text += fmt::format(" (did you mean '{}'?)", near);
   } else if (const std::string elsewhere = key_elsewhere(*schema_, leaf); !elsewhere.empty() && !is_group) {
     text += fmt::format(" (it is a key of another table: {})", elsewhere);
-  } else if (!known.empty() && known.size() <= kMostNames) {
+  } else if (!known.empty() && known.size() <= kMaxNames) {
     std::string all;
     for (const std::string& other : known) all += (all.empty() ? "" : ", ") + other;
     text += fmt::format(" (known here: {})", all);
@@ -201,7 +201,7 @@ bool Config::check_value(Value& value, const OptionSpec& spec, const std::string
     value.type = ValueType::kString;
     value.string = value.typed_text;
   }
-  // A choice that has "true" among its words.
+  // A key may have "true" as a choice.
   if (value.type == ValueType::kBool && spec.type == OptionType::kString &&
       std::find(spec.choices.begin(), spec.choices.end(), toml_text(value)) != spec.choices.end()) {
     value.string = toml_text(value);
@@ -214,7 +214,7 @@ bool Config::check_value(Value& value, const OptionSpec& spec, const std::string
     }
   };
   widen(value);
-  // On the command line log.sinks=console,jsonl means both. A regular expression may hold commas of its own.
+  // On the command line log.sinks=console,jsonl means both. A regular expression may contain commas.
   if (is_list(spec.type) && value.origin.kind == Origin::Kind::kOverride && value.type == ValueType::kString &&
       value.string == value.typed_text && (!spec.is_pattern || value.string.find(',') == std::string::npos)) {
     split_words(value, wanted);
@@ -252,7 +252,7 @@ bool Config::check_value(Value& value, const OptionSpec& spec, const std::string
 }
 
 void Config::check_table(Value& table, const TableSpec& spec, const std::string& key) {
-  if (is_unavailable(spec.name)) return;  // one finding says so
+  if (is_unavailable(spec.name)) return;  // cross_check() reports it
   for (size_t i = 0; i < table.children.size(); ++i) check_child(table.children[i], table, spec, key, i);
   for (const OptionSpec& option : spec.keys) {
     if (!option.required || table.find(option.name) != nullptr) continue;
@@ -264,7 +264,7 @@ void Config::check_table(Value& table, const TableSpec& spec, const std::string&
   }
 }
 
-// May remove the child, if it is invalid; then steps `index` back.
+// May remove the child if it is invalid, and then decrements `index`.
 void Config::check_child(Value& child, Value& table, const TableSpec& spec, const std::string& key, size_t& index) {
   const std::string child_key = joined_key(key, child.name);
   if (const OptionSpec* option = spec.find(child.name)) {
@@ -300,7 +300,7 @@ void Config::check_child(Value& child, Value& table, const TableSpec& spec, cons
     }
     return;
   }
-  if (spec.slot == SlotForm::kOne) return;  // perhaps an option of the plugin: check_plugin_options() knows
+  if (spec.slot == SlotForm::kOne) return;  // perhaps an option of the plugin: check_plugin_options() checks it
   std::vector<std::string> known = offered_keys(spec.name, spec.keys);
   for (std::string& name : tables_inside(*schema_, spec.name))
     if (!is_unavailable(joined_key(spec.name, name))) known.push_back(std::move(name));
@@ -312,7 +312,8 @@ void Config::check_child(Value& child, Value& table, const TableSpec& spec, cons
       members.emplace_back(without_version(item.string));
     }
     if (std::find(members.begin(), members.end(), child.name) != members.end()) return;
-    if (std::find(members.begin(), members.end(), "auto") != members.end()) return;  // the session knows its candidates
+    if (std::find(members.begin(), members.end(), "auto") != members.end())
+      return;  // only the session knows the candidates
     std::string text = fmt::format("[{}]: '{}' is not in {}", child_key, child.name, joined_key(key, spec.list_key));
     if (const std::string near = nearest(child.name, members); !near.empty()) {
       text += fmt::format(" (did you mean '{}'?)", near);

@@ -1,4 +1,4 @@
-// Access to a Config, and the order in which it is made.
+// Access to a Config, and the steps that create and finish it.
 #include "host/config/config.hpp"
 
 #include <algorithm>
@@ -80,7 +80,7 @@ std::optional<Error> Config::all_problems() const {
   if (problems_.empty()) return std::nullopt;
   std::vector<Problem> sorted = problems_;
   std::stable_sort(sorted.begin(), sorted.end(), [&](const Problem& a, const Problem& b) {
-    // The file itself first, then those that it extends; inside, by line.
+    // The file itself first, then those that it extends; within a file, by line.
     const auto order = [&](const Problem& p) {
       return std::tuple(p.where.file != file_, p.where.file, p.where.line, p.where.column);
     };
@@ -114,7 +114,7 @@ Config make_config(Value root, std::string file, ConfigUse use, const Schema& sc
   config.root_ = std::move(root);
   const TableSpec* top = schema.find("");
   CHASSIS_CHECK(top != nullptr, "a schema has a top level");
-  // Tables that are not written down exist too, so that what is required in them is missed.
+  // Adds the tables that are not written down, so that required keys in them are reported as missing.
   for (const TableSpec& spec : schema.tables) {
     const bool always = !spec.is_array && !spec.is_optional && spec.name.find('.') == std::string::npos;
     if (always && !spec.name.empty() && config.root_.find(spec.name) == nullptr) config.root_.set(spec.name, Value{});
@@ -148,10 +148,10 @@ Config load_config_text(std::string_view text, const std::string& name, const st
 }
 
 void Config::finish() {
-  // What stands in a slot beside the host's keys, and no plugin was there to know it.
+  // Options in a slot whose plugin was never loaded are unknown keys.
   for (const PluginSlot& slot : plugin_slots()) {
-    const bool nameless = invalid_.contains(slot.key + ".plugin");
-    if (!nameless && !checked_slots_.contains(slot.key)) check_plugin_options(slot.key, slot.plugin, {});
+    const bool invalid_plugin = invalid_.contains(slot.key + ".plugin");
+    if (!invalid_plugin && !checked_slots_.contains(slot.key)) check_plugin_options(slot.key, slot.plugin, {});
   }
   cross_check();
   throw_if_problems();

@@ -1,9 +1,9 @@
-// The configuration of a run: files with `extends`, overrides and defaults, merged; strict; every key knows its origin.
+// The configuration of a run: files with `extends`, overrides and defaults, merged. Unknown keys are errors, and every
+// key knows its origin.
 //
-// Three phases: load_config() reads, merges and checks the host's keys; check_plugin_options() checks what stands
-// beside them, once for each of plugin_slots(), when the plugin is loaded; finish() checks keys against each other and
-// throws everything found on the way as one Error. Paths in `extends` are relative to the file that contains them, all
-// other paths to the current directory.
+// Three phases: load_config() reads, merges and checks the host's keys; check_plugin_options() checks the options of
+// each of plugin_slots() when its plugin is loaded; finish() checks keys against each other and throws all problems as
+// one Error. Paths in `extends` are relative to the file that contains them, all other paths to the current directory.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ namespace chassis {
 
 // A plugin that the configuration asks for.
 struct PluginSlot {
-  std::string key;     // of the table that holds its options: "optimizer", "parallel.0", "kernels.fused"
-  std::string table;   // of the schema: "optimizer", "parallel", "kernels"
+  std::string key;     // the table that holds its options: "optimizer", "parallel.0", "kernels.fused"
+  std::string table;   // that table in the schema: "optimizer", "parallel", "kernels"
   std::string kind;    // "optimizer", "parallel", "ops"
   std::string plugin;  // "adamw"; "" if the host has to find it (a model by its architecture)
   SourcePosition where;
@@ -44,25 +44,26 @@ class Config {
 
   // In the order of the schema.
   std::vector<PluginSlot> plugin_slots() const;
-  // Checks what stands beside the host's keys in the table of `slot_key` and fills in the plugin's defaults.
-  // Findings are kept for finish(). Throws a plugin error if an option has the name of a key of the host.
+  // Checks the plugin's options in the table of `slot_key` and fills in their defaults. Keeps problems for finish().
+  // Throws a plugin error if an option has the name of a key of the host.
   void check_plugin_options(const std::string& slot_key, const std::string& plugin,
                             const std::vector<OptionSpec>& options);
   // The plugin's own options, defaults included.
   Json plugin_options(const std::string& slot_key) const;
   Origin plugin_option_origin(const std::string& slot_key, const std::string& option) const;
-  // NAME of every [kernels.NAME] now, for the table "kernels".
+  // The tables now inside `table`: NAME of every [kernels.NAME] for "kernels".
   std::vector<std::string> option_tables(std::string_view table) const;
 
-  // Keeps a finding about `key` for finish().
+  // Keeps a problem with `key` for finish().
   void add_problem(std::string_view key, std::string text);
   void add_problem_at(SourcePosition where, std::string text);
-  // The same of what went wrong elsewhere; without a position of its own it gets that of the key.
+  // Keeps an error from elsewhere; if it has no position, it gets that of the key.
   void add_problem(std::string_view key, const Error& error);
   size_t num_problems() const { return problems_.size(); }
   void throw_if_problems() const;
-  // Derives the remaining defaults, checks keys against each other, and throws all findings, sorted by position; each
-  // hint once, behind them. A finding alone keeps its exit code; several are a config error if one of them is.
+  // Refuses options in slots that check_plugin_options() was not called for, checks keys against each other, and throws
+  // all problems, sorted by position, with each hint once after them. A single problem keeps its exit code; several are
+  // a config error if one of them is.
   void finish();
 
   ConfigUse use() const { return use_; }
@@ -75,8 +76,8 @@ class Config {
 
  private:
   friend Config make_config(Value root, std::string file, ConfigUse use, const Schema& schema);
-  // The tree by dotted keys, in which numbers index arrays: "data.train.0.path". Asking for a key that is unset or of
-  // another type is a broken invariant, unless problems are pending: then they are thrown.
+  // Access to the tree by dotted keys, in which numbers index arrays: "data.train.0.path". Asking for a key that is
+  // unset or of another type is a broken invariant, unless problems are pending: then it throws them.
   bool has(std::string_view key) const;
   int64_t get_int(std::string_view key) const;
   double get_double(std::string_view key) const;
@@ -84,7 +85,7 @@ class Config {
   std::vector<std::string> get_list(std::string_view key) const;
   // Number of items of an array, such as "data.train"; 0 if it is absent.
   size_t count(std::string_view key) const;
-  // The position of the key, or of the nearest table around it that is written down.
+  // The position of the key, or of the nearest enclosing table that is written down.
   SourcePosition position(std::string_view key) const;
   bool set_by_user(std::string_view key) const;
   const Value* find(std::string_view key) const;
@@ -97,7 +98,7 @@ class Config {
   void unknown_key(const Value& child, const std::string& key, const std::vector<std::string>& known);
   void derive_defaults();
   void cross_check();
-  // All findings as one error.
+  // All problems as one error.
   std::optional<Error> all_problems() const;
 
   const Schema* schema_ = nullptr;
@@ -112,25 +113,26 @@ class Config {
     std::string hint = {};
   };
   std::vector<Problem> problems_;
-  std::set<std::string, std::less<>> invalid_;                  // keys with a finding, for cross_check
+  std::set<std::string, std::less<>> invalid_;                  // keys with a problem, for cross_check
   std::map<std::string, std::set<std::string>> checked_slots_;  // slot key → names of the plugin's options
 };
 
-// Overrides are "key=value". Throws at once if a file cannot be read or parsed, or an override has no form.
+// Overrides are "key=value". Throws at once if a file cannot be read or parsed, or an override is malformed.
 Config load_config(const std::string& path, const std::vector<std::string>& overrides,
                    ConfigUse use = ConfigUse::kTraining, const Schema& schema = host_schema());
 Config load_config(const ConfigSource& source, const std::vector<std::string>& overrides,
                    ConfigUse use = ConfigUse::kTraining, const Schema& schema = host_schema());
-// The same from text; `name` stands for the file in messages and as the place from which `extends` looks.
+// The same from text. Messages give `name` as the file, and `extends` is relative to its folder.
 Config load_config_text(std::string_view text, const std::string& name, const std::vector<std::string>& overrides,
                         ConfigUse use = ConfigUse::kTraining, const Schema& schema = host_schema());
 
-// How a global batch is cut. Throws a config error with the numbers and the nearest legal ones if it does not divide.
+// How a global batch is divided.
 struct BatchSizes {
   int64_t micro_batch_size = 0;   // sequences in one forward pass of one rank
   int64_t global_batch_size = 0;  // sequences in one optimizer step of all ranks
-  int64_t num_microbatches = 0;   // of one rank in one step: the accumulation
+  int64_t num_microbatches = 0;   // of one rank in one step: the gradient accumulation
 };
+// Throws a config error with the numbers and the nearest valid ones if the global batch is not divisible.
 BatchSizes batch_sizes(const Settings& settings, int64_t data_parallel_size);
 
 }  // namespace chassis

@@ -76,11 +76,11 @@ void Config::derive_defaults() {
 }
 
 void Config::cross_check() {
-  // A key without effect counts only if it differs from its default: a resolved configuration spells all of them.
+  // A key without effect is a problem only if it differs from its default: a resolved configuration sets every key.
   const auto valid = [&](const std::string& key) { return has(key) && !invalid_.contains(key); };
   const auto both = [&](const std::string& a, const std::string& b) { return valid(a) && valid(b); };
   const auto is = [&](const std::string& key, std::string_view text) { return valid(key) && get_string(key) == text; };
-  // An existing path cannot be told from one that cannot be looked at; that is a finding of its own.
+  // True also for a path that cannot be examined, which is reported as a problem here.
   const auto exists = [&](const std::string& key) {
     try {
       return path_kind(get_string(key)) != PathKind::kAbsent;
@@ -99,7 +99,7 @@ void Config::cross_check() {
     const std::string key(entry.key);
     if (!entry.value.empty() ? !is(key, entry.value) : !valid(key) || !set_by_user(key)) continue;
     const Value& value = *find(key);
-    if (value.is_array() && value.children.empty()) continue;  // a default, spelled
+    if (value.is_array() && value.children.empty()) continue;  // a default, written out
     const std::string what = !entry.value.empty() ? shown(key) : value.is_table() ? "[" + key + "]" : key;
     add_problem(key, fmt::format("{} is not available in this version: {}", what, entry.instead));
   }
@@ -124,7 +124,7 @@ void Config::cross_check() {
     const std::string& name = get_string("run.name");
     if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos)
       add_problem("run.name",
-                  fmt::format("{} is no name of a folder; run.output_dir is out/<run.name> unless it is set",
+                  fmt::format("{} is not a valid folder name; run.output_dir is out/<run.name> unless it is set",
                               shown("run.name")));
   }
   if (use_ == ConfigUse::kTraining && valid("run.resume") && !is("run.resume", "auto") && !is("run.resume", "never") &&
@@ -136,19 +136,20 @@ void Config::cross_check() {
   }
   for (const char* key : {"run.output_dir", "data.cache_dir"}) {
     if (!valid(key)) continue;
-    if (const std::string reason = refused_place(get_string(key)); !reason.empty())
+    if (const std::string reason = why_not_writable(get_string(key)); !reason.empty())
       add_problem(key, fmt::format("{} cannot hold files of a run: {}", shown(key), reason));
     for (const auto& part : std::filesystem::path(get_string(key))) {
       if (part.native().size() <= NAME_MAX) continue;
-      add_problem(key, fmt::format("{}: the name {} is too long: file systems take {} bytes", key,
+      add_problem(key, fmt::format("{}: the name {} is too long: file systems allow {} bytes", key,
                                    printable(part.native(), 40), NAME_MAX));
     }
   }
   if (Value* pins = find("plugins.pin"); pins != nullptr && pins->is_table()) {
     for (const Value& pin : pins->children) {
       if (pin.type == ValueType::kString && is_sha256(pin.string)) continue;
-      problems_.push_back({pin.origin.where, fmt::format("plugins.pin.{} = {} is no pin: \"sha256:\" and 64 hex digits",
-                                                         toml_key(pin.name), toml_text(pin))});
+      problems_.push_back(
+          {pin.origin.where, fmt::format("plugins.pin.{} = {} is not a pin: expected \"sha256:\" and 64 hex digits",
+                                         toml_key(pin.name), toml_text(pin))});
     }
   }
 
@@ -184,7 +185,7 @@ void Config::cross_check() {
               : fmt::format("add [[{}]] with a path, or {}.0.path=FILE on the command line", sets, sets);
     add_problem(empty ? sets : "data", fmt::format("there is no {}: {}", what, why));
   }
-  // To weights that were trained with one, the ids of another mean other words.
+  // Weights are of use only with the tokenizer that they were trained with.
   const std::string which_tokenizer =
       has("model.path")
           ? "set tokenizer.plugin to the model's own, or tokenise the text with that and set format = \"tokens\""
@@ -205,7 +206,7 @@ void Config::cross_check() {
       if (has(key + ".weight")) {
         ++num_weights;
         if (get_double(key + ".weight") == 0) {
-          add_problem(key + ".weight", fmt::format("{}.weight = 0.0 would never be visited (remove the set)", key));
+          add_problem(key + ".weight", fmt::format("{}.weight = 0.0: the set would never be used (remove it)", key));
         }
       }
       if (has(key + ".name") && !eval_names.insert(get_string(key + ".name")).second) {
@@ -216,7 +217,7 @@ void Config::cross_check() {
         if (is(key + ".format", "tokens"))
           add_problem(key + ".documents", fmt::format("{}.documents has no effect with format = \"tokens\"", key));
         else if (has(key + ".path") && get_string(key + ".path").ends_with(".jsonl"))
-          add_problem(key + ".documents", fmt::format("{}.documents has no effect on a .jsonl file, of which every "
+          add_problem(key + ".documents", fmt::format("{}.documents has no effect on a .jsonl file, in which every "
                                                       "line is a document",
                                                       key));
       }
@@ -298,7 +299,7 @@ void Config::cross_check() {
                             warmup, decay, warmup + decay, shown("run.max_steps")));
   }
 
-  // what comes out
+  // export and generation
   if (valid("export.dtype") && !is("export.dtype", "auto") && is("export.when", "never")) {
     add_problem("export.dtype", fmt::format("{} has no effect with {} (`chassis ckpt export` takes --dtype)",
                                             shown("export.dtype"), shown("export.when")));
@@ -318,8 +319,7 @@ void Config::cross_check() {
       if (!seen.emplace(without_version(name)).second)
         add_problem(key, fmt::format("{} names \"{}\" twice", key, name));
     }
-    if (seen.empty())
-      add_problem(key, fmt::format("{} is empty: nobody would compute anything", key));
+    if (seen.empty()) add_problem(key, fmt::format("{} is empty: no plugin would compute anything", key));
   }
 }
 

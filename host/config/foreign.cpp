@@ -1,5 +1,5 @@
 // Collected from the documentation of Axolotl, LLaMA-Factory (LF), HF Trainer, TRL, DeepSpeed, torchtitan, torchtune
-// and ColossalAI. Names of ours in the answers are proven by a test to exist.
+// and ColossalAI. A test checks that the keys of ours in the answers exist.
 #include "host/config/foreign.hpp"
 
 #include <algorithm>
@@ -83,10 +83,10 @@ constexpr ForeignKey kKeys[] = {
     {"pretraining_dataset", kAxolotl, "use [[data.train]] and train.task = \"pretrain\""},
     {"test_datasets", kAxolotl, "use [[data.eval]]"},
     {"eval_dataset", kLf, "use [[data.eval]]"},
-    {"val_set_size", kAxolotl, "write the held-out documents to a file of their own and use [[data.eval]]"},
-    {"val_size", kLf, "write the held-out documents to a file of their own and use [[data.eval]]"},
-    {"dataset_prepared_path", kAxolotl, "use data.cache_dir; entries are found by content, never stale"},
-    {"tokenized_path", kLf, "use data.cache_dir; entries are found by content, never stale"},
+    {"val_set_size", kAxolotl, "write the held-out documents to a separate file and use [[data.eval]]"},
+    {"val_size", kLf, "write the held-out documents to a separate file and use [[data.eval]]"},
+    {"dataset_prepared_path", kAxolotl, "use data.cache_dir; entries are found by content, so they are never stale"},
+    {"tokenized_path", kLf, "use data.cache_dir; entries are found by content, so they are never stale"},
     {"overwrite_cache", kLf, "the cache is keyed by content, so it is never stale; remove it"},
     {"mix_strategy", kLf, "use weight in each [[data.train]]"},
     {"interleave_probs", kLf, "use weight in each [[data.train]]"},
@@ -131,7 +131,7 @@ constexpr ForeignKey kKeys[] = {
     {"accumulation_steps", kColossal,
      "accumulation is derived: train.global_batch_size = train.micro_batch_size × ranks × accumulation"},
     {"auto_find_batch_size", kHf, "batch sizes are never changed silently; set train.micro_batch_size"},
-    {"do_train", kLf, "the verb says it: chassis train"},
+    {"do_train", kLf, "use `chassis train`; remove it"},
     {"do_eval", kHf, "use [[data.eval]] and eval.every_steps"},
     // optimizer and schedule
     {"learning_rate", kHf, "use optimizer.lr"},
@@ -139,7 +139,7 @@ constexpr ForeignKey kKeys[] = {
     {"scheduler.type", kDs, "use schedule.name"},
     {"optimizer.type", kDs, "use optimizer.plugin"},
     {"optim", kHf, "use optimizer.plugin"},
-    {"optim_args", kHf, "options of the optimizer stand in [optimizer]"},
+    {"optim_args", kHf, "options of the optimizer go into [optimizer]"},
     {"adam_beta1", kHf, "use betas in [optimizer]"},
     {"adam_beta2", kHf, "use betas in [optimizer]"},
     {"adam_epsilon", kHf, "use eps in [optimizer]"},
@@ -160,7 +160,7 @@ constexpr ForeignKey kKeys[] = {
     {"bf16", kHf, "use precision.compute = \"bf16\""},
     {"fp16", kHf, "not available; use precision.compute = \"bf16\""},
     {"fp32", kAxolotl, "use precision.compute = \"fp32\""},
-    {"fp8", kAxolotl, "not available; precision.compute knows fp32 and bf16"},
+    {"fp8", kAxolotl, "not available; precision.compute takes fp32 and bf16"},
     {"tf32", kHf, "not available; use precision.compute = \"bf16\" for speed"},
     {"pure_bf16", kLf, "master weights are always fp32; use precision.compute = \"bf16\""},
     {"bfloat16", kAxolotl, "master weights are always fp32; use precision.compute = \"bf16\""},
@@ -171,7 +171,8 @@ constexpr ForeignKey kKeys[] = {
     {"mixed_precision_param", kTitan, "use precision.compute"},
     {"mixed_precision_reduce", kTitan, "use precision.reduce"},
     {"gradient_checkpointing", kHf, "use recompute.mode = \"full\", \"selective\", \"none\" or \"auto\""},
-    {"gradient_checkpointing_kwargs", kHf, "use recompute.mode = \"full\" or \"selective\"; it works in one way only"},
+    {"gradient_checkpointing_kwargs", kHf,
+     "use recompute.mode = \"full\" or \"selective\"; there is only one implementation"},
     {"disable_gradient_checkpointing", kLf, "use recompute.mode = \"none\""},
     {"enable_activation_checkpointing", kTune, "use recompute.mode"},
     {"ac_mode", kTune, "use recompute.mode = \"selective\" or \"full\""},
@@ -235,10 +236,9 @@ constexpr ForeignKey kKeys[] = {
     {"save_strategy", kHf, "use checkpoint.every_steps or checkpoint.every_minutes"},
     {"save_total_limit", kHf, "use checkpoint.keep_last"},
     {"keep_latest_k", kTitan, "use checkpoint.keep_last"},
-    {"save_first_step", kAxolotl,
-     "use checkpoint.self_test; that the run can be saved is proven before step 1 in any case"},
+    {"save_first_step", kAxolotl, "use checkpoint.self_test; before step 1 every run is checked to be savable"},
     {"enable_first_step_checkpoint", kTitan,
-     "use checkpoint.self_test; that the run can be saved is proven before step 1 in any case"},
+     "use checkpoint.self_test; before step 1 every run is checked to be savable"},
     {"save_only_model", kHf, "checkpoints can always be resumed; for the model alone use export.when"},
     {"save_safetensors", kHf, "use export.plugin"},
     {"async_mode", kTitan, "use checkpoint.async"},

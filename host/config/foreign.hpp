@@ -1,4 +1,4 @@
-// Keys of other trainers, and what we say to people who bring them along.
+// Keys of other trainers, and what to tell users who write them.
 #pragma once
 
 #include <span>
@@ -9,15 +9,15 @@ namespace chassis {
 
 struct ForeignKey {
   std::string_view key;      // "cutoff_len", or dotted: "zero_optimization.stage"
-  std::string_view trainer;  // where people know it from
+  std::string_view trainer;  // that users know it from
   std::string_view answer;   // a sentence without a full stop
 };
 
 std::span<const ForeignKey> foreign_keys();
 
-// By the whole dotted key, by its last two parts, or by its last; nullptr if no trainer is known to have it.
+// Searches by the whole dotted key, then by its last two parts, then by its last part; NULL if none is a known key.
 const ForeignKey* find_foreign_key(std::string_view dotted_key);
-// True if "prefix." begins a known key: [zero_optimization].
+// True if a known key begins with "prefix.", as those of [zero_optimization] do.
 bool is_foreign_table(std::string_view prefix);
 
 }  // namespace chassis

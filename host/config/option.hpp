@@ -12,7 +12,7 @@ enum class OptionType { kBool, kInt, kFloat, kString, kStringList, kIntList, kFl
 struct OptionSpec {
   std::string name = {};
   OptionType type = OptionType::kString;
-  std::string default_json = {};  // JSON text; empty: none, the key stays unset unless it is required
+  std::string default_json = {};                                 // JSON text; empty: no default
   std::optional<double> min = std::nullopt, max = std::nullopt;  // of a number, and of every number in a list
   std::vector<std::string> choices = {};                         // of a string, and of every string in a list
   std::string doc = {};

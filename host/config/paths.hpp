@@ -6,12 +6,12 @@
 
 namespace chassis {
 
-// Replaces the "~" of "~/x" by the user's home folder, as shells do. Returns what is wrong, if anything: another user's
-// home is not looked up.
+// Replaces the "~" of "~/x" by the user's home folder, as shells do. Returns the problem, if any: the homes of other
+// users are not looked up.
 std::optional<std::string> expand_home(std::string& path);
 
-// Why no run and no cache can be kept in the folder, whatever it holds: the root of the file system, or what the system
-// makes up itself; empty if it can.
-std::string refused_place(const std::string& folder);
+// Why the folder can never hold a run or a cache: it is the root of the file system, or in a virtual file system such
+// as /proc. Empty if it can.
+std::string why_not_writable(const std::string& folder);
 
 }  // namespace chassis

@@ -1,4 +1,4 @@
-// How a configuration names a plugin: "sdpa", or "sdpa@1.2.0" for the one of that version.
+// How a configuration names a plugin: "sdpa", or "sdpa@1.2.0" for one version of it.
 #pragma once
 
 #include <string_view>
@@ -6,7 +6,7 @@
 namespace chassis {
 
 constexpr std::string_view without_version(std::string_view name) { return name.substr(0, name.find('@')); }
-// Empty if any will do.
+// Empty if the name has none: any version will do.
 constexpr std::string_view version_in(std::string_view name) {
   const size_t at = name.find('@');
   return at == std::string_view::npos ? std::string_view() : name.substr(at + 1);

@@ -39,7 +39,7 @@ std::vector<PluginSlot> Config::plugin_slots() const {
 void Config::check_plugin_options(const std::string& slot_key, const std::string& plugin,
                                   const std::vector<OptionSpec>& options) {
   const TableSpec* spec = schema_->find(without_indexes(slot_key));
-  const bool in_list = spec == nullptr;  // [kernels.NAME] holds nothing but options
+  const bool in_list = spec == nullptr;  // [kernels.NAME] holds only options
   if (!in_list) {
     for (const OptionSpec& option : options) {
       if (spec->find(option.name) == nullptr) continue;

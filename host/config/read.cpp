@@ -1,4 +1,4 @@
-// extends: depth first, later files win over earlier ones, the extending file over all of them.
+// Files are read depth first: later ones win over earlier ones, and the extending file wins over all of them.
 #include "host/config/read.hpp"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Beyond these a configuration is a mistake or hostile.
+// A configuration beyond these limits is a mistake or an attack.
 constexpr uint64_t kMaxBytes = 1 << 20;  // of one file
 constexpr size_t kMaxFiles = 256;        // read for one configuration; one that is read twice counts twice
 constexpr size_t kMaxDepth = 32;         // of files that extend each other
@@ -30,7 +30,7 @@ std::string identity(const std::string& path) {
 }
 
 // Reads one file and all that it extends.
-class Reading {
+class FileMerger {
  public:
   Value read(const ConfigSource& source) {
     Value tree = parse_toml(source.text, source.name);
@@ -47,7 +47,7 @@ class Reading {
       if (entry.type != ValueType::kString || entry.string.find('\0') != std::string::npos) {
         throw Error(ExitCode::kConfig, entry.origin.where,
                     "extends must be a list of file names; " + toml_text(entry) + " is " +
-                        (entry.type == ValueType::kString ? "none" : type_text(entry.type)));
+                        (entry.type == ValueType::kString ? "not a file name" : type_text(entry.type)));
       }
       std::string path = entry.string;
       if (const auto problem = expand_home(path))
@@ -73,7 +73,7 @@ class Reading {
     if (++num_files_ > kMaxFiles)
       throw Error(ExitCode::kConfig, asked_by,
                   "extends '" + path + "': this configuration has already read " + std::to_string(kMaxFiles) +
-                      " files, the most that one may have; a file that is extended twice counts twice");
+                      " files, the maximum; a file that is extended twice counts twice");
     ConfigSource source{path, config_folder(path), {}};
     try {
       source.text = read_file(path, kMaxBytes);
@@ -140,7 +140,7 @@ Value override_value(const std::string& text, const Origin& origin) {
     const bool structured = !text.empty() && std::string_view("[{\"'").find(text[0]) != std::string_view::npos;
     if (structured) {
       throw Error(ExitCode::kConfig, origin.where, text + " is not a TOML value")
-          .hint("strings inside lists and tables need quotes, which the shell must not eat");
+          .hint("strings inside lists and tables need quotes, and the shell must keep them: put the override in '…'");
     }
     value.emplace();
     value->type = ValueType::kString;
@@ -163,25 +163,25 @@ Value empty(ValueType type, const Origin& origin) {
 }  // namespace
 
 std::string config_folder(const std::string& path) {
-  // What stands there are descriptors of this process, not files of the user's.
+  // These are descriptors of this process, not files of the user.
   for (const char* system : {"/dev/", "/proc/"})
     if (path.starts_with(system)) return "";
   try {
     if (path_kind(path) == PathKind::kOther) return "";
-  } catch (const Error&) {  // reading it says why
+  } catch (const Error&) {  // reading it will report why
   }
   return fs::path(path).parent_path().string();
 }
 
-ConfigSource read_config_source(const std::string& path, std::chrono::milliseconds patience) {
+ConfigSource read_config_source(const std::string& path, std::chrono::milliseconds timeout) {
   try {
-    return {path, config_folder(path), read_file_or_pipe(path, kMaxBytes, patience)};
+    return {path, config_folder(path), read_file_or_pipe(path, kMaxBytes, timeout)};
   } catch (const Error& cause) {
     throw config_error(cause.message()).hint(cause.hint_text());
   }
 }
 
-Value read_config(const ConfigSource& source) { return Reading().read(source); }
+Value read_config(const ConfigSource& source) { return FileMerger().read(source); }
 
 Value read_config_file(const std::string& path) { return read_config(read_config_source(path)); }
 
@@ -205,7 +205,7 @@ void merge(Value& base, Value over) {
     if (old != index.end()) {
       merge(base.children[old->second], std::move(child));
     } else {
-      base.children.push_back(std::move(child));  // names in one table differ
+      base.children.push_back(std::move(child));  // names in a table are unique
     }
   }
 }
@@ -213,17 +213,17 @@ void merge(Value& base, Value over) {
 void apply_override(Value& root, const std::string& assignment, const Schema& schema) {
   const Origin origin{Origin::Kind::kOverride, SourcePosition{"command line '" + printable(assignment) + "'", 0, 0}};
   const auto failure = [&](const std::string& text) { return Error(ExitCode::kConfig, origin.where, text); };
-  if (!is_utf8(assignment)) throw failure("an override is UTF-8 text, as TOML is; this one is not");
+  if (!is_utf8(assignment)) throw failure("an override must be UTF-8 text, as in TOML");
   const std::optional<Assignment> split_text = split(assignment);
   if (!split_text) throw failure("an override has the form key=value").hint("for example run.max_steps=100");
   const auto& [keys, value_text] = *split_text;
   if (keys.size() > kMaxKeyParts)
-    throw failure("a key of " + std::to_string(keys.size()) + " parts: at most " + std::to_string(kMaxKeyParts) +
-                  " are read");
-  if (keys.front() == "extends") throw failure("extends belongs into a file");
+    throw failure("the key has " + std::to_string(keys.size()) + " parts: the maximum is " +
+                  std::to_string(kMaxKeyParts));
+  if (keys.front() == "extends") throw failure("extends can be set only in a file");
 
   Value* node = &root;
-  std::string path, table;  // `table` as the schema knows it: without indexes
+  std::string path, table;  // `table` is the path without indexes, as in the schema
   for (size_t i = 0; i < keys.size(); ++i) {
     const bool last = i + 1 == keys.size();
     if (node->is_array()) {

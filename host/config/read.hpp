@@ -1,5 +1,5 @@
-// Files with `extends` and overrides of the command line, merged into one tree; nothing is checked against a schema
-// except which keys are arrays of tables.
+// Merges files with `extends` and overrides of the command line into one tree. Takes from the schema only which keys
+// are arrays of tables, and checks nothing else against it.
 #pragma once
 
 #include <chrono>
@@ -12,28 +12,29 @@
 
 namespace chassis {
 
-// The text of a configuration. It is read once and handed on, since a pipe cannot be read again.
+// The text of a configuration. It is read once and passed on, since a pipe cannot be read again.
 struct ConfigSource {
   std::string name;    // of the file, in messages
-  std::string folder;  // from which `extends` looks; empty: the current directory
+  std::string folder;  // `extends` is relative to it; empty: the current directory
   std::string text;
 };
 
-// Of a regular file, or of a pipe, whose `extends` looks from the current directory. Throws a config error.
-ConfigSource read_config_source(const std::string& path,
-                                std::chrono::milliseconds patience = std::chrono::seconds(10));
-// The folder from which `extends` of the file looks.
+// Reads a regular file or a pipe. Waits at most `timeout` for the pipe, whose `extends` is relative to the current
+// directory. Throws a config error.
+ConfigSource read_config_source(const std::string& path, std::chrono::milliseconds timeout = std::chrono::seconds(10));
+// The folder to which `extends` of the file is relative.
 std::string config_folder(const std::string& path);
 
-// Throws a config error with a position: unreadable or malformed files, cycles, files without end.
+// Throws a config error with a position if a file is unreadable, malformed, too large or extends itself, or for too
+// many files.
 Value read_config(const ConfigSource& source);
 Value read_config_file(const std::string& path);
 Value read_config_text(std::string_view text, const std::string& name);
 
-// Tables are merged deeply, everything else is replaced.
+// Merges tables recursively; everything else in `over` replaces what is in `base`.
 void merge(Value& base, Value over);
 
-// "a.b.0.c=value". Throws a config error if that has no form or leads through something that is no table.
+// "a.b.0.c=value". Throws a config error if it is malformed, or a part of the key is not a table.
 void apply_override(Value& root, const std::string& assignment, const Schema& schema);
 
 }  // namespace chassis

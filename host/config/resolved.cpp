@@ -1,4 +1,4 @@
-// The resolved configuration as TOML: every key, its origin behind it, in the order of the schema.
+// The resolved configuration as TOML: every key in the order of the schema, with its origin as a comment.
 #include <fmt/core.h>
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// The list of keys that a resumed run may change.
 #include "host/config/resume_keys.hpp"
 
 #include <algorithm>
@@ -6,7 +7,7 @@
 namespace chassis {
 namespace {
 
-// Keys, and starts of keys, which end in a dot.
+// Keys, and prefixes of keys, which end in a dot.
 constexpr std::string_view kMayChange[] = {
     "run.name",      "run.output_dir", "run.max_steps",  "run.epochs", "run.resume", "run.strict",  "run.memory_check",
     "run.device",    "run.threads",    "schema_version", "plugins.",   "model.path", "model.init",  "data.cache_dir",
@@ -16,7 +17,7 @@ constexpr std::string_view kMayChange[] = {
 }  // namespace
 
 bool may_change_on_resume(std::string_view key) {
-  // Where data lies; its content is compared by hash.
+  // The path of data; its content is compared by hash.
   if (key.starts_with("data.train.") && key.ends_with(".path")) return true;
   return std::any_of(std::begin(kMayChange), std::end(kMayChange), [&](std::string_view known) {
     return known.ends_with('.') ? key.starts_with(known) : key == known;

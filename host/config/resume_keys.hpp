@@ -5,7 +5,7 @@
 
 namespace chassis {
 
-// True for a dotted key that changes no number of the training, or that is meant to be changed.
+// True for a dotted key that does not change the results of training, or that users are meant to change.
 bool may_change_on_resume(std::string_view key);
 
 }  // namespace chassis

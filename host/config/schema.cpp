@@ -1,4 +1,4 @@
-// The tables and keys of the host. Defaults may name members of plugins as text; no code of the host does.
+// The tables and keys of the host. Defaults may name members of plugins; no other code of the host does.
 #include "host/config/schema.hpp"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace chassis {
 namespace {
 
-constexpr double kMost = 9.2e18;  // of an integer
+constexpr double kNoMax = 9.2e18;  // an integer without an upper limit
 
 OptionSpec flag(std::string name, bool preset, std::string doc) {
   return {.name = std::move(name),
@@ -21,7 +21,7 @@ OptionSpec integer(std::string name, std::string preset, double min, double max,
           .type = OptionType::kInt,
           .default_json = std::move(preset),
           .min = min,
-          .max = max == kMost ? std::nullopt : std::optional(max),
+          .max = max == kNoMax ? std::nullopt : std::optional(max),
           .doc = std::move(doc)};
 }
 OptionSpec number(std::string name, std::string preset, double min, std::optional<double> max, std::string doc) {
@@ -81,7 +81,7 @@ TableSpec data_set(std::string name, std::string doc) {
                choice("format", "text", {"text", "tokens"},
                       "text: documents, every token trained; tokens: .jsonl with input_ids and optional labels, "
                       "aligned as in HF and not shifted"),
-               choice("documents", "line", {"line", "paragraph", "file"}, "how a .txt file is cut into documents")}};
+               choice("documents", "line", {"line", "paragraph", "file"}, "how a .txt file is split into documents")}};
 }
 
 Schema make_schema() {
@@ -91,35 +91,36 @@ Schema make_schema() {
       {.name = "",
        .doc = "the top level",
        .keys = {
-           integer("schema_version", "1", 1, kMost, "version of the configuration format; this release reads 1"),
+           integer("schema_version", "1", 1, kNoMax, "version of the configuration format; this release reads 1"),
            list("extends", "[]", "files merged below this one, relative to it; later ones win, arrays are replaced")}});
   tables.push_back(
       {.name = "run",
        .doc = "what is run, and where its results go",
        .keys = {
-           text("name", "\"run\"", "of the run, in logs and metrics"),
+           text("name", "\"run\"", "the name of the run in logs and metrics"),
            path(text("output_dir", "", "the run directory; default out/<run.name>")),
-           integer("seed", "42", 0, kMost, "of initial weights, shuffling and dropout"),
-           integer("max_steps", "0", 0, kMost, "optimizer steps; 0: unset, then run.epochs counts"),
-           number("epochs", "0", 0, std::nullopt, "passes over the training data; 0: unset, then run.max_steps counts"),
+           integer("seed", "42", 0, kNoMax, "random seed of initial weights, shuffling and dropout"),
+           integer("max_steps", "0", 0, kNoMax, "optimizer steps; 0: unset, run.epochs decides"),
+           number("epochs", "0", 0, std::nullopt, "passes over the training data; 0: unset, run.max_steps decides"),
            path(text("resume", "\"auto\"",
                      "\"auto\": from the newest checkpoint in output_dir if there is one; \"never\"; or the path of a "
                      "checkpoint")),
-           flag("strict", false, "refuse to resume with settings or plugins that differ from those of the checkpoint; "
-                                 "else each is a counted warning"),
+           flag("strict", false,
+                "refuse to resume with settings or plugins that differ from those of the checkpoint; "
+                "else each is a counted warning"),
            choice("device", "auto", {"auto", "cpu", "cuda"}, "auto: CUDA if there is a device"),
            choice("memory_check", "refuse", {"refuse", "warn"},
-                  "a run whose plan needs more memory than the machine has: refused before it starts, or counted"),
+                  "if the plan of the run needs more memory than the machine has: refuse to start, or warn"),
            integer("threads", "0", 0, 4096, "CPU threads of this process; 0: all cores")}});
-  tables.push_back({.name = "plugins",
-                    .doc = "where plugins are found, and which files are trusted",
-                    .keys = {path(list("path", "[]", "folders searched before the others")),
-                             path(list("trust", "[]",
-                                       "folders whose plugins are loaded although another user or group owns them; "
-                                       "those of root, of yours and of the owner of the program are")),
-                             flag("locked", false,
-                                  "insist on the plugins that plugins.lock in run.output_dir names, by their hashes"),
-                             table("pin", "{}", "plugin = \"sha256:…\": refuse the plugin if its file is another")}});
+  tables.push_back(
+      {.name = "plugins",
+       .doc = "where plugins are found, and which files are trusted",
+       .keys = {path(list("path", "[]", "folders searched before the others")),
+                path(list("trust", "[]",
+                          "folders whose plugins are loaded although another user or group owns them; "
+                          "those of root, of yours and of the owner of the program need not be listed")),
+                flag("locked", false, "refuse plugins whose hash is not in plugins.lock in run.output_dir"),
+                table("pin", "{}", "plugin = \"sha256:…\": refuse the plugin if its file has another hash")}});
   tables.push_back({.name = "model",
                     .slot = SlotForm::kOne,
                     .kind = "model",
@@ -127,7 +128,7 @@ Schema make_schema() {
                     .keys = {
                         path(text("path", "", "an HF model directory; config.json names the architecture")),
                         text("plugin", "", "the model's plugin; with model.path it is found by architecture"),
-                        table("config", "", "without a path: what config.json would say"),
+                        table("config", "", "without a path: the content of config.json"),
                         choice("init", "", {"pretrained", "random"},
                                "where weights come from; default pretrained with a path, random without"),
                     }});
@@ -142,10 +143,10 @@ Schema make_schema() {
   tables.push_back({.name = "tokenizer",
                     .slot = SlotForm::kOne,
                     .kind = "tokenizer",
-                    .doc = "text to ids",
+                    .doc = "how text becomes ids",
                     .keys = {tokenizer, flag("force", false,
-                                             "uses this one for the weights of model.path, though that directory has "
-                                             "another; counted, and the export leaves the other out")}});
+                                             "use this one even if the directory of model.path has another; counted, "
+                                             "and exports leave the other out")}});
   tables.push_back(
       {.name = "data",
        .doc = "how documents become batches",
@@ -155,26 +156,26 @@ Schema make_schema() {
                   "padded"),
            flag("shuffle", true, "visit training documents in an order drawn from run.seed"),
            choice("overflow", "error", {"error", "truncate", "drop"},
-                  "a document longer than train.seq_len, if packing is none; counted"),
-           path(text("cache_dir", "\".cache/chassis\"", "where tokenised data is kept, by content")),
-           flag("prefetch", true, "build the next batch on a thread of its own; changes no result"),
+                  "what to do with a document longer than train.seq_len if packing is none; counted"),
+           path(text("cache_dir", "\".cache/chassis\"", "where tokenised data is cached, keyed by content")),
+           flag("prefetch", true, "build the next batch on a separate thread; changes no result"),
            text("template", "", "how conversations become text"),
-           list("roles_to_train", "", "whose messages are trained")}});
+           list("roles_to_train", "", "roles whose messages are trained")}});
   TableSpec train_set = data_set("data.train", "a training set");
   train_set.keys.push_back({.name = "weight",
                             .type = OptionType::kFloat,
                             .min = 0,
-                            .doc = "its share of the rows, relative to the other sets'; all sets have one or none"});
+                            .doc = "share of the rows, relative to the other sets; set it for all sets or for none"});
   tables.push_back(train_set);
   TableSpec eval_set = data_set("data.eval", "an evaluation set");
   eval_set.keys.push_back(
-      text("name", "", "in metrics; default \"eval\", or the name of the file if there are several"));
+      text("name", "", "name in metrics; default \"eval\", or the name of the file if there are several"));
   tables.push_back(eval_set);
   tables.push_back(
       {.name = "train",
-       .doc = "what a step is",
+       .doc = "the training step",
        .keys = {
-           choice("task", "pretrain", {"pretrain", "sft", "reward"}, "what is learned"),
+           choice("task", "pretrain", {"pretrain", "sft", "reward"}, "the training task"),
            required(integer("seq_len", "", 1, 1 << 24, "tokens per row")),
            integer("micro_batch_size", "1", 1, 1 << 24, "rows in one forward pass of one rank"),
            integer(
@@ -183,34 +184,36 @@ Schema make_schema() {
            choice("nonfinite", "stop", {"stop", "skip"},
                   "a loss or gradient that is not finite: stop with exit code 6, or skip the step; it is never "
                   "applied"),
-           integer("max_skipped_steps", "20", 0, kMost,
-                   "with skip: so many in a row stop the run all the same; 0: any number")}});
-  tables.push_back({.name = "eval",
-                    .doc = "when [[data.eval]] is run",
-                    .keys = {integer("every_steps", "0", 0, kMost, "0: only after the last step"),
-                             integer("max_batches", "0", 0, kMost, "per set and evaluation; 0: all")}});
-  tables.push_back({.name = "precision",
-                    .doc = "number formats; parameters and optimizer states are fp32",
-                    .keys = {choice("compute", "auto", {"auto", "fp32", "bf16", "fp16"},
-                                    "of forward and backward; auto: bf16 on CUDA, fp32 on CPU"),
-                             choice("reduce", "fp32", {"fp32", "bf16"},
-                                    "in which gradients are sent to be summed over ranks; they add up in fp32")}});
+           integer("max_skipped_steps", "20", 0, kNoMax,
+                   "with skip: stop the run after this many skipped steps in a row; 0: never")}});
+  tables.push_back(
+      {.name = "eval",
+       .doc = "when [[data.eval]] is run",
+       .keys = {integer("every_steps", "0", 0, kNoMax, "steps between evaluations; 0: only after the last step"),
+                integer("max_batches", "0", 0, kNoMax, "batches per set and evaluation; 0: all")}});
+  tables.push_back(
+      {.name = "precision",
+       .doc = "number formats; parameters and optimizer states are fp32",
+       .keys = {choice("compute", "auto", {"auto", "fp32", "bf16", "fp16"},
+                       "dtype of forward and backward; auto: bf16 on CUDA, fp32 on CPU"),
+                choice("reduce", "fp32", {"fp32", "bf16"},
+                       "dtype in which gradients are sent to be summed over ranks; they are added in fp32")}});
   tables.push_back({.name = "recompute",
                     .doc = "activations: kept, or computed again in the backward pass",
                     .keys = {choice("mode", "auto", {"auto", "none", "selective", "full"},
-                                    "selective: keep what products and attention made, compute norms, activations and "
-                                    "the like again; full: keep the inputs of blocks only; auto: the cheapest that "
-                                    "fits the device, in the order none, selective in the first blocks, in all, full "
-                                    "in the first blocks and selective in the others, full in all"),
+                                    "selective: keep the outputs of matrix products and attention, compute cheap ops "
+                                    "such as norms again; full: keep only the inputs of blocks; auto: the cheapest "
+                                    "that fits the device, in the order none, selective in the first blocks, in all, "
+                                    "full in the first blocks and selective in the others, full in all"),
                              integer("blocks", "", 1, 1 << 24,
-                                     "with selective, full: only the first so many blocks of a chain; default all")}});
+                                     "with selective or full: only this many first blocks of a chain; default all")}});
   tables.push_back(
       {.name = "optimizer",
        .slot = SlotForm::kOne,
        .kind = "optimizer",
        .doc = "how gradients change parameters",
        .keys = {plugin("adamw", "the optimizer"), required(number("lr", "", 0, std::nullopt, "peak learning rate")),
-                number("weight_decay", "0.0", 0, std::nullopt, "decoupled; parameters of one dimension are spared"),
+                number("weight_decay", "0.0", 0, std::nullopt, "decoupled; not applied to parameters of one dimension"),
                 number("max_grad_norm", "1.0", 0, std::nullopt, "gradients are scaled down to this norm; 0: never")}});
   tables.push_back(
       {.name = "schedule",
@@ -219,11 +222,11 @@ Schema make_schema() {
            choice("name", "constant", {"constant", "linear", "cosine", "wsd"},
                   "after warm-up: constant; linear or cosine down to min_lr_ratio; wsd: constant, then linear decay in "
                   "the last decay_steps"),
-           integer("warmup_steps", "0", 0, kMost, "step k of n runs at lr·k/n"),
-           number("min_lr_ratio", "0.0", 0, 1, "the last learning rate as a part of the peak"),
-           integer("decay_steps", "0", 0, kMost, "wsd: length of the decay")}});
+           integer("warmup_steps", "0", 0, kNoMax, "step k of n runs at lr·k/n"),
+           number("min_lr_ratio", "0.0", 0, 1, "final learning rate as a fraction of the peak"),
+           integer("decay_steps", "0", 0, kNoMax, "wsd: length of the decay")}});
   TableSpec& mesh =
-      tables.emplace_back(TableSpec{.name = "mesh", .doc = "how ranks are arranged; -1: whatever is left"});
+      tables.emplace_back(TableSpec{.name = "mesh", .doc = "how ranks are arranged; -1: the remaining ranks"});
   for (const AxisSpec& axis : kMeshAxes)
     mesh.keys.push_back(integer(std::string(axis.name), axis.takes_rest ? "-1" : "1",
                                 axis.role == AxisRole::kData ? -1 : 1, 1 << 20, std::string(axis.doc)));
@@ -231,33 +234,34 @@ Schema make_schema() {
                     .is_array = true,
                     .slot = SlotForm::kOne,
                     .kind = "parallel",
-                    .doc = "a parallel strategy; several are a stack, applied in this order",
+                    .doc = "a parallel strategy; several form a stack, applied in this order",
                     .keys = {plugin("", "the strategy")}});
   tables.push_back(
       {.name = "comm",
        .slot = SlotForm::kOne,
        .kind = "comm",
        .doc = "collectives between ranks",
-       .keys = {plugin("auto", "auto: the first that serves the device; none with one rank"),
+       .keys = {plugin("auto", "auto: the first that supports the device; none with one rank"),
                 integer("timeout_s", "600", 1, 1 << 20,
                         "seconds that ranks wait for each other in a collective before they give up"),
                 integer("init_timeout_s", "300", 1, 1 << 20, "seconds that ranks wait for each other at the start")}});
-  tables.push_back({.name = "attention",
-                    .slot = SlotForm::kOne,
-                    .kind = "ops",
-                    .doc = "who computes attention",
-                    .keys = {plugin("auto",
-                                    "the provider; what it refuses goes to [kernels]. auto: of those in the program's "
-                                    "own folder that claim a node, the cheapest by their own estimate")}});
+  tables.push_back(
+      {.name = "attention",
+       .slot = SlotForm::kOne,
+       .kind = "ops",
+       .doc = "the provider of attention",
+       .keys = {plugin("auto",
+                       "the provider; nodes that it refuses go to [kernels]. auto: of those in the program's "
+                       "own folder that claim a node, the cheapest by its own estimate")}});
   tables.push_back(
       {.name = "kernels",
        .slot = SlotForm::kList,
        .kind = "ops",
        .list_key = "plugins",
-       .doc = "who computes the other operations",
+       .doc = "the providers of the other operations",
        .keys = {list("plugins", "[\"auto\"]",
-                     "providers, the first that claims an operation gets it. auto: of those in the program's own "
-                     "folder, the one with the longest pattern, then the cheapest by their own estimate")}});
+                     "providers; the first that claims an operation gets it. auto: of those in the program's own "
+                     "folder, the one with the longest pattern, then the cheapest by its own estimate")}});
   tables.push_back({.name = "quant",
                     .is_optional = true,
                     .slot = SlotForm::kOne,
@@ -274,55 +278,59 @@ Schema make_schema() {
       {.name = "checkpoint",
        .slot = SlotForm::kOne,
        .kind = "format",
-       .doc = "how a run is saved; the last step always is",
+       .doc = "how a run is saved; the last step is always saved",
        .keys = {
-           plugin("native", "the file format"), integer("every_steps", "500", 0, kMost, "0: not by steps"),
-           number("every_minutes", "0.0", 0, std::nullopt, "0: not by time"),
-           integer("keep_last", "2", 0, kMost, "older ones are removed; 0: keep all"),
-           integer("keep_every", "0", 0, kMost, "those of every so many steps are never removed; 0: none"),
+           plugin("native", "the file format"),
+           integer("every_steps", "500", 0, kNoMax, "steps between checkpoints; 0: not by steps"),
+           number("every_minutes", "0.0", 0, std::nullopt, "minutes between checkpoints; 0: not by time"),
+           integer("keep_last", "2", 0, kNoMax, "number of newest checkpoints to keep; 0: keep all"),
+           integer("keep_every", "0", 0, kNoMax, "never remove checkpoints at multiples of this many steps; 0: none"),
            choice("contents", "full", {"full", "model_only"},
-                  "full: all that a resumed run needs; model_only: parameters alone, which cannot be resumed"),
+                  "full: all that a resumed run needs; model_only: only parameters, which cannot be resumed"),
            choice("async", "false", {"false", "true", "staged"},
-                  "true: train on while a checkpoint is written, up to the next change of parameters; staged: copy "
-                  "them to host memory first and wait for nothing"),
-           choice("on_error", "stop", {"stop", "warn"}, "a save that fails: stop, or go on and count it"),
+                  "true: continue while a checkpoint is written, until the next change of parameters; staged: copy "
+                  "to host memory first, and never wait for the write"),
+           choice("on_error", "stop", {"stop", "warn"}, "if a save fails: stop, or continue and count it"),
            integer("bucket_mib", "16", 1, 65536, "size of each of the two buffers through which a save streams"),
            flag("self_test", false, "before step 1, also write a small checkpoint, read it back and compare")}});
   tables.push_back({.name = "export",
                     .slot = SlotForm::kOne,
                     .kind = "format",
-                    .doc = "how the model is handed to others",
+                    .doc = "how the model is exported",
                     .keys = {plugin("safetensors", "the file format"),
                              choice("when", "last", {"last", "every", "never"},
                                     "last: after the last step, into final/; every: also with each checkpoint"),
                              choice("dtype", "auto", {"auto", "fp32", "bf16", "fp16"},
                                     "auto: what the model directory says; fp32 for a new model")}});
-  tables.push_back({.name = "generate",
-                    .doc = "what `chassis generate` does unless told otherwise",
-                    .keys = {integer("max_new_tokens", "128", 1, 1 << 24, "at most so many"),
-                             number("temperature", "0.0", 0, 100, "0: greedy"),
-                             number("top_p", "1.0", 0, 1, "sample from the smallest set of this probability")}});
+  tables.push_back(
+      {.name = "generate",
+       .doc = "settings of `chassis generate`",
+       .keys = {integer("max_new_tokens", "128", 1, 1 << 24, "maximum number of new tokens"),
+                number("temperature", "0.0", 0, 100, "sampling temperature; 0: greedy"),
+                number("top_p", "1.0", 0, 1, "sample from the smallest set of tokens with this total probability")}});
   OptionSpec sinks =
-      list("sinks", "[\"console\", \"jsonl\"]", "who gets metrics; jsonl is metrics.jsonl in run.output_dir");
-  sinks.choices = {"console", "jsonl"};  // no plugin of kind sink is asked for metrics yet
+      list("sinks", "[\"console\", \"jsonl\"]", "where metrics go; jsonl is metrics.jsonl in run.output_dir");
+  sinks.choices = {"console", "jsonl"};  // plugins of kind sink are not used yet
   tables.push_back(
       {.name = "log",
-       .doc = "what a run says while it runs",
-       .keys = {integer("every_steps", "1", 1, kMost,
-                        "of the console's lines, each the mean since the one before; metrics.jsonl holds every step"),
-                sinks}});
+       .doc = "metrics and progress of a run",
+       .keys = {
+           integer(
+               "every_steps", "1", 1, kNoMax,
+               "steps between lines on the console, each the mean since the line before; metrics.jsonl has every step"),
+           sinks}});
   return schema;
 }
 
 constexpr Unavailable kUnavailable[] = {
-    {"train.task", "sft", "there is \"pretrain\"; tokens with labels train what the labels say"},
-    {"train.task", "reward", "there is \"pretrain\""},
-    {"precision.compute", "fp16", "there is \"auto\", \"fp32\" and \"bf16\""},
+    {"train.task", "sft", "use \"pretrain\"; format = \"tokens\" takes masked labels"},
+    {"train.task", "reward", "use \"pretrain\""},
+    {"precision.compute", "fp16", "use \"auto\", \"fp32\" or \"bf16\""},
     {"data.template", "", "no data format has conversations yet"},
     {"data.roles_to_train", "", "no data format has conversations yet"},
-    {"freeze.groups", "", "models name no groups yet; use freeze.patterns"},
-    {"quant", "", "no plugin of kind quant is asked yet; parameters are fp32"},
-    {"adapter", "", "no plugin of kind adapter is asked yet; freeze.train_only trains a part of a model"},
+    {"freeze.groups", "", "models define no groups yet; use freeze.patterns"},
+    {"quant", "", "plugins of kind quant are not used yet; parameters are fp32"},
+    {"adapter", "", "plugins of kind adapter are not used yet; freeze.train_only trains a part of a model"},
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Which tables and keys the host understands. A table may also be the slot of a plugin, whose own options stand beside
-// the host's keys and are checked once the plugin is loaded.
+// The tables and keys that the host understands. A table may also be the slot of a plugin: it also holds the plugin's
+// options, which are checked when the plugin is loaded.
 #pragma once
 
 #include <span>
@@ -14,8 +14,8 @@ namespace chassis {
 // How the members of a kind are chosen in a table.
 enum class SlotForm {
   kNone,  // not a slot
-  kOne,   // plugin = "name", options beside it
-  kList,  // a list of names in `list_key`; the options of NAME stand in [table.NAME]
+  kOne,   // plugin = "name", options in the same table
+  kList,  // a list of names in `list_key`; the options of NAME are in [table.NAME]
 };
 
 struct TableSpec {
@@ -23,7 +23,7 @@ struct TableSpec {
   bool is_array = false;     // [[name]]
   bool is_optional = false;  // absent unless the user writes it: no defaults are filled in
   SlotForm slot = SlotForm::kNone;
-  std::string kind = {};                   // of plugin
+  std::string kind = {};                   // of the plugin
   std::string list_key = {};               // kList
   std::string doc = {};
   std::vector<OptionSpec> keys = {};
@@ -36,21 +36,21 @@ struct Schema {
   const TableSpec* find(std::string_view table) const;
 };
 
-// What a configuration is read for: training, evaluation, generation, or weights that go from one directory to another.
+// What a configuration is read for: training, evaluation, generation, or copying weights to another directory.
 enum class ConfigUse { kTraining, kEvaluation, kGeneration, kWeights };
 
-// False if `use` does without a key or list of tables that the host otherwise insists on. What is written down is
-// checked all the same.
+// False if `use` does not need a key or list of tables that is required otherwise. If it is written down, it is checked
+// anyway.
 bool is_needed(std::string_view key, ConfigUse use);
 
-// What is agreed on and not built yet: refused where it is written, and offered nowhere.
+// A key or choice that is planned but not implemented: refused if it is written down, and never suggested.
 struct Unavailable {
   std::string_view key;      // "train.task"; a table: "quant"
-  std::string_view value;    // of a choice; empty: the whole key or table
-  std::string_view instead;  // what there is
+  std::string_view value;    // the choice; empty: the whole key or table
+  std::string_view instead;  // what is available
 };
 std::span<const Unavailable> unavailable();
-// The whole of a key or table is unavailable.
+// True if the whole key or table is unavailable.
 bool is_unavailable(std::string_view key);
 
 // The choices of a key that are available.
@@ -61,9 +61,9 @@ std::vector<std::string> offered_keys(const std::string& table, const std::vecto
 
 // "TABLE.KEY"; KEY alone at the top level, whose name is empty.
 std::string joined_key(const std::string& table, const std::string& key);
-// "data.train.0.path" as "data.train.path": what a table or key is called in a schema.
+// "data.train.0.path" as "data.train.path": the name of a table or key in a schema.
 std::string without_indexes(const std::string& key);
-// The dotted name of a key that is called `key`, in whatever table; empty if there is none or several.
+// The dotted name of the key called `key`, in any table; empty if there is none, or more than one.
 std::string key_elsewhere(const Schema& schema, const std::string& key);
 
 // Everything that the host understands.

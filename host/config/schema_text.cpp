@@ -1,4 +1,4 @@
-// One paragraph per key: type, default, range, doc.
+// Prints one paragraph per key: type, range, default, doc.
 #include "host/config/schema_text.hpp"
 
 #include <fmt/core.h>
@@ -49,7 +49,7 @@ std::string plugin_text(const PluginDoc& plugin) {
   return out;
 }
 
-// Of each model plugin that takes them: the keys of model.config.
+// The keys of model.config, for each model plugin that takes any.
 std::string config_text(const std::vector<PluginDoc>& plugins) {
   std::string out = "      Its keys are those of Hugging Face, as written in config.json of such a model.\n";
   for (const PluginDoc& plugin : plugins) {
@@ -66,7 +66,7 @@ std::string table_text(const TableSpec& table, const std::vector<PluginDoc>& plu
     if (!is_unavailable(key_in(table, option.name))) out += option_text("", key_in(table, option.name), option);
   if (table.slot == SlotForm::kNone) return out;
   const bool is_list = table.slot == SlotForm::kList;
-  if (is_list) out += fmt::format("  options of a plugin stand in [{}.NAME]\n", table.name);
+  if (is_list) out += fmt::format("  options of a plugin go into [{}.NAME]\n", table.name);
   for (const PluginDoc& plugin : plugins) {
     if (plugin.kind == table.kind) out += plugin_text(plugin);
   }
@@ -115,7 +115,7 @@ std::string schema_text(const Schema& schema, const std::vector<PluginDoc>& plug
     }
   }
   if (!out.empty()) return out;
-  // A bare key, in whatever table.
+  // A key without its table: search all of them.
   for (const std::string& name : known) {
     const std::string leaf = name.substr(name.rfind('.') == std::string::npos ? 0 : name.rfind('.') + 1);
     if (leaf == key && leaf != name) out += schema_text(schema, plugins, name);

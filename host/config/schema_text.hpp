@@ -15,7 +15,7 @@ struct PluginDoc {
   std::string name;
   std::string doc;
   std::vector<OptionSpec> options;
-  std::vector<std::pair<std::string, std::string>> config = {};  // of a model: keys of model.config, and their defaults
+  std::vector<std::pair<std::string, std::string>> config = {};  // of a model: keys of model.config and their defaults
 };
 
 // `path` is empty (all tables), a table ("train"), a key ("train.seq_len", "optimizer.betas", "data.eval.0.path"), or a

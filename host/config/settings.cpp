@@ -41,7 +41,7 @@ constexpr OptionType option_type_of() {
     return OptionType::kTable;
 }
 
-// Whether `value` is of the type of the member; fills it if so.
+// Fills `out`, and returns whether `value` has its type.
 bool convert(const Value& value, bool& out) {
   out = value.boolean;
   return value.type == ValueType::kBool;
@@ -69,7 +69,7 @@ bool convert(const Value& value, Value& out) {
 
 }  // namespace
 
-// One table of the tree, and the keys in it.
+// Reads the keys of one table of the tree.
 class SettingsReader {
  public:
   struct Source {
@@ -82,7 +82,7 @@ class SettingsReader {
 
   SettingsReader table(ConfigEntry& table, std::string_view name) const {
     SettingsReader inside(source_);
-    inside.prefix_ = place(table, name).key() + ".";
+    inside.prefix_ = locate(table, name).key() + ".";
     return inside;
   }
 
@@ -98,16 +98,16 @@ class SettingsReader {
 
   template <class T>
   void read(Setting<T>& setting, std::string_view name) const {
-    place(setting, name);
+    locate(setting, name);
     setting.findings_ = source_.findings;
     if (source_.read) source_.read->push_back({setting.key(), option_type_of<T>(), &setting});
     const Value* value = find_value(source_.root, setting.key());
     setting.is_set_ = value != nullptr && convert(*value, setting.value_);
-    if (setting.is_set_) place_items(*value, setting, "");
+    if (setting.is_set_) locate_items(*value, setting, "");
   }
 
  private:
-  ConfigEntry& place(ConfigEntry& entry, std::string_view name) const {
+  ConfigEntry& locate(ConfigEntry& entry, std::string_view name) const {
     entry.key_ = prefix_ + std::string(name);
     entry.where_ = position_of(source_.root, entry.key_, source_.file);
     const Value* value = find_value(source_.root, entry.key_);
@@ -115,12 +115,12 @@ class SettingsReader {
     return entry;
   }
 
-  void place_items(const Value& value, SettingEntry& setting, const std::string& prefix) const {
+  void locate_items(const Value& value, SettingEntry& setting, const std::string& prefix) const {
     for (size_t i = 0; i < value.children.size(); ++i) {
       const Value& child = value.children[i];
       const std::string item = prefix + (value.is_array() ? std::to_string(i) : child.name);
       setting.items_[item] = position_of(source_.root, setting.key_of(item), source_.file);
-      place_items(child, setting, item + ".");
+      locate_items(child, setting, item + ".");
     }
   }
 

@@ -23,7 +23,7 @@ class ConfigEntry {
  public:
   // Dotted; numbers index arrays: "train.seq_len", "data.train.0.path".
   const std::string& key() const { return key_; }
-  // The position of the entry, or of the nearest table around it that is written down; for error messages.
+  // The position of the entry, or of the nearest enclosing table that is written down; for error messages.
   const SourcePosition& where() const { return where_; }
   // True if a file or the command line sets it.
   bool by_user() const { return by_user_; }
@@ -40,7 +40,7 @@ Error config_error(const ConfigEntry& entry, std::string message);
 // The code, message and hint of `cause`, at the position of `entry`.
 Error error_at(const ConfigEntry& entry, const Error& cause);
 
-// What does not depend on the type of a setting.
+// The parts of a setting that do not depend on its type.
 class SettingEntry : public ConfigEntry {
  public:
   // False for a key without default that the user leaves out.
@@ -57,11 +57,11 @@ class SettingEntry : public ConfigEntry {
   friend class SettingsReader;
   bool is_set_ = false;
   std::map<std::string, SourcePosition, std::less<>> items_;
-  std::shared_ptr<const Error> findings_;  // why it may be missing; NULL if loading found nothing wrong
+  std::shared_ptr<const Error> findings_;  // problems that may explain why it is missing; NULL if loading found none
 };
 
 // The value of one key. Reading one that is not set is a broken invariant, unless loading found mistakes of the user:
-// then they are thrown.
+// then it throws them.
 template <class T>
 class Setting : public SettingEntry {
  public:
@@ -83,7 +83,7 @@ class Setting : public SettingEntry {
 
 using SettingList = Setting<std::vector<std::string>>;
 
-// A table that names a plugin, whose options stand beside the host's keys.
+// A table that names a plugin; the plugin's options are in the same table.
 struct PluginTable : ConfigEntry {
   Setting<std::string> plugin;
 };
@@ -133,7 +133,7 @@ struct Settings {
     Setting<Value> config;
     Setting<std::string> init;
 
-    // The key that says what the model is: path, or else config.
+    // The key that defines the model: path, or else config.
     const ConfigEntry& source() const { return path.is_set() ? static_cast<const ConfigEntry&>(path) : config; }
   } model;
 
@@ -166,7 +166,7 @@ struct Settings {
     Setting<std::string> overflow;
     Setting<std::string> cache_dir;
     Setting<bool> prefetch;
-    Setting<std::string> template_name;  // "template" is a word of C++
+    Setting<std::string> template_name;  // "template" is a keyword of C++
     SettingList roles_to_train;
     SettingTables<TrainSet> train;
     SettingTables<EvalSet> eval;
@@ -247,7 +247,7 @@ struct Settings {
   struct Export : PluginTable {
     Setting<std::string> when;
     Setting<std::string> dtype;
-  } exports;  // "export" is a word of C++
+  } exports;  // "export" is a keyword of C++
 
   struct Generate : ConfigEntry {
     Setting<int64_t> max_new_tokens;
@@ -268,8 +268,8 @@ struct ReadKey {
   const void* member = nullptr;
 };
 
-// Reads a checked tree. `file` is the position of what no file writes down; `findings` are what loading found wrong, if
-// anything. Appends the keys to `read`, unless it is NULL.
+// Reads a checked tree. `file` is the position of keys that no file sets; `findings` are the problems that loading
+// found, or NULL. Appends the keys to `read`, unless it is NULL.
 std::unique_ptr<const Settings> read_settings(const Value& root, const std::string& file,
                                               std::shared_ptr<const Error> findings,
                                               std::vector<ReadKey>* read = nullptr);

@@ -1,4 +1,4 @@
-// Near means: at most one change in three letters.
+// A candidate is near if it differs in at most one of three letters.
 #include "host/config/suggest.hpp"
 
 #include <algorithm>

@@ -1,11 +1,11 @@
-// toml++ behind toml_file.hpp.
+// Parses with toml++, and refuses deep nesting before it.
 #include "host/config/toml_file.hpp"
 
 #include <fmt/core.h>
 
 #define TOML_HEADER_ONLY 1
-// Version 3.3.0 marks as unreachable what its test for white space reaches with most characters from U+00A1 to U+0499
-// ("é = 1"): there the answer is no.
+// Version 3.3.0 marks code as unreachable that its test for white space reaches with most characters from U+00A1 to
+// U+0499 ("é = 1"). That code must return false.
 #include <toml++/impl/preprocessor.h>
 #pragma push_macro("TOML_UNREACHABLE")
 #undef TOML_UNREACHABLE
@@ -32,7 +32,7 @@ std::string time_text(const Time& time) {
   return out.str();
 }
 
-// `outside` replaces the origins by one of another kind than kFile.
+// `outside` is the origin of values that are not from a file; NULL for those of a file.
 Value convert(const toml::node& node, const std::string& name, const Origin* outside) {
   Value value;
   value.origin = outside ? *outside : Origin{Origin::Kind::kFile, position(node.source().begin, name)};
@@ -44,7 +44,7 @@ Value convert(const toml::node& node, const std::string& name, const Origin* out
       added.name = key.str();
       if (!outside) added.key_where = position(key.source().begin, name);
     }
-    // The parser sorts keys; people expect theirs in order.
+    // The parser sorts keys; users expect the order of the file.
     std::stable_sort(value.children.begin(), value.children.end(), [](const Value& a, const Value& b) {
       return std::pair(a.key_where.line, a.key_where.column) < std::pair(b.key_where.line, b.key_where.column);
     });
@@ -72,10 +72,10 @@ Value convert(const toml::node& node, const std::string& name, const Origin* out
   return value;
 }
 
-// The parser, and all that walks what it returns, go one call deeper with each level.
+// The parser, and all code that walks its result, recurse once per level.
 constexpr size_t kMaxBrackets = 32;  // open at a time; a dotted key has kMaxKeyParts
 
-// Behind the string that opens at `start`, or at the end of the line where it is not closed, which the parser reports.
+// The end of the string that opens at `start`; the end of the line if it is not closed, which the parser reports.
 size_t end_of_string(std::string_view text, size_t start) {
   const char quote = text[start];
   const std::string triple(3, quote);
@@ -85,7 +85,7 @@ size_t end_of_string(std::string_view text, size_t start) {
       ++i;
     } else if (is_long ? text.substr(i).starts_with(triple) : text[i] == quote) {
       i += is_long ? 3 : 1;
-      while (is_long && i < text.size() && text[i] == quote) ++i;  // quotes that belong to the text stand last
+      while (is_long && i < text.size() && text[i] == quote) ++i;  // the text itself may end with quotes
       return i;
     } else if (!is_long && text[i] == '\n') {
       return i;
@@ -113,11 +113,11 @@ void refuse_deep_nesting(std::string_view text, const std::string& name) {
     if (c == '.') ++num_dots;
     if (std::string_view("[]{},=\n").find(c) != std::string_view::npos) num_dots = 0;
     if (num_open > kMaxBrackets || num_dots >= kMaxKeyParts) {
-      const std::string what = num_open > kMaxBrackets
-                                   ? fmt::format("lists and tables inside each other: at most {}", kMaxBrackets)
-                                   : fmt::format("a key of many parts: at most {}", kMaxKeyParts);
-      throw Error(ExitCode::kConfig, {name, static_cast<int>(line), static_cast<int>(i - line_start + 1)},
-                  what + " are read");
+      const std::string what =
+          num_open > kMaxBrackets
+              ? fmt::format("lists and tables are nested too deeply: the maximum is {}", kMaxBrackets)
+              : fmt::format("the key has too many parts: the maximum is {}", kMaxKeyParts);
+      throw Error(ExitCode::kConfig, {name, static_cast<int>(line), static_cast<int>(i - line_start + 1)}, what);
     }
     if (c == '\n') ++line, line_start = i + 1;
     ++i;

@@ -1,4 +1,4 @@
-// TOML text to a tree of values with positions. The only place that knows the parser.
+// Parses TOML text into a tree of values with positions. No other file uses the parser.
 #pragma once
 
 #include <optional>
@@ -9,13 +9,13 @@
 
 namespace chassis {
 
-// Of a dotted key; what has more is refused, as are lists and tables that stand deep inside each other.
+// Maximum of a dotted key; longer keys are refused, as are deeply nested lists and tables.
 constexpr size_t kMaxKeyParts = 32;
 
 // Throws a config error with the position of the first mistake. `name` is the file in positions.
 Value parse_toml(std::string_view text, const std::string& name);
 
-// The value of `text` alone, such as 3, "x" or [1, 2]; nothing if it is no TOML value.
+// The value of `text` alone, such as 3, "x" or [1, 2]; nothing if it is not a TOML value.
 std::optional<Value> parse_toml_value(const std::string& text, const Origin& origin);
 
 }  // namespace chassis

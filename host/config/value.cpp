@@ -1,4 +1,4 @@
-// The tree of values, and its two spellings: JSON and one-line TOML.
+// The tree of values, and its two text forms: JSON and one-line TOML.
 #include "host/config/value.hpp"
 
 #include <fmt/core.h>

@@ -14,7 +14,7 @@ namespace chassis {
 struct Origin {
   enum class Kind { kFile, kOverride, kDefault, kPluginDefault };
   Kind kind = Kind::kDefault;
-  SourcePosition where = {};  // kFile: of the value; kOverride: the file is the words "command line 'a=b'"
+  SourcePosition where = {};  // kFile: of the value; kOverride: the file is "command line 'a=b'"
   std::string plugin = {};    // kPluginDefault
 
   // "configs/a.toml:3:8", "command line 'run.seed=1'", "default", "default of adamw"
@@ -34,7 +34,7 @@ struct Value {
   std::vector<Value> children;  // of an array, or of a table in order of appearance
   Origin origin;
   SourcePosition key_where;
-  std::string typed_text;  // from the command line: what was typed behind "="
+  std::string typed_text;  // from the command line: what was typed after "="
 
   bool is_table() const { return type == ValueType::kTable; }
   bool is_array() const { return type == ValueType::kArray; }
@@ -47,7 +47,7 @@ struct Value {
 
 // The value of a dotted key, in which numbers index arrays: "data.train.0.path". NULL if there is none.
 const Value* find_value(const Value& root, std::string_view key);
-// The position of the key, or of the nearest table around it that is written down; `file` if none is.
+// The position of the key, or of the nearest enclosing table that is written down; `file` if none is.
 SourcePosition position_of(const Value& root, std::string_view key, const std::string& file);
 
 // As the user would have typed it, in one line: 3, 0.1, "text", [1, 2], { a = 1 }.

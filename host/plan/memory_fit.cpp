@@ -1,3 +1,4 @@
+// Ranks exchange what they need and have; each then comes to the same decision.
 #include "host/plan/memory_fit.hpp"
 
 #include <algorithm>
@@ -24,9 +25,9 @@ RankMemory from_text(const std::string& text) {
   return {all[0], all[1], all[2], all[3], all[4], all[5], all[6], all[7], all[8]};
 }
 
-class Fitting {
+class MemoryFitter {
  public:
-  Fitting(Session& session, const Config& config, const std::vector<std::string>& plugin_path, World& world)
+  MemoryFitter(Session& session, const Config& config, const std::vector<std::string>& plugin_path, World& world)
       : session_(session), config_(config), plugin_path_(plugin_path), world_(world) {}
 
   MemoryFit run() {
@@ -54,7 +55,7 @@ class Fitting {
     mine.device_free = of_device.free_bytes, mine.device_total = of_device.total_bytes;
     mine.host_free = of_host.free_bytes, mine.host_total = of_host.total_bytes;
     try {
-      const log::CapturedWarnings known;  // the run itself has said them
+      const log::CapturedWarnings known;  // the run itself has logged them
       fit_.plan = plan_rank(config_, plugin_path_, world_.size(), world_.rank(), device, recompute);
       mine.device_bytes = fit_.plan->peak_bytes();
       mine.host_bytes = fit_.plan->host_peak_bytes;
@@ -74,14 +75,14 @@ class Fitting {
               bytes_text(mine.device_free));
     if (!mine.planned && world_.rank() == 0)
       counted_warning("no memory plan", "the memory of this run could not be planned: " + reason_);
-    if (const MemoryShortage none = find_shortage(ranks_, false); none.rank >= 0) refuse(none);
-    const MemoryShortage busy = find_shortage(ranks_, true);
-    if (busy.rank == world_.rank())
-      counted_warning("may not fit", busy.what + ": " + bytes_text(busy.needed_bytes) + " are planned at the peak, " +
-                                         bytes_text(busy.there_bytes) + " are free; lower train.micro_batch_size");
+    if (const MemoryShortage total = find_shortage(ranks_, false); total.rank >= 0) refuse(total);
+    const MemoryShortage now = find_shortage(ranks_, true);
+    if (now.rank == world_.rank())
+      counted_warning("may not fit", now.what + ": " + bytes_text(now.needed_bytes) + " are planned at the peak, " +
+                                         bytes_text(now.there_bytes) + " are free; lower train.micro_batch_size");
   }
 
-  // Named once, by the rank that lacks it.
+  // Only the rank that lacks memory reports it.
   void refuse(const MemoryShortage& shortage) {
     const std::string text = "the run does not fit: " + shortage.what + ": " + bytes_text(shortage.needed_bytes) +
                              " are planned at the peak, there are " + bytes_text(shortage.there_bytes);
@@ -95,7 +96,7 @@ class Fitting {
           .hint(
               "`chassis plan` with --memory says what to change: fewer rows (train.micro_batch_size), "
               "recompute.mode = \"selective\" or \"full\", more ranks with a strategy that divides; "
-              "run.memory_check = \"warn\" tries it nevertheless");
+              "run.memory_check = \"warn\" tries it anyway");
     });
   }
 
@@ -142,7 +143,7 @@ MemoryShortage find_shortage(const std::vector<RankMemory>& ranks, bool of_free)
 
 MemoryFit fit_memory(Session& session, const Config& config, const std::vector<std::string>& plugin_path,
                      World& world) {
-  return Fitting(session, config, plugin_path, world).run();
+  return MemoryFitter(session, config, plugin_path, world).run();
 }
 
 }  // namespace chassis

@@ -1,3 +1,4 @@
+// Makes a plan: checks the configuration, then rehearses the first rank of each kind.
 #include "host/plan/plan.hpp"
 
 #include <algorithm>
@@ -24,7 +25,7 @@ std::vector<std::vector<int>> distinct_ranks(const ParameterTable& parameters) {
   return rank_kinds(tensors, parameters.mesh());
 }
 
-SessionOptions planned(const std::vector<std::string>& plugin_path, int world_size, int rank) {
+SessionOptions plan_options(const std::vector<std::string>& plugin_path, int world_size, int rank) {
   SessionOptions options;
   options.plugin_path = plugin_path;
   options.target.without_device = true;
@@ -34,8 +35,8 @@ SessionOptions planned(const std::vector<std::string>& plugin_path, int world_si
   return options;
 }
 
-// [mesh] has a size that the user gave, and none that takes the rest.
-bool names_ranks(const Settings& settings) {
+// True if the user set a size in [mesh], and none to -1, the remaining ranks.
+bool mesh_sets_world_size(const Settings& settings) {
   bool any = false;
   for (const Setting<int64_t>& size : settings.mesh.sizes) {
     if (!size.by_user()) continue;
@@ -55,7 +56,7 @@ class Planner {
  public:
   explicit Planner(const PlanRequest& request) : request_(request), config_(request.config(request.overrides)) {
     const Settings& settings = config_.settings();
-    if (request.world_size == 0 && !settings.parallel.empty() && !names_ranks(settings))
+    if (request.world_size == 0 && !settings.parallel.empty() && !mesh_sets_world_size(settings))
       throw config_error(settings.parallel, "[[parallel]] divides the run, but nothing says over how many ranks")
           .hint("give --world N, or the sizes of axes in [mesh]");
     plan_.world_size = request.world_size > 0 ? request.world_size : world_size_of(settings);
@@ -65,7 +66,7 @@ class Planner {
   Plan run() {
     int64_t max_blocks = 0;
     {
-      Session session(config_, planned(request_.plugin_path, plan_.world_size, 0));
+      Session session(config_, plan_options(request_.plugin_path, plan_.world_size, 0));
       describe(session);
       prove(session);
       groups_ = distinct_ranks(session.parameters());
@@ -73,7 +74,7 @@ class Planner {
       max_blocks = session.executor().max_recomputed_blocks();
     }
     rehearsed(0, Recompute::kNone);
-    const log::CapturedWarnings known;  // the first has said them
+    const log::CapturedWarnings known;  // the first session has logged them
     if (config_.settings().recompute.mode == "auto" && plan_.memory_bytes > 0)
       plan_.recompute = fewest_that_fit(max_blocks, [&](const Recompute& r) { return fits(r); });
     for (size_t i = 0; i < groups_.size(); ++i) {
@@ -120,11 +121,11 @@ class Planner {
     return true;
   }
 
-  // The first rank of a group.
+  // The plan of the first rank of a group, made once.
   const RankPlan& rehearsed(size_t group, const Recompute& recompute) {
     const auto [known, fresh] = rehearsed_.try_emplace({group, recompute});
     if (fresh) {
-      Session session(config_, planned(request_.plugin_path, plan_.world_size, groups_[group][0]));
+      Session session(config_, plan_options(request_.plugin_path, plan_.world_size, groups_[group][0]));
       known->second = rehearse(session, recompute, plan_.header_bytes);
     }
     return known->second;
@@ -132,7 +133,7 @@ class Planner {
 
   const PlanRequest& request_;
   const Config config_;
-  std::vector<std::vector<int>> groups_;                        // ranks of one kind
+  std::vector<std::vector<int>> groups_;                        // ranks, by kind
   std::map<std::pair<size_t, Recompute>, RankPlan> rehearsed_;  // by group
   Plan plan_;
 };
@@ -166,7 +167,8 @@ int world_size_of(const Settings& settings) {
   for (const Setting<int64_t>& size : settings.mesh.sizes) {
     if (size.by_user() && size > 0) product *= size;
     if (product > 1 << 24)
-      throw config_error(settings.mesh, "[mesh] speaks of more than " + std::to_string(1 << 24) + " ranks");
+      throw config_error(settings.mesh,
+                         "the sizes in [mesh] multiply to more than " + std::to_string(1 << 24) + " ranks");
   }
   return static_cast<int>(product);
 }
@@ -198,7 +200,7 @@ Plan make_plan(const PlanRequest& request) { return Planner(request).run(); }
 
 RankPlan plan_rank(Config config, const std::vector<std::string>& plugin_path, int world_size, int rank, Device device,
                    Recompute recompute) {
-  SessionOptions options = planned(plugin_path, world_size, rank);
+  SessionOptions options = plan_options(plugin_path, world_size, rank);
   options.target.as_on = device;
   Session session(std::move(config), options);
   const SlowPhase phase("planning the memory of " + std::to_string(session.program().unit_names().size()) + " units");

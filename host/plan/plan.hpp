@@ -1,5 +1,6 @@
-// What every rank of a run will need, before it starts. The configuration's own program, strategies and optimizer take
-// steps on meta tensors, against communication that moves nothing; what the counters say is the plan.
+// The memory and traffic that every rank of a run will need, computed before it starts. The program, strategies and
+// optimizer of the configuration take steps on meta tensors, with communication that moves nothing, and the counters of
+// memory and traffic are the plan.
 #pragma once
 
 #include <array>
@@ -19,7 +20,7 @@ namespace chassis {
 
 class Session;
 
-// As plans show it; several categories of the allocators make one.
+// The categories in a plan. Each combines one or more categories of the allocators.
 enum class PlanCategory {
   kParameters,
   kGradients,
@@ -45,20 +46,20 @@ struct PlanMemory {
 };
 PlanMemory plan_memory(const MemoryUsage& usage);
 
-// The most that was alive at once in a stretch of a step.
+// Peak memory in one interval of a step.
 struct PlanSample {
-  std::string event;  // "backward layers.3": what ended it
+  std::string event;  // that ended the interval: "backward layers.3"
   std::array<uint64_t, kNumPlanCategories> bytes{};
 };
 
 struct RankPlan {
-  int rank = 0;            // the one that was rehearsed
-  std::vector<int> ranks;  // all that store as much of every tensor, and therefore do the same
-  PlanMemory step;         // of a step once strategies have settled
+  int rank = 0;            // that was rehearsed
+  std::vector<int> ranks;  // all ranks that store as much of every tensor, and so need the same
+  PlanMemory step;         // of a step after strategies have learned from the first
   PlanMemory start;        // from the first allocation to the end of the first step
   uint64_t load_peak_bytes = 0;
   uint64_t export_peak_bytes = 0;
-  uint64_t host_peak_bytes = 0;    // beside a CUDA device: offloaded tensors and buckets
+  uint64_t host_peak_bytes = 0;    // with a CUDA device: offloaded tensors and buckets
   std::vector<CommCount> traffic;  // of a step
   std::vector<PlanSample> timeline;
 
@@ -79,11 +80,11 @@ struct Plan {
   std::vector<std::pair<Recompute, PlanMemory>> modes;  // a step with none, selective and full
   uint64_t memory_bytes = 0;                            // limit of each device; 0: none given
   bool proven_saving = true;                            // false: too many shards to prove here that they can be saved
-  uint64_t header_bytes = 0;                            // the largest of a save
-  std::vector<RankPlan> ranks;                          // distinct ones, by first rank
+  uint64_t header_bytes = 0;                            // of the largest file of a save
+  std::vector<RankPlan> ranks;                          // one per kind of rank, by first rank
 
-  // For advice: sizes of the mesh, values of options by which the strategies save memory ("parallel.0.stage", "3"),
-  // other strategies that are installed.
+  // For advice: sizes of the mesh, values of options with which the strategies save memory ("parallel.0.stage", "3"),
+  // other installed strategies.
   std::vector<MeshAxis> axes;
   std::vector<std::pair<std::string, std::string>> savings;
   std::vector<std::string> other_strategies;
@@ -93,32 +94,35 @@ struct Plan {
 };
 
 struct PlanRequest {
-  // Loads the configuration with these overrides behind its own.
+  // Loads the configuration with these overrides after its own.
   std::function<Config(const std::vector<std::string>& overrides)> config;
   std::vector<std::string> overrides;
   std::vector<std::string> plugin_path;
   int world_size = 0;  // 0: the product of the sizes in [mesh], which must name some if a strategy divides
   uint64_t memory_bytes = 0;
   bool compares_modes = true;  // fills Plan::modes
-  // Of a plan that differs in what does not change it: then saving is not proven again.
+  // Plan::header_bytes, if known from another plan: then saving is not checked again.
   std::optional<uint64_t> header_bytes;
 };
 
-// Throws what the run would throw before its first step: a mesh that does not fit, an axis without a strategy, ….
+// Throws what the run would throw before its first step, such as for a mesh that does not fit or an axis without a
+// strategy.
 Plan make_plan(const PlanRequest& request);
 
-// What [recompute] says; none for "auto". Throws a config error for more blocks than the model has in a row.
+// The setting in [recompute]; kNone for "auto". Throws a config error if it names more blocks than the longest chain
+// has.
 Recompute recompute_setting(const Settings& settings, const Executor& executor);
-// For "auto": the cheapest that fits, in the order of recompute_of_cost; full if nothing fits. Asks `fits` a few times.
+// For "auto": the cheapest that fits, in the order of recompute_of_cost; full if nothing fits. Calls `fits` O(log
+// max_blocks) times.
 Recompute fewest_that_fit(int64_t max_blocks, const std::function<bool(const Recompute&)>& fits);
 
-// What `rank` alone will need on that device. For a run that plans for itself.
+// The plan of one rank on `device`, for a run that plans its own memory.
 RankPlan plan_rank(Config config, const std::vector<std::string>& plugin_path, int world_size, int rank, Device device,
                    Recompute recompute);
 
 // The axes that divide something: "dp_replicate=2, dp_shard=8".
 std::string divided_axes(const MeshShape& mesh);
-// The ranks that [mesh] speaks of: the product of the sizes that the user gave.
+// The number of ranks in [mesh]: the product of the sizes that the user set.
 int world_size_of(const Settings& settings);
 
 }  // namespace chassis

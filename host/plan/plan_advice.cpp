@@ -1,3 +1,4 @@
+// Plans the run again with each change alone, then with several.
 #include "host/plan/plan_advice.hpp"
 
 #include <fmt/core.h>
@@ -10,8 +11,8 @@
 namespace chassis {
 namespace {
 
-// Less than this is no advice.
-constexpr double kLeastGain = 0.002;
+// Smaller gains, as a fraction of the peak, are left out.
+constexpr double kMinGain = 0.002;
 
 struct Change {
   std::string text;
@@ -77,7 +78,7 @@ class Adviser {
                         {size_of(kReplicaAxis, replicas / 2), size_of(kShardAxis, 2 * shards)}});
   }
 
-  // On twice as many ranks; the global batch stays if they can share it.
+  // On twice as many ranks; the global batch stays if it can be divided among them.
   void double_shards() {
     const int64_t shards = axis(kShardAxis);
     const int64_t rows = plan_.batch.global_batch_size;
@@ -91,7 +92,7 @@ class Adviser {
     changes_.push_back(std::move(change));
   }
 
-  // Nothing if it does not work or saves nothing.
+  // Empty if the configuration refuses the changes or they save nothing.
   std::optional<Advice> attempt(const std::vector<const Change*>& changes) {
     PlanRequest request = request_;
     request.header_bytes = plan_.header_bytes;
@@ -105,7 +106,7 @@ class Adviser {
     }
     request.overrides.insert(request.overrides.end(), advice.overrides.begin(), advice.overrides.end());
     try {
-      const log::CapturedWarnings known;  // the plan itself has said them
+      const log::CapturedWarnings known;  // the plan itself has logged them
       const Plan plan = make_plan(request);
       advice.world_size = plan.world_size;
       advice.peak_bytes = plan.largest().peak_bytes();
@@ -115,11 +116,11 @@ class Adviser {
       return std::nullopt;
     }
     advice.saved_bytes = static_cast<int64_t>(base_bytes_) - static_cast<int64_t>(advice.peak_bytes);
-    if (static_cast<double>(advice.saved_bytes) < kLeastGain * static_cast<double>(base_bytes_)) return std::nullopt;
+    if (static_cast<double>(advice.saved_bytes) < kMinGain * static_cast<double>(base_bytes_)) return std::nullopt;
     return advice;
   }
 
-  // One after the other, as long as each adds to the gain; more ranks only when all else is done.
+  // Adds one change after the other, and keeps those that increase the gain; tries more ranks last.
   void combine() {
     std::vector<const Change*> order;
     for (const int world_factor : {1, 2})
@@ -131,7 +132,7 @@ class Adviser {
       taken.push_back(change);
       auto advice = attempt(taken);
       const uint64_t before = list_.together ? list_.together->peak_bytes : base_bytes_;
-      if (!advice || static_cast<double>(advice->peak_bytes) > (1.0 - kLeastGain) * static_cast<double>(before)) {
+      if (!advice || static_cast<double>(advice->peak_bytes) > (1.0 - kMinGain) * static_cast<double>(before)) {
         taken.pop_back();
         continue;
       }

@@ -1,4 +1,4 @@
-// What makes a plan fit: changes of the configuration, each planned anew, the largest gain first.
+// Changes of the configuration that save memory, each planned in full, the largest gain first.
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@ namespace chassis {
 
 struct Advice {
   std::string change;                  // "recompute.mode = \"full\""; of several, joined by " + "
-  std::vector<std::string> overrides;  // that make it
+  std::vector<std::string> overrides;  // that make the change
   int world_size = 0;
   uint64_t peak_bytes = 0;  // of the rank that needs most
   int64_t saved_bytes = 0;
@@ -20,7 +20,7 @@ struct Advice {
 
 struct AdviceList {
   std::vector<Advice> single;      // that save something, the largest gain first
-  std::optional<Advice> together;  // several of them, where none alone suffices; on as many ranks if that is possible
+  std::optional<Advice> together;  // several, if no single one is enough; on the same number of ranks if possible
   // Changes that the configuration does not allow, with the reason.
   std::vector<std::pair<std::string, std::string>> refused;
 };

@@ -1,4 +1,4 @@
-// The page draws with SVG and styles of its own; it fetches nothing and runs no script.
+// A plan as an HTML page with inline SVG and CSS; it fetches nothing and runs no script.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -145,11 +145,11 @@ class Page {
         x.at(plan_.memory_bytes), top - 4, bytes_text(plan_.memory_bytes));
   }
 
-  // One bar for each rank; where there are too many, one for all that are alike.
+  // One bar for each rank, or for each kind of rank if there are too many ranks.
   std::vector<std::pair<std::string, const RankPlan*>> rows() const {
-    constexpr int kMostBars = 64;
+    constexpr int kMaxBars = 64;
     std::vector<std::pair<std::string, const RankPlan*>> rows;
-    if (plan_.world_size <= kMostBars) {
+    if (plan_.world_size <= kMaxBars) {
       rows.resize(static_cast<size_t>(plan_.world_size));
       for (const RankPlan& rank : plan_.ranks)
         for (const int r : rank.ranks) rows[static_cast<size_t>(r)] = {"rank " + std::to_string(r), &rank};
@@ -193,7 +193,7 @@ class Page {
     add("</svg>\n");
   }
 
-  // The largest rank's memory from event to event, each with the most that was alive since the one before.
+  // Memory of the largest rank over a step: for each event, the peak since the event before.
   void timeline() {
     const RankPlan& rank = plan_.largest();
     const auto& samples = rank.timeline;
@@ -240,17 +240,18 @@ class Page {
   template <typename Bytes>
   void table_row(const std::string& name, const Bytes& bytes) {
     uint64_t least = UINT64_MAX, most = 0;
-    const RankPlan* who = nullptr;
+    const RankPlan* largest = nullptr;
     for (const RankPlan& rank : plan_.ranks) {
       least = std::min<uint64_t>(least, bytes(rank));
-      if (!who || bytes(rank) > most) most = bytes(rank), who = &rank;
+      if (!largest || bytes(rank) > most) most = bytes(rank), largest = &rank;
     }
     if (most > 0)
-      add("<tr><td>{}<td>{}<td>{}<td>{}\n", escaped(name), bytes_text(most), bytes_text(least), ranks_text(who->ranks));
+      add("<tr><td>{}<td>{}<td>{}<td>{}\n", escaped(name), bytes_text(most), bytes_text(least),
+          ranks_text(largest->ranks));
   }
 
   void table() {
-    add("<h2>The most of each</h2>\n<table>\n<tr><th><th>most<th>least<th>most on ranks\n");
+    add("<h2>Peak of each category</h2>\n<table>\n<tr><th><th>most<th>least<th>most on ranks\n");
     for (size_t i = 0; i < kNumPlanCategories; ++i)
       table_row(std::string(plan_category_name(static_cast<PlanCategory>(i))),
                 [i](const RankPlan& r) { return r.step.categories[i].peak_bytes; });
@@ -275,8 +276,8 @@ class Page {
     std::vector<const Advice*> all;
     for (const Advice& one : advice_->single) all.push_back(&one);
     if (advice_->together) all.push_back(&*advice_->together);
-    add("<h2>What would take less</h2>\n");
-    if (all.empty()) return add("<p>nothing that can be changed alone</p>\n");
+    add("<h2>Changes that save memory</h2>\n");
+    if (all.empty()) return add("<p>no single change saves memory</p>\n");
     const uint64_t now = plan_.largest().peak_bytes();
     const double left = 8, bar = 14, pitch = 38, top = 24;
     const double bottom = top + static_cast<double>(all.size()) * pitch;

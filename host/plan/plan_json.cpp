@@ -1,3 +1,4 @@
+// A plan as JSON.
 #include "host/base/json.hpp"
 #include "host/plan/plan_report.hpp"
 
@@ -32,7 +33,7 @@ Json advice_json(const Advice& advice) {
           {"peak", advice.peak_bytes}, {"saved", advice.saved_bytes},   {"fits", advice.fits}};
 }
 
-// Of the first blocks of a chain, where not all are recomputed alike.
+// How many first blocks of a chain are recomputed; null if all or none are.
 Json some_blocks(const Recompute& recompute) {
   const int64_t blocks = recompute.full > 0 ? recompute.full : recompute.selective;
   return blocks == 0 || blocks == Recompute::kAll ? Json() : Json(blocks);

@@ -1,3 +1,4 @@
+// Runs the rehearsal, and reads the memory counters at each event.
 #include "host/plan/plan_rank.hpp"
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 namespace chassis {
 namespace {
 
-PlanCategory shown_as(MemoryCategory category) {
+PlanCategory plan_category_of(MemoryCategory category) {
   switch (category) {
     case MemoryCategory::kParameters:
       return PlanCategory::kParameters;
@@ -44,7 +45,7 @@ void keep_larger(PlanMemory& kept, const PlanMemory& seen) {
   }
 }
 
-// Reads the counters from event to event, and passes events on.
+// Reads the memory counters at each event, and passes events on to the strategies.
 class Observer final : public UnitEvents {
  public:
   Observer(Device device, const Program& program, UnitEvents& strategies)
@@ -52,17 +53,17 @@ class Observer final : public UnitEvents {
     reset_peak_meta_memory();
   }
 
-  // Ends a stretch.
+  // Ends an interval.
   void mark(const std::string& event) {
-    const PlanMemory stretch = plan_memory(meta_memory_usage(device_));
-    keep_larger(memory_, stretch);
+    const PlanMemory interval = plan_memory(meta_memory_usage(device_));
+    keep_larger(memory_, interval);
     if (device_ != kMetaHost) host_peak_bytes_ = std::max(host_peak_bytes_, meta_memory_usage(kMetaHost).peak_bytes);
     reset_peak_meta_memory();
     if (!recording_) return;
     PlanSample& sample = timeline_.emplace_back(PlanSample{event, {}});
-    for (size_t i = 0; i < kNumPlanCategories; ++i) sample.bytes[i] = stretch.categories[i].bytes_at_total_peak;
+    for (size_t i = 0; i < kNumPlanCategories; ++i) sample.bytes[i] = interval.categories[i].bytes_at_total_peak;
   }
-  // Since the last time.
+  // The memory since the last call.
   PlanMemory take() { return std::exchange(memory_, {}); }
   const PlanMemory& seen() const { return memory_; }
   void record(bool on) { recording_ = on; }
@@ -90,9 +91,9 @@ class Observer final : public UnitEvents {
   std::vector<PlanSample> timeline_;
 };
 
-class RunInMiniature {
+class Rehearsal {
  public:
-  RunInMiniature(Session& session, Recompute recompute, uint64_t header_bytes)
+  Rehearsal(Session& session, Recompute recompute, uint64_t header_bytes)
       : session_(session),
         header_bytes_(header_bytes),
         ranks_(session.ranks()),
@@ -110,7 +111,7 @@ class RunInMiniature {
     plan.load_peak_bytes = observer_.seen().peak_bytes;
     step();
     plan.start = observer_.take();
-    // Strategies that learn from the first step show in the second what they do from then on.
+    // From the second step on, strategies use what they learned from the first.
     traffic_.clear();
     stage();
     observer_.record(true);
@@ -126,7 +127,7 @@ class RunInMiniature {
   }
 
  private:
-  // As Run::prepare.
+  // As in Run::prepare.
   void load() {
     session_.allocate(device_);
     const uint64_t bucket_bytes = static_cast<uint64_t>(*session_.settings().checkpoint.bucket_mib) << 20;
@@ -136,7 +137,7 @@ class RunInMiniature {
     observer_.mark("load");
   }
 
-  // Micro-batches between the second and the last do what the second does.
+  // Runs at most 3 micro-batches: those between the second and the last do the same as the second.
   void step() {
     const BatchSizes sizes = batch_sizes(session_.settings(), ranks_.num_data_ranks());
     const int64_t num_rehearsed = std::min<int64_t>(sizes.num_microbatches, 3);
@@ -158,13 +159,13 @@ class RunInMiniature {
     run_step(parts, inputs);
   }
 
-  // From the first save on, if checkpoints are copied to host memory before they are written.
+  // Charges the copy in host memory that async = "staged" keeps from the first save on.
   void stage() {
     if (session_.settings().checkpoint.async == "staged")
       staged_.emplace(staged_bytes(session_), MemoryCategory::kCheckpoint, kMetaHost);
   }
 
-  // Streams through the buckets; what comes on top is the header of the file that has most in it.
+  // A save streams through the buckets, and also holds the header of one file.
   void save() {
     const MemoryCharge header(header_bytes_, MemoryCategory::kCheckpoint, kMetaHost);
     observer_.mark("save");
@@ -196,7 +197,7 @@ PlanMemory plan_memory(const MemoryUsage& usage) {
   PlanMemory memory;
   memory.peak_bytes = usage.peak_bytes;
   for (size_t i = 0; i < kNumMemoryCategories; ++i) {
-    PlanPart& part = memory.categories[static_cast<size_t>(shown_as(static_cast<MemoryCategory>(i)))];
+    PlanPart& part = memory.categories[static_cast<size_t>(plan_category_of(static_cast<MemoryCategory>(i)))];
     part.peak_bytes += usage.categories[i].peak_bytes;
     part.bytes_at_total_peak += usage.categories[i].bytes_at_total_peak;
   }
@@ -205,7 +206,7 @@ PlanMemory plan_memory(const MemoryUsage& usage) {
 
 RankPlan rehearse(Session& session, Recompute recompute, uint64_t header_bytes) {
   install_meta_allocator();
-  return RunInMiniature(session, recompute, header_bytes).run();
+  return Rehearsal(session, recompute, header_bytes).run();
 }
 
 }  // namespace chassis

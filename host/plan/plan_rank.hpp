@@ -1,5 +1,5 @@
-// One rank's run in miniature: load, two steps and a save on meta tensors, in the order of the real one. Everything but
-// the kernels is the run's own code.
+// Rehearses the run of one rank: load, two steps and a save on meta tensors, in the order of a real run and with its
+// code, except for the kernels.
 #pragma once
 
 #include "host/plan/plan.hpp"
@@ -7,8 +7,8 @@
 
 namespace chassis {
 
-// The session is made without a device, of a world that is not there. `header_bytes`: of the largest file of a save.
-// May be called again, with another choice of recompute.
+// The session is made without a device, and the other ranks need not exist. `header_bytes`: of the largest file of a
+// save. May be called again with another recompute setting.
 RankPlan rehearse(Session& session, Recompute recompute, uint64_t header_bytes);
 
 }  // namespace chassis

@@ -1,4 +1,4 @@
-// A plan as people and programs read it.
+// A plan as text, JSON and HTML.
 #pragma once
 
 #include <string>
@@ -14,17 +14,17 @@ namespace chassis {
 std::string plan_text(const Plan& plan, const AdviceList* advice);
 // "chassis.plan/1"; bytes throughout.
 Json plan_json(const Plan& plan, const AdviceList* advice);
-// How every page begins, by which it is known.
+// The beginning of every page, by which it is recognised.
 inline constexpr std::string_view kPlanHtmlHead =
     "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" "
     "content=\"width=device-width\">\n"
     "<title>memory plan";
-// One file that needs no other: bars by rank and category, memory over a step, traffic, advice.
+// A self-contained page: bars by rank and category, memory over a step, traffic, advice.
 std::string plan_html(const Plan& plan, const AdviceList* advice);
 
 // "0-62, 64"
 std::string ranks_text(const std::vector<int>& ranks);
-// "all_gather 257 GiB in 163 calls", by group.
+// What a rank sends in one group in a step; `text` is "all_gather 257 GiB in 163 calls".
 struct Traffic {
   std::string group;
   uint64_t bytes = 0;

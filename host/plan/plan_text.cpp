@@ -1,3 +1,4 @@
+// A plan as text for the terminal.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -8,10 +9,10 @@
 namespace chassis {
 namespace {
 
-// Of what ranks need: the least, the most, and who that is.
+// The least and the most that a rank needs, and the rank that needs most.
 struct Extent {
   uint64_t least = UINT64_MAX, most = 0;
-  const RankPlan* who = nullptr;
+  const RankPlan* largest = nullptr;
 };
 
 template <typename Bytes>
@@ -20,12 +21,12 @@ Extent extent_of(const Plan& plan, const Bytes& bytes) {
   for (const RankPlan& rank : plan.ranks) {
     const uint64_t value = bytes(rank);
     out.least = std::min(out.least, value);
-    if (!out.who || value > out.most) out.most = value, out.who = &rank;
+    if (!out.largest || value > out.most) out.most = value, out.largest = &rank;
   }
   return out;
 }
 
-// Display columns, of text with characters beyond ASCII.
+// Pads to display columns; the text may have characters beyond ASCII.
 std::string padded(const std::string& text, size_t columns) {
   size_t width = 0;
   for (const char c : text) width += (static_cast<unsigned char>(c) & 0xc0) != 0x80;
@@ -65,7 +66,7 @@ class Text {
     for (size_t i = 0; plan_.ranks.size() > 1 && i < plan_.ranks.size(); ++i)
       line(i == 0 ? "ranks" : "", "{}: rank {} was rehearsed for all", ranks_text(plan_.ranks[i].ranks),
            plan_.ranks[i].rank);
-    if (!plan_.proven_saving) line("saving", "not proven for so many ranks; `chassis check` takes its time for it");
+    if (!plan_.proven_saving) line("saving", "not proven: too many shards to prove it here");
     out_ += "\n";
   }
 
@@ -75,7 +76,7 @@ class Text {
     if (extent.most == 0) return;
     const bool same = plan_.ranks.size() == 1;
     out_ += fmt::format("{:<34}{:>10}", name, bytes_text(extent.most));
-    if (!same) out_ += fmt::format("{:>12}   {}", bytes_text(extent.least), ranks_text(extent.who->ranks));
+    if (!same) out_ += fmt::format("{:>12}   {}", bytes_text(extent.least), ranks_text(extent.largest->ranks));
     out_ += "\n";
   }
 
@@ -132,7 +133,7 @@ class Text {
     size_t columns = 0;
     for (const Advice& advice : advice_->single) columns = std::max(columns, padded(advice.change, 0).size());
     const char* key = "advice";
-    if (advice_->single.empty()) line(key, "nothing that can be changed alone takes less");
+    if (advice_->single.empty()) line(key, "no single change saves memory");
     for (const Advice& advice : advice_->single) {
       line(key, "{}  −{}, to {}{}", padded(advice.change, columns),
            bytes_text(static_cast<uint64_t>(advice.saved_bytes)), bytes_text(advice.peak_bytes),

@@ -72,7 +72,7 @@ TEST_F(FirstUse, ATildeIsTheHomeFolder) {
   EXPECT_EQ(run.exit_code, 0) << run.output;
   EXPECT_HAS(run.output, "path = \"" + scratch_ / "corpus.txt\"");
   EXPECT_HAS(run.output, "# relative paths start at " + scratch_.path());
-  EXPECT_HAS(at_home("'data.train.0.path=~bob/corpus.txt'").output, "only \"~/\" stands for a home folder");
+  EXPECT_HAS(at_home("'data.train.0.path=~bob/corpus.txt'").output, "only \"~/\" is expanded, to your own home folder");
   write_text(scratch_ / "more.toml", "extends = [\"~/run.toml\"]\n");
   EXPECT_EQ(shell("HOME=\"$PWD\" \"$CHASSIS\" check more.toml").exit_code, 0);
   EXPECT_HAS(shell("HOME= \"$CHASSIS\" check more.toml").output, "more.toml:1:12: extends \"~/run.toml\": ");
@@ -120,7 +120,7 @@ TEST_F(FirstUse, VeryLongNamesAreShortened) {
 }
 
 TEST_F(FirstUse, LikelyMistakesGetAWarning) {
-  EXPECT_HAS(check({"run.toml", "optimizer.lr=3e3"}).output, "optimizer.lr = 3000 is far above any usual one");
+  EXPECT_HAS(check({"run.toml", "optimizer.lr=3e3"}).output, "optimizer.lr = 3000 is far above usual rates");
   EXPECT_HAS(check({"run.toml", "optimizer.lr=0"}).output, "optimizer.lr = 0 trains nothing");
   const Outcome whole = check({"run.toml"});
   EXPECT_EQ(whole.output.find("warning"), std::string::npos) << whole.output;
@@ -205,7 +205,7 @@ TEST_F(FirstUse, OutputAmongTheDataAndInvalidNamesAreRefused) {
   EXPECT_EQ(among.exit_code, 2) << among.output;
   EXPECT_HAS(among.output, "data.train.0.path is run.output_dir itself");
   for (const char* name : {"../x", "", "a/b", ".."})
-    expect_refusal({std::string("run.name=") + name}, 2, "is no name of a folder");
+    expect_refusal({std::string("run.name=") + name}, 2, "is not a valid folder name");
   for (const char* key : {"model", "comm", "optimizer", "attention", "parallel.0"})
     expect_refusal({std::string(key) + ".plugin="}, 2, std::string(key) + ".plugin = \"\" names no plugin");
   expect_refusal({"kernels.plugins=[\"\"]"}, 2, "kernels.plugins = [\"\"] names no plugin");

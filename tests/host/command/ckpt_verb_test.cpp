@@ -221,7 +221,7 @@ TEST_F(CkptVerb, PlanHtmlReplacesOnlyPlans) {
   plan("plan.html", 0);
   plan("plan.html", 0);
   const std::string before = test::text_of_file(scratch_ / "model.toml");
-  EXPECT_HAS(plan("model.toml", 7), "--html model.toml: this file holds no plan");
+  EXPECT_HAS(plan("model.toml", 7), "--html model.toml: this file is not a plan");
   EXPECT_EQ(test::text_of_file(scratch_ / "model.toml"), before);
 }
 

@@ -111,7 +111,7 @@ TEST(Check, AnInvalidPatternIsReportedAtItsPosition) {
 
 TEST(Check, UnavailableFeaturesAreRefusedAndNeverOffered) {
   EXPECT_EQ(what_is_wrong(kExample + "[adapter]\nplugin = \"mine\"\nrank = 8\n"),
-            "a.toml:23:2: [adapter] is not available in this version: no plugin of kind adapter is asked yet; "
+            "a.toml:23:2: [adapter] is not available in this version: plugins of kind adapter are not used yet; "
             "freeze.train_only trains a part of a model");
   EXPECT_NE(what_is_wrong(kExample + "[freeze]\ngroups = [\"vision_tower\"]\n").find("freeze.groups is not available"),
             std::string::npos);
@@ -151,7 +151,7 @@ TEST(Check, ManyMistakesAreCountedRatherThanListed) {
 
 TEST(Check, InvalidPathsAreReportedWithTheirKey) {
   EXPECT_EQ(what_is_wrong(kExample, {"run.output_dir=\"a\\u0000b\""}),
-            "command line 'run.output_dir=\"a\\u0000b\"': run.output_dir = \"a\\u0000b\" holds a NUL character");
+            "command line 'run.output_dir=\"a\\u0000b\"': run.output_dir = \"a\\u0000b\" contains a NUL character");
   const std::string output = what_is_wrong(kExample, {"run.output_dir=out/" + std::string(300, 'x')});
   EXPECT_NE(output.find("run.output_dir: the name " + std::string(40, 'x') + "… (300 bytes) is too long: file systems "
                         "take 255 bytes"),

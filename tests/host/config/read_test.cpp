@@ -68,7 +68,8 @@ TEST_F(ExtendsTest, MissingFilesAndCyclesHaveAPosition) {
   write("e.toml", "extends = [3]\n");
   EXPECT_EQ(error_of("e.toml"), "e.toml:1:12: extends must be a list of file names; 3 is an integer");
   write("g.toml", "extends = [\"a.toml\\u0000x\"]\n");
-  EXPECT_EQ(error_of("g.toml"), "g.toml:1:12: extends must be a list of file names; \"a.toml\\u0000x\" is none");
+  EXPECT_EQ(error_of("g.toml"),
+            "g.toml:1:12: extends must be a list of file names; \"a.toml\\u0000x\" is not a file name");
   EXPECT_EQ(error_of("base"), "cannot open 'base': it is a directory\nhint: give a regular file or a pipe");
   write("f.toml", "extends = [\"a.toml\"\nx = 1");
   EXPECT_EQ(error_of("f.toml").substr(0, 28), "f.toml:2:1: not valid TOML: ");
@@ -118,11 +119,13 @@ std::string repeated(const std::string& part, int times) {
 }
 
 TEST(Toml, IsRefusedIfItNestsTooDeeply) {
-  const std::string parts = "a.toml:1:64: a key of many parts: at most 32 are read";
+  const std::string parts = "a.toml:1:64: the key has too many parts: the maximum is 32";
   EXPECT_EQ(toml_error(repeated("a.", 20000) + "a = 1\n"), parts);
-  EXPECT_EQ(toml_error("[" + repeated("a.", 20000) + "a]\n"), "a.toml:1:65: a key of many parts: at most 32 are read");
+  EXPECT_EQ(toml_error("[" + repeated("a.", 20000) + "a]\n"),
+            "a.toml:1:65: the key has too many parts: the maximum is 32");
   EXPECT_EQ(toml_error(repeated("'a.b'.", 20000) + "a = 1\n").substr(0, 9), "a.toml:1:");
-  EXPECT_NE(toml_error("a = " + repeated("{a = ", 20000)).find("inside each other: at most 32"), std::string::npos);
+  EXPECT_NE(toml_error("a = " + repeated("{a = ", 20000)).find("nested too deeply: the maximum is 32"),
+            std::string::npos);
   EXPECT_NE(toml_error("\n\na = " + repeated("[", 20000)).find("a.toml:3:37: lists and tables inside"),
             std::string::npos)
       << toml_error("\n\na = " + repeated("[", 20000));
@@ -157,8 +160,9 @@ TEST(Overrides, AreUtf8WithAtMost32Parts) {
   EXPECT_NE(override_error("run.name=\xff").find("command line 'run.name=\\xff': an override is UTF-8 text"),
             std::string::npos)
       << override_error("run.name=\xff");
-  EXPECT_NE(override_error(repeated("a.", 20000) + "a=1").find("a key of 20001 parts: at most 32"), std::string::npos);
-  EXPECT_NE(override_error("run.name=" + repeated("[", 20000)).find("at most 32 are read"), std::string::npos);
+  EXPECT_NE(override_error(repeated("a.", 20000) + "a=1").find("the key has 20001 parts: the maximum is 32"),
+            std::string::npos);
+  EXPECT_NE(override_error("run.name=" + repeated("[", 20000)).find("the maximum is 32"), std::string::npos);
 }
 
 TEST(Overrides, AreTomlValuesOrBareWords) {
@@ -190,7 +194,7 @@ TEST(Overrides, WithAWrongFormAreErrors) {
             "…, not 'path'");
   EXPECT_EQ(override_error("log.sinks=[console]").substr(0, 64),
             "command line 'log.sinks=[console]': [console] is not a TOML valu");
-  EXPECT_EQ(override_error("extends=[\"x\"]"), "command line 'extends=[\"x\"]': extends belongs into a file");
+  EXPECT_EQ(override_error("extends=[\"x\"]"), "command line 'extends=[\"x\"]': extends can be set only in a file");
 }
 
 TEST(Overrides, AreTypedByTheSchema) {

@@ -111,7 +111,7 @@ TEST_F(PluginFaults, TheFirstInterruptOfAHangingCallIsReportedAndTheSecondEndsTh
   Process process(command("train", {fault("hang")}), scratch_.path());
   ASSERT_TRUE(process.wait_for("hanging")) << process.output_so_far();
   process.send(SIGINT);
-  ASSERT_TRUE(process.wait_for(" s; it is waited for, Ctrl-C ends the wait")) << process.output_so_far();
+  ASSERT_TRUE(process.wait_for(" s; still waiting, Ctrl-C ends the wait")) << process.output_so_far();
   EXPECT_HAS(process.output_so_far(), "SIGINT: stopping after step 1, which is in progress, and saving it");
   EXPECT_HAS(process.output_so_far(), std::string("warning: ") + kCall);
   process.send(SIGINT);
@@ -124,7 +124,7 @@ TEST_F(PluginFaults, ACallThatDoesNotReturnIsReportedWithoutAnInterrupt) {
   const char* const variable = "CHASSIS_CALL_WATCH_S";
   Process process(command("train", {fault("hang")}), scratch_.path(), {{variable, "0.2"}});
   EXPECT_TRUE(process.wait_for(std::string("warning: ") + kCall)) << process.output_so_far();
-  EXPECT_HAS(process.output_so_far(), " s; it is waited for, Ctrl-C ends the wait");
+  EXPECT_HAS(process.output_so_far(), " s; still waiting, Ctrl-C ends the wait");
   const Outcome refused = test::run_process(command("check", {}), scratch_.path(), {{variable, "-1"}});
   EXPECT_EQ(refused.exit_code, 2) << refused.output;
   EXPECT_HAS(refused.output, "CHASSIS_CALL_WATCH_S=-1: expected seconds");

@@ -14,7 +14,7 @@ TEST_F(RunMemory, RefusesARunThatDoesNotFitBeforeItWritesAByte) {
   EXPECT_EQ(run.exit_code, 4) << run.output;
   EXPECT_HAS(run.output, "the run does not fit: rank 0 on ");
   EXPECT_HAS(run.output, "TiB are planned at the peak, there are ");
-  EXPECT_HAS(run.output, "run.memory_check = \"warn\" tries it nevertheless");
+  EXPECT_HAS(run.output, "run.memory_check = \"warn\" tries it anyway");
   EXPECT_FALSE(std::filesystem::exists(scratch_ / "out"));
 }
 
