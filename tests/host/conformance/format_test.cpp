@@ -3,8 +3,8 @@
 
 #include <sstream>
 
-#include "fixture.hpp"
-#include "scripted_format.hpp"
+#include "tests/host/checkpoint/fixture.hpp"
+#include "tests/host/checkpoint/scripted_format.hpp"
 
 namespace chassis {
 namespace {
