@@ -1,6 +1,6 @@
 #!/bin/sh
-# Third-party plugins from end to end: builds the examples against an installed prefix with gcc and clang, trains with them,
-# and compares the losses with those of the program's own plugins.
+# Third-party plugins from end to end: builds the examples against an installed prefix with gcc and clang, trains with
+# them, and compares the losses with those of the program's own plugins.
 #   third_party.sh BUILD_DIR [SDK_BUILD_DIR COMPILERS]
 # With SDK_BUILD_DIR, the SDK and all plugins are from that build, which may have another ABI minor than the host.
 set -eu

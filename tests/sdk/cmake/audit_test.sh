@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# audit_test.sh AUDIT: the post-link audit accepts a correct plugin, and refuses each kind of faulty plugin with a message,
-# with gcc and clang.
+# audit_test.sh AUDIT: the post-link audit accepts a correct plugin and refuses each kind of faulty plugin with a
+# message, with gcc and clang.
 set -euo pipefail
 audit=$1
 scratch=$(mktemp -d)
@@ -12,8 +12,8 @@ note='__attribute__((used, aligned(4), section(".note.chassis"))) static const s
 entry='void* chassis_plugin_entry_v1(void) { return 0; }'
 tests=0
 
-# expect WORDS TIER SOURCE COMPILER FLAGS…: the audit prints WORDS about the library, or nothing if WORDS is empty. It deletes
-# a refused library only with --delete.
+# expect WORDS TIER SOURCE COMPILER FLAGS…: the audit prints WORDS about the library, or nothing if WORDS is empty. It
+# deletes a refused library only with --delete.
 expect() {
   local words=$1 tier=$2 source=$3 output
   shift 3
