@@ -151,7 +151,7 @@ File File::open_write(const std::string& path, unsigned mode) {
   return File(open_regular(AT_FDCWD, path, O_RDWR | O_CREAT, path, mode), path);
 }
 
-File File::open_own(const std::string& path) {
+File File::open_nofollow(const std::string& path) {
   return File(open_regular(AT_FDCWD, path, O_RDWR | O_NOFOLLOW, path), path);
 }
 
@@ -299,7 +299,7 @@ void File::close() {
 
 PathKind path_kind(const std::string& path) { return kind_at(path, 0); }
 
-PathKind link_kind(const std::string& path) { return kind_at(path, AT_SYMLINK_NOFOLLOW); }
+PathKind path_kind_nofollow(const std::string& path) { return kind_at(path, AT_SYMLINK_NOFOLLOW); }
 
 std::vector<DirectoryEntry> list_directory(const std::string& path) {
   const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir(path.c_str()), ::closedir);
@@ -364,7 +364,7 @@ std::string machine_id() {
 }
 
 // Containers on one machine have different host names, but may use the same process ids.
-std::string unfinished_name(const std::string& path) {
+std::string temporary_name(const std::string& path) {
   char host[9];
   std::snprintf(host, sizeof host, "%08x", static_cast<unsigned>(hash64(host_name() + machine_id(), 0)));
   return path + ".tmp." + host + "." + std::to_string(::getpid());
@@ -382,7 +382,7 @@ void write_file_atomic(const std::string& path, std::string_view bytes, unsigned
   } else if (errno != ENOENT) {
     throw failure("cannot look at", path, errno);
   }
-  const std::string temporary = unfinished_name(path);
+  const std::string temporary = temporary_name(path);
   ::unlink(temporary.c_str());
   try {
     File file = File::create_exclusive(temporary, mode);

@@ -28,8 +28,8 @@ class File {
   // Opens for reading and writing; creates the file if absent, never truncates it.
   static File open_write(const std::string& path, unsigned mode = 0644);
   // Opens for reading and writing; refuses a symbolic link.
-  static File open_own(const std::string& path);
-  // Like open_own(), but creates the file if absent.
+  static File open_nofollow(const std::string& path);
+  // Like open_nofollow(), but creates the file if absent.
   static File open_or_create_own(const std::string& path, unsigned mode = 0644);
   static File open_directory(const std::string& path);
   // `name` inside an open directory. These do not follow symbolic links.
@@ -79,7 +79,7 @@ enum class PathKind { kAbsent, kFile, kDirectory, kLink, kOther };
 // exist; other errors of the system (EACCES, EIO, ESTALE …) are storage errors.
 PathKind path_kind(const std::string& path);
 // The same without following a link.
-PathKind link_kind(const std::string& path);
+PathKind path_kind_nofollow(const std::string& path);
 
 struct DirectoryEntry {
   std::string name;
@@ -97,7 +97,7 @@ std::string host_name();
 // The same for all processes of a machine until it restarts, including those in containers.
 std::string machine_id();
 // A temporary name for a file until it is complete. Unique to this process, even if machines share the folder.
-std::string unfinished_name(const std::string& path);
+std::string temporary_name(const std::string& path);
 void fsync_directory(const std::string& path);
 // Renames within a file system; the new name survives a power failure.
 void rename_durably(const std::string& from, const std::string& to);

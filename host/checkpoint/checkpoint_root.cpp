@@ -99,7 +99,7 @@ CheckpointInfo describe(const std::string& root, const DirectoryEntry& entry) {
 // A folder that is not named as a step is a checkpoint if it has a manifest.
 bool has_manifest(const std::string& path) {
   try {
-    return link_kind(path + "/" + kManifestName) != PathKind::kAbsent;
+    return path_kind_nofollow(path + "/" + kManifestName) != PathKind::kAbsent;
   } catch (const Error&) {
     return true;  // listed as unreadable
   }
@@ -115,7 +115,7 @@ Latest read_latest(const std::string& root) {
   const std::string path = root + "/" + kLatest;
   char target[256];
   size_t length = 0;
-  switch (link_kind(path)) {
+  switch (path_kind_nofollow(path)) {
     case PathKind::kAbsent:
       return {};
     case PathKind::kLink: {
@@ -144,14 +144,14 @@ std::string step_directory_name(int64_t step) {
 
 std::vector<CheckpointInfo> list_checkpoints(const std::string& root) {
   std::vector<CheckpointInfo> found;
-  if (path_kind(root) == PathKind::kAbsent && link_kind(root) == PathKind::kAbsent) return found;
+  if (path_kind(root) == PathKind::kAbsent && path_kind_nofollow(root) == PathKind::kAbsent) return found;
   for (const DirectoryEntry& entry : list_directory(root)) {
     if (!is_plain_path(entry.name)) continue;
     const std::string path = root + "/" + entry.name;
     const bool is_named = is_step_name(entry.name) || is_set_aside_name(entry.name);
     if (!is_named && !(entry.kind == PathKind::kDirectory && has_manifest(path))) continue;
     CheckpointInfo info = describe(root, entry);
-    const bool is_gone = !info.unreadable.empty() && link_kind(path) == PathKind::kAbsent;  // deleted in the meantime
+    const bool is_gone = !info.unreadable.empty() && path_kind_nofollow(path) == PathKind::kAbsent;  // deleted in the meantime
     if (!is_gone) found.push_back(std::move(info));
   }
   std::sort(found.begin(), found.end(), [](const CheckpointInfo& a, const CheckpointInfo& b) {
@@ -178,9 +178,9 @@ std::vector<CheckpointInfo> checkpoints_to_resume(const std::string& root) {
   return all;
 }
 
-std::optional<CheckpointInfo> use_best(const std::string& root, const std::vector<CheckpointInfo>& candidates,
+std::optional<CheckpointInfo> use_first_intact(const std::string& root, const std::vector<CheckpointInfo>& candidates,
                                        const std::function<void(const CheckpointInfo&)>& use,
-                                       const PassedOver& passed_over) {
+                                       const SkipCallback& on_skipped) {
   std::optional<DamagedCheckpoint> damage;
   for (size_t i = 0; i < candidates.size(); ++i) {
     const CheckpointInfo& candidate = candidates[i];
@@ -193,7 +193,7 @@ std::optional<CheckpointInfo> use_best(const std::string& root, const std::vecto
       return candidate;
     } catch (const DamagedCheckpoint& error) {
       damage = error;
-      passed_over(candidate, error.message() + (i + 1 < candidates.size() ? "; next is '" + candidates[i + 1].name + "'"
+      on_skipped(candidate, error.message() + (i + 1 < candidates.size() ? "; next is '" + candidates[i + 1].name + "'"
                                                                           : "; there is no older one"));
     }
   }
@@ -209,7 +209,7 @@ std::vector<CheckpointInfo> checkpoints_after(const std::string& root, int64_t s
 }
 
 std::optional<CheckpointInfo> newest_checkpoint(const std::string& root) {
-  return use_best(root, checkpoints_to_resume(root), [](const CheckpointInfo&) {});
+  return use_first_intact(root, checkpoints_to_resume(root), [](const CheckpointInfo&) {});
 }
 
 void pass_over(const CheckpointInfo& checkpoint, const std::string& why) {
@@ -256,10 +256,10 @@ void CheckpointRoot::set_latest(const std::string& name) {
 
 std::string CheckpointRoot::set_aside(const std::string& name, std::string_view suffix) {
   const std::string from = path_ + "/" + name;
-  if (name == kLatest || link_kind(from) == PathKind::kAbsent) return "";
+  if (name == kLatest || path_kind_nofollow(from) == PathKind::kAbsent) return "";
   for (int i = 1;; ++i) {
     const std::string aside = name + std::string(suffix) + (i == 1 ? "" : "-" + std::to_string(i));
-    if (link_kind(path_ + "/" + aside) != PathKind::kAbsent) continue;
+    if (path_kind_nofollow(path_ + "/" + aside) != PathKind::kAbsent) continue;
     rename_durably(from, path_ + "/" + aside);
     return aside;
   }
@@ -274,7 +274,7 @@ std::vector<std::string> CheckpointRoot::set_aside_after(int64_t step) {
     if (!info.set_aside && info.step <= step && info.defect.empty() && info.unreadable.empty()) newest_left = info.name;
   if (!newest_left.empty())
     set_latest(newest_left);
-  else if (link_kind(path_ + "/" + kLatest) != PathKind::kAbsent)
+  else if (path_kind_nofollow(path_ + "/" + kLatest) != PathKind::kAbsent)
     ::unlink((path_ + "/" + kLatest).c_str());
   std::vector<std::string> names;
   for (const CheckpointInfo& info : later) names.push_back(set_aside(info.name, kReplacedSuffix));
@@ -337,17 +337,17 @@ bool is_checkpoint(const std::string& path) {
   return path_kind(path) == PathKind::kDirectory && path_kind(path + "/" + kManifestName) != PathKind::kAbsent;
 }
 
-std::string folder_of_checkpoints(const std::string& path) {
+std::string checkpoints_folder(const std::string& path) {
   const PathKind kind = path_kind(path);
   if (kind == PathKind::kAbsent) throw storage_error("there is no directory " + path);
   if (kind != PathKind::kDirectory)
     throw storage_error("'" + path + "' is a file")
         .hint("give a run directory, or a checkpoint: RUN/checkpoints/step-…");
-  return link_kind(path + "/checkpoints") != PathKind::kAbsent ? path + "/checkpoints" : path;
+  return path_kind_nofollow(path + "/checkpoints") != PathKind::kAbsent ? path + "/checkpoints" : path;
 }
 
 Error no_checkpoint(const std::string& path) {
-  if (is_checkpoint(path) || link_kind(path + "/config.json") != PathKind::kAbsent) {
+  if (is_checkpoint(path) || path_kind_nofollow(path + "/config.json") != PathKind::kAbsent) {
     Error error =
         storage_error("'" + path + "' is " + (is_checkpoint(path) ? "one checkpoint or export" : "a model directory") +
                       ", not a folder of checkpoints");
@@ -361,7 +361,7 @@ Error no_checkpoint(const std::string& path) {
 }
 
 bool is_checkpoint_root(const std::string& path) {
-  return fs::path(path).filename() == "checkpoints" && link_kind(path + "/" + kLock) == PathKind::kFile;
+  return fs::path(path).filename() == "checkpoints" && path_kind_nofollow(path + "/" + kLock) == PathKind::kFile;
 }
 
 void delete_checkpoint(const std::string& path) {

@@ -42,17 +42,17 @@ std::vector<CheckpointInfo> list_checkpoints(const std::string& root);
 // set aside. If `latest` names a checkpoint that does not exist, an entry for it comes first, with that as its defect.
 std::vector<CheckpointInfo> checkpoints_to_resume(const std::string& root);
 
-using PassedOver = std::function<void(const CheckpointInfo& checkpoint, const std::string& why)>;
+using SkipCallback = std::function<void(const CheckpointInfo& checkpoint, const std::string& why)>;
 // Logs that the checkpoint is skipped, as a counted warning.
 void pass_over(const CheckpointInfo& checkpoint, const std::string& why);
 
 // Calls `use` with the first candidate that has no defect; if `use` throws DamagedCheckpoint, the next one follows.
-// `passed_over` receives each skipped one, with the reason and the next candidate. Returns the one that was used, or
+// `on_skipped` receives each skipped one, with the reason and the next candidate. Returns the one that was used, or
 // nothing if there are no candidates. Throws if one is unreadable, since it may be intact, and if all are defective: a
 // run resumes or stops, it never starts over.
-std::optional<CheckpointInfo> use_best(const std::string& root, const std::vector<CheckpointInfo>& candidates,
+std::optional<CheckpointInfo> use_first_intact(const std::string& root, const std::vector<CheckpointInfo>& candidates,
                                        const std::function<void(const CheckpointInfo&)>& use,
-                                       const PassedOver& passed_over = pass_over);
+                                       const SkipCallback& on_skipped = pass_over);
 // Checkpoints named as a step later than `step`, oldest first, damaged ones too.
 std::vector<CheckpointInfo> checkpoints_after(const std::string& root, int64_t step);
 // The best one by manifest and sizes; its contents are not read.
@@ -92,7 +92,7 @@ class CheckpointRoot {
 bool is_checkpoint(const std::string& path);
 // The folder of checkpoints of a run directory, or `path` itself if it has no such folder. Throws a storage error if
 // `path` is not a directory.
-std::string folder_of_checkpoints(const std::string& path);
+std::string checkpoints_folder(const std::string& path);
 // The error for a path without checkpoints: says what it is instead, and what path to give.
 Error no_checkpoint(const std::string& path);
 

@@ -188,7 +188,7 @@ FormatPlugin::FormatPlugin(std::string name, const chassis_format_t& table, chas
 
 FormatLayout FormatPlugin::layout(std::span<const DiskBox> boxes, const MetadataPairs& metadata, int num_ranks,
                                   uint64_t max_file_bytes) const {
-  if (only_read())
+  if (is_read_only())
     throw plugin_error(who_ + " can only read: checkpoints cannot be saved in it")
         .hint("`chassis plugins list` shows the other formats");
   const RawRequest request(boxes, metadata, num_ranks, max_file_bytes);
@@ -264,7 +264,7 @@ FormatScan FormatPlugin::scan(SourceDirectory& directory) const {
 }
 
 FormatScan FormatPlugin::scan(SourceDirectory& directory, const chassis_directory_t& source) const {
-  if (only_written()) throw plugin_error(who_ + " can only write: it cannot read '" + directory.path() + "'");
+  if (is_write_only()) throw plugin_error(who_ + " can only write: it cannot read '" + directory.path() + "'");
   ScanReceiver receiver{{}, &directory};
   const chassis_scan_sink_t sink = scan_sink(receiver);
   const PluginCall call(call_site(who_), "scan");
@@ -272,7 +272,7 @@ FormatScan FormatPlugin::scan(SourceDirectory& directory, const chassis_director
   if (status_code(status) == CHASSIS_NOT_FOUND) {
     const std::string what = status_text(status);
     status_release(status);
-    NotOfFormat error("'" + directory.path() + "' is not of format " + name_ + ": " + what);
+    OtherFormat error("'" + directory.path() + "' is not of format " + name_ + ": " + what);
     if (!directory.links().empty())
       error.hint("the link '" + directory.links().front() +
                  "' was not followed: links to files are followed in a model directory, none in a checkpoint");

@@ -65,9 +65,9 @@ struct FormatScan {
 
 using MetadataPairs = std::vector<std::pair<std::string, std::string>>;
 
-class NotOfFormat : public Error {
+class OtherFormat : public Error {
  public:
-  explicit NotOfFormat(std::string message) : Error(ExitCode::kStorage, std::move(message)) {}
+  explicit OtherFormat(std::string message) : Error(ExitCode::kStorage, std::move(message)) {}
 };
 
 class FormatPlugin {
@@ -80,9 +80,9 @@ class FormatPlugin {
   // Files hold whole tensors: layout() must not be called with parts of them.
   bool whole_tensors() const { return table_.whole_tensors != 0; }
   // The format has no layout(): nothing can be saved in it.
-  bool only_read() const { return table_.layout == nullptr; }
+  bool is_read_only() const { return table_.layout == nullptr; }
   // The format has no scan(): exports can be written, but not read.
-  bool only_written() const { return table_.scan == nullptr; }
+  bool is_write_only() const { return table_.scan == nullptr; }
   // Its scan() must run in a separate process (host/checkpoint/isolated_scan.hpp).
   bool isolated() const { return table_.isolated != 0; }
   // The checksum that finish() asks for.
@@ -92,7 +92,7 @@ class FormatPlugin {
   // kMaxHeaderBytes.
   FormatLayout layout(std::span<const DiskBox> boxes, const MetadataPairs& metadata, int num_ranks,
                       uint64_t max_file_bytes) const;
-  // Throws a storage error unless every tensor found lies inside its file, and NotOfFormat if the directory is not of
+  // Throws a storage error unless every tensor found lies inside its file, and OtherFormat if the directory is not of
   // this format.
   FormatScan scan(SourceDirectory& directory) const;
   // The same through another table of the directory. Does not refuse an isolated format: the caller is its process.

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "host/base/log.hpp"
-#include "host/checkpoint/output_place.hpp"
+#include "host/checkpoint/output_directory.hpp"
 
 namespace chassis {
 namespace {
@@ -36,7 +36,7 @@ int64_t imported_step(const MetadataPairs& metadata) {
 
 SaveResult import_checkpoint(CheckpointReader& source, const FormatPlugin& format, const ImportRequest& request,
                              const BucketPair& buckets) {
-  const OutputPlace place(request.directory, {source.path(), request.base}, request.resumable);
+  const OutputDirectory place(request.directory, {source.path(), request.base}, request.resumable);
   const MetadataPairs& metadata = source.metadata();
   std::vector<SaveTensor> tensors;
   uint64_t num_left_out = 0;
@@ -65,7 +65,7 @@ SaveResult import_checkpoint(CheckpointReader& source, const FormatPlugin& forma
   SaveRequest save;
   save.parent = place.parent();
   save.name = place.name();
-  save.mode = mode_like(source.path());
+  save.mode = shared_file_mode(source.path());
   save.step = imported_step(metadata);
   save.resumable = request.resumable;
   save.about = {{"imported", Json::object()}};
@@ -75,9 +75,9 @@ SaveResult import_checkpoint(CheckpointReader& source, const FormatPlugin& forma
     save.state = {{"step", save.step}, {"tokens", 0}, {"trained_tokens", 0}, {"skipped_steps", 0}};
   }
   save.source = source.source();
-  if (!request.base.empty()) save.carried_files = files_to_carry(request.base);
+  if (!request.base.empty()) save.carried_files = files_to_copy(request.base);
   SaveResult saved = CheckpointWriter(format, buckets).save(plan_save(std::move(tensors), MeshShape(), format), save);
-  place.tell_replaced();
+  place.log_replaced();
   return saved;
 }
 

@@ -158,7 +158,7 @@ VerifyResult verify_checkpoint(const std::string& path, const BucketPair& bucket
   return result;
 }
 
-void verify_carried_files(const std::string& path, const CheckpointManifest* manifest) {
+void verify_copied_files(const std::string& path, const CheckpointManifest* manifest) {
   if (manifest == nullptr || !manifest->resumable) return;
   SourceDirectory directory(path);
   constexpr uint64_t kMaxBytes = uint64_t{1} << 30;
@@ -198,7 +198,7 @@ std::vector<std::string> describe_checkpoint(const std::string& path, bool with_
   return lines;
 }
 
-std::string title_of_checkpoint(const std::string& path) {
+std::string checkpoint_title(const std::string& path) {
   const CheckpointManifest manifest = read_manifest(path);
   return fmt::format("{}: step {}, {} tensors, {}", path, manifest.step, manifest.num_tensors(),
                      bytes_text(manifest.num_bytes()));

@@ -28,13 +28,13 @@ VerifyResult verify_checkpoint(const std::string& path, const BucketPair& bucket
 // Verifies the files without tensors, such as config.json and resolved.toml, of a checkpoint to resume from; a load
 // does not compare them. Throws DamagedCheckpoint. Does nothing for other directories (`manifest` may be NULL), whose
 // files the user may edit.
-void verify_carried_files(const std::string& path, const CheckpointManifest* manifest);
+void verify_copied_files(const std::string& path, const CheckpointManifest* manifest);
 
 // Lines for the user: step, format, mesh, sizes, state, files, and on request tensors.
 std::vector<std::string> describe_checkpoint(const std::string& path, bool with_tensors);
 
 // "out/checkpoints/step-000500: step 500, 42 tensors, 18 MiB"
-std::string title_of_checkpoint(const std::string& path);
+std::string checkpoint_title(const std::string& path);
 // Compares manifests: one line for each tensor that only one has, or whose shape, dtype or contents differ.
 std::vector<std::string> diff_checkpoints(const std::string& path_a, const std::string& path_b);
 

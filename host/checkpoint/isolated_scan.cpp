@@ -272,7 +272,7 @@ int answer_scan(const FormatPlugin& format, const std::string& path) {
     }
     for (const auto& [key, value] : scan.metadata) write_line({{"metadata", {key, value}}});
     write_line({{"done", true}});
-  } catch (const NotOfFormat& other) {
+  } catch (const OtherFormat& other) {
     write_line({{"error", other.message()}, {"other_format", true}});
   } catch (const Error& error) {
     const std::string limit =

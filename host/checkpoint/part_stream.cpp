@@ -28,7 +28,7 @@ Copy copy_to_disk(const Layout& layout, const SavePlan& plan, const SavePart& pa
   return {part.region, piece.view(part.region), part.place(plan).local};
 }
 
-void read_runs(const Tensor& flat, const Copy& copy, Dtype dtype, const Room& room) {
+void read_runs(const Tensor& flat, const Copy& copy, Dtype dtype, const ReserveBytes& room) {
   const auto element_bytes = static_cast<uint64_t>(size_bytes(dtype));
   for_each_run(copy, [&](int64_t from, int64_t to, int64_t length) {
     while (length > 0) {
@@ -40,7 +40,7 @@ void read_runs(const Tensor& flat, const Copy& copy, Dtype dtype, const Room& ro
   });
 }
 
-void read_tiles(const Tensor& flat, const Copy& copy, Dtype dtype, const Room& room) {
+void read_tiles(const Tensor& flat, const Copy& copy, Dtype dtype, const ReserveBytes& room) {
   const auto element_bytes = static_cast<uint64_t>(size_bytes(dtype));
   const auto most = static_cast<uint64_t>(std::min<int64_t>(kLongRun * kShortRun, numel(copy.box.sizes())));
   std::vector<std::byte> packed(most * element_bytes);
@@ -57,7 +57,7 @@ void read_tiles(const Tensor& flat, const Copy& copy, Dtype dtype, const Room& r
 
 }  // namespace
 
-void copy_into(const Room& room, uint64_t at, std::span<const std::byte> bytes) {
+void copy_into(const ReserveBytes& room, uint64_t at, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const std::span<std::byte> out = room(at, bytes.size());
     std::memcpy(out.data(), bytes.data(), out.size());
@@ -74,7 +74,7 @@ std::vector<bool> files_with_parts(const SavePlan& plan, const PartOwner& owner)
 }
 
 PartSource from_tensors(LocalTensors tensors) {
-  return [tensors = std::move(tensors)](const SavePlan& plan, const SavePart& part, const Room& room) {
+  return [tensors = std::move(tensors)](const SavePlan& plan, const SavePart& part, const ReserveBytes& room) {
     const Layout layout(plan.tensors[part.tensor].descriptor, plan.mesh);
     const Tensor flat = checked_flat(layout, part.rank, tensors);
     const Copy copy = copy_to_disk(layout, plan, part);
@@ -84,7 +84,7 @@ PartSource from_tensors(LocalTensors tensors) {
 
 std::vector<PartRemainders> stream_parts(const SavePlan& plan, const PartOwner& owner, std::vector<File>& files,
                                    const BucketPair& buckets,
-                                   const std::function<void(const SavePart& part, const Room& room)>& source) {
+                                   const std::function<void(const SavePart& part, const ReserveBytes& room)>& source) {
   std::vector<PartRemainders> remainders;
   StreamWriter writer(buckets);
   for (const SavePart& part : plan.parts) {

@@ -24,11 +24,11 @@ struct PartOwner {
 
 // Returns memory for bytes [at, at + num_bytes) of a part's box on disk. Both numbers are multiples of the element
 // size. The memory may be shorter than requested, but is not empty; the caller fills it before the next call.
-using Room = std::function<std::span<std::byte>(uint64_t at, uint64_t num_bytes)>;
+using ReserveBytes = std::function<std::span<std::byte>(uint64_t at, uint64_t num_bytes)>;
 // Copies bytes into the room for them.
-void copy_into(const Room& room, uint64_t at, std::span<const std::byte> bytes);
+void copy_into(const ReserveBytes& room, uint64_t at, std::span<const std::byte> bytes);
 // Requests room for every byte of the part once, in any order, and fills it.
-using PartSource = std::function<void(const SavePlan& plan, const SavePart& part, const Room& room)>;
+using PartSource = std::function<void(const SavePlan& plan, const SavePart& part, const ReserveBytes& room)>;
 // The parts of tensors in memory, cast to the dtype on disk.
 PartSource from_tensors(LocalTensors tensors);
 
@@ -45,6 +45,6 @@ struct PartRemainders {
 // `files` that hold parts must be open.
 std::vector<PartRemainders> stream_parts(const SavePlan& plan, const PartOwner& owner, std::vector<File>& files,
                                    const BucketPair& buckets,
-                                   const std::function<void(const SavePart& part, const Room& room)>& source);
+                                   const std::function<void(const SavePart& part, const ReserveBytes& room)>& source);
 
 }  // namespace chassis

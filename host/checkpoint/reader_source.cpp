@@ -22,7 +22,7 @@ class CheckpointReader::BoxCopier {
   explicit BoxCopier(CheckpointReader& reader) : reader_(reader) {}
 
   // `from`: where a tensor's elements lie in the box of the scan; `to`: where they go in the new box, of type `dtype`.
-  void copy(uint32_t box, const Piece& from, const Piece& to, Dtype dtype, const Room& room) {
+  void copy(uint32_t box, const Piece& from, const Piece& to, Dtype dtype, const ReserveBytes& room) {
     for (const Copy& copy : copies({from}, {to})) {
       if (runs_agree(copy))
         copy_runs(box, copy, dtype, room);
@@ -37,7 +37,7 @@ class CheckpointReader::BoxCopier {
     uint64_t num_bytes;
   };
 
-  void copy_runs(uint32_t box, const Copy& copy, Dtype to, const Room& room) {
+  void copy_runs(uint32_t box, const Copy& copy, Dtype to, const ReserveBytes& room) {
     const Dtype from = dtype_of(box);
     const auto in_bytes = static_cast<uint64_t>(size_bytes(from)), out_bytes = static_cast<uint64_t>(size_bytes(to));
     const bool casts = from != to;
@@ -55,7 +55,7 @@ class CheckpointReader::BoxCopier {
     });
   }
 
-  void copy_tiles(uint32_t box, const Copy& copy, Dtype to, const Room& room) {
+  void copy_tiles(uint32_t box, const Copy& copy, Dtype to, const ReserveBytes& room) {
     const Dtype from = dtype_of(box);
     const auto in_bytes = static_cast<uint64_t>(size_bytes(from)), out_bytes = static_cast<uint64_t>(size_bytes(to));
     const Tensor chunk = Tensor::empty(std::vector<int64_t>{kTileRun * kTileRun}, from);
@@ -98,7 +98,7 @@ class CheckpointReader::BoxCopier {
 
 PartSource CheckpointReader::source(std::function<std::vector<DiskPart>(const Descriptor& tensor)> parts) {
   auto copier = std::make_shared<BoxCopier>(*this);
-  return [this, copier, parts = std::move(parts)](const SavePlan& plan, const SavePart& part, const Room& room) {
+  return [this, copier, parts = std::move(parts)](const SavePlan& plan, const SavePart& part, const ReserveBytes& room) {
     const Piece to = part.place(plan);
     for (const DiskPart& from : parts(plan.tensors[part.tensor].descriptor)) {
       const DiskTensor* found = find(from.disk_name);

@@ -51,7 +51,7 @@ CheckpointManifest::FileEntry write_text(StagedDirectory& staged, const std::str
   return {path, bytes.size(), crc32c(0, bytes.data(), bytes.size())};
 }
 
-CheckpointManifest::FileEntry copy_file(StagedDirectory& staged, const BucketPair& buckets, const CarriedFile& carried,
+CheckpointManifest::FileEntry copy_file(StagedDirectory& staged, const BucketPair& buckets, const CopiedFile& carried,
                                         unsigned mode) {
   const File& source = *carried.file;
   File file = staged.create(carried.name, source.mode() & mode);
@@ -82,7 +82,7 @@ void check_request(const SavePlan& plan, const SaveRequest& request) {
   for (const auto& file : plan.layout.files) claim(file.path);
   for (const auto& [path, text] : plan.layout.text_files) claim(path);
   for (const auto& [path, text] : request.text_files) claim(path);
-  for (const CarriedFile& carried : request.carried_files) claim(carried.name);
+  for (const CopiedFile& carried : request.carried_files) claim(carried.name);
 }
 
 ExitCode exit_code(const Error& cause) {
@@ -199,7 +199,7 @@ void Save::stream() {
     files_[i].write_directly();
   }
   const PartSource source = request_.source ? request_.source : from_tensors(request_.tensors);
-  remainders_ = stream_parts(plan_, owner_, files_, buckets_, [&](const SavePart& part, const Room& room) {
+  remainders_ = stream_parts(plan_, owner_, files_, buckets_, [&](const SavePart& part, const ReserveBytes& room) {
     if (cancelled_) throw storage_error("the save was cancelled");
     source(plan_, part, room);
   });
@@ -276,7 +276,7 @@ void Save::publish() {
     manifest_.boxes.push_back({plan_.boxes[i], plan_.layout.places[i], crc_[i].crc32c});
   for (const auto* texts : {&plan_.layout.text_files, &request_.text_files})
     for (const auto& [path, text] : *texts) manifest_.files.push_back(write_text(*staged_, path, text, request_.mode));
-  for (const CarriedFile& carried : request_.carried_files)
+  for (const CopiedFile& carried : request_.carried_files)
     manifest_.files.push_back(copy_file(*staged_, buckets_, carried, request_.mode));
   report_stage("written");
 

@@ -65,12 +65,12 @@ void remove_tree(const std::string& path) {
   }
 }
 
-bool exists(const std::string& path) { return link_kind(path) != PathKind::kAbsent; }
+bool exists(const std::string& path) { return path_kind_nofollow(path) != PathKind::kAbsent; }
 
 // Whether no process holds the marker's lock: the one that made the directory has ended.
 bool has_dead_marker(const std::string& path) {
   try {
-    const File marker = File::open_own(path + "/" + kMarker);
+    const File marker = File::open_nofollow(path + "/" + kMarker);
     return ::flock(marker.descriptor(), LOCK_EX | LOCK_NB) == 0;
   } catch (const Error&) {
     return false;
@@ -143,7 +143,7 @@ File StagedDirectory::create(const std::string& path, unsigned mode) {
 
 File StagedDirectory::open(const std::string& directory, const std::string& path) {
   CHASSIS_CHECK(is_plain_path(path), path);
-  return File::open_own(directory + "/" + path);
+  return File::open_nofollow(directory + "/" + path);
 }
 
 void StagedDirectory::publish(bool is_run_checkpoint, const std::function<void(const char* stage)>& on_stage) {
@@ -203,7 +203,7 @@ std::vector<std::string> foreign_files(const std::string& checkpoint) {
 
 void check_replaceable(const std::string& path, bool by_run_checkpoint) {
   if (!exists(path)) return;
-  if (link_kind(path) != PathKind::kDirectory)
+  if (path_kind_nofollow(path) != PathKind::kDirectory)
     throw storage_error("'" + path + "' is in the way: it is not a directory");
   if (is_empty(path)) return;
   if (!exists(path + "/" + kManifestName)) {

@@ -33,7 +33,7 @@ SaveResult CheckpointWriter::save(const SavePlan& plan, const SaveRequest& reque
   return Save(format_, buckets_, plan, request, world, Save::Where::kHere).finish();
 }
 
-std::vector<CarriedFile> files_to_carry(const std::string& model_directory, const std::set<std::string>& except) {
+std::vector<CopiedFile> files_to_copy(const std::string& model_directory, const std::set<std::string>& except) {
   static const std::set<std::string, std::less<>> kNames = {"config.json",
                                                             "generation_config.json",
                                                             "tokenizer.json",
@@ -49,7 +49,7 @@ std::vector<CarriedFile> files_to_carry(const std::string& model_directory, cons
                                                             "chat_template.json",
                                                             "preprocessor_config.json",
                                                             "processor_config.json"};
-  std::vector<CarriedFile> carried;
+  std::vector<CopiedFile> carried;
   const SourceDirectory directory(model_directory);
   for (const std::string& name : kNames) {
     if (except.contains(name)) continue;
@@ -59,6 +59,6 @@ std::vector<CarriedFile> files_to_carry(const std::string& model_directory, cons
   return carried;
 }
 
-unsigned mode_like(const std::string& directory) { return 0600 | SourceDirectory(directory).shared_mode(); }
+unsigned shared_file_mode(const std::string& directory) { return 0600 | SourceDirectory(directory).shared_mode(); }
 
 }  // namespace chassis

@@ -22,7 +22,7 @@
 namespace chassis {
 
 // A file that is copied into a checkpoint. It is open, so that it can be copied even after its directory has moved.
-struct CarriedFile {
+struct CopiedFile {
   std::shared_ptr<const File> file;
   std::string name;  // in the checkpoint
 };
@@ -38,7 +38,7 @@ struct SaveRequest {
   PartSource source;  // of the bytes; instead of `tensors`
   // Additional files: config.json, resolved.toml …
   std::vector<std::pair<std::string, std::string>> text_files;
-  std::vector<CarriedFile> carried_files;  // a copy has at most the permissions of its source
+  std::vector<CopiedFile> carried_files;  // a copy has at most the permissions of its source
   // Permissions of the files: at most those of their source. The owner may always write files with tensors.
   unsigned mode = 0644;
   // Called on rank 0 after the checkpoint has been published.
@@ -81,8 +81,8 @@ void check_space(const SavePlan& plan, const std::string& parent);
 // The files of a model directory or checkpoint that an export copies: config, generation_config, tokenizer, chat
 // template. `except`: files that are given as text. Throws if one exists but cannot be read: a FIFO, a broken link, a
 // file without permission.
-std::vector<CarriedFile> files_to_carry(const std::string& model_directory, const std::set<std::string>& except = {});
+std::vector<CopiedFile> files_to_copy(const std::string& model_directory, const std::set<std::string>& except = {});
 // The mode for files made from this directory: group and others get the permissions that every file in it grants.
-unsigned mode_like(const std::string& directory);
+unsigned shared_file_mode(const std::string& directory);
 
 }  // namespace chassis

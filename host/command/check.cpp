@@ -53,7 +53,7 @@ Verb add_check(CLI::App& app) {
     Config config = arguments->load();
     const int num_ranks = world_size_of(config.settings());
     SessionOptions options{.plugin_path = arguments->plugin_path,
-                           .target = {.without_device = true, .as_configured = true}};
+                           .target = {.without_device = true, .assume_configured_device = true}};
     if (num_ranks > 1) options.world_size = num_ranks;
     Session session(std::move(config), options);
     const Settings& settings = session.settings();
@@ -69,8 +69,8 @@ Verb add_check(CLI::App& app) {
     check_positions(session.model(), settings.train.seq_len, "train.seq_len");
     if (!*without_data) find_data(session.data_needs()), check_folders(settings);
     if (session.device().type == Device::Type::kCpu) session.optimizer().try_step(settings.optimizer.lr);
-    if (can_prove_saving(session)) {
-      prove_saving(session);
+    if (can_check_saving(session)) {
+      check_saving(session);
       compare_with_model(session);
     } else {
       std::fprintf(output(), "saving      not proven: too many shards to prove it here\n");

@@ -16,7 +16,7 @@ constexpr uint64_t kBucketBytes = 16 << 20;
 // The folder of checkpoints in `path`: a run directory, its checkpoints folder, or any folder with checkpoints. Throws
 // if there are none.
 std::string checkpoint_root(const std::string& path) {
-  const std::string root = folder_of_checkpoints(path);
+  const std::string root = checkpoints_folder(path);
   if (list_checkpoints(root).empty()) throw no_checkpoint(path);
   return root;
 }
@@ -43,7 +43,7 @@ int report(const std::string& path, const VerifyResult& result) {
 
 // A run may delete the checkpoint at the same time, as checkpoint.keep_last says.
 int verify_unless_gone(const std::string& path) {
-  const auto is_gone = [&] { return link_kind(path) == PathKind::kAbsent; };
+  const auto is_gone = [&] { return path_kind_nofollow(path) == PathKind::kAbsent; };
   VerifyResult result;
   try {
     result = verify_checkpoint(path, BucketPair(kBucketBytes));
@@ -79,7 +79,7 @@ int verify(const std::string& path) {
 int diff(const std::string& a, const std::string& b) {
   const std::string path_a = one_checkpoint(a), path_b = one_checkpoint(b);
   const std::vector<std::string> lines = diff_checkpoints(path_a, path_b);
-  print({"- " + title_of_checkpoint(path_a), "+ " + title_of_checkpoint(path_b)});
+  print({"- " + checkpoint_title(path_a), "+ " + checkpoint_title(path_b)});
   print(lines);
   if (lines.empty()) std::fprintf(output(), "the same tensors\n");
   else std::fprintf(output(), "tensors that differ: %zu\n", lines.size());

@@ -164,7 +164,7 @@ std::string check_comm(const CheckedMember& member) {
     return CommSubject{&instance.interface<chassis_comm_backend_t>(CHASSIS_COMM_BACKEND_ID), instance.get(),
                        instance.who()};
   };
-  if (std::string reason = comm_not_comparable(subject(member.instance)); !reason.empty()) return reason;
+  if (std::string reason = comm_unsupported_reason(subject(member.instance)); !reason.empty()) return reason;
   constexpr int kNumRanks = 4;
   std::vector<std::unique_ptr<Instance>> instances;
   std::vector<CommSubject> ranks;
@@ -270,7 +270,7 @@ int check_in_process(const Arguments& arguments) {
         {"the memory of the host that the plugin holds", std::to_string(held) + " bytes"}};
   };
   hooks.guard_buffers = [](bool behind) {
-    guard_memory(behind ? MemoryGuard::kBehind : MemoryGuard::kBefore);
+    guard_memory(behind ? MemoryGuard::kAfter : MemoryGuard::kBefore);
     return [] { return overwritten_guards(); };
   };
   return run_check_in_process(arguments.name, arguments.test, services, hooks);

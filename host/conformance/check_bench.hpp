@@ -70,7 +70,7 @@ struct Bench {
 // Number of entries of a folder such as /proc/self/fd, without hidden ones. Throws Skip if it cannot be read.
 size_t num_entries(const char* folder);
 
-enum class Guard { kNone, kBehind, kBefore };
+enum class Guard { kNone, kAfter, kBefore };
 
 struct Test {
   std::string_view name;

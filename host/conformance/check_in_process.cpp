@@ -64,7 +64,7 @@ CheckVerdict examine_in_process(const std::string& path, const std::string& test
   const auto facts = [&] { return hooks.process_facts ? hooks.process_facts() : Facts(); };
   std::function<std::vector<std::string>()> overwritten;
   if (found->guard != check::Guard::kNone && hooks.guard_buffers)
-    overwritten = hooks.guard_buffers(found->guard == check::Guard::kBehind);
+    overwritten = hooks.guard_buffers(found->guard == check::Guard::kAfter);
   const auto state = check::read_process_state();
   const Facts facts_before = facts();
   try {

@@ -336,7 +336,7 @@ constexpr Test kTests[] = {
     {"options/defaults", "load/options", options_defaults},
     {"options/refusals", "load/options", options_refusals},
     {"numerics/reference", "life/cycle", numerics},
-    {"numerics/guard-behind", "numerics/reference", numerics, Guard::kBehind},
+    {"numerics/guard-behind", "numerics/reference", numerics, Guard::kAfter},
     {"numerics/guard-before", "numerics/reference", numerics, Guard::kBefore},
 };
 

@@ -269,7 +269,7 @@ std::vector<std::string> failures_without_moving(const CommSubject& subject) {
 
 }  // namespace
 
-std::string comm_not_comparable(const CommSubject& backend) {
+std::string comm_unsupported_reason(const CommSubject& backend) {
   chassis_status_t* status = backend.table->supports(backend.self, CHASSIS_DEVICE_CPU, 0);
   if (status == nullptr) return "";
   if (status_code(status) != CHASSIS_UNIMPLEMENTED) throw_if_failed(status, backend.who + ": supports");

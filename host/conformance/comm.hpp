@@ -17,7 +17,7 @@ struct CommSubject {
 };
 
 // Why the backend cannot be tested on this machine, such as a missing device; empty if it can.
-std::string comm_not_comparable(const CommSubject& backend);
+std::string comm_unsupported_reason(const CommSubject& backend);
 
 // [control] All failures, with both numbers; empty if none. `ranks` has one instance for each rank, at least 2. Runs on
 // the CPU, over the loopback interface if the backend needs a network. Tests:

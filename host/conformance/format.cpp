@@ -91,7 +91,7 @@ class Examination {
   explicit Examination(const FormatPlugin& format) : format_(format) {}
 
   std::vector<std::string> run() {
-    if (format_.only_read()) {
+    if (format_.is_read_only()) {
       examine_only_read();
       return failures_;
     }
@@ -109,7 +109,7 @@ class Examination {
   }
 
   void examine_only_read() {
-    if (format_.only_written()) fail("it can neither write nor read");
+    if (format_.is_write_only()) fail("it can neither write nor read");
     if (plan_for("a save", whole_tensors(Dtype::f32), false)) fail("it can only read, but returns a layout");
     try {
       SourceDirectory empty(directory_.path());
@@ -127,7 +127,7 @@ class Examination {
     try {
       const std::string path = save(*plan, sample, what);
       for (const std::string& defect : verify_checkpoint(path, buckets_).defects) fail("{}: {}", what, defect);
-      if (format_.only_written()) return;
+      if (format_.is_write_only()) return;
       load(what + " with its manifest", sample, path);
       fs::remove(fs::path(path) / kManifestName);
       load(what + " without a manifest", sample, path);

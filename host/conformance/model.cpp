@@ -169,7 +169,7 @@ class Examination {
         value = static_cast<float>(deviation) * value + (p->init == CHASSIS_INIT_ONES ? 1.0f : 0.0f);
       p->stored().copy_from(Tensor::borrow(values.data(), p->stored().sizes(), Dtype::f32));
     }
-    compiled_->parameters->publish();
+    compiled_->parameters->update_values();
   }
 
   Fields fields() const {
@@ -249,7 +249,7 @@ class Examination {
       std::vector<float> moved(count);
       for (size_t i = 0; i < count; ++i) moved[i] = static_cast<float>(start[i] + factor * direction[i]);
       p.stored().copy_from(Tensor::borrow(moved.data(), p.stored().sizes(), Dtype::f32));
-      compiled_->parameters->publish();
+      compiled_->parameters->update_values();
       return executor.loss(batch).item();
     };
     const double got = (loss_at(kStep) - loss_at(-kStep)) / (2 * kStep);

@@ -190,7 +190,7 @@ std::vector<Named> run_case(const Program& program, const ResolveOptions& option
     random(p->name, p->stored());
     p->gradient_written = false;
   }
-  parameters.publish();
+  parameters.update_values();
   for (const auto& p : parameters.all()) {
     p->gradient = Tensor::empty(p->value.sizes(), Dtype::f32, options.device);
     p->gradient.fill(std::numeric_limits<double>::quiet_NaN());

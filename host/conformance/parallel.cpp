@@ -71,7 +71,7 @@ class Rank {
     const std::string axis = stack_.home_axis();
     if (axis.empty()) throw plugin_error("it has no home axis; the mesh of this test gives all ranks to that axis");
     mesh_ = MeshShape({{axis, kNumRanks}});
-    StackFacts facts;
+    StackContext facts;
     facts.mesh = mesh_;
     facts.rank = rank;
     facts.num_microbatches = scenario.num_microbatches;
@@ -89,7 +89,7 @@ class Rank {
       this->step();
       where_ = fmt::format("evaluation after step {}: ", step);
       for (int batch = 0; batch < 2; ++batch) forward({.training = false});
-      event("drain", [&] { stack_.drain(); });
+      event("drain", [&] { stack_.finish_step(); });
     }
   }
 
@@ -169,7 +169,7 @@ class Rank {
           throw plugin_error("the gradient of '" + p->name + "' was not reduced by the end of the step");
     });
     event("post_optimizer", [&] { stack_.refresh(); });
-    event("drain", [&] { stack_.drain(); });
+    event("drain", [&] { stack_.finish_step(); });
   }
 
   const Scenario scenario_;

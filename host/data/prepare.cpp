@@ -217,7 +217,7 @@ void compare_with_checksums(const TokenStore& store, const std::string& folder, 
 KeptStore find_kept(const std::string& folder, const Json& key, const std::function<void()>* poll) {
   KeptStore kept;
   const std::string manifest_path = folder + "/manifest.json";
-  if (link_kind(manifest_path) == PathKind::kAbsent) return kept;
+  if (path_kind_nofollow(manifest_path) == PathKind::kAbsent) return kept;
   try {
     const Json manifest = parse_json(read_file(manifest_path), manifest_path, ExitCode::kStorage);
     kept.reason = difference(json_at(manifest, "key", manifest_path), key);

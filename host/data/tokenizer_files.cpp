@@ -31,7 +31,7 @@ std::vector<std::string> tokenizer_files(const std::string& model_directory) {
   std::vector<std::string> found;
   if (path_kind(model_directory) != PathKind::kDirectory) return found;
   for (std::string_view name : kNames) {
-    if (link_kind(model_directory + "/" + std::string(name)) != PathKind::kAbsent) found.emplace_back(name);
+    if (path_kind_nofollow(model_directory + "/" + std::string(name)) != PathKind::kAbsent) found.emplace_back(name);
   }
   return found;
 }

@@ -34,7 +34,7 @@ class MemoryFitter {
     const std::string& mode = config_.settings().recompute.mode;
     Recompute chosen = recompute_setting(config_.settings(), session_.executor());
     if (mode == "auto")
-      chosen = fewest_that_fit(session_.executor().max_recomputed_blocks(), [&](const Recompute& recompute) {
+      chosen = cheapest_that_fits(session_.executor().max_recomputed_blocks(), [&](const Recompute& recompute) {
         plan(recompute);
         return find_shortage(ranks_, true).rank < 0;
       });
@@ -79,13 +79,13 @@ class MemoryFitter {
     const MemoryShortage now = find_shortage(ranks_, true);
     if (now.rank == world_.rank())
       counted_warning("may not fit", now.what + ": " + bytes_text(now.needed_bytes) + " are planned at the peak, " +
-                                         bytes_text(now.there_bytes) + " are free; lower train.micro_batch_size");
+                                         bytes_text(now.available_bytes) + " are free; lower train.micro_batch_size");
   }
 
   // Only the rank that lacks memory reports it.
   void refuse(const MemoryShortage& shortage) {
     const std::string text = "the run does not fit: " + shortage.what + ": " + bytes_text(shortage.needed_bytes) +
-                             " are planned at the peak, there are " + bytes_text(shortage.there_bytes);
+                             " are planned at the peak, there are " + bytes_text(shortage.available_bytes);
     if (config_.settings().run.memory_check == "warn") {
       if (shortage.rank == world_.rank()) counted_warning("does not fit", text);
       return;

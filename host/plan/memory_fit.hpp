@@ -28,7 +28,7 @@ struct RankMemory {
 
 struct MemoryShortage {
   int rank = -1;  // the first that lacks memory; -1: all fit
-  uint64_t needed_bytes = 0, there_bytes = 0;
+  uint64_t needed_bytes = 0, available_bytes = 0;
   std::string what;  // "3 ranks on 10.0.0.1"
 };
 // Compares with the memory that is free now (`of_free`), or with all memory. `ranks` is indexed by rank, so that every

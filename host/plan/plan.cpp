@@ -29,7 +29,7 @@ SessionOptions plan_options(const std::vector<std::string>& plugin_path, int wor
   SessionOptions options;
   options.plugin_path = plugin_path;
   options.target.without_device = true;
-  options.target.as_configured = true;
+  options.target.assume_configured_device = true;
   options.world_size = world_size;
   options.rank = rank;
   return options;
@@ -76,7 +76,7 @@ class Planner {
     rehearsed(0, Recompute::kNone);
     const log::CapturedWarnings known;  // the first session has logged them
     if (config_.settings().recompute.mode == "auto" && plan_.memory_bytes > 0)
-      plan_.recompute = fewest_that_fit(max_blocks, [&](const Recompute& r) { return fits(r); });
+      plan_.recompute = cheapest_that_fits(max_blocks, [&](const Recompute& r) { return fits(r); });
     for (size_t i = 0; i < groups_.size(); ++i) {
       plan_.ranks.push_back(rehearsed(i, plan_.recompute));
       plan_.ranks[i].ranks = groups_[i];
@@ -108,11 +108,11 @@ class Planner {
   }
 
   void prove(Session& session) {
-    plan_.proven_saving = can_prove_saving(session);
+    plan_.proven_saving = can_check_saving(session);
     if (request_.header_bytes)
       plan_.header_bytes = *request_.header_bytes;
     else if (plan_.proven_saving)
-      plan_.header_bytes = prove_saving(session);
+      plan_.header_bytes = check_saving(session);
   }
 
   bool fits(const Recompute& recompute) {
@@ -186,7 +186,7 @@ Recompute recompute_setting(const Settings& settings, const Executor& executor) 
   return full ? Recompute{.full = blocks} : Recompute{.selective = blocks};
 }
 
-Recompute fewest_that_fit(int64_t max_blocks, const std::function<bool(const Recompute&)>& fits) {
+Recompute cheapest_that_fits(int64_t max_blocks, const std::function<bool(const Recompute&)>& fits) {
   if (fits(Recompute::kNone) || max_blocks == 0) return Recompute::kNone;
   int64_t too_cheap = 0, enough = 2 * max_blocks;
   while (enough - too_cheap > 1) {
@@ -201,7 +201,7 @@ Plan make_plan(const PlanRequest& request) { return Planner(request).run(); }
 RankPlan plan_rank(Config config, const std::vector<std::string>& plugin_path, int world_size, int rank, Device device,
                    Recompute recompute) {
   SessionOptions options = plan_options(plugin_path, world_size, rank);
-  options.target.as_on = device;
+  options.target.assumed_device = device;
   Session session(std::move(config), options);
   const SlowPhase phase("planning the memory of " + std::to_string(session.program().unit_names().size()) + " units");
   return rehearse(session, recompute, 0);

@@ -114,7 +114,7 @@ Plan make_plan(const PlanRequest& request);
 Recompute recompute_setting(const Settings& settings, const Executor& executor);
 // For "auto": the cheapest that fits, in the order of recompute_of_cost; full if nothing fits. Calls `fits` O(log
 // max_blocks) times.
-Recompute fewest_that_fit(int64_t max_blocks, const std::function<bool(const Recompute&)>& fits);
+Recompute cheapest_that_fits(int64_t max_blocks, const std::function<bool(const Recompute&)>& fits);
 
 // The plan of one rank on `device`, for a run that plans its own memory.
 RankPlan plan_rank(Config config, const std::vector<std::string>& plugin_path, int world_size, int rank, Device device,

@@ -132,7 +132,7 @@ class Rehearsal {
     session_.allocate(device_);
     const uint64_t bucket_bytes = static_cast<uint64_t>(*session_.settings().checkpoint.bucket_mib) << 20;
     buckets_.emplace(2 * bucket_bytes, MemoryCategory::kCheckpoint, kMetaHost);
-    session_.publish();
+    session_.refresh_parameters();
     take_traffic(0);
     observer_.mark("load");
   }
@@ -146,7 +146,7 @@ class Rehearsal {
     StepInputs inputs;
     inputs.schedule = sequential_schedule(num_rehearsed);
     const int64_t seq_len = session_.settings().train.seq_len;
-    inputs.fields = [&](int) { return unread_fields(session_.program(), sizes.micro_batch_size, seq_len, device_); };
+    inputs.fields = [&](int) { return empty_fields(session_.program(), sizes.micro_batch_size, seq_len, device_); };
     inputs.observer = [&](StepPhase phase, int microbatch) {
       if (phase == StepPhase::kBackward)
         take_traffic(microbatch == 1 && num_rehearsed == 3 ? sizes.num_microbatches - 2 : 1);

@@ -129,7 +129,7 @@ const CallSite& call_site(std::string_view who, std::string_view node) {
 CallSlot& call_internal::claim_slot() noexcept {
   thread_local SlotOwner owner;
   slot = &owner.hidden;
-  survive_stack_overflow();
+  install_signal_stack();
   for (CallSlot& free : slots) {
     bool used = false;
     if (free.used.load(std::memory_order_relaxed) || !free.used.compare_exchange_strong(used, true)) continue;
@@ -141,7 +141,7 @@ CallSlot& call_internal::claim_slot() noexcept {
 
 void set_current_step(int64_t step) noexcept { step_now.store(step, std::memory_order_relaxed); }
 int64_t current_step() noexcept { return step_now.load(std::memory_order_relaxed); }
-void lose_patience_with_calls() noexcept { user_waits = true; }
+void report_slow_calls_soon() noexcept { user_waits = true; }
 
 size_t describe_call(char* out, size_t num_bytes) noexcept {
   const CallSlot* const own = call_internal::slot;

@@ -78,7 +78,7 @@ std::string own_call_phase();
 
 // [any] From now on a CallWatch reports calls that do not return within 2 s, since the user waits. Signal handlers may
 // call it.
-void lose_patience_with_calls() noexcept;
+void report_slow_calls_soon() noexcept;
 
 // During its lifetime, reports calls that do not return: after `first_report_after`, then each time after 4 times that.
 class CallWatch {

@@ -218,7 +218,7 @@ void report_crashes() {
 #endif
 }
 
-void survive_stack_overflow() noexcept {
+void install_signal_stack() noexcept {
   if (reporting.load(std::memory_order_relaxed)) static thread_local const ThreadStack stack;
 }
 

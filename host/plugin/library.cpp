@@ -191,7 +191,7 @@ void check_tier(const PluginFile& file, const std::string& torch_version) {
   }
 }
 
-void check_cuda(const PluginFile& file, const std::optional<CudaFacts>& cuda) {
+void check_cuda(const PluginFile& file, const std::optional<CudaVersions>& cuda) {
   const Manifest& m = file.manifest;
   if (m.cuda == 0 || !cuda) return;
   // A plugin that links the CUDA run-time library statically needs only a driver of the same major or a later one.

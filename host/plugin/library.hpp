@@ -23,7 +23,7 @@ struct HostAbi {
   int min_plugin_minor = CHASSIS_ABI_OLDEST_MINOR;  // older plugins are refused
 };
 
-struct CudaFacts {
+struct CudaVersions {
   int major = 0;         // of LibTorch's CUDA, such as 13
   int sm = 0;            // of the device, such as 90
   int driver_major = 0;  // the newest CUDA that the driver supports
@@ -43,7 +43,7 @@ struct LoadPolicy {
   std::string only_pinned = {};                         // the file with the pins, if no other library may be loaded
   TrustPolicy trust;                                    // for files that are not pinned
   std::string cache_folder;                             // "": plugin_cache_folder()
-  std::function<std::optional<CudaFacts>()> cuda = {};  // called for CUDA plugins only; empty: no CUDA device in use
+  std::function<std::optional<CudaVersions>()> cuda = {};  // called for CUDA plugins only; empty: no CUDA device in use
 
   // NULL: it is not pinned.
   const PluginPin* pin_of(const Manifest& manifest) const;
@@ -58,7 +58,7 @@ std::string unusable_reason(const PluginFile& file, const MemberName& member, co
 // The checks before any code of the file runs. Each throws a plugin error with the plugin's and the host's value.
 void check_abi(const PluginFile& file, const HostAbi& abi);
 void check_tier(const PluginFile& file, const std::string& torch_version);
-void check_cuda(const PluginFile& file, const std::optional<CudaFacts>& cuda);
+void check_cuda(const PluginFile& file, const std::optional<CudaVersions>& cuda);
 void check_services(const PluginFile& file, const ServiceProvider& services);
 // Refuses a file that would load a second LibTorch or NCCL. `loaded`: paths of the libraries in this process.
 void check_needed(const PluginFile& file, const std::vector<std::string>& loaded);

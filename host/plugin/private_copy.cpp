@@ -81,7 +81,7 @@ PrivateCopy copy_into(const std::string& path, const std::string& folder) {
     return copy;
   }
   drop_unused(folder);
-  const std::string unfinished = unfinished_name(folder + "/" + copy.sha256);
+  const std::string unfinished = temporary_name(folder + "/" + copy.sha256);
   fs::remove(unfinished, error);
   try {
     // The file may have changed after it was hashed: name the copy by the bytes that were written.

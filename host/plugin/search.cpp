@@ -179,7 +179,7 @@ std::vector<std::string> PluginIndex::versions(std::string_view kind, std::strin
   return out;
 }
 
-bool PluginIndex::is_of_program(const std::string& path) const {
+bool PluginIndex::is_installed_with_program(const std::string& path) const {
   std::error_code error;
   return fs::equivalent(fs::path(path).parent_path(), installed_folder(), error) && !error;
 }
@@ -195,7 +195,7 @@ const PluginFile& PluginIndex::at(std::string_view kind, std::string_view id) co
   const PluginFile* const found = find(kind, id);
   // A damaged file of that name is probably the one that the user wants, unless an intact one was found before it.
   for (const IgnoredFile& damaged : ignored_) {
-    const bool is_later = found != nullptr && found < files_.data() + damaged.num_before;
+    const bool is_later = found != nullptr && found < files_.data() + damaged.num_files_before;
     if (fs::path(damaged.path).stem() != without_version(id) || is_later) continue;
     const std::string before = found != nullptr ? ", which comes before " + found->path + "," : "";
     throw plugin_error(fmt::format("plugin '{}' of kind '{}': {}{} cannot be used", id, kind, damaged.path, before))

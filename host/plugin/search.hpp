@@ -30,7 +30,7 @@ std::string program_file();
 struct IgnoredFile {
   std::string path;
   std::string reason;
-  size_t num_before = 0;  // number of files() found before it
+  size_t num_files_before = 0;  // number of files() found before it
 };
 
 // A member that is not used, because an earlier folder, or a newer library in the same folder, has one of that name.
@@ -64,7 +64,7 @@ class PluginIndex {
 
   // Whether a file lies in the program's own plugin folder, "installed". Only users who may change the program can put
   // files there.
-  bool is_of_program(const std::string& path) const;
+  bool is_installed_with_program(const std::string& path) const;
 
   const std::vector<PluginFolder>& folders() const { return folders_; }
   // In the order of the folders, then by file name.

@@ -43,7 +43,7 @@ chassis_status_t* guarded(F&& body) noexcept {
 void count_unreported(std::string_view what) noexcept;
 // The same for functions that return no status: an exception is a counted warning.
 template <class F>
-void unthrown(F&& body) noexcept {
+void guarded_void(F&& body) noexcept {
   try {
     std::forward<F>(body)();
   } catch (const std::exception& error) {

@@ -57,7 +57,7 @@ void run_composed_backward(const Node& node, chassis_call_t& call) {
     const auto take = [&](const char* what, const std::vector<chassis_tensor_t>& handles) {
       for (size_t i = 0; i < handles.size(); ++i) {
         if (!handles[i]) continue;
-        if (const std::string wrong = why_not_its_own(handles[i], node.provider->tracked, lent); !wrong.empty())
+        if (const std::string wrong = lent_or_unknown_handle(handles[i], node.provider->tracked, lent); !wrong.empty())
           throw plugin_error(provider_on(node) + ": " + what + " " + std::to_string(i) + " is " + wrong);
         returned.push_back(Tensor::adopt(handles[i]));
       }

@@ -21,7 +21,7 @@ void check_value(const ResolvedBlock& block, const RunContext& context, chassis_
   const auto other = planned ? std::vector<int64_t>() : context.local_shape(value);
   const std::span<const int64_t> sizes = planned ? std::span(block.value_shapes[id]) : std::span(other);
   const ExpectedTensor expected{dtype_of(value, context.options->compute), context.device(), sizes};
-  if (!is_as_expected(tensor, expected)) throw plugin_error(made() + difference_from(tensor, expected));
+  if (!matches_expected(tensor, expected)) throw plugin_error(made() + mismatch_text(tensor, expected));
 }
 
 // Later nodes read the inputs and parameters too.
@@ -84,7 +84,7 @@ std::string KernelCall::drop_invalid(bool tracked) {
     else if (std::any_of(seen_.begin(), seen_.end(), [&](auto* other) { return *other == handle; }))
       wrong = "a handle that it gave back before in the same call; each tensor needs its own handle";
     else
-      wrong = why_not_its_own(handle, tracked, lent);
+      wrong = lent_or_unknown_handle(handle, tracked, lent);
     if (wrong.empty()) return seen_.push_back(&handle);
     handle = given;
     if (first.empty()) first = std::string(what) + " " + std::to_string(i) + " is " + wrong;

@@ -26,7 +26,7 @@ class KernelCall {
   // Must be called right before the kernel: remembers the handles that the kernel is given to write to.
   void remember_given();
   // Drops, without reading them, returned handles that are not the kernel's to return. Returns the first one and the
-  // reason; empty if there is none. `tracked` as in why_not_its_own.
+  // reason; empty if there is none. `tracked` as in lent_or_unknown_handle.
   std::string drop_invalid(bool tracked);
 
   // Takes over the tensor that the kernel put there.

@@ -35,7 +35,7 @@ bool contains(const std::vector<std::string>& texts, const std::string& text) {
 // The host's side of resolve(). Whether the answers fit together is checked when all strategies have answered.
 class ParallelStack::Sink {
  public:
-  Sink(const StackFacts& facts, const ParameterTable& parameters, std::vector<ShardRule>& rules, Answer& answer)
+  Sink(const StackContext& facts, const ParameterTable& parameters, std::vector<ShardRule>& rules, Answer& answer)
       : facts_(facts), parameters_(parameters), rules_(rules), answer_(answer) {
     raw_.struct_size = sizeof raw_;
     raw_.impl = this;
@@ -93,7 +93,7 @@ class ParallelStack::Sink {
     return dtype;
   }
 
-  const StackFacts& facts_;
+  const StackContext& facts_;
   const ParameterTable& parameters_;
   std::vector<ShardRule>& rules_;
   Answer& answer_;
@@ -135,7 +135,7 @@ std::vector<ParallelStack::Saving> ParallelStack::savings() const {
   return out;
 }
 
-void ParallelStack::resolve(const Program& program, ParameterTable& parameters, const StackFacts& facts) {
+void ParallelStack::resolve(const Program& program, ParameterTable& parameters, const StackContext& facts) {
   facts_ = facts;
   parameters_ = &parameters;
   const auto& all = parameters.all();
@@ -343,7 +343,7 @@ void ParallelStack::call(const Member& member, Hook hook) {
 
 // Logged between the calls of collectives, so that the log shows what was started before a unit computes.
 void ParallelStack::trace(const char* what, size_t unit) const {
-  if (communicator_ && communicator_->traces()) log::debug("unit: {} {}", what, problem_->unit_texts[unit]);
+  if (communicator_ && communicator_->logs_calls()) log::debug("unit: {} {}", what, problem_->unit_texts[unit]);
 }
 
 void ParallelStack::pre_forward(size_t unit, Flags flags) {
@@ -387,7 +387,7 @@ void ParallelStack::refresh() {
     throw plugin_error("parameter '" + stale.front() + "' still shows the values from before the step");
 }
 
-void ParallelStack::drain() {
+void ParallelStack::finish_step() {
   for (const Member& m : members_) call(m, &chassis_parallel_t::drain);
   shards_->wait_all();
 }

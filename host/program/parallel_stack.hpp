@@ -16,7 +16,7 @@
 
 namespace chassis {
 
-struct StackFacts {
+struct StackContext {
   MeshShape mesh;
   int rank = 0;
   Dtype reduce_dtype = Dtype::f32;
@@ -43,7 +43,7 @@ class ParallelStack final : public UnitEvents {
   // that a strategy chose, the parameter is cut between blocks, or has one owner. Throws a config error, where possible
   // with the position of the table to change, if an axis has no strategy or two, a strategy has no axis, or two
   // strategies place one parameter; a plugin error if none does. May be called again before bind.
-  void resolve(const Program& program, ParameterTable& parameters, const StackFacts& facts);
+  void resolve(const Program& program, ParameterTable& parameters, const StackContext& facts);
   // An option that may save memory, as a strategy declares it: the strategy's index in the stack, the option's name,
   // and its value in JSON.
   struct Saving {
@@ -70,7 +70,7 @@ class ParallelStack final : public UnitEvents {
   void refresh();
   // Ends a step or an evaluation: afterwards nothing is in flight, and only resident parameters are whole. Throws a
   // plugin error that names a parameter that its strategy did not release.
-  void drain();
+  void finish_step();
 
  private:
   struct Member {
@@ -99,7 +99,7 @@ class ParallelStack final : public UnitEvents {
 
   std::vector<Member> members_;
   std::unique_ptr<Problem> problem_;
-  StackFacts facts_;
+  StackContext facts_;
   ParameterTable* parameters_ = nullptr;
   std::vector<ShardRule> rules_;
   std::vector<uint32_t> placed_, unplaced_;  // by a member; by none: always whole on this rank

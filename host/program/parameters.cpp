@@ -140,10 +140,10 @@ void ParameterTable::initialize(uint64_t seed) {
       });
     }
   }
-  publish();
+  update_values();
 }
 
-void ParameterTable::publish() {
+void ParameterTable::update_values() {
   for (auto& p : parameters_)
     if (p->value && p->value.handle() != p->shard.handle() && !p->shard.shares_storage_with(p->value) &&
         p->value.sizes() == p->shard.sizes())

@@ -62,7 +62,7 @@ class ParameterTable {
   // layout holds the same values. Then publishes.
   void initialize(uint64_t seed);
   // value = cast(shard), where they are two tensors of the same shape. Strategies update the divided ones.
-  void publish();
+  void update_values();
   void start_step();  // gradients count as zero again
 
   // Sets the mesh that divides the shards, and this rank. Call before allocate. Default: rank 0 of the program's own

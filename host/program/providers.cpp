@@ -16,7 +16,7 @@ namespace {
 constexpr uint32_t kMaxPatterns = 4096, kMaxPatternBytes = 1024;
 
 void count_if_idle(const OpsProvider& provider, const std::string& table, const ResolvedProgram& program) {
-  if (provider.competes) return;
+  if (provider.is_candidate) return;
   const Refusal* first = nullptr;
   for (const auto& unit : program.units)
     for (const Node& node : unit->nodes) {

@@ -102,8 +102,8 @@ class BlockResolver {
   size_t offer_in_order(std::span<const OpsProvider> providers, size_t at, std::vector<Refusal>& refusals) {
     for (size_t begin = 0, end = 0; begin < providers.size(); begin = end) {
       end = begin + 1;
-      if (providers[begin].competes)
-        while (end < providers.size() && providers[end].competes) ++end;
+      if (providers[begin].is_candidate)
+        while (end < providers.size() && providers[end].is_candidate) ++end;
       if (size_t taken = offer(providers.subspan(begin, end - begin), at, refusals)) return taken;
     }
     return 0;
@@ -119,7 +119,7 @@ class BlockResolver {
     std::stable_sort(patterns.begin(), patterns.end(), [](auto& a, auto& b) { return a.first > b.first; });
     std::vector<Node> claimed;
     for (const auto& [num_ops, provider] : patterns) {
-      const bool is_decided = !claimed.empty() && (!provider->competes || num_ops < claimed.front().ops.size());
+      const bool is_decided = !claimed.empty() && (!provider->is_candidate || num_ops < claimed.front().ops.size());
       if (is_decided) break;
       if (auto node = ask_for_claim(*provider, at, num_ops, refusals)) claimed.push_back(std::move(*node));
     }
@@ -159,7 +159,7 @@ class BlockResolver {
     };
     std::stable_sort(claimed.begin(), claimed.end(), [&](const Node& a, const Node& b) { return rank(a) < rank(b); });
     Node chosen = claimed.front();
-    if (chosen.provider->competes)
+    if (chosen.provider->is_candidate)
       for (const Node& node : claimed) chosen.candidates.push_back({node.provider->name, std::max(node.cost_ns, 0.0)});
     return chosen;
   }

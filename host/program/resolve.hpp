@@ -25,7 +25,7 @@ struct OpsProvider {
   chassis_instance* self = nullptr;
   const chassis_ops_t* table = nullptr;
   bool by_user = false;   // named in the configuration, not a default
-  bool competes = false;  // found by "auto": neighbours that compete are asked together, and the cheapest wins
+  bool is_candidate = false;  // found by "auto": neighbours that compete are asked together, and the cheapest wins
   bool tracked = false;   // has handles only from the host's tables, so that any other handle is not valid
 };
 // Named after the member.

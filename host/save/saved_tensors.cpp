@@ -43,18 +43,18 @@ std::unique_ptr<CheckpointReader> open_directory(Session& session, const std::st
   // names it.
   std::vector<std::string> formats = registry.index().ids("format");
   std::erase_if(formats, [&](const std::string& id) {
-    return id == expected || !registry.index().is_of_program(registry.index().at("format", id).path);
+    return id == expected || !registry.index().is_installed_with_program(registry.index().at("format", id).path);
   });
   formats.insert(formats.begin(), expected);
-  std::optional<NotOfFormat> first;
+  std::optional<OtherFormat> first;
   for (const std::string& id : formats) {
     const bool has_slot = id == session.settings().exports.plugin;
     const auto instance = has_slot ? slot_format(session, session.settings().exports) : registry.open("format", id);
     const FormatPlugin format(*instance);
-    if (format.only_written() || format.isolated()) continue;
+    if (format.is_write_only() || format.isolated()) continue;
     try {
       return std::make_unique<CheckpointReader>(path, format);
-    } catch (const NotOfFormat& other) {
+    } catch (const OtherFormat& other) {
       if (!first) first = other;
     }
   }
@@ -98,7 +98,7 @@ LocalTensors exported_tensors(Session& session) {
 }
 
 SavePlan plan_checkpoint(Session& session, const FormatPlugin& format) {
-  if (format.only_written()) {
+  if (format.is_write_only()) {
     throw config_error(session.settings().checkpoint.plugin, "checkpoint.plugin is '" + format.name() +
                                                                  "', which cannot be read: no run could resume from it")
         .hint("use it for [export]");
@@ -139,13 +139,13 @@ void compare_with_model(Session& session, const SavePlan& plan) {
     log::counted_warning("export differs from the model it starts from", difference);
 }
 
-bool can_prove_saving(Session& session) {
-  constexpr size_t kMostShards = 1 << 20;
+bool can_check_saving(Session& session) {
+  constexpr size_t kMaxShards = 1 << 20;
   const size_t num_tensors = session.parameters().all().size() + session.optimizer().states().size();
-  return num_tensors * static_cast<size_t>(session.mesh().world_size()) <= kMostShards;
+  return num_tensors * static_cast<size_t>(session.mesh().world_size()) <= kMaxShards;
 }
 
-uint64_t prove_saving(Session& session) {
+uint64_t check_saving(Session& session) {
   const Settings& settings = session.settings();
   const auto checkpoint = slot_format(session, settings.checkpoint), exported = slot_format(session, settings.exports);
   return std::max(plan_checkpoint(session, FormatPlugin(*checkpoint)).largest_header(),
@@ -153,7 +153,7 @@ uint64_t prove_saving(Session& session) {
 }
 
 uint64_t staged_bytes(Session& session) {
-  if (!can_prove_saving(session)) {
+  if (!can_check_saving(session)) {
     uint64_t bytes = 0;
     const auto add = [&](const Descriptor& d) {
       bytes += static_cast<uint64_t>(Layout(d, session.mesh()).local_bytes(session.rank()));

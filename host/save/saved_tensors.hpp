@@ -41,10 +41,10 @@ SavePlan plan_export(Session& session, const FormatPlugin& format);
 std::string export_config(Session& session);
 
 // False if there are too many shards to prove in a few seconds.
-bool can_prove_saving(Session& session);
+bool can_check_saving(Session& session);
 // Plans the checkpoint and the export of a session without writing, so that an error that a save would throw hours
 // later is thrown now. Returns the bytes of the largest header of a file.
-uint64_t prove_saving(Session& session);
+uint64_t check_saving(Session& session);
 // The bytes that checkpoint.async = "staged" copies on this rank at every save. With too many shards to plan a save,
 // the bytes that this rank stores, which is an upper bound.
 uint64_t staged_bytes(Session& session);

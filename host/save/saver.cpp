@@ -51,8 +51,8 @@ Saver::Saver(Session& session, std::string directory, CheckpointRoot* root)
     const bool is_first = session.world().rank() == 0;
     if (is_first && !root_) root_ = &own_root_.emplace(checkpoints());
     if (const Setting<std::string>& model = session.settings().model.path; is_first && model.is_set()) {
-      carried_files_ = files_to_carry(model, files_left_out(session));
-      mode_ = mode_like(model);
+      carried_files_ = files_to_copy(model, files_left_out(session));
+      mode_ = shared_file_mode(model);
     }
     checkpoint_plan();
     export_plan();
@@ -237,14 +237,14 @@ Saver::Resumed Saver::load_checkpoint(const std::string& path) {
   together_unless_damaged(session_.world(), "loading " + path, [&] {
     reader = open_checkpoint(path);
     if (session_.world().rank() == 0) {
-      verify_carried_files(path, reader->manifest());
+      verify_copied_files(path, reader->manifest());
       require_same_optimizer(path, session_.settings().optimizer.plugin);
     }
     result = reader->load(tensors, session_.mesh(), buckets_, local, load_options(session_));
   });
   log::info("read {}: {}", path, reader->verify_parts(result, session_.world()).text());
   share_loaded(session_, tensors, result, local, buckets_);
-  session_.publish();
+  session_.refresh_parameters();
   const std::string hint = hint_to_avoid(path, reader->manifest()->step);
   require_finite(session_, "the parameters in " + path, hint);
   require_finite_states(session_, "the optimizer's states in " + path, hint);

@@ -77,7 +77,7 @@ class Saver {
   std::unique_ptr<Instance> checkpoint_instance_, export_instance_;
   FormatPlugin checkpoint_format_, export_format_;
   std::optional<SavePlan> checkpoint_plan_, export_plan_;
-  std::vector<CarriedFile> carried_files_;  // of model.path; only on rank 0
+  std::vector<CopiedFile> carried_files_;  // of model.path; only on rank 0
   unsigned mode_ = 0644;
   BucketPair buckets_;
   std::optional<CheckpointRoot> own_root_;

@@ -9,7 +9,7 @@
 #include "host/base/log.hpp"
 #include "host/base/units.hpp"
 #include "host/checkpoint/inspect.hpp"
-#include "host/checkpoint/output_place.hpp"
+#include "host/checkpoint/output_directory.hpp"
 #include "host/checkpoint/reshard.hpp"
 #include "host/save/resume_differences.hpp"
 #include "host/save/saved_tensors.hpp"
@@ -140,11 +140,11 @@ void together_unless_damaged(World& world, const std::string& what, const std::f
 
 std::optional<CheckpointInfo> load_best(World& world, const std::string& root,
                                         const std::function<void(const std::string& path)>& load,
-                                        const PassedOver& passed_over) {
-  return use_best(
+                                        const SkipCallback& on_skipped) {
+  return use_first_intact(
       root, candidates(world, root), [&](const CheckpointInfo& found) { load(found.path); },
       [&](const CheckpointInfo& found, const std::string& why) {
-        if (world.rank() == 0) passed_over(found, why);
+        if (world.rank() == 0) on_skipped(found, why);
       });
 }
 
@@ -190,12 +190,12 @@ void load_weights(Session& session, const std::string& path, const BucketPair& b
   expect_same_files(session.world(), path);
   together_unless_damaged(session.world(), "loading " + path, [&] {
     reader = open_directory(session, path);
-    if (session.world().rank() == 0) verify_carried_files(path, reader->manifest());
+    if (session.world().rank() == 0) verify_copied_files(path, reader->manifest());
     result = read_weights(session, *reader, buckets, local, tensors);
   });
   const ReadBytes read = reader->verify_parts(result, session.world());
   share_loaded(session, tensors, result, local, buckets);
-  session.publish();
+  session.refresh_parameters();
   require_finite(session, "the weights in " + path);
   for (const auto& [key, text] : model_differences(path, session))
     counted_warning("the model differs from that of its weights",
@@ -225,9 +225,9 @@ SaveResult export_checkpoint(const ExportRequest& request) {
   if (!request.format.empty()) overrides.push_back("export.plugin=" + request.format);
   Session session(load_config_text("schema_version = 1\n", "ckpt export", overrides, ConfigUse::kWeights),
                   {.plugin_path = request.plugin_path, .target = {.without_device = true}});
-  const OutputPlace place(request.directory, {request.checkpoint, request.base}, false);
+  const OutputDirectory place(request.directory, {request.checkpoint, request.base}, false);
   const auto opened = open_directory(session, request.checkpoint);
-  verify_carried_files(request.checkpoint, opened->manifest());
+  verify_copied_files(request.checkpoint, opened->manifest());
   CheckpointReader& reader = *opened;
   const ModelDirectory directory(session, reader);
   std::vector<LoadTensor> wanted;
@@ -241,19 +241,19 @@ SaveResult export_checkpoint(const ExportRequest& request) {
   SaveRequest save;
   save.parent = place.parent();
   save.name = place.name();
-  save.mode = mode_like(request.checkpoint);
+  save.mode = shared_file_mode(request.checkpoint);
   save.step = reader.manifest() ? reader.manifest()->step : 0;
   save.source = [parameters = reader.source([&](const Descriptor& tensor) { return directory.parts(tensor); }),
                  literals = from_tensors(exported_tensors(session)),
-                 &session](const SavePlan& plan, const SavePart& part, const Room& room) {
+                 &session](const SavePlan& plan, const SavePart& part, const ReserveBytes& room) {
     const std::string& name = plan.tensors[part.tensor].descriptor.fqn;
     (session.disk_mapping().literals().contains(name) ? literals : parameters)(plan, part, room);
   };
   save.text_files = {{"config.json", export_config(session)}};
-  save.carried_files = files_to_carry(request.base.empty() ? request.checkpoint : request.base, {"config.json"});
+  save.carried_files = files_to_copy(request.base.empty() ? request.checkpoint : request.base, {"config.json"});
   const BucketPair buckets(bucket_bytes(session));
   SaveResult saved = CheckpointWriter(format, buckets).save(plan_export(session, format), save);
-  place.tell_replaced();
+  place.log_replaced();
   return saved;
 }
 

@@ -56,13 +56,13 @@ Communicator::Communicator(std::unique_ptr<Instance> backend, World& world, Mesh
   }
   impl_ = std::make_unique<Impl>(*this, table);
   CHASSIS_CHECK(backend_ || mesh_.world_size() == 1, "several ranks, but no backend");
-  if (is_fake()) return;
+  if (moves_nothing()) return;
   CHASSIS_CHECK(mesh_.world_size() == world_.size() && rank_ == world_.rank(), "the mesh is not that of the processes");
 }
 
 Communicator::~Communicator() = default;
 
-bool Communicator::is_fake() const { return impl_->has(CHASSIS_COMM_MOVES_NOTHING); }
+bool Communicator::moves_nothing() const { return impl_->has(CHASSIS_COMM_MOVES_NOTHING); }
 
 CommGroup& Communicator::group(std::span<const std::string> axes, int subgroup_size) {
   CommGroup*& known_group = impl_->groups_by_axes[fmt::format("{}:{}", fmt::join(axes, "+"), subgroup_size)];

@@ -61,7 +61,7 @@ class Communicator {
   World& world() { return world_; }
   const Instance* backend() const { return backend_.get(); }  // NULL with one rank
   // The backend moves nothing, so results are undefined.
-  bool is_fake() const;
+  bool moves_nothing() const;
 
   // [control][all-ranks] The ranks that differ from this one only on these axes, in ascending order; all ranks if there
   // are no axes. `subgroup_size` > 0 divides the group into runs of that many neighbouring ranks and returns this
@@ -86,7 +86,7 @@ class Communicator {
   std::vector<CommCount> take_counts();
   // Whether calls are logged: at level debug, until counts have been taken twice, that is for two steps of a run. Calls
   // that move nothing are not logged.
-  bool traces() const;
+  bool logs_calls() const;
 
  private:
   friend class CommWork;

@@ -45,7 +45,7 @@ struct Communicator::Impl {
     }
   }
 
-  bool traces() const {
+  bool logs_calls() const {
     return table && num_taken < 2 && !has(CHASSIS_COMM_MOVES_NOTHING) && log::enabled(log::Level::kDebug);
   }
   bool has(uint32_t property) const { return table && (table->properties & property) != 0; }

@@ -57,7 +57,7 @@ class CommTable final : public Table {
     };
     table_.agree = [](const chassis_comm_t* t, chassis_str_t what, chassis_status_t* mine) {
       assert_thread_role(ThreadRole::kStep, "chassis.comm/1 agree");
-      if (self(t).is_fake()) return mine;
+      if (self(t).moves_nothing()) return mine;
       const std::string& member = static_cast<const CommTable*>(t->impl)->member_;
       return guarded(
           [&] { self(t).world().together(std::string(view_of(what)), [&] { throw_if_failed(mine, member); }); });

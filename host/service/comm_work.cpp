@@ -96,7 +96,7 @@ CommWork Communicator::Impl::start(CommGroup& group, std::span<const chassis_col
   const Flight& flight =
       flights.start({group.name_, in.key, &group.ranks_, group.rank_, ++in.sequence, std::move(batch)});
   out.impl_->flight = &flight;
-  if (traces()) log::debug("comm: {}", flight.text());
+  if (logs_calls()) log::debug("comm: {}", flight.text());
   const auto given = flight.batch.pointers();
   chassis_status_t* status =
       table->start(backend->get("start"), in.group, given.data(), static_cast<uint32_t>(given.size()),
@@ -171,7 +171,7 @@ CommWork Communicator::start(CommGroup& group, std::vector<Collective> calls) {
       CHASSIS_CHECK(!call.send || !call.recv || sent == received, call.name);
       out.count = call.recv ? received : sent;
     }
-    if (is_fake()) continue;
+    if (moves_nothing()) continue;
     if (call.send) out.send = call.send.data();
     if (call.recv) out.recv = call.recv.data();
     tensors.push_back(std::move(call.send));
@@ -207,7 +207,7 @@ void Communicator::run(CommGroup& group, Collective call) {
 }
 
 void Communicator::sum(CommGroup& group, std::span<double> values, std::string_view name) {
-  if (group.size() == 1 || is_fake() || values.empty()) return;
+  if (group.size() == 1 || moves_nothing() || values.empty()) return;
   const auto count = static_cast<int64_t>(values.size());
   const Tensor mine = Tensor::borrow(values.data(), std::array{count}, Dtype::f64);
   Collective call;
@@ -235,7 +235,7 @@ std::vector<CommCount> Communicator::take_counts() {
   return std::exchange(impl_->counts, {});
 }
 
-bool Communicator::traces() const { return impl_->traces(); }
+bool Communicator::logs_calls() const { return impl_->logs_calls(); }
 
 void write_metrics(const std::vector<CommCount>& counts, MetricsStore& metrics) {
   for (const CommCount& count : counts) {

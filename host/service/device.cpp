@@ -174,7 +174,7 @@ std::string device_name(Device device) {
   return device.text();
 }
 
-std::optional<CudaFacts> cuda_facts(Device device) {
+std::optional<CudaVersions> cuda_versions(Device device) {
   if (device.type != Device::Type::kCuda || !load_cuda().empty()) return std::nullopt;
   constexpr int kCapabilityMajor = 75, kCapabilityMinor = 76;  // CUdevice_attribute
   const auto get_attribute = driver_function<int (*)(int*, int, int)>("cuDeviceGetAttribute");
@@ -186,7 +186,7 @@ std::optional<CudaFacts> cuda_facts(Device device) {
   const auto get_version = driver_function<int (*)(int*)>("cuDriverGetVersion");
   int driver = 0;
   if (!get_version || get_version(&driver) != 0) return std::nullopt;
-  return CudaFacts{static_cast<int>(at::globalContext().versionCUDART() / 1000), 10 * major + minor, driver / 1000};
+  return CudaVersions{static_cast<int>(at::globalContext().versionCUDART() / 1000), 10 * major + minor, driver / 1000};
 }
 
 uint64_t peak_resident_bytes() { return proc_kib("/proc/self/status", "VmHWM"); }

@@ -37,7 +37,7 @@ void synchronize(Device device);
 std::string device_name(Device device);
 // What the CUDA code of plugins must match: the major version of LibTorch's CUDA, the compute capability of the device
 // (90 for 9.0) and the major version of the driver. None on the CPU, or if CUDA is not available.
-std::optional<CudaFacts> cuda_facts(Device device);
+std::optional<CudaVersions> cuda_versions(Device device);
 // The largest resident memory of the process so far, as the operating system counts it.
 uint64_t peak_resident_bytes();
 

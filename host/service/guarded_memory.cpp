@@ -36,7 +36,7 @@ struct Block {
 // Never freed. The handler of SIGSEGV reads it without the lock, in a process that is about to end.
 struct State {
   std::atomic<bool> is_on = false;
-  MemoryGuard guard = MemoryGuard::kBehind;
+  MemoryGuard guard = MemoryGuard::kAfter;
   std::mutex mutex;
   std::map<const void*, Block> blocks;
   std::vector<std::string> found;
@@ -95,13 +95,13 @@ bool memory_is_guarded() { return state().is_on.load(std::memory_order_relaxed);
 
 void* allocate_guarded(size_t num_bytes) {
   State& s = state();
-  const size_t used = rounded(std::max<size_t>(num_bytes, 1), s.guard == MemoryGuard::kBehind ? kAlignment : kPage);
+  const size_t used = rounded(std::max<size_t>(num_bytes, 1), s.guard == MemoryGuard::kAfter ? kAlignment : kPage);
   const size_t whole = rounded(used, kPage);
   Block block{nullptr, whole + kPage, num_bytes, used - num_bytes};
   void* mapped = ::mmap(nullptr, block.mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) throw std::bad_alloc();
   block.mapped = static_cast<char*>(mapped);
-  const bool behind = s.guard == MemoryGuard::kBehind;
+  const bool behind = s.guard == MemoryGuard::kAfter;
   ::mprotect(block.mapped + (behind ? whole : 0), kPage, PROT_NONE);
   char* data = behind ? block.mapped + whole - used : block.mapped + kPage;
   std::memset(data, kFresh, num_bytes);

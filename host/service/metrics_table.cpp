@@ -16,11 +16,11 @@ class MetricsTable final : public Table {
     table_.impl = this;
     table_.set = [](const chassis_metrics_t* t, chassis_str_t name, double value) {
       assert_thread_role(ThreadRole::kStep, "chassis.metrics/1 set");
-      unthrown([&] { self(t).store_.set(self(t).prefix_ + std::string(view_of(name)), value); });
+      guarded_void([&] { self(t).store_.set(self(t).prefix_ + std::string(view_of(name)), value); });
     };
     table_.add = [](const chassis_metrics_t* t, chassis_str_t name, double value) {
       assert_thread_role(ThreadRole::kStep, "chassis.metrics/1 add");
-      unthrown([&] { self(t).store_.add(self(t).prefix_ + std::string(view_of(name)), value); });
+      guarded_void([&] { self(t).store_.add(self(t).prefix_ + std::string(view_of(name)), value); });
     };
   }
   const void* get() const override { return &table_; }

@@ -34,7 +34,7 @@ bool is_known(c10::ScalarType type) {
 
 }  // namespace
 
-std::string why_not_its_own(chassis_tensor_t handle, bool tracked, std::span<const LentHandles> lent) {
+std::string lent_or_unknown_handle(chassis_tensor_t handle, bool tracked, std::span<const LentHandles> lent) {
   for (const LentHandles& group : lent)
     for (size_t i = 0; i < group.handles.size(); ++i)
       if (group.handles[i] == handle)
@@ -45,13 +45,13 @@ std::string why_not_its_own(chassis_tensor_t handle, bool tracked, std::span<con
                      static_cast<const void*>(handle));
 }
 
-bool is_as_expected(chassis_tensor_t handle, const ExpectedTensor& expected) {
+bool matches_expected(chassis_tensor_t handle, const ExpectedTensor& expected) {
   const at::Tensor& tensor = tensor_of(handle);
   return tensor.defined() && tensor.layout() == at::kStrided && tensor.scalar_type() == scalar_type(expected.dtype) &&
          is_on(tensor, expected.device) && std::ranges::equal(tensor.sizes(), expected.sizes) && tensor.is_contiguous();
 }
 
-std::string difference_from(chassis_tensor_t handle, const ExpectedTensor& expected) {
+std::string mismatch_text(chassis_tensor_t handle, const ExpectedTensor& expected) {
   const at::Tensor& tensor = tensor_of(handle);
   if (!tensor.defined()) return "as a tensor without memory";
   if (tensor.layout() != at::kStrided) return "in a layout that is not strided";

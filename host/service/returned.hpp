@@ -20,7 +20,7 @@ struct LentHandles {
 // Why the plugin may not return this handle, such as "the handle of input 1, which is only lent"; empty if it may. Does
 // not dereference the handle. `tracked`: the plugin gets handles only from the host's tables, so that a handle that is
 // not in the ledger is not valid.
-std::string why_not_its_own(chassis_tensor_t handle, bool tracked, std::span<const LentHandles> lent);
+std::string lent_or_unknown_handle(chassis_tensor_t handle, bool tracked, std::span<const LentHandles> lent);
 
 struct ExpectedTensor {
   Dtype dtype;
@@ -29,9 +29,9 @@ struct ExpectedTensor {
 };
 
 // True for a contiguous tensor of this dtype, device and shape.
-bool is_as_expected(chassis_tensor_t tensor, const ExpectedTensor& expected);
+bool matches_expected(chassis_tensor_t tensor, const ExpectedTensor& expected);
 // How it differs: "as bf16[2, 3] on cpu, expected f32[2, 4] on cpu".
-std::string difference_from(chassis_tensor_t tensor, const ExpectedTensor& expected);
+std::string mismatch_text(chassis_tensor_t tensor, const ExpectedTensor& expected);
 // Either may be NULL.
 bool share_memory(chassis_tensor_t a, chassis_tensor_t b);
 

@@ -21,7 +21,7 @@ class TaskTable final : public Table {
       if (count <= 0) return;
       // A body that throws ends the process with the name of the call, since there is no status to return.
       at::parallel_for(0, count, grain > 0 ? grain : 1, [=](int64_t begin, int64_t end) noexcept {
-        survive_stack_overflow();
+        install_signal_stack();
         const ThreadRoleScope chunk(ThreadRole::kAny);
         body(context, begin, end);
       });

@@ -68,7 +68,7 @@ chassis_tensor_view_t view_of_tensor(const at::Tensor& tensor) {
 
 void view(chassis_tensor_t handle, chassis_tensor_view_t* out) {
   chassis_tensor_view_t full{};
-  unthrown([&] { full = view_of_tensor(tensor_of(handle)); });
+  guarded_void([&] { full = view_of_tensor(tensor_of(handle)); });
   full.struct_size = out->struct_size;
   std::memcpy(out, &full, std::min<size_t>(out->struct_size, sizeof full));
 }

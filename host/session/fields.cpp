@@ -39,7 +39,7 @@ Fields to_fields(const Batch& batch, Device device) {
   return fields;
 }
 
-Fields unread_fields(const Program& program, int64_t num_rows, int64_t seq_len, Device device) {
+Fields empty_fields(const Program& program, int64_t num_rows, int64_t seq_len, Device device) {
   const MemoryTag tag(MemoryCategory::kData);
   const int64_t shape[] = {num_rows, seq_len};
   Fields fields;

@@ -18,6 +18,6 @@ int64_t vocab_size(const Program& program);
 
 Fields to_fields(const Batch& batch, Device device);
 // The fields of a micro-batch of `num_rows` rows, with undefined contents.
-Fields unread_fields(const Program& program, int64_t num_rows, int64_t seq_len, Device device);
+Fields empty_fields(const Program& program, int64_t num_rows, int64_t seq_len, Device device);
 
 }  // namespace chassis

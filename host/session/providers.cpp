@@ -33,7 +33,7 @@ bool competes_in(const OpsProvider& provider, bool attention) {
 // The path of the program's own file of member `id`, if `file` from another folder hides it; else empty.
 std::string hidden_by(const PluginIndex& index, const PluginFile& file, const std::string& id) {
   for (const ShadowedMember& hidden : index.shadowed())
-    if (hidden.name == MemberName{"ops", id} && index.is_of_program(hidden.path) && !index.is_of_program(file.path))
+    if (hidden.name == MemberName{"ops", id} && index.is_installed_with_program(hidden.path) && !index.is_installed_with_program(file.path))
       return hidden.path;
   return "";
 }
@@ -42,7 +42,7 @@ std::string hidden_by(const PluginIndex& index, const PluginFile& file, const st
 // only if the user names it.
 bool may_compete(const Settings::Run& run, const PluginRegistry& registry, const PluginFile& file,
                  const Target& target) {
-  if (file.manifest.oracle || !registry.index().is_of_program(file.path)) return false;
+  if (file.manifest.oracle || !registry.index().is_installed_with_program(file.path)) return false;
   if (registry.loads_only_pinned() && !registry.is_pinned(file)) return false;
   return file.manifest.cuda == 0 || may_run_on_cuda(run, target);
 }
@@ -73,7 +73,7 @@ void add_candidates(RunProviders& chosen, bool attention, const Settings::Kernel
       const OpsProvider provider = ops_provider(*instance);
       check_provider(provider);
       if (!competes_in(provider, attention)) continue;
-      add_provider(chosen, attention, std::move(instance)).competes = true;
+      add_provider(chosen, attention, std::move(instance)).is_candidate = true;
     } catch (const Error& error) {
       pass_over(plugins.registry(), *plugins.registry().index().find("ops", id), error);
     }

@@ -115,8 +115,8 @@ std::unique_ptr<Communicator> make_communicator(const Config& config, RunPlugins
   return communicator;
 }
 
-StackFacts stack_facts(const Config& config, const RunMesh& mesh, Device device) {
-  StackFacts facts;
+StackContext stack_context(const Config& config, const RunMesh& mesh, Device device) {
+  StackContext facts;
   facts.mesh = mesh.shape;
   facts.rank = mesh.rank;
   facts.device = device;

@@ -37,6 +37,6 @@ std::unique_ptr<Communicator> make_communicator(const Config& config, RunPlugins
                                                 const MeshPlace& place, Device device);
 
 // The facts that strategies get besides program and parameters.
-StackFacts stack_facts(const Config& config, const RunMesh& mesh, Device device);
+StackContext stack_context(const Config& config, const RunMesh& mesh, Device device);
 
 }  // namespace chassis

@@ -76,7 +76,7 @@ ModelSource find_model(const Settings::Model& model, const PluginRegistry& regis
   bool is_there = false, is_link = false;
   try {
     is_there = path_kind(path) != PathKind::kAbsent;
-    is_link = link_kind(path) == PathKind::kLink;
+    is_link = path_kind_nofollow(path) == PathKind::kLink;
     if (is_there) source.config_text = read_file(path, kMaxModelConfigBytes);
   } catch (const Error& cause) {
     throw config_error(model.path, "model.path: " + cause.message()).hint(cause.hint_text());

@@ -72,7 +72,7 @@ std::unique_ptr<OptimizerDriver> make_optimizer(const Settings::Optimizer& setti
 void place_shards(const Config& config, const RunMesh& mesh, Runtime& runtime) {
   const CompiledProgram& compiled = *runtime.compiled;
   try {
-    mesh.stack->resolve(compiled.program, *compiled.parameters, stack_facts(config, mesh, compiled.options.device));
+    mesh.stack->resolve(compiled.program, *compiled.parameters, stack_context(config, mesh, compiled.options.device));
   } catch (const Error& error) {
     if (error.code() != ExitCode::kConfig || !error.where().file.empty()) throw;
     throw error_at(config.settings().parallel, error);

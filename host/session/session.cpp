@@ -57,7 +57,7 @@ Session::Session(Config config, const SessionOptions& options)
 
   const Settings::Model& model = settings().model;
   LoadPolicy policy = load_policy(settings());
-  policy.cuda = cuda_facts_of(settings().run, options.target);
+  policy.cuda = cuda_versions_of(settings().run, options.target);
   collect(config_, "", {}, [&] {
     plugins_.emplace(config_, metrics_, index_of(settings().plugins.path, options.plugin_path), std::move(policy));
   });
@@ -97,6 +97,6 @@ void Session::allocate(Device device) {
   if (runtime_.optimizer) runtime_.optimizer->allocate(device);
 }
 
-void Session::publish() { mesh_.stack->refresh(); }
+void Session::refresh_parameters() { mesh_.stack->refresh(); }
 
 }  // namespace chassis

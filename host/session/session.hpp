@@ -75,7 +75,7 @@ class Session {
   void allocate() { allocate(device()); }
   void allocate(Device device);  // for plans
   // [step][all-ranks] Makes loaded, initialized or stepped parameters visible to ops.
-  void publish();
+  void refresh_parameters();
 
  private:
   Config config_;

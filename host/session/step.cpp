@@ -52,14 +52,14 @@ StepResult run_step(const StepParts& parts, const StepInputs& inputs) {
 
   // Loss and squared gradient norm are sums over all ranks. If one part is not finite, the sum is not finite on any
   // rank, so all ranks step or none does. The same collective carries the requests of the ranks.
-  const Wishes own = inputs.wishes ? inputs.wishes() : Wishes{};
+  const StepRequests own = inputs.requests ? inputs.requests() : StepRequests{};
   double sums[] = {loss_sum, sum_of_squares(optimizer.trained()), own.stop ? 1.0 : 0.0, own.save ? 1.0 : 0.0,
                    own.ready ? 0.0 : 1.0};
-  ranks.sum(sums, "loss, gradient norm and wishes");
+  ranks.sum(sums, "loss, gradient norm and requests");
   StepResult result;
   result.loss = sums[0] * inputs.loss_scale;
   result.grad_norm = std::sqrt(sums[1]);
-  result.wishes = {sums[2] > 0.0, sums[3] > 0.0, sums[4] == 0.0};
+  result.requests = {sums[2] > 0.0, sums[3] > 0.0, sums[4] == 0.0};
   result.applied = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
 
   if (result.applied) {
@@ -70,7 +70,7 @@ StepResult run_step(const StepParts& parts, const StepInputs& inputs) {
     notify(inputs, StepPhase::kUpdate);
     ranks.stack.refresh();
   }
-  ranks.stack.drain();
+  ranks.stack.finish_step();
   synchronize(device);
   ranks.communicator.throw_if_failed();
   notify(inputs, StepPhase::kEnd);

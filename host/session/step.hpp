@@ -22,7 +22,7 @@ struct Work {
 std::vector<Work> sequential_schedule(int64_t num_microbatches);
 
 // Per-rank requests, reduced across ranks once per step.
-struct Wishes {
+struct StepRequests {
   bool stop = false;  // after this step
   bool save = false;  // after this step
   bool ready = true;  // to continue the save in progress
@@ -58,7 +58,7 @@ struct StepInputs {
   double loss_scale = 1.0;  // 1 ÷ trained tokens of the global batch
   double lr = 0.0;
   double max_grad_norm = 0.0;           // 0: no clipping
-  std::function<Wishes()> wishes;       // of this rank; called once, after its backward
+  std::function<StepRequests()> requests;       // of this rank; called once, after its backward
   std::function<void()> before_update;  // called before parameters and states change
   StepObserver observer;
 };
@@ -67,7 +67,7 @@ struct StepInputs {
 struct StepResult {
   double loss = 0.0;
   double grad_norm = 0.0;  // before clipping
-  Wishes wishes;           // stop or save if any rank requests it; ready if all ranks are
+  StepRequests requests;           // stop or save if any rank requests it; ready if all ranks are
   bool applied = false;    // false: loss or gradients are not finite, and parameters are unchanged
 };
 

@@ -42,27 +42,27 @@ Device device_from(const Settings::Run& run, const std::string& name) {
 }  // namespace
 
 bool may_run_on_cuda(const Settings::Run& run, const Target& target) {
-  if (target.as_on) return target.as_on->type == Device::Type::kCuda;
+  if (target.assumed_device) return target.assumed_device->type == Device::Type::kCuda;
   const std::string& setting = run.device;
-  if (target.without_device) return target.as_configured && setting.starts_with("cuda");
+  if (target.without_device) return target.assume_configured_device && setting.starts_with("cuda");
   return setting != "cpu" && load_cuda().empty();
 }
 
-std::function<std::optional<CudaFacts>()> cuda_facts_of(const Settings::Run& run, const Target& target) {
-  if (target.as_on && target.as_on->type == Device::Type::kCuda)
-    return [device = *target.as_on] { return cuda_facts(device); };
+std::function<std::optional<CudaVersions>()> cuda_versions_of(const Settings::Run& run, const Target& target) {
+  if (target.assumed_device && target.assumed_device->type == Device::Type::kCuda)
+    return [device = *target.assumed_device] { return cuda_versions(device); };
   if (target.without_device || run.device == "cpu") return {};
-  return [&run]() -> std::optional<CudaFacts> {
+  return [&run]() -> std::optional<CudaVersions> {
     if (!load_cuda().empty()) return std::nullopt;
-    return cuda_facts(device_from(run, run.device));
+    return cuda_versions(device_from(run, run.device));
   };
 }
 
 Device choose_device(const Settings::Run& run, const Target& target, const World& world) {
   const std::string setting = device_of_rank(run.device, world.launch().local_rank);
-  if (target.as_on) return *target.as_on;
+  if (target.assumed_device) return *target.assumed_device;
   if (!target.without_device) return device_from(run, setting);
-  return target.as_configured && setting.starts_with("cuda") ? Device{Device::Type::kCuda, 0} : Device{};
+  return target.assume_configured_device && setting.starts_with("cuda") ? Device{Device::Type::kCuda, 0} : Device{};
 }
 
 void set_rank_threads(const Settings::Run& run, const World& world) {

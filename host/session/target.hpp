@@ -13,15 +13,15 @@ namespace chassis {
 
 struct Target {
   bool without_device = false;       // claims and shapes are computed on the CPU; nothing is allocated
-  bool as_configured = false;        // without a device: claims are for run.device, present or not
-  std::optional<Device> as_on = {};  // without a device: claims are for this device
+  bool assume_configured_device = false;        // without a device: claims are for run.device, present or not
+  std::optional<Device> assumed_device = {};  // without a device: claims are for this device
 };
 
 // False if the session cannot use plugins with CUDA code.
 bool may_run_on_cuda(const Settings::Run& run, const Target& target);
 // Returns the facts about the GPU when a plugin with CUDA code is loaded; empty if the session uses no GPU. `run`
 // outlives it.
-std::function<std::optional<CudaFacts>()> cuda_facts_of(const Settings::Run& run, const Target& target);
+std::function<std::optional<CudaVersions>()> cuda_versions_of(const Settings::Run& run, const Target& target);
 
 // The device of this rank. Throws a config error if the machine does not have it.
 Device choose_device(const Settings::Run& run, const Target& target, const World& world);

@@ -74,7 +74,7 @@ class Scanner {
 std::string free_name_beside(const std::string& path) {
   for (int i = 1;; ++i) {
     const std::string name = path + ".old-" + std::to_string(i);
-    if (link_kind(name) == PathKind::kAbsent) return name;
+    if (path_kind_nofollow(name) == PathKind::kAbsent) return name;
   }
 }
 
@@ -134,8 +134,8 @@ MetricsScan scan_metrics(const ReadSome& read, int64_t last_step) {
 }
 
 MetricsScan scan_metrics_file(const std::string& path, int64_t last_step) {
-  if (link_kind(path) == PathKind::kAbsent) return {};
-  const File file = File::open_own(path);
+  if (path_kind_nofollow(path) == PathKind::kAbsent) return {};
+  const File file = File::open_nofollow(path);
   const MetricsScan scan = scan_metrics(reader_of(file), last_step);
   if (scan.holds_foreign() && !scan.holds_own())
     throw storage_error("'" + path + "' is in the way: line " + std::to_string(scan.first_foreign_line) +

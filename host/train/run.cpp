@@ -66,11 +66,11 @@ class Run {
   bool take_steps() {
     while (trainer_->state().step < trainer_->options().max_steps) {
       const StepRecord record = take_step();
-      const Wishes& wishes = trainer_->wishes();
-      if (saves_->saver().is_saving() && wishes.ready) saves_->advance();
+      const StepRequests& requests = trainer_->requests();
+      if (saves_->saver().is_saving() && requests.ready) saves_->advance();
       if (evaluation_due(record.step)) evaluate_all(record.step);
-      if (wishes.save || saves_->due(record.step)) saves_->save(record.step);
-      if (wishes.stop) return record.step < trainer_->options().max_steps;
+      if (requests.save || saves_->due(record.step)) saves_->save(record.step);
+      if (requests.stop) return record.step < trainer_->options().max_steps;
     }
     return false;
   }
@@ -130,7 +130,7 @@ class Run {
 
   void initialize() {
     session_.parameters().initialize(static_cast<uint64_t>(*settings().run.seed));
-    session_.publish();
+    session_.refresh_parameters();
   }
 
   void resume(const std::string& checkpoint, const Json& state) {
@@ -235,8 +235,8 @@ class Run {
     const Settings::Schedule& schedule = settings().schedule;
     options.schedule = {schedule.name,        settings().optimizer.lr, schedule.warmup_steps,
                         schedule.decay_steps, schedule.min_lr_ratio,   options.max_steps};
-    options.wishes = [this] {
-      return Wishes{signals_.stop_requested() || metrics_failure_, saves_->is_requested(), saves_->saver().ready()};
+    options.requests = [this] {
+      return StepRequests{signals_.stop_requested() || metrics_failure_, saves_->is_requested(), saves_->saver().ready()};
     };
     options.before_update = [this] { saves_->saver().await_tensors(); };
     trainer_ = std::make_unique<Trainer>(session_.step_parts(), *data_, options);

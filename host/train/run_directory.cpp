@@ -15,7 +15,7 @@
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
 #include "host/base/log.hpp"
-#include "host/checkpoint/output_place.hpp"
+#include "host/checkpoint/output_directory.hpp"
 #include "host/checkpoint/staged_directory.hpp"
 #include "host/checkpoint/writer.hpp"
 #include "host/save/resume_differences.hpp"
@@ -83,7 +83,7 @@ void check_writable(const std::string& folder) {
 // Checks a folder that a save or an export will create or replace.
 void check_target(const std::string& path, bool is_step = false) {
   check_replaceable(path, is_step);
-  if (link_kind(path) == PathKind::kDirectory) check_writable(path);
+  if (path_kind_nofollow(path) == PathKind::kDirectory) check_writable(path);
 }
 
 // The number of "step-000500" after `prefix`.
@@ -101,15 +101,15 @@ std::optional<int64_t> step_in(std::string_view name, std::string_view prefix) {
 
 // Throws if a file exists and does not begin with `start`, as this program writes it.
 void require_start(const std::string& path, std::string_view start) {
-  if (link_kind(path) == PathKind::kAbsent) return;
+  if (path_kind_nofollow(path) == PathKind::kAbsent) return;
   std::string found(start.size(), '\0');
-  found.resize(File::open_own(path).pread_some(found.data(), found.size(), 0));
+  found.resize(File::open_nofollow(path).pread_some(found.data(), found.size(), 0));
   if (found != start) refuse(path, "this program did not write it");
 }
 
 // Reads run.json; nothing if it does not exist.
 std::optional<RunIdentity> read_identity(const std::string& path, bool& has_saved) {
-  if (link_kind(path) == PathKind::kAbsent) return std::nullopt;
+  if (path_kind_nofollow(path) == PathKind::kAbsent) return std::nullopt;
   try {
     const Json run = parse_json(read_file(path), path), identity = json_at(run, "identity", path);
     has_saved = run.contains("has_saved") && run["has_saved"] == true;
@@ -122,7 +122,7 @@ std::optional<RunIdentity> read_identity(const std::string& path, bool& has_save
 
 // The step of a directory that this program exported; nothing for any other path.
 std::optional<int64_t> step_of_export(const std::string& path) {
-  if (link_kind(path) != PathKind::kDirectory || link_kind(path + "/" + kManifestName) == PathKind::kAbsent)
+  if (path_kind_nofollow(path) != PathKind::kDirectory || path_kind_nofollow(path + "/" + kManifestName) == PathKind::kAbsent)
     return std::nullopt;
   SourceDirectory directory(path);
   return CheckpointManifest::read(directory).step;
@@ -135,7 +135,7 @@ std::string listed(const std::vector<std::string>& parts) {
 }
 
 std::string weights_to_start_from(const std::string& final) {
-  return link_kind(final) == PathKind::kAbsent ? "" : ", where model.path = \"" + final + "\" starts from its weights";
+  return path_kind_nofollow(final) == PathKind::kAbsent ? "" : ", where model.path = \"" + final + "\" starts from its weights";
 }
 
 // Reads one byte: some files can be opened but not read.
@@ -149,7 +149,7 @@ void check_readable(const File& file) {
 RunDirectory::RunDirectory(std::string path, World& world) : path_(std::move(path)), world_(world) {
   world_.together("locking the run directory", [this] {
     if (world_.rank() != 0) return;
-    check_run_place(path_);
+    check_run_directory(path_);
     root_.emplace(file("checkpoints"));
     for (const DirectoryEntry& entry : list_directory(path_))
       if (entry.name.starts_with(kTokenStart)) ::unlink(file(entry.name).c_str());
@@ -169,9 +169,9 @@ void RunDirectory::check_same_directory() {
   const std::string first = all[0].substr(0, all[0].find('\n'));
   const auto look = [&] {
     constexpr int kTries = 10;  // a network file system may be slow
-    for (int i = 1; i < kTries && link_kind(file(first)) == PathKind::kAbsent; ++i)
+    for (int i = 1; i < kTries && path_kind_nofollow(file(first)) == PathKind::kAbsent; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    if (link_kind(file(first)) != PathKind::kFile)
+    if (path_kind_nofollow(file(first)) != PathKind::kFile)
       throw config_error("run.output_dir is not the same directory on all ranks: rank 0 writes to '" +
                          all[0].substr(first.size() + 1) + "', rank " + std::to_string(world_.rank()) + " to '" +
                          absolute(path_) + "'")
@@ -192,9 +192,9 @@ void RunDirectory::check_names(const Settings& settings) {
   world_.together("checking the run directory", [&] {
     if (world_.rank() != 0) return;
     check_writable(path_);
-    if (link_kind(file("checkpoints")) == PathKind::kDirectory) check_writable(file("checkpoints"));
+    if (path_kind_nofollow(file("checkpoints")) == PathKind::kDirectory) check_writable(file("checkpoints"));
     for (const char* name : kFiles) {
-      const PathKind kind = link_kind(file(name));
+      const PathKind kind = path_kind_nofollow(file(name));
       if (kind == PathKind::kAbsent) continue;
       if (kind == PathKind::kLink) refuse(file(name), "it is a link");
       if (kind != PathKind::kFile) refuse(file(name), "it is not a regular file");
@@ -210,7 +210,7 @@ void RunDirectory::check_names(const Settings& settings) {
     if (settings.checkpoint.self_test) check_target(file("self-test"));
     if (settings.exports.when != "never") check_target(file("final"));
     if (!settings.model.path.is_set() || settings.exports.when == "never") return;
-    for (const CarriedFile& carried : files_to_carry(settings.model.path, {"config.json"}))
+    for (const CopiedFile& carried : files_to_copy(settings.model.path, {"config.json"}))
       check_readable(*carried.file);
   });
 }
@@ -218,7 +218,7 @@ void RunDirectory::check_names(const Settings& settings) {
 // False for a run that failed before its first step, of which nothing can be lost.
 bool RunDirectory::holds_work() const {
   return !list_checkpoints(file("checkpoints")).empty() || scan_metrics_file(file("metrics.jsonl"), 0).holds_own() ||
-         link_kind(file("final")) != PathKind::kAbsent;
+         path_kind_nofollow(file("final")) != PathKind::kAbsent;
 }
 
 void RunDirectory::check_identity(const Config& config, const RunIdentity& identity) {
@@ -269,7 +269,7 @@ void RunDirectory::set_later_steps_aside(const std::string& checkpoint, int64_t 
         " has reached step " + std::to_string(later.back().step) + ": " + listed(kept) + (is_one ? " is" : " are") +
         " kept in checkpoints/, and \"auto\" does not resume from " +
         (is_one ? "it; delete it when you no longer need it" : "them; delete them when you no longer need them");
-    if (link_kind(file("final")) != PathKind::kAbsent) text += "; final/ is replaced at the end";
+    if (path_kind_nofollow(file("final")) != PathKind::kAbsent) text += "; final/ is replaced at the end";
     counted_warning("later checkpoints set aside", text);
   });
 }

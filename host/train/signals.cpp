@@ -41,7 +41,7 @@ void answer(int number) {
     write_text(": stopping before the first step");
   }
   write_text("; Ctrl-C again ends at once\n");
-  lose_patience_with_calls();
+  report_slow_calls_soon();
 }
 
 [[noreturn]] void end_at_once() {

@@ -55,7 +55,7 @@ StepRecord Trainer::step() {
   inputs.loss_scale = 1.0 / static_cast<double>(data.num_trained_tokens);
   inputs.lr = record.lr = options_.schedule.at(record.step);
   inputs.max_grad_norm = options_.max_grad_norm;
-  inputs.wishes = options_.wishes;
+  inputs.requests = options_.requests;
   inputs.before_update = options_.before_update;
   inputs.observer = [&](StepPhase phase, int) {
     if (phase == StepPhase::kForward) record.forward_ms += watch.lap();
@@ -63,7 +63,7 @@ StepRecord Trainer::step() {
     if (phase == StepPhase::kEnd) record.optimizer_ms = watch.lap();
   };
   const StepResult result = run_step(parts_, inputs);
-  wishes_ = result.wishes;
+  requests_ = result.requests;
   record.loss = result.loss;
   record.grad_norm = result.grad_norm;
   if (result.applied) {
@@ -145,7 +145,7 @@ EvalRecord evaluate(Executor& executor, EvalData& data, int64_t micro_batch_size
     sums[0] += executor.loss(to_fields(*mine, device)).item();
     sums[1] += static_cast<double>(mine->num_trained_tokens);
   }
-  ranks.stack.drain();
+  ranks.stack.finish_step();
   ranks.sum(sums, "evaluation");
   record.trained_tokens = static_cast<uint64_t>(sums[1]);
   if (record.trained_tokens == 0)

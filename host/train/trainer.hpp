@@ -26,7 +26,7 @@ struct TrainerOptions {
   // The run stops after this many skipped steps in a row, also with kSkip. 0: no limit.
   int64_t max_skipped_steps = 0;
   int64_t max_steps = 0;
-  std::function<Wishes()> wishes;       // as in StepInputs
+  std::function<StepRequests()> requests;       // as in StepInputs
   std::function<void()> before_update;  // as in StepInputs
 };
 
@@ -47,7 +47,7 @@ class Trainer {
   // throws a numeric error if the policy is kStop, after max_skipped_steps, or if parameters are not finite either.
   StepRecord step();
   // The reduced requests of all ranks in the last step.
-  const Wishes& wishes() const { return wishes_; }
+  const StepRequests& requests() const { return requests_; }
 
   TrainerState& state() { return state_; }
   const TrainerOptions& options() const { return options_; }
@@ -64,7 +64,7 @@ class Trainer {
   TrainerState state_;
   int64_t skipped_in_a_row_ = 0;
   int64_t last_applied_ = 0;  // the last step that this trainer applied; 0: none
-  Wishes wishes_;
+  StepRequests requests_;
 };
 
 // [all-ranks] The mean loss over a whole set. Batch i runs on data-parallel rank i modulo their number.

@@ -67,7 +67,7 @@ TracedRun run_processes(const Row& row, const std::vector<std::string>& more = {
         ++run.num_agreements;
       }
     }
-    if (traced.name == "loss, gradient norm and wishes") ++step;
+    if (traced.name == "loss, gradient norm and requests") ++step;
   }
   std::istringstream metrics(text_of_file(folder / "run/metrics.jsonl"));
   for (std::string line; std::getline(metrics, line);) {

@@ -45,13 +45,13 @@ class Pipeline : public testing::Test {
   Session without_device(ProgramPasses passes) const {
     return Session(load_config(run_.config_path(), overrides_),
                    {.plugin_path = {CHASSIS_TEST_PLUGIN_DIR},
-                    .target = {.without_device = true, .as_configured = true},
+                    .target = {.without_device = true, .assume_configured_device = true},
                     .passes = std::move(passes)});
   }
   RankPlan plan(ProgramPasses passes, Collectives* collectives = nullptr) const {
     Session session = without_device(std::move(passes));
     session.executor().set_collectives(collectives);
-    return rehearse(session, Recompute::kNone, prove_saving(session));
+    return rehearse(session, Recompute::kNone, check_saving(session));
   }
 
   SmallRun run_{{"naive", "[\"stored_linear\", \"reference\"]"}};
@@ -99,7 +99,7 @@ TEST_F(Pipeline, TwoRanksOfATensorAxisTrainLikeOne) {
   };
   const double loss = run(*whole);
 
-  ThreadedCollectives::Meeting meeting;
+  ThreadedCollectives::Exchange meeting;
   ThreadedCollectives collectives[] = {{meeting, 0}, {meeting, 1}};
   const std::unique_ptr<Session> ranks[] = {open(divided), open(divided)};
   double losses[2] = {};

@@ -68,7 +68,7 @@ class PlannedRank {
     session_.executor().rehearse_on(kMetaHost);
     if (session_.settings().recompute.mode == "full") session_.executor().set_recompute(Recompute::kFull);
     session_.allocate(kMetaHost);
-    session_.publish();
+    session_.refresh_parameters();
     take_sent();
   }
 
@@ -88,7 +88,7 @@ class PlannedRank {
   // Evaluates one batch.
   Sent evaluation() {
     session_.executor().loss(fields());
-    session_.ranks().stack.drain();
+    session_.ranks().stack.finish_step();
     return take_sent();
   }
 
@@ -102,7 +102,7 @@ class PlannedRank {
   }
   Fields fields() {
     const Settings::Train& train = session_.settings().train;
-    return unread_fields(session_.program(), train.micro_batch_size, train.seq_len, kMetaHost);
+    return empty_fields(session_.program(), train.micro_batch_size, train.seq_len, kMetaHost);
   }
   Sent take_sent() {
     Sent sent;

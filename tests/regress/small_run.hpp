@@ -117,7 +117,7 @@ plugins = )" + providers.kernels +
         SessionOptions{.plugin_path = {CHASSIS_TEST_PLUGIN_DIR}, .passes = std::move(passes)});
     session->allocate();
     session->parameters().initialize(static_cast<uint64_t>(*session->settings().run.seed));
-    session->publish();
+    session->refresh_parameters();
     return session;
   }
 

@@ -12,11 +12,11 @@ namespace chassis::test {
 
 class ThreadedCollectives final : public Collectives {
  public:
-  struct Meeting {
+  struct Exchange {
     std::barrier<> barrier{2};
     Tensor parts[2];
   };
-  ThreadedCollectives(Meeting& meeting, int rank) : meeting_(meeting), rank_(rank) {}
+  ThreadedCollectives(Exchange& meeting, int rank) : meeting_(meeting), rank_(rank) {}
 
   Tensor run(const std::string& op, const std::string&, int, const Tensor& input) override {
     CHASSIS_CHECK(op == "comm.all_reduce", op);
@@ -29,7 +29,7 @@ class ThreadedCollectives final : public Collectives {
   }
 
  private:
-  Meeting& meeting_;
+  Exchange& meeting_;
   int rank_;
 };
 

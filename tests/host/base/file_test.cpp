@@ -83,8 +83,8 @@ TEST_F(FileTest, DoesNotFollowALinkInsideADirectory) {
 TEST_F(FileTest, RefusesALinkInPlaceOfAnOwnFile) {
   write_file_atomic(folder_ + "/a", "of others");
   std::filesystem::create_symlink("a", folder_ + "/link");
-  EXPECT_EQ(File::open_own(folder_ + "/a").size(), 9u);
-  EXPECT_NE(message_of([&] { File::open_own(folder_ + "/link"); }).find("link"), std::string::npos);
+  EXPECT_EQ(File::open_nofollow(folder_ + "/a").size(), 9u);
+  EXPECT_NE(message_of([&] { File::open_nofollow(folder_ + "/link"); }).find("link"), std::string::npos);
   EXPECT_NE(message_of([&] { File::open_or_create_own(folder_ + "/link"); }).find("link"), std::string::npos);
 }
 
@@ -95,7 +95,7 @@ TEST_F(FileTest, RefusesSpecialFilesWithoutBlocking) {
   const std::string refusal = "cannot open '" + fifo + "': it is a FIFO\nhint: give a regular file";
   EXPECT_EQ(message_of([&] { read_file(fifo); }), refusal);
   EXPECT_EQ(message_of([&] { File::open_write(fifo); }), refusal);
-  EXPECT_EQ(message_of([&] { File::open_own(fifo); }), refusal);
+  EXPECT_EQ(message_of([&] { File::open_nofollow(fifo); }), refusal);
   EXPECT_EQ(message_of([&] { File::open_read_at(File::open_directory(folder_), "fifo"); }), refusal);
   EXPECT_NE(message_of([] { read_file("/dev/zero"); }).find("it is a device"), std::string::npos);
   EXPECT_NE(message_of([&] { read_file(folder_); }).find("it is a directory"), std::string::npos);
@@ -137,7 +137,7 @@ TEST_F(FileTest, OnlyAPathThatDoesNotExistIsAbsent) {
   std::filesystem::create_symlink("circle", folder_ + "/circle");
   EXPECT_EQ(path_kind(folder_ + "/a"), PathKind::kFile);
   EXPECT_EQ(path_kind(folder_ + "/link"), PathKind::kFile);
-  EXPECT_EQ(link_kind(folder_ + "/link"), PathKind::kLink);
+  EXPECT_EQ(path_kind_nofollow(folder_ + "/link"), PathKind::kLink);
   EXPECT_EQ(path_kind(folder_), PathKind::kDirectory);
   EXPECT_EQ(path_kind("/dev/null"), PathKind::kOther);
   EXPECT_EQ(path_kind(folder_ + "/none"), PathKind::kAbsent);

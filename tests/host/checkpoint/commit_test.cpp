@@ -6,7 +6,7 @@
 #include "fixture.hpp"
 #include "host/base/log.hpp"
 #include "host/checkpoint/checkpoint_root.hpp"
-#include "host/checkpoint/output_place.hpp"
+#include "host/checkpoint/output_directory.hpp"
 #include "host/checkpoint/staged_directory.hpp"
 
 namespace chassis {
@@ -238,7 +238,7 @@ TEST(Commit, GivesFilesAtMostThePermissionsOfTheirSources) {
   for (const char* name : {"tokenizer.json", "vocab.json"}) write_text(dir / std::string("base/") + name, "{}");
   fs::permissions(dir / "base/tokenizer.json", fs::perms(0600));
   SaveRequest request = request_for(model, dir.path(), "open");
-  request.carried_files = files_to_carry(dir / "base");
+  request.carried_files = files_to_copy(dir / "base");
   const auto mode = [&](const std::string& path) {
     return static_cast<unsigned>(fs::status(dir / path).permissions());
   };
@@ -247,23 +247,23 @@ TEST(Commit, GivesFilesAtMostThePermissionsOfTheirSources) {
   EXPECT_EQ(mode("open/vocab.json"), 0644u);
   EXPECT_EQ(mode("open/model.safetensors"), 0644u);
   request = request_for(model, dir.path(), "closed");
-  request.mode = mode_like(dir / "base");
+  request.mode = shared_file_mode(dir / "base");
   request.text_files = {{"config.json", "{}"}};
   CheckpointWriter(huggingface(), buckets()).save(plan_save(model.save_tensors(), {}, huggingface()), request);
   for (const char* name : {"model.safetensors", "config.json", "manifest.json"})
     EXPECT_EQ(mode(std::string("closed/") + name), 0600u) << name;
 }
 
-TEST(OutputPlace, RefusesToOverwriteARun) {
+TEST(OutputDirectory, RefusesToOverwriteARun) {
   const TemporaryDirectory dir;
   const std::string checkpoints = dir / "run/checkpoints", step = checkpoints + "/step-000001";
   save_step(checkpoints, 1);
   { CheckpointRoot root(checkpoints); }
   const auto refusal = [&](const std::string& path, bool becomes_resumable = false) {
-    return error_of([&] { OutputPlace(path, {dir / "source"}, becomes_resumable); });
+    return error_of([&] { OutputDirectory(path, {dir / "source"}, becomes_resumable); });
   };
   const auto of_run = [&](const std::string& path) {
-    return error_of([&] { OutputPlace(dir / path, {step, ""}, false); });
+    return error_of([&] { OutputDirectory(dir / path, {step, ""}, false); });
   };
   for (const std::string& path : {step, step + "/", checkpoints + "/new", dir / "run/../run/checkpoints/new"})
     EXPECT_NE(refusal(path).find("it lies among the checkpoints of a run"), std::string::npos) << path;

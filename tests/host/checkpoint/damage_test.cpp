@@ -84,7 +84,7 @@ TEST(Verify, FindsTenThousandRandomFlips) {
     const uint64_t at = entry.place.offset + random() % entry.box.num_bytes();
     const char bit = static_cast<char>(1 << random() % 8);
     bytes[at] = static_cast<char>(bytes[at] ^ bit);
-    File file = File::open_own(saved.shard());
+    File file = File::open_nofollow(saved.shard());
     file.pwrite_exact(&bytes[at], 1, at);
     const VerifyResult result = verify_checkpoint(saved.path, saved.buckets);
     ASSERT_EQ(result.defects.size(), 1u) << entry.box.name << " byte " << at;

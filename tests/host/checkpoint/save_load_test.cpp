@@ -157,7 +157,7 @@ TEST(SaveAndLoad, CarryTextAndOtherFiles) {
   write_text(dir / "base/pytorch_model.bin", "never");
   SaveRequest request = request_for(model, dir.path(), "final");
   request.text_files = {{"config.json", "{\"from\": \"us\"}\n"}};
-  request.carried_files = files_to_carry(dir / "base", {"config.json"});
+  request.carried_files = files_to_copy(dir / "base", {"config.json"});
   CheckpointWriter(huggingface(), buckets).save(plan_save(model.save_tensors(), {}, huggingface()), request);
   EXPECT_EQ(read_file(dir / "final/config.json"), "{\"from\": \"us\"}\n");
   EXPECT_EQ(read_file(dir / "final/tokenizer.json"), std::string(10'000, 't'));

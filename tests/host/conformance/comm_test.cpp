@@ -109,11 +109,11 @@ TEST(CommConformance, ReportsTheRefusalsOfABackend) {
   ranks.replaced.supports = [](chassis_instance*, uint32_t, int32_t) {
     return make_status(CHASSIS_UNIMPLEMENTED, "CUDA only");
   };
-  EXPECT_HAS(comm_not_comparable(ranks.subjects.front()), "it does not support CPU memory: ");
+  EXPECT_HAS(comm_unsupported_reason(ranks.subjects.front()), "it does not support CPU memory: ");
   ranks.replaced.supports = [](chassis_instance*, uint32_t, int32_t) {
     return make_status(CHASSIS_INTERNAL, "no idea");
   };
-  EXPECT_THROW(comm_not_comparable(ranks.subjects.front()), Error) << "another error is not a reason to skip";
+  EXPECT_THROW(comm_unsupported_reason(ranks.subjects.front()), Error) << "another error is not a reason to skip";
 }
 
 }  // namespace

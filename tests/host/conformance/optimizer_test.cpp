@@ -170,7 +170,7 @@ TEST(OptimizerConformanceDeathTest, AWriteBehindAParameterEndsTheProcess) {
   EXPECT_DEATH(
       {
         install_memory_allocator();
-        guard_memory(MemoryGuard::kBehind);
+        guard_memory(MemoryGuard::kAfter);
         const std::string text = ToyOptimizer(gradient_descent, "writes behind").failures();
         for (const std::string& found : overwritten_guards()) std::fprintf(stderr, "%s\n", found.c_str());
         std::abort();

@@ -100,15 +100,15 @@ TEST_F(TrainDataTest, ResumesExactlyFromItsCursor) {
       config.packing = packing;
       config.overflow = Overflow::kDrop;
       config.prefetch = prefetch;
-      for (const int num_before : {0, 1, 13, 60}) {
+      for (const int num_files_before : {0, 1, 13, 60}) {
         TrainData whole(config, nullptr), before(config, nullptr), after(config, nullptr);
-        for (int i = 0; i < num_before; ++i) {
+        for (int i = 0; i < num_files_before; ++i) {
           whole.next_step(2, 2);
           before.next_step(2, 2);
         }
         const std::string saved = before.save().dump();
         EXPECT_LT(saved.size(), 600u);
-        if (num_before > 0) after.next_step(1, 1);  // undone by restore
+        if (num_files_before > 0) after.next_step(1, 1);  // undone by restore
         after.restore(Json::parse(saved));
         EXPECT_EQ(after.save(), before.save());
         for (int i = 0; i < 25; ++i) expect_equal(whole.next_step(2, 2), after.next_step(2, 2));

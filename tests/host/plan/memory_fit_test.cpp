@@ -29,7 +29,7 @@ TEST(MemoryFit, RanksOfOneMachineShareItsMemory) {
   const MemoryShortage shortage = find_shortage({on_cpu("b", 10), on_cpu("a", 40), on_cpu("a", 40)}, true);
   EXPECT_EQ(shortage.rank, 1);
   EXPECT_EQ(shortage.needed_bytes, 80u);
-  EXPECT_EQ(shortage.there_bytes, 60u);
+  EXPECT_EQ(shortage.available_bytes, 60u);
   EXPECT_EQ(shortage.what, "2 ranks on a");
   EXPECT_EQ(find_shortage({on_cpu("b", 10), on_cpu("a", 40), on_cpu("a", 40)}, false).rank, -1)
       << "the machine has 100";

@@ -186,10 +186,10 @@ TEST(Plan, TheCheapestThatFitsIsFoundInFewTries) {
         while (recompute_of_cost(its_cost, num_blocks) != recompute) ++its_cost;
         return its_cost >= cost;
       };
-      EXPECT_EQ(fewest_that_fit(num_blocks, fits), recompute_of_cost(std::min(cost, 2 * num_blocks), num_blocks));
+      EXPECT_EQ(cheapest_that_fits(num_blocks, fits), recompute_of_cost(std::min(cost, 2 * num_blocks), num_blocks));
       EXPECT_LE(tries, 9);
     }
-  EXPECT_EQ(fewest_that_fit(0, [](const Recompute&) { return false; }), Recompute::kNone) << "nothing repeats";
+  EXPECT_EQ(cheapest_that_fits(0, [](const Recompute&) { return false; }), Recompute::kNone) << "nothing repeats";
 }
 
 TEST(Plan, RefusesToRecomputeMoreBlocksThanThereAre) {

@@ -90,7 +90,7 @@ TEST(Layout, TwoRanksComputeWhatOneDoes) {
   const auto expected = whole.gradients();
 
   const TensorAxis strategy(2, {"ffn"});
-  ThreadedCollectives::Meeting meeting;
+  ThreadedCollectives::Exchange meeting;
   auto rank_body = [&](int rank, OpsProvider provider) {
     const ThreadRoleScope role(ThreadRole::kStep);
     CompiledProgram compiled =

@@ -41,7 +41,7 @@ TEST_F(StackWithoutMembers, LetsOpsReadTheStoredTensors) {
   for (const auto& p : parameters_.all()) before.push_back(p->value.data());
   for (int step = 0; step < 2; ++step) {
     stack().refresh();
-    stack().drain();
+    stack().finish_step();
   }
   for (size_t i = 0; i < before.size(); ++i) {
     const Parameter& p = *parameters_.all()[i];
@@ -88,7 +88,7 @@ TEST_F(StackWithoutMembers, LeavesThePlacementsOfTheProgram) {
 
 TEST_F(StackWithoutMembers, RefusesAMeshOfSeveralRanks) {
   ParallelStack stack{{}};
-  StackFacts facts;
+  StackContext facts;
   facts.mesh = MeshShape({{"dp_shard", 2}});
   EXPECT_HAS(test::refusal([&] { stack.resolve(program_, parameters_, facts); }),
              "mesh.dp_shard = 2, but no strategy of [[parallel]] serves this axis");

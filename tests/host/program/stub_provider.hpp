@@ -112,7 +112,7 @@ class StubProvider {
 
   OpsProvider provider() { return {name_, &instance_, &table_}; }
   // A provider that "auto" compares.
-  OpsProvider candidate() { return {.name = name_, .self = &instance_, .table = &table_, .competes = true}; }
+  OpsProvider candidate() { return {.name = name_, .self = &instance_, .table = &table_, .is_candidate = true}; }
   chassis_ops_t& table() { return table_; }
 
   // The behaviour; a test replaces the functions that it needs.

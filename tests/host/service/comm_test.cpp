@@ -197,7 +197,7 @@ class FakeBackend : public testing::Test {
 
 TEST_F(FakeBackend, NeedsNoOtherRank) {
   Communicator c = make({{"dp_replicate", 64}, {"dp_shard", 128}}, 5000);
-  EXPECT_TRUE(c.is_fake());
+  EXPECT_TRUE(c.moves_nothing());
   CommGroup& shard = c.group(Axes{"dp_shard"});
   EXPECT_EQ(shard.size(), 128);
   EXPECT_EQ(shard.rank(), 5000 % 128);

@@ -37,11 +37,11 @@ TEST(Device, ReportsTheMachinesMemory) {
   EXPECT_GT(peak_resident_bytes(), 0u);
 }
 
-TEST(CudaFacts, AreNoneOnTheCpu) { EXPECT_FALSE(cuda_facts({})); }
+TEST(CudaVersions, AreNoneOnTheCpu) { EXPECT_FALSE(cuda_versions({})); }
 
 TEST(CudaFactsGpu, AreThoseOfTheDevice) {
   ASSERT_EQ(load_cuda(), "");
-  const auto facts = cuda_facts({Device::Type::kCuda, 0});
+  const auto facts = cuda_versions({Device::Type::kCuda, 0});
   ASSERT_TRUE(facts);
   EXPECT_GE(facts->major, 12);
   EXPECT_GE(facts->sm, 70);

@@ -33,12 +33,12 @@ void write_at(MemoryGuard guard, int64_t count, int64_t at) {
 }
 
 TEST(GuardedMemoryDeathTest, EndsAtAnAccessPastABuffer) {
-  EXPECT_DEATH(write_at(MemoryGuard::kBehind, 32, 32), "read or wrote 1 byte past the end of a buffer of 128 bytes");
-  EXPECT_DEATH(write_at(MemoryGuard::kBehind, 2048, 2048), "past the end of a buffer of 8192 bytes");
+  EXPECT_DEATH(write_at(MemoryGuard::kAfter, 32, 32), "read or wrote 1 byte past the end of a buffer of 128 bytes");
+  EXPECT_DEATH(write_at(MemoryGuard::kAfter, 2048, 2048), "past the end of a buffer of 8192 bytes");
 }
 
 TEST(GuardedMemoryDeathTest, ReportsWritesBetweenABufferAndTheGuardPage) {
-  EXPECT_EXIT(write_at(MemoryGuard::kBehind, 33, 33), testing::ExitedWithCode(3),
+  EXPECT_EXIT(write_at(MemoryGuard::kAfter, 33, 33), testing::ExitedWithCode(3),
               "wrote 4 bytes past the end of a buffer of 132 bytes\nwent on");
   EXPECT_EXIT(write_at(MemoryGuard::kBefore, 32, 33), testing::ExitedWithCode(3),
               "wrote 8 bytes past the end of a buffer of 128 bytes\nwent on");
@@ -50,7 +50,7 @@ TEST(GuardedMemoryDeathTest, EndsAtAnAccessBeforeABuffer) {
 }
 
 TEST(GuardedMemoryDeathTest, AllowsAccessToAllOfABuffer) {
-  EXPECT_EXIT(write_at(MemoryGuard::kBehind, 33, 32), testing::ExitedWithCode(3), "^went on");
+  EXPECT_EXIT(write_at(MemoryGuard::kAfter, 33, 32), testing::ExitedWithCode(3), "^went on");
   EXPECT_EXIT(write_at(MemoryGuard::kBefore, 33, 0), testing::ExitedWithCode(3), "^went on");
 }
 

@@ -44,7 +44,7 @@ TEST(Fields, ThatTheDataCannotGiveAreRefusedByName) {
 TEST(Fields, AreMadeOnlyIfTheModelTakesThem) {
   const Program program = taking("positions", CHASSIS_DTYPE_I32, {CHASSIS_DIM_BATCH, CHASSIS_DIM_TIME});
   EXPECT_EQ(field_names(program), (std::vector<std::string>{"labels", "positions"}));
-  const Fields made = unread_fields(program, 2, 8, {}), read = to_fields(Batch(2, 8, 0, field_names(program)), {});
+  const Fields made = empty_fields(program, 2, 8, {}), read = to_fields(Batch(2, 8, 0, field_names(program)), {});
   ASSERT_EQ(made.size(), 2u);
   ASSERT_EQ(read.size(), 2u);
   for (const auto& [name, tensor] : made) EXPECT_EQ(tensor.sizes(), read.at(name).sizes()) << name;

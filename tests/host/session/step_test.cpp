@@ -125,9 +125,9 @@ TEST_F(StepTest, ChangesNothingIfTheLossIsNotFinite) {
 }
 
 TEST_F(StepTest, ReturnsTheRequestsOfAllRanks) {
-  EXPECT_TRUE(step().wishes.ready);
-  inputs_.wishes = [] { return Wishes{.stop = true, .save = false, .ready = false}; };
-  const Wishes all = step().wishes;
+  EXPECT_TRUE(step().requests.ready);
+  inputs_.requests = [] { return StepRequests{.stop = true, .save = false, .ready = false}; };
+  const StepRequests all = step().requests;
   EXPECT_TRUE(all.stop);
   EXPECT_FALSE(all.save);
   EXPECT_FALSE(all.ready);

@@ -59,7 +59,7 @@ class TrainerTest : public testing::Test {
     options.nonfinite = nonfinite;
     options.max_steps = 100;
     options.max_skipped_steps = max_skipped_steps_;
-    options.wishes = wishes_;
+    options.requests = requests_;
     rank_ = std::make_unique<OneRank>(run_->compiled.program, run_->parameters);
     trainer_ = std::make_unique<Trainer>(
         StepParts{*run_->executor, run_->parameters, *optimizer_, rank_->ranks(), Device{}}, *data_, options);
@@ -82,7 +82,7 @@ class TrainerTest : public testing::Test {
   OpsProvider reference_ = plugins_.ops("reference");
   LearningRateSchedule learning_;
   int64_t max_skipped_steps_ = 0;
-  std::function<Wishes()> wishes_;
+  std::function<StepRequests()> requests_;
   std::unique_ptr<CpuRun> run_;
   std::unique_ptr<OptimizerDriver> optimizer_;
   std::unique_ptr<OneRank> rank_;
@@ -117,15 +117,15 @@ TEST_F(TrainerTest, TheLossIsTheMeanOverAllTrainedTokensForAnyMicroBatches) {
     for (size_t i = 0; i < values.size(); ++i) EXPECT_NEAR(values[i], after.at(name)[i], 1e-6) << name;
 }
 
-TEST_F(TrainerTest, AsksForWishesOnceAStep) {
+TEST_F(TrainerTest, AsksForRequestsOnceAStep) {
   int asked = 0;
-  wishes_ = [&asked] { return Wishes{.stop = asked == 1, .save = asked == 2, .ready = asked++ != 0}; };
+  requests_ = [&asked] { return StepRequests{.stop = asked == 1, .save = asked == 2, .ready = asked++ != 0}; };
   make();
   for (int step = 0; step < 3; ++step) {
     trainer_->step();
-    EXPECT_EQ(trainer_->wishes().stop, step == 1);
-    EXPECT_EQ(trainer_->wishes().save, step == 2);
-    EXPECT_EQ(trainer_->wishes().ready, step != 0);
+    EXPECT_EQ(trainer_->requests().stop, step == 1);
+    EXPECT_EQ(trainer_->requests().save, step == 2);
+    EXPECT_EQ(trainer_->requests().ready, step != 0);
   }
   EXPECT_EQ(asked, 3);
 }

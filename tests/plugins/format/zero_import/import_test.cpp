@@ -168,7 +168,7 @@ TEST_F(Import, IsTheOnlyWayToReadSuchFiles) {
             std::string::npos);
 }
 
-// The rules are those of `ckpt export`: see OutputPlace.
+// The rules are those of `ckpt export`: see OutputDirectory.
 TEST_F(Import, NeverOverwritesItsSourceOrARun) {
   const auto files = zero::checkpoint_of(kGroups, {});
   write_files(source_, files);

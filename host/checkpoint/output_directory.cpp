@@ -1,5 +1,5 @@
 // Compares paths with all links resolved.
-#include "host/checkpoint/output_place.hpp"
+#include "host/checkpoint/output_directory.hpp"
 
 #include <algorithm>
 #include <filesystem>
@@ -36,7 +36,7 @@ bool lies_below(const fs::path& path, const fs::path& folder) {
 // Whether a training run has written its run.json there, even if its checkpoints are gone.
 bool has_run_file(const fs::path& folder) {
   const std::string path = (folder / "run.json").string();
-  if (link_kind(path) != PathKind::kFile) return false;
+  if (path_kind_nofollow(path) != PathKind::kFile) return false;
   const std::string text = read_file(path, kMaxRunFileBytes);
   const Json json = Json::parse(text, nullptr, false);
   return json.is_object() && json.contains("identity");
@@ -62,7 +62,7 @@ void check_place_in_run(const std::string& directory, const fs::path& target, co
 
 // Describes the checkpoint at the target that will be replaced; empty if there is none.
 std::string describe_target(const std::string& path) {
-  if (link_kind(path) != PathKind::kDirectory || link_kind(path + "/" + kManifestName) == PathKind::kAbsent) return "";
+  if (path_kind_nofollow(path) != PathKind::kDirectory || path_kind_nofollow(path + "/" + kManifestName) == PathKind::kAbsent) return "";
   try {
     SourceDirectory directory(path);
     const CheckpointManifest manifest = CheckpointManifest::read(directory);
@@ -74,14 +74,14 @@ std::string describe_target(const std::string& path) {
 
 }  // namespace
 
-OutputPlace::OutputPlace(const std::string& directory, const std::vector<std::string>& sources,
+OutputDirectory::OutputDirectory(const std::string& directory, const std::vector<std::string>& sources,
                          bool becomes_resumable) {
   const fs::path target = resolved(directory);
   for (const std::string& source : sources)
     if (!source.empty() && resolved(source) == target) throw refusal(directory, "it is the directory that is read");
   std::string root;  // the checkpoints of the run that contains the target
   for (fs::path above = target.parent_path();; above = above.parent_path()) {
-    if (link_kind((above / kManifestName).string()) != PathKind::kAbsent)
+    if (path_kind_nofollow((above / kManifestName).string()) != PathKind::kAbsent)
       throw refusal(directory, "it lies inside the checkpoint '" + above.string() + "'");
     if (is_checkpoint_root(above.string())) {
       if (!becomes_resumable)
@@ -103,14 +103,14 @@ OutputPlace::OutputPlace(const std::string& directory, const std::vector<std::st
   replaced_ = describe_target(target.string());
 }
 
-void OutputPlace::tell_replaced() const {
+void OutputDirectory::log_replaced() const {
   if (!replaced_.empty()) log::info("{}/{} replaced the old contents: {}", parent_, name_, replaced_);
 }
 
-void check_run_place(const std::string& directory) {
+void check_run_directory(const std::string& directory) {
   for (fs::path at = resolved(directory);; at = at.parent_path()) {
     const std::string path = at.string();
-    if (link_kind((at / kManifestName).string()) != PathKind::kAbsent)
+    if (path_kind_nofollow((at / kManifestName).string()) != PathKind::kAbsent)
       throw refusal(directory, "a run there would damage the checkpoint '" + path + "'");
     if (is_checkpoint_root(path)) throw refusal(directory, "'" + path + "' holds the checkpoints of another run");
     if (at == at.parent_path()) return;

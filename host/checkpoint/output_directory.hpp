@@ -9,18 +9,18 @@
 
 namespace chassis {
 
-class OutputPlace {
+class OutputDirectory {
  public:
   // Refuses a directory that is one of `sources`, lies inside a checkpoint or, unless it becomes one to resume from, in
   // a run's folder of checkpoints. Elsewhere in a run directory only final/ and export-NAME/ may be written, from a
   // source in that run. Holds the lock of that run until destroyed, and refuses a run in progress. Does not decide what
   // may be replaced: check_replaceable() does.
-  OutputPlace(const std::string& directory, const std::vector<std::string>& sources, bool becomes_resumable);
+  OutputDirectory(const std::string& directory, const std::vector<std::string>& sources, bool becomes_resumable);
 
   const std::string& parent() const { return parent_; }
   const std::string& name() const { return name_; }
   // Logs what was replaced, if anything was. Call it after the directory has been written.
-  void tell_replaced() const;
+  void log_replaced() const;
 
  private:
   std::string parent_, name_, replaced_;
@@ -29,6 +29,6 @@ class OutputPlace {
 
 // Refuses a run directory that is a checkpoint, or lies inside one or among those of another run: a run there would
 // damage them.
-void check_run_place(const std::string& directory);
+void check_run_directory(const std::string& directory);
 
 }  // namespace chassis
