@@ -151,7 +151,8 @@ std::vector<CheckpointInfo> list_checkpoints(const std::string& root) {
     const bool is_named = is_step_name(entry.name) || is_set_aside_name(entry.name);
     if (!is_named && !(entry.kind == PathKind::kDirectory && has_manifest(path))) continue;
     CheckpointInfo info = describe(root, entry);
-    const bool is_gone = !info.unreadable.empty() && path_kind_nofollow(path) == PathKind::kAbsent;  // deleted in the meantime
+    const bool is_gone =
+        !info.unreadable.empty() && path_kind_nofollow(path) == PathKind::kAbsent;  // deleted in the meantime
     if (!is_gone) found.push_back(std::move(info));
   }
   std::sort(found.begin(), found.end(), [](const CheckpointInfo& a, const CheckpointInfo& b) {
@@ -179,8 +180,8 @@ std::vector<CheckpointInfo> checkpoints_to_resume(const std::string& root) {
 }
 
 std::optional<CheckpointInfo> use_first_intact(const std::string& root, const std::vector<CheckpointInfo>& candidates,
-                                       const std::function<void(const CheckpointInfo&)>& use,
-                                       const SkipCallback& on_skipped) {
+                                               const std::function<void(const CheckpointInfo&)>& use,
+                                               const SkipCallback& on_skipped) {
   std::optional<DamagedCheckpoint> damage;
   for (size_t i = 0; i < candidates.size(); ++i) {
     const CheckpointInfo& candidate = candidates[i];
@@ -194,7 +195,7 @@ std::optional<CheckpointInfo> use_first_intact(const std::string& root, const st
     } catch (const DamagedCheckpoint& error) {
       damage = error;
       on_skipped(candidate, error.message() + (i + 1 < candidates.size() ? "; next is '" + candidates[i + 1].name + "'"
-                                                                          : "; there is no older one"));
+                                                                         : "; there is no older one"));
     }
   }
   if (!damage) return std::nullopt;

@@ -51,8 +51,8 @@ void pass_over(const CheckpointInfo& checkpoint, const std::string& why);
 // nothing if there are no candidates. Throws if one is unreadable, since it may be intact, and if all are defective: a
 // run resumes or stops, it never starts over.
 std::optional<CheckpointInfo> use_first_intact(const std::string& root, const std::vector<CheckpointInfo>& candidates,
-                                       const std::function<void(const CheckpointInfo&)>& use,
-                                       const SkipCallback& on_skipped = pass_over);
+                                               const std::function<void(const CheckpointInfo&)>& use,
+                                               const SkipCallback& on_skipped = pass_over);
 // Checkpoints named as a step later than `step`, oldest first, damaged ones too.
 std::vector<CheckpointInfo> checkpoints_after(const std::string& root, int64_t step);
 // The best one by manifest and sizes; its contents are not read.

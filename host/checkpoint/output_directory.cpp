@@ -62,7 +62,9 @@ void check_place_in_run(const std::string& directory, const fs::path& target, co
 
 // Describes the checkpoint at the target that will be replaced; empty if there is none.
 std::string describe_target(const std::string& path) {
-  if (path_kind_nofollow(path) != PathKind::kDirectory || path_kind_nofollow(path + "/" + kManifestName) == PathKind::kAbsent) return "";
+  if (path_kind_nofollow(path) != PathKind::kDirectory ||
+      path_kind_nofollow(path + "/" + kManifestName) == PathKind::kAbsent)
+    return "";
   try {
     SourceDirectory directory(path);
     const CheckpointManifest manifest = CheckpointManifest::read(directory);
@@ -75,7 +77,7 @@ std::string describe_target(const std::string& path) {
 }  // namespace
 
 OutputDirectory::OutputDirectory(const std::string& directory, const std::vector<std::string>& sources,
-                         bool becomes_resumable) {
+                                 bool becomes_resumable) {
   const fs::path target = resolved(directory);
   for (const std::string& source : sources)
     if (!source.empty() && resolved(source) == target) throw refusal(directory, "it is the directory that is read");

@@ -82,9 +82,9 @@ PartSource from_tensors(LocalTensors tensors) {
   };
 }
 
-std::vector<PartRemainders> stream_parts(const SavePlan& plan, const PartOwner& owner, std::vector<File>& files,
-                                   const BucketPair& buckets,
-                                   const std::function<void(const SavePart& part, const ReserveBytes& room)>& source) {
+std::vector<PartRemainders> stream_parts(
+    const SavePlan& plan, const PartOwner& owner, std::vector<File>& files, const BucketPair& buckets,
+    const std::function<void(const SavePart& part, const ReserveBytes& room)>& source) {
   std::vector<PartRemainders> remainders;
   StreamWriter writer(buckets);
   for (const SavePart& part : plan.parts) {

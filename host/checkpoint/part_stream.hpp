@@ -43,8 +43,8 @@ struct PartRemainders {
 
 // Writes every part of this owner, in the plan's order, and returns their remainders in the same order. Those of
 // `files` that hold parts must be open.
-std::vector<PartRemainders> stream_parts(const SavePlan& plan, const PartOwner& owner, std::vector<File>& files,
-                                   const BucketPair& buckets,
-                                   const std::function<void(const SavePart& part, const ReserveBytes& room)>& source);
+std::vector<PartRemainders> stream_parts(
+    const SavePlan& plan, const PartOwner& owner, std::vector<File>& files, const BucketPair& buckets,
+    const std::function<void(const SavePart& part, const ReserveBytes& room)>& source);
 
 }  // namespace chassis

@@ -98,17 +98,18 @@ class CheckpointReader::BoxCopier {
 
 PartSource CheckpointReader::source(std::function<std::vector<DiskPart>(const Descriptor& tensor)> parts) {
   auto copier = std::make_shared<BoxCopier>(*this);
-  return [this, copier, parts = std::move(parts)](const SavePlan& plan, const SavePart& part, const ReserveBytes& room) {
-    const Piece to = part.place(plan);
-    for (const DiskPart& from : parts(plan.tensors[part.tensor].descriptor)) {
-      const DiskTensor* found = find(from.disk_name);
-      CHASSIS_CHECK(found != nullptr, from.disk_name);
-      for (const uint32_t box : found->boxes) {
-        const Piece piece = from.piece(scan_.boxes[box].box.box);
-        if (!piece.box.empty()) copier->copy(box, piece, to, plan.boxes[part.box].dtype, room);
-      }
-    }
-  };
+  return
+      [this, copier, parts = std::move(parts)](const SavePlan& plan, const SavePart& part, const ReserveBytes& room) {
+        const Piece to = part.place(plan);
+        for (const DiskPart& from : parts(plan.tensors[part.tensor].descriptor)) {
+          const DiskTensor* found = find(from.disk_name);
+          CHASSIS_CHECK(found != nullptr, from.disk_name);
+          for (const uint32_t box : found->boxes) {
+            const Piece piece = from.piece(scan_.boxes[box].box.box);
+            if (!piece.box.empty()) copier->copy(box, piece, to, plan.boxes[part.box].dtype, room);
+          }
+        }
+      };
 }
 
 PartSource CheckpointReader::source() {

@@ -200,9 +200,13 @@ std::string verdict_text(const CheckVerdict& verdict) {
 
 std::optional<CheckVerdict> read_verdict(const std::string& text) {
   const Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object() || !json.contains("outcome")) return std::nullopt;
-  return CheckVerdict{static_cast<CheckOutcome>(json.at("outcome").get<int>()), json.at("text").get<std::string>(),
-                      json.at("traces").get<std::vector<std::pair<std::string, std::string>>>()};
+  if (!json.is_object()) return std::nullopt;
+  try {
+    return CheckVerdict{static_cast<CheckOutcome>(json.at("outcome").get<int>()), json.at("text").get<std::string>(),
+                        json.at("traces").get<std::vector<std::pair<std::string, std::string>>>()};
+  } catch (const Json::exception&) {
+    return std::nullopt;  // the plugin wrote it
+  }
 }
 
 }  // namespace chassis::check

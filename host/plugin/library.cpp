@@ -356,8 +356,7 @@ PluginLibrary PluginLibrary::load(const PluginFile& file, const LoadPolicy& poli
         .hint("use the plugins of that run, or leave out --locked");
   if (!pin) check_trust(file.path, policy.trust);
   const std::string cache = policy.cache_folder.empty() ? plugin_cache_folder() : policy.cache_folder;
-  const PrivateCopy copy =
-      make_private_copy(file.path, cache, pin, file.manifest.who());
+  const PrivateCopy copy = make_private_copy(file.path, cache, pin, file.manifest.who());
   PluginLibrary library;
   library.file_ = file;
   library.sha256_ = copy.sha256;

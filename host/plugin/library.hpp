@@ -39,10 +39,10 @@ PluginPin parse_pin(const std::string& id, const std::string& value, const Sourc
 
 struct LoadPolicy {
   HostAbi abi;
-  std::map<std::string, PluginPin> pins;                // by the library: ID, or ID@VERSION
-  std::string only_pinned = {};                         // the file with the pins, if no other library may be loaded
-  TrustPolicy trust;                                    // for files that are not pinned
-  std::string cache_folder;                             // "": plugin_cache_folder()
+  std::map<std::string, PluginPin> pins;                   // by the library: ID, or ID@VERSION
+  std::string only_pinned = {};                            // the file with the pins, if no other library may be loaded
+  TrustPolicy trust;                                       // for files that are not pinned
+  std::string cache_folder;                                // "": plugin_cache_folder()
   std::function<std::optional<CudaVersions>()> cuda = {};  // called for CUDA plugins only; empty: no CUDA device in use
 
   // NULL: it is not pinned.

@@ -50,7 +50,8 @@ class Rule {
   const std::vector<DimId>& axis(size_t i, size_t index) const {
     const Slot& slot = param(i);
     if (slot.axes.size() <= index)
-      fail("parameter '" + slot.name + "' must have at least " + std::to_string(index + 1) + (index == 0 ? " axis" : " axes"));
+      fail("parameter '" + slot.name + "' must have at least " + std::to_string(index + 1) +
+           (index == 0 ? " axis" : " axes"));
     return slot.axes[index];
   }
 

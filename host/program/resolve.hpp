@@ -24,9 +24,9 @@ struct OpsProvider {
   std::string name;
   chassis_instance* self = nullptr;
   const chassis_ops_t* table = nullptr;
-  bool by_user = false;   // named in the configuration, not a default
+  bool by_user = false;       // named in the configuration, not a default
   bool is_candidate = false;  // found by "auto": neighbours that compete are asked together, and the cheapest wins
-  bool tracked = false;   // has handles only from the host's tables, so that any other handle is not valid
+  bool tracked = false;       // has handles only from the host's tables, so that any other handle is not valid
 };
 // Named after the member.
 OpsProvider ops_provider(const Instance& instance);
@@ -43,8 +43,8 @@ struct ResolveOptions {
   Dtype compute = Dtype::f32;
   int64_t batch = 1;  // B and T that claims and memory are planned with
   int64_t time = 1;
-  std::vector<OpsProvider> attention = {};  // asked first for ops of that id
-  std::vector<OpsProvider> kernels = {};    // in the user's priority
+  std::vector<OpsProvider> attention = {};                  // asked first for ops of that id
+  std::vector<OpsProvider> kernels = {};                    // in the user's priority
   SourcePosition attention_where = {}, kernels_where = {};  // of the keys that chose them
 };
 

@@ -28,8 +28,8 @@ void load_weights(Session& session, const std::string& path, const BucketPair& b
 
 // [all-ranks] Calls `find` on rank 0 and returns its result on all ranks.
 std::string find_on_rank_0(World& world, const std::string& what, const std::function<std::string()>& find);
-// [all-ranks] Calls `load` with the checkpoints of a run, best first, until one is intact, as use_first_intact() does. Returns
-// that one. `load` is [all-ranks] and throws DamagedCheckpoint on all ranks; `on_skipped` is called on rank 0.
+// [all-ranks] Calls `load` with the checkpoints of a run, best first, until one is intact, as use_first_intact() does.
+// Returns that one. `load` is [all-ranks] and throws DamagedCheckpoint on all ranks; `on_skipped` is called on rank 0.
 std::optional<CheckpointInfo> load_best(World& world, const std::string& root,
                                         const std::function<void(const std::string& path)>& load,
                                         const SkipCallback& on_skipped = pass_over);

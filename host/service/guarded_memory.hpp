@@ -9,7 +9,7 @@
 namespace chassis {
 
 enum class MemoryGuard {
-  kAfter,  // the guard page follows the buffer, rounded up to 64 bytes; writes to the bytes between are detected
+  kAfter,   // the guard page follows the buffer, rounded up to 64 bytes; writes to the bytes between are detected
   kBefore,  // the guard page precedes the buffer; writes to the rest of the buffer's last page are detected
 };
 

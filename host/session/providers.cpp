@@ -33,7 +33,8 @@ bool competes_in(const OpsProvider& provider, bool attention) {
 // The path of the program's own file of member `id`, if `file` from another folder hides it; else empty.
 std::string hidden_by(const PluginIndex& index, const PluginFile& file, const std::string& id) {
   for (const ShadowedMember& hidden : index.shadowed())
-    if (hidden.name == MemberName{"ops", id} && index.is_installed_with_program(hidden.path) && !index.is_installed_with_program(file.path))
+    if (hidden.name == MemberName{"ops", id} && index.is_installed_with_program(hidden.path) &&
+        !index.is_installed_with_program(file.path))
       return hidden.path;
   return "";
 }

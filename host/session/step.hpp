@@ -57,9 +57,9 @@ struct StepInputs {
   FieldSource fields;
   double loss_scale = 1.0;  // 1 ÷ trained tokens of the global batch
   double lr = 0.0;
-  double max_grad_norm = 0.0;           // 0: no clipping
-  std::function<StepRequests()> requests;       // of this rank; called once, after its backward
-  std::function<void()> before_update;  // called before parameters and states change
+  double max_grad_norm = 0.0;              // 0: no clipping
+  std::function<StepRequests()> requests;  // of this rank; called once, after its backward
+  std::function<void()> before_update;     // called before parameters and states change
   StepObserver observer;
 };
 
@@ -67,7 +67,7 @@ struct StepInputs {
 struct StepResult {
   double loss = 0.0;
   double grad_norm = 0.0;  // before clipping
-  StepRequests requests;           // stop or save if any rank requests it; ready if all ranks are
+  StepRequests requests;   // stop or save if any rank requests it; ready if all ranks are
   bool applied = false;    // false: loss or gradients are not finite, and parameters are unchanged
 };
 

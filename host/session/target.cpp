@@ -59,10 +59,9 @@ std::function<std::optional<CudaVersions>()> cuda_versions_of(const Settings::Ru
 }
 
 Device choose_device(const Settings::Run& run, const Target& target, const World& world) {
-  const std::string setting = device_of_rank(run.device, world.launch().local_rank);
   if (target.assumed_device) return *target.assumed_device;
-  if (!target.without_device) return device_from(run, setting);
-  return target.assume_configured_device && setting.starts_with("cuda") ? Device{Device::Type::kCuda, 0} : Device{};
+  if (!target.without_device) return device_from(run, device_of_rank(run.device, world.launch().local_rank));
+  return target.assume_configured_device && run.device->starts_with("cuda") ? Device{Device::Type::kCuda, 0} : Device{};
 }
 
 void set_rank_threads(const Settings::Run& run, const World& world) {

@@ -12,8 +12,8 @@
 namespace chassis {
 
 struct Target {
-  bool without_device = false;       // claims and shapes are computed on the CPU; nothing is allocated
-  bool assume_configured_device = false;        // without a device: claims are for run.device, present or not
+  bool without_device = false;                // claims and shapes are computed on the CPU; nothing is allocated
+  bool assume_configured_device = false;      // without a device: claims are for run.device, present or not
   std::optional<Device> assumed_device = {};  // without a device: claims are for this device
 };
 

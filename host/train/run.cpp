@@ -236,7 +236,8 @@ class Run {
     options.schedule = {schedule.name,        settings().optimizer.lr, schedule.warmup_steps,
                         schedule.decay_steps, schedule.min_lr_ratio,   options.max_steps};
     options.requests = [this] {
-      return StepRequests{signals_.stop_requested() || metrics_failure_, saves_->is_requested(), saves_->saver().ready()};
+      return StepRequests{signals_.stop_requested() || metrics_failure_, saves_->is_requested(),
+                          saves_->saver().ready()};
     };
     options.before_update = [this] { saves_->saver().await_tensors(); };
     trainer_ = std::make_unique<Trainer>(session_.step_parts(), *data_, options);

@@ -122,7 +122,8 @@ std::optional<RunIdentity> read_identity(const std::string& path, bool& has_save
 
 // The step of a directory that this program exported; nothing for any other path.
 std::optional<int64_t> step_of_export(const std::string& path) {
-  if (path_kind_nofollow(path) != PathKind::kDirectory || path_kind_nofollow(path + "/" + kManifestName) == PathKind::kAbsent)
+  if (path_kind_nofollow(path) != PathKind::kDirectory ||
+      path_kind_nofollow(path + "/" + kManifestName) == PathKind::kAbsent)
     return std::nullopt;
   SourceDirectory directory(path);
   return CheckpointManifest::read(directory).step;
@@ -135,7 +136,9 @@ std::string listed(const std::vector<std::string>& parts) {
 }
 
 std::string weights_to_start_from(const std::string& final) {
-  return path_kind_nofollow(final) == PathKind::kAbsent ? "" : ", where model.path = \"" + final + "\" starts from its weights";
+  return path_kind_nofollow(final) == PathKind::kAbsent
+             ? ""
+             : ", where model.path = \"" + final + "\" starts from its weights";
 }
 
 // Reads one byte: some files can be opened but not read.
@@ -210,8 +213,7 @@ void RunDirectory::check_names(const Settings& settings) {
     if (settings.checkpoint.self_test) check_target(file("self-test"));
     if (settings.exports.when != "never") check_target(file("final"));
     if (!settings.model.path.is_set() || settings.exports.when == "never") return;
-    for (const CopiedFile& carried : files_to_copy(settings.model.path, {"config.json"}))
-      check_readable(*carried.file);
+    for (const CopiedFile& carried : files_to_copy(settings.model.path, {"config.json"})) check_readable(*carried.file);
   });
 }
 

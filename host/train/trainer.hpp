@@ -26,8 +26,8 @@ struct TrainerOptions {
   // The run stops after this many skipped steps in a row, also with kSkip. 0: no limit.
   int64_t max_skipped_steps = 0;
   int64_t max_steps = 0;
-  std::function<StepRequests()> requests;       // as in StepInputs
-  std::function<void()> before_update;  // as in StepInputs
+  std::function<StepRequests()> requests;  // as in StepInputs
+  std::function<void()> before_update;     // as in StepInputs
 };
 
 // Saved with the tensors, and restored on resume.

@@ -1,4 +1,5 @@
-// The input is a header: both scans must end in tensors that tile the file, or in a Defect. It is also read as an index.
+// The input is a header: both scans must end in tensors that tile the file, or in a Defect. It is also read as
+// an index.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>

@@ -96,8 +96,9 @@ TEST_F(FirstUse, NamesThatAreNearlyRightGetAHint) {
   expect_refusal({"attention=naive"}, 2, "write attention.plugin=naive");
   expect_refusal({"kernels=naive"}, 2, "write kernels.plugins=naive");
   write_text(scratch_ / "slot.toml", "extends = [\"run.toml\"]\nattention = \"sdpa\"\n");
-  EXPECT_HAS(check({"slot.toml"}).output, "slot.toml:2:1: attention must be a table, not a string (\"sdpa\"): write "
-                                          "attention.plugin = \"sdpa\"");
+  EXPECT_HAS(check({"slot.toml"}).output,
+             "slot.toml:2:1: attention must be a table, not a string (\"sdpa\"): write "
+             "attention.plugin = \"sdpa\"");
   expect_refusal({"schedule.type=linear"}, 2, "use schedule.name");
   expect_refusal({"data.train.0.path=*.txt"}, 2, "patterns are not expanded: name a folder");
   EXPECT_HAS(shell("CUDA_VISIBLE_DEVICES= \"$CHASSIS\" train run.toml run.device=cuda").output,
@@ -111,8 +112,11 @@ TEST_F(FirstUse, NamesThatAreNearlyRightGetAHint) {
 
 TEST_F(FirstUse, VeryLongNamesAreShortened) {
   const std::string name(100'000, 'x');
-  for (const Words& words : {Words{"run.toml", "optimizer.plugin=" + name}, {"run.toml", name + "=1"}, {name},
-                             {"run.toml", "--" + name}, {"run.toml", "run.device=" + name}}) {
+  for (const Words& words : {Words{"run.toml", "optimizer.plugin=" + name},
+                             {"run.toml", name + "=1"},
+                             {name},
+                             {"run.toml", "--" + name},
+                             {"run.toml", "run.device=" + name}}) {
     const Outcome run = check(words);
     EXPECT_NE(run.exit_code, 0);
     EXPECT_LT(run.output.size(), 4000u) << run.output.substr(0, 200);
@@ -124,8 +128,9 @@ TEST_F(FirstUse, LikelyMistakesGetAWarning) {
   EXPECT_HAS(check({"run.toml", "optimizer.lr=0"}).output, "optimizer.lr = 0 trains nothing");
   const Outcome whole = check({"run.toml"});
   EXPECT_EQ(whole.output.find("warning"), std::string::npos) << whole.output;
-  const Outcome preset = check({"run.toml", "model.config={ hidden_size = 16, num_attention_heads = 2, "
-                                            "intermediate_size = 32, vocab_size = 259 }"});
+  const Outcome preset = check({"run.toml",
+                                "model.config={ hidden_size = 16, num_attention_heads = 2, "
+                                "intermediate_size = 32, vocab_size = 259 }"});
   EXPECT_HAS(preset.output, "takes from its defaults: num_hidden_layers = 32\n");
 }
 
@@ -247,8 +252,8 @@ TEST_F(FirstUse, AnEnormousBatchIsPlannedOrRefusedWithNumbers) {
 }
 
 TEST_F(FirstUse, AMillionRanksAreCheckedAsQuicklyAsFew) {
-  const Words mesh = {"run.toml", "parallel=[{plugin=\"ddp\"}]", "mesh.dp_replicate=1000000", "mesh.dp_shard=1",
-                      "train.global_batch_size=2000000", "checkpoint.async=staged"};
+  const Words mesh = {"run.toml",        "parallel=[{plugin=\"ddp\"}]",     "mesh.dp_replicate=1000000",
+                      "mesh.dp_shard=1", "train.global_batch_size=2000000", "checkpoint.async=staged"};
   const Outcome run = check(mesh);
   EXPECT_EQ(run.exit_code, 0) << run.output;
   EXPECT_HAS(run.output, "saving      not proven: too many shards to prove it here");

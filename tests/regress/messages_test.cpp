@@ -86,11 +86,10 @@ TEST_F(Messages, ThePluginPathMayStandAnywhere) {
     EXPECT_EQ(run.exit_code, 0) << run.output;
     EXPECT_HAS(run.output, there);
   }
-  for (const std::vector<std::string>& words :
-       {std::vector<std::string>{"--plugin-path", "none", "check", "good.toml"},
-        {"check", "good.toml", "--plugin-path", "none"},
-        {"schema", "--plugin-path", "none"},
-        {"--plugin-path", "mine", "plugins", "list", "--plugin-path", "none"}})
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"--plugin-path", "none", "check", "good.toml"},
+                                                {"check", "good.toml", "--plugin-path", "none"},
+                                                {"schema", "--plugin-path", "none"},
+                                                {"--plugin-path", "mine", "plugins", "list", "--plugin-path", "none"}})
     EXPECT_HAS(chassis(words).output, "plugin folder none does not exist");
   EXPECT_EQ(chassis({"version", "--plugin-path", "mine"}).exit_code, 0);
 }

@@ -78,8 +78,12 @@ TEST_F(RunDirectoryTest, ALockHoldsTwoVersionsOfOneLibrary) {
   fs::create_directory(scratch_ / "later");
   write_text(scratch_ / "later/naive.so", naive);
   const auto run = [&](const std::string& max_steps, const Words& more) {
-    Words words = {"run.output_dir=out", "run.max_steps=" + max_steps, "--plugin-path", "later",
-                   "attention.plugin=naive@" + ours, "kernels.plugins=naive@9" + ours.substr(1) + ",reference"};
+    Words words = {"run.output_dir=out",
+                   "run.max_steps=" + max_steps,
+                   "--plugin-path",
+                   "later",
+                   "attention.plugin=naive@" + ours,
+                   "kernels.plugins=naive@9" + ours.substr(1) + ",reference"};
     words.insert(words.end(), more.begin(), more.end());
     return train(words);
   };

@@ -87,7 +87,8 @@ TEST(Check, ExplainsTypeErrors) {
             "command line 'log.sinks=[1]': log.sinks must be a list of strings; 1 is an integer");
   EXPECT_EQ(what_is_wrong(kExample, {"optimizer.lr=nan"}),
             "command line 'optimizer.lr=nan': optimizer.lr = nan is not a finite number");
-  EXPECT_NE(what_is_wrong("train = 3\n").find("train must be a table"), std::string::npos) << what_is_wrong("train = 3\n");
+  EXPECT_NE(what_is_wrong("train = 3\n").find("train must be a table"), std::string::npos)
+      << what_is_wrong("train = 3\n");
 }
 
 TEST(Check, CommasMakeAListOnTheCommandLine) {

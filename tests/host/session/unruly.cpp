@@ -65,6 +65,7 @@ class Unruly : public Ops {
   static const Options& options() {
     static const Options schema = {option("fault", "refuse")
                                        .choices({"refuse",
+                                                 "refuse on rank 1",
                                                  "print",
                                                  "exit",
                                                  "exit when made",
@@ -96,6 +97,8 @@ class Unruly : public Ops {
   }
 
   double claim(const NodeView&) override {
+    const char* const rank = std::getenv("CHASSIS_RANK");
+    if (fault_ == "refuse on rank 1" && rank && std::string(rank) == "1") refuse("it is on rank 1");
     if (fault_ == "refuse" || fault_ == "print") refuse("its option fault says so");
     return 1.0;
   }

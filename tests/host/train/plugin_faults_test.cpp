@@ -40,6 +40,14 @@ TEST_F(PluginFaults, AnExitInACallIsAnErrorOfThePlugin) {
   }
 }
 
+TEST_F(PluginFaults, RanksThatChooseDifferentProvidersAreRefused) {
+  const Outcome outcome = run("train", {fault("refuse on rank 1"), "parallel.0.plugin=ddp", "--nproc", "2"});
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+  EXPECT_HAS(outcome.output, "the ranks differ in providers of nodes: 'kernels.layer.");
+  EXPECT_HAS(outcome.output, "reference");
+  EXPECT_HAS(outcome.output, "unruly");
+}
+
 TEST_F(PluginFaults, AnExitInAConstructorIsAnErrorOfThePlugin) {
   const Outcome outcome = run("check", {fault("exit when made")});
   EXPECT_EQ(outcome.exit_code, 3) << outcome.output;
