@@ -131,7 +131,7 @@ TEST_F(FirstUse, LikelyMistakesGetAWarning) {
   const Outcome preset = check({"run.toml",
                                 "model.config={ hidden_size = 16, num_attention_heads = 2, "
                                 "intermediate_size = 32, vocab_size = 259 }"});
-  EXPECT_HAS(preset.output, "takes from its defaults: num_hidden_layers = 32\n");
+  EXPECT_HAS(preset.output, "uses its defaults: num_hidden_layers = 32\n");
 }
 
 TEST_F(FirstUse, ARunNamesItsTokenCacheAndReportsThatItExportsNoTokenizer) {

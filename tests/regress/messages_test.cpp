@@ -258,7 +258,7 @@ TEST_F(Messages, NamesThatAreNotUtf8AreShownEscaped) {
   EXPECT_EQ(run.exit_code, 0) << run.output;
   EXPECT_HAS(run.output, "# \\xff.toml:4:14");
   expect_refusal(chassis({"check", "good.toml", "run.output_dir=\xff"}), 2,
-                 "error: command line 'run.output_dir=\\xff': an override is UTF-8 text");
+                 "error: command line 'run.output_dir=\\xff': an override must be UTF-8 text");
   expect_refusal(chassis({"check", "good.toml", "run.output_dir=" + std::string(300, 'x')}), 2,
                  "error: command line 'run.output");
   expect_refusal(chassis({"check", "good.toml", "--plugin-path", "\xff"}), 2,

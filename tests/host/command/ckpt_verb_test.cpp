@@ -81,7 +81,8 @@ TEST_F(CkptVerb, ExportEqualsTheExportOfTheRun) {
   EXPECT_EQ(files(*this / "handed").count("chat_template.jinja"), 1u);
   for (const char* made : {"out/final", "handed", "out/checkpoints/step-000001"})
     for (const auto& entry : fs::recursive_directory_iterator(*this / made)) {
-      if (entry.is_regular_file()) EXPECT_EQ(mode(entry.path()) & 077, 0u) << entry.path();
+      if (!entry.is_regular_file()) continue;
+      EXPECT_EQ(mode(entry.path()) & 077, 0u) << entry.path();
     }
 }
 

@@ -34,7 +34,8 @@ TEST(SchemaText, DescribesAnOptionOfAPlugin) {
 TEST(SchemaText, ListsEverything) {
   const std::string text = text_of("");
   for (const TableSpec& table : host_schema().tables) {
-    if (!is_unavailable(table.name)) EXPECT_NE(text.find(table.name), std::string::npos);
+    if (is_unavailable(table.name)) continue;
+    EXPECT_NE(text.find(table.name), std::string::npos);
   }
 }
 

@@ -87,7 +87,8 @@ TEST_F(PluginFaults, AnAbortInAConstructorOfALibraryNamesThePlugin) {
 
 TEST_F(PluginFaults, AnInvalidHandleOfAProviderIsAnErrorNotACrash) {
   const std::pair<const char*, const char*> faults[] = {
-      {"lent handle", "output 0 is the handle of input 1, which is only lent; retain makes one to give back"},
+      {"lent handle",
+       "output 0 is the handle of input 1, which is only lent; retain makes a handle that can be returned"},
       {"released handle", "which is not a handle that it holds: it was already released, or never was a handle"},
       {"one handle twice", "saved tensor 0 is a handle that it gave back before in the same call"},
       {"garbage handle", "output 0 is 0x1234, which is not a handle that it holds"},
