@@ -2,9 +2,12 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <optional>
+#include <system_error>
 
 #include "host/base/json.hpp"
 #include "host/base/pattern.hpp"
@@ -79,12 +82,20 @@ bool is_list(OptionType type) {
   return type == OptionType::kStringList || type == OptionType::kIntList || type == OptionType::kFloatList;
 }
 
+// An integer of more than 64 bits, which TOML does not have, is read as text on the command line.
+bool is_beyond_int64(const std::string& text) {
+  int64_t value = 0;
+  return std::from_chars(text.data(), text.data() + text.size(), value).ec == std::errc::result_out_of_range;
+}
+
 // How to make the type fit; empty if there is no simple way.
 std::string type_advice(const OptionSpec& spec, const Value& value) {
   if (is_list(spec.type) && value.type == wanted_type(spec.type)) return " (write [" + toml_text(value) + "])";
   if (value.type == ValueType::kString && spec.type != OptionType::kTable && !is_list(spec.type)) {
     const bool plain = !value.string.empty() && value.string.find_first_not_of("0123456789.+-eE_") == std::string::npos;
     const bool truth = value.string == "true" || value.string == "false";
+    if (spec.type == OptionType::kInt && plain && is_beyond_int64(value.string))
+      return fmt::format(" (the largest integer is {})", std::numeric_limits<int64_t>::max());
     if (spec.type == OptionType::kBool ? truth : plain) return " (remove the quotes)";
   }
   if (spec.type == OptionType::kInt && value.type == ValueType::kFloat && std::floor(value.number) == value.number &&

@@ -47,7 +47,7 @@ constexpr ForeignKey kKeys[] = {
     {"resize_vocab", kLf, "the vocabulary is never resized silently; prepare the model directory instead"},
     {"resize_token_embeddings_to_32x", kAxolotl, "padding of the vocabulary is a run-time detail here; remove it"},
     // what is trained
-    {"stage", kLf, "use train.task: pt is \"pretrain\"; sft and rm are not available in this version"},
+    {".stage", kLf, "use train.task: pt is \"pretrain\"; sft and rm are not available in this version"},
     {"finetuning_type", kLf, "full: nothing to set; freeze: freeze.patterns; lora: not available in this version"},
     {"reward_model", kAxolotl, "reward models are not available in this version"},
     {"rl", kAxolotl, "reinforcement learning and preference losses are not available"},
@@ -287,7 +287,8 @@ std::span<const ForeignKey> foreign_keys() { return kKeys; }
 const ForeignKey* find_foreign_key(std::string_view dotted_key) {
   for (const std::string_view wanted : {dotted_key, last_parts(dotted_key, 2), last_parts(dotted_key, 1)}) {
     for (const ForeignKey& known : kKeys) {
-      if (known.key == wanted) return &known;
+      const bool top_level_only = known.key.starts_with('.');
+      if (top_level_only ? known.key.substr(1) == dotted_key : known.key == wanted) return &known;
     }
   }
   return nullptr;

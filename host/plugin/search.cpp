@@ -127,12 +127,18 @@ void PluginIndex::add_members() {
       }
       const size_t before = known->file;
       if (is_newer(file, files_[before])) known->file = i;
-      const PluginFile &used = files_[known->file], &other = files_[known->file == i ? before : i];
-      shadowed_.push_back({name, other.path, used.path});
-      counted_warning("plugins found twice",
-                      fmt::format("plugin {} is in {} (version {}) and in {} (version {}); the first is used",
-                                  name.text(), used.path, used.manifest.version, other.path, other.manifest.version));
+      shadowed_.push_back({name, files_[known->file == i ? before : i].path, ""});
     }
+  }
+  for (ShadowedMember& other : shadowed_) {  // now it is known which file each name means
+    const PluginFile &used = *find(other.name.kind, other.name.id), &hidden = *named(other.path);
+    other.used = used.path;
+    counted_warning(
+        "plugins found twice",
+        fmt::format("plugin {} is in {} (version {}) and in {} (version {}); without a version, as in '{}@{}', "
+                    "the first is used",
+                    other.name.text(), used.path, used.manifest.version, hidden.path, hidden.manifest.version,
+                    other.name.id, hidden.manifest.version));
   }
 }
 
@@ -159,9 +165,10 @@ void PluginIndex::scan(const PluginFolder& folder) {
 
 const PluginFile* PluginIndex::find(std::string_view kind, std::string_view id) const {
   const std::string_view name = without_version(id), version = version_in(id);
+  const bool any_version = name == id;  // 'sdpa@' has an empty one, which no file has
   for (const Member& member : members_) {
     if (member.name.kind != kind || member.name.id != name) continue;
-    if (version.empty() || files_[member.file].manifest.version == version) return &files_[member.file];
+    if (any_version || files_[member.file].manifest.version == version) return &files_[member.file];
     for (const ShadowedMember& other : shadowed_) {
       if (other.name.kind != kind || other.name.id != name) continue;
       const PluginFile* const file = named(other.path);
@@ -203,6 +210,9 @@ const PluginFile& PluginIndex::at(std::string_view kind, std::string_view id) co
         .hint("build it again, or remove it");
   }
   if (found != nullptr) return *found;
+  if (id.ends_with('@'))
+    throw plugin_error(fmt::format("plugin '{}' of kind '{}' has no version after '@'", id, kind))
+        .hint("write one, as in 'sdpa@1.2.0', or leave out '@'");
   if (const auto known = versions(kind, without_version(id)); !known.empty())
     throw plugin_error(fmt::format("plugin '{}' of kind '{}' is not installed in version {}; there is {}",
                                    without_version(id), kind, version_in(id), fmt::join(known, ", ")))
@@ -227,12 +237,15 @@ const PluginFile& PluginIndex::at(std::string_view kind, std::string_view id) co
 }
 
 const PluginFile* PluginIndex::named(const std::string& name) const {
-  if (const PluginFile* file = library(name)) return file;
-  for (const PluginFile& file : files_) {
+  for (const PluginFile& file : files_)
     if (file.path == name) return &file;
+  const std::string_view plain = without_version(name), version = version_in(name);
+  const auto has_version = [&](const PluginFile& file) { return plain == name || file.manifest.version == version; };
+  for (const PluginFile& file : files_)
+    if (file.manifest.id == plain && has_version(file)) return &file;
+  for (const PluginFile& file : files_)
     for (const MemberName& member : file.manifest.members)
-      if (member.id == name || member.text() == name) return &file;
-  }
+      if ((member.id == plain || member.text() == plain) && has_version(file)) return &file;
   return nullptr;
 }
 

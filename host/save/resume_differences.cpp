@@ -12,6 +12,7 @@
 #include "host/base/printable.hpp"
 #include "host/checkpoint/manifest.hpp"
 #include "host/checkpoint/source_directory.hpp"
+#include "host/config/plugin_name.hpp"
 #include "host/config/resume_keys.hpp"
 #include "host/config/toml_file.hpp"
 
@@ -200,7 +201,7 @@ void require_same_optimizer(const std::string& checkpoint, const Setting<std::st
   const std::optional<SavedSettings> saved = saved_settings(checkpoint);
   if (!saved) return;
   const Setting<std::string>& was = saved->settings->optimizer.plugin;
-  if (!was.is_set() || *was == *is) return;
+  if (!was.is_set() || without_version(*was) == without_version(*is)) return;
   throw config_error(is, fmt::format("optimizer.plugin was {}, is \"{}\": it cannot use the states in {}",
                                      json_text(*was), *is, checkpoint))
       .hint(fmt::format("continue with {}; or start a new run from the weights: model.path = \"{}\" and another "

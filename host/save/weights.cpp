@@ -28,7 +28,7 @@ class ModelDirectory {
     if (!ours) mapping_ = &session.disk_mapping();
     for (const DiskTensor& tensor : reader.tensors()) {
       const std::string name = ours ? tensor.name : mapping_->name_of(tensor.name);
-      if (name.empty() || (ours ? !session.parameters().find(name) : is_literal(tensor, name, reader)))
+      if (name.empty() || (ours ? is_state(session.parameters(), name) : is_literal(tensor, name, reader)))
         ignored_.insert(tensor.name);
       else if (name == tensor.name || !in_file_.contains(name))
         in_file_[name] = tensor.name;
@@ -52,6 +52,10 @@ class ModelDirectory {
   }
 
  private:
+  // Optimizer states are named "<parameter>.<role>". Any other name is a parameter, of this model or another.
+  static bool is_state(const ParameterTable& parameters, const std::string& name) {
+    return !parameters.find(name) && parameters.find(name.substr(0, name.rfind('.')));
+  }
   bool is_literal(const DiskTensor& tensor, const std::string& name, const CheckpointReader& reader) const {
     const auto literal = mapping_->literals().find(name);
     if (literal == mapping_->literals().end()) return false;

@@ -9,6 +9,7 @@
 #include "host/base/log.hpp"
 #include "host/base/log_capture.hpp"
 #include "host/base/printable.hpp"
+#include "host/config/plugin_name.hpp"
 #include "host/config/suggest.hpp"
 #include "host/session/fields.hpp"
 
@@ -144,7 +145,7 @@ std::string model_hash(const RunModel& model, const ParameterTable& parameters) 
   Json shapes = Json::object();
   for (const auto& p : parameters.all())
     shapes[p->name] = std::vector<int64_t>(p->descriptor.global_shape.begin(), p->descriptor.global_shape.end());
-  return sha256_hex(model.member() + "\n" + shapes.dump());
+  return sha256_hex(std::string(without_version(model.member())) + "\n" + shapes.dump());
 }
 
 }  // namespace chassis

@@ -41,7 +41,7 @@ class RunModel {
 // Counts a warning if `num_positions` is more than the model's weights were made for. `what` names the setting.
 void check_positions(const RunModel& model, int64_t num_positions, const std::string& what);
 
-// SHA-256 of the member and the shapes of its parameters: equal if two runs train the same model.
+// SHA-256 of the member, without its version, and the shapes of its parameters: equal if two runs train the same model.
 std::string model_hash(const RunModel& model, const ParameterTable& parameters);
 
 }  // namespace chassis

@@ -3,10 +3,29 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
+#include <string_view>
+
 #include "host/base/units.hpp"
 #include "host/checkpoint/checkpoint_root.hpp"
 
 namespace chassis {
+namespace {
+
+// As a shell reads it: quoted if it has more than the usual characters of paths.
+std::string shell_word(const std::string& path) {
+  const bool plain = std::all_of(path.begin(), path.end(), [](unsigned char c) {
+    return std::isalnum(c) || c >= 0x80 ||
+           std::string_view("/._-+=,@%").find(static_cast<char>(c)) != std::string::npos;
+  });
+  if (plain) return path;
+  std::string quoted = "'";
+  for (const char c : path) quoted += c == '\'' ? "'\\''" : std::string(1, c);
+  return quoted + "'";
+}
+
+}  // namespace
 
 std::string data_text(const TrainData& data, int64_t num_steps, int64_t rows_per_step) {
   uint64_t num_documents = 0, num_tokens = 0;
@@ -75,7 +94,8 @@ std::string resume_hint(const Settings& settings, const Stopped& stopped) {
 
 std::string next_steps(const Settings& settings, const std::string& directory) {
   std::string text = "next: ";
-  if (settings.tokenizer.is_named()) text += "chassis generate " + directory + "/resolved.toml --prompt TEXT; ";
+  if (settings.tokenizer.is_named())
+    text += "chassis generate " + shell_word(directory + "/resolved.toml") + " --prompt TEXT; ";
   return text + "raise run.max_steps to train further";
 }
 

@@ -123,6 +123,14 @@ TEST_F(FirstUse, VeryLongNamesAreShortened) {
   }
 }
 
+TEST_F(FirstUse, TheResolvedConfigurationOfEveryStrategyIsAccepted) {
+  for (const char* strategy : {"plugin=ddp", "plugin=fsdp2", "plugin=zero parallel.0.stage=2", "plugin=zero"}) {
+    const Outcome outcome = shell(std::string("\"$CHASSIS\" check run.toml --resolved parallel.0.") + strategy +
+                                  " | sed '/^model  /,$d' > resolved.toml && \"$CHASSIS\" check resolved.toml");
+    EXPECT_EQ(outcome.exit_code, 0) << strategy << "\n" << outcome.output;
+  }
+}
+
 TEST_F(FirstUse, LikelyMistakesGetAWarning) {
   EXPECT_HAS(check({"run.toml", "optimizer.lr=3e3"}).output, "optimizer.lr = 3000 is far above usual rates");
   EXPECT_HAS(check({"run.toml", "optimizer.lr=0"}).output, "optimizer.lr = 0 trains nothing");

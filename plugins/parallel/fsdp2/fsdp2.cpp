@@ -86,7 +86,7 @@ class Fsdp2 final : public Parallel {
     if (reshard_to_ > 1 && reshard_ == "never")
       fail_invalid(option_origin(host, "reshard_to"), ": reshard_to is ", reshard_to_,
                    ", but reshard_after_forward = \"never\" keeps parameters whole; set one or the other");
-    if (!offload_ && set_by_user("pin_memory"))
+    if (!offload_ && differs("pin_memory"))
       fail_invalid(option_origin(host, "pin_memory"),
                    ": pin_memory has no effect while nothing is offloaded; remove it or set offload = \"cpu\"");
     if (all_reduce_every_microbatch_ && !reduce_every_microbatch_)
@@ -180,7 +180,7 @@ class Fsdp2 final : public Parallel {
   }
 
  private:
-  bool set_by_user(std::string_view name) const { return option_origin(host(), name) != "default"; }
+  bool differs(std::string_view name) const { return option_differs(host(), options(), name); }
   void gather_unit(uint32_t unit) {
     if (held_[unit]) return;
     held_[unit] = 1;

@@ -100,7 +100,7 @@ class Zero final : public Parallel {
     if (problem.axis_size("dp_replicate") > 1) sink.claim("dp_replicate");
     const auto overlap = option_value<std::string>(host(), "overlap_comm");
     overlap_ = overlap == "true" || (overlap == "auto" && problem.device_type() == CHASSIS_DEVICE_CUDA);
-    if (stage_ == 3 && !overlap_ && prefetch_bucket_ > 0 && set_by_user("stage3_prefetch_bucket_size"))
+    if (stage_ == 3 && !overlap_ && prefetch_bucket_ > 0 && differs("stage3_prefetch_bucket_size"))
       host().count("no prefetch",
                    "stage3_prefetch_bucket_size has no effect without overlap; set overlap_comm = \"true\"");
 
@@ -180,10 +180,10 @@ class Zero final : public Parallel {
   void drain() override { release_all(); }
 
  private:
-  bool set_by_user(std::string_view name) const { return option_origin(host(), name) != "default"; }
+  bool differs(std::string_view name) const { return option_differs(host(), options(), name); }
   void refuse_options(const std::string& why, std::initializer_list<std::string_view> options) const {
     for (std::string_view name : options)
-      if (set_by_user(name)) fail_invalid(option_origin(host(), name), ": ", name, " ", why);
+      if (differs(name)) fail_invalid(option_origin(host(), name), ": ", name, " ", why);
   }
   bool offloads(const std::string& what) const { return option_value<std::string>(host(), what + "_device") != "none"; }
 

@@ -211,4 +211,26 @@ inline std::string option_origin(const Host& host, std::string_view name) {
   return std::string(text_of(origin));
 }
 
+// [control] True if a number, bool or string has another value than the default in `schema`. Written down does not mean
+// different: the resolved configuration of a run has every option.
+inline bool option_differs(const Host& host, const Options& schema, std::string_view name) {
+  for (const chassis_option_t& option : schema.schema()) {
+    if (text_of(option.name) != name) continue;
+    const std::string fallback(text_of(option.default_json));
+    switch (option.type) {
+      case CHASSIS_OPTION_BOOL:
+        return to_json(option_value<bool>(host, name)) != fallback;
+      case CHASSIS_OPTION_INT:
+        return to_json(option_value<int64_t>(host, name)) != fallback;
+      case CHASSIS_OPTION_FLOAT:
+        return to_json(option_value<double>(host, name)) != fallback;
+      case CHASSIS_OPTION_STRING:
+        return to_json(option_value<std::string>(host, name)) != fallback;
+      default:
+        break;
+    }
+  }
+  return option_origin(host, name) != "default";
+}
+
 CHASSIS_SDK_END

@@ -154,8 +154,9 @@ TEST(Check, InvalidPathsAreReportedWithTheirKey) {
   EXPECT_EQ(what_is_wrong(kExample, {"run.output_dir=\"a\\u0000b\""}),
             "command line 'run.output_dir=\"a\\u0000b\"': run.output_dir = \"a\\u0000b\" contains a NUL character");
   const std::string output = what_is_wrong(kExample, {"run.output_dir=out/" + std::string(300, 'x')});
-  EXPECT_NE(output.find("run.output_dir: the name " + std::string(40, 'x') + "… (300 bytes) is too long: file systems "
-                        "take 255 bytes"),
+  EXPECT_NE(output.find("run.output_dir: the name " + std::string(40, 'x') +
+                        "… (300 bytes) is too long: file systems "
+                        "allow 255 bytes"),
             std::string::npos)
       << output;
   const std::string resume = what_is_wrong(kExample, {"run.resume=" + std::string(300, 'x')});

@@ -126,7 +126,7 @@ TEST(Toml, IsRefusedIfItNestsTooDeeply) {
   EXPECT_EQ(toml_error(repeated("'a.b'.", 20000) + "a = 1\n").substr(0, 9), "a.toml:1:");
   EXPECT_NE(toml_error("a = " + repeated("{a = ", 20000)).find("nested too deeply: the maximum is 32"),
             std::string::npos);
-  EXPECT_NE(toml_error("\n\na = " + repeated("[", 20000)).find("a.toml:3:37: lists and tables inside"),
+  EXPECT_NE(toml_error("\n\na = " + repeated("[", 20000)).find("a.toml:3:37: lists and tables are nested too deeply"),
             std::string::npos)
       << toml_error("\n\na = " + repeated("[", 20000));
   EXPECT_EQ(toml_error("[" + repeated("a.", 31) + "a]\nx = " + repeated("[", 32) + repeated("]", 32) + "\n"),
@@ -157,7 +157,7 @@ std::string override_error(const std::string& text) {
 }
 
 TEST(Overrides, AreUtf8WithAtMost32Parts) {
-  EXPECT_NE(override_error("run.name=\xff").find("command line 'run.name=\\xff': an override is UTF-8 text"),
+  EXPECT_NE(override_error("run.name=\xff").find("command line 'run.name=\\xff': an override must be UTF-8 text"),
             std::string::npos)
       << override_error("run.name=\xff");
   EXPECT_NE(override_error(repeated("a.", 20000) + "a=1").find("the key has 20001 parts: the maximum is 32"),

@@ -43,12 +43,12 @@ TEST(SchemaText, OmitsWhatIsNotAvailable) {
   const std::string text = text_of("");
   for (const char* word : {"[quant]", "[adapter]", "groups", "roles_to_train", "reward"})
     EXPECT_EQ(text.find(word), std::string::npos) << word;
-  EXPECT_EQ(text_of("train.task"), "  train.task\n      \"pretrain\", default \"pretrain\"\n      what is learned\n");
+  EXPECT_EQ(text_of("train.task"), "  train.task\n      \"pretrain\", default \"pretrain\"\n      the training task\n");
   try {
     text_of("adapter");
     ADD_FAILURE();
   } catch (const Error& e) {
-    EXPECT_EQ(std::string(e.what()).substr(0, 44), "adapter is not available in this version: no");
+    EXPECT_EQ(std::string(e.what()).substr(0, 44), "adapter is not available in this version: pl");
   }
 }
 

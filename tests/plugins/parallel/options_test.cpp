@@ -37,7 +37,7 @@ TEST(OptionsOfFsdp2, AreRefusedWhereTheyHaveNoEffect) {
 }
 
 TEST(OptionsOfZero, AreRefusedWhereTheyHaveNoEffect) {
-  EXPECT_HAS(refusal("plugin = \"zero\"\npin_memory = true"), "pin_memory has no effect while nothing is offloaded");
+  EXPECT_HAS(refusal("plugin = \"zero\"\npin_memory = false"), "pin_memory has no effect while nothing is offloaded");
   EXPECT_HAS(refusal("plugin = \"zero\"\noffload_optimizer_fraction = 0.5"),
              "remove it or set offload_optimizer_device = \"cpu\"");
   EXPECT_HAS(refusal("plugin = \"zero\"\noffload_param_fraction = 0.5"),
