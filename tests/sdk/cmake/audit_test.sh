@@ -70,5 +70,5 @@ expect 'pub extern "C" function of that name' T0 "$entry void other(void) {}" gc
 sed -i '/note.chassis/,/Chassis/d' rustc.s
 expect '#[link_section = ".note.chassis"]' T0 "$entry" gcc "${script[@]}" rustc.s
 expect 'instead of bringing OpenMP' T0 "$note $entry" gcc "${script[@]}" -Wl,--no-as-needed -fopenmp
-expect 'not readable' T0 "$note $entry" sh -c 'echo "no library" > plugin.so' sh
+expect 'readelf cannot read it' T0 "$note $entry" sh -c 'echo "no library" > plugin.so' sh
 echo "audit: $tests cases passed"
