@@ -142,7 +142,7 @@ class TcpStore : public Store {
     sockets_ = sockets_to(port);
     std::erase_if(sockets_,
                   [&](int socket) { return std::find(others.begin(), others.end(), socket) != others.end(); });
-    set_timeout(kFirstTimeout);
+    TcpStore::set_timeout(kFirstTimeout);
   }
 
   void set(const std::string& key, const std::string& value) override {

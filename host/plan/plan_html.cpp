@@ -67,7 +67,12 @@ class Scale {
   double at(uint64_t bytes) const { return at(static_cast<double>(bytes)); }
   std::vector<uint64_t> ticks() const {
     std::vector<uint64_t> out;
-    for (double t = 0; t <= top_ * 1.0001; t += tick_) out.push_back(static_cast<uint64_t>(t));
+    const double last = top_ * 1.0001;
+    double tick = 0;
+    while (tick <= last) {
+      out.push_back(static_cast<uint64_t>(tick));
+      tick += tick_;
+    }
     return out;
   }
 
