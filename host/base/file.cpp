@@ -29,12 +29,6 @@ namespace {
 constexpr size_t kMaxTransferBytes = size_t{1} << 30;
 constexpr size_t kMinDirectBytes = size_t{1} << 16;  // smaller writes are faster through the page cache
 
-Error failure(const std::string& what, const std::string& path, int error) {
-  Error e = storage_error(what + " '" + path + "': " + std::generic_category().message(error));
-  if (error == ENOSPC || error == EDQUOT) e.hint("free some space, or choose another run.output_dir");
-  return e;
-}
-
 std::string amount(size_t num_bytes, uint64_t offset) {
   return std::to_string(num_bytes) + " bytes at offset " + std::to_string(offset);
 }
@@ -64,12 +58,12 @@ PathKind kind_of(mode_t mode) {
 int open_regular(int directory, const std::string& name, int flags, const std::string& path, unsigned mode = 0,
                  bool allow_pipe = false) {
   const int descriptor = open_retrying(directory, name, flags | O_NONBLOCK | O_NOCTTY, mode);
-  if (descriptor < 0) throw failure("cannot open", path, errno);
+  if (descriptor < 0) throw file_error("cannot open", path, errno);
   struct stat info {};
   const int error = ::fstat(descriptor, &info) != 0 ? errno : 0;
   if (error == 0 && (S_ISREG(info.st_mode) || (allow_pipe && S_ISFIFO(info.st_mode)))) return descriptor;
   ::close(descriptor);
-  if (error != 0) throw failure("cannot look at", path, error);
+  if (error != 0) throw file_error("cannot look at", path, error);
   throw storage_error("cannot open '" + path + "': it is " + kind_text(info.st_mode))
       .hint(allow_pipe ? "give a regular file or a pipe" : "give a regular file");
 }
@@ -78,7 +72,7 @@ PathKind kind_at(const std::string& path, int flags) {
   struct stat info {};
   if (::fstatat(AT_FDCWD, path.c_str(), &info, flags) == 0) return kind_of(info.st_mode);
   if (errno == ENOENT || errno == ENOTDIR) return PathKind::kAbsent;
-  throw failure("cannot look at", path, errno);
+  throw file_error("cannot look at", path, errno);
 }
 
 std::string read_whole(const File& file, uint64_t max_bytes) {
@@ -109,6 +103,12 @@ std::string parent_of(const std::string& path) {
 }
 
 }  // namespace
+
+Error file_error(const std::string& what, const std::string& path, int error) {
+  Error e = storage_error(what + " '" + path + "': " + std::generic_category().message(error));
+  if (error == ENOSPC || error == EDQUOT) e.hint("free some space, or choose another run.output_dir");
+  return e;
+}
 
 File::File(File&& other) noexcept
     : descriptor_(std::exchange(other.descriptor_, -1)),
@@ -143,7 +143,7 @@ File File::open_read(const std::string& path) {
 
 File File::create_exclusive(const std::string& path, unsigned mode) {
   const int descriptor = open_retrying(AT_FDCWD, path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, mode);
-  if (descriptor < 0) throw failure("cannot create", path, errno);
+  if (descriptor < 0) throw file_error("cannot create", path, errno);
   return File(descriptor, path);
 }
 
@@ -161,7 +161,7 @@ File File::open_or_create_own(const std::string& path, unsigned mode) {
 
 File File::open_directory(const std::string& path) {
   const int descriptor = open_retrying(AT_FDCWD, path, O_RDONLY | O_DIRECTORY, 0);
-  if (descriptor < 0) throw failure("cannot open the directory", path, errno);
+  if (descriptor < 0) throw file_error("cannot open the directory", path, errno);
   return File(descriptor, path);
 }
 
@@ -173,20 +173,20 @@ File File::open_read_at(const File& directory, const std::string& name) {
 File File::create_exclusive_at(const File& directory, const std::string& name, unsigned mode) {
   const std::string path = directory.path() + "/" + name;
   const int descriptor = open_retrying(directory.descriptor(), name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, mode);
-  if (descriptor < 0) throw failure("cannot create", path, errno);
+  if (descriptor < 0) throw file_error("cannot create", path, errno);
   return File(descriptor, path);
 }
 
 File File::open_directory_at(const File& directory, const std::string& name) {
   const std::string path = directory.path() + "/" + name;
   const int descriptor = open_retrying(directory.descriptor(), name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0);
-  if (descriptor < 0) throw failure("cannot open the directory", path, errno);
+  if (descriptor < 0) throw file_error("cannot open the directory", path, errno);
   return File(descriptor, path);
 }
 
 uint64_t File::size() const {
   struct stat info {};
-  if (::fstat(descriptor_, &info) != 0) throw failure("cannot find the size of", path_, errno);
+  if (::fstat(descriptor_, &info) != 0) throw file_error("cannot find the size of", path_, errno);
   return static_cast<uint64_t>(info.st_size);
 }
 
@@ -197,7 +197,7 @@ bool File::is_deleted() const {
 
 unsigned File::mode() const {
   struct stat info {};
-  if (::fstat(descriptor_, &info) != 0) throw failure("cannot find the permissions of", path_, errno);
+  if (::fstat(descriptor_, &info) != 0) throw file_error("cannot find the permissions of", path_, errno);
   return info.st_mode & 07777;
 }
 
@@ -205,7 +205,7 @@ size_t File::pread_some(void* data, size_t num_bytes, uint64_t offset) const {
   for (;;) {
     const ssize_t got = ::pread(descriptor_, data, std::min(num_bytes, kMaxTransferBytes), static_cast<off_t>(offset));
     if (got >= 0) return static_cast<size_t>(got);
-    if (errno != EINTR) throw failure("cannot read " + amount(num_bytes, offset) + " of", path_, errno);
+    if (errno != EINTR) throw file_error("cannot read " + amount(num_bytes, offset) + " of", path_, errno);
   }
 }
 
@@ -243,7 +243,7 @@ void File::write_buffered(const char* data, size_t num_bytes, uint64_t offset) {
                                  static_cast<off_t>(offset + done));
     if (put < 0) {
       if (errno == EINTR) continue;
-      throw failure("cannot write " + amount(num_bytes, offset) + " of", path_, errno);
+      throw file_error("cannot write " + amount(num_bytes, offset) + " of", path_, errno);
     }
     done += static_cast<size_t>(put);
   }
@@ -257,7 +257,7 @@ size_t File::write_direct(const char* data, size_t num_bytes, uint64_t offset) {
                                  static_cast<off_t>(offset + done));
     if (put < 0 && errno == EINTR) continue;
     if (put < 0 && errno == EINVAL) break;
-    if (put < 0) throw failure("cannot write " + amount(num_bytes, offset) + " of", path_, errno);
+    if (put < 0) throw file_error("cannot write " + amount(num_bytes, offset) + " of", path_, errno);
     done += static_cast<size_t>(put);
     if (done % kPageBytes != 0) return done;
   }
@@ -271,7 +271,7 @@ void File::preallocate(uint64_t num_bytes) {
     if (::fallocate(descriptor_, 0, 0, static_cast<off_t>(num_bytes)) == 0) break;
     if (errno == EINTR) continue;
     if (errno != EOPNOTSUPP && errno != ENOSYS) {
-      throw failure("cannot reserve " + bytes_text(num_bytes) + " for", path_, errno);
+      throw file_error("cannot reserve " + bytes_text(num_bytes) + " for", path_, errno);
     }
     break;
   }
@@ -281,20 +281,20 @@ void File::preallocate(uint64_t num_bytes) {
 void File::truncate(uint64_t num_bytes) {
   while (::ftruncate(descriptor_, static_cast<off_t>(num_bytes)) != 0) {
     if (errno != EINTR)
-      throw failure("cannot set the size to " + std::to_string(num_bytes) + " bytes of", path_, errno);
+      throw file_error("cannot set the size to " + std::to_string(num_bytes) + " bytes of", path_, errno);
   }
 }
 
 void File::fsync() {
   while (::fsync(descriptor_) != 0) {
-    if (errno != EINTR) throw failure("cannot flush to disk", path_, errno);
+    if (errno != EINTR) throw file_error("cannot flush to disk", path_, errno);
   }
 }
 
 void File::close() {
   close_direct();
   const int descriptor = std::exchange(descriptor_, -1);
-  if (descriptor >= 0 && ::close(descriptor) != 0 && errno != EINTR) throw failure("cannot close", path_, errno);
+  if (descriptor >= 0 && ::close(descriptor) != 0 && errno != EINTR) throw file_error("cannot close", path_, errno);
 }
 
 PathKind path_kind(const std::string& path) { return kind_at(path, 0); }
@@ -303,12 +303,12 @@ PathKind path_kind_nofollow(const std::string& path) { return kind_at(path, AT_S
 
 std::vector<DirectoryEntry> list_directory(const std::string& path) {
   const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir(path.c_str()), ::closedir);
-  if (!directory) throw failure("cannot list the directory", path, errno);
+  if (!directory) throw file_error("cannot list the directory", path, errno);
   std::vector<DirectoryEntry> entries;
   for (;;) {
     errno = 0;
     const dirent* entry = ::readdir(directory.get());
-    if (entry == nullptr && errno != 0) throw failure("cannot list the directory", path, errno);
+    if (entry == nullptr && errno != 0) throw file_error("cannot list the directory", path, errno);
     if (entry == nullptr) break;
     const std::string name = entry->d_name;
     if (name == "." || name == "..") continue;
@@ -316,7 +316,7 @@ std::vector<DirectoryEntry> list_directory(const std::string& path) {
     if (::fstatat(::dirfd(directory.get()), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0)
       entries.push_back({name, kind_of(info.st_mode)});
     else if (errno != ENOENT)  // removed in the meantime
-      throw failure("cannot look at", path + "/" + name, errno);
+      throw file_error("cannot look at", path + "/" + name, errno);
   }
   std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   return entries;
@@ -329,14 +329,14 @@ std::string read_file(const std::string& path, uint64_t max_bytes) {
 std::string read_file_or_pipe(const std::string& path, uint64_t max_bytes, std::chrono::milliseconds timeout) {
   const File file = File::adopt(open_regular(AT_FDCWD, path, O_RDONLY, path, 0, /*allow_pipe=*/true), path);
   struct stat info {};
-  if (::fstat(file.descriptor(), &info) != 0) throw failure("cannot look at", path, errno);
+  if (::fstat(file.descriptor(), &info) != 0) throw file_error("cannot look at", path, errno);
   if (S_ISREG(info.st_mode)) return read_whole(file, max_bytes);
   std::string bytes;
   for (;;) {
     // Polls before it reads: a FIFO that has no writer yet would look like an empty one.
     pollfd awaited{file.descriptor(), POLLIN, 0};
     const int ready = ::poll(&awaited, 1, static_cast<int>(timeout.count()));
-    if (ready < 0 && errno != EINTR) throw failure("cannot wait for", path, errno);
+    if (ready < 0 && errno != EINTR) throw file_error("cannot wait for", path, errno);
     if (ready == 0) {
       throw storage_error("nothing was written to '" + path + "' within " + std::to_string(timeout.count()) + " ms")
           .hint("it is a pipe: start its writer first, or give a regular file");
@@ -344,7 +344,7 @@ std::string read_file_or_pipe(const std::string& path, uint64_t max_bytes, std::
     const size_t done = bytes.size();
     bytes.resize(done + 65536);
     const ssize_t got = ::read(file.descriptor(), bytes.data() + done, bytes.size() - done);
-    if (got < 0 && errno != EINTR && errno != EAGAIN) throw failure("cannot read", path, errno);
+    if (got < 0 && errno != EINTR && errno != EAGAIN) throw file_error("cannot read", path, errno);
     bytes.resize(done + static_cast<size_t>(std::max<ssize_t>(got, 0)));
     if (bytes.size() > max_bytes)
       throw storage_error("'" + path + "' gives more than the maximum of " + bytes_text(max_bytes));
@@ -380,14 +380,14 @@ void write_file_atomic(const std::string& path, std::string_view bytes, unsigned
     replaces = true;
     mode = before.st_mode & 0777;
   } else if (errno != ENOENT) {
-    throw failure("cannot look at", path, errno);
+    throw file_error("cannot look at", path, errno);
   }
   const std::string temporary = temporary_name(path);
   ::unlink(temporary.c_str());
   try {
     File file = File::create_exclusive(temporary, mode);
     if (replaces && ::fchmod(file.descriptor(), mode) != 0)
-      throw failure("cannot set the permissions of", temporary, errno);
+      throw file_error("cannot set the permissions of", temporary, errno);
     file.pwrite_exact(bytes.data(), bytes.size(), 0);
     file.fsync();
     file.close();
@@ -401,19 +401,19 @@ void write_file_atomic(const std::string& path, std::string_view bytes, unsigned
 void fsync_directory(const std::string& path) { File::open_directory(path).fsync(); }
 
 void rename_durably(const std::string& from, const std::string& to) {
-  if (::rename(from.c_str(), to.c_str()) != 0) throw failure("cannot rename '" + from + "' to", to, errno);
+  if (::rename(from.c_str(), to.c_str()) != 0) throw file_error("cannot rename '" + from + "' to", to, errno);
   fsync_directory(parent_of(to));
 }
 
 void create_directories(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
-  if (error) throw failure("cannot create the directory", path, error.value());
+  if (error) throw file_error("cannot create the directory", path, error.value());
 }
 
 uint64_t free_bytes(const std::string& path) {
   struct statvfs info {};
-  if (::statvfs(path.c_str(), &info) != 0) throw failure("cannot find the free space at", path, errno);
+  if (::statvfs(path.c_str(), &info) != 0) throw file_error("cannot find the free space at", path, errno);
   return static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
 }
 

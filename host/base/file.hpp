@@ -10,7 +10,12 @@
 #include <utility>
 #include <vector>
 
+#include "host/base/error.hpp"
+
 namespace chassis {
+
+// "<what> '<path>': <the system's reason>". `error` is an errno.
+Error file_error(const std::string& what, const std::string& path, int error);
 
 // An open file. It can be moved, and the destructor closes it.
 class File {

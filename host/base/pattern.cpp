@@ -16,7 +16,7 @@ constexpr size_t kMaxPatternBytes = 16384;
 constexpr uint32_t kMaxNesting = 250;  // of parentheses
 // Limits of one search. A pattern without nested repetitions takes a few steps for each character of the subject.
 constexpr uint32_t kMaxSteps = 1'000'000;
-constexpr uint32_t kMaxDepth = 100'000;
+constexpr uint32_t kMatchDepth = 100'000;
 constexpr uint32_t kMaxHeapKib = 65536;
 
 template <class T>
@@ -58,7 +58,7 @@ Pattern::Pattern(std::string text) : text_(std::move(text)) {
 bool Pattern::found_in(std::string_view subject) const {
   const auto context = checked(pcre2_match_context_create(nullptr), pcre2_match_context_free);
   pcre2_set_match_limit(context.get(), kMaxSteps);
-  pcre2_set_depth_limit(context.get(), kMaxDepth);
+  pcre2_set_depth_limit(context.get(), kMatchDepth);
   pcre2_set_heap_limit(context.get(), kMaxHeapKib);
   const auto data = checked(pcre2_match_data_create_from_pattern(code_of(code_), nullptr), pcre2_match_data_free);
   const int found = pcre2_match(code_of(code_), reinterpret_cast<PCRE2_SPTR>(subject.data()), subject.size(), 0, 0,

@@ -19,7 +19,6 @@ const Piece& piece_with(const std::vector<Piece>& pieces, const Box& box, const 
   throw internal_error("a box of '" + fqn + "' is in no piece of its rank");
 }
 
-constexpr int64_t kLongRun = 4096, kShortRun = 64;  // elements of a tile: on disk, in memory
 
 // Where the elements of a part lie in the rank's storage, and in the box on disk.
 Copy copy_to_disk(const Layout& layout, const SavePlan& plan, const SavePart& part) {

@@ -18,7 +18,6 @@
 namespace chassis {
 namespace {
 
-constexpr int64_t kLongRun = 4096, kShortRun = 64;  // elements of a tile: in a file, in memory
 constexpr size_t kReadBytes = 256 << 10;  // at a time: fits into the core's cache until it is checked and cast
 
 [[noreturn]] void throw_damage(const std::string& what) {

@@ -21,10 +21,6 @@ namespace {
 
 constexpr size_t kMaxFiles = 1'000'000;
 
-Error failure(const std::string& what, const std::string& path, int error) {
-  return storage_error(what + " '" + path + "': " + std::generic_category().message(error));
-}
-
 bool is_plain_name(std::string_view name) {
   if (name.empty() || name.front() == '.' || name.size() > 255) return false;
   return std::all_of(name.begin(), name.end(), [](char c) {
@@ -39,12 +35,12 @@ std::vector<std::string> names_in(const File& directory) {
   if (stream == nullptr) {
     const int error = errno;
     if (descriptor >= 0) ::close(descriptor);
-    throw failure("cannot list the directory", directory.path(), error);
+    throw file_error("cannot list the directory", directory.path(), error);
   }
   const std::unique_ptr<DIR, int (*)(DIR*)> owned(stream, ::closedir);
   std::vector<std::string> names;
   for (errno = 0; const dirent* entry = ::readdir(stream); errno = 0) names.emplace_back(entry->d_name);
-  if (errno != 0) throw failure("cannot list the directory", directory.path(), errno);
+  if (errno != 0) throw file_error("cannot list the directory", directory.path(), errno);
   return names;
 }
 
@@ -65,7 +61,7 @@ std::string kind_text(mode_t mode) {
 // Returns false if the entry no longer exists.
 bool stat_entry(const File& directory, const std::string& name, int flags, struct stat& info) {
   if (::fstatat(directory.descriptor(), name.c_str(), &info, flags) == 0) return true;
-  if (errno != ENOENT) throw failure("cannot look at", directory.path() + "/" + name, errno);
+  if (errno != ENOENT) throw file_error("cannot look at", directory.path() + "/" + name, errno);
   return false;
 }
 

@@ -33,10 +33,6 @@ std::string new_id() {
   return text;
 }
 
-Error failure(const std::string& what, const std::string& path, int error) {
-  return storage_error(what + " '" + path + "': " + std::generic_category().message(error));
-}
-
 struct HiddenName {
   std::string name, what, id;
 };
@@ -57,11 +53,11 @@ void remove_tree(const std::string& path) {
   for (const DirectoryEntry& entry : list_directory(path)) {
     if (entry.name == kManifestName || entry.name == kMarker) continue;
     fs::remove_all(path + "/" + entry.name, error);
-    if (error) throw failure("cannot remove", path + "/" + entry.name, error.value());
+    if (error) throw file_error("cannot remove", path + "/" + entry.name, error.value());
   }
   for (const std::string& last : {path + "/" + kMarker, path + "/" + kManifestName, path}) {
     fs::remove(last, error);
-    if (error) throw failure("cannot remove", last, error.value());
+    if (error) throw file_error("cannot remove", last, error.value());
   }
 }
 
@@ -108,10 +104,10 @@ StagedDirectory::StagedDirectory(const std::string& parent, const std::string& n
   create_directories(parent);
   collect_leftovers(parent, name);
   path_ = parent + "/." + name + ".inprogress-" + id_;
-  if (::mkdir(path_.c_str(), 0755) != 0) throw failure("cannot create the directory", path_, errno);
+  if (::mkdir(path_.c_str(), 0755) != 0) throw file_error("cannot create the directory", path_, errno);
   try {
     marker_ = File::create_exclusive(path_ + "/" + kMarker);
-    if (::flock(marker_.descriptor(), LOCK_EX | LOCK_NB) != 0) throw failure("cannot lock", marker_.path(), errno);
+    if (::flock(marker_.descriptor(), LOCK_EX | LOCK_NB) != 0) throw file_error("cannot lock", marker_.path(), errno);
   } catch (...) {
     std::error_code ignored;
     fs::remove_all(path_, ignored);
@@ -134,7 +130,7 @@ File StagedDirectory::create(const std::string& path, unsigned mode) {
   if (const size_t slash = path.find('/'); slash != path.npos) {
     const std::string folder = path_ + "/" + path.substr(0, slash);
     if (std::find(folders_.begin(), folders_.end(), folder) == folders_.end()) {
-      if (::mkdir(folder.c_str(), 0755) != 0) throw failure("cannot create the directory", folder, errno);
+      if (::mkdir(folder.c_str(), 0755) != 0) throw file_error("cannot create the directory", folder, errno);
       folders_.push_back(folder);
     }
   }
@@ -151,7 +147,7 @@ void StagedDirectory::publish(bool is_run_checkpoint, const std::function<void(c
   for (const std::string& folder : folders_) fsync_directory(folder);
   fsync_directory(path_);
   on_stage("synced");
-  if (::unlink((path_ + "/" + kMarker).c_str()) != 0) throw failure("cannot remove", path_ + "/" + kMarker, errno);
+  if (::unlink((path_ + "/" + kMarker).c_str()) != 0) throw file_error("cannot remove", path_ + "/" + kMarker, errno);
   fsync_directory(path_);
   on_stage("unmarked");
 
@@ -159,7 +155,7 @@ void StagedDirectory::publish(bool is_run_checkpoint, const std::function<void(c
   if (exists(target)) {
     check_replaceable(target, is_run_checkpoint);
     if (is_empty(target)) {
-      if (::rmdir(target.c_str()) != 0) throw failure("cannot remove the empty directory", target, errno);
+      if (::rmdir(target.c_str()) != 0) throw file_error("cannot remove the empty directory", target, errno);
     } else {
       replaces = true;
     }
@@ -177,7 +173,7 @@ void StagedDirectory::publish(bool is_run_checkpoint, const std::function<void(c
     rename_durably(target, old);
     rename_durably(path_, target);
   } else {
-    throw failure("cannot replace", target, errno);
+    throw file_error("cannot replace", target, errno);
   }
   published_ = true;
   on_stage("renamed");

@@ -11,7 +11,6 @@
 namespace chassis {
 namespace {
 
-constexpr uint64_t kBucketBytes = 16 << 20;
 
 // The folder of checkpoints in `path`: a run directory, its checkpoints folder, or any folder with checkpoints. Throws
 // if there are none.
@@ -46,7 +45,7 @@ int verify_unless_gone(const std::string& path) {
   const auto is_gone = [&] { return path_kind_nofollow(path) == PathKind::kAbsent; };
   VerifyResult result;
   try {
-    result = verify_checkpoint(path, BucketPair(kBucketBytes));
+    result = verify_checkpoint(path, BucketPair(BucketPair::kUsualBytes));
   } catch (const Error&) {
     if (!is_gone()) throw;
   }
@@ -56,7 +55,7 @@ int verify_unless_gone(const std::string& path) {
 }
 
 int verify(const std::string& path) {
-  if (is_checkpoint(path)) return report(path, verify_checkpoint(path, BucketPair(kBucketBytes)));
+  if (is_checkpoint(path)) return report(path, verify_checkpoint(path, BucketPair(BucketPair::kUsualBytes)));
   int code = 0;
   const auto found = list_checkpoints(checkpoint_root(path));
   for (const CheckpointInfo& info : found) {
@@ -89,7 +88,7 @@ int diff(const std::string& a, const std::string& b) {
 // The lock of the directory refuses a run in progress. Checkpoints that stay are verified before others are deleted.
 int prune(const std::string& path, int64_t keep_last, int64_t keep_every) {
   const std::string root = checkpoint_root(path);
-  const BucketPair buckets(kBucketBytes);
+  const BucketPair buckets(BucketPair::kUsualBytes);
   const auto defect_of = [&](const CheckpointInfo& info) {
     const VerifyResult result = verify_checkpoint(info.path, buckets);
     return result.ok() ? std::string() : result.defects.front();

@@ -15,9 +15,7 @@
 namespace chassis {
 namespace {
 
-constexpr uint64_t kBucketBytes = 16 << 20;
-
-struct Arguments {
+struct ImportArguments {
   std::string from, to, format, dtype = "fp32", base;
   bool checkpoint = false;
   std::vector<std::string> plugin_path;
@@ -49,14 +47,14 @@ class Formats {
   std::vector<std::unique_ptr<FormatPlugin>> formats_;
 };
 
-std::vector<std::string> scan_command(const Arguments& given, const std::string& format) {
+std::vector<std::string> scan_command(const ImportArguments& given, const std::string& format) {
   std::vector<std::string> words = {program_file(), "ckpt", "scan-in-process", given.from, format};
   for (const std::string& folder : given.plugin_path) words.insert(words.end(), {"--plugin-path", folder});
   return words;
 }
 
 // Reads the directory with the first format that recognises it.
-CheckpointReader read_foreign(const Arguments& given, Formats& formats) {
+CheckpointReader read_foreign(const ImportArguments& given, Formats& formats) {
   std::string reasons;
   for (const std::string& format : formats.importers()) {
     auto directory = std::make_unique<SourceDirectory>(given.from);
@@ -72,27 +70,28 @@ CheckpointReader read_foreign(const Arguments& given, Formats& formats) {
       .hint("give the directory that save_checkpoint wrote to, or the folder of one step in it");
 }
 
-std::string default_format(const Arguments& given) {
+std::string default_format(const ImportArguments& given) {
   if (!given.format.empty()) return given.format;
   const Config config = load_config_text("schema_version = 1\n", "ckpt import-zero", {}, ConfigUse::kWeights);
   const Settings& settings = config.settings();
   return given.checkpoint ? settings.checkpoint.plugin : settings.exports.plugin;
 }
 
-int import(const Arguments& given) {
+int import(const ImportArguments& given) {
   Formats formats(given.plugin_path);
   const FormatPlugin& format = formats.open(default_format(given));
   CheckpointReader source = read_foreign(given, formats);
   ImportRequest request{.directory = given.to, .resumable = given.checkpoint, .base = given.base};
   request.dtype = float_dtype(given.dtype, "--dtype");
-  std::fprintf(output(), "%s\n", import_checkpoint(source, format, request, BucketPair(kBucketBytes)).line().c_str());
+  std::fprintf(output(), "%s\n",
+               import_checkpoint(source, format, request, BucketPair(BucketPair::kUsualBytes)).line().c_str());
   return 0;
 }
 
 }  // namespace
 
 std::function<std::optional<int>()> add_ckpt_import(CLI::App& ckpt) {
-  auto given = std::make_shared<Arguments>();
+  auto given = std::make_shared<ImportArguments>();
   CLI::App* verb = ckpt.add_subcommand(
       "import-zero", "a DeepSpeed ZeRO-1, -2 or -3 checkpoint as a model directory, or to resume from");
   verb->add_option("path", given->from, "the directory that save_checkpoint wrote to, or the folder of one step in it")

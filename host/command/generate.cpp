@@ -16,7 +16,7 @@
 namespace chassis {
 namespace {
 
-struct Arguments {
+struct GenerateArguments {
   ConfigArguments config;
   std::string prompt;
   std::string from;
@@ -26,7 +26,7 @@ struct Arguments {
 }  // namespace
 
 Verb add_generate(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<GenerateArguments>();
   arguments->config.add_to(app);
   app.add_option("--prompt", arguments->prompt, "the text to continue")->required();
   app.add_option("--from", arguments->from,

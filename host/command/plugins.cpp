@@ -25,7 +25,7 @@
 namespace chassis {
 namespace {
 
-struct Arguments {
+struct PluginsArguments {
   std::vector<std::string> plugin_path;
   std::string name;
   std::string test;
@@ -38,19 +38,19 @@ struct Arguments {
 
 std::string absolute(const std::string& path) { return std::filesystem::absolute(path).string(); }
 
-PluginIndex index_of(const Arguments& arguments) {
+PluginIndex index_of(const PluginsArguments& arguments) {
   return PluginIndex(plugin_folders(arguments.plugin_path, {}, {}));
 }
 
 // A file by its path, installed or not; else the installed plugin of that name.
-PluginIndex index_for_info(const Arguments& arguments) {
+PluginIndex index_for_info(const PluginsArguments& arguments) {
   const bool is_path = arguments.name.find('/') != std::string::npos || arguments.name.ends_with(".so");
   const PathKind kind = is_path ? path_kind(arguments.name) : PathKind::kAbsent;
   if (kind != PathKind::kAbsent && kind != PathKind::kDirectory) return PluginIndex::of_file(arguments.name);
   return index_of(arguments);
 }
 
-int info(const Arguments& arguments) {
+int info(const PluginsArguments& arguments) {
   const PluginIndex index = index_for_info(arguments);
   const PluginFile* const file = &index.at_name(arguments.name);
   std::fprintf(output(), "%s", plugin_info_text(*file).c_str());
@@ -67,7 +67,7 @@ int info(const Arguments& arguments) {
 }
 
 // A file by its path; else the file of the installed plugin of that name.
-std::string file_to_check(const Arguments& arguments) {
+std::string file_to_check(const PluginsArguments& arguments) {
   const std::string& name = arguments.name;
   if (path_kind(name) != PathKind::kAbsent || name.ends_with(".so")) return name;
   return index_of(arguments).at_name(name).path;
@@ -85,7 +85,7 @@ std::string refusal_of(const PluginFile& file, const ServiceProvider& services) 
   }
 }
 
-int list(const Arguments& arguments) {
+int list(const PluginsArguments& arguments) {
   MetricsStore metrics;
   const HostServices services(0, metrics);
   const auto refusal = [&](const PluginFile& file) { return refusal_of(file, services); };
@@ -93,7 +93,7 @@ int list(const Arguments& arguments) {
   return 0;
 }
 
-int check(const Arguments& arguments) {
+int check(const PluginsArguments& arguments) {
   CheckRequest request;
   request.path = file_to_check(arguments);
   request.self = program_file();
@@ -250,7 +250,7 @@ std::string check_numerics(PluginRegistry& registry, MetricsStore& metrics, cons
   return "the kind '" + kind + "' has no reference";
 }
 
-int check_in_process(const Arguments& arguments) {
+int check_in_process(const PluginsArguments& arguments) {
   install_memory_allocator();
   MetricsStore metrics;
   HostServices services(0, metrics);
@@ -280,7 +280,7 @@ int check_in_process(const Arguments& arguments) {
 
 Verb add_plugins(CLI::App& app) {
   app.require_subcommand(1);
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<PluginsArguments>();
   add_plugin_path(app, arguments->plugin_path);
   CLI::App* show = app.add_subcommand("list", "list all installed members");
   CLI::App* describe = app.add_subcommand("info", "print a plugin's manifest, without running its code");

@@ -146,7 +146,7 @@ void load_unknown_id(Bench& bench) {
   }
 }
 
-constexpr Test kTests[] = {
+constexpr Test kFileTests[] = {
     {"static/manifest", "", static_manifest},
     {"static/exports", "", static_exports},
     {"static/unique", "", static_unique},
@@ -160,6 +160,6 @@ constexpr Test kTests[] = {
 
 }  // namespace
 
-std::span<const Test> file_tests() { return kTests; }
+std::span<const Test> file_tests() { return kFileTests; }
 
 }  // namespace chassis::check

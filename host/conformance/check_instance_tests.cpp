@@ -322,7 +322,7 @@ void numerics(Bench& bench) {
   bench.note = reasons;
 }
 
-constexpr Test kTests[] = {
+constexpr Test kInstanceTests[] = {
     {"life/cycle", "load/options", life_cycle},
     {"life/early-end", "life/cycle", life_early_end},
     {"life/illegal-order", "life/cycle", life_illegal_order},
@@ -342,6 +342,6 @@ constexpr Test kTests[] = {
 
 }  // namespace
 
-std::span<const Test> instance_tests() { return kTests; }
+std::span<const Test> instance_tests() { return kInstanceTests; }
 
 }  // namespace chassis::check

@@ -49,7 +49,7 @@ Tensor filled(const std::string& name, Dtype dtype, const Shape& shape) {
   return tensor;
 }
 
-struct Sample {
+struct SavedSample {
   std::vector<Descriptor> tensors;
   MeshShape mesh;
 
@@ -64,18 +64,18 @@ struct Sample {
   }
 };
 
-Sample whole_tensors(Dtype dtype) {
+SavedSample whole_tensors(Dtype dtype) {
   const std::string name(dtype_name(dtype));
-  Sample sample;
+  SavedSample sample;
   for (const Shape& shape : {Shape{}, Shape{0}, Shape{3, 0, 2}, Shape{7}, Shape{2, 3, 5}, Shape{1, 1, 1, 1}})
     sample.tensors.push_back(Descriptor::plain("model." + name + text(shape), dtype, shape));
   return sample;
 }
 
-Sample odd_name() { return {{Descriptor::plain("a \"quoted\" \\ name, größer als ASCII", Dtype::f32, {3})}, {}}; }
+SavedSample odd_name() { return {{Descriptor::plain("a \"quoted\" \\ name, größer als ASCII", Dtype::f32, {3})}, {}}; }
 
-Sample two_ranks() {
-  Sample sample;
+SavedSample two_ranks() {
+  SavedSample sample;
   const std::string axis(kShardAxis);
   sample.mesh = MeshShape({{axis, 2}});
   for (const Shape& shape : {Shape{7, 3}, Shape{2}, Shape{1, 4}}) {
@@ -86,9 +86,9 @@ Sample two_ranks() {
   return sample;
 }
 
-class Examination {
+class FormatExamination {
  public:
-  explicit Examination(const FormatPlugin& format) : format_(format) {}
+  explicit FormatExamination(const FormatPlugin& format) : format_(format) {}
 
   std::vector<std::string> run() {
     if (format_.is_read_only()) {
@@ -121,7 +121,7 @@ class Examination {
     }
   }
 
-  void examine(const std::string& what, const Sample& sample, bool must_be_accepted) {
+  void examine(const std::string& what, const SavedSample& sample, bool must_be_accepted) {
     const std::optional<SavePlan> plan = plan_for(what, sample, must_be_accepted);
     if (!plan) return;
     try {
@@ -138,7 +138,7 @@ class Examination {
   }
 
   // None if the format refuses the sample.
-  std::optional<SavePlan> plan_for(const std::string& what, const Sample& sample, bool must_be_accepted) {
+  std::optional<SavePlan> plan_for(const std::string& what, const SavedSample& sample, bool must_be_accepted) {
     std::vector<SaveTensor> tensors;
     for (const Descriptor& tensor : sample.tensors) tensors.push_back(SaveTensor::plain(tensor));
     try {
@@ -165,7 +165,7 @@ class Examination {
            a.text_files == b.text_files;
   }
 
-  std::string save(const SavePlan& plan, const Sample& sample, const std::string& what) {
+  std::string save(const SavePlan& plan, const SavedSample& sample, const std::string& what) {
     SaveRequest request;
     request.parent = directory_.path();
     request.name = "sample-" + std::to_string(num_saved_++);
@@ -176,7 +176,7 @@ class Examination {
     return path;
   }
 
-  void load(const std::string& what, const Sample& sample, const std::string& path) {
+  void load(const std::string& what, const SavedSample& sample, const std::string& path) {
     CheckpointReader reader(path, format_);
     if (reader.tensors().size() != sample.tensors.size())
       fail("{}: {} tensors are loaded, {} were saved", what, reader.tensors().size(), sample.tensors.size());
@@ -204,7 +204,7 @@ class Examination {
   }
 
   // Truncates the largest file to half its size, then to 0 bytes.
-  void expect_refusal_when_cut(const std::string& what, const Sample& sample, const std::string& path) {
+  void expect_refusal_when_cut(const std::string& what, const SavedSample& sample, const std::string& path) {
     fs::path largest;
     for (const auto& entry : fs::recursive_directory_iterator(path))
       if (entry.is_regular_file() && (largest.empty() || entry.file_size() > fs::file_size(largest)))
@@ -233,6 +233,6 @@ class Examination {
 
 }  // namespace
 
-std::vector<std::string> format_failures(const FormatPlugin& format) { return Examination(format).run(); }
+std::vector<std::string> format_failures(const FormatPlugin& format) { return FormatExamination(format).run(); }
 
 }  // namespace chassis

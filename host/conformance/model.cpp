@@ -60,10 +60,10 @@ std::string difference(const Program& got, const Program& expected) {
   return "";
 }
 
-class Examination {
+class ModelExamination {
  public:
-  Examination(const std::function<std::unique_ptr<Instance>()>& make, const std::string& config,
-              std::span<const OpsProvider> oracles)
+  ModelExamination(const std::function<std::unique_ptr<Instance>()>& make, const std::string& config,
+                   std::span<const OpsProvider> oracles)
       : make_(make), config_(config), oracles_(oracles) {}
 
   std::vector<std::string> run() {
@@ -292,7 +292,7 @@ std::string configure_refusal(Instance& model, const std::string& config_json) {
 
 std::vector<std::string> model_failures(const std::function<std::unique_ptr<Instance>()>& model,
                                         const std::string& config_json, std::span<const OpsProvider> oracles) {
-  return Examination(model, config_json, oracles).run();
+  return ModelExamination(model, config_json, oracles).run();
 }
 
 }  // namespace chassis

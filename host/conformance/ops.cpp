@@ -18,7 +18,7 @@ namespace chassis {
 namespace {
 
 // Sizes that do not divide evenly into vectors or tiles.
-constexpr int64_t kBatch = 2, kTime = 13;
+constexpr int64_t kRows = 2, kTokens = 13;
 
 // One block under test: inputs by name, parameters, and the op or ops.
 class CaseProgram {
@@ -199,22 +199,22 @@ std::vector<Named> run_case(const Program& program, const ResolveOptions& option
   Fields fields;
   for (const auto& [name, value] : program.blocks[0].inputs) {
     inputs[name] =
-        Tensor::empty(layout.local_shape(program, program.blocks[0].values[value], kBatch, kTime), options.compute);
+        Tensor::empty(layout.local_shape(program, program.blocks[0].values[value], kRows, kTokens), options.compute);
     random(name, inputs[name]);
   }
   for (const auto& [name, value] : program.blocks[0].fields) {
-    const int64_t sizes[] = {kBatch, kTime};
+    const int64_t sizes[] = {kRows, kTokens};
     fields[name] = Tensor::empty(sizes, Dtype::i32);
-    for (int64_t i = 0; i < kBatch * kTime; ++i)
-      fields[name].data_as<int32_t>()[i] = field_value(name, i / kTime, i % kTime, i);
+    for (int64_t i = 0; i < kRows * kTokens; ++i)
+      fields[name].data_as<int32_t>()[i] = field_value(name, i / kTokens, i % kTokens, i);
   }
   RunContext context;
   context.program = &program;
   context.layout = &layout;
   context.options = &options;
   context.parameters = &parameters.of_unit(0);
-  context.batch = kBatch;
-  context.time = kTime;
+  context.batch = kRows;
+  context.time = kTokens;
   context.loss_scale = 0.25;
   std::vector<Named> results;
   for (const char* const when : {"", ", added to that of the micro-batch before"}) {
@@ -268,8 +268,8 @@ ConformanceResult compare_with_oracles(const OpsProvider& provider, std::span<co
     for (const CaseProgram& c : all_cases()) {
       ResolveOptions reference;
       reference.compute = dtype;
-      reference.batch = kBatch;
-      reference.time = kTime;
+      reference.batch = kRows;
+      reference.time = kTokens;
       reference.kernels.assign(oracles.begin(), oracles.end());
       ResolveOptions mixed = reference;
       mixed.kernels.insert(mixed.kernels.begin(), provider);

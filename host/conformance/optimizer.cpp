@@ -167,9 +167,9 @@ class Trial {
 
 const Trial::Rates kNoDecay{.lr = 0.01, .decay = {0.0}};
 
-class Examination {
+class OptimizerExamination {
  public:
-  Examination(const chassis_optimizer_t& table, chassis_instance* self, const std::string& who)
+  OptimizerExamination(const chassis_optimizer_t& table, chassis_instance* self, const std::string& who)
       : subject_{table, self, who, {}} {}
 
   std::vector<std::string> run() {
@@ -351,7 +351,7 @@ class Examination {
 
 std::vector<std::string> optimizer_failures(const chassis_optimizer_t& optimizer, chassis_instance* self,
                                             const std::string& who) {
-  return Examination(optimizer, self, who).run();
+  return OptimizerExamination(optimizer, self, who).run();
 }
 
 }  // namespace chassis

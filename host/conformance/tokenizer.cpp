@@ -20,14 +20,14 @@ namespace {
 
 using Ids = std::vector<int32_t>;
 
-struct Sample {
+struct TextSample {
   const char* what;
   std::string text;
   bool round_trips = false;  // exactly
   bool may_refuse = false;   // with a message
 };
 
-std::vector<Sample> samples() {
+std::vector<TextSample> samples() {
   std::string every_byte, long_text;
   for (int byte = 0; byte < 256; ++byte) every_byte += static_cast<char>(byte);
   for (int i = 0; i < 400; ++i) long_text += "The quick brown fox jumps over the lazy dog. ";
@@ -54,16 +54,16 @@ struct Refused {
   bool is_failure = false;
 };
 
-class Examination {
+class TokenizerExamination {
  public:
-  Examination(const TokenizerSubject& tokenizer, const TokenizerSubject& again,
-              const std::vector<TokenizerSubject>& variants)
+  TokenizerExamination(const TokenizerSubject& tokenizer, const TokenizerSubject& again,
+                       const std::vector<TokenizerSubject>& variants)
       : tokenizer_(tokenizer), again_(again), variants_(variants) {}
 
   std::vector<std::string> run() {
     examine_info();
     if (!failures_.empty()) return failures_;
-    for (const Sample& sample : samples()) examine(sample);
+    for (const TextSample& sample : samples()) examine(sample);
     if (failures_.empty()) {
       examine_ids();
       examine_threads();
@@ -160,7 +160,7 @@ class Examination {
     return text;
   }
 
-  void examine(const Sample& sample) {
+  void examine(const TextSample& sample) {
     try {
       examine_encoding(sample);
     } catch (const Refused& refused) {
@@ -173,7 +173,7 @@ class Examination {
     }
   }
 
-  void examine_encoding(const Sample& sample) {
+  void examine_encoding(const TextSample& sample) {
     const Encoded whole = encode(tokenizer_, sample.text);
     uint64_t before = 0;
     for (size_t i = 0; i < whole.ids.size(); ++i) {
@@ -197,7 +197,7 @@ class Examination {
     examine_decoding(sample, whole.ids);
   }
 
-  void examine_decoding(const Sample& sample, const Ids& ids) {
+  void examine_decoding(const TextSample& sample, const Ids& ids) {
     const std::string once = decode(tokenizer_, ids);
     if (sample.round_trips && once != sample.text)
       return fail("{}: '{}' is decoded as '{}'", sample.what, printable(sample.text), printable(once));
@@ -252,7 +252,7 @@ class Examination {
 
   // The first sample that gets different ids; none if all get the same.
   std::optional<std::string> difference(const TokenizerSubject& other) {
-    for (const Sample& sample : samples()) {
+    for (const TextSample& sample : samples()) {
       const auto ids_of = [&](const TokenizerSubject& subject) {
         try {
           return encode(subject, sample.text).ids;
@@ -287,7 +287,7 @@ class Examination {
 
 std::vector<std::string> tokenizer_failures(const TokenizerSubject& tokenizer, const TokenizerSubject& again,
                                             const std::vector<TokenizerSubject>& variants) {
-  return Examination(tokenizer, again, variants).run();
+  return TokenizerExamination(tokenizer, again, variants).run();
 }
 
 }  // namespace chassis

@@ -12,7 +12,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kInterval = 1s, kTimeToEnd = 8s;
+constexpr auto kInterval = 1s, kTimeToStop = 8s;
 
 }  // namespace
 
@@ -36,8 +36,9 @@ void Watchdog::watch() {
     try {
       world_.throw_if_another_failed();
     } catch (const Error& failure) {
-      if (is_over_within(kTimeToEnd)) return;
-      log::error("stopped: {}; this rank did not stop within {} s and is ended", failure.message(), kTimeToEnd.count());
+      if (is_over_within(kTimeToStop)) return;
+      log::error("stopped: {}; this rank did not stop within {} s and is ended", failure.message(),
+                 kTimeToStop.count());
       end_process(static_cast<int>(failure.code()));
     }
   }

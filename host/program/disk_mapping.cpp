@@ -43,7 +43,7 @@ void check_wildcards(const std::string& pattern, std::string_view wildcard) {
 }
 
 // A tensor on disk as the plugin declared it; names may contain "{i}".
-struct Rule {
+struct DiskRule {
   struct Part {
     std::string parameter;
     std::vector<int64_t> begin, sizes;
@@ -54,9 +54,9 @@ struct Rule {
   std::vector<int> dims;  // empty: the order of the parts
 };
 
-class Recorder {
+class DiskRecorder {
  public:
-  explicit Recorder(const ParameterTable& parameters) : parameters_(parameters) {
+  explicit DiskRecorder(const ParameterTable& parameters) : parameters_(parameters) {
     for (const auto& p : parameters.all()) shapes_[p->name] = p->descriptor.global_shape;
     sink_.struct_size = sizeof sink_;
     sink_.impl = this;
@@ -98,10 +98,10 @@ class Recorder {
   }
 
  private:
-  static Recorder& self(const chassis_disk_sink_t* s) { return *static_cast<Recorder*>(s->impl); }
+  static DiskRecorder& self(const chassis_disk_sink_t* s) { return *static_cast<DiskRecorder*>(s->impl); }
 
   void tensor(const chassis_disk_rule_t& raw) {
-    Rule rule;
+    DiskRule rule;
     rule.name = text_of(raw.name);
     rule.join_dim = raw.join_dim;
     rule.dims.assign(raw.dims, raw.dims + raw.num_dims);
@@ -134,12 +134,12 @@ class Recorder {
   }
 
   // Applies the rule for one value of {i}.
-  void place(const Rule& rule, const std::string& index) {
+  void place(const DiskRule& rule, const std::string& index) {
     const std::string name = reserve_name(filled(rule.name, kIndex, index));
     const std::string where = "'" + name + "' on disk: ";
     std::vector<std::pair<std::string, DiskPart>> parts;
     Shape joined;
-    for (const Rule::Part& declared : rule.parts) {
+    for (const DiskRule::Part& declared : rule.parts) {
       const std::string parameter = filled(declared.parameter, kIndex, index);
       const auto shape = shapes_.find(parameter);
       if (shape == shapes_.end()) throw no_parameter(name, parameter);
@@ -179,7 +179,7 @@ class Recorder {
     }
   }
 
-  static Box box_of(const Rule::Part& part, const Shape& shape, const std::string& where,
+  static Box box_of(const DiskRule::Part& part, const Shape& shape, const std::string& where,
                     const std::string& parameter) {
     if (part.begin.size() > static_cast<size_t>(shape.ndim()))
       throw plugin_error(where + "a slice has " + std::to_string(part.begin.size()) + " dims, but '" + parameter +
@@ -198,7 +198,7 @@ class Recorder {
     return box;
   }
 
-  static std::vector<int> order_of(const Rule& rule, const Shape& joined, const std::string& where) {
+  static std::vector<int> order_of(const DiskRule& rule, const Shape& joined, const std::string& where) {
     std::vector<int> dims = rule.dims;
     if (dims.empty()) {
       dims.resize(static_cast<size_t>(joined.ndim()));
@@ -294,7 +294,7 @@ DiskMapping::DiskMapping(std::map<std::string, std::vector<DiskPart>> parts,
 
 DiskMapping record_disk_mapping(const ParameterTable& parameters,
                                 const std::function<chassis_status_t*(const chassis_disk_sink_t*)>& declare) {
-  Recorder recorder(parameters);
+  DiskRecorder recorder(parameters);
   throw_if_failed(declare(recorder.sink()), "declaring how files hold the model");
   return recorder.finish();
 }

@@ -8,9 +8,9 @@
 namespace chassis {
 namespace {
 
-class Rule {
+class OpRule {
  public:
-  Rule(const Program& program, BlockType& block, Op& op) : program_(program), block_(block), op_(op) {}
+  OpRule(const Program& program, BlockType& block, Op& op) : program_(program), block_(block), op_(op) {}
 
   [[noreturn]] void fail(const std::string& what) const {
     throw plugin_error("block '" + block_.name + "', op " + op_.id + " '" + op_.name + "': " + what);
@@ -77,13 +77,13 @@ class Rule {
 constexpr DimId kB = CHASSIS_DIM_BATCH;
 constexpr DimId kT = CHASSIS_DIM_TIME;
 
-void embedding(Rule& r) {
+void embedding(OpRule& r) {
   r.operands(1, 1, 1, 1);
   r.expect_type(0, GraphValueType::kInt32, "ids");
   r.output(r.joined(r.dims(0), r.axis(0, 1)));
 }
 
-void linear(Rule& r, const Op& op, const std::vector<DimId>& output_dims) {
+void linear(OpRule& r, const Op& op, const std::vector<DimId>& output_dims) {
   r.operands(1, 1, 1, 2);
   const Slot& weight = r.param(0);
   if (weight.axes.size() != 2) r.fail("weight '" + weight.name + "' must have two axes");
@@ -97,14 +97,14 @@ void linear(Rule& r, const Op& op, const std::vector<DimId>& output_dims) {
   r.output(r.joined({x.begin(), x.end() - static_cast<std::ptrdiff_t>(in.size())}, out));
 }
 
-void norm(Rule& r, size_t max_params) {
+void norm(OpRule& r, size_t max_params) {
   r.operands(1, 1, 1, max_params);
   if (r.dims(0).empty()) r.fail("input 0 has no dims, so there is none to normalize");
   r.expect_axis(0, 0, {r.dims(0).back()});
   r.output(r.dims(0));
 }
 
-void rope(Rule& r, const Program& program, const Op& op) {
+void rope(OpRule& r, const Program& program, const Op& op) {
   r.operands(2, 2, 0, 0);
   r.expect_rank(0, 4);
   r.expect_dims(1, {kB, kT});
@@ -118,7 +118,7 @@ void rope(Rule& r, const Program& program, const Op& op) {
   r.output(r.dims(0));
 }
 
-void attention(Rule& r, const Program& program) {
+void attention(OpRule& r, const Program& program) {
   r.operands(3, 5, 0, 0);
   for (size_t i = 0; i < 3; ++i) r.expect_rank(i, 4);
   const auto &q = r.dims(0), &k = r.dims(1), &v = r.dims(2);
@@ -138,7 +138,7 @@ std::tuple<int64_t, int64_t, int64_t> reshape_invariants(const Program& program,
           std::count(dims.begin(), dims.end(), kT)};
 }
 
-void elementwise(Rule& r) {
+void elementwise(OpRule& r) {
   r.operands(2, 2, 0, 0);
   r.expect_dims(1, r.dims(0));
   r.output(r.dims(0));
@@ -155,7 +155,7 @@ bool is_op_name(std::string_view id) {
 }
 
 void infer_outputs(const Program& program, BlockType& block, Op& op, const std::vector<DimId>& output_dims) {
-  Rule r(program, block, op);
+  OpRule r(program, block, op);
   if (op.id == "embedding") return embedding(r);
   if (op.id == "linear") return linear(r, op, output_dims);
   if (op.id == "rms_norm") return norm(r, 1);

@@ -13,7 +13,7 @@
 namespace chassis {
 namespace {
 
-constexpr size_t kNever = static_cast<size_t>(-1);
+constexpr size_t kNoNode = static_cast<size_t>(-1);
 
 constexpr std::string_view kCheapOps[] = {"embedding",        "rms_norm", "layer_norm", "rope",    "activation",
                                           "gated_activation", "add",      "mul",        "reshape", "comm.copy"};
@@ -36,9 +36,9 @@ class MinCut {
   std::vector<uint8_t> run(size_t source, size_t sink) {
     for (;;) {
       const std::vector<size_t> reached_by = search(source);
-      if (reached_by[sink] == kNever) {
+      if (reached_by[sink] == kNoNode) {
         std::vector<uint8_t> side;
-        for (size_t v = 0; v < reached_by.size(); ++v) side.push_back(v == source || reached_by[v] != kNever);
+        for (size_t v = 0; v < reached_by.size(); ++v) side.push_back(v == source || reached_by[v] != kNoNode);
         return side;
       }
       uint64_t flow = kUncut;
@@ -59,11 +59,11 @@ class MinCut {
 
   // Breadth-first search: the edge by which each vertex was reached.
   std::vector<size_t> search(size_t source) const {
-    std::vector<size_t> reached_by(edges_of_.size(), kNever), queue = {source};
+    std::vector<size_t> reached_by(edges_of_.size(), kNoNode), queue = {source};
     for (size_t i = 0; i < queue.size(); ++i)
       for (const size_t edge : edges_of_[queue[i]]) {
         const size_t to = edges_[edge].to;
-        if (edges_[edge].capacity == 0 || to == source || reached_by[to] != kNever) continue;
+        if (edges_[edge].capacity == 0 || to == source || reached_by[to] != kNoNode) continue;
         reached_by[to] = edge;
         queue.push_back(to);
       }
@@ -77,7 +77,7 @@ class MinCut {
 class Selection {
  public:
   Selection(const ResolvedBlock& block, Dtype compute) : compute_(compute), out_(block) {
-    producer_.assign(num_values(), kNever);
+    producer_.assign(num_values(), kNoNode);
     is_output_.assign(num_values(), 0);
     for (size_t n = 0; n < nodes().size(); ++n)
       for (ValueId v : nodes()[n].outputs) producer_[v] = n;
@@ -133,7 +133,7 @@ class Selection {
     std::vector<uint8_t> cheap;
     for (const Node& node : nodes()) cheap.push_back(is_cheap(out_.block, node));
     for (ValueId v = 0; v < num_values(); ++v) {
-      const bool again = producer_[v] != kNever && cheap[producer_[v]];
+      const bool again = producer_[v] != kNoNode && cheap[producer_[v]];
       graph.add_edge(first_value + v, again ? first_node + producer_[v] : sink, bytes_of(v));
     }
     for (size_t n = 0; n < nodes().size(); ++n) {
@@ -147,7 +147,7 @@ class Selection {
     out_.kept.clear();
     is_kept_.assign(num_values(), 0);
     for (ValueId v = 0; v < num_values(); ++v) {
-      if (!side[first_value + v] || (producer_[v] != kNever && nodes()[producer_[v]].runs_again)) continue;
+      if (!side[first_value + v] || (producer_[v] != kNoNode && nodes()[producer_[v]].runs_again)) continue;
       is_kept_[v] = 1;
       out_.kept.push_back(v);
     }
@@ -162,7 +162,8 @@ class Selection {
       for (ValueId v : read_by_forward(nodes()[n])) last_use[v] = n;
     }
     for (ValueId v = 0; v < num_values(); ++v)
-      if (last_use[v] != kNever && !is_kept_[v] && !is_output_[v]) nodes()[last_use[v]].dead_after_forward.push_back(v);
+      if (last_use[v] != kNoNode && !is_kept_[v] && !is_output_[v])
+        nodes()[last_use[v]].dead_after_forward.push_back(v);
     for (Node& node : nodes()) node.overwritten_input = overwritable_input(out_.block, node, node.dead_after_forward);
   }
 
@@ -205,14 +206,14 @@ class Selection {
   void sum_bytes() {
     out_.kept_bytes = out_.saved_bytes = 0;
     for (ValueId v : out_.kept)
-      if (producer_[v] != kNever) out_.kept_bytes += bytes_of(v);
+      if (producer_[v] != kNoNode) out_.kept_bytes += bytes_of(v);
     for (const Node& node : nodes())
       if (node.has_backward && !node.runs_again) out_.saved_bytes += node.saved_bytes();
   }
 
   const Dtype compute_;
   ResolvedBlock out_;
-  std::vector<size_t> producer_;    // by value; kNever: an input or a field
+  std::vector<size_t> producer_;    // by value; kNoNode: an input or a field
   std::vector<uint8_t> is_output_;  // by value: an output of the block
   std::vector<uint8_t> is_kept_;  // by value
   std::vector<Step> steps_;

@@ -24,7 +24,7 @@ constexpr const char* kHint =
 
 std::string key_of(int rank) { return fmt::format("comm/waits/{}", rank); }
 
-bool is_point_to_point(const std::string& call) { return call.starts_with("send ") || call.starts_with("recv "); }
+bool is_send_or_receive(const std::string& call) { return call.starts_with("send ") || call.starts_with("recv "); }
 
 // A flight as read from the store.
 struct StoredFlight {
@@ -59,8 +59,8 @@ StoredFlight unpack_flight(const std::string& text) {
 
 // The first collective in which two ranks differ: the text of each, with its position in a longer batch.
 std::pair<std::string, std::string> first_difference(std::vector<std::string> a, std::vector<std::string> b) {
-  std::erase_if(a, is_point_to_point);
-  std::erase_if(b, is_point_to_point);
+  std::erase_if(a, is_send_or_receive);
+  std::erase_if(b, is_send_or_receive);
   size_t k = 0;
   while (k < a.size() && k < b.size() && a[k] == b[k]) ++k;
   const auto text = [&](const std::vector<std::string>& calls) {

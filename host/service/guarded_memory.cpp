@@ -18,7 +18,7 @@
 namespace chassis {
 namespace {
 
-constexpr size_t kPage = 4096;
+constexpr size_t kGuardPage = 4096;
 constexpr size_t kAlignment = 64;
 constexpr int kFresh = 0xFF;    // a NaN in every floating type
 constexpr int kWatched = 0x5C;  // between the end of a buffer and the end of its last page
@@ -26,7 +26,7 @@ constexpr size_t kMaxFound = 20;
 
 size_t rounded(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-struct Block {
+struct GuardedBlock {
   char* mapped = nullptr;
   size_t mapped_bytes = 0;
   size_t num_bytes = 0;      // as asked for
@@ -38,7 +38,7 @@ struct State {
   std::atomic<bool> is_on = false;
   MemoryGuard guard = MemoryGuard::kAfter;
   std::mutex mutex;
-  std::map<const void*, Block> blocks;
+  std::map<const void*, GuardedBlock> blocks;
   std::vector<std::string> found;
   struct sigaction previous {};
 };
@@ -47,14 +47,14 @@ State& state() {
   return *instance;
 }
 
-std::string overwritten_text(const char* data, const Block& block) {
+std::string overwritten_text(const char* data, const GuardedBlock& block) {
   const char* watched = data + block.num_bytes;
   size_t end = block.watched_bytes;
   while (end > 0 && static_cast<unsigned char>(watched[end - 1]) == kWatched) --end;
   return end == 0 ? "" : fmt::format("wrote {} bytes past the end of a buffer of {} bytes", end, block.num_bytes);
 }
 
-void note_overwritten(State& s, const void* data, const Block& block) {
+void note_overwritten(State& s, const void* data, const GuardedBlock& block) {
   const std::string text = overwritten_text(static_cast<const char*>(data), block);
   if (!text.empty() && s.found.size() < kMaxFound && std::find(s.found.begin(), s.found.end(), text) == s.found.end())
     s.found.push_back(text);
@@ -95,15 +95,15 @@ bool memory_is_guarded() { return state().is_on.load(std::memory_order_relaxed);
 
 void* allocate_guarded(size_t num_bytes) {
   State& s = state();
-  const size_t used = rounded(std::max<size_t>(num_bytes, 1), s.guard == MemoryGuard::kAfter ? kAlignment : kPage);
-  const size_t whole = rounded(used, kPage);
-  Block block{nullptr, whole + kPage, num_bytes, used - num_bytes};
+  const size_t used = rounded(std::max<size_t>(num_bytes, 1), s.guard == MemoryGuard::kAfter ? kAlignment : kGuardPage);
+  const size_t whole = rounded(used, kGuardPage);
+  GuardedBlock block{nullptr, whole + kGuardPage, num_bytes, used - num_bytes};
   void* mapped = ::mmap(nullptr, block.mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) throw std::bad_alloc();
   block.mapped = static_cast<char*>(mapped);
   const bool behind = s.guard == MemoryGuard::kAfter;
-  ::mprotect(block.mapped + (behind ? whole : 0), kPage, PROT_NONE);
-  char* data = behind ? block.mapped + whole - used : block.mapped + kPage;
+  ::mprotect(block.mapped + (behind ? whole : 0), kGuardPage, PROT_NONE);
+  char* data = behind ? block.mapped + whole - used : block.mapped + kGuardPage;
   std::memset(data, kFresh, num_bytes);
   std::memset(data + num_bytes, kWatched, block.watched_bytes);
   const std::lock_guard lock(s.mutex);

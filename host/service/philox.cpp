@@ -12,13 +12,13 @@ constexpr uint32_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
 constexpr uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
 constexpr uint32_t kUniformDomain = 0, kNormalDomain = 1;
 constexpr int kCounters = 64;  // computed together, as a structure of arrays
-constexpr int kBlockElements = kCounters * 4;
+constexpr int kCounterBlockElements = kCounters * 4;
 
-struct Block {
+struct CounterBlock {
   uint32_t word[4][kCounters];
 };
 
-void fill(uint64_t key, uint64_t first_counter, uint32_t domain, Block& out) {
+void fill(uint64_t key, uint64_t first_counter, uint32_t domain, CounterBlock& out) {
   uint32_t c0[kCounters], c1[kCounters], c2[kCounters], c3[kCounters];
   for (int i = 0; i < kCounters; ++i) {
     const uint64_t counter = first_counter + static_cast<uint64_t>(i);
@@ -96,14 +96,14 @@ void sincos_turn(float u, float& sine, float& cosine) {
 }
 
 void uniform_block(uint64_t key, uint64_t first_counter, float* out) {
-  Block block;
+  CounterBlock block;
   fill(key, first_counter, kUniformDomain, block);
   for (int i = 0; i < kCounters; ++i)
     for (int lane = 0; lane < 4; ++lane) out[4 * i + lane] = uniform24(block.word[lane][i]);
 }
 
 void normal_block(uint64_t key, uint64_t first_counter, float* out) {
-  Block block;
+  CounterBlock block;
   fill(key, first_counter, kNormalDomain, block);
   float z[4][kCounters];
   for (int pair = 0; pair < 4; pair += 2)
@@ -123,11 +123,11 @@ template <typename MakeBlock>
 void in_blocks(uint64_t key, uint64_t begin, uint64_t count, float* out, MakeBlock make_block) {
   while (count > 0) {
     const uint64_t skip = begin % 4;
-    const uint64_t taken = std::min<uint64_t>(count, kBlockElements - skip);
-    if (skip == 0 && taken == kBlockElements) {
+    const uint64_t taken = std::min<uint64_t>(count, kCounterBlockElements - skip);
+    if (skip == 0 && taken == kCounterBlockElements) {
       make_block(key, begin / 4, out);
     } else {
-      float whole[kBlockElements];
+      float whole[kCounterBlockElements];
       make_block(key, begin / 4, whole);
       std::memcpy(out, whole + skip, taken * sizeof(float));
     }

@@ -20,6 +20,9 @@ Copy in_order_of(CopySide side, const Copy& copy);
 // The dim with the smallest stride on a side; 0 if no dim has several indices.
 int fastest_dim(const Copy& copy, CopySide side);
 
+// Elements of a tile along the fastest dim on disk, and along the fastest dim in memory.
+constexpr int64_t kLongRun = 4096, kShortRun = 64;
+
 // Calls visit(tile) for tiles that cover a copy whose runs do not agree: at most `from_run` elements along the fastest
 // dim of `from` and `to_run` along that of `to`; their product if both are the same dim. The dims of a tile are in the
 // order of `packed`.

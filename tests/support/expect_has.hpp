@@ -13,6 +13,12 @@ inline testing::AssertionResult has_text(std::string_view text, std::string_view
   return testing::AssertionFailure() << "\"" << part << "\" is not in\n" << (text.empty() ? "(empty)" : text);
 }
 
+inline size_t count_of(std::string_view text, std::string_view part) {
+  size_t found = 0;
+  for (size_t at = 0; (at = text.find(part, at)) != text.npos; at += part.size()) ++found;
+  return found;
+}
+
 }  // namespace chassis::test
 
 #define EXPECT_HAS(text, part) EXPECT_TRUE(::chassis::test::has_text(text, part))

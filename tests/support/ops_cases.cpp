@@ -7,8 +7,6 @@ namespace chassis::test {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
-constexpr auto kInt = at::kInt;
-constexpr auto kDouble = at::kDouble;
 
 at::Tensor random(std::vector<int64_t> sizes, double scale = 1.0) {
   return at::randn(sizes, at::TensorOptions(kDouble)) * scale;

@@ -10,6 +10,9 @@
 
 namespace chassis::test {
 
+constexpr auto kInt = at::kInt;
+constexpr auto kDouble = at::kDouble;
+
 struct OpsCase {
   std::string name;
   std::function<NodeSpec(c10::ScalarType dtype)> node;

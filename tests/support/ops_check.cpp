@@ -10,8 +10,6 @@ namespace chassis::test {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
-constexpr auto kInt = at::kInt;
-constexpr auto kDouble = at::kDouble;
 
 double difference(const at::Tensor& got, const at::Tensor& wanted) {
   if (!got.defined() || got.sizes() != wanted.sizes()) return INFINITY;

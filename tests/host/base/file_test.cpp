@@ -28,7 +28,7 @@ class FileTest : public testing::Test {
   std::string folder_;
 };
 
-std::string message_of(const std::function<void()>& action) {
+std::string storage_message_of(const std::function<void()>& action) {
   try {
     action();
   } catch (const Error& e) {
@@ -62,14 +62,14 @@ TEST_F(FileTest, ReplacesAFileAndLeavesNoOtherFile) {
 }
 
 TEST_F(FileTest, AFailureNamesPathBytesAndReason) {
-  EXPECT_EQ(message_of([&] { read_file(folder_ + "/none"); }),
+  EXPECT_EQ(storage_message_of([&] { read_file(folder_ + "/none"); }),
             "cannot open '" + folder_ + "/none': No such file or directory");
   write_file_atomic(folder_ + "/a", "12345");
   const File file = File::open_read(folder_ + "/a");
   char bytes[8];
-  EXPECT_EQ(message_of([&] { file.pread_exact(bytes, 8, 1); }),
+  EXPECT_EQ(storage_message_of([&] { file.pread_exact(bytes, 8, 1); }),
             "cannot read 8 bytes at offset 1 of '" + folder_ + "/a': it ends after 5 bytes");
-  EXPECT_NE(message_of([&] { File::create_exclusive(folder_ + "/a"); }).find("File exists"), std::string::npos);
+  EXPECT_NE(storage_message_of([&] { File::create_exclusive(folder_ + "/a"); }).find("File exists"), std::string::npos);
 }
 
 TEST_F(FileTest, DoesNotFollowALinkInsideADirectory) {
@@ -77,15 +77,16 @@ TEST_F(FileTest, DoesNotFollowALinkInsideADirectory) {
   std::filesystem::create_symlink("a", folder_ + "/link");
   const File directory = File::open_directory(folder_);
   EXPECT_EQ(File::open_read_at(directory, "a").size(), 6u);
-  EXPECT_NE(message_of([&] { File::open_read_at(directory, "link"); }).find("symbolic link"), std::string::npos);
+  EXPECT_NE(storage_message_of([&] { File::open_read_at(directory, "link"); }).find("symbolic link"),
+            std::string::npos);
 }
 
 TEST_F(FileTest, RefusesALinkInPlaceOfAnOwnFile) {
   write_file_atomic(folder_ + "/a", "of others");
   std::filesystem::create_symlink("a", folder_ + "/link");
   EXPECT_EQ(File::open_nofollow(folder_ + "/a").size(), 9u);
-  EXPECT_NE(message_of([&] { File::open_nofollow(folder_ + "/link"); }).find("link"), std::string::npos);
-  EXPECT_NE(message_of([&] { File::open_or_create_own(folder_ + "/link"); }).find("link"), std::string::npos);
+  EXPECT_NE(storage_message_of([&] { File::open_nofollow(folder_ + "/link"); }).find("link"), std::string::npos);
+  EXPECT_NE(storage_message_of([&] { File::open_or_create_own(folder_ + "/link"); }).find("link"), std::string::npos);
 }
 
 TEST_F(FileTest, RefusesSpecialFilesWithoutBlocking) {
@@ -93,18 +94,19 @@ TEST_F(FileTest, RefusesSpecialFilesWithoutBlocking) {
   const std::string fifo = folder_ + "/fifo";
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
   const std::string refusal = "cannot open '" + fifo + "': it is a FIFO\nhint: give a regular file";
-  EXPECT_EQ(message_of([&] { read_file(fifo); }), refusal);
-  EXPECT_EQ(message_of([&] { File::open_write(fifo); }), refusal);
-  EXPECT_EQ(message_of([&] { File::open_nofollow(fifo); }), refusal);
-  EXPECT_EQ(message_of([&] { File::open_read_at(File::open_directory(folder_), "fifo"); }), refusal);
-  EXPECT_NE(message_of([] { read_file("/dev/zero"); }).find("it is a device"), std::string::npos);
-  EXPECT_NE(message_of([&] { read_file(folder_); }).find("it is a directory"), std::string::npos);
+  EXPECT_EQ(storage_message_of([&] { read_file(fifo); }), refusal);
+  EXPECT_EQ(storage_message_of([&] { File::open_write(fifo); }), refusal);
+  EXPECT_EQ(storage_message_of([&] { File::open_nofollow(fifo); }), refusal);
+  EXPECT_EQ(storage_message_of([&] { File::open_read_at(File::open_directory(folder_), "fifo"); }), refusal);
+  EXPECT_NE(storage_message_of([] { read_file("/dev/zero"); }).find("it is a device"), std::string::npos);
+  EXPECT_NE(storage_message_of([&] { read_file(folder_); }).find("it is a directory"), std::string::npos);
 }
 
 TEST_F(FileTest, RefusesAFileThatIsLargerThanExpected) {
   write_file_atomic(folder_ + "/a", "12345");
   EXPECT_EQ(read_file(folder_ + "/a", 5), "12345");
-  EXPECT_EQ(message_of([&] { read_file(folder_ + "/a", 4); }), "'" + folder_ + "/a' has 5 B; the maximum is 4 B");
+  EXPECT_EQ(storage_message_of([&] { read_file(folder_ + "/a", 4); }),
+            "'" + folder_ + "/a' has 5 B; the maximum is 4 B");
 }
 
 TEST_F(FileTest, ReadsAPipeToItsEndAndTimesOutOnASilentOne) {
@@ -112,7 +114,8 @@ TEST_F(FileTest, ReadsAPipeToItsEndAndTimesOutOnASilentOne) {
   std::signal(SIGPIPE, SIG_IGN);
   const std::string fifo = folder_ + "/fifo";
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
-  EXPECT_NE(message_of([&] { read_file_or_pipe(fifo, 100, 20ms); }).find("fifo' within 20 ms"), std::string::npos);
+  EXPECT_NE(storage_message_of([&] { read_file_or_pipe(fifo, 100, 20ms); }).find("fifo' within 20 ms"),
+            std::string::npos);
   const auto written = [&](const std::string& text) {
     std::thread writer([&] {
       const int descriptor = open(fifo.c_str(), O_WRONLY);
@@ -120,13 +123,14 @@ TEST_F(FileTest, ReadsAPipeToItsEndAndTimesOutOnASilentOne) {
       close(descriptor);
     });
     std::string got;
-    const std::string message = message_of([&] { got = read_file_or_pipe(fifo, 100, 60s); });
+    const std::string message = storage_message_of([&] { got = read_file_or_pipe(fifo, 100, 60s); });
     writer.join();
     return message == "no error" ? got : message;
   };
   EXPECT_EQ(written("two\nlines"), "two\nlines");
   EXPECT_NE(written(std::string(200, 'x')).find("gives more than the maximum of 100 B"), std::string::npos);
-  EXPECT_NE(message_of([] { read_file_or_pipe("/dev/zero", 100, 20ms); }).find("it is a device"), std::string::npos);
+  EXPECT_NE(storage_message_of([] { read_file_or_pipe("/dev/zero", 100, 20ms); }).find("it is a device"),
+            std::string::npos);
   write_file_atomic(folder_ + "/a", "text");
   EXPECT_EQ(read_file_or_pipe(folder_ + "/a", 100, 20ms), "text");
 }
@@ -142,8 +146,9 @@ TEST_F(FileTest, OnlyAPathThatDoesNotExistIsAbsent) {
   EXPECT_EQ(path_kind("/dev/null"), PathKind::kOther);
   EXPECT_EQ(path_kind(folder_ + "/none"), PathKind::kAbsent);
   EXPECT_EQ(path_kind(folder_ + "/a/below"), PathKind::kAbsent);
-  EXPECT_NE(message_of([&] { path_kind(folder_ + "/circle"); }).find("cannot look at"), std::string::npos);
-  EXPECT_NE(message_of([&] { path_kind(folder_ + "/" + std::string(300, 'x')); }).find("too long"), std::string::npos);
+  EXPECT_NE(storage_message_of([&] { path_kind(folder_ + "/circle"); }).find("cannot look at"), std::string::npos);
+  EXPECT_NE(storage_message_of([&] { path_kind(folder_ + "/" + std::string(300, 'x')); }).find("too long"),
+            std::string::npos);
 }
 
 TEST_F(FileTest, ListsADirectoryByNameAndKind) {
@@ -156,7 +161,7 @@ TEST_F(FileTest, ListsADirectoryByNameAndKind) {
   EXPECT_EQ(entries[0].kind, PathKind::kLink);
   EXPECT_EQ(entries[1].kind, PathKind::kFile);
   EXPECT_EQ(entries[2].kind, PathKind::kDirectory);
-  EXPECT_NE(message_of([&] { list_directory(folder_ + "/b"); }).find("cannot list"), std::string::npos);
+  EXPECT_NE(storage_message_of([&] { list_directory(folder_ + "/b"); }).find("cannot list"), std::string::npos);
 }
 
 TEST_F(FileTest, ReplacesOnlyRegularFilesAndKeepsTheirPermissions) {
@@ -164,9 +169,9 @@ TEST_F(FileTest, ReplacesOnlyRegularFilesAndKeepsTheirPermissions) {
   write_file_atomic(folder_ + "/a", "two");
   EXPECT_EQ(std::filesystem::status(folder_ + "/a").permissions(), std::filesystem::perms(0600));
   std::filesystem::create_symlink("a", folder_ + "/link");
-  EXPECT_NE(message_of([&] { write_file_atomic(folder_ + "/link", "x"); }).find("it is a symbolic link"),
+  EXPECT_NE(storage_message_of([&] { write_file_atomic(folder_ + "/link", "x"); }).find("it is a symbolic link"),
             std::string::npos);
-  EXPECT_NE(message_of([] { write_file_atomic("/dev/full", "x"); }).find("it is a device"), std::string::npos);
+  EXPECT_NE(storage_message_of([] { write_file_atomic("/dev/full", "x"); }).find("it is a device"), std::string::npos);
   EXPECT_EQ(read_file(folder_ + "/a"), "two");
 }
 
@@ -178,7 +183,7 @@ TEST_F(FileTest, AFullDiskIsAStorageErrorAndTheOldFileStays) {
   small.rlim_cur = 1000;
   std::signal(SIGXFSZ, SIG_IGN);
   setrlimit(RLIMIT_FSIZE, &small);
-  const std::string message = message_of([&] { write_file_atomic(folder_ + "/a", std::string(5000, 'x')); });
+  const std::string message = storage_message_of([&] { write_file_atomic(folder_ + "/a", std::string(5000, 'x')); });
   setrlimit(RLIMIT_FSIZE, &before);
   EXPECT_NE(message.find("File too large"), std::string::npos) << message;
   EXPECT_EQ(read_file(folder_ + "/a"), "old");

@@ -13,7 +13,7 @@ namespace {
 using namespace testing;
 using Kind = FileCall::Kind;
 
-void save_step(const std::string& path, int64_t step) {
+void save_at(const std::string& path, int64_t step) {
   CheckpointRoot root(path);
   testing::save_step(root, step, 1);
 }
@@ -52,12 +52,12 @@ Counts fail_every_call(Kind kind, int error) {
   Counts counts;
   for (int index = 0;; ++index) {
     const TemporaryDirectory dir;
-    save_step(dir.path(), 1);
+    save_at(dir.path(), 1);
     FailOnce fault(kind, index, error);
     std::string message;
     {
       const ObservedFileCalls observed(dir.path(), fault);
-      message = error_of([&] { save_step(dir.path(), 2); });
+      message = error_of([&] { save_at(dir.path(), 2); });
     }
     if (fault.failed.path.empty()) return counts;
     ++counts.faults;
@@ -78,7 +78,7 @@ Counts fail_every_call(Kind kind, int error) {
     if (!newest) continue;
     expect_whole(*newest);
     EXPECT_TRUE(newest->step == 2 || message != "no error");
-    save_step(dir.path(), 3);
+    save_at(dir.path(), 3);
     const auto all = list_checkpoints(dir.path());
     EXPECT_EQ(all.back().step, 3);
     for (const CheckpointInfo& info : all) expect_whole(info);
@@ -187,7 +187,7 @@ TEST(ReluctantDisk, ReceivesAllBytes) {
     Reluctant disk(interrupts);
     {
       const ObservedFileCalls observed(dir.path(), disk);
-      save_step(dir.path(), 1);
+      save_at(dir.path(), 1);
     }
     EXPECT_GT(disk.calls, 10);
     const auto all = list_checkpoints(dir.path());

@@ -15,7 +15,7 @@ using test::ids_tensor;
 using test::LoadedPlugins;
 using test::StubProvider;
 
-const char* kLlama = R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 16, "num_hidden_layers": 2,
+const char* kTinyLlama = R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 16, "num_hidden_layers": 2,
   "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "intermediate_size": 24, "vocab_size": 13,
   "tie_word_embeddings": true})";
 
@@ -59,7 +59,7 @@ TEST(KeyValueCache, LogitsAgreeWithThoseOfTheWholeRow) {
   LoadedPlugins plugins;
   StubProvider attention("naive", {"attention"});
   attention.forward = test::naive_attention;
-  CpuRun run(plugins.record_model("llama", kLlama), {plugins.ops("reference")}, {attention.provider()}, 1, 8);
+  CpuRun run(plugins.record_model("llama", kTinyLlama), {plugins.ops("reference")}, {attention.provider()}, 1, 8);
   const std::vector<int32_t> ids = {1, 12, 7, 0, 3, 3, 9};
   KeyValueCache cache(7);
   size_t seen = 0;
@@ -78,7 +78,7 @@ TEST(KeyValueCache, LogitsOfAllPositionsAgreeWithThoseOfTheLast) {
   LoadedPlugins plugins;
   StubProvider attention("naive", {"attention"});
   attention.forward = test::naive_attention;
-  CpuRun run(plugins.record_model("llama", kLlama), {plugins.ops("reference")}, {attention.provider()}, 1, 8);
+  CpuRun run(plugins.record_model("llama", kTinyLlama), {plugins.ops("reference")}, {attention.provider()}, 1, 8);
   const std::vector<int32_t> ids = {1, 12, 7, 0, 3};
   const Tensor all = run.executor->logits(row(ids, 0), nullptr, false);
   EXPECT_EQ(all.sizes(), (std::vector<int64_t>{1, 5, 13}));

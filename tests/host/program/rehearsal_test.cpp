@@ -16,7 +16,7 @@ using test::LoadedPlugins;
 constexpr const char* kModel = R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 640, "hidden_size": 64,
   "intermediate_size": 192, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
   "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "tie_word_embeddings": false})";
-constexpr int64_t kBatch = 2, kTime = 128;
+constexpr int64_t kRehearsedRows = 2, kRehearsedLength = 128;
 
 struct Providers {
   std::vector<std::string> kernels;
@@ -34,12 +34,13 @@ class Rehearsal : public testing::Test {
     std::vector<OpsProvider> kernels;
     for (const std::string& id : names.kernels) kernels.push_back(plugins_.ops(id));
     return std::make_unique<CpuRun>(plugins_.record_model("llama", kModel), kernels,
-                                    std::vector<OpsProvider>{plugins_.ops(names.attention)}, kBatch, kTime);
+                                    std::vector<OpsProvider>{plugins_.ops(names.attention)}, kRehearsedRows,
+                                    kRehearsedLength);
   }
   static Fields fields() {
-    std::vector<int32_t> ids(kBatch * kTime);
+    std::vector<int32_t> ids(kRehearsedRows * kRehearsedLength);
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * 7 % 640);
-    return test::fields_of(ids, kBatch);
+    return test::fields_of(ids, kRehearsedRows);
   }
 
   // The memory that was added since `before`.

@@ -203,28 +203,28 @@ TEST(Selective, ANodeThatMayWriteInPlaceDoesNotOverwriteKeptValues) {
 
 // ---- whole steps
 
-struct Providers {
+struct StepProviders {
   std::vector<std::string> kernels;
   std::string attention;
   Dtype compute = Dtype::f32;
-  friend void PrintTo(const Providers& p, std::ostream* out) {
+  friend void PrintTo(const StepProviders& p, std::ostream* out) {
     *out << p.kernels[0] << ", " << p.attention << ", " << dtype_name(p.compute);
   }
 };
 
-constexpr const char* kModel = R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 96, "hidden_size": 32,
+constexpr const char* kTiedLlama = R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 96, "hidden_size": 32,
   "intermediate_size": 56, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
   "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "tie_word_embeddings": true, "attention_bias": true})";
-constexpr int64_t kBatch = 2, kTime = 24;
+constexpr int64_t kRows = 2, kLength = 24;
 
-class SelectiveRun : public testing::TestWithParam<Providers> {
+class SelectiveRun : public testing::TestWithParam<StepProviders> {
  protected:
   SelectiveRun() {
     install_memory_allocator();
     std::vector<OpsProvider> kernels;
     for (const std::string& id : GetParam().kernels) kernels.push_back(counted(id));
-    run_ = std::make_unique<CpuRun>(plugins_.record_model("llama", kModel), kernels,
-                                    std::vector<OpsProvider>{counted(GetParam().attention)}, kBatch, kTime,
+    run_ = std::make_unique<CpuRun>(plugins_.record_model("llama", kTiedLlama), kernels,
+                                    std::vector<OpsProvider>{counted(GetParam().attention)}, kRows, kLength,
                                     GetParam().compute);
   }
 
@@ -235,9 +235,9 @@ class SelectiveRun : public testing::TestWithParam<Providers> {
   static std::vector<Fields> micro_batches() {
     std::vector<Fields> all;
     for (int m = 0; m < 2; ++m) {
-      std::vector<int32_t> ids(kBatch * kTime);
+      std::vector<int32_t> ids(kRows * kLength);
       for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>((i * 7 + 31 * static_cast<size_t>(m)) % 96);
-      all.push_back(fields_of(ids, kBatch));
+      all.push_back(fields_of(ids, kRows));
     }
     return all;
   }
@@ -303,12 +303,12 @@ TEST_P(SelectiveRun, NoMatrixProductOrAttentionRunsTwice) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, SelectiveRun,
-                         testing::Values(Providers{{"reference"}, "naive"}, Providers{{"aten"}, "sdpa"},
-                                         Providers{{"fused", "aten"}, "interval"},
-                                         Providers{{"fused", "reference"}, "naive"},
-                                         Providers{{"aten"}, "sdpa", Dtype::bf16},
-                                         Providers{{"fused", "aten"}, "sdpa", Dtype::bf16},
-                                         Providers{{"reference"}, "naive", Dtype::bf16}));
+                         testing::Values(StepProviders{{"reference"}, "naive"}, StepProviders{{"aten"}, "sdpa"},
+                                         StepProviders{{"fused", "aten"}, "interval"},
+                                         StepProviders{{"fused", "reference"}, "naive"},
+                                         StepProviders{{"aten"}, "sdpa", Dtype::bf16},
+                                         StepProviders{{"fused", "aten"}, "sdpa", Dtype::bf16},
+                                         StepProviders{{"reference"}, "naive", Dtype::bf16}));
 
 }  // namespace
 }  // namespace chassis

@@ -6,7 +6,7 @@
 namespace chassis {
 namespace {
 
-constexpr int64_t kMiB = 1 << 20;
+constexpr int64_t kMetaMiB = 1 << 20;
 
 class MetaMemory : public testing::Test {
  protected:
@@ -40,18 +40,18 @@ TEST_F(MetaMemory, CountsTensorsWithoutMemory) {
 TEST_F(MetaMemory, CountsNothingForViewsWhichKeepTheWholeAlive) {
   Tensor part;
   {
-    const Tensor whole = floats(kMiB);
+    const Tensor whole = floats(kMetaMiB);
     part = whole.narrow(0, 16, 16).flat();
     EXPECT_TRUE(part.shares_storage_with(whole));
-    EXPECT_EQ(live(), 4u * kMiB);
+    EXPECT_EQ(live(), 4u * kMetaMiB);
   }
-  EXPECT_EQ(live(), 4u * kMiB);
+  EXPECT_EQ(live(), 4u * kMetaMiB);
   part.reset();
   EXPECT_EQ(live(), 0u);
 }
 
 TEST_F(MetaMemory, CountsNothingForOperationsInPlace) {
-  const Tensor a = floats(kMiB), b = floats(kMiB);
+  const Tensor a = floats(kMetaMiB), b = floats(kMetaMiB);
   const uint64_t before = live();
   reset_peak_meta_memory();
   a.zero();
@@ -64,17 +64,17 @@ TEST_F(MetaMemory, CountsNothingForOperationsInPlace) {
 }
 
 TEST_F(MetaMemory, CountsNothingForCastsInPlace) {
-  const Tensor a = floats(kMiB), b = a.to(Dtype::bf16);
-  EXPECT_EQ(live(), 6u * kMiB);
+  const Tensor a = floats(kMetaMiB), b = a.to(Dtype::bf16);
+  EXPECT_EQ(live(), 6u * kMetaMiB);
   a.copy_from(b);
   b.copy_from(a);
-  EXPECT_EQ(peak(), 6u * kMiB);
+  EXPECT_EQ(peak(), 6u * kMetaMiB);
 }
 
 TEST_F(MetaMemory, CountsHostMemorySeparately) {
-  const Tensor offloaded = floats(kMiB, kMetaHost);
+  const Tensor offloaded = floats(kMetaMiB, kMetaHost);
   EXPECT_EQ(offloaded.device(), kMetaHost);
-  EXPECT_EQ(live(kMetaHost), 4u * kMiB);
+  EXPECT_EQ(live(kMetaHost), 4u * kMetaMiB);
   EXPECT_EQ(live(), 0u);
   const Tensor halves = offloaded.to(Dtype::bf16), copy = offloaded.clone();
   EXPECT_EQ(halves.device(), kMetaHost);
@@ -82,18 +82,18 @@ TEST_F(MetaMemory, CountsHostMemorySeparately) {
   EXPECT_EQ(live(), 0u);
   const Tensor fetched = offloaded.to(kMetaDevice);
   EXPECT_EQ(fetched.device(), kMetaDevice);
-  EXPECT_EQ(live(), 4u * kMiB);
+  EXPECT_EQ(live(), 4u * kMetaMiB);
   EXPECT_TRUE(fetched.to(kMetaDevice).shares_storage_with(fetched));
-  EXPECT_EQ(live(), 4u * kMiB);
+  EXPECT_EQ(live(), 4u * kMetaMiB);
 }
 
 TEST_F(MetaMemory, MovesRetaggedBytes) {
-  const Tensor sum = floats(kMiB);
+  const Tensor sum = floats(kMetaMiB);
   retag_memory(sum.narrow(0, 0, 5), MemoryCategory::kGradients);
   const MemoryUsage usage = meta_memory_usage(kMetaDevice);
-  EXPECT_EQ(usage.of(MemoryCategory::kGradients).live_bytes, 4u * kMiB);
+  EXPECT_EQ(usage.of(MemoryCategory::kGradients).live_bytes, 4u * kMetaMiB);
   EXPECT_EQ(usage.of(MemoryCategory::kOther).live_bytes, 0u);
-  EXPECT_EQ(usage.live_bytes, 4u * kMiB);
+  EXPECT_EQ(usage.live_bytes, 4u * kMetaMiB);
 }
 
 TEST_F(MetaMemory, CountsChargesWhileTheyExist) {

@@ -7,6 +7,7 @@ namespace chassis {
 namespace {
 
 namespace fs = std::filesystem;
+using test::count_of;
 using test::Outcome;
 using Words = std::vector<std::string>;
 
@@ -42,12 +43,6 @@ class AutoProviders : public test::ProgramRun {
   std::string program_ = program();
 };
 
-size_t count(const std::string& text, const std::string& part) {
-  size_t found = 0;
-  for (size_t at = 0; (at = text.find(part, at)) != text.npos; at += part.size()) ++found;
-  return found;
-}
-
 TEST_F(AutoProviders, AreTheDefaultAndTakeIntervalInFp32) {
   const std::string graph = run("check", {"--graph", "run.device=cpu", "precision.compute=fp32"});
   EXPECT_HAS(graph, "      auto: interval ");
@@ -55,9 +50,9 @@ TEST_F(AutoProviders, AreTheDefaultAndTakeIntervalInFp32) {
   EXPECT_HAS(graph, "      auto: fused ");
   EXPECT_HAS(graph, " alone claims add+rms_norm");
   EXPECT_HAS(graph, " ms is the cheapest; aten ");
-  EXPECT_EQ(count(graph, "cost unknown"), 0u) << graph;
+  EXPECT_EQ(count_of(graph, "cost unknown"), 0u) << graph;
   for (const char* other : {"naive", "reference"})
-    EXPECT_EQ(count(graph, other), 0u) << graph;  // they only serve as references
+    EXPECT_EQ(count_of(graph, other), 0u) << graph;  // they only serve as references
   const std::string resolved = run("check", {"--resolved"});
   EXPECT_HAS(resolved, "[attention]\nplugin = \"auto\"");
   EXPECT_HAS(resolved, "plugins = [\"auto\"]");
@@ -83,9 +78,9 @@ TEST_F(AutoProviders, TrainLikeTheSameProvidersByName) {
 
 TEST_F(AutoProviders, NamedProvidersComeFirst) {
   const std::string graph = run("check", {"--graph", "run.device=cpu", "kernels.plugins=aten,auto"});
-  EXPECT_EQ(count(graph, "auto: fused"), 0u) << graph;
+  EXPECT_EQ(count_of(graph, "auto: fused"), 0u) << graph;
   EXPECT_HAS(graph, "auto: interval");
-  EXPECT_EQ(count(run("check", {"--graph", "attention.plugin=sdpa"}), "auto: interval"), 0u);
+  EXPECT_EQ(count_of(run("check", {"--graph", "attention.plugin=sdpa"}), "auto: interval"), 0u);
 }
 
 TEST_F(AutoProviders, AreNotLoadedFromOtherFolders) {
@@ -138,7 +133,7 @@ TEST_F(AutoProviders, AResumedRunReportsChangedProviders) {
     return all;
   };
   run("train", with({"run.max_steps=2"}));
-  EXPECT_EQ(count(run("train", with({"run.max_steps=3", "run.strict=true"})), "provider of"), 0u);
+  EXPECT_EQ(count_of(run("train", with({"run.max_steps=3", "run.strict=true"})), "provider of"), 0u);
   fs::remove(plugins() + "/interval.so");
   const std::string strict = run("train", with({"run.max_steps=4", "run.strict=true"}), 2);
   EXPECT_HAS(strict, "the provider of ");
@@ -154,7 +149,7 @@ TEST_F(AutoProviders, ALockedRunComparesOnlyProvidersOfTheLock) {
   fs::rename(scratch_ / "interval.so", plugins() + "/interval.so");
   const std::string said = run("check", {"--graph", "run.device=cpu", "--locked"});
   EXPECT_HAS(said, "auto: sdpa ");
-  EXPECT_EQ(count(said, "interval"), 0u) << said;
+  EXPECT_EQ(count_of(said, "interval"), 0u) << said;
   std::string bytes = test::text_of_file(plugins() + "/fused.so");
   test::write_text(plugins() + "/fused.so", bytes + "x");
   EXPECT_HAS(run("check", {"--graph", "run.device=cpu", "--locked"}, 3), "fused");

@@ -7,6 +7,7 @@ namespace chassis {
 namespace {
 
 namespace fs = std::filesystem;
+using test::count_of;
 using test::Outcome;
 using Words = std::vector<std::string>;
 
@@ -25,12 +26,6 @@ class RunWork : public test::ProgramRun {
   }
   bool exists(const std::string& path) const { return fs::exists(scratch_ / path); }
 };
-
-size_t count(const std::string& text, const std::string& part) {
-  size_t found = 0;
-  for (size_t at = 0; (at = text.find(part, at)) != text.npos; at += part.size()) ++found;
-  return found;
-}
 
 TEST_F(RunWork, DoesNotStartAnewIfItsCheckpointsAreGone) {
   run({});
@@ -103,7 +98,7 @@ TEST_F(RunWork, IsSavedBeforeLostMetricsStopTheRun) {
 TEST_F(RunWork, FailedSavesAreCountedAndReportedAtTheEnd) {
   const std::string few = " checkpoint.every_steps=2 train.seq_len=16";
   const std::string warned = sh("ulimit -f 200; exec \"$CHASSIS\" train run.toml checkpoint.on_error=warn" + few, 0);
-  EXPECT_EQ(count(warned, "was not saved"), 1u) << warned;
+  EXPECT_EQ(count_of(warned, "was not saved"), 1u) << warned;
   EXPECT_HAS(warned, "4 saves failed, the last at step 6; there is no whole checkpoint in out/checkpoints");
   run({"run.output_dir=b", "run.max_steps=2"});
   fs::remove_all(scratch_ / "b/final");
@@ -135,7 +130,7 @@ TEST_F(RunWork, DoesNotStartOnADiskWithoutRoomForACheckpoint) {
   if (stopped.exit_code == 77 || stopped.output.find("unshare") != std::string::npos) GTEST_SKIP() << stopped.output;
   EXPECT_EQ(stopped.exit_code, 7) << stopped.output;
   EXPECT_HAS(stopped.output, "free, a checkpoint takes 165 KiB, and 1 MiB for its other files");
-  EXPECT_EQ(count(stopped.output, "hint: "), 1u) << stopped.output;
+  EXPECT_EQ(count_of(stopped.output, "hint: "), 1u) << stopped.output;
   EXPECT_EQ(stopped.output.find("step 1/6"), std::string::npos) << "nothing is trained: " << stopped.output;
   EXPECT_HAS(on_small_disk("checkpoint.on_error=warn").output, "warning: no room for a checkpoint (once)");
 }
