@@ -174,7 +174,11 @@ TEST(KillOfARank, AtRandomMomentsLeavesWholeCheckpoints) {
     const std::vector<pid_t> ranks = start_ranks(dir.path(), *shared);
     StoreServer server("127.0.0.1", 0);
     shared->port = server.port();
-    std::this_thread::sleep_for(std::chrono::microseconds(20'000 + random() % 150'000));
+    // Every other time once the ranks have saved, however long they took to start.
+    const int64_t published = shared->published;
+    while (i % 2 == 0 ? shared->published == published : shared->stage < 0)
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 100'000));
     const int victim = static_cast<int>(random() % (kNumRanks + 1));  // the last: all of them
     for (int rank = 0; rank < kNumRanks; ++rank)
       if (victim == kNumRanks || victim == rank) ::kill(ranks[static_cast<size_t>(rank)], SIGKILL);
