@@ -288,9 +288,10 @@ std::string changed_bits(const std::vector<Named>& first, const std::vector<Name
     const auto a = values_of(result.tensor), b = values_of(*other);
     size_t at = 0;
     while (at + 1 < a.size() && std::memcmp(&a[at], &b[at], sizeof a[at]) == 0) ++at;
-    return fmt::format("{}[{}] is {:.9g}, and {:.9g} when the same call is repeated; the same inputs must give the "
-                       "same bits",
-                       result.name, at, a[at], b[at]);
+    return fmt::format(
+        "{}[{}] is {:.9g}, and {:.9g} when the same call is repeated; the same inputs must give the "
+        "same bits",
+        result.name, at, a[at], b[at]);
   }
   return "";
 }

@@ -63,9 +63,8 @@ class AskedAgain {
       fail("claim accepts the node when it is asked first, but not when it is asked again: " + status_text(status));
       status_release(status);
     } else if (cost != node_.cost_ns && (cost > 0 || node_.cost_ns > 0)) {
-      fail(fmt::format("claim is not pure: the same node costs {} ns when it is asked first, and {} ns when it is asked "
-                       "again",
-                       node_.cost_ns, cost));
+      fail(fmt::format("claim is not pure: the same node costs {} ns, and {} ns when it is asked again", node_.cost_ns,
+                       cost));
     }
   }
 

@@ -70,9 +70,7 @@ class Instance {
   void require(std::string_view interface_id, std::initializer_list<std::pair<const char*, bool>> functions) const;
 
   // The first argument of every function of an interface. `phase` is the function's name, a literal.
-  CalledInstance get(const char* phase = "a call", int64_t unit = -1) const {
-    return {*site_, phase, instance_, unit};
-  }
+  CalledInstance get(const char* phase = "a call", int64_t unit = -1) const { return {*site_, phase, instance_, unit}; }
   // throw_if_failed with who() at the beginning of the message.
   void check(chassis_status_t* status) const {
     if (status != nullptr) throw_if_failed(status, who_);

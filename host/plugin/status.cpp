@@ -254,8 +254,7 @@ void throw_if_failed(chassis_status_t* status, std::string_view who) {
   const std::unique_ptr<chassis_status, void (*)(chassis_status*)> owned(status, status_release);
   const ExitCode exit_code = exit_code_of(*status);
   // Outside a step, a mistake of the user does not depend on the call in which it is found.
-  const bool names_call =
-      exit_code == ExitCode::kConfig ? own_call_is_in_step() : exit_code != ExitCode::kStopped;
+  const bool names_call = exit_code == ExitCode::kConfig ? own_call_is_in_step() : exit_code != ExitCode::kStopped;
   Error error(exit_code, fmt::format("{}{}: {}", who, names_call ? own_call_phase() : "", message_of(*status)));
   for (const auto& [key, value] : status->facts) error.with(key, value);
   if (status->code == CHASSIS_CANCELLED && exit_code == ExitCode::kPlugin)

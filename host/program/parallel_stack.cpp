@@ -333,8 +333,7 @@ void ParallelStack::bind(Communicator& communicator, Device device) {
 
 void ParallelStack::call(const Member& member, const UnitHook& hook, size_t unit, uint32_t which, Flags flags) {
   if (const auto function = member.table->*hook.function)
-    member.instance->check(
-        function(member.instance->get(hook.name, static_cast<int64_t>(unit)), which, bits(flags)));
+    member.instance->check(function(member.instance->get(hook.name, static_cast<int64_t>(unit)), which, bits(flags)));
 }
 
 void ParallelStack::call(const Member& member, const StepHook& hook) {

@@ -87,11 +87,11 @@ class ParallelStack final : public UnitEvents {
   class Sink;
   struct UnitHook {
     const char* name;  // for messages
-    chassis_status_t* (*chassis_parallel_t::* function)(chassis_instance*, uint32_t, uint32_t);
+    chassis_status_t* (*chassis_parallel_t::*function)(chassis_instance*, uint32_t, uint32_t);
   };
   struct StepHook {
     const char* name;
-    chassis_status_t* (*chassis_parallel_t::* function)(chassis_instance*);
+    chassis_status_t* (*chassis_parallel_t::*function)(chassis_instance*);
   };
 
   void call(const Member& member, const UnitHook& hook, size_t unit, uint32_t which, Flags flags);

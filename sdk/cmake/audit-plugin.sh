@@ -1,7 +1,7 @@
 #!/bin/sh
-# audit-plugin.sh [--delete] FILE.so TIER [READELF [KINDS [VERSION]]]: checks that a library follows the rules for plugins.
-# KINDS (as in "ops,model") and VERSION, if not empty, are compared with its manifest. With --delete, which builds use, a
-# file that fails is removed, so that the build cannot continue with it.
+# audit-plugin.sh [--delete] FILE.so TIER [READELF [KINDS [VERSION]]]: checks that a library follows the rules for
+# plugins. KINDS (as in "ops,model") and VERSION, if not empty, are compared with its manifest. With --delete, which
+# builds use, a file that fails is removed, so that the build cannot continue with it.
 delete=
 [ "$1" != --delete ] || { delete=1; shift; }
 file=$1 tier=$2 readelf=${3:-readelf} kinds=$4 version=$5
@@ -74,7 +74,8 @@ name=$(basename "$file" .so) note_id=$(value id) note_version=$(value version)
 printf '%s\n' "$note_version" | LC_ALL=C grep -q -x -E '[0-9]+\.[0-9]+\.[0-9]+([-+][0-9A-Za-z.+-]+)?' ||
   fail "its manifest has the version '$note_version', expected three numbers, as in 0.1.0 or 1.0.0-rc.1"
 [ -z "$version" ] || [ "$version" = "$note_version" ] ||
-  fail "chassis_add_plugin() has VERSION $version, but its manifest has the version $note_version; CHASSIS_PLUGIN_VERSION holds VERSION"
+  fail "chassis_add_plugin() has VERSION $version, but its manifest has the version $note_version;\
+ CHASSIS_PLUGIN_VERSION holds VERSION"
 sorted() { tr ', ' '\n\n' | LC_ALL=C sort -u | sed '/^$/d' | tr '\n' ' ' | sed 's/ $//'; }
 wanted=$(echo "$kinds" | sorted) found=$(value member | sed 's|/.*||' | sorted)
 [ -z "$wanted" ] || [ "$wanted" = "$found" ] ||
