@@ -141,7 +141,7 @@ std::string check_ops(PluginRegistry& registry, Instance& instance) {
   const OpsProvider provider = ops_provider(instance);
   check_provider(provider);
   const ConformanceResult result = compare_with_oracles(provider, oracles.providers());
-  expect_none(result.failures, "results differ from the reference");
+  expect_none(result.failures, "promises of an ops provider are broken");
   return result.num_compared > 0 ? "" : "it claims nothing on the CPU that the reference computes";
 }
 

@@ -33,7 +33,7 @@ std::string multiples_near(int64_t number, int64_t unit) {
 
 bool is_sha256(const std::string& text) {
   return text.size() == 71 && text.starts_with("sha256:") &&
-         text.find_first_not_of("0123456789abcdef", 7) == std::string::npos;
+         text.find_first_not_of("0123456789abcdefABCDEF", 7) == std::string::npos;
 }
 
 }  // namespace

@@ -25,6 +25,21 @@ class ServicesWithout : public InstanceServices {
   std::string hidden_;
 };
 
+class AskedServices : public InstanceServices {
+ public:
+  AskedServices(std::unique_ptr<InstanceServices> inner, WatchedServices& watch)
+      : inner_(std::move(inner)), watch_(watch) {}
+  const void* get(std::string_view id) override {
+    watch_.add(id);
+    return inner_->get(id);
+  }
+  int64_t live_tensors() const override { return inner_->live_tensors(); }
+
+ private:
+  std::unique_ptr<InstanceServices> inner_;
+  WatchedServices& watch_;
+};
+
 // A value for an option that has no default.
 Json guess(const OptionSpec& spec) {
   const double low = spec.min.value_or(std::min(1.0, spec.max.value_or(1.0)));
@@ -48,6 +63,20 @@ Json guess(const OptionSpec& spec) {
 
 std::unique_ptr<InstanceServices> WithoutService::attach(const InstanceContext& context) {
   return std::make_unique<ServicesWithout>(inner_.attach(context), hidden_);
+}
+
+std::unique_ptr<InstanceServices> WatchedServices::attach(const InstanceContext& context) {
+  return std::make_unique<AskedServices>(inner_.attach(context), *this);
+}
+
+void WatchedServices::add(std::string_view id) {
+  const std::lock_guard lock(mutex_);
+  asked_.emplace(id);
+}
+
+std::set<std::string> WatchedServices::asked() const {
+  const std::lock_guard lock(mutex_);
+  return asked_;
 }
 
 PoisonedHost::PoisonedHost(AbiVersion negotiated, InstanceServices* services, uint32_t struct_size)

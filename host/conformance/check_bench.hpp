@@ -3,6 +3,8 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -33,6 +35,24 @@ class WithoutService : public ServiceProvider {
  private:
   ServiceProvider& inner_;
   std::string hidden_;
+};
+
+// Remembers for which services instances ask.
+class WatchedServices : public ServiceProvider {
+ public:
+  explicit WatchedServices(ServiceProvider& inner) : inner_(inner) {}
+  bool offers(std::string_view id) const override { return inner_.offers(id); }
+  void check_operators(const Manifest& manifest) const override { inner_.check_operators(manifest); }
+  std::string torch_version() const override { return inner_.torch_version(); }
+  std::unique_ptr<InstanceServices> attach(const InstanceContext& context) override;
+
+  void add(std::string_view id);
+  std::set<std::string> asked() const;
+
+ private:
+  ServiceProvider& inner_;
+  mutable std::mutex mutex_;  // plugins may ask on any thread
+  std::set<std::string> asked_;
 };
 
 // A host table with the given struct_size. Bytes beyond this host's own table are poison.

@@ -8,7 +8,9 @@
 #include <fstream>
 
 #include "chassis/service/dispatch.h"
+#include "chassis/service/gemm.h"
 #include "chassis/service/log.h"
+#include "chassis/service/members.h"
 #include "chassis/service/memory.h"
 #include "chassis/service/metrics.h"
 #include "chassis/service/options.h"
@@ -28,9 +30,9 @@ constexpr int kNumRepeats = 1000;
 constexpr int64_t kMaxGrowthBytes = 8 << 20;
 constexpr int64_t kMaxHeapGrowthBytes = 16 * kNumRepeats;
 constexpr uint64_t kQuiesceDeadlineNs = 5'000'000'000;
-constexpr std::array<std::string_view, 8> kServices = {CHASSIS_LOG_ID,    CHASSIS_OPTIONS_ID, CHASSIS_TENSOR_ID,
-                                                       CHASSIS_MEMORY_ID, CHASSIS_RNG_ID,     CHASSIS_METRICS_ID,
-                                                       CHASSIS_TASK_ID,   CHASSIS_DISPATCH_ID};
+constexpr std::array<std::string_view, 10> kServices = {
+    CHASSIS_LOG_ID,     CHASSIS_OPTIONS_ID, CHASSIS_TENSOR_ID,   CHASSIS_MEMORY_ID,  CHASSIS_RNG_ID,
+    CHASSIS_METRICS_ID, CHASSIS_TASK_ID,    CHASSIS_DISPATCH_ID, CHASSIS_MEMBERS_ID, CHASSIS_GEMM_ID};
 
 void run_life_cycle(Instance& instance) {
   instance.prepare();
@@ -117,24 +119,37 @@ bool is_required(const Manifest& manifest, std::string_view service) {
          manifest.required_services.end();
 }
 
-// Creates every member without one service. It may refuse with a message, but not crash.
-void run_without_service(Bench& bench, const std::shared_ptr<const PluginLibrary>& library,
-                         const std::string& service) {
+// Creates every member without one service. It may refuse with a message, but not crash. Returns the first refusal.
+std::string run_without_service(Bench& bench, const std::shared_ptr<const PluginLibrary>& library,
+                                const std::string& service) {
   WithoutService without(bench.services, service);
+  std::string refusal;
   for (const MemberName& member : library->manifest().members) {
+    if (!bench.make(library, member)) continue;
     try {
       Instance instance(library, bench.context(*library, member), without);
       run_life_cycle(instance);
     } catch (const Error& error) {
       if (error.message().find("exception") != std::string::npos) throw;
+      if (refusal.empty()) refusal = member.text() + ": " + error.what();
     }
   }
+  return refusal;
+}
+
+Error undeclared(const std::string& service, const std::string& refusal) {
+  return plugin_error(
+      fmt::format("it does not work without {}, which its manifest does not require; add the line "
+                  "requires={} to the manifest, or do without the service\n{}",
+                  service, service, refusal));
 }
 
 void negotiation_optional_services(Bench& bench) {
   const auto library = bench.load();
   for (const std::string_view service : kServices) {
-    if (!is_required(library->manifest(), service)) run_without_service(bench, library, std::string(service));
+    if (is_required(library->manifest(), service)) continue;
+    const std::string refusal = run_without_service(bench, library, std::string(service));
+    if (!refusal.empty()) throw undeclared(std::string(service), refusal);
   }
 }
 
@@ -322,6 +337,26 @@ void numerics(Bench& bench) {
   bench.note = reasons;
 }
 
+// Then repeats the test without each service that the members asked for and the manifest does not require.
+void numerics_with_fewer_services(Bench& bench) {
+  WatchedServices watched(bench.services);
+  Bench first{bench.path, watched, bench.hooks};
+  numerics(first);
+  bench.note = first.note;
+  const Manifest manifest = bench.file().manifest;
+  for (const std::string& service : watched.asked()) {
+    if (is_required(manifest, service) || !bench.services.offers(service)) continue;
+    WithoutService without(bench.services, service);
+    Bench fewer{bench.path, without, bench.hooks};
+    try {
+      numerics(fewer);
+    } catch (const Skip&) {  // without the service it computes nothing
+    } catch (const Error& error) {
+      throw undeclared(service, error.what());
+    }
+  }
+}
+
 constexpr Test kInstanceTests[] = {
     {"life/cycle", "load/options", life_cycle},
     {"life/early-end", "life/cycle", life_early_end},
@@ -335,7 +370,7 @@ constexpr Test kInstanceTests[] = {
     {"negotiation/required-services", "life/cycle", negotiation_required_services},
     {"options/defaults", "load/options", options_defaults},
     {"options/refusals", "load/options", options_refusals},
-    {"numerics/reference", "life/cycle", numerics},
+    {"numerics/reference", "life/cycle", numerics_with_fewer_services},
     {"numerics/guard-behind", "numerics/reference", numerics, Guard::kAfter},
     {"numerics/guard-before", "numerics/reference", numerics, Guard::kBefore},
 };

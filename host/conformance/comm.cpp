@@ -281,6 +281,10 @@ std::string comm_unsupported_reason(const CommSubject& backend) {
 std::vector<std::string> comm_failures(std::span<const CommSubject> ranks) {
   const auto size = static_cast<int>(ranks.size());
   CHASSIS_CHECK(size >= 2, "collectives of one rank");
+  constexpr uint32_t kProperties = CHASSIS_COMM_MOVES_NOTHING | CHASSIS_COMM_ROUNDS_HALVES;
+  if (const uint32_t unknown = ranks[0].table->properties & ~kProperties; unknown != 0)
+    return {fmt::format("its properties have the bits {:#x}, which mean nothing; the host knows {:#x}", unknown,
+                        kProperties)};
   if (ranks[0].table->properties & CHASSIS_COMM_MOVES_NOTHING) return failures_without_moving(ranks[0]);
   Shared shared;
   shared.results.resize(ranks.size());

@@ -1,14 +1,18 @@
 // Small programs, one per op or group of ops, and the comparison of their results.
 #include "host/conformance/ops.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <numeric>
 
 #include "host/base/error.hpp"
 #include "host/conformance/growth.hpp"
+#include "host/conformance/ops_answers.hpp"
 #include "host/program/block_run.hpp"
 #include "host/program/compile.hpp"
 #include "host/program/record.hpp"
@@ -167,8 +171,8 @@ struct Named {
   Tensor tensor;
 };
 
-// All results of a program: outputs, gradients of inputs and of parameters. Runs two micro-batches: the first must
-// overwrite the gradients of parameters, which hold NaN, and the second must add to them.
+// All results of a program, each under another name: outputs, gradients of inputs and of parameters. Runs two
+// micro-batches: the first must overwrite the gradients of parameters, which hold NaN, and the second must add to them.
 std::vector<Named> run_case(const Program& program, const ResolveOptions& options, const OpsProvider* candidate,
                             bool* claimed) {
   const ProgramLayout layout;
@@ -217,18 +221,20 @@ std::vector<Named> run_case(const Program& program, const ResolveOptions& option
   context.time = kTokens;
   context.loss_scale = 0.25;
   std::vector<Named> results;
-  for (const char* const when : {"", ", added to that of the micro-batch before"}) {
+  for (const bool second : {false, true}) {
+    const char* const when = second ? " in the second micro-batch" : "";
+    const char* const sum = second ? ", added to that of the micro-batch before" : "";
     Frame frame;
     std::map<std::string, Tensor> gradients;
     for (auto& [name, tensor] : run_forward(block, context, inputs, fields, true, frame)) {
-      results.push_back({name, tensor.clone()});
+      results.push_back({name + when, tensor.clone()});
       if (name == "loss") continue;
       gradients[name] = Tensor::empty(tensor.sizes(), options.compute);
       random("gradient of " + name, gradients[name]);
     }
     for (auto& [name, tensor] : run_backward(block, context, std::move(gradients), frame))
-      results.push_back({"gradient of " + name, tensor});
-    for (const auto& p : parameters.all()) results.push_back({"gradient of " + p->name + when, p->gradient.clone()});
+      results.push_back({"gradient of " + name + when, tensor});
+    for (const auto& p : parameters.all()) results.push_back({"gradient of " + p->name + sum, p->gradient.clone()});
   }
   return results;
 }
@@ -239,11 +245,18 @@ std::vector<float> values_of(const Tensor& tensor) {
   return values;
 }
 
-void compare(const std::string& where, const Named& got, const Named& expected, double bound,
+const Tensor* find(const std::vector<Named>& results, const std::string& name) {
+  const auto found = std::ranges::find(results, name, &Named::name);
+  return found == results.end() ? nullptr : &found->tensor;
+}
+
+// `got` or `expected` may be NULL: a gradient that is left out is zero.
+void compare(const std::string& where, const std::string& name, const Tensor* got, const Tensor* expected, double bound,
              std::vector<std::string>& failures) {
-  const auto a = values_of(got.tensor), b = values_of(expected.tensor);
+  const auto b = expected ? values_of(*expected) : std::vector<float>(static_cast<size_t>(got->num_elements()));
+  const auto a = got ? values_of(*got) : std::vector<float>(b.size());
   if (a.size() != b.size()) {
-    failures.push_back(where + ": " + got.name + " has " + std::to_string(a.size()) + " elements, expected " +
+    failures.push_back(where + ": " + name + " has " + std::to_string(a.size()) + " elements, expected " +
                        std::to_string(b.size()));
     return;
   }
@@ -256,14 +269,76 @@ void compare(const std::string& where, const Named& got, const Named& expected, 
     if (std::isnan(difference)) break;
   }
   if (worst <= bound * largest) return;
-  failures.push_back(where + ": " + got.name + "[" + std::to_string(at) + "] is " + std::to_string(a[at]) +
-                     ", the reference has " + std::to_string(b[at]));
+  const std::string index = "[" + std::to_string(at) + "]";
+  if (!got)
+    failures.push_back(where + ": " + name + " is left out, which means zero, but the reference has " +
+                       std::to_string(b[at]) + " at " + index);
+  else
+    failures.push_back(where + ": " + name + index + " is " + std::to_string(a[at]) + ", the reference has " +
+                       std::to_string(b[at]) + (expected ? "" : ", since it leaves it out"));
+}
+
+// The first bits that differ; empty if none do.
+std::string changed_bits(const std::vector<Named>& first, const std::vector<Named>& again) {
+  for (const Named& result : first) {
+    const Tensor* const other = find(again, result.name);
+    if (!other || other->num_bytes() != result.tensor.num_bytes())
+      return result.name + (other ? " has another size" : " is missing") + " when the same call is repeated";
+    if (std::memcmp(result.tensor.data(), other->data(), result.tensor.num_bytes()) == 0) continue;
+    const auto a = values_of(result.tensor), b = values_of(*other);
+    size_t at = 0;
+    while (at + 1 < a.size() && std::memcmp(&a[at], &b[at], sizeof a[at]) == 0) ++at;
+    return fmt::format(
+        "{}[{}] is {:.9g}, and {:.9g} when the same call is repeated; the same inputs must give the "
+        "same bits",
+        result.name, at, a[at], b[at]);
+  }
+  return "";
+}
+
+// One case, computed by the provider where it claims nodes and by the oracles. Returns whether it claims any.
+bool compare_case(const CaseProgram& c, const OpsProvider& provider, const ResolveOptions& reference, double bound,
+                  std::vector<std::string>& failures) {
+  ResolveOptions mixed = reference;
+  mixed.kernels.insert(mixed.kernels.begin(), provider);
+  const bool in_f32 = reference.compute == Dtype::f32;
+  const std::string where = c.program().blocks[0].name + " in " + std::string(dtype_name(reference.compute));
+  bool claimed = false;
+  const auto got = run_case(c.program(), mixed, &provider, &claimed);
+  if (!claimed) return false;
+  const ProgramLayout layout;
+  const std::vector<uint8_t> trainable(c.program().blocks[0].slots.size(), 1);
+  const ResolvedBlock block = compile_block(c.program(), layout, 0, trainable, true, mixed);
+  for (const std::string& failure : answer_failures(provider, c.program(), layout, block, mixed))
+    failures.push_back(where + ": " + failure);
+
+  std::string changed;
+  const auto repeat = [&] {
+    const auto again = run_case(c.program(), mixed, &provider, &claimed);
+    if (changed.empty()) changed = changed_bits(got, again);
+  };
+  if (!in_f32) repeat();
+  if (const std::string text = in_f32 ? growth_of("runs", 20, repeat) : ""; !text.empty())
+    failures.push_back(where + ": " + text);
+  if (!changed.empty()) failures.push_back(where + ": " + changed);
+
+  bool unused = false;
+  const auto expected = run_case(c.program(), reference, nullptr, &unused);
+  for (const Named& result : got)
+    compare(where, result.name, &result.tensor, find(expected, result.name), bound, failures);
+  for (const Named& result : expected)
+    if (!find(got, result.name)) compare(where, result.name, nullptr, &result.tensor, bound, failures);
+  return true;
 }
 
 }  // namespace
 
 ConformanceResult compare_with_oracles(const OpsProvider& provider, std::span<const OpsProvider> oracles) {
   ConformanceResult result;
+  if (!provider.table->destroy_kernel) {
+    result.failures.push_back("its table has create_kernel, but no function destroy_kernel, so no kernel can be freed");
+    return result;
+  }
   for (const auto& [dtype, bound] : {std::pair(Dtype::f32, 1e-4), std::pair(Dtype::bf16, 2e-2)})
     for (const CaseProgram& c : all_cases()) {
       ResolveOptions reference;
@@ -271,24 +346,7 @@ ConformanceResult compare_with_oracles(const OpsProvider& provider, std::span<co
       reference.batch = kRows;
       reference.time = kTokens;
       reference.kernels.assign(oracles.begin(), oracles.end());
-      ResolveOptions mixed = reference;
-      mixed.kernels.insert(mixed.kernels.begin(), provider);
-      const std::string where = c.program().blocks[0].name + " in " + std::string(dtype_name(dtype));
-      bool claimed = false;
-      const auto got = run_case(c.program(), mixed, &provider, &claimed);
-      if (!claimed) continue;
-      if (dtype == Dtype::f32)
-        if (const std::string text = growth_of("runs", 20, [&] { run_case(c.program(), mixed, &provider, &claimed); });
-            !text.empty())
-          result.failures.push_back(where + ": " + text);
-      bool unused = false;
-      const auto expected = run_case(c.program(), reference, nullptr, &unused);
-      ++result.num_compared;
-      if (got.size() != expected.size())
-        result.failures.push_back(where + ": " + std::to_string(got.size()) + " results, the reference has " +
-                                  std::to_string(expected.size()));
-      for (size_t i = 0; i < std::min(got.size(), expected.size()); ++i)
-        compare(where, got[i], expected[i], bound, result.failures);
+      result.num_compared += compare_case(c, provider, reference, bound, result.failures);
     }
   return result;
 }

@@ -11,11 +11,12 @@ namespace chassis {
 
 struct ConformanceResult {
   size_t num_compared = 0;            // programs in which the provider claimed a node
-  std::vector<std::string> failures;  // with the op, the operand and both numbers
+  std::vector<std::string> failures;  // with the op, the name of the result and both numbers
 };
 
 // [step] Runs every program of which the provider claims a node, on the CPU, in fp32 and, where all claim it, in bf16.
-// Bounds: 1e-4 and 2e-2 of the largest value. Together, `oracles` must cover all ops.
+// Bounds: 1e-4 and 2e-2 of the largest value. Repeated runs must give the same bits; answers about nodes are tested as
+// ops_answers.hpp says. Together, `oracles` must cover all ops.
 ConformanceResult compare_with_oracles(const OpsProvider& provider, std::span<const OpsProvider> oracles);
 
 }  // namespace chassis

@@ -168,6 +168,12 @@ std::string own_call_phase() {
   return std::string(text, describe({}, {}, own->phase.load(), own->unit.load(), text, sizeof text));
 }
 
+bool own_call_is_in_step() noexcept {
+  const CallSlot* const own = call_internal::slot;
+  if (own == nullptr || own->site.load(std::memory_order_relaxed) == nullptr) return false;
+  return own->unit.load(std::memory_order_relaxed) >= 0 || current_step() > 0;
+}
+
 CallWatch::CallWatch(std::chrono::milliseconds first_report_after, std::function<void(const std::string&)> report)
     : ticker_(std::min<std::chrono::milliseconds>(std::chrono::seconds(1), first_report_after / 4),
               [watched = WatchedCalls(first_report_after, std::move(report))]() mutable { return watched.check(); }) {}

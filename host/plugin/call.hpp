@@ -75,6 +75,8 @@ size_t describe_call(char* out, size_t num_bytes) noexcept;
 std::string call_in_progress();
 // [any] " in forward (unit 3), step 17" for the calling thread; empty if it is in no plugin.
 std::string own_call_phase();
+// [any] Whether the calling thread is in a call for a unit, or in any call during a step.
+bool own_call_is_in_step() noexcept;
 
 // [any] From now on a CallWatch reports calls that do not return within 2 s, since the user waits. Signal handlers may
 // call it.

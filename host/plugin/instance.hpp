@@ -27,8 +27,8 @@ std::string_view instance_state_text(InstanceState state);
 // The first argument of a call into a plugin. The call counts as in progress until the end of the full expression.
 class CalledInstance {
  public:
-  CalledInstance(const CallSite& site, const char* phase, chassis_instance_t* instance) noexcept
-      : call_(site, phase), instance_(instance) {}
+  CalledInstance(const CallSite& site, const char* phase, chassis_instance_t* instance, int64_t unit = -1) noexcept
+      : call_(site, phase, unit), instance_(instance) {}
   operator chassis_instance_t*() const noexcept { return instance_; }
 
  private:
@@ -70,7 +70,7 @@ class Instance {
   void require(std::string_view interface_id, std::initializer_list<std::pair<const char*, bool>> functions) const;
 
   // The first argument of every function of an interface. `phase` is the function's name, a literal.
-  CalledInstance get(const char* phase = "a call") const { return {*site_, phase, instance_}; }
+  CalledInstance get(const char* phase = "a call", int64_t unit = -1) const { return {*site_, phase, instance_, unit}; }
   // throw_if_failed with who() at the beginning of the message.
   void check(chassis_status_t* status) const {
     if (status != nullptr) throw_if_failed(status, who_);

@@ -44,6 +44,10 @@ bool is_name(std::string_view text, std::string_view extra) {
          });
 }
 
+// plugin = "auto" in the configuration means that the program chooses.
+bool is_reserved(std::string_view id) { return id == "auto"; }
+constexpr std::string_view kNotReserved = "another id: plugin = \"auto\" means that the program chooses";
+
 bool is_version(std::string_view text) { return is_name(text, ".+-") && text.front() >= '0' && text.front() <= '9'; }
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
@@ -152,6 +156,7 @@ Manifest parse_manifest(std::string_view text, const std::string& name) {
         member = {std::string(value.substr(0, slash)), std::string(value.substr(slash + 1))};
       }
       if (!is_name(member.kind, "_-") || !is_name(member.id, "_-.")) throw refuse("kind/id");
+      if (is_reserved(member.id)) throw refuse(kNotReserved);
       if (m.members.size() == kMaxMembers) throw refuse(fmt::format("at most {} members", kMaxMembers));
       if (std::find(m.members.begin(), m.members.end(), member) != m.members.end()) throw refuse("each member once");
       m.members.push_back(std::move(member));
@@ -176,6 +181,7 @@ Manifest parse_manifest(std::string_view text, const std::string& name) {
       throw plugin_error(fmt::format("{}: manifest line {}: key {} appears twice", name, number, key));
     if (key == "id") {
       if (!is_name(value, "_-.")) throw refuse("letters, digits, '_', '-' and '.'");
+      if (is_reserved(value)) throw refuse(kNotReserved);
       m.id = value;
     } else if (key == "version") {
       if (!is_version(value)) throw refuse("a version such as 0.1.0");

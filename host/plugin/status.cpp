@@ -118,8 +118,6 @@ ExitCode exit_code_of(const chassis_status& status) {
       return ExitCode::kCommunication;
     case CHASSIS_DATA_LOSS:
       return ExitCode::kStorage;
-    case CHASSIS_CANCELLED:
-      return ExitCode::kStopped;
     default:
       return ExitCode::kPlugin;
   }
@@ -255,10 +253,12 @@ void throw_if_failed(chassis_status_t* status, std::string_view who) {
     throw plugin_error(fmt::format("{}{} {}", who, own_call_phase(), foreign_text(status)));
   const std::unique_ptr<chassis_status, void (*)(chassis_status*)> owned(status, status_release);
   const ExitCode exit_code = exit_code_of(*status);
-  // Mistakes of the user do not depend on the call and step in which they are found.
-  const bool names_call = exit_code != ExitCode::kConfig && exit_code != ExitCode::kStopped;
+  // Outside a step, a mistake of the user does not depend on the call in which it is found.
+  const bool names_call = exit_code == ExitCode::kConfig ? own_call_is_in_step() : exit_code != ExitCode::kStopped;
   Error error(exit_code, fmt::format("{}{}: {}", who, names_call ? own_call_phase() : "", message_of(*status)));
   for (const auto& [key, value] : status->facts) error.with(key, value);
+  if (status->code == CHASSIS_CANCELLED && exit_code == ExitCode::kPlugin)
+    error.with("status", "CANCELLED, although the host did not ask it to stop");
   if (status->cause) error.caused_by(std::runtime_error(text_with_causes(*status->cause)));
   throw error;
 }

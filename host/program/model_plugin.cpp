@@ -37,8 +37,10 @@ std::string ModelPlugin::configure_refusal(const std::string& config_json) const
 }
 
 chassis_status_t* ModelPlugin::record(const chassis_builder_2_t* builder) const {
-  if (v1_ != nullptr) return record_v1(*v1_, instance_->get("record"), *builder);
-  return table_.record(instance_->get("record"), builder);
+  return guarded([&] {  // names the plugin
+    instance_->check(v1_ != nullptr ? record_v1(*v1_, instance_->get("record"), *builder)
+                                    : table_.record(instance_->get("record"), builder));
+  });
 }
 
 std::string ModelPlugin::config() const {

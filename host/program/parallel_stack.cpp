@@ -331,14 +331,14 @@ void ParallelStack::bind(Communicator& communicator, Device device) {
     if (m.table->bind) m.instance->check(m.table->bind(m.instance->get("bind"), shards_->table()));
 }
 
-void ParallelStack::call(const Member& member, UnitHook hook, uint32_t which, Flags flags) {
-  if (const auto function = member.table->*hook)
-    member.instance->check(function(member.instance->get("an event of a unit"), which, bits(flags)));
+void ParallelStack::call(const Member& member, const UnitHook& hook, size_t unit, uint32_t which, Flags flags) {
+  if (const auto function = member.table->*hook.function)
+    member.instance->check(function(member.instance->get(hook.name, static_cast<int64_t>(unit)), which, bits(flags)));
 }
 
-void ParallelStack::call(const Member& member, Hook hook) {
-  if (const auto function = member.table->*hook)
-    member.instance->check(function(member.instance->get("an event of a step")));
+void ParallelStack::call(const Member& member, const StepHook& hook) {
+  if (const auto function = member.table->*hook.function)
+    member.instance->check(function(member.instance->get(hook.name)));
 }
 
 // Logged between the calls of collectives, so that the log shows what was started before a unit computes.
@@ -347,7 +347,8 @@ void ParallelStack::trace(const char* what, size_t unit) const {
 }
 
 void ParallelStack::pre_forward(size_t unit, Flags flags) {
-  for (const Member& m : members_) call(m, &chassis_parallel_t::pre_forward, static_cast<uint32_t>(unit), flags);
+  constexpr UnitHook kHook = {"pre_forward", &chassis_parallel_t::pre_forward};
+  for (const Member& m : members_) call(m, kHook, unit, static_cast<uint32_t>(unit), flags);
   for (const Parameter* p : parameters_->of_unit(unit))
     if (!p->value)
       throw plugin_error("parameter '" + p->name + "' is not gathered when unit " + std::to_string(unit) + " begins");
@@ -355,24 +356,27 @@ void ParallelStack::pre_forward(size_t unit, Flags flags) {
 }
 
 void ParallelStack::post_forward(size_t unit, Flags flags) {
-  for (size_t m = members_.size(); m-- > 0;)
-    call(members_[m], &chassis_parallel_t::post_forward, static_cast<uint32_t>(unit), flags);
+  constexpr UnitHook kHook = {"post_forward", &chassis_parallel_t::post_forward};
+  for (size_t m = members_.size(); m-- > 0;) call(members_[m], kHook, unit, static_cast<uint32_t>(unit), flags);
 }
 
 void ParallelStack::pre_backward(size_t unit, Flags flags) {
-  for (const Member& m : members_) call(m, &chassis_parallel_t::pre_backward, static_cast<uint32_t>(unit), flags);
+  constexpr UnitHook kHook = {"pre_backward", &chassis_parallel_t::pre_backward};
+  for (const Member& m : members_) call(m, kHook, unit, static_cast<uint32_t>(unit), flags);
   trace("backward", unit);
 }
 
 void ParallelStack::post_backward(size_t unit, Flags flags) {
+  constexpr UnitHook kReady = {"grad_ready", &chassis_parallel_t::grad_ready},
+                     kAfter = {"post_backward", &chassis_parallel_t::post_backward};
   for (size_t m = members_.size(); m-- > 0;) {
-    for (uint32_t parameter : ready_at_[unit]) call(members_[m], &chassis_parallel_t::grad_ready, parameter, flags);
-    call(members_[m], &chassis_parallel_t::post_backward, static_cast<uint32_t>(unit), flags);
+    for (uint32_t parameter : ready_at_[unit]) call(members_[m], kReady, unit, parameter, flags);
+    call(members_[m], kAfter, unit, static_cast<uint32_t>(unit), flags);
   }
 }
 
 void ParallelStack::finish_grads() {
-  for (const Member& m : members_) call(m, &chassis_parallel_t::finish_grads);
+  for (const Member& m : members_) call(m, StepHook{"finish_grads", &chassis_parallel_t::finish_grads});
   for (const uint32_t i : placed_)
     if (const Parameter& p = *parameters_->all()[i]; p.gradient_written)
       throw plugin_error("the gradient of '" + p.name + "' was not reduced by the end of the step");
@@ -382,13 +386,13 @@ void ParallelStack::refresh() {
   shards_->mark_stale();
   shards_->gather(unplaced_, "");  // nothing is sent: this rank has them
   shards_->release(unplaced_);
-  for (const Member& m : members_) call(m, &chassis_parallel_t::post_optimizer);
+  for (const Member& m : members_) call(m, StepHook{"post_optimizer", &chassis_parallel_t::post_optimizer});
   if (const auto stale = shards_->stale(); !stale.empty())
     throw plugin_error("parameter '" + stale.front() + "' still shows the values from before the step");
 }
 
 void ParallelStack::finish_step() {
-  for (const Member& m : members_) call(m, &chassis_parallel_t::drain);
+  for (const Member& m : members_) call(m, StepHook{"drain", &chassis_parallel_t::drain});
   shards_->wait_all();
 }
 

@@ -85,11 +85,17 @@ class ParallelStack final : public UnitEvents {
     std::vector<uint32_t> parameters;  // that it places
   };
   class Sink;
-  using UnitHook = chassis_status_t* (*chassis_parallel_t::*)(chassis_instance*, uint32_t, uint32_t);
-  using Hook = chassis_status_t* (*chassis_parallel_t::*)(chassis_instance*);
+  struct UnitHook {
+    const char* name;  // for messages
+    chassis_status_t* (*chassis_parallel_t::*function)(chassis_instance*, uint32_t, uint32_t);
+  };
+  struct StepHook {
+    const char* name;
+    chassis_status_t* (*chassis_parallel_t::*function)(chassis_instance*);
+  };
 
-  void call(const Member& member, UnitHook hook, uint32_t which, Flags flags);
-  void call(const Member& member, Hook hook);
+  void call(const Member& member, const UnitHook& hook, size_t unit, uint32_t which, Flags flags);
+  void call(const Member& member, const StepHook& hook);
   void trace(const char* what, size_t unit) const;
   void check_axes(const std::vector<Answer>& answers) const;
   void check_parameters(const std::vector<Answer>& answers);

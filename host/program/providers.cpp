@@ -42,7 +42,12 @@ void check_provider(const OpsProvider& provider) {
                                                    {"forward", table.forward != nullptr}};
   for (const auto& [name, there] : required)
     if (!there) throw plugin_error(prefix + ": its table has no function " + name);
-  if (table.num_patterns > kMaxPatterns || (table.num_patterns > 0 && !table.patterns))
+  if (table.num_patterns == 0)
+    throw plugin_error(prefix + " offers 0 patterns, so it would compute nothing")
+        .hint(
+            "list the ops that it computes, such as \"linear\" or \"add+rms_norm\", in `patterns` of its "
+            "chassis_ops_t, and their number in `num_patterns`");
+  if (table.num_patterns > kMaxPatterns || !table.patterns)
     throw plugin_error(prefix + " offers " + std::to_string(table.num_patterns) +
                        (table.patterns ? " patterns; the maximum is " + std::to_string(kMaxPatterns)
                                        : " patterns, but no list of them"));

@@ -39,7 +39,8 @@ void StreamWatch::release_done() {
     }
     try {
       backend_.check(table_.wait(backend_.get("wait"), watched->work, 0));
-    } catch (...) {
+    } catch (Error& error) {
+      error.with("call", watched->flight->text());
       if (!failure_) failure_ = std::current_exception();
     }
     release(*watched);

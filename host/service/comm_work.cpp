@@ -122,8 +122,11 @@ void Communicator::Impl::wait(chassis_backend_work_t* work, const Flight& flight
 void Communicator::Impl::throw_failure(chassis_status_t* status, const Flight& flight) {
   try {
     backend->check(status);
-  } catch (const Error& error) {
-    if (error.code() != ExitCode::kCommunication) throw;
+  } catch (Error& error) {
+    if (error.code() != ExitCode::kCommunication) {
+      error.with("call", flight.text());
+      throw;
+    }
     std::string peer = "a rank";
     for (const auto& [key, value] : error.facts()) {
       if (key == "peer") peer = fmt::format("rank {}", flight.ranks->at(std::stoul(value)));

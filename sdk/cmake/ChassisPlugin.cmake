@@ -3,6 +3,7 @@
 # chassis_add_plugin(<id> SOURCES … [ISA_SOURCES …] [TIER T0|T1|T2] [VERSION x.y.z] [KINDS <kind>…] [LIBS …])
 # makes the module <id>.so (target chassis_plugin_<id>) from C, C++ or CUDA sources. It exports one symbol,
 # chassis_plugin_entry_v1. TIER T0 (the default) uses the SDK only; T1 also LibTorch's stable C shim; T2 its C++ API.
+# The build fails if the library's manifest has another VERSION (default 0.1.0) or members of other KINDS.
 # ISA_SOURCES hold inner loops, compiled once for each instruction set and selected at run time: chassis/simd.hpp.
 function(chassis_add_plugin id)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIER;VERSION" "SOURCES;ISA_SOURCES;KINDS;LIBS")
@@ -15,8 +16,9 @@ function(chassis_add_plugin id)
   if(NOT arg_TIER MATCHES "^T[012]$")
     message(FATAL_ERROR "chassis_add_plugin(${id}): TIER is ${arg_TIER}, expected T0, T1 or T2")
   endif()
-  if(NOT arg_VERSION)
-    set(arg_VERSION 0.1.0)
+  set(version "${arg_VERSION}")
+  if(NOT version)
+    set(version 0.1.0)
   endif()
 
   set(target chassis_plugin_${id})
@@ -62,9 +64,9 @@ function(chassis_add_plugin id)
   string(REPLACE ";" "," kinds "${arg_KINDS}")
   string(REPLACE ";" "," sm "${sm}")
   target_compile_definitions(${target} PRIVATE
-    CHASSIS_PLUGIN_ID="${id}" CHASSIS_PLUGIN_VERSION="${arg_VERSION}" CHASSIS_PLUGIN_TIER="${arg_TIER}"
-    CHASSIS_PLUGIN_KINDS="${kinds}" CHASSIS_PLUGIN_GIT="${git}" CHASSIS_PLUGIN_TORCH="${torch}"
-    CHASSIS_PLUGIN_CUDA="${cuda}" CHASSIS_PLUGIN_SM="${sm}")
+    CHASSIS_PLUGIN_ID="${id}" CHASSIS_PLUGIN_VERSION="${version}" CHASSIS_PLUGIN_TIER="${arg_TIER}"
+    CHASSIS_PLUGIN_GIT="${git}" CHASSIS_PLUGIN_TORCH="${torch}" CHASSIS_PLUGIN_CUDA="${cuda}"
+    CHASSIS_PLUGIN_SM="${sm}")
 
   # One exported symbol, no undefined symbols, no symbols of GNU's unique binding.
   set(script "${CMAKE_CURRENT_BINARY_DIR}/${id}.map")
@@ -84,7 +86,7 @@ function(chassis_add_plugin id)
 
   add_custom_command(TARGET ${target} POST_BUILD VERBATIM
     COMMAND sh "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/audit-plugin.sh"
-            --delete "$<TARGET_FILE:${target}>" ${arg_TIER} "${CMAKE_READELF}")
+            --delete "$<TARGET_FILE:${target}>" ${arg_TIER} "${CMAKE_READELF}" "${kinds}" "${arg_VERSION}")
 endfunction()
 
 # chassis_add_isa_sources(<target> <source>…) compiles C++ sources into a target once for each instruction set, which

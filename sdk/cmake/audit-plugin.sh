@@ -1,9 +1,10 @@
 #!/bin/sh
-# audit-plugin.sh [--delete] FILE.so TIER [READELF]: checks that a library follows the rules for plugins. With --delete,
-# which builds use, a file that fails is removed, so that the build cannot continue with it.
+# audit-plugin.sh [--delete] FILE.so TIER [READELF [KINDS [VERSION]]]: checks that a library follows the rules for
+# plugins. KINDS (as in "ops,model") and VERSION, if not empty, are compared with its manifest. With --delete, which
+# builds use, a file that fails is removed, so that the build cannot continue with it.
 delete=
 [ "$1" != --delete ] || { delete=1; shift; }
-file=$1 tier=$2 readelf=${3:-readelf}
+file=$1 tier=$2 readelf=${3:-readelf} kinds=$4 version=$5
 [ -x "$readelf" ] || readelf=readelf
 fail() {
   echo "plugin audit: $file: $1" >&2
@@ -60,6 +61,22 @@ relative=$(echo "$path" | tr : '\n' | grep -v -E '^(/|\$ORIGIN|\$\{ORIGIN\}|$)')
   fail "its library path '$path' has the relative entry [$(echo $relative)]; begin it with / or \$ORIGIN"
 
 # Columns behind "[Nr]": Name Type Address Off Size ES Flg Lk Inf Al. Flags contain A; others depend on the compiler.
-LC_ALL=C "$readelf" -S -W "$file" | sed 's/^ *\[ *[0-9]*\] *//' |
-  awk '$1 == ".note.chassis" && $2 == "NOTE" && $7 ~ /A/ { found = 1 } END { exit !found }' ||
-  fail "has no allocated .note.chassis section: $note_advice"
+section=$(LC_ALL=C "$readelf" -S -W "$file" | sed 's/^ *\[ *[0-9]*\] *//' |
+  awk '$1 == ".note.chassis" && $2 == "NOTE" && $7 ~ /A/ { print $4, $5; exit }')
+[ -n "$section" ] || fail "has no allocated .note.chassis section: $note_advice"
+# The manifest follows 20 bytes of header and name.
+manifest=$(tail -c +$((0x${section% *} + 21)) "$file" | head -c $((0x${section#* } - 20)) | tr '\0' '\n')
+value() { printf '%s\n' "$manifest" | LC_ALL=C sed -n "s|^$1=||p"; }
+
+name=$(basename "$file" .so) note_id=$(value id) note_version=$(value version)
+[ "$note_id" = "$name" ] ||
+  fail "its manifest has the id '$note_id', expected '$name', the name of the file; CHASSIS_PLUGIN_ID holds that name"
+printf '%s\n' "$note_version" | LC_ALL=C grep -q -x -E '[0-9]+\.[0-9]+\.[0-9]+([-+][0-9A-Za-z.+-]+)?' ||
+  fail "its manifest has the version '$note_version', expected three numbers, as in 0.1.0 or 1.0.0-rc.1"
+[ -z "$version" ] || [ "$version" = "$note_version" ] ||
+  fail "chassis_add_plugin() has VERSION $version, but its manifest has the version $note_version;\
+ CHASSIS_PLUGIN_VERSION holds VERSION"
+sorted() { tr ', ' '\n\n' | LC_ALL=C sort -u | sed '/^$/d' | tr '\n' ' ' | sed 's/ $//'; }
+wanted=$(echo "$kinds" | sorted) found=$(value member | sed 's|/.*||' | sorted)
+[ -z "$wanted" ] || [ "$wanted" = "$found" ] ||
+  fail "chassis_add_plugin() has KINDS $wanted, but its manifest has members of the kinds $found; correct KINDS"

@@ -78,6 +78,7 @@ class Attention final : public Ops {
 
 CHASSIS_PLUGIN(
     "requires=chassis.dispatch/1\n"
+    "requires=chassis.tensor/1\n"
     "op=aten::reshape(Tensor(a) self, SymInt[] shape) -> Tensor(a)\n"
     "op=aten::permute(Tensor(a) self, int[] dims) -> Tensor(a)\n"
     "op=aten::matmul(Tensor self, Tensor other) -> Tensor\n"

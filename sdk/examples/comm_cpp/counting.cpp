@@ -105,4 +105,6 @@ class Counting final : public CommBackend {
 
 }  // namespace
 
-CHASSIS_PLUGIN("requires=" CHASSIS_MEMBERS_ID "\nlicense=Apache-2.0\n", Counting)
+CHASSIS_PLUGIN("requires=" CHASSIS_MEMBERS_ID "\nrequires=" CHASSIS_OPTIONS_ID "\nrequires=" CHASSIS_METRICS_ID
+               "\nlicense=Apache-2.0\n",
+               Counting)

@@ -9,7 +9,7 @@ typedef struct chassis_status chassis_status_t;
 
 /* Codes, numbered as in absl::Status. */
 #define CHASSIS_OK 0
-#define CHASSIS_CANCELLED 1
+#define CHASSIS_CANCELLED 1 /* passed on from the host, which asked to stop; else an error of the plugin */
 #define CHASSIS_UNKNOWN 2
 #define CHASSIS_INVALID_ARGUMENT 3   /* the user's configuration or data is wrong */
 #define CHASSIS_DEADLINE_EXCEEDED 4

@@ -189,6 +189,11 @@ TEST(Config, TheResolvedFileParsesBackToItself) {
   EXPECT_NE(text.find("# default of adamw\n"), std::string::npos);
 }
 
+TEST(Config, APinMayHaveUpperCaseDigits) {
+  const std::string hash = std::string(32, 'a') + std::string(32, 'B');
+  EXPECT_NO_THROW(example({"plugins.pin={ adamw = \"sha256:" + hash + "\" }"}));
+}
+
 TEST(Config, TheResolvedFileHoldsNoControlCharacter) {
   const std::string name = "\xc2\x9b\xc2\x85\xe2\x80\xae\xe2\x80\xa8 \x1b\x7f é";
   const Config config = example({"run.name=" + name});

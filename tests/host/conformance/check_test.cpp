@@ -250,6 +250,30 @@ TEST_F(PluginCheck, CallsTheHooks) {
   EXPECT_EQ(num_asked, 2);
 }
 
+TEST_F(PluginCheck, FindsAServiceThatThePluginNeedsButDoesNotRequire) {
+  FakeServices services;
+  const std::string words =
+      "it does not work without chassis.log/1, which its manifest does not require; add the line requires="
+      "chassis.log/1 to the manifest, or do without the service\n";
+  const CheckVerdict created =
+      examine_in_process(fixture("bad/wants_log.so"), "negotiation/optional-services", services);
+  EXPECT_EQ(created.outcome, CheckOutcome::kFailed);
+  EXPECT_TEXT(created.text, words + "ops/faulty: plugin 'faulty' 0.1.0");
+  EXPECT_TEXT(created.text, ": there is no log");
+  EXPECT_EQ(examine_in_process(fixture("bad/asks_log.so"), "negotiation/optional-services", services).outcome,
+            CheckOutcome::kPassed);
+  // The members are tested again without the log.
+  int num_asked = 0;
+  CheckHooks hooks;
+  hooks.numerics = [&](const CheckedMember&) {
+    if (++num_asked == 2) throw plugin_error("there is no log in forward");
+    return std::string();
+  };
+  const CheckVerdict computes = examine_in_process(fixture("bad/asks_log.so"), "numerics/reference", services, hooks);
+  EXPECT_EQ(computes.outcome, CheckOutcome::kFailed);
+  EXPECT_TEXT(computes.text, words + "there is no log in forward");
+}
+
 TEST_F(PluginCheck, CallsTheHooksForProcessFactsAndGuards) {
   FakeServices services;
   CheckHooks hooks;

@@ -97,6 +97,12 @@ TEST(CommConformance, FindsAWorkThatIsNeverDone) {
   EXPECT_HAS(ranks.failures(), "a work is not done after its wait");
 }
 
+TEST(CommConformance, FindsPropertiesThatMeanNothing) {
+  Ranks ranks("gloo", 2);
+  ranks.replace([](chassis_comm_backend_t& table) { table.properties |= 0x40; });
+  EXPECT_EQ(ranks.failures(), "its properties have the bits 0x40, which mean nothing; the host knows 0x3\n");
+}
+
 TEST(CommConformance, ReportsTheRefusalsOfABackend) {
   Ranks ranks("gloo", 2);
   ranks.replace([](chassis_comm_backend_t& table) {

@@ -66,6 +66,10 @@ TEST_F(Conformance, FindsAStrategyThatOmitsAnEvent) {
              "evaluation after step 1: drain: parameter 'layers.1.up.weight' is still gathered");
 }
 
+TEST_F(Conformance, AnErrorOfAStrategyNamesTheEventAndTheUnit) {
+  EXPECT_HAS(strategy("wayward", "gives up"), "plugin 'wayward' 0.1.0 in pre_forward (unit 2): it gave up");
+}
+
 TEST_F(Conformance, OurModelsPass) {
   EXPECT_EQ(model("llama", sample_model_config({"LlamaForCausalLM"})), "");
   EXPECT_EQ(model("wayward", "{}", "", "wayward"), "");
@@ -134,6 +138,49 @@ TEST_F(Conformance, FindsAnOpsProviderThatDeclaresNonsenseReplacesOutputsOrLeaks
   EXPECT_HAS(failures_of("unknown flags"), "infer sets flags 0x100000, which this host does not know; it knows 0x1f");
   EXPECT_HAS(failures_of("replaces an output"), "output 0 is not the handle that the host gave it to write to");
   EXPECT_HAS(failures_of("leaks"), "20 runs left 419");
+}
+
+TEST_F(Conformance, FindsAnOpsProviderWhoseAnswersOrResultsChange) {
+  const std::vector<OpsProvider> oracles = {plugins_.ops("reference"), plugins_.ops("naive")};
+  const auto failures_of = [&](const char* fault) {
+    ::setenv("WAYWARD", fault, 1);
+    return text_of(compare_with_oracles(plugins_.ops("wayward"), oracles).failures);
+  };
+  EXPECT_HAS(failures_of("not repeatable"), "mul in f32: y[0] is ");
+  EXPECT_HAS(failures_of("not repeatable"), " when the same call is repeated; the same inputs must give the same bits");
+  EXPECT_HAS(failures_of("another cost"), "mul in f32: mul.mul: claim is not pure: the same node costs ");
+  EXPECT_HAS(failures_of("another answer"),
+             "mul in f32: mul.mul: infer is not pure: when it is asked again about the same node, "
+             "workspace_forward_bytes was ");
+}
+
+TEST_F(Conformance, FindsAnOpsProviderWhoseAnswersMeanNothing) {
+  const std::vector<OpsProvider> oracles = {plugins_.ops("reference"), plugins_.ops("naive")};
+  const auto failures_of = [&](const char* fault) {
+    ::setenv("WAYWARD", fault, 1);
+    return text_of(compare_with_oracles(plugins_.ops("wayward"), oracles).failures);
+  };
+  EXPECT_HAS(failures_of("stray bits"),
+             "mul in f32: mul.mul: infer sets the bits 0x20 of keeps_outputs, but the node has only 1 output\n");
+  EXPECT_HAS(failures_of("stray saved tensor"),
+             "mul in f32: mul.mul: infer describes saved[2] (dtype 1, sizes []), but its num_saved is 0");
+  EXPECT_HAS(failures_of("gradients at once"),
+             "mul in f32: mul.mul: infer sets FORWARD_BACKWARD, which is only for nodes whose one output is a loss");
+  ::unsetenv("WAYWARD");
+  OpsProvider leaky = plugins_.ops("wayward");
+  chassis_ops_t table = *leaky.table;
+  table.destroy_kernel = nullptr;
+  leaky.table = &table;
+  EXPECT_EQ(text_of(compare_with_oracles(leaky, oracles).failures),
+            "its table has create_kernel, but no function destroy_kernel, so no kernel can be freed\n");
+}
+
+TEST_F(Conformance, ComparesResultsOfOpsByName) {
+  const std::vector<OpsProvider> oracles = {plugins_.ops("reference"), plugins_.ops("naive")};
+  ::setenv("WAYWARD", "leaves out a gradient", 1);
+  const std::string failures = text_of(compare_with_oracles(plugins_.ops("wayward"), oracles).failures);
+  EXPECT_HAS(failures, "mul in f32: gradient of a is left out, which means zero, but the reference has ");
+  EXPECT_EQ(failures.find("gradient of b"), std::string::npos) << failures;
 }
 
 }  // namespace

@@ -55,6 +55,7 @@ class Strategy final : public Parallel {
 
   void pre_forward(uint32_t unit, UnitFlags) override {
     if (has("not whole") && unit == 2) return;
+    if (has("gives up") && unit == 2) throw Failure(CHASSIS_INTERNAL, "it gave up");
     take(unit);
   }
   void post_forward(uint32_t unit, UnitFlags flags) override {
@@ -165,12 +166,17 @@ class Products final : public Ops {
   double claim(const NodeView& node) override {
     const OperandView first = is_embedding(node) ? node.param(0) : node.input(0);
     if (node.device_type() != CHASSIS_DEVICE_CPU || first.dtype() != CHASSIS_DTYPE_F32) refuse("fp32 on the CPU");
+    if (has("another cost")) return ++num_claims_;
     return has("no number") ? std::numeric_limits<double>::quiet_NaN() : 0;
   }
   void infer(const NodeView& node, Infer& out) override {
     if (node.training()) out.keeps_input(0);
     if (node.training() && !is_embedding(node)) out.keeps_input(1);
     if (has("unknown flags")) out.flags(1u << 20);
+    if (has("another answer")) out.workspace(num_infers_++ % 3, 0);
+    if (has("stray bits")) out.keeps_output(5);
+    if (has("stray saved tensor")) out.raw().saved[2].dtype = CHASSIS_DTYPE_F32;
+    if (has("gradients at once")) out.flags(CHASSIS_KERNEL_FORWARD_BACKWARD);
     if (has("replaces an output")) out.flags(CHASSIS_KERNEL_HOST_OUTPUTS);
   }
   std::unique_ptr<Kernel> create_kernel(const NodeView& node) override {
@@ -180,6 +186,7 @@ class Products final : public Ops {
 
  private:
   static bool is_embedding(const NodeView& node) { return node.num_params() > 0; }
+  int num_claims_ = 0, num_infers_ = 0;
 
   class Embedding final : public Kernel {
    public:
@@ -215,11 +222,13 @@ class Products final : public Ops {
       const int64_t count = a.num_elements() + (has("one too far") ? 1 : 0);
       for (int64_t i = has("one too early") ? -1 : 0; i < count; ++i)
         y.data<float>()[i] = a.data<float>()[i] * b.data<float>()[i];
+      static int num_runs = 0;
+      if (has("not repeatable")) y.data<float>()[0] *= 1 + 1e-6f * static_cast<float>(num_runs++ % 7);
     }
     void backward_inputs(Call& call) override {
       const BorrowedTensor dy = call.grad_output(0);
       for (uint32_t i = 0; dy && i < 2; ++i) {
-        if (!call.wants_grad_input(i)) continue;
+        if (!call.wants_grad_input(i) || (i == 0 && has("leaves out a gradient"))) continue;
         const BorrowedTensor other = call.input(1 - i);
         call.set_grad_input(i, Tensor::create(call.host(), CHASSIS_DTYPE_F32, other.sizes()));
         for (int64_t e = 0; e < other.num_elements(); ++e)

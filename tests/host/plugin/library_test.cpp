@@ -99,6 +99,11 @@ TEST_F(PluginLoad, AcceptsTheRightPinAndRefusesAnother) {
   const std::string hash = sha256_file(fixture("good/plain.so"));
   policy_.pins["plain"] = parse_pin("plain", "sha256:" + hash, {"run.toml", 3, 8});
   EXPECT_NO_THROW(load(fixture("good/plain.so")));
+  std::string upper = hash;
+  for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  policy_.pins = {{"plain@1.2.3", parse_pin("plain@1.2.3", "sha256:" + upper, {})}};
+  EXPECT_NO_THROW(load(fixture("good/plain.so")));
+  policy_.pins.clear();
   policy_.pins["plain"] = parse_pin("plain", "sha256:" + std::string(64, 'A'), {"run.toml", 3, 8});
   const std::string text = refusal(fixture("good/plain.so"));
   EXPECT_TRUE(text.starts_with("run.toml:3:8: plugin 'plain' 1.2.3 (")) << text;

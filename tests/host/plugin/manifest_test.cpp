@@ -125,6 +125,10 @@ TEST(Manifest, RefusesEachBadLineWithItsNumber) {
   EXPECT_TEXT(text_refusal(kMinimal + "member=ops\n"), "member is 'ops', expected kind/id");
   EXPECT_TEXT(text_refusal(kMinimal + "member=ops/a\n"), "expected each member once");
   EXPECT_TEXT(text_refusal(kMinimal + "member=ops/../a\n"), "expected kind/id");
+  EXPECT_TEXT(text_refusal(kMinimal + "member=ops/auto\n"),
+              "manifest line 8: member is 'ops/auto', expected another id: plugin = \"auto\" means that the program "
+              "chooses");
+  EXPECT_TEXT(text_refusal("chassis-manifest=1\nid=auto\n"), "manifest line 2: id is 'auto', expected another id");
   EXPECT_TEXT(text_refusal(kMinimal + "cuda=x\n"), "cuda is 'x', expected a CUDA major");
   EXPECT_TEXT(text_refusal(kMinimal + "sm=80,,90\n"), "sm is '80,,90', expected compute capabilities");
   EXPECT_TEXT(text_refusal(kMinimal + "swappable=yes\n"), "swappable is 'yes', expected 0 or 1");

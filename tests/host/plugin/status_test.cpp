@@ -7,6 +7,7 @@
 #include <new>
 #include <stdexcept>
 
+#include "host/plugin/call.hpp"
 #include "tests/host/plugin/fake_services.hpp"
 #include "tests/host/plugin/plugin_files.hpp"
 
@@ -40,13 +41,41 @@ TEST(Status, CodesBecomeExitCodes) {
   const std::pair<int32_t, ExitCode> pairs[] = {
       {CHASSIS_INVALID_ARGUMENT, ExitCode::kConfig}, {CHASSIS_RESOURCE_EXHAUSTED, ExitCode::kOutOfMemory},
       {CHASSIS_ABORTED, ExitCode::kCommunication},   {CHASSIS_UNAVAILABLE, ExitCode::kCommunication},
-      {CHASSIS_DATA_LOSS, ExitCode::kStorage},       {CHASSIS_CANCELLED, ExitCode::kStopped},
+      {CHASSIS_DATA_LOSS, ExitCode::kStorage},       {CHASSIS_CANCELLED, ExitCode::kPlugin},
       {CHASSIS_INTERNAL, ExitCode::kPlugin},         {CHASSIS_UNIMPLEMENTED, ExitCode::kPlugin},
       {CHASSIS_NOT_FOUND, ExitCode::kPlugin}};
   for (const auto& [code, exit_code] : pairs) {
     EXPECT_EQ(thrown_by([&, c = code] { throw_if_failed(make_status(c, "m"), "x"); }).code, exit_code) << code;
   }
   EXPECT_NO_THROW(throw_if_failed(nullptr, "x"));
+}
+
+TEST(Status, CancelledStopsTheRunOnlyIfTheHostAskedForIt) {
+  const Thrown own = thrown_by([] { throw_if_failed(make_status(CHASSIS_CANCELLED, "no more"), "x"); });
+  EXPECT_EQ(own.code, ExitCode::kPlugin);
+  EXPECT_EQ(own.text, "x: no more (status: CANCELLED, although the host did not ask it to stop)");
+  chassis_status_t* asked = status_of([] { throw Error(ExitCode::kStopped, "stopped by SIGINT"); });
+  EXPECT_EQ(status_code(asked), CHASSIS_CANCELLED);
+  const Thrown passed_on = thrown_by([&] { throw_if_failed(asked, "x"); });
+  EXPECT_EQ(passed_on.code, ExitCode::kStopped);
+  EXPECT_EQ(passed_on.text, "x: stopped by SIGINT");
+}
+
+TEST(Status, NamesTheCallOfAMistakeThatIsFoundInAStep) {
+  const CallSite& site = call_site("provider 'x'", "layers.q_proj");
+  const auto refusal = [] {
+    return thrown_by([] { throw_if_failed(make_status(CHASSIS_INVALID_ARGUMENT, "odd"), "provider 'x' on q_proj"); })
+        .text;
+  };
+  {
+    const PluginCall call(site, "forward", 3);
+    EXPECT_EQ(refusal(), "provider 'x' on q_proj in forward (unit 3): odd");
+  }
+  const PluginCall call(site, "step");
+  EXPECT_EQ(refusal(), "provider 'x' on q_proj: odd");
+  set_current_step(17);
+  EXPECT_EQ(refusal(), "provider 'x' on q_proj in step, step 17: odd");
+  set_current_step(0);
 }
 
 TEST(Status, KeepsTheExitCodeOfAHostErrorThatIsItsCause) {

@@ -37,6 +37,17 @@ TEST(Compile, EveryPassReportsThatItDidNothing) {
             "  liveness  head: 0 of 4 values live until backward, 0 outputs in place of an input\n");
 }
 
+TEST(Compile, AProviderWithoutPatternsIsRefused) {
+  StubProvider all("all"), empty("empty", {});
+  try {
+    compile(SmallModel{}.program(), {.resolve = resolve_with({empty.provider(), all.provider()})});
+    ADD_FAILURE() << "not refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.message(), "provider 'empty' offers 0 patterns, so it would compute nothing");
+    EXPECT_HAS(error.hint_text(), "list the ops that it computes, such as \"linear\"");
+  }
+}
+
 TEST(Compile, EveryPassReportsWhatItDidOrRefused) {
   StubProvider picky("picky", {"add", "stub/linear"}), all("all");
   picky.refuse = [](const StubNode& node) { return node.pattern == "add" ? "does not add" : std::string(); };

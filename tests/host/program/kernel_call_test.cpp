@@ -129,7 +129,7 @@ TEST_F(KernelCallTest, AnErrorOfAKernelNamesProviderAndNode) {
   {
     CpuRun run(SmallModel{}.program(), {broken.provider(), reference_});
     EXPECT_HAS(test::refusal([&] { run.executor->forward(0, fields_of(kIds, 2), 1.0); }),
-               "provider 'broken' on layer.gelu: out of range");
+               "provider 'broken' on layer.gelu in forward (unit 1): out of range");
   }
   EXPECT_EQ(memory_usage().of(MemoryCategory::kActivations).live_bytes, 0u);
 }

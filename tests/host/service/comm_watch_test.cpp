@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 
 // A backend whose works are done when the test sets `done`. The plugin instance is only used for its name.
 struct Stub {
-  std::atomic<bool> done = false;
+  std::atomic<bool> done = false, failed = false;
   std::atomic<int> num_released = 0, num_aborted = 0;
 };
 Stub& stub_of(void* work) { return *static_cast<Stub*>(work); }
@@ -26,6 +26,7 @@ chassis_comm_backend_t stub_table() {
   table.struct_size = sizeof table;
   table.done = [](chassis_instance*, chassis_backend_work_t* work) -> int32_t { return stub_of(work).done; };
   table.wait = [](chassis_instance*, chassis_backend_work_t* work, uint64_t) {
+    if (stub_of(work).failed) return make_status(CHASSIS_INTERNAL, "lost");
     return stub_of(work).num_aborted > 0 ? make_status(CHASSIS_ABORTED, "the group was given up") : nullptr;
   };
   table.release = [](chassis_instance*, chassis_backend_work_t* work) { ++stub_of(work).num_released; };
@@ -79,6 +80,21 @@ TEST_F(Watch, ReleasesWorksThatAreDone) {
     wait_until([&] { return stub.num_released == 1; });
     watch.throw_if_failed();
     EXPECT_EQ(stub.num_aborted, 0);
+  });
+}
+
+TEST_F(Watch, AnErrorOfAWorkNamesItsCall) {
+  World world;
+  with_watch(world, [](StreamWatch& watch, Flights&, Stub& stub) {
+    stub.failed = true;
+    stub.done = true;
+    wait_until([&] { return stub.num_released == 1; });
+    try {
+      watch.throw_if_failed();
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_HAS(error.what(), "plugin 'fake' 0.1.0 in wait: lost (call: barrier");
+    }
   });
 }
 

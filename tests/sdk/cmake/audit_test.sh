@@ -7,26 +7,31 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 cd "$scratch"
 echo '{ global: chassis_plugin_entry_v1; local: *; };' > one.map
-note='__attribute__((used, aligned(4), section(".note.chassis"))) static const struct { unsigned n, d, t; char name[8], body[8]; }
-      note = {8, 6, 1, "Chassis", "id=abc"};'
+# note MANIFEST: the definition of its note, for printf
+note() {
+  printf '%s' '__attribute__((used, aligned(4), section(".note.chassis"))) static const struct { unsigned n, d, t; char name[8], body[80]; }
+      note = {8, 80, 1, "Chassis", "'"$1"'"};'
+}
+note=$(note 'chassis-manifest=1\nid=plugin\nversion=0.1.0\nmember=ops/plugin\n')
 entry='void* chassis_plugin_entry_v1(void) { return 0; }'
 tests=0
 
 # expect WORDS TIER SOURCE COMPILER FLAGS…: the audit prints WORDS about the library, or nothing if WORDS is empty. It
-# deletes a refused library only with --delete.
+# deletes a refused library only with --delete. kinds and version are arguments of the audit.
+kinds='' version=''
 expect() {
   local words=$1 tier=$2 source=$3 output
   shift 3
   echo "$source" > plugin.c
   "$@" -shared -fPIC -w -o plugin.so plugin.c
-  output=$(sh "$audit" "$PWD/plugin.so" "$tier" 2>&1 || true)
+  output=$(sh "$audit" "$PWD/plugin.so" "$tier" readelf "$kinds" "$version" 2>&1 || true)
   tests=$((tests + 1))
   [[ -n $words && $output == *"$words"* || -z $words && -z $output ]] || {
     echo "'$*' on: $source" $'\n'"output: '$output'"$'\n'"expected: '$words'"
     exit 1
   }
   [ -e plugin.so ] || { echo "the audit deleted a library without --delete"; exit 1; }
-  sh "$audit" --delete "$PWD/plugin.so" "$tier" > /dev/null 2>&1 || true
+  sh "$audit" --delete "$PWD/plugin.so" "$tier" readelf "$kinds" "$version" > /dev/null 2>&1 || true
   [ -z "$words" ] || [ ! -e plugin.so ] || { echo "the audit did not delete a refused plugin"; exit 1; }
 }
 
@@ -55,11 +60,29 @@ for compiler in gcc clang; do
   expect 'has the relative entry [lib]' T0 "$note $entry" $compiler "${script[@]}" -Wl,-rpath,/opt:lib
   expect '' T0 "$note $entry" $compiler "${script[@]}" -Wl,-rpath,/opt:'$ORIGIN/../lib'
 done
+# What the manifest says of itself.
+expect "has the id 'sdpa', expected 'plugin', the name of the file" T0 \
+  "$(note 'id=sdpa\nversion=0.1.0\nmember=ops/sdpa\n') $entry" gcc "${script[@]}"
+for wrong in '' 1 1.2 v1.2.0 1.2.0- '1.2.0 rc'; do
+  expect "has the version '$wrong', expected three numbers, as in 0.1.0" T0 \
+    "$(note "id=plugin\nversion=$wrong\nmember=ops/plugin\n") $entry" gcc "${script[@]}"
+done
+version=1.2.0-rc.1+debian
+expect '' T0 "$(note "id=plugin\nversion=$version\nmember=ops/plugin\n") $entry" gcc "${script[@]}"
+expect 'has VERSION 1.2.0-rc.1+debian, but its manifest has the version 0.1.0;' T0 "$note $entry" gcc "${script[@]}"
+version=''
+two=$(note 'id=plugin\nversion=0.1.0\nmember=ops/a\nmember=model/b\nmember=ops/c\n')
+kinds=ops,model
+expect '' T0 "$two $entry" gcc "${script[@]}"
+expect 'has KINDS model ops, but its manifest has members of the kinds ops; correct KINDS' T0 "$note $entry" gcc "${script[@]}"
+kinds=ops
+expect 'has KINDS ops, but its manifest has members of the kinds model ops; correct KINDS' T0 "$two $entry" gcc "${script[@]}"
+kinds=''
 # Rust: the compiler adds a flag to the section, and the advice is for Rust.
 cat > rustc.s <<'S'
   .section .note.chassis,"aR",@note
-  .long 8, 6, 1
-  .ascii "Chassis\0id=abc\0\0"
+  .long 8, 24, 1
+  .ascii "Chassis\0id=plugin\nversion=0.1.0\n"
   .section .comment
   .ascii "rustc version 1.95.0\0"
   .section .note.GNU-stack,"",@progbits
