@@ -1,5 +1,6 @@
 // Output of each command for a valid configuration.
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <chrono>
 
@@ -50,6 +51,15 @@ TEST_F(Verbs, LostOutputIsAnErrorOfEveryVerb) {
   }
   const Outcome left = shell("set -o pipefail; { sleep 0.2; \"$CHASSIS\" schema; } | true");
   EXPECT_EQ(left.exit_code, 0) << "a reader that stops early is no error: " << left.output;
+}
+
+TEST_F(Verbs, ASignalWhileTheProgramIsLoadedIsAnswered) {
+  // The signal arrives before the program starts, and waits.
+  const std::string line = "kill -TERM $$; exec " CHASSIS_TEST_BINARY_DIR "/bin/chassis version";
+  const Outcome ended = test::run_process({"/usr/bin/env", "--block-signal=TERM", "/bin/sh", "-c", line},
+                                          scratch_.path());
+  EXPECT_EQ(ended.exit_code, 128 + SIGTERM) << ended.output;
+  EXPECT_EQ(ended.output, "\nSIGTERM: ended at once\n");
 }
 
 TEST_F(Verbs, CheckShowsTheGraphAndTheOriginOfEveryKey) {
