@@ -112,9 +112,10 @@ CheckpointManifest parse_checked(const std::string& text, const std::string& nam
   manifest.about = object_at(json, "about", name);
   json_string_or(manifest.about, "names", "", name + ": 'about'");
   manifest.state = object_at(json, "state", name);
-  if (const int64_t step = json_int_or(manifest.state, "step", manifest.step, name + ": 'state'"); step != manifest.step)
+  const int64_t state_step = json_int_or(manifest.state, "step", manifest.step, name + ": 'state'");
+  if (state_step != manifest.step)
     throw storage_error(name + ": 'step' is " + std::to_string(manifest.step) + ", but the 'state' is of step " +
-                        std::to_string(step));
+                        std::to_string(state_step));
   std::set<std::string> paths;
   for (const Json& line : list_at(json, "files", name)) {
     const std::string path = json_string(line, "path", name);

@@ -61,8 +61,7 @@ void RunSaves::save(int64_t step) {
   const Settings& settings = session_.settings();
   const bool exports = settings.exports.when == "every";
   if (settings.checkpoint.async == "false" || exports) finish();
-  if (exports)
-    attempt([&] { export_model("export-" + step_directory_name(step), step); });
+  if (exports) attempt([&] { export_model("export-" + step_directory_name(step), step); });
 }
 
 void RunSaves::advance() {

@@ -36,6 +36,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   require(whole.kept_bytes == 0 || whole.kept_bytes == size || data[whole.kept_bytes - 1] == '\n');
   require(whole.kept_bytes == size || whole.num_dropped > 0 || whole.drops_cut_short);
   const chassis::MetricsScan again = scan(data, whole.kept_bytes, block, last_step);
-  require(again.kept_bytes == whole.kept_bytes && again.num_dropped == 0 && !again.drops_cut_short && again.num_kept == whole.num_kept);
+  require(again.kept_bytes == whole.kept_bytes && again.num_dropped == 0 && !again.drops_cut_short &&
+          again.num_kept == whole.num_kept);
   return 0;
 }

@@ -56,8 +56,8 @@ TEST_F(Verbs, LostOutputIsAnErrorOfEveryVerb) {
 TEST_F(Verbs, ASignalWhileTheProgramIsLoadedIsAnswered) {
   // The signal arrives before the program starts, and waits.
   const std::string line = "kill -TERM $$; exec " CHASSIS_TEST_BINARY_DIR "/bin/chassis version";
-  const Outcome ended = test::run_process({"/usr/bin/env", "--block-signal=TERM", "/bin/sh", "-c", line},
-                                          scratch_.path());
+  const Outcome ended =
+      test::run_process({"/usr/bin/env", "--block-signal=TERM", "/bin/sh", "-c", line}, scratch_.path());
   EXPECT_EQ(ended.exit_code, 128 + SIGTERM) << ended.output;
   EXPECT_EQ(ended.output, "\nSIGTERM: ended at once\n");
 }

@@ -16,8 +16,10 @@ namespace {
 class RankThreads : public testing::Test {
  protected:
   ~RankThreads() override {
-    if (before_.empty()) unsetenv("OMP_NUM_THREADS");
-    else setenv("OMP_NUM_THREADS", before_.c_str(), 1);
+    if (before_.empty())
+      unsetenv("OMP_NUM_THREADS");
+    else
+      setenv("OMP_NUM_THREADS", before_.c_str(), 1);
     set_threads(threads_);
     log::reset_counted_warnings();
   }
