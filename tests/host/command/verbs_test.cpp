@@ -132,11 +132,14 @@ TEST_F(Verbs, EvalAndGenerateOfAModelDirectoryNeedNoTrainingKeys) {
   for (const char* given : {"optimizer.lr = -1", "unknown key 'optimizer.beta'"}) EXPECT_HAS(checked.output, given);
 }
 
-TEST_F(Verbs, EvalAndGenerateCountPositionsBeyondThoseOfTheModel) {
+TEST_F(Verbs, CheckEvalAndGenerateCountPositionsBeyondThoseOfTheModel) {
   ASSERT_EQ(chassis({"train", "model.toml", "model.config.max_position_embeddings=15"}).exit_code, 0);
   test::write_text(scratch_ / "use.toml", "[model]\npath = \"model-run/final\"\n[tokenizer]\nplugin = \"bytes\"\n"
                                           "[train]\nseq_len = 16\n[[data.eval]]\npath = \"corpus.txt\"\n");
   const std::string most = ", but the weights of model 'llama' were made for 15 positions (max_position_embeddings)";
+  const Outcome check = chassis({"check", "model.toml", "model.config.max_position_embeddings=15"});
+  EXPECT_EQ(check.exit_code, 0) << check.output;
+  EXPECT_HAS(check.output, "train.seq_len = 16" + most);
   const Outcome eval = chassis({"eval", "use.toml"});
   EXPECT_EQ(eval.exit_code, 0) << eval.output;
   EXPECT_HAS(eval.output, "train.seq_len = 16" + most);
