@@ -112,6 +112,13 @@ int64_t json_int(const Json& object, std::string_view key, const std::string& wh
   return value.get<int64_t>();
 }
 
+uint64_t json_count(const Json& object, std::string_view key, const std::string& where) {
+  const int64_t count = json_int(object, key, where);
+  if (count < 0)
+    throw config_error(where + ": '" + std::string(key) + "' is " + std::to_string(count) + ", expected 0 or more");
+  return static_cast<uint64_t>(count);
+}
+
 double json_number(const Json& object, std::string_view key, const std::string& where) {
   const Json& value = json_at(object, key, where);
   if (!value.is_number()) wrong_type(value, key, "a number", where);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
@@ -32,9 +33,6 @@ constexpr std::string_view kStep = "step-";
 bool is_digits(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
 }
-
-// "step-000500"
-bool is_step_name(std::string_view name) { return name.starts_with(kStep) && is_digits(name.substr(kStep.size())); }
 
 // "step-000500.damaged", "step-000500.replaced-2"
 bool is_set_aside_name(std::string_view name) {
@@ -77,6 +75,8 @@ void describe_contents(CheckpointInfo& info) {
   info.num_tensors = manifest.num_tensors();
   info.num_bytes = manifest.num_bytes();
   info.defect = defect_of_sizes(directory, manifest);
+  if (const auto named = step_of_name(info.name); named && *named != manifest.step)
+    info.defect = names_another_step(*named, manifest.step);
 }
 
 CheckpointInfo describe(const std::string& root, const DirectoryEntry& entry) {
@@ -142,13 +142,25 @@ std::string step_directory_name(int64_t step) {
   return name;
 }
 
+std::optional<int64_t> step_of_name(std::string_view name) {
+  if (!name.starts_with(kStep) || !is_digits(name.substr(kStep.size()))) return std::nullopt;
+  int64_t step = 0;
+  const bool fits = std::from_chars(name.data() + kStep.size(), name.data() + name.size(), step).ec == std::errc();
+  return fits ? std::optional(step) : std::nullopt;
+}
+
+std::string names_another_step(int64_t named, int64_t step) {
+  return "its name says step " + std::to_string(named) + ", its " + kManifestName + " says step " +
+         std::to_string(step);
+}
+
 std::vector<CheckpointInfo> list_checkpoints(const std::string& root) {
   std::vector<CheckpointInfo> found;
   if (path_kind(root) == PathKind::kAbsent && path_kind_nofollow(root) == PathKind::kAbsent) return found;
   for (const DirectoryEntry& entry : list_directory(root)) {
     if (!is_plain_path(entry.name)) continue;
     const std::string path = root + "/" + entry.name;
-    const bool is_named = is_step_name(entry.name) || is_set_aside_name(entry.name);
+    const bool is_named = step_of_name(entry.name) || is_set_aside_name(entry.name);
     if (!is_named && !(entry.kind == PathKind::kDirectory && has_manifest(path))) continue;
     CheckpointInfo info = describe(root, entry);
     const bool is_gone =
@@ -205,7 +217,7 @@ std::optional<CheckpointInfo> use_first_intact(const std::string& root, const st
 
 std::vector<CheckpointInfo> checkpoints_after(const std::string& root, int64_t step) {
   std::vector<CheckpointInfo> found = list_checkpoints(root);
-  std::erase_if(found, [&](const CheckpointInfo& info) { return !is_step_name(info.name) || info.step <= step; });
+  std::erase_if(found, [&](const CheckpointInfo& info) { return !step_of_name(info.name) || info.step <= step; });
   return found;
 }
 
@@ -287,9 +299,9 @@ std::vector<std::string> CheckpointRoot::prune(int64_t keep_last, int64_t keep_e
   std::vector<std::string> deleted;
   if (keep_last <= 0) return deleted;
   std::vector<CheckpointInfo> all = list_checkpoints(path_);
-  // Damaged checkpoints are not counted as kept, and are left for the user to inspect.
+  // Damaged checkpoints and copies under other names are not counted as kept, and are left for the user.
   std::erase_if(all, [](const CheckpointInfo& info) {
-    return !info.defect.empty() || !info.unreadable.empty() || info.set_aside;
+    return !info.defect.empty() || !info.unreadable.empty() || info.name != step_directory_name(info.step);
   });
   if (all.size() <= static_cast<size_t>(keep_last)) return deleted;
   const std::string latest = read_latest(path_).name;

@@ -15,6 +15,10 @@ namespace chassis {
 
 // "step-000500"
 std::string step_directory_name(int64_t step);
+// The step of such a name, with any number of digits; nothing for all other names.
+std::optional<int64_t> step_of_name(std::string_view name);
+// What is wrong with a checkpoint of `step` in a directory named as the step `named`.
+std::string names_another_step(int64_t named, int64_t step);
 
 // Suffixes of checkpoints that were set aside: damaged ones, and later steps of a run that resumed from an older one.
 inline constexpr std::string_view kDamagedSuffix = ".damaged", kReplacedSuffix = ".replaced";
@@ -74,7 +78,8 @@ class CheckpointRoot {
   // Sets all steps after `step` aside as replaced; `latest` then names the newest one left. Returns their new names.
   std::vector<std::string> set_aside_after(int64_t step);
   // Deletes all but the newest `keep_last` (0: deletes none) and the steps that `keep_every` divides (0: no such
-  // steps). Never deletes the one that `latest` names. Links, directories with files that this program did not write,
+  // steps). Counts and deletes only directories with the name that a save gives them, so no copy under another name.
+  // Never deletes the one that `latest` names. Links, directories with files that this program did not write,
   // and those that cannot be deleted are kept, with a counted warning. With `defect_of`, which returns what is wrong
   // with a checkpoint's contents, only intact ones count as kept. Returns the names deleted.
   std::vector<std::string> prune(int64_t keep_last, int64_t keep_every = 0,

@@ -272,7 +272,9 @@ FormatScan FormatPlugin::scan(SourceDirectory& directory, const chassis_director
   if (status_code(status) == CHASSIS_NOT_FOUND) {
     const std::string what = status_text(status);
     status_release(status);
-    OtherFormat error("'" + directory.path() + "' is not of format " + name_ + ": " + what);
+    const std::string in_the_way = directory.left_out_in(what);
+    OtherFormat error("'" + directory.path() + "' is not of format " + name_ + ": " + what +
+                      (in_the_way.empty() ? "" : "; " + in_the_way));
     if (!directory.links().empty())
       error.hint("the link '" + directory.links().front() +
                  "' was not followed: links to files are followed in a model directory, none in a checkpoint");

@@ -67,6 +67,10 @@ SaveResult import_checkpoint(CheckpointReader& source, const FormatPlugin& forma
   save.name = place.name();
   save.mode = shared_file_mode(source.path());
   save.step = imported_step(metadata);
+  if (const auto named = step_of_name(save.name); named && *named != save.step)
+    throw storage_error("'" + request.directory + "' has the name of step " + std::to_string(*named) +
+                        ", but this is step " + std::to_string(save.step))
+        .hint("name it " + step_directory_name(save.step));
   save.resumable = request.resumable;
   save.about = {{"imported", Json::object()}};
   for (const auto& [key, value] : metadata) save.about["imported"][key] = value;

@@ -104,7 +104,7 @@ const Json& list_at(const Json& json, const char* key, const std::string& where)
 CheckpointManifest parse_checked(const std::string& text, const std::string& name) {
   const Json json = parse_json(text, name, ExitCode::kStorage);
   CheckpointManifest manifest;
-  manifest.step = json_int(json, "step", name);
+  manifest.step = static_cast<int64_t>(json_count(json, "step", name));
   manifest.format = json_string(json, "format", name);
   manifest.created = json_string(json, "created", name);
   manifest.mesh = mesh_of(json_at(json, "mesh", name), name);
@@ -112,6 +112,10 @@ CheckpointManifest parse_checked(const std::string& text, const std::string& nam
   manifest.about = object_at(json, "about", name);
   json_string_or(manifest.about, "names", "", name + ": 'about'");
   manifest.state = object_at(json, "state", name);
+  const int64_t state_step = json_int_or(manifest.state, "step", manifest.step, name + ": 'state'");
+  if (state_step != manifest.step)
+    throw storage_error(name + ": 'step' is " + std::to_string(manifest.step) + ", but the 'state' is of step " +
+                        std::to_string(state_step));
   std::set<std::string> paths;
   for (const Json& line : list_at(json, "files", name)) {
     const std::string path = json_string(line, "path", name);

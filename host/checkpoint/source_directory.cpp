@@ -132,6 +132,18 @@ int64_t SourceDirectory::find_file(std::string_view path) const {
   return file;
 }
 
+std::string SourceDirectory::left_out_in(std::string_view text) const {
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find_first_of(" ,;:'\"", begin), text.size());
+    const std::string_view word = text.substr(begin, end - begin);
+    const auto left_out = left_out_.find(word);
+    if (left_out != left_out_.end() && word.find('.') != word.npos)
+      return "'" + path_ + "/" + left_out->first + "' is " + left_out->second + ", expected a file";
+    begin = end + 1;
+  }
+  return "";
+}
+
 const File& SourceDirectory::open(size_t file) {
   const auto it = open_.find(file);
   if (it != open_.end()) return it->second;

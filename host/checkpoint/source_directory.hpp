@@ -40,6 +40,9 @@ class SourceDirectory {
   int64_t find(std::string_view path) const;
   // The same. Throws a storage error if the path exists but was left out: a link, a FIFO, a directory.
   int64_t find_file(std::string_view path) const;
+  // "'m/model.safetensors' is a FIFO, expected a file" for a file name that was left out and is a word of the text;
+  // otherwise "".
+  std::string left_out_in(std::string_view text) const;
   // Stays open as long as this.
   const File& open(size_t file);
   // The whole file. Throws if it has more than max_bytes.

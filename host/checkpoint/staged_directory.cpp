@@ -17,6 +17,7 @@
 
 #include "host/base/error.hpp"
 #include "host/base/log.hpp"
+#include "host/checkpoint/checkpoint_root.hpp"
 #include "host/checkpoint/manifest.hpp"
 
 namespace chassis {
@@ -219,6 +220,10 @@ void check_replaceable(const std::string& path, bool by_run_checkpoint) {
     throw storage_error("'" + path + "' holds a checkpoint of a run, step " + std::to_string(manifest.step) +
                         ", which a model directory or an imported checkpoint cannot replace")
         .hint("choose another directory; `chassis ckpt prune` deletes checkpoints");
+  }
+  if (const auto named = step_of_name(fs::path(path).filename().string()); named && *named != manifest.step) {
+    throw storage_error("'" + path + "' is in the way: " + names_another_step(*named, manifest.step))
+        .hint("move it away, or choose another directory");
   }
   const std::vector<std::string> foreign = foreign_files(path, manifest);
   if (!foreign.empty()) {

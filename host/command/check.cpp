@@ -7,6 +7,7 @@
 #include "host/base/output.hpp"
 #include "host/base/printable.hpp"
 #include "host/base/units.hpp"
+#include "host/checkpoint/writer.hpp"
 #include "host/command/command.hpp"
 #include "host/plan/plan.hpp"
 #include "host/program/graph.hpp"
@@ -68,6 +69,8 @@ Verb add_check(CLI::App& app) {
     warn_of_learning_rate(settings.optimizer.lr);
     check_positions(session.model(), settings.train.seq_len, "train.seq_len");
     if (!*without_data) find_data(session.data_needs()), check_folders(settings);
+    if (settings.model.path.is_set() && settings.exports.when != "never")
+      files_to_copy(settings.model.path, {"config.json"});  // throws if one cannot be read
     if (session.device().type == Device::Type::kCpu) session.optimizer().try_step(settings.optimizer.lr);
     if (can_check_saving(session)) {
       check_saving(session);

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <new>
@@ -61,15 +62,48 @@ __attribute__((no_sanitize("address", "undefined", "thread"))) void restart_with
   restarted[count + 1] = nullptr;
   execve("/proc/self/exe", argv, const_cast<char**>(restarted));  // on failure continue: only speed depends on it
 }
+// The signals to stop that must not end the process without a word. SIGQUIT is not blocked: it ends a load that hangs.
+constexpr int kHeldSignals[] = {SIGINT, SIGTERM, SIGHUP};
+
+// They wait until main() answers them; the restart keeps them blocked.
+__attribute__((no_sanitize("address", "undefined", "thread"))) void hold_signals() {
+  uint64_t mask = 0;  // as the kernel reads it
+  for (const int number : kHeldSignals) mask |= uint64_t{1} << (number - 1);
+  syscall(SYS_rt_sigprocmask, SIG_BLOCK, &mask, nullptr, sizeof mask);
+}
+
 // The order matters. Runs before any constructor of a library opens a file.
 __attribute__((no_sanitize("address", "undefined", "thread"))) void prepare_process(int count, char** argv,
                                                                                     char** environment) {
   open_standard_descriptors(count, argv, environment);
+  hold_signals();
   restart_with_passive_waiting(count, argv, environment);
 }
 // A single pointer: an array would be aligned to 16 bytes, and the gap before it would be called.
 __attribute__((section(".preinit_array"), used)) void (*const before_constructors)(int, char**, char**) =
     prepare_process;
+
+void end_with_a_word(int number) {
+  const char* const name = sigabbrev_np(number);
+  for (const char* part : {"\nSIG", name, ": ended at once\n"})
+    if (write(STDERR_FILENO, part, strlen(part)) < 0) break;
+  signal(number, SIG_DFL);
+  raise(number);  // takes effect when this handler returns
+}
+
+// Until a run answers signals itself. For ranks of --nproc the process that started them says it.
+void answer_signals() {
+  const bool is_rank = std::getenv("CHASSIS_RANK") != nullptr;
+  sigset_t held;
+  sigemptyset(&held);
+  for (const int number : kHeldSignals) {
+    struct sigaction action {};
+    if (!is_rank && sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_DFL)
+      signal(number, end_with_a_word);
+    sigaddset(&held, number);
+  }
+  sigprocmask(SIG_UNBLOCK, &held, nullptr);
+}
 
 // The first line and the causes; the rank that failed prints the whole message.
 std::string in_one_line(const std::string& text) {
@@ -190,6 +224,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  answer_signals();
   signal(SIGXFSZ, SIG_IGN);  // then a file size limit fails the write instead of ending the process
   signal(SIGPIPE, SIG_IGN);
   chassis::report_crashes();

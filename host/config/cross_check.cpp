@@ -126,6 +126,10 @@ void Config::cross_check() {
       add_problem("run.name",
                   fmt::format("{} is not a valid folder name; run.output_dir is out/<run.name> unless it is set",
                               shown("run.name")));
+    if (name.size() > NAME_MAX)
+      add_problem("run.name", fmt::format("run.name: {} is too long: at most {} bytes are allowed, since "
+                                          "run.output_dir is out/<run.name> unless it is set",
+                                          printable(name, 40), NAME_MAX));
   }
   if (use_ == ConfigUse::kTraining && valid("run.resume") && !is("run.resume", "auto") && !is("run.resume", "never") &&
       !exists("run.resume")) {
@@ -139,7 +143,7 @@ void Config::cross_check() {
     if (const std::string reason = why_not_writable(get_string(key)); !reason.empty())
       add_problem(key, fmt::format("{} cannot hold files of a run: {}", shown(key), reason));
     for (const auto& part : std::filesystem::path(get_string(key))) {
-      if (part.native().size() <= NAME_MAX) continue;
+      if (part.native().size() <= NAME_MAX || !set_by_user(key)) continue;
       add_problem(key, fmt::format("{}: the name {} is too long: file systems allow {} bytes", key,
                                    printable(part.native(), 40), NAME_MAX));
     }

@@ -3,6 +3,8 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
+#include <charconv>
 #include <cstdlib>
 
 namespace chassis {
@@ -13,6 +15,24 @@ int num_threads() { return at::get_num_threads(); }
 std::string omp_num_threads() {
   const char* const chosen = std::getenv("OMP_NUM_THREADS");
   return chosen ? chosen : "";
+}
+
+std::optional<int> first_num_threads(std::string_view text) {
+  std::optional<int> first;
+  for (bool is_last = false; !is_last;) {
+    const size_t comma = text.find(',');
+    is_last = comma == text.npos;
+    std::string_view number = text.substr(0, comma);
+    text.remove_prefix(is_last ? text.size() : comma + 1);
+    number.remove_prefix(std::min(number.find_first_not_of(" \t"), number.size()));
+    number = number.substr(0, number.find_last_not_of(" \t") + 1);
+    int count = 0;
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), count);
+    if (error != std::errc() || end != number.data() + number.size() || count < 1 || count > kMaxThreads)
+      return std::nullopt;
+    if (!first) first = count;
+  }
+  return first;
 }
 
 }  // namespace chassis

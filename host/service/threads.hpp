@@ -1,7 +1,9 @@
 // The number of threads that LibTorch computes with.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 
 namespace chassis {
 
@@ -10,5 +12,8 @@ void set_threads(int count);
 int num_threads();
 // The environment variable OMP_NUM_THREADS; empty if it is not set.
 std::string omp_num_threads();
+inline constexpr int kMaxThreads = 4096;
+// The number in such a text, or the first one of a list such as "4,2"; nothing if one is not between 1 and kMaxThreads.
+std::optional<int> first_num_threads(std::string_view text);
 
 }  // namespace chassis

@@ -1,7 +1,10 @@
 // Chooses the device, the compute dtype and the number of threads of this rank.
 #include "host/session/target.hpp"
 
+#include <fmt/format.h>
+
 #include "host/base/log.hpp"
+#include "host/base/printable.hpp"
 #include "host/launch/gpus.hpp"
 #include "host/service/threads.hpp"
 #include "host/state/float_dtype.hpp"
@@ -14,11 +17,16 @@ Dtype dtype_from_setting(const Setting<std::string>& setting, Device device) {
   return float_dtype(*setting, setting.key());
 }
 
-// By default LibTorch starts one thread per core on every rank.
-void share_cores(const World& world) {
-  const std::string chosen = omp_num_threads();
-  if (chosen.empty()) return set_threads(world.num_cores());
-  if (world.rank() == 0 && world.launch().source == "torchrun" && chosen == "1" && world.num_cores() > 1)
+// Libraries ignore, clamp or truncate some values of OMP_NUM_THREADS without a word.
+void use_omp_num_threads(const std::string& given, const World& world) {
+  const std::optional<int> chosen = first_num_threads(given);
+  set_threads(chosen.value_or(world.num_cores()));
+  if (!chosen && world.launch().local_rank == 0)
+    counted_warning("OMP_NUM_THREADS",
+                    fmt::format("OMP_NUM_THREADS={} is not a number of threads, 1 to {}: one for each of {} cores is "
+                                "used instead; run.threads sets another number",
+                                printable(given), kMaxThreads, world.num_cores()));
+  if (world.rank() == 0 && world.launch().source == "torchrun" && given == "1" && world.num_cores() > 1)
     log::info("torchrun sets OMP_NUM_THREADS=1 if it is not set; run.threads = {} uses all cores of a rank",
               world.num_cores());
 }
@@ -67,8 +75,10 @@ Device choose_device(const Settings::Run& run, const Target& target, const World
 void set_rank_threads(const Settings::Run& run, const World& world) {
   if (const int64_t threads = run.threads)
     set_threads(static_cast<int>(threads));
-  else if (world.size() > 1)
-    share_cores(world);
+  else if (const std::string given = omp_num_threads(); !given.empty())
+    use_omp_num_threads(given, world);
+  else if (world.size() > 1)  // by default LibTorch starts one thread per core on every rank
+    set_threads(world.num_cores());
 }
 
 Dtype compute_dtype(const Settings::Precision& precision, const Target& target, Device device) {

@@ -25,7 +25,8 @@ std::function<std::optional<CudaVersions>()> cuda_versions_of(const Settings::Ru
 
 // The device of this rank. Throws a config error if the machine does not have it.
 Device choose_device(const Settings::Run& run, const Target& target, const World& world);
-// Sets the number of threads of LibTorch's and the kernels' pools: run.threads, or this rank's part of the cores.
+// Sets the number of threads of LibTorch's and the kernels' pools: run.threads, else OMP_NUM_THREADS, else this
+// rank's part of the cores. Counts a warning if OMP_NUM_THREADS is not a number of threads.
 void set_rank_threads(const Settings::Run& run, const World& world);
 // The dtype that precision.compute means on this device. Counts a warning if bf16 is slow there.
 Dtype compute_dtype(const Settings::Precision& precision, const Target& target, Device device);

@@ -52,8 +52,7 @@ class Scanner {
     } else if (step) {
       ++scan_.num_kept;
     } else if (!ends && !too_long && scan_.holds_own() && is_cut_short(text)) {
-      ++scan_.num_dropped;
-      dropping_ = true;
+      scan_.drops_cut_short = dropping_ = true;
     } else {
       if (scan_.first_foreign_line == 0) scan_.first_foreign_line = number_;
       ++(dropping_ ? scan_.num_foreign_dropped : scan_.num_foreign_kept);
@@ -156,14 +155,15 @@ MetricsFile open_metrics_file(const std::string& path, int64_t last_step, bool i
                     path + (scan.last_step == 0 ? " has no step" : " ends at step " + std::to_string(scan.last_step)) +
                         ", and the run continues from step " + std::to_string(last_step));
   MetricsFile opened{File::open_or_create_own(path), scan.kept_bytes};
-  const bool drops = scan.num_dropped + scan.num_foreign_dropped > 0;
+  const bool drops = scan.num_dropped + scan.num_foreign_dropped > 0 || scan.drops_cut_short;
   if (drops && (!is_own || scan.num_foreign_dropped > 0)) {
     const std::string old = free_name_beside(path);
     rename_durably(path, old);
     opened.file = copy_start(opened.file, scan.kept_bytes, path);
     counted_warning("earlier metrics.jsonl kept", "the earlier content of '" + path + "' is kept as '" + old + "'");
   }
-  if (drops && scan.last_dropped_step > 0)
+  if (scan.drops_cut_short) log::info("metrics.jsonl: the last line was cut short and is dropped");
+  if (scan.num_dropped > 0)
     log::info("metrics.jsonl: steps {} to {} ({} {}) are dropped, since the run continues from step {}",
               scan.first_dropped_step, scan.last_dropped_step, scan.num_dropped,
               scan.num_dropped == 1 ? "line" : "lines", last_step);

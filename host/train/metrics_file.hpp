@@ -16,7 +16,8 @@ struct MetricsScan {
   uint64_t kept_bytes = 0;    // up to the first own line of a later step
   bool kept_ends_line = true; // false: the last kept line lacks its line break
   uint64_t num_kept = 0;      // own lines that are kept
-  uint64_t num_dropped = 0;   // own lines after them, and a last line that a kill cut short
+  uint64_t num_dropped = 0;   // own lines after them
+  bool drops_cut_short = false;  // a last line that a kill cut short
   int64_t first_dropped_step = 0, last_dropped_step = 0;
   int64_t last_step = 0;  // largest step of all own lines
   uint64_t num_foreign_kept = 0;

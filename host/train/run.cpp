@@ -136,10 +136,7 @@ class Run {
   void resume(const std::string& checkpoint, const Json& state) {
     const std::string where = checkpoint + "/manifest.json";
     TrainerState& trainer = trainer_->state();
-    trainer.step = json_int(state, "step", where);
-    trainer.tokens = static_cast<uint64_t>(json_int(state, "tokens", where));
-    trainer.trained_tokens = static_cast<uint64_t>(json_int(state, "trained_tokens", where));
-    trainer.skipped_steps = static_cast<uint64_t>(json_int(state, "skipped_steps", where));
+    trainer = trainer_state_from_json(state, where);
     restore_data(state, where);
     if (state.contains("data")) count_steps_left();
     if (checkpoint.starts_with(directory_->path() + "/checkpoints/")) saves_->set_saved(trainer.step);

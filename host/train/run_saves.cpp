@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "host/base/log.hpp"
+#include "host/launch/world.hpp"
 #include "host/session/finite.hpp"
 
 namespace chassis {
@@ -60,8 +61,7 @@ void RunSaves::save(int64_t step) {
   const Settings& settings = session_.settings();
   const bool exports = settings.exports.when == "every";
   if (settings.checkpoint.async == "false" || exports) finish();
-  if (exports)
-    attempt([&] { log::info("{}", saver_.export_model("export-" + step_directory_name(step), step).line()); });
+  if (exports) attempt([&] { export_model("export-" + step_directory_name(step), step); });
 }
 
 void RunSaves::advance() {
@@ -76,7 +76,24 @@ void RunSaves::finish() {
 
 void RunSaves::export_final(int64_t step) {
   require_finite_after(session_, step);
-  log::info("{}", saver_.export_model("final", step).line());
+  export_model("final", step);
+}
+
+void RunSaves::export_model(const std::string& name, int64_t step) {
+  try {
+    log::info("{}", saver_.export_model(name, step).line());
+  } catch (const RemoteError&) {
+    throw;
+  } catch (const Error& cause) {
+    const std::string target = directory_.path() + "/" + name;
+    const std::string checkpoint = directory_.path() + "/checkpoints/" + step_directory_name(step);
+    const std::string kept = is_saved(step) ? "the checkpoint " + checkpoint + " is kept"
+                                            : "it is not saved as a checkpoint either, " + last_checkpoint_text();
+    Error error(cause.code(), fmt::format("step {} was not exported to {}; {}", step, target, kept));
+    error.caused_by(cause);
+    if (is_saved(step)) error.hint("then `chassis ckpt export " + checkpoint + " " + target + "` exports it again");
+    throw error;
+  }
 }
 
 void RunSaves::report_saved(const SaveResult& result) {

@@ -16,7 +16,7 @@ namespace {
 // Global, since a signal handler has no other access to state.
 volatile sig_atomic_t received = 0, save_wanted = 0, answers = 0;
 std::atomic<int64_t> saved_step = 0;
-struct sigaction previous_interrupt, previous_terminate, previous_hangup, previous_user1;
+struct sigaction previous_interrupt, previous_terminate, previous_hangup, previous_quit, previous_user1;
 
 void write_text(const char* text) {
   if (::write(STDERR_FILENO, text, std::strlen(text)) < 0) return;
@@ -30,9 +30,24 @@ void write_number(int64_t number) {
   write_text(digits + first);
 }
 
+const char* name_of(int number) {
+  switch (number) {
+    case SIGINT:
+      return "SIGINT";
+    case SIGTERM:
+      return "SIGTERM";
+    case SIGHUP:
+      return "SIGHUP";
+    case SIGQUIT:
+      return "SIGQUIT";
+  }
+  return "";
+}
+
 // Replies at once, since the step in progress may take long, or a plugin may not return; CallWatch then reports that.
 void answer(int number) {
-  write_text(number == SIGINT ? "\nSIGINT" : number == SIGHUP ? "SIGHUP" : "SIGTERM");
+  if (number == SIGINT || number == SIGQUIT) write_text("\n");  // after the "^C" of the terminal
+  write_text(name_of(number));
   if (current_step() > 0) {
     write_text(": stopping after step ");
     write_number(current_step());
@@ -79,6 +94,7 @@ RunSignals::RunSignals(bool answering) {
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, &previous_interrupt);
   sigaction(SIGTERM, &action, &previous_terminate);
+  sigaction(SIGQUIT, &action, &previous_quit);
   sigaction(SIGHUP, &action, &previous_hangup);
   if (previous_hangup.sa_handler == SIG_IGN) sigaction(SIGHUP, &previous_hangup, nullptr);  // nohup
   action.sa_handler = on_save_signal;
@@ -88,6 +104,7 @@ RunSignals::RunSignals(bool answering) {
 RunSignals::~RunSignals() {
   sigaction(SIGINT, &previous_interrupt, nullptr);
   sigaction(SIGTERM, &previous_terminate, nullptr);
+  sigaction(SIGQUIT, &previous_quit, nullptr);
   sigaction(SIGHUP, &previous_hangup, nullptr);
   sigaction(SIGUSR1, &previous_user1, nullptr);
 }
@@ -102,16 +119,6 @@ bool RunSignals::take_save_request() {
   return wanted;
 }
 
-const char* RunSignals::name() const {
-  switch (received) {
-    case SIGINT:
-      return "SIGINT";
-    case SIGTERM:
-      return "SIGTERM";
-    case SIGHUP:
-      return "SIGHUP";
-  }
-  return "";
-}
+const char* RunSignals::name() const { return name_of(received); }
 
 }  // namespace chassis

@@ -1,5 +1,5 @@
-// SIGINT, SIGTERM and SIGHUP ask the run to stop: the step in progress is finished and saved. A second SIGINT ends at
-// once; a SIGHUP that was ignored before, as nohup does, stays ignored.
+// SIGINT, SIGTERM, SIGQUIT and SIGHUP ask the run to stop: the step in progress is finished and saved. A second SIGINT
+// ends at once; a SIGHUP that was ignored before, as nohup does, stays ignored.
 // SIGUSR1 asks for a checkpoint after the step in progress. A signal that arrives after the backward pass of a step
 // takes effect after the next step.
 #pragma once

@@ -1,11 +1,14 @@
 // Runs training steps and evaluations on rows of data.
 #include "host/train/trainer.hpp"
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <cmath>
 #include <optional>
 
 #include "host/base/error.hpp"
+#include "host/base/json.hpp"
 #include "host/base/log.hpp"
 #include "host/plugin/call.hpp"
 #include "host/service/device.hpp"
@@ -30,6 +33,21 @@ class Stopwatch {
 };
 
 }  // namespace
+
+TrainerState trainer_state_from_json(const Json& saved, const std::string& where) {
+  TrainerState state;
+  state.step = static_cast<int64_t>(json_count(saved, "step", where));
+  state.tokens = json_count(saved, "tokens", where);
+  state.trained_tokens = json_count(saved, "trained_tokens", where);
+  state.skipped_steps = json_count(saved, "skipped_steps", where);
+  const auto expect_part = [&](const char* part, uint64_t count, const char* whole, uint64_t most) {
+    if (count > most)
+      throw config_error(fmt::format("{}: '{}' is {}, but '{}' is only {}", where, part, count, whole, most));
+  };
+  expect_part("trained_tokens", state.trained_tokens, "tokens", state.tokens);
+  expect_part("skipped_steps", state.skipped_steps, "step", static_cast<uint64_t>(state.step));
+  return state;
+}
 
 Trainer::Trainer(const StepParts& parts, TrainData& data, TrainerOptions options)
     : parts_(parts),

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "host/base/json_fwd.hpp"
 #include "host/data/eval_data.hpp"
 #include "host/data/train_data.hpp"
 #include "host/session/schedule.hpp"
@@ -37,6 +38,8 @@ struct TrainerState {
   uint64_t trained_tokens = 0;
   uint64_t skipped_steps = 0;
 };
+// Throws a config error if a count is missing, negative, or larger than the one that it is a part of.
+TrainerState trainer_state_from_json(const Json& saved, const std::string& where);
 
 class Trainer {
  public:

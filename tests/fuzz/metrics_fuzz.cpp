@@ -31,11 +31,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   size -= 2;
   const chassis::MetricsScan whole = scan(data, size, size + 1, last_step), pieces = scan(data, size, block, last_step);
   require(whole.kept_bytes == pieces.kept_bytes && whole.num_kept == pieces.num_kept);
-  require(whole.num_dropped == pieces.num_dropped);
+  require(whole.num_dropped == pieces.num_dropped && whole.drops_cut_short == pieces.drops_cut_short);
   require(whole.kept_bytes <= size);
   require(whole.kept_bytes == 0 || whole.kept_bytes == size || data[whole.kept_bytes - 1] == '\n');
-  require(whole.kept_bytes == size || whole.num_dropped > 0);
+  require(whole.kept_bytes == size || whole.num_dropped > 0 || whole.drops_cut_short);
   const chassis::MetricsScan again = scan(data, whole.kept_bytes, block, last_step);
-  require(again.kept_bytes == whole.kept_bytes && again.num_dropped == 0 && again.num_kept == whole.num_kept);
+  require(again.kept_bytes == whole.kept_bytes && again.num_dropped == 0 && !again.drops_cut_short &&
+          again.num_kept == whole.num_kept);
   return 0;
 }

@@ -59,6 +59,9 @@ TEST(Json, AccessIsTyped) {
   EXPECT_EQ(json_string_or(object, "none", "d", "c"), "d");
   EXPECT_EQ(message_of([&] { json_int(object, "f", "c"); }), "c: 'f' must be an integer, not number");
   EXPECT_EQ(message_of([&] { json_int(object, "n", "c"); }), "c: 'n' is missing");
+  EXPECT_EQ(json_count(object, "i", "c"), 3u);
+  const Json negative = parse_json(R"({"i":-1})", "c.json");
+  EXPECT_EQ(message_of([&] { json_count(negative, "i", "c"); }), "c: 'i' is -1, expected 0 or more");
   EXPECT_NE(message_of([&] { json_int(object, "big", "c"); }).find("larger than"), std::string::npos);
   EXPECT_EQ(message_of([&] { json_bool(object, "s", "c"); }), "c: 's' must be true or false, not string");
 }

@@ -201,6 +201,32 @@ TEST(CheckpointRoot, CountsOnlyIntactCheckpointsWhenDefectsAreKnown) {
   EXPECT_EQ(names(dir.path()), (std::vector<std::string>{"step-000003", "step-000004"}));
 }
 
+TEST(CheckpointRoot, NeitherCountsNorDeletesCopiesUnderOtherNames) {
+  const TemporaryDirectory dir;
+  CheckpointRoot root(dir.path());
+  for (int step = 1; step <= 3; ++step) save_step(dir.path(), step);
+  for (const char* copy : {"step-3", "step-000003-copy", "best"})
+    fs::copy(dir / (*copy == 'b' ? "step-000002" : "step-000003"), dir / copy, fs::copy_options::recursive);
+  EXPECT_EQ(root.prune(2), std::vector<std::string>{"step-000001"});
+  EXPECT_EQ(names(dir.path()),
+            (std::vector<std::string>{"best", "step-000002", "step-000003", "step-000003-copy", "step-3"}));
+}
+
+TEST(CheckpointRoot, SkipsKeepsAndDoesNotReplaceACheckpointUnderTheNameOfAnotherStep) {
+  const TemporaryDirectory dir;
+  CheckpointRoot root(dir.path());
+  for (int step = 1; step <= 2; ++step) save_step(dir.path(), step);
+  fs::rename(dir / "step-000002", dir / "step-000009");
+  log::reset_counted_warnings();
+  const std::string why = "its name says step 9, its manifest.json says step 2";
+  EXPECT_EQ(list_checkpoints(dir.path()).back().defect, why);
+  EXPECT_EQ(newest_checkpoint(dir.path())->name, "step-000001");
+  save_step(dir.path(), 3);
+  EXPECT_EQ(root.prune(1), std::vector<std::string>{"step-000001"});
+  EXPECT_NE(error_of([&] { save_step(dir.path(), 9); }).find("step-000009' is in the way: " + why), std::string::npos);
+  EXPECT_TRUE(fs::exists(dir / "step-000009/manifest.json"));
+}
+
 TEST(CheckpointRoot, RefusesALockFileThatItDidNotWrite) {
   const TemporaryDirectory dir;
   write_text(dir / ".lock", "precious");

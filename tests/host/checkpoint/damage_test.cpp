@@ -280,6 +280,8 @@ TEST(Manifest, NamesTheKeyOfAValueOfAWrongType) {
   };
   expect("\"step\": 0", "\"step\": null", "m: 'step' is missing");
   expect("\"step\": 0", "\"step\": 1e400", "1e400");
+  expect("\"step\": 0", "\"step\": -1", "m: 'step' is -1, expected 0 or more");
+  expect("\"state\": {}", "\"state\": {\"step\": 3}", "m: 'step' is 0, but the 'state' is of step 3");
   expect("\"about\": {}", "\"about\": []", "m: 'about' is not an object, but array");
   expect("\"about\": {}", "\"about\": {\"names\": 3}", "m: 'about': 'names' must be a string");
   expect("\"state\": {}", "\"state\": 1", "m: 'state' is not an object, but number");

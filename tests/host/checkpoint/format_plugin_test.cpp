@@ -1,6 +1,8 @@
 // The answers of a format plugin are checked: those of a broken or hostile one never reach a file.
 #include "host/checkpoint/format_plugin.hpp"
 
+#include <sys/stat.h>
+
 #include "fixture.hpp"
 #include "scripted_format.hpp"
 
@@ -167,6 +169,26 @@ TEST(FormatPlugin, RefusesScansThatExtendPastTheirFiles) {
   EXPECT_NE(scan_error(tensor(CHASSIS_DTYPE_U8, shape, origin, shape, 1, 5), 0, 0)
                 .find("has 5 bytes, its box of [4] takes 4"),
             std::string::npos);
+}
+
+TEST(FormatPlugin, NamesWhatIsInThePlaceOfItsFile) {
+  const TemporaryDirectory dir;
+  fs::create_directories(dir / "folder/model.safetensors");
+  fs::create_directories(dir / "pipe/other");
+  fs::create_directories(dir / "folder/model");
+  ASSERT_EQ(::mkfifo((dir / "pipe/model.safetensors").c_str(), 0600), 0);
+  const auto refusal = [&](const std::string& path) {
+    return error_of([&] {
+      SourceDirectory directory(path);
+      huggingface().scan(directory);
+    });
+  };
+  for (const auto& [name, kind] : {std::pair("folder", "directory"), std::pair("pipe", "FIFO")}) {
+    const std::string text = refusal(dir / name), path = dir / name;
+    EXPECT_NE(text.find("is not of format safetensors: no model.safetensors"), std::string::npos) << text;
+    EXPECT_NE(text.find("; '" + path + "/model.safetensors' is a " + kind + ", expected a file"), std::string::npos)
+        << text;
+  }
 }
 
 TEST(FormatPlugin, NamesTheLinksThatItDidNotFollow) {

@@ -1,5 +1,6 @@
 // Output of each command for a valid configuration.
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <chrono>
 
@@ -50,6 +51,15 @@ TEST_F(Verbs, LostOutputIsAnErrorOfEveryVerb) {
   }
   const Outcome left = shell("set -o pipefail; { sleep 0.2; \"$CHASSIS\" schema; } | true");
   EXPECT_EQ(left.exit_code, 0) << "a reader that stops early is no error: " << left.output;
+}
+
+TEST_F(Verbs, ASignalWhileTheProgramIsLoadedIsAnswered) {
+  // The signal arrives before the program starts, and waits.
+  const std::string line = "kill -TERM $$; exec " CHASSIS_TEST_BINARY_DIR "/bin/chassis version";
+  const Outcome ended =
+      test::run_process({"/usr/bin/env", "--block-signal=TERM", "/bin/sh", "-c", line}, scratch_.path());
+  EXPECT_EQ(ended.exit_code, 128 + SIGTERM) << ended.output;
+  EXPECT_EQ(ended.output, "\nSIGTERM: ended at once\n");
 }
 
 TEST_F(Verbs, CheckShowsTheGraphAndTheOriginOfEveryKey) {
@@ -122,11 +132,14 @@ TEST_F(Verbs, EvalAndGenerateOfAModelDirectoryNeedNoTrainingKeys) {
   for (const char* given : {"optimizer.lr = -1", "unknown key 'optimizer.beta'"}) EXPECT_HAS(checked.output, given);
 }
 
-TEST_F(Verbs, EvalAndGenerateCountPositionsBeyondThoseOfTheModel) {
+TEST_F(Verbs, CheckEvalAndGenerateCountPositionsBeyondThoseOfTheModel) {
   ASSERT_EQ(chassis({"train", "model.toml", "model.config.max_position_embeddings=15"}).exit_code, 0);
   test::write_text(scratch_ / "use.toml", "[model]\npath = \"model-run/final\"\n[tokenizer]\nplugin = \"bytes\"\n"
                                           "[train]\nseq_len = 16\n[[data.eval]]\npath = \"corpus.txt\"\n");
   const std::string most = ", but the weights of model 'llama' were made for 15 positions (max_position_embeddings)";
+  const Outcome check = chassis({"check", "model.toml", "model.config.max_position_embeddings=15"});
+  EXPECT_EQ(check.exit_code, 0) << check.output;
+  EXPECT_HAS(check.output, "train.seq_len = 16" + most);
   const Outcome eval = chassis({"eval", "use.toml"});
   EXPECT_EQ(eval.exit_code, 0) << eval.output;
   EXPECT_HAS(eval.output, "train.seq_len = 16" + most);

@@ -159,6 +159,13 @@ TEST(Check, InvalidPathsAreReportedWithTheirKey) {
                         "allow 255 bytes"),
             std::string::npos)
       << output;
+  const std::string name = what_is_wrong(kExample, {"run.name=" + std::string(5000, 'x')});
+  EXPECT_NE(name.find("run.name: " + std::string(40, 'x') +
+                      "… (5000 bytes) is too long: at most 255 bytes are allowed, since run.output_dir is "
+                      "out/<run.name> unless it is set"),
+            std::string::npos)
+      << name;
+  EXPECT_EQ(name.find("run.output_dir:"), std::string::npos) << name;
   const std::string resume = what_is_wrong(kExample, {"run.resume=" + std::string(300, 'x')});
   EXPECT_NE(resume.find("run.resume: cannot look at '"), std::string::npos) << resume;
   EXPECT_NE(resume.find("File name too long"), std::string::npos) << resume;

@@ -201,6 +201,8 @@ TEST_F(Spawn, ASignalBeforeARankIsReadyEndsTheRun) {
   const Outcome end = run.wait();
   EXPECT_EQ(end.exit_code, 128 + SIGTERM) << end.output;
   EXPECT_EQ(count(end.output, "error"), 0) << end.output;
+  EXPECT_EQ(count(end.output, " was ended by SIGTERM, before it could stop in order; nothing is saved\n"), 1)
+      << end.output;
 }
 
 TEST_F(Spawn, RanksEndWithTheProcessThatStartedThem) {

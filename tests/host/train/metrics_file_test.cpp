@@ -63,7 +63,8 @@ TEST(MetricsScan, ALastLineWithoutALineBreakIsKeptOnlyIfItIsComplete) {
   for (const size_t cut : {size_t{1}, size_t{8}, size_t{20}}) {
     const MetricsScan cut_short = scan(whole + step_line(3).substr(0, cut), 9);
     EXPECT_EQ(cut_short.kept_bytes, whole.size()) << cut;
-    EXPECT_EQ(cut_short.num_dropped, 1u) << cut;
+    EXPECT_TRUE(cut_short.drops_cut_short) << cut;
+    EXPECT_EQ(cut_short.num_dropped, 0u) << cut;
   }
 }
 
@@ -86,6 +87,19 @@ TEST(MetricsFile, ForeignFilesAndLinksAreRefusedAndStay) {
   std::filesystem::create_symlink("target", path);
   EXPECT_THROW(open_metrics_file(path, 0), Error);
   EXPECT_EQ(test::text_of_file(scratch / "target"), step_line(1));
+}
+
+TEST(MetricsFile, NamesTheStepsAndLinesThatItDrops) {
+  ScratchDirectory scratch;
+  const std::string path = scratch / "metrics.jsonl";
+  test::write_text(path, step_line(1) + step_line(2) + step_line(3) + step_line(4).substr(0, 20));
+  testing::internal::CaptureStderr();
+  open_metrics_file(path, 1);
+  log::flush();
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "metrics.jsonl: the last line was cut short and is dropped\n"
+            "metrics.jsonl: steps 2 to 3 (2 lines) are dropped, since the run continues from step 1\n");
+  EXPECT_EQ(test::text_of_file(path), step_line(1));
 }
 
 TEST(MetricsFile, ForeignLinesAreCopiedBeforeTheyAreDropped) {

@@ -111,6 +111,22 @@ TEST_F(RunWork, FailedSavesAreCountedAndReportedAtTheEnd) {
   EXPECT_HAS(stopped, "the last whole checkpoint is b/checkpoints/step-000002");
 }
 
+TEST_F(RunWork, AFailedExportNamesWhatIsKeptAndHowToExportItAgain) {
+  test::Process process(command({"run.max_steps=200"}), scratch_.path());
+  ASSERT_TRUE(process.wait_for("step 1/200")) << process.output_so_far();
+  fs::create_directories(scratch_ / "out/final/mine");
+  const Outcome failed = process.wait();
+  EXPECT_EQ(failed.exit_code, 7) << failed.output;
+  EXPECT_HAS(failed.output,
+             "error: step 200 was not exported to out/final; the checkpoint out/checkpoints/step-000200 is kept\n"
+             "caused by: ");
+  EXPECT_HAS(failed.output, "'out/final' is in the way: ");
+  EXPECT_HAS(failed.output,
+             "hint: then `chassis ckpt export out/checkpoints/step-000200 out/final` exports it again\n");
+  fs::remove_all(scratch_ / "out/final");
+  sh("\"$CHASSIS\" ckpt export out/checkpoints/step-000200 out/final", 0);
+}
+
 TEST_F(RunWork, AStopSignalEndsALongPreparationAtOnce) {
   test::Process run(command({"model.config.num_hidden_layers=4096"}), scratch_.path());
   ASSERT_TRUE(run.wait_for("recompute auto")) << run.output_so_far();

@@ -15,7 +15,8 @@ namespace chassis {
 namespace {
 
 TEST(RunSignals, RemembersWhichSignalCame) {
-  const std::pair<int, const char*> all[] = {{SIGINT, "SIGINT"}, {SIGTERM, "SIGTERM"}, {SIGHUP, "SIGHUP"}};
+  const std::pair<int, const char*> all[] = {
+      {SIGINT, "SIGINT"}, {SIGTERM, "SIGTERM"}, {SIGHUP, "SIGHUP"}, {SIGQUIT, "SIGQUIT"}};
   for (const auto& [number, name] : all) {
     RunSignals signals;
     EXPECT_FALSE(signals.stop_requested());

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "host/base/json.hpp"
 #include "tests/host/program/cpu_run.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/one_rank.hpp"
@@ -89,6 +90,24 @@ class TrainerTest : public testing::Test {
   std::unique_ptr<TrainData> data_;
   std::unique_ptr<Trainer> trainer_;
 };
+
+TEST(TrainerState, RefusesCountsThatCannotBe) {
+  const auto refusal = [](const char* key, int64_t value) -> std::string {
+    Json saved = {{"step", 5}, {"tokens", 40}, {"trained_tokens", 30}, {"skipped_steps", 2}};
+    saved[key] = value;
+    try {
+      trainer_state_from_json(saved, "m");
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(refusal("step", 5), "no error");
+  for (const char* key : {"step", "tokens", "trained_tokens", "skipped_steps"})
+    EXPECT_EQ(refusal(key, -7), std::string("m: '") + key + "' is -7, expected 0 or more");
+  EXPECT_EQ(refusal("skipped_steps", 6), "m: 'skipped_steps' is 6, but 'step' is only 5");
+  EXPECT_EQ(refusal("trained_tokens", 41), "m: 'trained_tokens' is 41, but 'tokens' is only 40");
+}
 
 TEST_F(TrainerTest, ScalesGradientsDownToTheNorm) {
   const auto before = weights();

@@ -183,6 +183,7 @@ TEST_F(Import, NeverOverwritesItsSourceOrARun) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
   };
   expect(into(source_), "it is the directory that is read");
+  expect(into(directory_ / "step-000002"), "step-000002' has the name of step 2, but this is step 7");
   const std::string checkpoints = directory_ / "run/checkpoints";
   const CheckpointRoot in_use(checkpoints);
   expect(into(checkpoints + "/step-000002"), "it lies among the checkpoints of a run");
