@@ -276,7 +276,8 @@ class Run {
         count_text(static_cast<double>(session_.parameters().num_elements(false))),
         count_text(static_cast<double>(session_.parameters().num_elements(true))), trainer_->options().max_steps,
         count_text(static_cast<double>(trainer_->options().shape.num_rows() * settings().train.seq_len)));
-    log::info("{}", data_text(*data_, trainer_->options().max_steps, trainer_->options().shape.num_rows()));
+    log::info("{}", data_text(*data_, trainer_->state().step, trainer_->options().max_steps,
+                              trainer_->options().shape.num_rows()));
     log::info("{}", results_text(settings(), directory_->path()));
     start_ = Clock::now();
     first_tokens_ = trainer_->state().tokens;
