@@ -144,13 +144,13 @@ class Run {
     if (state.contains("data")) count_steps_left();
     if (checkpoint.starts_with(directory_->path() + "/checkpoints/")) saves_->set_saved(trainer.step);
     log::info("resumed from {} at step {}", checkpoint, trainer.step);
-    check_length(checkpoint);
     world_.together("comparing with " + checkpoint, [&] {
       if (!first_rank()) return;
       const LearningRateSchedule& schedule = trainer_->options().schedule;
       report(resume_differences(checkpoint, trainer.step, length(), schedule, session_), checkpoint,
              settings().run.strict);
     });
+    check_length(checkpoint);
   }
 
   // Epochs count rows of data. If earlier steps had another batch size, the steps left follow from the rows left.

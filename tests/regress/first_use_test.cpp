@@ -181,6 +181,11 @@ TEST_F(FirstUse, AChangedConfigOfTheBaseModelIsReported) {
   EXPECT_EQ(shell("sed -i 's/\"rope_theta\": 10000.0/\"rope_theta\": 20.0/' base/final/config.json").exit_code, 0);
   const Outcome eval = shell("\"$CHASSIS\" eval run.toml eval.max_batches=1");
   EXPECT_HAS(eval.output, "model.config.rope_theta was 10000.0, is 20.0");
+  const Outcome done = train();
+  EXPECT_EQ(done.exit_code, 2) << done.output;
+  EXPECT_LT(done.output.find("model.config.rope_theta was 10000.0, is 20.0"),
+            done.output.find("and the run has reached step 6 (out/checkpoints/step-000006): nothing is left to train"))
+      << done.output;
   const Outcome strict = train({"run.max_steps=8", "run.strict=true"});
   EXPECT_EQ(strict.exit_code, 2) << strict.output;
   EXPECT_HAS(strict.output, "model.config.rope_theta was 10000.0, is 20.0");
