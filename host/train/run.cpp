@@ -85,7 +85,7 @@ class Run {
     directory_ = std::make_unique<RunDirectory>(settings().run.output_dir, world_);
     directory_->check_names(settings());
     // The first rank of a machine prepares the files that the others then read.
-    world_.together("preparing data", [&] {
+    world_.run_and_agree("preparing data", [&] {
       if (world_.launch().local_rank == 0) open_data();
     });
     if (!data_) open_data();
@@ -144,7 +144,7 @@ class Run {
     if (state.contains("data")) count_steps_left();
     if (checkpoint.starts_with(directory_->path() + "/checkpoints/")) saves_->set_saved(trainer.step);
     log::info("resumed from {} at step {}", checkpoint, trainer.step);
-    world_.together("comparing with " + checkpoint, [&] {
+    world_.run_and_agree("comparing with " + checkpoint, [&] {
       if (!first_rank()) return;
       const LearningRateSchedule& schedule = trainer_->options().schedule;
       report(resume_differences(checkpoint, trainer.step, length(), schedule, session_), checkpoint,
@@ -344,7 +344,7 @@ class Run {
     saves_->finish();
     const bool exports = !stopped && settings().exports.when != "never";
     if (exports) saves_->export_final(state.step);
-    world_.together("metrics of the run", [this] {
+    world_.run_and_agree("metrics of the run", [this] {
       if (metrics_failure_) throw *metrics_failure_;
     });
     log_end(stopped);
