@@ -176,30 +176,30 @@ void FormatScan::add(const chassis_disk_tensor_t& tensor, const DiskPlace& place
 
 FormatPlugin::FormatPlugin(const Instance& instance)
     : name_(instance.id()),
-      who_(instance.who()),
+      label_(instance.label()),
       table_(instance.interface<chassis_format_t>(CHASSIS_FORMAT_ID)),
       self_(instance.get()) {
   if (table_.checksum > CHASSIS_CHECKSUM_CRC32)
-    throw plugin_error(who_ + " asks for the unknown checksum " + std::to_string(table_.checksum));
+    throw plugin_error(label_ + " asks for the unknown checksum " + std::to_string(table_.checksum));
 }
 
 FormatPlugin::FormatPlugin(std::string name, const chassis_format_t& table, chassis_instance_t* self)
-    : name_(std::move(name)), who_("format '" + name_ + "'"), table_(table), self_(self) {}
+    : name_(std::move(name)), label_("format '" + name_ + "'"), table_(table), self_(self) {}
 
 FormatLayout FormatPlugin::layout(std::span<const DiskBox> boxes, const MetadataPairs& metadata, int num_ranks,
                                   uint64_t max_file_bytes) const {
   if (is_read_only())
-    throw plugin_error(who_ + " can only read: checkpoints cannot be saved in it")
+    throw plugin_error(label_ + " can only read: checkpoints cannot be saved in it")
         .hint("`chassis plugins list` shows the other formats");
   const RawRequest request(boxes, metadata, num_ranks, max_file_bytes);
   LayoutReceiver receiver;
   receiver.layout.places.resize(boxes.size());
   receiver.placed.resize(boxes.size());
   const chassis_layout_sink_t sink = layout_sink(receiver);
-  const PluginCall call(call_site(who_), "layout");
-  throw_if_failed(table_.layout(self_, request.get(), &sink), who_);
+  const PluginCall call(call_site(label_), "layout");
+  throw_if_failed(table_.layout(self_, request.get(), &sink), label_);
   for (size_t i = 0; i < boxes.size(); ++i) {
-    if (!receiver.placed[i]) throw plugin_error(who_ + ": tensor '" + boxes[i].name + "' has no place in any file");
+    if (!receiver.placed[i]) throw plugin_error(label_ + ": tensor '" + boxes[i].name + "' has no place in any file");
   }
   check(receiver.layout, boxes);
   return std::move(receiver.layout);
@@ -209,13 +209,13 @@ void FormatPlugin::check(const FormatLayout& layout, std::span<const DiskBox> bo
   std::set<std::string> paths = {kManifestName};
   const auto claim = [&](const std::string& path) {
     if (!is_plain_path(path))
-      throw plugin_error(who_ + ": '" + path + "' is not a valid path for a file of a checkpoint");
-    if (!paths.insert(path).second) throw plugin_error(who_ + ": there are two files '" + path + "'");
+      throw plugin_error(label_ + ": '" + path + "' is not a valid path for a file of a checkpoint");
+    if (!paths.insert(path).second) throw plugin_error(label_ + ": there are two files '" + path + "'");
   };
   for (const auto& file : layout.files) {
     claim(file.path);
     if (file.header.size() >= kMaxHeaderBytes) {
-      throw plugin_error(who_ + ": the header of '" + file.path + "' has " + std::to_string(file.header.size()) +
+      throw plugin_error(label_ + ": the header of '" + file.path + "' has " + std::to_string(file.header.size()) +
                          " bytes; other readers refuse more than " + std::to_string(kMaxHeaderBytes));
     }
   }
@@ -232,7 +232,7 @@ void FormatPlugin::check(const FormatLayout& layout, std::span<const DiskBox> bo
   for (const uint32_t i : order) {
     const DiskPlace& place = layout.places[i];
     if (place.file >= layout.files.size()) {
-      throw plugin_error(who_ + ": tensor '" + boxes[i].name + "' is placed in file " + std::to_string(place.file) +
+      throw plugin_error(label_ + ": tensor '" + boxes[i].name + "' is placed in file " + std::to_string(place.file) +
                          " of " + std::to_string(layout.files.size()));
     }
     const auto& file = layout.files[place.file];
@@ -240,7 +240,7 @@ void FormatPlugin::check(const FormatLayout& layout, std::span<const DiskBox> bo
     const uint64_t num_bytes = boxes[i].num_bytes();
     if (place.offset < at || place.offset - at > kMaxGapBytes || place.offset > file.num_bytes ||
         num_bytes > file.num_bytes - place.offset) {
-      throw plugin_error(who_ + ": tensor '" + boxes[i].name + "' is placed at byte " + std::to_string(place.offset) +
+      throw plugin_error(label_ + ": tensor '" + boxes[i].name + "' is placed at byte " + std::to_string(place.offset) +
                          " of '" + file.path + "', expected " + std::to_string(at));
     }
     at = place.offset + num_bytes;
@@ -248,7 +248,7 @@ void FormatPlugin::check(const FormatLayout& layout, std::span<const DiskBox> bo
   for (size_t i = 0; i < layout.files.size(); ++i) {
     if (reached[i] > layout.files[i].num_bytes ||
         (reached[i] < layout.files[i].num_bytes && table_.finish == nullptr)) {
-      throw plugin_error(who_ + ": '" + layout.files[i].path + "' should have " +
+      throw plugin_error(label_ + ": '" + layout.files[i].path + "' should have " +
                          std::to_string(layout.files[i].num_bytes) + " bytes, its header and tensors have " +
                          std::to_string(reached[i]));
     }
@@ -257,17 +257,17 @@ void FormatPlugin::check(const FormatLayout& layout, std::span<const DiskBox> bo
 
 FormatScan FormatPlugin::scan(SourceDirectory& directory) const {
   if (isolated()) {
-    throw plugin_error(who_ + " reads '" + directory.path() + "' only in a separate process")
+    throw plugin_error(label_ + " reads '" + directory.path() + "' only in a separate process")
         .hint("import the directory first: `chassis ckpt import-zero`");
   }
   return scan(directory, directory.table());
 }
 
 FormatScan FormatPlugin::scan(SourceDirectory& directory, const chassis_directory_t& source) const {
-  if (is_write_only()) throw plugin_error(who_ + " can only write: it cannot read '" + directory.path() + "'");
+  if (is_write_only()) throw plugin_error(label_ + " can only write: it cannot read '" + directory.path() + "'");
   ScanReceiver receiver{{}, &directory};
   const chassis_scan_sink_t sink = scan_sink(receiver);
-  const PluginCall call(call_site(who_), "scan");
+  const PluginCall call(call_site(label_), "scan");
   chassis_status_t* status = table_.scan(self_, &source, &sink);
   if (status_code(status) == CHASSIS_NOT_FOUND) {
     const std::string what = status_text(status);
@@ -289,8 +289,8 @@ void FormatPlugin::finish(std::span<const DiskBox> boxes, const MetadataPairs& m
   if (table_.finish == nullptr) return;
   const RawRequest request(boxes, metadata, num_ranks, max_file_bytes);
   const chassis_finish_sink_t sink = finish_sink(content);
-  const PluginCall call(call_site(who_), "finish");
-  throw_if_failed(table_.finish(self_, request.get(), file, &sink), who_);
+  const PluginCall call(call_site(label_), "finish");
+  throw_if_failed(table_.finish(self_, request.get(), file, &sink), label_);
 }
 
 }  // namespace chassis

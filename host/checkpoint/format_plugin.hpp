@@ -105,7 +105,7 @@ class FormatPlugin {
   void check(const FormatLayout& layout, std::span<const DiskBox> boxes) const;
 
   std::string name_;
-  std::string who_;
+  std::string label_;
   const chassis_format_t& table_;
   chassis_instance_t* self_;
 };

@@ -115,7 +115,7 @@ Save::Save(const FormatPlugin& format, const BucketPair& buckets, const SavePlan
   result_.resumable = request_.resumable;
   wrap_errors([this] {
     agree_on_plan(plan_, "the plan of checkpoint " + request_.name, world_);
-    together("prepare", [this] { prepare(); });
+    run_and_agree("prepare", [this] { prepare(); });
     directory_ = exchange("directory", is_first_ ? staged_->path() : "")[0];
   });
   start_stage();
@@ -138,7 +138,7 @@ bool Save::advance() {
   const StallTimer stall(result_.stall_seconds);
   const Stage& stage = kStages[stage_];
   wrap_errors([&] {
-    together(stage.name, [this] { stage_work_.get(); });
+    run_and_agree(stage.name, [this] { stage_work_.get(); });
     if (stage.agree != nullptr) (this->*stage.agree)();
   });
   if (++stage_ == std::size(kStages)) return true;

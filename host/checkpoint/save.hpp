@@ -54,7 +54,9 @@ class Save {
 
   void start_stage();
   std::string occasion(const char* stage) const { return "save " + request_.name + ": " + stage; }
-  void together(const char* stage, const std::function<void()>& part) { world_.together(occasion(stage), part); }
+  void run_and_agree(const char* stage, const std::function<void()>& part) {
+    world_.run_and_agree(occasion(stage), part);
+  }
   std::vector<std::string> exchange(const char* what, const std::string& mine) {
     return world_.exchange(occasion(what), mine);
   }

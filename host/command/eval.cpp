@@ -28,7 +28,7 @@ Verb add_eval(CLI::App& app) {
       const Settings& settings = session.settings();
       // As in training, the first rank of a machine prepares the data, and the others then find it prepared.
       std::vector<std::unique_ptr<EvalData>> sets;
-      world.together("preparing data", [&] {
+      world.run_and_agree("preparing data", [&] {
         if (world.launch().local_rank == 0) sets = open_eval_data(session.data_needs());
       });
       if (sets.empty()) sets = open_eval_data(session.data_needs());

@@ -162,7 +162,7 @@ std::string check_model(PluginRegistry& registry, const CheckedMember& member, c
 std::string check_comm(const CheckedMember& member) {
   const auto subject = [](Instance& instance) {
     return CommSubject{&instance.interface<chassis_comm_backend_t>(CHASSIS_COMM_BACKEND_ID), instance.get(),
-                       instance.who()};
+                       instance.label()};
   };
   if (std::string reason = comm_unsupported_reason(subject(member.instance)); !reason.empty()) return reason;
   constexpr int kNumRanks = 4;
@@ -213,7 +213,7 @@ std::string check_tokenizer(const CheckedMember& member) {
   std::vector<std::unique_ptr<Instance>> instances;
   const auto subject = [](Instance& instance, std::string options) {
     return TokenizerSubject{&instance.interface<chassis_tokenizer_t>(CHASSIS_TOKENIZER_ID), instance.get(),
-                            instance.who(), std::move(options)};
+                            instance.label(), std::move(options)};
   };
   const auto again = member.another(Json::object());
   std::vector<TokenizerSubject> variants;
@@ -240,7 +240,7 @@ std::string check_numerics(PluginRegistry& registry, MetricsStore& metrics, cons
   if (kind == "tokenizer") return check_tokenizer(member);
   if (kind == "optimizer") {
     const auto& table = instance.interface<chassis_optimizer_t>(CHASSIS_OPTIMIZER_ID);
-    expect_none(optimizer_failures(table, instance.get(), instance.who()), "promises of an optimizer are broken");
+    expect_none(optimizer_failures(table, instance.get(), instance.label()), "promises of an optimizer are broken");
     return "";
   }
   if (kind == "format") {

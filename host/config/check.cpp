@@ -133,7 +133,10 @@ std::string content_problem(const OptionSpec& spec, const Value& value, const st
       std::find(spec.choices.begin(), spec.choices.end(), value.string) == spec.choices.end()) {
     const std::vector<std::string> offered = offered_choices(key, spec);
     std::string text = fmt::format("{} = {} is not {}", key, shown(value), choices_text(offered));
-    const std::string near = nearest(value.string, offered);
+    const std::string meant(foreign_choice(value.string));
+    const std::string near = meant.empty()                            ? nearest(value.string, offered)
+                             : std::ranges::count(offered, meant) > 0 ? meant
+                                                                      : "";
     return near.empty() ? text : text + " (did you mean \"" + near + "\"?)";
   }
   return "";

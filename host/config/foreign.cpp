@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
+#include <utility>
 
 #include "host/base/mesh_axes.hpp"
 
@@ -292,6 +294,13 @@ const ForeignKey* find_foreign_key(std::string_view dotted_key) {
     }
   }
   return nullptr;
+}
+
+std::string_view foreign_choice(std::string_view word) {
+  constexpr std::pair<std::string_view, std::string_view> kChoices[] = {
+      {"gpu", "cuda"}, {"float32", "fp32"}, {"bfloat16", "bf16"}, {"float16", "fp16"}};
+  const auto* found = std::ranges::find(kChoices, word, &std::pair<std::string_view, std::string_view>::first);
+  return found == std::end(kChoices) ? "" : found->second;
 }
 
 bool is_foreign_table(std::string_view prefix) {

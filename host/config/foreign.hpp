@@ -17,6 +17,8 @@ std::span<const ForeignKey> foreign_keys();
 
 // Searches by the whole dotted key, then by its last two parts, then by its last part; NULL if none is a known key.
 const ForeignKey* find_foreign_key(std::string_view dotted_key);
+// The choice that a word of other trainers stands for: "cuda" for "gpu"; empty for any other word.
+std::string_view foreign_choice(std::string_view word);
 // True if a known key begins with "prefix.", as those of [zero_optimization] do.
 bool is_foreign_table(std::string_view prefix);
 

@@ -47,17 +47,9 @@ void Config::check_plugin_options(const std::string& slot_key, const std::string
                                      option.name, spec->name));
     }
   }
+  Value new_table;  // used if the slot has no table
   Value* table = find(slot_key);
-  if (table == nullptr) {
-    const size_t dot = slot_key.rfind('.');
-    Value* parent = dot == std::string::npos ? &root_ : find(slot_key.substr(0, dot));
-    CHASSIS_CHECK(parent != nullptr && parent->is_table(), "the slot '" + slot_key + "' is in the configuration");
-    if (options.empty()) {
-      checked_slots_[slot_key];
-      return;
-    }
-    table = &parent->set(slot_key.substr(dot == std::string::npos ? 0 : dot + 1), Value{});
-  }
+  if (table == nullptr) table = &new_table;
   CHASSIS_CHECK(table->is_table(), "the slot '" + slot_key + "' is a table");
 
   std::vector<std::string> known = offered_keys(slot_key, options);
@@ -99,6 +91,11 @@ void Config::check_plugin_options(const std::string& slot_key, const std::string
           {position(slot_key), fmt::format("{} is missing: plugin '{}' needs it: {}", key, plugin, option.doc)});
     }
   }
+  if (new_table.children.empty()) return;
+  const size_t dot = slot_key.rfind('.');
+  Value* parent = dot == std::string::npos ? &root_ : find(slot_key.substr(0, dot));
+  CHASSIS_CHECK(parent != nullptr && parent->is_table(), "the slot '" + slot_key + "' is in the configuration");
+  parent->set(slot_key.substr(dot == std::string::npos ? 0 : dot + 1), std::move(new_table));
 }
 
 Json Config::plugin_options(const std::string& slot_key) const {

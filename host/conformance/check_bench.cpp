@@ -93,7 +93,7 @@ std::shared_ptr<const PluginLibrary> Bench::load() const {
 }
 
 std::vector<OptionSpec> Bench::specs(const PluginLibrary& library, const MemberName& member) const {
-  return read_option_specs(library.member(member.kind, member.id), library.manifest().who());
+  return read_option_specs(library.member(member.kind, member.id), library.manifest().label());
 }
 
 Json Bench::options(const PluginLibrary& library, const MemberName& member, bool& all_known) const {

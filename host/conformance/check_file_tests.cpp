@@ -134,7 +134,7 @@ void load_unknown_id(Bench& bench) {
     const HostTable host(library->negotiated(), services.get());
     chassis_instance_t untouched{};
     chassis_instance_t* instance = &untouched;
-    const PluginCall call(call_site(library->manifest().who()), "create");
+    const PluginCall call(call_site(library->manifest().label()), "create");
     chassis_status_t* status = library->factory().create(host.get(), str_of(wrong.kind), str_of(wrong.id), &instance);
     const bool refused = status != nullptr;
     status_release(status);

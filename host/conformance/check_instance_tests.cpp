@@ -44,7 +44,7 @@ void run_life_cycle(Instance& instance) {
 void expect_no_tensors(const Instance& instance) {
   if (const int64_t live = instance.live_tensors(); live != 0) {
     throw plugin_error(
-        fmt::format("{} holds {} tensors at the end of its life cycle, expected 0", instance.who(), live));
+        fmt::format("{} holds {} tensors at the end of its life cycle, expected 0", instance.label(), live));
   }
 }
 
@@ -68,20 +68,20 @@ void run_with_host_table(Bench& bench, AbiVersion negotiated, uint32_t struct_si
     const InstanceContext context = bench.context(*library, member);
     const auto services = bench.services.attach(context);
     const PoisonedHost host(negotiated, services.get(), struct_size);
-    const std::string who = library->manifest().who() + " " + member.text();
+    const std::string label = library->manifest().label() + " " + member.text();
     chassis_instance_t* instance = nullptr;
-    const CallSite& site = call_site(who);
+    const CallSite& site = call_site(label);
     {
       const PluginCall call(site, "create");
-      throw_if_failed(factory.create(host.get(), str_of(member.kind), str_of(member.id), &instance), who);
+      throw_if_failed(factory.create(host.get(), str_of(member.kind), str_of(member.id), &instance), label);
     }
-    if (instance == nullptr) throw plugin_error(who + ": create returned no instance and no error");
-    const chassis_instance_t hooks = read_struct(instance, who + ": the instance that create returned");
+    if (instance == nullptr) throw plugin_error(label + ": create returned no instance and no error");
+    const chassis_instance_t hooks = read_struct(instance, label + ": the instance that create returned");
     const auto with_phase = [&](const char* phase) { return CalledInstance(site, phase, instance); };
-    if (hooks.prepare != nullptr) throw_if_failed(hooks.prepare(with_phase("prepare")), who);
-    if (hooks.activate != nullptr) throw_if_failed(hooks.activate(with_phase("activate")), who);
-    if (hooks.quiesce != nullptr) throw_if_failed(hooks.quiesce(with_phase("quiesce"), kQuiesceDeadlineNs), who);
-    if (hooks.deactivate != nullptr) throw_if_failed(hooks.deactivate(with_phase("deactivate")), who);
+    if (hooks.prepare != nullptr) throw_if_failed(hooks.prepare(with_phase("prepare")), label);
+    if (hooks.activate != nullptr) throw_if_failed(hooks.activate(with_phase("activate")), label);
+    if (hooks.quiesce != nullptr) throw_if_failed(hooks.quiesce(with_phase("quiesce"), kQuiesceDeadlineNs), label);
+    if (hooks.deactivate != nullptr) throw_if_failed(hooks.deactivate(with_phase("deactivate")), label);
     hooks.destroy(with_phase("destroy"));
   });
 }
@@ -273,37 +273,37 @@ void options_defaults(Bench& bench) {
   for (const MemberName& member : library->manifest().members) {
     for (const OptionSpec& spec : bench.specs(*library, member)) {
       if (spec.required) continue;
-      check_option(spec, parse_json(spec.default_json, spec.name, ExitCode::kPlugin), library->manifest().who());
+      check_option(spec, parse_json(spec.default_json, spec.name, ExitCode::kPlugin), library->manifest().label());
     }
   }
   bench.each(library, [](const MemberName&, std::unique_ptr<Instance>) {});
 }
 
-void expect_refused(const OptionSpec& spec, const Json& value, const std::string& who) {
+void expect_refused(const OptionSpec& spec, const Json& value, const std::string& label) {
   try {
-    check_option(spec, value, who);
+    check_option(spec, value, label);
   } catch (const Error&) {
     return;
   }
-  throw plugin_error(fmt::format("{}: option '{}' accepts the invalid value {}", who, spec.name, value.dump()));
+  throw plugin_error(fmt::format("{}: option '{}' accepts the invalid value {}", label, spec.name, value.dump()));
 }
 
 void options_refusals(Bench& bench) {
   const auto library = bench.load();
   for (const MemberName& member : library->manifest().members) {
-    const std::string who = library->manifest().who() + " " + member.text();
+    const std::string label = library->manifest().label() + " " + member.text();
     for (const OptionSpec& spec : bench.specs(*library, member)) {
       const bool is_list = spec.type == OptionType::kStringList || spec.type == OptionType::kIntList ||
                            spec.type == OptionType::kFloatList;
       const auto wrap = [&](Json value) { return is_list ? Json::array({std::move(value)}) : value; };
-      expect_refused(spec, spec.type == OptionType::kBool ? Json("yes") : Json(true), who);
-      if (is_list) expect_refused(spec, Json::array({true}), who);
-      if (spec.type == OptionType::kInt) expect_refused(spec, 0.5, who);
+      expect_refused(spec, spec.type == OptionType::kBool ? Json("yes") : Json(true), label);
+      if (is_list) expect_refused(spec, Json::array({true}), label);
+      if (spec.type == OptionType::kInt) expect_refused(spec, 0.5, label);
       const bool whole = spec.type == OptionType::kInt || spec.type == OptionType::kIntList;
       const auto number = [&](double value) { return whole ? Json(static_cast<int64_t>(value)) : Json(value); };
-      if (spec.min && std::abs(*spec.min) < 1e15) expect_refused(spec, wrap(number(*spec.min - 1)), who);
-      if (spec.max && std::abs(*spec.max) < 1e15) expect_refused(spec, wrap(number(*spec.max + 1)), who);
-      if (!spec.choices.empty()) expect_refused(spec, wrap("no such choice"), who);
+      if (spec.min && std::abs(*spec.min) < 1e15) expect_refused(spec, wrap(number(*spec.min - 1)), label);
+      if (spec.max && std::abs(*spec.max) < 1e15) expect_refused(spec, wrap(number(*spec.max + 1)), label);
+      if (!spec.choices.empty()) expect_refused(spec, wrap("no such choice"), label);
     }
   }
 }

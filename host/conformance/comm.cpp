@@ -121,8 +121,8 @@ class GroupRank {
     desc.store = moves_nothing() ? nullptr : store_.get();
     desc.timeout_ns = static_cast<uint64_t>(std::chrono::nanoseconds(kDeadline).count());
     desc.host = str_of("127.0.0.1");
-    throw_if_failed(subject.table->create_group(subject.self, &desc, &group_), subject.who + ": create_group");
-    if (group_ == nullptr) throw plugin_error(subject.who + ": create_group returned no group and no error");
+    throw_if_failed(subject.table->create_group(subject.self, &desc, &group_), subject.label + ": create_group");
+    if (group_ == nullptr) throw plugin_error(subject.label + ": create_group returned no group and no error");
   }
   ~GroupRank() { subject_.table->destroy_group(subject_.self, group_); }
   GroupRank(const GroupRank&) = delete;
@@ -136,8 +136,8 @@ class GroupRank {
     for (const chassis_collective_t& call : calls) batch.push_back(&call);
     throw_if_failed(
         subject_.table->start(subject_.self, group_, batch.data(), static_cast<uint32_t>(batch.size()), nullptr, &work),
-        subject_.who + ": start");
-    if (work == nullptr) throw plugin_error(subject_.who + ": start returned no work and no error");
+        subject_.label + ": start");
+    if (work == nullptr) throw plugin_error(subject_.label + ": start returned no work and no error");
     return work;
   }
   // Waits for the work, then releases it, also after an error.
@@ -152,7 +152,7 @@ class GroupRank {
       }
       subject_.table->abort(subject_.self, group_);
       subject_.table->release(subject_.self, work);
-      throw_if_failed(status, fmt::format("{}: {}", subject_.who, what));
+      throw_if_failed(status, fmt::format("{}: {}", subject_.label, what));
     }
     const bool done = subject_.table->done(subject_.self, work) != 0;
     subject_.table->release(subject_.self, work);
@@ -272,7 +272,7 @@ std::vector<std::string> failures_without_moving(const CommSubject& subject) {
 std::string comm_unsupported_reason(const CommSubject& backend) {
   chassis_status_t* status = backend.table->supports(backend.self, CHASSIS_DEVICE_CPU, 0);
   if (status == nullptr) return "";
-  if (status_code(status) != CHASSIS_UNIMPLEMENTED) throw_if_failed(status, backend.who + ": supports");
+  if (status_code(status) != CHASSIS_UNIMPLEMENTED) throw_if_failed(status, backend.label + ": supports");
   std::string text = "it does not support CPU memory: " + status_text(status);
   status_release(status);
   return text;

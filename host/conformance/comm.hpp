@@ -13,7 +13,7 @@ namespace chassis {
 struct CommSubject {
   const chassis_comm_backend_t* table = nullptr;
   chassis_instance* self = nullptr;
-  std::string who;
+  std::string label;
 };
 
 // Why the backend cannot be tested on this machine, such as a missing device; empty if it can.

@@ -30,7 +30,7 @@ using Sizes = std::vector<int64_t>;
 struct Subject {
   const chassis_optimizer_t& table;
   chassis_instance* self;
-  std::string who;
+  std::string label;
   std::vector<chassis_state_desc_t> states;
   int64_t unit = 1;                     // a parameter may be cut at multiples of this many elements
   bool needs_whole_parameters = false;  // a parameter may not be cut
@@ -156,8 +156,8 @@ class Trial {
     step.states = states.data();
     step.weight_decay = decays.data();
     step.lr_scale = lr_scales.empty() ? nullptr : lr_scales.data();
-    const PluginCall call(call_site(subject_.who), "step");
-    throw_if_failed(subject_.table.step(subject_.self, &step), subject_.who);
+    const PluginCall call(call_site(subject_.label), "step");
+    throw_if_failed(subject_.table.step(subject_.self, &step), subject_.label);
     return *this;
   }
 
@@ -169,8 +169,8 @@ const Trial::Rates kNoDecay{.lr = 0.01, .decay = {0.0}};
 
 class OptimizerExamination {
  public:
-  OptimizerExamination(const chassis_optimizer_t& table, chassis_instance* self, const std::string& who)
-      : subject_{table, self, who, {}} {}
+  OptimizerExamination(const chassis_optimizer_t& table, chassis_instance* self, const std::string& label)
+      : subject_{table, self, label, {}} {}
 
   std::vector<std::string> run() {
     examine_states();
@@ -350,8 +350,8 @@ class OptimizerExamination {
 }  // namespace
 
 std::vector<std::string> optimizer_failures(const chassis_optimizer_t& optimizer, chassis_instance* self,
-                                            const std::string& who) {
-  return OptimizerExamination(optimizer, self, who).run();
+                                            const std::string& label) {
+  return OptimizerExamination(optimizer, self, label).run();
 }
 
 }  // namespace chassis

@@ -19,6 +19,6 @@ namespace chassis {
 //   - the same input gives the same bits: repeated, with one thread, and with doubled gradients and grad_scale 1/2
 //   - where states may be cut, a step on the pieces of a parameter, also empty ones, equals the step on the whole one
 std::vector<std::string> optimizer_failures(const chassis_optimizer_t& optimizer, chassis_instance* self,
-                                            const std::string& who);
+                                            const std::string& label);
 
 }  // namespace chassis

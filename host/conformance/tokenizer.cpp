@@ -82,7 +82,7 @@ class TokenizerExamination {
     chassis_tokenizer_info_t info{};
     info.struct_size = sizeof info;
     info.bos_id = info.eos_id = info.pad_id = -1;
-    throw_if_failed(subject.table->info(subject.self, &info), subject.who);
+    throw_if_failed(subject.table->info(subject.self, &info), subject.label);
     return info;
   }
   static std::string fingerprint_of(const TokenizerSubject& subject) {

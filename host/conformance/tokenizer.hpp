@@ -13,7 +13,7 @@ namespace chassis {
 struct TokenizerSubject {
   const chassis_tokenizer_t* table = nullptr;
   chassis_instance* self = nullptr;
-  std::string who;
+  std::string label;
   std::string options = {};  // for messages, if this is a variant: "lowercase = true"
 };
 

@@ -31,7 +31,7 @@ namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kStoreVersion = 3;
+constexpr int kStoreVersion = 4;
 constexpr size_t kSampleBytes = size_t{64} << 10;
 constexpr size_t kMaxNameBytes = 100;  // of a store's folder, without its hash
 constexpr auto kLockInterval = 20ms;
@@ -254,10 +254,10 @@ void count_skipped(const DataSetConfig& config, const SkippedEntries& skipped) {
 }
 
 void count_notes(const DataSetConfig& config, const ReadNotes& notes) {
-  if (notes.num_empty_documents > 0) {
-    counted_warning("data.empty_documents " + config.path,
-                    fmt::format("{}: documents without tokens are skipped", config.path), notes.num_empty_documents);
-  }
+  counted_warning("data.skipped " + config.path,
+                  fmt::format("{}: documents without tokens ({}) and blank lines ({}) are skipped", config.path,
+                              notes.num_empty_documents, notes.num_blank_lines),
+                  notes.num_empty_documents + notes.num_blank_lines);
   for (const auto& [name, rows] : notes.unused_columns) {
     counted_warning(
         fmt::format("data.unused_column {} {}", config.path, name),

@@ -38,11 +38,12 @@ class PlainText final : public DocumentReader {
 
  private:
   bool next_line(uint64_t& first_line) {
-    do {
-      if (!lines_.next(text_)) return false;
-    } while (is_blank(text_));
-    first_line = lines_.line_number();
-    return true;
+    while (lines_.next(text_)) {
+      first_line = lines_.line_number();
+      if (!is_blank(text_)) return true;
+      if (split_ != DocumentSplit::kParagraph) ++notes_.num_blank_lines;
+    }
+    return false;
   }
 
   // Blank lines around a block are not part of it; a blank line inside it ends a paragraph.
@@ -64,6 +65,7 @@ class PlainText final : public DocumentReader {
             .hint("use documents = \"line\"");
       }
     }
+    notes_.num_blank_lines += num_blank;
     text_ = block_;
     return true;
   }

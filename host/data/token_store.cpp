@@ -243,6 +243,7 @@ void TokenStoreWriter::add(const Document& document, uint64_t file_index) {
 
 void TokenStoreWriter::add_notes(const ReadNotes& notes) {
   facts_.notes.num_empty_documents += notes.num_empty_documents;
+  facts_.notes.num_blank_lines += notes.num_blank_lines;
   for (const auto& [name, rows] : notes.unused_columns) facts_.notes.unused_columns[name] += rows;
 }
 
@@ -272,6 +273,7 @@ Json to_json(const TokenStoreFacts& facts) {
   json["crc32c"] = Json::object();
   for (const auto& [name, checksum] : facts.checksums) json["crc32c"][name] = checksum;
   json["num_empty_documents"] = facts.notes.num_empty_documents;
+  json["num_blank_lines"] = facts.notes.num_blank_lines;
   json["unused_columns"] = Json::object();
   for (const auto& [name, rows] : facts.notes.unused_columns) json["unused_columns"][name] = rows;
   return json;
@@ -301,6 +303,7 @@ TokenStoreFacts token_store_facts_from_json(const Json& json, const std::string&
   facts.max_id_document = count("max_id_document");
   facts.content_hash = json_string(json, "content_hash", where);
   facts.notes.num_empty_documents = count("num_empty_documents");
+  facts.notes.num_blank_lines = count("num_blank_lines");
   const Json& checksums = json_at(json, "crc32c", where);
   for (const auto& [name, checksum] : checksums.items()) {
     facts.checksums[name] = static_cast<uint32_t>(json_int(checksums, name, where));

@@ -264,7 +264,7 @@ void World::expect_same(const std::string& what, const std::string& mine) {
   }
 }
 
-void World::together(const std::string& what, const std::function<void()>& part) {
+void World::run_and_agree(const std::string& what, const std::function<void()>& part) {
   std::exception_ptr own;
   std::string reported;
   const auto keep = [&](ExitCode code, const char* text) {

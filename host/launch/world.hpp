@@ -56,7 +56,7 @@ class World {
   void expect_same(const std::string& what, const std::string& mine);
   // [all-ranks] Runs `part` on every rank; it must not communicate. If it throws on any rank, all ranks throw: a rank
   // that failed throws its own error, the others throw that of the lowest rank that failed.
-  void together(const std::string& what, const std::function<void()>& part);
+  void run_and_agree(const std::string& what, const std::function<void()>& part);
 
   // Runs this rank's part of the run and returns its result. An exception ends the other ranks too. If the error only
   // follows from a failure of another rank, such as a closed connection, throws that failure as a RemoteError instead.

@@ -90,7 +90,7 @@ class MemoryFitter {
       if (shortage.rank == world_.rank()) counted_warning("does not fit", text);
       return;
     }
-    world_.together("planning memory", [&] {
+    world_.run_and_agree("planning memory", [&] {
       if (shortage.rank != world_.rank()) return;
       throw Error(ExitCode::kOutOfMemory, text)
           .hint(

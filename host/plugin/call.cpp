@@ -59,10 +59,10 @@ class Text {
   size_t room_, size_ = 0;
 };
 
-size_t describe(std::string_view who, std::string_view node, const char* phase, int64_t unit, char* out,
+size_t describe(std::string_view label, std::string_view node, const char* phase, int64_t unit, char* out,
                 size_t num_bytes) noexcept {
   Text text(out, num_bytes);
-  text << who << " in " << (phase != nullptr ? phase : "a call");
+  text << label << " in " << (phase != nullptr ? phase : "a call");
   if (!node.empty()) text << " of " << node;
   if (unit >= 0) text << " (unit " << unit << ")";
   if (const int64_t step = current_step(); step > 0) text << ", step " << step;
@@ -91,7 +91,7 @@ class WatchedCalls {
       if (!report_now && now - seen.since < seen.next_report_after) continue;
       char text[512];
       const size_t size =
-          describe(site->who, site->node, slots[i].phase.load(), slots[i].unit.load(), text, sizeof text);
+          describe(site->label, site->node, slots[i].phase.load(), slots[i].unit.load(), text, sizeof text);
       const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - seen.since).count();
       report_(fmt::format("{} has not returned for {} s", std::string_view(text, size), seconds));
       seen.reported_to_waiting = user_waits;
@@ -116,13 +116,13 @@ class WatchedCalls {
 
 }  // namespace
 
-const CallSite& call_site(std::string_view who, std::string_view node) {
+const CallSite& call_site(std::string_view label, std::string_view node) {
   // Rationale: process-wide and never freed, so that signal handlers may read a site at any time.
   static std::mutex& mutex = *new std::mutex;
   static auto& sites = *new std::map<std::pair<std::string, std::string>, std::unique_ptr<CallSite>>;
   const std::lock_guard lock(mutex);
-  auto& site = sites[{std::string(who), std::string(node)}];
-  if (!site) site = std::make_unique<CallSite>(CallSite{std::string(who), std::string(node)});
+  auto& site = sites[{std::string(label), std::string(node)}];
+  if (!site) site = std::make_unique<CallSite>(CallSite{std::string(label), std::string(node)});
   return *site;
 }
 
@@ -147,7 +147,7 @@ size_t describe_call(char* out, size_t num_bytes) noexcept {
   const CallSlot* const own = call_internal::slot;
   const auto from = [&](const CallSlot& slot) -> size_t {
     const CallSite* const site = slot.site.load(std::memory_order_acquire);
-    return site == nullptr ? 0 : describe(site->who, site->node, slot.phase.load(), slot.unit.load(), out, num_bytes);
+    return site == nullptr ? 0 : describe(site->label, site->node, slot.phase.load(), slot.unit.load(), out, num_bytes);
   };
   if (own != nullptr)
     if (const size_t size = from(*own)) return size;

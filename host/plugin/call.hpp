@@ -16,12 +16,12 @@ namespace chassis {
 
 // A plugin, and the node that it computes; `node` is empty for calls that compute no node. Never freed.
 struct CallSite {
-  std::string who;   // "plugin 'sdpa' 0.1.0"
+  std::string label;  // "plugin 'sdpa' 0.1.0"
   std::string node;  // "layers.q_proj"
 };
 
 // [any] Returns the same object for the same names.
-const CallSite& call_site(std::string_view who, std::string_view node = {});
+const CallSite& call_site(std::string_view label, std::string_view node = {});
 
 // The call in which one thread is. Written by that thread only; read by signal handlers and the watch.
 struct CallSlot {

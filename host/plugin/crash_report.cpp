@@ -222,7 +222,7 @@ void install_signal_stack() noexcept {
   if (reporting.load(std::memory_order_relaxed)) static thread_local const ThreadStack stack;
 }
 
-void register_plugin_code(const void* address, const std::string& who, const std::string& path) {
+void register_plugin_code(const void* address, const std::string& label, const std::string& path) {
   if (guarded_process != 0) register_exit_handlers();
   const size_t index = num_codes.load();
   if (index == kMaxPlugins) return;
@@ -245,7 +245,7 @@ void register_plugin_code(const void* address, const std::string& who, const std
       },
       &search);
   if (code.begin == 0) return;
-  const std::string text = who + " (" + path + ")";
+  const std::string text = label + " (" + path + ")";
   text.copy(code.text, sizeof code.text - 1);
   num_codes.store(index + 1, std::memory_order_release);
 }

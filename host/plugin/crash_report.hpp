@@ -23,7 +23,7 @@ class ExitGuard {
   ExitGuard& operator=(const ExitGuard&) = delete;
 };
 
-// [any] Records that the code at `address` belongs to plugin `who` ("plugin 'x' 1.2") until the process ends.
-void register_plugin_code(const void* address, const std::string& who, const std::string& path);
+// [any] Records that the code at `address` belongs to plugin `label` ("plugin 'x' 1.2") until the process ends.
+void register_plugin_code(const void* address, const std::string& label, const std::string& path);
 
 }  // namespace chassis

@@ -45,11 +45,11 @@ std::string_view instance_state_text(InstanceState state) {
 
 Instance::Instance(std::shared_ptr<const PluginLibrary> library, InstanceContext context, ServiceProvider& services)
     : library_(std::move(library)), context_(std::move(context)) {
-  who_ = library_->manifest().who();
+  label_ = library_->manifest().label();
   if (context_.member_id != library_->manifest().id) {
-    who_ += fmt::format(" ({}/{})", context_.kind, context_.member_id);
+    label_ += fmt::format(" ({}/{})", context_.kind, context_.member_id);
   }
-  site_ = &call_site(who_);
+  site_ = &call_site(label_);
   services_ = services.attach(context_);
   host_ = std::make_unique<HostTable>(library_->negotiated(), services_.get());
   {
@@ -58,10 +58,10 @@ Instance::Instance(std::shared_ptr<const PluginLibrary> library, InstanceContext
       return library_->factory().create(host_->get(), str_of(context_.kind), str_of(context_.member_id), &instance_);
     }));
   }
-  if (instance_ == nullptr) throw plugin_error(fmt::format("{}: create returned no instance and no error", who_));
-  hooks_ = read_struct(instance_, who_ + ": the instance that create returned");
+  if (instance_ == nullptr) throw plugin_error(fmt::format("{}: create returned no instance and no error", label_));
+  hooks_ = read_struct(instance_, label_ + ": the instance that create returned");
   if (hooks_.destroy == nullptr)
-    throw plugin_error(fmt::format("{}: create returned an instance without destroy", who_));
+    throw plugin_error(fmt::format("{}: create returned an instance without destroy", label_));
 }
 
 Instance::~Instance() {
@@ -75,25 +75,25 @@ Instance::~Instance() {
     const PluginCall call(*site_, "destroy");
     hooks_.destroy(instance_);
   } catch (...) {
-    counted_warning("plugins that did not shut down cleanly", who_ + ": destroy threw an exception");
+    counted_warning("plugins that did not shut down cleanly", label_ + ": destroy threw an exception");
   }
   if (const int64_t live = live_tensors(); live != 0) {
-    counted_warning(fmt::format("{}: tensors not released", who_),
-                    fmt::format("{} still held {} tensor handles when it was destroyed, expected 0", who_, live),
+    counted_warning(fmt::format("{}: tensors not released", label_),
+                    fmt::format("{} still held {} tensor handles when it was destroyed, expected 0", label_, live),
                     static_cast<uint64_t>(live < 0 ? 1 : live));
   }
 }
 
 void Instance::expect(InstanceState state, std::string_view action) const {
   if (state_ == state) return;
-  throw internal_error(fmt::format("{}: {} is legal when it is {}, but it is {}", who_, action,
+  throw internal_error(fmt::format("{}: {} is legal when it is {}, but it is {}", label_, action,
                                    instance_state_text(state), instance_state_text(state_)));
 }
 
 void Instance::step(InstanceState next, std::string_view action, const std::function<chassis_status_t*()>& hook) {
   chassis_status_t* status = hook ? call_plugin(hook) : nullptr;
   state_ = status == nullptr ? next : InstanceState::kFailed;
-  if (status != nullptr) throw_if_failed(status, fmt::format("{}: {} failed", who_, action));
+  if (status != nullptr) throw_if_failed(status, fmt::format("{}: {} failed", label_, action));
 }
 
 void Instance::prepare() {
@@ -131,7 +131,7 @@ const void* Instance::find_interface(std::string_view id, size_t host_bytes, siz
   uint32_t struct_size = 0;
   std::memcpy(&struct_size, table, sizeof(struct_size));
   if (struct_size < min_bytes || struct_size > kMaxInterfaceBytes) {
-    throw plugin_error(fmt::format("{}: its {} has {} bytes, expected at least {} and at most {}", who_, id,
+    throw plugin_error(fmt::format("{}: its {} has {} bytes, expected at least {} and at most {}", label_, id,
                                    struct_size, min_bytes, kMaxInterfaceBytes));
   }
   std::vector<uint64_t> copy((host_bytes + sizeof(uint64_t) - 1) / sizeof(uint64_t));
@@ -144,11 +144,11 @@ const void* Instance::find_interface(std::string_view id, size_t host_bytes, siz
 void Instance::require(std::string_view interface_id,
                        std::initializer_list<std::pair<const char*, bool>> functions) const {
   for (const auto& [name, present] : functions)
-    if (!present) throw plugin_error(fmt::format("{}: its {} has no function {}", who_, interface_id, name));
+    if (!present) throw plugin_error(fmt::format("{}: its {} has no function {}", label_, interface_id, name));
 }
 
 Error Instance::interface_missing(std::string_view id) const {
-  return plugin_error(fmt::format("{} does not offer the interface {}", who_, id));
+  return plugin_error(fmt::format("{} does not offer the interface {}", label_, id));
 }
 
 }  // namespace chassis

@@ -71,13 +71,13 @@ class Instance {
 
   // The first argument of every function of an interface. `phase` is the function's name, a literal.
   CalledInstance get(const char* phase = "a call", int64_t unit = -1) const { return {*site_, phase, instance_, unit}; }
-  // throw_if_failed with who() at the beginning of the message.
+  // throw_if_failed with label() at the beginning of the message.
   void check(chassis_status_t* status) const {
-    if (status != nullptr) throw_if_failed(status, who_);
+    if (status != nullptr) throw_if_failed(status, label_);
   }
 
   // "plugin 'sdpa' 0.1.0 (ops/sdpa)" or, if library and member have the same id, "plugin 'sdpa' 0.1.0".
-  const std::string& who() const { return who_; }
+  const std::string& label() const { return label_; }
   const std::string& id() const { return context_.member_id; }
   const InstanceContext& context() const { return context_; }
   const PluginLibrary& library() const { return *library_; }
@@ -92,7 +92,7 @@ class Instance {
 
   std::shared_ptr<const PluginLibrary> library_;
   InstanceContext context_;
-  std::string who_;
+  std::string label_;
   const CallSite* site_ = nullptr;
   std::unique_ptr<InstanceServices> services_;
   std::unique_ptr<HostTable> host_;

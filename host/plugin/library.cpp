@@ -92,7 +92,7 @@ Error load_failure(const PluginFile& file, const PrivateCopy& copy) {
   std::string reason = said != nullptr ? said : "the dynamic linker gives no reason";
   for (size_t at = 0; (at = reason.find(copy.path, at)) != std::string::npos; at += file.path.size())
     reason.replace(at, copy.path.size(), file.path);
-  Error refusal = plugin_error(fmt::format("{} cannot be loaded: {}", file.manifest.who(), reason));
+  Error refusal = plugin_error(fmt::format("{} cannot be loaded: {}", file.manifest.label(), reason));
   if (file.elf.runpath.find("ORIGIN") != std::string::npos) {
     refusal.hint(
         "it is loaded from a private copy, so $ORIGIN in its RUNPATH is not its own folder; link the libraries "
@@ -113,22 +113,22 @@ const Mapped& map_library(const PluginFile& file, const PrivateCopy& copy, AbiVe
   std::unique_ptr<Mapped>& slot = arena.libraries[copy.sha256 + "@" + negotiated.text()];
   if (slot) return *slot;
 
-  const std::string who = file.manifest.who();
+  const std::string label = file.manifest.label();
   // Rationale: not through boost::dll, which cannot keep the library mapped if its entry fails, and which reports an
   // errno that nobody has set.
   {
-    const PluginCall call(call_site(who), "load");  // runs its static constructors
+    const PluginCall call(call_site(label), "load");  // runs its static constructors
     if (::dlopen(copy.path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) == nullptr) throw load_failure(file, copy);
   }
   boost::dll::shared_library library(copy.path, boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
   auto mapped = std::make_unique<Mapped>(std::move(library), negotiated);
   if (!mapped->library.has(CHASSIS_ENTRY_SYMBOL)) {
-    throw plugin_error(fmt::format("{} ({}) does not export {}", who, file.path, CHASSIS_ENTRY_SYMBOL))
+    throw plugin_error(fmt::format("{} ({}) does not export {}", label, file.path, CHASSIS_ENTRY_SYMBOL))
         .hint("build it with chassis_add_plugin()");
   }
   mapped->entry = &mapped->library.get<chassis_status_t*(const chassis_host_t*, const chassis_factory_t**)>(
       CHASSIS_ENTRY_SYMBOL);
-  register_plugin_code(reinterpret_cast<const void*>(mapped->entry), who, file.path);
+  register_plugin_code(reinterpret_cast<const void*>(mapped->entry), label, file.path);
   mapped->factory = enter_plugin(mapped->entry, mapped->host.get(), file.manifest);
   mapped->members = read_members(mapped->factory, file.manifest);
   slot = std::move(mapped);
@@ -139,7 +139,7 @@ std::string abi_mismatch(const PluginFile& file, const HostAbi& abi) {
   return fmt::format(
       "{} ({}) was built for ABI {} and needs a host of at least {}; this host has ABI {} and accepts "
       "plugins from {}.{}",
-      file.manifest.who(), file.path, file.manifest.abi.text(), file.manifest.abi_min_host.text(), abi.version.text(),
+      file.manifest.label(), file.path, file.manifest.abi.text(), file.manifest.abi_min_host.text(), abi.version.text(),
       abi.version.major, abi.min_plugin_minor);
 }
 
@@ -176,17 +176,17 @@ void check_abi(const PluginFile& file, const HostAbi& abi) {
 void check_tier(const PluginFile& file, const std::string& torch_version) {
   const Manifest& m = file.manifest;
   if (m.tier == Tier::kT0) return;
-  const std::string who = fmt::format("{} ({}) is of tier {}", m.who(), file.path, tier_text(m.tier));
+  const std::string label = fmt::format("{} ({}) is of tier {}", m.label(), file.path, tier_text(m.tier));
   if (torch_version.empty()) {
-    throw plugin_error(fmt::format("{} and needs LibTorch {}; this program runs without LibTorch", who, m.torch));
+    throw plugin_error(fmt::format("{} and needs LibTorch {}; this program runs without LibTorch", label, m.torch));
   }
   if (m.tier == Tier::kT1 && compare_versions(torch_version, m.torch) < 0) {
     throw plugin_error(
-        fmt::format("{} and needs LibTorch {} or later; this host has LibTorch {}", who, m.torch, torch_version));
+        fmt::format("{} and needs LibTorch {} or later; this host has LibTorch {}", label, m.torch, torch_version));
   }
   if (m.tier == Tier::kT2 && compare_versions(torch_version, m.torch) != 0) {
     throw plugin_error(
-        fmt::format("{} and was built with LibTorch {}; this host has LibTorch {}", who, m.torch, torch_version))
+        fmt::format("{} and was built with LibTorch {}; this host has LibTorch {}", label, m.torch, torch_version))
         .hint("a plugin of tier T2 works only with the LibTorch version that it was built with; rebuild it");
   }
 }
@@ -198,18 +198,18 @@ void check_cuda(const PluginFile& file, const std::optional<CudaVersions>& cuda)
   const auto is_runtime = [](const std::string& library) { return library.starts_with("libcudart.so"); };
   const bool shares_runtime = std::any_of(file.elf.needed.begin(), file.elf.needed.end(), is_runtime);
   if (shares_runtime && m.cuda != cuda->major) {
-    throw plugin_error(fmt::format("{} ({}) was built for CUDA {}; this host's LibTorch uses CUDA {}", m.who(),
+    throw plugin_error(fmt::format("{} ({}) was built for CUDA {}; this host's LibTorch uses CUDA {}", m.label(),
                                    file.path, m.cuda, cuda->major))
         .hint("build it for that CUDA, or link its CUDA run-time library statically");
   }
   if (!shares_runtime && m.cuda > cuda->driver_major) {
-    throw plugin_error(fmt::format("{} ({}) was built for CUDA {}; the driver supports CUDA {}", m.who(), file.path,
+    throw plugin_error(fmt::format("{} ({}) was built for CUDA {}; the driver supports CUDA {}", m.label(), file.path,
                                    m.cuda, cuda->driver_major))
         .hint("install a newer driver, or build the plugin for an older CUDA");
   }
   if (!m.sm.empty() && std::none_of(m.sm.begin(), m.sm.end(), [&](auto& t) { return t.runs_on(cuda->sm); })) {
     throw plugin_error(
-        fmt::format("{} ({}) has kernels for sm {}; the device is sm {}", m.who(), file.path, sm_text(m), cuda->sm));
+        fmt::format("{} ({}) has kernels for sm {}; the device is sm {}", m.label(), file.path, sm_text(m), cuda->sm));
   }
 }
 
@@ -217,13 +217,13 @@ void check_services(const PluginFile& file, const ServiceProvider& services) {
   for (const std::string& id : file.manifest.required_services) {
     if (services.offers(id)) continue;
     throw plugin_error(fmt::format("{} ({}) requires the service {}, which this host (ABI {}.{}) does not offer",
-                                   file.manifest.who(), file.path, id, CHASSIS_ABI_MAJOR, CHASSIS_ABI_MINOR));
+                                   file.manifest.label(), file.path, id, CHASSIS_ABI_MAJOR, CHASSIS_ABI_MINOR));
   }
 }
 
 void check_needed(const PluginFile& file, const std::vector<std::string>& loaded) {
   const auto refuse = [&](const std::string& needed, const std::string& detail) {
-    return plugin_error(fmt::format("{} ({}) needs {}, {}", file.manifest.who(), file.path, needed, detail));
+    return plugin_error(fmt::format("{} ({}) needs {}, {}", file.manifest.label(), file.path, needed, detail));
   };
   for (const std::string& needed : file.elf.needed) {
     const std::string_view stem = stem_of(needed);
@@ -263,7 +263,7 @@ void check_library_path(const PluginFile& file) {
     if (!entry.starts_with('/') && !entry.starts_with("$ORIGIN") && !entry.starts_with("${ORIGIN}"))
       throw plugin_error(
           fmt::format("{} ({}): its library path '{}' has {}, so what it loads depends on the working directory",
-                      file.manifest.who(), file.path, file.elf.runpath,
+                      file.manifest.label(), file.path, file.elf.runpath,
                       entry.empty() ? "an empty entry" : fmt::format("the relative entry '{}'", entry)))
           .hint("link it without a library path, or with entries that begin with / or $ORIGIN");
     more = end < rest.size();
@@ -295,32 +295,32 @@ void check_plugin_file(const PluginFile& file, const LoadPolicy& policy, const S
 }
 
 chassis_factory_t enter_plugin(PluginEntry entry, const chassis_host_t* host, const Manifest& manifest) {
-  const std::string who = manifest.who();
+  const std::string label = manifest.label();
   const chassis_factory_t* factory = nullptr;
   chassis_status_t* status = nullptr;
   try {
-    const PluginCall call(call_site(who), "entry");
+    const PluginCall call(call_site(label), "entry");
     status = entry(host, &factory);
   } catch (const std::exception& error) {
-    throw plugin_error(fmt::format("{} threw an exception out of its entry: {}", who, error.what()));
+    throw plugin_error(fmt::format("{} threw an exception out of its entry: {}", label, error.what()));
   } catch (...) {
-    throw plugin_error(fmt::format("{} threw an exception of unknown type out of its entry", who));
+    throw plugin_error(fmt::format("{} threw an exception of unknown type out of its entry", label));
   }
-  throw_if_failed(status, who + ": its entry failed");
-  if (factory == nullptr) throw plugin_error(fmt::format("{} returned no factory from its entry", who));
-  const chassis_factory_t known = read_struct(factory, who + ": the factory that its entry returned");
+  throw_if_failed(status, label + ": its entry failed");
+  if (factory == nullptr) throw plugin_error(fmt::format("{} returned no factory from its entry", label));
+  const chassis_factory_t known = read_struct(factory, label + ": the factory that its entry returned");
   if (known.member == nullptr || known.create == nullptr) {
     throw plugin_error(
-        fmt::format("{} returned a factory without {}", who, known.member == nullptr ? "member()" : "create()"));
+        fmt::format("{} returned a factory without {}", label, known.member == nullptr ? "member()" : "create()"));
   }
   return known;
 }
 
 std::vector<chassis_member_t> read_members(const chassis_factory_t& factory, const Manifest& manifest) {
-  const std::string who = manifest.who();
+  const std::string label = manifest.label();
   if (factory.num_members != manifest.members.size()) {
-    throw plugin_error(
-        fmt::format("{} has {} members, but its manifest names {}", who, factory.num_members, manifest.members.size()));
+    throw plugin_error(fmt::format("{} has {} members, but its manifest names {}", label, factory.num_members,
+                                   manifest.members.size()));
   }
   std::vector<chassis_member_t> members;
   for (uint32_t i = 0; i < factory.num_members; ++i) {
@@ -329,13 +329,13 @@ std::vector<chassis_member_t> read_members(const chassis_factory_t& factory, con
     try {
       member = factory.member(i);
     } catch (...) {
-      throw plugin_error(fmt::format("{} threw an exception when asked for member {}", who, i));
+      throw plugin_error(fmt::format("{} threw an exception when asked for member {}", label, i));
     }
     const chassis_member_t known =
-        read_struct(member, fmt::format("{}: the description of member {} ({})", who, i, expected));
+        read_struct(member, fmt::format("{}: the description of member {} ({})", label, i, expected));
     const std::string found = fmt::format("{}/{}", view_of(known.kind), view_of(known.id));
     if (found != expected) {
-      throw plugin_error(fmt::format("{}: member {} is {}, but its manifest says {}", who, i, found, expected));
+      throw plugin_error(fmt::format("{}: member {} is {}, but its manifest says {}", label, i, found, expected));
     }
     members.push_back(known);
   }
@@ -351,12 +351,12 @@ const PluginPin* LoadPolicy::pin_of(const Manifest& manifest) const {
 PluginLibrary PluginLibrary::load(const PluginFile& file, const LoadPolicy& policy) {
   const PluginPin* const pin = policy.pin_of(file.manifest);
   if (!pin && !policy.only_pinned.empty())
-    throw plugin_error(fmt::format("{} ({}) is not listed in {}, and no other plugin may be used", file.manifest.who(),
-                                   file.path, policy.only_pinned))
+    throw plugin_error(fmt::format("{} ({}) is not listed in {}, and no other plugin may be used",
+                                   file.manifest.label(), file.path, policy.only_pinned))
         .hint("use the plugins of that run, or leave out --locked");
   if (!pin) check_trust(file.path, policy.trust);
   const std::string cache = policy.cache_folder.empty() ? plugin_cache_folder() : policy.cache_folder;
-  const PrivateCopy copy = make_private_copy(file.path, cache, pin, file.manifest.who());
+  const PrivateCopy copy = make_private_copy(file.path, cache, pin, file.manifest.label());
   PluginLibrary library;
   library.file_ = file;
   library.sha256_ = copy.sha256;
@@ -370,7 +370,7 @@ PluginLibrary PluginLibrary::load(const PluginFile& file, const LoadPolicy& poli
         std::equal(copied.elf.notes.begin(), copied.elf.notes.end(), file.elf.notes.begin(), file.elf.notes.end(),
                    [](const ElfNote& a, const ElfNote& b) { return a.body == b.body; });
     if (!same) {
-      throw plugin_error(fmt::format("{} ({}) changed while it was being loaded", file.manifest.who(), file.path))
+      throw plugin_error(fmt::format("{} ({}) changed while it was being loaded", file.manifest.label(), file.path))
           .hint("try again");
     }
     const Mapped& mapped = map_library(file, copy, library.negotiated_);
@@ -389,7 +389,7 @@ const chassis_member_t& PluginLibrary::member(std::string_view kind, std::string
   for (const chassis_member_t& member : members_) {
     if (view_of(member.kind) == kind && view_of(member.id) == id) return member;
   }
-  throw internal_error(fmt::format("{} has no member {}/{}", manifest().who(), kind, id));
+  throw internal_error(fmt::format("{} has no member {}/{}", manifest().label(), kind, id));
 }
 
 }  // namespace chassis

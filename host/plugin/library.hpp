@@ -76,7 +76,7 @@ struct PrivateCopy {
 // Copies the file to a name made of its hash, and verifies the copy. If the cache cannot be used, copies to a temporary
 // folder instead, with a counted warning. Throws a plugin error if the hash differs from `pin`, which may be NULL.
 PrivateCopy make_private_copy(const std::string& path, const std::string& cache_folder, const PluginPin* pin,
-                              const std::string& who);
+                              const std::string& label);
 void remove_temporary(const PrivateCopy& copy);
 
 using PluginEntry = chassis_status_t* (*)(const chassis_host_t*, const chassis_factory_t**);

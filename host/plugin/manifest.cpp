@@ -127,7 +127,7 @@ std::string_view tier_text(Tier tier) {
   return "?";
 }
 
-std::string Manifest::who() const { return fmt::format("plugin '{}' {}", id, version); }
+std::string Manifest::label() const { return fmt::format("plugin '{}' {}", id, version); }
 
 Manifest parse_manifest(std::string_view text, const std::string& name) {
   while (!text.empty() && text.back() == '\0') text.remove_suffix(1);

@@ -58,7 +58,7 @@ struct Manifest {
   std::string git;
 
   // "plugin 'sdpa' 0.1.0", for the beginning of messages.
-  std::string who() const;
+  std::string label() const;
 };
 
 // Throws a plugin error that begins with `name`, the file.

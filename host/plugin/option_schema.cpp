@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kMaxOptions = 1024;
 
-OptionType type_of(const chassis_option_t& option, const std::string& who) {
+OptionType type_of(const chassis_option_t& option, const std::string& label) {
   switch (option.type) {
     case CHASSIS_OPTION_BOOL:
       return OptionType::kBool;
@@ -36,7 +36,7 @@ OptionType type_of(const chassis_option_t& option, const std::string& who) {
     default:
       break;
   }
-  throw plugin_error(fmt::format("{}: option '{}' has type {}, this host knows 1 to {}", who, view_of(option.name),
+  throw plugin_error(fmt::format("{}: option '{}' has type {}, this host knows 1 to {}", label, view_of(option.name),
                                  option.type, CHASSIS_OPTION_TABLE));
 }
 
@@ -92,18 +92,18 @@ std::string misfit(const OptionSpec& spec, const Json& value) {
   return "";
 }
 
-OptionSpec read_option(const chassis_option_t& option, const std::string& who) {
+OptionSpec read_option(const chassis_option_t& option, const std::string& label) {
   OptionSpec spec;
   spec.name = view_of(option.name);
   if (!is_key(spec.name)) {
-    throw plugin_error(fmt::format("{}: '{}' is not a valid option name; use a-z, 0-9 and '_'", who, spec.name));
+    throw plugin_error(fmt::format("{}: '{}' is not a valid option name; use a-z, 0-9 and '_'", label, spec.name));
   }
-  spec.type = type_of(option, who);
+  spec.type = type_of(option, label);
   spec.default_json = view_of(option.default_json);
   spec.doc = view_of(option.doc);
   spec.required = spec.default_json.empty();
   const auto refuse = [&](const std::string& what) {
-    return plugin_error(fmt::format("{}: option '{}' {}", who, spec.name, what));
+    return plugin_error(fmt::format("{}: option '{}' {}", label, spec.name, what));
   };
   const bool is_number = spec.type == OptionType::kInt || spec.type == OptionType::kFloat ||
                          spec.type == OptionType::kIntList || spec.type == OptionType::kFloatList;
@@ -136,42 +136,42 @@ OptionSpec read_option(const chassis_option_t& option, const std::string& who) {
 
 }  // namespace
 
-std::vector<OptionSpec> read_option_specs(const chassis_member_t& member, const std::string& who) {
+std::vector<OptionSpec> read_option_specs(const chassis_member_t& member, const std::string& label) {
   std::vector<OptionSpec> specs;
   if (member.num_options == 0) return specs;
   if (member.options == nullptr || member.num_options > kMaxOptions) {
-    throw plugin_error(fmt::format("{}: claims {} options, at most {} are allowed", who, member.num_options,
+    throw plugin_error(fmt::format("{}: claims {} options, at most {} are allowed", label, member.num_options,
                                    member.options == nullptr ? 0 : kMaxOptions));
   }
   const uint32_t item_bytes = member.options->struct_size;
   if (item_bytes % alignof(chassis_option_t) != 0)
-    throw plugin_error(fmt::format("{}: describes an option in {} bytes, expected a multiple of {}", who, item_bytes,
+    throw plugin_error(fmt::format("{}: describes an option in {} bytes, expected a multiple of {}", label, item_bytes,
                                    alignof(chassis_option_t)));
   std::set<std::string> names;
   for (uint32_t i = 0; i < member.num_options; ++i) {
     const chassis_option_t* option = sized_item(member.options, i);
     if (option->struct_size != item_bytes) {
-      throw plugin_error(fmt::format("{}: describes option {} in {} bytes and option 0 in {}", who, i,
+      throw plugin_error(fmt::format("{}: describes option {} in {} bytes and option 0 in {}", label, i,
                                      option->struct_size, item_bytes));
     }
-    specs.push_back(read_option(read_struct(option, fmt::format("{}: the description of option {}", who, i)), who));
+    specs.push_back(read_option(read_struct(option, fmt::format("{}: the description of option {}", label, i)), label));
     if (!names.insert(specs.back().name).second) {
-      throw plugin_error(fmt::format("{}: has two options '{}'", who, specs.back().name));
+      throw plugin_error(fmt::format("{}: has two options '{}'", label, specs.back().name));
     }
   }
   return specs;
 }
 
-void check_option(const OptionSpec& spec, const Json& value, const std::string& who) {
+void check_option(const OptionSpec& spec, const Json& value, const std::string& label) {
   const std::string text = misfit(spec, value);
-  if (!text.empty()) throw config_error(fmt::format("{}: option '{}' is {}, {}", who, spec.name, value.dump(), text));
+  if (!text.empty()) throw config_error(fmt::format("{}: option '{}' is {}, {}", label, spec.name, value.dump(), text));
 }
 
-Json default_options(const std::vector<OptionSpec>& specs, const std::string& who) {
+Json default_options(const std::vector<OptionSpec>& specs, const std::string& label) {
   Json options = Json::object();
   for (const OptionSpec& spec : specs) {
     if (spec.required)
-      throw config_error(fmt::format("{}: option '{}' has no default and must be set", who, spec.name));
+      throw config_error(fmt::format("{}: option '{}' has no default and must be set", label, spec.name));
     options[spec.name] = parse_json(spec.default_json, "default of " + spec.name, ExitCode::kPlugin);
   }
   return options;

@@ -117,10 +117,11 @@ PrivateCopy copy_into_new_folder(const std::string& path) {
   }
 }
 
-void check_pin(const PrivateCopy& copy, const PluginPin* pin, const std::string& who, const std::string& path) {
+void check_pin(const PrivateCopy& copy, const PluginPin* pin, const std::string& label, const std::string& path) {
   if (pin == nullptr || pin->sha256 == copy.sha256) return;
-  throw Error(ExitCode::kPlugin, pin->where,
-              fmt::format("{} ({}) has sha256:{}, but it is pinned to sha256:{}", who, path, copy.sha256, pin->sha256));
+  throw Error(
+      ExitCode::kPlugin, pin->where,
+      fmt::format("{} ({}) has sha256:{}, but it is pinned to sha256:{}", label, path, copy.sha256, pin->sha256));
 }
 
 }  // namespace
@@ -152,12 +153,12 @@ PluginPin parse_pin(const std::string& id, const std::string& value, const Sourc
 }
 
 PrivateCopy make_private_copy(const std::string& path, const std::string& cache_folder, const PluginPin* pin,
-                              const std::string& who) {
+                              const std::string& label) {
   std::string reason = prepare_folder(cache_folder);
   if (reason.empty()) {
     try {
       const PrivateCopy copy = copy_into(path, cache_folder);
-      check_pin(copy, pin, who, path);
+      check_pin(copy, pin, label, path);
       return copy;
     } catch (const Error& error) {
       if (error.code() != ExitCode::kStorage) throw;
@@ -170,7 +171,7 @@ PrivateCopy make_private_copy(const std::string& path, const std::string& cache_
                   fmt::format("the plugin cache cannot be used: {}; {} is loaded from a temporary copy", reason, path));
   PrivateCopy copy = copy_into_new_folder(path);
   try {
-    check_pin(copy, pin, who, path);
+    check_pin(copy, pin, label, path);
   } catch (...) {
     remove_temporary(copy);
     throw;

@@ -29,9 +29,9 @@ std::shared_ptr<const PluginLibrary> PluginRegistry::library(std::string_view ki
   if (!library) {
     check_plugin_file(file, policy_, services_);
     const std::string unusable = unusable_reason(file, {std::string(kind), std::string(id)}, policy_.abi);
-    if (!unusable.empty()) throw plugin_error(fmt::format("{} ({}): {}", file.manifest.who(), file.path, unusable));
+    if (!unusable.empty()) throw plugin_error(fmt::format("{} ({}): {}", file.manifest.label(), file.path, unusable));
     library = std::make_shared<const PluginLibrary>(PluginLibrary::load(file, policy_));
-    log::debug("loaded {} from {}, sha256:{}, ABI {}", file.manifest.who(), file.path, library->sha256(),
+    log::debug("loaded {} from {}, sha256:{}, ABI {}", file.manifest.label(), file.path, library->sha256(),
                library->negotiated().text());
   }
   return library;
@@ -43,7 +43,7 @@ const std::vector<OptionSpec>& PluginRegistry::option_specs(std::string_view kin
   if (known != specs_.end()) return known->second;
   const auto library = this->library(kind, id);
   const chassis_member_t& member = library->member(kind, without_version(id));
-  return specs_.emplace(name, read_option_specs(member, library->manifest().who())).first->second;
+  return specs_.emplace(name, read_option_specs(member, library->manifest().label())).first->second;
 }
 
 std::string PluginRegistry::doc(std::string_view kind, std::string_view id) {
@@ -55,19 +55,19 @@ std::unique_ptr<Instance> PluginRegistry::create(std::string_view kind, std::str
                                                  std::vector<std::string> opened_by) {
   const auto library = this->library(kind, id);
   const std::vector<OptionSpec>& specs = option_specs(kind, id);
-  const std::string who = library->manifest().who();
+  const std::string label = library->manifest().label();
   for (const OptionSpec& spec : specs) {
     const auto value = options.find(spec.name);
     if (value == options.end()) {
-      throw config_error(fmt::format("{}: option '{}' is not set and has no default", who, spec.name));
+      throw config_error(fmt::format("{}: option '{}' is not set and has no default", label, spec.name));
     }
-    check_option(spec, *value, who);
+    check_option(spec, *value, label);
     origins.try_emplace(spec.name, "default");
   }
   for (const auto& item : options.items()) {
     const bool known =
         std::any_of(specs.begin(), specs.end(), [&](const OptionSpec& s) { return s.name == item.key(); });
-    if (!known) throw config_error(fmt::format("{} has no option '{}'", who, item.key()));
+    if (!known) throw config_error(fmt::format("{} has no option '{}'", label, item.key()));
   }
   std::vector<std::string>& used = used_[library->file().path];
   const std::string name = fmt::format("{}/{}", kind, without_version(id));
@@ -79,7 +79,7 @@ std::unique_ptr<Instance> PluginRegistry::create(std::string_view kind, std::str
 }
 
 std::unique_ptr<Instance> PluginRegistry::create_default(std::string_view kind, std::string_view id) {
-  return create(kind, id, default_options(option_specs(kind, id), index_.at(kind, id).manifest.who()));
+  return create(kind, id, default_options(option_specs(kind, id), index_.at(kind, id).manifest.label()));
 }
 
 std::unique_ptr<Instance> PluginRegistry::open(std::string_view kind, std::string_view id) {
@@ -100,7 +100,7 @@ std::unique_ptr<Instance> PluginRegistry::open_inner(std::string_view kind, std:
   }
   std::vector<OptionSpec> others = option_specs(kind, id);
   std::erase_if(others, [](const OptionSpec& spec) { return spec.required; });  // create() refuses if one is not given
-  Json values = default_options(others, index_.at(kind, id).manifest.who());
+  Json values = default_options(others, index_.at(kind, id).manifest.label());
   std::map<std::string, std::string> origins;
   if (!options.empty()) {
     const std::string where = fmt::format("the options that {} gives to {}", opened_by.back(), name);

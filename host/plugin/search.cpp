@@ -48,6 +48,18 @@ bool has_same_members(const PluginFile& a, const PluginFile& b) {
       [](const MemberName& x, const MemberName& y) { return x.kind == y.kind && x.id == y.id; });
 }
 
+// NULL if there is none.
+template <class Matches>
+const PluginFile* first_file(const std::vector<PluginFile>& files, const Matches& matches) {
+  const auto found = std::ranges::find_if(files, matches);
+  return found == files.end() ? nullptr : &*found;
+}
+
+// Whether the file has the version in `name`. No file has the empty one of "sdpa@".
+bool has_version_of(const PluginFile& file, std::string_view name) {
+  return name == without_version(name) || file.manifest.version == version_in(name);
+}
+
 }  // namespace
 
 std::string program_file() {
@@ -164,15 +176,13 @@ void PluginIndex::scan(const PluginFolder& folder) {
 }
 
 const PluginFile* PluginIndex::find(std::string_view kind, std::string_view id) const {
-  const std::string_view name = without_version(id), version = version_in(id);
-  const bool any_version = name == id;  // 'sdpa@' has an empty one, which no file has
+  const std::string_view name = without_version(id);
   for (const Member& member : members_) {
     if (member.name.kind != kind || member.name.id != name) continue;
-    if (any_version || files_[member.file].manifest.version == version) return &files_[member.file];
+    if (has_version_of(files_[member.file], id)) return &files_[member.file];
     for (const ShadowedMember& other : shadowed_) {
       if (other.name.kind != kind || other.name.id != name) continue;
-      const PluginFile* const file = named(other.path);
-      if (file->manifest.version == version) return file;
+      if (const PluginFile* file = named(other.path); has_version_of(*file, id)) return file;
     }
   }
   return nullptr;
@@ -192,10 +202,9 @@ bool PluginIndex::is_installed_with_program(const std::string& path) const {
 }
 
 const PluginFile* PluginIndex::library(std::string_view id) const {
-  for (const PluginFile& file : files_) {
-    if (file.manifest.id == id) return &file;
-  }
-  return nullptr;
+  return first_file(files_, [&](const PluginFile& file) {
+    return file.manifest.id == without_version(id) && has_version_of(file, id);
+  });
 }
 
 const PluginFile& PluginIndex::at(std::string_view kind, std::string_view id) const {
@@ -237,16 +246,14 @@ const PluginFile& PluginIndex::at(std::string_view kind, std::string_view id) co
 }
 
 const PluginFile* PluginIndex::named(const std::string& name) const {
-  for (const PluginFile& file : files_)
-    if (file.path == name) return &file;
-  const std::string_view plain = without_version(name), version = version_in(name);
-  const auto has_version = [&](const PluginFile& file) { return plain == name || file.manifest.version == version; };
-  for (const PluginFile& file : files_)
-    if (file.manifest.id == plain && has_version(file)) return &file;
-  for (const PluginFile& file : files_)
-    for (const MemberName& member : file.manifest.members)
-      if ((member.id == plain || member.text() == plain) && has_version(file)) return &file;
-  return nullptr;
+  if (const auto* file = first_file(files_, [&](const PluginFile& f) { return f.path == name; })) return file;
+  if (const PluginFile* file = library(name)) return file;
+  const std::string_view plain = without_version(name);
+  return first_file(files_, [&](const PluginFile& file) {
+    return has_version_of(file, name) && std::ranges::any_of(file.manifest.members, [&](const MemberName& member) {
+             return member.id == plain || member.text() == plain;
+           });
+  });
 }
 
 const PluginFile& PluginIndex::at_name(const std::string& name) const {

@@ -52,7 +52,7 @@ class PluginIndex {
   const PluginFile* find(std::string_view kind, std::string_view id) const;
   // Throws a plugin error that lists the installed members, or names the damaged file if that was found first.
   const PluginFile& at(std::string_view kind, std::string_view id) const;
-  // A library by its id; NULL if there is none.
+  // A library by its id, with or without a version; NULL if there is none.
   const PluginFile* library(std::string_view id) const;
   // A file by its path or by the name of its library or of a member ("sdpa", "ops/sdpa"); NULL if there is none.
   const PluginFile* named(const std::string& name) const;

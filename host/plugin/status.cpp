@@ -247,15 +247,15 @@ void status_release(chassis_status_t* status) noexcept {
   while (next) next = std::move(next->cause);
 }
 
-void throw_if_failed(chassis_status_t* status, std::string_view who) {
+void throw_if_failed(chassis_status_t* status, std::string_view label) {
   if (status == nullptr) return;
   if (!live_statuses().has(status))
-    throw plugin_error(fmt::format("{}{} {}", who, own_call_phase(), foreign_text(status)));
+    throw plugin_error(fmt::format("{}{} {}", label, own_call_phase(), foreign_text(status)));
   const std::unique_ptr<chassis_status, void (*)(chassis_status*)> owned(status, status_release);
   const ExitCode exit_code = exit_code_of(*status);
   // Outside a step, a mistake of the user does not depend on the call in which it is found.
   const bool names_call = exit_code == ExitCode::kConfig ? own_call_is_in_step() : exit_code != ExitCode::kStopped;
-  Error error(exit_code, fmt::format("{}{}: {}", who, names_call ? own_call_phase() : "", message_of(*status)));
+  Error error(exit_code, fmt::format("{}{}: {}", label, names_call ? own_call_phase() : "", message_of(*status)));
   for (const auto& [key, value] : status->facts) error.with(key, value);
   if (status->code == CHASSIS_CANCELLED && exit_code == ExitCode::kPlugin)
     error.with("status", "CANCELLED, although the host did not ask it to stop");

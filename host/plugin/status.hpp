@@ -58,11 +58,11 @@ int32_t status_code(const chassis_status_t* status) noexcept;
 std::string status_text(const chassis_status_t* status);
 void status_release(chassis_status_t* status) noexcept;
 
-// Takes ownership of the status. If it is not NULL, throws an Error "<who>: <message>" with its facts and causes.
+// Takes ownership of the status. If it is not NULL, throws an Error "<label>: <message>" with its facts and causes.
 // Exit codes: config for INVALID_ARGUMENT, out of memory for RESOURCE_EXHAUSTED, communication for ABORTED and
 // UNAVAILABLE, storage for DATA_LOSS, plugin for all others. An Error of a host service keeps its own exit code; only
 // so can it be the one of a stopped run.
-void throw_if_failed(chassis_status_t* status, std::string_view who);
+void throw_if_failed(chassis_status_t* status, std::string_view label);
 
 // The table that a plugin receives. get_service asks `services`, which may be NULL and must outlive the table.
 class HostTable {

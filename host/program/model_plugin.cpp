@@ -56,7 +56,7 @@ DiskMapping ModelPlugin::disk_mapping(const ParameterTable& parameters) const {
       return table_.disk_mapping ? table_.disk_mapping(instance_->get("disk_mapping"), sink) : nullptr;
     });
   } catch (const Error& error) {
-    throw Error(error.code(), error.where(), instance_->who() + ": " + error.message()).hint(error.hint_text());
+    throw Error(error.code(), error.where(), instance_->label() + ": " + error.message()).hint(error.hint_text());
   }
 }
 

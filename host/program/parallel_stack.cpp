@@ -203,16 +203,16 @@ void ParallelStack::check_axes(const std::vector<Answer>& answers) const {
   std::string served;
   for (size_t m = 0; m < answers.size(); ++m) {
     const Member& member = members_[m];
-    const std::string& who = member.instance->who();
+    const std::string& label = member.instance->label();
     if (answers[m].axes.empty())
-      throw Error(ExitCode::kConfig, member.where, who + " has nothing to divide: the mesh is " + facts_.mesh.text())
+      throw Error(ExitCode::kConfig, member.where, label + " has nothing to divide: the mesh is " + facts_.mesh.text())
           .hint("give its axis a size in [mesh], or remove it from [[parallel]]");
     for (const std::string& axis : answers[m].axes) {
       if (const auto [known, fresh] = served_by.emplace(axis, &member); !fresh)
         throw Error(ExitCode::kConfig, member.where,
-                    "axis '" + axis + "' is served by " + known->second->instance->who() + " and by " + who)
+                    "axis '" + axis + "' is served by " + known->second->instance->label() + " and by " + label)
             .hint("each axis of the mesh has one strategy; remove one of the two from [[parallel]]");
-      served += (served.empty() ? "" : ", ") + who + " serves '" + axis + "'";
+      served += (served.empty() ? "" : ", ") + label + " serves '" + axis + "'";
     }
   }
   for (const MeshAxis& axis : facts_.mesh.axes())
@@ -230,11 +230,11 @@ void ParallelStack::check_parameters(const std::vector<Answer>& answers) {
     for (const uint32_t i : answers[m].parameters) {
       const Member *const first = std::exchange(placed_by[i], &members_[m]), &second = members_[m];
       if (first == &second)
-        throw plugin_error(second.instance->who() + " places parameter '" + all[i]->name + "' twice");
+        throw plugin_error(second.instance->label() + " places parameter '" + all[i]->name + "' twice");
       if (first)
         throw Error(ExitCode::kConfig, second.where,
-                    "parameter '" + all[i]->name + "' is placed by " + first->instance->who() + " and by " +
-                        second.instance->who())
+                    "parameter '" + all[i]->name + "' is placed by " + first->instance->label() + " and by " +
+                        second.instance->label())
             .hint("only one strategy of [[parallel]] can divide parameters; remove the other");
     }
   placed_.clear();

@@ -296,12 +296,31 @@ class BlockResolver {
   }
 
   Error unclaimed_error(const Op& op, const std::vector<Refusal>& refusals) {
+    const bool is_attention = op.id == "attention";
+    const auto has_refused = [&](const OpsProvider& provider) {
+      return std::ranges::any_of(refusals, [&](const Refusal& r) { return r.provider == provider.name; });
+    };
     std::string text = "no provider computes " + op.id + " '" + block().name + "." + op.name + "'";
     for (const Refusal& r : refusals) text += "\n  " + r.provider + " (" + r.pattern + "): " + r.reason;
-    if (refusals.empty()) text += ": none of the plugins in [attention] and [kernels] knows the op";
-    const SourcePosition& where = op.id == "attention" ? options_.attention_where : options_.kernels_where;
-    return Error(ExitCode::kPlugin, where, text)
-        .hint("add a plugin that offers it to [kernels] plugins; `chassis plugins list` shows those of kind ops");
+    if (is_attention)
+      for (const OpsProvider& provider : options_.attention)
+        if (!has_refused(provider))
+          text += "\n  " + provider.name + ": named in [attention], but does not offer attention";
+    if (std::ranges::none_of(options_.kernels, has_refused)) {
+      const bool any_auto = std::ranges::any_of(options_.kernels, &OpsProvider::is_candidate);
+      if (!is_attention)
+        text += ": none of the plugins in [kernels] offers " + op.id;
+      else if (any_auto)
+        text += "\n  [kernels], which is asked next: \"auto\" there compares no providers of attention";
+      else
+        text += "\n  [kernels], which is asked next: no plugin there offers attention";
+    }
+    const bool by_auto = options_.attention.empty() || options_.attention.front().is_candidate;
+    const std::string what = !is_attention ? "add a plugin that offers it to [kernels] plugins"
+                             : by_auto     ? "name a plugin that claims it in attention.plugin"
+                                           : "set attention.plugin = \"auto\", or name a plugin there that claims it";
+    return Error(ExitCode::kPlugin, is_attention ? options_.attention_where : options_.kernels_where, text)
+        .hint(what + "; `chassis plugins list` shows those of kind ops");
   }
 
   const Program& program_;

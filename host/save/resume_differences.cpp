@@ -19,12 +19,10 @@
 namespace chassis {
 namespace {
 
-using Values = std::map<std::string, std::string>;
-
 std::string json_text(const Json& value) { return printable(json_line(value)); }
 
-Values values_of(const Json& table) {
-  Values values;
+SettingTexts values_of(const Json& table) {
+  SettingTexts values;
   for (const auto& [key, value] : dotted_values(table)) values[key] = json_line(value);
   return values;
 }
@@ -52,8 +50,8 @@ std::optional<SavedSettings> saved_settings(const std::string& checkpoint) {
 // from a checkpoint elsewhere may have another name.
 void compare_settings(const Json& saved, const Config& config, bool in_own_directory, ResumeDifferences& out) {
   const Settings& settings = config.settings();
-  Values before = values_of(saved), now = values_of(config.json());
-  for (Values* values : {&before, &now})
+  SettingTexts before = values_of(saved), now = values_of(config.json());
+  for (SettingTexts* values : {&before, &now})
     values->erase(settings.extends.key());  // its values were merged into the other keys
   std::map<std::string, std::pair<std::string, std::string>> differing;
   for (const auto& [key, value] : before) differing[key].first = value;
@@ -69,7 +67,7 @@ void compare_settings(const Json& saved, const Config& config, bool in_own_direc
                                               text(was), text(is), directory, text(was))});
       continue;
     }
-    auto& list = may_change_on_resume(key) ? out.expected : out.counted;
+    auto& list = may_change_on_resume(key, before, now) ? out.expected : out.counted;
     list.push_back({printable(key), fmt::format("was {}, is {}", text(was), text(is))});
   }
 }

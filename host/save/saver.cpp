@@ -47,7 +47,7 @@ Saver::Saver(Session& session, std::string directory, CheckpointRoot* root)
       export_format_(*export_instance_),
       buckets_(bucket_bytes(session)),
       root_(root) {
-  session.world().together("opening " + checkpoints(), [&] {
+  session.world().run_and_agree("opening " + checkpoints(), [&] {
     const bool is_first = session.world().rank() == 0;
     if (is_first && !root_) root_ = &own_root_.emplace(checkpoints());
     if (const Setting<std::string>& model = session.settings().model.path; is_first && model.is_set()) {
@@ -96,8 +96,8 @@ void Saver::self_test() {
   request.name = "self-test";
   request.tensors = local_tensors(session_, saves_all(session_));
   const SaveResult saved = CheckpointWriter(checkpoint_format_, buckets_).save(plan, request, session_.world());
-  session_.world().together("self-test", [&] { compare_with_saved(saved.path, small); });
-  session_.world().together("self-test is over", [&] {
+  session_.world().run_and_agree("self-test", [&] { compare_with_saved(saved.path, small); });
+  session_.world().run_and_agree("self-test is over", [&] {
     if (root_) delete_checkpoint(saved.path);
   });
   log::info("self-test: {} of {} tensors, {}, were saved and came back bit for bit", count,
@@ -218,7 +218,7 @@ std::string Saver::newest_of(const std::string& run) const {
 
 // Renames the damaged checkpoints that were skipped, since the run will save these steps again.
 void Saver::set_aside_damaged(const std::vector<std::string>& passed, const std::string& used) {
-  session_.world().together("setting damaged checkpoints aside", [&] {
+  session_.world().run_and_agree("setting damaged checkpoints aside", [&] {
     if (!root_ || passed.empty()) return;
     for (const std::string& name : passed)
       if (const std::string aside = root_->set_aside(name); !aside.empty())
@@ -234,7 +234,7 @@ Saver::Resumed Saver::load_checkpoint(const std::string& path) {
   std::unique_ptr<CheckpointReader> reader;
   LoadResult result;
   expect_same_files(session_.world(), path);
-  together_unless_damaged(session_.world(), "loading " + path, [&] {
+  run_and_agree_on_damage(session_.world(), "loading " + path, [&] {
     reader = open_checkpoint(path);
     if (session_.world().rank() == 0) {
       verify_copied_files(path, reader->manifest());

@@ -127,9 +127,9 @@ std::string run_of(const std::string& path) {
   return is_run_directory(folder) ? folder : path;
 }
 
-void together_unless_damaged(World& world, const std::string& what, const std::function<void()>& part) {
+void run_and_agree_on_damage(World& world, const std::string& what, const std::function<void()>& part) {
   std::optional<DamagedCheckpoint> own;
-  world.together(what, [&] {
+  world.run_and_agree(what, [&] {
     try {
       part();
     } catch (const DamagedCheckpoint& damage) {
@@ -154,7 +154,7 @@ std::optional<CheckpointInfo> load_best(World& world, const std::string& root,
 
 void expect_same_files(World& world, const std::string& path) {
   std::string files;
-  world.together("looking into " + path, [&] {
+  world.run_and_agree("looking into " + path, [&] {
     const SourceDirectory directory(path);
     for (const auto& file : directory.files()) files += file.path + " " + std::to_string(file.num_bytes) + " bytes\n";
   });
@@ -163,7 +163,7 @@ void expect_same_files(World& world, const std::string& path) {
 
 std::string find_on_rank_0(World& world, const std::string& what, const std::function<std::string()>& find) {
   std::string found;
-  world.together(what, [&] {
+  world.run_and_agree(what, [&] {
     if (world.rank() == 0) found = find();
   });
   return world.exchange(what, found)[0];
@@ -192,7 +192,7 @@ void load_weights(Session& session, const std::string& path, const BucketPair& b
   std::unique_ptr<CheckpointReader> reader;
   LoadResult result;
   expect_same_files(session.world(), path);
-  together_unless_damaged(session.world(), "loading " + path, [&] {
+  run_and_agree_on_damage(session.world(), "loading " + path, [&] {
     reader = open_directory(session, path);
     if (session.world().rank() == 0) verify_copied_files(path, reader->manifest());
     result = read_weights(session, *reader, buckets, local, tensors);

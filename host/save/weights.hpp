@@ -33,8 +33,8 @@ std::string find_on_rank_0(World& world, const std::string& what, const std::fun
 std::optional<CheckpointInfo> load_best(World& world, const std::string& root,
                                         const std::function<void(const std::string& path)>& load,
                                         const SkipCallback& on_skipped = pass_over);
-// [all-ranks] As world.together(), but if `part` throws DamagedCheckpoint on one rank, all ranks throw it.
-void together_unless_damaged(World& world, const std::string& what, const std::function<void()>& part);
+// [all-ranks] As world.run_and_agree(), but if `part` throws DamagedCheckpoint on one rank, all ranks throw it.
+void run_and_agree_on_damage(World& world, const std::string& what, const std::function<void()>& part);
 // [all-ranks] Throws if ranks see different files in this directory; such a checkpoint is not damaged.
 void expect_same_files(World& world, const std::string& path);
 // The options with which one rank of a session reads its part.

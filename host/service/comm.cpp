@@ -129,7 +129,7 @@ void Communicator::Impl::connect(CommGroup& group) {
         .hint("the address of every rank must be reachable from the others; CHASSIS_HOST_ADDRESS sets another address");
   }
   if (!in.group)
-    throw plugin_error(backend->who() + ": create_group returned no group and no error for " + group.name());
+    throw plugin_error(backend->label() + ": create_group returned no group and no error for " + group.name());
 }
 
 }  // namespace chassis

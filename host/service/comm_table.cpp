@@ -60,7 +60,7 @@ class CommTable final : public Table {
       if (self(t).moves_nothing()) return mine;
       const std::string& member = static_cast<const CommTable*>(t->impl)->member_;
       return guarded(
-          [&] { self(t).world().together(std::string(view_of(what)), [&] { throw_if_failed(mine, member); }); });
+          [&] { self(t).world().run_and_agree(std::string(view_of(what)), [&] { throw_if_failed(mine, member); }); });
     };
   }
   const void* get() const override { return *communicator_ ? &table_ : nullptr; }

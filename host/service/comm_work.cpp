@@ -64,7 +64,7 @@ void Communicator::Impl::count(const CommGroup& group, const CommBatch& batch) {
     if (call.reduce && (dtype == Dtype::bf16 || dtype == Dtype::f16) && has(CHASSIS_COMM_ROUNDS_HALVES))
       counted_warning("sums rounded at each addition",
                       fmt::format("{} rounds sums of {} at each addition; [precision] reduce = \"fp32\" does not",
-                                  backend->who(), dtype_name(dtype)));
+                                  backend->label(), dtype_name(dtype)));
   }
 }
 
@@ -103,7 +103,7 @@ CommWork Communicator::Impl::start(CommGroup& group, std::span<const chassis_col
                    current_stream(device), &out.impl_->work);
   if (status) throw_failure(status, flight);
   if (!out.impl_->work && !fake)
-    throw plugin_error(backend->who() + ": start returned no work and no error for " + flight.text());
+    throw plugin_error(backend->label() + ": start returned no work and no error for " + flight.text());
   return out;
 }
 

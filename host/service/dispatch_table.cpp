@@ -235,10 +235,10 @@ void check_operator_schemas(const Manifest& manifest) {
   for (const std::string& declared : manifest.operators) {
     const std::string ours = operator_schema(operator_name(declared));
     if (ours.empty())
-      throw plugin_error(manifest.who() + " calls operator " + std::string(operator_name(declared)) +
+      throw plugin_error(manifest.label() + " calls operator " + std::string(operator_name(declared)) +
                          ", which this LibTorch does not have");
     if (ours != declared)
-      throw plugin_error(manifest.who() + " was built for another schema of an operator: it expects \"" + declared +
+      throw plugin_error(manifest.label() + " was built for another schema of an operator: it expects \"" + declared +
                          "\", this LibTorch has \"" + ours + "\"");
   }
 }

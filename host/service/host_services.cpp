@@ -77,7 +77,7 @@ std::unique_ptr<InstanceServices> HostServices::attach(const InstanceContext& co
   const auto& required = context.manifest->required_services;
   if (!communicator_ && std::find(required.begin(), required.end(), CHASSIS_COMM_ID) != required.end())
     throw plugin_error(
-        fmt::format("{} requires " CHASSIS_COMM_ID ", but no ranks are connected", context.manifest->who()));
+        fmt::format("{} requires " CHASSIS_COMM_ID ", but no ranks are connected", context.manifest->label()));
   TableContext tables;
   tables.instance = context;
   tables.memory_owner = memory_owner(context.plugin_id);

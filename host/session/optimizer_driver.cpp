@@ -32,7 +32,7 @@ bool has_blocks(const chassis_state_desc_t& desc) {
 // Checks the plugin's description of one state. The role becomes part of a name on disk.
 void check_state(const Instance& instance, uint32_t index, const chassis_state_desc_t& desc) {
   const auto refuse = [&](const std::string& what) {
-    return plugin_error(instance.who() + ": state " + std::to_string(index) + " " + what);
+    return plugin_error(instance.label() + ": state " + std::to_string(index) + " " + what);
   };
   if (!desc.role.ptr || desc.role.len == 0 || desc.role.len > 128) throw refuse("has no role, which names it on disk");
   const std::string role(view_of(desc.role));
@@ -74,16 +74,17 @@ void OptimizerDriver::read_schema() {
                                             {"step", table_->step != nullptr}});
   const uint32_t num_states = table_->num_states(instance_->get("num_states"));
   if (num_states > kMostStates)
-    throw plugin_error(instance_->who() + " has " + std::to_string(num_states) + " states per parameter, at most " +
+    throw plugin_error(instance_->label() + " has " + std::to_string(num_states) + " states per parameter, at most " +
                        std::to_string(kMostStates));
   std::set<std::string, std::less<>> roles;
   for (uint32_t i = 0; i < num_states; ++i) {
-    const chassis_state_desc_t desc = read_struct(table_->state(instance_->get("state"), i),
-                                                  instance_->who() + ": the description of state " + std::to_string(i));
+    const chassis_state_desc_t desc =
+        read_struct(table_->state(instance_->get("state"), i),
+                    instance_->label() + ": the description of state " + std::to_string(i));
     check_state(*instance_, i, desc);
     const std::string role(view_of(desc.role));
     if (!roles.insert(role).second)
-      throw plugin_error(instance_->who() + ": state " + std::to_string(i) + " has the role '" + role +
+      throw plugin_error(instance_->label() + ": state " + std::to_string(i) + " has the role '" + role +
                          "' of another state");
     if (desc.granularity == CHASSIS_GRANULARITY_MATRIX) granularity_ = Granularity::matrix();
     if (has_blocks(desc) && granularity_.kind != Granularity::Kind::kMatrix)

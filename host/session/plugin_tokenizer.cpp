@@ -31,7 +31,7 @@ PluginTokenizer::PluginTokenizer(std::unique_ptr<Instance> instance)
 }
 
 void PluginTokenizer::check_info() const {
-  const auto refuse = [&](const std::string& what) { return plugin_error(instance_->who() + ": " + what); };
+  const auto refuse = [&](const std::string& what) { return plugin_error(instance_->label() + ": " + what); };
   if (info_.vocab_size < 1 || info_.vocab_size > std::numeric_limits<int32_t>::max())
     throw refuse("its vocabulary has " + std::to_string(info_.vocab_size) + " ids, expected 1 to 2147483647");
   const std::pair<const char*, int32_t> specials[] = {
@@ -59,17 +59,17 @@ void PluginTokenizer::encode(std::string_view text, std::vector<int32_t>& ids) c
   if (!encode()) {
     const uint64_t announced = count;
     if (announced > std::max<uint64_t>(most, 16))
-      throw plugin_error(instance_->who() + ": encode makes " + std::to_string(announced) + " ids of " +
+      throw plugin_error(instance_->label() + ": encode makes " + std::to_string(announced) + " ids of " +
                          std::to_string(text.size()) + " bytes, at most " + std::to_string(most));
     ids.resize(announced);
     if (!encode())
-      throw plugin_error(instance_->who() + ": encode reports " + std::to_string(announced) + " ids, then " +
+      throw plugin_error(instance_->label() + ": encode reports " + std::to_string(announced) + " ids, then " +
                          std::to_string(count) + " for the same text");
   }
   ids.resize(count);
   for (size_t i = 0; i < ids.size(); ++i)
     if (ids[i] < 0 || ids[i] >= info_.vocab_size)
-      throw plugin_error(instance_->who() + ": encode makes id " + std::to_string(ids[i]) + " at place " +
+      throw plugin_error(instance_->label() + ": encode makes id " + std::to_string(ids[i]) + " at place " +
                          std::to_string(i) + " of \"" + printable(text, 80) + "\"; its vocabulary has " +
                          std::to_string(info_.vocab_size) + " ids");
 }
@@ -85,12 +85,12 @@ std::string PluginTokenizer::decode(std::span<const int32_t> ids) const {
   if (!decode()) {
     const uint64_t announced = count;
     if (announced > kMostBytesPerId * (ids.size() + 1))
-      throw plugin_error(instance_->who() + ": decode makes " + std::to_string(announced) + " bytes of " +
+      throw plugin_error(instance_->label() + ": decode makes " + std::to_string(announced) + " bytes of " +
                          std::to_string(ids.size()) + " ids, at most " +
                          std::to_string(kMostBytesPerId * (ids.size() + 1)));
     text.resize(announced);
     if (!decode())
-      throw plugin_error(instance_->who() + ": decode reports " + std::to_string(announced) + " bytes, then " +
+      throw plugin_error(instance_->label() + ": decode reports " + std::to_string(announced) + " bytes, then " +
                          std::to_string(count) + " for the same ids");
   }
   text.resize(count);

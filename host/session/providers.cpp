@@ -54,15 +54,20 @@ void pass_over(const PluginRegistry& registry, const PluginFile& file, const Err
   counted_warning(kPassedOver, fmt::format("\"auto\" passes over '{}': {}", file.manifest.id, error.what()));
 }
 
-OpsProvider& add_provider(RunProviders& chosen, bool attention, std::unique_ptr<Instance> instance) {
-  auto& providers = attention ? chosen.attention : chosen.kernels;
+struct ChosenProviders {
+  ResolveOptions& options;
+  std::vector<std::unique_ptr<Instance>> instances = {};
+};
+
+OpsProvider& add_provider(ChosenProviders& chosen, bool attention, std::unique_ptr<Instance> instance) {
+  auto& providers = attention ? chosen.options.attention : chosen.options.kernels;
   providers.push_back(ops_provider(*instance));
   chosen.instances.push_back(std::move(instance));
   return providers.back();
 }
 
 // The plugins in `named` stand in the same list as "auto" and do not compete.
-void add_candidates(RunProviders& chosen, bool attention, const Settings::Kernels& kernels, RunPlugins& plugins,
+void add_candidates(ChosenProviders& chosen, bool attention, const Settings::Kernels& kernels, RunPlugins& plugins,
                     const std::vector<std::string>& candidates, const std::vector<std::string>& named) {
   const bool auto_kernels = std::ranges::count(*kernels.plugins, kAuto) > 0;
   for (const std::string& id : candidates) {
@@ -126,10 +131,14 @@ std::vector<std::string> find_candidates(Config& config, PluginRegistry& registr
   return candidates;
 }
 
-RunProviders open_providers(const Settings& settings, RunPlugins& plugins, const std::vector<std::string>& candidates) {
-  RunProviders chosen;
+std::vector<std::unique_ptr<Instance>> open_providers(const Settings& settings, RunPlugins& plugins,
+                                                      const std::vector<std::string>& candidates,
+                                                      ResolveOptions& options) {
+  ChosenProviders chosen{options};
   const PluginTable& attention = settings.attention;
   const Settings::Kernels& kernels = settings.kernels;
+  options.attention_where = attention.plugin.where();
+  options.kernels_where = kernels.plugins.where();
   if (attention.plugin == kAuto)
     add_candidates(chosen, true, kernels, plugins, candidates, {});
   else
@@ -143,7 +152,7 @@ RunProviders open_providers(const Settings& settings, RunPlugins& plugins, const
     const std::string slot = kernels.slot_of(without_version(id));
     add_provider(chosen, false, plugins.create(slot, "ops", id)).by_user = kernels.plugins.by_user();
   }
-  return chosen;
+  return std::move(chosen.instances);
 }
 
 Json chosen_providers(CompiledProgram& compiled) {

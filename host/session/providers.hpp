@@ -18,13 +18,12 @@ namespace chassis {
 // passes over. A table [kernels.NAME] of any other member becomes a problem of `config`.
 std::vector<std::string> find_candidates(Config& config, PluginRegistry& registry, const Target& target);
 
-struct RunProviders {
-  std::vector<OpsProvider> attention;
-  std::vector<OpsProvider> kernels;
-  std::vector<std::unique_ptr<Instance>> instances;  // of both
-};
 // Opens the providers that [attention] and [kernels] name, in the user's order; "auto" is replaced by the candidates.
-RunProviders open_providers(const Settings& settings, RunPlugins& plugins, const std::vector<std::string>& candidates);
+// Fills `options` with them and with the positions of the keys. The instances outlive what is compiled with the
+// options.
+std::vector<std::unique_ptr<Instance>> open_providers(const Settings& settings, RunPlugins& plugins,
+                                                      const std::vector<std::string>& candidates,
+                                                      ResolveOptions& options);
 
 // The provider of each node of training: {"device": "cpu", "attention": {NODE: PROVIDER}, "kernels": {…}}.
 Json chosen_providers(CompiledProgram& compiled);

@@ -47,11 +47,7 @@ Runtime make_runtime(const Config& config, RunPlugins& plugins, const RunModel& 
                      const std::vector<std::string>& candidates, ResolveOptions options, const ProgramPasses& passes) {
   const Settings& settings = config.settings();
   Runtime runtime;
-  runtime.providers = open_providers(settings, plugins, candidates);
-  options.attention = runtime.providers.attention;
-  options.kernels = runtime.providers.kernels;
-  options.attention_where = settings.attention.plugin.where();
-  options.kernels_where = settings.kernels.plugins.where();
+  runtime.providers = open_providers(settings, plugins, candidates, options);
   runtime.compiled = std::make_unique<CompiledProgram>(
       compile(model.recording(settings.model),
               {.passes = passes,

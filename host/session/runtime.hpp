@@ -20,7 +20,7 @@ namespace chassis {
 ResolveOptions resolve_options(const Settings& settings, const Target& target, const World& world);
 
 struct Runtime {
-  RunProviders providers;
+  std::vector<std::unique_ptr<Instance>> providers;
   std::unique_ptr<CompiledProgram> compiled;
   std::optional<DiskMapping> disk_mapping;  // how files hold its parameters
   std::unique_ptr<Executor> executor;

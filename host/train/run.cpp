@@ -85,7 +85,7 @@ class Run {
     directory_ = std::make_unique<RunDirectory>(settings().run.output_dir, world_);
     directory_->check_names(settings());
     // The first rank of a machine prepares the files that the others then read.
-    world_.together("preparing data", [&] {
+    world_.run_and_agree("preparing data", [&] {
       if (world_.launch().local_rank == 0) open_data();
     });
     if (!data_) open_data();
@@ -141,13 +141,13 @@ class Run {
     if (state.contains("data")) count_steps_left();
     if (checkpoint.starts_with(directory_->path() + "/checkpoints/")) saves_->set_saved(trainer.step);
     log::info("resumed from {} at step {}", checkpoint, trainer.step);
-    check_length(checkpoint);
-    world_.together("comparing with " + checkpoint, [&] {
+    world_.run_and_agree("comparing with " + checkpoint, [&] {
       if (!first_rank()) return;
       const LearningRateSchedule& schedule = trainer_->options().schedule;
       report(resume_differences(checkpoint, trainer.step, length(), schedule, session_), checkpoint,
              settings().run.strict);
     });
+    check_length(checkpoint);
   }
 
   // Epochs count rows of data. If earlier steps had another batch size, the steps left follow from the rows left.
@@ -273,7 +273,8 @@ class Run {
         count_text(static_cast<double>(session_.parameters().num_elements(false))),
         count_text(static_cast<double>(session_.parameters().num_elements(true))), trainer_->options().max_steps,
         count_text(static_cast<double>(trainer_->options().shape.num_rows() * settings().train.seq_len)));
-    log::info("{}", data_text(*data_, trainer_->options().max_steps, trainer_->options().shape.num_rows()));
+    log::info("{}", data_text(*data_, trainer_->state().step, trainer_->options().max_steps,
+                              trainer_->options().shape.num_rows()));
     log::info("{}", results_text(settings(), directory_->path()));
     start_ = Clock::now();
     first_tokens_ = trainer_->state().tokens;
@@ -340,7 +341,7 @@ class Run {
     saves_->finish();
     const bool exports = !stopped && settings().exports.when != "never";
     if (exports) saves_->export_final(state.step);
-    world_.together("metrics of the run", [this] {
+    world_.run_and_agree("metrics of the run", [this] {
       if (metrics_failure_) throw *metrics_failure_;
     });
     log_end(stopped);

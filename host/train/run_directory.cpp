@@ -150,7 +150,7 @@ void check_readable(const File& file) {
 }  // namespace
 
 RunDirectory::RunDirectory(std::string path, World& world) : path_(std::move(path)), world_(world) {
-  world_.together("locking the run directory", [this] {
+  world_.run_and_agree("locking the run directory", [this] {
     if (world_.rank() != 0) return;
     check_run_directory(path_);
     root_.emplace(file("checkpoints"));
@@ -163,7 +163,7 @@ RunDirectory::RunDirectory(std::string path, World& world) : path_(std::move(pat
 // Rank 0 creates a file with a random name, and the other ranks look for it.
 void RunDirectory::check_same_directory() {
   std::string token;
-  world_.together("marking the run directory", [&] {
+  world_.run_and_agree("marking the run directory", [&] {
     if (world_.rank() != 0) return;
     token = new_token();
     File::create_exclusive(file(token));
@@ -183,7 +183,7 @@ void RunDirectory::check_same_directory() {
     check_writable(file("checkpoints"));
   };
   try {
-    world_.together("looking for the run directory", look);
+    world_.run_and_agree("looking for the run directory", look);
   } catch (...) {
     if (world_.rank() == 0) ::unlink(file(token).c_str());
     throw;
@@ -192,7 +192,7 @@ void RunDirectory::check_same_directory() {
 }
 
 void RunDirectory::check_names(const Settings& settings) {
-  world_.together("checking the run directory", [&] {
+  world_.run_and_agree("checking the run directory", [&] {
     if (world_.rank() != 0) return;
     check_writable(path_);
     if (path_kind_nofollow(file("checkpoints")) == PathKind::kDirectory) check_writable(file("checkpoints"));
@@ -224,7 +224,7 @@ bool RunDirectory::holds_work() const {
 }
 
 void RunDirectory::check_identity(const Config& config, const RunIdentity& identity) {
-  world_.together("opening the run directory", [&] {
+  world_.run_and_agree("opening the run directory", [&] {
     if (world_.rank() != 0) return;
     const Settings& settings = config.settings();
     if (before_ && holds_work()) compare(*before_, identity, path_, config);
@@ -259,7 +259,7 @@ void RunDirectory::check_start_anew(const Settings& settings) {
 }
 
 void RunDirectory::set_later_steps_aside(const std::string& checkpoint, int64_t step) {
-  world_.together("setting later checkpoints aside", [&] {
+  world_.run_and_agree("setting later checkpoints aside", [&] {
     if (world_.rank() != 0) return;
     const std::vector<CheckpointInfo> later = checkpoints_after(file("checkpoints"), step);
     if (later.empty()) return;
@@ -277,7 +277,7 @@ void RunDirectory::set_later_steps_aside(const std::string& checkpoint, int64_t 
 }
 
 void RunDirectory::check_steps(const Settings& settings, int64_t first_step, int64_t last_step) {
-  world_.together("checking the names of checkpoints", [&] {
+  world_.run_and_agree("checking the names of checkpoints", [&] {
     if (world_.rank() != 0) return;
     const auto check = [&](const std::string& folder, const std::string& prefix) {
       for (const DirectoryEntry& entry : list_directory(folder)) {
@@ -291,7 +291,7 @@ void RunDirectory::check_steps(const Settings& settings, int64_t first_step, int
 }
 
 void RunDirectory::start(Session& session, const RunIdentity& identity) {
-  world_.together("writing the run directory", [&] {
+  world_.run_and_agree("writing the run directory", [&] {
     if (world_.rank() != 0) return;
     const Config& config = session.config();
     log::add_file(file("log.txt"));

@@ -27,17 +27,19 @@ std::string shell_word(const std::string& path) {
 
 }  // namespace
 
-std::string data_text(const TrainData& data, int64_t num_steps, int64_t rows_per_step) {
+std::string data_text(const TrainData& data, int64_t step, int64_t num_steps, int64_t rows_per_step) {
   uint64_t num_documents = 0, num_tokens = 0;
   for (const RowSource& set : data.sets()) {
     num_documents += set.store().facts().num_documents;
     num_tokens += set.store().facts().num_tokens;
   }
-  const double rows = static_cast<double>(num_steps) * static_cast<double>(rows_per_step);
-  return fmt::format("data: {} documents, {} tokens{}; {} steps are {:.3g} epochs", num_documents,
-                     count_text(static_cast<double>(num_tokens)),
-                     data.sets().size() > 1 ? fmt::format(" in {} sets", data.sets().size()) : "", num_steps,
-                     rows / data.num_rows_per_epoch());
+  const double rows_left = static_cast<double>(num_steps - step) * static_cast<double>(rows_per_step);
+  const double epochs_left = rows_left / data.num_rows_per_epoch();
+  const std::string steps = step == 0 ? fmt::format("{} steps are {:.3g} epochs", num_steps, epochs_left)
+                                      : fmt::format("{} of {} steps are left: {:.3g} epochs, after {:.3g} epochs",
+                                                    num_steps - step, num_steps, epochs_left, data.epoch());
+  return fmt::format("data: {} documents, {} tokens{}; {}", num_documents, count_text(static_cast<double>(num_tokens)),
+                     data.sets().size() > 1 ? fmt::format(" in {} sets", data.sets().size()) : "", steps);
 }
 
 std::string results_text(const Settings& settings, const std::string& directory) {

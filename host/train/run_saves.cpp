@@ -23,7 +23,7 @@ RunSaves::RunSaves(Session& session, RunDirectory& directory, RunSignals& signal
 bool RunSaves::continues_after_failed_save() const { return session_.settings().checkpoint.on_error == "warn"; }
 
 void RunSaves::check_space() {
-  session_.world().together("looking for free space", [this] {
+  session_.world().run_and_agree("looking for free space", [this] {
     if (session_.world().rank() != 0) return;
     try {
       saver_.check_space();
@@ -99,7 +99,7 @@ void RunSaves::export_model(const std::string& name, int64_t step) {
 void RunSaves::report_saved(const SaveResult& result) {
   log::info("{}", result.line());
   signals_.note_saved(saved_step_);
-  session_.world().together("noting the save", [this] { directory_.note_saved(); });
+  session_.world().run_and_agree("noting the save", [this] { directory_.note_saved(); });
 }
 
 // Runs a part of a save. Its failure ends the run, or is counted if checkpoint.on_error = "warn".

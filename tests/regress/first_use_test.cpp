@@ -1,6 +1,8 @@
 // Answers of the program to mistakes that first-time users make: flags, paths, names, settings, terminals.
 #include <sys/stat.h>
 
+#include <cstdio>
+
 #include "tests/support/program_run.hpp"
 
 namespace chassis::test {
@@ -179,6 +181,11 @@ TEST_F(FirstUse, AChangedConfigOfTheBaseModelIsReported) {
   EXPECT_EQ(shell("sed -i 's/\"rope_theta\": 10000.0/\"rope_theta\": 20.0/' base/final/config.json").exit_code, 0);
   const Outcome eval = shell("\"$CHASSIS\" eval run.toml eval.max_batches=1");
   EXPECT_HAS(eval.output, "model.config.rope_theta was 10000.0, is 20.0");
+  const Outcome done = train();
+  EXPECT_EQ(done.exit_code, 2) << done.output;
+  EXPECT_LT(done.output.find("model.config.rope_theta was 10000.0, is 20.0"),
+            done.output.find("and the run has reached step 6 (out/checkpoints/step-000006): nothing is left to train"))
+      << done.output;
   const Outcome strict = train({"run.max_steps=8", "run.strict=true"});
   EXPECT_EQ(strict.exit_code, 2) << strict.output;
   EXPECT_HAS(strict.output, "model.config.rope_theta was 10000.0, is 20.0");
@@ -242,7 +249,16 @@ TEST_F(FirstUse, RemainingEpochsAreCountedWithTheNewBatch) {
   ASSERT_EQ(train({"run.output_dir=b", "run.max_steps=10"}).exit_code, 0);
   const Outcome longer = with({"run.output_dir=b", "train.global_batch_size=8"});
   EXPECT_EQ(longer.exit_code, 0) << longer.output;
-  EXPECT_EQ(steps(longer), 10 + (all - 10 + 1) / 2) << longer.output;
+  const int left = (all - 10 + 1) / 2;
+  EXPECT_EQ(steps(longer), 10 + left) << longer.output;
+  const std::string found = "; " + std::to_string(left) + " of " + std::to_string(10 + left) + " steps are left: ";
+  const size_t at = longer.output.find(found);
+  ASSERT_NE(at, std::string::npos) << longer.output;
+  double now = 0, before = 0;
+  std::sscanf(longer.output.c_str() + at + found.size(), "%lf epochs, after %lf epochs", &now, &before);
+  const double ratio = left * 8 / (10 * 4.0);
+  EXPECT_NEAR(now / before, ratio, 0.02 * ratio) << longer.output;
+  EXPECT_NEAR(now + before, 0.2, 0.04) << longer.output;
 }
 
 TEST_F(FirstUse, AnEnormousBatchIsPlannedOrRefusedWithNumbers) {

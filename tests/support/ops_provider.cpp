@@ -223,7 +223,8 @@ NodeResult OpsProvider::run(NodeSpec& node, const std::vector<at::Tensor>& input
   NodeResult result;
   bool any_input = false;
   const auto prepare_backward = [&] {
-    for (size_t i = 0; i < grad_outputs.size(); ++i) grad_out[i] = handle_of(grad_outputs[i].contiguous());
+    for (size_t i = 0; i < grad_outputs.size(); ++i)
+      grad_out[i] = handle_of(grad_outputs[i].defined() ? grad_outputs[i].contiguous() : at::Tensor());
     for (size_t i = 0; i < inputs.size(); ++i) {
       needs[i] = node.inputs[i] >= 0 && node.needs_grad(node.inputs[i]);
       any_input |= needs[i] != 0;
@@ -272,7 +273,7 @@ NodeResult OpsProvider::run(NodeSpec& node, const std::vector<at::Tensor>& input
   for (size_t i = 0; i < inputs.size(); ++i) {
     at::Tensor gradient = grad_in.tensor(i);
     if (gradient.defined() && lent[i].defined()) gradient = gradient.sub(lent[i]);
-    result.grad_inputs.push_back(needs[i] ? gradient.clone() : at::Tensor());
+    result.grad_inputs.push_back(needs[i] && gradient.defined() ? gradient.clone() : at::Tensor());
   }
   for (size_t i = 0; i < params.size(); ++i) {
     at::Tensor gradient = grad_par.tensor(i);

@@ -102,6 +102,15 @@ NcclGroup::NcclGroup(const Library& nccl, const CommGroupDesc& desc, const Group
       options_(options),
       timeout_(desc.timeout) {
   check_cuda(cudaSetDevice(device_), "cudaSetDevice");
+  int least = 0, greatest = 0;
+  check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+  cudaStream_t stream = nullptr;
+  check_cuda(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, options_.high_priority ? greatest : least),
+             "cudaStreamCreateWithPriority");
+  stream_.reset(stream);
+  void* word = nullptr;
+  check_cuda(cudaMalloc(&word, sizeof(int32_t)), "cudaMalloc");
+  barrier_word_.reset(static_cast<int32_t*>(word));
   ncclUniqueId id;
   if (rank_ == 0) {
     check(nccl_.GetUniqueId(&id), "ncclGetUniqueId");
@@ -113,12 +122,7 @@ NcclGroup::NcclGroup(const Library& nccl, const CommGroupDesc& desc, const Group
                     sizeof id.internal);
     std::memcpy(id.internal, text.data(), text.size());
   }
-  connect(desc, id);
-  int least = 0, greatest = 0;
-  check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
-  check_cuda(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, options_.high_priority ? greatest : least),
-             "cudaStreamCreateWithPriority");
-  check_cuda(cudaMalloc(reinterpret_cast<void**>(&barrier_word_), sizeof *barrier_word_), "cudaMalloc");
+  connect(desc, id);  // last: if it fails it destroys the communicator itself
 }
 
 // The communicator is non-blocking, so that this ends when a rank has failed or does not join in time.
@@ -126,10 +130,10 @@ void NcclGroup::connect(const CommGroupDesc& desc, const ncclUniqueId& id) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   config.commName = desc.name.c_str();
-  check(nccl_.CommInitRankConfig(&comm_, static_cast<int>(size_), id, static_cast<int>(rank_), &config),
-        "ncclCommInitRankConfig");
   const Clock::time_point start = Clock::now();
   try {
+    check(nccl_.CommInitRankConfig(&comm_, static_cast<int>(size_), id, static_cast<int>(rank_), &config),
+          "ncclCommInitRankConfig");
     while (state() == ncclInProgress) {
       if (Clock::now() - start >= timeout_)
         throw Failure(CHASSIS_UNAVAILABLE, "not all ranks joined NCCL's communicator within ",
@@ -163,8 +167,6 @@ NcclGroup::~NcclGroup() {
     }
   }
   for (cudaEvent_t event : events_) cudaEventDestroy(event);
-  if (barrier_word_ != nullptr) cudaFree(barrier_word_);
-  if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
 void NcclGroup::abort() noexcept {
@@ -226,7 +228,7 @@ std::unique_ptr<BackendWork> NcclGroup::start(std::span<const chassis_collective
   // The event first marks the caller's stream, then this group's: a wait keeps what was recorded when it was queued.
   const cudaEvent_t ready = work->event();
   check_cuda(cudaEventRecord(ready, static_cast<cudaStream_t>(stream)), "cudaEventRecord");
-  check_cuda(cudaStreamWaitEvent(stream_, ready, 0), "cudaStreamWaitEvent");
+  check_cuda(cudaStreamWaitEvent(stream_.get(), ready, 0), "cudaStreamWaitEvent");
   {
     const std::lock_guard lock(mutex_);
     if (comm_ == nullptr) throw Failure(CHASSIS_ABORTED, "the group was aborted");
@@ -240,7 +242,7 @@ std::unique_ptr<BackendWork> NcclGroup::start(std::span<const chassis_collective
     check(nccl_.GroupEnd(), "ncclGroupEnd");
     wait_until_started();
   }
-  check_cuda(cudaEventRecord(work->event(), stream_), "cudaEventRecord");
+  check_cuda(cudaEventRecord(work->event(), stream_.get()), "cudaEventRecord");
   return work;
 }
 
@@ -263,12 +265,12 @@ void NcclGroup::add(const chassis_collective_t& call) {
       register_buffer(call.send, parts.size(rank_));
       register_buffer(call.recv, parts.total());
       if (call.counts == nullptr)
-        return check(nccl_.AllGather(call.send, call.recv, count, type, comm_, stream_), "ncclAllGather");
+        return check(nccl_.AllGather(call.send, call.recv, count, type, comm_, stream_.get()), "ncclAllGather");
       for (uint32_t r = 0; r < size_; ++r) {
         if (part_count(r) == 0) continue;
         char* part = parts.in(call.recv, r);
         check(nccl_.Broadcast(r == rank_ ? call.send : part, part, part_count(r), type, static_cast<int>(r), comm_,
-                              stream_),
+                              stream_.get()),
               "ncclBroadcast");
       }
       return;
@@ -276,19 +278,20 @@ void NcclGroup::add(const chassis_collective_t& call) {
       register_buffer(call.send, parts.total());
       register_buffer(call.recv, parts.size(rank_));
       if (call.counts == nullptr)
-        return check(nccl_.ReduceScatter(call.send, call.recv, count, type, reduction, comm_, stream_),
+        return check(nccl_.ReduceScatter(call.send, call.recv, count, type, reduction, comm_, stream_.get()),
                      "ncclReduceScatter");
       for (uint32_t r = 0; r < size_; ++r) {
         if (part_count(r) == 0) continue;
         check(nccl_.Reduce(parts.in(call.send, r), r == rank_ ? call.recv : nullptr, part_count(r), type, reduction,
-                           static_cast<int>(r), comm_, stream_),
+                           static_cast<int>(r), comm_, stream_.get()),
               "ncclReduce");
       }
       return;
     case CHASSIS_COMM_ALL_REDUCE:
       register_buffer(call.send, num_bytes);
       register_buffer(call.recv, num_bytes);
-      return check(nccl_.AllReduce(call.send, call.recv, count, type, reduction, comm_, stream_), "ncclAllReduce");
+      return check(nccl_.AllReduce(call.send, call.recv, count, type, reduction, comm_, stream_.get()),
+                   "ncclAllReduce");
     case CHASSIS_COMM_ALL_TO_ALL: {
       const CommParts from(call.recv_counts, call.count, size_, call.dtype);
       register_buffer(call.send, parts.total());
@@ -296,25 +299,26 @@ void NcclGroup::add(const chassis_collective_t& call) {
       for (uint32_t r = 0; r < size_; ++r) {
         const int other = static_cast<int>(r);
         if (parts.size(r) > 0)
-          check(nccl_.Send(parts.in(call.send, r), part_count(r), type, other, comm_, stream_), "ncclSend");
+          check(nccl_.Send(parts.in(call.send, r), part_count(r), type, other, comm_, stream_.get()), "ncclSend");
         if (from.size(r) > 0)
-          check(nccl_.Recv(from.in(call.recv, r), units(call.dtype, from.size(r)), type, other, comm_, stream_),
+          check(nccl_.Recv(from.in(call.recv, r), units(call.dtype, from.size(r)), type, other, comm_, stream_.get()),
                 "ncclRecv");
       }
       return;
     }
     case CHASSIS_COMM_BROADCAST:
       register_buffer(call.recv, num_bytes);
-      return check(nccl_.Broadcast(call.send, call.recv, count, type, peer, comm_, stream_), "ncclBroadcast");
+      return check(nccl_.Broadcast(call.send, call.recv, count, type, peer, comm_, stream_.get()), "ncclBroadcast");
     case CHASSIS_COMM_SEND:
       register_buffer(call.send, num_bytes);
-      return check(nccl_.Send(call.send, count, type, peer, comm_, stream_), "ncclSend");
+      return check(nccl_.Send(call.send, count, type, peer, comm_, stream_.get()), "ncclSend");
     case CHASSIS_COMM_RECV:
       register_buffer(call.recv, num_bytes);
-      return check(nccl_.Recv(call.recv, count, type, peer, comm_, stream_), "ncclRecv");
+      return check(nccl_.Recv(call.recv, count, type, peer, comm_, stream_.get()), "ncclRecv");
     case CHASSIS_COMM_BARRIER:
-      return check(nccl_.AllReduce(barrier_word_, barrier_word_, 1, ncclInt32, ncclSum, comm_, stream_),
-                   "ncclAllReduce");
+      return check(
+          nccl_.AllReduce(barrier_word_.get(), barrier_word_.get(), 1, ncclInt32, ncclSum, comm_, stream_.get()),
+          "ncclAllReduce");
   }
   throw Failure(CHASSIS_UNIMPLEMENTED, "collective ", call.op);
 }

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <mutex>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -10,6 +12,13 @@
 #include "library.hpp"
 
 namespace comm_nccl {
+
+struct DestroyStream {
+  void operator()(cudaStream_t stream) const noexcept { cudaStreamDestroy(stream); }
+};
+struct FreeOnDevice {
+  void operator()(void* memory) const noexcept { cudaFree(memory); }
+};
 
 struct GroupOptions {
   bool register_buffers;
@@ -45,8 +54,8 @@ class NcclGroup final : public BackendGroup {
   const std::chrono::nanoseconds timeout_;
   std::mutex mutex_;           // guards the communicator
   ncclComm_t comm_ = nullptr;  // NULL after abort
-  cudaStream_t stream_ = nullptr;
-  int32_t* barrier_word_ = nullptr;  // on the device, reduced by barriers
+  std::unique_ptr<std::remove_pointer_t<cudaStream_t>, DestroyStream> stream_;
+  std::unique_ptr<int32_t, FreeOnDevice> barrier_word_;  // reduced by barriers
   std::map<std::pair<const void*, uint64_t>, void*> registered_;
   std::mutex events_mutex_;
   std::vector<cudaEvent_t> events_;

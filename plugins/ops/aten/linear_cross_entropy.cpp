@@ -36,6 +36,10 @@ class LinearCrossEntropy : public AtenKernel {
   }
 
   void forward_backward(Call& call) override {
+    if (!call.grad_output(0)) {
+      init_grad_params(call);
+      return forward(call);
+    }
     const BorrowedTensor loss = init_loss(call);
     const bool wants_dx = call.wants_grad_input(0), adds = static_cast<bool>(call.grad_input(0));
     const Tensor dx = wants_dx ? init_grad_input(call) : Tensor();

@@ -23,18 +23,23 @@ class Head final : public Kernel {
   }
 
   void backward_inputs(Call& call) override {
-    const float scale = *call.grad_output(0).data<float>();
-    run(call, &scale, call.wants_grad_input(0), false);
+    const BorrowedTensor scale = call.grad_output(0);
+    if (scale) run(call, scale.data<float>(), call.wants_grad_input(0), false);
   }
 
   void backward_params(Call& call) override {
-    const float scale = *call.grad_output(0).data<float>();
-    run(call, &scale, false, true);
+    const BorrowedTensor scale = call.grad_output(0);
+    if (scale)
+      run(call, scale.data<float>(), false, true);
+    else
+      grad_param(call, 0);
   }
 
   void forward_backward(Call& call) override {
-    const float scale = *call.grad_output(0).data<float>();
-    store_loss(call, run(call, &scale, call.wants_grad_input(0), true));
+    const BorrowedTensor scale = call.grad_output(0);
+    if (scale) return store_loss(call, run(call, scale.data<float>(), call.wants_grad_input(0), true));
+    grad_param(call, 0);
+    forward(call);
   }
 
  private:

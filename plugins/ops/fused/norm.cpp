@@ -37,6 +37,7 @@ class Norm final : public Kernel {
       }
       return;
     }
+    if (!dy && !dsum) return;
     // Both summands have the same gradient; it is computed once and returned twice.
     Tensor total = Tensor::create_like(call.host(), x);
     if (dy)

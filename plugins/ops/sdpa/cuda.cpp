@@ -215,9 +215,11 @@ uint64_t cuda_workspace_bytes(const NodeView& node, bool backward) {
   const uint64_t element = dtype_bytes(q.dtype()), groups = static_cast<uint64_t>(q.size(2) / k.size(2));
   const auto repeated = groups * static_cast<uint64_t>(k.num_elements() + v.num_elements()) * element;
   const bool batched = spec.document || spec.prefix;
-  const auto mask =
-      static_cast<uint64_t>((batched ? q.size(0) : 1) * q.size(1) * rounded_up(k.size(1), kBiasAlignment));
-  return (backward ? 2 : 1) * repeated + mask * (element + 3);
+  const bool masked = batched || spec.window > 0 || spec.chunk > 0 || (spec.causal && q.size(1) != k.size(1));
+  const auto pairs = static_cast<uint64_t>(masked ? q.size(1) * rounded_up(k.size(1), kBiasAlignment) : 0);
+  // The bias and two masks for each row, and the three masks of bools that all rows share.
+  const uint64_t masks = pairs * ((batched ? static_cast<uint64_t>(q.size(0)) : 1) * (element + 2) + 3);
+  return (backward ? 2 : 1) * repeated + masks;
 }
 
 }  // namespace sdpa

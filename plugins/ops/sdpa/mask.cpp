@@ -6,8 +6,10 @@
 namespace sdpa {
 namespace {
 
-// If segments are shorter than this on average, their calls cost more than a mask.
+// If segments are shorter than this on average, their calls cost more than a mask, unless rows are long: the cost of a
+// mask grows with their square.
 constexpr int64_t kMinSegmentLength = 16;
+constexpr int64_t kMaxMaskLength = 1024;
 
 // Adds the runs of one row, also cut at chunk borders. False if a document continues after another one: then it is not
 // one run.
@@ -80,11 +82,20 @@ Plan plan_of(const MaskSpec& spec, const Problem& problem) {
   for (int64_t row = 0; row < problem.batch && runs; ++row)
     runs = add_runs(spec, problem, row, plan.segments, plan.has_padding);
   merge_rows(problem, plan.segments);
-  if (runs && static_cast<int64_t>(plan.segments.size()) * kMinSegmentLength <= problem.batch * problem.keys)
+  const int64_t num_segments = static_cast<int64_t>(plan.segments.size());
+  if (runs && (problem.keys > kMaxMaskLength || num_segments * kMinSegmentLength <= problem.batch * problem.keys))
     plan.method = Plan::Method::kSegments;
   else
     plan.segments.clear();
   return plan;
+}
+
+int64_t num_mask_rows(const MaskSpec& spec, int64_t batch, int64_t time, int64_t keys) {
+  const bool window = spec.window > 0 && spec.window < keys, prefix = spec.causal && spec.prefix;
+  const bool parts = spec.document || (spec.chunk > 0 && spec.chunk < keys);
+  const bool without_segments = time == keys ? parts && keys <= kMaxMaskLength : parts || spec.causal;
+  if (!window && !prefix && !without_segments) return 0;
+  return spec.document || spec.prefix ? batch : 1;
 }
 
 bool sees(const MaskSpec& spec, const Problem& problem, int64_t b, int64_t t, int64_t s) {

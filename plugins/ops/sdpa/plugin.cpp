@@ -1,4 +1,6 @@
 // The attention provider "sdpa": LibTorch's fused kernels, forward and backward, on the CPU and on CUDA.
+#include <algorithm>
+
 #include "chassis/plugin.hpp"
 #include "chassis/cost.hpp"
 #include "kernels.hpp"
@@ -48,10 +50,15 @@ class Sdpa : public Ops {
       return;
     }
     const sdpa::MaskSpec spec(node.op(0));
-    const bool mask = spec.document || spec.prefix || spec.window > 0 || spec.chunk > 0;
-    const int64_t rows = spec.document || spec.prefix ? q.size(0) : 1;
-    const uint64_t bytes = mask ? static_cast<uint64_t>(rows * q.size(1) * k.size(1)) * dtype_bytes(q.dtype()) : 0;
-    out.workspace(bytes, bytes);
+    const int64_t rows = sdpa::num_mask_rows(spec, q.size(0), q.size(1), k.size(1));
+    const uint64_t mask = static_cast<uint64_t>(rows * q.size(1) * k.size(1)) * dtype_bytes(q.dtype());
+    // Each segment's results exist until they are copied; the largest segment is a whole row, in every row.
+    const bool segments = spec.document || spec.chunk > 0;
+    const uint64_t sums = static_cast<uint64_t>(q.size(0) * q.size(1) * q.size(2)) *
+                          dtype_bytes(sdpa::sum_dtype(q.dtype()));
+    const uint64_t forward = segments ? bytes_of(q) + sums : 0;
+    const uint64_t backward = segments ? bytes_of(q) + bytes_of(k) + bytes_of(node.input(2)) : 0;
+    out.workspace(std::max(mask, forward), std::max(mask, backward));
   }
 
   std::unique_ptr<Kernel> create_kernel(const NodeView& node) override {
@@ -61,6 +68,10 @@ class Sdpa : public Ops {
   void deactivate() override { shared_.mask.reset(); }
 
  private:
+  static uint64_t bytes_of(const OperandView& x) {
+    return static_cast<uint64_t>(x.num_elements()) * dtype_bytes(x.dtype());
+  }
+
   // LibTorch's kernels skip keys that a causal mask hides, but compute all keys under a window.
   static double pairs_of(const NodeView& node) {
     const sdpa::MaskSpec spec(node.op(0));

@@ -122,7 +122,7 @@ TEST(ManyRanks, CompareBoxesThatTheyReadInParts) {
         const auto read = [&] {
           std::unique_ptr<CheckpointReader> reader;
           LoadResult result;
-          world.together("load", [&] {
+          world.run_and_agree("load", [&] {
             reader = std::make_unique<CheckpointReader>(dir / "c", native());
             result = reader->load(
                 model.load_tensors(), to, mine, [&](const Descriptor& d, int r) { return model.local(d, to, r); },

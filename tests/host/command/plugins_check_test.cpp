@@ -18,9 +18,9 @@ Outcome check(const std::string& file, std::vector<std::string> words = {}) {
   return test::run_process(words, scratch.path());
 }
 Outcome check_wayward(const std::string& fault, std::vector<std::string> words) {
-  ::setenv("WAYWARD", fault.c_str(), 1);
-  const Outcome outcome = check(CHASSIS_TEST_STUB_DIR "/wayward.so", std::move(words));
-  ::unsetenv("WAYWARD");
+  ::setenv("NONCONFORMING", fault.c_str(), 1);
+  const Outcome outcome = check(CHASSIS_TEST_STUB_DIR "/nonconforming.so", std::move(words));
+  ::unsetenv("NONCONFORMING");
   return outcome;
 }
 
@@ -33,12 +33,12 @@ TEST(PluginsCheck, ReportsThatAPluginConforms) {
 TEST(PluginsCheck, ComparesStrategiesModelsAndProvidersOfOneLibrary) {
   const Outcome good = check_wayward("", {"--only", "numerics"});
   EXPECT_EQ(good.exit_code, 0) << good.output;
-  EXPECT_HAS(good.output, "wayward.so conforms: 3 passed\n");
+  EXPECT_HAS(good.output, "nonconforming.so conforms: 3 passed\n");
   const Outcome bad = check_wayward("stale", {"--only", "numerics/reference"});
   EXPECT_EQ(bad.exit_code, 3) << bad.output;
   EXPECT_HAS(bad.output, "FAILED   numerics/reference (");
   EXPECT_HAS(bad.output, "still shows the values from before the step");
-  EXPECT_HAS(bad.output, "wayward.so does not conform: 1 failed\n");
+  EXPECT_HAS(bad.output, "nonconforming.so does not conform: 1 failed\n");
 }
 
 TEST(PluginsCheck, TakesTheNameOfAnInstalledPlugin) {

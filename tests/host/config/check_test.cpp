@@ -104,6 +104,16 @@ TEST(Check, CommasMakeAListOnTheCommandLine) {
   EXPECT_EQ(what_is_wrong(kExample, {"freeze.patterns=norm"}), "nothing");
 }
 
+TEST(Check, AChoiceOfOtherTrainersIsTranslated) {
+  EXPECT_EQ(what_is_wrong(kExample, {"run.device=gpu"}),
+            "command line 'run.device=gpu': run.device = \"gpu\" is not \"auto\", \"cpu\" or \"cuda\" (did you mean "
+            "\"cuda\"?)");
+  EXPECT_EQ(what_is_wrong(kExample, {"precision.compute=float16"}),
+            "command line 'precision.compute=float16': precision.compute = \"float16\" is not \"auto\", \"fp32\" or "
+            "\"bf16\"")
+      << "fp16 is not available";
+}
+
 TEST(Check, AnInvalidPatternIsReportedAtItsPosition) {
   EXPECT_EQ(what_is_wrong(kExample + "[freeze]\npatterns = [\"(?<!vision)norm\",\n  \"x)\"]\n"),
             "a.toml:25:3: freeze.patterns: \"x)\" is not a regular expression: unmatched closing parenthesis (at "

@@ -123,6 +123,15 @@ TEST(Config, OptionsOfListedPluginsHaveTheirOwnTables) {
             "a.toml:25:10: [kernels.atem]: 'atem' is not in kernels.plugins (did you mean 'aten'?)");
 }
 
+TEST(Config, NoTableIsAddedWithoutAnOptionInIt) {
+  Config config = load_config_text(kExample, "a.toml", {});
+  config.check_plugin_options("kernels.aten", "aten", {{.name = "fast", .type = OptionType::kBool}});
+  const std::vector<OptionSpec> wrong = {{.name = "size", .type = OptionType::kInt, .default_json = "3"},
+                                         {.name = "fast", .type = OptionType::kBool, .default_json = "\"no\""}};
+  EXPECT_THROW(config.check_plugin_options("kernels.fused", "fused", wrong), Error);
+  EXPECT_EQ(config.option_tables("kernels"), std::vector<std::string>());
+}
+
 TEST(Config, ListsTheTablesOfOptions) {
   const Config config = load_config_text(kExample + "[kernels.b]\nx = 1\n[kernels.a]\n", "a.toml", {});
   const Settings::Kernels& kernels = config.settings().kernels;

@@ -19,7 +19,7 @@ struct Ranks {
       instances.push_back(plugins.make("comm", id));
       const Instance& instance = *instances.back();
       subjects.push_back(
-          {&instance.interface<chassis_comm_backend_t>(CHASSIS_COMM_BACKEND_ID), instance.get(), instance.who()});
+          {&instance.interface<chassis_comm_backend_t>(CHASSIS_COMM_BACKEND_ID), instance.get(), instance.label()});
     }
   }
   // Replaces functions of the backend.

@@ -1,4 +1,4 @@
-// The conformance tests of strategies, models and ops providers find each fault of faulty ones.
+// The conformance tests of strategies, models and ops providers find each fault of nonconforming ones.
 #include "host/conformance/ops.hpp"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 class Conformance : public testing::Test {
  protected:
-  ~Conformance() override { ::unsetenv("WAYWARD"); }
+  ~Conformance() override { ::unsetenv("NONCONFORMING"); }
   static std::string text_of(const std::vector<std::string>& failures) {
     std::string text;
     for (const std::string& failure : failures) text += failure + "\n";
@@ -24,13 +24,13 @@ class Conformance : public testing::Test {
   }
 
   std::string strategy(const std::string& id, const std::string& fault = "") {
-    ::setenv("WAYWARD", fault.c_str(), 1);
+    ::setenv("NONCONFORMING", fault.c_str(), 1);
     return text_of(parallel_failures([&] { return plugins_.make("parallel", id); },
                                      [&] { return plugins_.make("comm", "fake"); }, plugins_.metrics()));
   }
   std::string model(const std::string& id, const std::string& config, const std::string& fault = "",
                     const std::string& provider = "reference") {
-    ::setenv("WAYWARD", fault.c_str(), 1);
+    ::setenv("NONCONFORMING", fault.c_str(), 1);
     const std::vector<OpsProvider> oracles = {plugins_.ops(provider), plugins_.ops("reference"), plugins_.ops("naive")};
     return text_of(model_failures([&] { return plugins_.make("model", id); }, config, oracles));
   }
@@ -39,30 +39,31 @@ class Conformance : public testing::Test {
 };
 
 TEST_F(Conformance, OurStrategiesPass) {
-  for (const char* id : {"ddp", "fsdp2", "zero", "wayward"}) EXPECT_EQ(strategy(id), "") << id;
+  for (const char* id : {"ddp", "fsdp2", "zero", "nonconforming"}) EXPECT_EQ(strategy(id), "") << id;
 }
 
 TEST_F(Conformance, FindsAStrategyThatClaimsOrPlacesWrongly) {
-  EXPECT_HAS(strategy("wayward", "claims nothing"), "rank 0: resolve: ");
-  EXPECT_HAS(strategy("wayward", "claims tp"), "'tp' is not a data axis");
-  EXPECT_HAS(strategy("wayward", "leaves one out"),
+  EXPECT_HAS(strategy("nonconforming", "claims nothing"), "rank 0: resolve: ");
+  EXPECT_HAS(strategy("nonconforming", "claims tp"), "'tp' is not a data axis");
+  EXPECT_HAS(strategy("nonconforming", "leaves one out"),
              "no strategy of [[parallel]] says where parameter 'layers.0.down.weight' lives");
-  EXPECT_HAS(strategy("wayward", "places twice"), "places parameter 'layers.0.down.weight' twice");
-  EXPECT_HAS(strategy("wayward", "divides twice"), "over dp_shard+dp_shard: mesh axis 'dp_shard' is already placed");
-  EXPECT_HAS(strategy("wayward", "another place"), "ranks 0 and 2 place parameter 'embed.weight' differently");
+  EXPECT_HAS(strategy("nonconforming", "places twice"), "places parameter 'layers.0.down.weight' twice");
+  EXPECT_HAS(strategy("nonconforming", "divides twice"),
+             "over dp_shard+dp_shard: mesh axis 'dp_shard' is already placed");
+  EXPECT_HAS(strategy("nonconforming", "another place"), "ranks 0 and 2 place parameter 'embed.weight' differently");
 }
 
 TEST_F(Conformance, FindsAStrategyWhoseRanksWouldDeadlock) {
-  EXPECT_HAS(strategy("wayward", "another order"),
+  EXPECT_HAS(strategy("nonconforming", "another order"),
              "ranks differ and would deadlock: rank 0 has \"step 1: finish_grads: ");
 }
 
 TEST_F(Conformance, FindsAStrategyThatOmitsAnEvent) {
-  EXPECT_HAS(strategy("wayward", "not whole"),
+  EXPECT_HAS(strategy("nonconforming", "not whole"),
              "step 1: pre_forward of layers.1: parameter 'layers.1.up.weight' is not gathered");
-  EXPECT_HAS(strategy("wayward", "forgets a gradient"), "was not reduced by the end of the step");
-  EXPECT_HAS(strategy("wayward", "stale"), "still shows the values from before the step");
-  EXPECT_HAS(strategy("wayward", "holds on"),
+  EXPECT_HAS(strategy("nonconforming", "forgets a gradient"), "was not reduced by the end of the step");
+  EXPECT_HAS(strategy("nonconforming", "stale"), "still shows the values from before the step");
+  EXPECT_HAS(strategy("nonconforming", "holds on"),
              "evaluation after step 1: drain: parameter 'layers.1.up.weight' is still gathered");
 }
 
@@ -72,50 +73,51 @@ TEST_F(Conformance, AnErrorOfAStrategyNamesTheEventAndTheUnit) {
 
 TEST_F(Conformance, OurModelsPass) {
   EXPECT_EQ(model("llama", sample_model_config({"LlamaForCausalLM"})), "");
-  EXPECT_EQ(model("wayward", "{}", "", "wayward"), "");
+  EXPECT_EQ(model("nonconforming", "{}", "", "nonconforming"), "");
 }
 
 TEST_F(Conformance, FindsAModelThatIsNotReproducible) {
-  EXPECT_HAS(model("wayward", "{}", "recorded anew"), "a second recording has \"parameter other.weight");
-  EXPECT_HAS(model("wayward", "{}", "another program"),
+  EXPECT_HAS(model("nonconforming", "{}", "recorded anew"), "a second recording has \"parameter other.weight");
+  EXPECT_HAS(model("nonconforming", "{}", "another program"),
              "another instance records a different program from its config: \"dim hidden = 12\"");
-  EXPECT_HAS(model("wayward", "{}", "no config"), "its config is not a JSON object: 'hidden'");
-  EXPECT_HAS(model("wayward", "{}", "a config of its own"),
-             "another instance returns a different config: 'family' is absent, expected \"wayward\"");
-  EXPECT_HAS(model("wayward", "{}", "takes any config"), "it accepts the invalid config ''");
+  EXPECT_HAS(model("nonconforming", "{}", "no config"), "its config is not a JSON object: 'hidden'");
+  EXPECT_HAS(model("nonconforming", "{}", "a config of its own"),
+             "another instance returns a different config: 'family' is absent, expected \"nonconforming\"");
+  EXPECT_HAS(model("nonconforming", "{}", "takes any config"), "it accepts the invalid config ''");
 }
 
 TEST_F(Conformance, FindsAMappingThatLosesElements) {
-  EXPECT_HAS(model("wayward", "{}", "one name for two"), "two tensors are called 'disk.0.upper' on disk");
-  EXPECT_HAS(model("wayward", "{}", "no such parameter"),
+  EXPECT_HAS(model("nonconforming", "{}", "one name for two"), "two tensors are called 'disk.0.upper' on disk");
+  EXPECT_HAS(model("nonconforming", "{}", "no such parameter"),
              "'disk.ends' on disk is made of 'tail.weight', which is not a parameter of the model");
-  EXPECT_HAS(model("wayward", "{}", "a row twice"),
+  EXPECT_HAS(model("nonconforming", "{}", "a row twice"),
              "elements [3:4, 0:10] of parameter 'layers.0.second.weight' [10, 10] are on disk in 'disk.0.upper' and "
              "again in 'disk.0.lower'");
-  EXPECT_HAS(model("wayward", "{}", "a row nowhere"),
+  EXPECT_HAS(model("nonconforming", "{}", "a row nowhere"),
              "parameter 'layers.0.second.weight' [10, 10] has 100 elements, of which only 90 are on disk, in "
              "'disk.0.upper', 'disk.0.lower'");
-  EXPECT_HAS(model("wayward", "{}", "skips its own"),
+  EXPECT_HAS(model("nonconforming", "{}", "skips its own"),
              "the pattern 'disk.*.first' skips 'disk.0.first', which is a tensor of the model");
 }
 
 TEST_F(Conformance, FindsWrongGradients) {
-  EXPECT_HAS(model("wayward", "{}", "half a gradient", "wayward"),
+  EXPECT_HAS(model("nonconforming", "{}", "half a gradient", "nonconforming"),
              "the gradient of 'embed.weight' predicts that the loss changes by ");
 }
 
 TEST_F(Conformance, FindsAnOpsProviderThatDiffersFromTheReference) {
   const std::vector<OpsProvider> oracles = {plugins_.ops("reference"), plugins_.ops("naive")};
-  EXPECT_EQ(text_of(compare_with_oracles(plugins_.ops("wayward"), oracles).failures), "");
-  ::setenv("WAYWARD", "half a gradient", 1);
-  EXPECT_HAS(text_of(compare_with_oracles(plugins_.ops("wayward"), oracles).failures), "mul in f32: gradient of a[");
+  EXPECT_EQ(text_of(compare_with_oracles(plugins_.ops("nonconforming"), oracles).failures), "");
+  ::setenv("NONCONFORMING", "half a gradient", 1);
+  EXPECT_HAS(text_of(compare_with_oracles(plugins_.ops("nonconforming"), oracles).failures),
+             "mul in f32: gradient of a[");
 }
 
 TEST_F(Conformance, FindsAnOpsProviderWhoseParameterGradientsAreNotWrittenOrAdded) {
   const std::vector<OpsProvider> oracles = {plugins_.ops("reference"), plugins_.ops("naive")};
   const auto failures_of = [&](const char* fault) {
-    ::setenv("WAYWARD", fault, 1);
-    return text_of(compare_with_oracles(plugins_.ops("wayward"), oracles).failures);
+    ::setenv("NONCONFORMING", fault, 1);
+    return text_of(compare_with_oracles(plugins_.ops("nonconforming"), oracles).failures);
   };
   for (const char* fault : {"writes no gradient", "always adds"})
     EXPECT_HAS(failures_of(fault), "embedding in f32: gradient of weight[0] is ") << fault;
@@ -127,13 +129,13 @@ TEST_F(Conformance, FindsAnOpsProviderWhoseParameterGradientsAreNotWrittenOrAdde
 TEST_F(Conformance, FindsAnOpsProviderThatDeclaresNonsenseReplacesOutputsOrLeaks) {
   const std::vector<OpsProvider> oracles = {plugins_.ops("reference"), plugins_.ops("naive")};
   const auto failures_of = [&](const char* fault) {
-    ::setenv("WAYWARD", fault, 1);
+    ::setenv("NONCONFORMING", fault, 1);
     std::string failures;
-    const std::string refusal =
-        test::refusal([&] { failures = text_of(compare_with_oracles(plugins_.ops("wayward"), oracles).failures); });
+    const std::string refusal = test::refusal(
+        [&] { failures = text_of(compare_with_oracles(plugins_.ops("nonconforming"), oracles).failures); });
     return refusal + failures;
   };
-  EXPECT_HAS(failures_of("no number"), "provider 'wayward' on embedding.");
+  EXPECT_HAS(failures_of("no number"), "provider 'nonconforming' on embedding.");
   EXPECT_HAS(failures_of("no number"), "claim gives nan as its cost");
   EXPECT_HAS(failures_of("unknown flags"), "infer sets flags 0x100000, which this host does not know; it knows 0x1f");
   EXPECT_HAS(failures_of("replaces an output"), "output 0 is not the handle that the host gave it to write to");

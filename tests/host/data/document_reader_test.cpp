@@ -42,6 +42,19 @@ TEST(DocumentReader, TakesParagraphsOrTheWholeFile) {
   EXPECT_EQ(documents_of(text_set(path, DocumentSplit::kFile)), (Texts{"one\ntwo\n\n\nthree<256>"}));
 }
 
+TEST(DocumentReader, CountsBlankLinesThatAreInNoDocument) {
+  TempFolder folder;
+  const std::string path = folder.write("a.txt", "\n\none\ntwo\n\n \nthree\n\n");
+  const ByteTokenizer tokenizer;
+  for (const auto& [split, num_blank] :
+       {std::pair{DocumentSplit::kLine, 5u}, {DocumentSplit::kParagraph, 0u}, {DocumentSplit::kFile, 3u}}) {
+    const auto reader = open_documents(path, text_set(path, split), &tokenizer, 0);
+    for (Document document; reader->next(document);) {
+    }
+    EXPECT_EQ(reader->notes().num_blank_lines, num_blank) << to_text(split);
+  }
+}
+
 // Some tokenizers drop unknown text, and this one adds no EOS.
 TEST(DocumentReader, CountsTextsWithoutTokens) {
   class Dropping final : public Tokenizer {

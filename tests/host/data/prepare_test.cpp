@@ -321,6 +321,18 @@ TEST_F(Prepare, CountsWhatItSkipsInEveryRun) {
   log::reset_counted_warnings();
 }
 
+TEST_F(Prepare, CountsBlankLinesOfText) {
+  const std::string path = folder.write("a.txt", "one\n\n \ntwo\n");
+  const ByteTokenizer tokenizer;
+  for (int run = 0; run < 2; ++run) {
+    log::reset_counted_warnings();
+    prepare_data_set(text_set(path), &tokenizer, options());
+    ASSERT_EQ(counted_warnings().size(), 1u);
+    EXPECT_EQ(counted_warnings()[0].second, 2u);
+  }
+  log::reset_counted_warnings();
+}
+
 TEST_F(Prepare, CountsTheFilesOfAFolderThatItSkips) {
   fs::create_directories(folder.path() + "/data/more");
   for (const char* name : {"a.txt", "b.md", "c.md", "d.csv", "README", ".hidden"})

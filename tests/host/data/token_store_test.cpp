@@ -150,8 +150,10 @@ TEST(TokenStore, FactsSurviveJson) {
   facts.max_id = 5;
   facts.checksums["ids.bin"] = 0xFFFFFFFF;
   facts.notes.unused_columns["url"] = 7;
+  facts.notes.num_blank_lines = 4;
   const TokenStoreFacts back = token_store_facts_from_json(to_json(facts), "manifest");
   EXPECT_EQ(to_json(back), to_json(facts));
+  EXPECT_EQ(back.notes.num_blank_lines, 4u);
   Json broken = to_json(facts);
   broken["id_bytes"] = 3;
   EXPECT_TRUE(contains(error_of([&] { token_store_facts_from_json(broken, "m.json"); }), "m.json: \"id_bytes\" is 3"));

@@ -52,9 +52,9 @@ TEST(World, RanksOfOneMachineMeetOnTheLoopback) {
     launch.store_is_elsewhere = false;
     World world(launch, 30s);
     return world.run([&] {
-      world.together("meeting", [] {});
+      world.run_and_agree("meeting", [] {});
       EXPECT_HAS(end_of([&] { return connect_store("127.0.0.2", port, 100ms), 0; }).text, "Connection refused");
-      world.together("leaving", [] {});
+      world.run_and_agree("leaving", [] {});
       return 0;
     });
   }));

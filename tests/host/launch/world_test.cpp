@@ -28,7 +28,7 @@ TEST(World, AloneNeedsNoStoreAndAgreesWithItself) {
   world.expect_same("x", "text");
   world.barrier("x");
   world.throw_if_another_failed();
-  EXPECT_THROW(world.together("x", [] { throw storage_error("full"); }), Error);
+  EXPECT_THROW(world.run_and_agree("x", [] { throw storage_error("full"); }), Error);
   EXPECT_THROW(world.run([]() -> int { throw storage_error("full"); }), Error);
   EXPECT_EQ(world.run([] { return 75; }), 75);
   cpu_set_t cores;
@@ -111,9 +111,9 @@ TEST(World, ExpectSameNamesTheFirstLinesThatDiffer) {
 TEST(World, TogetherAllRanksFailOrNone) {
   std::atomic<int> num_done = 0;
   auto ends = run(3, [&](World& world) {
-    world.together("opening", [&] { ++num_done; });
+    world.run_and_agree("opening", [&] { ++num_done; });
     EXPECT_EQ(num_done, 3) << "no rank continues before all have done it";
-    world.together("saving", [&] {
+    world.run_and_agree("saving", [&] {
       if (world.rank() == 1) throw storage_error("disk full");
     });
     ADD_FAILURE() << "rank " << world.rank() << " went on";
@@ -122,7 +122,7 @@ TEST(World, TogetherAllRanksFailOrNone) {
   expect_origin(ends, 1, ExitCode::kStorage, "disk full");
 
   ends = run(3, [&](World& world) {
-    world.together("saving", [&] {
+    world.run_and_agree("saving", [&] {
       if (world.rank() == 1) throw std::bad_alloc();
       if (world.rank() == 2) throw std::runtime_error("later");
     });
@@ -149,7 +149,7 @@ TEST(World, AFailureReachesAllRanksWhereverTheyWait) {
           world.wait_for([] { return false; }, [] { return "never"; });
           break;
         case 2:
-          world.together("saving", [] {});
+          world.run_and_agree("saving", [] {});
           break;
         default:
           std::this_thread::sleep_for(200ms);

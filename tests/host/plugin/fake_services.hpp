@@ -71,7 +71,7 @@ class FakeServices : public ServiceProvider {
     for (const std::string& schema : manifest.operators) {
       const auto found = operators.find(schema.substr(0, schema.find('(')));
       if (found == operators.end() || found->second != schema) {
-        throw plugin_error(manifest.who() + " calls " + schema + ", this host has " +
+        throw plugin_error(manifest.label() + " calls " + schema + ", this host has " +
                            (found == operators.end() ? "no such operator" : found->second));
       }
     }

@@ -44,7 +44,7 @@ TEST(Manifest, IsReadWithoutLoadingTheFile) {
   EXPECT_TRUE(m.swappable);
   EXPECT_EQ(m.license, "Apache-2.0");
   EXPECT_EQ(m.git, "0123abcd");
-  EXPECT_EQ(m.who(), "plugin 'plain' 1.2.3");
+  EXPECT_EQ(m.label(), "plugin 'plain' 1.2.3");
   EXPECT_NE(std::find(file.elf.needed.begin(), file.elf.needed.end(), "libc.so.6"), file.elf.needed.end());
 }
 

@@ -64,6 +64,8 @@ TEST(PluginSearch, IndexesMembersByKindAndId) {
   EXPECT_EQ(index.find("optimizer", "plain"), nullptr);
   EXPECT_EQ(index.at("model", "needy").manifest.id, "plain");
   EXPECT_EQ(index.library("failing")->manifest.id, "failing");
+  EXPECT_EQ(index.library("failing@" + index.library("failing")->manifest.version), index.library("failing"));
+  EXPECT_EQ(index.library("failing@99.0.0"), nullptr);
   EXPECT_EQ(index.ids("model"), std::vector<std::string>{"needy"});
 }
 

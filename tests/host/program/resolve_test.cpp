@@ -8,6 +8,7 @@
 #include "tests/host/program/recorder.hpp"
 #include "tests/host/program/stub_provider.hpp"
 #include "tests/support/expect_has.hpp"
+#include "tests/support/loaded_plugins.hpp"
 
 namespace chassis {
 namespace {
@@ -156,7 +157,35 @@ TEST(Resolve, EveryRefusalIsReported) {
 
 TEST(Resolve, AnOpThatNoProviderKnowsIsReported) {
   StubProvider a("first", {"embedding", "linear"});
-  EXPECT_HAS(Resolution({a.provider()}).refusal(), "none of the plugins in [attention] and [kernels] knows the op");
+  EXPECT_HAS(Resolution({a.provider()}).refusal(), ": none of the plugins in [kernels] offers rms_norm");
+}
+
+TEST(Resolve, SaysWhoRefusedAttentionAndWhatToSet) {
+  test::LoadedPlugins plugins;
+  const Program program = plugins.record_model("llama", R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 16,
+      "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 24, "vocab_size": 13})");
+  const ProgramLayout layout;
+  const ParameterTable parameters(program, layout);
+  Lines other_ops = StubProvider::every_op();
+  std::erase(other_ops, "attention");
+  StubProvider picky("picky", {"attention"}), other("other", {"linear"}), kernels("kernels", other_ops);
+  picky.refuse = [](const StubNode&) { return "head_dim 4 is too small"; };
+  const auto refusal = [&](OpsProvider attention, OpsProvider kernels) {
+    ResolveOptions options;
+    options.attention = {std::move(attention)};
+    options.kernels = {std::move(kernels)};
+    return test::refusal([&] { resolve_program(program, layout, parameters, options); });
+  };
+  const std::string by_name = refusal(picky.provider(), kernels.candidate());
+  EXPECT_HAS(by_name,
+             "no provider computes attention 'layer.attention'\n  picky (attention): head_dim 4 is too small"
+             "\n  [kernels], which is asked next: \"auto\" there compares no providers of attention\n"
+             "hint: set attention.plugin = \"auto\", or name a plugin there that claims it; ");
+  EXPECT_HAS(refusal(other.provider(), kernels.provider()),
+             "'\n  other: named in [attention], but does not offer attention"
+             "\n  [kernels], which is asked next: no plugin there offers attention\n");
+  EXPECT_HAS(refusal(picky.candidate(), kernels.provider()),
+             "\nhint: name a plugin that claims it in attention.plugin; `chassis plugins list`");
 }
 
 TEST(Resolve, AnErrorOfAClaimIsNotARefusal) {

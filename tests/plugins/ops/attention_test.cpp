@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "host/service/memory.hpp"
 #include "tests/support/ops_cases.hpp"
 
 namespace chassis::test {
@@ -33,8 +34,8 @@ INSTANTIATE_TEST_SUITE_P(Providers, AttentionNumerics,
                            return info.param.library + "_" + c10::toString(info.param.dtype);
                          });
 
-// Runs one attention over rows with these documents; the mask is causal.
-NodeResult attend(OpsProvider& provider, const std::vector<at::Tensor>& inputs, const at::Tensor& grad) {
+// Causal attention of these inputs: q, k, v and, for some, document ids.
+NodeSpec attention_node(const std::vector<at::Tensor>& inputs, int64_t window = 0) {
   NodeSpec node;
   for (const at::Tensor& tensor : inputs)
     node.inputs.push_back(
@@ -44,7 +45,15 @@ NodeResult attend(OpsProvider& provider, const std::vector<at::Tensor>& inputs, 
                node.inputs,
                {},
                node.outputs,
-               {{"scale", 0.25}, {"causal", int64_t{1}}, {"document", int64_t{inputs.size() > 3}}}}};
+               {{"scale", 0.25},
+                {"causal", int64_t{1}},
+                {"window", window},
+                {"document", int64_t{inputs.size() > 3}}}}};
+  return node;
+}
+
+NodeResult attend(OpsProvider& provider, const std::vector<at::Tensor>& inputs, const at::Tensor& grad) {
+  NodeSpec node = attention_node(inputs);
   return provider.run(node, inputs, {}, {grad});
 }
 
@@ -62,6 +71,32 @@ TEST(Sdpa, GivesPackedDocumentsTheNumbersOfSeparateRows) {
     EXPECT_TRUE(at::equal(part(packed.outputs[0]), alone.outputs[0]));
     for (int i = 0; i < 3; ++i) EXPECT_TRUE(at::equal(part(packed.grad_inputs[i]), alone.grad_inputs[i])) << i;
   }
+}
+
+TEST(Sdpa, PlansAMaskOnlyWhereItMakesOne) {
+  OpsProvider provider("sdpa");
+  constexpr uint64_t kTime = 98304, kRow = 4 * 16 * 4, kKeyRow = 2 * 16 * 4, kSums = 4 * 4;  // bytes of a position
+  const auto meta = at::TensorOptions(at::kFloat).device(at::kMeta);
+  const std::vector<at::Tensor> inputs = {at::empty({1, kTime, 4, 16}, meta), at::empty({1, kTime, 2, 16}, meta),
+                                          at::empty({1, kTime, 2, 16}, meta),
+                                          at::empty({1, kTime}, meta.dtype(at::kInt))};
+  NodeSpec documents = attention_node(inputs), window = attention_node(inputs, 128);
+  const chassis_infer_t infer = provider.infer(documents);
+  EXPECT_EQ(infer.workspace_forward_bytes, kTime * (kRow + kSums)) << "the results of one segment";
+  EXPECT_EQ(infer.workspace_backward_bytes, kTime * (kRow + 2 * kKeyRow)) << "the gradients of one segment";
+  EXPECT_EQ(provider.infer(window).workspace_forward_bytes, kTime * kTime * 4);
+}
+
+TEST(Sdpa, MakesNoMaskForLongRowsOfShortDocuments) {
+  install_memory_allocator();
+  OpsProvider provider("sdpa");
+  constexpr int64_t kTime = 1280, kLength = 8;
+  const at::Tensor q = at::randn({1, kTime, 2, 8}), k = at::randn({1, kTime, 1, 8}), v = at::randn({1, kTime, 1, 8});
+  const at::Tensor documents = at::arange(kTime, at::kInt).div(kLength, "floor").to(at::kInt).view({1, kTime});
+  reset_peak_memory();
+  const uint64_t before = memory_usage().live_bytes;
+  attend(provider, {q, k, v, documents}, at::ones({1, kTime, 2, 8}));
+  EXPECT_LT(memory_usage().peak_bytes - before, uint64_t{kTime} * kTime * 4);
 }
 
 TEST(Sdpa, SaysWhyItRefusesValuesOfAnotherHeadDim) {

@@ -44,6 +44,32 @@ TEST_P(Numerics, AgreeForThePatternsThatAreClaimed) {
   EXPECT_EQ(provider.live_tensors(), 0);
 }
 
+TEST_P(Numerics, AnAbsentGradientOfTheOutputsGivesNoGradients) {
+  OpsProvider provider(GetParam().library);
+  const auto rounded = [](std::vector<at::Tensor> tensors) {
+    for (at::Tensor& tensor : tensors)
+      if (tensor.defined() && tensor.scalar_type() == at::kDouble) tensor = tensor.to(GetParam().dtype);
+    return tensors;
+  };
+  for (const OpsCase& ops_case : fused_cases()) {
+    NodeSpec node = ops_case.node(GetParam().dtype);
+    if (!offers(provider, ops_case) || !provider.refusal(node).empty()) continue;
+    for (const bool one_call : {false, true}) {
+      SCOPED_TRACE(ops_case.name + (one_call ? " in one call" : ""));
+      NodeCall how;
+      how.forward_backward = one_call;
+      const std::vector<at::Tensor> absent(node.outputs.size());
+      const NodeResult got = provider.run(node, rounded(ops_case.inputs), rounded(ops_case.params), absent, how);
+      for (const auto* gradients : {&got.grad_inputs, &got.grad_params})
+        for (const at::Tensor& gradient : *gradients)
+          if (gradient.defined()) {
+            EXPECT_EQ(gradient.ne(0).sum().item<int64_t>(), 0);
+          }
+    }
+  }
+  EXPECT_EQ(provider.live_tensors(), 0);
+}
+
 TEST(LargeTensors, AgreeForTensorsThatAreProcessedInSlabs) {
   for (const c10::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     OpsProvider provider("aten");

@@ -1,5 +1,5 @@
-// A strategy, a model and an ops provider with one fault, which the environment variable WAYWARD selects and `plugins
-// check` must find. Correct if the variable is not set.
+// A strategy, a model and an ops provider with one fault, which the environment variable NONCONFORMING selects and
+// `plugins check` must find. Correct if the variable is not set.
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
@@ -17,7 +17,7 @@ namespace {
 using namespace chassis;
 
 bool has(std::string_view fault) {
-  const char* chosen = std::getenv("WAYWARD");
+  const char* chosen = std::getenv("NONCONFORMING");
   return chosen != nullptr && fault == chosen;
 }
 
@@ -25,7 +25,7 @@ bool has(std::string_view fault) {
 class Strategy final : public Parallel {
  public:
   static constexpr std::string_view kDoc = "test: shards by rows, with a fault";
-  static constexpr std::string_view kId = "wayward";
+  static constexpr std::string_view kId = "nonconforming";
   static constexpr std::string_view kHomeAxis = "dp_shard";
   using Parallel::Parallel;
 
@@ -102,14 +102,14 @@ class Strategy final : public Parallel {
 class Family final : public Model {
  public:
   static constexpr std::string_view kDoc = "test: a small model, with a fault";
-  static constexpr std::string_view kId = "wayward";
+  static constexpr std::string_view kId = "nonconforming";
   using Model::Model;
 
   void configure(std::string_view json) override {
     if (json.size() < 2 || json.front() != '{' || json.back() != '}' || json.find("-1") != std::string_view::npos) {
       if (!has("takes any config")) fail_invalid("this is no config");
     }
-    is_own_ = json.find("wayward") != std::string_view::npos;
+    is_own_ = json.find("nonconforming") != std::string_view::npos;
   }
   void record(Builder& b) override {
     const Dim hidden = b.dim("hidden", is_own_ && has("another program") ? 12 : 10), vocab = b.dim("vocab", 31);
@@ -134,7 +134,7 @@ class Family final : public Model {
   std::string config() const override {
     return has("no config")                        ? "hidden"
            : has("a config of its own") && is_own_ ? "{\"other\": 1}"
-                                                   : "{\"family\": \"wayward\"}";
+                                                   : "{\"family\": \"nonconforming\"}";
   }
   void disk_mapping(DiskMapping& m) const override {
     m.tensor("disk.ends", {{"embed.weight"}, {has("no such parameter") ? "tail.weight" : "head.weight"}});
@@ -159,7 +159,7 @@ class Family final : public Model {
 class Products final : public Ops {
  public:
   static constexpr std::string_view kDoc = "test: mul and embedding, with a fault";
-  static constexpr std::string_view kId = "wayward";
+  static constexpr std::string_view kId = "nonconforming";
   static constexpr std::string_view kPatterns[] = {"mul", "embedding"};
   using Ops::Ops;
 
