@@ -17,7 +17,7 @@ Outcome check(const std::string& file, std::vector<std::string> words = {}) {
   const test::ScratchDirectory scratch;
   return test::run_process(words, scratch.path());
 }
-Outcome check_wayward(const std::string& fault, std::vector<std::string> words) {
+Outcome check_nonconforming(const std::string& fault, std::vector<std::string> words) {
   ::setenv("NONCONFORMING", fault.c_str(), 1);
   const Outcome outcome = check(CHASSIS_TEST_STUB_DIR "/nonconforming.so", std::move(words));
   ::unsetenv("NONCONFORMING");
@@ -31,10 +31,10 @@ TEST(PluginsCheck, ReportsThatAPluginConforms) {
 }
 
 TEST(PluginsCheck, ComparesStrategiesModelsAndProvidersOfOneLibrary) {
-  const Outcome good = check_wayward("", {"--only", "numerics"});
+  const Outcome good = check_nonconforming("", {"--only", "numerics"});
   EXPECT_EQ(good.exit_code, 0) << good.output;
   EXPECT_HAS(good.output, "nonconforming.so conforms: 3 passed\n");
-  const Outcome bad = check_wayward("stale", {"--only", "numerics/reference"});
+  const Outcome bad = check_nonconforming("stale", {"--only", "numerics/reference"});
   EXPECT_EQ(bad.exit_code, 3) << bad.output;
   EXPECT_HAS(bad.output, "FAILED   numerics/reference (");
   EXPECT_HAS(bad.output, "still shows the values from before the step");
@@ -58,11 +58,11 @@ TEST(PluginsCheck, FindsAnUnknownOpInAPatternAndAnOptionThatIsAKeyOfTheHost) {
 }
 
 TEST(PluginsCheck, FindsAnElementAfterOrBeforeAnOutput) {
-  const Outcome far = check_wayward("one too far", {"--only", "numerics/guard-behind"});
+  const Outcome far = check_nonconforming("one too far", {"--only", "numerics/guard-behind"});
   EXPECT_EQ(far.exit_code, 3) << far.output;
   EXPECT_HAS(far.output, "FAILED   numerics/guard-behind");
   EXPECT_HAS(far.output, "wrote 4 bytes past the end of a buffer of ");
-  const Outcome early = check_wayward("one too early", {"--only", "numerics/guard-before"});
+  const Outcome early = check_nonconforming("one too early", {"--only", "numerics/guard-before"});
   EXPECT_EQ(early.exit_code, 3) << early.output;
   EXPECT_HAS(early.output, "read or wrote 4 bytes before the start of a buffer of ");
 }

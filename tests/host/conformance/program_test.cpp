@@ -68,7 +68,7 @@ TEST_F(Conformance, FindsAStrategyThatOmitsAnEvent) {
 }
 
 TEST_F(Conformance, AnErrorOfAStrategyNamesTheEventAndTheUnit) {
-  EXPECT_HAS(strategy("wayward", "gives up"), "plugin 'wayward' 0.1.0 in pre_forward (unit 2): it gave up");
+  EXPECT_HAS(strategy("nonconforming", "gives up"), "plugin 'nonconforming' 0.1.0 in pre_forward (unit 2): it gave up");
 }
 
 TEST_F(Conformance, OurModelsPass) {
@@ -146,7 +146,7 @@ TEST_F(Conformance, FindsAnOpsProviderWhoseAnswersOrResultsChange) {
   const std::vector<OpsProvider> oracles = {plugins_.ops("reference"), plugins_.ops("naive")};
   const auto failures_of = [&](const char* fault) {
     ::setenv("WAYWARD", fault, 1);
-    return text_of(compare_with_oracles(plugins_.ops("wayward"), oracles).failures);
+    return text_of(compare_with_oracles(plugins_.ops("nonconforming"), oracles).failures);
   };
   EXPECT_HAS(failures_of("not repeatable"), "mul in f32: y[0] is ");
   EXPECT_HAS(failures_of("not repeatable"), " when the same call is repeated; the same inputs must give the same bits");
@@ -160,7 +160,7 @@ TEST_F(Conformance, FindsAnOpsProviderWhoseAnswersMeanNothing) {
   const std::vector<OpsProvider> oracles = {plugins_.ops("reference"), plugins_.ops("naive")};
   const auto failures_of = [&](const char* fault) {
     ::setenv("WAYWARD", fault, 1);
-    return text_of(compare_with_oracles(plugins_.ops("wayward"), oracles).failures);
+    return text_of(compare_with_oracles(plugins_.ops("nonconforming"), oracles).failures);
   };
   EXPECT_HAS(failures_of("stray bits"),
              "mul in f32: mul.mul: infer sets the bits 0x20 of keeps_outputs, but the node has only 1 output\n");
@@ -169,7 +169,7 @@ TEST_F(Conformance, FindsAnOpsProviderWhoseAnswersMeanNothing) {
   EXPECT_HAS(failures_of("gradients at once"),
              "mul in f32: mul.mul: infer sets FORWARD_BACKWARD, which is only for nodes whose one output is a loss");
   ::unsetenv("WAYWARD");
-  OpsProvider leaky = plugins_.ops("wayward");
+  OpsProvider leaky = plugins_.ops("nonconforming");
   chassis_ops_t table = *leaky.table;
   table.destroy_kernel = nullptr;
   leaky.table = &table;
@@ -180,7 +180,7 @@ TEST_F(Conformance, FindsAnOpsProviderWhoseAnswersMeanNothing) {
 TEST_F(Conformance, ComparesResultsOfOpsByName) {
   const std::vector<OpsProvider> oracles = {plugins_.ops("reference"), plugins_.ops("naive")};
   ::setenv("WAYWARD", "leaves out a gradient", 1);
-  const std::string failures = text_of(compare_with_oracles(plugins_.ops("wayward"), oracles).failures);
+  const std::string failures = text_of(compare_with_oracles(plugins_.ops("nonconforming"), oracles).failures);
   EXPECT_HAS(failures, "mul in f32: gradient of a is left out, which means zero, but the reference has ");
   EXPECT_EQ(failures.find("gradient of b"), std::string::npos) << failures;
 }
