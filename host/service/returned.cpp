@@ -57,7 +57,7 @@ std::string mismatch_text(chassis_tensor_t handle, const ExpectedTensor& expecte
   if (tensor.layout() != at::kStrided) return "in a layout that is not strided";
   const c10::ScalarType type = tensor.scalar_type();
   const std::string made = text_of(is_known(type) ? std::string(dtype_name(dtype_of(type))) : c10::toString(type),
-                                   tensor.sizes(), tensor.device().str());
+                                   tensor.sizes(), tensor.is_meta() ? "meta" : tensor.device().str());
   const std::string wanted = text_of(std::string(dtype_name(expected.dtype)),
                                      {expected.sizes.data(), expected.sizes.size()}, expected.device.text());
   if (made != wanted) return "as " + made + ", expected " + wanted;
