@@ -54,8 +54,8 @@ class Sdpa : public Ops {
     const uint64_t mask = static_cast<uint64_t>(rows * q.size(1) * k.size(1)) * dtype_bytes(q.dtype());
     // Each segment's results exist until they are copied; the largest segment is a whole row, in every row.
     const bool segments = spec.document || spec.chunk > 0;
-    const uint64_t sums = static_cast<uint64_t>(q.size(0) * q.size(1) * q.size(2)) *
-                          dtype_bytes(sdpa::sum_dtype(q.dtype()));
+    const uint64_t sums =
+        static_cast<uint64_t>(q.size(0) * q.size(1) * q.size(2)) * dtype_bytes(sdpa::sum_dtype(q.dtype()));
     const uint64_t forward = segments ? bytes_of(q) + sums : 0;
     const uint64_t backward = segments ? bytes_of(q) + bytes_of(k) + bytes_of(node.input(2)) : 0;
     out.workspace(std::max(mask, forward), std::max(mask, backward));

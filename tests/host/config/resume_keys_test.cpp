@@ -20,8 +20,8 @@ TEST(ResumeKeys, MayChangeIfResultsDoNotDependOnThem) {
 }
 
 TEST(ResumeKeys, OptionsOfAStrategyThatStaysAreDifferences) {
-  EXPECT_FALSE(may_change_on_resume("parallel.0.reduce_dtype", kFsdp2,
-                                    with(kFsdp2, "parallel.0.reduce_dtype", "\"bf16\"")));
+  EXPECT_FALSE(
+      may_change_on_resume("parallel.0.reduce_dtype", kFsdp2, with(kFsdp2, "parallel.0.reduce_dtype", "\"bf16\"")));
   EXPECT_FALSE(may_change_on_resume("parallel.0.reduce_every_microbatch", kFsdp2,
                                     with(kFsdp2, "parallel.0.reduce_every_microbatch", "false")));
   const SettingTexts versioned = with(kFsdp2, "parallel.0.plugin", "\"fsdp2@0.1.0\"");

@@ -41,14 +41,12 @@ NodeSpec attention_node(const std::vector<at::Tensor>& inputs, int64_t window = 
     node.inputs.push_back(
         node.operand(tensor.sizes().vec(), tensor.scalar_type(), at::isFloatingType(tensor.scalar_type())));
   node.outputs.push_back(node.operand(inputs[0].sizes().vec(), inputs[0].scalar_type(), true));
-  node.ops = {{"attention",
-               node.inputs,
-               {},
-               node.outputs,
-               {{"scale", 0.25},
-                {"causal", int64_t{1}},
-                {"window", window},
-                {"document", int64_t{inputs.size() > 3}}}}};
+  node.ops = {
+      {"attention",
+       node.inputs,
+       {},
+       node.outputs,
+       {{"scale", 0.25}, {"causal", int64_t{1}}, {"window", window}, {"document", int64_t{inputs.size() > 3}}}}};
   return node;
 }
 
