@@ -21,7 +21,7 @@ namespace chassis {
 namespace {
 
 constexpr size_t kReadBytes = 256 << 10;  // at a time: fits into the core's cache until it is checked and cast
-constexpr uint64_t kMaxGapBytes = 4096;   // the system reads whole pages anyway
+constexpr uint64_t kMaxSkippedBytes = 4096;  // the system reads whole pages anyway
 constexpr size_t kMaxRuns = 4096;         // that are read at once
 
 [[noreturn]] void throw_damage(const std::string& what) {
@@ -53,7 +53,8 @@ class RunReader {
 
   // Fills `bytes` from `offset`, at the latest in flush().
   void read(uint64_t offset, std::span<std::byte> bytes) {
-    const bool joins = !runs_.empty() && runs_.size() < kMaxRuns && offset >= end_ && offset - end_ <= kMaxGapBytes &&
+    const bool joins = !runs_.empty() && runs_.size() < kMaxRuns && offset >= end_ &&
+                       offset - end_ <= kMaxSkippedBytes &&
                        offset + bytes.size() - runs_.front().first <= scratch_.size();
     if (!joins) flush();
     runs_.emplace_back(offset, bytes);
