@@ -5,6 +5,8 @@
 #include <cstring>
 #include <map>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "host/base/hash.hpp"
 #include "host/base/log.hpp"
@@ -19,6 +21,8 @@ namespace chassis {
 namespace {
 
 constexpr size_t kReadBytes = 256 << 10;  // at a time: fits into the core's cache until it is checked and cast
+constexpr uint64_t kMaxSkippedBytes = 4096;  // the system reads whole pages anyway
+constexpr size_t kMaxRuns = 4096;         // that are read at once
 
 [[noreturn]] void throw_damage(const std::string& what) {
   DamagedCheckpoint error(what);
@@ -39,6 +43,40 @@ Plain take(std::string_view& bytes) {
   bytes.remove_prefix(sizeof value);
   return value;
 }
+
+// Reads runs of bytes. Those that lie near each other, such as the elements of a row of a transposed tensor, are read
+// at once with what lies between them.
+class RunReader {
+ public:
+  RunReader(const File& file, uint64_t begin, std::span<std::byte> scratch)
+      : file_(file), begin_(begin), scratch_(scratch) {}
+
+  // Fills `bytes` from `offset`, at the latest in flush().
+  void read(uint64_t offset, std::span<std::byte> bytes) {
+    const bool joins = !runs_.empty() && runs_.size() < kMaxRuns && offset >= end_ &&
+                       offset - end_ <= kMaxSkippedBytes &&
+                       offset + bytes.size() - runs_.front().first <= scratch_.size();
+    if (!joins) flush();
+    runs_.emplace_back(offset, bytes);
+    end_ = offset + bytes.size();
+  }
+  void flush() {
+    if (runs_.empty()) return;
+    const uint64_t first = runs_.front().first;
+    std::byte* const to = runs_.size() == 1 ? runs_.front().second.data() : scratch_.data();
+    file_.pread_exact(to, end_ - first, begin_ + first);
+    if (runs_.size() > 1)
+      for (const auto& [offset, bytes] : runs_) std::memcpy(bytes.data(), to + (offset - first), bytes.size());
+    runs_.clear();
+  }
+
+ private:
+  const File& file_;
+  const uint64_t begin_;
+  const std::span<std::byte> scratch_;
+  std::vector<std::pair<uint64_t, std::span<std::byte>>> runs_;
+  uint64_t end_ = 0;  // of the last run
+};
 
 }  // namespace
 
@@ -107,6 +145,7 @@ void CheckpointReader::load_part(const PartToLoad& wanted, const MeshShape& mesh
   const Dtype dtype = wanted.from->dtype;
   const auto element_bytes = static_cast<uint64_t>(size_bytes(dtype));
   const std::span<std::byte> bucket = buckets.bucket(0);
+  const std::span<std::byte> scratch = buckets.bucket(1).first(std::min(buckets.bucket_bytes(), kReadBytes));
   const bool has_checksums = !manifest_crc_.empty();
   for (const uint32_t i : wanted.from->boxes) {
     const FormatScan::Found& found = scan_.boxes[i];
@@ -114,23 +153,26 @@ void CheckpointReader::load_part(const PartToLoad& wanted, const MeshShape& mesh
     const File& file = directory_->open(found.place.file);
     RunsChecksum checksum(found.box.num_bytes());
     uint64_t num_read = 0;
+    const auto count = [&](uint64_t offset, std::span<const std::byte> bytes) {
+      if (has_checksums) checksum.add(offset, bytes);
+      num_read += bytes.size();
+    };
     const auto read = [&](int64_t at, std::span<std::byte> bytes) {
       const uint64_t offset = static_cast<uint64_t>(at) * element_bytes;
       file.pread_exact(bytes.data(), bytes.size(), found.place.offset + offset);
-      if (has_checksums) checksum.add(offset, bytes);
-      num_read += bytes.size();
+      count(offset, bytes);
     };
     const auto load_runs = [&](const Copy& copy) {
       for_each_run(copy, [&](int64_t at, int64_t to, int64_t length) {
         while (length > 0) {
           std::byte* const direct = direct_memory(flat, to, dtype);
           const uint64_t room = direct != nullptr ? kReadBytes : std::min(bucket.size(), kReadBytes);
-          const int64_t count = std::min(length, static_cast<int64_t>(room / element_bytes));
+          const int64_t num = std::min(length, static_cast<int64_t>(room / element_bytes));
           const std::span<std::byte> bytes(direct != nullptr ? direct : bucket.data(),
-                                           static_cast<uint64_t>(count) * element_bytes);
+                                           static_cast<uint64_t>(num) * element_bytes);
           read(at, bytes);
-          if (direct == nullptr) write_elements(flat, to, count, dtype, bytes.data());
-          at += count, to += count, length -= count;
+          if (direct == nullptr) write_elements(flat, to, num, dtype, bytes.data());
+          at += num, to += num, length -= num;
         }
       });
     };
@@ -139,10 +181,18 @@ void CheckpointReader::load_part(const PartToLoad& wanted, const MeshShape& mesh
       const int64_t short_run = std::min(kShortRun, std::max<int64_t>(1, room / kLongRun));
       for_each_tile(copy, &Copy::from, std::min(kLongRun, room / short_run), short_run, [&](const Copy& tile) {
         const Shape sizes = tile.box.sizes();
-        for_each_run({tile.box, tile.from, {0, row_major_strides(sizes)}}, [&](int64_t at, int64_t to, int64_t length) {
-          read(at, bucket.subspan(static_cast<uint64_t>(to) * element_bytes,
-                                  static_cast<uint64_t>(length) * element_bytes));
-        });
+        const auto for_each_part = [&](auto&& visit) {
+          for_each_run({tile.box, tile.from, {0, row_major_strides(sizes)}},
+                       [&](int64_t at, int64_t to, int64_t length) {
+                         visit(static_cast<uint64_t>(at) * element_bytes,
+                               bucket.subspan(static_cast<uint64_t>(to) * element_bytes,
+                                              static_cast<uint64_t>(length) * element_bytes));
+                       });
+        };
+        RunReader runs(file, found.place.offset, scratch);
+        for_each_part([&](uint64_t offset, std::span<std::byte> bytes) { runs.read(offset, bytes); });
+        runs.flush();
+        for_each_part(count);
         write_strided(flat, sizes, tile.to, dtype, bucket.data());
       });
     };

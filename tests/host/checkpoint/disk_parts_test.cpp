@@ -1,5 +1,7 @@
 // Tensors that files store in another form than the run: joined, in slices, transposed. Loaded from any mesh to any
 // other, bit for bit, and copied from file to file.
+#include <fstream>
+
 #include "fixture.hpp"
 #include "tests/support/process.hpp"
 
@@ -140,6 +142,29 @@ TEST(DiskParts, AreReadOnceByTheirOwners) {
     num_read += result.num_bytes;
   }
   EXPECT_EQ(num_read, plan.tensor_bytes);
+}
+
+// The number of read calls of this process so far; -1 if the system does not count them.
+int64_t num_read_calls() {
+  std::ifstream file("/proc/self/io");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("syscr: ")) return std::stoll(line.substr(7));
+  return -1;
+}
+
+TEST(DiskParts, ElementsThatLieNearEachOtherAreReadAtOnce) {
+  if (num_read_calls() < 0) GTEST_SKIP() << "no /proc/self/io";
+  const TemporaryDirectory dir;
+  const BucketPair buckets(1 << 16);
+  const MeshShape mesh({{"dp", 70}});
+  const MappedModel mapped({Placement::dim_chunk({"dp"}, 0)});
+  CheckpointReader reader(save(MappedModel({}), {}, huggingface(), dir, "c", buckets), huggingface());
+  const int64_t before = num_read_calls();
+  // Of "conv", one row of 4200 elements, which lie 280 bytes apart in the file.
+  const auto loaded = load_all(reader, mapped.load_tensors(), buckets, mesh, 3);
+  EXPECT_LT(num_read_calls() - before, 200);
+  for (const Descriptor& d : mapped.model.descriptors)
+    EXPECT_TRUE(same_bytes(loaded.at(d.fqn), mapped.model.local(d, mesh, 3))) << d.text();
 }
 
 TEST(DiskParts, AreCopiedFromFileToFileInBothDirections) {
