@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "host/plan/plan_rank.hpp"
+#include "host/plugin/thread_role.hpp"
 #include "host/program/graph.hpp"
 #include "host/save/saved_tensors.hpp"
 #include "host/service/meta_memory.hpp"
@@ -108,7 +109,10 @@ TEST_F(Pipeline, TwoRanksOfATensorAxisTrainLikeOne) {
     for (const auto& p : ranks[rank]->parameters().all())
       p->value.copy_from(part_of(whole->parameters().find(p->name)->value, *p, rank));
   }
-  std::thread other([&] { losses[1] = run(*ranks[1]); });
+  std::thread other([&] {
+    const ThreadRoleScope role(ThreadRole::kStep);
+    losses[1] = run(*ranks[1]);
+  });
   losses[0] = run(*ranks[0]);
   other.join();
   for (int rank : {0, 1}) {
