@@ -140,7 +140,7 @@ std::string run_without_service(Bench& bench, const std::shared_ptr<const Plugin
 Error undeclared(const std::string& service, const std::string& refusal) {
   return plugin_error(
       fmt::format("it does not work without {}, which its manifest does not require; add the line "
-                  "requires={} to the manifest, or do without the service\n{}",
+                  "requires={} to the manifest, or do without the service: {}",
                   service, service, refusal));
 }
 

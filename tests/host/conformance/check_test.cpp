@@ -254,7 +254,7 @@ TEST_F(PluginCheck, FindsAServiceThatThePluginNeedsButDoesNotRequire) {
   FakeServices services;
   const std::string words =
       "it does not work without chassis.log/1, which its manifest does not require; add the line requires="
-      "chassis.log/1 to the manifest, or do without the service\n";
+      "chassis.log/1 to the manifest, or do without the service: ";
   const CheckVerdict created =
       examine_in_process(fixture("bad/wants_log.so"), "negotiation/optional-services", services);
   EXPECT_EQ(created.outcome, CheckOutcome::kFailed);

@@ -145,7 +145,7 @@ TEST_F(Conformance, FindsAnOpsProviderThatDeclaresNonsenseReplacesOutputsOrLeaks
 TEST_F(Conformance, FindsAnOpsProviderWhoseAnswersOrResultsChange) {
   const std::vector<OpsProvider> oracles = {plugins_.ops("reference"), plugins_.ops("naive")};
   const auto failures_of = [&](const char* fault) {
-    ::setenv("WAYWARD", fault, 1);
+    ::setenv("NONCONFORMING", fault, 1);
     return text_of(compare_with_oracles(plugins_.ops("nonconforming"), oracles).failures);
   };
   EXPECT_HAS(failures_of("not repeatable"), "mul in f32: y[0] is ");
@@ -159,7 +159,7 @@ TEST_F(Conformance, FindsAnOpsProviderWhoseAnswersOrResultsChange) {
 TEST_F(Conformance, FindsAnOpsProviderWhoseAnswersMeanNothing) {
   const std::vector<OpsProvider> oracles = {plugins_.ops("reference"), plugins_.ops("naive")};
   const auto failures_of = [&](const char* fault) {
-    ::setenv("WAYWARD", fault, 1);
+    ::setenv("NONCONFORMING", fault, 1);
     return text_of(compare_with_oracles(plugins_.ops("nonconforming"), oracles).failures);
   };
   EXPECT_HAS(failures_of("stray bits"),
@@ -168,7 +168,7 @@ TEST_F(Conformance, FindsAnOpsProviderWhoseAnswersMeanNothing) {
              "mul in f32: mul.mul: infer describes saved[2] (dtype 1, sizes []), but its num_saved is 0");
   EXPECT_HAS(failures_of("gradients at once"),
              "mul in f32: mul.mul: infer sets FORWARD_BACKWARD, which is only for nodes whose one output is a loss");
-  ::unsetenv("WAYWARD");
+  ::unsetenv("NONCONFORMING");
   OpsProvider leaky = plugins_.ops("nonconforming");
   chassis_ops_t table = *leaky.table;
   table.destroy_kernel = nullptr;
@@ -179,7 +179,7 @@ TEST_F(Conformance, FindsAnOpsProviderWhoseAnswersMeanNothing) {
 
 TEST_F(Conformance, ComparesResultsOfOpsByName) {
   const std::vector<OpsProvider> oracles = {plugins_.ops("reference"), plugins_.ops("naive")};
-  ::setenv("WAYWARD", "leaves out a gradient", 1);
+  ::setenv("NONCONFORMING", "leaves out a gradient", 1);
   const std::string failures = text_of(compare_with_oracles(plugins_.ops("nonconforming"), oracles).failures);
   EXPECT_HAS(failures, "mul in f32: gradient of a is left out, which means zero, but the reference has ");
   EXPECT_EQ(failures.find("gradient of b"), std::string::npos) << failures;
