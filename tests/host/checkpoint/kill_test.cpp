@@ -127,9 +127,14 @@ TEST(Kill, AtRandomMomentsLeavesWholeCheckpoints) {
     shared->stage = -1;
     const pid_t child = ::fork();
     if (child == 0) run(dir.path(), *shared, nullptr, false);
-    std::this_thread::sleep_for(std::chrono::microseconds(5'000 + random() % 120'000));
-    ::kill(child, SIGKILL);
+    // Every other time once it has saved, however long it took to start.
+    const int64_t published = shared->published;
     int status = 0;
+    while (i % 2 == 0 && shared->published == published && ::waitpid(child, &status, WNOHANG) == 0)
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    ASSERT_EQ(status, 0) << "the run ended with status " << status;
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 120'000));
+    ::kill(child, SIGKILL);
     ::waitpid(child, &status, 0);
     ASSERT_TRUE(WIFSIGNALED(status)) << "the run ended with status " << status;
     if (shared->stage >= 0) ++during_save, ++stages_hit[shared->stage];
