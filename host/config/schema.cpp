@@ -77,11 +77,17 @@ TableSpec data_set(std::string name, std::string doc) {
       .name = std::move(name),
       .is_array = true,
       .doc = std::move(doc),
-      .keys = {required(path(text("path", "", "a .txt or .jsonl file, or a folder of such files"))),
-               choice("format", "text", {"text", "tokens"},
-                      "text: documents, every token trained; tokens: .jsonl with input_ids and optional labels, "
-                      "aligned as in HF and not shifted"),
-               choice("documents", "line", {"line", "paragraph", "file"}, "how a .txt file is split into documents")}};
+      .keys = {required(path(text("path", "", "a data file, a folder of such files, or a pattern such as \"*.jsonl\""))),
+               choice("format", "text",
+                      {"text", "alpaca", "sharegpt", "messages", "prompt_completion", "segments", "tokens",
+                       "preference"},
+                      "text: documents, every token trained; tokens: input_ids and optional labels, aligned as in HF "
+                      "and not shifted; the others need train.task = \"sft\""),
+               choice("documents", "line", {"line", "paragraph", "file"}, "how a .txt file is split into documents"),
+               table("columns", "{}", "other names of the keys of a row: { messages = \"dialog\" }"),
+               table("tags", "{}",
+                     "other names inside a message (role, content) and of the roles (system, user, assistant, tool): "
+                     "{ role = \"from\", user = \"human\" }")}};
 }
 
 Schema make_schema() {
@@ -144,23 +150,41 @@ Schema make_schema() {
                     .slot = SlotForm::kOne,
                     .kind = "tokenizer",
                     .doc = "how text becomes ids",
-                    .keys = {tokenizer, flag("force", false,
+                    .keys = {tokenizer,
+                             path(text("path", "",
+                                       "a directory with tokenizer.json; default model.path if it has one")),
+                             flag("force", false,
                                              "use this one even if the directory of model.path has another; counted, "
                                              "and exports leave the other out")}});
   tables.push_back(
       {.name = "data",
        .doc = "how documents become batches",
        .keys = {
-           choice("packing", "concat_split", {"concat_split", "none"},
-                  "concat_split: rows filled with documents, no attention across them; none: one document per row, "
-                  "padded"),
+           choice("packing", "", {"best_fit", "concat_split", "none"},
+                  "best_fit: whole documents, several per row; concat_split: rows filled with documents, which may "
+                  "continue in the next row; none: one document per row. No attention across documents. Default "
+                  "best_fit for sft, else concat_split"),
            flag("shuffle", true, "visit training documents in an order drawn from run.seed"),
-           choice("overflow", "error", {"error", "truncate", "drop"},
-                  "what to do with a document longer than train.seq_len if packing is none; counted"),
+           choice("overflow", "", {"error", "truncate", "truncate_left_prompt", "drop"},
+                  "what to do with a document longer than train.seq_len unless packing splits it; counted. Default "
+                  "drop for sft, else error"),
            path(text("cache_dir", "\".cache/chassis\"", "where tokenised data is cached, keyed by content")),
            flag("prefetch", true, "build the next batch on a separate thread; changes no result"),
-           text("template", "", "how conversations become text"),
-           list("roles_to_train", "", "roles whose messages are trained")}});
+           number("eval_fraction", "0.0", 0, 0.5,
+                  "this part of each training set's documents, chosen by a hash of the document, is an evaluation set "
+                  "instead"),
+           number("max_drop_ratio", "0.05", 0, 1, "stop if more than this part of the rows cannot be used"),
+           text("template", "\"auto\"",
+                "how conversations become text: auto is the tokenizer's own template; chatml, llama3, … are built in; "
+                "or the path of a .toml or .jinja file"),
+           table("template_variables", "{}", "further variables of the template, such as { enable_thinking = false }"),
+           text("template_date", "", "YYYY-MM-DD for templates that show the date; default the day of preparation"),
+           text("default_system", "", "system message of conversations that have none"),
+           list("roles_to_train", "[\"assistant\"]", "roles whose messages are trained"),
+           flag("train_on_prompt", false, "train every token of a conversation"),
+           flag("last_turn_only", false, "train only the last message of a trained role"),
+           choice("reasoning", "template", {"template", "keep", "strip"},
+                  "reasoning of assistant messages: as the template does it, kept in every turn, or left out")}});
   TableSpec train_set = data_set("data.train", "a training set");
   train_set.keys.push_back({.name = "weight",
                             .type = OptionType::kFloat,
@@ -190,7 +214,11 @@ Schema make_schema() {
       {.name = "eval",
        .doc = "when [[data.eval]] is run",
        .keys = {integer("every_steps", "0", 0, kNoMax, "steps between evaluations; 0: only after the last step"),
-                integer("max_batches", "0", 0, kNoMax, "batches per set and evaluation; 0: all")}});
+                integer("max_batches", "0", 0, kNoMax, "batches per set and evaluation; 0: all"),
+                text("keep_best", "",
+                     "name of an evaluation set: the checkpoint with its lowest loss is kept, and `best` links to it"),
+                integer("patience", "0", 0, kNoMax,
+                        "stop after this many evaluations in a row without a lower loss of keep_best; 0: never")}});
   tables.push_back(
       {.name = "precision",
        .doc = "number formats; parameters and optimizer states are fp32",
@@ -307,7 +335,19 @@ Schema make_schema() {
        .doc = "settings of `chassis generate`",
        .keys = {integer("max_new_tokens", "128", 1, 1 << 24, "maximum number of new tokens"),
                 number("temperature", "0.0", 0, 100, "sampling temperature; 0: greedy"),
-                number("top_p", "1.0", 0, 1, "sample from the smallest set of tokens with this total probability")}});
+                number("top_p", "1.0", 0, 1, "sample from the smallest set of tokens with this total probability"),
+                integer("top_k", "0", 0, 1 << 24, "sample from this many most probable tokens; 0: all"),
+                number("min_p", "0.0", 0, 1,
+                       "leave out tokens less probable than this fraction of the most probable one"),
+                number("repetition_penalty", "1.0", 0, 100,
+                       "divides positive and multiplies negative scores of tokens that occurred (CTRL)"),
+                list("stop", "[]", "texts that end an answer; they are not shown")}});
+  tables.push_back(
+      {.name = "sample",
+       .doc = "answers of the model during training, in the log and in samples.jsonl",
+       .keys = {list("prompts", "[]", "prompts; conversations begin with them if train.task is sft"),
+                integer("every_steps", "0", 0, kNoMax, "steps between samples; 0: only after the last step"),
+                integer("max_new_tokens", "64", 1, 1 << 24, "maximum number of new tokens of each")}});
   OptionSpec sinks =
       list("sinks", "[\"console\", \"jsonl\"]", "where metrics go; jsonl is metrics.jsonl in run.output_dir");
   sinks.choices = {"console", "jsonl"};  // plugins of kind sink are not used yet
@@ -323,11 +363,8 @@ Schema make_schema() {
 }
 
 constexpr Unavailable kUnavailable[] = {
-    {"train.task", "sft", "use \"pretrain\"; format = \"tokens\" takes masked labels"},
-    {"train.task", "reward", "use \"pretrain\""},
+    {"train.task", "reward", "use \"pretrain\" or \"sft\""},
     {"precision.compute", "fp16", "use \"auto\", \"fp32\" or \"bf16\""},
-    {"data.template", "", "no data format has conversations yet"},
-    {"data.roles_to_train", "", "no data format has conversations yet"},
     {"freeze.groups", "", "models define no groups yet; use freeze.patterns"},
     {"quant", "", "plugins of kind quant are not used yet; parameters are fp32"},
     {"adapter", "", "plugins of kind adapter are not used yet; freeze.train_only trains a part of a model"},

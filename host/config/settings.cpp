@@ -169,6 +169,7 @@ void read_plugin(const Reader& in, PluginTable& table) { in.read(table.plugin, "
 
 void read_tokenizer(const Reader& in, Settings::Tokenizer& tokenizer) {
   read_plugin(in, tokenizer);
+  in.read(tokenizer.path, "path");
   in.read(tokenizer.force, "force");
 }
 
@@ -176,6 +177,8 @@ void read_data_set(const Reader& in, Settings::DataSet& set) {
   in.read(set.path, "path");
   in.read(set.format, "format");
   in.read(set.documents, "documents");
+  in.read(set.columns, "columns");
+  in.read(set.tags, "tags");
 }
 
 void read_data(const Reader& in, Settings::Data& data) {
@@ -184,8 +187,16 @@ void read_data(const Reader& in, Settings::Data& data) {
   in.read(data.overflow, "overflow");
   in.read(data.cache_dir, "cache_dir");
   in.read(data.prefetch, "prefetch");
+  in.read(data.eval_fraction, "eval_fraction");
+  in.read(data.max_drop_ratio, "max_drop_ratio");
   in.read(data.template_name, "template");
+  in.read(data.template_variables, "template_variables");
+  in.read(data.template_date, "template_date");
+  in.read(data.default_system, "default_system");
   in.read(data.roles_to_train, "roles_to_train");
+  in.read(data.train_on_prompt, "train_on_prompt");
+  in.read(data.last_turn_only, "last_turn_only");
+  in.read(data.reasoning, "reasoning");
   in.tables(data.train, "train", [](const Reader& inside, Settings::TrainSet& set) {
     read_data_set(inside, set);
     inside.read(set.weight, "weight");
@@ -208,6 +219,8 @@ void read_train(const Reader& in, Settings::Train& train) {
 void read_eval(const Reader& in, Settings::Eval& eval) {
   in.read(eval.every_steps, "every_steps");
   in.read(eval.max_batches, "max_batches");
+  in.read(eval.keep_best, "keep_best");
+  in.read(eval.patience, "patience");
 }
 
 void read_precision(const Reader& in, Settings::Precision& precision) {
@@ -269,6 +282,16 @@ void read_generate(const Reader& in, Settings::Generate& generate) {
   in.read(generate.max_new_tokens, "max_new_tokens");
   in.read(generate.temperature, "temperature");
   in.read(generate.top_p, "top_p");
+  in.read(generate.top_k, "top_k");
+  in.read(generate.min_p, "min_p");
+  in.read(generate.repetition_penalty, "repetition_penalty");
+  in.read(generate.stop, "stop");
+}
+
+void read_sample(const Reader& in, Settings::Sample& sample) {
+  in.read(sample.prompts, "prompts");
+  in.read(sample.every_steps, "every_steps");
+  in.read(sample.max_new_tokens, "max_new_tokens");
 }
 
 void read_log(const Reader& in, Settings::Log& log) {
@@ -308,6 +331,7 @@ std::unique_ptr<const Settings> read_settings(const Value& root, const std::stri
   read_checkpoint(in.table(s.checkpoint, "checkpoint"), s.checkpoint);
   read_export(in.table(s.exports, "export"), s.exports);
   read_generate(in.table(s.generate, "generate"), s.generate);
+  read_sample(in.table(s.sample, "sample"), s.sample);
   read_log(in.table(s.log, "log"), s.log);
   return settings;
 }

@@ -144,6 +144,7 @@ struct Settings {
   } freeze;
 
   struct Tokenizer : PluginTable {
+    Setting<std::string> path;
     Setting<bool> force;
 
     bool is_named() const { return plugin.is_set() && !plugin->empty(); }
@@ -153,6 +154,8 @@ struct Settings {
     Setting<std::string> path;
     Setting<std::string> format;
     Setting<std::string> documents;
+    Setting<Value> columns;
+    Setting<Value> tags;
   };
   struct TrainSet : DataSet {
     Setting<double> weight;
@@ -166,8 +169,16 @@ struct Settings {
     Setting<std::string> overflow;
     Setting<std::string> cache_dir;
     Setting<bool> prefetch;
+    Setting<double> eval_fraction;
+    Setting<double> max_drop_ratio;
     Setting<std::string> template_name;  // "template" is a keyword of C++
+    Setting<Value> template_variables;
+    Setting<std::string> template_date;
+    Setting<std::string> default_system;
     SettingList roles_to_train;
+    Setting<bool> train_on_prompt;
+    Setting<bool> last_turn_only;
+    Setting<std::string> reasoning;
     SettingTables<TrainSet> train;
     SettingTables<EvalSet> eval;
   } data;
@@ -184,6 +195,8 @@ struct Settings {
   struct Eval : ConfigEntry {
     Setting<int64_t> every_steps;
     Setting<int64_t> max_batches;
+    Setting<std::string> keep_best;
+    Setting<int64_t> patience;
   } eval;
 
   struct Precision : ConfigEntry {
@@ -253,7 +266,17 @@ struct Settings {
     Setting<int64_t> max_new_tokens;
     Setting<double> temperature;
     Setting<double> top_p;
+    Setting<int64_t> top_k;
+    Setting<double> min_p;
+    Setting<double> repetition_penalty;
+    SettingList stop;
   } generate;
+
+  struct Sample : ConfigEntry {
+    SettingList prompts;
+    Setting<int64_t> every_steps;
+    Setting<int64_t> max_new_tokens;
+  } sample;
 
   struct Log : ConfigEntry {
     Setting<int64_t> every_steps;

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "chassis/kind/tokenizer.h"
+#include "chassis/kind/tokenizer_1.h"
 
 namespace chassis {
 

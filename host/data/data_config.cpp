@@ -12,12 +12,24 @@ namespace {
 template <class T, size_t N>
 using Names = std::array<std::pair<T, std::string_view>, N>;
 
-constexpr Names<Packing, 2> kPackings{{{Packing::kConcatSplit, "concat_split"}, {Packing::kNone, "none"}}};
-constexpr Names<Overflow, 3> kOverflows{
-    {{Overflow::kError, "error"}, {Overflow::kTruncate, "truncate"}, {Overflow::kDrop, "drop"}}};
+constexpr Names<Packing, 3> kPackings{
+    {{Packing::kBestFit, "best_fit"}, {Packing::kConcatSplit, "concat_split"}, {Packing::kNone, "none"}}};
+constexpr Names<Overflow, 4> kOverflows{{{Overflow::kError, "error"},
+                                         {Overflow::kTruncate, "truncate"},
+                                         {Overflow::kTruncateLeftPrompt, "truncate_left_prompt"},
+                                         {Overflow::kDrop, "drop"}}};
 constexpr Names<DocumentSplit, 3> kSplits{
     {{DocumentSplit::kLine, "line"}, {DocumentSplit::kParagraph, "paragraph"}, {DocumentSplit::kFile, "file"}}};
-constexpr Names<DataFormat, 2> kFormats{{{DataFormat::kText, "text"}, {DataFormat::kTokens, "tokens"}}};
+constexpr Names<DataFormat, 8> kFormats{{{DataFormat::kText, "text"},
+                                         {DataFormat::kAlpaca, "alpaca"},
+                                         {DataFormat::kShareGpt, "sharegpt"},
+                                         {DataFormat::kMessages, "messages"},
+                                         {DataFormat::kPromptCompletion, "prompt_completion"},
+                                         {DataFormat::kSegments, "segments"},
+                                         {DataFormat::kTokens, "tokens"},
+                                         {DataFormat::kPreference, "preference"}}};
+constexpr Names<Reasoning, 3> kReasonings{
+    {{Reasoning::kTemplate, "template"}, {Reasoning::kKeep, "keep"}, {Reasoning::kStrip, "strip"}}};
 
 template <class T, size_t N>
 T parse(const Names<T, N>& names, std::string_view what, std::string_view text) {
@@ -43,9 +55,11 @@ Packing packing_from_text(std::string_view text) { return parse(kPackings, "pack
 Overflow overflow_from_text(std::string_view text) { return parse(kOverflows, "overflow", text); }
 DocumentSplit document_split_from_text(std::string_view text) { return parse(kSplits, "documents", text); }
 DataFormat data_format_from_text(std::string_view text) { return parse(kFormats, "format", text); }
+Reasoning reasoning_from_text(std::string_view text) { return parse(kReasonings, "reasoning", text); }
 std::string_view to_text(Packing packing) { return name_of(kPackings, packing); }
 std::string_view to_text(Overflow overflow) { return name_of(kOverflows, overflow); }
 std::string_view to_text(DocumentSplit split) { return name_of(kSplits, split); }
 std::string_view to_text(DataFormat format) { return name_of(kFormats, format); }
+std::string_view to_text(Reasoning reasoning) { return name_of(kReasonings, reasoning); }
 
 }  // namespace chassis

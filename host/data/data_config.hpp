@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,32 +14,65 @@
 namespace chassis {
 
 // concat_split: documents are joined and split into rows without padding; a document may continue in the next row.
+// best_fit: whole documents, several per row, each where it leaves the least room; the rest of a row is padded.
 // none: one document per row, padded.
-enum class Packing { kConcatSplit, kNone };
-// Without packing, what happens to a document longer than seq_len.
-enum class Overflow { kError, kTruncate, kDrop };
+enum class Packing { kConcatSplit, kBestFit, kNone };
+// Unless documents are split, what happens to one longer than seq_len. truncate_left_prompt keeps its end: tokens are
+// cut from the front, before the first trained one.
+enum class Overflow { kError, kTruncate, kTruncateLeftPrompt, kDrop };
 // How a .txt file is divided into documents.
 enum class DocumentSplit { kLine, kParagraph, kFile };
-enum class DataFormat { kText, kTokens };
+enum class DataFormat {
+  kText,
+  kAlpaca,
+  kShareGpt,
+  kMessages,
+  kPromptCompletion,
+  kSegments,
+  kTokens,
+  kPreference,
+};
+// What becomes of the reasoning of assistant messages.
+enum class Reasoning { kTemplate, kKeep, kStrip };
+
+// How conversations become text, and which of their tokens are trained.
+struct ChatConfig {
+  // "auto": the tokenizer's own; the name of a slot template; or the path of a .toml or .jinja file.
+  std::string template_name = "auto";
+  std::string variables_json;          // further variables of a Jinja template
+  std::string date;                    // YYYY-MM-DD, for templates that show one
+  std::string default_system;          // put in front of conversations without a system message
+  std::vector<std::string> roles_to_train = {"assistant"};
+  bool train_on_prompt = false;        // trains every token
+  bool last_turn_only = false;         // trains the last message of roles_to_train alone
+  Reasoning reasoning = Reasoning::kTemplate;
+  std::vector<int32_t> stop_ids;       // what may end a turn: generation_config's eos_token_id, and the tokenizer's
+};
 
 // "concat_split", …; anything else is a config error that lists the valid names.
 Packing packing_from_text(std::string_view text);
 Overflow overflow_from_text(std::string_view text);
 DocumentSplit document_split_from_text(std::string_view text);
 DataFormat data_format_from_text(std::string_view text);
+Reasoning reasoning_from_text(std::string_view text);
 std::string_view to_text(Packing packing);
 std::string_view to_text(Overflow overflow);
 std::string_view to_text(DocumentSplit split);
 std::string_view to_text(DataFormat format);
+std::string_view to_text(Reasoning reasoning);
 
 struct DataSetConfig {
-  // A .txt or .jsonl file, or a folder, whose files of these types are read in the order of their names.
+  // A file, a folder, whose data files are read in the order of their names, or a pattern such as "data/*.jsonl.gz".
   std::string path;
   DataFormat format = DataFormat::kText;
   DocumentSplit documents = DocumentSplit::kLine;
   // This set's share of the rows, relative to the other sets. Either all sets have a weight or none has; without
   // weights, sets are mixed by their size, so that an epoch sees each document once.
   std::optional<double> weight;
+  // Other names of the keys of a row, and other words for roles: {"messages": "dialog"}, {"user": "human"}.
+  std::map<std::string, std::string> columns, tags;
+  // Reads only the documents that a hash puts into this part: [begin, end) of [0, 1).
+  double part_begin = 0, part_end = 1;
   // For messages: the key, such as "data.train.0", and its position in the configuration.
   std::string key = "data";
   SourcePosition where;
@@ -50,6 +84,10 @@ struct DataConfig {
   Overflow overflow = Overflow::kError;
   bool shuffle = true;
   uint64_t seed = 0;
+  ChatConfig chat;
+  bool supervised = false;  // train.task = "sft": conversations, with masks
+  // Above this fraction of dropped rows, preparing fails.
+  double max_drop_ratio = 0.05;
   int64_t seq_len = 0;
   // The model's; ids must be below it. 0: unknown, all ids are accepted.
   int64_t vocab_size = 0;

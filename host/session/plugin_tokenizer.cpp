@@ -74,7 +74,7 @@ void PluginTokenizer::encode(std::string_view text, std::vector<int32_t>& ids) c
                          std::to_string(info_.vocab_size) + " ids");
 }
 
-std::string PluginTokenizer::decode(std::span<const int32_t> ids) const {
+std::string PluginTokenizer::decode(std::span<const int32_t> ids, bool) const {
   std::string text(ids.size() * 8 + 16, '\0');
   uint64_t count = 0;
   const auto decode = [&] {

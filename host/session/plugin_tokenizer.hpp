@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "chassis/kind/tokenizer.h"
+#include "chassis/kind/tokenizer_1.h"
 #include "host/data/tokenizer.hpp"
 #include "host/plugin/instance.hpp"
 
@@ -15,7 +15,7 @@ class PluginTokenizer final : public Tokenizer {
   explicit PluginTokenizer(std::unique_ptr<Instance> instance);
 
   void encode(std::string_view text, std::vector<int32_t>& ids) const override;
-  std::string decode(std::span<const int32_t> ids) const override;
+  std::string decode(std::span<const int32_t> ids, bool keep_special = false) const override;
   int64_t vocab_size() const override { return info_.vocab_size; }
   int32_t bos_id() const override { return info_.bos_id; }
   int32_t eos_id() const override { return info_.eos_id; }

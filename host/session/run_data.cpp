@@ -47,8 +47,13 @@ DataSetConfig data_set(const DataNeeds& needs, const Settings::DataSet& settings
 DataConfig data_config(const DataNeeds& needs) {
   const Settings::Data& settings = needs.settings.data;
   DataConfig data;
-  data.packing = packing_from_text(*settings.packing);
-  data.overflow = overflow_from_text(*settings.overflow);
+  data.supervised = needs.settings.train.task == "sft";
+  data.packing = settings.packing.is_set() ? packing_from_text(*settings.packing)
+                 : data.supervised         ? Packing::kBestFit
+                                           : Packing::kConcatSplit;
+  data.overflow = settings.overflow.is_set() ? overflow_from_text(*settings.overflow)
+                  : data.supervised          ? Overflow::kDrop
+                                             : Overflow::kError;
   data.shuffle = settings.shuffle;
   data.seed = static_cast<uint64_t>(*needs.settings.run.seed);
   data.seq_len = needs.settings.train.seq_len;

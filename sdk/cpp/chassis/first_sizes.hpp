@@ -11,6 +11,7 @@
 #include "chassis/kind/optimizer.h"
 #include "chassis/kind/parallel.h"
 #include "chassis/kind/tokenizer.h"
+#include "chassis/kind/tokenizer_1.h"
 #include "chassis/namespace.hpp"
 #include "chassis/plugin.h"
 #include "chassis/service/comm.h"
@@ -72,6 +73,16 @@ CHASSIS_SDK_FIRST_SIZE(chassis_shard_rule_t, CHASSIS_SHARD_RULE_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_parallel_sink_t, CHASSIS_PARALLEL_SINK_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_shards_t, CHASSIS_SHARDS_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_parallel_t, CHASSIS_PARALLEL_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_tokenizer_info_2_t, CHASSIS_TOKENIZER_INFO_2_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_token_t, CHASSIS_TOKEN_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_token_sink_t, CHASSIS_TOKEN_SINK_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_chat_t, CHASSIS_CHAT_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_chat_span_t, CHASSIS_CHAT_SPAN_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_chat_sink_t, CHASSIS_CHAT_SINK_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_text_source_t, CHASSIS_TEXT_SOURCE_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_file_sink_t, CHASSIS_FILE_SINK_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_vocabulary_t, CHASSIS_VOCABULARY_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_tokenizer_2_t, CHASSIS_TOKENIZER_2_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_tokenizer_info_t, CHASSIS_TOKENIZER_INFO_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_tokenizer_t, CHASSIS_TOKENIZER_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_instance_t, CHASSIS_INSTANCE_V1_SIZE)

@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "chassis/kind/tokenizer.h"
+#include "chassis/kind/tokenizer_1.h"
 #include "chassis/member.hpp"
 #include "chassis/sized.hpp"
 

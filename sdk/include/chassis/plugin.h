@@ -19,6 +19,7 @@
  *   member=ops/sdpa               kind/id, once for every member, in the order of the factory
  *   requires=chassis.dispatch/1   a service that it needs; repeated
  *   architecture=LlamaForCausalLM model members: value of config.json "architectures"; repeated
+ *   file=tokenizer.json           tokenizer members: a file of a model directory from which they are opened; repeated
  *   op=aten::mm(Tensor self, Tensor mat2) -> Tensor     an operator it calls, with its schema; repeated
  *   cuda=13                       CUDA major, absent if none
  *   sm=80,90a,100f,ptx90          what the kernels were compiled for: devices of that major, from that minor on;

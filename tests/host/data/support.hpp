@@ -43,7 +43,7 @@ class ByteTokenizer : public Tokenizer {
     ids.clear();
     for (char c : text) ids.push_back(static_cast<unsigned char>(c));
   }
-  std::string decode(std::span<const int32_t> ids) const override {
+  std::string decode(std::span<const int32_t> ids, bool = false) const override {
     std::string text;
     for (int32_t id : ids) {
       if (id < 256) text += static_cast<char>(id);

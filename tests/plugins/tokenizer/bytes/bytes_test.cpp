@@ -1,7 +1,7 @@
 // The bytes tokenizer, through its table.
 #include <gtest/gtest.h>
 
-#include "chassis/kind/tokenizer.h"
+#include "chassis/kind/tokenizer_1.h"
 #include "tests/support/fake_host.hpp"
 
 namespace {
