@@ -62,7 +62,7 @@ TEST(DocumentReader, CountsTextsWithoutTokens) {
     void encode(std::string_view text, std::vector<int32_t>& ids) const override {
       ids.assign(text == "two" ? 0 : 1, 7);
     }
-    std::string decode(std::span<const int32_t>) const override { return ""; }
+    std::string decode(std::span<const int32_t>, bool) const override { return ""; }
     int64_t vocab_size() const override { return 8; }
     int32_t bos_id() const override { return -1; }
     int32_t eos_id() const override { return -1; }
