@@ -13,7 +13,7 @@
 #include "host/conformance/ops.hpp"
 #include "host/conformance/optimizer.hpp"
 #include "host/conformance/parallel.hpp"
-#include "host/conformance/tokenizer.hpp"
+#include "host/conformance/tokenizer_member.hpp"
 #include "host/plugin/inspect.hpp"
 #include "host/plugin/registry.hpp"
 #include "host/program/providers.hpp"
@@ -31,6 +31,7 @@ struct PluginsArguments {
   std::string test;
   std::vector<std::string> only;
   std::string model_config;
+  std::string model;
   double timeout_s = 300;
   bool as_json = false;
   bool with_options = false;
@@ -103,6 +104,8 @@ int check(const PluginsArguments& arguments) {
     request.arguments.insert(request.arguments.end(), {"--plugin-path", absolute(folder)});
   if (!arguments.model_config.empty())
     request.arguments.insert(request.arguments.end(), {"--model-config", absolute(arguments.model_config)});
+  if (!arguments.model.empty())
+    request.arguments.insert(request.arguments.end(), {"--model", absolute(arguments.model)});
   return check_plugin(std::move(request), arguments.as_json);
 }
 
@@ -194,50 +197,22 @@ std::string check_parallel(PluginRegistry& registry, MetricsStore& metrics, cons
   return "";
 }
 
-// Sets of options, each with one option at a value other than its default.
-std::vector<Json> other_options(const std::vector<OptionSpec>& specs) {
-  std::vector<Json> out;
-  for (const OptionSpec& spec : specs) {
-    const Json value = spec.default_json.empty() ? Json() : parse_json(spec.default_json, spec.name, ExitCode::kPlugin);
-    if (spec.type == OptionType::kBool && value.is_boolean()) out.push_back({{spec.name, !value.get<bool>()}});
-    for (const std::string& choice : spec.choices)
-      if (spec.type == OptionType::kString && value != choice) out.push_back({{spec.name, choice}});
-    if (spec.type == OptionType::kInt && value.is_number_integer() &&
-        (!spec.max || value.get<double>() + 1 <= *spec.max))
-      out.push_back({{spec.name, value.get<int64_t>() + 1}});
-  }
-  return out;
-}
-
-std::string check_tokenizer(const CheckedMember& member) {
-  std::vector<std::unique_ptr<Instance>> instances;
-  const auto subject = [](Instance& instance, std::string options) {
-    return TokenizerSubject{&instance.interface<chassis_tokenizer_t>(CHASSIS_TOKENIZER_ID), instance.get(),
-                            instance.label(), std::move(options)};
-  };
-  const auto again = member.another(Json::object());
-  std::vector<TokenizerSubject> variants;
-  for (const Json& options : other_options(member.specs)) {
-    auto variant = member.another(options);
-    if (!variant) continue;
-    variants.push_back(subject(*variant, options.dump()));
-    instances.push_back(std::move(variant));
-  }
-  expect_none(tokenizer_failures(subject(member.instance, ""), subject(*again, ""), variants),
-              "promises of a tokenizer are broken");
-  return "";
+std::string check_tokenizer(const CheckedMember& member, const std::string& directory) {
+  const TokenizerReport report = examine_tokenizer(member, directory);
+  expect_none(report.failures, "promises of a tokenizer are broken");
+  return report.left_out;
 }
 
 // Tests what a member computes. Returns why nothing could be compared; empty if it was.
 std::string check_numerics(PluginRegistry& registry, MetricsStore& metrics, const CheckedMember& member,
-                           const std::string& model_config) {
+                           const PluginsArguments& arguments) {
   Instance& instance = member.instance;
   const std::string& kind = instance.context().kind;
   if (kind == "ops") return check_ops(registry, instance);
-  if (kind == "model") return check_model(registry, member, model_config);
+  if (kind == "model") return check_model(registry, member, arguments.model_config);
   if (kind == "comm") return check_comm(member);
   if (kind == "parallel") return check_parallel(registry, metrics, member);
-  if (kind == "tokenizer") return check_tokenizer(member);
+  if (kind == "tokenizer") return check_tokenizer(member, arguments.model);
   if (kind == "optimizer") {
     const auto& table = instance.interface<chassis_optimizer_t>(CHASSIS_OPTIMIZER_ID);
     expect_none(optimizer_failures(table, instance.get(), instance.label()), "promises of an optimizer are broken");
@@ -258,9 +233,7 @@ int check_in_process(const PluginsArguments& arguments) {
   services.set_registry(&registry);
   const std::string plugin = read_plugin_file(arguments.name).manifest.id;
   CheckHooks hooks;
-  hooks.numerics = [&](const CheckedMember& member) {
-    return check_numerics(registry, metrics, member, arguments.model_config);
-  };
+  hooks.numerics = [&](const CheckedMember& member) { return check_numerics(registry, metrics, member, arguments); };
   hooks.process_facts = [&] {
     uint64_t held = 0;
     for (const PluginMemory& memory : memory_by_plugin())
@@ -296,11 +269,14 @@ Verb add_plugins(CLI::App& app) {
       ->add_option("--model-config", arguments->model_config,
                    "a config.json for a model that does not take the usual keys")
       ->check(CLI::ExistingFile);
+  conform->add_option("--model", arguments->model, "a directory with the files of a tokenizer that needs some")
+      ->check(CLI::ExistingDirectory);
   CLI::App* hidden = app.add_subcommand("check-in-process", "")->group("");
   hidden->add_option("file", arguments->name)->required();
   hidden->add_option("test", arguments->test)->required();
   hidden->add_option("--plugin-path", arguments->plugin_path)->allow_extra_args(false);
   hidden->add_option("--model-config", arguments->model_config);
+  hidden->add_option("--model", arguments->model);
   return [=]() -> int {
     if (show->parsed()) return list(*arguments);
     if (describe->parsed()) return info(*arguments);

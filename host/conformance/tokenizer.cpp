@@ -1,4 +1,4 @@
-// Encodes and decodes sample texts, also with too small buffers, from several threads and with other instances.
+// Encodes and decodes sample texts, alone, in batches, from several threads and with other instances.
 #include "host/conformance/tokenizer.hpp"
 
 #include <fmt/core.h>
@@ -12,47 +12,17 @@
 
 #include "host/base/error.hpp"
 #include "host/base/printable.hpp"
+#include "host/conformance/tokenizer_calls.hpp"
+#include "host/conformance/tokenizer_samples.hpp"
 #include "host/plugin/status.hpp"
-#include "host/service/tensor.hpp"
 
 namespace chassis {
 namespace {
 
-using Ids = std::vector<int32_t>;
+namespace calls = tokenizer_calls;
+using calls::Refused;
 
-struct TextSample {
-  const char* what;
-  std::string text;
-  bool round_trips = false;  // exactly
-  bool may_refuse = false;   // with a message
-};
-
-std::vector<TextSample> samples() {
-  std::string every_byte, long_text;
-  for (int byte = 0; byte < 256; ++byte) every_byte += static_cast<char>(byte);
-  for (int i = 0; i < 400; ++i) long_text += "The quick brown fox jumps over the lazy dog. ";
-  return {
-      {"plain ASCII", "The quick brown fox jumps over 13 lazy dogs.", true},
-      {"an empty text", "", true},
-      {"one letter", "a"},
-      {"white space", "  a\t b\r\n\n c "},
-      {"UTF-8", "größer als ASCII: Ελληνικά, 日本語, 한국어, العربية, हिन्दी"},
-      {"emoji and joined letters", "\xF0\x9F\x91\xA9\xE2\x80\x8D\xF0\x9F\x92\xBB e\xCC\x81 \xEF\xB7\xBA"},
-      {"a zero byte", std::string("a\0b", 3)},
-      {"a long text", long_text},
-      {"invalid UTF-8: a lone continuation byte", "a\x80z", false, true},
-      {"invalid UTF-8: a truncated sequence", "a\xE2\x82", false, true},
-      {"invalid UTF-8: an overlong slash", "a\xC0\xAFz", false, true},
-      {"invalid UTF-8: a surrogate", "a\xED\xA0\x80z", false, true},
-      {"every byte", every_byte, false, true},
-  };
-}
-
-// Thrown when the tokenizer refuses a call, with its message, or when a call is wrong (`is_failure`).
-struct Refused {
-  std::string text;
-  bool is_failure = false;
-};
+constexpr int64_t kMaxExaminedIds = 4096;  // from each end of the vocabulary
 
 class TokenizerExamination {
  public:
@@ -63,12 +33,14 @@ class TokenizerExamination {
   std::vector<std::string> run() {
     examine_info();
     if (!failures_.empty()) return failures_;
-    for (const TextSample& sample : samples()) examine(sample);
-    if (failures_.empty()) {
-      examine_ids();
-      examine_threads();
-      examine_other_instances();
-    }
+    for (const TextSample& sample : tokenizer_samples()) examine(sample);
+    if (!failures_.empty()) return failures_;
+    examine_safely("a batch", [&] { examine_batch(); });
+    examine_safely("ids", [&] { examine_ids(); });
+    examine_safely("special tokens", [&] { examine_special(); });
+    examine_safely("flags", [&] { examine_flags(); });
+    examine_threads();
+    examine_other_instances();
     return failures_;
   }
 
@@ -77,162 +49,196 @@ class TokenizerExamination {
   void fail(fmt::format_string<Args...> format, Args&&... args) {
     failures_.push_back(fmt::format(format, std::forward<Args>(args)...));
   }
-
-  static chassis_tokenizer_info_t info_of(const TokenizerSubject& subject) {
-    chassis_tokenizer_info_t info{};
-    info.struct_size = sizeof info;
-    info.bos_id = info.eos_id = info.pad_id = -1;
-    throw_if_failed(subject.table->info(subject.self, &info), subject.label);
-    return info;
+  template <class Body>
+  void examine_safely(std::string_view what, Body&& body) {
+    try {
+      body();
+    } catch (const Refused& refused) {
+      fail("{}: {}", what, refused.text.empty() ? "refused without a message" : refused.text);
+    }
   }
+
   static std::string fingerprint_of(const TokenizerSubject& subject) {
-    return std::string(view_of(info_of(subject).fingerprint));
+    return std::string(view_of(calls::info(subject).fingerprint));
   }
 
   void examine_info() {
-    const chassis_tokenizer_info_t info = info_of(tokenizer_), again = info_of(tokenizer_);
-    vocab_ = info.vocab_size;
+    info_ = calls::info(tokenizer_);
+    const chassis_tokenizer_info_2_t again = calls::info(tokenizer_);
+    vocab_ = info_.vocab_size;
     if (vocab_ < 1 || vocab_ > std::numeric_limits<int32_t>::max())
       fail("its vocabulary has {} ids, expected at least 1 and at most {}", vocab_,
            std::numeric_limits<int32_t>::max());
-    for (const auto& [name, id] :
-         {std::pair("bos", info.bos_id), std::pair("eos", info.eos_id), std::pair("pad", info.pad_id)})
+    for (const auto& [name, id] : {std::pair("bos", info_.bos_id), std::pair("eos", info_.eos_id),
+                                   std::pair("pad", info_.pad_id), std::pair("unk", info_.unk_id)})
       if (id < -1 || id >= vocab_) fail("its {} id is {}, expected -1 for none or an id below {}", name, id, vocab_);
-    if (view_of(info.fingerprint).empty())
+    if ((info_.flags & CHASSIS_TOKENIZER_ADDS_BOS) && info_.bos_id < 0) fail("it adds a BOS, but has none");
+    const bool says_trains = (info_.flags & CHASSIS_TOKENIZER_TRAINS) != 0, trains = tokenizer_.table->train != nullptr;
+    if (says_trains != trains)
+      fail("its flag TRAINS is {}, but the function train is {}", says_trains ? "set" : "not set",
+           trains ? "offered" : "NULL");
+    if (info_.chat_template.len > 0 && tokenizer_.table->render == nullptr)
+      fail("it has a chat template, but the function render is NULL");
+    if (view_of(info_.fingerprint).empty())
       fail("its fingerprint is empty: it would read the caches of other tokenizers");
-    if (again.vocab_size != info.vocab_size || view_of(again.fingerprint) != view_of(info.fingerprint))
-      fail("its description changes in a second call: {} ids and fingerprint '{}', then {} and '{}'", info.vocab_size,
-           printable(view_of(info.fingerprint)), again.vocab_size, printable(view_of(again.fingerprint)));
-  }
-
-  struct Encoded {
-    Ids ids;
-    std::vector<uint64_t> offsets;
-    uint64_t count = 0;
-  };
-  // Buffers have exactly `capacity` elements, so that guard pages can detect writes past the end.
-  static Encoded encode_into(const TokenizerSubject& subject, const std::string& text, uint64_t capacity,
-                             bool with_offsets) {
-    const int64_t sizes[] = {static_cast<int64_t>(capacity)};
-    const Tensor ids = Tensor::empty(sizes, Dtype::i32), offsets = Tensor::empty(sizes, Dtype::i64);
-    Encoded out;
-    chassis_status_t* status =
-        subject.table->encode(subject.self, str_of(text), capacity ? ids.data_as<int32_t>() : nullptr,
-                              capacity && with_offsets ? offsets.data_as<uint64_t>() : nullptr, capacity, &out.count);
-    if (status != nullptr) {
-      const Refused refused{status_text(status)};
-      status_release(status);
-      throw refused;
-    }
-    const uint64_t written = std::min(out.count, capacity);
-    out.ids.assign(ids.data_as<int32_t>(), ids.data_as<int32_t>() + written);
-    if (with_offsets) out.offsets.assign(offsets.data_as<uint64_t>(), offsets.data_as<uint64_t>() + written);
-    return out;
-  }
-  static Encoded encode(const TokenizerSubject& subject, const std::string& text) {
-    const uint64_t counted = encode_into(subject, text, 0, false).count;
-    Encoded out = encode_into(subject, text, counted, true);
-    if (out.count != counted)
-      throw Refused{fmt::format("the count is {} without a buffer, {} with a buffer of that size", counted, out.count),
-                    true};
-    return out;
-  }
-  static std::pair<std::string, uint64_t> decode_into(const TokenizerSubject& subject, const Ids& ids,
-                                                      uint64_t capacity) {
-    const int64_t sizes[] = {static_cast<int64_t>(capacity)};
-    const Tensor text = Tensor::empty(sizes, Dtype::u8);
-    uint64_t count = 0;
-    chassis_status_t* status = subject.table->decode(subject.self, ids.data(), ids.size(),
-                                                     capacity ? text.data_as<char>() : nullptr, capacity, &count);
-    if (status != nullptr) {
-      const Refused refused{status_text(status)};
-      status_release(status);
-      throw refused;
-    }
-    return {std::string(text.data_as<char>(), std::min(count, capacity)), count};
-  }
-  static std::string decode(const TokenizerSubject& subject, const Ids& ids) {
-    const uint64_t counted = decode_into(subject, ids, 0).second;
-    const auto [text, count] = decode_into(subject, ids, counted);
-    if (count != counted)
-      throw Refused{fmt::format("the count is {} without a buffer, {} with a buffer of that size", counted, count),
-                    true};
-    return text;
+    if (again.vocab_size != info_.vocab_size || view_of(again.fingerprint) != view_of(info_.fingerprint))
+      fail("its description changes in a second call: {} ids and fingerprint '{}', then {} and '{}'", info_.vocab_size,
+           printable(view_of(info_.fingerprint)), again.vocab_size, printable(view_of(again.fingerprint)));
   }
 
   void examine(const TextSample& sample) {
     try {
       examine_encoding(sample);
     } catch (const Refused& refused) {
-      if (refused.text.empty())
-        fail("{}: refused without a message", sample.what);
-      else if (refused.is_failure)
+      if (refused.is_failure)
         fail("{}: {}", sample.what, refused.text);
+      else if (refused.text.empty())
+        fail("{}: refused without a message", sample.what);
       else if (!sample.may_refuse)
         fail("{}: refused: {}", sample.what, refused.text);
+      else if (refused.code != CHASSIS_INVALID_ARGUMENT)
+        fail("{}: refused with {}, expected INVALID_ARGUMENT: {}", sample.what, status_code_text(refused.code),
+             refused.text);
     }
   }
 
   void examine_encoding(const TextSample& sample) {
-    const Encoded whole = encode(tokenizer_, sample.text);
+    const Encoding whole = calls::encode(tokenizer_, sample.text);
+    const size_t num_bytes = sample.text.size();
+    std::vector<bool> covered(num_bytes);
     uint64_t before = 0;
     for (size_t i = 0; i < whole.ids.size(); ++i) {
       if (whole.ids[i] < 0 || whole.ids[i] >= vocab_)
         return fail("{}: id {} is {}, the vocabulary has {}", sample.what, i, whole.ids[i], vocab_);
-      if (whole.offsets[i] >= sample.text.size())
-        return fail("{}: id {} starts at byte {} of a text of {} bytes", sample.what, i, whole.offsets[i],
-                    sample.text.size());
-      if (whole.offsets[i] < before)
-        return fail("{}: id {} starts at byte {}, the one before it at byte {}", sample.what, i, whole.offsets[i],
+      if (whole.end[i] < whole.begin[i] || whole.end[i] > num_bytes)
+        return fail("{}: id {} covers bytes {} to {} of a text of {} bytes", sample.what, i, whole.begin[i],
+                    whole.end[i], num_bytes);
+      if (whole.begin[i] < before)
+        return fail("{}: id {} begins at byte {}, the one before it at byte {}", sample.what, i, whole.begin[i],
                     before);
-      before = whole.offsets[i];
+      before = whole.begin[i];
+      std::fill(covered.begin() + static_cast<ptrdiff_t>(whole.begin[i]),
+                covered.begin() + static_cast<ptrdiff_t>(whole.end[i]), true);
     }
-    if (encode_into(tokenizer_, sample.text, whole.count, false).ids != whole.ids)
-      fail("{}: ids differ when no offsets are requested", sample.what);
-    const uint64_t half = whole.count / 2;
-    const Encoded cut = encode_into(tokenizer_, sample.text, half, true);
-    if (cut.count != whole.count || !std::equal(cut.ids.begin(), cut.ids.end(), whole.ids.begin()))
-      fail("{}: with a buffer for {} of {} ids it counts {}, or the ids differ", sample.what, half, whole.count,
-           cut.count);
+    if (sample.round_trips)
+      for (size_t i = 0; i < num_bytes; ++i)
+        if (!covered[i] && sample.text[i] != ' ') return fail("{}: no id covers byte {}", sample.what, i);
     examine_decoding(sample, whole.ids);
   }
 
-  void examine_decoding(const TextSample& sample, const Ids& ids) {
-    const std::string once = decode(tokenizer_, ids);
+  void examine_decoding(const TextSample& sample, const std::vector<int32_t>& ids) {
+    const std::string once = calls::decode(tokenizer_, ids);
     if (sample.round_trips && once != sample.text)
       return fail("{}: '{}' is decoded as '{}'", sample.what, printable(sample.text), printable(once));
-    const auto [cut, count] = decode_into(tokenizer_, ids, once.size() / 2);
-    if (count != once.size() || cut != once.substr(0, once.size() / 2))
-      fail("{}: with a buffer for {} of {} bytes it counts {}, or the text differs", sample.what, once.size() / 2,
-           once.size(), count);
-    if (const std::string twice = decode(tokenizer_, encode(tokenizer_, once).ids); twice != once)
+    if (const std::string twice = calls::decode(tokenizer_, calls::encode(tokenizer_, once).ids); twice != once)
       fail("{}: one round trip gives '{}', a second one '{}'", sample.what, printable(once), printable(twice));
   }
 
-  void examine_ids() {
-    constexpr int64_t kMaxIds = 4096;
-    try {
-      for (int64_t id = 0; id < std::min(vocab_, kMaxIds); ++id) decode(tokenizer_, {static_cast<int32_t>(id)});
-      decode(tokenizer_, {static_cast<int32_t>(vocab_ - 1)});
-    } catch (const Refused& refused) {
-      fail("an id of the vocabulary cannot be decoded: {}", refused.text);
+  void examine_batch() {
+    std::vector<TextSample> accepted;
+    std::vector<std::string> texts;
+    std::vector<Encoding> alone;
+    for (const TextSample& sample : tokenizer_samples()) {
+      try {
+        alone.push_back(calls::encode(tokenizer_, sample.text));
+      } catch (const Refused&) {
+        continue;
+      }
+      accepted.push_back(sample);
+      texts.push_back(sample.text);
     }
+    if (!calls::encode_batch(tokenizer_, {}, 0).empty()) fail("a batch of no texts: the sink is called");
+    const std::vector<Encoding> batch = calls::encode_batch(tokenizer_, texts, CHASSIS_ENCODE_SPECIAL);
+    for (size_t i = 0; i < accepted.size(); ++i)
+      if (batch[i].ids != alone[i].ids || batch[i].begin != alone[i].begin || batch[i].end != alone[i].end)
+        fail("{}: other ids or offsets in a batch of {} texts than alone", accepted[i].what, texts.size());
+  }
+
+  // The ids at both ends of the vocabulary, and those that the description names.
+  std::vector<int32_t> examined_ids() const {
+    std::vector<int32_t> ids;
+    for (int64_t id = 0; id < vocab_; ++id) {
+      if (id == kMaxExaminedIds) id = std::max(id, vocab_ - kMaxExaminedIds);
+      ids.push_back(static_cast<int32_t>(id));
+    }
+    for (const int32_t id : {info_.bos_id, info_.eos_id, info_.pad_id, info_.unk_id})
+      if (id >= 0) ids.push_back(id);
+    return ids;
+  }
+
+  void examine_ids() {
+    for (const int32_t id : examined_ids()) {
+      const TokenText token = calls::token(tokenizer_, id);
+      calls::decode(tokenizer_, {id}, CHASSIS_DECODE_KEEP_SPECIAL);
+      if (token.special) special_.emplace(id, token);
+      if (!is_utf8(token.text)) return fail("the text of id {} is not UTF-8: '{}'", id, printable(token.text));
+      if (token.unused) continue;
+      const int32_t found = calls::id_of(tokenizer_, token.text);
+      if (found != id && (found < 0 || calls::token(tokenizer_, found).text != token.text))
+        return fail("id {} is spelled '{}', which is found as id {}", id, printable(token.text), found);
+    }
+    if (const int32_t id = calls::id_of(tokenizer_, "\x01no such token\x01"); id != -1)
+      fail("a text that no vocabulary spells has the id {}, expected -1", id);
     for (const int64_t id : {int64_t{-1}, vocab_, int64_t{std::numeric_limits<int32_t>::max()}}) {
       if (id >= 0 && id < vocab_) continue;
-      const Ids ids = {static_cast<int32_t>(id)};
-      uint64_t count = 0;
-      chassis_status_t* status = tokenizer_.table->decode(tokenizer_.self, ids.data(), 1, nullptr, 0, &count);
-      const int32_t code = status ? status_code(status) : CHASSIS_OK;
-      status_release(status);
-      if (code != CHASSIS_OUT_OF_RANGE)
-        fail("decoding id {} of a vocabulary of {} gives {}, expected OUT_OF_RANGE", id, vocab_,
-             status_code_text(code));
+      const auto expect_refusal = [&](const char* what, auto&& call) {
+        int32_t code = CHASSIS_OK;
+        try {
+          call(static_cast<int32_t>(id));
+        } catch (const Refused& refused) {
+          code = refused.code;
+        }
+        if (code != CHASSIS_OUT_OF_RANGE)
+          fail("{} of id {} of a vocabulary of {} gives {}, expected OUT_OF_RANGE", what, id, vocab_,
+               status_code_text(code));
+      };
+      expect_refusal("decode", [&](int32_t i) { calls::decode(tokenizer_, {i}); });
+      expect_refusal("token", [&](int32_t i) { calls::token(tokenizer_, i); });
     }
   }
 
+  void examine_special() {
+    const std::vector<int32_t> a = calls::encode(tokenizer_, "one two").ids, b = calls::encode(tokenizer_, " ten").ids;
+    for (const auto& [id, token] : special_) {
+      const std::string name = fmt::format("the special token '{}' ({})", printable(token.text), id);
+      const std::string text = "a" + token.text + "b";
+      const auto has = [&, id = id](uint32_t flags) {
+        const std::vector<int32_t> ids = calls::encode(tokenizer_, text, flags).ids;
+        return std::find(ids.begin(), ids.end(), id) != ids.end();
+      };
+      if (has(0)) fail("{} is found in a text, although it is not wanted", name);
+      if (token.added && !has(CHASSIS_ENCODE_SPECIAL)) fail("{} is not found in '{}'", name, printable(text));
+      std::vector<int32_t> without = a, with = a;
+      with.push_back(id);
+      without.insert(without.end(), b.begin(), b.end());
+      with.insert(with.end(), b.begin(), b.end());
+      if (const std::string left = calls::decode(tokenizer_, with), expected = calls::decode(tokenizer_, without);
+          left != expected)
+        fail("{} is decoded although it is not wanted: '{}', expected '{}'", name, printable(left),
+             printable(expected));
+      if (const std::string kept = calls::decode(tokenizer_, with, CHASSIS_DECODE_KEEP_SPECIAL);
+          !token.text.empty() && kept.find(token.text) == std::string::npos)
+        fail("{} is not decoded on request: '{}'", name, printable(kept));
+      if (failures_.size() > 8) return;
+    }
+  }
+
+  void examine_flags() {
+    constexpr uint32_t kUnknown = 1u << 31;
+    const auto expect_refusal = [&](const char* what, auto&& call) {
+      try {
+        call();
+        fail("{} accepts the unknown flag {:#x}", what, kUnknown);
+      } catch (const Refused&) {
+      }
+    };
+    expect_refusal("encode", [&] { calls::encode(tokenizer_, "a", kUnknown); });
+    expect_refusal("decode", [&] { calls::decode(tokenizer_, {}, kUnknown); });
+  }
+
   void examine_threads() {
-    const std::string text = samples().front().text;
-    const Ids expected = encode(tokenizer_, text).ids;
+    const std::string text = tokenizer_samples().front().text;
+    const std::vector<int32_t> expected = calls::encode(tokenizer_, text).ids;
     std::array<bool, 4> same{};
     std::vector<std::thread> threads;
     for (bool& mine : same)
@@ -240,7 +246,8 @@ class TokenizerExamination {
         try {
           *out = true;
           for (int i = 0; i < 50; ++i)
-            *out = *out && encode(tokenizer_, text).ids == expected && decode(tokenizer_, expected) == text;
+            *out =
+                *out && calls::encode(tokenizer_, text).ids == expected && calls::decode(tokenizer_, expected) == text;
         } catch (...) {
           *out = false;
         }
@@ -252,12 +259,12 @@ class TokenizerExamination {
 
   // The first sample that gets different ids; none if all get the same.
   std::optional<std::string> difference(const TokenizerSubject& other) {
-    for (const TextSample& sample : samples()) {
+    for (const TextSample& sample : tokenizer_samples()) {
       const auto ids_of = [&](const TokenizerSubject& subject) {
         try {
-          return encode(subject, sample.text).ids;
+          return calls::encode(subject, sample.text).ids;
         } catch (const Refused&) {
-          return Ids{-1};
+          return std::vector<int32_t>{-1};
         }
       };
       if (ids_of(other) != ids_of(tokenizer_)) return sample.what;
@@ -279,7 +286,9 @@ class TokenizerExamination {
   const TokenizerSubject& tokenizer_;
   const TokenizerSubject& again_;
   const std::vector<TokenizerSubject>& variants_;
+  chassis_tokenizer_info_2_t info_{};
   int64_t vocab_ = 0;
+  std::map<int32_t, TokenText> special_;
   std::vector<std::string> failures_;
 };
 

@@ -1,31 +1,61 @@
 // Conformance tests of a tokenizer. No oracle exists for the ids of an arbitrary vocabulary, so the tests cover the
-// properties that data caches, packing and generation rely on.
+// properties that data caches, masks, packing and generation rely on.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
-#include "chassis/kind/tokenizer_1.h"
+#include "chassis/kind/tokenizer.h"
 
 namespace chassis {
 
 struct TokenizerSubject {
-  const chassis_tokenizer_t* table = nullptr;
+  const chassis_tokenizer_2_t* table = nullptr;
   chassis_instance* self = nullptr;
   std::string label;
   std::string options = {};  // for messages, if this is a variant: "lowercase = true"
 };
 
-// [any] All failures, with the expected values; empty if none. Tests:
+// All return the failures, with the expected values; empty if none. The subjects are open, unless it says otherwise.
+
+// [any] Tests:
 //   - the vocabulary is not empty and has the special ids; the fingerprint is not empty; a second call returns the same
-//   - ids are in the vocabulary; offsets are inside the text and do not decrease; threads in parallel get the same
-//   - a call with too small a buffer returns the full count and does not write past the end; that size is enough
+//   - ids are in the vocabulary; offsets are inside the text, do not decrease, and cover what is not white space; a
+//   text
+//     has the same ids alone, in a batch and in parallel threads
+//   - special tokens are found in a text, and decoded, only on request
+//   - every token is found by its text; an id outside the vocabulary is OUT_OF_RANGE
 //   - decoding restores plain ASCII exactly; any other text, also invalid UTF-8, no longer changes after one round trip
-//   - decoding an id outside the vocabulary is OUT_OF_RANGE
 //   - a second instance with the same options has the same ids and fingerprint; one of `variants` that gives some text
 //     different ids has a different fingerprint
 std::vector<std::string> tokenizer_failures(const TokenizerSubject& tokenizer, const TokenizerSubject& again,
                                             const std::vector<TokenizerSubject>& variants);
+
+// [any] Renders conversations with templates of its own, if the tokenizer renders any: the text and the spans are the
+// expected ones; a broken, a refusing and an endless template are refused in words.
+std::vector<std::string> chat_failures(const TokenizerSubject& tokenizer);
+
+using TokenizerFiles = std::map<std::string, std::string>;
+// [control] Trains a small vocabulary; `not_open` was not opened. Throws a plugin error if it is refused.
+TokenizerFiles trained_files(const TokenizerSubject& not_open, uint32_t num_threads = 1);
+// [control] Trains a small vocabulary several times: the files are the same, whatever the number of threads, and a
+// second instance opens them and restores the texts. `make` makes a subject that is not open.
+std::vector<std::string> training_failures(const std::function<TokenizerSubject()>& make);
+
+// A folder with the files, removed at the end.
+class TokenizerFolder {
+ public:
+  explicit TokenizerFolder(const TokenizerFiles& files);
+  ~TokenizerFolder();
+  TokenizerFolder(const TokenizerFolder&) = delete;
+  TokenizerFolder& operator=(const TokenizerFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
 
 }  // namespace chassis

@@ -1,37 +1,65 @@
-// Adapts a tokenizer plugin to the host's Tokenizer. Checks everything that the plugin returns (ids, counts, the
-// vocabulary), so that errors name the plugin.
+// Adapts a tokenizer plugin, of version 1 or 2 of chassis.tokenizer, to the host's Tokenizer. Checks everything that
+// the plugin returns (ids, offsets, spans, the vocabulary), so that errors name the plugin.
 #pragma once
 
+#include <functional>
 #include <memory>
 
+#include "chassis/kind/tokenizer.h"
 #include "chassis/kind/tokenizer_1.h"
 #include "host/data/tokenizer.hpp"
 #include "host/plugin/instance.hpp"
 
 namespace chassis {
 
+struct VocabularyOptions {
+  int64_t vocab_size = 0;      // with special tokens
+  uint64_t min_frequency = 0;  // pairs that occur less often are not merged
+  uint32_t num_threads = 1;
+};
+// Gives the next text, valid until the next call; false after the last one. May throw.
+using NextText = std::function<bool(std::string_view& text)>;
+// Takes a file of the new tokenizer. May throw.
+using TokenizerFile = std::function<void(const std::string& name, std::string_view content)>;
+
+// [control] Makes a vocabulary with a plugin, which must not have been opened. Throws a config error if it offers no
+// training. What the functions throw is passed on.
+void train_vocabulary(Instance& instance, const VocabularyOptions& options, const NextText& next,
+                      const TokenizerFile& file);
+
 class PluginTokenizer final : public Tokenizer {
  public:
-  explicit PluginTokenizer(std::unique_ptr<Instance> instance);
+  // Opens the tokenizer of `directory`; empty: there is none.
+  explicit PluginTokenizer(std::unique_ptr<Instance> instance, const std::string& directory = "");
 
   void encode(std::string_view text, std::vector<int32_t>& ids) const override;
+  Encoding encode_with_offsets(std::string_view text, bool special = true) const override;
   std::string decode(std::span<const int32_t> ids, bool keep_special = false) const override;
   int64_t vocab_size() const override { return info_.vocab_size; }
   int32_t bos_id() const override { return info_.bos_id; }
   int32_t eos_id() const override { return info_.eos_id; }
   int32_t pad_id() const override { return info_.pad_id; }
+  bool adds_bos() const override { return (info_.flags & CHASSIS_TOKENIZER_ADDS_BOS) != 0; }
   std::string fingerprint() const override { return fingerprint_; }
   std::string build() const override {
     return "sha256:" + instance_->library().sha256() + " " + instance_->context().options.dump();
   }
+  TokenText token(int32_t id) const override;
+  int32_t id_of(std::string_view text) const override;
+  std::string chat_template() const override { return chat_template_; }
+  RenderedChat render(const ChatRequest& chat) const override;
 
  private:
   void check_info() const;
+  void check_encoding(std::string_view text, const Encoding& encoding) const;
+  void check_spans(const ChatRequest& chat, const RenderedChat& rendered) const;
+  Error refusal(const std::string& what) const;
 
   std::unique_ptr<Instance> instance_;
-  const chassis_tokenizer_t* table_;
-  chassis_tokenizer_info_t info_{};
-  std::string fingerprint_;
+  chassis_tokenizer_2_t table_{};
+  const chassis_tokenizer_t* v1_ = nullptr;  // set if the plugin offers only chassis.tokenizer/1
+  chassis_tokenizer_info_2_t info_{};
+  std::string fingerprint_, chat_template_;
 };
 
 }  // namespace chassis

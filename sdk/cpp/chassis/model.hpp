@@ -8,18 +8,13 @@
 #include "chassis/disk_mapping.hpp"
 #include "chassis/member.hpp"
 
-#ifndef CHASSIS_MIN_HOST_MINOR
-#define CHASSIS_MIN_HOST_MINOR 3  // the first host that accepts chassis.model/2
-#elif CHASSIS_MIN_HOST_MINOR < 3
-#error "chassis.model/2 needs a host of ABI 0.3: include chassis/model.hpp before chassis/plugin.hpp"
-#endif
-
 CHASSIS_SDK_BEGIN
 
 // All [control].
 class Model : public Member {
  public:
   static constexpr std::string_view kKind = "model";
+  static constexpr int kMinHostMinor = 3;  // the first host that accepts chassis.model/2
   using Member::Member;
 
   // The text of config.json. Called once, before all others; refuses what the family cannot do, by name.
@@ -68,9 +63,7 @@ class Model : public Member {
       model.disk_mapping(mapping);
     });
   }
-  static int64_t max_positions_entry(chassis_instance* self) noexcept {
-    return member_of<Model>(self).max_positions();
-  }
+  static int64_t max_positions_entry(chassis_instance* self) noexcept { return member_of<Model>(self).max_positions(); }
 };
 
 CHASSIS_SDK_END

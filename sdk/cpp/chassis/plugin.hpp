@@ -3,6 +3,7 @@
 // chassis/plugin.h), each ending in \n; the rest comes from chassis_add_plugin() and the classes.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <string_view>
@@ -14,8 +15,9 @@
 #error "build plugins with chassis_add_plugin(): it defines what the manifest needs"
 #endif
 
-// The oldest host minor that the plugin works with. Check for later members with CHASSIS_HAS, so that this need not be
-// raised; a plugin that requires them defines a larger value before it includes this header.
+// The oldest host minor that the plugin works with, unless the base class of a member needs a later one. Check for
+// later members with CHASSIS_HAS, so that this need not be raised; a plugin that requires them defines a larger value
+// before it includes this header.
 #ifndef CHASSIS_MIN_HOST_MINOR
 #define CHASSIS_MIN_HOST_MINOR CHASSIS_ABI_OLDEST_MINOR
 #endif
@@ -28,6 +30,15 @@ constexpr std::string_view member_id() {
     return T::kId;
   } else {
     return CHASSIS_PLUGIN_ID;
+  }
+}
+
+template <typename T>
+constexpr int member_min_host_minor() {
+  if constexpr (requires { T::kMinHostMinor; }) {
+    return T::kMinHostMinor;
+  } else {
+    return 0;
   }
 }
 
@@ -45,6 +56,11 @@ struct ManifestWriter {
     if (value.empty()) return;
     put(key), put("="), put(value), put("\n");
   }
+  constexpr void number(int value) {
+    if (value >= 10) number(value / 10);
+    const char digit = static_cast<char>('0' + value % 10);
+    put({&digit, 1});
+  }
 };
 
 #define CHASSIS_SDK_TEXT2(x) #x
@@ -56,7 +72,9 @@ constexpr void write_manifest(ManifestWriter& w, std::string_view lines) {
   w.line("id", CHASSIS_PLUGIN_ID);
   w.line("version", CHASSIS_PLUGIN_VERSION);
   w.line("abi", CHASSIS_SDK_TEXT(CHASSIS_ABI_MAJOR) "." CHASSIS_SDK_TEXT(CHASSIS_ABI_MINOR));
-  w.line("abi-min-host", CHASSIS_SDK_TEXT(CHASSIS_ABI_MAJOR) "." CHASSIS_SDK_TEXT(CHASSIS_MIN_HOST_MINOR));
+  w.put("abi-min-host=" CHASSIS_SDK_TEXT(CHASSIS_ABI_MAJOR) ".");
+  w.number(std::max({CHASSIS_MIN_HOST_MINOR, member_min_host_minor<Members>()...}));
+  w.put("\n");
   w.line("tier", CHASSIS_PLUGIN_TIER);
   (..., (w.put("member="), w.put(Members::kKind), w.put("/"), w.put(member_id<Members>()), w.put("\n")));
 #ifdef CHASSIS_PLUGIN_TORCH

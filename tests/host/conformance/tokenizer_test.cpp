@@ -1,127 +1,83 @@
 // The conformance tests of tokenizers find each fault of a faulty tokenizer.
-#include "host/conformance/tokenizer.hpp"
-
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <string_view>
+#include <cstdlib>
 
-#include "host/plugin/status.hpp"
+#include "host/conformance/tokenizer_member.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/loaded_plugins.hpp"
 
 namespace chassis {
 namespace {
 
-// Ids are bytes. `fault` selects one fault.
-class ToyTokenizer {
- public:
-  explicit ToyTokenizer(std::string fault = "") : fault_(std::move(fault)) {
-    instance_.impl = this;
-    table_.struct_size = sizeof table_;
-    table_.info = [](chassis_instance* self, chassis_tokenizer_info_t* out) -> chassis_status_t* {
-      ToyTokenizer& toy = of(self);
-      out->vocab_size = toy.is("no vocabulary") ? -1 : 256;
-      out->eos_id = toy.is("eos outside") ? 256 : -1;
-      out->fingerprint = str_of(toy.is("no fingerprint") ? std::string_view() : std::string_view(toy.fingerprint));
-      return nullptr;
-    };
-    table_.encode = [](chassis_instance* self, chassis_str_t text, int32_t* ids, uint64_t* offsets, uint64_t capacity,
-                       uint64_t* count) {
-      return guarded([&] { of(self).encode(view_of(text), ids, offsets, capacity, *count); });
-    };
-    table_.decode = [](chassis_instance* self, const int32_t* ids, uint64_t num_ids, char* text, uint64_t capacity,
-                       uint64_t* count) { return of(self).decode(ids, num_ids, text, capacity, *count); };
+class TokenizerConformance : public testing::Test {
+ protected:
+  TokenizerReport report(const std::string& id, const std::string& fault = "", const std::string& directory = "") {
+    ::setenv("NONCONFORMING", fault.c_str(), 1);
+    const auto instance = plugins_.make("tokenizer", id);
+    const CheckedMember member = {*instance, {}, [&](const Json&) { return plugins_.make("tokenizer", id); }};
+    TokenizerReport report = examine_tokenizer(member, directory);
+    ::unsetenv("NONCONFORMING");
+    return report;
   }
-  TokenizerSubject subject(const std::string& options = "") { return {&table_, &instance_, "toy", options}; }
-
-  std::string fingerprint = "toy-1";
-  int32_t shift = 0;
-
- private:
-  static ToyTokenizer& of(chassis_instance* self) { return *static_cast<ToyTokenizer*>(self->impl); }
-  bool is(std::string_view fault) const { return fault_ == fault; }
-
-  void encode(std::string_view text, int32_t* ids, uint64_t* offsets, uint64_t capacity, uint64_t& count) const {
-    count = text.size();
-    if (is("counts more") && capacity == 0) ++count;
-    const bool past_capacity = is("ignores capacity") && ids != nullptr && text.size() < 100;
-    for (uint64_t i = 0; i < text.size() && (past_capacity || i < capacity); ++i) {
-      ids[i] = (static_cast<unsigned char>(text[i]) + shift) % 256;
-      if (is("id outside") && i == 3) ids[i] = 300;
-      if (is("other ids without room") && capacity < text.size()) ids[i] = 0;
-      if (offsets != nullptr) offsets[i] = is("offset outside") ? i + 1 : is("offset back") && i == 5 ? 0 : i;
-    }
-  }
-  chassis_status_t* decode(const int32_t* ids, uint64_t num_ids, char* text, uint64_t capacity, uint64_t& count) const {
-    if (is("refuses ids") && num_ids == 1 && ids[0] == 77) return make_status(CHASSIS_INTERNAL, "no text for id 77");
-    for (uint64_t i = 0; i < num_ids; ++i)
-      if ((ids[i] < 0 || ids[i] >= 256) && !is("any id")) return make_status(CHASSIS_OUT_OF_RANGE, "no such id");
-    count = num_ids;
-    for (uint64_t i = 0; i < num_ids && i < capacity; ++i) {
-      text[i] = static_cast<char>((ids[i] - shift + 256) % 256);
-      if (is("upper case")) text[i] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[i])));
-      if (is("drifts") && static_cast<unsigned char>(text[i]) > 0x80) ++text[i];
-    }
-    return nullptr;
+  std::string failures(const std::string& fault, const std::string& id = "words") {
+    std::string text;
+    for (const std::string& failure : report(id, fault).failures) text += failure + "\n";
+    return text;
   }
 
-  const std::string fault_;
-  chassis_tokenizer_t table_{};
-  chassis_instance_t instance_{};
+  test::LoadedPlugins plugins_{{CHASSIS_TEST_PLUGIN_DIR, CHASSIS_TEST_STUB_DIR}};
 };
 
-std::string failures(const std::string& fault) {
-  ToyTokenizer toy(fault), again(fault);
-  std::string text;
-  for (const std::string& failure : tokenizer_failures(toy.subject(), again.subject(), {})) text += failure + "\n";
-  return text;
-}
-
-TEST(TokenizerConformance, OurTokenizersPass) {
-  test::LoadedPlugins plugins;
-  const auto first = plugins.make("tokenizer", "bytes"), second = plugins.make("tokenizer", "bytes");
-  const auto subject = [](const Instance& instance) {
-    return TokenizerSubject{&instance.interface<chassis_tokenizer_t>(CHASSIS_TOKENIZER_ID), instance.get(), "bytes"};
-  };
-  EXPECT_EQ(tokenizer_failures(subject(*first), subject(*second), {}), std::vector<std::string>());
+TEST_F(TokenizerConformance, OurTokenizersPass) {
+  EXPECT_EQ(failures("", "bytes"), "");
   EXPECT_EQ(failures(""), "");
+  EXPECT_EQ(report("words").left_out, "");
 }
 
-TEST(TokenizerConformance, FindsAnInvalidDescription) {
-  EXPECT_HAS(failures("no vocabulary"), "its vocabulary has -1 ids, expected at least 1");
-  EXPECT_HAS(failures("eos outside"), "its eos id is 256, expected -1 for none or an id below 256");
-  EXPECT_HAS(failures("no fingerprint"), "its fingerprint is empty");
+TEST_F(TokenizerConformance, FindsWrongIdsAndOffsets) {
+  EXPECT_HAS(failures("id outside"), "plain ASCII: id 0 is 1048576, the vocabulary has ");
+  EXPECT_HAS(failures("begins back"), "begins at byte 0, the one before it at byte 3");
+  EXPECT_HAS(failures("ends outside"), "plain ASCII: id 0 covers bytes 0 to 45 of a text of 44 bytes");
+  EXPECT_HAS(failures("covers nothing"), "plain ASCII: no id covers byte 4");
+  EXPECT_HAS(failures("depends on calls"), "'The quick brown fox jumps over 13 lazy dogs.' is decoded as 'The quick");
 }
 
-TEST(TokenizerConformance, FindsWrongIdsAndOffsets) {
-  EXPECT_HAS(failures("id outside"), "plain ASCII: id 3 is 300, the vocabulary has 256");
-  EXPECT_HAS(failures("offset outside"), "one letter: id 0 starts at byte 1 of a text of 1 bytes");
-  EXPECT_HAS(failures("offset back"), "plain ASCII: id 5 starts at byte 0, the one before it at byte 4");
-  EXPECT_HAS(failures("counts more"), "without a buffer, ");
-  EXPECT_HAS(failures("other ids without room"), "or the ids differ");
+TEST_F(TokenizerConformance, FindsSpecialTokensThatAreNotWanted) {
+  EXPECT_HAS(failures("finds special"), "the special token '<s>' (256) is found in a text, although it is not wanted");
+  EXPECT_HAS(failures("misses special"), "the special token '<s>' (256) is not found in 'a<s>b'");
+  EXPECT_HAS(failures("keeps special"), "the special token '<s>' (256) is decoded although it is not wanted");
+  EXPECT_HAS(failures("drops special"), "the special token '<s>' (256) is not decoded on request");
 }
 
-TEST(TokenizerConformance, FindsTextThatChangesInARoundTrip) {
-  EXPECT_HAS(failures("upper case"),
-             "plain ASCII: 'The quick brown fox jumps over 13 lazy dogs.' is decoded as 'THE QUICK");
-  EXPECT_HAS(failures("drifts"), "UTF-8: one round trip gives ");
-  EXPECT_HAS(failures("refuses ids"), "an id of the vocabulary cannot be decoded: no text for id 77");
-  EXPECT_HAS(failures("any id"), "decoding id -1 of a vocabulary of 256 gives OK, expected OUT_OF_RANGE");
+TEST_F(TokenizerConformance, FindsAWrongVocabulary) {
+  EXPECT_HAS(failures("upper case"), "is decoded as '");
+  EXPECT_HAS(failures("not UTF-8"), "the text of id 0 is not UTF-8: '\\xff'");
+  EXPECT_HAS(failures("another id"), "id 70 is spelled 'F', which is found as id 71");
+  EXPECT_HAS(failures("any text"), "a text that no vocabulary spells has the id 0, expected -1");
+  EXPECT_HAS(failures("any id"), "decode of id -1 of a vocabulary of ");
 }
 
-TEST(TokenizerConformance, FindsOneFingerprintForTwoTokenizers) {
-  ToyTokenizer toy, again, shifted;
-  shifted.shift = 1;
-  const std::vector<TokenizerSubject> variants = {shifted.subject("shift = 1")};
-  const auto found = tokenizer_failures(toy.subject(), again.subject(), variants);
-  ASSERT_EQ(found.size(), 1u);
-  EXPECT_HAS(found[0], "with shift = 1, plain ASCII gets different ids, but the fingerprint is still 'toy-1'");
-  shifted.fingerprint = "toy-1-shifted";
-  EXPECT_EQ(tokenizer_failures(toy.subject(), again.subject(), {shifted.subject("shift = 1")}),
-            std::vector<std::string>());
-  EXPECT_HAS(tokenizer_failures(toy.subject(), shifted.subject(), {}).at(1),
-             "a second instance has the fingerprint 'toy-1-shifted'");
+TEST_F(TokenizerConformance, FindsAWrongChat) {
+  EXPECT_HAS(failures("no newline"), "ChatML: rendered as '<|im_start|>system\\nBe brief.<|im_end|><|im_start|>user");
+  EXPECT_HAS(failures("long span"), "ChatML: the spans are leaf 1 of message 2: bytes ");
+  EXPECT_HAS(failures("accepts"), "a template that refuses is rendered, expected INVALID_ARGUMENT");
+  EXPECT_HAS(failures("loops"), "an endless template is rendered");
+  EXPECT_HAS(failures("other words"), "a template that refuses is refused as 'no', expected the words");
+  EXPECT_HAS(failures("unproven"), "ChatML: refused: not proven");
+}
+
+TEST_F(TokenizerConformance, FindsATrainingThatDependsOnThreadsOrMakesOtherFiles) {
+  EXPECT_HAS(failures("depends on threads"), "train: other files for the same texts with 4 threads");
+  EXPECT_HAS(failures("another file"), "train: its files cannot be used: there is no ");
+  EXPECT_HAS(failures("reads one text"), ": train reads 1 of 301 texts");
+  EXPECT_HAS(failures("no reason"), "open refuses without a message");
+}
+
+TEST_F(TokenizerConformance, ADirectoryThatIsGivenIsOpened) {
+  const TokenizerReport found = report("words", "", "/nonexistent");
+  ASSERT_EQ(found.failures.size(), 1u);
+  EXPECT_HAS(found.failures[0], "open refuses /nonexistent: there is no /nonexistent/words.txt");
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // Results of tokenizers and optimizers are checked when they return, and errors name the plugin.
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "host/base/hash.hpp"
 #include "host/session/optimizer_driver.hpp"
 #include "host/session/plugin_tokenizer.hpp"
@@ -17,6 +19,9 @@ class PluginResults : public testing::Test {
  protected:
   PluginTokenizer tokenizer(const char* fault) {
     return PluginTokenizer(plugins_.make("tokenizer", "misnumbering", {{"fault", fault}}));
+  }
+  PluginTokenizer second(const char* fault) {
+    return PluginTokenizer(plugins_.make("tokenizer", "misencoding", {{"fault", fault}}));
   }
   std::string refused_tokenizer(const char* fault) {
     return test::refusal([&] { tokenizer(fault); });
@@ -67,6 +72,105 @@ TEST_F(PluginResults, TooMuchTextIsAnErrorOfTheTokenizer) {
   const int32_t ids[] = {3};
   EXPECT_HAS(test::refusal([&] { subject.decode(ids); }), std::string(kTokenizer) + "decode makes ");
   EXPECT_EQ(tokenizer("none").decode(ids), "x");
+}
+
+// The next tests are of chassis.tokenizer/2; those before are of chassis.tokenizer/1.
+
+constexpr const char* kSecond = "plugin 'unruly' 0.1.0 (tokenizer/misencoding): ";
+
+TEST_F(PluginResults, ATokenizerIsOpenedWithItsDirectory) {
+  const std::string refusal = test::refusal([&] {
+    PluginTokenizer(plugins_.make("tokenizer", "misencoding", {{"fault", "open"}}), "models/x");
+  });
+  EXPECT_HAS(refusal, std::string(kSecond) + "no tokenizer in 'models/x'");
+  EXPECT_HAS(test::refusal([&] { second("bos flag"); }), "documents begin with bos_id, which it does not have");
+  EXPECT_HAS(test::refusal([&] { second("unk"); }), "unk_id is 256, expected -1 (none) or an id below 256");
+}
+
+TEST_F(PluginResults, IdsAndOffsetsOfATokenizerAreChecked) {
+  const auto said = [&](const char* fault) {
+    const PluginTokenizer subject = second(fault);
+    return test::refusal([&] { subject.encode_with_offsets("abcd"); });
+  };
+  EXPECT_EQ(said("none"), "");
+  EXPECT_HAS(said("id"), std::string(kSecond) + "encode makes id 256 at place 2 of \"abcd\"; its vocabulary has 256");
+  EXPECT_HAS(said("begin"), "it begins at byte 0, the one before it at byte 1");
+  EXPECT_HAS(said("end"), "it covers bytes 2 to 5 of a text of 4");
+  EXPECT_HAS(said("before begin"), "it covers bytes 2 to 1 of a text of 4");
+}
+
+TEST_F(PluginResults, SpecialTokensAreFoundAndDecodedOnRequest) {
+  const PluginTokenizer subject = second("none");
+  EXPECT_EQ(subject.encode_with_offsets("a!").ids, (std::vector<int32_t>{'a', 0}));
+  EXPECT_EQ(subject.encode_with_offsets("a!", false).ids, (std::vector<int32_t>{'a', '!'}));
+  EXPECT_EQ(subject.encode_with_offsets("a!").end, (std::vector<uint64_t>{1, 2}));
+  const int32_t ids[] = {'a', 0};
+  EXPECT_EQ(subject.decode(ids), "a");
+  EXPECT_EQ(subject.decode(ids, true), "a!");
+  EXPECT_TRUE(subject.token(0).special);
+  EXPECT_TRUE(subject.token(1).added);
+  EXPECT_TRUE(subject.token(2).unused);
+  EXPECT_HAS(test::refusal([&] { subject.token(256); }), "token id 256 is outside the vocabulary of 256");
+  EXPECT_EQ(subject.id_of("a"), 'a');
+  EXPECT_EQ(subject.id_of("ab"), -1);
+  EXPECT_HAS(test::refusal([&] { second("id_of").id_of("a"); }), "id_of \"a\" is 256, its vocabulary has 256 ids");
+  EXPECT_HAS(test::refusal([&] { second("bytes").decode(ids); }), "decode makes 1048577 bytes of 2 ids, at most");
+}
+
+TEST_F(PluginResults, SpansOfAChatAreChecked) {
+  const auto said = [&](const char* fault, bool spans = true) {
+    const PluginTokenizer subject = second(fault);
+    return test::refusal(
+        [&] { subject.render({.messages_json = R"([{"role": "user"}, {"role": "assistant"}])", .spans = spans}); });
+  };
+  EXPECT_EQ(said("none"), "");
+  EXPECT_HAS(said("span end"), std::string(kSecond) + "render passes span 0, bytes 2 to 11 of a text of 10; it is not");
+  EXPECT_HAS(said("overlap"), "span 1, bytes 3 to 6 of a text of 10; the one before it ends at byte 4");
+  EXPECT_HAS(said("message"), "its message is number 2 of 2");
+  EXPECT_HAS(said("leaf"), "its leaf is 5, expected 1 to 4");
+  EXPECT_HAS(said("no text"), "render passes 0 texts to the sink, expected 1");
+  EXPECT_HAS(said("two texts"), "render passes 2 texts to the sink, expected 1");
+  EXPECT_HAS(said("span before text"), "render passes a span before the text");
+  EXPECT_HAS(said("spans", false), "render passes spans that are not wanted");
+  EXPECT_HAS(said("refuses"), std::string(kSecond) + "roles must alternate");
+  EXPECT_THROW(second("unproven").render({.messages_json = "[]", .spans = true}), ChatSpansUnproven);
+  EXPECT_HAS(test::refusal([&] { tokenizer("none").render({}); }), "renders no chat templates");
+}
+
+TEST_F(PluginResults, AVocabularyIsTrainedFromTextsIntoFiles) {
+  std::map<std::string, std::string> files;
+  const auto train = [&](const char* id, const char* fault, bool fails = false) {
+    const auto instance = plugins_.make("tokenizer", id, {{"fault", fault}});
+    std::vector<std::string> texts = {"one", "", "two"};
+    size_t next = 0;
+    train_vocabulary(
+        *instance, {.vocab_size = 300},
+        [&](std::string_view& text) {
+          if (fails) throw config_error("data.txt:3: not UTF-8");
+          return next < texts.size() ? text = texts[next++], true : false;
+        },
+        [&](const std::string& name, std::string_view content) { files[name] = content; });
+  };
+  train("misencoding", "none");
+  EXPECT_EQ(files, (std::map<std::string, std::string>{{"vocabulary", "300|one||two"}}));
+  EXPECT_HAS(test::refusal([&] { train("misencoding", "no files"); }), std::string(kSecond) + "train makes no file");
+  EXPECT_HAS(test::refusal([&] { train("misencoding", "path"); }), "train makes a file '../vocabulary'");
+  EXPECT_HAS(test::refusal([&] { train("misencoding", "twice"); }), "train makes the file 'vocabulary' twice");
+  EXPECT_EQ(test::refusal([&] { train("misencoding", "none", true); }), "data.txt:3: not UTF-8");
+  EXPECT_HAS(test::refusal([&] { train("misnumbering", "none"); }), "trains no vocabulary");
+}
+
+// Version 1 only says where ids begin.
+TEST_F(PluginResults, ATokenizerOfTheFirstVersionIsAdapted) {
+  const PluginTokenizer subject = tokenizer("none");
+  const Encoding encoding = subject.encode_with_offsets("abc");
+  EXPECT_EQ(encoding.ids, (std::vector<int32_t>{3, 3, 3}));
+  EXPECT_EQ(encoding.begin, (std::vector<uint64_t>{0, 1, 2}));
+  EXPECT_EQ(encoding.end, (std::vector<uint64_t>{1, 2, 3}));
+  EXPECT_FALSE(subject.adds_bos());
+  EXPECT_EQ(subject.token(3).text, "x");
+  EXPECT_EQ(subject.id_of("abc"), -1);
+  EXPECT_EQ(subject.chat_template(), "");
 }
 
 TEST_F(PluginResults, AnInvalidStateSchemaIsAnErrorOfTheOptimizer) {

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "chassis/kind/tokenizer_1.h"
 #include "chassis/ops.hpp"
 #include "chassis/optimizer.hpp"
 #include "chassis/options.hpp"
@@ -119,8 +120,10 @@ class Misspelt final : public Unruly {
   using Unruly::Unruly;
 };
 
-class Misnumbering final : public Tokenizer {
+// Of chassis.tokenizer/1, as plugins before ABI 0.4.
+class Misnumbering final : public Member {
  public:
+  static constexpr std::string_view kKind = "tokenizer";
   static constexpr std::string_view kId = "misnumbering";
   static constexpr std::string_view kDoc = "invalid ids and counts, for tests";
   static const Options& options() {
@@ -129,27 +132,111 @@ class Misnumbering final : public Tokenizer {
                                                  "no fingerprint", "id", "negative id", "count", "bytes"})};
     return schema;
   }
-  explicit Misnumbering(const Host& host) : Tokenizer(host), fault_(option_value<std::string>(host, "fault")) {}
+  explicit Misnumbering(const Host& host) : Member(host), fault_(option_value<std::string>(host, "fault")) {}
 
+  template <typename T>
+  static const void* interface(std::string_view id) noexcept {
+    static constexpr chassis_tokenizer_t kTable = {sizeof(chassis_tokenizer_t), 0, &info, &encode, &decode};
+    return id == CHASSIS_TOKENIZER_ID ? &kTable : nullptr;
+  }
+
+ private:
+  static bool has(chassis_instance* self, std::string_view fault) {
+    return member_of<Misnumbering>(self).fault_ == fault;
+  }
+  static chassis_status_t* info(chassis_instance* self, chassis_tokenizer_info_t* out) noexcept {
+    chassis_tokenizer_info_t info = {0, -1, -1, -1, 10, str("ten")};
+    if (has(self, "no vocabulary")) info.vocab_size = -3;
+    if (has(self, "huge vocabulary")) info.vocab_size = int64_t{1} << 40;
+    if (has(self, "special id")) info.eos_id = 10;
+    if (has(self, "no fingerprint")) info.fingerprint = str("");
+    write_sized(info, out);
+    return nullptr;
+  }
+  static chassis_status_t* encode(chassis_instance* self, chassis_str_t text, int32_t* ids, uint64_t* offsets,
+                                  uint64_t capacity, uint64_t* count) noexcept {
+    *count = text.len + (has(self, "count") ? 1000 : 0);
+    for (uint64_t i = 0; i < std::min(text.len, capacity); ++i) {
+      ids[i] = i != 1 ? 3 : has(self, "id") ? 10 : has(self, "negative id") ? -1 : 3;
+      if (offsets != nullptr) offsets[i] = i;
+    }
+    return nullptr;
+  }
+  static chassis_status_t* decode(chassis_instance* self, const int32_t*, uint64_t num_ids, char* text,
+                                  uint64_t capacity, uint64_t* count) noexcept {
+    *count = has(self, "bytes") ? uint64_t{1} << 20 : num_ids;
+    for (uint64_t i = 0; i < std::min(*count, capacity); ++i) text[i] = 'x';
+    return nullptr;
+  }
+
+  std::string fault_;
+};
+
+// A tokenizer of bytes that breaks one promise.
+class Misencoding final : public Tokenizer {
+ public:
+  static constexpr std::string_view kId = "misencoding";
+  static constexpr std::string_view kDoc = "invalid offsets, spans and files, for tests";
+  static const Options& options() {
+    static const Options schema = {option("fault", "none")};
+    return schema;
+  }
+  explicit Misencoding(const Host& host) : Tokenizer(host), fault_(option_value<std::string>(host, "fault")) {}
+
+  void open(std::string_view directory) override {
+    if (fault_ == "open") fail_invalid("no tokenizer in '", directory, "'");
+  }
   TokenizerInfo info() const override {
-    TokenizerInfo info{.vocab_size = 10, .fingerprint = "ten"};
-    if (fault_ == "no vocabulary") info.vocab_size = -3;
-    if (fault_ == "huge vocabulary") info.vocab_size = int64_t{1} << 40;
-    if (fault_ == "special id") info.eos_id = 10;
-    if (fault_ == "no fingerprint") info.fingerprint = "";
-    return info;
+    return {.bos_id = fault_ == "bos flag" ? -1 : 1,
+            .unk_id = fault_ == "unk" ? 256 : -1,
+            .vocab_size = 256,
+            .fingerprint = "misencoding",
+            .chat_template = "{{ messages }}",
+            .adds_bos = fault_ == "bos flag"};
   }
-  void encode(std::string_view text, IdSink& out) const override {
-    for (size_t i = 0; i < text.size(); ++i)
-      out.push(i != 1 ? 3 : fault_ == "id" ? 10 : fault_ == "negative id" ? -1 : 3, i);
-    for (int i = 0; fault_ == "count" && i < 1000; ++i) out.push(3, 0);
+  void encode(std::string_view text, bool special, Tokens& out) const override {
+    for (size_t i = 0; i < text.size(); ++i) {
+      const bool at = i == 2;
+      out.push(at && fault_ == "id"        ? 256
+               : special && text[i] == '!' ? 0
+                                           : static_cast<unsigned char>(text[i]),
+               at && fault_ == "begin" ? 0 : i,
+               at && fault_ == "end"            ? text.size() + 1
+               : at && fault_ == "before begin" ? 1
+                                                : i + 1);
+    }
   }
-  void decode(std::span<const int32_t> ids, ByteSink& out) const override {
-    for (size_t i = 0; i < ids.size(); ++i) out.push("x");
-    for (int i = 0; fault_ == "bytes" && i < 10000; ++i)
-      out.push(
-          "a line of 100 bytes that comes ten thousand times where nobody "
-          "has asked for more than a single id");
+  void decode(std::span<const int32_t> ids, bool keep_special, std::string& out) const override {
+    for (int32_t id : ids) {
+      check_id(id, 256);
+      if (id != 0) out += static_cast<char>(id);
+      if (id == 0 && keep_special) out += '!';
+    }
+    if (fault_ == "bytes") out.append(1 << 20, 'x');
+  }
+  TokenInfo token(int32_t id) const override {
+    check_id(id, 256);
+    return {.text = "some", .special = id == 0, .added = id == 1, .unused = id == 2};
+  }
+  int32_t id_of(std::string_view text) const override {
+    return fault_ == "id_of" ? 256 : text.size() == 1 ? static_cast<unsigned char>(text[0]) : -1;
+  }
+  void render(const Chat& chat, ChatSink& out) const override {
+    if (fault_ == "refuses") fail_invalid("roles must alternate");
+    if (fault_ == "unproven") throw Failure(CHASSIS_FAILED_PRECONDITION, "the template trims");
+    if (fault_ == "span before text") out.span(CHASSIS_LEAF_CONTENT, 0, 0, 1);
+    if (fault_ != "no text") out.text("0123456789");
+    if (fault_ == "two texts") out.text("again");
+    if (!chat.spans && fault_ != "spans") return;
+    out.span(CHASSIS_LEAF_CONTENT, fault_ == "message" ? 2 : 1, 2, fault_ == "span end" ? 11 : 4);
+    out.span(fault_ == "leaf" ? 5 : CHASSIS_LEAF_REASONING, 1, fault_ == "overlap" ? 3 : 4, 6);
+  }
+  void train(const VocabularyRequest& request, TextSource& texts, FileSink& out) override {
+    if (fault_ == "no files") return;
+    std::string all = std::to_string(request.vocab_size);
+    while (const auto text = texts.next()) all += "|" + std::string(*text);
+    out.file(fault_ == "path" ? "../vocabulary" : "vocabulary", all);
+    if (fault_ == "twice") out.file("vocabulary", all);
   }
 
  private:
@@ -208,4 +295,4 @@ __attribute__((constructor)) void print_when_loaded() {
 
 }  // namespace
 
-CHASSIS_PLUGIN("license=Apache-2.0\n", Unruly, Misspelt, Misnumbering, Misdeclaring, Greedy)
+CHASSIS_PLUGIN("license=Apache-2.0\n", Unruly, Misspelt, Misnumbering, Misencoding, Misdeclaring, Greedy)

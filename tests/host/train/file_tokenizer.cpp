@@ -17,15 +17,23 @@ class FromFile final : public Tokenizer {
   }
   using Tokenizer::Tokenizer;
 
-  TokenizerInfo info() const override { return {256, 257, 258, 259, "from_file-1"}; }
-  void encode(std::string_view text, IdSink& out) const override {
-    for (size_t i = 0; i < text.size(); ++i) out.push(static_cast<unsigned char>(text[i]), i);
+  TokenizerInfo info() const override {
+    return {
+        .bos_id = 256, .eos_id = 257, .pad_id = 258, .vocab_size = 259, .fingerprint = "from_file-1", .adds_bos = true};
   }
-  void decode(std::span<const int32_t> ids, ByteSink& out) const override {
-    for (int32_t id : ids) {
-      const char byte = static_cast<char>(id);
-      if (id < 256) out.push({&byte, 1});
-    }
+  void encode(std::string_view text, bool, Tokens& out) const override {
+    for (size_t i = 0; i < text.size(); ++i) out.push(static_cast<unsigned char>(text[i]), i, i + 1);
+  }
+  void decode(std::span<const int32_t> ids, bool, std::string& out) const override {
+    for (int32_t id : ids)
+      if (id < 256) out += static_cast<char>(id);
+  }
+  TokenInfo token(int32_t id) const override {
+    check_id(id, 259);
+    return {.text = "?", .special = id > 255};
+  }
+  int32_t id_of(std::string_view text) const override {
+    return text.size() == 1 ? static_cast<unsigned char>(text[0]) : -1;
   }
 };
 

@@ -1,0 +1,124 @@
+// Chooses the version of the interface, and the directory from which a tokenizer is opened.
+#include "host/conformance/tokenizer_member.hpp"
+
+#include <memory>
+#include <optional>
+
+#include "host/base/json.hpp"
+#include "host/conformance/tokenizer.hpp"
+#include "host/conformance/tokenizer_1.hpp"
+#include "host/conformance/tokenizer_calls.hpp"
+
+namespace chassis {
+namespace {
+
+// Sets of options, each with one option at a value other than its default.
+std::vector<Json> other_options(const std::vector<OptionSpec>& specs) {
+  std::vector<Json> out;
+  for (const OptionSpec& spec : specs) {
+    const Json value = spec.default_json.empty() ? Json() : parse_json(spec.default_json, spec.name, ExitCode::kPlugin);
+    if (spec.type == OptionType::kBool && value.is_boolean()) out.push_back({{spec.name, !value.get<bool>()}});
+    for (const std::string& choice : spec.choices)
+      if (spec.type == OptionType::kString && value != choice) out.push_back({{spec.name, choice}});
+    if (spec.type == OptionType::kInt && value.is_number_integer() &&
+        (!spec.max || value.get<double>() + 1 <= *spec.max))
+      out.push_back({{spec.name, value.get<int64_t>() + 1}});
+  }
+  return out;
+}
+
+// Keeps the instances of its subjects.
+class Subjects {
+ public:
+  explicit Subjects(const CheckedMember& member) : member_(member) {}
+
+  // Not open. Nothing if the plugin refuses the options.
+  std::optional<TokenizerSubject> make(const Json& options = Json::object()) {
+    auto instance = member_.another(options);
+    if (!instance) return std::nullopt;
+    const TokenizerSubject subject{&instance->interface<chassis_tokenizer_2_t>(CHASSIS_TOKENIZER_2_ID), instance->get(),
+                                   instance->label(), options.empty() ? "" : options.dump()};
+    instances_.push_back(std::move(instance));
+    return subject;
+  }
+  std::optional<TokenizerSubject> open(const std::string& directory, const Json& options = Json::object()) {
+    const auto subject = make(options);
+    if (!subject) return std::nullopt;
+    try {
+      tokenizer_calls::open(*subject, directory);
+    } catch (const tokenizer_calls::Refused& refused) {
+      if (options.empty()) throw;
+      return std::nullopt;  // a variant may refuse the directory
+    }
+    return subject;
+  }
+
+ private:
+  const CheckedMember& member_;
+  std::vector<std::unique_ptr<Instance>> instances_;
+};
+
+TokenizerReport examine_first_version(const CheckedMember& member) {
+  std::vector<std::unique_ptr<Instance>> instances;
+  const auto subject = [](Instance& instance, std::string options) {
+    return Tokenizer1Subject{&instance.interface<chassis_tokenizer_t>(CHASSIS_TOKENIZER_ID), instance.get(),
+                             instance.label(), std::move(options)};
+  };
+  const auto again = member.another(Json::object());
+  std::vector<Tokenizer1Subject> variants;
+  for (const Json& options : other_options(member.specs)) {
+    auto variant = member.another(options);
+    if (!variant) continue;
+    variants.push_back(subject(*variant, options.dump()));
+    instances.push_back(std::move(variant));
+  }
+  return {tokenizer_1_failures(subject(member.instance, ""), subject(*again, ""), variants), ""};
+}
+
+void append(std::vector<std::string>& all, std::vector<std::string> more) {
+  all.insert(all.end(), more.begin(), more.end());
+}
+
+}  // namespace
+
+TokenizerReport examine_tokenizer(const CheckedMember& member, const std::string& given_directory) {
+  const auto* table = member.instance.interface_or_null<chassis_tokenizer_2_t>(CHASSIS_TOKENIZER_2_ID);
+  if (table == nullptr && member.instance.interface_or_null<chassis_tokenizer_t>(CHASSIS_TOKENIZER_ID) != nullptr)
+    return examine_first_version(member);
+  if (table == nullptr) member.instance.interface<chassis_tokenizer_2_t>(CHASSIS_TOKENIZER_2_ID);  // throws
+  member.instance.require(CHASSIS_TOKENIZER_2_ID, {{"info", table->info != nullptr},
+                                                   {"encode", table->encode != nullptr},
+                                                   {"decode", table->decode != nullptr},
+                                                   {"token", table->token != nullptr},
+                                                   {"id_of", table->id_of != nullptr}});
+  TokenizerReport report;
+  Subjects subjects(member);
+  if (table->train != nullptr) append(report.failures, training_failures([&] { return *subjects.make(); }));
+
+  std::string directory = given_directory;
+  std::optional<TokenizerFolder> trained;
+  std::optional<TokenizerSubject> tokenizer;
+  try {
+    tokenizer = subjects.open(directory);
+  } catch (const tokenizer_calls::Refused& refused) {
+    if (refused.text.empty()) report.failures.push_back("open refuses without a message");
+    if (!directory.empty()) report.failures.push_back("open refuses " + directory + ": " + refused.text);
+    if (!report.failures.empty()) return report;
+    if (refused.code != CHASSIS_INVALID_ARGUMENT)
+      report.failures.push_back("without a directory, open does not refuse with INVALID_ARGUMENT: " + refused.text);
+    if (table->train == nullptr) {
+      report.left_out = "it needs the files of a tokenizer (" + refused.text + "); give a directory with --model DIR";
+      return report;
+    }
+    directory = trained.emplace(trained_files(*subjects.make())).path();
+    tokenizer = subjects.open(directory);
+  }
+  std::vector<TokenizerSubject> variants;
+  for (const Json& options : other_options(member.specs))
+    if (const auto variant = subjects.open(directory, options)) variants.push_back(*variant);
+  append(report.failures, tokenizer_failures(*tokenizer, *subjects.open(directory), variants));
+  append(report.failures, chat_failures(*tokenizer));
+  return report;
+}
+
+}  // namespace chassis

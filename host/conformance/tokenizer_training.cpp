@@ -1,0 +1,109 @@
+// Trains a small vocabulary from generated texts.
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "host/base/error.hpp"
+#include "host/base/file.hpp"
+#include "host/base/printable.hpp"
+#include "host/conformance/tokenizer.hpp"
+#include "host/conformance/tokenizer_calls.hpp"
+#include "host/plugin/status.hpp"
+
+namespace chassis {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kVocabSize = 400;
+
+// The same texts each time, of a few words that occur often.
+std::vector<std::string> training_texts() {
+  constexpr const char* kWords[] = {"the ",    "training ", "of ",    "a ",    "vocabulary ", "größer ",
+                                    "日本語 ", "merges ",   "pairs ", "that ", "occur ",      "often.\n"};
+  std::vector<std::string> texts;
+  uint32_t random = 1;
+  for (int i = 0; i < 300; ++i) {
+    std::string& text = texts.emplace_back();
+    for (int word = 0; word < 20; ++word) {
+      random = random * 1664525u + 1013904223u;
+      text += kWords[(random >> 16) % std::size(kWords)];
+    }
+  }
+  texts.emplace_back();
+  return texts;
+}
+
+}  // namespace
+
+TokenizerFiles trained_files(const TokenizerSubject& not_open, uint32_t num_threads) {
+  struct Source {
+    std::vector<std::string> texts = training_texts();
+    size_t next = 0;
+  } texts;
+  const chassis_text_source_t source = {sizeof source, 0, &texts,
+                                        [](const chassis_text_source_t* self, chassis_str_t* text, uint32_t* is_end) {
+                                          Source& texts = *static_cast<Source*>(self->impl);
+                                          *is_end = texts.next == texts.texts.size() ? 1 : 0;
+                                          *text = *is_end ? chassis_str_t{} : str_of(texts.texts[texts.next++]);
+                                          return static_cast<chassis_status_t*>(nullptr);
+                                        }};
+  TokenizerFiles files;
+  const chassis_file_sink_t sink = {
+      sizeof sink, 0, &files, [](const chassis_file_sink_t* self, chassis_str_t name, chassis_str_t content) {
+        TokenizerFiles& files = *static_cast<TokenizerFiles*>(self->impl);
+        return guarded([&] {
+          const std::string text(view_of(name));
+          if (text.empty() || text.find('/') != std::string::npos)
+            throw plugin_error("train makes a file '" + printable(text) + "', expected a name without a folder");
+          if (!files.emplace(text, view_of(content)).second)
+            throw plugin_error("train makes the file '" + printable(text) + "' twice");
+        });
+      }};
+  const chassis_vocabulary_t vocabulary = {sizeof vocabulary, num_threads, kVocabSize, 2};
+  throw_if_failed(not_open.table->train(not_open.self, &vocabulary, &source, &sink), not_open.label + ": train");
+  if (files.empty()) throw plugin_error(not_open.label + ": train makes no file");
+  if (texts.next != texts.texts.size())
+    throw plugin_error(fmt::format("{}: train reads {} of {} texts", not_open.label, texts.next, texts.texts.size()));
+  return files;
+}
+
+std::vector<std::string> training_failures(const std::function<TokenizerSubject()>& make) {
+  std::vector<std::string> failures;
+  try {
+    const TokenizerFiles files = trained_files(make());
+    for (const uint32_t num_threads : {1u, 4u})
+      if (trained_files(make(), num_threads) != files)
+        failures.push_back(fmt::format("train: other files for the same texts with {} threads", num_threads));
+    const TokenizerFolder folder(files);
+    const TokenizerSubject opened = make();
+    tokenizer_calls::open(opened, folder.path());
+    if (const int64_t size = tokenizer_calls::info(opened).vocab_size; size < 1 || size > kVocabSize)
+      failures.push_back(fmt::format("train: a vocabulary of {} ids, at most {} are wanted", size, kVocabSize));
+    for (const std::string& text : training_texts()) {
+      const std::string back = tokenizer_calls::decode(opened, tokenizer_calls::encode(opened, text).ids);
+      if (back == text) continue;
+      failures.push_back("train: '" + printable(text) + "' is decoded as '" + printable(back) + "'");
+      break;
+    }
+  } catch (const tokenizer_calls::Refused& refused) {
+    failures.push_back("train: its files cannot be used: " + refused.text);
+  } catch (const Error& error) {
+    failures.push_back(error.message());
+  }
+  return failures;
+}
+
+TokenizerFolder::TokenizerFolder(const TokenizerFiles& files)
+    : path_((fs::temp_directory_path() / "chassis-tokenizer-XXXXXX").string()) {
+  if (::mkdtemp(path_.data()) == nullptr) throw storage_error("cannot create a folder like " + path_);
+  for (const auto& [name, content] : files) write_file_atomic(path_ + "/" + name, content);
+}
+
+TokenizerFolder::~TokenizerFolder() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+}  // namespace chassis
