@@ -91,15 +91,28 @@ void TokenStore::verify(const std::function<void()>& poll) const {
 }
 
 DocumentSpan TokenStore::document(uint64_t index) const {
-  CHASSIS_CHECK(index < facts_.num_documents, "document number out of range");
-  std::array<DocumentEntry, 2> entries;
-  documents_.pread_exact(entries.data(), sizeof entries, index * sizeof(DocumentEntry));
-  if (entries[0].begin >= entries[1].begin || entries[1].begin > facts_.num_tokens) {
-    throw storage_error(fmt::format("{}: document {} spans tokens {} to {} of {}", documents_.path(), index,
-                                    entries[0].begin, entries[1].begin, facts_.num_tokens))
-        .hint("remove the folder; the program makes it again");
+  DocumentSpan document;
+  read_documents(index, std::span(&document, 1));
+  return document;
+}
+
+void TokenStore::read_documents(uint64_t first, std::span<DocumentSpan> documents) const {
+  CHASSIS_CHECK(first <= facts_.num_documents && documents.size() <= facts_.num_documents - first,
+                "document number out of range");
+  std::array<DocumentEntry, 257> block;
+  for (size_t done = 0; done < documents.size();) {
+    const size_t count = std::min(documents.size() - done, block.size() - 1);
+    documents_.pread_exact(block.data(), (count + 1) * sizeof(DocumentEntry), (first + done) * sizeof(DocumentEntry));
+    for (size_t i = 0; i < count; ++i, ++done) {
+      const uint64_t begin = block[i].begin, end = block[i + 1].begin;
+      if (begin >= end || end > facts_.num_tokens) {
+        throw storage_error(fmt::format("{}: document {} spans tokens {} to {} of {}", documents_.path(), first + done,
+                                        begin, end, facts_.num_tokens))
+            .hint("remove the folder; the program makes it again");
+      }
+      documents[done] = {begin, end - begin};
+    }
   }
-  return {entries[0].begin, entries[1].begin - entries[0].begin};
 }
 
 SourcePosition TokenStore::origin(uint64_t index) const {
@@ -133,17 +146,14 @@ void TokenStore::read(const File& file, uint64_t token, std::span<int32_t> value
 TokenStore::LongDocuments TokenStore::longer_than(uint64_t limit) const {
   LongDocuments result;
   if (facts_.longest_document <= limit) return result;
-  std::vector<DocumentEntry> block(4096);
-  uint64_t index = 0, begin = 0;
-  for (uint64_t entry = 0; entry <= facts_.num_documents; entry += block.size()) {
-    block.resize(static_cast<size_t>(std::min<uint64_t>(block.size(), facts_.num_documents + 1 - entry)));
-    documents_.pread_exact(block.data(), block.size() * sizeof(DocumentEntry), entry * sizeof(DocumentEntry));
+  std::vector<DocumentSpan> block(4096);
+  for (uint64_t first = 0; first < facts_.num_documents; first += block.size()) {
+    block.resize(static_cast<size_t>(std::min<uint64_t>(block.size(), facts_.num_documents - first)));
+    read_documents(first, block);
     for (size_t i = 0; i < block.size(); ++i) {
-      if (entry + i > 0) {
-        if (block[i].begin - begin > limit && result.count++ == 0) result.first = index;
-        ++index;
-      }
-      begin = block[i].begin;
+      if (block[i].length <= limit) continue;
+      if (result.count++ == 0) result.first = first + i;
+      result.num_tokens += block[i].length;
     }
   }
   return result;

@@ -54,6 +54,8 @@ class TokenStore {
   uint64_t num_documents() const { return facts_.num_documents; }
 
   DocumentSpan document(uint64_t index) const;
+  // Documents from number `first` on.
+  void read_documents(uint64_t first, std::span<DocumentSpan> documents) const;
   // The file and line that the document came from.
   SourcePosition origin(uint64_t index) const;
   // Values from token number `token` on, counted over the whole set.
@@ -62,7 +64,8 @@ class TokenStore {
 
   struct LongDocuments {
     uint64_t count = 0;
-    uint64_t first = 0;  // index of the first one
+    uint64_t first = 0;       // index of the first one
+    uint64_t num_tokens = 0;  // of all of them
   };
   // Documents with more tokens than `limit`. Reads documents.bin unless no document is longer.
   LongDocuments longer_than(uint64_t limit) const;
