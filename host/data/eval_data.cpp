@@ -27,9 +27,9 @@ EvalData::EvalData(const DataSetConfig& set, const DataConfig& data, const Token
     : seq_len_(data.seq_len),
       pad_id_(data.pad_id),
       fields_(data.fields),
-      source_(
-          prepare_data_set(set, tokenizer, {data.cache_dir, data.vocab_size, progress, poll, data.first_on_machine}),
-          one_pass(data), set, poll),
+      source_(prepare_data_set(set, tokenizer,
+                               {data.cache_dir, data.vocab_size, progress, poll, data.first_on_machine, &data}),
+              one_pass(data), set, poll),
       num_rows_(static_cast<uint64_t>(std::ceil(source_.num_rows()))) {
   const uint64_t num_long = source_.num_long_documents();
   count_long_documents(set, seq_len_, data.overflow == Overflow::kTruncate ? num_long : 0,

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "host/base/hash.hpp"
+#include "host/base/printable.hpp"
 #include "host/data/line_reader.hpp"
 
 namespace chassis {
@@ -22,6 +23,7 @@ constexpr size_t kBufferBytes = size_t{1} << 20;
 constexpr size_t kVerifyBytes = size_t{4} << 20;
 constexpr const char *kIds = "ids.bin", *kLabels = "labels.bin", *kDocuments = "documents.bin";
 constexpr int kLineBits = 40;
+constexpr size_t kMaxShownDropped = 5;
 
 struct DocumentEntry {
   uint64_t begin;
@@ -251,10 +253,17 @@ void TokenStoreWriter::add(const Document& document, uint64_t file_index) {
   ++facts_.num_documents;
 }
 
-void TokenStoreWriter::add_notes(const ReadNotes& notes) {
-  facts_.notes.num_empty_documents += notes.num_empty_documents;
-  facts_.notes.num_blank_lines += notes.num_blank_lines;
-  for (const auto& [name, rows] : notes.unused_columns) facts_.notes.unused_columns[name] += rows;
+void TokenStoreWriter::add_notes(const ReadNotes& notes) { facts_.notes.add(notes); }
+
+void TokenStoreWriter::add_dropped(const std::string& reason, const SourcePosition& where) {
+  ++facts_.dropped[reason];
+  if (facts_.first_dropped.size() < kMaxShownDropped) facts_.first_dropped.push_back(where.text() + ": " + reason);
+}
+
+void TokenStoreWriter::add_rows(size_t file, uint64_t num_rows, uint64_t content_hash) {
+  if (content_.size() <= file) content_.resize(file + 1);
+  content_[file] += content_hash;
+  facts_.num_rows += num_rows;
 }
 
 TokenStoreFacts TokenStoreWriter::finish() {
@@ -263,6 +272,7 @@ TokenStoreFacts TokenStoreWriter::finish() {
   documents_.finish();
   for (Output& labels : labels_) labels.finish();
   facts_.has_labels = !labels_.empty();
+  for (const uint64_t hash : content_) facts_.content_of_files.push_back(fmt::format("{:016x}", hash));
   facts_.content_hash = fmt::format("{:016x}{:016x}", hash_[0], hash_[1]);
   facts_.checksums = {{kIds, ids_.checksum()}, {kDocuments, documents_.checksum()}};
   if (facts_.has_labels) facts_.checksums[kLabels] = labels_.front().checksum();
@@ -280,6 +290,12 @@ Json to_json(const TokenStoreFacts& facts) {
   json["max_id"] = facts.max_id;
   json["max_id_document"] = facts.max_id_document;
   json["content_hash"] = facts.content_hash;
+  json["num_rows"] = facts.num_rows;
+  json["dropped"] = Json::object();
+  for (const auto& [reason, rows] : facts.dropped) json["dropped"][printable(reason)] = rows;
+  json["first_dropped"] = Json::array();
+  for (const std::string& row : facts.first_dropped) json["first_dropped"].push_back(printable(row));
+  json["content_of_files"] = facts.content_of_files;
   json["crc32c"] = Json::object();
   for (const auto& [name, checksum] : facts.checksums) json["crc32c"][name] = checksum;
   json["num_empty_documents"] = facts.notes.num_empty_documents;
@@ -312,6 +328,18 @@ TokenStoreFacts token_store_facts_from_json(const Json& json, const std::string&
   facts.max_id = static_cast<int32_t>(max_id);
   facts.max_id_document = count("max_id_document");
   facts.content_hash = json_string(json, "content_hash", where);
+  facts.num_rows = count("num_rows");
+  const Json& dropped = json_at(json, "dropped", where);
+  for (const auto& [reason, rows] : dropped.items())
+    facts.dropped[reason] = static_cast<uint64_t>(json_int(dropped, reason, where));
+  const auto strings = [&](const char* key, std::vector<std::string>& out) {
+    for (const Json& text : json_at(json, key, where)) {
+      if (!text.is_string()) throw storage_error(fmt::format("{}: an entry of \"{}\" is not a string", where, key));
+      out.push_back(text.get<std::string>());
+    }
+  };
+  strings("first_dropped", facts.first_dropped);
+  strings("content_of_files", facts.content_of_files);
   facts.notes.num_empty_documents = count("num_empty_documents");
   facts.notes.num_blank_lines = count("num_blank_lines");
   const Json& checksums = json_at(json, "crc32c", where);

@@ -31,6 +31,15 @@ struct TokenStoreFacts {
   std::string content_hash;
   std::map<std::string, uint32_t> checksums;  // CRC32C of each file, by name
   ReadNotes notes;
+  uint64_t num_rows = 0;                      // of all files, used or not
+  std::map<std::string, uint64_t> dropped;    // reason → rows that became no document
+  std::vector<std::string> first_dropped;     // "chat.jsonl:17: reason", of at most 5 rows
+  std::vector<std::string> content_of_files;  // a hash of the rows of each file
+  uint64_t num_dropped() const {
+    uint64_t sum = 0;
+    for (const auto& [reason, rows] : dropped) sum += rows;
+    return sum;
+  }
 };
 
 // A document's place among all tokens of the set.
@@ -84,6 +93,9 @@ class TokenStoreWriter {
   TokenStoreWriter(std::string folder, int64_t id_bytes);
   void add(const Document& document, uint64_t file_index);
   void add_notes(const ReadNotes& notes);
+  void add_dropped(const std::string& reason, const SourcePosition& where);
+  // Rows of a file, and the sum of their hashes.
+  void add_rows(size_t file, uint64_t num_rows, uint64_t content_hash);
   // When this returns, everything is on disk but the manifest, which the caller writes.
   TokenStoreFacts finish();
   const TokenStoreFacts& facts() const { return facts_; }
@@ -112,6 +124,7 @@ class TokenStoreWriter {
   Output ids_, documents_;
   std::vector<Output> labels_;  // empty until a label differs from its id, then one
   uint64_t hash_[2];
+  std::vector<uint64_t> content_;  // of each file
 };
 
 Json to_json(const TokenStoreFacts& facts);

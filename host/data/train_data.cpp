@@ -71,7 +71,8 @@ TrainData::TrainData(const DataConfig& config, const Tokenizer* tokenizer, const
     options.seed = config_.seed;
     options.stream = sets_.size();
     options.max_drop_ratio = config_.max_drop_ratio;
-    const PrepareOptions prepare{config_.cache_dir, config_.vocab_size, progress, poll, config_.first_on_machine};
+    const PrepareOptions prepare{config_.cache_dir, config_.vocab_size, progress, poll, config_.first_on_machine,
+                                 &config_};
     sets_.emplace_back(prepare_data_set(set, tokenizer, prepare), options, set, poll);
     num_rows_per_epoch_ += sets_.back().num_rows();
   }
