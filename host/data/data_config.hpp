@@ -86,6 +86,8 @@ struct DataConfig {
   uint64_t seed = 0;
   ChatConfig chat;
   bool supervised = false;  // train.task = "sft": conversations, with masks
+  // Threads that prepare data; 0: one per core.
+  int64_t num_threads = 0;
   // Above this fraction of dropped rows, preparing fails.
   double max_drop_ratio = 0.05;
   int64_t seq_len = 0;

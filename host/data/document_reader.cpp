@@ -59,6 +59,16 @@ std::vector<std::string> files_of_folder(const DataSetConfig& config, SkippedEnt
 
 }  // namespace
 
+void ReadNotes::add(const ReadNotes& more) {
+  constexpr size_t kMaxNames = 32;
+  num_empty_documents += more.num_empty_documents;
+  num_blank_lines += more.num_blank_lines;
+  for (const auto& [name, rows] : more.unused_columns) {
+    const bool is_listed = unused_columns.contains(name) || unused_columns.size() < kMaxNames;
+    unused_columns[is_listed ? name : "(others)"] += rows;
+  }
+}
+
 std::string to_text(const SkippedEntries& skipped) {
   constexpr size_t kMaxShown = 8;
   std::string text;
@@ -99,9 +109,9 @@ std::vector<std::string> data_files(const DataSetConfig& config, SkippedEntries*
   SkippedEntries others;
   std::vector<std::string> files = files_of_folder(config, others);
   if (files.empty()) {
-    throw data_set_error(config, fmt::format("path = \"{}\": the folder has no {} file{}", config.path,
-                                             readable_names(config.format),
-                                             others.empty() ? "" : "; it has: " + to_text(others)));
+    throw data_set_error(
+        config, fmt::format("path = \"{}\": the folder has no {} file{}", config.path, readable_names(config.format),
+                            others.empty() ? "" : "; it has: " + to_text(others)));
   }
   if (skipped) *skipped = std::move(others);
   return files;

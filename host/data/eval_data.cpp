@@ -16,6 +16,7 @@ RowOptions one_pass(const DataConfig& data) {
   options.overflow = data.overflow;
   options.seq_len = data.seq_len;
   options.one_pass = true;
+  options.max_drop_ratio = data.max_drop_ratio;
   return options;
 }
 
@@ -26,13 +27,13 @@ EvalData::EvalData(const DataSetConfig& set, const DataConfig& data, const Token
     : seq_len_(data.seq_len),
       pad_id_(data.pad_id),
       fields_(data.fields),
-      source_(
-          prepare_data_set(set, tokenizer, {data.cache_dir, data.vocab_size, progress, poll, data.first_on_machine}),
-          one_pass(data), set),
+      source_(prepare_data_set(set, tokenizer,
+                               {data.cache_dir, data.vocab_size, progress, poll, data.first_on_machine, &data}),
+              one_pass(data), set, poll),
       num_rows_(static_cast<uint64_t>(std::ceil(source_.num_rows()))) {
   const uint64_t num_long = source_.num_long_documents();
   count_long_documents(set, seq_len_, data.overflow == Overflow::kTruncate ? num_long : 0,
-                       data.overflow == Overflow::kDrop ? num_long : 0);
+                       drops_long_documents(data.overflow) ? num_long : 0);
 }
 
 std::optional<Batch> EvalData::next(int64_t micro_batch_size, int64_t rank, int64_t num_ranks) {

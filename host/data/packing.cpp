@@ -1,4 +1,4 @@
-// The packings concat_split and none. Labels are shifted only here.
+// Fills rows by each packing. Labels are shifted only here.
 #include "host/data/packing.hpp"
 
 #include <fmt/format.h>
@@ -32,8 +32,13 @@ uint64_t place_tokens(const TokenStore& store, DocumentSpan document, uint64_t o
 
 }  // namespace
 
-RowSource::RowSource(TokenStore store, const RowOptions& options, const DataSetConfig& config)
-    : store_(std::move(store)), options_(options), config_(config), num_usable_documents_(store_.num_documents()) {
+RowSource::RowSource(TokenStore store, const RowOptions& options, const DataSetConfig& config,
+                     const std::function<void()>& poll)
+    : store_(std::move(store)),
+      options_(options),
+      config_(config),
+      num_usable_documents_(store_.num_documents()),
+      num_usable_tokens_(store_.facts().num_tokens) {
   CHASSIS_CHECK(options_.seq_len > 0, "seq_len is positive");
   const auto seq_len = static_cast<uint64_t>(options_.seq_len);
   if (options_.packing == Packing::kConcatSplit) {
@@ -45,6 +50,12 @@ RowSource::RowSource(TokenStore store, const RowOptions& options, const DataSetC
     }
     return;
   }
+  apply_overflow();
+  if (options_.packing == Packing::kBestFit) best_fit_.emplace(store_, options_, poll);
+}
+
+void RowSource::apply_overflow() {
+  const auto seq_len = static_cast<uint64_t>(options_.seq_len);
   const TokenStore::LongDocuments longer = store_.longer_than(seq_len);
   num_long_documents_ = longer.count;
   if (longer.count == 0) return;
@@ -56,32 +67,57 @@ RowSource::RowSource(TokenStore store, const RowOptions& options, const DataSetC
             "raise train.seq_len, or set data.overflow to \"truncate\" or \"drop\", or data.packing to "
             "\"concat_split\"");
   }
-  if (options_.overflow == Overflow::kDrop) {
-    num_usable_documents_ -= longer.count;
-    if (num_usable_documents_ == 0) {
-      throw data_set_error(config_, fmt::format("every document would be dropped: all {} of {} exceed seq_len {}",
-                                                longer.count, config_.path, seq_len));
-    }
+  num_usable_tokens_ -= longer.num_tokens;
+  if (!drops_long_documents(options_.overflow)) {
+    num_usable_tokens_ += longer.count * seq_len;
+    return;
+  }
+  num_usable_documents_ -= longer.count;
+  if (num_usable_documents_ == 0) {
+    throw data_set_error(config_, fmt::format("every document would be dropped: all {} of {} exceed seq_len {}",
+                                              longer.count, config_.path, seq_len))
+        .hint("raise train.seq_len");
+  }
+  const double part = static_cast<double>(longer.count) / static_cast<double>(store_.num_documents());
+  if (part > options_.max_drop_ratio) {
+    throw Error(ExitCode::kConfig, store_.origin(longer.first),
+                fmt::format("{} of {} documents of {} ({:.1f} %) are longer than seq_len {} and would be dropped, the "
+                            "first with {} tokens; data.max_drop_ratio is {:g}",
+                            longer.count, store_.num_documents(), config_.path, 100 * part, seq_len,
+                            store_.document(longer.first).length, options_.max_drop_ratio))
+        .hint("raise train.seq_len, or set data.overflow to \"truncate\", or raise data.max_drop_ratio");
   }
 }
 
 double RowSource::num_rows() const {
+  if (best_fit_) return static_cast<double>(best_fit_->num_rows());
   if (options_.packing == Packing::kNone) return static_cast<double>(num_usable_documents_);
   return static_cast<double>(store_.facts().num_tokens) / static_cast<double>(options_.seq_len);
 }
 
+double RowSource::utilisation() const {
+  return static_cast<double>(num_usable_tokens_) / (num_rows() * static_cast<double>(options_.seq_len));
+}
+
+double RowSource::num_passes(const SetCursor& cursor) const {
+  const double size = best_fit_ ? num_rows() : static_cast<double>(store_.num_documents());
+  return static_cast<double>(cursor.epoch) + static_cast<double>(cursor.document) / size;
+}
+
 void RowSource::require_inside(const SetCursor& cursor) const {
-  if (cursor.document >= store_.num_documents()) {
-    throw data_set_error(config_, fmt::format("the saved position is document {}, but {} has {}", cursor.document,
-                                              config_.path, store_.num_documents()));
+  const uint64_t size = best_fit_ ? best_fit_->num_rows() : store_.num_documents();
+  if (cursor.document >= size) {
+    throw data_set_error(config_, fmt::format("the saved position is {} {}, but {} has {}",
+                                              best_fit_ ? "row" : "document", cursor.document, config_.path, size));
   }
-  if (options_.packing == Packing::kNone && cursor.offset > 0) {
+  if (options_.packing != Packing::kConcatSplit && cursor.offset > 0) {
     throw data_set_error(
         config_,
-        fmt::format("the saved position is inside a document (token {}), but packing \"none\" uses whole documents",
-                    cursor.offset))
+        fmt::format("the saved position is inside a document (token {}), but packing \"{}\" uses whole documents",
+                    cursor.offset, to_text(options_.packing)))
         .hint("resume with the packing that the run was started with");
   }
+  if (best_fit_) return;
   if (const uint64_t length = next_document(cursor).length; cursor.offset >= length) {
     throw data_set_error(
         config_, fmt::format("the saved position is token {} of a document of {} tokens", cursor.offset, length));
@@ -104,6 +140,7 @@ void RowSource::advance_document(SetCursor& cursor) const {
 
 RowCounts RowSource::fill(SetCursor& cursor, BatchRow row) const {
   ++cursor.num_rows;
+  if (best_fit_) return fill_best_fit(cursor, row);
   return options_.packing == Packing::kConcatSplit ? fill_packed(cursor, row) : fill_single(cursor, row);
 }
 
@@ -130,7 +167,7 @@ RowCounts RowSource::fill_single(SetCursor& cursor, BatchRow& row) const {
   RowCounts counts;
   const uint64_t seq_len = row.seq_len;
   DocumentSpan document = next_document(cursor);
-  while (document.length > seq_len && options_.overflow == Overflow::kDrop) {
+  while (document.length > seq_len && drops_long_documents(options_.overflow)) {
     ++counts.num_dropped_documents;
     advance_document(cursor);
     document = next_document(cursor);
@@ -140,6 +177,26 @@ RowCounts RowSource::fill_single(SetCursor& cursor, BatchRow& row) const {
   counts.num_trained_tokens = place_tokens(store_, document, 0, static_cast<size_t>(length), length, row, 0, 0);
   counts.num_tokens = length;
   advance_document(cursor);
+  return counts;
+}
+
+RowCounts RowSource::fill_best_fit(SetCursor& cursor, BatchRow& row) const {
+  RowCounts counts;
+  const BestFitRows::Row packed = best_fit_->row(store_, cursor.epoch, cursor.document);
+  counts.num_dropped_documents = packed.num_dropped;
+  size_t column = 0;
+  int32_t number = 0;
+  for (const DocumentSpan document : packed.documents) {
+    if (document.length > row.seq_len) ++counts.num_truncated_documents;
+    const size_t length = static_cast<size_t>(std::min<uint64_t>(document.length, row.seq_len));
+    counts.num_trained_tokens += place_tokens(store_, document, 0, length, length, row, column, number++);
+    column += length;
+  }
+  counts.num_tokens = column;
+  if (++cursor.document == best_fit_->num_rows()) {
+    cursor.document = 0;
+    ++cursor.epoch;
+  }
   return counts;
 }
 

@@ -2,16 +2,20 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <utility>
 
 #include "host/data/batch.hpp"
+#include "host/data/best_fit.hpp"
 #include "host/data/data_config.hpp"
 #include "host/data/permutation.hpp"
 #include "host/data/token_store.hpp"
 
 namespace chassis {
 
-// The position in a set: the next token is `offset` tokens into the `document`-th document of pass `epoch`.
+// The position in a set: the next token is `offset` tokens into the `document`-th document of pass `epoch`. With
+// best_fit the next row is the `document`-th of the pass, and `offset` is 0.
 struct SetCursor {
   uint64_t epoch = 0;
   uint64_t document = 0;
@@ -35,12 +39,22 @@ struct RowOptions {
   uint64_t seed = 0;
   uint64_t stream = 0;    // index of the set, so that equal sets are shuffled differently
   bool one_pass = false;  // evaluation: ends after the last document, and pads the last row
+  // Above this part of documents that are dropped because they are too long, opening the set fails.
+  double max_drop_ratio = 1;
 };
+
+// Whether documents that do not fit into a row are left out. truncate_left_prompt has cut documents when they were
+// encoded, so that those that are still too long have no prompt left to cut.
+constexpr bool drops_long_documents(Overflow overflow) {
+  return overflow == Overflow::kDrop || overflow == Overflow::kTruncateLeftPrompt;
+}
 
 class RowSource {
  public:
   // Applies the overflow rule. With the rule "error", throws a config error at the first document that is too long.
-  RowSource(TokenStore store, const RowOptions& options, const DataSetConfig& config);
+  // Calls `poll` regularly while lengths are read; it may throw.
+  RowSource(TokenStore store, const RowOptions& options, const DataSetConfig& config,
+            const std::function<void()>& poll = {});
 
   // Fills the next row, which must be all padding, and moves the cursor past it. Without one_pass there is no end:
   // after the last document comes the first of the next pass, in another order if shuffled.
@@ -51,8 +65,12 @@ class RowSource {
   // Throws a config error that names both numbers if the cursor is outside the data.
   void require_inside(const SetCursor& cursor) const;
 
-  // Without packing, the number of documents longer than seq_len.
+  // Unless documents are split, the number of those longer than seq_len.
   uint64_t num_long_documents() const { return num_long_documents_; }
+  // The part of a pass's positions that hold tokens; the others are padding.
+  double utilisation() const;
+  // Passes over the set up to the cursor.
+  double num_passes(const SetCursor& cursor) const;
 
   const TokenStore& store() const { return store_; }
   const DataSetConfig& config() const { return config_; }
@@ -61,6 +79,8 @@ class RowSource {
   DocumentSpan next_document(const SetCursor& cursor) const;
   RowCounts fill_packed(SetCursor& cursor, BatchRow& row) const;
   RowCounts fill_single(SetCursor& cursor, BatchRow& row) const;
+  RowCounts fill_best_fit(SetCursor& cursor, BatchRow& row) const;
+  void apply_overflow();
   void advance_document(SetCursor& cursor) const;
 
   TokenStore store_;
@@ -68,6 +88,8 @@ class RowSource {
   DataSetConfig config_;
   uint64_t num_long_documents_ = 0;
   uint64_t num_usable_documents_;
+  uint64_t num_usable_tokens_;
+  std::optional<BestFitRows> best_fit_;
 };
 
 }  // namespace chassis

@@ -3,9 +3,7 @@
 #include "host/data/prepare.hpp"
 
 #include <fmt/format.h>
-#include <limits.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,6 +21,10 @@
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
 #include "host/base/units.hpp"
+#include "host/data/document_pipeline.hpp"
+#include "host/data/encode_worker.hpp"
+#include "host/data/line_reader.hpp"
+#include "host/data/store_key.hpp"
 
 namespace chassis {
 namespace {
@@ -31,9 +33,6 @@ namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kStoreVersion = 4;
-constexpr size_t kSampleBytes = size_t{64} << 10;
-constexpr size_t kMaxNameBytes = 100;  // of a store's folder, without its hash
 constexpr auto kLockInterval = 20ms;
 constexpr auto kFirstNotice = 2s, kNextNotice = 30s;  // of waiting
 
@@ -77,114 +76,75 @@ class FolderLock {
   File file_;
 };
 
-struct Modified {
-  int64_t seconds;
-  int64_t nanoseconds;
-};
-
-Modified modification_time(const File& file) {
-  struct stat info {};
-  if (::fstat(file.descriptor(), &info) != 0) {
-    throw storage_error(fmt::format("{}: {}", file.path(), std::strerror(errno)));
-  }
-  return {info.st_mtim.tv_sec, info.st_mtim.tv_nsec};
-}
-
-// Identifies a file without reading all of it.
-Json file_key(const std::string& path) {
-  const File file = File::open_read(path);
-  const uint64_t size = file.size();
-  std::string sample(static_cast<size_t>(std::min<uint64_t>(size, kSampleBytes)), '\0');
-  file.pread_exact(sample.data(), sample.size(), 0);
-  uint64_t hash = hash64(sample, 1);
-  file.pread_exact(sample.data(), sample.size(), size - sample.size());
-  hash = hash64(sample, hash);
-  const Modified modified = modification_time(file);
-  Json key;
-  key["path"] = printable(path, PATH_MAX);  // JSON holds only UTF-8
-  key["bytes"] = size;
-  key["modified"] = fmt::format("{}.{:09}", modified.seconds, modified.nanoseconds);
-  key["head_and_tail"] = fmt::format("{:016x}", hash);
-  return key;
-}
-
-// Everything that the ids of a set depend on.
-Json store_key(const DataSetConfig& config, const std::vector<std::string>& files, const Tokenizer* tokenizer) {
-  const bool text = config.format == DataFormat::kText;
-  Json key;
-  key["version"] = kStoreVersion;
-  key["format"] = to_text(config.format);
-  key["documents"] = text ? to_text(config.documents) : "";
-  key["tokenizer"] = text && tokenizer ? tokenizer->fingerprint() : "";
-  key["tokenizer_build"] = text && tokenizer ? tokenizer->build() : "";
-  key["bos_id"] = text && tokenizer ? tokenizer->bos_id() : -1;
-  key["eos_id"] = text && tokenizer ? tokenizer->eos_id() : -1;
-  key["files"] = Json::array();
-  for (const std::string& file : files) key["files"].push_back(file_key(file));
-  return key;
-}
-
-std::string show(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
-
-// Describes the first difference; empty if there is none.
-std::string difference(const Json& kept, const Json& wanted, const std::string& prefix = "") {
-  for (const auto& [name, value] : wanted.items()) {
-    const auto found = kept.find(name);
-    if (found == kept.end()) return fmt::format("{}{} is new", prefix, name);
-    if (name == "files") {
-      if (!found->is_array() || found->size() != value.size()) return "the number of files changed";
-      for (size_t i = 0; i < value.size(); ++i) {
-        const std::string file = value.size() > 1 ? show(value[i]["path"]) + ": " : "";
-        if (std::string text = difference((*found)[i], value[i], file); !text.empty()) return text;
-      }
-    } else if (*found != value) {
-      return fmt::format("{}{} changed from {} to {}", prefix, name, show(*found), show(value));
-    }
-  }
-  return "";
-}
-
-std::string store_folder(const DataSetConfig& config, const std::string& cache_dir) {
-  std::error_code failure;
-  const std::string absolute = fs::absolute(config.path, failure).lexically_normal().string();
-  if (failure) throw data_set_error(config, fmt::format("path = \"{}\": {}", config.path, failure.message()));
-  const std::string name = fs::path(absolute).filename().string().substr(0, kMaxNameBytes);
-  const std::string id = fmt::format("{}\n{}\n{}", absolute, to_text(config.format), to_text(config.documents));
-  return fmt::format("{}/{}-{:08x}", cache_dir, name, hash64(id, 0) >> 32);
-}
-
 uint32_t checksum_of(const Json& json) {
   const std::string text = json.dump();
   return crc32c(0, text.data(), text.size());
 }
 
+bool is_whole(const DataSetConfig& config) { return config.part_begin <= 0 && config.part_end >= 1; }
+
+// One line that says which rows were dropped, and why.
+Error dropped_error(const DataSetConfig& config, const TokenStoreFacts& facts, double max_drop_ratio) {
+  const uint64_t num_dropped = facts.num_dropped(), num_rows = facts.num_documents + num_dropped;
+  std::string reasons, rows;
+  for (const auto& [reason, count] : facts.dropped)
+    reasons += fmt::format("{}{} ({})", reasons.empty() ? "" : "; ", reason, count);
+  for (const std::string& row : facts.first_dropped) rows += "\n  " + row;
+  return data_set_error(
+             config, fmt::format("{} of {} rows of {} ({:.1f} %) cannot be used, data.max_drop_ratio is {:g}: {}; the "
+                                 "first are:{}",
+                                 num_dropped, num_rows, config.path,
+                                 100 * static_cast<double>(num_dropped) / static_cast<double>(num_rows), max_drop_ratio,
+                                 reasons, rows))
+      .hint("correct the rows or the options of [data]; data.max_drop_ratio = 1 trains on what is left");
+}
+
+Error empty_error(const DataSetConfig& config, const TokenStoreFacts& facts, double max_drop_ratio) {
+  if (facts.num_dropped() > 0) return dropped_error(config, facts, max_drop_ratio);
+  if (is_whole(config) || facts.num_rows == 0)
+    return data_set_error(config, fmt::format("the corpus is empty: {} has no document", config.path));
+  return data_set_error(config, fmt::format("none of the {} rows of {} is in the part from {:g} to {:g} that "
+                                            "data.eval_fraction assigns to it",
+                                            facts.num_rows, config.path, config.part_begin, config.part_end))
+      .hint("use more data, or another data.eval_fraction");
+}
+
+int num_workers(const PrepareOptions& options) {
+  const int64_t wanted = options.data ? options.data->num_threads : 0;
+  return wanted > 0 ? static_cast<int>(wanted) : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+double max_drop_ratio(const PrepareOptions& options) { return options.data ? options.data->max_drop_ratio : 1; }
+
 void write_store(const DataSetConfig& config, const std::vector<std::string>& files, const Tokenizer* tokenizer,
                  const PrepareOptions& options, const Json& key, const std::string& folder) {
   const bool narrow = options.vocab_size > 0 && options.vocab_size <= 0xFFFF;
   TokenStoreWriter writer(folder, narrow ? 2 : 4);
-  uint64_t num_bytes = 0, num_bytes_before = 0, reported = 0;
+  uint64_t num_bytes = 0, done = 0, reported = 0;
   for (const Json& file : key["files"]) num_bytes += file["bytes"].get<uint64_t>();
-  auto report = [&](uint64_t done) {
+  const auto report = [&] {
     reported = done;
     if (!options.progress) return;
-    options.progress({config.path, done, num_bytes, writer.facts().num_documents, writer.facts().num_tokens});
+    options.progress({config.path, done, num_bytes, writer.facts().num_rows, writer.facts().num_documents,
+                      writer.facts().num_tokens});
   };
-  Document document;
-  for (size_t i = 0; i < files.size(); ++i) {
-    const auto reader = open_documents(files[i], config, tokenizer, options.vocab_size);
-    while (reader->next(document)) {
-      writer.add(document, i);
-      const uint64_t done = num_bytes_before + reader->num_bytes_read();
-      if (done - reported >= uint64_t{1} << 20) report(done);
-    }
-    num_bytes_before += reader->num_bytes_read();
-    writer.add_notes(reader->notes());
-  }
-  report(num_bytes_before);
+  PipelineOptions pipeline;
+  pipeline.open = [&](const std::string& path) { return open_rows(path, config); };
+  pipeline.make_worker = [&] { return make_encode_worker(config, options.data, tokenizer, options.vocab_size); };
+  pipeline.num_workers = num_workers(options);
+  pipeline.poll = options.poll;
+  run_document_pipeline(files, pipeline, [&](DocumentChunk&& chunk) {
+    for (const Document& document : chunk.documents) writer.add(document, chunk.file);
+    for (const DroppedRow& row : chunk.dropped)
+      writer.add_dropped(row.reason, line_position(files[chunk.file], row.line));
+    writer.add_rows(chunk.file, chunk.num_rows, chunk.content_hash);
+    writer.add_notes(chunk.notes);
+    done = chunk.num_bytes_read;
+    if (done - reported >= uint64_t{1} << 20) report();
+  });
+  report();
   const TokenStoreFacts facts = writer.finish();
-  if (facts.num_documents == 0) {
-    throw data_set_error(config, fmt::format("the corpus is empty: {} has no document", config.path));
-  }
+  if (facts.num_documents == 0) throw empty_error(config, facts, max_drop_ratio(options));
   Json manifest;
   manifest["key"] = key;
   manifest["store"] = to_json(facts);
@@ -220,7 +180,7 @@ KeptStore find_kept(const std::string& folder, const Json& key, const std::funct
   if (path_kind_nofollow(manifest_path) == PathKind::kAbsent) return kept;
   try {
     const Json manifest = parse_json(read_file(manifest_path), manifest_path, ExitCode::kStorage);
-    kept.reason = difference(json_at(manifest, "key", manifest_path), key);
+    kept.reason = key_difference(json_at(manifest, "key", manifest_path), key);
     if (!kept.reason.empty()) return kept;
     const Json& facts = json_at(manifest, "store", manifest_path);
     if (checksum_of(facts) != json_int(manifest, "store_crc32c", manifest_path)) {
@@ -266,6 +226,15 @@ void count_notes(const DataSetConfig& config, const ReadNotes& notes) {
   }
 }
 
+void count_dropped(const DataSetConfig& config, const TokenStoreFacts& facts) {
+  for (const auto& [reason, rows] : facts.dropped) {
+    counted_warning(fmt::format("data.dropped_rows {}: {}", config.path, reason),
+                    fmt::format("{}: rows are dropped: {}; the first of all is {}", config.path, reason,
+                                facts.first_dropped.empty() ? "unknown" : facts.first_dropped.front()),
+                    rows);
+  }
+}
+
 void make_store(const DataSetConfig& config, const std::vector<std::string>& files, const Tokenizer* tokenizer,
                 const PrepareOptions& options, const Json& key, const std::string& folder) {
   const std::string unfinished = folder + ".unfinished";
@@ -299,7 +268,7 @@ auto with_cache_hint(const std::string& cache_dir, Action action) {
 TokenStore open_or_make(const DataSetConfig& config, const std::vector<std::string>& files, const Tokenizer* tokenizer,
                         const PrepareOptions& options) {
   const std::string folder = store_folder(config, options.cache_dir);
-  const Json key = store_key(config, files, tokenizer);
+  const Json key = store_key(config, files, tokenizer, encoder_fingerprint(config, options.data, tokenizer));
   const FolderLock lock(with_cache_hint(options.cache_dir,
                                         [&] {
                                           create_directories(options.cache_dir);
@@ -326,20 +295,26 @@ TokenStore open_or_make(const DataSetConfig& config, const std::vector<std::stri
 TokenStore prepare_data_set(const DataSetConfig& config, const Tokenizer* tokenizer, const PrepareOptions& options) {
   SkippedEntries skipped;
   const std::vector<std::string> files = data_files(config, &skipped);
-  if (config.format == DataFormat::kText && !tokenizer) {
-    throw data_set_error(config, "format \"text\" needs a tokenizer").hint("set plugin in [tokenizer]");
+  if (config.format != DataFormat::kTokens && !tokenizer) {
+    throw data_set_error(config, fmt::format("format \"{}\" needs a tokenizer", to_text(config.format)))
+        .hint("set plugin in [tokenizer]");
   }
   TokenStore store = open_or_make(config, files, tokenizer, options);
   const TokenStoreFacts& facts = store.facts();
   require_ids_below(config, store, options.vocab_size);
+  const double num_dropped = static_cast<double>(facts.num_dropped());
+  if (num_dropped > max_drop_ratio(options) * (num_dropped + static_cast<double>(facts.num_documents)))
+    throw dropped_error(config, facts, max_drop_ratio(options));
   if (facts.num_trained_tokens == 0) {
     throw data_set_error(config, fmt::format("all labels of {} are masked: none of its {} tokens would be trained",
                                              config.path, facts.num_tokens))
         .hint("a token is trained if its label is not -100 and a token comes before it in its document");
   }
   if (options.first_on_machine) {
-    count_skipped(config, skipped);
-    count_notes(config, facts.notes);
+    // Both parts of a set read all of its rows, and the training part counts what was skipped.
+    const bool is_eval_part = !is_whole(config) && config.part_begin <= 0;
+    if (!is_eval_part) count_skipped(config, skipped), count_notes(config, facts.notes);
+    count_dropped(config, facts);
   }
   log::debug("{}: {} documents, {} tokens, {} trained", config.path, facts.num_documents, facts.num_tokens,
              facts.num_trained_tokens);

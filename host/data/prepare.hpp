@@ -1,4 +1,5 @@
-// Tokenises a data set once and keeps the result, which is used again until something that it depends on changes.
+// Tokenises a data set once, on several threads, and keeps the result, which is used again until something that it
+// depends on changes.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,7 @@ struct PrepareProgress {
   const std::string& path;
   uint64_t num_bytes_done;
   uint64_t num_bytes;
+  uint64_t num_rows;
   uint64_t num_documents;
   uint64_t num_tokens;
 };
@@ -30,6 +32,9 @@ struct PrepareOptions {
   std::function<void()> poll = {};
   // Compares kept data with its checksums, and counts what was skipped. Only the first process of a machine does so.
   bool first_on_machine = true;
+  // How records become documents, the limit of dropped rows, and the number of threads. NULL: the defaults, and no
+  // limit.
+  const DataConfig* data = nullptr;
 };
 
 // Waits while another process prepares the same set in the same cache, and logs that. Throws config errors for invalid

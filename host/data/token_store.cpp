@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "host/base/hash.hpp"
+#include "host/base/printable.hpp"
 #include "host/data/line_reader.hpp"
 
 namespace chassis {
@@ -22,6 +23,7 @@ constexpr size_t kBufferBytes = size_t{1} << 20;
 constexpr size_t kVerifyBytes = size_t{4} << 20;
 constexpr const char *kIds = "ids.bin", *kLabels = "labels.bin", *kDocuments = "documents.bin";
 constexpr int kLineBits = 40;
+constexpr size_t kMaxShownDropped = 5;
 
 struct DocumentEntry {
   uint64_t begin;
@@ -91,15 +93,28 @@ void TokenStore::verify(const std::function<void()>& poll) const {
 }
 
 DocumentSpan TokenStore::document(uint64_t index) const {
-  CHASSIS_CHECK(index < facts_.num_documents, "document number out of range");
-  std::array<DocumentEntry, 2> entries;
-  documents_.pread_exact(entries.data(), sizeof entries, index * sizeof(DocumentEntry));
-  if (entries[0].begin >= entries[1].begin || entries[1].begin > facts_.num_tokens) {
-    throw storage_error(fmt::format("{}: document {} spans tokens {} to {} of {}", documents_.path(), index,
-                                    entries[0].begin, entries[1].begin, facts_.num_tokens))
-        .hint("remove the folder; the program makes it again");
+  DocumentSpan document;
+  read_documents(index, std::span(&document, 1));
+  return document;
+}
+
+void TokenStore::read_documents(uint64_t first, std::span<DocumentSpan> documents) const {
+  CHASSIS_CHECK(first <= facts_.num_documents && documents.size() <= facts_.num_documents - first,
+                "document number out of range");
+  std::array<DocumentEntry, 257> block;
+  for (size_t done = 0; done < documents.size();) {
+    const size_t count = std::min(documents.size() - done, block.size() - 1);
+    documents_.pread_exact(block.data(), (count + 1) * sizeof(DocumentEntry), (first + done) * sizeof(DocumentEntry));
+    for (size_t i = 0; i < count; ++i, ++done) {
+      const uint64_t begin = block[i].begin, end = block[i + 1].begin;
+      if (begin >= end || end > facts_.num_tokens) {
+        throw storage_error(fmt::format("{}: document {} spans tokens {} to {} of {}", documents_.path(), first + done,
+                                        begin, end, facts_.num_tokens))
+            .hint("remove the folder; the program makes it again");
+      }
+      documents[done] = {begin, end - begin};
+    }
   }
-  return {entries[0].begin, entries[1].begin - entries[0].begin};
 }
 
 SourcePosition TokenStore::origin(uint64_t index) const {
@@ -133,17 +148,14 @@ void TokenStore::read(const File& file, uint64_t token, std::span<int32_t> value
 TokenStore::LongDocuments TokenStore::longer_than(uint64_t limit) const {
   LongDocuments result;
   if (facts_.longest_document <= limit) return result;
-  std::vector<DocumentEntry> block(4096);
-  uint64_t index = 0, begin = 0;
-  for (uint64_t entry = 0; entry <= facts_.num_documents; entry += block.size()) {
-    block.resize(static_cast<size_t>(std::min<uint64_t>(block.size(), facts_.num_documents + 1 - entry)));
-    documents_.pread_exact(block.data(), block.size() * sizeof(DocumentEntry), entry * sizeof(DocumentEntry));
+  std::vector<DocumentSpan> block(4096);
+  for (uint64_t first = 0; first < facts_.num_documents; first += block.size()) {
+    block.resize(static_cast<size_t>(std::min<uint64_t>(block.size(), facts_.num_documents - first)));
+    read_documents(first, block);
     for (size_t i = 0; i < block.size(); ++i) {
-      if (entry + i > 0) {
-        if (block[i].begin - begin > limit && result.count++ == 0) result.first = index;
-        ++index;
-      }
-      begin = block[i].begin;
+      if (block[i].length <= limit) continue;
+      if (result.count++ == 0) result.first = first + i;
+      result.num_tokens += block[i].length;
     }
   }
   return result;
@@ -241,10 +253,17 @@ void TokenStoreWriter::add(const Document& document, uint64_t file_index) {
   ++facts_.num_documents;
 }
 
-void TokenStoreWriter::add_notes(const ReadNotes& notes) {
-  facts_.notes.num_empty_documents += notes.num_empty_documents;
-  facts_.notes.num_blank_lines += notes.num_blank_lines;
-  for (const auto& [name, rows] : notes.unused_columns) facts_.notes.unused_columns[name] += rows;
+void TokenStoreWriter::add_notes(const ReadNotes& notes) { facts_.notes.add(notes); }
+
+void TokenStoreWriter::add_dropped(const std::string& reason, const SourcePosition& where) {
+  ++facts_.dropped[reason];
+  if (facts_.first_dropped.size() < kMaxShownDropped) facts_.first_dropped.push_back(where.text() + ": " + reason);
+}
+
+void TokenStoreWriter::add_rows(size_t file, uint64_t num_rows, uint64_t content_hash) {
+  if (content_.size() <= file) content_.resize(file + 1);
+  content_[file] += content_hash;
+  facts_.num_rows += num_rows;
 }
 
 TokenStoreFacts TokenStoreWriter::finish() {
@@ -253,6 +272,7 @@ TokenStoreFacts TokenStoreWriter::finish() {
   documents_.finish();
   for (Output& labels : labels_) labels.finish();
   facts_.has_labels = !labels_.empty();
+  for (const uint64_t hash : content_) facts_.content_of_files.push_back(fmt::format("{:016x}", hash));
   facts_.content_hash = fmt::format("{:016x}{:016x}", hash_[0], hash_[1]);
   facts_.checksums = {{kIds, ids_.checksum()}, {kDocuments, documents_.checksum()}};
   if (facts_.has_labels) facts_.checksums[kLabels] = labels_.front().checksum();
@@ -270,6 +290,12 @@ Json to_json(const TokenStoreFacts& facts) {
   json["max_id"] = facts.max_id;
   json["max_id_document"] = facts.max_id_document;
   json["content_hash"] = facts.content_hash;
+  json["num_rows"] = facts.num_rows;
+  json["dropped"] = Json::object();
+  for (const auto& [reason, rows] : facts.dropped) json["dropped"][printable(reason)] = rows;
+  json["first_dropped"] = Json::array();
+  for (const std::string& row : facts.first_dropped) json["first_dropped"].push_back(printable(row));
+  json["content_of_files"] = facts.content_of_files;
   json["crc32c"] = Json::object();
   for (const auto& [name, checksum] : facts.checksums) json["crc32c"][name] = checksum;
   json["num_empty_documents"] = facts.notes.num_empty_documents;
@@ -302,6 +328,18 @@ TokenStoreFacts token_store_facts_from_json(const Json& json, const std::string&
   facts.max_id = static_cast<int32_t>(max_id);
   facts.max_id_document = count("max_id_document");
   facts.content_hash = json_string(json, "content_hash", where);
+  facts.num_rows = count("num_rows");
+  const Json& dropped = json_at(json, "dropped", where);
+  for (const auto& [reason, rows] : dropped.items())
+    facts.dropped[reason] = static_cast<uint64_t>(json_int(dropped, reason, where));
+  const auto strings = [&](const char* key, std::vector<std::string>& out) {
+    for (const Json& text : json_at(json, key, where)) {
+      if (!text.is_string()) throw storage_error(fmt::format("{}: an entry of \"{}\" is not a string", where, key));
+      out.push_back(text.get<std::string>());
+    }
+  };
+  strings("first_dropped", facts.first_dropped);
+  strings("content_of_files", facts.content_of_files);
   facts.notes.num_empty_documents = count("num_empty_documents");
   facts.notes.num_blank_lines = count("num_blank_lines");
   const Json& checksums = json_at(json, "crc32c", where);

@@ -31,6 +31,15 @@ struct TokenStoreFacts {
   std::string content_hash;
   std::map<std::string, uint32_t> checksums;  // CRC32C of each file, by name
   ReadNotes notes;
+  uint64_t num_rows = 0;                      // of all files, used or not
+  std::map<std::string, uint64_t> dropped;    // reason → rows that became no document
+  std::vector<std::string> first_dropped;     // "chat.jsonl:17: reason", of at most 5 rows
+  std::vector<std::string> content_of_files;  // a hash of the rows of each file
+  uint64_t num_dropped() const {
+    uint64_t sum = 0;
+    for (const auto& [reason, rows] : dropped) sum += rows;
+    return sum;
+  }
 };
 
 // A document's place among all tokens of the set.
@@ -54,6 +63,8 @@ class TokenStore {
   uint64_t num_documents() const { return facts_.num_documents; }
 
   DocumentSpan document(uint64_t index) const;
+  // Documents from number `first` on.
+  void read_documents(uint64_t first, std::span<DocumentSpan> documents) const;
   // The file and line that the document came from.
   SourcePosition origin(uint64_t index) const;
   // Values from token number `token` on, counted over the whole set.
@@ -62,7 +73,8 @@ class TokenStore {
 
   struct LongDocuments {
     uint64_t count = 0;
-    uint64_t first = 0;  // index of the first one
+    uint64_t first = 0;       // index of the first one
+    uint64_t num_tokens = 0;  // of all of them
   };
   // Documents with more tokens than `limit`. Reads documents.bin unless no document is longer.
   LongDocuments longer_than(uint64_t limit) const;
@@ -81,6 +93,9 @@ class TokenStoreWriter {
   TokenStoreWriter(std::string folder, int64_t id_bytes);
   void add(const Document& document, uint64_t file_index);
   void add_notes(const ReadNotes& notes);
+  void add_dropped(const std::string& reason, const SourcePosition& where);
+  // Rows of a file, and the sum of their hashes.
+  void add_rows(size_t file, uint64_t num_rows, uint64_t content_hash);
   // When this returns, everything is on disk but the manifest, which the caller writes.
   TokenStoreFacts finish();
   const TokenStoreFacts& facts() const { return facts_; }
@@ -109,6 +124,7 @@ class TokenStoreWriter {
   Output ids_, documents_;
   std::vector<Output> labels_;  // empty until a label differs from its id, then one
   uint64_t hash_[2];
+  std::vector<uint64_t> content_;  // of each file
 };
 
 Json to_json(const TokenStoreFacts& facts);

@@ -70,8 +70,10 @@ TrainData::TrainData(const DataConfig& config, const Tokenizer* tokenizer, const
     options.shuffle = config_.shuffle;
     options.seed = config_.seed;
     options.stream = sets_.size();
-    const PrepareOptions prepare{config_.cache_dir, config_.vocab_size, progress, poll, config_.first_on_machine};
-    sets_.emplace_back(prepare_data_set(set, tokenizer, prepare), options, set);
+    options.max_drop_ratio = config_.max_drop_ratio;
+    const PrepareOptions prepare{config_.cache_dir, config_.vocab_size, progress, poll, config_.first_on_machine,
+                                 &config_};
+    sets_.emplace_back(prepare_data_set(set, tokenizer, prepare), options, set, poll);
     num_rows_per_epoch_ += sets_.back().num_rows();
   }
   mixture_.emplace(shares_of(sets_), config_.seed);
@@ -153,6 +155,11 @@ Json TrainData::order() const {
   order["shuffle"] = config_.shuffle;
   if (config_.shuffle || sets_.size() > 1) order["seed"] = config_.seed;
   if (sets_.size() > 1 && config_.train.front().weight) order["weights"] = mixture_->shares();
+  if (config_.packing == Packing::kBestFit) {  // these decide which documents share a row
+    order["seq_len"] = config_.seq_len;
+    order["overflow"] = to_text(config_.overflow);
+    order["window"] = kPackingWindow;
+  }
   return order;
 }
 
@@ -176,7 +183,7 @@ void TrainData::restore(const Json& saved, const std::string& where) {
   }
   const Json now = order();
   const Json& then = json_at(saved, "order", where);
-  for (const char* key : {"packing", "shuffle", "seed", "weights"}) {
+  for (const char* key : {"packing", "shuffle", "seed", "weights", "seq_len", "overflow", "window"}) {
     const Json before = then.value(key, Json()), after = now.value(key, Json());
     if (before == after) continue;
     throw config_error(
@@ -212,13 +219,15 @@ uint64_t TrainData::num_rows_taken() const {
 
 double TrainData::epoch() const { return static_cast<double>(num_rows_taken()) / num_rows_per_epoch_; }
 
+double TrainData::utilisation() const {
+  double sum = 0;
+  for (size_t i = 0; i < sets_.size(); ++i) sum += mixture_->shares()[i] * sets_[i].utilisation();
+  return sum;
+}
+
 std::vector<double> TrainData::passes() const {
   std::vector<double> passes;
-  for (size_t i = 0; i < sets_.size(); ++i) {
-    const SetCursor& set = cursor_.sets[i];
-    passes.push_back(static_cast<double>(set.epoch) +
-                     static_cast<double>(set.document) / static_cast<double>(sets_[i].store().num_documents()));
-  }
+  for (size_t i = 0; i < sets_.size(); ++i) passes.push_back(sets_[i].num_passes(cursor_.sets[i]));
   return passes;
 }
 

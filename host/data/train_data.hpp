@@ -45,6 +45,11 @@ struct DataStats {
   uint64_t num_padding = 0;
   uint64_t num_truncated_documents = 0;
   uint64_t num_dropped_documents = 0;
+  // The part of the positions that held tokens.
+  double utilisation() const {
+    const uint64_t all = num_tokens + num_padding;
+    return all == 0 ? 1 : static_cast<double>(num_tokens) / static_cast<double>(all);
+  }
 };
 
 // Not thread-safe.
@@ -65,7 +70,7 @@ class TrainData {
   }
 
   // The position of the next step. restore() takes the same time at any position. It refuses a cursor of other data,
-  // order or packing; seq_len and the batch sizes may differ.
+  // order or packing; the batch sizes may differ, and except with best_fit seq_len.
   Json save() const;
   void restore(const Json& saved, const std::string& where = "data cursor");
   const DataCursor& cursor() const { return cursor_; }
@@ -85,6 +90,8 @@ class TrainData {
   Json identity() const;
   std::string data_hash() const;
   const DataStats& stats() const { return stats_; }
+  // The part of an epoch's positions that hold tokens; the others are padding.
+  double utilisation() const;
   const std::vector<RowSource>& sets() const { return sets_; }
 
  private:

@@ -81,6 +81,7 @@ TEST_F(EvalDataTest, MayBeShorterThanOneSequence) {
 TEST_F(EvalDataTest, CountsDroppedDocumentsInAdvance) {
   config.packing = Packing::kNone;
   config.overflow = Overflow::kDrop;
+  config.max_drop_ratio = 0.5;
   log::reset_counted_warnings();
   EvalData data(set, config, nullptr);
   EXPECT_EQ(counted_warnings().at(0).second, 1u);

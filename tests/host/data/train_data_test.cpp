@@ -95,10 +95,11 @@ TEST_F(TrainDataTest, MakesTheFieldsThatTheModelTakesAndCountsWithoutThem) {
 
 TEST_F(TrainDataTest, ResumesExactlyFromItsCursor) {
   for (const bool prefetch : {false, true}) {
-    for (const Packing packing : {Packing::kConcatSplit, Packing::kNone}) {
+    for (const Packing packing : {Packing::kConcatSplit, Packing::kBestFit, Packing::kNone}) {
       DataConfig config = two_sets();
       config.packing = packing;
       config.overflow = Overflow::kDrop;
+      config.max_drop_ratio = 1;
       config.prefetch = prefetch;
       for (const int num_files_before : {0, 1, 13, 60}) {
         TrainData whole(config, nullptr), before(config, nullptr), after(config, nullptr);
@@ -291,6 +292,7 @@ TEST_F(TrainDataTest, CountsTruncatedAndDroppedDocuments) {
   ASSERT_EQ(counted_warnings().size(), 1u);
   EXPECT_EQ(counted_warnings()[0].second, too_long);
   config.overflow = Overflow::kDrop;
+  config.max_drop_ratio = 1;
   TrainData dropping(config, nullptr);
   EXPECT_EQ(dropping.num_rows_per_epoch(), 100.0 - static_cast<double>(too_long));
   log::reset_counted_warnings();

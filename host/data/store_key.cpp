@@ -1,0 +1,113 @@
+// Builds and compares keys.
+#include "host/data/store_key.hpp"
+
+#include <fmt/format.h>
+#include <limits.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "host/base/file.hpp"
+#include "host/base/hash.hpp"
+#include "host/base/printable.hpp"
+#include "host/data/document_reader.hpp"
+
+namespace chassis {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kStoreVersion = 5;
+constexpr size_t kSampleBytes = size_t{64} << 10;
+constexpr size_t kMaxNameBytes = 100;  // of a store's folder, without its hash
+
+struct Modified {
+  int64_t seconds;
+  int64_t nanoseconds;
+};
+
+Modified modification_time(const File& file) {
+  struct stat info {};
+  if (::fstat(file.descriptor(), &info) != 0) {
+    throw storage_error(fmt::format("{}: {}", file.path(), std::strerror(errno)));
+  }
+  return {info.st_mtim.tv_sec, info.st_mtim.tv_nsec};
+}
+
+// Identifies a file without reading all of it.
+Json file_key(const std::string& path) {
+  const File file = File::open_read(path);
+  const uint64_t size = file.size();
+  std::string sample(static_cast<size_t>(std::min<uint64_t>(size, kSampleBytes)), '\0');
+  file.pread_exact(sample.data(), sample.size(), 0);
+  uint64_t hash = hash64(sample, 1);
+  file.pread_exact(sample.data(), sample.size(), size - sample.size());
+  hash = hash64(sample, hash);
+  const Modified modified = modification_time(file);
+  Json key;
+  key["path"] = printable(path, PATH_MAX);  // JSON holds only UTF-8
+  key["bytes"] = size;
+  key["modified"] = fmt::format("{}.{:09}", modified.seconds, modified.nanoseconds);
+  key["head_and_tail"] = fmt::format("{:016x}", hash);
+  return key;
+}
+
+std::string show(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+
+std::string difference(const Json& kept, const Json& wanted, const std::string& prefix = "") {
+  for (const auto& [name, value] : wanted.items()) {
+    const auto found = kept.find(name);
+    if (found == kept.end()) return fmt::format("{}{} is new", prefix, name);
+    if (name == "files") {
+      if (!found->is_array() || found->size() != value.size()) return "the number of files changed";
+      for (size_t i = 0; i < value.size(); ++i) {
+        const std::string file = value.size() > 1 ? show(value[i]["path"]) + ": " : "";
+        if (std::string text = difference((*found)[i], value[i], file); !text.empty()) return text;
+      }
+    } else if (*found != value) {
+      return fmt::format("{}{} changed from {} to {}", prefix, name, show(*found), show(value));
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+Json store_key(const DataSetConfig& config, const std::vector<std::string>& files, const Tokenizer* tokenizer,
+               const std::string& encoder) {
+  const bool encodes = config.format != DataFormat::kTokens && tokenizer;
+  Json key;
+  key["version"] = kStoreVersion;
+  key["format"] = to_text(config.format);
+  key["documents"] = config.format == DataFormat::kText ? to_text(config.documents) : "";
+  key["columns"] = config.columns;
+  key["tags"] = config.tags;
+  key["part"] = {config.part_begin, config.part_end};
+  key["encoder"] = encoder;
+  key["tokenizer"] = encodes ? tokenizer->fingerprint() : "";
+  key["tokenizer_build"] = encodes ? tokenizer->build() : "";
+  key["bos_id"] = encodes ? tokenizer->bos_id() : -1;
+  key["eos_id"] = encodes ? tokenizer->eos_id() : -1;
+  key["files"] = Json::array();
+  for (const std::string& file : files) key["files"].push_back(file_key(file));
+  return key;
+}
+
+std::string key_difference(const Json& kept, const Json& wanted) { return difference(kept, wanted); }
+
+std::string store_folder(const DataSetConfig& config, const std::string& cache_dir) {
+  std::error_code failure;
+  const std::string absolute = fs::absolute(config.path, failure).lexically_normal().string();
+  if (failure) throw data_set_error(config, fmt::format("path = \"{}\": {}", config.path, failure.message()));
+  const std::string name = fs::path(absolute).filename().string().substr(0, kMaxNameBytes);
+  std::string id = fmt::format("{}\n{}\n{}", absolute, to_text(config.format), to_text(config.documents));
+  for (const auto* names : {&config.columns, &config.tags})
+    for (const auto& [name, other] : *names) id += fmt::format("\n{}\n{}", name, other);
+  if (config.part_begin > 0 || config.part_end < 1) id += fmt::format("\n{} to {}", config.part_begin, config.part_end);
+  return fmt::format("{}/{}-{:08x}", cache_dir, name, hash64(id, 0) >> 32);
+}
+
+}  // namespace chassis

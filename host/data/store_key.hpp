@@ -1,0 +1,22 @@
+// What a tokenised set was made from: its key decides whether it is used again, and names what changed.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "host/base/json.hpp"
+#include "host/data/data_config.hpp"
+#include "host/data/tokenizer.hpp"
+
+namespace chassis {
+
+// Everything that the ids of a set depend on. Files are identified by size, time, head and tail, so that it is fast.
+// `encoder` is the fingerprint of what makes documents of records.
+Json store_key(const DataSetConfig& config, const std::vector<std::string>& files, const Tokenizer* tokenizer,
+               const std::string& encoder);
+// Describes the first difference; empty if there is none.
+std::string key_difference(const Json& kept, const Json& wanted);
+// The folder of the set; one for each path and way of reading it.
+std::string store_folder(const DataSetConfig& config, const std::string& cache_dir);
+
+}  // namespace chassis
