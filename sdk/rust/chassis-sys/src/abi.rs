@@ -477,10 +477,7 @@ abi_struct! { chassis_comm_t 72 8 {
         u32,
         *mut *mut chassis_comm_work_t,
     ) -> *mut chassis_status_t>,
-    48 8 wait: Option<unsafe extern "C" fn(
-        *const chassis_comm_t,
-        *mut chassis_comm_work_t,
-    ) -> *mut chassis_status_t>,
+    48 8 wait: Option<unsafe extern "C" fn(*const chassis_comm_t, *mut chassis_comm_work_t) -> *mut chassis_status_t>,
     56 8 done: Option<unsafe extern "C" fn(*const chassis_comm_t, *mut chassis_comm_work_t) -> i32>,
     64 8 agree: Option<unsafe extern "C" fn(
         *const chassis_comm_t,
@@ -667,11 +664,7 @@ abi_struct! { chassis_finish_sink_t 32 8 {
     0 4 struct_size: u32,
     4 4 reserved0: u32,
     8 8 r#impl: *mut c_void,
-    16 8 fill: Option<unsafe extern "C" fn(
-        *const chassis_finish_sink_t,
-        u64,
-        chassis_str_t,
-    ) -> *mut chassis_status_t>,
+    16 8 fill: Option<unsafe extern "C" fn(*const chassis_finish_sink_t, u64, chassis_str_t) -> *mut chassis_status_t>,
     24 8 checksum: Option<unsafe extern "C" fn(
         *const chassis_finish_sink_t,
         u64,
@@ -713,10 +706,7 @@ abi_struct! { chassis_gemm_t 32 8 {
         *const chassis_gemm_t,
         *const chassis_gemm_problem_t,
     ) -> *mut chassis_status_t>,
-    24 8 scratch_bytes: Option<unsafe extern "C" fn(
-        *const chassis_gemm_t,
-        *const chassis_gemm_problem_t,
-    ) -> u64>,
+    24 8 scratch_bytes: Option<unsafe extern "C" fn(*const chassis_gemm_t, *const chassis_gemm_problem_t) -> u64>,
 } }
 abi_grows!(chassis_gemm_t, CHASSIS_GEMM_V1_SIZE);
 
@@ -797,12 +787,7 @@ abi_struct! { chassis_layout_sink_t 40 8 {
         u64,
         u32,
     ) -> *mut chassis_status_t>,
-    24 8 place: Option<unsafe extern "C" fn(
-        *const chassis_layout_sink_t,
-        u32,
-        u32,
-        u64,
-    ) -> *mut chassis_status_t>,
+    24 8 place: Option<unsafe extern "C" fn(*const chassis_layout_sink_t, u32, u32, u64) -> *mut chassis_status_t>,
     32 8 text_file: Option<unsafe extern "C" fn(
         *const chassis_layout_sink_t,
         chassis_str_t,
@@ -860,11 +845,7 @@ abi_struct! { chassis_memory_t 56 8 {
     0 4 struct_size: u32,
     4 4 reserved0: u32,
     8 8 r#impl: *mut c_void,
-    16 8 alloc: Option<unsafe extern "C" fn(
-        *const chassis_memory_t,
-        u64,
-        *mut *mut c_void,
-    ) -> *mut chassis_status_t>,
+    16 8 alloc: Option<unsafe extern "C" fn(*const chassis_memory_t, u64, *mut *mut c_void) -> *mut chassis_status_t>,
     24 8 free: Option<unsafe extern "C" fn(*const chassis_memory_t, *mut c_void)>,
     32 8 usage: Option<unsafe extern "C" fn(*const chassis_memory_t, u32, *mut u64, *mut u64)>,
     40 8 alloc_on: Option<unsafe extern "C" fn(
@@ -897,10 +878,7 @@ abi_grows!(chassis_metrics_t, CHASSIS_METRICS_V1_SIZE);
 abi_struct! { chassis_model_t 56 8 {
     0 4 struct_size: u32,
     4 4 reserved0: u32,
-    8 8 configure: Option<unsafe extern "C" fn(
-        *mut chassis_instance_t,
-        chassis_str_t,
-    ) -> *mut chassis_status_t>,
+    8 8 configure: Option<unsafe extern "C" fn(*mut chassis_instance_t, chassis_str_t) -> *mut chassis_status_t>,
     16 8 record: Option<unsafe extern "C" fn(
         *mut chassis_instance_t,
         *const chassis_builder_t,
@@ -926,10 +904,7 @@ abi_grows!(chassis_model_t, CHASSIS_MODEL_V1_SIZE);
 abi_struct! { chassis_model_2_t 48 8 {
     0 4 struct_size: u32,
     4 4 reserved0: u32,
-    8 8 configure: Option<unsafe extern "C" fn(
-        *mut chassis_instance_t,
-        chassis_str_t,
-    ) -> *mut chassis_status_t>,
+    8 8 configure: Option<unsafe extern "C" fn(*mut chassis_instance_t, chassis_str_t) -> *mut chassis_status_t>,
     16 8 record: Option<unsafe extern "C" fn(
         *mut chassis_instance_t,
         *const chassis_builder_2_t,
@@ -1140,19 +1115,12 @@ abi_struct! { chassis_parallel_t 112 8 {
         *const chassis_parallel_problem_t,
         *const chassis_parallel_sink_t,
     ) -> *mut chassis_status_t>,
-    32 8 bind: Option<unsafe extern "C" fn(
-        *mut chassis_instance_t,
-        *const chassis_shards_t,
-    ) -> *mut chassis_status_t>,
+    32 8 bind: Option<unsafe extern "C" fn(*mut chassis_instance_t, *const chassis_shards_t) -> *mut chassis_status_t>,
     40 8 pre_forward: Option<unsafe extern "C" fn(*mut chassis_instance_t, u32, u32) -> *mut chassis_status_t>,
     48 8 post_forward: Option<unsafe extern "C" fn(*mut chassis_instance_t, u32, u32) -> *mut chassis_status_t>,
     56 8 pre_backward: Option<unsafe extern "C" fn(*mut chassis_instance_t, u32, u32) -> *mut chassis_status_t>,
     64 8 grad_ready: Option<unsafe extern "C" fn(*mut chassis_instance_t, u32, u32) -> *mut chassis_status_t>,
-    72 8 post_backward: Option<unsafe extern "C" fn(
-        *mut chassis_instance_t,
-        u32,
-        u32,
-    ) -> *mut chassis_status_t>,
+    72 8 post_backward: Option<unsafe extern "C" fn(*mut chassis_instance_t, u32, u32) -> *mut chassis_status_t>,
     80 8 finish_grads: Option<unsafe extern "C" fn(*mut chassis_instance_t) -> *mut chassis_status_t>,
     88 8 post_optimizer: Option<unsafe extern "C" fn(*mut chassis_instance_t) -> *mut chassis_status_t>,
     96 8 drain: Option<unsafe extern "C" fn(*mut chassis_instance_t) -> *mut chassis_status_t>,
@@ -1191,10 +1159,7 @@ abi_struct! { chassis_parallel_sink_t 32 8 {
     0 4 struct_size: u32,
     4 4 reserved0: u32,
     8 8 r#impl: *mut c_void,
-    16 8 claim: Option<unsafe extern "C" fn(
-        *const chassis_parallel_sink_t,
-        chassis_str_t,
-    ) -> *mut chassis_status_t>,
+    16 8 claim: Option<unsafe extern "C" fn(*const chassis_parallel_sink_t, chassis_str_t) -> *mut chassis_status_t>,
     24 8 place: Option<unsafe extern "C" fn(
         *const chassis_parallel_sink_t,
         *const chassis_shard_rule_t,
@@ -1276,22 +1241,9 @@ abi_struct! { chassis_shards_t 80 8 {
         u32,
         chassis_str_t,
     ) -> *mut chassis_status_t>,
-    24 8 wait_gathered: Option<unsafe extern "C" fn(
-        *const chassis_shards_t,
-        *const u32,
-        u32,
-    ) -> *mut chassis_status_t>,
-    32 8 release: Option<unsafe extern "C" fn(
-        *const chassis_shards_t,
-        *const u32,
-        u32,
-    ) -> *mut chassis_status_t>,
-    40 8 shrink: Option<unsafe extern "C" fn(
-        *const chassis_shards_t,
-        *const u32,
-        u32,
-        u32,
-    ) -> *mut chassis_status_t>,
+    24 8 wait_gathered: Option<unsafe extern "C" fn(*const chassis_shards_t, *const u32, u32) -> *mut chassis_status_t>,
+    32 8 release: Option<unsafe extern "C" fn(*const chassis_shards_t, *const u32, u32) -> *mut chassis_status_t>,
+    40 8 shrink: Option<unsafe extern "C" fn(*const chassis_shards_t, *const u32, u32, u32) -> *mut chassis_status_t>,
     48 8 reduce: Option<unsafe extern "C" fn(
         *const chassis_shards_t,
         *const u32,
@@ -1299,11 +1251,7 @@ abi_struct! { chassis_shards_t 80 8 {
         u32,
         chassis_str_t,
     ) -> *mut chassis_status_t>,
-    56 8 wait_reduced: Option<unsafe extern "C" fn(
-        *const chassis_shards_t,
-        *const u32,
-        u32,
-    ) -> *mut chassis_status_t>,
+    56 8 wait_reduced: Option<unsafe extern "C" fn(*const chassis_shards_t, *const u32, u32) -> *mut chassis_status_t>,
     64 8 is_whole: Option<unsafe extern "C" fn(*const chassis_shards_t, u32) -> i32>,
     72 8 gathered_bytes: Option<unsafe extern "C" fn(*const chassis_shards_t) -> u64>,
 } }
@@ -1530,11 +1478,7 @@ abi_struct! { chassis_tokenizer_2_t 72 8 {
         i32,
         *mut chassis_token_t,
     ) -> *mut chassis_status_t>,
-    48 8 id_of: Option<unsafe extern "C" fn(
-        *mut chassis_instance_t,
-        chassis_str_t,
-        *mut i32,
-    ) -> *mut chassis_status_t>,
+    48 8 id_of: Option<unsafe extern "C" fn(*mut chassis_instance_t, chassis_str_t, *mut i32) -> *mut chassis_status_t>,
     56 8 render: Option<unsafe extern "C" fn(
         *mut chassis_instance_t,
         *const chassis_chat_t,

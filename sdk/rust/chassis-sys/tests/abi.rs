@@ -117,7 +117,8 @@ impl Types<'_> {
             None => c.into(),
         };
         let tag = name.strip_suffix("_t").unwrap_or(&name);
-        let is_alias = self.abi.types.get(&name).is_some_and(|text| !text.starts_with("struct ") || text.ends_with('*'));
+        let is_alias =
+            self.abi.types.get(&name).is_some_and(|text| !text.starts_with("struct ") || text.ends_with('*'));
         if !is_alias && !self.abi.structs.contains_key(tag) {
             self.opaque.insert(name.clone());
         }
@@ -149,7 +150,7 @@ fn rust_name(c: &str) -> String {
 /// One line of a struct; a long function has a line for each argument.
 fn field_line(begin: &str, kind: &str) -> String {
     let line = format!("    {begin} {kind},\n");
-    if line.len() <= 113 {
+    if line.len() <= 121 {
         return line;
     }
     let open = kind.find("fn(").expect("only functions are long") + 3;
@@ -174,7 +175,8 @@ fn write_nested(out: &mut String, owner: &str, fields: &[Field], field: &Field, 
             writeln!(lines, "    {} {short}: {kind},", part.bytes).unwrap();
         } else {
             let base: u32 = field.offset.parse().unwrap();
-            writeln!(lines, "    {} {} {short}: {kind},", part.offset.parse::<u32>().unwrap() - base, part.bytes).unwrap();
+            writeln!(lines, "    {} {} {short}: {kind},", part.offset.parse::<u32>().unwrap() - base, part.bytes)
+                .unwrap();
         }
     }
     let align = if field.kind == "union" { "" } else { " 8" };
@@ -195,7 +197,8 @@ fn generate(abi: &Abi) -> String {
             let begin = format!("{} {} {}:", field.offset, field.bytes, rust_name(&field.name));
             lines += &field_line(&begin, &kind);
         }
-        writeln!(structs, "abi_struct! {{ {tag}_t {} {} {{\n{lines}}} }}", description.size, description.align).unwrap();
+        writeln!(structs, "abi_struct! {{ {tag}_t {} {} {{\n{lines}}} }}", description.size, description.align)
+            .unwrap();
         let first_size = format!("{}_V1_SIZE", tag.to_uppercase());
         if abi.constants.contains_key(&first_size) {
             writeln!(structs, "abi_grows!({tag}_t, {first_size});").unwrap();
@@ -212,7 +215,8 @@ fn generate(abi: &Abi) -> String {
         .unwrap();
     }
     out.push('\n');
-    let aliases: Vec<_> = abi.types.iter().filter(|(_, text)| !text.starts_with("struct ") || text.ends_with('*')).collect();
+    let aliases: Vec<_> =
+        abi.types.iter().filter(|(_, text)| !text.starts_with("struct ") || text.ends_with('*')).collect();
     for (name, text) in aliases {
         writeln!(out, "pub type {name} = {};", types.rust(text)).unwrap();
     }
@@ -226,7 +230,8 @@ fn generate(abi: &Abi) -> String {
 #[test]
 fn the_bindings_are_those_of_the_headers() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let golden = std::fs::read_to_string(here.join("../../abi.txt")).expect("sdk/abi.txt, which tools/check-abi writes");
+    let golden =
+        std::fs::read_to_string(here.join("../../abi.txt")).expect("sdk/abi.txt, which tools/check-abi writes");
     let expected = generate(&parse(&golden));
     let path = here.join("src/abi.rs");
     if std::env::var_os("CHASSIS_RECORD").is_some() {
