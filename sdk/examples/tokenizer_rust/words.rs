@@ -99,4 +99,7 @@ impl Tokenizer for Words {
     }
 }
 
-chassis::plugin! { tokenizer: Words; "swappable=1", "license=Apache-2.0" }
+chassis::plugin! {
+    tokenizer: Words;
+    "requires=chassis.options/1", "requires=chassis.log/1", "swappable=1", "license=Apache-2.0"
+}

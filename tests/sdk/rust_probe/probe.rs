@@ -148,4 +148,4 @@ impl Tokenizer for Probe {
     }
 }
 
-chassis::plugin! { tokenizer: Probe; "license=Apache-2.0", "requires=chassis.options/1" }
+chassis::plugin! { tokenizer: Probe; "license=Apache-2.0", "requires=chassis.options/1", "requires=chassis.log/1" }
