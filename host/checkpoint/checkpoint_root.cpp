@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kLatest[] = "latest";
+constexpr char kLatest[] = "latest", kBest[] = "best";
 constexpr char kLock[] = ".lock";
 constexpr std::string_view kStep = "step-";
 
@@ -105,14 +105,8 @@ bool has_manifest(const std::string& path) {
   }
 }
 
-struct Latest {
-  std::string name;  // empty: none
-  std::string defect;
-};
-
-// Reads `latest`: a symbolic link or, on file systems without links, a small file.
-Latest read_latest(const std::string& root) {
-  const std::string path = root + "/" + kLatest;
+// Reads a symbolic link or, on file systems without links, a small file; "" if there is none.
+std::string read_link(const std::string& path) {
   char target[256];
   size_t length = 0;
   switch (path_kind_nofollow(path)) {
@@ -130,7 +124,38 @@ Latest read_latest(const std::string& root) {
   }
   std::string name(target, length);
   while (!name.empty() && name.back() == '\n') name.pop_back();
-  if (is_plain_path(name) && name.find('/') == name.npos) return {name, ""};
+  return name;
+}
+
+// Makes `path` name `target`. At every moment it has the old or the new target.
+void make_link(const std::string& path, const std::string& target) {
+  const fs::path whole(path);
+  const std::string temporary =
+      (whole.parent_path() / ("." + whole.filename().string() + "." + std::to_string(::getpid()))).string();
+  ::unlink(temporary.c_str());
+  if (::symlink(target.c_str(), temporary.c_str()) != 0) {
+    if (errno == EPERM || errno == EOPNOTSUPP || errno == ENOSYS)  // this file system has no links
+      return write_file_atomic(path, target + "\n");
+    throw storage_error("cannot make the link '" + temporary + "': " + std::generic_category().message(errno));
+  }
+  rename_durably(temporary, path);
+}
+
+// Removes what killed calls of make_link(directory + "/" + name, …) left.
+void collect_temporary_links(const std::string& directory, const std::string& name) {
+  for (const DirectoryEntry& entry : list_directory(directory))
+    if (entry.name.starts_with("." + name + ".") && entry.kind == PathKind::kLink)
+      ::unlink((directory + "/" + entry.name).c_str());
+}
+
+struct Latest {
+  std::string name;  // empty: none
+  std::string defect;
+};
+
+Latest read_latest(const std::string& root) {
+  const std::string name = read_link(root + "/" + kLatest);
+  if (name.empty() || (is_plain_path(name) && name.find('/') == name.npos)) return {name, ""};
   return {kLatest, "it names '" + printable(name) + "', which is not a checkpoint in this directory"};
 }
 
@@ -251,20 +276,26 @@ CheckpointRoot::CheckpointRoot(std::string path) : path_(std::move(path)) {
 
 void CheckpointRoot::collect_leftovers() {
   chassis::collect_leftovers(path_, "");
-  for (const DirectoryEntry& entry : list_directory(path_))
-    if (entry.name.starts_with(".latest.") && entry.kind == PathKind::kLink)
-      ::unlink((path_ + "/" + entry.name).c_str());
+  collect_temporary_links(path_, kLatest);
+  if (is_checkpoint_root(path_)) collect_temporary_links(fs::path(best_link()).parent_path().string(), kBest);
 }
 
-void CheckpointRoot::set_latest(const std::string& name) {
-  const std::string temporary = path_ + "/.latest." + std::to_string(::getpid());
-  ::unlink(temporary.c_str());
-  if (::symlink(name.c_str(), temporary.c_str()) != 0) {
-    if (errno == EPERM || errno == EOPNOTSUPP || errno == ENOSYS)  // this file system has no links
-      return write_file_atomic(path_ + "/" + kLatest, name + "\n");
-    throw storage_error("cannot make the link '" + temporary + "': " + std::generic_category().message(errno));
-  }
-  rename_durably(temporary, path_ + "/" + kLatest);
+void CheckpointRoot::set_latest(const std::string& name) { make_link(path_ + "/" + kLatest, name); }
+
+std::string CheckpointRoot::best_link() const {
+  return (fs::absolute(path_).lexically_normal().parent_path() / kBest).string();
+}
+
+void CheckpointRoot::set_best(const std::string& name) {
+  if (!name.empty()) return make_link(best_link(), (fs::path(path_).filename() / name).string());
+  if (!best().empty()) ::unlink(best_link().c_str());
+}
+
+std::string CheckpointRoot::best() const {
+  const PathKind kind = path_kind_nofollow(best_link());
+  if (kind != PathKind::kLink && kind != PathKind::kFile) return "";
+  const fs::path target = read_link(best_link());
+  return target.parent_path() == fs::path(path_).filename() ? target.filename().string() : "";
 }
 
 std::string CheckpointRoot::set_aside(const std::string& name, std::string_view suffix) {
@@ -304,7 +335,7 @@ std::vector<std::string> CheckpointRoot::prune(int64_t keep_last, int64_t keep_e
     return !info.defect.empty() || !info.unreadable.empty() || info.name != step_directory_name(info.step);
   });
   if (all.size() <= static_cast<size_t>(keep_last)) return deleted;
-  const std::string latest = read_latest(path_).name;
+  const std::string latest = read_latest(path_).name, best_one = best();
   int64_t num_kept = 0;
   for (size_t i = all.size(); i-- > 0;) {
     if (num_kept < keep_last) {
@@ -315,7 +346,8 @@ std::vector<std::string> CheckpointRoot::prune(int64_t keep_last, int64_t keep_e
       }
       counted_warning("checkpoint-damaged " + all[i].name,
                       "'" + all[i].path + "' is damaged and is not counted: " + defect);
-    } else if (all[i].name != latest && !(keep_every > 0 && all[i].step % keep_every == 0) && may_delete(all[i])) {
+    } else if (all[i].name != latest && all[i].name != best_one && !(keep_every > 0 && all[i].step % keep_every == 0) &&
+               may_delete(all[i])) {
       deleted.push_back(all[i].name);
     }
   }

@@ -71,6 +71,10 @@ class CheckpointRoot {
   const std::string& path() const { return path_; }
   // Makes `latest` name this checkpoint, durably.
   void set_latest(const std::string& name);
+  // Makes the link `best` beside this directory name the checkpoint, durably; "" removes the link.
+  void set_best(const std::string& name);
+  // The checkpoint that `best` names; "" if there is none.
+  std::string best() const;
   // Renames a checkpoint to <name><suffix>, or <name><suffix>-2 …: it is kept for the user to inspect, is no longer
   // resumed from, counted or deleted, and leaves its name free. Returns the new name; "" if there is no such
   // checkpoint.
@@ -79,15 +83,16 @@ class CheckpointRoot {
   std::vector<std::string> set_aside_after(int64_t step);
   // Deletes all but the newest `keep_last` (0: deletes none) and the steps that `keep_every` divides (0: no such
   // steps). Counts and deletes only directories with the name that a save gives them, so no copy under another name.
-  // Never deletes the one that `latest` names. Links, directories with files that this program did not write,
-  // and those that cannot be deleted are kept, with a counted warning. With `defect_of`, which returns what is wrong
-  // with a checkpoint's contents, only intact ones count as kept. Returns the names deleted.
+  // Never deletes the ones that `latest` and `best` name. Links, directories with files that this program did not
+  // write, and those that cannot be deleted are kept, with a counted warning. With `defect_of`, which returns what is
+  // wrong with a checkpoint's contents, only intact ones count as kept. Returns the names deleted.
   std::vector<std::string> prune(int64_t keep_last, int64_t keep_every = 0,
                                  const std::function<std::string(const CheckpointInfo&)>& defect_of = {});
 
  private:
   void collect_leftovers();
   bool may_delete(const CheckpointInfo& checkpoint) const;
+  std::string best_link() const;
 
   std::string path_;
   File lock_;

@@ -11,6 +11,7 @@
 #include "host/base/mesh_axes.hpp"
 #include "host/base/printable.hpp"
 #include "host/config/config.hpp"
+#include "host/config/eval_sets.hpp"
 #include "host/config/paths.hpp"
 #include "host/config/plugin_name.hpp"
 #include "host/config/suggest.hpp"
@@ -181,8 +182,11 @@ void Config::cross_check() {
   }
 
   // data
+  const bool has_eval_part =
+      valid("data.eval_fraction") && get_double("data.eval_fraction") > 0 && count("data.train") > 0;
   for (const auto& [sets, what] : {std::pair("data.train", "training data"), {"data.eval", "evaluation data"}}) {
     if (count(sets) > 0 || !is_needed(sets, use_)) continue;
+    if (sets == std::string_view("data.eval") && has_eval_part) continue;
     const bool empty = find(sets) != nullptr;
     const std::string why =
         empty ? fmt::format("{} is empty", sets)
@@ -236,9 +240,29 @@ void Config::cross_check() {
                                              shown("data.packing")));
   }
   for (const char* key : {"eval.every_steps", "eval.max_batches"}) {
-    if (set_by_user(key) && valid(key) && get_int(key) > 0 && count("data.eval") == 0) {
-      add_problem(key, fmt::format("{}, but there is no [[data.eval]]", shown(key)));
+    if (set_by_user(key) && valid(key) && get_int(key) > 0 && count("data.eval") == 0 && !has_eval_part) {
+      add_problem(key, fmt::format("{}, but there is no [[data.eval]], and data.eval_fraction is 0", shown(key)));
     }
+  }
+  const bool keeps_best = valid("eval.keep_best") && !is("eval.keep_best", "");
+  if (keeps_best) {
+    const std::vector<std::string> names = eval_set_names(settings().data);
+    if (std::ranges::count(names, get_string("eval.keep_best")) == 0) {
+      std::string known;
+      for (const std::string& name : names) known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", name);
+      add_problem("eval.keep_best", fmt::format("{} is not an evaluation set: {}", shown("eval.keep_best"),
+                                                known.empty() ? "there is none; add [[data.eval]], or set "
+                                                                "data.eval_fraction"
+                                                              : "there are " + known));
+    } else if (valid("eval.every_steps") && get_int("eval.every_steps") == 0) {
+      add_problem("eval.keep_best",
+                  fmt::format("{} needs eval.every_steps: without it, only the last step is evaluated",
+                              shown("eval.keep_best")));
+    }
+  }
+  if (!keeps_best && valid("eval.patience") && get_int("eval.patience") > 0 && !invalid_.contains("eval.keep_best")) {
+    add_problem("eval.patience",
+                fmt::format("{} needs eval.keep_best, the name of an evaluation set", shown("eval.patience")));
   }
 
   if (set_by_user("train.max_skipped_steps") && valid("train.max_skipped_steps") && is("train.nonfinite", "stop") &&

@@ -61,6 +61,7 @@ class TokenStore {
 
   const TokenStoreFacts& facts() const { return facts_; }
   uint64_t num_documents() const { return facts_.num_documents; }
+  const std::vector<std::string>& source_files() const { return source_files_; }
 
   DocumentSpan document(uint64_t index) const;
   // Documents from number `first` on.

@@ -10,11 +10,13 @@
 #include "host/base/error.hpp"
 #include "host/base/hash.hpp"
 #include "host/base/log.hpp"
+#include "host/base/printable.hpp"
 
 namespace chassis {
 namespace {
 
 constexpr int kCursorVersion = 1;
+constexpr size_t kMaxListedFiles = 100;
 
 // The weights, or the sizes of the sets if there are none.
 std::vector<double> shares_of(const std::vector<RowSource>& sets) {
@@ -167,6 +169,7 @@ Json TrainData::save() const {
   Json saved;
   saved["version"] = kCursorVersion;
   saved["data_hash"] = data_hash();
+  saved["content"] = content();
   saved["order"] = order();
   saved["sets"] = to_json(cursor_);
   return saved;
@@ -177,8 +180,14 @@ void TrainData::restore(const Json& saved, const std::string& where) {
     throw config_error(fmt::format("{}: version {}, but this program reads {}", where, version, kCursorVersion));
   }
   if (const std::string hash = json_string(saved, "data_hash", where); hash != data_hash()) {
-    throw config_error(fmt::format("{}: the run was trained on other data or with another tokenizer (hash {}, now {})",
-                                   where, hash.substr(0, 12), data_hash().substr(0, 12)))
+    const std::string files = content_differences(saved.value("content", Json()), content());
+    throw config_error(
+        fmt::format("{}: the run was trained on other data or with another tokenizer (hash {}, now {}){}", where,
+                    hash.substr(0, 12), data_hash().substr(0, 12),
+                    !files.empty()              ? files
+                    : saved.contains("content") ? "; the files are the same, so it is the tokenizer, or how rows "
+                                                  "become tokens"
+                                                : ""))
         .hint("start a new run, or restore the data and the tokenizer");
   }
   const Json now = order();
@@ -240,5 +249,41 @@ Json TrainData::identity() const {
 }
 
 std::string TrainData::data_hash() const { return sha256_hex(identity().dump()); }
+
+Json TrainData::content() const {
+  Json content = Json::object();
+  for (const RowSource& set : sets_) {
+    const std::vector<std::string>& files = set.store().source_files();
+    const std::vector<std::string>& hashes = set.store().facts().content_of_files;
+    if (files.size() != hashes.size() || files.size() > kMaxListedFiles) {
+      std::string all;
+      for (const std::string& hash : hashes) all += hash;
+      content[printable(set.config().path)] = fmt::format("{:016x}", hash64(all, 0));
+      continue;
+    }
+    for (size_t i = 0; i < files.size(); ++i) content[printable(files[i])] = hashes[i];
+  }
+  return content;
+}
+
+std::string content_differences(const Json& before, const Json& now) {
+  constexpr int kMaxShown = 5;
+  std::string text;
+  int num_differences = 0;
+  if (!before.is_object() || !now.is_object()) return "";
+  const auto add = [&](std::string line) {
+    if (++num_differences <= kMaxShown) text += "\n  " + std::move(line);
+  };
+  for (const auto& [file, hash] : before.items()) {
+    if (!now.contains(file))
+      add(file + " is no longer read");
+    else if (now[file] != hash)
+      add(fmt::format("{} had content {}, has {}", file, hash.dump(), now[file].dump()));
+  }
+  for (const auto& [file, hash] : now.items())
+    if (!before.contains(file)) add(file + " is new");
+  if (num_differences > kMaxShown) text += fmt::format("\n  and {} more", num_differences - kMaxShown);
+  return text;
+}
 
 }  // namespace chassis

@@ -89,7 +89,11 @@ class TrainData {
   // Identity of tokens and tokenizer: {"tokenizer": …, "sets": […]}, and its SHA-256. The order of training is no part.
   Json identity() const;
   std::string data_hash() const;
+  // The content of the files, as hashes of their rows: {"data/a.jsonl": "0123…"}. Saved so that a run that finds other
+  // data can name the file that changed. A set of many files has one entry.
+  Json content() const;
   const DataStats& stats() const { return stats_; }
+  Packing packing() const { return config_.packing; }
   // The part of an epoch's positions that hold tokens; the others are padding.
   double utilisation() const;
   const std::vector<RowSource>& sets() const { return sets_; }
@@ -115,6 +119,10 @@ class TrainData {
   StepShape prefetched_shape_;
   std::future<Built> prefetched_;
 };
+
+// What differs between two results of TrainData::content(), one file per line, with both hashes: "\n  a.jsonl had
+// content 0123…, has 4567…". Empty if nothing does.
+std::string content_differences(const Json& before, const Json& now);
 
 // Counts documents that were truncated or dropped as warnings.
 void count_long_documents(const DataSetConfig& config, int64_t seq_len, uint64_t num_truncated, uint64_t num_dropped);

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -84,22 +85,52 @@ std::vector<int> sockets_to(int port) {
   return sockets;
 }
 
+// Connects within the timeout; returns an errno, or 0. A signal that interrupts connect() does not end the attempt,
+// which then continues in the background and must not be started again.
+int connect_within(int socket, const SocketAddress& address, milliseconds timeout) {
+  if (connect(socket, address.get(), address.length) == 0) return 0;
+  if (errno != EINTR) return errno;
+  const auto end = Clock::now() + timeout;
+  pollfd wanted{socket, POLLOUT, 0};
+  for (int ready = -1; ready <= 0;) {
+    const auto left = std::chrono::duration_cast<milliseconds>(end - Clock::now());
+    if (left.count() <= 0) return EINPROGRESS;
+    ready = poll(&wanted, 1, static_cast<int>(left.count()));
+    if (ready < 0 && errno != EINTR) return errno;
+  }
+  int error = 0;
+  socklen_t length = sizeof error;
+  return getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &length) == 0 ? error : errno;
+}
+
+// Repeats a call that a signal interrupts.
+template <class Call>
+ssize_t uninterrupted(Call call) {
+  ssize_t result;
+  do {
+    result = call();
+  } while (result < 0 && errno == EINTR);
+  return result;
+}
+
 // Checks whether a store answers at the address; returns the reason if not, otherwise "". Called before c10d connects,
 // which would wait forever on a port of another program.
 std::string why_no_store(const SocketAddress& address, milliseconds timeout) {
   const File socket = File::adopt(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0), "socket");
   if (!socket.is_open()) return std::strerror(errno);
   set_timeouts(socket.descriptor(), timeout);
-  if (connect(socket.descriptor(), address.get(), address.length) != 0)
-    return errno == EINPROGRESS ? "no answer" : std::strerror(errno);
+  if (const int error = connect_within(socket.descriptor(), address, timeout); error != 0)
+    return error == EINPROGRESS ? "no answer" : std::strerror(error);
   using c10d::detail::QueryType;
   const uint32_t magic = c10d::detail::validationMagicNumber, nonce = static_cast<uint32_t>(getpid());
   char request[10] = {static_cast<char>(QueryType::VALIDATE), 0, 0, 0, 0, static_cast<char>(QueryType::PING)};
   std::memcpy(request + 1, &magic, sizeof magic);
   std::memcpy(request + 6, &nonce, sizeof nonce);
-  if (send(socket.descriptor(), request, sizeof request, MSG_NOSIGNAL) != sizeof request) return std::strerror(errno);
+  const auto sent = [&] { return send(socket.descriptor(), request, sizeof request, MSG_NOSIGNAL); };
+  if (uninterrupted(sent) != sizeof request) return std::strerror(errno);
   uint32_t answer = ~nonce;
-  const ssize_t received = recv(socket.descriptor(), &answer, sizeof answer, MSG_WAITALL);
+  const ssize_t received =
+      uninterrupted([&] { return recv(socket.descriptor(), &answer, sizeof answer, MSG_WAITALL); });
   if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return "it accepts connections, but does not answer";
   return received == sizeof answer && answer == nonce ? "" : "the program that answers is not a store";
 }

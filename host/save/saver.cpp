@@ -148,9 +148,10 @@ void Saver::begin(int64_t step, const Json& state) {
   request.text_files = {{"config.json", session_.model().plugin().config()},
                         {"resolved.toml", session_.config().resolved_toml()}};
   carry_files_of_model(request);
-  request.on_published = [this, name = request.name, keep_last = *settings.keep_last,
-                          keep_every = *settings.keep_every] {
+  request.on_published = [this, name = request.name, keep_last = *settings.keep_last, keep_every = *settings.keep_every,
+                          is_best = step == best_step_] {
     root_->set_latest(name);
+    if (is_best) root_->set_best(name);
     root_->prune(keep_last, keep_every);
   };
   save_ = std::make_unique<Save>(checkpoint_format_, buckets_, plan, std::move(request), session_.world(),

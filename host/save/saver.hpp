@@ -33,6 +33,8 @@ class Saver {
   // the files. Throws if any of that fails.
   void self_test();
 
+  // The next save of this step makes `best` name it. prune() then keeps it.
+  void set_best(int64_t step) { best_step_ = step; }
   // Starts a save of step-N with the tensors of checkpoint.contents. After publishing it, `latest` names it and old
   // checkpoints are removed. Only one save may be in progress. With checkpoint.async it continues on a separate thread
   // while the run trains: it reads the session's tensors before they change, or a copy of them ("staged").
@@ -82,6 +84,7 @@ class Saver {
   BucketPair buckets_;
   std::optional<CheckpointRoot> own_root_;
   CheckpointRoot* root_;        // NULL except on rank 0
+  int64_t best_step_ = -1;
   std::unique_ptr<Save> save_;  // in progress; uses all of the above
 };
 

@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "host/base/file.hpp"
+#include "host/config/eval_sets.hpp"
 #include "host/data/document_reader.hpp"
 #include "host/data/tokenizer_files.hpp"
 #include "host/session/fields.hpp"
@@ -22,7 +23,7 @@ namespace fs = std::filesystem;
 PrepareCallback progress_of(ProgressBar& bar, const std::function<void()>& poll) {
   return [&bar, &poll](const PrepareProgress& p) {
     if (poll) poll();
-    bar.update(p.num_bytes_done, p.num_bytes, p.path);
+    bar.update(p.num_bytes_done, p.num_bytes, p.path, p.num_rows);
   };
 }
 
@@ -62,6 +63,8 @@ DataConfig data_config(const DataNeeds& needs) {
   data.pad_id = needs.tokenizer && needs.tokenizer->pad_id() >= 0 ? needs.tokenizer->pad_id() : 0;
   data.cache_dir = settings.cache_dir;
   data.prefetch = settings.prefetch;
+  data.max_drop_ratio = settings.max_drop_ratio;
+  data.num_threads = needs.settings.run.threads;
   data.first_on_machine = needs.first_on_machine;
   return data;
 }
@@ -74,6 +77,7 @@ std::unique_ptr<TrainData> open_train_data(const DataNeeds& needs, const std::fu
   for (const Settings::TrainSet& set : settings.train) {
     data.train.push_back(data_set(needs, set));
     if (set.weight.is_set()) data.train.back().weight = *set.weight;
+    data.train.back().part_begin = settings.eval_fraction;
   }
   if (data.train.empty())
     throw config_error(settings, "there is no training data").hint("add [[data.train]] with path = \"…\"");
@@ -85,9 +89,18 @@ std::vector<std::unique_ptr<EvalData>> open_eval_data(const DataNeeds& needs, co
   std::vector<std::unique_ptr<EvalData>> sets;
   const DataConfig data = data_config(needs);
   ProgressBar bar("preparing data");
-  for (const Settings::EvalSet& set : needs.settings.data.eval)
-    sets.push_back(
-        std::make_unique<EvalData>(data_set(needs, set), data, needs.tokenizer, progress_of(bar, poll), poll));
+  const auto open = [&](const DataSetConfig& set) {
+    sets.push_back(std::make_unique<EvalData>(set, data, needs.tokenizer, progress_of(bar, poll), poll));
+  };
+  const Settings::Data& settings = needs.settings.data;
+  for (const Settings::EvalSet& set : settings.eval) open(data_set(needs, set));
+  if (settings.eval_fraction > 0.0) {
+    for (const Settings::TrainSet& set : settings.train) {
+      DataSetConfig part = data_set(needs, set);
+      part.part_end = settings.eval_fraction;
+      open(part);
+    }
+  }
   return sets;
 }
 
@@ -126,11 +139,6 @@ void check_folders(const Settings& settings) {
   }
 }
 
-std::string eval_name(const Settings::Data& data, size_t index) {
-  const Settings::EvalSet& set = data.eval[index];
-  if (set.name.is_set()) return set.name;
-  if (data.eval.size() == 1) return "eval";
-  return fs::path(*set.path).stem().string();
-}
+std::string eval_name(const Settings::Data& data, size_t index) { return eval_set_names(data).at(index); }
 
 }  // namespace chassis

@@ -24,11 +24,12 @@ struct DataNeeds {
 
 // Prepares the data and shows progress. `poll` is called regularly meanwhile and may throw.
 std::unique_ptr<TrainData> open_train_data(const DataNeeds& needs, const std::function<void()>& poll = {});
+// Those of [[data.eval]], then the parts of [[data.train]] that data.eval_fraction takes.
 std::vector<std::unique_ptr<EvalData>> open_eval_data(const DataNeeds& needs, const std::function<void()>& poll = {});
 // Throws a config error if a data set has no file, or a file that cannot be opened; reads nothing.
 void find_data(const DataNeeds& needs);
 
-// The name of [[data.eval]] number `index` in metrics.
+// The name in metrics of set number `index` of open_eval_data().
 std::string eval_name(const Settings::Data& data, size_t index);
 // Throws a storage error if run.output_dir or data.cache_dir cannot be created or written to; writes nothing.
 void check_folders(const Settings& settings);

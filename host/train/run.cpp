@@ -19,6 +19,7 @@
 #include "host/session/join.hpp"
 #include "host/session/session.hpp"
 #include "host/session/slow_phase.hpp"
+#include "host/train/best_loss.hpp"
 #include "host/train/run_directory.hpp"
 #include "host/train/run_report.hpp"
 #include "host/train/run_saves.hpp"
@@ -65,6 +66,10 @@ class Run {
   // Returns whether the run was stopped before its last step.
   bool take_steps() {
     while (trainer_->state().step < trainer_->options().max_steps) {
+      if (best_ && best_->is_out_of_patience()) {
+        log::info("{}", best_->end_text());
+        return false;
+      }
       const StepRecord record = take_step();
       const StepRequests& requests = trainer_->requests();
       if (saves_->saver().is_saving() && requests.ready) saves_->advance();
@@ -91,13 +96,16 @@ class Run {
     if (!data_) open_data();
     world_.expect_same("data", data_->data_hash());
     agree_on_providers(session_.world(), session_.compiled());
-    const RunIdentity identity{model_hash(session_.model(), session_.parameters()), data_->data_hash()};
+    const RunIdentity identity{model_hash(session_.model(), session_.parameters()), data_->data_hash(),
+                               data_->content()};
     directory_->check_identity(session_.config(), identity);
     const std::string units = std::to_string(session_.program().unit_names().size()) + " units";
     const SlowPhase phase("allocating and filling the tensors of " + units);
     session_.allocate();
     saves_ = std::make_unique<RunSaves>(session_, *directory_, signals_, [this] { return state_to_save(); });
     make_trainer();
+    if (const Settings::Eval& eval = settings().eval; !eval.keep_best->empty())
+      best_.emplace(eval.keep_best, eval.patience);
     if (const auto resumed = saves_->saver().resume()) resume(resumed->checkpoint, resumed->state);
     else start_anew();
     if (const std::string& from = settings().run.resume; from != "auto" && from != "never")
@@ -122,6 +130,7 @@ class Run {
   }
 
   void start_anew() {
+    if (best_) saves_->restore_best(-1);
     const Settings::Model& model = settings().model;
     if (model.path.is_set() && model.init == "pretrained")
       saves_->saver().start_from(model.path);
@@ -148,6 +157,17 @@ class Run {
              settings().run.strict);
     });
     check_length(checkpoint);
+    if (best_) restore_best(state, where);
+  }
+
+  // The link names the best checkpoint up to this step, which is not the newest best one if an older step is resumed.
+  void restore_best(const Json& state, const std::string& where) {
+    if (state.contains("best")) best_->restore(state["best"], where);
+    if (saves_->restore_best(best_->step()) || best_->step() < 0) return;
+    counted_warning("best checkpoint is gone", "the checkpoint with the " + best_->text() + " is not in " +
+                                                   directory_->path() +
+                                                   "/checkpoints: the next evaluation is the best");
+    best_->forget();
   }
 
   // Epochs count rows of data. If earlier steps had another batch size, the steps left follow from the rows left.
@@ -203,13 +223,15 @@ class Run {
 
   Json state_to_save() const {
     const TrainerState& state = trainer_->state();
-    return {{"step", state.step},
-            {"tokens", state.tokens},
-            {"trained_tokens", state.trained_tokens},
-            {"skipped_steps", state.skipped_steps},
-            {"seed", *settings().run.seed},
-            {"length", to_json(length())},
-            {"data", data_->save()}};
+    Json saved = {{"step", state.step},
+                  {"tokens", state.tokens},
+                  {"trained_tokens", state.trained_tokens},
+                  {"skipped_steps", state.skipped_steps},
+                  {"seed", *settings().run.seed},
+                  {"length", to_json(length())},
+                  {"data", data_->save()}};
+    if (best_) saved["best"] = best_->to_json();
+    return saved;
   }
 
   // Plans the memory of this rank before anything is allocated; all ranks choose together.
@@ -275,6 +297,7 @@ class Run {
         count_text(static_cast<double>(trainer_->options().shape.num_rows() * settings().train.seq_len)));
     log::info("{}", data_text(*data_, trainer_->state().step, trainer_->options().max_steps,
                               trainer_->options().shape.num_rows()));
+    if (const std::string packing = packing_text(*data_); !packing.empty()) log::info("{}", packing);
     log::info("{}", results_text(settings(), directory_->path()));
     start_ = Clock::now();
     first_tokens_ = trainer_->state().tokens;
@@ -325,14 +348,18 @@ class Run {
     return step == trainer_->options().max_steps || (every > 0 && step % every == 0);
   }
 
+  // A step with a new lowest loss of eval.keep_best is saved.
   void evaluate_all(int64_t step) {
+    bool is_best = false;
     for (size_t i = 0; i < eval_data_.size(); ++i) {
       EvalRecord record = evaluate(session_.executor(), *eval_data_[i], settings().train.micro_batch_size,
                                    settings().eval.max_batches, session_.ranks(), session_.device());
       record.step = step;
       record.name = eval_name(settings().data, i);
       to_sinks([&](MetricsSink& sink) { sink.evaluation(record); });
+      if (best_ && record.name == best_->set()) is_best = best_->add(step, record.loss);
     }
+    if (is_best) saves_->save_best(step);
   }
 
   void finish(bool stopped) {
@@ -352,7 +379,9 @@ class Run {
   void log_end(bool stopped) {
     const std::string_view signal = signals_.name();
     log_totals(!stopped ? "done" : signal.empty() ? "stopped" : signal);
-    if (!stopped) return log::info("{}", next_steps(settings(), directory_->path()));
+    if (best_ && best_->step() >= 0 && first_rank()) log::info("best: {}; {}/best", best_->text(), directory_->path());
+    const bool is_early = trainer_->state().step < trainer_->options().max_steps;
+    if (!stopped) return log::info("{}", next_steps(settings(), directory_->path(), is_early));
     const bool is_resumable = settings().checkpoint.contents == "full";
     const int64_t step = trainer_->state().step;
     log::info("{}", resume_hint(settings(), {directory_->path(), step, saves_->is_saved(step), is_resumable}));
@@ -389,6 +418,7 @@ class Run {
   std::unique_ptr<RunSaves> saves_;
   std::unique_ptr<Trainer> trainer_;
   std::vector<std::unique_ptr<MetricsSink>> sinks_;
+  std::optional<BestLoss> best_;  // if eval.keep_best is set
   std::optional<Error> metrics_failure_;
   Clock::time_point start_;
   uint64_t first_tokens_ = 0;

@@ -32,19 +32,25 @@ constexpr std::string_view kLockStart = "{\n  \"plugins_lock\":";
 
 void compare(const RunIdentity& before, const RunIdentity& now, const std::string& path, const Config& config) {
   auto differs = [&](const std::string& what, const std::string& was, const std::string& is,
-                     const std::string& no_difference) {
+                     const std::string& no_difference, const std::string& more = "") {
     if (was == is) return;
     std::string differences;
     for (const auto& [key, text] : settings_that_differ(path, what, config)) differences += "\n  " + key + " " + text;
-    throw config_error(config.settings().run.output_dir, "run.output_dir " + path + " holds another run: its " + what +
-                                                             " is " + was.substr(0, 12) + ", this one's is " +
-                                                             is.substr(0, 12) +
-                                                             (differences.empty() ? "; " + no_difference : differences))
+    throw config_error(config.settings().run.output_dir,
+                       "run.output_dir " + path + " holds another run: its " + what + " is " + was.substr(0, 12) +
+                           ", this one's is " + is.substr(0, 12) +
+                           (differences.empty() ? "; " + no_difference : differences + more))
         .hint("choose another run.output_dir, or restore the " + what + " of that run" +
               (what == "data" ? "; model.path = \"" + path + "/final\" starts from its weights with other data" : ""));
   };
   differs("model", before.model, now.model, "no setting differs, so a file of model.path does");
-  differs("data", before.data, now.data, "no setting differs, so the files have other content");
+  const std::string files = content_differences(before.content, now.content);
+  const bool is_known = !before.content.empty();
+  differs("data", before.data, now.data,
+          !files.empty() ? "no setting differs:" + files
+          : is_known     ? "no setting differs, and the files are the same, so it is the tokenizer or the program"
+                         : "no setting differs, so the files have other content",
+          files);
 }
 
 // Throws if a data set's folder is the run directory: the run's own files would be read as data.
@@ -107,13 +113,22 @@ void require_start(const std::string& path, std::string_view start) {
   if (found != start) refuse(path, "this program did not write it");
 }
 
+// The link `best`, or the file that stands for it on a file system without links, may be replaced.
+void check_best_link(const std::string& path) {
+  const PathKind kind = path_kind_nofollow(path);
+  if (kind == PathKind::kAbsent || kind == PathKind::kLink) return;
+  if (kind != PathKind::kFile) refuse(path, "it is not the link that eval.keep_best makes");
+  require_start(path, "checkpoints/step-");
+}
+
 // Reads run.json; nothing if it does not exist.
 std::optional<RunIdentity> read_identity(const std::string& path, bool& has_saved) {
   if (path_kind_nofollow(path) == PathKind::kAbsent) return std::nullopt;
   try {
     const Json run = parse_json(read_file(path), path), identity = json_at(run, "identity", path);
     has_saved = run.contains("has_saved") && run["has_saved"] == true;
-    return RunIdentity{json_string(identity, "model", path), json_string(identity, "data", path)};
+    return RunIdentity{json_string(identity, "model", path), json_string(identity, "data", path),
+                       identity.value("content", Json::object())};
   } catch (const Error& cause) {
     if (cause.code() != ExitCode::kConfig) throw;
     refuse(path, "it does not describe a run of this program (" + cause.message() + ")");
@@ -203,6 +218,7 @@ void RunDirectory::check_names(const Settings& settings) {
       if (kind != PathKind::kFile) refuse(file(name), "it is not a regular file");
       check_readable(File::open_read(file(name)));
     }
+    if (!settings.eval.keep_best->empty()) check_best_link(file("best"));
     before_ = read_identity(file(kRunFile), has_saved_);
     if (!before_) {
       require_start(file("resolved.toml"), kResolvedStart);
@@ -301,7 +317,7 @@ void RunDirectory::start(Session& session, const RunIdentity& identity) {
     about_ = {{"name", *config.settings().run.name},
               {"version", CHASSIS_VERSION},
               {"device", device_name(session.device())},
-              {"identity", {{"model", identity.model}, {"data", identity.data}}}};
+              {"identity", {{"model", identity.model}, {"data", identity.data}, {"content", identity.content}}}};
     has_saved_ = !list_checkpoints(file("checkpoints")).empty();
     write_run_file();
   });

@@ -16,6 +16,7 @@ namespace chassis {
 struct RunIdentity {
   std::string model;
   std::string data;
+  Json content = Json::object();  // of the files of data, to name what changed
 };
 
 class RunDirectory {

@@ -42,6 +42,11 @@ std::string data_text(const TrainData& data, int64_t step, int64_t num_steps, in
                      data.sets().size() > 1 ? fmt::format(" in {} sets", data.sets().size()) : "", steps);
 }
 
+std::string packing_text(const TrainData& data) {
+  if (data.packing() == Packing::kConcatSplit) return "";
+  return fmt::format("packing {}: {:.2f} of the tokens of a row are used", to_text(data.packing()), data.utilisation());
+}
+
 std::string results_text(const Settings& settings, const std::string& directory) {
   std::string when;
   const int64_t steps = settings.checkpoint.every_steps;
@@ -94,11 +99,11 @@ std::string resume_hint(const Settings& settings, const Stopped& stopped) {
   return text + "; exit code 75";
 }
 
-std::string next_steps(const Settings& settings, const std::string& directory) {
+std::string next_steps(const Settings& settings, const std::string& directory, bool early) {
   std::string text = "next: ";
   if (settings.tokenizer.is_named())
     text += "chassis generate " + shell_word(directory + "/resolved.toml") + " --prompt TEXT; ";
-  return text + "raise run.max_steps to train further";
+  return text + (early ? "raise eval.patience" : "raise run.max_steps") + " to train further";
 }
 
 }  // namespace chassis

@@ -13,6 +13,8 @@ namespace chassis {
 // "data: 3127 documents, 1.24M tokens; 450 steps are 1.9 epochs". For a run that resumes at `step`: "…; 50 of 450 steps
 // are left: 0.4 epochs, after 1.5 epochs", since the steps before may have had another number of rows.
 std::string data_text(const TrainData& data, int64_t step, int64_t num_steps, int64_t rows_per_step);
+// "packing best_fit: 0.98 of the tokens of a row are used"; empty if rows are never padded.
+std::string packing_text(const TrainData& data);
 // The paths of results, when they are written, and how to stop the run.
 std::string results_text(const Settings& settings, const std::string& directory);
 // A table of the planned and measured memory of this rank, without empty rows. `by_category`: with a column for the
@@ -29,7 +31,7 @@ struct Stopped {
 };
 // A hint that says how to resume, or to start from the weights.
 std::string resume_hint(const Settings& settings, const Stopped& stopped);
-// A hint for a completed run.
-std::string next_steps(const Settings& settings, const std::string& directory);
+// A hint for a completed run, or for one that eval.patience has ended (`early`).
+std::string next_steps(const Settings& settings, const std::string& directory, bool early);
 
 }  // namespace chassis

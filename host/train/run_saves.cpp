@@ -9,6 +9,7 @@
 
 #include "host/base/log.hpp"
 #include "host/launch/world.hpp"
+#include "host/save/weights.hpp"
 #include "host/session/finite.hpp"
 
 namespace chassis {
@@ -62,6 +63,21 @@ void RunSaves::save(int64_t step) {
   const bool exports = settings.exports.when == "every";
   if (settings.checkpoint.async == "false" || exports) finish();
   if (exports) attempt([&] { export_model("export-" + step_directory_name(step), step); });
+}
+
+void RunSaves::save_best(int64_t step) {
+  saver_.set_best(step);
+  save(step);
+}
+
+bool RunSaves::restore_best(int64_t step) {
+  const std::string name = step < 0 ? "" : step_directory_name(step);
+  return !find_on_rank_0(session_.world(), "looking for the best checkpoint", [&]() -> std::string {
+            CheckpointRoot& root = *directory_.checkpoints();
+            const bool exists = !name.empty() && is_checkpoint(root.path() + "/" + name);
+            root.set_best(exists ? name : "");
+            return exists ? name : "";
+          }).empty();
 }
 
 void RunSaves::advance() {

@@ -32,6 +32,11 @@ class RunSaves {
   // Starts to save the step, unless it is saved already; with export.when = "every" also exports it. First finishes a
   // save in progress. Throws a numeric error if the parameters are not finite.
   void save(int64_t step);
+  // The same for the step with the lowest loss of an evaluation: `best` names its checkpoint, which is kept.
+  void save_best(int64_t step);
+  // Makes `best` name the checkpoint of this step, after a resume; -1 removes the link. Returns whether there is such a
+  // checkpoint.
+  bool restore_best(int64_t step);
   // Runs the next stage of the save in progress.
   void advance();
   void finish();

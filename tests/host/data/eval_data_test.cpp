@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "host/base/log.hpp"
@@ -92,6 +94,57 @@ TEST_F(EvalDataTest, CountsDroppedDocumentsInAdvance) {
   }
   EXPECT_EQ(tokens, (Ids{1, 2, 3, 10}));
   log::reset_counted_warnings();
+}
+
+// Documents of one set, each as its first token.
+std::vector<int32_t> documents_of(const DataSetConfig& part, const DataConfig& data) {
+  const TokenStore store = prepare_data_set(part, nullptr, {data.cache_dir, 0, {}, {}, true, &data});
+  std::vector<int32_t> firsts(store.num_documents());
+  for (uint64_t i = 0; i < firsts.size(); ++i) store.read_ids(store.document(i).begin, std::span(&firsts[i], 1));
+  std::sort(firsts.begin(), firsts.end());
+  return firsts;
+}
+
+TEST_F(EvalDataTest, APartOfASetIsDisjointFromTheRestAndBothAreAll) {
+  std::string forwards, backwards;
+  for (int i = 0; i < 2000; ++i) {
+    forwards += "{\"input_ids\":[" + std::to_string(i) + ",1,2]}\n";
+    backwards += "{\"id\":7, \"input_ids\": [" + std::to_string(1999 - i) + ", 1, 2]}\n";
+  }
+  DataSetConfig held_out = token_set(folder.write("all.jsonl", forwards)), rest = held_out;
+  held_out.part_end = rest.part_begin = 0.1;
+  const std::vector<int32_t> evaluated = documents_of(held_out, config), trained = documents_of(rest, config);
+  EXPECT_NEAR(static_cast<double>(evaluated.size()), 200, 50);
+  std::vector<int32_t> all;
+  std::set_union(evaluated.begin(), evaluated.end(), trained.begin(), trained.end(), std::back_inserter(all));
+  EXPECT_EQ(evaluated.size() + trained.size(), 2000u);
+  EXPECT_EQ(all.size(), 2000u);
+  // Neither the order of the rows nor their other columns matter.
+  held_out.path = folder.write("other.jsonl", backwards);
+  EXPECT_EQ(documents_of(held_out, config), evaluated);
+  // A larger part contains the smaller one.
+  held_out.part_end = 0.2;
+  const std::vector<int32_t> more = documents_of(held_out, config);
+  EXPECT_TRUE(std::includes(more.begin(), more.end(), evaluated.begin(), evaluated.end()));
+  log::reset_counted_warnings();
+}
+
+TEST_F(EvalDataTest, RefusesAPartWithoutADocument) {
+  set.part_end = 1e-9;
+  EXPECT_TRUE(contains(error_of([&] { EvalData(set, config, nullptr); }), "none of the 3 rows of"));
+}
+
+TEST_F(EvalDataTest, PacksWholeDocuments) {
+  config.packing = Packing::kBestFit;
+  config.seq_len = 7;
+  EvalData data(set, config, nullptr);
+  EXPECT_EQ(data.num_rows(), 2u);
+  for (int pass = 0; pass < 2; ++pass) {
+    EXPECT_EQ(tokens_of(*data.next(1)), (Ids{1, 2, 3}));
+    EXPECT_EQ(tokens_of(*data.next(1)), (Ids{4, 5, 6, 7, 8, 9, 10}));
+    EXPECT_FALSE(data.next(1));
+    data.rewind();
+  }
 }
 
 }  // namespace

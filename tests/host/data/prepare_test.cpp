@@ -352,5 +352,54 @@ TEST_F(Prepare, CountsTheFilesOfAFolderThatItSkips) {
   log::reset_counted_warnings();
 }
 
+TEST_F(Prepare, GivesTheSameStoreWithAnyNumberOfThreads) {
+  std::string text;
+  for (int i = 0; i < 20'000; ++i) {
+    text += "{\"text\":\"" + std::string(static_cast<size_t>(i % 60), static_cast<char>('a' + i % 26)) + "\",\"c" +
+            std::to_string(i % 50) + "\":1}\n";
+  }
+  const std::string path = folder.write("a.jsonl", text);
+  const ByteTokenizer tokenizer;
+  Json facts;
+  DataConfig data;
+  for (const int64_t num_threads : {1, 2, 7}) {
+    fs::remove_all(folder.path() + "/cache");
+    data.num_threads = num_threads;
+    PrepareOptions threaded = options();
+    threaded.data = &data;
+    const Json now = to_json(prepare_data_set(text_set(path), &tokenizer, threaded).facts());
+    if (num_threads == 1) facts = now;
+    EXPECT_EQ(now, facts) << num_threads;
+  }
+  log::reset_counted_warnings();
+}
+
+TEST_F(Prepare, ReportsTheFirstInvalidRowWithAnyNumberOfThreads) {
+  std::string text;
+  for (int i = 1; i <= 5000; ++i) text += i >= 3000 ? "{\"text\": 3}\n" : "{\"text\": \"three\"}\n";
+  const std::string path = folder.write("a.jsonl", text);
+  const ByteTokenizer tokenizer;
+  DataConfig data;
+  for (const int64_t num_threads : {1, 2, 7}) {
+    data.num_threads = num_threads;
+    PrepareOptions threaded = options();
+    threaded.data = &data;
+    EXPECT_TRUE(contains(error_of([&] { prepare_data_set(text_set(path), &tokenizer, threaded); }), "a.jsonl:3000"));
+    EXPECT_EQ(num_folders(), 0u);
+  }
+}
+
+TEST_F(Prepare, MakesASetAgainIfItsColumnsChange) {
+  const std::string path = folder.write("a.txt", "one\n");
+  const ByteTokenizer tokenizer;
+  prepare_data_set(text_set(path), &tokenizer, options());
+  DataSetConfig renamed = text_set(path);
+  renamed.columns = {{"text", "body"}};
+  prepare_data_set(renamed, &tokenizer, options());
+  EXPECT_EQ(calls, 2);
+  prepare_data_set(renamed, &tokenizer, options());
+  EXPECT_EQ(calls, 2);
+}
+
 }  // namespace
 }  // namespace chassis

@@ -1,0 +1,16 @@
+// The evaluation sets of a configuration: those of [[data.eval]], and the parts that data.eval_fraction takes from
+// training sets.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "host/config/settings.hpp"
+
+namespace chassis {
+
+// The names in metrics, in the order of evaluation: first [[data.eval]], then the parts of [[data.train]]. The only one
+// is "eval"; others are named after their files, and parts of training sets begin with "eval_".
+std::vector<std::string> eval_set_names(const Settings::Data& data);
+
+}  // namespace chassis
