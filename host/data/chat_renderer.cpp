@@ -123,9 +123,10 @@ void ChatRenderer::find_stop_ids() {
   for (const int32_t id : config_.stop_ids) add(id);
   add(tokenizer_.eos_id());
   if (!config_.slots) return;
-  for (const Slot& stop : config_.slots->stop) {
+  for (const TextSlot& stop : config_.slots->stop) {
     std::string text;
-    for (const Slot::Piece& piece : stop.pieces) text += piece.text + (piece.placeholder == "eos" ? tokens_.eos : "");
+    for (const TextSlot::Piece& piece : stop.pieces)
+      text += piece.text + (piece.placeholder == "eos" ? tokens_.eos : "");
     const int32_t id = text.empty() ? -1 : tokenizer_.id_of(text);
     if (id < 0) {
       Error error =

@@ -7,9 +7,7 @@
 #include <utility>
 #include <variant>
 
-#include "host/base/hash.hpp"
 #include "host/base/json.hpp"
-#include "host/base/log.hpp"
 #include "host/base/printable.hpp"
 
 namespace chassis {
@@ -46,24 +44,40 @@ EncodeOptions encode_options(const DataConfig& config) {
 RecordEncoder::RecordEncoder(const Tokenizer* tokenizer, EncodeOptions options)
     : tokenizer_(tokenizer), options_(std::move(options)) {}
 
+std::map<std::string, uint64_t> EncodeCounts::changes() const {
+  std::map<std::string, uint64_t> changes;
+  const auto add = [&](const char* what, uint64_t times) {
+    if (times > 0) changes[what] = times;
+  };
+  add("tokens that lie partly in what is trained are masked", num_straddlers);
+  add("rows longer than train.seq_len are cut", num_truncated);
+  add("the template leaves out the reasoning of answers", num_lost_reasoning);
+  return changes;
+}
+
 bool RecordEncoder::encode(const Record& record, const SourcePosition& where, Document& document) {
   document.ids.clear();
   document.labels.clear();
   straddlers_.clear();
-  std::optional<DropReason> reason;
-  uint64_t num_straddlers = 0;
+  drop_reason_.clear();
   try {
     encode_any(record, document);
-    num_straddlers = straddlers_.size();
-    counts_.longest = std::max<uint64_t>(counts_.longest, document.ids.size());
-    if (options_.supervised) reason = num_targets(document) == 0 ? DropReason::kNoTrainedToken : fit(document);
   } catch (const Error& error) {
     if (error.code() != ExitCode::kConfig || !error.where().file.empty()) throw;
     throw Error(error.code(), where, error.message()).hint(error.hint_text());
   }
   ++counts_.num_rows;
-  if (reason) {
-    ++counts_.dropped[*reason];
+  if (document.ids.empty()) return true;
+  counts_.longest = std::max<uint64_t>(counts_.longest, document.ids.size());
+  const uint64_t num_straddlers = straddlers_.size();
+  if (options_.supervised) {
+    if (num_targets(document) == 0)
+      drop_reason_ = "no token is trained";
+    else
+      fit(document);
+  }
+  if (!drop_reason_.empty()) {
+    ++counts_.dropped[drop_reason_];
     return false;
   }
   counts_.num_straddlers += num_straddlers;
@@ -94,6 +108,7 @@ void RecordEncoder::encode_any(const Record& record, Document& document) {
 
 void RecordEncoder::encode_text(const TextRecord& record, Document& document) {
   std::vector<int32_t>& ids = document.ids;
+  if (record.text.empty()) return;
   tokenizer().encode(record.text, ids);
   const int32_t bos = tokenizer().bos_id(), eos = tokenizer().eos_id();
   if (tokenizer().adds_bos() && bos >= 0 && (ids.empty() || ids.front() != bos)) ids.insert(ids.begin(), bos);
@@ -320,33 +335,29 @@ void RecordEncoder::require_ids_in_vocabulary(const Document& document) const {
   }
 }
 
-// Applies the overflow rule.
-std::optional<DropReason> RecordEncoder::fit(Document& document) {
+// Cuts a document that is too long, if the overflow rule says so: afterwards it may have nothing to train.
+void RecordEncoder::fit(Document& document) {
   const size_t size = document.ids.size(), limit = static_cast<size_t>(options_.seq_len);
-  if (options_.splits_documents || options_.seq_len <= 0 || size <= limit) return std::nullopt;
-  switch (options_.overflow) {
-    case Overflow::kError:
-      throw config_error(fmt::format("the row has {} tokens, train.seq_len is {}", size, limit))
-          .hint("set train.seq_len to a larger number, or data.overflow to \"drop\" or \"truncate_left_prompt\"");
-    case Overflow::kDrop:
-      return DropReason::kTooLong;
-    case Overflow::kTruncate:
-      keep(document, 0, limit);
-      break;
-    case Overflow::kTruncateLeftPrompt: {
-      const size_t cut = size - limit;
-      // The first trained token needs one before it that predicts it.
-      size_t first = 1;
-      while (!document.labels.empty() && document.labels[first] == kIgnoreLabel) ++first;
-      if (cut >= first) return DropReason::kTrainedPartTooLong;
-      keep(document, cut, size);
-      break;
-    }
+  if (!cuts_documents() || size <= limit) return;
+  if (options_.overflow == Overflow::kTruncate) {
+    keep(document, 0, limit);
+    if (num_targets(document) == 0) drop_reason_ = "no token is trained in the first train.seq_len tokens";
+  } else {
+    // The first trained token needs one before it that predicts it.
+    size_t first = 1;
+    while (!document.labels.empty() && document.labels[first] == kIgnoreLabel) ++first;
+    if (size - limit < first)
+      keep(document, size - limit, size);
+    else
+      drop_reason_ = "longer than train.seq_len without its prompt";
   }
-  if (num_targets(document) == 0) return DropReason::kNoTrainedToken;
-  ++counts_.num_truncated;
   straddlers_.clear();  // their places have changed
-  return std::nullopt;
+  if (drop_reason_.empty()) ++counts_.num_truncated;
+}
+
+bool RecordEncoder::cuts_documents() const {
+  const bool rule = options_.overflow == Overflow::kTruncate || options_.overflow == Overflow::kTruncateLeftPrompt;
+  return options_.supervised && !options_.splits_documents && options_.seq_len > 0 && rule;
 }
 
 const Tokenizer& RecordEncoder::tokenizer() const {
@@ -386,7 +397,7 @@ std::string RecordEncoder::fingerprint() {
   key["train_on_prompt"] = options_.chat.train_on_prompt;
   key["last_turn_only"] = options_.chat.last_turn_only;
   key["roles_to_train"] = options_.chat.roles_to_train;
-  if (!options_.splits_documents) {
+  if (cuts_documents()) {
     key["overflow"] = to_text(options_.overflow);
     key["seq_len"] = options_.seq_len;
   }

@@ -4,9 +4,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
-#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "host/data/chat_mask.hpp"
@@ -28,26 +27,18 @@ struct EncodeOptions {
 };
 EncodeOptions encode_options(const DataConfig& config);
 
-enum class DropReason { kNoTrainedToken, kTooLong, kTrainedPartTooLong };
-// "without a trained token", …
-std::string_view to_text(DropReason reason);
-
 struct EncodeCounts {
   uint64_t num_rows = 0;  // with those that are dropped
   uint64_t num_tokens = 0, num_trained_tokens = 0;
-  uint64_t longest = 0;             // tokens of the longest row, before it was cut or dropped
-  uint64_t num_straddlers = 0;      // tokens masked because they lie partly in what is trained
-  uint64_t num_truncated = 0;       // rows
-  uint64_t num_lost_reasoning = 0;  // answers whose reasoning the template leaves out
-  std::map<DropReason, uint64_t> dropped;
+  uint64_t longest = 0;                     // tokens of the longest row, before it was cut or dropped
+  uint64_t num_straddlers = 0;              // tokens masked because they lie partly in what is trained
+  uint64_t num_truncated = 0;               // rows
+  uint64_t num_lost_reasoning = 0;          // answers whose reasoning the template leaves out
+  std::map<std::string, uint64_t> dropped;  // reason → rows
 
-  uint64_t num_dropped() const;
-  void add(const EncodeCounts& other);
+  // What was changed or masked, in words, for counted warnings.
+  std::map<std::string, uint64_t> changes() const;
 };
-// Counts all but the dropped rows as warnings of the set. Dropped rows too, each reason on its own.
-void count_encoding(const DataSetConfig& config, const EncodeCounts& counts);
-// Throws a config error if more than max_drop_ratio of the rows was dropped.
-void require_few_dropped(const DataSetConfig& config, const EncodeCounts& counts, double max_drop_ratio);
 
 // Used by one thread; objects of several threads may share the tokenizer, which outlives them.
 class RecordEncoder {
@@ -56,10 +47,14 @@ class RecordEncoder {
   // concern only conversations; those are thrown at the first conversation.
   RecordEncoder(const Tokenizer* tokenizer, EncodeOptions options);
 
-  // Fills ids and labels. False: the row is dropped, and counted. Throws config errors at `where`.
+  // Fills ids and labels; of an empty text none. False: the row is dropped, and counted. Throws config errors at
+  // `where`. Documents longer than seq_len are kept unless they are to be cut: packing drops or refuses them.
   bool encode(const Record& record, const SourcePosition& where, Document& document);
+  // Why the last row was dropped.
+  const std::string& drop_reason() const { return drop_reason_; }
 
   const EncodeCounts& counts() const { return counts_; }
+  EncodeCounts take_counts() { return std::exchange(counts_, {}); }
   // Of the last row: indexes of tokens that were masked because they lie partly in what is trained.
   const std::vector<size_t>& straddlers() const { return straddlers_; }
   // Changes whenever some record would get other ids or labels, other than by the tokenizer.
@@ -83,7 +78,8 @@ class RecordEncoder {
   void set_labels(const Encoding& encoding, const std::vector<ByteRange>& trained, Document& document);
   void require_one_bos(const Document& document) const;
   void require_ids_in_vocabulary(const Document& document) const;
-  std::optional<DropReason> fit(Document& document);
+  void fit(Document& document);
+  bool cuts_documents() const;
 
   const Tokenizer& tokenizer() const;
   ChatRenderer& renderer();
@@ -95,6 +91,7 @@ class RecordEncoder {
   EncodeOptions options_;
   std::unique_ptr<ChatRenderer> renderer_;  // from the first conversation on
   EncodeCounts counts_;
+  std::string drop_reason_;
   std::vector<size_t> straddlers_;
   mutable std::vector<int8_t> special_;  // by id; -1: not asked yet
 };

@@ -218,22 +218,22 @@ class Renderer {
   }
 
   // Notes where the content of message `index` stands, behind its first `skipped` bytes.
-  void append(const Slot& slot, std::string_view content, size_t index, size_t skipped = 0) {
+  void append(const TextSlot& slot, std::string_view content, size_t index, size_t skipped = 0) {
     append(slot, {{"content", content}}, index, skipped);
   }
-  void append(const Slot& slot, Values values, size_t index, size_t skipped = 0) {
-    for (const Slot::Piece& piece : slot.pieces) {
+  void append(const TextSlot& slot, Values values, size_t index, size_t skipped = 0) {
+    for (const TextSlot::Piece& piece : slot.pieces) {
       out_.text += piece.text;
       const size_t begin = out_.text.size() + skipped;
       out_.text += value_of(piece.placeholder, values);
       if (piece.placeholder == "content") add_span(ChatLeaf::kContent, index, begin);
     }
   }
-  void append(const Slot& slot, Values values = {}) { out_.text += filled(slot, values); }
+  void append(const TextSlot& slot, Values values = {}) { out_.text += filled(slot, values); }
 
-  std::string filled(const Slot& slot, Values values) const {
+  std::string filled(const TextSlot& slot, Values values) const {
     std::string text;
-    for (const Slot::Piece& piece : slot.pieces) {
+    for (const TextSlot::Piece& piece : slot.pieces) {
       text += piece.text;
       text += value_of(piece.placeholder, values);
     }
@@ -261,16 +261,16 @@ class Renderer {
 
 }  // namespace
 
-bool Slot::has(std::string_view placeholder) const {
+bool TextSlot::has(std::string_view placeholder) const {
   return std::any_of(pieces.begin(), pieces.end(),
                      [&](const Piece& piece) { return piece.placeholder == placeholder; });
 }
 
-Slot slot_from_text(std::string_view text, const std::vector<std::string>& allowed) {
-  Slot slot;
+TextSlot slot_from_text(std::string_view text, const std::vector<std::string>& allowed) {
+  TextSlot slot;
   while (!text.empty()) {
     const size_t open = text.find("{{");
-    Slot::Piece& piece = slot.pieces.emplace_back();
+    TextSlot::Piece& piece = slot.pieces.emplace_back();
     piece.text = text.substr(0, open);
     if (open == std::string_view::npos) break;
     const size_t close = text.find("}}", open);

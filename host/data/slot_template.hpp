@@ -15,7 +15,7 @@
 namespace chassis {
 
 // A text in which each {{placeholder}} is replaced.
-struct Slot {
+struct TextSlot {
   struct Piece {
     std::string text;         // in front of the placeholder
     std::string placeholder;  // empty: none, at the end
@@ -26,7 +26,7 @@ struct Slot {
 };
 
 // Splits at placeholders. Throws a config error if one is not closed, or is not in `allowed`.
-Slot slot_from_text(std::string_view text, const std::vector<std::string>& allowed);
+TextSlot slot_from_text(std::string_view text, const std::vector<std::string>& allowed);
 
 // Where a text goes that the family puts into messages of the user.
 enum class SlotPlace { kOwn, kFirstUser, kLastUser };
@@ -35,27 +35,27 @@ enum class SlotPlace { kOwn, kFirstUser, kLastUser };
 struct SlotTemplate {
   std::string name;         // "chatml", or the path of a file; for messages
   std::string source_hash;  // changes with the text of the file
-  Slot bos;
-  std::optional<Slot> system, user;          // {{content}}
+  TextSlot bos;
+  std::optional<TextSlot> system, user;      // {{content}}
   SlotPlace system_place = SlotPlace::kOwn;  // with a user: in front of its content
-  Slot assistant_open;                       // the header; also what is rendered for an answer to be generated
-  std::optional<Slot> reasoning;             // {{content}}: between header and content
-  Slot assistant;                            // {{content}}: left out if an answer consists of tool calls alone
-  Slot assistant_close;
+  TextSlot assistant_open;                   // the header; also what is rendered for an answer to be generated
+  std::optional<TextSlot> reasoning;         // {{content}}: between header and content
+  TextSlot assistant;                        // {{content}}: left out if an answer consists of tool calls alone
+  TextSlot assistant_close;
   std::string default_system;  // of conversations without a system message; empty: none
   // A call of the assistant: {{name}}, {{arguments}} as JSON, {{id}}.
-  std::optional<Slot> tool_call;
-  Slot tool_calls_open, tool_calls_close;    // around all calls of a message
-  Slot tool_calls_behind_content;            // between content and calls, if there are both
-  std::optional<Slot> tool_calls_separator;  // unset: a message has at most one call
+  std::optional<TextSlot> tool_call;
+  TextSlot tool_calls_open, tool_calls_close;    // around all calls of a message
+  TextSlot tool_calls_behind_content;            // between content and calls, if there are both
+  std::optional<TextSlot> tool_calls_separator;  // unset: a message has at most one call
   // A result: {{content}}, {{content_json}}, {{id}}, {{name}}. open and close stand around results in a row.
-  std::optional<Slot> tool;
-  Slot tool_open, tool_close;
+  std::optional<TextSlot> tool;
+  TextSlot tool_open, tool_close;
   // The tools that a conversation offers: {{tools}} is tools_each, with {{tool}} as JSON, for each of them.
-  std::optional<Slot> tools_system;
-  Slot tools_each, tools_separator;
+  std::optional<TextSlot> tools_system;
+  TextSlot tools_each, tools_separator;
   SlotPlace tools_place = SlotPlace::kOwn;  // own: behind the text of the system message; user: before that message
-  std::vector<Slot> stop;                   // tokens that end an answer: a text or {{eos}}
+  std::vector<TextSlot> stop;               // tokens that end an answer: a text or {{eos}}
   std::set<std::string> strip;              // roles whose content loses white space at both ends
 
   std::vector<std::string> roles() const;

@@ -28,8 +28,9 @@ void find_template(const Setting<std::string>& setting, ChatConfig& chat) {
     std::string known;
     for (const std::string& name : names) known += fmt::format("\"{}\", ", name);
     const std::string meant = nearest(*setting, names);
-    throw config_error(setting, fmt::format("{} = \"{}\" is none of {}and no .toml or .jinja file{}", setting.key(),
-                                            *setting, known, meant.empty() ? "" : " (did you mean \"" + meant + "\"?)"));
+    throw config_error(
+        setting, fmt::format("{} = \"{}\" is none of {}and no .toml or .jinja file{}", setting.key(), *setting, known,
+                             meant.empty() ? "" : " (did you mean \"" + meant + "\"?)"));
   }
   std::string path = setting, text;
   if (const auto problem = expand_home(path))
@@ -39,9 +40,12 @@ void find_template(const Setting<std::string>& setting, ChatConfig& chat) {
   } catch (const Error& error) {
     throw config_error(setting, fmt::format("{}: {}", setting.key(), error.message()));
   }
-  if (is_toml) chat.slots = std::make_shared<SlotTemplate>(parse_slot_template(text, path));
-  else if (text.empty()) throw config_error(setting, fmt::format("{} is empty", path));
-  else chat.template_text = std::move(text);
+  if (is_toml)
+    chat.slots = std::make_shared<SlotTemplate>(parse_slot_template(text, path));
+  else if (text.empty())
+    throw config_error(setting, fmt::format("{} is empty", path));
+  else
+    chat.template_text = std::move(text);
 }
 
 }  // namespace

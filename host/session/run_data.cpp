@@ -9,10 +9,12 @@
 #include <system_error>
 
 #include "host/base/file.hpp"
+#include "host/data/chat_renderer.hpp"
 #include "host/data/document_reader.hpp"
 #include "host/data/tokenizer_files.hpp"
 #include "host/session/fields.hpp"
 #include "host/session/progress.hpp"
+#include "host/session/run_chat.hpp"
 
 namespace chassis {
 namespace {
@@ -24,6 +26,27 @@ PrepareCallback progress_of(ProgressBar& bar, const std::function<void()>& poll)
     if (poll) poll();
     bar.update(p.num_bytes_done, p.num_bytes, p.path);
   };
+}
+
+void refuse_pairs(const DataSetConfig& set) {
+  if (set.format != DataFormat::kPreference) return;
+  throw data_set_error(set, "preference pairs are read, but no task of this version trains them")
+      .hint(
+          "train the better answers alone with format = \"messages\" or \"prompt_completion\"; `chassis data preview` "
+          "shows pairs");
+}
+
+// The strings of { name = "other name" }.
+std::map<std::string, std::string> other_names(const Setting<Value>& table) {
+  std::map<std::string, std::string> names;
+  if (!table.is_set()) return names;
+  for (const Value& value : table->children) {
+    if (value.type != ValueType::kString)
+      throw Error(ExitCode::kConfig, table.where_of(value.name),
+                  table.key_of(value.name) + " must be a string, not " + type_text(value.type));
+    names[value.name] = value.string;
+  }
+  return names;
 }
 
 DataSetConfig data_set(const DataNeeds& needs, const Settings::DataSet& settings) {
@@ -43,6 +66,7 @@ DataSetConfig data_set(const DataNeeds& needs, const Settings::DataSet& settings
                   ? "tokenise it with the tokenizer of " + *model + ", and set format = \"tokens\""
                   : "set tokenizer.plugin (`chassis plugins list` shows the tokenizers), or set format = \"tokens\"");
   }
+  refuse_pairs(set);
   return set;
 }
 
@@ -63,26 +87,6 @@ void require_template(const DataNeeds& needs, const ChatConfig& chat) {
   } catch (const Error& error) {
     throw error_at(setting, error);
   }
-}
-
-void refuse_pairs(const DataSetConfig& set) {
-  if (set.format != DataFormat::kPreference) return;
-  throw data_set_error(set, "preference pairs are read, but no task of this version trains them")
-      .hint("train the better answers alone with format = \"messages\" or \"prompt_completion\"; `chassis data preview` "
-            "shows pairs");
-}
-
-// The strings of { name = "other name" }.
-std::map<std::string, std::string> other_names(const Setting<Value>& table) {
-  std::map<std::string, std::string> names;
-  if (!table.is_set()) return names;
-  for (const Value& value : table->children) {
-    if (value.type != ValueType::kString)
-      throw Error(ExitCode::kConfig, table.where_of(value.name),
-                  table.key_of(value.name) + " must be a string, not " + type_text(value.type));
-    names[value.name] = value.string;
-  }
-  return names;
 }
 
 DataConfig data_config(const DataNeeds& needs) {

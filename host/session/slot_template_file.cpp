@@ -65,9 +65,9 @@ class Parser {
     return value;
   }
 
-  Slot slot(const Value& value, const std::string& key, Names placeholders) {
+  TextSlot slot(const Value& value, const std::string& key, Names placeholders) {
     placeholders.insert(placeholders.end(), {"bos", "eos"});
-    Slot slot;
+    TextSlot slot;
     try {
       slot = slot_from_text(value.string, placeholders);
     } catch (const Error& error) {
@@ -75,7 +75,7 @@ class Parser {
     }
     // A slot for a message shows it once: its bytes have one place.
     const bool shows_content = placeholders.front() == "content";
-    const auto count = std::count_if(slot.pieces.begin(), slot.pieces.end(), [](const Slot::Piece& piece) {
+    const auto count = std::count_if(slot.pieces.begin(), slot.pieces.end(), [](const TextSlot::Piece& piece) {
       return piece.placeholder == "content" || piece.placeholder == "content_json";
     });
     if (shows_content && count != 1)
@@ -83,10 +83,10 @@ class Parser {
     return slot;
   }
 
-  void read(const std::string& key, Slot& out, Names placeholders) {
+  void read(const std::string& key, TextSlot& out, Names placeholders) {
     if (const Value* value = find(key, ValueType::kString)) out = slot(*value, key, std::move(placeholders));
   }
-  void read(const std::string& key, std::optional<Slot>& out, Names placeholders) {
+  void read(const std::string& key, std::optional<TextSlot>& out, Names placeholders) {
     if (const Value* value = find(key, ValueType::kString)) out = slot(*value, key, std::move(placeholders));
   }
   void read(const std::string& key, std::string& out) {
@@ -95,11 +95,13 @@ class Parser {
   void read(const std::string& key, SlotPlace& out) {
     const Value* value = find(key, ValueType::kString);
     if (value == nullptr) return;
-    if (value->string == "first_user") out = SlotPlace::kFirstUser;
-    else if (value->string == "last_user") out = SlotPlace::kLastUser;
+    if (value->string == "first_user")
+      out = SlotPlace::kFirstUser;
+    else if (value->string == "last_user")
+      out = SlotPlace::kLastUser;
     else if (value->string != "own")
-      throw error_of(*value, fmt::format("{} = {} is not one of \"own\", \"first_user\", \"last_user\"", key,
-                                         toml_text(*value)));
+      throw error_of(
+          *value, fmt::format("{} = {} is not one of \"own\", \"first_user\", \"last_user\"", key, toml_text(*value)));
   }
 
   // The strings of a list.
@@ -109,8 +111,8 @@ class Parser {
     if (list == nullptr) return out;
     for (const Value& item : list->children) {
       if (item.type != ValueType::kString)
-        throw error_of(item, fmt::format("{} must be a list of strings; {} is {}", key, toml_text(item),
-                                         type_text(item.type)));
+        throw error_of(
+            item, fmt::format("{} must be a list of strings; {} is {}", key, toml_text(item), type_text(item.type)));
       out.push_back(&item);
     }
     return out;
@@ -130,8 +132,8 @@ class Parser {
     const Names roles = {"system", "user", "assistant", "tool"};
     for (const Value* item : strings("strip")) {
       if (std::find(roles.begin(), roles.end(), item->string) == roles.end())
-        throw error_of(*item, fmt::format("strip has the roles system, user, assistant and tool, not {}",
-                                          toml_text(*item)));
+        throw error_of(*item,
+                       fmt::format("strip has the roles system, user, assistant and tool, not {}", toml_text(*item)));
       t.strip.insert(item->string);
     }
   }
@@ -188,9 +190,9 @@ std::vector<std::string> fitting_template_names(const Tokenizer& tokenizer) {
   const std::string eos = tokenizer.eos_id() >= 0 ? tokenizer.token(tokenizer.eos_id()).text : "";
   for (const std::string& name : builtin_template_names()) {
     const auto slots = builtin_slot_template(name);
-    const bool fits = std::all_of(slots->stop.begin(), slots->stop.end(), [&](const Slot& stop) {
+    const bool fits = std::all_of(slots->stop.begin(), slots->stop.end(), [&](const TextSlot& stop) {
       std::string text;
-      for (const Slot::Piece& piece : stop.pieces) text += piece.text + (piece.placeholder == "eos" ? eos : "");
+      for (const TextSlot::Piece& piece : stop.pieces) text += piece.text + (piece.placeholder == "eos" ? eos : "");
       return !text.empty() && tokenizer.id_of(text) >= 0;
     });
     if (fits) names.push_back(name);

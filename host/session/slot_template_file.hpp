@@ -1,4 +1,5 @@
-// Reads slot templates: the built-in ones, and those that users write, as TOML. Unknown keys are errors with a position.
+// Reads slot templates: the built-in ones, and those that users write, as TOML. Unknown keys are errors with a
+// position.
 #pragma once
 
 #include <memory>
