@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -35,18 +36,23 @@ enum class DataFormat {
 // What becomes of the reasoning of assistant messages.
 enum class Reasoning { kTemplate, kKeep, kStrip };
 
+struct SlotTemplate;
+
 // How conversations become text, and which of their tokens are trained.
 struct ChatConfig {
   // "auto": the tokenizer's own; the name of a slot template; or the path of a .toml or .jinja file.
   std::string template_name = "auto";
-  std::string variables_json;          // further variables of a Jinja template
-  std::string date;                    // YYYY-MM-DD, for templates that show one
-  std::string default_system;          // put in front of conversations without a system message
+  std::shared_ptr<const SlotTemplate> slots;  // that slot template; NULL: the template is Jinja
+  std::string template_text;                  // source of that .jinja file; empty: the tokenizer's own
+  std::vector<std::string> fitting_slots;     // names of the slot templates whose tokens the tokenizer has
+  std::string variables_json;                 // further variables of a Jinja template
+  std::string date;                           // YYYY-MM-DD, for templates that show one
+  std::string default_system;                 // put in front of conversations without a system message
   std::vector<std::string> roles_to_train = {"assistant"};
-  bool train_on_prompt = false;        // trains every token
-  bool last_turn_only = false;         // trains the last message of roles_to_train alone
+  bool train_on_prompt = false;  // trains every token
+  bool last_turn_only = false;   // trains the last message of roles_to_train alone
   Reasoning reasoning = Reasoning::kTemplate;
-  std::vector<int32_t> stop_ids;       // what may end a turn: generation_config's eos_token_id, and the tokenizer's
+  std::vector<int32_t> stop_ids;  // what may end a turn: generation_config's eos_token_id, and the tokenizer's
 };
 
 // "concat_split", …; anything else is a config error that lists the valid names.

@@ -28,6 +28,7 @@ struct ReadNotes {
   uint64_t num_empty_documents = 0;
   uint64_t num_blank_lines = 0;                    // of .txt files, without those that end a paragraph
   std::map<std::string, uint64_t> unused_columns;  // name → rows; of at most 32 names
+  std::map<std::string, uint64_t> changes;         // what was changed or masked in documents → how often
 
   void add(const ReadNotes& more);
 };

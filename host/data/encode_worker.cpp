@@ -2,50 +2,28 @@
 // on the number of threads.
 #include "host/data/encode_worker.hpp"
 
-#include <fmt/format.h>
-
-#include <optional>
 #include <utility>
-#include <variant>
 
 #include "host/data/line_reader.hpp"
+#include "host/data/record_encoder.hpp"
 #include "host/data/record_hash.hpp"
-#include "host/data/text_reader.hpp"
 
 namespace chassis {
 namespace {
 
-// Stands in for the encoder of all records.
-class StandinEncoder {
- public:
-  StandinEncoder(const DataSetConfig&, const DataConfig*, const Tokenizer* tokenizer, int64_t vocab_size) {
-    if (tokenizer) text_.emplace(*tokenizer, vocab_size);
-  }
-  bool encode(const Record& record, const SourcePosition& where, Document& document) {
-    if (const auto* tokens = std::get_if<TokensRecord>(&record)) {
-      document.ids = tokens->ids;
-      document.labels = tokens->labels;
-    } else if (const auto* text = std::get_if<TextRecord>(&record)) {
-      if (!text->text.empty()) text_->encode(text->text, where, document);
-    } else {
-      throw Error(ExitCode::kConfig, where, "this format cannot be read yet");
-    }
-    return true;
-  }
-  std::string fingerprint() const { return ""; }
-  const std::string& drop_reason() const { return reason_; }
-
- private:
-  std::optional<TextEncoder> text_;
-  std::string reason_;
-};
+EncodeOptions options_of(const DataConfig* data, int64_t vocab_size) {
+  EncodeOptions options;
+  if (data) options = encode_options(*data);
+  options.vocab_size = vocab_size;
+  return options;
+}
 
 class EncodeWorker final : public RowWorker {
  public:
   EncodeWorker(const DataSetConfig& config, const DataConfig* data, const Tokenizer* tokenizer, int64_t vocab_size)
       : config_(config),
         vocab_size_(vocab_size),
-        encoder_(config, data, tokenizer, vocab_size),
+        encoder_(tokenizer, options_of(data, vocab_size)),
         parser_(make_row_parser(config, vocab_size)) {}
 
   Made make(const RawRow& row, const std::string& file, Document& document, std::string& reason) override {
@@ -63,6 +41,7 @@ class EncodeWorker final : public RowWorker {
   ReadNotes take_notes() override {
     ReadNotes notes = parser_->notes();
     notes.num_empty_documents += std::exchange(num_empty_, 0);
+    for (const auto& [what, times] : encoder_.take_counts().changes()) notes.changes[what] += times;
     parser_ = make_row_parser(config_, vocab_size_);
     return notes;
   }
@@ -76,7 +55,7 @@ class EncodeWorker final : public RowWorker {
 
   const DataSetConfig& config_;
   int64_t vocab_size_;
-  StandinEncoder encoder_;
+  RecordEncoder encoder_;
   std::unique_ptr<RowParser> parser_;
   uint64_t num_empty_ = 0;
 };
@@ -88,8 +67,8 @@ std::unique_ptr<RowWorker> make_encode_worker(const DataSetConfig& config, const
   return std::make_unique<EncodeWorker>(config, data, tokenizer, vocab_size);
 }
 
-std::string encoder_fingerprint(const DataSetConfig& config, const DataConfig* data, const Tokenizer* tokenizer) {
-  return StandinEncoder(config, data, tokenizer, 0).fingerprint();
+std::string encoder_fingerprint(const DataSetConfig&, const DataConfig* data, const Tokenizer* tokenizer) {
+  return RecordEncoder(tokenizer, options_of(data, 0)).fingerprint();
 }
 
 }  // namespace chassis

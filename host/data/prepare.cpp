@@ -218,6 +218,9 @@ void count_notes(const DataSetConfig& config, const ReadNotes& notes) {
                   fmt::format("{}: documents without tokens ({}) and blank lines ({}) are skipped", config.path,
                               notes.num_empty_documents, notes.num_blank_lines),
                   notes.num_empty_documents + notes.num_blank_lines);
+  for (const auto& [what, times] : notes.changes)
+    counted_warning(fmt::format("data.changes {}: {}", config.path, what), fmt::format("{}: {}", config.path, what),
+                    times);
   for (const auto& [name, rows] : notes.unused_columns) {
     counted_warning(
         fmt::format("data.unused_column {} {}", config.path, name),

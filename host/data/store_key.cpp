@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kStoreVersion = 5;
+constexpr int kStoreVersion = 6;
 constexpr size_t kSampleBytes = size_t{64} << 10;
 constexpr size_t kMaxNameBytes = 100;  // of a store's folder, without its hash
 

@@ -302,6 +302,8 @@ Json to_json(const TokenStoreFacts& facts) {
   json["num_blank_lines"] = facts.notes.num_blank_lines;
   json["unused_columns"] = Json::object();
   for (const auto& [name, rows] : facts.notes.unused_columns) json["unused_columns"][name] = rows;
+  json["changes"] = Json::object();
+  for (const auto& [what, times] : facts.notes.changes) json["changes"][what] = times;
   return json;
 }
 
@@ -350,6 +352,9 @@ TokenStoreFacts token_store_facts_from_json(const Json& json, const std::string&
   for (const auto& [name, rows] : columns.items()) {
     facts.notes.unused_columns[name] = static_cast<uint64_t>(json_int(columns, name, where));
   }
+  const Json& changes = json_at(json, "changes", where);
+  for (const auto& [what, times] : changes.items())
+    facts.notes.changes[what] = static_cast<uint64_t>(json_int(changes, what, where));
   return facts;
 }
 

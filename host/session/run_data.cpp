@@ -10,10 +10,12 @@
 
 #include "host/base/file.hpp"
 #include "host/config/eval_sets.hpp"
+#include "host/data/chat_renderer.hpp"
 #include "host/data/document_reader.hpp"
 #include "host/data/tokenizer_files.hpp"
 #include "host/session/fields.hpp"
 #include "host/session/progress.hpp"
+#include "host/session/run_chat.hpp"
 
 namespace chassis {
 namespace {
@@ -27,6 +29,27 @@ PrepareCallback progress_of(ProgressBar& bar, const std::function<void()>& poll)
   };
 }
 
+void refuse_pairs(const DataSetConfig& set) {
+  if (set.format != DataFormat::kPreference) return;
+  throw data_set_error(set, "preference pairs are read, but no task of this version trains them")
+      .hint(
+          "train the better answers alone with format = \"messages\" or \"prompt_completion\"; `chassis data preview` "
+          "shows pairs");
+}
+
+// The strings of { name = "other name" }.
+std::map<std::string, std::string> other_names(const Setting<Value>& table) {
+  std::map<std::string, std::string> names;
+  if (!table.is_set()) return names;
+  for (const Value& value : table->children) {
+    if (value.type != ValueType::kString)
+      throw Error(ExitCode::kConfig, table.where_of(value.name),
+                  table.key_of(value.name) + " must be a string, not " + type_text(value.type));
+    names[value.name] = value.string;
+  }
+  return names;
+}
+
 DataSetConfig data_set(const DataNeeds& needs, const Settings::DataSet& settings) {
   DataSetConfig set;
   set.path = settings.path;
@@ -34,7 +57,9 @@ DataSetConfig data_set(const DataNeeds& needs, const Settings::DataSet& settings
   set.documents = document_split_from_text(*settings.documents);
   set.key = settings.key();
   set.where = settings.path.where();
-  if (set.format == DataFormat::kText && !needs.tokenizer) {
+  set.columns = other_names(settings.columns);
+  set.tags = other_names(settings.tags);
+  if (set.format != DataFormat::kTokens && !needs.tokenizer) {
     const Setting<std::string>& model = needs.settings.model.path;
     const bool model_has_one = model.is_set() && !tokenizer_files(model).empty();
     throw config_error(settings.path, set.key + " is text, but there is no tokenizer")
@@ -42,7 +67,27 @@ DataSetConfig data_set(const DataNeeds& needs, const Settings::DataSet& settings
                   ? "tokenise it with the tokenizer of " + *model + ", and set format = \"tokens\""
                   : "set tokenizer.plugin (`chassis plugins list` shows the tokenizers), or set format = \"tokens\"");
   }
+  refuse_pairs(set);
   return set;
+}
+
+// Finds a template that does not fit the tokenizer before data is read.
+void require_template(const DataNeeds& needs, const ChatConfig& chat) {
+  if (needs.tokenizer == nullptr) return;
+  bool has_chats = false;
+  const auto look = [&](const Settings::DataSet& set) {
+    const DataFormat format = data_format_from_text(*set.format);
+    has_chats |= format == DataFormat::kMessages || format == DataFormat::kShareGpt || format == DataFormat::kAlpaca;
+  };
+  for (const Settings::TrainSet& set : needs.settings.data.train) look(set);
+  for (const Settings::EvalSet& set : needs.settings.data.eval) look(set);
+  if (!has_chats) return;
+  const Setting<std::string>& setting = needs.settings.data.template_name;
+  try {
+    ChatRenderer(*needs.tokenizer, chat);
+  } catch (const Error& error) {
+    throw error_at(setting, error);
+  }
 }
 
 DataConfig data_config(const DataNeeds& needs) {
@@ -63,9 +108,13 @@ DataConfig data_config(const DataNeeds& needs) {
   data.pad_id = needs.tokenizer && needs.tokenizer->pad_id() >= 0 ? needs.tokenizer->pad_id() : 0;
   data.cache_dir = settings.cache_dir;
   data.prefetch = settings.prefetch;
-  data.max_drop_ratio = settings.max_drop_ratio;
   data.num_threads = needs.settings.run.threads;
   data.first_on_machine = needs.first_on_machine;
+  data.max_drop_ratio = settings.max_drop_ratio;
+  if (data.supervised) {
+    data.chat = chat_config(needs.settings, needs.tokenizer);
+    require_template(needs, data.chat);
+  }
   return data;
 }
 

@@ -1,0 +1,224 @@
+// Jinja templates get the variables that HF passes; what HF does not have, such as reasoning kept in every turn, is
+// done by changing the messages.
+#include "host/data/chat_renderer.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <utility>
+
+#include "host/base/hash.hpp"
+#include "host/base/json.hpp"
+#include "host/base/printable.hpp"
+
+namespace chassis {
+namespace {
+
+std::string names_of_slots(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += fmt::format("{}\"{}\"", text.empty() ? "" : ", ", name);
+  return text;
+}
+
+Message text_message(std::string role, std::string text) {
+  Message message;
+  message.role = std::move(role);
+  message.content.push_back({std::move(text), std::nullopt});
+  return message;
+}
+
+// The templates of Qwen and GLM have switches that keep the reasoning of earlier turns. Other templates ignore them.
+std::string with_reasoning_kept(const std::string& variables_json) {
+  Json variables = variables_json.empty() ? Json::object() : parse_json(variables_json, "template variables");
+  if (!variables.contains("preserve_thinking")) variables["preserve_thinking"] = true;
+  if (!variables.contains("clear_thinking")) variables["clear_thinking"] = false;
+  return variables.dump();
+}
+
+}  // namespace
+
+std::string messages_json(const std::vector<Message>& messages) {
+  Json list = Json::array();
+  for (const Message& message : messages) {
+    Json item;
+    item["role"] = message.role;
+    // Parts that only say which of them are trained are a text to the template.
+    const bool only_for_masks = std::any_of(message.content.begin(), message.content.end(),
+                                            [](const ContentPart& part) { return part.train.has_value(); });
+    if (!message.has_content) {
+      item["content"] = nullptr;
+    } else if (message.content_is_parts && !only_for_masks) {
+      item["content"] = Json::array();
+      for (const ContentPart& part : message.content) {
+        Json object;
+        object["type"] = "text";
+        object["text"] = part.text;
+        item["content"].push_back(std::move(object));
+      }
+    } else {
+      item["content"] = message.text();
+    }
+    if (!message.reasoning.empty()) item["reasoning_content"] = message.reasoning;
+    if (!message.tool_calls_json.empty()) item["tool_calls"] = parse_json(message.tool_calls_json, "tool_calls");
+    if (!message.tool_call_id.empty()) item["tool_call_id"] = message.tool_call_id;
+    if (!message.name.empty()) item["name"] = message.name;
+    list.push_back(std::move(item));
+  }
+  return list.dump();
+}
+
+int64_t unix_time_of_date(const std::string& date) {
+  std::tm time{};
+  const char* end = strptime(date.c_str(), "%Y-%m-%d", &time);
+  const std::tm asked = time;
+  const int64_t seconds = timegm(&time);
+  if (date.size() != 10 || end != date.c_str() + date.size() || time.tm_mday != asked.tm_mday)
+    throw config_error(fmt::format("\"{}\" is not a date: expected YYYY-MM-DD", printable(date)));
+  return seconds;
+}
+
+std::string take_inline_reasoning(std::string& content) {
+  constexpr std::string_view kOpen = "<think>", kClose = "</think>";
+  const size_t close = content.find(kClose);
+  if (!content.starts_with(kOpen) || close == std::string::npos) return "";
+  std::string reasoning = content.substr(kOpen.size(), close - kOpen.size());
+  content.erase(0, std::min(content.find_first_not_of('\n', close + kClose.size()), content.size()));
+  return reasoning;
+}
+
+ChatRenderer::ChatRenderer(const Tokenizer& tokenizer, ChatConfig config)
+    : tokenizer_(tokenizer), config_(std::move(config)), variables_json_(config_.variables_json) {
+  if (tokenizer.bos_id() >= 0) tokens_.bos = tokenizer.token(tokenizer.bos_id()).text;
+  if (tokenizer.eos_id() >= 0) tokens_.eos = tokenizer.token(tokenizer.eos_id()).text;
+  name_ = config_.slots                   ? "template " + config_.slots->name
+          : config_.template_text.empty() ? "the tokenizer's chat template"
+                                          : "template " + config_.template_name;
+  if (config_.reasoning == Reasoning::kKeep) variables_json_ = with_reasoning_kept(variables_json_);
+  unix_time_s_ =
+      config_.date.empty()
+          ? std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
+                .count()
+          : unix_time_of_date(config_.date);
+  require_template();
+  set_default_system();
+  find_stop_ids();
+  find_generation_prompt();
+}
+
+void ChatRenderer::require_template() const {
+  if (!is_jinja() || !config_.template_text.empty() || !tokenizer_.chat_template().empty()) return;
+  std::vector<std::string> names = config_.fitting_slots;
+  if (names.empty())
+    for (const BuiltinTemplate& builtin : builtin_templates()) names.emplace_back(builtin.name);
+  throw config_error("the tokenizer has no chat template, so conversations cannot become text")
+      .hint(fmt::format("set data.template = \"NAME\": {} fit this tokenizer", names_of_slots(names)));
+}
+
+void ChatRenderer::find_stop_ids() {
+  const auto add = [&](int32_t id) {
+    if (id >= 0 && std::find(stop_ids_.begin(), stop_ids_.end(), id) == stop_ids_.end()) stop_ids_.push_back(id);
+  };
+  for (const int32_t id : config_.stop_ids) add(id);
+  add(tokenizer_.eos_id());
+  if (!config_.slots) return;
+  for (const TextSlot& stop : config_.slots->stop) {
+    std::string text;
+    for (const TextSlot::Piece& piece : stop.pieces)
+      text += piece.text + (piece.placeholder == "eos" ? tokens_.eos : "");
+    const int32_t id = text.empty() ? -1 : tokenizer_.id_of(text);
+    if (id < 0) {
+      Error error =
+          config_error(text.empty() ? fmt::format("{} ends answers in EOS, which the tokenizer does not have", name_)
+                                    : fmt::format("{} ends answers in {}, which is no token of the tokenizer", name_,
+                                                  printable(text)));
+      if (!config_.fitting_slots.empty())
+        error.hint("templates that fit this tokenizer: " + names_of_slots(config_.fitting_slots));
+      throw error;
+    }
+    add(id);
+  }
+}
+
+void ChatRenderer::find_generation_prompt() {
+  ChatRecord chat;
+  chat.messages.push_back(text_message("user", "x"));
+  try {
+    const std::string without = render(chat, false, false).text, with = render(chat, false, true).text;
+    if (with.starts_with(without)) generation_prompt_ = with.substr(without.size());
+  } catch (const Error&) {  // a template that refuses this conversation says so at a row of the data
+  }
+}
+
+void ChatRenderer::set_default_system() {
+  if (!config_.slots || config_.default_system.empty()) return;
+  if (!config_.slots->system)
+    throw config_error(name_ + " has no system messages, so data.default_system cannot be used");
+  auto slots = std::make_shared<SlotTemplate>(*config_.slots);
+  slots->default_system = config_.default_system;
+  config_.slots = std::move(slots);
+}
+
+ChatRecord ChatRenderer::prepared(const ChatRecord& chat) const {
+  ChatRecord copy = chat;
+  if (config_.reasoning == Reasoning::kStrip) {
+    for (Message& message : copy.messages) {
+      if (message.role != "assistant") continue;
+      message.reasoning.clear();
+      if (!message.content.empty()) take_inline_reasoning(message.content.front().text);
+    }
+  }
+  if (adds_system(chat)) {
+    copy.messages.insert(copy.messages.begin(), text_message("system", config_.default_system));
+  }
+  return copy;
+}
+
+bool ChatRenderer::adds_system(const ChatRecord& chat) const {
+  const bool has_system = !chat.messages.empty() && chat.messages.front().role == "system";
+  return is_jinja() && !config_.default_system.empty() && !has_system;
+}
+
+RenderedChat ChatRenderer::render(const ChatRecord& chat, bool spans, bool generation_prompt) const {
+  if (config_.reasoning != Reasoning::kStrip && !adds_system(chat))
+    return render_prepared(chat, spans, generation_prompt);
+  RenderedChat rendered = render_prepared(prepared(chat), spans, generation_prompt);
+  if (adds_system(chat)) {
+    std::erase_if(rendered.spans, [](const ChatSpan& span) { return span.message == 0; });
+    for (ChatSpan& span : rendered.spans) --span.message;
+  }
+  return rendered;
+}
+
+RenderedChat ChatRenderer::render_prepared(const ChatRecord& chat, bool spans, bool generation_prompt) const {
+  if (config_.slots)
+    return render_slots(*config_.slots, tokens_,
+                        {.messages = chat.messages,
+                         .tools_json = chat.tools_json,
+                         .keep_reasoning = config_.reasoning == Reasoning::kKeep,
+                         .generation_prompt = generation_prompt});
+  return tokenizer_.render({.messages_json = messages_json(chat.messages),
+                            .tools_json = chat.tools_json,
+                            .variables_json = variables_json_,
+                            .template_text = config_.template_text,
+                            .unix_time_s = unix_time_s_,
+                            .generation_prompt = generation_prompt,
+                            .spans = spans});
+}
+
+Json ChatRenderer::key() const {
+  Json key;
+  key["template"] = config_.template_name;
+  const std::string text = config_.template_text.empty() ? tokenizer_.chat_template() : config_.template_text;
+  key["template_text"] = config_.slots ? config_.slots->source_hash : sha256_hex(text).substr(0, 16);
+  key["variables"] = config_.variables_json;
+  // A template without a date is not rendered again because the date changes.
+  if (is_jinja() && text.find("strftime_now") != std::string::npos) key["date"] = config_.date;
+  key["default_system"] = config_.default_system;
+  key["reasoning"] = to_text(config_.reasoning);
+  key["stop_ids"] = stop_ids_;
+  return key;
+}
+
+}  // namespace chassis

@@ -1,0 +1,64 @@
+// Turns conversations into text by the template of a configuration: a slot template, or Jinja by the tokenizer.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "host/base/json_fwd.hpp"
+#include "host/data/data_config.hpp"
+#include "host/data/record.hpp"
+#include "host/data/slot_template.hpp"
+#include "host/data/tokenizer.hpp"
+
+namespace chassis {
+
+// [any] Const functions may be called from several threads.
+class ChatRenderer {
+ public:
+  // The tokenizer outlives the object. Throws config errors without a position: there is no template, or the tokenizer
+  // lacks a token that ends the answers of a slot template.
+  ChatRenderer(const Tokenizer& tokenizer, ChatConfig config);
+
+  // Adds the default system message, and keeps or strips reasoning. Spans refer to the messages of `chat`. Those of
+  // Jinja are of the assistant only, those of a slot template of all roles. Throws config errors without a position.
+  RenderedChat render(const ChatRecord& chat, bool spans, bool generation_prompt = false) const;
+
+  bool is_jinja() const { return config_.slots == nullptr; }
+  // For messages: "template chatml", "the tokenizer's chat template".
+  const std::string& name() const { return name_; }
+  // What the template writes in front of an answer to be generated; empty if that cannot be told.
+  const std::string& generation_prompt() const { return generation_prompt_; }
+  // Ids that may end an answer: those of ChatConfig, the tokenizer's EOS, and those of a slot template.
+  const std::vector<int32_t>& stop_ids() const { return stop_ids_; }
+  // Changes whenever some conversation would get another text, other than by the tokenizer.
+  Json key() const;
+
+ private:
+  ChatRecord prepared(const ChatRecord& chat) const;
+  bool adds_system(const ChatRecord& chat) const;
+  RenderedChat render_prepared(const ChatRecord& chat, bool spans, bool generation_prompt) const;
+  void require_template() const;
+  void set_default_system();
+  void find_stop_ids();
+  void find_generation_prompt();
+
+  const Tokenizer& tokenizer_;
+  ChatConfig config_;
+  SlotTokens tokens_;
+  std::string name_, variables_json_;
+  int64_t unix_time_s_ = 0;
+  std::string generation_prompt_;
+  std::vector<int32_t> stop_ids_;
+};
+
+// The messages as chat templates get them: an array of objects as OpenAI has them.
+std::string messages_json(const std::vector<Message>& messages);
+
+// Midnight in UTC of "YYYY-MM-DD". Throws a config error without a position if it is none.
+int64_t unix_time_of_date(const std::string& date);
+
+// Splits "<think>…</think>" off the front of an answer; empty if there is none.
+std::string take_inline_reasoning(std::string& content);
+
+}  // namespace chassis

@@ -1,0 +1,414 @@
+// A conversation is rendered once and tokenised once; a token is trained if all of its bytes are.
+#include "host/data/record_encoder.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "host/base/json.hpp"
+#include "host/base/printable.hpp"
+
+namespace chassis {
+namespace {
+
+constexpr int kEncoderVersion = 1;  // raised whenever equal records get other ids or labels
+
+uint64_t num_targets(const Document& document) {
+  if (document.ids.empty()) return 0;
+  if (document.labels.empty()) return document.ids.size() - 1;
+  const auto& labels = document.labels;
+  return labels.size() - 1 - static_cast<uint64_t>(std::count(labels.begin() + 1, labels.end(), kIgnoreLabel));
+}
+
+void keep(Document& document, size_t begin, size_t end) {
+  for (std::vector<int32_t>* values : {&document.ids, &document.labels}) {
+    if (values->empty()) continue;
+    values->erase(values->begin() + static_cast<int64_t>(end), values->end());
+    values->erase(values->begin(), values->begin() + static_cast<int64_t>(begin));
+  }
+}
+
+}  // namespace
+
+EncodeOptions encode_options(const DataConfig& config) {
+  return {.chat = config.chat,
+          .supervised = config.supervised,
+          .splits_documents = config.packing == Packing::kConcatSplit,
+          .overflow = config.overflow,
+          .seq_len = config.seq_len,
+          .vocab_size = config.vocab_size};
+}
+
+RecordEncoder::RecordEncoder(const Tokenizer* tokenizer, EncodeOptions options)
+    : tokenizer_(tokenizer), options_(std::move(options)) {}
+
+std::map<std::string, uint64_t> EncodeCounts::changes() const {
+  std::map<std::string, uint64_t> changes;
+  const auto add = [&](const char* what, uint64_t times) {
+    if (times > 0) changes[what] = times;
+  };
+  add("tokens that lie partly in what is trained are masked", num_straddlers);
+  add("rows longer than train.seq_len are cut", num_truncated);
+  add("the template leaves out the reasoning of answers", num_lost_reasoning);
+  return changes;
+}
+
+bool RecordEncoder::encode(const Record& record, const SourcePosition& where, Document& document) {
+  document.ids.clear();
+  document.labels.clear();
+  straddlers_.clear();
+  drop_reason_.clear();
+  try {
+    encode_any(record, document);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kConfig || !error.where().file.empty()) throw;
+    throw Error(error.code(), where, error.message()).hint(error.hint_text());
+  }
+  ++counts_.num_rows;
+  if (document.ids.empty()) return true;
+  counts_.longest = std::max<uint64_t>(counts_.longest, document.ids.size());
+  const uint64_t num_straddlers = straddlers_.size();
+  if (options_.supervised) {
+    if (num_targets(document) == 0)
+      drop_reason_ = "no token is trained";
+    else
+      fit(document);
+  }
+  if (!drop_reason_.empty()) {
+    ++counts_.dropped[drop_reason_];
+    return false;
+  }
+  counts_.num_straddlers += num_straddlers;
+  counts_.num_tokens += document.ids.size();
+  counts_.num_trained_tokens += num_targets(document);
+  return true;
+}
+
+void RecordEncoder::encode_any(const Record& record, Document& document) {
+  if (const auto* tokens = std::get_if<TokensRecord>(&record)) {  // the reader has checked them
+    document.ids = tokens->ids;
+    document.labels = tokens->labels;
+    return;
+  }
+  if (const auto* text = std::get_if<TextRecord>(&record))
+    encode_text(*text, document);
+  else if (const auto* segments = std::get_if<SegmentsRecord>(&record))
+    encode_segments(*segments, document);
+  else if (const auto* chat = std::get_if<ChatRecord>(&record))
+    encode_chat(*chat, document);
+  else if (const auto* completion = std::get_if<CompletionRecord>(&record))
+    encode_completion(*completion, document);
+  else
+    throw config_error("a preference pair cannot be trained: this version has no task for pairs")
+        .hint("format = \"messages\" or \"prompt_completion\" trains the better answers alone");
+  require_ids_in_vocabulary(document);
+}
+
+void RecordEncoder::encode_text(const TextRecord& record, Document& document) {
+  std::vector<int32_t>& ids = document.ids;
+  if (record.text.empty()) return;
+  tokenizer().encode(record.text, ids);
+  const int32_t bos = tokenizer().bos_id(), eos = tokenizer().eos_id();
+  if (tokenizer().adds_bos() && bos >= 0 && (ids.empty() || ids.front() != bos)) ids.insert(ids.begin(), bos);
+  if (eos >= 0 && (ids.empty() || ids.back() != eos)) ids.push_back(eos);
+}
+
+void RecordEncoder::encode_segments(const SegmentsRecord& record, Document& document) {
+  std::string text;
+  std::vector<ByteRange> trained;
+  for (const SegmentsRecord::Segment& segment : record.segments) {
+    if (segment.trained) trained.push_back({text.size(), text.size() + segment.text.size()});
+    text += segment.text;
+  }
+  set_labels(tokenizer().encode_with_offsets(text), joined(std::move(trained)), document);
+}
+
+void RecordEncoder::encode_completion(const CompletionRecord& record, Document& document) {
+  const int32_t bos = tokenizer().bos_id(), eos = tokenizer().eos_id();
+  if (eos < 0)
+    throw config_error("the tokenizer has no EOS that could end a completion: the model will not learn to stop")
+        .hint("use format = \"segments\", whose text is taken as it is, or another tokenizer");
+  const std::string text = record.prompt + record.completion;
+  Encoding encoding = tokenizer().encode_with_offsets(text);
+  if (tokenizer().adds_bos() && bos >= 0 && (encoding.ids.empty() || encoding.ids.front() != bos)) {
+    encoding.ids.insert(encoding.ids.begin(), bos);
+    encoding.begin.insert(encoding.begin.begin(), 0);
+    encoding.end.insert(encoding.end.begin(), 0);
+  }
+  const uint64_t begin = options_.chat.train_on_prompt ? 0 : record.prompt.size();
+  set_labels(encoding, {{begin, text.size()}}, document);
+  if (document.ids.empty() || document.ids.back() != eos) {
+    document.ids.push_back(eos);
+    document.labels.push_back(eos);
+  }
+  require_one_bos(document);
+}
+
+void RecordEncoder::encode_chat(const ChatRecord& chat, Document& document) {
+  if (!options_.supervised) throw config_error("a conversation can be trained only with train.task = \"sft\"");
+  const bool spans = needs_spans(chat, options_.chat);
+  RenderedChat rendered;
+  try {
+    rendered = renderer().render(chat, spans);
+  } catch (const ChatSpansUnproven& error) {
+    std::string names;
+    for (const std::string& name : options_.chat.fitting_slots) names += fmt::format(" \"{}\"", name);
+    throw config_error(
+        fmt::format("it is not known which bytes of {} are the assistant's: {}", renderer().name(), error.message()))
+        .hint(fmt::format("set data.template to a slot template:{} fit this tokenizer",
+                          names.empty() ? std::string(" none of the built-in ones, but your own file may") : names));
+  }
+  const Encoding encoding = tokenizer().encode_with_offsets(rendered.text);
+  std::vector<ByteRange> trained;
+  if (spans)
+    trained = trained_ranges(chat, rendered, encoding);
+  else
+    trained = {{0, rendered.text.size()}};
+  if (options_.chat.train_on_prompt) require_last_stop(chat, encoding);
+  if (spans) check_reasoning(chat, rendered);
+  set_labels(encoding, trained, document);
+  require_one_bos(document);
+}
+
+std::vector<ByteRange> RecordEncoder::trained_ranges(const ChatRecord& chat, const RenderedChat& rendered,
+                                                     const Encoding& encoding) {
+  std::vector<ByteRange> ranges;
+  uint64_t done = 0;  // with train_on_prompt: everything before it is decided
+  for (MessageMask& mask : mask_messages(chat, rendered, options_.chat)) {
+    MessageMask::Piece& first = mask.pieces.front();
+    const bool whole = options_.chat.train_on_prompt;
+    if (!mask.is_generation) {
+      const bool is_answer = chat.messages[mask.message].role == "assistant";
+      if (is_answer) first.begin = begin_of_answer(rendered, encoding, mask);
+      // Its end of turn is trained, or masked, as its last piece.
+      if (is_answer || mask.pieces.back().trained || whole)
+        mask.pieces.back().end = end_of_turn(chat, rendered, encoding, mask);
+    } else if (mask.pieces.back().trained) {
+      require_stop_inside(encoding, mask);
+    }
+    if (whole) ranges.push_back({done, mask.pieces.front().begin});
+    for (const MessageMask::Piece& piece : mask.pieces)
+      if (piece.trained) ranges.push_back({piece.begin, piece.end});
+    done = mask.pieces.back().end;
+  }
+  if (options_.chat.train_on_prompt) ranges.push_back({done, rendered.text.size()});
+  return joined(std::move(ranges));
+}
+
+// The header of a turn is what the template writes when an answer is to be generated; all behind it, such as the tag in
+// front of reasoning, is the model's to write.
+uint64_t RecordEncoder::begin_of_answer(const RenderedChat& rendered, const Encoding& encoding,
+                                        const MessageMask& mask) const {
+  const uint64_t leaf = mask.pieces.front().begin;
+  const std::string& header = renderer_->generation_prompt();
+  uint64_t begin = leaf;
+  if (!header.empty()) {
+    const size_t at = std::string_view(rendered.text).substr(0, leaf).rfind(header);
+    if (at == std::string::npos) return leaf;
+    begin = at + header.size();
+  } else {  // a template whose user turns end where answers begin: white space in front of the answer is part of it
+    while (begin > 0 && (rendered.text[begin - 1] == ' ' || rendered.text[begin - 1] == '\n')) --begin;
+  }
+  if (begin == leaf) return leaf;
+  const auto first = std::lower_bound(encoding.begin.begin(), encoding.begin.end(), begin) - encoding.begin.begin();
+  const auto is_special_at = [&](size_t i) {
+    return encoding.begin[i] < encoding.end[i] && is_special(encoding.ids[i]);
+  };
+  auto i = static_cast<size_t>(first);
+  if (header.empty() && (i == 0 || encoding.end[i - 1] != begin || !is_special_at(i - 1))) return leaf;
+  for (; i < encoding.ids.size() && encoding.begin[i] < leaf; ++i)
+    if (is_special_at(i)) return leaf;  // the header was another turn's
+  return begin;
+}
+
+// The end of the first special token behind the last leaf of a turn.
+uint64_t RecordEncoder::end_of_turn(const ChatRecord& chat, const RenderedChat& rendered, const Encoding& encoding,
+                                    const MessageMask& mask) const {
+  const uint64_t leaf = mask.pieces.back().end;
+  const bool is_answer = chat.messages[mask.message].role == "assistant";
+  const bool must_stop = is_answer && mask.pieces.back().trained;
+  uint64_t limit = rendered.text.size();
+  for (const ChatSpan& span : rendered.spans)
+    if (span.message > mask.message) limit = std::min(limit, span.begin);
+  const auto first = std::lower_bound(encoding.begin.begin(), encoding.begin.end(), leaf) - encoding.begin.begin();
+  for (auto i = static_cast<size_t>(first); i < encoding.ids.size() && encoding.end[i] <= limit; ++i) {
+    if (!is_special(encoding.ids[i])) continue;
+    // Without a token of its own, the turn would run on into the next message.
+    const std::string_view between = std::string_view(rendered.text).substr(leaf, encoding.begin[i] - leaf);
+    const std::string next = mask.message + 1 < chat.messages.size() ? chat.messages[mask.message + 1].text() : "";
+    if (!next.empty() && between.find(next) != std::string_view::npos) break;
+    if (is_stop(encoding.ids[i])) return encoding.end[i];
+    if (must_stop) throw no_stop(mask.message, encoding.ids[i]);
+    return leaf;
+  }
+  if (must_stop) throw no_stop(mask.message, -1);
+  return leaf;
+}
+
+void RecordEncoder::require_stop_inside(const Encoding& encoding, const MessageMask& mask) const {
+  const uint64_t begin = mask.pieces.front().begin, end = mask.pieces.back().end;
+  int32_t last = -1;
+  for (size_t i = 0; i < encoding.ids.size(); ++i)
+    if (encoding.begin[i] >= begin && encoding.end[i] <= end && is_special(encoding.ids[i])) last = encoding.ids[i];
+  if (last < 0)
+    throw config_error(fmt::format("messages[{}]: the {{% generation %}} block of {} has no token that ends the turn: "
+                                   "the model will not learn to stop",
+                                   mask.message, renderer_->name()))
+        .hint("move {% endgeneration %} behind that token, or set data.template to a slot template");
+  if (!is_stop(last)) throw no_stop(mask.message, last);
+}
+
+void RecordEncoder::require_last_stop(const ChatRecord& chat, const Encoding& encoding) const {
+  if (chat.messages.empty() || chat.messages.back().role != "assistant") return;
+  for (size_t i = encoding.ids.size(); i-- > 0;) {
+    if (!is_special(encoding.ids[i])) continue;
+    if (is_stop(encoding.ids[i])) return;
+    throw no_stop(chat.messages.size() - 1, encoding.ids[i]);
+  }
+  throw no_stop(chat.messages.size() - 1, -1);
+}
+
+Error RecordEncoder::no_stop(size_t message, int32_t id) const {
+  std::string stops;
+  for (const int32_t stop : renderer_->stop_ids()) stops += (stops.empty() ? "" : ", ") + token_text(stop);
+  if (stops.empty()) stops = "none: the tokenizer has no EOS";
+  const std::string end = id < 0 ? "does not end in a special token" : "ends in " + token_text(id);
+  Error error =
+      config_error(fmt::format("the model will not learn to stop: in {}, the turn of messages[{}] {}, but "
+                               "generation stops at {}",
+                               renderer_->name(), message, end, stops));
+  if (id >= 0)
+    error.hint(
+        fmt::format("add {} to eos_token_id in generation_config.json of the model, or choose a data.template "
+                    "whose turns end in one of these tokens",
+                    id));
+  else
+    error.hint("choose a data.template whose turns end in one of these tokens");
+  return error;
+}
+
+void RecordEncoder::check_reasoning(const ChatRecord& chat, const RenderedChat& rendered) {
+  if (options_.chat.reasoning == Reasoning::kStrip) return;
+  for (size_t i = 0; i < chat.messages.size(); ++i) {
+    const Message& message = chat.messages[i];
+    if (message.reasoning.empty() || message.role != "assistant") continue;
+    const bool is_shown = std::any_of(rendered.spans.begin(), rendered.spans.end(), [&](const ChatSpan& span) {
+      if (span.message != i) return false;
+      const std::string_view text = std::string_view(rendered.text).substr(span.begin, span.end - span.begin);
+      const size_t first = message.reasoning.find_first_not_of('\n'), last = message.reasoning.find_last_not_of('\n');
+      if (first == std::string::npos) return true;
+      return span.leaf == ChatLeaf::kReasoning ||
+             text.find(message.reasoning.substr(first, last - first + 1)) != std::string_view::npos;
+    });
+    if (is_shown) continue;
+    if (options_.chat.reasoning == Reasoning::kKeep)
+      throw config_error(fmt::format("{} leaves out the reasoning of messages[{}], and data.reasoning = \"keep\"",
+                                     renderer_->name(), i))
+          .hint("data.template = \"chatml\" keeps it; data.reasoning = \"template\" accepts what the template does");
+    ++counts_.num_lost_reasoning;
+  }
+}
+
+void RecordEncoder::set_labels(const Encoding& encoding, const std::vector<ByteRange>& trained, Document& document) {
+  const std::vector<bool> inside = tokens_inside(encoding, trained, straddlers_);
+  document.ids = encoding.ids;
+  document.labels.resize(encoding.ids.size());
+  for (size_t i = 0; i < inside.size(); ++i) document.labels[i] = inside[i] ? encoding.ids[i] : kIgnoreLabel;
+}
+
+void RecordEncoder::require_one_bos(const Document& document) const {
+  const int32_t bos = tokenizer().bos_id();
+  // A tokenizer whose BOS is its EOS may begin with an empty document.
+  if (bos < 0 || document.ids.size() < 2 || document.ids[0] != bos || document.ids[1] != bos) return;
+  throw config_error(fmt::format("the row begins with {} twice", token_text(bos)))
+      .hint("the template writes it, so the data must not; or remove it from the template");
+}
+
+void RecordEncoder::require_ids_in_vocabulary(const Document& document) const {
+  const int64_t limit = options_.vocab_size > 0 ? options_.vocab_size : tokenizer().vocab_size();
+  for (const int32_t id : document.ids) {
+    if (id >= 0 && id < limit) continue;
+    throw config_error(fmt::format("the tokenizer gives id {}, the vocabulary has {} ids", id, limit))
+        .hint("the tokenizer does not belong to this model, or vocab_size is too small");
+  }
+}
+
+// Cuts a document that is too long, if the overflow rule says so: afterwards it may have nothing to train.
+void RecordEncoder::fit(Document& document) {
+  const size_t size = document.ids.size(), limit = static_cast<size_t>(options_.seq_len);
+  if (!cuts_documents() || size <= limit) return;
+  if (options_.overflow == Overflow::kTruncate) {
+    keep(document, 0, limit);
+    if (num_targets(document) == 0) drop_reason_ = "no token is trained in the first train.seq_len tokens";
+  } else {
+    // The first trained token needs one before it that predicts it.
+    size_t first = 1;
+    while (!document.labels.empty() && document.labels[first] == kIgnoreLabel) ++first;
+    if (size - limit < first)
+      keep(document, size - limit, size);
+    else
+      drop_reason_ = "longer than train.seq_len without its prompt";
+  }
+  straddlers_.clear();  // their places have changed
+  if (drop_reason_.empty()) ++counts_.num_truncated;
+}
+
+bool RecordEncoder::cuts_documents() const {
+  const bool rule = options_.overflow == Overflow::kTruncate || options_.overflow == Overflow::kTruncateLeftPrompt;
+  return options_.supervised && !options_.splits_documents && options_.seq_len > 0 && rule;
+}
+
+const Tokenizer& RecordEncoder::tokenizer() const {
+  if (tokenizer_ == nullptr)
+    throw config_error("the row has text, and there is no tokenizer").hint("set tokenizer.plugin or tokenizer.path");
+  return *tokenizer_;
+}
+
+ChatRenderer& RecordEncoder::renderer() {
+  if (!renderer_) renderer_ = std::make_unique<ChatRenderer>(tokenizer(), options_.chat);
+  return *renderer_;
+}
+
+bool RecordEncoder::is_special(int32_t id) const {
+  if (id < 0) return false;
+  const auto index = static_cast<size_t>(id);
+  if (index >= special_.size())
+    special_.resize(std::max<size_t>(index + 1, static_cast<size_t>(tokenizer().vocab_size())), -1);
+  if (special_[index] < 0) special_[index] = tokenizer().token(id).special || is_stop(id);
+  return special_[index] > 0;
+}
+
+bool RecordEncoder::is_stop(int32_t id) const {
+  const std::vector<int32_t>& stops = renderer_->stop_ids();
+  return std::find(stops.begin(), stops.end(), id) != stops.end();
+}
+
+std::string RecordEncoder::token_text(int32_t id) const {
+  if (id >= tokenizer().vocab_size()) return fmt::format("id {}", id);
+  return fmt::format("{} (id {})", printable(tokenizer().token(id).text, 60), id);
+}
+
+std::string RecordEncoder::fingerprint() {
+  if (!options_.supervised) return "";
+  Json key;
+  key["version"] = kEncoderVersion;
+  key["train_on_prompt"] = options_.chat.train_on_prompt;
+  key["last_turn_only"] = options_.chat.last_turn_only;
+  key["roles_to_train"] = options_.chat.roles_to_train;
+  if (cuts_documents()) {
+    key["overflow"] = to_text(options_.overflow);
+    key["seq_len"] = options_.seq_len;
+  }
+  if (tokenizer_) {
+    key["adds_bos"] = tokenizer_->adds_bos();
+    try {
+      key["chat"] = renderer().key();
+    } catch (const Error&) {  // there is no template; a set without conversations needs none
+    }
+  }
+  return key.dump();
+}
+
+}  // namespace chassis

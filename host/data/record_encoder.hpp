@@ -1,0 +1,99 @@
+// From a record to the ids and labels of a document: BOS and EOS, chat templates, masks, and what is too long.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "host/data/chat_mask.hpp"
+#include "host/data/chat_renderer.hpp"
+#include "host/data/data_config.hpp"
+#include "host/data/document_reader.hpp"
+#include "host/data/record.hpp"
+#include "host/data/tokenizer.hpp"
+
+namespace chassis {
+
+struct EncodeOptions {
+  ChatConfig chat;
+  bool supervised = false;        // else only texts and tokens, whose length does not matter
+  bool splits_documents = false;  // by packing: then no document is too long
+  Overflow overflow = Overflow::kDrop;
+  int64_t seq_len = 0;
+  int64_t vocab_size = 0;  // ids must be below it; 0: all are accepted
+};
+EncodeOptions encode_options(const DataConfig& config);
+
+struct EncodeCounts {
+  uint64_t num_rows = 0;  // with those that are dropped
+  uint64_t num_tokens = 0, num_trained_tokens = 0;
+  uint64_t longest = 0;                     // tokens of the longest row, before it was cut or dropped
+  uint64_t num_straddlers = 0;              // tokens masked because they lie partly in what is trained
+  uint64_t num_truncated = 0;               // rows
+  uint64_t num_lost_reasoning = 0;          // answers whose reasoning the template leaves out
+  std::map<std::string, uint64_t> dropped;  // reason → rows
+
+  // What was changed or masked, in words, for counted warnings.
+  std::map<std::string, uint64_t> changes() const;
+};
+
+// Used by one thread; objects of several threads may share the tokenizer, which outlives them.
+class RecordEncoder {
+ public:
+  // Without a tokenizer only records of tokens can be encoded. Throws config errors, as ChatRenderer does, unless they
+  // concern only conversations; those are thrown at the first conversation.
+  RecordEncoder(const Tokenizer* tokenizer, EncodeOptions options);
+
+  // Fills ids and labels; of an empty text none. False: the row is dropped, and counted. Throws config errors at
+  // `where`. Documents longer than seq_len are kept unless they are to be cut: packing drops or refuses them.
+  bool encode(const Record& record, const SourcePosition& where, Document& document);
+  // Why the last row was dropped.
+  const std::string& drop_reason() const { return drop_reason_; }
+
+  const EncodeCounts& counts() const { return counts_; }
+  EncodeCounts take_counts() { return std::exchange(counts_, {}); }
+  // Of the last row: indexes of tokens that were masked because they lie partly in what is trained.
+  const std::vector<size_t>& straddlers() const { return straddlers_; }
+  // Changes whenever some record would get other ids or labels, other than by the tokenizer.
+  std::string fingerprint();
+
+ private:
+  void encode_any(const Record& record, Document& document);
+  void encode_text(const TextRecord& record, Document& document);
+  void encode_segments(const SegmentsRecord& record, Document& document);
+  void encode_completion(const CompletionRecord& record, Document& document);
+  void encode_chat(const ChatRecord& record, Document& document);
+
+  std::vector<ByteRange> trained_ranges(const ChatRecord& chat, const RenderedChat& rendered, const Encoding& encoding);
+  uint64_t begin_of_answer(const RenderedChat& rendered, const Encoding& encoding, const MessageMask& mask) const;
+  uint64_t end_of_turn(const ChatRecord& chat, const RenderedChat& rendered, const Encoding& encoding,
+                       const MessageMask& mask) const;
+  void require_stop_inside(const Encoding& encoding, const MessageMask& mask) const;
+  void require_last_stop(const ChatRecord& chat, const Encoding& encoding) const;
+  Error no_stop(size_t message, int32_t id) const;
+  void check_reasoning(const ChatRecord& chat, const RenderedChat& rendered);
+  void set_labels(const Encoding& encoding, const std::vector<ByteRange>& trained, Document& document);
+  void require_one_bos(const Document& document) const;
+  void require_ids_in_vocabulary(const Document& document) const;
+  void fit(Document& document);
+  bool cuts_documents() const;
+
+  const Tokenizer& tokenizer() const;
+  ChatRenderer& renderer();
+  bool is_special(int32_t id) const;
+  bool is_stop(int32_t id) const;
+  std::string token_text(int32_t id) const;
+
+  const Tokenizer* tokenizer_;
+  EncodeOptions options_;
+  std::unique_ptr<ChatRenderer> renderer_;  // from the first conversation on
+  EncodeCounts counts_;
+  std::string drop_reason_;
+  std::vector<size_t> straddlers_;
+  mutable std::vector<int8_t> special_;  // by id; -1: not asked yet
+};
+
+}  // namespace chassis
