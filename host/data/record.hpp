@@ -31,18 +31,20 @@ struct TokensRecord {
 struct ContentPart {
   std::string text;
   std::optional<bool> train;  // unset: as the message
+  bool operator==(const ContentPart&) const = default;
 };
 
 struct Message {
   std::string role;  // "system", "user", "assistant", "tool", or a role of the template
   std::vector<ContentPart> content;
-  bool content_is_parts = false;  // the row has a list of parts, which some templates render in another way
-  bool has_content = true;        // false: null or absent, as beside tool calls
-  std::string reasoning;          // empty: none
-  std::string tool_calls_json;    // an array whose arguments are objects; empty: none
-  std::string tool_call_id, name; // empty: none
-  std::optional<bool> train;      // unset: by roles_to_train
+  bool content_is_parts = false;   // the row has a list of parts, which some templates render in another way
+  bool has_content = true;         // false: null or absent, as beside tool calls
+  std::string reasoning;           // empty: none
+  std::string tool_calls_json;     // an array whose arguments are objects; empty: none
+  std::string tool_call_id, name;  // empty: none
+  std::optional<bool> train;       // unset: by roles_to_train
 
+  bool operator==(const Message&) const = default;
   std::string text() const {
     std::string joined;
     for (const ContentPart& part : content) joined += part.text;
@@ -68,7 +70,6 @@ struct PreferenceRecord {
   std::optional<double> margin;
 };
 
-using Record =
-    std::variant<TextRecord, SegmentsRecord, TokensRecord, ChatRecord, CompletionRecord, PreferenceRecord>;
+using Record = std::variant<TextRecord, SegmentsRecord, TokensRecord, ChatRecord, CompletionRecord, PreferenceRecord>;
 
 }  // namespace chassis

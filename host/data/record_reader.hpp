@@ -14,10 +14,14 @@
 
 namespace chassis {
 
-// One row of a file: its bytes for parse(), and its line. For binary files `bytes` are little-endian i32 ids.
+// What the bytes of a row are: a JSON object, a text as it is, or ids as little-endian i32.
+enum class RowKind { kJson, kText, kTokens };
+
+// One row of a file for parse().
 struct RawRow {
+  RowKind kind = RowKind::kJson;
   std::string bytes;
-  uint64_t line = 0;  // from 1
+  uint64_t line = 0;  // its first, from 1; of binary files the number of the document
 };
 
 // Cuts one file into rows. Used by one thread.

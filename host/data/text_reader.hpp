@@ -1,9 +1,7 @@
-// Reads plain text, and turns text into the ids of a document.
+// Turns text into the ids of a document.
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <string>
 #include <string_view>
 
 #include "host/data/document_reader.hpp"
@@ -21,7 +19,5 @@ class TextEncoder {
   const Tokenizer* tokenizer_;
   int64_t vocab_size_;
 };
-
-std::unique_ptr<DocumentReader> open_plain_text(const std::string& path, DocumentSplit split, TextEncoder encoder);
 
 }  // namespace chassis

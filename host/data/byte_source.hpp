@@ -1,0 +1,33 @@
+// The bytes of a data file in order, unpacked if its name ends in .gz or .zst. Memory does not depend on the file.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace chassis {
+
+// A document longer than this is refused, so that memory stays bounded.
+constexpr uint64_t kMaxDocumentBytes = uint64_t{64} << 20;
+
+class ByteSource {
+ public:
+  virtual ~ByteSource() = default;
+  // At most num_bytes; 0 at the end. Throws a config error at the file if it is truncated or corrupt.
+  virtual size_t read(char* data, size_t num_bytes) = 0;
+  // How far the file has been read, as it lies on disk, if the caller has not yet used the last `num_unused` bytes.
+  virtual uint64_t num_bytes_read(uint64_t num_unused) const = 0;
+  const std::string& path() const { return path_; }
+
+ protected:
+  explicit ByteSource(std::string path) : path_(std::move(path)) {}
+
+ private:
+  std::string path_;
+};
+
+// Refuses a compressed file whose name does not say so.
+std::unique_ptr<ByteSource> open_bytes(const std::string& path);
+
+}  // namespace chassis

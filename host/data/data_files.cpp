@@ -1,0 +1,163 @@
+// Lists folders and patterns, and tells data files from others by their names.
+#include "host/data/data_files.hpp"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <utility>
+
+#include "host/base/file.hpp"
+#include "host/base/printable.hpp"
+#include "host/data/file_type.hpp"
+#include "host/data/glob.hpp"
+
+namespace chassis {
+namespace {
+
+namespace fs = std::filesystem;
+
+Error path_error(const DataSetConfig& config, const std::string& message) {
+  return data_set_error(config, fmt::format("path = \"{}\"{}", config.path, message));
+}
+
+PathKind kind_of(const DataSetConfig& config, const std::string& path) {
+  try {
+    return path_kind(path);
+  } catch (const Error& error) {
+    throw data_set_error(config, error.message());
+  }
+}
+
+// An index is read with the .bin file beside it.
+bool is_index_of_data(DataFormat format, const std::string& path) {
+  if (format != DataFormat::kTokens || !path.ends_with(".idx")) return false;
+  const std::string data = path.substr(0, path.size() - std::string_view(".idx").size()) + ".bin";
+  return path_kind(data) == PathKind::kFile;
+}
+
+class Chooser {
+ public:
+  explicit Chooser(const DataSetConfig& config) : config_(config) {}
+
+  // `kind` may be that of a link itself.
+  void add(const std::string& path, PathKind kind) {
+    const bool named_like_data = can_read(config_.format, file_type(path));
+    if (kind == PathKind::kLink && named_like_data) kind = kind_of(config_, path);
+    if (named_like_data && kind == PathKind::kAbsent) throw path_error(config_, ": " + path + " is a broken link");
+    if (named_like_data && kind == PathKind::kFile)
+      files_.push_back(path);
+    else if (!is_index_of_data(config_.format, path))
+      ++skipped_[name_of(path, kind)];
+  }
+
+  std::vector<std::string> finish(SkippedEntries* skipped, const std::string& where) {
+    if (files_.empty()) {
+      Error error = path_error(config_, fmt::format(": {} no {} file{}", where, readable_names(config_.format),
+                                                    skipped_.empty() ? "" : "; it has: " + to_text(skipped_)));
+      const auto parquet = skipped_.find(".parquet");
+      try {
+        if (parquet != skipped_.end()) require_readable(config_.format, "a.parquet");
+      } catch (const Error& refused) {
+        error.hint(refused.hint_text());
+      }
+      throw error;
+    }
+    if (skipped) *skipped = std::move(skipped_);
+    return std::move(files_);
+  }
+
+ private:
+  static std::string name_of(const std::string& path, PathKind kind) {
+    if (kind == PathKind::kDirectory) return "subfolder";
+    if (kind == PathKind::kOther) return "not a regular file";
+    fs::path name = fs::path(path).filename();
+    std::string extension = name.extension().string();
+    if (extension == ".gz" || extension == ".zst") extension = name.stem().extension().string() + extension;
+    return extension.empty() ? "no extension" : printable(extension, 20);
+  }
+
+  const DataSetConfig& config_;
+  std::vector<std::string> files_;
+  SkippedEntries skipped_;
+};
+
+std::vector<std::string> files_of_folder(const DataSetConfig& config, SkippedEntries* skipped) {
+  Chooser chooser(config);
+  for (const DirectoryEntry& entry : list_directory(config.path))
+    chooser.add((fs::path(config.path) / entry.name).string(), entry.kind);
+  return chooser.finish(skipped, "the folder has");
+}
+
+std::string content_of(const std::string& folder) {
+  SkippedEntries entries;
+  for (const DirectoryEntry& entry : list_directory(folder)) {
+    const std::string extension = fs::path(entry.name).extension().string();
+    ++entries[entry.kind == PathKind::kDirectory ? "subfolder"
+              : extension.empty()                ? "no extension"
+                                                 : printable(extension, 20)];
+  }
+  return entries.empty() ? "is empty" : "has: " + to_text(entries);
+}
+
+std::vector<std::string> files_of_pattern(const DataSetConfig& config, SkippedEntries* skipped) {
+  std::vector<std::string> paths;
+  const std::string folder = glob_folder(config.path);
+  if (path_kind(folder) != PathKind::kDirectory)
+    throw path_error(config, fmt::format(": there is no folder {}", folder));
+  try {
+    paths = glob(config.path);
+  } catch (const Error& error) {
+    throw path_error(config, ": " + error.message());
+  }
+  if (paths.empty()) {
+    throw path_error(config, fmt::format(": no file matches; {} {}", folder, content_of(folder)))
+        .hint("* and ? match inside a name, ** any number of folders");
+  }
+  Chooser chooser(config);
+  for (const std::string& path : paths) {
+    const PathKind kind = path_kind_nofollow(path);
+    // "**" goes through folders, so that they are not left out.
+    if (kind == PathKind::kDirectory && config.path.find("**") != std::string::npos) continue;
+    chooser.add(path, kind);
+  }
+  return chooser.finish(skipped, "what matches has");
+}
+
+}  // namespace
+
+std::string to_text(const SkippedEntries& skipped) {
+  constexpr size_t kMaxShown = 8;
+  std::string text;
+  uint64_t others = 0;
+  size_t shown = 0;
+  for (const auto& [what, count] : skipped) {
+    if (++shown > kMaxShown)
+      others += count;
+    else
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", what, count);
+  }
+  return others > 0 ? text + fmt::format(", others {}", others) : text;
+}
+
+Error data_set_error(const DataSetConfig& config, std::string message) {
+  return Error(ExitCode::kConfig, config.where, fmt::format("{}: {}", config.key, message));
+}
+
+std::vector<std::string> data_files(const DataSetConfig& config, SkippedEntries* skipped) {
+  const PathKind kind = kind_of(config, config.path);
+  if (kind == PathKind::kDirectory) return files_of_folder(config, skipped);
+  if (kind == PathKind::kAbsent) {
+    if (is_glob(config.path)) return files_of_pattern(config, skipped);
+    std::error_code ignored;
+    throw path_error(config, ": no such file").hint("relative paths start at " + fs::current_path(ignored).string());
+  }
+  if (kind != PathKind::kFile) throw path_error(config, " is neither a file nor a folder");
+  try {
+    require_readable(config.format, config.path);
+  } catch (const Error& error) {
+    throw path_error(config, ": " + error.message()).hint(error.hint_text());
+  }
+  return {config.path};
+}
+
+}  // namespace chassis

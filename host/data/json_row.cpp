@@ -1,0 +1,138 @@
+// Messages about values of rows.
+#include "host/data/json_row.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "host/base/printable.hpp"
+#include "host/data/line_reader.hpp"
+
+namespace chassis {
+namespace {
+
+using JsonType = simdjson::dom::element_type;
+
+std::string_view type_text(JsonType type) {
+  switch (type) {
+    case JsonType::ARRAY:
+      return "a list";
+    case JsonType::OBJECT:
+      return "an object";
+    case JsonType::STRING:
+      return "a string";
+    case JsonType::BOOL:
+      return "true or false";
+    case JsonType::NULL_VALUE:
+      return "null";
+    default:
+      return "a number";
+  }
+}
+
+// "messages[2].content[0]." → "messages[].content[]."
+std::string without_indices(std::string_view path) {
+  std::string text;
+  bool inside = false;
+  for (const char c : path) {
+    if (c == ']') inside = false;
+    if (!inside) text += c;
+    if (c == '[') inside = true;
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string_view kind_text(JsonElement value) { return type_text(value.type()); }
+
+SourcePosition RowPlace::position() const { return line_position(*file_, line_); }
+
+Error RowPlace::error(std::string message) const { return Error(ExitCode::kConfig, position(), std::move(message)); }
+
+Error RowPlace::type_error(std::string_view name, JsonElement value, std::string_view wanted) const {
+  const bool is_long = value.is_array() || value.is_object() || value.is_null();
+  return error(fmt::format("\"{}\" is {}, not {}", printable(name),
+                           is_long ? std::string(kind_text(value)) : printable(simdjson::minify(value), 60), wanted));
+}
+
+void RowPlace::note_unused(std::string_view key) const {
+  constexpr size_t kMaxNames = 32;
+  const std::string name = printable(key);
+  const auto found = notes_->unused_columns.find(name);
+  if (found != notes_->unused_columns.end()) {
+    ++found->second;
+  } else if (notes_->unused_columns.size() < kMaxNames) {
+    notes_->unused_columns.emplace(name, 1);
+  } else {
+    ++notes_->unused_columns["(others)"];
+  }
+}
+
+std::string_view RowPlace::string(std::string_view name, JsonElement value) const {
+  std::string_view text;
+  if (value.get(text)) throw type_error(name, value, "a string");
+  // Escapes can spell halves of surrogate pairs.
+  if (!simdjson::validate_utf8(text.data(), text.size()))
+    throw error(fmt::format("\"{}\" has an escape such as \\ud800 that is no character", printable(name)));
+  return text;
+}
+
+JsonArray RowPlace::list(std::string_view name, JsonElement value) const {
+  JsonArray list;
+  if (value.get(list)) throw type_error(name, value, "a list");
+  return list;
+}
+
+JsonObject RowPlace::object(std::string_view name, JsonElement value) const {
+  JsonObject object;
+  if (value.get(object)) throw type_error(name, value, "an object");
+  return object;
+}
+
+bool RowPlace::boolean(std::string_view name, JsonElement value) const {
+  bool boolean = false;
+  if (value.get(boolean)) throw type_error(name, value, "true or false");
+  return boolean;
+}
+
+double RowPlace::number(std::string_view name, JsonElement value) const {
+  double number = 0;
+  if (value.get(number)) throw type_error(name, value, "a number");
+  return number;
+}
+
+Fields::Fields(const RowPlace& place, JsonObject object, const KeyNames& names, std::string prefix)
+    : place_(&place), object_(object), names_(&names), prefix_(std::move(prefix)), values_(names.size()) {
+  for (const auto [key, value] : object) {
+    const auto found = std::find_if(names.begin(), names.end(), [&](const auto& name) { return name.second == key; });
+    if (found == names.end()) {
+      place.note_unused(without_indices(prefix_) + std::string(key));
+      continue;
+    }
+    std::optional<JsonElement>& kept = values_[static_cast<size_t>(found - names.begin())];
+    if (kept) throw place.error(fmt::format("key \"{}{}\" occurs twice", prefix_, printable(key)));
+    kept = value;
+  }
+}
+
+std::optional<JsonElement> Fields::find(std::string_view name) const {
+  for (size_t i = 0; i < values_.size(); ++i) {
+    if ((*names_)[i].first == name) return values_[i] && !values_[i]->is_null() ? values_[i] : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+std::string_view Fields::string_or_empty(std::string_view name) const {
+  const std::optional<JsonElement> value = find(name);
+  return value ? place_->string(path(name), *value) : std::string_view();
+}
+
+std::string Fields::path(std::string_view name) const {
+  for (const auto& [known, key] : *names_) {
+    if (known == name) return prefix_ + key;
+  }
+  return prefix_ + std::string(name);
+}
+
+}  // namespace chassis

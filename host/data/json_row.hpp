@@ -1,0 +1,75 @@
+// One JSON row with its place in the file: access to values whose errors name the line, the key and what was found.
+#pragma once
+
+#include <simdjson.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "host/base/error.hpp"
+#include "host/data/document_reader.hpp"
+
+namespace chassis {
+
+using JsonElement = simdjson::dom::element;
+using JsonObject = simdjson::dom::object;
+using JsonArray = simdjson::dom::array;
+
+// "a string", "a list", …
+std::string_view kind_text(JsonElement value);
+
+// Where a row is, and where its unused keys are counted. Lives during one parse().
+class RowPlace {
+ public:
+  RowPlace(const std::string& file, uint64_t line, ReadNotes& notes) : file_(&file), line_(line), notes_(&notes) {}
+
+  SourcePosition position() const;
+  Error error(std::string message) const;
+  // `name` is the value's path in the row: messages[2].content.
+  Error type_error(std::string_view name, JsonElement value, std::string_view wanted) const;
+  void note_unused(std::string_view key) const;
+
+  // Each throws a type_error if the value is of another type. Strings are UTF-8.
+  std::string_view string(std::string_view name, JsonElement value) const;
+  JsonArray list(std::string_view name, JsonElement value) const;
+  JsonObject object(std::string_view name, JsonElement value) const;
+  bool boolean(std::string_view name, JsonElement value) const;
+  double number(std::string_view name, JsonElement value) const;
+
+ private:
+  const std::string* file_;
+  uint64_t line_;
+  ReadNotes* notes_;
+};
+
+// The keys that are read, by the names that this program uses: {"messages", "dialog"} if the user renamed it.
+using KeyNames = std::vector<std::pair<std::string, std::string>>;
+
+// The values of an object. A key of interest that occurs twice is an error; the others are counted as unused.
+class Fields {
+ public:
+  // `prefix` stands before keys in messages: "messages[2].". `names` must outlive the object.
+  Fields(const RowPlace& place, JsonObject object, const KeyNames& names, std::string prefix = "");
+
+  // By the program's name. Nothing if the key is absent or null.
+  std::optional<JsonElement> find(std::string_view name) const;
+  // "" if it is absent or null.
+  std::string_view string_or_empty(std::string_view name) const;
+  // The key as it is in the file, with the prefix.
+  std::string path(std::string_view name) const;
+  const RowPlace& place() const { return *place_; }
+  JsonObject object() const { return object_; }
+
+ private:
+  const RowPlace* place_;
+  JsonObject object_;
+  const KeyNames* names_;
+  std::string prefix_;
+  std::vector<std::optional<JsonElement>> values_;  // one per name
+};
+
+}  // namespace chassis

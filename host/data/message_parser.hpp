@@ -1,0 +1,54 @@
+// Reads messages of conversations, in the form of OpenAI or of ShareGPT.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "host/data/json_row.hpp"
+#include "host/data/record.hpp"
+
+namespace chassis {
+
+enum class MessageStyle { kOpenAi, kShareGpt };
+
+// Used by one thread. `name` is the path of the value in its row, for messages: "messages[2]".
+class MessageParser {
+ public:
+  MessageParser(const DataSetConfig& config, MessageStyle style);
+
+  // Whether the object has a role of this form.
+  bool fits(JsonObject message) const;
+  Message message(const RowPlace& place, const std::string& name, JsonElement value);
+  std::vector<Message> messages(const RowPlace& place, const std::string& name, JsonElement value);
+  // A list of objects, or a JSON string with one; as JSON text, empty if the list is.
+  std::string tools(const RowPlace& place, const std::string& name, JsonElement value);
+
+ private:
+  std::string role(const Fields& fields) const;
+  void read_content(const Fields& fields, Message& message) const;
+  void read_parts(const Fields& fields, JsonArray parts, Message& message) const;
+  std::string reasoning(const Fields& fields) const;
+  std::optional<bool> trained(const Fields& fields) const;
+  void read_function_call(const Fields& fields, Message& message);
+  std::string tool_calls(const RowPlace& place, const std::string& name, JsonElement value);
+  std::string tool_call(const RowPlace& place, const std::string& name, JsonElement value);
+  std::string function(const RowPlace& place, const std::string& name, JsonObject value, bool is_flat);
+  std::string arguments(const RowPlace& place, const std::string& name, JsonElement value);
+  JsonElement parsed(const RowPlace& place, const std::string& name, std::string_view text,
+                     simdjson::dom::parser& parser) const;
+
+  MessageStyle style_;
+  KeyNames keys_;
+  std::map<std::string, std::string, std::less<>> roles_;  // words of the file → roles
+  simdjson::dom::parser text_parser_, arguments_parser_;   // of JSON inside strings
+};
+
+// The message of a role with a plain text.
+Message text_message(std::string role, std::string_view text);
+// Puts a system message in front. An equal one may already be there; another one is an error.
+void add_system(const RowPlace& place, const std::string& name, std::string_view text, std::vector<Message>& messages);
+
+}  // namespace chassis

@@ -1,0 +1,33 @@
+// Chooses the reader of a file by its name.
+#include "host/data/record_reader.hpp"
+
+#include "host/data/file_type.hpp"
+#include "host/data/row_readers.hpp"
+
+namespace chassis {
+
+std::unique_ptr<RowReader> open_rows(const std::string& path, const DataSetConfig& config) {
+  try {
+    require_readable(config.format, path);
+  } catch (const Error& error) {
+    throw data_set_error(config, path + ": " + error.message()).hint(error.hint_text());
+  }
+  switch (file_type(path)) {
+    case FileType::kJsonLines:
+      return open_line_rows(path);
+    case FileType::kJsonArray:
+      return open_array_rows(path);
+    case FileType::kPlainText:
+      return open_text_rows(path, config.documents);
+    case FileType::kCsv:
+      return open_csv_rows(path);
+    case FileType::kTokens:
+      return open_token_rows(path);
+    case FileType::kParquet:
+    case FileType::kUnknown:
+      break;
+  }
+  throw internal_error("a type of file without a reader");
+}
+
+}  // namespace chassis

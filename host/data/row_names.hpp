@@ -1,0 +1,27 @@
+// The names of the keys of each format, which `columns` and `tags` of a set may replace.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "host/data/data_config.hpp"
+#include "host/data/json_row.hpp"
+
+namespace chassis {
+
+// The keys of a row, required ones first: "messages".
+const std::vector<std::string_view>& column_names(DataFormat format);
+// The keys inside a message, and the words for roles.
+const std::vector<std::string_view>& tag_names(DataFormat format);
+// Throws a config error without a position if `columns` or `tags` of the format have no such name, or if two names
+// become one key.
+void require_names(DataFormat format, std::string_view option, const std::map<std::string, std::string>& renamed);
+
+// `names` as the set calls them.
+KeyNames renamed_keys(const std::vector<std::string_view>& names, const std::map<std::string, std::string>& renamed);
+
+// A key that the format needs is missing. Hints at the format that the row looks like, or at `columns`.
+Error missing_key_error(DataFormat format, const Fields& row, std::string_view name);
+
+}  // namespace chassis

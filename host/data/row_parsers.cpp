@@ -1,0 +1,210 @@
+// Makes records from rows of texts and conversations.
+#include "host/data/row_parsers.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "host/base/printable.hpp"
+#include "host/data/message_parser.hpp"
+#include "host/data/row_names.hpp"
+
+namespace chassis {
+namespace {
+
+class TextParser final : public JsonRowParser {
+ public:
+  explicit TextParser(const DataSetConfig& config) : JsonRowParser(config) {}
+
+ private:
+  Record read(const Fields& row) override { return TextRecord{std::string(required_string(row, "text"))}; }
+  Record read_text(const RawRow& row) override { return TextRecord{row.bytes}; }
+};
+
+class AlpacaParser final : public JsonRowParser {
+ public:
+  explicit AlpacaParser(const DataSetConfig& config) : JsonRowParser(config) {}
+
+ private:
+  Record read(const Fields& row) override {
+    ChatRecord chat;
+    const std::string_view instruction = required_string(row, "instruction"), output = required_string(row, "output");
+    if (const std::string_view system = row.string_or_empty("system"); !system.empty())
+      chat.messages.push_back(text_message("system", system));
+    read_history(row, chat.messages);
+    chat.messages.push_back(text_message("user", instruction_text(instruction, row.string_or_empty("input"))));
+    chat.messages.push_back(text_message("assistant", output));
+    return chat;
+  }
+
+  // [["question", "answer"], …]; in a .csv file it can only be empty.
+  void read_history(const Fields& row, std::vector<Message>& messages) const {
+    const std::optional<JsonElement> history = row.find("history");
+    std::string_view text;
+    if (!history || (!history->get(text) && text.empty())) return;
+    const RowPlace& place = row.place();
+    const std::string path = row.path("history");
+    size_t turn = 0;
+    for (const JsonElement item : place.list(path, *history)) {
+      const std::string name = fmt::format("{}[{}]", path, turn++);
+      const JsonArray pair = place.list(name, item);
+      if (pair.size() != 2)
+        throw place.error(fmt::format("\"{}\" has {} texts, not a question and an answer", name, pair.size()));
+      for (size_t i = 0; i < 2; ++i) {
+        const std::string_view said = place.string(fmt::format("{}[{}]", name, i), pair.at(i));
+        messages.push_back(text_message(i == 0 ? "user" : "assistant", said));
+      }
+    }
+  }
+};
+
+// Both messages and sharegpt: one list of messages.
+class ChatParser final : public JsonRowParser {
+ public:
+  ChatParser(const DataSetConfig& config, MessageStyle style)
+      : JsonRowParser(config),
+        list_(style == MessageStyle::kShareGpt ? "conversations" : "messages"),
+        messages_(config, style) {}
+
+ private:
+  Record read(const Fields& row) override {
+    ChatRecord chat;
+    chat.messages = messages_.messages(row.place(), row.path(list_), required(row, list_));
+    if (!chat.messages.empty())
+      add_system(row.place(), row.path("system"), row.string_or_empty("system"), chat.messages);
+    if (const auto tools = row.find("tools")) chat.tools_json = messages_.tools(row.place(), row.path("tools"), *tools);
+    return chat;
+  }
+
+  std::string_view list_;
+  MessageParser messages_;
+};
+
+class CompletionParser final : public JsonRowParser {
+ public:
+  explicit CompletionParser(const DataSetConfig& config)
+      : JsonRowParser(config), messages_(config, MessageStyle::kOpenAi) {}
+
+ private:
+  Record read(const Fields& row) override {
+    const RowPlace& place = row.place();
+    const JsonElement prompt = required(row, "prompt"), completion = required(row, "completion");
+    if (prompt.is_string() != completion.is_string()) {
+      throw place.error(fmt::format("\"{}\" is {}, but \"{}\" is {}: both are texts, or both are lists of messages",
+                                    printable(row.path("prompt")), kind_text(prompt), printable(row.path("completion")),
+                                    kind_text(completion)));
+    }
+    const std::optional<JsonElement> tools = row.find("tools");
+    if (prompt.is_string()) {
+      if (tools) throw place.error("tools need a prompt and a completion that are lists of messages");
+      return CompletionRecord{std::string(required_string(row, "prompt")),
+                              std::string(required_string(row, "completion"))};
+    }
+    ChatRecord chat;
+    chat.messages = messages_.messages(place, row.path("prompt"), prompt);
+    chat.first_trained = chat.messages.size();
+    std::vector<Message> answer = messages_.messages(place, row.path("completion"), completion);
+    if (answer.empty()) throw place.error(fmt::format("\"{}\" has no message", printable(row.path("completion"))));
+    std::move(answer.begin(), answer.end(), std::back_inserter(chat.messages));
+    if (tools) chat.tools_json = messages_.tools(place, row.path("tools"), *tools);
+    return chat;
+  }
+
+  MessageParser messages_;
+};
+
+class SegmentsParser final : public JsonRowParser {
+ public:
+  explicit SegmentsParser(const DataSetConfig& config)
+      : JsonRowParser(config), keys_(renamed_keys(tag_names(DataFormat::kSegments), config.tags)) {}
+
+ private:
+  Record read(const Fields& row) override {
+    const RowPlace& place = row.place();
+    const std::string path = row.path("segments");
+    SegmentsRecord record;
+    for (const JsonElement item : place.list(path, required(row, "segments"))) {
+      const std::string name = fmt::format("{}[{}]", path, record.segments.size());
+      const Fields fields(place, place.object(name, item), keys_, name + ".");
+      const std::optional<JsonElement> text = fields.find("text"), label = fields.find("label");
+      if (!text || !label)
+        throw place.error(fmt::format("\"{}\" is missing", printable(fields.path(text ? "label" : "text"))));
+      record.segments.push_back(
+          {std::string(place.string(fields.path("text"), *text)), place.boolean(fields.path("label"), *label)});
+    }
+    return record;
+  }
+
+  KeyNames keys_;
+};
+
+}  // namespace
+
+JsonRowParser::JsonRowParser(const DataSetConfig& config)
+    : format_(config.format), columns_(renamed_keys(column_names(config.format), config.columns)) {
+  try {
+    require_names(config.format, "columns", config.columns);
+    require_names(config.format, "tags", config.tags);
+  } catch (const Error& error) {
+    throw data_set_error(config, error.message()).hint(error.hint_text());
+  }
+}
+
+Record JsonRowParser::parse(const RawRow& row, const std::string& file) {
+  const RowPlace place(file, row.line, notes_);
+  if (row.kind == RowKind::kText) return read_text(row);
+  if (row.kind == RowKind::kTokens) return read_tokens(row, place);
+  JsonElement value;
+  if (const auto code = parser_.parse(row.bytes.data(), row.bytes.size()).get(value))
+    throw place.error(fmt::format("not JSON: {}", simdjson::error_message(code)));
+  JsonObject object;
+  if (value.get(object)) throw place.error(fmt::format("the row is {}, not a JSON object", kind_text(value)));
+  return read(Fields(place, object, columns_));
+}
+
+Record JsonRowParser::read_text(const RawRow&) {
+  throw internal_error("a row of plain text for a format of JSON rows");
+}
+
+Record JsonRowParser::read_tokens(const RawRow&, const RowPlace&) {
+  throw internal_error("a row of token ids for a format of JSON rows");
+}
+
+JsonElement JsonRowParser::required(const Fields& row, std::string_view name) const {
+  if (const std::optional<JsonElement> value = row.find(name)) return *value;
+  throw missing_key_error(format_, row, name);
+}
+
+std::string_view JsonRowParser::required_string(const Fields& row, std::string_view name) const {
+  return row.place().string(row.path(name), required(row, name));
+}
+
+std::string instruction_text(std::string_view instruction, std::string_view input) {
+  std::string text(instruction);
+  if (!input.empty()) text.append("\n").append(input);
+  return text;
+}
+
+std::unique_ptr<RowParser> make_row_parser(const DataSetConfig& config, int64_t vocab_size) {
+  switch (config.format) {
+    case DataFormat::kText:
+      return std::make_unique<TextParser>(config);
+    case DataFormat::kAlpaca:
+      return std::make_unique<AlpacaParser>(config);
+    case DataFormat::kShareGpt:
+      return std::make_unique<ChatParser>(config, MessageStyle::kShareGpt);
+    case DataFormat::kMessages:
+      return std::make_unique<ChatParser>(config, MessageStyle::kOpenAi);
+    case DataFormat::kPromptCompletion:
+      return std::make_unique<CompletionParser>(config);
+    case DataFormat::kSegments:
+      return std::make_unique<SegmentsParser>(config);
+    case DataFormat::kTokens:
+      return make_token_parser(config, vocab_size);
+    case DataFormat::kPreference:
+      return make_preference_parser(config);
+  }
+  throw internal_error("a format without a parser");
+}
+
+}  // namespace chassis
