@@ -1,5 +1,5 @@
 # cmake --install: a prefix that may be moved, for training and for building plugins:
-#   bin/chassis  lib/chassis/plugins/  include/chassis/  share/chassis/{cmake,configs,examples}/
+#   bin/chassis  lib/chassis/plugins/  include/chassis/  share/chassis/{cmake,configs,examples,rust}/
 # LibTorch stays where it is and is found by absolute path, unless CHASSIS_BUNDLE_TORCH copies its libraries to
 # lib/chassis/libtorch/, which makes the prefix self-contained.
 include(CMakePackageConfigHelpers)
@@ -33,9 +33,9 @@ install(DIRECTORY "${CHASSIS_ABI_HEADERS}/chassis" DESTINATION "${CMAKE_INSTALL_
 if(EXISTS "${PROJECT_SOURCE_DIR}/sdk/cpp/chassis")
   install(DIRECTORY sdk/cpp/chassis DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 endif()
-foreach(folder configs sdk/examples)
+foreach(folder configs sdk/examples sdk/rust)
   if(EXISTS "${PROJECT_SOURCE_DIR}/${folder}")
-    install(DIRECTORY ${folder} DESTINATION "${data}")
+    install(DIRECTORY ${folder} DESTINATION "${data}" PATTERN target EXCLUDE PATTERN tests EXCLUDE)
   endif()
 endforeach()
 
@@ -43,6 +43,7 @@ configure_package_config_file(sdk/cmake/ChassisConfig.cmake.in "${PROJECT_BINARY
   INSTALL_DESTINATION "${data}/cmake" NO_CHECK_REQUIRED_COMPONENTS_MACRO)
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/ChassisConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/ChassisConfig.cmake" "${PROJECT_BINARY_DIR}/ChassisConfigVersion.cmake"
-              sdk/cmake/ChassisPlugin.cmake sdk/cmake/ChassisTorch.cmake DESTINATION "${data}/cmake")
-install(PROGRAMS sdk/cmake/audit-plugin.sh DESTINATION "${data}/cmake")
+              sdk/cmake/ChassisPlugin.cmake sdk/cmake/ChassisRust.cmake sdk/cmake/ChassisTorch.cmake
+        DESTINATION "${data}/cmake")
+install(PROGRAMS sdk/cmake/audit-plugin.sh sdk/cmake/build-rust.sh DESTINATION "${data}/cmake")
 install(FILES LICENSE DESTINATION "${data}")

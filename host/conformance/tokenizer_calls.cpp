@@ -10,8 +10,9 @@ namespace {
 
 void expect_ok(chassis_status_t* status) {
   if (status == nullptr) return;
-  const Refused refused{status_code(status), status_text(status)};
+  Refused refused{status_code(status), status_text(status)};
   status_release(status);
+  if (refused.text.starts_with("no message, status ")) refused.text.clear();
   throw refused;
 }
 

@@ -93,31 +93,33 @@ TokenizerReport examine_tokenizer(const CheckedMember& member, const std::string
                                                    {"id_of", table->id_of != nullptr}});
   TokenizerReport report;
   Subjects subjects(member);
-  if (table->train != nullptr) append(report.failures, training_failures([&] { return *subjects.make(); }));
-
   std::string directory = given_directory;
   std::optional<TokenizerFolder> trained;
   std::optional<TokenizerSubject> tokenizer;
   try {
     tokenizer = subjects.open(directory);
   } catch (const tokenizer_calls::Refused& refused) {
-    if (refused.text.empty()) report.failures.push_back("open refuses without a message");
-    if (!directory.empty()) report.failures.push_back("open refuses " + directory + ": " + refused.text);
-    if (!report.failures.empty()) return report;
+    if (refused.text.empty()) return {{"open refuses without a message"}, ""};
+    if (!directory.empty()) return {{"open refuses " + directory + ": " + refused.text}, ""};
     if (refused.code != CHASSIS_INVALID_ARGUMENT)
-      report.failures.push_back("without a directory, open does not refuse with INVALID_ARGUMENT: " + refused.text);
-    if (table->train == nullptr) {
-      report.left_out = "it needs the files of a tokenizer (" + refused.text + "); give a directory with --model DIR";
-      return report;
+      return {{"without a directory, open does not refuse with INVALID_ARGUMENT: " + refused.text}, ""};
+    if (table->train == nullptr)
+      return {{}, "it needs the files of a tokenizer (" + refused.text + "); give a directory with --model DIR"};
+    try {
+      directory = trained.emplace(trained_files(*subjects.make())).path();
+      tokenizer = subjects.open(directory);
+    } catch (const Error& error) {
+      return {{error.message()}, ""};
+    } catch (const tokenizer_calls::Refused& of_its_own) {
+      return {{"open refuses the files that train makes: " + of_its_own.text}, ""};
     }
-    directory = trained.emplace(trained_files(*subjects.make())).path();
-    tokenizer = subjects.open(directory);
   }
   std::vector<TokenizerSubject> variants;
   for (const Json& options : other_options(member.specs))
     if (const auto variant = subjects.open(directory, options)) variants.push_back(*variant);
   append(report.failures, tokenizer_failures(*tokenizer, *subjects.open(directory), variants));
   append(report.failures, chat_failures(*tokenizer));
+  if (table->train != nullptr) append(report.failures, training_failures([&] { return *subjects.make(); }));
   return report;
 }
 

@@ -28,10 +28,10 @@ struct ChatSpan {
 };
 
 struct ChatRequest {
-  std::string messages_json;   // an array of objects as OpenAI has them
-  std::string tools_json;      // an array; empty: none
-  std::string variables_json;  // an object; empty: none
-  std::string template_text;   // Jinja source; empty: the tokenizer's own
+  std::string messages_json = {};   // an array of objects as OpenAI has them
+  std::string tools_json = {};      // an array; empty: none
+  std::string variables_json = {};  // an object; empty: none
+  std::string template_text = {};   // Jinja source; empty: the tokenizer's own
   int64_t unix_time_s = 0;
   bool generation_prompt = false;
   bool spans = false;

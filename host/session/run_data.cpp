@@ -110,7 +110,6 @@ DataConfig data_config(const DataNeeds& needs) {
   data.prefetch = settings.prefetch;
   data.num_threads = needs.settings.run.threads;
   data.first_on_machine = needs.first_on_machine;
-  data.max_drop_ratio = settings.max_drop_ratio;
   if (data.supervised) {
     data.chat = chat_config(needs.settings, needs.tokenizer);
     require_template(needs, data.chat);

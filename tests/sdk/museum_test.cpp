@@ -38,5 +38,16 @@ TEST_F(Museum, AModelOfTheFirstInterfaceTrainsAndLoads) {
   EXPECT_EQ(check.exit_code, 0) << check.output;
 }
 
+// A tokenizer of chassis.tokenizer/1 with the ids of "bytes" trains the same model.
+TEST_F(Museum, ATokenizerOfTheFirstInterfaceTrains) {
+  ASSERT_EQ(train({"run.output_dir=bytes"}).exit_code, 0);
+  const Outcome run = with_plugin({"tokenizer.plugin=tiny_tokenizer", "run.output_dir=tiny"});
+  ASSERT_EQ(run.exit_code, 0) << run.output;
+  expect_same_run("bytes", "tiny");
+
+  const Outcome check = shell(std::string("\"$CHASSIS\" plugins check ") + kPlugins + "/tiny_tokenizer.so");
+  EXPECT_EQ(check.exit_code, 0) << check.output;
+}
+
 }  // namespace
 }  // namespace chassis
