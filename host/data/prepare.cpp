@@ -218,9 +218,6 @@ void count_notes(const DataSetConfig& config, const ReadNotes& notes) {
                   fmt::format("{}: documents without tokens ({}) and blank lines ({}) are skipped", config.path,
                               notes.num_empty_documents, notes.num_blank_lines),
                   notes.num_empty_documents + notes.num_blank_lines);
-  for (const auto& [what, times] : notes.changes)
-    counted_warning(fmt::format("data.changes {}: {}", config.path, what), fmt::format("{}: {}", config.path, what),
-                    times);
   for (const auto& [name, rows] : notes.unused_columns) {
     counted_warning(
         fmt::format("data.unused_column {} {}", config.path, name),
@@ -229,7 +226,11 @@ void count_notes(const DataSetConfig& config, const ReadNotes& notes) {
   }
 }
 
-void count_dropped(const DataSetConfig& config, const TokenStoreFacts& facts) {
+// Of the documents in the part of the set.
+void count_encoding(const DataSetConfig& config, const TokenStoreFacts& facts) {
+  for (const auto& [what, times] : facts.notes.changes)
+    counted_warning(fmt::format("data.changes {}: {}", config.path, what), fmt::format("{}: {}", config.path, what),
+                    times);
   for (const auto& [reason, rows] : facts.dropped) {
     counted_warning(fmt::format("data.dropped_rows {}: {}", config.path, reason),
                     fmt::format("{}: rows are dropped: {}; the first of all is {}", config.path, reason,
@@ -317,7 +318,7 @@ TokenStore prepare_data_set(const DataSetConfig& config, const Tokenizer* tokeni
     // Both parts of a set read all of its rows, and the training part counts what was skipped.
     const bool is_eval_part = !is_whole(config) && config.part_begin <= 0;
     if (!is_eval_part) count_skipped(config, skipped), count_notes(config, facts.notes);
-    count_dropped(config, facts);
+    count_encoding(config, facts);
   }
   log::debug("{}: {} documents, {} tokens, {} trained", config.path, facts.num_documents, facts.num_tokens,
              facts.num_trained_tokens);

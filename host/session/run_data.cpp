@@ -108,7 +108,6 @@ DataConfig data_config(const DataNeeds& needs) {
   data.pad_id = needs.tokenizer && needs.tokenizer->pad_id() >= 0 ? needs.tokenizer->pad_id() : 0;
   data.cache_dir = settings.cache_dir;
   data.prefetch = settings.prefetch;
-  data.max_drop_ratio = settings.max_drop_ratio;
   data.num_threads = needs.settings.run.threads;
   data.first_on_machine = needs.first_on_machine;
   if (data.supervised) {
