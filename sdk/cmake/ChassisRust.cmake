@@ -110,7 +110,7 @@ function(chassis_find_cargo missing)
     string(STRIP "${text}" text)
     set(found "${rustc} is too old or does not run (${text})")
   endforeach()
-  set(${missing} "${found}; ${oldest} or later is needed (tools/bootstrap gets it)" PARENT_SCOPE)
+  set(${missing} "${found}; ${oldest} or later is needed (tools/bootstrap installs Debian's rustc-web and cargo-web)" PARENT_SCOPE)
 endfunction()
 
 # The name of the cdylib in a package.
