@@ -43,7 +43,7 @@ void Config::check_data_task() {
         add_problem(key, fmt::format("{} needs train.task = \"sft\", which trains only the answers", shown(key)));
       }
     }
-  } else if (valid("data.train_on_prompt") && get_bool("data.train_on_prompt")) {
+  } else if (valid("data.train_on_prompt") && find("data.train_on_prompt")->boolean) {
     for (const char* key : {"data.roles_to_train", "data.last_turn_only"}) {
       if (is_changed(key))
         add_problem(key, fmt::format("{} has no effect with data.train_on_prompt = true, which trains every token",

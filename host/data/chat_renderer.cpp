@@ -22,7 +22,7 @@ std::string names_of_slots(const std::vector<std::string>& names) {
   return text;
 }
 
-Message text_message(std::string role, std::string text) {
+Message plain_message(std::string role, std::string text) {
   Message message;
   message.role = std::move(role);
   message.content.push_back({std::move(text), std::nullopt});
@@ -143,7 +143,7 @@ void ChatRenderer::find_stop_ids() {
 
 void ChatRenderer::find_generation_prompt() {
   ChatRecord chat;
-  chat.messages.push_back(text_message("user", "x"));
+  chat.messages.push_back(plain_message("user", "x"));
   try {
     const std::string without = render(chat, false, false).text, with = render(chat, false, true).text;
     if (with.starts_with(without)) generation_prompt_ = with.substr(without.size());
@@ -170,7 +170,7 @@ ChatRecord ChatRenderer::prepared(const ChatRecord& chat) const {
     }
   }
   if (adds_system(chat)) {
-    copy.messages.insert(copy.messages.begin(), text_message("system", config_.default_system));
+    copy.messages.insert(copy.messages.begin(), plain_message("system", config_.default_system));
   }
   return copy;
 }
