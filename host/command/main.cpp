@@ -174,6 +174,7 @@ int run(int argc, char** argv) {
   };
   add("train", "train or fine-tune a model", add_train);
   add("check", "check a configuration without a device", add_check);
+  add("data", "show what is trained of the data: rows, tokens, masks", add_data);
   add("plan", "show the memory and traffic that every rank of a run will need", add_plan);
   add("eval", "loss and perplexity of the evaluation sets", add_eval);
   add("generate", "continue a text", add_generate);

@@ -222,8 +222,9 @@ void Config::cross_check() {
             key, fmt::format("two evaluation sets are called \"{}\": give {} a name", get_string(key + ".name"), key));
       }
       if (has(key + ".documents") && !is(key + ".documents", "line")) {
-        if (is(key + ".format", "tokens"))
-          add_problem(key + ".documents", fmt::format("{}.documents has no effect with format = \"tokens\"", key));
+        if (valid(key + ".format") && !is(key + ".format", "text"))
+          add_problem(key + ".documents",
+                      fmt::format("{}.documents has no effect with {}", key, shown(key + ".format")));
         else if (has(key + ".path") && get_string(key + ".path").ends_with(".jsonl"))
           add_problem(key + ".documents", fmt::format("{}.documents has no effect on a .jsonl file, in which every "
                                                       "line is a document",
@@ -235,10 +236,7 @@ void Config::cross_check() {
     add_problem("data.train", fmt::format("{} of {} training sets have a weight: give one to all of them or to none",
                                           num_weights, count("data.train")));
   }
-  if (valid("data.overflow") && !is("data.overflow", "error") && is("data.packing", "concat_split")) {
-    add_problem("data.overflow", fmt::format("{} has no effect with {}, which splits documents", shown("data.overflow"),
-                                             shown("data.packing")));
-  }
+  check_data_task();
   for (const char* key : {"eval.every_steps", "eval.max_batches"}) {
     if (set_by_user(key) && valid(key) && get_int(key) > 0 && count("data.eval") == 0 && !has_eval_part) {
       add_problem(key, fmt::format("{}, but there is no [[data.eval]], and data.eval_fraction is 0", shown(key)));

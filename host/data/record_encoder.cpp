@@ -208,8 +208,8 @@ uint64_t RecordEncoder::begin_of_answer(const RenderedChat& rendered, const Enco
     const size_t at = std::string_view(rendered.text).substr(0, leaf).rfind(header);
     if (at == std::string::npos) return leaf;
     begin = at + header.size();
-  } else {  // a template whose user turns end where answers begin: white space in front of the answer is part of it
-    while (begin > 0 && (rendered.text[begin - 1] == ' ' || rendered.text[begin - 1] == '\n')) --begin;
+  } else {  // a template whose user turns end where answers begin: spaces in front of an answer are part of it
+    while (begin > 0 && rendered.text[begin - 1] == ' ') --begin;
   }
   if (begin == leaf) return leaf;
   const auto first = std::lower_bound(encoding.begin.begin(), encoding.begin.end(), begin) - encoding.begin.begin();
