@@ -330,11 +330,17 @@ void Config::cross_check() {
     add_problem("export.dtype", fmt::format("{} has no effect with {} (`chassis ckpt export` takes --dtype)",
                                             shown("export.dtype"), shown("export.when")));
   }
-  if (both("generate.top_p", "generate.temperature") && get_double("generate.top_p") < 1 &&
-      get_double("generate.temperature") == 0) {
-    add_problem("generate.top_p", fmt::format("{} has no effect with generate.temperature = 0.0, which is greedy",
-                                              shown("generate.top_p")));
-  }
+  // Without a temperature, generation_config.json of a model directory may still ask for samples.
+  const bool is_greedy = has("generate.temperature")
+                             ? valid("generate.temperature") && get_double("generate.temperature") == 0
+                             : !has("model.path");
+  const auto refuse_when_greedy = [&](const std::string& key, bool has_effect) {
+    if (is_greedy && has_effect)
+      add_problem(key, fmt::format("{} has no effect with generate.temperature = 0.0, which is greedy", shown(key)));
+  };
+  refuse_when_greedy("generate.top_p", valid("generate.top_p") && get_double("generate.top_p") < 1);
+  refuse_when_greedy("generate.top_k", valid("generate.top_k") && get_int("generate.top_k") > 0);
+  refuse_when_greedy("generate.min_p", valid("generate.min_p") && get_double("generate.min_p") > 0);
 
   // lists of plugins
   for (const TableSpec& table : schema_->tables) {

@@ -332,16 +332,18 @@ Schema make_schema() {
                                     "auto: what the model directory says; fp32 for a new model")}});
   tables.push_back(
       {.name = "generate",
-       .doc = "settings of `chassis generate`",
-       .keys = {integer("max_new_tokens", "128", 1, 1 << 24, "maximum number of new tokens"),
-                number("temperature", "0.0", 0, 100, "sampling temperature; 0: greedy"),
-                number("top_p", "1.0", 0, 1, "sample from the smallest set of tokens with this total probability"),
-                integer("top_k", "0", 0, 1 << 24, "sample from this many most probable tokens; 0: all"),
-                number("min_p", "0.0", 0, 1,
-                       "leave out tokens less probable than this fraction of the most probable one"),
-                number("repetition_penalty", "1.0", 0, 100,
-                       "divides positive and multiplies negative scores of tokens that occurred (CTRL)"),
-                list("stop", "[]", "texts that end an answer; they are not shown")}});
+       .doc = "settings of `chassis generate` and of [sample]; where a key is left out, "
+              "generation_config.json in model.path decides",
+       .keys = {
+           integer("max_new_tokens", "", 1, 1 << 24, "maximum number of new tokens; default 128"),
+           number("temperature", "", 0, 100, "sampling temperature; 0: greedy, the default"),
+           number("top_p", "", 0, 1, "sample from the smallest set of tokens with this total probability; default 1"),
+           integer("top_k", "", 0, 1 << 24, "sample from this many most probable tokens; 0: all, the default"),
+           number("min_p", "", 0, 1,
+                  "leave out tokens less probable than this fraction of the most probable one; default 0"),
+           number("repetition_penalty", "", 0.01, 100,
+                  "divides positive and multiplies negative scores of tokens that occurred (CTRL); default 1"),
+           list("stop", "[]", "texts that end an answer; they are not shown")}});
   tables.push_back(
       {.name = "sample",
        .doc = "answers of the model during training, in the log and in samples.jsonl",
