@@ -14,7 +14,7 @@ namespace chassis {
 // are left: 0.4 epochs, after 1.5 epochs", since the steps before may have had another number of rows.
 std::string data_text(const TrainData& data, int64_t step, int64_t num_steps, int64_t rows_per_step);
 // The paths of results, when they are written, and how to stop the run.
-std::string results_text(const Settings& settings, const std::string& directory);
+std::string results_text(const Settings& settings, const PluginTokenizer* tokenizer, const std::string& directory);
 // A table of the planned and measured memory of this rank, without empty rows. `by_category`: with a column for the
 // measured memory of each category.
 std::string memory_text(const PlanMemory& planned, const PlanMemory& measured, uint64_t measured_peak_bytes,
@@ -30,6 +30,6 @@ struct Stopped {
 // A hint that says how to resume, or to start from the weights.
 std::string resume_hint(const Settings& settings, const Stopped& stopped);
 // A hint for a completed run.
-std::string next_steps(const Settings& settings, const std::string& directory);
+std::string next_steps(const PluginTokenizer* tokenizer, const std::string& directory);
 
 }  // namespace chassis
