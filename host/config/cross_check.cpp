@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
+#include <system_error>
 
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
@@ -198,8 +199,13 @@ void Config::cross_check() {
       has("model.path")
           ? "set tokenizer.plugin to the model's own, or tokenise the text with that and set format = \"tokens\""
           : "set tokenizer.plugin; `chassis plugins list` shows the tokenizers";
-  const bool without_tokenizer = !has("tokenizer.plugin") || is("tokenizer.plugin", "");
-  if (is_needed("tokenizer.plugin", use_) && without_tokenizer && !invalid_.contains("tokenizer.plugin"))
+  // Only the session knows which plugin opens the files of a directory.
+  std::error_code ignored;
+  const bool may_be_found = has("tokenizer.path") || invalid_.contains("tokenizer.path") ||
+                            (valid("model.path") && std::filesystem::is_directory(get_string("model.path"), ignored));
+  const bool without_tokenizer =
+      has("tokenizer.plugin") ? is("tokenizer.plugin", "") : !may_be_found && !invalid_.contains("tokenizer.plugin");
+  if (is_needed("tokenizer.plugin", use_) && without_tokenizer)
     add_problem("tokenizer",
                 config_error("there is no tokenizer for the prompt")
                     .hint(has("model.path") ? "set tokenizer.plugin to the model's own" : which_tokenizer));
@@ -208,8 +214,10 @@ void Config::cross_check() {
   for (const std::string sets : {"data.train", "data.eval"}) {
     for (size_t i = 0; i < count(sets); ++i) {
       const std::string key = fmt::format("{}.{}", sets, i);
-      if (is(key + ".format", "text") && !has("tokenizer.plugin") && !invalid_.contains("tokenizer.plugin")) {
-        add_problem(key, config_error(key + " is text, which needs a tokenizer").hint(which_tokenizer));
+      if (valid(key + ".format") && !is(key + ".format", "tokens") && without_tokenizer) {
+        add_problem(key,
+                    config_error(fmt::format("{} is {}, which needs a tokenizer", key, get_string(key + ".format")))
+                        .hint(which_tokenizer));
       }
       if (has(key + ".weight")) {
         ++num_weights;

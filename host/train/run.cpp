@@ -106,8 +106,10 @@ class Run {
     make_trainer();
     if (const Settings::Eval& eval = settings().eval; eval.keep_best.is_set() && !eval.keep_best->empty())
       best_.emplace(eval.keep_best, eval.patience);
-    if (const auto resumed = saves_->saver().resume()) resume(resumed->checkpoint, resumed->state);
-    else start_anew();
+    if (const auto resumed = saves_->saver().resume())
+      resume(resumed->checkpoint, resumed->state);
+    else
+      start_anew();
     if (const std::string& from = settings().run.resume; from != "auto" && from != "never")
       directory_->set_later_steps_aside(from, trainer_->state().step);
     saves_->check_space();
@@ -134,7 +136,8 @@ class Run {
     const Settings::Model& model = settings().model;
     if (model.path.is_set() && model.init == "pretrained")
       saves_->saver().start_from(model.path);
-    else initialize();
+    else
+      initialize();
   }
 
   void initialize() {
@@ -246,8 +249,7 @@ class Run {
     TrainerOptions options;
     options.shape = {sizes.micro_batch_size, sizes.num_microbatches, ranks.data_rank(), ranks.num_data_ranks()};
     options.max_steps = settings().run.max_steps;
-    if (options.max_steps == 0)
-      options.max_steps = steps_of_epochs(sizes.global_batch_size);
+    if (options.max_steps == 0) options.max_steps = steps_of_epochs(sizes.global_batch_size);
     options.max_grad_norm = settings().optimizer.max_grad_norm;
     options.nonfinite = settings().train.nonfinite == "skip" ? NonFinite::kSkip : NonFinite::kStop;
     options.max_skipped_steps = settings().train.max_skipped_steps;
@@ -298,7 +300,7 @@ class Run {
     log::info("{}", data_text(*data_, trainer_->state().step, trainer_->options().max_steps,
                               trainer_->options().shape.num_rows()));
     if (const std::string packing = packing_text(*data_); !packing.empty()) log::info("{}", packing);
-    log::info("{}", results_text(settings(), directory_->path()));
+    log::info("{}", results_text(settings(), session_.tokenizer(), directory_->path()));
     start_ = Clock::now();
     first_tokens_ = trainer_->state().tokens;
     first_step_ = trainer_->state().step;
@@ -381,7 +383,7 @@ class Run {
     log_totals(!stopped ? "done" : signal.empty() ? "stopped" : signal);
     if (best_ && best_->step() >= 0 && first_rank()) log::info("best: {}; {}/best", best_->text(), directory_->path());
     const bool is_early = trainer_->state().step < trainer_->options().max_steps;
-    if (!stopped) return log::info("{}", next_steps(settings(), directory_->path(), is_early));
+    if (!stopped) return log::info("{}", next_steps(session_.tokenizer(), directory_->path(), is_early));
     const bool is_resumable = settings().checkpoint.contents == "full";
     const int64_t step = trainer_->state().step;
     log::info("{}", resume_hint(settings(), {directory_->path(), step, saves_->is_saved(step), is_resumable}));
