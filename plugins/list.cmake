@@ -19,5 +19,4 @@ set(CHASSIS_PLUGINS
   format/safetensors
   format/zero_import
   tokenizer/bytes
-  tokenizer/hf
 )
