@@ -11,7 +11,8 @@
 #include "host/base/file.hpp"
 #include "host/config/eval_sets.hpp"
 #include "host/data/chat_renderer.hpp"
-#include "host/data/document_reader.hpp"
+#include "host/data/data_files.hpp"
+#include "host/data/row_names.hpp"
 #include "host/data/tokenizer_files.hpp"
 #include "host/session/fields.hpp"
 #include "host/session/progress.hpp"
@@ -37,17 +38,33 @@ void refuse_pairs(const DataSetConfig& set) {
           "shows pairs");
 }
 
-// The strings of { name = "other name" }.
-std::map<std::string, std::string> other_names(const Setting<Value>& table) {
-  std::map<std::string, std::string> names;
-  if (!table.is_set()) return names;
+// A table such as columns = { messages = "dialog" }.
+std::map<std::string, std::string> renamed_names(DataFormat format, std::string_view option,
+                                                 const Setting<Value>& table) {
+  std::map<std::string, std::string> renamed;
+  const auto at = [](const SourcePosition& where, const std::string& key, const Error& cause) {
+    return Error(ExitCode::kConfig, where, key + ": " + cause.message()).hint(cause.hint_text());
+  };
+  if (!table.is_set()) return renamed;
   for (const Value& value : table->children) {
-    if (value.type != ValueType::kString)
-      throw Error(ExitCode::kConfig, table.where_of(value.name),
+    const SourcePosition where = table.where_of(value.name);
+    if (value.type != ValueType::kString) {
+      throw Error(ExitCode::kConfig, where,
                   table.key_of(value.name) + " must be a string, not " + type_text(value.type));
-    names[value.name] = value.string;
+    }
+    try {
+      require_names(format, option, {{value.name, value.string}});
+    } catch (const Error& error) {
+      throw at(where, table.key_of(value.name), error);
+    }
+    renamed[value.name] = value.string;
   }
-  return names;
+  try {
+    require_names(format, option, renamed);
+  } catch (const Error& error) {
+    throw at(table.where(), table.key(), error);
+  }
+  return renamed;
 }
 
 DataSetConfig data_set(const DataNeeds& needs, const Settings::DataSet& settings) {
@@ -55,10 +72,10 @@ DataSetConfig data_set(const DataNeeds& needs, const Settings::DataSet& settings
   set.path = settings.path;
   set.format = data_format_from_text(*settings.format);
   set.documents = document_split_from_text(*settings.documents);
+  set.columns = renamed_names(set.format, "columns", settings.columns);
+  set.tags = renamed_names(set.format, "tags", settings.tags);
   set.key = settings.key();
   set.where = settings.path.where();
-  set.columns = other_names(settings.columns);
-  set.tags = other_names(settings.tags);
   if (set.format != DataFormat::kTokens && !needs.tokenizer) {
     const Setting<std::string>& model = needs.settings.model.path;
     const bool model_has_one = model.is_set() && !tokenizer_files(model).empty();
