@@ -77,7 +77,7 @@ void for_each_line(const std::vector<std::string>& files,
                    const std::function<void(std::string_view line, const SourcePosition& where)>& use) {
   const auto is_open = [] { return std::ferror(output()) == 0; };
   for (const std::string& path : files) {
-    LineReader reader(File::open_read(path), path);
+    LineReader reader(open_bytes(path));
     for (std::string_view line; is_open() && reader.next(line);) use(line, reader.position());
   }
   if (!files.empty()) return;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "host/base/error.hpp"
-#include "host/data/document_reader.hpp"
+#include "host/data/document.hpp"
 #include "host/data/row_names.hpp"
 
 namespace chassis {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <variant>
 
-#include "host/data/document_reader.hpp"
+#include "host/data/document.hpp"
 #include "host/data/line_reader.hpp"
 #include "host/data/record_encoder.hpp"
 #include "host/data/record_reader.hpp"

@@ -5,14 +5,15 @@
 #include <deque>
 #include <filesystem>
 #include <map>
-#include <optional>
+#include <memory>
 #include <system_error>
 
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
 #include "host/config/paths.hpp"
-#include "host/data/document_reader.hpp"
+#include "host/data/file_type.hpp"
 #include "host/data/line_reader.hpp"
+#include "host/data/record_reader.hpp"
 #include "host/session/run_tokenizer.hpp"
 
 namespace chassis {
@@ -22,6 +23,55 @@ namespace fs = std::filesystem;
 
 // Pairs across lines are merged too, so lines come together.
 constexpr size_t kBlockBytes = size_t{64} << 10;
+
+// The texts of a file.
+class TextFile {
+ public:
+  virtual ~TextFile() = default;
+  virtual bool next(std::string& text) = 0;
+  virtual uint64_t num_bytes_read() const = 0;
+};
+
+class LinesOfText final : public TextFile {
+ public:
+  explicit LinesOfText(const std::string& path) : lines_(open_bytes(path)) {}
+
+  bool next(std::string& text) override {
+    text.clear();
+    for (std::string_view line; text.size() < kBlockBytes && lines_.next(line);) text.append(line) += '\n';
+    return !text.empty();
+  }
+  uint64_t num_bytes_read() const override { return lines_.num_bytes_read(); }
+
+ private:
+  LineReader lines_;
+};
+
+class RowsOfText final : public TextFile {
+ public:
+  explicit RowsOfText(const std::string& path)
+      : path_(path), rows_(open_rows(path, DataSetConfig())), parser_(make_row_parser(DataSetConfig(), 0)) {}
+
+  bool next(std::string& text) override {
+    if (!rows_->next(row_)) return false;
+    text = std::get<TextRecord>(parser_->parse(row_, path_)).text;
+    return true;
+  }
+  uint64_t num_bytes_read() const override { return rows_->num_bytes_read(); }
+
+ private:
+  std::string path_;
+  std::unique_ptr<RowReader> rows_;
+  std::unique_ptr<RowParser> parser_;
+  RawRow row_;
+};
+
+std::unique_ptr<TextFile> open_text_file(const std::string& path) {
+  const FileType type = file_type(path);
+  const bool has_rows = type == FileType::kJsonLines || type == FileType::kJsonArray || type == FileType::kCsv;
+  if (has_rows) return std::make_unique<RowsOfText>(path);
+  return std::make_unique<LinesOfText>(path);
+}
 
 // The texts of files, one file after the other.
 class TrainingTexts {
@@ -44,53 +94,29 @@ class TrainingTexts {
 
   bool next(std::string_view& text) {
     while (true) {
-      if (!reader_) {
+      if (!file_) {
         if (files_.empty()) return false;
-        is_json_ = files_.front().ends_with(".jsonl");
-        reader_.emplace(File::open_read(files_.front()), files_.front());
-        files_.pop_front();
+        file_ = open_text_file(files_.front());
       }
-      const bool found = is_json_ ? read_row() : read_block();
-      progress_(num_bytes_before_ + reader_->num_bytes_read(), num_bytes_, reader_->name());
+      const bool found = file_->next(text_);
+      progress_(num_bytes_before_ + file_->num_bytes_read(), num_bytes_, files_.front());
       if (found) {
         num_text_bytes_ += text_.size();
         text = text_;
         return true;
       }
-      num_bytes_before_ += reader_->num_bytes_read();
-      reader_.reset();
+      num_bytes_before_ += file_->num_bytes_read();
+      file_.reset();
+      files_.pop_front();
     }
   }
 
   uint64_t num_text_bytes() const { return num_text_bytes_; }
 
  private:
-  bool read_block() {
-    text_.clear();
-    std::string_view line;
-    while (text_.size() < kBlockBytes && reader_->next(line)) {
-      text_ += line;
-      text_ += '\n';
-    }
-    return !text_.empty();
-  }
-  bool read_row() {
-    std::string_view line;
-    while (reader_->next(line)) {
-      if (is_blank(line)) continue;
-      const std::string where = reader_->position().text();
-      const Json row = parse_json(line, where);
-      if (!row.is_object()) throw Error(ExitCode::kConfig, reader_->position(), "is not a JSON object");
-      text_ = json_string(row, "text", where);
-      return true;
-    }
-    return false;
-  }
-
   const Progress& progress_;
-  std::deque<std::string> files_;
-  std::optional<LineReader> reader_;
-  bool is_json_ = false;
+  std::deque<std::string> files_;  // the first one is open
+  std::unique_ptr<TextFile> file_;
   uint64_t num_bytes_ = 0, num_bytes_before_ = 0, num_text_bytes_ = 0;
   std::string text_;
 };

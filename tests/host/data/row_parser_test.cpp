@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "host/data/document_reader.hpp"
+#include "host/data/document.hpp"
 #include "tests/host/data/rows_support.hpp"
 
 namespace chassis {
