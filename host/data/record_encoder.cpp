@@ -13,6 +13,8 @@
 namespace chassis {
 namespace {
 
+// A shorter text may be a part of what the template writes behind an answer.
+constexpr size_t kMinRunOn = 8;
 constexpr int kEncoderVersion = 1;  // raised whenever equal records get other ids or labels
 
 uint64_t num_targets(const Document& document) {
@@ -238,7 +240,7 @@ uint64_t RecordEncoder::end_of_turn(const ChatRecord& chat, const RenderedChat& 
     // Without a token of its own, the turn would run on into the next message.
     const std::string_view between = std::string_view(rendered.text).substr(leaf, encoding.begin[i] - leaf);
     const std::string next = mask.message + 1 < chat.messages.size() ? chat.messages[mask.message + 1].text() : "";
-    if (!next.empty() && between.find(next) != std::string_view::npos) break;
+    if (next.size() >= kMinRunOn && between.find(next) != std::string_view::npos) break;
     if (is_stop(encoding.ids[i])) return encoding.end[i];
     if (must_stop) throw no_stop(mask.message, encoding.ids[i]);
     return leaf;
