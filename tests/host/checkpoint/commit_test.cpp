@@ -374,5 +374,28 @@ TEST(CheckpointRoot, RemovesOnlyTheRemainsOfKilledSaves) {
   ::close(lock);
 }
 
+TEST(Commit, TheCheckpointThatBestNamesIsKept) {
+  const TemporaryDirectory dir;
+  const std::string checkpoints = dir / "checkpoints";
+  CheckpointRoot root(checkpoints);
+  for (int step = 1; step <= 3; ++step) save_step(checkpoints, step);
+  root.set_latest("step-000003");
+  EXPECT_EQ(root.best(), "");
+  root.set_best("step-000001");
+  EXPECT_EQ(fs::read_symlink(dir / "best"), "checkpoints/step-000001");
+  EXPECT_TRUE(is_checkpoint(dir / "best"));
+  EXPECT_EQ(root.prune(1), std::vector<std::string>{"step-000002"});
+  root.set_best("step-000003");
+  EXPECT_EQ(root.prune(1), std::vector<std::string>{"step-000001"});
+  // A file stands for the link where there are no links.
+  root.set_best("");
+  EXPECT_FALSE(fs::exists(fs::symlink_status(dir / "best")));
+  write_text(dir / "best", "checkpoints/step-000003\n");
+  EXPECT_EQ(root.best(), "step-000003");
+  fs::remove(dir / "best");
+  fs::create_symlink("elsewhere/step-000003", dir / "best");
+  EXPECT_EQ(root.best(), "");
+}
+
 }  // namespace
 }  // namespace chassis

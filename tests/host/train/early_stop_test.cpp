@@ -105,7 +105,8 @@ TEST_F(KeepBest, ARunOnOtherDataNamesTheFileThatChanged) {
 }
 
 TEST_F(KeepBest, UnknownSetsAndKeysWithoutEffectAreRefused) {
-  EXPECT_HAS(run({"eval.keep_best=valid"}).output, "eval.keep_best = \"valid\" is not an evaluation set: there are \"eval\"");
+  EXPECT_HAS(run({"eval.keep_best=valid"}).output,
+             "eval.keep_best = \"valid\" is not an evaluation set: there are \"eval\"");
   EXPECT_HAS(run({"eval.every_steps=0"}).output, "eval.keep_best = \"eval\" needs eval.every_steps");
   EXPECT_HAS(run({"eval.keep_best=", "eval.patience=2"}).output, "eval.patience = 2 needs eval.keep_best");
   EXPECT_HAS(run({"data.eval_fraction=0"}).output, "there is none; add [[data.eval]]");
