@@ -149,9 +149,6 @@ std::unique_ptr<PluginTokenizer> open_tokenizer(const Config& config, RunPlugins
                   ? "use the tokenizer that the model was trained with"
                   : "set vocab_size of the model to at least " + std::to_string(tokenizer->vocab_size()));
   require_tokenizer_of_model(config, plugins, choice, *tokenizer);
-  if (choice.is_default)
-    log::info("tokenizer '{}' of {}: {} ids{}", choice.member, choice.directory, tokenizer->vocab_size(),
-              tokenizer->chat_template().empty() ? "" : ", with a chat template");
   return tokenizer;
 }
 
@@ -163,7 +160,11 @@ std::vector<std::string> other_tokenizer_files(const Config& config, const Plugi
   const Json options = config.plugin_options(settings.tokenizer.key());
   for (const auto& [name, value] : options.items())  // this tokenizer reads them
     if (value.is_string() && !value.get<std::string>().empty() && lies_in(value.get<std::string>(), model)) return {};
-  return tokenizer_files(model);
+  std::vector<std::string> files = tokenizer_files(model);
+  for (const std::string& name : tokenizer->files())
+    if (std::ranges::count(files, name) == 0 && path_kind(model + "/" + name) != PathKind::kAbsent)
+      files.push_back(name);
+  return files;
 }
 
 }  // namespace chassis

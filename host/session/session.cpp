@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "host/base/log.hpp"
 #include "host/plugin/search.hpp"
 #include "host/service/memory.hpp"
 #include "host/session/fields.hpp"
@@ -91,6 +92,9 @@ Session::Session(Config config, const SessionOptions& options)
   communicator_ = make_communicator(config_, *plugins_, mesh_, place, resolve.device);
   runtime_ = make_runtime(config_, *plugins_, *model_, candidates, std::move(resolve), options.passes);
   tokenizer_ = open_tokenizer(config_, *plugins_, tokenizer, vocab_size(program()));
+  if (tokenizer.is_default && options.world_size == 0)
+    log::info("tokenizer '{}' of {}: {} ids{}", tokenizer.member, tokenizer.directory, tokenizer_->vocab_size(),
+              tokenizer_->chat_template().empty() ? "" : ", with a chat template");
   if (config_.use() == ConfigUse::kTraining)
     runtime_.optimizer = make_optimizer(settings().optimizer, *plugins_, parameters());
   place_shards(config_, mesh_, runtime_);
