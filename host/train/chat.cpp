@@ -26,6 +26,12 @@ ChatRenderer chat_renderer(const Session& session) {
   }
 }
 
+ChatRecord user_turn(const std::string& text) {
+  ChatRecord chat;
+  chat.messages.push_back(turn("user", text));
+  return chat;
+}
+
 std::vector<int32_t> ids_of_chat(const Answerer& answerer, const ChatRenderer& renderer, const ChatRecord& chat) {
   std::vector<int32_t> ids;
   answerer.tokenizer().encode(renderer.render(chat, /*spans=*/false, /*generation_prompt=*/true).text, ids);

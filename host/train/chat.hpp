@@ -13,6 +13,8 @@ namespace chassis {
 
 // By data.template, or the tokenizer's own template. Refers to the session. Throws a config error if there is none.
 ChatRenderer chat_renderer(const Session& session);
+// A conversation that begins with this turn.
+ChatRecord user_turn(const std::string& text);
 // The text of a conversation, up to where the assistant's answer begins, as ids.
 std::vector<int32_t> ids_of_chat(const Answerer& answerer, const ChatRenderer& renderer, const ChatRecord& chat);
 
