@@ -56,10 +56,11 @@ int continue_text(Session& session, Answerer& answerer, const std::string& promp
   const bool prints = session.world().rank() == 0;
   TextOutput out;
   if (prints) out.add(prompt);
-  answerer.answer(answerer.ids_of_text(prompt), "generate", [&](std::string_view text) {
-    if (prints) out.add(text);
-    return true;
-  });
+  const std::vector<int32_t> ids = answerer.ids_of_text(prompt);
+  answerer.answer({.prompt = ids, .continues_text = true, .on_text = [&](std::string_view text) {
+                     if (prints) out.add(text);
+                     return true;
+                   }});
   if (prints) out.end_line();
   return 0;
 }
@@ -101,7 +102,7 @@ Verb add_generate(CLI::App& app) {
       session.allocate();
       load_weights(session, arguments->from);
       Answerer answerer(session, settings_of(session, *arguments));
-      if (arguments->chat) return chat_on_standard_input(answerer, chat_prompts(session));
+      if (arguments->chat) return chat_on_standard_input(session, answerer);
       if (!rows.empty()) return answer_rows(session, answerer, rows, arguments->out);
       return continue_text(session, answerer, arguments->prompt);
     });

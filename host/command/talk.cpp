@@ -30,7 +30,7 @@ void write_out(std::string_view text) {
 
 class Talk {
  public:
-  Talk(Answerer& answerer, ChatPrompts prompts) : answerer_(answerer), chat_(answerer, std::move(prompts)) {}
+  Talk(Session& session, Answerer& answerer) : renderer_(chat_renderer(session)), chat_(answerer, renderer_) {}
 
   int operator()() {
     if (at_terminal_) log::info("{}; Ctrl-C ends an answer, Ctrl-D the program", kCommands);
@@ -102,7 +102,7 @@ class Talk {
         .hint(error.hint_text());
   }
 
-  Answerer& answerer_;
+  const ChatRenderer renderer_;
   Chat chat_;
   LineInput input_;
   Interrupts interrupts_;
@@ -118,14 +118,14 @@ void TextOutput::add(std::string_view piece) { write_out(to_terminal_ ? pieces_.
 
 void TextOutput::end_line() { write_out(pieces_.finish() + "\n"); }
 
-int chat_on_standard_input(Answerer& answerer, ChatPrompts prompts) { return Talk(answerer, std::move(prompts))(); }
+int chat_on_standard_input(Session& session, Answerer& answerer) { return Talk(session, answerer)(); }
 
 int answer_rows(Session& session, Answerer& answerer, const std::vector<PromptRow>& rows, const std::string& out) {
   World& world = session.world();
-  ChatPrompts prompts;
+  std::optional<ChatRenderer> renderer;
   if (std::any_of(rows.begin(), rows.end(), [](const PromptRow& row) { return row.chat.has_value(); })) {
-    prompts = chat_prompts(session);
-    use_stop_ids(answerer, prompts);
+    renderer.emplace(chat_renderer(session));
+    answerer.add_stop_ids(renderer->stop_ids());
   }
   std::optional<AnswersFile> file;
   const size_t done = std::stoull(find_on_rank_0(world, "opening " + out, [&] {
@@ -136,7 +136,7 @@ int answer_rows(Session& session, Answerer& answerer, const std::vector<PromptRo
   std::vector<std::vector<int32_t>> ids;
   for (const PromptRow& row : rows) {
     try {
-      ids.push_back(row.chat ? answerer.ids_of_chat(prompts.render(*row.chat)) : answerer.ids_of_text(row.prompt));
+      ids.push_back(row.chat ? ids_of_chat(answerer, *renderer, *row.chat) : answerer.ids_of_text(row.prompt));
       if (ids.back().empty()) throw config_error("the prompt is empty");
     } catch (const Error& error) {
       throw Error(error.code(), row.where, error.message()).hint(error.hint_text());
@@ -146,7 +146,8 @@ int answer_rows(Session& session, Answerer& answerer, const std::vector<PromptRo
   using Clock = std::chrono::steady_clock;
   auto told = Clock::now();
   for (size_t i = done; i < rows.size(); ++i) {
-    const Answer answer = answerer.answer(ids[i], "row/" + std::to_string(i));
+    const Answer answer =
+        answerer.answer({.prompt = ids[i], .stream = "row/" + std::to_string(i), .continues_text = !rows[i].chat});
     if (file) file->append(rows[i], answer);
     if (Clock::now() - told < std::chrono::seconds(10)) continue;
     told = Clock::now();

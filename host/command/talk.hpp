@@ -14,7 +14,7 @@ namespace chassis {
 
 // Reads lines of standard input, each a turn of the user or a command, and prints answers as they arrive, until the
 // input ends or /exit. Returns the exit code.
-int chat_on_standard_input(Answerer& answerer, ChatPrompts prompts);
+int chat_on_standard_input(Session& session, Answerer& answerer);
 
 // [all-ranks] Answers the rows in order; rank 0 writes them to the file `out`.
 int answer_rows(Session& session, Answerer& answerer, const std::vector<PromptRow>& rows, const std::string& out);

@@ -222,7 +222,7 @@ Schema make_schema() {
        .doc = "when [[data.eval]] is run",
        .keys = {integer("every_steps", "0", 0, kNoMax, "steps between evaluations; 0: only after the last step"),
                 integer("max_batches", "0", 0, kNoMax, "batches per set and evaluation; 0: all"),
-                text("keep_best", "",
+                text("keep_best", "\"\"",
                      "name of an evaluation set: the checkpoint with its lowest loss is kept, and `best` links to it"),
                 integer("patience", "0", 0, kNoMax,
                         "stop after this many evaluations in a row without a lower loss of keep_best; 0: never")}});

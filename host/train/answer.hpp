@@ -19,26 +19,33 @@ struct Answer {
   uint64_t num_tokens = 0;  // of the answer, without the stop id
 };
 
-// Returns false to end the answer.
+// Gets every piece of text once it cannot be part of a stop text or of an incomplete character. Returns false to end
+// the answer.
 using OnText = std::function<bool(std::string_view)>;
+
+struct AnswerRequest {
+  const std::vector<int32_t>& prompt;
+  std::string stream = "generate";  // names the random numbers
+  bool continues_text = false;      // the answer goes on in the text of the prompt, perhaps within a word
+  OnText on_text = {};              // may be empty
+  CachedRow* cached = nullptr;      // as in generate()
+};
 
 class Answerer {
  public:
   // Throws a config error if the session has no tokenizer.
   Answerer(Session& session, GenerationSettings settings);
 
-  GenerateOptions& options() { return settings_.options; }
+  const GenerateOptions& options() const { return settings_.options; }
+  // Ids that end an answer, too; those of a chat template.
+  void add_stop_ids(const std::vector<int32_t>& ids);
   const Tokenizer& tokenizer() const { return *session_.tokenizer(); }
 
   // Ids of a text to continue: as a document begins, with BOS if the tokenizer adds one.
   std::vector<int32_t> ids_of_text(std::string_view text) const;
-  // Ids of a rendered conversation, which spells its BOS itself.
-  std::vector<int32_t> ids_of_chat(std::string_view rendered) const;
 
-  // [step][all-ranks] All ranks compute the same. `stream` names the random numbers. `on_text` gets every piece of
-  // text once it cannot be part of a stop text or of an incomplete character; it may be empty.
-  Answer answer(const std::vector<int32_t>& prompt, const std::string& stream, const OnText& on_text = {},
-                CachedRow* cached = nullptr);
+  // [step][all-ranks] All ranks compute the same.
+  Answer answer(const AnswerRequest& request);
 
  private:
   Session& session_;

@@ -1,31 +1,27 @@
 // A conversation with the model of a session: turns, the template, and the keys and values of what was said.
 #pragma once
 
-#include <functional>
+#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "host/data/chat_renderer.hpp"
 #include "host/data/record.hpp"
 #include "host/train/answer.hpp"
 
 namespace chassis {
 
-// How conversations become prompts.
-struct ChatPrompts {
-  // The text of a conversation, up to where the assistant's answer begins.
-  std::function<std::string(const ChatRecord& chat)> render;
-  std::vector<int32_t> stop_ids;  // that end an answer
-};
-
-// By [data] template, or the tokenizer's own. Refers to the session. Throws a config error if there is no template.
-ChatPrompts chat_prompts(const Session& session);
-// Adds the template's stop ids to those of the answerer.
-void use_stop_ids(Answerer& answerer, const ChatPrompts& prompts);
+// By data.template, or the tokenizer's own template. Refers to the session. Throws a config error if there is none.
+ChatRenderer chat_renderer(const Session& session);
+// A conversation that begins with this turn.
+ChatRecord user_turn(const std::string& text);
+// The text of a conversation, up to where the assistant's answer begins, as ids.
+std::vector<int32_t> ids_of_chat(const Answerer& answerer, const ChatRenderer& renderer, const ChatRecord& chat);
 
 class Chat {
  public:
-  // The answerer outlives the object.
-  Chat(Answerer& answerer, ChatPrompts prompts);
+  // Both outlive the object. The renderer's stop ids become those of the answerer, too.
+  Chat(Answerer& answerer, const ChatRenderer& renderer);
 
   // [step][all-ranks] Adds a turn of the user and its answer. If the template refuses the conversation, throws a config
   // error and leaves the turn out. Computes only what is not the beginning of the conversation before; so in rare cases
@@ -38,7 +34,7 @@ class Chat {
 
  private:
   Answerer& answerer_;
-  ChatPrompts prompts_;
+  const ChatRenderer& renderer_;
   ChatRecord chat_;
   CachedRow cached_;
   uint64_t num_answers_ = 0;

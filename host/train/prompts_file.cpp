@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <string_view>
 #include <utility>
 
 #include "host/base/printable.hpp"
+#include "host/data/record_reader.hpp"
 
 namespace chassis {
 namespace {
@@ -42,17 +44,6 @@ Json object_of_line(std::string_view line, const SourcePosition& where) {
   return row;
 }
 
-ChatRecord chat_of_row(const Json& row, const SourcePosition& where) {
-  ChatRecord chat;
-  for (const Json& item : json_at(row, "messages", where.text())) {
-    Message message;
-    message.role = json_string(item, "role", where.text());
-    message.content.push_back({.text = json_string(item, "content", where.text()), .train = {}});
-    chat.messages.push_back(std::move(message));
-  }
-  return chat;
-}
-
 void require_open_turn(const ChatRecord& chat, const SourcePosition& where) {
   if (chat.messages.empty()) throw row_error(where, "'messages' is empty");
   if (chat.messages.back().role == "assistant")
@@ -60,7 +51,7 @@ void require_open_turn(const ChatRecord& chat, const SourcePosition& where) {
         .hint("leave out the answer that the model is to give");
 }
 
-PromptRow prompt_of(std::string_view line, const SourcePosition& where) {
+PromptRow prompt_of(std::string_view line, const SourcePosition& where, RowParser& chats) {
   PromptRow row;
   row.row = object_of_line(line, where);
   row.where = where;
@@ -76,7 +67,8 @@ PromptRow prompt_of(std::string_view line, const SourcePosition& where) {
     if (has_prompt)
       row.prompt = json_string(row.row, "prompt", where.text());
     else
-      row.chat = chat_of_row(row.row, where);
+      row.chat = std::get<ChatRecord>(
+          chats.parse({.bytes = std::string(line), .line = static_cast<uint64_t>(where.line)}, where.file));
   } catch (const Error& error) {
     if (!error.where().file.empty()) throw;
     throw row_error(where, error.message());
@@ -89,12 +81,13 @@ PromptRow prompt_of(std::string_view line, const SourcePosition& where) {
 
 std::vector<PromptRow> read_prompts(const std::string& path) {
   const std::string text = read_file(path, kMaxFileBytes);
+  const std::unique_ptr<RowParser> chats = make_row_parser({.path = path, .format = DataFormat::kMessages}, 0);
   std::vector<PromptRow> rows;
   int line = 0;
   for (const std::string_view content : lines_of(text)) {
     ++line;
     if (content.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    rows.push_back(prompt_of(content, {path, line, 0}));
+    rows.push_back(prompt_of(content, {path, line, 0}, *chats));
   }
   if (rows.empty()) throw config_error("'" + printable(path) + "' has no prompt");
   return rows;

@@ -23,6 +23,7 @@
 #include "host/train/run_directory.hpp"
 #include "host/train/run_report.hpp"
 #include "host/train/run_saves.hpp"
+#include "host/train/samples.hpp"
 #include "host/train/signals.hpp"
 #include "host/train/sinks.hpp"
 #include "host/train/trainer.hpp"
@@ -74,6 +75,7 @@ class Run {
       const StepRequests& requests = trainer_->requests();
       if (saves_->saver().is_saving() && requests.ready) saves_->advance();
       if (evaluation_due(record.step)) evaluate_all(record.step);
+      if (samples_->due(record.step, trainer_->options().max_steps)) take_samples(record.step);
       if (requests.save || saves_->due(record.step)) saves_->save(record.step);
       if (requests.stop) return record.step < trainer_->options().max_steps;
     }
@@ -87,6 +89,7 @@ class Run {
   void prepare() {
     choose_recompute();
     check_positions(session_.model(), settings().train.seq_len, "train.seq_len");
+    samples_.emplace(session_);
     directory_ = std::make_unique<RunDirectory>(settings().run.output_dir, world_);
     directory_->check_names(settings());
     // The first rank of a machine prepares the files that the others then read.
@@ -104,7 +107,7 @@ class Run {
     session_.allocate();
     saves_ = std::make_unique<RunSaves>(session_, *directory_, signals_, [this] { return state_to_save(); });
     make_trainer();
-    if (const Settings::Eval& eval = settings().eval; eval.keep_best.is_set() && !eval.keep_best->empty())
+    if (const Settings::Eval& eval = settings().eval; !eval.keep_best->empty())
       best_.emplace(eval.keep_best, eval.patience);
     if (const auto resumed = saves_->saver().resume())
       resume(resumed->checkpoint, resumed->state);
@@ -286,6 +289,8 @@ class Run {
       if (sink == "console") sinks_.push_back(make_console_sink(facts));
       if (sink == "jsonl") sinks_.push_back(make_jsonl_sink(directory_->open_metrics(trainer_->state().step), lost));
     }
+    if (!settings().sample.prompts->empty())
+      sinks_.push_back(make_samples_sink(directory_->open_samples(trainer_->state().step), lost));
   }
 
   void announce() {
@@ -364,6 +369,12 @@ class Run {
     if (is_best) saves_->save_best(step);
   }
 
+  void take_samples(int64_t step) {
+    samples_->take(step, [&](const SampleRecord& record) {
+      to_sinks([&](MetricsSink& sink) { sink.sample(record); });
+    });
+  }
+
   void finish(bool stopped) {
     const TrainerState& state = trainer_->state();
     if (state.step > 0) saves_->save(state.step);
@@ -417,6 +428,7 @@ class Run {
   std::unique_ptr<RunDirectory> directory_;
   std::unique_ptr<TrainData> data_;
   std::vector<std::unique_ptr<EvalData>> eval_data_;
+  std::optional<Samples> samples_;
   std::unique_ptr<RunSaves> saves_;
   std::unique_ptr<Trainer> trainer_;
   std::vector<std::unique_ptr<MetricsSink>> sinks_;
