@@ -80,6 +80,8 @@ class ChatTokenizer : public Tokenizer {
   std::string bos_, eos_;
 };
 
+inline const ChatTokenizer kTokenizer;
+
 inline SlotTemplate chatml_slots() {
   const auto slot = [](const char* text) { return slot_from_text(text, {"content", "name", "arguments"}); };
   SlotTemplate t;

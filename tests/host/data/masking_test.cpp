@@ -7,7 +7,6 @@
 namespace chassis {
 namespace {
 
-const ChatTokenizer kTokenizer;
 
 std::string masked(const ChatRecord& chat, const EncodeOptions& options = chatml_options()) {
   return encoded(kTokenizer, options, chat);

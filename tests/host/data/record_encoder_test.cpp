@@ -10,7 +10,6 @@
 namespace chassis {
 namespace {
 
-const ChatTokenizer kTokenizer;
 const ChatTokenizer kWithBos({"<s>", "</s>", "<|im_start|>", "<|im_end|>"}, "<s>");
 
 EncodeOptions supervised() {
