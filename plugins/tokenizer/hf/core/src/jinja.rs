@@ -1,0 +1,266 @@
+//! The environment in which transformers renders chat templates, imitated: trimmed blocks, Python's spelling of values,
+//! its string methods, `tojson`, `raise_exception`, `strftime_now`, and blocks of `generation`.
+//!
+//! Known differences: `~` joins true, false and none by Jinja's names for them, not Python's.
+use crate::directory::Template;
+use crate::error::{Error, Result};
+use crate::json;
+use crate::marks;
+use crate::methods;
+use crate::python::{repr, to_str};
+use crate::strftime::strftime;
+use minijinja::value::{Kwargs, Rest, Value, ValueKind};
+use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior};
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+/// Instructions that one rendering may use. Long conversations need some 10⁵.
+const FUEL: u64 = 50_000_000;
+const MAX_TEXT_BYTES: usize = 256 << 20;
+const MAX_CACHED: usize = 16;
+
+thread_local! {
+    static NOW_UNIX_S: Cell<i64> = const { Cell::new(0) };
+}
+
+/// The templates of a directory, and those that were given as texts.
+pub(crate) struct Templates {
+    of_directory: Vec<Template>,
+    pub(crate) special_tokens: Vec<(String, String)>,
+    compiled: Mutex<HashMap<String, Arc<Compiled>>>, // by source
+}
+
+pub(crate) struct Compiled {
+    pub(crate) file: String,
+    pub(crate) source: String,
+    pub(crate) has_generation: bool,
+    environment: Environment<'static>,
+}
+
+impl Templates {
+    pub(crate) fn new(of_directory: Vec<Template>, special_tokens: Vec<(String, String)>) -> Templates {
+        Templates { of_directory, special_tokens, compiled: Mutex::default() }
+    }
+
+    /// As HF chooses: the text that is given, "tool_use" if there are tools, else "default".
+    pub(crate) fn choose(&self, text: &str, has_tools: bool) -> Result<Arc<Compiled>> {
+        if !text.is_empty() {
+            return self.compile("the given template", text);
+        }
+        let named = |name: &str| self.of_directory.iter().find(|template| template.name == name);
+        let tool_use = if has_tools { named("tool_use") } else { None };
+        match tool_use.or_else(|| named("default")) {
+            Some(template) => self.compile(&template.file, &template.source),
+            None if self.of_directory.is_empty() => Err(Error::invalid(
+                "the model directory has no chat template (chat_template.jinja, or chat_template in \
+                 tokenizer_config.json); name one of the slot templates, such as data.template = \"chatml\"",
+            )),
+            None => {
+                let names: Vec<&str> = self.of_directory.iter().map(|template| template.name.as_str()).collect();
+                Err(Error::invalid(format!("there is no default chat template, only {}", names.join(", "))))
+            }
+        }
+    }
+
+    fn compile(&self, file: &str, source: &str) -> Result<Arc<Compiled>> {
+        if let Some(compiled) = self.lock().get(source) {
+            return Ok(compiled.clone());
+        }
+        let compiled = Arc::new(Compiled::new(file, source)?);
+        let mut all = self.lock();
+        if all.len() >= MAX_CACHED {
+            all.clear();
+        }
+        all.insert(source.to_owned(), compiled.clone());
+        Ok(compiled)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Compiled>>> {
+        self.compiled.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Compiled {
+    fn new(file: &str, source: &str) -> Result<Compiled> {
+        let (rewritten, has_generation) = rewrite_generation(&source.replace("\r\n", "\n").replace('\r', "\n"));
+        let mut environment = environment();
+        environment.add_template_owned("chat", rewritten).map_err(|error| failed(file, &error))?;
+        Ok(Compiled { file: file.to_owned(), source: source.to_owned(), has_generation, environment })
+    }
+
+    /// `open_close`: what stands around the output of `generation` blocks.
+    pub(crate) fn render(
+        &self,
+        variables: &Value,
+        unix_time_s: i64,
+        open_close: Option<(char, char)>,
+    ) -> Result<String> {
+        NOW_UNIX_S.set(unix_time_s);
+        marks::AROUND_GENERATION.set(open_close);
+        let mut out = Limited(Vec::new());
+        let template = self.environment.get_template("chat").map_err(|error| failed(&self.file, &error))?;
+        let rendered = template.render_captured_to(variables, &mut out).map(|_| ());
+        marks::AROUND_GENERATION.set(None);
+        rendered.map_err(|error| failed(&self.file, &error))?;
+        String::from_utf8(out.0).map_err(|_| Error::internal(format!("{}: the text is not UTF-8", self.file)))
+    }
+}
+
+struct Limited(Vec<u8>);
+
+impl io::Write for Limited {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len() + bytes.len() > MAX_TEXT_BYTES {
+            return Err(io::Error::other(format!("the text would be longer than {MAX_TEXT_BYTES} bytes")));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn failed(file: &str, error: &minijinja::Error) -> Error {
+    let place = error.line().map_or_else(|| file.to_owned(), |line| format!("{file}:{line}"));
+    if error.kind() == ErrorKind::OutOfFuel {
+        return Error::invalid(format!(
+            "{place}: the chat template was stopped after {FUEL} instructions: does it loop?"
+        ));
+    }
+    // raise_exception speaks in the template's own words.
+    let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    let said = if detail.starts_with(RAISED) {
+        detail[RAISED.len()..].to_owned()
+    } else {
+        format!("{}: {detail}", error.kind())
+    };
+    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
+    Error::invalid(format!("{place}: {said}{cause}"))
+}
+
+const RAISED: &str = "raised: ";
+
+fn environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_trim_blocks(true);
+    environment.set_lstrip_blocks(true);
+    environment.set_keep_trailing_newline(false);
+    environment.set_undefined_behavior(UndefinedBehavior::Lenient);
+    environment.set_auto_escape_callback(|_| AutoEscape::None);
+    environment.set_fuel(Some(FUEL));
+    environment.set_unknown_method_callback(methods::call);
+    environment.set_formatter(|out, _, value| match value.as_str() {
+        Some(text) => out.write_str(text).map_err(minijinja::Error::from),
+        None => out.write_str(&to_str(value)).map_err(minijinja::Error::from),
+    });
+
+    environment
+        .add_filter("tojson", |value: &Value, args: Rest<Value>, kwargs: Kwargs| json::tojson(value, &args, kwargs));
+    environment.add_filter("string", |value: &Value| to_str(value));
+    environment.add_filter("trim", |value: &Value, chars: Option<String>| {
+        methods::strip(&to_str(value), true, true, chars.as_deref()).to_owned()
+    });
+    environment.add_filter("join", join);
+    environment.add_filter("pprint", |value: &Value| {
+        let mut out = String::new();
+        repr(value, &mut out);
+        out
+    });
+    environment.add_test("sequence", |value: &Value| {
+        let kinds = [ValueKind::Seq, ValueKind::String, ValueKind::Map, ValueKind::Undefined];
+        kinds.contains(&value.kind())
+    });
+    environment.add_test("number", |value: &Value| matches!(value.kind(), ValueKind::Number | ValueKind::Bool));
+    environment.add_test("iterable", |value: &Value| {
+        let kinds = [ValueKind::Seq, ValueKind::String, ValueKind::Map, ValueKind::Undefined, ValueKind::Iterable];
+        kinds.contains(&value.kind())
+    });
+    environment.add_test("callable", |value: &Value| {
+        value.as_object().is_some_and(|object| matches!(object.repr(), minijinja::value::ObjectRepr::Plain))
+    });
+    environment.add_function("raise_exception", |message: &Value| -> std::result::Result<Value, minijinja::Error> {
+        Err(minijinja::Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{}", to_str(message))))
+    });
+    environment.add_function("strftime_now", |format: &str| strftime(format, NOW_UNIX_S.get()));
+    environment.add_function(GENERATION, generation);
+    environment
+}
+
+fn join(value: &Value, separator: Option<String>, kwargs: Kwargs) -> std::result::Result<String, minijinja::Error> {
+    let attribute: Option<String> = kwargs.get("attribute")?;
+    let separator = match separator {
+        Some(separator) => separator,
+        None => kwargs.get::<Option<String>>("d")?.unwrap_or_default(),
+    };
+    kwargs.assert_all_used()?;
+    let mut texts = Vec::new();
+    for item in value.try_iter()? {
+        texts.push(to_str(&match &attribute {
+            Some(attribute) => item.get_attr(attribute)?,
+            None => item,
+        }));
+    }
+    Ok(texts.join(&separator))
+}
+
+// --- generation -----------------------------------------------------------------------------------------------------
+
+const GENERATION: &str = "__generation";
+
+/// `{% generation %}` is a call block in transformers, with a call block's scope; so it is here.
+fn generation(state: &minijinja::State, kwargs: Kwargs) -> std::result::Result<Value, minijinja::Error> {
+    let caller: Value = kwargs.get("caller")?;
+    let text = to_str(&caller.call(state, &[])?);
+    Ok(Value::from(match marks::AROUND_GENERATION.get() {
+        Some((open, close)) => format!("{open}{text}{close}"),
+        None => text,
+    }))
+}
+
+/// Tags keep their white space control and their lines.
+fn rewrite_generation(source: &str) -> (String, bool) {
+    let mut out = String::with_capacity(source.len());
+    let mut found = false;
+    let mut rest = source;
+    while let Some(at) = rest.find("{%") {
+        out.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let inside = rest[2..].trim_start_matches(['-', '+']);
+        let word = inside.trim_start();
+        let name = ["endgeneration", "generation"].into_iter().find(|name| word.starts_with(name));
+        let after = name.map(|name| &word[name.len()..]);
+        let is_tag = after.is_some_and(|after| after.trim_start().trim_start_matches(['-', '+']).starts_with("%}"));
+        match (name, after) {
+            (Some(name), Some(after)) if is_tag => {
+                out.push_str(&rest[..rest.len() - word.len()]);
+                out.push_str(if name == "generation" { "call __generation()" } else { "endcall" });
+                found = true;
+                rest = after;
+            }
+            _ => {
+                out.push_str("{%");
+                rest = &rest[2..];
+            }
+        }
+    }
+    out.push_str(rest);
+    (out, found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rewrite_generation;
+
+    #[test]
+    fn generation_tags_become_call_blocks_with_their_white_space_control() {
+        let (out, found) =
+            rewrite_generation("a{%- generation -%}\nb{{ generation }}{%+ endgeneration %}{% if generation %}");
+        assert_eq!(out, "a{%- call __generation() -%}\nb{{ generation }}{%+ endcall %}{% if generation %}");
+        assert!(found);
+        assert!(!rewrite_generation("{% generations %}{% set generation = 1 %}").1);
+    }
+}

@@ -1,0 +1,131 @@
+//! Values spelt as Python's str() and repr() spell them, and Python's idea of white space.
+use minijinja::value::{Value, ValueKind};
+
+/// str(value): what `{{ value }}` prints.
+pub(crate) fn to_str(value: &Value) -> String {
+    match value.as_str() {
+        Some(text) => text.to_owned(),
+        None if value.is_undefined() => String::new(),
+        None => {
+            let mut out = String::new();
+            repr(value, &mut out);
+            out
+        }
+    }
+}
+
+pub(crate) fn repr(value: &Value, out: &mut String) {
+    match value.kind() {
+        ValueKind::Undefined => out.push_str("Undefined"),
+        ValueKind::None => out.push_str("None"),
+        ValueKind::Bool => out.push_str(if value.is_true() { "True" } else { "False" }),
+        ValueKind::Number => out.push_str(&number(value)),
+        ValueKind::String => repr_str(value.as_str().unwrap_or_default(), out),
+        ValueKind::Seq | ValueKind::Iterable => {
+            out.push('[');
+            for (i, item) in value.try_iter().into_iter().flatten().enumerate() {
+                out.push_str(if i == 0 { "" } else { ", " });
+                repr(&item, out);
+            }
+            out.push(']');
+        }
+        ValueKind::Map => {
+            out.push('{');
+            for (i, key) in value.try_iter().into_iter().flatten().enumerate() {
+                out.push_str(if i == 0 { "" } else { ", " });
+                repr(&key, out);
+                out.push_str(": ");
+                repr(&value.get_item(&key).unwrap_or_default(), out);
+            }
+            out.push('}');
+        }
+        _ => out.push_str(&value.to_string()),
+    }
+}
+
+pub(crate) fn number(value: &Value) -> String {
+    if value.is_integer() {
+        return value.to_string();
+    }
+    f64::try_from(value.clone()).map_or_else(|_| value.to_string(), float)
+}
+
+/// repr(float): the shortest digits that read back, with an exponent outside 1e-4 … 1e16.
+pub(crate) fn float(value: f64) -> String {
+    if value.is_nan() {
+        return "nan".to_owned();
+    }
+    if value.is_infinite() {
+        return if value > 0.0 { "inf" } else { "-inf" }.to_owned();
+    }
+    let scientific = format!("{value:e}");
+    let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    if !(-4..16).contains(&exponent) {
+        return format!("{mantissa}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs());
+    }
+    let plain = format!("{value}");
+    if plain.contains('.') {
+        plain
+    } else {
+        plain + ".0"
+    }
+}
+
+fn repr_str(text: &str, out: &mut String) {
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+    out.push(quote);
+    for c in text.chars() {
+        match c {
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c if c == quote => out.extend(['\\', c]),
+            c if (c as u32) < 0x20 || (0x7f..=0xa0).contains(&(c as u32)) || c as u32 == 0xad => {
+                out.push_str(&format!("\\x{:02x}", c as u32));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push(quote);
+}
+
+/// str.isspace() of one character: Unicode's White_Space and the four separators of ASCII.
+pub(crate) fn is_space(c: char) -> bool {
+    c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_are_spelt_as_python_spells_them() {
+        let spelt = [
+            (1.0, "1.0"),
+            (0.1, "0.1"),
+            (-2.5, "-2.5"),
+            (1e16, "1e+16"),
+            (1e15, "1000000000000000.0"),
+            (1e-5, "1e-05"),
+            (0.0001, "0.0001"),
+            (1.5e300, "1.5e+300"),
+            (123456789.125, "123456789.125"),
+            (-0.0, "-0.0"),
+            (5e-324, "5e-324"),
+            (1.2345678901234567e22, "1.2345678901234567e+22"),
+        ];
+        for (value, expected) in spelt {
+            assert_eq!(float(value), expected);
+        }
+    }
+
+    #[test]
+    fn containers_are_spelt_as_python_spells_them() {
+        let value: serde_json::Value =
+            serde_json::from_str(r#"{"a": [true, null, 1, 1.0, "it's", "\"", "'\"\n"], "ü": {}}"#).unwrap();
+        let expected = r#"{'a': [True, None, 1, 1.0, "it's", '"', '\'"\n'], 'ü': {}}"#;
+        assert_eq!(to_str(&Value::from_serialize(&value)), expected);
+    }
+}

@@ -1,0 +1,233 @@
+//! Text to ids with byte offsets, and back.
+//!
+//! tokenizer.json decides all of it but its truncation, padding and post-processor, which are not applied: ids are those
+//! that the text spells. Classes of transformers that build their own pipeline beside the file are not followed.
+use crate::chat::{self, Chat, Rendered};
+use crate::directory::Directory;
+use crate::error::{Error, ErrorKind, Result};
+use crate::jinja::Templates;
+use crate::pipeline::Head;
+use crate::sha256::Sha256;
+use crate::special_tokens;
+use std::collections::HashMap;
+use std::path::Path;
+use tokenizers::tokenizer::{Decoder, Model, PreTokenizer};
+use tokenizers::{AddedVocabulary, OffsetType};
+
+/// As CHASSIS_TOKEN_… in chassis/kind/tokenizer.h.
+pub const TOKEN_SPECIAL: u32 = 1;
+pub const TOKEN_ADDED: u32 = 2;
+pub const TOKEN_UNUSED: u32 = 4;
+
+#[derive(Clone, Debug)]
+pub struct Info {
+    pub bos_id: i32, // -1: there is none
+    pub eos_id: i32,
+    pub pad_id: i32,
+    pub unk_id: i32,
+    pub vocab_size: i64,
+    /// HF's encode() with add_special_tokens=True begins with bos_id.
+    pub adds_bos: bool,
+    pub fingerprint: String,
+    pub chat_template: String,
+}
+
+/// ids[i] covers bytes [begin[i], end[i]) of the text; parts of one character have the same range.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Encoded {
+    pub ids: Vec<i32>,
+    pub begin: Vec<u64>,
+    pub end: Vec<u64>,
+}
+
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    /// The added tokens without the special ones, to encode these as plain text.
+    plain: AddedVocabulary,
+    entries: Vec<(u32, String)>, // flags and spelling of each id
+    ids: HashMap<String, i32>,
+    templates: Templates,
+    info: Info,
+}
+
+impl Tokenizer {
+    pub fn open(path: &Path) -> Result<Tokenizer> {
+        let directory = Directory::read(path)?;
+        let file = directory.file("tokenizer.json");
+        Head::read(&file, &directory.tokenizer_json)?;
+        let mut inner = tokenizers::Tokenizer::from_bytes(&directory.tokenizer_json)
+            .map_err(|error| Error::invalid(format!("{file}: {error}")))?;
+        inner.with_truncation(None).map_err(|error| Error::invalid(format!("{file}: {error}")))?;
+        inner.with_padding(None);
+        let specials = special_tokens::add(&directory, &mut inner)?;
+
+        let entries = entries(&inner, &file)?;
+        let ids: HashMap<String, i32> = entries
+            .iter()
+            .enumerate()
+            .filter(|(_, (flags, _))| flags & TOKEN_UNUSED == 0)
+            .map(|(id, (_, text))| (text.clone(), id as i32))
+            .collect();
+        let special_id = |name: &str| specials.get(name).and_then(|text| ids.get(text)).copied().unwrap_or(-1);
+        let bos_id = special_id("bos_token");
+        let info = Info {
+            bos_id,
+            eos_id: special_id("eos_token"),
+            pad_id: special_id("pad_token"),
+            unk_id: special_id("unk_token"),
+            vocab_size: entries.len() as i64,
+            adds_bos: bos_id >= 0 && first_added_id(&inner, &file)? == Some(bos_id),
+            fingerprint: fingerprint(&directory.tokenizer_json, &entries, &inner),
+            chat_template: directory
+                .templates
+                .iter()
+                .find(|t| t.name == "default")
+                .map_or("", |t| &t.source)
+                .to_owned(),
+        };
+        let mut plain = inner.get_added_vocabulary().clone();
+        plain.set_encode_special_tokens(true);
+        let templates = Templates::new(directory.templates, specials.named);
+        Ok(Tokenizer { inner, plain, entries, ids, templates, info })
+    }
+
+    pub fn info(&self) -> &Info {
+        &self.info
+    }
+
+    /// Appends nothing that the text does not spell. `special`: special tokens in the text become those tokens.
+    pub fn encode(&self, text: &str, special: bool, out: &mut Encoded) -> Result<()> {
+        let failed = |error: tokenizers::Error| Error::internal(format!("cannot encode the text: {error}"));
+        let added = if special { self.inner.get_added_vocabulary() } else { &self.plain };
+        let mut parts = added.extract_and_normalize(self.inner.get_normalizer(), text);
+        if let Some(pre_tokenizer) = self.inner.get_pre_tokenizer() {
+            pre_tokenizer.pre_tokenize(&mut parts).map_err(failed)?;
+        }
+        let model = self.inner.get_model();
+        parts.tokenize(|part| model.tokenize(part.get())).map_err(failed)?;
+        let encoding = parts.into_encoding(None, 0, OffsetType::Byte).map_err(failed)?;
+
+        out.ids.clear();
+        out.begin.clear();
+        out.end.clear();
+        out.ids.extend(encoding.get_ids().iter().map(|id| *id as i32));
+        let mut last = 0;
+        for (begin, end) in encoding.get_offsets() {
+            let begin = floor_char(text, *begin).max(last);
+            out.begin.push(begin as u64);
+            out.end.push(ceil_char(text, *end).max(begin) as u64);
+            last = begin;
+        }
+        Ok(())
+    }
+
+    /// As HF's decode with skip_special_tokens = !keep_special; nothing is cleaned up, as HF does for BPE.
+    pub fn decode(&self, ids: &[i32], keep_special: bool) -> Result<Vec<u8>> {
+        for id in ids {
+            self.token(*id)?;
+        }
+        let added = self.inner.get_added_vocabulary();
+        let model = self.inner.get_model();
+        let tokens: Vec<String> = ids
+            .iter()
+            .filter(|id| keep_special || self.entries[**id as usize].0 & TOKEN_SPECIAL == 0)
+            .filter_map(|id| added.simple_id_to_token(*id as u32).or_else(|| model.id_to_token(*id as u32)))
+            .collect();
+        let text = match self.inner.get_decoder() {
+            Some(decoder) => {
+                decoder.decode(tokens).map_err(|error| Error::internal(format!("cannot decode: {error}")))?
+            }
+            None => tokens.join(" "),
+        };
+        Ok(text.into_bytes())
+    }
+
+    pub fn token(&self, id: i32) -> Result<(u32, &str)> {
+        match usize::try_from(id).ok().and_then(|id| self.entries.get(id)) {
+            Some((flags, text)) => Ok((*flags, text)),
+            None => Err(Error {
+                kind: ErrorKind::OutOfRange,
+                message: format!("token id {id} is outside the vocabulary of {}", self.entries.len()),
+            }),
+        }
+    }
+
+    /// -1: the vocabulary has no entry that is spelt so.
+    pub fn id_of(&self, text: &str) -> i32 {
+        self.ids.get(text).copied().unwrap_or(-1)
+    }
+
+    pub fn render(&self, chat: &Chat) -> Result<Rendered> {
+        chat::render(&self.templates, &|text| self.is_added(text), chat)
+    }
+
+    /// Makes a vocabulary from texts: the files of a directory that `open` reads, each with its content.
+    pub fn train(
+        vocab_size: i64,
+        min_frequency: u64,
+        num_threads: u32,
+        next: &mut dyn FnMut() -> Result<Option<String>>,
+    ) -> Result<Vec<(String, Vec<u8>)>> {
+        crate::train::train(vocab_size, min_frequency, num_threads, next)
+    }
+
+    fn is_added(&self, text: &str) -> bool {
+        self.ids.get(text).is_some_and(|id| self.entries[*id as usize].0 & TOKEN_ADDED != 0)
+    }
+}
+
+fn entries(inner: &tokenizers::Tokenizer, file: &str) -> Result<Vec<(u32, String)>> {
+    let vocab = inner.get_model().get_vocab();
+    let added = inner.get_added_tokens_decoder();
+    let size = vocab.values().chain(added.keys()).max().map_or(0, |id| *id as usize + 1);
+    // An id far above all others would make the table, and a model's embedding, huge.
+    if size > 16 * (vocab.len() + added.len()) + (1 << 20) {
+        return Err(Error::invalid(format!("{file}: id {} is too large for {} entries", size - 1, vocab.len())));
+    }
+    let mut entries = vec![(TOKEN_UNUSED, String::new()); size];
+    for (text, id) in vocab {
+        entries[id as usize] = (0, text);
+    }
+    for (id, token) in added {
+        let special = if token.special { TOKEN_SPECIAL } else { 0 };
+        entries[id as usize] = (TOKEN_ADDED | special, token.content);
+    }
+    Ok(entries)
+}
+
+/// The first id of HF's encode("x", add_special_tokens=True), if it is not one of "x" itself.
+fn first_added_id(inner: &tokenizers::Tokenizer, file: &str) -> Result<Option<i32>> {
+    let failed = |error| Error::invalid(format!("{file}: {error}"));
+    let with = inner.encode_fast("x", true).map_err(failed)?;
+    let without = inner.encode_fast("x", false).map_err(failed)?;
+    Ok((with.len() > without.len()).then(|| with.get_ids()[0] as i32))
+}
+
+fn fingerprint(tokenizer_json: &[u8], entries: &[(u32, String)], inner: &tokenizers::Tokenizer) -> String {
+    let mut hash = Sha256::new();
+    // The first line changes when this crate or the library makes other ids of the same files.
+    hash.update(b"chassis-hf 1\n");
+    hash.update(tokenizer_json);
+    let added = inner.get_added_tokens_decoder();
+    for (id, (flags, _)) in entries.iter().enumerate().filter(|(_, (flags, _))| flags & TOKEN_ADDED != 0) {
+        let token = &added[&(id as u32)];
+        let traits = (token.single_word, token.lstrip, token.rstrip, token.normalized);
+        hash.update(format!("\n{id} {flags} {traits:?} {}", token.content).as_bytes());
+    }
+    hash.hex()
+}
+
+fn floor_char(text: &str, mut byte: usize) -> usize {
+    while !text.is_char_boundary(byte) {
+        byte -= 1;
+    }
+    byte
+}
+
+fn ceil_char(text: &str, mut byte: usize) -> usize {
+    byte = byte.min(text.len());
+    while !text.is_char_boundary(byte) {
+        byte += 1;
+    }
+    byte
+}
