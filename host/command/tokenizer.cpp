@@ -86,7 +86,7 @@ void for_each_line(const std::vector<std::string>& files,
   const auto use_line = [&](std::string_view line) {
     const SourcePosition where = line_position("standard input", ++number);
     if (line.ends_with('\r')) line.remove_suffix(1);
-    require_utf8(line, where);
+    require_text(line, where);
     use(line, where);
   };
   char block[1 << 16];
