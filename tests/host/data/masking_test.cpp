@@ -7,9 +7,10 @@
 namespace chassis {
 namespace {
 
+const ChatTokenizer kChats;
 
 std::string masked(const ChatRecord& chat, const EncodeOptions& options = chatml_options()) {
-  return encoded(kTokenizer, options, chat);
+  return encoded(kChats, options, chat);
 }
 
 const ChatRecord kTwoTurns = chat_of({{"user", "Hi"}, {"assistant", "Yo"}, {"user", "Ok"}, {"assistant", "By"}});
@@ -87,19 +88,19 @@ TEST(MaskingRule2, AnEmptyAnswerTrainsItsEnd) {
 // Rule 3: one render, one tokenisation; a token is trained if it lies wholly inside.
 
 TEST(MaskingRule3, ATokenThatLiesPartlyInsideIsMaskedAndCounted) {
-  RecordEncoder encoder(&kTokenizer, chatml_options());
+  RecordEncoder encoder(&kChats, chatml_options());
   // "\n\n" is one token: the end of the header and the start of the content.
-  EXPECT_EQ(encoded(encoder, kTokenizer, chat_of({{"user", "Hi"}, {"assistant", "\nYo"}})),
+  EXPECT_EQ(encoded(encoder, kChats, chat_of({{"user", "Hi"}, {"assistant", "\nYo"}})),
             "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n\n[Yo<|im_end|>]\n");
   EXPECT_EQ(encoder.counts().num_straddlers, 1u);
   EXPECT_EQ(encoder.straddlers().size(), 1u);
 }
 
 TEST(MaskingRule3, PartsThatAreBothTrainedHaveNoBoundary) {
-  RecordEncoder encoder(&kTokenizer, chatml_options());
+  RecordEncoder encoder(&kChats, chatml_options());
   ChatRecord chat = chat_of({{"user", "Hi"}, {"assistant", ""}});
   chat.messages[1].content = {{"no ", false}, {"x\n", true}, {"\ny", std::nullopt}};
-  EXPECT_EQ(encoded(encoder, kTokenizer, chat), kFirstQuestion + "no [x\n\ny<|im_end|>]\n");
+  EXPECT_EQ(encoded(encoder, kChats, chat), kFirstQuestion + "no [x\n\ny<|im_end|>]\n");
   EXPECT_EQ(encoder.counts().num_straddlers, 0u);
 }
 
@@ -137,19 +138,19 @@ TEST(MaskingRule5, ATrainedEosStaysTrainedIfPaddingHasItsId) {
   DataConfig data;
   data.packing = Packing::kNone;
   data.seq_len = 6;
-  data.pad_id = kTokenizer.eos_id();
+  data.pad_id = kChats.eos_id();
   data.cache_dir = folder.path() + "/cache";
-  EvalData rows(text_set(folder.write("a.txt", "abc\n")), data, &kTokenizer);
+  EvalData rows(text_set(folder.write("a.txt", "abc\n")), data, &kChats);
   const Batch batch = *rows.next(1);
   const std::vector<int32_t> labels(batch.values("labels").begin(), batch.values("labels").end());
-  EXPECT_EQ(labels, (std::vector<int32_t>{'b', 'c', kTokenizer.eos_id(), -100, -100, -100}));
+  EXPECT_EQ(labels, (std::vector<int32_t>{'b', 'c', kChats.eos_id(), -100, -100, -100}));
 }
 
 // Rule 6: a row without a trained token is dropped and counted.
 
 TEST(MaskingRule6, ARowWithoutATrainedTokenIsDroppedAndCounted) {
-  RecordEncoder encoder(&kTokenizer, chatml_options());
-  EXPECT_EQ(encoded(encoder, kTokenizer, chat_of({{"user", "Hi"}})), "(dropped: no token is trained)");
+  RecordEncoder encoder(&kChats, chatml_options());
+  EXPECT_EQ(encoded(encoder, kChats, chat_of({{"user", "Hi"}})), "(dropped: no token is trained)");
   EXPECT_EQ(encoder.counts().dropped.at("no token is trained"), 1u);
   EXPECT_EQ(encoder.counts().num_rows, 1u);
   EXPECT_EQ(encoder.counts().num_tokens, 0u);
@@ -209,9 +210,8 @@ TEST(MaskingRule8, TruncateLeftPromptCutsTheFrontOfThePrompt) {
   EncodeOptions options = chatml_options();
   options.overflow = Overflow::kTruncateLeftPrompt;
   options.seq_len = 14;  // "tant\n" … of 9 + 4 + … tokens
-  RecordEncoder encoder(&kTokenizer, options);
-  EXPECT_EQ(encoded(encoder, kTokenizer, chat_of({{"user", "Hi"}, {"assistant", "Yo"}})),
-            "assistant\n[Yo<|im_end|>]\n");
+  RecordEncoder encoder(&kChats, options);
+  EXPECT_EQ(encoded(encoder, kChats, chat_of({{"user", "Hi"}, {"assistant", "Yo"}})), "assistant\n[Yo<|im_end|>]\n");
   EXPECT_EQ(encoder.counts().num_truncated, 1u);
   EXPECT_EQ(encoder.counts().longest, 25u);
 }
@@ -259,8 +259,8 @@ ChatRecord reasoned() {
 }
 
 TEST(MaskingRule9, ReasoningIsTrainedInTheLastTurnAndCountedWhereTheTemplateLeavesItOut) {
-  RecordEncoder encoder(&kTokenizer, chatml_options());
-  EXPECT_EQ(encoded(encoder, kTokenizer, reasoned()),
+  RecordEncoder encoder(&kChats, chatml_options());
+  EXPECT_EQ(encoded(encoder, kChats, reasoned()),
             kFirstQuestion + "[Yo<|im_end|>]" + kSecondQuestion + "[<think>\nr2\n</think>\nBy<|im_end|>]\n");
   EXPECT_EQ(encoder.counts().num_lost_reasoning, 1u);
 }
