@@ -19,4 +19,5 @@ set(CHASSIS_PLUGINS
   format/safetensors
   format/zero_import
   tokenizer/bytes
+  tokenizer/hf
 )

@@ -2,12 +2,14 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <functional>
 #include <memory>
 
+#include "host/base/file.hpp"
 #include "host/base/log.hpp"
 #include "host/base/output.hpp"
 #include "host/base/printable.hpp"
@@ -72,38 +74,29 @@ int train(const TokenizerArguments& arguments) {
   return 0;
 }
 
+class StandardInput final : public ByteSource {
+ public:
+  StandardInput() : ByteSource("standard input") {}
+  size_t read(char* data, size_t num_bytes) override {
+    std::fflush(output());  // somebody may type the lines
+    while (true) {
+      const ssize_t count = ::read(STDIN_FILENO, data, num_bytes);
+      if (count >= 0) return static_cast<size_t>(count);
+      if (errno != EINTR) throw file_error("cannot read", path(), errno);
+    }
+  }
+  uint64_t num_bytes_read(uint64_t) const override { return 0; }
+};
+
 // Calls `use` with each line of standard input or of the files. Stops when nobody reads the output any more.
 void for_each_line(const std::vector<std::string>& files,
                    const std::function<void(std::string_view line, const SourcePosition& where)>& use) {
-  const auto is_open = [] { return std::ferror(output()) == 0; };
-  for (const std::string& path : files) {
-    LineReader reader(open_bytes(path));
-    for (std::string_view line; is_open() && reader.next(line);) use(line, reader.position());
-  }
-  if (!files.empty()) return;
-  std::string pending;
-  uint64_t number = 0;
-  const auto use_line = [&](std::string_view line) {
-    const SourcePosition where = line_position("standard input", ++number);
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    require_text(line, where);
-    use(line, where);
+  const auto read = [&](std::unique_ptr<ByteSource> source) {
+    LineReader reader(std::move(source));
+    for (std::string_view line; std::ferror(output()) == 0 && reader.next(line);) use(line, reader.position());
   };
-  char block[1 << 16];
-  for (ssize_t count = 0; is_open() && (count = ::read(STDIN_FILENO, block, sizeof block)) != 0;) {
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw file_error("cannot read", "standard input", errno);
-    pending.append(block, static_cast<size_t>(count));
-    size_t begin = 0;
-    for (size_t end = 0; (end = pending.find('\n', begin)) != std::string::npos; begin = end + 1)
-      use_line(std::string_view(pending).substr(begin, end - begin));
-    pending.erase(0, begin);
-    if (pending.size() > kMaxDocumentBytes)
-      throw Error(ExitCode::kConfig, line_position("standard input", number + 1),
-                  "the line is longer than " + bytes_text(kMaxDocumentBytes));
-    std::fflush(output());  // somebody may type the lines
-  }
-  if (!pending.empty()) use_line(pending);
+  if (files.empty()) read(std::make_unique<StandardInput>());
+  for (const std::string& path : files) read(open_bytes(path));
 }
 
 void print_line(std::string_view text) {
@@ -164,7 +157,7 @@ Verb add_tokenizer(CLI::App& app) {
   auto arguments = std::make_shared<TokenizerArguments>();
   add_plugin_path(app, arguments->plugin_path);
   CLI::App* make = app.add_subcommand("train", "make a vocabulary from text, as the files of a model directory");
-  make->add_option("files", arguments->files, "text files, .jsonl files with a \"text\", or folders of them")
+  make->add_option("files", arguments->files, "data files of format text (.txt, .jsonl, …), folders or patterns")
       ->required();
   make->add_option("--vocab", arguments->vocabulary.vocab_size, "ids, with special tokens")
       ->required()

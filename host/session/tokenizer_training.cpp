@@ -1,15 +1,14 @@
-// Reads text files in blocks of whole lines, and writes the new directory under another name first.
+// Reads data files in blocks of rows, and writes the new directory under another name first.
 #include "host/session/tokenizer_training.hpp"
 
-#include <algorithm>
-#include <deque>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <system_error>
+#include <utility>
+#include <variant>
 
 #include "host/base/file.hpp"
-#include "host/base/json.hpp"
 #include "host/config/paths.hpp"
 #include "host/data/file_type.hpp"
 #include "host/data/line_reader.hpp"
@@ -21,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Pairs across lines are merged too, so lines come together.
+// Rows come together, each with a line break behind it, so that calls are few.
 constexpr size_t kBlockBytes = size_t{64} << 10;
 
 // The texts of a file.
@@ -78,45 +77,59 @@ class TrainingTexts {
  public:
   using Progress = std::function<void(uint64_t, uint64_t, std::string_view)>;
 
-  TrainingTexts(const std::vector<std::string>& paths, const Progress& progress) : progress_(progress) {
-    for (const std::string& path : paths) {
-      if (path_kind(path) == PathKind::kDirectory) {
-        DataSetConfig set;
-        set.path = path;
-        set.key = path;
-        for (const std::string& file : data_files(set)) files_.push_back(file);
-      } else {
-        files_.push_back(path);
-      }
-    }
+  TrainingTexts(const std::vector<std::string>& paths, const Progress& progress)
+      : progress_(progress), parser_(make_row_parser(set_of(""), 0)) {
+    for (const std::string& path : paths)
+      for (const std::string& file : data_files(set_of(path))) files_.push_back(file);
     for (const std::string& file : files_) num_bytes_ += File::open_read(file).size();
   }
 
   bool next(std::string_view& text) {
-    while (true) {
-      if (!file_) {
-        if (files_.empty()) return false;
-        file_ = open_text_file(files_.front());
-      }
-      const bool found = file_->next(text_);
-      progress_(num_bytes_before_ + file_->num_bytes_read(), num_bytes_, files_.front());
-      if (found) {
-        num_text_bytes_ += text_.size();
-        text = text_;
-        return true;
-      }
-      num_bytes_before_ += file_->num_bytes_read();
-      file_.reset();
-      files_.pop_front();
+    text_.clear();
+    while (text_.size() < kBlockBytes && read_row()) {
     }
+    num_text_bytes_ += text_.size();
+    text = text_;
+    return !text_.empty();
   }
 
   uint64_t num_text_bytes() const { return num_text_bytes_; }
 
  private:
+  static DataSetConfig set_of(const std::string& path) {
+    DataSetConfig set;
+    set.path = path;
+    set.key = "tokenizer train";
+    return set;
+  }
+  // Appends the next row to text_. False at the end of the files.
+  bool read_row() {
+    RawRow row;
+    while (true) {
+      if (!reader_) {
+        if (next_file_ == files_.size()) return false;
+        reader_ = open_rows(files_[next_file_], set_of(files_[next_file_]));
+        ++next_file_;
+      }
+      const std::string& file = files_[next_file_ - 1];
+      const bool found = reader_->next(row);
+      progress_(num_bytes_before_ + reader_->num_bytes_read(), num_bytes_, file);
+      if (found) {
+        const Record record = parser_->parse(row, file);
+        text_ += std::get<TextRecord>(record).text;
+        text_ += '\n';
+        return true;
+      }
+      num_bytes_before_ += reader_->num_bytes_read();
+      reader_.reset();
+    }
+  }
+
   const Progress& progress_;
-  std::deque<std::string> files_;  // the first one is open
-  std::unique_ptr<TextFile> file_;
+  std::unique_ptr<RowParser> parser_;
+  std::vector<std::string> files_;
+  size_t next_file_ = 0;
+  std::unique_ptr<RowReader> reader_;
   uint64_t num_bytes_ = 0, num_bytes_before_ = 0, num_text_bytes_ = 0;
   std::string text_;
 };

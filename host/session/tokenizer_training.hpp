@@ -21,7 +21,7 @@ struct TrainedTokenizer {
 // The member to use: `named`, or else the first of the program's own folder that trains. Throws a config error if there
 // is none.
 std::string training_tokenizer(PluginRegistry& registry, const std::string& named);
-// [control] Makes a vocabulary from text files and the "text" of .jsonl files, folders included, and writes its files
+// [control] Makes a vocabulary from data files of format "text", or folders and patterns of them, and writes its files
 // as the new directory `out`, which appears complete or not at all. Throws a config error if `out` has something in it,
 // or at a line that is not UTF-8. Memory does not depend on the size of the files. `progress`: bytes read and in total,
 // and the file.

@@ -50,6 +50,12 @@ struct Second final : Ops {
   std::unique_ptr<Kernel> create_kernel(const NodeView&) override { throw 1; }
 };
 
+struct Later final : Ops {
+  static constexpr std::string_view kId = "later", kDoc = "of a kind that hosts accept since 0.12";
+  static constexpr std::string_view kPatterns[] = {"mul"};
+  static constexpr int kMinHostMinor = 12;
+};
+
 using Factory = FactoryOf<CopyOps, Second>;
 
 TEST(Guard, TurnsEveryExceptionIntoAStatus) {
@@ -123,9 +129,14 @@ TEST(Manifest, HasTheBuildAndTheMembers) {
   static constexpr auto kNote =
       make_manifest<manifest_size<CopyOps, Second>("license=MIT\n"), CopyOps, Second>("license=MIT\n");
   EXPECT_EQ(std::string(kNote.text, kNote.text_bytes),
-            "chassis-manifest=1\nid=glue\nversion=1.2.3\nabi=0.3\nabi-min-host=0.2\ntier=T0\nmember=ops/copy\n"
+            "chassis-manifest=1\nid=glue\nversion=1.2.3\nabi=0.4\nabi-min-host=0.2\ntier=T0\nmember=ops/copy\n"
             "member=ops/second\nlicense=MIT\n");
   EXPECT_EQ(sizeof kNote % 4, 0u);
+}
+
+TEST(Manifest, NeedsTheOldestHostThatAcceptsAllMembers) {
+  static constexpr auto kNote = make_manifest<manifest_size<Second, Later>(""), Second, Later>("");
+  EXPECT_NE(std::string(kNote.text, kNote.text_bytes).find("\nabi-min-host=0.12\n"), std::string::npos);
 }
 
 class OneOp : public testing::Test {

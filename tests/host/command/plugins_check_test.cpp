@@ -41,6 +41,23 @@ TEST(PluginsCheck, ComparesStrategiesModelsAndProvidersOfOneLibrary) {
   EXPECT_HAS(bad.output, "nonconforming.so does not conform: 1 failed\n");
 }
 
+TEST(PluginsCheck, ExaminesATokenizerWithFilesThatItTrainedOrThatAreGiven) {
+  const std::string words = CHASSIS_TEST_STUB_DIR "/words.so";
+  const Outcome good = check(words);
+  EXPECT_EQ(good.exit_code, 0) << good.output;
+  EXPECT_HAS(good.output, "give a directory with --model DIR");
+  const test::ScratchDirectory directory;
+  test::write_text(directory / "words.txt", "the\nfox\n");
+  const Outcome given = check(words, {"--only", "numerics", "--model", directory.path()});
+  EXPECT_EQ(given.exit_code, 0) << given.output;
+  EXPECT_EQ(given.output.find("--model DIR"), std::string::npos) << given.output;
+  ::setenv("NONCONFORMING", "loops", 1);
+  const Outcome bad = check(words, {"--only", "numerics/reference"});
+  ::unsetenv("NONCONFORMING");
+  EXPECT_EQ(bad.exit_code, 3) << bad.output;
+  EXPECT_HAS(bad.output, "an endless template is rendered, expected INVALID_ARGUMENT");
+}
+
 TEST(PluginsCheck, TakesTheNameOfAnInstalledPlugin) {
   const Outcome bytes = check("bytes", {"--only", "static"});
   EXPECT_EQ(bytes.exit_code, 0) << bytes.output;

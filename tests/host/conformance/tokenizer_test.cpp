@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 
+#include "host/conformance/tokenizer.hpp"
 #include "host/conformance/tokenizer_member.hpp"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/loaded_plugins.hpp"
@@ -78,7 +79,19 @@ TEST_F(TokenizerConformance, FindsARefusalWithoutWords) {
   EXPECT_HAS(failures("no words"), "a template without an end is refused as ''");
 }
 
+TEST_F(TokenizerConformance, ATokenizerThatNeedsFilesAndMakesNoneNeedsADirectory) {
+  const TokenizerReport found = report("words_reader");
+  EXPECT_EQ(found.failures, std::vector<std::string>());
+  EXPECT_EQ(found.left_out,
+            "it needs the files of a tokenizer (it needs a directory with words.txt); give a directory with --model "
+            "DIR");
+}
+
 TEST_F(TokenizerConformance, ADirectoryThatIsGivenIsOpened) {
+  const TokenizerFolder folder({{"words.txt", "the\nquick\nfox\n"}});
+  const TokenizerReport good = report("words_reader", "", folder.path());
+  EXPECT_EQ(good.failures, std::vector<std::string>());
+  EXPECT_EQ(good.left_out, "");
   const TokenizerReport found = report("words", "", "/nonexistent");
   ASSERT_EQ(found.failures.size(), 1u);
   EXPECT_HAS(found.failures[0], "open refuses /nonexistent: there is no /nonexistent/words.txt");

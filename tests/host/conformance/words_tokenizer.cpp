@@ -26,8 +26,9 @@ constexpr std::string_view kSpecial[] = {"<s>", "</s>", "<pad>", "<|im_start|>",
 constexpr int32_t kFirstSpecial = 256, kFirstWord = 261;
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
-class Words final : public Tokenizer {
+class WordsReader : public Tokenizer {
  public:
+  static constexpr std::string_view kId = "words_reader";
   static constexpr std::string_view kDoc = "test: bytes and the words of words.txt";
   using Tokenizer::Tokenizer;
 
@@ -144,6 +145,19 @@ class Words final : public Tokenizer {
         out.span(whole ? CHASSIS_LEAF_GENERATION : CHASSIS_LEAF_CONTENT, span.message, span.begin, span.end);
   }
 
+ private:
+  std::vector<std::string> texts_;  // bytes that are not printable ASCII as "<0x0A>"
+  std::map<std::string, int32_t, std::less<>> words_;
+  std::string fingerprint_;
+  mutable int num_calls_ = 0;
+};
+
+class Words final : public WordsReader {
+ public:
+  static constexpr std::string_view kId = "words";
+  static constexpr std::string_view kDoc = "test: the same, and trains a vocabulary";
+  using WordsReader::WordsReader;
+
   void train(const VocabularyRequest& request, TextSource& texts, FileSink& out) override {
     if (request.vocab_size < kFirstWord)
       fail_invalid("a vocabulary of ", request.vocab_size, ", at least ", kFirstWord);
@@ -166,14 +180,8 @@ class Words final : public Tokenizer {
     if (has("depends on threads")) content += std::string(request.num_threads, 'x') + "\n";
     out.file(has("another file") ? "other.txt" : "words.txt", content);
   }
-
- private:
-  std::vector<std::string> texts_;  // bytes that are not printable ASCII as "<0x0A>"
-  std::map<std::string, int32_t, std::less<>> words_;
-  std::string fingerprint_;
-  mutable int num_calls_ = 0;
 };
 
 }  // namespace
 
-CHASSIS_PLUGIN("file=words.txt\nlicense=Apache-2.0\n", Words)
+CHASSIS_PLUGIN("file=words.txt\nlicense=Apache-2.0\n", Words, WordsReader)

@@ -54,7 +54,7 @@ TEST(Manifest, NamesTheFilesFromWhichItsTokenizersAreOpened) {
       "license=MIT\n";
   EXPECT_EQ(parse_manifest(text + "file=tokenizer.json\nfile=tokenizer.model\n", "x.so").files,
             (std::vector<std::string>{"tokenizer.json", "tokenizer.model"}));
-  for (const char* name : {"", ".", "..", "a/b", "/etc/passwd"})
+  for (const char* name : {"", ".", "..", "a/b", "/etc/passwd", "a b"})
     EXPECT_TEXT(thrown_by([&] { parse_manifest(text + "file=" + name + "\n", "x.so"); }).text,
                 "the name of a file, without a folder");
 }

@@ -109,6 +109,20 @@ TEST_F(ModelTokenizer, AnotherDirectoryMustHaveTheSameWords) {
   EXPECT_EQ(test::text_of_file(scratch_ / "again/final/words.txt"), "small\ncorpus\n");
 }
 
+TEST_F(ModelTokenizer, ANewModelIsTrainedWithTheTokenizerOfADirectory) {
+  toml("path = \"hub\"",
+       "plugin = \"llama\"\nconfig = { hidden_size = 16, num_hidden_layers = 2, num_attention_heads = 2, "
+       "num_key_value_heads = 1, intermediate_size = 32, vocab_size = 263 }\n[tokenizer]\npath = \"tok\"");
+  fs::create_directories(scratch_ / "tok");
+  test::write_text(scratch_ / "tok/words.txt", "line\ncorpus\n");
+  run({"run.max_steps=1"});
+  EXPECT_TRUE(exists("out/final/words.txt"));
+  test::write_text(scratch_ / "tok/words.txt", "line\ncorpus\nmore\n");
+  const std::string refusal = run({"run.max_steps=1", "run.output_dir=again"}, 2);
+  EXPECT_HAS(refusal, "run.toml:9:8: tokenizer 'words' has 264 ids, the model's vocabulary has 263");
+  EXPECT_HAS(refusal, "hint: set vocab_size of the model to at least 264");
+}
+
 TEST_F(ModelTokenizer, ItsOptionsAreCheckedThoughItIsNotNamed) {
   EXPECT_HAS(run({"tokenizer.lowercase=true"}, 2), "unknown key 'tokenizer.lowercase'");
 }
