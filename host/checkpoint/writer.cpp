@@ -54,9 +54,13 @@ std::vector<CopiedFile> files_to_copy(const std::string& model_directory, const 
   for (const std::string& name : kNames) {
     if (except.contains(name)) continue;
     if (directory.find_file(name) < 0) continue;
-    carried.push_back({std::make_shared<const File>(File::open_read(model_directory + "/" + name)), name});
+    carried.push_back(copied_file(model_directory, name));
   }
   return carried;
+}
+
+CopiedFile copied_file(const std::string& directory, const std::string& name) {
+  return {std::make_shared<const File>(File::open_read(directory + "/" + name)), name};
 }
 
 unsigned shared_file_mode(const std::string& directory) { return 0600 | SourceDirectory(directory).shared_mode(); }

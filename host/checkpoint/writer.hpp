@@ -82,6 +82,8 @@ void check_space(const SavePlan& plan, const std::string& parent);
 // template. `except`: files that are given as text. Throws if one exists but cannot be read: a FIFO, a broken link, a
 // file without permission.
 std::vector<CopiedFile> files_to_copy(const std::string& model_directory, const std::set<std::string>& except = {});
+// One such file. Throws if it cannot be read.
+CopiedFile copied_file(const std::string& directory, const std::string& name);
 // The mode for files made from this directory: group and others get the permissions that every file in it grants.
 unsigned shared_file_mode(const std::string& directory);
 

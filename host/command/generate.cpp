@@ -1,84 +1,110 @@
-// `chassis generate`: continues a text with the newest weights of a run, or of a model directory.
-#include <fmt/format.h>
-#include <unistd.h>
-
-#include <cstdio>
-
+// `chassis generate`: continues a text, talks, or answers a file of prompts, with the newest weights of a run or of a
+// model directory.
 #include "host/base/log.hpp"
-#include "host/base/output.hpp"
-#include "host/base/printable.hpp"
 #include "host/command/command.hpp"
+#include "host/command/talk.hpp"
 #include "host/save/weights.hpp"
 #include "host/session/join.hpp"
-#include "host/session/session.hpp"
-#include "host/train/generate.hpp"
+#include "host/train/generation_settings.hpp"
 
 namespace chassis {
 namespace {
 
 struct GenerateArguments {
   ConfigArguments config;
-  std::string prompt;
+  std::string prompt, prompts, out;
+  std::vector<std::string> stop;
   std::string from;
+  bool chat = false;
   bool no_cache = false;
+  bool has_prompt = false;
+
+  // Throws unless exactly one way to give prompts is chosen.
+  void check() const {
+    const int ways = has_prompt + chat + !prompts.empty();
+    if (ways != 1)
+      throw config_error(ways == 0 ? "no prompt is given" : "more than one of --prompt, --prompts and --chat is given")
+          .hint("give --prompt TEXT, --chat, or --prompts FILE.jsonl with --out FILE");
+    if (prompts.empty() != out.empty())
+      throw config_error(out.empty() ? "--prompts needs --out FILE for the answers" : "--out belongs to --prompts");
+  }
+
+  std::vector<std::string> words() const {
+    std::vector<std::string> words;
+    if (has_prompt) words = {"--prompt", prompt};
+    if (!prompts.empty()) words.insert(words.end(), {"--prompts", prompts, "--out", out});
+    for (const std::string& text : stop) words.insert(words.end(), {"--stop", text});
+    if (!from.empty()) words.insert(words.end(), {"--from", from});
+    if (no_cache) words.push_back("--no-cache");
+    return words;
+  }
 };
+
+GenerationSettings settings_of(const Session& session, const GenerateArguments& arguments) {
+  const Settings& settings = session.settings();
+  GenerationConfig file;
+  if (settings.model.path.is_set()) file = read_generation_config(settings.model.path);
+  GenerationSettings made = generation_settings(settings, file, *session.tokenizer());
+  made.options.use_cache = !arguments.no_cache;
+  made.stop_texts.insert(made.stop_texts.end(), arguments.stop.begin(), arguments.stop.end());
+  if (!made.from_file.empty()) log::info("{}", made.from_file);
+  return made;
+}
+
+// All ranks compute the same text, and rank 0 prints it.
+int continue_text(Session& session, Answerer& answerer, const std::string& prompt) {
+  const bool prints = session.world().rank() == 0;
+  TextOutput out;
+  if (prints) out.add(prompt);
+  const std::vector<int32_t> ids = answerer.ids_of_text(prompt);
+  answerer.answer({.prompt = ids, .continues_text = true, .on_text = [&](std::string_view text) {
+                     if (prints) out.add(text);
+                     return true;
+                   }});
+  if (prints) out.end_line();
+  return 0;
+}
 
 }  // namespace
 
 Verb add_generate(CLI::App& app) {
   auto arguments = std::make_shared<GenerateArguments>();
   arguments->config.add_to(app);
-  app.add_option("--prompt", arguments->prompt, "the text to continue")->required();
+  CLI::Option* const prompt = app.add_option("--prompt", arguments->prompt, "the text to continue");
+  app.add_flag("--chat", arguments->chat, "answer the lines of standard input, each a turn of the user");
+  app.add_option("--prompts", arguments->prompts, "a .jsonl file with rows {\"prompt\": …} or {\"messages\": […]}");
+  app.add_option("--out", arguments->out,
+                 "the answers to --prompts; if it exists, its rows are kept and the next prompts are answered");
+  app.add_option("--stop", arguments->stop, "a text that ends an answer, beside those of generate.stop; repeatable")
+      ->expected(1)
+      ->take_all();
   app.add_option("--from", arguments->from,
                  "a checkpoint or model directory; default: the newest checkpoint of the run");
   app.add_flag("--no-cache", arguments->no_cache, "compute every row again, without the key-value cache");
   arguments->config.add_ranks_to(app);
   return [=] {
-    std::vector<std::string> more = {"--prompt", arguments->prompt};
-    if (!arguments->from.empty()) more.insert(more.end(), {"--from", arguments->from});
-    if (arguments->no_cache) more.push_back("--no-cache");
-    if (const auto exit_code = arguments->config.run_ranks("generate", ConfigUse::kGeneration, more)) return *exit_code;
+    arguments->has_prompt = prompt->count() > 0;
+    arguments->check();
+    if (arguments->chat && arguments->config.num_ranks > 1)
+      throw config_error("--chat runs in one process, and --nproc asks for " +
+                         std::to_string(arguments->config.num_ranks))
+          .hint("several processes answer --prompts FILE.jsonl --out FILE");
+    if (arguments->chat) arguments->config.num_ranks = 1;
+    if (const auto exit_code = arguments->config.run_ranks("generate", ConfigUse::kGeneration, arguments->words()))
+      return *exit_code;
+    std::vector<PromptRow> rows;
+    if (!arguments->prompts.empty()) rows = read_prompts(arguments->prompts);
     Config given = arguments->config.load(ConfigUse::kGeneration);
     return join_world(given.settings().comm, [&](World& world) {
+      if (arguments->chat && world.size() > 1)
+        throw config_error("--chat runs in one process, and a launcher has started " + std::to_string(world.size()));
       Session session(std::move(given), {.plugin_path = arguments->config.plugin_path, .world = &world});
-      const Settings& settings = session.settings();
       session.allocate();
       load_weights(session, arguments->from);
-      GenerateOptions options;
-      options.max_new_tokens = settings.generate.max_new_tokens;
-      options.temperature = settings.generate.temperature;
-      options.top_p = settings.generate.top_p;
-      options.seed = static_cast<uint64_t>(*settings.run.seed);
-      options.eos_id = session.tokenizer()->eos_id();
-      options.vocab_size = session.tokenizer()->vocab_size();
-      options.use_cache = !arguments->no_cache;
-      std::vector<int32_t> prompt;
-      session.tokenizer()->encode(arguments->prompt, prompt);
-      if (session.tokenizer()->bos_id() >= 0) prompt.insert(prompt.begin(), session.tokenizer()->bos_id());
-      check_positions(session.model(), static_cast<int64_t>(prompt.size()) + options.max_new_tokens,
-                      "tokens of the prompt + generate.max_new_tokens");
-      // All ranks compute the same text, and rank 0 prints it: unchanged to a file or a pipe, and without harmful
-      // control characters to a terminal.
-      const bool to_terminal = isatty(output_descriptor()) == 1;
-      PrintablePieces pieces;
-      const auto write = [&](std::string_view text) {
-        if (world.rank() != 0) return;
-        std::fwrite(text.data(), 1, text.size(), output());
-        flush_output();
-      };
-      const auto print = [&](std::string_view text) { write(to_terminal ? pieces.add(text) : std::string(text)); };
-      print(arguments->prompt);
-      const Generated text = generate(session.executor(), prompt, options, session.device(),
-                                      [&](int32_t id) { print(session.tokenizer()->decode(std::span(&id, 1))); });
-      write(pieces.finish() + "\n");
-      if (text.num_masked > 0 && world.rank() == 0)
-        counted_warning(
-            "generate.masked_ids",
-            fmt::format("for {} of {} tokens the model's most likely id was outside the tokenizer's {} ids, "
-                        "and the most likely of those was taken; does the tokenizer belong to the model?",
-                        text.num_masked, text.ids.size(), options.vocab_size),
-            text.num_masked);
-      return 0;
+      Answerer answerer(session, settings_of(session, *arguments));
+      if (arguments->chat) return chat_on_standard_input(session, answerer);
+      if (!rows.empty()) return answer_rows(session, answerer, rows, arguments->out);
+      return continue_text(session, answerer, arguments->prompt);
     });
   };
 }

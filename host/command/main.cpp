@@ -47,7 +47,7 @@ __attribute__((no_sanitize("address", "undefined", "thread"))) void open_standar
 // variable when it is loaded, so the program restarts itself once, before any constructor: those of LibTorch take 0.2
 // s.
 __attribute__((no_sanitize("address", "undefined", "thread"))) void restart_with_passive_waiting(int, char** argv,
-                                                                                                  char** environment) {
+                                                                                                 char** environment) {
   constexpr char kVariable[] = "OMP_WAIT_POLICY=";
   constexpr int kMaxVariables = 4096;
   const char* restarted[kMaxVariables + 2];
@@ -80,8 +80,8 @@ __attribute__((no_sanitize("address", "undefined", "thread"))) void prepare_proc
   restart_with_passive_waiting(count, argv, environment);
 }
 // A single pointer: an array would be aligned to 16 bytes, and the gap before it would be called.
-__attribute__((section(".preinit_array"), used)) void (*const before_constructors)(int, char**, char**) =
-    prepare_process;
+__attribute__((section(".preinit_array"), used)) void (*const before_constructors)(int, char**,
+                                                                                   char**) = prepare_process;
 
 void end_with_a_word(int number) {
   const char* const name = sigabbrev_np(number);
@@ -154,8 +154,10 @@ std::vector<std::string> without_help_verb(std::vector<std::string> words) {
 // The first word that is neither an option nor the value of one.
 std::string first_verb(const std::vector<std::string>& words) {
   for (size_t i = 0; i < words.size(); ++i) {
-    if (words[i] == "--plugin-path") ++i;
-    else if (!words[i].starts_with('-')) return words[i];
+    if (words[i] == "--plugin-path")
+      ++i;
+    else if (!words[i].starts_with('-'))
+      return words[i];
   }
   return "";
 }
@@ -174,10 +176,12 @@ int run(int argc, char** argv) {
   };
   add("train", "train or fine-tune a model", add_train);
   add("check", "check a configuration without a device", add_check);
+  add("data", "show what is trained of the data: rows, tokens, masks", add_data);
   add("plan", "show the memory and traffic that every rank of a run will need", add_plan);
   add("eval", "loss and perplexity of the evaluation sets", add_eval);
   add("generate", "continue a text", add_generate);
   add("ckpt", "list, verify, compare, import, export and prune checkpoints", add_ckpt);
+  add("tokenizer", "train a tokenizer; turn text into ids and back", add_tokenizer);
   add("plugins", "list, describe and test plugins", add_plugins);
   add("schema", "document every option", add_schema);
   add("version", "print versions", add_version);

@@ -234,26 +234,26 @@ bool Config::check_value(Value& value, const OptionSpec& spec, const std::string
     split_words(value, wanted);
   }
   const size_t before = problems_.size();
-  const auto find_home = [&](Value& v) {
+  const auto expand = [&](Value& v) {
     const std::string written = shown(v);
     if (!spec.is_path || v.type != ValueType::kString) return;
-    if (const auto problem = expand_home(v.string))
-      problems_.push_back({v.origin.where, fmt::format("{} = {}: {}", key, written, *problem)});
+    const auto problem = spec.may_be_hub && v.string.starts_with("hub:") ? expand_hub(v.string) : expand_home(v.string);
+    if (problem) problems_.push_back({v.origin.where, fmt::format("{} = {}: {}", key, written, *problem)});
   };
-  find_home(value);
+  expand(value);
   if (is_list(spec.type) && value.is_array()) {
     for (Value& item : value.children) {
       widen(item);
-      find_home(item);
+      expand(item);
       std::string problem = item.type != wanted ? fmt::format("{} must be {}; {} is {}", key, type_text(spec.type),
                                                               shown(item), type_text(item.type))
                                                 : content_problem(spec, item, key);
       if (!problem.empty()) problems_.push_back({item.origin.where, std::move(problem)});
     }
   } else if (is_list(spec.type) || value.type != wanted) {
-    problems_.push_back({value.origin.where,
-                         fmt::format("{} must be {}, not {} ({}){}", key, type_text(spec.type), type_text(value.type),
-                                     shown(value), type_advice(spec, value))});
+    problems_.push_back(
+        {value.origin.where, fmt::format("{} must be {}, not {} ({}){}", key, type_text(spec.type),
+                                         type_text(value.type), shown(value), type_advice(spec, value))});
   } else if (const Value* number = not_finite(value); number != nullptr && value.is_table()) {
     problems_.push_back({number->origin.where, fmt::format("{}: {} = {} is not a finite number", key,
                                                            printable(number->name), shown(*number))});

@@ -98,6 +98,7 @@ class Config {
   void unknown_key(const Value& child, const std::string& key, const std::vector<std::string>& known);
   void derive_defaults();
   void cross_check();
+  void check_data_task();
   // All problems as one error.
   std::optional<Error> all_problems() const;
 

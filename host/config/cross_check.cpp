@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
+#include <system_error>
 
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
@@ -198,8 +199,13 @@ void Config::cross_check() {
       has("model.path")
           ? "set tokenizer.plugin to the model's own, or tokenise the text with that and set format = \"tokens\""
           : "set tokenizer.plugin; `chassis plugins list` shows the tokenizers";
-  const bool without_tokenizer = !has("tokenizer.plugin") || is("tokenizer.plugin", "");
-  if (is_needed("tokenizer.plugin", use_) && without_tokenizer && !invalid_.contains("tokenizer.plugin"))
+  // Only the session knows which plugin opens the files of a directory.
+  std::error_code ignored;
+  const bool may_be_found = has("tokenizer.path") || invalid_.contains("tokenizer.path") ||
+                            (valid("model.path") && std::filesystem::is_directory(get_string("model.path"), ignored));
+  const bool without_tokenizer =
+      has("tokenizer.plugin") ? is("tokenizer.plugin", "") : !may_be_found && !invalid_.contains("tokenizer.plugin");
+  if (is_needed("tokenizer.plugin", use_) && without_tokenizer)
     add_problem("tokenizer",
                 config_error("there is no tokenizer for the prompt")
                     .hint(has("model.path") ? "set tokenizer.plugin to the model's own" : which_tokenizer));
@@ -208,8 +214,10 @@ void Config::cross_check() {
   for (const std::string sets : {"data.train", "data.eval"}) {
     for (size_t i = 0; i < count(sets); ++i) {
       const std::string key = fmt::format("{}.{}", sets, i);
-      if (is(key + ".format", "text") && !has("tokenizer.plugin") && !invalid_.contains("tokenizer.plugin")) {
-        add_problem(key, config_error(key + " is text, which needs a tokenizer").hint(which_tokenizer));
+      if (valid(key + ".format") && !is(key + ".format", "tokens") && without_tokenizer) {
+        add_problem(key,
+                    config_error(fmt::format("{} is {}, which needs a tokenizer", key, get_string(key + ".format")))
+                        .hint(which_tokenizer));
       }
       if (has(key + ".weight")) {
         ++num_weights;
@@ -222,8 +230,9 @@ void Config::cross_check() {
             key, fmt::format("two evaluation sets are called \"{}\": give {} a name", get_string(key + ".name"), key));
       }
       if (has(key + ".documents") && !is(key + ".documents", "line")) {
-        if (is(key + ".format", "tokens"))
-          add_problem(key + ".documents", fmt::format("{}.documents has no effect with format = \"tokens\"", key));
+        if (valid(key + ".format") && !is(key + ".format", "text"))
+          add_problem(key + ".documents",
+                      fmt::format("{}.documents has no effect with {}", key, shown(key + ".format")));
         else if (has(key + ".path") && get_string(key + ".path").ends_with(".jsonl"))
           add_problem(key + ".documents", fmt::format("{}.documents has no effect on a .jsonl file, in which every "
                                                       "line is a document",
@@ -235,10 +244,7 @@ void Config::cross_check() {
     add_problem("data.train", fmt::format("{} of {} training sets have a weight: give one to all of them or to none",
                                           num_weights, count("data.train")));
   }
-  if (valid("data.overflow") && !is("data.overflow", "error") && is("data.packing", "concat_split")) {
-    add_problem("data.overflow", fmt::format("{} has no effect with {}, which splits documents", shown("data.overflow"),
-                                             shown("data.packing")));
-  }
+  check_data_task();
   for (const char* key : {"eval.every_steps", "eval.max_batches"}) {
     if (set_by_user(key) && valid(key) && get_int(key) > 0 && count("data.eval") == 0 && !has_eval_part) {
       add_problem(key, fmt::format("{}, but there is no [[data.eval]], and data.eval_fraction is 0", shown(key)));
@@ -332,11 +338,17 @@ void Config::cross_check() {
     add_problem("export.dtype", fmt::format("{} has no effect with {} (`chassis ckpt export` takes --dtype)",
                                             shown("export.dtype"), shown("export.when")));
   }
-  if (both("generate.top_p", "generate.temperature") && get_double("generate.top_p") < 1 &&
-      get_double("generate.temperature") == 0) {
-    add_problem("generate.top_p", fmt::format("{} has no effect with generate.temperature = 0.0, which is greedy",
-                                              shown("generate.top_p")));
-  }
+  // Without a temperature, generation_config.json of a model directory may still ask for samples.
+  const bool is_greedy = has("generate.temperature")
+                             ? valid("generate.temperature") && get_double("generate.temperature") == 0
+                             : !has("model.path");
+  const auto refuse_when_greedy = [&](const std::string& key, bool has_effect) {
+    if (is_greedy && has_effect)
+      add_problem(key, fmt::format("{} has no effect with generate.temperature = 0.0, which is greedy", shown(key)));
+  };
+  refuse_when_greedy("generate.top_p", valid("generate.top_p") && get_double("generate.top_p") < 1);
+  refuse_when_greedy("generate.top_k", valid("generate.top_k") && get_int("generate.top_k") > 0);
+  refuse_when_greedy("generate.min_p", valid("generate.min_p") && get_double("generate.min_p") > 0);
 
   // lists of plugins
   for (const TableSpec& table : schema_->tables) {

@@ -16,10 +16,9 @@ constexpr std::string_view kAxolotl = "Axolotl", kLf = "LLaMA-Factory", kHf = "H
                            kTitan = "torchtitan", kTune = "torchtune", kColossal = "ColossalAI", kTrl = "TRL",
                            kOthers = "other trainers";
 
-constexpr std::string_view
-    kNoAdapters = "adapters are not available in this version; freeze.train_only trains a part of a model",
-    kNoQuantization = "quantization is not available in this version",
-    kNoConversations = "conversations are not available in this version; format = \"tokens\" takes masked labels";
+constexpr std::string_view kNoAdapters =
+                               "adapters are not available in this version; freeze.train_only trains a part of a model",
+                           kNoQuantization = "quantization is not available in this version";
 
 template <const std::string_view& kFirst, const std::string_view& kSecond>
 struct Joined {
@@ -49,7 +48,7 @@ constexpr ForeignKey kKeys[] = {
     {"resize_vocab", kLf, "the vocabulary is never resized silently; prepare the model directory instead"},
     {"resize_token_embeddings_to_32x", kAxolotl, "padding of the vocabulary is a run-time detail here; remove it"},
     // what is trained
-    {".stage", kLf, "use train.task: pt is \"pretrain\"; sft and rm are not available in this version"},
+    {".stage", kLf, "use train.task: pt is \"pretrain\", sft is \"sft\"; rm is not available in this version"},
     {"finetuning_type", kLf, "full: nothing to set; freeze: freeze.patterns; lora: not available in this version"},
     {"reward_model", kAxolotl, "reward models are not available in this version"},
     {"rl", kAxolotl, "reinforcement learning and preference losses are not available"},
@@ -85,8 +84,8 @@ constexpr ForeignKey kKeys[] = {
     {"pretraining_dataset", kAxolotl, "use [[data.train]] and train.task = \"pretrain\""},
     {"test_datasets", kAxolotl, "use [[data.eval]]"},
     {"eval_dataset", kLf, "use [[data.eval]]"},
-    {"val_set_size", kAxolotl, "write the held-out documents to a separate file and use [[data.eval]]"},
-    {"val_size", kLf, "write the held-out documents to a separate file and use [[data.eval]]"},
+    {"val_set_size", kAxolotl, "use data.eval_fraction, or [[data.eval]] with a file of its own"},
+    {"val_size", kLf, "use data.eval_fraction, or [[data.eval]] with a file of its own"},
     {"dataset_prepared_path", kAxolotl, "use data.cache_dir; entries are found by content, so they are never stale"},
     {"tokenized_path", kLf, "use data.cache_dir; entries are found by content, so they are never stale"},
     {"overwrite_cache", kLf, "the cache is keyed by content, so it is never stale; remove it"},
@@ -106,15 +105,31 @@ constexpr ForeignKey kKeys[] = {
     {"max_length", kTrl, "use train.seq_len"},
     {"block_size", kHf, "use train.seq_len"},
     {"excess_length_strategy", kAxolotl, "use data.overflow"},
-    {"sample_packing", kAxolotl, "use data.packing = \"concat_split\" or \"none\""},
-    {"neat_packing", kLf, "use data.packing; documents never attend to each other"},
+    {"sample_packing", kAxolotl, "use data.packing = \"best_fit\", \"concat_split\" or \"none\""},
+    {"neat_packing", kLf, "use data.packing = \"best_fit\"; documents never attend to each other"},
+    {"packing_strategy", kTrl, "use data.packing: bfd is \"best_fit\", wrapped is \"concat_split\""},
+    {"padding_free", kTrl, "use data.packing; documents never attend to each other"},
     {"pad_to_sequence_len", kAxolotl, "rows have train.seq_len tokens; choose data.packing"},
-    {"group_by_length", kHf, "use data.packing = \"concat_split\", which has no padding"},
+    {"group_by_length", kHf, "use data.packing = \"best_fit\", which leaves little padding"},
     {"packed", kTune, "use data.packing"},
-    {"chat_template", kAxolotl, kNoConversations},
-    {"template", kLf, kNoConversations},
-    {"train_on_inputs", kAxolotl, kNoConversations},
-    {"train_on_prompt", kLf, kNoConversations},
+    {"chat_template", kAxolotl, "use data.template; tokenizer_default is \"auto\""},
+    {"chat_template_jinja", kAxolotl, "use data.template with the path of a .jinja file"},
+    {"chat_template_path", kTrl, "use data.template with the path of a .jinja file"},
+    {"template", kLf, "use data.template: a template of the program, \"auto\" for the tokenizer's own, or a file"},
+    {"default_system_message", kAxolotl, "use data.default_system"},
+    {"enable_thinking", kLf, "use data.template_variables = { enable_thinking = … }, and data.reasoning"},
+    {"preserve_thinking", kLf, "use data.reasoning = \"keep\""},
+    {"train_on_inputs", kAxolotl, "use data.train_on_prompt"},
+    {"train_on_input", kTune, "use data.train_on_prompt"},
+    {"train_on_prompt", kLf, "use data.train_on_prompt"},
+    {"mask_history", kLf, "use data.last_turn_only"},
+    {"train_on_eos", kAxolotl, "the token that ends a trained turn is always trained; remove it"},
+    {"train_on_eot", kAxolotl, "the token that ends a trained turn is always trained; remove it"},
+    {"assistant_only_loss", kTrl, "use data.roles_to_train; only the assistant is trained by default"},
+    {"completion_only_loss", kTrl, "use data.train_on_prompt; only completions are trained by default"},
+    {"field_messages", kAxolotl, "use columns in each [[data.train]]: { messages = \"…\" }"},
+    {"message_property_mappings", kAxolotl, "use tags in each [[data.train]]: { role = \"…\", content = \"…\" }"},
+    {"train_on_split", kAxolotl, "use [[data.train]] with the file of that split"},
     // steps and batches
     {"training.steps", kTitan, "use run.max_steps"},
     {"max_train_steps", kHf, "use run.max_steps"},

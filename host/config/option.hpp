@@ -19,6 +19,7 @@ struct OptionSpec {
   bool required = false;
   bool is_pattern = false;  // a string or list of strings: regular expressions
   bool is_path = false;     // a string or list of strings: files or folders
+  bool may_be_hub = false;  // a path that may be "hub:Org/Name"
 };
 
 // "an integer", "a list of strings", …

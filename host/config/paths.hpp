@@ -10,6 +10,10 @@ namespace chassis {
 // users are not looked up.
 std::optional<std::string> expand_home(std::string& path);
 
+// Replaces "hub:Org/Name@revision" by the folder of that snapshot in the local Hugging Face cache; the revision is
+// "main" if left out. Downloads nothing. Returns the problem, if any, with the command that gets a missing snapshot.
+std::optional<std::string> expand_hub(std::string& path);
+
 // Why the folder can never hold a run or a cache: it is the root of the file system, or in a virtual file system such
 // as /proc. Empty if it can.
 std::string why_not_writable(const std::string& folder);

@@ -62,6 +62,11 @@ OptionSpec path(OptionSpec spec) {
   spec.is_path = true;
   return spec;
 }
+OptionSpec model_directory(std::string doc) {
+  OptionSpec spec = path(text("path", "", std::move(doc)));
+  spec.may_be_hub = true;
+  return spec;
+}
 OptionSpec required(OptionSpec spec) {
   spec.required = true;
   return spec;
@@ -77,17 +82,17 @@ TableSpec data_set(std::string name, std::string doc) {
       .name = std::move(name),
       .is_array = true,
       .doc = std::move(doc),
-      .keys = {required(path(text("path", "", "a data file, a folder of such files, or a pattern such as \"*.jsonl\""))),
-               choice("format", "text",
-                      {"text", "alpaca", "sharegpt", "messages", "prompt_completion", "segments", "tokens",
-                       "preference"},
-                      "text: documents, every token trained; tokens: input_ids and optional labels, aligned as in HF "
-                      "and not shifted; the others need train.task = \"sft\""),
-               choice("documents", "line", {"line", "paragraph", "file"}, "how a .txt file is split into documents"),
-               table("columns", "{}", "other names of the keys of a row: { messages = \"dialog\" }"),
-               table("tags", "{}",
-                     "other names inside a message (role, content) and of the roles (system, user, assistant, tool): "
-                     "{ role = \"from\", user = \"human\" }")}};
+      .keys = {
+          required(path(text("path", "", "a data file, a folder of such files, or a pattern such as \"*.jsonl\""))),
+          choice("format", "text",
+                 {"text", "alpaca", "sharegpt", "messages", "prompt_completion", "segments", "tokens", "preference"},
+                 "text: documents, every token trained; tokens: input_ids and optional labels, aligned as in HF "
+                 "and not shifted; the others need train.task = \"sft\""),
+          choice("documents", "line", {"line", "paragraph", "file"}, "how a .txt file is split into documents"),
+          table("columns", "{}", "other names of the keys of a row: { messages = \"dialog\" }"),
+          table("tags", "{}",
+                "other names inside a message (role, content) and of the roles (system, user, assistant, tool): "
+                "{ role = \"from\", user = \"human\" }")}};
 }
 
 Schema make_schema() {
@@ -132,7 +137,8 @@ Schema make_schema() {
                     .kind = "model",
                     .doc = "what is trained",
                     .keys = {
-                        path(text("path", "", "an HF model directory; config.json names the architecture")),
+                        model_directory("an HF model directory, whose config.json names the architecture, or "
+                                        "hub:Org/Name@revision in the local Hugging Face cache"),
                         text("plugin", "", "the model's plugin; with model.path it is found by architecture"),
                         table("config", "", "without a path: the content of config.json"),
                         choice("init", "", {"pretrained", "random"},
@@ -144,18 +150,19 @@ Schema make_schema() {
        .keys = {patterns("patterns", "regular expressions (PCRE2); a parameter whose name contains a match is frozen"),
                 list("groups", "[]", "groups named by the model's plugin, such as vision_tower"),
                 patterns("train_only", "regular expressions (PCRE2); every parameter without a match is frozen")}});
-  OptionSpec tokenizer = plugin("", "the tokenizer; needed wherever data is text");
+  OptionSpec tokenizer =
+      plugin("", "the tokenizer; needed wherever data is text. Default: the one that opens the files of path");
   tokenizer.required = false;
   tables.push_back({.name = "tokenizer",
                     .slot = SlotForm::kOne,
                     .kind = "tokenizer",
                     .doc = "how text becomes ids",
                     .keys = {tokenizer,
-                             path(text("path", "",
-                                       "a directory with tokenizer.json; default model.path if it has one")),
+                             model_directory("a directory with tokenizer.json, or hub:Org/Name@revision; default "
+                                             "model.path"),
                              flag("force", false,
-                                             "use this one even if the directory of model.path has another; counted, "
-                                             "and exports leave the other out")}});
+                                  "use this one even if the directory of model.path has another; counted, "
+                                  "and exports leave the other out")}});
   tables.push_back(
       {.name = "data",
        .doc = "how documents become batches",
@@ -215,7 +222,7 @@ Schema make_schema() {
        .doc = "when [[data.eval]] is run",
        .keys = {integer("every_steps", "0", 0, kNoMax, "steps between evaluations; 0: only after the last step"),
                 integer("max_batches", "0", 0, kNoMax, "batches per set and evaluation; 0: all"),
-                text("keep_best", "",
+                text("keep_best", "\"\"",
                      "name of an evaluation set: the checkpoint with its lowest loss is kept, and `best` links to it"),
                 integer("patience", "0", 0, kNoMax,
                         "stop after this many evaluations in a row without a lower loss of keep_best; 0: never")}});
@@ -332,16 +339,18 @@ Schema make_schema() {
                                     "auto: what the model directory says; fp32 for a new model")}});
   tables.push_back(
       {.name = "generate",
-       .doc = "settings of `chassis generate`",
-       .keys = {integer("max_new_tokens", "128", 1, 1 << 24, "maximum number of new tokens"),
-                number("temperature", "0.0", 0, 100, "sampling temperature; 0: greedy"),
-                number("top_p", "1.0", 0, 1, "sample from the smallest set of tokens with this total probability"),
-                integer("top_k", "0", 0, 1 << 24, "sample from this many most probable tokens; 0: all"),
-                number("min_p", "0.0", 0, 1,
-                       "leave out tokens less probable than this fraction of the most probable one"),
-                number("repetition_penalty", "1.0", 0, 100,
-                       "divides positive and multiplies negative scores of tokens that occurred (CTRL)"),
-                list("stop", "[]", "texts that end an answer; they are not shown")}});
+       .doc = "settings of `chassis generate` and of [sample]; where a key is left out, "
+              "generation_config.json in model.path decides",
+       .keys = {
+           integer("max_new_tokens", "", 1, 1 << 24, "maximum number of new tokens; default 128"),
+           number("temperature", "", 0, 100, "sampling temperature; 0: greedy, the default"),
+           number("top_p", "", 0, 1, "sample from the smallest set of tokens with this total probability; default 1"),
+           integer("top_k", "", 0, 1 << 24, "sample from this many most probable tokens; 0: all, the default"),
+           number("min_p", "", 0, 1,
+                  "leave out tokens less probable than this fraction of the most probable one; default 0"),
+           number("repetition_penalty", "", 0.01, 100,
+                  "divides positive and multiplies negative scores of tokens that occurred (CTRL); default 1"),
+           list("stop", "[]", "texts that end an answer; they are not shown")}});
   tables.push_back(
       {.name = "sample",
        .doc = "answers of the model during training, in the log and in samples.jsonl",
@@ -376,8 +385,7 @@ std::span<const Unavailable> unavailable() { return kUnavailable; }
 
 bool is_unavailable(std::string_view key) {
   return std::any_of(std::begin(kUnavailable), std::end(kUnavailable), [&](const Unavailable& entry) {
-    return entry.value.empty() &&
-           (entry.key == key || (key.starts_with(entry.key) && key[entry.key.size()] == '.'));
+    return entry.value.empty() && (entry.key == key || (key.starts_with(entry.key) && key[entry.key.size()] == '.'));
   });
 }
 

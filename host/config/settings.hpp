@@ -146,8 +146,6 @@ struct Settings {
   struct Tokenizer : PluginTable {
     Setting<std::string> path;
     Setting<bool> force;
-
-    bool is_named() const { return plugin.is_set() && !plugin->empty(); }
   } tokenizer;
 
   struct DataSet : ConfigEntry {

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "host/base/error.hpp"
-#include "host/data/document_reader.hpp"
+#include "host/data/document.hpp"
 
 namespace chassis {
 

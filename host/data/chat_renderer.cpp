@@ -22,7 +22,7 @@ std::string names_of_slots(const std::vector<std::string>& names) {
   return text;
 }
 
-Message text_message(std::string role, std::string text) {
+Message plain_message(std::string role, std::string text) {
   Message message;
   message.role = std::move(role);
   message.content.push_back({std::move(text), std::nullopt});
@@ -79,6 +79,14 @@ int64_t unix_time_of_date(const std::string& date) {
   return seconds;
 }
 
+int32_t spelled_token(const Tokenizer& tokenizer, const std::string& text) {
+  if (text.empty()) return -1;
+  const int32_t id = tokenizer.id_of(text);
+  std::vector<int32_t> ids;
+  if (id >= 0) tokenizer.encode(text, ids);
+  return ids == std::vector<int32_t>{id} ? id : -1;
+}
+
 std::string take_inline_reasoning(std::string& content) {
   constexpr std::string_view kOpen = "<think>", kClose = "</think>";
   const size_t close = content.find(kClose);
@@ -127,12 +135,14 @@ void ChatRenderer::find_stop_ids() {
     std::string text;
     for (const TextSlot::Piece& piece : stop.pieces)
       text += piece.text + (piece.placeholder == "eos" ? tokens_.eos : "");
-    const int32_t id = text.empty() ? -1 : tokenizer_.id_of(text);
+    const int32_t id = spelled_token(tokenizer_, text);
     if (id < 0) {
-      Error error =
-          config_error(text.empty() ? fmt::format("{} ends answers in EOS, which the tokenizer does not have", name_)
-                                    : fmt::format("{} ends answers in {}, which is no token of the tokenizer", name_,
-                                                  printable(text)));
+      Error error = config_error(
+          text.empty() ? fmt::format("{} ends answers in EOS, which the tokenizer does not have", name_)
+          : tokenizer_.id_of(text) < 0
+              ? fmt::format("{} ends answers in {}, which is no token of the tokenizer", name_, printable(text))
+              : fmt::format("{} ends answers in {}, which this tokenizer does not read as a token in a text", name_,
+                            printable(text)));
       if (!config_.fitting_slots.empty())
         error.hint("templates that fit this tokenizer: " + names_of_slots(config_.fitting_slots));
       throw error;
@@ -143,7 +153,7 @@ void ChatRenderer::find_stop_ids() {
 
 void ChatRenderer::find_generation_prompt() {
   ChatRecord chat;
-  chat.messages.push_back(text_message("user", "x"));
+  chat.messages.push_back(plain_message("user", "x"));
   try {
     const std::string without = render(chat, false, false).text, with = render(chat, false, true).text;
     if (with.starts_with(without)) generation_prompt_ = with.substr(without.size());
@@ -170,7 +180,7 @@ ChatRecord ChatRenderer::prepared(const ChatRecord& chat) const {
     }
   }
   if (adds_system(chat)) {
-    copy.messages.insert(copy.messages.begin(), text_message("system", config_.default_system));
+    copy.messages.insert(copy.messages.begin(), plain_message("system", config_.default_system));
   }
   return copy;
 }

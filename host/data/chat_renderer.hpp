@@ -58,6 +58,9 @@ std::string messages_json(const std::vector<Message>& messages);
 // Midnight in UTC of "YYYY-MM-DD". Throws a config error without a position if it is none.
 int64_t unix_time_of_date(const std::string& date);
 
+// The id that the tokenizer gives for a text which spells one token; -1 if it gives anything else.
+int32_t spelled_token(const Tokenizer& tokenizer, const std::string& text);
+
 // Splits "<think>…</think>" off the front of an answer; empty if there is none.
 std::string take_inline_reasoning(std::string& content);
 

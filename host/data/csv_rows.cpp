@@ -100,15 +100,13 @@ class CsvRows final : public RowReader {
     for (++pos; true;) {
       const size_t quote = line.find('"', pos);
       if (quote == std::string_view::npos) {
-        field.append(line.substr(pos));
-        if (num_bytes_ + field.size() > kMaxDocumentBytes)
-          throw too_long_error(begin, "field").hint("is its closing quote missing?");
+        append(field, line.substr(pos), begin);
         if (!lines_.next_with_cr(line)) throw Error(ExitCode::kConfig, begin, "a quote opens here and is never closed");
         field += '\n';
         pos = 0;
         continue;
       }
-      field.append(line.substr(pos, quote - pos));
+      append(field, line.substr(pos, quote - pos), begin);
       pos = quote + 1;
       if (pos == line.size() || line[pos] != '"') break;
       field += '"';
@@ -120,6 +118,12 @@ class CsvRows final : public RowReader {
       where.column = static_cast<int>(pos + 1);
       throw Error(ExitCode::kConfig, where, "text behind a closing quote").hint("double the quotes inside a field");
     }
+  }
+
+  void append(std::string& field, std::string_view text, const SourcePosition& begin) const {
+    if (const uint64_t size = num_bytes_ + field.size() + text.size(); size > kMaxDocumentBytes)
+      throw too_long_error(begin, "row", size).hint("is a closing quote missing?");
+    field.append(text);
   }
 
   Error error(std::string message) const {

@@ -35,6 +35,16 @@ bool is_index_of_data(DataFormat format, const std::string& path) {
   return path_kind(data) == PathKind::kFile;
 }
 
+// What an entry is counted as.
+std::string counted_name(const std::string& path, PathKind kind) {
+  if (kind == PathKind::kDirectory) return "subfolder";
+  if (kind == PathKind::kOther) return "not a regular file";
+  fs::path name = fs::path(path).filename();
+  std::string extension = name.extension().string();
+  if (extension == ".gz" || extension == ".zst") extension = name.stem().extension().string() + extension;
+  return extension.empty() ? "no extension" : printable(extension, 20);
+}
+
 class Chooser {
  public:
   explicit Chooser(const DataSetConfig& config) : config_(config) {}
@@ -47,7 +57,7 @@ class Chooser {
     if (named_like_data && kind == PathKind::kFile)
       files_.push_back(path);
     else if (!is_index_of_data(config_.format, path))
-      ++skipped_[name_of(path, kind)];
+      ++skipped_[counted_name(path, kind)];
   }
 
   std::vector<std::string> finish(SkippedEntries* skipped, const std::string& where) {
@@ -67,15 +77,6 @@ class Chooser {
   }
 
  private:
-  static std::string name_of(const std::string& path, PathKind kind) {
-    if (kind == PathKind::kDirectory) return "subfolder";
-    if (kind == PathKind::kOther) return "not a regular file";
-    fs::path name = fs::path(path).filename();
-    std::string extension = name.extension().string();
-    if (extension == ".gz" || extension == ".zst") extension = name.stem().extension().string() + extension;
-    return extension.empty() ? "no extension" : printable(extension, 20);
-  }
-
   const DataSetConfig& config_;
   std::vector<std::string> files_;
   SkippedEntries skipped_;
@@ -90,12 +91,7 @@ std::vector<std::string> files_of_folder(const DataSetConfig& config, SkippedEnt
 
 std::string content_of(const std::string& folder) {
   SkippedEntries entries;
-  for (const DirectoryEntry& entry : list_directory(folder)) {
-    const std::string extension = fs::path(entry.name).extension().string();
-    ++entries[entry.kind == PathKind::kDirectory ? "subfolder"
-              : extension.empty()                ? "no extension"
-                                                 : printable(extension, 20)];
-  }
+  for (const DirectoryEntry& entry : list_directory(folder)) ++entries[counted_name(entry.name, entry.kind)];
   return entries.empty() ? "is empty" : "has: " + to_text(entries);
 }
 

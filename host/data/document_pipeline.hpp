@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "host/data/document_reader.hpp"
+#include "host/data/document.hpp"
 #include "host/data/record_reader.hpp"
 
 namespace chassis {

@@ -32,6 +32,7 @@ class EvalData {
   uint64_t num_rows() const { return num_rows_; }
   uint64_t num_tokens() const { return source_.store().facts().num_tokens; }
   const DataSetConfig& config() const { return source_.config(); }
+  const RowSource& source() const { return source_; }
 
  private:
   int64_t seq_len_;

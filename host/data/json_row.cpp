@@ -102,7 +102,7 @@ double RowPlace::number(std::string_view name, JsonElement value) const {
   return number;
 }
 
-Fields::Fields(const RowPlace& place, JsonObject object, const KeyNames& names, std::string prefix)
+RowFields::RowFields(const RowPlace& place, JsonObject object, const KeyNames& names, std::string prefix)
     : place_(&place), object_(object), names_(&names), prefix_(std::move(prefix)), values_(names.size()) {
   for (const auto [key, value] : object) {
     const auto found = std::find_if(names.begin(), names.end(), [&](const auto& name) { return name.second == key; });
@@ -116,19 +116,19 @@ Fields::Fields(const RowPlace& place, JsonObject object, const KeyNames& names, 
   }
 }
 
-std::optional<JsonElement> Fields::find(std::string_view name) const {
+std::optional<JsonElement> RowFields::find(std::string_view name) const {
   for (size_t i = 0; i < values_.size(); ++i) {
     if ((*names_)[i].first == name) return values_[i] && !values_[i]->is_null() ? values_[i] : std::nullopt;
   }
   return std::nullopt;
 }
 
-std::string_view Fields::string_or_empty(std::string_view name) const {
+std::string_view RowFields::string_or_empty(std::string_view name) const {
   const std::optional<JsonElement> value = find(name);
   return value ? place_->string(path(name), *value) : std::string_view();
 }
 
-std::string Fields::path(std::string_view name) const {
+std::string RowFields::path(std::string_view name) const {
   for (const auto& [known, key] : *names_) {
     if (known == name) return prefix_ + key;
   }

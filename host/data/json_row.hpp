@@ -11,7 +11,8 @@
 #include <vector>
 
 #include "host/base/error.hpp"
-#include "host/data/document_reader.hpp"
+#include "host/data/document.hpp"
+#include "host/data/row_names.hpp"
 
 namespace chassis {
 
@@ -46,14 +47,11 @@ class RowPlace {
   ReadNotes* notes_;
 };
 
-// The keys that are read, by the names that this program uses: {"messages", "dialog"} if the user renamed it.
-using KeyNames = std::vector<std::pair<std::string, std::string>>;
-
 // The values of an object. A key of interest that occurs twice is an error; the others are counted as unused.
-class Fields {
+class RowFields {
  public:
   // `prefix` stands before keys in messages: "messages[2].". `names` must outlive the object.
-  Fields(const RowPlace& place, JsonObject object, const KeyNames& names, std::string prefix = "");
+  RowFields(const RowPlace& place, JsonObject object, const KeyNames& names, std::string prefix = "");
 
   // By the program's name. Nothing if the key is absent or null.
   std::optional<JsonElement> find(std::string_view name) const;

@@ -105,7 +105,7 @@ std::vector<Message> MessageParser::messages(const RowPlace& place, const std::s
 }
 
 Message MessageParser::message(const RowPlace& place, const std::string& name, JsonElement value) {
-  const Fields fields(place, place.object(name, value), keys_, name + ".");
+  const RowFields fields(place, place.object(name, value), keys_, name + ".");
   Message message;
   message.role = role(fields);
   message.train = trained(fields);
@@ -128,7 +128,7 @@ Message MessageParser::message(const RowPlace& place, const std::string& name, J
   return message;
 }
 
-std::string MessageParser::role(const Fields& fields) const {
+std::string MessageParser::role(const RowFields& fields) const {
   const std::optional<JsonElement> value = fields.find("role");
   if (!value) {
     Error error = fields.place().error(fmt::format("\"{}\" is missing", printable(fields.path("role"))));
@@ -155,7 +155,7 @@ std::string MessageParser::role(const Fields& fields) const {
                         is_alias ? alias->second : "assistant", printable(word)));
 }
 
-void MessageParser::read_content(const Fields& fields, Message& message) const {
+void MessageParser::read_content(const RowFields& fields, Message& message) const {
   const std::optional<JsonElement> value = fields.find("content");
   message.has_content = value.has_value();
   if (!value) return;
@@ -166,13 +166,13 @@ void MessageParser::read_content(const Fields& fields, Message& message) const {
   message.content.push_back({std::string(fields.place().string(path, *value)), std::nullopt});
 }
 
-void MessageParser::read_parts(const Fields& fields, JsonArray parts, Message& message) const {
+void MessageParser::read_parts(const RowFields& fields, JsonArray parts, Message& message) const {
   static const KeyNames kKeys{{"type", "type"}, {"text", "text"}, {"train", "train"}};
   const RowPlace& place = fields.place();
   message.content_is_parts = true;
   for (const JsonElement item : parts) {
     const std::string name = index_path(fields.path("content"), message.content.size());
-    const Fields part(place, place.object(name, item), kKeys, name + ".");
+    const RowFields part(place, place.object(name, item), kKeys, name + ".");
     const std::string_view type = part.string_or_empty("type");
     const std::optional<JsonElement> text = part.find("text");
     if (type != "text" || !text) {
@@ -186,7 +186,7 @@ void MessageParser::read_parts(const Fields& fields, JsonArray parts, Message& m
   }
 }
 
-std::string MessageParser::reasoning(const Fields& fields) const {
+std::string MessageParser::reasoning(const RowFields& fields) const {
   std::string_view found, found_key;
   for (const std::string_view key : {"reasoning_content", "reasoning", "thinking"}) {
     const std::string_view text = fields.string_or_empty(key);
@@ -204,7 +204,7 @@ std::string MessageParser::reasoning(const Fields& fields) const {
 }
 
 // weight is OpenAI's: 0 leaves a message of the assistant out, 1 is the same as no weight.
-std::optional<bool> MessageParser::trained(const Fields& fields) const {
+std::optional<bool> MessageParser::trained(const RowFields& fields) const {
   std::optional<bool> trained;
   if (const auto train = fields.find("train")) trained = fields.place().boolean(fields.path("train"), *train);
   if (const auto weight = fields.find("weight")) {
@@ -224,7 +224,7 @@ std::optional<bool> MessageParser::trained(const Fields& fields) const {
 }
 
 // ShareGPT's calls are messages of their own, whose text is the JSON of a call or of a list of calls.
-void MessageParser::read_function_call(const Fields& fields, Message& message) {
+void MessageParser::read_function_call(const RowFields& fields, Message& message) {
   const RowPlace& place = fields.place();
   const std::string path = fields.path("content");
   const std::optional<JsonElement> content = fields.find("content");

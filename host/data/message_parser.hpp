@@ -27,12 +27,12 @@ class MessageParser {
   std::string tools(const RowPlace& place, const std::string& name, JsonElement value);
 
  private:
-  std::string role(const Fields& fields) const;
-  void read_content(const Fields& fields, Message& message) const;
-  void read_parts(const Fields& fields, JsonArray parts, Message& message) const;
-  std::string reasoning(const Fields& fields) const;
-  std::optional<bool> trained(const Fields& fields) const;
-  void read_function_call(const Fields& fields, Message& message);
+  std::string role(const RowFields& fields) const;
+  void read_content(const RowFields& fields, Message& message) const;
+  void read_parts(const RowFields& fields, JsonArray parts, Message& message) const;
+  std::string reasoning(const RowFields& fields) const;
+  std::optional<bool> trained(const RowFields& fields) const;
+  void read_function_call(const RowFields& fields, Message& message);
   std::string tool_calls(const RowPlace& place, const std::string& name, JsonElement value);
   std::string tool_call(const RowPlace& place, const std::string& name, JsonElement value);
   std::string function(const RowPlace& place, const std::string& name, JsonObject value, bool is_flat);

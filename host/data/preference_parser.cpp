@@ -22,7 +22,7 @@ class PreferenceParser final : public JsonRowParser {
  private:
   using Messages = std::vector<Message>;
 
-  Record read(const Fields& row) override {
+  Record read(const RowFields& row) override {
     const JsonElement chosen = required(row, "chosen"), rejected = required(row, "rejected");
     if (chosen.type() != rejected.type()) {
       throw row.place().error(fmt::format("\"{}\" is {}, but \"{}\" is {}", printable(row.path("chosen")),
@@ -44,7 +44,7 @@ class PreferenceParser final : public JsonRowParser {
   }
 
   // A text is a message of `role`.
-  Messages messages(const Fields& row, std::string_view key, JsonElement value, std::string_view role) {
+  Messages messages(const RowFields& row, std::string_view key, JsonElement value, std::string_view role) {
     const RowPlace& place = row.place();
     const std::string path = row.path(key);
     JsonArray list;
@@ -65,7 +65,7 @@ class PreferenceParser final : public JsonRowParser {
     return sharegpt_.fits(object) && !open_ai_.fits(object) ? sharegpt_ : open_ai_;
   }
 
-  Messages prompt(const Fields& row) {
+  Messages prompt(const RowFields& row) {
     std::string_view source;
     for (const std::string_view key : {"prompt", "instruction", "conversations", "messages"}) {
       if (!row.find(key)) continue;
@@ -81,7 +81,7 @@ class PreferenceParser final : public JsonRowParser {
   }
 
   // Lists of messages may begin with the prompt, or may be the only place where it is.
-  void take_shared(const Fields& row, Messages& shared, Messages& better, Messages& worse) const {
+  void take_shared(const RowFields& row, Messages& shared, Messages& better, Messages& worse) const {
     const size_t most = std::min(better.size(), worse.size());
     if (most == 0) return;  // chat() names the list
     const auto differ = std::mismatch(better.begin(), better.begin() + static_cast<ptrdiff_t>(most - 1), worse.begin());
@@ -107,14 +107,14 @@ class PreferenceParser final : public JsonRowParser {
     worse.erase(worse.begin(), worse.begin() + num_shared);
   }
 
-  Error missing_prompt(const Fields& row) const {
+  Error missing_prompt(const RowFields& row) const {
     return row.place()
         .error(fmt::format("no message comes before \"{}\" and \"{}\"", printable(row.path("chosen")),
                            printable(row.path("rejected"))))
         .hint("add a prompt, or lists of messages that begin with the same ones");
   }
 
-  ChatRecord chat(const Fields& row, std::string_view key, Messages shared, Messages answer) {
+  ChatRecord chat(const RowFields& row, std::string_view key, Messages shared, Messages answer) {
     if (answer.empty()) throw row.place().error(fmt::format("\"{}\" has no message", printable(row.path(key))));
     ChatRecord chat;
     chat.messages = std::move(shared);
@@ -125,7 +125,7 @@ class PreferenceParser final : public JsonRowParser {
   }
 
   // In a .csv file it is a text.
-  std::optional<double> margin(const Fields& row) const {
+  std::optional<double> margin(const RowFields& row) const {
     const std::optional<JsonElement> value = row.find("margin");
     if (!value) return std::nullopt;
     const std::string path = row.path("margin");

@@ -13,6 +13,8 @@
 namespace chassis {
 namespace {
 
+// A shorter text may be a part of what the template writes behind an answer.
+constexpr size_t kMinRunOn = 8;
 constexpr int kEncoderVersion = 1;  // raised whenever equal records get other ids or labels
 
 uint64_t num_targets(const Document& document) {
@@ -208,8 +210,8 @@ uint64_t RecordEncoder::begin_of_answer(const RenderedChat& rendered, const Enco
     const size_t at = std::string_view(rendered.text).substr(0, leaf).rfind(header);
     if (at == std::string::npos) return leaf;
     begin = at + header.size();
-  } else {  // a template whose user turns end where answers begin: white space in front of the answer is part of it
-    while (begin > 0 && (rendered.text[begin - 1] == ' ' || rendered.text[begin - 1] == '\n')) --begin;
+  } else {  // a template whose user turns end where answers begin: spaces in front of an answer are part of it
+    while (begin > 0 && rendered.text[begin - 1] == ' ') --begin;
   }
   if (begin == leaf) return leaf;
   const auto first = std::lower_bound(encoding.begin.begin(), encoding.begin.end(), begin) - encoding.begin.begin();
@@ -238,7 +240,7 @@ uint64_t RecordEncoder::end_of_turn(const ChatRecord& chat, const RenderedChat& 
     // Without a token of its own, the turn would run on into the next message.
     const std::string_view between = std::string_view(rendered.text).substr(leaf, encoding.begin[i] - leaf);
     const std::string next = mask.message + 1 < chat.messages.size() ? chat.messages[mask.message + 1].text() : "";
-    if (!next.empty() && between.find(next) != std::string_view::npos) break;
+    if (next.size() >= kMinRunOn && between.find(next) != std::string_view::npos) break;
     if (is_stop(encoding.ids[i])) return encoding.end[i];
     if (must_stop) throw no_stop(mask.message, encoding.ids[i]);
     return leaf;

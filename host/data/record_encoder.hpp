@@ -11,7 +11,7 @@
 #include "host/data/chat_mask.hpp"
 #include "host/data/chat_renderer.hpp"
 #include "host/data/data_config.hpp"
-#include "host/data/document_reader.hpp"
+#include "host/data/document.hpp"
 #include "host/data/record.hpp"
 #include "host/data/tokenizer.hpp"
 

@@ -9,7 +9,7 @@
 
 #include "host/base/error.hpp"
 #include "host/data/data_config.hpp"
-#include "host/data/document_reader.hpp"
+#include "host/data/document.hpp"
 #include "host/data/record.hpp"
 
 namespace chassis {

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "host/base/printable.hpp"
+#include "host/data/json_row.hpp"
 
 namespace chassis {
 namespace {
@@ -102,7 +103,7 @@ KeyNames renamed_keys(const Names& names, const std::map<std::string, std::strin
   return keys;
 }
 
-Error missing_key_error(DataFormat format, const Fields& row, std::string_view name) {
+Error missing_key_error(DataFormat format, const RowFields& row, std::string_view name) {
   std::set<std::string_view> keys;
   for (const auto [key, value] : row.object()) keys.insert(key);
   const std::string path = row.path(name);

@@ -1,14 +1,21 @@
 // The names of the keys of each format, which `columns` and `tags` of a set may replace.
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "host/base/error.hpp"
 #include "host/data/data_config.hpp"
-#include "host/data/json_row.hpp"
 
 namespace chassis {
+
+class RowFields;
+
+// The keys that are read, by the names that this program uses: {"messages", "dialog"} if the user renamed it.
+using KeyNames = std::vector<std::pair<std::string, std::string>>;
 
 // The keys of a row, required ones first: "messages".
 const std::vector<std::string_view>& column_names(DataFormat format);
@@ -22,6 +29,6 @@ void require_names(DataFormat format, std::string_view option, const std::map<st
 KeyNames renamed_keys(const std::vector<std::string_view>& names, const std::map<std::string, std::string>& renamed);
 
 // A key that the format needs is missing. Hints at the format that the row looks like, or at `columns`.
-Error missing_key_error(DataFormat format, const Fields& row, std::string_view name);
+Error missing_key_error(DataFormat format, const RowFields& row, std::string_view name);
 
 }  // namespace chassis

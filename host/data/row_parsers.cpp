@@ -17,7 +17,7 @@ class TextParser final : public JsonRowParser {
   explicit TextParser(const DataSetConfig& config) : JsonRowParser(config) {}
 
  private:
-  Record read(const Fields& row) override { return TextRecord{std::string(required_string(row, "text"))}; }
+  Record read(const RowFields& row) override { return TextRecord{std::string(required_string(row, "text"))}; }
   Record read_text(const RawRow& row) override { return TextRecord{row.bytes}; }
 };
 
@@ -26,7 +26,7 @@ class AlpacaParser final : public JsonRowParser {
   explicit AlpacaParser(const DataSetConfig& config) : JsonRowParser(config) {}
 
  private:
-  Record read(const Fields& row) override {
+  Record read(const RowFields& row) override {
     ChatRecord chat;
     const std::string_view instruction = required_string(row, "instruction"), output = required_string(row, "output");
     if (const std::string_view system = row.string_or_empty("system"); !system.empty())
@@ -38,7 +38,7 @@ class AlpacaParser final : public JsonRowParser {
   }
 
   // [["question", "answer"], …]; in a .csv file it can only be empty.
-  void read_history(const Fields& row, std::vector<Message>& messages) const {
+  void read_history(const RowFields& row, std::vector<Message>& messages) const {
     const std::optional<JsonElement> history = row.find("history");
     std::string_view text;
     if (!history || (!history->get(text) && text.empty())) return;
@@ -67,7 +67,7 @@ class ChatParser final : public JsonRowParser {
         messages_(config, style) {}
 
  private:
-  Record read(const Fields& row) override {
+  Record read(const RowFields& row) override {
     ChatRecord chat;
     chat.messages = messages_.messages(row.place(), row.path(list_), required(row, list_));
     if (!chat.messages.empty())
@@ -86,7 +86,7 @@ class CompletionParser final : public JsonRowParser {
       : JsonRowParser(config), messages_(config, MessageStyle::kOpenAi) {}
 
  private:
-  Record read(const Fields& row) override {
+  Record read(const RowFields& row) override {
     const RowPlace& place = row.place();
     const JsonElement prompt = required(row, "prompt"), completion = required(row, "completion");
     if (prompt.is_string() != completion.is_string()) {
@@ -119,13 +119,13 @@ class SegmentsParser final : public JsonRowParser {
       : JsonRowParser(config), keys_(renamed_keys(tag_names(DataFormat::kSegments), config.tags)) {}
 
  private:
-  Record read(const Fields& row) override {
+  Record read(const RowFields& row) override {
     const RowPlace& place = row.place();
     const std::string path = row.path("segments");
     SegmentsRecord record;
     for (const JsonElement item : place.list(path, required(row, "segments"))) {
       const std::string name = fmt::format("{}[{}]", path, record.segments.size());
-      const Fields fields(place, place.object(name, item), keys_, name + ".");
+      const RowFields fields(place, place.object(name, item), keys_, name + ".");
       const std::optional<JsonElement> text = fields.find("text"), label = fields.find("label");
       if (!text || !label)
         throw place.error(fmt::format("\"{}\" is missing", printable(fields.path(text ? "label" : "text"))));
@@ -159,7 +159,7 @@ Record JsonRowParser::parse(const RawRow& row, const std::string& file) {
     throw place.error(fmt::format("not JSON: {}", simdjson::error_message(code)));
   JsonObject object;
   if (value.get(object)) throw place.error(fmt::format("the row is {}, not a JSON object", kind_text(value)));
-  return read(Fields(place, object, columns_));
+  return read(RowFields(place, object, columns_));
 }
 
 Record JsonRowParser::read_text(const RawRow&) {
@@ -170,12 +170,12 @@ Record JsonRowParser::read_tokens(const RawRow&, const RowPlace&) {
   throw internal_error("a row of token ids for a format of JSON rows");
 }
 
-JsonElement JsonRowParser::required(const Fields& row, std::string_view name) const {
+JsonElement JsonRowParser::required(const RowFields& row, std::string_view name) const {
   if (const std::optional<JsonElement> value = row.find(name)) return *value;
   throw missing_key_error(format_, row, name);
 }
 
-std::string_view JsonRowParser::required_string(const Fields& row, std::string_view name) const {
+std::string_view JsonRowParser::required_string(const RowFields& row, std::string_view name) const {
   return row.place().string(row.path(name), required(row, name));
 }
 

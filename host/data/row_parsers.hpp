@@ -16,14 +16,14 @@ class JsonRowParser : public RowParser {
 
  protected:
   explicit JsonRowParser(const DataSetConfig& config);
-  virtual Record read(const Fields& row) = 0;
+  virtual Record read(const RowFields& row) = 0;
   // Of a text file; a broken invariant unless the format reads such files.
   virtual Record read_text(const RawRow& row);
   virtual Record read_tokens(const RawRow& row, const RowPlace& place);
 
   // Throws if the key is missing or null.
-  JsonElement required(const Fields& row, std::string_view name) const;
-  std::string_view required_string(const Fields& row, std::string_view name) const;
+  JsonElement required(const RowFields& row, std::string_view name) const;
+  std::string_view required_string(const RowFields& row, std::string_view name) const;
 
  private:
   DataFormat format_;

@@ -13,7 +13,7 @@
 #include "host/base/file.hpp"
 #include "host/base/hash.hpp"
 #include "host/base/printable.hpp"
-#include "host/data/document_reader.hpp"
+#include "host/data/document.hpp"
 
 namespace chassis {
 namespace {

@@ -17,7 +17,7 @@ class TokenParser final : public JsonRowParser {
       : JsonRowParser(config), vocab_size_(vocab_size > 0 ? vocab_size : std::numeric_limits<int32_t>::max()) {}
 
  private:
-  Record read(const Fields& row) override {
+  Record read(const RowFields& row) override {
     TokensRecord record;
     read_ids(row, "input_ids", required(row, "input_ids"), false, record.ids);
     if (const auto labels = row.find("labels")) {
@@ -42,13 +42,13 @@ class TokenParser final : public JsonRowParser {
     return place.error(fmt::format("{}[{}] is {}, the vocabulary has {} ids", printable(name), index, id, vocab_size_));
   }
 
-  void require_length(const Fields& row, std::string_view key, size_t length, size_t num_ids) const {
+  void require_length(const RowFields& row, std::string_view key, size_t length, size_t num_ids) const {
     if (length == num_ids) return;
     throw row.place().error(fmt::format("\"{}\" has {} entries, \"{}\" has {}", printable(row.path(key)), length,
                                         printable(row.path("input_ids")), num_ids));
   }
 
-  void read_ids(const Fields& row, std::string_view key, JsonElement value, bool may_be_masked,
+  void read_ids(const RowFields& row, std::string_view key, JsonElement value, bool may_be_masked,
                 std::vector<int32_t>& out) const {
     const RowPlace& place = row.place();
     for (const JsonElement item : place.list(row.path(key), value)) {
@@ -63,7 +63,7 @@ class TokenParser final : public JsonRowParser {
     }
   }
 
-  void require_full(const Fields& row, JsonElement mask, size_t num_ids) const {
+  void require_full(const RowFields& row, JsonElement mask, size_t num_ids) const {
     const std::string path = row.path("attention_mask");
     size_t index = 0;
     for (const JsonElement item : row.place().list(path, mask)) {
@@ -77,7 +77,7 @@ class TokenParser final : public JsonRowParser {
     require_length(row, "attention_mask", index, num_ids);
   }
 
-  Error not_integer(const Fields& row, std::string_view key, size_t index, JsonElement value,
+  Error not_integer(const RowFields& row, std::string_view key, size_t index, JsonElement value,
                     std::string_view wanted) const {
     return row.place().error(fmt::format("{}[{}] is {}, not {}", printable(row.path(key)), index,
                                          printable(simdjson::minify(value)), wanted));

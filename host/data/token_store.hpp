@@ -12,7 +12,7 @@
 
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
-#include "host/data/document_reader.hpp"
+#include "host/data/document.hpp"
 
 namespace chassis {
 

@@ -27,8 +27,7 @@ std::string plugin_list_text(const PluginIndex& index, const std::function<std::
     for (const MemberName& member : file.manifest.members) {
       if (index.find(member.kind, member.id) != &file) continue;
       const std::string own_reason = unusable_reason(file, member), &reason = own_reason.empty() ? refused : own_reason;
-      if (!reason.empty())
-        unusable += fmt::format("unusable here: {} in {}: {}\n", member.text(), file.path, reason);
+      if (!reason.empty()) unusable += fmt::format("unusable here: {} in {}: {}\n", member.text(), file.path, reason);
       rows.push_back({member.kind, member.id, file.manifest.id + " " + file.manifest.version,
                       std::string(tier_text(file.manifest.tier)), file.path});
     }
@@ -84,6 +83,7 @@ std::string plugin_info_text(const PluginFile& file) {
     add_line(out, "member", member.text() + (reason.empty() ? "" : ": unusable here: " + reason));
   }
   for (const std::string& architecture : m.architectures) add_line(out, "architecture", architecture);
+  for (const std::string& name : m.files) add_line(out, "opens", name);
   for (const std::string& service : m.required_services) add_line(out, "requires", service);
   for (const std::string& schema : m.operators) add_line(out, "operator", schema);
   for (const std::string& needed : file.elf.needed) add_line(out, "links", needed);

@@ -172,6 +172,12 @@ Manifest parse_manifest(std::string_view text, const std::string& name) {
       m.architectures.emplace_back(value);
       continue;
     }
+    if (key == "file") {
+      if (value.empty() || value == "." || value == ".." || value.find('/') != std::string_view::npos)
+        throw refuse("the name of a file, without a folder");
+      m.files.emplace_back(value);
+      continue;
+    }
     if (key == "op") {
       if (value.find('(') == std::string_view::npos) throw refuse("an operator with its schema");
       m.operators.emplace_back(value);

@@ -20,4 +20,16 @@ Tensor KeyValueCache::append(size_t unit, uint32_t op, bool is_value, const Tens
   return stored.narrow(1, 0, length_ + added).contiguous();
 }
 
+void KeyValueCache::reserve(int64_t capacity) {
+  if (capacity <= capacity_) return;
+  for (auto& [place, stored] : stored_) {
+    std::vector<int64_t> sizes = stored.sizes();
+    sizes[1] = capacity;
+    Tensor larger = Tensor::empty(sizes, stored.dtype(), stored.device());
+    if (length_ > 0) larger.narrow(1, 0, length_).copy_from(stored.narrow(1, 0, length_));
+    stored = std::move(larger);
+  }
+  capacity_ = capacity;
+}
+
 }  // namespace chassis

@@ -1,6 +1,7 @@
 // Keys and values of the positions seen so far, for every attention op of every unit.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <utility>
@@ -17,6 +18,10 @@ class KeyValueCache {
   int64_t capacity() const { return capacity_; }
   // Call after all units ran.
   void advance(int64_t positions) { length_ += positions; }
+  // Forgets all positions from `length` on.
+  void truncate(int64_t length) { length_ = std::min(length_, length); }
+  // Makes room for this many positions, and keeps those that are filled.
+  void reserve(int64_t capacity);
 
   // Appends k or v [B, T, heads, dim] and returns all positions, [B, length + T, heads, dim].
   // Throws a config error if the capacity is exceeded.

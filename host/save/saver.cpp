@@ -6,10 +6,12 @@
 #include <map>
 #include <set>
 
+#include "host/base/file.hpp"
 #include "host/base/log.hpp"
 #include "host/base/units.hpp"
 #include "host/checkpoint/inspect.hpp"
 #include "host/checkpoint/plan_agreement.hpp"
+#include "host/data/tokenizer_files.hpp"
 #include "host/save/resume_differences.hpp"
 #include "host/save/weights.hpp"
 #include "host/service/memory.hpp"
@@ -22,18 +24,31 @@ namespace {
 
 constexpr int64_t kSelfTestBytes = 16 << 20;
 
-// The files of model.path that are not copied: config.json, which is written anew, and a tokenizer that this run does
-// not use.
-std::set<std::string> files_left_out(Session& session) {
-  const Settings& settings = session.settings();
-  const std::vector<std::string> other = other_tokenizer_files(session.config());
-  if (!other.empty() && session.world().rank() == 0)
-    log::counted_warning("export without tokenizer", "the export leaves out the tokenizer of " + *settings.model.path +
-                                                         " (" + other.front() + " …): this run used tokenizer '" +
-                                                         *settings.tokenizer.plugin + "'");
-  std::set<std::string> names(other.begin(), other.end());
-  names.insert("config.json");
-  return names;
+// The files that exports and checkpoints have beside the weights: those of model.path, but the tokenizer's from where
+// this run has its tokenizer. config.json is written anew.
+std::vector<CopiedFile> files_carried(Session& session) {
+  const Setting<std::string>& model = session.settings().model.path;
+  const PluginTokenizer* const tokenizer = session.tokenizer();
+  const std::string directory = tokenizer ? tokenizer->directory() : "";
+  const std::vector<std::string> other = other_tokenizer_files(session.config(), tokenizer);
+  if (!other.empty() && directory.empty())
+    log::counted_warning("export without tokenizer", "the export leaves out the tokenizer of " + *model + " (" +
+                                                         other.front() + " …): this run used tokenizer '" +
+                                                         tokenizer->id() + "'");
+  std::vector<CopiedFile> files;
+  if (model.is_set()) {
+    std::set<std::string> left_out(other.begin(), other.end());
+    left_out.insert("config.json");
+    files = files_to_copy(model, left_out);
+  }
+  if (directory.empty()) return files;
+  std::set<std::string> names;
+  for (const CopiedFile& file : files) names.insert(file.name);
+  for (std::vector<std::string> more : {tokenizer_files(directory), tokenizer->files()})
+    for (const std::string& name : more)
+      if (path_kind(directory + "/" + name) != PathKind::kAbsent && names.insert(name).second)
+        files.push_back(copied_file(directory, name));
+  return files;
 }
 
 }  // namespace
@@ -51,9 +66,9 @@ Saver::Saver(Session& session, std::string directory, CheckpointRoot* root)
     const bool is_first = session.world().rank() == 0;
     if (is_first && !root_) root_ = &own_root_.emplace(checkpoints());
     if (const Setting<std::string>& model = session.settings().model.path; is_first && model.is_set()) {
-      carried_files_ = files_to_copy(model, files_left_out(session));
       mode_ = shared_file_mode(model);
     }
+    if (is_first) carried_files_ = files_carried(session);
     checkpoint_plan();
     export_plan();
     if (!is_first) return;
@@ -295,7 +310,8 @@ SaveResult Saver::export_model(const std::string& name, int64_t step) {
   return writer.save(plan, request, session_.world());
 }
 
-// Copies tokenizer, chat template and generation_config, so that each checkpoint can be exported without model.path.
+// Copies tokenizer, chat template and generation_config, so that each checkpoint can be exported without model.path and
+// tokenizer.path.
 void Saver::carry_files_of_model(SaveRequest& request) const {
   request.carried_files = carried_files_;
   request.mode = mode_;

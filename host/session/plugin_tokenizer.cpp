@@ -141,7 +141,10 @@ PluginTokenizer::PluginTokenizer(std::unique_ptr<Instance> instance, const std::
                                                 {"decode", table_.decode != nullptr},
                                                 {"token", table_.token != nullptr},
                                                 {"id_of", table_.id_of != nullptr}});
-    if (table_.open != nullptr) instance_->check(table_.open(instance_->get("open"), str_of(directory)));
+    if (table_.open != nullptr) {
+      instance_->check(table_.open(instance_->get("open"), str_of(directory)));
+      directory_ = directory;
+    }
     info_.struct_size = sizeof info_;
     info_.bos_id = info_.eos_id = info_.pad_id = info_.unk_id = -1;
     instance_->check(table_.info(instance_->get("info"), &info_));

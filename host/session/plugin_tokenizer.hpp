@@ -32,6 +32,13 @@ class PluginTokenizer final : public Tokenizer {
   // Opens the tokenizer of `directory`; empty: there is none.
   explicit PluginTokenizer(std::unique_ptr<Instance> instance, const std::string& directory = "");
 
+  // Of the member.
+  const std::string& id() const { return instance_->id(); }
+  // The directory whose files it has read; empty if it reads none.
+  const std::string& directory() const { return directory_; }
+  // The names of these files, as far as the plugin's manifest has them.
+  const std::vector<std::string>& files() const { return instance_->library().manifest().files; }
+
   void encode(std::string_view text, std::vector<int32_t>& ids) const override;
   Encoding encode_with_offsets(std::string_view text, bool special = true) const override;
   std::string decode(std::span<const int32_t> ids, bool keep_special = false) const override;
@@ -59,7 +66,7 @@ class PluginTokenizer final : public Tokenizer {
   chassis_tokenizer_2_t table_{};
   const chassis_tokenizer_t* v1_ = nullptr;  // set if the plugin offers only chassis.tokenizer/1
   chassis_tokenizer_info_2_t info_{};
-  std::string fingerprint_, chat_template_;
+  std::string fingerprint_, chat_template_, directory_;
 };
 
 }  // namespace chassis

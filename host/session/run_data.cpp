@@ -11,7 +11,8 @@
 #include "host/base/file.hpp"
 #include "host/config/eval_sets.hpp"
 #include "host/data/chat_renderer.hpp"
-#include "host/data/document_reader.hpp"
+#include "host/data/data_files.hpp"
+#include "host/data/row_names.hpp"
 #include "host/data/tokenizer_files.hpp"
 #include "host/session/fields.hpp"
 #include "host/session/progress.hpp"
@@ -37,17 +38,33 @@ void refuse_pairs(const DataSetConfig& set) {
           "shows pairs");
 }
 
-// The strings of { name = "other name" }.
-std::map<std::string, std::string> other_names(const Setting<Value>& table) {
-  std::map<std::string, std::string> names;
-  if (!table.is_set()) return names;
+// A table such as columns = { messages = "dialog" }.
+std::map<std::string, std::string> renamed_names(DataFormat format, std::string_view option,
+                                                 const Setting<Value>& table) {
+  std::map<std::string, std::string> renamed;
+  const auto at = [](const SourcePosition& where, const std::string& key, const Error& cause) {
+    return Error(ExitCode::kConfig, where, key + ": " + cause.message()).hint(cause.hint_text());
+  };
+  if (!table.is_set()) return renamed;
   for (const Value& value : table->children) {
-    if (value.type != ValueType::kString)
-      throw Error(ExitCode::kConfig, table.where_of(value.name),
+    const SourcePosition where = table.where_of(value.name);
+    if (value.type != ValueType::kString) {
+      throw Error(ExitCode::kConfig, where,
                   table.key_of(value.name) + " must be a string, not " + type_text(value.type));
-    names[value.name] = value.string;
+    }
+    try {
+      require_names(format, option, {{value.name, value.string}});
+    } catch (const Error& error) {
+      throw at(where, table.key_of(value.name), error);
+    }
+    renamed[value.name] = value.string;
   }
-  return names;
+  try {
+    require_names(format, option, renamed);
+  } catch (const Error& error) {
+    throw at(table.where(), table.key(), error);
+  }
+  return renamed;
 }
 
 DataSetConfig data_set(const DataNeeds& needs, const Settings::DataSet& settings) {
@@ -55,10 +72,10 @@ DataSetConfig data_set(const DataNeeds& needs, const Settings::DataSet& settings
   set.path = settings.path;
   set.format = data_format_from_text(*settings.format);
   set.documents = document_split_from_text(*settings.documents);
+  set.columns = renamed_names(set.format, "columns", settings.columns);
+  set.tags = renamed_names(set.format, "tags", settings.tags);
   set.key = settings.key();
   set.where = settings.path.where();
-  set.columns = other_names(settings.columns);
-  set.tags = other_names(settings.tags);
   if (set.format != DataFormat::kTokens && !needs.tokenizer) {
     const Setting<std::string>& model = needs.settings.model.path;
     const bool model_has_one = model.is_set() && !tokenizer_files(model).empty();
@@ -67,7 +84,6 @@ DataSetConfig data_set(const DataNeeds& needs, const Settings::DataSet& settings
                   ? "tokenise it with the tokenizer of " + *model + ", and set format = \"tokens\""
                   : "set tokenizer.plugin (`chassis plugins list` shows the tokenizers), or set format = \"tokens\"");
   }
-  refuse_pairs(set);
   return set;
 }
 
@@ -89,6 +105,8 @@ void require_template(const DataNeeds& needs, const ChatConfig& chat) {
     throw error_at(setting, error);
   }
 }
+
+}  // namespace
 
 DataConfig data_config(const DataNeeds& needs) {
   const Settings::Data& settings = needs.settings.data;
@@ -114,21 +132,36 @@ DataConfig data_config(const DataNeeds& needs) {
     data.chat = chat_config(needs.settings, needs.tokenizer);
     require_template(needs, data.chat);
   }
-  return data;
-}
-
-}  // namespace
-
-std::unique_ptr<TrainData> open_train_data(const DataNeeds& needs, const std::function<void()>& poll) {
-  const Settings::Data& settings = needs.settings.data;
-  DataConfig data = data_config(needs);
   for (const Settings::TrainSet& set : settings.train) {
     data.train.push_back(data_set(needs, set));
     if (set.weight.is_set()) data.train.back().weight = *set.weight;
     data.train.back().part_begin = settings.eval_fraction;
   }
+  return data;
+}
+
+std::vector<DataSetConfig> eval_set_configs(const DataNeeds& needs) {
+  const Settings::Data& settings = needs.settings.data;
+  std::vector<DataSetConfig> sets;
+  for (const Settings::EvalSet& set : settings.eval) sets.push_back(data_set(needs, set));
+  if (settings.eval_fraction > 0.0) {
+    for (const Settings::TrainSet& set : settings.train) {
+      sets.push_back(data_set(needs, set));
+      sets.back().part_end = settings.eval_fraction;
+    }
+  }
+  return sets;
+}
+
+std::unique_ptr<TrainData> open_train_data(const DataNeeds& needs, const std::function<void()>& poll) {
+  return open_train_data(needs, data_config(needs), poll);
+}
+
+std::unique_ptr<TrainData> open_train_data(const DataNeeds& needs, const DataConfig& data,
+                                           const std::function<void()>& poll) {
   if (data.train.empty())
-    throw config_error(settings, "there is no training data").hint("add [[data.train]] with path = \"…\"");
+    throw config_error(needs.settings.data, "there is no training data").hint("add [[data.train]] with path = \"…\"");
+  for (const DataSetConfig& set : data.train) refuse_pairs(set);
   ProgressBar bar("preparing data");
   return std::make_unique<TrainData>(data, needs.tokenizer, progress_of(bar, poll), poll);
 }
@@ -137,17 +170,9 @@ std::vector<std::unique_ptr<EvalData>> open_eval_data(const DataNeeds& needs, co
   std::vector<std::unique_ptr<EvalData>> sets;
   const DataConfig data = data_config(needs);
   ProgressBar bar("preparing data");
-  const auto open = [&](const DataSetConfig& set) {
+  for (const DataSetConfig& set : eval_set_configs(needs)) {
+    refuse_pairs(set);
     sets.push_back(std::make_unique<EvalData>(set, data, needs.tokenizer, progress_of(bar, poll), poll));
-  };
-  const Settings::Data& settings = needs.settings.data;
-  for (const Settings::EvalSet& set : settings.eval) open(data_set(needs, set));
-  if (settings.eval_fraction > 0.0) {
-    for (const Settings::TrainSet& set : settings.train) {
-      DataSetConfig part = data_set(needs, set);
-      part.part_end = settings.eval_fraction;
-      open(part);
-    }
   }
   return sets;
 }
@@ -155,6 +180,7 @@ std::vector<std::unique_ptr<EvalData>> open_eval_data(const DataNeeds& needs, co
 void find_data(const DataNeeds& needs) {
   const auto find = [&](const Settings::DataSet& settings) {
     const DataSetConfig set = data_set(needs, settings);
+    refuse_pairs(set);
     for (const std::string& file : data_files(set)) {
       try {
         File::open_read(file);

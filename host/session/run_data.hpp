@@ -22,9 +22,15 @@ struct DataNeeds {
   bool first_on_machine = true;                // prepares the files that other ranks of the machine read
 };
 
+// The options of [data] with the training sets, and the evaluation sets: those of [[data.eval]], then the parts of
+// [[data.train]] that data.eval_fraction takes. Reads no data, but the template.
+DataConfig data_config(const DataNeeds& needs);
+std::vector<DataSetConfig> eval_set_configs(const DataNeeds& needs);
+
 // Prepares the data and shows progress. `poll` is called regularly meanwhile and may throw.
 std::unique_ptr<TrainData> open_train_data(const DataNeeds& needs, const std::function<void()>& poll = {});
-// Those of [[data.eval]], then the parts of [[data.train]] that data.eval_fraction takes.
+std::unique_ptr<TrainData> open_train_data(const DataNeeds& needs, const DataConfig& data,
+                                           const std::function<void()>& poll = {});
 std::vector<std::unique_ptr<EvalData>> open_eval_data(const DataNeeds& needs, const std::function<void()>& poll = {});
 // Throws a config error if a data set has no file, or a file that cannot be opened; reads nothing.
 void find_data(const DataNeeds& needs);

@@ -1,9 +1,13 @@
-// Opens the tokenizer, and compares it with the one in the model's directory.
+// Finds the tokenizer plugin by the files of a directory, opens it, and compares it with the one in the model's
+// directory.
 #include "host/session/run_tokenizer.hpp"
+
+#include <algorithm>
 
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
 #include "host/base/log.hpp"
+#include "host/base/printable.hpp"
 #include "host/data/tokenizer_files.hpp"
 
 namespace chassis {
@@ -15,50 +19,152 @@ std::string comma_list(const std::vector<std::string>& words) {
   return text;
 }
 
-// The weights were trained on the ids of one tokenizer; with those of another their results are meaningless.
-void require_tokenizer_of_model(const Config& config) {
+bool reads_text(const Config& config) {
   const Settings& settings = config.settings();
-  const Settings::Tokenizer& tokenizer = settings.tokenizer;
-  bool reads_text = config.use() == ConfigUse::kGeneration;
-  for (const Settings::TrainSet& set : settings.data.train) reads_text |= set.format == "text";
-  for (const Settings::EvalSet& set : settings.data.eval) reads_text |= set.format == "text";
-  if (!reads_text || settings.model.init == "random") return;
-  const std::vector<std::string> files = other_tokenizer_files(config);
+  if (config.use() == ConfigUse::kGeneration || settings.train.task == "sft") return true;
+  if (config.use() == ConfigUse::kTraining && !settings.sample.prompts->empty()) return true;
+  for (const Settings::TrainSet& set : settings.data.train)
+    if (set.format != "tokens") return true;
+  for (const Settings::EvalSet& set : settings.data.eval)
+    if (set.format != "tokens") return true;
+  return false;
+}
+
+// The entry whose directory a tokenizer is opened from; NULL: there is none.
+const Setting<std::string>* directory_setting(const Settings& settings) {
+  if (settings.tokenizer.path.is_set()) return &settings.tokenizer.path;
+  return settings.model.path.is_set() ? &settings.model.path : nullptr;
+}
+
+// An id that stands for different words in the two vocabularies, as a text; empty if there is none. Special and added
+// tokens may be renamed, as instruct models do with reserved ones.
+std::string difference(const PluginTokenizer& a, const PluginTokenizer& b) {
+  if (a.fingerprint() == b.fingerprint()) return "";
+  const auto is_word = [](const TokenText& token) { return !token.special && !token.added && !token.unused; };
+  for (int64_t id = 0; id < std::min(a.vocab_size(), b.vocab_size()); ++id) {
+    const TokenText first = a.token(static_cast<int32_t>(id)), second = b.token(static_cast<int32_t>(id));
+    if (is_word(first) && is_word(second) && first.text != second.text)
+      return "id " + std::to_string(id) + " is '" + printable(first.text) + "', and '" + printable(second.text) +
+             "' in that of the model";
+  }
+  return "";
+}
+
+bool is_same_directory(const std::string& a, const std::string& b) { return lies_in(a, b) && lies_in(b, a); }
+
+// The weights were trained on the ids of one tokenizer; with those of another their results are meaningless.
+void require_tokenizer_of_model(const Config& config, RunPlugins& plugins, const TokenizerChoice& choice,
+                                const PluginTokenizer& tokenizer) {
+  const Settings& settings = config.settings();
+  if (!reads_text(config) || settings.model.init == "random") return;
+  const std::vector<std::string> files = other_tokenizer_files(config, &tokenizer);
   if (files.empty()) return;
-  const std::string what = "tokenizer '" + *tokenizer.plugin + "' is not the one that " + *settings.model.path +
-                           " contains (" + comma_list(files) + ")";
-  if (tokenizer.force)
-    return counted_warning(tokenizer.force.key(), what + ", and is used because tokenizer.force = true");
-  throw config_error(tokenizer.plugin,
-                     what + ": its ids stand for other words than those that the weights were trained on")
-      .hint(
-          "tokenise the data with the model's own tokenizer and set format = \"tokens\"; tokenizer.force = true uses "
-          "this one anyway");
+  const ConfigEntry& entry = settings.tokenizer.path.is_set() ? static_cast<const ConfigEntry&>(settings.tokenizer.path)
+                                                              : settings.tokenizer.plugin;
+  std::string what = "tokenizer '" + choice.member + "' is not the one that " + *settings.model.path + " contains (" +
+                     comma_list(files) + ")";
+  if (!tokenizer.directory().empty()) {  // opened from files elsewhere, which may be the same
+    std::string different;
+    try {
+      const PluginTokenizer own(plugins.create(settings.tokenizer.key(), "tokenizer", choice.member),
+                                settings.model.path);
+      different = difference(tokenizer, own);
+    } catch (const Error& error) {
+      return counted_warning(entry.key(), "the tokenizer of " + tokenizer.directory() +
+                                              " cannot be compared with that of " + *settings.model.path + ": " +
+                                              error.message());
+    }
+    if (different.empty()) return;
+    what = "the tokenizer of " + tokenizer.directory() + " is not the one that " + *settings.model.path +
+           " contains: " + different;
+  }
+  if (settings.tokenizer.force)
+    return counted_warning(settings.tokenizer.force.key(), what + ", and is used because tokenizer.force = true");
+  throw config_error(entry, what + ": its ids stand for other words than those that the weights were trained on")
+      .hint("leave out [tokenizer], so that the model's own is used; tokenizer.force = true uses this one anyway");
 }
 
 }  // namespace
 
-std::unique_ptr<PluginTokenizer> open_tokenizer(const Config& config, RunPlugins& plugins, int64_t vocab_size) {
-  const Settings::Tokenizer& settings = config.settings().tokenizer;
-  if (!settings.is_named()) return nullptr;
-  require_tokenizer_of_model(config);
-  const std::string& id = settings.plugin;
-  auto tokenizer = std::make_unique<PluginTokenizer>(plugins.create(settings.key(), "tokenizer", id));
+std::vector<std::string> own_file_tokenizers(const PluginRegistry& registry) {
+  std::vector<std::string> found;
+  const PluginIndex& index = registry.index();
+  for (const std::string& id : index.ids("tokenizer")) {
+    const PluginFile& file = *index.find("tokenizer", id);
+    if (!index.is_installed_with_program(file.path) || file.manifest.files.empty()) continue;
+    if (registry.loads_only_pinned() && !registry.is_pinned(file)) continue;
+    found.push_back(id);
+  }
+  return found;
+}
+
+std::string tokenizer_of_directory(const PluginRegistry& registry, const std::string& directory) {
+  const std::vector<std::string> candidates = own_file_tokenizers(registry);
+  for (const std::string& id : candidates)
+    for (const std::string& name : registry.index().find("tokenizer", id)->manifest.files)
+      if (path_kind(directory + "/" + name) != PathKind::kAbsent) return id;
+  return candidates.empty() || tokenizer_files(directory).empty() ? "" : candidates.front();
+}
+
+TokenizerChoice find_tokenizer(const Config& config, const PluginRegistry& registry) {
+  const Settings& settings = config.settings();
+  const Settings::Tokenizer& named = settings.tokenizer;
+  const Setting<std::string>* const setting = directory_setting(settings);
+  const std::string directory = setting ? **setting : "";
+  if (named.plugin.is_set()) return {named.plugin, directory, false};
+  if (setting == nullptr || (!named.path.is_set() && !reads_text(config))) return {};
+  if (const std::string found = tokenizer_of_directory(registry, directory); !found.empty())
+    return {found, directory, true};
+  const std::vector<std::string> files = tokenizer_files(directory);
+  const std::string shown = setting->key() + " = \"" + directory + "\"";
+  if (files.empty())
+    throw config_error(*setting, shown + " has no tokenizer files, and [tokenizer] names no plugin")
+        .hint(
+            "set tokenizer.path to a directory with tokenizer.json, or tokenizer.plugin; data that is tokenised "
+            "already has format = \"tokens\"");
+  throw config_error(*setting, shown + " has a tokenizer (" + comma_list(files) +
+                                   "), but no plugin that opens such files is installed with this program")
+      .hint(
+          "`chassis plugins list` shows the tokenizers; tokenizer.plugin names one of another folder. Or tokenise the "
+          "data elsewhere, and set format = \"tokens\"");
+}
+
+std::unique_ptr<PluginTokenizer> open_tokenizer(const Config& config, RunPlugins& plugins,
+                                                const TokenizerChoice& choice, int64_t vocab_size) {
+  if (choice.member.empty()) return nullptr;
+  const Settings& settings = config.settings();
+  const Setting<std::string>* const setting = directory_setting(settings);
+  const ConfigEntry& entry = choice.is_default ? static_cast<const ConfigEntry&>(*setting) : settings.tokenizer.plugin;
+  std::unique_ptr<PluginTokenizer> tokenizer;
+  try {
+    tokenizer = std::make_unique<PluginTokenizer>(plugins.create(settings.tokenizer.key(), "tokenizer", choice.member),
+                                                  choice.directory);
+  } catch (const Error& error) {
+    throw error_at(entry, error);
+  }
   if (tokenizer->vocab_size() > vocab_size)
-    throw config_error(settings.plugin, "tokenizer '" + id + "' has " + std::to_string(tokenizer->vocab_size()) +
-                                            " ids, the model's vocabulary has " + std::to_string(vocab_size))
-        .hint("set vocab_size of the model to at least " + std::to_string(tokenizer->vocab_size()));
+    throw config_error(entry, "tokenizer '" + choice.member + "' has " + std::to_string(tokenizer->vocab_size()) +
+                                  " ids, the model's vocabulary has " + std::to_string(vocab_size))
+        .hint(settings.model.path.is_set()
+                  ? "use the tokenizer that the model was trained with"
+                  : "set vocab_size of the model to at least " + std::to_string(tokenizer->vocab_size()));
+  require_tokenizer_of_model(config, plugins, choice, *tokenizer);
   return tokenizer;
 }
 
-std::vector<std::string> other_tokenizer_files(const Config& config) {
+std::vector<std::string> other_tokenizer_files(const Config& config, const PluginTokenizer* tokenizer) {
   const Settings& settings = config.settings();
-  if (!settings.model.path.is_set() || !settings.tokenizer.is_named()) return {};
+  if (!settings.model.path.is_set() || tokenizer == nullptr) return {};
   const std::string& model = settings.model.path;
+  if (!tokenizer->directory().empty() && is_same_directory(tokenizer->directory(), model)) return {};
   const Json options = config.plugin_options(settings.tokenizer.key());
   for (const auto& [name, value] : options.items())  // this tokenizer reads them
     if (value.is_string() && !value.get<std::string>().empty() && lies_in(value.get<std::string>(), model)) return {};
-  return tokenizer_files(model);
+  std::vector<std::string> files = tokenizer_files(model);
+  for (const std::string& name : tokenizer->files())
+    if (std::ranges::count(files, name) == 0 && path_kind(model + "/" + name) != PathKind::kAbsent)
+      files.push_back(name);
+  return files;
 }
 
 }  // namespace chassis

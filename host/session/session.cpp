@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "host/base/log.hpp"
 #include "host/plugin/search.hpp"
 #include "host/service/memory.hpp"
 #include "host/session/fields.hpp"
@@ -65,6 +66,7 @@ Session::Session(Config config, const SessionOptions& options)
   PluginRegistry& registry = plugins_->registry();
 
   ModelSource source;
+  TokenizerChoice tokenizer;
   std::vector<std::string> candidates;
   // If no model is named, the configuration's own checks report the missing key.
   if (names_model(model)) {
@@ -72,6 +74,12 @@ Session::Session(Config config, const SessionOptions& options)
     collect(config_, model.plugin.key(), {}, [&] { source = find_model(model, registry); });
   }
   const bool can_configure = check_plugin_options(config_, registry, source.member);
+  collect(config_, settings().tokenizer.key(), {}, [&] {
+    tokenizer = find_tokenizer(config_, registry);
+    if (tokenizer.is_default)
+      config_.check_plugin_options(settings().tokenizer.key(), tokenizer.member,
+                                   registry.option_specs("tokenizer", tokenizer.member));
+  });
   collect(config_, settings().kernels.key(), {},
           [&] { candidates = find_candidates(config_, registry, options.target); });
   if (can_configure)
@@ -83,7 +91,10 @@ Session::Session(Config config, const SessionOptions& options)
   ResolveOptions resolve = resolve_options(settings(), options.target, *world_);
   communicator_ = make_communicator(config_, *plugins_, mesh_, place, resolve.device);
   runtime_ = make_runtime(config_, *plugins_, *model_, candidates, std::move(resolve), options.passes);
-  tokenizer_ = open_tokenizer(config_, *plugins_, vocab_size(program()));
+  tokenizer_ = open_tokenizer(config_, *plugins_, tokenizer, vocab_size(program()));
+  if (tokenizer.is_default && options.world_size == 0)
+    log::info("tokenizer '{}' of {}: {} ids{}", tokenizer.member, tokenizer.directory, tokenizer_->vocab_size(),
+              tokenizer_->chat_template().empty() ? "" : ", with a chat template");
   if (config_.use() == ConfigUse::kTraining)
     runtime_.optimizer = make_optimizer(settings().optimizer, *plugins_, parameters());
   place_shards(config_, mesh_, runtime_);

@@ -53,7 +53,7 @@ class Session {
   Ranks ranks() const { return {*mesh_.stack, *communicator_}; }
 
   const RunModel& model() const { return *model_; }
-  // NULL if the configuration names no tokenizer.
+  // NULL if the run needs no tokenizer and names none.
   const PluginTokenizer* tokenizer() const { return tokenizer_.get(); }
 
   CompiledProgram& compiled() { return *runtime_.compiled; }

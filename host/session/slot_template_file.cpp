@@ -11,6 +11,7 @@
 #include "host/base/printable.hpp"
 #include "host/config/suggest.hpp"
 #include "host/config/toml_file.hpp"
+#include "host/data/chat_renderer.hpp"
 
 namespace chassis {
 namespace {
@@ -193,7 +194,7 @@ std::vector<std::string> fitting_template_names(const Tokenizer& tokenizer) {
     const bool fits = std::all_of(slots->stop.begin(), slots->stop.end(), [&](const TextSlot& stop) {
       std::string text;
       for (const TextSlot::Piece& piece : stop.pieces) text += piece.text + (piece.placeholder == "eos" ? eos : "");
-      return !text.empty() && tokenizer.id_of(text) >= 0;
+      return spelled_token(tokenizer, text) >= 0;
     });
     if (fits) names.push_back(name);
   }

@@ -1,38 +1,52 @@
-// Generates text with a model, one token at a time, with a key-value cache.
+// Generates token ids with a model, one at a time, with a key-value cache.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "host/program/executor.hpp"
+#include "host/train/sampler.hpp"
 
 namespace chassis {
 
 struct GenerateOptions {
   int64_t max_new_tokens = 128;
-  double temperature = 0.0;  // 0: the most likely token
-  double top_p = 1.0;        // the smallest set of tokens with this probability (Holtzman et al. 2020)
+  SamplingOptions sampling;
   uint64_t seed = 0;
-  int32_t eos_id = -1;     // ends the text; -1: no token does
+  std::string stream = "generate";  // names the random numbers: texts of one seed with other names are independent
+  std::vector<int32_t> stop_ids;    // each ends the text
   int64_t vocab_size = 0;  // of the tokenizer; larger ids, which pad the vocabulary, are never chosen; 0: no limit
   bool use_cache = true;   // false: the whole row is computed again for every token
 };
 
+enum class Finish { kStopId, kLength, kStoppedByCaller };
+
 struct Generated {
-  std::vector<int32_t> ids;  // without the prompt and eos
-  uint64_t num_masked = 0;   // number of times that the most likely id was not in the vocabulary
+  std::vector<int32_t> ids;  // without the prompt and the stop id
+  Finish finish = Finish::kLength;
+  uint64_t num_masked = 0;  // number of times that the most likely id was not in the vocabulary
 };
 
-// [step] Calls `on_token` with each new token. Throws a config error if the prompt is empty.
+// Keys and values of a row, for a longer row with the same beginning.
+class CachedRow {
+ public:
+  // Keeps the part that `row` begins with, but not its last token, and makes room. Returns the number of kept
+  // positions.
+  size_t begin_with(const std::vector<int32_t>& row, int64_t capacity);
+  void append(const std::vector<int32_t>& row) { ids_ = row; }
+  KeyValueCache& cache() { return cache_; }
+
+ private:
+  std::vector<int32_t> ids_;  // that the cache holds
+  KeyValueCache cache_{0};
+};
+
+// [step] Calls `on_token` with each new token; false ends the text behind it. With `cached`, computes only what that
+// does not hold, and leaves this row there. Throws a config error if the prompt is empty.
 Generated generate(Executor& executor, const std::vector<int32_t>& prompt, const GenerateOptions& options,
-                   Device device, const std::function<void(int32_t)>& on_token);
-
-// Removes the logits of ids outside the vocabulary. Returns whether one of them was the largest of all.
-bool mask_padded_ids(std::vector<float>& logits, int64_t vocab_size);
-
-// Chooses the next token from its logits; `draw` is uniform in [0, 1).
-int32_t choose_token(const std::vector<float>& logits, double temperature, double top_p, double draw);
+                   Device device, const std::function<bool(int32_t)>& on_token, CachedRow* cached = nullptr);
 
 }  // namespace chassis

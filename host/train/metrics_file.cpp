@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <optional>
 #include <vector>
 
@@ -26,7 +27,8 @@ std::optional<int64_t> own_step(std::string_view line) {
   if (step->is_number_unsigned() && step->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) return std::nullopt;
   const bool of_step = json.contains("loss") && json.contains("grad_norm") && json.contains("trained_tokens");
   const bool of_evaluation = json.contains("eval") && json.contains("eval_loss");
-  if (!of_step && !of_evaluation) return std::nullopt;
+  const bool of_sample = json.contains("prompt") && json.contains("answer");
+  if (!of_step && !of_evaluation && !of_sample) return std::nullopt;
   return step->get<int64_t>();
 }
 
@@ -143,15 +145,16 @@ MetricsScan scan_metrics_file(const std::string& path, int64_t last_step) {
   return scan;
 }
 
-MetricsFile open_metrics_file(const std::string& path, int64_t last_step, bool is_own) {
+MetricsFile open_metrics_file(const std::string& path, int64_t last_step, bool is_own, bool has_every_step) {
+  const std::string name = std::filesystem::path(path).filename().string();
   const MetricsScan scan = scan_metrics_file(path, last_step);
   if (scan.num_foreign_kept > 0)
     counted_warning(
-        "damaged lines of metrics.jsonl",
+        "damaged lines of " + name,
         "'" + path + "': line " + std::to_string(scan.first_foreign_line) + " is not a line of metrics; it is kept",
         scan.num_foreign_kept);
-  if (is_own && scan.last_step < last_step)
-    counted_warning("metrics.jsonl is incomplete",
+  if (is_own && has_every_step && scan.last_step < last_step)
+    counted_warning(name + " is incomplete",
                     path + (scan.last_step == 0 ? " has no step" : " ends at step " + std::to_string(scan.last_step)) +
                         ", and the run continues from step " + std::to_string(last_step));
   MetricsFile opened{File::open_or_create_own(path), scan.kept_bytes};
@@ -160,11 +163,11 @@ MetricsFile open_metrics_file(const std::string& path, int64_t last_step, bool i
     const std::string old = free_name_beside(path);
     rename_durably(path, old);
     opened.file = copy_start(opened.file, scan.kept_bytes, path);
-    counted_warning("earlier metrics.jsonl kept", "the earlier content of '" + path + "' is kept as '" + old + "'");
+    counted_warning("earlier " + name + " kept", "the earlier content of '" + path + "' is kept as '" + old + "'");
   }
-  if (scan.drops_cut_short) log::info("metrics.jsonl: the last line was cut short and is dropped");
+  if (scan.drops_cut_short) log::info("{}: the last line was cut short and is dropped", name);
   if (scan.num_dropped > 0)
-    log::info("metrics.jsonl: steps {} to {} ({} {}) are dropped, since the run continues from step {}",
+    log::info("{}: steps {} to {} ({} {}) are dropped, since the run continues from step {}", name,
               scan.first_dropped_step, scan.last_dropped_step, scan.num_dropped,
               scan.num_dropped == 1 ? "line" : "lines", last_step);
   opened.file.truncate(opened.offset);

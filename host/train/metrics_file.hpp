@@ -1,4 +1,4 @@
-// Decides which lines of an existing metrics.jsonl a run keeps. Accepts any content, and uses memory that does not
+// Decides which lines of an existing metrics.jsonl, or samples.jsonl, a run keeps. Accepts any content, and uses memory that does not
 // depend on the size of the file.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace chassis {
 
-// A line is the program's own if it is a JSON object with the keys of a step or of an evaluation.
+// A line is the program's own if it is a JSON object with the keys of a step, an evaluation or a sample.
 struct MetricsScan {
   uint64_t kept_bytes = 0;    // up to the first own line of a later step
   bool kept_ends_line = true; // false: the last kept line lacks its line break
@@ -43,7 +43,8 @@ struct MetricsFile {
   uint64_t offset = 0;
 };
 // Drops the lines of steps after `last_step`, and logs that. If foreign lines would be dropped too, or `is_own` is
-// false, keeps the earlier file under another name and counts a warning.
-MetricsFile open_metrics_file(const std::string& path, int64_t last_step, bool is_own = true);
+// false, keeps the earlier file under another name and counts a warning. Unless `has_every_step`, steps may be missing.
+MetricsFile open_metrics_file(const std::string& path, int64_t last_step, bool is_own = true,
+                              bool has_every_step = true);
 
 }  // namespace chassis

@@ -23,6 +23,7 @@
 #include "host/train/run_directory.hpp"
 #include "host/train/run_report.hpp"
 #include "host/train/run_saves.hpp"
+#include "host/train/samples.hpp"
 #include "host/train/signals.hpp"
 #include "host/train/sinks.hpp"
 #include "host/train/trainer.hpp"
@@ -74,6 +75,7 @@ class Run {
       const StepRequests& requests = trainer_->requests();
       if (saves_->saver().is_saving() && requests.ready) saves_->advance();
       if (evaluation_due(record.step)) evaluate_all(record.step);
+      if (samples_->due(record.step, trainer_->options().max_steps)) take_samples(record.step);
       if (requests.save || saves_->due(record.step)) saves_->save(record.step);
       if (requests.stop) return record.step < trainer_->options().max_steps;
     }
@@ -87,6 +89,7 @@ class Run {
   void prepare() {
     choose_recompute();
     check_positions(session_.model(), settings().train.seq_len, "train.seq_len");
+    samples_.emplace(session_);
     directory_ = std::make_unique<RunDirectory>(settings().run.output_dir, world_);
     directory_->check_names(settings());
     // The first rank of a machine prepares the files that the others then read.
@@ -106,8 +109,10 @@ class Run {
     make_trainer();
     if (const Settings::Eval& eval = settings().eval; eval.keeps_best())
       best_.emplace(eval.keep_best, eval.patience);
-    if (const auto resumed = saves_->saver().resume()) resume(resumed->checkpoint, resumed->state);
-    else start_anew();
+    if (const auto resumed = saves_->saver().resume())
+      resume(resumed->checkpoint, resumed->state);
+    else
+      start_anew();
     if (const std::string& from = settings().run.resume; from != "auto" && from != "never")
       directory_->set_later_steps_aside(from, trainer_->state().step);
     saves_->check_space();
@@ -134,7 +139,8 @@ class Run {
     const Settings::Model& model = settings().model;
     if (model.path.is_set() && model.init == "pretrained")
       saves_->saver().start_from(model.path);
-    else initialize();
+    else
+      initialize();
   }
 
   void initialize() {
@@ -246,8 +252,7 @@ class Run {
     TrainerOptions options;
     options.shape = {sizes.micro_batch_size, sizes.num_microbatches, ranks.data_rank(), ranks.num_data_ranks()};
     options.max_steps = settings().run.max_steps;
-    if (options.max_steps == 0)
-      options.max_steps = steps_of_epochs(sizes.global_batch_size);
+    if (options.max_steps == 0) options.max_steps = steps_of_epochs(sizes.global_batch_size);
     options.max_grad_norm = settings().optimizer.max_grad_norm;
     options.nonfinite = settings().train.nonfinite == "skip" ? NonFinite::kSkip : NonFinite::kStop;
     options.max_skipped_steps = settings().train.max_skipped_steps;
@@ -284,6 +289,8 @@ class Run {
       if (sink == "console") sinks_.push_back(make_console_sink(facts));
       if (sink == "jsonl") sinks_.push_back(make_jsonl_sink(directory_->open_metrics(trainer_->state().step), lost));
     }
+    if (!settings().sample.prompts->empty())
+      sinks_.push_back(make_samples_sink(directory_->open_samples(trainer_->state().step), lost));
   }
 
   void announce() {
@@ -298,7 +305,7 @@ class Run {
     log::info("{}", data_text(*data_, trainer_->state().step, trainer_->options().max_steps,
                               trainer_->options().shape.num_rows()));
     if (const std::string packing = packing_text(*data_); !packing.empty()) log::info("{}", packing);
-    log::info("{}", results_text(settings(), directory_->path()));
+    log::info("{}", results_text(settings(), session_.tokenizer(), directory_->path()));
     start_ = Clock::now();
     first_tokens_ = trainer_->state().tokens;
     first_step_ = trainer_->state().step;
@@ -362,6 +369,12 @@ class Run {
     if (is_best) saves_->save_best(step);
   }
 
+  void take_samples(int64_t step) {
+    samples_->take(step, [&](const SampleRecord& record) {
+      to_sinks([&](MetricsSink& sink) { sink.sample(record); });
+    });
+  }
+
   void finish(bool stopped) {
     const TrainerState& state = trainer_->state();
     if (state.step > 0) saves_->save(state.step);
@@ -381,7 +394,7 @@ class Run {
     log_totals(!stopped ? "done" : signal.empty() ? "stopped" : signal);
     if (best_ && best_->step() >= 0 && first_rank()) log::info("best: {}; {}/best", best_->text(), directory_->path());
     const bool is_early = trainer_->state().step < trainer_->options().max_steps;
-    if (!stopped) return log::info("{}", next_steps(settings(), directory_->path(), is_early));
+    if (!stopped) return log::info("{}", next_steps(session_.tokenizer(), directory_->path(), is_early));
     const bool is_resumable = settings().checkpoint.contents == "full";
     const int64_t step = trainer_->state().step;
     log::info("{}", resume_hint(settings(), {directory_->path(), step, saves_->is_saved(step), is_resumable}));
@@ -415,6 +428,7 @@ class Run {
   std::unique_ptr<RunDirectory> directory_;
   std::unique_ptr<TrainData> data_;
   std::vector<std::unique_ptr<EvalData>> eval_data_;
+  std::optional<Samples> samples_;
   std::unique_ptr<RunSaves> saves_;
   std::unique_ptr<Trainer> trainer_;
   std::vector<std::unique_ptr<MetricsSink>> sinks_;

@@ -25,7 +25,8 @@ namespace chassis {
 namespace {
 
 constexpr char kRunFile[] = "run.json";
-constexpr const char* kFiles[] = {kRunFile, "resolved.toml", "plugins.lock", "log.txt", "metrics.jsonl"};
+constexpr const char* kFiles[] = {kRunFile, "resolved.toml", "plugins.lock", "log.txt", "metrics.jsonl",
+                                  "samples.jsonl"};
 constexpr std::string_view kTokenStart = ".same-";
 constexpr std::string_view kResolvedStart = "# Every key of the run";
 constexpr std::string_view kLockStart = "{\n  \"plugins_lock\":";
@@ -226,6 +227,7 @@ void RunDirectory::check_names(const Settings& settings) {
     }
     refuse_data_folder(path_, settings.data);
     scan_metrics_file(file("metrics.jsonl"), 0);
+    if (!settings.sample.prompts->empty()) scan_metrics_file(file("samples.jsonl"), 0);
     if (settings.checkpoint.self_test) check_target(file("self-test"));
     if (settings.exports.when != "never") check_target(file("final"));
     if (!settings.model.path.is_set() || settings.exports.when == "never") return;
@@ -336,6 +338,11 @@ void RunDirectory::note_saved() {
 
 MetricsFile RunDirectory::open_metrics(int64_t step) {
   return open_metrics_file(file("metrics.jsonl"), step, before_.has_value() && !keeps_metrics_);
+}
+
+MetricsFile RunDirectory::open_samples(int64_t step) {
+  return open_metrics_file(file("samples.jsonl"), step, before_.has_value() && !keeps_metrics_,
+                           /*has_every_step=*/false);
 }
 
 }  // namespace chassis

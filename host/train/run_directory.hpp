@@ -1,5 +1,6 @@
-// The run directory: resolved.toml, run.json, plugins.lock, log.txt, metrics.jsonl, checkpoints/, final/. First it is
-// locked, then everything is checked, then the first byte is written. Nothing is written through a link.
+// The run directory: resolved.toml, run.json, plugins.lock, log.txt, metrics.jsonl, samples.jsonl, checkpoints/,
+// final/. First it is locked, then everything is checked, then the first byte is written. Nothing is written through a
+// link.
 #pragma once
 
 #include <cstdint>
@@ -46,6 +47,8 @@ class RunDirectory {
   void note_saved();
   // On rank 0, after start(): opens metrics.jsonl for the lines after `step`.
   MetricsFile open_metrics(int64_t step);
+  // The same for samples.jsonl.
+  MetricsFile open_samples(int64_t step);
 
  private:
   std::string file(const std::string& name) const { return path_ + "/" + name; }

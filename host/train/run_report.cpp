@@ -47,7 +47,7 @@ std::string packing_text(const TrainData& data) {
   return fmt::format("packing {}: {:.2f} of the tokens of a row are used", to_text(data.packing()), data.utilisation());
 }
 
-std::string results_text(const Settings& settings, const std::string& directory) {
+std::string results_text(const Settings& settings, const PluginTokenizer* tokenizer, const std::string& directory) {
   std::string when;
   const int64_t steps = settings.checkpoint.every_steps;
   if (steps > 0) when = fmt::format(" every {} steps", steps);
@@ -57,22 +57,20 @@ std::string results_text(const Settings& settings, const std::string& directory)
   for (const std::string& sink : *settings.log.sinks)
     if (sink == "jsonl") text += ", metrics.jsonl (every step)";
   text += fmt::format(", checkpoints/ ({}at the end)", when.empty() ? "" : when.substr(1) + ", ");
-  // The export copies the tokenizer files of model.path.
-  const bool is_alone = settings.tokenizer.is_named() && !settings.model.path.is_set();
+  const bool is_alone = tokenizer && tokenizer->directory().empty() && !settings.model.path.is_set();
   if (settings.exports.when != "never")
-    text += is_alone ? fmt::format(", final/ (the model; no tokenizer files, since '{}' has none)",
-                                   *settings.tokenizer.plugin)
+    text += is_alone ? fmt::format(", final/ (the model; no tokenizer files, since '{}' has none)", tokenizer->id())
                      : std::string(", final/ (the model)");
   return text + "; Ctrl-C saves and stops";
 }
 
 std::string memory_text(const PlanMemory& planned, const PlanMemory& measured, uint64_t measured_peak_bytes,
                         uint64_t process_bytes, bool by_category) {
-  std::string text = fmt::format(
-      "memory peak {} planned, {} measured ({:+.1f} %); process {}", bytes_text(planned.peak_bytes),
-      bytes_text(measured_peak_bytes),
-      100.0 * (static_cast<double>(planned.peak_bytes) / static_cast<double>(measured_peak_bytes) - 1.0),
-      bytes_text(process_bytes));
+  std::string text =
+      fmt::format("memory peak {} planned, {} measured ({:+.1f} %); process {}", bytes_text(planned.peak_bytes),
+                  bytes_text(measured_peak_bytes),
+                  100.0 * (static_cast<double>(planned.peak_bytes) / static_cast<double>(measured_peak_bytes) - 1.0),
+                  bytes_text(process_bytes));
   text += fmt::format("\n  {:<24}{:>12}{}", "", "planned", by_category ? fmt::format("{:>12}", "measured") : "");
   for (size_t i = 0; i < kNumPlanCategories; ++i) {
     const uint64_t expected = planned.categories[i].peak_bytes, found = measured.categories[i].peak_bytes;
@@ -99,10 +97,9 @@ std::string resume_hint(const Settings& settings, const Stopped& stopped) {
   return text + "; exit code 75";
 }
 
-std::string next_steps(const Settings& settings, const std::string& directory, bool early) {
+std::string next_steps(const PluginTokenizer* tokenizer, const std::string& directory, bool early) {
   std::string text = "next: ";
-  if (settings.tokenizer.is_named())
-    text += "chassis generate " + shell_word(directory + "/resolved.toml") + " --prompt TEXT; ";
+  if (tokenizer != nullptr) text += "chassis generate " + shell_word(directory + "/resolved.toml") + " --prompt TEXT; ";
   return text + (early ? "raise eval.patience" : "raise run.max_steps") + " to train further";
 }
 

@@ -16,7 +16,7 @@ std::string data_text(const TrainData& data, int64_t step, int64_t num_steps, in
 // "packing best_fit: 0.98 of the tokens of a row are used"; empty if rows are never padded.
 std::string packing_text(const TrainData& data);
 // The paths of results, when they are written, and how to stop the run.
-std::string results_text(const Settings& settings, const std::string& directory);
+std::string results_text(const Settings& settings, const PluginTokenizer* tokenizer, const std::string& directory);
 // A table of the planned and measured memory of this rank, without empty rows. `by_category`: with a column for the
 // measured memory of each category.
 std::string memory_text(const PlanMemory& planned, const PlanMemory& measured, uint64_t measured_peak_bytes,
@@ -32,6 +32,6 @@ struct Stopped {
 // A hint that says how to resume, or to start from the weights.
 std::string resume_hint(const Settings& settings, const Stopped& stopped);
 // A hint for a completed run, or for one that eval.patience has ended (`early`).
-std::string next_steps(const Settings& settings, const std::string& directory, bool early);
+std::string next_steps(const PluginTokenizer* tokenizer, const std::string& directory, bool early);
 
 }  // namespace chassis

@@ -1,11 +1,13 @@
-// Writes metrics to the console and to metrics.jsonl.
+// Writes metrics and samples to the console, to metrics.jsonl and to samples.jsonl.
 #include "host/train/sinks.hpp"
 
+#include <filesystem>
 #include <utility>
 
 #include "host/base/error.hpp"
 #include "host/base/json.hpp"
 #include "host/base/log.hpp"
+#include "host/base/printable.hpp"
 #include "host/base/units.hpp"
 
 namespace chassis {
@@ -46,6 +48,12 @@ class ConsoleSink final : public MetricsSink {
               count_text(static_cast<double>(r.trained_tokens)), duration_text(r.seconds));
   }
 
+  void sample(const SampleRecord& r) override {
+    constexpr size_t kMaxBytes = 1000;
+    log::info("step {} sample {}/{}: \"{}\" -> \"{}\" ({} tokens, {})", r.step, r.index, r.num_prompts,
+              printable(r.prompt), printable(r.answer, kMaxBytes), r.num_tokens, r.finish_reason);
+  }
+
  private:
   void print(const StepRecord& r) {
     const Means means = std::exchange(means_, {});
@@ -68,9 +76,37 @@ class ConsoleSink final : public MetricsSink {
   bool is_first_ = true;
 };
 
+// Lines of a file in the run directory.
+class JsonLines {
+ public:
+  JsonLines(MetricsFile file, LostMetrics lost) : file_(std::move(file.file)), offset_(file.offset), lost_(lost) {
+    name_ = std::filesystem::path(file_.path()).filename().string();
+  }
+
+  void append(const Json& json) {
+    const std::string line = json_line(json) + "\n";
+    try {
+      if (file_.is_deleted())
+        throw storage_error(name_ + " was deleted while the run writes to it").hint("keep the run directory as it is");
+      file_.pwrite_exact(line.data(), line.size(), offset_);
+      offset_ += line.size();
+    } catch (const Error& cause) {
+      if (lost_ == LostMetrics::kStop) throw;
+      counted_warning("lines missing from " + name_, cause.message() + "; the number of missing lines is counted");
+      if (file_.size() > offset_) file_.truncate(offset_);  // removes a partly written line
+    }
+  }
+
+ private:
+  File file_;
+  std::string name_;
+  uint64_t offset_ = 0;
+  LostMetrics lost_;
+};
+
 class JsonlSink final : public MetricsSink {
  public:
-  JsonlSink(MetricsFile file, LostMetrics lost) : file_(std::move(file.file)), offset_(file.offset), lost_(lost) {}
+  JsonlSink(MetricsFile file, LostMetrics lost) : lines_(std::move(file), lost) {}
 
   void step(const StepRecord& r) override {
     Json json = {{"step", r.step},
@@ -91,33 +127,40 @@ class JsonlSink final : public MetricsSink {
                  {"reserved_memory_bytes", r.reserved_memory_bytes}};
     if (r.skipped) json["skipped"] = true;
     for (const auto& [name, value] : r.extra) json[name] = value;
-    append(json);
+    lines_.append(json);
   }
 
   void evaluation(const EvalRecord& r) override {
-    append({{"step", r.step}, {"eval", r.name}, {"eval_loss", r.loss}, {"perplexity", r.perplexity},
-            {"trained_tokens", r.trained_tokens}, {"seconds", r.seconds}});
+    lines_.append({{"step", r.step},
+                   {"eval", r.name},
+                   {"eval_loss", r.loss},
+                   {"perplexity", r.perplexity},
+                   {"trained_tokens", r.trained_tokens},
+                   {"seconds", r.seconds}});
+  }
+
+  void sample(const SampleRecord&) override {}
+
+ private:
+  JsonLines lines_;
+};
+
+class SamplesSink final : public MetricsSink {
+ public:
+  SamplesSink(MetricsFile file, LostMetrics lost) : lines_(std::move(file), lost) {}
+
+  void step(const StepRecord&) override {}
+  void evaluation(const EvalRecord&) override {}
+  void sample(const SampleRecord& r) override {
+    lines_.append({{"step", r.step},
+                   {"prompt", r.prompt},
+                   {"answer", r.answer},
+                   {"finish_reason", r.finish_reason},
+                   {"answer_tokens", r.num_tokens}});
   }
 
  private:
-  void append(const Json& json) {
-    const std::string line = json_line(json) + "\n";
-    try {
-      if (file_.is_deleted())
-        throw storage_error("metrics.jsonl was deleted while the run writes to it")
-            .hint("keep the run directory as it is");
-      file_.pwrite_exact(line.data(), line.size(), offset_);
-      offset_ += line.size();
-    } catch (const Error& cause) {
-      if (lost_ == LostMetrics::kStop) throw;
-      counted_warning("lines missing from metrics.jsonl", cause.message() + "; the number of missing lines is counted");
-      if (file_.size() > offset_) file_.truncate(offset_);  // removes a partly written line
-    }
-  }
-
-  File file_;
-  uint64_t offset_ = 0;
-  LostMetrics lost_;
+  JsonLines lines_;
 };
 
 }  // namespace
@@ -126,6 +169,10 @@ std::unique_ptr<MetricsSink> make_console_sink(ConsoleFacts facts) { return std:
 
 std::unique_ptr<MetricsSink> make_jsonl_sink(MetricsFile file, LostMetrics lost) {
   return std::make_unique<JsonlSink>(std::move(file), lost);
+}
+
+std::unique_ptr<MetricsSink> make_samples_sink(MetricsFile file, LostMetrics lost) {
+  return std::make_unique<SamplesSink>(std::move(file), lost);
 }
 
 double peak_flops(const std::string& device_name, bool half_precision) {

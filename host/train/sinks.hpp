@@ -1,4 +1,4 @@
-// The outputs of metrics: lines on the console, and metrics.jsonl.
+// The outputs of metrics and samples: lines on the console, metrics.jsonl and samples.jsonl.
 #pragma once
 
 #include <cstdio>
@@ -15,6 +15,7 @@ class MetricsSink {
   virtual ~MetricsSink() = default;
   virtual void step(const StepRecord& record) = 0;  // every step
   virtual void evaluation(const EvalRecord& record) = 0;
+  virtual void sample(const SampleRecord& record) = 0;
 };
 
 struct ConsoleFacts {
@@ -28,10 +29,13 @@ struct ConsoleFacts {
 // Writes a line for the first step, every `every_steps` steps, the last step and each skipped step. Loss and tok/s are
 // means since the previous line.
 std::unique_ptr<MetricsSink> make_console_sink(ConsoleFacts facts);
-// If a line of metrics.jsonl cannot be written: kStop throws, kCount leaves it out and counts a warning.
+// If a line of a file cannot be written: kStop throws, kCount leaves it out and counts a warning.
 enum class LostMetrics { kStop, kCount };
 // Appends; every line reaches the file before the next step.
 std::unique_ptr<MetricsSink> make_jsonl_sink(MetricsFile file, LostMetrics lost);
+
+// Writes samples alone, into samples.jsonl.
+std::unique_ptr<MetricsSink> make_samples_sink(MetricsFile file, LostMetrics lost);
 
 // Dense peak in FLOP/s of known devices in half precision; 0 if unknown. Sources: NVIDIA's data sheets of A100, H100
 // and H200.

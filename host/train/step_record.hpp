@@ -1,6 +1,7 @@
-// The records that sinks get: one for each optimizer step, and one for each evaluation.
+// The records that sinks get: one for each optimizer step, evaluation and sample.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -37,6 +38,17 @@ struct EvalRecord {
   double perplexity = 0.0;
   uint64_t trained_tokens = 0;
   double seconds = 0.0;
+};
+
+// The answer to one of sample.prompts.
+struct SampleRecord {
+  int64_t step = 0;
+  size_t index = 1;  // of the prompt, from 1
+  size_t num_prompts = 1;
+  std::string prompt;
+  std::string answer;
+  std::string finish_reason;  // "stop" or "length"
+  uint64_t num_tokens = 0;    // of the answer
 };
 
 }  // namespace chassis

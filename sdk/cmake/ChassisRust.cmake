@@ -7,10 +7,10 @@ set(CHASSIS_CARGO_VENDOR "" CACHE PATH
 get_filename_component(CHASSIS_RUST_CRATES "${CMAKE_CURRENT_LIST_DIR}/../rust" ABSOLUTE)   # in a prefix, too
 
 # chassis_add_rust_plugin(<id> KINDS <kind>… [VERSION x.y.z] [MANIFEST Cargo.toml])
-# makes the module <id>.so (target chassis_plugin_<id>) from a package that has a cdylib and depends on the crate chassis.
-# cargo builds it with the packages of Cargo.lock, without network. The build fails if the library's manifest has another
-# VERSION (default: that of Cargo.toml, unchecked) or members of other KINDS. Without a new enough cargo, or without
-# the crates that it needs, the plugin is left out with a message; CHASSIS_RUST=ON makes this an error.
+# makes the module <id>.so (target chassis_plugin_<id>) from a package that has a cdylib and depends on the crate
+# chassis. cargo builds it with the packages of Cargo.lock, without network. The build fails if the library's manifest
+# has another VERSION (default: any; it is that of Cargo.toml) or members of other KINDS. Without a new enough cargo, or
+# without the crates that it needs, the plugin is left out with a message; CHASSIS_RUST=ON makes this an error.
 function(chassis_add_rust_plugin id)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "VERSION;MANIFEST" "KINDS")
   if(arg_UNPARSED_ARGUMENTS)
@@ -27,6 +27,8 @@ function(chassis_add_rust_plugin id)
   set(crates "")
   if(EXISTS "${folder}/Cargo.lock")
     file(STRINGS "${folder}/Cargo.lock" crates REGEX "^source = \"registry")
+  elseif(NOT missing)
+    set(missing "${folder} has no Cargo.lock (from tools/bootstrap in this tree, else from cargo generate-lockfile)")
   endif()
   if(NOT missing AND crates AND CHASSIS_CARGO_VENDOR)
     if(EXISTS "${CHASSIS_CARGO_VENDOR}")
@@ -108,12 +110,13 @@ function(chassis_find_cargo missing)
     string(STRIP "${text}" text)
     set(found "${rustc} is too old or does not run (${text})")
   endforeach()
-  set(${missing} "${found}; ${oldest} or later is needed (tools/bootstrap gets it)" PARENT_SCOPE)
+  set(${missing} "${found}; ${oldest} or later is needed (tools/bootstrap installs Debian's rustc-web and cargo-web)" PARENT_SCOPE)
 endfunction()
 
 # The name of the cdylib in a package.
 function(chassis_cdylib_of manifest out)
-  execute_process(COMMAND "${CHASSIS_CARGO}" metadata --no-deps --offline --format-version 1 --manifest-path "${manifest}"
+  execute_process(COMMAND "${CHASSIS_CARGO}" metadata --no-deps --offline --format-version 1
+                          --manifest-path "${manifest}"
                   OUTPUT_VARIABLE text ERROR_VARIABLE error RESULT_VARIABLE code)
   if(NOT code EQUAL 0)
     message(FATAL_ERROR "cargo cannot read ${manifest}:\n${error}")

@@ -57,13 +57,18 @@ TEST_P(Generation, TokensAreTheSameWithAndWithoutTheCache) {
     EXPECT_EQ(expected.size(), 40u);
     EXPECT_EQ(generate_from(prompt, greedy, true), expected);
     GenerateOptions sampled = greedy;
-    sampled.temperature = 1.0;
-    sampled.top_p = 0.95;
+    sampled.sampling.temperature = 1.0;
+    sampled.sampling.top_p = 0.95;
+    sampled.sampling.top_k = 60;
+    sampled.sampling.repetition_penalty = 1.1;
     sampled.seed = 3;
     const auto drawn = generate_from(prompt, sampled, false);
     EXPECT_EQ(generate_from(prompt, sampled, true), drawn);
     EXPECT_NE(drawn, expected);
     sampled.seed = 4;
+    EXPECT_NE(generate_from(prompt, sampled, true), drawn);
+    sampled.seed = 3;
+    sampled.stream = "another";
     EXPECT_NE(generate_from(prompt, sampled, true), drawn);
   }
 }
@@ -79,6 +84,44 @@ TEST_P(Generation, IdsAboveTheTokenizersVocabularyAreCountedAndNeverChosen) {
   EXPECT_GT(some.num_masked, 0u);
   EXPECT_EQ(some.ids.size(), 40u);
   for (int32_t id : some.ids) EXPECT_LT(id, options.vocab_size);
+}
+
+TEST_P(Generation, EndsAtAnyOfTheStopIdsOrWhenTheCallerSaysSo) {
+  GenerateOptions options;
+  options.max_new_tokens = 20;
+  const Generated all = generate(session_->executor(), {5}, options, session_->device(), {});
+  EXPECT_EQ(all.finish, Finish::kLength);
+  const int32_t stop = all.ids.back();
+  const auto first = static_cast<size_t>(std::find(all.ids.begin(), all.ids.end(), stop) - all.ids.begin());
+  options.stop_ids = {1 << 20, stop};
+  const Generated stopped = generate(session_->executor(), {5}, options, session_->device(), {});
+  EXPECT_EQ(stopped.finish, Finish::kStopId);
+  EXPECT_EQ(stopped.ids, std::vector<int32_t>(all.ids.begin(), all.ids.begin() + static_cast<ptrdiff_t>(first)));
+  options.stop_ids = {};
+  int calls = 0;
+  const auto until_three = [&](int32_t) { return ++calls < 3; };
+  const Generated ended = generate(session_->executor(), {5}, options, session_->device(), until_three);
+  EXPECT_EQ(ended.finish, Finish::kStoppedByCaller);
+  EXPECT_EQ(ended.ids.size(), 3u);
+}
+
+// Rows as in a conversation: each begins with a part of the one before.
+TEST_P(Generation, ACachedRowGivesTheTokensOfAWholePrefill) {
+  const std::vector<int32_t> ids = random_documents({40})[0].ids;
+  GenerateOptions options;
+  options.max_new_tokens = 9;
+  CachedRow cached;
+  std::vector<int32_t> prompt(ids.begin(), ids.begin() + 5);
+  for (int turn = 0; turn < 4; ++turn) {
+    const Generated fresh = generate(session_->executor(), prompt, options, session_->device(), {});
+    const Generated again = generate(session_->executor(), prompt, options, session_->device(), {}, &cached);
+    EXPECT_EQ(again.ids, fresh.ids) << "turn " << turn;
+    if (turn == 1)
+      prompt.resize(3);  // the template has rewritten the last turn
+    else
+      prompt.insert(prompt.end(), fresh.ids.begin(), fresh.ids.end() - 2);
+    prompt.insert(prompt.end(), ids.begin() + 5 + turn, ids.begin() + 10 + turn);
+  }
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 #!/bin/sh
 # A run with a broken plugin fails with the expected exit code and message.
-#   refusals.sh CHASSIS FIXTURE_DIR
+#   refusals.sh CHASSIS FIXTURE_DIR EXAMPLE_DIR
 set -u
-chassis=$1 fixtures=$2
+chassis=$1 fixtures=$2 examples=$3
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 . "$(dirname "$0")/tiny_run.sh"
@@ -33,4 +33,15 @@ refuse create_throws 3 "create threw"
 refuse world_writable 3 "is writable by everyone"
 refuse forward_fails 3 "the kernel gave up"
 refuse forward_throws 3 "an exception of unknown type"
+# A panic in Rust is an error that names the plugin; the process goes on to the end of its own error path.
+if [ -e "$examples/rust_probe.so" ]; then
+  "$chassis" train "$scratch/run.toml" "run.output_dir=$scratch/out-rust" tokenizer.plugin=rust_probe \
+    tokenizer.panics_in=open --plugin-path "$examples" > "$scratch/log" 2>&1
+  code=$?
+  if [ $code -ne 3 ] || ! grep -q "plugin 'rust_probe' .*panicked at .*probe.rs:[0-9:]*: open was told to panic" "$scratch/log"; then
+    echo "rust_probe: exit code $code, expected 3 and a message about a panic"
+    tail -5 "$scratch/log"
+    failed=1
+  fi
+fi
 exit $failed

@@ -109,15 +109,14 @@ TEST_F(Rust, RendersAndTrainsThroughTheSinksOfTheHost) {
   EXPECT_EQ(host_.message(t.render(instance.self(), &chat, &chat_sink)), "render: unknown flags 0x40");
 
   struct Source {
-    fake::Host& host;
+    const chassis_host_t* host;
     int num_left, fails_at;
-  } source = {host_, 3, 0};
+  } source = {host_.table(), 3, 0};
   const chassis_text_source_t texts = {
       sizeof texts, 0, &source, [](const chassis_text_source_t* s, chassis_str_t* out, uint32_t* is_end) {
         Source& source = *static_cast<Source*>(s->impl);
         if (source.num_left == source.fails_at) {
-          const chassis_host_t* host = source.host.table();
-          return host->status_new(host, CHASSIS_CANCELLED, fake::str("the user stopped it"), nullptr);
+          return source.host->status_new(source.host, CHASSIS_CANCELLED, fake::str("the user stopped it"), nullptr);
         }
         *out = fake::str("ab");
         *is_end = --source.num_left < 0 ? 1 : 0;
@@ -133,7 +132,7 @@ TEST_F(Rust, RendersAndTrainsThroughTheSinksOfTheHost) {
   source.fails_at = 1;
   EXPECT_EQ(host_.message(t.train(instance.self(), &vocabulary, &texts, &files)), "the user stopped it");
   EXPECT_EQ(text, "");
-  source = {host_, 3, -9};
+  source = {host_.table(), 3, -9};
   host_.check(t.train(instance.self(), &vocabulary, &texts, &files));
   EXPECT_EQ(text, "vocab.txt=4096 5 3ababab");
 }

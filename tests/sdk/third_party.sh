@@ -41,8 +41,8 @@ train() {
 # build EXAMPLE: builds it with $compiler in $scratch/EXAMPLE-$compiler and runs the conformance tests
 build() {
   dir=$scratch/$1-$compiler
-  quietly cmake -S "$prefix/share/chassis/examples/$1" -B "$dir" "-DCMAKE_PREFIX_PATH=$prefix" \
-    -DCMAKE_C_COMPILER=$compiler "-DCMAKE_CXX_COMPILER=$cxx"
+  quietly cmake -S "$prefix/share/chassis/examples/$1" -B "$dir" "-DCMAKE_PREFIX_PATH=$prefix" -DCHASSIS_RUST=ON \
+    ${cxx:+-DCMAKE_C_COMPILER=$compiler "-DCMAKE_CXX_COMPILER=$cxx"}
   quietly cmake --build "$dir"
   quietly "$prefix/bin/chassis" plugins check "$dir/$1.so"
 }
@@ -61,6 +61,13 @@ compare() {
     { d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > worst) worst = d }
     END { printf "%s: losses differ by %.1e\n", name, worst; exit !(worst <= 2e-6) }'
 }
+# A tokenizer in Rust, which no C compiler builds.
+if command -v cargo > /dev/null; then
+  compiler=cargo
+  build tokenizer_rust
+  train tokenizer_rust attention.plugin=sdpa tokenizer.plugin=tokenizer_rust model.config.vocab_size=262 \
+    --plugin-path "$dir"
+fi
 train sdpa
 sed -i 's/plugin = "sdpa"/plugin = "THIRD"/' "$scratch/run.toml"
 

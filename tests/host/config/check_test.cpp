@@ -129,7 +129,7 @@ TEST(Check, UnavailableFeaturesAreRefusedAndNeverOffered) {
   EXPECT_EQ(what_is_wrong(kExample + "[freeze]\ngroups = []\n"), "nothing")
       << "a resolved configuration lists defaults";
   EXPECT_EQ(what_is_wrong(kExample, {"train.task=rewarb"}),
-            "command line 'train.task=rewarb': train.task = \"rewarb\" is not \"pretrain\"");
+            "command line 'train.task=rewarb': train.task = \"rewarb\" is not \"pretrain\" or \"sft\"");
   EXPECT_EQ(what_is_wrong(kExample + "[quantt]\na = 1\n"), "a.toml:23:2: unknown table [quantt]");
   for (const Unavailable& entry : unavailable()) {
     for (const ForeignKey& foreign : foreign_keys()) {

@@ -41,9 +41,10 @@ TEST(SchemaText, ListsEverything) {
 
 TEST(SchemaText, OmitsWhatIsNotAvailable) {
   const std::string text = text_of("");
-  for (const char* word : {"[quant]", "[adapter]", "groups", "roles_to_train", "reward"})
+  for (const char* word : {"[quant]", "[adapter]", "groups", "reward"})
     EXPECT_EQ(text.find(word), std::string::npos) << word;
-  EXPECT_EQ(text_of("train.task"), "  train.task\n      \"pretrain\", default \"pretrain\"\n      the training task\n");
+  EXPECT_EQ(text_of("train.task"),
+            "  train.task\n      \"pretrain\" or \"sft\", default \"pretrain\"\n      the training task\n");
   try {
     text_of("adapter");
     ADD_FAILURE();

@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "host/data/document_reader.hpp"
+#include "host/data/document.hpp"
 #include "tests/host/data/support.hpp"
 
 namespace chassis {

@@ -335,7 +335,7 @@ TEST_F(Prepare, CountsBlankLinesOfText) {
 
 TEST_F(Prepare, CountsTheFilesOfAFolderThatItSkips) {
   fs::create_directories(folder.path() + "/data/more");
-  for (const char* name : {"a.txt", "b.md", "c.md", "d.csv", "README", ".hidden"})
+  for (const char* name : {"a.txt", "b.md", "c.md", "d.tsv", "README", ".hidden"})
     folder.write(std::string("data/") + name, "text\n");
   ASSERT_EQ(::mkfifo((folder.path() + "/data/e.txt").c_str(), 0600), 0);
   const ByteTokenizer tokenizer;
@@ -347,7 +347,7 @@ TEST_F(Prepare, CountsTheFilesOfAFolderThatItSkips) {
   ASSERT_EQ(counted_warnings().size(), 1u);
   EXPECT_EQ(counted_warnings()[0].second, 7u);
   EXPECT_TRUE(contains(read_file(log_path),
-                       "7 entries of the folder are skipped: .csv 1, .md 2, no extension 2, not a regular file 1, "
+                       "7 entries of the folder are skipped: .md 2, .tsv 1, no extension 2, not a regular file 1, "
                        "subfolder 1"));
   log::reset_counted_warnings();
 }

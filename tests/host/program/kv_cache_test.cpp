@@ -48,6 +48,21 @@ TEST(KeyValueCache, RefusesMoreThanItHolds) {
              "the key-value cache holds 3 positions, 4 are needed");
 }
 
+TEST(KeyValueCache, GrowsAndForgetsTheLastPositions) {
+  KeyValueCache cache(2);
+  cache.append(0, 0, false, positions(1, 2));
+  cache.advance(2);
+  cache.reserve(4);
+  EXPECT_EQ(cache.capacity(), 4);
+  EXPECT_EQ(test::values_of(cache.append(0, 0, false, positions(2, 2))), (std::vector<float>{1, 1, 1, 1, 2, 2, 2, 2}));
+  cache.advance(2);
+  cache.truncate(1);
+  EXPECT_EQ(cache.length(), 1);
+  EXPECT_EQ(test::values_of(cache.append(0, 0, false, positions(3, 1))), (std::vector<float>{1, 1, 3, 3}));
+  cache.reserve(1);
+  EXPECT_EQ(cache.capacity(), 4) << "it never shrinks";
+}
+
 Fields row(const std::vector<int32_t>& ids, size_t begin) {
   std::vector<int32_t> positions;
   for (size_t i = begin; i < ids.size(); ++i) positions.push_back(static_cast<int32_t>(i));

@@ -310,17 +310,6 @@ TEST_F(RunFromModel, ATokenizerThatReadsTheModelsOwnFilesIsItsOwn) {
   EXPECT_TRUE(exported("tokenizer.json"));
 }
 
-TEST_F(RunFromModel, TextWithoutATokenizerGetsNoAdviceToUseAnother) {
-  std::string toml = test::text_of_file(scratch_ / "run.toml");
-  toml.replace(toml.find("[tokenizer]\nplugin = \"bytes\"\n"), 28, "");
-  test::write_text(scratch_ / "run.toml", toml);
-  const Outcome run = train();
-  EXPECT_EQ(run.exit_code, 2) << run.output;
-  EXPECT_HAS(run.output, "needs a tokenizer");
-  EXPECT_HAS(run.output, "format = \"tokens\"");
-  EXPECT_EQ(run.output.find("\"bytes\""), std::string::npos) << run.output;
-}
-
 // After an interrupt at any moment the next start resumes, and the results are those of an uninterrupted run.
 TEST_F(RunTest, CanBeInterruptedAtAnyMoment) {
   const Words whole = {"run.output_dir=whole", "run.max_steps=300", "checkpoint.every_steps=0"};
@@ -339,7 +328,8 @@ TEST_F(RunTest, CanBeInterruptedAtAnyMoment) {
     const Outcome outcome = run.wait();
     // 0: it had finished; 75: it stopped; 128 + n: it was not running yet.
     EXPECT_TRUE(outcome.exit_code == 0 || outcome.exit_code == 75 || outcome.exit_code == 128 + number)
-        << "after " << delay_ms << " ms: " << outcome.exit_code << "\n" << outcome.output;
+        << "after " << delay_ms << " ms: " << outcome.exit_code << "\n"
+        << outcome.output;
     stopped += outcome.exit_code == 75;
     killed += outcome.exit_code > 128;
   }

@@ -257,8 +257,8 @@ fn types_of_c_are_translated() {
         ("int64_t[6]", "[i64; 6]"),
         (
             "struct chassis_status *(*)(const chassis_str_t *, void (*)(void *, float), int32_t)",
-            "Option<unsafe extern \"C\" fn(*const chassis_str_t, Option<unsafe extern \"C\" fn(*mut c_void, f32)>, i32) \
-             -> *mut chassis_status_t>",
+            "Option<unsafe extern \"C\" fn(*const chassis_str_t, Option<unsafe extern \"C\" fn(*mut c_void, f32)>, \
+             i32) -> *mut chassis_status_t>",
         ),
     ] {
         assert_eq!(types.rust(c), rust);

@@ -67,6 +67,7 @@ pub(crate) unsafe fn guard(
 /// Runs `body`, and returns a panic as an error. The state that a panic leaves behind is the plugin's own; a run ends
 /// with the first error.
 pub(crate) fn catch<T>(body: impl FnOnce() -> T) -> Result<T> {
+    LAST.set(None); // of a panic that the plugin caught itself
     catch_unwind(AssertUnwindSafe(body)).map_err(panicked)
 }
 

@@ -20,8 +20,8 @@ pub trait Tokenizer: Member {
     /// True if `train` is offered.
     const TRAINS: bool = false;
 
-    /// \[control\] Called once, before all others but `train`. None: there is no model directory; a tokenizer that needs
-    /// files answers InvalidArgument.
+    /// \[control\] Called once, before all others but `train`. None: there is no model directory; a tokenizer that
+    /// needs files answers InvalidArgument.
     fn open(&mut self, _directory: Option<&Path>) -> Result<()> {
         Err(not_offered("open"))
     }
@@ -35,8 +35,8 @@ pub trait Tokenizer: Member {
     fn token(&self, id: i32) -> Result<Token<'_>>;
     /// The id that the vocabulary spells so.
     fn id_of(&self, text: &str) -> Result<Option<i32>>;
-    /// Renders a conversation. InvalidArgument: the template refuses it. FailedPrecondition: spans are wanted and cannot
-    /// be proven for this template.
+    /// Renders a conversation. InvalidArgument: the template refuses it. FailedPrecondition: spans are wanted and
+    /// cannot be proven for this template.
     fn render(&self, _chat: &Chat<'_>) -> Result<Rendered> {
         Err(not_offered("render"))
     }

@@ -1,5 +1,5 @@
 // Sums up what readers skipped.
-#include "host/data/document_reader.hpp"
+#include "host/data/document.hpp"
 
 namespace chassis {
 

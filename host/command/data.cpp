@@ -1,0 +1,180 @@
+// `chassis data`: preview shows rows with what is trained of them, stats counts all of them. Neither needs a device.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "host/base/file.hpp"
+#include "host/base/json.hpp"
+#include "host/base/output.hpp"
+#include "host/base/printable.hpp"
+#include "host/command/command.hpp"
+#include "host/command/preview_text.hpp"
+#include "host/plan/plan.hpp"
+#include "host/session/session.hpp"
+
+namespace chassis {
+namespace {
+
+struct DataArguments {
+  ConfigArguments preview, stats;
+  uint64_t rows = 3;
+  std::string html;
+  bool preview_json = false, stats_json = false, ids = false;
+};
+
+// Plugins, the tokenizer and the program, whose vocabulary and fields data must fit; no device and no weights.
+std::unique_ptr<Session> open_session(const ConfigArguments& arguments) {
+  Config config = arguments.load();
+  SessionOptions options{.plugin_path = arguments.plugin_path,
+                         .target = {.without_device = true, .assume_configured_device = true}};
+  if (const int num_ranks = world_size_of(config.settings()); num_ranks > 1) options.world_size = num_ranks;
+  return std::make_unique<Session>(std::move(config), options);
+}
+
+bool use_colours() {
+  const char* const no_color = std::getenv("NO_COLOR");  // no-color.org: set and not empty
+  return isatty(output_descriptor()) == 1 && (no_color == nullptr || *no_color == '\0');
+}
+
+void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), output()); }
+
+// Refuses to replace a file that is not a preview, before data is read.
+void check_preview_html(const std::string& path) {
+  if (path.empty() || path_kind(path) != PathKind::kFile) return;
+  std::string head(kPreviewHtmlHead.size(), '\0');
+  head.resize(File::open_read(path).pread_some(head.data(), head.size(), 0));
+  if (!head.empty() && head != kPreviewHtmlHead)
+    throw storage_error("--html " + path + ": this file is not a preview written by this program, and is not replaced")
+        .hint("choose another name, or move the file away");
+}
+
+int preview(const DataArguments& arguments) {
+  check_preview_html(arguments.html);
+  const auto session = open_session(arguments.preview);
+  const DataNeeds needs = session->data_needs();
+  const DataConfig data = data_config(needs);
+  std::vector<DataSetConfig> sets = data.train;
+  for (const DataSetConfig& set : eval_set_configs(needs))
+    if (set.part_end == 1) sets.push_back(set);  // parts are of the same files
+  const bool colours = use_colours();
+  const PreviewLimits limits{.rows_of_file = arguments.rows};
+  std::vector<PreviewRow> page;
+  if (!arguments.preview_json) print(preview_legend(colours));
+  std::string notes;
+  for (const DataSetConfig& set : sets) {
+    const PreviewOfSet seen = preview_rows(set, data, session->tokenizer(), limits, [&](const PreviewRow& row) {
+      if (arguments.preview_json)
+        print(json_line(preview_json(set.key, row)) + "\n");
+      else
+        print("\n" + preview_text(row, colours, arguments.ids));
+      if (!arguments.html.empty()) page.push_back(row);
+    });
+    const uint64_t num_shown = std::min(seen.num_files, limits.files);
+    const std::string note = seen.is_sample ? fmt::format("{}: a sample, the first {} rows of {} of {} files", set.key,
+                                                          limits.rows_of_file, num_shown, seen.num_files)
+                                            : fmt::format("{}: all rows of {} files", set.key, seen.num_files);
+    notes += note + ". ";
+    if (!arguments.preview_json) print("\n" + note + "\n");
+  }
+  if (!arguments.html.empty()) write_file_atomic(arguments.html, preview_html(page, notes));
+  return 0;
+}
+
+struct SetStats {
+  const DataSetConfig* config;
+  const RowSource* source;
+};
+
+Json stats_json(const SetStats& set) {
+  const TokenStoreFacts& facts = set.source->store().facts();
+  Json json;
+  json["set"] = set.config->key;
+  json["path"] = set.config->path;
+  if (set.config->part_begin > 0 || set.config->part_end < 1)
+    json["part"] = {set.config->part_begin, set.config->part_end};
+  json["rows"] = facts.num_documents + facts.num_dropped();
+  json["documents"] = facts.num_documents;
+  json["tokens"] = facts.num_tokens;
+  json["trained_tokens"] = facts.num_trained_tokens;
+  json["longest"] = facts.longest_document;
+  json["too_long"] = set.source->num_long_documents();
+  json["dropped"] = Json::object();
+  for (const auto& [reason, rows] : facts.dropped) json["dropped"][reason] = rows;
+  json["changes"] = Json::object();
+  for (const auto& [what, times] : facts.notes.changes) json["changes"][what] = times;
+  json["packed_rows"] = set.source->num_rows();
+  json["utilisation"] = set.source->utilisation();
+  return json;
+}
+
+std::string stats_text(const SetStats& set, const DataConfig& data) {
+  const TokenStoreFacts& facts = set.source->store().facts();
+  const auto part = [](uint64_t some, uint64_t all) {
+    return all == 0 ? 0.0 : 100 * static_cast<double>(some) / static_cast<double>(all);
+  };
+  const uint64_t num_rows = facts.num_documents + facts.num_dropped();
+  std::string text = fmt::format("{}  {}\n", set.config->key, printable(set.config->path, 4096));
+  if (set.config->part_begin > 0 || set.config->part_end < 1)
+    text += fmt::format("  part            {:g} to {:g} of the rows, by a hash\n", set.config->part_begin,
+                        set.config->part_end);
+  text += fmt::format("  rows            {}\n", num_rows);
+  for (const auto& [reason, rows] : facts.dropped)
+    text += fmt::format("  dropped         {} ({:.2f} %): {}\n", rows, part(rows, num_rows), printable(reason));
+  const uint64_t too_long = set.source->num_long_documents();
+  if (too_long > 0)
+    text +=
+        fmt::format("  too long        {} ({:.2f} %): more than train.seq_len = {} tokens; data.overflow = \"{}\"\n",
+                    too_long, part(too_long, num_rows), data.seq_len, to_text(data.overflow));
+  text += fmt::format("  tokens          {}\n  trained tokens  {} ({:.2f} %)\n  longest         {} tokens\n",
+                      facts.num_tokens, facts.num_trained_tokens, part(facts.num_trained_tokens, facts.num_tokens),
+                      facts.longest_document);
+  for (const auto& [what, times] : facts.notes.changes)
+    text += fmt::format("  changed         {} times: {}\n", times, printable(what));
+  text += fmt::format("  packing         {}: {:.1f} rows of {} tokens, {:.2f} % used\n", to_text(data.packing),
+                      set.source->num_rows(), data.seq_len, 100 * set.source->utilisation());
+  return text;
+}
+
+int stats(const DataArguments& arguments) {
+  const auto session = open_session(arguments.stats);
+  const DataNeeds needs = session->data_needs();
+  DataConfig data = data_config(needs);
+  data.max_drop_ratio = 1;  // what is dropped is to be seen
+  const auto train = open_train_data(needs, data);
+  const auto eval = open_eval_data(needs);
+  std::vector<SetStats> sets;
+  for (const RowSource& source : train->sets()) sets.push_back({&source.config(), &source});
+  for (const auto& set : eval) sets.push_back({&set->config(), &set->source()});
+  Json all = Json::array();
+  for (const SetStats& set : sets) {
+    if (arguments.stats_json)
+      all.push_back(stats_json(set));
+    else
+      print(stats_text(set, data));
+  }
+  if (arguments.stats_json) print(all.dump(2) + "\n");
+  return 0;
+}
+
+}  // namespace
+
+Verb add_data(CLI::App& app) {
+  auto arguments = std::make_shared<DataArguments>();
+  app.require_subcommand(1);
+  CLI::App* const preview_verb =
+      app.add_subcommand("preview", "show the first rows, and which of their tokens are trained");
+  arguments->preview.add_to(*preview_verb);
+  preview_verb->add_option("--rows", arguments->rows, "rows of each file; default 3")->check(CLI::Range(1, 1 << 20));
+  preview_verb->add_option("--html", arguments->html, "also write a page");
+  preview_verb->add_flag("--json", arguments->preview_json, "print a line of JSON for each row");
+  preview_verb->add_flag("--ids", arguments->ids, "list the ids of each row");
+  CLI::App* const stats_verb =
+      app.add_subcommand("stats", "count rows and tokens, and what is dropped; prepares the data as a run does");
+  arguments->stats.add_to(*stats_verb);
+  stats_verb->add_flag("--json", arguments->stats_json, "print JSON");
+  return [=] { return preview_verb->parsed() ? preview(*arguments) : stats(*arguments); };
+}
+
+}  // namespace chassis

@@ -1,0 +1,136 @@
+// Without colours, marks must also be seen in a log, so they are characters that data seldom has.
+#include "host/command/preview_text.hpp"
+
+#include <fmt/format.h>
+
+#include "host/base/json.hpp"
+#include "host/base/printable.hpp"
+
+namespace chassis {
+namespace {
+
+constexpr const char* kGreen = "\x1b[32m";
+constexpr const char* kYellow = "\x1b[33m";
+constexpr const char* kDim = "\x1b[2m";
+constexpr const char* kReset = "\x1b[0m";
+
+struct Marks {
+  const char* open;
+  const char* close;
+};
+
+Marks marks(TokenState state, bool colours) {
+  switch (state) {
+    case TokenState::kTrained:
+      return colours ? Marks{kGreen, kReset} : Marks{"«", "»"};
+    case TokenState::kStraddles:
+      return colours ? Marks{kYellow, kReset} : Marks{"‹", "›"};
+    case TokenState::kMasked:
+      break;
+  }
+  return colours ? Marks{kDim, kReset} : Marks{"", ""};
+}
+
+const char* word(TokenState state) {
+  return state == TokenState::kTrained ? "trained" : state == TokenState::kStraddles ? "straddles" : "masked";
+}
+
+// "chat.jsonl:3 chosen: 25 tokens, 4 trained"
+std::string title(const PreviewRow& row) {
+  std::string text = fmt::format("{}:{}{}: {} tokens, {} trained", printable(row.file, 4096), row.line,
+                                 row.what.empty() ? "" : " " + row.what, row.num_tokens, row.num_trained_tokens);
+  if (!row.drop_reason.empty()) text += "; not used: " + row.drop_reason;
+  return text;
+}
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '&')
+      out += "&amp;";
+    else if (c == '<')
+      out += "&lt;";
+    else if (c == '>')
+      out += "&gt;";
+    else if (c == '"')
+      out += "&quot;";
+    else
+      out += c;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string preview_legend(bool colours) {
+  const auto shown = [&](TokenState state, const char* text) {
+    const Marks mark = marks(state, colours);
+    return fmt::format("{}{}{}", mark.open, text, mark.close);
+  };
+  return fmt::format("{}, {}, {}\n", shown(TokenState::kTrained, "trained"), shown(TokenState::kMasked, "not trained"),
+                     shown(TokenState::kStraddles, "masked because it lies only partly in what is trained"));
+}
+
+std::string preview_text(const PreviewRow& row, bool colours, bool ids) {
+  std::string text = title(row) + "\n";
+  for (const PreviewPiece& piece : row.pieces) {
+    const Marks mark = marks(piece.state, colours);
+    text += mark.open + printable_lines(piece.text) + mark.close;
+  }
+  if (!text.ends_with('\n')) text += '\n';
+  if (!ids) return text;
+  for (const PreviewPiece& piece : row.pieces)
+    for (size_t i = 0; i < piece.ids.size(); ++i)
+      text += fmt::format("{:>8}  {:<9}  {}\n", piece.ids[i], word(piece.state), printable(piece.texts[i], 60));
+  return text;
+}
+
+Json preview_json(const std::string& set, const PreviewRow& row) {
+  Json json;
+  json["set"] = set;
+  json["file"] = row.file;
+  json["line"] = row.line;
+  if (!row.what.empty()) json["what"] = row.what;
+  json["dropped"] = row.drop_reason.empty() ? Json() : Json(row.drop_reason);
+  json["num_tokens"] = row.num_tokens;
+  json["num_trained_tokens"] = row.num_trained_tokens;
+  json["pieces"] = Json::array();
+  for (const PreviewPiece& piece : row.pieces) {
+    Json item;
+    item["state"] = word(piece.state);
+    item["text"] = piece.text;
+    item["ids"] = piece.ids;
+    json["pieces"].push_back(std::move(item));
+  }
+  return json;
+}
+
+std::string preview_html(const std::vector<PreviewRow>& rows, const std::string& note) {
+  std::string page(kPreviewHtmlHead);
+  page +=
+      "<html><head><meta charset=\"utf-8\"><title>chassis data preview</title><style>\n"
+      "body{font:14px/1.5 ui-monospace,monospace;margin:2em;max-width:70em;color:#222;background:#fff}\n"
+      "h2{font-size:14px;margin:2em 0 .5em}pre{white-space:pre-wrap;border:1px solid #ddd;padding:1em;margin:0}\n"
+      ".masked{color:#999}.trained{background:#d7f5dc}.straddles{background:#ffe9b0}.unused{opacity:.5}\n"
+      "@media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}pre{border-color:#444}"
+      ".trained{background:#1d4d29}.straddles{background:#5a4510}}\n"
+      "</style></head><body>\n";
+  page +=
+      "<p><span class=\"trained\">trained</span>, <span class=\"masked\">not trained</span>, <span "
+      "class=\"straddles\">masked because it lies only partly in what is trained</span></p>\n";
+  page += "<p>" + escaped(note) + "</p>\n";
+  for (const PreviewRow& row : rows) {
+    page +=
+        fmt::format("<h2>{}</h2>\n<pre{}>", escaped(title(row)), row.drop_reason.empty() ? "" : " class=\"unused\"");
+    for (const PreviewPiece& piece : row.pieces) {
+      std::string ids;
+      for (const int32_t id : piece.ids) ids += fmt::format("{}{}", ids.empty() ? "" : " ", id);
+      page += fmt::format("<span class=\"{}\" title=\"{}\">{}</span>", word(piece.state), ids,
+                          escaped(printable_lines(piece.text)));
+    }
+    page += "</pre>\n";
+  }
+  return page + "</body></html>\n";
+}
+
+}  // namespace chassis

@@ -1,0 +1,36 @@
+// The two ways of `chassis generate` to answer more than one prompt.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "host/base/printable.hpp"
+#include "host/session/session.hpp"
+#include "host/train/answer.hpp"
+#include "host/train/chat.hpp"
+#include "host/train/prompts_file.hpp"
+
+namespace chassis {
+
+// Reads lines of standard input, each a turn of the user or a command, and prints answers as they arrive, until the
+// input ends or /exit. Returns the exit code.
+int chat_on_standard_input(Session& session, Answerer& answerer);
+
+// [all-ranks] Answers the rows in order; rank 0 writes them to the file `out`.
+int answer_rows(Session& session, Answerer& answerer, const std::vector<PromptRow>& rows, const std::string& out);
+
+// Writes pieces of a text to standard output: unchanged to a file or a pipe, and without harmful control characters to
+// a terminal.
+class TextOutput {
+ public:
+  TextOutput();
+  void add(std::string_view piece);
+  // Writes what is held back, and a line break.
+  void end_line();
+
+ private:
+  bool to_terminal_;
+  PrintablePieces pieces_;
+};
+
+}  // namespace chassis

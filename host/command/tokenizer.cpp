@@ -1,0 +1,191 @@
+// `chassis tokenizer`: trains a vocabulary, and turns lines of text into lines of ids and back.
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <memory>
+
+#include "host/base/log.hpp"
+#include "host/base/output.hpp"
+#include "host/base/printable.hpp"
+#include "host/base/units.hpp"
+#include "host/command/command.hpp"
+#include "host/data/line_reader.hpp"
+#include "host/plugin/registry.hpp"
+#include "host/service/host_services.hpp"
+#include "host/service/memory.hpp"
+#include "host/service/threads.hpp"
+#include "host/session/progress.hpp"
+#include "host/session/tokenizer_training.hpp"
+
+namespace chassis {
+namespace {
+
+struct TokenizerArguments {
+  std::vector<std::string> plugin_path, files;
+  std::string plugin, directory, out;
+  VocabularyOptions vocabulary{.min_frequency = 2};
+  bool plain = false, keep_special = false;
+};
+
+// A loaded set of plugins without a run.
+struct Plugins {
+  explicit Plugins(const TokenizerArguments& arguments)
+      : registry(PluginIndex(plugin_folders(arguments.plugin_path, {}, {})), {}, services) {
+    services.set_registry(&registry);
+  }
+  MetricsStore metrics;
+  HostServices services{0, metrics};
+  PluginRegistry registry;
+};
+
+int train(const TokenizerArguments& arguments) {
+  install_memory_allocator();
+  Plugins plugins(arguments);
+  VocabularyOptions options = arguments.vocabulary;
+  options.num_threads = static_cast<uint32_t>(num_threads());
+  const std::string member = training_tokenizer(plugins.registry, arguments.plugin);
+  const auto start = std::chrono::steady_clock::now();
+  TrainedTokenizer trained;
+  {
+    ProgressBar bar("reading text");
+    trained =
+        train_tokenizer(plugins.registry, member, options, arguments.files, arguments.out,
+                        [&](uint64_t done, uint64_t total, std::string_view file) { bar.update(done, total, file); });
+  }
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  const auto tokenizer = open_tokenizer_of(plugins.registry, arguments.out, member);
+  std::string names;
+  for (const std::string& name : trained.files) names += (names.empty() ? "" : ", ") + name;
+  std::fprintf(output(), "%s\n",
+               printable(fmt::format("{}: {} ids from {} of text in {:.1f} s ({})", arguments.out,
+                                     tokenizer->vocab_size(), bytes_text(trained.num_bytes), elapsed.count(), names),
+                         4096)
+                   .c_str());
+  if (tokenizer->vocab_size() < options.vocab_size)
+    counted_warning("tokenizer train --vocab",
+                    fmt::format("the vocabulary has {} of {} ids: the text has no more pairs that occur {} times",
+                                tokenizer->vocab_size(), options.vocab_size, options.min_frequency));
+  return 0;
+}
+
+// Calls `use` with each line of standard input or of the files. Stops when nobody reads the output any more.
+void for_each_line(const std::vector<std::string>& files,
+                   const std::function<void(std::string_view line, const SourcePosition& where)>& use) {
+  const auto is_open = [] { return std::ferror(output()) == 0; };
+  for (const std::string& path : files) {
+    LineReader reader(open_bytes(path));
+    for (std::string_view line; is_open() && reader.next(line);) use(line, reader.position());
+  }
+  if (!files.empty()) return;
+  std::string pending;
+  uint64_t number = 0;
+  const auto use_line = [&](std::string_view line) {
+    const SourcePosition where = line_position("standard input", ++number);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    require_utf8(line, where);
+    use(line, where);
+  };
+  char block[1 << 16];
+  for (ssize_t count = 0; is_open() && (count = ::read(STDIN_FILENO, block, sizeof block)) != 0;) {
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw file_error("cannot read", "standard input", errno);
+    pending.append(block, static_cast<size_t>(count));
+    size_t begin = 0;
+    for (size_t end = 0; (end = pending.find('\n', begin)) != std::string::npos; begin = end + 1)
+      use_line(std::string_view(pending).substr(begin, end - begin));
+    pending.erase(0, begin);
+    if (pending.size() > kMaxDocumentBytes)
+      throw Error(ExitCode::kConfig, line_position("standard input", number + 1),
+                  "the line is longer than " + bytes_text(kMaxDocumentBytes));
+    std::fflush(output());  // somebody may type the lines
+  }
+  if (!pending.empty()) use_line(pending);
+}
+
+void print_line(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), output());
+  std::fputc('\n', output());
+}
+
+int encode(const TokenizerArguments& arguments) {
+  Plugins plugins(arguments);
+  const auto tokenizer = open_tokenizer_of(plugins.registry, arguments.directory, arguments.plugin);
+  std::string out;
+  for_each_line(arguments.files, [&](std::string_view line, const SourcePosition& where) {
+    out.clear();
+    try {
+      for (const int32_t id : tokenizer->encode_with_offsets(line, !arguments.plain).ids)
+        out += (out.empty() ? "" : " ") + std::to_string(id);
+    } catch (const Error& error) {
+      throw Error(error.code(), where, error.message()).hint(error.hint_text());
+    }
+    print_line(out);
+  });
+  return 0;
+}
+
+std::vector<int32_t> ids_of_line(std::string_view line, int64_t vocab_size, const SourcePosition& where) {
+  std::vector<int32_t> ids;
+  for (size_t begin = 0; (begin = line.find_first_not_of(" \t,[]", begin)) != std::string_view::npos;) {
+    const std::string_view word = line.substr(begin, line.find_first_of(" \t,[]", begin) - begin);
+    int32_t id = -1;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
+    if (error != std::errc() || end != word.data() + word.size())
+      throw Error(ExitCode::kConfig, where, "'" + printable(word, 40) + "' is not an id");
+    if (id < 0 || id >= vocab_size)
+      throw Error(ExitCode::kConfig, where,
+                  fmt::format("id {} is not in the tokenizer's vocabulary of {}", id, vocab_size));
+    ids.push_back(id);
+    begin += word.size();
+  }
+  return ids;
+}
+
+int decode(const TokenizerArguments& arguments) {
+  Plugins plugins(arguments);
+  const auto tokenizer = open_tokenizer_of(plugins.registry, arguments.directory, arguments.plugin);
+  const bool to_terminal = isatty(output_descriptor()) == 1;
+  for_each_line(arguments.files, [&](std::string_view line, const SourcePosition& where) {
+    const std::string text =
+        tokenizer->decode(ids_of_line(line, tokenizer->vocab_size(), where), arguments.keep_special);
+    print_line(to_terminal ? printable_lines(text) : text);
+  });
+  return 0;
+}
+
+}  // namespace
+
+Verb add_tokenizer(CLI::App& app) {
+  app.require_subcommand(1);
+  auto arguments = std::make_shared<TokenizerArguments>();
+  add_plugin_path(app, arguments->plugin_path);
+  CLI::App* make = app.add_subcommand("train", "make a vocabulary from text, as the files of a model directory");
+  make->add_option("files", arguments->files, "text files, .jsonl files with a \"text\", or folders of them")
+      ->required();
+  make->add_option("--vocab", arguments->vocabulary.vocab_size, "ids, with special tokens")
+      ->required()
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
+  make->add_option("--min-frequency", arguments->vocabulary.min_frequency,
+                   "pairs that occur less often are not merged; default 2");
+  make->add_option("--out", arguments->out, "the new directory")->required();
+  CLI::App* to_ids = app.add_subcommand("encode", "print the ids of each line");
+  CLI::App* to_text = app.add_subcommand("decode", "print the text of each line of ids");
+  for (CLI::App* verb : {to_ids, to_text}) {
+    verb->add_option("directory", arguments->directory, "with the files of a tokenizer, or hub:Org/Name")->required();
+    verb->add_option("files", arguments->files, "default: standard input");
+  }
+  to_ids->add_flag("--plain", arguments->plain, "special tokens that the text spells are plain text");
+  to_text->add_flag("--special", arguments->keep_special, "print special tokens too");
+  for (CLI::App* verb : {make, to_ids, to_text})
+    verb->add_option("--plugin", arguments->plugin, "the tokenizer; default: one that is installed with the program");
+  return [=]() -> int {
+    if (make->parsed()) return train(*arguments);
+    return to_ids->parsed() ? encode(*arguments) : decode(*arguments);
+  };
+}
+
+}  // namespace chassis

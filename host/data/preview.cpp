@@ -1,0 +1,110 @@
+// Rows are parsed and encoded as in the preparation of the set, by one thread.
+#include "host/data/preview.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "host/data/document.hpp"
+#include "host/data/line_reader.hpp"
+#include "host/data/record_encoder.hpp"
+#include "host/data/record_reader.hpp"
+
+namespace chassis {
+namespace {
+
+// Decodes ids one by one. A piece of text may depend on the id before it, such as the space in front of a word.
+class IdTexts {
+ public:
+  explicit IdTexts(const Tokenizer* tokenizer) : tokenizer_(tokenizer) {}
+
+  std::string text(const std::vector<int32_t>& ids, size_t begin, size_t end) const {
+    if (tokenizer_ == nullptr) {
+      std::string numbers;
+      for (size_t i = begin; i < end; ++i) numbers += fmt::format("{} ", ids[i]);
+      return numbers;
+    }
+    const size_t before = begin == 0 ? 0 : begin - 1;
+    const std::string prefix = decoded(ids, before, begin), whole = decoded(ids, before, end);
+    return whole.starts_with(prefix) ? whole.substr(prefix.size()) : decoded(ids, begin, end);
+  }
+
+ private:
+  std::string decoded(const std::vector<int32_t>& ids, size_t begin, size_t end) const {
+    return begin == end ? "" : tokenizer_->decode(std::span(ids).subspan(begin, end - begin), true);
+  }
+
+  const Tokenizer* tokenizer_;
+};
+
+TokenState state_of(const Document& document, const std::vector<size_t>& straddlers, size_t i) {
+  if (document.labels.empty() || document.labels[i] != kIgnoreLabel) return TokenState::kTrained;
+  return std::binary_search(straddlers.begin(), straddlers.end(), i) ? TokenState::kStraddles : TokenState::kMasked;
+}
+
+void add_pieces(const Document& document, const std::vector<size_t>& straddlers, const IdTexts& texts,
+                PreviewRow& row) {
+  row.num_tokens = document.ids.size();
+  for (size_t begin = 0; begin < document.ids.size();) {
+    const TokenState state = state_of(document, straddlers, begin);
+    size_t end = begin + 1;
+    while (end < document.ids.size() && state_of(document, straddlers, end) == state) ++end;
+    PreviewPiece& piece = row.pieces.emplace_back();
+    piece.state = state;
+    piece.text = texts.text(document.ids, begin, end);
+    for (size_t i = begin; i < end; ++i) {
+      piece.ids.push_back(document.ids[i]);
+      piece.texts.push_back(texts.text(document.ids, i, i + 1));
+    }
+    // The first token of a row is no target.
+    if (state == TokenState::kTrained) row.num_trained_tokens += end - begin - (begin == 0);
+    begin = end;
+  }
+}
+
+}  // namespace
+
+PreviewOfSet preview_rows(const DataSetConfig& set, const DataConfig& data, const Tokenizer* tokenizer,
+                          const PreviewLimits& limits, const std::function<void(const PreviewRow&)>& show) {
+  const std::vector<std::string> files = data_files(set);
+  PreviewOfSet seen{.num_files = files.size(), .is_sample = files.size() > limits.files};
+  const auto parser = make_row_parser(set, data.vocab_size);
+  RecordEncoder encoder(tokenizer, encode_options(data));
+  const IdTexts texts(tokenizer);
+  const auto show_record = [&](const Record& record, PreviewRow row, const char* what) {
+    Document document;
+    row.what = what;
+    if (!encoder.encode(record, line_position(row.file, row.line), document)) row.drop_reason = encoder.drop_reason();
+    const bool must_fit = data.packing != Packing::kConcatSplit && data.overflow != Overflow::kTruncate;
+    if (row.drop_reason.empty() && must_fit && document.ids.size() > static_cast<size_t>(data.seq_len))
+      row.drop_reason = fmt::format("it has {} tokens, train.seq_len is {}", document.ids.size(), data.seq_len);
+    add_pieces(document, encoder.straddlers(), texts, row);
+    show(row);
+  };
+  for (size_t i = 0; i < std::min<size_t>(files.size(), limits.files); ++i) {
+    const auto reader = open_rows(files[i], set);
+    RawRow raw;
+    uint64_t num_rows = 0;
+    while (reader->next(raw)) {
+      if (num_rows++ == limits.rows_of_file) {
+        seen.is_sample = true;
+        break;
+      }
+      const Record record = parser->parse(raw, files[i]);
+      PreviewRow row;
+      row.file = files[i];
+      row.line = raw.line;
+      if (const auto* pair = std::get_if<PreferenceRecord>(&record)) {
+        show_record(pair->chosen, row, "chosen");
+        show_record(pair->rejected, row, "rejected");
+      } else {
+        show_record(record, row, "");
+      }
+    }
+  }
+  return seen;
+}
+
+}  // namespace chassis

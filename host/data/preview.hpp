@@ -1,0 +1,45 @@
+// The first rows of a set's files as text, with what is trained of them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "host/data/data_config.hpp"
+#include "host/data/tokenizer.hpp"
+
+namespace chassis {
+
+enum class TokenState { kMasked, kTrained, kStraddles };  // straddles: masked, since it lies partly in what is trained
+
+struct PreviewPiece {
+  TokenState state = TokenState::kMasked;
+  std::string text;
+  std::vector<int32_t> ids;
+  std::vector<std::string> texts;  // of each id
+};
+
+struct PreviewRow {
+  std::string file;
+  uint64_t line = 0;
+  std::string what;         // "chosen" or "rejected" of a pair; else empty
+  std::string drop_reason;  // empty: it is used
+  uint64_t num_tokens = 0, num_trained_tokens = 0;
+  std::vector<PreviewPiece> pieces;  // neighbours differ in their state
+};
+
+struct PreviewLimits {
+  uint64_t rows_of_file = 3, files = 5;
+};
+
+struct PreviewOfSet {
+  uint64_t num_files = 0;  // of the set
+  bool is_sample = false;  // rows are left out
+};
+
+// Calls `show` for each row. Without a tokenizer ids are shown as numbers. Throws config errors for invalid rows.
+PreviewOfSet preview_rows(const DataSetConfig& set, const DataConfig& data, const Tokenizer* tokenizer,
+                          const PreviewLimits& limits, const std::function<void(const PreviewRow&)>& show);
+
+}  // namespace chassis

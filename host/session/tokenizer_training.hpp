@@ -1,0 +1,36 @@
+// Trains a tokenizer from files of text, and opens tokenizers outside of a run.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "host/plugin/registry.hpp"
+#include "host/session/plugin_tokenizer.hpp"
+
+namespace chassis {
+
+struct TrainedTokenizer {
+  std::vector<std::string> files;  // names, in the new directory
+  uint64_t num_bytes = 0;          // of text
+};
+
+// The member to use: `named`, or else the first of the program's own folder that trains. Throws a config error if there
+// is none.
+std::string training_tokenizer(PluginRegistry& registry, const std::string& named);
+// [control] Makes a vocabulary from text files and the "text" of .jsonl files, folders included, and writes its files
+// as the new directory `out`, which appears complete or not at all. Throws a config error if `out` has something in it,
+// or at a line that is not UTF-8. Memory does not depend on the size of the files. `progress`: bytes read and in total,
+// and the file.
+TrainedTokenizer train_tokenizer(PluginRegistry& registry, const std::string& member, const VocabularyOptions& options,
+                                 const std::vector<std::string>& paths, const std::string& out,
+                                 const std::function<void(uint64_t, uint64_t, std::string_view)>& progress);
+
+// Opens the tokenizer of a directory, which may be "hub:Org/Name". `named`: the member; empty: by the files.
+std::unique_ptr<PluginTokenizer> open_tokenizer_of(PluginRegistry& registry, std::string directory,
+                                                   const std::string& named);
+
+}  // namespace chassis

@@ -1,0 +1,25 @@
+// How answers are generated: [generate], and where that says nothing, the model's generation_config.json.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "host/config/settings.hpp"
+#include "host/data/generation_config.hpp"
+#include "host/data/tokenizer.hpp"
+#include "host/train/generate.hpp"
+
+namespace chassis {
+
+struct GenerationSettings {
+  GenerateOptions options;
+  std::vector<std::string> stop_texts;
+  std::string from_file;  // a line that says what generation_config.json decided; empty: nothing
+};
+
+// As transformers does, a file that does not say do_sample = true means the most likely token. Stop ids are those of
+// the file and the tokenizer's EOS. Counts a warning for what has no effect.
+GenerationSettings generation_settings(const Settings& settings, const GenerationConfig& file,
+                                       const Tokenizer& tokenizer);
+
+}  // namespace chassis

@@ -1,0 +1,44 @@
+// Files of prompts, and the file of their answers, which a second run continues.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "host/base/file.hpp"
+#include "host/base/json.hpp"
+#include "host/data/record.hpp"
+#include "host/train/answer.hpp"
+
+namespace chassis {
+
+// A row {"prompt": …}, a text to continue, or {"messages": […]}, a conversation to answer.
+struct PromptRow {
+  Json row;  // as it was read; its other keys are copied
+  SourcePosition where;
+  std::string prompt;
+  std::optional<ChatRecord> chat;
+};
+
+// Reads all rows of a .jsonl file. Throws a config error at the line of the first bad one.
+std::vector<PromptRow> read_prompts(const std::string& path);
+
+// One row for each prompt, in their order: the keys of the prompt's row, answer, finish_reason, prompt_tokens and
+// answer_tokens. Every row is in the file before the next answer begins.
+class AnswersFile {
+ public:
+  // If the file exists, keeps its complete rows, which must be the answers to the first prompts. Throws a config error
+  // at its line otherwise.
+  AnswersFile(const std::string& path, const std::vector<PromptRow>& prompts);
+
+  size_t num_answered() const { return num_answered_; }
+  void append(const PromptRow& prompt, const Answer& answer);
+
+ private:
+  File file_;
+  uint64_t end_ = 0;
+  size_t num_answered_ = 0;
+};
+
+}  // namespace chassis

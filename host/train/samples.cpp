@@ -1,0 +1,70 @@
+// Answers are drawn from numbers that depend on the seed and the prompt alone, so that steps can be compared.
+#include "host/train/samples.hpp"
+
+#include <utility>
+
+#include "host/data/generation_config.hpp"
+#include "host/train/chat.hpp"
+#include "host/train/generation_settings.hpp"
+
+namespace chassis {
+namespace {
+
+Answerer make_answerer(Session& session) {
+  const Settings& settings = session.settings();
+  if (session.tokenizer() == nullptr)
+    throw config_error(settings.sample.prompts, "sample.prompts are texts, and the run has no tokenizer")
+        .hint("set [tokenizer] plugin, or leave the prompts out");
+  GenerationConfig file;
+  if (settings.model.path.is_set()) file = read_generation_config(settings.model.path);
+  GenerationSettings made = generation_settings(settings, file, *session.tokenizer());
+  made.options.max_new_tokens = settings.sample.max_new_tokens;
+  return Answerer(session, std::move(made));
+}
+
+}  // namespace
+
+Samples::Samples(Session& session) : session_(session), is_chat_(session.settings().train.task == "sft") {
+  const SettingList& prompts = session.settings().sample.prompts;
+  if (prompts->empty()) return;
+  answerer_.emplace(make_answerer(session));
+  std::optional<ChatRenderer> renderer;
+  if (is_chat_) {
+    renderer.emplace(chat_renderer(session));
+    answerer_->add_stop_ids(renderer->stop_ids());
+  }
+  for (size_t i = 0; i < prompts->size(); ++i) {
+    const std::string& text = (*prompts)[i];
+    try {
+      prompts_.push_back(
+          {text, is_chat_ ? ids_of_chat(*answerer_, *renderer, user_turn(text)) : answerer_->ids_of_text(text)});
+      if (prompts_.back().ids.empty()) throw config_error("the prompt is empty");
+    } catch (const Error& error) {
+      throw Error(ExitCode::kConfig, prompts.where_of(std::to_string(i)),
+                  prompts.key_of(std::to_string(i)) + ": " + error.message())
+          .hint(error.hint_text());
+    }
+  }
+}
+
+bool Samples::due(int64_t step, int64_t last_step) const {
+  const int64_t every = session_.settings().sample.every_steps;
+  return !prompts_.empty() && (step == last_step || (every > 0 && step % every == 0));
+}
+
+void Samples::take(int64_t step, const std::function<void(const SampleRecord&)>& on_answer) {
+  for (size_t i = 0; i < prompts_.size(); ++i) {
+    Answer answer = answerer_->answer(
+        {.prompt = prompts_[i].ids, .stream = "sample/" + std::to_string(i), .continues_text = !is_chat_});
+    on_answer({.step = step,
+               .index = i + 1,
+               .num_prompts = prompts_.size(),
+               .prompt = prompts_[i].text,
+               .answer = std::move(answer.text),
+               .finish_reason = std::move(answer.finish_reason),
+               .num_tokens = answer.num_tokens});
+  }
+  session_.ranks().stack.finish_step();
+}
+
+}  // namespace chassis

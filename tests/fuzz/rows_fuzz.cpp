@@ -1,0 +1,115 @@
+// The first byte chooses what the rest is: a JSON row of one of the formats, or a text file, whose rows are then parsed
+// as texts. Reading throws a config error, or records hold what their comments say.
+#include <simdjson.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+
+#include "host/data/record_reader.hpp"
+
+namespace {
+
+using namespace chassis;
+
+void require(bool holds) {
+  if (!holds) std::abort();
+}
+
+void require_text(const std::string& text) { require(simdjson::validate_utf8(text.data(), text.size())); }
+
+void require_tool_calls(const std::string& json) {
+  if (json.empty()) return;
+  simdjson::dom::parser parser;
+  simdjson::dom::array calls;
+  require(!parser.parse(json).get(calls) && calls.size() > 0);
+  for (const auto call : calls) {
+    simdjson::dom::object arguments;
+    std::string_view name;
+    require(!call["function"]["arguments"].get(arguments) && !call["function"]["name"].get(name) && !name.empty());
+  }
+}
+
+void check(const TextRecord& record) { require_text(record.text); }
+void check(const SegmentsRecord& record) {
+  for (const auto& segment : record.segments) require_text(segment.text);
+}
+void check(const TokensRecord& record) { require(record.labels.empty() || record.labels.size() == record.ids.size()); }
+void check(const CompletionRecord& record) {
+  require_text(record.prompt);
+  require_text(record.completion);
+}
+void check(const ChatRecord& record) {
+  for (const Message& message : record.messages) {
+    require_text(message.role);
+    require_text(message.text());
+    require_text(message.reasoning);
+    require(!message.role.empty() && (message.has_content || !message.tool_calls_json.empty()));
+    require_tool_calls(message.tool_calls_json);
+  }
+  simdjson::dom::parser parser;
+  require(record.tools_json.empty() || parser.parse(record.tools_json).is_array());
+  require(!record.first_trained || *record.first_trained < record.messages.size());
+}
+void check(const PreferenceRecord& record) {
+  check(record.chosen);
+  check(record.rejected);
+  require(record.chosen.first_trained == record.rejected.first_trained);
+}
+
+struct Folder {
+  Folder() {
+    path = std::filesystem::temp_directory_path() / ("chassis-rows-fuzz-" + std::to_string(::getpid()));
+    std::filesystem::create_directories(path);
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::filesystem::path path;
+};
+
+constexpr std::array kFormats{DataFormat::kText,     DataFormat::kAlpaca,           DataFormat::kShareGpt,
+                              DataFormat::kMessages, DataFormat::kPromptCompletion, DataFormat::kSegments,
+                              DataFormat::kTokens,   DataFormat::kPreference};
+constexpr std::array kNames{"a.jsonl", "a.json", "a.csv", "a.txt", "a.txt.gz", "a.txt.zst"};
+
+void parse(RowParser& parser, const RawRow& row) {
+  std::visit([](const auto& record) { check(record); }, parser.parse(row, "input"));
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
+  if (num_bytes == 0) return 0;
+  const size_t kind = data[0] % (kFormats.size() + kNames.size());
+  const std::string rest(reinterpret_cast<const char*>(data) + 1, num_bytes - 1);
+  DataSetConfig config;
+  try {
+    if (kind < kFormats.size()) {
+      config.format = kFormats[kind];
+      RawRow row;
+      row.bytes = rest;
+      row.line = 1;
+      parse(*make_row_parser(config, 1000), row);
+      return 0;
+    }
+    static const Folder folder;
+    const std::string path = folder.path / kNames[kind - kFormats.size()];
+    std::ofstream(path, std::ios::binary) << rest;
+    const auto rows = open_rows(path, config);
+    const auto parser = make_row_parser(config, 0);
+    uint64_t last_line = 0;
+    for (RawRow row; rows->next(row);) {
+      require(row.line >= last_line && row.line > 0);
+      require_text(row.bytes);
+      last_line = row.line;
+      if (row.kind == RowKind::kText) parse(*parser, row);
+    }
+    require(rows->num_bytes_read() == rest.size());
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kConfig) std::abort();
+  }
+  return 0;
+}

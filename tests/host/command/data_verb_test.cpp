@@ -1,0 +1,84 @@
+// `chassis data` on small files.
+#include <gtest/gtest.h>
+
+#include "host/base/file.hpp"
+#include "host/base/json.hpp"
+#include "tests/support/expect_has.hpp"
+#include "tests/support/process.hpp"
+
+namespace chassis {
+namespace {
+
+using test::Outcome;
+
+class DataVerb : public testing::Test {
+ protected:
+  DataVerb() {
+    std::filesystem::copy(CHASSIS_TEST_SOURCE_DIR "/tests/golden/run/base", scratch_.path(),
+                          std::filesystem::copy_options::recursive);
+    std::string rows;
+    for (const char* row : {R"({"prompt":"ab","completion":"cd"})", R"({"prompt":"","completion":"e"})",
+                            R"({"prompt":"a long question","completion":"no"})", R"({"prompt":"x","completion":"y"})"})
+      rows += std::string(row) + "\n";
+    test::write_text(scratch_ / "rows.jsonl", rows);
+  }
+  Outcome chassis(const std::string& verb, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> words = {
+        CHASSIS_TEST_BINARY_DIR "/bin/chassis", "data", verb, "good.toml", "train.task=sft",
+        "data.train.0.path=rows.jsonl"};
+    words.push_back("data.train.0.format=prompt_completion");
+    words.insert(words.end(), more.begin(), more.end());
+    return test::run_process(words, scratch_.path());
+  }
+  test::ScratchDirectory scratch_;
+};
+
+TEST_F(DataVerb, PreviewMarksWhatIsTrained) {
+  const Outcome shown = chassis("preview");
+  ASSERT_EQ(shown.exit_code, 0) << shown.output;
+  EXPECT_HAS(shown.output, "«trained», not trained, ‹masked");
+  EXPECT_HAS(shown.output, "rows.jsonl:1: 6 tokens, 3 trained\n<bos>ab«cd<eos>»\n");
+  EXPECT_HAS(shown.output, "rows.jsonl:3: 19 tokens, 3 trained; not used: it has 19 tokens, train.seq_len is 16\n");
+  EXPECT_HAS(shown.output, "data.train.0: a sample, the first 3 rows of 1 of 1 files");
+  EXPECT_EQ(shown.output.find("\x1b["), std::string::npos) << "no colours without a terminal";
+  EXPECT_HAS(chassis("preview", {"--rows", "9"}).output, "data.train.0: all rows of 1 files");
+}
+
+TEST_F(DataVerb, PreviewListsIds) {
+  EXPECT_HAS(chassis("preview", {"--ids", "--rows", "1"}).output, "      98  masked     b\n      99  trained    c\n");
+}
+
+TEST_F(DataVerb, PreviewWritesAPageAndJson) {
+  const Outcome shown = chassis("preview", {"--json", "--rows", "1", "--html", "page.html"});
+  ASSERT_EQ(shown.exit_code, 0) << shown.output;
+  const Json row = parse_json(shown.output.substr(shown.output.find('{')), "row");
+  EXPECT_EQ(row["line"], 1);
+  EXPECT_EQ(row["num_trained_tokens"], 3);
+  EXPECT_EQ(row["pieces"][1]["text"], "cd<eos>");
+  EXPECT_EQ(row["pieces"][1]["ids"], (std::vector<int>{99, 100, 257}));
+  EXPECT_HAS(read_file(scratch_ / "page.html"), "<span class=\"trained\" title=\"99 100 257\">cd&lt;eos&gt;</span>");
+  test::write_text(scratch_ / "mine.html", "<html>");
+  const Outcome refused = chassis("preview", {"--html", "mine.html"});
+  EXPECT_EQ(refused.exit_code, 7);
+  EXPECT_HAS(refused.output, "is not a preview written by this program");
+}
+
+TEST_F(DataVerb, StatsCountRowsTokensAndWhatIsDropped) {
+  const Outcome counted = chassis("stats");
+  ASSERT_EQ(counted.exit_code, 0) << counted.output;
+  EXPECT_HAS(counted.output, "rows            4\n");
+  EXPECT_HAS(counted.output, "too long        1 (25.00 %): more than train.seq_len = 16 tokens");
+  EXPECT_HAS(counted.output, "tokens          32\n");
+  EXPECT_HAS(counted.output, "trained tokens  10 (31.25 %)");
+  EXPECT_HAS(counted.output, "longest         19 tokens");
+  EXPECT_HAS(counted.output, "packing         best_fit: 1.0 rows of 16 tokens");
+}
+
+TEST_F(DataVerb, ATokenizerWithoutSpecialTokensInTextsIsRefusedForConversations) {
+  const Outcome refused = chassis("stats", {"data.train.0.format=messages", "data.template=plain"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_HAS(refused.output, "template plain ends answers in <eos>, which this tokenizer does not read as a token");
+}
+
+}  // namespace
+}  // namespace chassis

@@ -1,0 +1,54 @@
+// Keys of [data] against the task.
+#include <gtest/gtest.h>
+
+#include "tests/host/config/example.hpp"
+#include "tests/support/expect_has.hpp"
+
+namespace chassis {
+namespace {
+
+TEST(DataTask, KeysOfConversationsNeedSft) {
+  EXPECT_HAS(what_is_wrong(kExample, {"data.template=chatml"}),
+             "data.template = \"chatml\" has no effect with train.task = \"pretrain\" (it belongs to \"sft\")");
+  EXPECT_EQ(what_is_wrong(kExample, {"data.template=chatml", "train.task=sft"}), "nothing");
+  for (const char* key :
+       {"data.template_variables={a=1}", "data.template_date=2024-07-26", "data.default_system=x",
+        "data.roles_to_train=user", "data.train_on_prompt=true", "data.last_turn_only=true", "data.reasoning=keep"})
+    EXPECT_HAS(what_is_wrong(kExample, {key}), "has no effect with train.task = \"pretrain\"");
+}
+
+TEST(DataTask, ADefaultThatIsWrittenOutIsNoMistake) {
+  EXPECT_EQ(what_is_wrong(kExample, {"data.template=auto", "data.roles_to_train=[\"assistant\"]",
+                                     "data.template_variables={}", "data.train_on_prompt=false"}),
+            "nothing");
+}
+
+TEST(DataTask, FormatsOfConversationsNeedSft) {
+  EXPECT_HAS(what_is_wrong(kExample, {"data.train.0.format=messages"}),
+             "data.train.0.format = \"messages\" needs train.task = \"sft\"");
+  EXPECT_EQ(what_is_wrong(kExample, {"data.train.0.format=messages", "train.task=sft"}), "nothing");
+  EXPECT_EQ(what_is_wrong(kExample, {"train.task=sft"}), "nothing") << "text: every token is trained";
+}
+
+TEST(DataTask, GenerationMayHaveConversationsWithAnyTask) {
+  EXPECT_EQ(what_is_wrong(kExample, {"data.template=chatml"}, ConfigUse::kGeneration), "nothing");
+}
+
+TEST(DataTask, TrainOnPromptContradictsWhatChoosesMessages) {
+  EXPECT_HAS(what_is_wrong(kExample, {"train.task=sft", "data.train_on_prompt=true", "data.last_turn_only=true"}),
+             "data.last_turn_only = true has no effect with data.train_on_prompt = true");
+}
+
+TEST(DataTask, OverflowNeedsAPackingThatKeepsDocumentsWhole) {
+  EXPECT_HAS(what_is_wrong(kExample, {"data.overflow=drop"}),
+             "data.overflow = \"drop\" has no effect with data.packing = \"concat_split\" (the default), which splits");
+  EXPECT_HAS(what_is_wrong(kExample, {"data.overflow=drop", "data.packing=concat_split", "train.task=sft"}),
+             "data.overflow = \"drop\" has no effect with data.packing = \"concat_split\", which splits");
+  EXPECT_EQ(what_is_wrong(kExample, {"data.overflow=drop", "data.packing=none"}), "nothing");
+  EXPECT_EQ(what_is_wrong(kExample, {"data.overflow=drop", "train.task=sft"}), "nothing");
+  EXPECT_HAS(what_is_wrong(kExample, {"data.overflow=truncate_left_prompt", "data.packing=none"}),
+             "needs train.task = \"sft\": else there are no prompts");
+}
+
+}  // namespace
+}  // namespace chassis

@@ -1,0 +1,279 @@
+// Short conversations learned by heart, and then every way to talk to the model: turns, files of prompts, and samples
+// while it is trained. The tokenizer is `bytes`.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "tests/support/expect_has.hpp"
+#include "tests/support/process.hpp"
+
+namespace chassis::test {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Words = std::vector<std::string>;
+
+const std::vector<std::pair<std::string, std::string>> kTurns = {
+    {"Hi", "Hello there!"}, {"Who are you?", "A tiny model."}, {"2+2?", "Four,\nI think."}, {"Bye", "See you soon."}};
+
+const char* const kToml = R"(schema_version = 1
+[run]
+output_dir = "out"
+max_steps = 120
+device = "cpu"
+[model]
+plugin = "llama"
+config = { hidden_size = 64, num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2, intermediate_size = 128, vocab_size = 259 }
+[tokenizer]
+plugin = "bytes"
+[data]
+cache_dir = "cache"
+template = "plain"
+[[data.train]]
+path = "chats.jsonl"
+format = "messages"
+[train]
+task = "sft"
+seq_len = 64
+global_batch_size = 4
+[optimizer]
+plugin = "adamw"
+lr = 5e-3
+[schedule]
+name = "linear"
+[attention]
+plugin = "sdpa"
+[kernels]
+plugins = ["aten"]
+[checkpoint]
+every_steps = 0
+[generate]
+max_new_tokens = 40
+)";
+
+Json message(const std::string& role, const std::string& content) { return {{"role", role}, {"content", content}}; }
+
+void write_chats(const std::string& path) {
+  std::string lines;
+  for (const auto& [user, assistant] : kTurns)
+    lines += Json({{"messages", {message("user", user), message("assistant", assistant)}}}).dump() + "\n";
+  write_text(path, lines);
+}
+
+Outcome run_shell(const std::string& folder, const std::string& line) {
+  return run_process({"/bin/bash", "-c", line}, folder);
+}
+
+// Trained once for all tests.
+class Talk : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new ScratchDirectory;
+    write_text(*folder_ / "run.toml", kToml);
+    write_chats(*folder_ / "chats.jsonl");
+    const Outcome trained =
+        run_process({CHASSIS_PROGRAM, "train", "run.toml", "--plugin-path", CHASSIS_TEST_PLUGIN_DIR}, folder_->path());
+    ASSERT_EQ(trained.exit_code, 0) << trained.output;
+  }
+  static void TearDownTestSuite() { delete std::exchange(folder_, nullptr); }
+
+  // `input` is standard input; the log is left out of the output.
+  static Outcome generate(const std::string& words, const std::string& input = "") {
+    write_text(*folder_ / "input.txt", input);
+    return run_shell(folder_->path(), std::string(CHASSIS_PROGRAM) + " generate run.toml " + words +
+                                          " --plugin-path " CHASSIS_TEST_PLUGIN_DIR " < input.txt 2> log.txt");
+  }
+  static std::string log() { return text_of_file(*folder_ / "log.txt"); }
+
+  static ScratchDirectory* folder_;
+};
+ScratchDirectory* Talk::folder_ = nullptr;
+
+TEST_F(Talk, EveryLineOfStandardInputIsATurnAndAnAnswerStopsByItself) {
+  for (const auto& [user, assistant] : kTurns) {
+    const Outcome answer = generate("--chat", user + "\n");
+    EXPECT_EQ(answer.exit_code, 0) << log();
+    EXPECT_EQ(answer.output, assistant + "\n") << log();
+  }
+  const Outcome all = generate("--chat", "Hi\n/reset\n\nBye\r\n/reset\n2+2?");
+  EXPECT_EQ(all.output, "Hello there!\nSee you soon.\nFour,\nI think.\n") << log();
+}
+
+TEST_F(Talk, TurnsSeeTheConversationBeforeThem) {
+  const std::string alone = generate("--chat", "Bye\n").output;
+  EXPECT_EQ(generate("--chat --no-cache", "Hi\nBye\n").output, generate("--chat", "Hi\nBye\n").output)
+      << "the keys and values of earlier turns change nothing";
+  EXPECT_EQ(generate("--chat", "/system x\n/system\nBye\n").output, alone) << "no system message";
+}
+
+TEST_F(Talk, CommandsBeginWithASlashAndOtherOnesAreRefused) {
+  EXPECT_EQ(generate("--chat", "Hi\n/exit\nBye\n").output, "Hello there!\n");
+  const Outcome unknown = generate("--chat", "Hi\n/quit\nBye\n");
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_EQ(unknown.output, "Hello there!\n");
+  EXPECT_HAS(log(), "standard input:2: unknown command /quit");
+  const Outcome bytes = generate("--chat", "\xff\n");
+  EXPECT_EQ(bytes.exit_code, 2);
+  EXPECT_HAS(log(), "standard input:1: the text is not UTF-8");
+  EXPECT_EQ(generate("--chat", "//quit\n").exit_code, 0) << "a text that begins with a slash";
+}
+
+TEST_F(Talk, StopTextsEndAnAnswerAndAreNotShown) {
+  EXPECT_EQ(generate("--chat --stop 'e t'", "Hi\n").output, "Hello there!\n");
+  EXPECT_EQ(generate("--chat --stop 'o t' --stop 'zzz'", "Hi\n").output, "Hell\n");
+  EXPECT_EQ(generate("--chat 'generate.stop=[\"there!\"]'", "Hi\n").output, "Hello \n");
+}
+
+TEST_F(Talk, AnAnswerThatIsCutSaysSo) {
+  EXPECT_EQ(generate("--chat generate.max_new_tokens=5", "Hi\n").output, "Hello\n");
+  EXPECT_HAS(log(), "cut after 5 tokens");
+}
+
+TEST_F(Talk, ASeedDrawsTheSameAnswersAgain) {
+  const std::string drawn = "--chat generate.temperature=3.0 generate.top_k=50";
+  const std::string once = generate(drawn, "Hi\nHi\n").output;
+  EXPECT_EQ(generate(drawn, "Hi\nHi\n").output, once);
+  EXPECT_NE(generate(drawn + " run.seed=7", "Hi\nHi\n").output, once);
+}
+
+TEST_F(Talk, CtrlCEndsTheAnswerAndNotTheProgram) {
+  const std::string pipe = *folder_ / "keys";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  // At temperature 100 hardly any answer ends by itself.
+  Process program({"/bin/bash", "-c",
+                   std::string("exec ") + CHASSIS_PROGRAM +
+                       " generate run.toml --chat generate.temperature=100 generate.max_new_tokens=100000 "
+                       "--plugin-path " CHASSIS_TEST_PLUGIN_DIR " < keys"},
+                  folder_->path());
+  std::ofstream keys(pipe);
+  keys << "Hi\n" << std::flush;
+  const size_t before = program.output_so_far().size();
+  for (int i = 0; i < 3000 && program.output_so_far().size() < before + 3000; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  ASSERT_GE(program.output_so_far().size(), before + 3000) << program.output_so_far();
+  program.send(SIGINT);
+  keys << "/exit\n" << std::flush;
+  keys.close();
+  EXPECT_EQ(program.wait().exit_code, 0);
+}
+
+TEST_F(Talk, AFileOfPromptsIsAnsweredInOrderAndASecondRunContinues) {
+  std::string rows;
+  for (const auto& [user, assistant] : kTurns)
+    rows += Json({{"messages", {message("user", user)}}, {"expected", assistant}}).dump() + "\n";
+  rows += R"({"prompt": "Hi\nHello"})"
+          "\n";
+  write_text(*folder_ / "prompts.jsonl", rows);
+  const Outcome answered = generate("--prompts prompts.jsonl --out answers.jsonl");
+  ASSERT_EQ(answered.exit_code, 0) << log();
+  EXPECT_EQ(answered.output, "");
+  const std::string answers = text_of_file(*folder_ / "answers.jsonl");
+  std::istringstream lines(answers);
+  std::vector<Json> found;
+  for (std::string line; std::getline(lines, line);) found.push_back(Json::parse(line));
+  ASSERT_EQ(found.size(), kTurns.size() + 1);
+  for (size_t i = 0; i < kTurns.size(); ++i) {
+    EXPECT_EQ(found[i]["answer"], found[i]["expected"]);
+    EXPECT_EQ(found[i]["finish_reason"], "stop");
+    EXPECT_EQ(found[i]["answer_tokens"], kTurns[i].second.size());
+  }
+  EXPECT_EQ(found.back()["answer"], " there!");
+  EXPECT_EQ(found.back()["prompt_tokens"], 9) << "with BOS";
+
+  write_text(*folder_ / "answers.jsonl", answers.substr(0, answers.size() / 2));
+  ASSERT_EQ(generate("--prompts prompts.jsonl --out answers.jsonl").exit_code, 0) << log();
+  EXPECT_HAS(log(), "of 5 prompts are answered already");
+  EXPECT_EQ(text_of_file(*folder_ / "answers.jsonl"), answers);
+
+  write_text(*folder_ / "prompts.jsonl", "{\"prompt\": \"x\"}\n{\"promt\": \"y\"}\n");
+  EXPECT_EQ(generate("--prompts prompts.jsonl --out other.jsonl").exit_code, 2);
+  EXPECT_HAS(log(), "prompts.jsonl:2: has neither 'prompt' nor 'messages'");
+  EXPECT_FALSE(std::filesystem::exists(*folder_ / "other.jsonl"));
+}
+
+TEST_F(Talk, OneWayToGivePromptsIsChosen) {
+  EXPECT_EQ(generate("").exit_code, 2);
+  EXPECT_HAS(log(), "no prompt is given");
+  EXPECT_EQ(generate("--chat --prompt x").exit_code, 2);
+  EXPECT_HAS(log(), "more than one of");
+  EXPECT_EQ(generate("--prompts p.jsonl").exit_code, 2);
+  EXPECT_HAS(log(), "--prompts needs --out");
+  EXPECT_EQ(generate("--chat --nproc 2").exit_code, 2);
+  EXPECT_HAS(log(), "--chat runs in one process");
+}
+
+// The values of a key in all lines of a file.
+std::vector<Json> values(const std::string& path, const std::string& key) {
+  std::istringstream lines(text_of_file(path));
+  std::vector<Json> out;
+  for (std::string line; std::getline(lines, line);)
+    if (const Json row = Json::parse(line); row.contains(key)) out.push_back(row[key]);
+  return out;
+}
+
+struct Division {
+  const char* name;
+  const char* words;
+};
+
+class Samples : public testing::TestWithParam<Division> {};
+INSTANTIATE_TEST_SUITE_P(
+    , Samples,
+    testing::Values(Division{"one_process", ""}, Division{"fsdp2_on_2", " --nproc 2 parallel.0.plugin=fsdp2"},
+                    Division{"zero3_on_2", " --nproc 2 parallel.0.plugin=zero parallel.0.stage=3"}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(Samples, ShowWhatTheModelHasLearnedAndChangeNothing) {
+  ScratchDirectory folder;
+  write_text(folder / "run.toml", kToml);
+  write_chats(folder / "chats.jsonl");
+  const auto train = [&](const std::string& name, const std::string& words) {
+    const Outcome outcome = run_shell(
+        folder.path(), std::string(CHASSIS_PROGRAM) +
+                           " train run.toml --plugin-path " CHASSIS_TEST_PLUGIN_DIR " run.output_dir=" + name +
+                           GetParam().words + " " + words);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return outcome.output;
+  };
+  train("without", "");
+  const std::string output = train("with", "'sample.prompts=[\"Hi\", \"Bye\"]' sample.every_steps=50");
+  EXPECT_HAS(output, "step 120 sample 1/2: \"Hi\" -> \"Hello there!\" (12 tokens, stop)");
+  EXPECT_HAS(output, "step 120 sample 2/2: \"Bye\" -> \"See you soon.\" (13 tokens, stop)");
+  EXPECT_EQ(values(folder / "with/samples.jsonl", "step"), (std::vector<Json>{50, 50, 100, 100, 120, 120}));
+  EXPECT_EQ(values(folder / "with/samples.jsonl", "answer").back(), "See you soon.");
+  const auto losses = values(folder / "without/metrics.jsonl", "loss");
+  EXPECT_EQ(losses.size(), 120u);
+  EXPECT_EQ(values(folder / "with/metrics.jsonl", "loss"), losses) << "to the last bit";
+}
+
+TEST(SamplesOfARun, AreContinuedWithTheRun) {
+  ScratchDirectory folder;
+  write_text(folder / "run.toml", kToml);
+  write_chats(folder / "chats.jsonl");
+  const std::string train = std::string(CHASSIS_PROGRAM) +
+                            " train run.toml --plugin-path " CHASSIS_TEST_PLUGIN_DIR
+                            " 'sample.prompts=[\"Hi\"]' sample.every_steps=2 sample.max_new_tokens=3 run.max_steps=";
+  ASSERT_EQ(run_shell(folder.path(), train + "4").exit_code, 0);
+  const std::string first = text_of_file(folder / "out/samples.jsonl");
+  const Outcome second = run_shell(folder.path(), train + "7");
+  ASSERT_EQ(second.exit_code, 0) << second.output;
+  EXPECT_TRUE(text_of_file(folder / "out/samples.jsonl").starts_with(first));
+  EXPECT_EQ(values(folder / "out/samples.jsonl", "step"), (std::vector<Json>{2, 4, 6, 7}));
+}
+
+TEST(SamplesOfARun, PromptsThatCannotBeAnsweredAreRefusedBeforeTheFirstStep) {
+  ScratchDirectory folder;
+  write_text(folder / "run.toml", kToml);
+  write_chats(folder / "chats.jsonl");
+  const Outcome outcome =
+      run_shell(folder.path(), std::string(CHASSIS_PROGRAM) + " train run.toml --plugin-path " CHASSIS_TEST_PLUGIN_DIR
+                                                              " 'sample.prompts=[\"Hi\"]' data.template=llama3");
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+  EXPECT_HAS(outcome.output, "which is no token of the tokenizer");
+}
+
+}  // namespace
+}  // namespace chassis::test
