@@ -195,6 +195,8 @@ struct Settings {
     Setting<int64_t> max_batches;
     Setting<std::string> keep_best;
     Setting<int64_t> patience;
+
+    bool keeps_best() const { return keep_best.is_set() && !keep_best->empty(); }
   } eval;
 
   struct Precision : ConfigEntry {

@@ -107,7 +107,7 @@ class Run {
     session_.allocate();
     saves_ = std::make_unique<RunSaves>(session_, *directory_, signals_, [this] { return state_to_save(); });
     make_trainer();
-    if (const Settings::Eval& eval = settings().eval; !eval.keep_best->empty())
+    if (const Settings::Eval& eval = settings().eval; eval.keeps_best())
       best_.emplace(eval.keep_best, eval.patience);
     if (const auto resumed = saves_->saver().resume())
       resume(resumed->checkpoint, resumed->state);

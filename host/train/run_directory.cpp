@@ -219,7 +219,7 @@ void RunDirectory::check_names(const Settings& settings) {
       if (kind != PathKind::kFile) refuse(file(name), "it is not a regular file");
       check_readable(File::open_read(file(name)));
     }
-    if (settings.eval.keep_best.is_set() && !settings.eval.keep_best->empty()) check_best_link(file("best"));
+    if (settings.eval.keeps_best()) check_best_link(file("best"));
     before_ = read_identity(file(kRunFile), has_saved_);
     if (!before_) {
       require_start(file("resolved.toml"), kResolvedStart);
