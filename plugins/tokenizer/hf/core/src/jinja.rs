@@ -186,7 +186,9 @@ fn environment() -> Environment<'static> {
         Err(minijinja::Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{}", to_str(message))))
     });
     environment.add_function("strftime_now", |format: &str| strftime(format, NOW_UNIX_S.get()));
-    environment.add_function(GENERATION, generation);
+    let mark = |mark: Option<char>| mark.map(String::from).unwrap_or_default();
+    environment.add_function(BEGIN, move || mark(marks::AROUND_GENERATION.get().map(|(open, _)| open)));
+    environment.add_function(END, move || mark(marks::AROUND_GENERATION.get().map(|(_, close)| close)));
     environment
 }
 
@@ -209,41 +211,33 @@ fn join(value: &Value, separator: Option<String>, kwargs: Kwargs) -> std::result
 
 // --- generation -----------------------------------------------------------------------------------------------------
 
-const GENERATION: &str = "__generation";
+const BEGIN: &str = "__begin_generation";
+const END: &str = "__end_generation";
 
-/// `{% generation %}` is a call block in transformers, with a call block's scope; so it is here.
-fn generation(state: &minijinja::State, kwargs: Kwargs) -> std::result::Result<Value, minijinja::Error> {
-    let caller: Value = kwargs.get("caller")?;
-    let text = to_str(&caller.call(state, &[])?);
-    Ok(Value::from(match marks::AROUND_GENERATION.get() {
-        Some((open, close)) => format!("{open}{text}{close}"),
-        None => text,
-    }))
-}
-
-/// Tags keep their white space control and their lines.
+/// `{% generation %}` becomes `{% with %}`, which has the scope of transformers' block, with a mark at each end. Every new
+/// tag touches an old one, so white space control and lines stay as they are.
 fn rewrite_generation(source: &str) -> (String, bool) {
     let mut out = String::with_capacity(source.len());
     let mut found = false;
     let mut rest = source;
-    while let Some(at) = rest.find("{%") {
+    while let Some(at) = rest.find("{%").into_iter().chain(rest.find("{#")).min() {
         out.push_str(&rest[..at]);
         rest = &rest[at..];
-        let inside = rest[2..].trim_start_matches(['-', '+']);
-        let word = inside.trim_start();
-        let name = ["endgeneration", "generation"].into_iter().find(|name| word.starts_with(name));
-        let after = name.map(|name| &word[name.len()..]);
-        let is_tag = after.is_some_and(|after| after.trim_start().trim_start_matches(['-', '+']).starts_with("%}"));
-        match (name, after) {
-            (Some(name), Some(after)) if is_tag => {
-                out.push_str(&rest[..rest.len() - word.len()]);
-                out.push_str(if name == "generation" { "call __generation()" } else { "endcall" });
+        let comment = if rest.starts_with("{#") { rest.find("#}") } else { None };
+        match generation_tag(rest).filter(|_| rest.starts_with("{%")) {
+            Some((left, is_begin, right, behind)) => {
+                out.push_str(&if is_begin {
+                    format!("{{%{left} with %}}{{{{ {BEGIN}() }}}}{{% if true {right}%}}")
+                } else {
+                    format!("{{%{left} endif %}}{{{{ {END}() }}}}{{% endwith {right}%}}")
+                });
                 found = true;
-                rest = after;
+                rest = behind;
             }
-            _ => {
-                out.push_str("{%");
-                rest = &rest[2..];
+            None => {
+                let num_bytes = comment.unwrap_or(0) + 2;
+                out.push_str(&rest[..num_bytes]);
+                rest = &rest[num_bytes..];
             }
         }
     }
@@ -251,16 +245,35 @@ fn rewrite_generation(source: &str) -> (String, bool) {
     (out, found)
 }
 
+/// The signs of white space control, whether the tag begins a block, and the source behind it.
+fn generation_tag(source: &str) -> Option<(&str, bool, &str, &str)> {
+    let sign = |source: &str| source.len().min(usize::from(source.starts_with(['-', '+'])));
+    let inside = &source[2..];
+    let (left, inside) = inside.split_at(sign(inside));
+    let word = inside.trim_start();
+    let (is_begin, behind) = match word.strip_prefix("endgeneration") {
+        Some(behind) => (false, behind),
+        None => (true, word.strip_prefix("generation")?),
+    };
+    let behind = behind.trim_start();
+    let (right, behind) = behind.split_at(sign(behind));
+    Some((left, is_begin, right, behind.strip_prefix("%}")?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::rewrite_generation;
 
     #[test]
-    fn generation_tags_become_call_blocks_with_their_white_space_control() {
+    fn generation_tags_keep_their_white_space_control_and_lines() {
         let (out, found) =
             rewrite_generation("a{%- generation -%}\nb{{ generation }}{%+ endgeneration %}{% if generation %}");
-        assert_eq!(out, "a{%- call __generation() -%}\nb{{ generation }}{%+ endcall %}{% if generation %}");
+        assert_eq!(
+            out,
+            "a{%- with %}{{ __begin_generation() }}{% if true -%}\nb{{ generation }}{%+ endif %}{{ __end_generation() }}\
+             {% endwith %}{% if generation %}"
+        );
         assert!(found);
-        assert!(!rewrite_generation("{% generations %}{% set generation = 1 %}").1);
+        assert!(!rewrite_generation("{% generations %}{% set generation = 1 %}{# {% generation %} #}{#").1);
     }
 }

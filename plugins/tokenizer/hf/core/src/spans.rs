@@ -67,14 +67,20 @@ pub(crate) fn find(
     if leaves.is_empty() {
         return Ok(Vec::new());
     }
+    let pieces = prove(scene, marks, messages, &leaves, text)?;
+    to_spans(scene, is_added, marks, messages, &leaves, pieces, text)
+}
+
+/// The first way of marking that the template leaves as it is.
+fn prove(scene: &Scene, marks: Marks, messages: &[Message], leaves: &[Leaf], text: &str) -> Result<Vec<Piece>> {
     let thinking = leaves.iter().any(|leaf| leaf.text.contains("<think>") || leaf.text.contains("</think>"));
     let mut refused = None;
     for marking in [Marking::Whole, Marking::Trimmed, Marking::Thinking] {
         if marking == Marking::Thinking && !thinking {
             break;
         }
-        match of_leaves(scene, marks, messages, &leaves, marking, text) {
-            Ok(pieces) => return to_spans(scene, is_added, marks, messages, &leaves, pieces, text),
+        match of_leaves(scene, marks, messages, leaves, marking, text) {
+            Ok(pieces) => return Ok(pieces),
             Err(error) => refused = refused.or(Some(error)),
         }
     }
@@ -94,15 +100,54 @@ fn of_generation_blocks(scene: &Scene, marks: Marks, messages: &[Message], text:
         return Err(refuse(scene, "the template changes the text of its {% generation %} blocks"));
     };
     let assistants: Vec<usize> = (0..messages.len()).filter(|i| is_assistant(&messages[*i])).collect();
-    if blocks.len() != assistants.len() {
-        let (blocks, messages) = (blocks.len(), assistants.len());
-        return Err(refuse(
-            scene,
-            &format!("the template has {blocks} {{% generation %}} blocks for {messages} messages of the assistant"),
-        ));
-    }
-    let spans = blocks.into_iter().zip(assistants).filter(|((begin, end), _)| begin < end);
+    let owners =
+        if blocks.len() == assistants.len() { assistants } else { owners(scene, marks, messages, &blocks, text)? };
+    let spans = blocks.into_iter().zip(owners).filter(|((begin, end), _)| begin < end);
     Ok(spans.map(|((begin, end), message)| span(LEAF_GENERATION, message, begin, end)).collect())
+}
+
+/// The message of each block, where a template has more or fewer blocks than messages: a block belongs to the message
+/// whose leaf it contains; one without a leaf, to the last leaf before it, unless another message stands between.
+fn owners(
+    scene: &Scene,
+    marks: Marks,
+    messages: &[Message],
+    blocks: &[(usize, usize)],
+    text: &str,
+) -> Result<Vec<usize>> {
+    let leaves = leaves(messages);
+    let pieces = prove(scene, marks, messages, &leaves, text)?;
+    let mut places: Vec<((usize, usize), usize)> = Vec::new();
+    for piece in pieces {
+        places.extend(piece.found.iter().map(|range| (*range, leaves[piece.leaf].message)));
+    }
+    places.sort();
+    let mut owners = Vec::new();
+    for (begin, end) in blocks {
+        let inside = places.iter().find(|((b, e), _)| begin <= b && e <= end);
+        let before = places.iter().rev().find(|((_, e), _)| e <= begin);
+        let behind = places.iter().find(|((b, _), _)| b >= end);
+        let owner = inside.or(match (before, behind) {
+            (Some(before), Some(behind))
+                if stands_between(messages, (before.1, behind.1), &text[before.0 .1..*begin]) =>
+            {
+                Some(behind)
+            }
+            (before, behind) => before.or(behind),
+        });
+        owners.push(owner.map(|(_, message)| *message).ok_or_else(|| {
+            refuse(scene, "a {% generation %} block of the template belongs to no message of the assistant")
+        })?);
+    }
+    Ok(owners)
+}
+
+/// Whether a message between two others, of the user say, has its content in `text`.
+fn stands_between(messages: &[Message], (first, last): (usize, usize), text: &str) -> bool {
+    let contents = messages[first..last].iter().filter(|message| !is_assistant(message)).filter_map(|message| {
+        message.get("content").and_then(Value::as_str).map(str::trim).filter(|content| !content.is_empty())
+    });
+    contents.into_iter().any(|content| text.contains(content))
 }
 
 // --- leaves ---------------------------------------------------------------------------------------------------------

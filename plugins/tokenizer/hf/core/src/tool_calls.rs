@@ -27,10 +27,18 @@ pub(crate) fn region(
     let cannot = || Error::precondition(format!("the header before the tool calls of message {i} was not found"));
     // With the messages behind it, since templates treat the last turn in another way; else without them, since a
     // template may insist on the order of roles.
-    let with_rest = around(scene, marks, messages, i, messages.len(), text, is_added);
-    let (mut begin, end) = with_rest
-        .or_else(|| around(scene, marks, messages, i, i + 1, text, is_added).map(|(begin, _)| (begin, None)))
-        .ok_or_else(cannot)?;
+    let with_rest = around(scene, marks, messages, i, text, is_added);
+    let turn = with_rest.or_else(|| {
+        let mut until_here = messages[..=i].to_vec();
+        if !others.iter().any(|other| other.message == i as u64) {
+            until_here[i].shift_remove("content"); // the template left it out
+        }
+        let shorter = scene.render(&until_here, None).ok()?;
+        let (begin, end) = around(scene, marks, &until_here, i, &shorter, is_added)?;
+        let same = |at: usize| text.as_bytes().get(..at) == shorter.as_bytes().get(..at);
+        same(begin).then(|| (begin, end.filter(|end| same(*end))))
+    });
+    let (mut begin, end) = turn.ok_or_else(cannot)?;
 
     let mut last = begin;
     for found in names {
@@ -61,11 +69,10 @@ fn around(
     marks: Marks,
     messages: &[Message],
     i: usize,
-    num_messages: usize,
     text: &str,
     is_added: &dyn Fn(&str) -> bool,
 ) -> Option<(usize, Option<usize>)> {
-    let mut messages = messages[..num_messages].to_vec();
+    let mut messages = messages.to_vec();
     let (mark, end_of_previous) = marks.pair(0).ok()?;
     messages[i].shift_remove("tool_calls");
     messages[i].insert("content".to_owned(), Value::String(mark.to_string()));
