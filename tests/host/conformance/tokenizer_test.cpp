@@ -88,7 +88,7 @@ TEST_F(TokenizerConformance, ATokenizerThatNeedsFilesAndMakesNoneNeedsADirectory
 }
 
 TEST_F(TokenizerConformance, ADirectoryThatIsGivenIsOpened) {
-  const TokenizerFolder folder({{"words.txt", "the\nquick\nfox\n"}});
+  const TokenizerFolder folder(TokenizerFiles{{"words.txt", "the\nquick\nfox\n"}});
   const TokenizerReport good = report("words_reader", "", folder.path());
   EXPECT_EQ(good.failures, std::vector<std::string>());
   EXPECT_EQ(good.left_out, "");
