@@ -65,7 +65,7 @@ bool RecordEncoder::encode(const Record& record, const SourcePosition& where, Do
   try {
     encode_any(record, document);
   } catch (const Error& error) {
-    if (error.code() != ExitCode::kConfig || !error.where().file.empty()) throw;
+    if (error.code() == ExitCode::kStopped || !error.where().file.empty()) throw;
     throw Error(error.code(), where, error.message()).hint(error.hint_text());
   }
   ++counts_.num_rows;

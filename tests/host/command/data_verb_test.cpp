@@ -80,5 +80,20 @@ TEST_F(DataVerb, ATokenizerWithoutSpecialTokensInTextsIsRefusedForConversations)
   EXPECT_HAS(refused.output, "template plain ends answers in <eos>, which this tokenizer does not read as a token");
 }
 
+TEST_F(DataVerb, ColumnsAndTagsRenameKeys) {
+  test::write_text(scratch_ / "rows.jsonl", R"({"q":"ab","a":"cd"})"
+                                            "\n");
+  EXPECT_HAS(chassis("preview", {R"(data.train.0.columns={prompt="q",completion="a"})"}).output, "ab«cd<eos>»");
+  const Outcome missing = chassis("preview");
+  EXPECT_EQ(missing.exit_code, 2);
+  EXPECT_HAS(missing.output, "rows.jsonl:1: key \"prompt\" is missing");
+  const Outcome wrong = chassis("preview", {"data.train.0.columns={prompt=3}"});
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_HAS(wrong.output, "data.train.0.columns.prompt must be a string, not an integer");
+  const Outcome unknown = chassis("preview", {R"(data.train.0.columns={messages="q"})"});
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_HAS(unknown.output, "format \"prompt_completion\" has no \"messages\"; it has \"prompt\", \"completion\"");
+}
+
 }  // namespace
 }  // namespace chassis
