@@ -141,6 +141,8 @@ void RecordEncoder::encode_completion(const CompletionRecord& record, Document& 
   }
   const uint64_t begin = options_.chat.train_on_prompt ? 0 : record.prompt.size();
   set_labels(encoding, {{begin, text.size()}}, document);
+  if (!document.labels.empty() && !options_.chat.train_on_prompt && document.ids.front() == bos)
+    document.labels.front() = kIgnoreLabel;  // with an empty prompt it covers no byte of it
   if (document.ids.empty() || document.ids.back() != eos) {
     document.ids.push_back(eos);
     document.labels.push_back(eos);
