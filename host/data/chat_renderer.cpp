@@ -117,11 +117,11 @@ ChatRenderer::ChatRenderer(const Tokenizer& tokenizer, ChatConfig config)
 
 void ChatRenderer::require_template() const {
   if (!is_jinja() || !config_.template_text.empty() || !tokenizer_.chat_template().empty()) return;
-  std::vector<std::string> names = config_.fitting_slots;
-  if (names.empty())
-    for (const BuiltinTemplate& builtin : builtin_templates()) names.emplace_back(builtin.name);
   throw config_error("the tokenizer has no chat template, so conversations cannot become text")
-      .hint(fmt::format("set data.template = \"NAME\": {} fit this tokenizer", names_of_slots(names)));
+      .hint(config_.fitting_slots.empty()
+                ? "no built-in template fits this tokenizer; data.template takes a .toml or .jinja file"
+                : fmt::format("set data.template = \"NAME\": {} fit this tokenizer",
+                              names_of_slots(config_.fitting_slots)));
 }
 
 void ChatRenderer::find_stop_ids() {
