@@ -1,6 +1,6 @@
 #!/bin/sh
 # no_registry_hosts.sh TREE: no file names the host of a package registry or of a mirror. Each machine
-# configures its own in pip, apt and debootstrap.
+# configures its own in pip, apt, cargo and debootstrap. Files that git ignores may, such as Cargo.lock.
 tree=$1
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -11,7 +11,7 @@ pattern=$(printf '%s' "$hosts" | tr -d '\n' | sed 's/ /\\./g')
 pattern="(^|[^[:alnum:]_])($pattern)([^[:alnum:]_]|\$)"
 pattern="$pattern|[a-z]+://[^/[:space:]\"]*(mirror|registry|pypi|artifactory|nexus)"
 list() {
-  grep -rIinE --exclude-dir=.git --exclude-dir=.deps --exclude-dir=build "$pattern" "$1"
+  (cd "$1" && git grep --no-index --exclude-standard -IinE "$pattern")
 }
 # Self-test: every host and mirror is found.
 mkdir "$scratch/tree"

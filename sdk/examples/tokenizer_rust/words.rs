@@ -65,12 +65,12 @@ impl Tokenizer for Words {
     fn encode(&self, text: &str, special: bool, out: &mut Encoded) -> Result<()> {
         let mut begin = 0;
         while begin < text.len() {
-            if special && text[begin..].starts_with("<eos>") {
+            let rest = &text.as_bytes()[begin..];
+            if special && rest.starts_with(b"<eos>") {
                 out.push(EOS, begin, begin + "<eos>".len());
                 begin += "<eos>".len();
                 continue;
             }
-            let rest = &text.as_bytes()[begin..];
             let size = (1..=self.longest.min(rest.len())).rev().find(|&size| self.ids.contains_key(&rest[..size]));
             let size = size.expect("each byte is in the vocabulary");
             out.push(self.ids[&rest[..size]], begin, begin + size);
