@@ -1,7 +1,7 @@
 //! The environment in which transformers renders chat templates, imitated: trimmed blocks, Python's spelling of values,
 //! its string methods, `tojson`, `raise_exception`, `strftime_now`, and blocks of `generation`.
 //!
-//! Known differences: `~` joins true, false and none by Jinja's names for them, not Python's.
+//! Known differences: `~` joins true, false and none by Jinja's names for them, not Python's; a tuple is spelt as a list.
 use crate::directory::Template;
 use crate::error::{Error, Result};
 use crate::json;
@@ -165,6 +165,7 @@ fn environment() -> Environment<'static> {
         methods::strip(&to_str(value), true, true, chars.as_deref()).to_owned()
     });
     environment.add_filter("join", join);
+    environment.add_filter("round", round);
     environment.add_filter("pprint", |value: &Value| {
         let mut out = String::new();
         repr(value, &mut out);
@@ -207,6 +208,25 @@ fn join(value: &Value, separator: Option<String>, kwargs: Kwargs) -> std::result
         }));
     }
     Ok(texts.join(&separator))
+}
+
+/// round(value, precision=0, method="common"); "common" rounds a half to even, as Python does.
+fn round(
+    value: &Value,
+    precision: Option<i32>,
+    method: Option<String>,
+) -> std::result::Result<Value, minijinja::Error> {
+    let precision = precision.unwrap_or(0);
+    let scale = 10f64.powi(precision);
+    let number = f64::try_from(value.clone())?;
+    match method.as_deref().unwrap_or("common") {
+        "ceil" => Ok(Value::from((number * scale).ceil() / scale)),
+        "floor" => Ok(Value::from((number * scale).floor() / scale)),
+        "common" if value.is_integer() && precision >= 0 => Ok(value.clone()),
+        "common" if precision < 0 => Ok(Value::from((number * scale).round_ties_even() / scale)),
+        "common" => Ok(Value::from(format!("{number:.*}", precision as usize).parse::<f64>().unwrap_or(number))),
+        _ => Err(minijinja::Error::new(ErrorKind::InvalidOperation, "method must be common, ceil or floor")),
+    }
 }
 
 // --- generation -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,77 @@
+//! Vocabularies made from texts.
+use crate::Folder;
+use chassis_hf_core::{Chat, Encoded, Error, ErrorKind, Result, Tokenizer, LEAF_GENERATION};
+
+fn texts() -> Vec<String> {
+    (0..400)
+        .map(|i| format!("The quick brown fox no. {i} jumps over the lazy dog.\n\nСъешь ещё {} булок\n", i * 7))
+        .collect()
+}
+
+fn train(vocab_size: i64, min_frequency: u64, num_threads: u32, texts: Vec<String>) -> Result<Vec<(String, Vec<u8>)>> {
+    let mut texts = texts.into_iter();
+    Tokenizer::train(vocab_size, min_frequency, num_threads, &mut || Ok(texts.next()))
+}
+
+fn folder(name: &str, files: &[(String, Vec<u8>)]) -> Folder {
+    let files: Vec<(&str, &[u8])> = files.iter().map(|(name, content)| (name.as_str(), content.as_slice())).collect();
+    Folder::new(name, &files)
+}
+
+#[test]
+fn a_trained_vocabulary_opens_and_reads_back_any_text() {
+    let files = train(400, 2, 2, texts()).unwrap();
+    let folder = folder("trained", &files);
+    let tokenizer = Tokenizer::open(&folder.0).unwrap();
+    let info = tokenizer.info();
+    assert_eq!(info.vocab_size, 400);
+    assert_eq!((info.bos_id, info.eos_id, info.pad_id), (0, 0, 1));
+    assert!(!info.adds_bos);
+    for text in ["The quick brown fox", "  \n\t x", "любые 文字 😀 \u{0}", "<|im_end|>", ""] {
+        let mut out = Encoded::default();
+        tokenizer.encode(text, false, &mut out).unwrap();
+        assert!(!out.ids.contains(&tokenizer.id_of("<|im_end|>")));
+        assert_eq!(String::from_utf8(tokenizer.decode(&out.ids, true).unwrap()).unwrap(), text);
+    }
+    let mut out = Encoded::default();
+    tokenizer.encode("The quick brown fox", false, &mut out).unwrap();
+    assert_eq!(out.ids.len(), 4);
+}
+
+#[test]
+fn its_chat_template_marks_what_the_assistant_says() {
+    let folder = folder("template", &train(300, 0, 1, texts()).unwrap());
+    let tokenizer = Tokenizer::open(&folder.0).unwrap();
+    let messages_json = r#"[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]"#;
+    let rendered = tokenizer.render(&Chat { messages_json, spans: true, ..Default::default() }).unwrap();
+    assert_eq!(rendered.text, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello<|im_end|>\n");
+    let span = &rendered.spans[0];
+    assert_eq!((rendered.spans.len(), span.leaf, span.message), (1, LEAF_GENERATION, 1));
+    assert_eq!(&rendered.text[span.begin as usize..span.end as usize], "Hello<|im_end|>");
+}
+
+#[test]
+fn equal_texts_make_equal_files_with_any_number_of_threads() {
+    let expected = train(350, 0, 1, texts()).unwrap();
+    for num_threads in [1, 2, 5] {
+        assert_eq!(train(350, 0, num_threads, texts()).unwrap(), expected);
+    }
+    // Nor does it matter how texts are cut where words end anyway.
+    assert_eq!(train(350, 0, 2, vec![texts().concat()]).unwrap(), expected);
+}
+
+#[test]
+fn texts_with_too_few_pairs_make_a_smaller_vocabulary() {
+    let folder = folder("few", &train(1000, 0, 1, vec!["aab aab".to_owned()]).unwrap());
+    let size = Tokenizer::open(&folder.0).unwrap().info().vocab_size;
+    assert!((261..270).contains(&size), "{size}");
+}
+
+#[test]
+fn what_cannot_be_trained_is_refused() {
+    let error = train(259, 0, 1, texts()).unwrap_err();
+    assert!(error.kind == ErrorKind::InvalidArgument && error.message.contains("260"), "{error}");
+    assert_eq!(train(1000, 0, 1, vec![]).unwrap_err().kind, ErrorKind::InvalidArgument);
+    let mut next = || Err(Error { kind: ErrorKind::NotFound, message: "lost".to_owned() });
+    assert_eq!(Tokenizer::train(300, 0, 1, &mut next).unwrap_err().kind, ErrorKind::NotFound);
+}
