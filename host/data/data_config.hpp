@@ -74,14 +74,14 @@ struct DataSetConfig {
   DocumentSplit documents = DocumentSplit::kLine;
   // This set's share of the rows, relative to the other sets. Either all sets have a weight or none has; without
   // weights, sets are mixed by their size, so that an epoch sees each document once.
-  std::optional<double> weight;
+  std::optional<double> weight = {};
   // Other names of the keys of a row, and other words for roles: {"messages": "dialog"}, {"user": "human"}.
-  std::map<std::string, std::string> columns, tags;
+  std::map<std::string, std::string> columns = {}, tags = {};
   // Reads only the documents that a hash puts into this part: [begin, end) of [0, 1).
   double part_begin = 0, part_end = 1;
   // For messages: the key, such as "data.train.0", and its position in the configuration.
   std::string key = "data";
-  SourcePosition where;
+  SourcePosition where = {};
 };
 
 struct DataConfig {

@@ -105,7 +105,9 @@ double RowPlace::number(std::string_view name, JsonElement value) const {
 RowFields::RowFields(const RowPlace& place, JsonObject object, const KeyNames& names, std::string prefix)
     : place_(&place), object_(object), names_(&names), prefix_(std::move(prefix)), values_(names.size()) {
   for (const auto [key, value] : object) {
-    const auto found = std::find_if(names.begin(), names.end(), [&](const auto& name) { return name.second == key; });
+    const std::string_view wanted = key;  // a lambda cannot capture a binding
+    const auto is_wanted = [wanted](const auto& name) { return name.second == wanted; };
+    const auto found = std::find_if(names.begin(), names.end(), is_wanted);
     if (found == names.end()) {
       place.note_unused(without_indices(prefix_) + std::string(key));
       continue;

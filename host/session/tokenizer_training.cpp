@@ -10,8 +10,6 @@
 
 #include "host/base/file.hpp"
 #include "host/config/paths.hpp"
-#include "host/data/file_type.hpp"
-#include "host/data/line_reader.hpp"
 #include "host/data/record_reader.hpp"
 #include "host/session/run_tokenizer.hpp"
 
@@ -22,55 +20,6 @@ namespace fs = std::filesystem;
 
 // Rows come together, each with a line break behind it, so that calls are few.
 constexpr size_t kBlockBytes = size_t{64} << 10;
-
-// The texts of a file.
-class TextFile {
- public:
-  virtual ~TextFile() = default;
-  virtual bool next(std::string& text) = 0;
-  virtual uint64_t num_bytes_read() const = 0;
-};
-
-class LinesOfText final : public TextFile {
- public:
-  explicit LinesOfText(const std::string& path) : lines_(open_bytes(path)) {}
-
-  bool next(std::string& text) override {
-    text.clear();
-    for (std::string_view line; text.size() < kBlockBytes && lines_.next(line);) text.append(line) += '\n';
-    return !text.empty();
-  }
-  uint64_t num_bytes_read() const override { return lines_.num_bytes_read(); }
-
- private:
-  LineReader lines_;
-};
-
-class RowsOfText final : public TextFile {
- public:
-  explicit RowsOfText(const std::string& path)
-      : path_(path), rows_(open_rows(path, DataSetConfig())), parser_(make_row_parser(DataSetConfig(), 0)) {}
-
-  bool next(std::string& text) override {
-    if (!rows_->next(row_)) return false;
-    text = std::get<TextRecord>(parser_->parse(row_, path_)).text;
-    return true;
-  }
-  uint64_t num_bytes_read() const override { return rows_->num_bytes_read(); }
-
- private:
-  std::string path_;
-  std::unique_ptr<RowReader> rows_;
-  std::unique_ptr<RowParser> parser_;
-  RawRow row_;
-};
-
-std::unique_ptr<TextFile> open_text_file(const std::string& path) {
-  const FileType type = file_type(path);
-  const bool has_rows = type == FileType::kJsonLines || type == FileType::kJsonArray || type == FileType::kCsv;
-  if (has_rows) return std::make_unique<RowsOfText>(path);
-  return std::make_unique<LinesOfText>(path);
-}
 
 // The texts of files, one file after the other.
 class TrainingTexts {
