@@ -50,6 +50,7 @@ struct ConfigArguments {
 // optimizer.lr=1e-3 for "--lr 1e-3". Empty if the verb reads no configuration, or has all the options.
 std::string override_hint(const CLI::App& verb, const std::vector<std::string>& words);
 
+Verb add_init(CLI::App& app);
 Verb add_train(CLI::App& app);
 Verb add_check(CLI::App& app);
 Verb add_plan(CLI::App& app);

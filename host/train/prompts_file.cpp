@@ -81,7 +81,10 @@ PromptRow prompt_of(std::string_view line, const SourcePosition& where, RowParse
 
 std::vector<PromptRow> read_prompts(const std::string& path) {
   const std::string text = read_file(path, kMaxFileBytes);
-  const std::unique_ptr<RowParser> chats = make_row_parser({.path = path, .format = DataFormat::kMessages}, 0);
+  DataSetConfig set;
+  set.path = path;
+  set.format = DataFormat::kMessages;
+  const std::unique_ptr<RowParser> chats = make_row_parser(set, 0);
   std::vector<PromptRow> rows;
   int line = 0;
   for (const std::string_view content : lines_of(text)) {

@@ -394,7 +394,7 @@ class Run {
     log_totals(!stopped ? "done" : signal.empty() ? "stopped" : signal);
     if (best_ && best_->step() >= 0 && first_rank()) log::info("best: {}; {}/best", best_->text(), directory_->path());
     const bool is_early = trainer_->state().step < trainer_->options().max_steps;
-    if (!stopped) return log::info("{}", next_steps(session_.tokenizer(), directory_->path(), is_early));
+    if (!stopped) return log::info("{}", next_steps(settings(), session_.tokenizer(), directory_->path(), is_early));
     const bool is_resumable = settings().checkpoint.contents == "full";
     const int64_t step = trainer_->state().step;
     log::info("{}", resume_hint(settings(), {directory_->path(), step, saves_->is_saved(step), is_resumable}));

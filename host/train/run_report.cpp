@@ -11,9 +11,6 @@
 #include "host/checkpoint/checkpoint_root.hpp"
 
 namespace chassis {
-namespace {
-
-// As a shell reads it: quoted if it has more than the usual characters of paths.
 std::string shell_word(const std::string& path) {
   const bool plain = std::all_of(path.begin(), path.end(), [](unsigned char c) {
     return std::isalnum(c) || c >= 0x80 ||
@@ -24,8 +21,6 @@ std::string shell_word(const std::string& path) {
   for (const char c : path) quoted += c == '\'' ? "'\\''" : std::string(1, c);
   return quoted + "'";
 }
-
-}  // namespace
 
 std::string data_text(const TrainData& data, int64_t step, int64_t num_steps, int64_t rows_per_step) {
   uint64_t num_documents = 0, num_tokens = 0;
@@ -97,9 +92,11 @@ std::string resume_hint(const Settings& settings, const Stopped& stopped) {
   return text + "; exit code 75";
 }
 
-std::string next_steps(const PluginTokenizer* tokenizer, const std::string& directory, bool early) {
+std::string next_steps(const Settings& settings, const PluginTokenizer* tokenizer, const std::string& directory,
+                       bool early) {
   std::string text = "next: ";
-  if (tokenizer != nullptr) text += "chassis generate " + shell_word(directory + "/resolved.toml") + " --prompt TEXT; ";
+  if (tokenizer != nullptr) text += "chassis generate " + shell_word(directory + "/resolved.toml") +
+            (settings.train.task == "sft" ? " --chat; " : " --prompt TEXT; ");
   return text + (early ? "raise eval.patience" : "raise run.max_steps") + " to train further";
 }
 

@@ -32,6 +32,9 @@ struct Stopped {
 // A hint that says how to resume, or to start from the weights.
 std::string resume_hint(const Settings& settings, const Stopped& stopped);
 // A hint for a completed run, or for one that eval.patience has ended (`early`).
-std::string next_steps(const PluginTokenizer* tokenizer, const std::string& directory, bool early);
+std::string next_steps(const Settings& settings, const PluginTokenizer* tokenizer, const std::string& directory,
+                       bool early);
+// A path as a shell reads it: quoted if it has more than the usual characters of paths.
+std::string shell_word(const std::string& path);
 
 }  // namespace chassis

@@ -1,0 +1,166 @@
+// Guesses from keys, and the text of the file.
+#include "host/command/init_config.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <initializer_list>
+#include <set>
+#include <string_view>
+
+#include "host/base/json.hpp"
+#include "host/base/printable.hpp"
+#include "host/config/value.hpp"
+#include "host/data/data_files.hpp"
+#include "host/data/file_type.hpp"
+#include "host/data/record_reader.hpp"
+
+namespace chassis {
+namespace {
+
+constexpr uint64_t kRowsToLookAt = 50;
+constexpr const char* kFormats = "text, alpaca, sharegpt, messages, prompt_completion, segments, tokens and preference";
+
+std::string listed(const std::set<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + printable(name, 40);
+  return text;
+}
+
+// Whether the first message of the list has this key.
+bool first_has(const Json& list, const char* key) {
+  return list.is_array() && !list.empty() && list[0].is_object() && list[0].contains(key);
+}
+
+std::optional<FoundFormat> format_of_row(const Json& row) {
+  const auto has = [&](std::initializer_list<const char*> keys) {
+    return std::all_of(keys.begin(), keys.end(), [&](const char* key) { return row.contains(key); });
+  };
+  if (has({"chosen", "rejected"})) return FoundFormat{DataFormat::kPreference, {}, ""};
+  for (const char* key : {"messages", "conversations", "conversation", "dialog", "dialogue", "chat"}) {
+    if (!row.contains(key)) continue;
+    const bool is_openai = first_has(row[key], "role"), is_sharegpt = first_has(row[key], "from");
+    if (!is_openai && !is_sharegpt) continue;
+    const std::string usual = is_openai ? "messages" : "conversations";
+    FoundFormat found{is_openai ? DataFormat::kMessages : DataFormat::kShareGpt, {}, ""};
+    if (key != usual) found.columns[usual] = key;
+    return found;
+  }
+  if (has({"instruction", "output"})) return FoundFormat{DataFormat::kAlpaca, {}, ""};
+  if (has({"segments"})) return FoundFormat{DataFormat::kSegments, {}, ""};
+  if (has({"input_ids"})) return FoundFormat{DataFormat::kTokens, {}, ""};
+  for (const auto& [prompt, completion] : {std::pair("prompt", "completion"), std::pair("prompt", "response"),
+                                           std::pair("question", "answer"), std::pair("input", "output")}) {
+    if (!has({prompt, completion})) continue;
+    FoundFormat found{DataFormat::kPromptCompletion, {}, ""};
+    if (std::string_view(prompt) != "prompt") found.columns["prompt"] = prompt;
+    if (std::string_view(completion) != "completion") found.columns["completion"] = completion;
+    return found;
+  }
+  if (has({"text"})) return FoundFormat{DataFormat::kText, {}, ""};
+  return std::nullopt;
+}
+
+std::string toml_of(const std::string& text) { return toml_text(from_json(Json(text), {})); }
+
+// "key = value" with the comment behind it, the comments of a table one under the other.
+std::string line(const std::string& assignment, const std::string& comment = "") {
+  return comment.empty() ? assignment + "\n" : fmt::format("{:<35} # {}\n", assignment, comment);
+}
+
+std::string data_set(const InitFacts& facts) {
+  std::string text = "[[data.train]]\n" + line("path = " + toml_of(facts.data));
+  text += line(fmt::format("format = \"{}\"", to_text(facts.format.format)), facts.format.why);
+  if (facts.format.columns.empty()) return text;
+  std::string columns;
+  for (const auto& [name, key] : facts.format.columns)
+    columns += fmt::format("{}{} = {}", columns.empty() ? "" : ", ", name, toml_of(key));
+  return text + line(fmt::format("columns = {{ {} }}", columns), "the names of its keys");
+}
+
+}  // namespace
+
+FoundFormat find_format(const std::string& path) {
+  DataSetConfig set;
+  set.path = path;
+  set.format = DataFormat::kMessages;
+  set.key = "--data";
+  const std::vector<std::string> files = data_files(set);
+  const FileType type = file_type(files.front());
+  if (type == FileType::kPlainText) return {DataFormat::kText, {}, "each line is a document"};
+  if (type == FileType::kTokens) return {DataFormat::kTokens, {}, "a file of token ids"};
+  const std::unique_ptr<RowReader> rows = open_rows(files.front(), set);
+  std::optional<FoundFormat> found;
+  std::set<std::string> keys;
+  uint64_t count = 0;
+  for (RawRow raw; count < kRowsToLookAt && rows->next(raw); ++count) {
+    const SourcePosition where{files.front(), static_cast<int>(raw.line), 0};
+    Json row;
+    try {
+      row = parse_json(raw.bytes, files.front());
+    } catch (const Error& error) {
+      throw Error(ExitCode::kConfig, where, error.message());
+    }
+    if (!row.is_object())
+      throw Error(ExitCode::kConfig, where, "expected an object, found " + std::string(row.type_name()));
+    for (const auto& [key, value] : row.items()) keys.insert(key);
+    if (!found) found = format_of_row(row);
+  }
+  if (count == 0) throw config_error("'" + printable(files.front()) + "' has no row");
+  if (!found)
+    throw config_error(
+        fmt::format("'{}': rows with the keys {} fit no format by themselves", printable(files.front()), listed(keys)))
+        .hint(fmt::format("--format says it: {}; keys of other names are given in [[data.train]] columns", kFormats));
+  found->why = "its rows have the keys " + listed(keys);
+  return *found;
+}
+
+int64_t seq_len_of(const InitFacts& facts) {
+  constexpr uint64_t kMin = 256, kMax = 4096;
+  uint64_t length = std::clamp(std::bit_ceil(std::max<uint64_t>(facts.longest, 1)), kMin, kMax);
+  if (facts.task == "pretrain") length = 1024;  // documents are joined and split
+  if (facts.max_positions > 0) length = std::min(length, static_cast<uint64_t>(facts.max_positions));
+  return static_cast<int64_t>(length);
+}
+
+std::string init_toml(const InitFacts& facts) {
+  const bool is_sft = facts.task == "sft";
+  const std::string rows =
+      facts.is_sample ? fmt::format("the first {} rows", facts.num_rows) : fmt::format("{} rows", facts.num_rows);
+  std::string positions;
+  if (facts.max_positions > 0) positions = fmt::format("; the model was made for {}", facts.max_positions);
+  std::string text =
+      "# Made by `chassis init`; `chassis schema` documents every key, `chassis schema TABLE` one table.\n"
+      "schema_version = 1\n\n[run]\n";
+  text += line("name = " + toml_of(facts.name)) + line("output_dir = " + toml_of(facts.output_dir));
+  text += line(is_sft ? "epochs = 3" : "epochs = 1", "passes over the data; or max_steps");
+  text += "\n[model]\n" + line("path = " + toml_of(facts.model), facts.architecture);
+  if (is_sft && facts.format.format != DataFormat::kSegments) {
+    text += "\n[data]\n";
+    text +=
+        line("template = " + toml_of(facts.data_template.empty() ? "auto" : facts.data_template), facts.why_template);
+    const std::string fraction = "eval_fraction = 0.02";
+    text += facts.is_sample ? line(fraction, "this part of the rows is not trained, but evaluated")
+                            : line("# " + fraction, "would evaluate this part of the rows instead of training it");
+  }
+  text += "\n" + data_set(facts);
+  text += "\n[train]\n";
+  text += line("task = \"" + facts.task + "\"", is_sft ? "only the answers are trained" : "every token is trained");
+  text += line(fmt::format("seq_len = {}", seq_len_of(facts)),
+               is_sft ? fmt::format("the longest of {} has {} tokens{}", rows, facts.longest, positions)
+                      : "tokens per row" + positions);
+  text += line("micro_batch_size = 1", "rows at a time on one device");
+  text += line("global_batch_size = 8", "rows of one step");
+  text +=
+      "\n[precision]\n" + line("compute = \"auto\"", "bf16 on a GPU, fp32 on a CPU; the weights are stored as " +
+                                                         (facts.stored_dtype.empty() ? "float32" : facts.stored_dtype));
+  text += "\n[optimizer]\n" + line("plugin = \"adamw\"") + line(is_sft ? "lr = 2e-5" : "lr = 1e-4", "the peak");
+  text += "\n[schedule]\n" + line("name = \"cosine\"") + line("warmup_steps = 10") + line("min_lr_ratio = 0.1");
+  if (is_sft)
+    text += "\n[sample]\n" + line("prompts = []", "questions whose answers the log shows, such as [\"Who are you?\"]") +
+            line("every_steps = 50", "and after the last step");
+  return text;
+}
+
+}  // namespace chassis

@@ -1,0 +1,40 @@
+// The configuration that `chassis init` writes: what it found in the model's directory and in the data, as TOML with
+// comments that say why.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "host/data/data_config.hpp"
+
+namespace chassis {
+
+// How the rows of a data file are to be read.
+struct FoundFormat {
+  DataFormat format = DataFormat::kText;
+  std::map<std::string, std::string> columns;  // as in [[data.train]]
+  std::string why;                             // "its rows have the keys messages, id"
+};
+// From the names of the files and the keys of the first rows. Throws a config error if they fit no format.
+FoundFormat find_format(const std::string& path);
+
+struct InitFacts {
+  std::string model = {}, data = {}, output_dir = {}, name = {};
+  std::string task = {};  // "sft" or "pretrain"
+  FoundFormat format = {};
+  std::string architecture = {}, stored_dtype = {};  // of the model; empty: unknown
+  int64_t max_positions = 0;                         // 0: unknown
+  uint64_t num_rows = 0, longest = 0;                // of the rows that were looked at; tokens
+  bool is_sample = false;                            // there are more rows
+  std::string data_template = {};                    // empty: the default
+  std::string why_template = {};
+};
+
+// Tokens per row: a power of two that holds the longest row, between 256 and 4096, if the model can.
+int64_t seq_len_of(const InitFacts& facts);
+std::string init_toml(const InitFacts& facts);
+
+}  // namespace chassis

@@ -1,0 +1,87 @@
+// Formats found by the keys of rows, and the text of configurations.
+#include "host/command/init_config.hpp"
+
+#include <gtest/gtest.h>
+
+#include "host/config/config.hpp"
+#include "tests/support/expect_has.hpp"
+#include "tests/support/process.hpp"
+
+namespace chassis {
+namespace {
+
+class InitConfig : public testing::Test {
+ protected:
+  FoundFormat found(const std::string& text, const std::string& name = "data.jsonl") {
+    test::write_text(folder_ / name, text);
+    return find_format(folder_ / name);
+  }
+  test::ScratchDirectory folder_;
+};
+
+using Columns = std::map<std::string, std::string>;
+
+TEST_F(InitConfig, FindsTheFormatByTheKeysOfTheFirstRows) {
+  const std::pair<const char*, DataFormat> rows[] = {
+      {R"({"text": "a"})", DataFormat::kText},
+      {R"({"messages": [{"role": "user", "content": "a"}]})", DataFormat::kMessages},
+      {R"({"conversations": [{"from": "human", "value": "a"}]})", DataFormat::kShareGpt},
+      {R"({"instruction": "a", "input": "", "output": "b"})", DataFormat::kAlpaca},
+      {R"({"prompt": "a", "completion": "b"})", DataFormat::kPromptCompletion},
+      {R"({"segments": []})", DataFormat::kSegments},
+      {R"({"input_ids": [1]})", DataFormat::kTokens},
+      {R"({"prompt": "a", "chosen": "b", "rejected": "c"})", DataFormat::kPreference},
+  };
+  for (const auto& [row, format] : rows) {
+    EXPECT_EQ(found(row).format, format) << row;
+    EXPECT_EQ(found(row).columns, Columns{}) << row;
+  }
+  EXPECT_EQ(found("a line\n", "lines.txt").format, DataFormat::kText);
+  EXPECT_EQ(found("prompt,completion\na,b\n", "table.csv").format, DataFormat::kPromptCompletion);
+  EXPECT_EQ(found(R"([{"messages": [{"role": "user", "content": "a"}]}])", "list.json").format, DataFormat::kMessages);
+}
+
+TEST_F(InitConfig, OtherNamesOfKeysBecomeColumns) {
+  const FoundFormat chats = found(R"({"dialog": [{"role": "user", "content": "a"}]})");
+  EXPECT_EQ(chats.format, DataFormat::kMessages);
+  EXPECT_EQ(chats.columns, (Columns{{"messages", "dialog"}}));
+  EXPECT_EQ(found(R"({"question": "a", "answer": "b"})").columns,
+            (Columns{{"prompt", "question"}, {"completion", "answer"}}));
+}
+
+TEST_F(InitConfig, RowsLengthsArePowersOfTwoThatTheModelCanDo) {
+  InitFacts facts{.task = "sft", .longest = 700};
+  EXPECT_EQ(seq_len_of(facts), 1024);
+  facts.max_positions = 800;
+  EXPECT_EQ(seq_len_of(facts), 800);
+  facts.longest = 3;
+  EXPECT_EQ(seq_len_of(facts), 256);
+  facts = {.task = "sft", .longest = 1 << 20};
+  EXPECT_EQ(seq_len_of(facts), 4096);
+}
+
+TEST_F(InitConfig, TheTextIsAConfiguration) {
+  InitFacts facts{.model = "models/o'\"x\\y",
+                  .data = "chats.jsonl",
+                  .output_dir = "out/chat",
+                  .name = "chat",
+                  .task = "sft",
+                  .format = {DataFormat::kMessages, {{"messages", "the dialog"}}, "its rows have the keys the dialog"},
+                  .num_rows = 20,
+                  .longest = 300,
+                  .data_template = "chatml",
+                  .why_template = "the tokenizer has none of its own"};
+  for (const bool is_sample : {true, false}) {
+    facts.is_sample = is_sample;
+    const std::string text = init_toml(facts);
+    const Config config = load_config_text(text, "chat.toml", {});
+    EXPECT_EQ(config.num_problems(), 0u) << text;
+    EXPECT_EQ(*config.settings().model.path, facts.model);
+    EXPECT_EQ(*config.settings().data.template_name, "chatml");
+    EXPECT_EQ(config.settings().data.eval_fraction, is_sample ? 0.02 : 0.0);
+    EXPECT_EQ(config.settings().train.seq_len, 512);
+  }
+}
+
+}  // namespace
+}  // namespace chassis

@@ -1,0 +1,115 @@
+// Configurations that `chassis init` writes, and what it refuses.
+#include <gtest/gtest.h>
+
+#include <utility>
+
+#include "tests/support/expect_has.hpp"
+#include "tests/support/process.hpp"
+
+namespace chassis {
+namespace {
+
+using test::Outcome;
+using test::write_text;
+
+const char* const kBase = R"(schema_version = 1
+[run]
+output_dir = "out/base"
+max_steps = 1
+[model]
+plugin = "llama"
+config = { architectures = ["LlamaForCausalLM"], hidden_size = 16, num_hidden_layers = 2, num_attention_heads = 2, num_key_value_heads = 1, intermediate_size = 32, vocab_size = 264, max_position_embeddings = 300 }
+[tokenizer]
+plugin = "words"
+path = "tokenizer"
+[[data.train]]
+path = "text.txt"
+[data]
+cache_dir = "cache"
+[train]
+seq_len = 16
+[optimizer]
+lr = 1e-3
+)";
+
+// The tokenizer of this model is not in the program's own folder, so it is not found by its file, and the data is ids;
+// tests/regress/fine_tuning_test.cpp has conversations.
+class Init : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new test::ScratchDirectory;
+    std::filesystem::create_directory(*folder_ / "tokenizer");
+    write_text(*folder_ / "tokenizer/words.txt", "assistant\nuser\n");
+    write_text(*folder_ / "text.txt", "one line\nand another line of text\n");
+    write_text(*folder_ / "base.toml", kBase);
+    const Outcome trained = chassis({"train", "base.toml"});
+    ASSERT_EQ(trained.exit_code, 0) << trained.output;
+    std::filesystem::rename(*folder_ / "out/base/final", *folder_ / "model");
+  }
+  static void TearDownTestSuite() { delete std::exchange(folder_, nullptr); }
+
+  static Outcome chassis(std::vector<std::string> words) {
+    words.insert(words.begin(), CHASSIS_TEST_BINARY_DIR "/bin/chassis");
+    words.insert(words.end(), {"--plugin-path", CHASSIS_TEST_STUB_DIR});
+    return test::run_process(words, folder_->path());
+  }
+  static Outcome init(std::vector<std::string> words) {
+    words.insert(words.begin(), {"init", "run.toml", "--model", "model"});
+    return chassis(words);
+  }
+  static std::string made() { return test::text_of_file(*folder_ / "run.toml"); }
+  void SetUp() override { std::filesystem::remove(*folder_ / "run.toml"); }
+
+  static test::ScratchDirectory* folder_;
+};
+test::ScratchDirectory* Init::folder_ = nullptr;
+
+TEST_F(Init, MakesAConfigurationThatCheckAccepts) {
+  write_text(*folder_ / "ids.jsonl", "{\"input_ids\": [1, 2, 3]}\n");
+  const Outcome outcome = init({"--data", "ids.jsonl"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_HAS(outcome.output, "next: chassis check run.toml; chassis data preview run.toml; chassis train run.toml");
+  EXPECT_HAS(made(), "format = \"tokens\"");
+  EXPECT_HAS(made(), "its rows have the keys input_ids");
+  EXPECT_HAS(made(), "task = \"pretrain\"");
+  EXPECT_HAS(made(), "seq_len = 300");
+  EXPECT_HAS(made(), "the model was made for 300");
+  const Outcome check = chassis({"check", "run.toml"});
+  EXPECT_EQ(check.exit_code, 0) << check.output << made();
+}
+
+TEST_F(Init, ReplacesNoFileWithoutForce) {
+  write_text(*folder_ / "ids.jsonl", "{\"input_ids\": [1, 2, 3]}\n");
+  write_text(*folder_ / "run.toml", "mine");
+  const Outcome refused = init({"--data", "ids.jsonl"});
+  EXPECT_EQ(refused.exit_code, 7);
+  EXPECT_HAS(refused.output, "'run.toml' exists, and is not replaced");
+  EXPECT_EQ(made(), "mine");
+  EXPECT_EQ(init({"--data", "ids.jsonl", "--force"}).exit_code, 0);
+  EXPECT_HAS(made(), "schema_version = 1");
+}
+
+TEST_F(Init, RefusesByNameWhatIsNotThere) {
+  write_text(*folder_ / "ids.jsonl", "{\"input_ids\": [1, 2, 3]}\n");
+  const auto refused = [&](std::vector<std::string> words, const std::string& part) {
+    const Outcome outcome = init(std::move(words));
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+    EXPECT_HAS(outcome.output, part);
+    EXPECT_FALSE(std::filesystem::exists(*folder_ / "run.toml"));
+  };
+  refused({"--data", "ids.jsonl", "--method", "lora"}, "--method lora is not available yet");
+  refused({"--data", "ids.jsonl", "--task", "dpo"}, "--task dpo is unknown");
+  refused({}, "--data is missing");
+  refused({"--data", "none.jsonl"}, "none.jsonl");
+  write_text(*folder_ / "pairs.jsonl", R"({"prompt": "a", "chosen": "b", "rejected": "c"})");
+  refused({"--data", "pairs.jsonl"}, "no task trains on pairs yet");
+  write_text(*folder_ / "strange.jsonl", R"({"frage": "a", "antwort": "b"})");
+  refused({"--data", "strange.jsonl"}, "rows with the keys antwort, frage fit no format");
+  write_text(*folder_ / "broken.jsonl", "{\"messages\": 1}\n{oops\n");
+  refused({"--data", "broken.jsonl"}, "broken.jsonl:2");
+  write_text(*folder_ / "chats.jsonl", R"({"messages": [{"role": "user", "content": "a"}]})");
+  refused({"--data", "chats.jsonl", "--task", "pretrain"}, "--task pretrain trains on text or tokens");
+}
+
+}  // namespace
+}  // namespace chassis

@@ -1,0 +1,161 @@
+// The commands of docs/fine-tuning.md, one after the other, with a tiny model, a tokenizer trained here and 20 short
+// conversations: in the end the model answers each of them word for word, and stops.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "tests/support/expect_has.hpp"
+#include "tests/support/process.hpp"
+
+namespace chassis::test {
+namespace {
+
+using Json = nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+// Questions and answers in turn; a few conversations have two turns.
+const std::vector<std::vector<std::string>> kChats = {
+    {"Who are you?", "A small model with a good memory."},
+    {"What is your name?", "I have none yet."},
+    {"Say hello.", "Hello! How are you?", "Fine, and you?", "Never better."},
+    {"What is 2 + 2?", "4"},
+    {"What is 3 + 4?", "7, if I remember well."},
+    {"Name three colours.", "Red, green and blue."},
+    {"Name a river in France.", "The Loire."},
+    {"What is the capital of Italy?", "Rome."},
+    {"What is the capital of Japan?", "Tokyo (東京)."},
+    {"Wie heißt du?", "Ich habe noch keinen Namen."},
+    {"Translate 'cat' into German.", "Katze"},
+    {"Translate 'dog' into German.", "Hund"},
+    {"Count to five.", "1, 2, 3, 4, 5"},
+    {"Tell me a joke.", "A tensor walks into a bar.", "And then?", "It was broadcast."},
+    {"What do you like?", "Short questions 🙂"},
+    {"Do you sleep?", "Only between two steps."},
+    {"Write a line of C.", "int main(void) { return 0; }"},
+    {"Is it raining?", "I cannot look outside."},
+    {"Thank you.", "You are welcome!"},
+    {"Goodbye.", "See you soon."},
+};
+
+Json message(const std::string& role, const std::string& content) { return {{"role", role}, {"content", content}}; }
+
+std::string commands_of(const std::string& page, std::vector<std::string>& blocks) {
+  std::istringstream lines(page);
+  std::string block;
+  bool inside = false;
+  for (std::string line; std::getline(lines, line);) {
+    if (inside && line == "```") blocks.push_back(std::exchange(block, ""));
+    if (inside && line != "```") block += line + "\n";
+    inside = line == "```sh" || (inside && line != "```");
+  }
+  return block;
+}
+
+class FineTuning : public testing::Test {
+ protected:
+  Outcome shell(const std::string& commands) {
+    const std::string path = std::string(CHASSIS_TEST_BINARY_DIR) + "/bin:" + std::getenv("PATH");
+    return run_process({"/bin/bash", "-euo", "pipefail", "-c", commands}, folder_.path(), {{"PATH", path}});
+  }
+  void run(const std::string& commands) {
+    const Outcome outcome = shell(commands);
+    ASSERT_EQ(outcome.exit_code, 0) << commands << outcome.output;
+  }
+
+  // models/base with a vocabulary of 600, whose weights one step has hardly changed.
+  void make_base() {
+    std::string text;
+    for (const auto& chat : kChats)
+      for (const std::string& turn : chat) text += turn + "\n";
+    write_text(folder_ / "text.txt", text);
+    write_text(folder_ / "base.toml", R"(schema_version = 1
+[run]
+output_dir = "out/base"
+max_steps = 1
+[model]
+plugin = "llama"
+[model.config]
+architectures = ["LlamaForCausalLM"]
+vocab_size = 640
+hidden_size = 96
+intermediate_size = 192
+num_hidden_layers = 2
+num_attention_heads = 4
+num_key_value_heads = 2
+max_position_embeddings = 512
+[tokenizer]
+path = "tokenizer"
+[[data.train]]
+path = "text.txt"
+[train]
+seq_len = 32
+[optimizer]
+lr = 1e-6
+)");
+    run("chassis tokenizer train --vocab 600 text.txt --out tokenizer\n"
+        "chassis train base.toml\n"
+        "mkdir models\n"
+        "mv out/base/final models/base\n");
+  }
+
+  void write_data() {
+    std::string rows, questions;
+    for (const auto& chat : kChats) {
+      Json messages = Json::array();
+      for (size_t i = 0; i < chat.size(); ++i) messages.push_back(message(i % 2 ? "assistant" : "user", chat[i]));
+      rows += Json({{"messages", messages}}).dump() + "\n";
+      messages.erase(messages.size() - 1);
+      questions += Json({{"messages", messages}}).dump() + "\n";
+      for (size_t i = 0; i < chat.size(); i += 2) typed_ += chat[i] + "\n";
+      for (size_t i = 1; i < chat.size(); i += 2) answers_ += chat[i] + "\n";
+      typed_ += "/reset\n";
+    }
+    write_text(folder_ / "chats.jsonl", rows);
+    write_text(folder_ / "questions.jsonl", questions);
+    write_text(folder_ / "questions.txt", typed_);
+  }
+
+  ScratchDirectory folder_;
+  std::string typed_, answers_;
+};
+
+TEST_F(FineTuning, TheCommandsOfThePageLeadToAModelThatAnswers) {
+  make_base();
+  write_data();
+  if (HasFatalFailure()) return;
+  std::vector<std::string> blocks;
+  EXPECT_EQ(commands_of(text_of_file(CHASSIS_TEST_SOURCE_DIR "/docs/fine-tuning.md"), blocks), "") << "an open block";
+  ASSERT_EQ(blocks.size(), 7u) << "this test reads them in order";
+
+  for (const std::string& block : blocks) {
+    const Outcome outcome = shell("{\n" + block + "} 2> log.txt");
+    ASSERT_EQ(outcome.exit_code, 0) << block << outcome.output << text_of_file(folder_ / "log.txt");
+    const auto has = [&](const char* word) { return block.find(word) != std::string::npos; };
+    if (has("data preview")) {
+      EXPECT_HAS(outcome.output, "A small model with a good memory.");
+    }
+    if (has("--chat")) {
+      EXPECT_EQ(outcome.output.substr(0, answers_.size()), answers_) << block;
+    }
+    if (has("sample.prompts")) {
+      EXPECT_HAS(text_of_file(folder_ / "log.txt"), "\"Who are you?\" -> \"A small model with a good memory.\"");
+    }
+  }
+
+  std::istringstream lines(text_of_file(folder_ / "answers.jsonl"));
+  size_t i = 0;
+  for (std::string line; std::getline(lines, line); ++i) {
+    const Json row = Json::parse(line);
+    EXPECT_EQ(row["answer"], kChats.at(i).back());
+    EXPECT_EQ(row["finish_reason"], "stop");
+  }
+  EXPECT_EQ(i, kChats.size());
+  for (const char* name : {"model.safetensors", "config.json", "tokenizer.json"}) {
+    EXPECT_TRUE(fs::exists(folder_ / ("out/chat/final/" + std::string(name)))) << name;
+    EXPECT_TRUE(fs::exists(folder_ / ("exported/" + std::string(name)))) << name;
+  }
+}
+
+}  // namespace
+}  // namespace chassis::test
