@@ -13,12 +13,12 @@ class LayerNorm final : public Kernel {
     const BorrowedTensor x = call.input(0), bias = call.param(1);
     const int64_t n = x.size(-1), rows = n ? x.num_elements() / n : 0;
     Tensor saved = Tensor::create(call.host(), CHASSIS_DTYPE_F32, {rows, 2});
-    const float *from = x.data<float>(), *weight = call.param(0).data<float>(), *b = bias ? bias.data<float>() : nullptr;
+    const float *from = x.data<float>(), *weight = call.param(0).data<float>(),
+                *b = bias ? bias.data<float>() : nullptr;
     float *y = call.output(0).data<float>(), *moments = saved.data<float>();
     parallel_for(call.host(), rows, row_grain(n), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row)
-        moments[2 * row + 1] =
-            loops().layer_norm(from + row * n, weight, b, y + row * n, n, eps_, moments + 2 * row);
+        moments[2 * row + 1] = loops().layer_norm(from + row * n, weight, b, y + row * n, n, eps_, moments + 2 * row);
     });
     call.save(0, std::move(saved));
   }
