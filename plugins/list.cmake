@@ -1,6 +1,6 @@
 # One line per plugin: its folder, plugins/<kind>/<name>.
 set(CHASSIS_PLUGINS
-  model/llama
+  model/decoder
   ops/aten
   ops/fused
   ops/reference

@@ -87,22 +87,39 @@ CaseProgram linear(bool bias) {
   return c;
 }
 
-CaseProgram norm(bool residual) {
-  CaseProgram c(residual ? "add+rms_norm" : "rms_norm");
+CaseProgram norm(bool residual, double offset = 0) {
+  CaseProgram c(std::string(residual ? "add+rms_norm" : "rms_norm") + (offset != 0 ? " with an offset" : ""));
   const DimId n = c.dim("n", 37);
   ValueId x = c.input("a", {n});
   if (residual) c.output("sum", x = c.op("add", {x, c.input("b", {n})}));
-  c.output("y", c.op("rms_norm", {x}, {c.slot("weight", {{n}})}, {{"eps", 1e-5}}));
+  Attrs attrs = {{"eps", 1e-5}};
+  if (offset != 0) attrs.emplace_back("offset", offset);
+  c.output("y", c.op("rms_norm", {x}, {c.slot("weight", {{n}})}, std::move(attrs)));
   return c;
 }
 
-CaseProgram rope() {
-  CaseProgram c("rope");
+CaseProgram head_norm() {
+  CaseProgram c("rms_norm of every head");
   const DimId heads = c.dim("heads", 3), dim = c.dim("head_dim", 10);
-  c.output("y", c.op("rope", {c.input("x", {heads, dim}), c.field("positions")}, {},
-                     {{"inv_freq", std::vector<double>{1.0, 0.3, 0.1, 0.03, 0.01}},
-                      {"factor", 1.0},
-                      {"interleaved", int64_t{0}}}));
+  c.output("y", c.op("rms_norm", {c.input("x", {heads, dim})}, {c.slot("weight", {{dim}})}, {{"eps", 1e-5}}));
+  return c;
+}
+
+CaseProgram layer_norm() {
+  CaseProgram c("layer_norm");
+  const DimId n = c.dim("n", 37);
+  c.output("y",
+           c.op("layer_norm", {c.input("a", {n})}, {c.slot("weight", {{n}}), c.slot("bias", {{n}})}, {{"eps", 1e-5}}));
+  return c;
+}
+
+CaseProgram rope(const char* name, int64_t head_dim, Attrs more = {}) {
+  CaseProgram c(name);
+  const DimId heads = c.dim("heads", 3), dim = c.dim("head_dim", head_dim);
+  Attrs attrs = {
+      {"inv_freq", std::vector<double>{1.0, 0.3, 0.1, 0.03, 0.01}}, {"factor", 1.0}, {"interleaved", int64_t{0}}};
+  attrs.insert(attrs.end(), more.begin(), more.end());
+  c.output("y", c.op("rope", {c.input("x", {heads, dim}), c.field("positions")}, {}, std::move(attrs)));
   return c;
 }
 
@@ -113,10 +130,11 @@ CaseProgram embedding() {
   return c;
 }
 
-CaseProgram head() {
-  CaseProgram c("linear+cross_entropy");
+CaseProgram head(double cap = 0) {
+  CaseProgram c(cap != 0 ? "linear+softcap+cross_entropy" : "linear+cross_entropy");
   const DimId vocab = c.dim("vocab", 29), n = c.dim("n", 11);
-  const ValueId logits = c.op("linear", {c.input("x", {n})}, {c.slot("weight", {{vocab}, {n}})}, {}, {vocab});
+  ValueId logits = c.op("linear", {c.input("x", {n})}, {c.slot("weight", {{vocab}, {n}})}, {}, {vocab});
+  if (cap != 0) logits = c.op("softcap", {logits}, {}, {{"cap", cap}});
   c.output("loss", c.op("cross_entropy", {logits, c.field("labels")}, {}, {{"ignore_index", int64_t{-100}}}));
   return c;
 }
@@ -139,9 +157,19 @@ std::vector<CaseProgram> all_cases() {
   cases.push_back(linear(true));
   cases.push_back(norm(false));
   cases.push_back(norm(true));
-  cases.push_back(rope());
+  cases.push_back(norm(false, 1.0));
+  cases.push_back(norm(true, 1.0));
+  cases.push_back(head_norm());
+  cases.push_back(layer_norm());
+  cases.push_back(rope("rope", 10));
+  cases.push_back(rope("rope of the first dims", 16, {{"rotary_dim", int64_t{10}}}));
+  cases.push_back(rope("rope with long frequencies", 10,
+                       {{"long_inv_freq", std::vector<double>{0.5, 0.2, 0.1, 0.02, 0.01}}, {"long_from", int64_t{9}}}));
   cases.push_back(embedding());
   cases.push_back(head());
+  cases.push_back(head(1.5));
+  cases.push_back(pointwise("scale", {{"factor", 5.5}}, false));
+  cases.push_back(pointwise("softcap", {{"cap", 1.5}}, false));
   cases.push_back(pointwise("add", {}, true));
   cases.push_back(pointwise("mul", {}, true));
   for (const char* function : {"silu", "gelu", "gelu_tanh", "relu"}) {
@@ -154,6 +182,9 @@ std::vector<CaseProgram> all_cases() {
   cases.push_back(attention("attention in a window", {{"causal", one}, {"window", int64_t{4}}}, 1));
   cases.push_back(attention("attention in chunks", {{"causal", one}, {"chunk", int64_t{5}}}, 2));
   cases.push_back(attention("attention both ways", {}, 3));
+  cases.push_back(attention("attention with capped scores", {{"causal", one}, {"softcap", 0.5}}, 2));
+  cases.push_back(attention("attention in a window with capped scores",
+                            {{"causal", one}, {"window", int64_t{4}}, {"softcap", 0.5}}, 3));
   return cases;
 }
 

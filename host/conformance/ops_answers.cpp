@@ -1,4 +1,4 @@
-// Asks claim and infer a second time, and looks for bits that mean nothing.
+// Asks claim and infer a second time, offers an attribute that nobody knows, and looks for bits that mean nothing.
 #include "host/conformance/ops_answers.hpp"
 
 #include <fmt/core.h>
@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <string_view>
+#include <vector>
 
 #include "host/plugin/status.hpp"
 #include "host/program/node_view.hpp"
@@ -50,6 +52,7 @@ class AskedAgain {
 
   void run() {
     check_claim();
+    check_unknown_attributes();
     check_infer();
     check_bits();
   }
@@ -65,6 +68,34 @@ class AskedAgain {
     } else if (cost != node_.cost_ns && (cost > 0 || node_.cost_ns > 0)) {
       fail(fmt::format("claim is not pure: the same node costs {} ns, and {} ns when it is asked again", node_.cost_ns,
                        cost));
+    }
+  }
+
+  // An attribute changes what an op computes, so one that the provider cannot know must be refused.
+  void check_unknown_attributes() {
+    constexpr std::string_view kName = "conformance_unknown";
+    for (uint32_t i = 0; i < view_->num_ops; ++i) {
+      std::vector<chassis_attr_t> attrs(view_->ops[i]->attrs, view_->ops[i]->attrs + view_->ops[i]->num_attrs);
+      chassis_attr_t unknown{};
+      unknown.name = {kName.data(), kName.size()};
+      unknown.tag = CHASSIS_ATTR_INT;
+      unknown.value.i = 1;
+      attrs.push_back(unknown);
+      chassis_op_view_t changed = *view_->ops[i];
+      changed.attrs = attrs.data();
+      changed.num_attrs = static_cast<uint32_t>(attrs.size());
+      std::vector<const chassis_op_view_t*> ops(view_->ops, view_->ops + view_->num_ops);
+      ops[i] = &changed;
+      chassis_node_t node = *view_;
+      node.ops = ops.data();
+      double cost = 0;
+      chassis_status_t* status = node_.provider->table->claim(node_.provider->self, &node, &cost);
+      const std::string op = fmt::format("{} with an attribute '{}'", view_of(changed.id), kName);
+      if (!status)
+        fail("claim accepts " + op + "; it must refuse attributes that it does not know, since they change the result");
+      else if (status_code(status) != CHASSIS_UNIMPLEMENTED)
+        fail("claim fails for " + op + ", where it must refuse: " + status_text(status));
+      if (status) status_release(status);
     }
   }
 

@@ -288,9 +288,8 @@ MemberName PluginIndex::model_for_architecture(std::string_view architecture) co
   }
   std::sort(known.begin(), known.end());
   known.erase(std::unique(known.begin(), known.end()), known.end());
-  const std::string close = nearest(architecture, known);
-  throw plugin_error(fmt::format("no installed model plugin supports the architecture {}{}; supported: {}",
-                                 architecture, close.empty() ? "" : fmt::format(" (did you mean {}?)", close),
+  // No name is suggested: users do not type it, and a similar one, such as Mistral's for Mixtral, is another model.
+  throw plugin_error(fmt::format("no installed model plugin supports the architecture {}; supported: {}", architecture,
                                  fmt::join(known, ", ")))
       .hint("searched " + searched_text());
 }

@@ -111,15 +111,47 @@ void rope(OpRule& r, const Program& program, const Op& op) {
   const AttrValue* inv_freq = op.attr("inv_freq");
   if (!inv_freq || !std::holds_alternative<std::vector<double>>(*inv_freq)) r.fail("attribute inv_freq is missing");
   const int64_t head_dim = program.dims[r.dims(0)[3]].size;
-  const auto count = static_cast<int64_t>(std::get<std::vector<double>>(*inv_freq).size());
-  if (head_dim != 2 * count)
-    r.fail("head_dim " + std::to_string(head_dim) + " needs " + std::to_string(head_dim / 2) +
-           " values of inv_freq, got " + std::to_string(count));
+  int64_t rotary_dim = head_dim;
+  if (const AttrValue* part = op.attr("rotary_dim")) {
+    const auto* size = std::get_if<int64_t>(part);
+    if (!size) r.fail("attribute rotary_dim is not an integer");
+    if (*size < 2 || *size > head_dim || *size % 2 != 0)
+      r.fail("rotary_dim " + std::to_string(*size) + " is not an even number from 2 to head_dim " +
+             std::to_string(head_dim));
+    rotary_dim = *size;
+  }
+  const std::string which = rotary_dim == head_dim ? "head_dim " : "rotary_dim ";
+  const auto check_count = [&](const AttrValue& values, const std::string& name) {
+    const auto* list = std::get_if<std::vector<double>>(&values);
+    if (!list) r.fail("attribute " + name + " is not a list of numbers");
+    if (rotary_dim != 2 * static_cast<int64_t>(list->size()))
+      r.fail(which + std::to_string(rotary_dim) + " needs " + std::to_string(rotary_dim / 2) + " values of " + name +
+             ", got " + std::to_string(list->size()));
+  };
+  check_count(*inv_freq, "inv_freq");
+  const AttrValue *long_inv_freq = op.attr("long_inv_freq"), *long_from = op.attr("long_from");
+  if (!long_inv_freq != !long_from) r.fail("long_inv_freq and long_from need each other");
+  if (long_inv_freq) check_count(*long_inv_freq, "long_inv_freq");
+  if (long_from && !std::holds_alternative<int64_t>(*long_from)) r.fail("attribute long_from is not an integer");
   r.output(r.dims(0));
 }
 
-void attention(OpRule& r, const Program& program) {
+// An attribute that must be a number above 0 where it is given.
+void expect_positive(OpRule& r, const Op& op, const std::string& name, bool required) {
+  const AttrValue* value = op.attr(name);
+  if (!value && !required) return;
+  const double* number = value ? std::get_if<double>(value) : nullptr;
+  if (!number || !(*number > 0)) r.fail("attribute " + name + " must be a number above 0");
+}
+
+void expect_number(OpRule& r, const Op& op, const std::string& name) {
+  const AttrValue* value = op.attr(name);
+  if (!value || !std::holds_alternative<double>(*value)) r.fail("attribute " + name + " must be a number");
+}
+
+void attention(OpRule& r, const Program& program, const Op& op) {
   r.operands(3, 5, 0, 0);
+  expect_positive(r, op, "softcap", false);
   for (size_t i = 0; i < 3; ++i) r.expect_rank(i, 4);
   const auto &q = r.dims(0), &k = r.dims(1), &v = r.dims(2);
   if (q[3] != k[3]) r.fail("query and key differ in their last dim");
@@ -146,7 +178,7 @@ void elementwise(OpRule& r) {
 
 constexpr std::string_view kOps[] = {"embedding", "linear",           "rms_norm", "layer_norm", "rope",
                                      "attention", "gated_activation", "add",      "mul",        "activation",
-                                     "reshape",   "cross_entropy",    "score"};
+                                     "reshape",   "cross_entropy",    "score",    "scale",      "softcap"};
 
 }  // namespace
 
@@ -161,10 +193,12 @@ void infer_outputs(const Program& program, BlockType& block, Op& op, const std::
   if (op.id == "rms_norm") return norm(r, 1);
   if (op.id == "layer_norm") return norm(r, 2);
   if (op.id == "rope") return rope(r, program, op);
-  if (op.id == "attention") return attention(r, program);
+  if (op.id == "attention") return attention(r, program, op);
   if (op.id == "gated_activation" || op.id == "add" || op.id == "mul") return elementwise(r);
-  if (op.id == "activation") {
+  if (op.id == "activation" || op.id == "scale" || op.id == "softcap") {
     r.operands(1, 1, 0, 0);
+    if (op.id == "softcap") expect_positive(r, op, "cap", true);
+    if (op.id == "scale") expect_number(r, op, "factor");
     return r.output(r.dims(0));
   }
   if (op.id == "reshape") {
@@ -183,8 +217,7 @@ void infer_outputs(const Program& program, BlockType& block, Op& op, const std::
     r.operands(2, 2, 1, 1);
     return r.output(r.joined({kB}, r.axis(0, 0)));
   }
-  if (op.id.find('/') == std::string::npos)
-    r.fail("no such op; a plugin's own op is named \"domain/name\"");
+  if (op.id.find('/') == std::string::npos) r.fail("no such op; a plugin's own op is named \"domain/name\"");
   r.output(output_dims);
 }
 

@@ -15,8 +15,9 @@ namespace {
 
 constexpr size_t kNoNode = static_cast<size_t>(-1);
 
-constexpr std::string_view kCheapOps[] = {"embedding",        "rms_norm", "layer_norm", "rope",    "activation",
-                                          "gated_activation", "add",      "mul",        "reshape", "comm.copy"};
+constexpr std::string_view kCheapOps[] = {"embedding",  "rms_norm",         "layer_norm", "rope",
+                                          "activation", "gated_activation", "add",        "mul",
+                                          "scale",      "softcap",          "reshape",    "comm.copy"};
 
 // The minimum cut between source and sink, by augmenting paths (Edmonds & Karp 1972).
 class MinCut {
@@ -215,7 +216,7 @@ class Selection {
   ResolvedBlock out_;
   std::vector<size_t> producer_;    // by value; kNoNode: an input or a field
   std::vector<uint8_t> is_output_;  // by value: an output of the block
-  std::vector<uint8_t> is_kept_;  // by value
+  std::vector<uint8_t> is_kept_;    // by value
   std::vector<Step> steps_;
 };
 

@@ -8,21 +8,26 @@
 
 #include "chassis/guard.hpp"
 #include "host/base/json.hpp"
-#include "plugins/model/llama/config.hpp"
+#include "plugins/model/decoder/config.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
   const std::string_view text(reinterpret_cast<const char*>(data), num_bytes);
-  llama::Config config;
+  static const decoder::Family family = {
+      .name = "phi3",
+      .model_type = "llama",
+      .architectures = {"LlamaForCausalLM"},
+      .ropes = {.types = {"default", "linear", "llama3", "longrope"}, .partial = true}};
+  decoder::Config config;
   try {
     chassis::parse_json(text, "config.json");
-    config = llama::parse_config(text);
+    config = decoder::parse_config(family, text);
   } catch (const chassis::Error&) {  // refused with a message, as it should be
     return 0;
   } catch (const chassis::Failure&) {
     return 0;
   }
-  const llama::Config again = llama::parse_config(llama::write_config(config));
+  const decoder::Config again = decoder::parse_config(family, decoder::write_config(family, config));
   if (again.hidden_size != config.hidden_size || again.rope.theta != config.rope.theta) std::abort();
-  llama::inverse_frequencies(config.rope, config.head_dim);
+  decoder::rope_attributes(config.rope, config.head_dim, config.max_position_embeddings);
   return 0;
 }

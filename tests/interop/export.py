@@ -5,7 +5,7 @@ import json
 
 import torch
 from safetensors.torch import load_file, safe_open
-from transformers import LlamaForCausalLM
+from transformers import AutoModelForCausalLM
 
 import models
 from suite import Suite, error
@@ -18,13 +18,30 @@ CASES = {
     "linear_v4_sharded": (dict(rope=models.LINEAR), dict(old_spelling=True, **models.SHARDED)),
     "bfloat16": (dict(), dict(dtype=torch.bfloat16)),
     "float16_v4": (dict(), dict(dtype=torch.float16, old_spelling=True)),
+    "mistral": (dict(family="mistral"), {}),
+    "mistral_window_v4": (dict(family="mistral", sliding_window=5), dict(old_spelling=True)),
+    "qwen2_tied": (dict(family="qwen2", tie_word_embeddings=True), models.SHARDED),
+    "qwen2_window_v4": (dict(family="qwen2", use_sliding_window=True, sliding_window=9, max_window_layers=1),
+                        dict(old_spelling=True)),
+    "qwen3": (dict(family="qwen3"), dict(dtype=torch.bfloat16)),
+    "qwen3_window": (dict(family="qwen3", use_sliding_window=True, sliding_window=9, max_window_layers=1), models.SHARDED),
+    "gemma2": (dict(family="gemma2"), dict(dtype=torch.bfloat16)),
+    "gemma3": (dict(family="gemma3_text", rope=models.LOCAL), {}),
+    "gemma3_v4": (dict(family="gemma3_text", rope=models.LOCAL), dict(old_spelling=True, **models.SHARDED)),
+    "phi3": (dict(family="phi3"), models.SHARDED),
+    "phi3_long": (dict(family="phi3", rope=models.LONG, hidden_size=80, original_max_position_embeddings=64), {}),
+    "gpt2": (dict(family="gpt2"), {}),
+    "gpt2_untied": (dict(family="gpt2", tie_word_embeddings=False), models.SHARDED),
 }
 
 
 def configuration(model):
     """config.json as transformers reads it, without the old rope type that it keeps beside the new one."""
     keys = {key: value for key, value in model.config.to_dict().items() if not key.startswith("_")}
-    keys["rope_parameters"] = {key: value for key, value in keys["rope_parameters"].items() if key != "type"}
+    keys.pop("partial_rotary_factor", None)   # exports have it at the top too, where transformers 4 reads it
+    rope = keys.get("rope_parameters") or {}
+    for table in [rope, *(table for table in rope.values() if isinstance(table, dict))]:
+        table.pop("type", None)
     return keys
 
 
@@ -52,10 +69,10 @@ for number, (name, (changes, saved)) in enumerate(CASES.items()):
     for file in ("generation_config.json", "tokenizer_config.json"):
         suite.check(f"{name}: {file}", (final / file).read_bytes() == (source / file).read_bytes())
 
-    reloaded, info = LlamaForCausalLM.from_pretrained(final, output_loading_info=True, attn_implementation="eager",
+    reloaded, info = AutoModelForCausalLM.from_pretrained(final, output_loading_info=True, attn_implementation="eager",
                                                       dtype="auto")
     suite.check(f"{name}: no missing or unexpected key", not any(info.values()), str({k: v for k, v in info.items() if v}))
-    original = LlamaForCausalLM.from_pretrained(source, attn_implementation="eager", dtype="auto")
+    original = AutoModelForCausalLM.from_pretrained(source, attn_implementation="eager", dtype="auto")
     ours, theirs = configuration(reloaded), configuration(original)
     different = {key: (ours.get(key), theirs.get(key)) for key in ours.keys() | theirs.keys()
                  if ours.get(key) != theirs.get(key)}

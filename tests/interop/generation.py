@@ -9,6 +9,14 @@ BOS, EOS, PAD, VOCAB = 256, 257, 258, 259   # of the tokenizer "bytes"
 CASES = {
     "gqa": dict(),
     "mqa_tied": dict(num_key_value_heads=1, tie_word_embeddings=True),
+    "mistral_window": dict(family="mistral", sliding_window=9),
+    "qwen2_tied": dict(family="qwen2", tie_word_embeddings=True),
+    "qwen2_window": dict(family="qwen2", use_sliding_window=True, sliding_window=9, max_window_layers=1),
+    "qwen3": dict(family="qwen3"),
+    "gemma2": dict(family="gemma2", sliding_window=9),
+    "gemma3": dict(family="gemma3_text", sliding_window=9),
+    "phi3": dict(family="phi3", rope=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5)),
+    "gpt2": dict(family="gpt2"),
     "llama3_biases": dict(rope=models.LLAMA3, attention_bias=True, mlp_bias=True, head_dim=20),
 }
 PROMPTS = ["The quick brown fox", "x", "Grüße: ∀x"]

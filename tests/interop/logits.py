@@ -1,4 +1,4 @@
-"""Logits of tiny Llama models saved by transformers: chassis against transformers, in float32."""
+"""Logits of tiny models saved by transformers: chassis against transformers, in float32."""
 
 import copy
 

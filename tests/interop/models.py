@@ -1,9 +1,10 @@
-"""Tiny Llama models with random weights, as transformers saves them."""
+"""Tiny models of every family with random weights, as transformers saves them."""
 
+import copy
 import json
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
 logging.disable_progress_bar()
@@ -13,22 +14,43 @@ LLAMA3 = dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_facto
 LINEAR = dict(rope_type="linear", rope_theta=5000.0, factor=4.0)
 
 
-def make(seed=0, rope=None, **changes):
+LONG = dict(rope_type="longrope", rope_theta=10000.0, short_factor=[1.0, 1.1, 1.3, 1.7], long_factor=[1.0, 2.5, 4.0, 9.0],
+            original_max_position_embeddings=64, partial_rotary_factor=0.4)
+LOCAL = dict(full_attention=dict(rope_type="linear", factor=4.0, rope_theta=20000.0),
+             sliding_attention=dict(rope_type="default", rope_theta=1000.0))
+
+# The defaults of a family's tiny models.
+FAMILIES = {
+    "llama": {}, "mistral": dict(sliding_window=None), "qwen2": {}, "qwen3": dict(head_dim=20),
+    "gemma2": dict(head_dim=20, query_pre_attn_scalar=24, sliding_window=13, final_logit_softcapping=5.0,
+                   attn_logit_softcapping=3.0, pad_token_id=0),
+    "gemma3_text": dict(head_dim=20, query_pre_attn_scalar=24, sliding_window=13, sliding_window_pattern=2, pad_token_id=0),
+    "phi3": dict(pad_token_id=0), "gpt2": dict(n_positions=256, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0),
+}
+
+
+def make(seed=0, rope=None, family="llama", **changes):
     """Weights are large enough that every part of the model affects the logits; norms and biases are random too."""
     keys = dict(vocab_size=131, hidden_size=64, intermediate_size=112, num_hidden_layers=3, num_attention_heads=4,
                 num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.1, rms_norm_eps=1e-5,
                 attn_implementation="eager", bos_token_id=1, eos_token_id=2)
+    keys.update(FAMILIES[family])
     keys.update(changes)
-    config = LlamaConfig(**keys, **({"rope_parameters": rope} if rope else {}))
+    config = AutoConfig.for_model(family, **keys, **({"rope_parameters": copy.deepcopy(rope)} if rope else {}))
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
-    model = LlamaForCausalLM(config).float().eval()
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() == 1:
                 noise = torch.randn(parameter.shape, generator=generator)
-                parameter.copy_(1 + 0.3 * noise if "norm" in name else 0.2 * noise)
+                gain = name.endswith("weight") and not family.startswith("gemma")
+                parameter.copy_(1 + 0.3 * noise if gain else 0.2 * noise)
     return model
+
+
+def kind_of(rope):
+    return rope.get("rope_type", "default")
 
 
 def save(model, folder, old_spelling=False, **options):
@@ -38,7 +60,14 @@ def save(model, folder, old_spelling=False, **options):
         path = folder / "config.json"
         config = json.loads(path.read_text())
         rope = config.pop("rope_parameters")
+        config.pop("layer_types", None)
+        if "full_attention" in rope:
+            config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+            rope = rope["full_attention"]
         config["rope_theta"] = rope.pop("rope_theta")
+        for key in ("partial_rotary_factor", "original_max_position_embeddings"):
+            if kind_of(rope) == "longrope" and key in rope:
+                config[key] = rope.pop(key)
         kind = rope.pop("rope_type")
         key = "type" if kind == "linear" else "rope_type"
         config["rope_scaling"] = None if kind == "default" else {key: kind, **rope}
@@ -72,4 +101,42 @@ CASES = {
     "sharded_tied": (dict(tie_word_embeddings=True), SHARDED),
     "everything": (dict(attention_bias=True, mlp_bias=True, tie_word_embeddings=True, head_dim=20, rope=LLAMA3,
                         hidden_size=72, num_attention_heads=6, num_hidden_layers=5), SHARDED),
+    "mistral": (dict(family="mistral"), {}),
+    "mistral_window": (dict(family="mistral", sliding_window=17, num_key_value_heads=1), {}),
+    "mistral_head_dim": (dict(family="mistral", head_dim=36, sliding_window=200, num_attention_heads=5, num_key_value_heads=5),
+                         SHARDED),
+    "mistral_v4": (dict(family="mistral", sliding_window=5, tie_word_embeddings=True), dict(old_spelling=True)),
+    "qwen2": (dict(family="qwen2"), {}),
+    "qwen2_tied": (dict(family="qwen2", tie_word_embeddings=True, num_key_value_heads=1), SHARDED),
+    "qwen2_unused_window": (dict(family="qwen2", use_sliding_window=False, sliding_window=5), {}),
+    "qwen2_window": (dict(family="qwen2", use_sliding_window=True, sliding_window=9, max_window_layers=2, num_key_value_heads=4,
+                          hidden_size=40, num_attention_heads=4), {}),
+    "qwen2_window_v4": (dict(family="qwen2", use_sliding_window=True, sliding_window=9, max_window_layers=1),
+                        dict(old_spelling=True)),
+    "qwen3": (dict(family="qwen3"), {}),
+    "qwen3_tied": (dict(family="qwen3", tie_word_embeddings=True, head_dim=10, num_key_value_heads=1), SHARDED),
+    "qwen3_biases": (dict(family="qwen3", attention_bias=True, head_dim=36, hidden_size=45, num_attention_heads=5,
+                          num_key_value_heads=5), {}),
+    "qwen3_window_v4": (dict(family="qwen3", use_sliding_window=True, sliding_window=9, max_window_layers=1),
+                        dict(old_spelling=True)),
+    "gemma2": (dict(family="gemma2"), {}),
+    "gemma2_untied": (dict(family="gemma2", tie_word_embeddings=False, num_key_value_heads=1, attention_bias=True), SHARDED),
+    "gemma2_uncapped_v4": (dict(family="gemma2", final_logit_softcapping=None, attn_logit_softcapping=None, head_dim=10),
+                           dict(old_spelling=True)),
+    "gemma2_all_full": (dict(family="gemma2", layer_types=["full_attention"] * 3, num_key_value_heads=4), {}),
+    "gemma3": (dict(family="gemma3_text"), {}),
+    "gemma3_ropes": (dict(family="gemma3_text", rope=LOCAL, num_key_value_heads=1, final_logit_softcapping=4.0), SHARDED),
+    "gemma3_ropes_v4": (dict(family="gemma3_text", rope=LOCAL, tie_word_embeddings=False, attention_bias=True),
+                        dict(old_spelling=True)),
+    "phi3": (dict(family="phi3"), {}),
+    "phi3_partial": (dict(family="phi3", rope=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.75),
+                          num_key_value_heads=1, tie_word_embeddings=True), SHARDED),
+    "phi3_long": (dict(family="phi3", rope=LONG, hidden_size=80, sliding_window=19, original_max_position_embeddings=64), {}),
+    "phi3_long_short": (dict(family="phi3", rope={**LONG, "original_max_position_embeddings": 128}, hidden_size=80,
+                             original_max_position_embeddings=128), {}),
+    "phi3_long_v4": (dict(family="phi3", rope=LONG, hidden_size=80, original_max_position_embeddings=64),
+                     dict(old_spelling=True)),
+    "gpt2": (dict(family="gpt2"), {}),
+    "gpt2_odd": (dict(family="gpt2", hidden_size=35, num_attention_heads=5, n_inner=77, tie_word_embeddings=False), SHARDED),
+    "gpt2_relu": (dict(family="gpt2", activation_function="relu", scale_attn_weights=False, num_attention_heads=1), {}),
 }

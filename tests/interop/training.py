@@ -1,4 +1,4 @@
-"""Ten training steps of a tiny Llama: chassis against a plain PyTorch loop over the same batches, in float32.
+"""Ten training steps of tiny models: chassis against a plain PyTorch loop over the same batches, in float32.
 
 The batches are derived here from the rules that host/data documents, without shuffling: labels are shifted once, the last
 token of a document has no target, positions restart in each piece of a document and attention ends there, padding is not
@@ -14,7 +14,7 @@ import re
 import numpy as np
 import torch
 from safetensors.torch import load_file
-from transformers import LlamaForCausalLM
+from transformers import AutoModelForCausalLM
 
 import models
 from suite import Suite, error, metrics, relative_l2
@@ -50,6 +50,33 @@ CASES = {
     "larger": Case(dict(vocab_size=517, hidden_size=160, intermediate_size=330, num_hidden_layers=2,
                         num_attention_heads=4, num_key_value_heads=2, initializer_range=0.05), lengths=(20, 500), seq_len=150, global_batch=4,
                    clip=2.3),
+    "mistral": Case(dict(family="mistral")),
+    "mistral_window": Case(dict(family="mistral", sliding_window=7, num_key_value_heads=1)),
+    "mistral_none": Case(dict(family="mistral", sliding_window=11, head_dim=36, tie_word_embeddings=True), packing="none",
+                         lengths=(5, 49)),
+    "qwen2": Case(dict(family="qwen2")),
+    "qwen2_tied": Case(dict(family="qwen2", tie_word_embeddings=True, num_key_value_heads=1), lengths=(3, 70)),
+    "qwen2_window": Case(dict(family="qwen2", use_sliding_window=True, sliding_window=9, max_window_layers=1)),
+    "qwen3": Case(dict(family="qwen3")),
+    "qwen3_tied": Case(dict(family="qwen3", tie_word_embeddings=True, num_key_value_heads=1, head_dim=10), lengths=(3, 70)),
+    "qwen3_biases": Case(dict(family="qwen3", attention_bias=True, use_sliding_window=True, sliding_window=9,
+                              max_window_layers=2), packing="none", lengths=(5, 49)),
+    "gemma2": Case(dict(family="gemma2", sliding_window=11)),
+    "gemma2_untied": Case(dict(family="gemma2", tie_word_embeddings=False, num_key_value_heads=1), lengths=(3, 70)),
+    "gemma2_none": Case(dict(family="gemma2", attention_bias=True, head_dim=10), packing="none", lengths=(5, 49)),
+    "gemma3": Case(dict(family="gemma3_text", sliding_window=11)),
+    "gemma3_untied": Case(dict(family="gemma3_text", rope=models.LOCAL, tie_word_embeddings=False), lengths=(3, 70)),
+    "gemma3_none": Case(dict(family="gemma3_text", final_logit_softcapping=4.0, num_key_value_heads=1), packing="none",
+                        lengths=(5, 49)),
+    "phi3": Case(dict(family="phi3")),
+    "phi3_long": Case(dict(family="phi3", rope={**models.LONG, "original_max_position_embeddings": 32}, hidden_size=80,
+                           original_max_position_embeddings=32, sliding_window=21)),
+    "phi3_none": Case(dict(family="phi3", num_key_value_heads=1, tie_word_embeddings=True,
+                           rope=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5)), packing="none",
+                      lengths=(5, 49)),
+    "gpt2": Case(dict(family="gpt2")),
+    "gpt2_odd": Case(dict(family="gpt2", hidden_size=35, num_attention_heads=5, tie_word_embeddings=False), lengths=(3, 70)),
+    "gpt2_none": Case(dict(family="gpt2", n_inner=50), packing="none", lengths=(5, 49)),
 }
 
 
@@ -89,11 +116,19 @@ def rows_of(rows, case):
                 row, column, piece = blank(), 0, 0
 
 
-def attention_mask(document_ids, dtype):
-    """Causal inside each document; added to the scores."""
+def attention_mask(document_ids, dtype, config):
+    """Causal inside each document, and inside the window of layers that have one; added to the scores."""
     T = document_ids.shape[1]
     visible = (document_ids[:, :, None] == document_ids[:, None, :]) & torch.ones(T, T, dtype=torch.bool).tril()
-    return torch.zeros(visible.shape, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)[:, None]
+
+    def mask(window):
+        seen = visible if window is None else visible & torch.ones(T, T, dtype=torch.bool).triu(1 - window)
+        return torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)[:, None]
+
+    window = getattr(config, "sliding_window", None)
+    if getattr(config, "layer_types", None) is None:
+        return mask(window)
+    return {"full_attention": mask(None), "sliding_attention": mask(window)}
 
 
 def learning_rate(case, step):
@@ -121,7 +156,7 @@ def train(model, rows, case):
         for part in batch.split(MICRO):
             ids, labels, positions, document_ids = part.unbind(1)
             logits = model(input_ids=ids, position_ids=positions, use_cache=False,
-                           attention_mask=attention_mask(document_ids, dtype)).logits
+                           attention_mask=attention_mask(document_ids, dtype, model.config)).logits
             loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100,
                                                      reduction="sum")
             (loss / count).backward()
@@ -134,6 +169,10 @@ def train(model, rows, case):
         losses.append(loss_sum / count)
         counts.append(count)
     return losses, norms, counts
+
+
+def value_of(model, key):
+    return getattr(model.config, key, None)
 
 
 def largest_relative(ours, theirs):
@@ -190,7 +229,7 @@ for number, (name, case) in enumerate(CASES.items()):
     suite.check(f"{name} every trained tensor moved", moved > 1e-3, f"{moved:.1e}")
     suite.check(f"{name} no frozen tensor moved", all(torch.equal(before[key], final[key]) for key in frozen), f"{len(frozen)}")
 
-    reloaded, info = LlamaForCausalLM.from_pretrained(run / "final", output_loading_info=True, attn_implementation="eager")
+    reloaded, info = AutoModelForCausalLM.from_pretrained(run / "final", output_loading_info=True, attn_implementation="eager")
     suite.check(f"{name} transformers reloads the export", not any(info.values()), str({k: len(v) for k, v in info.items()}))
     suite.check(f"{name} the export is {reloaded.dtype}", reloaded.dtype == torch.float32)
     ids = torch.randint(0, model.config.vocab_size, (2, case.seq_len), generator=torch.Generator().manual_seed(number))
@@ -203,8 +242,8 @@ for number, (name, case) in enumerate(CASES.items()):
     logits = suite.logits(suite.config(name + "-final", run / "final", train={"seq_len": case.seq_len, "micro_batch_size": 2}), ids)
     suite.at_most(f"{name} logits by chassis of its export", error(logits, expected), 1e-5)
     keys = ("hidden_size", "num_key_value_heads", "head_dim", "rope_parameters", "tie_word_embeddings", "attention_bias",
-            "mlp_bias", "rms_norm_eps", "vocab_size", "bos_token_id", "eos_token_id", "max_position_embeddings")
-    suite.check(f"{name} config.json", all(getattr(reloaded.config, k) == getattr(model.config, k) for k in keys),
-                str({k: (getattr(reloaded.config, k), getattr(model.config, k)) for k in keys
-                     if getattr(reloaded.config, k) != getattr(model.config, k)}))
+            "mlp_bias", "rms_norm_eps", "sliding_window", "layer_types", "vocab_size", "bos_token_id", "eos_token_id", "max_position_embeddings")
+    suite.check(f"{name} config.json", all(value_of(reloaded, k) == value_of(model, k) for k in keys),
+                str({k: (value_of(reloaded, k), value_of(model, k)) for k in keys
+                     if value_of(reloaded, k) != value_of(model, k)}))
 suite.close()

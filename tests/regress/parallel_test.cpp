@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "host/save/weights.hpp"
+#include "tests/regress/small_families.hpp"
 #include "tests/regress/small_run.hpp"
 
 namespace chassis::test {
@@ -106,21 +107,26 @@ struct Result {
 
 class ParallelRun {
  public:
-  explicit ParallelRun(const Variant& variant) : variant_(variant) {
+  // `model` is the text of [model]; empty: a Llama with the variant's dims.
+  explicit ParallelRun(const Variant& variant, const std::string& model = "") : variant_(variant) {
     std::ostringstream toml;
     const char* dims = variant.large    ? "vocab_size = 174764, hidden_size = 48, intermediate_size = 96"
                        : variant.uneven ? "vocab_size = 101, hidden_size = 36, intermediate_size = 57"
                                         : "vocab_size = 96, hidden_size = 48, intermediate_size = 96";
     toml << "schema_version = 1\n[run]\noutput_dir = \"run\"\nmax_steps = 5\nseed = 5\nthreads = 1\ndevice = \"cpu\"\n"
          << "[plugins]\npath = [\"" << CHASSIS_TEST_PLUGIN_DIR << "\"]\n"
-         << "[model]\nplugin = \"llama\"\nconfig = { " << dims
-         << ", num_hidden_layers = 3, num_attention_heads = 6, num_key_value_heads = 2, attention_bias = true, "
-         << "initializer_range = 0.1, tie_word_embeddings = " << (variant.tied ? "true" : "false") << " }\n"
+         << "[model]\n";
+    if (model.empty())
+      toml << "plugin = \"llama\"\nconfig = { " << dims
+           << ", num_hidden_layers = 3, num_attention_heads = 6, num_key_value_heads = 2, attention_bias = true, "
+           << "initializer_range = 0.1, tie_word_embeddings = " << (variant.tied ? "true" : "false") << " }\n";
+    toml << model
          << "[[data.train]]\npath = \"tokens.jsonl\"\nformat = \"tokens\"\n[[data.eval]]\npath = "
             "\"tokens.jsonl\"\nformat = \"tokens\"\n"
          << "[data]\ncache_dir = \"cache\"\n[train]\nseq_len = 32\nglobal_batch_size = 12\n"
          << "[optimizer]\nplugin = \"adamw\"\nlr = 2e-3\nweight_decay = 0.1\neps = 1e-4\n"
-         << "[attention]\nplugin = \"sdpa\"\n[kernels]\nplugins = [\"fused\", \"aten\"]\n"
+         << "[attention]\nplugin = \"" << (model.empty() ? "sdpa" : "interval")
+         << "\"\n[kernels]\nplugins = [\"fused\", \"aten\"]\n"
          << "[precision]\ncompute = \"" << (variant.bf16 ? "bf16" : "fp32") << "\"\n"
          << "[recompute]\nmode = \"" << (variant.recomputes ? "full" : "none") << "\"\n"
          << "[checkpoint]\nbucket_mib = 1\n[export]\ndtype = \"fp32\"\n[comm]\ntimeout_s = 60\n";
@@ -223,6 +229,21 @@ INSTANTIATE_TEST_SUITE_P(Large, Parallel, testing::ValuesIn(large_rows()),
                          [](const auto& info) { return info.param.name(); });
 INSTANTIATE_TEST_SUITE_P(Matrix, Parallel, testing::ValuesIn(all_rows()),
                          [](const auto& info) { return info.param.name(); });
+
+class ParallelFamilies : public testing::TestWithParam<SmallFamily> {};
+INSTANTIATE_TEST_SUITE_P(, ParallelFamilies, testing::ValuesIn(small_families()),
+                         [](const auto& info) { return info.param.name; });
+TEST_P(ParallelFamilies, GiveTheNumbersOfOneProcessOnTwoRanks) {
+  ParallelRun run(Variant::of_bits(0), GetParam().model);
+  const Result alone = run(nullptr, 1);
+  for (const size_t strategy : {1, 5}) {  // fsdp2 and zero3
+    SCOPED_TRACE(kStrategies[strategy].name);
+    const Result ours = run(&kStrategies[strategy], 2);
+    EXPECT_LE(largest_relative(ours.losses, alone.losses), 2e-6);
+    EXPECT_LE(largest_relative(ours.evaluations, alone.evaluations), 2e-6);
+    EXPECT_LE(largest_difference(ours.weights, alone.weights), 2e-6);
+  }
+}
 
 // Recomputed nodes read the parameters that the strategy gathered for backward.
 TEST(SelectiveRecompute, ChangesNoBitOnTwoRanks) {

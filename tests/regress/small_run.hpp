@@ -54,7 +54,8 @@ inline std::vector<Document> random_documents(const std::vector<size_t>& lengths
 
 class SmallRun {
  public:
-  explicit SmallRun(const Providers& providers) {
+  // `model` is the text of [model].
+  explicit SmallRun(const Providers& providers, const std::string& model = kLlama) {
     config_ = R"(schema_version = 1
 [run]
 output_dir = ")" +
@@ -64,8 +65,7 @@ seed = 5
 threads = 2
 device = "cpu"
 [model]
-plugin = "llama"
-config = { vocab_size = 101, hidden_size = 32, intermediate_size = 56, num_hidden_layers = 3, num_attention_heads = 4, num_key_value_heads = 2, attention_bias = true, initializer_range = 0.1 }
+)" + model + R"(
 [[data.train]]
 path = ")" + (folder_ / "tokens.jsonl") +
               R"("
@@ -122,6 +122,11 @@ plugins = )" + providers.kernels +
   }
 
  private:
+  static constexpr const char* kLlama =
+      "plugin = \"llama\"\nconfig = { vocab_size = 101, hidden_size = 32, intermediate_size = 56, num_hidden_layers = "
+      "3, "
+      "num_attention_heads = 4, num_key_value_heads = 2, attention_bias = true, initializer_range = 0.1 }";
+
   ScratchDirectory folder_;
   std::string config_;
 };

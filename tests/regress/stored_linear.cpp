@@ -18,6 +18,7 @@ class StoredLinear : public Ops {
   using Ops::Ops;
 
   double claim(const NodeView& node) override {
+    node.op(0).refuse_attrs_other_than({"storage"});
     if (node.op(0).attr_string("storage") != "stub4") refuse("the weight is not stored as stub4");
     return 0;
   }

@@ -184,6 +184,21 @@ TEST_F(OneOp, RefusesUnknownAttributes) {
   EXPECT_EQ(host_.message(table_->claim(instance_, &plain, &cost)), "attribute 'storage' is not supported");
 }
 
+TEST_F(OneOp, FailsAClaimThatDoesNotCheckTheAttributes) {
+  chassis_instance_t* second = nullptr;
+  host_.check(Factory::create(host_.table(), str("ops"), str("second"), &second));
+  const auto* table = static_cast<const chassis_ops_t*>(second->get_interface(second, str(CHASSIS_OPS_ID)));
+  double cost = 0;
+  const chassis_node_t with_attribute = node();
+  EXPECT_EQ(host_.message(table->claim(second, &with_attribute, &cost)),
+            "claim accepts activation without refuse_attrs_other_than, so that attributes that it does not know would "
+            "be ignored");
+  op_.num_attrs = 0;
+  const chassis_node_t without = node();
+  EXPECT_EQ(host_.message(table->claim(second, &without, &cost)), "ok");
+  second->destroy(second);
+}
+
 TEST_F(OneOp, ReadsOpsAndAttributes) {
   const chassis_node_t raw = node();
   const NodeView view(&raw);

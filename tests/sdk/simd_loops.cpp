@@ -7,9 +7,13 @@ void exponentials(const float* x, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = chassis::exponential(x[i]);
 }
 
+void tangents(const float* x, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = chassis::hyperbolic_tangent(x[i]);
+}
+
 }  // namespace
 
 const Loops& loops(chassis::ThisIsa) {
-  static constexpr Loops table = {chassis::ThisIsa::kVectorBytes, exponentials};
+  static constexpr Loops table = {chassis::ThisIsa::kVectorBytes, exponentials, tangents};
   return table;
 }

@@ -1,4 +1,4 @@
-// Loops built once for each instruction set, and the exponential function that they use.
+// Loops built once for each instruction set, and the functions that they use.
 #include "tests/sdk/simd_loops.hpp"
 
 #include <gtest/gtest.h>
@@ -54,6 +54,23 @@ TEST(Simd, ExponentialIsClampedToZeroAndTheLargestValue) {
     EXPECT_EQ(y[3], 1.0f);
     EXPECT_EQ(y[5], y[4]);
     EXPECT_EQ(y[6], y[4]);
+  }
+}
+
+TEST(Simd, HyperbolicTangentIsWithinFourUlp) {
+  std::vector<float> x = {0.0f, 1e-30f, -1e-30f, 0.625f, -0.625f, 9.0f, 100.0f, -100.0f};
+  for (float value = -10.0f; value <= 10.0f; value += 0.00013f) x.push_back(value);
+  for (const Loops* loops : all_loops()) {
+    std::vector<float> y(x.size());
+    loops->tangents(x.data(), y.data(), static_cast<int64_t>(x.size()));
+    double worst = 0.0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double exact = std::tanh(static_cast<double>(x[i]));
+      const float size = std::abs(static_cast<float>(exact));
+      const double ulp = static_cast<double>(std::nextafter(size, 2.0f)) - size;
+      worst = std::max(worst, std::abs(static_cast<double>(y[i]) - exact) / ulp);
+    }
+    EXPECT_LE(worst, 4.0) << loops->vector_bytes;
   }
 }
 

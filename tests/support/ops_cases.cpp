@@ -59,10 +59,16 @@ void add_linear(std::vector<OpsCase>& cases) {
   cases.push_back(make("linear", "linear", {random({2, 5, 12})}, {random({7, 12}, 0.3)}, {2, 5, 7}, {},
                        [](const Tensors& x, const Tensors& p) { return at::linear(x[0], p[0]); }));
   cases.push_back(make("linear with a bias over divided dims", "linear", {random({2, 3, 2, 6})},
-                       {random({20, 12}, 0.3), random({20})}, {2, 3, 4, 5}, {},
-                       [](const Tensors& x, const Tensors& p) {
+                       {random({20, 12}, 0.3), random({20})}, {2, 3, 4, 5}, {}, [](const Tensors& x, const Tensors& p) {
                          return at::linear(x[0].reshape({2, 3, 12}), p[0], p[1]).view({2, 3, 4, 5});
                        }));
+}
+
+OpsCase offset_norm_case(std::vector<int64_t> sizes) {
+  const int64_t n = sizes.back();
+  return make("rms_norm with an offset, of " + std::to_string(sizes.size()) + " dims", "rms_norm", {random(sizes, 2.0)},
+              {random({n})}, sizes, {{"eps", 1e-5}, {"offset", 1.0}},
+              [](const Tensors& x, const Tensors& p) { return rms_norm(x[0], 1 + p[0], 1e-5); });
 }
 
 OpsCase rms_norm_case(int64_t rows, int64_t n) {
@@ -72,12 +78,15 @@ OpsCase rms_norm_case(int64_t rows, int64_t n) {
 
 void add_norms(std::vector<OpsCase>& cases) {
   for (int64_t n : {8, 24, 37}) cases.push_back(rms_norm_case(5, n));
+  cases.push_back(offset_norm_case({3, 5, 37}));
+  cases.push_back(offset_norm_case({2, 3, 4, 10}));
+  cases.push_back(make("rms_norm of every head", "rms_norm", {random({2, 3, 4, 10})}, {random({10})}, {2, 3, 4, 10},
+                       {{"eps", 1e-6}}, [](const Tensors& x, const Tensors& p) { return rms_norm(x[0], p[0], 1e-6); }));
   for (bool bias : {true, false})
-    cases.push_back(make(bias ? "layer_norm" : "layer_norm without a bias", "layer_norm", {random({3, 5, 24}) + 0.5},
-                         {random({24}), bias ? random({24}) : at::Tensor()}, {3, 5, 24}, {{"eps", 1e-5}},
-                         [](const Tensors& x, const Tensors& p) {
-                           return at::layer_norm(x[0], {24}, p[0], p[1], 1e-5);
-                         }));
+    cases.push_back(
+        make(bias ? "layer_norm" : "layer_norm without a bias", "layer_norm", {random({3, 5, 24}) + 0.5},
+             {random({24}), bias ? random({24}) : at::Tensor()}, {3, 5, 24}, {{"eps", 1e-5}},
+             [](const Tensors& x, const Tensors& p) { return at::layer_norm(x[0], {24}, p[0], p[1], 1e-5); }));
 }
 
 void add_rope(std::vector<OpsCase>& cases, int64_t head_dim) {
@@ -105,6 +114,37 @@ void add_rope(std::vector<OpsCase>& cases, int64_t head_dim) {
           }));
 }
 
+// The first `rotary_dim` dims of every head, with long frequencies from position `long_from` on.
+OpsCase partial_rope(int64_t head_dim, int64_t rotary_dim, bool interleaved, int64_t long_from) {
+  const int64_t half = rotary_dim / 2;
+  std::vector<double> short_freq = {1.0}, long_freq = {0.5};
+  for (auto* list : {&short_freq, &long_freq})
+    while (static_cast<int64_t>(list->size()) < half) list->push_back(list->back() * 0.31);
+  Attrs attrs = {{"inv_freq", short_freq}, {"factor", 1.25}, {"interleaved", int64_t{interleaved}}};
+  if (rotary_dim != head_dim) attrs["rotary_dim"] = rotary_dim;
+  if (long_from > 0) attrs["long_inv_freq"] = long_freq, attrs["long_from"] = long_from;
+  const std::vector<double> inv_freq = long_from > 0 && long_from <= 100 ? long_freq : short_freq;
+  return make("rope of " + std::to_string(rotary_dim) + " of " + std::to_string(head_dim) + " dims" +
+                  (interleaved ? " interleaved" : "") + ", long from " + std::to_string(long_from),
+              "rope", {random({2, 3, 5, head_dim}), ints({0, 1, 2, 100, 3, 4}, {2, 3})}, {}, {2, 3, 5, head_dim}, attrs,
+              [=](const Tensors& x, const Tensors&) {
+                const at::Tensor freq =
+                    at::tensor(at::ArrayRef<double>(inv_freq), at::TensorOptions(kDouble)).to(at::kFloat);
+                const at::Tensor angle = (x[1].to(at::kFloat).view({2, 3, 1, 1}) * freq).to(kDouble);
+                const at::Tensor c = angle.cos() * 1.25, s = angle.sin() * 1.25;
+                const at::Tensor rotated = x[0].narrow(-1, 0, rotary_dim),
+                                 rest = x[0].narrow(-1, rotary_dim, head_dim - rotary_dim);
+                if (interleaved) {
+                  const at::Tensor pairs = rotated.reshape({2, 3, 5, half, 2});
+                  const at::Tensor a = pairs.select(-1, 0), b = pairs.select(-1, 1);
+                  const at::Tensor turned = at::stack({a * c - b * s, b * c + a * s}, -1);
+                  return at::cat({turned.view({2, 3, 5, rotary_dim}), rest}, -1);
+                }
+                const at::Tensor a = rotated.narrow(-1, 0, half), b = rotated.narrow(-1, half, half);
+                return at::cat({a * c - b * s, b * c + a * s, rest}, -1);
+              });
+}
+
 void add_elementwise(std::vector<OpsCase>& cases) {
   for (const std::string function : {"silu", "gelu", "gelu_tanh", "relu"}) {
     cases.push_back(make("activation " + function, "activation", {random({2, 5, 9}, 2.0)}, {}, {2, 5, 9},
@@ -118,8 +158,15 @@ void add_elementwise(std::vector<OpsCase>& cases) {
                        [](const Tensors& x, const Tensors&) { return x[0] + x[1]; }));
   cases.push_back(make("mul", "mul", {random({2, 5, 8}), random({2, 5, 8})}, {}, {2, 5, 8}, {},
                        [](const Tensors& x, const Tensors&) { return x[0] * x[1]; }));
-  cases.push_back(make("reshape", "reshape", {random({2, 5, 8})}, {}, {2, 5, 4, 2}, {},
-                       [](const Tensors& x, const Tensors&) { return x[0].view({2, 5, 4, 2}); }));
+  // A factor that float32 and bfloat16 represent exactly; fp32 has its own test.
+  cases.push_back(make("scale", "scale", {random({2, 5, 8})}, {}, {2, 5, 8}, {{"factor", 5.5}},
+                       [](const Tensors& x, const Tensors&) { return x[0] * 5.5; }));
+  cases.push_back(make("softcap", "softcap", {random({2, 5, 37}, 30.0)}, {}, {2, 5, 37}, {{"cap", 20.0}},
+                       [](const Tensors& x, const Tensors&) { return at::tanh(x[0] / 20.0) * 20.0; }));
+  cases.push_back(
+      make("reshape", "reshape", {random({2, 5, 8})}, {}, {2, 5, 4, 2}, {}, [](const Tensors& x, const Tensors&) {
+        return x[0].view({2, 5, 4, 2});
+      }));
 }
 
 OpsCase embedding_case(int64_t vocab, int64_t columns) {
@@ -136,10 +183,10 @@ void add_lookups(std::vector<OpsCase>& cases) {
                            rows.push_back(x[0].select(0, b).select(0, x[1][b].item<int>() - 1));
                          return at::linear(at::stack(rows), p[0]);
                        }));
-  cases.push_back(make("cross_entropy", "cross_entropy",
-                       {random({2, 3, 11}, 3.0), ints({0, -100, 10, 4, 4, -100}, {2, 3})}, {}, {},
-                       {{"ignore_index", int64_t{-100}}},
-                       [](const Tensors& x, const Tensors&) { return cross_entropy(x[0], x[1]); }, true));
+  cases.push_back(make(
+      "cross_entropy", "cross_entropy", {random({2, 3, 11}, 3.0), ints({0, -100, 10, 4, 4, -100}, {2, 3})}, {}, {},
+      {{"ignore_index", int64_t{-100}}}, [](const Tensors& x, const Tensors&) { return cross_entropy(x[0], x[1]); },
+      true));
 }
 
 // add+rms_norm also outputs the sum: the outputs of the pattern are sum and norm.
@@ -168,7 +215,7 @@ OpsCase add_rms_norm(int64_t n) {
   return out;
 }
 
-OpsCase linear_cross_entropy(std::string name, int64_t rows, int64_t hidden, int64_t vocab, bool bias) {
+OpsCase linear_cross_entropy(std::string name, int64_t rows, int64_t hidden, int64_t vocab, bool bias, double cap = 0) {
   const at::Tensor x = random({2, rows, hidden}), weight = random({vocab, hidden}, 0.3);
   at::Tensor labels = at::randint(vocab, {2, rows}, at::TensorOptions(kInt));
   labels.view({-1})[1] = -100;
@@ -187,12 +234,18 @@ OpsCase linear_cross_entropy(std::string name, int64_t rows, int64_t hidden, int
     node.params = {node.operand({vocab, hidden}, dtype, true)};
     if (bias) node.params.push_back(node.operand({vocab}, dtype, true));
     node.outputs = {loss};
-    node.ops = {{"linear", {in}, node.params, {logits}, {}},
-                {"cross_entropy", {logits, label}, {}, {loss}, {{"ignore_index", int64_t{-100}}}}};
+    node.ops = {{"linear", {in}, node.params, {logits}, {}}};
+    int last = logits;
+    if (cap > 0) {
+      last = node.operand({2, rows, vocab}, dtype, true);
+      node.ops.push_back({"softcap", {logits}, {}, {last}, {{"cap", cap}}});
+    }
+    node.ops.push_back({"cross_entropy", {last, label}, {}, {loss}, {{"ignore_index", int64_t{-100}}}});
     return node;
   };
-  out.expected = [](const Tensors& x, const Tensors& p) {
-    return cross_entropy(at::linear(x[0], p[0], p.size() > 1 ? p[1] : at::Tensor()), x[1]);
+  out.expected = [=](const Tensors& x, const Tensors& p) {
+    const at::Tensor logits = at::linear(x[0], p[0], p.size() > 1 ? p[1] : at::Tensor());
+    return cross_entropy(cap > 0 ? at::tanh(logits / cap) * cap : logits, x[1]);
   };
   return out;
 }
@@ -225,29 +278,31 @@ at::Tensor visible(const Mask& mask, int64_t batch, int64_t time, int64_t keys, 
 }
 
 OpsCase attention(const Mask& mask, int64_t batch, int64_t time, int64_t keys, int64_t heads, int64_t kv_heads,
-                  int64_t qk_dim, int64_t v_dim, int64_t offset) {
+                  int64_t qk_dim, int64_t v_dim, int64_t offset, double softcap = 0) {
   const double scale = 0.4;
   OpsCase out;
   out.name = "attention " + mask.name + " " + std::to_string(heads) + "/" + std::to_string(kv_heads) + " heads of " +
              std::to_string(qk_dim) + (v_dim != qk_dim ? "/" + std::to_string(v_dim) : "") + ", " +
-             std::to_string(time) + "x" + std::to_string(keys);
+             std::to_string(time) + "x" + std::to_string(keys) + (softcap > 0 ? ", softcap" : "");
   out.query_offset = offset;
   out.inputs = {random({batch, time, heads, qk_dim}), random({batch, keys, kv_heads, qk_dim}),
                 random({batch, keys, kv_heads, v_dim})};
   if (mask.documents.defined() || mask.prefixes.defined()) out.inputs.push_back(mask.documents);
   if (mask.prefixes.defined()) out.inputs.push_back(mask.prefixes);
-  out.node = single("attention", out.inputs, {}, {batch, time, heads, v_dim},
-                    {{"scale", scale},
-                     {"causal", int64_t{mask.causal}},
-                     {"window", mask.window},
-                     {"chunk", mask.chunk},
-                     {"document", int64_t{mask.documents.defined()}},
-                     {"prefix", int64_t{mask.prefixes.defined()}}});
+  Attrs attrs = {{"scale", scale},
+                 {"causal", int64_t{mask.causal}},
+                 {"window", mask.window},
+                 {"chunk", mask.chunk},
+                 {"document", int64_t{mask.documents.defined()}},
+                 {"prefix", int64_t{mask.prefixes.defined()}}};
+  if (softcap > 0) attrs["softcap"] = softcap;
+  out.node = single("attention", out.inputs, {}, {batch, time, heads, v_dim}, attrs);
   out.expected = [=](const Tensors& x, const Tensors&) {
     const at::Tensor seen = visible(mask, batch, time, keys, offset).unsqueeze(1);
     const at::Tensor q = x[0].transpose(1, 2), k = x[1].transpose(1, 2).repeat_interleave(heads / kv_heads, 1),
                      v = x[2].transpose(1, 2).repeat_interleave(heads / kv_heads, 1);
-    const at::Tensor scores = at::matmul(q, k.transpose(2, 3)) * scale;
+    at::Tensor scores = at::matmul(q, k.transpose(2, 3)) * scale;
+    if (softcap > 0) scores = at::tanh(scores / softcap) * softcap;
     const at::Tensor weights = at::softmax(at::where(seen, scores, at::scalar_tensor(-1e30, scores.options())), -1);
     return at::matmul(weights * seen.any(-1, true), v).transpose(1, 2).contiguous();
   };
@@ -262,6 +317,9 @@ std::vector<OpsCase> vocabulary_cases() {
   add_linear(cases);
   add_norms(cases);
   for (int64_t head_dim : {8, 10, 36}) add_rope(cases, head_dim);
+  for (bool interleaved : {false, true}) cases.push_back(partial_rope(20, 12, interleaved, 0));
+  cases.push_back(partial_rope(10, 4, false, 100));
+  for (int64_t long_from : {100, 101}) cases.push_back(partial_rope(8, 8, false, long_from));
   add_elementwise(cases);
   add_lookups(cases);
   return cases;
@@ -276,9 +334,14 @@ std::vector<OpsCase> large_cases() {
 
 std::vector<OpsCase> fused_cases() {
   at::manual_seed(2);
-  return {add_rms_norm(8), add_rms_norm(37), linear_cross_entropy("linear+cross_entropy", 5, 12, 11, false),
+  return {add_rms_norm(8),
+          add_rms_norm(37),
+          linear_cross_entropy("linear+cross_entropy", 5, 12, 11, false),
           linear_cross_entropy("linear+cross_entropy with a bias", 5, 12, 11, true),
-          linear_cross_entropy("linear+cross_entropy in chunks", 40, 4, 70001, false)};
+          linear_cross_entropy("linear+cross_entropy in chunks", 40, 4, 70001, false),
+          linear_cross_entropy("linear+softcap+cross_entropy", 5, 12, 11, false, 2.5),
+          linear_cross_entropy("linear+softcap+cross_entropy with a bias", 5, 12, 11, true, 2.5),
+          linear_cross_entropy("linear+softcap+cross_entropy in chunks", 40, 4, 70001, false, 1.5)};
 }
 
 std::vector<OpsCase> attention_cases() {
@@ -312,6 +375,9 @@ std::vector<OpsCase> attention_cases() {
     }
   cases.push_back(attention(masks[1], 1, 70, 70, 3, 3, 24, 24, 0));
   cases.push_back(attention(masks[1], 2, 8, 8, 4, 4, 8, 5, 0));
+  for (const Mask& mask : masks) cases.push_back(attention(mask, 2, 8, 8, 4, 2, 10, 10, 0, 1.5));
+  cases.push_back(attention(masks[2], 2, 3, 8, 4, 2, 8, 8, 5, 1.5));
+  cases.push_back(attention(masks[1], 1, 150, 150, 3, 1, 24, 5, 0, 1.5));
   for (int64_t head_dim : {5, 10, 20, 36}) cases.push_back(attention(masks[1], 2, 19, 19, 4, 2, head_dim, head_dim, 0));
   const at::Tensor long_rows =
       at::cat({at::zeros({1, 40}, at::TensorOptions(kInt)), at::ones({1, 57}, at::TensorOptions(kInt)),

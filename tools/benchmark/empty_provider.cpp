@@ -40,12 +40,17 @@ class Empty final : public Ops {
  public:
   static constexpr std::string_view kDoc = "computes nothing";
   // The patterns that the plugins fused, aten and interval serve together.
-  static constexpr std::string_view kPatterns[] = {"linear+cross_entropy", "add+rms_norm", "rms_norm",
-                                                   "rope",                 "linear",       "gated_activation",
-                                                   "embedding",            "attention",    "add"};
+  static constexpr std::string_view kPatterns[] = {
+      "linear+cross_entropy", "add+rms_norm", "rms_norm",  "rope", "linear",
+      "gated_activation",     "embedding",    "attention", "add"};
   using Ops::Ops;
 
-  double claim(const NodeView&) override { return 0; }
+  double claim(const NodeView& node) override {
+    for (int i = 0; i < node.num_ops(); ++i)
+      node.op(i).refuse_attrs_other_than({"eps", "inv_freq", "factor", "interleaved", "function", "ignore_index",
+                                          "scale", "causal", "window", "chunk", "document", "prefix"});
+    return 0;
+  }
   void infer(const NodeView& node, Infer& out) override {
     out.flags(CHASSIS_KERNEL_HOST_OUTPUTS | CHASSIS_KERNEL_ADDS_GRAD_INPUTS);
     if (node.pattern() == "linear+cross_entropy") out.flags(CHASSIS_KERNEL_FORWARD_BACKWARD);

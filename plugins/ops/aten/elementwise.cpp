@@ -1,4 +1,4 @@
-// activation, gated_activation, add, mul, reshape.
+// activation, gated_activation, add, mul, scale, softcap, reshape.
 #include <string>
 
 #include "kernels.hpp"
@@ -11,15 +11,21 @@ class Function {
   Function(const Operators& aten, std::string_view name) : aten_(aten), name_(name) {}
 
   void evaluate(const BorrowedTensor& x, const BorrowedTensor& out) const {
-    if (name_ == "silu") aten_.silu_out(x, out);
-    else if (name_ == "relu") aten_.relu_out(x, out);
-    else aten_.gelu_out(x, approximation(), out);
+    if (name_ == "silu")
+      aten_.silu_out(x, out);
+    else if (name_ == "relu")
+      aten_.relu_out(x, out);
+    else
+      aten_.gelu_out(x, approximation(), out);
   }
   // dx may share dy's memory.
   void backward(const BorrowedTensor& dy, const BorrowedTensor& x, const BorrowedTensor& dx) const {
-    if (name_ == "silu") aten_.silu_backward_out(dy, x, dx);
-    else if (name_ == "relu") aten_.threshold_backward_out(dy, x, 0, dx);
-    else aten_.gelu_backward_out(dy, x, approximation(), dx);
+    if (name_ == "silu")
+      aten_.silu_backward_out(dy, x, dx);
+    else if (name_ == "relu")
+      aten_.threshold_backward_out(dy, x, 0, dx);
+    else
+      aten_.gelu_backward_out(dy, x, approximation(), dx);
   }
 
  private:
@@ -108,6 +114,61 @@ class Mul : public AtenKernel {
   }
 };
 
+// The factor is rounded to the dtype of x, as a tensor of one element would be.
+class Scale : public AtenKernel {
+ public:
+  Scale(const Operators& aten, double factor) : AtenKernel(aten), factor_(factor) {}
+
+  void forward(Call& call) override {
+    const BorrowedTensor x = call.input(0);
+    const BorrowedTensor y = call.make_output(0, x.dtype(), x.sizes());
+    aten_.mul_out(x, factor_like(call, x), y);
+  }
+  void backward_inputs(Call& call) override {
+    const BorrowedTensor dy = call.grad_output(0);
+    if (dy && call.wants_grad_input(0)) store_grad_input(call, 0, dy.dtype(), aten_.mul(dy, factor_like(call, dy)));
+  }
+
+ private:
+  Tensor factor_like(const Call& call, const BorrowedTensor& x) const {
+    Tensor factor = create(call, x, x.dtype(), Shape{1});
+    aten_.fill_(factor, factor_);
+    return factor;
+  }
+  double factor_;
+};
+
+// cap · tanh(x / cap), in fp32.
+class Softcap : public AtenKernel {
+ public:
+  Softcap(const Operators& aten, double cap) : AtenKernel(aten), cap_(cap) {}
+
+  void forward(Call& call) override {
+    const BorrowedTensor x = call.input(0);
+    const BorrowedTensor y = call.make_output(0, x.dtype(), x.sizes());
+    const Tensor t = tanh_of(x);
+    aten_.mul_scalar_(t, cap_);
+    aten_.copy_(y, t);
+  }
+  // dx = dy · (1 - tanh²)
+  void backward_inputs(Call& call) override {
+    const BorrowedTensor dy = call.grad_output(0), x = call.input(0);
+    if (!dy || !call.wants_grad_input(0)) return;
+    const Tensor t = tanh_of(x);
+    aten_.tanh_backward_out(cast(dy, t.dtype()), t, t);
+    store_grad_input(call, 0, x.dtype(), t.retain());
+  }
+
+ private:
+  Tensor tanh_of(const BorrowedTensor& x) const {
+    Tensor t = aten_.to_dtype(x, DtypeArg{wide(x.dtype())}, false, true);
+    aten_.mul_scalar_(t, 1.0 / cap_);
+    aten_.tanh_(t);
+    return t;
+  }
+  double cap_;
+};
+
 // Copies, unless the host gives the output the input's memory.
 class Reshape : public AtenKernel {
  public:
@@ -139,6 +200,12 @@ std::unique_ptr<Kernel> make_gated_activation(const Operators& aten, const NodeV
 }
 std::unique_ptr<Kernel> make_add(const Operators& aten, const NodeView&) { return std::make_unique<Add>(aten); }
 std::unique_ptr<Kernel> make_mul(const Operators& aten, const NodeView&) { return std::make_unique<Mul>(aten); }
+std::unique_ptr<Kernel> make_scale(const Operators& aten, const NodeView& node) {
+  return std::make_unique<Scale>(aten, node.op(0).attr_float("factor"));
+}
+std::unique_ptr<Kernel> make_softcap(const Operators& aten, const NodeView& node) {
+  return std::make_unique<Softcap>(aten, node.op(0).attr_float("cap"));
+}
 std::unique_ptr<Kernel> make_reshape(const Operators& aten, const NodeView& node) {
   return std::make_unique<Reshape>(aten, node);
 }

@@ -63,8 +63,10 @@ class AtenKernel : public Kernel {
   // Stores the gradient of input i, or adds it to the one that the host passes.
   void store_grad_input(Call& call, uint32_t i, uint32_t dtype, Tensor gradient) const {
     if (!call.wants_grad_input(i)) return;
-    if (const BorrowedTensor sum = call.grad_input(i)) aten_.add_(sum, gradient);
-    else call.set_grad_input(i, cast(gradient, dtype));
+    if (const BorrowedTensor sum = call.grad_input(i))
+      aten_.add_(sum, gradient);
+    else
+      call.set_grad_input(i, cast(gradient, dtype));
   }
   // Stores the gradient of parameter i in its buffer, or adds it there.
   void store_grad_param(Call& call, uint32_t i, const Tensor& gradient) const {
@@ -72,22 +74,28 @@ class AtenKernel : public Kernel {
   }
   // buffer = beta · buffer + gradient; beta is 0 or 1.
   void accumulate(const BorrowedTensor& buffer, double beta, const Tensor& gradient) const {
-    if (beta != 0) aten_.add_(buffer, gradient);
-    else aten_.copy_(buffer, gradient);
+    if (beta != 0)
+      aten_.add_(buffer, gradient);
+    else
+      aten_.copy_(buffer, gradient);
   }
   // buffer = beta · buffer + a · b, in the buffer's dtype.
   void accumulate_product(const BorrowedTensor& buffer, double beta, const Tensor& a, const Tensor& b) const {
     if (a.dtype() == b.dtype() && multiplies_into_wide(a.device_type(), a.dtype(), buffer.dtype())) {
-      if (beta == 0) aten_.mm_dtype_out(a, b, DtypeArg{buffer.dtype()}, buffer);
-      else aten_.add_(buffer, aten_.mm_dtype(a, b, DtypeArg{buffer.dtype()}));
+      if (beta == 0)
+        aten_.mm_dtype_out(a, b, DtypeArg{buffer.dtype()}, buffer);
+      else
+        aten_.add_(buffer, aten_.mm_dtype(a, b, DtypeArg{buffer.dtype()}));
       return;
     }
     const bool is_bf16 = a.dtype() == CHASSIS_DTYPE_BF16 && b.dtype() == CHASSIS_DTYPE_BF16;
     if (is_bf16 && a.is_cpu() && buffer.dtype() == CHASSIS_DTYPE_F32)
       return gemm(aten_.host, buffer, a, b, 1, static_cast<float>(beta));
     const Tensor wide_a = cast(a, buffer.dtype()), wide_b = cast(b, buffer.dtype());
-    if (beta != 0) aten_.addmm_(buffer, wide_a, wide_b, beta, 1.0);
-    else aten_.mm_out(wide_a, wide_b, buffer);
+    if (beta != 0)
+      aten_.addmm_(buffer, wide_a, wide_b, beta, 1.0);
+    else
+      aten_.mm_out(wide_a, wide_b, buffer);
   }
 
   const Operators& aten_;
@@ -103,6 +111,8 @@ std::unique_ptr<Kernel> make_activation(const Operators& aten, const NodeView& n
 std::unique_ptr<Kernel> make_gated_activation(const Operators& aten, const NodeView& node);
 std::unique_ptr<Kernel> make_add(const Operators& aten, const NodeView& node);
 std::unique_ptr<Kernel> make_mul(const Operators& aten, const NodeView& node);
+std::unique_ptr<Kernel> make_scale(const Operators& aten, const NodeView& node);
+std::unique_ptr<Kernel> make_softcap(const Operators& aten, const NodeView& node);
 std::unique_ptr<Kernel> make_reshape(const Operators& aten, const NodeView& node);
 std::unique_ptr<Kernel> make_cross_entropy(const Operators& aten, const NodeView& node);
 std::unique_ptr<Kernel> make_linear_cross_entropy(const Operators& aten, const NodeView& node);

@@ -1,4 +1,4 @@
-// The head: linear and cross entropy as one op over chunks of rows, so that whole logits never exist.
+// The head: linear, softcap and cross entropy as one op over chunks of rows, so that whole logits never exist.
 // As the gradient of the loss is already known, one pass of three products per chunk gives the loss and all gradients.
 #include "loss.hpp"
 
@@ -9,18 +9,19 @@ constexpr uint64_t kChunkBytes = 16u << 20;
 
 class LinearCrossEntropy : public AtenKernel {
  public:
-  LinearCrossEntropy(const Operators& aten, int64_t ignore_index) : AtenKernel(aten), rows_(aten, ignore_index) {}
+  LinearCrossEntropy(const Operators& aten, int64_t ignore_index, double softcap)
+      : AtenKernel(aten), rows_(aten, ignore_index, softcap) {}
 
   void forward(Call& call) override {
     const BorrowedTensor loss = init_loss(call);
-    for_chunks(call, [&](const Chunk& chunk) { rows_.add_loss(chunk.logits, chunk.labels, loss); });
+    for_chunks(call, false, [&](const Chunk& chunk) { rows_.add_loss(chunk.logits, chunk.labels, loss); });
   }
 
   void backward_inputs(Call& call) override {
     if (!call.grad_output(0) || !call.wants_grad_input(0)) return;
     const bool adds = static_cast<bool>(call.grad_input(0));
     const Tensor dx = init_grad_input(call);
-    for_chunks(call, [&](const Chunk& chunk) {
+    for_chunks(call, true, [&](const Chunk& chunk) {
       to_gradient(call, chunk);
       add_grad_input(call, chunk, dx, adds);
     });
@@ -29,7 +30,7 @@ class LinearCrossEntropy : public AtenKernel {
   void backward_params(Call& call) override {
     init_grad_params(call);
     if (!call.grad_output(0)) return;
-    for_chunks(call, [&](const Chunk& chunk) {
+    for_chunks(call, true, [&](const Chunk& chunk) {
       to_gradient(call, chunk);
       add_grad_params(call, chunk);
     });
@@ -44,9 +45,9 @@ class LinearCrossEntropy : public AtenKernel {
     const bool wants_dx = call.wants_grad_input(0), adds = static_cast<bool>(call.grad_input(0));
     const Tensor dx = wants_dx ? init_grad_input(call) : Tensor();
     init_grad_params(call);
-    for_chunks(call, [&](const Chunk& chunk) {
+    for_chunks(call, true, [&](const Chunk& chunk) {
       rows_.add_loss(chunk.logits, chunk.labels, loss);
-      rows_.to_gradient(chunk.logits, chunk.labels, call.grad_output(0));
+      finish_gradient(call, chunk);
       if (wants_dx) add_grad_input(call, chunk, dx, adds);
       add_grad_params(call, chunk);
     });
@@ -56,12 +57,13 @@ class LinearCrossEntropy : public AtenKernel {
   struct Chunk {
     int64_t begin, rows;
     Tensor x;       // [rows, in]
-    Tensor logits;  // [rows, vocab], fp32 or fp64
+    Tensor logits;  // [rows, vocab], fp32 or fp64; capped
+    Tensor slopes;  // derivatives of the cap, if gradients are wanted
     Labels labels;
   };
 
   template <typename Body>
-  void for_chunks(Call& call, Body&& body) const {
+  void for_chunks(Call& call, bool wants_slopes, Body&& body) const {
     const BorrowedTensor x = call.input(0), labels = call.input(1);
     const Tensor weight = cast(call.param(0), x.dtype()), weight_t = aten_.t(weight);
     const int64_t vocab = weight.size(0), rows = labels.num_elements(), step = loss_chunk_rows(rows, vocab);
@@ -73,9 +75,12 @@ class LinearCrossEntropy : public AtenKernel {
       chunk.rows = std::min(step, rows - begin);
       chunk.x = aten_.narrow(all_x, 0, begin, chunk.rows);
       chunk.logits = aten_.narrow(buffer, 0, 0, chunk.rows);
-      if (x.dtype() == chunk.logits.dtype()) aten_.mm_out(chunk.x, weight_t, chunk.logits);
-      else aten_.copy_(chunk.logits, aten_.mm(chunk.x, weight_t));
+      if (x.dtype() == chunk.logits.dtype())
+        aten_.mm_out(chunk.x, weight_t, chunk.logits);
+      else
+        aten_.copy_(chunk.logits, aten_.mm(chunk.x, weight_t));
       if (call.param(1)) aten_.add_(chunk.logits, call.param(1));
+      chunk.slopes = rows_.cap(chunk.logits, wants_slopes);
       chunk.labels = rows_.labels(aten_.narrow(all_labels, 0, begin, chunk.rows));
       body(chunk);
     }
@@ -104,7 +109,13 @@ class LinearCrossEntropy : public AtenKernel {
 
   void to_gradient(const Call& call, const Chunk& chunk) const {
     aten_.log_softmax_out(chunk.logits, -1, false, chunk.logits);
+    finish_gradient(call, chunk);
+  }
+
+  // From log probabilities.
+  void finish_gradient(const Call& call, const Chunk& chunk) const {
     rows_.to_gradient(chunk.logits, chunk.labels, call.grad_output(0));
+    if (chunk.slopes) aten_.mul_(chunk.logits, chunk.slopes);
   }
 
   // Rationale: some libraries add the terms of such a long product one by one to the existing sum and lose its low
@@ -140,7 +151,9 @@ uint64_t loss_chunk_bytes(int64_t rows, int64_t vocab, uint32_t dtype) {
 }
 
 std::unique_ptr<Kernel> make_linear_cross_entropy(const Operators& aten, const NodeView& node) {
-  return std::make_unique<LinearCrossEntropy>(aten, node.op(1).attr_int("ignore_index", -100));
+  const bool capped = node.num_ops() == 3;
+  return std::make_unique<LinearCrossEntropy>(aten, node.op(capped ? 2 : 1).attr_int("ignore_index", -100),
+                                              capped ? node.op(1).attr_float("cap") : 0);
 }
 
 }  // namespace aten

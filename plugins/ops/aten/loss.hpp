@@ -13,14 +13,31 @@ struct Labels {
 
 class LossRows {
  public:
-  LossRows(const Operators& aten, int64_t ignore_index) : aten_(aten), ignore_index_(ignore_index) {}
+  // softcap 0: none.
+  LossRows(const Operators& aten, int64_t ignore_index, double softcap = 0)
+      : aten_(aten), ignore_index_(ignore_index), softcap_(softcap) {}
 
   Labels labels(const BorrowedTensor& labels) const {
-    Tensor index = aten_.to_dtype(aten_.view(labels, Shape{labels.num_elements(), 1}), DtypeArg{CHASSIS_DTYPE_I64},
-                                  false, true);
+    Tensor index =
+        aten_.to_dtype(aten_.view(labels, Shape{labels.num_elements(), 1}), DtypeArg{CHASSIS_DTYPE_I64}, false, true);
     Tensor ignored = aten_.eq_scalar(index, ignore_index_);
     aten_.masked_fill_(index, ignored, 0);
     return {std::move(index), std::move(ignored)};
+  }
+
+  // Caps logits in place; the derivatives are empty if nothing is capped or they are not wanted.
+  Tensor cap(const BorrowedTensor& logits, bool wants_slopes) const {
+    if (softcap_ == 0) return Tensor();
+    aten_.mul_scalar_(logits, 1.0 / softcap_);
+    aten_.tanh_(logits);
+    Tensor slopes;
+    if (wants_slopes) {
+      slopes = aten_.mul(logits, logits);
+      aten_.mul_scalar_(slopes, -1.0);
+      aten_.add_scalar_(slopes, 1.0);
+    }
+    aten_.mul_scalar_(logits, softcap_);
+    return slopes;
   }
 
   // Turns logits into log probabilities and adds the rows' summed loss to loss, a scalar.
@@ -44,6 +61,7 @@ class LossRows {
  private:
   const Operators& aten_;
   int64_t ignore_index_;
+  double softcap_;
 };
 
 }  // namespace aten

@@ -7,7 +7,7 @@ namespace {
 // saved(0): 1 / sqrt(mean(x²) + eps), [B, T, 1].
 class RmsNorm : public AtenKernel {
  public:
-  RmsNorm(const Operators& aten, double eps) : AtenKernel(aten), eps_(eps) {}
+  RmsNorm(const Operators& aten, double eps, double offset) : AtenKernel(aten), eps_(eps), offset_(offset) {}
 
   void forward(Call& call) override {
     const BorrowedTensor x = call.input(0);
@@ -18,8 +18,14 @@ class RmsNorm : public AtenKernel {
     aten_.add_scalar_(squares, eps_);
     Tensor inverse = aten_.rsqrt(squares);
     const BorrowedTensor y = call.make_output(0, x.dtype(), x.sizes());
-    aten_.mul_out(wide_x, inverse, y);
-    aten_.mul_(y, cast(call.param(0), x.dtype()));
+    if (offset_ == 0) {
+      aten_.mul_out(wide_x, inverse, y);
+      aten_.mul_(y, cast(call.param(0), x.dtype()));
+    } else {  // rounded once, behind the product
+      const Tensor unit = aten_.mul(wide_x, inverse);
+      aten_.mul_(unit, gain(call, wide(x.dtype())));
+      aten_.copy_(y, unit);
+    }
     call.save(0, std::move(inverse));
   }
 
@@ -29,7 +35,7 @@ class RmsNorm : public AtenKernel {
     const BorrowedTensor x = call.input(0);
     const uint32_t dtype = wide(x.dtype());
     const int64_t columns = x.size(-1);
-    const Tensor weight = cast(call.param(0), dtype);
+    const Tensor weight = gain(call, dtype);
     const bool add = static_cast<bool>(call.grad_input(0));
     if (!add) call.set_grad_input(0, Tensor::create_like(call.host(), x));
     const Tensor all_dx = matrix(call.grad_input(0), columns);
@@ -63,6 +69,14 @@ class RmsNorm : public AtenKernel {
   }
 
  private:
+  // offset + weight.
+  Tensor gain(const Call& call, uint32_t dtype) const {
+    if (offset_ == 0) return cast(call.param(0), dtype);
+    Tensor sum = aten_.to_dtype(call.param(0), DtypeArg{dtype}, false, true);
+    aten_.add_scalar_(sum, offset_);
+    return sum;
+  }
+
   // body(first row, rows, x, dy, inverse): matrices of those rows, x and dy in the wide dtype.
   template <typename Body>
   void for_rows(Call& call, Body&& body) const {
@@ -77,7 +91,7 @@ class RmsNorm : public AtenKernel {
     });
   }
 
-  double eps_;
+  double eps_, offset_;
 };
 
 // saved: mean and 1 / standard deviation, [B, T, 1].
@@ -88,9 +102,8 @@ class LayerNorm : public AtenKernel {
   void forward(Call& call) override {
     const BorrowedTensor x = call.input(0);
     const uint32_t dtype = wide(x.dtype());
-    auto [y, mean, inverse] = aten_.native_layer_norm.tensors<3>(cast(x, dtype), Shape{x.size(-1)},
-                                                                 cast(call.param(0), dtype), wide_bias(call, dtype),
-                                                                 eps_);
+    auto [y, mean, inverse] = aten_.native_layer_norm.tensors<3>(
+        cast(x, dtype), Shape{x.size(-1)}, cast(call.param(0), dtype), wide_bias(call, dtype), eps_);
     call.set_output(0, cast(y, x.dtype()));
     call.save(0, std::move(mean));
     call.save(1, std::move(inverse));
@@ -131,7 +144,7 @@ class LayerNorm : public AtenKernel {
 }  // namespace
 
 std::unique_ptr<Kernel> make_rms_norm(const Operators& aten, const NodeView& node) {
-  return std::make_unique<RmsNorm>(aten, node.op(0).attr_float("eps"));
+  return std::make_unique<RmsNorm>(aten, node.op(0).attr_float("eps"), node.op(0).attr_float("offset", 0));
 }
 std::unique_ptr<Kernel> make_layer_norm(const Operators& aten, const NodeView& node) {
   return std::make_unique<LayerNorm>(aten, node.op(0).attr_float("eps"));

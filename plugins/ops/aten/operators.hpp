@@ -5,6 +5,9 @@
 
 // clang-format off
 #define ATEN_OPERATORS(X)  \
+  X(amax, "aten::amax", "(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor")  \
+  X(ge_scalar, "aten::ge.Scalar", "(Tensor self, Scalar other) -> Tensor")  \
+  X(where, "aten::where.self", "(Tensor condition, Tensor self, Tensor other) -> Tensor")  \
   X(add_, "aten::add_.Tensor", "(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)")  \
   X(add_out, "aten::add.out", "(Tensor self, Tensor other, *, Scalar alpha=1, Tensor(a!) out) -> Tensor(a!)")  \
   X(add_scalar_, "aten::add_.Scalar", "(Tensor(a!) self, Scalar other, Scalar alpha=1) -> Tensor(a!)")  \
@@ -61,6 +64,9 @@
   X(sum_dims, "aten::sum.dim_IntList",  \
     "(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor")  \
   X(t, "aten::t", "(Tensor(a) self) -> Tensor(a)")  \
+  X(tanh_, "aten::tanh_", "(Tensor(a!) self) -> Tensor(a!)")  \
+  X(tanh_backward_out, "aten::tanh_backward.grad_input",  \
+    "(Tensor grad_output, Tensor output, *, Tensor(a!) grad_input) -> Tensor(a!)")  \
   X(threshold_backward_out, "aten::threshold_backward.grad_input",  \
     "(Tensor grad_output, Tensor self, Scalar threshold, *, Tensor(a!) grad_input) -> Tensor(a!)")  \
   X(to_dtype, "aten::to.dtype",  \

@@ -19,16 +19,24 @@ struct Entry {
 
 // layer_norm has no out variant that takes undefined parameters, so it makes its own outputs.
 const Entry kEntries[] = {
+    {"linear+softcap+cross_entropy", aten::make_linear_cross_entropy, 0b11, 0, 11, {"cap", "ignore_index"}},
     {"linear+cross_entropy", aten::make_linear_cross_entropy, 0b11, 0, 8, {"ignore_index"}},
     {"embedding", aten::make_embedding, 0b1, 0, 3, {}},
     {"linear", aten::make_linear, 0b1, 0, 1, {}},
-    {"rms_norm", aten::make_rms_norm, 0b1, 0b1, 6, {"eps"}},
+    {"rms_norm", aten::make_rms_norm, 0b1, 0b1, 6, {"eps", "offset"}},
     {"layer_norm", aten::make_layer_norm, 0b1, 0, 4, {"eps"}},
-    {"rope", aten::make_rope, 0b10, 0, 7, {"inv_freq", "factor", "interleaved"}},
+    {"rope",
+     aten::make_rope,
+     0b10,
+     0,
+     7,
+     {"inv_freq", "factor", "interleaved", "rotary_dim", "long_inv_freq", "long_from"}},
     {"activation", aten::make_activation, 0b1, 0b1, 2, {"function"}},
     {"gated_activation", aten::make_gated_activation, 0b11, 0b1, 5, {"function"}},
     {"add", aten::make_add, 0, 0b11, 3, {}},
     {"mul", aten::make_mul, 0b11, 0b11, 3, {}},
+    {"scale", aten::make_scale, 0, 0b1, 2, {"factor"}},
+    {"softcap", aten::make_softcap, 0b1, 0b1, 5, {"cap"}},
     {"reshape", aten::make_reshape, 0, 0b1, 2, {}},
     {"cross_entropy", aten::make_cross_entropy, 0b11, 0, 6, {"ignore_index"}},
     {"score", aten::make_score, 0b11, 0, 2, {}},
@@ -49,7 +57,8 @@ bool is_float(uint32_t dtype) {
 class Aten : public Ops {
  public:
   static constexpr std::string_view kDoc = "every op but attention, by LibTorch's operators; CPU and CUDA";
-  static constexpr std::string_view kPatterns[] = {"linear+cross_entropy",
+  static constexpr std::string_view kPatterns[] = {"linear+softcap+cross_entropy",
+                                                   "linear+cross_entropy",
                                                    "embedding",
                                                    "linear",
                                                    "rms_norm",
@@ -59,6 +68,8 @@ class Aten : public Ops {
                                                    "gated_activation",
                                                    "add",
                                                    "mul",
+                                                   "scale",
+                                                   "softcap",
                                                    "reshape",
                                                    "cross_entropy",
                                                    "score"};
@@ -95,9 +106,7 @@ class Aten : public Ops {
     workspace(node, entry, out);
   }
 
-  std::unique_ptr<Kernel> create_kernel(const NodeView& node) override {
-    return entry_of(node).make(aten_, node);
-  }
+  std::unique_ptr<Kernel> create_kernel(const NodeView& node) override { return entry_of(node).make(aten_, node); }
 
  private:
   // Bytes of the formulas' temporaries, besides outputs and gradients.
@@ -106,10 +115,16 @@ class Aten : public Ops {
     const uint64_t input = static_cast<uint64_t>(node.input(0).num_elements());
     const uint64_t wide_bytes = dtype_bytes(aten::wide(dtype)), narrow = dtype == aten::wide(dtype) ? 0 : 1;
     const uint64_t slab = std::min<uint64_t>(input, aten::kSlabBytes / 4);
-    if (entry.pattern == "linear+cross_entropy") {
+    if (entry.pattern.ends_with("+cross_entropy")) {
       out.flags(CHASSIS_KERNEL_FORWARD_BACKWARD);
-      const uint64_t chunk = aten::loss_chunk_bytes(node.input(1).num_elements(), node.param(0).size(0), dtype);
-      out.workspace(chunk, chunk);
+      const int64_t rows = node.input(1).num_elements(), vocab = node.param(0).size(0);
+      const uint64_t chunk = aten::loss_chunk_bytes(rows, vocab, dtype);
+      // The derivatives of the cap.
+      const auto slopes =
+          static_cast<uint64_t>(node.num_ops() == 3 ? aten::loss_chunk_rows(rows, vocab) * vocab : 0) * wide_bytes;
+      out.workspace(chunk, chunk + slopes);
+    } else if (entry.pattern == "softcap") {
+      out.workspace(input * wide_bytes, input * wide_bytes);
     } else if (entry.pattern == "cross_entropy") {
       out.workspace(input * wide_bytes, narrow * input * wide_bytes);
     } else if (entry.pattern == "embedding") {
@@ -118,11 +133,14 @@ class Aten : public Ops {
       out.workspace(0,
                     (gradient + static_cast<uint64_t>(vocab * aten::embedding_columns(vocab, columns))) * wide_bytes);
     } else if (entry.pattern == "rms_norm") {
-      out.workspace(narrow * input * wide_bytes, (2 + 3 * narrow) * slab * wide_bytes);
+      const uint64_t unit = node.op(0).has_attr("offset") ? 1 : 0;
+      out.workspace((narrow + unit) * input * wide_bytes, (2 + 3 * narrow) * slab * wide_bytes);
     } else if (entry.pattern == "layer_norm") {
       out.workspace(2 * narrow * input * wide_bytes, 3 * narrow * input * wide_bytes);
     } else if (entry.pattern == "rope") {
-      const uint64_t angles = 3 * input / static_cast<uint64_t>(std::max<int64_t>(1, 2 * node.input(0).size(2)));
+      const uint64_t tokens =
+          input / static_cast<uint64_t>(std::max<int64_t>(1, node.input(0).size(2) * node.input(0).size(3)));
+      const uint64_t angles = 3 * tokens * node.op(0).attr_floats("inv_freq").size();
       out.workspace((angles + 2 * narrow * slab) * wide_bytes, (angles + 2 * narrow * slab) * wide_bytes);
     } else if (entry.pattern == "linear" && aten::multiplies_into_wide(node.device_type(), dtype, aten::wide(dtype))) {
       // The product, if it is added to an existing gradient.

@@ -1,4 +1,5 @@
-// Rotary position embedding, in fp32; backward rotates the other way.
+// Rotary position embedding, in fp32; backward rotates the other way. Dims of a head behind the rotated ones are
+// copied.
 #include "kernels.hpp"
 
 namespace aten {
@@ -7,10 +8,11 @@ namespace {
 class Rope : public AtenKernel {
  public:
   Rope(const Operators& aten, const OpView& op)
-      : AtenKernel(aten),
-        factor_(op.attr_float("factor", 1.0)),
-        interleaved_(op.attr_int("interleaved", 0) != 0) {
+      : AtenKernel(aten), factor_(op.attr_float("factor", 1.0)), interleaved_(op.attr_int("interleaved", 0) != 0) {
     for (double frequency : op.attr_floats("inv_freq")) inv_freq_.push_back(static_cast<float>(frequency));
+    if (!op.has_attr("long_inv_freq")) return;
+    for (double frequency : op.attr_floats("long_inv_freq")) long_inv_freq_.push_back(static_cast<float>(frequency));
+    long_from_ = op.attr_int("long_from");
   }
 
   void forward(Call& call) override {
@@ -32,8 +34,12 @@ class Rope : public AtenKernel {
     const Tensor all_x = aten_.view(x, Shape{rows, heads, head_dim}),
                  all_y = aten_.view(y, Shape{rows, heads, head_dim});
     const auto [cosine, sine] = angles(call, wide(x.dtype()), direction);
+    const int64_t rotated = 2 * static_cast<int64_t>(inv_freq_.size()), rest = head_dim - rotated;
     for_slabs(rows, heads * head_dim, [&, &cosine = cosine, &sine = sine](int64_t begin, int64_t count) {
-      rotate_rows(call, aten_.narrow(all_x, 0, begin, count), aten_.narrow(all_y, 0, begin, count),
+      const Tensor x_rows = aten_.narrow(all_x, 0, begin, count), y_rows = aten_.narrow(all_y, 0, begin, count);
+      if (rest > 0) aten_.copy_(aten_.narrow(y_rows, -1, rotated, rest), aten_.narrow(x_rows, -1, rotated, rest));
+      rotate_rows(call, rest > 0 ? aten_.narrow(x_rows, -1, 0, rotated) : x_rows.retain(),
+                  rest > 0 ? aten_.narrow(y_rows, -1, 0, rotated) : y_rows.retain(),
                   aten_.narrow(cosine, 0, begin, count), aten_.narrow(sine, 0, begin, count));
     });
   }
@@ -53,13 +59,21 @@ class Rope : public AtenKernel {
     if (y.dtype() != dtype) aten_.copy_(y, wide_y);
   }
 
-  // cos and sin of the angles, times factor, [B·T, 1, head_dim / 2].
+  // cos and sin of the angles, times factor, [B·T, 1, rotary_dim / 2].
   std::pair<Tensor, Tensor> angles(Call& call, uint32_t dtype, int direction) {
     const BorrowedTensor positions = call.input(1);
-    if (!frequencies_ || frequencies_.device_type() != positions.device_type()) upload(call, positions);
+    if (!frequencies_ || frequencies_.device_type() != positions.device_type()) {
+      frequencies_ = upload(call, positions, inv_freq_);
+      if (!long_inv_freq_.empty()) long_frequencies_ = upload(call, positions, long_inv_freq_);
+    }
+    // Chosen on the device, so that nothing waits for it.
+    const bool may_be_long = long_frequencies_ && positions.num_elements() > 0;
+    const Tensor frequencies = may_be_long ? aten_.where(aten_.ge_scalar(aten_.amax(positions, Shape{}), long_from_),
+                                                         long_frequencies_, frequencies_)
+                                           : frequencies_.retain();
     const Tensor angle = aten_.mul(
         aten_.view(aten_.to_dtype(positions, DtypeArg{CHASSIS_DTYPE_F32}), Shape{positions.num_elements(), 1, 1}),
-        frequencies_);
+        frequencies);
     const Tensor exact = cast(angle, dtype);
     Tensor cosine = aten_.cos(exact), sine = aten_.sin(exact);
     if (factor_ != 1.0) aten_.mul_scalar_(cosine, factor_);
@@ -74,18 +88,20 @@ class Rope : public AtenKernel {
     return {aten_.select(pairs, -1, 0), aten_.select(pairs, -1, 1)};
   }
 
-  void upload(const Call& call, const BorrowedTensor& like) {
-    const auto half = static_cast<int64_t>(inv_freq_.size());
+  Tensor upload(const Call& call, const BorrowedTensor& like, const std::vector<float>& values) const {
+    const auto half = static_cast<int64_t>(values.size());
     const Tensor on_host = Tensor::create(call.host(), CHASSIS_DTYPE_F32, {half});
-    std::copy(inv_freq_.begin(), inv_freq_.end(), on_host.data<float>());
-    frequencies_ = create(call, like, CHASSIS_DTYPE_F32, Shape{half});
-    aten_.copy_(frequencies_, on_host);
+    std::copy(values.begin(), values.end(), on_host.data<float>());
+    Tensor uploaded = create(call, like, CHASSIS_DTYPE_F32, Shape{half});
+    aten_.copy_(uploaded, on_host);
+    return uploaded;
   }
 
-  std::vector<float> inv_freq_;
+  std::vector<float> inv_freq_, long_inv_freq_;
+  int64_t long_from_ = 0;
   double factor_;
   bool interleaved_;
-  Tensor frequencies_;  // on the device of the calls
+  Tensor frequencies_, long_frequencies_;  // on the device of the calls
 };
 
 }  // namespace

@@ -11,9 +11,12 @@ namespace kernels = cuda_rms_norm;
 
 kernels::Dtype dtype_of(uint32_t dtype, std::string_view what) {
   switch (dtype) {
-    case CHASSIS_DTYPE_F32: return kernels::Dtype::kF32;
-    case CHASSIS_DTYPE_F16: return kernels::Dtype::kF16;
-    case CHASSIS_DTYPE_BF16: return kernels::Dtype::kBF16;
+    case CHASSIS_DTYPE_F32:
+      return kernels::Dtype::kF32;
+    case CHASSIS_DTYPE_F16:
+      return kernels::Dtype::kF16;
+    case CHASSIS_DTYPE_BF16:
+      return kernels::Dtype::kBF16;
   }
   refuse(what, " is ", dtype_name(dtype), ", expected float32, float16 or bfloat16");
 }
@@ -89,6 +92,7 @@ class CudaRmsNorm : public Ops {
   using Ops::Ops;
 
   double claim(const NodeView& node) override {
+    node.op(0).refuse_attrs_other_than({"eps"});
     if (node.device_type() != CHASSIS_DEVICE_CUDA) refuse("runs only on CUDA devices");
     dtype_of(node.input(0).dtype(), "x");
     dtype_of(node.param(0).dtype(), "weight");

@@ -13,7 +13,7 @@ class Embedding final : public Kernel {
     const int64_t tokens = ids.num_elements(), n = weight.size(1);
     for (int64_t i = 0; i < tokens; ++i)
       if (id[i] < 0 || id[i] >= weight.size(0))
-        throw Failure(CHASSIS_OUT_OF_RANGE, "token id ", id[i], " is outside the vocabulary of ", weight.size(0));
+        throw Failure(CHASSIS_OUT_OF_RANGE, "id ", id[i], " is outside a table of ", weight.size(0), " rows");
     const float* from = weight.data<float>();
     float* to = call.output(0).data<float>();
     parallel_for(call.host(), tokens, row_grain(n), [&](int64_t begin, int64_t end) {

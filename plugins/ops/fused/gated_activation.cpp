@@ -1,4 +1,5 @@
-// silu(gate) · up (Shazeer 2020) in one pass; backward recomputes the sigmoid, so nothing is saved.
+// silu(gate) · up or gelu_tanh(gate) · up (Shazeer 2020) in one pass; backward recomputes the sigmoid, so nothing is
+// saved.
 #include "kernels.hpp"
 
 namespace fused {
@@ -6,12 +7,15 @@ namespace {
 
 class GatedActivation final : public Kernel {
  public:
+  explicit GatedActivation(bool gelu)
+      : forward_(gelu ? loops().gelu_tanh_mul : loops().silu_mul),
+        backward_(gelu ? loops().gelu_tanh_mul_backward : loops().silu_mul_backward) {}
+
   void forward(Call& call) override {
     const float *gate = call.input(0).data<float>(), *up = call.input(1).data<float>();
     float* y = call.output(0).data<float>();
-    parallel_for(call.host(), call.input(0).num_elements(), 16384, [&](int64_t begin, int64_t end) {
-      loops().silu_mul(gate + begin, up + begin, y + begin, end - begin);
-    });
+    parallel_for(call.host(), call.input(0).num_elements(), 16384,
+                 [&](int64_t begin, int64_t end) { forward_(gate + begin, up + begin, y + begin, end - begin); });
   }
 
   void backward_inputs(Call& call) override {
@@ -21,15 +25,21 @@ class GatedActivation final : public Kernel {
     const float *d = dy.data<float>(), *g = gate.data<float>(), *u = up.data<float>();
     float *to_gate = dgate.data<float>(), *to_up = dup.data<float>();
     parallel_for(call.host(), gate.num_elements(), 16384, [&](int64_t begin, int64_t end) {
-      loops().silu_mul_backward(d + begin, g + begin, u + begin, to_gate + begin, to_up + begin, end - begin);
+      backward_(d + begin, g + begin, u + begin, to_gate + begin, to_up + begin, end - begin);
     });
     if (call.wants_grad_input(0)) call.set_grad_input(0, std::move(dgate));
     if (call.wants_grad_input(1)) call.set_grad_input(1, std::move(dup));
   }
+
+ private:
+  decltype(Loops::silu_mul) forward_;
+  decltype(Loops::silu_mul_backward) backward_;
 };
 
 }  // namespace
 
-std::unique_ptr<Kernel> make_gated_activation() { return std::make_unique<GatedActivation>(); }
+std::unique_ptr<Kernel> make_gated_activation(const NodeView& node) {
+  return std::make_unique<GatedActivation>(node.op(0).attr_string("function") == "gelu_tanh");
+}
 
 }  // namespace fused

@@ -1,6 +1,6 @@
-// linear and cross entropy as one: logits exist only for a chunk of rows, and become their gradient in place. As the
-// gradient of the loss is already known, three products per chunk give the loss and all gradients (as in Hsu et al.,
-// Liger Kernel, 2024).
+// linear, softcap and cross entropy as one: logits exist only for a chunk of rows, and become their gradient in place.
+// As the gradient of the loss is already known, three products per chunk give the loss and all gradients (as in Hsu et
+// al., Liger Kernel, 2024).
 #include "kernels.hpp"
 
 namespace fused {
@@ -14,7 +14,9 @@ namespace {
 
 class Head final : public Kernel {
  public:
-  Head(const Operators& operators, int64_t ignore_index) : op_(operators), ignore_index_(ignore_index) {}
+  // softcap 0: none.
+  Head(const Operators& operators, int64_t ignore_index, float softcap)
+      : op_(operators), ignore_index_(ignore_index), softcap_(softcap) {}
 
   void forward(Call& call) override {
     double loss = 0.0;
@@ -61,13 +63,17 @@ class Head final : public Kernel {
       loss += loss_of(call, chunk, scale);
       if (with_input) {
         const Tensor part = op_.narrow(dx, 0, chunk.begin, chunk.rows);
-        if (adds) add_product(call, part, chunk.logits, weight);
-        else op_.mm_out(chunk.logits, weight, part);
+        if (adds)
+          add_product(call, part, chunk.logits, weight);
+        else
+          op_.mm_out(chunk.logits, weight, part);
       }
       if (with_param && dweight) {
         const Tensor transposed = op_.t(chunk.logits);
-        if (beta == 0.0f) op_.mm_out(transposed, chunk.x, dweight);
-        else op_.addmm_(dweight, transposed, chunk.x, 1.0, 1.0);
+        if (beta == 0.0f)
+          op_.mm_out(transposed, chunk.x, dweight);
+        else
+          op_.addmm_(dweight, transposed, chunk.x, 1.0, 1.0);
         beta = 1.0f;
       }
     });
@@ -101,11 +107,18 @@ class Head final : public Kernel {
         }
         if (label < 0 || label >= chunk.vocab)
           throw Failure(CHASSIS_OUT_OF_RANGE, "label ", label, " is outside the vocabulary of ", chunk.vocab);
+        if (softcap_ > 0.0f) loops().softcap(x, chunk.vocab, softcap_);
         const float lse = loops().log_sum_exp(x, chunk.vocab);
         losses[row] = lse - x[label];
         if (!scale) continue;
-        loops().softmax_scaled(x, chunk.vocab, lse, *scale);
-        x[label] -= *scale;
+        if (softcap_ > 0.0f) {
+          const float t = x[label] / softcap_;
+          loops().softmax_capped(x, chunk.vocab, lse, *scale, softcap_);
+          x[label] -= *scale * (1.0f - t * t);
+        } else {
+          loops().softmax_scaled(x, chunk.vocab, lse, *scale);
+          x[label] -= *scale;
+        }
       }
     });
     double sum = 0.0;
@@ -136,12 +149,15 @@ class Head final : public Kernel {
 
   const Operators& op_;
   int64_t ignore_index_;
+  float softcap_;
 };
 
 }  // namespace
 
 std::unique_ptr<Kernel> make_head(Shared& shared, const NodeView& node) {
-  return std::make_unique<Head>(shared.operators, node.op(1).attr_int("ignore_index", -100));
+  const bool capped = node.num_ops() == 3;
+  return std::make_unique<Head>(shared.operators, node.op(capped ? 2 : 1).attr_int("ignore_index", -100),
+                                static_cast<float>(capped ? node.op(1).attr_float("cap") : 0.0));
 }
 
 }  // namespace fused

@@ -82,9 +82,10 @@ struct Shared {
   std::vector<std::shared_ptr<AngleTable>> tables;
 };
 
+std::unique_ptr<Kernel> make_layer_norm(const NodeView& node);
 std::unique_ptr<Kernel> make_norm(const NodeView& node, bool with_add);
 std::unique_ptr<Kernel> make_rope(Shared& shared, const NodeView& node);
-std::unique_ptr<Kernel> make_gated_activation();
+std::unique_ptr<Kernel> make_gated_activation(const NodeView& node);
 std::unique_ptr<Kernel> make_embedding();
 std::unique_ptr<Kernel> make_head(Shared& shared, const NodeView& node);
 

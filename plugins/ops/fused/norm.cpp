@@ -7,7 +7,7 @@ namespace {
 // Inputs x, or a and b of the add; outputs y, or sum and y. saved(0): r, [rows].
 class Norm final : public Kernel {
  public:
-  Norm(float eps, bool with_add) : eps_(eps), with_add_(with_add) {}
+  Norm(float eps, float offset, bool with_add) : eps_(eps), offset_(offset), with_add_(with_add) {}
 
   void forward(Call& call) override {
     const BorrowedTensor x = call.input(0);
@@ -20,8 +20,8 @@ class Norm final : public Kernel {
     parallel_for(call.host(), rows, row_grain(n), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const int64_t at = row * n;
-        r[row] = with_add_ ? loops().add_norm(a + at, b + at, weight, sum + at, y + at, n, eps_)
-                           : loops().norm(a + at, weight, y + at, n, eps_);
+        r[row] = with_add_ ? loops().add_norm(a + at, b + at, weight, offset_, sum + at, y + at, n, eps_)
+                           : loops().norm(a + at, weight, offset_, y + at, n, eps_);
       }
     });
     call.save(0, std::move(saved));
@@ -42,7 +42,8 @@ class Norm final : public Kernel {
     Tensor total = Tensor::create_like(call.host(), x);
     if (dy)
       backward_rows(call, dy, x, dsum ? dsum.data<float>() : nullptr, total.data<float>());
-    else std::copy_n(dsum.data<float>(), x.num_elements(), total.data<float>());
+    else
+      std::copy_n(dsum.data<float>(), x.num_elements(), total.data<float>());
     for (uint32_t i = 0; i < 2; ++i) {
       if (!call.wants_grad_input(i)) continue;
       if (const BorrowedTensor sum = call.grad_input(i)) {
@@ -80,19 +81,21 @@ class Norm final : public Kernel {
     parallel_for(call.host(), rows, row_grain(n), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const int64_t at = row * n;
-        loops().norm_backward(d + at, v + at, weight, carry ? carry + at : nullptr, dx + at, n, r[row]);
+        loops().norm_backward(d + at, v + at, weight, offset_, carry ? carry + at : nullptr, dx + at, n, r[row]);
       }
     });
   }
 
-  float eps_;
+  float eps_, offset_;
   bool with_add_;
 };
 
 }  // namespace
 
 std::unique_ptr<Kernel> make_norm(const NodeView& node, bool with_add) {
-  return std::make_unique<Norm>(static_cast<float>(node.op(with_add).attr_float("eps")), with_add);
+  const OpView norm = node.op(with_add);
+  return std::make_unique<Norm>(static_cast<float>(norm.attr_float("eps")),
+                                static_cast<float>(norm.attr_float("offset", 0)), with_add);
 }
 
 }  // namespace fused

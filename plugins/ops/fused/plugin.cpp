@@ -13,33 +13,43 @@ class Fused final : public Ops {
  public:
   static constexpr std::string_view kDoc =
       "norm, rope, gated activation, embedding and head by fused loops; fp32 on the CPU";
-  static constexpr std::string_view kPatterns[] = {"linear+cross_entropy", "add+rms_norm", "rms_norm",
-                                                   "rope",                 "gated_activation", "embedding"};
+  static constexpr std::string_view kPatterns[] = {"linear+softcap+cross_entropy",
+                                                   "linear+cross_entropy",
+                                                   "add+rms_norm",
+                                                   "rms_norm",
+                                                   "layer_norm",
+                                                   "rope",
+                                                   "gated_activation",
+                                                   "embedding"};
   explicit Fused(const Host& host) : Ops(host), shared_(host) {}
 
   double claim(const NodeView& node) override {
     if (node.device_type() != CHASSIS_DEVICE_CPU) refuse("runs only on the CPU");
-    for (int i = 0; i < node.num_params(); ++i) require_f32(node.param(i));
+    for (int i = 0; i < node.num_params(); ++i)
+      if (node.has_param(i)) require_f32(node.param(i));
     for (int i = 0; i < node.num_outputs(); ++i) require_f32(node.output(i));
     const std::string pattern = node.pattern();
     for (int i = 0; i < node.num_ops(); ++i)
-      node.op(i).refuse_attrs_other_than({"eps", "inv_freq", "factor", "interleaved", "function", "ignore_index"});
-    if (pattern == "linear+cross_entropy" && node.num_params() != 1) refuse("does not add a bias");
-    if (pattern == "linear+cross_entropy" && node.op(1).input(1).num_elements() != node.input(1).num_elements())
+      node.op(i).refuse_attrs_other_than({"eps", "offset", "inv_freq", "factor", "interleaved", "rotary_dim",
+                                          "long_inv_freq", "long_from", "function", "cap", "ignore_index"});
+    const bool whole_head = pattern.ends_with("+cross_entropy"), sums = pattern == "add+rms_norm";
+    if (whole_head && node.num_params() != 1) refuse("does not add a bias");
+    if (whole_head && node.op(node.num_ops() - 1).input(1).num_elements() != node.input(1).num_elements())
       refuse("the labels are not the second input");
     if (pattern == "rope" && node.op(0).attr_int("interleaved", 0) != 0)
       refuse("rotates halves, not interleaved pairs");
-    if (pattern == "gated_activation" && node.op(0).attr_string("function") != "silu")
-      refuse("computes silu, not ", node.op(0).attr_string("function"));
-    if (pattern == "add+rms_norm" && node.num_outputs() != 2) refuse("the sum is not used elsewhere");
-    const bool whole_head = pattern == "linear+cross_entropy", sums = pattern == "add+rms_norm";
+    if (pattern == "gated_activation") {
+      const auto function = node.op(0).attr_string("function");
+      if (function != "silu" && function != "gelu_tanh") refuse("computes silu and gelu_tanh, not ", function);
+    }
+    if (sums && node.num_outputs() != 2) refuse("the sum is not used elsewhere");
     return cost_ns(host(), node, whole_head || sums ? 4 : pattern == "gated_activation" ? 3 : 2);
   }
 
   void infer(const NodeView& node, Infer& out) override {
     const std::string pattern = node.pattern();
     out.flags(CHASSIS_KERNEL_HOST_OUTPUTS);
-    if (pattern == "linear+cross_entropy") {
+    if (pattern.ends_with("+cross_entropy")) {
       const int64_t vocab = node.param(0).size(0), in = node.param(0).size(1), rows = node.input(1).num_elements();
       const int64_t chunk_rows = fused::head_chunk_rows(rows, vocab);
       const auto bytes = static_cast<uint64_t>(chunk_rows * (vocab + 1) * 4),
@@ -52,20 +62,27 @@ class Fused final : public Ops {
       out.keeps_input(0).keeps_input(1).overwrites_input(0).overwrites_input(1);
     } else if (pattern == "embedding") {
       out.keeps_input(0);
+    } else if (pattern == "layer_norm") {
+      const OperandView x = node.input(0);
+      out.flags(CHASSIS_KERNEL_ADDS_GRAD_INPUTS).saves(CHASSIS_DTYPE_F32, {x.num_elements() / x.size(-1), 2});
+      out.keeps_input(0);
     } else {
       const OperandView x = node.input(0);
       out.flags(CHASSIS_KERNEL_ADDS_GRAD_INPUTS).saves(CHASSIS_DTYPE_F32, {x.num_elements() / x.size(-1)});
-      if (pattern == "rms_norm") out.keeps_input(0);
-      else out.keeps_output(0).overwrites_input(0).overwrites_input(1);
+      if (pattern == "rms_norm")
+        out.keeps_input(0);
+      else
+        out.keeps_output(0).overwrites_input(0).overwrites_input(1);
     }
   }
 
   std::unique_ptr<Kernel> create_kernel(const NodeView& node) override {
     const std::string pattern = node.pattern();
-    if (pattern == "linear+cross_entropy") return fused::make_head(shared_, node);
+    if (pattern.ends_with("+cross_entropy")) return fused::make_head(shared_, node);
     if (pattern == "rope") return fused::make_rope(shared_, node);
-    if (pattern == "gated_activation") return fused::make_gated_activation();
+    if (pattern == "gated_activation") return fused::make_gated_activation(node);
     if (pattern == "embedding") return fused::make_embedding();
+    if (pattern == "layer_norm") return fused::make_layer_norm(node);
     return fused::make_norm(node, pattern == "add+rms_norm");
   }
 

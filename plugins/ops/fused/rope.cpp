@@ -1,4 +1,5 @@
-// Rotary position embedding, rotate-half: angles come from a table by position; backward rotates the other way.
+// Rotary position embedding, rotate-half: angles come from a table by position; backward rotates the other way. Dims of
+// a head behind the rotated ones are copied.
 #include <cmath>
 
 #include "kernels.hpp"
@@ -38,7 +39,9 @@ namespace {
 
 class Rope final : public Kernel {
  public:
-  explicit Rope(std::shared_ptr<AngleTable> angles) : angles_(std::move(angles)) {}
+  // `long_angles` may be NULL.
+  Rope(std::shared_ptr<AngleTable> angles, std::shared_ptr<AngleTable> long_angles, int64_t long_from, int64_t half)
+      : angles_(std::move(angles)), long_angles_(std::move(long_angles)), long_from_(long_from), half_(half) {}
 
   void forward(Call& call) override { rotate(call, call.input(0), call.output(0).data<float>(), 1.0f); }
 
@@ -60,27 +63,35 @@ class Rope final : public Kernel {
       if (position[i] < 0) throw Failure(CHASSIS_INVALID_ARGUMENT, "position ", position[i], " is below 0");
       last = std::max(last, position[i]);
     }
-    angles_->grow(last + 1);
+    AngleTable& angles = long_angles_ && last >= long_from_ ? *long_angles_ : *angles_;
+    angles.grow(last + 1);
     const float* from = x.data<float>();
     parallel_for(call.host(), tokens, row_grain(heads * dim), [&](int64_t begin, int64_t end) {
       for (int64_t token = begin; token < end; ++token) {
-        const float *cosine = angles_->cosine(position[token]), *sine = angles_->sine(position[token]);
+        const float *cosine = angles.cosine(position[token]), *sine = angles.sine(position[token]);
         for (int64_t head = 0; head < heads; ++head) {
           const int64_t at = (token * heads + head) * dim;
-          loops().rotate(from + at, cosine, sine, y + at, dim / 2, direction);
+          loops().rotate(from + at, cosine, sine, y + at, half_, direction);
+          if (y != from) std::copy(from + at + 2 * half_, from + at + dim, y + at + 2 * half_);
         }
       }
     });
   }
 
-  std::shared_ptr<AngleTable> angles_;
+  std::shared_ptr<AngleTable> angles_, long_angles_;
+  int64_t long_from_, half_;
 };
 
 }  // namespace
 
 std::unique_ptr<Kernel> make_rope(Shared& shared, const NodeView& node) {
-  return std::make_unique<Rope>(
-      shared.angles(node.op(0).attr_floats("inv_freq"), node.op(0).attr_float("factor", 1.0)));
+  const OpView op = node.op(0);
+  const double factor = op.attr_float("factor", 1.0);
+  const std::span<const double> inv_freq = op.attr_floats("inv_freq");
+  std::shared_ptr<AngleTable> long_angles;
+  if (op.has_attr("long_inv_freq")) long_angles = shared.angles(op.attr_floats("long_inv_freq"), factor);
+  return std::make_unique<Rope>(shared.angles(inv_freq, factor), std::move(long_angles), op.attr_int("long_from", 0),
+                                static_cast<int64_t>(inv_freq.size()));
 }
 
 }  // namespace fused

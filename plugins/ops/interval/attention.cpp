@@ -67,7 +67,7 @@ struct Block {
 
 class Attention final : public Kernel {
  public:
-  Attention(Mask mask, float scale) : mask_(mask), scale_(scale) {}
+  Attention(Mask mask, float scale, float softcap) : mask_(mask), scale_(scale), softcap_(softcap) {}
 
   void forward(Call& call) override {
     const BorrowedTensor q = call.input(0), k = call.input(1), v = call.input(2), out = call.output(0);
@@ -94,10 +94,12 @@ class Attention final : public Kernel {
         if (block.length > 0)
           tiles().product(block.count, block.length, s.D, pq + (row * s.N + n) * s.D, s.N * s.D, 1,
                           transposed.data() + (b * s.K + kh) * s.D * ld + block.begin, ld, scores.data(), ld, false);
-        for (int64_t i = 0; i < block.count; ++i)
-          lse[(b * s.N + n) * s.T + block.first + i] =
-              tiles().softmax(scores.data() + i * ld, block.length, block.seen[i].begin - block.begin,
-                              block.seen[i].end - block.begin, scale_);
+        for (int64_t i = 0; i < block.count; ++i) {
+          float* const x = scores.data() + i * ld;
+          const int64_t lo = block.seen[i].begin - block.begin, hi = block.seen[i].end - block.begin;
+          if (softcap_ > 0) tiles().softcap(x, nullptr, lo, hi, scale_, softcap_);
+          lse[(b * s.N + n) * s.T + block.first + i] = tiles().softmax(x, block.length, lo, hi, softmax_scale());
+        }
         tiles().product(block.count, s.E, block.keys(s), scores.data(), ld, 1,
                         pv + ((b * s.S + block.begin) * s.K + kh) * s.E, s.K * s.E, o, s.N * s.E, false);
       }
@@ -134,7 +136,7 @@ class Attention final : public Kernel {
     float *to_keys = dk.data<float>() + (b * s.S * s.K + kh) * s.D,
           *to_values = dv.data<float>() + (b * s.S * s.K + kh) * s.E;
     Scratch<float> keys_t(call.host(), s.D * ld), values_t(call.host(), s.E * ld), p(call.host(), kQueryBlock * ld),
-        dp(call.host(), kQueryBlock * ld);
+        dp(call.host(), kQueryBlock * ld), slopes(call.host(), softcap_ > 0 ? kQueryBlock * ld : 0);
     transpose(keys, key_row, s.S, s.D, keys_t.data(), ld);
     transpose(values, value_row, s.S, s.E, values_t.data(), ld);
     for (int64_t r = 0; r < s.S; ++r) {
@@ -157,14 +159,21 @@ class Attention final : public Kernel {
           tiles().product(block.count, block.length, s.E, d, out_row, 1, values_t.data() + block.begin, ld, dp.data(),
                           ld, false);
         }
-        for (int64_t i = 0; i < block.count; ++i)
-          tiles().probabilities(p.data() + i * ld, block.length, block.seen[i].begin - block.begin,
-                                block.seen[i].end - block.begin, scale_, lse[i]);
+        for (int64_t i = 0; i < block.count; ++i) {
+          float* const x = p.data() + i * ld;
+          const int64_t lo = block.seen[i].begin - block.begin, hi = block.seen[i].end - block.begin;
+          if (softcap_ > 0) tiles().softcap(x, slopes.data() + i * ld, lo, hi, scale_, softcap_);
+          tiles().probabilities(x, block.length, lo, hi, softmax_scale(), lse[i]);
+        }
         tiles().product(seen, s.E, block.count, p.data(), 1, ld, d, out_row, to_values + block.begin * value_row,
                         value_row, true);
-        for (int64_t i = 0; i < block.count; ++i)
+        for (int64_t i = 0; i < block.count; ++i) {
           tiles().score_gradient(p.data() + i * ld, dp.data() + i * ld, block.length,
                                  tiles().dot(o + i * out_row, d + i * out_row, s.E), scale_);
+          if (softcap_ > 0)
+            tiles().multiply(p.data() + i * ld, slopes.data() + i * ld, block.seen[i].begin - block.begin,
+                             block.seen[i].end - block.begin);
+        }
         tiles().product(block.count, s.D, seen, p.data(), ld, 1, keys + block.begin * key_row, key_row, to_q, query_row,
                         false);
         tiles().product(seen, s.D, block.count, p.data(), 1, ld, q, query_row, to_keys + block.begin * key_row, key_row,
@@ -172,20 +181,24 @@ class Attention final : public Kernel {
       }
   }
 
+  // Capped scores are already scaled.
+  float softmax_scale() const { return softcap_ > 0 ? 1.0f : scale_; }
+
   Mask mask_;
-  float scale_;
+  float scale_, softcap_;
 };
 
 }  // namespace
 
 uint64_t forward_scratch_bytes(int64_t keys) { return static_cast<uint64_t>(kQueryBlock * padded(keys)) * 4; }
 
-uint64_t backward_scratch_bytes(int64_t keys, int64_t dim, int64_t value_dim) {
-  return static_cast<uint64_t>((2 * kQueryBlock + dim + value_dim) * padded(keys)) * 4;
+uint64_t backward_scratch_bytes(int64_t keys, int64_t dim, int64_t value_dim, bool softcap) {
+  return static_cast<uint64_t>(((softcap ? 3 : 2) * kQueryBlock + dim + value_dim) * padded(keys)) * 4;
 }
 
 std::unique_ptr<Kernel> make_attention(const NodeView& node) {
-  return std::make_unique<Attention>(Mask(node.op(0)), static_cast<float>(node.op(0).attr_float("scale")));
+  return std::make_unique<Attention>(Mask(node.op(0)), static_cast<float>(node.op(0).attr_float("scale")),
+                                     static_cast<float>(node.op(0).attr_float("softcap", 0)));
 }
 
 }  // namespace interval

@@ -16,7 +16,7 @@ class Interval final : public Ops {
   using Ops::Ops;
 
   double claim(const NodeView& node) override {
-    node.op(0).refuse_attrs_other_than({"scale", "causal", "window", "chunk", "document", "prefix"});
+    node.op(0).refuse_attrs_other_than({"scale", "causal", "window", "chunk", "document", "prefix", "softcap"});
     if (node.device_type() != CHASSIS_DEVICE_CPU) refuse("runs only on the CPU");
     if (node.input(0).dtype() != CHASSIS_DTYPE_F32) refuse("computes in f32, not ", dtype_name(node.input(0).dtype()));
     constexpr double kFlopsPerNs = 60;  // measured with AVX-512
@@ -31,8 +31,9 @@ class Interval final : public Ops {
     const int64_t keys = k.size(1);
     out.flags(CHASSIS_KERNEL_HOST_OUTPUTS).keeps_input(0).keeps_input(1).keeps_input(2).keeps_input(3).keeps_input(4);
     out.keeps_output(0).saves(CHASSIS_DTYPE_F32, {q.size(0), q.size(2), q.size(1)});
-    out.workspace(threads * interval::forward_scratch_bytes(keys) + static_cast<uint64_t>(k.num_elements()) * 4,
-                  threads * interval::backward_scratch_bytes(keys, k.size(3), v.size(3)));
+    out.workspace(
+        threads * interval::forward_scratch_bytes(keys) + static_cast<uint64_t>(k.num_elements()) * 4,
+        threads * interval::backward_scratch_bytes(keys, k.size(3), v.size(3), node.op(0).has_attr("softcap")));
   }
 
   std::unique_ptr<Kernel> create_kernel(const NodeView& node) override { return interval::make_attention(node); }

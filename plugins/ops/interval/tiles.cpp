@@ -105,6 +105,18 @@ void score_gradient(float* p, const float* dp, int64_t n, float delta, float sca
   for (int64_t i = 0; i < n; ++i) p[i] = p[i] * (dp[i] - delta) * scale;
 }
 
+void softcap(float* x, float* slope, int64_t lo, int64_t hi, float scale, float cap) {
+  for (int64_t i = lo; i < hi; ++i) {
+    const float t = chassis::hyperbolic_tangent(x[i] * scale / cap);
+    x[i] = cap * t;
+    if (slope) slope[i] = 1.0f - t * t;
+  }
+}
+
+void multiply(float* p, const float* slope, int64_t lo, int64_t hi) {
+  for (int64_t i = lo; i < hi; ++i) p[i] *= slope[i];
+}
+
 float dot(const float* a, const float* b, int64_t n) {
   float sum = 0.0f;
   for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
@@ -114,7 +126,7 @@ float dot(const float* a, const float* b, int64_t n) {
 }  // namespace
 
 const Tiles& tiles(ThisIsa) {
-  static constexpr Tiles table = {product, softmax, probabilities, score_gradient, dot};
+  static constexpr Tiles table = {product, softmax, probabilities, score_gradient, softcap, multiply, dot};
   return table;
 }
 

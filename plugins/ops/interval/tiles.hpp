@@ -17,6 +17,10 @@ struct Tiles {
   void (*probabilities)(float* x, int64_t n, int64_t lo, int64_t hi, float scale, float lse);
   // p = p · (dp - delta) · scale
   void (*score_gradient)(float* p, const float* dp, int64_t n, float delta, float scale);
+  // Over x[lo, hi): x = cap · tanh(scale · x / cap); slope, unless NULL, is the derivative of the tanh.
+  void (*softcap)(float* x, float* slope, int64_t lo, int64_t hi, float scale, float cap);
+  // Over p[lo, hi): p *= slope.
+  void (*multiply)(float* p, const float* slope, int64_t lo, int64_t hi);
   float (*dot)(const float* a, const float* b, int64_t n);
 };
 

@@ -72,7 +72,8 @@ struct Mask {
 
 class Attention : public Kernel {
  public:
-  explicit Attention(const OpView& op) : mask_(op), scale_(op.attr_float("scale")) {}
+  explicit Attention(const OpView& op)
+      : mask_(op), scale_(op.attr_float("scale")), softcap_(op.attr_float("softcap", 0)) {}
 
   void forward(Call& call) override {
     const Shape shape(call);
@@ -152,10 +153,12 @@ class Attention : public Kernel {
     });
   }
 
-  // The softmax weights of one query over all keys; all zero if it sees none.
-  Values attend(const Mask& mask, const Shape& shape, const Values& q, const Values& k, int64_t b, int64_t t,
-                int64_t h) const {
+  // The softmax weights of one query over all keys; all zero if it sees none. `slopes` receives the derivatives of the
+  // capped scores.
+  Values attend(const Mask& mask, const Shape& shape, const Values& q, const Values& k, int64_t b, int64_t t, int64_t h,
+                Values* slopes = nullptr) const {
     Values weights(static_cast<size_t>(shape.keys));
+    if (slopes) slopes->assign(weights.size(), 1);
     double largest = -INFINITY, sum = 0;
     for (int64_t s = 0; s < shape.keys; ++s) {
       weights[s] = -INFINITY;
@@ -163,6 +166,11 @@ class Attention : public Kernel {
       double dot = 0;
       for (int64_t i = 0; i < shape.qk_dim; ++i) dot += q[shape.query(b, t, h) + i] * k[shape.key(b, s, h) + i];
       weights[s] = dot * scale_;
+      if (softcap_ > 0) {
+        const double capped = std::tanh(weights[s] / softcap_);
+        weights[s] = softcap_ * capped;
+        if (slopes) (*slopes)[s] = 1 - capped * capped;
+      }
       largest = std::max(largest, weights[s]);
     }
     for (double& weight : weights) {
@@ -177,7 +185,8 @@ class Attention : public Kernel {
   void backward_head(const Mask& mask, const Shape& shape, const Values& q, const Values& k, const Values& v,
                      const Values& dout, Values& dq, Values& dk, Values& dv, int64_t b, int64_t h) const {
     for (int64_t t = 0; t < shape.time; ++t) {
-      const Values weights = attend(mask, shape, q, k, b, t, h);
+      Values slopes;
+      const Values weights = attend(mask, shape, q, k, b, t, h, &slopes);
       Values dweights(weights.size());
       double mean = 0;
       for (int64_t s = 0; s < shape.keys; ++s) {
@@ -188,7 +197,7 @@ class Attention : public Kernel {
         mean += weights[s] * dweights[s];
       }
       for (int64_t s = 0; s < shape.keys; ++s) {
-        const double dscore = weights[s] * (dweights[s] - mean) * scale_;
+        const double dscore = weights[s] * (dweights[s] - mean) * slopes[s] * scale_;
         for (int64_t i = 0; i < shape.qk_dim; ++i) {
           dq[shape.query(b, t, h) + i] += dscore * k[shape.key(b, s, h) + i];
           dk[shape.key(b, s, h) + i] += dscore * q[shape.query(b, t, h) + i];
@@ -205,7 +214,7 @@ class Attention : public Kernel {
   }
 
   Mask mask_;
-  double scale_;
+  double scale_, softcap_;
 };
 
 class Naive : public Ops {
@@ -216,7 +225,7 @@ class Naive : public Ops {
   using Ops::Ops;
 
   double claim(const NodeView& node) override {
-    node.op(0).refuse_attrs_other_than({"scale", "causal", "window", "chunk", "document", "prefix"});
+    node.op(0).refuse_attrs_other_than({"scale", "causal", "window", "chunk", "document", "prefix", "softcap"});
     if (node.device_type() != CHASSIS_DEVICE_CPU) refuse("runs only on the CPU");
     const uint32_t dtype = node.input(0).dtype();
     if (dtype != CHASSIS_DTYPE_F32 && dtype != CHASSIS_DTYPE_F64 && dtype != CHASSIS_DTYPE_BF16)

@@ -1,4 +1,4 @@
-// activation, gated_activation, add, mul, reshape.
+// activation, gated_activation, add, mul, scale, softcap, reshape.
 #include <cmath>
 #include <numbers>
 #include <string>
@@ -95,10 +95,62 @@ class Mul : public Kernel {
   }
 };
 
+class Scale : public Kernel {
+ public:
+  explicit Scale(double factor) : factor_(factor) {}
+
+  void forward(Call& call) override {
+    const BorrowedTensor x = call.input(0);
+    write_output(call, 0, x.dtype(), {x.sizes().begin(), x.sizes().end()}, scaled(x));
+  }
+
+  void backward_inputs(Call& call) override {
+    const BorrowedTensor dy = call.grad_output(0);
+    if (dy) store_grad_input(call, 0, dy.dtype(), dy.sizes(), scaled(dy));
+  }
+
+ private:
+  Values scaled(const BorrowedTensor& x) const {
+    const double factor = x.dtype() == CHASSIS_DTYPE_F64    ? factor_
+                          : x.dtype() == CHASSIS_DTYPE_BF16 ? from_bf16(to_bf16(factor_))
+                                                            : static_cast<double>(static_cast<float>(factor_));
+    Values y = read(x);
+    for (double& value : y) value *= factor;
+    return y;
+  }
+
+  double factor_;
+};
+
+class Softcap : public Kernel {
+ public:
+  explicit Softcap(double cap) : cap_(cap) {}
+
+  void forward(Call& call) override {
+    const BorrowedTensor x = call.input(0);
+    Values y = read(x);
+    for (double& value : y) value = cap_ * std::tanh(value / cap_);
+    write_output(call, 0, x.dtype(), {x.sizes().begin(), x.sizes().end()}, y);
+  }
+
+  void backward_inputs(Call& call) override {
+    const BorrowedTensor x = call.input(0);
+    Values dx = read(x);
+    const Values dy = read_grad_output(call, dx.size());
+    for (size_t i = 0; i < dx.size(); ++i) {
+      const double t = std::tanh(dx[i] / cap_);
+      dx[i] = dy[i] * (1 - t * t);
+    }
+    store_grad_input(call, 0, x.dtype(), x.sizes(), dx);
+  }
+
+ private:
+  double cap_;
+};
+
 class Reshape : public Kernel {
  public:
-  explicit Reshape(const NodeView& node)
-      : planned_x_(shape_of(node.input(0))), planned_y_(shape_of(node.output(0))) {}
+  explicit Reshape(const NodeView& node) : planned_x_(shape_of(node.input(0))), planned_y_(shape_of(node.output(0))) {}
 
   void forward(Call& call) override {
     const BorrowedTensor x = call.input(0);
@@ -124,6 +176,12 @@ std::unique_ptr<Kernel> make_gated_activation(const NodeView& node) {
 }
 std::unique_ptr<Kernel> make_add(const NodeView&) { return std::make_unique<Add>(); }
 std::unique_ptr<Kernel> make_mul(const NodeView&) { return std::make_unique<Mul>(); }
+std::unique_ptr<Kernel> make_scale(const NodeView& node) {
+  return std::make_unique<Scale>(node.op(0).attr_float("factor"));
+}
+std::unique_ptr<Kernel> make_softcap(const NodeView& node) {
+  return std::make_unique<Softcap>(node.op(0).attr_float("cap"));
+}
 std::unique_ptr<Kernel> make_reshape(const NodeView& node) { return std::make_unique<Reshape>(node); }
 
 }  // namespace reference

@@ -16,7 +16,7 @@ class Embedding : public Kernel {
     for (int64_t i = 0; i < ids.num_elements(); ++i) {
       const int64_t id = ids.data<int32_t>()[i];
       if (id < 0 || id >= vocab)
-        throw Failure(CHASSIS_INVALID_ARGUMENT, "token id ", id, " is outside a vocabulary of ", vocab);
+        throw Failure(CHASSIS_INVALID_ARGUMENT, "id ", id, " is outside a table of ", vocab, " rows");
       y.insert(y.end(), rows.begin() + id * width, rows.begin() + (id + 1) * width);
     }
     write_output(call, 0, weight.dtype(), output_sizes(ids, planned_), y);

@@ -1,4 +1,4 @@
-// rms_norm and layer_norm: x̂ = (x - mean) / deviation; rms_norm uses a mean of zero.
+// rms_norm and layer_norm: x̂ = (x - mean) / deviation; rms_norm uses a mean of zero. The gain is offset + weight.
 #include <cmath>
 
 #include "values.hpp"
@@ -8,12 +8,12 @@ namespace {
 
 class Norm : public Kernel {
  public:
-  Norm(bool centred, double eps) : centred_(centred), eps_(eps) {}
+  Norm(bool centred, double eps, double offset) : centred_(centred), eps_(eps), offset_(offset) {}
 
   void forward(Call& call) override {
     const BorrowedTensor x = call.input(0), bias = call.param(1);
     const int64_t n = x.size(-1), rows = x.num_elements() / n;
-    const Values w = read(call.param(0)), b = bias ? read(bias) : Values(static_cast<size_t>(n));
+    const Values w = gain(call), b = bias ? read(bias) : Values(static_cast<size_t>(n));
     Values y = read(x);
     for (int64_t r = 0; r < rows; ++r) {
       normalise(&y[r * n], n);
@@ -26,7 +26,7 @@ class Norm : public Kernel {
   void backward_inputs(Call& call) override {
     const BorrowedTensor x = call.input(0);
     const int64_t n = x.size(-1), rows = x.num_elements() / n;
-    const Values w = read(call.param(0)), dy = read_grad_output(call, static_cast<size_t>(x.num_elements()));
+    const Values w = gain(call), dy = read_grad_output(call, static_cast<size_t>(x.num_elements()));
     Values unit = read(x), dx(unit.size());
     for (int64_t r = 0; r < rows; ++r) {
       double* x_hat = &unit[r * n];
@@ -38,8 +38,7 @@ class Norm : public Kernel {
         mean_dx += d * x_hat[i] / static_cast<double>(n);
       }
       if (!centred_) mean_d = 0;
-      for (int64_t i = 0; i < n; ++i)
-        dx[r * n + i] = inverse * (dy[r * n + i] * w[i] - mean_d - x_hat[i] * mean_dx);
+      for (int64_t i = 0; i < n; ++i) dx[r * n + i] = inverse * (dy[r * n + i] * w[i] - mean_d - x_hat[i] * mean_dx);
     }
     store_grad_input(call, 0, x.dtype(), x.sizes(), dx);
   }
@@ -61,6 +60,12 @@ class Norm : public Kernel {
   }
 
  private:
+  Values gain(const Call& call) const {
+    Values w = read(call.param(0));
+    for (double& value : w) value += offset_;
+    return w;
+  }
+
   // In place; returns 1 / deviation.
   double normalise(double* x, int64_t n) const {
     double mean = 0, square = 0;
@@ -73,16 +78,16 @@ class Norm : public Kernel {
   }
 
   bool centred_;
-  double eps_;
+  double eps_, offset_;
 };
 
 }  // namespace
 
 std::unique_ptr<Kernel> make_rms_norm(const NodeView& node) {
-  return std::make_unique<Norm>(false, node.op(0).attr_float("eps"));
+  return std::make_unique<Norm>(false, node.op(0).attr_float("eps"), node.op(0).attr_float("offset", 0));
 }
 std::unique_ptr<Kernel> make_layer_norm(const NodeView& node) {
-  return std::make_unique<Norm>(true, node.op(0).attr_float("eps"));
+  return std::make_unique<Norm>(true, node.op(0).attr_float("eps"), 0);
 }
 
 }  // namespace reference

@@ -17,13 +17,18 @@ struct Entry {
 const Entry kEntries[] = {
     {"embedding", reference::make_embedding, 1, {}},
     {"linear", reference::make_linear, 1, {}},
-    {"rms_norm", reference::make_rms_norm, 1, {"eps"}},
+    {"rms_norm", reference::make_rms_norm, 1, {"eps", "offset"}},
     {"layer_norm", reference::make_layer_norm, 1, {"eps"}},
-    {"rope", reference::make_rope, 2, {"inv_freq", "factor", "interleaved"}},
+    {"rope",
+     reference::make_rope,
+     2,
+     {"inv_freq", "factor", "interleaved", "rotary_dim", "long_inv_freq", "long_from"}},
     {"activation", reference::make_activation, 1, {"function"}},
     {"gated_activation", reference::make_gated_activation, 3, {"function"}},
     {"add", reference::make_add, 0, {}},
     {"mul", reference::make_mul, 3, {}},
+    {"scale", reference::make_scale, 0, {"factor"}},
+    {"softcap", reference::make_softcap, 1, {"cap"}},
     {"reshape", reference::make_reshape, 0, {}},
     {"cross_entropy", reference::make_cross_entropy, 3, {"ignore_index"}},
     {"score", reference::make_score, 3, {}},
@@ -38,10 +43,9 @@ const Entry& entry_of(const NodeView& node) {
 class Reference : public Ops {
  public:
   static constexpr std::string_view kDoc = "naive and readable, in double precision on the CPU; the oracle of tests";
-  static constexpr std::string_view kPatterns[] = {"embedding",  "linear",           "rms_norm", "layer_norm",
-                                                   "rope",       "activation",       "gated_activation",
-                                                   "add",        "mul",              "reshape",
-                                                   "cross_entropy", "score"};
+  static constexpr std::string_view kPatterns[] = {
+      "embedding", "linear", "rms_norm", "layer_norm", "rope",    "activation",    "gated_activation",
+      "add",       "mul",    "scale",    "softcap",    "reshape", "cross_entropy", "score"};
   using Ops::Ops;
 
   double claim(const NodeView& node) override {

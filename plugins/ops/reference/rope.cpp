@@ -1,4 +1,6 @@
-// Rotary position embedding: rotates every pair of a head by position · inv_freq; backward rotates back.
+// Rotary position embedding: rotates every pair of a head's first rotary_dim dims by position · inv_freq; backward
+// rotates back.
+#include <algorithm>
 #include <cmath>
 
 #include "values.hpp"
@@ -9,7 +11,9 @@ namespace {
 class Rope : public Kernel {
  public:
   explicit Rope(const OpView& op)
-      : inv_freq_(op.attr_floats("inv_freq").begin(), op.attr_floats("inv_freq").end()),
+      : inv_freq_(list(op, "inv_freq")),
+        long_inv_freq_(list(op, "long_inv_freq")),
+        long_from_(op.attr_int("long_from", 0)),
         factor_(op.attr_float("factor", 1.0)),
         interleaved_(op.attr_int("interleaved", 0) != 0) {}
 
@@ -29,12 +33,21 @@ class Rope : public Kernel {
   }
 
  private:
+  static std::vector<double> list(const OpView& op, std::string_view name) {
+    if (!op.has_attr(name)) return {};
+    return {op.attr_floats(name).begin(), op.attr_floats(name).end()};
+  }
+
   void rotate(Values& x, std::span<const int64_t> sizes, const BorrowedTensor& positions, int direction) const {
-    const int64_t rows = sizes[0] * sizes[1], heads = sizes[2], head_dim = sizes[3], half = head_dim / 2;
+    const int64_t rows = sizes[0] * sizes[1], heads = sizes[2], head_dim = sizes[3];
+    const auto half = static_cast<int64_t>(inv_freq_.size());
+    int64_t last = -1;
+    for (int64_t r = 0; r < rows; ++r) last = std::max<int64_t>(last, positions.data<int32_t>()[r]);
+    const auto& inv_freq = !long_inv_freq_.empty() && last >= long_from_ ? long_inv_freq_ : inv_freq_;
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t i = 0; i < half; ++i) {
         // The angle in fp32, as in transformers, which checkpoints were trained with.
-        const double angle = static_cast<float>(positions.data<int32_t>()[r]) * static_cast<float>(inv_freq_[i]);
+        const double angle = static_cast<float>(positions.data<int32_t>()[r]) * static_cast<float>(inv_freq[i]);
         const double cosine = std::cos(angle) * factor_, sine = std::sin(angle) * factor_ * direction;
         for (int64_t h = 0; h < heads; ++h) {
           double* head = &x[(r * heads + h) * head_dim];
@@ -47,7 +60,8 @@ class Rope : public Kernel {
       }
   }
 
-  std::vector<double> inv_freq_;
+  std::vector<double> inv_freq_, long_inv_freq_;
+  int64_t long_from_;
   double factor_;
   bool interleaved_;
 };

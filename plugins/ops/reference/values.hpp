@@ -33,11 +33,20 @@ inline Values read(const BorrowedTensor& tensor) {
   Values values(count);
   for (size_t i = 0; i < count; ++i) {
     switch (tensor.dtype()) {
-      case CHASSIS_DTYPE_F32: values[i] = tensor.data<float>()[i]; break;
-      case CHASSIS_DTYPE_F64: values[i] = tensor.data<double>()[i]; break;
-      case CHASSIS_DTYPE_BF16: values[i] = from_bf16(tensor.data<uint16_t>()[i]); break;
-      case CHASSIS_DTYPE_I32: values[i] = tensor.data<int32_t>()[i]; break;
-      default: throw Failure(CHASSIS_UNIMPLEMENTED, "the reference does not read ", dtype_name(tensor.dtype()));
+      case CHASSIS_DTYPE_F32:
+        values[i] = tensor.data<float>()[i];
+        break;
+      case CHASSIS_DTYPE_F64:
+        values[i] = tensor.data<double>()[i];
+        break;
+      case CHASSIS_DTYPE_BF16:
+        values[i] = from_bf16(tensor.data<uint16_t>()[i]);
+        break;
+      case CHASSIS_DTYPE_I32:
+        values[i] = tensor.data<int32_t>()[i];
+        break;
+      default:
+        throw Failure(CHASSIS_UNIMPLEMENTED, "the reference does not read ", dtype_name(tensor.dtype()));
     }
   }
   return values;
@@ -51,10 +60,17 @@ inline void write(const BorrowedTensor& tensor, const Values& values, double kee
   for (size_t i = 0; i < values.size(); ++i) {
     const double value = values[i] + keep * old[i];
     switch (tensor.dtype()) {
-      case CHASSIS_DTYPE_F32: tensor.data<float>()[i] = static_cast<float>(value); break;
-      case CHASSIS_DTYPE_F64: tensor.data<double>()[i] = value; break;
-      case CHASSIS_DTYPE_BF16: tensor.data<uint16_t>()[i] = to_bf16(value); break;
-      default: throw Failure(CHASSIS_UNIMPLEMENTED, "the reference does not write ", dtype_name(tensor.dtype()));
+      case CHASSIS_DTYPE_F32:
+        tensor.data<float>()[i] = static_cast<float>(value);
+        break;
+      case CHASSIS_DTYPE_F64:
+        tensor.data<double>()[i] = value;
+        break;
+      case CHASSIS_DTYPE_BF16:
+        tensor.data<uint16_t>()[i] = to_bf16(value);
+        break;
+      default:
+        throw Failure(CHASSIS_UNIMPLEMENTED, "the reference does not write ", dtype_name(tensor.dtype()));
     }
   }
 }
@@ -104,6 +120,8 @@ std::unique_ptr<Kernel> make_activation(const NodeView& node);
 std::unique_ptr<Kernel> make_gated_activation(const NodeView& node);
 std::unique_ptr<Kernel> make_add(const NodeView& node);
 std::unique_ptr<Kernel> make_mul(const NodeView& node);
+std::unique_ptr<Kernel> make_scale(const NodeView& node);
+std::unique_ptr<Kernel> make_softcap(const NodeView& node);
 std::unique_ptr<Kernel> make_reshape(const NodeView& node);
 std::unique_ptr<Kernel> make_cross_entropy(const NodeView& node);
 

@@ -1,8 +1,8 @@
 // The attention provider "sdpa": LibTorch's fused kernels, forward and backward, on the CPU and on CUDA.
 #include <algorithm>
 
-#include "chassis/plugin.hpp"
 #include "chassis/cost.hpp"
+#include "chassis/plugin.hpp"
 #include "kernels.hpp"
 
 namespace {
@@ -16,6 +16,7 @@ class Sdpa : public Ops {
   explicit Sdpa(const Host& host) : Ops(host), shared_(host) {}
 
   double claim(const NodeView& node) override {
+    if (node.op(0).has_attr("softcap")) refuse("LibTorch's kernels do not cap scores (softcap)");
     node.op(0).refuse_attrs_other_than({"scale", "causal", "window", "chunk", "document", "prefix"});
     if (node.device_type() == CHASSIS_DEVICE_CUDA) {
       if (const std::string why = sdpa::cuda_refusal(node); !why.empty()) refuse(why);

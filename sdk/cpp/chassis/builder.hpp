@@ -54,9 +54,13 @@ struct LinearOptions {
 };
 
 struct Rope {
-  std::vector<double> inv_freq;  // head_dim/2
+  std::vector<double> inv_freq;  // rotary_dim/2
   double factor = 1.0;           // on cos and sin
   bool interleaved = false;      // pairs (0,1), (2,3), … instead of the two halves
+  int64_t rotary_dim = 0;        // leading dims of a head that are rotated; 0: all
+  // Replaces inv_freq in calls whose largest position is at least long_from; empty: never.
+  std::vector<double> long_inv_freq = {};
+  int64_t long_from = 0;
 };
 
 // Which keys a query sees; see chassis/op.h. Zero or absent: no limit.
@@ -154,9 +158,14 @@ class Builder {
     return op("linear", name, {x}, params, {}, out, behind_time(out));
   }
 
-  Value rms_norm(const Value& x, std::string weight, double eps) {
-    const Slot gain = norm_gain(x, weight);
-    return op("rms_norm", weight, {x}, {gain}, Attrs().set("eps", eps), {}, x.dims);
+  // Over the last dim of x. With an offset the gain is offset + weight, and the weight starts at 1 - offset.
+  Value rms_norm(const Value& x, std::string weight, double eps, double offset = 0) {
+    if (offset != 0 && offset != 1) fail_invalid("rms_norm '", weight, "': offset ", offset, " is neither 0 nor 1");
+    const Slot gain = norm_gain(x, weight, offset != 0 ? CHASSIS_INIT_ZEROS : CHASSIS_INIT_ONES);
+    Attrs attrs;
+    attrs.set("eps", eps);
+    if (offset != 0) attrs.set("offset", offset);
+    return op("rms_norm", weight, {x}, {gain}, attrs, {}, x.dims);
   }
 
   // With the parameters `name`.weight and, unless bias is false, `name`.bias.
@@ -169,17 +178,20 @@ class Builder {
   Value rope(const Value& x, const Value& positions, const Rope& rope) {
     Attrs attrs;
     attrs.set("inv_freq", rope.inv_freq).set("factor", rope.factor).set("interleaved", rope.interleaved);
+    if (rope.rotary_dim != 0) attrs.set("rotary_dim", rope.rotary_dim);
+    if (!rope.long_inv_freq.empty()) attrs.set("long_inv_freq", rope.long_inv_freq).set("long_from", rope.long_from);
     return op("rope", "rope", {x, positions}, {}, attrs, {}, x.dims);
   }
 
-  // q [B, T, heads, Dqk], k [B, T, kv_heads, Dqk], v [B, T, kv_heads, Dv] → [B, T, heads, Dv].
-  Value attention(const Value& q, const Value& k, const Value& v, const Mask& mask, double scale) {
+  // q [B, T, heads, Dqk], k [B, T, kv_heads, Dqk], v [B, T, kv_heads, Dv] → [B, T, heads, Dv]. softcap 0: none.
+  Value attention(const Value& q, const Value& k, const Value& v, const Mask& mask, double scale, double softcap = 0) {
     std::vector<Value> inputs = {q, k, v};
     if (mask.document_ids || mask.prefix_lens) inputs.push_back(mask.document_ids);
     if (mask.prefix_lens) inputs.push_back(mask.prefix_lens);
     Attrs attrs;
     attrs.set("scale", scale).set("causal", mask.causal).set("window", mask.window).set("chunk", mask.chunk);
     attrs.set("document", static_cast<bool>(mask.document_ids)).set("prefix", static_cast<bool>(mask.prefix_lens));
+    if (softcap != 0) attrs.set("softcap", softcap);
     return op("attention", "attention", inputs, {}, attrs, {}, {q.dims[0], q.dims[1], q.dims[2], v.dims[3]});
   }
 
@@ -193,6 +205,13 @@ class Builder {
   }
   Value add(const Value& a, const Value& b) { return op("add", "add", {a, b}, {}, {}, {}, a.dims); }
   Value mul(const Value& a, const Value& b) { return op("mul", "mul", {a, b}, {}, {}, {}, a.dims); }
+  // x · factor, and cap · tanh(x / cap).
+  Value scale(const Value& x, double factor) {
+    return op("scale", "scale", {x}, {}, Attrs().set("factor", factor), {}, x.dims);
+  }
+  Value softcap(const Value& x, double cap) {
+    return op("softcap", "softcap", {x}, {}, Attrs().set("cap", cap), {}, x.dims);
+  }
   // All dims, in order.
   Value reshape(const Value& x, const Dims& dims) { return op("reshape", "reshape", {x}, {}, {}, dims, dims); }
 
@@ -243,8 +262,8 @@ class Builder {
     out.insert(out.end(), behind.begin(), behind.end());
     return out;
   }
-  Slot norm_gain(const Value& x, const std::string& weight) {
-    return slot({weight, {{x.dims.back()}}, CHASSIS_ROLE_NORM, CHASSIS_INIT_ONES, 0});
+  Slot norm_gain(const Value& x, const std::string& weight, uint32_t init = CHASSIS_INIT_ONES) {
+    return slot({weight, {{x.dims.back()}}, CHASSIS_ROLE_NORM, init, 0});
   }
 
   const Host& host_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <deque>
 #include <initializer_list>
 #include <span>
 #include <string>
@@ -45,9 +46,9 @@ class OperandView {
 // One recorded op inside a node.
 class OpView {
  public:
-  // `operands` are those of its node.
-  OpView(const chassis_op_view_t* op, const chassis_operand_t* const* operands)
-      : op_(read_sized(op)), operands_(operands) {}
+  // `operands` are those of its node; refuse_attrs_other_than sets *attrs_checked.
+  OpView(const chassis_op_view_t* op, const chassis_operand_t* const* operands, bool* attrs_checked = nullptr)
+      : op_(read_sized(op)), operands_(operands), attrs_checked_(attrs_checked) {}
 
   std::string_view id() const noexcept { return text_of(op_.id); }
 
@@ -62,8 +63,15 @@ class OpView {
     return operand(i < static_cast<int>(op_.num_outputs) ? op_.outputs[i] : CHASSIS_ABSENT, "output", i);
   }
 
-  // From claim(): refuses the node if it has an attribute that the provider does not know.
+  uint32_t num_attrs() const noexcept { return op_.num_attrs; }
+  bool has_attr(std::string_view name) const noexcept {
+    for (uint32_t i = 0; i < op_.num_attrs; ++i)
+      if (text_of(op_.attrs[i].name) == name) return true;
+    return false;
+  }
+  // From claim(), for every op that has attributes: refuses the node if the provider does not know one of them.
   void refuse_attrs_other_than(std::initializer_list<std::string_view> known) const {
+    if (attrs_checked_ != nullptr) *attrs_checked_ = true;
     for (uint32_t i = 0; i < op_.num_attrs; ++i) {
       const std::string_view name = text_of(op_.attrs[i].name);
       if (std::find(known.begin(), known.end(), name) == known.end()) refuse("attribute '", name, "' is not supported");
@@ -118,12 +126,13 @@ class OpView {
 
   chassis_op_view_t op_;
   const chassis_operand_t* const* operands_;
+  bool* attrs_checked_;
 };
 
 // One op, or a run of ops that a pattern matched. Operands are those of the node as a whole, in the order of calls.
 class NodeView {
  public:
-  explicit NodeView(const chassis_node_t* node) : node_(read_sized(node)) {}
+  explicit NodeView(const chassis_node_t* node) : node_(read_sized(node)), attrs_checked_(node_.num_ops) {}
 
   const chassis_node_t& raw() const noexcept { return node_; }
   std::string_view name() const noexcept { return text_of(node_.name); }
@@ -133,7 +142,13 @@ class NodeView {
   int num_ops() const noexcept { return static_cast<int>(node_.num_ops); }
   OpView op(int i) const {
     if (i < 0 || i >= num_ops()) throw Failure(CHASSIS_INTERNAL, "op ", i, " of a node with ", num_ops());
-    return OpView(node_.ops[i], node_.operands);
+    return OpView(node_.ops[i], node_.operands, &attrs_checked_[static_cast<size_t>(i)]);
+  }
+  // The id of the first op with attributes whose refuse_attrs_other_than was not called; "" if there is none.
+  std::string unchecked_op() const {
+    for (int i = 0; i < num_ops(); ++i)
+      if (!attrs_checked_[static_cast<size_t>(i)] && op(i).num_attrs() > 0) return std::string(op(i).id());
+    return "";
   }
   // The pattern that it matched: "add+rms_norm".
   std::string pattern() const {
@@ -160,6 +175,7 @@ class NodeView {
   }
 
   chassis_node_t node_;
+  mutable std::deque<bool> attrs_checked_;  // by op
 };
 
 CHASSIS_SDK_END

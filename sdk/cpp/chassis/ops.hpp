@@ -70,7 +70,7 @@ class Ops : public Member {
   using Member::Member;
 
   // [control] Returns an estimate in nanoseconds (0: unknown); chassis/cost.hpp has some. refuse("reason") leaves the
-  // node to the next provider.
+  // node to the next provider. Calls refuse_attrs_other_than on every op that has attributes; else the claim fails.
   virtual double claim(const NodeView& node) = 0;
   // [control] Pure.
   virtual void infer(const NodeView& node, Infer& out) = 0;
@@ -106,7 +106,13 @@ class Ops : public Member {
 
   static chassis_status_t* claim_entry(chassis_instance* self, const chassis_node_t* node, double* cost) noexcept {
     Ops& ops = member_of<Ops>(self);
-    return guard(ops.host().table(), [&] { *cost = ops.claim(NodeView(node)); });
+    return guard(ops.host().table(), [&] {
+      const NodeView view(node);
+      *cost = ops.claim(view);
+      if (const std::string op = view.unchecked_op(); !op.empty())
+        throw Failure(CHASSIS_INTERNAL, "claim accepts ", op,
+                      " without refuse_attrs_other_than, so that attributes that it does not know would be ignored");
+    });
   }
   static chassis_status_t* infer_entry(chassis_instance* self, const chassis_node_t* node,
                                        chassis_infer_t* out) noexcept {

@@ -113,6 +113,14 @@ TEST_F(Conformance, FindsAnOpsProviderThatDiffersFromTheReference) {
              "mul in f32: gradient of a[");
 }
 
+TEST_F(Conformance, FindsAnOpsProviderThatDoesNotRefuseUnknownAttributes) {
+  const std::vector<OpsProvider> oracles = {plugins_.ops("reference"), plugins_.ops("naive")};
+  ::setenv("NONCONFORMING", "any attribute", 1);
+  EXPECT_HAS(text_of(compare_with_oracles(plugins_.ops("nonconforming"), oracles).failures),
+             "mul.mul: claim fails for mul with an attribute 'conformance_unknown', where it must refuse: claim "
+             "accepts mul without refuse_attrs_other_than");
+}
+
 TEST_F(Conformance, FindsAnOpsProviderWhoseParameterGradientsAreNotWrittenOrAdded) {
   const std::vector<OpsProvider> oracles = {plugins_.ops("reference"), plugins_.ops("naive")};
   const auto failures_of = [&](const char* fault) {

@@ -242,7 +242,7 @@ TEST(PluginSearch, FindsTheModelOfAnArchitecture) {
   const PluginIndex index = index_of({fixture("good")});
   EXPECT_EQ(index.model_for_architecture("PlainForCausalLM"), (MemberName{"model", "needy"}));
   EXPECT_TEXT(thrown_by([&] { index.model_for_architecture("PlaneForCausalLM"); }).text,
-              "no installed model plugin supports the architecture PlaneForCausalLM (did you mean PlainForCausalLM?)");
+              "no installed model plugin supports the architecture PlaneForCausalLM; supported: PlainForCausalLM");
 }
 
 TEST(PluginInspect, ListsMembersAndIgnoredFiles) {

@@ -122,5 +122,51 @@ TEST(OpRules, UnknownOpsNeedADomain) {
             "");
 }
 
+// What a rope with these attributes is refused for; "" if it is not.
+std::string rope_refusal(Attrs attrs) {
+  return refusal_of([&](Operands& b) {
+    const ValueId x = b.value("q", {b.heads, b.head_dim});
+    b.r.op("rope", "rope", {x, b.r.field("positions")}, {}, attrs);
+  });
+}
+
+TEST(OpRules, RopeMayRotateTheFirstDimsOnly) {
+  const std::vector<double> two = {1, 0.5}, three = {1, 0.5, 0.25};
+  EXPECT_EQ(rope_refusal({{"inv_freq", two}, {"rotary_dim", int64_t{4}}}), "");
+  EXPECT_HAS(rope_refusal({{"inv_freq", two}}), "head_dim 6 needs 3 values of inv_freq, got 2");
+  EXPECT_HAS(rope_refusal({{"inv_freq", three}, {"rotary_dim", int64_t{4}}}),
+             "rotary_dim 4 needs 2 values of inv_freq, got 3");
+  for (const int64_t size : {0, 3, 8})
+    EXPECT_HAS(rope_refusal({{"inv_freq", two}, {"rotary_dim", size}}),
+               "rotary_dim " + std::to_string(size) + " is not an even number from 2 to head_dim 6");
+}
+
+TEST(OpRules, RopeTakesLongFrequenciesWithThePositionWhereTheyBegin) {
+  const std::vector<double> two = {1, 0.5}, three = {1, 0.5, 0.25};
+  EXPECT_EQ(rope_refusal({{"inv_freq", three}, {"long_inv_freq", three}, {"long_from", int64_t{32}}}), "");
+  EXPECT_HAS(rope_refusal({{"inv_freq", three}, {"long_inv_freq", three}}),
+             "long_inv_freq and long_from need each other");
+  EXPECT_HAS(rope_refusal({{"inv_freq", three}, {"long_inv_freq", two}, {"long_from", int64_t{32}}}),
+             "head_dim 6 needs 3 values of long_inv_freq, got 2");
+}
+
+TEST(OpRules, CapsAreNumbersAboveZero) {
+  const auto softcap = [](Attrs attrs) {
+    return refusal_of([&](Operands& b) { b.r.op("softcap", "cap", {b.x()}, {}, attrs); });
+  };
+  EXPECT_EQ(softcap({{"cap", 30.0}}), "");
+  for (const Attrs& wrong : {Attrs{}, Attrs{{"cap", 0.0}}, Attrs{{"cap", int64_t{30}}}})
+    EXPECT_HAS(softcap(wrong), "attribute cap must be a number above 0");
+  const auto attention = [](double cap) {
+    return refusal_of([&](Operands& b) {
+      const ValueId q = b.value("q", {b.heads, b.head_dim}), k = b.value("k", {b.kv, b.head_dim});
+      b.r.op("attention", "attention", {q, k, k}, {}, {{"scale", 1.0}, {"softcap", cap}});
+    });
+  };
+  EXPECT_EQ(attention(50.0), "");
+  EXPECT_HAS(attention(-1.0), "attribute softcap must be a number above 0");
+  EXPECT_HAS(refusal_of([](Operands& b) { b.r.op("scale", "scale", {b.x()}); }), "attribute factor must be a number");
+}
+
 }  // namespace
 }  // namespace chassis

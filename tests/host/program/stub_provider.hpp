@@ -136,8 +136,8 @@ class StubProvider {
   int live_kernels = 0;
 
   static std::vector<std::string> every_op() {
-    return {"embedding", "linear", "rms_norm", "layer_norm", "rope", "attention", "activation", "gated_activation",
-            "add",       "mul",    "reshape",  "cross_entropy", "score"};
+    return {"embedding", "linear", "rms_norm", "layer_norm",    "rope",  "attention", "activation", "gated_activation",
+            "add",       "mul",    "reshape",  "cross_entropy", "score", "scale",     "softcap"};
   }
 
  private:

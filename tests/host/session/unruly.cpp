@@ -97,7 +97,8 @@ class Unruly : public Ops {
     if (::write(STDOUT_FILENO, "and again\n", 10) != 10) std::abort();
   }
 
-  double claim(const NodeView&) override {
+  double claim(const NodeView& node) override {
+    node.op(0).refuse_attrs_other_than({"eps"});
     const char* const rank = std::getenv("CHASSIS_RANK");
     if (fault_ == "refuse on rank 1" && rank && std::string(rank) == "1") refuse("it is on rank 1");
     if (fault_ == "refuse" || fault_ == "print") refuse("its option fault says so");

@@ -1,5 +1,5 @@
 // Forward and backward of every op by every provider, against LibTorch's autograd in double precision.
-#include <ATen/ops/randn.h>
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <string_view>
@@ -98,6 +98,24 @@ TEST(LinearInBf16, GradientsOfWeightsAreSumsInFp32) {
       const double error = found.to(at::kDouble).sub(expected).norm().item().toDouble();
       EXPECT_LE(error, 1e-6 * expected.norm().item().toDouble());
     }
+}
+
+// As in HF Gemma: √2048 is 45.25 in bfloat16, not 45.2548.
+TEST(Scale, RoundsTheFactorToTheDtypeOfX) {
+  for (const std::string library : {"reference", "aten"}) {
+    OpsProvider provider(library);
+    for (const c10::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      NodeSpec node;
+      const int x = node.operand({1, 2, 3}, dtype, true), y = node.operand({1, 2, 3}, dtype, true);
+      node.inputs = {x}, node.outputs = {y};
+      node.ops = {{"scale", {x}, {}, {y}, {{"factor", std::sqrt(2048.0)}}}};
+      const at::Tensor in = at::randn({1, 2, 3}).to(dtype), grad = at::randn({1, 2, 3}).to(dtype);
+      const at::Tensor factor = at::full({}, std::sqrt(2048.0), dtype);
+      const NodeResult got = provider.run(node, {in}, {}, {grad});
+      EXPECT_TRUE(at::equal(got.outputs[0], in * factor)) << library;
+      EXPECT_TRUE(at::equal(got.grad_inputs[0], grad * factor)) << library;
+    }
+  }
 }
 
 std::string name_of(const testing::TestParamInfo<Run>& info) {

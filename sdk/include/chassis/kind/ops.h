@@ -46,7 +46,7 @@ typedef struct chassis_op_view {
  * whole, in the order in which calls pass tensors. For a single op they are its own. */
 typedef struct chassis_node {
   uint32_t struct_size;
-  uint32_t flags; /* CHASSIS_NODE_… */
+  uint32_t flags;     /* CHASSIS_NODE_… */
   chassis_str_t name; /* "layers.q_proj": for messages */
   uint32_t device_type;
   int32_t device_index;
@@ -84,12 +84,12 @@ typedef struct chassis_saved {
 /* What running the node needs; `plan` adds it up and the executor checks it. Bytes at the node's local shapes. */
 typedef struct chassis_infer {
   uint32_t struct_size;
-  uint32_t flags;               /* CHASSIS_KERNEL_… */
-  uint32_t keeps_inputs;        /* bit i: backward reads inputs[i]; bits beyond the inputs are ignored */
-  uint32_t keeps_outputs;       /* bit i: backward reads outputs[i] */
-  uint32_t num_saved;           /* further tensors from forward to backward, at most 4 */
-  uint32_t overwrites_inputs;   /* bit i: output 0 may take the memory of inputs[i] if this is its last use; needs
-                                   HOST_OUTPUTS */
+  uint32_t flags;             /* CHASSIS_KERNEL_… */
+  uint32_t keeps_inputs;      /* bit i: backward reads inputs[i]; bits beyond the inputs are ignored */
+  uint32_t keeps_outputs;     /* bit i: backward reads outputs[i] */
+  uint32_t num_saved;         /* further tensors from forward to backward, at most 4 */
+  uint32_t overwrites_inputs; /* bit i: output 0 may take the memory of inputs[i] if this is its last use; needs
+                                 HOST_OUTPUTS */
   chassis_saved_t saved[4];
   uint64_t workspace_forward_bytes;
   uint64_t workspace_backward_bytes;
@@ -110,11 +110,11 @@ typedef struct chassis_call {
   uint32_t flags; /* CHASSIS_CALL_… */
   /* NULL for an absent optional (no document_ids: one document per row); backward: NULL unless kept. */
   const chassis_tensor_t* inputs;
-  const chassis_tensor_t* params;  /* NULL for an absent optional */
+  const chassis_tensor_t* params; /* NULL for an absent optional */
   /* forward: filled by the kernel, OWNED by the host; those non-NULL on entry are written in place.
    * backward: NULL unless kept, borrowed. */
   chassis_tensor_t* outputs;
-  chassis_tensor_t* saved;             /* forward: NULL on entry, then OWNED, num_saved of infer; backward: borrowed */
+  chassis_tensor_t* saved;              /* forward: NULL on entry, then OWNED, num_saved of infer; backward: borrowed */
   const chassis_tensor_t* grad_outputs; /* backward; NULL = zero */
   /* backward_inputs: one per input, OWNED by the host. Non-NULL on entry: add to it. Left NULL: no gradient. */
   chassis_tensor_t* grad_inputs;
@@ -141,7 +141,7 @@ typedef struct chassis_ops {
   /* [control] NULL: claimed, and *cost is an estimate in nanoseconds (0 or less: unknown) of forward, in training also
    * of backward, on the node's device with the host's threads; the same node always costs the same. UNIMPLEMENTED:
    * refused, with the reason as text ("head_dim 80 is not a multiple of 16"). Any other status is an error, and so is a
-   * cost of NaN. */
+   * cost of NaN. An attribute that the provider does not know must be a reason to refuse: it changes the result. */
   chassis_status_t* (*claim)(struct chassis_instance* self, const chassis_node_t* node, double* cost);
   /* [control] Pure. The host passes `out` zeroed, with struct_size set. */
   chassis_status_t* (*infer)(struct chassis_instance* self, const chassis_node_t* node, chassis_infer_t* out);

@@ -1,5 +1,5 @@
-// Reading and writing config.json of the Llama family.
-#include "plugins/model/llama/config.hpp"
+// Reading and writing config.json, by the keys of the Llama family.
+#include "plugins/model/decoder/families.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,9 +7,11 @@
 
 namespace {
 
-using llama::Config;
-using llama::Json;
-using llama::parse_config;
+using decoder::Config;
+using decoder::Json;
+
+Config parse_config(const std::string& text) { return decoder::parse_config(decoder::llama(), text); }
+std::string write_config(const Config& config) { return decoder::write_config(decoder::llama(), config); }
 
 Json small() {
   return Json::parse(R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 128,
@@ -42,7 +44,7 @@ TEST(LlamaConfig, TakesTheDefaultsOfTransformersForAbsentKeys) {
   EXPECT_EQ(config.num_key_value_heads, 32);
   EXPECT_EQ(config.head_dim, 128);
   EXPECT_EQ(config.function, "silu");
-  EXPECT_EQ(config.rms_norm_eps, 1e-6);
+  EXPECT_EQ(config.norm_eps, 1e-6);
   EXPECT_FALSE(config.tie_word_embeddings);
   EXPECT_EQ(config.rope.type, "default");
   EXPECT_EQ(config.rope.theta, 10000.0);
@@ -165,7 +167,7 @@ TEST(LlamaConfig, WritesTheDefaultRopeWithoutScaling) {
 
 // Numbers from modeling_rope_utils of transformers 4.57, rounded to float32.
 TEST(LlamaRope, RotatesByPowersOfTheta) {
-  const auto freqs = llama::inverse_frequencies({}, 8);
+  const auto freqs = decoder::inverse_frequencies({}, 8);
   ASSERT_EQ(freqs.size(), 4u);
   EXPECT_FLOAT_EQ(freqs[0], 1.0);
   EXPECT_FLOAT_EQ(freqs[1], 0.1f);
@@ -175,17 +177,17 @@ TEST(LlamaRope, RotatesByPowersOfTheta) {
 }
 
 TEST(LlamaRope, DividesAllFrequenciesWhenLinear) {
-  llama::Rope rope;
+  decoder::Rope rope;
   rope.type = "linear";
   rope.factor = 4;
-  EXPECT_FLOAT_EQ(llama::inverse_frequencies(rope, 8)[0], 0.25);
+  EXPECT_FLOAT_EQ(decoder::inverse_frequencies(rope, 8)[0], 0.25);
 }
 
 TEST(LlamaRope, KeepsFastFrequenciesAndDividesSlowOnesWhenLlama3) {
-  const llama::Rope rope = {"llama3", 500000.0, 8.0, 1.0, 4.0, 8192};
-  llama::Rope plain = rope;
+  const decoder::Rope rope = {"llama3", 500000.0, 8.0, 1.0, 4.0, 8192};
+  decoder::Rope plain = rope;
   plain.type = "default";
-  const auto scaled = llama::inverse_frequencies(rope, 128), base = llama::inverse_frequencies(plain, 128);
+  const auto scaled = decoder::inverse_frequencies(rope, 128), base = decoder::inverse_frequencies(plain, 128);
   ASSERT_EQ(scaled.size(), 64u);
   for (size_t i = 0; i < scaled.size(); ++i) {
     const double wavelength = 2 * 3.14159265358979 / base[i];
@@ -198,6 +200,22 @@ TEST(LlamaRope, KeepsFastFrequenciesAndDividesSlowOnesWhenLlama3) {
       EXPECT_NEAR(scaled[i] / ((1 - smooth) * base[i] / 8 + smooth * base[i]), 1.0, 1e-6) << i;
     }
   }
+}
+
+TEST(LongRope, HasTwoSetsOfFrequenciesAndTheFactorOfThePaper) {
+  decoder::Rope rope;
+  rope.type = "longrope";
+  rope.partial_rotary_factor = 0.5;
+  rope.short_factor = {1, 2}, rope.long_factor = {4, 8};
+  rope.original_max_position_embeddings = 4096;
+  const chassis::Rope out = decoder::rope_attributes(rope, 8, 131072);
+  EXPECT_EQ(out.rotary_dim, 4);
+  EXPECT_EQ(out.long_from, 4096);
+  EXPECT_FLOAT_EQ(out.inv_freq[1], 0.005f);
+  EXPECT_FLOAT_EQ(out.long_inv_freq[1], 0.00125f);
+  EXPECT_DOUBLE_EQ(out.factor, std::sqrt(1 + std::log(32.0) / std::log(4096.0)));
+  rope.long_factor = {4};
+  EXPECT_THROW(decoder::rope_attributes(rope, 8, 131072), chassis::Failure);
 }
 
 }  // namespace

@@ -1,0 +1,215 @@
+// Reading and writing config.json.
+#include "config.hpp"
+
+#include <array>
+
+namespace decoder {
+namespace {
+
+using chassis::fail_invalid;
+
+constexpr int64_t kMaxHeadDim = 1 << 16;
+
+// transformers' values of hidden_act, and the names in chassis/op.h.
+constexpr std::pair<std::string_view, std::string_view> kFunctions[] = {
+    {"silu", "silu"},          {"swish", "silu"}, {"gelu", "gelu"}, {"gelu_pytorch_tanh", "gelu_tanh"},
+    {"gelu_new", "gelu_tanh"}, {"relu", "relu"}};
+
+// Keys that do not change the program.
+constexpr std::string_view kIgnoredKeys[] = {"_attn_implementation_autoset",
+                                             "_name_or_path",
+                                             "add_cross_attention",
+                                             "auto_map",
+                                             "bos_token_id",
+                                             "chunk_size_feed_forward",
+                                             "cross_attention_hidden_size",
+                                             "decoder_start_token_id",
+                                             "dtype",
+                                             "eos_token_id",
+                                             "finetuning_task",
+                                             "id2label",
+                                             "is_decoder",
+                                             "is_encoder_decoder",
+                                             "is_llama_config",
+                                             "label2id",
+                                             "max_sequence_length",
+                                             "output_attentions",
+                                             "output_hidden_states",
+                                             "pad_token_id",
+                                             "prefix",
+                                             "pretraining_tp",
+                                             "problem_type",
+                                             "return_dict",
+                                             "sep_token_id",
+                                             "task_specific_params",
+                                             "tie_encoder_decoder",
+                                             "tokenizer_class",
+                                             "torch_dtype",
+                                             "torchscript",
+                                             "transformers_version",
+                                             "unsloth_fixed",
+                                             "unsloth_version",
+                                             "use_cache"};
+
+void check_architecture(const Family& family, Reader& reader) {
+  if (const Json* names = reader.find("architectures")) {
+    const bool known =
+        names->is_array() && std::any_of(names->begin(), names->end(), [&](const Json& name) {
+          return std::any_of(family.architectures.begin(), family.architectures.end(), [&](std::string_view ours) {
+            return name.is_string() && name.get<std::string>() == ours;
+          });
+        });
+    if (!known) {
+      fail_invalid("architectures ", names->dump(), " are not supported by model '", family.name,
+                   "' (supported: ", list_of(family.architectures), ")");
+    }
+  }
+  const std::string type = reader.text("model_type", family.model_type);
+  if (type != family.model_type)
+    fail_invalid("model_type '", type, "' is not supported by model '", family.name,
+                 "' (supported: ", family.model_type, ")");
+}
+
+void read_heads(Reader& reader, Config& config) {
+  config.num_attention_heads = reader.size("num_attention_heads", config.num_attention_heads);
+  const int64_t kv_heads = config.num_key_value_heads != 0 ? config.num_key_value_heads : config.num_attention_heads;
+  const bool null_kv_heads = reader.contains("num_key_value_heads") && reader.find("num_key_value_heads") == nullptr;
+  config.num_key_value_heads =
+      null_kv_heads ? config.num_attention_heads : reader.size("num_key_value_heads", kv_heads);
+  if (config.num_attention_heads % config.num_key_value_heads != 0) {
+    fail_invalid("num_attention_heads ", config.num_attention_heads, " is not a multiple of num_key_value_heads ",
+                 config.num_key_value_heads);
+  }
+  const bool derived = config.head_dim == 0;
+  if (derived && reader.find("head_dim") == nullptr && config.hidden_size % config.num_attention_heads != 0) {
+    fail_invalid("hidden_size ", config.hidden_size, " is not a multiple of num_attention_heads ",
+                 config.num_attention_heads, ", and head_dim is not given");
+  }
+  config.head_dim =
+      reader.size("head_dim", derived ? config.hidden_size / config.num_attention_heads : config.head_dim);
+  if (config.head_dim > kMaxHeadDim) {  // limits the number of rope angles
+    fail_invalid("head_dim ", config.head_dim, " (hidden_size ", config.hidden_size, ", num_attention_heads ",
+                 config.num_attention_heads, ") is above ", kMaxHeadDim);
+  }
+  if (config.head_dim % 2 != 0) {
+    fail_invalid("head_dim ", config.head_dim, " is odd (hidden_size ", config.hidden_size, ", num_attention_heads ",
+                 config.num_attention_heads, "): rope rotates pairs, so it must be even");
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> Reader::unknown_keys() const {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : object_.items()) {
+    const bool known = std::find(read_.begin(), read_.end(), key) != read_.end() ||
+                       std::find(std::begin(kIgnoredKeys), std::end(kIgnoredKeys), key) != std::end(kIgnoredKeys);
+    if (!known) keys.push_back(key);
+  }
+  return keys;
+}
+
+std::string read_function(Reader& reader, std::string_view key, std::string_view fallback) {
+  if (reader.find(key) == nullptr) return std::string(fallback);
+  const std::string name = reader.text(key, fallback);
+  std::vector<std::string_view> known;
+  for (const auto& [theirs, ours] : kFunctions) {
+    if (theirs == name) return std::string(ours);
+    known.push_back(theirs);
+  }
+  fail_invalid(key, " '", name, "' is not supported by model '", reader.family(), "' (supported: ", list_of(known),
+               ")");
+}
+
+void read_sliding_layers(Reader& reader, Config& config, int64_t window_fallback,
+                         const std::function<bool(int64_t layer)>& by_default) {
+  const bool is_null = reader.contains("sliding_window") && reader.find("sliding_window") == nullptr;
+  config.sliding_window = is_null ? 0 : reader.size("sliding_window", window_fallback);
+  config.is_sliding.assign(static_cast<size_t>(config.num_hidden_layers), false);
+  if (const Json* types = reader.find("layer_types")) {
+    const auto num_types = static_cast<int64_t>(types->is_array() ? types->size() : 0);
+    if (num_types != config.num_hidden_layers)
+      fail_invalid("layer_types has ", num_types, " entries, but num_hidden_layers is ", config.num_hidden_layers);
+    for (size_t i = 0; i < types->size(); ++i) {
+      const Json& type = (*types)[i];
+      if (type != "sliding_attention" && type != "full_attention")
+        fail_invalid("layer_types[", i, "] ", type.dump(), " is not supported by model '", reader.family(),
+                     "' (supported: full_attention, sliding_attention)");
+      config.is_sliding[i] = type == "sliding_attention";
+    }
+  } else {
+    for (int64_t i = 0; i < config.num_hidden_layers; ++i) config.is_sliding[static_cast<size_t>(i)] = by_default(i);
+  }
+  const auto first = std::find(config.is_sliding.begin(), config.is_sliding.end(), true);
+  if (first == config.is_sliding.end())
+    config.is_sliding.clear();
+  else if (config.sliding_window == 0)
+    fail_invalid("layer ", first - config.is_sliding.begin(), " has sliding attention, but there is no sliding_window");
+}
+
+Config parse_config(const Family& family, std::string_view text) {
+  Config config = family.defaults;
+  config.source = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!config.source.is_object()) fail_invalid("config.json is not a JSON object");
+  Reader reader(config.source, family.name);
+
+  check_architecture(family, reader);
+  reader.require_neutral("quantization_config", nullptr);
+  reader.require_neutral("attention_dropout", 0.0);
+
+  config.vocab_size = reader.size("vocab_size", config.vocab_size);
+  config.hidden_size = reader.size("hidden_size", config.hidden_size);
+  config.intermediate_size = reader.size("intermediate_size", config.intermediate_size);
+  config.num_hidden_layers = reader.size("num_hidden_layers", config.num_hidden_layers, 1 << 16);
+  read_heads(reader, config);
+  config.function = read_function(reader, family.function_key, config.function);
+  config.norm_eps = reader.positive("rms_norm_eps", config.norm_eps);
+  config.initializer_range = reader.positive("initializer_range", config.initializer_range);
+  config.max_position_embeddings = reader.size("max_position_embeddings", config.max_position_embeddings);
+  config.tie_word_embeddings = reader.boolean("tie_word_embeddings", config.tie_word_embeddings);
+  if (!config.has_local_rope) config.rope = read_both_ropes(reader, family.ropes, config.unknown_keys);
+  family.read(reader, config);
+  rope_attributes(config.rope, config.head_dim, config.max_position_embeddings);  // refuses what does not fit
+
+  for (std::string& key : reader.unknown_keys()) config.unknown_keys.push_back(std::move(key));
+  return config;
+}
+
+std::string write_config(const Family& family, const Config& config) {
+  Json out = config.source;
+  out["architectures"] = {family.architectures.front()};
+  out["model_type"] = family.model_type;
+  out["vocab_size"] = config.vocab_size;
+  out["hidden_size"] = config.hidden_size;
+  out["intermediate_size"] = config.intermediate_size;
+  out["num_hidden_layers"] = config.num_hidden_layers;
+  out["num_attention_heads"] = config.num_attention_heads;
+  out["num_key_value_heads"] = config.num_key_value_heads;
+  if (family.writes_head_dim || config.head_dim * config.num_attention_heads != config.hidden_size)
+    out["head_dim"] = config.head_dim;
+  if (!out.contains(family.function_key))
+    for (const auto& [theirs, ours] : kFunctions)
+      if (ours == config.function) {
+        out[std::string(family.function_key)] = theirs;
+        break;
+      }
+  if (!out.contains("max_position_embeddings"))
+    out["max_position_embeddings"] = config.max_position_embeddings != 0 ? config.max_position_embeddings : 2048;
+  out["rms_norm_eps"] = config.norm_eps;
+  out["initializer_range"] = config.initializer_range;
+  out["attention_dropout"] = 0.0;
+  out["tie_word_embeddings"] = config.tie_word_embeddings;
+  if (!config.has_local_rope) write_rope(config.rope, out);
+  family.write(config, out);
+
+  // transformers 4 reads torch_dtype, 5 reads dtype.
+  Json dtype = "float32";
+  for (const char* key : {"torch_dtype", "dtype"}) {
+    if (out.contains(key) && out[key].is_string()) dtype = out[key];
+  }
+  out["torch_dtype"] = dtype;
+  out["dtype"] = dtype;
+  return out.dump(2) + "\n";
+}
+
+}  // namespace decoder

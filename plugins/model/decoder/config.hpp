@@ -1,0 +1,74 @@
+// config.json of decoder-only families, as transformers 4 and 5 write it: the keys that all share, and what a family
+// adds to them.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "reader.hpp"
+#include "rope.hpp"
+
+namespace decoder {
+
+// What a program is recorded from. Defaults are those of transformers' LlamaConfig.
+struct Config {
+  int64_t vocab_size = 32000;
+  int64_t hidden_size = 4096;
+  int64_t intermediate_size = 11008;
+  int64_t num_hidden_layers = 32;
+  int64_t num_attention_heads = 32;
+  int64_t num_key_value_heads = 0;  // 0 as a default: num_attention_heads
+  int64_t head_dim = 0;             // 0 as a default: hidden_size / num_attention_heads
+  std::string function = "silu";    // as named in chassis/op.h
+  double norm_eps = 1e-6;
+  double initializer_range = 0.02;
+  int64_t max_position_embeddings = 0;  // 0: not in the source
+  bool tie_word_embeddings = false;
+  Rope rope = {};
+
+  bool qkv_bias = false, output_bias = false, mlp_bias = false;
+  bool qk_norm = false;                             // rms_norm of every head of q and k, before rope
+  double norm_offset = 0;                           // 1: gains are 1 + weight
+  bool post_norms = false;                          // norms also behind attention and MLP
+  bool scale_embedding = false;                     // by √hidden_size
+  double query_scale = 0;                           // of attention scores; 0: 1/√head_dim
+  double attention_softcap = 0, logit_softcap = 0;  // 0: none
+
+  int64_t sliding_window = 0;         // 0: none
+  std::vector<bool> is_sliding = {};  // by layer; empty: none is
+  bool has_local_rope = false;        // sliding layers rotate by local_rope
+  Rope local_rope = {};
+
+  Json source = nullptr;                       // as read
+  std::vector<std::string> unknown_keys = {};  // of the source
+};
+
+struct Family {
+  std::string_view name;                        // of the plugin
+  std::string_view model_type;                  // in config.json
+  std::vector<std::string_view> architectures;  // the first is that of exports
+  RopeSupport ropes = {};
+  std::string_view function_key = "hidden_act";
+  bool writes_head_dim = true;  // also where it is hidden_size / num_attention_heads
+  Config defaults = {};
+  // The family's own keys, in both directions. `read` runs after the keys that all share.
+  std::function<void(Reader&, Config&)> read = [](Reader&, Config&) {};
+  std::function<void(const Config&, Json&)> write = [](const Config&, Json&) {};
+};
+
+// Throws for what the family cannot do, with names and numbers.
+Config parse_config(const Family& family, std::string_view text);
+// A complete config.json; keys of the source that do not affect the program are copied.
+std::string write_config(const Family& family, const Config& config);
+
+// Reads layer_types, "sliding_attention" or "full_attention" for each layer; where the key is absent, layer i slides if
+// by_default(i). Reads sliding_window before, with this fallback; layers that slide need it.
+void read_sliding_layers(Reader& reader, Config& config, int64_t window_fallback,
+                         const std::function<bool(int64_t layer)>& by_default);
+
+// The op's name of an activation of transformers; `fallback` is one.
+std::string read_function(Reader& reader, std::string_view key, std::string_view fallback);
+
+}  // namespace decoder

@@ -1,0 +1,35 @@
+// The program that decoder-only families share: embedding, pre-norm layers with grouped-query attention, rotary
+// positions and a gated MLP, and a head. A family is a Family, and a class that derives from Decoder.
+#pragma once
+
+#include <string>
+
+#include "chassis/model.hpp"
+#include "config.hpp"
+
+namespace decoder {
+
+class Decoder : public chassis::Model {
+ public:
+  // `family` outlives the model.
+  Decoder(const chassis::Host& host, const Family& family) : Model(host), family_(family) {}
+
+  void configure(std::string_view config_json) override;
+  void record(chassis::Builder& b) override;
+  std::string config() const override { return write_config(family_, config_); }
+  int64_t max_positions() const override { return config_.max_position_embeddings; }
+  // Tensors on disk have the names and shapes of the parameters.
+  void disk_mapping(chassis::DiskMapping& m) const override;
+
+ private:
+  chassis::Block layer(chassis::Builder& b, const std::string& name, bool sliding) const;
+  chassis::Value attention(chassis::Builder& b, const chassis::Value& x, bool sliding) const;
+  chassis::Value mlp(chassis::Builder& b, const chassis::Value& x) const;
+  chassis::Value norm(chassis::Builder& b, const chassis::Value& x, const std::string& weight) const;
+
+  const Family& family_;
+  Config config_;
+  chassis::Dim hidden_{}, vocab_{}, heads_{}, kv_heads_{}, head_dim_{}, ffn_{};
+};
+
+}  // namespace decoder

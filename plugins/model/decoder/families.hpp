@@ -1,0 +1,16 @@
+// The families of this folder, one per plugin.
+#pragma once
+
+#include "decoder.hpp"
+
+namespace decoder {
+
+const Family& gemma2();
+const Family& gemma3();
+const Family& llama();
+const Family& mistral();
+const Family& phi3();
+const Family& qwen2();
+const Family& qwen3();
+
+}  // namespace decoder

@@ -1,0 +1,54 @@
+// Packing and recompute change no results of any family.
+#include "tests/regress/small_families.hpp"
+#include "tests/regress/small_run.hpp"
+
+namespace chassis::test {
+namespace {
+
+class FamilyRuns : public testing::TestWithParam<SmallFamily> {
+ protected:
+  static std::vector<Providers> providers() {
+    return {{"interval", "[\"fused\", \"aten\"]"}, {"naive", "[\"reference\"]"}};
+  }
+};
+INSTANTIATE_TEST_SUITE_P(, FamilyRuns, testing::ValuesIn(small_families()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(FamilyRuns, PackedDocumentsTrainLikeUnpackedOnes) {
+  // LongRoPE depends on the longest document of a micro-batch, so all of them are short or all are long.
+  const std::vector<size_t> lengths = {16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16};
+  for (const Providers& with : providers()) {
+    const SmallRun run(with, GetParam().model);
+    run.write(random_documents(lengths));
+    const Trained packed = train(
+        run, 4,
+        {"data.shuffle=false", "data.packing=concat_split", "train.global_batch_size=4", "train.micro_batch_size=2"});
+    const Trained alone = train(
+        run, 4, {"data.shuffle=false", "data.packing=none", "train.global_batch_size=8", "train.micro_batch_size=4"});
+    expect_close(packed, alone, 1e-5);
+  }
+}
+
+TEST_P(FamilyRuns, RecomputeChangesNoBit) {
+  for (const Providers& with : providers()) {
+    const SmallRun run(with, GetParam().model);
+    run.write(random_documents({9, 40, 3, 77, 21, 14, 35, 2, 60, 18}));
+    const std::vector<std::string> overrides = {"train.micro_batch_size=2", "train.global_batch_size=4"};
+    const Trained kept = train(run, 3, overrides, Recompute::kNone);
+    for (const Recompute& recompute : {Recompute::kFull, Recompute::kSelective, Recompute{1, 1}})
+      expect_same_bits(train(run, 3, overrides, recompute), kept);
+  }
+}
+
+TEST_P(FamilyRuns, ProvidersAgree) {
+  std::vector<Trained> trained;
+  for (const Providers& with : providers()) {
+    const SmallRun run(with, GetParam().model);
+    run.write(random_documents({9, 40, 3, 77, 21, 14, 35, 2, 60, 18}));
+    trained.push_back(train(run, 4, {"train.micro_batch_size=2", "train.global_batch_size=4"}));
+  }
+  expect_close(trained[0], trained[1], 1e-4);
+}
+
+}  // namespace
+}  // namespace chassis::test

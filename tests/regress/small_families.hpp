@@ -1,0 +1,37 @@
+// A small model of every family, with every part that tells it from the others, as the lines of [model].
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace chassis::test {
+
+struct SmallFamily {
+  std::string name, model;
+};
+
+inline std::vector<SmallFamily> small_families() {
+  const std::string sizes =
+      "vocab_size = 101, hidden_size = 32, intermediate_size = 56, num_hidden_layers = 3, "
+      "num_attention_heads = 4, num_key_value_heads = 2, initializer_range = 0.1";
+  const auto family = [&](const std::string& name, const std::string& more) {
+    return SmallFamily{name, "plugin = \"" + name + "\"\nconfig = { " + sizes + more + " }\n"};
+  };
+  const std::string gemma = ", head_dim = 10, query_pre_attn_scalar = 12, sliding_window = 9";
+  return {
+      family("mistral", ", sliding_window = 9"),
+      family("qwen2",
+             ", use_sliding_window = true, sliding_window = 9, max_window_layers = 1, "
+             "tie_word_embeddings = true"),
+      family("qwen3", ", head_dim = 10, attention_bias = true"),
+      family("gemma2", gemma + ", attn_logit_softcapping = 2.0, final_logit_softcapping = 3.0"),
+      family("gemma3", gemma + ", sliding_window_pattern = 2, rope_scaling = { rope_type = \"linear\", factor = 4.0 }"),
+      family("phi3",
+             ", partial_rotary_factor = 0.5, original_max_position_embeddings = 16, rope_scaling = { type = "
+             "\"longrope\", short_factor = [1.0, 1.5], long_factor = [2.0, 4.0] }"),
+      {"gpt2",
+       "plugin = \"gpt2\"\nconfig = { vocab_size = 101, n_embd = 30, n_layer = 3, n_head = 5, n_positions = 64, "
+       "initializer_range = 0.1 }\n"}};
+}
+
+}  // namespace chassis::test
