@@ -19,13 +19,13 @@ LONG = dict(rope_type="longrope", rope_theta=10000.0, short_factor=[1.0, 1.1, 1.
 LOCAL = dict(full_attention=dict(rope_type="linear", factor=4.0, rope_theta=20000.0),
              sliding_attention=dict(rope_type="default", rope_theta=1000.0))
 
-# The defaults of a family's tiny models.
+# The defaults of a family's tiny models. transformers gives the row of pad_token_id no gradient, so there is none.
 FAMILIES = {
     "llama": {}, "mistral": dict(sliding_window=None), "qwen2": {}, "qwen3": dict(head_dim=20),
     "gemma2": dict(head_dim=20, query_pre_attn_scalar=24, sliding_window=13, final_logit_softcapping=5.0,
-                   attn_logit_softcapping=3.0, pad_token_id=0),
-    "gemma3_text": dict(head_dim=20, query_pre_attn_scalar=24, sliding_window=13, sliding_window_pattern=2, pad_token_id=0),
-    "phi3": dict(pad_token_id=0), "gpt2": dict(n_positions=256, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0),
+                   attn_logit_softcapping=3.0, pad_token_id=None),
+    "gemma3_text": dict(head_dim=20, query_pre_attn_scalar=24, sliding_window=13, sliding_window_pattern=2, pad_token_id=None),
+    "phi3": dict(pad_token_id=None), "gpt2": dict(n_positions=256, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0),
 }
 
 
@@ -69,7 +69,8 @@ def save(model, folder, old_spelling=False, **options):
             if kind_of(rope) == "longrope" and key in rope:
                 config[key] = rope.pop(key)
         kind = rope.pop("rope_type")
-        key = "type" if kind == "linear" else "rope_type"
+        # Gemma 3's files never had the older "type", which transformers 5 ignores there.
+        key = "type" if kind == "linear" and "rope_local_base_freq" not in config else "rope_type"
         config["rope_scaling"] = None if kind == "default" else {key: kind, **rope}
         config["torch_dtype"] = config.pop("dtype", "float32")
         path.write_text(json.dumps(config, indent=2))
