@@ -13,6 +13,7 @@
 #include "host/program/graph.hpp"
 #include "host/save/saved_tensors.hpp"
 #include "host/session/session.hpp"
+#include "host/train/samples.hpp"
 
 namespace chassis {
 namespace {
@@ -68,6 +69,7 @@ Verb add_check(CLI::App& app) {
       std::fprintf(output(), "mesh        %d ranks (%s)\n", num_ranks, divided_axes(session.mesh()).c_str());
     warn_of_learning_rate(settings.optimizer.lr);
     check_positions(session.model(), settings.train.seq_len, "train.seq_len");
+    Samples{session};  // throws if a prompt cannot become ids
     if (!*without_data) find_data(session.data_needs()), check_folders(settings);
     if (settings.model.path.is_set() && settings.exports.when != "never")
       files_to_copy(settings.model.path, {"config.json"});  // throws if one cannot be read

@@ -79,14 +79,28 @@ std::string data_set(const InitFacts& facts) {
   return text + line(fmt::format("columns = {{ {} }}", columns), "the names of its keys");
 }
 
+// The files of a path whose format is not known yet; sets one that can read them. Throws what the first format throws.
+std::vector<std::string> find_files(DataSetConfig& set) {
+  std::optional<Error> first;
+  for (const DataFormat format :
+       {DataFormat::kMessages, DataFormat::kPromptCompletion, DataFormat::kText, DataFormat::kTokens}) {
+    set.format = format;
+    try {
+      return data_files(set);
+    } catch (const Error& error) {
+      if (!first) first = error;
+    }
+  }
+  throw *first;
+}
+
 }  // namespace
 
 FoundFormat find_format(const std::string& path) {
   DataSetConfig set;
   set.path = path;
-  set.format = DataFormat::kMessages;
   set.key = "--data";
-  const std::vector<std::string> files = data_files(set);
+  const std::vector<std::string> files = find_files(set);
   const FileType type = file_type(files.front());
   if (type == FileType::kPlainText) return {DataFormat::kText, {}, "each line is a document"};
   if (type == FileType::kTokens) return {DataFormat::kTokens, {}, "a file of token ids"};

@@ -362,10 +362,16 @@ TEST_F(RunDirectoryTest, ARunThatSavesWeightsOnlyGivesNoResumeHint) {
 
 TEST_F(RunDirectoryTest, TheQuickstartIsResumedByTheCommandThatStartedIt) {
   const std::string quickstart = CHASSIS_TEST_SOURCE_DIR "/configs/quickstart/cpu.toml";
+  fs::create_directory(scratch_ / "tokenizer");
+  write_text(scratch_ / "tokenizer/words.txt", "");
   const Words words = {program(),
                        "train",
                        quickstart,
                        "data.train.0.path=corpus.txt",
+                       "tokenizer.plugin=words",
+                       "tokenizer.path=tokenizer",
+                       "--plugin-path",
+                       CHASSIS_TEST_STUB_DIR,
                        "attention.plugin=naive",
                        "kernels.plugins=[\"reference\"]",
                        "train.seq_len=16",

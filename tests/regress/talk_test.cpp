@@ -144,24 +144,36 @@ TEST_F(Talk, ASeedDrawsTheSameAnswersAgain) {
 }
 
 TEST_F(Talk, CtrlCEndsTheAnswerAndNotTheProgram) {
+  // A model that says nothing but "a", and never ends.
+  std::string ids;
+  for (int i = 0; i < 64; ++i) ids += i == 0 ? "97" : ", 97";
+  write_text(*folder_ / "endless.jsonl", "{\"input_ids\": [" + ids + "]}\n");
+  const std::string words =
+      " run.toml run.output_dir=endless train.task=pretrain run.max_steps=20 data.train.0.path=endless.jsonl "
+      "data.train.0.format=tokens " PLUGIN_PATHS;
+  const Outcome trained = run_shell(folder_->path(), CHASSIS_PROGRAM " train" + words);
+  ASSERT_EQ(trained.exit_code, 0) << trained.output;
+
   const std::string pipe = *folder_ / "keys";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  // At temperature 100 hardly any answer ends by itself.
-  Process program(
-      {"/bin/bash", "-c",
-       std::string("exec ") + CHASSIS_PROGRAM +
-           " generate run.toml --chat generate.temperature=100 generate.max_new_tokens=100000 " PLUGIN_PATHS " < keys"},
-      folder_->path());
+  Process program({"/bin/bash", "-c",
+                   "exec " CHASSIS_PROGRAM " generate" + words + " --chat generate.max_new_tokens=100000 < keys"},
+                  folder_->path());
   std::ofstream keys(pipe);
-  keys << "Hi\n" << std::flush;
-  const size_t before = program.output_so_far().size();
-  for (int i = 0; i < 3000 && program.output_so_far().size() < before + 3000; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  ASSERT_GE(program.output_so_far().size(), before + 3000) << program.output_so_far();
-  program.send(SIGINT);
+  for (int turn = 0; turn < 2; ++turn) {  // the second answer shows that the program goes on
+    const size_t before = program.output_so_far().size();
+    keys << "Hi\n" << std::flush;
+    for (int i = 0; i < 3000 && program.output_so_far().size() < before + 200; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    ASSERT_GE(program.output_so_far().size(), before + 200) << program.output_so_far();
+    program.send(SIGINT);
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  }
   keys << "/exit\n" << std::flush;
   keys.close();
-  EXPECT_EQ(program.wait().exit_code, 0);
+  const Outcome outcome = program.wait();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_HAS(outcome.output, "aaaa\naaaa");
 }
 
 TEST_F(Talk, AFileOfPromptsIsAnsweredInOrderAndASecondRunContinues) {
@@ -265,14 +277,16 @@ TEST(SamplesOfARun, AreContinuedWithTheRun) {
   EXPECT_EQ(values(folder / "out/samples.jsonl", "step"), (std::vector<Json>{2, 4, 6, 7}));
 }
 
-TEST(SamplesOfARun, PromptsThatCannotBeAnsweredAreRefusedBeforeTheFirstStep) {
+TEST(SamplesOfARun, PromptsThatCannotBeAnsweredAreRefused) {
   ScratchDirectory folder;
   write_run(folder);
-  const Outcome outcome =
-      run_shell(folder.path(), std::string(CHASSIS_PROGRAM) + " train run.toml " PLUGIN_PATHS
-                                                              " 'sample.prompts=[\"Hi\"]' data.template=gemma");
-  EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
-  EXPECT_HAS(outcome.output, "which is no token of the tokenizer");
+  for (const char* verb : {"check", "train"}) {
+    const Outcome outcome =
+        run_shell(folder.path(), std::string(CHASSIS_PROGRAM) + " " + verb + " run.toml " PLUGIN_PATHS +
+                                     " 'sample.prompts=[\"Hi\"]' data.template=gemma");
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+    EXPECT_HAS(outcome.output, "which is no token of the tokenizer");
+  }
 }
 
 }  // namespace

@@ -30,7 +30,9 @@ void expect(const Distribution& made, const Distribution& expected, double toler
   EXPECT_EQ(made.size(), expected.size());
   for (const auto& [id, probability] : expected) {
     EXPECT_TRUE(made.contains(id)) << id;
-    if (made.contains(id)) EXPECT_NEAR(made.at(id), probability, tolerance) << id;
+    if (made.contains(id)) {
+      EXPECT_NEAR(made.at(id), probability, tolerance) << id;
+    }
   }
 }
 
