@@ -2,6 +2,7 @@
 //!
 //! tokenizer.json decides all of it but its truncation, padding and post-processor, which are not applied: ids are those
 //! that the text spells. Classes of transformers that build their own pipeline beside the file are not followed.
+use crate::byte_level::{ceil_char, floor_char, ByteLevelBpe};
 use crate::chat::{self, Chat, Rendered};
 use crate::directory::Directory;
 use crate::error::{Error, ErrorKind, Result};
@@ -44,7 +45,8 @@ pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     /// The added tokens without the special ones, to encode these as plain text.
     plain: AddedVocabulary,
-    entries: Vec<(u32, String)>, // flags and spelling of each id
+    byte_level: Option<ByteLevelBpe>, // a shorter way, if the pipeline is of this kind
+    entries: Vec<(u32, String)>,      // flags and spelling of each id
     ids: HashMap<String, i32>,
     templates: Templates,
     info: Info,
@@ -85,10 +87,11 @@ impl Tokenizer {
                 .map_or("", |t| &t.source)
                 .to_owned(),
         };
+        let byte_level = ByteLevelBpe::new(&inner);
         let mut plain = inner.get_added_vocabulary().clone();
         plain.set_encode_special_tokens(true);
         let templates = Templates::new(directory.templates, specials.named);
-        Ok(Tokenizer { inner, plain, entries, ids, templates, info })
+        Ok(Tokenizer { inner, plain, byte_level, entries, ids, templates, info })
     }
 
     pub fn info(&self) -> &Info {
@@ -97,8 +100,20 @@ impl Tokenizer {
 
     /// Appends nothing that the text does not spell. `special`: special tokens in the text become those tokens.
     pub fn encode(&self, text: &str, special: bool, out: &mut Encoded) -> Result<()> {
-        let failed = |error: tokenizers::Error| Error::internal(format!("cannot encode the text: {error}"));
+        out.ids.clear();
+        out.begin.clear();
+        out.end.clear();
         let added = if special { self.inner.get_added_vocabulary() } else { &self.plain };
+        if let Some(byte_level) = &self.byte_level {
+            if byte_level.encode(&self.inner, added, text, out)? {
+                return Ok(());
+            }
+        }
+        self.encode_by_library(added, text, out)
+    }
+
+    fn encode_by_library(&self, added: &AddedVocabulary, text: &str, out: &mut Encoded) -> Result<()> {
+        let failed = |error: tokenizers::Error| Error::internal(format!("cannot encode the text: {error}"));
         let mut parts = added.extract_and_normalize(self.inner.get_normalizer(), text);
         if let Some(pre_tokenizer) = self.inner.get_pre_tokenizer() {
             pre_tokenizer.pre_tokenize(&mut parts).map_err(failed)?;
@@ -107,9 +122,6 @@ impl Tokenizer {
         parts.tokenize(|part| model.tokenize(part.get())).map_err(failed)?;
         let encoding = parts.into_encoding(None, 0, OffsetType::Byte).map_err(failed)?;
 
-        out.ids.clear();
-        out.begin.clear();
-        out.end.clear();
         out.ids.extend(encoding.get_ids().iter().map(|id| *id as i32));
         let mut last = 0;
         for (begin, end) in encoding.get_offsets() {
@@ -217,17 +229,72 @@ fn fingerprint(tokenizer_json: &[u8], entries: &[(u32, String)], inner: &tokeniz
     hash.hex()
 }
 
-fn floor_char(text: &str, mut byte: usize) -> usize {
-    while !text.is_char_boundary(byte) {
-        byte -= 1;
-    }
-    byte
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn ceil_char(text: &str, mut byte: usize) -> usize {
-    byte = byte.min(text.len());
-    while !text.is_char_boundary(byte) {
-        byte += 1;
+    /// Text of signs that pipelines treat differently, the same for each seed.
+    fn text(seed: u64) -> String {
+        let signs = [
+            "a",
+            "B",
+            "the",
+            " ",
+            "  ",
+            "\n",
+            "\r\n",
+            "\t",
+            "'s",
+            "'",
+            "1",
+            "234",
+            "ß",
+            "é",
+            "e\u{301}",
+            "你",
+            "好",
+            "😀",
+            "👨‍👩‍👧",
+            "\u{a0}",
+            "\u{2028}",
+            "\0",
+            ".",
+            "!?",
+            "<",
+            "<|im_end|>",
+            "<think>",
+            "<|extra|>",
+            "𝔘",
+            "ṩ",
+            "نص",
+            "हि",
+            "\u{200b}",
+            "_",
+            "x = y;",
+        ];
+        let mut state = seed;
+        let mut draw = |below: u64| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) % below
+        };
+        (0..draw(40)).map(|_| signs[draw(signs.len() as u64) as usize]).collect()
     }
-    byte
+
+    #[test]
+    fn the_shorter_way_of_byte_level_equals_that_of_the_library() {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+        assert!(Tokenizer::open(&golden.join("metaspace")).unwrap().byte_level.is_none());
+        let tokenizer = Tokenizer::open(&golden.join("byte_level")).unwrap();
+        assert!(tokenizer.byte_level.is_some());
+        let mut short = Encoded::default();
+        for seed in 0..3000 {
+            let text = text(seed);
+            for (special, added) in [(true, tokenizer.inner.get_added_vocabulary()), (false, &tokenizer.plain)] {
+                tokenizer.encode(&text, special, &mut short).unwrap();
+                let mut long = Encoded::default();
+                tokenizer.encode_by_library(added, &text, &mut long).unwrap();
+                assert_eq!(short, long, "{text:?} special {special}");
+            }
+        }
+    }
 }
