@@ -52,7 +52,7 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Replaces `ids` by the ids of the text, without BOS and EOS. Special tokens that the text spells become those tokens.
+  // Replaces `ids` by the ids of the text, without BOS and EOS. Special tokens spelled in the text become those tokens.
   virtual void encode(std::string_view text, std::vector<int32_t>& ids) const = 0;
   // Also the bytes of each id. With `special` false, spelled special tokens are plain text.
   virtual Encoding encode_with_offsets(std::string_view text, bool special = true) const;

@@ -1,5 +1,5 @@
-// Decides which lines of an existing metrics.jsonl, or samples.jsonl, a run keeps. Accepts any content, and uses memory that does not
-// depend on the size of the file.
+// Decides which lines of an existing metrics.jsonl, or samples.jsonl, a run keeps. Accepts any content, and uses memory
+// that does not depend on the size of the file.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// An index of Megatron beside a data file, whose size is in the first two bytes: reading throws a config error, or gives
-// every byte of the data once. Inputs that begin with an odd size are a shard of llm.c.
+// An index of Megatron beside a data file, whose size is in the first two bytes: reading throws a config error, or
+// gives every byte of the data once. Inputs that begin with an odd size are a shard of llm.c.
 #include <unistd.h>
 
 #include <cstdlib>

@@ -70,7 +70,8 @@ TEST_F(TokenizerVerb, TheNewDirectoryIsCompleteOrNotThere) {
 }
 
 TEST_F(TokenizerVerb, RefusesWhatItCannotRead) {
-  EXPECT_HAS(run({"train", "--vocab", "300", "nothing.txt", "--out", "tok"}, 2), "path = \"nothing.txt\": no such file");
+  EXPECT_HAS(run({"train", "--vocab", "300", "nothing.txt", "--out", "tok"}, 2),
+             "path = \"nothing.txt\": no such file");
   test::write_text(scratch_ / "c.jsonl", "{\"text\": \"a\"}\n{\"txt\": \"a\"}\n");
   EXPECT_HAS(run({"train", "--vocab", "300", "c.jsonl", "--out", "tok"}, 2), "c.jsonl:2");
   EXPECT_HAS(run({"encode", "nothing"}, 2), "'nothing' is not a directory");

@@ -143,7 +143,7 @@ typedef struct chassis_tokenizer_2 {
    * spans are wanted and cannot be proven for this template. NULL: the tokenizer renders no templates. */
   chassis_status_t* (*render)(struct chassis_instance* self, const chassis_chat_t* chat,
                               const chassis_chat_sink_t* sink);
-  /* [control] Makes a vocabulary from texts, and writes the files of a directory that `open` reads. NULL: not offered. */
+  /* [control] Makes a vocabulary from texts, and writes files of a directory that `open` reads. NULL: not offered. */
   chassis_status_t* (*train)(struct chassis_instance* self, const chassis_vocabulary_t* vocabulary,
                              const chassis_text_source_t* source, const chassis_file_sink_t* sink);
 } chassis_tokenizer_2_t;

@@ -79,7 +79,8 @@ static chassis_status_t* create(const chassis_host_t* host, chassis_str_t kind, 
                                 chassis_instance_t** out) {
   tiny_t* self;
   if (!is(kind, "tokenizer") || !is(id, "tiny_tokenizer"))
-    return host->status_new(host, CHASSIS_NOT_FOUND, str("this library has one member, tokenizer/tiny_tokenizer"), NULL);
+    return host->status_new(host, CHASSIS_NOT_FOUND, str("this library has one member, tokenizer/tiny_tokenizer"),
+                            NULL);
   self = calloc(1, sizeof *self);
   if (self == NULL) return host->status_new(host, CHASSIS_RESOURCE_EXHAUSTED, str("out of memory"), NULL);
   self->base.struct_size = sizeof self->base;

@@ -1,4 +1,4 @@
-//! The usual pipeline of byte-level BPE, directly on the bytes of the text: the library's way keeps an alignment of every
+//! The usual pipeline of byte-level BPE, directly on the bytes of the text: the library keeps an alignment of every
 //! byte through every step, which takes most of its time. Regexes and merges are the library's, and so are the results.
 use crate::error::{Error, Result};
 use crate::tokenizer::Encoded;

@@ -1,7 +1,7 @@
 //! The environment in which transformers renders chat templates, imitated: trimmed blocks, Python's spelling of values,
 //! its string methods, `tojson`, `raise_exception`, `strftime_now`, and blocks of `generation`.
 //!
-//! Known differences: `~` joins true, false and none by Jinja's names for them, not Python's; a tuple is spelt as a list.
+//! Known differences: `~` joins true, false and none by Jinja's names, not Python's; a tuple is spelt as a list.
 use crate::directory::Template;
 use crate::error::{Error, Result};
 use crate::json;
@@ -234,8 +234,8 @@ fn round(
 const BEGIN: &str = "__begin_generation";
 const END: &str = "__end_generation";
 
-/// `{% generation %}` becomes `{% with %}`, which has the scope of transformers' block, with a mark at each end. Every new
-/// tag touches an old one, so white space control and lines stay as they are.
+/// `{% generation %}` becomes `{% with %}`, which has the scope of transformers' block, with a mark at each end. Every
+/// new tag touches an old one, so white space control and lines stay as they are.
 fn rewrite_generation(source: &str) -> (String, bool) {
     let mut out = String::with_capacity(source.len());
     let mut found = false;
@@ -290,8 +290,8 @@ mod tests {
             rewrite_generation("a{%- generation -%}\nb{{ generation }}{%+ endgeneration %}{% if generation %}");
         assert_eq!(
             out,
-            "a{%- with %}{{ __begin_generation() }}{% if true -%}\nb{{ generation }}{%+ endif %}{{ __end_generation() }}\
-             {% endwith %}{% if generation %}"
+            "a{%- with %}{{ __begin_generation() }}{% if true -%}\nb{{ generation }}{%+ endif %}\
+             {{ __end_generation() }}{% endwith %}{% if generation %}"
         );
         assert!(found);
         assert!(!rewrite_generation("{% generations %}{% set generation = 1 %}{# {% generation %} #}{#").1);

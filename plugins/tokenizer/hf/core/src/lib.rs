@@ -1,5 +1,5 @@
-//! The tokenizers and chat templates of HF model directories: ids and text exactly as transformers makes them, with byte
-//! offsets and spans. It starts no threads but in `train`, and knows nothing of Chassis.
+//! The tokenizers and chat templates of HF model directories: ids and text exactly as transformers makes them, with
+//! byte offsets and spans. It starts no threads but in `train`, and knows nothing of Chassis.
 mod byte_level;
 mod chat;
 mod directory;

@@ -1,9 +1,9 @@
 //! Which bytes of a rendered conversation come from messages of the assistant.
 //!
 //! A template with `generation` blocks says it itself. For any other, marks stand around the leaves of assistant
-//! messages, it renders once more, and without its marks the text must be the same: then the marks stand where the leaves
-//! are. A leaf that is left out, such as the reasoning of earlier turns, has no span; one that comes out changed cannot be
-//! proven and is refused. Method: research/trainer-ux.md, section 2.
+//! messages, it renders once more, and without its marks the text must be the same: then the marks stand where the
+//! leaves are. A leaf that is left out, such as the reasoning of earlier turns, has no span; one that comes out changed
+//! cannot be proven and is refused.
 use crate::chat::{Message, Scene, Span, LEAF_CONTENT, LEAF_GENERATION, LEAF_REASONING, LEAF_TOOL_CALLS, REASONING};
 use crate::error::{Error, ErrorKind, Result};
 use crate::marks::{Marks, Unmarked};

@@ -1,6 +1,6 @@
 //! Special and added tokens as transformers 5 combines them: those of tokenizer.json, then `added_tokens_decoder` of
-//! tokenizer_config.json (or, without it, special_tokens_map.json and added_tokens.json), then named special tokens that
-//! are still missing.
+//! tokenizer_config.json (or, without it, special_tokens_map.json and added_tokens.json), then named special tokens
+//! that are still missing.
 use crate::directory::Directory;
 use crate::error::{Error, Result};
 use serde_json::{Map, Value};
@@ -76,7 +76,10 @@ fn add_with_ids(
             let text = &token.content;
             return Err(wrong(
                 file,
-                &format!("added token '{text}' should have id {id}, but with tokenizer.json it gets {got}; the files do not belong together"),
+                &format!(
+                    "added token '{text}' should have id {id}, but with tokenizer.json it gets {got}; the files do not \
+                     belong together"
+                ),
             ));
         }
     }

@@ -1,7 +1,7 @@
 //! Text to ids with byte offsets, and back.
 //!
-//! tokenizer.json decides all of it but its truncation, padding and post-processor, which are not applied: ids are those
-//! that the text spells. Classes of transformers that build their own pipeline beside the file are not followed.
+//! tokenizer.json decides all of it but its truncation, padding and post-processor, which are not applied: ids are
+//! those that the text spells. Classes of transformers that build their own pipeline beside the file are not followed.
 use crate::byte_level::{ceil_char, floor_char, ByteLevelBpe};
 use crate::chat::{self, Chat, Rendered};
 use crate::directory::Directory;

@@ -56,8 +56,8 @@ pub(crate) fn train(
 ) -> Result<Vec<(String, Vec<u8>)>> {
     if !(MIN_VOCAB..=MAX_VOCAB).contains(&vocab_size) {
         return Err(Error::invalid(format!(
-            "a vocabulary of {vocab_size} tokens: at least {MIN_VOCAB} are needed (256 bytes and {} special tokens), and at most \
-             {MAX_VOCAB} can be made",
+            "a vocabulary of {vocab_size} tokens: at least {MIN_VOCAB} are needed (256 bytes and {} special tokens), \
+             and at most {MAX_VOCAB} can be made",
             SPECIALS.len()
         )));
     }

@@ -94,9 +94,11 @@ fn a_template_that_loops_is_stopped() {
 
 #[test]
 fn arguments_of_tool_calls_keep_their_order_and_numbers() {
-    let messages = r#"[{"role": "assistant", "tool_calls": [{"function": {"arguments": {"z": 1, "a": 1.0, "m": 12345678901234567890}}}]}]"#;
-    let text = render("{{ messages[0].tool_calls[0].function.arguments | tojson }}", messages).unwrap();
-    assert_eq!(text, r#"{"z": 1, "a": 1.0, "m": 12345678901234567890}"#);
+    let arguments = r#"{"z": 1, "a": 1.0, "m": 12345678901234567890}"#;
+    let messages =
+        format!(r#"[{{"role": "assistant", "tool_calls": [{{"function": {{"arguments": {arguments}}}}}]}}]"#);
+    let text = render("{{ messages[0].tool_calls[0].function.arguments | tojson }}", &messages).unwrap();
+    assert_eq!(text, arguments);
 }
 
 #[test]

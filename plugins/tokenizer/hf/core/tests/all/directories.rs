@@ -81,7 +81,10 @@ fn added_tokens_whose_ids_do_not_fit_are_refused_with_both() {
 fn truncation_and_padding_of_the_file_are_not_applied() {
     let folder = Folder::of_golden("truncation", "metaspace");
     let truncation = r#""truncation":{"direction":"Right","max_length":3,"strategy":"LongestFirst","stride":0}"#;
-    let padding = r#""padding":{"strategy":{"Fixed":50},"direction":"Right","pad_to_multiple_of":null,"pad_id":0,"pad_type_id":0,"pad_token":"<unk>"}"#;
+    let padding = concat!(
+        r#""padding":{"strategy":{"Fixed":50},"direction":"Right","pad_to_multiple_of":null,"#,
+        r#""pad_id":0,"pad_type_id":0,"pad_token":"<unk>"}"#
+    );
     let json = folder.read("tokenizer.json");
     let json = json.replacen(r#""truncation":null"#, truncation, 1).replacen(r#""padding":null"#, padding, 1);
     assert!(json.contains(truncation) && json.contains(padding));

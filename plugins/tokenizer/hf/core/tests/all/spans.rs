@@ -161,7 +161,8 @@ fn blocks_of_generation_belong_to_their_messages() {
 
 #[test]
 fn private_characters_of_a_conversation_are_no_marks() {
-    let messages = "[{\"role\": \"user\", \"content\": \"\u{f0000}\u{f0001}\"}, {\"role\": \"assistant\", \"content\": \"a\u{f0001}\"}]";
+    let messages = "[{\"role\": \"user\", \"content\": \"\u{f0000}\u{f0001}\"},\
+                     {\"role\": \"assistant\", \"content\": \"a\u{f0001}\"}]";
     assert_eq!(spans(CHATML, messages), [span(LEAF_CONTENT, 1, "a\u{f0001}")]);
     let both = messages.replace("a\u{f0001}", "a\u{100000}");
     assert_eq!(render(CHATML, &both).unwrap_err().kind, ErrorKind::FailedPrecondition);
