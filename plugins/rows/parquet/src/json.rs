@@ -2,6 +2,7 @@
 use crate::shape::{Kind, Shape};
 use crate::time::{put_date, put_time, put_timestamp};
 use chassis::{Error, Result};
+use parquet::data_type::Decimal;
 use parquet::record::Field;
 use std::fmt::Write;
 
@@ -101,7 +102,7 @@ fn put_leaf(value: &Field, kind: Kind, path: &str, out: &mut String) -> Result<(
         (Field::Float16(v), _) => put_float(v.is_finite(), f32::from(*v), out),
         (Field::Float(v), _) => put_float(v.is_finite(), v, out),
         (Field::Double(v), _) => put_float(v.is_finite(), v, out),
-        (Field::Decimal(_), _) => put(out, value), // all its digits
+        (Field::Decimal(v), _) => return put_decimal(v, path, out),
         (Field::Str(text), _) => put_text(text, out),
         _ => return Err(Error::invalid(format!("column '{path}' has a value that does not fit its type"))),
     }
@@ -119,6 +120,28 @@ fn put_float(is_finite: bool, value: impl std::fmt::Debug, out: &mut String) {
     } else {
         out.push_str("null");
     }
+}
+
+// All its digits, 12.30.
+fn put_decimal(value: &Decimal, path: &str, out: &mut String) -> Result<()> {
+    let bytes = value.data();
+    let scale = usize::try_from(value.scale()).unwrap_or(0);
+    if bytes.len() > size_of::<i128>() {
+        return Err(Error::invalid(format!("column '{path}' has decimals of more than 38 digits")));
+    }
+    let sign = if bytes.first().is_some_and(|byte| byte & 0x80 != 0) { -1 } else { 0 };
+    let number = bytes.iter().fold(sign as i128, |number, byte| number << 8 | i128::from(*byte));
+    let digits = format!("{:0width$}", number.unsigned_abs(), width = scale + 1);
+    if number < 0 {
+        out.push('-');
+    }
+    let (whole, fraction) = digits.split_at(digits.len() - scale);
+    out.push_str(whole);
+    if !fraction.is_empty() {
+        out.push('.');
+        out.push_str(fraction);
+    }
+    Ok(())
 }
 
 fn quoted(out: &mut String, body: impl FnOnce(&mut String)) {
