@@ -174,7 +174,7 @@ fn columns_of(root: &Type) -> Result<Vec<Column>> {
         columns.push(Column { name, shape, schema: Arc::new(SchemaDescriptor::new(Arc::new(alone))), values: None });
     }
     if columns.is_empty() {
-        return Err(Error::invalid("the table has no column"));
+        return Err(Error::invalid("the table has no columns"));
     }
     Ok(columns)
 }
@@ -251,6 +251,7 @@ fn caught<T>(body: impl FnOnce() -> std::result::Result<T, ParquetError>) -> std
 fn text_of(error: &ParquetError) -> String {
     shortened(match error {
         ParquetError::General(text) | ParquetError::NYI(text) | ParquetError::EOF(text) => text.clone(),
+        ParquetError::External(error) => error.to_string(),
         other => other.to_string(),
     })
 }
