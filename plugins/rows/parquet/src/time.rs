@@ -1,8 +1,8 @@
 // Dates and times in ISO 8601.
 use std::fmt::Write;
 
-// Days since 1970-01-01 as a date of the proleptic Gregorian calendar (Howard Hinnant, "chrono-compatible low-level date
-// algorithms", civil_from_days).
+// Days since 1970-01-01 as a date of the proleptic Gregorian calendar (civil_from_days of Howard Hinnant's
+// "chrono-compatible low-level date algorithms").
 pub fn put_date(days: i64, out: &mut String) {
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);

@@ -5,7 +5,7 @@ use crate::host::{bytes_of, text_of};
 use crate::member::{Instance, Kind, Member};
 use crate::sized::{read_sized, write_sized};
 use crate::sys;
-use std::ffi::{c_void, OsStr};
+use std::ffi::{OsStr, c_void};
 use std::marker::PhantomData;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

