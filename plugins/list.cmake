@@ -20,4 +20,5 @@ set(CHASSIS_PLUGINS
   format/zero_import
   tokenizer/bytes
   tokenizer/hf
+  rows/parquet
 )

@@ -15,6 +15,10 @@
 #include "host/command/init_config.hpp"
 #include "host/command/line_input.hpp"
 #include "host/data/preview.hpp"
+#include "host/plugin/registry.hpp"
+#include "host/service/host_services.hpp"
+#include "host/service/memory.hpp"
+#include "host/session/plugin_rows.hpp"
 #include "host/session/session.hpp"
 #include "host/session/slot_template_file.hpp"
 #include "host/train/run_report.hpp"
@@ -128,13 +132,24 @@ std::string stem_of(const std::string& path) {
   return stem.empty() || stem.front() == '*' ? "run" : stem;
 }
 
+// Reads rows before there is a configuration that opens plugins.
+FoundFormat format_of(const std::string& data, const std::vector<std::string>& plugin_path) {
+  install_memory_allocator();
+  MetricsStore metrics;
+  HostServices services(0, metrics);
+  PluginRegistry registry(PluginIndex(plugin_folders(plugin_path, {}, {})), {}, services);
+  services.set_registry(&registry);
+  PluginRows row_files(registry);
+  return find_format(data, &row_files);
+}
+
 int init(const InitArguments& arguments) {
   Questions questions;
   InitFacts facts;
   facts.model = questions.answer(arguments.model, "--model", "model directory, or hub:Org/Name");
   facts.data = questions.answer(arguments.data, "--data", "data file, folder or pattern");
   if (arguments.format.empty())
-    facts.format = find_format(facts.data);
+    facts.format = format_of(facts.data, arguments.plugin_path);
   else
     facts.format = {data_format_from_text(arguments.format), {}, "as --format says"};
   facts.task = questions.answer(arguments.task, "--task", "task, sft or pretrain", task_of(facts.format.format));

@@ -96,12 +96,13 @@ std::vector<std::string> find_files(DataSetConfig& set) {
 
 }  // namespace
 
-FoundFormat find_format(const std::string& path) {
+FoundFormat find_format(const std::string& path, RowFiles* row_files) {
   DataSetConfig set;
   set.path = path;
+  set.row_files = row_files;
   set.key = "--data";
   const std::vector<std::string> files = find_files(set);
-  const FileType type = file_type(files.front());
+  const FileType type = file_type(files.front(), row_files);
   if (type == FileType::kPlainText) return {DataFormat::kText, {}, "each line is a document"};
   if (type == FileType::kTokens) return {DataFormat::kTokens, {}, "a file of token ids"};
   const std::unique_ptr<RowReader> rows = open_rows(files.front(), set);

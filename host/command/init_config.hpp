@@ -19,7 +19,7 @@ struct FoundFormat {
   std::string why;                             // "its rows have the keys messages, id"
 };
 // From the names of the files and the keys of the first rows. Throws a config error if they fit no format.
-FoundFormat find_format(const std::string& path);
+FoundFormat find_format(const std::string& path, RowFiles* row_files = nullptr);
 
 struct InitFacts {
   std::string model = {}, data = {}, output_dir = {}, name = {};

@@ -13,6 +13,7 @@
 #include "host/conformance/ops.hpp"
 #include "host/conformance/optimizer.hpp"
 #include "host/conformance/parallel.hpp"
+#include "host/conformance/rows.hpp"
 #include "host/conformance/tokenizer_member.hpp"
 #include "host/plugin/inspect.hpp"
 #include "host/plugin/registry.hpp"
@@ -32,6 +33,7 @@ struct PluginsArguments {
   std::vector<std::string> only;
   std::string model_config;
   std::string model;
+  std::string data;
   double timeout_s = 300;
   bool as_json = false;
   bool with_options = false;
@@ -106,6 +108,7 @@ int check(const PluginsArguments& arguments) {
     request.arguments.insert(request.arguments.end(), {"--model-config", absolute(arguments.model_config)});
   if (!arguments.model.empty())
     request.arguments.insert(request.arguments.end(), {"--model", absolute(arguments.model)});
+  if (!arguments.data.empty()) request.arguments.insert(request.arguments.end(), {"--data", absolute(arguments.data)});
   return check_plugin(std::move(request), arguments.as_json);
 }
 
@@ -203,6 +206,11 @@ std::string check_tokenizer(const CheckedMember& member, const std::string& dire
   return report.left_out;
 }
 
+std::string check_rows(const Instance& instance, const std::string& file) {
+  expect_none(rows_failures(instance, file), "promises of a reader of rows are broken");
+  return file.empty() ? "only its refusals; give a file of its kind with --data FILE" : "";
+}
+
 // Tests what a member computes. Returns why nothing could be compared; empty if it was.
 std::string check_numerics(PluginRegistry& registry, MetricsStore& metrics, const CheckedMember& member,
                            const PluginsArguments& arguments) {
@@ -213,6 +221,7 @@ std::string check_numerics(PluginRegistry& registry, MetricsStore& metrics, cons
   if (kind == "comm") return check_comm(member);
   if (kind == "parallel") return check_parallel(registry, metrics, member);
   if (kind == "tokenizer") return check_tokenizer(member, arguments.model);
+  if (kind == "rows") return check_rows(instance, arguments.data);
   if (kind == "optimizer") {
     const auto& table = instance.interface<chassis_optimizer_t>(CHASSIS_OPTIMIZER_ID);
     expect_none(optimizer_failures(table, instance.get(), instance.label()), "promises of an optimizer are broken");
@@ -271,12 +280,14 @@ Verb add_plugins(CLI::App& app) {
       ->check(CLI::ExistingFile);
   conform->add_option("--model", arguments->model, "a directory with the files of a tokenizer that needs some")
       ->check(CLI::ExistingDirectory);
+  conform->add_option("--data", arguments->data, "a file that a member of kind rows reads")->check(CLI::ExistingFile);
   CLI::App* hidden = app.add_subcommand("check-in-process", "")->group("");
   hidden->add_option("file", arguments->name)->required();
   hidden->add_option("test", arguments->test)->required();
   hidden->add_option("--plugin-path", arguments->plugin_path)->allow_extra_args(false);
   hidden->add_option("--model-config", arguments->model_config);
   hidden->add_option("--model", arguments->model);
+  hidden->add_option("--data", arguments->data);
   return [=]() -> int {
     if (show->parsed()) return list(*arguments);
     if (describe->parsed()) return info(*arguments);

@@ -37,6 +37,7 @@ enum class DataFormat {
 enum class Reasoning { kTemplate, kKeep, kStrip };
 
 struct SlotTemplate;
+class RowFiles;
 
 // How conversations become text, and which of their tokens are trained.
 struct ChatConfig {
@@ -79,6 +80,7 @@ struct DataSetConfig {
   std::map<std::string, std::string> columns = {}, tags = {};
   // Reads only the documents that a hash puts into this part: [begin, end) of [0, 1).
   double part_begin = 0, part_end = 1;
+  RowFiles* row_files = nullptr;  // reads files of other types; NULL: nothing does. Outlives the set
   // For messages: the key, such as "data.train.0", and its position in the configuration.
   std::string key = "data";
   SourcePosition where = {};

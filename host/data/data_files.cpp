@@ -10,6 +10,7 @@
 #include "host/base/printable.hpp"
 #include "host/data/file_type.hpp"
 #include "host/data/glob.hpp"
+#include "host/data/row_files.hpp"
 
 namespace chassis {
 namespace {
@@ -45,13 +46,23 @@ std::string counted_name(const std::string& path, PathKind kind) {
   return extension.empty() ? "no extension" : printable(extension, 20);
 }
 
+// Also loads what reads it.
+void require_file(const DataSetConfig& config, const std::string& path, const std::string& shown) {
+  try {
+    require_readable(config, path);
+    if (file_type(path, config.row_files) == FileType::kRows) config.row_files->prepare(path);
+  } catch (const Error& error) {
+    throw path_error(config, shown + error.message()).hint(error.hint_text());
+  }
+}
+
 class Chooser {
  public:
   explicit Chooser(const DataSetConfig& config) : config_(config) {}
 
   // `kind` may be that of a link itself.
   void add(const std::string& path, PathKind kind) {
-    const bool named_like_data = can_read(config_.format, file_type(path));
+    const bool named_like_data = can_read(config_.format, file_type(path, config_.row_files));
     if (kind == PathKind::kLink && named_like_data) kind = kind_of(config_, path);
     if (named_like_data && kind == PathKind::kAbsent) throw path_error(config_, ": " + path + " is a broken link");
     if (named_like_data && kind == PathKind::kFile)
@@ -62,16 +73,10 @@ class Chooser {
 
   std::vector<std::string> finish(SkippedEntries* skipped, const std::string& where) {
     if (files_.empty()) {
-      Error error = path_error(config_, fmt::format(": {} no {} file{}", where, readable_names(config_.format),
-                                                    skipped_.empty() ? "" : "; it has: " + to_text(skipped_)));
-      const auto parquet = skipped_.find(".parquet");
-      try {
-        if (parquet != skipped_.end()) require_readable(config_.format, "a.parquet");
-      } catch (const Error& refused) {
-        error.hint(refused.hint_text());
-      }
-      throw error;
+      throw path_error(config_, fmt::format(": {} no {} file{}", where, readable_names(config_),
+                                            skipped_.empty() ? "" : "; it has: " + to_text(skipped_)));
     }
+    for (const std::string& file : files_) require_file(config_, file, ": " + file + ": ");
     if (skipped) *skipped = std::move(skipped_);
     return std::move(files_);
   }
@@ -148,11 +153,7 @@ std::vector<std::string> data_files(const DataSetConfig& config, SkippedEntries*
     throw path_error(config, ": no such file").hint("relative paths start at " + fs::current_path(ignored).string());
   }
   if (kind != PathKind::kFile) throw path_error(config, " is neither a file nor a folder");
-  try {
-    require_readable(config.format, config.path);
-  } catch (const Error& error) {
-    throw path_error(config, ": " + error.message()).hint(error.hint_text());
-  }
+  require_file(config, config.path, ": ");
   return {config.path};
 }
 

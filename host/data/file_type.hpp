@@ -8,15 +8,16 @@
 
 namespace chassis {
 
-enum class FileType { kUnknown, kJsonLines, kJsonArray, kPlainText, kCsv, kTokens, kParquet };
+enum class FileType { kUnknown, kJsonLines, kJsonArray, kPlainText, kCsv, kTokens, kRows };
 
-// ".jsonl", ".json", ".txt" and ".csv", each also with ".gz" or ".zst" behind; ".bin"; ".parquet".
-FileType file_type(std::string_view path);
+// ".jsonl", ".json", ".txt" and ".csv", each also with ".gz" or ".zst" behind; ".bin". Rows: ".parquet", and what
+// `row_files` reads.
+FileType file_type(std::string_view path, const RowFiles* row_files = nullptr);
 // Whether sets of the format may have files of the type.
 bool can_read(DataFormat format, FileType type);
 // ".jsonl, .json or .bin"
-std::string readable_names(DataFormat format);
-// Throws a config error if it cannot, with what to do about it.
-void require_readable(DataFormat format, const std::string& path);
+std::string readable_names(const DataSetConfig& config);
+// Throws a config error if the set cannot have this file, or if what reads it is not installed, with what to do.
+void require_readable(const DataSetConfig& config, const std::string& path);
 
 }  // namespace chassis

@@ -2,17 +2,18 @@
 #include "host/data/record_reader.hpp"
 
 #include "host/data/file_type.hpp"
+#include "host/data/row_files.hpp"
 #include "host/data/row_readers.hpp"
 
 namespace chassis {
 
 std::unique_ptr<RowReader> open_rows(const std::string& path, const DataSetConfig& config) {
   try {
-    require_readable(config.format, path);
+    require_readable(config, path);
   } catch (const Error& error) {
     throw data_set_error(config, path + ": " + error.message()).hint(error.hint_text());
   }
-  switch (file_type(path)) {
+  switch (file_type(path, config.row_files)) {
     case FileType::kJsonLines:
       return open_line_rows(path);
     case FileType::kJsonArray:
@@ -23,7 +24,8 @@ std::unique_ptr<RowReader> open_rows(const std::string& path, const DataSetConfi
       return open_csv_rows(path);
     case FileType::kTokens:
       return open_token_rows(path);
-    case FileType::kParquet:
+    case FileType::kRows:
+      return config.row_files->open(path);
     case FileType::kUnknown:
       break;
   }

@@ -21,7 +21,7 @@ enum class RowKind { kJson, kText, kTokens };
 struct RawRow {
   RowKind kind = RowKind::kJson;
   std::string bytes;
-  uint64_t line = 0;  // its first, from 1; of binary files the number of the document
+  uint64_t line = 0;  // its first, from 1; of binary files the number of the document or row
 };
 
 // Cuts one file into rows. Used by one thread.
@@ -50,7 +50,8 @@ class RowParser {
   ReadNotes notes_;
 };
 
-// By the name of the file (.jsonl, .json, .csv, .txt, .bin, .parquet; text files also with .gz or .zst behind).
+// By the name of the file (.jsonl, .json, .csv, .txt, .bin; text files also with .gz or .zst behind; what
+// config.row_files reads, after data_files() has found it).
 std::unique_ptr<RowReader> open_rows(const std::string& path, const DataSetConfig& config);
 std::unique_ptr<RowParser> make_row_parser(const DataSetConfig& config, int64_t vocab_size);
 

@@ -2,6 +2,7 @@
 #include "host/data/store_key.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <limits.h>
 #include <sys/stat.h>
 
@@ -9,11 +10,14 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <set>
 
 #include "host/base/file.hpp"
 #include "host/base/hash.hpp"
 #include "host/base/printable.hpp"
 #include "host/data/document.hpp"
+#include "host/data/file_type.hpp"
+#include "host/data/row_files.hpp"
 
 namespace chassis {
 namespace {
@@ -55,6 +59,14 @@ Json file_key(const std::string& path) {
   return key;
 }
 
+// What reads files of rows; empty if there are none.
+std::string row_reader(const DataSetConfig& config, const std::vector<std::string>& files) {
+  std::set<std::string> readers;
+  for (const std::string& file : files)
+    if (file_type(file, config.row_files) == FileType::kRows) readers.insert(config.row_files->prepare(file));
+  return fmt::format("{}", fmt::join(readers, ", "));
+}
+
 std::string show(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
 std::string difference(const Json& kept, const Json& wanted, const std::string& prefix = "") {
@@ -91,6 +103,7 @@ Json store_key(const DataSetConfig& config, const std::vector<std::string>& file
   key["tokenizer_build"] = encodes ? tokenizer->build() : "";
   key["bos_id"] = encodes ? tokenizer->bos_id() : -1;
   key["eos_id"] = encodes ? tokenizer->eos_id() : -1;
+  if (const std::string rows = row_reader(config, files); !rows.empty()) key["row_reader"] = rows;
   key["files"] = Json::array();
   for (const std::string& file : files) key["files"].push_back(file_key(file));
   return key;

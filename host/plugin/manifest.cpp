@@ -173,7 +173,7 @@ Manifest parse_manifest(std::string_view text, const std::string& name) {
       continue;
     }
     if (key == "file") {
-      if (!is_name(value, "_-.")) throw refuse("the name of a file, without a folder");
+      if (!is_name(value, "_-.*")) throw refuse("the name of a file, without a folder");
       m.files.emplace_back(value);
       continue;
     }

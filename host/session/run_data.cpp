@@ -76,6 +76,7 @@ DataSetConfig data_set(const DataNeeds& needs, const Settings::DataSet& settings
   set.tags = renamed_names(set.format, "tags", settings.tags);
   set.key = settings.key();
   set.where = settings.path.where();
+  set.row_files = needs.row_files;
   if (set.format != DataFormat::kTokens && !needs.tokenizer) {
     const Setting<std::string>& model = needs.settings.model.path;
     const bool model_has_one = model.is_set() && !tokenizer_files(model).empty();

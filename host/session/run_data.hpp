@@ -20,6 +20,7 @@ struct DataNeeds {
   const Program& program;                      // its fields and vocabulary
   const PluginTokenizer* tokenizer = nullptr;  // NULL: none; a data set of text is an error
   bool first_on_machine = true;                // prepares the files that other ranks of the machine read
+  RowFiles* row_files = nullptr;               // the plugins that read data files; NULL: none
 };
 
 // The options of [data] with the training sets, and the evaluation sets: those of [[data.eval]], then the parts of

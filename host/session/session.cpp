@@ -64,6 +64,7 @@ Session::Session(Config config, const SessionOptions& options)
   });
   if (!plugins_) config_.throw_if_problems();
   PluginRegistry& registry = plugins_->registry();
+  row_files_.emplace(registry);
 
   ModelSource source;
   TokenizerChoice tokenizer;

@@ -10,6 +10,7 @@
 #include "host/config/config.hpp"
 #include "host/launch/world.hpp"
 #include "host/service/metrics.hpp"
+#include "host/session/plugin_rows.hpp"
 #include "host/session/plugin_tokenizer.hpp"
 #include "host/session/ranks.hpp"
 #include "host/session/run_data.hpp"
@@ -68,7 +69,9 @@ class Session {
 
   // Only if the configuration was read for training.
   StepParts step_parts() { return {executor(), parameters(), optimizer(), ranks(), device()}; }
-  DataNeeds data_needs() const { return {settings(), program(), tokenizer(), world_->launch().local_rank == 0}; }
+  DataNeeds data_needs() const {
+    return {settings(), program(), tokenizer(), world_->launch().local_rank == 0, &*row_files_};
+  }
 
   // [all-ranks] Allocates the parameters and optimizer states of this rank, and the buffers of the strategies. The
   // contents are undefined.
@@ -83,6 +86,7 @@ class Session {
   World alone_;
   World* world_;
   std::optional<RunPlugins> plugins_;
+  mutable std::optional<PluginRows> row_files_;
   std::unique_ptr<Communicator> communicator_;  // outlives the stack's shards
   RunMesh mesh_;
   std::optional<RunModel> model_;

@@ -11,6 +11,7 @@
 #include "host/base/file.hpp"
 #include "host/config/paths.hpp"
 #include "host/data/record_reader.hpp"
+#include "host/session/plugin_rows.hpp"
 #include "host/session/run_tokenizer.hpp"
 
 namespace chassis {
@@ -26,8 +27,8 @@ class TrainingTexts {
  public:
   using Progress = std::function<void(uint64_t, uint64_t, std::string_view)>;
 
-  TrainingTexts(const std::vector<std::string>& paths, const Progress& progress)
-      : progress_(progress), parser_(make_row_parser(set_of(""), 0)) {
+  TrainingTexts(const std::vector<std::string>& paths, RowFiles& row_files, const Progress& progress)
+      : progress_(progress), row_files_(row_files), parser_(make_row_parser(set_of(""), 0)) {
     for (const std::string& path : paths)
       for (const std::string& file : data_files(set_of(path))) files_.push_back(file);
     for (const std::string& file : files_) num_bytes_ += File::open_read(file).size();
@@ -45,9 +46,10 @@ class TrainingTexts {
   uint64_t num_text_bytes() const { return num_text_bytes_; }
 
  private:
-  static DataSetConfig set_of(const std::string& path) {
+  DataSetConfig set_of(const std::string& path) const {
     DataSetConfig set;
     set.path = path;
+    set.row_files = &row_files_;
     set.key = "tokenizer train";
     return set;
   }
@@ -75,6 +77,7 @@ class TrainingTexts {
   }
 
   const Progress& progress_;
+  RowFiles& row_files_;
   std::unique_ptr<RowParser> parser_;
   std::vector<std::string> files_;
   size_t next_file_ = 0;
@@ -139,7 +142,8 @@ TrainedTokenizer train_tokenizer(PluginRegistry& registry, const std::string& me
                                  const std::vector<std::string>& paths, const std::string& out,
                                  const std::function<void(uint64_t, uint64_t, std::string_view)>& progress) {
   NewDirectory directory(out);
-  TrainingTexts texts(paths, progress);
+  PluginRows row_files(registry);
+  TrainingTexts texts(paths, row_files, progress);
   TrainedTokenizer trained;
   const auto instance = registry.open("tokenizer", member);
   train_vocabulary(

@@ -10,6 +10,7 @@
 #include "chassis/kind/ops.h"
 #include "chassis/kind/optimizer.h"
 #include "chassis/kind/parallel.h"
+#include "chassis/kind/rows.h"
 #include "chassis/kind/tokenizer.h"
 #include "chassis/kind/tokenizer_1.h"
 #include "chassis/namespace.hpp"
@@ -73,6 +74,10 @@ CHASSIS_SDK_FIRST_SIZE(chassis_shard_rule_t, CHASSIS_SHARD_RULE_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_parallel_sink_t, CHASSIS_PARALLEL_SINK_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_shards_t, CHASSIS_SHARDS_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_parallel_t, CHASSIS_PARALLEL_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_row_file_info_t, CHASSIS_ROW_FILE_INFO_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_row_sink_t, CHASSIS_ROW_SINK_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_rows_read_t, CHASSIS_ROWS_READ_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_rows_t, CHASSIS_ROWS_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_tokenizer_info_2_t, CHASSIS_TOKENIZER_INFO_2_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_token_t, CHASSIS_TOKEN_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_token_sink_t, CHASSIS_TOKEN_SINK_V1_SIZE)

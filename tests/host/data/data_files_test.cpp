@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "host/data/file_type.hpp"
+#include "host/data/row_files.hpp"
 #include "tests/host/data/rows_support.hpp"
 
 namespace chassis {
@@ -120,12 +121,40 @@ TEST_F(DataFiles, RefusePathsThatCannotBeRead) {
   EXPECT_TRUE(contains(message("zero.jsonl", DataFormat::kTokens), "neither a file nor a folder"));
 }
 
-TEST_F(DataFiles, SayWhatToDoWithParquet) {
-  write_all({"data/a.parquet", "data/b.parquet"});
-  EXPECT_TRUE(contains(message("data/a.parquet"), ".parquet files are not read"));
+TEST_F(DataFiles, SayWhatToDoWithParquetWithoutItsPlugin) {
+  write_all({"data/a.parquet", "data/b.parquet", "c.parquet.gz"});
+  EXPECT_TRUE(contains(message("data/a.parquet"), "no plugin of kind \"rows\" that reads .parquet files"));
   const std::string folder_message = message("data", DataFormat::kMessages);
-  EXPECT_TRUE(contains(folder_message, "it has: .parquet 2"));
+  EXPECT_TRUE(contains(folder_message, "data/a.parquet: no plugin of kind \"rows\""));
   EXPECT_TRUE(contains(folder_message, "to_json"));
+  EXPECT_TRUE(contains(message("c.parquet.gz"), "unpack it"));
+}
+
+// Reads files of one ending, and remembers what was prepared.
+struct FakeRowFiles : RowFiles {
+  bool reads(std::string_view path) const override { return path.ends_with(".rows"); }
+  Names endings() const override { return {".rows"}; }
+  std::string prepare(const std::string& path) override {
+    prepared.push_back(fs::path(path).filename().string());
+    return "fake";
+  }
+  std::unique_ptr<RowReader> open(const std::string&) const override { return nullptr; }
+  Names prepared;
+};
+
+TEST_F(DataFiles, OfPluginsAreFoundAndTheirPluginsPrepared) {
+  write_all({"a.jsonl", "b.rows", "c.rows", "d.other"});
+  FakeRowFiles row_files;
+  for (const DataFormat format : {DataFormat::kMessages, DataFormat::kTokens, DataFormat::kText}) {
+    row_files.prepared.clear();
+    DataSetConfig config = set_of(format, folder.path());
+    config.row_files = &row_files;
+    EXPECT_EQ(data_files(config).size(), 3u);
+    EXPECT_EQ(row_files.prepared, (Names{"b.rows", "c.rows"}));
+  }
+  DataSetConfig config = set_of(DataFormat::kMessages, folder.path() + "/d.other");
+  config.row_files = &row_files;
+  EXPECT_TRUE(contains(error_of([&] { data_files(config); }), "reads .jsonl, .json or .rows files"));
 }
 
 TEST(FileType, IsFoundByTheName) {
@@ -133,7 +162,8 @@ TEST(FileType, IsFoundByTheName) {
   EXPECT_EQ(file_type("a.json.gz"), FileType::kJsonArray);
   EXPECT_EQ(file_type("a.csv.zst"), FileType::kCsv);
   EXPECT_EQ(file_type("a.bin"), FileType::kTokens);
-  for (const char* name : {"a.bin.gz", "a.gz", "a.txt.gz.gz", "a.tsv", "txt", ""})
+  EXPECT_EQ(file_type("a.parquet"), FileType::kRows);
+  for (const char* name : {"a.bin.gz", "a.parquet.gz", "a.gz", "a.txt.gz.gz", "a.tsv", "txt", ""})
     EXPECT_EQ(file_type(name), FileType::kUnknown) << name;
 }
 

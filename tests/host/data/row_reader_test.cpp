@@ -203,7 +203,7 @@ TEST(Rows, RefuseFilesThatTheFormatDoesNotHave) {
     return error_of([&] { open_rows(folder.write(name, ""), set_of(format)); });
   };
   const std::string parquet = message(DataFormat::kMessages, "a.parquet");
-  EXPECT_TRUE(contains(parquet, "a.parquet: .parquet files are not read"));
+  EXPECT_TRUE(contains(parquet, "a.parquet: no plugin of kind \"rows\" that reads .parquet files"));
   EXPECT_TRUE(contains(parquet, "to_json"));
   EXPECT_TRUE(contains(message(DataFormat::kMessages, "a.txt"), "reads .jsonl or .json files"));
   EXPECT_TRUE(contains(message(DataFormat::kMessages, "a.csv"), "convert it to .jsonl"));

@@ -52,8 +52,8 @@ TEST(Manifest, NamesTheFilesFromWhichItsTokenizersAreOpened) {
   const std::string text =
       "chassis-manifest=1\nid=x\nversion=1.0.0\nabi=0.4\nabi-min-host=0.4\ntier=T0\nmember=tokenizer/x\n"
       "license=MIT\n";
-  EXPECT_EQ(parse_manifest(text + "file=tokenizer.json\nfile=tokenizer.model\n", "x.so").files,
-            (std::vector<std::string>{"tokenizer.json", "tokenizer.model"}));
+  EXPECT_EQ(parse_manifest(text + "file=tokenizer.json\nfile=*.parquet\n", "x.so").files,
+            (std::vector<std::string>{"tokenizer.json", "*.parquet"}));
   for (const char* name : {"", ".", "..", "a/b", "/etc/passwd", "a b"})
     EXPECT_TEXT(thrown_by([&] { parse_manifest(text + "file=" + name + "\n", "x.so"); }).text,
                 "the name of a file, without a folder");

@@ -191,6 +191,11 @@ pub const CHASSIS_ROLE_EMBEDDING: u32 = 4;
 pub const CHASSIS_ROLE_HEAD: u32 = 5;
 pub const CHASSIS_ROLE_NORM: u32 = 3;
 pub const CHASSIS_ROLE_WEIGHT: u32 = 1;
+pub const CHASSIS_ROWS_ID: &str = "chassis.rows/1";
+pub const CHASSIS_ROWS_READ_V1_SIZE: u32 = 24;
+pub const CHASSIS_ROWS_V1_SIZE: u32 = 32;
+pub const CHASSIS_ROW_FILE_INFO_V1_SIZE: u32 = 16;
+pub const CHASSIS_ROW_SINK_V1_SIZE: u32 = 24;
 pub const CHASSIS_SAVE_REQUEST_V1_SIZE: u32 = 40;
 pub const CHASSIS_SCAN_SINK_V1_SIZE: u32 = 32;
 pub const CHASSIS_SHARDS_V1_SIZE: u32 = 80;
@@ -1175,6 +1180,49 @@ abi_struct! { chassis_rng_t 32 8 {
     24 8 normal: Option<unsafe extern "C" fn(*const chassis_rng_t, chassis_str_t, u64, u64, *mut f32)>,
 } }
 abi_grows!(chassis_rng_t, CHASSIS_RNG_V1_SIZE);
+
+abi_struct! { chassis_row_file_info_t 16 8 {
+    0 4 struct_size: u32,
+    4 4 reserved0: u32,
+    8 8 num_rows: i64,
+} }
+abi_grows!(chassis_row_file_info_t, CHASSIS_ROW_FILE_INFO_V1_SIZE);
+
+abi_struct! { chassis_row_sink_t 24 8 {
+    0 4 struct_size: u32,
+    4 4 reserved0: u32,
+    8 8 r#impl: *mut c_void,
+    16 8 row: Option<unsafe extern "C" fn(*const chassis_row_sink_t, chassis_str_t)>,
+} }
+abi_grows!(chassis_row_sink_t, CHASSIS_ROW_SINK_V1_SIZE);
+
+abi_struct! { chassis_rows_t 32 8 {
+    0 4 struct_size: u32,
+    4 4 reserved0: u32,
+    8 8 open: Option<unsafe extern "C" fn(
+        *mut chassis_instance_t,
+        chassis_str_t,
+        *mut chassis_row_file_info_t,
+        *mut *mut c_void,
+    ) -> *mut chassis_status_t>,
+    16 8 next: Option<unsafe extern "C" fn(
+        *mut chassis_instance_t,
+        *mut c_void,
+        u64,
+        *const chassis_row_sink_t,
+        *mut chassis_rows_read_t,
+    ) -> *mut chassis_status_t>,
+    24 8 close: Option<unsafe extern "C" fn(*mut chassis_instance_t, *mut c_void)>,
+} }
+abi_grows!(chassis_rows_t, CHASSIS_ROWS_V1_SIZE);
+
+abi_struct! { chassis_rows_read_t 24 8 {
+    0 4 struct_size: u32,
+    4 4 reserved0: u32,
+    8 8 num_rows: u64,
+    16 8 num_bytes: u64,
+} }
+abi_grows!(chassis_rows_read_t, CHASSIS_ROWS_READ_V1_SIZE);
 
 abi_struct! { chassis_save_request_t 40 8 {
     0 4 struct_size: u32,

@@ -9,6 +9,7 @@ mod host;
 pub mod manifest;
 mod member;
 mod options;
+pub mod rows;
 mod sized;
 pub mod tokenizer;
 

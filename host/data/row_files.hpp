@@ -1,0 +1,26 @@
+// Data files that are read by what is not part of this folder: plugins of kind "rows", which the session offers.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "host/data/record_reader.hpp"
+
+namespace chassis {
+
+class RowFiles {
+ public:
+  virtual ~RowFiles() = default;
+  // Whether a reader is installed for files of this name.
+  virtual bool reads(std::string_view path) const = 0;
+  // How such names end: ".parquet".
+  virtual std::vector<std::string> endings() const = 0;
+  // [control] Loads the reader of the file, and returns what identifies it and its version. Before open().
+  virtual std::string prepare(const std::string& path) = 0;
+  // Rows as JSON objects, whose "line" is the number of the row. Throws config errors, which name the file.
+  virtual std::unique_ptr<RowReader> open(const std::string& path) const = 0;
+};
+
+}  // namespace chassis

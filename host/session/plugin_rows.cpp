@@ -1,0 +1,185 @@
+// Calls plugins of kind "rows" and checks every result.
+#include "host/session/plugin_rows.hpp"
+
+#include <fmt/format.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <exception>
+#include <filesystem>
+#include <utility>
+
+#include "host/base/error.hpp"
+#include "host/base/json.hpp"
+#include "host/base/units.hpp"
+#include "host/data/line_reader.hpp"
+#include "host/plugin/status.hpp"
+
+namespace chassis {
+namespace {
+
+// Rows that are asked for at a time.
+constexpr uint64_t kBlockBytes = uint64_t{256} << 10;
+constexpr uint64_t kBlockRows = 256;
+
+// What is wrong with the file, as a config error at the file, or at one of its rows.
+void throw_at(const Instance& instance, const std::string& path, uint64_t row, chassis_status_t* status) {
+  if (status == nullptr) return;
+  const int32_t code = status_code(status);
+  const bool of_file = code == CHASSIS_INVALID_ARGUMENT || code == CHASSIS_DATA_LOSS || code == CHASSIS_NOT_FOUND;
+  if (!of_file) instance.check(status);
+  const std::string text = status_text(status);
+  status_release(status);
+  Error error(ExitCode::kConfig, row == 0 ? SourcePosition{path, 0, 0} : line_position(path, row), text);
+  if (code == CHASSIS_DATA_LOSS) error.hint("copy or download the file again");
+  throw error;
+}
+
+class PluginRowReader final : public RowReader {
+ public:
+  PluginRowReader(const Instance& instance, std::string path)
+      : instance_(instance),
+        table_(instance.interface<chassis_rows_t>(CHASSIS_ROWS_ID)),
+        path_(std::move(path)),
+        num_file_bytes_(std::filesystem::file_size(path_)) {
+    chassis_row_file_info_t info{};
+    info.struct_size = sizeof info;
+    info.num_rows = -1;
+    throw_at(instance_, path_, 0, table_.open(instance_.get("open"), str_of(path_), &info, &file_));
+    if (file_ == nullptr) throw refusal("opens no file, and returns no error");
+    num_rows_of_file_ = info.num_rows;
+  }
+  ~PluginRowReader() override {
+    if (file_) table_.close(instance_.get("close"), file_);
+  }
+
+  bool next(RawRow& row) override {
+    while (next_ == block_.size()) {
+      if (error_) std::rethrow_exception(error_);
+      if (ended_) return false;
+      read_block();
+    }
+    row.kind = RowKind::kJson;
+    row.line = ++num_taken_;
+    row.bytes = std::move(block_[next_++]);
+    if (row.bytes.size() > kMaxDocumentBytes) throw too_long_error(line_position(path_, row.line), "row");
+    return true;
+  }
+
+  uint64_t num_bytes_read() const override { return ended_ ? num_file_bytes_ : num_bytes_; }
+
+ private:
+  void read_block() {
+    block_.clear();
+    next_ = 0;
+    const uint64_t bytes_of_row = num_given_ == 0 ? kBlockBytes : std::max<uint64_t>(1, num_row_bytes_ / num_given_);
+    const uint64_t max_rows = std::clamp<uint64_t>(kBlockBytes / bytes_of_row, 1, kBlockRows);
+    chassis_rows_read_t read{};
+    read.struct_size = sizeof read;
+    const chassis_row_sink_t sink = {sizeof sink, 0, this, [](const chassis_row_sink_t* self, chassis_str_t json) {
+                                       static_cast<PluginRowReader*>(self->impl)->take(view_of(json));
+                                     }};
+    chassis_status_t* const status = table_.next(instance_.get("next"), file_, max_rows, &sink, &read);
+    num_given_ += block_.size();
+    try {
+      throw_at(instance_, path_, num_given_ + 1, status);
+      if (thrown_) std::rethrow_exception(thrown_);
+      check(read, max_rows);
+    } catch (...) {
+      error_ = std::current_exception();  // comes after the rows before it
+      return;
+    }
+    num_bytes_ = std::min(read.num_bytes, num_file_bytes_);
+    ended_ = block_.empty();
+  }
+
+  // Called by the plugin.
+  void take(std::string_view json) noexcept {
+    try {
+      num_row_bytes_ += json.size();
+      block_.emplace_back(json);
+    } catch (...) {
+      thrown_ = std::current_exception();
+    }
+  }
+
+  void check(const chassis_rows_read_t& read, uint64_t max_rows) const {
+    if (read.num_rows != block_.size() || block_.size() > max_rows)
+      throw refusal(fmt::format("gives {} rows to the sink of {} that are asked for, and says that it gives {}",
+                                block_.size(), max_rows, read.num_rows));
+    if (read.num_bytes < num_bytes_)
+      throw refusal(fmt::format("has read {} bytes, and before it {}", read.num_bytes, num_bytes_));
+    if (block_.empty() && num_rows_of_file_ >= 0 && num_given_ != static_cast<uint64_t>(num_rows_of_file_))
+      throw refusal(fmt::format("gives {} rows of a file that has {}", num_given_, num_rows_of_file_));
+  }
+  Error refusal(const std::string& what) const {
+    return plugin_error(fmt::format("{}: {}: {}", instance_.label(), path_, what));
+  }
+
+  const Instance& instance_;
+  const chassis_rows_t& table_;
+  std::string path_;
+  uint64_t num_file_bytes_;
+  void* file_ = nullptr;
+  int64_t num_rows_of_file_ = -1;
+  std::vector<std::string> block_;
+  size_t next_ = 0;  // in the block
+  uint64_t num_taken_ = 0, num_given_ = 0, num_row_bytes_ = 0, num_bytes_ = 0;
+  std::exception_ptr error_, thrown_;
+  bool ended_ = false;
+};
+
+}  // namespace
+
+PluginRows::PluginRows(PluginRegistry& registry) : registry_(registry) {
+  const PluginIndex& index = registry.index();
+  for (const std::string& id : index.ids("rows")) {
+    const PluginFile& file = *index.find("rows", id);
+    const bool is_pinned = registry.is_pinned(file);
+    if (!is_pinned && (registry.loads_only_pinned() || !index.is_installed_with_program(file.path))) continue;
+    for (const std::string& pattern : file.manifest.files) patterns_.emplace_back(pattern, id);
+  }
+}
+
+std::vector<std::string> PluginRows::endings() const {
+  std::vector<std::string> endings;
+  for (const auto& [pattern, member] : patterns_)
+    endings.push_back(pattern.starts_with('*') ? pattern.substr(1) : pattern);
+  std::ranges::sort(endings);
+  endings.erase(std::unique(endings.begin(), endings.end()), endings.end());
+  return endings;
+}
+
+std::string PluginRows::member_of(std::string_view path) const {
+  const std::string name(path.substr(path.rfind('/') + 1));
+  for (const auto& [pattern, member] : patterns_)
+    if (::fnmatch(pattern.c_str(), name.c_str(), 0) == 0) return member;
+  return "";
+}
+
+std::string PluginRows::prepare(const std::string& path) {
+  const std::string member = member_of(path);
+  CHASSIS_CHECK(!member.empty(), "a plugin reads files of this name");
+  std::unique_ptr<Instance>& instance = instances_[member];
+  if (!instance) {
+    auto opened = registry_.open("rows", member);
+    const auto& table = opened->interface<chassis_rows_t>(CHASSIS_ROWS_ID);
+    opened->require(
+        CHASSIS_ROWS_ID,
+        {{"open", table.open != nullptr}, {"next", table.next != nullptr}, {"close", table.close != nullptr}});
+    instance = std::move(opened);
+  }
+  return member + " sha256:" + instance->library().sha256();
+}
+
+std::unique_ptr<RowReader> PluginRows::open(const std::string& path) const {
+  const auto found = instances_.find(member_of(path));
+  CHASSIS_CHECK(found != instances_.end(), "prepare() comes before open()");
+  return open_plugin_rows(*found->second, path);
+}
+
+std::unique_ptr<RowReader> open_plugin_rows(const Instance& instance, const std::string& path) {
+  return std::make_unique<PluginRowReader>(instance, path);
+}
+
+}  // namespace chassis

@@ -1,0 +1,56 @@
+// A member of kind rows for tests: files *.rows, whose lines are the rows and which end with a line "end". The
+// environment variable NONCONFORMING selects a fault.
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "chassis/plugin.hpp"
+#include "chassis/rows.hpp"
+
+namespace {
+
+using namespace chassis;
+
+bool has(std::string_view fault) {
+  const char* chosen = std::getenv("NONCONFORMING");
+  return chosen != nullptr && fault == chosen;
+}
+
+class LinesFile : public RowFile {
+ public:
+  explicit LinesFile(std::string_view path) : file_(std::string(path)) {
+    if (!file_) throw Failure(has("another code") ? CHASSIS_INTERNAL : CHASSIS_NOT_FOUND, "there is no such file");
+    if (file_.peek() == std::char_traits<char>::eof()) throw Failure(CHASSIS_DATA_LOSS, has("no words") ? "" : "empty");
+  }
+  int64_t num_rows() const override { return has("wrong count") ? 1 : -1; }
+  void next(uint64_t max_rows, RowSink& out) override {
+    if (has("ends early") && ++num_calls_ > 2) return;
+    if (has("too many")) ++max_rows;
+    for (std::string line; out.num_rows() < max_rows && !ended_;) {
+      if (!std::getline(file_, line)) throw Failure(CHASSIS_DATA_LOSS, "column 'x': the file has no end");
+      ended_ = line == "end";
+      if (!ended_ && !line.starts_with('{')) fail_invalid("not a file of rows");
+      num_bytes_ += line.size() + 1;
+      if (!ended_) out.row(has("no JSON") ? "{" : line);
+    }
+  }
+  uint64_t num_bytes_read() const override { return has("goes back") ? 1000 - num_bytes_ : num_bytes_; }
+
+ private:
+  std::ifstream file_;
+  uint64_t num_bytes_ = 0, num_calls_ = 0;
+  bool ended_ = false;
+};
+
+class Lines : public Rows {
+ public:
+  static constexpr std::string_view kDoc = "test: lines of *.rows";
+  using Rows::Rows;
+  std::unique_ptr<RowFile> open(std::string_view path) const override { return std::make_unique<LinesFile>(path); }
+};
+
+}  // namespace
+
+CHASSIS_PLUGIN("file=*.rows\nlicense=Apache-2.0\n", Lines)

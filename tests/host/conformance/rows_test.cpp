@@ -1,0 +1,50 @@
+// The conformance tests of rows find each fault of a faulty member.
+#include "host/conformance/rows.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "tests/host/data/support.hpp"
+#include "tests/support/expect_has.hpp"
+#include "tests/support/loaded_plugins.hpp"
+
+namespace chassis {
+namespace {
+
+class RowsConformance : public testing::Test {
+ protected:
+  std::string failures(const std::string& fault, bool with_file = true) {
+    ::setenv("NONCONFORMING", fault.c_str(), 1);
+    const auto instance = plugins_.make("rows", "lines");
+    std::string text;
+    for (const std::string& failure : rows_failures(*instance, with_file ? file_ : "")) text += failure + "\n";
+    ::unsetenv("NONCONFORMING");
+    return text;
+  }
+
+  TempFolder folder_;
+  std::string file_ = folder_.write("a.rows", "{\"a\": 1}\n{\"a\": 2}\n{\"a\": 3}\n{\"a\": 4}\nend\n");
+  test::LoadedPlugins plugins_{{CHASSIS_TEST_STUB_DIR}};
+};
+
+TEST_F(RowsConformance, ACorrectMemberPasses) {
+  EXPECT_EQ(failures(""), "");
+  EXPECT_EQ(failures("", false), "");
+}
+
+TEST_F(RowsConformance, FindsWrongRefusals) {
+  EXPECT_HAS(failures("another code", false), "a file that is not there: INTERNAL, expected NOT_FOUND");
+  EXPECT_HAS(failures("no words", false), "a file with empty is refused without a message");
+}
+
+TEST_F(RowsConformance, FindsWrongRows) {
+  EXPECT_HAS(failures("no JSON"), "row 1: ");
+  EXPECT_HAS(failures("wrong count"), "gives 4 rows, and open says 1");
+  EXPECT_HAS(failures("too many"), "other rows if 1 is read at a time");
+  EXPECT_HAS(failures("ends early"), "other rows if 1 is read at a time");
+  EXPECT_HAS(failures("goes back"), "has read ");
+}
+
+}  // namespace
+}  // namespace chassis
