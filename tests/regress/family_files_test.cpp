@@ -91,7 +91,7 @@ class ModelFolder {
   // What a run of this directory is refused for; "" if its weights load.
   std::string refusal(ConfigUse use = ConfigUse::kTraining, const Providers& with = {"interval", "[\"aten\"]"}) const {
     save();
-    const SmallRun run(with, "path = \"" + path() + "\"\n");
+    const SmallRun run(with, "path = \"" + path() + "\"\n[[data.eval]]\npath = \"none.jsonl\"\nformat = \"tokens\"\n");
     run.write(random_documents({40}));
     return thrown_by([&] {
       Session session(load_config(run.config_path(), {}, use),
