@@ -128,7 +128,6 @@ class Olmo2 final : public Model {
     }));
   }
 
-  // Tensors on disk have the names and shapes of the parameters.
   void disk_mapping(DiskMapping& m) const override {
     if (tied_) m.skip("lm_head.weight");
   }
@@ -163,8 +162,10 @@ class Olmo2 final : public Model {
 
   Value attention(Builder& b, const Value& x) const {
     Rope rope;
-    for (int64_t i = 0; i < head_size_; i += 2)
-      rope.inv_freq.push_back(1 / std::pow(theta_, static_cast<double>(i) / static_cast<double>(head_size_)));
+    for (int64_t i = 0; i < head_size_; i += 2) {  // rounded to float32 where transformers rounds
+      const float exponent = static_cast<float>(i) / static_cast<float>(head_size_);
+      rope.inv_freq.push_back(1.0f / static_cast<float>(std::pow(theta_, exponent)));
+    }
     const auto rotated = [&](const std::string& name, Dim all, Dim heads) {
       const Value y = b.linear(x, "self_attn." + name + "_proj", {all});
       const Value normed = b.rms_norm(y, "self_attn." + name + "_norm.weight", norm_eps_);
