@@ -152,7 +152,7 @@ TEST_P(Classifiers, AreLoadedAndExportedButNotTrainedYet) {
   model.config["id2label"] = {{"0", "bad"}, {"1", "good"}, {"2", "neither"}};
 
   for (const ConfigUse use : {ConfigUse::kTraining, ConfigUse::kEvaluation}) {
-    EXPECT_HAS(model.refusal(use), "the model has a sequence-classification head");
+    EXPECT_HAS(model.refusal(use), "model '" + GetParam().name + "' has a sequence-classification head");
     EXPECT_HAS(model.refusal(use), "reward training comes later");
   }
   EXPECT_EQ(model.refusal_to_export(), "");
