@@ -54,7 +54,7 @@ Runtime make_runtime(const Config& config, RunPlugins& plugins, const RunModel& 
   Runtime runtime;
   runtime.providers = open_providers(settings, plugins, candidates, options);
   runtime.compiled = std::make_unique<CompiledProgram>(
-      compile(model.recording(settings.model),
+      compile(model.recording(settings.model, config.use()),
               {.passes = passes,
                .freeze = [&](ParameterTable& parameters) { freeze(settings.freeze, parameters); },
                .resolve = std::move(options),
