@@ -6,7 +6,8 @@
 
 namespace chassis {
 
-// Starts a thread with all signals blocked, so that the program's main threads receive them.
+// Starts a thread with all signals blocked but those of its own faults, so that the program's main thread receives
+// them.
 std::thread thread_without_signals(std::function<void()> body);
 
 }  // namespace chassis

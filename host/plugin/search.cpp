@@ -145,12 +145,13 @@ void PluginIndex::add_members() {
   for (ShadowedMember& other : shadowed_) {  // now it is known which file each name means
     const PluginFile &used = *find(other.name.kind, other.name.id), &hidden = *named(other.path);
     other.used = used.path;
-    counted_warning(
-        "plugins found twice",
-        fmt::format("plugin {} is in {} (version {}) and in {} (version {}); without a version, as in '{}@{}', "
-                    "the first is used",
-                    other.name.text(), used.path, used.manifest.version, hidden.path, hidden.manifest.version,
-                    other.name.id, hidden.manifest.version));
+    const std::string advice = used.manifest.version == hidden.manifest.version
+                                   ? "the first is used; remove one of them"
+                                   : fmt::format("without a version, as in '{}@{}', the first is used", other.name.id,
+                                                 hidden.manifest.version);
+    counted_warning("plugins found twice",
+                    fmt::format("plugin {} is in {} (version {}) and in {} (version {}); {}", other.name.text(),
+                                used.path, used.manifest.version, hidden.path, hidden.manifest.version, advice));
   }
 }
 

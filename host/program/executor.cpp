@@ -8,6 +8,15 @@
 #include "host/program/selective.hpp"
 
 namespace chassis {
+namespace {
+
+Tensor output(const StreamValues& outputs, const std::string& name) {
+  const auto found = outputs.find(name);
+  if (found == outputs.end()) throw plugin_error("the model's last block has no output \"" + name + "\"");
+  return found->second;
+}
+
+}  // namespace
 
 Executor::Executor(CompiledProgram& compiled, UnitEvents* events, Collectives* collectives)
     : compiled_(compiled), events_(events), collectives_(collectives) {}
@@ -80,10 +89,7 @@ StreamValues Executor::forward(int microbatch, UnitRange units, const Fields& fi
 }
 
 Tensor Executor::forward(int microbatch, const Fields& fields, double loss_scale) {
-  const StreamValues outputs = forward(microbatch, all_units(), fields, {}, loss_scale);
-  const auto loss = outputs.find("loss");
-  if (loss == outputs.end()) throw plugin_error("the model's last block has no output \"loss\"");
-  return loss->second;
+  return output(forward(microbatch, all_units(), fields, {}, loss_scale), "loss");
 }
 
 void Executor::backward(int microbatch, bool last) { backward(microbatch, all_units(), {}, last); }
@@ -118,13 +124,14 @@ StreamValues Executor::backward(int microbatch, UnitRange units, StreamValues gr
 Tensor Executor::loss(const Fields& fields) {
   Microbatch mb;
   mb.fields = fields;
-  return run_units(resolved(Purpose::kLoss), all_units(), {}, mb, nullptr, false).at("loss");
+  return output(run_units(resolved(Purpose::kLoss), all_units(), {}, mb, nullptr, false), "loss");
 }
 
 Tensor Executor::logits(const Fields& fields, KeyValueCache* cache, bool last_position_only) {
   Microbatch mb;
   mb.fields = fields;
-  Tensor logits = run_units(resolved(Purpose::kLogits), all_units(), {}, mb, cache, last_position_only).at("logits");
+  Tensor logits =
+      output(run_units(resolved(Purpose::kLogits), all_units(), {}, mb, cache, last_position_only), "logits");
   if (cache) cache->advance(size_of(CHASSIS_DIM_TIME, fields));
   return logits;
 }

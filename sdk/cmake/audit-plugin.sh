@@ -74,9 +74,9 @@ name=$(basename "$file" .so) note_id=$(value id) note_version=$(value version)
 printf '%s\n' "$note_version" | LC_ALL=C grep -q -x -E '[0-9]+\.[0-9]+\.[0-9]+([-+][0-9A-Za-z.+-]+)?' ||
   fail "its manifest has the version '$note_version', expected three numbers, as in 0.1.0 or 1.0.0-rc.1"
 [ -z "$version" ] || [ "$version" = "$note_version" ] ||
-  fail "chassis_add_plugin() has VERSION $version, but its manifest has the version $note_version;\
- CHASSIS_PLUGIN_VERSION holds VERSION"
+  fail "CMake has VERSION $version for it, but its manifest has the version $note_version; CHASSIS_PLUGIN_VERSION holds\
+ VERSION, and in Rust the version is that of Cargo.toml"
 sorted() { tr ', ' '\n\n' | LC_ALL=C sort -u | sed '/^$/d' | tr '\n' ' ' | sed 's/ $//'; }
 wanted=$(echo "$kinds" | sorted) found=$(value member | sed 's|/.*||' | sorted)
 [ -z "$wanted" ] || [ "$wanted" = "$found" ] ||
-  fail "chassis_add_plugin() has KINDS $wanted, but its manifest has members of the kinds $found; correct KINDS"
+  fail "CMake has KINDS $wanted for it, but its manifest has members of the kinds $found; correct KINDS"

@@ -41,6 +41,8 @@ TEST_F(TokenizerConformance, FindsWrongIdsAndOffsets) {
   EXPECT_HAS(failures("begins back"), "begins at byte 0, the one before it at byte 3");
   EXPECT_HAS(failures("ends outside"), "plain ASCII: id 0 covers bytes 0 to 45 of a text of 44 bytes");
   EXPECT_HAS(failures("covers nothing"), "plain ASCII: no id covers byte 4");
+  EXPECT_HAS(failures("counts characters"), "(offsets are counted in bytes, not in characters)");
+  EXPECT_HAS(failures("overlaps"), "plain ASCII: ids 0 and 1 both cover bytes ");
   EXPECT_HAS(failures("depends on calls"), "plain ASCII: one round trip gives ");
 }
 

@@ -77,9 +77,11 @@ class WordsReader : public Tokenizer {
       }
       const bool skips = has("covers nothing") && i == 4;
       out.push(has("id outside") ? 1 << 20 : id, has("begins back") && i > 3 ? 0 : i,
-               skips                           ? i
-               : has("ends outside") && i == 0 ? text.size() + 1
-                                               : i + length);
+               skips                                                                        ? i
+               : has("ends outside") && i == 0                                              ? text.size() + 1
+               : has("overlaps") && i + length < text.size()                                ? i + length + 1
+               : has("counts characters") && (static_cast<uint8_t>(text[i]) & 0xC0) == 0x80 ? i
+                                                                                            : i + length);
       i += length;
     }
     if (has("depends on calls") && ++num_calls_ % 2 == 0) out.push('x', text.size(), text.size());
