@@ -6,7 +6,7 @@
 
 namespace chassis {
 
-// Starts a thread with all signals blocked but those of its own faults, so that the program's main thread receives
+// Starts a thread with all signals blocked but those of its own faults: the main thread receives them.
 // them.
 std::thread thread_without_signals(std::function<void()> body);
 
