@@ -160,8 +160,14 @@ class RowsExamination {
     }
     one.read(1);
     some.read(kSomeRows);
-    if (!same(one)) fail("other rows if 1 is read at a time, beside another open file");
-    if (!same(some)) fail("other rows if {} are read at a time, beside another open file", kSomeRows);
+    const auto compare = [&](const ReadFile& other, uint64_t max_rows) {
+      const std::string reason = other.refusal() ? other.refusal()->text : other.fault();
+      if (!same(other))
+        fail("other rows if {} at a time are read, beside another open file{}", max_rows,
+             reason.empty() ? "" : ": " + reason);
+    };
+    compare(one, 1);
+    compare(some, kSomeRows);
     std::array<bool, 4> equal{};
     std::vector<std::thread> threads;
     for (bool& mine : equal)

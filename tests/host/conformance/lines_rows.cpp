@@ -22,7 +22,9 @@ class LinesFile : public RowFile {
  public:
   explicit LinesFile(std::string_view path) : file_(std::string(path)) {
     if (!file_) throw Failure(has("another code") ? CHASSIS_INTERNAL : CHASSIS_NOT_FOUND, "there is no such file");
-    if (file_.peek() == std::char_traits<char>::eof()) throw Failure(CHASSIS_DATA_LOSS, has("no words") ? "" : "empty");
+    if (file_.peek() != std::char_traits<char>::eof()) return;
+    if (has("no words")) fail_invalid("");
+    throw Failure(CHASSIS_DATA_LOSS, "empty");
   }
   int64_t num_rows() const override { return has("wrong count") ? 1 : -1; }
   void next(uint64_t max_rows, RowSink& out) override {
@@ -36,7 +38,7 @@ class LinesFile : public RowFile {
       if (!ended_) out.row(has("no JSON") ? "{" : line);
     }
   }
-  uint64_t num_bytes_read() const override { return has("goes back") ? 1000 - num_bytes_ : num_bytes_; }
+  uint64_t num_bytes_read() const override { return has("goes back") && num_bytes_ > 20 ? 1 : num_bytes_; }
 
  private:
   std::ifstream file_;

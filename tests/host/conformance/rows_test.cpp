@@ -41,9 +41,10 @@ TEST_F(RowsConformance, FindsWrongRefusals) {
 TEST_F(RowsConformance, FindsWrongRows) {
   EXPECT_HAS(failures("no JSON"), "row 1: ");
   EXPECT_HAS(failures("wrong count"), "gives 4 rows, and open says 1");
-  EXPECT_HAS(failures("too many"), "other rows if 1 is read at a time");
-  EXPECT_HAS(failures("ends early"), "other rows if 1 is read at a time");
-  EXPECT_HAS(failures("goes back"), "has read ");
+  EXPECT_HAS(failures("too many"),
+             "other rows if 1 at a time are read, beside another open file: gives 2 of 1 rows, and says 2");
+  EXPECT_HAS(failures("ends early"), "other rows if 1 at a time are read, beside another open file");
+  EXPECT_HAS(failures("goes back"), "has read 1 bytes, and before it ");
 }
 
 }  // namespace
