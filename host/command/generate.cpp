@@ -1,11 +1,17 @@
 // `chassis generate`: continues a text, talks, or answers a file of prompts, with the newest weights of a run or of a
 // model directory.
+#include <fmt/format.h>
+
+#include "host/base/file.hpp"
 #include "host/base/log.hpp"
+#include "host/base/printable.hpp"
 #include "host/command/command.hpp"
 #include "host/command/talk.hpp"
+#include "host/save/resume_differences.hpp"
 #include "host/save/weights.hpp"
 #include "host/session/join.hpp"
 #include "host/train/generation_settings.hpp"
+#include "host/train/run_report.hpp"
 
 namespace chassis {
 namespace {
@@ -49,6 +55,23 @@ GenerationSettings settings_of(const Session& session, const GenerateArguments& 
   made.stop_texts.insert(made.stop_texts.end(), arguments.stop.begin(), arguments.stop.end());
   if (!made.from_file.empty()) log::info("{}", made.from_file);
   return made;
+}
+
+// Answers by another template than that of the training are not what the model has learned.
+void compare_template(const Session& session, const std::string& from) {
+  if (session.world().rank() != 0 || session.settings().train.task != "sft") return;
+  std::string run = from.empty() ? *session.settings().run.output_dir : from;
+  while (run.size() > 1 && run.back() == '/') run.pop_back();
+  if (path_kind(run + "/resolved.toml") == PathKind::kAbsent && run.ends_with("/final")) run.resize(run.size() - 6);
+  if (path_kind(run + "/resolved.toml") == PathKind::kAbsent) return;
+  if (!settings_that_differ(run, "train.task", session.config()).empty()) return;
+  for (const auto& [key, text] : settings_that_differ(run, "data", session.config()))
+    if (key == session.settings().data.template_name.key())
+      counted_warning("the chat template differs from that of the training",
+                      fmt::format("{} {}: the model of {} has not learned to answer in this template; {} gives that "
+                                  "of the training",
+                                  key, text, printable(run, 4096),
+                                  "`chassis generate " + shell_word(run + "/resolved.toml") + "`"));
 }
 
 // All ranks compute the same text, and rank 0 prints it.
@@ -101,6 +124,7 @@ Verb add_generate(CLI::App& app) {
       Session session(std::move(given), {.plugin_path = arguments->config.plugin_path, .world = &world});
       session.allocate();
       load_weights(session, arguments->from);
+      if (!arguments->has_prompt) compare_template(session, run_of(arguments->from));
       Answerer answerer(session, settings_of(session, *arguments));
       if (arguments->chat) return chat_on_standard_input(session, answerer);
       if (!rows.empty()) return answer_rows(session, answerer, rows, arguments->out);

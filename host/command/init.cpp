@@ -14,6 +14,7 @@
 #include "host/command/command.hpp"
 #include "host/command/init_config.hpp"
 #include "host/command/line_input.hpp"
+#include "host/data/chat_renderer.hpp"
 #include "host/data/preview.hpp"
 #include "host/plugin/registry.hpp"
 #include "host/service/host_services.hpp"
@@ -101,27 +102,85 @@ void measure(const DataConfig& data, const Tokenizer* tokenizer, InitFacts& fact
   facts.is_sample = seen.is_sample;
 }
 
-// The tokenizer's own template if the trained bytes of these rows are certain with it, else the first built-in one that
-// fits.
+// The texts that a template makes of short conversations; one that it refuses is empty.
+std::vector<std::string> rendered_examples(const Tokenizer& tokenizer, const ChatConfig& config) {
+  const auto said = [](std::string role, std::string text) {
+    Message message;
+    message.role = std::move(role);
+    message.content.push_back({std::move(text), std::nullopt});
+    return message;
+  };
+  const std::vector<Message> turns = {said("user", "one"), said("assistant", "two"), said("user", "three"),
+                                      said("assistant", "four")};
+  std::vector<std::string> texts;
+  for (const bool has_system : {true, false}) {
+    ChatRecord chat;
+    if (has_system) chat.messages.push_back(said("system", "zero"));
+    chat.messages.insert(chat.messages.end(), turns.begin(), turns.end());
+    try {
+      texts.push_back(ChatRenderer(tokenizer, config).render(chat, false).text);
+    } catch (const Error&) {
+      texts.emplace_back();
+    }
+    while (!texts.back().empty() && texts.back().back() == '\n') texts.back().pop_back();
+  }
+  return texts;
+}
+
+struct FittingTemplate {
+  std::string name;
+  size_t num_equal = 0;  // examples that the tokenizer's own template renders the same
+  size_t rank = 0;       // 0: it has tokens of its own; "plain", without any words, is last
+};
+
+// The built-in templates that fit the tokenizer, best first.
+std::vector<FittingTemplate> fitting_templates(const Tokenizer& tokenizer, ChatConfig config) {
+  static const std::vector<std::string> kLast = {"alpaca", "deepseek", "mistral", "plain"};
+  const std::vector<std::string> names = config.fitting_slots;
+  std::vector<std::string> own;
+  if (!tokenizer.chat_template().empty()) own = rendered_examples(tokenizer, config);
+  std::vector<FittingTemplate> fitting;
+  for (const std::string& name : names) {
+    config.slots = builtin_slot_template(name);
+    config.template_name = name;
+    FittingTemplate& found = fitting.emplace_back();
+    found.name = name;
+    found.rank = static_cast<size_t>(std::find(kLast.begin(), kLast.end(), name) - kLast.begin() + 1) %
+                 (kLast.size() + 1);  // 0 of all others
+    if (name == "mistral" && spelled_token(tokenizer, "[INST]") >= 0) found.rank = 0;
+    const std::vector<std::string> texts = rendered_examples(tokenizer, config);
+    for (size_t i = 0; i < own.size(); ++i) found.num_equal += !own[i].empty() && own[i] == texts[i];
+  }
+  std::stable_sort(fitting.begin(), fitting.end(), [](const FittingTemplate& a, const FittingTemplate& b) {
+    return a.num_equal != b.num_equal ? a.num_equal > b.num_equal : a.rank < b.rank;
+  });
+  return fitting;
+}
+
+// The tokenizer's own template if the trained bytes of these rows are certain with it, else the built-in one that is
+// most like it, or whose tokens the tokenizer has.
 void choose_template(DataConfig data, const Tokenizer& tokenizer, InitFacts& facts) {
   try {
     measure(data, &tokenizer, facts);
     facts.why_template = "the tokenizer's own";
     return;
   } catch (const Error& first) {
-    for (const std::string& name : data.chat.fitting_slots) {
-      data.chat.slots = builtin_slot_template(name);
-      data.chat.template_name = facts.data_template = name;
+    for (const FittingTemplate& fitting : fitting_templates(tokenizer, data.chat)) {
+      data.chat.slots = builtin_slot_template(fitting.name);
+      data.chat.template_name = facts.data_template = fitting.name;
       try {
         measure(data, &tokenizer, facts);
-        facts.why_template = tokenizer.chat_template().empty()
-                                 ? "the tokenizer has none of its own"
-                                 : "built in; with the tokenizer's own it is not certain what is trained";
-        return;
       } catch (const Error&) {
+        continue;
       }
+      const std::string reason = printable(first.message().substr(0, first.message().find(": ")), 100);
+      facts.why_template = tokenizer.chat_template().empty() ? "built in; the tokenizer has none of its own"
+                           : fitting.num_equal > 0 ? "the same text as the tokenizer's own, with which " + reason
+                                                   : "built in; with the tokenizer's own " + reason;
+      return;
     }
-    throw first;
+    facts.data_template.clear();
+    throw;
   }
 }
 
@@ -168,7 +227,21 @@ int init(const InitArguments& arguments) {
       load_config_text(init_toml(facts), arguments.file, {}),
       {.plugin_path = arguments.plugin_path, .target = {.without_device = true, .assume_configured_device = true}});
   read_model(session.settings().model.path, facts);
-  const DataConfig data = data_config(session.data_needs());
+  DataConfig data;
+  {
+    // Without a template of its own, the tokenizer takes the first that fits until one is chosen.
+    const DataNeeds needs = session.data_needs();
+    const bool has_none = facts.task == "sft" && needs.tokenizer && needs.tokenizer->chat_template().empty();
+    InitFacts draft = facts;
+    if (has_none)
+      for (const std::string& name : fitting_template_names(*needs.tokenizer)) draft.data_template = name;
+    const Config config = load_config_text(init_toml(draft), arguments.file, {});
+    data = data_config({config.settings(), needs.program, needs.tokenizer, needs.first_on_machine, needs.row_files});
+    if (has_none) {
+      data.chat.slots = nullptr;
+      data.chat.template_name = "auto";
+    }
+  }
   if (facts.task == "sft" && session.tokenizer() != nullptr)
     choose_template(data, *session.tokenizer(), facts);
   else

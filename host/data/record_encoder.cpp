@@ -15,7 +15,7 @@ namespace {
 
 // A shorter text may be a part of what the template writes behind an answer.
 constexpr size_t kMinRunOn = 8;
-constexpr int kEncoderVersion = 1;  // raised whenever equal records get other ids or labels
+constexpr int kEncoderVersion = 2;  // raised whenever equal records get other ids or labels
 
 uint64_t num_targets(const Document& document) {
   if (document.ids.empty()) return 0;
@@ -52,6 +52,9 @@ std::map<std::string, uint64_t> EncodeCounts::changes() const {
     if (times > 0) changes[what] = times;
   };
   add("tokens that lie partly in what is trained are masked", num_straddlers);
+  add("the first token of an answer is masked, since the template's header ends inside it, so the model will not learn "
+      "how answers begin: end the header before its white space, or choose another data.template",
+      num_masked_beginnings);
   add("rows longer than train.seq_len are cut", num_truncated);
   add("the template leaves out the reasoning of answers", num_lost_reasoning);
   return changes;
@@ -61,6 +64,7 @@ bool RecordEncoder::encode(const Record& record, const SourcePosition& where, Do
   document.ids.clear();
   document.labels.clear();
   straddlers_.clear();
+  num_masked_beginnings_ = 0;
   drop_reason_.clear();
   try {
     encode_any(record, document);
@@ -83,6 +87,7 @@ bool RecordEncoder::encode(const Record& record, const SourcePosition& where, Do
     return false;
   }
   counts_.num_straddlers += num_straddlers;
+  counts_.num_masked_beginnings += num_masked_beginnings_;
   counts_.num_tokens += document.ids.size();
   counts_.num_trained_tokens += num_targets(document);
   return true;
@@ -173,6 +178,10 @@ void RecordEncoder::encode_chat(const ChatRecord& chat, Document& document) {
   if (options_.chat.train_on_prompt) require_last_stop(chat, encoding);
   if (spans) check_reasoning(chat, rendered);
   set_labels(encoding, trained, document);
+  for (const size_t i : straddlers_)
+    num_masked_beginnings_ += std::any_of(trained.begin(), trained.end(), [&](const ByteRange& range) {
+      return encoding.begin[i] < range.begin && range.begin < encoding.end[i];
+    });
   require_one_bos(document);
 }
 
@@ -213,7 +222,12 @@ uint64_t RecordEncoder::begin_of_answer(const RenderedChat& rendered, const Enco
     if (at == std::string::npos) return leaf;
     begin = at + header.size();
   } else {  // a template whose user turns end where answers begin: spaces in front of an answer are part of it
-    while (begin > 0 && rendered.text[begin - 1] == ' ') --begin;
+    uint64_t limit = 0;
+    for (const ChatSpan& span : rendered.spans)
+      if (span.message != mask.message && span.end <= leaf) limit = std::max(limit, span.end);
+    while (begin > limit && rendered.text[begin - 1] == ' ') --begin;
+    // A slot template shows where the content before it ends; with Jinja, only a special token does.
+    if (!renderer_->is_jinja()) return begin;
   }
   if (begin == leaf) return leaf;
   const auto first = std::lower_bound(encoding.begin.begin(), encoding.begin.end(), begin) - encoding.begin.begin();

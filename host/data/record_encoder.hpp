@@ -32,6 +32,7 @@ struct EncodeCounts {
   uint64_t num_tokens = 0, num_trained_tokens = 0;
   uint64_t longest = 0;                     // tokens of the longest row, before it was cut or dropped
   uint64_t num_straddlers = 0;              // tokens masked because they lie partly in what is trained
+  uint64_t num_masked_beginnings = 0;       // answers whose first token lies partly in the header
   uint64_t num_truncated = 0;               // rows
   uint64_t num_lost_reasoning = 0;          // answers whose reasoning the template leaves out
   std::map<std::string, uint64_t> dropped;  // reason → rows
@@ -93,6 +94,7 @@ class RecordEncoder {
   EncodeCounts counts_;
   std::string drop_reason_;
   std::vector<size_t> straddlers_;
+  uint64_t num_masked_beginnings_ = 0;   // of the last row
   mutable std::vector<int8_t> special_;  // by id; -1: not asked yet
 };
 

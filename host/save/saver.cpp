@@ -26,7 +26,7 @@ constexpr int64_t kSelfTestBytes = 16 << 20;
 
 // The files that exports and checkpoints have beside the weights: those of model.path, but the tokenizer's from where
 // this run has its tokenizer. config.json is written anew.
-std::vector<CopiedFile> files_carried(Session& session) {
+std::vector<CopiedFile> files_carried(Session& session, const ChatFiles& chat) {
   const Setting<std::string>& model = session.settings().model.path;
   const PluginTokenizer* const tokenizer = session.tokenizer();
   const std::string directory = tokenizer ? tokenizer->directory() : "";
@@ -36,15 +36,17 @@ std::vector<CopiedFile> files_carried(Session& session) {
                                                          other.front() + " …): this run used tokenizer '" +
                                                          tokenizer->id() + "'");
   std::vector<CopiedFile> files;
+  std::set<std::string> left_out = chat.left_out;
   if (model.is_set()) {
-    std::set<std::string> left_out(other.begin(), other.end());
+    left_out.insert(other.begin(), other.end());
     left_out.insert("config.json");
     files = files_to_copy(model, left_out);
   }
   if (directory.empty()) return files;
-  std::set<std::string> names;
+  std::set<std::string> names = chat.left_out;
   for (const CopiedFile& file : files) names.insert(file.name);
-  for (std::vector<std::string> more : {tokenizer_files(directory), tokenizer->files()})
+  const std::vector<std::string> stops = {"generation_config.json"};
+  for (const std::vector<std::string>& more : {tokenizer_files(directory), tokenizer->files(), stops})
     for (const std::string& name : more)
       if (path_kind(directory + "/" + name) != PathKind::kAbsent && names.insert(name).second)
         files.push_back(copied_file(directory, name));
@@ -68,7 +70,11 @@ Saver::Saver(Session& session, std::string directory, CheckpointRoot* root)
     if (const Setting<std::string>& model = session.settings().model.path; is_first && model.is_set()) {
       mode_ = shared_file_mode(model);
     }
-    if (is_first) carried_files_ = files_carried(session);
+    if (is_first) {
+      const PluginTokenizer* const tokenizer = session.tokenizer();
+      chat_files_ = chat_files(session, tokenizer ? tokenizer->directory() : "");
+      carried_files_ = files_carried(session, chat_files_);
+    }
     checkpoint_plan();
     export_plan();
     if (!is_first) return;
@@ -310,9 +316,10 @@ SaveResult Saver::export_model(const std::string& name, int64_t step) {
   return writer.save(plan, request, session_.world());
 }
 
-// Copies tokenizer, chat template and generation_config, so that each checkpoint can be exported without model.path and
+// Adds tokenizer, chat template and generation_config, so that each checkpoint can be exported without model.path and
 // tokenizer.path.
 void Saver::carry_files_of_model(SaveRequest& request) const {
+  request.text_files.insert(request.text_files.end(), chat_files_.written.begin(), chat_files_.written.end());
   request.carried_files = carried_files_;
   request.mode = mode_;
 }

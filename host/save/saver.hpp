@@ -11,6 +11,7 @@
 #include "host/checkpoint/reader.hpp"
 #include "host/checkpoint/save.hpp"
 #include "host/checkpoint/writer.hpp"
+#include "host/save/chat_files.hpp"
 #include "host/save/saved_tensors.hpp"
 
 namespace chassis {
@@ -79,11 +80,12 @@ class Saver {
   std::unique_ptr<Instance> checkpoint_instance_, export_instance_;
   FormatPlugin checkpoint_format_, export_format_;
   std::optional<SavePlan> checkpoint_plan_, export_plan_;
+  ChatFiles chat_files_;                   // only on rank 0, as the next
   std::vector<CopiedFile> carried_files_;  // of model.path; only on rank 0
   unsigned mode_ = 0644;
   BucketPair buckets_;
   std::optional<CheckpointRoot> own_root_;
-  CheckpointRoot* root_;        // NULL except on rank 0
+  CheckpointRoot* root_;  // NULL except on rank 0
   int64_t best_step_ = -1;
   std::unique_ptr<Save> save_;  // in progress; uses all of the above
 };

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "host/base/file.hpp"
 #include "host/base/json.hpp"
 #include "host/config/paths.hpp"
@@ -50,6 +52,22 @@ void find_template(const Setting<std::string>& setting, ChatConfig& chat) {
 
 }  // namespace
 
+std::string generation_directory(const Settings& settings) {
+  for (const Setting<std::string>* path : {&settings.model.path, &settings.tokenizer.path})
+    if (path->is_set() && path_kind(**path + "/generation_config.json") != PathKind::kAbsent) return *path;
+  return "";
+}
+
+bool trains_chats(const Settings& settings) {
+  if (settings.train.task != "sft") return false;
+  return std::any_of(settings.data.train.begin(), settings.data.train.end(), [&](const Settings::TrainSet& set) {
+    const DataFormat format = data_format_from_text(*set.format);
+    // The prompts of this format are texts or conversations; only these have a template.
+    if (format == DataFormat::kPromptCompletion) return settings.data.template_name.by_user();
+    return format == DataFormat::kMessages || format == DataFormat::kShareGpt || format == DataFormat::kAlpaca;
+  });
+}
+
 ChatConfig chat_config(const Settings& settings, const Tokenizer* tokenizer) {
   const Settings::Data& data = settings.data;
   ChatConfig chat;
@@ -77,7 +95,8 @@ ChatConfig chat_config(const Settings& settings, const Tokenizer* tokenizer) {
   chat.train_on_prompt = data.train_on_prompt;
   chat.last_turn_only = data.last_turn_only;
   chat.reasoning = reasoning_from_text(*data.reasoning);
-  if (settings.model.path.is_set()) chat.stop_ids = read_generation_config(settings.model.path).eos_ids;
+  if (const std::string directory = generation_directory(settings); !directory.empty())
+    chat.stop_ids = read_generation_config(directory).eos_ids;
   if (tokenizer == nullptr) return chat;
   std::erase_if(chat.stop_ids, [&](int32_t id) { return id >= tokenizer->vocab_size(); });
   if (tokenizer->eos_id() >= 0) chat.stop_ids.push_back(tokenizer->eos_id());

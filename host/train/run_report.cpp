@@ -9,6 +9,7 @@
 
 #include "host/base/units.hpp"
 #include "host/checkpoint/checkpoint_root.hpp"
+#include "host/session/run_chat.hpp"
 
 namespace chassis {
 std::string shell_word(const std::string& path) {
@@ -95,8 +96,9 @@ std::string resume_hint(const Settings& settings, const Stopped& stopped) {
 std::string next_steps(const Settings& settings, const PluginTokenizer* tokenizer, const std::string& directory,
                        bool early) {
   std::string text = "next: ";
-  if (tokenizer != nullptr) text += "chassis generate " + shell_word(directory + "/resolved.toml") +
-            (settings.train.task == "sft" ? " --chat; " : " --prompt TEXT; ");
+  if (tokenizer != nullptr)
+    text += "chassis generate " + shell_word(directory + "/resolved.toml") +
+            (trains_chats(settings) ? " --chat; " : " --prompt TEXT; ");
   return text + (early ? "raise eval.patience" : "raise run.max_steps") + " to train further";
 }
 

@@ -157,5 +157,63 @@ TEST_F(FineTuning, TheCommandsOfThePageLeadToAModelThatAnswers) {
   }
 }
 
+TEST_F(FineTuning, AnExportCarriesTheTemplateAndTheStopTokensOfItsTraining) {
+  make_base();
+  write_data();
+  if (HasFatalFailure()) return;
+  run("chassis init chat.toml --model models/base --data chats.jsonl");
+  EXPECT_HAS(text_of_file(folder_ / "chat.toml"), "template = \"auto\"") << "it knows where its own template stops";
+
+  const Outcome trained = shell("chassis train chat.toml run.epochs=1 data.template=alpaca run.output_dir=out/alpaca");
+  EXPECT_EQ(trained.exit_code, 0) << trained.output;
+  EXPECT_HAS(trained.output, "out/alpaca/resolved.toml --chat; ");
+  run("chassis ckpt export out/alpaca exported");
+  for (const std::string directory : {"out/alpaca/final/", "exported/"}) {
+    const std::string jinja = text_of_file(folder_ / (directory + "chat_template.jinja"));
+    EXPECT_HAS(jinja, "### Response:");
+    const Json config = Json::parse(text_of_file(folder_ / (directory + "tokenizer_config.json")));
+    EXPECT_EQ(config["chat_template"], jinja);
+    EXPECT_EQ(config["eos_token"], "<|endoftext|>");
+    EXPECT_EQ(Json::parse(text_of_file(folder_ / (directory + "generation_config.json")))["eos_token_id"],
+              Json::array({0, 3}));
+  }
+  // The same rows become the same text and the same trained tokens.
+  const std::string preview = "chassis data preview chat.toml --ids ";
+  EXPECT_EQ(shell(preview + "model.path=exported data.template=auto 2> log.txt").output,
+            shell(preview + "data.template=alpaca 2> log.txt").output);
+
+  const std::string answer = "chassis generate chat.toml run.output_dir=out/alpaca generate.max_new_tokens=1 ";
+  EXPECT_HAS(shell(answer + "--chat < questions.txt").output, "data.template was \"alpaca\", is \"auto\"");
+  EXPECT_EQ(shell(answer + "data.template=alpaca --chat < questions.txt").output.find("data.template was"),
+            std::string::npos);
+}
+
+TEST_F(FineTuning, ASlotTemplateEndsInTokensThatTheExportStopsAt) {
+  make_base();
+  write_data();
+  if (HasFatalFailure()) return;
+  std::filesystem::remove(folder_ / "models/base/generation_config.json");
+  // The built-in template that gives the text of the tokenizer's own, and the reason.
+  run("chassis init chat.toml --model models/base --data chats.jsonl");
+  EXPECT_HAS(text_of_file(folder_ / "chat.toml"), "template = \"chatml\"");
+  EXPECT_HAS(text_of_file(folder_ / "chat.toml"),
+             "the same text as the tokenizer's own, with which the model will not learn to stop");
+  run("chassis train chat.toml run.epochs=1");
+  EXPECT_EQ(Json::parse(text_of_file(folder_ / "out/chat/final/generation_config.json"))["eos_token_id"],
+            Json::array({0, 3}));
+
+  Json config = Json::parse(text_of_file(folder_ / "models/base/tokenizer_config.json"));
+  config.erase("chat_template");
+  write_text(folder_ / "models/base/tokenizer_config.json", config.dump());
+  run("chassis init without.toml --model models/base --data chats.jsonl");
+  EXPECT_HAS(text_of_file(folder_ / "without.toml"), "template = \"chatml\"");
+
+  write_text(folder_ / "segments.jsonl",
+             R"({"segments": [{"text": "a b", "label": false}, {"text": "c", "label": true}]})");
+  run("chassis init segments.toml --model models/base --data segments.jsonl");
+  const Outcome trained = shell("chassis train segments.toml run.epochs=1");
+  EXPECT_HAS(trained.output, "out/segments/resolved.toml --prompt TEXT; ");
+}
+
 }  // namespace
 }  // namespace chassis::test

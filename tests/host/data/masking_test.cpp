@@ -1,6 +1,8 @@
 // The nine rules that say which tokens of a conversation are trained.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "host/data/eval_data.hpp"
 #include "tests/host/data/chat_support.hpp"
 
@@ -94,6 +96,23 @@ TEST(MaskingRule3, ATokenThatLiesPartlyInsideIsMaskedAndCounted) {
             "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n\n[Yo<|im_end|>]\n");
   EXPECT_EQ(encoder.counts().num_straddlers, 1u);
   EXPECT_EQ(encoder.straddlers().size(), 1u);
+  EXPECT_EQ(encoder.counts().num_masked_beginnings, 1u);
+  const auto changes = encoder.counts().changes();
+  EXPECT_TRUE(std::any_of(changes.begin(), changes.end(), [](const auto& change) {
+    return change.first.starts_with("the first token of an answer is masked") && change.second == 1;
+  }));
+}
+
+TEST(MaskingRule3, ASpaceThatASlotTemplateWritesBeforeAnswersIsTrainedWithTheirFirstWord) {
+  EncodeOptions options = chatml_options();
+  auto slots = std::make_shared<SlotTemplate>(chatml_slots());
+  slots->user = slot_from_text("[I] {{content}}[/I]", {"content"});  // neither is a token of this tokenizer
+  slots->assistant_open = {};
+  slots->assistant = slot_from_text(" {{content}}", {"content"});
+  options.chat.slots = slots;
+  RecordEncoder encoder(&kChats, options);
+  EXPECT_EQ(encoded(encoder, kChats, chat_of({{"user", "Hi"}, {"assistant", "an"}})), "[I] Hi[/I][ an<|im_end|>]\n");
+  EXPECT_EQ(encoder.counts().num_straddlers, 0u);
 }
 
 TEST(MaskingRule3, PartsThatAreBothTrainedHaveNoBoundary) {

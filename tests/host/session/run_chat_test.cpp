@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "host/config/config.hpp"
 #include "host/data/slot_template.hpp"
 #include "tests/host/data/chat_support.hpp"
@@ -54,6 +56,15 @@ TEST_F(RunChat, MistakesNameTheKeyOrTheLine) {
 TEST_F(RunChat, AnswersEndWhereGenerationStops) {
   folder_.write("generation_config.json", R"({"eos_token_id": [259, 100000]})");
   EXPECT_EQ(config({}).stop_ids, (std::vector<int32_t>{259, tokenizer_.eos_id()})) << "and not at ids that it lacks";
+}
+
+TEST_F(RunChat, WithoutAFileOfTheModelTheTokenizersSaysWhereGenerationStops) {
+  std::filesystem::create_directory(folder_.path() + "/tokenizer");
+  folder_.write("tokenizer/generation_config.json", R"({"eos_token_id": [0, 259]})");
+  const std::string path = "tokenizer.path=" + folder_.path() + "/tokenizer";
+  EXPECT_EQ(config({path}).stop_ids, (std::vector<int32_t>{0, 259, tokenizer_.eos_id()}));
+  folder_.write("generation_config.json", R"({"eos_token_id": 1})");
+  EXPECT_EQ(config({path}).stop_ids, (std::vector<int32_t>{1, tokenizer_.eos_id()}));
 }
 
 }  // namespace

@@ -187,11 +187,15 @@ fn files(model: BPE, specials: Vec<AddedToken>, pre_tokenizer: Sequence) -> Resu
         "pad_token": PAD,
         "tokenizer_class": "PreTrainedTokenizerFast",
     });
+    // Texts end in one token, the turns of the chat template in another; generation stops at both.
+    let stop: Vec<u32> = [END_OF_TEXT, "<|im_end|>"].iter().filter_map(|token| tokenizer.token_to_id(token)).collect();
+    let generation = json!({"eos_token_id": stop});
     let map = json!({"bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT, "pad_token": PAD});
     let pretty = |value: &Value| serde_json::to_string_pretty(value).map(|text| text + "\n").map_err(internal);
     Ok(vec![
         ("tokenizer.json".to_owned(), tokenizer_json.into_bytes()),
         ("tokenizer_config.json".to_owned(), pretty(&config)?.into_bytes()),
         ("special_tokens_map.json".to_owned(), pretty(&map)?.into_bytes()),
+        ("generation_config.json".to_owned(), pretty(&generation)?.into_bytes()),
     ])
 }

@@ -51,6 +51,16 @@ fn its_chat_template_marks_what_the_assistant_says() {
 }
 
 #[test]
+fn generation_stops_at_the_end_of_texts_and_of_turns() {
+    let files = train(300, 0, 1, texts()).unwrap();
+    let folder = folder("stops", &files);
+    let end_of_turn = Tokenizer::open(&folder.0).unwrap().id_of("<|im_end|>");
+    let (_, content) = files.iter().find(|(name, _)| name == "generation_config.json").unwrap();
+    let numbers: String = String::from_utf8_lossy(content).chars().filter(|c| !c.is_whitespace()).collect();
+    assert_eq!(numbers, format!("{{\"eos_token_id\":[0,{end_of_turn}]}}"));
+}
+
+#[test]
 fn equal_texts_make_equal_files_with_any_number_of_threads() {
     let expected = train(350, 0, 1, texts()).unwrap();
     for num_threads in [1, 2, 5] {
