@@ -317,10 +317,7 @@ class Run {
     for (const std::string& text :
          {warmup_warning(settings(), options.schedule), rows_warning(settings(), *data_, options.shape.num_rows())})
       if (!text.empty()) counted_warning(text.substr(0, text.find(' ')), text);
-    if (settings().sample.prompts->empty() && settings().sample.every_steps > 0)
-      counted_warning(settings().sample.every_steps.key(),
-                      fmt::format("{} = {} has no effect, since there are no sample.prompts",
-                                  settings().sample.every_steps.key(), *settings().sample.every_steps));
+    warn_of_unused_samples(settings());
   }
 
   StepRecord take_step() {
