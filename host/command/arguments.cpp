@@ -41,23 +41,6 @@ File file_in_memory(const std::string& name, const std::string& text) {
   return file;
 }
 
-// Refuses what users often give in place of a TOML file, and says what to give.
-void refuse_other_than_toml(const std::string& file) {
-  const std::string shown = "'" + printable(file) + "'";
-  if (file.find("://") != std::string::npos)
-    throw config_error(shown + " is a URL").hint("configurations are read from files: download it first");
-  if (file.ends_with(".yaml") || file.ends_with(".yml"))
-    throw config_error(shown + " is YAML by its name, and configurations are TOML")
-        .hint("chassis schema lists every table and key");
-  std::error_code ignored;
-  if (!std::filesystem::is_directory(file, ignored)) return;
-  if (std::filesystem::exists(file + "/resolved.toml", ignored))
-    throw config_error(shown + " is the directory of a run").hint("its configuration is " + file + "/resolved.toml");
-  if (std::filesystem::exists(file + "/config.json", ignored))
-    throw config_error(shown + " is a model directory, not a configuration")
-        .hint("write a TOML file with [model] path = \"" + file + "\", and give that");
-}
-
 constexpr const char* kPluginPath = "--plugin-path";
 
 bool is_override(const std::string& word) {
@@ -83,6 +66,22 @@ void collect_plugin_path(const CLI::App& app, std::vector<std::string>& folders,
 
 }  // namespace
 
+void refuse_other_than_toml(const std::string& file) {
+  const std::string shown = "'" + printable(file) + "'";
+  if (file.find("://") != std::string::npos)
+    throw config_error(shown + " is a URL").hint("configurations are read from files: download it first");
+  if (file.ends_with(".yaml") || file.ends_with(".yml"))
+    throw config_error(shown + " is YAML by its name, and configurations are TOML")
+        .hint("chassis schema lists every table and key");
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(file, ignored)) return;
+  if (std::filesystem::exists(file + "/resolved.toml", ignored))
+    throw config_error(shown + " is the directory of a run").hint("its configuration is " + file + "/resolved.toml");
+  if (std::filesystem::exists(file + "/config.json", ignored))
+    throw config_error(shown + " is a model directory, not a configuration")
+        .hint("write a TOML file with [model] path = \"" + file + "\", and give that");
+}
+
 void add_plugin_path(CLI::App& verb, std::vector<std::string>& folders) {
   if (verb.get_option_no_throw(kPluginPath) == nullptr) declare_plugin_path(verb);
   verb.final_callback([&verb, &folders] {
@@ -106,7 +105,8 @@ std::string override_hint(const CLI::App& verb, const std::vector<std::string>& 
     if (verb.get_option_no_throw(option) != nullptr) continue;
     std::string name = option.substr(2), value = "VALUE";
     std::replace(name.begin(), name.end(), '-', '_');
-    if (equals != std::string::npos) value = words[i].substr(equals + 1);
+    if (equals != std::string::npos)
+      value = words[i].substr(equals + 1);
     else if (i + 1 < words.size() && !words[i + 1].starts_with('-') && words[i + 1].find('=') == std::string::npos)
       value = words[i + 1];
     const std::string form = "keys of the configuration are written without dashes, after the file: ";

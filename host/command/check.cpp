@@ -22,8 +22,8 @@ void print_summary(Session& session) {
   const ResolvedProgram& program = session.executor().resolved(Purpose::kTraining);
   const auto& parameters = session.parameters();
   std::fprintf(output(), "model       %zu units, %s parameters, %s trained\n", program.units.size(),
-              count_text(static_cast<double>(parameters.num_elements(false))).c_str(),
-              count_text(static_cast<double>(parameters.num_elements(true))).c_str());
+               count_text(static_cast<double>(parameters.num_elements(false))).c_str(),
+               count_text(static_cast<double>(parameters.num_elements(true))).c_str());
   for (Recompute mode : {Recompute::kNone, Recompute::kSelective, Recompute::kFull})
     std::fprintf(output(), "activations %s with recompute = %s\n",
                  bytes_text(session.compiled().planned_activation_bytes(mode)).c_str(), text(mode).c_str());
@@ -69,6 +69,7 @@ Verb add_check(CLI::App& app) {
       std::fprintf(output(), "mesh        %d ranks (%s)\n", num_ranks, divided_axes(session.mesh()).c_str());
     warn_of_learning_rate(settings.optimizer.lr);
     check_positions(session.model(), settings.train.seq_len, "train.seq_len");
+    warn_of_unused_samples(settings);
     Samples{session};  // throws if a prompt cannot become ids
     if (!*without_data) find_data(session.data_needs()), check_folders(settings);
     if (settings.model.path.is_set() && settings.exports.when != "never")

@@ -20,6 +20,9 @@ void add_plugin_path(CLI::App& verb, std::vector<std::string>& folders);
 // Declares it for all commands that do not have it yet.
 void accept_plugin_path_everywhere(CLI::App& program);
 
+// Refuses what users often give in place of a TOML file, and says what to give.
+void refuse_other_than_toml(const std::string& file);
+
 // The arguments of every verb that reads a configuration.
 struct ConfigArguments {
   std::string file;

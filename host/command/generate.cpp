@@ -2,6 +2,8 @@
 // model directory.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "host/base/file.hpp"
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
@@ -11,6 +13,7 @@
 #include "host/save/weights.hpp"
 #include "host/session/join.hpp"
 #include "host/train/generation_settings.hpp"
+#include "host/train/made_with.hpp"
 #include "host/train/run_report.hpp"
 
 namespace chassis {
@@ -96,8 +99,9 @@ Verb add_generate(CLI::App& app) {
   CLI::Option* const prompt = app.add_option("--prompt", arguments->prompt, "the text to continue");
   app.add_flag("--chat", arguments->chat, "answer the lines of standard input, each a turn of the user");
   app.add_option("--prompts", arguments->prompts, "a .jsonl file with rows {\"prompt\": …} or {\"messages\": […]}");
-  app.add_option("--out", arguments->out,
-                 "the answers to --prompts; if it exists, its rows are kept and the next prompts are answered");
+  app.add_option(
+      "--out", arguments->out,
+      "the answers to --prompts; if it exists, made with the same, its rows are kept and the next prompts answered");
   app.add_option("--stop", arguments->stop, "a text that ends an answer, beside those of generate.stop; repeatable")
       ->expected(1)
       ->take_all();
@@ -123,11 +127,16 @@ Verb add_generate(CLI::App& app) {
         throw config_error("--chat runs in one process, and a launcher has started " + std::to_string(world.size()));
       Session session(std::move(given), {.plugin_path = arguments->config.plugin_path, .world = &world});
       session.allocate();
-      load_weights(session, arguments->from);
+      const std::string weights = load_weights(session, arguments->from);
       if (!arguments->has_prompt) compare_template(session, run_of(arguments->from));
-      Answerer answerer(session, settings_of(session, *arguments));
+      const GenerationSettings generation = settings_of(session, *arguments);
+      Answerer answerer(session, generation);
       if (arguments->chat) return chat_on_standard_input(session, answerer);
-      if (!rows.empty()) return answer_rows(session, answerer, rows, arguments->out);
+      if (!rows.empty()) {
+        const bool with_chat = std::ranges::any_of(rows, [](const PromptRow& row) { return row.chat.has_value(); });
+        return answer_rows(session, answerer, rows, arguments->out,
+                           [&] { return made_with(session, generation, weights, with_chat); });
+      }
       return continue_text(session, answerer, arguments->prompt);
     });
   };

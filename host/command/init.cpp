@@ -93,11 +93,12 @@ void read_model(const std::string& directory, InitFacts& facts) {
 // Counts the tokens of the first rows. Throws what encoding them throws.
 void measure(const DataConfig& data, const Tokenizer* tokenizer, InitFacts& facts) {
   constexpr uint64_t kRows = 200;
-  facts.num_rows = facts.longest = 0;
+  facts.num_rows = facts.longest = facts.num_tokens = 0;
   const PreviewOfSet seen =
       preview_rows(data.train.at(0), data, tokenizer, {.rows_of_file = kRows, .files = 1}, [&](const PreviewRow& row) {
         ++facts.num_rows;
         facts.longest = std::max(facts.longest, row.num_tokens);
+        facts.num_tokens += row.num_tokens;
       });
   facts.is_sample = seen.is_sample;
 }
@@ -203,6 +204,7 @@ FoundFormat format_of(const std::string& data, const std::vector<std::string>& p
 }
 
 int init(const InitArguments& arguments) {
+  refuse_other_than_toml(arguments.file);
   Questions questions;
   InitFacts facts;
   facts.model = questions.answer(arguments.model, "--model", "model directory, or hub:Org/Name");

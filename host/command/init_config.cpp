@@ -19,7 +19,7 @@
 namespace chassis {
 namespace {
 
-constexpr uint64_t kRowsToLookAt = 50;
+constexpr uint64_t kRowsToLookAt = 50, kSftEpochs = 3;
 constexpr const char* kFormats = "text, alpaca, sharegpt, messages, prompt_completion, segments, tokens and preference";
 
 std::string listed(const std::set<std::string>& names) {
@@ -139,6 +139,21 @@ int64_t seq_len_of(const InitFacts& facts) {
   return static_cast<int64_t>(length);
 }
 
+InitSteps steps_of(const InitFacts& facts) {
+  constexpr uint64_t kMinSteps = 20;
+  InitSteps steps;
+  if (facts.is_sample || facts.num_rows == 0) return steps;
+  // Packing joins short rows.
+  const auto length = static_cast<uint64_t>(seq_len_of(facts));
+  const uint64_t packed = std::max<uint64_t>(1, (facts.num_tokens + length - 1) / length);
+  const uint64_t rows = facts.task == "sft" ? std::min(packed, facts.num_rows) * kSftEpochs : packed;
+  while (steps.rows_of_step > 1 && rows < kMinSteps * static_cast<uint64_t>(steps.rows_of_step))
+    steps.rows_of_step /= 2;
+  steps.num_steps = static_cast<int64_t>(std::max<uint64_t>(1, rows / static_cast<uint64_t>(steps.rows_of_step)));
+  steps.warmup_steps = std::min(steps.warmup_steps, steps.num_steps / 10);
+  return steps;
+}
+
 std::string init_toml(const InitFacts& facts) {
   const bool is_sft = facts.task == "sft";
   const std::string rows =
@@ -149,7 +164,7 @@ std::string init_toml(const InitFacts& facts) {
       "# Made by `chassis init`; `chassis schema` documents every key, `chassis schema TABLE` one table.\n"
       "schema_version = 1\n\n[run]\n";
   text += line("name = " + toml_of(facts.name)) + line("output_dir = " + toml_of(facts.output_dir));
-  text += line(is_sft ? "epochs = 3" : "epochs = 1", "passes over the data; or max_steps");
+  text += line(is_sft ? fmt::format("epochs = {}", kSftEpochs) : "epochs = 1", "passes over the data; or max_steps");
   text += "\n[model]\n" + line("path = " + toml_of(facts.model), facts.architecture);
   if (is_sft && facts.format.format != DataFormat::kSegments) {
     text += "\n[data]\n";
@@ -166,15 +181,19 @@ std::string init_toml(const InitFacts& facts) {
                is_sft ? fmt::format("the longest of {} has {} tokens{}", rows, facts.longest, positions)
                       : "tokens per row" + positions);
   text += line("micro_batch_size = 1", "rows at a time on one device");
-  text += line("global_batch_size = 8", "rows of one step");
+  const InitSteps steps = steps_of(facts);
+  text += line(fmt::format("global_batch_size = {}", steps.rows_of_step),
+               steps.num_steps > 0 ? fmt::format("rows of one step; about {} steps in all", steps.num_steps)
+                                   : std::string("rows of one step"));
   text +=
       "\n[precision]\n" + line("compute = \"auto\"", "bf16 on a GPU, fp32 on a CPU; the weights are stored as " +
                                                          (facts.stored_dtype.empty() ? "float32" : facts.stored_dtype));
   text += "\n[optimizer]\n" + line("plugin = \"adamw\"") + line(is_sft ? "lr = 2e-5" : "lr = 1e-4", "the peak");
-  text += "\n[schedule]\n" + line("name = \"cosine\"") + line("warmup_steps = 10") + line("min_lr_ratio = 0.1");
+  text += "\n[schedule]\n" + line("name = \"cosine\"") + line(fmt::format("warmup_steps = {}", steps.warmup_steps)) +
+          line("min_lr_ratio = 0.1");
   if (is_sft)
     text += "\n[sample]\n" + line("prompts = []", "questions whose answers the log shows, such as [\"Who are you?\"]") +
-            line("every_steps = 50", "and after the last step");
+            line("# every_steps = 50", "also during the run; else only after the last step");
   return text;
 }
 

@@ -28,6 +28,7 @@ struct InitFacts {
   std::string architecture = {}, stored_dtype = {};  // of the model; empty: unknown
   int64_t max_positions = 0;                         // 0: unknown
   uint64_t num_rows = 0, longest = 0;                // of the rows that were looked at; tokens
+  uint64_t num_tokens = 0;                           // of all of them
   bool is_sample = false;                            // there are more rows
   std::string data_template = {};                    // empty: the default
   std::string why_template = {};
@@ -35,6 +36,12 @@ struct InitFacts {
 
 // Tokens per row: a power of two that holds the longest row, between 256 and 4096, if the model can.
 int64_t seq_len_of(const InitFacts& facts);
+// So that a small file is some steps, and the warm-up a small part of them.
+struct InitSteps {
+  int64_t rows_of_step = 8, warmup_steps = 10;
+  int64_t num_steps = 0;  // about; 0: unknown
+};
+InitSteps steps_of(const InitFacts& facts);
 std::string init_toml(const InitFacts& facts);
 
 }  // namespace chassis

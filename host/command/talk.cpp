@@ -120,7 +120,8 @@ void TextOutput::end_line() { write_out(pieces_.finish() + "\n"); }
 
 int chat_on_standard_input(Session& session, Answerer& answerer) { return Talk(session, answerer)(); }
 
-int answer_rows(Session& session, Answerer& answerer, const std::vector<PromptRow>& rows, const std::string& out) {
+int answer_rows(Session& session, Answerer& answerer, const std::vector<PromptRow>& rows, const std::string& out,
+                const std::function<Json()>& made_with) {
   World& world = session.world();
   std::optional<ChatRenderer> renderer;
   if (std::any_of(rows.begin(), rows.end(), [](const PromptRow& row) { return row.chat.has_value(); })) {
@@ -129,7 +130,7 @@ int answer_rows(Session& session, Answerer& answerer, const std::vector<PromptRo
   }
   std::optional<AnswersFile> file;
   const size_t done = std::stoull(find_on_rank_0(world, "opening " + out, [&] {
-    file.emplace(out, rows);
+    file.emplace(out, rows, made_with());
     return std::to_string(file->num_answered());
   }));
   // Before the first answer, all prompts are rendered, so that a template refuses a row at once.

@@ -1,6 +1,7 @@
 // The two ways of `chassis generate` to answer more than one prompt.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -16,8 +17,9 @@ namespace chassis {
 // input ends or /exit. Returns the exit code.
 int chat_on_standard_input(Session& session, Answerer& answerer);
 
-// [all-ranks] Answers the rows in order; rank 0 writes them to the file `out`.
-int answer_rows(Session& session, Answerer& answerer, const std::vector<PromptRow>& rows, const std::string& out);
+// [all-ranks] Answers the rows in order; rank 0 writes them to the file `out`, and calls `made_with` for AnswersFile.
+int answer_rows(Session& session, Answerer& answerer, const std::vector<PromptRow>& rows, const std::string& out,
+                const std::function<Json()>& made_with);
 
 // Writes pieces of a text to standard output: unchanged to a file or a pipe, and without harmful control characters to
 // a terminal.

@@ -133,6 +133,8 @@ std::string content_problem(const OptionSpec& spec, const Value& value, const st
       std::find(spec.choices.begin(), spec.choices.end(), value.string) == spec.choices.end()) {
     const std::vector<std::string> offered = offered_choices(key, spec);
     std::string text = fmt::format("{} = {} is not {}", key, shown(value), choices_text(offered));
+    if (const std::string_view instead = foreign_method(key, value.string); !instead.empty())
+      return fmt::format("{}: {}", text, instead);
     const std::string meant(foreign_choice(value.string));
     const std::string near = meant.empty()                            ? nearest(value.string, offered)
                              : std::ranges::count(offered, meant) > 0 ? meant
@@ -193,7 +195,7 @@ void Config::unknown_key(const Value& child, const std::string& key, const std::
   const std::string name = printable(key);
   std::string text = "unknown key '" + name + "'";
   if (is_group) text = child.is_array() ? "unknown table [[" + name + "]]" : "unknown table [" + name + "]";
-  if (const ForeignKey* foreign = find_foreign_key(key)) {
+  if (const ForeignKey* foreign = find_foreign_key(without_indexes(key))) {
     text += fmt::format(" of {}: {}", foreign->trainer, foreign->answer);
   } else if (const std::string near = nearest(leaf, known); !near.empty()) {
     text += fmt::format(" (did you mean '{}'?)", near);
@@ -292,6 +294,11 @@ void Config::check_child(Value& child, Value& table, const TableSpec& spec, cons
     if (inner->is_array && !child.is_array()) {
       problems_.push_back(
           {where_of(child), fmt::format("{} must be a list of tables: write [[{}]]", child_key, child_key)});
+      table.children.erase(table.children.begin() + static_cast<ptrdiff_t>(index--));
+    } else if (!inner->is_array && !child.is_table() && is_unavailable(inner->name)) {
+      const auto entry = std::ranges::find(unavailable(), std::string_view(inner->name), &Unavailable::key);
+      problems_.push_back({where_of(child), fmt::format("{} = {} is not available in this version: {}", child_key,
+                                                        shown(child), entry->instead)});
       table.children.erase(table.children.begin() + static_cast<ptrdiff_t>(index--));
     } else if (!inner->is_array && !child.is_table()) {
       problems_.push_back(

@@ -18,7 +18,10 @@ constexpr std::string_view kAxolotl = "Axolotl", kLf = "LLaMA-Factory", kHf = "H
 
 constexpr std::string_view kNoAdapters =
                                "adapters are not available in this version; freeze.train_only trains a part of a model",
-                           kNoQuantization = "quantization is not available in this version";
+                           kNoQuantization = "quantization is not available in this version",
+                           kUseFormat =
+                               "use format: chat_template is \"messages\" or \"sharegpt\", completion is "
+                               "\"text\", input_output is \"segments\"";
 
 template <const std::string_view& kFirst, const std::string_view& kSecond>
 struct Joined {
@@ -68,6 +71,14 @@ constexpr ForeignKey kKeys[] = {
     {"lora_target_linear", kAxolotl, kNoAdapters},
     {"lora_modules_to_save", kAxolotl, kNoAdapters},
     {"use_peft", kTrl, kNoAdapters},
+    {".lora", kOthers, kNoAdapters},
+    {".qlora", kOthers, kNoAdapters},
+    {".peft", kOthers, kNoAdapters},
+    {".peft_config", kTrl, kNoAdapters},
+    {".adapters", kOthers, kNoAdapters},
+    {".quantization", kOthers, kNoQuantization},
+    {".quantization_config", kHf, kNoQuantization},
+    {"neftune_noise_alpha", kHf, "noise on embeddings is not available in this version; remove it"},
     {"load_in_4bit", kAxolotl, kNoQuantization},
     {"load_in_8bit", kAxolotl, kNoQuantization},
     {"quantization_bit", kLf, kNoQuantization},
@@ -127,6 +138,8 @@ constexpr ForeignKey kKeys[] = {
     {"train_on_eot", kAxolotl, "the token that ends a trained turn is always trained; remove it"},
     {"assistant_only_loss", kTrl, "use data.roles_to_train; only the assistant is trained by default"},
     {"completion_only_loss", kTrl, "use data.train_on_prompt; only completions are trained by default"},
+    {"data.train.type", kAxolotl, kUseFormat},
+    {"data.eval.type", kAxolotl, kUseFormat},
     {"field_messages", kAxolotl, "use columns in each [[data.train]]: { messages = \"…\" }"},
     {"message_property_mappings", kAxolotl, "use tags in each [[data.train]]: { role = \"…\", content = \"…\" }"},
     {"train_on_split", kAxolotl, "use [[data.train]] with the file of that split"},
@@ -155,6 +168,7 @@ constexpr ForeignKey kKeys[] = {
     {"schedule.type", kOthers, "use schedule.name"},
     {"scheduler.type", kDs, "use schedule.name"},
     {"optimizer.type", kDs, "use optimizer.plugin"},
+    {"optimizer.name", kTitan, "use optimizer.plugin"},
     {"optim", kHf, "use optimizer.plugin"},
     {"optim_args", kHf, "options of the optimizer go into [optimizer]"},
     {"adam_beta1", kHf, "use betas in [optimizer]"},
@@ -269,8 +283,12 @@ constexpr ForeignKey kKeys[] = {
     {"evaluation_strategy", kHf, "use eval.every_steps"},
     {"evals_per_epoch", kAxolotl, "use eval.every_steps"},
     {"run_val_every_n_steps", kTune, "use eval.every_steps"},
-    {"load_best_model_at_end", kHf, "not available; checkpoint.keep_last = 0 keeps all of them"},
-    {"early_stopping_patience", kAxolotl, "not available; stop with Ctrl-C, which leaves a checkpoint"},
+    {"load_best_model_at_end", kHf, "use eval.keep_best, the name of an evaluation set; its best checkpoint is kept"},
+    {"metric_for_best_model", kHf, "use eval.keep_best, the name of an evaluation set: its loss decides"},
+    {"greater_is_better", kHf, "eval.keep_best keeps the lowest loss; remove it"},
+    {"early_stopping_threshold", kHf, "every lower loss counts; remove it, and use eval.patience"},
+    {"early_stopping_patience", kAxolotl, "use eval.patience, with eval.keep_best and eval.every_steps"},
+    {"early_stopping_steps", kLf, "use eval.patience, with eval.keep_best and eval.every_steps"},
     {"logging_steps", kHf, "use log.every_steps"},
     {"log_freq", kTitan, "use log.every_steps"},
     {"log_every_n_steps", kTune, "use log.every_steps"},
@@ -316,6 +334,17 @@ std::string_view foreign_choice(std::string_view word) {
       {"gpu", "cuda"}, {"float32", "fp32"}, {"bfloat16", "bf16"}, {"float16", "fp16"}};
   const auto* found = std::ranges::find(kChoices, word, &std::pair<std::string_view, std::string_view>::first);
   return found == std::end(kChoices) ? "" : found->second;
+}
+
+std::string_view foreign_method(std::string_view dotted_key, std::string_view word) {
+  constexpr std::string_view kPreference[] = {"dpo", "orpo", "kto", "ipo", "simpo", "rm"};
+  constexpr std::string_view kRewards[] = {"ppo", "grpo", "rloo", "rlhf", "rl"};
+  if (dotted_key != "train.task") return "";
+  if (std::ranges::count(kPreference, word) > 0)
+    return "losses on pairs of answers are not available in this version; \"sft\" trains the better answers";
+  if (std::ranges::count(kRewards, word) > 0) return "reinforcement learning is not available in this version";
+  if (word == "pt") return "use \"pretrain\"";
+  return word == "lora" || word == "qlora" ? kNoAdapters : "";
 }
 
 bool is_foreign_table(std::string_view prefix) {

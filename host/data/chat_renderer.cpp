@@ -208,13 +208,22 @@ RenderedChat ChatRenderer::render_prepared(const ChatRecord& chat, bool spans, b
                          .tools_json = chat.tools_json,
                          .keep_reasoning = config_.reasoning == Reasoning::kKeep,
                          .generation_prompt = generation_prompt});
-  return tokenizer_.render({.messages_json = messages_json(chat.messages),
-                            .tools_json = chat.tools_json,
-                            .variables_json = variables_json_,
-                            .template_text = config_.template_text,
-                            .unix_time_s = unix_time_s_,
-                            .generation_prompt = generation_prompt,
-                            .spans = spans});
+  try {
+    return tokenizer_.render({.messages_json = messages_json(chat.messages),
+                              .tools_json = chat.tools_json,
+                              .variables_json = variables_json_,
+                              .template_text = config_.template_text,
+                              .unix_time_s = unix_time_s_,
+                              .generation_prompt = generation_prompt,
+                              .spans = spans});
+  } catch (const Error& error) {
+    const auto without = std::ranges::find(chat.messages, false, &Message::has_content);
+    if (without == chat.messages.end() || error.message().find("undefined") == std::string::npos) throw;
+    throw Error(error.code(), error.where(), error.message())
+        .hint(fmt::format("message {} ({}) has no content, or null, which a template sees as undefined here and in "
+                          "transformers, and this one reads it: write \"content\": \"\"",
+                          without - chat.messages.begin() + 1, printable(without->role, 40)));
+  }
 }
 
 Json ChatRenderer::key() const {

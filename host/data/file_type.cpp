@@ -85,8 +85,11 @@ void require_readable(const DataSetConfig& config, const std::string& path) {
             ".to_json(\"a.jsonl\", orient=\"records\", lines=True)");
   }
   if (can_read(config.format, type)) return;
-  Error error =
-      config_error(fmt::format("format \"{}\" reads {} files", to_text(config.format), readable_names(config)));
+  const std::string names = readable_names(config);
+  Error error = config_error(fmt::format("format \"{}\" reads {} files", to_text(config.format), names));
+  if (type == FileType::kUnknown && path.ends_with(".tsv"))
+    throw config_error("files that end in .tsv are not read by any format")
+        .hint("convert it to .csv, with commas and quotes, or to .jsonl");
   if (type == FileType::kCsv) error.hint("a .csv file has only strings; convert it to .jsonl");
   if (type == FileType::kTokens) error.hint("files of token ids have format = \"tokens\"");
   if (path.ends_with(".idx")) error.hint("name the .bin file; its .idx file is found beside it");

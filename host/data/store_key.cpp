@@ -67,7 +67,17 @@ std::string row_reader(const DataSetConfig& config, const std::vector<std::strin
   return fmt::format("{}", fmt::join(readers, ", "));
 }
 
-std::string show(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+// Short: the JSON of an encoder or of columns fills a screen.
+std::string show(const Json& value) {
+  return printable(value.is_string() ? value.get<std::string>() : value.dump(), 80);
+}
+
+// The object in a text of JSON; any other value is returned unchanged.
+Json unpacked(const Json& value) {
+  if (!value.is_string()) return value;
+  Json inside = Json::parse(value.get<std::string>(), nullptr, false);
+  return inside.is_object() ? inside : value;
+}
 
 std::string difference(const Json& kept, const Json& wanted, const std::string& prefix = "") {
   for (const auto& [name, value] : wanted.items()) {
@@ -79,6 +89,10 @@ std::string difference(const Json& kept, const Json& wanted, const std::string& 
         const std::string file = value.size() > 1 ? show(value[i]["path"]) + ": " : "";
         if (std::string text = difference((*found)[i], value[i], file); !text.empty()) return text;
       }
+    } else if (const Json was = unpacked(*found), is = unpacked(value);
+               was != is && was.is_object() && is.is_object()) {
+      const std::string text = difference(was, is, prefix + name + " ");
+      return text.empty() ? fmt::format("{}{} has fewer parts", prefix, name) : text;
     } else if (*found != value) {
       return fmt::format("{}{} changed from {} to {}", prefix, name, show(*found), show(value));
     }

@@ -23,7 +23,8 @@ std::string json_text(const Json& value) { return printable(json_line(value)); }
 
 SettingTexts values_of(const Json& table) {
   SettingTexts values;
-  for (const auto& [key, value] : dotted_values(table)) values[key] = json_line(value);
+  for (const auto& [key, value] : dotted_values(table))
+    if (!value.is_null()) values[key] = json_line(value);  // null: an empty list or table
   return values;
 }
 
@@ -154,13 +155,14 @@ void compare_schedule(const LearningRateSchedule& before, const LearningRateSche
                       ResumeDifferences& out) {
   const bool is_constant = before.name == "constant" && now.name == "constant";
   if (before.max_steps <= 0 || before.max_steps == now.max_steps || is_constant) return;
+  const std::string was = fmt::format("{:.4g}", before.at(step + 1)), is = fmt::format("{:.4g}", now.at(step + 1));
   const bool had_ended = step >= before.max_steps;
   out.counted.push_back(
       {"learning rate",
-       fmt::format(
-           "of step {} would have been {:.4g}, is {:.4g}: the schedule \"{}\" {} at step {}, now ends at step {}",
-           step + 1, before.at(step + 1), now.at(step + 1), printable(before.name),
-           had_ended ? "ended" : "would have ended", before.max_steps, now.max_steps)});
+       fmt::format("of step {} {}: the schedule \"{}\" {} at step {}, now ends at step {}", step + 1,
+                   was == is ? fmt::format("stays {}, and then differs", is)
+                             : fmt::format("would have been {}, is {}", was, is),
+                   printable(before.name), had_ended ? "ended" : "would have ended", before.max_steps, now.max_steps)});
 }
 
 }  // namespace
@@ -256,9 +258,14 @@ void report(const ResumeDifferences& differences, const std::string& checkpoint,
   std::string list;
   for (const auto& [key, text] : differences.expected) list += "\n  " + key + " " + text;
   if (!list.empty()) log::info("changed since the run was saved (allowed in a resumed run):{}", list);
-  for (const auto& [key, text] : differences.counted) {
-    const std::string what = "differs from the run that was saved: " + key;
-    counted_warning(what, what + " " + text);
+  // One line of the summary at the end for all of them.
+  for (size_t i = 0; i < differences.counted.size(); ++i) {
+    const auto& [key, text] = differences.counted[i];
+    const std::string what = fmt::format("differs from the run that was saved: {} {}", key, text);
+    if (i > 0)
+      log::warn("{}", what);
+    else
+      counted_warning("differs from the run that was saved", what, differences.counted.size());
   }
 }
 

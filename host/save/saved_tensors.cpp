@@ -58,6 +58,9 @@ std::unique_ptr<CheckpointReader> open_directory(Session& session, const std::st
       if (!first) first = other;
     }
   }
+  const Settings::Model& model = session.settings().model;
+  if (first && model.path.is_set() && path == *model.path && model.init == "pretrained" && first->hint_text().empty())
+    first->hint("without weights, a run starts from random ones with model.init = \"random\"");
   throw first ? Error(*first) : plugin_error("no installed format reads '" + path + "'");
 }
 

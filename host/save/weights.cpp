@@ -240,17 +240,17 @@ void load_weights(Session& session, const std::string& path, const BucketPair& b
   log::info("loaded {} tensors from {}: {}", tensors.size() - result.absent.size(), path, read.text());
 }
 
-void load_weights(Session& session, const std::string& given) {
+std::string load_weights(Session& session, const std::string& given) {
   const Settings& settings = session.settings();
   const std::string from = run_of(given);
   const BucketPair buckets(bucket_bytes(session));
   const bool from_run = is_run_directory(from);
-  if (!from.empty() && !from_run) return load_weights(session, from, buckets);
-  const std::string root = (from_run ? from : *settings.run.output_dir) + "/checkpoints";
   const auto load = [&](const std::string& path) { load_weights(session, path, buckets); };
-  if (load_best(session.world(), root, load)) return;
+  if (!from.empty() && !from_run) return load(from), from;
+  const std::string root = (from_run ? from : *settings.run.output_dir) + "/checkpoints";
+  if (const std::optional<CheckpointInfo> found = load_best(session.world(), root, load)) return found->path;
   if (from_run) throw no_checkpoint(from);
-  if (settings.model.path.is_set()) return load_weights(session, settings.model.path, buckets);
+  if (settings.model.path.is_set()) return load(settings.model.path), *settings.model.path;
   throw storage_error("there are no weights: " + root + " has no checkpoint")
       .hint("train first, or give --from with a checkpoint or model directory");
 }

@@ -21,8 +21,9 @@ std::string run_of(const std::string& path);
 
 // [all-ranks] Fills the parameters from a checkpoint or model directory, through buckets allocated for this call. If
 // `from` is a run directory, loads the checkpoint of that run that load_best() finds. If `from` is empty, loads that of
-// run.output_dir, or model.path if there is none. Throws a storage error if there is neither.
-void load_weights(Session& session, const std::string& from);
+// run.output_dir, or model.path if there is none. Returns the directory that was loaded. Throws a storage error if
+// there is neither.
+std::string load_weights(Session& session, const std::string& from);
 // The same from the checkpoint or model directory `path`.
 void load_weights(Session& session, const std::string& path, const BucketPair& buckets);
 

@@ -27,12 +27,13 @@ class Chosen {
   std::string text_;
 };
 
+// The configuration alone does not show it: generation_config.json could have asked for samples.
 template <class T>
-void warn_without_effect(const Setting<T>& setting, T neutral) {
+void refuse_without_effect(const Setting<T>& setting, T neutral) {
   if (!setting.is_set() || *setting == neutral) return;
-  counted_warning(setting.key(),
-                  fmt::format("{} = {} has no effect at temperature 0, which takes the most likely token",
-                              setting.key(), *setting));
+  throw config_error(setting, fmt::format("{} = {} has no effect at temperature 0, which takes the most likely token",
+                                          setting.key(), *setting))
+      .hint("set generate.temperature too, such as 1.0, or remove this key");
 }
 
 // 0 unless the user or the file asks for samples.
@@ -57,9 +58,9 @@ GenerationSettings generation_settings(const Settings& settings, const Generatio
     sampling.top_p = chosen(wanted.top_p, "top_p", file.top_p, 1.0);
     sampling.min_p = chosen(wanted.min_p, "min_p", file.min_p, 0.0);
   } else {
-    warn_without_effect(wanted.top_k, int64_t{0});
-    warn_without_effect(wanted.top_p, 1.0);
-    warn_without_effect(wanted.min_p, 0.0);
+    refuse_without_effect(wanted.top_k, int64_t{0});
+    refuse_without_effect(wanted.top_p, 1.0);
+    refuse_without_effect(wanted.min_p, 0.0);
   }
   sampling.repetition_penalty = chosen(wanted.repetition_penalty, "repetition_penalty", file.repetition_penalty, 1.0);
   made.options.max_new_tokens =

@@ -18,7 +18,7 @@ struct GenerationSettings {
 };
 
 // As transformers does, a file that does not say do_sample = true means the most likely token. Stop ids are those of
-// the file and the tokenizer's EOS. Counts a warning for what has no effect.
+// the file and the tokenizer's EOS. Throws for a setting without effect; counts a warning for a key of the file.
 GenerationSettings generation_settings(const Settings& settings, const GenerationConfig& file,
                                        const Tokenizer& tokenizer);
 

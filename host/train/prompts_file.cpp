@@ -11,6 +11,7 @@
 
 #include "host/base/printable.hpp"
 #include "host/data/record_reader.hpp"
+#include "host/train/made_with.hpp"
 
 namespace chassis {
 namespace {
@@ -77,6 +78,21 @@ PromptRow prompt_of(std::string_view line, const SourcePosition& where, RowParse
   return row;
 }
 
+// Throws unless the kept answers were made with the same as now, so that a file never mixes two models.
+void require_made_with(const std::string& path, size_t num_answers, const std::string& beside, const Json& now) {
+  const std::string answers = fmt::format("{}: its {} answers", printable(path), num_answers);
+  const char* const advice = "choose another --out, or remove this file to answer all prompts again";
+  if (path_kind(beside) == PathKind::kAbsent)
+    throw config_error(fmt::format("{} cannot be continued: there is no {}, which says what they were made with",
+                                   answers, printable(beside)))
+        .hint(advice);
+  const Json then = parse_json(read_file(beside), beside);
+  if (!then.is_object()) throw row_error({beside, 1, 0}, "expected an object").hint(advice);
+  if (const std::string text = differences_text(then, now); !text.empty())
+    throw config_error(fmt::format("{} were made with other weights or settings:{}", answers, text))
+        .hint(std::string(advice) + "; the same weights and settings continue it");
+}
+
 }  // namespace
 
 std::vector<PromptRow> read_prompts(const std::string& path) {
@@ -96,7 +112,7 @@ std::vector<PromptRow> read_prompts(const std::string& path) {
   return rows;
 }
 
-AnswersFile::AnswersFile(const std::string& path, const std::vector<PromptRow>& prompts)
+AnswersFile::AnswersFile(const std::string& path, const std::vector<PromptRow>& prompts, const Json& made_with)
     : file_(File::open_write(path)) {
   std::string text(file_.size(), '\0');
   file_.pread_exact(text.data(), text.size(), 0);
@@ -115,6 +131,11 @@ AnswersFile::AnswersFile(const std::string& path, const std::vector<PromptRow>& 
       refuse("is not the answer to " + prompt.where.text());
     ++num_answered_;
   }
+  const std::string beside = path + ".made_with.json";
+  if (num_answered_ > 0)
+    require_made_with(path, num_answered_, beside, made_with);
+  else
+    write_file_atomic(beside, json_line(made_with) + "\n");
   end_ = text.size();
   file_.truncate(end_);
 }

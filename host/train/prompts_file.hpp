@@ -25,12 +25,12 @@ struct PromptRow {
 std::vector<PromptRow> read_prompts(const std::string& path);
 
 // One row for each prompt, in their order: the keys of the prompt's row, answer, finish_reason, prompt_tokens and
-// answer_tokens. Every row is in the file before the next answer begins.
+// answer_tokens. Every row is in the file before the next answer begins. PATH.made_with.json says how they were made.
 class AnswersFile {
  public:
-  // If the file exists, keeps its complete rows, which must be the answers to the first prompts. Throws a config error
-  // at its line otherwise.
-  AnswersFile(const std::string& path, const std::vector<PromptRow>& prompts);
+  // If the file exists, keeps its complete rows, which must be the answers to the first prompts, made with the same
+  // as now. Throws a config error otherwise, and changes nothing.
+  AnswersFile(const std::string& path, const std::vector<PromptRow>& prompts, const Json& made_with);
 
   size_t num_answered() const { return num_answered_; }
   void append(const PromptRow& prompt, const Answer& answer);

@@ -107,8 +107,7 @@ class Run {
     session_.allocate();
     saves_ = std::make_unique<RunSaves>(session_, *directory_, signals_, [this] { return state_to_save(); });
     make_trainer();
-    if (const Settings::Eval& eval = settings().eval; eval.keeps_best())
-      best_.emplace(eval.keep_best, eval.patience);
+    if (const Settings::Eval& eval = settings().eval; eval.keeps_best()) best_.emplace(eval.keep_best, eval.patience);
     if (const auto resumed = saves_->saver().resume())
       resume(resumed->checkpoint, resumed->state);
     else
@@ -305,10 +304,20 @@ class Run {
     log::info("{}", data_text(*data_, trainer_->state().step, trainer_->options().max_steps,
                               trainer_->options().shape.num_rows()));
     if (const std::string packing = packing_text(*data_); !packing.empty()) log::info("{}", packing);
+    if (first_rank()) warn_of_length();
     log::info("{}", results_text(settings(), session_.tokenizer(), directory_->path()));
     start_ = Clock::now();
     first_tokens_ = trainer_->state().tokens;
     first_step_ = trainer_->state().step;
+  }
+
+  // Only the data shows how many steps some epochs are, and how many rows an epoch has.
+  void warn_of_length() {
+    const TrainerOptions& options = trainer_->options();
+    for (const std::string& text :
+         {warmup_warning(settings(), options.schedule), rows_warning(settings(), *data_, options.shape.num_rows())})
+      if (!text.empty()) counted_warning(text.substr(0, text.find(' ')), text);
+    warn_of_unused_samples(settings());
   }
 
   StepRecord take_step() {
@@ -370,9 +379,8 @@ class Run {
   }
 
   void take_samples(int64_t step) {
-    samples_->take(step, [&](const SampleRecord& record) {
-      to_sinks([&](MetricsSink& sink) { sink.sample(record); });
-    });
+    samples_->take(step,
+                   [&](const SampleRecord& record) { to_sinks([&](MetricsSink& sink) { sink.sample(record); }); });
   }
 
   void finish(bool stopped) {
@@ -394,7 +402,8 @@ class Run {
     log_totals(!stopped ? "done" : signal.empty() ? "stopped" : signal);
     if (best_ && best_->step() >= 0 && first_rank()) log::info("best: {}; {}/best", best_->text(), directory_->path());
     const bool is_early = trainer_->state().step < trainer_->options().max_steps;
-    if (!stopped) return log::info("{}", next_steps(settings(), session_.tokenizer(), directory_->path(), is_early));
+    if (!stopped)
+      return log::info("{}", next_steps(settings(), session_.tokenizer(), directory_->path(), is_early, plugin_path_));
     const bool is_resumable = settings().checkpoint.contents == "full";
     const int64_t step = trainer_->state().step;
     log::info("{}", resume_hint(settings(), {directory_->path(), step, saves_->is_saved(step), is_resumable}));

@@ -38,6 +38,24 @@ std::string data_text(const TrainData& data, int64_t step, int64_t num_steps, in
                      data.sets().size() > 1 ? fmt::format(" in {} sets", data.sets().size()) : "", steps);
 }
 
+std::string warmup_warning(const Settings& settings, const LearningRateSchedule& schedule) {
+  if (schedule.warmup_steps <= schedule.max_steps) return "";
+  return fmt::format(
+      "{} = {} is more than the {} steps of the run: the learning rate ends at {:.3g} and never reaches {} = {:g}; "
+      "lower {}, or train.global_batch_size for more steps",
+      settings.schedule.warmup_steps.key(), schedule.warmup_steps, schedule.max_steps, schedule.at(schedule.max_steps),
+      settings.optimizer.lr.key(), schedule.peak, settings.schedule.warmup_steps.key());
+}
+
+std::string rows_warning(const Settings& settings, const TrainData& data, int64_t rows_per_step) {
+  const double rows = data.num_rows_per_epoch();
+  if (static_cast<double>(rows_per_step) <= rows) return "";
+  return fmt::format(
+      "{}: a step takes {} rows of {} tokens, and the data fills {:.3g}: each step trains it {:.3g} times; lower {}",
+      settings.train.global_batch_size.key(), rows_per_step, *settings.train.seq_len, rows,
+      static_cast<double>(rows_per_step) / rows, settings.train.global_batch_size.key());
+}
+
 std::string packing_text(const TrainData& data) {
   if (data.packing() == Packing::kConcatSplit) return "";
   return fmt::format("packing {}: {:.2f} of the tokens of a row are used", to_text(data.packing()), data.utilisation());
@@ -94,12 +112,17 @@ std::string resume_hint(const Settings& settings, const Stopped& stopped) {
 }
 
 std::string next_steps(const Settings& settings, const PluginTokenizer* tokenizer, const std::string& directory,
-                       bool early) {
-  std::string text = "next: ";
+                       bool early, const std::vector<std::string>& plugin_path) {
+  std::string text = "next: ", folders;
+  for (const std::string& folder : plugin_path) folders += " --plugin-path " + shell_word(folder);
   if (tokenizer != nullptr)
-    text += "chassis generate " + shell_word(directory + "/resolved.toml") +
+    text += "chassis generate " + shell_word(directory + "/resolved.toml") + folders +
             (trains_chats(settings) ? " --chat; " : " --prompt TEXT; ");
-  return text + (early ? "raise eval.patience" : "raise run.max_steps") + " to train further";
+  return text + "raise " +
+         (early                        ? "eval.patience"
+          : settings.run.max_steps > 0 ? "run.max_steps"
+                                       : "run.epochs") +
+         " to train further";
 }
 
 }  // namespace chassis

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "host/data/train_data.hpp"
 #include "host/plan/plan.hpp"
+#include "host/session/schedule.hpp"
 #include "host/session/session.hpp"
 
 namespace chassis {
@@ -13,6 +15,10 @@ namespace chassis {
 // "data: 3127 documents, 1.24M tokens; 450 steps are 1.9 epochs". For a run that resumes at `step`: "…; 50 of 450 steps
 // are left: 0.4 epochs, after 1.5 epochs", since the steps before may have had another number of rows.
 std::string data_text(const TrainData& data, int64_t step, int64_t num_steps, int64_t rows_per_step);
+// A text if the run ends before its warm-up; else empty.
+std::string warmup_warning(const Settings& settings, const LearningRateSchedule& schedule);
+// A text if one step takes more rows than all data has, so that each step trains some of them twice; else empty.
+std::string rows_warning(const Settings& settings, const TrainData& data, int64_t rows_per_step);
 // "packing best_fit: 0.98 of the tokens of a row are used"; empty if rows are never padded.
 std::string packing_text(const TrainData& data);
 // The paths of results, when they are written, and how to stop the run.
@@ -31,9 +37,10 @@ struct Stopped {
 };
 // A hint that says how to resume, or to start from the weights.
 std::string resume_hint(const Settings& settings, const Stopped& stopped);
-// A hint for a completed run, or for one that eval.patience has ended (`early`).
+// A hint for a completed run, or for one that eval.patience has ended (`early`). `plugin_path`: as it was given to the
+// command.
 std::string next_steps(const Settings& settings, const PluginTokenizer* tokenizer, const std::string& directory,
-                       bool early);
+                       bool early, const std::vector<std::string>& plugin_path = {});
 // A path as a shell reads it: quoted if it has more than the usual characters of paths.
 std::string shell_word(const std::string& path);
 

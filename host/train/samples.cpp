@@ -1,8 +1,11 @@
 // Answers are drawn from numbers that depend on the seed and the prompt alone, so that steps can be compared.
 #include "host/train/samples.hpp"
 
+#include <fmt/format.h>
+
 #include <utility>
 
+#include "host/base/log.hpp"
 #include "host/data/generation_config.hpp"
 #include "host/train/chat.hpp"
 #include "host/train/generation_settings.hpp"
@@ -65,6 +68,13 @@ void Samples::take(int64_t step, const std::function<void(const SampleRecord&)>&
                .num_tokens = answer.num_tokens});
   }
   session_.ranks().stack.finish_step();
+}
+
+void warn_of_unused_samples(const Settings& settings) {
+  const Setting<int64_t>& every = settings.sample.every_steps;
+  if (!settings.sample.prompts->empty() || every <= 0) return;
+  counted_warning(every.key(),
+                  fmt::format("{} = {} has no effect, since there are no sample.prompts", every.key(), *every));
 }
 
 }  // namespace chassis

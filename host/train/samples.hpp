@@ -36,4 +36,7 @@ class Samples {
   std::vector<Prompt> prompts_;
 };
 
+// Counts a warning for sample.every_steps without sample.prompts.
+void warn_of_unused_samples(const Settings& settings);
+
 }  // namespace chassis

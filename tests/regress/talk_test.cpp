@@ -203,6 +203,9 @@ TEST_F(Talk, AFileOfPromptsIsAnsweredInOrderAndASecondRunContinues) {
   ASSERT_EQ(generate("--prompts prompts.jsonl --out answers.jsonl").exit_code, 0) << log();
   EXPECT_HAS(log(), "of 5 prompts are answered already");
   EXPECT_EQ(text_of_file(*folder_ / "answers.jsonl"), answers);
+  EXPECT_EQ(generate("--prompts prompts.jsonl --out answers.jsonl generate.max_new_tokens=3").exit_code, 2);
+  EXPECT_HAS(log(), "generate.max_new_tokens: 40 then, 3 now");
+  EXPECT_EQ(text_of_file(*folder_ / "answers.jsonl"), answers);
 
   write_text(*folder_ / "prompts.jsonl", "{\"prompt\": \"x\"}\n{\"promt\": \"y\"}\n");
   EXPECT_EQ(generate("--prompts prompts.jsonl --out other.jsonl").exit_code, 2);

@@ -60,6 +60,20 @@ TEST_F(InitConfig, RowsLengthsArePowersOfTwoThatTheModelCanDo) {
   EXPECT_EQ(seq_len_of(facts), 4096);
 }
 
+TEST_F(InitConfig, ASmallFileGetsSmallStepsAndAShortWarmUp) {
+  InitFacts facts{.task = "sft", .num_rows = 20, .longest = 90, .num_tokens = 1200};
+  EXPECT_EQ(steps_of(facts).rows_of_step, 1) << "5 rows of 256 tokens, 3 times";
+  EXPECT_EQ(steps_of(facts).num_steps, 15);
+  EXPECT_EQ(steps_of(facts).warmup_steps, 1);
+  facts.num_rows = 100, facts.num_tokens = 100 * 250;
+  EXPECT_EQ(steps_of(facts).rows_of_step, 8);
+  EXPECT_EQ(steps_of(facts).warmup_steps, 3) << "of 36 steps";
+  facts.is_sample = true;
+  EXPECT_EQ(steps_of(facts).warmup_steps, 10) << "there are more rows";
+  EXPECT_HAS(init_toml({.task = "sft", .num_rows = 20, .longest = 90, .num_tokens = 1200}),
+             "global_batch_size = 1  # rows of one step; about 15 steps in all");
+}
+
 TEST_F(InitConfig, TheTextIsAConfiguration) {
   InitFacts facts{.model = "models/o'\"x\\y",
                   .data = "chats.jsonl",

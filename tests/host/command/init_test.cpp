@@ -64,6 +64,24 @@ class Init : public testing::Test {
 };
 test::ScratchDirectory* Init::folder_ = nullptr;
 
+TEST_F(Init, RefusesAFileThatNoCommandWouldRead) {
+  write_text(*folder_ / "ids.jsonl", "{\"input_ids\": [1, 2, 3]}\n");
+  const Outcome outcome = chassis({"init", "q.yaml", "--model", "model", "--data", "ids.jsonl"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_HAS(outcome.output, "'q.yaml' is YAML by its name");
+  EXPECT_FALSE(std::filesystem::exists(*folder_ / "q.yaml"));
+}
+
+TEST_F(Init, AModelWithoutWeightsIsAnsweredWithRandomOnes) {
+  write_text(*folder_ / "ids.jsonl", "{\"input_ids\": [1, 2, 3]}\n");
+  std::filesystem::copy(*folder_ / "model", *folder_ / "bare");
+  std::filesystem::remove(*folder_ / "bare/model.safetensors");
+  ASSERT_EQ(chassis({"init", "run.toml", "--model", "bare", "--data", "ids.jsonl"}).exit_code, 0);
+  const Outcome refused = chassis({"check", "run.toml"});
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_HAS(refused.output, "hint: without weights, a run starts from random ones with model.init = \"random\"");
+}
+
 TEST_F(Init, MakesAConfigurationThatCheckAccepts) {
   write_text(*folder_ / "ids.jsonl", "{\"input_ids\": [1, 2, 3]}\n");
   const Outcome outcome = init({"--data", "ids.jsonl"});

@@ -60,6 +60,10 @@ TEST(ForeignKeys, GetAnAnswerInEveryTable) {
   EXPECT_EQ(what_is_wrong(kExample, {"optimizer.learning_rate=1"}),
             "command line 'optimizer.learning_rate=1': unknown key 'optimizer.learning_rate' of HF Trainer: use "
             "optimizer.lr");
+  EXPECT_NE(what_is_wrong(kExample, {"data.train.0.type=chat_template"}).find("of Axolotl: use format"),
+            std::string::npos);
+  EXPECT_NE(what_is_wrong(kExample, {"early_stopping_patience=3"}).find("use eval.patience"), std::string::npos);
+  EXPECT_NE(what_is_wrong(kExample, {"load_best_model_at_end=true"}).find("use eval.keep_best"), std::string::npos);
   EXPECT_EQ(
       what_is_wrong(kExample + "[zero_optimization]\nstage = 3\noverlap_comm = true\n"),
       "2 errors in the configuration:\n"
@@ -124,6 +128,16 @@ TEST(Check, UnavailableFeaturesAreRefusedAndNeverOffered) {
   EXPECT_EQ(what_is_wrong(kExample + "[adapter]\nplugin = \"mine\"\nrank = 8\n"),
             "a.toml:23:2: [adapter] is not available in this version: plugins of kind adapter are not used yet; "
             "freeze.train_only trains a part of a model");
+  EXPECT_EQ(
+      what_is_wrong(kExample, {"adapter=qlora"}),
+      "command line 'adapter=qlora': adapter = \"qlora\" is not available in this version: plugins of kind adapter "
+      "are not used yet; freeze.train_only trains a part of a model");
+  for (const char* other : {"lora.r=8", "peft.r=8", "lora_alpha=16"})
+    EXPECT_NE(what_is_wrong(kExample, {other}).find("adapters are not available in this version"), std::string::npos)
+        << what_is_wrong(kExample, {other});
+  EXPECT_NE(what_is_wrong(kExample, {"quantization=nf4"}).find("quantization is not available"), std::string::npos);
+  EXPECT_NE(what_is_wrong(kExample, {"train.task=dpo"}).find("losses on pairs of answers are not available"),
+            std::string::npos);
   EXPECT_NE(what_is_wrong(kExample + "[freeze]\ngroups = [\"vision_tower\"]\n").find("freeze.groups is not available"),
             std::string::npos);
   EXPECT_EQ(what_is_wrong(kExample + "[freeze]\ngroups = []\n"), "nothing")

@@ -108,7 +108,8 @@ TEST_F(DataFiles, RefusePathsThatCannotBeRead) {
   EXPECT_TRUE(contains(missing, "run.toml:12:1"));
   EXPECT_TRUE(contains(missing, "data.train.0"));
   EXPECT_TRUE(contains(missing, "no such file"));
-  write_all({"a.md", "b.txt", "c.bin"});
+  write_all({"a.md", "b.txt", "c.bin", "d.tsv"});
+  EXPECT_TRUE(contains(message("d.tsv"), "files that end in .tsv are not read by any format"));
   EXPECT_TRUE(contains(message("a.md"), "format \"text\" reads .jsonl, .json, .csv or .txt files"));
   EXPECT_TRUE(contains(message("b.txt", DataFormat::kTokens), "reads .jsonl, .json or .bin files"));
   EXPECT_TRUE(contains(message("c.bin"), "files of token ids have format = \"tokens\""));

@@ -95,6 +95,16 @@ TEST_F(Prepare, MakesAStaleSetAgainAndSaysWhy) {
   EXPECT_TRUE(contains(text, "has 1 bytes, its manifest says"));
 }
 
+TEST(StoreKey, ADifferenceInsideATextOfJsonIsShort) {
+  const std::string long_text(500, 'x');
+  const auto key = [&](const std::string& name) {
+    return Json{{"encoder", Json{{"template", name}, {"variables", long_text}}.dump()}};
+  };
+  EXPECT_EQ(key_difference(key("chatml"), key("alpaca")), "encoder template changed from chatml to alpaca");
+  EXPECT_LT(key_difference({{"encoder", long_text}}, {{"encoder", "y"}}).size(), 200u);
+  EXPECT_EQ(key_difference(key("chatml"), key("chatml")), "");
+}
+
 TEST_F(Prepare, KeepsOneSetPerWayOfReadingIt) {
   const std::string path = folder.write("a.txt", "one\ntwo\n");
   const ByteTokenizer tokenizer;
@@ -155,8 +165,8 @@ TEST_F(Prepare, IgnoresFilesOfAKilledProcess) {
 }
 
 TEST_F(Prepare, MakesASetAgainIfABitHasChanged) {
-  const std::string path = folder.write(
-      "a.jsonl", "{\"input_ids\":[1,2,3],\"labels\":[-100,2,3]}\n{\"input_ids\":[4,5,6,7,8]}\n");
+  const std::string path =
+      folder.write("a.jsonl", "{\"input_ids\":[1,2,3],\"labels\":[-100,2,3]}\n{\"input_ids\":[4,5,6,7,8]}\n");
   const std::vector<int32_t> values = values_of(prepare_data_set(token_set(path), nullptr, options(100)));
   for (const char* name : {"ids.bin", "labels.bin", "documents.bin"}) {
     log::reset_counted_warnings();

@@ -268,6 +268,13 @@ TEST_F(JinjaTest, TheTemplateGetsMessagesAsOpenAiHasThem) {
                                                                               "m"));
 }
 
+TEST_F(JinjaTest, AMessageWithoutContentIsNamedIfTheTemplateReadsIt) {
+  tokenizer_.jinja = [](const ChatRequest&) -> RenderedChat { throw config_error("string and undefined"); };
+  EXPECT_FALSE(contains(error_of([&] { masked(chat_); }), "has no content"));
+  chat_.messages.back().has_content = false;
+  EXPECT_TRUE(contains(error_of([&] { masked(chat_); }), "message 2 (assistant) has no content, or null"));
+}
+
 TEST_F(JinjaTest, TheDateOfTheConfigurationIsShown) {
   options_.chat.date = "2024-07-26";
   masked(chat_);

@@ -91,11 +91,23 @@ TEST_F(GenerationSettingsOf, SamplesAtTemperatureOneIfTheFileNamesNone) {
 
 TEST_F(GenerationSettingsOf, WhatHasNoEffectIsCounted) {
   file_.unused_keys = {"num_beams"};
-  made("top_p = 0.9\n");
+  made();
   const auto warnings = counted_warnings();
-  ASSERT_EQ(warnings.size(), 2u);
-  EXPECT_EQ(warnings[0].first, "generate.top_p");
-  EXPECT_EQ(warnings[1].first, "generation_config.json: num_beams");
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_EQ(warnings[0].first, "generation_config.json: num_beams");
+}
+
+TEST_F(GenerationSettingsOf, ASettingOfSamplesIsRefusedWithoutThem) {
+  for (const char* setting : {"top_p = 0.9\n", "top_k = 5\n", "min_p = 0.1\n"}) {
+    try {
+      made(setting);
+      ADD_FAILURE() << setting;
+    } catch (const Error& error) {
+      EXPECT_HAS(std::string(error.what()), "has no effect at temperature 0");
+    }
+  }
+  file_.do_sample = true;
+  EXPECT_EQ(made("top_k = 5\n").options.sampling.top_k, 5);
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "tests/support/expect_has.hpp"
 #include "tests/support/process.hpp"
 
@@ -30,6 +32,7 @@ class PromptsFile : public testing::Test {
   }
 
   test::ScratchDirectory directory_;
+  const Json made_with_ = {{"weights", "a"}, {"generate.temperature", 0.5}};
   const std::string prompts_ = directory_ / "prompts.jsonl", answers_ = directory_ / "answers.jsonl";
 };
 
@@ -65,7 +68,7 @@ TEST_F(PromptsFile, BadRowsAreErrorsAtTheirLine) {
 
 TEST_F(PromptsFile, AnswersKeepTheKeysOfTheirRow) {
   const auto rows = read(kThree);
-  AnswersFile answers(answers_, rows);
+  AnswersFile answers(answers_, rows, made_with_);
   answers.append(rows[0], {.text = "ein\ns", .finish_reason = "stop", .num_prompt_tokens = 3, .num_tokens = 4});
   EXPECT_EQ(test::text_of_file(answers_),
             "{\"id\":1,\"prompt\":\"one\",\"answer\":\"ein\\ns\",\"finish_reason\":\"stop\",\"prompt_tokens\":3,"
@@ -75,26 +78,45 @@ TEST_F(PromptsFile, AnswersKeepTheKeysOfTheirRow) {
 TEST_F(PromptsFile, ASecondRunContinuesBehindTheCompleteRows) {
   const auto rows = read(kThree);
   {
-    AnswersFile answers(answers_, rows);
+    AnswersFile answers(answers_, rows, made_with_);
     EXPECT_EQ(answers.num_answered(), 0u);
     answers.append(rows[0], {.text = "A", .finish_reason = "stop"});
     answers.append(rows[1], {.text = "B", .finish_reason = "length"});
   }
   const std::string two = test::text_of_file(answers_);
   test::write_text(answers_, two + "{\"prompt\":\"thr");
-  AnswersFile answers(answers_, rows);
+  AnswersFile answers(answers_, rows, made_with_);
   EXPECT_EQ(answers.num_answered(), 2u);
   EXPECT_EQ(test::text_of_file(answers_), two);
   answers.append(rows[2], {.text = "C", .finish_reason = "stop"});
   EXPECT_TRUE(test::text_of_file(answers_).starts_with(two + "{\"prompt\":\"three\",\"answer\":\"C\""));
 }
 
+TEST_F(PromptsFile, AnswersMadeWithOtherWeightsOrSettingsAreKeptAndRefused) {
+  const auto rows = read(kThree);
+  AnswersFile(answers_, rows, made_with_).append(rows[0], {.text = "A", .finish_reason = "stop"});
+  const std::string kept = test::text_of_file(answers_);
+  const Json other = {{"weights", "b"}, {"data.template", "chatml"}, {"generate.temperature", 0.5}};
+  const std::string message = refusal([&] { AnswersFile(answers_, rows, other); });
+  EXPECT_HAS(message, "answers.jsonl: its 1 answers were made with other weights or settings:");
+  EXPECT_HAS(message, "weights: \"a\" then, \"b\" now");
+  EXPECT_HAS(message, "data.template: not set then, \"chatml\" now");
+  EXPECT_EQ(message.find("temperature"), std::string::npos) << message;
+  EXPECT_EQ(test::text_of_file(answers_), kept);
+  EXPECT_EQ(AnswersFile(answers_, rows, made_with_).num_answered(), 1u);
+
+  std::filesystem::remove(answers_ + ".made_with.json");
+  EXPECT_HAS(refusal([&] { AnswersFile(answers_, rows, made_with_); }), "which says what they were made with");
+  std::filesystem::remove(answers_);
+  EXPECT_EQ(AnswersFile(answers_, rows, other).num_answered(), 0u);
+}
+
 TEST_F(PromptsFile, AnswersToOtherPromptsAreKeptAndRefused) {
   const auto rows = read(kThree);
-  AnswersFile(answers_, rows).append(rows[1], {.text = "B", .finish_reason = "stop"});
+  AnswersFile(answers_, rows, made_with_).append(rows[1], {.text = "B", .finish_reason = "stop"});
   const auto refused_with = [&](const std::string& text) {
     test::write_text(answers_, text);
-    const std::string message = refusal([&] { AnswersFile(answers_, rows); });
+    const std::string message = refusal([&] { AnswersFile(answers_, rows, made_with_); });
     EXPECT_EQ(test::text_of_file(answers_), text);
     return message;
   };

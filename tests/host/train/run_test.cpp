@@ -104,6 +104,21 @@ TEST_F(RunTest, TheFirstLinesNameDataAndResultsAndTheLastTheNextCommand) {
   EXPECT_HAS(test::text_of_file(scratch_ / "out/log.txt"), "data: 400 documents");
 }
 
+TEST_F(RunTest, ALengthThatDoesNotFitTheScheduleOrTheDataIsAWarning) {
+  const Outcome warm =
+      train({"run.max_steps=0", "run.epochs=0.01", "schedule.warmup_steps=1000", "sample.every_steps=2"});
+  ASSERT_EQ(warm.exit_code, 0) << warm.output;
+  EXPECT_HAS(warm.output, "warning: schedule.warmup_steps = 1000 is more than the ");
+  EXPECT_HAS(warm.output, "warning: sample.every_steps = 2 has no effect, since there are no sample.prompts");
+  EXPECT_HAS(warm.output, "; raise run.epochs to train further");
+  const Outcome large = train({"run.output_dir=large", "run.max_steps=1", "train.global_batch_size=2000",
+                               "--plugin-path", CHASSIS_TEST_STUB_DIR});
+  ASSERT_EQ(large.exit_code, 0) << large.output;
+  EXPECT_HAS(large.output,
+             "warning: train.global_batch_size: a step takes 2000 rows of 16 tokens, and the data fills ");
+  EXPECT_HAS(large.output, "large/resolved.toml --plugin-path ") << "plugins of the next command";
+}
+
 TEST_F(RunTest, MoreStepsThanInt64HoldsAreRefused) {
   const Outcome run = train({"run.max_steps=0", "run.epochs=1e17"});
   EXPECT_EQ(run.exit_code, 2) << run.output;

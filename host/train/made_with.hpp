@@ -1,0 +1,20 @@
+// What decides the answers to a file of prompts: the weights, the chat template and the settings.
+#pragma once
+
+#include <string>
+
+#include "host/base/json.hpp"
+#include "host/session/session.hpp"
+#include "host/train/generation_settings.hpp"
+
+namespace chassis {
+
+// An object of plain values, by what a message calls them. `weights` is the directory that they were loaded from; its
+// files count by name, size and time of change, not by content. `with_chat`: a prompt is a conversation.
+Json made_with(const Session& session, const GenerationSettings& generation, const std::string& weights,
+               bool with_chat);
+
+// "\n  weights: A then, B now" for each value that differs; empty if none does.
+std::string differences_text(const Json& then, const Json& now);
+
+}  // namespace chassis
