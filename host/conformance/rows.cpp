@@ -78,6 +78,7 @@ class ReadFile {
     if (status == nullptr) return true;
     refusal_ = Refusal{status_code(status), status_text(status)};
     status_release(status);
+    if (refusal_->text.starts_with("no message, status ")) refusal_->text.clear();
     return false;
   }
 
