@@ -95,6 +95,28 @@ TEST_F(Prepare, MakesAStaleSetAgainAndSaysWhy) {
   EXPECT_TRUE(contains(text, "has 1 bytes, its manifest says"));
 }
 
+TEST_F(Prepare, SeesAChangeThatKeepsSizeAndTime) {
+  const std::string rows(100000, 'r');
+  const std::string path = folder.write("a.txt", rows + "A" + rows);
+  const auto time = fs::last_write_time(path);
+  const ByteTokenizer tokenizer;
+  const std::string first = prepare_data_set(text_set(path), &tokenizer, options()).facts().content_hash;
+  folder.write("a.txt", rows + "B" + rows);
+  fs::last_write_time(path, time);
+  EXPECT_NE(prepare_data_set(text_set(path), &tokenizer, options()).facts().content_hash, first);
+}
+
+TEST_F(Prepare, GivesACopyOfAFileTheSameContent) {
+  const std::string path = folder.write("a.txt", "one\n");
+  const auto time = fs::last_write_time(path);
+  const ByteTokenizer tokenizer;
+  const std::string first = prepare_data_set(text_set(path), &tokenizer, options()).facts().content_hash;
+  fs::copy_file(path, folder.path() + "/copy.txt");
+  fs::rename(folder.path() + "/copy.txt", path);
+  fs::last_write_time(path, time);
+  EXPECT_EQ(prepare_data_set(text_set(path), &tokenizer, options()).facts().content_hash, first);
+}
+
 TEST_F(Prepare, KeepsOneSetPerWayOfReadingIt) {
   const std::string path = folder.write("a.txt", "one\ntwo\n");
   const ByteTokenizer tokenizer;
@@ -155,8 +177,8 @@ TEST_F(Prepare, IgnoresFilesOfAKilledProcess) {
 }
 
 TEST_F(Prepare, MakesASetAgainIfABitHasChanged) {
-  const std::string path = folder.write(
-      "a.jsonl", "{\"input_ids\":[1,2,3],\"labels\":[-100,2,3]}\n{\"input_ids\":[4,5,6,7,8]}\n");
+  const std::string path =
+      folder.write("a.jsonl", "{\"input_ids\":[1,2,3],\"labels\":[-100,2,3]}\n{\"input_ids\":[4,5,6,7,8]}\n");
   const std::vector<int32_t> values = values_of(prepare_data_set(token_set(path), nullptr, options(100)));
   for (const char* name : {"ids.bin", "labels.bin", "documents.bin"}) {
     log::reset_counted_warnings();
