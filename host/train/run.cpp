@@ -359,6 +359,7 @@ class Run {
   // A step with a new lowest loss of eval.keep_best is saved.
   void evaluate_all(int64_t step) {
     bool is_best = false;
+    was_evaluated_ = true;
     for (size_t i = 0; i < eval_data_.size(); ++i) {
       EvalRecord record = evaluate(session_.executor(), *eval_data_[i], settings().train.micro_batch_size,
                                    settings().eval.max_batches, session_.ranks(), session_.device());
@@ -395,7 +396,7 @@ class Run {
 
   // A run that skips steps whose loss is not finite ends as others do, but its weights may be of no use.
   void count_nonfinite(bool exports) {
-    if (best_ && best_->step() < 0 && !eval_data_.empty())
+    if (best_ && best_->step() < 0 && was_evaluated_)
       counted_warning("no best checkpoint",
                       fmt::format("eval.keep_best = \"{}\" has kept nothing: no evaluation of that "
                                   "set had a finite loss",
@@ -457,6 +458,7 @@ class Run {
   uint64_t first_tokens_ = 0;
   int64_t first_step_ = 0;
   bool memory_is_logged_ = false;
+  bool was_evaluated_ = false;
   MemoryFit fit_;
 };
 
