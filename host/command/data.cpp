@@ -38,6 +38,8 @@ bool use_colours() {
   return isatty(output_descriptor()) == 1 && (no_color == nullptr || *no_color == '\0');
 }
 
+std::string not_empty(const std::string& path) { return path.empty() ? "the path is empty" : ""; }
+
 void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), output()); }
 
 // Refuses to replace a file that is not a preview, before data is read.
@@ -167,7 +169,7 @@ Verb add_data(CLI::App& app) {
       app.add_subcommand("preview", "show the first rows, and which of their tokens are trained");
   arguments->preview.add_to(*preview_verb);
   preview_verb->add_option("--rows", arguments->rows, "rows of each file; default 3")->check(CLI::Range(1, 1 << 20));
-  preview_verb->add_option("--html", arguments->html, "also write a page");
+  preview_verb->add_option("--html", arguments->html, "also write a page")->check(not_empty);
   preview_verb->add_flag("--json", arguments->preview_json, "print a line of JSON for each row");
   preview_verb->add_flag("--ids", arguments->ids, "list the ids of each row");
   CLI::App* const stats_verb =

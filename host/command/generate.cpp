@@ -15,6 +15,7 @@
 #include "host/train/generation_settings.hpp"
 #include "host/train/made_with.hpp"
 #include "host/train/run_report.hpp"
+#include "host/train/stop_texts.hpp"
 
 namespace chassis {
 namespace {
@@ -36,6 +37,7 @@ struct GenerateArguments {
           .hint("give --prompt TEXT, --chat, or --prompts FILE.jsonl with --out FILE");
     if (prompts.empty() != out.empty())
       throw config_error(out.empty() ? "--prompts needs --out FILE for the answers" : "--out belongs to --prompts");
+    if (!is_utf8(prompt)) throw config_error("--prompt is not UTF-8");
   }
 
   std::vector<std::string> words() const {
@@ -56,6 +58,7 @@ GenerationSettings settings_of(const Session& session, const GenerateArguments& 
   GenerationSettings made = generation_settings(settings, file, *session.tokenizer());
   made.options.use_cache = !arguments.no_cache;
   made.stop_texts.insert(made.stop_texts.end(), arguments.stop.begin(), arguments.stop.end());
+  const StopTexts checked(made.stop_texts);
   if (!made.from_file.empty()) log::info("{}", made.from_file);
   return made;
 }
@@ -78,11 +81,10 @@ void compare_template(const Session& session, const std::string& from) {
 }
 
 // All ranks compute the same text, and rank 0 prints it.
-int continue_text(Session& session, Answerer& answerer, const std::string& prompt) {
+int continue_text(Session& session, Answerer& answerer, const std::string& prompt, const std::vector<int32_t>& ids) {
   const bool prints = session.world().rank() == 0;
   TextOutput out;
   if (prints) out.add(prompt);
-  const std::vector<int32_t> ids = answerer.ids_of_text(prompt);
   answerer.answer({.prompt = ids, .continues_text = true, .on_text = [&](std::string_view text) {
                      if (prints) out.add(text);
                      return true;
@@ -126,18 +128,22 @@ Verb add_generate(CLI::App& app) {
       if (arguments->chat && world.size() > 1)
         throw config_error("--chat runs in one process, and a launcher has started " + std::to_string(world.size()));
       Session session(std::move(given), {.plugin_path = arguments->config.plugin_path, .world = &world});
+      // Prompts and stop texts are refused before the weights are loaded, which may take minutes.
+      const GenerationSettings generation = settings_of(session, *arguments);
+      Answerer answerer(session, generation);
+      std::vector<std::vector<int32_t>> ids;
+      if (arguments->has_prompt) ids.push_back(answerer.ids_of_text(arguments->prompt));
+      if (!rows.empty()) ids = ids_of_rows(session, answerer, rows);
       session.allocate();
       const std::string weights = load_weights(session, arguments->from);
       if (!arguments->has_prompt) compare_template(session, run_of(arguments->from));
-      const GenerationSettings generation = settings_of(session, *arguments);
-      Answerer answerer(session, generation);
       if (arguments->chat) return chat_on_standard_input(session, answerer);
       if (!rows.empty()) {
         const bool with_chat = std::ranges::any_of(rows, [](const PromptRow& row) { return row.chat.has_value(); });
-        return answer_rows(session, answerer, rows, arguments->out,
+        return answer_rows(session, answerer, rows, ids, arguments->out,
                            [&] { return made_with(session, generation, weights, with_chat); });
       }
-      return continue_text(session, answerer, arguments->prompt);
+      return continue_text(session, answerer, arguments->prompt, ids.front());
     });
   };
 }

@@ -14,6 +14,7 @@
 #include "host/command/command.hpp"
 #include "host/command/init_config.hpp"
 #include "host/command/line_input.hpp"
+#include "host/config/paths.hpp"
 #include "host/data/chat_renderer.hpp"
 #include "host/data/preview.hpp"
 #include "host/plugin/registry.hpp"
@@ -208,6 +209,9 @@ int init(const InitArguments& arguments) {
   Questions questions;
   InitFacts facts;
   facts.model = questions.answer(arguments.model, "--model", "model directory, or hub:Org/Name");
+  std::string expanded = facts.model;
+  if (const auto problem = expand_hub(expanded))
+    throw config_error(fmt::format("--model {}: {}", printable(facts.model), *problem));
   facts.data = questions.answer(arguments.data, "--data", "data file, folder or pattern");
   if (arguments.format.empty())
     facts.format = format_of(facts.data, arguments.plugin_path);

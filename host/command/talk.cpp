@@ -120,20 +120,13 @@ void TextOutput::end_line() { write_out(pieces_.finish() + "\n"); }
 
 int chat_on_standard_input(Session& session, Answerer& answerer) { return Talk(session, answerer)(); }
 
-int answer_rows(Session& session, Answerer& answerer, const std::vector<PromptRow>& rows, const std::string& out,
-                const std::function<Json()>& made_with) {
-  World& world = session.world();
+std::vector<std::vector<int32_t>> ids_of_rows(Session& session, Answerer& answerer,
+                                              const std::vector<PromptRow>& rows) {
   std::optional<ChatRenderer> renderer;
   if (std::any_of(rows.begin(), rows.end(), [](const PromptRow& row) { return row.chat.has_value(); })) {
     renderer.emplace(chat_renderer(session));
     answerer.add_stop_ids(renderer->stop_ids());
   }
-  std::optional<AnswersFile> file;
-  const size_t done = std::stoull(find_on_rank_0(world, "opening " + out, [&] {
-    file.emplace(out, rows, made_with());
-    return std::to_string(file->num_answered());
-  }));
-  // Before the first answer, all prompts are rendered, so that a template refuses a row at once.
   std::vector<std::vector<int32_t>> ids;
   for (const PromptRow& row : rows) {
     try {
@@ -143,6 +136,18 @@ int answer_rows(Session& session, Answerer& answerer, const std::vector<PromptRo
       throw Error(error.code(), row.where, error.message()).hint(error.hint_text());
     }
   }
+  return ids;
+}
+
+int answer_rows(Session& session, Answerer& answerer, const std::vector<PromptRow>& rows,
+                const std::vector<std::vector<int32_t>>& ids, const std::string& out,
+                const std::function<Json()>& made_with) {
+  World& world = session.world();
+  std::optional<AnswersFile> file;
+  const size_t done = std::stoull(find_on_rank_0(world, "opening " + out, [&] {
+    file.emplace(out, rows, made_with());
+    return std::to_string(file->num_answered());
+  }));
   if (done > 0) log::info("{}: {} of {} prompts are answered already", printable(out), done, rows.size());
   using Clock = std::chrono::steady_clock;
   auto told = Clock::now();

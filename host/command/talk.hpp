@@ -17,8 +17,14 @@ namespace chassis {
 // input ends or /exit. Returns the exit code.
 int chat_on_standard_input(Session& session, Answerer& answerer);
 
-// [all-ranks] Answers the rows in order; rank 0 writes them to the file `out`, and calls `made_with` for AnswersFile.
-int answer_rows(Session& session, Answerer& answerer, const std::vector<PromptRow>& rows, const std::string& out,
+// The ids of all prompts, so that a template refuses a row before the first answer; its stop ids are added. Needs no
+// weights. Throws at the row.
+std::vector<std::vector<int32_t>> ids_of_rows(Session& session, Answerer& answerer, const std::vector<PromptRow>& rows);
+
+// [all-ranks] Answers the rows, whose ids are given, in order; rank 0 writes them to the file `out`, and calls
+// `made_with` for AnswersFile.
+int answer_rows(Session& session, Answerer& answerer, const std::vector<PromptRow>& rows,
+                const std::vector<std::vector<int32_t>>& ids, const std::string& out,
                 const std::function<Json()>& made_with);
 
 // Writes pieces of a text to standard output: unchanged to a file or a pipe, and without harmful control characters to

@@ -164,7 +164,9 @@ Verb add_tokenizer(CLI::App& app) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   make->add_option("--min-frequency", arguments->vocabulary.min_frequency,
                    "pairs that occur less often are not merged; default 2");
-  make->add_option("--out", arguments->out, "the new directory")->required();
+  make->add_option("--out", arguments->out, "the new directory")->required()->check([](const std::string& path) {
+    return path.empty() ? "the path is empty" : "";
+  });
   CLI::App* to_ids = app.add_subcommand("encode", "print the ids of each line");
   CLI::App* to_text = app.add_subcommand("decode", "print the text of each line of ids");
   for (CLI::App* verb : {to_ids, to_text}) {

@@ -46,6 +46,10 @@ class CsvRows final : public RowReader {
 
  private:
   void require_columns() const {
+    for (const std::string& column : columns_)
+      if (column.find('\r') != std::string::npos)
+        throw error("the first row has carriage returns (CR) inside: the lines of the file end in CR alone")
+            .hint("convert the file, for example with tr '\\r' '\\n'");
     for (size_t i = 0; i < columns_.size(); ++i) {
       if (std::find(columns_.begin(), columns_.begin() + static_cast<ptrdiff_t>(i), columns_[i]) !=
           columns_.begin() + static_cast<ptrdiff_t>(i)) {

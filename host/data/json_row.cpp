@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "host/base/printable.hpp"
 #include "host/data/line_reader.hpp"
@@ -42,7 +44,41 @@ std::string without_indices(std::string_view path) {
   return text;
 }
 
+std::string below(std::string name, const std::string& path) {
+  return name + (path.starts_with('[') ? "" : ".") + path;
+}
+
+std::string_view repeated(std::vector<std::string_view> keys) {
+  std::sort(keys.begin(), keys.end());
+  const auto found = std::adjacent_find(keys.begin(), keys.end());
+  return found == keys.end() ? std::string_view() : *found;
+}
+
 }  // namespace
+
+std::string key_that_occurs_twice(JsonElement value) {
+  JsonArray list;
+  if (!value.get(list)) {
+    size_t index = 0;
+    for (const JsonElement item : list) {
+      if (item.is_array() || item.is_object())
+        if (const std::string path = key_that_occurs_twice(item); !path.empty())
+          return below(fmt::format("[{}]", index), path);
+      ++index;
+    }
+    return "";
+  }
+  JsonObject object;
+  if (value.get(object)) return "";
+  std::vector<std::string_view> keys;
+  for (const auto [key, member] : object) {
+    keys.push_back(key);
+    if (const std::string path = key_that_occurs_twice(member); !path.empty()) return below(std::string(key), path);
+  }
+  if (keys.size() < 2) return "";
+  const std::string_view key = repeated(std::move(keys));
+  return key.data() == nullptr ? "" : key.empty() ? "(empty)" : std::string(key);
+}
 
 std::string_view kind_text(JsonElement value) { return type_text(value.type()); }
 

@@ -23,6 +23,9 @@ using JsonArray = simdjson::dom::array;
 // "a string", "a list", …
 std::string_view kind_text(JsonElement value);
 
+// The path of a key that occurs twice in one object, anywhere inside `value`; empty if there is none.
+std::string key_that_occurs_twice(JsonElement value);
+
 // Where a row is, and where its unused keys are counted. Lives during one parse().
 class RowPlace {
  public:

@@ -16,6 +16,7 @@ namespace {
 
 constexpr size_t kBlockBytes = size_t{1} << 20;
 constexpr uint64_t kMaxCountedBytes = uint64_t{4} << 30;  // of a line that is too long
+constexpr size_t kHeadBytes = 2;                          // in which marks of other encodings and of packers are found
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 // Length of the longest valid prefix of a text that is known to be invalid.
@@ -114,9 +115,14 @@ void require_text(std::string_view text, const SourcePosition& where) {
     throw Error(ExitCode::kConfig, position, "a NUL byte: the file is not text, or was not written completely")
         .hint("if it is UTF-16, convert it with iconv -f utf-16 -t utf-8");
   }
+  const bool is_begin = where.line <= 1 && offset < kHeadBytes;
+  const bool is_utf_16 = is_begin && (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF"));
+  const bool is_packed = is_begin && (text.starts_with("\x1F\x8B") || text.starts_with("\x28\xB5\x2F\xFD"));
   throw Error(ExitCode::kConfig, position,
               fmt::format("not UTF-8: byte 0x{:02X}", static_cast<unsigned char>(text[offset])))
-      .hint("convert the file, for example with iconv -f latin1 -t utf-8");
+      .hint(is_utf_16   ? "it begins as UTF-16 does: convert it with iconv -f utf-16 -t utf-8"
+            : is_packed ? "it is compressed once more inside: unpack it one time"
+                        : "convert the file, for example with iconv -f latin1 -t utf-8");
 }
 
 }  // namespace chassis

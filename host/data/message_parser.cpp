@@ -30,6 +30,25 @@ const std::map<std::string, std::string, std::less<>>& sharegpt_roles() {
 
 std::string index_path(const std::string& name, size_t index) { return fmt::format("{}[{}]", name, index); }
 
+// Templates read tools and calls of tools by a parser with this limit.
+constexpr int kMaxCallDepth = 64;
+
+void require_depth(const RowPlace& place, const std::string& name, std::string_view json) {
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < json.size(); ++i) {
+    const char c = json[i];
+    if (in_string && c == '\\')
+      ++i;
+    else if (c == '"')
+      in_string = !in_string;
+    else if (!in_string && (c == ']' || c == '}'))
+      --depth;
+    else if (!in_string && (c == '[' || c == '{') && ++depth > kMaxCallDepth)
+      throw place.error(fmt::format("\"{}\" is nested deeper than {}", printable(name), kMaxCallDepth));
+  }
+}
+
 // The text of a JSON value, whose strings are UTF-8.
 std::string json_text(const RowPlace& place, const std::string& name, JsonElement value) {
   std::string text = simdjson::minify(value);
@@ -235,6 +254,7 @@ void MessageParser::read_function_call(const RowFields& fields, Message& message
   message.has_content = false;
   message.tool_calls_json =
       calls.is_array() ? tool_calls(place, path, calls) : "[" + tool_call(place, path, calls) + "]";
+  require_depth(place, path, message.tool_calls_json);
   if (message.tool_calls_json.empty()) throw place.error(fmt::format("\"{}\" has no call", printable(path)));
 }
 
@@ -245,6 +265,8 @@ JsonElement MessageParser::parsed(const RowPlace& place, const std::string& name
     throw place.error(fmt::format("the string \"{}\" is not JSON: {}: {}", printable(name),
                                   simdjson::error_message(code), printable(text, 60)));
   }
+  if (const std::string key = key_that_occurs_twice(value); !key.empty())
+    throw place.error(fmt::format("key \"{}\" occurs twice in the string \"{}\"", printable(key), printable(name)));
   return value;
 }
 
@@ -270,6 +292,7 @@ std::string MessageParser::tool_calls(const RowPlace& place, const std::string& 
     text += tool_call(place, index_path(name, index), call);
     ++index;
   }
+  require_depth(place, name, text);
   return index == 0 ? "" : text + "]";
 }
 

@@ -90,6 +90,10 @@ Error dropped_error(const DataSetConfig& config, const TokenStoreFacts& facts, d
   for (const auto& [reason, count] : facts.dropped)
     reasons += fmt::format("{}{} ({})", reasons.empty() ? "" : "; ", reason, count);
   for (const std::string& row : facts.first_dropped) rows += "\n  " + row;
+  if (facts.num_documents == 0)
+    return data_set_error(config, fmt::format("none of the {} rows of {} can be used: {}; the first are:{}", num_rows,
+                                              config.path, reasons, rows))
+        .hint("correct the rows or the options of [data]");
   return data_set_error(
              config, fmt::format("{} of {} rows of {} ({:.1f} %) cannot be used, data.max_drop_ratio is {:g}: {}; the "
                                  "first are:{}",

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 #include <variant>
 
@@ -32,6 +33,21 @@ void keep(Document& document, size_t begin, size_t end) {
   }
 }
 
+// For each message, where the spans of those after it begin; the end of the text if there are none.
+std::vector<uint64_t> begins_of_later(const ChatRecord& chat, const RenderedChat& rendered) {
+  std::vector<uint64_t> begins(chat.messages.size(), rendered.text.size());
+  for (const ChatSpan& span : rendered.spans)
+    if (span.message > 0) begins[span.message - 1] = std::min(begins[span.message - 1], span.begin);
+  for (size_t i = begins.size(); i-- > 1;) begins[i - 1] = std::min(begins[i - 1], begins[i]);
+  return begins;
+}
+
+bool is_silent(const Message& message) {
+  const auto is_empty = [](const ContentPart& part) { return part.text.empty(); };
+  return std::all_of(message.content.begin(), message.content.end(), is_empty) && message.reasoning.empty() &&
+         message.tool_calls_json.empty();
+}
+
 }  // namespace
 
 EncodeOptions encode_options(const DataConfig& config) {
@@ -57,6 +73,11 @@ std::map<std::string, uint64_t> EncodeCounts::changes() const {
       num_masked_beginnings);
   add("rows longer than train.seq_len are cut", num_truncated);
   add("the template leaves out the reasoning of answers", num_lost_reasoning);
+  add("answers are empty: only their end can be trained", num_empty_answers);
+  add("prompts are empty and the tokenizer adds no BOS: the first token of the completion is not trained",
+      num_untrained_first);
+  for (const auto& [token, times] : spelled)
+    changes[fmt::format("contents of messages spell {}, which becomes that special token", token)] = times;
   return changes;
 }
 
@@ -148,6 +169,9 @@ void RecordEncoder::encode_completion(const CompletionRecord& record, Document& 
   set_labels(encoding, {{begin, text.size()}}, document);
   if (!document.labels.empty() && !options_.chat.train_on_prompt && document.ids.front() == bos)
     document.labels.front() = kIgnoreLabel;  // with an empty prompt it covers no byte of it
+  if (record.completion.empty()) ++counts_.num_empty_answers;
+  if (!document.labels.empty() && begin == 0 && record.prompt.empty() && document.labels.front() != kIgnoreLabel)
+    ++counts_.num_untrained_first;
   if (document.ids.empty() || document.ids.back() != eos) {
     document.ids.push_back(eos);
     document.labels.push_back(eos);
@@ -177,6 +201,7 @@ void RecordEncoder::encode_chat(const ChatRecord& chat, Document& document) {
     trained = {{0, rendered.text.size()}};
   if (options_.chat.train_on_prompt) require_last_stop(chat, encoding);
   if (spans) check_reasoning(chat, rendered);
+  count_contents(chat, encoding);
   set_labels(encoding, trained, document);
   for (const size_t i : straddlers_)
     num_masked_beginnings_ += std::any_of(trained.begin(), trained.end(), [&](const ByteRange& range) {
@@ -188,6 +213,7 @@ void RecordEncoder::encode_chat(const ChatRecord& chat, Document& document) {
 std::vector<ByteRange> RecordEncoder::trained_ranges(const ChatRecord& chat, const RenderedChat& rendered,
                                                      const Encoding& encoding) {
   std::vector<ByteRange> ranges;
+  const std::vector<uint64_t> limits = begins_of_later(chat, rendered);
   uint64_t done = 0;  // with train_on_prompt: everything before it is decided
   for (MessageMask& mask : mask_messages(chat, rendered, options_.chat)) {
     MessageMask::Piece& first = mask.pieces.front();
@@ -197,7 +223,7 @@ std::vector<ByteRange> RecordEncoder::trained_ranges(const ChatRecord& chat, con
       if (is_answer) first.begin = begin_of_answer(rendered, encoding, mask);
       // Its end of turn is trained, or masked, as its last piece.
       if (is_answer || mask.pieces.back().trained || whole)
-        mask.pieces.back().end = end_of_turn(chat, rendered, encoding, mask);
+        mask.pieces.back().end = end_of_turn(chat, rendered, encoding, mask, limits[mask.message]);
     } else if (mask.pieces.back().trained) {
       require_stop_inside(encoding, mask);
     }
@@ -243,13 +269,10 @@ uint64_t RecordEncoder::begin_of_answer(const RenderedChat& rendered, const Enco
 
 // The end of the first special token behind the last leaf of a turn.
 uint64_t RecordEncoder::end_of_turn(const ChatRecord& chat, const RenderedChat& rendered, const Encoding& encoding,
-                                    const MessageMask& mask) const {
+                                    const MessageMask& mask, uint64_t limit) const {
   const uint64_t leaf = mask.pieces.back().end;
   const bool is_answer = chat.messages[mask.message].role == "assistant";
   const bool must_stop = is_answer && mask.pieces.back().trained;
-  uint64_t limit = rendered.text.size();
-  for (const ChatSpan& span : rendered.spans)
-    if (span.message > mask.message) limit = std::min(limit, span.begin);
   const auto first = std::lower_bound(encoding.begin.begin(), encoding.begin.end(), leaf) - encoding.begin.begin();
   for (auto i = static_cast<size_t>(first); i < encoding.ids.size() && encoding.end[i] <= limit; ++i) {
     if (!is_special(encoding.ids[i])) continue;
@@ -268,8 +291,9 @@ uint64_t RecordEncoder::end_of_turn(const ChatRecord& chat, const RenderedChat& 
 void RecordEncoder::require_stop_inside(const Encoding& encoding, const MessageMask& mask) const {
   const uint64_t begin = mask.pieces.front().begin, end = mask.pieces.back().end;
   int32_t last = -1;
-  for (size_t i = 0; i < encoding.ids.size(); ++i)
-    if (encoding.begin[i] >= begin && encoding.end[i] <= end && is_special(encoding.ids[i])) last = encoding.ids[i];
+  const auto first = std::lower_bound(encoding.begin.begin(), encoding.begin.end(), begin) - encoding.begin.begin();
+  for (auto i = static_cast<size_t>(first); i < encoding.ids.size() && encoding.begin[i] <= end; ++i)
+    if (encoding.end[i] <= end && is_special(encoding.ids[i])) last = encoding.ids[i];
   if (last < 0)
     throw config_error(fmt::format("messages[{}]: the {{% generation %}} block of {} has no token that ends the turn: "
                                    "the model will not learn to stop",
@@ -309,11 +333,13 @@ Error RecordEncoder::no_stop(size_t message, int32_t id) const {
 
 void RecordEncoder::check_reasoning(const ChatRecord& chat, const RenderedChat& rendered) {
   if (options_.chat.reasoning == Reasoning::kStrip) return;
+  std::vector<std::vector<ChatSpan>> spans(chat.messages.size());
+  for (const ChatSpan& span : rendered.spans)
+    if (!chat.messages[span.message].reasoning.empty()) spans[span.message].push_back(span);
   for (size_t i = 0; i < chat.messages.size(); ++i) {
     const Message& message = chat.messages[i];
     if (message.reasoning.empty() || message.role != "assistant") continue;
-    const bool is_shown = std::any_of(rendered.spans.begin(), rendered.spans.end(), [&](const ChatSpan& span) {
-      if (span.message != i) return false;
+    const bool is_shown = std::any_of(spans[i].begin(), spans[i].end(), [&](const ChatSpan& span) {
       const std::string_view text = std::string_view(rendered.text).substr(span.begin, span.end - span.begin);
       const size_t first = message.reasoning.find_first_not_of('\n'), last = message.reasoning.find_last_not_of('\n');
       if (first == std::string::npos) return true;
@@ -326,6 +352,24 @@ void RecordEncoder::check_reasoning(const ChatRecord& chat, const RenderedChat& 
                                      renderer_->name(), i))
           .hint("data.template = \"chatml\" keeps it; data.reasoning = \"template\" accepts what the template does");
     ++counts_.num_lost_reasoning;
+  }
+}
+
+void RecordEncoder::count_contents(const ChatRecord& chat, const Encoding& encoding) {
+  for (const Message& message : chat.messages)
+    if (message.role == "assistant" && message.train.value_or(true) && is_silent(message)) ++counts_.num_empty_answers;
+  // Only tokens of this row can be spelled in it, which are few.
+  std::set<int32_t> specials;
+  for (const int32_t id : encoding.ids)
+    if (is_special(id)) specials.insert(id);
+  for (const int32_t id : specials) {
+    const TokenText token = tokenizer().token(id);
+    if (!token.special || token.text.empty()) continue;
+    for (const Message& message : chat.messages)
+      for (const ContentPart& part : message.content)
+        for (size_t at = part.text.find(token.text); at != std::string::npos;
+             at = part.text.find(token.text, at + token.text.size()))
+          ++counts_.spelled[printable(token.text, 60)];
   }
 }
 

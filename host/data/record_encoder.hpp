@@ -35,6 +35,9 @@ struct EncodeCounts {
   uint64_t num_masked_beginnings = 0;       // answers whose first token lies partly in the header
   uint64_t num_truncated = 0;               // rows
   uint64_t num_lost_reasoning = 0;          // answers whose reasoning the template leaves out
+  uint64_t num_empty_answers = 0;           // of which only the end can be trained
+  uint64_t num_untrained_first = 0;         // completions without a token in front of them
+  std::map<std::string, uint64_t> spelled;  // special token → how often contents of messages spell it
   std::map<std::string, uint64_t> dropped;  // reason → rows
 
   // What was changed or masked, in words, for counted warnings.
@@ -71,11 +74,12 @@ class RecordEncoder {
   std::vector<ByteRange> trained_ranges(const ChatRecord& chat, const RenderedChat& rendered, const Encoding& encoding);
   uint64_t begin_of_answer(const RenderedChat& rendered, const Encoding& encoding, const MessageMask& mask) const;
   uint64_t end_of_turn(const ChatRecord& chat, const RenderedChat& rendered, const Encoding& encoding,
-                       const MessageMask& mask) const;
+                       const MessageMask& mask, uint64_t limit) const;
   void require_stop_inside(const Encoding& encoding, const MessageMask& mask) const;
   void require_last_stop(const ChatRecord& chat, const Encoding& encoding) const;
   Error no_stop(size_t message, int32_t id) const;
   void check_reasoning(const ChatRecord& chat, const RenderedChat& rendered);
+  void count_contents(const ChatRecord& chat, const Encoding& encoding);
   void set_labels(const Encoding& encoding, const std::vector<ByteRange>& trained, Document& document);
   void require_one_bos(const Document& document) const;
   void require_ids_in_vocabulary(const Document& document) const;

@@ -113,6 +113,7 @@ Error missing_key_error(DataFormat format, const RowFields& row, std::string_vie
     if (other == format || !keys.contains(signs[0]) || !keys.contains(signs[1])) continue;
     return error.hint(fmt::format("the row looks like format \"{0}\": set format = \"{0}\"", to_text(other)));
   }
+  if (keys.contains(path)) return error.hint("give it a value, or remove the row");
   std::string found;
   for (const std::string_view key : keys) found += fmt::format("{}\"{}\"", found.empty() ? "" : ", ", key);
   return error.hint(fmt::format("the row has {}; another name is given by columns = {{ {} = \"…\" }}",

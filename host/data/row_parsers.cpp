@@ -159,6 +159,8 @@ Record JsonRowParser::parse(const RawRow& row, const std::string& file) {
     throw place.error(fmt::format("not JSON: {}", simdjson::error_message(code)));
   JsonObject object;
   if (value.get(object)) throw place.error(fmt::format("the row is {}, not a JSON object", kind_text(value)));
+  if (const std::string key = key_that_occurs_twice(value); !key.empty())
+    throw place.error(fmt::format("key \"{}\" occurs twice", printable(key)));
   return read(RowFields(place, object, columns_));
 }
 

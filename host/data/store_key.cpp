@@ -24,24 +24,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kStoreVersion = 6;
+constexpr int kStoreVersion = 7;
 constexpr size_t kSampleBytes = size_t{64} << 10;
 constexpr size_t kMaxNameBytes = 100;  // of a store's folder, without its hash
 
-struct Modified {
-  int64_t seconds;
-  int64_t nanoseconds;
-};
-
-Modified modification_time(const File& file) {
+struct stat status_of(const File& file) {
   struct stat info {};
   if (::fstat(file.descriptor(), &info) != 0) {
     throw storage_error(fmt::format("{}: {}", file.path(), std::strerror(errno)));
   }
-  return {info.st_mtim.tv_sec, info.st_mtim.tv_nsec};
+  return info;
 }
 
-// Identifies a file without reading all of it.
+std::string time_text(const timespec& time) { return fmt::format("{}.{:09}", time.tv_sec, time.tv_nsec); }
+
+// Identifies a file without reading all of it. Programs can set the time of modification, as `rsync -t` and `cp -p` do;
+// the time of the last change of status is the kernel's.
 Json file_key(const std::string& path) {
   const File file = File::open_read(path);
   const uint64_t size = file.size();
@@ -50,12 +48,14 @@ Json file_key(const std::string& path) {
   uint64_t hash = hash64(sample, 1);
   file.pread_exact(sample.data(), sample.size(), size - sample.size());
   hash = hash64(sample, hash);
-  const Modified modified = modification_time(file);
+  const struct stat info = status_of(file);
   Json key;
   key["path"] = printable(path, PATH_MAX);  // JSON holds only UTF-8
   key["bytes"] = size;
-  key["modified"] = fmt::format("{}.{:09}", modified.seconds, modified.nanoseconds);
+  key["modified"] = time_text(info.st_mtim);
   key["head_and_tail"] = fmt::format("{:016x}", hash);
+  key["inode"] = static_cast<uint64_t>(info.st_ino);
+  key["status_changed"] = time_text(info.st_ctim);
   return key;
 }
 

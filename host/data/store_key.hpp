@@ -10,7 +10,8 @@
 
 namespace chassis {
 
-// Everything that the ids of a set depend on. Files are identified by size, time, head and tail, so that it is fast.
+// Everything that the ids of a set depend on. Files are identified by size, times, inode, head and tail, so that it
+// is fast; a file that was copied or renamed counts as changed.
 // `encoder` is the fingerprint of what makes documents of records.
 Json store_key(const DataSetConfig& config, const std::vector<std::string>& files, const Tokenizer* tokenizer,
                const std::string& encoder);

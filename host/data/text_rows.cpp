@@ -15,6 +15,8 @@ class LineRows : public RowReader {
       row.kind = kind_;
       row.line = lines_.line_number();
       row.bytes.assign(line);
+      if (kind_ == RowKind::kText && line.find('\r') != std::string_view::npos)
+        ++notes_.changes["lines have carriage returns (CR) inside, which do not end documents"];
       return true;
     }
     return false;

@@ -65,8 +65,10 @@ PromptRow prompt_of(std::string_view line, const SourcePosition& where, RowParse
       throw row_error(where, fmt::format("has a key '{}', which the row of the answer would have", key))
           .hint("rename that key");
   try {
+    if (has_prompt && !row.row["prompt"].is_string())
+      throw row_error(where, fmt::format("'prompt' must be a string, not {}", row.row["prompt"].type_name()));
     if (has_prompt)
-      row.prompt = json_string(row.row, "prompt", where.text());
+      row.prompt = row.row["prompt"].get<std::string>();
     else
       row.chat = std::get<ChatRecord>(
           chats.parse({.bytes = std::string(line), .line = static_cast<uint64_t>(where.line)}, where.file));

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -324,6 +325,7 @@ class Run {
     StepRecord record = trainer_->step();
     write_metrics(session_.ranks().communicator.take_counts(), session_.metrics());
     record.extra = session_.metrics().take();
+    last_step_ = record;
     to_sinks([&](MetricsSink& sink) { sink.step(record); });
     if (!memory_is_logged_) log_memory();
     return record;
@@ -367,6 +369,7 @@ class Run {
   // A step with a new lowest loss of eval.keep_best is saved.
   void evaluate_all(int64_t step) {
     bool is_best = false;
+    was_evaluated_ = true;
     for (size_t i = 0; i < eval_data_.size(); ++i) {
       EvalRecord record = evaluate(session_.executor(), *eval_data_[i], settings().train.micro_batch_size,
                                    settings().eval.max_batches, session_.ranks(), session_.device());
@@ -374,6 +377,9 @@ class Run {
       record.name = eval_name(settings().data, i);
       to_sinks([&](MetricsSink& sink) { sink.evaluation(record); });
       if (best_ && record.name == best_->set()) is_best = best_->add(step, record.loss);
+      if (!std::isfinite(record.loss))
+        counted_warning("evaluation without a finite loss",
+                        fmt::format("the loss of \"{}\" at step {} is {}", record.name, step, record.loss));
     }
     if (is_best) saves_->save_best(step);
   }
@@ -389,12 +395,27 @@ class Run {
     saves_->finish();
     const bool exports = !stopped && settings().exports.when != "never";
     if (exports) saves_->export_final(state.step);
+    count_nonfinite(exports);
     world_.run_and_agree("metrics of the run", [this] {
       if (metrics_failure_) throw *metrics_failure_;
     });
     log_end(stopped);
     if (!stopped && !exports && state.step > 0 && !saves_->is_saved(state.step))
       throw storage_error("step " + std::to_string(state.step) + " was trained, but could not be saved");
+  }
+
+  // A run that skips steps whose loss is not finite ends as others do, but its weights may be of no use.
+  void count_nonfinite(bool exports) {
+    if (best_ && best_->step() < 0 && was_evaluated_)
+      counted_warning("no best checkpoint",
+                      fmt::format("eval.keep_best = \"{}\" has kept nothing: no evaluation of that "
+                                  "set had a finite loss",
+                                  best_->set()));
+    if (!last_step_ || std::isfinite(last_step_->loss)) return;
+    counted_warning(
+        "last loss not finite",
+        fmt::format("the loss of the last step ({}) is {}: the weights {} may be of no use", last_step_->step,
+                    last_step_->loss, exports ? "in " + directory_->path() + "/final" : "that were saved"));
   }
 
   void log_end(bool stopped) {
@@ -442,11 +463,13 @@ class Run {
   std::unique_ptr<Trainer> trainer_;
   std::vector<std::unique_ptr<MetricsSink>> sinks_;
   std::optional<BestLoss> best_;  // if eval.keep_best is set
+  std::optional<StepRecord> last_step_;
   std::optional<Error> metrics_failure_;
   Clock::time_point start_;
   uint64_t first_tokens_ = 0;
   int64_t first_step_ = 0;
   bool memory_is_logged_ = false;
+  bool was_evaluated_ = false;
   MemoryFit fit_;
 };
 

@@ -63,6 +63,20 @@ TEST_F(DataVerb, PreviewWritesAPageAndJson) {
   EXPECT_HAS(refused.output, "is not a preview written by this program");
 }
 
+TEST_F(DataVerb, RefusesAnEmptyNameOfAPage) {
+  const Outcome refused = chassis("preview", {"--html", ""});
+  EXPECT_EQ(refused.exit_code, 2) << refused.output;
+  EXPECT_HAS(refused.output, "the path is empty");
+}
+
+TEST_F(DataVerb, StatsThatCanUseNoRowDoNotBlameTheLimit) {
+  test::write_text(scratch_ / "rows.jsonl", "{\"prompt\":\"a very long question\",\"completion\":\"no\"}\n");
+  const Outcome refused = chassis("stats", {"data.overflow=truncate"});
+  EXPECT_EQ(refused.exit_code, 2) << refused.output;
+  EXPECT_HAS(refused.output, "none of the 1 rows of");
+  EXPECT_EQ(refused.output.find("max_drop_ratio"), std::string::npos) << refused.output;
+}
+
 TEST_F(DataVerb, StatsCountRowsTokensAndWhatIsDropped) {
   const Outcome counted = chassis("stats");
   ASSERT_EQ(counted.exit_code, 0) << counted.output;

@@ -118,6 +118,9 @@ TEST_F(Init, RefusesByNameWhatIsNotThere) {
   refused({"--data", "ids.jsonl", "--method", "lora"}, "--method lora is not available yet");
   refused({"--data", "ids.jsonl", "--task", "dpo"}, "--task dpo is unknown");
   refused({}, "--data is missing");
+  const Outcome hub = chassis({"init", "run.toml", "--model", "hub:../x", "--data", "none.jsonl"});
+  EXPECT_HAS(hub.output, "--model hub:../x: expected hub:Org/Name");
+  EXPECT_EQ(hub.output.find("none.jsonl"), std::string::npos) << "one error, and no consequence of it";
   refused({"--data", "none.jsonl"}, "none.jsonl");
   write_text(*folder_ / "pairs.jsonl", R"({"prompt": "a", "chosen": "b", "rejected": "c"})");
   refused({"--data", "pairs.jsonl"}, "no task trains on pairs yet");

@@ -95,6 +95,13 @@ TEST_F(Verbs, GenerateEvalAndCkptReadTheOutputOfTrain) {
       chassis({"generate", "good.toml", "--prompt", "Row 1", "--from", "out/final", "generate.max_new_tokens=12"});
   EXPECT_EQ(from.exit_code, 0) << from.output;
 
+  // Before the weights are looked for.
+  const Outcome stop = chassis({"generate", "good.toml", "--prompt", "Row 1", "--stop", "", "--from", "nowhere"});
+  EXPECT_HAS(stop.output, "has an empty text");
+  EXPECT_EQ(stop.output.find("Row 1"), std::string::npos);
+  EXPECT_HAS(chassis({"generate", "good.toml", "--prompt", "\xff", "--from", "nowhere"}).output,
+             "--prompt is not UTF-8");
+
   test::write_text(scratch_ / "eval.toml", "extends = [\"good.toml\"]\n[[data.eval]]\npath = \"corpus.txt\"\n");
   const Outcome eval = chassis({"eval", "eval.toml"});
   EXPECT_EQ(eval.exit_code, 0) << eval.output;
@@ -135,8 +142,9 @@ TEST_F(Verbs, EvalAndGenerateOfAModelDirectoryNeedNoTrainingKeys) {
 
 TEST_F(Verbs, CheckEvalAndGenerateCountPositionsBeyondThoseOfTheModel) {
   ASSERT_EQ(chassis({"train", "model.toml", "model.config.max_position_embeddings=15"}).exit_code, 0);
-  test::write_text(scratch_ / "use.toml", "[model]\npath = \"model-run/final\"\n[tokenizer]\nplugin = \"bytes\"\n"
-                                          "[train]\nseq_len = 16\n[[data.eval]]\npath = \"corpus.txt\"\n");
+  test::write_text(scratch_ / "use.toml",
+                   "[model]\npath = \"model-run/final\"\n[tokenizer]\nplugin = \"bytes\"\n"
+                   "[train]\nseq_len = 16\n[[data.eval]]\npath = \"corpus.txt\"\n");
   const std::string most = ", but the weights of model 'llama' were made for 15 positions (max_position_embeddings)";
   const Outcome check = chassis({"check", "model.toml", "model.config.max_position_embeddings=15"});
   EXPECT_EQ(check.exit_code, 0) << check.output;

@@ -71,6 +71,17 @@ TEST_F(DataFiles, MatchAPattern) {
   EXPECT_EQ(to_text(skipped), ".md 1, subfolder 2");
 }
 
+TEST_F(DataFiles, MatchAPatternWithManyDoubleStarsInTime) {
+  std::string deep;
+  for (int i = 0; i < 30; ++i) deep += "d/";
+  write_all({deep + "a.jsonl"});
+  std::string stars, folders;
+  for (int i = 0; i < 100; ++i) stars += "**/";
+  for (int i = 0; i < 10; ++i) folders += "**/d/";
+  EXPECT_EQ(found(folder.path() + "/" + stars + "a.jsonl"), (Names{deep + "a.jsonl"}));
+  EXPECT_EQ(found(folder.path() + "/" + folders + "a.jsonl"), (Names{deep + "a.jsonl"})) << "30 over 10 ways";
+}
+
 TEST_F(DataFiles, MayHaveThePatternAsTheirName) {
   write_all({"a[1].txt", "a1.txt"});
   EXPECT_EQ(found(folder.path() + "/a[1].txt"), (Names{"a[1].txt"}));

@@ -51,6 +51,13 @@ TEST(LineReader, NamesTheByteThatIsNotUtf8) {
       contains(error_of([&] { lines_of(folder.write("cut", "a\u00e9\u20ac\U0001F600\xE2\x82")); }), "cut:1:11"));
 }
 
+TEST(LineReader, NamesOtherEncodingsByTheirFirstBytes) {
+  TempFolder folder;
+  using namespace std::string_literals;
+  EXPECT_TRUE(contains(error_of([&] { lines_of(folder.write("a", "\xFF\xFEh\0"s)); }), "iconv -f utf-16"));
+  EXPECT_TRUE(contains(error_of([&] { lines_of(folder.write("b", "x\n\xFF\xFEh\0"s)); }), "iconv -f latin1"));
+}
+
 TEST(LineReader, RefusesALineThatWouldNotFitInMemory) {
   TempFolder folder;
   const std::string path = folder.write("long.txt", "short\n" + std::string(kMaxDocumentBytes + 1, 'x') + "\n");

@@ -105,6 +105,28 @@ TEST(StoreKey, ADifferenceInsideATextOfJsonIsShort) {
   EXPECT_EQ(key_difference(key("chatml"), key("chatml")), "");
 }
 
+TEST_F(Prepare, SeesAChangeThatKeepsSizeAndTime) {
+  const std::string rows(100000, 'r');
+  const std::string path = folder.write("a.txt", rows + "A" + rows);
+  const auto time = fs::last_write_time(path);
+  const ByteTokenizer tokenizer;
+  const std::string first = prepare_data_set(text_set(path), &tokenizer, options()).facts().content_hash;
+  folder.write("a.txt", rows + "B" + rows);
+  fs::last_write_time(path, time);
+  EXPECT_NE(prepare_data_set(text_set(path), &tokenizer, options()).facts().content_hash, first);
+}
+
+TEST_F(Prepare, GivesACopyOfAFileTheSameContent) {
+  const std::string path = folder.write("a.txt", "one\n");
+  const auto time = fs::last_write_time(path);
+  const ByteTokenizer tokenizer;
+  const std::string first = prepare_data_set(text_set(path), &tokenizer, options()).facts().content_hash;
+  fs::copy_file(path, folder.path() + "/copy.txt");
+  fs::rename(folder.path() + "/copy.txt", path);
+  fs::last_write_time(path, time);
+  EXPECT_EQ(prepare_data_set(text_set(path), &tokenizer, options()).facts().content_hash, first);
+}
+
 TEST_F(Prepare, KeepsOneSetPerWayOfReadingIt) {
   const std::string path = folder.write("a.txt", "one\ntwo\n");
   const ByteTokenizer tokenizer;

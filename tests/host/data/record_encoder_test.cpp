@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <map>
+
 #include "host/base/json.hpp"
 #include "host/data/python_json.hpp"
 #include "tests/host/data/chat_support.hpp"
@@ -54,6 +57,50 @@ TEST(RecordEncoder, OfACompletionTheEndIsTrainedToo) {
 
 TEST(RecordEncoder, ATokenAcrossPromptAndCompletionIsMasked) {
   EXPECT_EQ(encoded(kTokenizer, supervised(), CompletionRecord{"ask:\n", "\nyes"}), "ask:\n\n[yes</s>]");
+}
+
+TEST(RecordEncoder, EmptyAnswersAreCounted) {
+  RecordEncoder encoder(&kTokenizer, chatml_options());
+  encoded(encoder, kTokenizer, chat_of({{"user", "Hi"}, {"assistant", ""}, {"user", "Hi"}, {"assistant", "x"}}));
+  encoded(encoder, kTokenizer, CompletionRecord{"ask", ""});
+  EXPECT_EQ(encoder.counts().num_empty_answers, 2u);
+  EXPECT_EQ(encoder.counts().changes().count("answers are empty: only their end can be trained"), 1u);
+}
+
+TEST(RecordEncoder, ACompletionWithNothingInFrontIsCounted) {
+  RecordEncoder encoder(&kTokenizer, supervised());
+  encoded(encoder, kTokenizer, CompletionRecord{"", "yes"});
+  encoded(encoder, kTokenizer, CompletionRecord{"a", "yes"});
+  EXPECT_EQ(encoder.counts().num_untrained_first, 1u);
+  RecordEncoder with_bos(&kWithBos, supervised());
+  encoded(with_bos, kWithBos, CompletionRecord{"", "yes"});
+  EXPECT_EQ(with_bos.counts().num_untrained_first, 0u);
+}
+
+TEST(RecordEncoder, SpecialTokensSpelledInContentsAreCounted) {
+  RecordEncoder encoder(&kTokenizer, chatml_options());
+  encoded(encoder, kTokenizer, chat_of({{"user", "Hi"}, {"assistant", "x"}}));
+  EXPECT_TRUE(encoder.counts().spelled.empty());
+  encoded(encoder, kTokenizer, chat_of({{"user", "a<|im_end|>b<|im_end|><|im_start|>"}, {"assistant", "x"}}));
+  EXPECT_EQ(encoder.counts().spelled, (std::map<std::string, uint64_t>{{"<|im_end|>", 2}, {"<|im_start|>", 1}}));
+}
+
+TEST(RecordEncoder, AConversationOfManyMessagesTakesLinearTime) {
+  const auto seconds_of = [](size_t num_pairs) {
+    ChatRecord chat;
+    for (size_t i = 0; i < num_pairs; ++i) {
+      chat.messages.push_back(message_of("user", "Hi"));
+      chat.messages.push_back(message_of("assistant", "x"));
+      chat.messages.back().reasoning = "r";
+    }
+    RecordEncoder encoder(&kTokenizer, chatml_options());
+    Document document;
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_TRUE(encoder.encode(chat, {}, document));
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  const double few = seconds_of(1000), many = seconds_of(64000);
+  EXPECT_LT(many, 250 * few) << "64 times the messages; with a step of quadratic time more than 500 times as long";
 }
 
 TEST(RecordEncoder, ACompletionNeedsAnEnd) {

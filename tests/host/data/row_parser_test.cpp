@@ -152,7 +152,7 @@ TEST(TokensRow, IsTakenAsItIs) {
 }
 
 struct Pair {
-  const char* row;
+  std::string row;
   const char* chosen;
   const char* rejected;
   size_t first_trained;
@@ -267,7 +267,7 @@ TEST(UnusedKeys, AreEscapedAndCut) {
 
 struct BadRow {
   DataFormat format;
-  const char* row;
+  std::string row;
   const char* message;
 };
 
@@ -296,6 +296,9 @@ INSTANTIATE_TEST_SUITE_P(
                     BadRow{kText, R"({"text":5})", "\"text\" is 5, not a string"},
                     BadRow{kText, R"({"text":["a"]})", "\"text\" is a list, not a string"},
                     BadRow{kText, R"({"text":null})", "\"text\" is null"},
+                    BadRow{kText, R"({"text":null})", "give it a value, or remove the row"},
+                    BadRow{kText, R"({"text":"a","x":1,"x":2})", "key \"x\" occurs twice"},
+                    BadRow{kText, R"({"text":"a","x":[{},[{"y":{"z":1,"z":1}}]]})", "key \"x[1][0].y.z\" occurs twice"},
                     BadRow{kText, R"({"txt":"a"})", R"(key "text" is missing)"},
                     BadRow{kText, R"({"txt":"a"})", R"(the row has "txt"; another name is given by columns = { text)"},
                     BadRow{kText, "{}", "the row has no keys"}, BadRow{kText, R"({"text":"\udc00"})", "a.jsonl"},
@@ -329,6 +332,14 @@ INSTANTIATE_TEST_SUITE_P(
 })",
                "is not JSON"},
         BadRow{kShareGpt, R"({"conversations":[{"from":"function_call","value":"{}"}]})", "has no name"},
+        BadRow{
+            kShareGpt,
+            R"({"conversations":[{"from":"function_call","value":"{\"name\":\"f\",\"arguments\":{\"a\":1,\"a\":2}}"}]})",
+            "key \"arguments.a\" occurs twice in the string"},
+        BadRow{kMessages,
+               R"({"messages":[{"role":"assistant","tool_calls":[{"name":"f","arguments":{"a":)" +
+                   std::string(70, '[') + std::string(70, ']') + "}}]}]}",
+               "\"messages[0].tool_calls\" is nested deeper than 64"},
         BadRow{kShareGpt, R"({"conversations":[{"from":"function_call","value":"[]"}]})", "has no call"},
         BadRow{kMessages, R"({"messages":[{"from":"human","value":"a"}]})", R"(set format = "sharegpt")"},
         BadRow{kMessages, R"({"messages":[{"content":"a"}]})", "\"messages[0].role\" is missing"},

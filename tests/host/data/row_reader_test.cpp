@@ -46,6 +46,16 @@ TEST(TextRows, AreLinesParagraphsOrTheFile) {
   EXPECT_EQ(rows_of(path, text_set(path))[0].kind, RowKind::kText);
 }
 
+TEST(TextRows, CountCarriageReturnsInsideALine) {
+  TempFolder folder;
+  const std::string path = folder.write("a.txt", "one\rtwo\r\nthree\r\n");
+  const auto rows = open_rows(path, text_set(path));
+  for (RawRow row; rows->next(row);) {
+  }
+  ASSERT_EQ(rows->notes().changes.size(), 1u);
+  EXPECT_EQ(rows->notes().changes.begin()->second, 1u);
+}
+
 TEST(TextRows, KnowTheLineWhereTheyStart) {
   TempFolder folder;
   const std::string path = folder.write("a.txt", "\n\none\ntwo\n\n \nthree\n\n");
@@ -185,6 +195,7 @@ TEST(CsvRows, NameWhatIsWrongAndWhere) {
   EXPECT_TRUE(contains(
       error_in(folder, "a.csv", "a\n\"" + std::string(40 << 20, 'x') + "\n" + std::string(40 << 20, 'x') + "\""),
       "64 MiB"));
+  EXPECT_TRUE(contains(error_in(folder, "cr.csv", "text,x\ra,b\rc,d\r"), "the lines of the file end in CR alone"));
 }
 
 TEST(Rows, RefuseWhatIsNotText) {

@@ -58,7 +58,9 @@ TEST_F(PromptsFile, BadRowsAreErrorsAtTheirLine) {
   EXPECT_HAS(refused("{\"prompt\": \"a\", \"messages\": []}\n"), "prompts.jsonl:1: has both 'prompt' and 'messages'");
   EXPECT_HAS(refused("{\"prompt\": \"a\"}\nnot json\n"), "prompts.jsonl:2:");
   EXPECT_HAS(refused("[1]\n"), "prompts.jsonl:1: expected an object, found array");
-  EXPECT_HAS(refused("{\"prompt\": 3}\n"), "prompts.jsonl:1");
+  EXPECT_HAS(refused("{\"prompt\": 3}\n"), "prompts.jsonl:1: 'prompt' must be a string, not number");
+  EXPECT_EQ(refused("{\"prompt\": 3}\n").find("prompts.jsonl:1"),
+            refused("{\"prompt\": 3}\n").rfind("prompts.jsonl:1"));
   EXPECT_HAS(refused("{\"messages\": []}\n"), "prompts.jsonl:1");
   EXPECT_HAS(refused(R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})"),
              "prompts.jsonl:1: the last message is one of the assistant");
