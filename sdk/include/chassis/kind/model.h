@@ -90,7 +90,8 @@ typedef struct chassis_builder_2 {
   chassis_status_t* (*slot)(const struct chassis_builder_2* b, const chassis_slot_desc_t* desc, chassis_slot_t* out);
   /* Records an op; *out is its first output. */
   chassis_status_t* (*op)(const struct chassis_builder_2* b, const chassis_op_desc_t* desc, chassis_value_t* out);
-  /* Names a value for the next block. "loss" (scalar sum) is minimised; "logits" is what generation reads. */
+  /* Names a value for the next block. "loss" (scalar sum) is minimised; "logits" is what generation reads;
+   * "scores" [B, labels] of a sequence-classification head is kept for reward training, which no host does yet. */
   chassis_status_t* (*output)(const struct chassis_builder_2* b, chassis_str_t name, chassis_value_t value);
   /* A chain of blocks, in program order; blocks[i] is the type of block i. "{i}" in prefix is the block's index:
    * "model.layers.{i}". */
