@@ -64,7 +64,7 @@ GenerationSettings settings_of(const Session& session, const GenerateArguments& 
 }
 
 // Answers by another template than that of the training are not what the model has learned.
-void compare_template(const Session& session, const std::string& from) {
+void compare_template(Session& session, const std::string& from) {
   if (session.world().rank() != 0 || session.settings().train.task != "sft") return;
   std::string run = from.empty() ? *session.settings().run.output_dir : from;
   while (run.size() > 1 && run.back() == '/') run.pop_back();
