@@ -140,7 +140,7 @@ int64_t seq_len_of(const InitFacts& facts) {
 }
 
 InitSteps steps_of(const InitFacts& facts) {
-  constexpr uint64_t kMinSteps = 20;
+  constexpr uint64_t kMinSteps = 10;
   InitSteps steps;
   if (facts.is_sample || facts.num_rows == 0) return steps;
   // Packing joins short rows.

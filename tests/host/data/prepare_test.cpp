@@ -11,7 +11,9 @@
 #include <thread>
 #include <vector>
 
+#include "host/base/json.hpp"
 #include "host/base/log.hpp"
+#include "host/data/store_key.hpp"
 #include "tests/host/data/support.hpp"
 
 namespace chassis {

@@ -318,8 +318,9 @@ TEST_F(JinjaTest, TheTemplateGetsMessagesAsOpenAiHasThem) {
 TEST_F(JinjaTest, AMessageWithoutContentIsNamedIfTheTemplateReadsIt) {
   tokenizer_.jinja = [](const ChatRequest&) -> RenderedChat { throw config_error("string and undefined"); };
   EXPECT_FALSE(contains(error_of([&] { masked(chat_); }), "has no content"));
-  chat_.messages.back().has_content = false;
-  EXPECT_TRUE(contains(error_of([&] { masked(chat_); }), "message 2 (assistant) has no content, or null"));
+  ChatRecord without = chat_;
+  without.messages.back().has_content = false;
+  EXPECT_TRUE(contains(error_of([&] { masked(without); }), "message 2 (assistant) has no content, or null"));
 }
 
 TEST_F(JinjaTest, TheDateOfTheConfigurationIsShown) {
