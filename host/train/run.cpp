@@ -108,8 +108,7 @@ class Run {
     session_.allocate();
     saves_ = std::make_unique<RunSaves>(session_, *directory_, signals_, [this] { return state_to_save(); });
     make_trainer();
-    if (const Settings::Eval& eval = settings().eval; eval.keeps_best())
-      best_.emplace(eval.keep_best, eval.patience);
+    if (const Settings::Eval& eval = settings().eval; eval.keeps_best()) best_.emplace(eval.keep_best, eval.patience);
     if (const auto resumed = saves_->saver().resume())
       resume(resumed->checkpoint, resumed->state);
     else
@@ -386,9 +385,8 @@ class Run {
   }
 
   void take_samples(int64_t step) {
-    samples_->take(step, [&](const SampleRecord& record) {
-      to_sinks([&](MetricsSink& sink) { sink.sample(record); });
-    });
+    samples_->take(step,
+                   [&](const SampleRecord& record) { to_sinks([&](MetricsSink& sink) { sink.sample(record); }); });
   }
 
   void finish(bool stopped) {
