@@ -71,7 +71,7 @@ TEST_F(InitConfig, ASmallFileGetsSmallStepsAndAShortWarmUp) {
   facts.is_sample = true;
   EXPECT_EQ(steps_of(facts).warmup_steps, 10) << "there are more rows";
   EXPECT_HAS(init_toml({.task = "sft", .num_rows = 20, .longest = 90, .num_tokens = 1200}),
-             "global_batch_size = 1  # rows of one step; about 15 steps in all");
+             "# rows of one step; about 15 steps in all");
 }
 
 TEST_F(InitConfig, TheTextIsAConfiguration) {
