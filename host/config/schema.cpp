@@ -175,8 +175,7 @@ Schema make_schema() {
            choice("overflow", "", {"error", "truncate", "truncate_left_prompt", "drop"},
                   "what to do with a document longer than train.seq_len unless packing splits it; counted. Default "
                   "drop for sft, else error"),
-           path(text("cache_dir", "\".cache/chassis\"",
-                     "where tokenised data is cached, keyed by the files and how they are read")),
+           path(text("cache_dir", "\".cache/chassis\"", "where tokenised data is cached, keyed by files and options")),
            flag("prefetch", true, "build the next batch on a separate thread; changes no result"),
            number("eval_fraction", "0.0", 0, 0.5,
                   "this part of each training set's documents, chosen by a hash of the document, is an evaluation set "
