@@ -233,20 +233,18 @@ int init(const InitArguments& arguments) {
       load_config_text(init_toml(facts), arguments.file, {}),
       {.plugin_path = arguments.plugin_path, .target = {.without_device = true, .assume_configured_device = true}});
   read_model(session.settings().model.path, facts);
+  const DataNeeds needs = session.data_needs();
   DataConfig data;
-  {
-    // Without a template of its own, the tokenizer takes the first that fits until one is chosen.
-    const DataNeeds needs = session.data_needs();
-    const bool has_none = facts.task == "sft" && needs.tokenizer && needs.tokenizer->chat_template().empty();
+  if (facts.task != "sft" || !needs.tokenizer || !needs.tokenizer->chat_template().empty()) {
+    data = data_config(needs);
+  } else {
+    // Without a template of its own, the tokenizer takes one that fits until one is chosen.
     InitFacts draft = facts;
-    if (has_none)
-      for (const std::string& name : fitting_template_names(*needs.tokenizer)) draft.data_template = name;
+    for (const std::string& name : fitting_template_names(*needs.tokenizer)) draft.data_template = name;
     const Config config = load_config_text(init_toml(draft), arguments.file, {});
     data = data_config({config.settings(), needs.program, needs.tokenizer, needs.first_on_machine, needs.row_files});
-    if (has_none) {
-      data.chat.slots = nullptr;
-      data.chat.template_name = "auto";
-    }
+    data.chat.slots = nullptr;
+    data.chat.template_name = "auto";
   }
   if (facts.task == "sft" && session.tokenizer() != nullptr)
     choose_template(data, *session.tokenizer(), facts);
