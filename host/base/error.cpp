@@ -1,6 +1,10 @@
 // Rendering of Error: one text with position, message, facts, causes and hint.
 #include "host/base/error.hpp"
 
+#include <filesystem>
+#include <new>
+#include <system_error>
+
 #include "host/base/printable.hpp"
 
 namespace chassis {
@@ -63,6 +67,28 @@ Error config_error(std::string message) { return Error(ExitCode::kConfig, std::m
 Error plugin_error(std::string message) { return Error(ExitCode::kPlugin, std::move(message)); }
 Error storage_error(std::string message) { return Error(ExitCode::kStorage, std::move(message)); }
 Error internal_error(std::string message) { return Error(ExitCode::kInternal, std::move(message)); }
+
+Error current_error() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::bad_alloc&) {
+    return Error(ExitCode::kOutOfMemory, "out of host memory");
+  } catch (const std::filesystem::filesystem_error& error) {
+    return storage_error("cannot use '" + error.path1().string() + "': " + error.code().message());
+  } catch (const std::system_error& error) {
+    // How a thread fails whose stack finds no memory.
+    if (error.code() == std::errc::resource_unavailable_try_again)
+      return Error(ExitCode::kOutOfMemory, "out of host memory, or of threads: no further thread can start")
+          .hint("see the limits of memory and processes: ulimit -v, ulimit -u, and those of the container");
+    return internal_error("internal error: " + std::string(error.what()));
+  } catch (const std::exception& error) {
+    return internal_error("internal error: " + std::string(error.what()));
+  } catch (...) {
+    return internal_error("internal error: an exception of unknown type");
+  }
+}
 
 void invariant_failed(const char* expression, const char* file, int line, std::string_view detail) {
   std::string message = "broken invariant: " + std::string(detail) + " [" + expression + "]";

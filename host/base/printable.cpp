@@ -135,4 +135,21 @@ std::string PrintablePieces::add(std::string_view piece) {
 
 std::string PrintablePieces::finish() { return printable_lines(std::exchange(pending_, {})); }
 
+std::string html_text(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '&')
+      out += "&amp;";
+    else if (c == '<')
+      out += "&lt;";
+    else if (c == '>')
+      out += "&gt;";
+    else if (c == '"')
+      out += "&quot;";
+    else
+      out += c;
+  }
+  return out;
+}
+
 }  // namespace chassis

@@ -106,6 +106,9 @@ class CheckpointReader {
   // compares them with the manifest's checksums as load() does. `parts` returns where a tensor is in this directory.
   // The tensors must have passed check(), and this reader must outlive the source.
   PartSource source(std::function<std::vector<DiskPart>(const Descriptor& tensor)> parts);
+  // A CRC of a tensor of this shape as f32: equal for tensors with the same elements, whatever their dtypes. `parts`
+  // says where they are in this directory.
+  uint32_t checksum(const Shape& shape, std::span<const DiskPart> parts);
   PartSource source();  // tensors are stored unchanged, under their FQNs
 
  private:

@@ -1,6 +1,8 @@
 // A reader as the source of a save: copies from file to file, which may order the elements differently.
+#include <algorithm>
 #include <map>
 #include <memory>
+#include <utility>
 
 #include "host/base/error.hpp"
 #include "host/checkpoint/checksum.hpp"
@@ -110,6 +112,31 @@ PartSource CheckpointReader::source(std::function<std::vector<DiskPart>(const De
           }
         }
       };
+}
+
+uint32_t CheckpointReader::checksum(const Shape& shape, std::span<const DiskPart> parts) {
+  constexpr size_t kChunkBytes = 1 << 20;
+  std::vector<std::byte> chunk(kChunkBytes);
+  uint64_t at = 0, num_bytes = 0;  // of what the chunk holds, in the row-major tensor
+  RunsChecksum sum(static_cast<uint64_t>(numel(shape)) * sizeof(float));
+  const auto add_chunk = [&] { sum.add(at, std::span(chunk).first(std::exchange(num_bytes, 0))); };
+  const ReserveBytes room = [&](uint64_t next, uint64_t wanted) {
+    add_chunk();
+    at = next, num_bytes = std::min<uint64_t>(wanted, kChunkBytes);
+    return std::span(chunk).first(num_bytes);
+  };
+  const Piece whole{Box::whole(shape), row_major_view(shape, Box::whole(shape))};
+  BoxCopier copier(*this);
+  for (const DiskPart& from : parts) {
+    const DiskTensor* found = find(from.disk_name);
+    CHASSIS_CHECK(found != nullptr, from.disk_name);
+    for (const uint32_t box : found->boxes) {
+      const Piece piece = from.piece(scan_.boxes[box].box.box);
+      if (!piece.box.empty()) copier.copy(box, piece, whole, Dtype::f32, room);
+    }
+  }
+  add_chunk();
+  return sum.remainder();
 }
 
 PartSource CheckpointReader::source() {

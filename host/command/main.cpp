@@ -240,17 +240,9 @@ int main(int argc, char** argv) {
     chassis::log::set_level(chassis::log::Level::kInfo);
     chassis::log::info("stopped: {}", in_one_line(e.what()));
     return static_cast<int>(e.code());
-  } catch (const chassis::Error& e) {
-    chassis::log::error("{}", e.what());
-    return static_cast<int>(e.code());
-  } catch (const std::bad_alloc&) {
-    chassis::log::error("out of host memory");
-    return static_cast<int>(chassis::ExitCode::kOutOfMemory);
-  } catch (const std::filesystem::filesystem_error& e) {
-    chassis::log::error("cannot use '{}': {}", e.path1().string(), e.code().message());
-    return static_cast<int>(chassis::ExitCode::kStorage);
-  } catch (const std::exception& e) {
-    chassis::log::error("internal error: {}", e.what());
-    return static_cast<int>(chassis::ExitCode::kInternal);
+  } catch (...) {
+    const chassis::Error error = chassis::current_error();
+    chassis::log::error("{}", error.what());
+    return static_cast<int>(error.code());
   }
 }

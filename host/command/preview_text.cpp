@@ -43,23 +43,6 @@ std::string title(const PreviewRow& row) {
   return text;
 }
 
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '&')
-      out += "&amp;";
-    else if (c == '<')
-      out += "&lt;";
-    else if (c == '>')
-      out += "&gt;";
-    else if (c == '"')
-      out += "&quot;";
-    else
-      out += c;
-  }
-  return out;
-}
-
 }  // namespace
 
 std::string preview_legend(bool colours) {
@@ -118,15 +101,15 @@ std::string preview_html(const std::vector<PreviewRow>& rows, const std::string&
   page +=
       "<p><span class=\"trained\">trained</span>, <span class=\"masked\">not trained</span>, <span "
       "class=\"straddles\">masked because it lies only partly in what is trained</span></p>\n";
-  page += "<p>" + escaped(note) + "</p>\n";
+  page += "<p>" + html_text(note) + "</p>\n";
   for (const PreviewRow& row : rows) {
     page +=
-        fmt::format("<h2>{}</h2>\n<pre{}>", escaped(title(row)), row.drop_reason.empty() ? "" : " class=\"unused\"");
+        fmt::format("<h2>{}</h2>\n<pre{}>", html_text(title(row)), row.drop_reason.empty() ? "" : " class=\"unused\"");
     for (const PreviewPiece& piece : row.pieces) {
       std::string ids;
       for (const int32_t id : piece.ids) ids += fmt::format("{}{}", ids.empty() ? "" : " ", id);
       page += fmt::format("<span class=\"{}\" title=\"{}\">{}</span>", word(piece.state), ids,
-                          escaped(printable_lines(piece.text)));
+                          html_text(printable_lines(piece.text)));
     }
     page += "</pre>\n";
   }

@@ -267,20 +267,14 @@ void World::expect_same(const std::string& what, const std::string& mine) {
 void World::run_and_agree(const std::string& what, const std::function<void()>& part) {
   std::exception_ptr own;
   std::string reported;
-  const auto keep = [&](ExitCode code, const char* text) {
-    own = std::current_exception();
-    reported = pack({std::to_string(static_cast<int>(code)), text});
-  };
   try {
     part();
   } catch (const RemoteError&) {
     throw;
-  } catch (const Error& e) {
-    keep(e.code(), e.what());
-  } catch (const std::bad_alloc&) {
-    keep(ExitCode::kOutOfMemory, "out of host memory");
-  } catch (const std::exception& e) {
-    keep(ExitCode::kInternal, e.what());
+  } catch (...) {
+    own = std::current_exception();
+    const Error error = current_error();
+    reported = pack({std::to_string(static_cast<int>(error.code())), error.what()});
   }
   const std::vector<std::string> all = exchange(what, reported);
   if (own) std::rethrow_exception(own);
@@ -302,11 +296,8 @@ int World::run(const std::function<int()>& body) {
     if (const auto first = first_failure(); first && first->rank != rank() && is_same_failure(e, *first))
       throw RemoteError(first->code, first->text);
     throw;
-  } catch (const std::bad_alloc&) {
-    report_failure(Error(ExitCode::kOutOfMemory, "out of host memory"));
-    throw;
-  } catch (const std::exception& e) {
-    report_failure(internal_error(e.what()));
+  } catch (...) {
+    report_failure(current_error());
     throw;
   }
 }

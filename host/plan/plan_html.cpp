@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "host/base/printable.hpp"
 #include "host/base/units.hpp"
 #include "host/plan/plan_report.hpp"
 
@@ -32,23 +33,6 @@ th, td { padding: .28rem .6rem; border-bottom: 1px solid var(--line); } th:first
 )";
 
 constexpr double kWidth = 940, kLeft = 130, kRight = 90;
-
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '&')
-      out += "&amp;";
-    else if (c == '<')
-      out += "&lt;";
-    else if (c == '>')
-      out += "&gt;";
-    else if (c == '"')
-      out += "&quot;";
-    else
-      out += c;
-  }
-  return out;
-}
 
 // Bytes to pixels, with ticks at round numbers.
 class Scale {
@@ -85,7 +69,7 @@ class Page {
   Page(const Plan& plan, const AdviceList* advice) : plan_(plan), advice_(advice) {}
 
   std::string run() {
-    add("{}{}</title>\n<style>{}</style>\n<body>\n", kPlanHtmlHead, escaped(title()), kStyle);
+    add("{}{}</title>\n<style>{}</style>\n<body>\n", kPlanHtmlHead, html_text(title()), kStyle);
     head();
     bars();
     timeline();
@@ -105,12 +89,13 @@ class Page {
   std::string title() const { return plan_.name.empty() ? "" : " of " + plan_.name; }
 
   void head() {
-    add("<h1>memory plan{}</h1>\n", escaped(title()));
+    add("<h1>memory plan{}</h1>\n", html_text(title()));
     add("<p>{} parameters, {} trained · {} on {} · {} · {} · recompute {}</p>\n",
         count_text(static_cast<double>(plan_.num_parameters)), count_text(static_cast<double>(plan_.num_trained)),
         plan_.compute, plan_.device,
-        plan_.world_size == 1 ? "one rank" : std::to_string(plan_.world_size) + " ranks (" + escaped(plan_.mesh) + ")",
-        escaped(plan_.strategies), text(plan_.recompute));
+        plan_.world_size == 1 ? "one rank"
+                              : std::to_string(plan_.world_size) + " ranks (" + html_text(plan_.mesh) + ")",
+        html_text(plan_.strategies), text(plan_.recompute));
     add("<p>a step is {} rows of {} tokens: {} micro-batches of {} on each rank</p>\n", plan_.batch.global_batch_size,
         plan_.seq_len, plan_.batch.num_microbatches, plan_.batch.micro_batch_size);
     const uint64_t needed = plan_.largest().peak_bytes();
@@ -179,14 +164,14 @@ class Page {
     vertical_grid(x, top, bottom);
     double y = top + gap / 2;
     for (const auto& [name, rank] : bars) {
-      add("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n", kLeft - 10, y + bar / 2 + 4, escaped(name));
+      add("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n", kLeft - 10, y + bar / 2 + 4, html_text(name));
       uint64_t sum = 0;
       for (size_t i = 0; i < kNumPlanCategories; ++i) {
         const uint64_t bytes = rank->step.categories[i].bytes_at_total_peak;
         if (bytes > 0)
           add("<rect class=\"c{}\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\"><title>{}: {} "
               "{}</title></rect>\n",
-              i, x.at(sum), y, x.at(sum + bytes) - x.at(sum), bar, escaped(name),
+              i, x.at(sum), y, x.at(sum + bytes) - x.at(sum), bar, html_text(name),
               plan_category_name(static_cast<PlanCategory>(i)), bytes_text(bytes));
         sum += bytes;
       }
@@ -233,13 +218,13 @@ class Page {
     for (size_t i = 0; i < samples.size(); ++i)
       add("<rect x=\"{:.2f}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\" fill=\"transparent\"><title>{}: "
           "{}</title></rect>\n",
-          left + step * static_cast<double>(i), top, step, bottom - top, escaped(samples[i].event),
+          left + step * static_cast<double>(i), top, step, bottom - top, html_text(samples[i].event),
           bytes_text(below[i]));
     if (plan_.memory_bytes > 0)
       add("<line class=\"limit\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>\n", left, right,
           y.at(plan_.memory_bytes));
     add("<text x=\"{}\" y=\"{}\">{}</text><text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\n</svg>\n", left,
-        bottom + 16, escaped(samples.front().event), right, bottom + 16, escaped(samples.back().event));
+        bottom + 16, html_text(samples.front().event), right, bottom + 16, html_text(samples.back().event));
   }
 
   template <typename Bytes>
@@ -251,7 +236,7 @@ class Page {
       if (!largest || bytes(rank) > most) most = bytes(rank), largest = &rank;
     }
     if (most > 0)
-      add("<tr><td>{}<td>{}<td>{}<td>{}\n", escaped(name), bytes_text(most), bytes_text(least),
+      add("<tr><td>{}<td>{}<td>{}<td>{}\n", html_text(name), bytes_text(most), bytes_text(least),
           ranks_text(largest->ranks));
   }
 
@@ -272,7 +257,7 @@ class Page {
     if (rank.traffic.empty()) return;
     add("<h2>Sent by each rank in a step</h2>\n<table>\n<tr><th>group<th>operation<th>calls<th>bytes\n");
     for (const CommCount& count : rank.traffic)
-      add("<tr><td>{}<td>{}<td>{}<td>{}\n", escaped(count.group), escaped(count.op), count.calls,
+      add("<tr><td>{}<td>{}<td>{}<td>{}\n", html_text(count.group), html_text(count.op), count.calls,
           bytes_text(count.bytes));
     add("</table>\n");
   }
@@ -292,7 +277,7 @@ class Page {
     double y = top;
     for (const Advice* one : all) {
       add("<text class=\"strong\" x=\"{}\" y=\"{:.1f}\">{}{}</text>\n", left + 4, y + 14,
-          one == all.back() && advice_->together ? "together: " : "", escaped(one->change));
+          one == all.back() && advice_->together ? "together: " : "", html_text(one->change));
       add("<rect class=\"rest\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\"/>", left, y + 19,
           x.at(one->peak_bytes) - left, bar);
       add("<rect class=\"gain\" opacity=\".45\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\"/>\n",

@@ -26,12 +26,16 @@ class ModelDirectory {
     const CheckpointManifest* manifest = reader.manifest();
     const bool ours = manifest && json_string_or(manifest->about, "names", "", reader.path()) == kParameterNames;
     if (!ours) mapping_ = &session.disk_mapping();
+    const std::map<std::string, std::string> tied = tied_slots(session.program());
     for (const DiskTensor& tensor : reader.tensors()) {
       const std::string name = ours ? tensor.name : mapping_->name_of(tensor.name);
-      if (name.empty() || (ours ? is_state(session.parameters(), name) : is_literal(tensor, name, reader)))
+      if (name.empty() || (ours ? is_state(session.parameters(), name) : is_literal(tensor, name, reader))) {
         ignored_.insert(tensor.name);
-      else if (name == tensor.name || !in_file_.contains(name))
+        if (const auto owner = tied.find(tensor.name); owner != tied.end())
+          tied_copies_.emplace_back(&tensor, session.parameters().find(owner->second)->descriptor);
+      } else if (name == tensor.name || !in_file_.contains(name)) {
         in_file_[name] = tensor.name;
+      }
     }
   }
 
@@ -46,12 +50,38 @@ class ModelDirectory {
     std::vector<DiskPart> where = parts(parameter);
     return {std::move(parameter), "", std::move(where)};
   }
+  // Throws a storage error if files hold a second copy of a shared parameter with other values.
+  void compare_tied_copies(CheckpointReader& reader) const {
+    for (const auto& [copy, owner] : tied_copies_) {
+      const std::vector<DiskPart> where = parts(owner);
+      const auto in_files = [&](const DiskPart& part) { return reader.find(part.disk_name) != nullptr; };
+      if (!std::all_of(where.begin(), where.end(), in_files)) continue;  // missing ones are reported with all others
+      const std::vector<DiskPart> copied = {DiskPart::whole(copy->name, copy->global_shape)};
+      const bool same = copy->global_shape == owner.global_shape && is_float(copy->dtype) &&
+                        reader.checksum(copy->global_shape, copied) == reader.checksum(owner.global_shape, where);
+      if (!same)
+        throw storage_error("'" + reader.path() + "' does not fit the model: " + copy->name + " " +
+                            text(copy->global_shape) + " differs from " + owner.fqn + " " + text(owner.global_shape) +
+                            ", to which the model ties it")
+            .hint("if they are two weights, set tie_word_embeddings to false in config.json; else remove " +
+                  copy->name + " from the files");
+    }
+  }
   // Whether loading may ignore a tensor of this name.
   std::function<bool(const std::string& name)> skip() const {
     return [this](const std::string& name) { return ignored_.contains(name); };
   }
 
  private:
+  // Full names of slots that share a parameter, and the names of the parameters.
+  static std::map<std::string, std::string> tied_slots(const Program& program) {
+    std::map<std::string, std::string> tied;
+    for (const Chain& chain : program.chains)
+      for (size_t i = 0; i < chain.blocks.size(); ++i)
+        for (const Slot& slot : program.blocks[chain.blocks[i]].slots)
+          if (!slot.tied_to.empty()) tied[chain.parameter_name(i, slot)] = slot.tied_to;
+    return tied;
+  }
   // Optimizer states are named "<parameter>.<role>". Any other name is a parameter, of this model or another.
   static bool is_state(const ParameterTable& parameters, const std::string& name) {
     return !parameters.find(name) && parameters.find(name.substr(0, name.rfind('.')));
@@ -68,11 +98,13 @@ class ModelDirectory {
   const DiskMapping* mapping_ = nullptr;        // NULL: tensors have the names of the parameters
   std::map<std::string, std::string> in_file_;  // by the mapping's name
   std::set<std::string> ignored_;
+  std::vector<std::pair<const DiskTensor*, Descriptor>> tied_copies_;  // with the parameter that each should equal
 };
 
 LoadResult read_weights(Session& session, CheckpointReader& reader, const BucketPair& buckets,
                         const LocalTensors& local, std::vector<LoadTensor>& tensors) {
   const ModelDirectory directory(session, reader);
+  if (session.world().rank() == 0) directory.compare_tied_copies(reader);
   for (Descriptor& descriptor : training_tensors(session, false))
     tensors.push_back(directory.load_tensor(std::move(descriptor)));
   ProgressBar bar("loading " + reader.path());
@@ -234,6 +266,7 @@ SaveResult export_checkpoint(const ExportRequest& request) {
   verify_copied_files(request.checkpoint, opened->manifest());
   CheckpointReader& reader = *opened;
   const ModelDirectory directory(session, reader);
+  directory.compare_tied_copies(reader);
   std::vector<LoadTensor> wanted;
   for (const auto& p : session.parameters().all()) wanted.push_back(directory.load_tensor(p->descriptor));
   LoadOptions options;

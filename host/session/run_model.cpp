@@ -64,6 +64,19 @@ void count_preset_sizes(const Json& written, const std::string& complete, const 
                     "model.config does not set these sizes, so model '" + model + "' uses its defaults: " + preset);
 }
 
+// Refuses heads that no run of this version computes.
+void check_output(const Program& program, const std::string& model) {
+  if (program.chains.empty()) return;
+  const auto& outputs = program.blocks[program.chains.back().blocks.back()].outputs;
+  if (outputs.contains("scores"))
+    throw config_error("model '" + model +
+                       "' has a sequence-classification head, which scores whole sequences: it "
+                       "has no loss and no logits of tokens. Its files can be read, but reward training comes later")
+        .hint(
+            "to train it as a language model, name that architecture in config.json; files need lm_head.weight, or "
+            "tied embeddings");
+}
+
 }  // namespace
 
 ModelSource find_model(const Settings::Model& model, const PluginRegistry& registry) {
@@ -122,9 +135,14 @@ RunModel::RunModel(Config& config, RunPlugins& plugins, ModelSource source)
   count_preset_sizes(to_json(*model.config), plugin_.config(), source_.member);
 }
 
-Recording RunModel::recording(const Settings::Model& model) const {
+Recording RunModel::recording(const Settings::Model& model, ConfigUse use) const {
+  const auto check = [this, use](const Program& program) {
+    if (use == ConfigUse::kWeights) return;  // runs nothing
+    check_output(program, source_.member);
+    check_fields(program);
+  };
   return {[this](const chassis_builder_2_t* builder) { return plugin_.record(builder); }, model.source().where(),
-          model.path.is_set() ? *model.path + "/config.json" : "", check_fields};
+          model.path.is_set() ? *model.path + "/config.json" : "", check};
 }
 
 std::string RunModel::stored_dtype(const Settings::Model& model) const {

@@ -28,7 +28,7 @@ class RunModel {
   const std::string& member() const { return source_.member; }
   const ModelPlugin& plugin() const { return plugin_; }
   // The input of the recording pass; refers to this object.
-  Recording recording(const Settings::Model& model) const;
+  Recording recording(const Settings::Model& model, ConfigUse use) const;
   // The dtype of stored weights in config.json or [model] config; "float32" if it names none.
   std::string stored_dtype(const Settings::Model& model) const;
 

@@ -23,6 +23,9 @@ std::vector<Purpose> purposes_of(ConfigUse use) {
   return {};
 }
 
+// Tokens of a row, for the choice of providers, where no key says it: exports, and texts that end by themselves.
+constexpr int64_t kTimeOfAnyLength = 128;
+
 }  // namespace
 
 ResolveOptions resolve_options(const Settings& settings, const Target& target, const World& world) {
@@ -31,7 +34,9 @@ ResolveOptions resolve_options(const Settings& settings, const Target& target, c
   options.device = choose_device(settings.run, target, world);
   options.compute = compute_dtype(settings.precision, target, options.device);
   options.batch = settings.train.micro_batch_size;
-  options.time = settings.train.seq_len.is_set() ? settings.train.seq_len : settings.generate.max_new_tokens;
+  options.time = kTimeOfAnyLength;
+  if (settings.generate.max_new_tokens.is_set()) options.time = settings.generate.max_new_tokens;
+  if (settings.train.seq_len.is_set()) options.time = settings.train.seq_len;
   // With more tokens, the bytes of a layer may not fit into 64 bits.
   constexpr int64_t kMostTokens = int64_t{1} << 34;
   if (options.batch > kMostTokens / options.time)
@@ -49,7 +54,7 @@ Runtime make_runtime(const Config& config, RunPlugins& plugins, const RunModel& 
   Runtime runtime;
   runtime.providers = open_providers(settings, plugins, candidates, options);
   runtime.compiled = std::make_unique<CompiledProgram>(
-      compile(model.recording(settings.model),
+      compile(model.recording(settings.model, config.use()),
               {.passes = passes,
                .freeze = [&](ParameterTable& parameters) { freeze(settings.freeze, parameters); },
                .resolve = std::move(options),

@@ -48,6 +48,9 @@ void keep_top_p(std::vector<TokenWeight>& all, double top_p) {
   size_t count = 0;
   for (double kept = 0.0; count < all.size() && (count == 0 || kept < enough); ++count) kept += all[count].weight;
   all.resize(count);
+  // Tokens are drawn in the order of their ids: two of nearly the same weight, which rounding may exchange (with and
+  // without a key-value cache, on another device), then have the same place.
+  std::sort(all.begin(), all.end(), [](const TokenWeight& a, const TokenWeight& b) { return a.id < b.id; });
 }
 
 void keep_min_p(std::vector<TokenWeight>& all, double min_p) {

@@ -1,6 +1,6 @@
 // dump_logits CONFIG BATCH OUT [KEY=VALUE…] [--plugin-path DIR]…: the logits of a model directory for given tokens, for
 // the Python tests beside it. BATCH holds int32: B, T, then input_ids, positions and document_ids, each [B, T]; OUT
-// gets [B, T, vocab] as float32.
+// gets [B, T, vocab] as float32; of a sequence-classification head the scores at the last position, [B, labels].
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -33,11 +33,21 @@ Fields read_batch(const std::string& path, Device device) {
 
 void dump(const std::vector<std::string>& files, const std::vector<std::string>& overrides,
           const std::vector<std::string>& plugin_path) {
-  Session session(load_config(files.at(0), overrides), {.plugin_path = plugin_path});
+  Session session(load_config(files.at(0), overrides, ConfigUse::kWeights), {.plugin_path = plugin_path});
   session.allocate();
   load_weights(session, session.settings().model.path);
-  const Fields fields = read_batch(files.at(1), session.device());
-  const Tensor logits = session.executor().logits(fields, nullptr, false).to(Dtype::f32).to(Device{}).contiguous();
+  Fields fields = read_batch(files.at(1), session.device());
+  Tensor out;
+  if (session.program().fields.contains("sequence_lens")) {
+    const int64_t rows[] = {fields.at("input_ids").sizes()[0]};
+    std::vector<int32_t> lens(static_cast<size_t>(rows[0]), static_cast<int32_t>(fields.at("input_ids").sizes()[1]));
+    fields["sequence_lens"] = Tensor::empty(rows, Dtype::i32, session.device());
+    fields["sequence_lens"].copy_from(Tensor::borrow(lens.data(), rows, Dtype::i32));
+    out = session.executor().forward(0, session.executor().all_units(), fields, {}, 1.0).at("scores");
+  } else {
+    out = session.executor().logits(fields, nullptr, false);
+  }
+  const Tensor logits = out.to(Dtype::f32).to(Device{}).contiguous();
   write_file_atomic(files.at(2), {static_cast<const char*>(logits.data()), logits.num_bytes()});
 }
 

@@ -1,4 +1,4 @@
-"""Logits of tiny models saved by transformers: chassis against transformers, in float32."""
+"""Logits of tiny models saved by transformers, and scores of classifiers: chassis against transformers, in float32."""
 
 import copy
 
@@ -26,5 +26,17 @@ for number, (name, (changes, saved)) in enumerate(models.CASES.items()):
                   f"to float64: ours {ours:.1e}, theirs {theirs:.1e}, largest {expected.abs().max():.1f}")
     if "shard" in name or name == "everything":
         suite.check(f"{name} has several files", len(list(folder.glob("model-*.safetensors"))) > 1)
+for number, (name, changes) in enumerate(models.CLASSIFIERS.items()):
+    if suite.args.only not in name:
+        continue
+    model = models.make(seed=500 + number, **{"pad_token_id": None, **changes})
+    folder = models.save(model, suite.folder / f"{name}-classifier")
+    ids = torch.randint(0, model.config.vocab_size, (1, 97), generator=torch.Generator().manual_seed(number))
+    with torch.no_grad():
+        expected = model(ids).logits
+    config = suite.config(f"{name}-classifier", folder, train={"seq_len": 97, "micro_batch_size": 1})
+    scores = suite.logits(config, ids)
+    suite.check(f"{name} classifier: labels", scores.shape == expected.shape, f"{tuple(scores.shape)}")
+    suite.at_most(f"{name} classifier: scores", error(scores, expected), 1e-5, f"largest {expected.abs().max():.1f}")
 print(f"largest distance to float64: ours {worst['ours']:.1e}, theirs {worst['theirs']:.1e}")
 suite.close()

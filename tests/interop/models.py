@@ -4,7 +4,7 @@ import copy
 import json
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 from transformers.utils import logging
 
 logging.disable_progress_bar()
@@ -25,11 +25,11 @@ FAMILIES = {
     "gemma2": dict(head_dim=20, query_pre_attn_scalar=24, sliding_window=13, final_logit_softcapping=5.0,
                    attn_logit_softcapping=3.0, pad_token_id=None),
     "gemma3_text": dict(head_dim=20, query_pre_attn_scalar=24, sliding_window=13, sliding_window_pattern=2, pad_token_id=None),
-    "phi3": dict(pad_token_id=None), "gpt2": dict(n_positions=256, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0),
+    "phi3": dict(pad_token_id=None), "olmo2": dict(pad_token_id=None), "gpt2": dict(n_positions=256, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0),
 }
 
 
-def make(seed=0, rope=None, family="llama", **changes):
+def make(seed=0, rope=None, family="llama", head=AutoModelForCausalLM, **changes):
     """Weights are large enough that every part of the model affects the logits; norms and biases are random too."""
     keys = dict(vocab_size=131, hidden_size=64, intermediate_size=112, num_hidden_layers=3, num_attention_heads=4,
                 num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.1, rms_norm_eps=1e-5,
@@ -39,7 +39,7 @@ def make(seed=0, rope=None, family="llama", **changes):
     config = AutoConfig.for_model(family, **keys, **({"rope_parameters": copy.deepcopy(rope)} if rope else {}))
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    model = head.from_config(config, attn_implementation="eager").float().eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() == 1:
@@ -140,4 +140,20 @@ CASES = {
     "gpt2": (dict(family="gpt2"), {}),
     "gpt2_odd": (dict(family="gpt2", hidden_size=35, num_attention_heads=5, n_inner=77, tie_word_embeddings=False), SHARDED),
     "gpt2_relu": (dict(family="gpt2", activation_function="relu", scale_attn_weights=False, num_attention_heads=1), {}),
+}
+
+# Models with a sequence-classification head, which are loaded and exported; for the number of labels 2 transformers
+# writes no id2label. Their padding is the last id of the vocabulary.
+CLASSIFIERS = {
+    "llama": dict(num_labels=1), "mistral": dict(family="mistral", sliding_window=17, num_labels=3),
+    "qwen2": dict(family="qwen2", tie_word_embeddings=True, num_labels=1), "qwen3": dict(family="qwen3"),
+    "gemma2": dict(family="gemma2", num_labels=4), "gemma3": dict(family="gemma3_text", num_labels=1),
+    "phi3": dict(family="phi3", num_labels=5), "gpt2": dict(family="gpt2", num_labels=1),
+}
+CLASSIFIERS = {name: dict(head=AutoModelForSequenceClassification, **changes) for name, changes in CLASSIFIERS.items()}
+
+# The family of sdk/examples/model_cpp.
+EXAMPLES = {
+    "olmo2": dict(family="olmo2"), "olmo2_tied": dict(family="olmo2", tie_word_embeddings=True, num_key_value_heads=1),
+    "olmo2_wide": dict(family="olmo2", hidden_size=72, num_attention_heads=6, num_key_value_heads=6, rms_norm_eps=1e-6),
 }

@@ -93,7 +93,7 @@ class Suite:
         return result.stdout
 
     def logits(self, config, input_ids, *overrides, positions=None, document_ids=None):
-        """[B, T, vocab] by chassis, of the model directory that the configuration names."""
+        """[B, T, vocab] by chassis, of the model directory that the configuration names; [B, labels] of a classifier."""
         ids = np.asarray(input_ids, dtype=np.int32)
         B, T = ids.shape
         positions = np.broadcast_to(np.arange(T), (B, T)) if positions is None else np.asarray(positions)
@@ -103,7 +103,8 @@ class Suite:
             for part in (np.array([B, T]), ids, positions, document_ids):
                 file.write(np.ascontiguousarray(part, dtype=np.int32).tobytes())
         self.run(config, batch, out, *overrides, program=self.args.dump_logits)
-        return torch.from_numpy(np.fromfile(out, dtype=np.float32).reshape(B, T, -1).copy())
+        values = torch.from_numpy(np.fromfile(out, dtype=np.float32).copy())
+        return values.reshape(B, T, -1) if values.numel() % (B * T) == 0 else values.reshape(B, -1)
 
 
 def metrics(run_directory):

@@ -1,5 +1,8 @@
-"""`chassis tokenizer` against transformers: a vocabulary that chassis trains loads there, and ids and texts are the same."""
+"""`chassis tokenizer` against transformers: a vocabulary that chassis trains loads there, and ids and texts are the same.
 
+CHASSIS_TOKENIZERS may name a folder of model directories, which are compared too."""
+
+import os
 import pathlib
 import random
 import shutil
@@ -59,6 +62,11 @@ suite = Suite(__doc__)
 golden = pathlib.Path(__file__).parent.parent.parent / "plugins/tokenizer/hf/core/tests/golden"
 for name in ("byte_level", "metaspace"):
     compare(suite, name, golden / name, PreTrainedTokenizerFast.from_pretrained(golden / name))
+
+if "CHASSIS_TOKENIZERS" in os.environ:
+    for file in sorted(pathlib.Path(os.environ["CHASSIS_TOKENIZERS"]).rglob("tokenizer.json")):
+        name = "_".join(file.parent.relative_to(os.environ["CHASSIS_TOKENIZERS"]).parts)
+        compare(suite, name, file.parent, PreTrainedTokenizerFast.from_pretrained(file.parent))
 
 corpus = suite.folder / "corpus.txt"
 corpus.write_text("\n".join(texts(seed=1)))

@@ -1,4 +1,5 @@
-// Packing and recompute change no results of any family.
+// Packing, recompute and the key-value cache change no results of any family, and bf16 no more than its rounding does.
+#include "host/train/generate.hpp"
 #include "tests/regress/small_families.hpp"
 #include "tests/regress/small_run.hpp"
 
@@ -38,6 +39,28 @@ TEST_P(FamilyRuns, RecomputeChangesNoBit) {
     for (const Recompute& recompute : {Recompute::kFull, Recompute::kSelective, Recompute{1, 1}})
       expect_same_bits(train(run, 3, overrides, recompute), kept);
   }
+}
+
+TEST_P(FamilyRuns, TokensAreTheSameWithAndWithoutTheCache) {
+  for (const Providers& with : providers()) {
+    const SmallRun run(with, GetParam().model);
+    const auto session = run.open({});
+    GenerateOptions options;
+    options.max_new_tokens = 11;  // beyond the windows, but not to where the long frequencies of phi3 begin
+    const auto cached = generate(session->executor(), {1, 2, 3, 100, 99}, options, session->device(), {}).ids;
+    options.use_cache = false;
+    EXPECT_EQ(generate(session->executor(), {1, 2, 3, 100, 99}, options, session->device(), {}).ids, cached);
+    EXPECT_EQ(cached.size(), 11u);
+  }
+}
+
+TEST_P(FamilyRuns, Bf16StaysWithinItsRoundingErrors) {
+  const SmallRun run({"sdpa", "[\"aten\", \"naive\"]"}, GetParam().model);  // naive caps scores in bf16
+  run.write(random_documents({9, 40, 3, 77, 21, 14, 35, 2, 60, 18}));
+  const std::vector<std::string> overrides = {"train.micro_batch_size=2", "train.global_batch_size=4"};
+  auto half = overrides;
+  half.push_back("precision.compute=bf16");
+  expect_within_bf16(train(run, 8, half), train(run, 8, overrides));
 }
 
 TEST_P(FamilyRuns, ProvidersAgree) {

@@ -102,7 +102,7 @@ TEST_F(FirstUse, NamesThatAreNearlyRightGetAHint) {
              "slot.toml:2:1: attention must be a table, not a string (\"sdpa\"): write "
              "attention.plugin = \"sdpa\"");
   expect_refusal({"schedule.type=linear"}, 2, "use schedule.name");
-  expect_refusal({"data.train.0.path=*.txt"}, 2, "patterns are not expanded: name a folder");
+  expect_refusal({"data.train.0.path=*.text"}, 2, "no file matches");
   EXPECT_HAS(shell("CUDA_VISIBLE_DEVICES= \"$CHASSIS\" train run.toml run.device=cuda").output,
              "command line 'run.device=cuda': run.device = \"cuda\": ");
   expect_refusal({"attention.plugin=bytes"}, 3, "command line 'attention.plugin=bytes': ");
@@ -166,7 +166,7 @@ TEST_F(FirstUse, ARefusedResumeNamesTheDifferences) {
   write_text(scratch_ / "corpus.txt", text_of_file(scratch_ / "corpus.txt") + "one more line\n");
   const Outcome data = train({"run.max_steps=8"});
   EXPECT_EQ(data.exit_code, 2) << data.output;
-  EXPECT_HAS(data.output, "no setting differs, so the files have other content");
+  EXPECT_HAS(data.output, "no setting differs:\n  corpus.txt had content \"");
   EXPECT_HAS(data.output, "model.path = \"out/final\" starts from its weights with other data");
 }
 

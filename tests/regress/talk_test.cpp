@@ -151,7 +151,7 @@ TEST_F(Talk, CtrlCEndsTheAnswerAndNotTheProgram) {
   const std::string words =
       " run.toml run.output_dir=endless train.task=pretrain run.max_steps=20 data.train.0.path=endless.jsonl "
       "data.train.0.format=tokens " PLUGIN_PATHS;
-  const Outcome trained = run_shell(folder_->path(), CHASSIS_PROGRAM " train" + words);
+  const Outcome trained = run_shell(folder_->path(), CHASSIS_PROGRAM " train" + words + " data.template=auto");
   ASSERT_EQ(trained.exit_code, 0) << trained.output;
 
   const std::string pipe = *folder_ / "keys";

@@ -55,9 +55,9 @@ refused() {
     echo "not refused with the message \"$words\":"; tail -20 "$scratch/log"; exit 1
   fi
 }
-# compare NAME: compares the losses of a run with those of sdpa
+# compare NAME [OTHER]: compares the losses of a run with those of another, by default of sdpa
 compare() {
-  paste "$scratch/losses.sdpa" "$scratch/losses.$1" | awk -v name="$1" '
+  paste "$scratch/losses.${2:-sdpa}" "$scratch/losses.$1" | awk -v name="$1" '
     { d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > worst) worst = d }
     END { printf "%s: losses differ by %.1e\n", name, worst; exit !(worst <= 2e-6) }'
 }
@@ -84,6 +84,21 @@ for compiler in $compilers; do
   train optimizer_cpp-$compiler attention.plugin=sdpa optimizer.plugin=optimizer_cpp --plugin-path "$dir"
   awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(last < first) }' "$scratch/losses.optimizer_cpp-$compiler" ||
     { echo "optimizer_cpp-$compiler: the loss does not fall"; cat "$scratch/losses.optimizer_cpp-$compiler"; exit 1; }
+  # A model family: two processes that divide it have the losses of one, and its export is trained further.
+  build model_cpp
+  olmo2='model.config={architectures = ["Olmo2ForCausalLM"], vocab_size = 259, hidden_size = 48, intermediate_size = 64, num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2}'
+  train model_cpp-$compiler attention.plugin=sdpa model.plugin=model_cpp "$olmo2" --plugin-path "$dir"
+  awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(last < first) }' "$scratch/losses.model_cpp-$compiler" ||
+    { echo "model_cpp-$compiler: the loss does not fall"; cat "$scratch/losses.model_cpp-$compiler"; exit 1; }
+  cp "$scratch/run.toml" "$scratch/run.saved"
+  printf '[[parallel]]\nplugin = "fsdp2"\n' >> "$scratch/run.toml"
+  train model_cpp+fsdp2-$compiler attention.plugin=sdpa model.plugin=model_cpp "$olmo2" --nproc 2 --plugin-path "$dir"
+  mv "$scratch/run.saved" "$scratch/run.toml"
+  compare model_cpp+fsdp2-$compiler model_cpp-$compiler
+  grep -v '^plugin = "llama"' "$scratch/run.toml" | sed '/^\[model.config\]/,/^\[tokenizer\]/{/^\[tokenizer\]/!d}' > "$scratch/olmo2.toml"
+  sed -i 's/"THIRD"/"sdpa"/' "$scratch/olmo2.toml"
+  quietly "$prefix/bin/chassis" train "$scratch/olmo2.toml" "run.output_dir=$scratch/out-olmo2-$compiler" \
+    "model.path=$scratch/out-model_cpp-$compiler/final" --plugin-path "$dir"
   # A strategy and a backend: two processes have the losses of one.
   for example in parallel_cpp comm_cpp; do
     build $example

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -55,7 +56,7 @@ struct Outcome {
 
 class Process {
  public:
-  // Both streams go to `directory`/output.txt; `environment` is put before the inherited one.
+  // Both streams go to `directory`/output.txt; the variables of `environment` replace inherited ones.
   Process(const std::vector<std::string>& command, const std::string& directory,
           const std::vector<std::pair<std::string, std::string>>& environment = {})
       : output_(directory + "/output.txt") {
@@ -66,7 +67,12 @@ class Process {
     for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
     arguments.push_back(nullptr);
     for (const std::string& variable : variables) inherited.push_back(const_cast<char*>(variable.c_str()));
-    for (char** variable = environ; *variable; ++variable) inherited.push_back(*variable);
+    const auto replaced = [&](std::string_view variable) {
+      return std::any_of(environment.begin(), environment.end(),
+                         [&](const auto& entry) { return variable.starts_with(entry.first + "="); });
+    };
+    for (char** variable = environ; *variable; ++variable)
+      if (!replaced(*variable)) inherited.push_back(*variable);
     inherited.push_back(nullptr);
     pid_ = fork();
     if (pid_ < 0) throw std::runtime_error("fork failed");

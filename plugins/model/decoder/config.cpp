@@ -51,19 +51,19 @@ constexpr std::string_view kIgnoredKeys[] = {"_attn_implementation_autoset",
                                              "unsloth_version",
                                              "use_cache"};
 
-void check_architecture(const Family& family, Reader& reader) {
-  if (const Json* names = reader.find("architectures")) {
-    const bool known =
-        names->is_array() && std::any_of(names->begin(), names->end(), [&](const Json& name) {
-          return std::any_of(family.architectures.begin(), family.architectures.end(), [&](std::string_view ours) {
-            return name.is_string() && name.get<std::string>() == ours;
-          });
-        });
-    if (!known) {
-      fail_invalid("architectures ", names->dump(), " are not supported by model '", family.name,
-                   "' (supported: ", list_of(family.architectures), ")");
-    }
-  }
+// The first architecture of config.json that the family has; the family's first if config.json names none.
+std::string_view read_architecture(const Family& family, Reader& reader) {
+  const Json* names = reader.find("architectures");
+  if (names == nullptr) return family.architectures.front();
+  if (names->is_array())
+    for (const Json& name : *names)
+      for (const std::string_view ours : family.architectures)
+        if (name.is_string() && name.get_ref<const std::string&>() == ours) return ours;
+  fail_invalid("architectures ", names->dump(), " are not supported by model '", family.name,
+               "' (supported: ", list_of(family.architectures), ")");
+}
+
+void check_model_type(const Family& family, Reader& reader) {
   const std::string type = reader.text("model_type", family.model_type);
   if (type != family.model_type)
     fail_invalid("model_type '", type, "' is not supported by model '", family.name,
@@ -107,6 +107,16 @@ std::vector<std::string> Reader::unknown_keys() const {
     if (!known) keys.push_back(key);
   }
   return keys;
+}
+
+int64_t read_num_labels(Reader& reader) {
+  const Json* labels = reader.find("id2label");
+  if (labels == nullptr) return reader.size("num_labels", 2);  // transformers' default, which it does not write
+  if (!labels->is_object() || labels->empty()) reader.fail("id2label", " is ", labels->dump(), ", expected a table");
+  const auto num_labels = static_cast<int64_t>(labels->size());
+  if (const int64_t given = reader.size("num_labels", num_labels); given != num_labels)
+    reader.fail("num_labels", " is ", given, ", but id2label has ", num_labels, " labels");
+  return num_labels;
 }
 
 std::string read_function(Reader& reader, std::string_view key, std::string_view fallback) {
@@ -153,7 +163,8 @@ Config parse_config(const Family& family, std::string_view text) {
   if (!config.source.is_object()) fail_invalid("config.json is not a JSON object");
   Reader reader(config.source, family.name);
 
-  check_architecture(family, reader);
+  if (classifies(read_architecture(family, reader))) config.num_labels = read_num_labels(reader);
+  check_model_type(family, reader);
   reader.require_neutral("quantization_config", nullptr);
   reader.require_neutral("attention_dropout", 0.0);
 
@@ -177,7 +188,9 @@ Config parse_config(const Family& family, std::string_view text) {
 
 std::string write_config(const Family& family, const Config& config) {
   Json out = config.source;
-  out["architectures"] = {family.architectures.front()};
+  const auto ours = std::find_if(family.architectures.begin(), family.architectures.end(),
+                                 [&](std::string_view name) { return classifies(name) == (config.num_labels != 0); });
+  out["architectures"] = {*ours};
   out["model_type"] = family.model_type;
   out["vocab_size"] = config.vocab_size;
   out["hidden_size"] = config.hidden_size;

@@ -26,6 +26,7 @@ struct Config {
   double initializer_range = 0.02;
   int64_t max_position_embeddings = 0;  // 0: not in the source
   bool tie_word_embeddings = false;
+  int64_t num_labels = 0;  // of a sequence-classification head, in the place of that to the vocabulary; 0: none
   Rope rope = {};
 
   bool qkv_bias = false, output_bias = false, mlp_bias = false;
@@ -48,7 +49,7 @@ struct Config {
 struct Family {
   std::string_view name;                        // of the plugin
   std::string_view model_type;                  // in config.json
-  std::vector<std::string_view> architectures;  // the first is that of exports
+  std::vector<std::string_view> architectures;  // the first is that of exports, unless the model classifies
   RopeSupport ropes = {};
   std::string_view function_key = "hidden_act";
   bool writes_head_dim = true;  // also where it is hidden_size / num_attention_heads
@@ -67,6 +68,10 @@ std::string write_config(const Family& family, const Config& config);
 // by_default(i). Reads sliding_window before, with this fallback; layers that slide need it.
 void read_sliding_layers(Reader& reader, Config& config, int64_t window_fallback,
                          const std::function<bool(int64_t layer)>& by_default);
+
+// Whether an architecture of transformers has such a head, and the number of its labels.
+inline bool classifies(std::string_view architecture) { return architecture.ends_with("ForSequenceClassification"); }
+int64_t read_num_labels(Reader& reader);
 
 // The op's name of an activation of transformers; `fallback` is one.
 std::string read_function(Reader& reader, std::string_view key, std::string_view fallback);

@@ -9,6 +9,11 @@
 
 namespace decoder {
 
+// The field that a sequence-classification head reads. No data has it yet, so that the host refuses to train one.
+inline chassis::Value sequence_lens(chassis::Builder& b) {
+  return b.field("sequence_lens", CHASSIS_DTYPE_I32, {chassis::kBatch});
+}
+
 class Decoder : public chassis::Model {
  public:
   // `family` outlives the model.

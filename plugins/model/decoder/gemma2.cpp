@@ -12,7 +12,7 @@ const Family& gemma2() {
   static const Family family = {
       .name = "gemma2",
       .model_type = "gemma2",
-      .architectures = {"Gemma2ForCausalLM", "Gemma2Model"},
+      .architectures = {"Gemma2ForCausalLM", "Gemma2Model", "Gemma2ForSequenceClassification"},
       .function_key = "hidden_activation",
       .defaults = gemma_defaults(256000, 8192),
       .read =
@@ -41,6 +41,7 @@ class Gemma2 final : public Decoder {
 CHASSIS_PLUGIN(
     "architecture=Gemma2ForCausalLM\n"
     "architecture=Gemma2Model\n"
+    "architecture=Gemma2ForSequenceClassification\n"
     "requires=chassis.log/1\n"
     "license=Apache-2.0\n",
     decoder::Gemma2)

@@ -45,7 +45,7 @@ const Family& gemma3() {
   static const Family family = {
       .name = "gemma3",
       .model_type = "gemma3_text",
-      .architectures = {"Gemma3ForCausalLM", "Gemma3TextModel"},
+      .architectures = {"Gemma3ForCausalLM", "Gemma3TextModel", "Gemma3TextForSequenceClassification"},
       .function_key = "hidden_activation",
       .defaults =
           [] {
@@ -84,6 +84,7 @@ class Gemma3 final : public Decoder {
 CHASSIS_PLUGIN(
     "architecture=Gemma3ForCausalLM\n"
     "architecture=Gemma3TextModel\n"
+    "architecture=Gemma3TextForSequenceClassification\n"
     "requires=chassis.log/1\n"
     "license=Apache-2.0\n",
     decoder::Gemma3)

@@ -23,7 +23,7 @@ class Gpt2 final : public Model {
     Reader reader(source_, "gpt2");
     if (const std::string type = reader.text("model_type", "gpt2"); type != "gpt2")
       fail_invalid("model_type '", type, "' is not supported by model 'gpt2' (supported: gpt2)");
-    read_architectures(reader);
+    if (decoder::classifies(read_architecture(reader))) num_labels_ = decoder::read_num_labels(reader);
     reader.require_neutral("quantization_config", nullptr);
     reader.require_neutral("scale_attn_by_inverse_layer_idx", false);
     reader.require_neutral("reorder_and_upcast_attn", false);
@@ -78,6 +78,10 @@ class Gpt2 final : public Model {
             num_layers_);
     b.chain("head", "", b.block("head", [&] {
       const Value x = b.layer_norm(b.input("hidden", {hidden_}), "transformer.ln_f", eps_);
+      if (num_labels_ != 0) {
+        b.output("scores", b.score(x, decoder::sequence_lens(b), "score.weight", b.dim("labels", num_labels_)));
+        return;
+      }
       const std::string tied_to = tied_ ? "transformer.wte.weight" : "";
       const Value logits = b.linear(x, "lm_head", {vocab}, {.role = CHASSIS_ROLE_HEAD, .tied_to = tied_to});
       b.output("logits", logits);
@@ -105,7 +109,7 @@ class Gpt2 final : public Model {
     Json out = source_;
     for (const char* key : {"hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"})
       out.erase(key);
-    out["architectures"] = {"GPT2LMHeadModel"};
+    out["architectures"] = {num_labels_ != 0 ? "GPT2ForSequenceClassification" : "GPT2LMHeadModel"};
     out["model_type"] = "gpt2";
     out["vocab_size"] = vocab_size_;
     out["n_embd"] = hidden_size_;
@@ -127,13 +131,16 @@ class Gpt2 final : public Model {
   int64_t max_positions() const override { return num_positions_; }
 
  private:
-  static void read_architectures(Reader& reader) {
+  static std::string_view read_architecture(Reader& reader) {
+    constexpr std::string_view kOurs[] = {"GPT2LMHeadModel", "GPT2Model", "GPT2ForSequenceClassification"};
     const Json* names = reader.find("architectures");
-    if (names == nullptr) return;
-    for (const Json& name : *names)
-      if (name == "GPT2LMHeadModel" || name == "GPT2Model") return;
+    if (names == nullptr) return kOurs[0];
+    if (names->is_array())
+      for (const Json& name : *names)
+        for (const std::string_view ours : kOurs)
+          if (name.is_string() && name.get_ref<const std::string&>() == ours) return ours;
     fail_invalid("architectures ", names->dump(),
-                 " are not supported by model 'gpt2' (supported: GPT2LMHeadModel, GPT2Model)");
+                 " are not supported by model 'gpt2' (supported: ", decoder::list_of(kOurs), ")");
   }
 
   // transformers reads both names.
@@ -155,6 +162,7 @@ class Gpt2 final : public Model {
 
   Json source_ = nullptr;
   int64_t vocab_size_ = 0, hidden_size_ = 0, num_layers_ = 0, num_heads_ = 0, num_positions_ = 0, ffn_size_ = 0;
+  int64_t num_labels_ = 0;  // of a sequence-classification head; 0: a head to the vocabulary
   std::string function_;
   double eps_ = 0, initializer_range_ = 0;
   bool scales_scores_ = true, tied_ = true;
@@ -166,6 +174,7 @@ class Gpt2 final : public Model {
 CHASSIS_PLUGIN(
     "architecture=GPT2LMHeadModel\n"
     "architecture=GPT2Model\n"
+    "architecture=GPT2ForSequenceClassification\n"
     "requires=chassis.log/1\n"
     "license=Apache-2.0\n",
     Gpt2)

@@ -8,7 +8,7 @@ namespace decoder {
 const Family& llama() {
   static const Family family = {.name = "llama",
                                 .model_type = "llama",
-                                .architectures = {"LlamaForCausalLM", "LlamaModel"},
+                                .architectures = {"LlamaForCausalLM", "LlamaModel", "LlamaForSequenceClassification"},
                                 .read =
                                     [](Reader& reader, Config& config) {
                                       reader.require_neutral("sliding_window", nullptr);
@@ -34,6 +34,7 @@ class Llama final : public Decoder {
 CHASSIS_PLUGIN(
     "architecture=LlamaForCausalLM\n"
     "architecture=LlamaModel\n"
+    "architecture=LlamaForSequenceClassification\n"
     "requires=chassis.log/1\n"
     "license=Apache-2.0\n",
     decoder::Llama)

@@ -9,7 +9,7 @@ const Family& mistral() {
   static const Family family = {
       .name = "mistral",
       .model_type = "mistral",
-      .architectures = {"MistralForCausalLM", "MistralModel"},
+      .architectures = {"MistralForCausalLM", "MistralModel", "MistralForSequenceClassification"},
       .defaults = {.intermediate_size = 14336, .num_key_value_heads = 8, .max_position_embeddings = 4096 * 32},
       .read =
           [](Reader& reader, Config& config) {
@@ -34,6 +34,7 @@ class Mistral final : public Decoder {
 CHASSIS_PLUGIN(
     "architecture=MistralForCausalLM\n"
     "architecture=MistralModel\n"
+    "architecture=MistralForSequenceClassification\n"
     "requires=chassis.log/1\n"
     "license=Apache-2.0\n",
     decoder::Mistral)

@@ -9,7 +9,7 @@ const Family& phi3() {
   static const Family family = {
       .name = "phi3",
       .model_type = "phi3",
-      .architectures = {"Phi3ForCausalLM", "Phi3Model"},
+      .architectures = {"Phi3ForCausalLM", "Phi3Model", "Phi3ForSequenceClassification"},
       .ropes = {.types = {"default", "longrope"}, .partial = true},
       .writes_head_dim = false,
       .defaults = {.vocab_size = 32064,
@@ -55,6 +55,7 @@ class Phi3 final : public Decoder {
 CHASSIS_PLUGIN(
     "architecture=Phi3ForCausalLM\n"
     "architecture=Phi3Model\n"
+    "architecture=Phi3ForSequenceClassification\n"
     "requires=chassis.log/1\n"
     "license=Apache-2.0\n",
     decoder::Phi3)

@@ -8,7 +8,7 @@ namespace decoder {
 const Family& qwen2() {
   static const Family family = {.name = "qwen2",
                                 .model_type = "qwen2",
-                                .architectures = {"Qwen2ForCausalLM", "Qwen2Model"},
+                                .architectures = {"Qwen2ForCausalLM", "Qwen2Model", "Qwen2ForSequenceClassification"},
                                 .writes_head_dim = false,
                                 .defaults = {.vocab_size = 151936,
                                              .intermediate_size = 22016,
@@ -35,6 +35,7 @@ class Qwen2 final : public Decoder {
 CHASSIS_PLUGIN(
     "architecture=Qwen2ForCausalLM\n"
     "architecture=Qwen2Model\n"
+    "architecture=Qwen2ForSequenceClassification\n"
     "requires=chassis.log/1\n"
     "license=Apache-2.0\n",
     decoder::Qwen2)

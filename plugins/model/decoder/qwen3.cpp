@@ -8,7 +8,7 @@ namespace decoder {
 const Family& qwen3() {
   static const Family family = {.name = "qwen3",
                                 .model_type = "qwen3",
-                                .architectures = {"Qwen3ForCausalLM", "Qwen3Model"},
+                                .architectures = {"Qwen3ForCausalLM", "Qwen3Model", "Qwen3ForSequenceClassification"},
                                 .defaults = {.vocab_size = 151936,
                                              .intermediate_size = 22016,
                                              .num_key_value_heads = 32,
@@ -39,6 +39,7 @@ class Qwen3 final : public Decoder {
 CHASSIS_PLUGIN(
     "architecture=Qwen3ForCausalLM\n"
     "architecture=Qwen3Model\n"
+    "architecture=Qwen3ForSequenceClassification\n"
     "requires=chassis.log/1\n"
     "license=Apache-2.0\n",
     decoder::Qwen3)

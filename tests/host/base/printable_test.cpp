@@ -74,5 +74,9 @@ TEST(PrintablePieces, WaitsForTheRestOfACharacter) {
   EXPECT_EQ(pieces.finish(), "");
 }
 
+TEST(HtmlText, CannotOpenATagOrEndAnAttribute) {
+  EXPECT_EQ(html_text("<a href=\"x\">&</a>"), "&lt;a href=&quot;x&quot;&gt;&amp;&lt;/a&gt;");
+}
+
 }  // namespace
 }  // namespace chassis

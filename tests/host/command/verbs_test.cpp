@@ -4,6 +4,7 @@
 
 #include <chrono>
 
+#include "chassis/abi.h"
 #include "tests/support/expect_has.hpp"
 #include "tests/support/process.hpp"
 
@@ -171,7 +172,7 @@ TEST_F(Verbs, SchemaPluginsAndVersionNeedNoConfiguration) {
   EXPECT_EQ(info.output.find("betas"), std::string::npos) << "it was loaded";
   EXPECT_HAS(chassis({"plugins", "info", "adamw", "--options"}).output, "betas");
   const Outcome version = chassis({"version"});
-  EXPECT_HAS(version.output, "ABI 0.3");
+  EXPECT_HAS(version.output, "ABI " + std::to_string(CHASSIS_ABI_MAJOR) + "." + std::to_string(CHASSIS_ABI_MINOR));
   EXPECT_HAS(version.output, "LibTorch 2.");
   EXPECT_EQ(chassis({"--help"}).exit_code, 0);
 }

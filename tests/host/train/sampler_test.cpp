@@ -66,6 +66,13 @@ TEST(Sampler, TopPKeepsTheSmallestSetWithThatProbability) {
   EXPECT_EQ(distribution(kLogits, {.temperature = 1.0, .top_p = 1.0}).size(), 4u);
 }
 
+TEST(Sampler, TokensThatRoundingExchangesKeepTheirPlace) {
+  const SamplingOptions options = {.temperature = 1.0, .top_p = 0.95};
+  const std::vector<float> logits = {1.0f, 2.0f, 2.000001f, 3.0f}, rounded = {1.0f, 2.000001f, 2.0f, 3.0f};
+  for (double draw = 0.005; draw < 1.0; draw += 0.01)
+    EXPECT_EQ(choose_token(logits, options, {}, draw), choose_token(rounded, options, {}, draw)) << draw;
+}
+
 TEST(Sampler, MinPIsAFractionOfTheLargestProbability) {
   expect(distribution(kLogits, {.temperature = 1.0, .min_p = 0.3}), {{1, 0.73106}, {3, 0.26894}});  // e^-1 = 0.368
   expect(distribution(kLogits, {.temperature = 1.0, .min_p = 0.4}), {{1, 1.0}});

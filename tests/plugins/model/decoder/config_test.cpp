@@ -106,7 +106,7 @@ TEST(LlamaConfig, RefusesIncompleteAndContradictoryRopes) {
 TEST(LlamaConfig, RefusesAnotherArchitectureByName) {
   EXPECT_EQ(refusal("architectures", {"MixtralForCausalLM"}),
             "architectures [\"MixtralForCausalLM\"] are not supported by model 'llama' (supported: LlamaForCausalLM, "
-            "LlamaModel)");
+            "LlamaModel, LlamaForSequenceClassification)");
   EXPECT_EQ(refusal("model_type", "qwen2"), "model_type 'qwen2' is not supported by model 'llama' (supported: llama)");
 }
 
