@@ -6,6 +6,7 @@ use ahash::AHashMap;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokenizers::normalizers::NormalizerWrapper;
+use tokenizers::pre_tokenizers::split::SplitPattern;
 use tokenizers::tokenizer::Model;
 use tokenizers::utils::SysRegex;
 use tokenizers::{
@@ -15,6 +16,18 @@ use unicode_normalization_alignments::{is_nfc_quick, IsNormalized};
 
 /// That of the pre-tokenizer ByteLevel, from GPT-2.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+
+/// Those in which a run of white space ends behind its last newline, if it has one: of cl100k and its kin.
+const NEWLINES_APART: [&str; 2] = [
+    concat!(
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*",
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+    concat!(
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*",
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+];
 
 const MAX_CACHED_WORDS: usize = 1 << 16;
 const MAX_CACHED_BYTES: usize = 128;
@@ -29,6 +42,7 @@ thread_local! {
 }
 
 pub(crate) struct ByteLevelBpe {
+    file: String,
     instance: u64,
     splits: Vec<Split>,
     needs_nfc: bool,
@@ -39,11 +53,49 @@ pub(crate) struct ByteLevelBpe {
 struct Split {
     regex: SysRegex,
     keeps_rest: bool, // text between matches is a word, too
+    runs: Option<Runs>,
+}
+
+/// How a known expression splits a long run of white space that has more text around it, other than by backtracking
+/// over all of it: all but its last character, which begins what follows, are a word.
+#[derive(Clone, Copy)]
+struct Runs {
+    with_newlines: bool, // else newlines end runs
+}
+
+const MIN_RUN_BYTES: usize = 1 << 15;
+
+impl Runs {
+    fn of(pattern: &SplitPattern) -> Option<Runs> {
+        let SplitPattern::Regex(pattern) = pattern else { return None };
+        let with_newlines = pattern == GPT2;
+        (with_newlines || NEWLINES_APART.contains(&pattern.as_str())).then_some(Runs { with_newlines })
+    }
+
+    /// The first such run.
+    fn find(self, text: &str) -> Option<(usize, usize)> {
+        let is_of_run =
+            |byte: u8| matches!(byte, b' ' | b'\t') || (self.with_newlines && matches!(byte, b'\n' | b'\r'));
+        let bytes = text.as_bytes();
+        let mut begin = 0;
+        while begin + MIN_RUN_BYTES <= bytes.len() {
+            let num_bytes = bytes[begin..].iter().take_while(|byte| is_of_run(**byte)).count();
+            let end = begin + num_bytes;
+            let before = text[..begin].chars().next_back();
+            let is_apart = before.is_none_or(|c| !c.is_whitespace() || matches!(c, '\n' | '\r'));
+            let is_last = text[end..].chars().next().is_none_or(|c| !c.is_whitespace());
+            if num_bytes >= MIN_RUN_BYTES && is_apart && is_last {
+                return Some((begin, if end == bytes.len() { end } else { end - 1 }));
+            }
+            begin = ceil_char(text, end + 1);
+        }
+        None
+    }
 }
 
 impl ByteLevelBpe {
     /// Nothing, if the pipeline has any other step.
-    pub(crate) fn new(tokenizer: &Tokenizer) -> Option<ByteLevelBpe> {
+    pub(crate) fn new(tokenizer: &Tokenizer, file: &str) -> Option<ByteLevelBpe> {
         let needs_nfc = is_nfc(tokenizer.get_normalizer())?;
         let splits = splits(tokenizer.get_pre_tokenizer()?)?;
         let mut begins_added = [false; 256];
@@ -56,7 +108,8 @@ impl ByteLevelBpe {
         }
         static NUM_INSTANCES: AtomicU64 = AtomicU64::new(0);
         let instance = NUM_INSTANCES.fetch_add(1, Ordering::Relaxed);
-        Some(ByteLevelBpe { instance, splits, needs_nfc, letters: letters(), begins_added })
+        let file = file.to_owned();
+        Some(ByteLevelBpe { file, instance, splits, needs_nfc, letters: letters(), begins_added })
     }
 
     /// False: the text needs the library's way; `out` is then untouched.
@@ -114,6 +167,17 @@ impl Run<'_> {
         }
         let pipeline = self.pipeline;
         let Some(split) = pipeline.splits.get(i) else { return self.word(begin, end) };
+        let mut begin = begin;
+        while let Some((from, to)) = split.runs.and_then(|runs| runs.find(&self.text[begin..end])) {
+            self.apply(i, begin, begin + from)?;
+            self.split(i + 1, begin + from, begin + to)?;
+            begin += to;
+        }
+        self.apply(i, begin, end)
+    }
+
+    fn apply(&mut self, i: usize, begin: usize, end: usize) -> Result<()> {
+        let split = &self.pipeline.splits[i];
         let mut rest = begin;
         for (from, to) in split.regex.find_iter(&self.text[begin..end]) {
             if split.keeps_rest {
@@ -172,7 +236,25 @@ impl ByteLevelBpe {
             end += spelt[token.offsets.0..token.offsets.1].chars().count() as u32;
             ids.push((token.id as i32, end));
         }
+        if (end as usize) < word.len() {
+            return Err(self.unspelt(tokenizer, word));
+        }
         Ok(ids.into_boxed_slice())
+    }
+}
+
+impl ByteLevelBpe {
+    fn unspelt(&self, tokenizer: &Tokenizer, word: &str) -> Error {
+        let model = tokenizer.get_model();
+        let has = |byte: u8| model.token_to_id(self.letters[usize::from(byte)].encode_utf8(&mut [0; 4])).is_some();
+        let missing =
+            word.char_indices().find(|(at, c)| !word.as_bytes()[*at..at + c.len_utf8()].iter().all(|b| has(*b)));
+        let c = missing.map_or(char::REPLACEMENT_CHARACTER, |(_, c)| c);
+        Error::invalid(format!(
+            "{}: the vocabulary lacks bytes of {c:?} (U+{:04X}), which is in the text, and it has no unk_token; remove \
+             it from the data or use another tokenizer",
+            self.file, c as u32
+        ))
     }
 }
 
@@ -207,10 +289,11 @@ fn splits(pre_tokenizer: &PreTokenizerWrapper) -> Option<Vec<Split>> {
             (SplitDelimiterBehavior::Removed, true) => false,
             _ => return None,
         };
-        splits.push(Split { regex: split.clone().regex, keeps_rest });
+        splits.push(Split { regex: split.clone().regex, keeps_rest, runs: Runs::of(&split.pattern) });
     }
     if last.use_regex {
-        splits.push(Split { regex: SysRegex::new(GPT2).ok()?, keeps_rest: true });
+        let runs = Some(Runs { with_newlines: true });
+        splits.push(Split { regex: SysRegex::new(GPT2).ok()?, keeps_rest: true, runs });
     }
     Some(splits)
 }

@@ -5,19 +5,22 @@
 use crate::directory::Template;
 use crate::error::{Error, Result};
 use crate::json;
+use crate::limits::{self, charge, charge_value};
 use crate::marks;
 use crate::methods;
 use crate::python::{repr, to_str};
 use crate::strftime::strftime;
 use minijinja::value::{Kwargs, Rest, Value, ValueKind};
-use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior};
+use minijinja::{AutoEscape, Environment, ErrorKind, State, UndefinedBehavior};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-/// Instructions that one rendering may use. Long conversations need some 10⁵.
-const FUEL: u64 = 50_000_000;
+/// Instructions that one rendering may use, and further ones for each message. Long conversations need some 10⁵.
+const FUEL: u64 = 4_000_000;
+const FUEL_OF_MESSAGE: u64 = 1000;
+const MANY_MESSAGES: u64 = 1000;
 const MAX_TEXT_BYTES: usize = 256 << 20;
 const MAX_CACHED: usize = 16;
 
@@ -85,6 +88,7 @@ impl Templates {
 impl Compiled {
     fn new(file: &str, source: &str) -> Result<Compiled> {
         let (rewritten, has_generation) = rewrite_generation(&source.replace("\r\n", "\n").replace('\r', "\n"));
+        let rewritten = limits::rewrite(file, rewritten)?;
         let mut environment = environment();
         environment.add_template_owned("chat", rewritten).map_err(|error| failed(file, &error))?;
         Ok(Compiled { file: file.to_owned(), source: source.to_owned(), has_generation, environment })
@@ -99,11 +103,23 @@ impl Compiled {
     ) -> Result<String> {
         NOW_UNIX_S.set(unix_time_s);
         marks::AROUND_GENERATION.set(open_close);
+        limits::begin_rendering();
         let mut out = Limited(Vec::new());
-        let template = self.environment.get_template("chat").map_err(|error| failed(&self.file, &error))?;
+        let num_messages = variables.get_attr("messages").ok().and_then(|list| list.len()).unwrap_or(0) as u64;
+        let mut with_more_fuel = None;
+        let mut fuel = FUEL;
+        if num_messages > MANY_MESSAGES {
+            fuel += num_messages * FUEL_OF_MESSAGE;
+            with_more_fuel.insert(self.environment.clone()).set_fuel(Some(fuel));
+        }
+        let environment = with_more_fuel.as_ref().unwrap_or(&self.environment);
+        let template = environment.get_template("chat").map_err(|error| failed(&self.file, &error))?;
         let rendered = template.render_captured_to(variables, &mut out).map(|_| ());
         marks::AROUND_GENERATION.set(None);
-        rendered.map_err(|error| failed(&self.file, &error))?;
+        rendered.map_err(|error| match error.kind() {
+            ErrorKind::OutOfFuel => out_of_fuel(&self.file, &error, fuel),
+            _ => failed(&self.file, &error),
+        })?;
         String::from_utf8(out.0).map_err(|_| Error::internal(format!("{}: the text is not UTF-8", self.file)))
     }
 }
@@ -124,13 +140,17 @@ impl io::Write for Limited {
     }
 }
 
+fn place(file: &str, error: &minijinja::Error) -> String {
+    error.line().map_or_else(|| file.to_owned(), |line| format!("{file}:{line}"))
+}
+
+fn out_of_fuel(file: &str, error: &minijinja::Error, fuel: u64) -> Error {
+    let place = place(file, error);
+    Error::invalid(format!("{place}: the chat template was stopped after {fuel} instructions: does it loop?"))
+}
+
 fn failed(file: &str, error: &minijinja::Error) -> Error {
-    let place = error.line().map_or_else(|| file.to_owned(), |line| format!("{file}:{line}"));
-    if error.kind() == ErrorKind::OutOfFuel {
-        return Error::invalid(format!(
-            "{place}: the chat template was stopped after {FUEL} instructions: does it loop?"
-        ));
-    }
+    let place = place(file, error);
     // raise_exception speaks in the template's own words.
     let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     let said = if detail.starts_with(RAISED) {
@@ -154,23 +174,24 @@ fn environment() -> Environment<'static> {
     environment.set_fuel(Some(FUEL));
     environment.set_unknown_method_callback(methods::call);
     environment.set_formatter(|out, _, value| match value.as_str() {
-        Some(text) => out.write_str(text).map_err(minijinja::Error::from),
-        None => out.write_str(&to_str(value)).map_err(minijinja::Error::from),
+        Some(text) => {
+            charge(text.len())?;
+            out.write_str(text).map_err(minijinja::Error::from)
+        }
+        None => out.write_str(&to_str(value)?).map_err(minijinja::Error::from),
     });
 
     environment
         .add_filter("tojson", |value: &Value, args: Rest<Value>, kwargs: Kwargs| json::tojson(value, &args, kwargs));
     environment.add_filter("string", |value: &Value| to_str(value));
     environment.add_filter("trim", |value: &Value, chars: Option<String>| {
-        methods::strip(&to_str(value), true, true, chars.as_deref()).to_owned()
+        to_str(value).map(|text| methods::strip(&text, true, true, chars.as_deref()).to_owned())
     });
     environment.add_filter("join", join);
     environment.add_filter("round", round);
-    environment.add_filter("pprint", |value: &Value| {
-        let mut out = String::new();
-        repr(value, &mut out);
-        out
-    });
+    environment.add_filter("pprint", |value: &Value| repr(value));
+    add_bounded_filters(&mut environment);
+    limits::add_functions(&mut environment);
     environment.add_test("sequence", |value: &Value| {
         let kinds = [ValueKind::Seq, ValueKind::String, ValueKind::Map, ValueKind::Undefined];
         kinds.contains(&value.kind())
@@ -184,13 +205,48 @@ fn environment() -> Environment<'static> {
         value.as_object().is_some_and(|object| matches!(object.repr(), minijinja::value::ObjectRepr::Plain))
     });
     environment.add_function("raise_exception", |message: &Value| -> std::result::Result<Value, minijinja::Error> {
-        Err(minijinja::Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{}", to_str(message))))
+        Err(minijinja::Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{}", to_str(message)?)))
     });
     environment.add_function("strftime_now", |format: &str| strftime(format, NOW_UNIX_S.get()));
     let mark = |mark: Option<char>| mark.map(String::from).unwrap_or_default();
     environment.add_function(BEGIN, move || mark(marks::AROUND_GENERATION.get().map(|(open, _)| open)));
     environment.add_function(END, move || mark(marks::AROUND_GENERATION.get().map(|(_, close)| close)));
     environment
+}
+
+type Checked<T> = std::result::Result<T, minijinja::Error>;
+
+/// Filters of minijinja whose results may be far longer than what they are given.
+fn add_bounded_filters(environment: &mut Environment<'static>) {
+    environment.add_filter("replace", |value: &Value, from: &Value, to: &Value, count: Option<i64>| -> Checked<_> {
+        methods::replace(&to_str(value)?, &to_str(from)?, &to_str(to)?, count.unwrap_or(-1))
+    });
+    fn number(args: &[Value], i: usize, name: &str) -> usize {
+        let by_name = || args.last().and_then(|kwargs| kwargs.get_attr(name).ok());
+        let value = args.get(i).filter(|value| value.is_number()).cloned().or_else(by_name);
+        value.and_then(|value| value.as_usize()).unwrap_or(0)
+    }
+    let indent = Value::from_function(minijinja::filters::indent);
+    environment.add_filter("indent", move |state: &State, args: Rest<Value>| -> Checked<Value> {
+        let num_lines = args.first().and_then(Value::as_str).map_or(0, |text| text.split('\n').count());
+        charge(num_lines.saturating_mul(number(&args, 1, "width")))?;
+        indent.call(state, &args)
+    });
+    let format = Value::from_function(minijinja::filters::format);
+    environment.add_filter("format", move |state: &State, args: Rest<Value>| -> Checked<Value> {
+        methods::check_format(args.first().and_then(Value::as_str).unwrap_or_default())?;
+        args.iter().try_for_each(charge_value)?;
+        format.call(state, &args)
+    });
+    for (name, filter) in [
+        ("batch", Value::from_function(minijinja::filters::batch)),
+        ("slice", Value::from_function(minijinja::filters::slice)),
+    ] {
+        environment.add_filter(name, move |state: &State, args: Rest<Value>| -> Checked<Value> {
+            charge(number(&args, 1, "count").saturating_mul(std::mem::size_of::<Value>()))?;
+            filter.call(state, &args)
+        });
+    }
 }
 
 fn join(value: &Value, separator: Option<String>, kwargs: Kwargs) -> std::result::Result<String, minijinja::Error> {
@@ -200,14 +256,11 @@ fn join(value: &Value, separator: Option<String>, kwargs: Kwargs) -> std::result
         None => kwargs.get::<Option<String>>("d")?.unwrap_or_default(),
     };
     kwargs.assert_all_used()?;
-    let mut texts = Vec::new();
-    for item in value.try_iter()? {
-        texts.push(to_str(&match &attribute {
-            Some(attribute) => item.get_attr(attribute)?,
-            None => item,
-        }));
-    }
-    Ok(texts.join(&separator))
+    let items = value.try_iter()?.map(|item| match &attribute {
+        Some(attribute) => item.get_attr(attribute),
+        None => Ok(item),
+    });
+    methods::join(items, &separator)
 }
 
 /// round(value, precision=0, method="common"); "common" rounds a half to even, as Python does.
@@ -216,7 +269,7 @@ fn round(
     precision: Option<i32>,
     method: Option<String>,
 ) -> std::result::Result<Value, minijinja::Error> {
-    let precision = precision.unwrap_or(0);
+    let precision = precision.unwrap_or(0).clamp(-400, 400);
     let scale = 10f64.powi(precision);
     let number = f64::try_from(value.clone())?;
     match method.as_deref().unwrap_or("common") {

@@ -1,7 +1,11 @@
 //! Python's json.dumps, which the filter `tojson` of chat templates is.
+use crate::limits::charge;
 use crate::python;
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
+
+/// Bytes of output that are counted at once.
+const CHARGED: usize = 1 << 20;
 
 struct Style {
     ensure_ascii: bool,
@@ -55,7 +59,7 @@ pub(crate) fn tojson(value: &Value, args: &[Value], kwargs: Kwargs) -> Result<Va
 
 fn dump(value: &Value, style: &Style, depth: usize, out: &mut String) -> Result<(), Error> {
     // Python's own limit is its recursion limit.
-    if depth > 500 {
+    if depth > 200 {
         return Err(Error::new(ErrorKind::InvalidOperation, "tojson: the value is nested too deeply"));
     }
     match value.kind() {
@@ -104,11 +108,16 @@ fn list<T>(
             (0..depth).for_each(|_| out.push_str(indent));
         }
     };
+    let mut begin = out.len();
     out.push(open);
     for (i, item) in items.iter().enumerate() {
         out.push_str(if i == 0 { "" } else { &style.item_separator });
         newline(depth + 1, out);
         each(item, out)?;
+        if out.len() > begin + CHARGED {
+            charge(out.len())?;
+            begin = out.len();
+        }
     }
     if !items.is_empty() {
         newline(depth, out);

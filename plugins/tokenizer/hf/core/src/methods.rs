@@ -1,10 +1,12 @@
 //! Methods of Python's str and dict that chat templates call; those not here are minijinja's own imitation of them.
+use crate::limits::{charge, charge_value};
 use crate::python::{is_space, to_str};
 use minijinja::value::{from_args, Kwargs, Rest, Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
 use minijinja_contrib::pycompat;
 
 pub(crate) fn call(state: &State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+    charge_value(value)?;
     let called = match value.as_str() {
         Some(text) => of_str(text, method, args)?,
         None if value.kind() == ValueKind::Map && method == "copy" => Some(value.clone()),
@@ -53,12 +55,20 @@ fn of_str(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Err
         }
         "join" => {
             let (values,): (&Value,) = from_args(args)?;
-            Value::from(values.try_iter()?.map(|value| to_str(&value)).collect::<Vec<_>>().join(text))
+            Value::from(join(values.try_iter()?.map(Ok), text)?)
         }
         "isdigit" | "isnumeric" | "isdecimal" => all(text, args, char::is_numeric)?,
         "isalpha" => all(text, args, char::is_alphabetic)?,
         "isalnum" => all(text, args, char::is_alphanumeric)?,
         "isspace" => all(text, args, is_space)?,
+        "replace" => {
+            let (from, to, count): (&str, &str, Option<i64>) = from_args(args)?;
+            Value::from(replace(text, from, to, count.unwrap_or(-1))?)
+        }
+        "format" => {
+            check_format(text)?;
+            return Ok(None);
+        }
         "splitlines" => {
             let (keep_ends,): (Option<bool>,) = from_args(args)?;
             lines(text, keep_ends.unwrap_or(false))
@@ -78,6 +88,45 @@ fn of_str(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Err
         _ => return Ok(None),
     };
     Ok(Some(value))
+}
+
+/// The texts of values with a separator between them.
+pub(crate) fn join(values: impl Iterator<Item = Result<Value, Error>>, separator: &str) -> Result<String, Error> {
+    let mut out = String::new();
+    for (i, value) in values.enumerate() {
+        out.push_str(if i == 0 { "" } else { separator });
+        let text = to_str(&value?)?;
+        charge(text.len() + separator.len())?;
+        out.push_str(&text);
+        if out.len() > MAX_JOINED_BYTES {
+            charge(out.len())?;
+        }
+    }
+    Ok(out)
+}
+
+/// Beyond these, the length of a text is looked at while it is made.
+const MAX_JOINED_BYTES: usize = 64 << 20;
+
+/// The first `count` of `from`, or all if it is negative.
+pub(crate) fn replace(text: &str, from: &str, to: &str, count: i64) -> Result<String, Error> {
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    let found = text.matches(from).take(count).count();
+    charge((text.len() + found.saturating_mul(to.len())).saturating_sub(found * from.len()))?;
+    Ok(text.replacen(from, to, count))
+}
+
+/// Widths and precisions of format strings make long texts of short ones.
+pub(crate) fn check_format(format: &str) -> Result<(), Error> {
+    let longest = format.split(|c: char| !c.is_ascii_digit()).map(str::len).max().unwrap_or(0);
+    if longest > 4 || format.contains("%*") || format.contains(".*") {
+        return Err(Error::new(ErrorKind::InvalidOperation, "format: a width or precision of more than 4 digits"));
+    }
+    let num_fields = format.matches(['%', '{']).count();
+    if longest > 2 {
+        charge(num_fields.saturating_mul(10_000))?;
+    }
+    Ok(())
 }
 
 pub(crate) fn strip<'a>(text: &'a str, left: bool, right: bool, chars: Option<&str>) -> &'a str {

@@ -1,8 +1,11 @@
 //! tokenizer.json: what this crate cannot do is refused by name, before the library sees it.
 use crate::error::{Error, Result};
+use crate::guarded::guarded;
 use serde::de::IgnoredAny;
 use serde::Deserialize;
 use serde_json::Value;
+use std::collections::HashMap;
+use tokenizers::{DecoderWrapper, NormalizerWrapper, PreTokenizerWrapper};
 
 /// The parts of tokenizer.json that are looked at here; the vocabulary and the merges are left to the library.
 #[derive(Deserialize)]
@@ -16,6 +19,8 @@ pub(crate) struct Head {
     post_processor: Value,
     #[serde(default)]
     decoder: Value,
+    #[serde(default)]
+    added_tokens: Value,
 }
 
 #[derive(Deserialize)]
@@ -97,8 +102,72 @@ impl Head {
         check_types(file, "normalizer", "normalizers", &self.normalizer, &NORMALIZERS)?;
         check_types(file, "pre_tokenizer", "pretokenizers", &self.pre_tokenizer, &PRE_TOKENIZERS)?;
         check_types(file, "post_processor", "processors", &self.post_processor, &POST_PROCESSORS)?;
-        check_types(file, "decoder", "decoders", &self.decoder, &DECODERS)
+        check_types(file, "decoder", "decoders", &self.decoder, &DECODERS)?;
+        let growth = check_replacements(&format!("{file}: normalizer"), "normalizers", &self.normalizer)?;
+        if growth > MAX_GROWTH {
+            return Err(Error::invalid(format!(
+                "{file}: normalizer: its replacements may make a text {growth} times as long; the limit is {MAX_GROWTH}"
+            )));
+        }
+        check_replacements(&format!("{file}: decoder"), "decoders", &self.decoder)?;
+        check_part::<NormalizerWrapper>(file, "normalizer", &self.normalizer)?;
+        check_part::<PreTokenizerWrapper>(file, "pre_tokenizer", &self.pre_tokenizer)?;
+        check_part::<DecoderWrapper>(file, "decoder", &self.decoder)
     }
+
+    /// The ids of added_tokens are those that the library gives them.
+    pub(crate) fn check_ids(&self, file: &str, tokenizer: &tokenizers::Tokenizer) -> Result<()> {
+        let wrong = |i: usize, what: String| Err(Error::invalid(format!("{file}: added_tokens[{i}]: {what}")));
+        let mut seen = HashMap::new();
+        for (i, token) in self.added_tokens.as_array().into_iter().flatten().enumerate() {
+            let (Some(content), Some(id)) = (token["content"].as_str(), token["id"].as_u64()) else {
+                return wrong(i, "it has no content or no id".to_owned());
+            };
+            if content.is_empty() {
+                return wrong(i, "its content is empty".to_owned());
+            }
+            if let Some(other) = seen.insert(id, content).filter(|other| *other != content) {
+                return wrong(i, format!("{content:?} has the id {id}, which {other:?} has"));
+            }
+            match tokenizer.token_to_id(content) {
+                Some(got) if u64::from(got) != id => {
+                    return wrong(i, format!("{content:?} has the id {id}, but by the vocabulary it is {got}"));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+const MAX_GROWTH: usize = 4096;
+
+/// Parts that the library cannot make are named here; its own error for the file names none.
+fn check_part<T: serde::de::DeserializeOwned>(file: &str, part: &str, value: &Value) -> Result<()> {
+    if value.is_null() {
+        return Ok(());
+    }
+    let part = format!("{file}: {part}");
+    guarded(&part, || {
+        let made = serde_json::from_value::<T>(value.clone());
+        made.map(|_| ()).map_err(|error| Error::invalid(format!("{part}: {error}")))
+    })
+}
+
+/// Patterns that match nothing are refused. Returns how much longer the replacements may make a text.
+fn check_replacements(part: &str, list: &str, value: &Value) -> Result<usize> {
+    let mut growth = 1;
+    if value["type"] == "Replace" {
+        let pattern = value["pattern"].get("String").or_else(|| value["pattern"].get("Regex"));
+        if pattern.and_then(Value::as_str) == Some("") {
+            return Err(Error::invalid(format!("{part}: the pattern of a Replace is empty")));
+        }
+        growth = value["content"].as_str().map_or(1, |content| content.len().max(1));
+    }
+    for (i, member) in value[list].as_array().into_iter().flatten().enumerate() {
+        growth = growth.saturating_mul(check_replacements(&format!("{part}.{list}[{i}]"), list, member)?);
+    }
+    Ok(growth)
 }
 
 /// `list` is the key under which a Sequence of this part has its members.

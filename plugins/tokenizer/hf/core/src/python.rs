@@ -1,20 +1,26 @@
 //! Values spelt as Python's str() and repr() spell them, and Python's idea of white space.
+use crate::limits::{charge, check_depth};
 use minijinja::value::{Value, ValueKind};
+use minijinja::Error;
 
 /// str(value): what `{{ value }}` prints.
-pub(crate) fn to_str(value: &Value) -> String {
+pub(crate) fn to_str(value: &Value) -> Result<String, Error> {
     match value.as_str() {
-        Some(text) => text.to_owned(),
-        None if value.is_undefined() => String::new(),
-        None => {
-            let mut out = String::new();
-            repr(value, &mut out);
-            out
-        }
+        Some(text) => Ok(text.to_owned()),
+        None if value.is_undefined() => Ok(String::new()),
+        None => repr(value),
     }
 }
 
-pub(crate) fn repr(value: &Value, out: &mut String) {
+pub(crate) fn repr(value: &Value) -> Result<String, Error> {
+    let mut out = String::new();
+    write_repr(value, 0, &mut out)?;
+    Ok(out)
+}
+
+fn write_repr(value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+    check_depth(depth)?;
+    let begin = out.len();
     match value.kind() {
         ValueKind::Undefined => out.push_str("Undefined"),
         ValueKind::None => out.push_str("None"),
@@ -25,7 +31,7 @@ pub(crate) fn repr(value: &Value, out: &mut String) {
             out.push('[');
             for (i, item) in value.try_iter().into_iter().flatten().enumerate() {
                 out.push_str(if i == 0 { "" } else { ", " });
-                repr(&item, out);
+                write_repr(&item, depth + 1, out)?;
             }
             out.push(']');
         }
@@ -33,14 +39,15 @@ pub(crate) fn repr(value: &Value, out: &mut String) {
             out.push('{');
             for (i, key) in value.try_iter().into_iter().flatten().enumerate() {
                 out.push_str(if i == 0 { "" } else { ", " });
-                repr(&key, out);
+                write_repr(&key, depth + 1, out)?;
                 out.push_str(": ");
-                repr(&value.get_item(&key).unwrap_or_default(), out);
+                write_repr(&value.get_item(&key).unwrap_or_default(), depth + 1, out)?;
             }
             out.push('}');
         }
         _ => out.push_str(&value.to_string()),
     }
+    charge(out.len() - begin)
 }
 
 pub(crate) fn number(value: &Value) -> String {
@@ -126,6 +133,6 @@ mod tests {
         let value: serde_json::Value =
             serde_json::from_str(r#"{"a": [true, null, 1, 1.0, "it's", "\"", "'\"\n"], "ü": {}}"#).unwrap();
         let expected = r#"{'a': [True, None, 1, 1.0, "it's", '"', '\'"\n'], 'ü': {}}"#;
-        assert_eq!(to_str(&Value::from_serialize(&value)), expected);
+        assert_eq!(to_str(&Value::from_serialize(&value)).unwrap(), expected);
     }
 }

@@ -25,6 +25,8 @@ pub(crate) fn add(directory: &Directory, tokenizer: &mut Tokenizer) -> Result<Sp
     let mut config = directory.config.clone();
     let mut added: Vec<(u32, AddedToken)> = Vec::new();
     let config_file = directory.file("tokenizer_config.json");
+    check_types(&config_file, &config)?;
+    check_types(&directory.file("special_tokens_map.json"), &directory.special_tokens_map)?;
     if let Some(Value::Object(decoder)) = config.get("added_tokens_decoder") {
         for (id, token) in decoder {
             let id = id.parse().map_err(|_| wrong(&config_file, &format!("added_tokens_decoder: '{id}' is no id")))?;
@@ -84,6 +86,32 @@ fn add_with_ids(
         }
     }
     Ok(())
+}
+
+/// The keys that are read here; null is as if they were not there.
+fn check_types(file: &str, config: &Map<String, Value>) -> Result<()> {
+    for (name, value) in config.iter().filter(|(_, value)| !value.is_null()) {
+        let expected = match name.as_str() {
+            "added_tokens_decoder" if !value.is_object() => "an object of tokens by id",
+            "extra_special_tokens" if !value.is_object() && !value.is_array() => "an object or a list of tokens",
+            "additional_special_tokens" if !value.is_array() => "a list of tokens",
+            "add_bos_token" | "add_eos_token" if !value.is_boolean() => "true or false",
+            name if NAMED.contains(&name) && added_token(value).is_none() => {
+                "a token: a text, or an object with content"
+            }
+            _ => continue,
+        };
+        return Err(wrong(file, &format!("{name} is {}, not {expected}", shortened(value))));
+    }
+    Ok(())
+}
+
+fn shortened(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(60) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text,
+    }
 }
 
 fn wrong(file: &str, what: &str) -> Error {

@@ -6,14 +6,16 @@ use crate::byte_level::{ceil_char, floor_char, ByteLevelBpe};
 use crate::chat::{self, Chat, Rendered};
 use crate::directory::Directory;
 use crate::error::{Error, ErrorKind, Result};
+use crate::guarded::{guarded, Bounded};
 use crate::jinja::Templates;
 use crate::pipeline::Head;
 use crate::sha256::Sha256;
 use crate::special_tokens;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::path::Path;
 use tokenizers::tokenizer::{Decoder, Model, PreTokenizer};
-use tokenizers::{AddedVocabulary, OffsetType};
+use tokenizers::{AddedVocabulary, ModelWrapper, OffsetType};
 
 /// As CHASSIS_TOKEN_… in chassis/kind/tokenizer.h.
 pub const TOKEN_SPECIAL: u32 = 1;
@@ -42,6 +44,7 @@ pub struct Encoded {
 }
 
 pub struct Tokenizer {
+    file: String, // tokenizer.json
     inner: tokenizers::Tokenizer,
     /// The added tokens without the special ones, to encode these as plain text.
     plain: AddedVocabulary,
@@ -56,12 +59,15 @@ impl Tokenizer {
     pub fn open(path: &Path) -> Result<Tokenizer> {
         let directory = Directory::read(path)?;
         let file = directory.file("tokenizer.json");
-        Head::read(&file, &directory.tokenizer_json)?;
-        let mut inner = tokenizers::Tokenizer::from_bytes(&directory.tokenizer_json)
-            .map_err(|error| Error::invalid(format!("{file}: {error}")))?;
+        let head = Head::read(&file, &directory.tokenizer_json)?;
+        let mut inner = guarded(&file, || {
+            tokenizers::Tokenizer::from_bytes(&directory.tokenizer_json)
+                .map_err(|error| Error::invalid(format!("{file}: {error}")))
+        })?;
+        head.check_ids(&file, &inner)?;
         inner.with_truncation(None).map_err(|error| Error::invalid(format!("{file}: {error}")))?;
         inner.with_padding(None);
-        let specials = special_tokens::add(&directory, &mut inner)?;
+        let specials = guarded(&format!("{file}: normalizer"), || special_tokens::add(&directory, &mut inner))?;
 
         let entries = entries(&inner, &file)?;
         let ids: HashMap<String, i32> = entries
@@ -87,11 +93,11 @@ impl Tokenizer {
                 .map_or("", |t| &t.source)
                 .to_owned(),
         };
-        let byte_level = ByteLevelBpe::new(&inner);
+        let byte_level = ByteLevelBpe::new(&inner, &file);
         let mut plain = inner.get_added_vocabulary().clone();
         plain.set_encode_special_tokens(true);
         let templates = Templates::new(directory.templates, specials.named);
-        Ok(Tokenizer { inner, plain, byte_level, entries, ids, templates, info })
+        Ok(Tokenizer { file, inner, plain, byte_level, entries, ids, templates, info })
     }
 
     pub fn info(&self) -> &Info {
@@ -105,7 +111,8 @@ impl Tokenizer {
         out.end.clear();
         let added = if special { self.inner.get_added_vocabulary() } else { &self.plain };
         if let Some(byte_level) = &self.byte_level {
-            if byte_level.encode(&self.inner, added, text, out)? {
+            let part = format!("{}: pre_tokenizer", self.file);
+            if guarded(&part, || byte_level.encode(&self.inner, added, text, out))? {
                 return Ok(());
             }
         }
@@ -114,12 +121,38 @@ impl Tokenizer {
 
     fn encode_by_library(&self, added: &AddedVocabulary, text: &str, out: &mut Encoded) -> Result<()> {
         let failed = |error: tokenizers::Error| Error::internal(format!("cannot encode the text: {error}"));
-        let mut parts = added.extract_and_normalize(self.inner.get_normalizer(), text);
+        let mut parts = guarded(&format!("{}: normalizer", self.file), || {
+            let normalizer = self.inner.get_normalizer().map(Bounded::new);
+            let parts = added.extract_and_normalize(normalizer.as_ref(), text);
+            normalizer.map_or(Ok(()), |normalizer| normalizer.check(&self.file))?;
+            Ok(parts)
+        })?;
         if let Some(pre_tokenizer) = self.inner.get_pre_tokenizer() {
-            pre_tokenizer.pre_tokenize(&mut parts).map_err(failed)?;
+            guarded(&format!("{}: pre_tokenizer", self.file), || {
+                pre_tokenizer.pre_tokenize(&mut parts).map_err(failed)
+            })?;
         }
         let model = self.inner.get_model();
-        parts.tokenize(|part| model.tokenize(part.get())).map_err(failed)?;
+        // Without unk, the library leaves out what the vocabulary does not have.
+        let drops = matches!(model, ModelWrapper::BPE(bpe) if bpe.unk_token.is_none());
+        let unspelt = Cell::new(None);
+        let tokenized = parts.tokenize(|part| {
+            let tokens = model.tokenize(part.get())?;
+            let spelt = tokens.last().map_or(0, |token| token.offsets.1);
+            if drops && spelt < part.get().len() {
+                unspelt.set(part.get().chars().find(|c| model.token_to_id(c.encode_utf8(&mut [0; 4])).is_none()));
+                return Err("a character is not in the vocabulary".into());
+            }
+            Ok(tokens)
+        });
+        if let Some(c) = unspelt.get() {
+            return Err(Error::invalid(format!(
+                "{}: the vocabulary has neither {c:?} (U+{:04X}), which is in the text, nor an unk_token; remove it \
+                 from the data or use another tokenizer",
+                self.file, c as u32
+            )));
+        }
+        tokenized.map_err(failed)?;
         let encoding = parts.into_encoding(None, 0, OffsetType::Byte).map_err(failed)?;
 
         out.ids.extend(encoding.get_ids().iter().map(|id| *id as i32));
@@ -146,9 +179,9 @@ impl Tokenizer {
             .filter_map(|id| added.simple_id_to_token(*id as u32).or_else(|| model.id_to_token(*id as u32)))
             .collect();
         let text = match self.inner.get_decoder() {
-            Some(decoder) => {
-                decoder.decode(tokens).map_err(|error| Error::internal(format!("cannot decode: {error}")))?
-            }
+            Some(decoder) => guarded(&format!("{}: decoder", self.file), || {
+                decoder.decode(tokens).map_err(|error| Error::internal(format!("cannot decode: {error}")))
+            })?,
             None => tokens.join(" "),
         };
         Ok(text.into_bytes())
@@ -198,7 +231,12 @@ fn entries(inner: &tokenizers::Tokenizer, file: &str) -> Result<Vec<(u32, String
     }
     let mut entries = vec![(TOKEN_UNUSED, String::new()); size];
     for (text, id) in vocab {
-        entries[id as usize] = (0, text);
+        let entry = &mut entries[id as usize];
+        if entry.0 != TOKEN_UNUSED {
+            let (first, second) = if entry.1 < text { (&entry.1, &text) } else { (&text, &entry.1) };
+            return Err(Error::invalid(format!("{file}: model.vocab: {first:?} and {second:?} have the same id {id}")));
+        }
+        *entry = (0, text);
     }
     for (id, token) in added {
         let special = if token.special { TOKEN_SPECIAL } else { 0 };
@@ -210,8 +248,8 @@ fn entries(inner: &tokenizers::Tokenizer, file: &str) -> Result<Vec<(u32, String
 /// The first id of HF's encode("x", add_special_tokens=True), if it is not one of "x" itself.
 fn first_added_id(inner: &tokenizers::Tokenizer, file: &str) -> Result<Option<i32>> {
     let failed = |error| Error::invalid(format!("{file}: {error}"));
-    let with = inner.encode_fast("x", true).map_err(failed)?;
-    let without = inner.encode_fast("x", false).map_err(failed)?;
+    let with = guarded(&format!("{file}: post_processor"), || inner.encode_fast("x", true).map_err(failed))?;
+    let without = guarded(&format!("{file}: pre_tokenizer"), || inner.encode_fast("x", false).map_err(failed))?;
     Ok((with.len() > without.len()).then(|| with.get_ids()[0] as i32))
 }
 
@@ -294,6 +332,24 @@ mod tests {
                 let mut long = Encoded::default();
                 tokenizer.encode_by_library(added, &text, &mut long).unwrap();
                 assert_eq!(short, long, "{text:?} special {special}");
+            }
+        }
+    }
+
+    #[test]
+    fn long_runs_of_white_space_get_the_ids_of_the_library() {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+        let tokenizer = Tokenizer::open(&golden.join("byte_level")).unwrap();
+        let (mut short, mut long) = (Encoded::default(), Encoded::default());
+        for unit in [" ", " \t", "\n", " \n"] {
+            for (before, behind) in
+                [("", ""), ("a", "x"), ("a.\n", "(x"), ("é \n", " é"), ("a", "\nb"), ("\u{a0}", "x")]
+            {
+                let text = format!("{before}{}{behind}", unit.repeat(40_000));
+                tokenizer.encode(&text, true, &mut short).unwrap();
+                let added = tokenizer.inner.get_added_vocabulary();
+                tokenizer.encode_by_library(added, &text, &mut long).unwrap();
+                assert!(short == long, "{before:?} {unit:?} {behind:?}");
             }
         }
     }

@@ -3,6 +3,7 @@
 mod conversations;
 mod directories;
 mod ids;
+mod limits;
 mod spans;
 mod training;
 

@@ -1,0 +1,250 @@
+//! Hostile templates, tokenizers and texts: each ends in an error that names what to mend.
+use crate::{golden, open, Folder};
+use chassis_hf_core::{Chat, Encoded, Result, Tokenizer};
+use serde_json::{json, Value};
+
+const HELLO: &str = r#"[{"role": "user", "content": "Hello"}]"#;
+
+fn render(template: &str) -> Result<String> {
+    let chat = Chat { messages_json: HELLO, template_text: template, ..Default::default() };
+    open("metaspace").render(&chat).map(|rendered| rendered.text)
+}
+
+fn refused(template: &str, words: &[&str]) {
+    let error = render(template).expect_err(&template[..template.len().min(100)]);
+    assert!(words.iter().all(|word| error.message.contains(word)), "{error}");
+}
+
+#[test]
+fn a_namespace_cannot_contain_itself() {
+    refused("\n{% set ns=namespace() %}{% set ns.a=ns %}{{ ns }}", &["the given template:2", "namespace"]);
+    refused("{% set ns=namespace() %}{% set ns.a=[1, {'a': ns}] %}{{ ns }}", &["namespace"]);
+    let nested = "{% set ns=namespace(a=[]) %}{% for i in range(100000) %}{% set ns.a=[ns.a] %}{% endfor %}{{ ns.a }}";
+    refused(nested, &["nested deeper than 100"]);
+    let long = "{% set ns=namespace(a=[]) %}{% for i in range(300) %}{% set ns.a=ns.a+[i] %}{% endfor %}";
+    assert_eq!(render(&format!("{long}{{{{ ns.a|length }}}}")).unwrap(), "300");
+}
+
+#[test]
+fn long_chains_of_operators_are_refused_before_they_are_compiled() {
+    for template in [
+        format!("{{{{ 1{} }}}}", "+1".repeat(100_000)),
+        format!("{{{{ {}1 }}}}", "-".repeat(100_000)),
+        format!("{{{{ {}1 }}}}", "not ".repeat(100_000)),
+        format!("{{{{ \"a\"{} }}}}", "|trim".repeat(100_000)),
+        format!("{{{{ \"a\"{} }}}}", "~\"a\"".repeat(100_000)),
+        format!("{{{{ messages{} }}}}", ".a".repeat(100_000)),
+        format!("{{{{ messages{} }}}}", "[0]".repeat(100_000)),
+        format!("{{{{ 1{}", "+1".repeat(100_000)),
+    ] {
+        refused(&template, &["the given template:1", "1000 operators"]);
+    }
+    assert_eq!(render(&format!("{{{{ 1{} }}}}", "+1".repeat(999))).unwrap(), "1000");
+}
+
+#[test]
+fn deeply_nested_blocks_are_refused() {
+    let nested = |n: usize| format!("{}x{}", "{% if true %}".repeat(n), "{% endif %}".repeat(n));
+    refused(&nested(20_000), &["the given template:1", "100 blocks"]);
+    assert_eq!(render(&nested(100)).unwrap(), "x");
+    let branches = format!("{{% if false %}}{}{{% endif %}}", "{% elif false %}".repeat(100_000));
+    refused(&branches, &["200 branches"]);
+    refused(&"x".repeat(5 << 20), &["a chat template of"]);
+}
+
+#[test]
+fn values_do_not_grow_without_bound() {
+    let grows = |step: &str| {
+        let template = format!(
+            "{{% set ns=namespace(s='aaaaaaaaaaaaaaaa') %}}{{% for i in range(40) %}}{step}{{% endfor %}}{{{{ ns.s }}}}"
+        );
+        refused(&template, &["bytes"]);
+    };
+    grows("{% set ns.s=ns.s+ns.s %}");
+    grows("{% set ns.s=ns.s~ns.s %}");
+    grows("{% set ns.s=ns.s|replace('a','aa') %}");
+    grows("{% set ns.s=ns.s.replace('a','aa') %}");
+    grows("{% set ns.s=[ns.s, ns.s]|join %}");
+    grows("{% set ns.s=''.join([ns.s, ns.s]) %}");
+    grows("{% set ns.s %}{{ ns.s }}{{ ns.s }}{% endset %}");
+    refused("{% macro f(s) %}{{ f(s+s) }}{% endmacro %}{{ f('aaaaaaaaaaaaaaaa') }}", &["bytes"]);
+    refused("{{ 'a\nb'|indent(2000000000) }}", &["bytes"]);
+    refused("{{ '%1000000000d'|format(1) }}", &["more than 4 digits"]);
+    refused("{{ '{:1000000000}'.format(1) }}", &["more than 4 digits"]);
+    refused("{{ [1]|batch(1000000000, 'x') }}", &["bytes"]);
+    refused("{{ 'a' * 10000000000 }}", &["too large"]);
+}
+
+#[test]
+fn what_is_counted_keeps_its_value() {
+    for (template, expected) in [
+        ("{{ messages[0].content + '!' }}", "Hello!"),
+        ("{{ messages[0]['content'] ~ loop ~ 1 }}", "Hello1"),
+        ("{{ 'a' + messages[0].content|upper + (1 + 2)|string }}", "aHELLO3"),
+        ("{{ messages[0].content is string and 1 + 1 == 2 }}", "True"),
+        ("{{ ('x' + messages[0].role if messages[0].role == 'user' else 'y' ~ 'z') }}", "xuser"),
+        ("{% set a, b = 1, 'x' ~ messages[0].role %}{{ a }}{{ b }}", "1xuser"),
+        ("{% set n = namespace(i=1) %}{% set n.i = n.i + 1 if true else 2 %}{{ n.i }}", "2"),
+        ("{% set n = namespace() %}{% set n.i = 1, 2 %}{{ n.i }}", "[1, 2]"),
+        ("{% set x | upper %}a{% endset %}{{ x }}", "A"),
+        ("{% filter upper | lower %}A{% endfilter %}", "a"),
+        ("{{ {'a' + messages[0].role: [messages[0].role + 'b']}['auser'][0] }}", "userb"),
+        ("{{ messages[0].content[1:3] + messages[0].content[::-1] }}", "elolleH"),
+        ("{% for m in messages + messages|list if m.role + '' == 'user' %}{{ m.role }}{% endfor %}", "useruser"),
+        ("{{ nothing|default('x') + 'y' }}{{ messages|map(attribute='role')|join('-') }}", "xyuser"),
+        ("{% macro f(a='x' ~ 'y') %}{{ a }}{% endmacro %}{{ f() + f(a='z' + messages[0].role) }}", "xyzuser"),
+        ("{{ 'a\nb'|indent(2) }}|{{ 'a\nb'|indent(width=1, first=true) }}", "a\n  b| a\n b"),
+        ("{{ '%s-%05d'|format('a', 3) }}{{ 'aXbX'.replace('X', 'y', 1) }}", "a-00003aybX"),
+    ] {
+        assert_eq!(render(template).unwrap_or_else(|error| error.message), expected, "{template}");
+    }
+}
+
+#[test]
+fn long_conversations_have_the_steps_that_they_need() {
+    let messages = json!(vec![json!({"role": "user", "content": "x"}); 40_000]).to_string();
+    let template = "{% for m in messages %}{% if m.role == 'user' %}{{ '<' + m.role + '>' + m.content }}{% endif %}\
+                    {% for i in range(20) %}{% if i == loop.index0 %}{{ '' }}{% endif %}{% endfor %}{% endfor %}";
+    let chat = Chat { messages_json: &messages, template_text: template, ..Default::default() };
+    assert_eq!(open("metaspace").render(&chat).unwrap().text.len(), 40_000 * 7);
+}
+
+/// A tokenizer.json of golden files with a change.
+fn changed(golden_name: &str, change: impl FnOnce(&mut Value)) -> Folder {
+    let folder = Folder::of_golden("limits", golden_name);
+    // One folder for each change, as tests run at once.
+    static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+    let name = format!("limits-{}", NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+    drop(folder);
+    let folder = Folder::of_golden(&name, golden_name);
+    let mut json = serde_json::from_str(&folder.read("tokenizer.json")).unwrap();
+    change(&mut json);
+    folder.write("tokenizer.json", json.to_string().as_bytes());
+    folder
+}
+
+fn encode(folder: &Folder, text: &str) -> Result<Vec<i32>> {
+    let mut out = Encoded::default();
+    Tokenizer::open(&folder.0)?.encode(text, true, &mut out)?;
+    Ok(out.ids)
+}
+
+fn refused_part(folder: &Folder, text: &str, words: &[&str]) {
+    let error = encode(folder, text).unwrap_err();
+    let named = |word: &&str| error.message.contains(*word);
+    assert!(error.message.contains("tokenizer.json") && words.iter().all(named), "{error}");
+    assert!(!error.message.contains(".rs:"), "{error}");
+}
+
+#[test]
+fn parts_that_the_library_cannot_use_are_named() {
+    for pattern in [json!({"String": ""}), json!({"Regex": ""})] {
+        let replace = json!({"type": "Replace", "pattern": pattern, "content": "x"});
+        let folder = changed("byte_level", |json| json["normalizer"] = replace.clone());
+        refused_part(&folder, "a", &["normalizer", "empty"]);
+        let folder = changed("byte_level", |json| json["decoder"] = replace.clone());
+        refused_part(&folder, "a", &["decoder", "empty"]);
+    }
+    let precompiled = json!({"type": "Precompiled", "precompiled_charsmap": "AAAA"});
+    refused_part(&changed("byte_level", |json| json["normalizer"] = precompiled), "a", &["normalizer"]);
+    let template = json!({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<nope>", "type_id": 0}},
+        {"Sequence": {"id": "A", "type_id": 0}}], "pair": [], "special_tokens": {}});
+    refused_part(&changed("byte_level", |json| json["post_processor"] = template), "a", &[]);
+}
+
+#[test]
+fn a_regular_expression_that_gives_up_is_named_with_what_to_try() {
+    let split = json!({"type": "Split", "pattern": {"Regex": "(a|aa)+$"}, "behavior": "Isolated", "invert": false});
+    let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+    for steps in [json!([split, byte_level]), json!([split])] {
+        let sequence = json!({"type": "Sequence", "pretokenizers": steps});
+        let folder = changed("byte_level", |json| json["pre_tokenizer"] = sequence);
+        refused_part(&folder, &("a".repeat(2000) + "b"), &["pre_tokenizer", "gave up", "split long runs"]);
+    }
+}
+
+#[test]
+fn a_normalizer_cannot_make_a_text_arbitrarily_long() {
+    let replace = |n: usize| json!({"type": "Replace", "pattern": {"String": "l"}, "content": "l".repeat(n)});
+    let four = json!({"type": "Sequence", "normalizers": vec![replace(1000); 4]});
+    refused_part(&changed("byte_level", |json| json["normalizer"] = four), "Hello world", &["normalizer", "4096"]);
+    let folder = changed("byte_level", |json| json["normalizer"] = replace(1000));
+    refused_part(&folder, &"l".repeat(2000), &["normalizer", "2000", "limit"]);
+    let folder = changed("byte_level", |json| json["normalizer"] = replace(100));
+    assert!(!encode(&folder, "hello").unwrap().is_empty());
+}
+
+#[test]
+fn a_character_that_the_vocabulary_cannot_spell_is_an_error_that_names_it() {
+    let without_q = |json: &mut Value| {
+        json["model"]["vocab"].as_object_mut().unwrap().retain(|text, _| !text.contains('Q'));
+        let has_q = |merge: &Value| merge.to_string().contains('Q');
+        json["model"]["merges"].as_array_mut().unwrap().retain(|merge| !has_q(merge));
+    };
+    refused_part(&changed("byte_level", without_q), "aQb", &["'Q'", "U+0051"]);
+    // The library's way.
+    let folder = changed("byte_level", |json| {
+        without_q(json);
+        json["normalizer"] = json!({"type": "Lowercase"});
+        json["model"]["vocab"].as_object_mut().unwrap().retain(|text, _| text != "q");
+        json["model"]["merges"].as_array_mut().unwrap().retain(|merge| !merge.to_string().contains('q'));
+    });
+    refused_part(&folder, "aQb", &["'q'"]);
+}
+
+#[test]
+fn ids_that_contradict_each_other_are_refused() {
+    let folder = changed("byte_level", |json| json["added_tokens"][0]["id"] = json!(77));
+    refused_part(&folder, "a", &["added_tokens[0]", "77"]);
+    let folder = changed("byte_level", |json| json["added_tokens"][0]["content"] = json!(""));
+    refused_part(&folder, "a", &["added_tokens[0]", "empty"]);
+    let folder = changed("byte_level", |json| {
+        json["model"]["vocab"]["Q"] = json["model"]["vocab"]["a"].clone();
+    });
+    refused_part(&folder, "a", &["model.vocab", "same id"]);
+}
+
+#[test]
+fn keys_of_the_wrong_type_are_refused_by_name() {
+    for (key, value) in [
+        ("eos_token", json!(5)),
+        ("eos_token", json!({"content": 3})),
+        ("bos_token", json!(["a"])),
+        ("add_bos_token", json!("yes")),
+        ("added_tokens_decoder", json!([1])),
+        ("additional_special_tokens", json!("x")),
+    ] {
+        let folder = Folder::of_golden("types", "byte_level");
+        let mut config: Value = serde_json::from_str(&folder.read("tokenizer_config.json")).unwrap();
+        config[key] = value;
+        folder.write("tokenizer_config.json", config.to_string().as_bytes());
+        let error = folder.error();
+        assert!(error.message.contains("tokenizer_config.json") && error.message.contains(key), "{error}");
+    }
+}
+
+#[test]
+fn long_runs_of_white_space_are_words_without_backtracking() {
+    let gpt2 = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+    let of_file = Folder::of_golden("runs", "byte_level");
+    for folder in [of_file, changed("byte_level", |json| json["pre_tokenizer"] = gpt2)] {
+        let tokenizer = Tokenizer::open(&folder.0).unwrap();
+        let encode = |text: &str| {
+            let mut out = Encoded::default();
+            tokenizer.encode(text, true, &mut out).map(|()| out)
+        };
+        for unit in [" ", "\t", " \t", "\n", " \n"] {
+            // Ids of a run just below the length from which it is cut apart, and above it, differ in its own only.
+            for (before, behind) in [("", "x"), ("a", ""), ("a.\n", "(x"), ("é", " x"), ("a", "\nb"), ("\u{a0}", "x")]
+            {
+                let run = unit.repeat((1 << 16) / unit.len());
+                let text = format!("{before}{run}{behind}");
+                let out = encode(&text).unwrap();
+                let spelt: String = tokenizer.decode(&out.ids, true).map(|b| String::from_utf8(b).unwrap()).unwrap();
+                assert_eq!(spelt, text);
+            }
+        }
+        assert!(encode(&(" ".repeat(11_000_000) + "x\n")).is_ok());
+    }
+    assert!(golden("byte_level").exists());
+}
