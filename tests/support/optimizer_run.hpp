@@ -42,11 +42,19 @@ struct OptimizerRun {
     }
   }
   void step(int64_t number, double lr, double grad_scale) {
-    const chassis_optimizer_step_t raw = {sizeof raw,   static_cast<uint32_t>(params.size()),
-                                          number,       lr,
-                                          grad_scale,   params.data(),
-                                          grads.data(), states.data(),
-                                          decay.data(), nullptr};
+    const chassis_optimizer_step_t raw = {sizeof raw,
+                                          static_cast<uint32_t>(params.size()),
+                                          number,
+                                          lr,
+                                          grad_scale,
+                                          params.data(),
+                                          grads.data(),
+                                          states.data(),
+                                          decay.data(),
+                                          nullptr,
+                                          nullptr,
+                                          nullptr,
+                                          0};
     host.check(table.step(self, &raw));
   }
 

@@ -219,7 +219,7 @@ TEST(World, ExceptionsOfOtherKindsEndTheRunToo) {
                       world.barrier("next");
                       return 0;
                     }),
-                1, ExitCode::kInternal, "surprise");
+                1, ExitCode::kInternal, "internal error: surprise");
   const auto ends = run(2, [&](World& world) -> int {
     if (world.rank() == 1) throw std::bad_alloc();
     world.barrier("next");

@@ -76,7 +76,7 @@ TEST_F(KeepBest, ARunWithoutAFiniteLossSaysSo) {
   const Outcome outcome = run({"optimizer.lr=1e30", "optimizer.max_grad_norm=0", "train.nonfinite=skip"}, true);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_FALSE(fs::exists(scratch_ / "out/best"));
-  EXPECT_HAS(outcome.output, "the loss of \"eval\" at step 6 is");
+  EXPECT_HAS(outcome.output, "the loss of \"eval\" at step 1 is");
   EXPECT_HAS(outcome.output, "eval.keep_best = \"eval\" has kept nothing");
   EXPECT_HAS(outcome.output, "out/final may be of no use");
 }

@@ -69,14 +69,14 @@ for wrong in '' 1 1.2 v1.2.0 1.2.0- '1.2.0 rc'; do
 done
 version=1.2.0-rc.1+debian
 expect '' T0 "$(note "id=plugin\nversion=$version\nmember=ops/plugin\n") $entry" gcc "${script[@]}"
-expect 'has VERSION 1.2.0-rc.1+debian, but its manifest has the version 0.1.0;' T0 "$note $entry" gcc "${script[@]}"
+expect 'has VERSION 1.2.0-rc.1+debian for it, but its manifest has the version 0.1.0;' T0 "$note $entry" gcc "${script[@]}"
 version=''
 two=$(note 'id=plugin\nversion=0.1.0\nmember=ops/a\nmember=model/b\nmember=ops/c\n')
 kinds=ops,model
 expect '' T0 "$two $entry" gcc "${script[@]}"
-expect 'has KINDS model ops, but its manifest has members of the kinds ops; correct KINDS' T0 "$note $entry" gcc "${script[@]}"
+expect 'has KINDS model ops for it, but its manifest has members of the kinds ops; correct KINDS' T0 "$note $entry" gcc "${script[@]}"
 kinds=ops
-expect 'has KINDS ops, but its manifest has members of the kinds model ops; correct KINDS' T0 "$two $entry" gcc "${script[@]}"
+expect 'has KINDS ops for it, but its manifest has members of the kinds model ops; correct KINDS' T0 "$two $entry" gcc "${script[@]}"
 kinds=''
 # Rust: the compiler adds a flag to the section, and the advice is for Rust.
 cat > rustc.s <<'S'

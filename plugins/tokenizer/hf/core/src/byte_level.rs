@@ -6,7 +6,6 @@ use ahash::AHashMap;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokenizers::normalizers::NormalizerWrapper;
-use tokenizers::pre_tokenizers::split::SplitPattern;
 use tokenizers::tokenizer::Model;
 use tokenizers::utils::SysRegex;
 use tokenizers::{
@@ -16,18 +15,6 @@ use unicode_normalization_alignments::{is_nfc_quick, IsNormalized};
 
 /// That of the pre-tokenizer ByteLevel, from GPT-2.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
-
-/// Those in which a run of white space ends behind its last newline, if it has one: of cl100k and its kin.
-const NEWLINES_APART: [&str; 2] = [
-    concat!(
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*",
-        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-    ),
-    concat!(
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*",
-        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-    ),
-];
 
 const MAX_CACHED_WORDS: usize = 1 << 16;
 const MAX_CACHED_BYTES: usize = 128;
@@ -53,44 +40,6 @@ pub(crate) struct ByteLevelBpe {
 struct Split {
     regex: SysRegex,
     keeps_rest: bool, // text between matches is a word, too
-    runs: Option<Runs>,
-}
-
-/// How a known expression splits a long run of white space that has more text around it, other than by backtracking
-/// over all of it: all but its last character, which begins what follows, are a word.
-#[derive(Clone, Copy)]
-struct Runs {
-    with_newlines: bool, // else newlines end runs
-}
-
-const MIN_RUN_BYTES: usize = 1 << 15;
-
-impl Runs {
-    fn of(pattern: &SplitPattern) -> Option<Runs> {
-        let SplitPattern::Regex(pattern) = pattern else { return None };
-        let with_newlines = pattern == GPT2;
-        (with_newlines || NEWLINES_APART.contains(&pattern.as_str())).then_some(Runs { with_newlines })
-    }
-
-    /// The first such run.
-    fn find(self, text: &str) -> Option<(usize, usize)> {
-        let is_of_run =
-            |byte: u8| matches!(byte, b' ' | b'\t') || (self.with_newlines && matches!(byte, b'\n' | b'\r'));
-        let bytes = text.as_bytes();
-        let mut begin = 0;
-        while begin + MIN_RUN_BYTES <= bytes.len() {
-            let num_bytes = bytes[begin..].iter().take_while(|byte| is_of_run(**byte)).count();
-            let end = begin + num_bytes;
-            let before = text[..begin].chars().next_back();
-            let is_apart = before.is_none_or(|c| !c.is_whitespace() || matches!(c, '\n' | '\r'));
-            let is_last = text[end..].chars().next().is_none_or(|c| !c.is_whitespace());
-            if num_bytes >= MIN_RUN_BYTES && is_apart && is_last {
-                return Some((begin, if end == bytes.len() { end } else { end - 1 }));
-            }
-            begin = ceil_char(text, end + 1);
-        }
-        None
-    }
 }
 
 impl ByteLevelBpe {
@@ -167,17 +116,6 @@ impl Run<'_> {
         }
         let pipeline = self.pipeline;
         let Some(split) = pipeline.splits.get(i) else { return self.word(begin, end) };
-        let mut begin = begin;
-        while let Some((from, to)) = split.runs.and_then(|runs| runs.find(&self.text[begin..end])) {
-            self.apply(i, begin, begin + from)?;
-            self.split(i + 1, begin + from, begin + to)?;
-            begin += to;
-        }
-        self.apply(i, begin, end)
-    }
-
-    fn apply(&mut self, i: usize, begin: usize, end: usize) -> Result<()> {
-        let split = &self.pipeline.splits[i];
         let mut rest = begin;
         for (from, to) in split.regex.find_iter(&self.text[begin..end]) {
             if split.keeps_rest {
@@ -289,11 +227,10 @@ fn splits(pre_tokenizer: &PreTokenizerWrapper) -> Option<Vec<Split>> {
             (SplitDelimiterBehavior::Removed, true) => false,
             _ => return None,
         };
-        splits.push(Split { regex: split.clone().regex, keeps_rest, runs: Runs::of(&split.pattern) });
+        splits.push(Split { regex: split.clone().regex, keeps_rest });
     }
     if last.use_regex {
-        let runs = Some(Runs { with_newlines: true });
-        splits.push(Split { regex: SysRegex::new(GPT2).ok()?, keeps_rest: true, runs });
+        splits.push(Split { regex: SysRegex::new(GPT2).ok()?, keeps_rest: true });
     }
     Some(splits)
 }

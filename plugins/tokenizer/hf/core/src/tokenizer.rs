@@ -335,22 +335,4 @@ mod tests {
             }
         }
     }
-
-    #[test]
-    fn long_runs_of_white_space_get_the_ids_of_the_library() {
-        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-        let tokenizer = Tokenizer::open(&golden.join("byte_level")).unwrap();
-        let (mut short, mut long) = (Encoded::default(), Encoded::default());
-        for unit in [" ", " \t", "\n", " \n"] {
-            for (before, behind) in
-                [("", ""), ("a", "x"), ("a.\n", "(x"), ("é \n", " é"), ("a", "\nb"), ("\u{a0}", "x")]
-            {
-                let text = format!("{before}{}{behind}", unit.repeat(40_000));
-                tokenizer.encode(&text, true, &mut short).unwrap();
-                let added = tokenizer.inner.get_added_vocabulary();
-                tokenizer.encode_by_library(added, &text, &mut long).unwrap();
-                assert!(short == long, "{before:?} {unit:?} {behind:?}");
-            }
-        }
-    }
 }
