@@ -75,7 +75,8 @@ TEST_F(Init, RefusesAFileThatNoCommandWouldRead) {
 TEST_F(Init, AModelWithoutWeightsIsAnsweredWithRandomOnes) {
   write_text(*folder_ / "ids.jsonl", "{\"input_ids\": [1, 2, 3]}\n");
   std::filesystem::copy(*folder_ / "model", *folder_ / "bare");
-  for (const char* name : {"model.safetensors", "manifest.json"}) std::filesystem::remove(*folder_ / (std::string("bare/") + name));
+  for (const char* name : {"model.safetensors", "manifest.json"})
+    std::filesystem::remove(*folder_ / (std::string("bare/") + name));
   ASSERT_EQ(chassis({"init", "run.toml", "--model", "bare", "--data", "ids.jsonl"}).exit_code, 0);
   const Outcome refused = chassis({"check", "run.toml"});
   EXPECT_NE(refused.exit_code, 0);
