@@ -35,8 +35,9 @@ inline End end_of(const std::function<int()>& body) {
     end = {true, false, e.code(), e.what()};
   } catch (const std::bad_alloc&) {
     end = {true, false, ExitCode::kOutOfMemory, "bad_alloc"};
-  } catch (const std::exception& e) {
-    end = {true, false, ExitCode::kInternal, e.what()};
+  } catch (const std::exception&) {
+    const Error error = current_error();
+    end = {true, false, error.code(), error.what()};
   }
   return end;
 }
