@@ -131,7 +131,7 @@ TEST(World, TogetherAllRanksFailOrNone) {
   EXPECT_EQ(ends[0].text, "rank 1: out of host memory");
   EXPECT_EQ(ends[0].code, ExitCode::kOutOfMemory);
   EXPECT_EQ(ends[1].text, "bad_alloc") << "its own error";
-  EXPECT_EQ(ends[2].text, "later") << "its own error";
+  EXPECT_EQ(ends[2].text, "internal error: later") << "its own error";
 }
 
 TEST(World, AFailureReachesAllRanksWhereverTheyWait) {
