@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <utility>
 #include <variant>
@@ -40,6 +41,21 @@ std::vector<uint64_t> begins_of_later(const ChatRecord& chat, const RenderedChat
     if (span.message > 0) begins[span.message - 1] = std::min(begins[span.message - 1], span.begin);
   for (size_t i = begins.size(); i-- > 1;) begins[i - 1] = std::min(begins[i - 1], begins[i]);
   return begins;
+}
+
+// Where the last span of another message ends that ends at `byte` or before; 0 if there is none.
+uint64_t end_of_others(const std::vector<ChatSpan>& spans, uint64_t message, uint64_t byte) {
+  auto behind =
+      std::partition_point(spans.begin(), spans.end(), [&](const ChatSpan& span) { return span.end <= byte; });
+  while (behind != spans.begin() && std::prev(behind)->message == message) --behind;
+  return behind == spans.begin() ? 0 : std::prev(behind)->end;
+}
+
+// Whether one of the ranges, which joined() made, begins behind `begin` and before `end`.
+bool begins_inside(const std::vector<ByteRange>& ranges, uint64_t begin, uint64_t end) {
+  const auto next = std::upper_bound(ranges.begin(), ranges.end(), begin,
+                                     [](uint64_t byte, const ByteRange& range) { return byte < range.begin; });
+  return next != ranges.end() && next->begin < end;
 }
 
 bool is_silent(const Message& message) {
@@ -204,9 +220,7 @@ void RecordEncoder::encode_chat(const ChatRecord& chat, Document& document) {
   count_contents(chat, encoding);
   set_labels(encoding, trained, document);
   for (const size_t i : straddlers_)
-    num_masked_beginnings_ += std::any_of(trained.begin(), trained.end(), [&](const ByteRange& range) {
-      return encoding.begin[i] < range.begin && range.begin < encoding.end[i];
-    });
+    num_masked_beginnings_ += begins_inside(trained, encoding.begin[i], encoding.end[i]);
   require_one_bos(document);
 }
 
@@ -248,9 +262,7 @@ uint64_t RecordEncoder::begin_of_answer(const RenderedChat& rendered, const Enco
     if (at == std::string::npos) return leaf;
     begin = at + header.size();
   } else {  // a template whose user turns end where answers begin: spaces in front of an answer are part of it
-    uint64_t limit = 0;
-    for (const ChatSpan& span : rendered.spans)
-      if (span.message != mask.message && span.end <= leaf) limit = std::max(limit, span.end);
+    const uint64_t limit = end_of_others(rendered.spans, mask.message, leaf);
     while (begin > limit && rendered.text[begin - 1] == ' ') --begin;
     // A slot template shows where the content before it ends; with Jinja, only a special token does.
     if (!renderer_->is_jinja()) return begin;

@@ -32,8 +32,7 @@ function(chassis_add_rust_plugin id)
   endif()
   if(NOT missing AND crates AND CHASSIS_CARGO_VENDOR)
     if(EXISTS "${CHASSIS_CARGO_VENDOR}")
-      set(vendored --config "source.crates-io.replace-with=\"chassis-vendor\""
-                   --config "source.chassis-vendor.directory=\"${CHASSIS_CARGO_VENDOR}\"")
+      chassis_vendored_crates(vendored)
     else()
       set(missing "its crates are not in ${CHASSIS_CARGO_VENDOR} (tools/bootstrap gets them)")
     endif()
@@ -111,6 +110,15 @@ function(chassis_find_cargo missing)
     set(found "${rustc} is too old or does not run (${text})")
   endforeach()
   set(${missing} "${found}; ${oldest} or later is needed (tools/bootstrap installs Debian's rustc-web and cargo-web)" PARENT_SCOPE)
+endfunction()
+
+# The arguments by which cargo takes crates from CHASSIS_CARGO_VENDOR; none if it is empty.
+function(chassis_vendored_crates out)
+  set(${out} "" PARENT_SCOPE)
+  if(CHASSIS_CARGO_VENDOR)
+    set(${out} --config "source.crates-io.replace-with=\"chassis-vendor\""
+               --config "source.chassis-vendor.directory=\"${CHASSIS_CARGO_VENDOR}\"" PARENT_SCOPE)
+  endif()
 endfunction()
 
 # The name of the cdylib in a package.

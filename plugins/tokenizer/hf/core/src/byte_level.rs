@@ -179,9 +179,7 @@ impl ByteLevelBpe {
         }
         Ok(ids.into_boxed_slice())
     }
-}
 
-impl ByteLevelBpe {
     fn unspelt(&self, tokenizer: &Tokenizer, word: &str) -> Error {
         let model = tokenizer.get_model();
         let has = |byte: u8| model.token_to_id(self.letters[usize::from(byte)].encode_utf8(&mut [0; 4])).is_some();

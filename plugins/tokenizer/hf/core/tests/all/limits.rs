@@ -111,11 +111,9 @@ fn long_conversations_have_the_steps_that_they_need() {
 
 /// A tokenizer.json of golden files with a change.
 fn changed(golden_name: &str, change: impl FnOnce(&mut Value)) -> Folder {
-    let folder = Folder::of_golden("limits", golden_name);
     // One folder for each change, as tests run at once.
     static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
     let name = format!("limits-{}", NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
-    drop(folder);
     let folder = Folder::of_golden(&name, golden_name);
     let mut json = serde_json::from_str(&folder.read("tokenizer.json")).unwrap();
     change(&mut json);
