@@ -14,6 +14,7 @@ set(CHASSIS_PLUGINS
   comm/fake
   comm/gloo
   comm/nccl
+  adapter/lora
   optimizer/adamw
   optimizer/sgd
   format/safetensors

@@ -69,6 +69,11 @@ void Config::derive_defaults() {
       model->set("init", default_string(has("model.path") ? "pretrained" : "random"));
     }
   }
+  if (has("adapter.plugin")) {
+    const bool merges = find("export.merge") != nullptr && find("export.merge")->boolean;
+    if (!set_by_user("checkpoint.contents")) find("checkpoint")->set("contents", default_string("trained"));
+    if (!set_by_user("export.plugin") && !merges) find("export")->set("plugin", default_string("peft"));
+  }
   for (size_t i = 0; i < count("data.eval"); ++i) {
     const std::string key = fmt::format("data.eval.{}", i);
     if (has(key + ".name") || !has(key + ".path")) continue;

@@ -303,12 +303,15 @@ Schema make_schema() {
                     .kind = "quant",
                     .doc = "how frozen parameters are stored",
                     .keys = {plugin("", "the quantization")}});
-  tables.push_back({.name = "adapter",
-                    .is_optional = true,
-                    .slot = SlotForm::kOne,
-                    .kind = "adapter",
-                    .doc = "parameters added beside frozen ones",
-                    .keys = {plugin("", "the adapter")}});
+  tables.push_back(
+      {.name = "adapter",
+       .is_optional = true,
+       .slot = SlotForm::kOne,
+       .kind = "adapter",
+       .doc = "parameters added beside frozen ones; then only they are trained",
+       .keys = {plugin("", "the adapter"),
+                model_directory("continue from this adapter in PEFT's files: a directory with adapter_config.json, or "
+                                "hub:Org/Name@revision")}});
   tables.push_back(
       {.name = "checkpoint",
        .slot = SlotForm::kOne,
@@ -320,23 +323,28 @@ Schema make_schema() {
            number("every_minutes", "0.0", 0, std::nullopt, "minutes between checkpoints; 0: not by time"),
            integer("keep_last", "2", 0, kNoMax, "number of newest checkpoints to keep; 0: keep all"),
            integer("keep_every", "0", 0, kNoMax, "never remove checkpoints at multiples of this many steps; 0: none"),
-           choice("contents", "full", {"full", "model_only"},
-                  "full: all that a resumed run needs; model_only: only parameters, which cannot be resumed"),
+           choice(
+               "contents", "full", {"full", "trained", "model_only"},
+               "full: all that a resumed run needs; trained, the default with [adapter]: the same without the frozen "
+               "parameters, which are read from model.path again; model_only: only parameters, which cannot be "
+               "resumed"),
            choice("async", "false", {"false", "true", "staged"},
                   "true: continue while a checkpoint is written, until the next change of parameters; staged: copy "
                   "to host memory first, and never wait for the write"),
            choice("on_error", "stop", {"stop", "warn"}, "if a save fails: stop, or continue and count it"),
            integer("bucket_mib", "16", 1, 65536, "size of each of the two buffers through which a save streams"),
            flag("self_test", false, "before step 1, also write a small checkpoint, read it back and compare")}});
-  tables.push_back({.name = "export",
-                    .slot = SlotForm::kOne,
-                    .kind = "format",
-                    .doc = "how the model is exported",
-                    .keys = {plugin("safetensors", "the file format"),
-                             choice("when", "last", {"last", "every", "never"},
-                                    "last: after the last step, into final/; every: also with each checkpoint"),
-                             choice("dtype", "auto", {"auto", "fp32", "bf16", "fp16"},
-                                    "auto: what the model directory says; fp32 for a new model")}});
+  tables.push_back(
+      {.name = "export",
+       .slot = SlotForm::kOne,
+       .kind = "format",
+       .doc = "how the model is exported",
+       .keys = {plugin("safetensors", "the file format"),
+                choice("when", "last", {"last", "every", "never"},
+                       "last: after the last step, into final/; every: also with each checkpoint"),
+                choice("dtype", "auto", {"auto", "fp32", "bf16", "fp16"},
+                       "auto: what the model directory says; fp32 for a new model"),
+                flag("merge", false, "with [adapter]: export the model with the adapter merged into it")}});
   tables.push_back(
       {.name = "generate",
        .doc = "settings of `chassis generate` and of [sample]; where a key is left out, "
@@ -376,7 +384,6 @@ constexpr Unavailable kUnavailable[] = {
     {"precision.compute", "fp16", "use \"auto\", \"fp32\" or \"bf16\""},
     {"freeze.groups", "", "models define no groups yet; use freeze.patterns"},
     {"quant", "", "plugins of kind quant are not used yet; parameters are fp32"},
-    {"adapter", "", "plugins of kind adapter are not used yet; freeze.train_only trains a part of a model"},
 };
 
 }  // namespace

@@ -259,6 +259,11 @@ void read_comm(const Reader& in, Settings::Comm& comm) {
 
 void read_kernels(const Reader& in, Settings::Kernels& kernels) { in.read(kernels.plugins, "plugins"); }
 
+void read_adapter(const Reader& in, Settings::Adapter& adapter) {
+  read_plugin(in, adapter);
+  in.read(adapter.path, "path");
+}
+
 void read_checkpoint(const Reader& in, Settings::Checkpoint& checkpoint) {
   read_plugin(in, checkpoint);
   in.read(checkpoint.every_steps, "every_steps");
@@ -276,6 +281,7 @@ void read_export(const Reader& in, Settings::Export& exports) {
   read_plugin(in, exports);
   in.read(exports.when, "when");
   in.read(exports.dtype, "dtype");
+  in.read(exports.merge, "merge");
 }
 
 void read_generate(const Reader& in, Settings::Generate& generate) {
@@ -327,7 +333,7 @@ std::unique_ptr<const Settings> read_settings(const Value& root, const std::stri
   read_plugin(in.table(s.attention, "attention"), s.attention);
   read_kernels(in.table(s.kernels, "kernels"), s.kernels);
   read_plugin(in.table(s.quant, "quant"), s.quant);
-  read_plugin(in.table(s.adapter, "adapter"), s.adapter);
+  read_adapter(in.table(s.adapter, "adapter"), s.adapter);
   read_checkpoint(in.table(s.checkpoint, "checkpoint"), s.checkpoint);
   read_export(in.table(s.exports, "export"), s.exports);
   read_generate(in.table(s.generate, "generate"), s.generate);

@@ -243,7 +243,9 @@ struct Settings {
   } kernels;
 
   PluginTable quant;
-  PluginTable adapter;
+  struct Adapter : PluginTable {
+    Setting<std::string> path;
+  } adapter;
 
   struct Checkpoint : PluginTable {
     Setting<int64_t> every_steps;
@@ -260,6 +262,7 @@ struct Settings {
   struct Export : PluginTable {
     Setting<std::string> when;
     Setting<std::string> dtype;
+    Setting<bool> merge;
   } exports;  // "export" is a keyword of C++
 
   struct Generate : ConfigEntry {

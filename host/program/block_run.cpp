@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "host/base/error.hpp"
+#include "host/base/hash.hpp"
 #include "host/base/log.hpp"
 #include "host/plugin/call.hpp"
 #include "host/plugin/status.hpp"
@@ -286,11 +287,21 @@ class BlockRun {
                                                                    : MemoryCategory::kActivations;
   }
 
+  // Of the first op with random bits; the name of an op, unlike its index, does not depend on the strategies.
+  uint64_t random_key(const Node& node) const {
+    for (uint32_t op : node.ops)
+      if (has_random_bits(block_.block.ops[op]))
+        return hash64(block_.block.ops[op].name + "#" + std::to_string(context_.unit), context_.random.key);
+    return 0;
+  }
+
   using Kernel = chassis_status_t* (*)(chassis_instance*, void*, chassis_call_t*);
   void run(const Node& node, Kernel kernel, const char* phase) {
     const auto* table = node.provider->table;
     if (!context_.rehearsal) {
       call_.raw.stream = current_stream(context_.device());
+      call_.raw.random_key = random_key(node);
+      call_.raw.first_row = context_.random.first_row;
       const Tensor scratch =
           workspace(node, kernel == table->forward ? node.infer.workspace_forward_bytes
                           : kernel == table->forward_backward

@@ -23,6 +23,12 @@ class Collectives {
   virtual Tensor run(const std::string& op, const std::string& axis, int dim, const Tensor& input) = 0;
 };
 
+// The key of a step's random bits, and which rows of the step a micro-batch has. Bits depend on nothing else.
+struct RandomBits {
+  uint64_t key = 0;
+  int64_t first_row = 0;
+};
+
 struct RunContext {
   const Program* program = nullptr;
   const ProgramLayout* layout = nullptr;
@@ -34,6 +40,7 @@ struct RunContext {
   int64_t batch = 0;  // B and T of this micro-batch
   int64_t time = 0;
   double loss_scale = 1.0;
+  RandomBits random = {};
   std::optional<Device> rehearsal;  // a meta device: tensors are allocated there and kernels are not called
 
   Device device() const { return rehearsal ? *rehearsal : options->device; }

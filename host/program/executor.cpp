@@ -49,6 +49,7 @@ RunContext Executor::context(size_t unit, const Microbatch& mb, KeyValueCache* c
   context.batch = size_of(CHASSIS_DIM_BATCH, mb.fields);
   context.time = size_of(CHASSIS_DIM_TIME, mb.fields);
   context.loss_scale = mb.loss_scale;
+  context.random = mb.random;
   context.rehearsal = rehearsal_;
   return context;
 }
@@ -80,16 +81,17 @@ StreamValues Executor::run_units(const ResolvedProgram& resolved, UnitRange unit
 }
 
 StreamValues Executor::forward(int microbatch, UnitRange units, const Fields& fields, StreamValues inputs,
-                               double loss_scale) {
+                               double loss_scale, RandomBits random) {
   Microbatch& mb = microbatches_[{microbatch, units.begin}];
   mb = {};
   mb.fields = fields;
   mb.loss_scale = loss_scale;
+  mb.random = random;
   return run_units(resolved(Purpose::kTraining), units, std::move(inputs), mb, nullptr, false);
 }
 
-Tensor Executor::forward(int microbatch, const Fields& fields, double loss_scale) {
-  return output(forward(microbatch, all_units(), fields, {}, loss_scale), "loss");
+Tensor Executor::forward(int microbatch, const Fields& fields, double loss_scale, RandomBits random) {
+  return output(forward(microbatch, all_units(), fields, {}, loss_scale, random), "loss");
 }
 
 void Executor::backward(int microbatch, bool last) { backward(microbatch, all_units(), {}, last); }

@@ -48,13 +48,14 @@ class Executor {
 
   // [step] Runs one micro-batch forward and keeps what its backward needs. Returns the summed loss, a scalar on the
   // device. Backward computes the gradients of loss_scale · loss.
-  Tensor forward(int microbatch, const Fields& fields, double loss_scale);
+  Tensor forward(int microbatch, const Fields& fields, double loss_scale, RandomBits random = {});
   // [step] Adds the gradients of that micro-batch to the parameters' buffers and forgets it. `last`: of the step.
   void backward(int microbatch, bool last = true);
 
   // [step] The same for some units: takes the outputs of the unit before them and returns those of their last unit. The
   // program's last unit returns "loss".
-  StreamValues forward(int microbatch, UnitRange units, const Fields& fields, StreamValues inputs, double loss_scale);
+  StreamValues forward(int microbatch, UnitRange units, const Fields& fields, StreamValues inputs, double loss_scale,
+                       RandomBits random = {});
   // Takes the gradients of their outputs and returns those of their inputs.
   StreamValues backward(int microbatch, UnitRange units, StreamValues output_gradients, bool last = true);
   UnitRange all_units() const { return {0, compiled_.program.num_units()}; }
@@ -78,6 +79,7 @@ class Executor {
   struct Microbatch {
     Fields fields;
     double loss_scale = 1.0;
+    RandomBits random = {};
     std::vector<std::unique_ptr<Frame>> frames;  // by unit
     std::vector<std::map<std::string, Tensor>> inputs;  // by unit, if its full forward runs again
   };

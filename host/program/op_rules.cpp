@@ -136,6 +136,14 @@ void rope(OpRule& r, const Program& program, const Op& op) {
   r.output(r.dims(0));
 }
 
+void channel_scale(OpRule& r) {
+  r.operands(1, 1, 1, 1);
+  const auto &x = r.dims(0), &channels = r.axis(0, 0);
+  if (x.size() < channels.size() || !std::equal(channels.rbegin(), channels.rend(), x.rbegin()))
+    r.fail("input does not end in the dims of its parameter");
+  r.output(x);
+}
+
 // An attribute that must be a number above 0 where it is given.
 void expect_positive(OpRule& r, const Op& op, const std::string& name, bool required) {
   const AttrValue* value = op.attr(name);
@@ -178,7 +186,8 @@ void elementwise(OpRule& r) {
 
 constexpr std::string_view kOps[] = {"embedding", "linear",           "rms_norm", "layer_norm", "rope",
                                      "attention", "gated_activation", "add",      "mul",        "activation",
-                                     "reshape",   "cross_entropy",    "score",    "scale",      "softcap"};
+                                     "reshape",   "cross_entropy",    "score",    "scale",      "softcap",
+                                     "dropout",   "channel_scale"};
 
 }  // namespace
 
@@ -195,6 +204,15 @@ void infer_outputs(const Program& program, BlockType& block, Op& op, const std::
   if (op.id == "rope") return rope(r, program, op);
   if (op.id == "attention") return attention(r, program, op);
   if (op.id == "gated_activation" || op.id == "add" || op.id == "mul") return elementwise(r);
+  if (op.id == "channel_scale") return channel_scale(r);
+  if (op.id == "dropout") {
+    r.operands(1, 1, 0, 0);
+    const AttrValue* p = op.attr("p");
+    const double* number = p ? std::get_if<double>(p) : nullptr;
+    if (!number || !(*number >= 0 && *number < 1)) r.fail("attribute p must be a number from 0 on and below 1");
+    if (r.dims(0).size() < 2 || r.dims(0)[0] != kB || r.dims(0)[1] != kT) r.fail("input 0 must begin with [B, T]");
+    return r.output(r.dims(0));
+  }
   if (op.id == "activation" || op.id == "scale" || op.id == "softcap") {
     r.operands(1, 1, 0, 0);
     if (op.id == "softcap") expect_positive(r, op, "cap", true);

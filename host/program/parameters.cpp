@@ -32,13 +32,18 @@ Descriptor describe(const Program& program, const ProgramLayout& layout, const S
 
 // Writes elements [index, index + count) of the logical tensor, row-major, to consecutive elements of `target` from
 // `begin` on. Works in pieces of fixed size, so that a device tensor needs little host memory.
-void initialize_normal(const Parameter& p, const Tensor& target, int64_t begin, int64_t index, int64_t count,
+void initialize_random(const Parameter& p, const Tensor& target, int64_t begin, int64_t index, int64_t count,
                        uint64_t seed) {
   constexpr int64_t kPiece = 4 << 20;
   std::vector<float> piece(static_cast<size_t>(std::min(kPiece, count)));
   for (int64_t done = 0; done < count; done += kPiece) {
     const int64_t length = std::min(kPiece, count - done);
-    random_normal(seed, p.name, static_cast<uint64_t>(index + done), {piece.data(), static_cast<size_t>(length)});
+    const std::span<float> values(piece.data(), static_cast<size_t>(length));
+    if (p.init == CHASSIS_INIT_NORMAL) random_normal(seed, p.name, static_cast<uint64_t>(index + done), values);
+    if (p.init == CHASSIS_INIT_UNIFORM) {
+      random_uniform(seed, p.name, static_cast<uint64_t>(index + done), values);
+      for (float& value : values) value = 2.0f * value - 1.0f;
+    }
     const int64_t sizes[] = {length};
     const Tensor slice = target.narrow(0, begin + done, length);
     slice.copy_from(Tensor::borrow(piece.data(), sizes, Dtype::f32));
@@ -70,6 +75,8 @@ ParameterTable::ParameterTable(const Program& program, const ProgramLayout& layo
         parameter->local_shape = layout.local_shape(program, slot);
         parameter->role = slot.role;
         parameter->trainable = !slot.frozen;
+        parameter->added = slot.added;
+        parameter->lr_scale = slot.lr_scale;
         parameter->init = slot.init;
         parameter->init_std = slot.init_std;
         unit.push_back(parameter.get());
@@ -126,8 +133,9 @@ void ParameterTable::allocate(Device device) {
   }
 }
 
-void ParameterTable::initialize(uint64_t seed) {
+void ParameterTable::initialize(uint64_t seed, Which which) {
   for (auto& p : parameters_) {
+    if (which == Which::kAdded && !p->added) continue;
     if (p->init == CHASSIS_INIT_ZEROS) p->shard.zero();
     if (p->init == CHASSIS_INIT_ZEROS) continue;
     const Tensor flat = p->shard.flat();
@@ -136,7 +144,8 @@ void ParameterTable::initialize(uint64_t seed) {
       const Copy fill{piece.box, row_major_view(global_shape, piece.box), piece.local};
       for_each_run(fill, [&](int64_t index, int64_t begin, int64_t count) {
         if (p->init == CHASSIS_INIT_ONES) flat.narrow(0, begin, count).fill(1.0);
-        if (p->init == CHASSIS_INIT_NORMAL) initialize_normal(*p, flat, begin, index, count, seed);
+        if (p->init == CHASSIS_INIT_NORMAL || p->init == CHASSIS_INIT_UNIFORM)
+          initialize_random(*p, flat, begin, index, count, seed);
       });
     }
   }

@@ -22,7 +22,9 @@ struct Parameter {
   uint32_t role = CHASSIS_ROLE_WEIGHT;
   uint32_t init = CHASSIS_INIT_ZEROS;
   double init_std = 0.0;
+  double lr_scale = 1.0;
   bool trainable = true;
+  bool added = false;      // by an adapter
   bool offloaded = false;  // the shard, its gradient and its optimizer states lie in host memory
   bool pinned = false;     // shard and gradient are page-locked there if the run's device is CUDA
 
@@ -59,8 +61,9 @@ class ParameterTable {
   // Creates shards on the device, and values where they are not gathered; contents are undefined, padding is zero.
   void allocate(Device device);
   // Fills the shards from the counter-based generator: an element depends only on seed, name and index, so that any
-  // layout holds the same values. Then publishes.
-  void initialize(uint64_t seed);
+  // layout holds the same values. Then publishes. kAdded: only of parameters that an adapter added.
+  enum class Which { kAll, kAdded };
+  void initialize(uint64_t seed, Which which = Which::kAll);
   // value = cast(shard), where they are two tensors of the same shape. Strategies update the divided ones.
   void update_values();
   void start_step();  // gradients count as zero again

@@ -47,6 +47,7 @@ struct GraphValue {
   std::vector<DimId> dims;
   GraphValueType type = GraphValueType::kCompute;
   std::vector<Sharding> sharding;  // by axis of the layout; empty: replicated
+  bool operator==(const GraphValue&) const = default;
 };
 Dtype dtype_of(const GraphValue& value, Dtype compute);
 
@@ -58,10 +59,13 @@ struct Slot {
   uint32_t init = CHASSIS_INIT_ZEROS;
   double init_std = 0.0;
   std::string tied_to;
+  double lr_scale = 1.0;           // factor of the learning rate
   bool frozen = false;             // set by an adapter: not trained, whatever [freeze] says
+  bool added = false;              // by an adapter; files of the model do not have it
   std::string storage;             // scheme of a quantised parameter; empty: plain
   std::vector<Sharding> sharding;  // by axis of the layout
   bool partial_gradient = false;   // its gradient is a partial sum over an axis that divides T
+  bool operator==(const Slot&) const = default;
 };
 
 struct Op {
@@ -74,7 +78,10 @@ struct Op {
 
   const AttrValue* attr(std::string_view key) const;
   int64_t attr_int(std::string_view key, int64_t fallback) const;
+  bool operator==(const Op&) const = default;
 };
+
+inline bool has_random_bits(const Op& op) { return op.id == "dropout"; }
 
 // A field that the batch must have.
 struct Field {
@@ -94,6 +101,7 @@ struct BlockType {
 
   ValueId add_value(GraphValue value);
   SlotId add_slot(Slot slot);
+  bool operator==(const BlockType&) const = default;
 };
 
 struct Chain {

@@ -15,6 +15,94 @@ constexpr double kMaxParameters = 0x1p56;
 
 std::string text(chassis_str_t s) { return s.len ? std::string(s.ptr, s.len) : std::string(); }
 
+void check_dim(const Program& program, DimId d) {
+  if (d >= program.dims.size()) throw plugin_error("no dim " + std::to_string(d) + " was declared");
+}
+
+AttrValue attr_value(const chassis_attr_t& a) {
+  switch (a.tag) {
+    case CHASSIS_ATTR_INT:
+      return a.value.i;
+    case CHASSIS_ATTR_FLOAT:
+      return a.value.f;
+    case CHASSIS_ATTR_STRING:
+      return std::string(static_cast<const char*>(a.value.list.ptr), a.value.list.len);
+    case CHASSIS_ATTR_INT_LIST: {
+      auto* p = static_cast<const int64_t*>(a.value.list.ptr);
+      return std::vector<int64_t>(p, p + a.value.list.len);
+    }
+    case CHASSIS_ATTR_FLOAT_LIST: {
+      auto* p = static_cast<const double*>(a.value.list.ptr);
+      return std::vector<double>(p, p + a.value.list.len);
+    }
+    default:
+      throw plugin_error("attribute '" + text(a.name) + "' has unknown tag " + std::to_string(a.tag));
+  }
+}
+
+// Every input must be an output of the block before, with the same dims.
+void check_chains(const Program& program) {
+  if (program.chains.empty()) throw plugin_error("the model recorded no chain");
+  const BlockType* before = nullptr;
+  for (const Chain& chain : program.chains)
+    for (uint32_t type : chain.blocks) {
+      const BlockType& block = program.blocks[type];
+      for (const auto& [name, value] : block.inputs) {
+        const auto found = before ? before->outputs.find(name) : std::map<std::string, ValueId>::const_iterator{};
+        if (!before || found == before->outputs.end())
+          throw plugin_error("block '" + block.name + "' reads '" + name + "', but " +
+                             (before ? "the block before, '" + before->name + "', has no such output"
+                                     : std::string("there is no block before it")));
+        const auto &have = before->values[found->second].dims, &want = block.values[value].dims;
+        if (have != want)
+          throw plugin_error("block '" + block.name + "' reads '" + name + "' as " + program.dims_text(want) +
+                             ", but block '" + before->name + "' outputs " + program.dims_text(have));
+      }
+      before = &block;
+    }
+}
+
+// Ensures that all that is computed from sizes later fits into 64 bits.
+void check_sizes(const Program& program) {
+  double total = 0.0;
+  for (const Chain& chain : program.chains)
+    for (uint32_t type : chain.blocks)
+      for (const Slot& slot : program.blocks[type].slots) {
+        const Shape shape(program.global_shape(slot));
+        double elements = 1.0;
+        for (int64_t size : shape) elements *= static_cast<double>(size);
+        total += elements;
+        if (total > kMaxParameters)
+          throw config_error("the model has more than 2^56 parameters: '" + slot.name + "' of block '" +
+                             program.blocks[type].name + "' is " + text(shape));
+      }
+}
+
+// Full names are unique, ties lead to an existing parameter of the same shape.
+void check_parameters(const Program& program) {
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const Chain& chain : program.chains)
+    for (size_t i = 0; i < chain.blocks.size(); ++i)
+      for (const Slot& slot : program.blocks[chain.blocks[i]].slots) {
+        const std::string name = chain.parameter_name(i, slot);
+        if (!slot.tied_to.empty()) continue;
+        if (!shapes.emplace(name, program.global_shape(slot)).second)
+          throw plugin_error("parameter '" + name + "' exists twice");
+      }
+  for (const Chain& chain : program.chains)
+    for (size_t i = 0; i < chain.blocks.size(); ++i)
+      for (const Slot& slot : program.blocks[chain.blocks[i]].slots) {
+        if (slot.tied_to.empty()) continue;
+        const auto owner = shapes.find(slot.tied_to);
+        if (owner == shapes.end())
+          throw plugin_error("parameter '" + chain.parameter_name(i, slot) + "' is tied to '" + slot.tied_to +
+                             "', which does not exist");
+        if (owner->second != program.global_shape(slot))
+          throw plugin_error("parameter '" + chain.parameter_name(i, slot) + "' is tied to '" + slot.tied_to +
+                             "' of another shape");
+      }
+}
+
 class Recorder {
  public:
   Recorder() {
@@ -53,25 +141,14 @@ class Recorder {
 
   Program finish() {
     if (open_) throw plugin_error("block '" + block().name + "' was begun but not ended");
-    check_chains();
-    check_parameters();
-    check_sizes();
+    check_program(program_);
     return std::move(program_);
   }
 
  private:
   static Recorder& self(const chassis_builder_2_t* b) { return *static_cast<Recorder*>(b->impl); }
 
-  DimId dim(std::string name, int64_t size) {
-    if (size < 1) throw plugin_error("dim '" + name + "' has size " + std::to_string(size) + ", expected at least 1");
-    if (auto known = program_.find_dim(name)) {
-      if (program_.dims[*known].size == size) return *known;
-      throw plugin_error("dim '" + name + "' is declared with size " + std::to_string(program_.dims[*known].size) +
-                         " and again with " + std::to_string(size));
-    }
-    program_.dims.push_back({std::move(name), size});
-    return static_cast<DimId>(program_.dims.size() - 1);
-  }
+  DimId dim(std::string name, int64_t size) { return record_dim(program_, std::move(name), size); }
 
   uint32_t begin_block(std::string name) {
     if (open_) throw plugin_error("block '" + name + "' begins inside block '" + block().name + "'");
@@ -109,67 +186,13 @@ class Recorder {
     return id;
   }
 
-  SlotId slot(const chassis_slot_desc_t& desc) {
-    Slot slot;
-    slot.name = text(desc.name);
-    for (uint32_t i = 0; i < desc.num_axes; ++i) {
-      slot.axes.emplace_back(desc.axes[i].dims, desc.axes[i].dims + desc.axes[i].num_dims);
-      for (DimId d : slot.axes.back()) check_dim(d);
-    }
-    const std::string which = "block '" + block().name + "', parameter '" + slot.name + "': ";
-    if (desc.role < CHASSIS_ROLE_WEIGHT || desc.role > CHASSIS_ROLE_HEAD)
-      throw plugin_error(which + "the role " + std::to_string(desc.role) + " is not valid; roles are 1 to 5");
-    if (desc.init < CHASSIS_INIT_ZEROS || desc.init > CHASSIS_INIT_NORMAL)
-      throw plugin_error(which + "the init " + std::to_string(desc.init) + " is not valid; inits are 1 to 3");
-    slot.role = desc.role;
-    slot.init = desc.init;
-    slot.init_std = desc.init_std;
-    slot.tied_to = text(desc.tied_to);
-    for (const Slot& other : block().slots)
-      if (other.name == slot.name)
-        throw plugin_error("block '" + block().name + "' declares parameter '" + slot.name + "' twice");
-    return block().add_slot(std::move(slot));
-  }
+  SlotId slot(const chassis_slot_desc_t& desc) { return block().add_slot(record_slot(program_, block(), desc)); }
 
   ValueId op(const chassis_op_desc_t& desc) {
-    Op op;
-    op.id = text(desc.id);
-    op.name = desc.name.len ? text(desc.name) : op.id;
-    op.inputs.assign(desc.inputs, desc.inputs + desc.num_inputs);
-    while (!op.inputs.empty() && op.inputs.back() == kAbsent) op.inputs.pop_back();
-    for (ValueId v : op.inputs)
-      if (v != kAbsent && v >= block().values.size())
-        throw plugin_error("block '" + block().name + "', op '" + op.name + "': there is no value " +
-                           std::to_string(v));
-    op.params.assign(desc.params, desc.params + desc.num_params);
-    for (SlotId s : op.params)
-      if (s >= block().slots.size())
-        throw plugin_error("block '" + block().name + "', op '" + op.name + "': there is no parameter " +
-                           std::to_string(s));
-    for (uint32_t i = 0; i < desc.num_attrs; ++i) op.attrs.emplace_back(text(desc.attrs[i].name), attr(desc.attrs[i]));
-    std::vector<DimId> dims(desc.output_dims, desc.output_dims + desc.num_output_dims);
-    for (DimId d : dims) check_dim(d);
-    infer_outputs(program_, block(), op, dims);
+    Op op = record_op(program_, block(), desc);
     const ValueId out = op.outputs.front();
     block().ops.push_back(std::move(op));
     return out;
-  }
-
-  static AttrValue attr(const chassis_attr_t& a) {
-    switch (a.tag) {
-      case CHASSIS_ATTR_INT: return a.value.i;
-      case CHASSIS_ATTR_FLOAT: return a.value.f;
-      case CHASSIS_ATTR_STRING: return std::string(static_cast<const char*>(a.value.list.ptr), a.value.list.len);
-      case CHASSIS_ATTR_INT_LIST: {
-        auto* p = static_cast<const int64_t*>(a.value.list.ptr);
-        return std::vector<int64_t>(p, p + a.value.list.len);
-      }
-      case CHASSIS_ATTR_FLOAT_LIST: {
-        auto* p = static_cast<const double*>(a.value.list.ptr);
-        return std::vector<double>(p, p + a.value.list.len);
-      }
-      default: throw plugin_error("attribute '" + text(a.name) + "' has unknown tag " + std::to_string(a.tag));
-    }
   }
 
   void output(std::string name, ValueId value) {
@@ -192,72 +215,7 @@ class Recorder {
     program_.chains.push_back({std::move(name), std::move(prefix), std::move(blocks)});
   }
 
-  void check_dim(DimId d) const {
-    if (d >= program_.dims.size()) throw plugin_error("no dim " + std::to_string(d) + " was declared");
-  }
-
-  // Every input must be an output of the block before, with the same dims.
-  void check_chains() const {
-    if (program_.chains.empty()) throw plugin_error("the model recorded no chain");
-    const BlockType* before = nullptr;
-    for (const Chain& chain : program_.chains)
-      for (uint32_t type : chain.blocks) {
-        const BlockType& block = program_.blocks[type];
-        for (const auto& [name, value] : block.inputs) {
-          const auto found = before ? before->outputs.find(name) : std::map<std::string, ValueId>::const_iterator{};
-          if (!before || found == before->outputs.end())
-            throw plugin_error("block '" + block.name + "' reads '" + name + "', but " +
-                               (before ? "the block before, '" + before->name + "', has no such output"
-                                       : std::string("there is no block before it")));
-          const auto &have = before->values[found->second].dims, &want = block.values[value].dims;
-          if (have != want)
-            throw plugin_error("block '" + block.name + "' reads '" + name + "' as " + program_.dims_text(want) +
-                               ", but block '" + before->name + "' outputs " + program_.dims_text(have));
-        }
-        before = &block;
-      }
-  }
-
-  // Ensures that all that is computed from sizes later fits into 64 bits.
-  void check_sizes() const {
-    double total = 0.0;
-    for (const Chain& chain : program_.chains)
-      for (uint32_t type : chain.blocks)
-        for (const Slot& slot : program_.blocks[type].slots) {
-          const Shape shape(program_.global_shape(slot));
-          double elements = 1.0;
-          for (int64_t size : shape) elements *= static_cast<double>(size);
-          total += elements;
-          if (total > kMaxParameters)
-            throw config_error("the model has more than 2^56 parameters: '" + slot.name + "' of block '" +
-                               program_.blocks[type].name + "' is " + text(shape));
-        }
-  }
-
-  // Full names are unique, ties lead to an existing parameter of the same shape.
-  void check_parameters() const {
-    std::map<std::string, std::vector<int64_t>> shapes;
-    for (const Chain& chain : program_.chains)
-      for (size_t i = 0; i < chain.blocks.size(); ++i)
-        for (const Slot& slot : program_.blocks[chain.blocks[i]].slots) {
-          const std::string name = chain.parameter_name(i, slot);
-          if (!slot.tied_to.empty()) continue;
-          if (!shapes.emplace(name, program_.global_shape(slot)).second)
-            throw plugin_error("parameter '" + name + "' exists twice");
-        }
-    for (const Chain& chain : program_.chains)
-      for (size_t i = 0; i < chain.blocks.size(); ++i)
-        for (const Slot& slot : program_.blocks[chain.blocks[i]].slots) {
-          if (slot.tied_to.empty()) continue;
-          const auto owner = shapes.find(slot.tied_to);
-          if (owner == shapes.end())
-            throw plugin_error("parameter '" + chain.parameter_name(i, slot) + "' is tied to '" + slot.tied_to +
-                               "', which does not exist");
-          if (owner->second != program_.global_shape(slot))
-            throw plugin_error("parameter '" + chain.parameter_name(i, slot) + "' is tied to '" + slot.tied_to +
-                               "' of another shape");
-        }
-  }
+  void check_dim(DimId d) const { chassis::check_dim(program_, d); }
 
   BlockType& block() {
     if (!open_) throw plugin_error("nothing can be recorded outside begin_block and end_block");
@@ -270,6 +228,70 @@ class Recorder {
 };
 
 }  // namespace
+
+DimId record_dim(Program& program, std::string name, int64_t size) {
+  if (size < 1) throw plugin_error("dim '" + name + "' has size " + std::to_string(size) + ", expected at least 1");
+  if (auto known = program.find_dim(name)) {
+    if (program.dims[*known].size == size) return *known;
+    throw plugin_error("dim '" + name + "' is declared with size " + std::to_string(program.dims[*known].size) +
+                       " and again with " + std::to_string(size));
+  }
+  program.dims.push_back({std::move(name), size});
+  return static_cast<DimId>(program.dims.size() - 1);
+}
+
+Slot record_slot(const Program& program, const BlockType& block, const chassis_slot_desc_t& desc) {
+  Slot slot;
+  slot.name = text(desc.name);
+  for (uint32_t i = 0; i < desc.num_axes; ++i) {
+    slot.axes.emplace_back(desc.axes[i].dims, desc.axes[i].dims + desc.axes[i].num_dims);
+    for (DimId d : slot.axes.back()) check_dim(program, d);
+  }
+  const std::string which = "block '" + block.name + "', parameter '" + slot.name + "': ";
+  if (desc.role < CHASSIS_ROLE_WEIGHT || desc.role > CHASSIS_ROLE_HEAD)
+    throw plugin_error(which + "the role " + std::to_string(desc.role) + " is not valid; roles are 1 to 5");
+  if (desc.init < CHASSIS_INIT_ZEROS || desc.init > CHASSIS_INIT_UNIFORM)
+    throw plugin_error(which + "the init " + std::to_string(desc.init) + " is not valid; inits are 1 to 4");
+  if (!(desc.lr_scale >= 0.0 && desc.lr_scale <= 1e6))
+    throw plugin_error(which + "lr_scale is " + std::to_string(desc.lr_scale) + ", expected a number from 0 to 1e6");
+  slot.role = desc.role;
+  slot.init = desc.init;
+  slot.init_std = desc.init_std;
+  slot.tied_to = text(desc.tied_to);
+  slot.lr_scale = desc.lr_scale == 0.0 ? 1.0 : desc.lr_scale;
+  for (const Slot& other : block.slots)
+    if (other.name == slot.name)
+      throw plugin_error("block '" + block.name + "' declares parameter '" + slot.name + "' twice");
+  return slot;
+}
+
+Op record_op(const Program& program, BlockType& block, const chassis_op_desc_t& desc) {
+  Op op;
+  op.id = text(desc.id);
+  op.name = desc.name.len ? text(desc.name) : op.id;
+  op.inputs.assign(desc.inputs, desc.inputs + desc.num_inputs);
+  while (!op.inputs.empty() && op.inputs.back() == kAbsent) op.inputs.pop_back();
+  for (ValueId v : op.inputs)
+    if (v != kAbsent && v >= block.values.size())
+      throw plugin_error("block '" + block.name + "', op '" + op.name + "': there is no value " + std::to_string(v));
+  op.params.assign(desc.params, desc.params + desc.num_params);
+  for (SlotId s : op.params)
+    if (s >= block.slots.size())
+      throw plugin_error("block '" + block.name + "', op '" + op.name + "': there is no parameter " +
+                         std::to_string(s));
+  for (uint32_t i = 0; i < desc.num_attrs; ++i)
+    op.attrs.emplace_back(text(desc.attrs[i].name), attr_value(desc.attrs[i]));
+  std::vector<DimId> dims(desc.output_dims, desc.output_dims + desc.num_output_dims);
+  for (DimId d : dims) check_dim(program, d);
+  infer_outputs(program, block, op, dims);
+  return op;
+}
+
+void check_program(const Program& program) {
+  check_chains(program);
+  check_parameters(program);
+  check_sizes(program);
+}
 
 Program record_program(const std::function<chassis_status_t*(const chassis_builder_2_t*)>& record) {
   Recorder recorder;

@@ -12,6 +12,15 @@ namespace chassis {
 // Throws an error if operands, dims or names are wrong, or if chains do not fit together.
 Program record_program(const std::function<chassis_status_t*(const chassis_builder_2_t*)>& record);
 
+// What one call of the builder adds to a program; each throws a plugin error that names the block. Rewrites by plugins
+// use them too. The descriptions are those of read_struct().
+DimId record_dim(Program& program, std::string name, int64_t size);
+Slot record_slot(const Program& program, const BlockType& block, const chassis_slot_desc_t& desc);
+Op record_op(const Program& program, BlockType& block, const chassis_op_desc_t& desc);
+// Throws unless chains fit together, names of parameters are unique, ties lead to a parameter of the same shape, and
+// all sizes fit into 64 bits.
+void check_program(const Program& program);
+
 // Gives the op its outputs by the rules of chassis/op.h. `output_dims` as in chassis_op_desc_t. Rewrites that add ops
 // use it too. Throws a plugin error that names block, op and dims.
 void infer_outputs(const Program& program, BlockType& block, Op& op, const std::vector<DimId>& output_dims);

@@ -17,6 +17,7 @@
 #include "host/plugin/status.hpp"
 #include "host/program/node_view.hpp"
 #include "host/program/parameters.hpp"
+#include "host/program/rewrite.hpp"
 #include "host/state/dtype.hpp"
 
 namespace chassis {
@@ -44,6 +45,7 @@ class BlockResolver {
 
   void run() {
     keep_needed_outputs();
+    if (options_.purpose != Purpose::kTraining) drop_dropout();
     drop_dead_ops();
     find_gradients();
     for (size_t at = 0; at < block().ops.size();) at += make_node_at(at);
@@ -56,6 +58,13 @@ class BlockResolver {
 
   void keep_needed_outputs() {
     block().outputs.erase(options_.purpose == Purpose::kLogits ? "loss" : "logits");
+  }
+
+  // Its input takes its place where nothing is trained.
+  void drop_dropout() {
+    for (size_t i = 0; i < block().ops.size(); ++i)
+      if (block().ops[i].id == "dropout")
+        replace_uses(block(), block().ops[i].outputs[0], block().ops[i].inputs[0], i + 1);
   }
 
   void drop_dead_ops() {

@@ -106,7 +106,8 @@ LoadResult read_weights(Session& session, CheckpointReader& reader, const Bucket
   const ModelDirectory directory(session, reader);
   if (session.world().rank() == 0) directory.compare_tied_copies(reader);
   for (Descriptor& descriptor : training_tensors(session, false))
-    tensors.push_back(directory.load_tensor(std::move(descriptor)));
+    if (!session.parameters().find(descriptor.fqn)->added)
+      tensors.push_back(directory.load_tensor(std::move(descriptor)));
   ProgressBar bar("loading " + reader.path());
   LoadOptions options = load_options(session);
   options.skip = directory.skip();

@@ -91,7 +91,10 @@ Session::Session(Config config, const SessionOptions& options)
   mesh_ = make_mesh(settings(), *plugins_, place);
   ResolveOptions resolve = resolve_options(settings(), options.target, *world_);
   communicator_ = make_communicator(config_, *plugins_, mesh_, place, resolve.device);
-  runtime_ = make_runtime(config_, *plugins_, *model_, candidates, std::move(resolve), options.passes);
+  ProgramPasses passes = options.passes;
+  if (settings().adapter.plugin.is_set())
+    passes.adapters.push_back(&adapter_.emplace(settings().adapter, *plugins_, *model_).pass());
+  runtime_ = make_runtime(config_, *plugins_, *model_, candidates, std::move(resolve), passes);
   tokenizer_ = open_tokenizer(config_, *plugins_, tokenizer, vocab_size(program()));
   if (tokenizer.is_default && options.world_size == 0)
     log::info("tokenizer '{}' of {}: {} ids{}", tokenizer.member, tokenizer.directory, tokenizer_->vocab_size(),

@@ -13,6 +13,7 @@
 #include "host/session/plugin_rows.hpp"
 #include "host/session/plugin_tokenizer.hpp"
 #include "host/session/ranks.hpp"
+#include "host/session/run_adapter.hpp"
 #include "host/session/run_data.hpp"
 #include "host/session/run_mesh.hpp"
 #include "host/session/run_model.hpp"
@@ -31,7 +32,7 @@ struct SessionOptions {
   // comm plugin that moves nothing. 0: no plan.
   int world_size = 0;
   int rank = 0;
-  ProgramPasses passes = {};  // no plugin offers passes yet
+  ProgramPasses passes = {};  // beside those of the configuration
 };
 
 class Session {
@@ -54,6 +55,8 @@ class Session {
   Ranks ranks() const { return {*mesh_.stack, *communicator_}; }
 
   const RunModel& model() const { return *model_; }
+  // NULL if the run has no adapter.
+  const RunAdapter* adapter() const { return adapter_ ? &*adapter_ : nullptr; }
   // NULL if the run needs no tokenizer and names none.
   const PluginTokenizer* tokenizer() const { return tokenizer_.get(); }
 
@@ -90,6 +93,7 @@ class Session {
   std::unique_ptr<Communicator> communicator_;  // outlives the stack's shards
   RunMesh mesh_;
   std::optional<RunModel> model_;
+  std::optional<RunAdapter> adapter_;
   std::unique_ptr<PluginTokenizer> tokenizer_;
   Runtime runtime_;
 };

@@ -23,7 +23,8 @@ double run_microbatches(Executor& executor, ParameterTable& parameters, const St
   for (const Work& work : inputs.schedule) {
     if (work.kind == Work::Kind::kForward) {
       const Fields fields = inputs.fields(work.microbatch);
-      loss_sum += value_of(executor.forward(work.microbatch, fields, inputs.loss_scale));
+      const RandomBits random = inputs.random ? inputs.random(work.microbatch) : RandomBits{};
+      loss_sum += value_of(executor.forward(work.microbatch, fields, inputs.loss_scale, random));
       notify(inputs, StepPhase::kForward, work.microbatch);
     } else {
       executor.backward(work.microbatch, &work == &inputs.schedule.back());

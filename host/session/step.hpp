@@ -55,6 +55,7 @@ struct StepInputs {
   int64_t step = 1;
   std::vector<Work> schedule;
   FieldSource fields;
+  std::function<RandomBits(int microbatch)> random;  // of this rank's micro-batches; NULL: all zero
   double loss_scale = 1.0;  // 1 ÷ trained tokens of the global batch
   double lr = 0.0;
   double max_grad_norm = 0.0;              // 0: no clipping

@@ -137,10 +137,10 @@ class Run {
   void start_anew() {
     if (best_) saves_->restore_best(-1);
     const Settings::Model& model = settings().model;
-    if (model.path.is_set() && model.init == "pretrained")
-      saves_->saver().start_from(model.path);
-    else
-      initialize();
+    if (!model.path.is_set() || model.init != "pretrained") return initialize();
+    const auto seed = static_cast<uint64_t>(*settings().run.seed);
+    session_.parameters().initialize(seed, ParameterTable::Which::kAdded);
+    saves_->saver().start_from(model.path);
   }
 
   void initialize() {
@@ -254,6 +254,7 @@ class Run {
     options.max_steps = settings().run.max_steps;
     if (options.max_steps == 0) options.max_steps = steps_of_epochs(sizes.global_batch_size);
     options.max_grad_norm = settings().optimizer.max_grad_norm;
+    options.seed = static_cast<uint64_t>(*settings().run.seed);
     options.nonfinite = settings().train.nonfinite == "skip" ? NonFinite::kSkip : NonFinite::kStop;
     options.max_skipped_steps = settings().train.max_skipped_steps;
     const Settings::Schedule& schedule = settings().schedule;

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "host/base/error.hpp"
+#include "host/base/hash.hpp"
 #include "host/base/json.hpp"
 #include "host/base/log.hpp"
 #include "host/plugin/call.hpp"
@@ -69,6 +70,11 @@ StepRecord Trainer::step() {
   inputs.step = record.step;
   inputs.schedule = schedule_;
   inputs.fields = [&](int m) { return to_fields(data.micro_batches[static_cast<size_t>(m)], parts_.device); };
+  inputs.random = [&](int m) -> RandomBits {
+    const StepShape& shape = options_.shape;
+    return {hash64("step " + std::to_string(record.step), options_.seed),
+            (m * shape.num_ranks + shape.rank) * shape.micro_batch_size};
+  };
   // The global count of trained tokens makes the loss independent of accumulation, packing and strategy.
   inputs.loss_scale = 1.0 / static_cast<double>(data.num_trained_tokens);
   inputs.lr = record.lr = options_.schedule.at(record.step);

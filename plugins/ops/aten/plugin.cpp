@@ -96,7 +96,9 @@ class Aten : public Ops {
     out.flags(CHASSIS_KERNEL_ADDS_GRAD_INPUTS | (makes_outputs ? 0 : CHASSIS_KERNEL_HOST_OUTPUTS));
     out.raw().overwrites_inputs = entry.overwrites_inputs;
     if (node.training()) {
-      out.raw().keeps_inputs = entry.keeps_inputs;
+      // A product reads its input only for the gradient of its weight.
+      const bool is_frozen_product = entry.pattern == "linear" && !node.param(0).needs_grad();
+      out.raw().keeps_inputs = is_frozen_product ? 0 : entry.keeps_inputs;
       if (norm) {
         auto shape = aten::shape_of(node.input(0));
         shape.back() = 1;
@@ -142,6 +144,8 @@ class Aten : public Ops {
           input / static_cast<uint64_t>(std::max<int64_t>(1, node.input(0).size(2) * node.input(0).size(3)));
       const uint64_t angles = 3 * tokens * node.op(0).attr_floats("inv_freq").size();
       out.workspace((angles + 2 * narrow * slab) * wide_bytes, (angles + 2 * narrow * slab) * wide_bytes);
+    } else if (entry.pattern == "linear" && !node.param(0).needs_grad()) {
+      return;  // no gradient of a weight
     } else if (entry.pattern == "linear" && aten::multiplies_into_wide(node.device_type(), dtype, aten::wide(dtype))) {
       // The product, if it is added to an existing gradient.
       out.workspace(0, static_cast<uint64_t>(node.param(0).num_elements()) * wide_bytes);

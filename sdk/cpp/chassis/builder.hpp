@@ -45,6 +45,7 @@ struct SlotDesc {
   uint32_t init = CHASSIS_INIT_NORMAL;
   double init_std = 0.02;
   std::string tied_to = {};  // full name of the parameter that this slot shares
+  double lr_scale = 1;       // the learning rate is multiplied by it
 };
 
 struct LinearOptions {
@@ -136,7 +137,8 @@ class Builder {
                                      desc.role,
                                      desc.init,
                                      desc.init_std,
-                                     str(desc.tied_to)};
+                                     str(desc.tied_to),
+                                     desc.lr_scale};
     Slot out{};
     host_.check(raw_.slot(&raw_, &raw, &out.id));
     return out;
@@ -212,6 +214,12 @@ class Builder {
   Value softcap(const Value& x, double cap) {
     return op("softcap", "softcap", {x}, {}, Attrs().set("cap", cap), {}, x.dims);
   }
+  // x · weight along the dims of the slot, which are the last ones of x.
+  Value channel_scale(const Value& x, Slot weight) {
+    return op("channel_scale", "channel_scale", {x}, {weight}, {}, {}, x.dims);
+  }
+  // In training, x with elements set to 0 with probability p, and the others divided by 1 - p.
+  Value dropout(const Value& x, double p) { return op("dropout", "dropout", {x}, {}, Attrs().set("p", p), {}, x.dims); }
   // All dims, in order.
   Value reshape(const Value& x, const Dims& dims) { return op("reshape", "reshape", {x}, {}, {}, dims, dims); }
 

@@ -3,6 +3,7 @@
 
 #include "chassis/comm.h"
 #include "chassis/host.h"
+#include "chassis/kind/adapter.h"
 #include "chassis/kind/comm.h"
 #include "chassis/kind/format.h"
 #include "chassis/kind/model.h"
@@ -39,6 +40,13 @@ inline constexpr uint32_t kFirstSize = T::grows_but_is_not_listed_here;
 CHASSIS_SDK_FIRST_SIZE(chassis_collective_t, CHASSIS_COLLECTIVE_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_host_t, CHASSIS_HOST_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_store_t, CHASSIS_STORE_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_adapter_parameter_t, CHASSIS_ADAPTER_PARAMETER_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_adapter_op_t, CHASSIS_ADAPTER_OP_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_adapter_builder_t, CHASSIS_ADAPTER_BUILDER_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_adapter_tensor_t, CHASSIS_ADAPTER_TENSOR_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_adapter_merge_t, CHASSIS_ADAPTER_MERGE_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_adapter_base_t, CHASSIS_ADAPTER_BASE_V1_SIZE)
+CHASSIS_SDK_FIRST_SIZE(chassis_adapter_t, CHASSIS_ADAPTER_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_comm_group_desc_t, CHASSIS_COMM_GROUP_DESC_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_comm_backend_t, CHASSIS_COMM_BACKEND_V1_SIZE)
 CHASSIS_SDK_FIRST_SIZE(chassis_disk_tensor_t, CHASSIS_DISK_TENSOR_V1_SIZE)

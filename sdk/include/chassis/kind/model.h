@@ -36,6 +36,7 @@ typedef struct chassis_axis {
 #define CHASSIS_INIT_ZEROS 1u
 #define CHASSIS_INIT_ONES 2u
 #define CHASSIS_INIT_NORMAL 3u    /* mean 0, deviation init_std */
+#define CHASSIS_INIT_UNIFORM 4u   /* from -init_std to init_std; of adapters only */
 
 /* A parameter of a block. Its full name is the block's prefix, ".", name; with an empty prefix only the name. */
 typedef struct chassis_slot_desc {
@@ -49,6 +50,7 @@ typedef struct chassis_slot_desc {
   /* Full name of the parameter that this slot shares; empty if it shares none. Shapes must agree; the parameter is
    * stored and saved once, under that name. */
   chassis_str_t tied_to;
+  double lr_scale; /* the learning rate is multiplied by it; 0 counts as 1 */
 } chassis_slot_desc_t;
 #define CHASSIS_SLOT_DESC_V1_SIZE 64u
 

@@ -130,6 +130,10 @@ typedef struct chassis_call {
    * if infer asked for none. */
   void* workspace;
   uint64_t workspace_bytes; /* at least what infer asked for; proportionally more for more rows or positions */
+  /* For ops with random bits; see dropout in chassis/op.h. random_key differs for every step, unit and op, and is the
+   * same in forward, in a repeated forward and in backward. Row b of the call is row first_row + b of the step. */
+  uint64_t random_key;
+  int64_t first_row;
 } chassis_call_t;
 #define CHASSIS_CALL_V1_SIZE 112u
 

@@ -4,10 +4,18 @@ use crate::Growable;
 use core::ffi::c_void;
 
 pub const CHASSIS_ABI_MAJOR: u32 = 0;
-pub const CHASSIS_ABI_MINOR: u32 = 4;
+pub const CHASSIS_ABI_MINOR: u32 = 5;
 pub const CHASSIS_ABI_OLDEST_MINOR: u32 = 2;
 pub const CHASSIS_ABORTED: u32 = 10;
 pub const CHASSIS_ABSENT: u32 = 4294967295;
+pub const CHASSIS_ADAPTER_BASE_V1_SIZE: u32 = 40;
+pub const CHASSIS_ADAPTER_BUILDER_V1_SIZE: u32 = 40;
+pub const CHASSIS_ADAPTER_ID: &str = "chassis.adapter/1";
+pub const CHASSIS_ADAPTER_MERGE_V1_SIZE: u32 = 88;
+pub const CHASSIS_ADAPTER_OP_V1_SIZE: u32 = 152;
+pub const CHASSIS_ADAPTER_PARAMETER_V1_SIZE: u32 = 96;
+pub const CHASSIS_ADAPTER_TENSOR_V1_SIZE: u32 = 40;
+pub const CHASSIS_ADAPTER_V1_SIZE: u32 = 56;
 pub const CHASSIS_ALREADY_EXISTS: u32 = 6;
 pub const CHASSIS_ATTR_FLOAT: u32 = 2;
 pub const CHASSIS_ATTR_FLOAT_LIST: u32 = 5;
@@ -101,6 +109,7 @@ pub const CHASSIS_HOST_V1_SIZE: u32 = 64;
 pub const CHASSIS_INFER_V1_SIZE: u32 = 264;
 pub const CHASSIS_INIT_NORMAL: u32 = 3;
 pub const CHASSIS_INIT_ONES: u32 = 2;
+pub const CHASSIS_INIT_UNIFORM: u32 = 4;
 pub const CHASSIS_INIT_ZEROS: u32 = 1;
 pub const CHASSIS_INSTANCE_V1_SIZE: u32 = 64;
 pub const CHASSIS_INTERNAL: u32 = 13;
@@ -248,6 +257,123 @@ abi_opaque!(chassis_comm_group_t);
 abi_opaque!(chassis_comm_work_t);
 abi_opaque!(chassis_operator_t);
 abi_opaque!(chassis_status_t);
+
+abi_struct! { chassis_adapter_t 56 8 {
+    0 4 struct_size: u32,
+    4 4 reserved0: u32,
+    8 8 configure: Option<unsafe extern "C" fn(*mut chassis_instance_t, chassis_str_t) -> *mut chassis_status_t>,
+    16 8 parameter: Option<unsafe extern "C" fn(
+        *mut chassis_instance_t,
+        *const chassis_adapter_parameter_t,
+        *mut u32,
+    ) -> *mut chassis_status_t>,
+    24 8 extend: Option<unsafe extern "C" fn(
+        *mut chassis_instance_t,
+        *const chassis_adapter_op_t,
+        *const chassis_adapter_builder_t,
+    ) -> *mut chassis_status_t>,
+    32 8 finish: Option<unsafe extern "C" fn(*mut chassis_instance_t) -> *mut chassis_status_t>,
+    40 8 config: Option<unsafe extern "C" fn(
+        *mut chassis_instance_t,
+        *const chassis_adapter_base_t,
+        *const chassis_text_sink_t,
+    ) -> *mut chassis_status_t>,
+    48 8 merge: Option<unsafe extern "C" fn(
+        *mut chassis_instance_t,
+        *const chassis_adapter_merge_t,
+    ) -> *mut chassis_status_t>,
+} }
+abi_grows!(chassis_adapter_t, CHASSIS_ADAPTER_V1_SIZE);
+
+abi_struct! { chassis_adapter_axis_t 24 8 {
+    0 8 dims: *const chassis_dim_t,
+    8 8 num_dims: u64,
+    16 8 size: i64,
+} }
+
+abi_struct! { chassis_adapter_base_t 40 8 {
+    0 4 struct_size: u32,
+    4 4 reserved0: u32,
+    8 16 path: chassis_str_t,
+    24 16 config_json: chassis_str_t,
+} }
+abi_grows!(chassis_adapter_base_t, CHASSIS_ADAPTER_BASE_V1_SIZE);
+
+abi_struct! { chassis_adapter_builder_t 40 8 {
+    0 4 struct_size: u32,
+    4 4 reserved0: u32,
+    8 8 r#impl: *mut c_void,
+    16 8 record: *const chassis_builder_2_t,
+    24 8 replace_input: Option<unsafe extern "C" fn(
+        *const chassis_adapter_builder_t,
+        chassis_value_t,
+    ) -> *mut chassis_status_t>,
+    32 8 replace_output: Option<unsafe extern "C" fn(
+        *const chassis_adapter_builder_t,
+        chassis_value_t,
+    ) -> *mut chassis_status_t>,
+} }
+abi_grows!(chassis_adapter_builder_t, CHASSIS_ADAPTER_BUILDER_V1_SIZE);
+
+abi_struct! { chassis_adapter_merge_t 88 8 {
+    0 4 struct_size: u32,
+    4 4 num_tensors: u32,
+    8 16 module: chassis_str_t,
+    24 16 parameter: chassis_str_t,
+    40 8 row_begin: i64,
+    48 8 num_rows: i64,
+    56 8 column_begin: i64,
+    64 8 num_columns: i64,
+    72 8 values: *mut f32,
+    80 8 tensors: *const *const chassis_adapter_tensor_t,
+} }
+abi_grows!(chassis_adapter_merge_t, CHASSIS_ADAPTER_MERGE_V1_SIZE);
+
+abi_struct! { chassis_adapter_op_t 152 8 {
+    0 4 struct_size: u32,
+    4 4 role: u32,
+    8 16 op: chassis_str_t,
+    24 16 name: chassis_str_t,
+    40 16 block: chassis_str_t,
+    56 16 chain: chassis_str_t,
+    72 16 module: chassis_str_t,
+    88 8 layer: i64,
+    96 4 input: chassis_value_t,
+    100 4 output: chassis_value_t,
+    104 8 input_dims: *const chassis_dim_t,
+    112 8 output_dims: *const chassis_dim_t,
+    120 4 num_input_dims: u32,
+    124 4 num_output_dims: u32,
+    128 8 weight_axes: *const chassis_adapter_axis_t,
+    136 4 num_weight_axes: u32,
+    140 4 has_bias: u32,
+    144 4 num_joined: u32,
+    148 4 reserved0: u32,
+} }
+abi_grows!(chassis_adapter_op_t, CHASSIS_ADAPTER_OP_V1_SIZE);
+
+abi_struct! { chassis_adapter_parameter_t 96 8 {
+    0 4 struct_size: u32,
+    4 4 role: u32,
+    8 16 name: chassis_str_t,
+    24 8 sizes: *const i64,
+    32 8 num_dims: u64,
+    40 16 module: chassis_str_t,
+    56 16 op: chassis_str_t,
+    72 8 layer: i64,
+    80 8 tied: *const chassis_str_t,
+    88 8 num_tied: u64,
+} }
+abi_grows!(chassis_adapter_parameter_t, CHASSIS_ADAPTER_PARAMETER_V1_SIZE);
+
+abi_struct! { chassis_adapter_tensor_t 40 8 {
+    0 4 struct_size: u32,
+    4 4 num_dims: u32,
+    8 16 name: chassis_str_t,
+    24 8 sizes: *const i64,
+    32 8 values: *const f32,
+} }
+abi_grows!(chassis_adapter_tensor_t, CHASSIS_ADAPTER_TENSOR_V1_SIZE);
 
 abi_struct! { chassis_attr_value_list 16 8 {
     0 8 ptr: *const c_void,
@@ -399,7 +525,7 @@ abi_struct! { chassis_builder_2_t 88 8 {
 } }
 abi_grows!(chassis_builder_2_t, CHASSIS_BUILDER_2_V1_SIZE);
 
-abi_struct! { chassis_call_t 112 8 {
+abi_struct! { chassis_call_t 128 8 {
     0 4 struct_size: u32,
     4 4 flags: u32,
     8 8 inputs: *const chassis_tensor_t,
@@ -415,6 +541,8 @@ abi_struct! { chassis_call_t 112 8 {
     88 8 stream: *mut c_void,
     96 8 workspace: *mut c_void,
     104 8 workspace_bytes: u64,
+    112 8 random_key: u64,
+    120 8 first_row: i64,
 } }
 abi_grows!(chassis_call_t, CHASSIS_CALL_V1_SIZE);
 
@@ -1305,7 +1433,7 @@ abi_struct! { chassis_shards_t 80 8 {
 } }
 abi_grows!(chassis_shards_t, CHASSIS_SHARDS_V1_SIZE);
 
-abi_struct! { chassis_slot_desc_t 64 8 {
+abi_struct! { chassis_slot_desc_t 72 8 {
     0 4 struct_size: u32,
     4 4 num_axes: u32,
     8 16 name: chassis_str_t,
@@ -1314,6 +1442,7 @@ abi_struct! { chassis_slot_desc_t 64 8 {
     36 4 init: u32,
     40 8 init_std: f64,
     48 16 tied_to: chassis_str_t,
+    64 8 lr_scale: f64,
 } }
 abi_grows!(chassis_slot_desc_t, CHASSIS_SLOT_DESC_V1_SIZE);
 

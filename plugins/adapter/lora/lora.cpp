@@ -1,0 +1,222 @@
+// Low-rank adaptation (Hu et al. 2021): y = W x becomes y = W x + s · B A x, with W frozen. Options and files have the
+// meaning that they have in PEFT.
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "chassis/adapter.hpp"
+#include "chassis/plugin.hpp"
+#include "peft_config.hpp"
+#include "settings.hpp"
+
+namespace {
+
+using namespace chassis;
+using lora::NamePattern;
+using lora::Settings;
+
+std::string_view last_part(std::string_view module) { return module.substr(module.rfind('.') + 1); }
+
+class Lora final : public Adapter {
+ public:
+  static constexpr std::string_view kDoc = "low-rank branches beside frozen linears (LoRA), in PEFT's files";
+  static const Options& options() { return lora::options(); }
+
+  explicit Lora(const Host& host) : Adapter(host), settings_(lora::settings_from_options(host)) {}
+
+  void configure(std::string_view config_json) override {
+    if (config_json.empty()) return;
+    const Settings given = settings_;
+    settings_ = lora::settings_from_peft(config_json, given);
+    has_file_ = true;
+    refuse_contradictions(given);
+  }
+
+  bool trains(const AdapterParameter& p) override {
+    modules_.insert(std::string(last_part(p.module)));
+    bool saved = is_saved(p.module);
+    for (std::string_view tied : p.tied) saved |= is_saved(tied.substr(0, tied.rfind('.')));
+    if (saved) saved_modules_.insert(std::string(last_part(p.module)));
+    ties_saved_modules_ |= saved && !p.tied.empty();
+    const bool is_bias_of_target = settings_.trains_bias && p.op == "linear" && p.role == CHASSIS_ROLE_BIAS &&
+                                   is_target(p.module, p.layer, true, false);
+    return saved || is_bias_of_target;
+  }
+
+  void extend(const AdapterOp& op, AdapterBuilder& b) override {
+    num_layers_ = std::max(num_layers_, op.layer + 1);
+    const bool is_head = op.role == CHASSIS_ROLE_HEAD;
+    if (op.is_linear()) linears_.insert(std::string(last_part(op.module)));
+    if (!is_target(op.module, op.layer, op.is_linear(), is_head)) {
+      if (op.is_linear()) left_.insert(std::string(last_part(op.module)));
+      return;
+    }
+    if (!op.is_linear())
+      fail_invalid(place("targets"), "module '", op.module, "' is ", op.op, ", and LoRA extends linears only");
+    if (matches_any(settings_.modules_to_save, op.module))
+      fail_invalid(place("modules_to_save"), "module '", op.module, "' is in targets too: it cannot be frozen with a "
+                   "branch and trained whole");
+    if (op.num_joined > 1)
+      fail_invalid(place("targets"), "files join the weights of ", op.num_joined, " linears in module '", op.module,
+                   "', for which PEFT has one branch; that is not done yet: leave it out with exclude");
+    const std::string module(op.module);
+    const int64_t rank = settings_.rank_of(module), most = std::min(op.in_features(), op.out_features());
+    if (rank > most)
+      fail_invalid(place("rank"), "rank ", rank, " of module '", op.module, "' is above ", most,
+                   ", the smaller size of its weight [", op.out_features(), ", ", op.in_features(), "]");
+    if (!std::isfinite(settings_.scale_of(module))) fail_invalid(place("alpha"), "the scale is not finite");
+    targets_[module] = rank;
+    add_branch(op, b, rank, settings_.scale_of(module));
+  }
+
+  void finish() override {
+    refuse_unused("targets", settings_.targets, "matches no linear of the model; it has ", linears_);
+    refuse_unused("exclude", settings_.exclude, "matches no linear of the model; it has ", linears_);
+    refuse_unused("modules_to_save", settings_.modules_to_save, "matches no module of the model; it has ", modules_);
+    refuse_unused_patterns("rank_pattern", settings_.rank_pattern);
+    refuse_unused_patterns("alpha_pattern", settings_.alpha_pattern);
+    if (settings_.layers.last() >= num_layers_)
+      fail_invalid(place("layers"), "layers names layer ", settings_.layers.last(), ", but the model has ",
+                   num_layers_, " layers");
+    if (targets_.empty()) fail_invalid(place("targets"), "no module gets a branch");
+  }
+
+  std::string config(std::string_view base_path, std::string_view base_config_json) const override {
+    lora::PeftNames names;
+    names.modules_to_save.assign(saved_modules_.begin(), saved_modules_.end());
+    names.ties_saved_modules = ties_saved_modules_;
+    std::set<std::string> ends;
+    for (const auto& [module, rank] : targets_) ends.insert(std::string(last_part(module)));
+    const bool by_end = std::none_of(ends.begin(), ends.end(), [&](const auto& end) { return left_.contains(end); });
+    if (by_end) {
+      names.target_modules.assign(ends.begin(), ends.end());
+    } else {
+      for (const auto& [module, rank] : targets_) names.target_modules.push_back(module);
+    }
+    for (const auto& [module, rank] : targets_) {
+      if (rank != settings_.rank) names.rank_pattern.emplace_back(module, rank);
+      const double r = static_cast<double>(rank);
+      const double alpha = settings_.scale_of(module) * (settings_.use_rslora ? std::sqrt(r) : r);
+      if (std::abs(alpha - settings_.alpha) > 1e-9 * settings_.alpha) names.alpha_pattern.emplace_back(module, alpha);
+    }
+    return lora::peft_config(settings_, names, base_path, base_config_json);
+  }
+
+  // W += s · B A, in fp32.
+  void merge(const AdapterMerge& merge) const override {
+    if (merge.parameter != "weight") return;
+    const AdapterTensor &a = merge.tensor("lora_A.weight"), &b = merge.tensor("lora_B.weight");
+    const int64_t rank = a.sizes.at(0), in = a.sizes.at(1);
+    const auto scale = static_cast<float>(settings_.scale_of(merge.module));
+    for (int64_t row = 0; row < merge.num_rows; ++row) {
+      float* out = merge.values.data() + row * merge.num_columns;
+      for (int64_t k = 0; k < rank; ++k) {
+        const float factor = scale * b.values[static_cast<size_t>((merge.row_begin + row) * rank + k)];
+        const float* from = a.values.data() + k * in + merge.column_begin;
+        for (int64_t column = 0; column < merge.num_columns; ++column) out[column] += factor * from[column];
+      }
+    }
+  }
+
+ private:
+  static bool matches_any(const std::vector<NamePattern>& patterns, std::string_view module) {
+    return std::any_of(patterns.begin(), patterns.end(), [&](const auto& p) { return p.matches(module); });
+  }
+
+  std::string place(std::string_view option) const {
+    return has_file_ ? std::string() : lora::place_of(host(), option);
+  }
+
+  bool is_target(std::string_view module, int64_t layer, bool is_linear, bool is_head) {
+    if (!settings_.layers.is_all() && (layer < 0 || !settings_.layers.contains(layer))) return false;
+    bool found = false;
+    for (const NamePattern& target : settings_.targets) {
+      const bool hit = target.is_all_linear() ? is_linear && !is_head : target.matches(module);
+      if (hit) used_.insert("targets " + target.text());
+      found |= hit;
+    }
+    for (const NamePattern& excluded : settings_.exclude) {
+      if (!excluded.matches(module)) continue;
+      used_.insert("exclude " + excluded.text());
+      found = false;
+    }
+    return found;
+  }
+
+  bool is_saved(std::string_view module) {
+    bool found = false;
+    for (const NamePattern& pattern : settings_.modules_to_save) {
+      if (!pattern.matches(module)) continue;
+      used_.insert("modules_to_save " + pattern.text());
+      found = true;
+    }
+    return found;
+  }
+
+  void add_branch(const AdapterOp& op, AdapterBuilder& b, int64_t rank, double scale) {
+    const Dim r = b.dim("lora_rank_" + std::to_string(rank), rank);
+    const double bound = settings_.gaussian_init ? 1.0 / static_cast<double>(rank)
+                                                 : 1.0 / std::sqrt(static_cast<double>(op.in_features()));
+    const Slot down = b.slot({"lora_A.weight", {{r}, op.weight_axes[1]}, CHASSIS_ROLE_WEIGHT,
+                              settings_.gaussian_init ? CHASSIS_INIT_NORMAL : CHASSIS_INIT_UNIFORM, bound});
+    const Slot up = b.slot({"lora_B.weight", {op.weight_axes[0], {r}}, CHASSIS_ROLE_WEIGHT, CHASSIS_INIT_ZEROS, 0, {},
+                            settings_.lora_plus_ratio});
+    const Value x = settings_.dropout > 0 ? b.dropout(op.input, settings_.dropout) : op.input;
+    Value z = b.op("linear", "lora_A", {x}, {down}, {}, {r}, {kBatch, kTime, r});
+    if (scale != 1.0) z = b.scale(z, scale);  // here, where it has r columns
+    const Value branch = b.op("linear", "lora_B", {z}, {up}, {}, op.weight_axes[0], op.output.dims);
+    b.replace_output(b.add(op.output, branch));
+  }
+
+  template <typename Names>
+  void refuse_unused(std::string_view option, const std::vector<NamePattern>& patterns, std::string_view what,
+                     const Names& known) const {
+    for (const NamePattern& pattern : patterns) {
+      if (used_.contains(std::string(option) + " " + pattern.text())) continue;
+      std::string names;
+      for (const std::string& name : known) names += (names.empty() ? "" : ", ") + name;
+      fail_invalid(place(option), option, ": '", pattern.text(), "' ", what, names);
+    }
+  }
+  template <typename Number>
+  void refuse_unused_patterns(std::string_view option,
+                              const std::vector<std::pair<lora::EndPattern, Number>>& patterns) const {
+    for (const auto& [pattern, value] : patterns) {
+      const bool used = std::any_of(targets_.begin(), targets_.end(),
+                                    [&pattern = pattern](const auto& target) { return pattern.matches(target.first); });
+      if (!used) fail_invalid(place(option), option, ": '", pattern.text(), "' matches no module that gets a branch");
+    }
+  }
+
+  // What the file of the adapter says counts; dropout may change.
+  void refuse_contradictions(const Settings& given) {
+    const auto differs = [&](std::string_view option) { return option_differs(host(), options(), option); };
+    const auto refuse_if = [&](std::string_view option, bool other, const auto& ours, const auto& theirs) {
+      if (differs(option) && other)
+        fail_invalid(lora::place_of(host(), option), option, " = ", ours, ", but the adapter in adapter.path has ",
+                     theirs);
+    };
+    refuse_if("rank", given.rank != settings_.rank, given.rank, settings_.rank);
+    refuse_if("alpha", given.alpha != settings_.alpha, given.alpha, settings_.alpha);
+    refuse_if("use_rslora", given.use_rslora != settings_.use_rslora, given.use_rslora, settings_.use_rslora);
+    for (const char* option : {"targets", "exclude", "layers", "rank_pattern", "alpha_pattern", "modules_to_save"})
+      if (differs(option))
+        fail_invalid(lora::place_of(host(), option), option,
+                     " cannot be set with adapter.path: adapter_config.json there says it");
+    if (differs("dropout")) settings_.dropout = given.dropout;
+  }
+
+  Settings settings_;
+  bool has_file_ = false;
+  std::map<std::string, int64_t> targets_;  // modules with a branch: rank
+  std::set<std::string> modules_, linears_, left_;  // last parts of names: all, linears, linears without a branch
+  std::set<std::string> saved_modules_, used_;
+  bool ties_saved_modules_ = false;
+  int64_t num_layers_ = 0;
+};
+
+}  // namespace
+
+CHASSIS_PLUGIN("license=Apache-2.0\n", Lora)

@@ -1,0 +1,201 @@
+// Reads and writes the keys of peft.LoraConfig.
+#include "peft_config.hpp"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "chassis/guard.hpp"
+
+namespace lora {
+
+using namespace chassis;
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+class PeftReader {
+ public:
+  explicit PeftReader(const Json& json) : json_(json) {}
+
+  // NULL if the key is absent or null.
+  const Json* find(const std::string& key) {
+    read_.insert(key);
+    const auto found = json_.find(key);
+    return found == json_.end() || found->is_null() ? nullptr : &*found;
+  }
+  void ignore(std::initializer_list<const char*> keys) {
+    for (const char* key : keys) read_.insert(key);
+  }
+  // A key that changes the result and is not done here; absent, null, false, 0 and empty values are harmless.
+  void refuse(const std::string& key, const std::string& what) {
+    const Json* value = find(key);
+    if (value == nullptr || is_off(*value)) return;
+    fail_invalid(key, " = ", value->dump().substr(0, 200), ": ", what, " is not done here");
+  }
+  bool flag(const std::string& key) {
+    const Json* value = find(key);
+    if (value == nullptr) return false;
+    if (!value->is_boolean()) fail_invalid(key, " is ", value->dump(), ", expected true or false");
+    return value->get<bool>();
+  }
+  double number(const std::string& key, double fallback, double min, double max) {
+    const Json* value = find(key);
+    if (value == nullptr) return fallback;
+    if (!value->is_number()) fail_invalid(key, " is ", value->dump(), ", expected a number");
+    const double number = value->get<double>();
+    if (!(number >= min && number <= max)) fail_invalid(key, " is ", number, ", expected ", min, " to ", max);
+    return number;
+  }
+  int64_t integer(const std::string& key, int64_t fallback) {
+    const Json* value = find(key);
+    if (value == nullptr) return fallback;
+    if (!value->is_number_integer()) fail_invalid(key, " is ", value->dump(), ", expected a whole number");
+    const auto number = value->get<int64_t>();
+    if (number < 1 || number > 1 << 20) fail_invalid(key, " is ", number, ", expected 1 to ", 1 << 20);
+    return number;
+  }
+  // A list of names, or one text, which is a regular expression for whole names.
+  std::vector<NamePattern> names(const std::string& key) {
+    const Json* value = find(key);
+    std::vector<NamePattern> out;
+    if (value == nullptr) return out;
+    if (value->is_string()) {
+      const auto text = value->get<std::string>();
+      out.emplace_back(text == kAllLinear ? text : "(" + text + ")");
+    } else if (value->is_array()) {
+      for (const Json& item : *value) {
+        if (!item.is_string()) fail_invalid(key, " has ", item.dump(), ", expected names of modules");
+        out.emplace_back(item.get<std::string>());
+      }
+    } else {
+      fail_invalid(key, " is ", value->dump(), ", expected names of modules");
+    }
+    return out;
+  }
+  template <typename Number>
+  std::vector<std::pair<EndPattern, Number>> by_pattern(const std::string& key) {
+    std::vector<std::pair<EndPattern, Number>> out;
+    const Json* value = find(key);
+    if (value == nullptr) return out;
+    if (!value->is_object()) fail_invalid(key, " is ", value->dump(), ", expected an object");
+    for (const auto& [pattern, item] : value->items()) {
+      const bool fits = std::is_integral_v<Number> ? item.is_number_integer() : item.is_number();
+      if (!fits || item.template get<double>() <= 0 || item.template get<double>() > 1e9)
+        fail_invalid(key, ".", pattern, " is ", item.dump(), ", expected a number above 0");
+      out.emplace_back(EndPattern(pattern), item.template get<Number>());
+    }
+    return out;
+  }
+  void refuse_unknown() {
+    for (const auto& [key, value] : json_.items())
+      if (!read_.contains(key) && !value.is_null() && !is_off(value))
+        fail_invalid(key, " = ", value.dump().substr(0, 200), " is not known here");
+  }
+
+ private:
+  static bool is_off(const Json& value) {
+    return (value.is_boolean() && !value.get<bool>()) || ((value.is_array() || value.is_object()) && value.empty()) ||
+           (value.is_number() && value.get<double>() == 0);
+  }
+
+  const Json& json_;
+  std::set<std::string> read_;
+};
+
+void check_init(PeftReader& in) {
+  const Json* init = in.find("init_lora_weights");
+  if (init == nullptr || init->is_boolean()) return;
+  if (init->is_string() && *init == "gaussian") return;
+  fail_invalid("init_lora_weights = ", init->dump(), " is not done here; its weights change the base model");
+}
+
+}  // namespace
+
+Settings settings_from_peft(std::string_view config_json, const Settings& options) {
+  Json json;
+  try {
+    json = Json::parse(config_json);
+  } catch (const Json::exception& error) {
+    fail_invalid("is not JSON: ", error.what());
+  }
+  if (!json.is_object()) fail_invalid("is not a JSON object");
+  PeftReader in(json);
+  const Json* type = in.find("peft_type");
+  if (type == nullptr || *type != "LORA")
+    fail_invalid("peft_type is ", type == nullptr ? "missing" : type->dump(), ", this plugin does \"LORA\"");
+  in.refuse("use_dora", "DoRA");
+  in.refuse("use_qalora", "QALoRA");
+  in.refuse("lora_bias", "a bias of B");
+  in.refuse("layer_replication", "replicating layers");
+  in.refuse("target_parameters", "an adapter of bare parameters");
+  in.refuse("trainable_token_indices", "training single tokens");
+  in.refuse("alora_invocation_tokens", "activated LoRA");
+  in.refuse("arrow_config", "Arrow");
+  in.refuse("corda_config", "CorDA");
+  in.refuse("eva_config", "EVA");
+  in.refuse("loftq_config", "LoftQ");
+  in.refuse("megatron_config", "Megatron");
+  check_init(in);
+  in.ignore({"auto_mapping", "base_model_name_or_path", "fan_in_fan_out", "inference_mode", "megatron_core",
+             "peft_version", "qalora_group_size", "revision", "task_type", "layers_pattern", "ensure_weight_tying"});
+
+  Settings s;
+  s.rank = in.integer("r", 8);
+  s.alpha = in.number("lora_alpha", 8, 1e-9, 1e9);
+  s.dropout = in.number("lora_dropout", 0, 0, 0.999);
+  s.targets = in.names("target_modules");
+  if (s.targets.empty()) fail_invalid("target_modules is missing");
+  s.exclude = in.names("exclude_modules");
+  s.modules_to_save = in.names("modules_to_save");
+  s.rank_pattern = in.by_pattern<int64_t>("rank_pattern");
+  s.alpha_pattern = in.by_pattern<double>("alpha_pattern");
+  s.use_rslora = in.flag("use_rslora");
+  if (const Json* layers = in.find("layers_to_transform")) {
+    std::vector<int64_t> list;
+    for (const Json& item : layers->is_array() ? *layers : Json::array({*layers})) {
+      if (!item.is_number_integer()) fail_invalid("layers_to_transform has ", item.dump(), ", expected indexes");
+      list.push_back(item.get<int64_t>());
+    }
+    s.layers = LayerRanges(list);
+  }
+  if (const Json* bias = in.find("bias"); bias != nullptr && *bias != "none") {
+    if (*bias != "lora_only") fail_invalid("bias = ", bias->dump(), " is not done here; \"none\" and \"lora_only\" are");
+    s.trains_bias = true;
+  }
+  s.lora_plus_ratio = options.lora_plus_ratio;
+  in.refuse_unknown();
+  return s;
+}
+
+std::string peft_config(const Settings& s, const PeftNames& names, std::string_view base_path,
+                        std::string_view base_config_json) {
+  const Json base = Json::parse(base_config_json, nullptr, false);
+  const bool is_gpt2 = base.is_object() && base.value("model_type", Json()) == "gpt2";  // its linears are Conv1D
+  const auto by_module = [](const auto& list) {
+    Json object = Json::object();
+    for (const auto& [module, value] : list) object[module] = value;
+    return object;
+  };
+  Json json;
+  json["alpha_pattern"] = by_module(names.alpha_pattern);
+  json["auto_mapping"] = nullptr;
+  json["base_model_name_or_path"] = base_path;
+  json["bias"] = s.trains_bias ? "lora_only" : "none";
+  if (names.ties_saved_modules) json["ensure_weight_tying"] = true;
+  json["fan_in_fan_out"] = is_gpt2;
+  json["inference_mode"] = true;
+  json["init_lora_weights"] = true;
+  json["lora_alpha"] = s.alpha == std::floor(s.alpha) ? Json(static_cast<int64_t>(s.alpha)) : Json(s.alpha);
+  json["lora_dropout"] = s.dropout;
+  json["modules_to_save"] = names.modules_to_save.empty() ? Json() : Json(names.modules_to_save);
+  json["peft_type"] = "LORA";
+  json["r"] = s.rank;
+  json["rank_pattern"] = by_module(names.rank_pattern);
+  json["target_modules"] = names.target_modules;
+  json["task_type"] = "CAUSAL_LM";
+  json["use_dora"] = false;
+  json["use_rslora"] = s.use_rslora;
+  return json.dump(2) + "\n";
+}
+
+}  // namespace lora

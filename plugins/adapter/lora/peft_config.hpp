@@ -1,0 +1,28 @@
+// adapter_config.json of PEFT 0.18, in both directions.
+#pragma once
+
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "settings.hpp"
+
+namespace lora {
+
+// Throws INVALID_ARGUMENT for what this plugin does not do, by name, and for values of a wrong type. lora_plus_ratio,
+// which the file does not have, comes from `options`.
+Settings settings_from_peft(std::string_view config_json, const Settings& options);
+
+// What PEFT has to know beside the settings.
+struct PeftNames {
+  std::vector<std::string> target_modules;
+  std::vector<std::pair<std::string, int64_t>> rank_pattern;   // of modules whose rank differs
+  std::vector<std::pair<std::string, double>> alpha_pattern;
+  std::vector<std::string> modules_to_save;
+  bool ties_saved_modules = false;  // a saved module shares its weight with another
+};
+std::string peft_config(const Settings& settings, const PeftNames& names, std::string_view base_path,
+                        std::string_view base_config_json);
+
+}  // namespace lora

@@ -1,0 +1,36 @@
+// What a LoRA adapter is: from the options of [adapter], or from adapter_config.json.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "chassis/options.hpp"
+#include "targets.hpp"
+
+namespace lora {
+
+struct Settings {
+  int64_t rank = 16;
+  double alpha = 32;
+  double dropout = 0;
+  std::vector<NamePattern> targets, exclude, modules_to_save;
+  LayerRanges layers{std::string()};
+  std::vector<std::pair<EndPattern, int64_t>> rank_pattern;
+  std::vector<std::pair<EndPattern, double>> alpha_pattern;
+  bool use_rslora = false;
+  bool gaussian_init = false;
+  bool trains_bias = false;   // of the targets
+  double lora_plus_ratio = 1;  // learning rate of B over that of A
+
+  int64_t rank_of(std::string_view module) const;
+  // s in y = W x + s · B A x (Hu et al. 2021; rsLoRA: Kalajdzievski 2023).
+  double scale_of(std::string_view module) const;
+};
+
+const chassis::Options& options();
+Settings settings_from_options(const chassis::Host& host);
+// "run.toml:12:9: " or "adapter_config.json: " of an option, for messages.
+std::string place_of(const chassis::Host& host, std::string_view option);
+
+}  // namespace lora
