@@ -14,6 +14,12 @@ import torch
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
 
 
+def toml(value):
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {toml(item)}" for key, item in value.items()) + " }"
+    return json.dumps(value)
+
+
 class Suite:
     """The command line of a test, a folder for its files, and its verdict."""
 
@@ -77,7 +83,7 @@ class Suite:
         for table, keys in merged.items():
             for entry in keys if isinstance(keys, list) else [keys]:
                 lines.append(f"[[{table}]]" if isinstance(keys, list) else f"[{table}]")
-                lines += [f"{key} = {json.dumps(value)}" for key, value in entry.items()]
+                lines += [f"{key} = {toml(value)}" for key, value in entry.items()]
         path = self.folder / (name + ".toml")
         path.write_text("\n".join(lines) + "\n")
         return path
