@@ -150,6 +150,14 @@ CaseProgram attention(const char* name, Attrs masks, int64_t kv_heads) {
   return c;
 }
 
+CaseProgram channel_scale(bool of_heads) {
+  CaseProgram c(of_heads ? "channel_scale of every head" : "channel_scale");
+  const DimId heads = c.dim("heads", 3), dim = c.dim("head_dim", 10);
+  const SlotId weight = of_heads ? c.slot("weight", {{dim}}) : c.slot("weight", {{heads, dim}});
+  c.output("y", c.op("channel_scale", {c.input("x", {heads, dim})}, {weight}));
+  return c;
+}
+
 std::vector<CaseProgram> all_cases() {
   const auto one = AttrValue(int64_t{1});
   std::vector<CaseProgram> cases;
@@ -170,6 +178,9 @@ std::vector<CaseProgram> all_cases() {
   cases.push_back(head(1.5));
   cases.push_back(pointwise("scale", {{"factor", 5.5}}, false));
   cases.push_back(pointwise("softcap", {{"cap", 1.5}}, false));
+  cases.push_back(pointwise("dropout", {{"p", 0.3}}, false));
+  cases.push_back(channel_scale(false));
+  cases.push_back(channel_scale(true));
   cases.push_back(pointwise("add", {}, true));
   cases.push_back(pointwise("mul", {}, true));
   for (const char* function : {"silu", "gelu", "gelu_tanh", "relu"}) {
@@ -251,6 +262,7 @@ std::vector<Named> run_case(const Program& program, const ResolveOptions& option
   context.batch = kRows;
   context.time = kTokens;
   context.loss_scale = 0.25;
+  context.random = {0x0123456789abcdef, kRows};
   std::vector<Named> results;
   for (const bool second : {false, true}) {
     const char* const when = second ? " in the second micro-batch" : "";
@@ -281,9 +293,9 @@ const Tensor* find(const std::vector<Named>& results, const std::string& name) {
   return found == results.end() ? nullptr : &found->tensor;
 }
 
-// `got` or `expected` may be NULL: a gradient that is left out is zero.
+// `got` or `expected` may be NULL: a gradient that is left out is zero. `exact_zeros`: the same elements must be zero.
 void compare(const std::string& where, const std::string& name, const Tensor* got, const Tensor* expected, double bound,
-             std::vector<std::string>& failures) {
+             bool exact_zeros, std::vector<std::string>& failures) {
   const auto b = expected ? values_of(*expected) : std::vector<float>(static_cast<size_t>(got->num_elements()));
   const auto a = got ? values_of(*got) : std::vector<float>(b.size());
   if (a.size() != b.size()) {
@@ -299,6 +311,9 @@ void compare(const std::string& where, const std::string& name, const Tensor* go
     if (!(difference <= worst)) worst = difference, at = i;
     if (std::isnan(difference)) break;
   }
+  if (exact_zeros)
+    for (size_t i = 0; i < a.size(); ++i)
+      if ((a[i] == 0) != (b[i] == 0)) at = i, worst = std::numeric_limits<double>::infinity();
   if (worst <= bound * largest) return;
   const std::string index = "[" + std::to_string(at) + "]";
   if (!got)
@@ -353,12 +368,13 @@ bool compare_case(const CaseProgram& c, const OpsProvider& provider, const Resol
     failures.push_back(where + ": " + text);
   if (!changed.empty()) failures.push_back(where + ": " + changed);
 
+  const bool random = std::ranges::any_of(c.program().blocks[0].ops, has_random_bits);
   bool unused = false;
   const auto expected = run_case(c.program(), reference, nullptr, &unused);
   for (const Named& result : got)
-    compare(where, result.name, &result.tensor, find(expected, result.name), bound, failures);
+    compare(where, result.name, &result.tensor, find(expected, result.name), bound, random, failures);
   for (const Named& result : expected)
-    if (!find(got, result.name)) compare(where, result.name, nullptr, &result.tensor, bound, failures);
+    if (!find(got, result.name)) compare(where, result.name, nullptr, &result.tensor, bound, random, failures);
   return true;
 }
 

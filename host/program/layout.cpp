@@ -112,6 +112,10 @@ class BlockLayout {
     if (op.id == "embedding") return place_embedding(std::move(op));
     if (op.id == "attention") return place_attention(std::move(op));
     if (op.id == "cross_entropy") return place_loss(std::move(op));
+    if (op.id == "channel_scale") return place_channel_scale(std::move(op));
+    if (has_random_bits(op) && of(op.inputs[0]).kind != Kind::kReplicate)
+      refuse(op, "draws bits by the place of an element in the whole value, but the axis divides its input along '" +
+                     program_.dims[of(op.inputs[0]).dim].name + "'");
     place_pointwise(std::move(op));
   }
 
@@ -167,6 +171,16 @@ class BlockLayout {
       refuse(op, "has logits divided along T, but whole labels; divide the vocabulary as well");
     if (logits.kind == Kind::kShard) op.attrs.emplace_back("divided_by", strategy_.axis());
     append(std::move(op), {});
+  }
+
+  // Each rank scales its own channels; the weight may have fewer dims than the input.
+  void place_channel_scale(Op op) {
+    Slot& weight = block_.slots[op.params[0]];
+    const Sharding channels = weight.sharding[axis_], input = of(op.inputs[0]);
+    if (channels.kind == Kind::kShard && input != channels)
+      refuse(op, "scales '" + program_.dims[channels.dim].name + "', but its input is not divided along it");
+    if (channels.kind != Kind::kShard && input.kind == Kind::kShard) weight.partial_gradient = true;
+    append(std::move(op), input);
   }
 
   // An op that acts on each position by itself takes its inputs as they are, if their placements agree.

@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include "host/service/philox.hpp"
+
 namespace chassis::test {
 namespace {
 
@@ -169,6 +171,22 @@ void add_elementwise(std::vector<OpsCase>& cases) {
       }));
 }
 
+void add_dropout_and_channels(std::vector<OpsCase>& cases) {
+  for (double p : {0.0, 0.3, 0.9}) {
+    const at::Tensor mask = dropout_mask(2, 3, 5 * 61, p).view({2, 3, 5, 61}) / (1 - p);
+    cases.push_back(make("dropout of " + std::to_string(p), "dropout", {random({2, 3, 5, 61})}, {}, {2, 3, 5, 61},
+                         {{"p", p}}, [=](const Tensors& x, const Tensors&) { return x[0] * mask; }));
+  }
+  cases.push_back(make("channel_scale", "channel_scale", {random({2, 3, 37})}, {random({37})}, {2, 3, 37}, {},
+                       [](const Tensors& x, const Tensors& p) { return x[0] * p[0]; }));
+  cases.push_back(make("channel_scale of two dims", "channel_scale", {random({2, 3, 4, 5})}, {random({20})},
+                       {2, 3, 4, 5}, {}, [](const Tensors& x, const Tensors& p) {
+                         return x[0] * p[0].view({4, 5});
+                       }));
+  cases.push_back(make("channel_scale of every head", "channel_scale", {random({2, 3, 4, 5})}, {random({5})},
+                       {2, 3, 4, 5}, {}, [](const Tensors& x, const Tensors& p) { return x[0] * p[0]; }));
+}
+
 OpsCase embedding_case(int64_t vocab, int64_t columns) {
   return make("embedding", "embedding", {ints({0, 3, 3, 6, 1, 3}, {2, 3})}, {random({vocab, columns})}, {2, 3, columns},
               {}, [](const Tensors& x, const Tensors& p) { return at::embedding(p[0], x[0].to(at::kLong)); });
@@ -311,6 +329,21 @@ OpsCase attention(const Mask& mask, int64_t batch, int64_t time, int64_t keys, i
 
 }  // namespace
 
+at::Tensor dropout_mask(int64_t batch, int64_t time, int64_t elements, double p, int64_t first_row) {
+  at::Tensor mask = at::zeros({batch, time, elements}, at::TensorOptions(kDouble));
+  auto kept = mask.accessor<double, 3>();
+  for (int64_t b = 0; b < batch; ++b)
+    for (int64_t t = 0; t < time; ++t)
+      for (int64_t j = 0; j < elements; ++j) {
+        const auto row = static_cast<uint64_t>(first_row + b);
+        const auto words = philox4x32({static_cast<uint32_t>(j / 4), static_cast<uint32_t>(t),
+                                       static_cast<uint32_t>(row), static_cast<uint32_t>(row >> 32)},
+                                      {static_cast<uint32_t>(kRandomKey), static_cast<uint32_t>(kRandomKey >> 32)});
+        kept[b][t][j] = words[static_cast<size_t>(j % 4)] >= p * 0x1p32;
+      }
+  return mask;
+}
+
 std::vector<OpsCase> vocabulary_cases() {
   at::manual_seed(1);
   std::vector<OpsCase> cases;
@@ -321,6 +354,7 @@ std::vector<OpsCase> vocabulary_cases() {
   cases.push_back(partial_rope(10, 4, false, 100));
   for (int64_t long_from : {100, 101}) cases.push_back(partial_rope(8, 8, false, long_from));
   add_elementwise(cases);
+  add_dropout_and_channels(cases);
   add_lookups(cases);
   return cases;
 }

@@ -13,6 +13,13 @@ namespace chassis::test {
 constexpr auto kInt = at::kInt;
 constexpr auto kDouble = at::kDouble;
 
+// Of every call.
+constexpr uint64_t kRandomKey = 0x0123456789abcdef;
+constexpr int64_t kFirstRow = 0x500000007;
+
+// 1 where dropout keeps an element of [B, T, elements], else 0.
+at::Tensor dropout_mask(int64_t batch, int64_t time, int64_t elements, double p, int64_t first_row = kFirstRow);
+
 struct OpsCase {
   std::string name;
   std::function<NodeSpec(c10::ScalarType dtype)> node;

@@ -97,6 +97,8 @@ bool check_case(OpsProvider& provider, const OpsCase& ops_case, c10::ScalarType 
   for (auto& [way, how] : ways) {
     SCOPED_TRACE(way);
     how.query_offset = ops_case.query_offset;
+    how.random_key = kRandomKey;
+    how.first_row = kFirstRow;
     const auto output_dtype = node.dtype(node.outputs.back());
     const Expected wanted = expect(ops_case, inputs, params, output_dtype);
     const at::Tensor grad_output = wanted.grad_output.to(output_dtype);

@@ -218,6 +218,8 @@ NodeResult OpsProvider::run(NodeSpec& node, const std::vector<at::Tensor>& input
   call.grad_params = grad_par.data();
   call.grad_params_beta = beta.data();
   call.query_offset = how.query_offset;
+  call.random_key = how.random_key;
+  call.first_row = how.first_row;
 
   std::vector<at::Tensor> lent(inputs.size()), before(params.size());
   NodeResult result;

@@ -112,6 +112,8 @@ std::unique_ptr<Kernel> make_gated_activation(const Operators& aten, const NodeV
 std::unique_ptr<Kernel> make_add(const Operators& aten, const NodeView& node);
 std::unique_ptr<Kernel> make_mul(const Operators& aten, const NodeView& node);
 std::unique_ptr<Kernel> make_scale(const Operators& aten, const NodeView& node);
+std::unique_ptr<Kernel> make_channel_scale(const Operators& aten, const NodeView& node);
+std::unique_ptr<Kernel> make_dropout(const Operators& aten, const NodeView& node);
 std::unique_ptr<Kernel> make_softcap(const Operators& aten, const NodeView& node);
 std::unique_ptr<Kernel> make_reshape(const Operators& aten, const NodeView& node);
 std::unique_ptr<Kernel> make_cross_entropy(const Operators& aten, const NodeView& node);

@@ -36,6 +36,8 @@ const Entry kEntries[] = {
     {"add", aten::make_add, 0, 0b11, 3, {}},
     {"mul", aten::make_mul, 0b11, 0b11, 3, {}},
     {"scale", aten::make_scale, 0, 0b1, 2, {"factor"}},
+    {"channel_scale", aten::make_channel_scale, 0b1, 0b1, 3, {}},
+    {"dropout", aten::make_dropout, 0, 0b1, 4, {"p"}},
     {"softcap", aten::make_softcap, 0b1, 0b1, 5, {"cap"}},
     {"reshape", aten::make_reshape, 0, 0b1, 2, {}},
     {"cross_entropy", aten::make_cross_entropy, 0b11, 0, 6, {"ignore_index"}},
@@ -72,7 +74,9 @@ class Aten : public Ops {
                                                    "softcap",
                                                    "reshape",
                                                    "cross_entropy",
-                                                   "score"};
+                                                   "score",
+                                                   "dropout",
+                                                   "channel_scale"};
   explicit Aten(const Host& host) : Ops(host), aten_(host) {}
 
   double claim(const NodeView& node) override {
@@ -86,6 +90,7 @@ class Aten : public Ops {
       if (function != "silu" && function != "gelu" && function != "gelu_tanh" && function != "relu")
         refuse("does not compute activation '", function, "'");
     }
+    if (entry.pattern == "dropout") check_dropout(node);
     return cost_ns(host(), node, entry.passes);
   }
 
@@ -97,7 +102,8 @@ class Aten : public Ops {
     out.raw().overwrites_inputs = entry.overwrites_inputs;
     if (node.training()) {
       // A product reads its input only for the gradient of its weight.
-      const bool is_frozen_product = entry.pattern == "linear" && !node.param(0).needs_grad();
+      const bool is_frozen_product =
+          (entry.pattern == "linear" || entry.pattern == "channel_scale") && !node.param(0).needs_grad();
       out.raw().keeps_inputs = is_frozen_product ? 0 : entry.keeps_inputs;
       if (norm) {
         auto shape = aten::shape_of(node.input(0));
@@ -111,6 +117,14 @@ class Aten : public Ops {
   std::unique_ptr<Kernel> create_kernel(const NodeView& node) override { return entry_of(node).make(aten_, node); }
 
  private:
+  static void check_dropout(const NodeView& node) {
+    const uint32_t dtype = node.input(0).dtype();
+    if (node.device_type() != CHASSIS_DEVICE_CPU) refuse("draws the bits of dropout on the CPU only");
+    if (dtype == CHASSIS_DTYPE_F16) refuse("dropout is in f32, f64 and bf16, not ", dtype_name(dtype));
+    if (node.op(0).attr_float("p") > 1 - 0x1p-32)
+      refuse("dropout with p = ", node.op(0).attr_float("p"), " keeps nothing");
+  }
+
   // Bytes of the formulas' temporaries, besides outputs and gradients.
   void workspace(const NodeView& node, const Entry& entry, Infer& out) const {
     const uint32_t dtype = node.has_param(0) ? node.param(0).dtype() : node.input(0).dtype();
@@ -125,6 +139,8 @@ class Aten : public Ops {
       const auto slopes =
           static_cast<uint64_t>(node.num_ops() == 3 ? aten::loss_chunk_rows(rows, vocab) * vocab : 0) * wide_bytes;
       out.workspace(chunk, chunk + slopes);
+    } else if (entry.pattern == "channel_scale") {
+      out.workspace(0, node.param(0).needs_grad() ? slab * wide_bytes : 0);
     } else if (entry.pattern == "softcap") {
       out.workspace(input * wide_bytes, input * wide_bytes);
     } else if (entry.pattern == "cross_entropy") {

@@ -122,6 +122,34 @@ class Scale : public Kernel {
   double factor_;
 };
 
+class ChannelScale : public Kernel {
+ public:
+  void forward(Call& call) override {
+    const BorrowedTensor x = call.input(0);
+    write_output(call, 0, x.dtype(), {x.sizes().begin(), x.sizes().end()}, scaled(call, x));
+  }
+
+  void backward_inputs(Call& call) override {
+    const BorrowedTensor dy = call.grad_output(0);
+    if (dy) store_grad_input(call, 0, dy.dtype(), dy.sizes(), scaled(call, dy));
+  }
+
+  void backward_params(Call& call) override {
+    const Values x = read(call.input(0)), dy = read_grad_output(call, x.size());
+    Values dweight(static_cast<size_t>(call.param(0).num_elements()));
+    for (size_t i = 0; i < x.size(); ++i) dweight[i % dweight.size()] += dy[i] * x[i];
+    store_grad_param(call, 0, dweight);
+  }
+
+ private:
+  static Values scaled(const Call& call, const BorrowedTensor& x) {
+    const Values weight = read(call.param(0));
+    Values y = read(x);
+    for (size_t i = 0; i < y.size(); ++i) y[i] *= weight[i % weight.size()];
+    return y;
+  }
+};
+
 class Softcap : public Kernel {
  public:
   explicit Softcap(double cap) : cap_(cap) {}
@@ -179,6 +207,7 @@ std::unique_ptr<Kernel> make_mul(const NodeView&) { return std::make_unique<Mul>
 std::unique_ptr<Kernel> make_scale(const NodeView& node) {
   return std::make_unique<Scale>(node.op(0).attr_float("factor"));
 }
+std::unique_ptr<Kernel> make_channel_scale(const NodeView&) { return std::make_unique<ChannelScale>(); }
 std::unique_ptr<Kernel> make_softcap(const NodeView& node) {
   return std::make_unique<Softcap>(node.op(0).attr_float("cap"));
 }

@@ -28,6 +28,8 @@ const Entry kEntries[] = {
     {"add", reference::make_add, 0, {}},
     {"mul", reference::make_mul, 3, {}},
     {"scale", reference::make_scale, 0, {"factor"}},
+    {"channel_scale", reference::make_channel_scale, 1, {}},
+    {"dropout", reference::make_dropout, 0, {"p"}},
     {"softcap", reference::make_softcap, 1, {"cap"}},
     {"reshape", reference::make_reshape, 0, {}},
     {"cross_entropy", reference::make_cross_entropy, 3, {"ignore_index"}},
@@ -44,8 +46,8 @@ class Reference : public Ops {
  public:
   static constexpr std::string_view kDoc = "naive and readable, in double precision on the CPU; the oracle of tests";
   static constexpr std::string_view kPatterns[] = {
-      "embedding", "linear", "rms_norm", "layer_norm", "rope",    "activation",    "gated_activation",
-      "add",       "mul",    "scale",    "softcap",    "reshape", "cross_entropy", "score"};
+      "embedding", "linear",  "rms_norm", "layer_norm",    "rope",  "activation", "gated_activation", "add", "mul",
+      "scale",     "softcap", "reshape",  "cross_entropy", "score", "dropout",    "channel_scale"};
   using Ops::Ops;
 
   double claim(const NodeView& node) override {

@@ -121,6 +121,8 @@ std::unique_ptr<Kernel> make_gated_activation(const NodeView& node);
 std::unique_ptr<Kernel> make_add(const NodeView& node);
 std::unique_ptr<Kernel> make_mul(const NodeView& node);
 std::unique_ptr<Kernel> make_scale(const NodeView& node);
+std::unique_ptr<Kernel> make_channel_scale(const NodeView& node);
+std::unique_ptr<Kernel> make_dropout(const NodeView& node);
 std::unique_ptr<Kernel> make_softcap(const NodeView& node);
 std::unique_ptr<Kernel> make_reshape(const NodeView& node);
 std::unique_ptr<Kernel> make_cross_entropy(const NodeView& node);

@@ -118,6 +118,73 @@ TEST(Scale, RoundsTheFactorToTheDtypeOfX) {
   }
 }
 
+// A micro-batch draws the bits of its rows of the step, whatever the other rows of the call are.
+TEST(Dropout, EveryProviderDropsTheSameElementsOfARow) {
+  for (const std::string library : {"reference", "aten"})
+    for (const c10::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16})
+      for (const double p : {0.1, 0.5}) {
+        SCOPED_TRACE(library + " in " + c10::toString(dtype));
+        OpsProvider provider(library);
+        const auto dropped = [&](int64_t batch, int64_t first_row) {
+          NodeSpec node;
+          const int x = node.operand({batch, 7, 777}, dtype, true), y = node.operand({batch, 7, 777}, dtype, true);
+          node.inputs = {x}, node.outputs = {y};
+          node.ops = {{"dropout", {x}, {}, {y}, {{"p", p}}}};
+          EXPECT_EQ(provider.infer(node).keeps_inputs | provider.infer(node).keeps_outputs, 0u);
+          EXPECT_EQ(provider.infer(node).num_saved, 0u);
+          NodeCall how;
+          how.random_key = kRandomKey;
+          how.first_row = first_row;
+          const at::Tensor ones = at::ones({batch, 7, 777}, at::TensorOptions(dtype));
+          const NodeResult got = provider.run(node, {ones}, {}, {ones}, how);
+          EXPECT_TRUE(at::equal(got.outputs[0], got.grad_inputs[0]));
+          return got.outputs[0];
+        };
+        const at::Tensor whole = dropped(4, kFirstRow), mask = dropout_mask(4, 7, 777, p);
+        EXPECT_TRUE(at::equal(whole.ne(0), mask.ne(0)));
+        EXPECT_TRUE(at::equal(dropped(2, kFirstRow + 2), whole.narrow(0, 2, 2)));
+        EXPECT_NEAR(mask.mean().item().toDouble(), 1 - p, 0.02);
+      }
+}
+
+TEST(ChannelScale, KeepsItsInputOnlyForTheGradientOfItsWeight) {
+  OpsProvider provider("aten");
+  for (const bool trained : {false, true}) {
+    NodeSpec node;
+    const int x = node.operand({1, 2, 3}, at::kFloat, true), weight = node.operand({3}, at::kFloat, trained);
+    const int y = node.operand({1, 2, 3}, at::kFloat, true);
+    node.inputs = {x}, node.params = {weight}, node.outputs = {y};
+    node.ops = {{"channel_scale", {x}, {weight}, {y}, {}}};
+    EXPECT_EQ(provider.infer(node).keeps_inputs, trained ? 1u : 0u);
+  }
+}
+
+// A frozen base: nothing of it is kept, and its gradient is never computed.
+TEST(Linear, AFrozenWeightKeepsNothing) {
+  OpsProvider provider("aten");
+  for (const c10::ScalarType dtype : {at::kFloat, at::kBFloat16})
+    for (const bool bias : {false, true}) {
+      NodeSpec node;
+      const int x = node.operand({2, 9, 40}, dtype, true), weight = node.operand({60, 40}, dtype, false);
+      node.inputs = {x}, node.params = {weight};
+      if (bias) node.params.push_back(node.operand({60}, dtype, false));
+      node.outputs = {node.operand({2, 9, 60}, dtype, true)};
+      node.ops = {{"linear", {x}, node.params, node.outputs, {}}};
+      const chassis_infer_t infer = provider.infer(node);
+      EXPECT_EQ(infer.keeps_inputs | infer.keeps_outputs | infer.num_saved, 0u);
+      EXPECT_EQ(infer.workspace_backward_bytes, 0u);
+      const auto random = [&](at::IntArrayRef sizes) { return at::randn(sizes).to(dtype); };
+      std::vector<at::Tensor> params = {random({60, 40})};
+      if (bias) params.push_back(random({60}));
+      const at::Tensor dy = random({2, 9, 60});
+      const NodeResult got = provider.run(node, {random({2, 9, 40})}, params, {dy});
+      for (const at::Tensor& gradient : got.grad_params) EXPECT_FALSE(gradient.defined());
+      const at::Tensor expected = dy.to(at::kDouble).matmul(params[0].to(at::kDouble));
+      const double error = (got.grad_inputs[0].to(at::kDouble) - expected).norm().item().toDouble();
+      EXPECT_LE(error, (dtype == at::kFloat ? 1e-6 : 1e-2) * expected.norm().item().toDouble());
+    }
+}
+
 std::string name_of(const testing::TestParamInfo<Run>& info) {
   return info.param.library + "_" + c10::toString(info.param.dtype);
 }
