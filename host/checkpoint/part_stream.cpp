@@ -19,7 +19,6 @@ const Piece& piece_with(const std::vector<Piece>& pieces, const Box& box, const 
   throw internal_error("a box of '" + fqn + "' is in no piece of its rank");
 }
 
-
 // Where the elements of a part lie in the rank's storage, and in the box on disk.
 Copy copy_to_disk(const Layout& layout, const SavePlan& plan, const SavePart& part) {
   const std::vector<Piece> pieces = layout.pieces(part.rank);
@@ -65,6 +64,10 @@ void copy_into(const ReserveBytes& room, uint64_t at, std::span<const std::byte>
   }
 }
 
+void cast_into(const ReserveBytes& room, const Tensor& flat, const Copy& copy, Dtype dtype) {
+  (runs_agree(copy) ? read_runs : read_tiles)(flat, copy, dtype, room);
+}
+
 std::vector<bool> files_with_parts(const SavePlan& plan, const PartOwner& owner) {
   std::vector<bool> out(plan.layout.files.size());
   for (const SavePart& part : plan.parts)
@@ -76,8 +79,7 @@ PartSource from_tensors(LocalTensors tensors) {
   return [tensors = std::move(tensors)](const SavePlan& plan, const SavePart& part, const ReserveBytes& room) {
     const Layout layout(plan.tensors[part.tensor].descriptor, plan.mesh);
     const Tensor flat = checked_flat(layout, part.rank, tensors);
-    const Copy copy = copy_to_disk(layout, plan, part);
-    (runs_agree(copy) ? read_runs : read_tiles)(flat, copy, plan.boxes[part.box].dtype, room);
+    cast_into(room, flat, copy_to_disk(layout, plan, part), plan.boxes[part.box].dtype);
   };
 }
 

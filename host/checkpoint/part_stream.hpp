@@ -11,6 +11,7 @@
 #include "host/checkpoint/bucket.hpp"
 #include "host/checkpoint/local_tensors.hpp"
 #include "host/checkpoint/save_plan.hpp"
+#include "host/state/intersect.hpp"
 
 namespace chassis {
 
@@ -29,6 +30,8 @@ using ReserveBytes = std::function<std::span<std::byte>(uint64_t at, uint64_t nu
 void copy_into(const ReserveBytes& room, uint64_t at, std::span<const std::byte> bytes);
 // Requests room for every byte of the part once, in any order, and fills it.
 using PartSource = std::function<void(const SavePlan& plan, const SavePart& part, const ReserveBytes& room)>;
+// Casts elements of a tensor's storage, which is one-dimensional, into the room for them.
+void cast_into(const ReserveBytes& room, const Tensor& flat, const Copy& copy, Dtype dtype);
 // The parts of tensors in memory, cast to the dtype on disk.
 PartSource from_tensors(LocalTensors tensors);
 

@@ -29,7 +29,7 @@ struct DiskTensor {
 
 struct LoadTensor {
   Descriptor descriptor;
-  std::string disk_name;  // empty: the FQN
+  std::string disk_name;             // empty: the FQN
   std::vector<DiskPart> parts = {};  // empty: one part, unchanged, named disk_name
 
   std::vector<DiskPart> all_parts() const;
@@ -45,11 +45,14 @@ struct LoadOptions {
   std::function<bool(const std::string& disk_name)> skip;
   // True for a tensor of the model that may be missing, such as that of a new head; it keeps its values.
   std::function<bool(const Descriptor& tensor)> optional;
+  // True for a tensor whose bytes on disk count in content_hash().
+  std::function<bool(const Descriptor& tensor)> hashed;
   size_t max_listed = 8;  // lines in the error message for each kind of mismatch
   std::function<void(uint64_t bytes_done, uint64_t bytes_total)> progress;
 };
 
-// A part of a box that this rank read, with its contribution to the box's checksum; other ranks may have read the rest.
+// Of a box, the part that this rank read, with its contribution to the box's checksum; other ranks may have read the
+// rest.
 struct PartRead {
   uint32_t box = 0;  // index into the scan
   uint32_t remainder = 0;
@@ -61,6 +64,7 @@ struct LoadResult {
   uint64_t num_tensors = 0;
   uint64_t verified_bytes = 0;      // of these: in boxes that were read whole, with the manifest's checksum
   std::vector<PartRead> parts;      // the other boxes, for verify_parts(); empty without a manifest
+  std::vector<PartRead> hashed;     // of the tensors that count in content_hash()
   std::vector<std::string> absent;  // FQNs of optional tensors that are missing on disk
 };
 
@@ -102,6 +106,12 @@ class CheckpointReader {
   // that ranks read in parts, as load() does, with one outcome on all ranks. A box that the ranks together did not read
   // whole counts as read, not as verified.
   ReadBytes verify_parts(const LoadResult& result, World& world) const;
+  // [all-ranks] A hash of the bytes that `hashed` tensors have on disk, with their names, dtypes and shapes. Does not
+  // depend on the mesh, the number of ranks and the files that hold them. Reads nothing: load() has computed the
+  // checksums. Call as verify_parts().
+  std::string content_hash(const std::vector<PartRead>& hashed, World& world) const;
+  // Reads regions of tensors, and compares every box that has been read whole with its checksum.
+  class Values;
   // A source for a save by one process: reads tensors of this directory, never a whole one into memory, casts them and
   // compares them with the manifest's checksums as load() does. `parts` returns where a tensor is in this directory.
   // The tensors must have passed check(), and this reader must outlive the source.
@@ -135,6 +145,20 @@ class CheckpointReader {
   std::unordered_map<std::string, size_t> by_name_;
   std::optional<CheckpointManifest> manifest_;
   std::vector<uint32_t> manifest_crc_;  // by box of the scan; empty without a manifest
+};
+
+class CheckpointReader::Values {
+ public:
+  // The reader must outlive it.
+  explicit Values(CheckpointReader& reader);
+  ~Values();
+  // Fills `out`, row-major, with a region of a tensor. `parts` says where the tensor is in the directory.
+  void read(std::span<const DiskPart> parts, const Box& region, std::span<float> out, bool hashed = false);
+  // What read() has read with `hashed`, for content_hash().
+  std::vector<PartRead> hashed() const;
+
+ private:
+  std::unique_ptr<BoxCopier> copier_;
 };
 
 // One line for each name, shape or dtype that differs between a save plan and a directory. Compares an export with the

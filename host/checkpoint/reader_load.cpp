@@ -20,9 +20,9 @@
 namespace chassis {
 namespace {
 
-constexpr size_t kReadBytes = 256 << 10;  // at a time: fits into the core's cache until it is checked and cast
+constexpr size_t kReadBytes = 256 << 10;     // at a time: fits into the core's cache until it is checked and cast
 constexpr uint64_t kMaxSkippedBytes = 4096;  // the system reads whole pages anyway
-constexpr size_t kMaxRuns = 4096;         // that are read at once
+constexpr size_t kMaxRuns = 4096;            // that are read at once
 
 [[noreturn]] void throw_damage(const std::string& what) {
   DamagedCheckpoint error(what);
@@ -147,6 +147,7 @@ void CheckpointReader::load_part(const PartToLoad& wanted, const MeshShape& mesh
   const std::span<std::byte> bucket = buckets.bucket(0);
   const std::span<std::byte> scratch = buckets.bucket(1).first(std::min(buckets.bucket_bytes(), kReadBytes));
   const bool has_checksums = !manifest_crc_.empty();
+  const bool is_hashed = options.hashed && options.hashed(wanted.tensor->descriptor);
   for (const uint32_t i : wanted.from->boxes) {
     const FormatScan::Found& found = scan_.boxes[i];
     if (found.box.box.empty()) continue;
@@ -154,7 +155,7 @@ void CheckpointReader::load_part(const PartToLoad& wanted, const MeshShape& mesh
     RunsChecksum checksum(found.box.num_bytes());
     uint64_t num_read = 0;
     const auto count = [&](uint64_t offset, std::span<const std::byte> bytes) {
-      if (has_checksums) checksum.add(offset, bytes);
+      if (has_checksums || is_hashed) checksum.add(offset, bytes);
       num_read += bytes.size();
     };
     const auto read = [&](int64_t at, std::span<std::byte> bytes) {
@@ -205,6 +206,7 @@ void CheckpointReader::load_part(const PartToLoad& wanted, const MeshShape& mesh
         load_tiles(copy);
     }
     result.num_bytes += num_read;
+    if (is_hashed && num_read > 0) result.hashed.push_back({i, checksum.remainder(), num_read});
     if (!has_checksums || num_read == 0) continue;
     if (num_read < found.box.num_bytes()) {
       result.parts.push_back({i, checksum.remainder(), num_read});
@@ -255,6 +257,36 @@ std::string CheckpointReader::damage_of_parts(const std::vector<std::string>& al
     total.num_verified += read.num_bytes;
   }
   return "";
+}
+
+std::string CheckpointReader::content_hash(const std::vector<PartRead>& hashed, World& world) const {
+  const std::string occasion = "content of " + path();
+  std::string mine;
+  for (const PartRead& part : hashed) mine += bytes_of(part);
+  const std::vector<std::string> all = gather_on_first(world, occasion, mine);
+  std::string hash;
+  if (world.rank() == 0) {
+    std::map<uint32_t, PartRead> boxes;
+    for (std::string_view text : all)
+      while (!text.empty()) {
+        const auto part = take<PartRead>(text);
+        CHASSIS_CHECK(part.box < scan_.boxes.size(), "ranks found different boxes in '" + path() + "'");
+        boxes[part.box].remainder ^= part.remainder;
+        boxes[part.box].num_bytes += part.num_bytes;
+      }
+    std::vector<std::string> lines;
+    for (const auto& [i, read] : boxes) {
+      const DiskBox& box = scan_.boxes[i].box;
+      lines.push_back(fmt::format("{} {} {} {} {} {:08x}\n", box.name, dtype_name(box.dtype),
+                                  chassis::text(box.global_shape), chassis::text(box.box), read.num_bytes,
+                                  read.remainder));
+    }
+    std::sort(lines.begin(), lines.end());
+    Sha256 sum;
+    for (const std::string& line : lines) sum.update(line);
+    hash = sum.hex();
+  }
+  return world.exchange(occasion + ": hash", hash)[0];
 }
 
 std::string ReadBytes::text() const {

@@ -23,6 +23,23 @@ class CheckpointReader::BoxCopier {
  public:
   explicit BoxCopier(CheckpointReader& reader) : reader_(reader) {}
 
+  // Whether the next reads are added to hashed().
+  void set_hashed(bool hashed) { is_hashed_ = hashed; }
+  std::vector<PartRead> hashed() const {
+    std::vector<PartRead> parts;
+    for (const auto& [box, read] : hashed_) parts.push_back({box, read.checksum.remainder(), read.num_bytes});
+    return parts;
+  }
+
+  // What is on disk of a tensor's part and lies in `to`, as f32.
+  void copy_part(const DiskPart& part, const Piece& to, const ReserveBytes& room) {
+    const DiskTensor* found = reader_.find(part.disk_name);
+    CHASSIS_CHECK(found != nullptr, part.disk_name);
+    for (const uint32_t box : found->boxes) {
+      const Piece piece = part.piece(reader_.scan_.boxes[box].box.box);
+      if (!piece.box.empty()) copy(box, piece, to, Dtype::f32, room);
+    }
+  }
   // `from`: where a tensor's elements lie in the box of the scan; `to`: where they go in the new box, of type `dtype`.
   void copy(uint32_t box, const Piece& from, const Piece& to, Dtype dtype, const ReserveBytes& room) {
     for (const Copy& copy : copies({from}, {to})) {
@@ -84,10 +101,15 @@ class CheckpointReader::BoxCopier {
     const FormatScan::Found& found = reader_.scan_.boxes[box];
     const uint64_t offset = static_cast<uint64_t>(at * size_bytes(found.box.dtype));
     reader_.directory_->open(found.place.file).pread_exact(bytes.data(), bytes.size(), found.place.offset + offset);
+    const auto add_to = [&](std::map<uint32_t, Read>& reads) -> Read& {
+      Read& so_far = reads.try_emplace(box, Read{RunsChecksum(found.box.num_bytes()), 0}).first->second;
+      so_far.checksum.add(offset, bytes);
+      so_far.num_bytes += bytes.size();
+      return so_far;
+    };
+    if (is_hashed_) add_to(hashed_);
     if (reader_.manifest_crc_.empty()) return;
-    Read& so_far = boxes_.try_emplace(box, Read{RunsChecksum(found.box.num_bytes()), 0}).first->second;
-    so_far.checksum.add(offset, bytes);
-    so_far.num_bytes += bytes.size();
+    const Read& so_far = add_to(boxes_);
     if (so_far.num_bytes < found.box.num_bytes()) return;
     reader_.compare_checksum(box, box_checksum(so_far.checksum.remainder(), so_far.num_bytes));
     boxes_.erase(box);
@@ -96,7 +118,25 @@ class CheckpointReader::BoxCopier {
 
   CheckpointReader& reader_;
   std::map<uint32_t, Read> boxes_;  // those that have been read in part
+  std::map<uint32_t, Read> hashed_;
+  bool is_hashed_ = false;
 };
+
+CheckpointReader::Values::Values(CheckpointReader& reader) : copier_(std::make_unique<BoxCopier>(reader)) {}
+CheckpointReader::Values::~Values() = default;
+
+void CheckpointReader::Values::read(std::span<const DiskPart> parts, const Box& region, std::span<float> out,
+                                    bool hashed) {
+  CHASSIS_CHECK(static_cast<int64_t>(out.size()) == numel(region), "the memory for a region has its size");
+  const Piece to{region, {0, row_major_strides(region.sizes())}, true};
+  const ReserveBytes room = [&](uint64_t at, uint64_t num_bytes) {
+    return std::as_writable_bytes(out).subspan(at, num_bytes);
+  };
+  copier_->set_hashed(hashed);
+  for (const DiskPart& part : parts) copier_->copy_part(part, to, room);
+}
+
+std::vector<PartRead> CheckpointReader::Values::hashed() const { return copier_->hashed(); }
 
 PartSource CheckpointReader::source(std::function<std::vector<DiskPart>(const Descriptor& tensor)> parts) {
   auto copier = std::make_shared<BoxCopier>(*this);
@@ -127,14 +167,7 @@ uint32_t CheckpointReader::checksum(const Shape& shape, std::span<const DiskPart
   };
   const Piece whole{Box::whole(shape), row_major_view(shape, Box::whole(shape))};
   BoxCopier copier(*this);
-  for (const DiskPart& from : parts) {
-    const DiskTensor* found = find(from.disk_name);
-    CHASSIS_CHECK(found != nullptr, from.disk_name);
-    for (const uint32_t box : found->boxes) {
-      const Piece piece = from.piece(scan_.boxes[box].box.box);
-      if (!piece.box.empty()) copier.copy(box, piece, whole, Dtype::f32, room);
-    }
-  }
+  for (const DiskPart& from : parts) copier.copy_part(from, whole, room);
   add_chunk();
   return sum.remainder();
 }

@@ -1,4 +1,4 @@
-// `chassis ckpt`: lists, verifies, compares, exports and deletes checkpoints.
+// `chassis ckpt`: lists, verifies, compares, exports, merges and deletes checkpoints.
 #include <cstdio>
 
 #include "host/base/output.hpp"
@@ -6,11 +6,11 @@
 #include "host/base/units.hpp"
 #include "host/checkpoint/inspect.hpp"
 #include "host/command/command.hpp"
+#include "host/save/merge.hpp"
 #include "host/save/weights.hpp"
 
 namespace chassis {
 namespace {
-
 
 // The folder of checkpoints in `path`: a run directory, its checkpoints folder, or any folder with checkpoints. Throws
 // if there are none.
@@ -80,8 +80,10 @@ int diff(const std::string& a, const std::string& b) {
   const std::vector<std::string> lines = diff_checkpoints(path_a, path_b);
   print({"- " + checkpoint_title(path_a), "+ " + checkpoint_title(path_b)});
   print(lines);
-  if (lines.empty()) std::fprintf(output(), "the same tensors\n");
-  else std::fprintf(output(), "tensors that differ: %zu\n", lines.size());
+  if (lines.empty())
+    std::fprintf(output(), "the same tensors\n");
+  else
+    std::fprintf(output(), "tensors that differ: %zu\n", lines.size());
   return lines.empty() ? 0 : 1;
 }
 
@@ -108,6 +110,7 @@ Verb add_ckpt(CLI::App& app) {
     bool tensors = false;
     int64_t keep_last = 0, keep_every = 0;
     ExportRequest request;
+    std::string adapter;
   };
   auto given = std::make_shared<Arguments>();
   const auto verb = [&](const char* name, const char* doc, const char* path_doc) {
@@ -136,6 +139,17 @@ Verb add_ckpt(CLI::App& app) {
   export_verb->add_option("--base", given->request.base,
                           "a model directory whose tokenizer files are copied; default: those in the checkpoint");
   add_plugin_path(*export_verb, given->request.plugin_path);
+  CLI::App* merge_verb = verb("merge", "write the model with what was trained on it: an adapter, or some parameters",
+                              "a checkpoint, a run directory for its newest, or an adapter in PEFT's files");
+  merge_verb
+      ->add_option("--out", given->request.directory, "created if missing; replaced only if this program wrote it")
+      ->required();
+  merge_verb->add_option("--base", given->request.base, "the model directory beneath; default: what PATH names");
+  merge_verb->add_option("--dtype", given->request.dtype, "auto: what the model's config says")
+      ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}));
+  merge_verb->add_option("--format", given->request.format, "a format plugin; default: that of [export]");
+  merge_verb->add_option("--adapter", given->adapter, "the adapter plugin; default: peft_type in adapter_config.json");
+  add_plugin_path(*merge_verb, given->request.plugin_path);
   CLI::App* prune_verb = verb(
       "prune",
       "delete older checkpoints of a run after those that stay are verified; never the latest, and nothing that this "
@@ -156,6 +170,19 @@ Verb add_ckpt(CLI::App& app) {
     if (verify_verb->parsed()) return verify(given->path);
     if (diff_verb->parsed()) return diff(given->path, given->other);
     if (prune_verb->parsed()) return prune(given->path, given->keep_last, given->keep_every);
+    if (merge_verb->parsed()) {
+      const ExportRequest& request = given->request;
+      const bool is_adapter = is_adapter_directory(given->path);
+      const MergeRequest merge{.trained = is_adapter ? given->path : one_checkpoint(given->path),
+                               .base = request.base,
+                               .directory = request.directory,
+                               .dtype = request.dtype,
+                               .format = request.format,
+                               .adapter = given->adapter,
+                               .plugin_path = request.plugin_path};
+      std::fprintf(output(), "%s\n", merge_checkpoint(merge).line().c_str());
+      return 0;
+    }
     ExportRequest request = given->request;
     request.checkpoint = one_checkpoint(given->path);
     std::fprintf(output(), "%s\n", export_checkpoint(request).line().c_str());

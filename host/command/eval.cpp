@@ -4,7 +4,7 @@
 #include "host/base/output.hpp"
 #include "host/base/printable.hpp"
 #include "host/base/units.hpp"
-#include "host/command/command.hpp"
+#include "host/command/weights_arguments.hpp"
 #include "host/save/weights.hpp"
 #include "host/session/join.hpp"
 #include "host/session/session.hpp"
@@ -14,14 +14,14 @@ namespace chassis {
 
 Verb add_eval(CLI::App& app) {
   auto arguments = std::make_shared<ConfigArguments>();
-  auto from = std::make_shared<std::string>();
+  auto weights = std::make_shared<WeightsArguments>();
   arguments->add_to(app);
-  app.add_option("--from", *from, "a checkpoint or model directory; default: the newest checkpoint of the run");
+  weights->add_to(app);
   arguments->add_ranks_to(app);
   return [=] {
-    std::vector<std::string> more;
-    if (!from->empty()) more = {"--from", *from};
-    if (const auto exit_code = arguments->run_ranks("eval", ConfigUse::kEvaluation, more)) return *exit_code;
+    weights->choose_adapter(*arguments, ConfigUse::kEvaluation);
+    if (const auto exit_code = arguments->run_ranks("eval", ConfigUse::kEvaluation, weights->words()))
+      return *exit_code;
     Config given = arguments->load(ConfigUse::kEvaluation);
     return join_world(given.settings().comm, [&](World& world) {
       Session session(std::move(given), {.plugin_path = arguments->plugin_path, .world = &world});
@@ -34,7 +34,7 @@ Verb add_eval(CLI::App& app) {
       if (sets.empty()) sets = open_eval_data(session.data_needs());
       check_positions(session.model(), settings.train.seq_len, "train.seq_len");
       session.allocate();
-      load_weights(session, *from);
+      load_weights(session, weights->from);
       for (size_t i = 0; i < sets.size(); ++i) {
         const EvalRecord record = evaluate(session.executor(), *sets[i], settings.train.micro_batch_size,
                                            settings.eval.max_batches, session.ranks(), session.device());

@@ -7,8 +7,8 @@
 #include "host/base/file.hpp"
 #include "host/base/log.hpp"
 #include "host/base/printable.hpp"
-#include "host/command/command.hpp"
 #include "host/command/talk.hpp"
+#include "host/command/weights_arguments.hpp"
 #include "host/save/resume_differences.hpp"
 #include "host/save/weights.hpp"
 #include "host/session/join.hpp"
@@ -24,7 +24,7 @@ struct GenerateArguments {
   ConfigArguments config;
   std::string prompt, prompts, out;
   std::vector<std::string> stop;
-  std::string from;
+  WeightsArguments weights;
   bool chat = false;
   bool no_cache = false;
   bool has_prompt = false;
@@ -45,7 +45,8 @@ struct GenerateArguments {
     if (has_prompt) words = {"--prompt", prompt};
     if (!prompts.empty()) words.insert(words.end(), {"--prompts", prompts, "--out", out});
     for (const std::string& text : stop) words.insert(words.end(), {"--stop", text});
-    if (!from.empty()) words.insert(words.end(), {"--from", from});
+    const std::vector<std::string> more = weights.words();
+    words.insert(words.end(), more.begin(), more.end());
     if (no_cache) words.push_back("--no-cache");
     return words;
   }
@@ -107,8 +108,7 @@ Verb add_generate(CLI::App& app) {
   app.add_option("--stop", arguments->stop, "a text that ends an answer, beside those of generate.stop; repeatable")
       ->expected(1)
       ->take_all();
-  app.add_option("--from", arguments->from,
-                 "a checkpoint or model directory; default: the newest checkpoint of the run");
+  arguments->weights.add_to(app);
   app.add_flag("--no-cache", arguments->no_cache, "compute every row again, without the key-value cache");
   arguments->config.add_ranks_to(app);
   return [=] {
@@ -119,6 +119,7 @@ Verb add_generate(CLI::App& app) {
                          std::to_string(arguments->config.num_ranks))
           .hint("several processes answer --prompts FILE.jsonl --out FILE");
     if (arguments->chat) arguments->config.num_ranks = 1;
+    arguments->weights.choose_adapter(arguments->config, ConfigUse::kGeneration);
     if (const auto exit_code = arguments->config.run_ranks("generate", ConfigUse::kGeneration, arguments->words()))
       return *exit_code;
     std::vector<PromptRow> rows;
@@ -135,8 +136,8 @@ Verb add_generate(CLI::App& app) {
       if (arguments->has_prompt) ids.push_back(answerer.ids_of_text(arguments->prompt));
       if (!rows.empty()) ids = ids_of_rows(session, answerer, rows);
       session.allocate();
-      const std::string weights = load_weights(session, arguments->from);
-      if (!arguments->has_prompt) compare_template(session, run_of(arguments->from));
+      const std::string weights = load_weights(session, arguments->weights.from);
+      if (!arguments->has_prompt) compare_template(session, run_of(arguments->weights.from));
       if (arguments->chat) return chat_on_standard_input(session, answerer);
       if (!rows.empty()) {
         const bool with_chat = std::ranges::any_of(rows, [](const PromptRow& row) { return row.chat.has_value(); });

@@ -71,7 +71,8 @@ void Config::derive_defaults() {
   }
   if (has("adapter.plugin")) {
     const bool merges = find("export.merge") != nullptr && find("export.merge")->boolean;
-    if (!set_by_user("checkpoint.contents")) find("checkpoint")->set("contents", default_string("trained"));
+    const bool has_base = has("model.init") && get_string("model.init") == "pretrained";
+    if (!set_by_user("checkpoint.contents") && has_base) find("checkpoint")->set("contents", default_string("trained"));
     if (!set_by_user("export.plugin") && !merges) find("export")->set("plugin", default_string("peft"));
   }
   for (size_t i = 0; i < count("data.eval"); ++i) {
@@ -186,6 +187,21 @@ void Config::cross_check() {
       !get_list("freeze.train_only").empty()) {
     add_problem("freeze.train_only", "freeze.patterns and freeze.train_only contradict each other (use one of them)");
   }
+
+  // adapter
+  const bool adapts = has("adapter.plugin"), merges = valid("export.merge") && find("export.merge")->boolean;
+  if (merges && !adapts && !invalid_.contains("adapter.plugin"))
+    add_problem("export.merge", "export.merge = true merges an adapter, and there is no [adapter]");
+  if (merges && is("export.plugin", "peft"))
+    add_problem("export.plugin",
+                "export.plugin = \"peft\" writes an adapter alone, and export.merge = true the whole "
+                "model (remove one)");
+  if (adapts && !merges && !is("export.plugin", "peft") && valid("export.plugin") && !is("export.when", "never"))
+    add_problem("export.plugin",
+                config_error(fmt::format("{} writes whole models, and [adapter] trains a small part of one",
+                                         shown("export.plugin")))
+                    .hint("export.merge = true writes the merged model; export.plugin = \"peft\", the default, writes "
+                          "the adapter alone"));
 
   // data
   const bool has_eval_part =

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 
+#include "host/base/file.hpp"
 #include "host/base/log.hpp"
 #include "host/state/float_dtype.hpp"
 #include "host/state/owners.hpp"
@@ -12,10 +13,14 @@
 namespace chassis {
 namespace {
 
+// What reads a model directory if [export] names the format of adapters.
+constexpr char kModelFormat[] = "safetensors";
+
 Dtype export_dtype(Session& session) {
   const Settings& settings = session.settings();
   const Setting<std::string>& setting = settings.exports.dtype;
   if (setting != "auto") return float_dtype(*setting, setting.key());
+  if (exports_adapter(session)) return Dtype::f32;
   return float_dtype(session.model().stored_dtype(session.settings().model),
                      "the model's dtype, which export.dtype = \"auto\" follows,");
 }
@@ -32,7 +37,8 @@ uint64_t bucket_bytes(const Session& session) {
 
 std::string format_of(Session& session, const std::string& path) {
   SourceDirectory directory(path);
-  if (directory.find_file(kManifestName) < 0) return session.settings().exports.plugin;
+  const std::string& exported = session.settings().exports.plugin;
+  if (directory.find_file(kManifestName) < 0) return exported == kAdapterFormat ? kModelFormat : exported;
   return CheckpointManifest::read(directory).format;
 }
 
@@ -43,7 +49,8 @@ std::unique_ptr<CheckpointReader> open_directory(Session& session, const std::st
   // names it.
   std::vector<std::string> formats = registry.index().ids("format");
   std::erase_if(formats, [&](const std::string& id) {
-    return id == expected || !registry.index().is_installed_with_program(registry.index().at("format", id).path);
+    return id == expected || id == kAdapterFormat ||
+           !registry.index().is_installed_with_program(registry.index().at("format", id).path);
   });
   formats.insert(formats.begin(), expected);
   std::optional<OtherFormat> first;
@@ -61,14 +68,26 @@ std::unique_ptr<CheckpointReader> open_directory(Session& session, const std::st
   const Settings::Model& model = session.settings().model;
   if (first && model.path.is_set() && path == *model.path && model.init == "pretrained" && first->hint_text().empty())
     first->hint("without weights, a run starts from random ones with model.init = \"random\"");
+  if (first && path_kind(path + "/" + kAdapterConfigName) != PathKind::kAbsent)
+    first->hint("it holds an adapter: set adapter.path to it, and model.path to the model beneath it");
   throw first ? Error(*first) : plugin_error("no installed format reads '" + path + "'");
 }
 
-bool saves_all(Session& session) { return session.settings().checkpoint.contents == "full"; }
+std::unique_ptr<CheckpointReader> open_adapter(Session& session, const std::string& path) {
+  const auto instance = session.plugins().registry().open("format", kAdapterFormat);
+  return std::make_unique<CheckpointReader>(path, FormatPlugin(*instance));
+}
 
-std::vector<Descriptor> training_tensors(Session& session, bool with_states) {
+bool saves_states(const Session& session) { return session.settings().checkpoint.contents != "model_only"; }
+
+Which saved_parameters(const Session& session) {
+  return session.settings().checkpoint.contents == "trained" ? Which::kKept : Which::kAll;
+}
+
+std::vector<Descriptor> training_tensors(Session& session, bool with_states, Which which) {
   std::vector<Descriptor> tensors;
-  for (const auto& p : session.parameters().all()) tensors.push_back(p->descriptor);
+  for (const auto& p : session.parameters().all())
+    if (which == Which::kAll || is_kept(*p)) tensors.push_back(p->descriptor);
   std::vector<Descriptor> scalars;
   if (with_states)
     for (const OptimizerState& state : session.optimizer().states())
@@ -107,7 +126,7 @@ SavePlan plan_checkpoint(Session& session, const FormatPlugin& format) {
         .hint("use it for [export]");
   }
   std::vector<SaveTensor> tensors;
-  for (Descriptor& descriptor : training_tensors(session, saves_all(session)))
+  for (Descriptor& descriptor : training_tensors(session, saves_states(session), saved_parameters(session)))
     tensors.push_back(SaveTensor::plain(std::move(descriptor)));
   return plan_save(std::move(tensors), session.mesh(), format);
 }
@@ -115,7 +134,17 @@ SavePlan plan_checkpoint(Session& session, const FormatPlugin& format) {
 SavePlan plan_export(Session& session, const FormatPlugin& format) {
   std::vector<SaveTensor> tensors;
   const DiskMapping& mapping = session.disk_mapping();
+  if (exports_adapter(session)) {
+    const AdapterNames names(session);
+    for (Descriptor& descriptor : training_tensors(session, false, Which::kKept)) {
+      std::vector<DiskPart> parts = names.parts(*session.parameters().find(descriptor.fqn));
+      std::string name = parts.front().disk_name;
+      tensors.push_back({std::move(descriptor), std::move(name), export_dtype(session), std::move(parts)});
+    }
+    return plan_save(std::move(tensors), session.mesh(), format);
+  }
   for (Descriptor& descriptor : training_tensors(session, false)) {
+    if (session.parameters().find(descriptor.fqn)->added) continue;
     const std::vector<DiskPart>& parts = mapping.parts(descriptor.fqn);
     tensors.push_back({std::move(descriptor), parts.front().disk_name, export_dtype(session), parts});
   }
@@ -136,7 +165,7 @@ std::string export_config(Session& session) {
 
 void compare_with_model(Session& session, const SavePlan& plan) {
   const Settings::Model& model = session.settings().model;
-  if (!model.path.is_set() || model.init != "pretrained") return;
+  if (!model.path.is_set() || model.init != "pretrained" || exports_adapter(session)) return;
   std::vector<std::string> differences = compare_with_directory(plan, *open_directory(session, model.path));
   for (const std::string& difference : differences)
     log::counted_warning("export differs from the model it starts from", difference);
@@ -161,8 +190,9 @@ uint64_t staged_bytes(Session& session) {
     const auto add = [&](const Descriptor& d) {
       bytes += static_cast<uint64_t>(Layout(d, session.mesh()).local_bytes(session.rank()));
     };
-    for (const auto& p : session.parameters().all()) add(p->descriptor);
-    if (saves_all(session))
+    for (const auto& p : session.parameters().all())
+      if (saved_parameters(session) == Which::kAll || is_kept(*p)) add(p->descriptor);
+    if (saves_states(session))
       for (const OptimizerState& state : session.optimizer().states()) add(state.descriptor);
     return bytes;
   }

@@ -10,6 +10,7 @@
 #include "host/checkpoint/local_tensors.hpp"
 #include "host/checkpoint/reader.hpp"
 #include "host/checkpoint/save_plan.hpp"
+#include "host/save/adapter_files.hpp"
 #include "host/session/session.hpp"
 
 namespace chassis {
@@ -19,23 +20,29 @@ std::unique_ptr<Instance> slot_format(Session& session, const PluginTable& slot)
 // The format that the manifest of a directory names; without a manifest, that of [export].
 std::string format_of(Session& session, const std::string& path);
 // Opens a checkpoint or model directory in the format of format_of(), or else in the first of the other installed
-// formats that recognizes its files.
+// formats that recognizes its files. Reads no adapter without a manifest.
 std::unique_ptr<CheckpointReader> open_directory(Session& session, const std::string& path);
+// Opens the files of an adapter.
+std::unique_ptr<CheckpointReader> open_adapter(Session& session, const std::string& path);
 // The size of each of the two buckets.
 uint64_t bucket_bytes(const Session& session);
 
-// checkpoint.contents: true if checkpoints hold all that a resumed run needs, false if only parameters.
-bool saves_all(Session& session);
+// checkpoint.contents: true if checkpoints hold optimizer states, so that a run can resume; false if only parameters.
+bool saves_states(const Session& session);
+// checkpoint.contents: which parameters checkpoints hold.
+enum class Which { kAll, kKept };  // kKept: as is_kept() says
+Which saved_parameters(const Session& session);
 // The descriptors of parameters and, with `with_states`, of optimizer states, as they are saved and loaded: ranks that
 // hold the same data divide its writing and reading by bytes.
-std::vector<Descriptor> training_tensors(Session& session, bool with_states);
+std::vector<Descriptor> training_tensors(Session& session, bool with_states, Which which = Which::kAll);
 LocalTensors local_tensors(Session& session, bool with_states);
 
 // The tensors of plan_export(): parameters, and the literal tensors of the model's files.
 LocalTensors exported_tensors(Session& session);
 
 SavePlan plan_checkpoint(Session& session, const FormatPlugin& format);
-// Parameters in the layout of the model's files and the dtype of export.dtype, and the literal tensors.
+// Parameters in the layout of the model's files and the dtype of export.dtype, and the literal tensors; or, if
+// exports_adapter(), those of the adapter in its files.
 SavePlan plan_export(Session& session, const FormatPlugin& format);
 // The model's config with the dtype of the export, under the keys dtype and torch_dtype.
 std::string export_config(Session& session);
@@ -48,7 +55,8 @@ uint64_t check_saving(Session& session);
 // The bytes that checkpoint.async = "staged" copies on this rank at every save. With too many shards to plan a save,
 // the bytes that this rank stores, which is an upper bound.
 uint64_t staged_bytes(Session& session);
-// Compares the export with the model directory from which the session starts; differences are counted warnings.
+// Compares the export with the model directory from which the session starts; differences are counted warnings. An
+// adapter's export has other tensors, and is not compared.
 void compare_with_model(Session& session);
 void compare_with_model(Session& session, const SavePlan& plan);
 

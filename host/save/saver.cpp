@@ -3,15 +3,19 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <set>
+#include <sstream>
 
 #include "host/base/file.hpp"
 #include "host/base/log.hpp"
 #include "host/base/units.hpp"
+#include "host/checkpoint/checksum.hpp"
 #include "host/checkpoint/inspect.hpp"
 #include "host/checkpoint/plan_agreement.hpp"
 #include "host/data/tokenizer_files.hpp"
+#include "host/save/merge.hpp"
 #include "host/save/resume_differences.hpp"
 #include "host/save/weights.hpp"
 #include "host/service/memory.hpp"
@@ -53,6 +57,27 @@ std::vector<CopiedFile> files_carried(Session& session, const ChatFiles& chat) {
   return files;
 }
 
+bool has_frozen(const Session& session) {
+  return std::ranges::any_of(session.parameters().all(), [](const auto& p) { return !is_kept(*p); });
+}
+
+// Of what this rank stores.
+uint32_t checksum_of_frozen(const Session& session) {
+  uint32_t crc = 0;
+  for (const auto& p : session.parameters().all()) {
+    if (is_kept(*p) || p->stored().num_elements() == 0) continue;
+    const Tensor here = p->stored().to(Device{}).contiguous();
+    crc = crc32c(crc, here.data(), static_cast<size_t>(here.num_elements() * size_bytes(here.dtype())));
+  }
+  return crc;
+}
+
+std::string absolute_path(const std::string& path) {
+  std::error_code error;
+  const auto whole = std::filesystem::absolute(path, error);
+  return error ? path : whole.lexically_normal().string();
+}
+
 }  // namespace
 
 Saver::Saver(Session& session, std::string directory, CheckpointRoot* root)
@@ -75,11 +100,12 @@ Saver::Saver(Session& session, std::string directory, CheckpointRoot* root)
       chat_files_ = chat_files(session, tokenizer ? tokenizer->directory() : "");
       carried_files_ = files_carried(session, chat_files_);
     }
+    refuse_bad_contents();
     checkpoint_plan();
     export_plan();
     if (!is_first) return;
     compare_with_model(session, export_plan());
-    if (!saves_all(session))
+    if (!saves_states(session))
       log::counted_warning("not resumable",
                            "checkpoint.contents = \"model_only\": checkpoints of this run cannot be resumed");
   });
@@ -97,10 +123,26 @@ const SavePlan& Saver::export_plan() {
   return *export_plan_;
 }
 
-void Saver::start_from(const std::string& model) { load_weights(session_, model, buckets_); }
+void Saver::refuse_bad_contents() const {
+  const Settings& settings = session_.settings();
+  if (saved_parameters(session_) == Which::kKept && has_frozen(session_) &&
+      !(settings.model.path.is_set() && settings.model.init == "pretrained"))
+    throw config_error(settings.checkpoint.contents,
+                       "checkpoint.contents = \"trained\" leaves out frozen weights, and those of this run are random: "
+                       "no file has them")
+        .hint("set checkpoint.contents = \"full\"");
+  if (settings.exports.merge && session_.adapter() != nullptr && !session_.adapter()->plugin().can_merge())
+    throw config_error(settings.exports.merge, "adapter '" + session_.adapter()->member() + "' cannot be merged")
+        .hint("leave out export.merge to export the adapter alone");
+}
+
+void Saver::start_from(const std::string& model) {
+  const std::string hash = load_weights(session_, model, buckets_);
+  if (!hash.empty()) base_ = BaseReference{absolute_path(model), hash};
+}
 
 void Saver::self_test() {
-  std::vector<Descriptor> small = training_tensors(session_, saves_all(session_));
+  std::vector<Descriptor> small = training_tensors(session_, saves_states(session_), saved_parameters(session_));
   const auto bytes = [](const Descriptor& d) { return numel(d.global_shape) * size_bytes(d.dtype); };
   std::stable_sort(small.begin(), small.end(),
                    [&](const Descriptor& a, const Descriptor& b) { return bytes(a) < bytes(b); });
@@ -115,7 +157,7 @@ void Saver::self_test() {
   SaveRequest request;
   request.parent = directory_;
   request.name = "self-test";
-  request.tensors = local_tensors(session_, saves_all(session_));
+  request.tensors = local_tensors(session_, saves_states(session_));
   const SaveResult saved = CheckpointWriter(checkpoint_format_, buckets_).save(plan, request, session_.world());
   session_.world().run_and_agree("self-test", [&] { compare_with_saved(saved.path, small); });
   session_.world().run_and_agree("self-test is over", [&] {
@@ -160,14 +202,19 @@ void Saver::begin(int64_t step, const Json& state) {
   request.parent = checkpoints();
   request.name = step_directory_name(step);
   request.step = step;
-  request.resumable = saves_all(session_);
+  request.resumable = saves_states(session_);
   request.state = state;
   request.about = {{"model", session_.model().member()},
                    {"names", kParameterNames},
                    {"plugins", plugins_lock(session_.plugins().registry(), session_.compiled())}};
+  if (saved_parameters(session_) == Which::kKept && has_frozen(session_)) {
+    CHASSIS_CHECK(base_.has_value(), "frozen parameters were loaded from a directory");
+    request.about["base"] = base_->to_json();
+  }
   request.tensors = async == "staged" ? staged_tensors(plan) : local_tensors(session_, request.resumable);
   request.text_files = {{"config.json", session_.model().plugin().config()},
                         {"resolved.toml", session_.config().resolved_toml()}};
+  if (session_.adapter() != nullptr) request.text_files.emplace_back(kAdapterConfigName, adapter_config(session_));
   carry_files_of_model(request);
   request.on_published = [this, name = request.name, keep_last = *settings.keep_last, keep_every = *settings.keep_every,
                           is_best = step == best_step_] {
@@ -181,7 +228,7 @@ void Saver::begin(int64_t step, const Json& state) {
 
 // Copies the tensors that this rank writes to host memory.
 LocalTensors Saver::staged_tensors(const SavePlan& plan) {
-  const LocalTensors local = local_tensors(session_, saves_all(session_));
+  const LocalTensors local = local_tensors(session_, saves_states(session_));
   const int rank = session_.rank();
   const MemoryTag tag(MemoryCategory::kCheckpoint);
   auto copies = std::make_shared<std::map<std::string, Tensor>>();
@@ -251,8 +298,6 @@ void Saver::set_aside_damaged(const std::vector<std::string>& passed, const std:
 
 Saver::Resumed Saver::load_checkpoint(const std::string& path) {
   const LocalTensors local = local_tensors(session_, true);
-  std::vector<LoadTensor> tensors;
-  for (Descriptor& descriptor : training_tensors(session_, true)) tensors.push_back({std::move(descriptor), ""});
   std::unique_ptr<CheckpointReader> reader;
   LoadResult result;
   expect_same_files(session_.world(), path);
@@ -262,15 +307,37 @@ Saver::Resumed Saver::load_checkpoint(const std::string& path) {
       verify_copied_files(path, reader->manifest());
       require_same_optimizer(path, session_.settings().optimizer.plugin);
     }
+  });
+  const std::optional<BaseReference> reference = base_reference(reader->manifest()->about, path);
+  const bool refers = saved_parameters(session_) == Which::kKept && has_frozen(session_);
+  if (reference || refers) load_frozen(path, reference);
+  const uint32_t frozen = refers ? checksum_of_frozen(session_) : 0;
+  std::vector<LoadTensor> tensors;
+  for (Descriptor& descriptor : training_tensors(session_, true, reference ? Which::kKept : Which::kAll))
+    tensors.push_back({std::move(descriptor), ""});
+  run_and_agree_on_damage(session_.world(), "loading " + path, [&] {
     result = reader->load(tensors, session_.mesh(), buckets_, local, load_options(session_));
   });
   log::info("read {}: {}", path, reader->verify_parts(result, session_.world()).text());
   share_loaded(session_, tensors, result, local, buckets_);
   session_.refresh_parameters();
+  session_.world().run_and_agree("comparing frozen weights with " + path, [&] {
+    if (!refers || checksum_of_frozen(session_) == frozen) return;
+    throw config_error(session_.settings().checkpoint.contents,
+                       "checkpoint.contents = \"trained\" refers to the frozen weights in model.path = " +
+                           *session_.settings().model.path + ", and those in " + path + " are others")
+        .hint("continue with checkpoint.contents = \"full\"");
+  });
   const std::string hint = hint_to_avoid(path, reader->manifest()->step);
   require_finite(session_, "the parameters in " + path, hint);
   require_finite_states(session_, "the optimizer's states in " + path, hint);
   return {path, reader->manifest()->state};
+}
+
+void Saver::load_frozen(const std::string& checkpoint, const std::optional<BaseReference>& reference) {
+  const std::string& model = session_.settings().model.path;
+  const std::string hash = load_base(session_, buckets_, checkpoint, reference);
+  base_ = BaseReference{absolute_path(model), hash};
 }
 
 // A hint for a checkpoint that is intact but whose values are not finite.
@@ -304,16 +371,33 @@ std::unique_ptr<CheckpointReader> Saver::open_checkpoint(const std::string& path
 }
 
 SaveResult Saver::export_model(const std::string& name, int64_t step) {
-  const SavePlan& plan = export_plan();
-  CheckpointWriter writer(export_format_, buckets_);
   SaveRequest request;
   request.parent = directory_;
   request.name = name;
   request.step = step;
-  request.tensors = exported_tensors(session_);
-  request.text_files = {{"config.json", export_config(session_)}};
+  if (exports_adapter(session_))
+    request.text_files = {{kAdapterConfigName, adapter_config(session_)}};
+  else
+    request.text_files = {{"config.json", export_config(session_)}};
   carry_files_of_model(request);
-  return writer.save(plan, request, session_.world());
+  if (session_.adapter() != nullptr && session_.settings().exports.merge) return export_merged(request, step);
+  request.tensors = exported_tensors(session_);
+  return CheckpointWriter(export_format_, buckets_).save(export_plan(), request, session_.world());
+}
+
+// Rank 0 alone merges, from files: the frozen weights here may have been rounded.
+SaveResult Saver::export_merged(SaveRequest request, int64_t step) {
+  SaveResult result;
+  result.path = request.parent + "/" + request.name;
+  const std::string numbers = find_on_rank_0(session_.world(), "merging the adapter", [&] {
+    const Setting<std::string>& model = session_.settings().model.path;
+    const std::string checkpoint = checkpoints() + "/" + step_directory_name(step);
+    if (!is_checkpoint(checkpoint)) throw storage_error("export.merge reads " + checkpoint + ", which does not exist");
+    result = merge_weights(session_, model.is_set() ? *model : "", checkpoint, std::move(request), buckets_);
+    return std::to_string(result.num_bytes) + " " + std::to_string(result.seconds);
+  });
+  if (session_.world().rank() != 0) std::istringstream(numbers) >> result.num_bytes >> result.seconds;
+  return result;
 }
 
 // Adds tokenizer, chat template and generation_config, so that each checkpoint can be exported without model.path and

@@ -11,8 +11,10 @@
 #include "host/checkpoint/reader.hpp"
 #include "host/checkpoint/save.hpp"
 #include "host/checkpoint/writer.hpp"
+#include "host/save/base_reference.hpp"
 #include "host/save/chat_files.hpp"
 #include "host/save/saved_tensors.hpp"
+#include "host/save/weights.hpp"
 
 namespace chassis {
 
@@ -24,8 +26,10 @@ class Saver {
   // rank 0; if it is NULL, the saver locks it.
   Saver(Session& session, std::string directory, CheckpointRoot* root = nullptr);
 
-  // Fills the parameters from a model directory.
+  // Fills the parameters from a model directory, and those of an adapter from adapter.path if that is set.
   void start_from(const std::string& model);
+  // Fills the parameters of an adapter.
+  void start_from_adapter(const std::string& adapter) { load_adapter(session_, adapter, buckets_); }
 
   // On rank 0: throws a storage error if the disk has no room for a checkpoint.
   void check_space() { chassis::check_space(checkpoint_plan(), checkpoints()); }
@@ -58,14 +62,19 @@ class Saver {
   // counted warning names the damage and the checkpoint used; the damaged one is renamed after that is loaded. Throws
   // if all are damaged, or if the next one cannot be read.
   std::optional<Resumed> resume();
-  // Exports the model as a model directory, `directory`/`name`.
+  // Exports the model as a model directory, or its adapter, `directory`/`name`. With export.merge, the checkpoint of
+  // this step must have been saved.
   SaveResult export_model(const std::string& name, int64_t step);
 
  private:
   std::string checkpoints() const { return directory_ + "/checkpoints"; }
   void set_aside_damaged(const std::vector<std::string>& passed, const std::string& used);
   void carry_files_of_model(SaveRequest& request) const;
+  SaveResult export_merged(SaveRequest request, int64_t step);
+  void refuse_bad_contents() const;
   Resumed load_checkpoint(const std::string& path);
+  // Fills the frozen parameters, unless they have been filled already.
+  void load_frozen(const std::string& checkpoint, const std::optional<BaseReference>& reference);
   std::string newest_of(const std::string& run) const;
   std::string hint_to_avoid(const std::string& path, int64_t step) const;
   std::unique_ptr<CheckpointReader> open_checkpoint(const std::string& path);
@@ -83,6 +92,7 @@ class Saver {
   ChatFiles chat_files_;                   // only on rank 0, as the next
   std::vector<CopiedFile> carried_files_;  // of model.path; only on rank 0
   unsigned mode_ = 0644;
+  std::optional<BaseReference> base_;  // of the frozen parameters; set if they have been loaded from there
   BucketPair buckets_;
   std::optional<CheckpointRoot> own_root_;
   CheckpointRoot* root_;  // NULL except on rank 0

@@ -2,15 +2,17 @@
 #include "host/save/weights.hpp"
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
-#include <map>
-#include <set>
 
+#include "host/base/file.hpp"
 #include "host/base/log.hpp"
+#include "host/base/printable.hpp"
 #include "host/base/units.hpp"
 #include "host/checkpoint/inspect.hpp"
 #include "host/checkpoint/output_directory.hpp"
 #include "host/checkpoint/reshard.hpp"
+#include "host/save/model_directory.hpp"
 #include "host/save/resume_differences.hpp"
 #include "host/save/saved_tensors.hpp"
 #include "host/session/finite.hpp"
@@ -18,103 +20,6 @@
 
 namespace chassis {
 namespace {
-
-// The parameters of a model in a directory, and its other tensors.
-class ModelDirectory {
- public:
-  ModelDirectory(Session& session, const CheckpointReader& reader) {
-    const CheckpointManifest* manifest = reader.manifest();
-    const bool ours = manifest && json_string_or(manifest->about, "names", "", reader.path()) == kParameterNames;
-    if (!ours) mapping_ = &session.disk_mapping();
-    const std::map<std::string, std::string> tied = tied_slots(session.program());
-    for (const DiskTensor& tensor : reader.tensors()) {
-      const std::string name = ours ? tensor.name : mapping_->name_of(tensor.name);
-      if (name.empty() || (ours ? is_state(session.parameters(), name) : is_literal(tensor, name, reader))) {
-        ignored_.insert(tensor.name);
-        if (const auto owner = tied.find(tensor.name); owner != tied.end())
-          tied_copies_.emplace_back(&tensor, session.parameters().find(owner->second)->descriptor);
-      } else if (name == tensor.name || !in_file_.contains(name)) {
-        in_file_[name] = tensor.name;
-      }
-    }
-  }
-
-  std::vector<DiskPart> parts(const Descriptor& parameter) const {
-    if (mapping_ == nullptr) return {DiskPart::whole(parameter.fqn, parameter.global_shape)};
-    std::vector<DiskPart> parts = mapping_->parts(parameter.fqn);
-    for (DiskPart& part : parts)
-      if (const auto found = in_file_.find(part.disk_name); found != in_file_.end()) part.disk_name = found->second;
-    return parts;
-  }
-  LoadTensor load_tensor(Descriptor parameter) const {
-    std::vector<DiskPart> where = parts(parameter);
-    return {std::move(parameter), "", std::move(where)};
-  }
-  // Throws a storage error if files hold a second copy of a shared parameter with other values.
-  void compare_tied_copies(CheckpointReader& reader) const {
-    for (const auto& [copy, owner] : tied_copies_) {
-      const std::vector<DiskPart> where = parts(owner);
-      const auto in_files = [&](const DiskPart& part) { return reader.find(part.disk_name) != nullptr; };
-      if (!std::all_of(where.begin(), where.end(), in_files)) continue;  // missing ones are reported with all others
-      const std::vector<DiskPart> copied = {DiskPart::whole(copy->name, copy->global_shape)};
-      const bool same = copy->global_shape == owner.global_shape && is_float(copy->dtype) &&
-                        reader.checksum(copy->global_shape, copied) == reader.checksum(owner.global_shape, where);
-      if (!same)
-        throw storage_error("'" + reader.path() + "' does not fit the model: " + copy->name + " " +
-                            text(copy->global_shape) + " differs from " + owner.fqn + " " + text(owner.global_shape) +
-                            ", to which the model ties it")
-            .hint("if they are two weights, set tie_word_embeddings to false in config.json; else remove " +
-                  copy->name + " from the files");
-    }
-  }
-  // Whether loading may ignore a tensor of this name.
-  std::function<bool(const std::string& name)> skip() const {
-    return [this](const std::string& name) { return ignored_.contains(name); };
-  }
-
- private:
-  // Full names of slots that share a parameter, and the names of the parameters.
-  static std::map<std::string, std::string> tied_slots(const Program& program) {
-    std::map<std::string, std::string> tied;
-    for (const Chain& chain : program.chains)
-      for (size_t i = 0; i < chain.blocks.size(); ++i)
-        for (const Slot& slot : program.blocks[chain.blocks[i]].slots)
-          if (!slot.tied_to.empty()) tied[chain.parameter_name(i, slot)] = slot.tied_to;
-    return tied;
-  }
-  // Optimizer states are named "<parameter>.<role>". Any other name is a parameter, of this model or another.
-  static bool is_state(const ParameterTable& parameters, const std::string& name) {
-    return !parameters.find(name) && parameters.find(name.substr(0, name.rfind('.')));
-  }
-  bool is_literal(const DiskTensor& tensor, const std::string& name, const CheckpointReader& reader) const {
-    const auto literal = mapping_->literals().find(name);
-    if (literal == mapping_->literals().end()) return false;
-    if (literal->second.shape != tensor.global_shape)
-      throw storage_error("'" + reader.path() + "' does not fit the model: " + tensor.name + " is " +
-                          text(tensor.global_shape) + " on disk, " + text(literal->second.shape) + " in the model");
-    return true;
-  }
-
-  const DiskMapping* mapping_ = nullptr;        // NULL: tensors have the names of the parameters
-  std::map<std::string, std::string> in_file_;  // by the mapping's name
-  std::set<std::string> ignored_;
-  std::vector<std::pair<const DiskTensor*, Descriptor>> tied_copies_;  // with the parameter that each should equal
-};
-
-LoadResult read_weights(Session& session, CheckpointReader& reader, const BucketPair& buckets,
-                        const LocalTensors& local, std::vector<LoadTensor>& tensors) {
-  const ModelDirectory directory(session, reader);
-  if (session.world().rank() == 0) directory.compare_tied_copies(reader);
-  for (Descriptor& descriptor : training_tensors(session, false))
-    if (!session.parameters().find(descriptor.fqn)->added)
-      tensors.push_back(directory.load_tensor(std::move(descriptor)));
-  ProgressBar bar("loading " + reader.path());
-  LoadOptions options = load_options(session);
-  options.skip = directory.skip();
-  if (session.world().rank() == 0)
-    options.progress = [&](uint64_t done, uint64_t total) { bar.update(done, total, "weights"); };
-  return reader.load(tensors, session.mesh(), buckets, local, options);
-}
 
 // Joins texts for sending; each ends with NUL.
 std::string joined(const std::vector<std::string>& parts) {
@@ -219,18 +124,42 @@ void share_loaded(Session& session, const std::vector<LoadTensor>& tensors, cons
                 session.ranks().communicator);
 }
 
-void load_weights(Session& session, const std::string& path, const BucketPair& buckets) {
+namespace {
+
+struct LoadedPart {
+  Content content = Content::kModel;
+  std::string hash;  // of the frozen parameters, if asked for
+};
+
+// [all-ranks] Fills the parameters that one directory has.
+LoadedPart load_part(Session& session, const std::string& path, const BucketPair& buckets, bool is_adapter,
+                     bool hashes) {
   const LocalTensors local = local_tensors(session, false);
   std::vector<LoadTensor> tensors;
   std::unique_ptr<CheckpointReader> reader;
   LoadResult result;
+  LoadedPart loaded;
   expect_same_files(session.world(), path);
   run_and_agree_on_damage(session.world(), "loading " + path, [&] {
-    reader = open_directory(session, path);
-    if (session.world().rank() == 0) verify_copied_files(path, reader->manifest());
-    result = read_weights(session, *reader, buckets, local, tensors);
+    reader = is_adapter ? open_adapter(session, path) : open_directory(session, path);
+    const bool is_first = session.world().rank() == 0;
+    if (is_first) verify_copied_files(path, reader->manifest());
+    const ModelDirectory directory(session, *reader, is_adapter);
+    if (is_first) directory.compare_tied_copies(*reader);
+    loaded.content = directory.content();
+    for (Descriptor& descriptor : training_tensors(session, false))
+      if (directory.has(*session.parameters().find(descriptor.fqn)))
+        tensors.push_back(directory.load_tensor(std::move(descriptor)));
+    ProgressBar bar("loading " + path);
+    LoadOptions options = load_options(session);
+    options.skip = directory.skip();
+    if (hashes)
+      options.hashed = [&](const Descriptor& tensor) { return !is_kept(*session.parameters().find(tensor.fqn)); };
+    if (is_first) options.progress = [&](uint64_t done, uint64_t total) { bar.update(done, total, "weights"); };
+    result = reader->load(tensors, session.mesh(), buckets, local, options);
   });
   const ReadBytes read = reader->verify_parts(result, session.world());
+  if (hashes) loaded.hash = reader->content_hash(result.hashed, session.world());
   share_loaded(session, tensors, result, local, buckets);
   session.refresh_parameters();
   require_finite(session, "the weights in " + path);
@@ -239,6 +168,108 @@ void load_weights(Session& session, const std::string& path, const BucketPair& b
                     path + " was saved with another model: " + key + " " + text);
   session.metrics().set("loaded_bytes", static_cast<double>(read.num_bytes));
   log::info("loaded {} tensors from {}: {}", tensors.size() - result.absent.size(), path, read.text());
+  return loaded;
+}
+
+// [all-ranks] Whether a directory is an adapter, and the base that it needs beside it.
+struct Kind {
+  bool is_adapter = false;
+  std::optional<BaseReference> base;
+};
+Kind kind_of(Session& session, const std::string& path) {
+  const std::string found = find_on_rank_0(session.world(), "looking into " + path, [&] {
+    const bool is_adapter = is_adapter_directory(path);
+    Json kind = {{"adapter", is_adapter}};
+    SourceDirectory directory(path);
+    if (!is_adapter && directory.find_file(kManifestName) >= 0)
+      if (const auto base = base_reference(CheckpointManifest::read(directory).about, path))
+        kind["base"] = base->to_json();
+    return kind.dump();
+  });
+  const Json kind = Json::parse(found);
+  return {kind["adapter"].get<bool>(), base_reference(kind, path)};
+}
+
+bool same_directory(const std::string& a, const std::string& b) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (fs::equivalent(a, b, error) && !error) return true;
+  // "Org/Name" of the Hub and a folder ".../Name"
+  const auto last = [](const std::string& path) {
+    const fs::path whole = fs::path(path).lexically_normal();
+    return whole.has_filename() ? whole.filename() : whole.parent_path().filename();
+  };
+  return last(a) == last(b);
+}
+
+// A base under another name may be another one, which nothing else shows if its shapes are the same.
+void compare_base_name(Session& session, const std::string& adapter) {
+  const std::string path = adapter + "/" + kAdapterConfigName;
+  const Setting<std::string>& model = session.settings().model.path;
+  if (session.world().rank() != 0 || !model.is_set() || path_kind(path) == PathKind::kAbsent) return;
+  const Json json = parse_json(read_file(path, uint64_t{16} << 20), path);
+  const std::string base = json_string_or(json, "base_model_name_or_path", "", path);
+  if (!base.empty() && !same_directory(base, model))
+    counted_warning("the adapter was made for another model",
+                    path + ": base_model_name_or_path is " + printable(base) + ", model.path is " + *model);
+}
+
+}  // namespace
+
+std::string load_base(Session& session, const BucketPair& buckets, const std::string& needed_by,
+                      const std::optional<BaseReference>& reference) {
+  const Setting<std::string>& model = session.settings().model.path;
+  const std::string was = reference ? ", which were in " + reference->path : "";
+  if (!model.is_set())
+    throw config_error(model, needed_by + " has no frozen weights" + was + ", and model.path is not set")
+        .hint("set model.path to the model beneath it");
+  std::string hash;
+  try {
+    hash = load_part(session, model, buckets, false, true).hash;
+  } catch (const RemoteError&) {
+    throw;
+  } catch (const Error& cause) {
+    if (cause.code() != ExitCode::kStorage) throw;
+    // Not damage of the checkpoint: an older one needs the same base.
+    throw Error(cause.code(), model.where(),
+                needed_by + " needs the frozen weights of its model" + was +
+                    ": they cannot be read from model.path = " + *model)
+        .caused_by(cause)
+        .hint("set model.path to where they are now");
+  }
+  if (reference && reference->hash != hash)
+    throw config_error(model, "model.path = " + BaseReference{model, hash}.text() + " is not the model on which " +
+                                  needed_by + " was trained, " + reference->text())
+        .hint("restore it, or set model.path to where it is now");
+  return hash;
+}
+
+std::string load_weights(Session& session, const std::string& path, const BucketPair& buckets) {
+  const Setting<std::string>& adapter = session.settings().adapter.path;
+  const Kind kind = kind_of(session, path);
+  if (session.adapter() != nullptr)  // those that no file has
+    session.parameters().initialize(static_cast<uint64_t>(*session.settings().run.seed), ParameterTable::Which::kAdded);
+  std::string hash;
+  if (kind.is_adapter && session.adapter() == nullptr)
+    throw storage_error("'" + path + "' holds an adapter, and the configuration has none")
+        .hint("set adapter.path to it, and model.path to the model beneath it");
+  if (kind.is_adapter || kind.base) hash = load_base(session, buckets, path, kind.base);
+  if (kind.is_adapter) compare_base_name(session, path);
+  const bool may_be_base = !kind.is_adapter && !kind.base;
+  const LoadedPart loaded =
+      load_part(session, path, buckets, kind.is_adapter, may_be_base && saved_parameters(session) == Which::kKept);
+  if (may_be_base) hash = loaded.hash;
+  if (loaded.content == Content::kModel && adapter.is_set()) load_adapter(session, adapter, buckets);
+  return hash;
+}
+
+void load_adapter(Session& session, const std::string& path, const BucketPair& buckets) {
+  compare_base_name(session, path);
+  const Kind kind = kind_of(session, path);
+  if (!kind.is_adapter && !kind.base)
+    throw storage_error("'" + path + "' has " + kAdapterConfigName +
+                        ", but is neither an adapter in PEFT's files nor a checkpoint of trained parameters");
+  load_part(session, path, buckets, kind.is_adapter, false);
 }
 
 std::string load_weights(Session& session, const std::string& given) {
@@ -257,8 +288,13 @@ std::string load_weights(Session& session, const std::string& given) {
 }
 
 SaveResult export_checkpoint(const ExportRequest& request) {
+  const std::string adapter = request.checkpoint + "/" + kAdapterConfigName;
+  const bool with_adapter = path_kind(adapter) != PathKind::kAbsent;
   std::vector<std::string> overrides = {"model.path=" + request.checkpoint, "model.init=random", "run.device=cpu",
                                         "export.dtype=" + request.dtype};
+  if (with_adapter)
+    overrides.insert(overrides.end(),
+                     {"adapter.plugin=" + adapter_plugin_of(request.checkpoint), "adapter.path=" + request.checkpoint});
   if (!request.format.empty()) overrides.push_back("export.plugin=" + request.format);
   Session session(load_config_text("schema_version = 1\n", "ckpt export", overrides, ConfigUse::kWeights),
                   {.plugin_path = request.plugin_path, .target = {.without_device = true}});
@@ -268,8 +304,12 @@ SaveResult export_checkpoint(const ExportRequest& request) {
   CheckpointReader& reader = *opened;
   const ModelDirectory directory(session, reader);
   directory.compare_tied_copies(reader);
+  if (!with_adapter && directory.content() == Content::kTrained)
+    throw storage_error("'" + request.checkpoint + "' holds only trained parameters")
+        .hint("`chassis ckpt merge " + request.checkpoint + " --out DIR` adds them to the others");
   std::vector<LoadTensor> wanted;
-  for (const auto& p : session.parameters().all()) wanted.push_back(directory.load_tensor(p->descriptor));
+  for (const auto& p : session.parameters().all())
+    if (directory.has(*p)) wanted.push_back(directory.load_tensor(p->descriptor));
   LoadOptions options;
   options.skip = directory.skip();
   reader.check(wanted, options);
@@ -287,7 +327,8 @@ SaveResult export_checkpoint(const ExportRequest& request) {
     const std::string& name = plan.tensors[part.tensor].descriptor.fqn;
     (session.disk_mapping().literals().contains(name) ? literals : parameters)(plan, part, room);
   };
-  save.text_files = {{"config.json", export_config(session)}};
+  save.text_files = {with_adapter ? std::pair<std::string, std::string>(kAdapterConfigName, read_file(adapter))
+                                  : std::pair<std::string, std::string>("config.json", export_config(session))};
   save.carried_files = files_to_copy(request.base.empty() ? request.checkpoint : request.base, {"config.json"});
   const BucketPair buckets(bucket_bytes(session));
   SaveResult saved = CheckpointWriter(format, buckets).save(plan_export(session, format), save);

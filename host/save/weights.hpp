@@ -10,6 +10,7 @@
 #include "host/checkpoint/checkpoint_root.hpp"
 #include "host/checkpoint/reader.hpp"
 #include "host/checkpoint/writer.hpp"
+#include "host/save/base_reference.hpp"
 #include "host/session/session.hpp"
 
 namespace chassis {
@@ -24,8 +25,16 @@ std::string run_of(const std::string& path);
 // run.output_dir, or model.path if there is none. Returns the directory that was loaded. Throws a storage error if
 // there is neither.
 std::string load_weights(Session& session, const std::string& from);
-// The same from the checkpoint or model directory `path`.
-void load_weights(Session& session, const std::string& path, const BucketPair& buckets);
+// The same from the checkpoint or model directory `path`, or from an adapter's. What it leaves out is filled too:
+// frozen parameters from model.path, added ones from adapter.path or with new values. Returns the hash of the frozen
+// ones if checkpoints of the session refer to them (BaseReference).
+std::string load_weights(Session& session, const std::string& path, const BucketPair& buckets);
+// [all-ranks] Fills the parameters of the model from model.path, which `needed_by` leaves out, and returns the hash of
+// the frozen ones. Throws an error that names both if they are missing, or differ from `reference`.
+std::string load_base(Session& session, const BucketPair& buckets, const std::string& needed_by,
+                      const std::optional<BaseReference>& reference);
+// [all-ranks] Fills the parameters that an adapter added or trains.
+void load_adapter(Session& session, const std::string& path, const BucketPair& buckets);
 
 // [all-ranks] Calls `find` on rank 0 and returns its result on all ranks.
 std::string find_on_rank_0(World& world, const std::string& what, const std::function<std::string()>& find);
@@ -52,8 +61,9 @@ struct ExportRequest {
   std::string base = {};    // its tokenizer and other files are copied; empty: those of the checkpoint
   std::vector<std::string> plugin_path = {};
 };
-// Exports a checkpoint as a model directory, in one process and through two buckets; no whole tensor is in memory. Of
-// the settings in the checkpoint it uses only config.json: it takes no plugin and no path from there.
+// Exports a checkpoint as a model directory, or its adapter in PEFT's files, in one process and through two buckets; no
+// whole tensor is in memory. Of the settings in the checkpoint it uses only config.json: it takes no plugin and no path
+// from there.
 SaveResult export_checkpoint(const ExportRequest& request);
 
 }  // namespace chassis

@@ -137,10 +137,9 @@ class Run {
   void start_anew() {
     if (best_) saves_->restore_best(-1);
     const Settings::Model& model = settings().model;
-    if (!model.path.is_set() || model.init != "pretrained") return initialize();
-    const auto seed = static_cast<uint64_t>(*settings().run.seed);
-    session_.parameters().initialize(seed, ParameterTable::Which::kAdded);
-    saves_->saver().start_from(model.path);
+    if (model.path.is_set() && model.init == "pretrained") return saves_->saver().start_from(model.path);
+    initialize();
+    if (const auto& adapter = settings().adapter.path; adapter.is_set()) saves_->saver().start_from_adapter(adapter);
   }
 
   void initialize() {
@@ -426,7 +425,7 @@ class Run {
     const bool is_early = trainer_->state().step < trainer_->options().max_steps;
     if (!stopped)
       return log::info("{}", next_steps(settings(), session_.tokenizer(), directory_->path(), is_early, plugin_path_));
-    const bool is_resumable = settings().checkpoint.contents == "full";
+    const bool is_resumable = saves_states(session_);
     const int64_t step = trainer_->state().step;
     log::info("{}", resume_hint(settings(), {directory_->path(), step, saves_->is_saved(step), is_resumable}));
   }

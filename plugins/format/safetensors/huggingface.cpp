@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
-#include <unordered_set>
 
 namespace safetensors {
 namespace {
@@ -18,22 +17,6 @@ std::string shard_name(size_t index, size_t count) {
   char name[64];
   std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", index + 1, count);
   return name;
-}
-
-// In order of declaration.
-std::vector<FileTensor> whole_tensors(const chassis_save_request_t& request) {
-  std::vector<FileTensor> tensors;
-  std::unordered_set<std::string_view> names;
-  for (uint32_t i = 0; i < request.num_tensors; ++i) {
-    const chassis_disk_tensor_t& t = *request.tensors[i];
-    check_request(t);
-    tensors.push_back(file_tensor(request, i));
-    const std::string name(tensors.back().name);
-    if (!std::equal(t.box_shape, t.box_shape + t.num_dims, t.global_shape))
-      throw Defect("a part of tensor '" + name + "', but files of this format hold whole tensors");
-    if (!names.insert(tensors.back().name).second) throw Defect("tensor '" + name + "' appears twice");
-  }
-  return tensors;
 }
 
 std::string index_text(const std::vector<std::pair<std::string_view, std::string>>& file_of, uint64_t total_bytes) {
@@ -127,21 +110,6 @@ Index parse_index(const Source& source, uint32_t file) {
   if (!has_map) throw Defect("the index has no weight_map");
   if (index.file_of.empty()) throw Defect("weight_map is empty");
   return index;
-}
-
-void emit(const Source& source, uint32_t file, const Header& header, const ScanSink& sink) {
-  const uint64_t start = data_start(source, file);
-  FoundTensor found;
-  for (size_t i = 0; i < header.size(); ++i) {
-    found.name = header.name(i);
-    found.dtype = host_dtype(header, i);
-    found.global_shape = found.box_shape = header.shape(i);
-    found.box_offset.assign(found.box_shape.size(), 0);
-    found.num_bytes = header.end(i) - header.begin(i);
-    found.file = file;
-    found.offset = start + header.begin(i);
-    sink.tensor(found);
-  }
 }
 
 void scan_shards(const Source& source, uint32_t index_file, const ScanSink& sink) {

@@ -2,6 +2,7 @@
 #include "layout.hpp"
 
 #include <algorithm>
+#include <unordered_set>
 
 namespace safetensors {
 
@@ -60,6 +61,21 @@ void check_request(const chassis_disk_tensor_t& tensor) {
   }
 }
 
+std::vector<FileTensor> whole_tensors(const chassis_save_request_t& request) {
+  std::vector<FileTensor> tensors;
+  std::unordered_set<std::string_view> names;
+  for (uint32_t i = 0; i < request.num_tensors; ++i) {
+    const chassis_disk_tensor_t& t = *request.tensors[i];
+    check_request(t);
+    tensors.push_back(file_tensor(request, i));
+    const std::string name(tensors.back().name);
+    if (!std::equal(t.box_shape, t.box_shape + t.num_dims, t.global_shape))
+      throw Defect("a part of tensor '" + name + "', but files of this format hold whole tensors");
+    if (!names.insert(tensors.back().name).second) throw Defect("tensor '" + name + "' appears twice");
+  }
+  return tensors;
+}
+
 namespace {
 
 uint64_t header_length(const Source& source, uint32_t file) {
@@ -104,6 +120,22 @@ uint32_t host_dtype(const Header& header, size_t i) {
                  std::string(type_name(header.type(i))) + ", which is not supported");
   }
   return dtype;
+}
+
+void emit(const Source& source, uint32_t file, const Header& header, const ScanSink& sink,
+          const std::function<std::string_view(std::string_view in_file)>& name) {
+  const uint64_t start = data_start(source, file);
+  FoundTensor found;
+  for (size_t i = 0; i < header.size(); ++i) {
+    found.name = name ? name(header.name(i)) : header.name(i);
+    found.dtype = host_dtype(header, i);
+    found.global_shape = found.box_shape = header.shape(i);
+    found.box_offset.assign(found.box_shape.size(), 0);
+    found.num_bytes = header.end(i) - header.begin(i);
+    found.file = file;
+    found.offset = start + header.begin(i);
+    sink.tensor(found);
+  }
 }
 
 }  // namespace safetensors

@@ -1,8 +1,9 @@
-// Shared by both members of the library: plain C++ types for a layout and for a scan. plugin.cpp converts them to the
+// Shared by the members of the library: plain C++ types for a layout and for a scan. plugin.cpp converts them to the
 // C interface.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,6 +47,8 @@ struct FileTensor {
   uint32_t index;  // in the request
 };
 FileTensor file_tensor(const chassis_save_request_t& request, uint32_t index);
+// In order of declaration, for a format whose files hold whole tensors.
+std::vector<FileTensor> whole_tensors(const chassis_save_request_t& request);
 
 // Adds a file with these tensors, one after another: sorts them as the reference writer does, writes the header, and
 // assigns the places.
@@ -53,12 +56,15 @@ void add_file(SaveLayout& layout, std::string path, std::vector<FileTensor> tens
               uint32_t rank);
 
 Metadata request_metadata(const chassis_save_request_t& request);
-// Checks what both members require of a tensor.
+// Checks what all members require of a tensor.
 void check_request(const chassis_disk_tensor_t& tensor);
 Header read_header(const Source& source, uint32_t file);
 uint64_t data_start(const Source& source, uint32_t file);
 // Throws a Defect that names the tensor if the host does not support its dtype.
 uint32_t host_dtype(const Header& header, size_t i);
+// Reports the tensors of a file, which are whole. `name` converts their names; by default they stay.
+void emit(const Source& source, uint32_t file, const Header& header, const ScanSink& sink,
+          const std::function<std::string_view(std::string_view in_file)>& name = {});
 
 inline std::string_view view_of(chassis_str_t text) {
   return text.len == 0 ? std::string_view() : std::string_view(text.ptr, text.len);

@@ -1,8 +1,9 @@
-// The two members, format/safetensors and format/native: their layouts and scans through the C interface.
+// The members format/safetensors, format/native and format/peft: their layouts and scans through the C interface.
 #include "chassis/plugin.hpp"
 #include "chassis/format.hpp"
 #include "huggingface.hpp"
 #include "native.hpp"
+#include "peft.hpp"
 
 namespace {
 
@@ -53,6 +54,20 @@ class Native final : public chassis::Format {
   }
 };
 
+class Peft final : public chassis::Format {
+ public:
+  using Format::Format;
+  static constexpr std::string_view kId = "peft";
+  static constexpr bool kWholeTensors = true;
+  static constexpr std::string_view kDoc = "Adapters as PEFT saves them: adapter_model.safetensors";
+  void layout(const chassis_save_request_t& request, chassis::LayoutSink& out) override {
+    layout_by(peft_layout, request, out);
+  }
+  void scan(const chassis::Directory& directory, chassis::ScanSink& out) override {
+    scan_source(peft_scan, directory, out);
+  }
+};
+
 }  // namespace
 
-CHASSIS_PLUGIN("license=Apache-2.0\n", HuggingFace, Native)
+CHASSIS_PLUGIN("license=Apache-2.0\n", HuggingFace, Native, Peft)

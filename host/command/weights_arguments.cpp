@@ -1,0 +1,47 @@
+// Chooses between the adapter of the configuration, that of a directory, and none.
+#include "host/command/weights_arguments.hpp"
+
+#include "host/base/file.hpp"
+#include "host/base/json.hpp"
+#include "host/save/adapter_files.hpp"
+#include "host/save/weights.hpp"
+
+namespace chassis {
+
+void WeightsArguments::add_to(CLI::App& app) {
+  app.add_option(
+      "--from", from,
+      "a checkpoint or model directory, or an adapter in PEFT's files; default: the newest checkpoint of the "
+      "run");
+  app.add_flag("--no-adapter", no_adapter, "the model beneath the adapter, from model.path");
+}
+
+void WeightsArguments::choose_adapter(ConfigArguments& config, ConfigUse use) {
+  const bool has_adapter = !from.empty() && path_kind(from + "/" + kAdapterConfigName) != PathKind::kAbsent;
+  if (!has_adapter && !no_adapter) return;
+  const Config given = config.load(use);
+  const Settings& settings = given.settings();
+  if (no_adapter) {
+    if (from.empty() || has_adapter || is_run_directory(run_of(from))) {
+      if (!settings.model.path.is_set())
+        throw config_error(settings.model.path, "--no-adapter reads the weights of model.path, which is not set");
+      from = settings.model.path;
+    }
+    config.overrides.push_back("adapter={}");
+    if (settings.exports.merge) config.overrides.push_back("export.merge=false");
+    return;
+  }
+  const Setting<std::string>& plugin = settings.adapter.plugin;
+  const auto quoted = [](const std::string& text) { return Json(text).dump(); };
+  config.overrides.push_back("adapter={ plugin = " + quoted(plugin.is_set() ? *plugin : adapter_plugin_of(from)) +
+                             ", path = " + quoted(from) + " }");
+}
+
+std::vector<std::string> WeightsArguments::words() const {
+  std::vector<std::string> words;
+  if (!from.empty()) words = {"--from", from};
+  if (no_adapter) words.push_back("--no-adapter");
+  return words;
+}
+
+}  // namespace chassis

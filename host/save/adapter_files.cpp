@@ -1,0 +1,117 @@
+// Finds the module of each added parameter, and reads what adapter_config.json says about it.
+#include "host/save/adapter_files.hpp"
+
+#include <algorithm>
+
+#include "host/base/file.hpp"
+#include "host/base/json.hpp"
+#include "host/checkpoint/manifest.hpp"
+
+namespace chassis {
+namespace {
+
+constexpr uint64_t kMaxConfigBytes = uint64_t{16} << 20;
+
+std::string without_last_part(const std::string& name) {
+  const size_t dot = name.rfind('.');
+  return dot == std::string::npos ? "" : name.substr(0, dot);
+}
+
+}  // namespace
+
+bool is_adapter_directory(const std::string& path) {
+  if (path_kind(path) != PathKind::kDirectory) return false;
+  SourceDirectory directory(path);
+  if (directory.find_file(kManifestName) >= 0) return CheckpointManifest::read(directory).format == kAdapterFormat;
+  return directory.find_file(kAdapterConfigName) >= 0;
+}
+
+std::string adapter_plugin_of(const std::string& path) {
+  const std::string file = path + "/" + kAdapterConfigName;
+  if (path_kind(file) == PathKind::kAbsent)
+    throw config_error("'" + path + "' has no " + kAdapterConfigName)
+        .hint("an adapter is a directory as PEFT's save_pretrained writes it, or a checkpoint of a run with [adapter]");
+  const Json json = parse_json(read_file(file, kMaxConfigBytes), file);
+  if (!json.is_object()) throw config_error(file + " is not a JSON object");
+  std::string plugin = json_string(json, "peft_type", file);
+  const auto is_plain = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_'; };
+  for (char& c : plugin)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  if (plugin.empty() || !std::all_of(plugin.begin(), plugin.end(), is_plain))
+    throw config_error(file + ": peft_type names no plugin");
+  return plugin;
+}
+
+bool exports_adapter(const Session& session) {
+  const Settings::Export& exports = session.settings().exports;
+  return session.adapter() != nullptr && !exports.merge && exports.plugin == kAdapterFormat;
+}
+
+std::string adapter_config(const Session& session) {
+  const Setting<std::string>& base = session.settings().model.path;
+  return session.adapter()->plugin().config(base.is_set() ? *base : "", session.model().plugin().config());
+}
+
+std::map<std::string, std::string> tied_slots(const Program& program) {
+  std::map<std::string, std::string> tied;
+  for (const Chain& chain : program.chains)
+    for (size_t i = 0; i < chain.blocks.size(); ++i)
+      for (const Slot& slot : program.blocks[chain.blocks[i]].slots)
+        if (!slot.tied_to.empty()) tied[chain.parameter_name(i, slot)] = slot.tied_to;
+  return tied;
+}
+
+AdapterNames::AdapterNames(const Session& session) : mapping_(session.disk_mapping()) {
+  std::map<std::string, Module> all;
+  for (const auto& p : session.parameters().all()) {
+    if (p->added) continue;
+    Module& module = all[without_last_part(p->name)];
+    if (module.recorded.empty()) module.in_files = without_last_part(mapping_.parts(p->name).front().disk_name);
+    module.recorded.push_back(p.get());
+  }
+  for (const auto& [slot, owner] : tied_slots(session.program())) {
+    Module& module = all[without_last_part(slot)];
+    if (module.recorded.empty()) module.in_files = without_last_part(slot);
+    module.is_tied = true;
+  }
+  for (const auto& p : session.parameters().all()) {
+    if (!p->added) continue;
+    std::string name = without_last_part(p->name);
+    while (!name.empty() && !all.contains(name)) name = without_last_part(name);
+    CHASSIS_CHECK(all.contains(name), p->name);
+    all[name].added.push_back(p.get());
+  }
+  for (auto& [name, module] : all) {
+    if (module.added.empty()) continue;
+    for (const auto* list : {&module.added, &module.recorded})
+      for (const Parameter* p : *list) module_of_[p->name] = name;
+    modules_[name] = std::move(module);
+  }
+}
+
+const AdapterNames::Module* AdapterNames::module_of(const Parameter& p) const {
+  const auto found = module_of_.find(p.name);
+  return found == module_of_.end() ? nullptr : &modules_.at(found->second);
+}
+
+std::string AdapterNames::name_in_module(const Parameter& p) const {
+  const std::string& module = module_of_.at(p.name);
+  return module.empty() ? p.name : p.name.substr(module.size() + 1);
+}
+
+std::vector<DiskPart> AdapterNames::parts(const Parameter& p) const {
+  const Module* const module = module_of(p);
+  if (p.added) {
+    const std::string& prefix = module->in_files;
+    return {DiskPart::whole((prefix.empty() ? "" : prefix + ".") + name_in_module(p), p.descriptor.global_shape)};
+  }
+  std::vector<DiskPart> parts = mapping_.parts(p.name);
+  if (module != nullptr)  // PEFT wraps a module with a branch, whose own parameters are then those of base_layer
+    for (DiskPart& part : parts) {
+      const std::string prefix = without_last_part(part.disk_name);
+      part.disk_name = prefix + ".base_layer" + part.disk_name.substr(prefix.size());
+    }
+  return parts;
+}
+
+}  // namespace chassis

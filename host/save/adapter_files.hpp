@@ -1,0 +1,57 @@
+// How files of an adapter name the parameters that it added and those of the model that it trains: as PEFT does.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "host/session/session.hpp"
+#include "host/state/disk_part.hpp"
+
+namespace chassis {
+
+// The format of adapters.
+inline constexpr char kAdapterFormat[] = "peft";
+
+// True if the directory has files of an adapter, and is not a checkpoint of a run.
+bool is_adapter_directory(const std::string& path);
+// The plugin for the adapter in a directory: peft_type in adapter_config.json, in lower case. Throws a config error if
+// the file names none.
+std::string adapter_plugin_of(const std::string& path);
+// True if [export] writes the adapter alone.
+bool exports_adapter(const Session& session);
+// The text of adapter_config.json for the session's adapter.
+std::string adapter_config(const Session& session);
+// True if a checkpoint of trained parameters, or an export of the adapter, has this one.
+inline bool is_kept(const Parameter& p) { return p.added || p.trainable; }
+
+// The modules of a model to which an adapter has added parameters.
+class AdapterNames {
+ public:
+  struct Module {
+    std::string in_files;  // its name there
+    std::vector<const Parameter*> added, recorded;
+    bool is_tied = false;  // its weight belongs to another module
+  };
+
+  explicit AdapterNames(const Session& session);
+
+  // By their names in the program.
+  const std::map<std::string, Module>& modules() const { return modules_; }
+  // The module to which a parameter was added, or which has it; NULL if nothing was added there.
+  const Module* module_of(const Parameter& p) const;
+  // Where an adapter's files hold a parameter.
+  std::vector<DiskPart> parts(const Parameter& p) const;
+  // The rest of the parameter's name: "lora_A.weight".
+  std::string name_in_module(const Parameter& p) const;
+
+ private:
+  const DiskMapping& mapping_;
+  std::map<std::string, Module> modules_;
+  std::map<std::string, std::string> module_of_;  // by parameter
+};
+
+// Full names of slots that share a parameter, and the names of the parameters.
+std::map<std::string, std::string> tied_slots(const Program& program);
+
+}  // namespace chassis

@@ -1,0 +1,118 @@
+// Maps the tensors of a directory to parameters.
+#include "host/save/model_directory.hpp"
+
+#include <algorithm>
+
+#include "host/base/json.hpp"
+#include "host/save/base_reference.hpp"
+
+namespace chassis {
+namespace {
+
+// Optimizer states are named "<parameter>.<role>". Any other name is a parameter, of this model or another.
+bool is_state(const ParameterTable& parameters, const std::string& name) {
+  return !parameters.find(name) && parameters.find(name.substr(0, name.rfind('.')));
+}
+
+}  // namespace
+
+ModelDirectory::ModelDirectory(const Session& session, const CheckpointReader& reader, bool is_adapter)
+    : parameters_(session.parameters()) {
+  if (is_adapter)
+    read_adapter(session, reader);
+  else
+    read_model(session, reader);
+}
+
+void ModelDirectory::read_model(const Session& session, const CheckpointReader& reader) {
+  const CheckpointManifest* manifest = reader.manifest();
+  const bool ours = manifest && json_string_or(manifest->about, "names", "", reader.path()) == kParameterNames;
+  if (!ours) mapping_ = &session.disk_mapping();
+  const std::map<std::string, std::string> tied = tied_slots(session.program());
+  for (const DiskTensor& tensor : reader.tensors()) {
+    const std::string name = ours ? tensor.name : mapping_->name_of(tensor.name);
+    if (name.empty() || (ours ? is_state(parameters_, name) : is_literal(tensor, name, reader))) {
+      ignored_.insert(tensor.name);
+      if (const auto owner = tied.find(tensor.name); owner != tied.end())
+        tied_copies_.emplace_back(&tensor, parameters_.find(owner->second)->descriptor);
+    } else if (name == tensor.name || !in_file_.contains(name)) {
+      in_file_[name] = tensor.name;
+    }
+    if (const Parameter* p = ours ? parameters_.find(name) : nullptr; p && p->added) content_ = Content::kAll;
+  }
+  if (ours && base_reference(manifest->about, reader.path())) content_ = Content::kTrained;
+}
+
+void ModelDirectory::read_adapter(const Session& session, const CheckpointReader& reader) {
+  content_ = Content::kAdapter;
+  const AdapterNames names(session);
+  for (const auto& p : parameters_.all()) {
+    if (!is_kept(*p)) continue;
+    std::vector<DiskPart>& parts = adapter_[p->name] = names.parts(*p);
+    // Older versions of PEFT do not write base_layer.
+    const auto& plain = session.disk_mapping().parts(p->name);
+    for (size_t i = 0; i < parts.size(); ++i)
+      if (!p->added && reader.find(parts[i].disk_name) == nullptr && reader.find(plain[i].disk_name) != nullptr)
+        parts[i] = plain[i];
+  }
+  // PEFT writes a tied module under both names.
+  for (const auto& [slot, owner] : tied_slots(session.program())) {
+    const DiskTensor* const copy = reader.find(slot);
+    const auto& where = adapter_.find(owner);
+    if (copy == nullptr || where == adapter_.end() || reader.find(where->second.front().disk_name) == nullptr) continue;
+    ignored_.insert(slot);
+    tied_copies_.emplace_back(copy, parameters_.find(owner)->descriptor);
+  }
+}
+
+bool ModelDirectory::has(const Parameter& p) const {
+  if (content_ == Content::kModel) return !p.added;
+  return content_ == Content::kAll || is_kept(p);
+}
+
+std::vector<DiskPart> ModelDirectory::parts(const Descriptor& parameter) const {
+  if (content_ == Content::kAdapter) return adapter_.at(parameter.fqn);
+  if (mapping_ == nullptr) return {DiskPart::whole(parameter.fqn, parameter.global_shape)};
+  std::vector<DiskPart> parts = mapping_->parts(parameter.fqn);
+  for (DiskPart& part : parts)
+    if (const auto found = in_file_.find(part.disk_name); found != in_file_.end()) part.disk_name = found->second;
+  return parts;
+}
+
+LoadTensor ModelDirectory::load_tensor(Descriptor parameter) const {
+  std::vector<DiskPart> where = parts(parameter);
+  return {std::move(parameter), "", std::move(where)};
+}
+
+void ModelDirectory::compare_tied_copies(CheckpointReader& reader) const {
+  for (const auto& [copy, owner] : tied_copies_) {
+    const std::vector<DiskPart> where = parts(owner);
+    const auto in_files = [&](const DiskPart& part) { return reader.find(part.disk_name) != nullptr; };
+    if (!std::all_of(where.begin(), where.end(), in_files)) continue;  // missing ones are reported with all others
+    const std::vector<DiskPart> copied = {DiskPart::whole(copy->name, copy->global_shape)};
+    const bool same = copy->global_shape == owner.global_shape && is_float(copy->dtype) &&
+                      reader.checksum(copy->global_shape, copied) == reader.checksum(owner.global_shape, where);
+    if (!same)
+      throw storage_error("'" + reader.path() + "' does not fit the model: " + copy->name + " " +
+                          text(copy->global_shape) + " differs from " + owner.fqn + " " + text(owner.global_shape) +
+                          ", to which the model ties it")
+          .hint("if they are two weights, set tie_word_embeddings to false in config.json; else remove " + copy->name +
+                " from the files");
+  }
+}
+
+std::function<bool(const std::string& name)> ModelDirectory::skip() const {
+  return [this](const std::string& name) { return ignored_.contains(name); };
+}
+
+bool ModelDirectory::is_literal(const DiskTensor& tensor, const std::string& name,
+                                const CheckpointReader& reader) const {
+  const auto literal = mapping_->literals().find(name);
+  if (literal == mapping_->literals().end()) return false;
+  if (literal->second.shape != tensor.global_shape)
+    throw storage_error("'" + reader.path() + "' does not fit the model: " + tensor.name + " is " +
+                        text(tensor.global_shape) + " on disk, " + text(literal->second.shape) + " in the model");
+  return true;
+}
+
+}  // namespace chassis

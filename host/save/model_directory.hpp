@@ -1,0 +1,53 @@
+// The parameters of a session in a directory: a model's, a checkpoint's, or an adapter's.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "host/checkpoint/reader.hpp"
+#include "host/save/adapter_files.hpp"
+#include "host/session/session.hpp"
+
+namespace chassis {
+
+// Which of the session's parameters a directory is expected to have.
+enum class Content {
+  kModel,    // those of the model
+  kAll,      // also those that an adapter added
+  kTrained,  // only what is_kept(): a checkpoint of contents = "trained"
+  kAdapter,  // the same, in an adapter's files
+};
+
+class ModelDirectory {
+ public:
+  // `is_adapter`: its files are those of an adapter. Both arguments must outlive it.
+  ModelDirectory(const Session& session, const CheckpointReader& reader, bool is_adapter = false);
+
+  Content content() const { return content_; }
+  bool has(const Parameter& p) const;
+  std::vector<DiskPart> parts(const Descriptor& parameter) const;
+  LoadTensor load_tensor(Descriptor parameter) const;
+  // Throws a storage error if files hold a second copy of a shared parameter with other values.
+  void compare_tied_copies(CheckpointReader& reader) const;
+  // Whether loading may ignore a tensor of this name.
+  std::function<bool(const std::string& name)> skip() const;
+
+ private:
+  void read_model(const Session& session, const CheckpointReader& reader);
+  void read_adapter(const Session& session, const CheckpointReader& reader);
+  bool is_literal(const DiskTensor& tensor, const std::string& name, const CheckpointReader& reader) const;
+
+  const ParameterTable& parameters_;
+  Content content_ = Content::kModel;
+  const DiskMapping* mapping_ = nullptr;                  // of a model's files
+  std::map<std::string, std::vector<DiskPart>> adapter_;  // by parameter, in an adapter's files
+  std::map<std::string, std::string> in_file_;            // by the mapping's name
+  std::set<std::string> ignored_;
+  std::vector<std::pair<const DiskTensor*, Descriptor>> tied_copies_;  // with the parameter that each should equal
+};
+
+}  // namespace chassis
