@@ -211,8 +211,8 @@ inline std::string option_origin(const Host& host, std::string_view name) {
   return std::string(text_of(origin));
 }
 
-// [control] True if a number, bool or string has another value than the default in `schema`. Written down does not mean
-// different: the resolved configuration of a run has every option.
+// [control] True if an option has another value than the default in `schema`. Written down does not mean different: the
+// resolved configuration of a run has every option.
 inline bool option_differs(const Host& host, const Options& schema, std::string_view name) {
   for (const chassis_option_t& option : schema.schema()) {
     if (text_of(option.name) != name) continue;
@@ -227,7 +227,7 @@ inline bool option_differs(const Host& host, const Options& schema, std::string_
       case CHASSIS_OPTION_STRING:
         return to_json(option_value<std::string>(host, name)) != fallback;
       default:
-        break;
+        return json_items(option_json(host, name)) != json_items(fallback);  // a table is one item or several
     }
   }
   return option_origin(host, name) != "default";
