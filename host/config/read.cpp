@@ -247,7 +247,13 @@ void apply_override(Value& root, const std::string& assignment, const Schema& sc
     path += (path.empty() ? "" : ".") + keys[i];
     table += (table.empty() ? "" : ".") + keys[i];
     if (last) {
-      node->set(keys[i], override_value(value_text, origin));
+      Value value = override_value(value_text, origin);
+      const TableSpec* spec = schema.find(table);
+      const bool removes = value.is_table() && value.children.empty() && spec != nullptr && spec->is_optional;
+      if (removes)
+        node->erase(keys[i]);
+      else
+        node->set(keys[i], std::move(value));
       return;
     }
     Value* child = node->find(keys[i]);

@@ -131,7 +131,7 @@ struct LoadedPart {
   std::string hash;  // of the frozen parameters, if asked for
 };
 
-// [all-ranks] Fills the parameters that one directory has.
+// [all-ranks] Fills the parameters that one directory has. If that is a model, those of an adapter get new values.
 LoadedPart load_part(Session& session, const std::string& path, const BucketPair& buckets, bool is_adapter,
                      bool hashes) {
   const LocalTensors local = local_tensors(session, false);
@@ -161,6 +161,8 @@ LoadedPart load_part(Session& session, const std::string& path, const BucketPair
   const ReadBytes read = reader->verify_parts(result, session.world());
   if (hashes) loaded.hash = reader->content_hash(result.hashed, session.world());
   share_loaded(session, tensors, result, local, buckets);
+  if (loaded.content == Content::kModel && session.adapter() != nullptr)
+    session.parameters().initialize(static_cast<uint64_t>(*session.settings().run.seed), ParameterTable::Which::kAdded);
   session.refresh_parameters();
   require_finite(session, "the weights in " + path);
   for (const auto& [key, text] : model_differences(path, session))
@@ -247,8 +249,6 @@ std::string load_base(Session& session, const BucketPair& buckets, const std::st
 std::string load_weights(Session& session, const std::string& path, const BucketPair& buckets) {
   const Setting<std::string>& adapter = session.settings().adapter.path;
   const Kind kind = kind_of(session, path);
-  if (session.adapter() != nullptr)  // those that no file has
-    session.parameters().initialize(static_cast<uint64_t>(*session.settings().run.seed), ParameterTable::Which::kAdded);
   std::string hash;
   if (kind.is_adapter && session.adapter() == nullptr)
     throw storage_error("'" + path + "' holds an adapter, and the configuration has none")
