@@ -9,6 +9,7 @@
 #include "host/base/log.hpp"
 #include "host/base/log_capture.hpp"
 #include "host/base/printable.hpp"
+#include "host/config/paths.hpp"
 #include "host/config/plugin_name.hpp"
 #include "host/config/suggest.hpp"
 #include "host/session/fields.hpp"
@@ -95,10 +96,12 @@ ModelSource find_model(const Settings::Model& model, const PluginRegistry& regis
   } catch (const Error& cause) {
     throw config_error(model.path, "model.path: " + cause.message()).hint(cause.hint_text());
   }
-  if (!is_there)
+  if (!is_there) {
+    const std::string hint = hub_hint(*model.path);
     throw config_error(model.path, "model.path: " + (is_link ? path + " is a link whose target does not exist"
                                                              : "there is no " + path))
-        .hint("give a folder as saved by transformers' save_pretrained");
+        .hint(hint.empty() ? "give a folder as saved by transformers' save_pretrained" : hint);
+  }
   const Json json = parse_json(source.config_text, path);
   if (!json.is_object()) throw Error(ExitCode::kConfig, SourcePosition{path}, "is not a JSON object");
   if (!source.member.empty()) return source;
