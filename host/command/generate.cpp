@@ -71,8 +71,9 @@ void compare_template(Session& session, const std::string& from) {
   if (path_kind(run + "/resolved.toml") == PathKind::kAbsent && run.ends_with("/final")) run.resize(run.size() - 6);
   if (path_kind(run + "/resolved.toml") == PathKind::kAbsent) return;
   if (!settings_that_differ(run, "train.task", session.config()).empty()) return;
+  const Settings::Data& data = session.settings().data;
   for (const auto& [key, text] : settings_that_differ(run, "data", session.config()))
-    if (key == session.settings().data.template_name.key())
+    if (key == data.template_name.key() || key.starts_with(data.template_variables.key()))
       counted_warning("the chat template differs from that of the training",
                       fmt::format("{} {}: the model of {} has not learned to answer in this template; {} gives that "
                                   "of the training",

@@ -104,9 +104,10 @@ Error with_others(const Error& error, DataConfig data, const Tokenizer& tokenize
   }
   std::string hint = error.hint_text().empty() ? "correct the row or leave it out" : error.hint_text();
   if (!names.empty())
-    hint += fmt::format("\nhint: --template NAME takes another template than the model's own, which was made for other "
-                        "conversations; all rows fit: {}",
-                        names);
+    hint += fmt::format(
+        "\nhint: --template NAME takes another template than the model's own, which was made for other "
+        "conversations; all rows fit: {}",
+        names);
   return Error(error.code(), error.where(), error.message()).hint(hint);
 }
 
@@ -141,11 +142,10 @@ ChosenTemplate choose_template(const DataConfig& given, const Tokenizer& tokeniz
       chosen.why = "built in; the tokenizer has none of its own";
       return chosen;
     }
-    const std::string likeness =
-        fitting.num_equal == fitting.num_examples
-            ? "the same text as the tokenizer's own"
-            : fmt::format("built in; equals the tokenizer's own in {} of {} examples", fitting.num_equal,
-                          fitting.num_examples);
+    const std::string likeness = fitting.num_equal == fitting.num_examples
+                                     ? "the same text as the tokenizer's own"
+                                     : fmt::format("built in; equals the tokenizer's own in {} of {} examples",
+                                                   fitting.num_equal, fitting.num_examples);
     chosen.why = fmt::format("{}, with which {}", likeness, printable(refused->message(), 200));
     log::warn("data.template = \"{}\": the tokenizer's own chat template cannot be used: {}", chosen.name,
               refused->message());

@@ -11,9 +11,7 @@
 
 namespace chassis {
 
-uint64_t RowSample::longest() const {
-  return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
-}
+uint64_t RowSample::longest() const { return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end()); }
 
 uint64_t RowSample::num_longer_than(uint64_t limit) const {
   return static_cast<uint64_t>(

@@ -19,12 +19,12 @@ struct SampleLimits {
 
 struct RowSample {
   uint64_t num_files = 0;
-  bool is_part = false;               // rows are left out
-  uint64_t num_rows = 0;              // with those that are dropped
-  std::vector<uint64_t> lengths;      // tokens of each row that is not dropped
-  uint64_t num_tokens = 0;            // of these
+  bool is_part = false;                     // rows are left out
+  uint64_t num_rows = 0;                    // with those that are dropped
+  std::vector<uint64_t> lengths;            // tokens of each row that is not dropped
+  uint64_t num_tokens = 0;                  // of these
   std::map<std::string, uint64_t> dropped;  // reason → rows
-  std::string first_dropped;          // "file:line"; empty if there is none
+  std::string first_dropped;                // "file:line"; empty if there is none
   std::map<std::string, uint64_t> changes;  // what was changed or masked → times
 
   uint64_t num_dropped() const { return num_rows - lengths.size(); }

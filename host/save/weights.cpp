@@ -57,6 +57,10 @@ class ModelDirectory {
       const auto in_files = [&](const DiskPart& part) { return reader.find(part.disk_name) != nullptr; };
       if (!std::all_of(where.begin(), where.end(), in_files)) continue;  // missing ones are reported with all others
       const std::vector<DiskPart> copied = {DiskPart::whole(copy->name, copy->global_shape)};
+      // A model of other sizes altogether: loading names both shapes.
+      const bool both_differ = where.size() == 1 && copy->global_shape != owner.global_shape &&
+                               reader.find(where[0].disk_name)->global_shape == copy->global_shape;
+      if (both_differ) continue;
       const bool same = copy->global_shape == owner.global_shape && is_float(copy->dtype) &&
                         reader.checksum(copy->global_shape, copied) == reader.checksum(owner.global_shape, where);
       if (!same)
