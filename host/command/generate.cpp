@@ -37,6 +37,7 @@ struct GenerateArguments {
           .hint("give --prompt TEXT, --chat, or --prompts FILE.jsonl with --out FILE");
     if (prompts.empty() != out.empty())
       throw config_error(out.empty() ? "--prompts needs --out FILE for the answers" : "--out belongs to --prompts");
+    if (!out.empty()) require_other_file(prompts, out);
     if (!is_utf8(prompt)) throw config_error("--prompt is not UTF-8");
   }
 
