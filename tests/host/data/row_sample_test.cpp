@@ -17,7 +17,9 @@ struct RowSampleTest : testing::Test {
     data.packing = Packing::kBestFit;
     data.overflow = Overflow::kDrop;
     data.seq_len = 8;
-    folder.write("a.jsonl", "{\"prompt\":\"a\",\"completion\":\"bc\"}\n{\"prompt\":\"x\",\"completion\":\"0123456789\"}\n");
+    folder.write("a.jsonl",
+                 "{\"prompt\":\"a\",\"completion\":\"bc\"}\n"
+                 "{\"prompt\":\"x\",\"completion\":\"0123456789\"}\n");
     folder.write("b.jsonl", "{\"prompt\":\"z\",\"completion\":\"y\"}\n");
   }
   RowSample sample(const SampleLimits& limits = {}) {
