@@ -1,6 +1,7 @@
 // A strategy, a model and an ops provider with one fault, which the environment variable NONCONFORMING selects and
 // `plugins check` must find. Correct if the variable is not set.
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <limits>
 #include <string>
@@ -110,6 +111,7 @@ class Family final : public Model {
       if (!has("takes any config")) fail_invalid("this is no config");
     }
     is_own_ = json.find("nonconforming") != std::string_view::npos;
+    config_ = json;
   }
   void record(Builder& b) override {
     const Dim hidden = b.dim("hidden", is_own_ && has("another program") ? 12 : 10), vocab = b.dim("vocab", 31);
@@ -122,19 +124,32 @@ class Family final : public Model {
                       const Value x = b.input("hidden", {hidden});
                       const Value y =
                           b.linear(x, has("recorded anew") && num_records_++ % 2 ? "other" : "first", {hidden});
-                      b.output("hidden", b.mul(y, b.linear(x, "second", {hidden})));
+                      Value z = b.mul(y, b.linear(x, "second", {hidden}));
+                      if (has("sees later tokens") || has("sees other documents")) {
+                        const Dim heads = b.dim("heads", 1);
+                        const auto split = [&](const char* name) { return b.linear(x, name, {heads, hidden}); };
+                        z = b.add(z, b.linear(b.attention(split("q"), split("k"), split("v"),
+                                                          {.causal = !has("sees later tokens")}, 0.3),
+                                              "o", {hidden}));
+                      }
+                      b.output("hidden", z);
                     }),
             2);
     b.chain("head", "", b.block("head", [&] {
+      if (has("no deviation")) b.init_std = std::nan("");
       const Value logits = b.linear(b.input("hidden", {hidden}), "head", {vocab}, {.role = CHASSIS_ROLE_HEAD});
-      b.output("logits", logits);
-      b.output("loss", b.cross_entropy(logits, b.field("labels")));
+      if (!has("no logits")) b.output("logits", logits);
+      b.output("loss", has("no scalar") ? logits : b.cross_entropy(logits, b.field("labels")));
     }));
   }
+  int64_t max_positions() const override { return has("negative positions") ? -5 : 0; }
   std::string config() const override {
     return has("no config")                        ? "hidden"
            : has("a config of its own") && is_own_ ? "{\"other\": 1}"
-                                                   : "{\"family\": \"nonconforming\"}";
+           : has("drops keys")                     ? "{\"family\": \"nonconforming\"}"
+           : is_own_                               ? config_
+           : config_ == "{}"                       ? "{\"family\": \"nonconforming\"}"
+                             : config_.substr(0, config_.size() - 1) + ", \"family\": \"nonconforming\"}";
   }
   void disk_mapping(DiskMapping& m) const override {
     m.tensor("disk.ends", {{"embed.weight"}, {has("no such parameter") ? "tail.weight" : "head.weight"}});
@@ -151,6 +166,7 @@ class Family final : public Model {
   }
 
  private:
+  std::string config_;
   bool is_own_ = false;
   int num_records_ = 0;
 };

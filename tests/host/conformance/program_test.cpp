@@ -83,7 +83,22 @@ TEST_F(Conformance, FindsAModelThatIsNotReproducible) {
   EXPECT_HAS(model("nonconforming", "{}", "no config"), "its config is not a JSON object: 'hidden'");
   EXPECT_HAS(model("nonconforming", "{}", "a config of its own"),
              "another instance returns a different config: 'family' is absent, expected \"nonconforming\"");
+  EXPECT_HAS(model("nonconforming", "{}", "drops keys"), "config() drops the key 'conformance_unknown' of the config");
   EXPECT_HAS(model("nonconforming", "{}", "takes any config"), "it accepts the invalid config ''");
+}
+
+TEST_F(Conformance, FindsAModelThatSeesWhatItMustNotSee) {
+  EXPECT_HAS(model("nonconforming", "{}", "sees later tokens"),
+             "the logits of position 0 change with the id of position 7, which comes later: it is not causal");
+  EXPECT_HAS(model("nonconforming", "{}", "sees other documents"),
+             "the logits of position 3 change with the ids of another document of the row: attention must not cross");
+}
+
+TEST_F(Conformance, FindsAModelWithoutLogitsOrWithImpossibleNumbers) {
+  EXPECT_HAS(model("nonconforming", "{}", "no logits"), "its last block 'head' has no output \"logits\", which ");
+  EXPECT_HAS(model("nonconforming", "{}", "no scalar"), "the output \"loss\" of block 'head' is the value ");
+  EXPECT_HAS(model("nonconforming", "{}", "negative positions"), "max_positions() returns -5, expected a number of ");
+  EXPECT_HAS(model("nonconforming", "{}", "no deviation"), "of block 'head' has the init_std nan, expected a number ");
 }
 
 TEST_F(Conformance, FindsAMappingThatLosesElements) {
@@ -147,7 +162,7 @@ TEST_F(Conformance, FindsAnOpsProviderThatDeclaresNonsenseReplacesOutputsOrLeaks
   EXPECT_HAS(failures_of("no number"), "claim gives nan as its cost");
   EXPECT_HAS(failures_of("unknown flags"), "infer sets flags 0x100000, which this host does not know; it knows 0x1f");
   EXPECT_HAS(failures_of("replaces an output"), "output 0 is not the handle that the host gave it to write to");
-  EXPECT_HAS(failures_of("leaks"), "20 runs left 419");
+  EXPECT_HAS(failures_of("leaks"), "20 runs left 524");
 }
 
 TEST_F(Conformance, FindsAnOpsProviderWhoseAnswersOrResultsChange) {
