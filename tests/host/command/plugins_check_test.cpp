@@ -91,7 +91,9 @@ lr = 1e-3
 
 TEST(PluginsCheck, ARunRefusesAModelThatItCannotUseByItsName) {
   const auto refused = [](const std::string& fault) {
-    return checked_run(fault, "[model]\nplugin = \"nonconforming\"\n[tokenizer]\nplugin = \"bytes\"\n");
+    return checked_run(fault,
+                       "[model]\nplugin = \"nonconforming\"\nconfig = { family = \"nonconforming\" "
+                       "}\n[tokenizer]\nplugin = \"bytes\"\n");
   };
   EXPECT_HAS(refused("no logits"), "model 'nonconforming': its last block 'head' has no output \"logits\", which ");
   EXPECT_HAS(refused("no scalar"), "model 'nonconforming': the output \"loss\" of block 'head' is the value ");

@@ -179,6 +179,19 @@ TEST_F(Conformance, FindsAnOpsProviderWhoseAnswersOrResultsChange) {
              "workspace_forward_bytes was ");
 }
 
+TEST_F(Conformance, FindsAnOpsProviderThatIsRightOnlySometimes) {
+  const std::vector<OpsProvider> oracles = {plugins_.ops("reference"), plugins_.ops("naive")};
+  const auto failures_of = [&](const char* fault) {
+    ::setenv("NONCONFORMING", fault, 1);
+    return text_of(compare_with_oracles(plugins_.ops("nonconforming"), oracles).failures);
+  };
+  EXPECT_HAS(failures_of("wrong outside of training"), "mul in f32: y outside of training[0] is ");
+  EXPECT_HAS(failures_of("wrong if large"), "mul, large in f32: y[0] is 0.000000, the reference has ");
+  EXPECT_HAS(failures_of("one factor"), "scale in f32: y[");
+  EXPECT_HAS(failures_of("alternates"), " when the same call is repeated; the same inputs must give the same bits");
+  EXPECT_HAS(failures_of("claims every second time"), "in f32: claim is not pure: it refuses the node first, and ");
+}
+
 TEST_F(Conformance, FindsAnOpsProviderWhoseAnswersMeanNothing) {
   const std::vector<OpsProvider> oracles = {plugins_.ops("reference"), plugins_.ops("naive")};
   const auto failures_of = [&](const char* fault) {
