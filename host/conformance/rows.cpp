@@ -20,6 +20,7 @@
 #include "host/conformance/growth.hpp"
 #include "host/conformance/tokenizer.hpp"
 #include "host/plugin/status.hpp"
+#include "host/session/plugin_rows.hpp"
 
 namespace chassis {
 namespace {
@@ -76,7 +77,7 @@ class ReadFile {
       fault_ = fmt::format("gives {} of {} rows, and says {}", given, max_rows, read.num_rows);
     if (read.num_bytes < num_bytes_)
       fault_ = fmt::format("has read {} bytes, and before it {}", read.num_bytes, num_bytes_);
-    if (read.num_bytes > num_file_bytes_)
+    if (read.num_bytes > num_file_bytes_ + kMaxLineEndBytes)
       fault_ = fmt::format("has read {} bytes of a file of {}", read.num_bytes, num_file_bytes_);
     if (num_rows_ >= 0 && rows_.size() > static_cast<uint64_t>(num_rows_))
       fault_ = fmt::format("gives {} rows, and open says {}", rows_.size(), num_rows_);

@@ -333,7 +333,7 @@ class TokenizerExamination {
     for (const TokenizerSubject& variant : variants_)
       if (const auto text = difference(variant); text && fingerprint_of(variant) == fingerprint)
         fail("with {}, {} gets different ids, but the fingerprint is still '{}': it would read wrong caches",
-             variant.options, *text, printable(fingerprint));
+             variant.options, *text, printable(fingerprint, 80));
   }
 
   const TokenizerSubject& tokenizer_;
