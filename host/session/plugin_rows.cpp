@@ -98,7 +98,7 @@ class PluginRowReader final : public RowReader {
       error_ = std::current_exception();  // comes after the rows before it
       return;
     }
-    num_bytes_ = read.num_bytes;
+    num_bytes_ = std::min(read.num_bytes, num_file_bytes_);
     ended_ = block_.empty();
   }
 
@@ -127,7 +127,7 @@ class PluginRowReader final : public RowReader {
                                 block_.size(), max_rows, read.num_rows));
     if (read.num_bytes < num_bytes_)
       throw refusal(fmt::format("has read {} bytes, and before it {}", read.num_bytes, num_bytes_));
-    if (read.num_bytes > num_file_bytes_)
+    if (read.num_bytes > num_file_bytes_ + kMaxLineEndBytes)
       throw refusal(fmt::format("has read {} bytes of a file of {}", read.num_bytes, num_file_bytes_));
     if (num_rows_of_file_ < 0) return;
     const auto announced = static_cast<uint64_t>(num_rows_of_file_);

@@ -2,6 +2,7 @@
 // return, so that errors name the plugin, or the file and the row.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -14,6 +15,9 @@
 #include "host/plugin/registry.hpp"
 
 namespace chassis {
+
+// A reader may count a line end that the last line of a file lacks.
+inline constexpr uint64_t kMaxLineEndBytes = 2;
 
 class PluginRows final : public RowFiles {
  public:

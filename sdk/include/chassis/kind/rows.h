@@ -36,7 +36,7 @@ typedef struct chassis_rows_read {
   uint32_t reserved0;
   uint64_t num_rows;  /* given by this call; 0: the end of the file */
   uint64_t num_bytes; /* of the file that all rows so far came from, to show progress; never decreases, and is at most
-                       * the size of the file */
+                       * the size of the file; a line end that the last line lacks may be counted */
 } chassis_rows_read_t;
 #define CHASSIS_ROWS_READ_V1_SIZE 24u
 
